@@ -75,7 +75,7 @@ int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence,
 	const struct scrub_conf conf = {
 		.store = &d->store,
 		.loop = d->loop,
-		.device = devices_cpu(&d->devices),
+		.devices = &d->devices,
 		.image_bytes = d->config->host_slab_bytes,
 		.running = &d->scrub,
 	};

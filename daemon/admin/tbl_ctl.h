@@ -72,9 +72,10 @@ CTL(purge, waits, "--tenant NAME [--json]",
     "told; purge again when the disk is back.",
     "kvtierctl purge --tenant acme")
 CTL(verify, waits, "[--scrub] [--json]",
-    "Reads all blocks back from memory and NVMe, and compares their checksums. Bad blocks are "
-    "listed by key and segment; --scrub also drops them. Exit status 1: there were bad blocks, or "
-    "no block could be checked.",
+    "Reads all blocks back from memory, NVMe and the memory of GPUs, and compares their checksums. "
+    "Bad blocks are listed by key and segment; --scrub also drops them. DISK of a GPU's image is "
+    "the GPU's number; a bad one is always dropped, since it is no block's last copy. Exit status "
+    "1: there were bad blocks, or no block could be checked.",
     "kvtierctl verify --scrub")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "

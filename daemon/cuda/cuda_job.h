@@ -27,15 +27,16 @@ struct cuda_job {
 	enum cuda_way way;
 	struct cuda_image image;
 	struct cuda_units units;
-	CUdeviceptr at;       /* the image, in the GPU's memory for images; 0: only in lanes */
-	struct list waiting;  /* ORDER, or for layers that were not given yet */
+	CUdeviceptr at; /* the image, in the GPU's memory for images; 0: only in lanes */
+	/* ORDER, or for layers that were not given yet; or one of the path's fetches */
+	struct list waiting;
 	struct work check;    /* CHECK */
 	bool verifies;        /* load: its only piece is verified while it is copied */
 	bool queued;          /* QUEUED: stands in turns */
 	uint32_t next_unit;   /* not yet in a lane; units.end: not given yet */
 	uint32_t end_unit;    /* of all that it does */
 	uint32_t pieces, out; /* put into lanes up to now; of these still there */
-	uint32_t copied;      /* store: pieces copied out */
+	uint32_t copied;      /* store: pieces copied out; fetch: bytes */
 	int status;
 };
 

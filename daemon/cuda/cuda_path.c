@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda_events.h"
+#include "cuda_fetch.h"
 #include "cuda_path_inner.h"
 #include "cuda_tier.h"
 #include "daemon/base/container_of.h"
@@ -276,6 +277,7 @@ bool cuda_path_turn(struct cuda_path *path)
 	if (path->gpu->state != CUDA_FAILING) {
 		moved |= poll_orders(path);
 		moved |= cuda_lanes_turn(path);
+		moved |= cuda_fetch_turn(path);
 	}
 	path->quiet_turns = moved ? 0 : path->quiet_turns + 1;
 	if (path->quiet_turns % SWEEP_TURNS == SWEEP_TURNS - 1)
@@ -344,10 +346,10 @@ struct cuda_mail *cuda_path_submit(struct cuda_path *path, struct device_job *jo
 	void *hash = j->image.hash;
 
 	*j = (struct cuda_job){
-		.mail = { .run = take },
+		.mail = { .run = job->kind == DEVICE_FETCH ? cuda_fetch_take : take },
 		.path = path,
 		.job = job,
-		.layout = job->layout->prepared,
+		.layout = job->layout ? job->layout->prepared : NULL,
 		.way = way,
 		.image = { .kernels = path->gpu->conf.kernels, .job = job, .hash = hash },
 	};
@@ -402,8 +404,9 @@ int cuda_path_open(struct cuda_gpu *gpu, struct cuda_path **ret)
 	path->lane_bytes =
 		(uint32_t)(gpu->conf.staging_bytes / CUDA_WIRES / CUDA_LANES / 4096 * 4096);
 	list_open(&path->waiting);
+	list_open(&path->fetches);
 	mails_clear(&path->ended);
-	r = open_jobs(path, gpu->conf.depth);
+	r = open_jobs(path, gpu->conf.depth + DEVICE_FETCHES);
 	for (enum cuda_way way = 0; way < CUDA_WAYS && r == 0; way++)
 		r = device_turns_open(&path->turns[way], gpu->conf.depth);
 	if (r)

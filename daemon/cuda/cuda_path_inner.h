@@ -19,6 +19,7 @@ struct cuda_path {
 	uint32_t n_jobs;      /* taken and not ended */
 	uint32_t lent;        /* pieces and checks that workers have */
 	struct list waiting;  /* ORDER */
+	struct list fetches;  /* cuda_fetch.h */
 	struct device_turns turns[CUDA_WAYS];
 	struct cuda_lane lanes[CUDA_WAYS][CUDA_LANES];
 	uint32_t first[CUDA_WAYS], busy[CUDA_WAYS]; /* lanes that are not free */

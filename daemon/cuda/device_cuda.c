@@ -128,9 +128,10 @@ static int gpu_submit(struct device *device, struct device_job *job)
 	struct gpu *g = gpu_of(device);
 	enum cuda_way way = CUDA_STORE;
 
-	/* VERIFY and COPY touch no page: the CPU's */
-	assert(job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE);
-	if (job->kind == DEVICE_DECODE)
+	/* VERIFY and COPY are the CPU's */
+	assert(job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE ||
+	       job->kind == DEVICE_FETCH);
+	if (job->kind != DEVICE_ENCODE)
 		way = job->image_memory == IMAGE_OF_DEVICE ? CUDA_HIT : CUDA_LOAD;
 	mails_append(&g->gathered, &cuda_path_submit(g->gpu->path, job, way)->mail);
 	return 0;
@@ -298,6 +299,7 @@ int device_cuda_open(const struct cuda_driver *driver, const struct cuda_found *
 	g->base.guarded = true; /* no page of a GPU is a hole */
 	g->base.layered = true;
 	g->base.depth = conf->depth;
+	g->base.own_depth = DEVICE_FETCHES;
 	memcpy(g->base.uuid, found->uuid, sizeof(g->base.uuid));
 	mails_clear(&g->gathered);
 	g->watch.ready = on_ended;

@@ -116,7 +116,11 @@ int device_submit(struct device *device, struct device_job *job)
 	loop_assert_core(device->loop);
 	assert(!job->in_flight && job->done && job->image);
 	assert(job->kind != DEVICE_COPY || job->n_copies > 0);
+	assert(job->kind != DEVICE_FETCH ||
+	       (job->image_memory == IMAGE_OF_DEVICE && job->n_copies == 1 && job->client == 0 &&
+		job->copies->bytes <= job->image_bytes));
 	assert(job->kind == DEVICE_VERIFY || job->kind == DEVICE_COPY ||
+	       job->kind == DEVICE_FETCH ||
 	       ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
 	assert(!job->order.given || (device->layered && job->kind == DEVICE_ENCODE));
 	assert(job->end_layer == 0 ||
@@ -126,7 +130,8 @@ int device_submit(struct device *device, struct device_job *job)
 	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	assert(job->image_memory == IMAGE_OF_HOST ||
-	       (job->kind == DEVICE_DECODE && job->keep.address == 0));
+	       ((job->kind == DEVICE_DECODE || job->kind == DEVICE_FETCH) &&
+		job->keep.address == 0));
 	job->device = device;
 	job->kept = false;
 	r = full(device, job) ? -EAGAIN : device->ops->submit(device, job);

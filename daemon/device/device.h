@@ -139,8 +139,18 @@ struct device_order {
 };
 
 /* VERIFY: of an image that just came from a medium; no page is touched. COPY: bytes from one slot
- * to another; no page and no header is looked at. */
-enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE, DEVICE_VERIFY, DEVICE_COPY };
+ * to another; FETCH: from a device's own memory to the daemon's; no page and no header is looked
+ * at. */
+enum device_job_kind {
+	DEVICE_ENCODE = 1,
+	DEVICE_DECODE,
+	DEVICE_VERIFY,
+	DEVICE_COPY,
+	DEVICE_FETCH,
+};
+
+/* FETCHes that a device with memory takes at once: they are the daemon's own. */
+enum { DEVICE_FETCHES = 4 };
 
 struct device_copy {
 	uint8_t *to;
@@ -162,16 +172,17 @@ struct device_job {
 	uint64_t page;
 	struct image_identity identity; /* ENCODE: written; else the header must carry it */
 	enum image_memory image_memory;
-	/* 4096-aligned slot, image_bytes long; the owner pins it. OF_DEVICE: DECODE alone; unsealed
-	 * and without a header: codec_k, codec_v and identity say what it is; of this generation of
-	 * memory, else -ESTALE */
+	/* 4096-aligned slot, image_bytes long; the owner pins it. OF_DEVICE: DECODE, FETCH alone;
+	 * unsealed and without a header: codec_k, codec_v and identity say what it is; of this
+	 * generation of memory, else -ESTALE */
 	uint8_t *image;
 	uint32_t image_bytes;
 	uint32_t generation;
 	/* ENCODE, DECODE of an image OF_HOST: a device that has memory keeps the image there, too,
 	 * if it can: `kept` */
 	struct device_keep keep;
-	/* COPY: all of them, in this order. `image` is where the first goes */
+	/* COPY: all of them, in this order. `image` is where the first goes. FETCH: one, to where
+	 * the first of its bytes go; its `from` is the image */
 	const struct device_copy *copies;
 	uint32_t n_copies; /* > 0 */
 	/* whose turn it takes: a process; 0: the daemon's own work. Stays until `done` */

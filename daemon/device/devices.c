@@ -2,6 +2,7 @@
 /* devices.c - see devices.h. */
 #include "devices.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -23,6 +24,12 @@ void devices_close(struct devices *devices)
 struct device *devices_cpu(const struct devices *devices)
 {
 	return devices->all[0];
+}
+
+struct device *devices_gpu(const struct devices *devices, uint32_t unit)
+{
+	assert(unit + 1 < devices->n);
+	return devices->all[unit + 1];
 }
 
 struct device *devices_find(const struct devices *devices, const uint8_t uuid[WIRE_UUID_BYTES])

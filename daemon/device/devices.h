@@ -21,6 +21,8 @@ int devices_add(struct devices *devices, struct device *device);
 /* and each of them; zeroed is fine */
 void devices_close(struct devices *devices);
 struct device *devices_cpu(const struct devices *devices); /* the first */
+/* By its number among them (device->unit). */
+struct device *devices_gpu(const struct devices *devices, uint32_t unit);
 /* NULL: none */
 struct device *devices_find(const struct devices *devices, const uint8_t uuid[WIRE_UUID_BYTES]);
 

@@ -3,11 +3,14 @@
  * scrub.c - see scrub.h. Core thread only. A checker takes a block and looks at its copies one
  * after the other:
  *
- *  free ──next block, leased──> HOST ──worker verified──> NVME ──read──> worker verified ──> free
+ *	free ──next block, leased──> HOST ──worker verified──> NVME ──read──> worker verified
+ *	 ^                                                                          │
+ *	 └──worker verified <──fetched── GPU 0, GPU 1, ... <────────────────────────┘
  *
- * The host copy is verified where it lies: the lease keeps it there. The NVMe copy is read into a
- * buffer of the checker's. A copy that looks bad is read and verified once more before it counts as
- * bad.
+ * The host copy is verified where it lies: the lease keeps it there. A copy on NVMe or on a GPU is
+ * read into a buffer of the checker's. A GPU's is unsealed (daemon/IMAGE.md): it is verified under
+ * the header of a copy before it, which was good. A copy that looks bad is read and verified once
+ * more before it counts as bad.
  */
 #include "scrub.h"
 
@@ -21,7 +24,8 @@
 #include "daemon/base/container_of.h"
 #include "daemon/store/copies.h"
 #include "daemon/base/loop.h"
-#include "daemon/device/device.h"
+#include "daemon/device/devices.h"
+#include "daemon/store/beside.h"
 #include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
@@ -31,7 +35,9 @@
 
 enum { TURN = 1024 }; /* block numbers in one turn of the loop */
 
-enum stage { STAGE_HOST, STAGE_NVME };
+enum stage { STAGE_HOST, STAGE_NVME, STAGE_GPU };
+
+static_assert((int)SCRUB_JOBS <= (int)DEVICE_FETCHES, "each checker may have one");
 
 struct checker {
 	struct device_job job;          /* first: done() gets back to us */
@@ -46,12 +52,18 @@ struct checker {
 	struct lease lease;
 	struct extent where;
 	uint8_t *buffer;
+	/* of a good copy of this block, once `is_sealed` */
+	struct image_header sealed;
+	bool is_sealed;
+	uint32_t unit; /* GPU: which */
+	struct beside_pin pin;
+	struct device_copy copy;
 };
 
 struct scrub {
 	struct store *store;
 	struct loop *loop;
-	struct device *device;
+	const struct devices *devices;
 	struct scrub **running; /* scrub_conf */
 	struct loop_poller poller;
 	bool repair, ended, walked;
@@ -72,17 +84,22 @@ static void checker_free(struct checker *c)
 	c->scrub->in_flight--;
 }
 
-/* The other copy, or the next block. */
+/* Another copy, or the next block. */
 static void next_copy(struct checker *c)
 {
+	struct scrub *s = c->scrub;
+
+	beside_unpin(s->store, &c->pin);
 	c->again = false;
-	if (c->stage == STAGE_HOST && !c->scrub->ended &&
-	    blocks_live(c->scrub->store->blocks, c->lease.block)) {
-		c->stage = STAGE_NVME;
-		look(c);
+	if (s->ended || !blocks_live(s->store->blocks, c->lease.block)) {
+		checker_free(c);
 		return;
 	}
-	checker_free(c);
+	if (c->stage == STAGE_GPU)
+		c->unit++;
+	else
+		c->stage++;
+	look(c);
 }
 
 static void skip(struct checker *c)
@@ -97,7 +114,9 @@ static void drop_copy(struct store *store, const struct checker *c)
 
 	if (!blocks_live(store->blocks, block))
 		return;
-	if (c->stage == STAGE_NVME)
+	if (c->stage == STAGE_GPU)
+		copies_condemn_beside(store, block, c->unit);
+	else if (c->stage == STAGE_NVME)
 		copies_drop_nvme(store, block);
 	else
 		/* a good copy on NVMe, if there is one, goes with it: rare enough */
@@ -111,6 +130,20 @@ static bool copy_moved(const struct store *store, const struct checker *c)
 	return !blocks_nvme(store->blocks, c->lease.block, &now) || !extent_equal(&now, &c->where);
 }
 
+static void tell(const struct checker *c)
+{
+	static const enum stats_health_bit health[] = {
+		[STAGE_HOST] = STATS_HEALTH_CORRUPT,
+		[STAGE_NVME] = STATS_HEALTH_NVME_CORRUPT,
+		[STAGE_GPU] = STATS_HEALTH_GPU_CORRUPT,
+	};
+	struct stats *stats = c->scrub->store->stats;
+
+	stats_add(&stats_tier(stats, c->where.tier)->corrupt_blocks_total, 1);
+	stats_health_set(stats, health[c->stage], true);
+}
+
+/* A bad copy on a GPU is dropped in any case: it is a cache, and there is a good one. */
 static void is_bad(struct checker *c)
 {
 	struct scrub *s = c->scrub;
@@ -127,15 +160,13 @@ static void is_bad(struct checker *c)
 	assert(s->bad_count < SCRUB_BAD); /* poll() leaves room for all checkers */
 	s->bad_count++;
 	s->report.bad_blocks++;
-	stats_add(&stats_tier(store->stats, c->where.tier)->corrupt_blocks_total, 1);
-	stats_health_set(store->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT,
-			 true);
+	tell(c);
 	*bad = (struct scrub_bad){ .space = blocks_space(store->blocks, c->lease.block),
 				   .disk = c->where.unit,
 				   .tier = (enum tier_id)c->where.tier,
 				   .segment = c->where.slot >> 16 };
 	memcpy(bad->key, blocks_key(store->blocks, c->lease.block), sizeof(bad->key));
-	if (s->repair)
+	if (s->repair || c->stage == STAGE_GPU)
 		drop_copy(store, c);
 	next_copy(c);
 }
@@ -146,6 +177,8 @@ static void verified(struct device_job *job)
 	struct scrub *s = c->scrub;
 
 	if (job->status == 0) {
+		memcpy(&c->sealed, job->image, sizeof(c->sealed));
+		c->is_sealed = true;
 		s->report.checked_blocks++;
 		s->report.checked_bytes += job->image_bytes;
 		next_copy(c);
@@ -153,7 +186,7 @@ static void verified(struct device_job *job)
 		c->again = true;
 		look(c);
 	} else if (s->ended) {
-		checker_free(c);
+		next_copy(c);
 	} else {
 		is_bad(c);
 	}
@@ -178,7 +211,7 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 	c->job.image = image;
 	c->job.image_bytes = bytes;
 	c->job.done = verified;
-	r = device_submit(c->scrub->device, &c->job);
+	r = device_submit(devices_cpu(c->scrub->devices), &c->job);
 	assert(r == 0); /* the CPU takes SCRUB_JOBS of the daemon's own */
 }
 
@@ -235,10 +268,63 @@ static void look_nvme(struct checker *c)
 		skip(c);
 }
 
+static void fetched(struct device_job *job)
+{
+	struct checker *c = (struct checker *)(void *)job;
+
+	if (job->status || c->scrub->ended) { /* the GPU's memory is gone */
+		skip(c);
+		return;
+	}
+	memcpy(c->buffer, &c->sealed, sizeof(c->sealed));
+	verify(c, c->buffer, c->copy.bytes);
+}
+
+/* The next GPU that has a copy reads it back, if there is one. */
+static void look_gpu(struct checker *c)
+{
+	struct store *store = c->scrub->store;
+	const uint32_t bytes = copies_image_bytes(store, c->lease.block);
+	struct gpu_slot slot;
+	int r;
+
+	while (c->unit < beside_units(store) && !beside_find(store, c->lease.block, c->unit, &slot))
+		c->unit++;
+	if (c->unit >= beside_units(store)) {
+		checker_free(c);
+		return;
+	}
+	if (c->lost || !c->is_sealed || !bytes || bytes > c->scrub->buffer_bytes ||
+	    bytes > slot.bytes) {
+		skip(c);
+		return;
+	}
+	c->where = slot.where;
+	if (!c->pin.held)
+		beside_hold(store, c->lease.block, c->unit, &c->pin);
+	c->copy = (struct device_copy){ .to = c->buffer, .bytes = bytes };
+	c->job = (struct device_job){
+		.kind = DEVICE_FETCH,
+		.image_memory = IMAGE_OF_DEVICE,
+		.image = (uint8_t *)(uintptr_t)slot.address,
+		.image_bytes = slot.bytes,
+		.generation = slot.generation,
+		.copies = &c->copy,
+		.n_copies = 1,
+		.done = fetched,
+	};
+	r = device_submit(devices_gpu(c->scrub->devices, c->unit), &c->job);
+	assert(r == 0); /* it takes DEVICE_FETCHES */
+}
+
 static void look(struct checker *c)
 {
 	struct store *store = c->scrub->store;
 
+	if (c->stage == STAGE_GPU) {
+		look_gpu(c);
+		return;
+	}
 	if (c->stage == STAGE_NVME) {
 		look_nvme(c);
 		return;
@@ -269,6 +355,8 @@ static void take(void *arg, uint32_t block)
 	c->busy = true;
 	c->again = false;
 	c->stage = STAGE_HOST;
+	c->is_sealed = false;
+	c->unit = 0;
 	s->in_flight++;
 	s->report.walked_blocks++;
 	lease_take(s->store, &c->lease, block);
@@ -316,7 +404,7 @@ int scrub_start(const struct scrub_conf *conf, bool repair, struct scrub **ret)
 		return -ENOMEM;
 	s->store = conf->store;
 	s->loop = conf->loop;
-	s->device = conf->device;
+	s->devices = conf->devices;
 	s->running = conf->running;
 	s->repair = repair;
 	s->buffer_bytes = conf->image_bytes;

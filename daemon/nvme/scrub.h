@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scrub.h - reads every copy of every block back and verifies it, for `kvtierctl verify`. Core
- * thread only. A few blocks at a time, so that engines hardly notice.
+ * scrub.h - reads every copy of every block back and verifies it, for `kvtierctl verify`: in host
+ * memory, on NVMe, in the memory of GPUs. Core thread only. A few blocks at a time, so that engines
+ * hardly notice.
  */
 #ifndef KVTIER_SCRUB_H
 #define KVTIER_SCRUB_H
@@ -11,7 +12,7 @@
 
 #include "tiers/tier.h"
 
-struct device;
+struct devices;
 struct loop;
 struct scrub;
 struct store;
@@ -21,7 +22,7 @@ enum { SCRUB_JOBS = 4, SCRUB_BAD = 256 };
 
 struct scrub_report {
 	uint64_t checked_blocks, checked_bytes; /* copies */
-	/* gone or moved meanwhile; disk away; unknown space */
+	/* gone or moved meanwhile; disk away; unknown space; on a GPU, and no other copy is good */
 	uint64_t skipped_blocks;
 	uint64_t walked_blocks, total_blocks; /* how far it is */
 	uint64_t bad_blocks;
@@ -32,19 +33,21 @@ struct scrub_bad {
 	uint8_t key[32];
 	uint32_t space;
 	enum tier_id tier;
-	uint32_t disk, segment; /* host: slab */
+	uint32_t disk, segment; /* host: slab; GPU: which, slab */
 };
 
 struct scrub_conf {
 	struct store *store;
 	struct loop *loop;
-	struct device *device; /* that verifies: takes SCRUB_JOBS of the daemon's own */
-	uint64_t image_bytes;  /* no image is larger */
+	/* the CPU verifies, and takes SCRUB_JOBS of the daemon's own; GPUs read back */
+	const struct devices *devices;
+	uint64_t image_bytes; /* no image is larger */
 	/* the one that runs, from scrub_start() until it has freed itself; NULL: none */
 	struct scrub **running;
 };
 
-/* repair: a bad copy is dropped; with its last copy goes the block. -EBUSY: one runs; -ENOMEM. */
+/* A bad copy on a GPU is dropped. repair: likewise any other; with its last copy goes the block.
+ * -EBUSY: one runs; -ENOMEM. */
 int scrub_start(const struct scrub_conf *conf, bool repair, struct scrub **ret);
 void scrub_report(const struct scrub *scrub, struct scrub_report *ret);
 /* The next bad copy, each one once. SCRUB_BAD of them are kept: then the scrub pauses until one is

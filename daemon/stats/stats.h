@@ -88,6 +88,9 @@ enum {
 	HEALTH(NVME_CORRUPT, nvme_corrupt, warn,                                                   \
 	       "An image read from NVMe failed its checksum twice and was dropped (see "           \
 	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")            \
+	HEALTH(GPU_CORRUPT, gpu_corrupt, warn,                                                     \
+	       "`kvtierctl verify` found an image in a GPU's memory that was not the block's, "    \
+	       "and dropped it (see tiers.gpu.corrupt_blocks_total): test that GPU's memory.")     \
 	HEALTH(REDIS_MISCONFIGURED, redis_misconfigured, warn,                                     \
 	       "Redis refuses kvtierd; see the reason below, correct [redis] username and "        \
 	       "password_file or "                                                                 \

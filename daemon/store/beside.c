@@ -58,6 +58,11 @@ static bool is_unit(const struct store *store, uint32_t unit)
 	return store->beside && unit < store->beside->units;
 }
 
+uint32_t beside_units(const struct store *store)
+{
+	return store->beside ? store->beside->units : 0;
+}
+
 static struct copy_table *table(const struct store *store)
 {
 	return blocks_beside(store->blocks);
@@ -253,8 +258,13 @@ bool beside_find(const struct store *store, uint32_t block, uint32_t unit, struc
 void beside_pin(struct store *store, uint32_t block, uint32_t unit, uint64_t tick,
 		struct beside_pin *ret)
 {
-	assert(!ret->held);
 	copy_table_touch(table(store), block, unit, tick);
+	beside_hold(store, block, unit, ret);
+}
+
+void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret)
+{
+	assert(!ret->held);
 	*ret = (struct beside_pin){ .unit = unit,
 				    .copy = copy_table_pin(table(store), block, unit),
 				    .held = true };

@@ -72,7 +72,11 @@ bool beside_find(const struct store *store, uint32_t block, uint32_t unit, struc
 /* The copy, which is there, is about to be read by the op of this tick. Not held before. */
 void beside_pin(struct store *store, uint32_t block, uint32_t unit, uint64_t tick,
 		struct beside_pin *ret);
+/* Likewise, by nobody whose use counts. */
+void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret);
 void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fine */
+/* How many there are. */
+uint32_t beside_units(const struct store *store);
 
 /* Evicts up to so many bytes of copies from all units, least recent first of each, at most `steps`
  * of them. Returns what was freed; *ret_blocks how many. */

@@ -97,6 +97,13 @@ void copies_drop_beside(struct store *store, uint32_t block, uint32_t unit)
 	extents_free(store, &where);
 }
 
+void copies_condemn_beside(struct store *store, uint32_t block, uint32_t unit)
+{
+	copy_table_forget_on(blocks_beside(store->blocks), block, unit);
+	blocks_look_beside(store->blocks, block);
+	copies_free_condemned(store);
+}
+
 void copies_free_condemned(struct store *store)
 {
 	struct extent where;

@@ -44,6 +44,8 @@ void copies_promote(struct store *store, uint32_t block, const struct extent *wh
 int copies_add_beside(struct store *store, uint32_t block, const struct extent *where);
 /* The copy on this unit goes, and its slot is free. It is there, and not pinned. */
 void copies_drop_beside(struct store *store, uint32_t block, uint32_t unit);
+/* It is bad: it goes, pinned or not. It is there. */
+void copies_condemn_beside(struct store *store, uint32_t block, uint32_t unit);
 /* The slots of condemned blocks whose last pin is gone, and of copies beside whose block went. */
 void copies_free_condemned(struct store *store);
 /* The table is full: makes room for one more block, by dropping the least recent leaf of the host

@@ -248,16 +248,19 @@ void copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit, stru
 
 void copy_table_forget(struct copy_table *t, uint32_t block)
 {
-	for (uint32_t i = 0; i < t->conf.units; i++) {
-		struct unit *u = unit_at(t, i);
-		const uint32_t at = copy_of(t, u, block);
+	for (uint32_t i = 0; i < t->conf.units; i++)
+		if (copy_of(t, unit_at(t, i), block) != COPY_NONE)
+			copy_table_forget_on(t, block, i);
+}
 
-		if (at == COPY_NONE)
-			continue;
-		detach(t, u, at);
-		u->copies[at].state = COPY_LOOSE;
-		loosen(t, u, at);
-	}
+void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit)
+{
+	struct unit *u = unit_at(t, unit);
+	const uint32_t at = (uint32_t)(kept(t, u, block) - u->copies);
+
+	detach(t, u, at);
+	u->copies[at].state = COPY_LOOSE;
+	loosen(t, u, at);
 }
 
 bool copy_table_loose(struct copy_table *t, struct extent *ret)

@@ -64,6 +64,8 @@ uint64_t copy_table_units(const struct copy_table *t, uint32_t block);
 void copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit, struct extent *ret);
 /* The block goes: each of its copies is loose. */
 void copy_table_forget(struct copy_table *t, uint32_t block);
+/* The copy on this unit, which is there, is loose. */
+void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit);
 /* The next slot to free: of a loose copy without pins. False: none. NULL table: none. */
 bool copy_table_loose(struct copy_table *t, struct extent *ret);
 

@@ -8,15 +8,11 @@
  * the daemon's memory on the emulated GPU are looked at from outside.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/lib_gpu_tier.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { MIB = 1 << 20, TIER = 3 * MIB, N = 12 };
 
@@ -98,43 +94,6 @@ static void a_hit_in_flight_keeps_its_slot(void **state)
 
 /* --- bytes --- */
 
-/* The daemon's allocation of just this size on the emulated GPU, or NULL. */
-static uint8_t *memory_of_tier(size_t *ret_bytes)
-{
-	char dir[64], path[400], link[256];
-	uint8_t *ret = NULL;
-	struct dirent *entry;
-	DIR *all;
-
-	(void)snprintf(dir, sizeof(dir), "/proc/%d/fd", (int)d.pid);
-	all = opendir(dir);
-	assert_non_null(all);
-	while (!ret && (entry = readdir(all)) != NULL) {
-		struct stat st;
-		ssize_t n;
-		int fd;
-
-		(void)snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-		n = readlink(path, link, sizeof(link) - 1);
-		link[n > 0 ? n : 0] = '\0';
-		if (!strstr(link, "kvtier-emu"))
-			continue;
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0 || fstat(fd, &st) || st.st_size < TIER || st.st_size > TIER + MIB) {
-			if (fd >= 0)
-				(void)close(fd);
-			continue;
-		}
-		*ret_bytes = (size_t)st.st_size;
-		ret = malloc(*ret_bytes);
-		assert_non_null(ret);
-		assert_int_equal(pread(fd, ret, *ret_bytes, 0), st.st_size);
-		(void)close(fd);
-	}
-	(void)closedir(all);
-	return ret;
-}
-
 /* How many of the pages' rows of 64 bytes lie somewhere in that memory. */
 static uint32_t rows_there(const uint8_t *memory, size_t bytes, const uint8_t *pages, size_t n)
 {
@@ -172,8 +131,7 @@ static void a_slot_keeps_nothing_of_another_space(void **state)
 	assert_non_null(copy);
 	fill_by_chance(&first, copy, 1);
 	assert_int_equal(gpu_raw_run(&first, WIRE_OP_STORE, 1, 0, N).status, 0);
-	memory = memory_of_tier(&bytes);
-	assert_non_null(memory);
+	memory = gpu_tier_read(&d, TIER, &bytes);
 	assert_true(rows_there(memory, bytes, copy, first.page_bytes) > 0); /* it can be seen */
 	free(memory);
 	gpu_raw_close_space(&first);
@@ -184,8 +142,7 @@ static void a_slot_keeps_nothing_of_another_space(void **state)
 		gpu_raw_fill(&second, chain, 0, N);
 		assert_int_equal(gpu_raw_run(&second, WIRE_OP_STORE, chain, 0, N).status, 0);
 	}
-	memory = memory_of_tier(&bytes);
-	assert_non_null(memory);
+	memory = gpu_tier_read(&d, TIER, &bytes);
 	assert_int_equal(rows_there(memory, bytes, copy, N * (size_t)LAYERS * LAYER), 0);
 	free(memory);
 	free(copy);

@@ -171,6 +171,24 @@ static void copies_of_a_block_that_went_come_back(void **state)
 	assert_false(copy_table_loose(t, &where));
 }
 
+static void a_bad_copy_goes_alone_and_when_its_last_pin_does(void **state)
+{
+	struct copy_table *t = *state;
+	struct extent where;
+
+	put(t, 1, 0, 10);
+	put(t, 1, 1, 20);
+	const uint32_t pinned = copy_table_pin(t, 1, 0);
+
+	copy_table_forget_on(t, 1, 0);
+	assert_false(copy_table_find(t, 1, 0, NULL));
+	assert_true(copy_table_find(t, 1, 1, NULL));
+	assert_false(copy_table_loose(t, &where));
+	copy_table_unpin(t, 0, pinned);
+	assert_true(copy_table_loose(t, &where));
+	assert_int_equal(where.slot, 10);
+}
+
 /* Its number is another block's meanwhile. */
 static void a_pinned_copy_outlives_its_block(void **state)
 {
@@ -225,6 +243,7 @@ int main(void)
 		CASE(the_least_recent_goes_first),
 		CASE(what_is_pinned_does_not_go),
 		CASE(copies_of_a_block_that_went_come_back),
+		CASE(a_bad_copy_goes_alone_and_when_its_last_pin_does),
 		CASE(a_pinned_copy_outlives_its_block),
 		CASE(memory_is_at_most_56_bytes_a_copy),
 	};
