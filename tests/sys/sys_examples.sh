@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # make: no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
-# Goal: what an engine's author does first works: the example of the library, built from an installation alone, stores
-# blocks, and another process of it gets them back.
+# Goal: what an engine's author does first works: the examples of the library, built from an installation alone, store
+# blocks, whole and layer by layer, and another process of each gets them back.
 # Method: `make install` into a directory of its own; the compiler sees that one's header, library and kvtier.pc and
 # nothing of this tree; C, C++ and the static library; a kvtierd from there on embedded defaults.
 
@@ -37,13 +37,14 @@ make --no-print-directory -s -o all -C "$tree" BUILD="$build" install DESTDIR="$
 }
 root=$work/opt/kvtier
 export PKG_CONFIG_PATH=$root/lib/pkgconfig
-cp "$tree/client/examples/store_load.c" "$work"
+cp "$tree/client/examples/store_load.c" "$tree/client/examples/layers.c" "$work"
 cd "$work"
 
 # What kvtier.pc says is right where it was installed for; DESTDIR is put before it, as packagers do.
 [ "$(pkg-config --variable=prefix kvtier)" = /opt/kvtier ] || fail "kvtier.pc does not follow PREFIX"
 flags=$(pkg-config --define-variable=prefix="$root" --cflags --libs kvtier)
 gcc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE store_load.c $flags -o store_load
+gcc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE layers.c $flags -o layers
 static=$(pkg-config --define-variable=prefix="$root" --cflags --libs --static kvtier)
 gcc -std=c11 -D_GNU_SOURCE store_load.c ${static/-lkvtier/-l:libkvtier.a} -o store_load_static
 for standard in "gcc -x c -std=c11 -Wpedantic" "gcc -x c -std=gnu99" "g++ -x c++ -std=c++11 -Wpedantic"; do
@@ -72,6 +73,9 @@ says() {	# says "EXPECTED" PROGRAM ARGUMENT
 says "0 of 8 blocks are present" ./store_load store
 says "8 of 8 blocks are present" ./store_load load
 says "loaded 8 of 8 blocks, 0 values wrong" ./store_load_static load
+says "stored 8 of 8 blocks" ./layers store
+says "layers 0 to 1 are there" ./layers load
+says "loaded 8 of 8 blocks, 0 values wrong" ./layers load
 
 kill $daemon
 wait $daemon || fail "kvtierd ended with $?"
