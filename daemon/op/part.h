@@ -109,6 +109,7 @@ struct ops {
 	struct log_limit log;
 	/* pump.c's */
 	struct loop_poller poller;
+	uint64_t turn;     /* of the loop, from 1 */
 	struct list queue; /* clients with blocks to begin, served in turn */
 	uint32_t n_queued; /* ops in those */
 	/* ops in a row whose next block may not be begun now... */

@@ -3,13 +3,14 @@
  * share.c - the shares of clients. Core thread only.
  *
  *	what			share of a client					who heeds it
- *	parts			all / clients with ops; some are kept for newcomers	pump.c
+ *	parts			all / clients with ops, and three for each free one	pump.c
  *	slots in flight		a quarter of host memory / clients with ops		pump.c
  * 	blocks kept		a quarter of host memory / active clients / its spaces	mover.c
  *
  * Invariants
- *   S1 a client without a part always gets one, unless all parts are in use. Some parts are kept
- *      for newcomers; no client has more than FEW of these.
+ *   S1 a client without a part always gets one, unless all parts are in use. None has more than
+ *      three times as many as are free. So whoever comes finds some, few clients before it leave it
+ *      more than many do, and what ends goes to those that have least.
  *   S2 in flight are the slots (or pins) of a client's parts, and the leased end of the chain of
  *      each store that has begun. A store that has begun may always have one part, so an op waits
  *      for nothing but the end of parts. Several clients together have at most half of host memory
@@ -36,9 +37,9 @@
 #include "part.h"
 
 enum {
-	FEW = 2, /* parts of a client that may take of those kept... */
-	/* ...of which there are so many, or an eighth, or half if that is less */
-	KEPT_MIN = 4,
+	/* parts that a client may have, for each one that is free: alone it has three quarters of
+	 * all */
+	PARTS_A_FREE = 3,
 	FRESH_MS = 100,   /* the guarantees are made anew so often, at least */
 	GIVEN_MAX = 4096, /* spaces open on active clients that get one */
 };
@@ -70,14 +71,6 @@ void shares_close(struct shares *shares)
 
 /* --- in flight --- */
 
-static uint32_t kept(const struct ops *all)
-{
-	const uint32_t eighth = all->n_parts / 8, half = all->n_parts / 2,
-		       ret = eighth > KEPT_MIN ? eighth : KEPT_MIN;
-
-	return ret < half ? ret : half;
-}
-
 bool share_of_parts_is_used(const struct ops *all, const struct client *client)
 {
 	const uint32_t clients = all->shares->clients > 0 ? all->shares->clients : 1,
@@ -85,8 +78,7 @@ bool share_of_parts_is_used(const struct ops *all, const struct client *client)
 
 	if (client->n_parts == 0)
 		return false;
-	return client->n_parts >= share ||
-	       (client->n_parts >= FEW && all->n_free_parts <= kept(all));
+	return client->n_parts >= share || client->n_parts >= PARTS_A_FREE * all->n_free_parts;
 }
 
 static bool waits_for_layers(const struct op *q)

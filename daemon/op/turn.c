@@ -56,6 +56,11 @@ struct client *turn_client(const struct ops *all)
 	return container_of(all->queue.next, struct client, queued);
 }
 
+struct op *turn_op(const struct ops *all)
+{
+	return container_of(turn_client(all)->queue.next, struct op, queue);
+}
+
 static void last(struct ops *all, struct client *c)
 {
 	list_remove(&c->queued);
@@ -65,7 +70,7 @@ static void last(struct ops *all, struct client *c)
 struct op *turn_take(struct ops *all)
 {
 	struct client *c = turn_client(all);
-	struct op *op = container_of(c->queue.next, struct op, queue);
+	struct op *op = turn_op(all);
 
 	last(all, c);
 	turn_remove(op);

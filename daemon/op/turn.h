@@ -21,6 +21,7 @@ void turn_remove(struct op *op); /* in none: nothing happens */
 /* there is an op that was not passed over since turn_look_again() */
 bool turn_any(const struct ops *ops);
 struct client *turn_client(const struct ops *ops); /* whose turn it is; turn_any() */
+struct op *turn_op(const struct ops *ops);         /* its first op */
 /* its first op leaves the queue; the client goes to the end */
 struct op *turn_take(struct ops *ops);
 /* none of its ops may begin a block now; it goes to the end */

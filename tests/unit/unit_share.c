@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
+/*
+ * Goal: however many parts a client could use, another one that comes finds enough to begin with,
+ * and so does the next. Method: share_of_parts_is_used() alone, over clients that begin parts for
+ * as long as they may, one after the other.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/base/loop.h"
+#include "daemon/op/part.h"
+#include "daemon/op/share.h"
+#include "daemon/shared/client.h"
+
+enum { CLIENTS = 16 };
+
+struct bed {
+	struct ops all;
+	struct client clients[CLIENTS];
+	struct mount mounts[CLIENTS];
+	struct op ops[CLIENTS];
+};
+
+static void set_up(struct bed *b, uint32_t parts)
+{
+	*b = (struct bed){ .all = { .n_parts = parts, .n_free_parts = parts } };
+	assert_int_equal(loop_open(0, &b->all.loop), 0);
+	assert_int_equal(shares_open(&b->all.shares), 0);
+}
+
+static void tear_down(struct bed *b)
+{
+	shares_close(b->all.shares);
+	loop_close(b->all.loop);
+}
+
+static void comes(struct bed *b, uint32_t i)
+{
+	b->clients[i].n_ops = 1;
+	b->ops[i].client = &b->clients[i];
+	b->ops[i].mount = &b->mounts[i];
+	share_op_started(&b->all, &b->ops[i]);
+}
+
+/* All that it may. Returns how many it has then. */
+static uint32_t takes(struct bed *b, uint32_t i)
+{
+	while (b->all.n_free_parts > 0 && !share_of_parts_is_used(&b->all, &b->clients[i])) {
+		b->clients[i].n_parts++;
+		b->all.n_free_parts--;
+	}
+	return b->clients[i].n_parts;
+}
+
+static void ends(struct bed *b, uint32_t i, uint32_t n)
+{
+	b->clients[i].n_parts -= n;
+	b->all.n_free_parts += n;
+}
+
+static void alone_it_has_three_quarters(void **state)
+{
+	struct bed b;
+
+	(void)state;
+	set_up(&b, 64);
+	comes(&b, 0);
+	assert_int_equal(takes(&b, 0), 48);
+	tear_down(&b);
+}
+
+static void who_comes_has_enough_to_begin_with(void **state)
+{
+	struct bed b;
+
+	(void)state;
+	set_up(&b, 64);
+	comes(&b, 0);
+	(void)takes(&b, 0);
+	comes(&b, 1);
+	assert_int_equal(takes(&b, 1), 12);
+	comes(&b, 2);
+	assert_int_equal(takes(&b, 2), 3);
+	comes(&b, 3);
+	assert_int_equal(takes(&b, 3), 1);
+	tear_down(&b);
+}
+
+static void what_ends_goes_to_who_has_less(void **state)
+{
+	struct bed b;
+
+	(void)state;
+	set_up(&b, 64);
+	comes(&b, 0);
+	(void)takes(&b, 0);
+	comes(&b, 1);
+	(void)takes(&b, 1);
+	ends(&b, 0, 8);
+	assert_int_equal(takes(&b, 0), 40); /* none */
+	assert_true(takes(&b, 1) > 16);
+	tear_down(&b);
+}
+
+static void no_pool_is_too_small(void **state)
+{
+	struct bed b;
+
+	(void)state;
+	for (uint32_t parts = 1; parts <= 8; parts++) {
+		set_up(&b, parts);
+		comes(&b, 0);
+		assert_true(takes(&b, 0) >= (parts + 1) / 2);
+		tear_down(&b);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(alone_it_has_three_quarters),
+		cmocka_unit_test(who_comes_has_enough_to_begin_with),
+		cmocka_unit_test(what_ends_goes_to_who_has_less),
+		cmocka_unit_test(no_pool_is_too_small),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
