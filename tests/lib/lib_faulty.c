@@ -74,11 +74,12 @@ void faulty_flip(uint32_t times)
 	io_plan_set((struct io_plan){ .kinds = READS, .times = times, .flip = true });
 }
 
-/* The tier looks twice before it says that the disk stalls. */
+/* In steps, between which the daemon goes on: it would take one jump for a client of its admin
+ * socket that stands still. The tier looks twice before it says that the disk stalls. */
 void faulty_stall(void)
 {
-	clock_pass_ms(FAULTY_STALL_MS + HEARTBEAT_MS);
-	clock_pass_ms(HEARTBEAT_MS);
+	for (int ms = 0; ms < FAULTY_STALL_MS + 2 * HEARTBEAT_MS; ms += HEARTBEAT_MS)
+		clock_pass_ms(HEARTBEAT_MS);
 }
 
 void faulty_becomes(const struct disk_world *w, const char *state)
