@@ -245,7 +245,8 @@ static void each_group_of_a_hit_is_there_when_its_word_says_so(void **state)
 static void a_copy_that_goes_between_two_groups_is_no_loss(void **state)
 {
 	(void)state;
-	for (int i = 0; i < LOADS && bytes_crossed() == 0; i++) {
+	/* a GPU's driver does not tell what crossed, and is asked once */
+	for (int i = 0; i < (gpu_is_real() ? 1 : LOADS) && bytes_crossed() == 0; i++) {
 		(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N); /* the GPU has all of it again */
 		gpu_report_clear();
 		(void)load_and_watch(16, evict_there);

@@ -204,6 +204,8 @@ static void all_at_once(void **state)
 	const uint64_t rounds = env_number("STEPS", 40);
 
 	(void)state;
+	if (gpu_count() < GPUS)
+		skip();
 	seed = random_seeded("gpu_tier_random");
 	for (int i = 0; i < GPUS; i++)
 		gpu_open(&gpus[i], i);
