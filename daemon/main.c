@@ -35,7 +35,7 @@
 #include "kvtierd.h"
 #include "tiers/host/host.h"
 #include "daemon/base/log.h"
-#include "daemon/admin/notify.h"
+#include "daemon/base/notify.h"
 #include "daemon/op/op.h"
 #include "daemon/op/pump.h"
 #include "daemon/redis/outbox.h"

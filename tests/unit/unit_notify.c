@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/admin/notify.h"
+#include "daemon/base/notify.h"
 
 static int clear_environment(void **unused)
 {
