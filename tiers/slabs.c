@@ -200,12 +200,11 @@ static void harvest(struct slabs *s)
 		(s->conf.n_slabs - s->conf.lost(s->conf.arg)) * s->conf.slab_bytes;
 }
 
+/* It is in no list. */
 static void slab_to_class(struct slabs *s, uint32_t slab, uint32_t class)
 {
 	struct class *c = &s->classes[class];
 
-	list_remove(s, &s->free_head, slab);
-	s->free_slabs--;
 	s->slabs[slab] = (struct slab){ .free_slot = NO_SLOT, .class = (uint8_t) class };
 	list_add(s, &c->head[0], slab);
 	c->slabs++;
@@ -225,19 +224,14 @@ static void slab_to_free(struct slabs *s, uint32_t slab)
 	s->free_slabs++;
 }
 
-/* The slab is the class's and has a free slot. */
-static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
+/* The slab is the class's; the slot is in no list. */
+static void use_slot(struct slabs *s, uint32_t slab, uint32_t slot, struct extent *ret)
 {
 	struct slab *at = &s->slabs[slab];
 	struct class *c = &s->classes[at->class];
-	const uint32_t slot = at->free_slot != NO_SLOT ? (uint32_t)at->free_slot : at->fresh;
 	struct slot *taken = slot_at(s, slab, slot);
 
 	assert(at->used < c->slots && slot < c->slots && !(taken->generation & 1));
-	if (at->free_slot != NO_SLOT)
-		at->free_slot = (int32_t)taken->owner;
-	else
-		at->fresh++;
 	taken->generation++;
 	taken->owner = SLABS_NO_OWNER;
 	at->used++;
@@ -246,6 +240,25 @@ static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
 	s->conf.tier->used_bytes += c->slot_bytes;
 	s->conf.tier->extents++;
 	(void)slabs_extent(s, slab << 16 | slot, ret);
+}
+
+static void take_fresh(struct slabs *s, uint32_t slab, struct extent *ret)
+{
+	use_slot(s, slab, s->slabs[slab].fresh++, ret);
+}
+
+/* The slab is the class's and has a free slot. */
+static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
+{
+	struct slab *at = &s->slabs[slab];
+	const int32_t slot = at->free_slot;
+
+	if (slot == NO_SLOT) {
+		take_fresh(s, slab, ret);
+		return;
+	}
+	at->free_slot = (int32_t)slot_at(s, slab, (uint32_t)slot)->owner;
+	use_slot(s, slab, (uint32_t)slot, ret);
 }
 
 /* The fullest slab of a class with a free slot. O(FILLS). */
@@ -319,11 +332,46 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
 		if (class < 0)
 			return -ENOSPC;
 		slab = s->free_head;
+		list_remove(s, &s->free_head, slab);
+		s->free_slabs--;
 		slab_to_class(s, slab, (uint32_t) class);
 	}
 	if (slab == SLABS_NONE)
 		return -ENOSPC;
 	take_slot(s, slab, ret);
+	return 0;
+}
+
+/* The class of just this slot size, made if there is none; -1: it cannot be. */
+static int exact_class(struct slabs *s, uint32_t slot_bytes)
+{
+	for (uint32_t i = 0; i < s->n_classes; i++)
+		if (s->classes[i].slabs && s->classes[i].slot_bytes == slot_bytes)
+			return (int)i;
+	return make_class(s, slot_bytes);
+}
+
+int slabs_take_at(struct slabs *s, uint32_t slab, uint32_t slot, uint32_t slot_bytes,
+		  struct extent *ret)
+{
+	struct slab *at = &s->slabs[slab];
+	int class;
+
+	if (slab >= s->conf.n_slabs || slot_bytes == 0 || slot_bytes % SLOT_UNIT ||
+	    slot >= s->conf.slab_bytes / slot_bytes || slot >= TIER_MAX_SLAB_SLOTS)
+		return -ENOSPC;
+	class = at->class == TIER_MAX_CLASSES ? exact_class(s, slot_bytes) : at->class;
+	if (class < 0)
+		return -ENOSPC;
+	if (at->class == TIER_MAX_CLASSES)
+		slab_to_class(s, slab, (uint32_t) class);
+	if (s->classes[at->class].slot_bytes != slot_bytes || slot < at->fresh)
+		return -ENOSPC;
+	for (; at->fresh < slot; at->fresh++) { /* those before it are free */
+		slot_at(s, slab, at->fresh)->owner = (uint32_t)at->free_slot;
+		at->free_slot = (int32_t)at->fresh;
+	}
+	take_fresh(s, slab, ret);
 	return 0;
 }
 

@@ -2,7 +2,8 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * Goal: a slab that is being emptied gives no slot to anybody, what its move needs is kept for it,
- * and it is free with its last slot; and the allocator needs no memory to give away. Method: slabs
+ * and it is free with its last slot; the allocator needs no memory to give away; and slots can be
+ * taken where they lie. Method: slabs
  * over no memory at all, which become usable as the test says; every answer computed by hand.
  */
 #include <stdarg.h>
@@ -220,6 +221,80 @@ static void a_free_slab_makes_a_move_needless(void **state)
 	slabs_close(rig.slabs);
 }
 
+/* --- slots that are taken where they lie --- */
+
+static struct extent take_at(struct rig *rig, uint32_t slab, uint32_t slot)
+{
+	struct extent where = { 0 };
+
+	assert_int_equal(slabs_take_at(rig->slabs, slab, slot, SMALL, &where), 0);
+	assert_int_equal(slabs_offset(rig->slabs, &where), slab * SLAB + slot * SMALL);
+	return where;
+}
+
+/* The second of three slabs is not usable; slots 1, 4 and 5 of it are taken. The others of it are
+ * given to whoever asks, each once. */
+static void slots_are_taken_where_they_lie(void **state)
+{
+	static const uint32_t there[] = { 1, 4, 5 };
+	bool seen[A_SLAB] = { false };
+	struct extent e[3], where;
+	struct rig rig = { .tier.ops = &ops, .usable = 1 };
+
+	(void)state;
+	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier,
+							  .slab_bytes = SLAB,
+							  .n_slabs = 3,
+							  .more = more,
+							  .lost = lost,
+							  .arg = &rig },
+				    &rig.slabs),
+			 0);
+	for (int i = 0; i < 3; i++)
+		seen[there[i]] = true;
+	for (int i = 0; i < 3; i++)
+		e[i] = take_at(&rig, 1, there[i]);
+	assert_int_equal(rig.tier.used_bytes, 3 * SMALL);
+	for (uint32_t i = 3; i < A_SLAB; i++) {
+		assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), 0);
+		assert_int_equal(slabs_slab(&where), 1);
+		assert_false(seen[where.slot & 0xffff]);
+		seen[where.slot & 0xffff] = true;
+	}
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), 0);
+	assert_int_equal(slabs_slab(&where), 0);
+	for (int i = 0; i < 3; i++)
+		slabs_free(rig.slabs, &e[i]);
+	slabs_close(rig.slabs);
+}
+
+static void what_is_no_slot_of_a_slab_is_not_taken(void **state)
+{
+	struct extent where;
+	struct rig rig = { .tier.ops = &ops };
+
+	(void)state;
+	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier,
+							  .slab_bytes = SLAB,
+							  .n_slabs = 2,
+							  .more = more,
+							  .lost = lost,
+							  .arg = &rig },
+				    &rig.slabs),
+			 0);
+	assert_int_equal(slabs_take_at(rig.slabs, 2, 0, SMALL, &where), -ENOSPC);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, A_SLAB, SMALL, &where), -ENOSPC);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, 0, 0, &where), -ENOSPC);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, 0, SMALL + 1, &where), -ENOSPC);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, 0, 2 * SLAB, &where), -ENOSPC);
+	assert_int_equal(rig.tier.used_bytes, 0);
+	(void)take_at(&rig, 0, 2);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, 2, SMALL, &where), -ENOSPC);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, 1, SMALL, &where), -ENOSPC);
+	assert_int_equal(slabs_take_at(rig.slabs, 0, 3, 2 * SMALL, &where), -ENOSPC);
+	slabs_close(rig.slabs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -228,6 +303,8 @@ int main(void)
 		cmocka_unit_test(a_slot_of_a_closed_slab_that_is_freed_needs_no_place),
 		cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
 		cmocka_unit_test(a_free_slab_makes_a_move_needless),
+		cmocka_unit_test(slots_are_taken_where_they_lie),
+		cmocka_unit_test(what_is_no_slot_of_a_slab_is_not_taken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
