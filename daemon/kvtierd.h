@@ -22,26 +22,28 @@
 #include "daemon/store/store.h"
 #include "daemon/stats/stats.h"
 
-struct server; /* front/server.c: the listening socket and the table of connections */
-struct ops;    /* op/op.c: ops and the blocks of them in flight */
-struct ctl;    /* admin/ctl.c: the admin socket */
-struct purge;  /* store/purge.c: many blocks that go */
-struct flush;  /* nvme/flush.c: all of it, and synced */
-struct scrub;  /* nvme/scrub.c: reads everything back */
+struct server;  /* front/server.c: the listening socket and the table of connections */
+struct ops;     /* op/op.c: ops and the blocks of them in flight */
+struct ctl;     /* admin/ctl.c: the admin socket */
+struct purge;   /* store/purge.c: many blocks that go */
+struct flush;   /* nvme/flush.c: all of it, and synced */
+struct scrub;   /* nvme/scrub.c: reads everything back */
+struct recheck; /* nvme/recheck.c: images on GPUs that outlived the daemon before */
 
 struct kvtierd {
 	const struct config *config; /* const after start */
 	struct loop *loop;
 	/* mapped page; plain increments, core thread is the one writer */
 	struct stats *stats;
-	struct store store;     /* store; also op, nvme, redis, front, shared, admin: see there */
-	struct devices devices; /* device; also front, op, nvme */
-	struct ops *ops;        /* op; also front, which submits */
-	struct server *server;  /* front; also admin, which asks who is connected */
-	struct ctl *ctl;        /* admin */
-	struct purge *purge;    /* store; also admin */
-	struct flush *flush;    /* nvme. NULL: no NVMe tier */
-	struct scrub *scrub;    /* nvme. NULL: none runs */
+	struct store store;      /* store; also op, nvme, redis, front, shared, admin: see there */
+	struct devices devices;  /* device; also front, op, nvme */
+	struct ops *ops;         /* op; also front, which submits */
+	struct server *server;   /* front; also admin, which asks who is connected */
+	struct ctl *ctl;         /* admin */
+	struct purge *purge;     /* store; also admin */
+	struct flush *flush;     /* nvme. NULL: no NVMe tier */
+	struct scrub *scrub;     /* nvme. NULL: none runs */
+	struct recheck *recheck; /* nvme. NULL: no memory of a GPU outlives the daemon */
 };
 
 #endif

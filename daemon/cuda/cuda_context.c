@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/codec.h"
 #include "cuda_lane.h"
+#include "cuda_span.h"
 #include "cuda_tier.h"
 #include "daemon/base/vault.h"
 
@@ -191,6 +192,8 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 			(void)api->cuDevicePrimaryCtxReset(gpu->found->device);
 		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
 	}
+	if (lost)
+		cuda_span_free(gpu, &gpu->in_context.span); /* a mapping is not the context's */
 	cuda_pin_gone(gpu->pin);
 	gpu->in_context = (struct cuda_context){ 0 };
 	gpu->bytes = gpu->context_bytes = 0;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "daemon/base/container_of.h"
 
@@ -176,7 +177,7 @@ int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *fou
 	gpu->api = &driver->api;
 	gpu->found = found;
 	gpu->conf = *conf;
-	gpu->out.fd = -1;
+	gpu->out.fd = gpu->tier_fd = gpu->parked_fd = -1;
 	list_open(&gpu->handles);
 	(void)pthread_mutex_init(&gpu->lock, NULL);
 	(void)pthread_condattr_init(&monotonic);
@@ -197,6 +198,10 @@ void cuda_gpu_close(struct cuda_gpu *gpu)
 {
 	mailbox_close(&gpu->in);
 	mailbox_close(&gpu->out);
+	if (gpu->tier_fd >= 0)
+		(void)close(gpu->tier_fd);
+	if (gpu->parked_fd >= 0)
+		(void)close(gpu->parked_fd);
 	(void)pthread_cond_destroy(&gpu->answered);
 	(void)pthread_mutex_destroy(&gpu->lock);
 	free(gpu);

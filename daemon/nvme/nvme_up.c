@@ -11,12 +11,14 @@
 
 #include "daemon/base/container_of.h"
 #include "tiers/nvme/nvme.h"
+#include "daemon/store/beside.h"
 #include "daemon/store/extents.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/config/config_value.h"
 #include "flush.h"
+#include "recheck.h"
 #include "scrub.h"
 #include "writeback.h"
 
@@ -41,6 +43,8 @@ static void on_release(void *arg, const struct extent *home)
 
 	if (home->tier < TIER_COUNT)
 		extents_free(&d->store, home);
+	else if (recheck_is_home(home))
+		recheck_release(d->recheck, home);
 	else
 		scrub_release(d->scrub, home);
 }
@@ -94,8 +98,14 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 			   &d->store.writeback);
 	if (r == 0)
 		r = flush_open(&d->store, *tier, d->loop, (uint32_t)c->nvme_drain_us, &d->flush);
+	if (r == 0 && beside_outlives(&d->store))
+		r = recheck_open(&(struct recheck_conf){ .store = &d->store,
+							 .loop = d->loop,
+							 .devices = &d->devices,
+							 .image_bytes = c->host_slab_bytes },
+				 &d->recheck);
 	if (r)
-		snprintf(text, n, "out of memory for the write-behind queue");
+		snprintf(text, n, "out of memory for the queues of the NVMe tier");
 	return r;
 }
 
@@ -160,7 +170,8 @@ int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 
 bool nvme_up_idle(const struct kvtierd *d)
 {
-	return tier_idle(d->store.tiers[TIER_NVME]) && writeback_in_flight(d->store.writeback) == 0;
+	return tier_idle(d->store.tiers[TIER_NVME]) &&
+	       writeback_in_flight(d->store.writeback) == 0 && !recheck_busy(d->recheck);
 }
 
 bool nvme_up_moving(const struct kvtierd *d)
@@ -174,6 +185,8 @@ void nvme_down(struct kvtierd *d)
 {
 	struct tier **tier = &d->store.tiers[TIER_NVME];
 
+	recheck_close(d->recheck);
+	d->recheck = NULL;
 	flush_close(d->flush);
 	d->flush = NULL;
 	writeback_close(d->store.writeback);

@@ -37,7 +37,7 @@ enum { TURN = 1024 }; /* block numbers in one turn of the loop */
 
 enum stage { STAGE_HOST, STAGE_NVME, STAGE_GPU };
 
-static_assert((int)SCRUB_JOBS <= (int)DEVICE_FETCHES, "each checker may have one");
+static_assert((int)SCRUB_JOBS < (int)DEVICE_FETCHES, "each checker may have one, and recheck.c");
 
 struct checker {
 	struct device_job job;          /* first: done() gets back to us */

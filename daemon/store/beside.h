@@ -30,6 +30,7 @@
 struct beside;
 struct copy_table;
 struct devices;
+struct fd_store;
 struct loop;
 struct space;
 struct store;
@@ -46,6 +47,10 @@ struct beside_conf {
 	struct devices *devices; /* each GPU of these is a unit */
 	uint64_t unit_bytes;     /* of memory that each may have; UINT64_MAX: not known yet */
 	uint64_t slab_bytes;     /* [host] slab_bytes: what fits there fits here */
+	/* [gpu] outlive: the memory is kept with these for the next daemon (parked.h), if blocks
+	 * are, too: durable */
+	bool outlive, durable;
+	struct fd_store *fds; /* may be NULL without outlive */
 };
 
 /* The GPU tier, and the table of its copies: before the blocks, which are opened with that. 0, and
@@ -77,6 +82,15 @@ void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct besi
 void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fine */
 /* How many there are. */
 uint32_t beside_units(const struct store *store);
+
+/* The next slot of the unit with what may be an image of before this start (parked.h): the
+ * caller's, to keep or to give back when its bytes were checked. False: there is none now. */
+bool beside_claim(struct store *store, uint32_t unit, struct gpu_claim *ret);
+/* As beside_keep(), of a slot of beside_claim(). False: it is free now. */
+bool beside_return(struct store *store, uint32_t block, const struct extent *where);
+bool beside_outlives(const struct store *store); /* as beside_conf said */
+/* The daemon stops: memory that outlives it stays as it is. */
+void beside_leave(struct store *store);
 
 /* Evicts up to so many bytes of copies from all units, least recent first of each, at most `steps`
  * of them. Returns what was freed; *ret_blocks how many. */

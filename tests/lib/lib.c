@@ -68,6 +68,8 @@ static void spawn(struct daemon *d)
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (freopen(log, "a", stderr) == NULL)
 			_exit(126);
+		if (d->enter)
+			d->enter();
 		execl(program, "kvtierd", "--config", d->config, (char *)NULL);
 		_exit(127);
 	}

@@ -34,6 +34,8 @@ struct daemon {
 	const char *program; /* in the build directory; NULL: kvtierd. After daemon_place() */
 	/* Its next heartbeat is now, where the test holds its clock; else NULL. */
 	void (*beat)(void);
+	/* Runs in the new process, before it is kvtierd; NULL: nothing. After daemon_place() */
+	void (*enter)(void);
 };
 
 /* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it

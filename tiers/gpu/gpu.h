@@ -28,6 +28,7 @@
 #define KVTIER_GPU_H
 
 #include "tiers/tier.h"
+#include "gpu_book.h"
 
 enum { GPU_UNITS_MAX = 64 };
 
@@ -36,6 +37,8 @@ struct gpu_memory {
 	uint64_t base; /* a device address, a multiple of 4096 */
 	uint64_t bytes;
 	uint32_t generation; /* > 0; another one: other memory, and what was there is lost */
+	/* not zeroed: it has what the book says, of a process before this one, or anything */
+	bool parked;
 };
 
 /* A slot, as a job needs it. */
@@ -47,8 +50,10 @@ struct gpu_slot {
 	bool scrub;          /* bytes of other spaces may be in it: zeroes first */
 };
 
-/* The unit's memory came. The unit is ABSENT; memory of less than a slab is none. 0, -ENOMEM. */
-int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory);
+/* The unit's memory came. The unit is ABSENT; memory of less than a slab is none. book: says what
+ * lies there, is kept as it changes, and is the caller's until the unit is not UP any more; NULL:
+ * nobody wants to know, and the memory is not parked. 0, -ENOMEM. */
+int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, struct gpu_book *book);
 /* It is gone. The unit is LEAVING, or ABSENT if no slot was in use. Not UP: nothing happens. */
 void gpu_lose(struct tier *t, uint32_t unit);
 /* LEAVING and without slots in use: it is ABSENT. */
@@ -65,6 +70,23 @@ uint32_t gpu_generation(const struct tier *t, uint32_t unit); /* UP; else 0 */
 int gpu_alloc(struct tier *t, uint32_t unit, uint32_t bytes, uint64_t space, struct gpu_slot *ret);
 /* Of a live extent; false: its unit is not UP. */
 bool gpu_slot_of(const struct tier *t, const struct extent *where, struct gpu_slot *ret);
+/* The slot, of a live extent of a unit that is UP, holds this image now: for its book. */
+void gpu_holds(struct tier *t, const struct extent *where, const uint8_t owner[32],
+	       const uint8_t key[32], uint32_t image_bytes);
+
+/*
+ * Parked memory (a unit that is UP): a slab of which the book says anything is nobody's until
+ * gpu_reclaim() had it, each once. That takes each slot of it that has an entry, in order, and
+ * tells of it: the slot is the caller's to free, and its entry is cleared with it. Slots of which
+ * there is nothing to tell are free. Only numbers: what lies there may be anything. More than `max`
+ * slots: those are dropped. Returns how many were told of.
+ */
+struct gpu_claim {
+	struct extent where;
+	struct gpu_book_entry entry;
+};
+uint32_t gpu_reclaim(struct tier *t, uint32_t unit, uint32_t slab, struct gpu_claim *ret,
+		     uint32_t max);
 /* The unit's allocator; NULL: it is ABSENT. */
 struct slabs *gpu_slabs(const struct tier *t, uint32_t unit);
 
