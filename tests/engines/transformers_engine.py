@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers_engine.py SOCKET - a process that answers prompts by a transformers model, its KV backed by kvtier.
+"""transformers_engine.py FD FD SOCKET - a process that answers prompts by a transformers model, its KV backed by kvtier.
 
-One JSON object a line on standard input is a prompt, one a line on standard output its answer. The model is a small
+engine_process.py says how it is asked. The model is a small
 Llama with seeded random weights in FP32, so two processes have the same one and greedy decoding is deterministic.
 """
 import hashlib
-import json
 import sys
 
 import torch
@@ -13,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvtier import Client, Error
 from kvtier.transformers import kvtier_cache
+
+from engine_process import serve
 
 VOCABULARY = 1000
 
@@ -59,10 +60,8 @@ def answer(llama, cache, question: dict) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     llama = model()
-    with kvtier_cache(llama, lambda: Client(sys.argv[1], timeout_ms=2000), name="tiny-llama") as cache:
-        print(json.dumps({"ready": True}), flush=True)
-        for line in sys.stdin:
-            print(json.dumps(answer(llama, cache, json.loads(line))), flush=True)
+    with kvtier_cache(llama, lambda: Client(sys.argv[3], timeout_ms=2000), name="tiny-llama") as cache:
+        serve(lambda question: answer(llama, cache, question))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers_test.py BUILD - kvtier.transformers under the real transformers: what one process computed another one
 continues from; the engine answers every prompt, whatever becomes of the daemon; what is not served is refused."""
-import json
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,40 +10,14 @@ from pathlib import Path
 from unittest import mock
 
 TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "client" / "examples")]
+sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
+from engine_process import Engine  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve()
 ENGINE = Path(__file__).with_name("transformers_engine.py")
 CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
-
-
-class Engine:
-    def __init__(self, socket: str) -> None:
-        self.process = subprocess.Popen([sys.executable, str(ENGINE), socket], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-        self._read()
-
-    def _read(self) -> dict:
-        line = self.process.stdout.readline()
-        if not line:
-            raise AssertionError(f"the engine ended with {self.process.wait()}")
-        return json.loads(line)
-
-    def begin(self, **question) -> None:
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-
-    def ask(self, **question) -> dict:
-        self.begin(**question)
-        return self._read()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 class Transformers(unittest.TestCase):
@@ -57,7 +28,7 @@ class Transformers(unittest.TestCase):
         self.addCleanup(self.daemon.close)
 
     def engine(self) -> Engine:
-        engine = Engine(self.daemon.socket)
+        engine = Engine(ENGINE, self.daemon.socket)
         self.addCleanup(engine.kill)
         return engine
 
@@ -84,7 +55,7 @@ class Transformers(unittest.TestCase):
             engine.begin(seed=2, tokens=600)
             time.sleep(delay)
             self.daemon.kill()
-            self.assertEqual(engine._read()["tokens"], plain)
+            self.assertEqual(engine.read()["tokens"], plain)
             self.assertEqual(engine.ask(seed=2, tokens=600)["tokens"], plain)
             self.daemon.start()
 
@@ -96,7 +67,7 @@ class Transformers(unittest.TestCase):
             engine.begin(seed=3, tokens=600)
             time.sleep(delay)
             self.daemon.process.send_signal(signal.SIGSTOP)
-            self.assertEqual(engine._read()["tokens"], plain)
+            self.assertEqual(engine.read()["tokens"], plain)
             self.assertEqual(engine.ask(seed=3, tokens=600)["tokens"], plain)
             self.daemon.process.send_signal(signal.SIGCONT)
             self.assertEqual(engine.ask(seed=3, tokens=600)["tokens"], plain)
@@ -149,5 +120,4 @@ class NotServed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("KVTIER_LIBRARY", str(BUILD / "libkvtier.so.0"))
     unittest.main(verbosity=2)

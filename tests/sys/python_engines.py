@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of sys_python_engines.sh."""
+import ctypes as C
 import errno
 import random
 import re
@@ -16,6 +17,8 @@ sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python
 from kvtier import Client, Codec, Dtype, Error, Kind, Tier  # noqa: E402
 from kvtier.block_cache import BlockCache  # noqa: E402
 from kvtier.transformers import Layout, fingerprint, why_not  # noqa: E402
+from kvtier.vllm_core import (LayoutError, Scheduler, Tensor, Worker, geometry_of, layout_of,  # noqa: E402
+                               root_of)
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
@@ -153,6 +156,174 @@ class OfTransformers(unittest.TestCase):
                   [("a", "float32 (2,)", b"1234567"), ("b", "float32 (1,)", b"81234")]]
         prints = {fingerprint(iter(w)) for w in [weights, *others]}
         self.assertEqual(len(prints), len(others) + 1)
+
+
+class PagedEngine:
+    """As vLLM drives its connector: a scheduler and a worker with a paged cache of private memory, K and V apart."""
+    BLOCKS, TOKENS, VALUES = 40, 8, 128
+
+    def __init__(self, daemon) -> None:
+        size = 2 * self.BLOCKS * self.VALUES * 2
+        self.memory = [bytearray(size) for _ in range(2)]
+        tensors = [Tensor(f"layer.{i}", "float16", (2, self.BLOCKS, self.VALUES), (self.BLOCKS * self.VALUES,
+                   self.VALUES, 1), 0, C.addressof(C.c_char.from_buffer(m)), size, False)
+                   for i, m in enumerate(self.memory)]
+        layout = layout_of(tensors, self.BLOCKS)
+        geometry = geometry_of(layout, "paged@1", "", self.TOKENS, 2, 0, 1, Codec.RAW)
+        self.clients = []
+
+        def client():
+            self.clients.append(Client(daemon.socket, timeout_ms=2000))
+            return self.clients[-1]
+
+        def worker():
+            own = client()
+            return own, own.open_space(geometry, layout.regions, layout.segments)
+
+        self.scheduler = Scheduler(self.TOKENS, lambda: [client().open_space(geometry)])
+        self.worker = Worker(worker, 2)
+        self.free, self.number = list(range(self.BLOCKS)), 0
+
+    def close(self) -> None:
+        self.worker.wait()
+        for client in self.clients:
+            client.close()
+
+    def computed(self, tokens, block: int) -> list:
+        """The bytes of a block in each run of values: they depend on all tokens before its end."""
+        random_of = random.Random(hash(tuple(tokens[:(block + 1) * self.TOKENS])))
+        return [random_of.randbytes(self.VALUES * 2) for _ in range(4)]
+
+    def _runs(self, page: int):
+        for m in self.memory:
+            for half in range(2):
+                at = (half * self.BLOCKS + page) * self.VALUES * 2
+                yield m, slice(at, at + self.VALUES * 2)
+
+    def answer(self, tokens, root=None) -> int:
+        """One request from its arrival until its blocks are free again. How many blocks were loaded."""
+        self.number += 1
+        name, n = f"r{self.number}", len(tokens) // self.TOKENS
+        pages, self.free = self.free[:n + 1], self.free[n + 1:]
+        self.scheduler.add(name, lambda: tokens, root)
+        matched = self.scheduler.matched(name, 0, len(tokens) - 1)
+        loaded = matched // self.TOKENS
+        if matched:
+            self.scheduler.allocated(name, pages, matched)
+            self.worker.load(self.scheduler.take_loads())
+            self._until(lambda: name in self.worker.finished(set())[1])
+            failed = self.worker.failed_blocks()
+            bad = [i for i in range(loaded) if pages[i] in failed]
+            loaded = bad[0] if bad else loaded
+        for i in range(loaded):
+            for (m, where), content in zip(self._runs(pages[i]), self.computed(tokens, i)):
+                assert m[where] == content, f"block {i} is not what was computed for it"
+        for i in range(loaded, n):
+            for (m, where), content in zip(self._runs(pages[i]), self.computed(tokens, i)):
+                m[where] = content
+        saves = []
+        self.scheduler.step(name, loaded * self.TOKENS, len(tokens) - loaded * self.TOKENS, pages, True, saves)
+        self.worker.save(saves)
+        if self.scheduler.finished(name):
+            ended = {name}
+            self._until(lambda: name in self.worker.finished(ended)[0] or ended.clear())
+        for page in pages:      # they are others' now
+            for m, where in self._runs(page):
+                m[where] = bytes(self.VALUES * 2)
+        self.free += pages
+        return loaded
+
+    def _until(self, holds) -> None:
+        end = time.monotonic() + PATIENT_S
+        while not holds():
+            assert time.monotonic() < end, "a request waits for ever"
+            time.sleep(0.001)
+
+
+class OfVllm(unittest.TestCase):
+    def setUp(self) -> None:
+        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        self.addCleanup(work.cleanup)
+        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
+        self.addCleanup(self.daemon.close)
+        self.tokens = list(range(83))       # ten full blocks
+
+    def engine(self) -> PagedEngine:
+        engine = PagedEngine(self.daemon)
+        self.addCleanup(engine.close)
+        return engine
+
+    def until_loaded(self, engine, n: int) -> None:
+        end = time.monotonic() + PATIENT_S
+        while engine.answer(self.tokens) < n:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def test_another_engine_continues_where_one_stopped(self):
+        self.assertEqual(self.engine().answer(self.tokens), 0)
+        other = self.engine()
+        self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+
+    def test_another_root_is_another_prompt(self):
+        engine, lora = self.engine(), root_of({"lora": ("a", "/a"), "salt": None})
+        engine.answer(self.tokens)
+        self.assertEqual([engine.answer(self.tokens, lora), engine.answer(self.tokens, lora)], [0, 10])
+
+    def test_a_daemon_is_killed_and_comes_back(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        self.daemon.kill()
+        self.assertEqual(engine.answer(self.tokens), 0)
+        self.daemon.start()
+        self.until_loaded(engine, 10)
+
+    def test_a_daemon_stands_still(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            engine.answer(self.tokens)
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.until_loaded(engine, 10)
+
+    def test_an_engine_starts_before_the_daemon(self):
+        self.daemon.kill()
+        engine = self.engine()
+        self.assertEqual(engine.answer(self.tokens), 0)
+        self.daemon.start()
+        self.until_loaded(engine, 10)
+
+    def test_tokens_that_are_only_guessed_fill_no_block(self):
+        engine, tokens, saves = self.engine(), self.tokens[:20], []
+        engine.scheduler.add("r", lambda: tokens, None)
+        engine.scheduler.matched("r", 0, 19)
+        engine.scheduler.step("r", 0, 30, range(4), True, saves)
+        self.assertEqual([t.pages for t in saves], [[0, 1]])
+        tokens = self.tokens[:26]
+        engine.scheduler.step("r", 25, 3, [], False, saves)
+        self.assertEqual([t.pages for t in saves], [[0, 1], [2]])
+
+    def test_blocks_that_did_not_come_are_saved_when_they_are_computed(self):
+        engine, saves = self.engine(), []
+        engine.answer(self.tokens)
+        engine.scheduler.add("r", lambda: self.tokens, None)
+        self.assertEqual(engine.scheduler.matched("r", 16, 82), 64)
+        engine.scheduler.allocated("r", range(11), 64)
+        self.assertEqual([t.pages for t in engine.scheduler.take_loads()], [list(range(2, 10))])
+        engine.scheduler.step("r", 40, 43, range(11), True, saves)      # five of them came
+        self.assertEqual([t.pages for t in saves], [list(range(5, 10))])
+
+    def test_layouts_that_are_not_known_are_refused(self):
+        good = Tensor("l", "bfloat16", (9, 4, 8, 16), (512, 128, 16, 1), 0, 4096, 9216, False)
+        self.assertEqual(layout_of([good], 9)[2:], (Dtype.BF16, 1, 512))
+        permuted = good._replace(strides=(512, 16, 64, 1))
+        self.assertEqual(layout_of([permuted], 9).values, 512)
+        for bad, words in ((good._replace(strides=(1024, 128, 16, 2)), "holes"), (good._replace(shape=(8, 4, 8, 16)),
+                           "begins neither"), (good._replace(dtype="complex64"), "type complex64")):
+            with self.assertRaisesRegex(LayoutError, words):
+                layout_of([bad], 9)
+        with self.assertRaisesRegex(LayoutError, "one size"):
+            layout_of([good, good._replace(shape=(9, 4, 8, 8), strides=(256, 64, 8, 1), memory=1 << 20)], 9)
 
 
 class Package(unittest.TestCase):

@@ -212,6 +212,17 @@ class Keys:
     def __init__(self, array: C.Array, parent: Optional[bytes] = None) -> None:
         self._array, self.parent = array, parent
 
+    @classmethod
+    def of(cls, data: bytes, parent: Optional[bytes] = None) -> "Keys":
+        """From bytes(keys), in another process too."""
+        n, rest = divmod(len(data), C.sizeof(_lib.Key))
+        if rest:
+            raise ValueError(f"keys have {C.sizeof(_lib.Key)} bytes each, not {len(data)} together")
+        return cls((_lib.Key * n).from_buffer_copy(data), parent)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._array)
+
     def __len__(self) -> int:
         return len(self._array)
 
