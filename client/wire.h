@@ -61,10 +61,11 @@
  *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
  * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread
- * adds itself to submit->sleepers, full fence, looks at cq_tail, then FUTEX_WAITs on
- * complete->cq_tail; the daemon publishes cq_tail, full fence, and FUTEX_WAKEs only when sleepers
- * != 0. want_wake != 0 asks for a WAKE packet when cq_tail moves (for kvtier_event_fd); the client
- * zeroes it when it gets one and sets it again before it sleeps.
+ * reads complete->news, looks at all that it waits for, adds itself to submit->sleepers, full
+ * fence, and FUTEX_WAITs on news as read; the daemon publishes cq_tail, or a word of layers[],
+ * moves news on, full fence, and FUTEX_WAKEs only when sleepers != 0. want_wake != 0 asks for a
+ * WAKE packet when cq_tail moves (for kvtier_event_fd); the client zeroes it when it gets one and
+ * sets it again before it sleeps.
  */
 #ifndef KVTIER_WIRE_H
 #define KVTIER_WIRE_H
@@ -74,8 +75,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 6,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 6,
+	WIRE_VERSION_MIN = 7,    /* range this tree speaks */
+	WIRE_VERSION_MAX = 7,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -369,7 +370,7 @@ struct wire_submit {
 	_Alignas(64) uint32_t magic;
 	_Alignas(64) uint32_t sq_tail;
 	_Alignas(64) uint32_t cq_head;
-	_Alignas(64) uint32_t sleepers; /* threads in FUTEX_WAIT on cq_tail */
+	_Alignas(64) uint32_t sleepers; /* threads in FUTEX_WAIT on news */
 	uint32_t want_wake;
 	/* != 0: the client ended it: begin nothing more on its pages, commit no store */
 	uint32_t given_up;
@@ -381,7 +382,8 @@ struct wire_submit {
 struct wire_complete {
 	_Alignas(64) uint32_t magic;
 	_Alignas(64) uint32_t sq_head;
-	_Alignas(64) uint32_t cq_tail; /* futex */
+	_Alignas(64) uint32_t cq_tail;
+	uint32_t news; /* futex: moves with each completion and each group of layers */
 };
 
 enum { WIRE_RING_OFFSET = 4096 }; /* of sqe[] in submit and cqe[] in complete */

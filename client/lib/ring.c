@@ -210,6 +210,11 @@ bool ring_moved(const struct link *link, uint32_t seen)
 	return __atomic_load_n(&link->complete->cq_tail, __ATOMIC_SEQ_CST) != seen;
 }
 
+uint32_t ring_news(const struct link *link)
+{
+	return __atomic_load_n(&link->complete->news, __ATOMIC_SEQ_CST);
+}
+
 bool ring_passed(const struct link *link, uint32_t tail)
 {
 	return (int32_t)(__atomic_load_n(&link->complete->sq_head, __ATOMIC_ACQUIRE) - tail) >= 0;
@@ -230,16 +235,14 @@ int ring_next(struct link *link, struct wire_cqe *ret)
 	return 1;
 }
 
-bool ring_sleep(struct link *link, uint32_t seen, uint64_t ns)
+void ring_sleep(struct link *link, uint32_t seen, uint64_t ns)
 {
 	const struct timespec slice = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
 
 	(void)__atomic_fetch_add(&link->submit->sleepers, 1, __ATOMIC_SEQ_CST);
-	/* FUTEX_WAIT itself looks at cq_tail again. It may also return early; the caller looks
-	 * again. */
-	if (!ring_moved(link, seen))
-		(void)syscall(SYS_futex, &link->complete->cq_tail, FUTEX_WAIT, seen, &slice, NULL,
-			      0);
+	/* FUTEX_WAIT itself looks at news again. It may also return early; the caller looks again.
+	 */
+	if (ring_news(link) == seen)
+		(void)syscall(SYS_futex, &link->complete->news, FUTEX_WAIT, seen, &slice, NULL, 0);
 	(void)__atomic_fetch_sub(&link->submit->sleepers, 1, __ATOMIC_SEQ_CST);
-	return ring_moved(link, seen);
 }

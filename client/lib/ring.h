@@ -51,7 +51,9 @@ int ring_next(struct link *link, struct wire_cqe *ret);
 bool ring_moved(const struct link *link, uint32_t seen);
 /* the daemon took every sqe before `tail` */
 bool ring_passed(const struct link *link, uint32_t tail);
-/* until cq_tail != seen (true), at most ns */
-bool ring_sleep(struct link *link, uint32_t seen, uint64_t ns);
+/* Moves with each completion and each group of layers. */
+uint32_t ring_news(const struct link *link);
+/* until there are other news than those, at most ns; or less */
+void ring_sleep(struct link *link, uint32_t seen, uint64_t ns);
 
 #endif

@@ -137,14 +137,14 @@ static void await_completion(struct link *link, uint32_t seen, uint64_t now, uin
 {
 	while (now < spin_until && now < limit_ns) {
 		for (int i = 0; i < LOOKS; i++) {
-			if (ring_moved(link, seen))
+			if (ring_news(link) != seen)
 				return;
 			cpu_relax();
 		}
 		now = client_now();
 	}
 	if (now < limit_ns)
-		(void)ring_sleep(link, seen, limit_ns - now < slice ? limit_ns - now : slice);
+		ring_sleep(link, seen, limit_ns - now < slice ? limit_ns - now : slice);
 }
 
 static uint64_t spin_ns(const struct kvtier_client *c)
@@ -204,10 +204,13 @@ static int goal_look(struct kvtier_client *c, struct op *op, const struct goal *
 static int await_look(struct kvtier_client *c, const struct goal *goal, struct link **ret_link,
 		      uint32_t *ret_seen, uint64_t *ret_slice)
 {
+	const struct link *before;
 	struct op *op;
 	int rc;
 
 	(void)pthread_mutex_lock(&c->ring);
+	before = atomic_load(&c->link);
+	*ret_seen = before ? ring_news(before) : 0;
 	(void)ops_turn(c);
 	op = op_find(c, goal->id);
 	*ret_link = NULL;
@@ -217,10 +220,11 @@ static int await_look(struct kvtier_client *c, const struct goal *goal, struct l
 	if (rc == -EAGAIN && !c->lied) {
 		*ret_link = atomic_load(&c->link);
 		(*ret_link)->refs++;
-		*ret_seen = (*ret_link)->cq_head;
-		/* nobody is woken when a stream, or a group of layers, has come so far */
-		*ret_slice = goal->groups > 0 || ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS :
-									  ms_to_ns(CLIENT_SLICE_MS);
+		if (*ret_link != before) /* another one's news: another look before the sleep */
+			*ret_seen = ring_news(*ret_link) - 1;
+		/* nobody is woken when a stream has come so far */
+		*ret_slice =
+			ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS : ms_to_ns(CLIENT_SLICE_MS);
 	}
 	ops_unlock(c);
 	return rc;

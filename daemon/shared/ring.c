@@ -220,6 +220,16 @@ int32_t ring_status(const struct ring *ring, uint32_t slot)
 	return __atomic_load_n(status_at(ring, slot), __ATOMIC_RELAXED);
 }
 
+static void tell(struct ring *ring)
+{
+	ring->news++;
+	/* SEQ_CST, both: either we see the sleeper, or it sees news move before it sleeps. */
+	__atomic_store_n(&ring->complete->news, ring->news, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&ring->submit->sleepers, __ATOMIC_SEQ_CST))
+		(void)syscall(SYS_futex, &ring->complete->news, FUTEX_WAKE, WAKE_MAX, NULL, NULL,
+			      0);
+}
+
 void ring_set_layers(struct ring *ring, uint32_t first, uint32_t groups)
 {
 	assert(first < ring->arena_blocks);
@@ -228,17 +238,16 @@ void ring_set_layers(struct ring *ring, uint32_t first, uint32_t groups)
 								 ring->arena_blocks)) +
 				 first,
 			 groups, __ATOMIC_RELEASE);
+	if (groups > 0) /* 0 comes before a completion, which is news enough */
+		tell(ring);
 }
 
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 {
 	memcpy(next_cqe(ring), cqe, sizeof(*cqe));
 	ring->cq_tail++;
-	/* SEQ_CST, both: either we see the sleeper, or it sees cq_tail move before it sleeps. */
 	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&ring->submit->sleepers, __ATOMIC_SEQ_CST))
-		(void)syscall(SYS_futex, &ring->complete->cq_tail, FUTEX_WAKE, WAKE_MAX, NULL, NULL,
-			      0);
+	tell(ring);
 	return __atomic_load_n(&ring->submit->want_wake, __ATOMIC_SEQ_CST) != 0;
 }
 

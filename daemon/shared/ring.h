@@ -20,7 +20,7 @@ struct ring {
 	const struct wire_submit *submit; /* mapped read-only: the client's to write */
 	struct wire_complete *complete;
 	/* our truth; the shared copies are for the client */
-	uint32_t sq_head, cq_tail;
+	uint32_t sq_head, cq_tail, news;
 	uint64_t lookup_blocks, lookup_hits; /* as last sampled */
 };
 

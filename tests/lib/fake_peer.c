@@ -120,7 +120,7 @@ static void on_hello(struct peer *peer, uint32_t seq)
 	for (int i = 0; i < 20; i++)
 		many[i] = peer->memory_fd[0];
 	if (lie == PEER_VERSION)
-		ok.version = 7;
+		ok.version = 999;
 	if (lie == PEER_ENTRIES)
 		ok.sq_entries = ok.cq_entries = 3;
 	if (lie == PEER_HUGE_ARENA)
@@ -285,9 +285,9 @@ static void publish_end(struct peer *peer)
 	const struct wire_head wake = head(WIRE_WAKE, sizeof(wake), 0);
 
 	__atomic_store_n(&peer->complete->cq_tail, peer->cq_tail, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&peer->complete->news, 1, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&peer->submit->sleepers, __ATOMIC_SEQ_CST))
-		(void)syscall(SYS_futex, &peer->complete->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL,
-			      0);
+		(void)syscall(SYS_futex, &peer->complete->news, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	if (__atomic_load_n(&peer->submit->want_wake, __ATOMIC_SEQ_CST)) {
 		send_message(peer, &wake, sizeof(wake));
 		peer->wakes++;

@@ -23,7 +23,7 @@ static void *sleep_on_ring(void *arg)
 	const struct timespec patience = { .tv_sec = PATIENCE_MS / 1000 };
 
 	asleep++;
-	if (syscall(SYS_futex, &r->complete->cq_tail, FUTEX_WAIT, 0, &patience, NULL, 0) == 0)
+	if (syscall(SYS_futex, &r->complete->news, FUTEX_WAIT, 0, &patience, NULL, 0) == 0)
 		woken++;
 	return NULL;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it is single-threaded) */
+/* make: no=thread (but for who is woken it has one thread) */
 /*
  * unit_ring.c - goal: the daemon's end of the rings takes entries once and in order over any wrap,
- * believes no index, and its memory is sealed as wire.h says. Method: the test is the client, on a
- * second mapping of the same memfds.
+ * believes no index, wakes who sleeps, and its memory is sealed as wire.h says. Method: the test is
+ * the client, on a second mapping of the same memfds.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,11 +13,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/shared/ring.h"
+#include "tests/lib/lib.h"
 
 enum { ENTRIES = 8, ARENA = 64 };
 
@@ -193,6 +197,56 @@ static void wake_only_when_asked(void **state)
 	assert_true(ring_complete(&p->ring, &cqe));
 }
 
+/* Woken, or too late to sleep at all: 0. */
+static void *sleep_on_news(void *arg)
+{
+	struct pair *p = arg;
+	const struct timespec patience = { .tv_sec = PATIENT_MS / 1000 };
+	long r;
+
+	(void)__atomic_fetch_add(&p->submit->sleepers, 1, __ATOMIC_SEQ_CST);
+	r = syscall(SYS_futex, &p->complete->news, FUTEX_WAIT, 0, &patience, NULL, 0);
+	return r == 0 || errno == EAGAIN ? NULL : p;
+}
+
+static void who_sleeps_is_woken_by(struct pair *p, void (*event)(struct ring *ring))
+{
+	pthread_t thread;
+	void *failed;
+
+	assert_int_equal(p->complete->news, 0);
+	assert_int_equal(pthread_create(&thread, NULL, sleep_on_news, p), 0);
+	while (__atomic_load_n(&p->submit->sleepers, __ATOMIC_SEQ_CST) == 0)
+		nap_ms(1);
+	event(&p->ring);
+	assert_int_equal(pthread_join(thread, &failed), 0);
+	assert_null(failed);
+	assert_int_equal(p->complete->news, 1);
+}
+
+static void a_group(struct ring *ring)
+{
+	ring_set_layers(ring, 3, 1);
+}
+
+static void a_completion(struct ring *ring)
+{
+	const struct wire_cqe cqe = { .op_id = 1 };
+
+	ring_set_layers(ring, 3, 0); /* nobody waits for that */
+	(void)ring_complete(ring, &cqe);
+}
+
+static void a_group_of_layers_wakes_who_sleeps(void **state)
+{
+	who_sleeps_is_woken_by(*state, a_group);
+}
+
+static void a_completion_wakes_who_sleeps(void **state)
+{
+	who_sleeps_is_woken_by(*state, a_completion);
+}
+
 static void client_cannot_write_completions(void **state)
 {
 	struct pair *p = *state;
@@ -245,6 +299,8 @@ int main(void)
 		CASE(room_counts_untaken_and_outstanding),
 		CASE(heads_that_cannot_be),
 		CASE(arrays_lie_where_the_client_thinks),
+		CASE(a_group_of_layers_wakes_who_sleeps),
+		CASE(a_completion_wakes_who_sleeps),
 		CASE(wake_only_when_asked),
 		CASE(client_cannot_write_completions),
 		CASE(memory_keeps_its_size),
