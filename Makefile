@@ -73,8 +73,10 @@ $(BUILD)/client.a: $(call in,client/lib/%)
 $(BUILD)/libtest.a: $(call in,tests/lib/% tests/gpu/host/%)
 $(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
+# The library has the kernels, too, and what they need to know of an image: engine mode.
+LIBKVTIER := $(call in,client/lib/% kernels/image.o kernels/cuda/plan.o kernels/cuda/fatbin.o)
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
-$(BUILD)/kvtier.o: $(call in,client/lib/%) $(BUILD)/flags.ld
+$(BUILD)/kvtier.o: $(LIBKVTIER) $(BUILD)/flags.ld
 	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@
 $(BUILD)/libkvtier.a: $(BUILD)/kvtier.o
 
@@ -86,7 +88,7 @@ SHARED  := $(BUILD)/libkvtier.so.0 $(EMU)
 $(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
 $(BUILD)/kvtierctl: $(call in,client/ctl/%) $(BUILD)/daemon.a
 $(BUILD)/kvtier-bench: $(call in,tests/bench/%)
-$(BUILD)/libkvtier.so.0: $(call in,client/lib/%) client/lib/kvtier.map
+$(BUILD)/libkvtier.so.0: $(LIBKVTIER) client/lib/kvtier.map
 $(EMU): $(call in,tests/gpu/emu/% tests/gpu/host/%)
 $(SHARED): private override LIBS = -shared -Wl,-soname,$(@F) $(LD_$(@F)) -lpthread
 LD_libkvtier.so.0 := $(if $(SAN),,-Wl,-z,defs) -Wl,--version-script=client/lib/kvtier.map -lcrypto

@@ -92,6 +92,16 @@ enum kvtier_memory {
 	KVTIER_CUDA = 3,
 };
 
+/* Whose GPU context encodes and decodes the pages of KVTIER_CUDA. DAEMON: the daemon's. ENGINE:
+ * this process's, on a stream of low priority, so that nothing takes turns with the engine's
+ * kernels; the daemon copies images and launches nothing. The library does its part in calls that
+ * submit, wait or poll. Where it cannot, kvtier_space_memory() says why, and it is DAEMON. */
+enum kvtier_gpu_mode {
+	KVTIER_GPU_DEFAULT = 0,
+	KVTIER_GPU_DAEMON = 1,
+	KVTIER_GPU_ENGINE = 2,
+};
+
 enum kvtier_tier {
 	KVTIER_TIER_GPU = 1,
 	KVTIER_TIER_HOST = 2,
@@ -114,11 +124,12 @@ struct kvtier_options {
 	uint32_t timeout_ms;     /* connecting, opening spaces, ops that say 0; default 5000 */
 	const char *socket_path; /* default: see kvtier(3), ENVIRONMENT */
 	const char *name;        /* shown by `kvtierctl clients`; default the program's name */
-	uint64_t staging_bytes;  /* a space's buffer for KVTIER_PRIVATE, >= a page; default 16 MiB.
-				  * A call may copy as much on top of its deadline. */
+	uint64_t staging_bytes;  /* a space's buffer for KVTIER_PRIVATE, and on the GPU for
+				  * KVTIER_GPU_ENGINE, >= a page; default 16 MiB. A call may copy
+				  * as much on top of its deadline. */
 	uint32_t spin_us;        /* kvtier_wait() spins so long before it sleeps; UINT32_MAX: never;
 				  * default: as the daemon advises (never on <= 2 cores) */
-	uint32_t reserved;
+	uint32_t gpu_mode;       /* enum kvtier_gpu_mode; default: [gpu] mode of the daemon */
 };
 
 /* Engines that fill this in alike share blocks, whatever the layout of their pages. */

@@ -17,8 +17,8 @@
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * Version 6 added layer groups. Versions before it are not spoken: kvtierd and libkvtier of one
- * tree go together.
+ * Version 7 added engine mode. Versions before it are not spoken: kvtierd and libkvtier of one tree
+ * go together.
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
@@ -59,6 +59,22 @@
  * Of a store the client says, by entries LAYERS or by a word (WIRE_SQE_GIVEN), how many groups are
  * in the pages: the daemon reads the others later. Nothing is committed before all are given.
  *
+ * Engine mode: the space's pages are in a GPU's memory, and libkvtier runs the kernels there. The
+ * daemon sees a region WIRE_DEVICE_ENGINE instead: memory that it makes itself on that GPU for this
+ * space alone, zeroed, as long as the client says. The descriptor comes with SPACE_OK, and both map
+ * it. A page of this region holds one image, its header left out: scales from byte 128 on, payload
+ * from image_shape.payload_offset on, as kernels/image.h has it. Segments say where planes would
+ * lie that are not encoded: the daemon takes counts and lengths from them, and their one page
+ * stride, which an image of the space has to fit, raw or not.
+ *
+ *	store	libkvtier encodes into pages, waits for its kernel, sends the entry. WIRE_PAGE_RAW
+ *		in a page's number: fp8 could not hold the block, and the image is raw.
+ *	load	the daemon copies images into pages. Status WIRE_BLOCK_RAW: the image is raw though
+ *		the space's codec is fp8. libkvtier decodes what is there once the op has ended.
+ *
+ * The daemon makes header and checksum of its own copy. What a client writes into its pages can
+ * make its own blocks rubbish and nothing else.
+ *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
  * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread
  * reads complete->news, looks at all that it waits for, adds itself to submit->sleepers, full
@@ -83,6 +99,7 @@ enum {
 	WIRE_MAX_SPACES = 32, /* per connection */
 	WIRE_NAME_BYTES = 64,
 	WIRE_STRING_BYTES = 256,
+	WIRE_WHY_BYTES = 160,
 	WIRE_KEY_BYTES = 32,
 	WIRE_MIN_ENTRIES = 8, /* ring sizes: powers of two in these bounds */
 	WIRE_MAX_ENTRIES = 1024,
@@ -143,8 +160,13 @@ struct wire_hello_ok {
 	uint64_t submit_bytes, complete_bytes, index_bytes; /* to map */
 	char daemon_version[32];
 	char tenant[32];
+	uint32_t gpu_mode; /* enum wire_gpu_mode: of clients that do not choose */
+	uint32_t reserved;
 };
-static_assert(sizeof(struct wire_hello_ok) == 128, "wire_hello_ok");
+static_assert(sizeof(struct wire_hello_ok) == 136, "wire_hello_ok");
+
+/* Whose context the kernels run in. Values are those of enum kvtier_gpu_mode. */
+enum wire_gpu_mode { WIRE_GPU_DAEMON = 1, WIRE_GPU_ENGINE = 2 };
 
 struct wire_error {
 	struct wire_head head;
@@ -175,6 +197,9 @@ enum wire_memory {
 	WIRE_DEVICE_FABRIC, /* the same, opened by a fabric `handle`; without an fd */
 	/* a range of a device that PARTS has brought; without an fd and a handle */
 	WIRE_DEVICE_PARTS,
+	/* engine mode: memory that the daemon makes; without an fd, a handle and an offset, and the
+	 * only region of its space */
+	WIRE_DEVICE_ENGINE,
 	WIRE_MEMORIES, /* one more than the last */
 };
 
@@ -282,8 +307,11 @@ struct wire_space_open {
 	struct wire_head head;
 	uint32_t n_regions, n_segments;
 	struct wire_geometry geometry;
+	/* NUL-terminated, printable: why the space is not in engine mode, though its client would
+	 * like that; "" */
+	char not_engine[WIRE_WHY_BYTES];
 };
-static_assert(sizeof(struct wire_space_open) == 24 + sizeof(struct wire_geometry),
+static_assert(sizeof(struct wire_space_open) == 24 + sizeof(struct wire_geometry) + WIRE_WHY_BYTES,
 	      "wire_space_open");
 static_assert(sizeof(struct wire_space_open) + WIRE_MAX_REGIONS * sizeof(struct wire_region) +
 			      WIRE_MAX_SEGMENTS * sizeof(struct wire_segment) <=
@@ -301,9 +329,16 @@ struct wire_space_ok {
 	uint8_t salt[32];      /* the chain's start, see kvtier_keys() */
 	uint8_t index_key[16]; /* of the fingerprints of this space's keys, see below */
 	uint32_t gpus;         /* its GPU, for wire_tiers(); 0: its pages are of none */
-	uint32_t reserved;
+	/* engine mode: thread blocks that a kernel has at most, and the bytes behind the
+	 * descriptor that comes with this */
+	uint32_t max_ctas;
+	uint64_t engine_bytes;
 };
-static_assert(sizeof(struct wire_space_ok) == 128, "wire_space_ok");
+static_assert(sizeof(struct wire_space_ok) == 136, "wire_space_ok");
+
+/* Engine mode, see the top: in the number of a page, and a block's status. */
+#define WIRE_PAGE_RAW 0x80000000u
+enum { WIRE_BLOCK_RAW = 1 };
 
 struct wire_space_close { /* and SPACE_CLOSED */
 	struct wire_head head;

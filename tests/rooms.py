@@ -9,9 +9,9 @@ import sys
 
 ROOMS = """
 client
-client/lib          client
-daemon/base
 kernels
+client/lib          client kernels
+daemon/base
 tiers               daemon/base kernels
 daemon/stats        daemon/base tiers
 daemon/config       client daemon/base tiers

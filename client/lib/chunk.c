@@ -3,8 +3,11 @@
  * chunk.c - blocks of an op on the wire. Ring lock held. No allocation.
  *
  * Shared pages: one sqe an op. Staged ones: one sqe a chunk, as many pages as the staging memory
- * has free, pumped by whoever calls ops_turn().
- */
+ * has free, pumped by whoever calls ops_turn(). In engine mode:
+ *
+ *	store	range --kernels--> images --wire--> ended	(op->kernel: kernels, or images that
+ *	load	range --wire--> images --kernels--> ended	 wait for room in the ring)
+  */
 #include "chunk.h"
 
 #include <errno.h>
@@ -13,11 +16,24 @@
 #include "arena.h"
 #include "client.h"
 #include "cuda_order.h"
+#include "encoded.h"
 #include "error.h"
 #include "op.h"
 #include "ring.h"
 #include "space.h"
 #include "staged.h"
+
+static uint32_t slot_of(const struct op *op)
+{
+	return (uint32_t)(op->id & (KVTIER_MAX_OPS - 1));
+}
+
+static uint32_t page_on_wire(const struct op *op, uint32_t page)
+{
+	const struct encoded *e = staged_encoded(op->space->staged);
+
+	return e && op->hints.op == WIRE_OP_STORE ? encoded_page(e, page) : page;
+}
 
 int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
 	       const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n)
@@ -34,7 +50,9 @@ int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *
 	if (parent)
 		link->keys[range.first + n] = *parent;
 	for (uint32_t i = 0; i < n; i++)
-		link->pages[range.first + i] = pages ? pages[i] : page + i;
+		link->pages[range.first + i] = pages      ? pages[i] :
+					       op->staged ? page_on_wire(op, page + i) :
+							    page + i;
 	sqe.flags = parent ? WIRE_SQE_HAS_PARENT : 0;
 	if (op->staged)
 		sqe.groups = 0; /* a chunk is done as a whole */
@@ -106,15 +124,96 @@ static int staged_fill(const struct op *op, const struct range *range)
 	return rc ? rc : waited;
 }
 
+/* The op's range of staging pages, to the wire. */
+static int staged_push(struct kvtier_client *c, struct op *op)
+{
+	const struct kvtier_key *parent = op->has_parent ? &op->keys[KVTIER_MAX_BLOCKS] : NULL;
+
+	if (op->chunk_done)
+		parent = &op->keys[op->chunk_done - 1];
+	return chunk_push(c, op, &op->keys[op->chunk_done], parent, NULL, op->stage_first,
+			  op->stage_n);
+}
+
+/* --- engine mode: kernels --- */
+
+/* A chunk ended: so does the op, or its next one is due. */
+static void advance(struct kvtier_client *c, struct op *op)
+{
+	op->chunk_done += op->chunk;
+	if (op->chunk_done == op->n || op->cancel)
+		op_finish(c, op, -ECANCELED);
+}
+
+/* Kernels have begun; nobody is woken when they are done. */
+static void begun(struct kvtier_client *c, struct op *op)
+{
+	op->kernel = true;
+	ops_event(c);
+}
+
+static int kernel_store(struct kvtier_client *c, struct op *op)
+{
+	struct staged *staged = op->space->staged;
+	const int rc = encoded_store(staged_encoded(staged), slot_of(op),
+				     &op->pages[op->chunk_done], op->stage_first, op->stage_n);
+
+	if (!rc) {
+		begun(c, op);
+		return 0;
+	}
+	arena_give(staged_arena(staged), op->stage_first);
+	op_finish(c, op, rc);
+	return 0;
+}
+
+static void fail_chunk(struct op *op, int error)
+{
+	for (uint32_t i = 0; i < op->chunk; i++)
+		if (op->blocks[op->chunk_done + i] >= 0)
+			op->blocks[op->chunk_done + i] = error;
+}
+
+/* Are its kernels done? Then a store goes to the wire, and keeps its images while there is no room
+ * in the ring; a load's chunk ends. As chunk_staged(). */
+static int kernel_look(struct kvtier_client *c, struct op *op, uint64_t now)
+{
+	struct staged *staged = op->space->staged;
+	const bool store = op->hints.op == WIRE_OP_STORE;
+	int rc = encoded_look(staged_encoded(staged), slot_of(op));
+
+	if (rc == 0)
+		return -EAGAIN;
+	if (rc > 0 && store && !op->cancel && now < op->deadline_ns) {
+		rc = staged_push(c, op);
+		op->kernel = rc != 0;
+		return rc;
+	}
+	op->kernel = false;
+	arena_give(staged_arena(staged), op->stage_first);
+	if (store) {
+		op_finish(c, op, rc < 0 ? rc : op->cancel ? -ECANCELED : -ETIMEDOUT);
+		return 0;
+	}
+	if (rc < 0)
+		fail_chunk(op, rc);
+	advance(c, op);
+	return 0;
+}
+
+/* --- */
+
 int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 {
 	const struct link *link = atomic_load(&c->link);
 	struct staged *staged = op->space->staged;
-	const struct kvtier_key *parent = op->has_parent ? &op->keys[KVTIER_MAX_BLOCKS] : NULL;
-	uint32_t most = staged_run(op);
+	uint32_t most;
 	struct range range;
 	int rc;
 
+	if (op->kernel)
+		return kernel_look(c, op, now);
+	most = staged_run(op);
 	if (op->cancel || now >= op->deadline_ns || !most) {
 		op_finish(c, op, op->cancel ? -ECANCELED : -ETIMEDOUT);
 		return 0;
@@ -131,32 +230,55 @@ int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 	if (link->in_flight == link->cq_entries ||
 	    arena_take(staged_arena(staged), 1, most, &range))
 		return -EAGAIN;
-	rc = staged_fill(op, &range);
+	op->stage_first = range.first;
+	op->stage_n = range.n;
+	if (staged_encoded(staged) && op->hints.op == WIRE_OP_STORE)
+		return kernel_store(c, op);
+	rc = staged_encoded(staged) ? 0 : staged_fill(op, &range);
 	if (rc) {
 		arena_give(staged_arena(staged), range.first);
 		op_finish(c, op, rc);
 		return 0;
 	}
-	if (op->chunk_done)
-		parent = &op->keys[op->chunk_done - 1];
-	rc = chunk_push(c, op, &op->keys[op->chunk_done], parent, NULL, range.first, range.n);
+	rc = staged_push(c, op);
 	if (rc)
 		arena_give(staged_arena(staged), range.first);
-	else
-		op->stage_first = range.first;
 	return rc;
 }
 
-int chunk_done(struct op *op)
+/* 0, -errno; 1: kernels are at it. */
+static int bring(struct kvtier_client *c, struct op *op)
 {
 	struct staged *staged = op->space->staged;
 	int rc = 0, waited;
 
+	if (staged_encoded(staged)) {
+		if (op->hints.op == WIRE_OP_LOAD)
+			rc = encoded_load(staged_encoded(staged), slot_of(op),
+					  &op->pages[op->chunk_done], op->stage_first, op->chunk,
+					  &op->blocks[op->chunk_done]);
+		if (op->hints.op == WIRE_OP_LOAD && rc == 0) {
+			begun(c, op);
+			return 1;
+		}
+		return rc < 0 ? rc : 0;
+	}
 	for (uint32_t i = 0; i < op->chunk && !rc && op->hints.op == WIRE_OP_LOAD; i++)
 		if (op->blocks[op->chunk_done + i] >= 0)
 			rc = staged_copy_out(staged, op->pages[op->chunk_done + i],
 					     op->stage_first + i);
 	waited = staged_copied(staged);
-	arena_give(staged_arena(staged), op->stage_first);
 	return rc ? rc : waited;
+}
+
+void chunk_done(struct kvtier_client *c, struct op *op)
+{
+	const int rc = bring(c, op);
+
+	if (rc == 1)
+		return;
+	arena_give(staged_arena(op->space->staged), op->stage_first);
+	if (rc)
+		fail_chunk(op, rc);
+	advance(c, op);
 }

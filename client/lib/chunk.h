@@ -21,7 +21,8 @@ int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *
 int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now);
 /* staged: a store whose layer groups have to be given first */
 bool chunk_needs_groups(const struct op *op);
-/* a chunk's statuses are in op->blocks */
-int chunk_done(struct op *op); /* 0, or the error with which the op's copies failed */
+/* A chunk's statuses are in op->blocks. Its pages are brought where they belong, and it ends; in
+ * engine mode not before kernels have done that: chunk_staged() looks. */
+void chunk_done(struct kvtier_client *c, struct op *op);
 
 #endif

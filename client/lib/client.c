@@ -89,8 +89,10 @@ static int options_apply(struct kvtier_client *c, const struct kvtier_options *o
 
 	if (rc)
 		return rc;
-	if (o.reserved)
-		return error_set(-EINVAL, "options.reserved is %u, must be 0", o.reserved);
+	if (o.gpu_mode > KVTIER_GPU_ENGINE)
+		return error_set(-EINVAL, "options.gpu_mode is %u, must be at most %d", o.gpu_mode,
+				 KVTIER_GPU_ENGINE);
+	c->gpu_mode = o.gpu_mode;
 	c->timeout_ms = o.timeout_ms ? o.timeout_ms : DEFAULT_TIMEOUT_MS;
 	c->staging_bytes = o.staging_bytes ? o.staging_bytes : DEFAULT_STAGING_BYTES;
 	c->spin_us = o.spin_us;

@@ -62,6 +62,7 @@ struct kvtier_client {
 	uint32_t timeout_ms;
 	uint32_t spin_us; /* 0: as the daemon advises; UINT32_MAX: none */
 	uint64_t staging_bytes;
+	uint32_t gpu_mode; /* enum kvtier_gpu_mode; 0: as the daemon advises */
 	int epoll_fd, event_fd;
 	uint64_t process; /* that made it: process_ours() */
 
@@ -74,6 +75,7 @@ struct kvtier_client {
 	uint64_t connections;
 	/* the daemon said why it ends the connection: no page is lent any more */
 	bool let_go;
+	uint32_t gpu_mode_advised;
 	bool shares_pids; /* the daemon is in this process's PID namespace */
 	int error;        /* why the last connection ended, or could not be made */
 	char text[256];

@@ -40,7 +40,7 @@ static int stage_open(struct cuda_memory *m)
 	return r ? driver_error(r, "cuStreamCreateWithPriority") : 0;
 }
 
-int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids,
+int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids, bool engine,
 		     struct cuda_memory **ret)
 {
 	const char *why;
@@ -78,6 +78,8 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 			       "the daemon is in another PID namespace, which CUDA IPC does not "
 			       "reach: hostPID, or expandable_segments:True in torch");
 	}
+	if (!rc && engine)
+		m->rungs |= 1u << CUDA_RUNG_ENGINE;
 	if (!rc)
 		rc = cuda_device_open(api, ordinal, context, &m->device);
 	if (!rc) {
@@ -107,9 +109,12 @@ bool cuda_memory_next(struct cuda_memory *m, const char *why)
 {
 	if (m->rung == CUDA_RUNG_STAGED)
 		return false;
+	if (m->rung == CUDA_RUNG_ENGINE)
+		(void)snprintf(m->not_engine, sizeof(m->not_engine), "%s", why);
+	else
+		(void)snprintf(m->why, sizeof(m->why), "%s", why);
 	m->rungs &= ~(1u << m->rung);
 	m->rung = best(m->rungs);
-	(void)snprintf(m->why, sizeof(m->why), "%s", why);
 	return stage_open(m) == 0;
 }
 
@@ -291,9 +296,8 @@ int cuda_memory_export(const struct cuda_memory *m, struct wire_region *ret, int
 void cuda_memory_text(const struct cuda_memory *m, char *ret, size_t n)
 {
 	static const char *const names[CUDA_RUNGS] = {
-		[CUDA_RUNG_IPC] = "CUDA IPC",
-		[CUDA_RUNG_FD] = "CUDA descriptor",
-		[CUDA_RUNG_FABRIC] = "CUDA fabric handle",
+		[CUDA_RUNG_ENGINE] = "CUDA engine mode", [CUDA_RUNG_IPC] = "CUDA IPC",
+		[CUDA_RUNG_FD] = "CUDA descriptor",      [CUDA_RUNG_FABRIC] = "CUDA fabric handle",
 		[CUDA_RUNG_STAGED] = "CUDA staged",
 	};
 
@@ -305,7 +309,12 @@ void cuda_memory_text(const struct cuda_memory *m, char *ret, size_t n)
 			most = m->ranges[i].parts;
 	if (most)
 		(void)snprintf(parts, sizeof(parts), " of %u allocations", most);
-	(void)snprintf(ret, n, "%s%s%s%s", names[m->rung], parts, *m->why ? ": " : "", m->why);
+	if (m->rung == CUDA_RUNG_ENGINE) {
+		(void)snprintf(ret, n, "%s", names[m->rung]);
+		return;
+	}
+	(void)snprintf(ret, n, "%s%s%s%s%s%s", names[m->rung], parts, *m->why ? ": " : "", m->why,
+		       *m->not_engine ? "; not in engine mode: " : "", m->not_engine);
 }
 
 int cuda_memory_copy(const struct cuda_memory *m, const struct cuda_copy *copy)

@@ -4,6 +4,7 @@
  *
  * Pages reach the daemon by the first rung of a ladder that works:
  *
+ *	ENGINE  the library's kernels encode, into memory that the daemon lends (where asked for)
  *	IPC     handle of a cudaMalloc() allocation; needs one PID namespace
  *	FD      descriptor of an allocation by cuMemCreate()
  *	FABRIC  handle of the same, where descriptors do not reach
@@ -30,7 +31,9 @@ struct cuda_memory {
 	enum cuda_rung rung;
 	/* why it is not a better one; "" */
 	char why[200];
-	CUstream stream; /* staged: the copies' */
+	char not_engine
+		[WIRE_WHY_BYTES]; /* why ENGINE is not the rung, though it was asked for; "" */
+	CUstream stream;          /* staged: the copies' */
 	/* On this connection the daemon was told of so much of this region, and of all in several
 	 * parts before it; telling: once the message that was made last is sent. */
 	size_t told_region;
@@ -50,8 +53,9 @@ struct cuda_parts {
 static_assert(offsetof(struct cuda_parts, parts) == sizeof(struct wire_parts), "one message");
 
 /* Asks the driver about each region. -EINVAL: not a GPU's memory, of several GPUs, or not all of
- * it allocated. shares_pids: the daemon is in this PID namespace. */
-int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids,
+ * it allocated. shares_pids: the daemon is in this PID namespace; engine: its rung is
+ * tried. */
+int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids, bool engine,
 		     struct cuda_memory **ret);
 void cuda_memory_close(struct cuda_memory *memory); /* NULL is fine */
 /* The rung was refused: the next one, with the reason. False: there is none. */
@@ -62,8 +66,9 @@ void cuda_memory_begin(struct cuda_memory *memory);
  * and its sentence. cuda_memory_told(): it was sent. */
 int cuda_memory_parts(struct cuda_memory *memory, struct cuda_parts *ret);
 void cuda_memory_told(struct cuda_memory *memory);
-/* Exports each region by the rung, which is not STAGED: ret[n_regions], and descriptors, which are
- * the caller's to close. The other fields of ret stay. 0, or -errno and its sentence. */
+/* Exports each region by the rung, which is not ENGINE and not STAGED: ret[n_regions], and
+ * descriptors, which are the caller's to close. The other fields of ret stay. 0, or -errno and its
+ * sentence. */
 int cuda_memory_export(const struct cuda_memory *memory, struct wire_region *ret, int *ret_fds,
 		       size_t *ret_n_fds);
 /* As a person reads it: "CUDA IPC", "CUDA staged: WHY". */

@@ -27,7 +27,14 @@ struct cuda_range {
 	uint32_t parts;
 };
 
-enum cuda_rung { CUDA_RUNG_IPC, CUDA_RUNG_FD, CUDA_RUNG_FABRIC, CUDA_RUNG_STAGED, CUDA_RUNGS };
+enum cuda_rung {
+	CUDA_RUNG_ENGINE,
+	CUDA_RUNG_IPC,
+	CUDA_RUNG_FD,
+	CUDA_RUNG_FABRIC,
+	CUDA_RUNG_STAGED,
+	CUDA_RUNGS
+};
 
 int cuda_facts_ask(const struct cuda_api *api, uint64_t address, struct cuda_facts *ret);
 /* regions[i]: what its base is, the allocations that hold it, its rungs (1 << enum cuda_rung) and

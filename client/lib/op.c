@@ -7,13 +7,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "chunk.h"
 #include "client.h"
 #include "cuda_order.h"
 #include "error.h"
 #include "lent.h"
 #include "ring.h"
 #include "space.h"
+#include "staged.h"
 
 /* What a staged op copies: its keys, its parent's key, its pages. */
 enum {
@@ -93,6 +93,7 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	op->space = space;
 	op->wire_id = op->cancelled_id = 0;
 	op->grave = 0;
+	op->kernel = false;
 	op->cancel = op->staged = op->has_parent = op->ordered = op->reached = op->gives = false;
 	op->given = 0;
 	op->order = space->order;
@@ -213,10 +214,20 @@ bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head)
 	return n > 0;
 }
 
+/* No op may end while kernels of ours have its pages. */
+static void kernel_await(struct op *op)
+{
+	if (op->kernel)
+		(void)staged_copied(op->space->staged);
+	op->kernel = false;
+}
+
 void ops_fail(struct kvtier_client *c, int32_t status)
 {
 	for (size_t i = 0; i < KVTIER_MAX_OPS; i++)
-		if (c->ops[i].state == OP_RUNNING)
+		if (c->ops[i].state == OP_RUNNING) {
+			kernel_await(&c->ops[i]);
 			op_finish(c, &c->ops[i], status);
+		}
 	c->lied = false;
 }

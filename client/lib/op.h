@@ -43,12 +43,13 @@ struct op {
 	bool reached;             /* staged: that work is done, and all groups were given */
 	bool gives;               /* a store whose groups are given by a word of `order` */
 	uint32_t given;           /* a store: groups that were given otherwise */
+	bool kernel;              /* engine mode: kernels of ours have its pages */
 	bool cancel;              /* start no further chunk */
 	bool has_parent;
 	uint32_t n;
 	uint32_t first;             /* arena range on the wire */
 	uint32_t chunk, chunk_done; /* blocks on the wire, blocks before them */
-	uint32_t stage_first;
+	uint32_t stage_first, stage_n;
 	int32_t status;
 	uint32_t ok, prefix;
 	int32_t *blocks;         /* [KVTIER_MAX_BLOCKS] */

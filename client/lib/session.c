@@ -256,6 +256,7 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	packet->n_fds -= pidfd >= 0; /* taken */
 	link->serial = c->connections;
 	c->shares_pids = shares_pids(pidfd, c->fd);
+	c->gpu_mode_advised = ok->gpu_mode;
 	atomic_store(&c->spin_advised_us, ok->spin_us);
 	(void)pthread_mutex_lock(&c->ring);
 	atomic_store(&c->link, link);
@@ -302,7 +303,8 @@ static int wake(struct kvtier_client *c)
 
 static int packet_dispatch(struct kvtier_client *c, struct packet *packet)
 {
-	if (packet->n_fds && packet->head.type != WIRE_HELLO_OK)
+	if (packet->n_fds && packet->head.type != WIRE_HELLO_OK &&
+	    (packet->head.type != WIRE_SPACE_OK || packet->n_fds > 1))
 		return error_set(-EPROTO, "descriptors with a message of type %u",
 				 packet->head.type);
 	switch (packet->head.type) {

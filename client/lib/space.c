@@ -85,7 +85,7 @@ static int space_await(struct kvtier_client *c, const struct kvtier_space *space
 		const uint64_t now = client_now();
 
 		session_advance(c, now);
-		if (space->state == SPACE_OPEN)
+		if (space->state == SPACE_OPEN && !space->steps_down)
 			return 0;
 		if (space->state == SPACE_REFUSED)
 			return error_set(space->error, "%s", space->text);

@@ -61,6 +61,8 @@ struct kvtier_space {
 	bool known;
 	/* OPENING: the daemon has taken PARTS, and waits for more or for the SPACE_OPEN */
 	bool parts_due;
+	/* OPEN at the daemon, and not here: closed again, to be opened in another way */
+	bool steps_down;
 	bool gives_up;       /* OPENING: refused here; the daemon is to give the parts back */
 	uint32_t seq;        /* of the request in flight */
 	uint64_t refused_ns; /* REFUSED: since when */

@@ -5,7 +5,9 @@
  *
  *	KVTIER_MEMFD    duplicates of the descriptors, sent with each opening
  *	KVTIER_PRIVATE  a memfd of the library in front of them (staged.c)
- *	KVTIER_CUDA     exported anew for each opening, rung by rung (cuda.h); the last is staged
+ *	KVTIER_CUDA     exported anew for each opening, rung by rung (cuda.h); the last is staged;
+ *			before the first, if it is asked for, engine mode: memory that comes with
+ *			the answer (encoded.c)
  *
  * The arguments of the opening are kept, so that a rung that a daemon refuses is followed by the
  * next, and a quiesced space can come back with other regions.
@@ -56,6 +58,12 @@ static int message_make(struct kvtier_space *space)
 	if (space->staged)
 		r[0] = (struct wire_region){ .memory = WIRE_STAGED,
 					     .length = staged_bytes(space->staged) };
+	if (space->staged && staged_encoded(space->staged)) {
+		r[0].memory = WIRE_DEVICE_ENGINE;
+		memcpy(r[0].device, space->cuda->device.uuid, sizeof(r[0].device));
+	}
+	if (space->cuda)
+		memcpy(m->not_engine, space->cuda->not_engine, sizeof(m->not_engine));
 	for (size_t i = 0; i < l->n_regions && l->memory == KVTIER_MEMFD; i++)
 		r[i] = (struct wire_region){ .memory = WIRE_MEMFD,
 					     .fd_index = (uint32_t)i,
@@ -125,9 +133,11 @@ static int stage(struct kvtier_space *space)
 {
 	const struct space_layout *l = space->layout;
 	struct kvtier_client *c = space->client;
-	struct staged *staged;
-	int rc = staged_open(&l->geometry, l->regions, l->segments, l->n_segments, c->staging_bytes,
-			     space->cuda, &staged);
+	struct staged *staged = NULL;
+	const bool encodes = space->cuda && space->cuda->rung == CUDA_RUNG_ENGINE;
+	int rc = (encodes ? staged_open_encoded :
+			    staged_open)(&l->geometry, l->regions, l->segments, l->n_segments,
+					 c->staging_bytes, space->cuda, &staged);
 
 	if (rc)
 		return rc;
@@ -135,6 +145,22 @@ static int stage(struct kvtier_space *space)
 	space->staged = staged;
 	(void)pthread_mutex_unlock(&c->ring);
 	return 0;
+}
+
+static bool is_staged(const struct cuda_memory *cuda)
+{
+	return cuda->rung == CUDA_RUNG_STAGED || cuda->rung == CUDA_RUNG_ENGINE;
+}
+
+/* What the rung needs here; a process that cannot do it in engine mode takes the next rung. */
+static int stage_rung(struct kvtier_space *space)
+{
+	int rc = is_staged(space->cuda) ? stage(space) : 0;
+
+	while (rc && space->cuda->rung == CUDA_RUNG_ENGINE &&
+	       cuda_memory_next(space->cuda, kvtier_last_error()))
+		rc = is_staged(space->cuda) ? stage(space) : 0;
+	return rc;
 }
 
 static int memfd_open(struct kvtier_space *space)
@@ -151,10 +177,11 @@ static int memfd_open(struct kvtier_space *space)
 static int cuda_open(struct kvtier_space *space)
 {
 	const struct space_layout *l = space->layout;
-	int rc = cuda_memory_open(l->regions, l->n_regions, space->client->shares_pids,
-				  &space->cuda);
+	const struct kvtier_client *c = space->client;
+	const bool engine = (c->gpu_mode ? c->gpu_mode : c->gpu_mode_advised) == KVTIER_GPU_ENGINE;
+	int rc = cuda_memory_open(l->regions, l->n_regions, c->shares_pids, engine, &space->cuda);
 
-	return !rc && space->cuda->rung == CUDA_RUNG_STAGED ? stage(space) : rc;
+	return rc ? rc : stage_rung(space);
 }
 
 static void text_make(struct kvtier_space *space)
@@ -212,19 +239,38 @@ void space_memory_close(struct kvtier_space *space)
 	space->message = NULL;
 }
 
+/* Engine mode goes; no op of the space runs. */
+static void unstage(struct kvtier_space *space)
+{
+	struct staged *staged = space->staged;
+
+	(void)pthread_mutex_lock(&space->client->ring);
+	space->staged = NULL;
+	(void)pthread_mutex_unlock(&space->client->ring);
+	staged_close(staged);
+}
+
 /* The next rung, if this refusal is about how the memory is reached. */
 bool space_memory_refused(struct kvtier_space *space, int error, const char *why)
 {
+	const bool engine = space->cuda && space->cuda->rung == CUDA_RUNG_ENGINE;
 	const bool by_memory = error == -ENODEV || error == -ENXIO || error == -EOPNOTSUPP ||
 			       error == -EPERM || error == -EBUSY;
 
-	if (!space->cuda || space->staged || !by_memory || !cuda_memory_next(space->cuda, why))
+	if (!space->cuda || (space->staged && !engine) || !(by_memory || engine) ||
+	    !cuda_memory_next(space->cuda, why))
 		return false;
+	if (engine)
+		unstage(space);
 	if (space->cuda->rung == CUDA_RUNG_STAGED &&
 	    (ops_stage_copies(space->client) || stage(space)))
 		return false;
 	if (message_make(space))
 		return false;
+	if (engine && !space->staged && lent_open(space))
+		return false;
+	if (engine && !space->staged && space->order)
+		space->order->wanted = true;
 	space->pages = 0; /* a staged space has as many as its buffer */
 	text_make(space);
 	return true;
@@ -240,6 +286,8 @@ static int send_staged(struct kvtier_space *space)
 	(void)pthread_mutex_unlock(&c->ring);
 	if (rc)
 		return rc;
+	if (staged_encoded(space->staged))
+		return socket_send(c->fd, space->message, space->message->head.length, NULL, 0);
 	fd = staged_fd(space->staged);
 	return socket_send(c->fd, space->message, space->message->head.length, &fd, 1);
 }

@@ -68,7 +68,7 @@ void spaces_lost(struct kvtier_client *c)
 
 		if (!space)
 			continue;
-		space->parts_due = space->gives_up = false;
+		space->parts_due = space->gives_up = space->steps_down = false;
 		space->busy = (struct cuda_busy){ 0 };
 		if (space_leaves(space) || space->state == SPACE_GONE)
 			space_gone(c, space);
@@ -178,7 +178,7 @@ int spaces_advance(struct kvtier_client *c)
 			continue;
 		if (space_retry(space))
 			space->state = SPACE_WANTED;
-		if (space->state == SPACE_OPEN && space_leaves(space)) {
+		if (space->state == SPACE_OPEN && (space_leaves(space) || space->steps_down)) {
 			rc = send_close(c, space);
 		} else if (space->state == SPACE_OPENING && space->parts_due) {
 			rc = send_open(c, space);
@@ -205,10 +205,33 @@ static bool handle_taken(const struct kvtier_client *c, uint32_t handle)
 	return false;
 }
 
-static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
-			const struct wire_space_ok *ok)
+/* Engine mode: the memory that came. 1: this process cannot map it, and the space is closed again,
+ * to be opened in another way. */
+static int take_memory(struct kvtier_space *space, const struct packet *packet)
 {
+	const struct wire_space_ok *ok = &packet->space_ok;
+	const bool wanted = space->staged && staged_encoded(space->staged);
+	int rc;
+
+	if (packet->n_fds != (wanted ? 1 : 0))
+		return error_set(-EPROTO, "SPACE_OK came with %d descriptors", packet->n_fds);
+	rc = wanted ? staged_map(space->staged, packet->fds[0], ok) : 0;
+	if (!rc || rc == -EPROTO)
+		return rc;
+	if (!space_memory_refused(space, rc, kvtier_last_error()))
+		return error_set(-EPROTO, "memory for engine mode cannot be mapped");
+	space->handle = ok->space;
+	space->state = SPACE_OPEN;
+	space->steps_down = true;
+	return 1;
+}
+
+static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
+			const struct packet *packet)
+{
+	const struct wire_space_ok *ok = &packet->space_ok;
 	const struct fingerprint_key index_key = fingerprint_key_of(ok->index_key);
+	int rc;
 
 	if (ok->space >= WIRE_MAX_SPACES || handle_taken(c, ok->space))
 		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use",
@@ -220,6 +243,9 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	if (space->known && ((space->pages && ok->pages != space->pages) ||
 			     memcmp(ok->space_id, space->space_id, sizeof(space->space_id)) != 0))
 		return error_set(-EPROTO, "the space came back as another one");
+	rc = take_memory(space, packet);
+	if (rc)
+		return rc == 1 ? 0 : rc;
 	/* The salt may change: a new daemon may have a new secret, and then rightly finds no
 	 * block. */
 	keys_salt(space->keys, ok->salt);
@@ -242,7 +268,8 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 /* The daemon's answer to an opening that it does not like. */
 static void opening_refused(struct kvtier_space *space, const struct wire_error *error)
 {
-	if (space->cuda && !space->staged && cuda_busy_again(&space->busy, error->error))
+	if (space->cuda && (!space->staged || staged_encoded(space->staged)) &&
+	    cuda_busy_again(&space->busy, error->error))
 		space->state = SPACE_WANTED;
 	else if (space_memory_refused(space, error->error, error->text))
 		space->state = SPACE_WANTED;
@@ -278,10 +305,14 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 		return 0;
 	}
 	if (packet->head.type == WIRE_SPACE_OK && space->state == SPACE_OPENING)
-		return space_opened(c, space, &packet->space_ok);
+		return space_opened(c, space, packet);
 	if (packet->head.type == WIRE_SPACE_CLOSED && space->state == SPACE_CLOSING &&
 	    packet->closed.space == space->handle) {
-		space_gone(c, space);
+		if (space->steps_down && !space_leaves(space))
+			space->state = SPACE_WANTED;
+		else
+			space_gone(c, space);
+		space->steps_down = false;
 		return 0;
 	}
 	return error_set(-EPROTO, "a reply of type %u to another request", packet->head.type);

@@ -3,7 +3,7 @@
  * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and memory of a GPU that cannot
  * be shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
  * segments one after another, K and V token-major. This file copies between those pages and the
- * engine's.
+ * engine's. In engine mode it says how many images there are, and encoded.c does the rest.
  *
  * All functions run under the ring lock. So no copy overlaps a cancel or a close, and the engine's
  * pages are not touched after either. The price is that the lock is held while a chunk is copied;
@@ -21,6 +21,7 @@
 #include "arena.h"
 #include "check.h"
 #include "cuda_memory.h"
+#include "encoded.h"
 #include "error.h"
 #include "populate.h"
 
@@ -37,6 +38,7 @@ struct staged_segment {
 
 struct staged {
 	const struct cuda_memory *cuda; /* NULL: the engine's pages are in host memory */
+	struct encoded *encoded;        /* engine mode; there is no memfd then */
 	bool pinned;                    /* by the driver */
 	struct staged_segment *segments;
 	size_t n_segments;
@@ -133,12 +135,33 @@ static int segments_fill(struct staged *staged, const struct kvtier_geometry *ge
 	return 0;
 }
 
-int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
-		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
-		const struct cuda_memory *cuda, struct staged **ret)
+/* How many pages there are, and where they lie. */
+static void divide(struct staged *staged, uint64_t staging_bytes)
+{
+	uint64_t pages;
+
+	if (staged->encoded) {
+		const uint64_t stride = encoded_stride(staged->encoded);
+
+		staged->page_bytes = (staged->page_bytes + 4095) & ~4095ull;
+		if (staged->page_bytes < stride)
+			staged->page_bytes = stride;
+	}
+	pages = staging_bytes / staged->page_bytes;
+	if (pages < 1)
+		pages = 1;
+	if (pages > STAGED_PAGES_MAX)
+		pages = STAGED_PAGES_MAX;
+	staged->pages = (uint32_t)(pages < staged->user_pages ? pages : staged->user_pages);
+	staged->bytes = (staged->pages * staged->page_bytes + 4095) & ~4095ull;
+}
+
+static int open_any(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+		    const struct kvtier_segment *segments, size_t n_segments,
+		    uint64_t staging_bytes, const struct cuda_memory *cuda, bool encodes,
+		    struct staged **ret)
 {
 	struct staged *staged = calloc(1, sizeof(*staged));
-	uint64_t pages;
 	int rc;
 
 	if (!staged)
@@ -149,19 +172,39 @@ int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_regi
 	staged->segments = calloc(n_segments, sizeof(*staged->segments));
 	rc = staged->segments ? segments_fill(staged, geometry, regions, segments) :
 				error_set(-ENOMEM, "out of memory");
+	if (!rc && encodes)
+		rc = encoded_open(geometry, regions, segments, n_segments, cuda, &staged->encoded);
 	if (rc) {
 		staged_close(staged);
 		return rc;
 	}
-	pages = staging_bytes / staged->page_bytes;
-	if (pages < 1)
-		pages = 1;
-	if (pages > STAGED_PAGES_MAX)
-		pages = STAGED_PAGES_MAX;
-	staged->pages = (uint32_t)(pages < staged->user_pages ? pages : staged->user_pages);
-	staged->bytes = (staged->pages * staged->page_bytes + 4095) & ~4095ull;
+	divide(staged, staging_bytes);
 	*ret = staged;
 	return 0;
+}
+
+int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
+		const struct cuda_memory *cuda, struct staged **ret)
+{
+	return open_any(geometry, regions, segments, n_segments, staging_bytes, cuda, false, ret);
+}
+
+int staged_open_encoded(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+			const struct kvtier_segment *segments, size_t n_segments,
+			uint64_t staging_bytes, const struct cuda_memory *cuda, struct staged **ret)
+{
+	return open_any(geometry, regions, segments, n_segments, staging_bytes, cuda, true, ret);
+}
+
+struct encoded *staged_encoded(const struct staged *staged)
+{
+	return staged->encoded;
+}
+
+int staged_map(struct staged *staged, int fd, const struct wire_space_ok *ok)
+{
+	return encoded_map(staged->encoded, fd, staged->pages, staged->page_bytes, ok);
 }
 
 static void memory_drop(struct staged *staged)
@@ -182,6 +225,7 @@ void staged_close(struct staged *staged)
 	if (!staged)
 		return;
 	memory_drop(staged);
+	encoded_close(staged->encoded);
 	free(staged->segments);
 	free(staged);
 }
@@ -193,6 +237,10 @@ int staged_renew(struct staged *staged)
 	memory_drop(staged);
 	staged->populated = 0;
 	arena_init(&staged->arena, staged->pages);
+	if (staged->encoded) {
+		encoded_unmap(staged->encoded);
+		return 0;
+	}
 	staged->fd = memfd_create("kvtier-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (staged->fd < 0 || ftruncate(staged->fd, (off_t)staged->bytes) ||
 	    fcntl(staged->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
@@ -327,5 +375,7 @@ int staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page)
 
 int staged_copied(struct staged *staged)
 {
+	if (staged->encoded)
+		return encoded_wait(staged->encoded);
 	return staged->cuda ? cuda_memory_copied(staged->cuda) : 0;
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staged.h - sealed memory in front of pages that cannot be shared. */
+/*
+ * staged.h - memory in front of pages that the daemon does not touch: sealed memory that the
+ * library makes, with copies of pages; or, in engine mode, memory of the GPU that the daemon makes,
+ * with encoded images (encoded.h).
+ */
 #ifndef KVTIER_LIB_STAGED_H
 #define KVTIER_LIB_STAGED_H
 
@@ -11,6 +15,7 @@
 
 struct arena;
 struct cuda_memory;
+struct encoded;
 struct staged;
 
 /* Arguments have passed check_layout(). cuda: the memory that the regions are of, which outlives
@@ -18,11 +23,20 @@ struct staged;
 int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
 		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
 		const struct cuda_memory *cuda, struct staged **ret);
+/* The same in engine mode. -errno and its sentence: this process cannot do it. */
+int staged_open_encoded(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+			const struct kvtier_segment *segments, size_t n_segments,
+			uint64_t staging_bytes, const struct cuda_memory *cuda,
+			struct staged **ret);
+struct encoded *staged_encoded(const struct staged *staged); /* NULL: not in engine mode */
+/* Of that: the daemon's memory came. As encoded_map(). */
+int staged_map(struct staged *staged, int fd, const struct wire_space_ok *ok);
 void staged_close(struct staged *staged);
-/* A new memfd for a new connection: an old daemon that wakes late must not write into it. */
+/* A new memfd for a new connection: an old daemon that wakes late must not write into it. In engine
+ * mode the daemon makes new memory, and what it made before is let go. */
 int staged_renew(struct staged *staged);
 int staged_fd(const struct staged *staged);
-uint64_t staged_bytes(const struct staged *staged); /* of the memfd */
+uint64_t staged_bytes(const struct staged *staged); /* of the memory */
 uint64_t staged_user_pages(const struct staged *staged);
 uint32_t staged_pages(const struct staged *staged);
 struct arena *staged_arena(struct staged *staged);

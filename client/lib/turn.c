@@ -18,14 +18,23 @@
 #include "ring.h"
 #include "session.h"
 #include "space.h"
+#include "staged.h"
 
 enum { LOOKS = 16 }; /* at the ring, between two at the clock */
+
+/* The greatest that a block of the op can have. */
+static int32_t best_status(const struct op *op)
+{
+	if (op->hints.op == WIRE_OP_STORE)
+		return KVTIER_BLOCK_PRESENT;
+	return op->staged && staged_encoded(op->space->staged) ? WIRE_BLOCK_RAW : KVTIER_BLOCK_OK;
+}
 
 /* One completion, believed only as far as it fits an op of ours. */
 static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wire_cqe *cqe)
 {
 	struct op *op = op_at(c, cqe->op_id);
-	const int32_t best = op->hints.op == WIRE_OP_STORE ? KVTIER_BLOCK_PRESENT : KVTIER_BLOCK_OK;
+	const int32_t best = best_status(op);
 
 	if (op->state != OP_RUNNING || !op->wire_id || op->wire_id != cqe->op_id ||
 	    cqe->n != op->chunk || cqe->first != op->first)
@@ -44,11 +53,8 @@ static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wi
 	link->in_flight--;
 	op->wire_id = 0;
 	if (op->staged) {
-		const int rc = chunk_done(op);
-
-		for (uint32_t i = 0; i < op->chunk && rc; i++)
-			if (op->blocks[op->chunk_done + i] >= 0)
-				op->blocks[op->chunk_done + i] = rc;
+		chunk_done(c, op);
+		return 0;
 	}
 	op->chunk_done += op->chunk;
 	if (op->chunk_done == op->n || op->cancel)
@@ -62,7 +68,9 @@ bool ops_wait_for_stream(const struct kvtier_client *c)
 
 	for (size_t i = 0; i < KVTIER_MAX_OPS && c->staged_running && !wait; i++)
 		wait = c->ops[i].state == OP_RUNNING && c->ops[i].staged && c->ops[i].order &&
-		       !c->ops[i].reached && (c->ops[i].ordered || chunk_needs_groups(&c->ops[i]));
+		       (c->ops[i].kernel ||
+			(!c->ops[i].reached &&
+			 (c->ops[i].ordered || chunk_needs_groups(&c->ops[i]))));
 	return wait;
 }
 

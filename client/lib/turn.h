@@ -15,7 +15,8 @@ struct kvtier_client;
 
 /* Completions off the ring, then staged chunks. -EPROTO: the daemon lied (c->lied is set). */
 int ops_turn(struct kvtier_client *c);
-/* A staged op waits for an engine's stream. The stream wakes nobody, so ops_turn() has to look. */
+/* A staged op waits for an engine's stream, or for kernels of ours. They wake nobody, so ops_turn()
+ * has to look. */
 bool ops_wait_for_stream(const struct kvtier_client *c);
 /* Unlocks ring, then does the work that needs it unlocked: rings the daemon's bell, cuts off a
  * liar. Control not held. */

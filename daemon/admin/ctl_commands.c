@@ -84,6 +84,7 @@ static const char *path_name(const struct conn_row *row)
 		[WIRE_DEVICE_HANDLE] = "cuda-ipc",
 		[WIRE_DEVICE_FD] = "cuda-fd",
 		[WIRE_DEVICE_FABRIC] = "cuda-fabric",
+		[WIRE_DEVICE_ENGINE] = "cuda-engine",
 	};
 	static char text[64];
 	size_t n = 0;
@@ -93,6 +94,18 @@ static const char *path_name(const struct conn_row *row)
 			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n ? "+" : "",
 					      ways[way]);
 	return n ? text : "none";
+}
+
+/* Whose kernels have the pages of its spaces on GPUs. */
+static const char *mode_name(const struct conn_row *row)
+{
+	const uint32_t engine = 1u << WIRE_DEVICE_ENGINE,
+		       host = 1u << WIRE_MEMFD | 1u << WIRE_STAGED;
+	const bool daemon = row->memories & ~(engine | host);
+
+	if (row->memories & engine)
+		return daemon ? "daemon+engine" : "engine";
+	return daemon ? "daemon" : "none";
 }
 
 static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)

@@ -150,8 +150,9 @@ static void gpu_gauges(struct kvtierd *d)
 				 note.why);
 		sum.regions += note.regions;
 		sum.bytes += note.bytes;
+		sum.lent_bytes += note.lent_bytes;
 		sum.context_bytes += note.context_bytes;
-		sliced |= note.regions > 0 && !note.mps;
+		sliced |= note.regions > note.lent_regions && !note.mps;
 		sum.copied_out_bytes_total += note.copied_out_bytes_total;
 		sum.copied_in_bytes_total += note.copied_in_bytes_total;
 		sum.batches_total += note.batches_total;
@@ -167,6 +168,7 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_set(&v->gpu_failed_devices, failed);
 	stats_set(&v->gpu_regions, sum.regions);
 	stats_set(&v->gpu_own_bytes, sum.bytes);
+	stats_set(&v->gpu_lent_bytes, sum.lent_bytes);
 	stats_set(&v->gpu_context_bytes, sum.context_bytes);
 	stats_set(&v->gpu_copied_out_bytes_total, sum.copied_out_bytes_total);
 	stats_set(&v->gpu_copied_in_bytes_total, sum.copied_in_bytes_total);

@@ -26,8 +26,10 @@ CTL(status, local, "[--json]",
 CTL(clients, admin, "[--json]",
     "Connected engines: process, tenant, how their pages are reached, ops, blocks. PATH: shared "
     "(a memfd), staged (libkvtier copies), cuda-ipc, cuda-fd, cuda-fabric (a GPU's memory, by "
-    "that kind of handle). STATE: open, or ending: the connection was cut, and workers still use "
-    "PAGES of its pages.",
+    "that kind of handle), cuda-engine (kvtierd does not reach them). MODE: whose kernels encode "
+    "and decode pages on a GPU: the daemon's, the engine's, or none; NOT IN ENGINE MODE: why not "
+    "the engine's, where those were wanted. STATE: open, or ending: the connection was cut, and "
+    "workers still use PAGES of its pages.",
     "kvtierctl clients")
 CTL(spaces, admin, "[--json]",
     "Spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has the "
@@ -42,10 +44,11 @@ CTL(devices, admin, "[--json]",
     "kvtierd takes nothing of it), up, silent (a call of its driver does not return), failed (it "
     "is tried again when an engine comes), out (it failed too often: start kvtierd again), absent "
     "(the row says why there is no GPU). MPS: kernels of kvtierd run beside the engine's; without "
-    "MPS the processes take turns. OWN: memory of the GPU that kvtierd's buffers and kernels "
-    "take, and IMAGES, which are what [gpu] bytes got there. CONTEXT: memory that the driver took "
-    "besides when kvtierd came to the GPU, as NVML saw it (0: no NVML). What other processes took "
-    "or gave back in that moment is in the number, too.",
+    "MPS the processes take turns, but for clients in engine mode. OWN: memory of the GPU that "
+    "kvtierd's buffers and kernels take, and IMAGES, which are what [gpu] bytes got there, and "
+    "LENT, which clients in engine mode have. CONTEXT: memory that the driver took besides when "
+    "kvtierd came to the GPU, as NVML saw it (0: no NVML). What other processes took or gave "
+    "back in that moment is in the number, too.",
     "kvtierctl devices")
 CTL(endpoints, admin, "[--json]",
     "The endpoints of the Redis tier: state and why, what each did, and when an endpoint that is "

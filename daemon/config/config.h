@@ -56,6 +56,7 @@ enum config_redis_write {
 	CONFIG_REDIS_WRITE_OFF
 };
 enum config_gpu_devices { CONFIG_GPU_AUTO, CONFIG_GPU_OFF, CONFIG_GPU_REQUIRED };
+enum config_gpu_mode { CONFIG_GPU_MODE_DAEMON, CONFIG_GPU_MODE_ENGINE };
 enum config_kernels {
 	CONFIG_KERNELS_AUTO,
 	CONFIG_KERNELS_REF,

@@ -202,6 +202,17 @@ CONFIG(gpu, outlive, BOOL, "no", 0, 1, "yes|no",
        "stays taken between the two. It needs an NVMe tier and systemd's "
        "FileDescriptorStoreMax=, of two for each GPU.")
 
+CONFIG(gpu, mode, ENUM, "daemon", 0, 1, "daemon|engine",
+       "Whose kernels encode and decode the pages of clients that do not choose "
+       "(options.gpu_mode). daemon: those of kvtierd. engine: libkvtier launches them in the "
+       "engine's own context, into memory that kvtierd lends it, and kvtierd does nothing but "
+       "copies; so nothing takes turns on a GPU without MPS. A client that cannot do that is "
+       "served as with daemon: `kvtierctl clients` says why.")
+CONFIG(gpu, engine_bytes, BYTES, "256M", 2LL << 20, 1LL << 40, "bytes",
+       "Memory of each GPU that clients in engine mode are lent, all together; each space takes "
+       "what its client asks for (options.staging_bytes), in units of 2 MiB. A space for which "
+       "too little is left is served as with mode = daemon.")
+
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that kvtierd can know at once, in memory and on NVMe; each takes 96 bytes at most, "
        "touched as used. 0: as many as the host tier could hold if they were 4 KiB each, and the "

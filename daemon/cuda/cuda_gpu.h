@@ -67,6 +67,7 @@ struct cuda_gpu_conf {
 	/* memory for images: so many bytes, in whole slabs; CUDA_TIER_AUTO: a share of what is
 	 * free */
 	uint64_t tier_bytes, slab_bytes;
+	uint64_t engine_bytes;               /* that clients in engine mode are lent at most */
 	const struct codec_kernels *kernels; /* of the CPU: checksums and copies */
 };
 
@@ -75,7 +76,9 @@ struct cuda_view {
 	enum cuda_state state;
 	char why[200]; /* it does not work, or did not the last time */
 	uint32_t regions;
-	uint64_t bytes; /* of its memory: staging, plans, kernels */
+	uint64_t bytes;        /* of its memory: staging, plans, kernels, what is lent */
+	uint32_t lent_regions; /* of the regions, those of clients in engine mode */
+	uint64_t lent_bytes;
 	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
 	uint32_t generation; /* what was imported into an older one is lost */
@@ -143,6 +146,8 @@ struct cuda_gpu {
 	uint32_t regions, users; /* open in the context; users: of events, too */
 	uint64_t idle_ns;        /* since when it has no users; 0: it has some */
 	uint64_t bytes;
+	uint32_t lent_regions; /* to clients in engine mode: cuda_engine.c */
+	uint64_t lent_bytes;
 	struct device_memory tier; /* of the context; generation 0: none */
 	char tier_why[160];        /* it has none, or less than was asked for; "" */
 	int parked_fd; /* of the process before: to be adopted by the next context; -1: none */

@@ -9,7 +9,7 @@ void cuda_job_end(struct cuda_job *j)
 	struct cuda_path *path = j->path;
 
 	j->job->status = j->status;
-	j->job->kept = j->status == 0 && j->at && j->way != CUDA_HIT;
+	j->job->kept = j->status == 0 && j->kept && j->way != CUDA_HIT;
 	path->n_jobs--;
 	mails_append(&path->ended, &j->mail.mail);
 }

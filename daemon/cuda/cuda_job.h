@@ -27,7 +27,9 @@ struct cuda_job {
 	enum cuda_way way;
 	struct cuda_image image;
 	struct cuda_units units;
-	CUdeviceptr at; /* the image, in the GPU's memory for images; 0: only in lanes */
+	/* the image: in the GPU's memory for images; and in engine mode in its page; 0: not */
+	CUdeviceptr kept, staged;
+	CUdeviceptr at; /* of these what the wire ends at; 0: it ends in lanes */
 	/* ORDER, or for layers that were not given yet; or one of the path's fetches */
 	struct list waiting;
 	struct work check;    /* CHECK */

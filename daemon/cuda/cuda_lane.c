@@ -199,6 +199,14 @@ static struct cuda_task task_of(const struct cuda_lane *lane, uint32_t part)
 	};
 }
 
+/* Engine mode: the kernel is the client's, before the op or after it. */
+static int join(struct cuda_gpu *gpu, struct cuda_lane *lane, struct cuda_part *part, char *text,
+		size_t n)
+{
+	part->launched = true;
+	return cuda_wire_join(gpu, part, gpu->in_context.kernels[lane->way], text, n);
+}
+
 /* One launch: the parts that have the layout of part `first`. */
 static int launch_layout(struct cuda_gpu *gpu, struct cuda_lane *lane, uint32_t first, char *text,
 			 size_t n)
@@ -229,7 +237,8 @@ static int launch_all(struct cuda_gpu *gpu, struct cuda_lane *lane, char *text, 
 
 	for (uint32_t i = 0; i < lane->n && r == 0; i++)
 		if (lane->parts[i].job && !lane->parts[i].launched)
-			r = launch_layout(gpu, lane, i, text, n);
+			r = lane->parts[i].job->staged ? join(gpu, lane, &lane->parts[i], text, n) :
+							 launch_layout(gpu, lane, i, text, n);
 	return r;
 }
 

@@ -8,6 +8,9 @@
  *			  kernel) -> FREE
  *	lane of hits:	  FREE -> FILLING -> GPU (kernel) -> FREE
  *
+ * In engine mode the kernel is the client's: a copy on the GPU takes its place, or nothing does
+ * (cuda_wire.h).
+ *
  * Invariants
  *   L1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
  *      on the GPU.

@@ -39,6 +39,9 @@ int cuda_layout_make(const struct device_layout *layout, struct cuda_layout **re
 		return -ENOMEM;
 	}
 	l->generation = generation_of(layout);
+	l->image_stride = layout->image_stride;
+	if (l->image_stride > 0)
+		l->images = (CUdeviceptr)(uintptr_t)layout->regions[0].base;
 	*ret = l;
 	return 0;
 }
@@ -86,5 +89,5 @@ int cuda_layout_need(struct cuda_gpu *gpu, struct cuda_layout *l)
 {
 	if (gpu->state != CUDA_UP || l->generation != gpu->generation)
 		return -EIO;
-	return l->on_gpu ? 0 : bring(gpu, l);
+	return l->on_gpu || l->images ? 0 : bring(gpu, l);
 }

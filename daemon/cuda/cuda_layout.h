@@ -18,6 +18,9 @@ struct cuda_layout {
 	struct cuda_piece *pieces; /* the host's */
 	uint32_t generation;       /* of its regions' context; 0: they are not of one */
 	CUdeviceptr on_gpu;        /* the pieces; 0: not yet. The thread's */
+	/* engine mode: no kernel of the daemon's needs the plan there; it says where to cut */
+	CUdeviceptr images; /* of page 0; 0: pages hold planes */
+	uint64_t image_stride;
 };
 
 /* Core thread. 0 or -ENOMEM. */

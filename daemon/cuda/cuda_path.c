@@ -85,8 +85,13 @@ static int begin(struct cuda_job *j)
 		r = cuda_image_begin_hit(&j->image) ? -EIO : 0;
 	else
 		r = -ESTALE;
-	if (r == 0)
-		j->at = place_of(j);
+	if (r == 0) {
+		j->kept = place_of(j);
+		j->staged = j->layout->images ?
+				    j->layout->images + job->page * j->layout->image_stride :
+				    0;
+		j->at = j->kept ? j->kept : j->staged;
+	}
 	j->units = (struct cuda_units){
 		.plan = &j->layout->plan,
 		.pieces = j->layout->pieces,

@@ -150,7 +150,7 @@ static int import_handle(struct cuda_gpu *gpu, struct cuda_region *r)
 	return 0;
 }
 
-static void unmap(struct cuda_gpu *gpu, struct cuda_region *r)
+void cuda_region_unmap(struct cuda_gpu *gpu, struct cuda_region *r)
 {
 	if (r->mapped_bytes)
 		(void)CUDA_CALL(gpu, cuMemUnmap, NULL, 0, r->mapping, r->mapped_bytes);
@@ -218,7 +218,7 @@ static int map(struct cuda_gpu *gpu, struct cuda_region *r, CUmemGenericAllocati
 	if (error == 0)
 		error = check_fits(r, size);
 	if (error)
-		unmap(gpu, r);
+		cuda_region_unmap(gpu, r);
 	return error;
 }
 
@@ -261,21 +261,30 @@ void cuda_region_count(struct cuda_gpu *gpu, struct cuda_region *r)
 	r->generation = gpu->generation;
 	gpu->regions++;
 	gpu->users++;
+	gpu->lent_regions += r->made_bytes > 0;
+	gpu->lent_bytes += r->made_bytes;
 }
 
 void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *r)
 {
 	const bool there = r->generation == gpu->generation && gpu->users > 0;
 
-	if (r->status || !there)
+	if (r->made_bytes)
+		(void)close(r->made_fd); /* the daemon's own: it blocks nobody */
+	if (r->status || !there) {
+		r->made_bytes = 0;
 		return;
+	}
 	r->generation = 0;
+	gpu->lent_regions -= r->made_bytes > 0;
+	gpu->lent_bytes -= r->made_bytes;
+	r->made_bytes = 0;
 	gpu->regions--;
 	gpu->users--;
 	if (r->handle)
 		drop_handle(gpu, r->handle);
 	else if (gpu->state == CUDA_UP)
-		unmap(gpu, r);
+		cuda_region_unmap(gpu, r);
 }
 
 static void release_now(struct cuda_gpu *gpu, struct cuda_request *request)
@@ -286,6 +295,8 @@ static void release_now(struct cuda_gpu *gpu, struct cuda_request *request)
 void cuda_regions_lost(struct cuda_gpu *gpu)
 {
 	gpu->regions = gpu->users = 0;
+	gpu->lent_regions = 0;
+	gpu->lent_bytes = 0;
 	while (!list_empty(&gpu->handles)) {
 		struct cuda_handle *h = container_of(gpu->handles.next, struct cuda_handle, link);
 

@@ -39,6 +39,10 @@ struct cuda_region {
 	struct cuda_handle *handle;           /* NULL: a mapping */
 	CUdeviceptr mapping;                  /* of fds or fabric handles: reserved... */
 	uint64_t mapping_bytes, mapped_bytes; /* ...and mapped up to there */
+	/* engine mode (cuda_engine.c): bytes that were made, and their descriptor for the client;
+	 * 0: none were */
+	uint64_t made_bytes;
+	int made_fd;
 };
 
 /* On a helper thread. As in device.h; -EOPNOTSUPP: the driver does not open it this way. */
@@ -49,13 +53,14 @@ void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
 /* On the GPU's thread: the context is gone with all that was open in it, events included. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
 
-/* For cuda_parts.c. On the GPU's thread. */
+/* For cuda_parts.c and cuda_engine.c. On the GPU's thread. */
 
 /* What a client gave the driver does not like: another way may work. What ails the GPU is said as
  * it is. */
 int cuda_other_way(const struct cuda_gpu *gpu, int error);
 void cuda_region_count(struct cuda_gpu *gpu, struct cuda_region *region); /* it is open now */
 void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *region);  /* it is not any more */
+void cuda_region_unmap(struct cuda_gpu *gpu, struct cuda_region *region); /* zeroed is fine */
 /* It came from outside, and to close it may block for as long as its maker likes: a thread does.
  * Where none can be made it stays open. */
 void cuda_close_elsewhere(int fd);

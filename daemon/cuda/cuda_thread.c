@@ -32,7 +32,9 @@ static void show(struct cuda_gpu *gpu)
 	struct cuda_view view = {
 		.state = gpu->state,
 		.regions = gpu->regions,
-		.bytes = gpu->bytes,
+		.bytes = gpu->bytes + gpu->lent_bytes,
+		.lent_regions = gpu->lent_regions,
+		.lent_bytes = gpu->lent_bytes,
 		.context_bytes = gpu->context_bytes,
 		.tier = gpu->tier,
 	};

@@ -4,9 +4,14 @@
 
 #include "cuda_path_inner.h"
 
+static CUdeviceptr scales_in(CUdeviceptr image)
+{
+	return image + sizeof(struct image_header);
+}
+
 static CUdeviceptr scales_at(const struct cuda_job *j)
 {
-	return j->at + sizeof(struct image_header);
+	return scales_in(j->at);
 }
 
 static CUdeviceptr payload_at(const struct cuda_job *j)
@@ -36,10 +41,31 @@ int cuda_wire_scrub(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream
 		const struct cuda_part *part = &lane->parts[i];
 		const struct device_keep *keep = part->job ? &part->job->job->keep : NULL;
 
-		if (keep && part->job->at && keep->scrub && part->cut.first_unit == 0)
-			r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, part->job->at, 0, keep->bytes,
-				      stream);
+		if (keep && part->job->kept && keep->scrub && part->cut.first_unit == 0)
+			r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, part->job->kept, 0,
+				      keep->bytes, stream);
 	}
+	return r;
+}
+
+int cuda_wire_join(struct cuda_gpu *gpu, const struct cuda_part *part, CUstream stream, char *text,
+		   size_t n)
+{
+	const struct cuda_job *j = part->job;
+	const struct cuda_cut *cut = &part->cut;
+	const bool out = j->way == CUDA_STORE;
+	const CUdeviceptr to = out ? j->kept : j->staged, from = out ? j->staged : j->kept;
+	const uint32_t payload = j->image.shape.payload_offset + cut->payload;
+	int r = 0;
+
+	if (!j->kept)
+		return 0;
+	if (cut->scale_bytes)
+		r = CUDA_CALL(gpu, cuMemcpyDtoDAsync, text, n, scales_in(to) + cut->scale,
+			      scales_in(from) + cut->scale, cut->scale_bytes, stream);
+	if (r == 0 && cut->payload_bytes)
+		r = CUDA_CALL(gpu, cuMemcpyDtoDAsync, text, n, to + payload, from + payload,
+			      cut->payload_bytes, stream);
 	return r;
 }
 

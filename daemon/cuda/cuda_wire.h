@@ -7,6 +7,10 @@
  *	host:	the lane's buffer; a payload also in its slot, where the part has a hold on it
  *	GPU:	the lane's buffer, or, of an image that the GPU keeps (cuda_job.at), that image
  *
+ * In engine mode the client's page has the image, too, and no kernel runs: the wire ends at the
+ * page; or, of an image that the GPU keeps, at that image, and a copy on the GPU joins the two. So
+ * nothing that is kept is read from a page after it came from the host: its client may write there.
+ *
  * What goes from lane to lane crosses with one copy a run of pieces. Each other piece has copies of
  * its own.
  */
@@ -24,6 +28,10 @@ void cuda_wire_place(const struct cuda_lane *lane, const struct cuda_part *part,
  * all else that the stream gets of the lane. */
 int cuda_wire_scrub(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream stream, char *text,
 		    size_t n);
+/* Engine mode, in place of a kernel: the part's bytes, between the image that the GPU keeps and the
+ * client's page. Nothing where the wire ends at the page. */
+int cuda_wire_join(struct cuda_gpu *gpu, const struct cuda_part *part, CUstream stream, char *text,
+		   size_t n);
 /* The lane from `from` on, in the copy engine's stream of its way; and counts the bytes. */
 int cuda_wire_cross(struct cuda_path *path, const struct cuda_lane *lane, uint32_t from, char *text,
 		    size_t n);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cuda_context.h"
+#include "cuda_engine.h"
 #include "cuda_events.h"
 #include "cuda_layout.h"
 #include "cuda_parts.h"
@@ -52,7 +53,9 @@ static int gpu_import(struct device *device, const struct region_desc *desc,
 		snprintf(text, n, "memory is %u: no memory of a GPU", (unsigned)desc->memory);
 		return -EINVAL;
 	}
-	r = cuda_region_import(gpu_of(device)->gpu, desc, &region, text, n);
+	r = desc->memory == WIRE_DEVICE_ENGINE ?
+		    cuda_engine_import(gpu_of(device)->gpu, desc, &region, text, n) :
+		    cuda_region_import(gpu_of(device)->gpu, desc, &region, text, n);
 	if (r == 0)
 		*ret = (struct device_region){
 			.device = device,
@@ -60,6 +63,8 @@ static int gpu_import(struct device *device, const struct region_desc *desc,
 			.length = desc->length,
 			.generation = region->generation,
 			.own = region,
+			.made_bytes = region->made_bytes,
+			.made_fd = region->made_fd,
 		};
 	return r;
 }
@@ -280,6 +285,8 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 	ret->mps = g->gpu->found->mps;
 	ret->regions = view.regions;
 	ret->bytes = view.bytes;
+	ret->lent_regions = view.lent_regions;
+	ret->lent_bytes = view.lent_bytes;
 	ret->image_bytes = view.tier.bytes;
 	ret->images_refused = view.tier_refused;
 	ret->context_bytes = view.context_bytes;

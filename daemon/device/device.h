@@ -28,6 +28,9 @@
  * written, and the image of an encode is void. Clients' jobs are done in turn, a quantum of pieces
  * each, so that one client's slow pages cost another at most a quantum a turn and worker.
  *
+ * Pages that hold images (device_layout.image_stride) were encoded by their client, and it decodes
+ * them: ENCODE and DECODE copy scales and payload then, in the codecs that the job asks for.
+ *
  * An encode seals its image: the checksum in the header is of the bytes that it wrote. The image
  * that a device keeps in its own memory is unsealed (daemon/IMAGE.md, "Unsealed images").
  *
@@ -91,6 +94,10 @@ struct device_region {
 	uint64_t length;
 	uint32_t generation; /* of the device when it was imported */
 	void *own;           /* the device's */
+	/* WIRE_DEVICE_ENGINE: the device made the memory, and this descriptor of it is for its
+	 * client. It stays the device's */
+	uint64_t made_bytes;
+	int made_fd;
 };
 
 /* Where the pages of a mount lie. */
@@ -99,6 +106,9 @@ struct device_layout {
 	struct page_layout pages;
 	const struct device_region *regions; /* that the pages lie in */
 	uint32_t n_regions;
+	/* Engine mode: pages hold images, so many bytes apart, from the region's start on. A client
+	 * may write them at any moment. 0: they hold planes, as `pages` says */
+	uint64_t image_stride;
 	void *prepared; /* the device's, from prepare to forget */
 };
 
@@ -231,8 +241,10 @@ struct device_note {
 	bool failed;            /* it was in use and does not work */
 	bool mps;               /* kvtierd is a client of MPS there */
 	uint32_t regions;       /* imported now */
+	uint32_t lent_regions;  /* of these of clients in engine mode */
 	uint64_t bytes;         /* of its memory, that kvtierd takes for itself */
 	uint64_t image_bytes;   /* of these for images */
+	uint64_t lent_bytes;    /* of these lent to clients in engine mode */
 	bool images_refused;    /* it has none for images though it should: why */
 	uint64_t context_bytes; /* that the driver takes for kvtierd; 0: none, or not known */
 	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */

@@ -104,7 +104,8 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	mount->handle = handle;
 	c->client.mounts[handle] = mount;
 	conn_fill_ok(c, mount, &ok);
-	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
+	if (packet_send(c->socket.fd, &ok, sizeof(ok), &mount->regions[0].made_fd,
+			mount->layout.image_stride > 0 ? 1 : 0))
 		conn_kill(c);
 	explicit_bzero(&ok, sizeof(ok));
 }

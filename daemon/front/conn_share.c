@@ -110,6 +110,8 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 			     c->front->self };
 	int r;
 
+	ok.gpu_mode =
+		d->config->gpu_mode == CONFIG_GPU_MODE_ENGINE ? WIRE_GPU_ENGINE : WIRE_GPU_DAEMON;
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
 	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", front_tenant(c->front));
 	front_let_fds_in(c->socket.fd);
@@ -142,6 +144,10 @@ void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_s
 	space_salt(c->front->d->store.spaces, mount->space, ret->salt);
 	memcpy(ret->index_key, mount->space->index_key, sizeof(ret->index_key));
 	ret->gpus = mount->device->unit == DEVICE_NO_UNIT ? 0 : wire_gpu_bit(mount->device->unit);
+	if (mount->layout.image_stride > 0) {
+		ret->max_ctas = c->front->d->config->gpu_max_ctas;
+		ret->engine_bytes = mount->regions[0].made_bytes;
+	}
 }
 
 void conn_give_up_orders(struct conn *c)

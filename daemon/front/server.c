@@ -524,6 +524,8 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 			continue;
 		ret->spaces++;
 		ret->memories |= mount->memories;
+		if (mount->not_engine[0] != '\0')
+			memcpy(ret->not_engine, mount->not_engine, sizeof(ret->not_engine));
 	}
 	return true;
 }

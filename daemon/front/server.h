@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "client/wire.h"
+
 struct kvtierd;
 struct server;
 
@@ -40,6 +42,7 @@ struct conn_row {
 	bool ending;
 	uint64_t region_bytes;
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory; 0: no regions */
+	char not_engine[WIRE_WHY_BYTES]; /* why a space is not in engine mode; "" */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 	uint64_t age_ns;
 };

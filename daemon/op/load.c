@@ -232,12 +232,24 @@ static void drop(const struct walker *w)
 		copies_condemn(store, holder->lease.block);
 }
 
+/* In engine mode its client has to know which codec the image has. */
+static int served(const struct walker *w)
+{
+	const struct mount *mount = w->part->op->mount;
+
+	return mount->layout.image_stride > 0 && mount->space->codec == CODEC_FP8 &&
+			       w->job.out_codec_k == CODEC_RAW ?
+		       WIRE_BLOCK_RAW :
+		       0;
+}
+
 enum step load_check(struct walker *w)
 {
 	struct part *part = w->part;
 
 	if (w->job.status == 0) {
 		count_loaded(w);
+		part->status = served(w);
 		return part->flight && w->source == SOURCE_REDIS ? LOAD_KEEP : LOAD_END;
 	}
 	part->status = walk_stopped(w);

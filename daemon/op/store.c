@@ -44,6 +44,20 @@ bool store_must_wait(const struct op *op)
 						op->given < op->sqe.groups;
 }
 
+/* The codec of its image. In engine mode its client has encoded it, and says where fp8 could not
+ * hold it. */
+static uint8_t codec_of(struct walker *w)
+{
+	const struct mount *mount = w->part->op->mount;
+
+	if (mount->layout.image_stride > 0 && mount->space->codec == CODEC_FP8 &&
+	    w->job.page & WIRE_PAGE_RAW) {
+		w->job.page &= ~(uint64_t)WIRE_PAGE_RAW;
+		return CODEC_RAW;
+	}
+	return (uint8_t)mount->space->codec;
+}
+
 enum step store_admit(struct walker *w)
 {
 	struct part *part = w->part;
@@ -51,6 +65,7 @@ enum step store_admit(struct walker *w)
 	struct store *store = w->all->store;
 	uint32_t block;
 
+	w->job.codec_k = w->job.codec_v = codec_of(w);
 	part->status = w->job.page >= op->mount->pages ? -EFAULT : op->chain_error;
 	if (part->status)
 		return STORE_COMMIT;
@@ -60,7 +75,6 @@ enum step store_admit(struct walker *w)
 		part->status = 1; /* KVTIER_BLOCK_PRESENT */
 		return STORE_COMMIT;
 	}
-	w->job.codec_k = w->job.codec_v = (uint8_t)op->mount->space->codec;
 	return STORE_PLACE;
 }
 

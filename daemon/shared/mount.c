@@ -80,6 +80,7 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 		snprintf(text, n, "out of memory for a space");
 		return -ENOMEM;
 	}
+	memcpy(mount->not_engine, m->not_engine, sizeof(mount->not_engine));
 	r = find_device(devices, m, &mount->device, text, n);
 	for (uint32_t i = 0; i < m->n_regions && r == 0; i++) {
 		r = import(mount, &m->regions[i], fds, parts, why, sizeof(why));
@@ -109,6 +110,36 @@ void mount_unmap(struct mount *mount)
 		device_release(&mount->regions[i]);
 }
 
+/* Engine mode: each page has room for an image of the space, raw or not. */
+static int take_images(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
+{
+	const struct space *space = mount->space;
+	const uint64_t stride = m->segments[0].page_stride;
+	uint32_t most = space->shape.image_bytes;
+
+	for (uint32_t i = 0; i < sizeof(space->variant_bytes) / sizeof(*space->variant_bytes); i++)
+		if (space->variant_bytes[i] > most)
+			most = space->variant_bytes[i];
+	for (uint32_t i = 0; i < m->n_segments; i++)
+		if (m->segments[i].page_stride != stride || stride < most || stride % IMAGE_ALIGN) {
+			snprintf(text, n,
+				 "segments[%u].page_stride is %llu; in engine mode all are one "
+				 "multiple of %d, and at least an image's %u bytes",
+				 i, (unsigned long long)m->segments[i].page_stride, IMAGE_ALIGN,
+				 most);
+			return -EINVAL;
+		}
+	if (mount->pages > mount->region_bytes / stride)
+		mount->pages = mount->region_bytes / stride;
+	if (mount->pages == 0) {
+		snprintf(text, n, "regions[0].length is %llu; one page takes %llu",
+			 (unsigned long long)mount->region_bytes, (unsigned long long)stride);
+		return -EINVAL;
+	}
+	mount->layout.image_stride = stride;
+	return 0;
+}
+
 static int build_layout(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
 {
 	uint8_t *bases[WIRE_MAX_REGIONS];
@@ -121,6 +152,8 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 	}
 	r = layout_build(m->segments, m->n_segments, bases, lengths, mount->n_regions,
 			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
+	if (r == 0 && mount->memories & 1u << WIRE_DEVICE_ENGINE)
+		r = take_images(mount, m, text, n);
 	if (r)
 		return r;
 	mount->layout.regions = mount->regions;

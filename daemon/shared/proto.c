@@ -139,6 +139,7 @@ static const struct region_kind {
 	[WIRE_DEVICE_FD] = { "device fd", true, true, false },
 	[WIRE_DEVICE_FABRIC] = { "fabric handle", false, true, true },
 	[WIRE_DEVICE_PARTS] = { "range of parts", false, true, false },
+	[WIRE_DEVICE_ENGINE] = { "memory of engine mode", false, true, false },
 };
 
 static bool all_zero(const void *bytes, size_t n)
@@ -158,10 +159,11 @@ static int check_region(const struct wire_region *region, uint32_t i, uint32_t n
 	const struct region_kind *kind;
 
 	if (region->memory < WIRE_MEMFD || region->memory >= WIRE_MEMORIES)
-		return refuse(text, n, -EINVAL,
-			      "regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
-			      "handle), 4 (device fd), 5 (fabric handle) or 6 (parts)",
-			      i, region->memory);
+		return refuse(
+			text, n, -EINVAL,
+			"regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
+			"handle), 4 (device fd), 5 (fabric handle), 6 (parts) or 7 (engine mode)",
+			i, region->memory);
 	kind = &region_kinds[region->memory];
 	if (kind->fd && region->fd_index >= n_fds)
 		return refuse(text, n, -EINVAL,
@@ -195,6 +197,12 @@ static int check_regions(const struct wire_region *regions, uint32_t n, uint32_t
 		r = check_region(&regions[i], i, n_fds, text, text_bytes);
 	if (r)
 		return r;
+	for (uint32_t i = 0; i < n; i++)
+		if (regions[i].memory == WIRE_DEVICE_ENGINE && (n > 1 || regions[i].offset))
+			return refuse(text, text_bytes, -EINVAL,
+				      "regions[%u] is memory of engine mode: it must be the only "
+				      "region, and its offset 0",
+				      i);
 	for (uint32_t i = 1; i < n; i++)
 		if (memcmp(regions[i].device, regions[0].device, sizeof(regions[i].device)) != 0)
 			return refuse(
@@ -202,6 +210,18 @@ static int check_regions(const struct wire_region *regions, uint32_t n, uint32_t
 				"regions[%u].device is another than regions[0].device; a space "
 				"lies on one device",
 				i);
+	return 0;
+}
+
+/* For people: what is not printable becomes '?'. */
+static int take_words(const char words[WIRE_WHY_BYTES], char ret[WIRE_WHY_BYTES])
+{
+	memcpy(ret, words, WIRE_WHY_BYTES);
+	if (!memchr(ret, 0, WIRE_WHY_BYTES))
+		return -EINVAL;
+	for (char *c = ret; *c; c++)
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
 	return 0;
 }
 
@@ -227,6 +247,9 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 		return refuse(text, text_bytes, -EPROTO,
 			      "SPACE_OPEN of %zu bytes; %u regions and %u segments make %zu", n,
 			      m->n_regions, m->n_segments, want);
+	if (take_words(m->not_engine, ret->not_engine))
+		return refuse(text, text_bytes, -EINVAL, "not_engine must be at most %d bytes",
+			      WIRE_WHY_BYTES - 1);
 	ret->geometry = m->geometry;
 	ret->n_regions = m->n_regions;
 	ret->n_segments = m->n_segments;

@@ -91,6 +91,8 @@ STAT("gpu.failed_devices", gpu_failed_devices, gauge, "devices",
 STAT("gpu.regions", gpu_regions, gauge, "regions", "Regions of engines in the memory of GPUs")
 STAT("gpu.own_bytes", gpu_own_bytes, gauge, "bytes",
      "Memory of GPUs that kvtierd's buffers and kernels take")
+STAT("gpu.lent_bytes", gpu_lent_bytes, gauge, "bytes",
+     "Memory of GPUs that clients in engine mode are lent, a part of gpu.own_bytes")
 STAT("gpu.context_bytes", gpu_context_bytes, gauge, "bytes",
      "Memory of GPUs that the driver took for kvtierd's contexts, as NVML saw it when they were "
      "made, with what other processes took meanwhile; 0: none, or not known")

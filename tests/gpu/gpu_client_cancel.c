@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=6 */
+/* make: seconds=10 */
 /*
  * gpu_client_cancel - goal: once kvtier_cancel() has returned, or an op has ended at its deadline,
  * no page of it in a GPU's memory is touched. Method: large loads, ended after a random time while
  * the emulated driver runs what is queued as late as it may; pages are poisoned before, compared,
- * poisoned again, and looked at later.
+ * poisoned again, and looked at later. The same in engine mode, where the library's kernels
+ * are late.
  */
 #include "tests/lib/lib_gpu_engine.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -27,12 +29,13 @@ static uint32_t pages[BLOCKS], ended;
 static int begin(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	const bool engine = *state != NULL;
 
-	(void)state;
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
+	gpu_engine_mode(engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON);
 	gpu_engine_open(&ge, &gpu, d.socket, &g, BLOCKS, GPU_ALLOC);
-	gpu_engine_reached(&ge, "CUDA IPC");
+	gpu_engine_reached(&ge, engine ? "CUDA engine mode" : "CUDA IPC");
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
@@ -125,11 +128,53 @@ static void a_late_load_leaves_its_pages(void **state)
 	assert_some_ended();
 }
 
+/* The next daemon has the blocks, too. */
+static void begin_again(void)
+{
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+	int s;
+
+	daemon_restart(&d);
+	while ((s = gpu_chain_store(&ge, keys, 0, BLOCKS)) == -ENOTCONN || s == -ECONNRESET) {
+		assert_true(now_ns() < until);
+		nap_ms(5);
+	}
+	assert_int_equal(s, 0);
+}
+
+/* Of engine mode: the library's kernels may be under way when the connection ends. */
+static void a_load_whose_daemon_dies_leaves_its_pages(void **state)
+{
+	struct random random = { .state = gpu_seed() };
+
+	(void)state;
+	for (int i = 0; i < TRIES; i++) {
+		const uint64_t op = start_load(0);
+
+		for (uint32_t n = random_below(&random, 8); n > 0; n--) {
+			usleep(1000);
+			(void)kvtier_lent(ge.e.client, NULL, 0); /* the library looks */
+		}
+		daemon_signal(&d, SIGKILL);
+		take(op, -ECONNRESET);
+		assert_untouched_from_now_on();
+		begin_again();
+	}
+	assert_some_ended();
+}
+
 int main(int argc, char **argv)
 {
+	static char in_engine_mode[] = "";
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end),
 		cmocka_unit_test_setup_teardown(a_late_load_leaves_its_pages, begin, end),
+		cmocka_unit_test_prestate_setup_teardown(a_cancelled_load_leaves_its_pages, begin,
+							 end, in_engine_mode),
+		cmocka_unit_test_prestate_setup_teardown(a_late_load_leaves_its_pages, begin, end,
+							 in_engine_mode),
+		cmocka_unit_test_prestate_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages,
+							 begin, end, in_engine_mode),
 	};
 
 	(void)argc;

@@ -139,6 +139,7 @@ static void a_call_of_the_daemon_may_break_its_context(void **state)
 struct round {
 	const struct daemon *d;
 	enum gpu_memory_kind kind;
+	uint32_t mode; /* enum kvtier_gpu_mode */
 	struct gpu_memory memory;
 	CUdeviceptr base; /* of the region, across the border where it is in two allocations */
 	struct kvtier_client *client;
@@ -222,7 +223,8 @@ static void says_how(struct round *r, const char *words)
 	if (strstr(text, words))
 		return;
 	r->good = false;
-	if (!strstr(text, "staged: ") || text[strlen(text) - 1] == ' ')
+	if (!(strstr(text, "staged: ") || strstr(text, "not in engine mode: ")) ||
+	    text[strlen(text) - 1] == ' ')
 		fail_msg("\"%s\" neither says %s nor why not", text, words);
 }
 
@@ -232,7 +234,8 @@ static void engine_with_fault(struct round *r, const char *words)
 	const size_t n = engine_segments(&r->e.geometry, segments, KVTIER_MAX_SEGMENTS);
 	const struct kvtier_options o = { .size = sizeof(o),
 					  .socket_path = r->d->socket,
-					  .timeout_ms = DEADLINE_MS };
+					  .timeout_ms = DEADLINE_MS,
+					  .gpu_mode = r->mode };
 	const struct kvtier_region region = { .size = sizeof(region),
 					      .memory = KVTIER_CUDA,
 					      .fd = -1,
@@ -296,9 +299,10 @@ static uint64_t next_fault(uint64_t n, const char *failed)
 	return n + (now == ONE || one_by_one ? 1 : LEAP);
 }
 
-static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, const char *words)
+static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, uint32_t mode,
+					    const char *words)
 {
-	struct round r = { .kind = kind };
+	struct round r = { .kind = kind, .mode = mode };
 	struct daemon d;
 	CUcontext current;
 	uint64_t n = 1, rounds = 0;
@@ -344,25 +348,31 @@ static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, const cha
 static void each_call_of_an_engine_by_ipc_may_fail(void **state)
 {
 	(void)state;
-	each_call_of_an_engine_may_fail(GPU_ALLOC, "CUDA IPC");
+	each_call_of_an_engine_may_fail(GPU_ALLOC, 0, "CUDA IPC");
 }
 
 static void each_call_of_an_engine_by_descriptor_may_fail(void **state)
 {
 	(void)state;
-	each_call_of_an_engine_may_fail(GPU_VMM_FD, "CUDA descriptor");
+	each_call_of_an_engine_may_fail(GPU_VMM_FD, 0, "CUDA descriptor");
 }
 
 static void each_call_of_an_engine_with_two_allocations_may_fail(void **state)
 {
 	(void)state;
-	each_call_of_an_engine_may_fail(GPU_VMM_TWO, "CUDA descriptor of 2");
+	each_call_of_an_engine_may_fail(GPU_VMM_TWO, 0, "CUDA descriptor of 2");
 }
 
 static void each_call_of_a_staged_engine_may_fail(void **state)
 {
 	(void)state;
-	each_call_of_an_engine_may_fail(GPU_POOL, "CUDA staged: it is of a stream-ordered pool");
+	each_call_of_an_engine_may_fail(GPU_POOL, 0, "CUDA staged: it is of a stream-ordered pool");
+}
+
+static void each_call_of_an_engine_in_engine_mode_may_fail(void **state)
+{
+	(void)state;
+	each_call_of_an_engine_may_fail(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
 }
 
 int main(int argc, char **argv)
@@ -374,6 +384,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(each_call_of_an_engine_by_descriptor_may_fail),
 		cmocka_unit_test(each_call_of_an_engine_with_two_allocations_may_fail),
 		cmocka_unit_test(each_call_of_a_staged_engine_may_fail),
+		cmocka_unit_test(each_call_of_an_engine_in_engine_mode_may_fail),
 	};
 
 	(void)argc;

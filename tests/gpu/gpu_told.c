@@ -5,6 +5,7 @@
  * engines by MPS or by turns, and why a driver cannot be used. Method: settings of the emulated
  * driver; `kvtierctl` and the words of a start that fails.
  */
+#include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
 
 #include <stdio.h>
@@ -60,6 +61,36 @@ static void turns_are_told(void **state)
 {
 	(void)state;
 	mps(false);
+}
+
+/* Whoever runs kernels is the daemon, or the engine: it is one of them that takes turns. */
+static void in_engine_mode_there_are_no_turns(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_engine ge[2];
+	struct daemon d;
+	struct gpu gpu;
+
+	(void)state;
+	if (gpu_is_real())
+		skip();
+	gpu_open(&gpu, 0);
+	gpu_settings("mps=0");
+	daemon_start(&d, config);
+	gpu_engine_mode(KVTIER_GPU_ENGINE);
+	gpu_engine_open(&ge[0], &gpu, d.socket, &g, N, GPU_ALLOC);
+	gpu_engine_reached(&ge[0], "CUDA engine mode");
+	daemon_stat_becomes(&d, "gpu.lent_bytes", 2 * MIB, DEADLINE_MS);
+	says(&d, "status --json", "gpu_time_sliced", false);
+	gpu_engine_mode(KVTIER_GPU_DAEMON);
+	gpu_engine_open(&ge[1], &gpu, d.socket, &g, N, GPU_ALLOC);
+	says(&d, "status", "[gpu] mode = engine avoids it", true);
+	gpu_engine_close(&ge[1]);
+	says(&d, "status --json", "gpu_time_sliced", false);
+	gpu_engine_close(&ge[0]);
+	daemon_stat_becomes(&d, "gpu.lent_bytes", 0, DEADLINE_MS);
+	daemon_remove(&d);
+	gpu_close(&gpu);
 }
 
 static void with_mps_there_are_no_turns(void **state)
@@ -143,6 +174,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(turns_are_told),
 		cmocka_unit_test(with_mps_there_are_no_turns),
+		cmocka_unit_test(in_engine_mode_there_are_no_turns),
 		cmocka_unit_test(what_a_context_takes_is_told),
 		cmocka_unit_test(a_driver_that_lacks_calls_is_named),
 		cmocka_unit_test(a_driver_with_all_calls_may_be_too_old),

@@ -74,13 +74,22 @@ void gpu_memory_free(const struct gpu *g, struct gpu_memory *m)
 	}
 }
 
+static uint32_t gpu_mode;
+
+void gpu_engine_mode(uint32_t mode)
+{
+	gpu_mode = mode;
+}
+
 void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 			const struct kvtier_geometry *geometry, uint32_t pages,
 			enum gpu_memory_kind kind)
 {
-	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = socket, .name = "gpu", .timeout_ms = 60000
-	};
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = socket,
+					  .name = "gpu",
+					  .timeout_ms = 60000,
+					  .gpu_mode = gpu_mode };
 	struct engine *e = &ge->e;
 	size_t bytes;
 

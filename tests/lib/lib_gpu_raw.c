@@ -81,11 +81,30 @@ static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, u
 			.layer = segments[i].layer,
 			.kind = segments[i].kind,
 			.offset = segments[i].offset,
-			.page_stride = segments[i].page_stride,
+			.page_stride = e->stride ? e->stride : segments[i].page_stride,
 			.head_stride = segments[i].head_stride,
 			.token_stride = segments[i].token_stride,
 		};
 	return bytes;
+}
+
+/* What came with SPACE_OK. */
+static void map_images(struct gpu_raw *e, int fd, uint64_t bytes)
+{
+	const struct cuda_api *cu = gpu_api();
+	const CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, e->gpu->device },
+					 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUmemGenericAllocationHandle handle;
+
+	assert_true(bytes >= e->pages * e->stride);
+	e->image_bytes = bytes;
+	GPU(cu->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	(void)close(fd);
+	GPU(cu->cuMemAddressReserve(&e->images, bytes, 0, 0, 0));
+	GPU(cu->cuMemMap(e->images, bytes, 0, handle, 0));
+	GPU(cu->cuMemSetAccess(e->images, bytes, &access, 1));
+	GPU(cu->cuMemRelease(handle));
 }
 
 int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
@@ -98,17 +117,51 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 		struct wire_error error;
 	} answer = { 0 };
 	const size_t bytes = space_open(e, regions, n, message);
+	int fd;
 
 	assert_int_equal(raw_send(&e->raw, message, bytes, fds, n_fds), 0);
-	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
+	assert_true(raw_receive_fd(&e->raw, &answer, sizeof(answer), &fd) > 0);
 	if (answer.head.type == WIRE_ERROR) {
 		if (text)
 			memcpy(text, answer.error.text, sizeof(answer.error.text));
 		return answer.error.error;
 	}
 	assert_int_equal(answer.head.type, WIRE_SPACE_OK);
+	assert_int_equal(fd >= 0, e->stride > 0);
 	e->space = answer.ok.space;
+	if (fd >= 0)
+		map_images(e, fd, answer.ok.engine_bytes);
 	return 0;
+}
+
+void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
+			 const struct kvtier_geometry *geometry, uint32_t pages,
+			 struct wire_region *ret)
+{
+	gpu_raw_dial(e, socket, g, geometry, pages);
+	e->stride = e->page_bytes + 8192; /* header, scales, padding */
+	*ret = (struct wire_region){ .memory = WIRE_DEVICE_ENGINE, .length = pages * e->stride };
+	gpu_uuid(g, ret->device);
+}
+
+void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
+			 const struct kvtier_geometry *geometry, uint32_t pages)
+{
+	struct wire_region region;
+	char text[232] = "";
+
+	gpu_raw_dial_engine(e, socket, g, geometry, pages, &region);
+	if (gpu_raw_space(e, &region, 1, NULL, 0, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+}
+
+void gpu_raw_unmap(struct gpu_raw *e)
+{
+	if (!e->images)
+		return;
+	GPU(gpu_api()->cuMemUnmap(e->images, e->image_bytes));
+	GPU(gpu_api()->cuMemAddressFree(e->images, e->image_bytes));
+	e->images = 0;
 }
 
 void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
@@ -196,6 +249,7 @@ void gpu_raw_close_space(struct gpu_raw *e)
 void gpu_raw_close(struct gpu_raw *e)
 {
 	raw_close(&e->raw);
+	gpu_raw_unmap(e);
 	for (size_t i = 0; i < sizeof(e->events) / sizeof(e->events[0]); i++)
 		if (e->events[i])
 			GPU(gpu_api()->cuEventDestroy(e->events[i]));

@@ -88,14 +88,25 @@ static size_t receive(const struct raw *r, void *ret, size_t room, int fds[8], s
 	return (size_t)n;
 }
 
-size_t raw_receive(const struct raw *r, void *ret, size_t room)
+size_t raw_receive_fd(const struct raw *r, void *ret, size_t room, int *ret_fd)
 {
 	int fds[8];
 	size_t n_fds;
 	const size_t n = receive(r, ret, room, fds, &n_fds);
 
-	while (n_fds > 0)
+	*ret_fd = n_fds > 0 ? fds[0] : -1;
+	while (n_fds > 1)
 		(void)close(fds[--n_fds]);
+	return n;
+}
+
+size_t raw_receive(const struct raw *r, void *ret, size_t room)
+{
+	int fd;
+	const size_t n = raw_receive_fd(r, ret, room, &fd);
+
+	if (fd >= 0)
+		(void)close(fd);
 	return n;
 }
 

@@ -33,6 +33,8 @@ struct wire_hello raw_hello_message(struct raw *r);
 int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds);
 /* Bytes of the next packet; 0: the daemon closed the connection. Received fds are closed. */
 size_t raw_receive(const struct raw *r, void *ret, size_t n);
+/* But the first, which is the caller's; -1: there was none. */
+size_t raw_receive_fd(const struct raw *r, void *ret, size_t n, int *ret_fd);
 /* The daemon ends the connection, after an ERROR -EPROTO whose text contains `text`. */
 void raw_expect_cut(struct raw *r, const char *text);
 /* The next packet is an ERROR with this errno and text, and the connection still answers. */

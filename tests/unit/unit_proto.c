@@ -278,12 +278,16 @@ static void what_a_region_carries(void **state)
 		{ WIRE_DEVICE_HANDLE, 0, 1, 1, 0, NULL },
 		{ WIRE_DEVICE_FD, 0, 1, 0, 0, NULL },
 		{ 0, 0, 0, 0, 0, "memory is 0" },
-		{ WIRE_MEMORIES, 0, 0, 0, 0, "memory is 7" },
+		{ WIRE_MEMORIES, 0, 0, 0, 0, "memory is 8" },
 		{ WIRE_DEVICE_FABRIC, 0, 1, 1, 0, NULL },
 		{ WIRE_DEVICE_PARTS, WIRE_MAX_REGIONS - 1, 1, 0, 0, NULL },
 		{ WIRE_DEVICE_PARTS, WIRE_MAX_REGIONS, 1, 0, 0, "fd_index is 64; a range's" },
 		{ WIRE_DEVICE_PARTS, 0, 0, 0, 0, "needs a device's UUID" },
 		{ WIRE_DEVICE_PARTS, 0, 1, 1, 0, "handle: a range of parts has none" },
+		{ WIRE_DEVICE_ENGINE, 0, 1, 0, 0, NULL },
+		{ WIRE_DEVICE_ENGINE, 1, 1, 0, 0, "has no file descriptor" },
+		{ WIRE_DEVICE_ENGINE, 0, 0, 0, 0, "needs a device's UUID" },
+		{ WIRE_DEVICE_ENGINE, 0, 1, 1, 0, "memory of engine mode has none" },
 		{ WIRE_MEMFD, 1, 0, 0, 0, "fd_index is 1; the packet carries 1" },
 		{ WIRE_DEVICE_FD, 1, 1, 0, 0, "fd_index is 1; the packet carries 1" },
 		{ WIRE_DEVICE_HANDLE, 1, 1, 1, 0, "has no file descriptor" },
@@ -318,6 +322,33 @@ static void what_a_region_carries(void **state)
 		if (rows[i].wrong && !strstr(text, rows[i].wrong))
 			fail_msg("row %zu: \"%s\"", i, text);
 	}
+}
+
+/* Memory of engine mode is alone, from its start on, and the client's words are a string. */
+static void memory_of_engine_mode_is_alone(void **state)
+{
+	struct space_message m = space_message();
+	struct proto_space_open got;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		m.regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_ENGINE };
+		m.regions[i].device[0] = 1;
+	}
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
+	assert_non_null(strstr(text, "must be the only region"));
+	m.regions[1] = (struct wire_region){ .memory = WIRE_DEVICE_HANDLE, .handle = { 1 } };
+	m.regions[1].device[0] = 1;
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
+	assert_non_null(strstr(text, "must be the only region"));
+	m.regions[0] = m.regions[1];
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), 0);
+	memset(m.open.not_engine, 'a', sizeof(m.open.not_engine));
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
+	assert_non_null(strstr(text, "not_engine must be at most 159 bytes"));
+	memcpy(m.open.not_engine, "a\nb", 4);
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), 0);
+	assert_string_equal(got.not_engine, "a?b");
 }
 
 static void regions_of_two_devices(void **state)
@@ -477,6 +508,7 @@ int main(void)
 		cmocka_unit_test(counts_against_the_length),
 		cmocka_unit_test(fd_index_against_the_fds_that_came),
 		cmocka_unit_test(what_a_region_carries),
+		cmocka_unit_test(memory_of_engine_mode_is_alone),
 		cmocka_unit_test(regions_of_two_devices),
 		cmocka_unit_test(space_close_handle),
 		cmocka_unit_test(order_counts_its_events),

@@ -397,10 +397,14 @@ class Client:
     """One connection to one kvtierd. It reconnects by itself, with backoff, from inside later calls."""
 
     def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, timeout_ms: int = 0,
-                 staging_bytes: int = 0, spin_us: int = 0) -> None:
+                 staging_bytes: int = 0, spin_us: int = 0, gpu_mode: Optional[str] = None) -> None:
+        """gpu_mode: "daemon" or "engine" (enum kvtier_gpu_mode in kvtier.h); None: as the daemon's [gpu] mode says."""
+        modes = {None: 0, "daemon": 1, "engine": 2}
+        if gpu_mode not in modes:
+            raise ValueError(f"gpu_mode is {gpu_mode!r}, must be None, 'daemon' or 'engine'")
         options = _lib.sized(_lib.Options, timeout_ms=timeout_ms, staging_bytes=staging_bytes,
                              socket_path=os.fsencode(socket_path) if socket_path else None,
-                             name=name.encode() if name else None, spin_us=spin_us)
+                             name=name.encode() if name else None, spin_us=spin_us, gpu_mode=modes[gpu_mode])
         handle = C.c_void_p()
         self._handle: Optional[C.c_void_p] = None
         self._spaces: Dict[int, Space] = {}

@@ -28,7 +28,7 @@ class Options(C.Structure):
         ("name", C.c_char_p),
         ("staging_bytes", C.c_uint64),
         ("spin_us", C.c_uint32),
-        ("reserved", C.c_uint32),
+        ("gpu_mode", C.c_uint32),
     ]
 
 
