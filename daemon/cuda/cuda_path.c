@@ -428,7 +428,7 @@ void cuda_path_close(struct cuda_path *path)
 	workers_close(path->workers);
 	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
 		device_turns_close(&path->turns[way]);
-	for (uint32_t i = 0; path->jobs && i < path->gpu->conf.depth; i++)
+	for (uint32_t i = 0; path->jobs && i < path->gpu->conf.depth + DEVICE_FETCHES; i++)
 		free(path->jobs[i].image.hash);
 	free(path->jobs);
 	free(path->free_jobs);
