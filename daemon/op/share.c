@@ -3,13 +3,13 @@
  * share.c - the shares of clients. Core thread only.
  *
  *	what			share of a client					who heeds it
- *	parts			all / clients with ops, and three for each free one	pump.c
+ *	parts			all / clients with ops, and five for each free one	pump.c
  *	slots in flight		a quarter of host memory / clients with ops		pump.c
  * 	blocks kept		a quarter of host memory / active clients / its spaces	mover.c
  *
  * Invariants
  *   S1 a client without a part always gets one, unless all parts are in use. None has more than
- *      three times as many as are free. So whoever comes finds some, few clients before it leave it
+ *      five times as many as are free. So whoever comes finds some, few clients before it leave it
  *      more than many do, and what ends goes to those that have least.
  *   S2 in flight are the slots (or pins) of a client's parts, and the leased end of the chain of
  *      each store that has begun. A store that has begun may always have one part, so an op waits
@@ -37,9 +37,9 @@
 #include "part.h"
 
 enum {
-	/* parts that a client may have, for each one that is free: alone it has three quarters of
-	 * all */
-	PARTS_A_FREE = 3,
+	/* parts that a client may have, for each one that is free. Alone it has five sixths of all:
+	 * more than loads that wait for a tier may have (load_must_wait()) */
+	PARTS_A_FREE = 5,
 	FRESH_MS = 100,   /* the guarantees are made anew so often, at least */
 	GIVEN_MAX = 4096, /* spaces open on active clients that get one */
 };
