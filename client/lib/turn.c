@@ -34,11 +34,12 @@ static int32_t best_status(const struct op *op)
 static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wire_cqe *cqe)
 {
 	struct op *op = op_at(c, cqe->op_id);
-	const int32_t best = best_status(op);
+	int32_t best;
 
 	if (op->state != OP_RUNNING || !op->wire_id || op->wire_id != cqe->op_id ||
 	    cqe->n != op->chunk || cqe->first != op->first)
 		return -EPROTO;
+	best = best_status(op);
 	for (uint32_t i = 0; i < op->chunk; i++) {
 		const int32_t status =
 			__atomic_load_n(&link->statuses[op->first + i], __ATOMIC_RELAXED);

@@ -105,6 +105,7 @@ static void begin(void)
 		.workers = 1,
 		.depth = 4,
 		.staging_bytes = STAGING,
+		.slab_bytes = STAGING,
 		.kernels = codec_kernels(NULL),
 	};
 	char text[256];

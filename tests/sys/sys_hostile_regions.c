@@ -75,8 +75,8 @@ FIELD_CASE(region_offset_unaligned, s->region.offset = 64, "a multiple of 4096")
 FIELD_CASE(region_of_no_bytes, s->region.length = 0, "regions[0]: region:")
 FIELD_CASE(fd_that_did_not_come, s->region.fd_index = 1,
 	   "regions[0].fd_index is 1; the packet carries 1")
-FIELD_CASE(memory_of_unknown_kind, s->region.memory = 7,
-	   "regions[0].memory is 7; must be 1 (memfd)")
+FIELD_CASE(memory_of_unknown_kind, s->region.memory = 8,
+	   "regions[0].memory is 8; must be 1 (memfd)")
 FIELD_CASE(memfd_with_a_handle, s->region.handle[63] = 1, "regions[0].handle: a memfd has none")
 FIELD_CASE(memfd_of_a_device, s->region.device[0] = 1,
 	   "regions[0].device: a memfd has no device's UUID")
