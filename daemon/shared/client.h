@@ -35,7 +35,7 @@ struct client {
 	struct list queued;
 	uint32_t n_queued;     /* ops in its queue */
 	uint32_t passed_round; /* turn.c's: all its ops were passed over in this one */
-	/* pump.c's: blocks evicted for those that it began in this turn of the loop */
+	/* pump.c's: blocks evicted for those that it began, less what turns allow it; as of then */
 	uint64_t evicted_turn, evicted;
 	uint32_t room_round;      /* room.c's */
 	uint32_t n_waiting;       /* share.c's: parts that a device may hold until layers come */
