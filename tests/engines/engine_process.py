@@ -44,7 +44,9 @@ class Engine:
         return self.read()
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)     # an engine may have processes of its own
+        """Twice is fine."""
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)     # an engine may have processes of its own
         self.process.wait()
         self._from.close()
         try:
