@@ -2,6 +2,7 @@
 """The cases of sys_python_engines.sh."""
 import ctypes as C
 import errno
+import os
 import random
 import re
 import signal
@@ -15,10 +16,10 @@ TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
 
 from kvtier import Client, Codec, Dtype, Error, Kind, Tier  # noqa: E402
-from kvtier.block_cache import BlockCache  # noqa: E402
+from kvtier.block_cache import BlockCache, named  # noqa: E402
 from kvtier.transformers import Layout, fingerprint, why_not  # noqa: E402
-from kvtier.vllm_core import (LayoutError, Scheduler, Tensor, Worker, geometry_of, layout_of,  # noqa: E402
-                               root_of)
+from kvtier.vllm_core import (LayoutError, Scheduler, Tensor, Worker, files_of, geometry_of,  # noqa: E402
+                               layout_of, root_of)
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
@@ -128,6 +129,26 @@ class Contract(unittest.TestCase):
         self.daemon.kill()              # a watchdog would
         self.daemon.start()
         self.until(lambda: engine.answer(self.tokens)[0].tokens == 80)
+
+
+class Names(unittest.TestCase):
+    def test_long_texts_that_differ_are_different_names(self):
+        texts = ["a" * 255, "a" * 256, "b" + "a" * 255, "a" * 255 + "b", "\u00e9" * 200]
+        names = [named(text) for text in texts]
+        self.assertEqual(names[0], texts[0])
+        self.assertEqual(len(set(names)), len(texts))
+        self.assertLessEqual(max(len(name.encode()) for name in names), 255)
+
+    def test_weights_that_are_replaced_in_their_place_are_others(self):
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / "model.safetensors"
+            file.write_bytes(b"old")
+            before = files_of(work)
+            self.assertEqual(files_of(work), before)
+            file.write_bytes(b"new")
+            os.utime(file, ns=(1, 1))
+            self.assertNotIn(files_of(work), ("", before))
+        self.assertEqual((files_of(work), files_of(None)), ("", ""))
 
 
 class OfTransformers(unittest.TestCase):

@@ -15,14 +15,28 @@ so in `error`. Pages that a daemon which stands still may yet write into are tak
 from __future__ import annotations
 
 import errno
+import hashlib
 import time
 from typing import Callable, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["BlockCache", "Fetched", "Stored"]
+__all__ = ["BlockCache", "Fetched", "Stored", "named"]
 
 _AGAIN_S = 5.0     # opening a space waits for a daemon: not with every prompt
+
+
+_NAME_MAX = 255    # bytes of a name of a Geometry
+
+
+def named(text: str) -> str:
+    """text, if a Geometry can have it as a name; else its end behind a digest of all of it: different texts are
+    different names."""
+    data = text.encode()
+    if len(data) <= _NAME_MAX:
+        return text
+    digest = hashlib.sha256(data).hexdigest()[:32]
+    return f"{digest}:{data[len(digest) + 1 - _NAME_MAX:].decode(errors='ignore')}"
 
 
 class Fetched(NamedTuple):

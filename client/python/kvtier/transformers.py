@@ -32,7 +32,7 @@ import json
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import Client, Codec, Dtype, Error, Geometry, Kind, Segment, Tier
-from .block_cache import BlockCache
+from .block_cache import BlockCache, named
 
 __all__ = ["BLOCK_TOKENS", "CONVENTION", "LayoutError", "PrefixCache", "Reused", "cached_generate", "kvtier_cache"]
 
@@ -140,8 +140,8 @@ class PrefixCache:
         name = name or getattr(model.config, "_name_or_path", "") or type(model).__name__
         marks = hashlib.sha256(_rope(model.config).encode()).hexdigest()[:16]
         self._blocks = BlockCache(
-            client, self._layout.geometry(name[-200:], f"weights={fingerprint(_sampled(model))} rope={marks} {extras}",
-                                          codec),
+            client, self._layout.geometry(
+                named(name), named(f"weights={fingerprint(_sampled(model))} rope={marks} {extras}"), codec),
             self._layout.segments(), self._layout.page_bytes, self._layout.stride, pages, timeout_ms, prefetch_ms)
         try:
             self._blocks.open()

@@ -31,7 +31,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
 from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Tier
-from .vllm_core import Layout, LayoutError, Scheduler, Tensor, Transfer, Worker, geometry_of, layout_of, root_of
+from .block_cache import named
+from .vllm_core import (Layout, LayoutError, Scheduler, Tensor, Transfer, Worker, files_of, geometry_of, layout_of,
+                        root_of)
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -126,7 +128,9 @@ class KvtierConnector(KVConnectorBase_V1):
     def _geometry_of(self, layout: Layout, layers: int) -> Geometry:
         model, parallel = self._vllm_config.model_config, self._vllm_config.parallel_config
         first = next(iter(layout.segments))
-        extras = {"revision": getattr(model, "revision", None), "quantization": getattr(model, "quantization", None),
+        own = self._option("model", None)       # then its user says which weights it names
+        extras = {"revision": getattr(model, "revision", None), "files": "" if own else files_of(model.model),
+                  "quantization": getattr(model, "quantization", None),
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
                   "layout": getattr(self._kv_cache_config, "kv_cache_layout", None), "runs": layout.runs,
                   "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._option("extras", "")}
@@ -134,7 +138,7 @@ class KvtierConnector(KVConnectorBase_V1):
         codec = _CODECS[self._option("codec", "")]
         if codec == Codec.DEFAULT and not layout.regions[first.region].cuda and layout.dtype.name == "FP32":
             codec = Codec.RAW
-        return geometry_of(layout, str(self._option("model", model.model))[-200:], text[-255:], self._block_tokens, layers,
+        return geometry_of(layout, named(str(own or model.model)), named(text), self._block_tokens, layers,
                            parallel.rank % parallel.tensor_parallel_size if parallel.tensor_parallel_size else 0,
                            parallel.tensor_parallel_size, codec)
 
@@ -231,7 +235,7 @@ class KvtierConnector(KVConnectorBase_V1):
 
     def _add(self, request: Any) -> None:
         lora = getattr(request, "lora_request", None)
-        root = root_of({"lora": (lora.lora_name, lora.lora_path) if lora else None,
+        root = root_of({"lora": (lora.lora_name, lora.lora_path, files_of(lora.lora_path)) if lora else None,
                         "salt": getattr(request, "cache_salt", None),
                         "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)
                                    for f in getattr(request, "mm_features", None) or ()]})

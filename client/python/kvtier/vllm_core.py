@@ -17,12 +17,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Region, Result, Segment, Space, Tier, lent
 
-__all__ = ["Layout", "LayoutError", "Scheduler", "Tensor", "Transfer", "Worker", "layout_of", "root_of"]
+__all__ = ["Layout", "LayoutError", "Scheduler", "Tensor", "Transfer", "Worker", "files_of", "layout_of", "root_of"]
 
 CONVENTION = "vllm"
 AGAIN_S = 5.0           # between two tries to reach a daemon that is away
@@ -119,6 +120,18 @@ def root_of(what: Dict[str, Any]) -> Optional[bytes]:
     if not said:
         return None
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()
+
+
+def files_of(path: Any) -> str:
+    """A digest of names, sizes and times of the files of a directory: weights that are replaced in their place are
+    other weights. "" where there is no such directory."""
+    if not path:
+        return ""
+    try:
+        files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(path) if e.is_file())
+    except OSError:
+        return ""
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:32]
 
 
 # --- what goes from scheduler to worker ---
