@@ -185,15 +185,16 @@ struct kvtier_hit {
 	uint32_t generation; /* changes when that block is replaced; a hint like the rest */
 };
 
-/* The fields marked *reserved* are accepted and checked; tiers do not use them in this version. */
+/* session, turn, ttl_s and priority are hints: a block of the op that has come to be present is
+ * treated as kvtier_hint() with KVTIER_HINT_RETAIN treats it. They cannot fail an op. */
 struct kvtier_op_options {
 	uint32_t size;
 	uint32_t timeout_ms;             /* 0: kvtier_options.timeout_ms */
 	const struct kvtier_key *parent; /* of the block before keys[0]; NULL: a prompt's start */
-	uint64_t session;                /* *reserved*: conversation id; 0: none */
-	uint32_t turn;                   /* *reserved*: turn in the conversation */
-	uint32_t ttl_s;                  /* *reserved*: seconds that it is worth keeping; 0: any */
-	int32_t priority;                /* *reserved*: -100 .. 100, 0: normal */
+	uint64_t session;                /* conversation, of this tenant; 0: none */
+	uint32_t turn;                   /* in the conversation */
+	uint32_t ttl_s;                  /* seconds that it is worth keeping; 0: any */
+	int32_t priority;                /* -100 .. 100, 0: normal */
 	uint32_t layer_groups;           /* 0: none. n: see kvtier_wait_layers() */
 	/* KVTIER_CUDA: a CUstream. No page is touched before the work that is in it now is done.
 	 * NULL: none; the default stream is CU_STREAM_LEGACY, (void *)1. */
@@ -210,6 +211,54 @@ struct kvtier_result {
 	uint32_t blocks_max; /* in: room in blocks */
 	int32_t *blocks;     /* in: NULL, or where to write min(n, blocks_max) statuses */
 	uint32_t lent;       /* pages still lent, after the connection was cut: see above */
+	uint32_t reserved;
+	uint32_t answers[5]; /* of kvtier_hint(): blocks by enum kvtier_hint_answer */
+	uint32_t reserved2;
+};
+
+/* What becomes of blocks. daemon/HINTS.md says it in full, with the bounds. A hint changes which of
+ * a tenant's blocks go first, and never how much other tenants have. */
+enum kvtier_hint_action {
+	/* priority > 0: go after others; < 0: are the first to leave memory; 0: as usual. When
+	 * ttl_s is over they go first of all. Both 0: ends an earlier retain, pin or demote. */
+	KVTIER_HINT_RETAIN = 1,
+	KVTIER_HINT_PIN = 2,        /* stay in memory for ttl_s */
+	KVTIER_HINT_DEMOTE = 3,     /* are the first to leave memory, and stay on NVMe */
+	KVTIER_HINT_PREFETCH = 4,   /* are brought into memory; of keys, as kvtier_prefetch() */
+	KVTIER_HINT_RELEASE = 5,    /* are the first to go, everywhere; ends retain and pin */
+	KVTIER_HINT_SUPERSEDED = 6, /* likewise: others have taken their place */
+	KVTIER_HINT_ENDED = 7,      /* likewise, and the session is forgotten */
+};
+enum kvtier_hint_scope {
+	KVTIER_HINT_KEYS = 1, /* the blocks of these keys; with a session they join it */
+	/* the blocks of ops and hints with this session, in all spaces of the tenant (PREFETCH: in
+	 * this space). turn > 0: those that joined it in this turn or later */
+	KVTIER_HINT_SESSION = 2,
+	/* all spaces of the tenant with this space's model (name and revision), at once. RETAIN, or
+	 * opening a space of it again, ends what DEMOTE, RELEASE, SUPERSEDED and ENDED began; PIN
+	 * and PREFETCH are rejected */
+	KVTIER_HINT_REVISION = 3,
+};
+/* Statuses of a block of a hint: 0, 1 and 2; -EPERM: rejected; -ENOENT: missing. */
+enum kvtier_hint_answer {
+	KVTIER_HINT_ACCEPTED = 0,
+	KVTIER_HINT_CLIPPED = 1,  /* in part, or not: [hints] share_percent, max_ttl, max_blocks */
+	KVTIER_HINT_DEFERRED = 2, /* when it comes into memory; when it is on NVMe, or not in use */
+	KVTIER_HINT_REJECTED = 3, /* it cannot be */
+	KVTIER_HINT_MISSING = 4,  /* no such block or session */
+};
+
+struct kvtier_hint {
+	uint32_t size;
+	uint32_t action; /* enum kvtier_hint_action */
+	uint32_t scope;  /* enum kvtier_hint_scope */
+	uint32_t timeout_ms;
+	const struct kvtier_key *keys; /* KEYS: n of them, of any chains; else NULL */
+	size_t n;                      /* 1 .. KVTIER_MAX_BLOCKS; else 0 */
+	uint64_t session;              /* SESSION: not 0 */
+	uint32_t turn;
+	uint32_t ttl_s;   /* RETAIN, PIN: 0: as long as may be */
+	int32_t priority; /* RETAIN: -100 .. 100 */
 	uint32_t reserved;
 };
 
@@ -292,6 +341,13 @@ KVTIER_API int kvtier_load(struct kvtier_space *space, const struct kvtier_key *
  * only under the block before it. Per block: 0, -ENOENT, -ENOSPC, -ETIMEDOUT, -ECANCELED. */
 KVTIER_API int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
 			       uint64_t *ret_op);
+
+/* Submits a hint, an op as any other: its result has the answers. The space may have no pages. For
+ * SESSION and REVISION result.n is 1, and status -ENOENT or -EPERM where nothing was answered
+ * otherwise. -EINVAL: a field is out of its limits, or does not go with the scope. Otherwise as
+ * kvtier_store(). */
+KVTIER_API int kvtier_hint(struct kvtier_space *space, const struct kvtier_hint *hint,
+			   uint64_t *ret_op);
 
 /* Waits for one op and takes its result; ret may be NULL. -ETIMEDOUT: the op goes on, its pages
  * stay lent. -ENOENT: no such op, or its result was taken. timeout_ms < 0: until a second after the

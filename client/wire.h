@@ -17,8 +17,8 @@
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * Version 7 added engine mode. Versions before it are not spoken: kvtierd and libkvtier of one tree
- * go together.
+ * Version 8 added hints. Versions before it are not spoken: kvtierd and libkvtier of one tree go
+ * together.
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
@@ -91,8 +91,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 7,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 7,
+	WIRE_VERSION_MIN = 8,    /* range this tree speaks */
+	WIRE_VERSION_MAX = 8,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -356,6 +356,32 @@ enum wire_op {
 	WIRE_OP_CANCEL, /* target = op_id of an earlier op; has no completion of its own */
 	/* likewise; the first n groups of target, a store, are in its pages. n never falls */
 	WIRE_OP_LAYERS,
+	WIRE_OP_HINT, /* action on what scope says; touches no page */
+};
+
+/* Of a HINT. KEYS: the blocks of the n keys. SESSION: those that ops or hints with this session
+ * were about, of turn and later ones (0: all), in all spaces of the tenant; PREFETCH: in this
+ * space. REVISION: all spaces of the tenant whose model is this space's. n is 1 for the last two,
+ * and the key is not looked at. A block's status: 0, WIRE_HINT_CLIPPED, WIRE_HINT_DEFERRED, -EPERM
+ * (rejected), -ENOENT (missing), or as of any op. */
+enum wire_hint_scope { WIRE_HINT_KEYS = 1, WIRE_HINT_SESSION, WIRE_HINT_REVISION };
+/* Values are those of tbl_hints.h. */
+enum wire_hint_action {
+	WIRE_HINT_RETAIN = 1,
+	WIRE_HINT_PIN,
+	WIRE_HINT_DEMOTE,
+	WIRE_HINT_PREFETCH,
+	WIRE_HINT_RELEASE,
+	WIRE_HINT_SUPERSEDED,
+	WIRE_HINT_ENDED,
+};
+enum wire_hint_answer {
+	WIRE_HINT_ACCEPTED = 0,
+	WIRE_HINT_CLIPPED,
+	WIRE_HINT_DEFERRED,
+	WIRE_HINT_REJECTED,
+	WIRE_HINT_MISSING,
+	WIRE_HINT_ANSWERS
 };
 enum {
 	WIRE_SQE_HAS_PARENT = 1, /* arena key [first + n] is the parent of key [first] */
@@ -375,15 +401,16 @@ struct wire_sqe {
 	uint32_t first;       /* arena slot of the first block */
 	int32_t priority;     /* hint, -100 .. 100 */
 	uint64_t target;      /* CANCEL, LAYERS: op_id of the op that is meant; else 0 */
-	uint64_t session;     /* hint */
-	uint32_t turn;        /* hint */
-	uint32_t ttl_s;       /* hint */
+	uint64_t session;     /* hints, which act on the blocks that have status >= 0 as */
+	uint32_t turn;        /* WIRE_HINT_RETAIN does */
+	uint32_t ttl_s;
 	/* of the space's device: no page may be touched before this event, as it was recorded last;
 	 * 0: none */
 	uint16_t event;
 	uint16_t word;   /* likewise: which of the words are the op's; 0: none */
 	uint16_t groups; /* LOAD, STORE: of layers, at most the space's layers; 0: none */
-	uint16_t reserved;
+	uint8_t action;  /* HINT: enum wire_hint_action; else 0 */
+	uint8_t scope;   /* HINT: enum wire_hint_scope; else 0 */
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 
@@ -391,12 +418,11 @@ struct wire_cqe {
 	uint64_t op_id;
 	int32_t status; /* as kvtier_result.status */
 	uint32_t n, ok, prefix;
-	uint32_t first; /* of the sqe */
-	uint32_t reserved;
+	uint32_t first;                      /* of the sqe */
+	uint32_t answers[WIRE_HINT_ANSWERS]; /* HINT: blocks that were answered so */
 	/* CLOCK_MONOTONIC when the daemon took the sqe, and when it completed */
 	uint64_t submit_ns;
 	uint64_t done_ns;
-	uint64_t reserved2[2];
 };
 static_assert(sizeof(struct wire_cqe) == 64, "wire_cqe");
 

@@ -7,6 +7,7 @@
  *	NVMe's records found -> engines' socket -> READY ... SIGTERM -> sockets closed, connections
  *	cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -29,6 +30,7 @@
 #include "daemon/config/config_redis.h"
 #include "daemon/front/server.h"
 #include "daemon/store/beside.h"
+#include "daemon/store/hints.h"
 #include "daemon/store/purge.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/gauges.h"
@@ -217,39 +219,20 @@ static int open_stats(struct program *p)
 
 static int open_host(struct program *p)
 {
-	const struct config *c = &p->config;
-	const struct tier_conf conf = {
-		.bytes = c->host_bytes,
-		.slab_bytes = c->host_slab_bytes,
-		.huge_pages = c->host_huge_pages,
-		.numa_node = c->host_numa_node,
-		.lock = c->host_lock,
-		.prefault_threads = c->host_prefault_threads,
-	};
+	struct tier_conf conf;
+	char nodes[512];
+	int r;
 
-	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.store.tiers[TIER_HOST], p->text,
-				sizeof(p->text));
-
+	config_host(&p->config, &conf);
+	r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.store.tiers[TIER_HOST], p->text,
+		      sizeof(p->text));
+	if (r == 0 && host_nodes_text(store_host(&p->d.store), nodes, sizeof(nodes))[0])
+		log_info("host tier, by NUMA node: %s", nodes);
 	if (r == 0 && host_note(store_host(&p->d.store))[0]) {
 		log_info("%s", host_note(store_host(&p->d.store)));
 		stats_health_set(p->d.stats, STATS_HEALTH_HUGE_PAGES, true);
 	}
 	return r;
-}
-
-static uint32_t blocks_held(void *arg, uint32_t space)
-{
-	return tally_held(blocks_tally(((struct kvtierd *)arg)->store.blocks), space);
-}
-
-static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
-{
-	tally_space_is(blocks_tally(((struct kvtierd *)arg)->store.blocks), space, index_key);
-}
-
-static void blocks_doom(void *arg, uint32_t space, bool doomed)
-{
-	tally_doom(blocks_tally(((struct kvtierd *)arg)->store.blocks), space, doomed);
 }
 
 static int open_index(struct program *p)
@@ -261,7 +244,8 @@ static int open_index(struct program *p)
 	if (r == 0)
 		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max,
 						       .classes = TIER_MAX_CLASSES,
-						       .beside = beside_copies(d->store.beside) },
+						       .beside = beside_copies(d->store.beside),
+						       .notes = hints_notes(d->store.hints) },
 				d->store.index, &d->store.blocks);
 	if (r)
 		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",
@@ -302,8 +286,13 @@ static int open_device(struct program *p)
 
 static int open_gpus(struct program *p)
 {
-	return cuda_up(&p->config, store_host(&p->d.store), p->d.loop, &p->d.devices, p->text,
-		       sizeof(p->text));
+	const int r = cuda_up(&p->config, store_host(&p->d.store), p->d.loop, &p->d.devices,
+			      p->text, sizeof(p->text));
+
+	for (uint32_t i = 0; i < p->d.devices.n; i++)
+		p->d.devices.all[i]->near =
+			host_unit(store_host(&p->d.store), p->d.devices.all[i]->numa_node);
+	return r;
 }
 
 static int open_beside(struct program *p)
@@ -363,10 +352,7 @@ static int open_spaces(struct program *p)
 		r = spaces_tenant(d->store.spaces, p->config.socket_tenant, p->text,
 				  sizeof(p->text));
 	if (r == 0)
-		spaces_attach(d->store.spaces, &(struct spaces_blocks){ .arg = d,
-									.held = blocks_held,
-									.is = blocks_are,
-									.doom = blocks_doom });
+		store_attach_spaces(&d->store);
 	return r;
 }
 
@@ -411,10 +397,10 @@ static void close_index(struct program *p)
 }
 
 /* Calls with the arguments that the table below cannot give. */
-#define OPEN(name, call)                          \
+#define OPEN(name, ...)                           \
 	static int open_##name(struct program *p) \
 	{                                         \
-		return call;                      \
+		return __VA_ARGS__;               \
 	}
 #define CLOSE(name, call)                           \
 	static void close_##name(struct program *p) \
@@ -422,6 +408,11 @@ static void close_index(struct program *p)
 		call;                               \
 	}
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
+OPEN(hints, hints_open(&p->d.store, p->d.loop,
+		       &(struct hints_conf){ (uint32_t)p->config.hints_max_blocks,
+					     (uint32_t)p->config.hints_share_percent,
+					     (uint32_t)p->config.hints_max_ttl },
+		       &p->d.store.hints))
 OPEN(purge, purge_open(&p->d.store, p->d.loop, &p->d.purge))
 OPEN(ops, ops_open(&p->d.store, p->d.loop, &p->d.devices, &p->config, &p->d.ops))
 OPEN(pump, (pump_start(p->d.ops), 0))
@@ -432,6 +423,7 @@ CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
 CLOSE(host, tier_close(store_host(&p->d.store)))
 CLOSE(beside, beside_close(p->d.store.beside))
+CLOSE(hints, (hints_close(p->d.store.hints), p->d.store.hints = NULL))
 CLOSE(spaces, spaces_close(p->d.store.spaces))
 CLOSE(emptier, (emptier_close(p->d.store.mover.emptier), p->d.store.mover.emptier = NULL))
 CLOSE(purge, purge_close(p->d.purge))
@@ -459,6 +451,7 @@ static const struct part {
 	{ open_device, close_devices, NULL },
 	{ open_gpus, NULL, NULL },
 	{ open_beside, close_beside, NULL },
+	{ open_hints, close_hints, "[hints] max_blocks: cannot reserve for that many" },
 	{ open_index, close_index, NULL },
 	{ open_spaces, close_spaces, NULL },
 	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },

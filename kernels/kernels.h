@@ -92,6 +92,18 @@ int codec_decode(const struct codec_kernels *kernels, const struct page_layout *
 int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
 		 const struct image_shape *shape, uint64_t checksum);
 
+/* How far the values of an image are from those of its page: sums of the squares of the page's
+ * values, and of the differences. Their ratio's root is the relative error (RMS). */
+struct codec_error {
+	double squares, errors; /* both 0: nothing was compared */
+};
+
+/* Of the image that was just made of this page, whole and private to the caller: of units that FP8
+ * holds, a sample of at most `budget` (> 0) bytes of the page. A page that its owner changed since
+ * then shows as error. A microsecond for some 100 bytes. */
+void codec_error(const struct page_layout *layout, uint64_t page, const uint8_t *image,
+		 uint32_t budget, struct codec_error *ret);
+
 /* The best for this CPU; name NULL: by CPU, else that one ("ref", "avx2", ...) or NULL if it cannot
  * run. */
 const struct codec_kernels *codec_kernels(const char *name);

@@ -26,7 +26,7 @@ daemon/shared       client daemon/base kernels tiers daemon/device daemon/store
 daemon/op           client daemon/base tiers daemon/stats daemon/config daemon/device daemon/store
                     daemon/nvme daemon/redis daemon/shared
 daemon/front        client daemon/base daemon/config daemon/kvtierd.h daemon/shared daemon/op
-daemon/admin        daemon/base tiers daemon/store daemon/kvtierd.h daemon/nvme daemon/op
+daemon/admin        client daemon/base tiers daemon/store daemon/kvtierd.h daemon/nvme daemon/op
                     daemon/front
 daemon/main.c       daemon/base tiers daemon/config daemon/cuda daemon/store daemon/kvtierd.h
                     daemon/nvme daemon/redis daemon/op daemon/front daemon/admin

@@ -7,4 +7,5 @@ tests/deps.sh
 for variant in SAN=address,undefined SAN=thread "CC=clang BUILD=build-clang"; do
 	make -j"$(nproc)" tests $variant
 done
-exec tests/run.sh build-address build-thread
+# With a sanitizer the tests that wait compute, too.
+JOBS=${JOBS:-$(nproc)} WAITERS=${WAITERS:-3} exec tests/run.sh build-address build-thread

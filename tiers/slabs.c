@@ -5,9 +5,8 @@
  * A class serves the images that fill at least 16/17 of its slot (rounded to 4 KiB). A slab that
  * loses its last image is free for any class; a class without slabs may change its slot size.
  *
- * Allocation takes a slot of the fullest slab that has one, so that sparse slabs run empty.
- * "Fullest" is by sixteenths: each class keeps its slabs in FILLS lists, and everything is
- * O(FILLS), whatever the capacity.
+ * Allocation takes a slot of the fullest slab that has one, so that sparse slabs run empty. Where a
+ * unit is wanted a slab of that unit goes first, be it a free one; then any other.
  *
  * Per slot there are 8 bytes: the generation, odd while the slot is in use, counted up by alloc and
  * by free, so a stale extent never matches; and the owner, which in a free slot is the next free
@@ -35,8 +34,11 @@
 #include <stdlib.h>
 
 #include "daemon/base/reserve.h"
+#include "slab_lists.h"
 
-enum { SLOT_UNIT = 4096, FILLS = 17 /* the last: full */, NO_SLOT = -1 };
+enum { SLOT_UNIT = 4096, NO_SLOT = -1 };
+
+static_assert((uint32_t)SLAB_NONE == (uint32_t)SLABS_NONE, "the same number");
 
 struct slot {
 	uint32_t generation;
@@ -44,7 +46,6 @@ struct slot {
 };
 
 struct slab {
-	uint32_t next, prev; /* in its list; SLABS_NONE ends */
 	uint32_t used;
 	/* slots from here on were not used since the slab got its class */
 	uint32_t fresh;
@@ -59,17 +60,16 @@ struct class
 	uint32_t slots; /* a slab */
 	uint32_t slabs;
 	uint32_t used;
-	uint32_t head[FILLS];
 };
 
 struct slabs {
 	struct slabs_conf conf;
 	uint32_t n_classes; /* indices that were ever in use are below */
-	uint32_t free_slabs, free_head;
-	uint32_t closed; /* the slab that is being emptied, or SLABS_NONE */
+	uint32_t closed;    /* the slab that is being emptied, or SLABS_NONE */
 	/* slots outside it that were taken for its own, both in use for now */
 	uint32_t moving;
 	struct slab *slabs;
+	struct slab_lists lists;
 	struct slot *slots;
 	uint64_t slots_bytes;
 	struct class classes[TIER_MAX_CLASSES];
@@ -88,7 +88,7 @@ int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret)
 	    i >= s->slabs[slab].fresh || !(slot_at(s, slab, i)->generation & 1))
 		return -ESTALE;
 	*ret = (struct extent){ .tier = (uint8_t)s->conf.tier->ops->id,
-				.unit = s->conf.unit,
+				.unit = s->conf.units ? s->conf.units[slab] : s->conf.unit,
 				.class = s->slabs[slab].class,
 				.slot = slot,
 				.generation = slot_at(s, slab, i)->generation };
@@ -146,32 +146,29 @@ static uint32_t open_free(const struct slabs *s, uint32_t class)
 	return n > kept(s, class) ? n - kept(s, class) : 0;
 }
 
-static void list_add(struct slabs *s, uint32_t *head, uint32_t slab)
+static struct slab_place place_of(const struct slabs *s, uint32_t slab)
 {
-	struct slab *at = &s->slabs[slab];
-
-	at->prev = SLABS_NONE;
-	at->next = *head;
-	if (*head != SLABS_NONE)
-		s->slabs[*head].prev = slab;
-	*head = slab;
+	return (struct slab_place){ s->slabs[slab].class, s->slabs[slab].fill };
 }
 
-static void list_remove(struct slabs *s, uint32_t *head, uint32_t slab)
+/* The slab has its class and fill. */
+static void list_add(struct slabs *s, uint32_t slab)
 {
-	const struct slab *at = &s->slabs[slab];
+	const struct slab_place place = place_of(s, slab);
 
-	if (at->prev != SLABS_NONE)
-		s->slabs[at->prev].next = at->next;
-	else
-		*head = at->next;
-	if (at->next != SLABS_NONE)
-		s->slabs[at->next].prev = at->prev;
+	slab_lists_add(&s->lists, slab, &place);
+}
+
+static void list_remove(struct slabs *s, uint32_t slab)
+{
+	const struct slab_place place = place_of(s, slab);
+
+	slab_lists_remove(&s->lists, slab, &place);
 }
 
 static uint8_t fill_of(const struct class *c, uint32_t used)
 {
-	return (uint8_t)((uint64_t)used * (FILLS - 1) / c->slots);
+	return (uint8_t)((uint64_t)used * (SLAB_FILLS - 1) / c->slots);
 }
 
 /* After slab.used changed to a value > 0. */
@@ -182,9 +179,9 @@ static void refile(struct slabs *s, struct class *c, uint32_t slab)
 
 	if (fill == at->fill || is_closed(s, slab))
 		return;
-	list_remove(s, &c->head[at->fill], slab);
+	list_remove(s, slab);
 	at->fill = fill;
-	list_add(s, &c->head[fill], slab);
+	list_add(s, slab);
 }
 
 /* Slabs that became usable are free; where none is, one that is not quite ready. */
@@ -192,10 +189,8 @@ static void harvest(struct slabs *s)
 {
 	uint32_t slab;
 
-	while ((slab = s->conf.more(s->conf.arg, s->free_slabs == 0)) != SLABS_NONE) {
-		list_add(s, &s->free_head, slab);
-		s->free_slabs++;
-	}
+	while ((slab = s->conf.more(s->conf.arg, s->lists.n_free == 0)) != SLABS_NONE)
+		slab_lists_add(&s->lists, slab, NULL);
 	s->conf.tier->capacity_bytes =
 		(s->conf.n_slabs - s->conf.lost(s->conf.arg)) * s->conf.slab_bytes;
 }
@@ -203,11 +198,9 @@ static void harvest(struct slabs *s)
 /* It is in no list. */
 static void slab_to_class(struct slabs *s, uint32_t slab, uint32_t class)
 {
-	struct class *c = &s->classes[class];
-
 	s->slabs[slab] = (struct slab){ .free_slot = NO_SLOT, .class = (uint8_t) class };
-	list_add(s, &c->head[0], slab);
-	c->slabs++;
+	list_add(s, slab);
+	s->classes[class].slabs++;
 }
 
 static void slab_to_free(struct slabs *s, uint32_t slab)
@@ -217,11 +210,10 @@ static void slab_to_free(struct slabs *s, uint32_t slab)
 	if (is_closed(s, slab))
 		s->closed = SLABS_NONE;
 	else
-		list_remove(s, &s->classes[at->class].head[at->fill], slab);
+		list_remove(s, slab);
 	s->classes[at->class].slabs--;
 	at->class = TIER_MAX_CLASSES;
-	list_add(s, &s->free_head, slab);
-	s->free_slabs++;
+	slab_lists_add(&s->lists, slab, NULL);
 }
 
 /* The slab is the class's; the slot is in no list. */
@@ -259,15 +251,6 @@ static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
 	}
 	at->free_slot = (int32_t)slot_at(s, slab, (uint32_t)slot)->owner;
 	use_slot(s, slab, (uint32_t)slot, ret);
-}
-
-/* The fullest slab of a class with a free slot. O(FILLS). */
-static uint32_t fullest_slab(const struct class *c)
-{
-	for (int fill = FILLS - 2; fill >= 0; fill--)
-		if (c->head[fill] != SLABS_NONE)
-			return c->head[fill];
-	return SLABS_NONE;
 }
 
 static uint32_t slot_need(uint32_t bytes)
@@ -310,14 +293,12 @@ static int make_class(struct slabs *s, uint32_t need)
 	*c = (struct class){ .slot_bytes = need, .slots = (uint32_t)(s->conf.slab_bytes / need) };
 	if (c->slots > TIER_MAX_SLAB_SLOTS)
 		c->slots = TIER_MAX_SLAB_SLOTS;
-	for (int fill = 0; fill < FILLS; fill++)
-		c->head[fill] = SLABS_NONE;
 	return (int)i;
 }
 
-int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
+int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *ret)
 {
-	uint32_t slab = SLABS_NONE;
+	uint32_t slab, of = SLAB_NONE;
 	int class;
 
 	if (bytes > s->conf.slab_bytes)
@@ -325,19 +306,18 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
 	harvest(s);
 	class = find_class(s, slot_need(bytes));
 	if (class >= 0 && open_free(s, (uint32_t) class) > 0)
-		slab = fullest_slab(&s->classes[class]);
-	if (slab == SLABS_NONE && s->free_slabs) {
+		of = (uint32_t) class;
+	slab = slab_lists_pick(&s->lists, of, unit);
+	if (slab == SLABS_NONE)
+		return -ENOSPC;
+	if (s->slabs[slab].class == TIER_MAX_CLASSES) {
 		if (class < 0)
 			class = make_class(s, slot_need(bytes));
 		if (class < 0)
 			return -ENOSPC;
-		slab = s->free_head;
-		list_remove(s, &s->free_head, slab);
-		s->free_slabs--;
+		slab_lists_remove(&s->lists, slab, NULL);
 		slab_to_class(s, slab, (uint32_t) class);
 	}
-	if (slab == SLABS_NONE)
-		return -ENOSPC;
 	take_slot(s, slab, ret);
 	return 0;
 }
@@ -450,23 +430,18 @@ void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_v
 uint32_t slabs_free_slabs(struct slabs *s)
 {
 	harvest(s);
-	return s->free_slabs;
+	return s->lists.n_free;
 }
 
 uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab)
 {
-	const struct class *c = &s->classes[class];
-	int fill = 0;
+	struct slab_place place;
 
 	assert(class < s->n_classes);
-	if (slab != SLABS_NONE) {
-		if (s->slabs[slab].next != SLABS_NONE)
-			return s->slabs[slab].next;
-		fill = s->slabs[slab].fill + 1;
-	}
-	while (fill < FILLS && c->head[fill] == SLABS_NONE)
-		fill++;
-	return fill < FILLS ? c->head[fill] : SLABS_NONE;
+	if (slab == SLABS_NONE)
+		return slab_lists_sparsest(&s->lists, class);
+	place = place_of(s, slab);
+	return slab_lists_after(&s->lists, slab, &place);
 }
 
 bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
@@ -505,7 +480,7 @@ void slabs_close_slab(struct slabs *s, uint32_t slab)
 	struct slab *at = &s->slabs[slab];
 
 	assert(s->closed == SLABS_NONE && s->moving == 0 && at->class < TIER_MAX_CLASSES);
-	list_remove(s, &s->classes[at->class].head[at->fill], slab);
+	list_remove(s, slab);
 	s->closed = slab;
 	assert(open_slabs(s, at->class) * s->classes[at->class].slots - open_used(s, at->class) >=
 	       at->used);
@@ -525,7 +500,9 @@ int slabs_move_begin(struct slabs *s, struct extent *to)
 	uint32_t slab;
 
 	assert(s->closed != SLABS_NONE && s->moving < closed->used);
-	slab = fullest_slab(&s->classes[closed->class]);
+	slab = slab_lists_fullest_of(&s->lists, closed->class, slab_unit(&s->lists, s->closed));
+	if (slab == SLABS_NONE)
+		slab = slab_lists_fullest(&s->lists, closed->class);
 	if (slab == SLABS_NONE)
 		return -ENOSPC;
 	s->moving++;
@@ -549,12 +526,11 @@ void slabs_reopen(struct slabs *s)
 {
 	const uint32_t slab = s->closed;
 	struct slab *at = &s->slabs[slab];
-	struct class *c = &s->classes[at->class];
 
 	assert(slab != SLABS_NONE && s->moving == 0);
 	s->closed = SLABS_NONE;
-	at->fill = fill_of(c, at->used);
-	list_add(s, &c->head[at->fill], slab);
+	at->fill = fill_of(&s->classes[at->class], at->used);
+	list_add(s, slab);
 }
 
 /* --- life --- */
@@ -577,9 +553,11 @@ int slabs_open(const struct slabs_conf *conf, struct slabs **ret)
 	if (!s)
 		return -ENOMEM;
 	s->conf = *conf;
-	s->free_head = s->closed = SLABS_NONE;
+	s->closed = SLABS_NONE;
 	s->slabs = calloc(conf->n_slabs, sizeof(*s->slabs));
-	if (!s->slabs || reserve_slots(s)) {
+	if (!s->slabs || reserve_slots(s) ||
+	    slab_lists_open(&s->lists, conf->n_slabs, conf->units,
+			    conf->units ? conf->n_units : 1)) {
 		slabs_close(s);
 		return -ENOMEM;
 	}
@@ -595,6 +573,7 @@ void slabs_close(struct slabs *s)
 	if (!s)
 		return;
 	unreserve(s->slots, s->slots_bytes);
+	slab_lists_close(&s->lists);
 	free(s->slabs);
 	free(s);
 }

@@ -24,7 +24,11 @@ enum { SLABS_NONE = 0xffffffff, SLABS_NO_OWNER = 0xffffffff };
 struct slabs_conf {
 	/* whose extents these are; its capacity, used bytes and extents are counted here */
 	struct tier *tier;
-	uint8_t unit;        /* of the extents */
+	uint8_t unit; /* of the extents... */
+	/* ...where all are of one; else by slab, each below n_units, the caller's until
+	 * slabs_close(); NULL: `unit` */
+	const uint8_t *units;
+	uint32_t n_units;    /* at most TIER_MAX_NODES */
 	uint64_t slab_bytes; /* a multiple of 4096 */
 	uint32_t n_slabs;    /* at most TIER_MAX_SLABS */
 	/* The number of a slab that became usable since, each once, in any order; SLABS_NONE: none
@@ -38,8 +42,9 @@ struct slabs_conf {
 int slabs_open(const struct slabs_conf *conf, struct slabs **ret);
 void slabs_close(struct slabs *s); /* NULL is fine */
 
-/* -ENOSPC: something must be freed first; -E2BIG: larger than a slab. The slot has no owner. */
-int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret);
+/* A slot of this unit while there is one, then of any; TIER_ANY_UNIT: whichever slab is fullest.
+ * -ENOSPC: something must be freed first; -E2BIG: larger than a slab. The slot has no owner. */
+int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *ret);
 /* This slot, of this size (a multiple of 4096), of a slab that more() never gave: for a caller who
  * finds again what lay in memory before. Of one slab in the order of its slots, all before any of
  * them is freed; then the slab is as others are. -ENOSPC: there is no class left, or it is no slot

@@ -55,13 +55,18 @@ void tier_close(struct tier *t)
 
 int tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
 {
+	return tier_alloc_near(t, bytes, TIER_ANY_UNIT, ret);
+}
+
+int tier_alloc_near(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret)
+{
 	struct extent where = { .tier = TIER_COUNT };
 	int err;
 
 	assert(bytes > 0);
 	if (!t->ops->alloc)
 		return -ENOTSUP;
-	err = t->ops->alloc(t, bytes, &where);
+	err = t->ops->alloc(t, bytes, unit, &where);
 	assert(err <= 0 && (err || where.tier == t->ops->id));
 	assert(t->used_bytes <= t->capacity_bytes);
 	t->allocs_total += !err;

@@ -44,6 +44,9 @@ enum {
 	TIER_MAX_SPACES = 32768, /* numbers of identities: 15 bits of a block's */
 	TIER_MAX_SLABS = 65535,
 	TIER_MAX_SLAB_SLOTS = 65536,
+	TIER_MAX_NODES = 16, /* NUMA nodes of the host tier: its units */
+	TIER_NO_UNIT = 254,  /* none of this tier's is the one that is meant */
+	TIER_ANY_UNIT = 255, /* it does not matter which */
 };
 
 enum tier_id { TIER_GPU = 0, TIER_HOST, TIER_NVME, TIER_REDIS, TIER_COUNT }; /* bit = 1 << id */
@@ -122,15 +125,26 @@ struct xfer {
 	void (*done)(struct xfer *x);
 };
 
+/* tier_conf.bytes of the host tier: a quarter of what the machine has available */
+#define TIER_BYTES_AUTO UINT64_MAX
+
+/* Memory of one NUMA node. */
+struct tier_node {
+	int32_t node;
+	uint64_t bytes;
+};
+
 struct tier_conf {
 	/* host, gpu: a multiple of 4096 (2 MiB with huge_pages 2) */
 	uint64_t slab_bytes;
 	uint32_t units; /* gpu: GPUs */
 	/* host */
-	uint64_t bytes;      /* capacity */
+	uint64_t bytes;      /* capacity; TIER_BYTES_AUTO */
 	uint32_t huge_pages; /* 0 no, 1 transparent (madvise), 2 hugetlb 2 MiB */
-	int32_t numa_node;   /* -1: interleave over the allowed nodes */
-	bool lock;           /* mlock */
+	/* so much of each of these nodes, and bytes together; 0: spread over the nodes of GPUs */
+	uint32_t n_nodes;
+	struct tier_node nodes[TIER_MAX_NODES];
+	bool lock; /* mlock */
 	/* 0: one per CPU this process may use, at most 8; else at most 64 */
 	uint32_t prefault_threads;
 	const struct nvme_tier_conf *nvme;   /* nvme.h */
@@ -165,8 +179,9 @@ struct tier_ops {
 		    size_t n);
 	/* accepts NULL and half-open */
 	void (*close)(struct tier *t);
-	/* -ENOSPC: evict; -E2BIG. NULL: a write chooses its place */
-	int (*alloc)(struct tier *t, uint32_t bytes, struct extent *ret);
+	/* of this unit while it has room, then of any. -ENOSPC: evict; -E2BIG. NULL: a write
+	 * chooses its place */
+	int (*alloc)(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret);
 	void (*free)(struct tier *t, const struct extent *where);
 	uint8_t *(*address)(struct tier *t, const struct extent *where); /* NULL: stale */
 	/* NULL where addressable; -EAGAIN: full */
@@ -224,6 +239,8 @@ int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, 
 	      char *text, size_t n);
 void tier_close(struct tier *t);
 int tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret);
+/* Best of this unit; TIER_ANY_UNIT, TIER_NO_UNIT: of any. */
+int tier_alloc_near(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret);
 void tier_free(struct tier *t, const struct extent *where);
 uint8_t *tier_address(struct tier *t, const struct extent *where);
 int tier_submit(struct tier *t, struct xfer *x);

@@ -25,6 +25,7 @@ enum column_kind {
 	COLUMN_BYTES,
 	COLUMN_AGE,
 	COLUMN_WAIT_MS,
+	COLUMN_RATIO,
 };
 
 struct column {
@@ -41,8 +42,9 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 	char text[64] = "";
 
 	if (!json_object_object_get_ex(row, column->name, &value)) {
-		/* an age may be absent; nothing else, unless the daemon is an older one */
-		table_cell(table, column->kind == COLUMN_AGE ? "" : "?");
+		/* nothing else may be absent, unless the daemon is an older one */
+		table_cell(table,
+			   column->kind == COLUMN_AGE || column->kind == COLUMN_RATIO ? "" : "?");
 		return;
 	}
 	switch (column->kind) {
@@ -56,6 +58,10 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 		if (json_object_get_uint64(value) > 0)
 			snprintf(text, sizeof(text), "%.1f s",
 				 (double)json_object_get_uint64(value) / 1e3);
+		table_cell(table, text);
+		break;
+	case COLUMN_RATIO:
+		snprintf(text, sizeof(text), "%.2f %%", json_object_get_double(value) * 100);
 		table_cell(table, text);
 		break;
 	default:
@@ -252,12 +258,11 @@ static void print_verified(struct json_object *root)
 #define BAD_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
 #include "daemon/admin/tbl_lists.h"
 	};
-	struct json_object *dropped = NULL;
 	const uint64_t bad = number_at(root, "bad_blocks");
 	const uint64_t skipped = number_at(root, "skipped_blocks");
+	const uint64_t dropped = number_at(root, "dropped_blocks");
 	char bytes[32], age[32];
 
-	(void)json_object_object_get_ex(root, "dropped", &dropped);
 	if (bad > 0)
 		(void)print_rows(root, "bad", columns, sizeof(columns) / sizeof(columns[0]));
 	printf("%" PRIu64 " copies, %s, in %s: ", number_at(root, "checked_blocks"),
@@ -266,9 +271,9 @@ static void print_verified(struct json_object *root)
 	if (bad == 0)
 		printf("%s\n", is_verified(root) ? "all are good" : "nothing could be checked");
 	else
-		printf("%" PRIu64 " bad; %s\n", bad,
-		       json_object_get_boolean(dropped) ? "dropped, each is a miss now" :
-							  "kvtierctl verify --scrub drops them");
+		printf("%" PRIu64 " bad, %" PRIu64 " dropped; %s\n", bad, dropped,
+		       dropped == bad ? "a block without another copy is a miss now" :
+					"kvtierctl verify --scrub drops all");
 	if (skipped > 0)
 		printf("not checked: %" PRIu64
 		       ", which went or moved meanwhile, lie on a disk that is away, or are of a "

@@ -403,7 +403,7 @@ static size_t lent_running(struct kvtier_client *c, struct lent_room *room)
 	for (size_t i = 0; link && i < KVTIER_MAX_OPS; i++) {
 		const struct op *op = &c->ops[i];
 
-		if (op->state != OP_RUNNING || op->hints.op == WIRE_OP_PREFETCH)
+		if (op->state != OP_RUNNING || !op_has_pages(op->hints.op))
 			continue;
 		for (uint32_t k = 0; k < op->n; k++) {
 			struct kvtier_lent lent = { .op = op->id };

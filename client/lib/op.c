@@ -98,6 +98,7 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	op->given = 0;
 	op->order = space->order;
 	op->chunk = op->chunk_done = 0;
+	memset(op->answers, 0, sizeof(op->answers));
 	op->state = OP_RUNNING;
 	op->id = op_next_id(c, op);
 	*ret = op;
@@ -109,10 +110,14 @@ uint64_t op_next_id(struct kvtier_client *c, const struct op *op)
 	return ++c->op_serial << 8 | (uint64_t)(op - c->ops);
 }
 
+bool op_has_pages(uint8_t kind)
+{
+	return kind == WIRE_OP_STORE || kind == WIRE_OP_LOAD;
+}
+
 bool op_lends(const struct op *op)
 {
-	return op->state == OP_RUNNING && op->wire_id && !op->staged &&
-	       op->hints.op != WIRE_OP_PREFETCH;
+	return op->state == OP_RUNNING && op->wire_id && !op->staged && op_has_pages(op->hints.op);
 }
 
 struct op *op_at(struct kvtier_client *c, uint64_t id)
@@ -179,6 +184,7 @@ void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret)
 		r.ok = op->ok;
 		r.prefix = op->prefix;
 		r.lent = lent_op(op->grave, op->id);
+		memcpy(r.answers, op->answers, sizeof(r.answers));
 		if (r.blocks)
 			memcpy(r.blocks, op->blocks,
 			       (r.blocks_max < op->n ? r.blocks_max : op->n) *

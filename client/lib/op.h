@@ -34,8 +34,9 @@ struct op {
 	uint64_t deadline_ns;
 	/* its connection ended while its pages were lent: a number for lent_op(); else 0 */
 	uint64_t grave;
-	uint32_t sq_at;        /* where its sqe lies, if it is on the wire */
-	struct wire_sqe hints; /* op, priority, session, turn, ttl_s, groups */
+	uint32_t sq_at; /* where its sqe lies, if it is on the wire */
+	/* op, priority, session, turn, ttl_s, groups, action, scope */
+	struct wire_sqe hints;
 	enum op_state state;
 	bool staged;
 	struct cuda_order *order; /* KVTIER_CUDA: the events and words of its GPU */
@@ -52,8 +53,9 @@ struct op {
 	uint32_t stage_first, stage_n;
 	int32_t status;
 	uint32_t ok, prefix;
-	int32_t *blocks;         /* [KVTIER_MAX_BLOCKS] */
-	struct kvtier_key *keys; /* staged: copies, the parent last */
+	uint32_t answers[WIRE_HINT_ANSWERS]; /* of a hint */
+	int32_t *blocks;                     /* [KVTIER_MAX_BLOCKS] */
+	struct kvtier_key *keys;             /* staged: copies, the parent last */
 	uint32_t *pages;
 };
 TAILQ_HEAD(op_list, op);
@@ -73,6 +75,8 @@ void op_finish(struct kvtier_client *c, struct op *op, int32_t rest);
 void op_drop(struct kvtier_client *c, struct op *op); /* DONE or never started -> FREE */
 /* takes the result, then drops the op */
 void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret);
+/* Of this kind (enum wire_op): loads and stores. */
+bool op_has_pages(uint8_t kind);
 uint64_t op_next_id(struct kvtier_client *c, const struct op *op);
 /* the op is on the wire, with pages that the daemon itself touches */
 bool op_lends(const struct op *op);

@@ -236,8 +236,9 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	if (ok->space >= WIRE_MAX_SPACES || handle_taken(c, ok->space))
 		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use",
 				 ok->space);
+	/* Staging memory is whole pages of the kernel's: a few more small pages may fit. */
 	if (ok->pages > (uint64_t)UINT32_MAX + 1 || (space->has_pages != (ok->pages != 0)) ||
-	    (space->staged && ok->pages != staged_pages(space->staged)))
+	    (space->staged && ok->pages < staged_pages(space->staged)))
 		return error_set(-EPROTO, "SPACE_OK.pages is %llu, which does not fit the regions",
 				 (unsigned long long)ok->pages);
 	if (space->known && ((space->pages && ok->pages != space->pages) ||

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * submit.c - store, load, prefetch, cancel: calls that make and end ops, their arguments checked.
+ * submit.c - store, load, prefetch, hint, cancel: calls that make and end ops, with checked
+ * arguments.
  */
 #include "submit.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -30,6 +32,7 @@ struct request {
 	const uint32_t *pages; /* NULL: prefetch */
 	uint32_t n;
 	struct kvtier_op_options options;
+	struct kvtier_hint hint; /* its timeout, session and so on are in options, too */
 };
 
 static int groups_check(const struct request *r)
@@ -52,14 +55,14 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 {
 	int rc;
 
-	if (!r->space || !r->keys || !ret_op || (r->kind != WIRE_OP_PREFETCH && !r->pages))
+	if (!r->space || !r->keys || !ret_op || (op_has_pages((uint8_t)r->kind) && !r->pages))
 		return error_set(-EINVAL, "space, keys, pages and ret_op must not be NULL");
 	if (!n || n > KVTIER_MAX_BLOCKS)
 		return error_set(-EINVAL,
 				 "n is %zu, must be in 1..%d; a longer prompt is several ops", n,
 				 KVTIER_MAX_BLOCKS);
 	r->n = (uint32_t)n;
-	if (r->kind != WIRE_OP_PREFETCH && !r->space->has_pages)
+	if (op_has_pages((uint8_t)r->kind) && !r->space->has_pages)
 		return error_set(
 			-EINVAL,
 			"the space was opened without regions: it can look up and prefetch only");
@@ -98,7 +101,11 @@ static void op_fill(struct kvtier_client *c, struct op *op, const struct request
 		.turn = r->options.turn,
 		.ttl_s = r->options.ttl_s,
 		.groups = (uint16_t)r->options.layer_groups,
+		.action = (uint8_t)r->hint.action,
+		.scope = (uint8_t)r->hint.scope,
 	};
+	if (r->kind == WIRE_OP_HINT)
+		op->order = NULL; /* no page, so no stream waits for it */
 }
 
 /* A staged op outlives the call, chunk by chunk, and so needs copies. */
@@ -124,7 +131,7 @@ static int op_start(struct kvtier_client *c, struct op *op, const struct request
 	const struct link *link = atomic_load(&c->link);
 	int rc;
 
-	if (r->space->staged && r->kind != WIRE_OP_PREFETCH)
+	if (r->space->staged && op_has_pages((uint8_t)r->kind))
 		return op_start_staged(c, op, r);
 	if (r->n + (r->options.parent != NULL) > link->arena_blocks)
 		return error_set(-EINVAL, "n is %u, this daemon takes at most %u blocks an op",
@@ -168,7 +175,7 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 	c = r->space->client;
 	if (!atomic_load(&r->space->open))
 		session_nudge(c);
-	if (r->kind != WIRE_OP_PREFETCH && atomic_load(&r->space->open))
+	if (op_has_pages((uint8_t)r->kind) && atomic_load(&r->space->open))
 		rc = populate_pages(r->space->populate, r->pages, r->n, request_deadline(c, r));
 	if (rc)
 		return rc;
@@ -227,6 +234,59 @@ int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, s
 	struct request r = { .space = space, .kind = WIRE_OP_PREFETCH, .keys = keys };
 
 	return submit(&r, n, NULL, ret_op);
+}
+
+static_assert((int)KVTIER_HINT_RETAIN == (int)WIRE_HINT_RETAIN &&
+		      (int)KVTIER_HINT_PIN == (int)WIRE_HINT_PIN &&
+		      (int)KVTIER_HINT_DEMOTE == (int)WIRE_HINT_DEMOTE &&
+		      (int)KVTIER_HINT_PREFETCH == (int)WIRE_HINT_PREFETCH &&
+		      (int)KVTIER_HINT_RELEASE == (int)WIRE_HINT_RELEASE &&
+		      (int)KVTIER_HINT_SUPERSEDED == (int)WIRE_HINT_SUPERSEDED &&
+		      (int)KVTIER_HINT_ENDED == (int)WIRE_HINT_ENDED &&
+		      (int)KVTIER_HINT_REVISION == (int)WIRE_HINT_REVISION &&
+		      (int)KVTIER_HINT_MISSING == (int)WIRE_HINT_MISSING,
+	      "the wire has the numbers of kvtier.h");
+
+static int hint_check(const struct kvtier_hint *h)
+{
+	const bool keys = h->scope == KVTIER_HINT_KEYS;
+
+	if (h->action < KVTIER_HINT_RETAIN || h->action > KVTIER_HINT_ENDED)
+		return error_set(-EINVAL, "hint.action is %u, must be in 1..%d", h->action,
+				 KVTIER_HINT_ENDED);
+	if (h->scope < KVTIER_HINT_KEYS || h->scope > KVTIER_HINT_REVISION)
+		return error_set(-EINVAL, "hint.scope is %u, must be in 1..%d", h->scope,
+				 KVTIER_HINT_REVISION);
+	if (keys != (h->keys != NULL) || (!keys && h->n != 0))
+		return error_set(-EINVAL, "hint.keys and hint.n: KVTIER_HINT_KEYS has them, and no "
+					  "other scope");
+	if (h->scope == KVTIER_HINT_SESSION && h->session == 0)
+		return error_set(-EINVAL, "hint.session is 0, which is no session");
+	if (h->priority < -100 || h->priority > 100)
+		return error_set(-EINVAL, "hint.priority is %d, must be in -100..100", h->priority);
+	if (h->reserved)
+		return error_set(-EINVAL, "hint.reserved is %u, must be 0", h->reserved);
+	return 0;
+}
+
+int kvtier_hint(struct kvtier_space *space, const struct kvtier_hint *hint, uint64_t *ret_op)
+{
+	static const struct kvtier_key none; /* of a session or revision: not looked at */
+	struct kvtier_op_options options = { .size = sizeof(options) };
+	struct request r = { .space = space, .kind = WIRE_OP_HINT };
+	int rc = error_struct_in(&r.hint, sizeof(r.hint), hint, "hint");
+
+	if (!rc)
+		rc = hint_check(&r.hint);
+	if (rc)
+		return rc;
+	options.timeout_ms = r.hint.timeout_ms;
+	options.session = r.hint.session;
+	options.turn = r.hint.turn;
+	options.ttl_s = r.hint.ttl_s;
+	options.priority = r.hint.priority;
+	r.keys = r.hint.keys ? r.hint.keys : &none;
+	return submit(&r, r.hint.keys ? r.hint.n : 1, &options, ret_op);
 }
 
 /* Asks for the op's end. 0: asked, or nothing to ask; -EAGAIN: ring full. */

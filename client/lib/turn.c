@@ -27,6 +27,8 @@ static int32_t best_status(const struct op *op)
 {
 	if (op->hints.op == WIRE_OP_STORE)
 		return KVTIER_BLOCK_PRESENT;
+	if (op->hints.op == WIRE_OP_HINT)
+		return WIRE_HINT_DEFERRED;
 	return op->staged && staged_encoded(op->space->staged) ? WIRE_BLOCK_RAW : KVTIER_BLOCK_OK;
 }
 
@@ -50,6 +52,8 @@ static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wi
 		if (status == -EFAULT && !op->staged)
 			populate_forget(op->space->populate, link->pages[op->first + i]);
 	}
+	if (op->hints.op == WIRE_OP_HINT)
+		memcpy(op->answers, cqe->answers, sizeof(op->answers));
 	arena_give(&link->arena, op->first);
 	link->in_flight--;
 	op->wire_id = 0;

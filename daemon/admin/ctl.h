@@ -21,7 +21,7 @@ struct ctl;
 
 enum {
 	CTL_MAX_REQUEST = 512, /* bytes; also at most CTL_MAX_WORDS words */
-	CTL_MAX_WORDS = 8,
+	CTL_MAX_WORDS = 18,
 	CTL_MAX_REPLY = 60 * 1024, /* bytes of a packet */
 	CTL_MAX_CONNECTIONS = 8,
 	/* to ask, and again to take the whole reply; then the connection is cut */

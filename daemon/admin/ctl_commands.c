@@ -15,6 +15,7 @@
 
 #include "daemon/store/beside.h"
 #include "daemon/front/server.h"
+#include "daemon/store/hints.h"
 #include "daemon/store/tally.h"
 #include "daemon/base/log.h"
 
@@ -73,6 +74,14 @@ void ctl_age(struct json *json, const char *name, uint64_t seconds)
 {
 	if (seconds != LIST_NONE)
 		json_number(json, name, seconds);
+}
+
+void ctl_ratio(struct json *json, const char *name, double ratio)
+{
+	if (ratio < 0)
+		return;
+	json_member(json, name);
+	json_print(json, "%.6f", ratio);
 }
 
 /* The ways in which its pages are reached, '+' between. */
@@ -185,6 +194,24 @@ static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
 					       variant) *
 			 space->variant_bytes[variant];
 	return bytes;
+}
+
+/* What a hint on its revision has made of it. */
+static const char *space_hinted(const struct kvtierd *d, const struct space *space)
+{
+	static const char *const names[] = {
+		[HINT_USUAL] = "", [HINT_DEMOTED] = "demoted", [HINT_RETIRED] = "retired"
+	};
+
+	return d->store.hints ?
+		       names[tally_standing(blocks_tally(d->store.blocks), space->number)] :
+		       "";
+}
+
+/* Of its tenant. */
+static uint64_t kept_bytes(const struct kvtierd *d, const struct space *space)
+{
+	return d->store.hints ? hints_kept_bytes(d->store.hints, space) : 0;
 }
 
 static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)

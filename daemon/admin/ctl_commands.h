@@ -3,7 +3,7 @@
  * ctl_commands.h - the commands of the admin socket: each writes its reply piece by piece, a packet
  * a turn of the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c; the commands
  * that read and write NVMe, and so take their time, in ctl_nvme.c; those about Redis in
- * ctl_redis.c.
+ * ctl_redis.c; hint is in ctl_hint.c.
  *
  * Life of a request: start; if that gave 0: next, again and again; then end, once, when the last
  * packet was made or the asker is gone, whichever comes first.
@@ -14,6 +14,7 @@
 #include "ctl.h"
 #include "daemon/base/json.h"
 #include "daemon/kvtierd.h"
+#include "daemon/store/hint_policy.h"
 
 enum ctl_progress {
 	CTL_LATER, /* nothing to send yet; the command has work to do: ask again next turn */
@@ -48,6 +49,8 @@ struct ctl_request {
 	uint32_t position; /* of the next row */
 	uint32_t rows;     /* written */
 	uint64_t wanted_bytes, freed_bytes;
+	struct hint hint;
+	uint32_t answers[WIRE_HINT_ANSWERS];
 	bool of_gpus; /* evict: from the memory of GPUs, not from host memory */
 	struct mover_counts evicted;
 	/* of what others do; they are told to stop in end() */
@@ -73,7 +76,9 @@ typedef bool ctl_row_fn(struct kvtierd *d, uint32_t position, struct json *json,
 #define CTL_BYTES(json, name, value)   json_number(json, #name, value)
 #define CTL_WAIT_MS(json, name, value) json_number(json, #name, value)
 #define CTL_AGE(json, name, value)     ctl_age(json, #name, value)
+#define CTL_RATIO(json, name, value)   ctl_ratio(json, #name, value)
 void ctl_age(struct json *json, const char *name, uint64_t seconds);
+void ctl_ratio(struct json *json, const char *name, double ratio);
 /* The rows that fit into one packet, each whole; a command's next(). */
 enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json,
 			   const char *name, ctl_row_fn *row);

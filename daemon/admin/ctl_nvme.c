@@ -130,16 +130,19 @@ enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, st
 	}
 	if (!report.done)
 		return not_yet(d, request, json, report.walked_blocks, report.total_blocks);
-	log_info("verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad%s",
-		 report.checked_blocks, report.bad_blocks,
-		 report.bad_blocks > 0 && request->repair ? ", dropped" : "");
+	log_info("verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad, %" PRIu64
+		 " dropped",
+		 report.checked_blocks, report.bad_blocks, report.dropped_blocks);
 	json_print(json,
 		   "%s],\"checked_blocks\":%" PRIu64 ",\"checked_bytes\":%" PRIu64
 		   ",\"skipped_blocks\":%" PRIu64 ",\"bad_blocks\":%" PRIu64
-		   ",\"dropped\":%s,\"ms\":%" PRIu64 "}\n",
+		   ",\"dropped_blocks\":%" PRIu64 ",\"dropped\":%s,\"ms\":%" PRIu64 "}\n",
 		   request->rows == 0 ? "{\"bad\":[" : "", report.checked_blocks,
 		   report.checked_bytes, report.skipped_blocks, report.bad_blocks,
-		   request->repair ? "true" : "false", elapsed_ms(d, request));
+		   report.dropped_blocks,
+		   report.bad_blocks > 0 && report.dropped_blocks == report.bad_blocks ? "true" :
+											 "false",
+		   elapsed_ms(d, request));
 	return CTL_LAST;
 }
 

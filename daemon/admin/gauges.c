@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tiers/host/host.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
 #include "daemon/store/admit.h"
 #include "daemon/kvtierd.h"
+#include "daemon/store/hints.h"
 #include "daemon/nvme/nvme_up.h"
 
 /* The default store could not be made or opened, as against: it is there and fails. */
@@ -231,6 +233,7 @@ void gauges_sync(struct kvtierd *d)
 	const struct tier *host = store_host(&d->store);
 
 	tier_gauges(d);
+	stats_health_set(d->stats, STATS_HEALTH_NUMA, host_astray_bytes(host) > 0);
 	stats_set(&v->tiers_host_evicted_blocks_total, d->store.mover.counts.evicted_blocks);
 	stats_set(&v->tiers_host_demoted_blocks_total, d->store.mover.counts.demoted_blocks);
 	stats_set(&v->tiers_host_moved_blocks_total, d->store.mover.counts.moved_blocks);
@@ -238,6 +241,7 @@ void gauges_sync(struct kvtierd *d)
 	stats_set(&v->index_bytes, index_memory(d->store.index));
 	stats_set(&v->index_crowded_blocks_total, index_crowded(d->store.index));
 	space_gauges(d);
+	hints_gauges(d->store.hints);
 	op_gauges(d->stats);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, nvme_up_starting(d));

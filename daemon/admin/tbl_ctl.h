@@ -8,6 +8,8 @@
  * where   local: kvtierctl answers by itself; admin: the daemon answers at once, through ctl.c;
  *         waits: the daemon answers when its work is done, and tells meanwhile how far it is
  */
+#include "client/tbl_hints.h"
+
 CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--list]",
     "A page for people: what was loaded and stored since the daemon's start, how fast, and from "
     "which tier; how full the tiers are; what is wrong. P50 and P99 are times of ops that had a "
@@ -34,7 +36,10 @@ CTL(clients, admin, "[--json]",
 CTL(spaces, admin, "[--json]",
     "Spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has the "
     "space open. idle: no engine has it open. unknown: it was found on NVMe, and no engine has "
-    "opened it since. going: it is being removed with its blocks, to make room for another space.",
+    "opened it since. going: it is being removed with its blocks, to make room for another space. "
+    "RAW: blocks that fp8 could not hold. ERROR: how far values come back from what was stored, "
+    "RMS, of a sample: a block a second at most, of engines whose pages the CPU reads. "
+    "HINTED: its blocks are the first to leave memory (demoted), or to go at all (retired).",
     "kvtierctl spaces --json")
 CTL(disks, admin, "[--json]",
     "The paths of the NVMe tier: state and why, size, what is in use, errors.", "kvtierctl disks")
@@ -60,6 +65,17 @@ CTL(trace, admin, "[--json]",
     "FROM: where a block's bytes come from. STATUS of a block that is done: ok, present (it was "
     "stored before) or an error.",
     "kvtierctl trace")
+CTL(hint, admin,
+    "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "
+    "[--priority P] [--json]",
+    "Says what becomes of blocks, as engines do by kvtier_hint(). On a session; on all spaces with "
+    "this model, as `kvtierctl spaces` names it; or on one block. Actions:" HINT_ACTIONS_TEXT
+    " To prefetch is left to engines. Of --model, release, superseded and ended make all its "
+    "blocks the first to go, at once, however many there are; retain, or an engine that opens the "
+    "model again, ends that. --ttl in seconds; not given: [hints] max_ttl. --priority -100 to 100. "
+    "--turn: only blocks of that turn or later. Answers, one for each block:" HINT_ANSWERS_TEXT
+    " Exit status 1: all were rejected or missing.",
+    "kvtierctl hint superseded --model llama-3.1-8b@0e9e39f")
 CTL(evict, admin, "--all | --bytes N [--tier host|gpu] [--json]",
     "Drops the least recently used blocks from host memory: with --all every block that is not in "
     "use, with --bytes about N bytes (K M G T) of them. Copies on NVMe stay. --tier gpu: drops the "
@@ -77,8 +93,9 @@ CTL(purge, waits, "--tenant NAME [--json]",
 CTL(verify, waits, "[--scrub] [--json]",
     "Reads all blocks back from memory, NVMe and the memory of GPUs, and compares their checksums. "
     "Bad blocks are listed by key and segment; --scrub also drops them. DISK of a GPU's image is "
-    "the GPU's number; a bad one is always dropped, since it is no block's last copy. Exit status "
-    "1: there were bad blocks, or no block could be checked.",
+    "the GPU's number; a bad one is always dropped, since it is no block's last copy. DROPPED says "
+    "so of each; in the sum \"dropped\" is true if all that were bad went. Exit status 1: there "
+    "were bad blocks, or no block could be checked.",
     "kvtierctl verify --scrub")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "

@@ -10,7 +10,8 @@
  * title   of the column in kvtierctl's table; "": only in the JSON
  * name    in the JSON object; once shipped, it keeps its meaning
  * KIND    TEXT, BOOL, HEX (bytes), or a number: NUMBER, BYTES, AGE (seconds; LIST_NONE: the JSON
- *         object lacks it, the table's cell is empty), WAIT_MS (0: it waits for nothing)
+ *         object lacks it, the table's cell is empty), WAIT_MS (0: it waits for nothing),
+ *         RATIO (a double, in the table in per cent; < 0: it is absent, as an AGE)
  * value   what the daemon writes: an expression of `row` (the list's struct), `d` and `position`
  */
 #ifndef CLIENTS_COLUMN
@@ -77,6 +78,8 @@ SPACES_COLUMN("", opaque_bytes, NUMBER, row->geometry.opaque_bytes)
 SPACES_COLUMN("LOGICAL", logical_bytes, BYTES, row->shape.logical_bytes)
 SPACES_COLUMN("IMAGE", image_bytes, BYTES, row->shape.image_bytes)
 SPACES_COLUMN("STATE", state, TEXT, space_state(row))
+SPACES_COLUMN("HINTED", hinted, TEXT, space_hinted(d, row))
+SPACES_COLUMN("", tenant_kept_bytes, BYTES, kept_bytes(d, row))
 SPACES_COLUMN("OPEN", opened, NUMBER, row->opened)
 SPACES_COLUMN("IDLE", idle_s, AGE, space_idle_s(d, row))
 SPACES_COLUMN("BLOCKS", blocks, NUMBER, space_blocks(d, row))
@@ -84,6 +87,7 @@ SPACES_COLUMN("BYTES", bytes, BYTES, space_bytes(d, row))
 SPACES_COLUMN("STORED", stored_blocks, NUMBER, row->stored_blocks)
 SPACES_COLUMN("LOADED", loaded_blocks, NUMBER, row->loaded_blocks)
 SPACES_COLUMN("RAW", raw_blocks, NUMBER, row->raw_blocks)
+SPACES_COLUMN("ERROR", relative_error, RATIO, space_error(row))
 
 DISKS_COLUMN("", disk, NUMBER, position)
 DISKS_COLUMN("PATH", path, TEXT, row->path)
@@ -173,6 +177,7 @@ TRACE_COLUMN("STATUS", status, TEXT, status_text(row))
 BAD_COLUMN("TIER", tier, TEXT, tier_name(row->tier))
 BAD_COLUMN("DISK", disk, NUMBER, row->disk)
 BAD_COLUMN("SEGMENT", segment, NUMBER, row->segment)
+BAD_COLUMN("DROPPED", dropped, BOOL, row->dropped)
 BAD_COLUMN("TENANT", tenant, TEXT, tenant_of(d, row->space))
 BAD_COLUMN("SPACE", space, NUMBER, row->space)
 BAD_COLUMN("KEY", key, HEX, row->key)

@@ -149,22 +149,28 @@ static void fail_value(struct reader *r, unsigned line, const struct config_row 
 
 	fail(r, line, "[%s] %s: \"%s\" %s; allowed: %s%s", row->section, row->key,
 	     log_escape(value, shown, sizeof(shown)), why, config_range(row, range, sizeof(range)),
-	     row->type == CONFIG_TYPE_BYTES ?
+	     row->type == CONFIG_TYPE_BYTES || row->type == CONFIG_TYPE_NODES ?
 		     " (units K M G T or KiB MiB GiB TiB, powers of 1024)" :
 		     "");
 }
 
 /* Lists may have lines of their own for each item. */
-static bool is_list(const struct config_row *row)
+static bool is_list(const struct reader *r, size_t i)
 {
+	const struct config_row *row = &config_rows[i];
+	const void *field = (const char *)r->config + row->offset;
+
 	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
-	       row->type == CONFIG_TYPE_HOSTS;
+	       row->type == CONFIG_TYPE_HOSTS ||
+	       (row->type == CONFIG_TYPE_NODES && ((const struct config_nodes *)field)->n > 0);
 }
 
 /* The value of one line, or, of a list, one more. */
 static int take_value(struct reader *r, size_t i, const char *value, char *why, size_t n)
 {
-	const char *between = config_rows[i].type == CONFIG_TYPE_PATHS ? ":" : " ";
+	const char *between = config_rows[i].type == CONFIG_TYPE_PATHS ? ":" :
+			      config_rows[i].type == CONFIG_TYPE_NODES ? "," :
+									 " ";
 	char joined[2 * CONFIG_ENDPOINTS_BYTES];
 
 	if (r->line_of[i] == 0)
@@ -195,7 +201,7 @@ static int handle(void *user, const char *section, const char *key, const char *
 		fail_key(r, section, key);
 		return 0;
 	}
-	if (r->line_of[i] != 0 && !is_list(&config_rows[i])) {
+	if (r->line_of[i] != 0 && !is_list(r, i)) {
 		fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key,
 		     r->line_of[i]);
 		return 0;
@@ -339,15 +345,27 @@ static void check_redis(struct reader *r)
 		     config_rows[i].key, fault);
 }
 
+/* What has to hold a slab: each node's share. */
+static uint64_t least_share(const struct config_nodes *nodes)
+{
+	uint64_t ret = nodes->bytes;
+
+	for (uint32_t i = 0; i < nodes->n; i++)
+		if (nodes->nodes[i].bytes < ret)
+			ret = nodes->nodes[i].bytes;
+	return ret;
+}
+
 /* What one value alone cannot tell. */
 static void check_together(struct reader *r)
 {
 	struct config *c = r->config;
 	const uint64_t unit = c->host_huge_pages == CONFIG_HUGE_2M ? 2u << 20 : 4096;
+	const uint64_t share = least_share(&c->host_bytes);
 
-	if (r->line_of[CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > c->host_bytes)
-		c->host_slab_bytes = c->host_bytes / unit * unit;
-	if (c->host_bytes < unit)
+	if (r->line_of[CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > share)
+		c->host_slab_bytes = share / unit * unit;
+	if (share < unit)
 		fail_check(r, CONFIG_ROW_host_bytes,
 			   "is less than one huge page of 2M ([host] huge_pages = 2m)");
 	else if (c->host_slab_bytes % unit != 0)
@@ -355,8 +373,10 @@ static void check_together(struct reader *r)
 			   unit == 4096 ?
 				   "is not a multiple of 4096" :
 				   "is not a multiple of 2M, as [host] huge_pages = 2m needs");
-	else if (c->host_slab_bytes > c->host_bytes)
-		fail_check(r, CONFIG_ROW_host_slab_bytes, "is more than [host] bytes");
+	else if (c->host_slab_bytes > share)
+		fail_check(r, CONFIG_ROW_host_slab_bytes,
+			   c->host_bytes.n ? "is more than [host] bytes of a node" :
+					     "is more than [host] bytes");
 	else if (!power_of_two(c->socket_ring_entries))
 		fail_check(r, CONFIG_ROW_socket_ring_entries, "is not a power of two");
 	else if (!power_of_two(c->socket_arena_blocks))

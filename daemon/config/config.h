@@ -8,8 +8,9 @@
  *
  *	BYTES   64M, 64MiB, 64 MiB: K M G T, powers of 1024; a bare number is bytes; auto, where the
  *		row's unit says so: CONFIG_AUTO                                   uint64_t
+ *	NODES   the same, or 0:8G,1:4G: of each NUMA node, in lines of their own, too
+ *		                                                       struct config_nodes
  *	COUNT   a decimal number                                                        uint32_t
- *	INT     the same, with a sign                                                   int32_t
  *	US      50us, 2ms, 1s, or a bare number of microseconds; -1 where allowed       int32_t
  *	SECONDS 30s, 5m, 12h, 7d, or a bare number of seconds                           uint32_t
  *	BOOL    yes no true false                                                       bool
@@ -41,10 +42,21 @@ enum {
 	CONFIG_ENDPOINTS_MAX = 16,
 	CONFIG_ENDPOINTS_BYTES = CONFIG_ENDPOINT_BYTES * CONFIG_ENDPOINTS_MAX,
 	CONFIG_HOSTS_BYTES = 2048,
+	CONFIG_NODES_MAX = 16,
+	CONFIG_NODE_MOST = 1023,
 };
 
-/* BYTES: auto */
+/* BYTES, NODES: auto */
 #define CONFIG_AUTO UINT64_MAX
+
+struct config_nodes {
+	uint64_t bytes; /* all together; CONFIG_AUTO */
+	uint32_t n;     /* 0: no node is named */
+	struct config_node {
+		uint32_t node;
+		uint64_t bytes;
+	} nodes[CONFIG_NODES_MAX];
+};
 
 /* Names for the choices that code compares with; their order is that of tbl_config.h. */
 enum config_huge_pages { CONFIG_HUGE_NO, CONFIG_HUGE_THP, CONFIG_HUGE_2M };
@@ -65,8 +77,8 @@ enum config_kernels {
 };
 
 #define CONFIG_FIELD_BYTES(name)     uint64_t name;
+#define CONFIG_FIELD_NODES(name)     struct config_nodes name;
 #define CONFIG_FIELD_COUNT(name)     uint32_t name;
-#define CONFIG_FIELD_INT(name)       int32_t name;
 #define CONFIG_FIELD_US(name)        int32_t name;
 #define CONFIG_FIELD_SECONDS(name)   uint32_t name;
 #define CONFIG_FIELD_BOOL(name)      bool name;

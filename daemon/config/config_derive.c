@@ -2,6 +2,7 @@
 /* config_derive.c - see config_derive.h. */
 #include "config_derive.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -100,6 +101,25 @@ static int too_long(char *text, size_t n, const char *path, const char *key)
 		 "something shorter",
 		 path, (int)CONFIG_SUN_PATH_MAX, key);
 	return -ENAMETOOLONG;
+}
+
+static_assert((int)TIER_MAX_NODES == (int)CONFIG_NODES_MAX && TIER_BYTES_AUTO == CONFIG_AUTO,
+	      "the same limits");
+
+void config_host(const struct config *config, struct tier_conf *ret)
+{
+	*ret = (struct tier_conf){
+		.bytes = config->host_bytes.bytes,
+		.slab_bytes = config->host_slab_bytes,
+		.huge_pages = config->host_huge_pages,
+		.lock = config->host_lock,
+		.prefault_threads = config->host_prefault_threads,
+		.n_nodes = config->host_bytes.n,
+	};
+	for (uint32_t i = 0; i < ret->n_nodes; i++)
+		ret->nodes[i] =
+			(struct tier_node){ .node = (int32_t)config->host_bytes.nodes[i].node,
+					    .bytes = config->host_bytes.nodes[i].bytes };
 }
 
 uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes)

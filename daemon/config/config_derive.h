@@ -9,12 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tiers/tier.h"
 #include "config.h"
 
 /* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on
  * disk. -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
 int config_derive(struct config *config, char *text, size_t n);
 
+/* [host], as its tier wants it. */
+void config_host(const struct config *config, struct tier_conf *ret);
 /* [index] max_blocks; if that is 0, what such a host tier and the NVMe tier may hold. */
 uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes);
 

@@ -26,6 +26,12 @@ static void print_list(const struct config_row *row, const char *list, FILE *out
 		fprintf(out, "%s = %s\n", row->key, item);
 }
 
+static void print_nodes(const struct config_row *row, const char *list, FILE *out)
+{
+	for (const char *item = list; item; item = strchr(item, ',') ? strchr(item, ',') + 1 : NULL)
+		fprintf(out, "%s = %.*s\n", row->key, (int)strcspn(item, ","), item);
+}
+
 void config_print(const struct config *config, FILE *out)
 {
 	char value[CONFIG_ENDPOINTS_BYTES];
@@ -39,6 +45,8 @@ void config_print(const struct config *config, FILE *out)
 		if (row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
 		    row->type == CONFIG_TYPE_HOSTS)
 			print_list(row, value, out);
+		else if (row->type == CONFIG_TYPE_NODES)
+			print_nodes(row, value, out);
 		else
 			fprintf(out, "%s = %s\n", row->key, value);
 	}

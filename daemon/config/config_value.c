@@ -46,6 +46,7 @@ static const struct suffix *suffixes_of(enum config_type type)
 {
 	switch (type) {
 	case CONFIG_TYPE_BYTES:
+	case CONFIG_TYPE_NODES:
 		return suffixes_bytes;
 	case CONFIG_TYPE_US:
 		return suffixes_us;
@@ -210,7 +211,8 @@ static int value_paths(const struct config_row *row, const char *text, char *fie
 /* BYTES may be auto where the row's unit has a second word. */
 static bool may_be_auto(const struct config_row *row)
 {
-	return row->type == CONFIG_TYPE_BYTES && strchr(row->unit, '|') != NULL;
+	return (row->type == CONFIG_TYPE_BYTES || row->type == CONFIG_TYPE_NODES) &&
+	       strchr(row->unit, '|') != NULL;
 }
 
 static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why,
@@ -236,6 +238,69 @@ static int value_number(const struct config_row *row, const char *text, int64_t 
 	return r;
 }
 
+/* "1:4G", one item of several. */
+static int value_node(const struct config_row *row, char *item, struct config_nodes *nodes,
+		      char *why, size_t n)
+{
+	struct config_node *last = &nodes->nodes[nodes->n];
+	char *bytes = strchr(item, ':');
+	int64_t node = 0, number = 0;
+	int r;
+
+	snprintf(why, n, "has an item that is no NODE:BYTES, with a node of 0 to %d",
+		 (int)CONFIG_NODE_MOST);
+	if (!bytes)
+		return -EINVAL;
+	*bytes++ = '\0';
+	if (parse_number(item, suffixes_none, 10, &node, (char[64]){ "" }, 64) || node < 0 ||
+	    node > CONFIG_NODE_MOST)
+		return -EINVAL;
+	r = value_number(row, bytes, &number, why, n);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < nodes->n; i++)
+		if (nodes->nodes[i].node == (uint32_t)node) {
+			snprintf(why, n, "has node %u twice", (unsigned)node);
+			return -EINVAL;
+		}
+	if (nodes->n == CONFIG_NODES_MAX || (uint64_t)number == CONFIG_AUTO ||
+	    (int64_t)nodes->bytes + number > row->max) {
+		snprintf(why, n, "%s",
+			 nodes->n == CONFIG_NODES_MAX ? "has more than 16 nodes" :
+							"is out of range");
+		return -EINVAL;
+	}
+	last->node = (uint32_t)node;
+	last->bytes = (uint64_t)number;
+	nodes->n++;
+	nodes->bytes += (uint64_t)number;
+	return 0;
+}
+
+static int value_nodes(const struct config_row *row, const char *text, struct config_nodes *ret,
+		       char *why, size_t n)
+{
+	char copy[512], *rest = copy, *item;
+	struct config_nodes nodes;
+	int64_t number = 0;
+	int r = 0;
+
+	memset(&nodes, 0, sizeof(nodes));
+	if (!strpbrk(text, ":,")) {
+		r = value_number(row, text, &number, why, n);
+		nodes.bytes = (uint64_t)number;
+	} else if (snprintf(copy, sizeof(copy), "%s", text) >= (int)sizeof(copy)) {
+		snprintf(why, n, "is longer than 511 bytes");
+		r = -EINVAL;
+	} else {
+		while (r == 0 && (item = strsep(&rest, ",")) != NULL)
+			r = value_node(row, item + strspn(item, " \t"), &nodes, why, n);
+	}
+	if (r == 0)
+		memcpy(ret, &nodes, sizeof(nodes));
+	return r;
+}
+
 int config_value(const struct config_row *row, const char *text, struct config *config, char *why,
 		 size_t n)
 {
@@ -253,6 +318,8 @@ int config_value(const struct config_row *row, const char *text, struct config *
 		return config_endpoints_value(text, field, why, n);
 	case CONFIG_TYPE_HOSTS:
 		return config_hosts_value(text, field, why, n);
+	case CONFIG_TYPE_NODES:
+		return value_nodes(row, text, field, why, n);
 	case CONFIG_TYPE_BOOL:
 		snprintf(why, n, "is neither yes nor no");
 		return parse_bool(text, field);
@@ -265,7 +332,6 @@ int config_value(const struct config_row *row, const char *text, struct config *
 	case CONFIG_TYPE_BYTES:
 		*(uint64_t *)field = (uint64_t)number;
 		break;
-	case CONFIG_TYPE_INT:
 	case CONFIG_TYPE_US:
 		*(int32_t *)field = (int32_t)number;
 		break;
@@ -293,15 +359,35 @@ static char *bytes_text(uint64_t bytes, char *ret, size_t n)
 	return ret;
 }
 
+/* "8G", or "0:8G,1:4G". */
+static char *nodes_text(const struct config_nodes *nodes, char *ret, size_t n)
+{
+	char bytes[32];
+	size_t used = 0;
+
+	if (nodes->n == 0)
+		return bytes_text(nodes->bytes, ret, n);
+	for (uint32_t i = 0; i < nodes->n && used < n; i++)
+		used += (size_t)snprintf(ret + used, n - used, "%s%" PRIu32 ":%s", i ? "," : "",
+					 nodes->nodes[i].node,
+					 bytes_text(nodes->nodes[i].bytes, bytes, sizeof(bytes)));
+	return ret;
+}
+
 char *config_range(const struct config_row *row, char *ret, size_t n)
 {
 	char low[32], high[32];
 
 	switch (row->type) {
 	case CONFIG_TYPE_BYTES:
-		snprintf(ret, n, "%s to %s%s", bytes_text((uint64_t)row->min, low, sizeof(low)),
+	case CONFIG_TYPE_NODES:
+		snprintf(ret, n, "%s to %s%s%s", bytes_text((uint64_t)row->min, low, sizeof(low)),
 			 bytes_text((uint64_t)row->max, high, sizeof(high)),
-			 may_be_auto(row) ? ", or auto" : "");
+			 may_be_auto(row) ? ", or auto" : "",
+			 row->type == CONFIG_TYPE_NODES ?
+				 ", or NODE:BYTES of at most 16 nodes, ',' between or a line for "
+				 "each" :
+				 "");
 		break;
 	case CONFIG_TYPE_BOOL:
 	case CONFIG_TYPE_ENUM:
@@ -347,6 +433,8 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 	switch (row->type) {
 	case CONFIG_TYPE_BYTES:
 		return bytes_text(*(const uint64_t *)field, ret, n);
+	case CONFIG_TYPE_NODES:
+		return nodes_text(field, ret, n);
 	case CONFIG_TYPE_BOOL:
 		snprintf(ret, n, "%s", *(const bool *)field ? "yes" : "no");
 		break;
@@ -363,7 +451,6 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 	case CONFIG_TYPE_MODE:
 		snprintf(ret, n, "%04o", *(const uint32_t *)field);
 		break;
-	case CONFIG_TYPE_INT:
 	case CONFIG_TYPE_US:
 		snprintf(ret, n, "%" PRId32, *(const int32_t *)field);
 		break;

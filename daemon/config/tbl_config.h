@@ -56,9 +56,13 @@ CONFIG(admin, path, PATH, "", 0, 107, "path",
        "own user are answered, whatever the mode.")
 CONFIG(admin, mode, MODE, "0600", 0, 0777, "octal", "Permissions of the admin socket.")
 
-CONFIG(host, bytes, BYTES, "1G", 64LL << 10, 64LL << 40, "bytes",
+CONFIG(host, bytes, NODES, "1G", 64LL << 10, 64LL << 40, "bytes|auto",
        "Memory for blocks, reserved and touched at start. The default is for a trial: give what "
-       "the engines leave.")
+       "the engines leave. 0:8G,1:4G: so much of each of these NUMA nodes, and of no other one. "
+       "Without nodes it is spread over the nodes of this machine's GPUs, for each GPU as much; "
+       "where there is no GPU, or its node is not known, over all nodes that the process may use. "
+       "auto: a quarter of what the machine has available, spread likewise. A GPU's blocks take "
+       "slots on its own node while some are free there.")
 CONFIG(host, slab_bytes, BYTES, "64M", 64LL << 10, 1LL << 30, "bytes",
        "Memory goes to blocks of one size in slabs of so many bytes, and no block can be larger "
        "than a slab. A multiple of 4096; with huge_pages = 2m a multiple of 2M. Not given: no "
@@ -66,9 +70,6 @@ CONFIG(host, slab_bytes, BYTES, "64M", 64LL << 10, 1LL << 30, "bytes",
 CONFIG(host, huge_pages, ENUM, "thp", 0, 2, "no|thp|2m",
        "no: pages of 4 KiB. thp: transparent huge pages, where the kernel has some. 2m: reserved "
        "huge pages (sysctl vm.nr_hugepages); kvtierd does not start without enough of them.")
-CONFIG(host, numa_node, INT, "-1", -1, 1023, "node",
-       "NUMA node of the memory. -1: the nodes of this machine's GPUs, for each GPU as much. Where "
-       "there is no GPU, or its node is not known: all nodes that the process may use.")
 CONFIG(host, lock, BOOL, "no", 0, 1, "yes|no",
        "Whether the memory is kept from being swapped out. This needs a memlock limit (ulimit -l, "
        "LimitMEMLOCK=) of bytes or more.")
@@ -212,6 +213,17 @@ CONFIG(gpu, engine_bytes, BYTES, "256M", 2LL << 20, 1LL << 40, "bytes",
        "Memory of each GPU that clients in engine mode are lent, all together; each space takes "
        "what its client asks for (options.staging_bytes), in units of 2 MiB. A space for which "
        "too little is left is served as with mode = daemon.")
+
+CONFIG(hints, share_percent, COUNT, "25", 0, 75, "percent",
+       "Of host memory: what a tenant may retain and pin, by hints of its engines. What is more is "
+       "clipped. All tenants together keep three quarters at most.")
+CONFIG(hints, max_ttl, SECONDS, "86400", 1, 31536000, "s",
+       "A ttl of a hint is at most so long; blocks that are retained or pinned without a ttl stay "
+       "so for this time.")
+CONFIG(hints, max_blocks, COUNT, "262144", 64, 16777216, "blocks",
+       "Blocks that are retained, pinned, in a session or have a ttl, at once, 48 bytes each, "
+       "touched as used. Of more than that a hint is clipped. A sixteenth of it is the most "
+       "sessions at once.")
 
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that kvtierd can know at once, in memory and on NVMe; each takes 96 bytes at most, "

@@ -110,7 +110,7 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 	CUresult result;
 	const char *call = "cuDeviceGet";
 
-	*ret = (struct cuda_found){ .device = -1 };
+	*ret = (struct cuda_found){ .device = -1, .numa_node = -1 };
 	result = api->cuDeviceGet(&ret->device, ordinal);
 	if (result == CUDA_SUCCESS) {
 		call = "cuDeviceGetUuid";
@@ -127,6 +127,9 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 	ret->major = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 	ret->minor = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 	ret->mps = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+	if (api->cuDeviceGetAttribute(&ret->numa_node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
+				      ret->device) != CUDA_SUCCESS)
+		ret->numa_node = -1; /* an older driver */
 	if (10 * ret->major + ret->minor < CAPABILITY_MIN)
 		snprintf(ret->why, sizeof(ret->why),
 			 "its compute capability is %d.%d; kvtierd's kernels need %d.%d or later",

@@ -23,9 +23,10 @@ struct cuda_found {
 	CUdevice device;
 	uint8_t uuid[WIRE_UUID_BYTES];
 	char name[64];
-	int major, minor; /* compute capability */
-	bool mps;         /* this process is a client of MPS */
-	char why[160];    /* kvtierd cannot use it; "": it can */
+	int major, minor;  /* compute capability */
+	int32_t numa_node; /* of the host, nearest to it; -1: the driver does not say */
+	bool mps;          /* this process is a client of MPS */
+	char why[160];     /* kvtierd cannot use it; "": it can */
 };
 
 struct cuda_driver {

@@ -354,6 +354,7 @@ int device_cuda_open(const struct cuda_driver *driver, const struct cuda_found *
 	g->base.depth = conf->depth;
 	g->base.own_depth = DEVICE_FETCHES;
 	g->base.driver = (uint32_t)driver->version;
+	g->base.numa_node = found->numa_node;
 	memcpy(g->base.uuid, found->uuid, sizeof(g->base.uuid));
 	mails_clear(&g->gathered);
 	g->watch.ready = on_ended;

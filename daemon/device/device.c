@@ -21,6 +21,7 @@ int device_open_kind(const struct device_ops *ops, const struct device_conf *con
 	if (r == 0) {
 		(*ret)->depth = conf->depth;
 		(*ret)->own_depth = conf->own_depth;
+		(*ret)->numa_node = -1;
 	}
 	return r;
 }

@@ -206,6 +206,7 @@ struct device_job {
 	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
 	const uint32_t *given_up;
 	uint32_t cancelled; /* set by device_cancel(): -ECANCELED. The owner clears it */
+	bool measure;       /* ENCODE: `error` is wished for; a device may not have it */
 	/* out */
 	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set or
 	 * the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces; -EFAULT: its client
@@ -214,6 +215,7 @@ struct device_job {
 	int status;
 	uint8_t out_codec_k, out_codec_v; /* of the image encoded or decoded */
 	bool kept;                        /* scales and payload lie at keep.address, all of them */
+	struct codec_error error;         /* the owner zeroes it */
 	/* private to device.c and the implementation */
 	struct device *device;
 	struct work work;
@@ -300,6 +302,8 @@ struct device {
 	struct loop *loop;
 	uint8_t uuid[WIRE_UUID_BYTES]; /* 0: the CPU */
 	uint32_t unit;                 /* of the GPU tier: its number among the GPUs; or no GPU */
+	int32_t numa_node;             /* nearest to its memory; -1: not known, or the CPU */
+	uint8_t near;                  /* the unit of the host tier there (tier.h): main.c's */
 	uint32_t driver;               /* the version of its driver, as that counts; 0: none */
 	bool guarded;                  /* the kernel watches regions for holes (guard.h) */
 	bool layered;                  /* it takes order.given */

@@ -7,6 +7,9 @@
 #include <errno.h>
 #include <string.h>
 
+/* of the page, to measure an image by: a piece as long as others, though it is plain C */
+enum { MEASURED_BYTES = 8 << 10 };
+
 void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,
 		      struct device_job *job)
 {
@@ -83,6 +86,15 @@ static int begin_encode(struct device_run *run)
 					  job->image);
 }
 
+/* An image that is whole is measured in a piece of its own. */
+static int measure_later(struct device_run *run, int r)
+{
+	if (r || run->job->kind != DEVICE_ENCODE || !run->job->measure)
+		return r;
+	run->stage = RUN_MEASURE;
+	return CODEC_MORE;
+}
+
 /* The next bytes, as many as a piece of an image has. */
 static int copy_piece(struct device_run *run)
 {
@@ -115,9 +127,14 @@ int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 		r = job->kind == DEVICE_ENCODE ? begin_encode(run) : begin_image(run);
 	if (r)
 		return r;
+	if (run->stage == RUN_MEASURE) {
+		codec_error(&job->layout->pages, job->page, job->image, MEASURED_BYTES,
+			    &job->error);
+		return 0;
+	}
 	r = run->kernels->step(&run->codec, CODEC_PIECE_BYTES, scratch);
 	if (r || run->stage != RUN_VERIFY || job->kind == DEVICE_VERIFY)
-		return r;
+		return measure_later(run, r);
 	r = begin_decode(run);
 	return r ? r : CODEC_MORE;
 }

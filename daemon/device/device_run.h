@@ -4,7 +4,7 @@
  * may go on in another one (device_run_leave() before).
  *
  *	begin -> DECODE, VERIFY: header checked -> [verify...] -> [decode...] -> end
- *	      |-> ENCODE: [encode...] -> end			[...]: pieces
+ *	      |-> ENCODE: [encode...] -> measure, if asked for -> end	[...]: pieces
  *	      `-> COPY: [copy...] -> end
  */
 #ifndef KVTIER_DEVICE_RUN_H
@@ -18,7 +18,7 @@ struct device_run {
 	struct device_job *job;
 	/* COPY: the copy that is at work, and how much of it is done */
 	uint32_t copy, copied;
-	enum { RUN_NEW, RUN_VERIFY, RUN_CODEC } stage;
+	enum { RUN_NEW, RUN_VERIFY, RUN_CODEC, RUN_MEASURE } stage;
 };
 
 void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,

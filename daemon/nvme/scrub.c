@@ -150,6 +150,7 @@ static void is_bad(struct checker *c)
 	struct store *store = s->store;
 	struct scrub_bad *bad = &s->bad[(s->bad_head + s->bad_count) % SCRUB_BAD];
 	const bool nvme = c->stage == STAGE_NVME;
+	const bool drop = s->repair || c->stage == STAGE_GPU;
 
 	/* The block was dropped meanwhile, or its segment was used again: these were other
 	 * bytes. */
@@ -164,9 +165,11 @@ static void is_bad(struct checker *c)
 	*bad = (struct scrub_bad){ .space = blocks_space(store->blocks, c->lease.block),
 				   .disk = c->where.unit,
 				   .tier = (enum tier_id)c->where.tier,
-				   .segment = c->where.slot >> 16 };
+				   .segment = c->where.slot >> 16,
+				   .dropped = drop };
 	memcpy(bad->key, blocks_key(store->blocks, c->lease.block), sizeof(bad->key));
-	if (s->repair || c->stage == STAGE_GPU)
+	s->report.dropped_blocks += drop;
+	if (drop)
 		drop_copy(store, c);
 	next_copy(c);
 }

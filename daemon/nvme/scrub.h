@@ -25,7 +25,7 @@ struct scrub_report {
 	/* gone or moved meanwhile; disk away; unknown space; on a GPU, and no other copy is good */
 	uint64_t skipped_blocks;
 	uint64_t walked_blocks, total_blocks; /* how far it is */
-	uint64_t bad_blocks;
+	uint64_t bad_blocks, dropped_blocks;  /* copies that are bad; that went */
 	bool done;
 };
 
@@ -34,6 +34,7 @@ struct scrub_bad {
 	uint32_t space;
 	enum tier_id tier;
 	uint32_t disk, segment; /* host: slab; GPU: which, slab */
+	bool dropped;
 };
 
 struct scrub_conf {

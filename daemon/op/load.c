@@ -118,9 +118,11 @@ bool load_must_wait(const struct op *op)
 	enum source source;
 	uint32_t block;
 
-	if (op->sqe.op == WIRE_OP_STORE ||
+	if (op->sqe.op == WIRE_OP_STORE || op->sqe.op == WIRE_OP_HINT ||
 	    all->flights.n_parts + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
+	if (hint_may_bring(op))
+		return true;
 	ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
 	source = where_is(all->store, op, &near, key, &block);
 	return source == SOURCE_NVME || source == SOURCE_REDIS;

@@ -114,7 +114,7 @@ uint64_t ops_pages(const struct client *client)
 	uint64_t pages = 0;
 
 	for (const struct op *op = client->ops; op; op = op->next)
-		if (op->sqe.op != WIRE_OP_PREFETCH)
+		if (op->sqe.op == WIRE_OP_STORE || op->sqe.op == WIRE_OP_LOAD)
 			pages += op->abandoned && op->total - op->settled < op->sqe.n ?
 					 op->total - op->settled :
 					 op->sqe.n;
@@ -139,7 +139,7 @@ static void count(const struct op *op, int status)
 		} else if (status < 0) {
 			stats_add(&v->load_failed_blocks_total, 1);
 		}
-	} else {
+	} else if (op->sqe.op == WIRE_OP_PREFETCH) {
 		stats_add(status < 0 ? &v->prefetch_missed_blocks_total : &v->prefetch_blocks_total,
 			  1);
 	}
@@ -150,6 +150,7 @@ static void set_status(struct op *op, uint32_t at, int status)
 {
 	if (groups_status(op, at) < 0)
 		return;
+	status = hint_status(op, status);
 	ring_set_status(&op->client->ring, op->sqe.first + at, status);
 	count(op, status);
 }
@@ -199,6 +200,9 @@ static void complete(struct op *op)
 		.done_ns = loop_now(op->all->loop),
 	};
 
+	memcpy(cqe.answers, op->hint.answers, sizeof(cqe.answers));
+	if (op->hint.scope > WIRE_HINT_KEYS)
+		ring_set_status(&op->client->ring, op->sqe.first, hint_status_of_all(op));
 	for (uint32_t i = 0; i < op->sqe.n; i++) {
 		const int32_t status = ring_status(&op->client->ring, op->sqe.first + i);
 
@@ -287,6 +291,8 @@ void op_part_done(struct part *part)
 	settle(op, part->at, part->status);
 	if (part->status >= 0)
 		groups_landed(op, part->group);
+	if (op->hint.fields && part->status >= 0 && groups_are_last(op, part->group))
+		hint_fields(part);
 	trace_done(op, part->at, part->status);
 	share_part_ended(all, part);
 	turn_look_again(all);
@@ -369,7 +375,9 @@ struct part *op_begin_block(struct op *op)
 	part->group = op->next_block++ / op->sqe.n;
 	part->w.all = all;
 	part->w.part = part;
-	part->w.step = op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
+	part->w.step = op->hint.scope > 0          ? HINT_APPLY :
+		       op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT :
+						     LOAD_LOOKUP;
 	share_part_begun(all, part);
 	job->layout = &op->mount->layout;
 	groups_begin(op, part->group, job);
@@ -441,7 +449,8 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.remote_end = sqe->n,
 	};
 	list_open(&op->parts);
-	op->total = groups_start(op);
+	hint_begin(op);
+	op->total = op->hint.scope > 0 ? hint_blocks(op) : groups_start(op);
 	op->next = client->ops;
 	op->link = &client->ops;
 	if (op->next)

@@ -12,12 +12,13 @@
  *	near.c     near                   copies in the memory of the GPU that has its pages
  *	flight.c   flight, with, brought  brings a block into host memory, for all that want it
  *	groups.c   group, groups          which layers are in the pages of all blocks
+ *	hint.c     hint                   what is said of blocks
  *	room.c     w.room                 slots, and who waits for one
  *	share.c    in_flight_bytes        what a client may have
  *	trace.c    trace (of an op)       the last steps
  *
- * Who calls whom: pump.c -> op.c, and through the table of step.c store.c, load.c -> flight.c ->
- * room.c -> share.c; all of them use walk.c, turn.c and trace.c, which call none of the
+ * Who calls whom: pump.c -> op.c, and through the table of step.c store.c, hint.c, load.c ->
+ * flight.c -> room.c -> share.c; all of them use walk.c, turn.c and trace.c, which call none of the
  * former. Waking is a push on the run queue (walk.h).
  */
 #ifndef KVTIER_PART_H
@@ -33,6 +34,7 @@
 #include "daemon/store/lease.h"
 #include "flight.h"
 #include "groups.h"
+#include "hint.h"
 #include "near.h"
 #include "room.h"
 #include "walk.h"
@@ -71,6 +73,7 @@ struct op {
 	 * begun: from next_block on. Settled: they are done, or failed. */
 	uint32_t total, next_block, settled;
 	struct groups groups;
+	struct op_hint hint;
 	uint32_t given; /* store: groups of layers, by entries LAYERS */
 	/* store: why no further block can be committed; 0 = none */
 	int chain_error;
@@ -109,7 +112,6 @@ struct ops {
 	struct log_limit log;
 	/* pump.c's */
 	struct loop_poller poller;
-	uint64_t turn;     /* of the loop, from 1 */
 	struct list queue; /* clients with blocks to begin, served in turn */
 	uint32_t n_queued; /* ops in those */
 	/* ops in a row whose next block may not be begun now... */

@@ -31,12 +31,6 @@ enum {
 	/* tasks a turn of the loop: each takes about a microsecond */
 	READY_BUDGET = 256,
 	BEGIN_BUDGET = 64, /* blocks begun a turn of the loop */
-	/* Evicted for blocks of one client a turn, 0.1 to 0.2 ms of the core. A client may have
-	 * those of so many turns at once, and begins no store then: who stores without end gets one
-	 * turn's each turn. Likewise those that wait for room do not try again. */
-	EVICTED_ONE = MOVER_BATCH,
-	TURNS_AT_ONCE = 4,
-	EVICTED = 4 * MOVER_BATCH, /* for blocks of all: no client begins one */
 };
 
 /* --- a walk --- */
@@ -109,44 +103,12 @@ static bool retry_first(const struct list *full)
 
 /* --- beginning blocks --- */
 
-static uint64_t evicted(const struct ops *all)
-{
-	return all->store->mover.counts.evicted_blocks;
-}
-
-/* What was evicted for it, less what the turns since then allow it. */
-static uint64_t owed(const struct ops *all, const struct client *client)
-{
-	const uint64_t allowed = (all->turn - client->evicted_turn) * EVICTED_ONE;
-
-	return client->evicted > allowed ? client->evicted - allowed : 0;
-}
-
-/* Others' stores, and all loads, do not wait for the room that its stores take. `before`:
- * evicted(), when the turn began. */
-static bool stores_must_wait(const struct ops *all, uint64_t before)
-{
-	const struct client *client = turn_client(all);
-
-	return turn_op(all)->sqe.op == WIRE_OP_STORE &&
-	       (evicted(all) - before >= EVICTED ||
-		owed(all, client) >= TURNS_AT_ONCE * EVICTED_ONE);
-}
-
-static void count_evicted(struct ops *all, struct client *client, uint64_t n)
-{
-	client->evicted = owed(all, client) + n;
-	client->evicted_turn = all->turn;
-}
-
 /* Takes the next op in turn, and begins its next block if that may be. */
-static void begin_one(struct ops *all, uint64_t before)
+static void begin_one(struct ops *all)
 {
-	struct client *client = turn_client(all);
-	const uint64_t now = evicted(all);
 	struct op *op;
 
-	if (share_of_parts_is_used(all, client) || stores_must_wait(all, before)) {
+	if (share_of_parts_is_used(all, turn_client(all))) {
 		turn_pass_client(all);
 		return;
 	}
@@ -159,7 +121,6 @@ static void begin_one(struct ops *all, uint64_t before)
 	if (op->next_block + 1 < op->total)
 		turn_add(op);
 	walk(&op_begin_block(op)->w);
-	count_evicted(all, client, evicted(all) - now);
 }
 
 /* --- the turn --- */
@@ -168,11 +129,10 @@ static void begin_one(struct ops *all, uint64_t before)
  * being ready. */
 static bool run_ready(struct ops *all)
 {
-	const uint64_t before = evicted(all);
 	bool worked = walk_run(&all->ready, READY_BUDGET, walk);
 
 	worked |= retry_first(&all->flights.full);
-	while (list_empty(&all->ready) && evicted(all) - before < EVICTED_ONE && room_retry(all))
+	while (list_empty(&all->ready) && room_retry(all))
 		worked |= walk_run(&all->ready, READY_BUDGET, walk);
 	return worked || !list_empty(&all->ready);
 }
@@ -183,18 +143,16 @@ static bool pump(struct loop_poller *poller)
 {
 	struct ops *all = container_of(poller, struct ops, poller);
 	uint32_t budget = BEGIN_BUDGET;
-	bool worked = run_ready(all);
-	const uint64_t before = evicted(all);
+	bool worked;
 
-	all->turn++;
+	mover_turn(&all->store->mover);
+	worked = run_ready(all);
 	if (worked)
 		turn_look_again(all);
 	while (turn_any(all) && all->n_free_parts > 0 && budget-- > 0) {
-		begin_one(all, before);
+		begin_one(all);
 		worked = true;
 	}
-	if (evicted(all) - before >= EVICTED_ONE)
-		turn_look_again(all); /* at those that wait for the next turn */
 	/* the loop asks its pollers once more before it sleeps */
 	devices_kick(all->devices);
 	return worked || !list_empty(&all->ready);

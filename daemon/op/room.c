@@ -21,6 +21,7 @@
 #include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
+#include "daemon/stats/stats.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
@@ -114,6 +115,23 @@ static bool is_behind(const struct walker *w)
 	return false;
 }
 
+/* The unit of the host tier that is nearest to the pages. */
+static uint8_t near_of(const struct walker *w)
+{
+	return w->part->op->mount->device->near;
+}
+
+/* A GPU's image has a slot: is it on the GPU's NUMA node? */
+static void count_near(const struct walker *w)
+{
+	struct stats_values *v = &w->all->store->stats->v;
+
+	if (near_of(w) != TIER_ANY_UNIT)
+		stats_add(w->where.unit == near_of(w) ? &v->tiers_host_near_slots_total :
+							&v->tiers_host_far_slots_total,
+			  1);
+}
+
 /* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it
  * takes a slab. */
 static int find(struct store *store, uint32_t bytes, const struct mover_for *whom,
@@ -135,6 +153,7 @@ static int look(struct walker *w, uint32_t bytes)
 {
 	struct ops *all = w->all;
 	struct mover_for whom = { .space = walk_space(w)->number,
+				  .near = near_of(w),
 				  .guaranteed = share_guaranteed(all) };
 	int r = find(all->store, bytes, &whom, &w->where);
 
@@ -161,12 +180,17 @@ int room_take(struct walker *w, uint32_t bytes, bool first)
 	}
 	room_leave(w);
 	w->placed = r == 0;
+	if (r == 0)
+		count_near(w);
 	return r ? -ENOSPC : 0;
 }
 
 bool room_take_free(struct walker *w, uint32_t bytes)
 {
-	w->placed = !is_behind(w) && tier_alloc(store_host(w->all->store), bytes, &w->where) == 0;
+	w->placed = !is_behind(w) &&
+		    tier_alloc_near(store_host(w->all->store), bytes, near_of(w), &w->where) == 0;
+	if (w->placed)
+		count_near(w);
 	return w->placed;
 }
 

@@ -5,6 +5,7 @@
 #include "step.h"
 
 #include "flight.h"
+#include "hint.h"
 #include "load.h"
 #include "store.h"
 
@@ -20,6 +21,7 @@ const struct step_rule step_rules[STEPS] = {
 	[LOAD_CHECK] = { load_check, "check", 0, HELD_NEAR, HELD_LEASE | HELD_FLIGHT, LOAD_CHECK },
 	[LOAD_KEEP] = { load_keep, "keep", HELD_FLIGHT, HELD_NEAR, 0, LOAD_KEEP },
 	[LOAD_END] = { load_end, "end", 0, HELD_LEASE | HELD_FLIGHT | HELD_NEAR, 0, LOAD_END },
+	[HINT_APPLY] = { hint_apply, "hint", 0, 0, 0, HINT_APPLY },
 	[FLIGHT_PROBE] = { flight_probe, "flight.probe", 0, 0, 0, FLIGHT_PROBE },
 	[FLIGHT_ROOM] = { flight_room, "flight.room", 0, HELD_LEASE | HELD_PLACE, 0, FLIGHT_ROOM },
 	[FLIGHT_READ] = { flight_read, "flight.read", HELD_SLOT, HELD_LEASE | HELD_PLACE, 0,

@@ -14,6 +14,8 @@
  *
  *	prefetch: LOOKUP -> END, or LOOKUP -> BRING ~> [KEEP ->] END
  *
+ *	hint:	APPLY (of keys; or of the next block of a session; or of a revision)
+ *
  * ~> waits for something that ends by itself. [] are steps of blocks that come from Redis. flight.c
  * shows the steps of a flight.
  *
@@ -41,6 +43,7 @@ enum step {
 	LOAD_CHECK,
 	LOAD_KEEP,
 	LOAD_END,
+	HINT_APPLY,
 	FLIGHT_PROBE,
 	FLIGHT_ROOM,
 	FLIGHT_READ,

@@ -16,6 +16,7 @@
 
 #include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
 #include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
@@ -107,6 +108,8 @@ static void encoded(struct device_job *job)
 		const int stopped = walk_stopped(w);
 
 		w->part->status = stopped ? stopped : -EIO;
+	} else {
+		space_measured(walk_space(w), &job->error);
 	}
 	walk_wake(w);
 }
@@ -115,6 +118,8 @@ enum step store_encode(struct walker *w)
 {
 	w->job.image = extents_address(w->all->store, &w->where);
 	w->job.done = encoded;
+	w->job.measure = space_measures(walk_space(w), loop_now(w->all->loop));
+	w->job.error = (struct codec_error){ 0 };
 	near_keep(w->all->store, w->part->op->mount, &w->part->near, w->job.image_bytes, &w->job);
 	return walk_job(w, w->part->op->mount->device, DEVICE_ENCODE, STORE_COMMIT);
 }

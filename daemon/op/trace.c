@@ -145,7 +145,10 @@ void trace_done(struct op *op, uint32_t at, int status)
 
 static const char *kind_name(uint16_t kind)
 {
-	return kind == WIRE_OP_STORE ? "store" : kind == WIRE_OP_LOAD ? "load" : "prefetch";
+	return kind == WIRE_OP_STORE ? "store" :
+	       kind == WIRE_OP_LOAD  ? "load" :
+	       kind == WIRE_OP_HINT  ? "hint" :
+				       "prefetch";
 }
 
 /* Ended ones first, oldest first; then those under way. */

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/store/block.h"
 #include "daemon/store/store.h"
+#include "daemon/store/tally.h"
 #include "tiers/slabs.h"
 #include "layout.h"
 
@@ -173,6 +175,7 @@ int mount_open(struct store *store, const char *tenant, const struct proto_space
 
 	if (r)
 		return r;
+	tally_set_standing(blocks_tally(store->blocks), mount->space->number, HINT_USUAL);
 	if (slabs_slot_bytes(slabs, mount->space->shape.image_bytes) == 0) {
 		snprintf(text, n,
 			 "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; "

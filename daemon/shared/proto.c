@@ -455,18 +455,41 @@ static int check_layers(const struct wire_sqe *e, char *text, size_t n)
 	return 0;
 }
 
+static int check_hint(const struct wire_sqe *e, char *text, size_t n)
+{
+	if (e->op != WIRE_OP_HINT)
+		return e->action == 0 && e->scope == 0 ?
+			       0 :
+			       refuse(text, n, -EPROTO,
+				      "sqe.action is %u and sqe.scope %u in an op that is no hint",
+				      e->action, e->scope);
+	if (e->action < WIRE_HINT_RETAIN || e->action > WIRE_HINT_ENDED)
+		return refuse(text, n, -EPROTO, "sqe.action is %u; must be 1 to %d", e->action,
+			      WIRE_HINT_ENDED);
+	if (e->scope < WIRE_HINT_KEYS || e->scope > WIRE_HINT_REVISION)
+		return refuse(text, n, -EPROTO, "sqe.scope is %u; must be 1 to %d", e->scope,
+			      WIRE_HINT_REVISION);
+	if (e->flags || e->event || e->word)
+		return refuse(text, n, -EPROTO, "sqe.flags, event or word of a hint is not 0");
+	if (e->scope != WIRE_HINT_KEYS && e->n != 1)
+		return refuse(text, n, -EPROTO, "sqe.n is %u; a hint without keys has 1", e->n);
+	if (e->scope == WIRE_HINT_SESSION && e->session == 0)
+		return refuse(text, n, -EPROTO, "sqe.session is 0 in a hint on a session");
+	return 0;
+}
+
 int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_t n)
 {
 	const unsigned flags = WIRE_SQE_HAS_PARENT | WIRE_SQE_READY | WIRE_SQE_GIVEN;
 
-	if (e->op < WIRE_OP_NOP || e->op > WIRE_OP_LAYERS)
+	if (e->op < WIRE_OP_NOP || e->op > WIRE_OP_HINT)
 		return refuse(text, n, -EPROTO, "sqe.op is %u; must be 1 to %d", e->op,
-			      WIRE_OP_LAYERS);
+			      WIRE_OP_HINT);
 	if (e->flags & ~flags)
 		return refuse(text, n, -EPROTO, "sqe.flags is 0x%x; only 0x%x is known", e->flags,
 			      flags);
-	if (e->reserved != 0)
-		return refuse(text, n, -EPROTO, "sqe.reserved is not 0");
+	if (check_hint(e, text, n))
+		return -EPROTO;
 	if (e->op_id == 0)
 		return refuse(text, n, -EPROTO, "sqe.op_id is 0");
 	if (e->op == WIRE_OP_CANCEL)

@@ -44,7 +44,8 @@ enum {
 	       "Transparent huge pages were asked for but the kernel refused; see "                \
 	       "/sys/kernel/mm/transparent_hugepage/enabled, or set [host] huge_pages = no.")      \
 	HEALTH(NUMA, numa_ignored, warn,                                                           \
-	       "Memory could not be placed on the NUMA nodes asked for; see [host] numa_node.")    \
+	       "Some of the host tier's memory lies on another NUMA node than its GPU, or than "   \
+	       "[host] bytes says: the node has too little left. Give it less.")                   \
 	HEALTH(KERNELS_REF, slow_kernels, warn,                                                    \
 	       "The plain C codec is in use: this CPU lacks AVX2, or [device] kernels = ref.")     \
 	HEALTH(CLIENTS_FULL, clients_full, warn,                                                   \

@@ -124,6 +124,11 @@ STAT("tiers.gpu.unreturned_blocks_total", tiers_gpu_unreturned_blocks_total, cou
 STAT_TIER(host)
 STAT("tiers.host.pinned_bytes", tiers_host_pinned_bytes, gauge, "bytes",
      "Of its memory what is registered with the CUDA driver now; none while no GPU is in use")
+STAT("tiers.host.near_slots_total", tiers_host_near_slots_total, counter, "slots",
+     "Slots that blocks of GPUs got on their GPU's NUMA node")
+STAT("tiers.host.far_slots_total", tiers_host_far_slots_total, counter, "slots",
+     "Slots that blocks of GPUs got on another node, since theirs had none free; not counted where "
+     "nodes are not known")
 STAT("tiers.host.demoted_blocks_total", tiers_host_demoted_blocks_total, counter, "blocks",
      "Blocks that gave up their host memory and stay on NVMe")
 STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, counter, "blocks",
@@ -232,6 +237,35 @@ STAT("tiers.redis.breaker_opens_total", tiers_redis_breaker_opens_total, counter
 STAT("tiers.redis.reconnects_total", tiers_redis_reconnects_total, counter, "connections",
      "Connections made again")
 
+#define STAT_HINT(a)                                                                         \
+	STAT("hints." #a ".accepted_total", hints_##a##_accepted_total, counter, "blocks",   \
+	     "Hints " #a ", by answer: blocks (of a revision, hints) for which it was done") \
+	STAT("hints." #a ".clipped_total", hints_##a##_clipped_total, counter, "blocks",     \
+	     "...that reached a bound: share, ttl, table")                                   \
+	STAT("hints." #a ".deferred_total", hints_##a##_deferred_total, counter, "blocks",   \
+	     "...for which it is done later")                                                \
+	STAT("hints." #a ".rejected_total", hints_##a##_rejected_total, counter, "blocks",   \
+	     "...for which it cannot be")                                                    \
+	STAT("hints." #a ".missing_total", hints_##a##_missing_total, counter, "blocks",     \
+	     "...that were not there")
+STAT_HINT(retain)
+STAT_HINT(pin)
+STAT_HINT(demote)
+STAT_HINT(prefetch)
+STAT_HINT(release)
+STAT_HINT(superseded)
+STAT_HINT(ended)
+STAT("hints.expired_blocks_total", hints_expired_blocks_total, counter, "blocks",
+     "Blocks whose ttl was over: they are the first to go")
+STAT("hints.kept_bytes", hints_kept_bytes, gauge, "bytes",
+     "Image bytes that are retained (priority above 0) or pinned; [hints] share_percent is a "
+     "tenant's bound")
+STAT("hints.noted_blocks", hints_noted_blocks, gauge, "blocks",
+     "Blocks with a ttl, in a session, retained or pinned; at most [hints] max_blocks")
+STAT("hints.sessions", hints_sessions, gauge, "sessions", "Sessions that have blocks")
+STAT("hints.lowered_spaces", hints_lowered_spaces, gauge, "spaces",
+     "Spaces whose revision was demoted or retired, and that nobody opened since")
+
 STAT("clients", clients, gauge, "clients", "Connections open")
 STAT("leases", leases, gauge, "blocks", "Pins held on blocks by ops and connections")
 STAT("ops.outstanding", ops_outstanding, gauge, "ops", "Ops submitted and not yet completed")
@@ -253,5 +287,6 @@ STAT("index.crowded_blocks_total", index_crowded_blocks_total, counter, "blocks"
      "Blocks left out since the index had no room near their place, though it had room elsewhere: "
      "keys made to collide")
 #undef STAT_TIER
+#undef STAT_HINT
 #undef STAT_RESIDENCY
 #undef STAT

@@ -40,6 +40,7 @@
 #include "copy_table.h"
 #include "evict.h"
 #include "index.h"
+#include "notes.h"
 #include "numbers.h"
 #include "spot.h"
 #include "tally.h"
@@ -55,6 +56,7 @@ struct blocks {
 	struct spot *spot;
 	uint32_t max_blocks;
 	struct copy_table *beside;   /* blocks_conf */
+	struct notes *notes;         /* blocks_conf */
 	uint32_t count;              /* live */
 	uint32_t copies[TIER_COUNT]; /* of those, with such a copy */
 	uint32_t ripe;               /* a list of numbers */
@@ -108,6 +110,7 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	blocks->index = index;
 	blocks->max_blocks = conf->max_blocks;
 	blocks->beside = conf->beside;
+	blocks->notes = conf->notes;
 	blocks->ripe = BLOCK_NONE;
 	groups.arg = blocks;
 	blocks->spot = reserve((uint64_t)conf->max_blocks * sizeof(struct spot));
@@ -392,6 +395,7 @@ static void vanish(struct blocks *blocks, uint32_t block)
 	blocks->count--;
 	nvme_clear(blocks, block);
 	beside_clear(blocks, block);
+	notes_forget(blocks->notes, block);
 }
 
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
@@ -560,14 +564,9 @@ uint32_t blocks_account(const struct blocks *blocks, uint32_t block)
 	return tally_account_of(blocks->tally, blocks->spot[block].space);
 }
 
-uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class,
-			       uint64_t *ret_tick)
+struct evict *blocks_order(const struct blocks *blocks)
 {
-	const uint32_t block = evict_group_victim(blocks->evict, account, class);
-
-	if (block != BLOCK_NONE)
-		*ret_tick = evict_tick(blocks->evict, block);
-	return block;
+	return blocks->evict;
 }
 
 uint32_t blocks_used(const struct blocks *blocks)

@@ -43,6 +43,8 @@ enum { BLOCK_NONE = 0xffffffff };
 
 struct blocks;
 struct copy_table;
+struct evict;
+struct notes;
 struct tally;
 
 struct blocks_conf {
@@ -50,6 +52,8 @@ struct blocks_conf {
 	uint32_t classes; /* slab classes, for one eviction order each; <= TIER_MAX_CLASSES */
 	/* copies on devices; the caller's, closed after the blocks. NULL: no device keeps any */
 	struct copy_table *beside;
+	/* told of blocks that go (notes_forget()); the caller's, likewise. NULL: nobody is */
+	struct notes *notes;
 };
 
 int blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
@@ -131,10 +135,9 @@ void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued);
 /* Accounts: tally.h. */
 /* of a block with a host copy */
 uint32_t blocks_account(const struct blocks *blocks, uint32_t block);
-/* Least recent unpinned leaf of an account and class, or BLOCK_NONE; *ret_tick is its last access,
- * untouched where there is none. Only blocks with a host copy. */
-uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class,
-			       uint64_t *ret_tick);
+/* The order in which blocks with a host copy go, a group for each account; for herd.h, and for
+ * hints.h, which moves blocks between its bands. All else of it is changed through this header. */
+struct evict *blocks_order(const struct blocks *blocks);
 
 /* Removes an unpinned leaf, or an unpinned away block without children, from table and index. Its
  * NVMe copy was forgotten by the caller (blocks_nvme() says where). Returns its slot, the caller's

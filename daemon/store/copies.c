@@ -15,6 +15,7 @@
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
 #include "copy_table.h"
+#include "evict.h"
 #include "extents.h"
 #include "herd.h"
 #include "space.h"
@@ -51,6 +52,16 @@ void copies_touch(struct store *store, uint32_t block, uint64_t tick)
 	blocks_touch(store->blocks, block, tick);
 	if (blocks_nvme(store->blocks, block, &where))
 		extents_touch(store, &where, before, blocks_tick(store->blocks, block));
+}
+
+void copies_age(struct store *store, uint32_t block)
+{
+	const uint64_t before = blocks_tick(store->blocks, block);
+	struct extent where;
+
+	evict_age(blocks_order(store->blocks), block);
+	if (blocks_nvme(store->blocks, block, &where))
+		extents_touch(store, &where, before, 0);
 }
 
 void copies_drop(struct store *store, uint32_t block)
@@ -252,7 +263,9 @@ static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
 
 	if (block == BLOCK_NONE)
 		return NVME_GONE;
-	*ret_tick = blocks_tick(store->blocks, block);
+	*ret_tick = herd_worth(store->blocks, block);
+	if (*ret_tick > store->tick)
+		*ret_tick = store->tick;
 	return NVME_LIVE;
 }
 

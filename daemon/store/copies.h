@@ -23,6 +23,8 @@ void copies_events(struct store *store, struct nvme_events *ret);
 
 /* Accessed by the op of this tick: in the table, and in the account of the block's segment. */
 void copies_touch(struct store *store, uint32_t block, uint64_t tick);
+/* As if it had never been accessed, in both. */
+void copies_age(struct store *store, uint32_t block);
 /* All copies of an unpinned leaf or away block go. */
 void copies_drop(struct store *store, uint32_t block);
 /* All copies of a block that is present go, pinned or not (block.h). */

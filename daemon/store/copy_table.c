@@ -3,8 +3,9 @@
  * copy_table.c - see copy_table.h. Core thread only.
  *
  * A unit has an array of copies, those that are free on a list, and a hash from a block's number to
- * its copy: open addressing with linear probing, at most half full, so a search looks at 1.5 places
- * on average. A removal moves later ones of the run up, so there are no marks of what was.
+ * its copy: open addressing with linear probing, at most two thirds full, so a search that finds
+ * looks at 2 places on average, and one in vain at 5. A removal moves later ones of the run up, so
+ * there are no marks of what was.
  *
  * The order of a class is a list, at whose end a copy is put when it comes or is touched. Ticks are
  * not compared for it: an op that began long ago may touch a copy late, and to look for the place
@@ -20,20 +21,28 @@
 
 enum copy_state { COPY_FREE = 0, COPY_KEPT, COPY_LOOSE };
 
-struct copy {
-	uint64_t tick;
+/* Numbers of copies have 26 bits; the last one ends a list. */
+enum { COPY_END = (1 << 26) - 1 };
+
+#define TICK_MASK ((1ull << 48) - 1)
+
+/* Packed, because every byte counts. */
+struct __attribute__((packed)) copy {
 	uint32_t block; /* KEPT */
 	uint32_t slot, generation;
-	uint32_t pins;
 	/* KEPT: in the order of its class; FREE, and LOOSE without pins: next on that list */
-	uint32_t next, prev;
-	uint8_t class;
-	uint8_t state; /* enum copy_state */
+	uint64_t next : 26;
+	uint64_t prev : 26;
+	uint64_t class : 6;
+	uint64_t state : 2; /* enum copy_state */
+	uint64_t tick : 48;
+	uint64_t pins : 20; /* more than there are parts */
 };
-static_assert(sizeof(struct copy) == 40, "copy_table.h says what a copy takes");
+static_assert(sizeof(struct copy) == 28, "copy_table.h says what a copy takes");
+static_assert(TIER_MAX_CLASSES <= 1 << 6, "copy.class");
 
 struct order {
-	uint32_t first, last; /* least, most recent; COPY_NONE: empty */
+	uint32_t first, last; /* least, most recent; COPY_END: empty */
 };
 
 struct unit {
@@ -47,8 +56,7 @@ struct unit {
 
 struct copy_table {
 	struct copy_table_conf conf;
-	uint32_t places; /* of each hash: a power of two */
-	uint32_t shift;  /* from 64 bits to a place */
+	uint32_t places; /* of each hash */
 	uint32_t loose;  /* copies that can be freed */
 	struct unit unit[];
 };
@@ -57,12 +65,20 @@ struct copy_table {
 
 static uint32_t place_of(const struct copy_table *t, uint32_t block)
 {
-	return (uint32_t)(((block + 1) * (t->conf.seed | 1) * 0x9e3779b97f4a7c15u) >> t->shift);
+	const uint64_t hash = ((block + 1) * (t->conf.seed | 1) * 0x9e3779b97f4a7c15u) >> 32;
+
+	return (uint32_t)(hash * t->places >> 32);
 }
 
 static uint32_t after(const struct copy_table *t, uint32_t place)
 {
-	return (place + 1) & (t->places - 1);
+	return place + 1 < t->places ? place + 1 : 0;
+}
+
+/* How far it is from one place on to another one. */
+static uint32_t way(const struct copy_table *t, uint32_t from, uint32_t to)
+{
+	return to >= from ? to - from : to + t->places - from;
 }
 
 /* The place of the block's copy, or the empty one where it would be. */
@@ -93,7 +109,7 @@ static void unhash(const struct copy_table *t, struct unit *u, uint32_t block)
 		const uint32_t home = place_of(t, u->copies[u->places[at] - 1].block);
 
 		/* how far it is from home, against how far the hole is */
-		if (((at - home) & (t->places - 1)) < ((at - hole) & (t->places - 1)))
+		if (way(t, home, at) < way(t, hole, at))
 			continue;
 		u->places[hole] = u->places[at];
 		hole = at;
@@ -108,11 +124,11 @@ static void order_remove(struct unit *u, uint32_t at)
 	const struct copy *c = &u->copies[at];
 	struct order *order = &u->order[c->class];
 
-	if (c->prev != COPY_NONE)
+	if (c->prev != COPY_END)
 		u->copies[c->prev].next = c->next;
 	else
 		order->first = c->next;
-	if (c->next != COPY_NONE)
+	if (c->next != COPY_END)
 		u->copies[c->next].prev = c->prev;
 	else
 		order->last = c->prev;
@@ -123,10 +139,10 @@ static void order_add(struct unit *u, uint32_t at)
 	struct copy *c = &u->copies[at];
 	struct order *order = &u->order[c->class];
 
-	c->prev = order->last;
-	c->next = COPY_NONE;
-	if (c->prev != COPY_NONE)
-		u->copies[c->prev].next = at;
+	c->prev = order->last & COPY_END;
+	c->next = COPY_END;
+	if (c->prev != COPY_END)
+		u->copies[c->prev].next = at & COPY_END;
 	else
 		order->first = at;
 	order->last = at;
@@ -161,7 +177,7 @@ static uint32_t take_free(const struct copy_table *t, struct unit *u)
 {
 	const uint32_t at = u->free;
 
-	if (at == COPY_NONE)
+	if (at == COPY_END)
 		return u->used < t->conf.copies ? u->used++ : COPY_NONE;
 	u->free = u->copies[at].next;
 	return at;
@@ -170,7 +186,7 @@ static uint32_t take_free(const struct copy_table *t, struct unit *u)
 static void give_free(struct unit *u, uint32_t at)
 {
 	u->copies[at].state = COPY_FREE;
-	u->copies[at].next = u->free;
+	u->copies[at].next = u->free & COPY_END;
 	u->free = at;
 }
 
@@ -186,7 +202,7 @@ static void loosen(struct copy_table *t, struct unit *u, uint32_t at)
 {
 	if (u->copies[at].pins)
 		return;
-	u->copies[at].next = u->loose;
+	u->copies[at].next = u->loose & COPY_END;
 	u->loose = at;
 	t->loose++;
 }
@@ -203,12 +219,12 @@ int copy_table_add(struct copy_table *t, uint32_t block, const struct extent *wh
 	at = take_free(t, u);
 	if (at == COPY_NONE)
 		return -ENOSPC;
-	u->copies[at] = (struct copy){ .tick = tick,
-				       .block = block,
+	u->copies[at] = (struct copy){ .block = block,
 				       .slot = where->slot,
 				       .generation = where->generation,
-				       .class = where->class,
-				       .state = COPY_KEPT };
+				       .class = (uint64_t)where->class & (TIER_MAX_CLASSES - 1),
+				       .state = COPY_KEPT,
+				       .tick = tick & TICK_MASK };
 	u->places[place] = at + 1;
 	u->count++;
 	order_add(u, at);
@@ -269,7 +285,7 @@ bool copy_table_loose(struct copy_table *t, struct extent *ret)
 		struct unit *u = unit_at(t, i);
 		const uint32_t at = u->loose;
 
-		if (at == COPY_NONE)
+		if (at == COPY_END)
 			continue;
 		*ret = extent_of(i, &u->copies[at]);
 		u->loose = u->copies[at].next;
@@ -287,7 +303,7 @@ void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint6
 	const uint32_t at = (uint32_t)(c - u->copies);
 
 	if (tick > c->tick)
-		c->tick = tick;
+		c->tick = tick & TICK_MASK;
 	order_remove(u, at);
 	order_add(u, at);
 }
@@ -298,6 +314,7 @@ uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit)
 	struct copy *c = kept(t, u, block);
 
 	c->pins++;
+	assert(c->pins > 0);
 	return (uint32_t)(c - u->copies);
 }
 
@@ -323,9 +340,9 @@ uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t c
 	const struct unit *u = unit_at(t, unit);
 	uint32_t at = u->order[class].first;
 
-	while (at != COPY_NONE && u->copies[at].pins)
+	while (at != COPY_END && u->copies[at].pins)
 		at = u->copies[at].next;
-	if (at == COPY_NONE)
+	if (at == COPY_END)
 		return COPY_NONE;
 	if (ret_tick)
 		*ret_tick = u->copies[at].tick;
@@ -352,9 +369,9 @@ uint64_t copy_table_memory(const struct copy_table *t)
 
 static bool unit_open(const struct copy_table *t, struct unit *u)
 {
-	u->free = u->loose = COPY_NONE;
+	u->free = u->loose = COPY_END;
 	for (uint32_t i = 0; i < TIER_MAX_CLASSES; i++)
-		u->order[i] = (struct order){ COPY_NONE, COPY_NONE };
+		u->order[i] = (struct order){ COPY_END, COPY_END };
 	u->copies = reserve(t->conf.copies * sizeof(struct copy));
 	u->places = reserve(t->places * sizeof(uint32_t));
 	return u->copies && u->places;
@@ -363,19 +380,15 @@ static bool unit_open(const struct copy_table *t, struct unit *u)
 int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret)
 {
 	struct copy_table *t;
-	uint32_t bits = 1;
 
 	if (conf->units == 0 || conf->units > COPY_UNITS_MAX || conf->copies == 0 ||
-	    conf->copies >= 1u << 30 || conf->classes > TIER_MAX_CLASSES)
+	    conf->copies >= COPY_END || conf->classes > TIER_MAX_CLASSES)
 		return -EINVAL;
-	while (1u << bits < 2 * conf->copies)
-		bits++;
 	t = calloc(1, sizeof(*t) + conf->units * sizeof(struct unit));
 	if (!t)
 		return -ENOMEM;
 	t->conf = *conf;
-	t->places = 1u << bits;
-	t->shift = 64 - bits;
+	t->places = conf->copies + conf->copies / 2 + 1;
 	for (uint32_t i = 0; i < conf->units; i++) {
 		if (!unit_open(t, &t->unit[i])) {
 			copy_table_close(t);

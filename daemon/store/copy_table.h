@@ -23,7 +23,7 @@
  *      the last to go. Only kept copies are in it. A pinned one is no victim.
  *   C3 a copy keeps its slot while it is pinned: a device may read it.
  *
- * Memory: at most 56 bytes a copy that the table has room for, reserved at open and touched as
+ * Memory: at most 34 bytes a copy that the table has room for, reserved at open and touched as
  * used. Where no device keeps copies there is no table. NULL is fine only where that is said.
  */
 #ifndef KVTIER_COPY_TABLE_H
@@ -43,7 +43,7 @@ struct copy_table;
 
 struct copy_table_conf {
 	uint32_t units;   /* 1..COPY_UNITS_MAX */
-	uint32_t copies;  /* that each unit has room for: slots of the smallest size; < 2^30 */
+	uint32_t copies;  /* that each unit has room for: slots of the smallest size; < 2^26 - 1 */
 	uint32_t classes; /* of slots, one order each; <= TIER_MAX_CLASSES */
 	uint64_t seed;    /* keeps clients from choosing where numbers collide */
 };
@@ -52,8 +52,8 @@ struct copy_table_conf {
 int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret);
 void copy_table_close(struct copy_table *t); /* NULL is fine */
 
-/* The block has a copy in this slot of this unit, last accessed at `tick`. -EEXIST: it has one
- * there already; -ENOSPC: the unit has as many as it has room for. The slot stays the caller's
+/* The block has a copy in this slot of this unit, last accessed at `tick` (< 2^48). -EEXIST: it has
+ * one there already; -ENOSPC: the unit has as many as it has room for. The slot stays the caller's
  * then. */
 int copy_table_add(struct copy_table *t, uint32_t block, const struct extent *where, uint64_t tick);
 /* Where its copy on this unit is (ret may be NULL); false: it has none there. NULL table: none. */

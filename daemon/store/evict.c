@@ -14,10 +14,10 @@
  *	              v                           │
  *	            gone <──── evict_remove ──────┘
  *
- * The candidates of a class, of each group, are a treap ordered by (tick, number): a search tree
- * that is also a heap by a hash of the number, hence O(log n) deep whatever comes, with nothing
- * stored for balance. A candidate has no children and no pins to count, so the same two words hold
- * its links. That is all: 20 bytes a block, exact.
+ * The candidates of a class, of each band and group, are a treap ordered by (tick, number): a
+ * search tree that is also a heap by a hash of the number, hence O(log n) deep whatever comes, with
+ * nothing stored for balance. A candidate has no children and no pins to count, so the same two
+ * words hold its links. That is all: 20 bytes a block, exact.
  */
 #include <assert.h>
 #include <errno.h>
@@ -26,14 +26,15 @@
 #include "daemon/base/reserve.h"
 #include "evict.h"
 
-enum { CLASSES_MAX = 256 };
+enum { CLASSES_MAX = 64 };
 
 enum node_state { NODE_GONE = 0, NODE_CANDIDATE, NODE_HELD, NODE_HIDDEN, NODE_AWAY };
 
 struct node {
 	uint32_t tick_low;
 	uint16_t tick_high;
-	uint8_t class;
+	uint8_t class : 6;
+	uint8_t band : 2;  /* enum evict_band */
 	uint8_t state : 3; /* enum node_state */
 	uint8_t mark : 5;  /* the caller's */
 	uint32_t parent;   /* AWAY: none */
@@ -58,7 +59,8 @@ struct evict {
 	uint64_t seed;
 	struct node *node;
 	struct evict_groups groups;
-	struct tree *tree; /* [group][class] */
+	uint32_t banded;   /* blocks of other bands than the usual one */
+	struct tree *tree; /* [band][group][class] */
 };
 
 static uint32_t one_group(void *arg, uint32_t block)
@@ -85,7 +87,7 @@ int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_
 	evict = calloc(1, sizeof(*evict));
 	if (!evict)
 		return -ENOMEM;
-	evict->tree = malloc((size_t)groups->n * classes * sizeof(*evict->tree));
+	evict->tree = malloc((size_t)EVICT_BANDS * groups->n * classes * sizeof(*evict->tree));
 	base = reserve((uint64_t)max_blocks * sizeof(struct node));
 	if (!base || !evict->tree) {
 		unreserve(base, (uint64_t)max_blocks * sizeof(struct node));
@@ -98,7 +100,7 @@ int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_
 	evict->seed = seed;
 	evict->node = base;
 	evict->groups = *groups;
-	for (uint32_t i = 0; i < groups->n * classes; i++)
+	for (uint32_t i = 0; i < EVICT_BANDS * groups->n * classes; i++)
 		evict->tree[i] = (struct tree){ EVICT_NONE, EVICT_NONE };
 	*ret = evict;
 	return 0;
@@ -113,13 +115,20 @@ void evict_close(struct evict *evict)
 	free(evict);
 }
 
+static struct tree *tree_at(const struct evict *evict, uint32_t group, uint32_t class,
+			    enum evict_band band)
+{
+	assert(group < evict->groups.n && class < evict->classes && band < EVICT_BANDS);
+	return &evict->tree[((uint32_t)band * evict->groups.n + group) * evict->classes + class];
+}
+
 /* Where it stands as a candidate. */
 static struct tree *tree_of(const struct evict *evict, uint32_t block)
 {
-	const uint32_t group = evict->groups.of(evict->groups.arg, block);
+	const struct node *node = &evict->node[block];
 
-	assert(group < evict->groups.n);
-	return &evict->tree[group * evict->classes + evict->node[block].class];
+	return tree_at(evict, evict->groups.of(evict->groups.arg, block), node->class,
+		       (enum evict_band)node->band);
 }
 
 static struct node *node_of(const struct evict *evict, uint32_t block)
@@ -265,6 +274,7 @@ void evict_add_away(struct evict *evict, uint32_t block, uint64_t tick)
 	node = &evict->node[block];
 	node->state = NODE_AWAY;
 	node->class = node->mark = 0;
+	node->band = EVICT_USUAL;
 	node->parent = EVICT_NONE;
 	node->children = node->pins = 0;
 	tick_set(node, tick);
@@ -276,7 +286,7 @@ void evict_return(struct evict *evict, uint32_t block, uint32_t parent, uint32_t
 
 	assert(node->state == NODE_AWAY && class < evict->classes);
 	node->state = NODE_HELD;
-	node->class = (uint8_t) class;
+	node->class = class & 0x3fu;
 	node->parent = parent;
 	if (parent != EVICT_NONE) {
 		assert(parent != block && node->children == 0 && !evict_is_away(evict, parent));
@@ -292,12 +302,21 @@ void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t cl
 	evict_return(evict, block, parent, class);
 }
 
+/* Not a candidate, which stands in the tree of its band. */
+static void band_put(struct evict *evict, struct node *node, enum evict_band band)
+{
+	evict->banded += (uint32_t)(band != EVICT_USUAL) - (node->band != EVICT_USUAL);
+	node->band = (uint8_t)band & 3u;
+}
+
 uint32_t evict_leave(struct evict *evict, uint32_t block)
 {
 	assert(evict_pins(evict, block) == 0);
 	hold(evict, block);
 	assert(evict->node[block].state == NODE_HELD);
 	evict->node[block].state = NODE_AWAY;
+	if (evict->node[block].band == EVICT_FIRST)
+		band_put(evict, &evict->node[block], EVICT_USUAL);
 	return leave_parent(evict, block);
 }
 
@@ -307,6 +326,7 @@ uint32_t evict_remove(struct evict *evict, uint32_t block)
 	hold(evict, block);
 	const uint32_t parent = leave_parent(evict, block);
 	evict->node[block].state = NODE_GONE;
+	band_put(evict, &evict->node[block], EVICT_USUAL);
 	return parent;
 }
 
@@ -314,6 +334,7 @@ uint32_t evict_hide(struct evict *evict, uint32_t block)
 {
 	hold(evict, block);
 	evict->node[block].state = NODE_HIDDEN;
+	band_put(evict, &evict->node[block], EVICT_USUAL);
 	return leave_parent(evict, block);
 }
 
@@ -327,8 +348,46 @@ void evict_touch(struct evict *evict, uint32_t block, uint64_t tick)
 	if (listed)
 		tree_remove(evict, block);
 	tick_set(node, tick);
+	if (node->band == EVICT_FIRST)
+		band_put(evict, node, EVICT_USUAL);
 	if (listed)
 		tree_insert(evict, block);
+}
+
+void evict_age(struct evict *evict, uint32_t block)
+{
+	struct node *node = node_of(evict, block);
+	const bool listed = node->state == NODE_CANDIDATE;
+
+	if (listed)
+		tree_remove(evict, block);
+	tick_set(node, 0);
+	if (listed)
+		tree_insert(evict, block);
+}
+
+void evict_set_band(struct evict *evict, uint32_t block, enum evict_band band)
+{
+	struct node *node = node_of(evict, block);
+	const bool listed = node->state == NODE_CANDIDATE;
+
+	if (node->band == band)
+		return;
+	if (listed)
+		tree_remove(evict, block);
+	band_put(evict, node, band);
+	if (listed)
+		tree_insert(evict, block);
+}
+
+enum evict_band evict_band(const struct evict *evict, uint32_t block)
+{
+	return (enum evict_band)node_of(evict, block)->band;
+}
+
+uint32_t evict_banded(const struct evict *evict)
+{
+	return evict->banded;
 }
 
 void evict_pin(struct evict *evict, uint32_t block)
@@ -355,20 +414,20 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class)
 		return;
 	if (listed)
 		tree_remove(evict, block);
-	node->class = (uint8_t) class;
+	node->class = class & 0x3fu;
 	if (listed)
 		tree_insert(evict, block);
 }
 
 uint32_t evict_victim(const struct evict *evict, uint32_t class)
 {
-	return evict_group_victim(evict, 0, class);
+	return evict_band_victim(evict, 0, class, EVICT_USUAL);
 }
 
-uint32_t evict_group_victim(const struct evict *evict, uint32_t group, uint32_t class)
+uint32_t evict_band_victim(const struct evict *evict, uint32_t group, uint32_t class,
+			   enum evict_band band)
 {
-	assert(class < evict->classes && group < evict->groups.n);
-	return evict->tree[group * evict->classes + class].first;
+	return tree_at(evict, group, class, band)->first;
 }
 
 uint64_t evict_tick(const struct evict *evict, uint32_t block)

@@ -9,6 +9,9 @@
  *
  * A block that is *away* keeps its last access, its pins and the children it had. It has no parent
  * and no class, gets no new children, and is never a victim.
+ *
+ * Bands are what hints (hint_policy.h) make of this order: the candidates of each have an order of
+ * their own, and the caller asks one band after the other. An access, and leaving, ends FIRST.
  */
 #ifndef KVTIER_EVICT_H
 #define KVTIER_EVICT_H
@@ -18,9 +21,12 @@
 
 enum { EVICT_NONE = 0xffffffff };
 
+/* In the order in which they go; HELD ones do not. */
+enum evict_band { EVICT_FIRST, EVICT_USUAL, EVICT_KEPT, EVICT_HELD, EVICT_BANDS };
+
 struct evict;
 
-/* Reserves (sparsely) for max_blocks; classes <= 256. The seed keeps clients from shaping the
+/* Reserves (sparsely) for max_blocks; classes <= 64. The seed keeps clients from shaping the
  * search tree. */
 int evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evict **ret);
 void evict_close(struct evict *evict); /* NULL is fine */
@@ -61,9 +67,18 @@ void evict_pin(struct evict *evict, uint32_t block); /* at most 2^32 - 1 times *
 void evict_unpin(struct evict *evict, uint32_t block);
 void evict_move(struct evict *evict, uint32_t block, uint32_t class); /* not away */
 
-/* of group 0. EVICT_NONE: nobody. O(1) */
+/* As if it had never been accessed. O(log n). */
+void evict_age(struct evict *evict, uint32_t block);
+
+/* A new block is USUAL. O(log n). */
+void evict_set_band(struct evict *evict, uint32_t block, enum evict_band band);
+enum evict_band evict_band(const struct evict *evict, uint32_t block);
+uint32_t evict_banded(const struct evict *evict); /* blocks that are not USUAL */
+
+/* of group 0, band USUAL. EVICT_NONE: nobody. O(1) */
 uint32_t evict_victim(const struct evict *evict, uint32_t class);
-uint32_t evict_group_victim(const struct evict *evict, uint32_t group, uint32_t class);
+uint32_t evict_band_victim(const struct evict *evict, uint32_t group, uint32_t class,
+			   enum evict_band band);
 uint64_t evict_tick(const struct evict *evict, uint32_t block); /* last access */
 uint32_t evict_class(const struct evict *evict, uint32_t block);
 uint32_t evict_pins(const struct evict *evict, uint32_t block);

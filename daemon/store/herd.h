@@ -9,12 +9,29 @@
 
 #include "block.h"
 
-/* Least recent unpinned leaf of a class, of all accounts, or BLOCK_NONE; *ret_tick (may be NULL)
- * its last access. Only blocks with a host copy. */
+/* Who goes next of a class: the least recent unpinned leaf, or BLOCK_NONE; *ret_tick (may be NULL)
+ * its last access. Only blocks with a host copy. Where there are hints: recency alone says which
+ * tenant pays, with its least recent block, kept or not; and of its blocks those go first that its
+ * hints name. So no hint moves the border between tenants. Blocks that are held never go; a tenant
+ * that holds all it has does not pay. What is demoted or retired counts as never accessed. */
 uint32_t herd_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick);
 
-/* An away block to drop where a number is needed: the least recent of those without pins and
- * children among the next `budget` numbers, at which *hand goes round (0 to start); BLOCK_NONE:
+/* Likewise, of the accounts that may_take() says yes to; *ret_spared becomes true where there is
+ * one that it says no to. */
+struct herd_filter {
+	bool (*may_take)(void *arg, uint32_t account);
+	void *arg;
+	bool *ret_spared;
+};
+uint32_t herd_victim_of(const struct blocks *blocks, uint32_t class,
+			const struct herd_filter *filter, uint64_t *ret_tick);
+
+/* Its last access, as hints see it: never, of a retired space; now (UINT64_MAX), of what is kept or
+ * held. */
+uint64_t herd_worth(const struct blocks *blocks, uint32_t block);
+
+/* An away block to drop where a number is needed: the least (herd_worth()) of those without pins
+ * and children among the next `budget` numbers, at which *hand goes round (0 to start); BLOCK_NONE:
  * there is none. Away blocks are in no order, as that would take memory from each: the oldest of n
  * that were seen is one of the oldest n-th, give or take. */
 uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget);

@@ -12,6 +12,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/base/log.h"
+#include "evict.h"
 #include "tally.h"
 #include "tiers/slabs.h"
 #include "herd.h"
@@ -50,6 +52,14 @@ struct search {
 	uint32_t n_classes;
 };
 
+/* Nothing, of a space whose revision a hint has lowered. */
+static uint64_t guaranteed(const struct search *m, uint32_t space)
+{
+	if (space == TALLY_NO_SPACE || tally_standing(blocks_tally(m->blocks), space) != HINT_USUAL)
+		return 0;
+	return m->whom->guaranteed[space];
+}
+
 /* What each space holds; evictions and moves keep it up to date. */
 static void survey_accounts(struct search *m)
 {
@@ -61,9 +71,7 @@ static void survey_accounts(struct search *m)
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t space = tally_account_space(blocks_tally(m->blocks), i);
 
-		m->account[i] = (struct place_account){
-			.guaranteed = space == BLOCK_NONE ? 0 : m->whom->guaranteed[space]
-		};
+		m->account[i] = (struct place_account){ .guaranteed = guaranteed(m, space) };
 	}
 	for (uint32_t class = 0; class < classes; class ++) {
 		slabs_class_view(m->slabs, class, &view);
@@ -72,14 +80,16 @@ static void survey_accounts(struct search *m)
 				(uint64_t)tally_account_slots(blocks_tally(m->blocks), i, class) *
 				view.slot_bytes;
 	}
-	m->stranger = (struct place_account){ .guaranteed = m->whom->guaranteed[m->whom->space] };
+	m->stranger = (struct place_account){ .guaranteed = guaranteed(m, m->whom->space) };
 	m->own = &m->stranger;
 	if (tally_account_of(blocks_tally(m->blocks), m->whom->space) > 0)
 		m->own = &m->account[tally_account_of(blocks_tally(m->blocks), m->whom->space)];
 }
 
-static bool may_take(const struct search *m, uint32_t account)
+static bool may_take(void *arg, uint32_t account)
 {
+	const struct search *m = arg;
+
 	return !m->whom ||
 	       place_may_take(&m->account[account], m->own, m->bytes, m->whom->desperate);
 }
@@ -87,25 +97,9 @@ static bool may_take(const struct search *m, uint32_t account)
 /* The next to go in a class, of those that may; BLOCK_NONE: nobody. */
 static uint32_t next_victim(struct search *m, uint32_t class, uint64_t *ret_tick)
 {
-	uint32_t ret = BLOCK_NONE, n = m->whom ? tally_accounts(blocks_tally(m->blocks)) : 0;
-	uint64_t tick = 0;
+	const struct herd_filter filter = { may_take, m, &m->spared };
 
-	if (!m->whom)
-		return herd_victim(m->blocks, class, ret_tick);
-	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t block = blocks_account_victim(m->blocks, i, class, &tick);
-
-		if (block == BLOCK_NONE)
-			continue;
-		if (!may_take(m, i)) {
-			m->spared = true;
-		} else if (ret == BLOCK_NONE || tick < *ret_tick ||
-			   (tick == *ret_tick && block < ret)) {
-			ret = block;
-			*ret_tick = tick;
-		}
-	}
-	return ret;
+	return herd_victim_of(m->blocks, class, m->whom ? &filter : NULL, ret_tick);
 }
 
 /* The state of every class; what was looked up before is void. */
@@ -201,7 +195,8 @@ static bool demote_slot(void *arg, const struct extent *where)
 	m->slots_to_look--;
 	if (block == SLABS_NO_OWNER || !blocks_live(m->blocks, block) ||
 	    blocks_pins(m->blocks, block) || !blocks_nvme(m->blocks, block, NULL) ||
-	    !may_take(m, blocks_account(m->blocks, block)))
+	    !may_take(m, blocks_account(m->blocks, block)) ||
+	    evict_band(blocks_order(m->blocks), block) == EVICT_HELD)
 		return true;
 	m->account[blocks_account(m->blocks, block)].bytes -=
 		m->classes[where->class].view.slot_bytes;
@@ -248,6 +243,14 @@ static void leave_off(struct search *m, int32_t donor, uint32_t bytes)
 	m->mover->clearing_bytes = bytes;
 }
 
+static void count_cleared(struct search *m, uint32_t n)
+{
+	m->mover->cleared += n;
+	if (m->mover->cleared == MOVER_BATCH)
+		log_debug("%u blocks were evicted to clear a slab: the next turn goes on",
+			  (uint32_t)MOVER_BATCH);
+}
+
 /* Executes plans until a slot can be had, nothing helps, the steps are used up, or all that helps
  * is a slab that is being emptied, by others or by the next calls. */
 static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
@@ -256,7 +259,7 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 				     .donor = donor_of_before(m, bytes),
 				     .classes = m->classes };
 	struct place_plan plan;
-	uint32_t n, batch = MOVER_BATCH;
+	uint32_t n, batch;
 	bool of_donor;
 
 	survey(m);
@@ -266,6 +269,7 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 		state.free_slabs = slabs_free_slabs(m->slabs);
 		state.moving = emptier_busy(m->mover->emptier);
 		state.wanted = slabs_class_of(m->slabs, bytes);
+		batch = MOVER_BATCH - m->mover->cleared;
 		state.hurried = batch == 0;
 		place_plan(&state, &plan);
 		state.donor = plan.donor;
@@ -287,7 +291,8 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 			if (n == 0)
 				return;
 			steps -= n;
-			batch -= of_donor ? n : 0;
+			if (of_donor)
+				count_cleared(m, n);
 			break;
 		case PLACE_MOVE:
 			emptier_begin(m->mover->emptier, plan.slab, bytes);
@@ -303,6 +308,11 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 	}
 }
 
+static int alloc(const struct search *m, uint32_t bytes, struct extent *ret)
+{
+	return tier_alloc_near(m->host, bytes, m->whom ? m->whom->near : TIER_ANY_UNIT, ret);
+}
+
 static int make_room(struct search *m, uint64_t now_tick, uint32_t bytes, uint32_t max_steps,
 		     struct extent *ret)
 {
@@ -311,7 +321,7 @@ static int make_room(struct search *m, uint64_t now_tick, uint32_t bytes, uint32
 	assert(max_steps > 0);
 	m->slots_to_look = LOOK_SLOTS;
 	herd_free_condemned(m->blocks, m->host);
-	err = emptier_take(m->mover->emptier, bytes, ret) ? 0 : tier_alloc(m->host, bytes, ret);
+	err = emptier_take(m->mover->emptier, bytes, ret) ? 0 : alloc(m, bytes, ret);
 	if (err == 0 && m->mover->clearing_bytes == bytes)
 		m->mover->clearing_bytes = 0;
 	if (err != -ENOSPC)
@@ -323,16 +333,21 @@ static int make_room(struct search *m, uint64_t now_tick, uint32_t bytes, uint32
 		emptier_give_up(m->mover->emptier);
 	follow_plans(m, now_tick, bytes, max_steps);
 	m->moving |= emptier_busy(m->mover->emptier);
-	err = tier_alloc(m->host, bytes, ret);
+	err = alloc(m, bytes, ret);
 	if (err == -ENOSPC && !m->moving && slabs_class_of(m->slabs, bytes) >= 0) {
 		demote_some(m, (uint32_t)slabs_class_of(m->slabs, bytes));
-		err = tier_alloc(m->host, bytes, ret);
+		err = alloc(m, bytes, ret);
 	}
 	if (err == -ENOSPC && !m->spare && !m->moving) {
 		emptier_let_go(m->mover->emptier);
-		err = tier_alloc(m->host, bytes, ret);
+		err = alloc(m, bytes, ret);
 	}
 	return err == -ENOSPC && (m->spared || m->moving) ? -EAGAIN : err;
+}
+
+void mover_turn(struct mover *mover)
+{
+	mover->cleared = 0;
 }
 
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,

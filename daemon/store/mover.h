@@ -45,23 +45,28 @@ struct mover {
 	 * slab is; PLACE_NO_CLASS: of the image's own */
 	uint32_t clearing_bytes;
 	int32_t clearing_class;
+	uint32_t cleared; /* evictions of this turn for slabs of another class */
 };
 
 /* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab to
  * be emptied. */
 enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
 
-/* Evictions of one call that clears a slab: 50 us of the core, and up to 200 where others use its
+/* Evictions of one turn that clear slabs: 50 us of the core, and up to 200 where others use its
  * CPU and caches. To clear a slab of 5,461 slots at once took 3 to 6 ms, in which no client was
- * answered. */
+ * answered. The bound is of a turn, not of a call, because a turn begins many blocks, and each of
+ * them may need a slab. */
 enum { MOVER_BATCH = 128 };
 
+/* A turn of the loop begins: MOVER_BATCH evictions may clear slabs in it, whoever asks for room. */
+void mover_turn(struct mover *mover);
+
 /* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at
- * most `max_steps` (> 0) evictions. After MOVER_BATCH of them for a slab of another class it leaves
- * off, and `clearing_bytes` is set: the next call for the same size goes on. An image whose class
- * has a victim takes the slot of that one meanwhile; else it is -EAGAIN, and the caller comes again
- * in the next turn. With fewer than MOVER_STEPS a
- * class with many slots per slab may not get to give one away, and then each class evicts its own.
+ * most `max_steps` (> 0) evictions. After MOVER_BATCH of this turn for slabs of another class it
+ * leaves off, and `clearing_bytes` is set: the next turn's first call for the same size goes on. An
+ * image whose class has a victim takes the slot of that one meanwhile; else it is -EAGAIN, and the
+ * caller comes again in the next turn. With fewer than MOVER_STEPS a class with many slots per slab
+ * may not get to give one away, and then each class evicts its own.
  * The slot belongs to the caller and has no owner until tier_set_owner(). -ENOSPC: nothing that
  * would help can be evicted (pinned, or with pinned children and not on NVMe), or the steps did not
  * suffice: what they freed stays free; -EAGAIN: a slab is being cleared or emptied, and there may
@@ -81,6 +86,7 @@ int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 struct mover_for {
 	uint32_t space;
 	bool desperate;
+	uint8_t near;               /* the unit whose slots are best (tier_alloc_near()) */
 	const uint64_t *guaranteed; /* bytes, by space */
 };
 int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,

@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <openssl/evp.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,7 +25,13 @@
 #include "space_table.h"
 #include "daemon/base/vault.h"
 
-enum { MAX_TENANTS = 64, OWNER_HALF = 16 };
+enum {
+	MAX_TENANTS = 64,
+	OWNER_HALF = 16,
+	MEASURES_KEPT = 64, /* one that was measured so many blocks ago counts a third */
+};
+
+#define MEASURE_NS 1000000000u
 
 struct tenant {
 	char name[32];
@@ -293,6 +300,22 @@ static void identify(struct spaces *s, const struct tenant *tenant, struct space
 	space->seal = &tenant->seal;
 	spaces_tenant_owner(s, tenant->name, space->owner);
 	memcpy(space->owner + OWNER_HALF, space->id, OWNER_HALF);
+	spaces_revision(s, tenant->name, space->wire.model, space->revision);
+}
+
+void spaces_revision(struct spaces *s, const char *tenant, const char *model, uint8_t ret[32])
+{
+	static const char label[] = "kvtier revision 1";
+	uint8_t owner[OWNER_HALF];
+
+	spaces_tenant_owner(s, tenant, owner);
+	sha256(s->sha, label, sizeof(label), owner, sizeof(owner), model, strlen(model), ret);
+}
+
+struct space *space_of_revision(const struct spaces *s, const uint8_t revision[32],
+				const struct space *before)
+{
+	return table_revision(s->table, revision, before);
 }
 
 void space_salt(struct spaces *s, const struct space *space, uint8_t ret[32])
@@ -504,4 +527,27 @@ void spaces_sweep(struct spaces *s)
 void spaces_count(const struct spaces *s, struct spaces_count *ret)
 {
 	table_count(s->table, ret);
+}
+
+/* --- what fp8 costs --- */
+
+bool space_measures(struct space *space, uint64_t now_ns)
+{
+	if (space->codec != CODEC_FP8 || now_ns - space->measured_ns < MEASURE_NS)
+		return false;
+	space->measured_ns = now_ns;
+	return true;
+}
+
+void space_measured(struct space *space, const struct codec_error *error)
+{
+	if (error->squares <= 0)
+		return;
+	space->error.squares += error->squares - space->error.squares / MEASURES_KEPT;
+	space->error.errors += error->errors - space->error.errors / MEASURES_KEPT;
+}
+
+double space_error(const struct space *space)
+{
+	return space->error.squares > 0 ? sqrt(space->error.errors / space->error.squares) : -1;
 }

@@ -22,7 +22,7 @@
 #include <sys/queue.h>
 
 #include "client/wire.h"
-#include "kernels/image.h"
+#include "kernels/kernels.h"
 #include "tiers/redis/redis_seal.h"
 
 struct spaces;
@@ -40,6 +40,8 @@ struct space {
 	uint8_t owner[32];
 	/* SHA-256("kvtier index 1" | this start's secret | owner), cut */
 	uint8_t index_key[16];
+	/* of its tenant and model: SHA-256("kvtier revision 1" | owner 0..15 | model) */
+	uint8_t revision[32];
 	bool known; /* else all above but owner and index_key is zero */
 	/* its blocks' image sizes, by blocks_variant(); 0: not seen yet. Equal where both codecs
 	 * make images of one size */
@@ -49,16 +51,21 @@ struct space {
 	/* space_table.c's */
 	/* its blocks are being dropped, then its number is free */
 	bool going;
-	uint32_t chain, share;
+	uint32_t chain, revision_chain;
+	uint32_t share; /* which tenant's, < SPACES_TENANTS; more tenants share the last */
 	/* order in which spaces were closed; below, the latest tick of a record */
 	uint64_t used;
 	/* CLOCK_MONOTONIC, when it was closed; 0: open, or not opened yet */
 	uint64_t idle_ns;
 	TAILQ_ENTRY(space) leaving;
 	uint64_t stored_blocks, loaded_blocks, raw_blocks; /* raw: fp8 could not hold them */
+	/* sums over the blocks that were measured, in which recent blocks count most; and when the
+	 * latest measurement began */
+	struct codec_error error;
+	uint64_t measured_ns;
 };
 
-enum { SPACES_SHARED_BYTES = 512, SPACES_MAX = 20000 };
+enum { SPACES_SHARED_BYTES = 512, SPACES_MAX = 20000, SPACES_TENANTS = 64 };
 
 /* At most `max` spaces, 1 .. SPACES_MAX. text says what went wrong. */
 int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n);
@@ -84,6 +91,19 @@ void space_release(struct spaces *spaces, struct space *space);
  * likewise, for now; -ESTALE: the space is going; -EBADMSG: a third size, or 0; -ENOMEM. */
 int space_found(struct spaces *spaces, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick,
 		uint32_t *ret_number, uint32_t *ret_variant);
+/* Whether the block that is stored now shall be measured: one block a second, in a space whose
+ * codec is fp8. True: the second begins. */
+bool space_measures(struct space *space, uint64_t now_ns);
+void space_measured(struct space *space, const struct codec_error *error);
+/* The root mean square of the differences between values stored and values loaded, divided by that
+ * of the values stored; < 0: nothing was measured. */
+double space_error(const struct space *space);
+/* The spaces of this one's revision, itself among them, one after the other: NULL before the first,
+ * and after the last. Only of known ones. */
+struct space *space_of_revision(const struct spaces *spaces, const uint8_t revision[32],
+				const struct space *before);
+/* Of a model's name and revision, as a geometry has it. */
+void spaces_revision(struct spaces *spaces, const char *tenant, const char *model, uint8_t ret[32]);
 /* The number of the space with this owner; false: there is none. */
 bool space_of_owner(struct spaces *spaces, const uint8_t owner[32], uint32_t *ret_number);
 /* The variant of images with this codec; the space is known. */
@@ -95,12 +115,12 @@ struct space *space_at(const struct spaces *spaces, uint32_t number);
 uint32_t spaces_numbers(const struct spaces *spaces); /* above all numbers in use */
 
 /* What the table of blocks is asked and told: how many blocks carry a space's number; that a
- * number, which none carries, is now that of this space; that all blocks of a number are to go, or
- * to stay after all. Before the first space. */
+ * number, which none carries, is now that of this space, of this tenant; that all blocks of a
+ * number are to go, or to stay after all. Before the first space. */
 struct spaces_blocks {
 	void *arg;
 	uint32_t (*held)(void *arg, uint32_t space);
-	void (*is)(void *arg, uint32_t space, const uint8_t index_key[16]);
+	void (*is)(void *arg, uint32_t space, const uint8_t index_key[16], uint32_t tenant);
 	void (*doom)(void *arg, uint32_t space, bool doomed);
 };
 void spaces_attach(struct spaces *spaces, const struct spaces_blocks *blocks);

@@ -18,8 +18,8 @@ enum {
 	/* spaces looked at for one that may go: the least of n is one of the least n-th */
 	SAMPLE = 256,
 	FEW_BLOCKS = 16,
-	SHARES = 64,  /* tenants told apart; more share the last */
-	NO_SPACE = 0, /* in chains, which hold numbers + 1 */
+	SHARES = SPACES_TENANTS, /* tenants told apart; more share the last */
+	NO_SPACE = 0,            /* in chains, which hold numbers + 1 */
 };
 static_assert(SPACES_MAX + SPACES_MAX / 2 + 64 <= TIER_MAX_SPACES, "numbers");
 
@@ -49,6 +49,7 @@ struct space_table {
 	struct space **at;         /* [numbers] */
 	uint32_t *free;            /* [n_free] */
 	uint32_t *head;            /* [buckets]: number + 1 */
+	uint32_t *revision_head;   /* likewise, of known spaces */
 	struct space_list leaving; /* the going ones */
 	struct spaces_blocks blocks;
 };
@@ -79,7 +80,8 @@ int table_open(uint32_t max, const uint8_t secret[16], struct space_table **ret)
 	t->at = calloc(t->numbers, sizeof(*t->at));
 	t->free = calloc(t->numbers, sizeof(*t->free));
 	t->head = calloc(t->buckets, sizeof(*t->head));
-	if (!t->at || !t->free || !t->head) {
+	t->revision_head = calloc(t->buckets, sizeof(*t->revision_head));
+	if (!t->at || !t->free || !t->head || !t->revision_head) {
 		table_close(t);
 		return -ENOMEM;
 	}
@@ -96,6 +98,7 @@ void table_close(struct space_table *t)
 	free(t->at);
 	free(t->free);
 	free(t->head);
+	free(t->revision_head);
 	free(t);
 }
 
@@ -129,11 +132,32 @@ struct space *table_find(const struct space_table *t, const uint8_t owner[32], c
 	return NULL;
 }
 
+static uint32_t *revision_bucket(const struct space_table *t, const uint8_t revision[32])
+{
+	return &t->revision_head[fingerprint(&t->hash, revision).half[0] & (t->buckets - 1)];
+}
+
+struct space *table_revision(const struct space_table *t, const uint8_t revision[32],
+			     const struct space *before)
+{
+	uint32_t n = before ? before->revision_chain : *revision_bucket(t, revision);
+
+	for (; n != NO_SPACE; n = t->at[n - 1]->revision_chain)
+		if (memcmp(t->at[n - 1]->revision, revision, 32) == 0)
+			return t->at[n - 1];
+	return NULL;
+}
+
 static void enchain(struct space_table *t, struct space *space)
 {
 	uint32_t *head = bucket_of(t, space->owner);
 
 	space->chain = *head;
+	*head = space->number + 1;
+	if (!space->known)
+		return;
+	head = revision_bucket(t, space->revision);
+	space->revision_chain = *head;
 	*head = space->number + 1;
 }
 
@@ -144,6 +168,12 @@ static void unchain(struct space_table *t, const struct space *space)
 	while (*at != space->number + 1)
 		at = &t->at[*at - 1]->chain;
 	*at = space->chain;
+	if (!space->known)
+		return;
+	at = revision_bucket(t, space->revision);
+	while (*at != space->number + 1)
+		at = &t->at[*at - 1]->revision_chain;
+	*at = space->revision_chain;
 }
 
 /* --- shares --- */
@@ -299,7 +329,7 @@ int table_put(struct space_table *t, struct space *space, bool found)
 	enchain(t, space);
 	count_in(t, space);
 	if (t->blocks.is)
-		t->blocks.is(t->blocks.arg, space->number, space->index_key);
+		t->blocks.is(t->blocks.arg, space->number, space->index_key, space->share);
 	return 0;
 }
 

@@ -37,6 +37,9 @@ void table_attach(struct space_table *table, const struct spaces_blocks *blocks)
  * NULL. */
 struct space *table_find(const struct space_table *table, const uint8_t owner[32],
 			 const uint8_t *id);
+/* space_of_revision() */
+struct space *table_revision(const struct space_table *table, const uint8_t revision[32],
+			     const struct space *before);
 /* Gives it a number; the space is the table's from now on. found: nobody opens it. -ENOSPC: all are
  * open, or for a found one: there is none that it may displace; -EAGAIN: all numbers are taken by
  * spaces that are going. */

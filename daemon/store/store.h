@@ -19,6 +19,7 @@
 
 struct beside;    /* beside.c: copies on GPUs */
 struct blocks;    /* block.c: the table */
+struct hints;     /* hints.c: what clients say of blocks */
 struct index;     /* index.c: what clients read of it */
 struct outbox;    /* redis/outbox.c: what is to be written to Redis */
 struct spaces;    /* space.c: whose blocks these are */
@@ -38,6 +39,7 @@ struct store {
 	uint32_t away_hand;    /* copies.c's: where it looks for an old away block next */
 	struct mover mover;    /* how blocks leave host memory */
 	struct beside *beside; /* NULL: no GPU tier */
+	struct hints *hints;   /* NULL: nobody says anything */
 };
 
 /* Where images are made, checked, and served from: the one tier that every block goes through. */
@@ -45,5 +47,8 @@ static inline struct tier *store_host(const struct store *store)
 {
 	return store->tiers[TIER_HOST];
 }
+
+/* The table of spaces knows what the table of blocks has of each. Both are open, and empty. */
+void store_attach_spaces(struct store *store);
 
 #endif

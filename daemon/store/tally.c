@@ -24,10 +24,12 @@ struct space_tally {
 	uint32_t doomed;   /* 1: all its blocks are to go */
 	uint32_t host;     /* host copies */
 	uint32_t account;  /* while there are any */
+	uint16_t tenant, standing;
 };
 
 struct tally {
 	uint32_t doomed;   /* blocks of doomed spaces */
+	uint32_t unusual;  /* spaces in another standing than the usual one */
 	uint32_t accounts; /* those in use are below */
 	struct account account[TALLY_ACCOUNTS];
 	struct space_tally *space; /* by number, TIER_MAX_SPACES; touched as used */
@@ -41,10 +43,35 @@ static struct space_tally *at(const struct tally *t, uint32_t space)
 	return &t->space[space];
 }
 
-void tally_space_is(struct tally *t, uint32_t space, const uint8_t index_key[16])
+void tally_space_is(struct tally *t, uint32_t space, const uint8_t index_key[16], uint32_t tenant)
 {
-	assert(at(t, space)->held == 0);
-	*at(t, space) = (struct space_tally){ .index_key = fingerprint_key_of(index_key) };
+	assert(at(t, space)->held == 0 && tenant < TALLY_MIXED);
+	tally_set_standing(t, space, HINT_USUAL);
+	*at(t, space) = (struct space_tally){ .index_key = fingerprint_key_of(index_key),
+					      .tenant = (uint16_t)tenant };
+}
+
+uint32_t tally_tenant(const struct tally *t, uint32_t space)
+{
+	return at(t, space)->tenant;
+}
+
+void tally_set_standing(struct tally *t, uint32_t space, enum hint_standing standing)
+{
+	struct space_tally *of = at(t, space);
+
+	t->unusual += (uint32_t)(standing != HINT_USUAL) - (of->standing != HINT_USUAL);
+	of->standing = (uint16_t)standing;
+}
+
+enum hint_standing tally_standing(const struct tally *t, uint32_t space)
+{
+	return (enum hint_standing)at(t, space)->standing;
+}
+
+uint32_t tally_unusual(const struct tally *t)
+{
+	return t->unusual;
 }
 
 const struct fingerprint_key *tally_index_key(const struct tally *t, uint32_t space)

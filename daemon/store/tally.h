@@ -14,11 +14,13 @@
 #include <stdint.h>
 
 #include "client/fingerprint.h"
+#include "hint_policy.h"
 
 enum {
 	TALLY_ACCOUNTS = 128,
 	TALLY_SHARED = 0 /* the account of those without one */,
-	TALLY_NO_SPACE = 0xffffffff
+	TALLY_NO_SPACE = 0xffffffff,
+	TALLY_MIXED = 0xffff, /* the tenant of the shared account */
 };
 
 struct tally;
@@ -26,8 +28,9 @@ struct tally;
 int tally_open(struct tally **ret); /* 0, -ENOMEM */
 void tally_close(struct tally *t);  /* NULL is fine */
 
-/* From now on the number, which no block carries, is that of a space with this index key. */
-void tally_space_is(struct tally *t, uint32_t space, const uint8_t index_key[16]);
+/* From now on the number, which no block carries, is that of a space of this tenant with this index
+ * key, and in usual standing. tenant: < TALLY_MIXED. */
+void tally_space_is(struct tally *t, uint32_t space, const uint8_t index_key[16], uint32_t tenant);
 const struct fingerprint_key *tally_index_key(const struct tally *t, uint32_t space);
 
 /* A block is there; is not there any more, though its number is held; its number is free. */
@@ -38,6 +41,12 @@ uint32_t tally_count(const struct tally *t, uint32_t space, uint32_t variant);
 uint32_t tally_blocks(const struct tally *t, uint32_t space); /* of both variants */
 /* and those that were condemned and are pinned */
 uint32_t tally_held(const struct tally *t, uint32_t space);
+
+uint32_t tally_tenant(const struct tally *t, uint32_t space);
+/* What hints have made of the space (hint_policy.h), and of how many that is not usual. */
+void tally_set_standing(struct tally *t, uint32_t space, enum hint_standing standing);
+enum hint_standing tally_standing(const struct tally *t, uint32_t space);
+uint32_t tally_unusual(const struct tally *t);
 
 /* All blocks of a space are to go, or no more; and how many such there are. */
 void tally_doom(struct tally *t, uint32_t space, bool doomed);

@@ -51,8 +51,10 @@ extern const struct bench_case bench_cuda_cases[];    /* bench_cuda.c: cuda.* */
 /* bench_cuda_step.c: cuda.traffic, cuda.step */
 extern const struct bench_case bench_cuda_step_cases[];
 extern const struct bench_case bench_cuda_pin_cases[]; /* bench_cuda_pin.c: cuda.pin.* */
-extern const struct bench_case bench_layers_cases[];   /* bench_layers.c: layers.*, cuda.layers.* */
-extern const struct bench_case bench_io_cases[];       /* bench_io.c: submit.*, store.*, load.* */
+/* bench_cuda_daemon.c: cuda.store.*, cuda.load.*, cuda.hit */
+extern const struct bench_case bench_cuda_daemon_cases[];
+extern const struct bench_case bench_layers_cases[]; /* bench_layers.c: layers.*, cuda.layers.* */
+extern const struct bench_case bench_io_cases[];     /* bench_io.c: submit.*, store.*, load.* */
 
 static inline uint64_t bench_now_ns(void)
 {

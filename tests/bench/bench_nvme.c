@@ -325,7 +325,6 @@ static int open_host(struct rig *rig)
 		.bytes = 64 << 20,
 		.slab_bytes = 64 << 20,
 		.huge_pages = 1,
-		.numa_node = -1,
 		.prefault_threads = 1,
 	};
 	char text[TIER_TEXT_BYTES];

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm_engine.py FD FD MODEL SOCKET - a process that answers prompts by vLLM on the CPU; SOCKET "": without kvtier.
+"""vllm_engine.py FD FD MODEL SOCKET [OPTIONS] - a process that answers prompts by vLLM on the CPU; SOCKET "": without
+kvtier. OPTIONS: a JSON object, see OPTIONS below.
 
 engine_process.py says how it is asked. The engine's own prefix cache is off, so that a prefix can come from kvtier
 alone.
 """
+import contextlib
+import functools
+import json
 import os
 import random
 import sys
+import time
 
 # scheduler and worker in this process, and a fixed number of threads: rounding depends on it
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING=os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
@@ -18,12 +23,15 @@ from vllm.inputs import TokensPrompt  # noqa: E402
 from engine_process import serve  # noqa: E402
 
 VOCABULARY = 1000
+# codec: of kvtier, "" for its default. events: an endpoint of ZeroMQ. llm: what LLM() is told beside the rest. timed:
+# how long kvtier's part of the start and of the first load takes is measured
+OPTIONS = {"codec": "raw", "dtype": "float32", "events": "", "llm": {}, "timed": False}
 
 
-def connector(socket: str) -> dict:
+def connector(socket: str, codec: str) -> dict:
     return {"kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"socket": socket, "timeout_ms": 2000, "codec": "raw"}}
+            "kv_connector_extra_config": {"socket": socket, "timeout_ms": 2000, "codec": codec}}
 
 
 def prompt(seed: int, n: int) -> list:
@@ -31,17 +39,106 @@ def prompt(seed: int, n: int) -> list:
     return [numbers.randrange(3, VOCABULARY) for _ in range(n)]
 
 
+def counters(llm: LLM) -> dict:
+    return {m.name: m.value for m in llm.get_metrics() if "kvtier" in m.name and hasattr(m, "value")}
+
+
+def subscribe(endpoint: str):
+    """A function that gives the KV events since its last call."""
+    import msgspec
+    import zmq
+    from vllm.distributed.kv_events import KVEventBatch
+    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket.connect(endpoint)
+    socket.setsockopt_string(zmq.SUBSCRIBE, "")
+    decoder = msgspec.msgpack.Decoder(KVEventBatch)
+
+    def events() -> list:
+        ret = []
+        while socket.poll(500):
+            for event in decoder.decode(socket.recv_multipart()[-1]).events:
+                ret.append([type(event).__name__, len(event.block_hashes), event.medium,
+                            len(getattr(event, "token_ids", ()))])
+        return ret
+
+    return events
+
+
+def measure() -> dict:
+    """Milliseconds in kvtier, of the first call of each; a load until its result was taken."""
+    from kvtier import vllm, vllm_core
+    ret = {}
+
+    def wrap(owner: type, function: str, name: str) -> None:
+        inner = getattr(owner, function)
+
+        def timed(*arguments, **named):
+            begun = time.monotonic()
+            try:
+                return inner(*arguments, **named)
+            finally:
+                ret.setdefault(name, 1000 * (time.monotonic() - begun))
+
+        setattr(owner, function, timed)
+
+    def ended(worker, result) -> None:
+        running = worker._running.get(result.op)
+        if running and running.load:
+            ret.setdefault("load_ms", 1000 * (time.monotonic() - running.begun))
+        inner_ended(worker, result)
+
+    inner_ended, vllm_core.Worker._ended = vllm_core.Worker._ended, ended
+    wrap(vllm.KvtierConnector, "register_kv_caches", "worker_opens_ms")
+    wrap(vllm.KvtierConnector, "set_xfer_handshake_metadata", "scheduler_opens_ms")
+    wrap(vllm.KvtierConnector, "set_xfer_handshake_metadata_pp_aware", "scheduler_opens_ms")
+    wrap(vllm.KvtierConnector, "get_num_new_matched_tokens", "lookup_ms")
+    return ret
+
+
+@contextlib.contextmanager
+def hinted(llm: LLM, hints: list):
+    """Requests have these kv_hints: (type, payload). generate() does not take them."""
+    if hints:
+        from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+        actions = [KvHintAction(f"a{i}", kind, "1", payload) for i, (kind, payload) in enumerate(hints)]
+        engine = llm.llm_engine
+        engine.add_request = functools.partial(engine.add_request, kv_hints=KvHintsEnvelope("1", "m", actions))
+    yield
+    if hints:
+        del engine.add_request
+
+
 def main() -> None:
     model, socket = sys.argv[3:5]
-    llm = LLM(model, dtype="float32", max_model_len=2048, enforce_eager=True, block_size=32, skip_tokenizer_init=True,
-              enable_prefix_caching=False, kv_transfer_config=connector(socket) if socket else None)
+    options = {**OPTIONS, **json.loads(sys.argv[5] if len(sys.argv) > 5 else "{}")}
+    how = {"block_size": 32, "max_model_len": 2048, **options["llm"]}
+    timed = measure() if options["timed"] else {}
+    if options["events"]:
+        how["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": options["events"]}
+    llm = LLM(model, dtype=options["dtype"], enforce_eager=True, skip_tokenizer_init=True,
+              enable_prefix_caching=False, disable_log_stats=False, max_logprobs=VOCABULARY,
+              kv_transfer_config=connector(socket, options["codec"]) if socket else None, **how)
+    events = subscribe(options["events"].replace("*", "127.0.0.1")) if options["events"] else lambda: []
 
     def answer(question: dict) -> dict:
+        if question.get("reset"):
+            return {"reset": llm.reset_prefix_cache(reset_connector=True)}
+        if question.get("timed"):
+            return {"timed": timed}
+        if question.get("counters"):
+            return {"counters": counters(llm), "events": events()}
         prompts = [TokensPrompt(prompt_token_ids=prompt(seed, question["tokens"])) for seed in question["seeds"]]
-        how = SamplingParams(temperature=0, max_tokens=question.get("answer", 16), ignore_eos=True, detokenize=False)
-        outputs = llm.generate(prompts, how, use_tqdm=False)
-        return {"tokens": [list(o.outputs[0].token_ids) for o in outputs],
-                "cached": [o.num_cached_tokens for o in outputs]}
+        how = SamplingParams(temperature=0, max_tokens=question.get("answer", 16), ignore_eos=True, detokenize=False,
+                             logprobs=VOCABULARY if question.get("logprobs") else None)
+        begun = time.monotonic()
+        with hinted(llm, question.get("hints")):
+            outputs = llm.generate(prompts, how, use_tqdm=False)
+        seconds = time.monotonic() - begun
+        ret = {"seconds": seconds, "tokens": [list(o.outputs[0].token_ids) for o in outputs],
+               "cached": [o.num_cached_tokens for o in outputs]}
+        if question.get("logprobs"):    # of the first token of each answer
+            ret["logprobs"] = [[o.outputs[0].logprobs[0][i].logprob for i in range(VOCABULARY)] for o in outputs]
+        return ret
 
     serve(answer)
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm_test.py BUILD - kvtier.vllm under the real vLLM on the CPU: what one process computed another one continues
 from; the engine answers every request as it does without kvtier, whatever becomes of the daemon."""
+import json
+import math
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -12,6 +15,7 @@ TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
 from engine_process import Engine  # noqa: E402
+import vllm_models  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve()
@@ -20,15 +24,9 @@ CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
 PATIENT_S = 120
 
 
-def make_model(to: Path) -> None:
-    """A small Llama with seeded random weights: wide enough that its answers depend on the whole prompt."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-    torch.manual_seed(7)
-    LlamaForCausalLM(LlamaConfig(
-        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, head_dim=64,
-        intermediate_size=512, vocab_size=1000, initializer_range=0.2, max_position_embeddings=4096, bos_token_id=1,
-        eos_token_id=2, pad_token_id=0)).save_pretrained(to)
+def divergence(p: list, q: list) -> float:
+    """Kullback-Leibler, in nats, of two rows of logarithms."""
+    return sum(math.exp(a) * (a - b) for a, b in zip(p, q))
 
 
 class Vllm(unittest.TestCase):
@@ -36,7 +34,7 @@ class Vllm(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
         cls.model = Path(cls.work.name) / "tiny-llama"
-        make_model(cls.model)
+        vllm_models.llama(cls.model)
         cls.daemon = Daemon(BUILD, Path(cls.work.name), CONFIG)
         plain = Engine(ENGINE, str(cls.model), "")
         cls.plain = {seed: plain.ask(seeds=[seed], tokens=600)["tokens"][0] for seed in range(1, 9)}
@@ -47,10 +45,32 @@ class Vllm(unittest.TestCase):
         cls.daemon.close()
         cls.work.cleanup()
 
-    def engine(self, **environment: str) -> Engine:
-        engine = Engine(ENGINE, str(self.model), self.daemon.socket, **environment)
+    def engine(self, options: dict = {}, model: Path = None, **environment: str) -> Engine:
+        engine = Engine(ENGINE, str(model or self.model), self.daemon.socket, json.dumps(options), **environment)
         self.addCleanup(engine.kill)
         return engine
+
+    def made(self, kind: str) -> Path:
+        """Another model than that of self.plain."""
+        to = Path(self.work.name) / kind
+        getattr(vllm_models, kind)(to)
+        return to
+
+    def carries(self, model: Path, options: dict, blocks: int) -> None:
+        """What one process computed another one continues from, also beside a daemon that is killed."""
+        ask = {"seeds": [1, 2], "tokens": 600}
+        cold = self.engine(options, model)
+        plain = cold.ask(**ask)["tokens"]       # its blocks are in nobody's memory yet
+        cold.kill()
+        warm, before = self.engine(options, model), self.loaded()
+        self.until(lambda: warm.ask(**ask)["tokens"] == plain and self.loaded() - before == blocks)
+        for delay in (0.0, 0.01):
+            warm.begin(**ask)
+            time.sleep(delay)
+            self.daemon.kill()
+            self.assertEqual(warm.read()["tokens"], plain)
+            self.daemon.start()
+            self.assertEqual(warm.ask(**ask)["tokens"], plain)
 
     def loaded(self) -> int:
         return self.daemon.stats()["tiers"]["host"]["hit_blocks_total"]
@@ -96,6 +116,75 @@ class Vllm(unittest.TestCase):
         engine = self.engine()
         self.is_right(engine.ask(seeds=[3, 4], tokens=600), 3, 4)
         self.is_right(engine.ask(seeds=[3, 5, 4], tokens=600), 3, 5, 4)
+
+    def changes_little(self, model: Path, options: dict, blocks: int) -> None:
+        """An FP8 prefix, of so many blocks for each prompt, leads to nearly the same first token."""
+        ask = {"seeds": list(range(1, 9)), "tokens": 600, "logprobs": True}
+        cold, before = self.engine(options, model), self.daemon.stats()["store"]
+        plain = cold.ask(**ask)["logprobs"]
+        self.assertGreaterEqual(cold.ask(counters=True)["counters"]["vllm:kvtier_saved_blocks"], 8 * blocks)
+        cold.kill()
+        image, logical = (self.daemon.stats()["store"][name] - before[name]
+                          for name in ("image_bytes_total", "logical_bytes_total"))
+        self.assertLess(image, 0.65 * logical)
+        warm = self.engine(options, model)
+        other = warm.ask(**{**ask, "seeds": [9]})["logprobs"] * 8     # as far as a wrong prefix would lead
+        got = warm.ask(**ask)["logprobs"]
+        counted = warm.ask(counters=True)["counters"]
+        self.assertEqual((counted["vllm:kvtier_loaded_blocks"], counted.get("vllm:kvtier_missed_blocks", 0)),
+                         (8 * blocks, 0))
+        near, far = (sum(map(divergence, plain, to)) / 8 for to in (got, other))
+        print(f"KL of a loaded FP8 prefix: {near:.5f} nats; of another prompt: {far:.3f}", flush=True)
+        self.assertLess(near, 0.02 * far)
+
+    def test_fp8_changes_little(self):
+        self.changes_little(self.made("gentle"), {"codec": "", "dtype": "bfloat16"}, 18)
+
+    def test_an_engine_that_cannot_continue_is_not_asked_to(self):
+        """On a CPU vLLM 0.32.0 computes latents (MLA) from a prompt's beginning only."""
+        engine, before = self.engine({"llm": {"block_size": 16}}, self.made("latents")), self.daemon.stats()["store"]
+        first, second = (engine.ask(seeds=[1], tokens=600) for _ in range(2))
+        self.assertEqual((second["tokens"], second["cached"]), (first["tokens"], [0]))
+        self.assertEqual(self.daemon.stats()["store"]["blocks_total"], before["blocks_total"])
+        self.assertIn("from its beginning alone", engine.log.read_text())
+
+    def test_windows_beside_full_attention(self):
+        """Two groups of blocks. 18 of full attention and the last 4 of the window, for each of two prompts."""
+        self.carries(self.made("windows"), {}, 2 * (18 + 4))
+
+    def test_events_tell_of_blocks_and_a_reset_takes_them_back(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            endpoint = f"tcp://*:{free.getsockname()[1]}"
+        engine = self.engine({"events": endpoint})
+        self.stores(engine, 5)
+        said = []
+
+        def heard(kind: str, n: int) -> bool:
+            self.is_right(engine.ask(seeds=[5], tokens=600), 5)
+            said.extend(engine.ask(counters=True)["events"])
+            return sum(event[0] == kind for event in said) >= n
+
+        self.until(lambda: heard("BlockStored", 18))
+        self.assertIn(["BlockStored", 1, "CPU", 32], said)
+        engine.ask(reset=True)      # vLLM says no: the last request's blocks are freed with its next step
+        before = self.loaded()
+        self.until(lambda: heard("BlockRemoved", 18))
+        self.assertIn(["BlockRemoved", 1, "CPU", 0], said)
+        self.loads(engine, 5)       # what it computed since
+        self.assertGreater(self.loaded(), before)
+
+    def test_hints_of_requests_are_executed(self):
+        engine = self.engine()
+        self.stores(engine, 2)
+
+        def said(action: str, how: dict, **ask) -> bool:
+            before = self.daemon.stats()["hints"][action]["accepted_total"]
+            engine.ask(seeds=[2], hints=[[action, how]], **ask)
+            engine.ask(seeds=[2], tokens=600)       # a step in which their answers are taken
+            return self.daemon.stats()["hints"][action]["accepted_total"] - before >= 600 // 32
+
+        self.until(lambda: said("pin", {"session": "chat"}, tokens=600))
+        self.until(lambda: said("ended", {"session": "chat", "scope": "session"}, tokens=40))
 
     def test_a_daemon_that_is_killed_costs_hits_alone(self):
         engine = self.engine()

@@ -109,9 +109,9 @@ static void each_use_fails(int call, const struct tier_conf *conf, int err, int 
 	}
 }
 
-static const struct tier_conf plain = {
-	.bytes = SLABS * 64 * KIB, .slab_bytes = 64 * KIB, .numa_node = -1, .prefault_threads = 3
-};
+static const struct tier_conf plain = { .bytes = SLABS * 64 * KIB,
+					.slab_bytes = 64 * KIB,
+					.prefault_threads = 3 };
 
 static void no_mapping(void **state)
 {
@@ -126,7 +126,8 @@ static void no_policy(void **state)
 	struct tier *t;
 
 	(void)state;
-	conf.numa_node = 0;
+	conf.n_nodes = 1;
+	conf.nodes[0] = (struct tier_node){ .node = 0, .bytes = conf.bytes };
 	if (open_host(&conf, &t, text))
 		skip(); /* no NUMA here, or no node 0 */
 	tier_close(t);
@@ -156,8 +157,8 @@ static void no_thread(void **state)
 static void no_heap(void **state)
 {
 	(void)state;
-	/* host, memory, states, slabs, their table */
-	each_use_fails(CALLOC, &plain, ENOMEM, 5);
+	/* host, memory, states, nodes, slabs, their table, their lists */
+	each_use_fails(CALLOC, &plain, ENOMEM, 8);
 }
 
 static void dumped_or_no_first_slab(void **state)

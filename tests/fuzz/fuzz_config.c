@@ -38,7 +38,8 @@ static void check_round_trip(const struct config *config)
 	/* text may hold what is no value in a file, blanks at its ends or " ;": the rest must be
 	 * the same */
 	if (r == 0)
-		assert(again.host_bytes == config->host_bytes &&
+		assert(again.host_bytes.bytes == config->host_bytes.bytes &&
+		       again.host_bytes.n == config->host_bytes.n &&
 		       again.socket_mode == config->socket_mode &&
 		       again.nvme_segment_bytes == config->nvme_segment_bytes);
 }
@@ -90,7 +91,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	(void)fclose(in);
 	assert(r == 0 || r == -EINVAL);
 	if (r == 0) {
-		assert(config.host_bytes >= 65536 && config.host_slab_bytes <= config.host_bytes);
+		assert(config.host_bytes.bytes >= 65536 &&
+		       config.host_slab_bytes <= config.host_bytes.bytes);
 		assert(config.nvme_bytes == 0 || config.nvme_bytes > 4 * config.nvme_segment_bytes);
 		check_paths(config.nvme_path);
 		check_endpoints(config.redis_endpoints);

@@ -109,7 +109,7 @@ static void try_entry(const uint8_t *data, size_t size)
 	memcpy(&e, data, sizeof(e));
 	if (proto_sqe(&e, ARENA, text, sizeof(text)))
 		return;
-	assert(e.op_id != 0 && e.op >= WIRE_OP_NOP && e.op <= WIRE_OP_LAYERS);
+	assert(e.op_id != 0 && e.op >= WIRE_OP_NOP && e.op <= WIRE_OP_HINT);
 	if (e.op != WIRE_OP_NOP && e.op != WIRE_OP_CANCEL && e.op != WIRE_OP_LAYERS)
 		assert((uint64_t)e.first + e.n + (e.flags & 1) <= ARENA && e.n > 0 &&
 		       e.space < WIRE_MAX_SPACES);

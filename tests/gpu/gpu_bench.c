@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=10 */
+/* make: lane=alone seconds=15 (it has the deadlines of a machine that does nothing else) */
 /*
  * gpu_bench - goal: the benchmarks of a GPU do what they say, without a mistake against the
  * driver's rules, so that they need no repair where a GPU can be had for an hour. Method: each case
@@ -14,9 +14,11 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"cuda.encode",  "cuda.decode",  "cuda.encode.rows656", "cuda.decode.rows656", "cuda.d2h",
-	"cuda.h2d",     "cuda.both",    "cuda.register",       "cuda.traffic",        "cuda.step",
-	"cuda.pin.gpu", "cuda.pin.cpu", "cuda.layers.first",
+	"cuda.encode",       "cuda.decode",    "cuda.encode.rows656", "cuda.decode.rows656",
+	"cuda.d2h",          "cuda.h2d",       "cuda.both",           "cuda.register",
+	"cuda.traffic",      "cuda.step",      "cuda.pin.gpu",        "cuda.pin.cpu",
+	"cuda.layers.first", "cuda.store.fp8", "cuda.store.raw",      "cuda.load.fp8",
+	"cuda.load.raw",     "cuda.hit",
 };
 
 static void each_case_runs(void **state)

@@ -3,13 +3,14 @@
 /*
  * gpu_tier_four - goal: one load of a prompt whose blocks lie in the memory of the GPU, in host
  * memory, on NVMe and in Redis, two in each, gives all of them, bit for bit, and `kvtierctl stats`
- * says which tier each was found in. Method: a real daemon and a real redis-server; a purge leaves
- * all blocks in Redis, what is stored again is put where it is wanted by flush, evict, load and
- * prefetch.
+ * says which tier each was found in; and what is near is in its pages while what is far is waited
+ * for. Method: a real daemon and a real redis-server; a purge leaves all blocks in Redis, what is
+ * stored again is put where it is wanted by flush, evict, load and prefetch.
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_redis.h"
 
+#include <signal.h>
 #include <stdio.h>
 
 enum { EACH = 2, N = 4 * EACH, LOCAL = 3 * EACH, CHAIN = 9 };
@@ -59,6 +60,27 @@ static void prefetch_second_pair(void)
 	assert_int_equal(gpu_raw_await(&e).ok, EACH);
 }
 
+/* One op, while Redis stands still: the blocks of the other tiers do not wait for it. */
+static void load_with_redis_late(void)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
+	struct wire_cqe cqe;
+
+	redis_signal(&redis, SIGSTOP);
+	gpu_raw_send(&e, &sqe);
+	for (uint32_t i = 0; i < LOCAL; i++)
+		for (; !gpu_raw_holds(&e, CHAIN, i, N + i); nap_ms(1))
+			if (now_ns() > until)
+				fail_msg("block %u waits for Redis", i);
+	assert_false(gpu_raw_completed(&e));
+	assert_false(gpu_raw_holds(&e, CHAIN, LOCAL, N + LOCAL));
+	redis_signal(&redis, SIGCONT);
+	cqe = gpu_raw_await(&e);
+	assert_int_equal(cqe.status, 0);
+	assert_int_equal(cqe.ok, N);
+}
+
 static void each_tier_is_credited_with_its_blocks(void **state)
 {
 	const struct kvtier_geometry geometry = large_geometry(KVTIER_CODEC_FP8);
@@ -93,7 +115,7 @@ static void each_tier_is_credited_with_its_blocks(void **state)
 	for (int i = 0; i < 4; i++)
 		before[i] = hits(tiers[i]);
 	gpu_raw_poison(&e, N, N);
-	run(WIRE_OP_LOAD, N, N);
+	load_with_redis_late();
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
 	for (int i = 0; i < 4; i++)

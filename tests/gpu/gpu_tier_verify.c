@@ -90,14 +90,25 @@ static void says(const char *text, const char *words)
 		fail_msg("'%s' is missing: %s", words, text);
 }
 
-static void verify(int status, const char *words)
+static const char *verify(int status, const char *words)
 {
-	char text[4096];
+	static char text[4096];
 	const int r = daemon_ctl(&d, "verify --json", text, sizeof(text));
 
 	if (r != status)
 		fail_msg("it ends with %d: %s", r, text);
 	says(text, words);
+	return text;
+}
+
+/* All that was bad was dropped, in each row and in the sum. */
+static void dropped(const char *text, unsigned n)
+{
+	char sum[64];
+
+	(void)snprintf(sum, sizeof(sum), "\"dropped_blocks\":%u,\"dropped\":true", n);
+	says(text, sum);
+	says(text, "\"dropped\":true,\"tenant\"");
 }
 
 /* The payload of a raw image begins with its page's first row. */
@@ -113,14 +124,14 @@ static void is_found(unsigned copies, size_t offset, const char *tier)
 	char words[64], text[4096];
 
 	(void)snprintf(words, sizeof(words), "\"checked_blocks\":%u,", copies * N);
-	verify(0, words);
+	(void)verify(0, words);
 	damage(offset);
-	verify(1, "\"tier\":\"gpu\",\"disk\":0,");
+	dropped(verify(1, "\"tier\":\"gpu\",\"disk\":0,"), 1);
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.corrupt_blocks_total"), 1);
 	assert_int_not_equal(daemon_ctl(&d, "status --json", text, sizeof(text)), 0);
 	says(text, "gpu_corrupt");
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", N - 1, PATIENT_MS);
-	verify(0, "\"bad_blocks\":0,");
+	says(verify(0, "\"bad_blocks\":0,"), "\"dropped_blocks\":0,\"dropped\":false");
 	load();
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), N - 1);
 	assert_int_equal(daemon_stat(&d, tier), hits + 1);
@@ -174,7 +185,7 @@ static void a_gpu_that_fails_meanwhile(void **state)
 	(void)state;
 	begin(&g, "sticky=cuStreamSynchronize:5");
 	flush();
-	verify(0, "\"bad_blocks\":0,");
+	(void)verify(0, "\"bad_blocks\":0,");
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 	gpu_raw_close(&e);

@@ -249,7 +249,7 @@ static int32_t one_block(struct peer *peer, const struct wire_sqe *sqe, uint32_t
 	uint8_t *bytes;
 	uint32_t page;
 
-	if (sqe->op == WIRE_OP_PREFETCH)
+	if (sqe->op == WIRE_OP_PREFETCH || sqe->op == WIRE_OP_HINT)
 		return block->used ? 0 : -ENOENT;
 	memcpy(&page, submit + wire_pages_offset(peer->entries, peer->arena) + (uint64_t)slot * 4,
 	       4);

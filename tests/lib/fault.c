@@ -55,14 +55,14 @@ static void fault_close(struct tier *t)
 	free(t);
 }
 
-static int fault_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
+static int fault_alloc(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret)
 {
 	struct fault *f = fault_of(t);
 	int err;
 
 	if (due(&f->plan, f->plan.alloc_nth, ++f->allocs))
 		return f->plan.alloc_errno;
-	err = tier_alloc(t->inner, bytes, ret);
+	err = tier_alloc_near(t->inner, bytes, unit, ret);
 	mirror(t);
 	return err;
 }

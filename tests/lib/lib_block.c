@@ -11,7 +11,7 @@ int table_set_up(void **state)
 	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = 4 },
 				     f.index, &f.blocks),
 			 0);
-	tally_space_is(blocks_tally(f.blocks), SPACE, index_key_bytes);
+	tally_space_is(blocks_tally(f.blocks), SPACE, index_key_bytes, 0);
 	assert_int_equal(map_open(index_fd(f.index), index_bytes(f.index), &f.map), 0);
 	*state = &f;
 	return 0;

@@ -214,6 +214,7 @@ void __wrap_scrub_report(const struct scrub *scrub, struct scrub_report *ret)
 				      .walked_blocks = 1000,
 				      .total_blocks = 2000,
 				      .bad_blocks = 300,
+				      .dropped_blocks = fake.repair ? 300 : 0,
 				      .done = !fake.never && fake.looks > fake.looks_needed };
 }
 

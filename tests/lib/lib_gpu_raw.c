@@ -144,15 +144,25 @@ void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu
 	gpu_uuid(g, ret->device);
 }
 
+/* On a busy machine a driver that is played takes its time: then again, while that is all that is
+ * wrong. */
+static void open_space(struct gpu_raw *e, const struct wire_region *region)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	char text[232] = "";
+
+	while (gpu_raw_space(e, region, 1, NULL, 0, text))
+		if (!strstr(text, "did not answer within") || now_ns() > until)
+			fail_msg("SPACE_OPEN was refused: %s", text);
+}
+
 void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
 			 const struct kvtier_geometry *geometry, uint32_t pages)
 {
 	struct wire_region region;
-	char text[232] = "";
 
 	gpu_raw_dial_engine(e, socket, g, geometry, pages, &region);
-	if (gpu_raw_space(e, &region, 1, NULL, 0, text))
-		fail_msg("SPACE_OPEN was refused: %s", text);
+	open_space(e, &region);
 }
 
 void gpu_raw_unmap(struct gpu_raw *e)
@@ -168,12 +178,10 @@ void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages)
 {
 	struct wire_region region;
-	char text[232] = "";
 
 	gpu_raw_dial(e, socket, g, geometry, pages);
 	gpu_raw_region(g, e->memory, e->offset, pages * e->page_bytes, &region);
-	if (gpu_raw_space(e, &region, 1, NULL, 0, text))
-		fail_msg("SPACE_OPEN was refused: %s", text);
+	open_space(e, &region);
 }
 
 void gpu_raw_open_host(struct gpu_raw *e, const char *socket,

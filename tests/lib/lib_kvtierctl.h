@@ -22,7 +22,9 @@ extern struct tool {
 	char program[512], dir[SCRATCH_BYTES], path[96] /* of the stats page */, admin[96];
 	char output[1 << 16]; /* what it wrote to either stream */
 	struct stats *page;
-	uint64_t uptime_ns; /* not 0: the page is of a daemon that has been up for just so long */
+	/* Not 0: the page is of a daemon that has been up for just so long. Less than the machine
+	 * has been up, or the clock has no such start: a minute, not hours. */
+	uint64_t uptime_ns;
 } tool;
 
 struct tool_packet {

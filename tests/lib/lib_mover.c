@@ -11,8 +11,7 @@ uint64_t world_moved_blocks, world_moved_bytes;
 struct world world_open_of(uint32_t slabs, uint32_t slab_bytes)
 {
 	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes,
-					.slab_bytes = slab_bytes,
-					.numa_node = -1 };
+					.slab_bytes = slab_bytes };
 	const struct blocks_conf blocks = { .max_blocks = 1000, .classes = TIER_MAX_CLASSES };
 	char text[TIER_TEXT_BYTES];
 	struct world w = { .tick = 1 };
@@ -62,10 +61,13 @@ int world_make_room(struct world *w, uint32_t bytes, uint32_t steps, struct exte
 {
 	int r;
 
+	mover_turn(&w->mover);
 	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->mover, ret)) ==
 		       -EAGAIN &&
-	       (world_copier.n || w->mover.clearing_bytes))
+	       (world_copier.n || w->mover.clearing_bytes)) {
 		copier_run(&world_copier);
+		mover_turn(&w->mover);
+	}
 	w->mover.counts.moved_blocks = world_moved_blocks;
 	w->mover.counts.moved_bytes = world_moved_bytes;
 	return r;

@@ -356,6 +356,9 @@ static void hurt(struct loop *l)
 {
 	const uint64_t bytes = disk_file_bytes(l->path);
 
+	/* Cut short by the last one, and its next daemon was killed before it made it anew. */
+	if (bytes < 2 * SEGMENT)
+		return;
 	l->n->hurts++;
 	switch (random_below(&l->random, 8)) {
 	case 0:

@@ -11,12 +11,13 @@ static uint32_t blocks_held(void *arg, uint32_t space)
 	return ((struct home *)arg)->blocks[space];
 }
 
-static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
+static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16], uint32_t tenant)
 {
 	struct home *w = arg;
 
 	assert_true(space < NUMBERS);
 	assert_int_equal(w->blocks[space], 0); /* T2 of space_table.h */
+	(void)tenant;
 	memcpy(w->index_keys[space], index_key, 16);
 	w->doomed[space] = false;
 }

@@ -433,7 +433,7 @@ static void everything_is_what_the_naive_model_is(void **state)
 		uint8_t bytes[32];
 
 		(void)index_key_of(space, bytes);
-		tally_space_is(blocks_tally(m->blocks), space, bytes);
+		tally_space_is(blocks_tally(m->blocks), space, bytes, 0);
 	}
 	assert_int_equal(map_open(index_fd(m->index), index_bytes(m->index), &m->map), 0);
 	for (uint32_t i = 0; i < STEPS; i++) {

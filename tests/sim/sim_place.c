@@ -71,9 +71,7 @@ static uint32_t steps(void)
 
 static struct sim *sim_open(void)
 {
-	const struct tier_conf conf = { .bytes = SLABS * SLAB,
-					.slab_bytes = SLAB,
-					.numa_node = -1 };
+	const struct tier_conf conf = { .bytes = SLABS * SLAB, .slab_bytes = SLAB };
 	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS, .classes = TIER_MAX_CLASSES };
 	struct sim *s = calloc(1, sizeof(*s));
 	char text[TIER_TEXT_BYTES];
@@ -334,9 +332,10 @@ static void turn(struct sim *s)
 static int make_room(struct sim *s, uint32_t bytes, struct extent *ret)
 {
 	const struct mover_counts before = s->mover.counts;
-	const int err =
-		mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->mover, ret);
+	int err;
 
+	mover_turn(&s->mover);
+	err = mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->mover, ret);
 	if (memcmp(&before, &s->mover.counts, sizeof(before)))
 		settle(s, &before);
 	assert_true(err != -EAGAIN || (emptier_busy(s->mover.emptier) && s->copier.n > 0));

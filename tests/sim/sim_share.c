@@ -33,10 +33,13 @@ static int find(struct world *w, uint32_t space, uint32_t bytes, bool desperate,
 
 	int r;
 
+	mover_turn(&w->mover);
 	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->mover,
 					ret)) == -EAGAIN &&
-	       world_copier.n)
+	       world_copier.n) {
 		copier_run(&world_copier);
+		mover_turn(&w->mover);
+	}
 	return r;
 }
 

@@ -17,6 +17,7 @@ sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python
 import llama_engine  # noqa: E402
 from kvtier import Error, Hit, Kind, Result, Tier  # noqa: E402
 from kvtier.llama_cpp import BLOCK_TOKENS, LayoutError, LlamaCache  # noqa: E402
+from kvtier.llama_state import Functions  # noqa: E402
 
 
 class Shelf:
@@ -56,7 +57,7 @@ class Shelf:
         return Result(1, 0, n, n, n, [0] * n)
 
 
-class Layout(unittest.TestCase):
+class Layouts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.lib = llama_engine.load_library()
@@ -214,6 +215,48 @@ class Layout(unittest.TestCase):
 
     def fail_with(self, error):
         raise error
+
+    def sampled(self, ctx):
+        """A cache whose layout is read from what llama.cpp writes for one token."""
+        functions, memory = Functions(self.lib), self.lib.llama_get_memory(ctx)
+        one = (C.c_int32 * 1)(self.tokens[0])
+        self.assertEqual(self.lib.llama_decode(ctx, self.lib.llama_batch_get_one(one, 1)), 0)
+        functions.seq_cp(memory, 0, 1, 0, 1)
+        sample = functions.state(ctx, 1)
+        for seq in range(2):
+            functions.seq_rm(memory, seq, -1, -1)
+        self.shelf.cache = LlamaCache(self.shelf, self.lib, ctx, memory, model="m", pages=2, sample=sample)
+        self.addCleanup(self.shelf.cache.close)
+        return self.shelf.cache, C.c_void_p(memory)
+
+    def test_other_layouts_are_read_from_a_sample(self):
+        tokens = self.tokens[:2 * BLOCK_TOKENS + 10]
+
+        def last_logits(ctx, first):
+            for piece in (tokens[first:2 * BLOCK_TOKENS], tokens[2 * BLOCK_TOKENS:]):
+                if piece:
+                    array = (C.c_int32 * len(piece))(*piece)
+                    self.assertEqual(self.lib.llama_decode(ctx, self.lib.llama_batch_get_one(array, len(piece))), 0)
+            return C.string_at(self.lib.llama_get_logits_ith(ctx, -1), 4 * self.engine.n_vocab)
+
+        q8_0 = 8
+        for fields in (dict(flash_attn_type=0), dict(type_k=q8_0, type_v=q8_0), dict(type_k=0, type_v=0)):
+            with self.subTest(fields):
+                self.shelf.pages = {}
+                ctx = self.context(n_ctx=256, n_seq_max=1, kv_unified=False, **fields)
+                cache, memory = self.sampled(ctx)
+                self.assertEqual(cache._layout.transposed, "flash_attn_type" in fields)
+                self.assertEqual(cache._layout.exact_only, fields.get("type_k") == q8_0)
+                cold = last_logits(ctx, 0)
+                self.assertEqual(cache.store(tokens)[:], (2, 2, None))
+                self.lib.llama_memory_clear(memory, True)
+                got = cache.fetch(tokens)
+                self.assertEqual((got.tokens, got.error), (2 * BLOCK_TOKENS, None))
+                self.assertTrue(last_logits(ctx, got.tokens) == cold)
+                self.lib.llama_memory_seq_rm(memory, 0, BLOCK_TOKENS + 9, -1)      # its own, and then a block
+                self.assertEqual(cache.fetch(tokens, BLOCK_TOKENS + 9).tokens, 2 * BLOCK_TOKENS)
+                self.assertTrue(last_logits(ctx, 2 * BLOCK_TOKENS) == cold)
+                cache.close()
 
     def test_a_full_context_is_a_short_hit(self):
         self.compute(self.tokens)

@@ -6,20 +6,23 @@ import os
 import random
 import re
 import signal
+import struct
 import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
 
-from kvtier import Client, Codec, Dtype, Error, Kind, Tier  # noqa: E402
+from kvtier import Client, Codec, Dtype, Error, Kind, SharedMemory, Tier  # noqa: E402
 from kvtier.block_cache import BlockCache, named  # noqa: E402
 from kvtier.transformers import Layout, fingerprint, why_not  # noqa: E402
-from kvtier.vllm_core import (LayoutError, Scheduler, Tensor, Worker, files_of, geometry_of,  # noqa: E402
-                               layout_of, root_of)
+from kvtier.vllm_core import Scheduler, Worker, root_of  # noqa: E402
+from kvtier.vllm_events import Events  # noqa: E402
+from kvtier.vllm_layout import LayoutError, Tensor, files_of, geometry_of, layout_of, why_no_group  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
@@ -180,79 +183,141 @@ class OfTransformers(unittest.TestCase):
 
 
 class PagedEngine:
-    """As vLLM drives its connector: a scheduler and a worker with a paged cache of private memory, K and V apart."""
-    BLOCKS, TOKENS, VALUES = 40, 8, 128
+    """As vLLM drives its connector: a scheduler, and a worker of each rank with a paged cache, K and V apart, of each
+    group. window: of all groups but the first one, in blocks; 0: none. shared: the cache lies in memory that the daemon
+    maps, else it is private."""
+    BLOCKS, TOKENS, VALUES = 80, 8, 128
 
-    def __init__(self, daemon) -> None:
+    def __init__(self, daemon, groups: int = 1, ranks: int = 1, window: int = 0, shared: bool = False) -> None:
         size = 2 * self.BLOCKS * self.VALUES * 2
-        self.memory = [bytearray(size) for _ in range(2)]
-        tensors = [Tensor(f"layer.{i}", "float16", (2, self.BLOCKS, self.VALUES), (self.BLOCKS * self.VALUES,
-                   self.VALUES, 1), 0, C.addressof(C.c_char.from_buffer(m)), size, False)
-                   for i, m in enumerate(self.memory)]
-        layout = layout_of(tensors, self.BLOCKS)
-        geometry = geometry_of(layout, "paged@1", "", self.TOKENS, 2, 0, 1, Codec.RAW)
-        self.clients = []
+        self.groups, self.ranks, self.window = groups, ranks, window
+        # a block number belongs to one group at a time, so groups may lie over each other
+        self.memory = [[bytearray(size) for _ in range(2)] for _ in range(ranks)]
+        shared_memory = [SharedMemory(size) for _ in range(2)] if shared else []
+        if shared:
+            self.memory = [[(C.c_char * size).from_address(memory.address) for memory in shared_memory]]
+        self.clients, self.planned = [], []
+        layouts = []
+        for memory in self.memory:
+            tensors = [Tensor(f"layer.{i}", "float16", (2, self.BLOCKS, self.VALUES), (self.BLOCKS * self.VALUES,
+                       self.VALUES, 1), 0, C.addressof(C.c_char.from_buffer(m)), size, False)
+                       for i, m in enumerate(memory)]
+            layouts.append(layout_of(tensors, self.BLOCKS))
+        geometries = [[geometry_of(layout, "paged@1", f"group={group}", self.TOKENS, 2, rank, ranks, Codec.RAW)
+                       for group in range(groups)] for rank, layout in enumerate(layouts)]
 
         def client():
             self.clients.append(Client(daemon.socket, timeout_ms=2000))
             return self.clients[-1]
 
-        def worker():
-            own = client()
-            return own, own.open_space(geometry, layout.regions, layout.segments)
+        def worker(rank: int):
+            own, layout = client(), layouts[rank]
+            regions = [memory.region() for memory in shared_memory] or layout.regions
+            return own, [own.open_space(g, regions, layout.segments) for g in geometries[rank]]
 
-        self.scheduler = Scheduler(self.TOKENS, lambda: [client().open_space(geometry)])
-        self.worker = Worker(worker, 2)
-        self.free, self.number = list(range(self.BLOCKS)), 0
+        def scheduler():
+            own = client()
+            return [[own.open_space(g) for g in rank] for rank in geometries]
+
+        self.scheduler = Scheduler(self.TOKENS, scheduler, groups=groups,
+                                   planned=lambda *what: self.planned.append(what))
+        take_back = (lambda: [memory.take_back() for memory in shared_memory]) if shared else None
+        self.workers = [Worker(lambda rank=rank: worker(rank), 2, rank=rank, whole=groups > 1, take_back=take_back)
+                        for rank in range(ranks)]
+        self.free, self.number = list(range(1, self.BLOCKS)), 0
 
     def close(self) -> None:
-        self.worker.wait()
+        for worker in self.workers:
+            worker.wait()
         for client in self.clients:
             client.close()
 
-    def computed(self, tokens, block: int) -> list:
+    def computed(self, tokens, block: int, group: int, rank: int) -> list:
         """The bytes of a block in each run of values: they depend on all tokens before its end."""
-        random_of = random.Random(hash(tuple(tokens[:(block + 1) * self.TOKENS])))
+        random_of = random.Random(hash((group, rank, *tokens[:(block + 1) * self.TOKENS])))
         return [random_of.randbytes(self.VALUES * 2) for _ in range(4)]
 
-    def _runs(self, page: int):
-        for m in self.memory:
+    def _runs(self, page: int, rank: int):
+        for m in self.memory[rank]:
             for half in range(2):
                 at = (half * self.BLOCKS + page) * self.VALUES * 2
                 yield m, slice(at, at + self.VALUES * 2)
 
-    def answer(self, tokens, root=None) -> int:
+    def _put(self, tokens, block: int, group: int, page: int) -> None:
+        for rank in range(self.ranks):
+            for (m, where), content in zip(self._runs(page, rank), self.computed(tokens, block, group, rank)):
+                m[where] = content
+
+    def _check(self, tokens, block: int, group: int, page: int) -> None:
+        for rank in range(self.ranks):
+            for (m, where), content in zip(self._runs(page, rank), self.computed(tokens, block, group, rank)):
+                assert m[where] == content, f"block {block} of group {group}, rank {rank} is not what was computed"
+
+    def _pages(self, n: int, outside: int) -> list:
+        """Of each group: a page of each block, but none for the first ones of a group with a window."""
+        ret = []
+        for group in range(self.groups):
+            none = outside if group else 0
+            own, self.free = self.free[:n - none], self.free[n - none:]
+            ret.append([0] * none + own)
+        return ret
+
+    def _give_back(self, pages) -> None:
+        """They are others' now."""
+        for page in (page for own in pages for page in own if page):
+            for rank in range(self.ranks):
+                for m, where in self._runs(page, rank):
+                    m[where] = bytes(self.VALUES * 2)
+            self.free.append(page)
+
+    def answer(self, tokens, root=None, hints=()) -> int:
         """One request from its arrival until its blocks are free again. How many blocks were loaded."""
         self.number += 1
         name, n = f"r{self.number}", len(tokens) // self.TOKENS
-        pages, self.free = self.free[:n + 1], self.free[n + 1:]
-        self.scheduler.add(name, lambda: tokens, root)
+        self.scheduler.add(name, lambda: tokens, root, hints)
         matched = self.scheduler.matched(name, 0, len(tokens) - 1)
         loaded = matched // self.TOKENS
+        pages = self._pages(n + 1, max(0, loaded - self.window) if self.window else 0)
         if matched:
             self.scheduler.allocated(name, pages, matched)
-            self.worker.load(self.scheduler.take_loads())
-            self._until(lambda: name in self.worker.finished(set())[1])
-            failed = self.worker.failed_blocks()
-            bad = [i for i in range(loaded) if pages[i] in failed]
-            loaded = bad[0] if bad else loaded
-        for i in range(loaded):
-            for (m, where), content in zip(self._runs(pages[i]), self.computed(tokens, i)):
-                assert m[where] == content, f"block {i} is not what was computed for it"
-        for i in range(loaded, n):
-            for (m, where), content in zip(self._runs(pages[i]), self.computed(tokens, i)):
-                m[where] = content
+            loaded = self._load(name, pages, loaded)
+            if not loaded and self.groups > 1:      # computed from the beginning, with blocks of its own
+                self._give_back(pages)
+                pages = self._pages(n + 1, 0)
+                assert self.scheduler.matched(name, 0, len(tokens) - 1) == 0, "what was not there is promised again"
+        for group, own in enumerate(pages):
+            for i in range(loaded):
+                if own[i]:
+                    self._check(tokens, i, group, own[i])
+            for i in range(loaded, n):
+                self._put(tokens, i, group, own[i])
         saves = []
         self.scheduler.step(name, loaded * self.TOKENS, len(tokens) - loaded * self.TOKENS, pages, True, saves)
-        self.worker.save(saves)
+        for worker in self.workers:
+            worker.save(saves)
+            assert self.groups == 1 or not worker._running, "a save reads blocks that the engine takes back"
+        if self.groups > 1:         # the engine may take blocks in front of a window back right away
+            self._give_back(pages[1:])
+            pages = pages[:1]
         if self.scheduler.finished(name):
-            ended = {name}
-            self._until(lambda: name in self.worker.finished(ended)[0] or ended.clear())
-        for page in pages:      # they are others' now
-            for m, where in self._runs(page):
-                m[where] = bytes(self.VALUES * 2)
-        self.free += pages
+            for worker in self.workers:
+                ended = {name}
+                self._until(lambda: name in worker.finished(ended)[0] or ended.clear())
+            self.scheduler.saved({name})
+        self._give_back(pages)
         return loaded
+
+    def _load(self, name: str, pages, loaded: int) -> int:
+        loads, failed, requests = self.scheduler.take_loads(), set(), set()
+        for worker in self.workers:
+            worker.load(loads)
+        for worker in self.workers:
+            self._until(lambda: name in worker.finished(set())[1])
+            failed |= worker.failed_blocks()
+            requests |= worker.failed_requests({name})
+        self.scheduler.loaded({name}, failed, requests)
+        bad = [i for i in range(loaded) if pages[0][i] in failed]
+        return 0 if requests else bad[0] if bad else loaded
 
     def _until(self, holds) -> None:
         end = time.monotonic() + PATIENT_S
@@ -269,8 +334,8 @@ class OfVllm(unittest.TestCase):
         self.addCleanup(self.daemon.close)
         self.tokens = list(range(83))       # ten full blocks
 
-    def engine(self) -> PagedEngine:
-        engine = PagedEngine(self.daemon)
+    def engine(self, **how) -> PagedEngine:
+        engine = PagedEngine(self.daemon, **how)
         self.addCleanup(engine.close)
         return engine
 
@@ -299,13 +364,14 @@ class OfVllm(unittest.TestCase):
         self.until_loaded(engine, 10)
 
     def test_a_daemon_stands_still(self):
-        engine = self.engine()
-        engine.answer(self.tokens)
-        self.daemon.process.send_signal(signal.SIGSTOP)
-        for _ in range(2):
+        for shared in (False, True):        # pages that the daemon maps are taken back
+            engine = self.engine(shared=shared)
             engine.answer(self.tokens)
-        self.daemon.process.send_signal(signal.SIGCONT)
-        self.until_loaded(engine, 10)
+            self.daemon.process.send_signal(signal.SIGSTOP)
+            for _ in range(2):
+                engine.answer(self.tokens)
+            self.daemon.process.send_signal(signal.SIGCONT)
+            self.until_loaded(engine, 10)
 
     def test_an_engine_starts_before_the_daemon(self):
         self.daemon.kill()
@@ -318,33 +384,176 @@ class OfVllm(unittest.TestCase):
         engine, tokens, saves = self.engine(), self.tokens[:20], []
         engine.scheduler.add("r", lambda: tokens, None)
         engine.scheduler.matched("r", 0, 19)
-        engine.scheduler.step("r", 0, 30, range(4), True, saves)
-        self.assertEqual([t.pages for t in saves], [[0, 1]])
+        engine.scheduler.step("r", 0, 30, [range(1, 5)], True, saves)
+        self.assertEqual([t.pages for t in saves], [[1, 2]])
         tokens = self.tokens[:26]
-        engine.scheduler.step("r", 25, 3, [], False, saves)
-        self.assertEqual([t.pages for t in saves], [[0, 1], [2]])
+        engine.scheduler.step("r", 25, 3, None, False, saves)
+        self.assertEqual([t.pages for t in saves], [[1, 2], [3]])
 
     def test_blocks_that_did_not_come_are_saved_when_they_are_computed(self):
         engine, saves = self.engine(), []
         engine.answer(self.tokens)
         engine.scheduler.add("r", lambda: self.tokens, None)
         self.assertEqual(engine.scheduler.matched("r", 16, 82), 64)
-        engine.scheduler.allocated("r", range(11), 64)
-        self.assertEqual([t.pages for t in engine.scheduler.take_loads()], [list(range(2, 10))])
-        engine.scheduler.step("r", 40, 43, range(11), True, saves)      # five of them came
-        self.assertEqual([t.pages for t in saves], [list(range(5, 10))])
+        engine.scheduler.allocated("r", [range(1, 12)], 64)
+        self.assertEqual([t.pages for t in engine.scheduler.take_loads()], [list(range(3, 11))])
+        self.daemon.ctl("purge", "--tenant", "default")
+        engine.scheduler.step("r", 40, 43, [range(1, 12)], True, saves)     # five of them came
+        self.assertEqual([t.pages for t in saves], [list(range(6, 11))])
+
+    def test_every_rank_has_its_part(self):
+        self.engine(ranks=2).answer(self.tokens)
+        self.assertEqual(self.engine(ranks=2).answer(self.tokens), 10)
+
+    def test_every_group_has_its_part(self):
+        self.engine(groups=3).answer(self.tokens)
+        other = self.engine(groups=3)
+        self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+
+    def test_a_window_needs_the_blocks_in_it_alone(self):
+        self.engine(groups=2, window=3, ranks=2).answer(self.tokens)
+        other = self.engine(groups=2, window=3, ranks=2)
+        self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+
+    def test_a_block_without_every_group_is_a_miss(self):
+        self.engine().answer(self.tokens)       # its blocks are the first of two groups
+        engine = self.engine(groups=2)
+        self.assertEqual((engine.answer(self.tokens), engine.workers[0].counts["loads"]), (0, 0))
+        self.assertEqual(engine.answer(self.tokens), 10)
+
+    def test_a_load_of_groups_is_whole_or_its_request_is_computed(self):
+        engine = self.engine(groups=2)
+        engine.answer(self.tokens)
+        line = engine.workers[0]._line.get()
+        spaces = line[1]
+        spaces[1], broken = spaces[0], spaces[1]    # the second group's blocks are not there under these keys
+        self.assertEqual(engine.answer(self.tokens), 0)
+        spaces[1] = broken
+        self.assertEqual(engine.answer(self.tokens), 10)
+
+    def test_what_a_daemon_promised_and_did_not_give_is_asked_once(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        worker = engine.workers[0]
+        with mock.patch.object(worker._line, "get", lambda: None):
+            self.assertEqual(engine.answer(self.tokens), 0)
+            engine.scheduler.add("r", lambda: self.tokens, None)
+            self.assertEqual(engine.scheduler.matched("r", 0, 82), 80)
+            engine.scheduler.allocated("r", [range(1, 12)], 80)
+            worker.load(engine.scheduler.take_loads())
+            sent, received = worker.finished(set())
+            engine.scheduler.loaded(received, worker.failed_blocks(), ())
+        self.assertEqual((received, engine.scheduler.matched("r", 0, 82)), ({"r"}, 0))
+
+    def test_blocks_that_are_kept_are_not_copied_again(self):
+        engine, saves = self.engine(), []
+        engine.answer(self.tokens)
+        engine.scheduler.add("r", lambda: self.tokens, None)
+        engine.scheduler.step("r", 40, 43, [range(1, 12)], True, saves)     # the engine had five of them
+        self.assertEqual([t.pages for t in saves], [[10]])      # the last one: so the chain is in use
+
+    def test_a_preempted_request_leaves_nothing_to_wait_for(self):
+        engine, saves = self.engine(), []
+        worker = engine.workers[0]
+        engine.scheduler.add("r", lambda: self.tokens, None)
+        engine.scheduler.step("r", 0, 83, [range(1, 12)], True, saves)
+        worker.save(saves)
+        engine.scheduler.preempted({"r"})
+        worker.preempted({"r"})
+        self.assertEqual((worker.counts["saved_blocks"], engine.scheduler.finished("r")), (10, False))
+        self.assertEqual(worker.finished({"r"}), (set(), set()))
+
+    def test_after_a_reset_nothing_from_before_is_used(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        engine.scheduler.add("running", lambda: self.tokens, None)
+        engine.scheduler.reset()
+        self.assertEqual(engine.scheduler.matched("running", 0, 82), 0)
+        saves = []
+        engine.scheduler.step("running", 0, 83, [range(1, 12)], True, saves)
+        self.assertEqual(saves, [])
+        self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
+        self.assertEqual(self.engine().answer(self.tokens), 10)     # another engine's weights are as they were
+
+    def test_counts_say_what_happened(self):
+        engine = self.engine()
+        for _ in range(2):
+            engine.answer(self.tokens)
+        counts = dict(engine.workers[0].counts)
+        self.assertGreater(counts.pop("load_seconds"), 0)
+        self.assertGreater(counts.pop("save_seconds"), 0)
+        self.assertEqual(counts, {"loads": 1, "loaded_blocks": 10, "missed_blocks": 0, "saves": 1, "saved_blocks": 10,
+                                  "unsaved_blocks": 0})
+
+    def test_events_tell_of_blocks_while_they_are_there(self):
+        engine, events = self.engine(), Events(lambda tiers: "CPU" if tiers & Tier.HOST else "STORAGE")
+        engine.answer(self.tokens)
+        for _, block, where in engine.planned:
+            events.planned(block, where)
+        never = [(space, space.keys([9] * 8)) for space, _ in engine.planned[0][2]]
+        events.planned("never", never)
+        said = [(e.stored, e.payload) for e in events.take()]
+        self.assertEqual(said, [(True, block) for block in range(10)])
+        self.daemon.ctl("purge", "--tenant", "default")
+        gone, end = [], time.monotonic() + PATIENT_S
+        while len(gone) < 10:
+            self.assertLess(time.monotonic(), end)
+            gone += [(e.stored, e.payload) for e in events.take()]
+            time.sleep(0.01)
+        self.assertEqual(sorted(gone), [(False, block) for block in range(10)])
 
     def test_layouts_that_are_not_known_are_refused(self):
         good = Tensor("l", "bfloat16", (9, 4, 8, 16), (512, 128, 16, 1), 0, 4096, 9216, False)
-        self.assertEqual(layout_of([good], 9)[2:], (Dtype.BF16, 1, 512))
+        self.assertEqual(layout_of([good], 9)[2:], (Dtype.BF16, 1, 512, 0))
         permuted = good._replace(strides=(512, 16, 64, 1))
         self.assertEqual(layout_of([permuted], 9).values, 512)
         for bad, words in ((good._replace(strides=(1024, 128, 16, 2)), "holes"), (good._replace(shape=(8, 4, 8, 16)),
                            "begins neither"), (good._replace(dtype="complex64"), "type complex64")):
             with self.assertRaisesRegex(LayoutError, words):
                 layout_of([bad], 9)
-        with self.assertRaisesRegex(LayoutError, "one size"):
-            layout_of([good, good._replace(shape=(9, 4, 8, 8), strides=(256, 64, 8, 1), memory=1 << 20)], 9)
+        with self.assertRaisesRegex(LayoutError, "at most"):
+            layout_of([good, good._replace(shape=(9, 511), strides=(511, 1), memory=1 << 20)] * 9, 9)
+
+    def test_layers_may_differ_in_size_or_be_one(self):
+        big = Tensor("l", "bfloat16", (9, 4, 8, 16), (512, 128, 16, 1), 0, 4096, 9216, False)
+        small = Tensor("m", "bfloat16", (9, 4, 8, 8), (256, 64, 8, 1), 0, 1 << 20, 4608, False)
+        layout = layout_of([big, small, big._replace(name="shares the KV of l")], 9)
+        self.assertEqual((layout.runs, layout.values), (3, 256))
+        self.assertEqual([(s.region, s.offset, s.page_stride) for s in layout.segments],
+                         [(0, 0, 1024), (0, 512, 1024), (1, 0, 512)])
+
+    def test_rope_behind_a_latent_is_not_rounded(self):
+        blocks, tokens, row, rope = 4, 16, 72, 8
+        memory = bytearray(blocks * tokens * row * 2)
+        latent = Tensor("l", "float16", (blocks, 1, tokens, row), (tokens * row, tokens * row, row, 1), 0,
+                        C.addressof(C.c_char.from_buffer(memory)), len(memory), False)
+        layout = layout_of([latent], blocks, tokens, rope)
+        geometry = geometry_of(layout, "mla@1", "", tokens, 1, 0, 1, Codec.FP8)
+        values = [random.Random(7).gauss(0, 1) for _ in range(tokens * row)]
+        page = struct.pack(f"<{tokens * row}e", *values)
+        memory[:len(page)] = page
+        with Client(self.daemon.socket) as client:
+            space = client.open_space(geometry, layout.regions, layout.segments)
+            keys = space.keys(range(tokens))
+            self.assertEqual(client.wait(space.store(keys, [0])).ok, 1)
+            self.assertEqual(client.wait(space.load(keys, [3])).ok, 1)
+        got = struct.unpack(f"<{tokens * row}e", bytes(memory[-len(page):]))
+        page = struct.unpack(f"<{tokens * row}e", page)
+        for token in range(tokens):
+            at = token * row
+            self.assertEqual(got[at + row - rope:at + row], page[at + row - rope:at + row])
+            self.assertNotEqual(got[at:at + row - rope], page[at:at + row - rope])
+            for a, b in zip(got[at:at + row - rope], page[at:at + row - rope]):
+                self.assertLessEqual(abs(a - b), max(abs(b) / 17, 0.002))
+
+    def test_groups_that_are_not_served_are_named(self):
+        full = type("FullAttentionSpec", (), {})
+        window, mamba = type("SlidingWindowSpec", (), {}), type("MambaSpec", (), {})
+        cross, mla = type("CrossAttentionSpec", (), {}), type("MLAAttentionSpec", (full,), {})
+        self.assertEqual([why_no_group(kind, True) for kind in (full, window, mla)], ["", "", ""])
+        for kind in (mamba, cross, type("RSWASpec", (full,), {})):
+            self.assertIn(kind.__name__, why_no_group(kind, True))
+        self.assertIn("MambaSpec", why_no_group(mamba, False))
 
 
 class Package(unittest.TestCase):

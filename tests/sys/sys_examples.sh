@@ -37,7 +37,7 @@ make --no-print-directory -s -o all -C "$tree" BUILD="$build" install DESTDIR="$
 }
 root=$work/opt/kvtier
 export PKG_CONFIG_PATH=$root/lib/pkgconfig
-cp "$tree/client/examples/store_load.c" "$tree/client/examples/layers.c" "$work"
+cp "$tree/client/examples/store_load.c" "$tree/client/examples/layers.c" "$tree/client/examples/llama_kvtier.c" "$work"
 cd "$work"
 
 # What kvtier.pc says is right where it was installed for; DESTDIR is put before it, as packagers do.
@@ -45,6 +45,9 @@ cd "$work"
 flags=$(pkg-config --define-variable=prefix="$root" --cflags --libs kvtier)
 gcc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE store_load.c $flags -o store_load
 gcc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE layers.c $flags -o layers
+if pkg-config --exists llama; then	# that it answers: make test-engines
+	gcc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE llama_kvtier.c $flags $(pkg-config --cflags --libs llama) -o llama_kvtier
+fi
 static=$(pkg-config --define-variable=prefix="$root" --cflags --libs --static kvtier)
 gcc -std=c11 -D_GNU_SOURCE store_load.c ${static/-lkvtier/-l:libkvtier.a} -o store_load_static
 for standard in "gcc -x c -std=c11 -Wpedantic" "gcc -x c -std=gnu99" "g++ -x c++ -std=c++11 -Wpedantic"; do

@@ -44,8 +44,8 @@ static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const cha
 		cut_by(*state, set_##name, text);  \
 	}
 
-ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 6")
-ENTRY_CASE(unknown_op, e->op = 7, "sqe.op is 7; must be 1 to 6")
+ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 7")
+ENTRY_CASE(unknown_op, e->op = 8, "sqe.op is 8; must be 1 to 7")
 ENTRY_CASE(unknown_flag, e->flags = 8, "sqe.flags is 0x8")
 ENTRY_CASE(no_blocks, e->n = 0, "sqe.n is 0; must be 1 to 1024")
 ENTRY_CASE(more_blocks_than_arena, e->n = 1025, "sqe.n is 1025; must be 1 to 1024")
@@ -74,7 +74,25 @@ ENTRY_CASE(groups_out_of_range, e->groups = 129, "sqe.groups is 129; must be at 
 ENTRY_CASE(groups_of_a_prefetch, e->op = WIRE_OP_PREFETCH;
 	   e->groups = 1, "sqe.groups is 1 in an op")
 ENTRY_CASE(more_groups_than_layers, e->groups = 3, "sqe.groups 3 is more than the layers")
-ENTRY_CASE(reserved_in_use, e->reserved = 1, "sqe.reserved is not 0")
+ENTRY_CASE(action_of_a_load, e->action = 1, "sqe.action is 1 and sqe.scope 0 in an op")
+ENTRY_CASE(scope_of_a_load, e->scope = 2, "sqe.action is 0 and sqe.scope 2 in an op")
+ENTRY_CASE(hint_without_action, e->op = WIRE_OP_HINT; e->scope = 1, "sqe.action is 0; must be 1")
+ENTRY_CASE(hint_of_no_action, e->op = WIRE_OP_HINT; e->scope = 1; e->action = 8, "sqe.action is 8")
+ENTRY_CASE(hint_of_no_scope, e->op = WIRE_OP_HINT; e->action = 1; e->scope = 4, "sqe.scope is 4")
+ENTRY_CASE(hint_with_a_parent, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
+	   e->flags = WIRE_SQE_HAS_PARENT, "sqe.flags, event or word of a hint")
+ENTRY_CASE(hint_with_an_event, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
+	   e->event = 1, "sqe.flags, event or word of a hint")
+ENTRY_CASE(hint_with_groups, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
+	   e->groups = 1, "sqe.groups is 1 in an op")
+ENTRY_CASE(hint_of_no_session, e->op = WIRE_OP_HINT; e->action = 1;
+	   e->scope = WIRE_HINT_SESSION, "sqe.session is 0 in a hint")
+ENTRY_CASE(hint_on_a_session_with_keys, e->op = WIRE_OP_HINT; e->action = 1;
+	   e->scope = WIRE_HINT_REVISION; e->n = 2, "sqe.n is 2; a hint without keys")
+ENTRY_CASE(hint_out_of_range, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
+	   e->priority = -101, "sqe.priority is -101")
+ENTRY_CASE(hint_without_a_key, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
+	   e->n = 0, "sqe.n is 0; must be 1")
 ENTRY_CASE(layers_without_target, e->op = WIRE_OP_LAYERS;
 	   e->target = 0, "sqe.target is 0 in an entry LAYERS")
 ENTRY_CASE(layers_of_no_group, e->op = WIRE_OP_LAYERS; e->target = 5; e->n = 0, "sqe.n is 0 groups")
@@ -415,7 +433,18 @@ int main(void)
 		CASE(groups_out_of_range),
 		CASE(groups_of_a_prefetch),
 		CASE(more_groups_than_layers),
-		CASE(reserved_in_use),
+		CASE(action_of_a_load),
+		CASE(scope_of_a_load),
+		CASE(hint_without_action),
+		CASE(hint_of_no_action),
+		CASE(hint_of_no_scope),
+		CASE(hint_with_a_parent),
+		CASE(hint_with_an_event),
+		CASE(hint_with_groups),
+		CASE(hint_of_no_session),
+		CASE(hint_on_a_session_with_keys),
+		CASE(hint_out_of_range),
+		CASE(hint_without_a_key),
 		CASE(layers_without_target),
 		CASE(layers_of_no_group),
 		CASE(target_without_cancel),

@@ -432,7 +432,7 @@ static void doomed_spaces_lose_their_blocks(void **state)
 	assert_int_equal(tally_held(blocks_tally(blocks), 2), 10);
 	while (blocks_condemned(blocks, &slot))
 		;
-	tally_space_is(blocks_tally(blocks), 1, (const uint8_t[16]){ 1 });
+	tally_space_is(blocks_tally(blocks), 1, (const uint8_t[16]){ 1 }, 0);
 	assert_int_equal(tally_doomed(blocks_tally(blocks)), 0);
 }
 

@@ -67,10 +67,10 @@ static void defaults(void **unused)
 
 	(void)unused;
 	assert_int_equal(parse("", &c), 0);
-	assert_int_equal(c.host_bytes, 1ull << 30);
+	assert_int_equal(c.host_bytes.bytes, 1ull << 30);
 	assert_int_equal(c.host_slab_bytes, 64u << 20);
 	assert_int_equal(c.host_huge_pages, CONFIG_HUGE_THP);
-	assert_int_equal(c.host_numa_node, -1);
+	assert_int_equal(c.host_bytes.n, 0);
 	assert_int_equal(c.host_verify, CONFIG_VERIFY_ONCE);
 	assert_false(c.host_lock);
 	assert_int_equal(c.socket_mode, 0600);
@@ -105,7 +105,7 @@ static void every_type_is_read(void **unused)
 	assert_int_equal(
 		parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
 		      "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
-		      "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\nnuma_node = 1\n"
+		      "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\n"
 		      "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
 		      "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
 		      "[redis]\nendpoints = a  b:1\nendpoints = unix:/c\nttl = 12h\nwrite = "
@@ -117,10 +117,9 @@ static void every_type_is_read(void **unused)
 	assert_int_equal(c.socket_mode, 0660);
 	assert_string_equal(c.socket_group, "engines");
 	assert_string_equal(c.socket_path, "/tmp/x.sock");
-	assert_int_equal(c.host_bytes, 3ull << 30);
+	assert_int_equal(c.host_bytes.bytes, 3ull << 30);
 	assert_int_equal(c.host_slab_bytes, 131072);
 	assert_true(c.host_lock);
-	assert_int_equal(c.host_numa_node, 1);
 	assert_int_equal(c.host_verify, CONFIG_VERIFY_ALWAYS);
 	assert_int_equal(c.host_huge_pages, CONFIG_HUGE_NO);
 	assert_string_equal(config_kernels_name(&c), "ref");
@@ -283,6 +282,42 @@ static void duplicates(void **unused)
 		"test.conf:6:", "given twice", "line 2");
 }
 
+static void memory_by_node(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	assert_int_equal(parse("[host]\nbytes = 0:8G, 3:512 MiB\nbytes = 1:1G\n", &c), 0);
+	assert_int_equal(c.host_bytes.n, 3);
+	assert_int_equal(c.host_bytes.bytes, 9728ull << 20);
+	assert_int_equal(c.host_bytes.nodes[1].node, 3);
+	assert_int_equal(c.host_bytes.nodes[1].bytes, 512ull << 20);
+	assert_int_equal(c.host_bytes.nodes[2].node, 1);
+	assert_int_equal(parse("[host]\nbytes = 0:1G,1:32M\n", &c), 0);
+	assert_int_equal(c.host_slab_bytes, 32u << 20); /* a slab fits into each share */
+	assert_int_equal(parse("[host]\nbytes = auto\n", &c), 0);
+	assert_true(c.host_bytes.bytes == CONFIG_AUTO);
+	assert_int_equal(c.host_bytes.n, 0);
+	REFUSED("[host]\nbytes = 0:8G,4G\n", "test.conf:2:", "no NODE:BYTES", "0 to 1023",
+		"NODE:BYTES of at most 16");
+	REFUSED("[host]\nbytes = 0:8G,\n", "no NODE:BYTES");
+	REFUSED("[host]\nbytes = ,\n", "no NODE:BYTES");
+	REFUSED("[host]\nbytes = -1:8G\n", "no NODE:BYTES");
+	REFUSED("[host]\nbytes = 1024:8G\n", "no NODE:BYTES");
+	REFUSED("[host]\nbytes = 0x1:8G\n", "no NODE:BYTES");
+	REFUSED("[host]\nbytes = 0:auto\n", "out of range");
+	REFUSED("[host]\nbytes = 0:1K\n", "out of range", "64K to 64T");
+	REFUSED("[host]\nbytes = 0:40T,1:40T\n", "out of range");
+	REFUSED("[host]\nbytes = 0:12Q\n", "unknown unit \"Q\"");
+	REFUSED("[host]\nbytes = 0:1G,1:2G,0:1G\n", "has node 0 twice");
+	REFUSED("[host]\nbytes = 0:1G\nbytes = 2G\n", "test.conf:3:", "no NODE:BYTES");
+	REFUSED("[host]\nbytes = auto\nbytes = 0:2G\n", "test.conf:3:", "given twice");
+	REFUSED("[host]\nbytes = 0:1M,1:1M,2:1M,3:1M,4:1M,5:1M,6:1M,7:1M,8:1M,9:1M,10:1M,"
+		"11:1M,12:1M,13:1M,14:1M,15:1M\nbytes = 16:1M\n",
+		"test.conf:3:", "more than 16 nodes");
+	REFUSED("[host]\nbytes = 0:1G,1:1M\nslab_bytes = 2M\n", "more than [host] bytes of a node");
+}
+
 /* What libinih alone would let pass. */
 static void the_parsers_traps(void **unused)
 {
@@ -302,7 +337,7 @@ static void the_parsers_traps(void **unused)
 	REFUSED(long_line, "test.conf:2:", "a line of more than");
 	REFUSED("\xef\xbb\xbf [hots]\n", "test.conf:1:", "did you mean [host]");
 	assert_int_equal(parse("\xef\xbb\xbf[host]\r\n\tbytes = 2G\r\n", &c), 0);
-	assert_int_equal(c.host_bytes, 2ull << 30);
+	assert_int_equal(c.host_bytes.bytes, 2ull << 30);
 }
 
 static void a_nul_byte_is_refused(void **unused)
@@ -336,13 +371,20 @@ static void printing_and_reading_gives_the_same(void **unused)
 	(void)unused;
 	assert_int_equal(
 		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = "
-		      "true\nnuma_node=0\n[socket]\n"
+		      "true\n[socket]\n"
 		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n"
 		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n"
 		      "[redis]\nendpoints = [::1]:7 x.y\ncluster = yes\nttl = 7d\nkey_prefix = "
 		      "a;b#\nwrite = off\n",
 		      &a),
 		0);
+	out = fmemopen(file, sizeof(file), "w");
+	config_print(&a, out);
+	(void)fclose(out);
+	assert_int_equal(parse(file, &b), 0);
+	assert_memory_equal(&a, &b, sizeof(a));
+	memset(file, 0, sizeof(file));
+	assert_int_equal(parse("[host]\nbytes = 0:1G,7:3M,1:64K\n", &a), 0);
 	out = fmemopen(file, sizeof(file), "w");
 	config_print(&a, out);
 	(void)fclose(out);
@@ -478,6 +520,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(paths_are_a_list),
 		cmocka_unit_test(segments_fit_the_store),
 		cmocka_unit_test(duplicates),
+		cmocka_unit_test(memory_by_node),
 		cmocka_unit_test(the_parsers_traps),
 		cmocka_unit_test(a_nul_byte_is_refused),
 		cmocka_unit_test(unreadable_files),

@@ -49,9 +49,9 @@ static uint32_t lost(void *arg)
 	return 0;
 }
 
-static int slots_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
+static int slots_alloc(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret)
 {
-	return slabs_alloc(((struct slots *)(void *)t)->slabs, bytes, ret);
+	return slabs_alloc(((struct slots *)(void *)t)->slabs, bytes, unit, ret);
 }
 
 static void slots_free(struct tier *t, const struct extent *where)
@@ -125,7 +125,7 @@ static int set_up(void **state)
 			 0);
 	random_key(1, bytes);
 	w.index_key = fingerprint_key_of(bytes);
-	tally_space_is(blocks_tally(w.store.blocks), SPACE, bytes);
+	tally_space_is(blocks_tally(w.store.blocks), SPACE, bytes, 0);
 	return map_open(index_fd(w.store.index), index_bytes(w.store.index), &w.map);
 }
 

@@ -63,7 +63,8 @@ static void ask_verify(void)
 	assert_true(heard.packets > 3);
 	assert_non_null(strstr(heard.text, "\"key\":\"abababab"));
 	assert_non_null(strstr(heard.text, "\"tier\":\"nvme\",\"disk\":2,\"segment\":77"));
-	assert_non_null(strstr(heard.text, "\"bad_blocks\":300,\"dropped\":true"));
+	assert_non_null(
+		strstr(heard.text, "\"bad_blocks\":300,\"dropped_blocks\":300,\"dropped\":true"));
 	(void)close(fd);
 }
 
@@ -83,7 +84,7 @@ static void ask_verify_of_good(void)
 
 	assert_int_equal(ASK(fd, "verify"), '.');
 	assert_int_equal(admin_rows("bad"), 0);
-	assert_non_null(strstr(heard.text, "\"dropped\":false"));
+	assert_non_null(strstr(heard.text, "\"dropped_blocks\":0,\"dropped\":false"));
 	assert_int_equal(ASK(fd, "verify\0--fix"), '!');
 	(void)close(fd);
 }

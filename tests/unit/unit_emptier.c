@@ -22,6 +22,7 @@ enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
 
 static int ask(struct world *w, uint32_t bytes, struct extent *ret)
 {
+	mover_turn(&w->mover);
 	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->mover, ret);
 }
 

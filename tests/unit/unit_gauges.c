@@ -17,9 +17,11 @@
 #include "daemon/admin/gauges.h"
 #include "daemon/kvtierd.h"
 #include "daemon/nvme/nvme_up.h"
+#include "tiers/host/host.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
 #include "daemon/store/tally.h"
+#include "daemon/store/hints.h"
 
 /* --- the daemon's other parts, faked --- */
 
@@ -45,6 +47,12 @@ void nvme_status(const struct tier *t, struct nvme_tier_status *ret)
 	fail_msg("there is no NVMe tier");
 }
 
+uint64_t host_astray_bytes(const struct tier *t)
+{
+	assert_ptr_equal(t, &host);
+	return 0;
+}
+
 bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret)
 {
 	(void)t;
@@ -57,6 +65,11 @@ uint32_t blocks_copies(const struct blocks *blocks, enum tier_id tier)
 {
 	(void)blocks;
 	return tier == TIER_HOST ? 5 : 0;
+}
+
+void hints_gauges(const struct hints *hints)
+{
+	(void)hints;
 }
 
 struct tally *blocks_tally(const struct blocks *blocks)

@@ -25,7 +25,6 @@ static struct tier *open_tier(uint32_t slabs, uint32_t slab_bytes)
 {
 	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes,
 					.slab_bytes = slab_bytes,
-					.numa_node = -1,
 					.prefault_threads = 2 };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
@@ -84,9 +83,7 @@ static void counts_are_exact(void **state)
 
 static void capacity_is_whole_slabs(void **state)
 {
-	const struct tier_conf conf = { .bytes = 3 * SLAB + 5000,
-					.slab_bytes = SLAB,
-					.numa_node = -1 };
+	const struct tier_conf conf = { .bytes = 3 * SLAB + 5000, .slab_bytes = SLAB };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 

@@ -30,9 +30,9 @@
 #define GIB (1024 * MIB)
 
 static const struct host_limits plenty = { UINT64_MAX, UINT64_MAX, UINT64_MAX - 1 };
-static const struct tier_conf small = {
-	.bytes = 1 * MIB, .slab_bytes = 64 * KIB, .numa_node = -1, .prefault_threads = 2
-};
+static const struct tier_conf small = { .bytes = 1 * MIB,
+					.slab_bytes = 64 * KIB,
+					.prefault_threads = 2 };
 
 /* The check fails with err and its text has every word of the NULL-terminated list. */
 static void expect_refusal(const struct tier_conf *conf, const struct host_limits *limits, int err,
@@ -79,6 +79,39 @@ static void slabs_are_counted_in_16_bits(void **state)
 
 	(void)state;
 	expect_refusal(&conf, &plenty, -EINVAL, "65536 slabs", "65535", "raise slab_bytes", NULL);
+}
+
+static void a_nodes_share_holds_a_slab(void **state)
+{
+	const struct tier_conf conf = { .bytes = 65 * MIB,
+					.slab_bytes = 64 * MIB,
+					.n_nodes = 2,
+					.nodes = { { 0, 64 * MIB }, { 1, 1 * MIB } } };
+
+	(void)state;
+	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 1M", "node 1", "slab_bytes = 64M",
+		       NULL);
+}
+
+static void auto_is_a_quarter_of_what_is_left(void **state)
+{
+	const struct tier_conf conf = { .slab_bytes = 64 * MIB },
+			       huge = { .slab_bytes = 64 * MIB, .huge_pages = 2 };
+	const struct host_limits machine = { 10 * GIB + 1, UINT64_MAX, 1024 },
+				 group = { 10 * GIB, 2 * GIB, UINT64_MAX },
+				 small_one = { 200 * MIB, UINT64_MAX, 0 };
+	char text[TIER_TEXT_BYTES];
+	struct tier_conf none = conf;
+
+	(void)state;
+	assert_int_equal(host_limits_auto(&conf, &machine), 2560 * MIB);
+	assert_int_equal(host_limits_auto(&conf, &group), 512 * MIB);
+	assert_int_equal(host_limits_auto(&huge, &machine), 512 * MIB);
+	assert_int_equal(host_limits_auto(&huge, &group), 0);
+	assert_int_equal(host_limits_auto(&conf, &plenty), 64 * MIB);
+	none.bytes = host_limits_auto(&conf, &small_one);
+	assert_int_equal(none.bytes, 0);
+	assert_int_equal(host_limits_check(&none, &small_one, text, sizeof(text)), -EINVAL);
 }
 
 static void memory_must_be_available(void **state)
@@ -222,13 +255,12 @@ static void a_node_that_does_not_exist(void **state)
 	struct host_memory *m;
 
 	(void)state;
-	for (int i = 0; i < 2; i++) {
-		conf.numa_node = i ? 1000000 : -2;
-		assert_true(host_memory_open(&conf, &m, text, sizeof(text)) < 0);
-		assert_non_null(
-			strstr(text, i ? "[host] numa_node = 1000000" : "[host] numa_node = -2"));
-		assert_non_null(strstr(text, "-1"));
-	}
+	conf.n_nodes = 1;
+	conf.nodes[0] = (struct tier_node){ .node = 1000, .bytes = conf.bytes };
+	assert_true(host_memory_open(&conf, &m, text, sizeof(text)) < 0);
+	assert_non_null(strstr(text, "[host] bytes"));
+	assert_non_null(strstr(text, "1000"));
+	assert_non_null(strstr(text, "leave the nodes out"));
 }
 
 /* In a child, because privileges do not come back: 0 as it should be, 1 not, 77 cannot be tried. */
@@ -291,6 +323,8 @@ int main(void)
 		cmocka_unit_test(a_slab_must_fit),
 		cmocka_unit_test(slab_bytes_are_pages),
 		cmocka_unit_test(slabs_are_counted_in_16_bits),
+		cmocka_unit_test(a_nodes_share_holds_a_slab),
+		cmocka_unit_test(auto_is_a_quarter_of_what_is_left),
 		cmocka_unit_test(memory_must_be_available),
 		cmocka_unit_test(the_control_group_limits),
 		cmocka_unit_test(huge_pages_must_be_set_aside),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: memory of the host tier is spread over the NUMA nodes of GPUs, each GPU alike; what is no
- * GPU, has no node or may not be used counts for nothing. Method: a tree of files as sysfs has it.
+ * GPU, has no node or may not be used counts for nothing; and slabs of all nodes come in turn.
+ * Method: a tree of files as sysfs has it; for the layout, shares of a few nodes.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,13 +77,15 @@ static int end(void **state)
 
 static void a_machine_without_gpus_has_no_preference(void **state)
 {
+	struct host_shares shares;
 	struct host_nodes nodes;
 
 	(void)state;
 	device("0000:00:00.0", "0x8086\n", "0x060000\n", "0\n");
 	read_nodes(8, &nodes);
 	assert_int_equal(nodes.n, 0);
-	assert_int_equal(host_nodes_chunk(&nodes, 0), -1);
+	host_nodes_by_gpus(&nodes, 100, &shares);
+	assert_int_equal(shares.n, 0);
 	host_nodes_read("/tmp/there-is-no-such-directory", below, &(int32_t){ 8 }, &nodes);
 	assert_int_equal(nodes.n, 0);
 }
@@ -90,7 +93,7 @@ static void a_machine_without_gpus_has_no_preference(void **state)
 static void each_gpu_has_its_share(void **state)
 {
 	struct host_nodes nodes;
-	uint32_t chunks[2] = { 0, 0 };
+	struct host_shares shares;
 
 	(void)state;
 	device("0000:c1:00.0", "0x10de\n", "0x030200\n", "1\n");
@@ -98,10 +101,12 @@ static void each_gpu_has_its_share(void **state)
 	device("0000:a1:00.0", "0x10de\n", "0x030200\n", "1\n");
 	read_nodes(8, &nodes);
 	assert_int_equal(nodes.n, 3);
-	for (uint64_t i = 0; i < 300; i++)
-		chunks[host_nodes_chunk(&nodes, i)]++;
-	assert_int_equal(chunks[0], 100);
-	assert_int_equal(chunks[1], 200);
+	host_nodes_by_gpus(&nodes, 301, &shares);
+	assert_int_equal(shares.n, 2);
+	assert_int_equal(shares.node[0], 0);
+	assert_int_equal(shares.node[1], 1);
+	assert_int_equal(shares.slabs[0], 100);
+	assert_int_equal(shares.slabs[1], 201);
 }
 
 static void what_is_no_gpu_or_has_no_node_counts_for_nothing(void **state)
@@ -118,7 +123,7 @@ static void what_is_no_gpu_or_has_no_node_counts_for_nothing(void **state)
 	device("0000:07:00.0", "0x10de\n", "0x030200\n", "0\n");
 	read_nodes(HOST_NODES_MAX, &nodes);
 	assert_int_equal(nodes.n, 1);
-	assert_int_equal(host_nodes_chunk(&nodes, 5), 0);
+	assert_int_equal(nodes.of_gpu[0], 0);
 }
 
 static void a_node_that_may_not_be_used_counts_for_nothing(void **state)
@@ -130,7 +135,7 @@ static void a_node_that_may_not_be_used_counts_for_nothing(void **state)
 	device("0000:02:00.0", "0x10de\n", "0x030200\n", "1\n");
 	read_nodes(1, &nodes);
 	assert_int_equal(nodes.n, 1);
-	assert_int_equal(host_nodes_chunk(&nodes, 1), 0);
+	assert_int_equal(nodes.of_gpu[0], 0);
 }
 
 static void more_gpus_than_there_is_room_for(void **state)
@@ -147,6 +152,64 @@ static void more_gpus_than_there_is_room_for(void **state)
 	assert_int_equal(nodes.n, HOST_GPUS_MAX);
 }
 
+static void more_nodes_than_there_is_room_for(void **state)
+{
+	struct host_nodes nodes = { .n = HOST_GPUS_MAX };
+	struct host_shares shares;
+	uint32_t slabs = 0;
+
+	(void)state;
+	for (int32_t i = 0; i < HOST_GPUS_MAX; i++)
+		nodes.of_gpu[i] = i;
+	host_nodes_by_gpus(&nodes, 640, &shares);
+	assert_int_equal(shares.n, TIER_MAX_NODES);
+	for (uint32_t i = 0; i < shares.n; i++)
+		slabs += shares.slabs[i];
+	assert_int_equal(slabs, 640);
+}
+
+static void shares_are_whole_slabs_of_the_nodes_named(void **state)
+{
+	const struct tier_conf conf = { .slab_bytes = 64 << 10,
+					.n_nodes = 2,
+					.nodes = { { 3, 300 << 10 }, { 1, 64 << 10 } } };
+	struct host_shares shares;
+
+	(void)state;
+	host_nodes_by_conf(&conf, &shares);
+	assert_int_equal(shares.n, 2);
+	assert_int_equal(shares.node[0], 3);
+	assert_int_equal(shares.slabs[0], 4);
+	assert_int_equal(shares.node[1], 1);
+	assert_int_equal(shares.slabs[1], 1);
+}
+
+/* At any time the nodes are as far apart as a run, and in the end each has its share. */
+static void nodes_come_in_turn(void **state)
+{
+	enum { RUN = 4, SLABS = 120 };
+	const struct host_shares shares = { .n = 3, .node = { 0, 2, 5 }, .slabs = { 60, 20, 40 } };
+	uint8_t of[SLABS + 1];
+	uint32_t given[3] = { 0, 0, 0 }, runs = 1;
+
+	(void)state;
+	of[SLABS] = 0xaa;
+	host_nodes_lay_out(&shares, RUN, of);
+	assert_int_equal(of[SLABS], 0xaa);
+	for (uint32_t i = 0; i < SLABS; i++) {
+		given[of[i]]++;
+		runs += i > 0 && of[i] != of[i - 1];
+		for (uint32_t node = 0; node < 3; node++) {
+			const int32_t due = (int32_t)(shares.slabs[node] * (i + 1) / SLABS);
+
+			assert_in_range((int32_t)given[node] - due + 2 * RUN, 0, 4 * RUN);
+		}
+	}
+	for (uint32_t node = 0; node < 3; node++)
+		assert_int_equal(given[node], shares.slabs[node]);
+	assert_true(runs <= SLABS / RUN);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -158,6 +221,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_node_that_may_not_be_used_counts_for_nothing,
 						begin, end),
 		cmocka_unit_test_setup_teardown(more_gpus_than_there_is_room_for, begin, end),
+		cmocka_unit_test(more_nodes_than_there_is_room_for),
+		cmocka_unit_test(shares_are_whole_slabs_of_the_nodes_named),
+		cmocka_unit_test(nodes_come_in_turn),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -220,35 +220,57 @@ static void format_refuses_with_words(void **state)
 
 /* --- what the daemon answers --- */
 
-#define SUMS(bad, dropped)                                                                        \
+#define SUMS(bad, n, dropped)                                                                     \
 	"],\"checked_blocks\":20,\"checked_bytes\":4096,\"skipped_blocks\":1,\"bad_blocks\":" bad \
-	",\"dropped\":" dropped ",\"ms\":3000}\n"
+	",\"dropped_blocks\":" n ",\"dropped\":" dropped ",\"ms\":3000}\n"
 #define BAD                                                                               \
 	"{\"key\":\"ab12\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"nvme\",\"disk\":0," \
-	"\"segment\":77}"
+	"\"segment\":77,\"dropped\":false}"
+#define BAD_GPU                                                                          \
+	"{\"key\":\"cd34\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"gpu\",\"disk\":1," \
+	"\"segment\":5,\"dropped\":true}"
 
 static void verify_is_1_when_something_is_bad(void **state)
 {
 	(void)state;
 	assert_int_equal(tool_run_with("verify",
 				       (const struct tool_packet[]){
-					       { 0, ".{\"bad\":[" SUMS("0", "false") }, { 0 } }),
+					       { 0, ".{\"bad\":[" SUMS("0", "0", "false") },
+					       { 0 } }),
 			 0);
 	tool_says("20 copies, 4.0 KiB, in 3s: all are good");
 	tool_says("not checked: 1");
 	assert_int_equal(tool_run_with("verify",
-				       (const struct tool_packet[]){ { 0, "+{\"bad\":[\n" BAD },
-								     { 0, "." SUMS("1", "false") },
-								     { 0 } }),
+				       (const struct tool_packet[]){
+					       { 0, "+{\"bad\":[\n" BAD },
+					       { 0, "." SUMS("1", "0", "false") },
+					       { 0 } }),
 			 1);
 	tool_says("nvme");
 	tool_says("77");
 	tool_says("ab12");
-	tool_says("verify --scrub drops them");
+	tool_says("false");
+	tool_says("1 bad, 0 dropped; kvtierctl verify --scrub drops all");
+	assert_int_equal(tool_run_with("verify",
+				       (const struct tool_packet[]){
+					       { 0, "+{\"bad\":[\n" BAD ",\n" BAD_GPU },
+					       { 0, "." SUMS("2", "1", "false") },
+					       { 0 } }),
+			 1);
+	tool_says("true");
+	tool_says("2 bad, 1 dropped; kvtierctl verify --scrub drops all");
+	assert_int_equal(tool_run_with("verify",
+				       (const struct tool_packet[]){
+					       { 0, "+{\"bad\":[\n" BAD_GPU },
+					       { 0, "." SUMS("1", "1", "true") },
+					       { 0 } }),
+			 1);
+	tool_says("1 bad, 1 dropped; a block without another copy is a miss now");
 	assert_int_equal(tool_run_with("verify --scrub --json",
-				       (const struct tool_packet[]){ { 0, "+{\"bad\":[\n" BAD },
-								     { 0, "." SUMS("1", "true") },
-								     { 0 } }),
+				       (const struct tool_packet[]){
+					       { 0, "+{\"bad\":[\n" BAD },
+					       { 0, "." SUMS("1", "1", "true") },
+					       { 0 } }),
 			 1);
 	assert_string_equal(tool_json_at("bad_blocks"), "1");
 }
@@ -257,12 +279,12 @@ static void verify_is_1_when_nothing_could_be_checked(void **state)
 {
 	static const struct tool_packet nothing[] = {
 		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,"
-		     "\"bad_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
+		     "\"bad_blocks\":0,\"dropped_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
 		{ 0 },
 	};
 	static const struct tool_packet empty[] = {
 		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,"
-		     "\"bad_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
+		     "\"bad_blocks\":0,\"dropped_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
 		{ 0 },
 	};
 

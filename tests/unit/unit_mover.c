@@ -389,12 +389,18 @@ static struct world open_full_of_small(void)
 	return w;
 }
 
-static int find_room(struct world *w, uint32_t bytes, struct extent *ret)
+static int find_room_again(struct world *w, uint32_t bytes, struct extent *ret)
 {
 	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->mover, ret);
 }
 
-static void a_slab_is_cleared_a_batch_a_call(void **state)
+static int find_room(struct world *w, uint32_t bytes, struct extent *ret)
+{
+	mover_turn(&w->mover);
+	return find_room_again(w, bytes, ret);
+}
+
+static void a_slab_is_cleared_a_batch_a_turn(void **state)
 {
 	struct world w = open_full_of_small();
 	struct extent where;
@@ -403,6 +409,9 @@ static void a_slab_is_cleared_a_batch_a_call(void **state)
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
 	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
+	assert_int_equal(find_room_again(&w, BIG, &where), -EAGAIN);
+	assert_int_equal(find_room_again(&w, BIG + SMALL, &where), -EAGAIN);
+	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
 	assert_int_equal(find_room(&w, BIG, &where), 0);
 	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS);
 	assert_int_equal(w.mover.clearing_bytes, 0);
@@ -483,7 +492,7 @@ int main(void)
 		cmocka_unit_test(a_chain_that_is_nowhere_else_is_not_broken),
 		cmocka_unit_test(leaves_go_before_a_chain_is_broken),
 		cmocka_unit_test(a_block_being_written_to_nvme_keeps_its_slot),
-		cmocka_unit_test(a_slab_is_cleared_a_batch_a_call),
+		cmocka_unit_test(a_slab_is_cleared_a_batch_a_turn),
 		cmocka_unit_test(a_class_with_victims_does_not_wait_for_a_slab),
 		cmocka_unit_test(a_call_goes_on_though_others_took_of_what_was_freed),
 		cmocka_unit_test(room_found_elsewhere_ends_the_clearing),

@@ -2,9 +2,9 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * Goal: a slab that is being emptied gives no slot to anybody, what its move needs is kept for it,
- * and it is free with its last slot; the allocator needs no memory to give away; and slots can be
- * taken where they lie. Method: slabs
- * over no memory at all, which become usable as the test says; every answer computed by hand.
+ * and it is free with its last slot; the allocator needs no memory to give away; slots can be taken
+ * where they lie; and a unit that is wanted is given while it has any. Method: slabs over no memory
+ * at all, which become usable as the test says; every answer computed by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static struct extent take(struct rig *rig, uint32_t bytes)
 {
 	struct extent where;
 
-	assert_int_equal(slabs_alloc(rig->slabs, bytes, &where), 0);
+	assert_int_equal(slabs_alloc(rig->slabs, bytes, TIER_ANY_UNIT, &where), 0);
 	assert_int_equal(where.tier, TIER_GPU);
 	assert_int_equal(where.unit, 3);
 	return where;
@@ -86,7 +86,7 @@ static void offsets_are_apart_and_slabs_come_when_they_are_usable(void **state)
 		assert_false(seen[slabs_offset(rig.slabs, &where) / SMALL]);
 		seen[slabs_offset(rig.slabs, &where) / SMALL] = true;
 	}
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), -ENOSPC);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), -ENOSPC);
 	assert_int_equal(rig.tier.used_bytes, 2 * SLAB);
 	slabs_close(rig.slabs);
 
@@ -102,9 +102,9 @@ static void offsets_are_apart_and_slabs_come_when_they_are_usable(void **state)
 				    &rig.slabs),
 			 0);
 	assert_int_equal(rig.tier.capacity_bytes, SLAB);
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), -ENOSPC);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), -ENOSPC);
 	rig.usable = 1;
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), 0);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), 0);
 	slabs_close(rig.slabs);
 }
 
@@ -136,7 +136,7 @@ static void a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept(void **s
 	where = take(&rig, SMALL);
 	assert_int_equal(where.slot >> 16, e[3].slot >> 16);
 	/* though 2 + 6 slots are free */
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &to), -ENOSPC);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &to), -ENOSPC);
 
 	for (uint32_t i = 8; i < 10; i++) {
 		assert_true(slabs_closed_next(rig.slabs, &cursor, &where));
@@ -195,7 +195,7 @@ static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
 	assert_int_equal(slabs_next(rig.slabs, e[0].class, SLABS_NONE), e[8].slot >> 16);
 	for (uint32_t i = 0; i < 8; i++)
 		(void)take(&rig, SMALL);
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &to), -ENOSPC);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &to), -ENOSPC);
 	slabs_close(rig.slabs);
 }
 
@@ -256,12 +256,12 @@ static void slots_are_taken_where_they_lie(void **state)
 		e[i] = take_at(&rig, 1, there[i]);
 	assert_int_equal(rig.tier.used_bytes, 3 * SMALL);
 	for (uint32_t i = 3; i < A_SLAB; i++) {
-		assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), 0);
+		assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), 0);
 		assert_int_equal(slabs_slab(&where), 1);
 		assert_false(seen[where.slot & 0xffff]);
 		seen[where.slot & 0xffff] = true;
 	}
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), 0);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), 0);
 	assert_int_equal(slabs_slab(&where), 0);
 	for (int i = 0; i < 3; i++)
 		slabs_free(rig.slabs, &e[i]);
@@ -295,6 +295,114 @@ static void what_is_no_slot_of_a_slab_is_not_taken(void **state)
 	slabs_close(rig.slabs);
 }
 
+static void units_open(struct rig *rig, const uint8_t *units, uint32_t slabs)
+{
+	*rig = (struct rig){ .tier.ops = &ops, .usable = slabs };
+	const struct slabs_conf conf = { .tier = &rig->tier,
+					 .unit = 9,
+					 .units = units,
+					 .n_units = 3,
+					 .slab_bytes = SLAB,
+					 .n_slabs = slabs,
+					 .more = more,
+					 .lost = lost,
+					 .arg = rig };
+
+	assert_int_equal(slabs_open(&conf, &rig->slabs), 0);
+}
+
+static struct extent take_of(struct rig *rig, uint32_t bytes, uint32_t unit)
+{
+	struct extent where, again;
+
+	assert_int_equal(slabs_alloc(rig->slabs, bytes, unit, &where), 0);
+	assert_int_equal(slabs_extent(rig->slabs, where.slot, &again), 0);
+	assert_true(extent_equal(&where, &again));
+	return where;
+}
+
+static void a_unit_that_is_wanted_is_given_while_it_has_any(void **state)
+{
+	static const uint8_t units[] = { 0, 1, 0, 1, 0, 0 };
+	struct extent where, last = { 0 };
+	struct rig rig;
+
+	(void)state;
+	units_open(&rig, units, 6);
+	/* a free slab of its own before a slot of another unit's */
+	assert_int_equal(take_of(&rig, SMALL, 0).unit, 0);
+	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
+		where = take_of(&rig, SMALL, 1);
+		assert_int_equal(where.unit, 1);
+		assert_int_equal(units[slabs_slab(&where)], 1);
+		last = where;
+	}
+	/* then the slabs of others, which are used before free ones are */
+	assert_int_equal(take_of(&rig, SMALL, 1).unit, 0);
+	assert_int_equal(slabs_free_slabs(rig.slabs), 3);
+	slabs_free(rig.slabs, &last);
+	assert_int_equal(take_of(&rig, SMALL, 0).unit, 0);
+	assert_int_equal(take_of(&rig, SMALL, 1).unit, 1);
+	/* one that is none of these is no wish */
+	assert_int_equal(take_of(&rig, SMALL, 2).unit, 0);
+	assert_int_equal(take_of(&rig, SMALL, TIER_NO_UNIT).unit, 0);
+	slabs_close(rig.slabs);
+}
+
+static void without_a_wish_the_fullest_slab_goes_then_the_unit_with_most(void **state)
+{
+	static const uint8_t units[] = { 0, 1, 1, 1, 0, 2 };
+	struct rig rig;
+
+	(void)state;
+	units_open(&rig, units, 6);
+	assert_int_equal(take_of(&rig, SMALL, TIER_ANY_UNIT).unit, 1);
+	(void)take_of(&rig, SMALL, 2);
+	for (uint32_t i = 0; i < A_SLAB / 2; i++)
+		(void)take_of(&rig, SMALL, 2);
+	for (uint32_t i = A_SLAB / 2 + 1; i < A_SLAB; i++)
+		assert_int_equal(take_of(&rig, SMALL, TIER_ANY_UNIT).unit, 2);
+	assert_int_equal(take_of(&rig, SMALL, TIER_ANY_UNIT).unit, 1);
+	slabs_close(rig.slabs);
+}
+
+static void slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit(void **state)
+{
+	static const uint8_t units[] = { 0, 1, 2, 1 };
+	uint32_t seen = 0, slab = SLABS_NONE;
+	struct extent to, where;
+	struct rig rig;
+
+	(void)state;
+	units_open(&rig, units, 4);
+	for (uint32_t i = 0; i < A_SLAB; i++)
+		(void)take_of(&rig, SMALL, 1);
+	for (uint32_t unit = 0; unit < 3; unit++)
+		(void)take_of(&rig, SMALL, unit);
+	while ((slab = slabs_next(rig.slabs, 0, slab)) != SLABS_NONE) {
+		assert_false(seen >> slab & 1);
+		seen |= 1u << slab;
+	}
+	assert_int_equal(seen, 15);
+	for (uint32_t i = 0; i < A_SLAB / 2; i++) /* the fullest but one */
+		(void)take_of(&rig, SMALL, 0);
+	where = take_of(&rig, SMALL, 1);
+	for (slab = slabs_next(rig.slabs, 0, SLABS_NONE);
+	     slab == slabs_slab(&where) || units[slab] != 1; slab = slabs_next(rig.slabs, 0, slab))
+		;
+	/* the full one: all but three go, so that the others have room for them */
+	for (uint32_t i = 0; i + 3 < A_SLAB; i++) {
+		assert_int_equal(slabs_extent(rig.slabs, slab << 16 | i, &to), 0);
+		slabs_free(rig.slabs, &to);
+	}
+	slabs_close_slab(rig.slabs, slab);
+	assert_int_equal(slabs_move_begin(rig.slabs, &to), 0);
+	assert_int_equal(to.unit, 1);
+	slabs_move_end(rig.slabs, &to);
+	slabs_reopen(rig.slabs);
+	slabs_close(rig.slabs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -305,6 +413,9 @@ int main(void)
 		cmocka_unit_test(a_free_slab_makes_a_move_needless),
 		cmocka_unit_test(slots_are_taken_where_they_lie),
 		cmocka_unit_test(what_is_no_slot_of_a_slab_is_not_taken),
+		cmocka_unit_test(a_unit_that_is_wanted_is_given_while_it_has_any),
+		cmocka_unit_test(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most),
+		cmocka_unit_test(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -34,9 +34,10 @@ static void record_close(struct tier *t)
 	((struct record *)t)->closed = true;
 }
 
-static int record_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
+static int record_alloc(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret)
 {
 	(void)bytes;
+	(void)unit;
 	t->extents++;
 	t->used_bytes += RECORD;
 	*ret = (struct extent){ .tier = TIER_NVME, .generation = 1 };

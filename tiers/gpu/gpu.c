@@ -222,7 +222,7 @@ int gpu_alloc(struct tier *t, uint32_t unit, uint32_t bytes, uint64_t space, str
 	assert(space != CLEAN && space != NOBODYS);
 	if (!u->up)
 		return -ENODEV;
-	r = slabs_alloc(u->slabs, bytes, &where);
+	r = slabs_alloc(u->slabs, bytes, TIER_ANY_UNIT, &where);
 	count_capacity(gpu_of(t)); /* slabs.c wrote its own there */
 	if (r) {
 		t->allocs_full_total += r == -ENOSPC;

@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -81,9 +82,9 @@ static void host_unlisten(struct tier *t, struct tier_ready *listener)
 
 /* --- the table --- */
 
-static int host_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
+static int host_alloc(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret)
 {
-	return slabs_alloc(host_of(t)->slabs, bytes, ret);
+	return slabs_alloc(host_of(t)->slabs, bytes, unit, ret);
 }
 
 static void host_free(struct tier *t, const struct extent *where)
@@ -145,6 +146,9 @@ static int host_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	if (err)
 		goto fail;
 	slabs.n_slabs = host_memory_slabs(h->memory);
+	slabs.units = host_memory_nodes(h->memory);
+	slabs.n_units = host_memory_node_count(h->memory);
+	slabs.n_units += slabs.n_units == 0;
 	err = slabs_open(&slabs, &h->slabs);
 	if (err) {
 		(void)snprintf(text, n, "[host] bytes: no memory for the table of slots");
@@ -175,4 +179,39 @@ const struct tier_ops host_ops = {
 const char *host_note(const struct tier *t)
 {
 	return host_memory_note(host_of(t)->memory);
+}
+
+uint8_t host_unit(const struct tier *t, int32_t node)
+{
+	const struct host_memory *m = host_of(t)->memory;
+	const uint32_t n = host_memory_node_count(m);
+
+	for (uint32_t i = 0; node >= 0 && i < n; i++)
+		if (host_memory_node(m, i) == node)
+			return (uint8_t)i;
+	return node < 0 || n == 0 ? TIER_ANY_UNIT : TIER_NO_UNIT;
+}
+
+uint64_t host_astray_bytes(const struct tier *t)
+{
+	return host_memory_astray(host_of(t)->memory) * host_of(t)->slab_bytes;
+}
+
+char *host_nodes_text(const struct tier *t, char *ret, size_t n)
+{
+	const struct host *h = host_of(t);
+	const uint8_t *nodes = host_memory_nodes(h->memory);
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (uint32_t at = 0; host_memory_node(h->memory, at) >= 0 && used < n; at++) {
+		uint64_t bytes = 0;
+
+		for (uint32_t i = 0; i < host_memory_slabs(h->memory); i++)
+			bytes += nodes[i] == at ? h->slab_bytes : 0;
+		used += (size_t)snprintf(ret + used, n - used, "%s%" PRId32 ": %" PRIu64 " MiB",
+					 at ? ", " : "", host_memory_node(h->memory, at),
+					 bytes >> 20);
+	}
+	return ret;
 }

@@ -10,5 +10,12 @@
 /* What an operator should know though it is no error (huge pages without effect...), or "". Not of
  * a wrapped tier. */
 const char *host_note(const struct tier *t);
+/* The unit of the tier that lies at this NUMA node. TIER_ANY_UNIT: the node (-1), or where memory
+ * lies, is not known; TIER_NO_UNIT: the tier has no memory there. */
+uint8_t host_unit(const struct tier *t, int32_t node);
+/* As host_memory_astray(), in bytes. */
+uint64_t host_astray_bytes(const struct tier *t);
+/* "0: 8192 MiB, 1: 4096 MiB", by NUMA node; "": nodes are not known. Returns ret. */
+char *host_nodes_text(const struct tier *t, char *ret, size_t n);
 
 #endif

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, PATH_BYTES = 512 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, PATH_BYTES = 512, AUTO_PART = 4 };
 
 struct size_text {
 	char s[32];
@@ -60,6 +60,15 @@ static int check_shape(const struct tier_conf *conf, char *text, size_t n)
 	if (conf->slab_bytes > HOST_MAX_SLAB_BYTES)
 		return refuse(EINVAL, text, n, "[host] slab_bytes = %s is more than the limit, %s",
 			      size_text(conf->slab_bytes).s, size_text(HOST_MAX_SLAB_BYTES).s);
+	for (uint32_t i = 0; i < conf->n_nodes; i++)
+		if (conf->nodes[i].bytes < conf->slab_bytes)
+			return refuse(
+				EINVAL, text, n,
+				"[host] bytes = %s of NUMA node %" PRId32
+				" holds not even one slab of [host] slab_bytes = %s: give the "
+				"node more, or lower slab_bytes",
+				size_text(conf->nodes[i].bytes).s, conf->nodes[i].node,
+				size_text(conf->slab_bytes).s);
 	if (conf->bytes < conf->slab_bytes)
 		return refuse(
 			EINVAL, text, n,
@@ -78,6 +87,20 @@ static int check_shape(const struct tier_conf *conf, char *text, size_t n)
 			      "[host] prefault_threads = %" PRIu32 " is more than the limit, %d",
 			      conf->prefault_threads, HOST_MAX_THREADS);
 	return 0;
+}
+
+uint64_t host_limits_auto(const struct tier_conf *conf, const struct host_limits *limits)
+{
+	uint64_t most = limits->available_bytes;
+
+	if (limits->cgroup_bytes < most)
+		most = limits->cgroup_bytes;
+	if (conf->huge_pages == 2)
+		most = limits->free_huge_pages == UINT64_MAX ? 0 :
+							       limits->free_huge_pages * HUGE_PAGE;
+	if (most == UINT64_MAX || conf->slab_bytes == 0) /* nobody says: a slab is all we dare */
+		return conf->slab_bytes;
+	return most / AUTO_PART / conf->slab_bytes * conf->slab_bytes;
 }
 
 int host_limits_check(const struct tier_conf *conf, const struct host_limits *limits, char *text,

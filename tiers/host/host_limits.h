@@ -20,6 +20,9 @@ struct host_limits {
 
 void host_limits_read(struct host_limits *ret);
 
+/* What [host] bytes = auto comes to: a quarter of what is left, in whole slabs. Pure. */
+uint64_t host_limits_auto(const struct tier_conf *conf, const struct host_limits *limits);
+
 /* 0; -EINVAL: a field of conf is out of its limits; -ENOMEM: the machine lacks it; with text.
  * Pure. */
 int host_limits_check(const struct tier_conf *conf, const struct host_limits *limits, char *text,

@@ -10,8 +10,8 @@
  *   MiB in single 4 KiB pages is 256 pieces or more.
  * - Nothing here forks, so private pages are never copied on write.
  *
- * Its NUMA node is the one asked for; else each chunk of it is of the node of a GPU (host_nodes.h),
- * where GPUs have one; else pages are interleaved over all allowed nodes.
+ * Its slabs are of the NUMA nodes asked for; else of the nodes of GPUs, where GPUs have one
+ * (host_nodes.h); else pages are interleaved over all allowed nodes.
  *
  * A slab's state, written by the thread that faults it in and read by the core:
  *
@@ -25,14 +25,13 @@
 #include "host_memory.h"
 #include "host_limits.h"
 #include "host_nodes.h"
+#include "host_numa.h"
 #include "tiers/slabs.h"
 #include "daemon/base/thread.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <numa.h>
-#include <numaif.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -59,9 +58,9 @@ enum {
 	PAGE = 4096,
 	/* faulted in between two looks at `stop`: close waits a few ms */
 	PIECE_BYTES = 16 << 20,
-	/* of one GPU's node, before another one's: not smaller, as each is a mapping of its own to
-	 * the kernel, which has a limit on them (vm.max_map_count) */
-	CHUNK_BYTES = 1 << 30,
+	/* of one node, before another one's: not smaller, as each is a mapping of its own to the
+	 * kernel, which has a limit on them (vm.max_map_count) */
+	RUN_BYTES = 1 << 30,
 };
 
 enum slab_state { SLAB_COLD, SLAB_READY, SLAB_LOST, SLAB_TAKEN };
@@ -70,6 +69,9 @@ struct host_memory {
 	uint8_t *base;
 	uint64_t bytes, slab_bytes;
 	uint32_t n_slabs;
+	struct host_shares shares; /* n 0: of any node */
+	bool strict;               /* of those nodes and no others */
+	uint8_t *nodes;            /* by slab: index in shares */
 	char note[160];
 	_Atomic uint8_t *states; /* enum slab_state, one a slab */
 	atomic_uint next;        /* slab that the next free thread takes */
@@ -77,6 +79,7 @@ struct host_memory {
 	/* core: slabs before this one were given by host_memory_next() */
 	uint32_t handed_out;
 	atomic_uint done, lost; /* slabs no longer cold; of those, lost */
+	atomic_uint astray;     /* of those, whose first page is of another node */
 	uint32_t n_threads;
 	pthread_t threads[HOST_MAX_THREADS];
 };
@@ -116,74 +119,83 @@ static int map_memory(struct host_memory *m, const struct tier_conf *conf, char 
 	return 0;
 }
 
-static bool is_allowed(void *arg, int32_t node)
-{
-	return numa_bitmask_isbitset(arg, (unsigned int)node);
-}
-
-/* Chunk after chunk of the nodes of the GPUs, in turn. A wish: where such a node has no memory left
- * another one's is taken. False: no GPU's node is known, or the kernel does not let us. */
-static bool near_gpus(struct host_memory *m, struct bitmask *allowed)
-{
-	const uint64_t slabs = m->slab_bytes < CHUNK_BYTES ? CHUNK_BYTES / m->slab_bytes : 1;
-	const uint64_t chunk = slabs * m->slab_bytes;
-	struct host_nodes nodes;
-	struct bitmask *one;
-	bool done = true;
-
-	host_nodes_read("/sys", is_allowed, allowed, &nodes);
-	one = nodes.n ? numa_allocate_nodemask() : NULL;
-	if (!one)
-		return false;
-	for (uint64_t i = 0, at = 0; at < m->bytes && done; i++, at += chunk) {
-		const uint64_t left = m->bytes - at;
-
-		numa_bitmask_clearall(one);
-		numa_bitmask_setbit(one, (unsigned int)host_nodes_chunk(&nodes, i));
-		done = !mbind(m->base + at, left < chunk ? left : chunk, MPOL_PREFERRED, one->maskp,
-			      one->size + 1, 0);
-	}
-	numa_bitmask_free(one);
-	return done;
-}
-
-/* Strict where a node is asked for: memory that lies elsewhere is a slow GPU that nobody can
+/* Strict where nodes are named: memory that lies elsewhere is a slow GPU that nobody can
  * explain. */
-static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
+static int check_node(const struct tier_node *node, char *text, size_t n)
 {
-	const bool known = numa_available() >= 0;
-	struct bitmask *allowed, *one;
+	const uint64_t has = host_numa_known() ? host_numa_bytes(node->node) : 0;
+
+	if (!host_numa_known())
+		return failed(ENOSYS, text, n,
+			      "[host] bytes names NUMA node %" PRId32
+			      ", but this kernel knows no nodes; leave the nodes out",
+			      node->node);
+	if (!host_numa_allowed(NULL, node->node))
+		return failed(EINVAL, text, n,
+			      "[host] bytes: %" PRId32
+			      " is no NUMA node that this process may use (highest node: %" PRId32
+			      "); leave the nodes out to use all",
+			      node->node, host_numa_highest());
+	if (has > 0 && node->bytes > has)
+		return failed(ENOMEM, text, n,
+			      "[host] bytes = %" PRIu64 "M of NUMA node %" PRId32
+			      " is more than this node has, %" PRIu64 "M; give it less",
+			      node->bytes >> 20, node->node, has >> 20);
+	return 0;
+}
+
+/* Which slab is to be of which node. */
+static int share_out(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
+{
+	const uint64_t run = m->slab_bytes < RUN_BYTES ? RUN_BYTES / m->slab_bytes : 1;
+	struct host_nodes gpus = { 0 };
 	int err = 0;
 
-	if (!known && node < 0)
-		return 0;
-	if (!known)
-		return failed(ENOSYS, text, n,
-			      "[host] numa_node = %" PRId32
-			      ", but this kernel has no NUMA support; set it to -1",
-			      node);
-	allowed = numa_get_mems_allowed();
-	if (node < -1 || (node >= 0 && !numa_bitmask_isbitset(allowed, (unsigned int)node))) {
-		err = failed(
-			EINVAL, text, n,
-			"[host] numa_node = %" PRId32
-			" is no node that this process may use (highest node: %d; -1 interleaves "
-			"over all)",
-			node, numa_max_node());
-	} else if (node >= 0) {
-		one = numa_allocate_nodemask();
-		numa_bitmask_setbit(one, (unsigned int)node);
-		if (mbind(m->base, m->bytes, MPOL_BIND, one->maskp, one->size + 1, 0))
-			err = failed(errno, text, n,
-				     "[host] cannot bind memory to numa_node = %" PRId32, node);
-		numa_bitmask_free(one);
-	} else if (numa_bitmask_weight(allowed) > 1 && !near_gpus(m, allowed)) {
-		if (mbind(m->base, m->bytes, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1, 0))
-			err = failed(errno, text, n,
-				     "[host] cannot interleave memory over the NUMA nodes");
+	for (uint32_t i = 0; err == 0 && i < conf->n_nodes; i++)
+		err = check_node(&conf->nodes[i], text, n);
+	if (err)
+		return err;
+	m->strict = conf->n_nodes > 0;
+	if (!m->strict && host_numa_known())
+		host_nodes_read("/sys", host_numa_allowed, NULL, &gpus);
+	if (m->strict)
+		host_nodes_by_conf(conf, &m->shares);
+	else
+		host_nodes_by_gpus(&gpus, m->n_slabs, &m->shares);
+	host_nodes_lay_out(&m->shares, (uint32_t)run, m->nodes);
+	return 0;
+}
+
+/* Run after run of slabs of one node. */
+static int place_runs(struct host_memory *m)
+{
+	int err = 0;
+
+	for (uint32_t i = 0, end; !err && i < m->n_slabs; i = end) {
+		for (end = i + 1; end < m->n_slabs && m->nodes[end] == m->nodes[i]; end++)
+			;
+		err = host_numa_place(m->base + i * m->slab_bytes, (end - i) * m->slab_bytes,
+				      m->shares.node[m->nodes[i]], m->strict);
 	}
-	numa_bitmask_free(allowed);
 	return err;
+}
+
+/* GPUs' nodes are a wish: where such a node has no memory left another one's is taken, and where
+ * the kernel refuses it the memory is interleaved. */
+static int set_policy(struct host_memory *m, char *text, size_t n)
+{
+	int err = m->shares.n ? place_runs(m) : -ENOENT;
+
+	if (err && m->strict)
+		return failed(-err, text, n,
+			      "[host] bytes: memory cannot be bound to the NUMA nodes");
+	if (!err || !host_numa_known())
+		return 0;
+	m->shares.n = 0;
+	memset(m->nodes, 0, m->n_slabs);
+	err = host_numa_interleave(m->base, m->bytes);
+	return err ? failed(-err, text, n, "[host] cannot interleave memory over the NUMA nodes") :
+		     0;
 }
 
 /* A wish, not a condition: what it has no effect on is told by the note. */
@@ -250,6 +262,11 @@ static int fault_in_slab(struct host_memory *m, uint32_t slab)
 			return -ECANCELED;
 		err = fault_in(at + i, left < PIECE_BYTES ? left : PIECE_BYTES);
 	}
+	if (!err && m->shares.n) {
+		const int32_t node = host_numa_of(at);
+
+		atomic_fetch_add(&m->astray, node >= 0 && node != m->shares.node[m->nodes[slab]]);
+	}
 	if (atomic_compare_exchange_strong(&m->states[slab], &before, err ? SLAB_LOST : SLAB_READY))
 		atomic_fetch_add(&m->lost, err != 0);
 	atomic_fetch_add(&m->done, 1);
@@ -294,28 +311,49 @@ static int start_threads(struct host_memory *m, uint32_t count, char *text, size
 		     0;
 }
 
-int host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n)
+/* Whole slabs of each node; of no node in particular: of all together. */
+static uint32_t slabs_of(const struct tier_conf *conf)
 {
+	uint64_t slabs = conf->n_nodes ? 0 : conf->bytes / conf->slab_bytes;
+
+	for (uint32_t i = 0; i < conf->n_nodes; i++)
+		slabs += conf->nodes[i].bytes / conf->slab_bytes;
+	return (uint32_t)slabs;
+}
+
+static int make_tables(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
+{
+	m->slab_bytes = conf->slab_bytes;
+	m->n_slabs = slabs_of(conf);
+	m->bytes = m->n_slabs * m->slab_bytes;
+	m->states = calloc(m->n_slabs, sizeof(*m->states));
+	m->nodes = calloc(m->n_slabs, sizeof(*m->nodes));
+	if (!m->states || !m->nodes)
+		return failed(ENOMEM, text, n, "[host] no memory to start");
+	return share_out(m, conf, text, n);
+}
+
+int host_memory_open(const struct tier_conf *given, struct host_memory **ret, char *text, size_t n)
+{
+	struct tier_conf own = *given, *conf = &own;
 	struct host_limits limits;
 	struct host_memory *m;
 	int err;
 
 	host_limits_read(&limits);
+	if (own.bytes == TIER_BYTES_AUTO)
+		own.bytes = host_limits_auto(conf, &limits);
 	err = host_limits_check(conf, &limits, text, n);
 	if (err)
 		return err;
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return failed(ENOMEM, text, n, "[host] no memory to start");
-	m->slab_bytes = conf->slab_bytes;
-	m->n_slabs = (uint32_t)(conf->bytes / conf->slab_bytes);
-	m->bytes = m->n_slabs * m->slab_bytes;
-	m->states = calloc(m->n_slabs, sizeof(*m->states));
-	err = m->states ? 0 : failed(ENOMEM, text, n, "[host] no memory to start");
+	err = make_tables(m, conf, text, n);
 	if (!err)
 		err = map_memory(m, conf, text, n);
 	if (!err)
-		err = set_policy(m, conf->numa_node, text, n);
+		err = set_policy(m, text, n);
 	if (!err && conf->huge_pages == 1)
 		ask_for_huge_pages(m);
 	if (!err && conf->lock)
@@ -346,6 +384,7 @@ void host_memory_close(struct host_memory *m)
 		(void)pthread_join(m->threads[i], NULL);
 	if (m->base)
 		(void)munmap(m->base, m->bytes);
+	free(m->nodes);
 	free(m->states);
 	free(m);
 }
@@ -358,6 +397,26 @@ uint8_t *host_memory_base(const struct host_memory *m)
 uint32_t host_memory_slabs(const struct host_memory *m)
 {
 	return m->n_slabs;
+}
+
+uint32_t host_memory_node_count(const struct host_memory *m)
+{
+	return m->shares.n;
+}
+
+int32_t host_memory_node(const struct host_memory *m, uint32_t at)
+{
+	return at < m->shares.n ? m->shares.node[at] : -1;
+}
+
+const uint8_t *host_memory_nodes(const struct host_memory *m)
+{
+	return m->nodes;
+}
+
+uint32_t host_memory_astray(const struct host_memory *m)
+{
+	return atomic_load(&m->astray);
 }
 
 const char *host_memory_note(const struct host_memory *m)

@@ -24,6 +24,14 @@ void host_memory_close(struct host_memory *m); /* joins the threads; accepts NUL
 
 uint8_t *host_memory_base(const struct host_memory *m);
 uint32_t host_memory_slabs(const struct host_memory *m);
+/* How many NUMA nodes it is of; 0: they are not known. */
+uint32_t host_memory_node_count(const struct host_memory *m);
+/* The NUMA node of this index; -1: there are no more. */
+int32_t host_memory_node(const struct host_memory *m, uint32_t at);
+/* By slab: the index of its node; all 0 where none are known. */
+const uint8_t *host_memory_nodes(const struct host_memory *m);
+/* slabs that turned out to lie on another node: their own had too little left */
+uint32_t host_memory_astray(const struct host_memory *m);
 const char *host_memory_note(const struct host_memory *m); /* see host_note() */
 
 /* A slab that became usable since the last call, each once and in order; SLABS_NONE: none now. */

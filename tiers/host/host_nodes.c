@@ -60,7 +60,56 @@ void host_nodes_read(const char *sys, bool (*allowed)(void *arg, int32_t node), 
 		(void)closedir(dir);
 }
 
-int32_t host_nodes_chunk(const struct host_nodes *nodes, uint64_t n)
+void host_nodes_by_gpus(const struct host_nodes *gpus, uint32_t slabs, struct host_shares *ret)
 {
-	return nodes->n ? nodes->of_gpu[n % nodes->n] : -1;
+	uint32_t given = 0, before = 0;
+
+	ret->n = 0;
+	for (uint32_t i = 0; i < gpus->n; i++) {
+		const bool last = i + 1 == gpus->n || gpus->of_gpu[i + 1] != gpus->of_gpu[i];
+
+		if (!last)
+			continue;
+		if (ret->n == TIER_MAX_NODES)
+			break;
+		given = (uint32_t)((uint64_t)slabs * (i + 1) / gpus->n);
+		ret->node[ret->n] = gpus->of_gpu[i];
+		ret->slabs[ret->n++] = given - before;
+		before = given;
+	}
+	if (ret->n > 0) /* the share of nodes that there was no room for */
+		ret->slabs[ret->n - 1] += slabs - given;
+}
+
+void host_nodes_by_conf(const struct tier_conf *conf, struct host_shares *ret)
+{
+	ret->n = conf->n_nodes;
+	for (uint32_t i = 0; i < conf->n_nodes; i++) {
+		ret->node[i] = conf->nodes[i].node;
+		ret->slabs[i] = (uint32_t)(conf->nodes[i].bytes / conf->slab_bytes);
+	}
+}
+
+/* The node that has had the smallest part of its share; TIER_MAX_NODES: all have had all. */
+static uint32_t furthest_behind(const struct host_shares *shares, const uint32_t *given)
+{
+	uint32_t best = TIER_MAX_NODES;
+
+	for (uint32_t i = 0; i < shares->n; i++)
+		if (given[i] < shares->slabs[i] &&
+		    (best == TIER_MAX_NODES || (uint64_t)given[i] * shares->slabs[best] <
+						       (uint64_t)given[best] * shares->slabs[i]))
+			best = i;
+	return best;
+}
+
+void host_nodes_lay_out(const struct host_shares *shares, uint32_t run, uint8_t *ret)
+{
+	uint32_t given[TIER_MAX_NODES] = { 0 }, at = 0, node;
+
+	while ((node = furthest_behind(shares, given)) != TIER_MAX_NODES)
+		for (uint32_t i = 0; i < run && given[node] < shares->slabs[node]; i++) {
+			ret[at++] = (uint8_t)node;
+			given[node]++;
+		}
 }

@@ -35,8 +35,8 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from . import _lib
 
-__all__ = ["BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", "Dtype", "Error", "Geometry", "Hit", "Keys",
-           "Kind", "Lent", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space", "Tier", "lent",
+__all__ = ["Action", "Answers", "BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", "Dtype", "Error", "Geometry", "Hit",
+           "Keys", "Kind", "Lent", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space", "Tier", "lent",
            "version"]
 
 MAX_BLOCKS = 8192     # per op; a longer prompt is several ops
@@ -72,6 +72,17 @@ class Tier(enum.IntFlag):
     HOST = 2
     NVME = 4
     REDIS = 8
+
+
+class Action(enum.IntEnum):
+    """What a hint asks for (enum kvtier_hint_action; daemon/HINTS.md says it in full)."""
+    RETAIN = 1        # priority > 0: go after others; < 0: first from memory; 0: as usual. First of all after ttl_s
+    PIN = 2           # stay in memory for ttl_s
+    DEMOTE = 3        # first from memory, stay on NVMe
+    PREFETCH = 4      # into memory
+    RELEASE = 5       # takes RETAIN and PIN back; first to go, everywhere
+    SUPERSEDED = 6    # as RELEASE: other blocks, or other weights, have taken their place
+    ENDED = 7         # as RELEASE, and the session is forgotten
 
 
 class Error(OSError):
@@ -128,13 +139,23 @@ class Hit(NamedTuple):
 
 
 class Op(NamedTuple):
-    """An outstanding store, load or prefetch."""
+    """An outstanding store, load, prefetch or hint."""
     id: int
     n: int
 
 
+class Answers(NamedTuple):
+    """How many blocks of a hint (spaces: of a revision, hints) were answered so."""
+    accepted: int = 0
+    clipped: int = 0      # a bound was reached: done in part, or not
+    deferred: int = 0     # when the block comes into memory; or is on NVMe, or not in use any more
+    rejected: int = 0     # it cannot be
+    missing: int = 0      # no such block, session or revision
+
+
 class Result(NamedTuple):
-    """What became of an op. blocks: one status each, >= 0 good, else -errno."""
+    """What became of an op. blocks: one status each, >= 0 good, else -errno. Of a hint: 0 accepted, 1 clipped,
+    2 deferred, -EPERM rejected, -ENOENT missing; without keys one status for all."""
     op: int
     status: int
     n: int
@@ -142,6 +163,7 @@ class Result(NamedTuple):
     prefix: int
     blocks: List[int]
     lent: int = 0     # pages still lent, after the connection was cut
+    answers: Answers = Answers()    # of a hint
 
 
 class Lent(NamedTuple):
@@ -353,9 +375,11 @@ class Space:
     def store(self, keys: Keys, pages: Iterable[int], **options) -> Op:
         """Gives blocks to the daemon. Options: timeout_ms; parent where it is not keys.parent; stream, of pages in a
         GPU's memory: a torch.cuda.Stream or a CUstream's number; no page is touched before the work that is in it
-        now; layer_groups: the pages' layers are given in so many groups, by Client.store_layers(). session, turn,
-        ttl_s and priority are reserved: checked, not used yet. The pages must not change until the op's result was
-        taken, but for layers that were not given yet."""
+        now; layer_groups: the pages' layers are given in so many groups, by Client.store_layers(); session, turn,
+        ttl_s, priority: see below. The pages must not change until the op's result was taken, but for layers that were not given yet.
+
+        session, turn, ttl_s and priority are hints on the op's blocks, as by hint(Action.RETAIN); they take nothing
+        back that others said of a block, and never fail an op."""
         return self._submit(_lib.load().kvtier_store, keys, pages, options)
 
     def load(self, keys: Keys, pages: Iterable[int], **options) -> Op:
@@ -368,6 +392,24 @@ class Space:
         op = C.c_uint64()
         _check(_lib.load().kvtier_prefetch(self._open(), keys._array, len(keys), C.byref(op)))
         return Op(op.value, len(keys))
+
+    def hint(self, action: Union[Action, str], keys: Optional[Keys] = None, *, session: int = 0, turn: int = 0,
+             revision: bool = False, ttl_s: int = 0, priority: int = 0, timeout_ms: int = 0) -> Op:
+        """Says what becomes of blocks: an op, whose Result has the answers. Exactly one of: keys (of any chains; with
+        session, they join it); session (of this tenant; turn > 0: its blocks of that turn or later); revision=True
+        (all spaces of the tenant with this space's model). action: an Action, or its name in any case. ttl_s 0: as long
+        as may be. priority: -100 to 100, of RETAIN. Error with EINVAL: a field is out of its limits."""
+        kind = Action[action.upper()] if isinstance(action, str) else Action(action)
+        if (keys is not None) + (keys is None and session != 0) + revision != 1:
+            raise ValueError("a hint is on keys, on a session, or on the revision of the space")
+        scope = 1 if keys is not None else 2 if session else 3
+        hint = _lib.sized(_lib.Hint, action=kind, scope=scope, timeout_ms=timeout_ms, session=session, turn=turn,
+                          ttl_s=ttl_s, priority=priority)
+        if keys is not None:
+            hint.keys, hint.n = C.cast(keys._array, C.POINTER(_lib.Key)), len(keys)
+        op = C.c_uint64()
+        _check(_lib.load().kvtier_hint(self._open(), C.byref(hint), C.byref(op)))
+        return Op(op.value, hint.n or 1)
 
     def _submit(self, function, keys: Keys, pages: Iterable[int], options: dict) -> Op:
         indices = list(pages)
@@ -502,4 +544,5 @@ class Client:
 
 
 def _result(r: _lib.Result) -> Result:
-    return Result(r.op, r.status, r.n, r.ok, r.prefix, list(r.blocks[:min(r.n, r.blocks_max)]), r.lent)
+    return Result(r.op, r.status, r.n, r.ok, r.prefix, list(r.blocks[:min(r.n, r.blocks_max)]), r.lent,
+                  Answers(*r.answers))

@@ -114,6 +114,24 @@ class Result(C.Structure):
         ("blocks", C.POINTER(C.c_int32)),
         ("lent", C.c_uint32),
         ("reserved", C.c_uint32),
+        ("answers", C.c_uint32 * 5),
+        ("reserved2", C.c_uint32),
+    ]
+
+
+class Hint(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("action", C.c_uint32),
+        ("scope", C.c_uint32),
+        ("timeout_ms", C.c_uint32),
+        ("keys", C.POINTER(Key)),
+        ("n", C.c_size_t),
+        ("session", C.c_uint64),
+        ("turn", C.c_uint32),
+        ("ttl_s", C.c_uint32),
+        ("priority", C.c_int32),
+        ("reserved", C.c_uint32),
     ]
 
 
@@ -222,6 +240,7 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_store", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
         ("kvtier_load", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
         ("kvtier_prefetch", i32, [p, keys, size, to(u64)]),
+        ("kvtier_hint", i32, [p, to(Hint), to(u64)]),
         ("kvtier_wait", i32, [p, u64, i32, to(Result)]),
         ("kvtier_poll", i32, [p, to(Result), size]),
         ("kvtier_event_fd", i32, [p]),

@@ -101,10 +101,20 @@ class BlockCache:
         """Of a page's first byte; as long as the cache is open."""
         return self._shared.address + number * self._stride
 
-    def fetch(self, tokens: Sequence[int], take: PageFunction, limit: Optional[int] = None) -> Fetched:
+    def present(self, tokens: Sequence[int], limit: Optional[int] = None) -> int:
+        """How many leading tokens this node has now: a hint, without a system call. 0 when the daemon is away."""
+        try:
+            keys = self._keys(tokens if limit is None else tokens[:max(0, limit)])
+            return self._space.lookup(keys).blocks * self.block_tokens
+        except Error:
+            return 0
+
+    def fetch(self, tokens: Sequence[int], take: PageFunction, limit: Optional[int] = None, have: int = 0) -> Fetched:
         """Gives `take` the pages of as many leading blocks of tokens as kvtier has, from the first one on. limit: so
-        many leading tokens at most. What this node lacks is asked of Redis, if the daemon has one."""
-        done, tiers, wrong = 0, Tier(0), None
+        many leading tokens at most. have: the engine has so many of them; the first page is the one of the block in
+        which they end, and there is none unless it goes further. What this node lacks is asked of Redis, if the daemon
+        has one."""
+        done, tiers, wrong = have // self.block_tokens, Tier(0), None
         try:
             keys = self._keys(tokens if limit is None else tokens[:max(0, limit)])
             hit = self._space.lookup(keys)

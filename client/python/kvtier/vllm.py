@@ -7,33 +7,42 @@
 
 `kv_connector_extra_config` may have: socket (path of the daemon's socket), codec ("fp8", "raw"; default the daemon's
 for the type), timeout_ms (of a load or save, 2000), model (a name instead of the engine's), extras (what else changes
-the KV).
+the KV), zero_copy (of a CPU's KV, true).
 
 Loads are asynchronous: the engine goes on with other requests, and a request begins when its blocks are there. A block
 that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept as
 those of prompts. What is asked of a daemon that is away is a miss; it is looked for again every 5 s.
 
-Which requests share blocks: equal model and revision, KV type, block size, tensor-parallel rank, order of values in a
-block, ISA of a CPU; equal tokens, adapter, cache_salt and images. The layout is taken from the tensors that the engine
-registers; one that is not known is refused in one line, and the engine runs uncached. So does a model that needs more
-than one KV cache group (sliding windows beside full attention, state-space layers).
+Which requests share blocks: equal model and revision, KV type, block size, rank, order of values in a block, ISA of a
+CPU; equal tokens, adapter, cache_salt and images. The layout is taken from the tensors that the engine registers; one
+that is not known is refused in one line, and the engine runs uncached. So is a model with a group of state-space
+layers. Ranks that hold the same KV (latents, few KV heads) share blocks, and one of them saves.
+
+A request's `kv_hints` are executed: vllm_hints.py says which actions there are.
+
+vllm_core.py is the part without vLLM. This file is the other part: what vLLM calls things, version by version.
 """
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import platform
+import weakref
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorHandshakeMetadata,
-                                                               KVConnectorMetadata, KVConnectorRole)
+from vllm.distributed.kv_transfer.kv_connector.v1 import base
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
 from vllm.logger import init_logger
 
-from . import Client, Codec, Geometry, Tier
+from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import named
-from .vllm_core import (Layout, LayoutError, Scheduler, Tensor, Transfer, Worker, files_of, geometry_of, layout_of,
-                        root_of)
+from .vllm_core import Scheduler, Transfer, Worker, root_of
+from .vllm_hints import hints_of
+from .vllm_layout import Layout, LayoutError, Tensor, files_of, geometry_of, layout_of, why_no_group
+from .vllm_metrics import KvtierMetrics, KvtierStats, events_of
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -44,7 +53,11 @@ __all__ = ["KvtierConnector"]
 
 logger = init_logger("vllm.kvtier")
 
+_MUCH = 1 << 20         # bytes: a tensor of so many is the KV, not a buffer
 _CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
+# an older vLLM has no way to say that a load of several groups failed, and refuses their models for such a connector
+_FAILS_REQUESTS = hasattr(base, "KVConnectorTransferResults")
+_BASES = (KVConnectorBase_V1, base.SupportsHMA) if _FAILS_REQUESTS else (KVConnectorBase_V1,)
 
 
 @dataclass
@@ -56,9 +69,9 @@ class KvtierMetadata(KVConnectorMetadata):
 
 
 @dataclass
-class KvtierHandshake(KVConnectorHandshakeMetadata):
-    """A worker tells the scheduler what its blocks are. None: it serves none."""
-    geometry: Optional[Tuple] = None
+class KvtierHandshake(getattr(base, "KVConnectorHandshakeMetadata", object)):
+    """A worker tells the scheduler what its blocks are: a geometry of each group. None: it serves none."""
+    geometries: Optional[List[Tuple]] = None
 
 
 def _isa() -> str:
@@ -67,22 +80,53 @@ def _isa() -> str:
     return f"{platform.machine()}/{capability}"
 
 
-class KvtierConnector(KVConnectorBase_V1):
+class KvtierConnector(*_BASES):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._block_tokens = vllm_config.cache_config.block_size
         self._scheduler: Optional[Scheduler] = None
         self._worker: Optional[Worker] = None
-        self._geometry: Optional[Geometry] = None       # the worker's; None: it serves none
+        self._geometries: Optional[List[Geometry]] = None   # the worker's, of each group; None: it serves none
         self._clients: List[Client] = []
-        groups = getattr(kv_cache_config, "kv_cache_groups", None)
-        self._refused = ""
-        if groups is not None and len(groups) != 1:
-            self._refuse(f"{len(groups)} KV cache groups: only models with one are served")
+        self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
+        self._events = events_of(vllm_config, kv_cache_config)
+        self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
+        self._refused, self._whole, self._groups = "", False, 1
+        try:
+            self._look_at_groups(getattr(kv_cache_config, "kv_cache_groups", None) or ())
+        except LayoutError as error:
+            self._refuse(str(error))
+
+    def _look_at_groups(self, groups: Any) -> None:
+        self._groups = max(1, len(groups))
+        parallel = self._vllm_config.parallel_config
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            if getattr(parallel, name, 1) != 1:
+                raise LayoutError(f"{name} {getattr(parallel, name)}: a block of tokens lies on one rank only with 1")
+        for group in groups:
+            spec = group.kv_cache_spec
+            why = why_no_group(type(spec), len(groups) > 1)
+            if why or not getattr(group, "enable_kv_transfer", True):
+                raise LayoutError(why or "a KV cache group that is not to be transferred")
+            if spec.block_size != self._block_tokens:
+                raise LayoutError(f"a KV cache group with blocks of {spec.block_size} tokens; others have "
+                                  f"{self._block_tokens}")
+            names = [b.__name__ for b in type(spec).__mro__]
+            self._whole |= len(groups) > 1 or not {"FullAttentionSpec", "UniformTypeKVCacheSpecs"}.intersection(names)
+        latents = getattr(self._vllm_config.model_config, "use_mla", False)
+        continues = getattr(self._vllm_config.scheduler_config, "enable_chunked_prefill", False)
+        if latents and self._on_cpu() and not continues:
+            raise LayoutError("latents (MLA) on a CPU: this vLLM computes a prompt from its beginning alone")
+        if self._whole and not _FAILS_REQUESTS:
+            raise LayoutError(f"{len(groups)} KV cache groups, or a window: this vLLM cannot hear that such a load "
+                              "failed")
 
     @property
     def requires_kv_delivery(self) -> bool:
         return False        # a save that is dropped is a miss later
+
+    def _on_cpu(self) -> bool:
+        return getattr(self._vllm_config.device_config, "device_type", "") == "cpu"
 
     def _option(self, name: str, default: Any) -> Any:
         return self._kv_transfer_config.get_from_extra_config(name, default)
@@ -90,10 +134,15 @@ class KvtierConnector(KVConnectorBase_V1):
     def _timeout_ms(self) -> int:
         return int(self._option("timeout_ms", 2000))
 
-    def _client(self, name: str) -> Client:
+    def _open(self, name: str, open_spaces: Any) -> Tuple[Client, Any]:
         client = Client(self._option("socket", None), name=f"vllm {name}", timeout_ms=self._timeout_ms())
-        self._clients.append(client)
-        return client
+        try:
+            got = open_spaces(client)
+        except BaseException:
+            client.close()
+            raise
+        self._clients = [client]        # the one before was closed, or has no daemon
+        return client, got
 
     def _refuse(self, why: str) -> None:
         self._refused = why
@@ -101,49 +150,105 @@ class KvtierConnector(KVConnectorBase_V1):
 
     # --- worker ---
 
+    def get_mem_pool_context(self) -> Any:
+        """On a CPU: the engine allocates its KV in memory that the daemon maps, so that nothing is copied in between.
+        That hangs on how vLLM allocates: where it does so in another way, libkvtier copies."""
+        wanted = self._on_cpu() and not self._refused and self._option("zero_copy", True)
+        return self._shared_zeros() if wanted else None
+
+    @contextlib.contextmanager
+    def _shared_zeros(self) -> Iterator[None]:
+        zeros = torch.zeros
+
+        def shared_zeros(*size: Any, **how: Any) -> torch.Tensor:
+            wanted = (len(size) == 1 and isinstance(size[0], int) and size[0] >= _MUCH and self._shared is None and
+                      set(how) == {"dtype", "device"} and how["dtype"] == torch.int8 and
+                      torch.device(how["device"]).type == "cpu")
+            return self._share(size[0]) if wanted else zeros(*size, **how)
+
+        torch.zeros = shared_zeros
+        try:
+            yield
+        finally:
+            torch.zeros = zeros
+
+    def _share(self, length: int) -> torch.Tensor:
+        """The memory lives as long as a tensor shows it."""
+        self._shared = memory = SharedMemory(length, "kvtier-vllm")
+        array = (ctypes.c_int8 * length).from_address(memory.address)
+        weakref.finalize(array, memory.close)
+        return torch.frombuffer(array, dtype=torch.int8)
+
     def register_kv_caches(self, kv_caches: Dict[str, torch.Tensor]) -> None:
         if self._refused:
             return
         try:
-            layout = layout_of([_tensor(name, t) for name, t in kv_caches.items()], self._kv_cache_config.num_blocks)
-            self._geometry = self._geometry_of(layout, len(kv_caches))
+            layouts = self._layouts(kv_caches)
+            self._geometries = [self._geometry_of(layout, i) for i, layout in enumerate(layouts)]
         except (LayoutError, KeyError) as error:
+            self._geometries = None
             self._refuse(str(error))
             return
         self._keep = kv_caches      # the daemon's view of it ends with the space
-        cuda = bool(layout.regions[0].cuda)
+        cuda, geometries, shared = bool(layouts[0].regions[0].cuda), self._geometries, self._shared
+        if shared and any(layout.regions != [Region(shared.length, base=shared.address)] for layout in layouts):
+            shared = None       # some of the KV lies elsewhere
 
-        def open_space():
-            client = self._client("worker")
-            try:
-                return client, client.open_space(self._geometry, layout.regions, layout.segments)
-            except BaseException:
-                client.close()
-                raise
+        def open_spaces() -> Tuple[Client, Any]:
+            return self._open("worker", lambda client: [
+                client.open_space(geometry, [shared.region()] if shared else layout.regions, layout.segments)
+                for geometry, layout in zip(geometries, layouts)])
 
-        self._worker = Worker(open_space, self._timeout_ms() / 1000,
+        rank, _, saves = self._place()
+        self._worker = Worker(open_spaces, self._timeout_ms() / 1000,
                               (lambda: torch.cuda.current_stream()) if cuda else (lambda: None),
-                              lambda text: logger.info("kvtier: worker: %s", text))
+                              lambda text: logger.info("kvtier: worker: %s", text), rank, saves, self._whole,
+                              shared.take_back if shared else None)
 
-    def _geometry_of(self, layout: Layout, layers: int) -> Geometry:
-        model, parallel = self._vllm_config.model_config, self._vllm_config.parallel_config
+    def _layouts(self, kv_caches: Dict[str, torch.Tensor]) -> List[Layout]:
+        """Of each group."""
+        tensors = {name: _tensor(name, t) for name, t in kv_caches.items()}
+        groups = [group.layer_names for group in getattr(self._kv_cache_config, "kv_cache_groups", None) or ()]
+        if len(groups) < 2:
+            groups = [list(tensors)]
+        model = self._vllm_config.model_config
+        rope = 0
+        if getattr(model, "use_mla", False):
+            rope = getattr(getattr(model, "hf_text_config", None), "qk_rope_head_dim", 0) or 0
+        return [layout_of([tensors[name] for name in names if name in tensors], self._kv_cache_config.num_blocks,
+                          self._block_tokens, rope) for names in groups]
+
+    def _place(self) -> Tuple[int, int, bool]:
+        """Rank and number of ranks whose KV differs, and whether this one saves it."""
+        parallel = self._vllm_config.parallel_config
+        same = max(1, getattr(self._kv_cache_config, "kv_tp_replicas", None) or
+                   (parallel.tensor_parallel_size if getattr(self._vllm_config.model_config, "use_mla", False) else 1))
+        if parallel.tensor_parallel_size % same:
+            same = 1
+        rank, world = parallel.rank % max(1, parallel.world_size), max(1, parallel.world_size)
+        return rank // same, world // same, rank % same == 0
+
+    def _geometry_of(self, layout: Layout, group: int) -> Geometry:
+        model = self._vllm_config.model_config
         first = next(iter(layout.segments))
         own = self._option("model", None)       # then its user says which weights it names
         extras = {"revision": getattr(model, "revision", None), "files": "" if own else files_of(model.model),
                   "quantization": getattr(model, "quantization", None),
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
                   "layout": getattr(self._kv_cache_config, "kv_cache_layout", None), "runs": layout.runs,
+                  "group": f"{group}/{self._groups}" if self._groups > 1 else "",
                   "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._option("extras", "")}
         text = ";".join(f"{key}={value}" for key, value in extras.items() if value)
         codec = _CODECS[self._option("codec", "")]
         if codec == Codec.DEFAULT and not layout.regions[first.region].cuda and layout.dtype.name == "FP32":
             codec = Codec.RAW
-        return geometry_of(layout, named(str(own or model.model)), named(text), self._block_tokens, layers,
-                           parallel.rank % parallel.tensor_parallel_size if parallel.tensor_parallel_size else 0,
-                           parallel.tensor_parallel_size, codec)
+        rank, world, _ = self._place()
+        layers = sum(segment.kind == first.kind for segment in layout.segments)
+        return geometry_of(layout, named(str(own or model.model)), named(text), self._block_tokens, layers, rank, world,
+                           codec)
 
-    def get_handshake_metadata(self) -> Optional[KVConnectorHandshakeMetadata]:
-        return KvtierHandshake(tuple(self._geometry) if self._geometry else None)
+    def get_handshake_metadata(self) -> Any:
+        return KvtierHandshake([tuple(g) for g in self._geometries] if self._geometries else None)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker:
@@ -159,10 +264,10 @@ class KvtierConnector(KVConnectorBase_V1):
         if self._worker:
             self._worker.save(self._get_connector_metadata().saves)
 
-    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         preempted = getattr(kv_connector_metadata, "preempted", None)
         if self._worker and preempted:
-            self._worker.wait(preempted)        # their blocks are about to be others'
+            self._worker.preempted(preempted)       # their blocks are about to be others'
 
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
         if not self._worker:
@@ -170,26 +275,51 @@ class KvtierConnector(KVConnectorBase_V1):
         sent, received = self._worker.finished(finished_req_ids)
         return sent or None, received or None
 
+    def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
+        sent, received = self.get_finished(finished_req_ids)
+        failed = self._worker.failed_requests(received or set()) if self._worker else set()
+        return base.KVConnectorTransferResults(sent or set(), received or set(), failed)
+
     def get_block_ids_with_load_errors(self) -> Set[int]:
         return self._worker.failed_blocks() if self._worker else set()
 
+    def get_kv_connector_stats(self) -> Optional[KvtierStats]:
+        if not self._worker or self._worker.counts == self._counted:
+            return None
+        counts, before, self._counted = self._worker.counts, self._counted, dict(self._worker.counts)
+        return KvtierStats({name: n - before.get(name, 0) for name, n in counts.items()})
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> KvtierStats:
+        return KvtierStats(dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: List[str],
+                           per_engine_labelvalues: Dict[int, List[object]]) -> KvtierMetrics:
+        return KvtierMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     # --- scheduler ---
 
-    def set_xfer_handshake_metadata(self, metadata: Dict[int, KVConnectorHandshakeMetadata]) -> None:
-        geometries = [Geometry(*m.geometry) for _, m in sorted(metadata.items()) if getattr(m, "geometry", None)]
-        if self._refused or len(geometries) != len(metadata):
+    def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
+        ranks: Dict[int, List[Geometry]] = {}
+        for m in metadata.values():
+            if self._refused or not getattr(m, "geometries", None):
+                return
+            geometries = [Geometry(*g) for g in m.geometries]
+            ranks[geometries[0].rank] = geometries
+        if sorted(ranks) != list(range(len(ranks))):
+            self._refuse(f"workers with the ranks {sorted(ranks)}: each one is needed")
             return
 
-        def open_spaces():
-            client = self._client("scheduler")
-            try:
-                return [client.open_space(geometry) for geometry in geometries]
-            except BaseException:
-                client.close()
-                raise
+        def open_spaces() -> List[Any]:
+            return self._open("scheduler", lambda client: [[client.open_space(g) for g in ranks[rank]]
+                                                           for rank in sorted(ranks)])[1]
 
         self._scheduler = Scheduler(self._block_tokens, open_spaces,
-                                    lambda text: logger.info("kvtier: scheduler: %s", text))
+                                    lambda text: logger.info("kvtier: scheduler: %s", text), self._groups,
+                                    self._events.planned if self._events else None)
+
+    set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # ranks say themselves which they are
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         if not self._scheduler or request.prompt_token_ids is None:
@@ -209,7 +339,7 @@ class KvtierConnector(KVConnectorBase_V1):
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if self._scheduler and num_external_tokens > 0:
-            self._scheduler.allocated(request.request_id, blocks.get_block_ids()[0], num_external_tokens)
+            self._scheduler.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         meta = KvtierMetadata()
@@ -217,33 +347,63 @@ class KvtierConnector(KVConnectorBase_V1):
             return meta
         meta.loads = self._scheduler.take_loads()
         meta.preempted = set(getattr(scheduler_output, "preempted_req_ids", None) or ())
+        self._scheduler.preempted(meta.preempted)
         scheduled = scheduler_output.num_scheduled_tokens
         for new in scheduler_output.scheduled_new_reqs:
             if self._scheduler.knows(new.req_id):
-                self._scheduler.step(new.req_id, new.num_computed_tokens, scheduled[new.req_id], new.block_ids[0], True,
+                self._scheduler.step(new.req_id, new.num_computed_tokens, scheduled[new.req_id], new.block_ids, True,
                                      meta.saves)
         cached = scheduler_output.scheduled_cached_reqs
         for i, name in enumerate(cached.req_ids):
             if self._scheduler.knows(name):
-                pages = cached.new_block_ids[i]
-                self._scheduler.step(name, cached.num_computed_tokens[i], scheduled[name], pages[0] if pages else (),
+                self._scheduler.step(name, cached.num_computed_tokens[i], scheduled[name], cached.new_block_ids[i],
                                      name in cached.resumed_req_ids, meta.saves)
         return meta
 
+    def update_connector_output(self, connector_output: Any) -> None:
+        if self._scheduler:
+            self._scheduler.saved(connector_output.finished_sending or ())
+            self._scheduler.loaded(connector_output.finished_recving or (), connector_output.invalid_block_ids or (),
+                                   getattr(connector_output, "failed_recving", None) or ())
+
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        if self._events:
+            self._events.forget(request.request_id)
         return bool(self._scheduler and self._scheduler.finished(request.request_id)), None
 
+    def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> \
+            Tuple[bool, Optional[Dict[str, Any]]]:
+        return self.request_finished(request, [])
+
+    def take_events(self) -> Iterable[Any]:
+        return self._events.take() if self._events else ()
+
+    def reset_cache(self) -> Optional[bool]:
+        """vLLM has other weights, or wants to compute all again: what was kept until now is not used any more."""
+        if self._scheduler:
+            self._scheduler.reset()
+            if self._events:
+                self._events.reset()
+        return True
+
     def _add(self, request: Any) -> None:
+        if self._scheduler.knows(request.request_id):
+            return
         lora = getattr(request, "lora_request", None)
         root = root_of({"lora": (lora.lora_name, lora.lora_path, files_of(lora.lora_path)) if lora else None,
                         "salt": getattr(request, "cache_salt", None),
                         "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)
                                    for f in getattr(request, "mm_features", None) or ()]})
-        self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root)
+        self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
+                            hints_of(getattr(request, "kv_hints", None),
+                                     lambda text: logger.warning("kvtier: %s", text)))
+        if self._events:
+            self._events.add(request)
 
     def shutdown(self) -> None:
         if self._worker:
             self._worker.wait()
+        self._worker = self._scheduler = None
         for client in self._clients:
             client.close()
         self._clients.clear()

@@ -11,6 +11,11 @@ other with each step of the engine.
 A load names every block that was not proven good: from the first one on that is missing, late or wrong, the engine
 computes again. A save names blocks that the engine has computed in full; a block that a load brought is not saved.
 The daemon may be away at any time: then nothing matches, loads fail at once, saves are dropped.
+
+A model may have several KV cache groups, each with pages of its own (sliding windows beside full attention). Each group
+is a space, so is each rank: a block of tokens is there when every rank and every group has its part. Where a group has
+a window, the engine gives blocks back while their request runs: their saves are waited for in the step that plans them.
+A load of such a model is whole, or its request is computed from the beginning.
 """
 from __future__ import annotations
 
@@ -18,181 +23,115 @@ import errno
 import hashlib
 import json
 import os
+import struct
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Region, Result, Segment, Space, Tier, lent
+from . import MAX_BLOCKS, Client, Error, Keys, Op, Result, Space, Tier, lent
+from .vllm_hints import Hint, Hints
 
-__all__ = ["Layout", "LayoutError", "Scheduler", "Tensor", "Transfer", "Worker", "files_of", "layout_of", "root_of"]
+__all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
 
-CONVENTION = "vllm"
 AGAIN_S = 5.0           # between two tries to reach a daemon that is away
 SLACK_S = 0.5           # an op ends at its deadline, and is heard of a little later
 LENT_LOOK_S = 0.5       # between two looks at pages that a daemon which stands still has
-
-_DTYPES = {"bfloat16": Dtype.BF16, "float16": Dtype.FP16, "float32": Dtype.FP32, "uint8": Dtype.INT8,
-           "int8": Dtype.INT8, "float8_e4m3fn": Dtype.E4M3, "float8_e5m2": Dtype.E5M2}
-_SIZES = {Dtype.BF16: 2, Dtype.FP16: 2, Dtype.FP32: 4, Dtype.INT8: 1, Dtype.E4M3: 1, Dtype.E5M2: 1}
-
-
-class LayoutError(RuntimeError):
-    """This engine keeps its KV in a way that is not served."""
-
-
-# --- where the engine's blocks lie ---
-
-class Tensor(NamedTuple):
-    """A layer's KV, as torch describes it."""
-    name: str
-    dtype: str                  # "bfloat16"
-    shape: Tuple[int, ...]
-    strides: Tuple[int, ...]    # in values
-    offset: int                 # of its first value in the memory, in bytes
-    memory: int                 # address of the memory that it is a view of
-    memory_bytes: int
-    cuda: bool
-
-
-class Layout(NamedTuple):
-    regions: List[Region]
-    segments: List[Segment]
-    dtype: Dtype
-    runs: int                   # of values, in a block of all layers
-    values: int                 # in each of them
-
-
-def _inside(tensor: Tensor, block_axis: int, half: Optional[int]) -> Tuple[int, int]:
-    """First byte and values of block 0, which must be one run without holes."""
-    size = _SIZES[_DTYPES[tensor.dtype]]
-    axes = [(n, s) for i, (n, s) in enumerate(zip(tensor.shape, tensor.strides))
-            if i != block_axis and not (half is not None and i == 0)]
-    values = 1
-    for n, _ in axes:
-        values *= n
-    if 1 + sum((n - 1) * s for n, s in axes) != values:
-        raise LayoutError(f"{tensor.name}: a block of shape {tensor.shape}, strides {tensor.strides} has holes")
-    return tensor.offset + (half * tensor.strides[0] * size if half else 0), values
-
-
-def layout_of(tensors: Sequence[Tensor], blocks: int) -> Layout:
-    """tensors: in the order of layers. A block of a layer is one run of values ([blocks, ...]) or two ([2, blocks, ...]:
-    K and V apart), in an order that only the engine knows. LayoutError: anything else."""
-    if not tensors:
-        raise LayoutError("there is no layer with KV")
-    regions: Dict[int, int] = {}
-    ret: List[Region] = []
-    segments: List[Segment] = []
-    counts = set()
-    for tensor in tensors:
-        if tensor.dtype not in _DTYPES or _DTYPES[tensor.dtype] != _DTYPES[tensors[0].dtype]:
-            raise LayoutError(f"{tensor.name}: values of type {tensor.dtype}; {tensors[0].name} has {tensors[0].dtype}")
-        if len(tensor.shape) > 1 and tensor.shape[0] == blocks:
-            axis, halves = 0, [None]
-        elif len(tensor.shape) > 2 and tensor.shape[0] == 2 and tensor.shape[1] == blocks:
-            axis, halves = 1, [0, 1]
-        else:
-            raise LayoutError(f"{tensor.name}: shape {tensor.shape} begins neither with {blocks} blocks nor with K and "
-                              f"V of {blocks} blocks")
-        if tensor.memory not in regions:
-            regions[tensor.memory] = len(ret)
-            where = {"cuda": tensor.memory} if tensor.cuda else {"base": tensor.memory}
-            ret.append(Region(tensor.memory_bytes, **where))
-        for half in halves:
-            at, values = _inside(tensor, axis, half)
-            counts.add(values)
-            segments.append(Segment(Kind.TYPED, at, tensor.strides[axis] * _SIZES[_DTYPES[tensor.dtype]], length=values,
-                                    region=regions[tensor.memory]))
-    if len(counts) != 1:
-        raise LayoutError(f"layers have blocks of {sorted(counts)} values: only layers of one size are served")
-    return Layout(ret, segments, _DTYPES[tensors[0].dtype], len(segments), counts.pop())
-
-
-def geometry_of(layout: Layout, model: str, extras: str, block_tokens: int, layers: int, rank: int, world: int,
-                codec: Codec) -> Geometry:
-    return Geometry(model, CONVENTION, layout.dtype, layers, 1, 0, 0, block_tokens, extras=extras, rank=rank,
-                    world=world, codec=codec, typed_segments=layout.runs, typed_values=layout.values)
+NO_PAGE = 0             # the engine's block that stands for one outside of a window
 
 
 def root_of(what: Dict[str, Any]) -> Optional[bytes]:
-    """What the key of a request's first block is made from, beside tokens: what changes its KV beside tokens (adapter, salt, images). None: nothing.
-    Equal in each process and after each start."""
+    """A digest of what changes a request's KV beside tokens (adapter, salt, images). None: nothing. Equal in each
+    process and after each start."""
     said = {key: value for key, value in what.items() if value}
     if not said:
         return None
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()
 
 
-def files_of(path: Any) -> str:
-    """A digest of names, sizes and times of the files of a directory: weights that are replaced in their place are
-    other weights. "" where there is no such directory."""
-    if not path:
-        return ""
-    try:
-        files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(path) if e.is_file())
-    except OSError:
-        return ""
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:32]
-
-
 # --- what goes from scheduler to worker ---
 
 class Transfer(NamedTuple):
-    """A load or a save. pages: the engine's block numbers, one for each key."""
+    """A load or a save of blocks of one group."""
     request: str
-    keys: bytes
-    parent: Optional[bytes]
-    pages: List[int]
+    group: int
+    keys: List[bytes]               # of each rank
+    parents: List[Optional[bytes]]  # of each rank
+    pages: List[int]                # the engine's block numbers, one for each key
 
 
 class _Line:
-    """A daemon that may be away: asked again after AGAIN_S. say: told when it is reached, and when it is not any more."""
+    """A daemon that may be away: asked again after AGAIN_S. say: told when it is reached, and when no more."""
 
     def __init__(self, open_now: Callable[[], Any], say: Callable[[str], None]) -> None:
-        self._open, self._say, self._got, self._again = open_now, say, None, 0.0
+        self._open, self._say, self.got, self._again = open_now, say, None, 0.0
         self.why = ""       # it is away
 
     def get(self) -> Any:
         """What the function returned, or None."""
-        if self._got is None and time.monotonic() >= self._again:
+        if self.got is None and time.monotonic() >= self._again:
             try:
-                self._got = self._open()
+                self.got = self._open()
                 self.why = ""
                 self._say("kvtierd is reached")
             except Error as error:
                 self.lost(str(error))
-        return self._got
+        return self.got
 
     def lost(self, why: str) -> None:
         if not self.why:
             self._say(f"kvtierd is not reached, and asked again every {AGAIN_S:.0f} s: {why}")
-        self._got, self.why, self._again = None, why, time.monotonic() + AGAIN_S
+        self.got, self.why, self._again = None, why, time.monotonic() + AGAIN_S
 
 
 class _Request:
-    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes]) -> None:
+    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], groups: int) -> None:
         self.tokens, self.root = tokens, root
-        self.keys = b""
-        self.pages: List[int] = []
+        self.keys: Dict[Tuple[int, int], bytes] = {}    # of a rank and group
+        self.pages: List[List[int]] = [[] for _ in range(groups)]
         self.next_save = 0          # the first block that was not planned to be saved, nor loaded
         self.saves = False          # there was one
         self.asked = 0              # tokens that the engine had when it asked last
         self.tiers = Tier(0)        # where the last block lay that it was told of
+        self.loading: Set[int] = set()      # blocks that a worker loads
+        self.loads = self.served = True     # it may load; it may also save
+        self.hints: List[Hint] = []         # that are said again when its blocks were saved
+        self.prompt = 0                     # full blocks of the prompt
 
 
 class Scheduler:
-    """open_spaces: connects, and opens the space of each rank without memory of its own."""
+    """open_spaces: connects, and opens the space of each rank and group, without memory of its own: [rank][group].
+    planned: told of each block that is about to be saved: request, number of the block, and its key in each space."""
 
-    def __init__(self, block_tokens: int, open_spaces: Callable[[], List[Space]],
-                 say: Callable[[str], None] = lambda text: None) -> None:
-        self.block_tokens, self._line = block_tokens, _Line(open_spaces, say)
+    def __init__(self, block_tokens: int, open_spaces: Callable[[], List[List[Space]]],
+                 say: Callable[[str], None] = lambda text: None, groups: int = 1,
+                 planned: Optional[Callable[[str, int, List[Tuple[Space, Keys]]], None]] = None) -> None:
+        self.block_tokens, self._line, self._groups = block_tokens, _Line(open_spaces, say), groups
+        self._planned = planned
+        self._epoch = b""           # beside the tokens, in each key
         self._line.get()
         self._requests: Dict[str, _Request] = {}
+        self._ended: Dict[str, _Request] = {}       # requests with hints, whose last blocks are being saved
         self._loads: List[Transfer] = []
+        self.hints = Hints()
 
-    def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes]) -> None:
+    def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
+            hints: Sequence[Hint] = ()) -> None:
         """tokens: gives all tokens that the request has by then. A request that is known stays as it is."""
         if request not in self._requests:
-            self._requests[request] = _Request(tokens, root)
+            if self._epoch:
+                root = hashlib.sha256(self._epoch + (root or b"")).digest()
+            self._requests[request] = r = _Request(tokens, root, self._groups)
+            if hints:
+                r.prompt = len(tokens()) // self.block_tokens
+                self._hint(r, hints)
+                r.hints = [hint for hint in hints if hint.again()]
+
+    def _hint(self, r: _Request, hints: Iterable[Hint]) -> None:
+        """Of its prompt's blocks, and of whatever else the hints are about."""
+        known = self._make_keys(r, r.prompt)
+        for hint in hints:
+            n = r.prompt if hint.tokens is None else min(r.prompt, hint.tokens // self.block_tokens)
+            self.hints.say(hint, [(space, self._keys(r, where, 0, n) if n else None)
+                                  for where, space in self._spaces()] if known else [])
 
     def knows(self, request: str) -> bool:
         return request in self._requests
@@ -203,12 +142,9 @@ class Scheduler:
         r, bt = self._requests[request], self.block_tokens
         r.asked = computed
         first, last = computed // bt, limit // bt
-        if computed % bt or last <= first or not self._line.get():
+        if not (r.loads and r.served) or computed % bt or last <= first or not self._make_keys(r, last):
             return 0
-        keys = self._keys(r, last)
-        if keys is None:
-            return 0
-        hits = [space.lookup(Keys.of(keys[:32 * last])) for space in self._line.get()]
+        hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
         worst = min(hits, key=lambda hit: hit.blocks)
         r.tiers = worst.tiers
         return max(0, min(worst.blocks, last) - first) * bt
@@ -217,78 +153,162 @@ class Scheduler:
         """Where the last block of matched() lay."""
         return self._requests[request].tiers
 
-    def allocated(self, request: str, pages: Sequence[int], external: int) -> None:
-        """The engine gave these blocks to the request, from its first token on, and takes so many of the tokens of the
-        last matched() from here."""
+    def allocated(self, request: str, pages: Sequence[Sequence[int]], external: int) -> None:
+        """The engine gave these blocks to the request, of each group, from its first token on, and takes so many of the
+        tokens of the last matched() from here."""
         r, bt = self._requests[request], self.block_tokens
-        r.pages = list(pages)
+        r.pages = [list(own) for own in pages]
         if external > 0:
             first, last = r.asked // bt, (r.asked + external) // bt
             self._plan(self._loads, request, first, last)
+            r.loading = {page for own in r.pages for page in own[first:last] if page != NO_PAGE}
             r.next_save = max(r.next_save, last)
 
-    def step(self, request: str, computed: int, scheduled: int, new_pages: Sequence[int], anew: bool,
-             saves: List[Transfer]) -> None:
+    def loaded(self, requests: Iterable[str], failed_pages: Iterable[int], failed: Iterable[str]) -> None:
+        """What workers said since: requests whose loads are over, blocks and requests of failed loads. A request asks
+        no second time for what a daemon promised and did not give."""
+        bad, failed = set(failed_pages), set(failed)
+        if bad or failed:
+            for name, r in self._requests.items():
+                if name in failed or r.loading & bad:
+                    r.loads = False
+        for name in requests:
+            if name in self._requests:
+                self._requests[name].loading = set()
+
+    def step(self, request: str, computed: int, scheduled: int, new_pages: Optional[Sequence[Sequence[int]]],
+             anew: bool, saves: List[Transfer]) -> None:
         """The engine computes `scheduled` tokens from token `computed` on. new_pages: all blocks of the request (anew),
-        else more of them. Adds the blocks that are full after the step to saves."""
+        else more of them, of each group. Adds the blocks that are full after the step to saves."""
         r, bt = self._requests[request], self.block_tokens
-        r.pages = list(new_pages) if anew else r.pages + list(new_pages)
+        more = [list(own) for own in new_pages] if new_pages else [[] for _ in range(self._groups)]
+        r.pages = more if anew else [own + new for own, new in zip(r.pages, more)]
         # tokens that the engine only guesses are not the request's yet
         last = min(computed + scheduled, len(r.tokens())) // bt
         first = min(r.next_save, computed // bt)
-        last = min(last, len(r.pages))
-        if last > first:
-            r.saves |= self._plan(saves, request, first, last)
+        last = min(last, min(len(own) for own in r.pages))
+        if last > first and r.served:
+            r.saves |= self._plan(saves, request, self._not_kept(r, first, last), last, self._planned)
         r.next_save = max(first, last)
 
+    def _not_kept(self, r: _Request, first: int, last: int) -> int:
+        """The first block that is worth a save. Blocks that are kept are not copied again, but for the last of them:
+        so the daemon hears that its chain is in use."""
+        if not self._make_keys(r, last):
+            return first
+        kept = min(space.lookup(self._keys(r, where, first, last)).blocks for where, space in self._spaces())
+        return first + max(0, kept - 1)
+
     def take_loads(self) -> List[Transfer]:
+        self.hints.poll()
         ret, self._loads = self._loads, []
         return ret
+
+    def preempted(self, requests: Iterable[str]) -> None:
+        """The engine took their blocks back. A worker that reads them is waited for before they are used."""
+        for name in requests:
+            if name in self._requests:
+                self._requests[name].saves = False
 
     def finished(self, request: str) -> bool:
         """True: a save of it was planned, so its blocks stay until the worker says that it has read them."""
         r = self._requests.pop(request, None)
-        self._loads = [load for load in self._loads if load.request != request]
+        if r and r.hints:
+            self._ended[request] = r
+            if not r.saves:
+                self.saved((request,))
         return bool(r and r.saves)
 
-    def _plan(self, to: List[Transfer], request: str, first: int, last: int) -> bool:
-        r = self._requests[request]
-        keys = self._keys(r, last)
-        if keys is None:
-            return False
-        for at in range(first, last, MAX_BLOCKS):
-            end = min(last, at + MAX_BLOCKS)
-            parent = keys[32 * at - 32:32 * at] if at else None     # a root is no block
-            to.append(Transfer(request, keys[32 * at:32 * end], parent, r.pages[at:end]))
-        return True
+    def saved(self, requests: Iterable[str]) -> None:
+        """What workers said since: requests that have ended, and whose blocks were read."""
+        for name in requests:
+            r = self._ended.pop(name, None)
+            if r:
+                self._hint(r, r.hints)
 
-    def _keys(self, r: _Request, blocks: int) -> Optional[bytes]:
-        """Of so many leading blocks at least; each is made once. None: no daemon has said how."""
-        have = len(r.keys) // 32
-        if have < blocks:
-            spaces = self._line.get()
-            if not spaces:
-                return None
-            tokens = r.tokens()[have * self.block_tokens:blocks * self.block_tokens]
-            r.keys += bytes(spaces[0].keys(tokens, r.keys[-32:] or r.root))
-        return r.keys
+    def reset(self) -> None:
+        """The engine's weights are others now: no block from before is found any more, by no request to come, and none
+        is kept of the requests that there are. Later blocks are this engine's alone."""
+        self._epoch = os.urandom(32)
+        for r in self._requests.values():
+            r.served = False
+
+    def _spaces(self) -> List[Tuple[Tuple[int, int], Space]]:
+        got = self._line.get() or []
+        return [((rank, group), space) for rank, groups in enumerate(got) for group, space in enumerate(groups)]
+
+    def _plan(self, to: List[Transfer], request: str, first: int, last: int, tell: Any = None) -> bool:
+        r = self._requests[request]
+        if not self._make_keys(r, last):
+            return False
+        before = len(to)
+        ranks = len(r.keys) // self._groups
+        for group, pages in enumerate(r.pages):
+            begin = first
+            while begin < last and pages[begin] == NO_PAGE:     # in front of a window
+                begin += 1
+            for at in range(begin, last, MAX_BLOCKS):
+                end = min(last, at + MAX_BLOCKS)
+                some = [self._keys(r, (rank, group), at, end) for rank in range(ranks)]
+                to.append(Transfer(request, group, [bytes(keys) for keys in some], [keys.parent for keys in some],
+                                   pages[at:end]))
+        if tell:
+            for block in range(first, last):
+                tell(request, block, [(space, self._keys(r, where, block, block + 1))
+                                      for where, space in self._spaces()])
+        return len(to) > before
+
+    @staticmethod
+    def _keys(r: _Request, where: Tuple[int, int], first: int, last: int) -> Keys:
+        keys = r.keys[where]
+        return Keys.of(keys[32 * first:32 * last], keys[32 * first - 32:32 * first] if first else None)
+
+    def _make_keys(self, r: _Request, blocks: int) -> bool:
+        """Of so many leading blocks at least; each is made once. False: no daemon has said how."""
+        spaces, bt = self._spaces(), self.block_tokens
+        for where, space in spaces:
+            own = r.keys.get(where, b"")
+            have = len(own) // 32
+            if have < blocks:
+                # what a root is made of comes first, as tokens: so other tenants and spaces have other keys
+                before = own[-32:] or (r.root and bytes(space.keys(_as_tokens(r.root, bt)))[-32:])
+                r.keys[where] = own + bytes(space.keys(r.tokens()[have * bt:blocks * bt], before or None))
+        return bool(spaces)
+
+
+def _as_tokens(digest: bytes, block_tokens: int) -> List[int]:
+    """Whole blocks of them."""
+    words = struct.unpack(f"<{len(digest) // 4}I", digest)
+    return [*words, *[0] * (-len(words) % block_tokens)]
 
 
 # --- the worker ---
 
+# what a worker counts; seconds are those from the begin of an op until its end was seen
+COUNTS = ("loads", "loaded_blocks", "missed_blocks", "load_seconds", "saves", "saved_blocks", "unsaved_blocks",
+          "save_seconds")
+
+
 class _Running(NamedTuple):
     transfer: Transfer
     load: bool
+    begun: float
     until: float        # a daemon that has not ended it by then stands still
 
 
 class Worker:
-    """open_space: connects, and opens the space over the engine's memory. stream: of a GPU, which the ops wait for.
-    timeout_s: the client's. An op that a daemon has not ended by then is given up, and the connection with it."""
+    """open_spaces: connects, and opens the space of each group over the engine's memory. stream: of a GPU, which the
+    ops wait for. timeout_s: the client's. An op that a daemon has not ended by then is given up, and the connection
+    with it. rank: which of a transfer's keys. saves: False where another rank has the same KV, and saves it.
+    whole: a load that is not whole fails its request, and a save is over when save() returns. take_back: of memory that
+    the daemon maps: makes its pages free at once, when no space uses them."""
 
-    def __init__(self, open_space: Callable[[], Tuple[Client, Space]], timeout_s: float,
-                 stream: Callable[[], Any] = lambda: None, say: Callable[[str], None] = lambda text: None) -> None:
-        self._line, self._stream, self._timeout_s = _Line(open_space, say), stream, timeout_s
+    def __init__(self, open_spaces: Callable[[], Tuple[Client, List[Space]]], timeout_s: float,
+                 stream: Callable[[], Any] = lambda: None, say: Callable[[str], None] = lambda text: None,
+                 rank: int = 0, saves: bool = True, whole: bool = False,
+                 take_back: Optional[Callable[[], None]] = None) -> None:
+        self._line, self._stream, self._timeout_s = _Line(open_spaces, say), stream, timeout_s
+        self._rank, self._saves, self._whole, self._take_back = rank, saves, whole, take_back
         self._line.get()
         self._running: Dict[int, _Running] = {}
         self._left: Dict[str, int] = {}             # ops of a request that have not ended
@@ -297,9 +317,10 @@ class Worker:
         self._ending: Set[str] = set()              # of these, whose blocks wait to be freed
         self._received: Set[str] = set()
         self._failed: Set[int] = set()              # blocks
+        self._failing: Set[str] = set()             # requests, with `whole`
         self._lent: List[Tuple[str, Set[int]]] = []     # requests and ops whose pages a daemon that stands still has
         self._lent_look = 0.0
-        self.counts = {"loaded_blocks": 0, "missed_blocks": 0, "saved_blocks": 0, "unsaved_blocks": 0}
+        self.counts = {name: 0 for name in COUNTS}
 
     def load(self, loads: Iterable[Transfer]) -> None:
         for transfer in loads:
@@ -308,30 +329,44 @@ class Worker:
         self._settle()
 
     def save(self, saves: Iterable[Transfer]) -> None:
+        requests = set()
         for transfer in saves:
             self._sent.add(transfer.request)
-            self._begin(transfer, False)
+            if self._saves:
+                self._begin(transfer, False)
+                requests.add(transfer.request)
+        if self._whole and requests:
+            self.wait(requests)
 
     def _begin(self, transfer: Transfer, load: bool) -> None:
         got = self._line.get()
+        now = time.monotonic()
         try:
             if got is None:
                 raise Error(errno.ENOTCONN, self._line.why)
-            space = got[1]
+            space = got[1][transfer.group]
             stream = self._stream()
             how = {} if stream is None else {"stream": stream}
-            op: Op = (space.load if load else space.store)(Keys.of(transfer.keys, transfer.parent), transfer.pages, **how)
+            keys = Keys.of(transfer.keys[self._rank], transfer.parents[self._rank])
+            op: Op = (space.load if load else space.store)(keys, transfer.pages, **how)
         except Error:
-            self._count(load, 0, len(transfer.pages))
-            if load:
-                self._failed.update(transfer.pages)
+            self._count(transfer, load, 0, 0.0)
             return
-        self._running[op.id] = _Running(transfer, load, time.monotonic() + self._timeout_s + SLACK_S)
+        self._running[op.id] = _Running(transfer, load, now, now + self._timeout_s + SLACK_S)
         self._left[transfer.request] = self._left.get(transfer.request, 0) + 1
 
-    def _count(self, load: bool, good: int, n: int) -> None:
+    def _count(self, transfer: Transfer, load: bool, good: int, seconds: float) -> None:
+        """good: leading blocks of a load, blocks of a save."""
+        n, what = len(transfer.pages), "load" if load else "save"
+        self.counts[f"{what}s"] += 1
+        self.counts[f"{what}_seconds"] += seconds
         self.counts["loaded_blocks" if load else "saved_blocks"] += good
         self.counts["missed_blocks" if load else "unsaved_blocks"] += n - good
+        if load and good < n:
+            if self._whole:
+                self._failing.add(transfer.request)
+            else:
+                self._failed.update(transfer.pages[good:])
 
     def poll(self) -> None:
         """Takes the results that there are. No system call while there are none."""
@@ -361,9 +396,13 @@ class Worker:
 
     def _cut(self) -> None:
         """A daemon stands still. Waits for the client's timeout at most; then no op is under way any more."""
-        client, space = self._line.get()
-        space.close()
-        client.close()
+        if self._line.got is not None:
+            client, spaces = self._line.got
+            for space in spaces:
+                space.close()
+            client.close()
+        if self._take_back:
+            self._take_back()
         self._line.lost("the daemon stood still")
         held = {page.op for page in lent()}
         for op, running in list(self._running.items()):
@@ -373,12 +412,13 @@ class Worker:
         running = self._running.pop(result.op, None)
         if running is None:
             return
-        transfer, n = running.transfer, len(running.transfer.pages)
-        good = result.prefix if running.load else result.ok
-        self._count(running.load, good, n)
-        if running.load:
-            self._failed.update(transfer.pages[good:])
-        if result.lent:
+        transfer = running.transfer
+        self._count(transfer, running.load, result.prefix if running.load else result.ok,
+                    time.monotonic() - running.begun)
+        if result.lent and self._take_back:
+            self._cut()         # others' results follow; this one's pages are ours again
+            self._done(transfer.request)
+        elif result.lent:
             self._lent.append((transfer.request, {result.op}))
         else:
             self._done(transfer.request)
@@ -404,6 +444,11 @@ class Worker:
         self._receiving -= done
         self._received |= done
 
+    def preempted(self, requests: Set[str]) -> None:
+        """Their blocks are about to be others': waits for the saves, and nobody waits for word of them."""
+        self.wait(requests)
+        self._sent -= requests
+
     def finished(self, ended: Set[str]) -> Tuple[Set[str], Set[str]]:
         """ended: requests that the engine has finished since. Whose saves and whose loads are over."""
         self._ending |= ended & self._sent
@@ -413,6 +458,12 @@ class Worker:
         self._sent -= sent
         received, self._received = self._received, set()
         return sent, received
+
+    def failed_requests(self, received: Set[str]) -> Set[str]:
+        """Of these, whose loads are over: the ones to compute from the beginning."""
+        ret = self._failing & received
+        self._failing -= ret
+        return ret
 
     def failed_blocks(self) -> Set[int]:
         ret, self._failed = self._failed, set()

@@ -214,6 +214,8 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	for (i = 0; i < sizeof(values) / sizeof(*values); i++)
 		if (values[i].attribute == attribute) {
 			*value = values[i].value;
+			if (attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
+				*value = (int)emu.gpus[device].physical % emu.settings.nodes;
 			if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
 				*value += (int)emu.gpus[device].physical;
 			return CUDA_SUCCESS;

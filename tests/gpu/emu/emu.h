@@ -77,6 +77,7 @@ struct fault {
 struct settings {
 	uint64_t seed;
 	uint32_t gpus;
+	int nodes; /* of NUMA */
 	uint32_t
 		late; /* how much later than possible operations run: 0 not at all, 1 a little... */
 	uint64_t hbm_bytes;

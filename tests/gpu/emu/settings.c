@@ -4,6 +4,7 @@
  *
  *	seed=N            choices of the executor, of fresh memory, of addresses (1)
  *	gpus=N            GPUs of this machine (1); CUDA_VISIBLE_DEVICES chooses among them
+ *	nodes=N           NUMA nodes of this machine (1): GPU i lies at node i modulo N
  *	late=N            operations run at once (0), up to 2 ms late (1), N times that (1)
  *	memory=N          MiB of memory of each GPU (2048); all processes together, see hbm.c
  *	context=N         MiB of it that a context takes (64)
@@ -97,6 +98,8 @@ static void read_word(struct settings *s, char *word)
 		s->seed = number;
 	} else if (!strcmp(key, "gpus") && number <= EMU_GPUS) {
 		s->gpus = (uint32_t)number;
+	} else if (!strcmp(key, "nodes") && number > 0) {
+		s->nodes = (int)number;
 	} else if (!strcmp(key, "faulty") && number < EMU_GPUS) {
 		s->faulty = (int)number;
 	} else if (!strcmp(key, "late")) {
@@ -145,6 +148,7 @@ void settings_read(struct settings *ret)
 	*ret = (struct settings){
 		.seed = 1,
 		.gpus = 1,
+		.nodes = 1,
 		.late = 1,
 		.hbm_bytes = 2048ULL << 20,
 		.context_bytes = 64ULL << 20,

@@ -1,0 +1,544 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier.sglang - pages of SGLang's KV come from and go to kvtierd: as HiCache's storage, or linked to device pools.
+
+    python -m sglang.launch_server --model M --page-size 64 --enable-hierarchical-cache \\
+        --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
+            "backend_name": "kvtier", "module_path": "kvtier.sglang", "class_name": "KvtierStorage", "interface_v1": 1,
+            "hicache_storage_pass_prefix_keys": true}'
+
+    python -m sglang.launch_server --model M --page-size 64 --enable-unified-cache-external-linker \\
+        --unified-cache-external-linker-backend dynamic \\
+        --unified-cache-external-linker-config '{"linker": "KvtierLinker", "linker_module_path": "kvtier.sglang"}'
+
+Options, in either JSON object (the linker's in "linker_extra_config"): socket (path of the daemon's socket), codec
+("fp8", "raw"; default the daemon's for the type), timeout_ms (of a load or store, 2000), prefetch_ms (how long a lookup
+waits for a Redis that nodes share, 1000), model (a name instead of the engine's), extras (what else changes the KV).
+
+A page of SGLang is a block of kvtier. The layout is taken from the pools that SGLang registers: their tensors' shapes,
+strides and addresses. A pool whose K and V are not known is kept as it is, if its pages are one stride apart; another
+one is refused in one line of the log, and the engine runs uncached.
+
+Nothing raises into the engine: an exception would end its backup thread for good. What failed is False, and counted:
+KvtierStorage.counts, and `kvtierctl stats`.
+"""
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections import Counter
+from queue import Queue
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import sglang
+import torch
+from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorageConfig, HiCacheStorageExtraInfo,
+                                                  PoolHitPolicy, PoolName, PoolTransfer, PoolTransferResult)
+
+from . import Client, Codec, Dtype
+from .sglang_core import (KV_AXES, LATENT_AXES, Layout, LayoutError, Pool, Store, Tensor, anchor, geometry_of,
+                          page_bytes, planes, runs)
+from .vllm_layout import files_of
+
+try:
+    from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (DevicePoolEntry, DevicePoolGroup,
+                                                                         resolve_hybrid_device_pool_group)
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+    from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
+except ImportError:         # an older SGLang has no linkers
+    UnifiedCacheLinker = None
+
+__all__ = ["KvtierLinker", "KvtierStorage"] if UnifiedCacheLinker else ["KvtierStorage"]
+
+logger = logging.getLogger("sglang.kvtier")
+
+KV = str(PoolName.KV)
+_CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
+
+
+# --- layouts ---
+
+def _tensor(name: str, t: torch.Tensor) -> Tensor:
+    storage = t.untyped_storage()
+    return Tensor(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), tuple(t.stride()),
+                  t.data_ptr() - storage.data_ptr(), storage.data_ptr(), storage.nbytes(), t.is_cuda)
+
+
+def _run_bytes(pool: Any, page: int) -> List[Tuple[int, int]]:
+    """Where the pool says that a page lies."""
+    tokens = pool.page_size
+    meta = pool.get_page_buffer_meta(torch.arange(page * tokens, (page + 1) * tokens))
+    return list(zip(*meta)) if meta else []
+
+
+def _device_order(pool: Any) -> str:
+    """How the device orders tokens, heads and values, which a host pool's rows take over."""
+    infos = getattr(pool, "_buffer_infos", None)
+    if infos:
+        return str(getattr(infos[0].buffers.layout, "value", infos[0].buffers.layout))
+    return str(getattr(getattr(pool, "device_pool", None), "kv_cache_layout", "nhd"))
+
+
+def _known(pool: Any) -> Optional[Layout]:
+    """Of a host pool that names its K and V. None: it does not."""
+    order, kv = getattr(pool, "layout", ""), getattr(pool, "kv_buffer", None)
+    if _device_order(pool) != "nhd":
+        return None             # rows of the host pool are not heads of a token then
+    rope = getattr(pool, "qk_rope_head_dim", None)
+    if rope is not None:
+        if isinstance(kv, torch.Tensor) and order in LATENT_AXES and kv.shape[-1] == pool.kv_lora_rank + rope:
+            return planes([_tensor("kv", kv)], [], LATENT_AXES[order], pool.page_size, rope)
+        return None
+    if order not in KV_AXES or not hasattr(pool, "v_buffer"):
+        return None
+    k, v = (kv, kv) if "c" in KV_AXES[order] else (pool.k_buffer, pool.v_buffer)
+    return planes([_tensor("k", k)], [_tensor("v", v)], KV_AXES[order], pool.page_size)
+
+
+def host_layout(pool: Any) -> Layout:
+    """Of a HostKVCache. LayoutError: it is not served."""
+    if getattr(pool, "kv_buffer", None) is None and pool.get_page_buffer_meta(torch.arange(pool.page_size)) is None:
+        return anchor()         # a pool of numbers alone: its pages are those of other pools
+    why = ""
+    try:
+        layout = _known(pool)
+        if layout and page_bytes(layout, pool.page_size) == pool.size_per_token * pool.page_size:
+            return layout
+        why = "its K and V are not all that it holds" if layout else ""
+    except LayoutError as error:
+        why = str(error)
+    order = f"{getattr(pool, 'layout', '')}/{_device_order(pool)}/{type(pool).__name__}/{sglang.__version__}"
+    try:
+        return runs(lambda page: _run_bytes(pool, page), pool.page_num, order)
+    except (LayoutError, NotImplementedError, ValueError, AttributeError) as error:
+        raise LayoutError(f"order {getattr(pool, 'layout', None)!r} of {type(pool).__name__}: {why or error}") from None
+
+
+def device_layout(entry: Any) -> Layout:
+    """Of a pool that is linked, which has tensors for each layer. LayoutError: it is not served."""
+    tokens, pool, tensors = entry.page_size, entry.device_pool, list(entry.kv_buffer)
+    size = sum(length for _, length in _run_bytes(entry, 1))
+    k, v = list(getattr(pool, "k_buffer", None) or ()), list(getattr(pool, "v_buffer", None) or ())
+    rope = getattr(pool, "qk_rope_head_dim", None)
+    try:
+        if getattr(pool, "kv_cache_layout", "nhd") != "nhd":
+            raise LayoutError("")
+        if [t.data_ptr() for t in k + v] == [t.data_ptr() for t in tensors]:
+            layout = planes([_tensor("k", t) for t in k], [_tensor("v", t) for t in v], "shd", tokens)
+        elif rope is not None and all(t.shape[-1] == pool.kv_lora_rank + rope for t in tensors):
+            layout = planes([_tensor("kv", t) for t in tensors], [], "shd", tokens, rope)
+        else:
+            raise LayoutError("")
+        if page_bytes(layout, tokens) == size:
+            return layout
+    except LayoutError:
+        pass
+    (first, _), (second, _) = _run_bytes(entry, 0)[0], _run_bytes(entry, 1)[0]
+    rows = (second - first) // (tensors[0].stride(0) * tensors[0].element_size())
+    return runs(lambda page: _run_bytes(entry, page), min(t.shape[0] for t in tensors) // rows,
+                f"device/{getattr(pool, 'kv_cache_layout', '')}/{type(pool).__name__}/{sglang.__version__}",
+                tensors[0].is_cuda)
+
+
+# --- what both ways have in common ---
+
+class _Cache:
+    """The pages of one rank. After refuse() it has none, and says so in one line."""
+
+    def __init__(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
+        self.config, self.options, self.refused = config, options, ""
+        self._said: set = set()
+        self._settings = _settings()
+        # the configuration has the name that the model is served under, which says nothing of its weights
+        self._model = str(options.get("model") or getattr(self._settings, "model_path", None) or config.model_name or
+                          "")
+        timeout_ms = int(options.get("timeout_ms", 2000))
+        self.store = Store(lambda: Client(options.get("socket"), name=f"sglang {name}", timeout_ms=timeout_ms),
+                           timeout_ms, int(options.get("prefetch_ms", 1000)),
+                           lambda text: logger.info("kvtier: %s", text))
+        self.writes = getattr(config, "is_storage_writer", not config.is_mla_model or config.tp_rank == 0)
+        self._codec = _CODECS.get(options.get("codec", ""))
+        if self._codec is None:
+            self.refuse(f"option codec is {options['codec']!r}, must be 'fp8' or 'raw'")
+        elif not self._model:
+            self.refuse("the model has no name: option model gives it one")
+        elif getattr(config, "dcp_size", 1) > 1 or getattr(config, "should_split_heads", False):
+            self.refuse("pages that are split over ranks of a decode context, or by tp_lcm_size")
+
+    def refuse(self, why: str) -> None:
+        self.refused = why
+        logger.warning("kvtier: this engine is not served, it runs uncached: %s", why)
+
+    def failed(self, where: str, error: Exception) -> None:
+        self.store.count(errors=1)
+        said = f"{where}: {type(error).__name__}: {error}"
+        if said not in self._said and len(self._said) < 100:
+            self._said.add(said)
+            logger.warning("kvtier: %s (said once; the engine computes what it asked for)", said)
+
+    def add(self, name: str, pool: Any, layout_of: Callable[[Any], Layout]) -> None:
+        """A pool that is not served is not in the store; without the pool of KV nothing is."""
+        try:
+            layout = layout_of(pool)
+        except Exception as error:      # LayoutError, or a pool that has not what others have
+            if name == KV:
+                self.refuse(f"pool {name}: {error or type(error).__name__}")
+            else:
+                logger.warning("kvtier: pool %s is not served, nor any prompt that needs it: %s", name, error)
+            return
+        c, settings = self.config, [str(getattr(self._settings, name, "")) for name in _SETTINGS]
+        if not any(settings) and layout.dtype == Dtype.INT8 and not layout.order and not self.options.get("extras"):
+            self.refuse(f"pool {name} has values of 8 bits: option extras must say of which type")
+            return
+        sharded = not c.is_mla_model or name == str(PoolName.MAMBA) or layout.dim_v > 0
+        extras = {"files": "" if self.options.get("model") else files_of(self._model),
+                  "pool": "" if name == KV else name,
+                  "pp": f"{c.pp_rank}/{c.pp_size}" if c.pp_size > 1 else "",
+                  "cp": f"{c.attn_cp_rank}/{c.attn_cp_size}" if c.attn_cp_size > 1 else "",
+                  "engine": ",".join(settings) if any(settings) else "",
+                  "format": getattr(pool, "storage_format_tag", None),
+                  "own": self.options.get("extras", "")}
+        self.store.add(name, Pool(layout, geometry_of(layout, self._model, extras, pool.page_size,
+                                                      c.tp_rank if sharded else 0, c.tp_size if sharded else 1,
+                                                      self._codec)))
+
+    def is_written(self, name: str) -> bool:
+        """By this rank. MLA's KV is the same in all: one writes it."""
+        return self.writes or self.store[name].geometry.world > 1
+
+    def restorable(self, keys: List[str], transfers: Sequence[PoolTransfer], prefix: Sequence[str]
+                   ) -> Tuple[Dict[str, int], List[int]]:
+        """Of each pool how many leading pages can be loaded, and each number of pages that can be loaded of all."""
+        n = self.store.exists(KV, keys, prefix) if KV in self.store else len(keys)
+        hits: Dict[str, int] = {PoolName.KV: n} if n else {}
+        good = set(range(1, n + 1))
+        for transfer in transfers:
+            name = str(transfer.name)
+            if name == KV or transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:     # it never limits the KV
+                continue
+            if name not in self.store:
+                mine = set()
+            elif transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+                there, window = self.store.present(name, keys[:n]), max(1, len(transfer.keys or ()))
+                mine = {end for end in range(1, n + 1) if all(there[max(0, end - window):end])}
+            else:
+                mine = set(range(1, self.store.exists(name, keys[:n], prefix) + 1))
+            if mine:
+                hits[transfer.name] = max(mine)
+            good &= mine
+        return hits, sorted(good)
+
+    def move(self, load: bool, transfer: PoolTransfer, prefix: Sequence[str], stream: Any = None) -> List[bool]:
+        name, keys = str(transfer.name), transfer.keys or []
+        if name not in self.store or not keys:
+            return [False] * len(keys)
+        if not load and not self.is_written(name):
+            return [True] * len(keys)
+        pool = self.store[name]
+        places = _places(transfer.host_indices, len(keys), pool.geometry.block_tokens, pool.layout.pages)
+        alone = transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES
+        if load:
+            return self.store.get(name, keys, places, () if alone else prefix, stream)
+        return self.store.set(name, keys, places, () if alone else prefix, alone, stream)
+
+
+_SETTINGS = ("quantization", "revision", "dtype", "kv_cache_dtype", "json_model_override_args")
+
+
+def _settings() -> Any:
+    """Of the engine. None: this is no engine, or it keeps its settings elsewhere."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+        return get_server_args()
+    except Exception:
+        return None
+
+
+def _places(indices: torch.Tensor, n: int, tokens: int, pages: int) -> List[int]:
+    """The numbers of n pages. ValueError: these are not the slots of whole pages."""
+    slots = indices.detach().cpu().reshape(n, tokens)
+    first = slots[:, :1]
+    if bool((first % tokens).any()) or not torch.equal(slots, first + torch.arange(tokens)):
+        raise ValueError(f"indices that are no whole pages of {tokens} tokens")
+    places = [slot // tokens for slot in first.flatten().tolist()]
+    if places and (min(places) < 0 or max(places) >= pages > 1):
+        raise ValueError(f"page {max(places)} of a pool that has {pages}")
+    return [0] * n if pages == 1 else places
+
+
+def _none_of(keys: Optional[Sequence[str]], *_: Any, **__: Any) -> List[bool]:
+    return [False] * len(keys or ())
+
+
+def _none_of_pools(transfers: Optional[Sequence[PoolTransfer]], *_: Any, **__: Any) -> Dict[str, List[bool]]:
+    return {transfer.name: [False] * len(transfer.keys or ()) for transfer in transfers or ()}
+
+
+def _never(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of a method that SGLang calls: it raises nothing. instead: its answer when nothing could be done."""
+    def of(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def guarded(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if not self._cache.refused:
+                try:
+                    return method(self, *arguments, **keywords)
+                except Exception as error:
+                    self._cache.failed(method.__name__, error)
+            return instead(*arguments, **keywords)
+        return guarded
+    return of
+
+
+def _prefix(extra_info: Optional[HiCacheStorageExtraInfo]) -> List[str]:
+    return getattr(extra_info, "prefix_keys", None) or []
+
+
+# --- HiCache's storage ---
+
+class KvtierStorage(HiCacheStorage):
+    """SGLang's threads call it: of queries, of prefetches, of backups. Keys are names of pages, in a prompt's order;
+    indices are slots of the host pool, page_size for each key. Answers: True for each page that was moved."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
+        options = dict(storage_config.extra_config or {})
+        self._cache = _Cache(storage_config, options, f"hicache tp{storage_config.tp_rank} pp{storage_config.pp_rank}")
+        self.registered_pools: Dict[Any, Any] = {}
+        if not options.get("interface_v1"):
+            self._cache.refuse('the backend\'s extra config must have "interface_v1": 1')
+
+    @property
+    def counts(self) -> Counter:
+        """Of pages: hit, loaded, missed, stored, unstored. Of calls that ended with an error: errors."""
+        return self._cache.store.counts
+
+    @_never(lambda pool: None)
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        self.mem_pool_host = mem_pool_host
+        self._cache.add(KV, mem_pool_host, host_layout)
+
+    @_never(lambda pool, name: None)
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        self.registered_pools[host_pool_name] = host_pool
+        if host_pool is not getattr(self, "mem_pool_host", None) or str(host_pool_name) != KV:
+            self._cache.add(str(host_pool_name), host_pool, host_layout)
+
+    @_never(lambda keys, *_, **__: 0)
+    def batch_exists(self, keys: List[str], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> int:
+        return self._cache.store.exists(KV, keys, _prefix(extra_info))
+
+    @_never(lambda key: False)
+    def exists(self, key: str) -> bool:
+        return self._cache.store.exists(KV, [key]) == 1
+
+    @_never(_none_of)
+    def batch_get_v1(self, keys: List[str], host_indices: torch.Tensor,
+                     extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
+        return self._cache.move(True, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
+
+    @_never(_none_of)
+    def batch_set_v1(self, keys: List[str], host_indices: torch.Tensor,
+                     extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
+        return self._cache.move(False, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
+
+    @_never(lambda *_, **__: PoolTransferResult.empty())
+    def batch_exists_v2(self, keys: List[str], pool_transfers: Optional[List[PoolTransfer]] = None,
+                        extra_info: Optional[HiCacheStorageExtraInfo] = None) -> PoolTransferResult:
+        hits, restorable = self._cache.restorable(keys, pool_transfers or (), _prefix(extra_info))
+        return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
+
+    @_never(_none_of_pools)
+    def batch_get_v2(self, transfers: List[PoolTransfer],
+                     extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
+        return {transfer.name: self._cache.move(True, transfer, _prefix(extra_info)) for transfer in transfers}
+
+    @_never(_none_of_pools)
+    def batch_set_v2(self, transfers: List[PoolTransfer],
+                     extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
+        return {transfer.name: self._cache.move(False, transfer, _prefix(extra_info)) for transfer in transfers}
+
+    # Of the interface that copies each page twice: it is refused when the storage is made.
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> None:
+        return None
+
+    def batch_get(self, keys: List[str], target_locations: Any = None, target_sizes: Any = None) -> List[None]:
+        return [None] * len(keys)
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        return False
+
+    def batch_set(self, keys: List[str], values: Any = None, target_locations: Any = None,
+                  target_sizes: Any = None) -> bool:
+        return False
+
+    def clear(self) -> bool:
+        """Other engines use the pages, too: they stay. `kvtierctl purge` removes them."""
+        logger.warning("kvtier: pages in kvtierd stay: kvtierctl purge removes them")
+        return False
+
+    def close(self) -> None:
+        if not self._cache.refused:
+            logger.info("kvtier: pages: %s", dict(self.counts))
+        self._cache.store.close()
+
+
+# --- the linker: the device's pools, without a host pool between ---
+
+if UnifiedCacheLinker:
+
+    class KvtierLinker(UnifiedCacheLinker):
+        """SGLang's scheduler thread calls it. A load is done when load() returns: a load that fails later would make
+        SGLang abort its request. With several ranks SGLang wants one answer of all, so there a failed load does abort
+        its requests. Stores are done by a thread, after the forward that fills their pages."""
+
+        def __init__(self, server_args: Any, params: Any, *, components: Any, extra_config: Optional[dict] = None,
+                     forward_stream: Any = None) -> None:
+            self.forward_stream, self.pools = forward_stream, {}
+            tp_rank, tp_size = _tp_of(params)
+            self._alone = tp_size * params.pp_size * params.attn_cp_size == 1
+            kvcache = params.token_to_kv_pool_allocator.get_kvcache()
+            why = ""
+            try:
+                self._group = _plain_pool(kvcache, params) or resolve_hybrid_device_pool_group(
+                    kvcache=kvcache, page_size=params.page_size, params=params, components=components)
+                self.pools = self._group.entry_map
+            except (ValueError, NotImplementedError) as error:
+                self._group, why = None, str(error)
+            self._cache = _Cache(HiCacheStorageConfig(
+                tp_rank=tp_rank, tp_size=tp_size, pp_rank=params.pp_rank, pp_size=params.pp_size,
+                attn_cp_rank=params.attn_cp_rank, attn_cp_size=params.attn_cp_size,
+                is_mla_model=bool(self._group and self._group.rank_replicated), enable_storage_metrics=False,
+                is_page_first_layout=False, model_name=_model_of(server_args)), dict(extra_config or {}),
+                f"linker tp{tp_rank} pp{params.pp_rank}")
+            for name, entry in self.pools.items():
+                self._cache.add(str(name), entry, device_layout)
+                if str(name) not in self._cache.store:
+                    why = why or f"pool {name}"
+            if why:
+                self._cache.refuse(why)
+            self._device = self._group.entries[0].kv_buffer[0].device if self._group else torch.device("cpu")
+            self.layer_done_counter = LayerWiseLoadCounter(self._group.num_layers if self._group else kvcache.layer_num)
+            if PoolName.MAMBA in self.pools:
+                params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
+            self._loaded: Dict[str, bool] = {}      # by request, since the last start: whether all of it came
+            self._offloads: Queue = Queue()
+            self._done: Queue = Queue()
+            self._thread = threading.Thread(target=self._offload_all, daemon=True, name="kvtier-offload")
+            self._thread.start()
+
+        @property
+        def counts(self) -> Counter:
+            return self._cache.store.counts
+
+        @_never(lambda *_: [])
+        def lookup(self, rid: str, transfers: List[PoolTransfer]) -> List[int]:
+            expanded = self._group.resolve_transfers(transfers)
+            kv = next((transfer for transfer in transfers if transfer.name == PoolName.KV), None)
+            return self._cache.restorable(list(kv.keys), expanded, ())[1] if expanded and kv else []
+
+        @_never(lambda *_: False)
+        def load(self, rid: str, transfers: List[PoolTransfer]) -> bool:
+            expanded = self._group.resolve_transfers(transfers, allow_partial=True, allow_missing_kv=True)
+            if not expanded:
+                return False
+            try:
+                landed = all([all(self._cache.move(True, transfer, (), self._stream())) for transfer in expanded])
+            except Exception as error:
+                self._cache.failed("load", error)
+                landed = False
+            if not landed and self._alone:
+                return False        # it is computed
+            self._loaded[rid] = landed
+            return True
+
+        def _stream(self) -> Any:
+            """Whose work comes before a transfer."""
+            if self._device.type != "cuda":
+                return None
+            torch.cuda.current_stream(self._device).synchronize()
+            return self.forward_stream or torch.cuda.current_stream(self._device)
+
+        def start_layer_wise_loading(self) -> int:
+            if not self._loaded:
+                return -1
+            landed, self._loaded = all(self._loaded.values()), {}
+            index = self.layer_done_counter.update_producer()
+            if not landed:
+                self.layer_done_counter.fail(index, RuntimeError("kvtier: a page did not come"))
+            for layer in range(self.layer_done_counter.num_layers if landed else 0):
+                self.layer_done_counter.complete(index, layer)
+            return index
+
+        def finish_layer_wise_loading(self, counter_index: int) -> bool:
+            return self.layer_done_counter.finish(counter_index)
+
+        def cancel_queued_load(self, rid: str) -> bool:
+            return self._loaded.pop(rid, None) is not None
+
+        @_never(lambda *_, **__: False)
+        def offload(self, transfers: List[PoolTransfer], session_id: Optional[str] = None) -> bool:
+            expanded = self._group.resolve_transfers(transfers, allow_partial=True)
+            if not expanded:
+                return False
+            events = self.record_offload_ready() if self._device.type == "cuda" else []
+            self._offloads.put((expanded, events))
+            return True
+
+        def _offload_all(self) -> None:
+            while True:
+                task = self._offloads.get()
+                if task is None:
+                    return
+                kept = False
+                try:
+                    for event in task[1]:
+                        event.synchronize()
+                    kept = all([all(self._cache.move(False, transfer, ())) for transfer in task[0]])
+                except Exception as error:
+                    self._cache.failed("offload", error)
+                self._done.put(kept)
+                self._offloads.task_done()
+
+        def num_completed_offloads(self) -> int:
+            return self._done.qsize()
+
+        def pop_completed_offload(self) -> bool:
+            return self._done.get_nowait()
+
+        def reset(self) -> None:
+            self._loaded.clear()
+            self._offloads.join()
+            while self._done.qsize():
+                self._done.get_nowait()
+            self.layer_done_counter.reset()
+
+        def close(self) -> None:
+            self.reset()
+            self._offloads.put(None)
+            self._thread.join()
+            if not self._cache.refused:
+                logger.info("kvtier: pages: %s", dict(self.counts))
+            self._cache.store.close()
+
+    def _plain_pool(kvcache: Any, params: Any) -> Any:
+        """Of a model with full attention alone, which SGLang's own linkers do not serve. None: it is another one."""
+        draft = getattr(params, "mtp_draft_device_pools", ()) or getattr(params, "sidecar_draft_device_pools", ())
+        if type(kvcache) not in (MHATokenToKVPool, MLATokenToKVPool) or draft or kvcache.layer_shard_enabled:
+            return None
+        mla, layers = type(kvcache) is MLATokenToKVPool, kvcache.layer_num
+        if not mla and kvcache.k_scale_buffer is not None:
+            raise ValueError("a KV cache with scales beside it")
+        entry = DevicePoolEntry(
+            name=PoolName.KV, indices_from_pool=PoolName.KV, device_pool=kvcache, page_size=params.page_size,
+            components=[list(kvcache.kv_buffer) if mla else [*kvcache.k_buffer, *kvcache.v_buffer]],
+            layer_mapping={i: i if mla else (i, layers + i) for i in range(layers)}, rows_are_pages=False)
+        return DevicePoolGroup([entry], layers, params.page_size, rank_replicated=mla)
+
+    def _tp_of(params: Any) -> Tuple[int, int]:
+        group = getattr(params, "attn_tp_cache_group", None) or params.tp_cache_group
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(group=group), torch.distributed.get_world_size(group=group)
+        return 0, 1
+
+    def _model_of(server_args: Any) -> str:
+        return str(getattr(server_args, "model_path", "") or "")

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier.vllm_hints - the `kv_hints` envelope of a vLLM request, said to kvtierd. Without vLLM and torch.
+
+vLLM carries the envelope and leaves the meaning of actions to whoever executes them. These are kvtier's:
+
+    {"protocol_version": "1", "message_id": "m-1", "actions": [
+        {"action_id": "a-1", "action_type": "retain", "action_version": "1",
+         "payload": {"session": "chat-17", "turn": 3, "ttl_s": 600, "priority": 50}}]}
+
+action_type     one of daemon/HINTS.md: retain, pin, demote, prefetch, release, superseded, ended. Other types are other
+                components', and are left alone.
+action_version  "1", or "1." and anything
+payload         all of it may be left out
+    scope       "prompt" (default): the full blocks of the request's prompt; "session"; "revision": all of this model
+    tokens      of a prompt: the first so many alone
+    session     text, or a number above 0: blocks of the prompt join it, or it is what the hint is about
+    turn, ttl_s numbers from 0 on
+    priority    -100 to 100, of retain
+
+An action that breaks a rule is named in the log and left out; the request is served all the same. What is said of a
+prompt is said when the request arrives, of the blocks that there are; and, but for prefetch, once more when its own
+blocks have been saved.
+"""
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+from . import MAX_BLOCKS, Action, Answers, Client, Error, Keys, Space
+
+__all__ = ["Hint", "Hints", "hints_of"]
+
+MAX_ACTIONS = 16        # of one request; more are left out
+MAX_UNDER_WAY = 128     # ops whose answers were not taken yet
+
+_ACTIONS = {action.name.lower(): action for action in Action}
+_NUMBERS = {"tokens": (1, 2 ** 32 - 1), "turn": (0, 2 ** 32 - 1), "ttl_s": (0, 2 ** 32 - 1), "priority": (-100, 100)}
+
+
+class Hint(NamedTuple):
+    """One action. options: of Space.hint(). tokens: of the prompt; None: all of it."""
+    action: Action
+    scope: str
+    tokens: Optional[int]
+    options: Dict[str, int]
+
+    def again(self) -> bool:
+        """It is also about the blocks that its request will have saved."""
+        return self.scope == "prompt" and self.action != Action.PREFETCH
+
+
+def _session(value: Any) -> int:
+    """A number from 1 on, the same in every process and for every engine."""
+    if isinstance(value, str) and value:
+        return int.from_bytes(hashlib.sha256(value.encode()).digest()[:8], "little") or 1
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2 ** 64:
+        return value
+    raise ValueError(f"session is {value!r}, must be a text or a number in 1..2^64-1")
+
+
+def _hint(name: str, version: str, payload: Dict[str, Any]) -> Hint:
+    if version != "1" and not version.startswith("1."):
+        raise ValueError(f"action_version is {version!r}, only 1 is known")
+    unknown = set(payload) - set(_NUMBERS) - {"scope", "session"}
+    if unknown:
+        raise ValueError(f"no such field: {', '.join(sorted(map(str, unknown)))}")
+    options = {}
+    for field, (least, most) in _NUMBERS.items():
+        value = payload.get(field)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ValueError(f"{field} is {value!r}, must be in {least}..{most}")
+        options[field] = value
+    scope = payload.get("scope", "prompt")
+    if scope not in ("prompt", "session", "revision"):
+        raise ValueError(f"scope is {scope!r}, must be prompt, session or revision")
+    if payload.get("session") is not None:
+        options["session"] = _session(payload["session"])
+    if scope == "session" and "session" not in options:
+        raise ValueError("scope is session, and there is no session")
+    if scope == "revision":
+        if "session" in options:
+            raise ValueError("scope is revision, and there is a session")
+        options["revision"] = True
+    return Hint(_ACTIONS[name], scope, options.pop("tokens", None), options)
+
+
+def hints_of(envelope: Any, say: Callable[[str], None]) -> List[Hint]:
+    """envelope: a KvHintsEnvelope, or None. say: told of each action that is left out."""
+    ret: List[Hint] = []
+    for action in getattr(envelope, "actions", None) or ():
+        name = str(getattr(action, "action_type", "")).lower()
+        if name not in _ACTIONS:
+            continue
+        try:
+            if len(ret) == MAX_ACTIONS:
+                raise ValueError(f"more than {MAX_ACTIONS} actions")
+            payload = getattr(action, "payload", None)
+            ret.append(_hint(name, str(getattr(action, "action_version", "")), dict(payload or {})))
+        except (TypeError, ValueError) as error:
+            say(f"kv_hints: action {getattr(action, 'action_id', '?')} ({name}) is left out: {error}")
+    return ret
+
+
+class Hints:
+    """Says hints and takes their answers. answers: of all until now. unsaid: hints that no daemon has answered, as it is
+    away, stands still, or has too many of them under way."""
+
+    def __init__(self) -> None:
+        self.answers, self.unsaid = Answers(), 0
+        self._under_way: Dict[Tuple[int, int], Client] = {}     # by client and op
+
+    def say(self, hint: Hint, prompt: Iterable[Tuple[Space, Optional[Keys]]]) -> None:
+        """prompt: each space, with the keys of the prompt's blocks there."""
+        of_prompt = hint.scope == "prompt"
+        spaces = list(prompt)
+        if not spaces:
+            self.unsaid += 1
+        if not of_prompt and hint.action != Action.PREFETCH:
+            spaces = spaces[:1]         # it is about the tenant's blocks in every space
+        for space, keys in spaces:
+            if not of_prompt:
+                self._begin(space, hint, None)
+            elif keys is not None:
+                raw = bytes(keys)
+                for at in range(0, len(raw), 32 * MAX_BLOCKS):
+                    self._begin(space, hint, Keys.of(raw[at:at + 32 * MAX_BLOCKS]))
+
+    def _begin(self, space: Space, hint: Hint, keys: Optional[Keys]) -> None:
+        if len(self._under_way) >= MAX_UNDER_WAY:
+            self.unsaid += 1
+            return
+        try:
+            op = space.hint(hint.action, keys, **hint.options)
+        except Error:
+            self.unsaid += 1
+            return
+        self._under_way[id(space.client), op.id] = space.client
+
+    def poll(self) -> None:
+        """Takes the answers that there are. No system call while none is under way."""
+        for client in set(self._under_way.values()):
+            try:
+                results = client.poll(16, 1)
+            except Error:               # it was closed: its ops are over
+                results = []
+                gone = [at for at, owner in self._under_way.items() if owner is client]
+                self.unsaid += len(gone)
+                for at in gone:
+                    del self._under_way[at]
+            for result in results:
+                if self._under_way.pop((id(client), result.op), None) is None:
+                    continue
+                if any(result.answers):
+                    self.answers = Answers(*map(sum, zip(self.answers, result.answers)))
+                else:
+                    self.unsaid += 1

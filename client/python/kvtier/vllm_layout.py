@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier.vllm_layout - where vLLM's KV lies, and what names it: tensors become regions, segments and a geometry.
+
+Everything is taken from shapes and strides. A layout that is not known is a LayoutError, a sentence for people.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import Codec, Dtype, Geometry, Kind, Region, Segment
+
+__all__ = ["Layout", "LayoutError", "Tensor", "files_of", "geometry_of", "layout_of", "why_no_group"]
+
+CONVENTION = "vllm"
+MAX_REGIONS = 64        # of a space, as in kvtier.h
+MAX_SEGMENTS = 2048
+
+_DTYPES = {"bfloat16": Dtype.BF16, "float16": Dtype.FP16, "float32": Dtype.FP32, "uint8": Dtype.INT8,
+           "int8": Dtype.INT8, "float8_e4m3fn": Dtype.E4M3, "float8_e5m2": Dtype.E5M2}
+_SIZES = {Dtype.BF16: 2, Dtype.FP16: 2, Dtype.FP32: 4, Dtype.INT8: 1, Dtype.E4M3: 1, Dtype.E5M2: 1}
+
+
+class LayoutError(RuntimeError):
+    """This engine keeps its KV in a way that is not served."""
+
+
+class Tensor(NamedTuple):
+    """A layer's KV, as torch describes it."""
+    name: str
+    dtype: str                  # "bfloat16"
+    shape: Tuple[int, ...]
+    strides: Tuple[int, ...]    # in values
+    offset: int                 # of its first value in the memory, in bytes
+    memory: int                 # address of the memory that it is a view of
+    memory_bytes: int
+    cuda: bool
+
+
+class Layout(NamedTuple):
+    regions: List[Region]
+    segments: List[Segment]
+    dtype: Dtype
+    runs: int                   # of values, in a block of all layers; 0: rows of latents (MLA)
+    values: int                 # in each of them; of a token's latent
+    opaque: int = 0             # bytes of a block that are kept verbatim
+
+
+def _inside(tensor: Tensor, block_axis: int, half: Optional[int]) -> Tuple[int, int]:
+    """First byte and values of block 0, which must be one run without holes."""
+    size = _SIZES[_DTYPES[tensor.dtype]]
+    axes = [(n, s) for i, (n, s) in enumerate(zip(tensor.shape, tensor.strides))
+            if i != block_axis and not (half is not None and i == 0)]
+    values = math.prod(n for n, _ in axes)
+    if 1 + sum((n - 1) * s for n, s in axes) != values:
+        raise LayoutError(f"{tensor.name}: a block of shape {tensor.shape}, strides {tensor.strides} has holes")
+    return tensor.offset + (half * tensor.strides[0] * size if half else 0), values
+
+
+def _latents(tensors: Sequence[Tensor], places: List[Tuple[int, int, int, int]], tokens: int,
+             rope: int) -> Optional[Tuple[List[Segment], int, int]]:
+    """Segments of rows of a latent, and behind it `rope` values that stay as they are. None: these are no such rows."""
+    row, size = tensors[0].shape[-1], _SIZES[_DTYPES[tensors[0].dtype]]
+    if size != 2 or not 0 < rope < row or any(values != tokens * row for _, _, values, _ in places):
+        return None
+    if any(t.shape[-2:] != (tokens, row) or t.strides[-2:] != (row, 1) for t in tensors):
+        return None
+    latent = row - rope
+    segments = [Segment(Kind.K, at, stride, i, row * size, row * size, region=region)
+                for i, (at, stride, _, region) in enumerate(places)]
+    segments += [Segment(Kind.OPAQUE, at + latent * size, stride, token_stride=row * size, length=rope * size,
+                         region=region) for at, stride, _, region in places]
+    return segments, latent, len(places) * tokens * rope * size
+
+
+def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int = 0,
+              region: Optional[Region] = None) -> Layout:
+    """tensors: in the order of layers; layers that share their KV count once. A block of a layer is one run of values
+    ([blocks, ...]) or two ([2, blocks, ...]: K and V apart), in an order that only the engine knows.
+    rope: of models with latents (MLA), how many values at the end of each of the `tokens` rows are not to be rounded.
+    region: where it is not None, the memory of all tensors, as the daemon can map it. LayoutError: anything else."""
+    if not tensors:
+        raise LayoutError("there is no layer with KV")
+    regions: Dict[int, int] = {}
+    ret: List[Region] = []
+    places: List[Tuple[int, int, int, int]] = []    # first byte, bytes from block to block, values, region
+    own = {(t.memory, t.offset): t for t in reversed(tensors)}
+    tensors = [t for t in tensors if own[t.memory, t.offset] is t]
+    for tensor in tensors:
+        if tensor.dtype not in _DTYPES or _DTYPES[tensor.dtype] != _DTYPES[tensors[0].dtype]:
+            raise LayoutError(f"{tensor.name}: values of type {tensor.dtype}; {tensors[0].name} has {tensors[0].dtype}")
+        if len(tensor.shape) > 1 and tensor.shape[0] == blocks:
+            axis, halves = 0, [None]
+        elif len(tensor.shape) > 2 and tensor.shape[0] == 2 and tensor.shape[1] == blocks:
+            axis, halves = 1, [0, 1]
+        else:
+            raise LayoutError(f"{tensor.name}: shape {tensor.shape} begins neither with {blocks} blocks nor with K and "
+                              f"V of {blocks} blocks")
+        if tensor.memory not in regions:
+            regions[tensor.memory] = len(ret)
+            where = {"cuda": tensor.memory} if tensor.cuda else {"base": tensor.memory}
+            ret.append(region or Region(tensor.memory_bytes, **where))
+        for half in halves:
+            at, values = _inside(tensor, axis, half)
+            places.append((at, tensor.strides[axis] * _SIZES[_DTYPES[tensor.dtype]], values, regions[tensor.memory]))
+    if len(ret) > MAX_REGIONS:
+        raise LayoutError(f"the KV lies in {len(ret)} allocations: at most {MAX_REGIONS} are served")
+    dtype = _DTYPES[tensors[0].dtype]
+    rows = _latents(tensors, places, tokens, rope) if rope else None
+    if rows:
+        return Layout(ret, rows[0], dtype, 0, rows[1], rows[2])
+    part = math.gcd(*(values for _, _, values, _ in places))    # layers of other sizes are more runs
+    segments = [Segment(Kind.TYPED, at + first * _SIZES[dtype], stride, length=part, region=where)
+                for at, stride, values, where in places for first in range(0, values, part)]
+    if len(segments) > MAX_SEGMENTS:
+        raise LayoutError(f"layers have blocks of {sorted({values for _, _, values, _ in places})} values: in equal "
+                          f"runs that is {len(segments)}, at most {MAX_SEGMENTS} are served")
+    return Layout(ret, segments, dtype, len(segments), part)
+
+
+def geometry_of(layout: Layout, model: str, extras: str, block_tokens: int, layers: int, rank: int, world: int,
+                codec: Codec) -> Geometry:
+    return Geometry(model, CONVENTION, layout.dtype, layers, 1, 0 if layout.runs else layout.values, 0, block_tokens,
+                    extras=extras, rank=rank, world=world, codec=codec, typed_segments=layout.runs,
+                    typed_values=layout.values if layout.runs else 0, opaque_bytes=layout.opaque)
+
+
+_SERVED = {"FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec"}
+_NOT_SERVED = {"RSWASpec", "HiSparseSourceSpec", "SinkFullAttentionSpec"}
+
+
+def why_no_group(kind: type, several: bool) -> str:
+    """Why a KV cache group of this kind of vLLM's (KVCacheSpec) is not served, "" if it is. several: beside others."""
+    names = [base.__name__ for base in kind.__mro__]
+    if not several and "MambaSpec" not in names:
+        return ""       # one group: blocks are blocks, whatever they hold
+    bad = _NOT_SERVED.intersection(names)
+    if bad or not _SERVED.intersection(names):
+        return f"{names[0]}: groups of full, sliding or chunked attention are served"
+    return ""
+
+
+def files_of(path: Any) -> str:
+    """A digest of names, sizes and times of the files of a directory: weights that are replaced in their place are
+    other weights. "" where there is no such directory."""
+    if not path:
+        return ""
+    try:
+        files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(path) if e.is_file())
+    except OSError:
+        return ""
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:32]

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hint.c - see hint.h. Core thread only.
+ *
+ *	keys		APPLY a block each; to prefetch, on to LOOKUP
+ *	a session	APPLY the next of its blocks, as often as it had blocks at the start; to
+ *			prefetch one, on to LOOKUP with its key
+ *	a revision	APPLY once
+ */
+#include "hint.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/nvme/writeback.h"
+#include "daemon/shared/client.h"
+#include "daemon/store/block.h"
+#include "daemon/store/hints.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
+#include "part.h"
+
+/* A part's status, besides those for the client: a block of a session that this hint does not
+ * mean, since it is of an earlier turn, or went, or is of another space. */
+enum { NOT_MEANT = 1000 };
+
+void hint_begin(struct op *op)
+{
+	const struct wire_sqe *sqe = &op->sqe;
+	const bool hint = sqe->op == WIRE_OP_HINT;
+
+	op->hint = (struct op_hint){
+		.fields = !hint && (sqe->session || sqe->ttl_s || sqe->priority),
+		.scope = sqe->scope,
+		.hint = { .action = hint ? (enum wire_hint_action)sqe->action : WIRE_HINT_RETAIN,
+			  .ttl_s = sqe->ttl_s,
+			  .priority = sqe->priority,
+			  .session = sqe->session,
+			  .turn = sqe->turn,
+			  .soft = !hint },
+	};
+	if (hint && sqe->action == WIRE_HINT_PREFETCH && sqe->scope != WIRE_HINT_REVISION)
+		op->sqe.op = WIRE_OP_PREFETCH;
+}
+
+uint32_t hint_blocks(const struct op *op)
+{
+	uint32_t n = 1;
+
+	if (op->hint.scope == WIRE_HINT_SESSION)
+		n = hints_session_blocks(op->all->store->hints, op->mount->space,
+					 op->hint.hint.session);
+	else if (op->hint.scope == WIRE_HINT_KEYS)
+		n = op->sqe.n;
+	return n > 0 ? n : 1;
+}
+
+bool hint_may_bring(const struct op *op)
+{
+	return op->hint.scope == WIRE_HINT_SESSION && op->sqe.op == WIRE_OP_PREFETCH;
+}
+
+/* --- one block --- */
+
+enum wire_hint_answer hint_on_block(struct store *store, uint32_t block, const struct hint *hint)
+{
+	bool write = false;
+	const enum wire_hint_answer answer = hints_block(store->hints, block, hint, &write);
+
+	if (write)
+		writeback_add(store->writeback, block);
+	return answer;
+}
+
+static int status_of(enum wire_hint_answer answer)
+{
+	return answer == WIRE_HINT_REJECTED ? -EPERM :
+	       answer == WIRE_HINT_MISSING  ? -ENOENT :
+					      (int)answer;
+}
+
+static enum wire_hint_answer on_key(const struct part *part)
+{
+	const struct op *op = part->op;
+	struct store *store = op->all->store;
+	const uint32_t block =
+		blocks_find(store->blocks, part->w.job.identity.key, op->mount->space->number);
+
+	return block == BLOCK_NONE ? WIRE_HINT_MISSING :
+				     hint_on_block(store, block, &op->hint.hint);
+}
+
+/* --- APPLY --- */
+
+/* Only of the op's space can a flight be made. */
+static enum step bring(struct part *part, uint32_t block)
+{
+	const struct blocks *blocks = part->w.all->store->blocks;
+
+	if (blocks_space(blocks, block) != part->op->mount->space->number) {
+		part->status = NOT_MEANT;
+		return DONE;
+	}
+	memcpy(part->w.job.identity.key, blocks_key(blocks, block), 32);
+	return LOAD_LOOKUP;
+}
+
+static enum step on_session(struct part *part)
+{
+	const struct op *op = part->op;
+	struct store *store = op->all->store;
+	const bool any =
+		hints_session_blocks(store->hints, op->mount->space, op->hint.hint.session) > 0;
+	const uint32_t block = hints_session_next(store->hints, op->mount->space, &op->hint.hint);
+
+	if (block == BLOCK_NONE) {
+		part->status = !any && op->total == 1 ? -ENOENT : NOT_MEANT;
+		return DONE;
+	}
+	if (op->sqe.op == WIRE_OP_PREFETCH)
+		return bring(part, block);
+	part->status = status_of(hint_on_block(store, block, &op->hint.hint));
+	return DONE;
+}
+
+enum step hint_apply(struct walker *w)
+{
+	struct part *part = w->part;
+	const struct op *op = part->op;
+
+	if (op->hint.scope == WIRE_HINT_SESSION)
+		return on_session(part);
+	if (op->sqe.op == WIRE_OP_PREFETCH)
+		return LOAD_LOOKUP;
+	if (op->hint.scope == WIRE_HINT_KEYS)
+		part->status = status_of(on_key(part));
+	else
+		part->status =
+			status_of(hints_revision(w->all->store->hints, op->mount->space->revision,
+						 op->hint.hint.action));
+	return DONE;
+}
+
+/* --- answers --- */
+
+int hint_status(struct op *op, int status)
+{
+	enum wire_hint_answer answer = WIRE_HINT_ACCEPTED;
+
+	if (op->hint.scope == 0)
+		return status;
+	switch (status) {
+	case WIRE_HINT_ACCEPTED:
+	case WIRE_HINT_CLIPPED:
+	case WIRE_HINT_DEFERRED:
+		answer = (enum wire_hint_answer)status;
+		break;
+	case -ENOSPC: /* of a prefetch */
+		answer = WIRE_HINT_CLIPPED;
+		break;
+	case -EPERM:
+		answer = WIRE_HINT_REJECTED;
+		break;
+	case -ENOENT:
+		answer = WIRE_HINT_MISSING;
+		break;
+	default: /* not meant; or it was not come to */
+		return status > 0 ? 0 : status;
+	}
+	op->hint.answers[answer]++;
+	hints_count(op->all->store->hints, op->hint.hint.action, answer, 1);
+	return status_of(answer);
+}
+
+int hint_status_of_all(const struct op *op)
+{
+	const uint32_t *n = op->hint.answers;
+
+	if (op->early)
+		return op->early;
+	if (n[WIRE_HINT_ACCEPTED] + n[WIRE_HINT_CLIPPED] + n[WIRE_HINT_DEFERRED] > 0)
+		return 0;
+	return n[WIRE_HINT_REJECTED] > 0 ? -EPERM : n[WIRE_HINT_MISSING] > 0 ? -ENOENT : 0;
+}
+
+void hint_fields(const struct part *part)
+{
+	const struct op *op = part->op;
+	struct store *store = op->all->store;
+	struct hint hint = op->hint.hint;
+	const uint32_t block =
+		blocks_find(store->blocks, part->w.job.identity.key, op->mount->space->number);
+	enum wire_hint_answer answer;
+
+	if (block == BLOCK_NONE) /* what a load served from Redis is not always kept */
+		return;
+	hint.fresh = op->sqe.op == WIRE_OP_STORE && part->status == 0;
+	answer = hint_on_block(store, block, &hint);
+	hints_count(store->hints, WIRE_HINT_RETAIN, answer, 1);
+}

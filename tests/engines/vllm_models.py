@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm_models.py - small models with seeded random weights: wide enough that their answers depend on the whole prompt.
+Each function saves one in a directory."""
+from pathlib import Path
+
+VOCABULARY = 1000
+_SMALL = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, head_dim=64, intermediate_size=512,
+              vocab_size=VOCABULARY, initializer_range=0.2, max_position_embeddings=4096, bos_token_id=1,
+              eos_token_id=2, pad_token_id=0)
+
+
+def _save(model, to: Path) -> None:
+    model.save_pretrained(to)
+
+
+def llama(to: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(7)
+    _save(LlamaForCausalLM(LlamaConfig(**_SMALL, num_key_value_heads=4)), to)
+
+
+def gentle(to: Path) -> None:
+    """Its answers change little when its KV is rounded."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(7)
+    _save(LlamaForCausalLM(LlamaConfig(**{**_SMALL, "initializer_range": 0.08}, num_key_value_heads=4)), to)
+
+
+def windows(to: Path) -> None:
+    """Layers with a sliding window of 128 tokens beside layers with full attention."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+    torch.manual_seed(7)
+    _save(Gemma3ForCausalLM(Gemma3TextConfig(**_SMALL, num_key_value_heads=4, sliding_window=128, layer_types=[
+        "sliding_attention", "full_attention"] * 2)), to)
+
+
+def latents(to: Path) -> None:
+    """Latents of 512 values and 64 of rope for each token (MLA)."""
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+    torch.manual_seed(7)
+    small = {**_SMALL, "initializer_range": 0.08}
+    small.pop("head_dim")
+    _save(DeepseekV2ForCausalLM(DeepseekV2Config(
+        **small, num_key_value_heads=4, kv_lora_rank=512, q_lora_rank=None, qk_rope_head_dim=64, qk_nope_head_dim=64,
+        v_head_dim=64, first_k_dense_replace=4, n_routed_experts=2, n_shared_experts=1, num_experts_per_tok=1,
+        moe_intermediate_size=64)), to)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of sys_llama_server.sh."""
+import os
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python", "tests/engines")]
+
+from engine_process import Engine  # noqa: E402
+from kvtier.llama_server import SlotFile  # noqa: E402
+from kvtier.llama_state import LayoutError  # noqa: E402
+from llama_demo import Daemon  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve()
+PROCESS = Path(__file__).with_name("llama_server_process.py")
+CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+TEXT = (TREE / "LICENSE").read_text()
+PATIENT_S = 120
+
+
+class Server(unittest.TestCase):
+    def setUp(self) -> None:
+        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        self.addCleanup(work.cleanup)
+        self.slots = Path(work.name) / "slots"
+        self.slots.mkdir()
+        os.environ["KVTIER_ENGINE_LOGS"] = work.name
+        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
+        self.addCleanup(self.daemon.close)
+
+    def server(self, slots: bool = True) -> Engine:
+        engine = Engine(PROCESS, self.daemon.socket, f"{self.slots}/" if slots else "")
+        self.addCleanup(engine.kill)
+        return engine
+
+    @staticmethod
+    def question(start: int, **body) -> dict:
+        return {"path": "/completion",
+                "body": {"prompt": TEXT[start:start + 700], "n_predict": 4, "temperature": 0, "n_probs": 2, **body}}
+
+    def until(self, holds) -> None:
+        end = time.monotonic() + PATIENT_S
+        while not holds():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def test_a_prefix_outlives_its_server(self):
+        cold = self.server()
+        first = cold.ask(**self.question(0))
+        self.assertEqual((first["refused"], first["loaded_tokens"], first["error"]), ("", 0, ""))
+        self.assertGreater(first["stored_blocks"], 1)
+        again = cold.ask(**self.question(0, n_predict=8))
+        cold.kill()
+        warm = self.server()
+        second = warm.ask(**self.question(0))
+        self.assertEqual(second["loaded_tokens"], 64 * first["stored_blocks"])
+        self.assertGreaterEqual(second["answer"]["timings"]["cache_n"], second["loaded_tokens"])
+        for name in ("content", "completion_probabilities"):    # its batches are a block long: bit for bit
+            self.assertEqual(second["answer"][name], first["answer"][name])
+        self.assertTrue(again["answer"]["content"].startswith(first["answer"]["content"]))
+        self.assertEqual(list(self.slots.iterdir()), [])
+
+    def test_chats_share_what_they_share(self):
+        server, path = self.server(), "/v1/chat/completions"
+        turns = [{"role": "user", "content": TEXT[:600]}]
+        first = server.ask(path=path, body={"messages": turns, "max_tokens": 4, "temperature": 0})
+        turns += [first["answer"]["choices"][0]["message"], {"role": "user", "content": "Why?"}]
+        other = self.server().ask(path=path, body={"messages": turns, "max_tokens": 4, "temperature": 0})
+        self.assertEqual(other["loaded_tokens"], 64 * first["stored_blocks"])
+        image = [{"role": "user", "content": [{"type": "text", "text": TEXT[:600]}]}]
+        self.assertEqual(server.ask(path=path, body={"messages": image, "max_tokens": 1})["prompt_tokens"], 0)
+
+    def test_a_server_that_saves_no_slots_answers(self):
+        answer = self.server(slots=False).ask(**self.question(0, n_predict=1))
+        self.assertNotEqual(answer["refused"], "")
+        self.assertTrue(answer["answer"]["stop"])
+
+    def test_the_daemon_is_stopped_and_killed(self):
+        server = self.server()
+        wanted = [server.ask(**self.question(start))["answer"]["content"] for start in (0, 50)]
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        for start, content in zip((0, 50), wanted):
+            self.assertEqual(server.ask(**self.question(start))["answer"]["content"], content)
+        server.ask(**self.question(2000))
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.daemon.kill()
+        self.assertEqual(server.ask(**self.question(0))["answer"]["content"], wanted[0])
+        server.ask(**self.question(2700))
+        self.daemon.start()
+        self.until(lambda: server.ask(**self.question(random.randrange(3000, 9000)))["stored_blocks"] > 0)
+
+
+class Files(unittest.TestCase):
+    def file(self, n: int, streams: int = 1, transposed: int = 0, order: int = 1, fewer: int = 0) -> bytes:
+        of, words = random.Random(n), [-1, 1, n - fewer, *range(n - fewer), 0]
+        data = struct.pack(f"<3I{len(words)}i2I", 0x67677371, 4, len(words), *words, streams, n)
+        data += b"".join(struct.pack("<iIi", i * order, 1, 0) for i in range(n)) + struct.pack("<4I", transposed, 2, 0, 0)
+        for plane in range(4):
+            head = struct.pack("<iII", 1, 2, 3) if transposed and plane > 1 else struct.pack("<iQ", 1, 6)
+            data += head + of.randbytes(6 * n)
+        return data + bytes(4 * (streams - 1))
+
+    def test_a_file_made_of_blocks_is_the_one_that_gave_them(self):
+        for streams in (1, 3):
+            for transposed in (0, 1):
+                data = self.file(12, streams, transposed)
+                form = SlotFile(data)
+                layout, pages = form.layout(4), []
+                for p0 in (0, 4, 8):
+                    page = bytearray(layout.size)
+                    form.give(layout, memoryview(page), p0)
+                    self.assertEqual(layout.difference(memoryview(page), layout.head(p0)), "")
+                    pages.append(bytes(page))
+                self.assertEqual(form.of_pages(layout, form.tokens, pages), data)
+                self.assertEqual(len(set(pages)), 3)
+
+    def test_files_that_are_not_so_are_refused(self):
+        data = self.file(5)
+        for n in set(range(len(data))) - {len(data) - 2 * (12 + 6 * 5)}:      # without V: as of a model that has none
+            with self.assertRaises(LayoutError):
+                SlotFile(data[:n])
+        for bad in (b"ggla" + data[4:], data + bytes(4), self.file(5, order=2), data[:12] + b"\2" + data[13:],
+                    self.file(5, fewer=1)):
+            with self.assertRaises(LayoutError):
+                SlotFile(bad)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

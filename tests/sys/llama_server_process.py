@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama_server_process.py FD FD SOCKET SLOTS - xllamacpp's server and a SlotCache, in a process that can be killed."""
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python", "tests/engines")]
+
+import xllamacpp  # noqa: E402
+
+from engine_process import serve  # noqa: E402
+from kvtier.llama_server import SlotCache  # noqa: E402
+from llama_engine import find_model  # noqa: E402
+
+
+def main() -> None:
+    params = xllamacpp.CommonParams()
+    params.model.path = find_model()
+    params.slot_save_path = sys.argv[4]
+    params.n_ctx, params.n_parallel, params.cache_ram_mib, params.warmup = 1024, 2, 0, False
+    params.n_batch = params.n_ubatch = 64
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    server = xllamacpp.Server(params)
+    cache = SlotCache(server.listening_address, sys.argv[4], socket=sys.argv[3], timeout_ms=2000)
+
+    def answer(question: dict) -> dict:
+        got = cache.ask(question["path"], question["body"])
+        last = cache.last._asdict()
+        return {"answer": got, **last, "error": str(last["error"] or ""), "refused": cache.refused}
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_hostile_hints.c - goal: a client that floods the daemon with hints, on its own blocks and on
+ * those of others, harms nobody: an honest engine goes on, all that the daemon has is what it
+ * reserved, and what the client keeps is within the share. Method: clients with as many hints under
+ * way as there can be, of random kinds, that leave in the middle; a small table of notes.
+ */
+/* make: lane=wait seconds=10 */
+#include "tests/lib/lib_raw.h"
+#include "tests/lib/random.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { NOTES = 128, LIVES = 6, ROUNDS = 150, KEYS = 512 };
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			     "[hints]\nmax_blocks = 128\nshare_percent = 10\n";
+
+struct world {
+	struct attacked a; /* first */
+};
+
+static struct kvtier_key keys[KEYS];
+
+static struct kvtier_hint any_hint(struct random *r)
+{
+	struct kvtier_hint h = { .size = sizeof(h),
+				 .action = 1 + random_below(r, 7),
+				 .scope = 1 + random_below(r, 2),
+				 .session = random_below(r, 40),
+				 .turn = random_below(r, 4),
+				 .ttl_s = random_below(r, 3),
+				 .priority = (int32_t)random_below(r, 201) - 100 };
+
+	if (h.scope == KVTIER_HINT_SESSION && h.session == 0)
+		h.scope = KVTIER_HINT_REVISION;
+	if (h.scope == KVTIER_HINT_KEYS) {
+		h.keys = keys;
+		h.n = 1 + random_below(r, KEYS);
+	}
+	return h;
+}
+
+static void take_all(struct engine *e)
+{
+	struct kvtier_result results[32] = { { .size = sizeof(results[0]) } };
+
+	for (uint32_t i = 1; i < 32; i++)
+		results[i] = results[0];
+	while (kvtier_poll(e->client, results, 32) > 0)
+		;
+}
+
+static void flood(struct world *w, struct random *r)
+{
+	const struct kvtier_geometry g = w->a.witness.engine.geometry;
+	struct engine e;
+	uint64_t op;
+	int rc = 0;
+
+	engine_open(&e, w->a.d.socket, "flood", &g, 64);
+	memcpy(keys, w->a.witness.keys, sizeof(w->a.witness.keys));
+	for (uint32_t i = 64; i < KEYS; i++)
+		random_key(i, keys[i].bytes);
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		do {
+			const struct kvtier_hint h = any_hint(r);
+
+			rc = kvtier_hint(e.space, &h, &op);
+		} while (rc == 0);
+		assert_int_equal(rc, -EAGAIN);
+		take_all(&e);
+		nap_ms(1);
+	}
+	engine_close(&e); /* with hints under way */
+}
+
+static void a_flood_of_hints_harms_nobody(void **state)
+{
+	struct world *w = *state;
+	struct random r = random_seeded("a_flood_of_hints_harms_nobody");
+
+	for (uint32_t life = 0; life < LIVES; life++) {
+		flood(w, &r);
+		witness_check(&w->a.witness);
+		assert_true(daemon_stat(&w->a.d, "hints.kept_bytes") <= (4u << 20) / 10);
+		assert_true(daemon_stat(&w->a.d, "hints.noted_blocks") <= NOTES);
+		assert_true(daemon_stat(&w->a.d, "hints.sessions") <= NOTES / 16);
+	}
+	daemon_stat_becomes(&w->a.d, "clients", 1, PATIENT_MS);
+	daemon_stat_becomes(&w->a.d, "ops.outstanding", 0, PATIENT_MS);
+	assert_true(daemon_stat(&w->a.d, "hints.pin.clipped_total") > 0);
+	assert_true(daemon_stat(&w->a.d, "hints.pin.accepted_total") > 0);
+	assert_int_equal(daemon_stat(&w->a.d, "protocol_errors_total"), w->a.errors);
+}
+
+static int begin(void **state)
+{
+	static struct world world;
+
+	attacked_begin(&world.a, config, true);
+	*state = &world;
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(a_flood_of_hints_harms_nobody) };
+
+	return cmocka_run_group_tests(tests, begin, attacked_end);
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_codec_sample.c - goal: codec_error() says how far an image's values are from the page's.
+ * Method: pages of engines' layouts, with random values (seed printed; SEED=n repeats); each page's
+ * image is decoded over a copy of the page, and all values of both are compared here.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/fp8.h"
+#include "kernels/kernels.h"
+#include "tests/lib/lib_pages.h"
+
+enum { SMALL = 8 << 10, ALL = 1 << 30 };
+
+struct bed {
+	struct pages pages;
+	uint8_t *page, *image, *scratch;
+	struct codec_error whole; /* of all values, by this test's own reckoning */
+};
+
+static double value_of(int is_fp16, uint32_t code)
+{
+	const struct fp8_source s = fp8_source(is_fp16);
+	int e;
+	const uint32_t m = fp8_split(&s, code, &e);
+
+	return ldexp(code & 0x8000 ? -(double)m : m, e);
+}
+
+/* Values of three octaves, of either sign: no group of them is raw. */
+static void fill(uint8_t *at, uint64_t bytes, bool is_fp16, struct random *random)
+{
+	for (uint64_t i = 0; i < bytes; i += 2) {
+		const uint32_t sign = random_below(random, 2) << 15;
+		const uint16_t code = (uint16_t)(is_fp16 ? 0x3800 + random_below(random, 3 << 10) :
+							   0x3f00 + random_below(random, 3 << 7));
+		const uint16_t v = (uint16_t)(code | sign);
+
+		memcpy(at + i, &v, 2);
+	}
+}
+
+static void compare_all(struct bed *b, const uint8_t *before, int is_fp16)
+{
+	b->whole = (struct codec_error){ 0 };
+	for (uint64_t i = 0; i < b->pages.bytes; i += 2) {
+		const double was = value_of(is_fp16,
+					    (uint32_t)before[i] | (uint32_t)before[i + 1] << 8),
+			     is = value_of(is_fp16,
+					   (uint32_t)b->page[i] | (uint32_t)b->page[i + 1] << 8);
+
+		b->whole.squares += was * was;
+		b->whole.errors += (was - is) * (was - is);
+	}
+}
+
+/* The page has the values from before; the image is of it. False: the layout has bytes that are not
+ * fp8's, which this test cannot tell apart. */
+static bool make(struct bed *b, const struct pages_named *named, uint32_t dtype,
+		 struct random *random)
+{
+	const struct image_identity identity = { .space_id = { 1 } };
+	struct image_shape shape;
+	uint8_t *before;
+
+	pages_make(&b->pages, named, dtype, 0, 1, 0);
+	if (image_shape(&b->pages.layout.geometry, CODEC_FP8, CODEC_FP8, &shape, NULL) ||
+	    b->pages.layout.geometry.opaque_bytes > 0 ||
+	    2ull * shape.payload_bytes != b->pages.bytes)
+		return false;
+	b->page = malloc(b->pages.bytes);
+	b->image = aligned_alloc(4096, (shape.image_bytes + 4095u) & ~4095u);
+	before = malloc(b->pages.bytes);
+	for (uint32_t i = 0; i < b->pages.layout.n_pieces; i++)
+		b->pages.pieces[i].base += (uintptr_t)b->page;
+	fill(b->page, b->pages.bytes, dtype == DTYPE_FP16, random);
+	memcpy(before, b->page, b->pages.bytes);
+	assert_int_equal(codec_encode(&codec_ref, &b->pages.layout, 0, CODEC_FP8, CODEC_FP8,
+				      &identity, b->image, b->scratch),
+			 0);
+	assert_int_equal(codec_decode(&codec_ref, &b->pages.layout, 0, b->image, b->scratch), 0);
+	compare_all(b, before, dtype == DTYPE_FP16);
+	memcpy(b->page, before, b->pages.bytes);
+	free(before);
+	return true;
+}
+
+static double ratio(const struct codec_error *e)
+{
+	return sqrt(e->errors / e->squares);
+}
+
+/* Of every layout that holds nothing else than what fp8 takes. */
+static void each(void (*is_right)(struct bed *b))
+{
+	struct random random = random_seeded("unit_codec_sample");
+	struct bed b = { .scratch = aligned_alloc(4096, CODEC_SCRATCH_BYTES) };
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < pages_named_n; i++)
+		for (uint32_t dtype = DTYPE_BF16; dtype <= DTYPE_FP16; dtype++) {
+			if (!make(&b, &pages_named[i], dtype, &random))
+				continue;
+			is_right(&b);
+			free(b.page);
+			free(b.image);
+			n++;
+		}
+	free(b.scratch);
+	assert_in_range(n, 4, 100);
+}
+
+static void of_all(struct bed *b)
+{
+	struct codec_error error;
+
+	codec_error(&b->pages.layout, 0, b->image, ALL, &error);
+	assert_true(fabs(error.errors - b->whole.errors) <= 1e-9 * b->whole.errors);
+	assert_true(fabs(error.squares - b->whole.squares) <= 1e-9 * b->whole.squares);
+}
+
+static void with_room_for_all_it_is_exact(void **state)
+{
+	(void)state;
+	each(of_all);
+}
+
+static void of_some(struct bed *b)
+{
+	struct codec_error error;
+
+	codec_error(&b->pages.layout, 0, b->image, SMALL, &error);
+	assert_true(error.squares > 0 && error.squares <= b->whole.squares);
+	assert_true(fabs(ratio(&error) - ratio(&b->whole)) <= 0.1 * ratio(&b->whole));
+}
+
+static void a_sample_is_close(void **state)
+{
+	(void)state;
+	each(of_some);
+}
+
+static void of_raw(struct bed *b)
+{
+	const struct image_identity identity = { .space_id = { 1 } };
+	struct codec_error error = { 1, 1 };
+	struct image_shape shape;
+	uint8_t *image;
+
+	assert_int_equal(image_shape(&b->pages.layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL),
+			 0);
+	image = aligned_alloc(4096, (shape.image_bytes + 4095u) & ~4095u);
+	assert_int_equal(codec_encode(&codec_ref, &b->pages.layout, 0, CODEC_RAW, CODEC_RAW,
+				      &identity, image, b->scratch),
+			 0);
+	codec_error(&b->pages.layout, 0, image, ALL, &error);
+	assert_true(error.squares == 0 && error.errors == 0);
+	free(image);
+}
+
+static void nothing_of_a_raw_image_is_compared(void **state)
+{
+	(void)state;
+	each(of_raw);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(with_room_for_all_it_is_exact),
+		cmocka_unit_test(a_sample_is_close),
+		cmocka_unit_test(nothing_of_a_raw_image_is_compared),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
+/*
+ * unit_copies_enter - an image in a slot becomes a block's, or does not, and then the slot is the
+ * caller's still: a new block, one that host memory has already, one that only NVMe has, on a disk
+ * that is there or away, and one that finds the table full. Method: a small table over slabs
+ * without memory, and a tier of durable copies whose answers the test gives; slots, owners and what
+ * that tier was told are looked at after each step.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+
+#include "daemon/stats/stats.h"
+#include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
+#include "daemon/store/tally.h"
+#include "tests/lib/random.h"
+#include "tiers/slabs.h"
+
+enum { BLOCKS = 4, SPACE = 3, SLOT = 4096, SLABS = 4, SLAB = 4 * SLOT, DISK_SLOT = 77 };
+
+/* --- host memory, and a disk --- */
+
+struct host {
+	struct tier base;
+	struct slabs *slabs;
+	uint32_t given;
+};
+
+struct disk {
+	struct tier base;
+	bool readable, writable;
+	uint32_t forgotten; /* extents */
+};
+
+static uint32_t more(void *arg, bool hurry)
+{
+	struct host *h = arg;
+
+	(void)hurry;
+	return h->given < SLABS ? h->given++ : SLABS_NONE;
+}
+
+static uint32_t lost(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+static int host_alloc(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret)
+{
+	return slabs_alloc(((struct host *)(void *)t)->slabs, bytes, unit, ret);
+}
+
+static void host_free(struct tier *t, const struct extent *where)
+{
+	slabs_free(((struct host *)(void *)t)->slabs, where);
+}
+
+static struct slabs *host_slabs(const struct tier *t)
+{
+	return ((const struct host *)(const void *)t)->slabs;
+}
+
+static bool disk_readable(const struct tier *t, const struct tier_name *name)
+{
+	assert_int_equal(name->where->slot, DISK_SLOT);
+	return ((const struct disk *)(const void *)t)->readable;
+}
+
+static bool disk_writable(const struct tier *t, const struct tier_name *name)
+{
+	assert_non_null(name->key);
+	return ((const struct disk *)(const void *)t)->writable;
+}
+
+static void disk_forget(struct tier *t, const struct extent *where, uint64_t tick)
+{
+	(void)tick;
+	assert_int_equal(where->slot, DISK_SLOT);
+	((struct disk *)(void *)t)->forgotten++;
+}
+
+static const struct tier_ops memory_ops = { .name = "host",
+					    .id = TIER_HOST,
+					    .caps = TIER_CAP_CPU_ADDRESSABLE,
+					    .alloc = host_alloc,
+					    .free = host_free,
+					    .slabs = host_slabs };
+static const struct tier_ops disk_ops = { .name = "nvme",
+					  .id = TIER_NVME,
+					  .caps = TIER_CAP_DURABLE,
+					  .forget = disk_forget,
+					  .readable = disk_readable,
+					  .writable = disk_writable };
+
+/* --- a store --- */
+
+static struct store store;
+static struct host host;
+static struct disk disk;
+static const struct space space = {
+	.number = SPACE,
+	.codec = CODEC_FP8,
+	.known = true,
+	.shape = { .image_bytes = 4096 },
+	.raw_shape = { .image_bytes = 8192 },
+	.variant_bytes = { 4096, 8192 },
+};
+
+static int set_up(void **state)
+{
+	const struct slabs_conf conf = { .tier = &host.base,
+					 .slab_bytes = SLAB,
+					 .n_slabs = SLABS,
+					 .more = more,
+					 .lost = lost,
+					 .arg = &host };
+	uint8_t bytes[32];
+
+	(void)state;
+	store = (struct store){ 0 };
+	host = (struct host){ .base.ops = &memory_ops };
+	disk = (struct disk){ .base.ops = &disk_ops, .readable = true, .writable = true };
+	assert_int_equal(slabs_open(&conf, &host.slabs), 0);
+	store.tiers[TIER_HOST] = &host.base;
+	store.tiers[TIER_NVME] = &disk.base;
+	assert_int_equal(stats_open(NULL, 1, &store.stats), 0);
+	assert_int_equal(index_open(BLOCKS, &store.index), 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = BLOCKS,
+							    .classes = TIER_MAX_CLASSES },
+				     store.index, &store.blocks),
+			 0);
+	random_key(1, bytes);
+	tally_space_is(blocks_tally(store.blocks), SPACE, bytes, 0);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	blocks_close(store.blocks);
+	index_close(store.index);
+	stats_close(store.stats, NULL);
+	slabs_close(host.slabs);
+	return 0;
+}
+
+static struct extent slot(void)
+{
+	struct extent where;
+
+	assert_int_equal(tier_alloc(&host.base, SLOT, &where), 0);
+	return where;
+}
+
+static int enter(uint32_t number, enum image_codec codec, const struct extent *where,
+		 uint32_t parent, uint32_t *ret)
+{
+	uint8_t key[32];
+
+	random_key(number, key);
+	return copies_enter(&store, &space, key, codec, where, parent, ret);
+}
+
+static uint32_t entered(uint32_t number, uint32_t parent)
+{
+	const struct extent where = slot();
+	uint32_t block = BLOCK_NONE;
+
+	assert_int_equal(enter(number, CODEC_FP8, &where, parent, &block), 0);
+	return block;
+}
+
+/* The block's, and it says so from both sides. */
+static void owns(uint32_t block, const struct extent *where)
+{
+	struct extent found;
+
+	assert_true(extents_in_host(&store, block, &found));
+	assert_true(extent_equal(&found, where));
+	assert_int_equal(slabs_owner(host.slabs, where), block);
+}
+
+/* Only NVMe has it. */
+static uint32_t away(uint32_t number)
+{
+	const struct extent there = { .tier = TIER_NVME, .slot = DISK_SLOT };
+	const uint32_t block = entered(number, BLOCK_NONE);
+	struct extent where;
+
+	blocks_set_nvme(store.blocks, block, &there);
+	assert_int_equal(tier_extent(&host.base, blocks_demote(store.blocks, block), &where), 0);
+	tier_free(&host.base, &where);
+	return block;
+}
+
+/* --- cases --- */
+
+static void a_new_block_has_slot_parent_and_codec(void **state)
+{
+	const uint32_t parent = entered(1, BLOCK_NONE);
+	const struct extent where = slot();
+	uint32_t block = BLOCK_NONE;
+
+	(void)state;
+	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
+	assert_int_equal(enter(2, CODEC_RAW, &where, parent, &block), 0);
+	owns(block, &where);
+	assert_int_equal(blocks_parent(store.blocks, block), parent);
+	assert_int_equal(blocks_parent(store.blocks, parent), BLOCK_NONE);
+	assert_int_equal(blocks_variant(store.blocks, block), 1); /* the larger image */
+	assert_int_equal(blocks_variant(store.blocks, parent), 0);
+	assert_int_equal(host.base.extents, 2);
+}
+
+static void one_that_memory_has_leaves_the_slot_to_the_caller(void **state)
+{
+	const struct extent first = slot(), second = slot();
+	uint32_t block = BLOCK_NONE, again = BLOCK_NONE;
+
+	(void)state;
+	assert_int_equal(enter(1, CODEC_FP8, &first, BLOCK_NONE, &block), 0);
+	assert_int_equal(enter(1, CODEC_FP8, &second, BLOCK_NONE, &again), 1);
+	assert_int_equal(again, block);
+	owns(block, &first);
+	assert_int_equal(slabs_owner(host.slabs, &second), SLABS_NO_OWNER);
+	tier_free(&host.base, &second);
+	assert_int_equal(blocks_count(store.blocks), 1);
+}
+
+static void one_that_is_away_comes_back_under_its_parent(void **state)
+{
+	const uint32_t block = away(1), parent = entered(2, BLOCK_NONE);
+	const struct extent where = slot();
+	uint32_t again = BLOCK_NONE;
+
+	(void)state;
+	assert_int_equal(enter(1, CODEC_FP8, &where, parent, &again), 0);
+	assert_int_equal(again, block);
+	owns(block, &where);
+	assert_int_equal(blocks_parent(store.blocks, block), parent);
+	assert_true(blocks_nvme(store.blocks, block, NULL));
+	assert_int_equal(disk.forgotten, 0);
+}
+
+/* It is its own parent by key: a client may name any. */
+static void one_that_is_away_is_not_its_own_parent(void **state)
+{
+	const uint32_t block = away(1);
+	const struct extent where = slot();
+	uint32_t again = BLOCK_NONE;
+
+	(void)state;
+	assert_int_equal(enter(1, CODEC_FP8, &where, block, &again), 0);
+	assert_int_equal(again, block);
+	assert_int_equal(blocks_parent(store.blocks, block), BLOCK_NONE);
+}
+
+/* Another disk takes writes: the copy that nobody can read goes, and a new one is to be written. */
+static void the_copy_on_a_disk_that_is_away_goes_if_another_takes_it(void **state)
+{
+	const uint32_t block = away(1);
+	const struct extent where = slot();
+	uint32_t again = BLOCK_NONE;
+
+	(void)state;
+	disk.readable = false;
+	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
+	assert_int_equal(again, block);
+	owns(block, &where);
+	assert_false(blocks_nvme(store.blocks, block, NULL));
+	assert_int_equal(disk.forgotten, 1);
+}
+
+static void without_another_disk_it_stays(void **state)
+{
+	const uint32_t block = away(1);
+	const struct extent where = slot();
+	uint32_t again = BLOCK_NONE;
+
+	(void)state;
+	disk.readable = disk.writable = false;
+	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
+	assert_int_equal(again, block);
+	assert_true(blocks_nvme(store.blocks, block, NULL));
+	assert_int_equal(disk.forgotten, 0);
+}
+
+static void a_full_table_loses_its_oldest_leaf(void **state)
+{
+	uint32_t blocks[BLOCKS];
+	struct extent where;
+	uint8_t key[32];
+	uint32_t block = BLOCK_NONE;
+
+	(void)state;
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = entered(i + 1, BLOCK_NONE);
+	for (uint32_t i = 0; i < BLOCKS; i++) /* the third is the oldest */
+		copies_touch(&store, blocks[(i + 2) % BLOCKS], 10 + i);
+	where = slot();
+	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), 0);
+	owns(block, &where);
+	random_key(3, key);
+	assert_int_equal(blocks_find(store.blocks, key, SPACE), BLOCK_NONE);
+	assert_int_equal(blocks_count(store.blocks), BLOCKS);
+	assert_int_equal(host.base.extents, BLOCKS); /* its slot is free */
+	assert_int_equal(store.mover.counts.evicted_blocks, 1);
+}
+
+static void a_full_table_of_blocks_in_use_refuses(void **state)
+{
+	uint32_t block = BLOCK_NONE;
+	struct extent where;
+
+	(void)state;
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks_pin(store.blocks, entered(i + 1, BLOCK_NONE));
+	where = slot();
+	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), -ENOSPC);
+	assert_int_equal(block, BLOCK_NONE);
+	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
+	assert_int_equal(blocks_count(store.blocks), BLOCKS);
+	tier_free(&host.base, &where);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks_unpin(store.blocks, i);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(a_new_block_has_slot_parent_and_codec),
+		CASE(one_that_memory_has_leaves_the_slot_to_the_caller),
+		CASE(one_that_is_away_comes_back_under_its_parent),
+		CASE(one_that_is_away_is_not_its_own_parent),
+		CASE(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it),
+		CASE(without_another_disk_it_stays),
+		CASE(a_full_table_loses_its_oldest_leaf),
+		CASE(a_full_table_of_blocks_in_use_refuses),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_notes.c - goal: notes, sessions and what is kept stay in step, whatever joins, leaves and
+ * goes, and tenants are apart. Method: single cases; then random calls beside a naive model.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "daemon/store/notes.h"
+#include "tests/lib/random.h"
+
+static struct notes *notes;
+
+static int open_notes(void **state)
+{
+	(void)state;
+	return notes_open(NOTES_MIN, &notes);
+}
+
+static int close_notes(void **state)
+{
+	(void)state;
+	notes_close(notes);
+	return 0;
+}
+
+static void join(uint32_t block, uint16_t tenant, uint64_t id)
+{
+	assert_true(notes_join(notes, notes_make(notes, block, tenant), id, 0));
+}
+
+/* Both may lie in one bucket, or not: a secret of each table says so. */
+static void a_session_is_its_tenants_alone(void **state)
+{
+	for (int i = 0; i < 64; i++) {
+		join(1, 0, 5);
+		join(2, 1, 5);
+		assert_int_equal(notes_sessions(notes), 2);
+		(void)close_notes(state);
+		(void)open_notes(state);
+	}
+	join(1, 0, 5);
+	join(2, 1, 5);
+	assert_int_equal(notes_sessions(notes), 2);
+	assert_int_not_equal(notes_session(notes, 0, 5), notes_session(notes, 1, 5));
+	assert_int_equal(notes_next(notes, notes_session(notes, 0, 5))->block, 1);
+	assert_int_equal(notes_next(notes, notes_session(notes, 1, 5))->block, 2);
+	assert_int_equal(notes_session(notes, 2, 5), NOTES_NONE);
+	notes_keep(notes, notes_find(notes, 1), 100);
+	assert_int_equal(notes_kept_bytes(notes, 0), 100);
+	assert_int_equal(notes_kept_bytes(notes, 1), 0);
+	assert_int_equal(notes_all_kept_bytes(notes), 100);
+}
+
+static void a_round_meets_each_block_once(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 10; i++)
+		join(i, 0, 5);
+	for (uint32_t round = 0; round < 2; round++)
+		for (uint32_t i = 0; i < 10; i++)
+			assert_int_equal(notes_next(notes, notes_session(notes, 0, 5))->block, i);
+}
+
+static void a_block_that_goes_takes_all_of_it_along(void **state)
+{
+	(void)state;
+	join(1, 0, 5);
+	notes_keep(notes, notes_find(notes, 1), 100);
+	notes_forget(notes, 1);
+	notes_forget(notes, 1);
+	notes_forget(NULL, 1);
+	assert_int_equal(notes_count(notes), 0);
+	assert_int_equal(notes_sessions(notes), 0);
+	assert_int_equal(notes_all_kept_bytes(notes), 0);
+}
+
+static void there_are_no_more_than_were_reserved(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < NOTES_MIN; i++)
+		assert_non_null(notes_make(notes, i, 0));
+	assert_false(notes_have_room(notes));
+	assert_null(notes_make(notes, NOTES_MIN, 0));
+	assert_non_null(notes_make(notes, 3, 0));
+	for (uint32_t i = 0; i < NOTES_MIN / 16; i++)
+		assert_true(notes_join(notes, notes_find(notes, i), i + 1, 0));
+	assert_false(notes_join(notes, notes_find(notes, 9), 99, 0));
+	assert_int_equal(notes_find(notes, 9)->session, NOTES_NONE);
+	notes_forget(notes, 0);
+	assert_true(notes_join(notes, notes_find(notes, 9), 99, 0));
+}
+
+static void take_end(void *arg, struct note *note)
+{
+	++*(uint32_t *)arg;
+	note->until_s = 0;
+	notes_settle(notes, note);
+}
+
+static void ends_are_found_slice_by_slice(void **state)
+{
+	uint32_t cursor = 0, n = 0, calls = 1;
+
+	(void)state;
+	for (uint32_t i = 0; i < 40; i++)
+		notes_make(notes, i, 0)->until_s = i % 4 == 0 ? 0 : i;
+	while (notes_sweep(notes, &cursor, 7, 20, take_end, &n))
+		calls++;
+	assert_int_equal(n, 15); /* of 1 to 20, those that 4 does not divide */
+	assert_int_equal(calls, 6);
+	cursor = 0;
+	(void)notes_sweep(notes, &cursor, 100, 20, take_end, &n);
+	assert_int_equal(n, 15);
+}
+
+/* Blocks 0 to 59 of three tenants, each with a session 7. */
+static void whatever_happens_the_sums_are_right(void **state)
+{
+	enum { BLOCKS = 60, STEPS = 100000 };
+	struct {
+		uint32_t there, session, bytes;
+	} model[BLOCKS] = { 0 };
+	struct random r = random_seeded("whatever_happens_the_sums_are_right");
+
+	(void)state;
+	for (uint32_t step = 0; step < STEPS; step++) {
+		const uint32_t b = random_below(&r, BLOCKS), what = random_below(&r, 5), id = 7;
+		const uint16_t tenant = (uint16_t)(b % 3);
+		uint64_t kept[3] = { 0 };
+		uint32_t count = 0, members = 0;
+
+		if (what == 0) {
+			notes_forget(notes, b);
+			model[b].there = model[b].session = model[b].bytes = 0;
+		} else if (what == 1) {
+			join(b, tenant, id);
+			model[b].there = 1;
+			model[b].session = id;
+		} else if (what == 2) {
+			model[b].bytes = random_below(&r, 100);
+			model[b].there = 1;
+			notes_keep(notes, notes_make(notes, b, tenant), model[b].bytes);
+		} else if (what == 3 && model[b].there) {
+			notes_leave(notes, notes_find(notes, b));
+			model[b].session = 0;
+		} else if (what == 4 && model[b].there) {
+			notes_settle(notes, notes_find(notes, b));
+			model[b].there = model[b].session || model[b].bytes;
+		}
+		for (uint32_t i = 0; i < BLOCKS; i++) {
+			kept[i % 3] += model[i].bytes;
+			count += model[i].there;
+			members += i % 3 == tenant && model[i].session == id;
+		}
+		assert_int_equal(notes_count(notes), count);
+		for (uint16_t t = 0; t < 3; t++)
+			assert_int_equal(notes_kept_bytes(notes, t), kept[t]);
+		assert_int_equal((notes_find(notes, b) != NULL), model[b].there);
+		if (notes_session(notes, tenant, id) == NOTES_NONE)
+			assert_int_equal(members, 0);
+		else
+			assert_int_equal(notes_session_blocks(notes,
+							      notes_session(notes, tenant, id)),
+					 members);
+	}
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, open_notes, close_notes)
+	const struct CMUnitTest tests[] = {
+		CASE(a_session_is_its_tenants_alone),
+		CASE(a_round_meets_each_block_once),
+		CASE(a_block_that_goes_takes_all_of_it_along),
+		CASE(there_are_no_more_than_were_reserved),
+		CASE(ends_are_found_slice_by_slice),
+		CASE(whatever_happens_the_sums_are_right),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
