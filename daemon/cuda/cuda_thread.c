@@ -166,8 +166,8 @@ static void end(struct cuda_gpu *gpu)
 {
 	while (!cuda_pin_off(gpu->pin, gpu->state != CUDA_UP))
 		sleep_until_news(gpu, PIN_LOOK_NS);
-	if (gpu->state == CUDA_UP)
-		cuda_context_close(gpu, false);
+	if (gpu->state == CUDA_UP || gpu->state == CUDA_FAILING) /* it may break last of all */
+		cuda_context_close(gpu, gpu->state == CUDA_FAILING);
 }
 
 static void *run(void *arg)

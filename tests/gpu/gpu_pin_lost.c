@@ -5,7 +5,8 @@
  * served, by way of the buffer, until the memory is registered again, by the GPU's next context or
  * by another GPU. A GPU that copies directly where another one has registered is not harmed by
  * that one's end: nothing is taken from under a copy. Two GPUs that are lost at the same time, each
- * of them with copies in the other one's memory, both come back. Method: the emulated driver breaks
+ * of them with copies in the other one's memory, both come back. A context that breaks just before
+ * the daemon stops is closed, too. Method: the emulated driver breaks
  * contexts, and reports memory that goes while a copy uses it.
  */
 #include "tests/lib/lib_gpu_pin.h"
@@ -203,6 +204,19 @@ static void two_gpus_that_are_lost_do_not_wait_for_each_other(void **state)
 	close_all();
 }
 
+/* By the release of a region; the stop comes while a piece of memory is being registered. */
+static void a_context_that_breaks_last_of_all_is_closed_at_the_stop(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	struct gpu_engine ge;
+
+	(void)state;
+	open_all("sticky=cuIpcCloseMemHandle slow=cuMemHostRegister:300");
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_close(&ge);
+	close_all();
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest engines[] = { cmocka_unit_test(told) };
@@ -211,6 +225,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_context_is_lost_while_memory_is_registered),
 		cmocka_unit_test(another_gpus_copies_end_before_its_memory_goes),
 		cmocka_unit_test(two_gpus_that_are_lost_do_not_wait_for_each_other),
+		cmocka_unit_test(a_context_that_breaks_last_of_all_is_closed_at_the_stop),
 	};
 
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
