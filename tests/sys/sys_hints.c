@@ -59,6 +59,16 @@ static void answered(const struct kvtier_result *result, uint32_t accepted, uint
 			fail_msg("answer %d: %u, not %u", i, result->answers[i], want[i]);
 }
 
+static struct kvtier_result said(struct engine *e, const struct kvtier_hint *hint,
+				 uint32_t accepted, uint32_t clipped, uint32_t deferred,
+				 uint32_t rejected, uint32_t missing)
+{
+	const struct kvtier_result result = say(e, hint);
+
+	answered(&result, accepted, clipped, deferred, rejected, missing);
+	return result;
+}
+
 /* --- a world --- */
 
 struct world {
@@ -156,13 +166,11 @@ static void what_is_pinned_stays_and_loads(void **state)
 	struct world *w = *state;
 	struct kvtier_key pinned[LENGTH], other[LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	store(&w->s.e, 1, pinned, NULL);
 	store(&w->s.e, 2, other, NULL);
 	hint = hint_on_keys(KVTIER_HINT_PIN, pinned, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	fresh(w, 12);
 	assert_int_equal(there(w, other), 0);
 	assert_int_equal(chain_load(&w->s.e, pinned, LENGTH, LENGTH), LENGTH);
@@ -180,8 +188,7 @@ static void what_is_over_the_share_is_clipped(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		store(&w->s.e, i, keys[i], NULL);
 	hint = hint_on_keys(KVTIER_HINT_PIN, keys[0], 2 * LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, SHARE_BLOCKS, 2 * LENGTH - SHARE_BLOCKS, 0, 0, 0);
+	result = said(&w->s.e, &hint, SHARE_BLOCKS, 2 * LENGTH - SHARE_BLOCKS, 0, 0, 0);
 	assert_int_equal(result.ok, 2 * LENGTH);
 	fresh(w, 12); /* all others find room, too */
 	assert_int_equal(there(w, keys[0]), LENGTH);
@@ -190,8 +197,7 @@ static void what_is_over_the_share_is_clipped(void **state)
 	daemon_stat_becomes(&w->s.d, "hints.kept_bytes", SHARE_BLOCKS * 12288, PATIENT_MS);
 	/* released, they make room for others in the share */
 	hint.action = KVTIER_HINT_RELEASE;
-	result = say(&w->s.e, &hint);
-	answered(&result, SHARE_BLOCKS, 0, 0, 0, 2 * LENGTH - SHARE_BLOCKS);
+	(void)said(&w->s.e, &hint, SHARE_BLOCKS, 0, 0, 0, 2 * LENGTH - SHARE_BLOCKS);
 	daemon_stat_becomes(&w->s.d, "hints.kept_bytes", 0, PATIENT_MS);
 	fresh(w, 6);
 	assert_int_equal(there(w, keys[0]), 0);
@@ -203,16 +209,13 @@ static void a_low_priority_has_less_of_the_share(void **state)
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	store(&w->s.e, 1, keys, NULL);
 	hint = hint_on_keys(KVTIER_HINT_RETAIN, keys, LENGTH);
 	hint.priority = 1;
-	result = say(&w->s.e, &hint);
-	answered(&result, SHARE_BLOCKS / 2, LENGTH - SHARE_BLOCKS / 2, 0, 0, 0);
+	(void)said(&w->s.e, &hint, SHARE_BLOCKS / 2, LENGTH - SHARE_BLOCKS / 2, 0, 0, 0);
 	hint.priority = 100;
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 }
 
 static void what_is_retained_goes_after_others_until_it_is_released(void **state)
@@ -220,19 +223,16 @@ static void what_is_retained_goes_after_others_until_it_is_released(void **state
 	struct world *w = *state;
 	struct kvtier_key kept[LENGTH], other[LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	store(&w->s.e, 1, kept, NULL);
 	hint = hint_on_keys(KVTIER_HINT_RETAIN, kept, LENGTH);
 	hint.priority = 100;
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	fresh(w, 12);
 	assert_int_equal(there(w, kept), LENGTH);
 	store(&w->s.e, 2, other, NULL);
 	hint = hint_on_keys(KVTIER_HINT_RELEASE, kept, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	fresh(w, 2);
 	assert_true(there(w, kept) < LENGTH);
 	assert_int_equal(there(w, other), LENGTH);
@@ -260,14 +260,12 @@ static void what_has_reached_its_ttl_goes_first(void **state)
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH], older[LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	store(&w->s.e, 1, older, NULL);
 	store(&w->s.e, 2, keys, NULL);
 	hint = hint_on_keys(KVTIER_HINT_PIN, keys, LENGTH);
 	hint.ttl_s = 1;
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	daemon_stat_becomes(&w->s.d, "hints.expired_blocks_total", LENGTH, PATIENT_MS);
 	daemon_stat_becomes(&w->s.d, "hints.noted_blocks", 0, PATIENT_MS);
 	fresh(w, 4);
@@ -306,14 +304,12 @@ static void what_is_demoted_leaves_memory_first_and_stays_on_nvme(void **state)
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH], older[LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	store(&w->s.e, 1, older, NULL);
 	store(&w->s.e, 2, keys, NULL);
 	flush(w);
 	hint = hint_on_keys(KVTIER_HINT_DEMOTE, keys, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	fresh_and_flushed(w, 4);
 	assert_true(in_host(w, keys) < LENGTH);
 	assert_int_equal(in_host(w, older), LENGTH);
@@ -333,8 +329,7 @@ static void without_nvme_there_is_nothing_to_demote_to(void **state)
 
 	store(&w->s.e, 1, keys, NULL);
 	hint = hint_on_keys(KVTIER_HINT_DEMOTE, keys, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, 0, 0, 0, LENGTH, 0);
+	result = said(&w->s.e, &hint, 0, 0, 0, LENGTH, 0);
 	assert_int_equal(result.status, -EPERM);
 	assert_int_equal(daemon_stat(&w->s.d, "hints.demote.rejected_total"), LENGTH);
 }
@@ -363,19 +358,16 @@ static void keys_and_sessions_are_brought_back_into_memory(void **state)
 	evict_all(w);
 	assert_int_equal(in_host(w, keys) + in_host(w, mine), 0);
 	hint = hint_on_keys(KVTIER_HINT_PREFETCH, keys, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	assert_int_equal(in_host(w, keys), LENGTH);
 	assert_int_equal(in_host(w, mine), 0);
 	hint = hint_on(KVTIER_HINT_PREFETCH, KVTIER_HINT_SESSION, SESSION);
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	result = said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	assert_int_equal(result.n, 1);
 	assert_int_equal(result.status, 0);
 	assert_int_equal(in_host(w, mine), LENGTH);
 	hint = hint_on_keys(KVTIER_HINT_PREFETCH, absent, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, 0, 0, 0, 0, LENGTH);
+	(void)said(&w->s.e, &hint, 0, 0, 0, 0, LENGTH);
 	assert_int_equal(daemon_stat(&w->s.d, "hints.prefetch.accepted_total"), 2 * LENGTH);
 }
 
@@ -384,14 +376,12 @@ static void a_pin_of_what_is_away_begins_when_it_comes(void **state)
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	store(&w->s.e, 1, keys, NULL);
 	flush(w);
 	evict_all(w);
 	hint = hint_on_keys(KVTIER_HINT_PIN, keys, LENGTH);
-	result = say(&w->s.e, &hint);
-	answered(&result, 0, 0, LENGTH, 0, 0);
+	(void)said(&w->s.e, &hint, 0, 0, LENGTH, 0, 0);
 	assert_int_equal(chain_load(&w->s.e, keys, LENGTH, LENGTH), LENGTH);
 	fresh(w, 12);
 	assert_int_equal(in_host(w, keys), LENGTH);
@@ -414,16 +404,13 @@ static void a_session_that_ended_goes_first_and_is_forgotten(void **state)
 	store(&w->s.e, 2, keys, &in_session);
 	daemon_stat_becomes(&w->s.d, "hints.sessions", 1, PATIENT_MS);
 	hint = hint_on(KVTIER_HINT_PIN, KVTIER_HINT_SESSION, SESSION);
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 	fresh(w, 12);
 	assert_int_equal(there(w, keys), LENGTH);
 	store(&w->s.e, 1, older, NULL);
 	hint.action = KVTIER_HINT_ENDED;
-	result = say(&w->s.e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
-	result = say(&w->s.e, &hint);
-	answered(&result, 0, 0, 0, 0, 1);
+	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
+	result = said(&w->s.e, &hint, 0, 0, 0, 0, 1);
 	assert_int_equal(result.status, -ENOENT);
 	daemon_stat_becomes(&w->s.d, "hints.sessions", 0, PATIENT_MS);
 	daemon_stat_becomes(&w->s.d, "hints.noted_blocks", 0, PATIENT_MS);
@@ -439,7 +426,6 @@ static void a_turn_and_those_after_it_can_be_meant(void **state)
 	struct kvtier_op_options options = { .size = sizeof(options), .session = SESSION };
 	struct kvtier_key keys[3][LENGTH];
 	struct kvtier_hint hint;
-	struct kvtier_result result;
 
 	for (uint32_t i = 0; i < 3; i++) {
 		options.turn = i + 1;
@@ -448,8 +434,7 @@ static void a_turn_and_those_after_it_can_be_meant(void **state)
 	options.turn = 9; /* a load in a later turn does not change when it joined */
 	hint = hint_on(KVTIER_HINT_SUPERSEDED, KVTIER_HINT_SESSION, SESSION);
 	hint.turn = 2;
-	result = say(&w->s.e, &hint);
-	answered(&result, 2 * LENGTH, 0, 0, 0, 0);
+	(void)said(&w->s.e, &hint, 2 * LENGTH, 0, 0, 0, 0);
 	fresh(w, 4);
 	assert_int_equal(there(w, keys[0]), LENGTH);
 	assert_true(there(w, keys[1]) < LENGTH);
@@ -500,15 +485,12 @@ static void a_revision_that_is_superseded_goes_first_and_comes_back_when_opened(
 	for (uint32_t i = 0; i < 2; i++)
 		store(&e, i, keys[i], NULL);
 	hint = hint_on_keys(KVTIER_HINT_PIN, keys[0], LENGTH);
-	result = say(&e, &hint);
-	answered(&result, LENGTH, 0, 0, 0, 0);
+	(void)said(&e, &hint, LENGTH, 0, 0, 0, 0);
 	hint = hint_on(KVTIER_HINT_PIN, KVTIER_HINT_REVISION, 0);
-	result = say(&e, &hint);
-	answered(&result, 0, 0, 0, 1, 0);
+	result = said(&e, &hint, 0, 0, 0, 1, 0);
 	assert_int_equal(result.status, -EPERM);
 	hint.action = KVTIER_HINT_SUPERSEDED;
-	result = say(&e, &hint);
-	answered(&result, 1, 0, 0, 0, 0);
+	(void)said(&e, &hint, 1, 0, 0, 0, 0);
 	daemon_stat_becomes(&w->s.d, "hints.lowered_spaces", 1, PATIENT_MS);
 	/* still there: reclaimed when room is needed, pinned or not, before older blocks */
 	assert_int_equal(engine_lookup(&e, keys[1], LENGTH), LENGTH);
