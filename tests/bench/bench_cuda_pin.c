@@ -42,17 +42,12 @@ struct bench {
 
 static int open_space(struct bench *b, bool on_gpu, struct kvtier_space **ret)
 {
-	const struct kvtier_geometry g = {
-		.size = sizeof(g),
-		.dtype = KVTIER_BF16,
+	const struct bench_shape shape = {
 		.model = "pin@1",
-		.convention = "bench",
 		.layers = LAYERS,
-		.kv_heads = HEADS,
-		.head_dim_k = DIM,
-		.head_dim_v = DIM,
-		.block_tokens = TOKENS,
-		.world = 1,
+		.tokens = TOKENS,
+		.heads = HEADS,
+		.dim = DIM,
 		.codec = KVTIER_CODEC_FP8,
 	};
 	const struct kvtier_region region = {
@@ -62,19 +57,8 @@ static int open_space(struct bench *b, bool on_gpu, struct kvtier_space **ret)
 		.base = on_gpu ? (void *)(uintptr_t)b->memory : NULL,
 		.length = (uint64_t)BLOCKS * PAGE,
 	};
-	struct kvtier_segment segments[2 * LAYERS];
 
-	for (uint32_t i = 0; i < 2 * LAYERS; i++)
-		segments[i] = (struct kvtier_segment){
-			.size = sizeof(*segments),
-			.layer = i / 2,
-			.kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = (uint64_t)i * PLANE,
-			.page_stride = PAGE,
-			.head_stride = DIM * 2,
-			.token_stride = HEADS * DIM * 2,
-		};
-	return kvtier_space_open(b->d.client, &g, &region, 1, segments, (size_t)2 * LAYERS, ret);
+	return bench_space(b->d.client, &shape, &region, ret);
 }
 
 static uint64_t pinned(const struct bench *b)

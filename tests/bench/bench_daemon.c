@@ -167,35 +167,52 @@ static int connect_soon(struct bench_daemon *d)
 	return r;
 }
 
-int bench_daemon_space(const struct bench_daemon *d, const struct kvtier_region *region,
-		       struct kvtier_space **ret)
+int bench_space(struct kvtier_client *client, const struct bench_shape *shape,
+		const struct kvtier_region *region, struct kvtier_space **ret)
 {
 	const struct kvtier_geometry g = {
 		.size = sizeof(g),
 		.dtype = KVTIER_BF16,
-		.model = "bench@1",
+		.model = shape->model,
 		.convention = "bench",
-		.layers = BENCH_LAYERS,
-		.kv_heads = BENCH_HEADS,
-		.head_dim_k = BENCH_DIM,
-		.head_dim_v = BENCH_DIM,
-		.block_tokens = BENCH_TOKENS,
+		.layers = shape->layers,
+		.kv_heads = shape->heads,
+		.head_dim_k = shape->dim,
+		.head_dim_v = shape->dim,
+		.block_tokens = shape->tokens,
 		.world = 1,
-		.codec = KVTIER_CODEC_FP8,
+		.codec = shape->codec,
 	};
+	const uint64_t row = (uint64_t)shape->heads * shape->dim * 2, plane = shape->tokens * row;
+	const uint32_t n = 2 * shape->layers;
 	struct kvtier_segment segments[2 * BENCH_LAYERS];
 
-	for (uint32_t i = 0; i < 2 * BENCH_LAYERS; i++)
+	for (uint32_t i = 0; i < n; i++)
 		segments[i] = (struct kvtier_segment){
 			.size = sizeof(*segments),
 			.layer = i / 2,
 			.kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = (uint64_t)i * BENCH_PLANE,
-			.page_stride = BENCH_PAGE,
-			.head_stride = BENCH_DIM * 2,
-			.token_stride = BENCH_HEADS * BENCH_DIM * 2,
+			.offset = i * plane,
+			.page_stride = n * plane,
+			.head_stride = shape->dim * 2,
+			.token_stride = row,
 		};
-	return kvtier_space_open(d->client, &g, region, 1, segments, (size_t)2 * BENCH_LAYERS, ret);
+	return kvtier_space_open(client, &g, region, 1, segments, n, ret);
+}
+
+int bench_daemon_space(const struct bench_daemon *d, const struct kvtier_region *region,
+		       struct kvtier_space **ret)
+{
+	const struct bench_shape shape = {
+		.model = "bench@1",
+		.layers = BENCH_LAYERS,
+		.tokens = BENCH_TOKENS,
+		.heads = BENCH_HEADS,
+		.dim = BENCH_DIM,
+		.codec = KVTIER_CODEC_FP8,
+	};
+
+	return bench_space(d->client, &shape, region, ret);
 }
 
 static int open_space(struct bench_daemon *d)

@@ -31,6 +31,13 @@ enum {
 	BENCH_PATIENCE_MS = 60000,
 };
 
+/* Blocks of BF16: token-major planes of each layer's K and V, one after the other in a page. */
+struct bench_shape {
+	const char *model;
+	uint32_t layers, tokens, heads, dim; /* layers: at most BENCH_LAYERS */
+	uint32_t codec;                      /* enum kvtier_codec */
+};
+
 struct bench_daemon {
 	pid_t pid;
 	/* run: its directory, "" before bench_daemon_open() */
@@ -48,6 +55,8 @@ struct bench_daemon {
 int bench_daemon_open(struct bench_daemon *d, uint32_t blocks, const char *state_dir,
 		      const char *sections);
 void bench_daemon_close(struct bench_daemon *d);
+int bench_space(struct kvtier_client *client, const struct bench_shape *shape,
+		const struct kvtier_region *region, struct kvtier_space **ret);
 /* Another space of the same blocks, its pages in this region: d->blocks x BENCH_PAGE. */
 int bench_daemon_space(const struct bench_daemon *d, const struct kvtier_region *region,
 		       struct kvtier_space **ret);
