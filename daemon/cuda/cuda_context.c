@@ -185,6 +185,7 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 		cuda_tier_close(gpu, true);
 	} else {
 		give_back(gpu);
+		lost = gpu->state == CUDA_FAILING; /* it broke meanwhile */
 	}
 	if (gpu->in_context.context) {
 		(void)api->cuCtxSetCurrent(NULL);

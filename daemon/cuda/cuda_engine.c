@@ -99,8 +99,7 @@ static int make(struct cuda_gpu *gpu, struct cuda_region *r, uint64_t bytes)
 				  handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	(void)CUDA_CALL(gpu, cuMemRelease, NULL, 0, handle); /* the mapping keeps it */
 	if (error) {
-		if (gpu->state == CUDA_UP)
-			cuda_region_unmap(gpu, r);
+		cuda_region_unmap(gpu, r);
 		return cuda_other_way(gpu, error);
 	}
 	r->base = r->mapping;

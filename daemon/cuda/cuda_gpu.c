@@ -179,6 +179,7 @@ int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *fou
 	gpu->conf = *conf;
 	gpu->out.fd = gpu->tier_fd = gpu->parked_fd = -1;
 	list_open(&gpu->handles);
+	list_open(&gpu->orphans);
 	(void)pthread_mutex_init(&gpu->lock, NULL);
 	(void)pthread_condattr_init(&monotonic);
 	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -20,7 +20,7 @@
  *   G2 a driver call that takes long holds up this thread and those who wait for it: helpers, with
  *      a deadline. Who gave a request up leaves it to the thread (cuda_request).
  *   G3 a new context is a new generation. What was imported into an older one is void: nothing is
- *      closed or touched of it any more.
+ *      closed or touched of it any more, but that memory with an address of its own is unmapped.
  *   G4 a job's completion is sent when nothing of it is queued on the GPU: after its event, or when
  *      its context is gone.
  */
@@ -156,6 +156,7 @@ struct cuda_gpu {
 	bool awaited;        /* the context was made for parked memory: nobody has used it yet */
 	uint64_t context_bytes; /* what the driver took for the context; 0: not known */
 	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
+	struct list orphans;    /* cuda_region.c: mappings that wait for the context's end */
 	struct cuda_path *path;
 	struct cuda_pin *pin; /* its functions' own threads'; NULL: nothing is registered */
 };

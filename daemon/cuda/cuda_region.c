@@ -150,12 +150,41 @@ static int import_handle(struct cuda_gpu *gpu, struct cuda_region *r)
 	return 0;
 }
 
+/* A mapping whose region has left, and which the GPU may still use. */
+struct orphan {
+	struct list link;
+	CUdeviceptr at;
+	uint64_t bytes, mapped_bytes;
+};
+
+/* Needs no context, and tells nothing of one: what the driver says is of no use. */
+static void unmap(struct cuda_gpu *gpu, CUdeviceptr at, uint64_t bytes, uint64_t mapped_bytes)
+{
+	if (mapped_bytes)
+		(void)gpu->api->cuMemUnmap(at, mapped_bytes);
+	if (at)
+		(void)gpu->api->cuMemAddressFree(at, bytes);
+}
+
+/* Until the context is gone. Without memory for that, for good. */
+static void unmap_later(struct cuda_gpu *gpu, const struct cuda_region *r)
+{
+	struct orphan *orphan = calloc(1, sizeof(*orphan));
+
+	if (!orphan)
+		return;
+	orphan->at = r->mapping;
+	orphan->bytes = r->mapping_bytes;
+	orphan->mapped_bytes = r->mapped_bytes;
+	list_add(&gpu->orphans, &orphan->link);
+}
+
 void cuda_region_unmap(struct cuda_gpu *gpu, struct cuda_region *r)
 {
-	if (r->mapped_bytes)
-		(void)CUDA_CALL(gpu, cuMemUnmap, NULL, 0, r->mapping, r->mapped_bytes);
-	if (r->mapping)
-		(void)CUDA_CALL(gpu, cuMemAddressFree, NULL, 0, r->mapping, r->mapping_bytes);
+	if (r->mapping && gpu->state == CUDA_FAILING)
+		unmap_later(gpu, r);
+	else
+		unmap(gpu, r->mapping, r->mapping_bytes, r->mapped_bytes);
 	r->mapping = 0;
 	r->mapping_bytes = r->mapped_bytes = 0;
 }
@@ -273,6 +302,7 @@ void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *r)
 		(void)close(r->made_fd); /* the daemon's own: it blocks nobody */
 	if (r->status || !there) {
 		r->made_bytes = 0;
+		cuda_region_unmap(gpu, r); /* no context takes a mapping along */
 		return;
 	}
 	r->generation = 0;
@@ -283,7 +313,7 @@ void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *r)
 	gpu->users--;
 	if (r->handle)
 		drop_handle(gpu, r->handle);
-	else if (gpu->state == CUDA_UP)
+	else
 		cuda_region_unmap(gpu, r);
 }
 
@@ -302,6 +332,13 @@ void cuda_regions_lost(struct cuda_gpu *gpu)
 
 		list_remove(&h->link);
 		free(h);
+	}
+	while (!list_empty(&gpu->orphans)) {
+		struct orphan *o = container_of(gpu->orphans.next, struct orphan, link);
+
+		list_remove(&o->link);
+		unmap(gpu, o->at, o->bytes, o->mapped_bytes);
+		free(o);
 	}
 }
 

@@ -14,6 +14,8 @@
  *   H3 the descriptor of a VMM allocation is the asker's; the thread closes none, as to close one
  *      from outside can block. The handle that it stands for is released as soon as it is mapped.
  *   H4 an import that nobody waits for any more is undone by the thread.
+ *   H5 a mapping is not the context's: it goes with its region, or, while the GPU is FAILING and may
+ *      still use it, once the context is gone.
  */
 #ifndef KVTIER_CUDA_REGION_H
 #define KVTIER_CUDA_REGION_H
@@ -50,7 +52,8 @@ int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 		       struct cuda_region **ret, char *text, size_t n);
 void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
 
-/* On the GPU's thread: the context is gone with all that was open in it, events included. */
+/* On the GPU's thread: the context is gone with all that was open in it, events included. Mappings
+ * of regions that left meanwhile go, too. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
 
 /* For cuda_parts.c and cuda_engine.c. On the GPU's thread. */

@@ -145,7 +145,8 @@ static bool close_unused(struct cuda_gpu *gpu)
 	if (gpu->idle_ns == 0)
 		gpu->idle_ns = cuda_now();
 	if (cuda_now() - gpu->idle_ns < (gpu->awaited ? AWAITED_NS : UNUSED_NS) ||
-	    __atomic_load_n(&gpu->leaving, __ATOMIC_RELAXED) || !cuda_pin_off(gpu->pin, false))
+	    __atomic_load_n(&gpu->leaving, __ATOMIC_RELAXED) || !cuda_pin_off(gpu->pin, false) ||
+	    cuda_pin_broken(gpu->pin))
 		return false;
 	gpu->idle_ns = 0;
 	cuda_context_close(gpu, false);
@@ -164,10 +165,15 @@ static void look_at_pin(struct cuda_gpu *gpu)
 
 static void end(struct cuda_gpu *gpu)
 {
-	while (!cuda_pin_off(gpu->pin, gpu->state != CUDA_UP))
+	(void)take_mail(gpu); /* what came before the word to stop, and after the last look */
+	while (!cuda_pin_off(gpu->pin, gpu->state != CUDA_UP)) {
 		sleep_until_news(gpu, PIN_LOOK_NS);
+		look_at_pin(gpu);
+	}
+	look_at_pin(gpu);
 	if (gpu->state == CUDA_UP || gpu->state == CUDA_FAILING) /* it may break last of all */
 		cuda_context_close(gpu, gpu->state == CUDA_FAILING);
+	cuda_regions_lost(gpu);
 }
 
 static void *run(void *arg)

@@ -171,7 +171,8 @@ void cuda_tier_close(struct cuda_gpu *gpu, bool lost)
 		return;
 	if (tier.generation && !stays)
 		(void)zero(gpu, tier.base, tier.bytes, NULL, 0);
-	free_memory(gpu);
+	if (gpu->state != CUDA_FAILING) /* else it goes as that of a lost context */
+		free_memory(gpu);
 }
 
 void cuda_tier_tell(struct cuda_gpu *gpu)

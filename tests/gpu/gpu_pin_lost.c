@@ -11,6 +11,7 @@
  */
 #include "tests/lib/lib_gpu_pin.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,18 +132,34 @@ static void what_a_context_had_the_next_one_registers(void **state)
 	close_all();
 }
 
+/* The context is lost when the call that is held has returned: the ops wait for that. */
+static void *let_go_when_broken(void *unused)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+
+	(void)unused;
+	while (gpu_reported("kvtierd", "note", "is broken from now on") == 0 && now_ns() < until)
+		nap_ms(1);
+	gpu_let_go();
+	return NULL;
+}
+
 /* In the middle of it: some pieces are registered, one is on its way. */
 static void a_context_is_lost_while_memory_is_registered(void **state)
 {
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 	struct gpu_engine ge;
+	pthread_t thread;
 
 	(void)state;
-	open_all("late=3 sticky=cuLaunchKernel:8 slow=cuMemHostRegister:50");
+	open_all("late=3 sticky=cuLaunchKernel:8 held=cuMemHostRegister:4");
 	pin_open(&ge, &gpu, d.socket, &g);
 	pin_store(&ge, 1);
+	gpu_report_has("is held", 1);
+	pin_becomes(&d, 3);
+	assert_int_equal(pthread_create(&thread, NULL, let_go_when_broken, NULL), 0);
 	store_until_lost(&ge, 1);
-	assert_true(daemon_stat(&d, "tiers.host.pinned_bytes") < PIN_BYTES);
+	assert_int_equal(pthread_join(thread, NULL), 0);
 	pin_close(&ge);
 	pin_open(&ge, &gpu, d.socket, &g);
 	pin_becomes(&d, PIN_MIB);
@@ -204,17 +221,25 @@ static void two_gpus_that_are_lost_do_not_wait_for_each_other(void **state)
 	close_all();
 }
 
-/* By the release of a region; the stop comes while a piece of memory is being registered. */
+/* By the release of a region, where the stop comes while a piece of memory is being registered; and
+ * by the stop itself, where memory is unregistered. */
 static void a_context_that_breaks_last_of_all_is_closed_at_the_stop(void **state)
 {
+	static const char *const settings[] = {
+		"sticky=cuIpcCloseMemHandle slow=cuMemHostRegister:300",
+		"sticky=cuMemHostUnregister:2",
+	};
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 	struct gpu_engine ge;
 
 	(void)state;
-	open_all("sticky=cuIpcCloseMemHandle slow=cuMemHostRegister:300");
-	pin_open(&ge, &gpu, d.socket, &g);
-	pin_close(&ge);
-	close_all();
+	for (int i = 0; i < 2; i++) {
+		open_all(settings[i]);
+		pin_open(&ge, &gpu, d.socket, &g);
+		daemon_stat_reaches(&d, "tiers.host.pinned_bytes", i == 0 ? 0 : PIN_BYTES);
+		pin_close(&ge);
+		close_all();
+	}
 }
 
 int main(int argc, char **argv)
