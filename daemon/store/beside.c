@@ -152,6 +152,10 @@ static void on_memory(void *arg, struct device *device, const struct device_memo
 	parked_forget(b->parked, t, unit);
 	gpu_lose(t, unit);
 	parked_memory(b->parked, unit, memory);
+	/* Now, not in some turn: the client whose region brought the memory may have an op here
+	 * before poll() has its turn, and what that op stores is to be kept. */
+	if (!gpu_leaving(t, unit))
+		(void)settle(b, unit);
 }
 
 /* --- room --- */
