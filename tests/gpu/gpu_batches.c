@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* 31 pages of 128 KiB in a lane of 4 MiB: three lanes. */
-enum { N = 93, CHAIN = 1, LANES = 3, DEADLINE_MS = 30000 };
+enum { N = 93, CHAIN = 1, LANES = 3, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\ndepth = 128\n"

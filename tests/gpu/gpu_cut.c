@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { N = 8, TRIES = 12, CHAIN = 1, DEADLINE_MS = 30000, NEW_CHAIN = 100 };
+enum { N = 8, TRIES = 12, CHAIN = 1, DEADLINE_MS = PATIENT_MS, NEW_CHAIN = 100 };
 
 static const char config[] = "[host]\nbytes = 128M\nslab_bytes = 16M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\ndepth = 16\n"

@@ -148,12 +148,14 @@ static void an_import_that_hangs_has_a_deadline(void **state)
 	struct gpu_raw e;
 
 	(void)state;
-	start("slow=cuIpcOpenMemHandle:13000:1");
+	gpu_hold();
+	start("held=cuIpcOpenMemHandle:1");
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ETIMEDOUT);
 	assert_non_null(strstr(text, "did not answer within"));
 	status_says("has taken", true);
+	gpu_let_go();
 	daemon_stat_becomes(&d, "gpu.failed_devices", 0, PATIENT_MS); /* it came back */
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), 0);

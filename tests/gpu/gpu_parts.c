@@ -303,7 +303,7 @@ static void an_engine_is_killed_between_parts(void **state)
 	(void)close(socket);
 	nothing_is_left();
 	daemon_fds_fall_to(&d, fds, PATIENT_MS);
-	for (int ms = 0; gpu_used() > used && ms < 20000; ms++)
+	for (int ms = 0; gpu_used() > used && ms < PATIENT_MS; ms++)
 		nap_ms(1);
 	assert_true(gpu_used() <= used);
 }

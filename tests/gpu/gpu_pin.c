@@ -129,25 +129,15 @@ static void nothing_is_registered_where_it_shall_not_be(void **state)
 	gpu_report_clear();
 }
 
-static void a_stop_in_the_middle_leaves_nothing_registered(void **state)
+/* While this call is on the way, behind so many. */
+static void stop_at(const char *held, uint64_t mib)
 {
-	(void)state;
-	open_all("slow=cuMemHostRegister:50", "", KVTIER_CODEC_FP8, PIN_LAYERS);
-	pin_store(&ge, 1);
-	daemon_stat_reaches(&d, "tiers.host.pinned_bytes", 3 * MIB);
-	assert_true(daemon_stat(&d, "tiers.host.pinned_bytes") < PIN_BYTES);
-	close_all();
-}
-
-/* While the first call is on the way. */
-static void a_stop_waits_for_the_call_that_registers(void **state)
-{
-	(void)state;
 	if (gpu_is_real())
 		skip();
-	open_all("held=cuMemHostRegister:1", "", KVTIER_CODEC_FP8, PIN_LAYERS);
+	open_all(held, "", KVTIER_CODEC_FP8, PIN_LAYERS);
 	gpu_report_has("is held", 1);
 	pin_store(&ge, 1);
+	pin_becomes(&d, mib);
 	pin_close(&ge);
 	assert_int_equal(kill(d.pid, SIGTERM), 0);
 	nap_ms(200); /* it is in the middle of its stop, mostly */
@@ -156,6 +146,18 @@ static void a_stop_waits_for_the_call_that_registers(void **state)
 	daemon_remove(&d);
 	pin_clean();
 	gpu_close(&gpu);
+}
+
+static void a_stop_waits_for_the_call_that_registers(void **state)
+{
+	(void)state;
+	stop_at("held=cuMemHostRegister:1", 0);
+}
+
+static void a_stop_in_the_middle_leaves_nothing_registered(void **state)
+{
+	(void)state;
+	stop_at("held=cuMemHostRegister:4", 3);
 }
 
 /* Nobody uses the GPU: its context goes after 10 s, and comes back with the next engine. */

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { N = 4, DEADLINE_MS = 20000, MIB = 1 << 20 };
+enum { N = 4, DEADLINE_MS = PATIENT_MS, MIB = 1 << 20 };
 
 static const char common[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n";
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"

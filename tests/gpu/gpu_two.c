@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GPUS = 2, ENGINES = 4, BLOCKS = 5, DEADLINE_MS = 20000 };
+enum { GPUS = 2, ENGINES = 4, BLOCKS = 5, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
