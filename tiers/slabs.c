@@ -75,9 +75,16 @@ struct slabs {
 	struct class classes[TIER_MAX_CLASSES];
 };
 
+/* In the array of slots. */
+static uint32_t number_of(const struct slabs *s, uint32_t slab, uint32_t slot)
+{
+	return slot * s->conf.n_slabs + slab;
+}
+static_assert((uint64_t)TIER_MAX_SLABS * TIER_MAX_SLAB_SLOTS <= UINT32_MAX, "number_of()");
+
 static struct slot *slot_at(const struct slabs *s, uint32_t slab, uint32_t slot)
 {
-	return &s->slots[(uint64_t)slot * s->conf.n_slabs + slab];
+	return &s->slots[number_of(s, slab, slot)];
 }
 
 int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret)
@@ -93,6 +100,20 @@ int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret)
 				.slot = slot,
 				.generation = slot_at(s, slab, i)->generation };
 	return 0;
+}
+
+uint32_t slabs_number(const struct slabs *s, const struct extent *where)
+{
+	return number_of(s, where->slot >> 16, where->slot & 0xffff);
+}
+
+int slabs_numbered(const struct slabs *s, uint32_t number, struct extent *ret)
+{
+	const uint32_t slot = number / s->conf.n_slabs;
+
+	if (slot >= TIER_MAX_SLAB_SLOTS)
+		return -ESTALE;
+	return slabs_extent(s, (number % s->conf.n_slabs) << 16 | slot, ret);
 }
 
 uint32_t slabs_slab(const struct extent *where)

@@ -58,6 +58,11 @@ uint64_t slabs_offset(const struct slabs *s, const struct extent *where);
 
 /* The extent of a slot in use; -ESTALE: it is not. */
 int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret);
+/* Slots by number, for a side table of the caller's: where all are of one size, and none is free,
+ * there is no number between them that is no slot. So such a table is touched as slots are used.
+ * The slot is in use (-ESTALE: it is not). */
+uint32_t slabs_number(const struct slabs *s, const struct extent *where);
+int slabs_numbered(const struct slabs *s, uint32_t number, struct extent *ret);
 /* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
 int slabs_class_of(const struct slabs *s, uint32_t bytes);
 /* What a slot for `bytes` takes; 0: larger than a slab. */

@@ -212,6 +212,16 @@ uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where)
 	return slabs_extent_bytes(slabs_of(t, where->unit), where);
 }
 
+uint32_t tier_slot_number(const struct tier *t, const struct extent *where)
+{
+	return slabs_number(slabs_of(t, where->unit), where);
+}
+
+int tier_slot_numbered(const struct tier *t, uint32_t unit, uint32_t number, struct extent *ret)
+{
+	return slabs_numbered(slabs_of(t, unit), number, ret);
+}
+
 void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner)
 {
 	slabs_set_owner(slabs_of(t, where->unit), where, owner);

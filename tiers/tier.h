@@ -257,6 +257,9 @@ struct slabs *tier_slabs(const struct tier *t);
  * whose it is (block number). Addressable tiers. */
 int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret);
 uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where);
+/* Of slots in use of one unit, by a number for side tables (slabs_number()). */
+uint32_t tier_slot_number(const struct tier *t, const struct extent *where);
+int tier_slot_numbered(const struct tier *t, uint32_t unit, uint32_t number, struct extent *ret);
 void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner);
 
 /*

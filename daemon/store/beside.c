@@ -32,11 +32,7 @@
 
 enum {
 	STEPS = 256, /* copies evicted for one image, or in one turn of a unit that leaves */
-	/* of the table: images on average; a unit with smaller ones has room for fewer */
-	IMAGE_LEAST = 16 << 10,
-	COPIES_LEAST = 1 << 10,
-	COPIES_AUTO = 1 << 20,
-	COPIES_MOST = 1 << 24,
+	SLOT_LEAST = 4096,
 };
 
 struct beside {
@@ -69,6 +65,17 @@ uint32_t beside_units(const struct store *store)
 static struct copy_table *table(const struct store *store)
 {
 	return blocks_beside(store->blocks);
+}
+
+/* Where its copy on this unit lies; false: it has none there. */
+static bool find(const struct store *store, uint32_t block, uint32_t unit, struct extent *ret)
+{
+	uint32_t copy;
+
+	if (!copy_table_find(table(store), block, unit, &copy))
+		return false;
+	*ret = extents_beside(store, unit, copy);
+	return true;
 }
 
 /* The least recent copy without pins of all classes of a unit, or COPY_NONE. */
@@ -172,7 +179,7 @@ static bool clear_slot(void *arg, const struct extent *where)
 	const uint32_t block = slabs_owner(gpu_slabs(tier_of(c->store), c->unit), where);
 	struct extent there;
 
-	if (block != SLABS_NO_OWNER && copy_table_find(table(c->store), block, c->unit, &there) &&
+	if (block != SLABS_NO_OWNER && find(c->store, block, c->unit, &there) &&
 	    extent_equal(&there, where) && !copy_table_pinned(table(c->store), block, c->unit)) {
 		evict(c->store, block, c->unit);
 		c->steps--;
@@ -186,7 +193,7 @@ static void clear_slab(struct store *store, uint32_t unit, uint32_t block)
 	struct clearing c = { .store = store, .unit = unit, .steps = STEPS };
 	struct extent where;
 
-	(void)copy_table_find(table(store), block, unit, &where);
+	(void)find(store, block, unit, &where);
 	(void)slabs_walk(gpu_slabs(tier_of(store), unit), slabs_slab(&where), clear_slot, &c);
 }
 
@@ -296,8 +303,7 @@ bool beside_find(const struct store *store, uint32_t block, uint32_t unit, struc
 	struct extent where;
 
 	return is_unit(store, unit) && gpu_up(tier_of(store), unit) &&
-	       copy_table_find(table(store), block, unit, &where) &&
-	       gpu_slot_of(tier_of(store), &where, ret);
+	       find(store, block, unit, &where) && gpu_slot_of(tier_of(store), &where, ret);
 }
 
 void beside_pin(struct store *store, uint32_t block, uint32_t unit, uint64_t tick,
@@ -335,7 +341,7 @@ uint64_t beside_evict(struct store *store, uint64_t bytes, uint32_t steps, uint6
 		       (block = oldest(store, unit, &class, &tick)) != COPY_NONE) {
 			struct extent where;
 
-			(void)copy_table_find(table(store), block, unit, &where);
+			(void)find(store, block, unit, &where);
 			freed += extents_bytes(store, &where);
 			evict(store, block, unit);
 			*ret_blocks += 1;
@@ -349,13 +355,10 @@ uint64_t beside_evict(struct store *store, uint64_t bytes, uint32_t steps, uint6
 
 static int open_table(struct beside *b, const struct beside_conf *conf, char *text, size_t n)
 {
-	const bool known = conf->unit_bytes != UINT64_MAX;
-	const uint64_t copies = known ? conf->unit_bytes / IMAGE_LEAST : COPIES_AUTO;
+	const uint64_t slots = conf->unit_bytes / SLOT_LEAST;
 	struct copy_table_conf table = {
 		.units = b->units,
-		.copies = (uint32_t)(copies < COPIES_LEAST ? COPIES_LEAST :
-				     copies > COPIES_MOST  ? COPIES_MOST :
-							     copies),
+		.copies = slots < COPY_NUMBERS ? (uint32_t)slots + 1 : COPY_NUMBERS,
 		.classes = TIER_MAX_CLASSES,
 	};
 	int r = -EIO;

@@ -89,8 +89,9 @@ void copies_drop_nvme(struct store *store, uint32_t block)
 
 int copies_add_beside(struct store *store, uint32_t block, const struct extent *where)
 {
-	const int r = copy_table_add(blocks_beside(store->blocks), block, where,
-				     blocks_tick(store->blocks, block));
+	const uint32_t copy = tier_slot_number(store->tiers[TIER_GPU], where);
+	const int r = copy_table_add(blocks_beside(store->blocks), block, where->unit, copy,
+				     where->class, blocks_tick(store->blocks, block));
 
 	if (r == 0) {
 		extents_set_owner(store, where, block);
@@ -101,9 +102,9 @@ int copies_add_beside(struct store *store, uint32_t block, const struct extent *
 
 void copies_drop_beside(struct store *store, uint32_t block, uint32_t unit)
 {
-	struct extent where;
+	const uint32_t copy = copy_table_remove(blocks_beside(store->blocks), block, unit);
+	const struct extent where = extents_beside(store, unit, copy);
 
-	copy_table_remove(blocks_beside(store->blocks), block, unit, &where);
 	blocks_look_beside(store->blocks, block);
 	extents_free(store, &where);
 }
@@ -117,11 +118,14 @@ void copies_condemn_beside(struct store *store, uint32_t block, uint32_t unit)
 
 void copies_free_condemned(struct store *store)
 {
-	struct extent where;
+	uint32_t unit, copy;
 
 	herd_free_condemned(store->blocks, store_host(store));
-	while (copy_table_loose(blocks_beside(store->blocks), &where))
+	while (copy_table_loose(blocks_beside(store->blocks), &unit, &copy)) {
+		const struct extent where = extents_beside(store, unit, copy);
+
 		extents_free(store, &where);
+	}
 }
 
 /* The least recent leaf of all slab classes, or BLOCK_NONE. */

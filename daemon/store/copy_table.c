@@ -2,10 +2,10 @@
 /*
  * copy_table.c - see copy_table.h. Core thread only.
  *
- * A unit has an array of copies, those that are free on a list, and a hash from a block's number to
- * its copy: open addressing with linear probing, at most two thirds full, so a search that finds
- * looks at 2 places on average, and one in vain at 5. A removal moves later ones of the run up, so
- * there are no marks of what was.
+ * A unit has an array of copies, by number, and a hash from a block's number to its copy. The hash
+ * is lists that go through the copies, two copies long on average, and grows by linear hashing: a
+ * list is divided for every second copy that comes. So no copy pays for a rehash, and the array of
+ * heads is touched as far as there were copies. It does not shrink.
  *
  * The order of a class is a list, at whose end a copy is put when it comes or is touched. Ticks are
  * not compared for it: an op that began long ago may touch a copy late, and to look for the place
@@ -22,23 +22,26 @@
 enum copy_state { COPY_FREE = 0, COPY_KEPT, COPY_LOOSE };
 
 /* Numbers of copies have 26 bits; the last one ends a list. */
-enum { COPY_END = (1 << 26) - 1 };
+enum { COPY_END = COPY_NUMBERS };
+static_assert(COPY_NUMBERS == (1 << 26) - 1, "the fields of struct copy");
+
+enum { CHAIN = 2 /* copies a list of the hash, on average */ };
 
 #define TICK_MASK ((1ull << 48) - 1)
 
 /* Packed, because every byte counts. */
 struct __attribute__((packed)) copy {
 	uint32_t block; /* KEPT */
-	uint32_t slot, generation;
-	/* KEPT: in the order of its class; FREE, and LOOSE without pins: next on that list */
+	/* KEPT: in the order of its class; LOOSE without pins: next on that list */
 	uint64_t next : 26;
 	uint64_t prev : 26;
+	uint64_t chain : 26; /* KEPT: next on its list of the hash */
 	uint64_t class : 6;
 	uint64_t state : 2; /* enum copy_state */
+	uint64_t pins : 18; /* more than there are parts */
 	uint64_t tick : 48;
-	uint64_t pins : 20; /* more than there are parts */
 };
-static_assert(sizeof(struct copy) == 28, "copy_table.h says what a copy takes");
+static_assert(sizeof(struct copy) == 23, "copy_table.h says what a copy takes");
 static_assert(TIER_MAX_CLASSES <= 1 << 6, "copy.class");
 
 struct order {
@@ -47,74 +50,81 @@ struct order {
 
 struct unit {
 	struct copy *copies;
-	uint32_t *places; /* the hash: number of a copy + 1; 0: empty */
-	uint32_t used;    /* copies from here on were never in use */
-	uint32_t count;   /* KEPT */
-	uint32_t free, loose;
+	uint32_t *heads;      /* the hash */
+	uint32_t lists, mask; /* lists in use; the bits that number them */
+	uint32_t used;        /* copies from here on were never in use */
+	uint32_t count;       /* KEPT */
+	uint32_t loose;
 	struct order order[TIER_MAX_CLASSES];
 };
 
 struct copy_table {
 	struct copy_table_conf conf;
-	uint32_t places; /* of each hash */
-	uint32_t loose;  /* copies that can be freed */
+	uint32_t heads; /* of each hash, at most */
+	uint32_t loose; /* copies that can be freed */
 	struct unit unit[];
 };
 
 /* --- the hash --- */
 
-static uint32_t place_of(const struct copy_table *t, uint32_t block)
+/* The head of the list that the block's copy would be on. */
+static uint32_t *head_of(const struct copy_table *t, const struct unit *u, uint32_t block)
 {
 	const uint64_t hash = ((block + 1) * (t->conf.seed | 1) * 0x9e3779b97f4a7c15u) >> 32;
+	const uint32_t list = (uint32_t)hash & u->mask;
 
-	return (uint32_t)(hash * t->places >> 32);
-}
-
-static uint32_t after(const struct copy_table *t, uint32_t place)
-{
-	return place + 1 < t->places ? place + 1 : 0;
-}
-
-/* How far it is from one place on to another one. */
-static uint32_t way(const struct copy_table *t, uint32_t from, uint32_t to)
-{
-	return to >= from ? to - from : to + t->places - from;
-}
-
-/* The place of the block's copy, or the empty one where it would be. */
-static uint32_t search(const struct copy_table *t, const struct unit *u, uint32_t block)
-{
-	uint32_t place = place_of(t, block);
-
-	while (u->places[place] && u->copies[u->places[place] - 1].block != block)
-		place = after(t, place);
-	return place;
+	/* those that were not divided yet have a bit less */
+	return &u->heads[list < u->lists ? list : list & u->mask >> 1];
 }
 
 /* COPY_NONE: it has none there. */
 static uint32_t copy_of(const struct copy_table *t, const struct unit *u, uint32_t block)
 {
-	const uint32_t found = u->places[search(t, u, block)];
+	uint32_t at = *head_of(t, u, block);
 
-	return found ? found - 1 : COPY_NONE;
+	while (at != COPY_END && u->copies[at].block != block)
+		at = u->copies[at].chain;
+	return at != COPY_END ? at : COPY_NONE;
 }
 
-/* Later ones of the run that could stand in the hole move up. */
-static void unhash(const struct copy_table *t, struct unit *u, uint32_t block)
+static void chain_add(const struct copy_table *t, struct unit *u, uint32_t at)
 {
-	uint32_t hole = search(t, u, block), at = hole;
+	uint32_t *head = head_of(t, u, u->copies[at].block);
 
-	assert(u->places[hole]);
-	while (u->places[at = after(t, at)]) {
-		const uint32_t home = place_of(t, u->copies[u->places[at] - 1].block);
+	u->copies[at].chain = *head & COPY_END;
+	*head = at;
+}
 
-		/* how far it is from home, against how far the hole is */
-		if (way(t, home, at) < way(t, hole, at))
-			continue;
-		u->places[hole] = u->places[at];
-		hole = at;
+static void chain_remove(const struct copy_table *t, struct unit *u, uint32_t at)
+{
+	uint32_t *head = head_of(t, u, u->copies[at].block), before = *head;
+
+	if (before == at) {
+		*head = u->copies[at].chain;
+		return;
 	}
-	u->places[hole] = 0;
+	while (u->copies[before].chain != at)
+		before = u->copies[before].chain;
+	u->copies[before].chain = u->copies[at].chain;
+}
+
+/* Divides the next list in turn with a new one behind the last. */
+static void divide(const struct copy_table *t, struct unit *u)
+{
+	const uint32_t new = u->lists++;
+	uint32_t *old, at;
+
+	if (new > u->mask)
+		u->mask = u->mask << 1 | 1;
+	old = &u->heads[new & u->mask >> 1];
+	at = *old;
+	*old = u->heads[new] = COPY_END;
+	while (at != COPY_END) {
+		const uint32_t next = u->copies[at].chain;
+
+		chain_add(t, u, at);
+		at = next;
+	}
 }
 
 /* --- orders --- */
@@ -156,45 +166,20 @@ static struct unit *unit_at(const struct copy_table *t, uint32_t unit)
 	return (struct unit *)(uintptr_t)&t->unit[unit];
 }
 
-static struct copy *kept(const struct copy_table *t, struct unit *u, uint32_t block)
+/* The number of a copy that is there. */
+static uint32_t kept(const struct copy_table *t, const struct unit *u, uint32_t block)
 {
 	const uint32_t at = copy_of(t, u, block);
 
 	assert(at != COPY_NONE);
-	return &u->copies[at];
-}
-
-static struct extent extent_of(uint32_t unit, const struct copy *c)
-{
-	return (struct extent){ .tier = TIER_GPU,
-				.unit = (uint8_t)unit,
-				.class = c->class,
-				.slot = c->slot,
-				.generation = c->generation };
-}
-
-static uint32_t take_free(const struct copy_table *t, struct unit *u)
-{
-	const uint32_t at = u->free;
-
-	if (at == COPY_END)
-		return u->used < t->conf.copies ? u->used++ : COPY_NONE;
-	u->free = u->copies[at].next;
 	return at;
-}
-
-static void give_free(struct unit *u, uint32_t at)
-{
-	u->copies[at].state = COPY_FREE;
-	u->copies[at].next = u->free & COPY_END;
-	u->free = at;
 }
 
 /* It is no block's any more. */
 static void detach(const struct copy_table *t, struct unit *u, uint32_t at)
 {
 	order_remove(u, at);
-	unhash(t, u, u->copies[at].block);
+	chain_remove(t, u, at);
 	u->count--;
 }
 
@@ -207,37 +192,37 @@ static void loosen(struct copy_table *t, struct unit *u, uint32_t at)
 	t->loose++;
 }
 
-int copy_table_add(struct copy_table *t, uint32_t block, const struct extent *where, uint64_t tick)
+int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t copy,
+		   uint32_t class, uint64_t tick)
 {
-	struct unit *u = unit_at(t, where->unit);
-	const uint32_t place = search(t, u, block);
-	uint32_t at;
+	struct unit *u = unit_at(t, unit);
 
-	assert(where->tier == TIER_GPU && where->class < t->conf.classes && block != COPY_NONE);
-	if (u->places[place])
-		return -EEXIST;
-	at = take_free(t, u);
-	if (at == COPY_NONE)
+	assert(class < t->conf.classes && block != COPY_NONE);
+	if (copy >= t->conf.copies)
 		return -ENOSPC;
-	u->copies[at] = (struct copy){ .block = block,
-				       .slot = where->slot,
-				       .generation = where->generation,
-				       .class = (uint64_t)where->class & (TIER_MAX_CLASSES - 1),
-				       .state = COPY_KEPT,
-				       .tick = tick & TICK_MASK };
-	u->places[place] = at + 1;
-	u->count++;
-	order_add(u, at);
+	if (copy_of(t, u, block) != COPY_NONE)
+		return -EEXIST;
+	assert(u->copies[copy].state == COPY_FREE);
+	u->copies[copy] = (struct copy){ .block = block,
+					 .class = (uint64_t) class & (TIER_MAX_CLASSES - 1),
+					 .state = COPY_KEPT,
+					 .tick = tick & TICK_MASK };
+	if (copy >= u->used)
+		u->used = copy + 1;
+	if (u->count++ >= CHAIN * u->lists && u->lists < t->heads)
+		divide(t, u);
+	chain_add(t, u, copy);
+	order_add(u, copy);
 	return 0;
 }
 
-bool copy_table_find(const struct copy_table *t, uint32_t block, uint32_t unit, struct extent *ret)
+bool copy_table_find(const struct copy_table *t, uint32_t block, uint32_t unit, uint32_t *ret)
 {
 	const struct unit *u = t ? unit_at(t, unit) : NULL;
 	const uint32_t at = u ? copy_of(t, u, block) : COPY_NONE;
 
 	if (at != COPY_NONE && ret)
-		*ret = extent_of(unit, &u->copies[at]);
+		*ret = at;
 	return at != COPY_NONE;
 }
 
@@ -250,16 +235,15 @@ uint64_t copy_table_units(const struct copy_table *t, uint32_t block)
 	return ret;
 }
 
-void copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit, struct extent *ret)
+uint32_t copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit)
 {
 	struct unit *u = unit_at(t, unit);
-	struct copy *c = kept(t, u, block);
-	const uint32_t at = (uint32_t)(c - u->copies);
+	const uint32_t at = kept(t, u, block);
 
-	assert(c->pins == 0);
-	*ret = extent_of(unit, c);
+	assert(u->copies[at].pins == 0);
 	detach(t, u, at);
-	give_free(u, at);
+	u->copies[at].state = COPY_FREE;
+	return at;
 }
 
 void copy_table_forget(struct copy_table *t, uint32_t block)
@@ -272,14 +256,14 @@ void copy_table_forget(struct copy_table *t, uint32_t block)
 void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit)
 {
 	struct unit *u = unit_at(t, unit);
-	const uint32_t at = (uint32_t)(kept(t, u, block) - u->copies);
+	const uint32_t at = kept(t, u, block);
 
 	detach(t, u, at);
 	u->copies[at].state = COPY_LOOSE;
 	loosen(t, u, at);
 }
 
-bool copy_table_loose(struct copy_table *t, struct extent *ret)
+bool copy_table_loose(struct copy_table *t, uint32_t *ret_unit, uint32_t *ret)
 {
 	for (uint32_t i = 0; t && t->loose && i < t->conf.units; i++) {
 		struct unit *u = unit_at(t, i);
@@ -287,10 +271,11 @@ bool copy_table_loose(struct copy_table *t, struct extent *ret)
 
 		if (at == COPY_END)
 			continue;
-		*ret = extent_of(i, &u->copies[at]);
 		u->loose = u->copies[at].next;
-		give_free(u, at);
+		u->copies[at].state = COPY_FREE;
 		t->loose--;
+		*ret_unit = i;
+		*ret = at;
 		return true;
 	}
 	return false;
@@ -299,11 +284,10 @@ bool copy_table_loose(struct copy_table *t, struct extent *ret)
 void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint64_t tick)
 {
 	struct unit *u = unit_at(t, unit);
-	struct copy *c = kept(t, u, block);
-	const uint32_t at = (uint32_t)(c - u->copies);
+	const uint32_t at = kept(t, u, block);
 
-	if (tick > c->tick)
-		c->tick = tick & TICK_MASK;
+	if (tick > u->copies[at].tick)
+		u->copies[at].tick = tick & TICK_MASK;
 	order_remove(u, at);
 	order_add(u, at);
 }
@@ -311,16 +295,18 @@ void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint6
 uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit)
 {
 	struct unit *u = unit_at(t, unit);
-	struct copy *c = kept(t, u, block);
+	const uint32_t at = kept(t, u, block);
 
-	c->pins++;
-	assert(c->pins > 0);
-	return (uint32_t)(c - u->copies);
+	u->copies[at].pins++;
+	assert(u->copies[at].pins > 0);
+	return at;
 }
 
 bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit)
 {
-	return kept(t, unit_at(t, unit), block)->pins > 0;
+	const struct unit *u = unit_at(t, unit);
+
+	return u->copies[kept(t, u, block)].pins > 0;
 }
 
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned)
@@ -361,7 +347,8 @@ uint64_t copy_table_memory(const struct copy_table *t)
 	if (!t)
 		return 0;
 	for (uint32_t i = 0; i < t->conf.units; i++)
-		bytes += t->unit[i].used * sizeof(struct copy) + t->places * sizeof(uint32_t);
+		bytes +=
+			t->unit[i].used * sizeof(struct copy) + t->unit[i].lists * sizeof(uint32_t);
 	return sizeof(*t) + t->conf.units * sizeof(struct unit) + bytes;
 }
 
@@ -369,12 +356,16 @@ uint64_t copy_table_memory(const struct copy_table *t)
 
 static bool unit_open(const struct copy_table *t, struct unit *u)
 {
-	u->free = u->loose = COPY_END;
+	u->loose = COPY_END;
 	for (uint32_t i = 0; i < TIER_MAX_CLASSES; i++)
 		u->order[i] = (struct order){ COPY_END, COPY_END };
 	u->copies = reserve(t->conf.copies * sizeof(struct copy));
-	u->places = reserve(t->places * sizeof(uint32_t));
-	return u->copies && u->places;
+	u->heads = reserve(t->heads * sizeof(uint32_t));
+	if (!u->copies || !u->heads)
+		return false;
+	u->heads[0] = COPY_END;
+	u->lists = 1;
+	return true;
 }
 
 int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret)
@@ -382,13 +373,13 @@ int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret)
 	struct copy_table *t;
 
 	if (conf->units == 0 || conf->units > COPY_UNITS_MAX || conf->copies == 0 ||
-	    conf->copies >= COPY_END || conf->classes > TIER_MAX_CLASSES)
+	    conf->copies > COPY_NUMBERS || conf->classes > TIER_MAX_CLASSES)
 		return -EINVAL;
 	t = calloc(1, sizeof(*t) + conf->units * sizeof(struct unit));
 	if (!t)
 		return -ENOMEM;
 	t->conf = *conf;
-	t->places = conf->copies + conf->copies / 2 + 1;
+	t->heads = conf->copies / CHAIN + 1;
 	for (uint32_t i = 0; i < conf->units; i++) {
 		if (!unit_open(t, &t->unit[i])) {
 			copy_table_close(t);
@@ -407,7 +398,7 @@ void copy_table_close(struct copy_table *t)
 		struct unit *u = &t->unit[i];
 
 		unreserve(u->copies, t->conf.copies * sizeof(struct copy));
-		unreserve(u->places, t->places * sizeof(uint32_t));
+		unreserve(u->heads, t->heads * sizeof(uint32_t));
 	}
 	free(t);
 }

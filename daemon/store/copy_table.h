@@ -5,7 +5,8 @@
  * I/O, clock, log, or allocation after open. Core thread only; used through block.h, which knows
  * of each block whether it has a copy here at all.
  *
- * Devices are units 0, 1... of a tier (extent.unit). A block has at most one copy a unit. Such a
+ * Devices are units 0, 1... of a tier (extent.unit). A block has at most one copy a unit. A copy
+ * has the number of its slot (tier_slot_number()), which says all else of where it lies. Such a
  * copy is a cache of what host memory or NVMe has, never the last one: when a block goes its
  * copies go with it, and when a copy goes nothing else changes.
  *
@@ -23,8 +24,9 @@
  *      the last to go. Only kept copies are in it. A pinned one is no victim.
  *   C3 a copy keeps its slot while it is pinned: a device may read it.
  *
- * Memory: at most 34 bytes a copy that the table has room for, reserved at open and touched as
- * used. Where no device keeps copies there is no table. NULL is fine only where that is said.
+ * Memory: 25 bytes a copy, where slots are of one size, beside the 8 of its slot (slabs.c);
+ * reserved at open and touched as used. Where no device keeps copies there is no table. NULL is
+ * fine only where that is said.
  */
 #ifndef KVTIER_COPY_TABLE_H
 #define KVTIER_COPY_TABLE_H
@@ -36,14 +38,15 @@
 
 enum {
 	COPY_UNITS_MAX = 64,
-	COPY_NONE = 0xffffffff, /* no block; no copy */
+	COPY_NUMBERS = (1 << 26) - 1, /* at most, a unit: 256 GiB of the smallest slots */
+	COPY_NONE = 0xffffffff,       /* no block; no copy */
 };
 
 struct copy_table;
 
 struct copy_table_conf {
 	uint32_t units;   /* 1..COPY_UNITS_MAX */
-	uint32_t copies;  /* that each unit has room for: slots of the smallest size; < 2^26 - 1 */
+	uint32_t copies;  /* numbers that slots of a unit may have; <= COPY_NUMBERS */
 	uint32_t classes; /* of slots, one order each; <= TIER_MAX_CLASSES */
 	uint64_t seed;    /* keeps clients from choosing where numbers collide */
 };
@@ -52,26 +55,27 @@ struct copy_table_conf {
 int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret);
 void copy_table_close(struct copy_table *t); /* NULL is fine */
 
-/* The block has a copy in this slot of this unit, last accessed at `tick` (< 2^48). -EEXIST: it has
- * one there already; -ENOSPC: the unit has as many as it has room for. The slot stays the caller's
- * then. */
-int copy_table_add(struct copy_table *t, uint32_t block, const struct extent *where, uint64_t tick);
-/* Where its copy on this unit is (ret may be NULL); false: it has none there. NULL table: none. */
-bool copy_table_find(const struct copy_table *t, uint32_t block, uint32_t unit, struct extent *ret);
+/* The block has the copy of this number, in a slot of this class, last accessed at `tick` (< 2^48).
+ * No copy has the number. -EEXIST: the block has one on this unit already; -ENOSPC: the table has
+ * no such number. The slot stays the caller's then. */
+int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t copy,
+		   uint32_t class, uint64_t tick);
+/* Its copy on this unit (ret may be NULL); false: it has none there. NULL table: none. */
+bool copy_table_find(const struct copy_table *t, uint32_t block, uint32_t unit, uint32_t *ret);
 /* The units that have a copy of it, as bits 1 << unit. NULL table: none. */
 uint64_t copy_table_units(const struct copy_table *t, uint32_t block);
 /* The copy on this unit, which is there and not pinned, goes; its slot is the caller's. */
-void copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit, struct extent *ret);
+uint32_t copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit);
 /* The block goes: each of its copies is loose. */
 void copy_table_forget(struct copy_table *t, uint32_t block);
 /* The copy on this unit, which is there, is loose. */
 void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit);
 /* The next slot to free: of a loose copy without pins. False: none. NULL table: none. */
-bool copy_table_loose(struct copy_table *t, struct extent *ret);
+bool copy_table_loose(struct copy_table *t, uint32_t *ret_unit, uint32_t *ret);
 
 /* The copy on this unit, which is there, was accessed, at this tick or a later one that it has. */
 void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint64_t tick);
-/* It is about to be read. Returns what the unpin needs, since the block may be gone by then. */
+/* It is about to be read. Returns its number, for the unpin: the block may be gone by then. */
 uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit);
 bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit); /* it is there */
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned);

@@ -4,6 +4,8 @@
  */
 #include "extents.h"
 
+#include <assert.h>
+
 #include "block.h"
 #include "store.h"
 
@@ -53,6 +55,15 @@ bool extents_in_host(const struct store *store, uint32_t block, struct extent *r
 	const uint32_t slot = blocks_host_slot(store->blocks, block);
 
 	return slot != BLOCK_NONE && tier_extent(store_host(store), slot, ret) == 0;
+}
+
+struct extent extents_beside(const struct store *store, uint32_t unit, uint32_t copy)
+{
+	struct extent ret;
+	const int r = tier_slot_numbered(store->tiers[TIER_GPU], unit, copy, &ret);
+
+	assert(r == 0);
+	return ret;
 }
 
 bool extents_away(const struct store *store, uint32_t block, struct extent *ret)

@@ -26,6 +26,8 @@ void extents_touch(const struct store *store, const struct extent *where, uint64
 
 /* Where the block lies in host memory; false: it is away. */
 bool extents_in_host(const struct store *store, uint32_t block, struct extent *ret);
+/* Where the copy of this number on a device lies (copy_table.h), which is there. */
+struct extent extents_beside(const struct store *store, uint32_t unit, uint32_t copy);
 /* Whether a block that is away could be read now, and where from (ret may be NULL). */
 bool extents_away(const struct store *store, uint32_t block, struct extent *ret);
 /* A tier that keeps what it has over a restart would take this block now. */

@@ -38,7 +38,8 @@ struct bench_case {
 };
 
 extern const struct bench_case bench_codec_cases[];  /* bench_codec.c */
-extern const struct bench_case bench_lookup_cases[]; /* bench_lookup.c: lookup.*, memory.* */
+extern const struct bench_case bench_lookup_cases[]; /* bench_lookup.c: lookup.* */
+extern const struct bench_case bench_memory_cases[]; /* bench_memory.c: memory.per_block* */
 extern const struct bench_case bench_keys_cases[];   /* bench_keys.c: keys */
 extern const struct bench_case bench_nvme_cases[];   /* bench_nvme.c: nvme.* */
 /* bench_nvme_daemon.c: nvme.store, nvme.load */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_lookup.c - lookup.*: the client's reader over a table of 4 M blocks; memory.*: what a block
- * costs.
+ * bench_lookup.c - lookup.*: the client's reader over a table of 4 M blocks.
  *
  * The table is made once, by the first case that needs it (about 5 s), with every block a leaf.
  * Keys asked for are drawn anew for each sample, so buckets come from DRAM (or a last-level cache
@@ -18,14 +17,12 @@
 
 #include "client/lib/map.h"
 #include "daemon/store/block.h"
-#include "daemon/store/copy_table.h"
 #include "daemon/store/index.h"
 #include "bench.h"
 #include "tests/lib/random.h"
 
 enum {
 	BLOCKS = 4 << 20,
-	COPIES = 1 << 20,
 	PROMPT = 8192,
 	BATCH = 64,
 	BATCHES = 500,
@@ -43,27 +40,12 @@ struct bed {
 	struct kvtier_key *keys;          /* room for the longest sample */
 	uint32_t *chain; /* one cycle through as many cache lines as the table has */
 	uint32_t lines;
-	double resident_bytes; /* a block, by the kernel's count */
 	struct random random;
 };
-
-static uint64_t resident_bytes(void)
-{
-	unsigned long size = 0, resident = 0;
-	FILE *file = fopen("/proc/self/statm", "re");
-
-	if (!file)
-		return 0;
-	if (fscanf(file, "%lu %lu", &size, &resident) != 2)
-		resident = 0;
-	(void)fclose(file);
-	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
-}
 
 static int bed_fill(struct bed *bed)
 {
 	const struct extent where = { .tier = TIER_HOST };
-	const uint64_t before = resident_bytes();
 	uint8_t key[32];
 	uint32_t block;
 
@@ -75,7 +57,6 @@ static int bed_fill(struct bed *bed)
 			return r;
 		blocks_touch(bed->blocks, block, i);
 	}
-	bed->resident_bytes = (double)(resident_bytes() - before) / BLOCKS;
 	return 0;
 }
 
@@ -231,44 +212,6 @@ static int run_prompt(const struct bench_case *self, struct bench_result *ret)
 	return 0;
 }
 
-/* Of a GPU's table that is full, for each copy in it. */
-static double copy_bytes(void)
-{
-	const struct copy_table_conf conf = { .units = 1, .copies = COPIES, .classes = 1 };
-	struct copy_table *t;
-	double ret;
-
-	if (copy_table_open(&conf, &t))
-		return 0;
-	for (uint32_t i = 0; i < COPIES; i++) {
-		const struct extent where = { .tier = TIER_GPU, .slot = i };
-
-		if (copy_table_add(t, i, &where, i))
-			break;
-	}
-	ret = (double)copy_table_memory(t) / copy_table_count(t, 0);
-	copy_table_close(t);
-	return ret;
-}
-
-static int run_memory(const struct bench_case *self, struct bench_result *ret)
-{
-	struct bed *bed;
-	const int r = bed_get(&bed);
-
-	(void)self;
-	if (r < 0)
-		return r;
-	(void)bench_add(ret, bed->resident_bytes, 96);
-	(void)snprintf(
-		ret->note, sizeof(ret->note),
-		"resident, %u blocks; own count: index %.1f, blocks %.1f; beside: a slot 8, a copy "
-		"on a GPU 8 + %.1f",
-		BLOCKS, (double)index_memory(bed->index) / BLOCKS,
-		(double)blocks_memory(bed->blocks) / BLOCKS, copy_bytes());
-	return 0;
-}
-
 static const enum prompt present = PROMPT_PRESENT, absent = PROMPT_ABSENT, half = PROMPT_HALF;
 
 #define LESS(name, run, prose, unit, arg)                  \
@@ -283,7 +226,5 @@ const struct bench_case bench_lookup_cases[] = {
 	     &present),
 	LESS("lookup.prompt.absent", run_prompt, "8,192-block prompt, none present", "us", &absent),
 	LESS("lookup.prompt.half", run_prompt, "8,192-block prompt, some present", "us", &half),
-	LESS("memory.per_block", run_memory, "index, table and eviction order, 4 Mi blocks", "B",
-	     NULL),
 	{ 0 },
 };

@@ -16,6 +16,7 @@
 /* Weak, so that the program links from any subset of its files (one subject, one rebuild). */
 #pragma weak bench_codec_cases
 #pragma weak bench_lookup_cases
+#pragma weak bench_memory_cases
 #pragma weak bench_keys_cases
 #pragma weak bench_io_cases
 #pragma weak bench_nvme_cases
@@ -212,7 +213,7 @@ int main(int argc, char **argv)
 		bench_io_cases,          bench_nvme_cases,         bench_nvme_daemon_cases,
 		bench_redis_cases,       bench_redis_daemon_cases, bench_hostile_cases,
 		bench_cuda_cases,        bench_cuda_step_cases,    bench_cuda_pin_cases,
-		bench_cuda_daemon_cases, bench_layers_cases
+		bench_cuda_daemon_cases, bench_layers_cases,       bench_memory_cases
 	};
 	struct options o = { 0 };
 	int failed = 0, ran = 0;

@@ -50,6 +50,7 @@ struct model {
 	uint32_t held[MAX];         /* condemned blocks still pinned: pins by block number */
 	uint32_t here, in_host, in_nvme, condemned, returned; /* condemned: with a slot */
 	uint32_t beside;                                      /* slots of devices in use */
+	uint32_t free_copy[UNITS][BESIDE], n_free[UNITS];     /* the others */
 	uint64_t now, lives;
 };
 
@@ -116,13 +117,16 @@ static void change_beside(struct model *m, uint32_t k)
 {
 	struct entry *e = &m->entry[k];
 	const uint32_t unit = random_below(&m->random, UNITS);
-	struct extent where = { .tier = TIER_GPU, .unit = (uint8_t)unit, .slot = k };
 
 	if (e->beside & 1u << unit) {
-		copy_table_remove(m->copies, e->block, unit, &where);
-		assert_int_equal(where.slot, k);
+		const uint32_t copy = copy_table_remove(m->copies, e->block, unit);
+
+		m->free_copy[unit][m->n_free[unit]++] = copy;
 		m->beside--;
-	} else if (copy_table_add(m->copies, e->block, &where, e->tick) == 0) {
+	} else if (m->n_free[unit] > 0) {
+		const uint32_t copy = m->free_copy[unit][--m->n_free[unit]];
+
+		assert_int_equal(copy_table_add(m->copies, e->block, unit, copy, 0, e->tick), 0);
 		m->beside++;
 	} else {
 		return; /* the unit is full */
@@ -134,10 +138,12 @@ static void change_beside(struct model *m, uint32_t k)
 /* What devices had of blocks that went: their slots, and of those alone. */
 static void take_beside(struct model *m)
 {
-	struct extent where;
+	uint32_t unit, copy;
 
-	while (copy_table_loose(m->copies, &where))
+	while (copy_table_loose(m->copies, &unit, &copy)) {
+		m->free_copy[unit][m->n_free[unit]++] = copy;
 		m->beside--;
+	}
 }
 
 static void commit(struct model *m, uint32_t k, bool away)
@@ -429,6 +435,11 @@ static void everything_is_what_the_naive_model_is(void **state)
 							    .beside = m->copies },
 				     m->index, &m->blocks),
 			 0);
+	for (uint32_t unit = 0; unit < UNITS; unit++)
+		while (m->n_free[unit] < BESIDE) {
+			m->free_copy[unit][m->n_free[unit]] = m->n_free[unit];
+			m->n_free[unit]++;
+		}
 	for (uint32_t space = 0; space < SPACES; space++) {
 		uint8_t bytes[32];
 

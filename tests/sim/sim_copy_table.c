@@ -20,16 +20,15 @@
 
 enum { UNITS = 3, COPIES = 48, CLASSES = 4, BLOCKS = 100, STEPS = 200000, PINNED = 32 };
 
-/* A copy; `order`: when it came or was touched last. */
+/* A copy, by its number; `order`: when it came or was touched last. */
 struct row {
 	bool kept, loose;
-	uint32_t block, pins;
-	struct extent where;
+	uint32_t block, pins, class;
 	uint64_t tick, order;
 };
 
 struct pinned {
-	uint32_t unit, row, handle;
+	uint32_t unit, copy;
 };
 
 struct model {
@@ -54,41 +53,40 @@ static struct row *row_of(struct model *m, uint32_t unit, uint32_t block)
 	return NULL;
 }
 
-static struct row *free_row(struct model *m, uint32_t unit)
+/* As an allocator of slots: any that is free, or one that the table has no number for. */
+static uint32_t free_copy(struct model *m, uint32_t unit)
 {
-	for (uint32_t i = 0; i < COPIES; i++)
-		if (!m->row[unit][i].kept && !m->row[unit][i].loose)
-			return &m->row[unit][i];
-	return NULL;
+	const uint32_t first = below(m, COPIES);
+
+	for (uint32_t i = 0; i < COPIES; i++) {
+		const uint32_t at = (first + i) % COPIES;
+
+		if (!m->row[unit][at].kept && !m->row[unit][at].loose)
+			return at;
+	}
+	return COPIES + below(m, 10);
 }
 
 static void add(struct model *m, uint32_t unit, uint32_t block)
 {
 	const struct row row = { .kept = true,
 				 .block = block,
-				 .where = { .tier = TIER_GPU,
-					    .unit = (uint8_t)unit,
-					    .class = (uint8_t)below(m, CLASSES),
-					    .slot = (uint32_t)random_next(&m->random),
-					    .generation = (uint32_t)random_next(&m->random) },
+				 .class = below(m, CLASSES),
 				 .tick = below(m, 1000),
 				 .order = ++m->now };
-	struct row *at = free_row(m, unit);
-	const int r = copy_table_add(m->table, block, &row.where, row.tick);
+	const uint32_t copy = free_copy(m, unit);
+	const int r = copy_table_add(m->table, block, unit, copy, row.class, row.tick);
 
-	assert_int_equal(r, row_of(m, unit, block) ? -EEXIST : at ? 0 : -ENOSPC);
+	assert_int_equal(r, copy >= COPIES ? -ENOSPC : row_of(m, unit, block) ? -EEXIST : 0);
 	if (r)
 		return;
-	*at = row;
+	m->row[unit][copy] = row;
 	m->slots_out++;
 }
 
 static void take_out(struct model *m, uint32_t unit, struct row *row)
 {
-	struct extent where;
-
-	copy_table_remove(m->table, row->block, unit, &where);
-	assert_memory_equal(&where, &row->where, sizeof(where));
+	assert_ptr_equal(&m->row[unit][copy_table_remove(m->table, row->block, unit)], row);
 	row->kept = false;
 	m->slots_out--;
 }
@@ -96,22 +94,16 @@ static void take_out(struct model *m, uint32_t unit, struct row *row)
 /* Every slot that comes back is one of a loose row without pins, each once. */
 static void take_loose(struct model *m)
 {
-	struct extent where;
+	uint32_t unit, copy;
 
-	while (copy_table_loose(m->table, &where)) {
-		struct row *row = NULL;
+	while (copy_table_loose(m->table, &unit, &copy)) {
+		struct row *row = &m->row[unit][copy];
 
-		for (uint32_t i = 0; i < COPIES && !row; i++) {
-			struct row *r = &m->row[where.unit][i];
-
-			if (r->loose && !r->pins && extent_equal(&r->where, &where))
-				row = r;
-		}
-		assert_non_null(row);
+		assert_true(row->loose && !row->pins);
 		row->loose = false;
 		m->slots_out--;
 	}
-	for (uint32_t unit = 0; unit < UNITS; unit++)
+	for (unit = 0; unit < UNITS; unit++)
 		for (uint32_t i = 0; i < COPIES; i++)
 			assert_false(m->row[unit][i].loose && !m->row[unit][i].pins);
 }
@@ -142,11 +134,9 @@ static void pin(struct model *m, uint32_t unit, struct row *row)
 {
 	if (m->n_pinned == PINNED)
 		return;
-	m->pinned[m->n_pinned++] = (struct pinned){
-		.unit = unit,
-		.row = (uint32_t)(row - m->row[unit]),
-		.handle = copy_table_pin(m->table, row->block, unit),
-	};
+	m->pinned[m->n_pinned] =
+		(struct pinned){ unit, copy_table_pin(m->table, row->block, unit) };
+	assert_ptr_equal(&m->row[unit][m->pinned[m->n_pinned++].copy], row);
 	row->pins++;
 }
 
@@ -156,8 +146,8 @@ static void unpin(struct model *m)
 	const struct pinned p = m->pinned[at];
 
 	m->pinned[at] = m->pinned[--m->n_pinned];
-	copy_table_unpin(m->table, p.unit, p.handle);
-	m->row[p.unit][p.row].pins--;
+	copy_table_unpin(m->table, p.unit, p.copy);
+	m->row[p.unit][p.copy].pins--;
 }
 
 static void compare_victim(struct model *m, uint32_t unit, uint32_t class)
@@ -169,8 +159,7 @@ static void compare_victim(struct model *m, uint32_t unit, uint32_t class)
 	for (uint32_t i = 0; i < COPIES; i++) {
 		const struct row *r = &m->row[unit][i];
 
-		if (r->kept && !r->pins && r->where.class == class &&
-		    (!best || r->order < best->order))
+		if (r->kept && !r->pins && r->class == class && (!best || r->order < best->order))
 			best = r;
 	}
 	assert_int_equal(victim, best ? best->block : COPY_NONE);
@@ -184,12 +173,12 @@ static void compare(struct model *m, uint32_t block)
 
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
 		const struct row *row = row_of(m, unit, block);
-		struct extent where;
+		uint32_t copy;
 
 		units |= (uint64_t)(row != NULL) << unit;
-		assert_int_equal(copy_table_find(m->table, block, unit, &where), row != NULL);
+		assert_int_equal(copy_table_find(m->table, block, unit, &copy), row != NULL);
 		if (row)
-			assert_memory_equal(&where, &row->where, sizeof(where));
+			assert_ptr_equal(&m->row[unit][copy], row);
 	}
 	assert_int_equal(copy_table_units(m->table, block), units);
 }
@@ -220,7 +209,7 @@ static void step(struct model *m)
 		take_loose(m);
 	else if (what < 8 && m->n_pinned)
 		unpin(m);
-	else if (!row)
+	else if (!row || what == 31)
 		add(m, unit, block);
 	else if (what < 14)
 		pin(m, unit, row);

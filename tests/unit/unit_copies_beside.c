@@ -18,6 +18,7 @@
 #include "daemon/stats/stats.h"
 #include "daemon/store/copies.h"
 #include "daemon/store/copy_table.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/store.h"
 #include "daemon/store/tally.h"
@@ -200,13 +201,15 @@ static void clients_see_the_copy_come_and_go(void **state)
 {
 	const uint32_t block = block_in_host(1);
 	struct extent where, found;
+	uint32_t copy;
 
 	(void)state;
 	is(1, HOST, 0);
 	blocks_pin(w.store.blocks, block); /* which keeps its host slot, and nothing else */
 	where = give_device(block);
 	is(1, HOST | GPU, 1);
-	assert_true(copy_table_find(w.copies, block, 0, &found));
+	assert_true(copy_table_find(w.copies, block, 0, &copy));
+	found = extents_beside(&w.store, 0, copy);
 	assert_memory_equal(&found, &where, sizeof(found));
 	copies_drop_beside(&w.store, block, 0);
 	is(1, HOST, 0);

@@ -403,6 +403,32 @@ static void slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit(void **st
 	slabs_close(rig.slabs);
 }
 
+static void slots_have_numbers_without_gaps(void **state)
+{
+	enum { SLABS = 3 };
+	struct extent slots[SLABS * A_SLAB] = { 0 }, where;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, SLABS);
+	for (uint32_t i = 0; i < SLABS * A_SLAB; i++) {
+		where = take(&rig, SMALL);
+		const uint32_t number = slabs_number(rig.slabs, &where);
+
+		assert_true(number < SLABS * A_SLAB);
+		assert_int_equal(slots[number].generation, 0); /* another one's */
+		slots[number] = where;
+	}
+	for (uint32_t i = 0; i < SLABS * A_SLAB; i++) {
+		assert_int_equal(slabs_numbered(rig.slabs, i, &where), 0);
+		assert_memory_equal(&where, &slots[i], sizeof(where));
+		slabs_free(rig.slabs, &where);
+		assert_int_equal(slabs_numbered(rig.slabs, i, &where), -ESTALE);
+	}
+	assert_int_equal(slabs_numbered(rig.slabs, UINT32_MAX, &where), -ESTALE);
+	slabs_close(rig.slabs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -416,6 +442,7 @@ int main(void)
 		cmocka_unit_test(a_unit_that_is_wanted_is_given_while_it_has_any),
 		cmocka_unit_test(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most),
 		cmocka_unit_test(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit),
+		cmocka_unit_test(slots_have_numbers_without_gaps),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
