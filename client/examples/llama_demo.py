@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_demo.py - a prompt's KV outlives the engine that computed it, and the daemon: a real model, one table.
 
-    llama_demo.py --build DIR [--work DIR] [--prefix-tokens N] [--answer-tokens N]
+    llama_demo.py --build DIR [--work DIR] [--prefix-tokens N] [--answer-tokens N] [--host-bytes N]
 
 Starts a kvtierd of its own on embedded defaults and asks a language model (llama.cpp, SmolLM2-135M-Instruct)
 about a text of this repository. Every engine process is killed with SIGKILL before the next one starts:
@@ -169,8 +169,8 @@ class Redis:
 
     def config(self) -> str:
         """Of a node that has host memory, and this Redis."""
-        return (f"[nvme]\nbytes = 0\n[redis]\nendpoints = unix:{self.socket}\nsecret_file = {self.secret}\n"
-                "timeout_ms = 10000\n")    # a busy machine is no fault of Redis
+        return (f"[host]\nbytes = 256M\n[nvme]\nbytes = 0\n[redis]\nendpoints = unix:{self.socket}\n"
+                f"secret_file = {self.secret}\ntimeout_ms = 10000\n")    # a busy machine is no fault of Redis
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -459,6 +459,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prefix-tokens", type=int, default=2048,
                         help="tokens of the document, a multiple of 64")
     parser.add_argument("--answer-tokens", type=int, default=40)
+    parser.add_argument("--host-bytes", help="of kvtierd's memory, instead of its default")
     options = parser.parse_args()
     if options.prefix_tokens <= 0 or options.prefix_tokens % BLOCK_TOKENS or options.prefix_tokens > 2048:
         parser.error(f"--prefix-tokens must be a multiple of {BLOCK_TOKENS}, at most 2048")
@@ -474,7 +475,8 @@ def main() -> int:
     daemon = None
     try:
         print("starting kvtierd", flush=True)
-        daemon = Daemon(options.build, options.work)
+        daemon = Daemon(options.build, options.work,
+                        f"[host]\nbytes = {options.host_bytes}\n" if options.host_bytes else "")
         daemon.tier("nvme")
         demo = Demo(daemon, options.work, options.prefix_tokens, options.answer_tokens)
         print("asking; each engine is a new process, killed (SIGKILL) before the next:", flush=True)

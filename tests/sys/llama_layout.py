@@ -64,6 +64,8 @@ class Layouts(unittest.TestCase):
         cls.engine = llama_engine.Engine(cls.lib, llama_engine.find_model(), n_ctx=1024)
         text = (TREE / "LICENSE").read_text()
         cls.tokens = cls.engine.tokenize(text)[:3 * BLOCK_TOKENS + 10]
+        cls.cold = cls.compute(cls.tokens)
+        cls.state = Functions(cls.lib).state(cls.engine.ctx, 0)
 
     @classmethod
     def tearDownClass(cls):
@@ -78,12 +80,19 @@ class Layouts(unittest.TestCase):
     def open(self, ctx):
         return LlamaCache(self.shelf, self.lib, ctx, self.lib.llama_get_memory(ctx), model="m", pages=2)
 
-    def compute(self, tokens, have=0):
+    @classmethod
+    def compute(cls, tokens, have=0):
         cut = (len(tokens) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         if have < cut:
-            self.engine.decode(tokens[have:cut])
-        self.engine.decode(tokens[cut:])
-        return self.engine.logits()
+            cls.engine.decode(tokens[have:cut])
+        cls.engine.decode(tokens[cut:])
+        return cls.engine.logits()
+
+    def give_computed(self):
+        """The context holds the tokens' KV as setUpClass() computed it: computing it takes a second of CPU."""
+        data = C.create_string_buffer(self.state, len(self.state))
+        took = Functions(self.lib).state_set(self.engine.ctx, C.addressof(data), len(data), 0, 0)
+        self.assertEqual(took, len(data))
 
     def context(self, **fields):
         params = self.lib.llama_context_default_params()
@@ -146,21 +155,21 @@ class Layouts(unittest.TestCase):
         self.assertEqual(end, self.cache.block_bytes)
 
     def test_fetched_prefix_gives_equal_logits(self):
-        cold = self.compute(self.tokens)
+        self.give_computed()
         self.assertEqual(self.cache.store(self.tokens)[:], (3, 3, None))
         self.engine.reset()
         got = self.cache.fetch(self.tokens)
         self.assertEqual((got.tokens, got.error), (3 * BLOCK_TOKENS, None))
-        self.assertTrue(self.compute(self.tokens, got.tokens) == cold)
+        self.assertTrue(self.compute(self.tokens, got.tokens) == self.cold)
 
     def test_a_token_is_left_to_compute(self):
-        self.compute(self.tokens)
+        self.give_computed()
         self.cache.store(self.tokens)
         self.engine.reset()
         self.assertEqual(self.cache.fetch(self.tokens[:2 * BLOCK_TOKENS]).tokens, BLOCK_TOKENS)
 
     def test_a_page_of_another_position_is_not_imported(self):
-        self.compute(self.tokens)
+        self.give_computed()
         self.cache.store(self.tokens)
         keys = self.shelf.keys(self.tokens)
         self.shelf.pages[keys[1]] = self.shelf.pages[keys[2]]
@@ -177,7 +186,7 @@ class Layouts(unittest.TestCase):
         self.assertIn("does not hold", str(stored.error))
 
     def test_pages_of_an_op_that_is_not_over_are_left_alone(self):
-        self.compute(self.tokens)
+        self.give_computed()
         stopped = Error(errno.ETIMEDOUT, "op 1 is not done yet")
         with mock.patch.object(self.shelf, "wait", side_effect=stopped):
             self.assertIs(self.cache.store(self.tokens[:BLOCK_TOKENS]).error, stopped)
@@ -190,7 +199,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual(self.cache.fetch(self.tokens).tokens, BLOCK_TOKENS)
 
     def test_what_is_further_away_is_brought_first(self):
-        self.compute(self.tokens)
+        self.give_computed()
         self.cache.store(self.tokens)
         self.shelf.pages, self.shelf.far = {}, self.shelf.pages
         self.engine.reset()
@@ -198,7 +207,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual(self.shelf.prefetches, 1)
 
     def test_what_is_near_is_not_asked_for(self):
-        self.compute(self.tokens)
+        self.give_computed()
         self.cache.store(self.tokens)
         self.engine.reset()
         self.cache.fetch(self.tokens)
@@ -259,7 +268,7 @@ class Layouts(unittest.TestCase):
                 cache.close()
 
     def test_a_full_context_is_a_short_hit(self):
-        self.compute(self.tokens)
+        self.give_computed()
         self.cache.store(self.tokens)
         self.engine.reset()
         small = self.context(n_ctx=256, n_seq_max=3)
