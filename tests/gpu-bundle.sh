@@ -12,8 +12,9 @@ command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || {
 	exit 1
 }
 rm -rf "$folder"
-make BUILD="$folder/build" CFLAGS="-O2" TEST="gpu_*" tests \
-	LDFLAGS="-Wl,--disable-new-dtags,-rpath,'\$\$ORIGIN/../lib',-rpath,'\$\$ORIGIN/../../lib'" \
+# Each test has the daemon's parts in it: without the sections that nobody calls the folder is 8 MiB smaller.
+make BUILD="$folder/build" CFLAGS="-O2 -ffunction-sections -fdata-sections" TEST="gpu_*" tests \
+	LDFLAGS="-Wl,--gc-sections,--disable-new-dtags,-rpath,'\$\$ORIGIN/../lib',-rpath,'\$\$ORIGIN/../../lib'" \
 	LD_libkvtier.so.0="-Wl,-z,defs,--version-script=client/lib/kvtier.map -l:libcrypto.a"
 mkdir -p "$folder/lib"
 ldd "$folder"/build/{kvtierd,kvtierctl,kvtier-bench,tests/gpu_fault} |
