@@ -14,8 +14,8 @@
  *   H3 the descriptor of a VMM allocation is the asker's; the thread closes none, as to close one
  *      from outside can block. The handle that it stands for is released as soon as it is mapped.
  *   H4 an import that nobody waits for any more is undone by the thread.
- *   H5 a mapping is not the context's: it goes with its region, or, while the GPU is FAILING and may
- *      still use it, once the context is gone.
+ *   H5 a mapping is not the context's: it goes with its region, or, while the GPU is FAILING and
+ *      may still use it, once the context is gone.
  */
 #ifndef KVTIER_CUDA_REGION_H
 #define KVTIER_CUDA_REGION_H

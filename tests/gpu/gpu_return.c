@@ -4,10 +4,10 @@
  * gpu_return - goal: a GPU that fails or hangs while memory of it is being registered comes back,
  * and pages are reached as well as before: the daemon says -EBUSY for as long as it is to come
  * back, and libkvtier asks again; pages are not staged for good. Those of a GPU that always fails
- * are staged in the end. What the daemon had mapped goes when the context is lost: nothing of it is
- * left at the daemon's end. Method: the emulated driver breaks the daemon's context at the n-th call
- * of those that open memory, or makes it slow; through libkvtier, and by hand, with several
- * registrations at once.
+ * are staged in the end. What the daemon had mapped goes when the context is lost, and nothing of
+ * it is left at the daemon's end. Method: the emulated driver breaks the daemon's context at the
+ * n-th call of those that open memory, or makes it slow; through libkvtier, and by hand, with
+ * several registrations at once.
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
@@ -110,7 +110,7 @@ static void a_gpu_that_always_breaks_is_done_without(void **state)
 	stop();
 }
 
-/* A mapping is no context's: of an engine's memory, and of what the daemon makes for engine mode. */
+/* A mapping is no context's: of an engine's memory, of what the daemon makes for engine mode. */
 static void what_was_mapped_goes_after(uint32_t mode, const char *words)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
