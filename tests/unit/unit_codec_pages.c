@@ -23,7 +23,8 @@
 #include "kernels/kernels.h"
 #include "tests/lib/random.h"
 
-enum { ROUNDS = 400, MAX_PIECES = 32, ARENA = 8 << 20, IMAGE_ROOM = 4 << 20, FILLER = 0xa5 };
+/* The largest layout has 5.5 MB. */
+enum { ROUNDS = 400, MAX_PIECES = 32, ARENA = 8 << 20, IMAGE_ROOM = 8 << 20, FILLER = 0xa5 };
 
 struct bed {
 	const struct codec_kernels *fast;
