@@ -385,12 +385,17 @@ int workers_fd(const struct workers *w)
 	return w->ended.fd;
 }
 
+void workers_hear(struct workers *w)
+{
+	mailbox_hear(&w->ended);
+}
+
 static void on_ended(struct loop_watch *watch, uint32_t events)
 {
 	struct workers *w = container_of(watch, struct workers, watch);
 
 	(void)events;
-	mailbox_hear(&w->ended);
+	workers_hear(w);
 	(void)workers_reap(w, UINT32_MAX);
 }
 

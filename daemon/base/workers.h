@@ -84,8 +84,10 @@ uint32_t workers_lent(const struct workers *workers);
 /* done() of what has ended, of `most` at most. Returns how many. No lock and no system call where
  * there is none. */
 uint32_t workers_reap(struct workers *workers, uint32_t most);
-/* readable when there may be something to reap */
+/* Readable when there may be something to reap, until the owner hears of it: workers_hear(), before
+ * workers_reap(). */
 int workers_fd(const struct workers *workers);
+void workers_hear(struct workers *workers);
 
 /* On a worker, inside run(), whose `thread` this is: it is at work. now_ns is CLOCK_MONOTONIC. The
  * owner is told of what ended late_ns ago, and CPUs are claimed for other workers. */

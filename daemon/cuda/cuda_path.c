@@ -318,6 +318,11 @@ int cuda_path_fd(const struct cuda_path *path)
 	return workers_fd(path->workers);
 }
 
+void cuda_path_hear(struct cuda_path *path)
+{
+	workers_hear(path->workers);
+}
+
 void cuda_path_count(const struct cuda_path *path, struct cuda_view *ret)
 {
 	ret->out_bytes = path->out_bytes;

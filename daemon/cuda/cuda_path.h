@@ -39,6 +39,7 @@ bool cuda_path_turn(struct cuda_path *path);        /* true: something moved */
 bool cuda_path_idle(const struct cuda_path *path);  /* no job */
 bool cuda_path_quiet(const struct cuda_path *path); /* no worker has anything */
 int cuda_path_fd(const struct cuda_path *path);     /* readable: a worker has ended something */
+void cuda_path_hear(struct cuda_path *path);        /* when it is readable, before the next turn */
 uint64_t cuda_path_wait_ns(struct cuda_path *path); /* until the next turn; 0: no need */
 void cuda_path_count(const struct cuda_path *path, struct cuda_view *ret);
 

@@ -115,8 +115,12 @@ static void sleep_until_news(struct cuda_gpu *gpu, uint64_t wait_ns)
 	const struct timespec wait = { .tv_nsec = (long)wait_ns };
 
 	__atomic_store_n(&gpu->turn_ns, 0, __ATOMIC_RELAXED);
-	if (ppoll(fds, 2, wait_ns ? &wait : NULL, NULL) > 0 && fds[0].revents)
-		mailbox_hear(&gpu->in);
+	if (ppoll(fds, 2, wait_ns ? &wait : NULL, NULL) > 0) {
+		if (fds[0].revents)
+			mailbox_hear(&gpu->in);
+		if (fds[1].revents)
+			cuda_path_hear(gpu->path);
+	}
 	__atomic_store_n(&gpu->turn_ns, cuda_now(), __ATOMIC_RELAXED);
 }
 

@@ -3,16 +3,20 @@
 /*
  * gpu_store_load - goal: what an engine stores from the memory of a GPU it loads again, bit for
  * bit, through the real daemon; also when images are larger than a lane, when FP8 cannot hold a
- * block, and when an engine on the CPU stored it or loads it. Nothing of the daemon is left on the
- * GPU after a stop. Method: the wire by hand (lib_gpu_raw.h), pages poisoned before each load.
+ * block, and when an engine on the CPU stored it or loads it. The GPU's thread sleeps when nothing is
+ * under way. Nothing of the daemon is left on the GPU after a stop. Method: the wire by hand (lib_gpu_raw.h), pages poisoned before each load.
  */
 #include "tests/lib/lib_gpu_raw.h"
 
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const char config[] = "[host]\nbytes = 256M\nslab_bytes = 64M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+#define CONFIG(verify)                                                   \
+	"[host]\nbytes = 256M\nslab_bytes = 64M\nhuge_pages = no\n" verify \
+	"[device]\nworkers = 2\ndepth = 16\n"                            \
+	"[gpu]\ndevices = required\nstaging_bytes = 8M\n"
 
 static struct daemon d;
 static struct gpu gpu;
@@ -21,7 +25,16 @@ static int begin(void **state)
 {
 	(void)state;
 	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
+	daemon_start(&d, CONFIG(""));
+	return 0;
+}
+
+/* Workers have their part in each load. */
+static int begin_verifying(void **state)
+{
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, CONFIG("verify = always\n"));
 	return 0;
 }
 
@@ -135,6 +148,56 @@ static void engines_on_cpu_and_gpu_share_blocks(void **state)
 	}
 }
 
+/* Of the thread of the GPU, in ticks of the clock. */
+static unsigned long long cpu_used(void)
+{
+	char path[64], text[512] = "";
+	unsigned long long user = 0, system = 0, sum = 0;
+	const struct dirent *task;
+	DIR *tasks;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task", (int)d.pid);
+	tasks = opendir(path);
+	assert_non_null(tasks);
+	while ((task = readdir(tasks)) != NULL) {
+		FILE *stat;
+
+		(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)d.pid,
+			       atoi(task->d_name));
+		stat = fopen(path, "r");
+		if (stat && fgets(text, sizeof(text), stat) && strstr(text, "(kvtier-gpu)") &&
+		    sscanf(strchr(text, ')'),
+			   ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
+			   &system) == 2)
+			sum += user + system + 1;
+		if (stat)
+			(void)fclose(stat);
+	}
+	(void)closedir(tasks);
+	assert_true(sum > 0);
+	return sum;
+}
+
+static void the_thread_sleeps_when_nothing_is_under_way(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	unsigned long long before, used;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &g, 16);
+	gpu_raw_round_trip(&e, 1, 8);
+	for (used = cpu_used(), before = used + 1; before != used; used = cpu_used()) {
+		if (now_ns() > until)
+			fail_msg("the GPU's thread does not come to rest");
+		before = used;
+		nap_ms(500);
+	}
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -143,6 +206,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(a_block_that_fp8_cannot_hold_is_kept_raw, begin,
 						end),
 		cmocka_unit_test_setup_teardown(engines_on_cpu_and_gpu_share_blocks, begin, end),
+		cmocka_unit_test_setup_teardown(the_thread_sleeps_when_nothing_is_under_way,
+						begin_verifying, end),
 	};
 
 	(void)argc;
