@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=25 */
+/* make: lane=wait seconds=12 */
 /*
  * gpu_tier_random - goal: whatever is stored, loaded, evicted and purged over the memory of two
  * GPUs, host memory and NVMe, each too small for all, by engines on both that have several ops

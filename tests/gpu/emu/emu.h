@@ -376,6 +376,9 @@ void executor_rest(const struct context *ctx);
 uint64_t lateness(struct device *gpu); /* when an operation that could run now is to run */
 uint64_t now_ns(void);
 void changed_wait(uint64_t until_ns); /* until something is queued or done, or so late */
+void changed(void);                   /* tells them */
+/* What a query of this handle returns while its stream or event is not done. */
+CUresult not_ready(uint64_t handle);
 uint64_t draw(uint64_t *state);
 
 /* --- ipc.c --- */
@@ -454,6 +457,7 @@ CUresult call_done(const struct call *call);
 struct emu {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* an operation is queued or done */
+	uint64_t changes;       /* how often */
 	pthread_rwlock_t map_lock;
 	struct settings settings;
 	pid_t pid; /* that called cuInit(); 0: none yet */

@@ -12,6 +12,10 @@
  * E4. A thread that is at an operation holds map_lock for reading: no memory goes meanwhile.
  *
  * Waits for events of other processes and for words are looked at again every half millisecond.
+ *
+ * Q1. A program that asks again and again whether a stream or an event is done is let wait in the
+ *     call, until something is queued or done, but no longer than 200 us: it sees each change when
+ *     it would have seen it, and leaves the processor to those that bring the change.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -20,6 +24,7 @@
 #include "emu.h"
 
 #define POLL_NS 500000ULL
+#define QUERY_NS 200000ULL
 
 uint64_t now_ns(void)
 {
@@ -44,6 +49,24 @@ void changed_wait(uint64_t until_ns)
 					(long)(until_ns % 1000000000) };
 
 	(void)pthread_cond_timedwait(&emu.changed, &emu.lock, &until);
+}
+
+void changed(void)
+{
+	emu.changes++;
+	pthread_cond_broadcast(&emu.changed);
+}
+
+CUresult not_ready(uint64_t handle)
+{
+	static _Thread_local uint64_t seen, asked; /* changes; the first handle after them */
+
+	if (seen == emu.changes && asked == handle)
+		changed_wait(now_ns() + QUERY_NS);
+	else if (seen != emu.changes)
+		asked = handle;
+	seen = emu.changes;
+	return CUDA_ERROR_NOT_READY;
 }
 
 uint64_t lateness(struct device *gpu)
@@ -201,7 +224,7 @@ void executor_rest(const struct context *ctx)
 
 	while (s) {
 		if (s->object.ctx == ctx && s->busy) {
-			pthread_cond_broadcast(&emu.changed);
+			changed();
 			changed_wait(now_ns() + 1000000);
 			s = ctx->gpu->streams;
 		} else {

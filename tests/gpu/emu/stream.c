@@ -87,7 +87,7 @@ static void drop_queued(struct stream *s)
 		operation_free(op);
 	}
 	s->last = at;
-	pthread_cond_broadcast(&emu.changed);
+	changed();
 }
 
 void stream_free(struct stream *s)
@@ -107,7 +107,7 @@ void stream_pop(struct stream *s)
 		s->last = &s->first;
 	s->done = op->ticket;
 	operation_free(op);
-	pthread_cond_broadcast(&emu.changed);
+	changed();
 	reap(s);
 }
 
@@ -122,7 +122,7 @@ void streams_void(struct context *ctx)
 			reap(s);
 		}
 	}
-	pthread_cond_broadcast(&emu.changed);
+	changed();
 }
 
 unsigned streams_using(const struct range *range)
@@ -184,7 +184,7 @@ CUresult stream_queue(struct stream *s, struct operation *op, uint64_t *ret_tick
 	*s->last = op;
 	s->last = &op->next;
 	trace("queued", s, op);
-	pthread_cond_broadcast(&emu.changed);
+	changed();
 	return CUDA_SUCCESS;
 }
 
@@ -193,7 +193,7 @@ CUresult stream_wait(struct stream *s, uint64_t ticket)
 	const struct context *ctx = s->object.ctx;
 
 	s->waiters++;
-	pthread_cond_broadcast(&emu.changed);
+	changed();
 	while (s->first && s->first->ticket <= ticket && !ctx->sticky && !ctx->dead)
 		pthread_cond_wait(&emu.changed, &emu.lock);
 	s->waiters--;
@@ -272,7 +272,7 @@ CUresult cuStreamQuery(CUstream stream)
 
 	CALL(cuStreamQuery, NEEDS_CONTEXT);
 	r = stream_find(&call, stream, &s);
-	return r ? r : stream_idle(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	return r ? r : stream_idle(s) ? CUDA_SUCCESS : not_ready(s->object.handle);
 }
 
 CUresult cuStreamSynchronize(CUstream stream)

@@ -42,7 +42,7 @@ static void next(struct host_block *b, struct fiber *from)
 		fiber_switch(from, &b->caller);
 		return;
 	}
-	i = (uint32_t)(host_random() % b->n_ready);
+	i = (uint32_t)((host_random() >> 32) * b->n_ready >> 32);
 	b->running = b->ready[i];
 	b->ready[i] = b->ready[--b->n_ready];
 	host_ids.thread.x = b->running;

@@ -59,7 +59,7 @@ struct host_block {
 	size_t text_bytes;
 };
 
-extern _Thread_local struct host_block *host_block;
+extern _Thread_local struct host_block *host_block __attribute__((tls_model("initial-exec")));
 
 uint64_t host_random(void);
 /* The running thread has stopped; another goes on. */

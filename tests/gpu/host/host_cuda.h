@@ -31,7 +31,7 @@ struct host_ids {
 		unsigned x, y, z;
 	} thread, block, block_dim, grid_dim;
 };
-extern _Thread_local struct host_ids host_ids;
+extern _Thread_local struct host_ids host_ids __attribute__((tls_model("initial-exec")));
 #define threadIdx (host_ids.thread)
 #define blockIdx  (host_ids.block)
 #define blockDim  (host_ids.block_dim)
