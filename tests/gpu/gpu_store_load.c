@@ -3,8 +3,9 @@
 /*
  * gpu_store_load - goal: what an engine stores from the memory of a GPU it loads again, bit for
  * bit, through the real daemon; also when images are larger than a lane, when FP8 cannot hold a
- * block, and when an engine on the CPU stored it or loads it. The GPU's thread sleeps when nothing is
- * under way. Nothing of the daemon is left on the GPU after a stop. Method: the wire by hand (lib_gpu_raw.h), pages poisoned before each load.
+ * block, and when an engine on the CPU stored it or loads it. The GPU's thread sleeps when nothing
+ * is under way. Nothing of the daemon is left on the GPU after a stop. Method: the wire by hand
+ * (lib_gpu_raw.h), pages poisoned before each load.
  */
 #include "tests/lib/lib_gpu_raw.h"
 
@@ -13,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONFIG(verify)                                                   \
+#define CONFIG(verify)                                                     \
 	"[host]\nbytes = 256M\nslab_bytes = 64M\nhuge_pages = no\n" verify \
-	"[device]\nworkers = 2\ndepth = 16\n"                            \
+	"[device]\nworkers = 2\ndepth = 16\n"                              \
 	"[gpu]\ndevices = required\nstaging_bytes = 8M\n"
 
 static struct daemon d;

@@ -182,8 +182,7 @@ CUresult cuEventQuery(CUevent event)
 	e = find(&call, event);
 	if (!e)
 		return CUDA_ERROR_INVALID_HANDLE;
-	return event_done(e, e->marks->recorded) ? CUDA_SUCCESS :
-						   not_ready(e->object.handle);
+	return event_done(e, e->marks->recorded) ? CUDA_SUCCESS : not_ready(e->object.handle);
 }
 
 CUresult cuEventSynchronize(CUevent event)

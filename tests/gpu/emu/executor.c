@@ -23,7 +23,7 @@
 
 #include "emu.h"
 
-#define POLL_NS 500000ULL
+#define POLL_NS  500000ULL
 #define QUERY_NS 200000ULL
 
 uint64_t now_ns(void)
