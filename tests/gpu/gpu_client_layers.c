@@ -24,7 +24,7 @@ static struct gpu gpu;
 static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS], others[BLOCKS];
 static CUstream engine_stream;
-static CUstream gated; /* stands at the gate; NULL: none does */
+static CUstream gated;       /* stands at the gate; NULL: none does */
 static struct gpu_gate gate; /* in front of the engine's stream */
 
 static void begin_verifying(enum gpu_memory_kind kind, const char *words, const char *verify)
