@@ -4,6 +4,7 @@
  * covers the time since the daemon's start, or with --watch the time since the page before; each
  * page says which. State, fill and clients are as of now.
  */
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -217,6 +218,47 @@ static void print_trouble(const struct span *span, const struct stats_values *no
 	}
 }
 
+static uint64_t value_at(const struct stats_values *v, size_t offset)
+{
+	return *(const uint64_t *)(const void *)((const char *)v + offset);
+}
+
+/* Of all actions together: how many blocks were answered so. */
+static uint64_t hints_answered(const struct stats_values *v, const char *answer)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+	uint64_t sum = 0;
+	char glob[64];
+
+	snprintf(glob, sizeof(glob), "hints.*.%s_total", answer);
+	for (size_t i = 0; i < n; i++) {
+		if (fnmatch(glob, rows[i].path, 0) == 0)
+			sum += value_at(v, rows[i].offset);
+	}
+	return sum;
+}
+
+static void print_hints(const struct span *span)
+{
+	static const char *const answers[] = { "accepted", "clipped", "deferred", "rejected",
+					       "missing" };
+	char line[160], count[32];
+	size_t n = 0;
+
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+		const uint64_t blocks = hints_answered(&span->v, answers[i]);
+
+		if (blocks > 0)
+			n += (size_t)snprintf(line + n, sizeof(line) - n, "%s %s %s",
+					      n > 0 ? "," : "Hints:",
+					      text_count((double)blocks, count, sizeof(count)),
+					      answers[i]);
+	}
+	if (n > 0)
+		text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+}
+
 static void print_span(const struct span *span, const struct stats_values *now)
 {
 	const struct stats_values *v = &span->v;
@@ -235,6 +277,7 @@ static void print_span(const struct span *span, const struct stats_values *now)
 		hit_rate("loads", v->load_blocks_total, asked);
 		hit_rate("lookups", v->lookup_hit_blocks_total, v->lookup_requested_blocks_total);
 	}
+	print_hints(span);
 	print_trouble(span, now);
 }
 
@@ -258,11 +301,6 @@ static const struct tier_fields {
 	TIER(redis),
 };
 enum { TIERS = sizeof(tiers) / sizeof(tiers[0]) };
-
-static uint64_t value_at(const struct stats_values *v, size_t offset)
-{
-	return *(const uint64_t *)(const void *)((const char *)v + offset);
-}
 
 static const char *state_at(const struct stats_values *v, size_t offset, char *ret, size_t n)
 {
@@ -332,6 +370,13 @@ static void print_now(const struct stats_values *now)
 		 amount(now->ops_outstanding, "op", "ops", ops, sizeof(ops)),
 		 amount(now->leases, "block", "blocks", leases, sizeof(leases)),
 		 amount(now->index_entries, "block", "blocks", known, sizeof(known)));
+	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+	if (now->hints_noted_blocks == 0)
+		return;
+	snprintf(line, sizeof(line), "%s with hints, %s, %s retained or pinned",
+		 amount(now->hints_noted_blocks, "block", "blocks", known, sizeof(known)),
+		 amount(now->hints_sessions, "session", "sessions", spaces, sizeof(spaces)),
+		 text_bytes(now->hints_kept_bytes, clients, sizeof(clients)));
 	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
 }
 

@@ -19,8 +19,8 @@ TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
 
 import kvtier  # noqa: E402
-from kvtier import (BLOCK_OK, BLOCK_PRESENT, Codec, Dtype, Geometry, Kind, Region,  # noqa: E402
-                    Segment, SharedMemory, Tier)
+from kvtier import (BLOCK_OK, BLOCK_PRESENT, Action, Answers, Codec, Dtype, Geometry, Kind,  # noqa: E402
+                    Region, Segment, SharedMemory, Tier)
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
@@ -183,6 +183,32 @@ class Binding(unittest.TestCase):
                 space.store(space.keys(range(16)), [0], stream=0)
             self.assertEqual(caught.exception.errno, errno.EINVAL)
             self.assertIn("cuda_stream", str(caught.exception))
+
+    def test_hints_are_answered_by_the_block(self):
+        space = self.open()
+        keys = self.stored(space)
+        told = self.client.wait(space.hint("pin", keys, session=7, ttl_s=60))
+        self.assertEqual((told.status, told.answers, told.blocks), (0, Answers(accepted=4), [0] * 4))
+        absent = space.keys([1000 + token for token in self.tokens])
+        told = self.client.wait(space.hint(Action.RELEASE, absent))
+        self.assertEqual((told.answers, told.blocks), (Answers(missing=4), [-errno.ENOENT] * 4))
+        told = self.client.wait(space.hint(Action.ENDED, session=7))
+        self.assertEqual((told.answers, len(told.blocks)), (Answers(accepted=4), 1))
+        self.assertEqual(self.client.wait(space.hint("ended", session=7)).answers, Answers(missing=1))
+        self.assertEqual(self.client.wait(space.hint("superseded", revision=True)).answers.accepted, 1)
+
+    def test_hints_out_of_their_limits_are_refused(self):
+        space = self.open()
+        keys = space.keys(self.tokens)
+        for how in ({"priority": 101}, {"priority": -101}):
+            with self.assertRaises(kvtier.Error) as caught:
+                space.hint(Action.RETAIN, keys, **how)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        for how in ({}, {"keys": keys, "revision": True}, {"session": 7, "revision": True}):
+            with self.assertRaises(ValueError):
+                space.hint(Action.PIN, **how)
+        with self.assertRaises(KeyError):
+            space.hint("forget", keys)
 
     def test_layers_come_and_go_in_groups(self):
         with self.open() as space:

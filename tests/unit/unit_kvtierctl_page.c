@@ -106,6 +106,12 @@ static void known_numbers_are_a_known_page(void **unused)
 	times(&tool.page->store_times, 900, 3500000000);
 	put(&tool.page->v.store_dropped_blocks_total, 12);
 	put(&tool.page->v.tiers_nvme_queued_blocks, 34);
+	put(&tool.page->v.hints_pin_accepted_total, 40);
+	put(&tool.page->v.hints_ended_accepted_total, 2);
+	put(&tool.page->v.hints_ended_missing_total, 1);
+	put(&tool.page->v.hints_noted_blocks, 41);
+	put(&tool.page->v.hints_sessions, 1);
+	put(&tool.page->v.hints_kept_bytes, 3 << 20);
 	assert_int_equal(tool_run("stats"), 0);
 	is("  redis: misconfigured, 0 of 3 endpoints usable\n"
 	   "\n"
@@ -117,6 +123,7 @@ static void known_numbers_are_a_known_page(void **unused)
 	   "\n"
 	   "Hit rate of loads: 87.5 % of 12345 blocks.\n"
 	   "Hit rate of lookups: 88.0 % of 14000 blocks.\n"
+	   "Hints: 42 accepted, 1 missing\n"
 	   "12 blocks were offered and not kept.\n"
 	   "34 blocks wait to be written to NVMe.\n"
 	   "\n"
@@ -125,7 +132,8 @@ static void known_numbers_are_a_known_page(void **unused)
 	   "nvme   degraded         800   6.4 %      0 B  1023 TiB  100.0 %  8.0 GiB\n"
 	   "redis  misconfigured      2   0.0 %      0 B       0 B        -        -\n"
 	   "\n"
-	   "1 client, 2 spaces, 12 ops under way, 7 blocks in use, 12345 blocks known\n");
+	   "1 client, 2 spaces, 12 ops under way, 7 blocks in use, 12345 blocks known\n"
+	   "41 blocks with hints, 1 session, 3.0 MiB retained or pinned\n");
 }
 
 /* Each number as large as it can be, and all that can be wrong. */
