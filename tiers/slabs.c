@@ -36,7 +36,7 @@
 #include "daemon/base/reserve.h"
 #include "slab_lists.h"
 
-enum { SLOT_UNIT = 4096, NO_SLOT = -1 };
+enum { NO_SLOT = -1 };
 
 static_assert((uint32_t)SLAB_NONE == (uint32_t)SLABS_NONE, "the same number");
 
@@ -47,8 +47,7 @@ struct slot {
 
 struct slab {
 	uint32_t used;
-	/* slots from here on were not used since the slab got its class */
-	uint32_t fresh;
+	uint32_t fresh;    /* slots from here on were not used since the slab got its class */
 	int32_t free_slot; /* of those below: first free one, or -1 */
 	uint8_t class;     /* TIER_MAX_CLASSES: none */
 	uint8_t fill;
@@ -66,8 +65,7 @@ struct slabs {
 	struct slabs_conf conf;
 	uint32_t n_classes; /* indices that were ever in use are below */
 	uint32_t closed;    /* the slab that is being emptied, or SLABS_NONE */
-	/* slots outside it that were taken for its own, both in use for now */
-	uint32_t moving;
+	uint32_t moving;    /* slots outside it that were taken for its own: both are in use */
 	struct slab *slabs;
 	struct slab_lists lists;
 	struct slot *slots;
@@ -276,7 +274,8 @@ static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
 
 static uint32_t slot_need(uint32_t bytes)
 {
-	return bytes / SLOT_UNIT * SLOT_UNIT + (bytes % SLOT_UNIT ? SLOT_UNIT : 0);
+	return bytes / SLABS_SLOT_LEAST * SLABS_SLOT_LEAST +
+	       (bytes % SLABS_SLOT_LEAST ? SLABS_SLOT_LEAST : 0);
 }
 
 /* The smallest class that has slabs and is at most 1/16 too large; where every index is taken, the
@@ -358,7 +357,7 @@ int slabs_take_at(struct slabs *s, uint32_t slab, uint32_t slot, uint32_t slot_b
 	struct slab *at = &s->slabs[slab];
 	int class;
 
-	if (slab >= s->conf.n_slabs || slot_bytes == 0 || slot_bytes % SLOT_UNIT ||
+	if (slab >= s->conf.n_slabs || slot_bytes == 0 || slot_bytes % SLABS_SLOT_LEAST ||
 	    slot >= s->conf.slab_bytes / slot_bytes || slot >= TIER_MAX_SLAB_SLOTS)
 		return -ENOSPC;
 	class = at->class == TIER_MAX_CLASSES ? exact_class(s, slot_bytes) : at->class;
@@ -558,7 +557,7 @@ void slabs_reopen(struct slabs *s)
 
 static int reserve_slots(struct slabs *s)
 {
-	uint64_t slots = s->conf.slab_bytes / SLOT_UNIT;
+	uint64_t slots = s->conf.slab_bytes / SLABS_SLOT_LEAST;
 
 	if (slots > TIER_MAX_SLAB_SLOTS)
 		slots = TIER_MAX_SLAB_SLOTS;

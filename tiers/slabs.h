@@ -20,6 +20,7 @@
 #include "tier.h"
 
 enum { SLABS_NONE = 0xffffffff, SLABS_NO_OWNER = 0xffffffff };
+enum { SLABS_SLOT_LEAST = 4096 }; /* bytes of a slot: a multiple of this */
 
 struct slabs_conf {
 	/* whose extents these are; its capacity, used bytes and extents are counted here */

@@ -30,10 +30,7 @@
 #include "space.h"
 #include "store.h"
 
-enum {
-	STEPS = 256, /* copies evicted for one image, or in one turn of a unit that leaves */
-	SLOT_LEAST = 4096,
-};
+enum { STEPS = 256 /* copies evicted for one image, or in one turn of a unit that leaves */ };
 
 struct beside {
 	struct store *store;
@@ -355,7 +352,7 @@ uint64_t beside_evict(struct store *store, uint64_t bytes, uint32_t steps, uint6
 
 static int open_table(struct beside *b, const struct beside_conf *conf, char *text, size_t n)
 {
-	const uint64_t slots = conf->unit_bytes / SLOT_LEAST;
+	const uint64_t slots = conf->unit_bytes / SLABS_SLOT_LEAST;
 	struct copy_table_conf table = {
 		.units = b->units,
 		.copies = slots < COPY_NUMBERS ? (uint32_t)slots + 1 : COPY_NUMBERS,

@@ -39,11 +39,14 @@ static uint32_t lost(void *arg)
 	return ((struct rig *)arg)->lost;
 }
 
-static void rig_open(struct rig *rig, uint32_t slabs)
+/* units: of each slab, three of them; NULL: all are of unit 3. */
+static void units_open(struct rig *rig, const uint8_t *units, uint32_t slabs)
 {
 	*rig = (struct rig){ .tier.ops = &ops, .usable = slabs };
 	const struct slabs_conf conf = { .tier = &rig->tier,
 					 .unit = 3,
+					 .units = units,
+					 .n_units = units ? 3 : 0,
 					 .slab_bytes = SLAB,
 					 .n_slabs = slabs,
 					 .more = more,
@@ -51,6 +54,11 @@ static void rig_open(struct rig *rig, uint32_t slabs)
 					 .arg = rig };
 
 	assert_int_equal(slabs_open(&conf, &rig->slabs), 0);
+}
+
+static void rig_open(struct rig *rig, uint32_t slabs)
+{
+	units_open(rig, NULL, slabs);
 }
 
 static struct extent take(struct rig *rig, uint32_t bytes)
@@ -293,22 +301,6 @@ static void what_is_no_slot_of_a_slab_is_not_taken(void **state)
 	assert_int_equal(slabs_take_at(rig.slabs, 0, 1, SMALL, &where), -ENOSPC);
 	assert_int_equal(slabs_take_at(rig.slabs, 0, 3, 2 * SMALL, &where), -ENOSPC);
 	slabs_close(rig.slabs);
-}
-
-static void units_open(struct rig *rig, const uint8_t *units, uint32_t slabs)
-{
-	*rig = (struct rig){ .tier.ops = &ops, .usable = slabs };
-	const struct slabs_conf conf = { .tier = &rig->tier,
-					 .unit = 9,
-					 .units = units,
-					 .n_units = 3,
-					 .slab_bytes = SLAB,
-					 .n_slabs = slabs,
-					 .more = more,
-					 .lost = lost,
-					 .arg = rig };
-
-	assert_int_equal(slabs_open(&conf, &rig->slabs), 0);
 }
 
 static struct extent take_of(struct rig *rig, uint32_t bytes, uint32_t unit)
