@@ -157,7 +157,7 @@ struct orphan {
 	uint64_t bytes, mapped_bytes;
 };
 
-/* Needs no context, and tells nothing of one: what the driver says is of no use. */
+/* A mapping is unmapped without a context, so the driver's answers say nothing of one. */
 static void unmap(struct cuda_gpu *gpu, CUdeviceptr at, uint64_t bytes, uint64_t mapped_bytes)
 {
 	if (mapped_bytes)
@@ -166,7 +166,8 @@ static void unmap(struct cuda_gpu *gpu, CUdeviceptr at, uint64_t bytes, uint64_t
 		(void)gpu->api->cuMemAddressFree(at, bytes);
 }
 
-/* Until the context is gone. Without memory for that, for good. */
+/* The mapping stays until the context is gone; without memory for a note of it, until the daemon
+ * ends. */
 static void unmap_later(struct cuda_gpu *gpu, const struct cuda_region *r)
 {
 	struct orphan *orphan = calloc(1, sizeof(*orphan));

@@ -169,13 +169,13 @@ static void look_at_pin(struct cuda_gpu *gpu)
 
 static void end(struct cuda_gpu *gpu)
 {
-	(void)take_mail(gpu); /* what came before the word to stop, and after the last look */
+	(void)take_mail(gpu); /* mail may have come between the last look and the word to stop */
 	while (!cuda_pin_off(gpu->pin, gpu->state != CUDA_UP)) {
 		sleep_until_news(gpu, PIN_LOOK_NS);
 		look_at_pin(gpu);
 	}
 	look_at_pin(gpu);
-	if (gpu->state == CUDA_UP || gpu->state == CUDA_FAILING) /* it may break last of all */
+	if (gpu->state == CUDA_UP || gpu->state == CUDA_FAILING) /* a context may break last */
 		cuda_context_close(gpu, gpu->state == CUDA_FAILING);
 	cuda_regions_lost(gpu);
 }

@@ -156,8 +156,8 @@ static void on_memory(void *arg, struct device *device, const struct device_memo
 	parked_forget(b->parked, t, unit);
 	gpu_lose(t, unit);
 	parked_memory(b->parked, unit, memory);
-	/* Now, not in some turn: the client whose region brought the memory may have an op here
-	 * before poll() has its turn, and what that op stores is to be kept. */
+	/* The slots are made at once, and not by poll(): an op of the client whose region brought
+	 * the memory may come before poll() does, and blocks that the op stores are to be kept. */
 	if (!gpu_leaving(t, unit))
 		(void)settle(b, unit);
 }
