@@ -16,6 +16,7 @@ void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t pa
 		.fp8_k = codec_k == CODEC_FP8,
 		.fp8_v = codec_v == CODEC_FP8,
 		.whole = whole,
+		.ahead_least = WALK_AHEAD_BYTES,
 		.end = layout->n_pieces,
 	};
 }
@@ -76,7 +77,7 @@ static void plane_start(struct walk *w, const struct page_piece *p)
 {
 	const struct image_geometry *g = &w->layout->geometry;
 	const uint64_t row = plane_row(w, p), here = token_major(w, p);
-	const uint64_t n = here ? (WALK_AHEAD_BYTES + here - 1) / here : 0;
+	const uint64_t n = here ? (w->ahead_least + here - 1) / here : 0;
 	const bool gapless = p->token_stride == row && p->head_stride == row * g->block_tokens;
 
 	w->run = gapless && !plane_fp8(w, p) ? row * g->block_tokens * g->kv_heads : 0;

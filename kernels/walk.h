@@ -47,6 +47,8 @@ struct walk {
 	uint64_t run;         /* bytes of the plane, if it is one run; else 0 */
 	const uint8_t *ahead; /* the plane that will be used soon, if that is known, and its size */
 	uint64_t ahead_bytes;
+	/* bytes between a prefetch and the use, at least; may be changed before the first unit */
+	uint64_t ahead_least;
 	uint64_t at;  /* token, value or byte, by kind */
 	uint32_t row; /* opaque rows */
 };

@@ -31,6 +31,8 @@ enum {
 	FLUSH_BYTES = 8 << 10, /* stays in L1 between the codec, the checksum and the copy */
 	WALK_AHEAD = 7,        /* units between prefetch and use */
 	NEAR_ROWS = 4,
+	ZEN4_L1_BYTES = 32 << 10,
+	ZEN4_AHEAD_BYTES = 64 << 10, /* its WALK_AHEAD_BYTES */
 	/* units between amax and codes: k is known when its unit's turn comes */
 	AMAX_AHEAD = 2,
 	PREFETCH_BYTES = 2048, /* of payload, ahead of decode */
@@ -187,11 +189,12 @@ static void x86_encode_run(uint32_t dtype, int k, const uint16_t *src, uint8_t *
 		const struct walk_unit u = { .base = (uint8_t *)(uintptr_t)(src + i),
 					     .rows = 1,
 					     .row_bytes = 2 * now };
+		const struct far far = { u.base, u.stride, false };
 
 		if (dtype == DTYPE_FP16)
-			(void)encode_as(true, k, &u, &u, &u, out);
+			(void)encode_as(true, k, &u, &u, far, out);
 		else
-			(void)encode_as(false, k, &u, &u, &u, out);
+			(void)encode_as(false, k, &u, &u, far, out);
 		memcpy(dst + i, out, now);
 	}
 }

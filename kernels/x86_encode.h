@@ -14,8 +14,10 @@
  * a line is left in scratch, and is kept in the run.
  *
  * Prefetches go into L1 (T0) although the lines are used from L2: lines that T1 had brought were
- * gone from L2 before a plane of 128 KiB was encoded (AMD family 26: 0.69 of a copy instead of
- * 0.87).
+ * gone from L2 before a plane of 128 KiB was encoded (Zen 5, AMD family 26: 0.69 of a copy instead
+ * of 0.87). Zen 4 is the other way round (0.5 to 0.6 of a copy with T0, 0.75 to 0.8 with T1). It
+ * gains by a longer way between prefetch and use, too, and loses by both only where verbatim planes
+ * fit into L1. Zen 4 is family 25 with AVX-512. T1 was not measured on other CPUs.
  */
 #ifndef KVTIER_X86_ENCODE_H
 #define KVTIER_X86_ENCODE_H
@@ -88,10 +90,31 @@ MATH_FN void encode_tail(bool is_fp16, const struct math_encode *m, const uint8_
 	math_store(dst, math_encode64(is_fp16, m, (const uint8_t *)last));
 }
 
-MATH_FN void prefetch_values(const uint8_t *p)
+/* Memory to prefetch beside a unit, as many rows of as many bytes. */
+struct far {
+	const uint8_t *base;
+	uint64_t stride;
+	bool l2; /* not into L1: see the head of the file */
+};
+
+MATH_FN void prefetch_line(struct far far, const uint8_t *p)
 {
-	_mm_prefetch((const char *)p, _MM_HINT_T0);
-	_mm_prefetch((const char *)p + LINE, _MM_HINT_T0);
+	if (far.l2)
+		_mm_prefetch((const char *)p, _MM_HINT_T1);
+	else
+		_mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
+MATH_FN void prefetch_values(struct far far, const uint8_t *p)
+{
+	prefetch_line(far, p);
+	prefetch_line(far, p + LINE);
+}
+
+/* Costs two loads: the program looked at the CPU at its start. */
+static bool cpu_is_zen4(void)
+{
+	return __builtin_cpu_is("amdfam19h") && __builtin_cpu_supports("avx512vl");
 }
 
 /*
@@ -100,7 +123,7 @@ MATH_FN void prefetch_values(const uint8_t *p)
  * arithmetic; all three have the same rows.
  */
 MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
-			   const struct walk_unit *next, const struct walk_unit *far, uint8_t *dst)
+			   const struct walk_unit *next, struct far far, uint8_t *dst)
 {
 	const struct math_encode m = math_encode_at(is_fp16, k);
 	const uint32_t n = u->row_bytes / 2;
@@ -109,11 +132,11 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
 	for (uint32_t r = 0; r < u->rows; r++, dst += n) {
 		const uint8_t *row = u->base + r * u->stride,
 			      *next_row = next->base + r * next->stride;
-		const uint8_t *far_row = far->base + r * far->stride;
+		const uint8_t *far_row = far.base + r * far.stride;
 		uint32_t i = 0;
 
 		for (; i + STEP <= n; i += STEP) {
-			prefetch_values(far_row + 2 * i);
+			prefetch_values(far, far_row + 2 * i);
 			math_amax64(&amax, next_row + 2 * i);
 			math_store(dst + i, math_encode64(is_fp16, &m, row + 2 * i));
 		}
@@ -127,24 +150,24 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
 
 /* The same for rows of whole steps, which are hashed and go to the image at once. */
 MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u,
-				 const struct walk_unit *next, const struct walk_unit *far,
-				 struct hash *hash, uint8_t *dst)
+				 const struct walk_unit *next, struct far far, struct hash *hash,
+				 uint8_t *dst)
 {
 	const struct math_encode m = math_encode_at(is_fp16, k);
-	const uint8_t *row = u->base, *next_row = next->base, *far_row = far->base;
+	const uint8_t *row = u->base, *next_row = next->base, *far_row = far.base;
 	struct hash_open open = hash_open(hash);
 	struct math_amax amax = math_amax_start();
 	struct math_line line = math_load((const uint8_t *)hash->acc);
 
 	for (uint32_t r = 0; r < u->rows; r++) {
 		for (uint32_t i = 0; i < u->row_bytes; i += 2 * STEP, dst += LINE) {
-			prefetch_values(far_row + i);
+			prefetch_values(far, far_row + i);
 			math_amax64(&amax, next_row + i);
 			line = math_encode64(is_fp16, &m, row + i);
 			hash_line(&open, line);
 			math_stream(dst, line);
 		}
-		row += u->stride, next_row += next->stride, far_row += far->stride;
+		row += u->stride, next_row += next->stride, far_row += far.stride;
 	}
 	hash_close(hash, &open);
 	hash_lines(hash, u->rows * u->row_bytes / 2, line);
@@ -153,7 +176,7 @@ MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u,
 
 /* Encodes unit u, and takes the amax of `next` beside it. */
 static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct walk_unit *u,
-		       uint32_t amax, const struct walk_unit *next, const struct walk_unit *far,
+		       uint32_t amax, const struct walk_unit *next, struct far far,
 		       uint32_t *ret_next)
 {
 	const int k = fp8_exponent(is_fp16, amax);
@@ -178,44 +201,41 @@ static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct 
 }
 
 /* Verbatim rows. */
-static void gather_rows(const struct walk_unit *u, const struct walk_unit *far, uint8_t *dst)
+static void gather_rows(const struct walk_unit *u, struct far far, uint8_t *dst)
 {
 	for (uint32_t r = 0; r < u->rows; r++, dst += u->row_bytes) {
-		const uint8_t *row = u->base + r * u->stride,
-			      *far_row = far->base + r * far->stride;
+		const uint8_t *row = u->base + r * u->stride, *far_row = far.base + r * far.stride;
 		uint32_t at = 0;
 
 		for (; at + LINE <= u->row_bytes; at += LINE) {
-			_mm_prefetch((const char *)(far_row + at), _MM_HINT_T0);
+			prefetch_line(far, far_row + at);
 			math_store(dst + at, math_load(row + at));
 		}
 		memcpy(dst + at, row + at, u->row_bytes - at);
 	}
 }
 
-static void gather_lines(const struct walk_unit *u, const struct walk_unit *far, struct hash *hash,
-			 uint8_t *dst)
+static void gather_lines(const struct walk_unit *u, struct far far, struct hash *hash, uint8_t *dst)
 {
-	const uint8_t *row = u->base, *far_row = far->base;
+	const uint8_t *row = u->base, *far_row = far.base;
 	struct hash_open open = hash_open(hash);
 	struct math_line line = math_load((const uint8_t *)hash->acc);
 
 	for (uint32_t r = 0; r < u->rows; r++) {
 		for (uint32_t i = 0; i < u->row_bytes; i += LINE, dst += LINE) {
-			_mm_prefetch((const char *)(far_row + i), _MM_HINT_T0);
+			prefetch_line(far, far_row + i);
 			_mm_prefetch((const char *)(row + NEAR_ROWS * u->stride + i), _MM_HINT_T0);
 			line = math_load(row + i);
 			hash_line(&open, line);
 			math_stream(dst, line);
 		}
-		row += u->stride, far_row += far->stride;
+		row += u->stride, far_row += far.stride;
 	}
 	hash_close(hash, &open);
 	hash_lines(hash, u->rows * u->row_bytes, line);
 }
 
-static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u,
-			const struct walk_unit *far)
+static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u, struct far far)
 {
 	const uint32_t bytes = u->rows * u->row_bytes;
 
@@ -245,6 +265,7 @@ struct encode_run {
 	} ring[WALK_AHEAD + 1]; /* the unit at `now` and up to WALK_AHEAD after it */
 	uint32_t have, now;
 	bool is_fp16;
+	bool zen4, zen4_deep; /* deep: of planes that L1 does not hold */
 	enum image_codec codec_k, codec_v;
 	const struct image_identity *identity;
 	struct image_header *header;
@@ -265,6 +286,15 @@ static const struct walk_unit *fellow(const struct encode_run *e, uint32_t n)
 	const struct walk_unit *u = &e->ring[e->now].unit;
 
 	return alike(u, e->have > n ? &e->ring[(e->now + n) % (WALK_AHEAD + 1)].unit : NULL);
+}
+
+static struct far encode_far(const struct encode_run *e)
+{
+	const struct walk_unit *u = &e->ring[e->now].unit, *unit = fellow(e, WALK_AHEAD);
+
+	if (u->ahead)
+		return (struct far){ u->ahead, u->row_bytes, u->fp8 ? e->zen4 : e->zen4_deep };
+	return (struct far){ unit->base, unit->stride, u->fp8 && e->zen4 };
 }
 
 static int encode_start(struct encode_run *e, const struct page_layout *layout, uint64_t page,
@@ -297,6 +327,10 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	if (walk_first(&e->walk, &first, &bytes))
 		for (uint64_t i = 0; i < bytes; i += LINE)
 			_mm_prefetch((const char *)(first + i), _MM_HINT_T0);
+	e->zen4 = cpu_is_zen4();
+	e->zen4_deep = e->zen4 && bytes >= ZEN4_L1_BYTES;
+	if (e->zen4_deep)
+		e->walk.ahead_least = ZEN4_AHEAD_BYTES;
 	e->have = e->now = 0;
 	while (e->have <= WALK_AHEAD && encode_look(e, e->have))
 		e->have++;
@@ -307,18 +341,11 @@ static int encode_next(struct encode_run *e)
 {
 	const uint32_t then = (e->now + AMAX_AHEAD) % (WALK_AHEAD + 1);
 	const struct walk_unit *u = &e->ring[e->now].unit, *next = fellow(e, AMAX_AHEAD);
-	const struct walk_unit *far = fellow(e, WALK_AHEAD);
+	const struct far far = encode_far(e);
 	const bool lines = e->have > 1 && writer_takes_lines(&e->w, u->fp8 ? 2 * STEP : LINE, u);
-	struct walk_unit ahead;
 	uint32_t amax;
 	int r = 0;
 
-	if (u->ahead) {
-		ahead = *u;
-		ahead.base = (uint8_t *)(uintptr_t)u->ahead;
-		ahead.stride = u->row_bytes;
-		far = &ahead;
-	}
 	if (u->fp8) {
 		amax = e->ring[e->now].known ? e->ring[e->now].amax : unit_amax(u);
 		r = encode_unit(&e->w, e->is_fp16, lines, u, amax, next, far, &amax);
