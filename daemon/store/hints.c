@@ -78,6 +78,13 @@ static void sweep(struct loop_timer *timer)
 
 /* --- one block --- */
 
+static uint16_t tenant_of(const struct hints *h, uint32_t block)
+{
+	const struct blocks *blocks = h->store->blocks;
+
+	return (uint16_t)tally_tenant(blocks_tally(blocks), blocks_space(blocks, block));
+}
+
 static void look(const struct hints *h, uint32_t block, struct hint_block *ret)
 {
 	const struct store *store = h->store;
@@ -88,7 +95,7 @@ static void look(const struct hints *h, uint32_t block, struct hint_block *ret)
 		.away = blocks_host_slot(store->blocks, block) == BLOCK_NONE,
 		.on_nvme = blocks_nvme(store->blocks, block, NULL),
 		.in_use = blocks_pins(store->blocks, block) > 0,
-		.noted = note || notes_have_room(h->notes),
+		.noted = note || notes_have_room(h->notes, tenant_of(h, block)),
 		.band = evict_band(blocks_order(store->blocks), block),
 		.left_s = !note || note->until_s == 0 ? 0 :
 			  note->until_s > now         ? note->until_s - now :
@@ -108,13 +115,6 @@ static struct hint_limits limits_of(const struct hints *h, uint32_t block)
 		.max_ttl_s = h->conf.max_ttl_s,
 		.nvme = extents_durable(store, blocks_key(store->blocks, block)),
 	};
-}
-
-static uint16_t tenant_of(const struct hints *h, uint32_t block)
-{
-	const struct blocks *blocks = h->store->blocks;
-
-	return (uint16_t)tally_tenant(blocks_tally(blocks), blocks_space(blocks, block));
 }
 
 static struct hint_kept kept_of(const struct hints *h, uint32_t block)
@@ -147,7 +147,8 @@ static void execute(struct hints *h, uint32_t block, const struct hint_plan *pla
 		sweep_in(h, ROUND_MS);
 }
 
-/* The block joins the session that the hint names. False: there are too many notes or sessions. */
+/* The block joins the session that the hint names. False: its tenant has too many notes or
+ * sessions. */
 static bool join(struct hints *h, uint32_t block, const struct hint *hint)
 {
 	struct note *note = notes_make(h->notes, block, tenant_of(h, block));

@@ -28,6 +28,7 @@ struct notes {
 	uint32_t buckets, session_buckets; /* powers of two */
 	struct fingerprint_key secret;
 	uint64_t all_kept, kept[NOTES_TENANTS];
+	uint32_t count_of[NOTES_TENANTS], sessions_of[NOTES_TENANTS];
 	struct note *note;
 	struct session *session;
 	uint32_t *head, *session_head; /* number + 1 */
@@ -95,9 +96,16 @@ struct note *notes_find(const struct notes *n, uint32_t block)
 	return NULL;
 }
 
-bool notes_have_room(const struct notes *n)
+/* N5 */
+static bool may_take(uint32_t own, uint32_t free)
 {
-	return n->free != NOTES_NONE || n->used < n->max;
+	return own < (uint64_t)NOTES_PER_FREE * free;
+}
+
+bool notes_have_room(const struct notes *n, uint16_t tenant)
+{
+	assert(tenant < NOTES_TENANTS);
+	return may_take(n->count_of[tenant], n->max - n->count);
 }
 
 struct note *notes_make(struct notes *n, uint32_t block, uint16_t tenant)
@@ -105,10 +113,9 @@ struct note *notes_make(struct notes *n, uint32_t block, uint16_t tenant)
 	struct note *note = notes_find(n, block);
 	uint32_t i = n->free, *head = bucket_of(n, block);
 
-	assert(tenant < NOTES_TENANTS);
 	if (note)
 		return note;
-	if (!notes_have_room(n))
+	if (!notes_have_room(n, tenant))
 		return NULL;
 	if (i != NOTES_NONE)
 		n->free = n->note[i].chain;
@@ -119,6 +126,7 @@ struct note *notes_make(struct notes *n, uint32_t block, uint16_t tenant)
 	};
 	*head = i + 1;
 	n->count++;
+	n->count_of[tenant]++;
 	return &n->note[i];
 }
 
@@ -134,6 +142,7 @@ static void drop(struct notes *n, struct note *note)
 	note->chain = n->free;
 	n->free = number;
 	n->count--;
+	n->count_of[note->tenant]--;
 }
 
 void notes_settle(struct notes *n, struct note *note)
@@ -201,7 +210,7 @@ static uint32_t session_make(struct notes *n, uint16_t tenant, uint64_t id)
 {
 	uint32_t i = n->free_session, *head = session_bucket(n, tenant, id);
 
-	if (i == NOTES_NONE && n->used_sessions == n->max_sessions)
+	if (!may_take(n->sessions_of[tenant], n->max_sessions - n->sessions))
 		return NOTES_NONE;
 	if (i != NOTES_NONE)
 		n->free_session = n->session[i].chain;
@@ -212,6 +221,7 @@ static uint32_t session_make(struct notes *n, uint16_t tenant, uint64_t id)
 	};
 	*head = i + 1;
 	n->sessions++;
+	n->sessions_of[tenant]++;
 	return i;
 }
 
@@ -226,6 +236,7 @@ static void session_drop(struct notes *n, uint32_t session)
 	s->chain = n->free_session;
 	n->free_session = session;
 	n->sessions--;
+	n->sessions_of[s->tenant]--;
 }
 
 static void enlist(struct notes *n, struct note *note)

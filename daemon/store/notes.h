@@ -10,6 +10,9 @@
  *   N3 a session is there while it has blocks. It is its tenant's: equal numbers of two tenants are
  *      two sessions.
  *   N4 what a tenant keeps is the sum of kept_bytes of its notes.
+ *   N5 a tenant takes another note, or session, only while it has fewer than NOTES_PER_FREE times
+ *      what is free. So one that takes all it can leaves an eighth, and each tenant that comes
+ *      later finds some.
  */
 #ifndef KVTIER_NOTES_H
 #define KVTIER_NOTES_H
@@ -17,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NOTES_NONE = 0xffffffff, NOTES_TENANTS = 64, NOTES_MIN = 64 };
+enum { NOTES_NONE = 0xffffffff, NOTES_TENANTS = 64, NOTES_MIN = 64, NOTES_PER_FREE = 7 };
 
 struct notes;
 
@@ -41,9 +44,9 @@ void notes_close(struct notes *notes); /* NULL is fine */
 
 /* NULL: there is none. */
 struct note *notes_find(const struct notes *notes, uint32_t block);
-/* The note of this block, made if there is none. NULL: there are too many. */
+/* The note of this block, made if there is none. NULL: the tenant has too many. */
 struct note *notes_make(struct notes *notes, uint32_t block, uint16_t tenant);
-bool notes_have_room(const struct notes *notes);
+bool notes_have_room(const struct notes *notes, uint16_t tenant);
 /* It goes, if it says nothing: no end, no session, nothing kept. */
 void notes_settle(struct notes *notes, struct note *note);
 /* The block is gone. NULL is fine, and so is a block without a note. */
@@ -56,8 +59,8 @@ uint32_t notes_count(const struct notes *notes);
 
 /* The session's number; NOTES_NONE: there is none. */
 uint32_t notes_session(const struct notes *notes, uint16_t tenant, uint64_t id);
-/* The block joins it, at its end; in a turn, unless it is in this session already. False: there are
- * too many sessions, and the block is in none. */
+/* The block joins it, at its end; in a turn, unless it is in this session already. False: the
+ * tenant has too many sessions, and the block is in none. */
 bool notes_join(struct notes *notes, struct note *note, uint64_t id, uint32_t turn);
 void notes_leave(struct notes *notes, struct note *note);
 uint32_t notes_sessions(const struct notes *notes);

@@ -81,11 +81,15 @@ static void a_block_that_goes_takes_all_of_it_along(void **state)
 
 static void there_are_no_more_than_were_reserved(void **state)
 {
+	uint32_t n = 0;
+
 	(void)state;
-	for (uint32_t i = 0; i < NOTES_MIN; i++)
-		assert_non_null(notes_make(notes, i, 0));
-	assert_false(notes_have_room(notes));
-	assert_null(notes_make(notes, NOTES_MIN, 0));
+	for (uint16_t tenant = 0; tenant < 3; tenant++)
+		while (notes_make(notes, n, tenant))
+			n++;
+	assert_int_equal(n, NOTES_MIN);
+	assert_false(notes_have_room(notes, 3));
+	assert_null(notes_make(notes, NOTES_MIN, 3));
 	assert_non_null(notes_make(notes, 3, 0));
 	for (uint32_t i = 0; i < NOTES_MIN / 16; i++)
 		assert_true(notes_join(notes, notes_find(notes, i), i + 1, 0));
@@ -93,6 +97,46 @@ static void there_are_no_more_than_were_reserved(void **state)
 	assert_int_equal(notes_find(notes, 9)->session, NOTES_NONE);
 	notes_forget(notes, 0);
 	assert_true(notes_join(notes, notes_find(notes, 9), 99, 0));
+}
+
+static void a_tenant_that_takes_all_it_can_leaves_notes_to_others(void **state)
+{
+	uint32_t n = 0;
+
+	(void)state;
+	while (notes_make(notes, n, 0))
+		n++;
+	assert_int_equal(n, NOTES_MIN / 8 * 7);
+	for (uint32_t i = 0; i < NOTES_MIN / 8 - 1; i++)
+		assert_non_null(notes_make(notes, n++, 1));
+	assert_null(notes_make(notes, n, 1));
+	assert_non_null(notes_make(notes, n, 2));
+	/* and takes again what others gave back */
+	notes_forget(notes, n);
+	notes_forget(notes, n - 1);
+	notes_forget(notes, 0);
+	assert_null(notes_make(notes, 0, 0));
+	assert_non_null(notes_make(notes, 0, 1));
+}
+
+static void a_tenant_with_many_sessions_leaves_sessions_to_others(void **state)
+{
+	enum { MANY = 1024, SESSIONS = MANY / 16 };
+	uint32_t n = 0;
+
+	(void)close_notes(state);
+	assert_int_equal(notes_open(MANY, &notes), 0);
+	while (notes_join(notes, notes_make(notes, n, 0), n + 1, 0))
+		n++;
+	assert_int_equal(n, SESSIONS / 8 * 7);
+	join(MANY, 1, 1);
+	assert_int_equal(notes_sessions(notes), n + 1);
+	notes_forget(notes, MANY);
+	for (uint32_t i = 0; i < n; i++)
+		notes_leave(notes, notes_find(notes, i));
+	assert_int_equal(notes_sessions(notes), 0);
+	for (uint32_t i = 0; i < n; i++)
+		join(i, 0, i + 1);
 }
 
 static void take_end(void *arg, struct note *note)
@@ -178,6 +222,8 @@ int main(void)
 		CASE(a_round_meets_each_block_once),
 		CASE(a_block_that_goes_takes_all_of_it_along),
 		CASE(there_are_no_more_than_were_reserved),
+		CASE(a_tenant_that_takes_all_it_can_leaves_notes_to_others),
+		CASE(a_tenant_with_many_sessions_leaves_sessions_to_others),
 		CASE(ends_are_found_slice_by_slice),
 		CASE(whatever_happens_the_sums_are_right),
 	};
