@@ -103,7 +103,7 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 	$(Q)$(CC) $(ALLLD) $(addprefix -Wl$(comma)--wrap=,$(call facts,wrap)) -o $@ \
 		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-tests: $(PROGRAMS) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
+tests: $(PROGRAMS) $(EMU) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
 test: deps
 test check:
 	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)
