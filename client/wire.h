@@ -414,6 +414,12 @@ struct wire_sqe {
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 
+/* From `first` on: its blocks', and one for the key of the parent. */
+static inline uint32_t wire_arena_slots(const struct wire_sqe *sqe)
+{
+	return sqe->n + ((sqe->flags & WIRE_SQE_HAS_PARENT) ? 1u : 0u);
+}
+
 struct wire_cqe {
 	uint64_t op_id;
 	int32_t status; /* as kvtier_result.status */

@@ -23,7 +23,7 @@
 #include "daemon/stats/stats.h"
 
 struct server;  /* front/server.c: the listening socket and the table of connections */
-struct ops;     /* op/op.c: ops and the blocks of them in flight */
+struct ops;     /* op/ops.c: ops and the blocks of them in flight */
 struct ctl;     /* admin/ctl.c: the admin socket */
 struct purge;   /* store/purge.c: many blocks that go */
 struct flush;   /* nvme/flush.c: all of it, and synced */

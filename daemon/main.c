@@ -39,7 +39,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/fd_store.h"
 #include "daemon/base/notify.h"
-#include "daemon/op/op.h"
+#include "daemon/op/ops.h"
 #include "daemon/op/pump.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/redis/redis_up.h"

@@ -32,7 +32,7 @@ void conn_kill(struct conn *c)
 		(void)close(c->process.fd);
 		c->process.fd = -1;
 	}
-	ops_abandon(&c->client);
+	op_abandon_all(&c->client);
 	front_conn_dying(c->front);
 }
 

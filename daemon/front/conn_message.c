@@ -129,7 +129,7 @@ static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_
 	mount->closing = true;
 	mount->close_seq = seq;
 	c->closing_mounts++;
-	ops_cancel_mount(&c->client, mount);
+	op_cancel_all(&c->client, mount);
 }
 
 void conn_finish_closing(struct conn *c)

@@ -8,7 +8,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
-#include "daemon/op/op.h"
+#include "daemon/op/ops.h"
 #include "packet.h"
 
 static void count_regions(const struct mount *mount, struct intake_share *ret)

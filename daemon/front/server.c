@@ -29,7 +29,7 @@
 #include "daemon/base/socket.h"
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
-#include "daemon/op/op.h"
+#include "daemon/op/ops.h"
 #include "conn.h"
 #include "conn_leave.h"
 #include "conn_share.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * op.c - the life of an op, around the steps of its blocks (step.h, pump.c). Core thread only.
+ * op.c - the life of an op, around the steps of its blocks (step.h, pump.c): from an entry of the
+ * client's ring, which entry.c has checked, to the completion. Core thread only.
  *
  *  op_start -> queued (turn.c) -> (blocks begun in turn with other ops') -> all settled
  *                |                                                              ^ |
@@ -11,7 +12,7 @@
  *   O1 each block of an op gets exactly one status, and the op exactly one completion, after the
  *      last part let go of its page.
  *   O2 key and page are each read once from the arena; the entry was copied by ring_peek().
- *   O3 parts and ops come from pools made at start; nothing is allocated here.
+ *   O3 parts and ops come from pools made at start (ops.c); nothing is allocated here.
  *   O4 an op that is ended early wakes its parts, and ends when the last of them has: nothing here
  *      runs a part.
  */
@@ -19,14 +20,11 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
-#include "daemon/config/config.h"
 #include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
@@ -34,6 +32,7 @@
 #include "daemon/store/copies.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
+#include "entry.h"
 #include "groups.h"
 #include "part.h"
 #include "share.h"
@@ -41,85 +40,6 @@
 #include "turn.h"
 
 enum { MAX_DEADLINE_S = 3600 }; /* later deadlines are cut to this */
-
-/* --- pools --- */
-
-int ops_open(struct store *store, struct loop *loop, struct devices *devices,
-	     const struct config *config, struct ops **ret)
-{
-	const uint32_t max_ops = config->socket_max_ops, parts = devices_depth(devices);
-	struct ops *all = calloc(1, sizeof(*all));
-
-	if (!all)
-		return -ENOMEM;
-	*all = (struct ops){
-		.store = store,
-		.loop = loop,
-		.devices = devices,
-		.config = config,
-		.max_ops = max_ops,
-		.n_parts = parts,
-		.n_free_parts = parts,
-		.op_pool = calloc(max_ops, sizeof(*all->op_pool)),
-		.part_pool = calloc(parts, sizeof(*all->part_pool)),
-	};
-	list_open(&all->ready);
-	list_open(&all->full);
-	list_open(&all->free_parts);
-	list_open(&all->room.waiters);
-	turn_open(all);
-	if (!all->op_pool || !all->part_pool || shares_open(&all->shares) ||
-	    flights_open(&all->flights, parts) || traces_open(max_ops, &all->traces)) {
-		ops_close(all);
-		return -ENOMEM;
-	}
-	for (uint32_t i = max_ops; i-- > 0;) {
-		all->op_pool[i].next = all->free_ops;
-		all->free_ops = &all->op_pool[i];
-	}
-	for (uint32_t i = 0; i < parts; i++)
-		list_add(&all->free_parts, &all->part_pool[i].link);
-	devices_on_room(devices, walk_wake_full, all);
-	*ret = all;
-	return 0;
-}
-
-void ops_close(struct ops *all)
-{
-	if (!all)
-		return;
-	assert(all->outstanding == 0);
-	traces_close(all->traces);
-	flights_close(&all->flights);
-	shares_close(all->shares);
-	free(all->op_pool);
-	free(all->part_pool);
-	free(all);
-}
-
-bool ops_room(const struct ops *all, const struct client *client, uint32_t clients)
-{
-	const uint32_t share = clients < all->max_ops ? all->max_ops / clients : 1;
-
-	return all->free_ops && client->n_ops < share;
-}
-
-uint32_t ops_outstanding(const struct ops *all)
-{
-	return all->outstanding;
-}
-
-uint64_t ops_pages(const struct client *client)
-{
-	uint64_t pages = 0;
-
-	for (const struct op *op = client->ops; op; op = op->next)
-		if (op->sqe.op == WIRE_OP_STORE || op->sqe.op == WIRE_OP_LOAD)
-			pages += op->abandoned && op->total - op->settled < op->sqe.n ?
-					 op->total - op->settled :
-					 op->sqe.n;
-	return pages;
-}
 
 /* --- settling --- */
 
@@ -174,12 +94,6 @@ static void settle_rest(struct op *op, int status)
 }
 
 /* --- completion --- */
-
-/* What it has claimed of its client's arena. */
-static uint32_t slots_of(const struct wire_sqe *sqe)
-{
-	return sqe->n + ((sqe->flags & WIRE_SQE_HAS_PARENT) ? 1u : 0u);
-}
 
 /* Misses are quick and say nothing of how long a load takes. */
 static void count_time(struct stats *stats, uint16_t kind, const struct wire_cqe *cqe)
@@ -267,7 +181,7 @@ static void finish_if_settled(struct op *op)
 	op->client->n_ops--;
 	share_op_ended(all, op);
 	trace_end(all->traces, op);
-	op->client->arena_claimed -= slots_of(&op->sqe);
+	op->client->arena_claimed -= wire_arena_slots(&op->sqe);
 	op->mount->ops--;
 	all->outstanding--;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
@@ -397,21 +311,6 @@ struct part *op_begin_block(struct op *op)
 
 /* --- starting and ending ops --- */
 
-static int violation(char *text, size_t n, const char *field, unsigned long long value,
-		     const char *why)
-{
-	snprintf(text, n, "sqe.%s %llu %s", field, value, why);
-	return -EPROTO;
-}
-
-static struct op *find(const struct client *client, uint64_t op_id)
-{
-	for (struct op *op = client->ops; op; op = op->next)
-		if (op->sqe.op_id == op_id)
-			return op;
-	return NULL;
-}
-
 static void start_nop(struct ops *all, struct client *client, const struct wire_sqe *sqe)
 {
 	const struct wire_cqe cqe = {
@@ -458,7 +357,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	client->ops = op;
 	client->n_ops++;
 	share_op_started(all, op);
-	client->arena_claimed += slots_of(sqe);
+	client->arena_claimed += wire_arena_slots(sqe);
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
@@ -469,71 +368,38 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	turn_add(op);
 }
 
-/* More of a store's layers are in its pages. One that has ended needs them no more. */
-static int give(const struct client *client, const struct wire_sqe *sqe, char *text, size_t n)
+/* More of a store's layers are in its pages. */
+static void give(struct op *op, uint32_t groups)
 {
-	struct op *op = find(client, sqe->target);
-
-	if (!op)
-		return 0;
-	if (op->sqe.op != WIRE_OP_STORE || sqe->n > op->sqe.groups)
-		return violation(text, n, "n", sqe->n, "is more than the groups of its target");
-	if (sqe->n > op->given)
-		op->given = sqe->n;
+	if (groups > op->given)
+		op->given = groups;
 	turn_look_again(op->all);
-	return 0;
 }
 
 int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe, char *text,
 	     size_t n)
 {
-	const struct order *order;
-	struct mount *mount;
+	struct op *target;
+	const int r = entry_check(client, sqe, &target, text, n);
 
+	if (r)
+		return r;
 	if (sqe->op == WIRE_OP_NOP) {
 		start_nop(all, client, sqe);
-		return 0;
+	} else if (sqe->op == WIRE_OP_CANCEL || sqe->op == WIRE_OP_LAYERS) {
+		if (target && sqe->op == WIRE_OP_CANCEL)
+			cancel(target);
+		else if (target)
+			give(target, sqe->n);
+	} else {
+		assert(all->free_ops);
+		ring_prefetch(&client->ring, sqe->first);
+		start_op(all, client, client->mounts[sqe->space], sqe);
 	}
-	if (sqe->op == WIRE_OP_CANCEL) {
-		struct op *op = find(client, sqe->target);
-
-		if (op)
-			cancel(op); /* else it has completed: nothing to do */
-		return 0;
-	}
-	if (sqe->op == WIRE_OP_LAYERS)
-		return give(client, sqe, text, n);
-	mount = client->mounts[sqe->space];
-	if (!mount || mount->closing)
-		return violation(text, n, "space", sqe->space, "is not open on this connection");
-	if (find(client, sqe->op_id))
-		return violation(text, n, "op_id", sqe->op_id, "is in use by an outstanding op");
-	/* Slots that overlap would be work without limit: each op walks all of its own when it ends
-	 * early. */
-	if (slots_of(sqe) > client->ring.arena_blocks - client->arena_claimed)
-		return violation(text, n, "n", sqe->n,
-				 "is more than the arena slots that no outstanding op uses");
-	if (sqe->groups > mount->space->geometry.layers)
-		return violation(text, n, "groups", sqe->groups,
-				 "is more than the layers of its space");
-	if ((sqe->flags & WIRE_SQE_GIVEN) && !mount->device->layered)
-		return violation(text, n, "flags", sqe->flags,
-				 "says GIVEN, but the device of this space waits for no word");
-	order = order_find(client->orders, mount->device);
-	if ((sqe->event || sqe->word) && !order)
-		return violation(text, n, sqe->event ? "event" : "word",
-				 sqe->event ? sqe->event : sqe->word,
-				 "is of no ORDER for the device of this space");
-	if (sqe->event && sqe->event > order->events.n)
-		return violation(text, n, "event", sqe->event,
-				 "is more than the events of this space's device");
-	assert(all->free_ops);
-	ring_prefetch(&client->ring, sqe->first);
-	start_op(all, client, mount, sqe);
 	return 0;
 }
 
-void ops_cancel_mount(struct client *client, const struct mount *mount)
+void op_cancel_all(struct client *client, const struct mount *mount)
 {
 	for (struct op *op = client->ops, *next; op; op = next) {
 		next = op->next; /* op may be gone when it was cancelled */
@@ -542,10 +408,10 @@ void ops_cancel_mount(struct client *client, const struct mount *mount)
 	}
 }
 
-void ops_abandon(struct client *client)
+void op_abandon_all(struct client *client)
 {
 	for (struct op *op = client->ops; op; op = op->next)
 		op->abandoned = true;
-	ops_cancel_mount(client, NULL);
+	op_cancel_all(client, NULL);
 	share_client_cut(client);
 }

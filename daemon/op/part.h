@@ -4,6 +4,8 @@
  * Types alone. Core thread only.
  *
  *	file       owns of it             does
+ *	ops.c      op_pool, part_pool     the pools, made at start
+ *	entry.c                           may an entry of a ring become an op
  *	op.c       op, link, at           the life of an op, and of its parts
  *	pump.c     w.step                 begins parts in turn, walks through the steps
  *	walk.c     w.ready, w.full        waking, jobs of the device, what becomes of an image
@@ -17,9 +19,9 @@
  *	share.c    in_flight_bytes        what a client may have
  *	trace.c    trace (of an op)       the last steps
  *
- * Who calls whom: pump.c -> op.c, and through the table of step.c store.c, hint.c, load.c ->
- * flight.c -> room.c -> share.c; all of them use walk.c, turn.c and trace.c, which call none of the
- * former. Waking is a push on the run queue (walk.h).
+ * Who calls whom: front/conn.c -> op.c -> entry.c; pump.c -> op.c, and through the table of step.c
+ * store.c, hint.c, load.c -> flight.c -> room.c -> share.c; all of them use walk.c, turn.c and
+ * trace.c, which call none of the former. Waking is a push on the run queue (walk.h).
  */
 #ifndef KVTIER_PART_H
 #define KVTIER_PART_H

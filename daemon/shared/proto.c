@@ -423,7 +423,7 @@ static int check_groups(const struct wire_sqe *e, char *text, size_t n)
 
 static int check_blocks(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_t n)
 {
-	const uint32_t slots = e->n + ((e->flags & WIRE_SQE_HAS_PARENT) ? 1u : 0u);
+	const uint32_t slots = wire_arena_slots(e);
 
 	/* n first, alone: n + 1 must not have wrapped. */
 	if (e->n == 0 || e->n > arena_blocks || slots > arena_blocks)
