@@ -19,6 +19,7 @@
 #include "check.h"
 #include "clock.h"
 #include "error.h"
+#include "runs.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -26,11 +27,9 @@
 
 enum { MEMORY_PAGE = 4096, BITS = 64 };
 
-/* `rows` x `heads` runs of `run` bytes make up a page. */
 struct populate_segment {
 	uint8_t *base; /* of page 0 */
-	uint64_t page_stride, row_stride, head_stride;
-	uint64_t rows, heads, run;
+	struct runs runs;
 };
 
 struct populate {
@@ -51,51 +50,17 @@ void populate_touch(uint8_t *base, uint64_t n)
 		(void)__atomic_fetch_or(base + at, 0, __ATOMIC_RELAXED);
 }
 
-static void segment_fill(const struct kvtier_geometry *g, const struct kvtier_segment *s,
-			 uint8_t *map, struct populate_segment *ret)
+/* Touching asks for no order, so the rows of a head may be one run, too. */
+static struct runs runs_to_touch(const struct kvtier_geometry *g, const struct kvtier_segment *s)
 {
-	const uint64_t element = check_element_bytes(g->dtype);
+	const struct runs runs = runs_of(g, s);
+	struct runs ret = runs_joined(&runs);
 
-	*ret = (struct populate_segment){
-		.base = map + s->offset,
-		.page_stride = s->page_stride,
-		.row_stride = s->token_stride,
-		.head_stride = s->head_stride,
-		.rows = 1,
-		.heads = 1,
-		.run = s->length,
-	};
-	if (s->kind == KVTIER_K || s->kind == KVTIER_V) {
-		ret->rows = g->block_tokens;
-		ret->heads = g->kv_heads;
-		ret->run = element * (s->kind == KVTIER_K ? g->head_dim_k : g->head_dim_v);
-	} else if (s->kind == KVTIER_TYPED) {
-		ret->run *= element;
-	} else if (s->token_stride) {
-		ret->rows = g->block_tokens;
+	if (ret.row_stride == ret.bytes) {
+		ret.bytes *= ret.rows;
+		ret.rows = 1;
 	}
-	/* Pieces that lie end to end are one run: heads of a row, then rows; or the rows of a
-	 * head. */
-	if (ret->head_stride == ret->run) {
-		ret->run *= ret->heads;
-		ret->heads = 1;
-	}
-	if (ret->row_stride == ret->run) {
-		ret->run *= ret->rows;
-		ret->rows = 1;
-	}
-}
-
-/* Pages that lie in the region; strides are any 64-bit numbers. */
-static uint64_t segment_pages(const struct populate_segment *s, uint64_t offset, uint64_t length)
-{
-	const unsigned __int128 end = (unsigned __int128)offset +
-				      (unsigned __int128)(s->rows - 1) * s->row_stride +
-				      (unsigned __int128)(s->heads - 1) * s->head_stride + s->run;
-
-	if (end > length)
-		return 0;
-	return s->page_stride ? (uint64_t)((length - end) / s->page_stride) + 1 : UINT32_MAX;
+	return ret;
 }
 
 static int map_regions(struct populate *p, const struct kvtier_region *regions, size_t n)
@@ -132,8 +97,9 @@ static int fill(struct populate *p, const struct kvtier_geometry *geometry,
 		const struct kvtier_segment *s = &segments[i];
 		uint64_t pages;
 
-		segment_fill(geometry, s, p->maps[s->region], &p->segments[i]);
-		pages = segment_pages(&p->segments[i], s->offset, p->bytes[s->region]);
+		p->segments[i].base = (uint8_t *)p->maps[s->region] + s->offset;
+		p->segments[i].runs = runs_to_touch(geometry, s);
+		pages = runs_pages(&p->segments[i].runs, s->offset, p->bytes[s->region]);
 		if (pages < p->pages)
 			p->pages = pages;
 	}
@@ -201,13 +167,14 @@ static void populate_page(const struct populate *p, uint32_t page)
 	struct span span = { 0, 0 };
 
 	for (size_t i = 0; i < p->n_segments; i++) {
-		const struct populate_segment *s = &p->segments[i];
-		const uint8_t *base = s->base + page * s->page_stride;
+		const struct runs *runs = &p->segments[i].runs;
+		const uint8_t *base = p->segments[i].base + page * runs->page_stride;
 
-		for (uint64_t h = 0; h < s->heads; h++)
-			for (uint64_t r = 0; r < s->rows; r++)
-				span_add(&span, base + h * s->head_stride + r * s->row_stride,
-					 s->run);
+		for (uint64_t h = 0; h < runs->pieces; h++)
+			for (uint64_t r = 0; r < runs->rows; r++)
+				span_add(&span,
+					 base + h * runs->piece_stride + r * runs->row_stride,
+					 runs->bytes);
 	}
 	populate_touch((uint8_t *)span.from, span.to - span.from);
 }

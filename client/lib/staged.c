@@ -24,14 +24,13 @@
 #include "encoded.h"
 #include "error.h"
 #include "populate.h"
+#include "runs.h"
 
 enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
 
-/* `rows` x `pieces` runs of `run` bytes in the engine's page; they lie end to end in ours. */
 struct staged_segment {
-	uint8_t *user; /* page 0 */
-	uint64_t page_stride, row_stride, piece_stride;
-	uint64_t rows, pieces, run;
+	uint8_t *user;    /* page 0 */
+	struct runs runs; /* of the engine's page; they lie end to end in ours */
 	/* the same piece of a staging page, as the daemon is told */
 	struct wire_segment wire;
 };
@@ -55,55 +54,15 @@ struct staged {
 static void segment_shape(const struct kvtier_geometry *g, const struct kvtier_segment *s,
 			  struct staged_segment *ret)
 {
-	const uint64_t element = check_element_bytes(g->dtype);
+	const struct runs runs = runs_of(g, s);
 
-	*ret = (struct staged_segment){ .page_stride = s->page_stride, .rows = 1, .pieces = 1 };
+	ret->runs = runs_joined(&runs);
 	ret->wire =
 		(struct wire_segment){ .layer = s->layer, .kind = s->kind, .length = s->length };
-	switch (s->kind) {
-	case KVTIER_K:
-	case KVTIER_V:
-		ret->run = element * (s->kind == KVTIER_K ? g->head_dim_k : g->head_dim_v);
-		ret->rows = g->block_tokens;
-		ret->row_stride = s->token_stride;
-		ret->pieces = g->kv_heads;
-		ret->piece_stride = s->head_stride;
-		ret->wire.head_stride = ret->run;
-		ret->wire.token_stride = ret->run * ret->pieces;
-		break;
-	case KVTIER_TYPED:
-		ret->run = element * s->length;
-		break;
-	default:
-		ret->run = s->length;
-		if (s->token_stride) {
-			ret->rows = g->block_tokens;
-			ret->row_stride = s->token_stride;
-			ret->wire.token_stride = ret->run;
-		}
-		break;
-	}
-	/* Pieces that lie end to end are one run: heads of a row, then rows. */
-	if (ret->piece_stride == ret->run) {
-		ret->run *= ret->pieces;
-		ret->pieces = 1;
-	}
-	if (ret->pieces == 1 && ret->row_stride == ret->run) {
-		ret->run *= ret->rows;
-		ret->rows = 1;
-	}
-}
-
-/* How many pages' worth of this segment its region holds. Strides are any 64-bit numbers here. */
-static uint64_t segment_pages(const struct staged_segment *s, uint64_t offset, uint64_t length)
-{
-	const unsigned __int128 end = (unsigned __int128)offset +
-				      (unsigned __int128)(s->rows - 1) * s->row_stride +
-				      (unsigned __int128)(s->pieces - 1) * s->piece_stride + s->run;
-
-	if (end > length)
-		return 0;
-	return (uint64_t)((length - end) / s->page_stride) + 1;
+	if (s->kind == KVTIER_K || s->kind == KVTIER_V)
+		ret->wire.head_stride = runs.bytes;
+	if (ret->wire.head_stride || runs.row_stride)
+		ret->wire.token_stride = runs.bytes * runs.pieces;
 }
 
 static int segments_fill(struct staged *staged, const struct kvtier_geometry *geometry,
@@ -116,7 +75,7 @@ static int segments_fill(struct staged *staged, const struct kvtier_geometry *ge
 		uint64_t pages;
 
 		segment_shape(geometry, &segments[i], s);
-		pages = segment_pages(s, segments[i].offset, r->length);
+		pages = runs_pages(&s->runs, segments[i].offset, r->length);
 		if (!pages)
 			return error_set(
 				-EINVAL,
@@ -127,7 +86,8 @@ static int segments_fill(struct staged *staged, const struct kvtier_geometry *ge
 		s->user = (uint8_t *)r->base + segments[i].offset;
 		s->wire.offset = staged->page_bytes;
 		staged->page_bytes +=
-			(s->rows * s->pieces * s->run + STAGED_ALIGN - 1) & ~(STAGED_ALIGN - 1ull);
+			(s->runs.rows * s->runs.pieces * s->runs.bytes + STAGED_ALIGN - 1) &
+			~(STAGED_ALIGN - 1ull);
 		if (staged->page_bytes > 2ull * KVTIER_MAX_IMAGE_BYTES)
 			return error_set(-EINVAL, "a page is larger than %u bytes",
 					 2 * KVTIER_MAX_IMAGE_BYTES);
@@ -306,24 +266,24 @@ void staged_segment(const struct staged *staged, size_t i, struct wire_segment *
 }
 
 /* Copies one segment; runs that lie a stride apart are one copy. */
-static int copy_device(const struct staged *staged, const struct staged_segment *s, uint8_t *user,
+static int copy_device(const struct staged *staged, const struct runs *runs, uint8_t *user,
 		       uint8_t *ours, bool out)
 {
-	const bool heads = s->pieces > 1;
+	const bool heads = runs->pieces > 1;
 	struct cuda_copy copy = {
-		.run = s->run,
-		.rows = heads ? s->pieces : s->rows,
-		.stride = heads ? s->piece_stride : s->row_stride,
+		.run = runs->bytes,
+		.rows = heads ? runs->pieces : runs->rows,
+		.stride = heads ? runs->piece_stride : runs->row_stride,
 		.to_device = out,
 	};
 
 	if (copy.rows == 1)
 		copy.stride = copy.run;
-	for (uint64_t r = 0; r < (heads ? s->rows : 1); r++) {
+	for (uint64_t r = 0; r < (heads ? runs->rows : 1); r++) {
 		int rc;
 
-		copy.device = (uintptr_t)user + r * s->row_stride;
-		copy.host = ours + r * s->pieces * s->run;
+		copy.device = (uintptr_t)user + r * runs->row_stride;
+		copy.host = ours + r * runs->pieces * runs->bytes;
 		rc = cuda_memory_copy(staged->cuda, &copy);
 		if (rc)
 			return rc;
@@ -331,16 +291,16 @@ static int copy_device(const struct staged *staged, const struct staged_segment 
 	return 0;
 }
 
-static void copy_host(const struct staged_segment *s, uint8_t *user, uint8_t *ours, bool out)
+static void copy_host(const struct runs *runs, uint8_t *user, uint8_t *ours, bool out)
 {
-	for (uint64_t r = 0; r < s->rows; r++)
-		for (uint64_t p = 0; p < s->pieces; p++, ours += s->run) {
-			uint8_t *theirs = user + r * s->row_stride + p * s->piece_stride;
+	for (uint64_t r = 0; r < runs->rows; r++)
+		for (uint64_t p = 0; p < runs->pieces; p++, ours += runs->bytes) {
+			uint8_t *theirs = user + r * runs->row_stride + p * runs->piece_stride;
 
 			if (out)
-				memcpy(theirs, ours, s->run);
+				memcpy(theirs, ours, runs->bytes);
 			else
-				memcpy(ours, theirs, s->run);
+				memcpy(ours, theirs, runs->bytes);
 		}
 }
 
@@ -348,15 +308,15 @@ static int copy_page(struct staged *staged, uint64_t user_page, uint32_t page, b
 {
 	for (size_t i = 0; i < staged->n_segments; i++) {
 		const struct staged_segment *s = &staged->segments[i];
-		uint8_t *user = s->user + user_page * s->page_stride;
+		uint8_t *user = s->user + user_page * s->runs.page_stride;
 		uint8_t *ours = staged->memory + page * staged->page_bytes + s->wire.offset;
 		int rc;
 
 		if (!staged->cuda) {
-			copy_host(s, user, ours, out);
+			copy_host(&s->runs, user, ours, out);
 			continue;
 		}
-		rc = copy_device(staged, s, user, ours, out);
+		rc = copy_device(staged, &s->runs, user, ours, out);
 		if (rc)
 			return rc;
 	}
