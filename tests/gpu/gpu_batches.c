@@ -37,21 +37,6 @@ struct seen {
 	int syncs, copies_in_of_stores;
 };
 
-/* All blocks of the op are in the device's hands, and wait. */
-static void await_jobs(uint32_t n)
-{
-	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
-	char wanted[32], text[4096];
-
-	snprintf(wanted, sizeof(wanted), "\"jobs\":%u,", n);
-	do {
-		if (now_ns() > until)
-			fail_msg("the GPU has not all jobs: %s", text);
-		nap_ms(1);
-		(void)daemon_ctl(&d, "devices --json", text, sizeof(text));
-	} while (!strstr(text, wanted));
-}
-
 static void run_held(enum wire_op op, uint32_t first)
 {
 	struct wire_sqe sqe = gpu_raw_sqe(&e, op, CHAIN, first, N);
@@ -59,7 +44,7 @@ static void run_held(enum wire_op op, uint32_t first)
 	sqe.word = 1;
 	sqe.flags = WIRE_SQE_READY;
 	gpu_raw_send(&e, &sqe);
-	await_jobs(N);
+	gpu_jobs_become(&d, N);
 	__atomic_store_n(&e.words->ready[0], sqe.op_id, __ATOMIC_RELEASE);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 }

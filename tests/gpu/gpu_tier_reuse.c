@@ -39,21 +39,6 @@ static int end(void **state)
 	return 0;
 }
 
-/* The device has n jobs, and they wait. */
-static void await_jobs(uint32_t n)
-{
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-	char wanted[32], text[4096];
-
-	snprintf(wanted, sizeof(wanted), "\"jobs\":%u,", n);
-	do {
-		if (now_ns() > until)
-			fail_msg("the GPU has not all jobs: %s", text);
-		nap_ms(1);
-		(void)daemon_ctl(&d, "devices --json", text, sizeof(text));
-	} while (!strstr(text, wanted));
-}
-
 /* 128 KiB a page, 132 KiB an image: 23 in the slab. The hits wait for a word of their engine while
  * stores want their room. */
 static void a_hit_in_flight_keeps_its_slot(void **state)
@@ -74,7 +59,7 @@ static void a_hit_in_flight_keeps_its_slot(void **state)
 	load.word = 1;
 	load.flags = WIRE_SQE_READY;
 	gpu_raw_send(&hits, &load);
-	await_jobs(FIT);
+	gpu_jobs_become(&d, FIT);
 	gpu_raw_fill(&stores, OTHER, 0, FIT);
 	assert_int_equal(gpu_raw_run(&stores, WIRE_OP_STORE, OTHER, 0, FIT).status, 0);
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.evicted_blocks_total"), 0);

@@ -3,6 +3,7 @@
 #include "lib_gpu_raw.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -446,6 +447,20 @@ void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n)
 	for (uint32_t i = 0; i < n; i++)
 		if (!gpu_raw_holds(e, chain, i, n + i))
 			fail_msg("block %u of chain %u has other bytes", i, chain);
+}
+
+void gpu_jobs_become(const struct daemon *d, uint32_t n)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	char wanted[32], text[4096];
+
+	snprintf(wanted, sizeof(wanted), "\"jobs\":%u,", n);
+	do {
+		if (now_ns() > until)
+			fail_msg("the GPU has not %u jobs: %s", n, text);
+		nap_ms(1);
+		(void)daemon_ctl(d, "devices --json", text, sizeof(text));
+	} while (!strstr(text, wanted));
 }
 
 void gpu_daemon_end(struct daemon *d, struct gpu *gpu)

@@ -92,6 +92,8 @@ bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
 /* Stores n blocks from the first n pages, loads them into the next n, and looks at these. */
 void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n);
 
+/* Waits until the daemon's GPU has n jobs that have not ended. */
+void gpu_jobs_become(const struct daemon *d, uint32_t n);
 /* The end of a test that has closed its engines: the daemon has no op in flight and stops, and the
  * driver's report has no complaint of it. */
 void gpu_daemon_end(struct daemon *d, struct gpu *gpu);
