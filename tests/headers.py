@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # headers.py BUILD - a header declares what the .c of its name defines, and nothing that another file defines: so
-# the place of a function is known from its header. Definitions are read from the symbols of the objects, and
-# declarations from the header's text outside comments and braces. Tables (tbl_*.h) declare nothing.
+# the place of a function is known from its header. And that .c includes it first, so the header stands alone.
+# Definitions are read from the symbols of the objects, and declarations from the header's text outside comments
+# and braces. Tables (tbl_*.h) declare nothing.
 import glob
 import os
 import re
@@ -56,6 +57,11 @@ def main():
             elif others:
                 print(f"{header} declares {name}(), which {' and '.join(sorted(others))}.c defines")
                 bad = 1
+    for file in sorted(file for file in found if file.endswith(".c") and file[:-2] + ".h" in found):
+        first = re.search(r'^#include [<"](.*)[>"]', open(file, encoding="utf-8").read(), flags=re.M).group(1)
+        if first != os.path.basename(file)[:-2] + ".h" and os.path.dirname(file) + "/" + first not in SEVERAL:
+            print(f"{file} includes {first} before its own header")
+            bad = 1
     for header in sorted(set(SEVERAL) - used):
         print(f"tests/headers.py: {header} serves one file: take it out of SEVERAL")
         bad = 1

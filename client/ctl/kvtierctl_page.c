@@ -4,6 +4,8 @@
  * covers the time since the daemon's start, or with --watch the time since the page before; each
  * page says which. State, fill and clients are as of now.
  */
+#include "kvtierctl_page.h"
+
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +13,6 @@
 
 #include "daemon/stats/stats.h"
 #include "daemon/base/text.h"
-#include "kvtierctl_page.h"
 #include "kvtierctl_status.h"
 #include "kvtierctl_text.h"
 

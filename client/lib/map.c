@@ -23,6 +23,8 @@
  * and an entry that was present is found. What remains: an entry that moved between its two buckets
  * during each of MAP_TRIES readings in a row is reported absent, once.
  */
+#include "map.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -30,8 +32,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-
-#include "map.h"
 
 enum {
 	MAP_TRIES = 64,

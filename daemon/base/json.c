@@ -2,13 +2,14 @@
 /*
  * json.c - see json.h.
  */
+#include "json.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "json.h"
 #include "log.h"
 
 void json_start(struct json *json, char *text, size_t n)

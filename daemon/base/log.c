@@ -6,14 +6,14 @@
  * there is a struct kvtierd and from tiers' threads, and passing a logger through every call would
  * say nothing. Both are set once, before there are threads.
  */
+#include "log.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "log.h"
 
 static struct {
 	enum log_level level;

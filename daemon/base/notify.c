@@ -3,13 +3,13 @@
  * notify.c - sd_notify by hand: a datagram of "NAME=value" lines; nothing else of libsystemd is
  * needed.
  */
+#include "notify.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "notify.h"
 
 /* A path, or with '@' for the leading NUL an abstract name: then the length counts, not a
  * terminator. */

@@ -2,6 +2,8 @@
 /*
  * stats.c - makes and maps the stats page; the tables as data. Contract: stats.h.
  */
+#include "stats.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "stats.h"
 #include "tiers/tier.h"
 
 #ifndef KVTIER_VERSION

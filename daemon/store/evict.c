@@ -19,12 +19,13 @@
  * nothing stored for balance. A candidate has no children and no pins to count, so the same two
  * words hold its links. That is all: 20 bytes a block, exact.
  */
+#include "evict.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "daemon/base/reserve.h"
-#include "evict.h"
 
 enum { CLASSES_MAX = 64 };
 

@@ -20,6 +20,8 @@
  *      slots.
  * All stores are releases, so "after" holds on every CPU; on x86 they are plain moves.
  */
+#include "index.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +30,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-#include "index.h"
 
 enum {
 	MORE_ROOM = 64,      /* buckets split for one insert that found no room */

@@ -13,6 +13,8 @@
  *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned
  *	   as the op
  */
+#include "io_engine.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -22,7 +24,6 @@
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
-#include "io_engine.h"
 
 enum {
 	REAP_BUDGET = 64,   /* completions a turn: others want the core thread, too */
