@@ -13,7 +13,7 @@ enum { DEVICES_MAX = 17 };
 struct devices {
 	struct device *all[DEVICES_MAX];
 	uint32_t n;
-	char gpu_note[240]; /* why there are no GPUs, or not all of them; "" */
+	char gpu_note[256]; /* why there are no GPUs, or not all of them; "" */
 };
 
 /* it is theirs now. -ENOSPC */

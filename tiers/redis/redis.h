@@ -157,7 +157,7 @@ struct redis_tier_status {
 	bool cluster;
 	uint32_t endpoints, usable; /* usable: takes reads */
 	/* "address: why" of the first that is not up */
-	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
+	char text[REDIS_ADDRESS_BYTES + 2 + REDIS_TEXT_BYTES];
 	struct redis_counters counters; /* sums, endpoints that are gone included */
 	uint64_t views;                 /* how many times all of this was brought up to date */
 };
