@@ -8,7 +8,7 @@
  *                         |                             of the loop: whenever the socket is
  *                         |                             writable; a command that waits for
  *                         |                             others looks every CTL_WAIT_MS
- *                         `--gone, deadline, bad request--> free (conn_close)
+ *                         `--gone, deadline, bad request--> free (asker_close)
  *
  * Invariants
  *   - the core never waits for an asker: no send blocks, and who does not read loses the connection
@@ -37,7 +37,7 @@
 
 enum { ACCEPT_PAUSE_MS = 1000 };
 
-struct conn {
+struct asker {
 	struct ctl *ctl;
 	struct loop_watch watch;
 	struct loop_timer deadline;
@@ -60,14 +60,14 @@ struct ctl {
 	struct loop_timer resume; /* after accept found no descriptor */
 	bool bound, listening;
 	struct log_limit limit;
-	struct conn conns[CTL_MAX_CONNECTIONS];
+	struct asker askers[CTL_MAX_CONNECTIONS];
 };
 
-static struct conn *conn_free_slot(struct ctl *ctl)
+static struct asker *asker_free_slot(struct ctl *ctl)
 {
 	for (size_t i = 0; i < CTL_MAX_CONNECTIONS; i++) {
-		if (!ctl->conns[i].open)
-			return &ctl->conns[i];
+		if (!ctl->askers[i].open)
+			return &ctl->askers[i];
 	}
 	return NULL;
 }
@@ -75,63 +75,63 @@ static struct conn *conn_free_slot(struct ctl *ctl)
 /* Accepts only while there is a slot and no pause. */
 static void listen_update(struct ctl *ctl)
 {
-	const bool want = conn_free_slot(ctl) != NULL && ctl->resume.position == 0;
+	const bool want = asker_free_slot(ctl) && ctl->resume.position == 0;
 
 	if (want != ctl->listening &&
 	    loop_modify(ctl->d->loop, &ctl->watch, want ? EPOLLIN : 0) == 0)
 		ctl->listening = want;
 }
 
-static void request_end(struct conn *conn)
+static void request_end(struct asker *asker)
 {
-	if (conn->running)
-		ctl_end(conn->ctl->d, &conn->request);
-	conn->running = false;
+	if (asker->running)
+		ctl_end(asker->ctl->d, &asker->request);
+	asker->running = false;
 }
 
-static void conn_close(struct conn *conn)
+static void asker_close(struct asker *asker)
 {
-	struct loop *loop = conn->ctl->d->loop;
+	struct loop *loop = asker->ctl->d->loop;
 
-	request_end(conn);
-	loop_remove(loop, &conn->watch);
-	loop_timer_unset(loop, &conn->deadline);
-	loop_timer_unset(loop, &conn->again);
-	(void)close(conn->watch.fd);
-	conn->open = false;
-	listen_update(conn->ctl);
+	request_end(asker);
+	loop_remove(loop, &asker->watch);
+	loop_timer_unset(loop, &asker->deadline);
+	loop_timer_unset(loop, &asker->again);
+	(void)close(asker->watch.fd);
+	asker->open = false;
+	listen_update(asker->ctl);
 }
 
 static void deadline_fire(struct loop_timer *timer)
 {
-	conn_close(container_of(timer, struct conn, deadline));
+	asker_close(container_of(timer, struct asker, deadline));
 }
 
 /* Starts the time anew and waits for `events`. False: closed. */
-static bool conn_expect(struct conn *conn, uint32_t events)
+static bool asker_expect(struct asker *asker, uint32_t events)
 {
-	struct loop *loop = conn->ctl->d->loop;
+	struct loop *loop = asker->ctl->d->loop;
 
-	loop_timer_set(loop, &conn->deadline, loop_now(loop) + CTL_DEADLINE_MS * 1000000ull);
-	if (loop_modify(loop, &conn->watch, events) < 0) {
-		conn_close(conn);
+	loop_timer_set(loop, &asker->deadline, loop_now(loop) + CTL_DEADLINE_MS * 1000000ull);
+	if (loop_modify(loop, &asker->watch, events) < 0) {
+		asker_close(asker);
 		return false;
 	}
 	return true;
 }
 
 /* Looks again in a while; until then only the asker's end is heard of. */
-static void conn_wait(struct conn *conn)
+static void asker_wait(struct asker *asker)
 {
-	struct loop *loop = conn->ctl->d->loop;
+	struct loop *loop = asker->ctl->d->loop;
 
-	if (conn_expect(conn, 0))
-		loop_timer_set(loop, &conn->again, loop_now(loop) + CTL_WAIT_MS * 1000000ull);
+	if (asker_expect(asker, 0))
+		loop_timer_set(loop, &asker->again, loop_now(loop) + CTL_WAIT_MS * 1000000ull);
 }
 
 static void again_fire(struct loop_timer *timer)
 {
-	(void)conn_expect(container_of(timer, struct conn, again), EPOLLOUT);
+	(void)asker_expect(container_of(timer, struct asker, again), EPOLLOUT);
 }
 
 /* Splits the packet into words; each ends in NUL, the last may lack it. False: no request. */
@@ -150,40 +150,41 @@ static bool split_words(struct ctl_request *request, size_t bytes)
 	return request->n_words > 0;
 }
 
-static void fail_packet(struct conn *conn, const char *sentence)
+static void fail_packet(struct asker *asker, const char *sentence)
 {
-	conn->packet_bytes = (size_t)snprintf(conn->packet, sizeof(conn->packet), "!%s", sentence);
-	conn->last = true;
+	asker->packet_bytes =
+		(size_t)snprintf(asker->packet, sizeof(asker->packet), "!%s", sentence);
+	asker->last = true;
 }
 
 /* False: closed. */
-static bool read_request(struct conn *conn)
+static bool read_request(struct asker *asker)
 {
-	struct ctl_request *request = &conn->request;
+	struct ctl_request *request = &asker->request;
 	char sentence[256] = "a request is one to 8 words of together at most 512 bytes";
 	ssize_t bytes;
 
 	memset(request, 0, sizeof(*request));
 	/* MSG_TRUNC gives the packet's real length */
-	bytes = recv(conn->watch.fd, request->packet, CTL_MAX_REQUEST, MSG_DONTWAIT | MSG_TRUNC);
+	bytes = recv(asker->watch.fd, request->packet, CTL_MAX_REQUEST, MSG_DONTWAIT | MSG_TRUNC);
 	if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
 	if (bytes <= 0) {
-		conn_close(conn);
+		asker_close(asker);
 		return false;
 	}
-	request->started_ns = loop_now(conn->ctl->d->loop);
-	conn->packet_bytes = 0;
+	request->started_ns = loop_now(asker->ctl->d->loop);
+	asker->packet_bytes = 0;
 	if (bytes > CTL_MAX_REQUEST || !split_words(request, (size_t)bytes) ||
-	    ctl_start(conn->ctl->d, request, sentence, sizeof(sentence)) < 0)
-		fail_packet(conn, sentence);
+	    ctl_start(asker->ctl->d, request, sentence, sizeof(sentence)) < 0)
+		fail_packet(asker, sentence);
 	else
-		conn->running = true;
-	conn->replying = true;
-	return conn_expect(conn, EPOLLOUT);
+		asker->running = true;
+	asker->replying = true;
+	return asker_expect(asker, EPOLLOUT);
 }
 
-static void make_packet(struct conn *conn)
+static void make_packet(struct asker *asker)
 {
 	static const char kinds[] = {
 		[CTL_TELL] = '~', [CTL_MORE] = '+', [CTL_LAST] = '.', [CTL_FAIL] = '!'
@@ -191,60 +192,60 @@ static void make_packet(struct conn *conn)
 	struct json json;
 	enum ctl_progress progress;
 
-	json_start(&json, conn->packet + 1, sizeof(conn->packet) - 1);
-	progress = ctl_continue(conn->ctl->d, &conn->request, &json);
+	json_start(&json, asker->packet + 1, sizeof(asker->packet) - 1);
+	progress = ctl_continue(asker->ctl->d, &asker->request, &json);
 	if (progress == CTL_LATER)
 		return;
 	if (progress == CTL_WAIT) {
-		conn_wait(conn);
+		asker_wait(asker);
 		return;
 	}
 	assert(!json.full);
-	conn->last = progress == CTL_LAST || progress == CTL_FAIL;
-	conn->told = progress == CTL_TELL;
-	conn->packet[0] = kinds[progress];
-	conn->packet_bytes = 1 + json.used;
-	if (conn->last)
-		request_end(conn);
+	asker->last = progress == CTL_LAST || progress == CTL_FAIL;
+	asker->told = progress == CTL_TELL;
+	asker->packet[0] = kinds[progress];
+	asker->packet_bytes = 1 + json.used;
+	if (asker->last)
+		request_end(asker);
 }
 
-static void send_packet(struct conn *conn)
+static void send_packet(struct asker *asker)
 {
-	const ssize_t sent =
-		send(conn->watch.fd, conn->packet, conn->packet_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+	const ssize_t sent = send(asker->watch.fd, asker->packet, asker->packet_bytes,
+				  MSG_DONTWAIT | MSG_NOSIGNAL);
 
 	if (sent < 0) {
 		if (errno != EAGAIN && errno != EINTR)
-			conn_close(conn);
+			asker_close(asker);
 		return; /* else when the socket is writable again, or the deadline comes */
 	}
-	conn->packet_bytes = 0;
-	if (conn->last) {
-		conn->replying = false;
-		(void)conn_expect(conn, EPOLLIN);
-	} else if (conn->told) {
-		(void)conn_expect(conn, EPOLLOUT);
+	asker->packet_bytes = 0;
+	if (asker->last) {
+		asker->replying = false;
+		(void)asker_expect(asker, EPOLLIN);
+	} else if (asker->told) {
+		(void)asker_expect(asker, EPOLLOUT);
 	}
 }
 
-static void conn_ready(struct loop_watch *watch, uint32_t events)
+static void asker_ready(struct loop_watch *watch, uint32_t events)
 {
-	struct conn *conn = container_of(watch, struct conn, watch);
+	struct asker *asker = container_of(watch, struct asker, watch);
 
-	if (!conn->replying && (events & EPOLLIN) != 0) {
-		(void)read_request(conn);
+	if (!asker->replying && (events & EPOLLIN) != 0) {
+		(void)read_request(asker);
 		return;
 	}
 	if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
-		conn_close(conn);
+		asker_close(asker);
 		return;
 	}
-	if (!conn->replying)
+	if (!asker->replying)
 		return;
-	if (conn->packet_bytes == 0)
-		make_packet(conn);
-	if (conn->packet_bytes != 0)
-		send_packet(conn);
+	if (asker->packet_bytes == 0)
+		make_packet(asker);
+	if (asker->packet_bytes != 0)
+		send_packet(asker);
 }
 
 static bool permitted(int fd, uid_t *ret_uid)
@@ -268,13 +269,13 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 {
 	struct ctl *ctl = container_of(watch, struct ctl, watch);
 	struct loop *loop = ctl->d->loop;
-	struct conn *conn = conn_free_slot(ctl);
+	struct asker *asker = asker_free_slot(ctl);
 	static const char refusal[] = "!only root and the daemon's own user are answered";
 	uid_t uid;
 	int fd;
 
 	(void)events;
-	if (!conn)
+	if (!asker)
 		return;
 	fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
@@ -296,17 +297,17 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		(void)close(fd);
 		return;
 	}
-	conn->ctl = ctl;
-	conn->watch = (struct loop_watch){ .fd = fd, .ready = conn_ready };
-	conn->deadline = (struct loop_timer){ .fire = deadline_fire };
-	conn->again = (struct loop_timer){ .fire = again_fire };
-	conn->replying = conn->running = false;
-	if (loop_add(loop, &conn->watch, EPOLLIN) < 0) {
+	asker->ctl = ctl;
+	asker->watch = (struct loop_watch){ .fd = fd, .ready = asker_ready };
+	asker->deadline = (struct loop_timer){ .fire = deadline_fire };
+	asker->again = (struct loop_timer){ .fire = again_fire };
+	asker->replying = asker->running = false;
+	if (loop_add(loop, &asker->watch, EPOLLIN) < 0) {
 		(void)close(fd);
 		return;
 	}
-	conn->open = true;
-	if (conn_expect(conn, EPOLLIN))
+	asker->open = true;
+	if (asker_expect(asker, EPOLLIN))
 		listen_update(ctl);
 }
 
@@ -376,8 +377,8 @@ void ctl_close(struct ctl *ctl)
 	if (!ctl)
 		return;
 	for (size_t i = 0; i < CTL_MAX_CONNECTIONS; i++) {
-		if (ctl->conns[i].open)
-			conn_close(&ctl->conns[i]);
+		if (ctl->askers[i].open)
+			asker_close(&ctl->askers[i]);
 	}
 	loop_timer_unset(ctl->d->loop, &ctl->resume);
 	if (ctl->watch.fd >= 0) {

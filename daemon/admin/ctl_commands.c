@@ -143,7 +143,7 @@ enum ctl_progress clients_next(struct kvtierd *d, struct ctl_request *request, s
 
 static const char *name_of(const char *const *names, size_t n, uint32_t value)
 {
-	return value < n && names[value] != NULL ? names[value] : "unknown";
+	return value < n && names[value] ? names[value] : "unknown";
 }
 
 static const char *dtype_name(uint32_t dtype)

@@ -62,7 +62,7 @@ static const char *host_fault(const char *item, const char **ret_port)
 	*ret_port = item + length;
 	if (length == 0 || (item[length] != '\0' && item[length] != ':'))
 		return "has something in it that is none of host:port, [v6]:port, unix:/path";
-	return strchr(item + length + (item[length] != '\0'), ':') != NULL ?
+	return strchr(item + length + (item[length] != '\0'), ':') ?
 		       "has an IPv6 address in it that is not in [ ], or a port too many" :
 		       NULL;
 }

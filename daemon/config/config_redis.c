@@ -87,9 +87,9 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
  * empty. */
 static bool has_hash_tag(const char *prefix)
 {
-	const char *open = strchr(prefix, '{'), *close = open != NULL ? strchr(open, '}') : NULL;
+	const char *open = strchr(prefix, '{'), *close = open ? strchr(open, '}') : NULL;
 
-	return close != NULL && close > open + 1;
+	return close && close > open + 1;
 }
 
 static bool any_is_a_path(const char *endpoints)
@@ -191,7 +191,7 @@ static int read_password(const char *path, char ret[REDIS_SECRET_BYTES], char *t
 	if (r < 0)
 		goto done;
 	end = memchr(line, '\n', bytes);
-	length = end != NULL ? (size_t)(end - line) : bytes;
+	length = end ? (size_t)(end - line) : bytes;
 	if (length > 0 && line[length - 1] == '\r')
 		length--;
 	r = -EBADMSG;
@@ -201,7 +201,7 @@ static int read_password(const char *path, char ret[REDIS_SECRET_BYTES], char *t
 		snprintf(text, n,
 			 "[redis] password_file: the first line of %s is longer than %d bytes",
 			 path, REDIS_SECRET_BYTES - 1);
-	else if (memchr(line, '\0', length) != NULL)
+	else if (memchr(line, '\0', length))
 		snprintf(text, n,
 			 "[redis] password_file: the first line of %s has a NUL byte in it", path);
 	else

@@ -37,7 +37,7 @@ enum {
 	STUCK_LOOKS = 10,      /* so many looks without a write that ended: it is stuck */
 };
 
-enum stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
+enum flush_stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
 
 struct flush {
 	struct store *store;
@@ -45,7 +45,7 @@ struct flush {
 	struct loop *loop;
 	uint32_t drain_us;
 	struct loop_poller poller;
-	enum stage stage;
+	enum flush_stage stage;
 	bool last;
 	uint32_t cursor;       /* QUEUE: in the block table */
 	uint64_t until;        /* WRITE: writeback_served(), END: writeback_started() */

@@ -28,7 +28,7 @@ enum {
 };
 
 /* Of one GPU. */
-struct checker {
+struct rechecker {
 	struct device_job job; /* first: its done() gets back to us */
 	struct xfer x;
 	struct recheck *all;
@@ -51,24 +51,24 @@ struct recheck {
 	struct loop_poller poller;
 	bool ended;
 	uint32_t n;
-	struct checker checkers[RECHECK_JOBS];
+	struct rechecker checkers[RECHECK_JOBS];
 };
 
-static struct store *store_of(const struct checker *c)
+static struct store *store_of(const struct rechecker *c)
 {
 	return c->all->conf.store;
 }
 
 /* --- the end of a claim --- */
 
-static void done_with(struct checker *c)
+static void done_with(struct rechecker *c)
 {
 	lease_drop(store_of(c), &c->lease);
 	c->busy = c->waits = false;
 }
 
 /* At a stop the slot and its entry stay as they are, for the next daemon. */
-static void refuse(struct checker *c, uint64_t *count)
+static void refuse(struct rechecker *c, uint64_t *count)
 {
 	if (!c->all->ended) {
 		*count += 1;
@@ -78,19 +78,19 @@ static void refuse(struct checker *c, uint64_t *count)
 	done_with(c);
 }
 
-static void unknown(struct checker *c)
+static void unknown(struct rechecker *c)
 {
 	refuse(c, &c->unknown);
 }
 
-static void wrong(struct checker *c)
+static void wrong(struct rechecker *c)
 {
 	if (!c->all->ended)
 		stats_add(&store_of(c)->stats->v.tiers_gpu_corrupt_blocks_total, 1);
 	refuse(c, &c->wrong);
 }
 
-static void right(struct checker *c)
+static void right(struct rechecker *c)
 {
 	struct stats *stats = store_of(c)->stats;
 
@@ -108,7 +108,7 @@ static void right(struct checker *c)
 
 static void verified(struct device_job *job)
 {
-	struct checker *c = (struct checker *)(void *)job;
+	struct rechecker *c = (struct rechecker *)(void *)job;
 
 	if (job->status == 0)
 		right(c);
@@ -118,7 +118,7 @@ static void verified(struct device_job *job)
 
 static void fetched(struct device_job *job)
 {
-	struct checker *c = (struct checker *)(void *)job;
+	struct rechecker *c = (struct rechecker *)(void *)job;
 	const struct gpu_book_entry *entry = &c->claim.entry;
 	struct store *store = store_of(c);
 	const struct space *space =
@@ -146,7 +146,7 @@ static void fetched(struct device_job *job)
 }
 
 /* The record's header is that of this image, whole, and its sizes are the claim's. */
-static bool head_fits(const struct checker *c)
+static bool head_fits(const struct rechecker *c)
 {
 	const struct image_header *h = (const void *)c->buffer;
 	const struct gpu_book_entry *entry = &c->claim.entry;
@@ -161,7 +161,7 @@ static bool head_fits(const struct checker *c)
 
 static void head_done(struct xfer *x)
 {
-	struct checker *c = container_of(x, struct checker, x);
+	struct rechecker *c = container_of(x, struct rechecker, x);
 	struct gpu_slot slot;
 	int r;
 
@@ -188,7 +188,7 @@ static void head_done(struct xfer *x)
 	assert(r == 0); /* it takes DEVICE_FETCHES, of which scrub.c has SCRUB_JOBS */
 }
 
-static void read_head(struct checker *c)
+static void read_head(struct rechecker *c)
 {
 	struct store *store = store_of(c);
 	struct extent where;
@@ -216,7 +216,7 @@ static void read_head(struct checker *c)
 
 /* The block that the entry names, if it is there, with such an image, and without a copy there;
  * or BLOCK_NONE. */
-static uint32_t block_of(const struct checker *c)
+static uint32_t block_of(const struct rechecker *c)
 {
 	const struct gpu_book_entry *entry = &c->claim.entry;
 	struct store *store = store_of(c);
@@ -234,7 +234,7 @@ static uint32_t block_of(const struct checker *c)
 
 /* --- the turns --- */
 
-static bool has_buffer(struct checker *c)
+static bool has_buffer(struct rechecker *c)
 {
 	const uint64_t bytes = c->all->conf.image_bytes;
 	void *at;
@@ -250,7 +250,7 @@ static bool has_buffer(struct checker *c)
 	return true;
 }
 
-static void say(struct checker *c)
+static void say(struct rechecker *c)
 {
 	if (c->began)
 		log_info("GPU %u: of its parked memory %llu images serve again, %llu failed their "
@@ -261,7 +261,7 @@ static void say(struct checker *c)
 }
 
 /* The next claims of a GPU, until one has something in flight. */
-static bool turn(struct checker *c)
+static bool turn(struct rechecker *c)
 {
 	struct store *store = store_of(c);
 	uint32_t block;
@@ -292,7 +292,7 @@ static bool poll(struct loop_poller *poller)
 	if (all->ended || tier_state(all->conf.store->tiers[TIER_NVME]) == TIER_STARTING)
 		return false;
 	for (uint32_t i = 0; i < all->n; i++) {
-		struct checker *c = &all->checkers[i];
+		struct rechecker *c = &all->checkers[i];
 
 		if (c->waits)
 			read_head(c);

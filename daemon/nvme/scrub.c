@@ -35,7 +35,7 @@
 
 enum { TURN = 1024 }; /* block numbers in one turn of the loop */
 
-enum stage { STAGE_HOST, STAGE_NVME, STAGE_GPU };
+enum scrub_stage { STAGE_HOST, STAGE_NVME, STAGE_GPU };
 
 static_assert((int)SCRUB_JOBS < (int)DEVICE_FETCHES, "each checker may have one, and recheck.c");
 
@@ -48,7 +48,7 @@ struct checker {
 	/* a disk that stalled has its buffer: it looks at host copies only */
 	bool lost;
 	bool again; /* the copy was looked at before */
-	enum stage stage;
+	enum scrub_stage stage;
 	struct lease lease;
 	struct extent where;
 	uint8_t *buffer;

@@ -44,7 +44,7 @@ struct __attribute__((packed)) copy {
 static_assert(sizeof(struct copy) == 23, "copy_table.h says what a copy takes");
 static_assert(TIER_MAX_CLASSES <= 1 << 6, "copy.class");
 
-struct order {
+struct class_order {
 	uint32_t first, last; /* least, most recent; COPY_END: empty */
 };
 
@@ -55,7 +55,7 @@ struct unit {
 	uint32_t used;        /* copies from here on were never in use */
 	uint32_t count;       /* KEPT */
 	uint32_t loose;
-	struct order order[TIER_MAX_CLASSES];
+	struct class_order order[TIER_MAX_CLASSES];
 };
 
 struct copy_table {
@@ -132,7 +132,7 @@ static void divide(const struct copy_table *t, struct unit *u)
 static void order_remove(struct unit *u, uint32_t at)
 {
 	const struct copy *c = &u->copies[at];
-	struct order *order = &u->order[c->class];
+	struct class_order *order = &u->order[c->class];
 
 	if (c->prev != COPY_END)
 		u->copies[c->prev].next = c->next;
@@ -147,7 +147,7 @@ static void order_remove(struct unit *u, uint32_t at)
 static void order_add(struct unit *u, uint32_t at)
 {
 	struct copy *c = &u->copies[at];
-	struct order *order = &u->order[c->class];
+	struct class_order *order = &u->order[c->class];
 
 	c->prev = order->last & COPY_END;
 	c->next = COPY_END;
@@ -358,7 +358,7 @@ static bool unit_open(const struct copy_table *t, struct unit *u)
 {
 	u->loose = COPY_END;
 	for (uint32_t i = 0; i < TIER_MAX_CLASSES; i++)
-		u->order[i] = (struct order){ COPY_END, COPY_END };
+		u->order[i] = (struct class_order){ COPY_END, COPY_END };
 	u->copies = reserve(t->conf.copies * sizeof(struct copy));
 	u->heads = reserve(t->heads * sizeof(uint32_t));
 	if (!u->copies || !u->heads)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.h - a pin on one block, owned by a request and so by its connection: it dies with them.
+ * lease.h - a pin on one block, owned by an op and so by its connection: it dies with them.
  * While one is held the block is neither evicted nor moved. Core thread only.
  */
 #ifndef KVTIER_LEASE_H

@@ -152,7 +152,10 @@ static bool evict_one(struct search *m, uint32_t victim, bool demoted)
 		heir = m->mover->inherit(m->mover->heir, victim, &slot);
 	m->account[blocks_account(m->blocks, victim)].bytes -=
 		m->classes[slot.class].view.slot_bytes;
-	(void)(demoted ? blocks_demote : blocks_drop)(m->blocks, victim);
+	if (demoted)
+		(void)blocks_demote(m->blocks, victim);
+	else
+		(void)blocks_drop(m->blocks, victim);
 	if (heir == MOVER_NO_HEIR)
 		tier_free(m->host, &slot);
 	else
@@ -175,7 +178,8 @@ static uint32_t evict(struct search *m, uint32_t class, uint32_t count)
 			m->spared = true;
 			break;
 		}
-		n += evict_one(m, victim, demoted) || m->any;
+		if (evict_one(m, victim, demoted) || m->any)
+			n++;
 		m->mover->counts.demoted_blocks += demoted;
 		m->mover->counts.evicted_blocks++;
 		m->mover->counts.evicted_bytes += m->classes[class].view.slot_bytes;

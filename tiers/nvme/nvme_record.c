@@ -56,10 +56,13 @@ static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
 
 static void count_record(struct nvme_log *log, const struct nvme_append *a, uint64_t bytes)
 {
-	const bool carried = a == &log->carry.append;
-
-	*(carried ? &log->counters.carried_records : &log->counters.appended_records) += 1;
-	*(carried ? &log->counters.carried_bytes : &log->counters.appended_bytes) += bytes;
+	if (a == &log->carry.append) {
+		log->counters.carried_records++;
+		log->counters.carried_bytes += bytes;
+	} else {
+		log->counters.appended_records++;
+		log->counters.appended_bytes += bytes;
+	}
 }
 
 static void append_done(struct nvme_io *io)

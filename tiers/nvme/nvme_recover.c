@@ -47,7 +47,7 @@ struct footer_slot {
 	uint8_t *buffer; /* footer_max */
 };
 
-struct walk {
+struct segment_walk {
 	struct nvme_io io;
 	struct footer_slot *slot; /* its buffer collects the entries */
 	struct nvme_identity who;
@@ -71,7 +71,7 @@ struct nvme_recovery {
 	struct footer_slot footer[FOOTERS];
 	uint32_t next_read, next_told; /* ranks in order */
 	uint32_t guess;
-	struct walk walk;
+	struct segment_walk walk;
 };
 
 void nvme_recovery_free(struct nvme_log *log)
@@ -161,7 +161,7 @@ static void told(struct nvme_log *log, struct footer_slot *slot, const struct nv
 static void walk_sealed(struct nvme_io *io)
 {
 	struct nvme_log *log = io->log;
-	struct walk *walk = &log->recovery->walk;
+	struct segment_walk *walk = &log->recovery->walk;
 
 	/* Whether or not the footer was written, its records are known now. */
 	told(log, walk->slot, (const void *)walk->slot->buffer, walk->count);
@@ -171,7 +171,7 @@ static void walk_sealed(struct nvme_io *io)
 /* Seals the segment even when it is empty, or every start would look through it again. It is not
  * sealed where a read failed: the next start may find a record there. Returns whether the walk goes
  * on in walk_sealed(). */
-static bool walk_end(struct nvme_log *log, struct walk *walk)
+static bool walk_end(struct nvme_log *log, struct segment_walk *walk)
 {
 	const uint32_t bytes = nvme_footer_bytes(walk->count);
 
@@ -194,7 +194,7 @@ static bool walk_step(struct nvme_log *log);
 
 static void walk_read(struct nvme_io *io)
 {
-	struct walk *walk = &io->log->recovery->walk;
+	struct segment_walk *walk = &io->log->recovery->walk;
 
 	if (io->op.status) {
 		walk->blind = true;
@@ -204,7 +204,7 @@ static void walk_read(struct nvme_io *io)
 		pump(io->log);
 }
 
-static void walk_fetch(struct nvme_log *log, struct walk *walk, uint32_t page)
+static void walk_fetch(struct nvme_log *log, struct segment_walk *walk, uint32_t page)
 {
 	const uint32_t end = log->segment_bytes / NVME_PAGE;
 
@@ -221,7 +221,7 @@ static void walk_fetch(struct nvme_log *log, struct walk *walk, uint32_t page)
 }
 
 /* 0: a record at walk->page; -EBADMSG: none; -EAGAIN: walk->tag_page is to be looked at first. */
-static int walk_look(struct walk *walk, const uint8_t *bytes, struct nvme_entry *ret)
+static int walk_look(struct segment_walk *walk, const uint8_t *bytes, struct nvme_entry *ret)
 {
 	int r;
 
@@ -236,7 +236,7 @@ static int walk_look(struct walk *walk, const uint8_t *bytes, struct nvme_entry 
 	return r;
 }
 
-static bool walk_take(struct walk *walk, const struct nvme_entry *entry)
+static bool walk_take(struct segment_walk *walk, const struct nvme_entry *entry)
 {
 	const uint64_t end =
 		(uint64_t)nvme_record_first_page(entry) * NVME_PAGE + nvme_record_bytes(entry);
@@ -252,7 +252,7 @@ static bool walk_take(struct walk *walk, const struct nvme_entry *entry)
 /* False: the walk is over, and the segment's records were told. */
 static bool walk_step(struct nvme_log *log)
 {
-	struct walk *walk = &log->recovery->walk;
+	struct segment_walk *walk = &log->recovery->walk;
 	const uint32_t end = log->segment_bytes / NVME_PAGE - 1;
 
 	while (walk->page < end && walk->count < log->entries_max && walk->gap <= GAP_PAGES) {
@@ -276,7 +276,7 @@ static bool walk_step(struct nvme_log *log)
 
 static void walk_begin(struct nvme_log *log, struct footer_slot *slot)
 {
-	struct walk *walk = &log->recovery->walk;
+	struct segment_walk *walk = &log->recovery->walk;
 	uint8_t *buffer = walk->buffer;
 
 	memset(walk, 0, sizeof(*walk));
