@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh [BUILD] - rules of the tree that no compiler checks: which room includes which (rooms.py), which
 # file calls which (circles.py), which header declares what (headers.py), the format (.clang-format, lines of
-# 100 columns), how long files are; and cppcheck.
+# 100 columns), how long files are, waits by the wall clock; and cppcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -26,6 +26,11 @@ if command -v clang-format >/dev/null; then
 else
 	echo "lint: no clang-format here (apt-get install clang-format): the format was not checked"
 fi
+# A wait until a deadline goes by CLOCK_MONOTONIC, which nobody sets (daemon/base/thread.h).
+wall=$(grep -rnE 'pthread_timedjoin_np\(|sem_timedwait\(|pthread_(mutex|rwlock)_timed[a-z]*lock\(' \
+	client daemon tiers --include='*.[ch]'
+	grep -rl 'pthread_cond_timedwait(' client daemon tiers --include='*.[ch]' | xargs grep -n 'pthread_cond_init(')
+[ -z "$wall" ] || { echo "$wall"; echo "lint: a wait by the wall clock, see daemon/base/thread.h"; status=1; }
 wc -l "${sources[@]}" | awk '$1 > 600 && $2 != "total" { print $2 ": more than 600 lines"; n++ } END { exit !!n }' || status=1
 cppcheck --quiet --enable=warning,portability --inline-suppr \
 	--suppress=arrayIndexOutOfBoundsCond:daemon/base/loop.c --error-exitcode=1 -D_GNU_SOURCE -I. \

@@ -2,7 +2,12 @@
 /* thread.c - see thread.h. */
 #include "thread.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <time.h>
+
+enum { NAP_NS = 200000 }; /* between two looks at a thread that shall end */
 
 int thread_start(pthread_t *ret, size_t stack_bytes, void *(*run)(void *arg), void *arg)
 {
@@ -24,4 +29,39 @@ int thread_start(pthread_t *ret, size_t stack_bytes, void *(*run)(void *arg), vo
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	(void)pthread_attr_destroy(&attr);
 	return -error;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* By looks: glibc's timed join goes by the wall clock, and the ThreadSanitizer of gcc 12 does
+ * not know pthread_clockjoin_np(). */
+int thread_join_within(pthread_t thread, uint64_t ns)
+{
+	const struct timespec nap = { .tv_nsec = NAP_NS };
+	const uint64_t began = now_ns();
+	bool late = false;
+
+	while (pthread_tryjoin_np(thread, NULL) == EBUSY) {
+		if (late)
+			return -ETIMEDOUT;
+		(void)nanosleep(&nap, NULL);
+		late = now_ns() - began >= ns;
+	}
+	return 0;
+}
+
+void thread_cond_open(pthread_cond_t *ret)
+{
+	pthread_condattr_t monotonic;
+
+	(void)pthread_condattr_init(&monotonic);
+	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(ret, &monotonic);
+	(void)pthread_condattr_destroy(&monotonic);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/thread.h"
 
 enum { NAP_NS = 20000 }; /* between two looks at a stream */
 /* What the daemon gives a GPU takes milliseconds. An engine's kernels, or a debugger of its, may
@@ -168,7 +169,6 @@ int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *fou
 		  const struct cuda_gpu_conf *conf, struct cuda_gpu **ret)
 {
 	struct cuda_gpu *gpu = calloc(1, sizeof(*gpu));
-	pthread_condattr_t monotonic;
 	int r;
 
 	if (!gpu)
@@ -181,10 +181,7 @@ int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *fou
 	list_open(&gpu->handles);
 	list_open(&gpu->orphans);
 	(void)pthread_mutex_init(&gpu->lock, NULL);
-	(void)pthread_condattr_init(&monotonic);
-	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&gpu->answered, &monotonic);
-	(void)pthread_condattr_destroy(&monotonic);
+	thread_cond_open(&gpu->answered);
 	r = mailbox_open(&gpu->in);
 	if (r == 0)
 		r = mailbox_open(&gpu->out);

@@ -369,7 +369,6 @@ int cuda_pin_open(struct cuda_pins *pins, const struct cuda_api *api, void (*new
 		  void *arg, struct cuda_pin **ret)
 {
 	struct cuda_pin *pin = calloc(1, sizeof(*pin));
-	pthread_condattr_t monotonic;
 
 	if (!pin)
 		return -ENOMEM;
@@ -378,10 +377,7 @@ int cuda_pin_open(struct cuda_pins *pins, const struct cuda_api *api, void (*new
 	pin->news = news;
 	pin->arg = arg;
 	(void)pthread_mutex_init(&pin->lock, NULL);
-	(void)pthread_condattr_init(&monotonic);
-	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&pin->changed, &monotonic);
-	(void)pthread_condattr_destroy(&monotonic);
+	thread_cond_open(&pin->changed);
 	cuda_pins_refer(pins);
 	pin->number = cuda_pins_add(pins, on_news, pin);
 	*ret = pin;

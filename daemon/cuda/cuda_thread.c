@@ -18,11 +18,12 @@
 
 enum {
 	LOSSES_MAX = 3, /* so many within LOSSES_NS, and the GPU stays out */
-	JOIN_S = 5,     /* at a stop, for a thread that a driver call holds */
 	SLACK_NS = 1000,
 	PIN_LOOK_NS = 100000000, /* at a stop: while the pin thread is not off */
 };
 static const uint64_t LOSSES_NS = 60000000000u;
+/* At a stop, for a thread that a driver call holds. */
+static const uint64_t JOIN_NS = 5000000000u;
 /* A context that nobody uses gives its memory back after this; and after this if it was made for
  * the memory of the daemon before, whose engines may come back. */
 static const uint64_t UNUSED_NS = 10000000000u, AWAITED_NS = 60000000000u;
@@ -249,7 +250,6 @@ int cuda_thread_open(const struct cuda_driver *driver, const struct cuda_found *
 /* To unregister memory takes as long as there is memory: it is waited for while it goes on. */
 static bool end_thread(struct cuda_gpu *gpu)
 {
-	struct timespec until;
 	uint64_t calls;
 	int r = 0;
 
@@ -259,9 +259,7 @@ static bool end_thread(struct cuda_gpu *gpu)
 	mailbox_ring(&gpu->in);
 	do {
 		calls = cuda_pin_calls(gpu->pin);
-		(void)clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += JOIN_S;
-		r = gpu->started ? pthread_timedjoin_np(gpu->thread, NULL, &until) : 0;
+		r = gpu->started ? thread_join_within(gpu->thread, JOIN_NS) : 0;
 	} while (r && cuda_pin_calls(gpu->pin) != calls);
 	return r == 0;
 }

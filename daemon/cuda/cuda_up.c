@@ -65,14 +65,14 @@ static const struct cuda_driver *find_driver(char *text, size_t n)
 		return NULL;
 	}
 	(void)pthread_mutex_init(&s->lock, NULL);
-	(void)pthread_cond_init(&s->found, NULL);
+	thread_cond_open(&s->found);
 	r = thread_start(NULL, 0, look, s);
 	if (r) {
 		snprintf(text, n, "no thread can be made: %s", strerror(-r));
 		free(s);
 		return NULL;
 	}
-	(void)clock_gettime(CLOCK_REALTIME, &until);
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += ANSWER_S;
 	(void)pthread_mutex_lock(&s->lock);
 	while (!s->done && pthread_cond_timedwait(&s->found, &s->lock, &until) == 0)

@@ -91,15 +91,11 @@ static struct timespec after(uint64_t ns)
 static struct nvme_opening *job_new(const char *path, uint64_t bytes, enum nvme_file_use use)
 {
 	struct nvme_opening *job = calloc(1, sizeof(*job));
-	pthread_condattr_t attr;
 
 	if (!job)
 		return NULL;
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	(void)pthread_mutex_init(&job->lock, NULL);
-	(void)pthread_cond_init(&job->answered, &attr);
-	(void)pthread_condattr_destroy(&attr);
+	thread_cond_open(&job->answered);
 	(void)snprintf(job->path, sizeof(job->path), "%s", path);
 	job->bytes = bytes;
 	job->use = use;

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_thread.c - goal: a wait with a deadline ends at its deadline, also when the wall clock is
+ * set meanwhile. Method: the wall clock that a program reads here is a day ahead of the clock that
+ * the kernel waits by, as if it had been set back after the deadline was computed. A wait by it
+ * would last a day: an alarm ends the test.
+ */
+/* make: wrap=clock_gettime */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <semaphore.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/base/thread.h"
+
+enum { LIMIT_S = 60, DAY_S = 86400, WAIT_MS = 30 };
+
+int __real_clock_gettime(clockid_t clock, struct timespec *t);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+	const int r = __real_clock_gettime(clock, t);
+
+	if (clock == CLOCK_REALTIME)
+		t->tv_sec += DAY_S;
+	return r;
+}
+
+static struct timespec now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return t;
+}
+
+static int64_t ms_since(struct timespec from)
+{
+	const struct timespec t = now();
+
+	return (t.tv_sec - from.tv_sec) * 1000 + (t.tv_nsec - from.tv_nsec) / 1000000;
+}
+
+static void *wait_for_word(void *arg)
+{
+	while (sem_wait(arg))
+		;
+	return NULL;
+}
+
+static void a_thread_that_goes_on_is_left_after_its_time(void **state)
+{
+	const struct timespec began = now();
+	pthread_t thread;
+	sem_t word;
+
+	(void)state;
+	assert_int_equal(sem_init(&word, 0, 0), 0);
+	assert_int_equal(thread_start(&thread, 0, wait_for_word, &word), 0);
+	assert_int_equal(thread_join_within(thread, WAIT_MS * 1000000u), -ETIMEDOUT);
+	assert_true(ms_since(began) >= WAIT_MS);
+	assert_int_equal(sem_post(&word), 0);
+	assert_int_equal(thread_join_within(thread, UINT64_MAX), 0);
+	(void)sem_destroy(&word);
+}
+
+static void a_condition_nobody_signals_is_left_at_its_deadline(void **state)
+{
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	struct timespec until = now();
+	const struct timespec began = until;
+	pthread_cond_t cond;
+	int r = 0;
+
+	(void)state;
+	until.tv_nsec += WAIT_MS * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	thread_cond_open(&cond);
+	(void)pthread_mutex_lock(&lock);
+	while (r == 0)
+		r = pthread_cond_timedwait(&cond, &lock, &until);
+	(void)pthread_mutex_unlock(&lock);
+	assert_int_equal(r, ETIMEDOUT);
+	assert_true(ms_since(began) >= WAIT_MS - 1);
+	(void)pthread_cond_destroy(&cond);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_thread_that_goes_on_is_left_after_its_time),
+		cmocka_unit_test(a_condition_nobody_signals_is_left_at_its_deadline),
+	};
+
+	(void)alarm(LIMIT_S);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
