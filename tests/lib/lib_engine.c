@@ -228,13 +228,16 @@ static uint64_t seed_of(const struct kvtier_key *key, uint64_t salt)
 	return mix(word ^ mix(salt));
 }
 
-/* Sign, exponent within 2^-3 .. 2^4, 3 mantissa bits: any 16 of them share a scale at which E4M3 is
- * exact. */
+/* Four values of 16 bits, values 4 * i and up. Sign, exponent within 2^-3 .. 2^4, 3 mantissa bits:
+ * any 16 of them share a scale at which E4M3 is exact. */
+static uint64_t four_at(uint64_t seed, size_t i)
+{
+	return (mix(seed + i * 0x9e3779b97f4a7c15u) & 0x83f083f083f083f0u) + 0x3e003e003e003e00u;
+}
+
 static uint16_t value_at(uint64_t seed, size_t i)
 {
-	const uint64_t r = mix(seed + i * 0x9e3779b97f4a7c15u);
-
-	return (uint16_t)((r & 1) << 15 | (124 + (r >> 1 & 7)) << 7 | (r >> 4 & 7) << 4);
+	return (uint16_t)(four_at(seed, i / 4) >> i % 4 * 16);
 }
 
 /* Where a layer's values begin in a page; `layers`: where they end. */
@@ -243,14 +246,29 @@ static size_t layer_at(const struct engine *e, uint32_t layer)
 	return e->page_bytes / VALUE_BYTES / e->geometry.layers * layer;
 }
 
+/* A whole four is written or compared at once, a value beside the fours alone. */
+static bool is_four(size_t i, size_t end)
+{
+	return i % 4 == 0 && i + 4 <= end;
+}
+
 void page_fill_layers(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt,
 		      uint32_t first, uint32_t end)
 {
 	uint16_t *values = (uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
 	const uint64_t seed = seed_of(key, salt);
+	const size_t last = layer_at(e, end);
 
-	for (size_t i = layer_at(e, first); i < layer_at(e, end); i++)
-		values[i] = value_at(seed, i);
+	for (size_t i = layer_at(e, first); i < last; i++) {
+		if (is_four(i, last)) {
+			const uint64_t four = four_at(seed, i / 4);
+
+			memcpy(values + i, &four, sizeof(four));
+			i += 3;
+		} else {
+			values[i] = value_at(seed, i);
+		}
+	}
 }
 
 bool page_has_layers(const struct engine *e, uint32_t page, const struct kvtier_key *key,
@@ -259,10 +277,19 @@ bool page_has_layers(const struct engine *e, uint32_t page, const struct kvtier_
 	const uint16_t *values =
 		(const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
 	const uint64_t seed = seed_of(key, salt);
+	const size_t last = layer_at(e, end);
 
-	for (size_t i = layer_at(e, first); i < layer_at(e, end); i++)
-		if (values[i] != value_at(seed, i))
+	for (size_t i = layer_at(e, first); i < last; i++) {
+		if (is_four(i, last)) {
+			const uint64_t four = four_at(seed, i / 4);
+
+			if (memcmp(values + i, &four, sizeof(four)) != 0)
+				return false;
+			i += 3;
+		} else if (values[i] != value_at(seed, i)) {
 			return false;
+		}
+	}
 	return true;
 }
 
@@ -285,10 +312,8 @@ bool page_is_poison(const struct engine *e, uint32_t page)
 {
 	const uint8_t *bytes = e->memory + (size_t)page * e->page_bytes;
 
-	for (size_t i = 0; i < e->page_bytes; i++)
-		if (bytes[i] != 0xa5)
-			return false;
-	return true;
+	/* The first byte, and each other one is as the one before it. */
+	return bytes[0] == 0xa5 && memcmp(bytes, bytes + 1, e->page_bytes - 1) == 0;
 }
 
 bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key,
