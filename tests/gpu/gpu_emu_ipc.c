@@ -15,7 +15,7 @@
 
 enum { WORDS = 4096, BYTES = 4 * WORDS };
 
-enum order { EXPORT, FILL, FILL_LATE, FREE, FREE_AND_ALLOC, OPEN_OWN, QUIT };
+enum order { EXPORT, FILL, FILL_LATE, FREE, FREE_AND_ALLOC, EVENT_ANEW, OPEN_OWN, QUIT };
 
 struct reply {
 	CUdeviceptr ptr;
@@ -41,7 +41,7 @@ static void fill(CUdeviceptr to, uint32_t value, CUstream stream)
 	GPU(cu->cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
 }
 
-static void obey(enum order order, struct reply *r, CUevent event, CUdeviceptr never)
+static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr never)
 {
 	CUdeviceptr own;
 	CUevent own_event;
@@ -49,15 +49,15 @@ static void obey(enum order order, struct reply *r, CUevent event, CUdeviceptr n
 	switch (order) {
 	case EXPORT:
 		GPU(cu->cuIpcGetMemHandle(&r->memory, r->ptr));
-		GPU(cu->cuIpcGetEventHandle(&r->event, event));
+		GPU(cu->cuIpcGetEventHandle(&r->event, *event));
 		break;
 	case FILL_LATE: /* waits for what never comes */
 		GPU(cu->cuStreamWaitValue64(gpu.stream, never, 1, CU_STREAM_WAIT_VALUE_EQ));
-		GPU(cu->cuEventRecord(event, gpu.stream));
+		GPU(cu->cuEventRecord(*event, gpu.stream));
 		break;
 	case FILL:
 		fill(r->ptr, 77, gpu.stream);
-		GPU(cu->cuEventRecord(event, gpu.stream));
+		GPU(cu->cuEventRecord(*event, gpu.stream));
 		break;
 	case FREE:
 		GPU(cu->cuMemFree(r->ptr));
@@ -67,6 +67,11 @@ static void obey(enum order order, struct reply *r, CUevent event, CUdeviceptr n
 		GPU(cu->cuMemFree(r->ptr));
 		GPU(cu->cuMemAlloc(&r->ptr, BYTES));
 		assert_int_equal(r->ptr, own); /* reuse=1 */
+		break;
+	case EVENT_ANEW: /* the old one goes last: what they share, if anything, stays */
+		own_event = *event;
+		GPU(cu->cuEventCreate(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+		GPU(cu->cuEventDestroy(own_event));
 		break;
 	case OPEN_OWN:
 		r->results[0] = (int32_t)cu->cuIpcOpenMemHandle(&own, r->memory,
@@ -92,7 +97,7 @@ static int engine(void)
 	GPU(cu->cuMemsetD8Async(never, 0, 8, gpu.stream));
 	GPU(cu->cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
 	while (order != QUIT && recv(STDIN_FILENO, &order, sizeof(order), 0) == sizeof(order)) {
-		obey(order, &r, event, never);
+		obey(order, &r, &event, never);
 		if (send(STDIN_FILENO, &r, sizeof(r), 0) != sizeof(r))
 			break;
 	}
@@ -230,6 +235,26 @@ static void a_handle_of_freed_memory_opens_nothing_not_even_what_came_after(void
 	tell(&p, EXPORT);
 	GPU(open_memory(&p, &ptr));
 	GPU(cu->cuIpcCloseMemHandle(ptr));
+	stop(&p, SIGKILL);
+}
+
+static void a_handle_of_a_destroyed_event_opens_nothing_not_even_what_came_after(void **state)
+{
+	CUevent event, open;
+	struct peer p;
+
+	(void)state;
+	start(&p);
+	GPU(cu->cuIpcOpenEventHandle(&open, p.reply.event));
+	tell(&p, EVENT_ANEW);
+	assert_int_equal(cu->cuIpcOpenEventHandle(&event, p.reply.event), CUDA_ERROR_INVALID_VALUE);
+	tell(&p, EXPORT);
+	GPU(cu->cuIpcOpenEventHandle(&event, p.reply.event));
+	tell(&p, FILL_LATE);
+	assert_int_equal(cu->cuEventQuery(event), CUDA_ERROR_NOT_READY);
+	GPU(cu->cuEventQuery(open)); /* it was never recorded, and has nothing of the new one */
+	GPU(cu->cuEventDestroy(event));
+	GPU(cu->cuEventDestroy(open));
 	stop(&p, SIGKILL);
 }
 
@@ -371,6 +396,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(open_memory_outlives_its_process_and_is_given_back_at_the_close),
 		cmocka_unit_test(memory_that_its_owner_frees_stays_while_it_is_open),
 		cmocka_unit_test(a_handle_of_freed_memory_opens_nothing_not_even_what_came_after),
+		cmocka_unit_test(
+			a_handle_of_a_destroyed_event_opens_nothing_not_even_what_came_after),
 		cmocka_unit_test(handles_do_not_open_in_their_own_process),
 		cmocka_unit_test(the_event_of_a_process_that_died_before_is_never_complete),
 		cmocka_unit_test(opening_twice_and_closing_twice_are_violations),

@@ -200,7 +200,7 @@ CUresult call_enter(struct call *call, enum needs needs)
 	pthread_once(&once, prepare);
 	if (needs != NEEDS_NOTHING && !emu.pid)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	if (emu.pid && emu.pid != getpid()) {
+	if (emu.pid && !*emu.here) {
 		violation("%s: called in a fork of the process that called cuInit()",
 			  call_name(call->id));
 		return CUDA_ERROR_NOT_INITIALIZED;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "emu.h"
@@ -93,6 +94,18 @@ struct device *device_of(uint32_t physical)
 	return NULL;
 }
 
+/* Each call asks whether it is in a fork: a page that a fork finds empty needs no system call. */
+static const uint8_t *mark_process(void)
+{
+	uint8_t *page =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK))
+		abort();
+	*page = 1;
+	return page;
+}
+
 CUresult cuInit(unsigned flags)
 {
 	CALL(cuInit, NEEDS_NOTHING);
@@ -105,6 +118,8 @@ CUresult cuInit(unsigned flags)
 		return CUDA_ERROR_NO_DEVICE;
 	hbm_open();
 	report_host_accesses();
+	emu.here = mark_process();
+	emu.started = process_started(getpid());
 	emu.pid = getpid();
 	return CUDA_SUCCESS;
 }

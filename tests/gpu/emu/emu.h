@@ -275,10 +275,12 @@ uint64_t process_started(pid_t pid); /* 0: there is no such process */
 
 /* --- event.c --- */
 
+struct sheet;
+
 /* In memory of its own, or in a memfd shared with other processes. A record takes the next number
  * when it is queued, and writes it to its mark when the stream gets there. */
 struct marks {
-	uint64_t magic;
+	_Atomic uint64_t magic;    /* 0: the event is gone */
 	_Atomic uint64_t recorded; /* the last number */
 	_Atomic uint64_t done[EMU_MARKS];
 };
@@ -287,16 +289,16 @@ struct event {
 	struct object object;
 	unsigned flags;
 	struct marks *marks;
-	int fd; /* with CU_EVENT_INTERPROCESS: the memfd; -1: none, or opened */
-	bool opened;
-	unsigned refs; /* the handle, and operations that are queued */
+	struct sheet *sheet; /* with CU_EVENT_INTERPROCESS: its marks lie there; NULL: opened */
+	unsigned refs;       /* the handle, and operations that are queued */
 };
 
 bool event_done(const struct event *event, uint64_t number);
 void event_mark(struct event *event, uint64_t number);
 void event_release(struct event *event);
 void event_remove(struct event *event); /* its handle goes */
-struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks, int fd);
+struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks,
+			 struct sheet *sheet);
 
 /* --- stream.c, executor.c, operation.c --- */
 
@@ -395,14 +397,14 @@ struct ticket {
 	uint64_t bytes;
 	uint32_t gpu;
 	uint32_t handle_types;
-	uint8_t unused[8];
+	uint64_t at; /* where in the file */
 };
 
 enum ticket_kind { TICKET_MEMORY = 0x6d656d31, TICKET_EVENT = 0x65766e31, TICKET_FABRIC };
 
 /* `memory`: NULL for an event. `ret` takes 64 bytes. */
-void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, const struct physical *memory,
-		 void *ret);
+void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
+		 const struct physical *memory, void *ret);
 /* An open descriptor, and the ticket; -errno: what a driver would not open. */
 int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret);
 
@@ -460,7 +462,9 @@ struct emu {
 	uint64_t changes;       /* how often */
 	pthread_rwlock_t map_lock;
 	struct settings settings;
-	pid_t pid; /* that called cuInit(); 0: none yet */
+	pid_t pid;           /* that called cuInit(); 0: none yet */
+	uint64_t started;    /* when it was */
+	const uint8_t *here; /* its page is zero in a fork of it */
 	bool exiting;
 	struct device gpus[EMU_GPUS];
 	uint32_t n_gpus;

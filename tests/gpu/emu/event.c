@@ -10,6 +10,10 @@
  *	  one may).
  * All of it lies in shared memory when the event is one of several processes. When a process dies
  * before its stream has got to the record, the event is never complete.
+ *
+ * The events that a process shares lie in sheets: a page for each event, many pages in one memfd. A
+ * page is never used twice, so a handle of an event that is gone finds no magic there. The sheet
+ * goes with the last event in it.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,6 +23,16 @@
 #include "emu.h"
 
 #define MARKS_MAGIC 0x6b766576656e7431ULL
+enum { PAGE = 4096, SHEET_PAGES = 256 };
+static_assert(sizeof(struct marks) <= PAGE, "other processes map the page of one event");
+
+struct sheet {
+	int fd;
+	uint8_t *at;
+	uint32_t taken, live; /* pages that were given out; and whose event is still there */
+};
+
+static struct sheet *current; /* the next event's; NULL: a new one */
 
 bool event_done(const struct event *event, uint64_t number)
 {
@@ -30,7 +44,66 @@ void event_mark(struct event *event, uint64_t number)
 	atomic_store(&event->marks->done[number % EMU_MARKS], number);
 }
 
-struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks, int fd)
+static void sheet_drop(struct sheet *sheet)
+{
+	if (sheet == current)
+		current = NULL;
+	if (sheet->at != MAP_FAILED)
+		munmap(sheet->at, SHEET_PAGES * PAGE);
+	if (sheet->fd >= 0)
+		close(sheet->fd);
+	free(sheet);
+}
+
+static struct sheet *sheet_make(void)
+{
+	struct sheet *sheet = malloc(sizeof(*sheet));
+
+	if (!sheet)
+		return NULL;
+	*sheet = (struct sheet){ .fd = memfd_create("kvtier-emu:event", MFD_CLOEXEC),
+				 .at = MAP_FAILED };
+	if (sheet->fd >= 0 && !ftruncate(sheet->fd, SHEET_PAGES * PAGE))
+		sheet->at = mmap(NULL, SHEET_PAGES * PAGE, PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_POPULATE, sheet->fd, 0);
+	if (sheet->at != MAP_FAILED)
+		return sheet;
+	sheet_drop(sheet);
+	return NULL;
+}
+
+static struct marks *make_shared(struct sheet **ret_sheet)
+{
+	struct marks *marks;
+
+	if (!current)
+		current = sheet_make();
+	if (!current)
+		return NULL;
+	marks = (struct marks *)(current->at + (size_t)current->taken++ * PAGE);
+	marks->magic = MARKS_MAGIC;
+	current->live++;
+	*ret_sheet = current;
+	if (current->taken == SHEET_PAGES)
+		current = NULL;
+	return marks;
+}
+
+static void marks_free(struct marks *marks, unsigned flags, struct sheet *sheet)
+{
+	if (!(flags & CU_EVENT_INTERPROCESS)) {
+		free(marks);
+	} else if (!sheet) {
+		munmap(marks, sizeof(*marks));
+	} else {
+		marks->magic = 0;
+		if (!--sheet->live)
+			sheet_drop(sheet);
+	}
+}
+
+struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks,
+			 struct sheet *sheet)
 {
 	struct event *event = calloc(1, sizeof(*event));
 
@@ -38,7 +111,7 @@ struct event *event_make(struct context *ctx, unsigned flags, struct marks *mark
 		return NULL;
 	event->flags = flags;
 	event->marks = marks;
-	event->fd = fd;
+	event->sheet = sheet;
 	event->refs = 1;
 	if (object_add(&event->object, OBJECT_EVENT, ctx))
 		return event;
@@ -46,21 +119,11 @@ struct event *event_make(struct context *ctx, unsigned flags, struct marks *mark
 	return NULL;
 }
 
-static void marks_free(struct marks *marks, unsigned flags, int fd)
-{
-	if (flags & CU_EVENT_INTERPROCESS)
-		munmap(marks, sizeof(*marks));
-	else
-		free(marks);
-	if (fd >= 0)
-		close(fd);
-}
-
 void event_release(struct event *event)
 {
 	if (--event->refs)
 		return;
-	marks_free(event->marks, event->flags, event->fd);
+	marks_free(event->marks, event->flags, event->sheet);
 	free(event);
 }
 
@@ -75,40 +138,22 @@ static struct event *find(const struct call *call, CUevent handle)
 	return (struct event *)object_find(OBJECT_EVENT, (uint64_t)handle, call_name(call->id));
 }
 
-static struct marks *make_shared(int *ret_fd)
-{
-	struct marks *marks = NULL;
-	const int fd = memfd_create("kvtier-emu:event", MFD_CLOEXEC);
-
-	if (fd < 0)
-		return NULL;
-	if (!ftruncate(fd, sizeof(*marks)))
-		marks = mmap(NULL, sizeof(*marks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (!marks || marks == MAP_FAILED) {
-		close(fd);
-		return NULL;
-	}
-	marks->magic = MARKS_MAGIC;
-	*ret_fd = fd;
-	return marks;
-}
-
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	const unsigned both = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
 	struct marks *marks;
+	struct sheet *sheet = NULL;
 	struct event *made;
-	int fd = -1;
 
 	CALL(cuEventCreate, NEEDS_CONTEXT);
 	if (!event || flags & ~7u || ((flags & CU_EVENT_INTERPROCESS) && (flags & both) != both))
 		return CUDA_ERROR_INVALID_VALUE;
-	marks = flags & CU_EVENT_INTERPROCESS ? make_shared(&fd) : calloc(1, sizeof(*marks));
+	marks = flags & CU_EVENT_INTERPROCESS ? make_shared(&sheet) : calloc(1, sizeof(*marks));
 	if (!marks)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	made = event_make(call.ctx, flags, marks, fd);
+	made = event_make(call.ctx, flags, marks, sheet);
 	if (!made) {
-		marks_free(marks, flags, fd);
+		marks_free(marks, flags, sheet);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*event = (CUevent)made->object.handle;
@@ -210,11 +255,12 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 
 	CALL(cuIpcGetEventHandle, NEEDS_CONTEXT);
 	e = find(&call, event);
-	if (!e || !handle || !(e->flags & CU_EVENT_INTERPROCESS) || e->fd < 0)
+	if (!e || !handle || !(e->flags & CU_EVENT_INTERPROCESS) || !e->sheet)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (!emu.settings.ipc_events)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	ticket_make(TICKET_EVENT, e->fd, call.ctx->gpu->physical, NULL, handle);
+	ticket_make(TICKET_EVENT, e->sheet->fd, call.ctx->gpu->physical,
+		    (uint64_t)((uint8_t *)e->marks - e->sheet->at), NULL, handle);
 	return CUDA_SUCCESS;
 }
 
@@ -236,11 +282,16 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 		return ticket.pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT :
 						CUDA_ERROR_INVALID_DEVICE;
 	}
-	marks = mmap(NULL, sizeof(*marks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	marks = mmap(NULL, sizeof(*marks), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		     (off_t)ticket.at);
 	close(fd);
 	if (marks == MAP_FAILED)
 		return CUDA_ERROR_MAP_FAILED;
-	made = event_make(call.ctx, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, marks, -1);
+	if (marks->magic != MARKS_MAGIC) {
+		munmap(marks, sizeof(*marks));
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	made = event_make(call.ctx, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, marks, NULL);
 	if (!made) {
 		munmap(marks, sizeof(*marks));
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -28,6 +28,12 @@ static struct row {
 	uint64_t gpu;
 } * rows;
 
+/* What all processes share. No row behind the first `used` was ever taken. */
+static struct table {
+	_Atomic uint64_t used;
+	struct row rows[ROWS];
+} * table;
+
 #define ROW_BUSY UINT64_MAX
 
 void hbm_open(void)
@@ -39,15 +45,16 @@ void hbm_open(void)
 	if (dir) {
 		snprintf(path, sizeof(path), "%s/hbm", dir);
 		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-		if (fd < 0 || ftruncate(fd, ROWS * sizeof(*rows))) {
+		if (fd < 0 || ftruncate(fd, sizeof(*table))) {
 			fprintf(stderr, "KVTIER_EMU_DIR: %s: %m\n", path);
 			abort();
 		}
 	}
-	rows = mmap(NULL, ROWS * sizeof(*rows), PROT_READ | PROT_WRITE,
-		    fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-	if (rows == MAP_FAILED)
+	table = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE,
+		     fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+	if (table == MAP_FAILED)
 		abort();
+	rows = table->rows;
 	if (fd >= 0)
 		close(fd);
 }
@@ -78,7 +85,9 @@ uint64_t process_started(pid_t pid)
 
 static bool row_alive(struct row *row, uint64_t owner)
 {
-	if (process_started((pid_t)owner) == row->started)
+	const bool own = owner == (uint64_t)emu.pid;
+
+	if ((own ? emu.started : process_started((pid_t)owner)) == row->started)
 		return true;
 	(void)atomic_compare_exchange_strong(&row->owner, &owner, 0);
 	return false;
@@ -109,7 +118,7 @@ uint64_t hbm_used(uint32_t physical_gpu)
 	uint32_t i;
 
 	walks++;
-	for (i = 0; i < ROWS; i++) {
+	for (i = 0; i < table->used; i++) {
 		const uint64_t owner = rows[i].owner;
 
 		if (!owner || owner == ROW_BUSY || rows[i].gpu != physical_gpu)
@@ -125,6 +134,7 @@ uint64_t hbm_used(uint32_t physical_gpu)
 
 bool hbm_take(uint32_t physical_gpu, uint64_t inode, uint64_t bytes, uint32_t *ret_row)
 {
+	uint64_t used = 0;
 	uint32_t i;
 
 	if (hbm_used(physical_gpu) + bytes > emu.settings.hbm_bytes)
@@ -134,11 +144,13 @@ bool hbm_take(uint32_t physical_gpu, uint64_t inode, uint64_t bytes, uint32_t *r
 
 		if (!atomic_compare_exchange_strong(&rows[i].owner, &none, ROW_BUSY))
 			continue;
-		rows[i].started = process_started(getpid());
+		rows[i].started = emu.started;
 		rows[i].inode = inode;
 		rows[i].bytes = bytes;
 		rows[i].gpu = physical_gpu;
-		rows[i].owner = (uint64_t)getpid();
+		while (used < i + 1 && !atomic_compare_exchange_weak(&table->used, &used, i + 1))
+			;
+		rows[i].owner = (uint64_t)emu.pid;
 		*ret_row = i;
 		return true;
 	}

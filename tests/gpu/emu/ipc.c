@@ -21,11 +21,15 @@
 
 static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "what the driver's handles hold");
 
+/* A process never leaves its own; a fork of it is refused before it comes here. */
 static uint64_t pid_namespace(void)
 {
+	static uint64_t inode;
 	struct stat status;
 
-	return stat("/proc/self/ns/pid", &status) ? 0 : status.st_ino;
+	if (!inode && !stat("/proc/self/ns/pid", &status))
+		inode = status.st_ino;
+	return inode;
 }
 
 static uint32_t check_of(const struct ticket *ticket)
@@ -38,15 +42,16 @@ static uint32_t check_of(const struct ticket *ticket)
 	return sum;
 }
 
-void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, const struct physical *memory,
-		 void *ret)
+void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
+		 const struct physical *memory, void *ret)
 {
 	struct ticket t = { .magic = kind,
-			    .pid = getpid(),
+			    .pid = emu.pid,
 			    .fd = fd,
-			    .started = process_started(getpid()),
+			    .started = emu.started,
 			    .pid_namespace = pid_namespace(),
-			    .gpu = gpu };
+			    .gpu = gpu,
+			    .at = at };
 	struct stat status;
 
 	if (!fstat(fd, &status))
@@ -75,7 +80,7 @@ int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret)
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	if (fstat(fd, &status) || status.st_ino != t.inode) {
+	if (fstat(fd, &status) || status.st_ino != t.inode || t.at >= (uint64_t)status.st_size) {
 		close(fd);
 		return -ESTALE;
 	}
@@ -93,7 +98,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!emu.settings.ipc)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	ticket_make(TICKET_MEMORY, r->memory->fd, r->gpu->physical, r->memory, handle);
+	ticket_make(TICKET_MEMORY, r->memory->fd, r->gpu->physical, 0, r->memory, handle);
 	return CUDA_SUCCESS;
 }
 

@@ -178,7 +178,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	if (a->memory->fd < 0) /* of another process */
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
-		ticket_make(TICKET_FABRIC, a->memory->fd, a->memory->gpu->physical, a->memory,
+		ticket_make(TICKET_FABRIC, a->memory->fd, a->memory->gpu->physical, 0, a->memory,
 			    shareable);
 		return CUDA_SUCCESS;
 	}
