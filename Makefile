@@ -86,7 +86,7 @@ OF_TEST := $(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench
 EMU     := $(BUILD)/tests/emu/libcuda.so.1
 SHARED  := $(BUILD)/libkvtier.so.0 $(EMU)
 $(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
-$(BUILD)/kvtierctl: $(call in,client/ctl/%) $(BUILD)/daemon.a
+$(BUILD)/kvtierctl: $(call in,client/ctl/%) $(BUILD)/daemon.a $(BUILD)/libkvtier.a
 $(BUILD)/kvtier-bench: $(call in,tests/bench/%)
 $(BUILD)/libkvtier.so.0: $(LIBKVTIER) client/lib/kvtier.map
 $(EMU): $(call in,tests/gpu/emu/% tests/gpu/host/%)

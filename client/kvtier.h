@@ -217,7 +217,8 @@ struct kvtier_result {
 };
 
 /* What becomes of blocks. daemon/HINTS.md says it in full, with the bounds. A hint changes which of
- * a tenant's blocks go first, and never how much other tenants have. */
+ * a tenant's blocks go first, and never how much other tenants have. Hints are in the daemon's
+ * memory: when it starts again, all are forgotten, ttls too, and blocks on NVMe are as usual. */
 enum kvtier_hint_action {
 	/* priority > 0: go after others; < 0: are the first to leave memory; 0: as usual. When
 	 * ttl_s is over they go first of all. Both 0: ends an earlier retain, pin or demote. */

@@ -20,13 +20,14 @@
 	X(superseded, 6, "as release: other blocks, or other weights, have taken their place")   \
 	X(ended, 7, "as release, and the session is forgotten")
 
-#define HINT_ANSWERS(X)                                                                         \
-	X(accepted, 0, "done")                                                                  \
-	X(clipped, 1, "done in part, or not at all, as a bound was reached: ttl, share, table") \
-	X(deferred, 2,                                                                          \
-	  "done later: of a pin, when the block comes into memory; of demote, when "            \
-	  "it is on NVMe, and not in use any more")                                             \
-	X(rejected, 3, "it cannot be: no NVMe tier to demote to, or the action of a revision")  \
+#define HINT_ANSWERS(X)                                                                        \
+	X(accepted, 0, "done")                                                                 \
+	X(clipped, 1,                                                                          \
+	  "done in part, or not at all, as a bound was reached: ttl, share, table, room")      \
+	X(deferred, 2,                                                                         \
+	  "done later: of a pin, when the block comes into memory; of demote, when "           \
+	  "it is on NVMe, and not in use any more")                                            \
+	X(rejected, 3, "it cannot be: no NVMe tier to demote to, or the action of a revision") \
 	X(missing, 4, "there is no such block, session or revision")
 
 /* " NAME: prose." of each, one string literal. */

@@ -24,8 +24,7 @@
 
 enum { REPLY_MS = 5000, REPLY_BYTES_MAX = 64 << 20 };
 
-/* Why does it not answer? The stats page knows. */
-static void explain_silence(const struct context *context)
+void explain_silence(const struct context *context)
 {
 	const struct stats *stats;
 	uint64_t health;

@@ -16,5 +16,7 @@ struct reply {
 /* words[0]: the command. EXIT_FINE with the whole text, or what to exit with, said why on
  * stderr. */
 int ask(const struct context *context, int argc, const char *const *words, struct reply *reply);
+/* To stderr: that the daemon does not answer, and why, as far as the stats page knows. */
+void explain_silence(const struct context *context);
 
 #endif

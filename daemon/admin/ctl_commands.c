@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/tbl_geometry.h"
 #include "daemon/store/beside.h"
 #include "daemon/front/server.h"
 #include "daemon/store/hints.h"
@@ -148,22 +149,17 @@ static const char *name_of(const char *const *names, size_t n, uint32_t value)
 
 static const char *dtype_name(uint32_t dtype)
 {
-	static const char *const names[] = {
-		[DTYPE_BF16] = "bf16", [DTYPE_FP16] = "fp16", [DTYPE_FP32] = "fp32",
-		[DTYPE_E4M3] = "e4m3", [DTYPE_E5M2] = "e5m2", [DTYPE_INT8] = "int8",
-	};
+#define DTYPE_NAME(id, text) [DTYPE_##id] = (text),
+	static const char *const names[] = { GEOMETRY_DTYPES(DTYPE_NAME) };
 
 	return name_of(names, sizeof(names) / sizeof(names[0]), dtype);
 }
 
 static const char *codec_name(uint32_t codec)
 {
-	static const char *const names[] = {
-		[CODEC_RAW] = "raw",
-		[CODEC_FP8] = "fp8",
-		[CODEC_FP8_NATIVE] = "fp8-native",
-		[CODEC_LOSSLESS] = "lossless",
-	};
+#define CODEC_NAME(id, text) [CODEC_##id] = (text),
+	static const char *const names[] = { GEOMETRY_CODECS(CODEC_NAME)[CODEC_LOSSLESS] =
+						     "lossless" };
 
 	return name_of(names, sizeof(names) / sizeof(names[0]), codec);
 }

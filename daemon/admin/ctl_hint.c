@@ -84,10 +84,9 @@ int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, s
 		return refuse(sentence, n, "the daemon is still starting");
 	if (request->n_words < 2 || !hint_action_named(request->words[1]))
 		return refuse(sentence, n,
-			      "the action is retain, pin, demote, release, superseded or ended");
+			      "the action is retain, pin, demote, prefetch, release, superseded "
+			      "or ended");
 	*h = (struct hint){ .action = hint_action_named(request->words[1]) };
-	if (h->action == WIRE_HINT_PREFETCH)
-		return refuse(sentence, n, "to prefetch is an engine's: kvtier_hint()");
 	if (!options_known(request))
 		return refuse(sentence, n, "an unknown option, or one without its value");
 	if (!number(request, "--session", 1, INT64_MAX, 0, &session) ||
@@ -102,6 +101,10 @@ int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, s
 	    (space >= 0) != (option(request, "--key") != NULL))
 		return refuse(sentence, n,
 			      "needs one of --session N, --model NAME, --space N with --key HEX");
+	if (h->action == WIRE_HINT_PREFETCH && !option(request, "--model"))
+		return refuse(sentence, n,
+			      "to prefetch is an op, which comes by the client socket: take a "
+			      "kvtierctl of this kvtierd's version");
 	h->session = (uint64_t)session;
 	h->turn = (uint32_t)turn;
 	h->ttl_s = (uint32_t)ttl;

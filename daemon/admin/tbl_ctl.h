@@ -66,15 +66,21 @@ CTL(trace, admin, "[--json]",
     "stored before) or an error.",
     "kvtierctl trace")
 CTL(hint, admin,
-    "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "
+    "ACTION --session N [--turn N] | --model NAME | --space N --key HEX | prefetch --space N "
+    "--key HEX... | prefetch --space N --session N [--turn N] [--tenant NAME] [--ttl S] "
     "[--priority P] [--json]",
     "Says what becomes of blocks, as engines do by kvtier_hint(). On a session; on all spaces with "
     "this model, as `kvtierctl spaces` names it; or on one block. Actions:" HINT_ACTIONS_TEXT
-    " To prefetch is left to engines. Of --model, release, superseded and ended make all its "
-    "blocks the first to go, at once, however many there are; retain, or an engine that opens the "
-    "model again, ends that. --ttl in seconds; not given: [hints] max_ttl. --priority -100 to 100. "
-    "--turn: only blocks of that turn or later. Answers, one for each block:" HINT_ANSWERS_TEXT
-    " Exit status 1: all were rejected or missing.",
+    " To prefetch, kvtierctl opens the space as an engine does, by the client socket. An engine "
+    "has to have opened the space since kvtierd's start. The NUMBER is that of `kvtierctl spaces`. "
+    "From Redis a block is kept only under the block before it: give the keys of a chain from its "
+    "beginning, in their order. After 60 s prefetch ends with what has come. Of --model, release, "
+    "superseded and ended make all its blocks the first to go, at once, however many there are; "
+    "retain, or an engine that opens the model again, ends that. --ttl in seconds; not given: "
+    "[hints] max_ttl. --priority -100 to 100. --turn: only blocks of that turn or later. Hints are "
+    "in memory: when kvtierd starts again, all are forgotten. Answers, one for each "
+    "block:" HINT_ANSWERS_TEXT
+    " Exit status 1: all were rejected or missing, or prefetch has not come to all of them.",
     "kvtierctl hint superseded --model llama-3.1-8b@0e9e39f")
 CTL(evict, admin, "--all | --bytes N [--tier host|gpu] [--json]",
     "Drops the least recently used blocks from host memory: with --all every block that is not in "

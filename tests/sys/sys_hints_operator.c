@@ -117,7 +117,7 @@ static void what_makes_no_sense_is_refused(void **state)
 
 	says(w, "hint", 64, "needs an action");
 	says(w, "hint forget --session 1", 1, "the action is");
-	says(w, "hint prefetch --session 1", 1, "an engine's");
+	says(w, "hint prefetch --session 1", 64, "prefetch needs --space N");
 	says(w, "hint pin", 1, "needs one of");
 	says(w, "hint pin --session 1 --model m", 1, "needs one of");
 	says(w, "hint pin --space 1", 1, "needs one of");
