@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=alone seconds=15 (it has the deadlines of a machine that does nothing else) */
+/* make: seconds=10 */
 /*
  * gpu_bench - goal: the benchmarks of a GPU do what they say, without a mistake against the
  * driver's rules, so that they need no repair where a GPU can be had for an hour. Method: each case
