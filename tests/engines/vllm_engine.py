@@ -7,6 +7,7 @@ alone.
 """
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import random
@@ -98,6 +99,13 @@ def measure() -> dict:
     return ret
 
 
+def known() -> dict:
+    """What not every release has: a connector may serve several KV cache groups; requests have hints."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+    return {"groups": hasattr(base, "KVConnectorTransferResults"),
+            "hints": importlib.util.find_spec("vllm.v1.kv_hints") is not None}
+
+
 def look_at_modules_with_care() -> None:
     """vLLM 0.32.0 takes vars() of everything that any module has, and ends when LMCache has brought llvmlite along:
     an object there answers to every name, __dict__ too, and not with a dictionary."""
@@ -135,6 +143,8 @@ def main() -> None:
     def answer(question: dict) -> dict:
         if question.get("reset"):
             return {"reset": llm.reset_prefix_cache(reset_connector=True)}
+        if question.get("knows"):
+            return known()
         if question.get("timed"):
             return {"timed": timed}
         if question.get("counters"):
