@@ -57,7 +57,10 @@ install_sglang() {
 mkdir -p "$venv"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 passed=0 failed=0 skipped=0
-[ -e "$venv/llama-cpp-python.installed" ] || ENGINES=${ENGINES:-${known% llama-cpp-python}}
+if [ -z "${ENGINES:-}" ] && ! [ -e "$venv/llama-cpp-python.installed" ]; then
+	ENGINES=${known% llama-cpp-python} skipped=1
+	echo "skipped: llama-cpp-python: pip compiles it for 20 minutes and more; ENGINES=llama-cpp-python asks for it"
+fi
 for name in ${ENGINES:-$known}; do
 	case " $known " in *" $name "*) ;; *) echo "ENGINES: no engine $name; known: $known" >&2; exit 2 ;; esac
 	[ -e "$venv/$name.installed" ] || echo "installing $name; log: $venv/install.log"

@@ -12,6 +12,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 TREE = Path(__file__).resolve().parents[2]
@@ -20,9 +21,10 @@ sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python
 from kvtier import Client, Codec, Dtype, Error, Kind, SharedMemory, Tier  # noqa: E402
 from kvtier.block_cache import BlockCache, named  # noqa: E402
 from kvtier.transformers import Layout, fingerprint, why_not  # noqa: E402
-from kvtier.vllm_core import Scheduler, Worker, root_of  # noqa: E402
+from kvtier.vllm_core import Scheduler, Worker, is_named, root_of  # noqa: E402
 from kvtier.vllm_events import Events  # noqa: E402
-from kvtier.vllm_layout import LayoutError, Tensor, files_of, geometry_of, layout_of, why_no_group  # noqa: E402
+from kvtier.vllm_layout import (LayoutError, Tensor, files_of, geometry_of, layout_of, overrides_of,  # noqa: E402
+                                why_no_group)
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
@@ -349,6 +351,19 @@ class OfVllm(unittest.TestCase):
         self.assertEqual(self.engine().answer(self.tokens), 0)
         other = self.engine()
         self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+
+    def test_a_prompt_with_embeddings_is_not_named_by_its_tokens(self):
+        self.assertTrue(is_named(SimpleNamespace(prompt_token_ids=[1, 2])))         # an older vLLM
+        self.assertTrue(is_named(SimpleNamespace(prompt_token_ids=[1, 2], prompt_embeds=None)))
+        self.assertFalse(is_named(SimpleNamespace(prompt_token_ids=[1, 0], prompt_embeds=object())))
+        self.assertFalse(is_named(SimpleNamespace(prompt_token_ids=None, prompt_embeds=object())))
+
+    def test_what_a_user_overrides_is_in_the_name_of_a_space(self):
+        self.assertEqual([overrides_of(none) for none in (None, {})], ["", ""])
+        self.assertEqual(overrides_of({"a": 1, "rope": {"b": 2, "c": 3}}),
+                         overrides_of({"rope": {"c": 3, "b": 2}, "a": 1}))
+        self.assertNotEqual(overrides_of({"rope_theta": 1}), overrides_of({"rope_theta": 2}))
+        self.assertNotEqual(overrides_of(lambda config: config), "")
 
     def test_another_root_is_another_prompt(self):
         engine, lora = self.engine(), root_of({"lora": ("a", "/a"), "salt": None})

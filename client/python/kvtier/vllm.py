@@ -39,9 +39,9 @@ from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import named
-from .vllm_core import Scheduler, Transfer, Worker, root_of
+from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .vllm_hints import hints_of
-from .vllm_layout import Layout, LayoutError, Tensor, files_of, geometry_of, layout_of, why_no_group
+from .vllm_layout import Layout, LayoutError, Tensor, files_of, geometry_of, layout_of, overrides_of, why_no_group
 from .vllm_metrics import KvtierMetrics, KvtierStats, events_of
 
 try:
@@ -234,6 +234,7 @@ class KvtierConnector(*_BASES):
         own = self._option("model", None)       # then its user says which weights it names
         extras = {"revision": getattr(model, "revision", None), "files": "" if own else files_of(model.model),
                   "quantization": getattr(model, "quantization", None),
+                  "overrides": overrides_of(getattr(model, "hf_overrides", None)),
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
                   "layout": getattr(self._kv_cache_config, "kv_cache_layout", None), "runs": layout.runs,
                   "group": f"{group}/{self._groups}" if self._groups > 1 else "",
@@ -322,7 +323,7 @@ class KvtierConnector(*_BASES):
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # ranks say themselves which they are
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
-        if not self._scheduler or request.prompt_token_ids is None:
+        if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
         # a token is left to compute: its logits are the next token's

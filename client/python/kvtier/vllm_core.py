@@ -47,6 +47,12 @@ def root_of(what: Dict[str, Any]) -> Optional[bytes]:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()
 
 
+def is_named(request: Any) -> bool:
+    """Whether the request's token ids say all of its prompt, but for what root_of() is told. Those of a part that came
+    as embeddings are zeros, so two such prompts would be one."""
+    return request.prompt_token_ids is not None and getattr(request, "prompt_embeds", None) is None
+
+
 # --- what goes from scheduler to worker ---
 
 class Transfer(NamedTuple):

@@ -143,6 +143,12 @@ def why_no_group(kind: type, several: bool) -> str:
     return ""
 
 
+def overrides_of(overrides: Any) -> str:
+    """The text of what an engine's user changes of a model's configuration (rope, for one): equal for equal changes.
+    The text of a function is another one in each process, so engines with a function share nothing."""
+    return json.dumps(overrides, sort_keys=True, default=str) if overrides else ""
+
+
 def files_of(path: Any) -> str:
     """A digest of names, sizes and times of the files of a directory: weights that are replaced in their place are
     other weights. "" where there is no such directory."""
