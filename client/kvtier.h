@@ -376,7 +376,8 @@ KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, voi
  * while the last ones are on their way. This waits until a group is in the pages of all blocks: 0.
  * -ETIMEDOUT: not yet, the op goes on. -ENODATA: the op has ended, and not with all of its blocks:
  * its result says why. timeout_ms < 0: as kvtier_wait(). -EINVAL: it has no such group. -ENOENT.
- * Staged pages, and those with TYPED or OPAQUE segments, have all their groups at the op's end. */
+ * Staged pages, those of engine mode, and those with TYPED or OPAQUE segments have all their groups
+ * at the op's end. */
 KVTIER_API int kvtier_wait_layers(struct kvtier_client *client, uint64_t op, uint32_t group,
 				  int timeout_ms);
 /* KVTIER_CUDA: work that is put into `stream` after this call waits for a group, without the CPU.
