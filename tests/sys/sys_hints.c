@@ -5,7 +5,7 @@
  * about, and other chains that push out what may go.
  */
 /* make: lane=wait seconds=8 */
-#include "tests/lib/lib.h"
+#include "tests/lib/lib_hint.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -104,17 +104,7 @@ static int on_disk(void **state)
 static void store(struct engine *e, uint32_t chain, struct kvtier_key *keys,
 		  const struct kvtier_op_options *options)
 {
-	struct kvtier_result result = { .size = sizeof(result) };
-	uint32_t pages[LENGTH];
-	uint64_t op;
-
-	chain_keys(e, chain, LENGTH, keys);
-	pages_from(0, pages, LENGTH);
-	for (uint32_t i = 0; i < LENGTH; i++)
-		page_fill(e, i, &keys[i], 0);
-	assert_int_equal(kvtier_store(e->space, keys, pages, LENGTH, options, &op), 0);
-	assert_int_equal(kvtier_wait(e->client, op, -1, &result), 0);
-	assert_int_equal(result.status, 0);
+	hint_store(e, chain, LENGTH, options, keys);
 }
 
 static void fresh(struct world *w, uint32_t chains)

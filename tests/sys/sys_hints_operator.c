@@ -5,7 +5,7 @@
  * whose memory holds 85 blocks, a chain in a session, and others that push it out.
  */
 /* make: lane=wait */
-#include "tests/lib/lib.h"
+#include "tests/lib/lib_hint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,17 +20,9 @@ struct world {
 	char out[8192];
 };
 
-static int ctl(struct world *w, const char *command)
-{
-	return daemon_ctl(&w->s.d, command, w->out, sizeof(w->out));
-}
-
 static void says(struct world *w, const char *command, int status, const char *words)
 {
-	const int got = ctl(w, command);
-
-	if (got != status || !strstr(w->out, words))
-		fail_msg("%s: status %d, \"%s\"", command, got, w->out);
+	hint_says(&w->s.d, command, status, words, w->out, sizeof(w->out));
 }
 
 static void fresh(struct world *w, uint32_t first, uint32_t chains)
@@ -104,7 +96,7 @@ static void a_model_is_retired_and_shown(void **state)
 	says(w, "spaces", 0, "retired");
 	snprintf(command, sizeof(command), "hint retain --model %s", w->s.e.geometry.model);
 	says(w, command, 0, "1 accepted");
-	assert_int_equal(ctl(w, "spaces"), 0);
+	assert_int_equal(daemon_ctl(&w->s.d, "spaces", w->out, sizeof(w->out)), 0);
 	assert_null(strstr(w->out, "retired"));
 	snprintf(command, sizeof(command), "hint pin --model %s", w->s.e.geometry.model);
 	says(w, command, 1, "1 rejected");

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
+#include "tests/lib/lib_hint.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -31,46 +32,16 @@ struct world {
 	char out[8192];
 };
 
-static int ctl(struct world *w, const char *command)
-{
-	return daemon_ctl(&w->s.d, command, w->out, sizeof(w->out));
-}
-
 static void says(struct world *w, const char *command, int status, const char *words)
 {
-	const int got = ctl(w, command);
-
-	if (got != status || !strstr(w->out, words))
-		fail_msg("%s: status %d, \"%s\"", command, got, w->out);
-}
-
-static const char *with_keys(const char *command, const struct kvtier_key *keys, uint32_t n)
-{
-	static char text[900];
-	size_t at = (size_t)snprintf(text, sizeof(text), "%s", command);
-
-	for (uint32_t i = 0; i < n; i++) {
-		at += (size_t)snprintf(text + at, sizeof(text) - at, " --key ");
-		for (int k = 0; k < 32; k++)
-			at += (size_t)snprintf(text + at, sizeof(text) - at, "%02x",
-					       keys[i].bytes[k]);
-	}
-	assert_true(at < sizeof(text));
-	return text;
+	hint_says(&w->s.d, command, status, words, w->out, sizeof(w->out));
 }
 
 static void store(struct engine *e, uint32_t chain, uint64_t session, struct kvtier_key *keys)
 {
 	const struct kvtier_op_options options = { .size = sizeof(options), .session = session };
-	uint32_t pages[LENGTH];
-	uint64_t op;
 
-	chain_keys(e, chain, LENGTH, keys);
-	pages_from(0, pages, LENGTH);
-	for (uint32_t i = 0; i < LENGTH; i++)
-		page_fill(e, i, &keys[i], 0);
-	assert_int_equal(kvtier_store(e->space, keys, pages, LENGTH, &options, &op), 0);
-	assert_int_equal(kvtier_wait(e->client, op, -1, NULL), 0);
+	hint_store(e, chain, LENGTH, &options, keys);
 }
 
 static uint32_t in_host(const struct engine *e, const struct kvtier_key *keys)
@@ -88,8 +59,8 @@ static uint32_t in_host(const struct engine *e, const struct kvtier_key *keys)
 
 static void leave_memory(struct world *w)
 {
-	assert_int_equal(ctl(w, "flush"), 0);
-	assert_int_equal(ctl(w, "evict --all"), 0);
+	assert_int_equal(daemon_ctl(&w->s.d, "flush", w->out, sizeof(w->out)), 0);
+	assert_int_equal(daemon_ctl(&w->s.d, "evict --all", w->out, sizeof(w->out)), 0);
 }
 
 static int begin(void **state)
@@ -114,9 +85,9 @@ static void keys_on_nvme_alone_are_in_memory_then(void **state)
 {
 	struct world *w = *state;
 
-	says(w, with_keys("hint prefetch --space 0", w->keys, 1), 0, "1 accepted: done");
+	says(w, hint_with_keys("hint prefetch --space 0", w->keys, 1), 0, "1 accepted: done");
 	assert_int_equal(in_host(&w->s.e, w->keys), 1);
-	says(w, with_keys("hint prefetch --space 0 --tenant default --json", w->keys, 8), 0,
+	says(w, hint_with_keys("hint prefetch --space 0 --tenant default --json", w->keys, 8), 0,
 	     "{\"accepted\":8,\"clipped\":0,\"deferred\":0,\"rejected\":0,\"missing\":0}\n");
 	assert_int_equal(in_host(&w->s.e, w->keys), 8);
 	assert_int_equal(daemon_stat(&w->s.d, "hints.prefetch.accepted_total"), 9);
@@ -143,11 +114,11 @@ static void what_nobody_has_is_missing(void **state)
 	struct kvtier_key keys[2];
 
 	chain_keys(&w->s.e, 9, 1, keys);
-	says(w, with_keys("hint prefetch --space 0", keys, 1), 1, "1 missing: there is no");
-	says(w, with_keys("hint prefetch --space 0 --json", keys, 1), 1, "\"missing\":1}");
+	says(w, hint_with_keys("hint prefetch --space 0", keys, 1), 1, "1 missing: there is no");
+	says(w, hint_with_keys("hint prefetch --space 0 --json", keys, 1), 1, "\"missing\":1}");
 	keys[1] = keys[0];
 	keys[0] = w->keys[0];
-	says(w, with_keys("hint prefetch --space 0", keys, 2), 0, "1 missing");
+	says(w, hint_with_keys("hint prefetch --space 0", keys, 2), 0, "1 missing");
 	assert_int_equal(in_host(&w->s.e, w->keys), 1);
 }
 
@@ -161,7 +132,7 @@ static void what_is_pinned_stays(void **state)
 	says(w, "hint pin --session 78", 0, "16 accepted");
 	for (uint32_t i = 0; i < 6; i++) {
 		store(&w->s.e, 10 + i, 0, others);
-		assert_int_equal(ctl(w, "flush"), 0);
+		assert_int_equal(daemon_ctl(&w->s.d, "flush", w->out, sizeof(w->out)), 0);
 	}
 	says(w, "hint prefetch --space 0 --session 77", 0, "16 accepted");
 	assert_int_equal(in_host(&w->s.e, w->keys), LENGTH);
@@ -173,7 +144,7 @@ static void what_is_pinned_stays(void **state)
 static void a_space_that_cannot_be_opened_is_an_error(void **state)
 {
 	struct world *w = *state;
-	const char *command = with_keys("hint prefetch --space 0", w->keys, 1);
+	const char *command = hint_with_keys("hint prefetch --space 0", w->keys, 1);
 
 	says(w, "hint prefetch --space 99 --session 77", 1,
 	     "space 99 is not there; kvtierctl spaces");
@@ -265,10 +236,10 @@ static void the_space_is_the_very_one(void **state)
 	g.model = "\xff";
 	assert_int_equal(kvtier_space_open(w->s.e.client, &g, NULL, 0, NULL, 0, &space), 0);
 	leave_memory(w);
-	says(w, with_keys("hint prefetch --space 1", &halves, 1), 0, "1 accepted");
-	says(w, with_keys("hint prefetch --space 2", &bytes, 1), 0, "1 accepted");
-	says(w, with_keys("hint prefetch --space 2", &halves, 1), 1, "1 missing");
-	says(w, with_keys("hint prefetch --space 3", w->keys, 1), 1, "cannot say again");
+	says(w, hint_with_keys("hint prefetch --space 1", &halves, 1), 0, "1 accepted");
+	says(w, hint_with_keys("hint prefetch --space 2", &bytes, 1), 0, "1 accepted");
+	says(w, hint_with_keys("hint prefetch --space 2", &halves, 1), 1, "1 missing");
+	says(w, hint_with_keys("hint prefetch --space 3", w->keys, 1), 1, "cannot say again");
 }
 
 static void what_makes_no_sense_is_refused(void **state)
@@ -278,8 +249,8 @@ static void what_makes_no_sense_is_refused(void **state)
 	says(w, "hint prefetch", 64, "prefetch needs --space N");
 	says(w, "hint prefetch --session 77", 64, "prefetch needs --space N");
 	says(w, "hint prefetch --space 0", 64, "prefetch needs --space N");
-	says(w, with_keys("hint prefetch --space 0 --session 77", w->keys, 1), 64, "needs");
-	says(w, with_keys("hint prefetch --space 0 --turn 1", w->keys, 1), 64, "--turn only");
+	says(w, hint_with_keys("hint prefetch --space 0 --session 77", w->keys, 1), 64, "needs");
+	says(w, hint_with_keys("hint prefetch --space 0 --turn 1", w->keys, 1), 64, "--turn only");
 	says(w, "hint prefetch --space 0 --session 77 --ttl 1", 64, "takes no --ttl");
 	says(w, "hint prefetch --space 0 --session 77 --priority 1", 64, "no --priority");
 	says(w, "hint prefetch --space 0x0 --session 77", 64, "--space 0x0: a number");
@@ -287,7 +258,7 @@ static void what_makes_no_sense_is_refused(void **state)
 	says(w, "hint prefetch --space 0 --session 0", 64, "--session 0: a number of 1 to");
 	says(w, "hint prefetch --space 0 --session -1", 64, "--session -1: a number");
 	says(w, "hint prefetch --space 0 --key 12", 64, "64 hexadecimal digits");
-	says(w, with_keys("hint pin --space 0", w->keys, 2), 64, "--key: once");
+	says(w, hint_with_keys("hint pin --space 0", w->keys, 2), 64, "--key: once");
 	assert_int_equal(in_host(&w->s.e, w->keys), 0);
 }
 
@@ -320,7 +291,7 @@ static FILE *prefetch_begin(const struct disk_world *w)
 
 	(void)snprintf(command, sizeof(command),
 		       "timeout 60 %s/kvtierctl --socket %s %s 2>&1; echo status $?", build_dir(),
-		       w->d.socket, with_keys("hint prefetch --space 0", w->keys, 2));
+		       w->d.socket, hint_with_keys("hint prefetch --space 0", w->keys, 2));
 	io_hold(READS);
 	f = popen(command, "r");
 	assert_non_null(f);
