@@ -111,7 +111,7 @@ MATH_FN void prefetch_values(struct far far, const uint8_t *p)
 	prefetch_line(far, p + LINE);
 }
 
-/* Costs two loads: the program looked at the CPU at its start. */
+/* The program asked the CPU once, at its start; a call costs two loads. */
 static bool cpu_is_zen4(void)
 {
 	return __builtin_cpu_is("amdfam19h") && __builtin_cpu_supports("avx512vl");
