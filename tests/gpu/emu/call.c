@@ -117,14 +117,19 @@ static void rest(uint32_t ms)
 	pthread_mutex_lock(&emu.lock);
 }
 
-static void hold(enum call_id id)
+bool may_go(void)
 {
 	const char *dir = getenv("KVTIER_EMU_DIR");
 	char path[256];
 
 	snprintf(path, sizeof(path), "%s/go", dir ? dir : ".");
+	return access(path, F_OK) == 0;
+}
+
+static void hold(enum call_id id)
+{
 	note("%s is held", call_name(id));
-	while (access(path, F_OK) && !emu.exiting)
+	while (!may_go() && !emu.exiting)
 		rest(1);
 	note("%s goes on", call_name(id));
 }

@@ -85,7 +85,7 @@ struct settings {
 	uint64_t pinned_bytes; /* that a process may have; 0: no limit */
 	int version;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
-	bool trace;
+	bool trace, halts;
 	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */
 	uint64_t stall_nth;
 	uint32_t stall_ms;
@@ -445,6 +445,7 @@ struct call {
 const char *call_name(enum call_id id);
 CUresult call_enter(struct call *call, enum needs needs);
 void call_leave(struct call *call);
+bool may_go(void); /* $KVTIER_EMU_DIR/go is there, which a test makes and removes */
 /* What a call that gives something back returns at its end: see countdown.c. */
 CUresult call_done(const struct call *call);
 

@@ -189,6 +189,8 @@ static void *executor(void *argument)
 
 		if (gpu->stalled_until_ns > now)
 			until = gpu->stalled_until_ns;
+		else if (emu.settings.halts && !may_go())
+			until = now + POLL_NS;
 		else
 			s = choose(gpu, now, &until);
 		if (s)

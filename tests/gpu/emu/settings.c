@@ -27,6 +27,7 @@
  *	sticky=CALL[:N[:RESULT]]   the context breaks at the N-th call of it (719)
  *	slow=CALL:MS[:N]           the N-th call of it takes that long
  *	held=CALL[:N]              the N-th call of it returns when $KVTIER_EMU_DIR/go is there
+ *	halts=1                    nothing queued runs while $KVTIER_EMU_DIR/go is not there
  *	faulty=N                   fail, sticky, slow, held: only in contexts of GPU N
  *	trace=1                    a line for each operation, when it is queued, begins and ends;
  *	                           at exit one for each call, how often it was made
@@ -128,6 +129,7 @@ static void read_word(struct settings *s, char *word)
 			{ "null_stream", &s->null_stream },
 			{ "mps", &s->mps },
 			{ "trace", &s->trace },
+			{ "halts", &s->halts },
 		};
 		size_t i;
 
