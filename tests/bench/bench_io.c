@@ -6,7 +6,9 @@
  * first op to the result of the last, against a non-temporal copy of the same pages by as many
  * threads as the daemon has workers. Each run measures copy, store, load, copy; the limit is the
  * mean of the two copies. Every run stores under new keys, so later ones evict. What comes back is
- * compared with what was stored. memory.fixed: what an idle daemon takes beside its tiers.
+ * compared with what was stored. The .cpu cases report processor time of the same: seconds of
+ * client and daemon for 10 GB, so that the figure is cores in use at 10 GB/s; the limit is what the
+ * copies took. memory.fixed: what an idle daemon takes beside its tiers.
  * submit.start: round trip of an op on an absent block through a spinning daemon: an upper bound of
  * submit to start.
  */
@@ -35,6 +37,12 @@ struct io_case {
 	uint32_t codec;
 	uint32_t layers; /* 16 tokens x 8 heads x 128 x BF16 x K and V: 64 KiB a layer */
 	int load;        /* report the load, not the store */
+	int cpu;         /* report processor time, not speed */
+};
+
+/* Of one pass over all pages. */
+struct pace {
+	double gbs, cores; /* cores: in use at 10 GB/s */
 };
 
 struct rig {
@@ -212,6 +220,42 @@ static void fill(struct rig *rig)
 	}
 }
 
+/* --- pace --- */
+
+struct stamp {
+	uint64_t wall_ns, cpu_ns;
+};
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+	struct timespec t = { 0 };
+
+	(void)clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Processor time is that of client and daemon, of all their threads. */
+static struct stamp stamp_now(const struct rig *rig)
+{
+	struct stamp now = { .cpu_ns = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) };
+	clockid_t daemon;
+
+	if (!clock_getcpuclockid(rig->daemon, &daemon))
+		now.cpu_ns += cpu_ns(daemon);
+	now.wall_ns = bench_now_ns();
+	return now;
+}
+
+static struct pace pace_since(const struct rig *rig, struct stamp start)
+{
+	const struct stamp now = stamp_now(rig);
+
+	return (struct pace){
+		.gbs = (double)region_bytes / (double)(now.wall_ns - start.wall_ns),
+		.cores = 10 * (double)(now.cpu_ns - start.cpu_ns) / (double)region_bytes,
+	};
+}
+
 /* --- limit --- */
 
 struct slice {
@@ -228,12 +272,12 @@ static void *copy_slice(void *arg)
 	return NULL;
 }
 
-static double copy_gbs(struct rig *rig)
+static struct pace copy_pages(struct rig *rig)
 {
 	pthread_t threads[64];
 	struct slice slices[64];
 	const size_t each = region_bytes / rig->threads;
-	const uint64_t start = bench_now_ns();
+	const struct stamp start = stamp_now(rig);
 
 	for (uint32_t i = 0; i < rig->threads; i++) {
 		slices[i] = (struct slice){ rig->copy + i * each, rig->pages + i * each, each };
@@ -241,21 +285,23 @@ static double copy_gbs(struct rig *rig)
 	}
 	for (uint32_t i = 0; i < rig->threads; i++)
 		pthread_join(threads[i], NULL);
-	return (double)region_bytes / (double)(bench_now_ns() - start);
+	return pace_since(rig, start);
 }
 
 /* --- store and load --- */
 
-static double move_gbs(struct rig *rig, const struct kvtier_key *keys, int load, int *ret_error)
+static struct pace move_pages(struct rig *rig, const struct kvtier_key *keys, int load,
+			      int *ret_error)
 {
 	uint32_t pages[MAX_PAGES];
-	uint64_t ops[MAX_PAGES / OP_BLOCKS + 1], start;
+	uint64_t ops[MAX_PAGES / OP_BLOCKS + 1];
+	struct stamp start;
 	uint32_t n_ops = 0;
 	int r = 0;
 
 	for (uint32_t i = 0; i < rig->n_pages; i++)
 		pages[i] = i;
-	start = bench_now_ns();
+	start = stamp_now(rig);
 	for (uint32_t i = 0; i < rig->n_pages && r == 0; i += OP_BLOCKS) {
 		const struct kvtier_op_options o = { .size = sizeof(o), .parent = NULL };
 
@@ -273,7 +319,7 @@ static double move_gbs(struct rig *rig, const struct kvtier_key *keys, int load,
 			r = w ? w : result.status;
 	}
 	*ret_error = r;
-	return (double)region_bytes / (double)(bench_now_ns() - start);
+	return pace_since(rig, start);
 }
 
 /* Chains of OP_BLOCKS blocks each, new ones every run. */
@@ -297,27 +343,30 @@ static int measure(struct rig *rig, const struct io_case *c, struct bench_result
 {
 	static struct kvtier_key keys[MAX_PAGES];
 
-	(void)copy_gbs(rig);
+	(void)copy_pages(rig);
 	for (uint32_t run = 0; run < RUNS + 1; run++) {
-		double limit, store, load;
+		struct pace before, after, store, load, moved;
 		int r = make_keys(rig, run, keys);
 
 		if (r)
 			return r;
-		limit = copy_gbs(rig); /* also keeps the pages for the comparison below */
-		store = move_gbs(rig, keys, 0, &r);
+		before = copy_pages(rig); /* also keeps the pages for the comparison below */
+		store = move_pages(rig, keys, 0, &r);
 		if (r)
 			return r;
 		if (run == 0)
 			memset(rig->pages, 0xa5, region_bytes);
-		load = move_gbs(rig, keys, 1, &r);
+		load = move_pages(rig, keys, 1, &r);
 		if (r)
 			return r;
 		if (run == 0 && memcmp(rig->pages, rig->copy, region_bytes))
 			return -EBADMSG;
-		limit = (limit + copy_gbs(rig)) / 2;
-		if (run > 0) /* the first warms up */
-			bench_add(ret, c->load ? load : store, limit);
+		after = copy_pages(rig);
+		moved = c->load ? load : store;
+		if (run > 0 && c->cpu) /* the first warms up */
+			bench_add(ret, moved.cores, (before.cores + after.cores) / 2);
+		else if (run > 0)
+			bench_add(ret, moved.gbs, (before.gbs + after.gbs) / 2);
 	}
 	snprintf(ret->note, sizeof(ret->note), "%u threads, %u blocks of %u KiB images",
 		 rig->threads, rig->n_pages,
@@ -428,10 +477,14 @@ static int run_fixed(const struct bench_case *self, struct bench_result *ret)
 	return r;
 }
 
-static const struct io_case fp8_store = { KVTIER_CODEC_FP8, 32, 0 },
-			    fp8_load = { KVTIER_CODEC_FP8, 32, 1 };
-static const struct io_case raw_store = { KVTIER_CODEC_RAW, 16, 0 },
-			    raw_load = { KVTIER_CODEC_RAW, 16, 1 };
+static const struct io_case fp8_store = { KVTIER_CODEC_FP8, 32, 0, 0 },
+			    fp8_load = { KVTIER_CODEC_FP8, 32, 1, 0 },
+			    fp8_store_cpu = { KVTIER_CODEC_FP8, 32, 0, 1 },
+			    fp8_load_cpu = { KVTIER_CODEC_FP8, 32, 1, 1 };
+static const struct io_case raw_store = { KVTIER_CODEC_RAW, 16, 0, 0 },
+			    raw_load = { KVTIER_CODEC_RAW, 16, 1, 0 },
+			    raw_store_cpu = { KVTIER_CODEC_RAW, 16, 0, 1 },
+			    raw_load_cpu = { KVTIER_CODEC_RAW, 16, 1, 1 };
 
 const struct bench_case bench_io_cases[] = {
 	{ "submit.start", run_submit, "op round trip through a spinning daemon, against 1 us", 1.0,
@@ -446,5 +499,11 @@ const struct bench_case bench_io_cases[] = {
 	  BENCH_MORE, "GB/s", &raw_store },
 	{ "load.raw", run_io, "1 GiB, images to pages, against a non-temporal copy", 0.85,
 	  BENCH_MORE, "GB/s", &raw_load },
+	{ "store.fp8.cpu", run_io, "cores of client and daemon at 10 GB/s, against those of a copy",
+	  0, BENCH_LESS, "cores", &fp8_store_cpu },
+	{ "load.fp8.cpu", run_io, "the same of loads", 0, BENCH_LESS, "cores", &fp8_load_cpu },
+	{ "store.raw.cpu", run_io, "the same of raw stores", 0, BENCH_LESS, "cores",
+	  &raw_store_cpu },
+	{ "load.raw.cpu", run_io, "the same of raw loads", 0, BENCH_LESS, "cores", &raw_load_cpu },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };
