@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_api.h - what kvtier uses of the CUDA driver API: constants, types, calls, and their loader.
+ * cuda_api.h - the part of the CUDA driver API that kvtier uses: constants, types, calls, and their
+ * loader.
  *
  * Not installed. With it nothing but a .cu file needs the CUDA toolkit to be built, and nothing is
  * linked with libcuda. kvtierd opens the driver itself:
@@ -385,7 +386,7 @@ typedef struct CUmemAccessDesc {
 	unsigned flags; /* CU_MEM_ACCESS_FLAGS_* */
 } CUmemAccessDesc;
 
-/* Of each side only what its memory type says is looked at; *XInBytes and *Y begin the piece. */
+/* Of each side only the fields of its memory type are looked at; *XInBytes, *Y begin the piece. */
 typedef struct CUDA_MEMCPY2D {
 	size_t srcXInBytes;
 	size_t srcY;

@@ -132,7 +132,7 @@ struct kvtier_options {
 	uint32_t gpu_mode;       /* enum kvtier_gpu_mode; default: [gpu] mode of the daemon */
 };
 
-/* Engines that fill this in alike share blocks, whatever the layout of their pages. */
+/* Engines with equal geometries share blocks, also where their pages have different layouts. */
 struct kvtier_geometry {
 	uint32_t size;
 	uint32_t dtype;         /* enum kvtier_dtype of the engine's pages */
@@ -216,9 +216,10 @@ struct kvtier_result {
 	uint32_t reserved2;
 };
 
-/* What becomes of blocks. daemon/HINTS.md says it in full, with the bounds. A hint changes which of
- * a tenant's blocks go first, and never how much other tenants have. Hints are in the daemon's
- * memory: when it starts again, all are forgotten, ttls too, and blocks on NVMe are as usual. */
+/* The effect of a hint on blocks. daemon/HINTS.md says it in full, with the bounds. A hint changes
+ * which of a tenant's blocks go first, and never how much other tenants have. Hints are in the
+ * daemon's memory: when it starts again, all are forgotten, ttls too, and blocks on NVMe are as
+ * usual. */
 enum kvtier_hint_action {
 	/* priority > 0: go after others; < 0: are the first to leave memory; 0: as usual. When
 	 * ttl_s is over they go first of all. Both 0: ends an earlier retain, pin or demote. */
@@ -233,10 +234,10 @@ enum kvtier_hint_action {
 enum kvtier_hint_scope {
 	KVTIER_HINT_KEYS = 1, /* the blocks of these keys; with a session they join it */
 	/* the blocks of ops and hints with this session, in all spaces of the tenant (PREFETCH: in
-	 * this space). turn > 0: those that joined it in this turn or later */
+	 * this space). turn > 0: the blocks that joined it in this turn or later */
 	KVTIER_HINT_SESSION = 2,
 	/* all spaces of the tenant with this space's model (name and revision), at once. RETAIN, or
-	 * opening a space of it again, ends what DEMOTE, RELEASE, SUPERSEDED and ENDED began; PIN
+	 * opening a space of it again, ends an earlier DEMOTE, RELEASE, SUPERSEDED or ENDED; PIN
 	 * and PREFETCH are rejected */
 	KVTIER_HINT_REVISION = 3,
 };
@@ -312,7 +313,7 @@ KVTIER_API int kvtier_space_memory(const struct kvtier_space *space, char *ret, 
 KVTIER_API int kvtier_space_quiesce(struct kvtier_space *space);
 /* Opens a quiesced space again. regions: as many as before, of the same kind, for the same
  * segments; NULL: the regions that it had (not MEMFD: the library keeps no descriptor of them).
- * Errors are those of kvtier_space_open(); after one the space is still quiesced. */
+ * Errors: as kvtier_space_open(); after an error the space is still quiesced. */
 KVTIER_API int kvtier_space_resume(struct kvtier_space *space, const struct kvtier_region *regions,
 				   size_t n_regions);
 
@@ -370,36 +371,36 @@ KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int time
  * dies, the stream waits until a call of this client notices. -EOPNOTSUPP: use kvtier_wait().
  * -ENOENT: no such op. */
 KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, void *stream);
-/* Layer groups. With options.layer_groups = n an op has its layers in n groups: group g has layers
- * L * g / n and on, up to those of group g + 1, of L layers in all. A load brings group 0 of all of
- * its blocks first, then group 1, and so on, so that an engine can compute with the first layers
- * while the last ones are on their way. This waits until a group is in the pages of all blocks: 0.
- * -ETIMEDOUT: not yet, the op goes on. -ENODATA: the op has ended, and not with all of its blocks:
- * its result says why. timeout_ms < 0: as kvtier_wait(). -EINVAL: it has no such group. -ENOENT.
- * Staged pages, those of engine mode, and those with TYPED or OPAQUE segments have all their groups
- * at the op's end. */
+/* Layer groups. With options.layer_groups = n an op has its layers in n groups: of L layers, group
+ * g has layer L * g / n and on, up to the first layer of group g + 1. A load brings group 0 of all
+ * of its blocks first, then group 1, and so on, so that an engine can compute with the first layers
+ * while the last ones are on their way. This call waits until a group is in the pages of all
+ * blocks: 0. -ETIMEDOUT: not yet, the op goes on. -ENODATA: the op has ended, and not with all of
+ * its blocks: its result says why. timeout_ms < 0: as kvtier_wait(). -EINVAL: the op has no such
+ * group. -ENOENT. Staged pages, pages of engine mode, and pages with TYPED or OPAQUE segments have
+ * all their groups at the op's end. */
 KVTIER_API int kvtier_wait_layers(struct kvtier_client *client, uint64_t op, uint32_t group,
 				  int timeout_ms);
 /* KVTIER_CUDA: work that is put into `stream` after this call waits for a group, without the CPU.
  * It never hangs: an op that ends early (a block is gone, cancel, deadline) lets go of all its
  * groups, and the work then runs over pages whose bytes are not there. So take the op's result
- * before you use what was computed: status 0 means that each wait ended with its bytes in the
- * pages. Any other status: what was computed from the op's pages is void. Otherwise as
+ * before you use a value that was computed from its pages: status 0 means that each wait ended with
+ * its bytes in the pages. After any other status such values are void. Otherwise as
  * kvtier_stream_wait(). */
 KVTIER_API int kvtier_stream_wait_layers(struct kvtier_client *client, uint64_t op, uint32_t group,
 					 void *stream);
 /* Of a store with options.layer_groups: the first `groups` groups are in all of its pages, and do
  * not change any more; with `stream` (KVTIER_CUDA) once the work that is in it now is done, without
- * the CPU. The daemon reads no other group: those are the engine's to write, lent as they are. Call
- * it with growing numbers, always with the same stream or NULL. Blocks are kept after the last
- * group. An op that is not given all of them ends at its deadline with -ETIMEDOUT, and nothing is
- * kept of it. -EAGAIN: the ring is full, call again. -EOPNOTSUPP: this driver writes no words:
- * synchronize the stream, and give NULL. */
+ * the CPU. The daemon reads no other group: the engine may write these groups, though their pages
+ * are lent. Call it with growing numbers, always with the same stream or NULL. Blocks are kept
+ * after the last group. An op that is not given all groups ends at its deadline with -ETIMEDOUT,
+ * and none of its blocks is kept. -EAGAIN: the ring is full, call again. -EOPNOTSUPP: this driver
+ * writes no words: synchronize the stream, and give NULL. */
 KVTIER_API int kvtier_store_layers(struct kvtier_client *client, uint64_t op, uint32_t groups,
 				   void *stream);
 /* Writes up to max lent pages, ret[0].size bytes apart, and returns how many there are, once for
- * each op: first those of the client's running stores and loads (NULL: none), then those that any
- * client of this process, also a closed one, lent over connections that were cut. */
+ * each op: first the pages of the client's running stores and loads (NULL: none), then the pages
+ * that any client of this process, also a closed one, lent over connections that were cut. */
 KVTIER_API int kvtier_lent(struct kvtier_client *client, struct kvtier_lent *ret, size_t max);
 
 /* Memory for pages: a sealed memfd of `length` bytes, rounded up to whole pages, zeroed, mapped

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tbl_hints.h - the actions of hints and the answers to them, once: the names that kvtierctl takes
- * and shows, the daemon's counters, kvtierctl's help and manual are made of these. The numbers are
- * those of enum kvtier_hint_action and enum kvtier_hint_answer.
+ * and shows, the daemon's counters, kvtierctl's help and manual are made of these. The numbers: as
+ * enum kvtier_hint_action and enum kvtier_hint_answer.
  *
  *	X(name, number, prose)
  */

@@ -23,13 +23,13 @@
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
  *
- * The end of a connection is the daemon's word that it has let go of all the client's pages.
- * Whatever the reason (a stop, a violation, the client's own cut), it first waits for what is in
- * flight, silently, then sends the ERROR if there is one, then closes; and a process that dies
- * closes its sockets after its last thread stopped. So a client that cuts a connection while pages
- * are lent sets given_up, takes back what the daemon has not read (sq_tail = sq_head), shuts the
- * socket down for writing, and keeps it: until it hangs up, or the pidfd says that the daemon is
- * dead, the pages of the ops that the daemon had read are still lent.
+ * The end of a connection is the daemon's word that it has let go of all the client's pages. For
+ * any reason (a stop, a violation, the client's own cut), the daemon first waits, silently, for the
+ * jobs in flight. Then it sends the ERROR if there is one, then closes. A daemon that dies closes
+ * its sockets after its last thread stopped. So a client that cuts a connection while pages are
+ * lent sets given_up, takes back the entries that the daemon has not read (sq_tail = sq_head),
+ * shuts the socket down for writing, and keeps it: until the socket hangs up, or the pidfd says
+ * that the daemon is dead, the pages of the ops that the daemon had read are still lent.
  *
  * Rings: two memfds a connection, made and sealed by the daemon (SHRINK|GROW|SEAL; `complete` also
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:
@@ -48,13 +48,13 @@
  * Layer groups: an op with sqe.groups = n divides the layers into n groups, of which group g has
  * the layers wire_group_layer(layers, n, g) and on, up to the next group's first. The last group
  * also has the typed and opaque bytes, and where there are any, no group before it is ever said to
- * be there: nobody knows which layers they belong to.
+ * be there: the layers of these bytes are not known.
  *
  * A load goes through all of its blocks for group 0, then for group 1, and so on. layers[first] is
- * how many groups are in the pages of all blocks of the op at `first`. It is raised with release,
- * when it would be right to complete those groups: their bytes are visible to whatever is launched
- * after the word was seen. A group that one block misses is never there. The daemon makes it 0
- * again before the cqe, so that a slot's next op begins with 0. The other slots' words are 0.
+ * how many groups are in the pages of all blocks of the op at `first`. The daemon raises it with
+ * release, when it could complete these groups: a kernel that is launched after the word was seen
+ * sees their bytes. A group that one block misses is never there. The daemon makes it 0 again
+ * before the cqe, so that a slot's next op begins with 0. The other slots' words are 0.
  *
  * Of a store the client says, by entries LAYERS or by a word (WIRE_SQE_GIVEN), how many groups are
  * in the pages: the daemon reads the others later. Nothing is committed before all are given.
@@ -70,9 +70,9 @@
  *	store	libkvtier encodes into pages, waits for its kernel, sends the entry. WIRE_PAGE_RAW
  *		in a page's number: fp8 could not hold the block, and the image is raw.
  *	load	the daemon copies images into pages. Status WIRE_BLOCK_RAW: the image is raw though
- *		the space's codec is fp8. libkvtier decodes what is there once the op has ended.
+ *		the space's codec is fp8. libkvtier decodes the images once the op has ended.
  *
- * The daemon makes header and checksum of its own copy. What a client writes into its pages can
+ * The daemon makes header and checksum of its own copy. A client that writes into its pages can
  * make its own blocks rubbish and nothing else.
  *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
@@ -145,7 +145,7 @@ struct wire_hello {
 	struct wire_head head;
 	uint32_t version_min, version_max;
 	uint16_t size_geometry, size_region, size_segment, size_sqe, size_cqe, reserved[3];
-	uint32_t sq_entries; /* wished; the daemon answers with what it gives */
+	uint32_t sq_entries; /* wished; the daemon answers with its own number */
 	uint32_t arena_blocks;
 	char name[WIRE_NAME_BYTES]; /* NUL-terminated, printable */
 };
@@ -165,7 +165,7 @@ struct wire_hello_ok {
 };
 static_assert(sizeof(struct wire_hello_ok) == 136, "wire_hello_ok");
 
-/* Whose context the kernels run in. Values are those of enum kvtier_gpu_mode. */
+/* Whose context the kernels run in. Values: as enum kvtier_gpu_mode. */
 enum wire_gpu_mode { WIRE_GPU_DAEMON = 1, WIRE_GPU_ENGINE = 2 };
 
 struct wire_error {
@@ -209,7 +209,7 @@ struct wire_region {
 	uint32_t memory; /* enum wire_memory */
 	/* into the packet's fds; of WIRE_DEVICE_PARTS: the range; 0 for the other kinds */
 	uint32_t fd_index;
-	uint64_t offset; /* in what fd, handle or range stand for; memfd: a multiple of 4096 */
+	uint64_t offset; /* in the memory of fd, handle or range; memfd: a multiple of 4096 */
 	uint64_t length;
 	/* UUID of the device that the memory is of; 0: the CPU */
 	uint8_t device[WIRE_UUID_BYTES];
@@ -224,10 +224,10 @@ static_assert(sizeof(struct wire_region) == 128, "wire_region");
  * maps them there in this order. Followed by n_parts struct wire_part; with an fd for each of them,
  * in their order, if they are descriptors.
  *
- * A range begins anew with `at` 0. Ranges are those of the next SPACE_OPEN: it takes the ones that
- * its regions name, each once, and whatever its answer is, the others are given back. So are all of
- * them after an ERROR to a PARTS, after a PARTS that is 0 behind its head, and when the connection
- * ends. */
+ * A range begins anew with `at` 0. Ranges belong to the next SPACE_OPEN: it takes the ranges that
+ * its regions name, each once. The others are given back, whether or not it succeeds. All ranges
+ * are given back after an ERROR to a PARTS, after a PARTS that is 0 behind its head, and when the
+ * connection ends. */
 struct wire_parts {
 	struct wire_head head;
 	uint8_t device[WIRE_UUID_BYTES];
@@ -356,16 +356,16 @@ enum wire_op {
 	WIRE_OP_CANCEL, /* target = op_id of an earlier op; has no completion of its own */
 	/* likewise; the first n groups of target, a store, are in its pages. n never falls */
 	WIRE_OP_LAYERS,
-	WIRE_OP_HINT, /* action on what scope says; touches no page */
+	WIRE_OP_HINT, /* action on the blocks of a scope; touches no page */
 };
 
-/* Of a HINT. KEYS: the blocks of the n keys. SESSION: those that ops or hints with this session
- * were about, of turn and later ones (0: all), in all spaces of the tenant; PREFETCH: in this
- * space. REVISION: all spaces of the tenant whose model is this space's. n is 1 for the last two,
- * and the key is not looked at. A block's status: 0, WIRE_HINT_CLIPPED, WIRE_HINT_DEFERRED, -EPERM
+/* Of a HINT. KEYS: the blocks of the n keys. SESSION: the blocks that ops or hints with this
+ * session named, in `turn` or later (0: all), in all spaces of the tenant; PREFETCH: in this space.
+ * REVISION: all spaces of the tenant whose model is this space's. n is 1 for the last two, and the
+ * key is not looked at. A block's status: 0, WIRE_HINT_CLIPPED, WIRE_HINT_DEFERRED, -EPERM
  * (rejected), -ENOENT (missing), or as of any op. */
 enum wire_hint_scope { WIRE_HINT_KEYS = 1, WIRE_HINT_SESSION, WIRE_HINT_REVISION };
-/* Values are those of tbl_hints.h. */
+/* Values: as tbl_hints.h. */
 enum wire_hint_action {
 	WIRE_HINT_RETAIN = 1,
 	WIRE_HINT_PIN,
@@ -490,15 +490,16 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
 /*
  * The index: one sealed memfd for all clients, daemon writes, clients map it read-only. Linear
  * hashing in place: `shape` = level << 32 | split says that buckets 0 .. (2^level + split - 1)
- * exist and that those below split were divided, by one more bit of the hash, with bucket 2^level +
- * b. The memfd has its largest size from the start (sparse), so it grows without a reader noticing.
- * Each key has two candidate buckets, from the two halves of its fingerprint. A bucket is one cache
- * line; its seq moves whenever an entry was published in it. A slot's fingerprint changes only
- * while its meta is 0. Reading rules and the proof that a stable entry is found: client/lib/map.c.
+ * exist and that the buckets below split were divided, by one more bit of the hash, with bucket
+ * 2^level + b. The memfd has its largest size from the start (sparse), so it grows without a reader
+ * noticing. Each key has two candidate buckets, from the two halves of its fingerprint. A bucket is
+ * one cache line; its seq moves whenever an entry was published in it. A slot's fingerprint changes
+ * only while its meta is 0. Reading rules and the proof that a stable entry is found:
+ * client/lib/map.c.
  *
  * A fingerprint is SipHash-2-4-128 of the key (fingerprint.h) under the index key of its space,
  * which SPACE_OK brings. The daemon draws a secret at each start and derives the index keys of all
- * spaces from it, so a client knows those of the spaces that it opened and no others: it can
+ * spaces from it, so a client knows the keys of the spaces that it opened and no others: it can
  * neither choose keys that crowd the buckets of another space's blocks, nor probe for them.
  */
 enum {

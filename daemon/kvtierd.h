@@ -4,8 +4,8 @@
  * only.
  *
  * Rooms that keep and move blocks take no struct kvtierd: store, nvme, redis and op get struct
- * store, the loop and what else they need when they are opened. The whole daemon is for main.c, for
- * front and admin, which look at all of it, and for the two files that bring a tier up.
+ * store, the loop and all else that they need when they are opened. The whole daemon is for main.c,
+ * for front and admin, which look at all of it, and for the two files that bring a tier up.
  */
 #ifndef KVTIER_KVTIERD_H
 #define KVTIER_KVTIERD_H
@@ -38,7 +38,7 @@ struct kvtierd {
 	struct store store;      /* store; also op, nvme, redis, front, shared, admin: see there */
 	struct devices devices;  /* device; also front, op, nvme */
 	struct ops *ops;         /* op; also front, which submits */
-	struct server *server;   /* front; also admin, which asks who is connected */
+	struct server *server;   /* front; also admin, which lists the connections */
 	struct ctl *ctl;         /* admin */
 	struct purge *purge;     /* store; also admin */
 	struct flush *flush;     /* nvme. NULL: no NVMe tier */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * slab_lists.h - the lists that an allocator (slabs.h) keeps its slabs in, by number: of each unit
- * those that are free; and of each class, by unit and by how full they are. It knows nothing of
+ * the slabs that are free; and of each class, by unit and by how full they are. It knows nothing of
  * slots. Core thread only.
  *
  * A slab is in one list at most. Its unit is given and never changes. A fill is in sixteenths of a

@@ -46,10 +46,10 @@ void slabs_close(struct slabs *s); /* NULL is fine */
 /* A slot of this unit while there is one, then of any; TIER_ANY_UNIT: whichever slab is fullest.
  * -ENOSPC: something must be freed first; -E2BIG: larger than a slab. The slot has no owner. */
 int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *ret);
-/* This slot, of this size (a multiple of 4096), of a slab that more() never gave: for a caller who
- * finds again what lay in memory before. Of one slab in the order of its slots, all before any of
- * them is freed; then the slab is as others are. -ENOSPC: there is no class left, or it is no slot
- * of that slab. */
+/* This slot, of this size (a multiple of 4096), of a slab that more() never gave: for a caller that
+ * finds again an image that lay in memory before. Of one slab in the order of its slots, all before
+ * any of them is freed; then the slab is as others are. -ENOSPC: there is no class left, or it is
+ * no slot of that slab. */
 int slabs_take_at(struct slabs *s, uint32_t slab, uint32_t slot, uint32_t slot_bytes,
 		  struct extent *ret);
 void slabs_free(struct slabs *s, const struct extent *where); /* a live extent */
@@ -66,14 +66,14 @@ uint32_t slabs_number(const struct slabs *s, const struct extent *where);
 int slabs_numbered(const struct slabs *s, uint32_t number, struct extent *ret);
 /* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
 int slabs_class_of(const struct slabs *s, uint32_t bytes);
-/* What a slot for `bytes` takes; 0: larger than a slab. */
+/* The bytes that a slot for `bytes` takes; 0: larger than a slab. */
 uint32_t slabs_slot_bytes(const struct slabs *s, uint32_t bytes);
 uint64_t slabs_slab_bytes(const struct slabs *s); /* no image may be larger */
-/* What the slot of a live extent holds; 0: stale. */
+/* The bytes that the slot of a live extent holds; 0: stale. */
 uint32_t slabs_extent_bytes(const struct slabs *s, const struct extent *where);
 uint32_t slabs_classes(const struct slabs *s); /* class indices in use are below this */
-/* Of the slots that a request of this class could be given: not those of a closed slab, nor those
- * kept for its move. */
+/* Of the slots that a request of this class could be given: not the slots of a closed slab, nor
+ * slots kept for its move. */
 void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_view *ret);
 uint32_t slabs_free_slabs(struct slabs *s);
 /* The slabs of a class, sparsest first (to a sixteenth of a slab): SLABS_NONE starts, and ends.

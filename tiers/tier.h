@@ -2,7 +2,7 @@
 /*
  * tier.h - a tier keeps images. One const ops table each, listed in one array in tier.c.
  *
- * The core calls tier_*() in tier.c, never a table: those assert range, state and exactly one
+ * The core calls tier_*() in tier.c, never a table: tier_*() assert range, state and exactly one
  * completion, count and time. Core thread only, except that addressable slots are read and written
  * by device workers while the block or the request holds them.
  *
@@ -88,11 +88,11 @@ static inline bool extent_equal(const struct extent *a, const struct extent *b)
 }
 
 /* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. With a geometry
- * it looks at the value's header, too: -EBADMSG if that is no such block's, else bytes is what the
- * image has. A hint: the value may be gone before it is read. */
+ * it looks at the value's header, too: -EBADMSG if it is not this block's header, else bytes is the
+ * image's size. A hint: the value may be gone before it is read. */
 enum xfer_op { XFER_READ = 1, XFER_WRITE, XFER_PROBE };
 
-/* What a durable tier keeps beside an image, so that a restart finds its way. */
+/* The facts that a durable tier keeps beside an image, so that a restart finds its way. */
 struct xfer_record {
 	uint8_t owner[32];  /* bytes 0..15: tenant; 16..31: space (space.h) */
 	uint8_t parent[32]; /* key; zeros: none, or not known */
@@ -117,7 +117,7 @@ struct xfer {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal; /* whose, in all ops; as long as the tier is open */
-	bool behind;       /* nobody waits for it: write-behind, and what that asks first */
+	bool behind;       /* nobody waits for it: write-behind, and its questions before a write */
 	bool kept;         /* READ, status < 0: `home` is the tier's for now, see above */
 	int status;        /* 0, or -errno: then the buffer's content is undefined */
 	struct xfer *next; /* the tier's while lent */
@@ -125,7 +125,7 @@ struct xfer {
 	void (*done)(struct xfer *x);
 };
 
-/* tier_conf.bytes of the host tier: a quarter of what the machine has available */
+/* tier_conf.bytes of the host tier: a quarter of the machine's available memory */
 #define TIER_BYTES_AUTO UINT64_MAX
 
 /* Memory of one NUMA node. */
@@ -151,7 +151,7 @@ struct tier_conf {
 	const struct redis_tier_conf *redis; /* redis.h */
 };
 
-/* Which image is meant. A tier looks at those members that it needs. */
+/* Which image is meant. A tier looks at the members that it needs. */
 struct tier_name {
 	const struct extent *where; /* tiers with extents: to read it */
 	/* 32 bytes. Durable tiers: to write it. Keyed tiers: both */
@@ -159,7 +159,7 @@ struct tier_name {
 	const struct redis_seal *seal; /* keyed tiers: whose */
 };
 
-/* Somebody who wants to know of a tier's memory, to register or to pin it. Embedded in its owner,
+/* A part that wants to know of a tier's memory, to register or to pin it. Embedded in its owner,
  * until tier_unlisten(). */
 struct tier_ready {
 	/* On the core thread, for each byte once: at most 1 GiB, which stays mapped until the tier
@@ -193,7 +193,7 @@ struct tier_ops {
 	 * NULL: the unit has nothing now */
 	struct slabs *(*slabs)(const struct tier *t);
 	struct slabs *(*slabs_of)(const struct tier *t, uint32_t unit);
-	/* The rest may be NULL. What tier_*() of the same name does then is said there. */
+	/* The rest may be NULL. tier_*() of the same name says its answer in that case. */
 	bool (*readable)(const struct tier *t, const struct tier_name *name);
 	bool (*writable)(const struct tier *t, const struct tier_name *name);
 	void (*forget)(struct tier *t, const struct extent *where, uint64_t tick);
@@ -214,7 +214,7 @@ struct tier {
 	uint64_t capacity_bytes, used_bytes; /* used: slots in use at their class's size */
 	uint64_t extents;                    /* in use */
 	uint32_t in_flight;                  /* xfers lent */
-	uint32_t behind_in_flight;           /* of those, that nobody waits for */
+	uint32_t behind_in_flight;           /* of these, transfers that nobody waits for */
 	/* every transfer of a tier that is up ends within so long. Set by open; 0: at once */
 	uint64_t patience_ns;
 	/* counted by the wrappers in tier.c */
@@ -222,7 +222,7 @@ struct tier {
 	uint64_t xfers_total, xfers_failed_total;
 };
 
-/* What a policy needs to know of one class of slots (slabs.h). */
+/* The facts that a policy needs about one class of slots (slabs.h). */
 struct tier_class_view {
 	uint32_t slot_bytes;
 	uint32_t slots_per_slab;
@@ -253,8 +253,8 @@ const char *tier_state_name(enum tier_state state);
 
 /* The allocator of an addressable tier, wrapped or not; NULL: it has none, or one for each unit. */
 struct slabs *tier_slabs(const struct tier *t);
-/* Of slots in use, by number (extent.slot): the extent, or -ESTALE; what it holds, or 0: stale;
- * whose it is (block number). Addressable tiers. */
+/* Of slots in use, by number (extent.slot): the extent, or -ESTALE; its bytes, or 0: stale; whose
+ * it is (block number). Addressable tiers. */
 int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret);
 uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where);
 /* Of slots in use of one unit, by a number for side tables (slabs_number()). */
@@ -263,8 +263,8 @@ int tier_slot_numbered(const struct tier *t, uint32_t unit, uint32_t number, str
 void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner);
 
 /*
- * What may be asked of any tier, and of none: t may be NULL (it is not configured), and the answer
- * is then the same as of a tier that has no such thing.
+ * Questions to any tier, or to none: t may be NULL (it is not configured), and the answer is then
+ * the same as of a tier that has no such thing.
  */
 /* A read, a write of this image would be tried now. Without such a thing: no. */
 bool tier_readable(const struct tier *t, const struct tier_name *name);
@@ -274,20 +274,20 @@ bool tier_writable(const struct tier *t, const struct tier_name *name);
  * such a thing: nothing. */
 void tier_forget(struct tier *t, const struct extent *where, uint64_t tick);
 void tier_touch(struct tier *t, const struct extent *where, uint64_t tick, uint64_t now_tick);
-/* What a keyed tier gave for a key failed its checks: the value goes, if it still has these bytes,
- * which may be overwritten when this returns. */
+/* The value that a keyed tier gave for a key failed its checks: the value goes, if it still has
+ * these bytes, which may be overwritten when this returns. */
 void tier_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
 		  uint32_t bytes);
-/* What was written to it survives from now on. last: nothing is written to it any more. `done` runs
- * later, once, with the first error or 0. -EBUSY: one is under way. Without such a thing:
- * -ENOTSUP. */
+/* Images that were written to it survive from now on. last: nothing is written to it any more.
+ * `done` runs later, once, with the first error or 0. -EBUSY: one is under way. Without such a
+ * thing: -ENOTSUP. */
 int tier_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
 /* Likewise: it forgets all images of a tenant that it has now, for good. */
 int tier_purge(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status),
 	       void *arg);
 /* Nothing is in anybody else's hands: tier_close() is possible. Without such a thing: yes. */
 bool tier_idle(const struct tier *t);
-/* Addressable tiers tell of their memory: of what is there at once, of what comes later from
+/* Addressable tiers tell of their memory: of memory that is there at once, of later memory from
  * tier_alloc() and its like. */
 void tier_listen(struct tier *t, struct tier_ready *listener);
 void tier_unlisten(struct tier *t, struct tier_ready *listener);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvtierctl.h - a command and its context, and all commands. A short-lived, single-threaded
- * program: it may allocate, and prints what it has to say where it finds it out.
+ * program: it may allocate, and prints each sentence where it finds the fact.
  */
 #ifndef KVTIERCTL_H
 #define KVTIERCTL_H

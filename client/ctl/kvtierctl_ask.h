@@ -13,7 +13,7 @@ struct reply {
 	char *text; /* NUL-terminated; the caller frees it, also after a failure */
 	size_t bytes;
 };
-/* words[0]: the command. EXIT_FINE with the whole text, or what to exit with, said why on
+/* words[0]: the command. EXIT_FINE with the whole text, or the exit status, with the reason on
  * stderr. */
 int ask(const struct context *context, int argc, const char *const *words, struct reply *reply);
 /* To stderr: that the daemon does not answer, and why, as far as the stats page knows. */

@@ -16,7 +16,7 @@ struct page_sample {
 	struct histogram load_times, store_times;
 };
 
-/* Prints what happened since *before, or since the daemon's start if *before is none or another
+/* Prints the changes since *before, or since the daemon's start if *before is none or another
  * daemon's; then *before is the numbers as of now. */
 void page_print(const struct stats *stats, struct page_sample *before, uint64_t now_ns);
 

@@ -19,9 +19,9 @@ struct prefetch {
 	size_t n_keys;
 };
 
-/* Blocks by enum kvtier_hint_answer, which are complete where this is EXIT_FINE. Else what to exit
- * with, said why on stderr; ret_answers has what came until then. What makes no sense is a usage
- * error. */
+/* Blocks by enum kvtier_hint_answer, which are complete where this is EXIT_FINE. Else the exit
+ * status, with the reason on stderr; ret_answers has the answers until then. A request that makes
+ * no sense is a usage error. */
 int prefetch_say(const struct context *context, const struct prefetch *prefetch,
 		 uint64_t ret_answers[5]);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h - what callers hand in: checked, as private full-size copies. */
+/* check.h - the arguments of callers: checked, as private full-size copies. */
 #ifndef KVTIER_LIB_CHECK_H
 #define KVTIER_LIB_CHECK_H
 
@@ -12,7 +12,7 @@
 struct kvtier_client;
 
 /* The arguments that a space was opened with, checked. The geometry's strings are the caller's: use
- * those of the wire. */
+ * the wire's copies. */
 struct space_layout {
 	struct kvtier_geometry geometry;
 	struct wire_geometry wire;

@@ -6,8 +6,8 @@
  * The driver is the one that the engine's process has loaded; the library loads none, makes no
  * context, and leaves the current context of a calling thread as it was.
  *
- * cuda_probe.h asks the driver what a pointer is, cuda_memory.h exports it. cuda_order.h orders ops
- * after an engine's stream, and streams after ops.
+ * cuda_probe.h asks the driver for a pointer's kind, cuda_memory.h exports it. cuda_order.h orders
+ * ops after an engine's stream, and streams after ops.
  */
 #ifndef KVTIER_LIB_CUDA_H
 #define KVTIER_LIB_CUDA_H

@@ -27,7 +27,7 @@ struct cuda_memory {
 	struct kvtier_region regions[KVTIER_MAX_REGIONS];
 	struct cuda_range ranges[KVTIER_MAX_REGIONS];
 	size_t n_regions;
-	uint32_t rungs; /* 1 << enum cuda_rung of those not tried in vain */
+	uint32_t rungs; /* 1 << enum cuda_rung of the rungs not tried in vain */
 	enum cuda_rung rung;
 	/* why it is not a better one; "" */
 	char why[200];

@@ -42,8 +42,8 @@ int cuda_order_of(struct kvtier_client *c, const struct cuda_device *device,
 		  struct cuda_order **ret);
 void cuda_orders_close(struct kvtier_client *c);
 void cuda_orders_lost(struct kvtier_client *c); /* the connection ended. Control */
-/* Sends what is due: 0: all is told and answered; -EAGAIN: not yet; else the connection is lost.
- * Control. */
+/* Sends the messages that are due: 0: all is told and answered; -EAGAIN: not yet; else the
+ * connection is lost. Control. */
 int cuda_orders_advance(struct kvtier_client *c);
 /* 1: the packet answers an ORDER; 0: it does not. error: of an ERROR. Control. */
 int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq, int error);
@@ -51,7 +51,7 @@ int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq, int 
 /* Orders the op after the work that is in the stream now. No lock held: it may wait for room in
  * the stream. staged: it is the library that waits. */
 int cuda_order_after(struct cuda_order *order, const struct op *op, bool staged, CUstream stream);
-/* What the daemon is told of it. Ring. */
+/* Writes the order into the op's entry. Ring. */
 void cuda_order_entry(const struct cuda_order *order, const struct op *op, struct wire_sqe *sqe);
 /* Staged: the engine's stream has come so far. 1, 0: not yet, or -errno. Ring. */
 int cuda_order_reached(const struct cuda_order *order, const struct op *op);

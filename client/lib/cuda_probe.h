@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_probe.h - asks the driver what an address is, and by which rungs it can be exported. */
+/* cuda_probe.h - asks the driver for an address's kind, and for the rungs by which it can be
+ * exported. */
 #ifndef KVTIER_LIB_CUDA_PROBE_H
 #define KVTIER_LIB_CUDA_PROBE_H
 
@@ -10,7 +11,7 @@
 #include "client/cuda_api.h"
 #include "client/kvtier.h"
 
-/* What the driver says of an address. */
+/* The driver's answers about an address. */
 struct cuda_facts {
 	unsigned type;
 	int ordinal;
@@ -37,8 +38,8 @@ enum cuda_rung {
 };
 
 int cuda_facts_ask(const struct cuda_api *api, uint64_t address, struct cuda_facts *ret);
-/* regions[i]: what its base is, the allocations that hold it, its rungs (1 << enum cuda_rung) and
- * why there are no more. -EINVAL: not a GPU's memory, or not all of it allocated. */
+/* regions[i]: the kind of its base, the allocations that hold it, its rungs (1 << enum cuda_rung)
+ * and why there are no more. -EINVAL: not a GPU's memory, or not all of it allocated. */
 int cuda_probe(const struct cuda_api *api, const struct kvtier_region *region, size_t i,
 	       struct cuda_facts *ret, struct cuda_range *ret_range, uint32_t *ret_rungs,
 	       char why[200]);

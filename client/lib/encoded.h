@@ -39,11 +39,11 @@ void encoded_unmap(struct encoded *e);
 /* Images first .. first + n - 1, of these pages of the engine. 0: kernels run; else none does. */
 int encoded_store(struct encoded *e, uint32_t op, const uint32_t *pages, uint32_t first,
 		  uint32_t n);
-/* The other way, of those whose status is not an error. 1: there is none. Statuses are then
+/* The other way, of the blocks whose status is not an error. 1: there is none. Statuses are then
  * KVTIER_BLOCK_OK or -errno. */
 int encoded_load(struct encoded *e, uint32_t op, const uint32_t *pages, uint32_t first, uint32_t n,
 		 int32_t *statuses);
-/* 1: what op did last is done; 0: not yet; -errno: it failed, and no kernel runs. */
+/* 1: the last kernels of op are done; 0: not yet; -errno: it failed, and no kernel runs. */
 int encoded_look(struct encoded *e, uint32_t op);
 int encoded_wait(const struct encoded *e); /* until no kernel runs */
 uint32_t encoded_page(const struct encoded *e, uint32_t page);

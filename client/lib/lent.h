@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lent.h - pages that a daemon may still touch although their ops have ended. They belong to the
- * process, not to a client. Any thread; the lock is a leaf below those of clients.
+ * process, not to a client. Any thread; the lock is a leaf below the locks of clients.
  */
 #ifndef KVTIER_LIB_LENT_H
 #define KVTIER_LIB_LENT_H

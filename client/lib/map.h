@@ -31,7 +31,7 @@ size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key
 		  const struct kvtier_key *keys, size_t n, uint32_t *ret_places,
 		  uint32_t *ret_generation);
 
-/* Each key on its own: enum kvtier_tier bits, those of any GPU; 0 = absent. */
+/* Each key on its own: enum kvtier_tier bits, also for copies on any GPU; 0 = absent. */
 void map_probe(const struct map *map, const struct fingerprint_key *index_key,
 	       const struct kvtier_key *keys, size_t n, uint8_t *ret_tiers);
 

@@ -53,7 +53,7 @@ bool ring_moved(const struct link *link, uint32_t seen);
 bool ring_passed(const struct link *link, uint32_t tail);
 /* Moves with each completion and each group of layers. */
 uint32_t ring_news(const struct link *link);
-/* until there are other news than those, at most ns; or less */
+/* until the news differ from `seen`, at most ns; or less */
 void ring_sleep(struct link *link, uint32_t seen, uint64_t ns);
 
 #endif

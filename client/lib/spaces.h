@@ -12,7 +12,7 @@ void space_free(struct kvtier_space *space); /* NULL is fine */
 void space_unlist(struct kvtier_client *c, const struct kvtier_space *space);
 /* the daemon has let go of the space */
 void space_gone(struct kvtier_client *c, struct kvtier_space *space);
-/* Sends what is due. -errno: the connection is lost. */
+/* Sends the messages that are due. -errno: the connection is lost. */
 int spaces_advance(struct kvtier_client *c);
 void spaces_lost(struct kvtier_client *c);
 /* A reply to one of the spaces' requests: 0, or -EPROTO with kvtier_last_error(). */

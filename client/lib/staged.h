@@ -33,7 +33,7 @@ struct encoded *staged_encoded(const struct staged *staged); /* NULL: not in eng
 int staged_map(struct staged *staged, int fd, const struct wire_space_ok *ok);
 void staged_close(struct staged *staged);
 /* A new memfd for a new connection: an old daemon that wakes late must not write into it. In engine
- * mode the daemon makes new memory, and what it made before is let go. */
+ * mode the daemon makes new memory, and the memory that it made before is let go. */
 int staged_renew(struct staged *staged);
 int staged_fd(const struct staged *staged);
 uint64_t staged_bytes(const struct staged *staged); /* of the memory */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl.h - the admin socket: kvtierctl's questions about what only the core knows. Core thread only.
+ * ctl.h - the admin socket: kvtierctl's questions that only the core can answer. Core thread only.
  *
  * SOCK_SEQPACKET. Request: one packet, NUL-separated words (command, arguments). Reply: packets
  * whose first byte is '+' (more follows), '.' (last), '!' (failed) or '~' (how far it is); the rest
@@ -30,7 +30,7 @@ enum {
 };
 
 /* Listens at config->admin_path (replacing a socket that nobody answers) and joins d->loop. text
- * (>= 256 bytes) says what went wrong. d->ctl may still be NULL while it is asked. */
+ * (>= 256 bytes) names the error. d->ctl may still be NULL while it is asked. */
 int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n);
 void ctl_close(struct ctl *ctl); /* NULL is fine */
 

@@ -2,7 +2,7 @@
 /*
  * ctl_commands.h - the commands of the admin socket: each writes its reply piece by piece, a packet
  * a turn of the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c; the commands
- * that read and write NVMe, and so take their time, in ctl_nvme.c; those about Redis in
+ * that read and write NVMe, and so take their time, in ctl_nvme.c; the commands about Redis in
  * ctl_redis.c; hint is in ctl_hint.c.
  *
  * Life of a request: start; if that gave 0: next, again and again; then end, once, when the last
@@ -53,11 +53,11 @@ struct ctl_request {
 	uint32_t answers[WIRE_HINT_ANSWERS];
 	bool of_gpus; /* evict: from the memory of GPUs, not from host memory */
 	struct mover_counts evicted;
-	/* of what others do; they are told to stop in end() */
+	/* of other parts' work; these parts are told to stop in end() */
 	uint64_t told_ns; /* when the asker last heard how far it is */
 	struct scrub *scrub;
 	bool repair, finished;
-	int status; /* of what finished */
+	int status; /* of the work that finished */
 	uint64_t blocks;
 };
 

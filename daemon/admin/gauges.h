@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gauges.h - what is now, put into the stats page. Core thread only.
+ * gauges.h - the present state, put into the stats page. Core thread only.
  */
 #ifndef KVTIER_GAUGES_H
 #define KVTIER_GAUGES_H
 
 struct kvtierd;
 
-/* all gauges and what of health follows from them; every heartbeat */
+/* all gauges, and the health bits that follow from them; every heartbeat */
 void gauges_sync(struct kvtierd *d);
 
 #endif

@@ -6,8 +6,8 @@
  *
  * So a thread asks for short slices: when it wakes up it goes before threads that asked for longer
  * ones, for as long as it is owed time (Linux 6.12 and later; others take no notice). And it offers
- * its CPU when a slice is over: who waits for the CPU gets it then, not at the tick. It gets no
- * more of the CPU than without this, and loses nothing where nobody waits. Any thread.
+ * its CPU when a slice is over: a thread that waits for the CPU gets it then, not at the tick. It
+ * gets no more of the CPU than without this, and loses nothing where nobody waits. Any thread.
  */
 #ifndef KVTIER_CPU_H
 #define KVTIER_CPU_H
@@ -26,7 +26,7 @@ uint32_t cpu_usable(void);
 /* The calling thread stays on the n-th of the CPUs that it may run on now. 0 or -errno. */
 int cpu_stay_on(uint32_t n);
 
-/* Short slices for the calling thread, not for those that it makes. 0 or -errno: -EOPNOTSUPP: it
+/* Short slices for the calling thread, not for threads that it makes. 0 or -errno: -EOPNOTSUPP: it
  * has another policy than the usual one, which is left alone. */
 int cpu_slice_ask(void);
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drain.h - a time limit on what a write-behind queue still writes at a clean stop. The queue's
- * owner begins a drain and ends it when the queue is empty; when the time is over before that,
- * late() runs, and the owner ends the drain there. Core thread only.
+ * drain.h - a time limit on the writes of a write-behind queue at a clean stop. The queue's owner
+ * begins a drain and ends it when the queue is empty; when the time is over before that, late()
+ * runs, and the owner ends the drain there. Core thread only.
  */
 #ifndef KVTIER_DRAIN_H
 #define KVTIER_DRAIN_H

@@ -30,9 +30,9 @@ struct fd_store {
 	} given[FD_STORE_MOST];
 };
 
-/* Takes over what $LISTEN_FDS says, if $LISTEN_PID is this process, and clears these variables:
- * once, before anything opens a descriptor. Beyond FD_STORE_MOST, or with a name that is too long:
- * closed. */
+/* Takes over the descriptors of $LISTEN_FDS, if $LISTEN_PID is this process, and clears these
+ * variables: once, before anything opens a descriptor. Beyond FD_STORE_MOST, or with a name that is
+ * too long: closed. */
 void fd_store_open(struct fd_store *store, const struct notify *notify);
 /* There is a manager to send to. */
 bool fd_store_can_keep(const struct fd_store *store);
@@ -43,7 +43,7 @@ int fd_store_take(struct fd_store *store, const char *name);
 int fd_store_keep(const struct fd_store *store, const char *name, int fd);
 /* The manager lets go of all of this name. */
 void fd_store_drop(const struct fd_store *store, const char *name);
-/* What nobody took is of no use: it is closed here, and dropped there. */
+/* A descriptor that no part took is of no use: it is closed here, and dropped there. */
 void fd_store_settle(struct fd_store *store);
 
 #endif

@@ -9,7 +9,7 @@
  * A job that blocks holds one thread and its owner, nobody else: there may be as many threads as
  * there are jobs at once. They are made when needed and end when idle. The owner has a bounded
  * number of jobs; the queue is a list of them, so starting one cannot fail. If no thread can be
- * made, jobs wait for one of those that are there; the first is made at helpers_open().
+ * made, jobs wait for a thread that is there; the first is made at helpers_open().
  */
 #ifndef KVTIER_HELPER_H
 #define KVTIER_HELPER_H

@@ -29,7 +29,7 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *histogram, uint64_t ns);
-/* What came into `now` since it was `before`; the three may be the same object. */
+/* The values that came into `now` since it was `before`; the three may be the same object. */
 void histogram_since(const struct histogram *now, const struct histogram *before,
 		     struct histogram *ret);
 uint64_t histogram_total(const struct histogram *histogram);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * json.h - writes JSON text into a buffer of fixed size, for what is sent in packets.
+ * json.h - writes JSON text into a buffer of fixed size, for answers that are sent in packets.
  *
- * What does not fit is cut off and remembered (`full`); a writer of rows notes `used` before each
- * row and goes back to it, so that a packet holds whole rows. No allocation.
+ * Text that does not fit is cut off, which is remembered (`full`); a writer of rows notes `used`
+ * before each row and goes back to it, so that a packet holds whole rows. No allocation.
  */
 #ifndef KVTIER_JSON_H
 #define KVTIER_JSON_H

@@ -17,8 +17,8 @@
 
 struct loop;
 
-/* More than any configuration sets at once: one an op, one a connection, and some tens beside
- * those. One more is a bug. A pointer each, touched as used. */
+/* More than any configuration sets at once: one an op, one a connection, and some tens beside. One
+ * more is a bug. A pointer each, touched as used. */
 enum { LOOP_MAX_TIMERS = 131072 };
 
 /* Embedded in its owner; lent to the loop from add to remove. */

@@ -2,13 +2,13 @@
 /*
  * mailbox.h - a list that any threads put things into and one thread takes out of, with an eventfd
  * that wakes the taker. Things embed a struct mail; nothing is allocated, and a mailbox is as large
- * as what is put in.
+ * as its mail.
  *
  *  any thread: mailbox_put --list--> mailbox_tell --eventfd--> taker: mailbox_hear, mailbox_take
  *
- * The taker is told once of what lies there: who puts more in before the next mailbox_take() makes
- * no system call. A taker that looks now and then (a poller) needs no eventfd, and pays no lock
- * where the mailbox is empty.
+ * The taker is told once of the mail there: a thread that puts more in before the next
+ * mailbox_take() makes no system call. A taker that looks now and then (a poller) needs no eventfd,
+ * and pays no lock where the mailbox is empty.
  */
 #ifndef KVTIER_MAILBOX_H
 #define KVTIER_MAILBOX_H
@@ -38,7 +38,7 @@ void mails_remove(struct mails *mails, struct mail *mail); /* which is in it; a 
 struct mailbox {
 	pthread_mutex_t lock; /* guards in, told. Take no locks while holding this one */
 	struct mails in;
-	bool told;    /* of what is in */
+	bool told;    /* of the mail in it */
 	uint32_t any; /* in.n > 0; atomic, read without the lock */
 	int fd;       /* eventfd, non-blocking; the mailbox's */
 };
@@ -50,7 +50,7 @@ void mailbox_close(struct mailbox *box);
 /* Any thread: all of `mails`, which is then empty. Returns how many lie there of which the taker
  * was not told. */
 uint32_t mailbox_put(struct mailbox *box, struct mails *mails);
-/* any thread: of what lies there, if it was not told yet */
+/* any thread: of the mail there, if it was not told yet */
 void mailbox_tell(struct mailbox *box);
 void mailbox_post(struct mailbox *box, struct mails *mails); /* put, and tell */
 /* any thread: the fd becomes readable; for news that are no mail */

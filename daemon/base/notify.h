@@ -14,7 +14,7 @@ struct notify {
 	int fd; /* -1: nobody listens */
 	socklen_t length;
 	struct sockaddr_un to;
-	/* how often to send WATCHDOG=1 (half of what is allowed); 0: no watchdog */
+	/* how often to send WATCHDOG=1 (half of the allowed time); 0: no watchdog */
 	uint64_t watchdog_ns;
 };
 

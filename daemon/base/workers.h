@@ -12,8 +12,8 @@
  * Signals are the owner's: workers have all blocked but SIGBUS, which device/guard.h needs.
  *
  * A pool has a fixed number of threads, or grows: a thread is made when work waits and none is
- * idle, and ends when more than `keep` are idle. Where no thread can be made, work waits for one of
- * those that are there.
+ * idle, and ends when more than `keep` are idle. Where no thread can be made, work waits for a
+ * thread that is there.
  *
  * Not used by the Redis tier's thread, which runs a loop of its own and takes from a mailbox
  * (mailbox.h); nor by threads that may have to be left behind (nvme_opening.c, redis_lookup.c):
@@ -72,7 +72,7 @@ struct workers_conf {
 
 /* 0 or -errno. */
 int workers_open(const struct workers_conf *conf, struct workers **ret);
-/* What was submitted is run before it returns; done() is not called any more. NULL is fine. */
+/* Submitted work is run before it returns; done() is not called any more. NULL is fine. */
 void workers_close(struct workers *workers);
 
 /* 0, or -EAGAIN: `depth` of them are lent */
@@ -81,8 +81,8 @@ int workers_submit(struct workers *workers, struct work *work);
 void workers_submit_all(struct workers *workers, struct mails *mails);
 uint32_t workers_lent(const struct workers *workers);
 
-/* done() of what has ended, of `most` at most. Returns how many. No lock and no system call where
- * there is none. */
+/* done() of work that has ended, of `most` pieces at most. Returns how many. No lock and no system
+ * call where there is none. */
 uint32_t workers_reap(struct workers *workers, uint32_t most);
 /* Readable when there may be something to reap, until the owner hears of it: workers_hear(), before
  * workers_reap(). */
@@ -90,7 +90,7 @@ int workers_fd(const struct workers *workers);
 void workers_hear(struct workers *workers);
 
 /* On a worker, inside run(), whose `thread` this is: it is at work. now_ns is CLOCK_MONOTONIC. The
- * owner is told of what ended late_ns ago, and CPUs are claimed for other workers. */
+ * owner is told of work that ended late_ns ago, and CPUs are claimed for other workers. */
 void workers_tell(struct workers *workers, uint32_t thread, uint64_t now_ns);
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * config.h - the configuration: an INI file, checked against tbl_config.h, as one const struct.
  * config.c reads the file; config_table.h is the table as data, config_value.h parses a value,
- * config_derive.h fills in what was left out, config_print.h writes a file, --help and the manual.
+ * config_derive.h fills in keys that were left out, config_print.h writes a file, --help and the
+ * manual.
  *
- * The field of [host] bytes is config->host_bytes: section_key for all. What a value may look like:
+ * The field of [host] bytes is config->host_bytes: section_key for all. The form of a value:
  *
  *	BYTES   64M, 64MiB, 64 MiB: K M G T, powers of 1024; a bare number is bytes; auto, where the
  *		row's unit says so: CONFIG_AUTO                                   uint64_t
@@ -98,7 +99,7 @@ struct config {
 };
 
 /* Defaults, then the file over them. path NULL: defaults alone. 0, or -errno with text (>= 512
- * bytes) saying file:line, key, what is wrong and what is allowed; -EINVAL for anything the file
+ * bytes) saying file:line, key, the error and the allowed values; -EINVAL for anything the file
  * says, else why it could not be read. *ret is written on success only. */
 int config_load(const char *path, struct config *ret, char *text, size_t n);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_derive.h - what the configuration leaves to the place where the daemon runs: directories,
- * sockets, spinning; and figures that follow from several keys.
+ * config_derive.h - values that the configuration leaves to the place where the daemon runs:
+ * directories, sockets, spinning; and figures that follow from several keys.
  */
 #ifndef KVTIER_CONFIG_DERIVE_H
 #define KVTIER_CONFIG_DERIVE_H
@@ -12,13 +12,13 @@
 #include "tiers/tier.h"
 #include "config.h"
 
-/* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on
- * disk. -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
+/* Fills keys that were left empty or automatic (paths, spin_us) from the environment. Makes nothing
+ * on disk. -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
 int config_derive(struct config *config, char *text, size_t n);
 
 /* [host], as its tier wants it. */
 void config_host(const struct config *config, struct tier_conf *ret);
-/* [index] max_blocks; if that is 0, what such a host tier and the NVMe tier may hold. */
+/* [index] max_blocks; if that is 0, the blocks that such a host tier and the NVMe tier may hold. */
 uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes);
 
 /* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_endpoints.h - values of the types ENDPOINTS and HOSTS: what they may look like, and the
- * endpoints one by one. No item stands twice in such a value; a blank is between two.
+ * config_endpoints.h - values of the types ENDPOINTS and HOSTS: their form, and the endpoints one
+ * by one. No item stands twice in such a value; a blank is between two.
  */
 #ifndef KVTIER_CONFIG_ENDPOINTS_H
 #define KVTIER_CONFIG_ENDPOINTS_H

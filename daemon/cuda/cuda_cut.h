@@ -18,7 +18,7 @@ enum {
 	CUDA_LANE_PIECES = CUDA_TASKS,                        /* one launch can do them */
 	CUDA_LANE_HEAD = CUDA_LANE_PIECES * sizeof(uint32_t), /* a flag a piece; a load has none */
 	CUDA_LANE_ALIGN = 256, /* a payload's bytes are aligned here as in their image */
-	/* What is left of a lane is not worth a piece of an image that has to be cut anyway. */
+	/* The rest of a lane is not worth a piece of an image that has to be cut anyway. */
 	CUDA_PIECE_LEAST = 256 << 10,
 	/* The smallest lane: the largest unit (16 tokens of 4,096 FP32 values) fits, and a run is
 	 * worth its copy. */
@@ -30,7 +30,7 @@ struct cuda_units {
 	const struct cuda_plan *plan;
 	const struct cuda_piece *pieces;
 	enum image_codec codec_k, codec_v;
-	/* of the image, those that are wanted: [first, end). A store's last are wanted later */
+	/* of the image, the units that are wanted: [first, end). A store's last are wanted later */
 	uint32_t first, end;
 };
 
@@ -43,8 +43,8 @@ struct cuda_cut {
 	uint32_t end;                    /* of the lane's used bytes, with it */
 };
 
-/* The units from `first` on that go behind the `used` bytes of a lane. What fits into a lane
- * whole is never cut. False: they belong into the next lane. In an empty lane (used ==
+/* The units from `first` on that go behind the `used` bytes of a lane. An image that fits into a
+ * lane is never cut. False: they belong into the next lane. In an empty lane (used ==
  * CUDA_LANE_HEAD) there is room for one unit at least. */
 bool cuda_cut(const struct cuda_units *units, uint32_t first, uint32_t used, uint32_t lane_bytes,
 	      struct cuda_cut *ret);

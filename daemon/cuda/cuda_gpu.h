@@ -15,12 +15,14 @@
  *		  `--LOSSES_MAX losses in LOSSES_NS--> OUT, for good
  *
  * Invariants
- *   G1 all but `in`, `out` and what the lock guards belongs to the thread, from its start to its
- *      end. A worker touches only the piece or the check that it was given (cuda_work.h).
- *   G2 a driver call that takes long holds up this thread and those who wait for it: helpers, with
- *      a deadline. Who gave a request up leaves it to the thread (cuda_request).
- *   G3 a new context is a new generation. What was imported into an older one is void: nothing is
- *      closed or touched of it any more, but that memory with an address of its own is unmapped.
+ *   G1 all but `in`, `out` and the fields that the lock guards belongs to the thread, from its
+ *      start to its end. A worker touches only the piece or the check that it was given
+ *      (cuda_work.h).
+ *   G2 a driver call that takes long holds up this thread and the helpers that wait for it, with a
+ *      deadline. A helper that gave a request up leaves it to the thread (cuda_request).
+ *   G3 a new context is a new generation. Memory that was imported into an older one is void:
+ *      nothing is closed or touched of it any more, but that memory with an address of its own is
+ *      unmapped.
  *   G4 a job's completion is sent when nothing of it is queued on the GPU: after its event, or when
  *      its context is gone.
  */
@@ -48,7 +50,7 @@ struct cuda_mail {
 	void (*run)(struct cuda_gpu *gpu, struct cuda_mail *mail);
 };
 
-/* A question of a helper, embedded in what it is about. */
+/* A question of a helper, embedded in its subject. */
 struct cuda_request {
 	struct cuda_mail mail;                                            /* cuda_gpu.c's */
 	void (*work)(struct cuda_gpu *gpu, struct cuda_request *request); /* on the thread */
@@ -64,24 +66,24 @@ struct cuda_gpu_conf {
 	uint32_t depth; /* jobs at most */
 	uint64_t staging_bytes;
 	struct cuda_pins *pins; /* of the host tier; NULL: it stays pageable */
-	/* memory for images: so many bytes, in whole slabs; CUDA_TIER_AUTO: a share of what is
-	 * free */
+	/* memory for images: so many bytes, in whole slabs; CUDA_TIER_AUTO: a share of the free
+	 * memory */
 	uint64_t tier_bytes, slab_bytes;
 	uint64_t engine_bytes;               /* that clients in engine mode are lent at most */
 	const struct codec_kernels *kernels; /* of the CPU: checksums and copies */
 };
 
-/* What others may see of it. */
+/* The part that other threads may see. */
 struct cuda_view {
 	enum cuda_state state;
 	char why[200]; /* it does not work, or did not the last time */
 	uint32_t regions;
-	uint64_t bytes;        /* of its memory: staging, plans, kernels, what is lent */
-	uint32_t lent_regions; /* of the regions, those of clients in engine mode */
+	uint64_t bytes;        /* of its memory: staging, plans, kernels, lent memory */
+	uint32_t lent_regions; /* of the regions, the ones of clients in engine mode */
 	uint64_t lent_bytes;
 	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
-	uint32_t generation; /* what was imported into an older one is lost */
+	uint32_t generation; /* memory that was imported into an older one is lost */
 	/* payload that a copy engine moved between slot and GPU by itself, or by way of a lane */
 	uint64_t direct_bytes[CUDA_WAYS], bounced_bytes[CUDA_WAYS];
 	struct device_memory tier;
@@ -95,7 +97,7 @@ struct cuda_span {
 	bool mapped;
 };
 
-/* What lies in the context. */
+/* The objects in the context. */
 struct cuda_context {
 	CUcontext context;
 	CUmodule module;
@@ -124,7 +126,7 @@ struct cuda_gpu {
 	uint32_t leaving; /* atomic: the daemon stops, and its memory for images stays as it is */
 	uint64_t turn_ns; /* atomic: when the thread's turn began; 0: it waits for mail */
 
-	/* Guards what follows. Take no locks while holding it but the mailboxes'. */
+	/* Guards the fields below. Take no locks while holding it but the mailboxes'. */
 	pthread_mutex_t lock;
 	pthread_cond_t answered;
 	pthread_t thread;
@@ -132,7 +134,7 @@ struct cuda_gpu {
 	uint32_t unanswered; /* requests that were given up and still lie in `in` or run */
 	bool lost_sent;      /* lost_mail is on its way */
 	bool tier_sent;      /* tier_mail is */
-	int tier_fd;         /* of view.tier: what maps it; the core takes it. -1: none */
+	int tier_fd;         /* of view.tier: maps it; the core takes it. -1: none */
 	struct cuda_view view;
 
 	/* the thread's */
@@ -154,7 +156,7 @@ struct cuda_gpu {
 	uint64_t parked_bytes;
 	bool parked_refused; /* it could not be used: the core is to know, whatever comes instead */
 	bool awaited;        /* the context was made for parked memory: nobody has used it yet */
-	uint64_t context_bytes; /* what the driver took for the context; 0: not known */
+	uint64_t context_bytes; /* bytes that the driver took for the context; 0: not known */
 	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
 	struct list orphans;    /* cuda_region.c: mappings that wait for the context's end */
 	struct cuda_path *path;
@@ -170,9 +172,9 @@ void cuda_gpu_close(struct cuda_gpu *gpu);
 /* Any thread. A mail may be sent before there is a thread: it is taken when there is one. */
 void cuda_gpu_post(struct cuda_gpu *gpu, struct cuda_mail *mail);
 /* Helpers. Waits until work() ran: 0, and the request is the caller's again. -ETIMEDOUT: it did not
- * within timeout_ns, and the request is the thread's. -EBUSY: the thread owes answers to others who
- * have left, -EAGAIN: no thread can be made; the request was not sent. text (NULL: none) says why.
- * timeout_ns 0: sent in any case, and left at once. */
+ * within timeout_ns, and the request is the thread's. -EBUSY: the thread owes answers to helpers
+ * that have left, -EAGAIN: no thread can be made; the request was not sent. text (NULL: none) says
+ * why. timeout_ns 0: sent in any case, and left at once. */
 int cuda_gpu_ask(struct cuda_gpu *gpu, struct cuda_request *request, uint64_t timeout_ns,
 		 char *text, size_t n);
 void cuda_gpu_view(struct cuda_gpu *gpu, struct cuda_view *ret);
@@ -194,7 +196,7 @@ struct cuda_patience {
 	uint64_t looked_ns, waited_ns;
 };
 
-/* Asked at each look in vain. True: that does not end any more, and the GPU is FAILING. What passes
+/* Asked at each look in vain. True: that does not end any more, and the GPU is FAILING. The time
  * between two looks counts as a second at most: it may be this process that stood still. */
 bool cuda_stands_still(struct cuda_gpu *gpu, struct cuda_patience *p);
 

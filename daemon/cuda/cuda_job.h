@@ -29,7 +29,7 @@ struct cuda_job {
 	struct cuda_units units;
 	/* the image: in the GPU's memory for images; and in engine mode in its page; 0: not */
 	CUdeviceptr kept, staged;
-	CUdeviceptr at; /* of these what the wire ends at; 0: it ends in lanes */
+	CUdeviceptr at; /* of these the address where the wire ends; 0: it ends in lanes */
 	/* ORDER, or for layers that were not given yet; or one of the path's fetches */
 	struct list waiting;
 	struct work check;    /* CHECK */

@@ -25,8 +25,8 @@
  *   L6 whether a piece's payload goes directly between slot and GPU is decided when it is put into
  *      a lane, and holds until the piece has ended: after its event, or when the context is gone.
  *      So memory that is registered meanwhile serves the next piece, and memory that a GPU takes
- *      out of use waits for those that copy there (cuda_pins.h). A lane has room for all payload
- *      in any case, on the GPU as on the host.
+ *      out of use waits for the copies there (cuda_pins.h). A lane has room for all payload in any
+ *      case, on the GPU as on the host.
  */
 #ifndef KVTIER_CUDA_LANE_H
 #define KVTIER_CUDA_LANE_H
@@ -51,7 +51,7 @@ struct cuda_part {
 	struct cuda_cut cut;
 	uint32_t number; /* among its job's pieces */
 	uint32_t hold;   /* on its slot (cuda_pin_hold()): payload goes directly. 0: by the lane */
-	int status;      /* of the worker: -EBADMSG: what was to be verified is damaged */
+	int status;      /* of the worker: -EBADMSG: the image to be verified is damaged */
 	bool lent;       /* a worker has it */
 	bool launched;
 };

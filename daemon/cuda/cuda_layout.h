@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_layout.h - what the kernels know of a mount's pages (struct cuda_plan): on the host, and
- * from its first job on, on the GPU.
+ * cuda_layout.h - the kernels' view of a mount's pages (struct cuda_plan): on the host, and from
+ * its first job on, on the GPU.
  *
  *	core: cuda_layout_make --> thread: cuda_layout_need, with each launch --> core:
  *	cuda_layout_forget --mail--> thread: freed

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_load.h - the CUDA driver, found and opened at run time, and what it says in our words.
+ * cuda_load.h - the CUDA driver, found and opened at run time, and its results in our words.
  *
  * kvtierd is never linked with libcuda: the same program runs where there is none. Once cuInit()
  * was called the library stays in the process, since the driver has threads of its own by then.

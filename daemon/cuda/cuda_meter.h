@@ -2,8 +2,8 @@
 /*
  * cuda_meter.h - how much memory of a GPU is in use, asked of NVML (libnvidia-ml, part of the
  * driver): the driver API itself says so only to a process that has a context there already, and
- * the context's own cost is what is wanted. Found at run time like the driver; without it nothing
- * is known.
+ * the question is the context's own cost. Found at run time like the driver; without it nothing is
+ * known.
  */
 #ifndef KVTIER_CUDA_METER_H
 #define KVTIER_CUDA_METER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_path.h - the way of jobs through a GPU: their orders, their checks, whose turn it is. What a
- * job goes through is in cuda_job.h, what carries its bytes in cuda_lane.h.
+ * cuda_path.h - the way of jobs through a GPU: their orders, their checks, whose turn it is. The
+ * states of a job are in cuda_job.h, the lanes that carry its bytes in cuda_lane.h.
  *
  * Invariants
  *   P1 nothing is queued on the GPU for a job before its order was reached, nor once it was
@@ -32,7 +32,7 @@ struct cuda_mail *cuda_path_submit(struct cuda_path *path, struct device_job *jo
 /* Core: of a mail that came back; its job's status is set. */
 struct device_job *cuda_path_ended(struct cuda_path *path, struct mail *mail);
 
-/* The context is gone: ends all jobs that had anything in it, and those that wait for it. */
+/* The context is gone: ends all jobs that had anything in it, and the jobs that wait for it. */
 void cuda_path_lost(struct cuda_path *path);
 
 bool cuda_path_turn(struct cuda_path *path);        /* true: something moved */

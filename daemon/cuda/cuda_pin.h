@@ -17,14 +17,15 @@
  *   T1 the context may be closed or reset in OFF only. Then no thread is in a call of the driver
  *      with it but the GPU's own, and no other GPU copies through its registrations.
  *   T2 LEAVING and LOST wait at most HOLD_NS for the others. A GPU whose copies do not end within
- *      that has a driver that hangs; its page tables keep the memory of others from it, so what
- *      breaks then is that GPU's own context.
+ *      that has a driver that hangs; its page tables keep the memory of others from it, so only
+ *      that GPU's own context breaks then.
  *   T3 several GPUs register at the same time, each from another piece on; a piece is registered
  *      by one of them, and each may copy there (cuda_pins.h).
  *   T4 a piece that the driver refuses is left out, and tried again RETRY_NS later. After FAILS_MAX
  *      in a row the rest is not tried before that. Until all is registered the view says why not.
- *   T5 only what is faulted in already is registered: else the driver would do it, in one call and
- *      on one thread. Pieces that are not are looked at again and again (more and more seldom).
+ *   T5 only memory that is faulted in already is registered: else the driver would do it, in one
+ *      call and on one thread. Pieces that are not are looked at again and again (more and more
+ *      seldom).
  */
 #ifndef KVTIER_CUDA_PIN_H
 #define KVTIER_CUDA_PIN_H
@@ -36,7 +37,7 @@ struct cuda_pin;
 
 struct cuda_pin_view {
 	uint64_t bytes; /* registered in its context */
-	char why[240];  /* not all of the tier is, and what to do; "" */
+	char why[240];  /* not all of the tier is, and the remedy; "" */
 };
 
 /* Core, at start. news(arg): called from the pin thread, it has come to OFF, or the context is
@@ -51,7 +52,8 @@ void cuda_pin_on(struct cuda_pin *pin, CUcontext context);
 /* True: OFF. False: it will be, and `news` comes then. */
 bool cuda_pin_off(struct cuda_pin *pin, bool lost);
 void cuda_pin_gone(struct cuda_pin *pin);
-/* What a call said that broke the context, since the last cuda_pin_on(); CUDA_SUCCESS: none did. */
+/* The error of a call that broke the context, since the last cuda_pin_on(); CUDA_SUCCESS: none
+ * did. */
 CUresult cuda_pin_broken(struct cuda_pin *pin);
 /* As cuda_pins_hold() and its drop (hold 0: nothing). */
 uint32_t cuda_pin_hold(struct cuda_pin *pin, const uint8_t *at, uint32_t bytes);

@@ -2,7 +2,8 @@
 /*
  * cuda_pins.h - the host tier's memory as GPUs reach it: which pieces of it are registered with the
  * CUDA driver, in the context of which GPU, and which GPU copies there. A copy engine reaches
- * registered memory by itself; what is not registered is copied through a lane's bounce buffer.
+ * registered memory by itself; memory that is not registered is copied through a lane's bounce
+ * buffer.
  *
  *	piece:	FREE --take--> TAKEN --give--> OWNED by a GPU, in whose context it is registered
  *		  ^^----give: refused--'         |
@@ -23,9 +24,9 @@
  *   N1 a piece is whole slabs: no slot lies in two, as a copy must not cross a border of
  *      registrations. It has [host] pin_bytes at most, or is one slab.
  *   N2 only its owner's pin thread (cuda_pin.h) registers and unregisters a piece.
- *   N3 the holds of a GPU whose context is broken count no more: such a context runs nothing, and
- *      what its copy engine still did could reach nothing but through that GPU's own page tables.
- *      So two GPUs that break at the same time do not wait for each other.
+ *   N3 the holds of a GPU whose context is broken count no more: such a context runs nothing, and a
+ *      late copy of its copy engine could reach memory only through that GPU's own page tables. So
+ *      two GPUs that break at the same time do not wait for each other.
  */
 #ifndef KVTIER_CUDA_PINS_H
 #define KVTIER_CUDA_PINS_H
@@ -45,8 +46,8 @@ void cuda_pins_close(struct cuda_pins *pins); /* NULL is fine */
 /* Core, at start: one GPU more, and how its pin thread hears of news: from any other one. Its
  * number. */
 uint32_t cuda_pins_add(struct cuda_pins *pins, void (*news)(void *arg), void *arg);
-/* Core, at a stop: it is told no more. Nothing is taken from now on: what one GPU leaves the others
- * need not register. */
+/* Core, at a stop: it is told no more. Nothing is taken from now on: memory that one GPU leaves the
+ * others need not register. */
 void cuda_pins_remove(struct cuda_pins *pins, uint32_t gpu);
 void cuda_pins_stop(struct cuda_pins *pins);
 

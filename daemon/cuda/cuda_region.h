@@ -6,8 +6,8 @@
  *	helper: cuda_region_release --request--> thread: closes
  *
  * Invariants
- *   H1 what comes from a client is believed of nothing: the memory must lie on this GPU, and the
- *      driver's own range must hold what the client says lies there.
+ *   H1 no word of a client is believed: the memory must lie on this GPU, and the driver's own range
+ *      must hold the whole region that the client describes.
  *   H2 a legacy handle is open once, however many regions and clients name it: `users` of its
  *      cuda_handle. Its 64 bytes tell it from every other: the driver makes new ones for memory
  *      that comes to lie where freed memory lay.
@@ -58,8 +58,8 @@ void cuda_regions_lost(struct cuda_gpu *gpu);
 
 /* For cuda_parts.c and cuda_engine.c. On the GPU's thread. */
 
-/* What a client gave the driver does not like: another way may work. What ails the GPU is said as
- * it is. */
+/* The driver refuses the client's handle or pointer: another way may work. An error of the GPU
+ * itself is passed on. */
 int cuda_other_way(const struct cuda_gpu *gpu, int error);
 void cuda_region_count(struct cuda_gpu *gpu, struct cuda_region *region); /* it is open now */
 void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *region);  /* it is not any more */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_wire.h - what of a lane crosses the wire, and from where to where. The GPU's thread.
+ * cuda_wire.h - the bytes of a lane that cross the wire, and from where to where. The GPU's thread.
  *
  * A piece's scales and payload have two places a side:
  *
@@ -11,8 +11,8 @@
  * page; or, of an image that the GPU keeps, at that image, and a copy on the GPU joins the two. So
  * nothing that is kept is read from a page after it came from the host: its client may write there.
  *
- * What goes from lane to lane crosses with one copy a run of pieces. Each other piece has copies of
- * its own.
+ * Pieces that go from lane to lane cross with one copy a run. Each other piece has copies of its
+ * own.
  */
 #ifndef KVTIER_CUDA_WIRE_H
 #define KVTIER_CUDA_WIRE_H

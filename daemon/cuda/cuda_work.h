@@ -16,7 +16,7 @@ struct cuda_image {
 	struct image_shape shape;
 	enum image_codec codec_k, codec_v; /* of this image */
 	uint64_t checksum;                 /* load: the header's */
-	/* of the payload so far: of a store, and of a load that verifies what it copies */
+	/* of the payload so far: of a store, and of a load that verifies its bytes */
 	void *hash;
 };
 
@@ -25,7 +25,7 @@ void *cuda_image_hash(void);
 
 /* Store: the image that the job asks for. 0, or -EINVAL. */
 int cuda_image_begin_store(struct cuda_image *image);
-/* Load: the image in the job's slot. -EBADMSG: it is not what the job asks for. */
+/* Load: the image in the job's slot. -EBADMSG: it is not the image that the job asks for. */
 int cuda_image_begin_load(struct cuda_image *image);
 
 /* Load of the image in the GPU's memory that the job describes: 0, or -EINVAL. */
@@ -34,8 +34,8 @@ int cuda_image_begin_hit(struct cuda_image *image);
 /* Where a piece's payload lies in the slot. */
 uint8_t *cuda_image_payload(const struct cuda_image *image, const struct cuda_cut *cut);
 
-/* In what follows, `direct`: the copy engine moves the payload between slot and GPU by itself, and
- * the lane has the scales alone. */
+/* Below, `direct`: the copy engine moves the payload between slot and GPU by itself, and the lane
+ * has the scales alone. */
 
 /* Load, before a page is touched: 0, or -EBADMSG. */
 int cuda_image_verify(struct cuda_image *image);

@@ -3,8 +3,8 @@
  * device.h - the seam between the core and whatever moves bytes between engine pages and images.
  *
  * One const table per kind of device: `cpu` here, `cuda` in daemon/cuda. The core calls device_*()
- * in device.c, never a table directly: those check range and state, count, and assert exactly one
- * completion. devices.h is the list of all devices.
+ * in device.c, never a table directly: device_*() check range and state, count, and assert exactly
+ * one completion. devices.h is the list of all devices.
  *
  * A mount belongs to one device, which is decided when its regions are imported. Its jobs go to
  * that device; a job that touches no page (DEVICE_VERIFY) goes to the CPU.
@@ -12,15 +12,15 @@
  * Ownership: a job is embedded in its owner and lent from device_submit() until its `done` ran,
  * which happens on the core thread, from the loop, exactly once, never inside device_submit().
  * Region, layout and events must outlive every job that names them; device_forget() and
- * device_release() are called only with none of those in flight. Importing and releasing happen on
+ * device_release() are called only with no such job in flight. Importing and releasing happen on
  * helper threads (helper.h), several at a time: both may take long.
  *
  * A device takes `depth` jobs of clients, and `own_depth` of the daemon itself (client == 0)
  * besides. A job more is refused with -EAGAIN and stays its owner's. When a job of a device that
  * has refused one ends, `room` is called.
  *
- * A device may gather what is submitted until device_kick(), which the core calls once a turn of
- * its loop.
+ * A device may gather submitted jobs until device_kick(), which the core calls once a turn of its
+ * loop.
  *
  * A job is done in pieces of bounded work: CODEC_PIECE_BYTES of the page, fewer where its rows lie
  * far apart. Between two it ends if its client gave the page up, if device_cancel() was called, or
@@ -39,9 +39,9 @@
  * job with -EIO.
  *
  * A device may lose all that it imported (a GPU whose context is gone). Its jobs end with -EIO
- * then, and `lost` is called: who has regions or events that are void must release them and import
- * them again. An import may be done and not be told of yet when `lost` is called: who takes it in
- * asks whether it is void (device_region_void(), device_events_void()).
+ * then, and `lost` is called: an owner of regions or events that are void must release them and
+ * import them again. An import may be done and not be told of yet when `lost` is called: the code
+ * that takes it in asks whether it is void (device_region_void(), device_events_void()).
  */
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
@@ -56,7 +56,7 @@ struct loop;
 struct device;
 struct device_run;
 
-/* Where an image lies, which says who can read it. */
+/* Where an image lies, which says which device can read it. */
 enum image_memory {
 	/* `image` is an address of the daemon; the CPU and each device can read it */
 	IMAGE_OF_HOST,
@@ -102,7 +102,7 @@ struct device_region {
 
 /* Where the pages of a mount lie. */
 struct device_layout {
-	/* its pieces' bases are those of the regions: addresses of the device */
+	/* its pieces' bases are the regions' bases: addresses of the device */
 	struct page_layout pages;
 	const struct device_region *regions; /* that the pages lie in */
 	uint32_t n_regions;
@@ -120,14 +120,14 @@ struct device_events {
 };
 
 /* Memory of a device's own that images may be kept in, zeroed when it comes. Generation 0: there is
- * none; another one than before: other memory, and what was in it is lost. */
+ * none; another one than before: other memory, and its images are lost. */
 struct device_memory {
 	uint64_t base, bytes; /* device addresses; base is a multiple of IMAGE_ALIGN */
 	uint32_t generation;
-	/* not zeroed: it is that of device_outlive(), with what is in it */
+	/* not zeroed: it is the memory of device_outlive(), with its bytes */
 	bool parked;
-	/* Of a device that device_outlive() was told to, in the call of device.memory() alone: what
-	 * another process maps the memory by, the callee's; -1: none. */
+	/* Of a device that device_outlive() was told to, in the call of device.memory() alone: the
+	 * descriptor by which another process maps the memory, the callee's; -1: none. */
 	int fd;
 };
 
@@ -139,7 +139,7 @@ struct device_keep {
 	bool scrub;     /* zeroes first, all of it */
 };
 
-/* What has to come before a page is touched: all of what is set. */
+/* The events that have to come before a page is touched: all that are set. */
 struct device_order {
 	const struct device_events *events; /* NULL if event is 0 */
 	uint32_t event;                     /* one of them, from 1; 0: none */
@@ -177,8 +177,8 @@ struct device_job {
 	enum device_job_kind kind;
 	uint8_t codec_k, codec_v; /* ENCODE: as asked for */
 	uint8_t verify;           /* DECODE: check the checksum first */
-	/* DECODE: these layers alone, [first, end), and with the last what follows the planes; end
-	 * 0: all of the page */
+	/* DECODE: these layers alone, [first, end), and with the last layer all that follows the
+	 * planes; end 0: all of the page */
 	uint16_t first_layer, end_layer;
 	const struct device_layout *layout; /* VERIFY: not used */
 	struct device_order order;          /* ENCODE, DECODE; zeroed: nothing */
@@ -188,7 +188,7 @@ struct device_job {
 	struct image_identity identity; /* ENCODE: written; else the header must carry it */
 	enum image_memory image_memory;
 	/* 4096-aligned slot, image_bytes long; the owner pins it. OF_DEVICE: DECODE, FETCH alone;
-	 * unsealed and without a header: codec_k, codec_v and identity say what it is; of this
+	 * unsealed and without a header: codec_k, codec_v and identity describe it; of this
 	 * generation of memory, else -ESTALE */
 	uint8_t *image;
 	uint32_t image_bytes;
@@ -221,7 +221,7 @@ struct device_job {
 	struct work work;
 	struct device_job *next;
 	union {
-		struct device_run *run; /* what is done of it */
+		struct device_run *run; /* its part that is done */
 		void *own;              /* likewise, of another device */
 	};
 	uint8_t in_flight;
@@ -264,10 +264,10 @@ enum { DEVICE_NO_UNIT = 0xffffffff };
 
 struct device_ops {
 	const char *name;
-	uint32_t images; /* 1 << enum image_memory of those that its jobs may have */
+	uint32_t images; /* 1 << enum image_memory of the places that its jobs may have */
 	int (*open)(const struct device_conf *conf, struct loop *loop, struct device **ret);
 	void (*close)(struct device *device); /* NULL is fine; no job in flight */
-	/* -EPERM: seal missing; -EINVAL: range; text (>= 200 bytes) says what is wrong. Helper
+	/* -EPERM: seal missing; -EINVAL: range; text (>= 200 bytes) names the error. Helper
 	 * threads. */
 	int (*import)(struct device *device, const struct region_desc *desc,
 		      struct device_region *ret, char *text, size_t text_bytes);
@@ -288,7 +288,7 @@ struct device_ops {
 	void (*forget)(struct device *device, struct device_layout *layout);
 	/* -EAGAIN: no more now, only while jobs are in flight. Does not block. */
 	int (*submit)(struct device *device, struct device_job *job);
-	/* starts what was submitted since the last; NULL: submit does */
+	/* starts the jobs submitted since the last kick; NULL: submit does */
 	void (*kick)(struct device *device);
 	/* As device_outlive(), device_leave(); NULL, both: it has no memory for images */
 	void (*outlive)(struct device *device, int fd, uint64_t bytes);
@@ -315,7 +315,7 @@ struct device {
 	/* it refused a job, and now one has ended. NULL: nobody waits */
 	void (*room)(void *arg, struct device *device);
 	void *room_arg;
-	uint32_t generation; /* what was imported into an older one is void */
+	uint32_t generation; /* an import into an older one is void */
 	/* there is a new generation, and why; from the loop. NULL: nobody wants to know */
 	void (*lost)(void *arg, struct device *device, const char *why);
 	void *lost_arg;

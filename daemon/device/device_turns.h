@@ -30,8 +30,8 @@ void device_turns_close(struct device_turns *turns); /* zeroed is fine */
 
 /* behind its client's others */
 void device_turns_add(struct device_turns *turns, struct device_job *job);
-/* A job whose quantum is over: before its client's others, so that what was begun first ends first.
- * The client stands last in the ring. */
+/* A job whose quantum is over: before its client's others, so that the job that was begun first
+ * ends first. The client stands last in the ring. */
 void device_turns_return(struct device_turns *turns, struct device_job *job);
 /* The first job of the client whose turn it is, which then stands last; NULL: there is none. */
 struct device_job *device_turns_take(struct device_turns *turns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * devices.h - the devices of this daemon: the CPU first, then what else there is. The list is made
- * at start and does not change after it, so any thread may look a device up. All else: core thread.
+ * devices.h - the devices of this daemon: the CPU first, then the GPUs. The list is made at start
+ * and does not change after it, so any thread may look a device up. All else: core thread.
  */
 #ifndef KVTIER_DEVICES_H
 #define KVTIER_DEVICES_H

@@ -20,12 +20,12 @@
  *      the reason. A dying connection's socket and ring are not looked at any more, but its socket
  *      stays open and silent until its last part in flight let go (milliseconds). Only then the
  *      reason is sent, and it hangs up.
- *   K3 nothing is sent that could block: what does not fit into the socket of a client that does
- *      not read its replies ends that connection.
- *   K4 what a client sent is touched here only as bytes of a packet: descriptors, regions and its
+ *   K3 nothing is sent that could block: a packet that does not fit into the socket of a client
+ *      that does not read its replies ends that connection.
+ *   K4 a client's message is touched here only as bytes of a packet: descriptors, regions and its
  *      socket's queue are a helper's (intake.c). A connection has at most one intake and one
- *      leaving under way, and its slot is taken until both have ended: what blocks them holds up
- *      this connection alone.
+ *      leaving under way, and its slot is taken until both have ended: a blocked intake or leaving
+ *      holds up this connection alone.
  */
 #ifndef KVTIER_CONN_H
 #define KVTIER_CONN_H
@@ -70,9 +70,9 @@ struct conn {
 	uint64_t born_ns;
 };
 
-/* c is zeroed but for what server.c knows of the peer. fd and pidfd (-1: none) become the
+/* c is zeroed but for server.c's facts about the peer. fd and pidfd (-1: none) become the
  * connection's on success only. 0 or -errno. */
 int conn_start(struct conn *c, int fd, int pidfd);
-void conn_look(struct conn *c); /* takes what packets there are */
+void conn_look(struct conn *c); /* takes the packets that are there */
 
 #endif

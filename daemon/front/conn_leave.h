@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn_leave.h - a connection ends, and what it held goes: spaces, orders, regions that a helper
- * unmaps, the socket. An intake that is over the connection's share waits for regions to be
+ * conn_leave.h - a connection ends, and all that it held goes: spaces, orders, regions that a
+ * helper unmaps, the socket. An intake that is over the connection's share waits for regions to be
  * unmapped, so intakes begin here, too. Core thread only.
  */
 #ifndef KVTIER_CONN_LEAVE_H
@@ -27,7 +27,7 @@ void conn_say_closed(struct conn *c, const struct mount *mount); /* SPACE_CLOSED
 /* Packets are not looked at until an intake has ended, or for a tick. Doorbells are among them: so
  * the ring is looked at now and then. */
 void conn_pause(struct conn *c);
-/* A helper takes the next packet, or what the intake holds. */
+/* A helper takes the next packet, or all that the intake holds. */
 void conn_begin_intake(struct conn *c);
 
 #endif

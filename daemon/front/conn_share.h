@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn_share.h - what a connection has of the daemon and of its devices: regions,
- * numbers, room in rings, orders; and the answers that say so. Core thread only.
+ * conn_share.h - a connection's share of the daemon and of its devices: regions, numbers, room in
+ * rings, orders; and the answers that say so. Core thread only.
  */
 #ifndef KVTIER_CONN_SHARE_H
 #define KVTIER_CONN_SHARE_H
 
 #include "conn.h"
 
-/* What its regions take of the daemon. */
+/* The share of its regions. */
 void conn_share(const struct conn *c, struct intake_share *ret);
 /* Can this entry be taken now? A cancel needs neither an op nor a completion. */
 bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);

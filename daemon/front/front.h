@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * front.h - what all connections share of the daemon. The server makes one, connections use it.
- * Core thread only.
+ * front.h - the parts of the daemon that all connections share. The server makes one, connections
+ * use it. Core thread only.
  */
 #ifndef KVTIER_FRONT_H
 #define KVTIER_FRONT_H

@@ -23,14 +23,16 @@ enum {
 	INTAKE_MAX_FDS = 253,
 	/* Regions of all clients together: vm.max_map_count is 65530, and each is a mapping. */
 	INTAKE_MAX_REGIONS = 49152,
-	/* Allocations that PARTS bring, of all clients together: what each takes of the driver. */
+	/* Allocations that PARTS bring, of all clients together: each takes some of the driver's
+	 * memory. */
 	INTAKE_MAX_PARTS = 4 << 20,
 };
 
 /* Bytes of them: regions may be sparse, and the address space has 128 TiB. */
 #define INTAKE_MAX_BYTES (64ull << 40)
 
-/* The regions that a client has mapped, with those that wait to be unmapped, and its limits. */
+/* The regions that a client has mapped, with the regions that wait to be unmapped, and its
+ * limits. */
 struct intake_share {
 	uint64_t bytes, max_bytes;
 	uint32_t regions, max_regions, parts, max_parts, clients;
@@ -44,7 +46,7 @@ struct intake {
 	enum { INTAKE_IDLE, INTAKE_LENT, INTAKE_HELD } state; /* core's */
 	int socket;
 	bool greeted; /* HELLO was answered: SPACE_OPEN may come */
-	bool discard; /* nobody wants it any more: close what is held */
+	bool discard; /* nobody wants it any more: close all that is held */
 	const struct devices *devices;
 	struct intake_share share;
 	/* A HELLO was taken: rings of so many entries and blocks are to be made, and nothing else;
@@ -85,7 +87,7 @@ int intake_hold(struct intake *intake, const void *packet, size_t n);
 void intake_run(struct helper_job *job);
 void intake_drop(struct intake *intake); /* core: frees the packet, forgets ring; INTAKE_IDLE */
 
-/* What a connection gives back. Likewise embedded. */
+/* All that a connection gives back. Likewise embedded. */
 struct leaving {
 	struct helper_job job;
 	bool lent;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * packet.h - what the daemon says on a client's socket. A packet is sent at once or not at all:
+ * packet.h - the daemon's messages on a client's socket. A packet is sent at once or not at all:
  * nothing here blocks, and a socket whose client does not read its replies is an error. Core thread
  * only.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.h - the listening socket, and all connections (conn.h). What connections share of the
- * daemon is in front.h. Core thread only.
+ * server.h - the listening socket, and all connections (conn.h). The parts of the daemon that
+ * connections share are in front.h. Core thread only.
  */
 #ifndef KVTIER_SERVER_H
 #define KVTIER_SERVER_H
@@ -37,7 +37,7 @@ struct conn_row {
 	char name[64];
 	char tenant[32];
 	uint32_t spaces, regions, ops; /* open, registered, outstanding */
-	uint64_t pages;                /* of these ops: what the daemon may still touch */
+	uint64_t pages;                /* of these ops: the pages that the daemon may still touch */
 	/* cut; its socket closes when the last page is let go */
 	bool ending;
 	uint64_t region_bytes;

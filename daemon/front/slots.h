@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slots.h - who may have one of the connections: a share per user, the last one for root, and those
- * that have not said HELLO yet are the first to go. Pure: a look at the list, no side effects. Core
- * thread.
+ * slots.h - which user may have one of the connections: a share per user, the last one for root,
+ * and connections that have not said HELLO yet are the first to go. Pure: a look at the list, no
+ * side effects. Core thread.
  */
 #ifndef KVTIER_SLOTS_H
 #define KVTIER_SLOTS_H
@@ -29,7 +29,7 @@ uint32_t slots_per_uid(uint32_t max_clients, uint32_t configured); /* 0: three q
 enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid,
 			    struct conn **ret_victim, char *why, size_t n);
 
-/* Who has most of them. */
+/* The user that has most of them. */
 struct slots_hog {
 	uid_t uid;
 	pid_t pid; /* of its processes the one with most */

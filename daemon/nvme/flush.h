@@ -37,9 +37,9 @@ int flush_begin(struct flush *f, bool last, void (*done)(void *arg, int status),
 /* The asker with this arg goes: its done() will not run. The flush goes on. NULL is fine. */
 void flush_cancel(struct flush *f, void *arg);
 
-/* At a clean stop, when no op is left: writes what is only in memory, for at most [nvme] drain_us.
- * A flush of an operator ends with -ESHUTDOWN. `done` runs once: inside this call where there is no
- * NVMe tier (f is NULL), else from the loop. */
+/* At a clean stop, when no op is left: writes the blocks that are only in memory, for at most
+ * [nvme] drain_us. A flush of an operator ends with -ESHUTDOWN. `done` runs once: inside this call
+ * where there is no NVMe tier (f is NULL), else from the loop. */
 void flush_drain(struct flush *f, void (*done)(void *arg), void *arg);
 
 #endif

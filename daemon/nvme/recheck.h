@@ -37,7 +37,7 @@ struct recheck_conf {
 int recheck_open(const struct recheck_conf *conf, struct recheck **ret);
 /* Nothing is in flight. NULL is fine */
 void recheck_close(struct recheck *recheck);
-/* Takes no further image: what was not checked waits for the next daemon. NULL is fine */
+/* Takes no further image: images that were not checked wait for the next daemon. NULL is fine */
 void recheck_end(struct recheck *recheck);
 bool recheck_busy(const struct recheck *recheck); /* NULL: no */
 /* The buffer of a read that was given up is free again: from the NVMe tier, through nvme_up.c. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * writeback.h - writes blocks that have only a host copy to NVMe, behind the stores that brought
- * them, so that eviction finds a copy there and a crash costs only what was not written yet. Core
- * thread only.
+ * them, so that eviction finds a copy there and a crash costs only the blocks that were not written
+ * yet. Core thread only.
  */
 #ifndef KVTIER_WRITEBACK_H
 #define KVTIER_WRITEBACK_H

@@ -21,7 +21,7 @@ struct flight {
 	struct list link;  /* in the bucket of its key: parts may join; or in the pool */
 	struct list parts; /* at least one; the first pays (F5) */
 	const struct source_ops *from;
-	/* what it tells its parts at its end: see part.h */
+	/* its word to its parts at its end: see part.h */
 	int brought;
 	bool given_up; /* the last part waits for the end, nobody joins */
 	/* the image is there, and verified: its parts use it until they leave */
@@ -33,14 +33,14 @@ struct flight {
 	struct xfer xfer;
 };
 
-/* What differs by source. Each returns at once; a step is the flight's next one. */
+/* The parts that differ by source. Each returns at once; a step is the flight's next one. */
 struct source_ops {
 	/* for a tier that takes no more now; else that is an error */
 	bool waits;
 	void (*begin)(struct flight *f, uint32_t block);
 	enum step (*look)(struct flight *f);   /* before ROOM and READ: FLIGHT_ROOM: go on */
 	enum step (*failed)(struct flight *f); /* xfer.status says why */
-	enum step (*bad)(struct flight *f);    /* what was read is no image of the block */
+	enum step (*bad)(struct flight *f);    /* the bytes read are no image of the block */
 	void (*landed)(struct flight *f);      /* NULL: nothing more to do */
 };
 

@@ -31,11 +31,12 @@ struct op_hint {
 void hint_begin(struct op *op);
 /* Blocks that it is about, at least 1. */
 uint32_t hint_blocks(const struct op *op);
-/* Its flights are enough to fill what there is for them: it is to wait as a load is. */
+/* Its flights are enough to fill the room that there is for them: it is to wait as a load is. */
 bool hint_may_bring(const struct op *op);
 enum step hint_apply(struct walker *w); /* for step.c */
 
-/* What the client is told of a block of a hint, whose part has this status. Counts the answer. */
+/* The answer to the client about a block of a hint, whose part has this status. Counts the
+ * answer. */
 int hint_status(struct op *op, int status);
 /* Likewise of a hint without keys, as a whole. */
 int hint_status_of_all(const struct op *op);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * near.h - what a part has to do with the memory of the GPU that has its pages: a copy that is
- * read there, or a slot that is to become one. Core thread only.
+ * near.h - a part and the memory of the GPU that has its pages: a copy that is read there, or a
+ * slot that is to become one. Core thread only.
  *
  *	a hit:   near_aim ──pinned──> the job reads it ──> near_settle
  *	a keep:  near_keep ──slot──> the job writes the image there, too ──> near_settle: the
@@ -28,7 +28,8 @@ struct near {
 	struct beside_pin pin;
 	bool placed; /* owns `where` */
 	struct extent where;
-	/* the GPU did not have what the tables said: this part is served from elsewhere */
+	/* the GPU did not have the image that the tables named: this part is served from
+	 * elsewhere */
 	bool refused;
 };
 
@@ -42,8 +43,8 @@ bool near_aim(struct store *store, const struct mount *mount, struct near *near,
  * GPU, too, if there is room and the GPU does not have it yet. At most one slot is taken. */
 void near_keep(struct store *store, const struct mount *mount, struct near *near, uint32_t bytes,
 	       struct device_job *job);
-/* The job has ended, or was not begun. What it kept becomes the block's copy if the block is in the
- * table by now; else the slot is free. Twice is fine. */
+/* The job has ended, or was not begun. The image that it kept becomes the block's copy if the block
+ * is in the table by now; else the slot is free. Twice is fine. */
 void near_settle(struct store *store, const struct space *space, struct near *near,
 		 const struct device_job *job);
 bool near_held(const struct near *near);

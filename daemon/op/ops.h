@@ -16,8 +16,8 @@ struct loop;
 struct ops;
 struct store;
 
-/* Reserves everything: [socket] max_ops, and as many blocks in flight as the devices take jobs.
- * What it is given stays the caller's, until ops_close(). -ENOMEM. */
+/* Reserves everything: [socket] max_ops, and as many blocks in flight as the devices take jobs. Its
+ * arguments stay the caller's, and alive until ops_close(). -ENOMEM. */
 int ops_open(struct store *store, struct loop *loop, struct devices *devices,
 	     const struct config *config, struct ops **ret);
 void ops_close(struct ops *ops); /* none outstanding; NULL is fine */

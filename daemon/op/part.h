@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part.h - one block of an op in flight, the op, and all ops: what the files of this folder share.
- * Types alone. Core thread only.
+ * part.h - one block of an op in flight, the op, and all ops: the structs that the files of this
+ * folder share. Types alone. Core thread only.
  *
  *	file       owns of it             does
  *	ops.c      op_pool, part_pool     the pools, made at start
  *	entry.c                           may an entry of a ring become an op
  *	op.c       op, link, at           the life of an op, and of its parts
  *	pump.c     w.step                 begins parts in turn, walks through the steps
- *	walk.c     w.ready, w.full        waking, jobs of the device, what becomes of an image
+ *	walk.c     w.ready, w.full        waking, jobs of the device, images that become blocks
  *	store.c    status                 the steps of a store
  *	load.c     w.source, before       the steps of a load and of a prefetch
  *	near.c     near                   copies in the memory of the GPU that has its pages
  *	flight.c   flight, with, brought  brings a block into host memory, for all that want it
  *	groups.c   group, groups          which layers are in the pages of all blocks
- *	hint.c     hint                   what is said of blocks
- *	room.c     w.room                 slots, and who waits for one
- *	share.c    in_flight_bytes        what a client may have
+ *	hint.c     hint                   hints about blocks
+ *	room.c     w.room                 slots, and the queue for them
+ *	share.c    in_flight_bytes        the share of a client
  *	trace.c    trace (of an op)       the last steps
  *
- * Who calls whom: front/conn.c -> op.c -> entry.c; pump.c -> op.c, and through the table of step.c
- * store.c, hint.c, load.c -> flight.c -> room.c -> share.c; all of them use walk.c, turn.c and
- * trace.c, which call none of the former. Waking is a push on the run queue (walk.h).
+ * The order of calls: front/conn.c -> op.c -> entry.c; pump.c -> op.c, and through the table of
+ * step.c store.c, hint.c, load.c -> flight.c -> room.c -> share.c; all of them use walk.c, turn.c
+ * and trace.c, which call none of the former. Waking is a push on the run queue (walk.h).
  */
 #ifndef KVTIER_PART_H
 #define KVTIER_PART_H
@@ -94,7 +94,7 @@ struct op {
 	uint64_t in_flight_bytes; /* store: for the end of its chain */
 };
 
-/* All of them, and what they need of the daemon: const since ops_open(). */
+/* All of them, and the parts of the daemon that they need: const since ops_open(). */
 struct ops {
 	struct store *store;
 	struct loop *loop;
@@ -107,7 +107,7 @@ struct ops {
 	struct part *part_pool;
 	struct list free_parts;
 	struct list ready; /* walkers that can go on... */
-	struct list full;  /* ...and those that the device had no room for */
+	struct list full;  /* ...and parts that the device had no room for */
 	struct room room;
 	struct flights flights;
 	struct traces *traces;
@@ -115,7 +115,7 @@ struct ops {
 	/* pump.c's */
 	struct loop_poller poller;
 	struct list queue; /* clients with blocks to begin, served in turn */
-	uint32_t n_queued; /* ops in those */
+	uint32_t n_queued; /* ops of these clients */
 	/* ops in a row whose next block may not be begun now... */
 	uint32_t n_passed;
 	uint32_t round; /* ...and which of these rounds it is, from 1 */

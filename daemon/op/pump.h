@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pump.h - once a turn of the loop, what is ready runs, and blocks are begun. Core thread only.
+ * pump.h - once a turn of the loop, ready parts run, and blocks are begun. Core thread only.
  */
 #ifndef KVTIER_PUMP_H
 #define KVTIER_PUMP_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * room.h - slots of host memory for what is stored or brought, and the queue of those that wait for
- * one. Core thread only.
+ * room.h - slots of host memory for blocks that are stored or brought, and the queue of the parts
+ * that wait for one. Core thread only.
  */
 #ifndef KVTIER_ROOM_H
 #define KVTIER_ROOM_H
@@ -33,7 +33,7 @@ bool room_take_free(struct walker *w, uint32_t bytes);
 /* it does not wait: nothing happens */
 void room_leave(struct walker *w);
 /* Wakes the waiter whose turn it is to try again, if room may have come, or if nothing is under way
- * that would bring it. It wakes one waiter, so that nothing else is ready when that one runs.
+ * that would bring it. It wakes one waiter, so that nothing else is ready when this waiter runs.
  * False: each client was tried, or there is no reason to try. */
 bool room_retry(struct ops *ops);
 

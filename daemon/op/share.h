@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * share.h - what a client may have of the parts, of host memory in flight, and what of host memory
- * is guaranteed to the spaces it has open: so that one client's haste is not another's loss. Core
- * thread only. See share.c.
+ * share.h - a client's share of the parts, of host memory in flight, and of the host memory that is
+ * guaranteed to its open spaces: so that one client's haste is not another's loss. Core thread
+ * only. See share.c.
  */
 #ifndef KVTIER_SHARE_H
 #define KVTIER_SHARE_H
@@ -30,7 +30,7 @@ bool share_of_memory_is_used(const struct ops *ops, const struct op *q);
  * wait for, go on. */
 bool share_of_waiting_is_used(const struct op *q);
 
-/* op.c tells what begins and ends. */
+/* op.c tells when ops and blocks begin and end. */
 void share_op_started(struct ops *ops, const struct op *q);
 void share_client_cut(struct client *client); /* it begins no op any more */
 void share_op_ended(struct ops *ops, struct op *q);

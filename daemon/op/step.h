@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * step.h - the steps of a part (one block of an op) and of a flight (one block that is brought into
- * host memory), and what may be held at the door of each. The table is in step.c; pump.c walks
- * through it.
+ * host memory), and the things that may be held at the door of each. The table is in step.c; pump.c
+ * walks through it.
  *
  *	store:	ADMIT -> PLACE -> ENCODE ~> COMMIT
  *		  |        ^        | FP8 cannot hold it: PLACE again, raw
@@ -30,8 +30,8 @@
 
 #include "tiers/tier.h"
 
-/* A step returns the next step; or DONE; or what it waits for. Then it is the walker's turn again
- * when that has come, with the same step unless something else was said meanwhile. */
+/* A step returns the next step; or DONE; or the event that it waits for. Then it is the walker's
+ * turn again when that has come, with the same step unless something else was said meanwhile. */
 enum step {
 	STORE_ADMIT,
 	STORE_PLACE,
@@ -68,12 +68,12 @@ enum step {
 /* Where the bytes of a block come from. */
 enum source { SOURCE_HOST, SOURCE_NVME, SOURCE_REDIS, SOURCE_GPU, SOURCES };
 
-/* What a part or a flight may hold, as bits. */
+/* The things that a part or a flight may hold, as bits. */
 enum held {
 	HELD_SLOT = 1,   /* a slot of host memory that is no block's */
 	HELD_LEASE = 2,  /* a block, pinned */
 	HELD_FLIGHT = 4, /* a part: it has joined one */
-	HELD_PLACE = 8,  /* a place among those that wait for room, or for the tier */
+	HELD_PLACE = 8,  /* a place in the queue for room, or for the tier */
 	HELD_LENT = 16,  /* the device or a tier has its job or transfer */
 	HELD_NEAR = 32,  /* a part: a pin or a slot in the memory of a GPU (near.h) */
 };

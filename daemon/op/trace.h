@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.h - the last steps of each op: of those under way, and of the last TRACE_ENDED that ended.
- * For `kvtierctl trace` and, with log_level = debug, the log. Everything is reserved at start. Core
- * thread only.
+ * trace.h - the last steps of each op: of the ops under way, and of the last TRACE_ENDED that
+ * ended. For `kvtierctl trace` and, with log_level = debug, the log. Everything is reserved at
+ * start. Core thread only.
  */
 #ifndef KVTIER_TRACE_H
 #define KVTIER_TRACE_H

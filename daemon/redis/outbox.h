@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * outbox.h - write-behind to Redis: blocks that were stored, or that leave host memory, wait here
- * until they are written. Nobody waits for the outbox: what does not fit in [redis]
- * max_inflight_bytes is dropped and counted.
+ * until they are written. Nobody waits for the outbox: blocks that do not fit in [redis]
+ * max_inflight_bytes are dropped and counted.
  *
  * One outbox per daemon, store.outbox; NULL where [redis] names no endpoint. Functions that say
  * so take NULL. Core thread only.
@@ -44,10 +44,10 @@ uint32_t outbox_in_flight(const struct outbox *o); /* NULL is fine */
 /* Whether the outbox leases this block because it is on its way. NULL is fine. */
 bool outbox_holds(const struct outbox *o, uint32_t block);
 
-/* From now on nothing is queued or started; what is queued is dropped. NULL is fine. */
+/* From now on nothing is queued or started; queued blocks are dropped. NULL is fine. */
 void outbox_stop(struct outbox *o);
 /*
- * At a clean stop, after the last op: what is queued is written for at most [redis] drain_us, as
+ * At a clean stop, after the last op: queued blocks are written for at most [redis] drain_us, as
  * far as endpoints take it. One line of the log counts the blocks that are not known to be written.
  * Then the outbox is stopped and `done` runs, once: inside this call where nothing was to be
  * written, else from the loop. NULL is fine.

@@ -15,8 +15,8 @@ struct redis_tier_conf;
  * endpoint that does not answer is no error. -errno, and text (>= 512 bytes) names the option: the
  * configuration cannot be. */
 int redis_up(struct kvtierd *d, struct redis_tier_conf *conf, char *text, size_t n);
-/* Drops what is queued, ends transfers that are on their way with -ECANCELED, and closes both. No
- * op is outstanding; the host tier is still open. */
+/* Drops queued blocks, ends transfers that are on their way with -ECANCELED, and closes both. No op
+ * is outstanding; the host tier is still open. */
 void redis_down(struct kvtierd *d);
 
 #endif

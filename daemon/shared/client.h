@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.h - what the ops of a connection need of it: whose it is, the memory shared with its
+ * client.h - the part of a connection that its ops need: whose it is, the memory shared with its
  * client, and their own books. The connection (front/conn.h) has one, and opens and closes ring and
  * mounts; the ops keep the books. Types alone. Core thread only.
  */
@@ -38,7 +38,7 @@ struct client {
 	uint32_t room_round;      /* room.c's */
 	uint32_t n_waiting;       /* share.c's: parts that a device may hold until layers come */
 	uint32_t n_parts;         /* share.c's: of its ops... */
-	uint64_t in_flight_bytes; /* ...and what they take of host memory */
+	uint64_t in_flight_bytes; /* ...and the host memory that they take */
 	uint64_t asked_ns;        /* when it last began an op; 0: never */
 	struct list asking;       /* share.c's: from its first op until it is cut */
 	/* op.c's: the client asked to be told of a completion through its socket */

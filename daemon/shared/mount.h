@@ -20,7 +20,7 @@
 struct store;
 
 struct mount {
-	struct mount *next; /* conn.c: those that wait to be unmapped */
+	struct mount *next; /* conn.c: regions that wait to be unmapped */
 	struct space *space;
 	struct device *device; /* its regions'; the CPU where there are none */
 	uint32_t handle;       /* sqe.space */
@@ -39,12 +39,12 @@ struct mount {
 	struct device_region regions[WIRE_MAX_REGIONS];
 };
 
-/* Maps the regions. On a helper thread: fds are a client's, and stay the caller's. Takes what the
- * regions name of parts (NULL: there are none). -errno with text; -ENODEV: no device of this daemon
+/* Maps the regions. On a helper thread: fds are a client's, and stay the caller's. Takes the parts
+ * that the regions name (NULL: there are none). -errno with text; -ENODEV: no device of this daemon
  * is the regions'. */
 int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds,
 		 struct parts *parts, struct mount **ret, char *text, size_t n);
-/* Opens the space over them. On failure, -errno with text, mount has what it had. */
+/* Opens the space over them. On failure, -errno with text, mount is as before. */
 int mount_open(struct store *store, const char *tenant, const struct proto_space_open *m,
 	       struct mount *mount, char *text, size_t n);
 /* ops == 0; its regions stay mapped */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * order.h - what a client's ops on a device may wait for, and how its streams hear of their end:
- * the events and words of an ORDER message (wire.h). One for each device and connection.
+ * order.h - the events that a client's ops on a device may wait for, and how its streams hear of
+ * their end: the events and words of an ORDER message (wire.h). One for each device and connection.
  *
  *	order_import (helper) --> a connection's list, core --> order_release (helper)
  *
@@ -27,7 +27,8 @@ void order_release(struct order *order); /* on a helper thread: and frees it */
 
 /* Core thread. NULL: the client has sent none for this device. */
 struct order *order_find(struct order *list, const struct device *device);
-/* What has to come before an op's pages are touched. The op's event and word were checked. */
+/* The events that have to come before an op's pages are touched. The op's event and word were
+ * checked. */
 struct device_order order_of(const struct order *order, const struct wire_sqe *sqe);
 /* So many groups of layers of a load are in all of its pages. */
 void order_layers(const struct order *order, const struct wire_sqe *sqe, uint32_t groups);

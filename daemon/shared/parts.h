@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * parts.h - ranges of a device's memory that PARTS bring, piece by piece, before the SPACE_OPEN
- * that names them (wire.h). A connection has at most one struct parts; who has it may call, on a
+ * that names them (wire.h). A connection has at most one struct parts; its holder may call, on a
  * helper thread: importing and releasing take long.
  *
  *	range: (none) --its first PARTS--> GROWS --its last byte is there--> WHOLE
@@ -18,7 +18,7 @@
 struct parts_range {
 	struct device_region region; /* own NULL: there is no such range */
 	enum wire_memory memory;
-	uint64_t bytes, at; /* of the whole; what is there */
+	uint64_t bytes, at; /* of the whole; the bytes that are there */
 	uint32_t n;
 };
 
@@ -30,7 +30,7 @@ struct parts {
 };
 
 /* Adds them to *parts, which is made if it is NULL. fds stay the caller's. 0, or -errno with text:
- * *parts has what it had, or less; close it. */
+ * *parts has the ranges from before, or fewer; close it. */
 int parts_add(const struct devices *devices, struct parts **parts, const struct proto_parts *m,
 	      const int *fds, char *text, size_t n);
 /* The range of that number, of which `offset` and `length` are wanted, is the caller's from now on.

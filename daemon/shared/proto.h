@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * proto.h - bytes from outside -> checked structs. Pure: private copies in, verdict and sentence
- * out; no state, no I/O. All of what a client can say passes here or layout.c first. text (>= 200
+ * out; no state, no I/O. All that a client can say passes here or layout.c first. text (>= 200
  * bytes) names field and limit.
  */
 #ifndef KVTIER_PROTO_H

@@ -6,7 +6,7 @@
  * Writer: the core thread alone, through stats_add() and stats_set(): relaxed stores, no locks.
  * Readers (kvtierctl) see each number whole but not all of one instant. The page is written under
  * another name and renamed, never truncated and never reused by a later daemon. A clean stop
- * removes it; what a crash leaves tells what happened.
+ * removes it; the page that a crash leaves tells its story.
  *
  * Layout: struct stats, valid only when magic and layout (a hash of the tables) are the reader's
  * own.
@@ -28,9 +28,9 @@ enum {
 	STATS_TEXT_BYTES = 256,
 };
 
-/* The statements about health: HEALTH(bit, name, severity, what it means and what to do). A note
- * leaves health at "ok"; a start that goes well is a note. The daemon sets all bits but the last
- * three: a reader finds out that the daemon is stopped, silent or dead. */
+/* The statements about health: HEALTH(bit, name, severity, meaning and remedy). A note leaves
+ * health at "ok"; a start that goes well is a note. The daemon sets all bits but the last three: a
+ * reader finds out that the daemon is stopped, silent or dead. */
 #define STATS_HEALTH(HEALTH)                                                                       \
 	HEALTH(STARTING, starting, note,                                                           \
 	       "Host memory is still being taken from the system; engines are served with what "   \
@@ -159,7 +159,7 @@ struct stats_values {
 #include "tbl_stats.h"
 };
 
-/* What each tier has of these (STAT_TIER of tbl_stats.h), in their order. */
+/* The numbers of each tier (STAT_TIER of tbl_stats.h), in their order. */
 struct stats_tier {
 	uint64_t state, capacity_bytes, used_bytes, blocks;
 	uint64_t hit_blocks_total, read_bytes_total, written_bytes_total;
@@ -220,8 +220,8 @@ void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
 /* The part of stats->v that is about this tier (enum tier_id). */
 struct stats_tier *stats_tier(struct stats *stats, uint32_t tier);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
-/* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader
- * meanwhile sees a mix of the old and the new text, which always has an end. */
+/* Text for the operator of the NVMe tier; cut to fit. May be called at any time: a reader meanwhile
+ * sees a mix of the old and the new text, which always has an end. */
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 void stats_clients_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
@@ -233,10 +233,11 @@ void stats_unmap(const struct stats *stats); /* NULL is fine */
 /* A text that changes while it is read, of `room` bytes in the page; ret has room for as many.
  * Returns ret. */
 char *stats_text_get(const char *text, size_t room, char *ret);
-/* The page's health with what only a reader can tell (stopped, silent, dead), at now_ns. */
+/* The page's health, with the statements that only a reader can make (stopped, silent, dead), at
+ * now_ns. */
 uint64_t stats_health(const struct stats *stats, uint64_t now_ns);
 
-/* The tables, for those who print them. */
+/* The tables, for programs that print them. */
 enum stats_kind { STATS_COUNTER, STATS_GAUGE, STATS_STATE };
 
 struct stats_row {

@@ -26,11 +26,11 @@ enum {
 int admit_open(struct admit **ret);    /* -ENOMEM */
 void admit_close(struct admit *admit); /* NULL is fine */
 
-/* To be asked once each time that a block is stored: asking again is what the second miss looks
- * like. budget_percent: what is left of the budget's reserve; 100: there is no budget.
- * parent_there: the block starts its chain, or its parent is on NVMe or was admitted. A key that is
- * refused is remembered by 32 bits of it, among
- * 16 in a place: one in 2^28 refusals is taken for a second one. O(1). */
+/* To be asked once each time that a block is stored: asking again looks like the second miss.
+ * budget_percent: the rest of the budget's reserve; 100: there is no budget. parent_there: the
+ * block starts its chain, or its parent is on NVMe or was admitted. A key that is refused is
+ * remembered by 32 bits of it, among 16 in a place: one in 2^28 refusals is taken for a second one.
+ * O(1). */
 bool admit_ask(struct admit *admit, const uint8_t key[32], uint32_t budget_percent,
 	       bool parent_there);
 

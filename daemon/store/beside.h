@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * beside.h - copies of blocks in the memory of GPUs, beside host memory and NVMe: room for them,
- * pins, and what becomes of them when a GPU's memory comes and goes. Core thread only; nothing is
- * allocated while ops run.
+ * pins, and their fate when a GPU's memory comes and goes. Core thread only; nothing is allocated
+ * while ops run.
  *
  *	a slot:  beside_take ──image written──> beside_keep: the block's copy ──> evicted, or its
  *	            └──it was not──> beside_give_back                             block went: free
@@ -10,14 +10,15 @@
  * Invariants
  *   N1 a copy is a cache: its block is in host memory or on NVMe, too (block.h, B1). So any copy
  *      without pins may go at any time, and all of a GPU's go with its memory.
- *   N2 a slot becomes a copy only after all of its image was written, by a job that has ended. So
- *      whoever finds a copy finds it whole.
- *   N3 what a job reads is pinned until the job has ended: its slot is no victim, and is not free
- *      even if its block goes meanwhile.
+ *   N2 a slot becomes a copy only after all of its image was written, by a job that has ended. So a
+ *      part that finds a copy finds it whole.
+ *   N3 a copy that a job reads is pinned until the job has ended: its slot is no victim, and is not
+ *      free even if its block goes meanwhile.
  *   N4 a copy serves the GPU that has it, alone: it is asked for by unit, and is unsealed
  *      (daemon/IMAGE.md).
- *   N5 each unit has an order of its own (copy_table.h): what was stored, loaded or hit there last
- *      goes last. Room is never made by evicting from another unit, from host memory, or from NVMe.
+ *   N5 each unit has an order of its own (copy_table.h): the copy that was stored, loaded or hit
+ *      last goes last. Room is never made by evicting from another unit, from host memory, or from
+ *      NVMe.
  */
 #ifndef KVTIER_BESIDE_H
 #define KVTIER_BESIDE_H
@@ -46,7 +47,7 @@ struct beside_conf {
 	struct loop *loop;
 	struct devices *devices; /* each GPU of these is a unit */
 	uint64_t unit_bytes;     /* of memory that each may have; UINT64_MAX: not known yet */
-	uint64_t slab_bytes;     /* [host] slab_bytes: what fits there fits here */
+	uint64_t slab_bytes;     /* [host] slab_bytes: an image that fits there fits here */
 	/* [gpu] outlive: the memory is kept with these for the next daemon (parked.h), if blocks
 	 * are, too: durable */
 	bool outlive, durable;
@@ -83,8 +84,8 @@ void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fin
 /* How many there are. */
 uint32_t beside_units(const struct store *store);
 
-/* The next slot of the unit with what may be an image of before this start (parked.h): the
- * caller's, to keep or to give back when its bytes were checked. False: there is none now. */
+/* The next slot of the unit that may have an image from before this start (parked.h): the caller's,
+ * to keep or to give back when its bytes were checked. False: there is none now. */
 bool beside_claim(struct store *store, uint32_t unit, struct gpu_claim *ret);
 /* As beside_keep(), of a slot of beside_claim(). False: it is free now. */
 bool beside_return(struct store *store, uint32_t block, const struct extent *where);
@@ -93,7 +94,7 @@ bool beside_outlives(const struct store *store); /* as beside_conf said */
 void beside_leave(struct store *store);
 
 /* Evicts up to so many bytes of copies from all units, least recent first of each, at most `steps`
- * of them. Returns what was freed; *ret_blocks how many. */
+ * of them. Returns the freed bytes; *ret_blocks how many. */
 uint64_t beside_evict(struct store *store, uint64_t bytes, uint32_t steps, uint64_t *ret_blocks);
 
 #endif

@@ -3,8 +3,8 @@
  * block.h - the blocks the daemon holds: key, copies, chain, recency. Core thread only.
  *
  * A block has a copy in a host slot, one on NVMe, or both. One with no host copy is *away*. Devices
- * may have further copies of any of them (copy_table.h): these come and go without a change of what
- * is drawn here, and go when the block goes.
+ * may have further copies of any of them (copy_table.h): these come and go without a change of the
+ * states drawn here, and go when the block goes.
  *
  *	         blocks_commit                        blocks_commit_away (recovery)
  *	              v           blocks_set_nvme               v
@@ -19,10 +19,10 @@
  *   B2 key equality is all 32 bytes and the space; a fingerprint alone never decides.
  *   B3 the chain links blocks that have host copies: there a parent stays while it has children
  *      (leaf-first), unless it has an NVMe copy and nothing else can go. An away block has no
- *      parent here and gets no new children; it keeps those it had, and gets its parent back when
- *      it is promoted without any. So presence is monotone along a chain, up to what a reclaimed
- *      NVMe segment or a damaged image takes out of its middle: lookups are hints, and a load says
- *      which block it did not find.
+ *      parent here and gets no new children; it keeps its old children, and gets its parent back
+ *      when it is promoted without any. So presence is monotone along a chain, but for blocks that
+ *      a reclaimed NVMe segment or a damaged image takes out of its middle: lookups are hints, and
+ *      a load says which block it did not find.
  *   B4 a pinned block keeps its host slot: it is neither dropped, nor demoted, nor moved, nor
  *      overwritten. Its NVMe copy may come, move and go.
  * The tiers' own accounts (tier_free, tier_forget, tier_touch) are kept in step by copies.c,
@@ -123,7 +123,7 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 /* As in blocks_conf. A copy is there for a block that is present, pinned or not, away or not. When
  * the block goes its copies are loose (copy_table_loose()). */
 struct copy_table *blocks_beside(const struct blocks *blocks);
-/* A copy was added for this block, or one of its copies was removed: what clients see of it
+/* A copy was added for this block, or one of its copies was removed: the clients' view of it
  * follows. Through copies.h, which does both. */
 void blocks_look_beside(struct blocks *blocks, uint32_t block);
 

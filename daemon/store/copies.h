@@ -17,8 +17,9 @@ struct store;
 struct nvme_events;
 struct space;
 
-/* The table's part of what the NVMe tier calls: records found at start become away blocks, those it
- * moves or drops follow it. arg is the store; release and changed are the caller's to fill in. */
+/* The table's answers to the NVMe tier: records found at start become away blocks; blocks follow
+ * the records that it moves or drops. arg is the store; release and changed are the caller's to
+ * fill in. */
 void copies_events(struct store *store, struct nvme_events *ret);
 
 /* Accessed by the op of this tick: in the table, and in the account of the block's segment. */

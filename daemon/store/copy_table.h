@@ -7,7 +7,7 @@
  *
  * Devices are units 0, 1... of a tier (extent.unit). A block has at most one copy a unit. A copy
  * has the number of its slot (tier_slot_number()), which says all else of where it lies. Such a
- * copy is a cache of what host memory or NVMe has, never the last one: when a block goes its
+ * copy is a cache of an image in host memory or on NVMe, never the last one: when a block goes its
  * copies go with it, and when a copy goes nothing else changes.
  *
  *	  copy_table_add          copy_table_remove
@@ -20,8 +20,8 @@
  * Invariants
  *   C1 a kept copy is found by unit and block, in O(1). A loose one is no block's and is not found:
  *      the block's number may be another block's by now.
- *   C2 each unit has an order of its own for each class of slots: who came or was touched last is
- *      the last to go. Only kept copies are in it. A pinned one is no victim.
+ *   C2 each unit has an order of its own for each class of slots: the copy that came or was touched
+ *      last is the last to go. Only kept copies are in it. A pinned one is no victim.
  *   C3 a copy keeps its slot while it is pinned: a device may read it.
  *
  * Memory: 25 bytes a copy, where slots are of one size, beside the 8 of its slot (slabs.c);
@@ -80,9 +80,9 @@ uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit);
 bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit); /* it is there */
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned);
 
-/* The block whose copy in a slot of this class goes next, of those that are not pinned, or
- * COPY_NONE; *ret_tick (may be NULL) is its last access. O(1 + pinned copies of the class):
- * there are no more of those than jobs of a device. */
+/* The block whose copy in a slot of this class goes next, of the copies that are not pinned, or
+ * COPY_NONE; *ret_tick (may be NULL) is its last access. O(1 + pinned copies of the class): there
+ * are no more pinned copies than jobs of a device. */
 uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t class,
 			   uint64_t *ret_tick);
 

@@ -22,7 +22,7 @@ struct emptier;
 struct loop;
 
 enum {
-	EMPTIER_JOBS = 4,        /* in flight at once: what a device must have room for */
+	EMPTIER_JOBS = 4,        /* in flight at once: a device must have room for so many */
 	EMPTIER_JOB_COPIES = 32, /* images of one job at most... */
 	/* ...and begun only while the others are smaller together */
 	EMPTIER_JOB_BYTES = 1 << 20,
@@ -38,7 +38,7 @@ struct emptier_conf {
 	 * core thread. */
 	int (*submit)(void *arg, struct device_job *job);
 	void *arg;
-	uint64_t *moved_blocks, *moved_bytes; /* counted up by what has moved */
+	uint64_t *moved_blocks, *moved_bytes; /* counted up by the images that have moved */
 };
 
 /* 0, -ENOMEM. */
@@ -49,16 +49,16 @@ void emptier_close(struct emptier *e); /* no job is in flight. NULL is fine */
  * `bytes`. None is being emptied. */
 void emptier_begin(struct emptier *e, uint32_t slab, uint32_t bytes);
 bool emptier_busy(const struct emptier *e); /* a slab is being emptied */
-/* No job is in flight: what is left in the slab waits for leases of others. */
+/* No job is in flight: images left in the slab wait for leases of others. */
 bool emptier_stuck(const struct emptier *e);
-/* What has not moved stays; the slab is as it was, as soon as no job is in flight. */
+/* Images that have not moved stay; the slab is as it was, as soon as no job is in flight. */
 void emptier_give_up(struct emptier *e);
 /* The slot that an image of this size is owed, since a slab was emptied for one; false: none. A
- * slab that is free would be anybody's, before those who waited for it are told. What nobody comes
- * for within a few turns is free. */
+ * slab that is free would be anybody's, before the parts that waited for it are told. A slab that
+ * no part comes for within a few turns is free. */
 bool emptier_take(struct emptier *e, uint32_t bytes, struct extent *ret);
 void emptier_let_go(struct emptier *e); /* of such a slot, now */
-/* Starts jobs, and moves what is copied. Whether there was anything to do. */
+/* Starts jobs, and moves images that are copied. Whether there was anything to do. */
 bool emptier_turn(struct emptier *e);
 
 #endif

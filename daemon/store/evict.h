@@ -10,8 +10,8 @@
  * A block that is *away* keeps its last access, its pins and the children it had. It has no parent
  * and no class, gets no new children, and is never a victim.
  *
- * Bands are what hints (hint_policy.h) make of this order: the candidates of each have an order of
- * their own, and the caller asks one band after the other. An access, and leaving, ends FIRST.
+ * Hints (hint_policy.h) divide this order into bands: the candidates of each have an order of their
+ * own, and the caller asks one band after the other. An access, and leaving, ends FIRST.
  */
 #ifndef KVTIER_EVICT_H
 #define KVTIER_EVICT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extents.h - what is done with an image by where it lies: tier_*() (tier.h) of the tier that the
- * extent names. So who holds an extent need not know which tier that is. Core thread only.
+ * extents.h - calls on an image by where it lies: tier_*() (tier.h) of the tier that the extent
+ * names. So the holder of an extent need not know its tier. Core thread only.
  */
 #ifndef KVTIER_EXTENTS_H
 #define KVTIER_EXTENTS_H
@@ -30,7 +30,7 @@ bool extents_in_host(const struct store *store, uint32_t block, struct extent *r
 struct extent extents_beside(const struct store *store, uint32_t unit, uint32_t copy);
 /* Whether a block that is away could be read now, and where from (ret may be NULL). */
 bool extents_away(const struct store *store, uint32_t block, struct extent *ret);
-/* A tier that keeps what it has over a restart would take this block now. */
+/* A tier that keeps its images over a restart would take this block now. */
 bool extents_durable(const struct store *store, const uint8_t key[32]);
 
 #endif

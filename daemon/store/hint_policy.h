@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hint_policy.h - what a hint makes of one block. Pure: state in, plan out; no I/O, clock, log or
- * allocation. hints.c executes the plans; HINTS.md says the same in words.
+ * hint_policy.h - the effect of a hint on one block. Pure: state in, plan out; no I/O, clock, log
+ * or allocation. hints.c executes the plans; HINTS.md says the same in words.
  *
  *	action				band	last access	until	note
  *	retain, priority > 0		KEPT			ttl	bytes are kept
@@ -12,10 +12,10 @@
  *	release, superseded, ended	USUAL	never		-	none
  *	the ttl is over			USUAL	never		-	none
  *
- * Bounds: the bytes that a tenant keeps (KEPT and HELD) are at most its share of host memory. Of it
- * a retain of priority p takes what lies below (50 + p / 2) %, so that the last of it is left for
- * what matters most; a pin takes all of it. All tenants together keep at most three quarters of
- * host memory. A ttl is at most max_ttl_s, and that is what no ttl means for what is kept.
+ * Bounds: the bytes that a tenant keeps (KEPT and HELD) are at most its share of host memory. Of
+ * this share a retain of priority p may fill (50 + p / 2) %, so that the last of it is left for the
+ * blocks that matter most; a pin takes all of it. All tenants together keep at most three quarters
+ * of host memory. A ttl is at most max_ttl_s; a block that is kept without a ttl gets max_ttl_s.
  */
 #ifndef KVTIER_HINT_POLICY_H
 #define KVTIER_HINT_POLICY_H
@@ -55,7 +55,7 @@ struct hint_limits {
 	bool nvme; /* there is such a tier, and it takes writes */
 };
 
-/* What is kept, this block not counted. */
+/* The bytes that are kept, this block not counted. */
 struct hint_kept {
 	uint64_t tenant_bytes, all_bytes;
 };
@@ -81,7 +81,7 @@ enum hint_standing {
 	HINT_RETIRED, /* ...and everything */
 };
 
-/* What a revision becomes. False: rejected. */
+/* The new state of a revision. False: rejected. */
 bool hint_standing(enum wire_hint_action action, enum hint_standing *ret);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hints.h - hints are executed: on a block, on the blocks of a session, on the spaces of a revision
- * (HINTS.md). What becomes of a block is hint_policy.h's; this changes tables, and ends what has
- * reached its ttl. Core thread only; nothing here blocks, allocates or fails.
+ * (HINTS.md). hint_policy.h decides the effect on a block; this file changes tables, and ends hints
+ * that have reached their ttl. Core thread only; nothing here blocks, allocates or fails.
  *
  * Cost: a block is some hundred nanoseconds; a revision is one for each of its spaces, however many
  * blocks they have. Ends are looked for 4,096 notes at a time, so a ttl ends a second late, or

@@ -8,8 +8,8 @@
  * caller (block.c) compares the full key.
  *
  * A fingerprint is a keyed hash (client/fingerprint.h). So a client cannot aim at the buckets of a
- * space that it has not opened; at those of its own spaces it can. Fingerprints that crowd one pair
- * of buckets fail to enter, in bounded time, and harm no other block.
+ * space that it has not opened; at the buckets of its own spaces it can. Fingerprints that crowd
+ * one pair of buckets fail to enter, in bounded time, and harm no other block.
  */
 #ifndef KVTIER_INDEX_H
 #define KVTIER_INDEX_H

@@ -19,7 +19,7 @@ struct lease {
 
 /* not held before */
 void lease_take(struct store *store, struct lease *lease, uint32_t block);
-/* not held: fine. Frees what was condemned meanwhile */
+/* not held: fine. Frees blocks condemned meanwhile */
 void lease_drop(struct store *store, struct lease *lease);
 
 #endif

@@ -4,12 +4,11 @@
  * allocation.
  *
  * An evicted block that has an NVMe copy is demoted, any other is dropped. So an eviction frees a
- * slot, but not always a number (herd_sample_away() is for that). No plan helps when all leaves
- * are in use, as with a chain longer than the tier. Then blocks with children are demoted, too: of
- * the image's own class, those that a short walk meets.
+ * slot, but not always a number (herd_sample_away() is for that). No plan helps when all leaves are
+ * in use, as with a chain longer than the tier. Then blocks with children are demoted, too: of the
+ * image's own class, the blocks that a short walk meets.
  *
- * mover_find_room_for() heeds what is guaranteed to each space; the other functions go by recency
- * alone.
+ * mover_find_room_for() heeds the guarantee of each space; the other functions go by recency alone.
  *
  * Cost on the core: an eviction is a few hundred nanoseconds. Where a slab has to be emptied for
  * another class, workers copy its images (emptier.h): the answer is -EAGAIN, and there is room when
@@ -27,7 +26,8 @@
  * now; the heir owns the slot now and gave another slot back for it. */
 enum mover_heir { MOVER_NO_HEIR, MOVER_TAKEN, MOVER_SWAPPED };
 
-/* evicted: blocks that left the host tier, dropped or demoted; demoted: those that NVMe keeps. */
+/* evicted: blocks that left the host tier, dropped or demoted; demoted: the blocks that NVMe
+ * keeps. */
 struct mover_counts {
 	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
 };
@@ -61,28 +61,28 @@ enum { MOVER_BATCH = 128 };
 /* A turn of the loop begins: MOVER_BATCH evictions may clear slabs in it, whoever asks for room. */
 void mover_turn(struct mover *mover);
 
-/* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at
- * most `max_steps` (> 0) evictions. After MOVER_BATCH of this turn for slabs of another class it
- * leaves off, and `clearing_bytes` is set: the next turn's first call for the same size goes on. An
- * image whose class has a victim takes the slot of that one meanwhile; else it is -EAGAIN, and the
- * caller comes again in the next turn. With fewer than MOVER_STEPS a class with many slots per slab
- * may not get to give one away, and then each class evicts its own.
- * The slot belongs to the caller and has no owner until tier_set_owner(). -ENOSPC: nothing that
- * would help can be evicted (pinned, or with pinned children and not on NVMe), or the steps did not
- * suffice: what they freed stays free; -EAGAIN: a slab is being cleared or emptied, and there may
- * be room when that has ended; -E2BIG: larger than a slab. */
+/* Finds a slot for `bytes`: first frees condemned blocks, then evicts and moves as planned, at most
+ * `max_steps` (> 0) evictions. After MOVER_BATCH of this turn for slabs of another class it leaves
+ * off, and `clearing_bytes` is set: the next turn's first call for the same size goes on. An image
+ * whose class has a victim takes the victim's slot meanwhile; else it is -EAGAIN, and the caller
+ * comes again in the next turn. With fewer than MOVER_STEPS a class with many slots per slab may
+ * not get to give one away, and then each class evicts its own. The slot belongs to the caller and
+ * has no owner until tier_set_owner(). -ENOSPC: nothing that would help can be evicted (pinned, or
+ * with pinned children and not on NVMe), or the steps did not suffice: slots that they freed stay
+ * free; -EAGAIN: a slab is being cleared or emptied, and there may be room when that has ended;
+ * -E2BIG: larger than a slab. */
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover *mover, struct extent *ret);
 
 /* Likewise, but spares blocks that are queued to be written to NVMe (blocks_queued()): dropped now
- * they would be lost, soon they can be demoted. -EAGAIN also: there is room if those go. */
+ * they would be lost, soon they can be demoted. -EAGAIN also: there is room if such blocks go. */
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover *mover, struct extent *ret);
 
-/* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their
+/* For a block of `space`, with regard to the guarantees of other spaces (place_may_take()): their
  * blocks are spared as well. -EAGAIN also: there is room if blocks go that were spared. desperate:
- * nothing is under way but what is being emptied: none of those that are queued is spared, see
- * there, and an emptying that is stuck is given up. */
+ * nothing is under way but the emptying of slabs: none of the queued blocks is spared, see there,
+ * and an emptying that is stuck is given up. */
 struct mover_for {
 	uint32_t space;
 	bool desperate;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notes.h - what is known of blocks beyond the table of blocks (block.h): until when, in which
- * session, what is kept for which tenant. Most blocks have no note; so these are not in a block's
- * 96 bytes. Core thread only; nothing here blocks or allocates after notes_open().
+ * notes.h - facts about blocks beyond the table of blocks (block.h): a block's ttl, its session,
+ * and the tenant that keeps it. Most blocks have no note; so these are not in a block's 96 bytes.
+ * Core thread only; nothing here blocks or allocates after notes_open().
  *
  * Invariants
  *   N1 a note's block is there: block.c says when it goes (notes_forget()).
  *   N2 a note is in one session at most, in the order in which the blocks joined.
  *   N3 a session is there while it has blocks. It is its tenant's: equal numbers of two tenants are
  *      two sessions.
- *   N4 what a tenant keeps is the sum of kept_bytes of its notes.
+ *   N4 the bytes that a tenant keeps are the sum of kept_bytes of its notes.
  *   N5 a tenant takes another note, or session, only while it has fewer than NOTES_PER_FREE times
- *      what is free. So one that takes all it can leaves an eighth, and each tenant that comes
- *      later finds some.
+ *      as many as are free. So one that takes all it can leaves an eighth, and each tenant that
+ *      comes later finds some.
  */
 #ifndef KVTIER_NOTES_H
 #define KVTIER_NOTES_H
@@ -69,8 +69,8 @@ uint32_t notes_session_blocks(const struct notes *notes, uint32_t session);
  * each once. */
 struct note *notes_next(struct notes *notes, uint32_t session);
 
-/* Looks at up to `budget` notes from *cursor on (0 to start) and calls fn for those whose end has
- * come, which fn may settle. False when the end was reached. */
+/* Looks at up to `budget` notes from *cursor on (0 to start) and calls fn for the notes whose end
+ * has come, which fn may settle. False when the end was reached. */
 bool notes_sweep(struct notes *notes, uint32_t *cursor, uint32_t budget, uint32_t now_s,
 		 void (*fn)(void *arg, struct note *note), void *arg);
 

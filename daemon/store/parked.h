@@ -9,9 +9,9 @@
  *		  with a new book, and both are parked
  *	memory is gone: neither is parked any more
  *
- * Nothing that comes back is believed. parked_next() says which block an image may be of; who asked
- * compares the bytes with the block's sealed image, and gives the slot to beside_keep(), or back.
- * Until then the slot is nobody's copy, so no op sees it.
+ * Nothing that comes back is believed. parked_next() says which block an image may be of; the
+ * caller compares the bytes with the block's sealed image, and gives the slot to beside_keep(), or
+ * back. Until then the slot is nobody's copy, so no op sees it.
  */
 #ifndef KVTIER_PARKED_H
 #define KVTIER_PARKED_H
@@ -29,13 +29,13 @@ struct parked;
 struct parked_conf {
 	struct fd_store *fds;
 	struct devices *devices; /* each GPU of these is a unit */
-	uint64_t unit_bytes;     /* as wanted; UINT64_MAX: what is parked will do */
+	uint64_t unit_bytes;     /* as wanted; UINT64_MAX: any size that is parked will do */
 	uint64_t slab_bytes;
 };
 
-/* Takes back what there is. 0, -ENOMEM. */
+/* Takes back the memory that there is. 0, -ENOMEM. */
 int parked_open(const struct parked_conf *conf, struct parked **ret);
-void parked_close(struct parked *parked); /* what is parked stays so. NULL is fine */
+void parked_close(struct parked *parked); /* parked memory stays so. NULL is fine */
 
 /* All of these: parked may be NULL: nothing outlives the daemon. */
 
@@ -46,9 +46,9 @@ struct gpu_book *parked_book(const struct parked *parked, uint32_t unit);
 /* The next slot that the book of the process before speaks of: the caller's. False: there is none
  * (any more). The unit is UP. */
 bool parked_next(struct parked *parked, struct tier *t, uint32_t unit, struct gpu_claim *ret);
-/* The unit is about to be lost: frees what parked_next() has not given yet. */
+/* The unit is about to be lost: frees the slots that parked_next() has not given yet. */
 void parked_forget(struct parked *parked, struct tier *t, uint32_t unit);
-/* The daemon stops: what is parked is not zeroed. */
+/* The daemon stops: parked memory is not zeroed. */
 void parked_leave(struct parked *parked);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place.h - where an image goes, and what must go first. Pure: state in, plan out; no I/O, clock,
- * log or allocation, so traces replay by the million (tests/sim/sim_place.c).
+ * place.h - where an image goes, and which blocks must go first. Pure: state in, plan out; no I/O,
+ * clock, log or allocation, so traces replay by the million (tests/sim/sim_place.c).
  *
  * Asked again after each executed step until it says PLACE_ALLOC, PLACE_MOVE, PLACE_WAIT or
  * PLACE_FAIL. The first that holds:
@@ -18,8 +18,8 @@
  * slab is packed at a time, and while one is, or when the caller is hurried, 4 comes next. A class
  * that waited would wait for thousands of evictions, however many victims it has of its own.
  *
- * A class that holds as many free slots as a slab has can give away any one slab, because what lies
- * in it fits into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no
+ * A class that holds as many free slots as a slab has can give away any one slab, because its
+ * images fit into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no
  * slot pinned or being written) costs a walk over slots, some 50 ns each. So the plan asks for it
  * only of the class it is about to take from, before the first eviction and before the move:
  * PLACE_LOOK.
@@ -87,8 +87,8 @@ struct place_account {
 };
 
 /* May a leaf of `account` go for an image of `own`'s? desperate: nothing is under way that could
- * help; then whoever is within its guarantee (with what it asks for: own_asks) takes from
- * anybody. */
+ * help; then a space that is within its guarantee (with the bytes that it asks for: own_asks) takes
+ * from anybody. */
 bool place_may_take(const struct place_account *account, const struct place_account *own,
 		    uint64_t own_asks, bool desperate);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * purge.h - many blocks go, some in each turn of the loop: those of a tenant that is purged, and
- * those of spaces whose numbers others need. Core thread only.
+ * purge.h - many blocks go, some in each turn of the loop: the blocks of a tenant that is purged,
+ * and of spaces whose numbers others need. Core thread only.
  */
 #ifndef KVTIER_PURGE_H
 #define KVTIER_PURGE_H
@@ -14,7 +14,7 @@ struct store;
 
 /*
  * Drops every block of a tenant from all tiers, and makes NVMe forget them for good; `done` runs
- * later, once: status 0, or why what is on a disk could come back after a restart, and how many
+ * later, once: status 0, or why blocks on a disk could come back after a restart, and how many
  * blocks went. -EBUSY: one is under way.
  */
 int purge_begin(struct purge *purge, const char *tenant,

@@ -13,12 +13,11 @@
 enum { SECRET_BYTES = 32, SECRET_TENANT_BYTES = 32 };
 
 /* state_dir/secret-TENANT; made (0600, random) when absent. The tenant's name has no / in it. 0, or
- * -errno with text (>= 256 bytes): -EPERM: others may read it, -EBADMSG: not 32 bytes, what open(),
- * write()... gave. */
+ * -errno with text (>= 256 bytes): -EPERM: others may read it, -EBADMSG: not 32 bytes, the error of
+ * open(), write()... */
 int secret_load(const char *state_dir, const char *tenant, uint8_t ret[SECRET_BYTES], char *text,
 		size_t n);
-/* HMAC-SHA256(shared, "kvtier tenant 1" | 0 | tenant): what nodes with the same `shared` agree
- * on. */
+/* HMAC-SHA256(shared, "kvtier tenant 1" | 0 | tenant): nodes with the same `shared` agree on it. */
 void secret_derive(const uint8_t *shared, size_t bytes, const char *tenant,
 		   uint8_t ret[SECRET_BYTES]);
 

@@ -67,7 +67,7 @@ struct space {
 
 enum { SPACES_SHARED_BYTES = 512, SPACES_MAX = 20000, SPACES_TENANTS = 64 };
 
-/* At most `max` spaces, 1 .. SPACES_MAX. text says what went wrong. */
+/* At most `max` spaces, 1 .. SPACES_MAX. text names the error. */
 int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n);
 void spaces_close(struct spaces *spaces);
 /* Makes tenants' secrets follow from one that nodes share, of 1 to SPACES_SHARED_BYTES bytes,
@@ -82,7 +82,7 @@ int spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t 
  * are just going; -ENOMEM. */
 int space_acquire(struct spaces *spaces, const char *tenant, const struct wire_geometry *wire,
 		  struct space **ret, char *text, size_t n);
-/* What the keys of its chains begin with; made each time, so that no copy of it lies about. */
+/* The root of the keys of its chains; made each time, so that no copy of it lies about. */
 void space_salt(struct spaces *spaces, const struct space *space, uint8_t ret[32]);
 /* one opening less; the pointer may be bad then */
 void space_release(struct spaces *spaces, struct space *space);
@@ -114,7 +114,7 @@ void spaces_tenant_owner(struct spaces *spaces, const char *tenant, uint8_t ret[
 struct space *space_at(const struct spaces *spaces, uint32_t number);
 uint32_t spaces_numbers(const struct spaces *spaces); /* above all numbers in use */
 
-/* What the table of blocks is asked and told: how many blocks carry a space's number; that a
+/* Questions and messages to the table of blocks: how many blocks carry a space's number; that a
  * number, which none carries, is now that of this space, of this tenant; that all blocks of a
  * number are to go, or to stay after all. Before the first space. */
 struct spaces_blocks {

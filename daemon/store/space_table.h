@@ -56,7 +56,7 @@ void table_sweep(struct space_table *table);
 
 /* NULL: a free number */
 struct space *table_at(const struct space_table *table, uint32_t number);
-/* those from here on were never used */
+/* entries from here on were never used */
 uint32_t table_numbers(const struct space_table *table);
 void table_count(const struct space_table *table, struct spaces_count *ret);
 

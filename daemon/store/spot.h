@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * spot.h - one row of the table of blocks (block.c): what a number stands for, and where its copies
- * lie, in as few bytes as that takes. Core thread only.
+ * spot.h - one row of the table of blocks (block.c): the state of a block's number, and where its
+ * copies lie, in as few bytes as possible. Core thread only.
  */
 #ifndef KVTIER_SPOT_H
 #define KVTIER_SPOT_H

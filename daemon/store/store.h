@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.h - what is kept, in one struct: the data plane's. Made in main.c as a member of struct
- * kvtierd, and passed down in its stead wherever a room needs nothing else of the daemon. Core
- * thread only.
+ * store.h - all tables of kept blocks, in one struct: the data plane's. Made in main.c as a member
+ * of struct kvtierd, and passed down in its stead wherever a room needs nothing else of the daemon.
+ * Core thread only.
  *
- * Who may touch what: a block's copies change through copies.h alone, and through mover.h and
+ * Rights to change: a block's copies change through copies.h alone, and through mover.h and
  * emptier.h, which keep table and tiers in step; blocks.h, index.h and tier.h may be asked by
  * everybody who has the store. Each member but the counters is set once, when its part is opened,
  * and is NULL before and after.
@@ -19,12 +19,12 @@
 
 struct beside;    /* beside.c: copies on GPUs */
 struct blocks;    /* block.c: the table */
-struct hints;     /* hints.c: what clients say of blocks */
-struct index;     /* index.c: what clients read of it */
-struct outbox;    /* redis/outbox.c: what is to be written to Redis */
+struct hints;     /* hints.c: clients' hints about blocks */
+struct index;     /* index.c: the part that clients read */
+struct outbox;    /* redis/outbox.c: blocks to be written to Redis */
 struct spaces;    /* space.c: whose blocks these are */
-struct stats;     /* stats/stats.c: what happens is counted there */
-struct writeback; /* nvme/writeback.c: what is to be written to NVMe */
+struct stats;     /* stats/stats.c: events are counted there */
+struct writeback; /* nvme/writeback.c: blocks to be written to NVMe */
 
 struct store {
 	struct stats *stats; /* plain increments: the core thread is the one writer */
@@ -48,7 +48,8 @@ static inline struct tier *store_host(const struct store *store)
 	return store->tiers[TIER_HOST];
 }
 
-/* The table of spaces knows what the table of blocks has of each. Both are open, and empty. */
+/* The table of spaces knows how many blocks the table of blocks has of each. Both are open, and
+ * empty. */
 void store_attach_spaces(struct store *store);
 
 #endif

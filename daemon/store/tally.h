@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tally.h - what the table of blocks (block.h) knows of each space: its blocks, and the host slots
+ * tally.h - the table of blocks' (block.h) facts about each space: its blocks, and the host slots
  * they hold. Core thread only; nothing is allocated after tally_open().
  *
- * Accounts: who holds which host slots, by space, so that victims can be taken from one and not
- * from another. Each account has an eviction order a slab class. A space has an account as long as
- * it has host copies. When all are in use, further spaces share the first, which is nobody's.
+ * Accounts: which host slots are held, by space, so that victims can be taken from one and not from
+ * another. Each account has an eviction order a slab class. A space has an account as long as it
+ * has host copies. When all are in use, further spaces share the first, which is nobody's.
  */
 #ifndef KVTIER_TALLY_H
 #define KVTIER_TALLY_H
@@ -18,7 +18,7 @@
 
 enum {
 	TALLY_ACCOUNTS = 128,
-	TALLY_SHARED = 0 /* the account of those without one */,
+	TALLY_SHARED = 0 /* the account of spaces without one */,
 	TALLY_NO_SPACE = 0xffffffff,
 	TALLY_MIXED = 0xffff, /* the tenant of the shared account */
 };
@@ -39,11 +39,12 @@ void tally_vanish(struct tally *t, uint32_t space, uint32_t variant);
 void tally_release(struct tally *t, uint32_t space);
 uint32_t tally_count(const struct tally *t, uint32_t space, uint32_t variant);
 uint32_t tally_blocks(const struct tally *t, uint32_t space); /* of both variants */
-/* and those that were condemned and are pinned */
+/* and blocks that were condemned and are pinned */
 uint32_t tally_held(const struct tally *t, uint32_t space);
 
 uint32_t tally_tenant(const struct tally *t, uint32_t space);
-/* What hints have made of the space (hint_policy.h), and of how many that is not usual. */
+/* The space's state by hints (hint_policy.h), and the number of spaces whose state is not the usual
+ * one. */
 void tally_set_standing(struct tally *t, uint32_t space, enum hint_standing standing);
 enum hint_standing tally_standing(const struct tally *t, uint32_t space);
 uint32_t tally_unusual(const struct tally *t);
@@ -58,7 +59,7 @@ void tally_host_put(struct tally *t, uint32_t space, uint32_t class);
 void tally_host_gone(struct tally *t, uint32_t space, uint32_t class);
 void tally_host_move(struct tally *t, uint32_t space, uint32_t from, uint32_t to);
 
-/* those in use are below; not all of these are */
+/* accounts in use are below; not all of these are */
 uint32_t tally_accounts(const struct tally *t);
 /* TALLY_SHARED: none of its own */
 uint32_t tally_account_of(const struct tally *t, uint32_t space);

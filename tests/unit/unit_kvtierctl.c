@@ -385,7 +385,7 @@ static void print_man(FILE *out)
 		prose, example);
 #include "daemon/admin/tbl_ctl.h"
 	fprintf(out,
-		".El\n.Sh REASONS\nWhat status has to say, by severity:\n.Bl -tag -width Ds\n");
+		".El\n.Sh REASONS\nThe sentences of status, by severity:\n.Bl -tag -width Ds\n");
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
 		fprintf(out, ".It Li %s Pq %s\n\\&%s\n", stats_health_row(bit)->name,
 			stats_severity_name(stats_health_row(bit)->severity),

@@ -18,11 +18,11 @@
  *   U1 an address is given of a unit that is UP, together with the memory's generation: a job that
  *      carries an older one is refused by the GPU's thread. So nothing is read or written at an
  *      address of memory that is gone.
- *   U2 the extents of a unit that is LEAVING are live until they are freed, so that who holds one
- *      frees it as ever; nothing can be had of them.
+ *   U2 the extents of a unit that is LEAVING are live until they are freed, so that the holder of
+ *      an extent frees it as ever; nothing can be had of them.
  *   U3 no slot's bytes are another space's to read: a slot that may hold bytes of another space
- *      than the one it is taken for has to be scrubbed first (gpu_alloc()). What an image of the
- *      same space does not overwrite is that space's own.
+ *      than the one it is taken for has to be scrubbed first (gpu_alloc()). Bytes that an image of
+ *      the same space does not overwrite are that space's own.
  */
 #ifndef KVTIER_GPU_H
 #define KVTIER_GPU_H
@@ -36,8 +36,9 @@ enum { GPU_UNITS_MAX = 64 };
 struct gpu_memory {
 	uint64_t base; /* a device address, a multiple of 4096 */
 	uint64_t bytes;
-	uint32_t generation; /* > 0; another one: other memory, and what was there is lost */
-	/* not zeroed: it has what the book says, of a process before this one, or anything */
+	uint32_t generation; /* > 0; another one: other memory, and its images are lost */
+	/* not zeroed: it has the images that the book names, of a process before this one, or
+	 * anything */
 	bool parked;
 };
 
@@ -50,9 +51,9 @@ struct gpu_slot {
 	bool scrub;          /* bytes of other spaces may be in it: zeroes first */
 };
 
-/* The unit's memory came. The unit is ABSENT; memory of less than a slab is none. book: says what
- * lies there, is kept as it changes, and is the caller's until the unit is not UP any more; NULL:
- * nobody wants to know, and the memory is not parked. 0, -ENOMEM. */
+/* The unit's memory came. The unit is ABSENT; memory of less than a slab is none. book: names the
+ * images there, is kept as they change, and is the caller's until the unit is not UP any more;
+ * NULL: nobody wants to know, and the memory is not parked. 0, -ENOMEM. */
 int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, struct gpu_book *book);
 /* It is gone. The unit is LEAVING, or ABSENT if no slot was in use. Not UP: nothing happens. */
 void gpu_lose(struct tier *t, uint32_t unit);
@@ -78,8 +79,8 @@ void gpu_holds(struct tier *t, const struct extent *where, const uint8_t owner[3
  * Parked memory (a unit that is UP): a slab of which the book says anything is nobody's until
  * gpu_reclaim() had it, each once. That takes each slot of it that has an entry, in order, and
  * tells of it: the slot is the caller's to free, and its entry is cleared with it. Slots of which
- * there is nothing to tell are free. Only numbers: what lies there may be anything. More than `max`
- * slots: those are dropped. Returns how many were told of.
+ * there is nothing to tell are free. Only numbers: the bytes there may be anything. More than `max`
+ * slots: the rest is dropped. Returns how many were told of.
  */
 struct gpu_claim {
 	struct extent where;

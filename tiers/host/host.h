@@ -7,8 +7,8 @@
 
 #include "tiers/tier.h"
 
-/* What an operator should know though it is no error (huge pages without effect...), or "". Not of
- * a wrapped tier. */
+/* A sentence for the operator about a state that is no error (huge pages without effect...), or "".
+ * Not of a wrapped tier. */
 const char *host_note(const struct tier *t);
 /* The unit of the tier that lies at this NUMA node. TIER_ANY_UNIT: the node (-1), or where memory
  * lies, is not known; TIER_NO_UNIT: the tier has no memory there. */

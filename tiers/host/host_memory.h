@@ -18,7 +18,7 @@
 
 struct host_memory;
 
-/* 0; -EINVAL, -ENOMEM: see text; or what a system call said. */
+/* 0; -EINVAL, -ENOMEM: see text; or a system call's error. */
 int host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n);
 void host_memory_close(struct host_memory *m); /* joins the threads; accepts NULL and half-open */
 

@@ -20,7 +20,7 @@ struct host_nodes {
 	int32_t of_gpu[HOST_GPUS_MAX];
 };
 
-/* Of NVIDIA's GPUs below `sys` ("/sys") those whose node the kernel knows, and that may be used:
+/* Of NVIDIA's GPUs below `sys` ("/sys") the GPUs whose node the kernel knows, and that may be used:
  * allowed(arg, node). */
 void host_nodes_read(const char *sys, bool (*allowed)(void *arg, int32_t node), void *arg,
 		     struct host_nodes *ret);

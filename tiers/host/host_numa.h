@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_numa.h - what the host tier asks of libnuma and the kernel about NUMA nodes. Any thread.
+ * host_numa.h - the host tier's questions to libnuma and the kernel about NUMA nodes. Any thread.
  */
 #ifndef KVTIER_HOST_NUMA_H
 #define KVTIER_HOST_NUMA_H
@@ -16,7 +16,7 @@ uint64_t host_numa_bytes(int32_t node); /* of all its memory; 0: not known */
 int32_t host_numa_highest(void);
 
 /* Where pages of a mapping are to come from, before they are touched: of this node and no other
- * one; or of another one where it has none left. 0, or what mbind() said, as -errno. */
+ * one; or of another one where it has none left. 0, or the error of mbind(), as -errno. */
 int host_numa_place(void *at, uint64_t bytes, int32_t node, bool strict);
 /* From all allowed nodes in turn, where there are several. */
 int host_numa_interleave(void *at, uint64_t bytes);

@@ -17,8 +17,8 @@
  * transfer of nothing elsewhere.
  *
  * A stalled disk: nobody can take back memory it may still write to. Its ops stay lent, their age
- * shows in io_counters(), the other direction and other files go on within what depth is left, and
- * io_close() refuses.
+ * shows in io_counters(), the other direction and other files go on within the depth that is left,
+ * and io_close() refuses.
  */
 #ifndef KVTIER_IO_H
 #define KVTIER_IO_H
@@ -88,7 +88,7 @@ struct io_conf {
 
 struct io_counters {
 	uint64_t reads_total, writes_total, syncs_total; /* ended well */
-	uint64_t read_bytes_total, written_bytes_total;  /* by those */
+	uint64_t read_bytes_total, written_bytes_total;  /* by these */
 	uint64_t errors_total;                           /* ended otherwise */
 	/* transfers continued, transfers tried again */
 	uint64_t short_total, retries_total;
@@ -98,7 +98,8 @@ struct io_counters {
 	uint64_t oldest_ns;
 };
 
-/* text (n >= IO_TEXT_BYTES) says on failure what was refused, and is undefined otherwise. */
+/* text (n >= IO_TEXT_BYTES) says on failure which request was refused, and is undefined
+ * otherwise. */
 int io_open(const struct io_conf *conf, struct loop *loop, struct io **ret, char *text, size_t n);
 /* -EBUSY: an op is lent, or this is inside done(); nothing happened. NULL is fine. */
 int io_close(struct io *io);
@@ -126,8 +127,8 @@ int io_buffers_add(struct io *io, void *base, uint64_t bytes);
 int io_submit(struct io *io, struct io_op *op);
 
 const char *io_engine_name(const struct io *io); /* "io_uring" or "threads" */
-/* For operators: why not io_uring, or what of it was refused; or "". io_buffers_add() may add to
- * it. */
+/* For operators: why not io_uring, or which part of it was refused; or "". io_buffers_add() may add
+ * to it. */
 const char *io_note(const struct io *io);
 void io_counters(const struct io *io, struct io_counters *ret);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_engine.h - between io.c and the engines, and included by nobody else. io.c decides which
- * transfer starts and what a result means. An engine does one transfer each time it is told to.
+ * io_engine.h - between io.c and the engines, and included by no other file. io.c decides which
+ * transfer starts and judges its result. An engine does one transfer each time it is told to.
  *
  * An engine is a const table; its instance begins with struct io. Everything runs on the loop's
  * thread.
@@ -29,8 +29,8 @@ struct io_engine {
 	 * flush. */
 	void (*start)(struct io *io, struct io_op *op);
 	int (*flush)(struct io *io); /* hands all started over; -errno: call again, soon */
-	/* Calls io_transferred() for what has ended, at most `budget`; returns how many. No syscall
-	 * when none. */
+	/* Calls io_transferred() for transfers that have ended, at most `budget`; returns how many.
+	 * No syscall when none. */
 	uint32_t (*reap)(struct io *io, uint32_t budget);
 };
 
@@ -72,7 +72,7 @@ void io_transferred(struct io *io, struct io_op *op, int32_t result);
 /* One more thing for io_note(). */
 __attribute__((format(printf, 2, 3))) void io_note_add(struct io *io, const char *format, ...);
 
-/* What is left of op to transfer. */
+/* The rest of op to transfer. */
 static inline uint8_t *io_op_buffer(const struct io_op *op)
 {
 	return op->buffer + op->moved;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme.h - the NVMe tier beyond its ops table: what it is opened with, what it tells the block
- * table, and what is told to it of blocks. Core thread only.
+ * nvme.h - the NVMe tier beyond its ops table: its configuration, its calls to the block table, and
+ * the table's calls about blocks. Core thread only.
  *
  * A path is a disk. Each disk has its own I/O engine, log (nvme_log.h) and state, so a disk that
  * fails or stalls takes its share of the blocks with it and nothing else. The hash of a block's key

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_account.h - the log's memory, what lives in which segment, and the write budget. For the
- * files of the log (nvme_log_inner.h). Core thread only.
+ * nvme_account.h - the log's memory, which records live in which segment, and the write budget. For
+ * the files of the log (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_ACCOUNT_H
 #define KVTIER_NVME_ACCOUNT_H

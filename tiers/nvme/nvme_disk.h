@@ -18,7 +18,7 @@
  * probe that is due opens the path again, in a thread that nobody waits for. The store that is
  * found there is taken for this disk's only if both superblocks together say that it is this log's
  * store, as this log left it (nvme_log_recognise()). Any other store is left alone, and the text
- * says what to do.
+ * names the remedy.
  *
  * The log goes on where it was, in its open segment, too. The disk may have lost its cache. Then
  * unsynced writes are missing, in any order, as after a power cut (nvme_format.h), and later writes

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_format.h - what lies on an NVMe disk (file or partition), and checks of it. Pure; any
+ * nvme_format.h - the bytes on an NVMe disk (file or partition), and their checks. Pure; any
  * thread.
  *
  *	0         superblock   4 KiB: the store's uuid, shape and life, and its purges
@@ -205,7 +205,7 @@ int nvme_tag_check(const uint8_t *tag, const struct nvme_identity *who,
  * nvme_tag_check()). */
 int nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who,
 		      uint32_t page, struct nvme_entry *ret, uint32_t *ret_tag_page);
-/* What a record takes on the disk, from where. */
+/* The bytes that a record takes on the disk, from where. */
 uint64_t nvme_record_bytes(const struct nvme_entry *entry);
 uint32_t nvme_record_first_page(const struct nvme_entry *entry);
 

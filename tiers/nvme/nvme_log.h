@@ -50,11 +50,11 @@ struct nvme_medium {
 };
 
 struct nvme_conf {
-	uint64_t disk_bytes; /* what the file or partition has */
+	uint64_t disk_bytes; /* size of the file or partition */
 	uint64_t bytes;      /* as configured; the store must not be smaller. 0: any size */
 	uint64_t write_budget_bytes_per_day; /* 0: none */
-	uint32_t segment_bytes;   /* for format; a store keeps what it was formatted with */
-	uint32_t max_image_bytes; /* of an append. 0: what fits a segment */
+	uint32_t segment_bytes;              /* for format; a store keeps its own */
+	uint32_t max_image_bytes;            /* of an append. 0: as fits a segment */
 	/* format: the store's, random. Recover: it must have this one; zeros: any */
 	uint8_t uuid[16];
 	uint8_t disk; /* < NVME_MAX_DISKS; goes into locations */
@@ -96,7 +96,7 @@ struct nvme_table {
 struct nvme_io {
 	struct io_op op;
 	struct nvme_log *log;
-	struct nvme_io *next; /* among those that wait for room in the queue */
+	struct nvme_io *next; /* among the I/Os that wait for room in the queue */
 	void (*done)(struct nvme_io *io);
 	void *owner;
 };
@@ -168,11 +168,11 @@ bool nvme_log_busy(const struct nvme_log *log);
 bool nvme_log_waits(const struct nvme_log *log);
 
 /*
- * Reads what is there, and calls table->ready, which may be before this returns. Nothing is written
- * unless the superblock is one of this log's, and whole. -ENODATA: blank; -EMEDIUMTYPE: not a
- * kvtier store, or another one than conf.uuid; -EPROTONOSUPPORT: a format of the future; -EBADMSG:
- * both superblocks damaged; -EUCLEAN: the file is shorter than the store; -ENOSPC: the store is
- * smaller than configured; -EIO and the like: the disk's.
+ * Reads the records that are there, and calls table->ready, which may be before this returns.
+ * Nothing is written unless the superblock is one of this log's, and whole. -ENODATA: blank;
+ * -EMEDIUMTYPE: not a kvtier store, or another one than conf.uuid; -EPROTONOSUPPORT: a format of
+ * the future; -EBADMSG: both superblocks damaged; -EUCLEAN: the file is shorter than the store;
+ * -ENOSPC: the store is smaller than configured; -EIO and the like: the disk's.
  */
 void nvme_log_recover(struct nvme_log *log);
 /* Makes an empty store on conf.bytes, over anything: the caller made sure that this is right. Calls
@@ -190,7 +190,7 @@ int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64
 		       char *text, size_t n);
 
 enum nvme_log_state nvme_log_state(const struct nvme_log *log);
-const char *nvme_log_text(const struct nvme_log *log); /* why FAILED, naming what to do */
+const char *nvme_log_text(const struct nvme_log *log); /* why FAILED, and the remedy */
 
 /*
  * 0: lent. -EAGAIN: not now (write budget, space, queue: counted apart); nothing happened. -E2BIG:
@@ -238,7 +238,7 @@ uint64_t nvme_log_capacity(const struct nvme_log *log);      /* bytes of all seg
 uint32_t nvme_log_segment_bytes(const struct nvme_log *log); /* 0: not known yet */
 uint64_t nvme_log_live_bytes(const struct nvme_log *log);    /* of records that the table has */
 uint64_t nvme_log_live_records(const struct nvme_log *log);
-/* What is left of the write budget's reserve: 0 to 100; 100 without a budget. */
+/* The rest of the write budget's reserve: 0 to 100; 100 without a budget. */
 uint32_t nvme_log_budget_percent(const struct nvme_log *log);
 uint64_t nvme_log_memory(const struct nvme_log *log);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_log_inner.h - what the files of the log share, and nobody else includes. Core thread only.
+ * nvme_log_inner.h - shared by the files of the log, and included by no other file. Core thread
+ * only.
  *
  *	nvme_super.c    superblocks: read, written, format, purge
  *	nvme_log.c      made and freed; the step that carries everything on
@@ -10,7 +11,8 @@
  *	nvme_segment.c  life of a segment; the log's own I/O
  *	nvme_account.c  what lives where, write budget, memory
  *
- * Each calls those below it. Only done() of an I/O or an append, and log->step, call upwards.
+ * Each file calls the files below it. Only done() of an I/O or an append, and log->step, call
+ * upwards.
  *
  * A segment:
  *		    prepare             use               seal: footer written or not
@@ -90,7 +92,7 @@ enum carry_state {
 struct nvme_carry {
 	enum carry_state state;
 	uint32_t segment;
-	uint32_t count, next; /* candidates to carry over; those are first */
+	uint32_t count, next; /* candidates to carry over; these are first */
 	uint64_t middle;
 	uint8_t *footer;
 	const struct nvme_entry *entries; /* in footer */
@@ -170,7 +172,7 @@ struct nvme_log {
 	uint64_t memory;
 };
 
-/* nvme_log.c: reserves what depends on log->super. */
+/* nvme_log.c: reserves the memory that depends on log->super. */
 int nvme_log_reserve(struct nvme_log *log);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_record.h - appends of the log's own; nvme_log.h declares those of callers. For the files of
- * the log (nvme_log_inner.h). Core thread only.
+ * nvme_record.h - appends of the log's own; nvme_log.h declares the appends of callers. For the
+ * files of the log (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_RECORD_H
 #define KVTIER_NVME_RECORD_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_recover.h - what is on the disk when the log is opened. For the files of the log
+ * nvme_recover.h - finding the records on the disk when the log is opened. For the files of the log
  * (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_RECOVER_H

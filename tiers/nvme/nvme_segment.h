@@ -15,7 +15,7 @@ void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, ui
 int nvme_io_try(struct nvme_io *io); /* 0: on its way. -errno of the medium: nothing happened */
 /* Now, or when the queue has room. done() runs in any case, with io->op.status. */
 void nvme_io_start(struct nvme_io *io);
-void nvme_io_retry(struct nvme_log *log); /* those that wait for room in the queue */
+void nvme_io_retry(struct nvme_log *log); /* I/Os that wait for room in the queue */
 /* Of log->step: a flush, footers, the next segment to be READY. */
 void nvme_segment_step(struct nvme_log *log);
 /* The identity that a header, footer or tag of this segment must name until the segment is used

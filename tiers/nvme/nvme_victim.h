@@ -39,7 +39,7 @@ struct nvme_candidate {
 uint32_t nvme_victim_pick(const struct nvme_heat *heat, uint32_t n);
 /* Mean recency below which a block belongs to the older half. scratch: n numbers. O(n log n). */
 uint64_t nvme_victim_middle(const struct nvme_heat *heat, uint32_t n, uint32_t *scratch);
-/* Sorts the candidates, those to carry first, and marks them. Returns how many. */
+/* Sorts the candidates, the ones to carry first, and marks them. Returns how many. */
 uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t middle,
 			   uint64_t room_bytes);
 

@@ -101,7 +101,7 @@ struct redis_tier_conf {
 	uint32_t n_endpoints;
 	/* auto: ask the first that answers; endpoints are then seeds */
 	enum redis_cluster cluster;
-	const char *cluster_hosts; /* redis_hosts.h; "" or NULL: what is near the endpoints */
+	const char *cluster_hosts; /* redis_hosts.h; "" or NULL: hosts near the endpoints */
 	/* "" or NULL: none. Never in a text, log or core dump's argv */
 	const char *username, *password;
 	bool tls; /* to all but unix: endpoints */
@@ -146,7 +146,7 @@ struct redis_endpoint_row {
 	 * MISCONFIGURED. */
 	enum tier_state state;
 	char text[REDIS_TEXT_BYTES]; /* why, or "" */
-	char tls[16];                /* "TLSv1.3", of what is connected; "": none */
+	char tls[16];                /* "TLSv1.3", of the connections; "": none */
 	uint32_t slots;              /* of a Cluster; 0 */
 	uint32_t connections, in_flight;
 	uint64_t retry_in_ms; /* OFFLINE, MISCONFIGURED, READONLY */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_breaker.h - whether an endpoint is to be tried, and what its error replies mean. Pure
+ * redis_breaker.h - whether an endpoint is to be tried, and the meaning of its error replies. Pure
  * policy: (state, event with its time) -> state; no clock, log or I/O. Times are of one clock that
  * never goes back. One thread at a time.
  *

@@ -51,7 +51,7 @@ struct redis_endpoint {
 	uint32_t n_links, in_flight; /* jobs sent */
 	struct redis_link links[REDIS_CONNECTIONS];
 	struct loop_timer turn;
-	struct redis_counters counters; /* but those of living connections */
+	struct redis_counters counters; /* but not living connections' */
 };
 
 void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, const char *address);
@@ -61,7 +61,7 @@ void redis_endpoint_close(struct redis_endpoint *endpoint);
 void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *job);
 /* WAITING or SENT */
 void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job);
-void redis_endpoint_turn(struct redis_endpoint *endpoint); /* does what is due */
+void redis_endpoint_turn(struct redis_endpoint *endpoint); /* does the work that is due */
 /* Lends the chore to a link that is up. -ENOTCONN: there is none. On error it stays the
  * caller's. */
 int redis_endpoint_send(struct redis_endpoint *endpoint, struct redis_chore *chore);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_health.h - what is known of the health of an endpoint (redis_endpoint.h). I/O thread only.
+ * redis_health.h - the health of an endpoint (redis_endpoint.h). I/O thread only.
  */
 #ifndef KVTIER_REDIS_HEALTH_H
 #define KVTIER_REDIS_HEALTH_H

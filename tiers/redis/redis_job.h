@@ -3,7 +3,7 @@
  * redis_job.h - a job: one xfer on its way through the I/O thread. Jobs lie in a pool of
  * max_in_flight, so nothing is allocated under way. The functions: I/O thread only.
  *
- * What lies in what:
+ * Which struct lies in which:
  *
  *	xfer              one block, by the core (tier.h)                 ends once: tier_complete()
  *	 └ job            the same in the I/O thread: attempts,           ends once: redis_job_end()
@@ -22,8 +22,8 @@
  *	                 ├── DELAYED <─────────┤ -TRYAGAIN, -CLUSTERDOWN, redirect to nobody
  *	                 └─────────────────────┘ MOVED, ASK
  *
- * Who times out. A job has one deadline, timeout_ms after tier_submit(); all its attempts have the
- * same one. At any moment one party looks at it:
+ * Which struct times out. A job has one deadline, timeout_ms after tier_submit(); all its attempts
+ * have the same one. At any moment one party looks at it:
  *	in a mailbox	nobody; taking the job from mail.asked ends it if the deadline has passed
  *	WAITING		the job's timer, in redis_endpoint.c
  *	DELAYED		the job's timer, in redis_topology.c: the next attempt, or the end

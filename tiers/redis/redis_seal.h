@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_seal.h - what binds a value in Redis to its tenant and to the secret of its nodes: the
+ * redis_seal.h - the binding of a value in Redis to its tenant and to the secret of its nodes: the
  * tenant's part of its name, and a MAC around the packed image. Format and reasons:
  * daemon/IMAGE.md, "In Redis".
  *

@@ -51,7 +51,7 @@ struct redis {
 	char key_prefix[REDIS_PREFIX_BYTES];
 	uint32_t n_endpoints, connections, timeout_ms, max_in_flight, max_image_bytes;
 	enum redis_cluster cluster;
-	char *cluster_hosts; /* NULL: what is near the endpoints */
+	char *cluster_hosts; /* NULL: hosts near the endpoints */
 	uint64_t ttl_ms;
 	struct redis_tls *tls; /* NULL: none */
 	struct redis_events events;

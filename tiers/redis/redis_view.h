@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_view.h - what the I/O thread shows the core thread, so that the core never waits to ask.
- * Functions: I/O thread only; redis.c reads.
+ * redis_view.h - facts that the I/O thread shows the core thread, so that the core never waits to
+ * ask. Functions: I/O thread only; redis.c reads.
  */
 #ifndef KVTIER_REDIS_VIEW_H
 #define KVTIER_REDIS_VIEW_H
@@ -24,7 +24,7 @@ struct redis_view {
 	atomic_int state;                       /* enum tier_state */
 	atomic_uint flags[REDIS_ALL_ENDPOINTS]; /* REDIS_TAKES_... */
 	_Atomic uint8_t slot[REDIS_SLOTS];      /* CLUSTER: number of an endpoint */
-	/* guards what follows. Take no locks while holding this one */
+	/* guards the fields below. Take no locks while holding this one */
 	pthread_mutex_t lock;
 	struct redis_tier_status status;
 	uint32_t n_rows;

@@ -61,7 +61,7 @@ struct redis_sealing {
 
 struct redis_command {
 	/* the caller's */
-	struct iovec pieces[REDIS_PIECES]; /* what is sent, in order; may point into text */
+	struct iovec pieces[REDIS_PIECES]; /* the bytes to send, in order; may point into text */
 	uint32_t n_pieces;
 	char text[REDIS_COMMAND_BYTES];
 	struct redis_value *value;    /* GET: where the bulk goes. NULL: the reply is small */

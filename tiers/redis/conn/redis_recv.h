@@ -20,7 +20,7 @@ struct redis_mac;
 
 enum { REDIS_RECV_BUFFER_BYTES = 16 << 10 }; /* more than a line: RESP_LINE_BYTES */
 
-/* What the next bytes belong to. */
+/* The object that the next bytes belong to. */
 enum redis_recv_state {
 	RECV_LINE,   /* a new reply */
 	RECV_SMALL,  /* a small reply: framed by `skip`, kept in `reader` */
@@ -52,7 +52,7 @@ struct redis_recv {
 
 int redis_recv_open(struct redis_recv *in);   /* 0 or -ENOMEM */
 void redis_recv_close(struct redis_recv *in); /* half-open is fine */
-/* reads and parses what is there, half a MiB at most */
+/* reads and parses the bytes that are there, half a MiB at most */
 void redis_recv_turn(struct redis_conn *c);
 
 #endif

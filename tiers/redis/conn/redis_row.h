@@ -2,7 +2,7 @@
 /*
  * redis_row.h - the inside of a connection: its state, and the row in which its commands wait to be
  * sent and then for their replies. For the files of this folder only; on the thread of the
- * connection's loop. Who calls whom: redis_conn.c -> redis_connect.c, redis_recv.c ->
+ * connection's loop. The order of calls: redis_conn.c -> redis_connect.c, redis_recv.c ->
  * redis_send.c -> redis_row.c.
  *
  * Entries are numbered in the order of submission; entry n lies at n modulo REDIS_CONN_COMMANDS.

@@ -23,7 +23,7 @@ struct redis_tls_stream;
 
 enum { REDIS_TLS_NAME_BYTES = 256 };
 
-/* What streams are made of. redis_tls.c fills it; others have a pointer to it. */
+/* The settings that streams are made of. redis_tls.c fills it; others have a pointer to it. */
 struct redis_tls {
 	SSL_CTX *ssl;
 	struct bio_method_st *socket;
