@@ -288,7 +288,7 @@ KVTIER_API void kvtier_close(struct kvtier_client *client);
  * segment of the page lies inside its region. -EINVAL: a field is out of its limits, or MEMFD and
  * PRIVATE are mixed. -EPERM: a memfd without F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open.
  * -ENOTCONN: no daemon. -E2BIG: a block is larger than a slab of the daemon. -ENOSPC: the daemon
- * keeps no more spaces, and all are open. -EAGAIN: it is just dropping the blocks of many spaces.
+ * keeps no more spaces, and all are open, or this client has its share of them. -EAGAIN: it is just dropping the blocks of many spaces.
  * -ETIMEDOUT. */
 KVTIER_API int kvtier_space_open(struct kvtier_client *client,
 				 const struct kvtier_geometry *geometry,

@@ -232,6 +232,8 @@ CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
 CONFIG(index, max_spaces, COUNT, "16384", 16, 20000, "spaces",
        "Spaces (models, geometries) that are kept at once, 1.3 KiB each. When a new one needs "
        "room, the least used space that no engine has open goes with its blocks; spaces of a "
-       "tenant with more than an equal share go first. Give more than 32 times [socket] "
-       "max_clients: a client may have 32 open.")
+       "tenant with more than an equal share go first. A client may have 32 open. Half of "
+       "max_spaces is divided among [socket] max_clients, at least one for each, so that nobody "
+       "is shut out; the other half is for who asks first. From 64 times max_clients on each can "
+       "be sure of 32.")
 #undef CONFIG

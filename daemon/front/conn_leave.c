@@ -148,10 +148,12 @@ static void end(struct conn *c)
 	if (!conn_uses_gpu(c) && c->intake.state == INTAKE_IDLE && !c->intake.parts)
 		(void)shutdown(c->socket.fd, SHUT_RDWR);
 	conn_give_up_orders(c);
-	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		if (c->client.mounts[i])
-			give_up(c, c->client.mounts[i]);
-	memset(c->client.mounts, 0, sizeof(c->client.mounts));
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
+		struct mount *mount = conn_take_mount(c, i);
+
+		if (mount)
+			give_up(c, mount);
+	}
 }
 
 bool conn_end(struct conn *c)

@@ -102,7 +102,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 		return;
 	}
 	mount->handle = handle;
-	c->client.mounts[handle] = mount;
+	conn_put_mount(c, mount);
 	conn_fill_ok(c, mount, &ok);
 	if (packet_send(c->socket.fd, &ok, sizeof(ok), &mount->regions[0].made_fd,
 			mount->layout.image_stride > 0 ? 1 : 0))
@@ -139,7 +139,7 @@ void conn_finish_closing(struct conn *c)
 
 		if (!mount || !mount->closing || mount->ops > 0)
 			continue;
-		c->client.mounts[i] = NULL;
+		(void)conn_take_mount(c, i);
 		c->closing_mounts--;
 		mount->answer_late = mount->device != devices_cpu(&c->front->d->devices);
 		if (!mount->answer_late)

@@ -2,6 +2,7 @@
 /* conn_share.c - see conn_share.h. */
 #include "conn_share.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,8 +122,69 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 	return r;
 }
 
+/* --- spaces ---
+ *
+ * Half of [index] max_spaces is divided among [socket] max_clients, at least one for each; who has
+ * less than this share open always gets one more. The other half is for all: who asks first gets it.
+ */
+
+static uint32_t spaces_for_all(const struct conn *c)
+{
+	return c->front->d->config->index_max_spaces / 2;
+}
+
+static uint32_t space_share(const struct conn *c)
+{
+	const uint32_t share = spaces_for_all(c) / c->front->d->config->socket_max_clients;
+
+	return share > 0 ? share : 1;
+}
+
+static uint32_t spaces_open_on(const struct conn *c)
+{
+	uint32_t ret = 0;
+
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		ret += c->client.mounts[i] != NULL;
+	return ret;
+}
+
+void conn_put_mount(struct conn *c, struct mount *mount)
+{
+	assert(!c->client.mounts[mount->handle]);
+	c->client.mounts[mount->handle] = mount;
+	c->front->n_beyond += spaces_open_on(c) > space_share(c);
+}
+
+struct mount *conn_take_mount(struct conn *c, uint32_t handle)
+{
+	struct mount *mount = c->client.mounts[handle];
+
+	if (!mount)
+		return NULL;
+	c->front->n_beyond -= spaces_open_on(c) > space_share(c);
+	c->client.mounts[handle] = NULL;
+	return mount;
+}
+
+static int check_share(const struct conn *c, char *text, size_t n)
+{
+	const struct config *config = c->front->d->config;
+	const uint32_t open = spaces_open_on(c);
+
+	if (open < space_share(c) || c->front->n_beyond < spaces_for_all(c))
+		return 0;
+	snprintf(text, n,
+		 "%u spaces are open on this connection; with [index] max_spaces = %u and [socket] "
+		 "max_clients = %u it can be sure of %u, and the rest is in use",
+		 open, config->index_max_spaces, config->socket_max_clients, space_share(c));
+	return -ENOSPC;
+}
+
 int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n)
 {
+	if (check_share(c, text, n))
+		return -ENOSPC;
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (!c->client.mounts[i]) {
 			*ret = i;

@@ -15,8 +15,13 @@ bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t co
 void conn_send_wake(struct conn *c); /* as its client asked; never blocks */
 /* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
 int conn_answer_hello(struct conn *c, uint32_t seq);
-/* A number for one more space. 0, or -ENOSPC with text. */
+/* A number for one more space. -ENOSPC with text: none is free, or the connection has its share of
+ * [index] max_spaces, and what is nobody's share is in use. */
 int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n);
+/* The space is open: under its handle. */
+void conn_put_mount(struct conn *c, struct mount *mount);
+/* It is closed: the handle is free, and counts no more. Returns the mount; NULL: none. */
+struct mount *conn_take_mount(struct conn *c, uint32_t handle);
 /* All but the head. */
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret);
 /* It has regions or events of the device; of any GPU. */

@@ -24,6 +24,7 @@ struct front {
 	int self; /* pidfd: by it clients see this process end; -1: this kernel makes none */
 	struct log_limit log;
 	uint32_t n_alive, n_dying;                 /* connections */
+	uint32_t n_beyond;                         /* open spaces beyond shares, conn_share.c */
 	_Alignas(8) char buffer[WIRE_MAX_MESSAGE]; /* for one packet at a time */
 };
 

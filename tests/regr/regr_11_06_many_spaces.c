@@ -9,7 +9,8 @@
  * load; and again after a restart, clean or not, when all those blocks are found on NVMe. The first
  * engine's blocks must all be there throughout. Once with the table's usual size, once with a small
  * one, in which spaces go for others all the time: there the first engine finds its blocks while it
- * has its space open, and the blocks of spaces that went are gone.
+ * has its space open, and the blocks of spaces that went are gone. Last, clients open spaces and
+ * leave them open until they are refused: then others must still get the share that is theirs.
  */
 #include "tests/lib/lib.h"
 
@@ -170,11 +171,94 @@ static void a_new_model_gets_in_where_spaces_go(void **state)
 	run(FEW);
 }
 
+/* --- spaces that stay open --- */
+
+static struct kvtier_client *dial(const struct daemon *d, const char *name)
+{
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = d->socket, .name = name, .timeout_ms = PATIENCE_MS
+	};
+	struct kvtier_client *client;
+
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	return client;
+}
+
+/* Opens spaces that nobody has, number first and on, until one is refused; how many. */
+static uint32_t open_all(struct kvtier_client *client, uint32_t first)
+{
+	struct kvtier_space *space;
+	uint32_t n = 0;
+	int r = 0;
+
+	while (r == 0) {
+		char model[32];
+		const struct kvtier_geometry g = least_geometry(model, first + n);
+
+		r = kvtier_space_open(client, &g, NULL, 0, NULL, 0, &space);
+		n += r == 0;
+	}
+	if (r == -EMFILE) /* KVTIER_MAX_SPACES */
+		return n;
+	assert_int_equal(r, -ENOSPC);
+	if (!strstr(kvtier_last_error(), "max_spaces"))
+		fail_msg("the limit is not named: %s", kvtier_last_error());
+	return n;
+}
+
+static void one_client_leaves_spaces_for_others(void **state)
+{
+	struct kvtier_client *hog, *quiet;
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			 "[index]\nmax_spaces = 16\n");
+	hog = dial(&d, "hog");
+	/* what is nobody's share, and its own */
+	assert_int_equal(open_all(hog, 0), 8 + 1);
+	engine_works_for(d.socket, "new@1");
+	quiet = dial(&d, "quiet");
+	assert_int_equal(open_all(quiet, 100), 1);
+	kvtier_close(hog);
+	daemon_stat_becomes(&d, "clients", 1, PATIENCE_MS);
+	assert_int_equal(open_all(quiet, 200), 8);
+	kvtier_close(quiet);
+	daemon_remove(&d);
+}
+
+enum { CONNECTIONS = 16, SHARE = 2 };
+
+static void all_others_leave_the_share_of_the_last(void **state)
+{
+	struct kvtier_client *hogs[CONNECTIONS - 1], *last;
+	struct daemon d;
+	uint32_t n = 0;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			 "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
+			 "[index]\nmax_spaces = 64\n");
+	for (uint32_t i = 0; i < CONNECTIONS - 1; i++) {
+		hogs[i] = dial(&d, "hog");
+		n += open_all(hogs[i], 100 * i);
+	}
+	assert_int_equal(n, 32 + (CONNECTIONS - 1) * SHARE);
+	last = dial(&d, "last");
+	assert_int_equal(open_all(last, 10000), SHARE);
+	for (uint32_t i = 0; i < CONNECTIONS - 1; i++)
+		kvtier_close(hogs[i]);
+	kvtier_close(last);
+	daemon_remove(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_new_model_gets_in),
 		cmocka_unit_test(a_new_model_gets_in_where_spaces_go),
+		cmocka_unit_test(one_client_leaves_spaces_for_others),
+		cmocka_unit_test(all_others_leave_the_share_of_the_last),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
