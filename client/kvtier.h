@@ -288,8 +288,8 @@ KVTIER_API void kvtier_close(struct kvtier_client *client);
  * segment of the page lies inside its region. -EINVAL: a field is out of its limits, or MEMFD and
  * PRIVATE are mixed. -EPERM: a memfd without F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open.
  * -ENOTCONN: no daemon. -E2BIG: a block is larger than a slab of the daemon. -ENOSPC: the daemon
- * keeps no more spaces, and all are open, or this client has its share of them. -EAGAIN: it is just dropping the blocks of many spaces.
- * -ETIMEDOUT. */
+ * keeps no more spaces, and all are open, or this client has its share of them. -EAGAIN: it is just
+ * dropping the blocks of many spaces. -ETIMEDOUT. */
 KVTIER_API int kvtier_space_open(struct kvtier_client *client,
 				 const struct kvtier_geometry *geometry,
 				 const struct kvtier_region *regions, size_t n_regions,
@@ -402,6 +402,11 @@ KVTIER_API int kvtier_store_layers(struct kvtier_client *client, uint64_t op, ui
  * each op: first the pages of the client's running stores and loads (NULL: none), then the pages
  * that any client of this process, also a closed one, lent over connections that were cut. */
 KVTIER_API int kvtier_lent(struct kvtier_client *client, struct kvtier_lent *ret, size_t max);
+
+/* How the client stands, as a sentence for people: "connected to ...", "not connected: ..."; and
+ * while pages are lent over connections that were cut: "...; waits for kvtierd (pid 12) to answer
+ * or end: 3 pages are lent still ...". Never blocks. -ENOSPC: it has more than n bytes. */
+KVTIER_API int kvtier_status(struct kvtier_client *client, char *ret, size_t n);
 
 /* Memory for pages: a sealed memfd of `length` bytes, rounded up to whole pages, zeroed, mapped
  * here. name (NULL: "kvtier-pages") is shown in /proc. -ENOMEM, -EMFILE, -EINVAL. */

@@ -412,6 +412,22 @@ uint32_t lent_space(const struct lent_layout *layout)
 	return n;
 }
 
+void lent_wait(struct lent_wait *ret)
+{
+	const struct grave *grave;
+
+	*ret = (struct lent_wait){ 0 };
+	lent_lock();
+	look();
+	ret->connections = atomic_load(&lent_graves);
+	if (!LIST_EMPTY(&graves))
+		ret->pid = LIST_FIRST(&graves)->pid; /* the latest one */
+	LIST_FOREACH(grave, &graves, link)
+	for (uint32_t i = 0; i < grave->n_parts; i++)
+		ret->pages += grave->parts[i].n;
+	lent_unlock();
+}
+
 void lent_fill(const struct lent_layout *layout, uint32_t page, struct kvtier_lent *ret)
 {
 	const struct wire_segment *s = &layout->segments[0];

@@ -234,6 +234,6 @@ CONFIG(index, max_spaces, COUNT, "16384", 16, 20000, "spaces",
        "room, the least used space that no engine has open goes with its blocks; spaces of a "
        "tenant with more than an equal share go first. A client may have 32 open. Half of "
        "max_spaces is divided among [socket] max_clients, at least one for each, so that nobody "
-       "is shut out; the other half is for who asks first. From 64 times max_clients on each can "
-       "be sure of 32.")
+       "is shut out; the other half goes to whichever client asks first. From 64 times "
+       "max_clients on each can be sure of 32.")
 #undef CONFIG

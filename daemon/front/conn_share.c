@@ -124,8 +124,9 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 
 /* --- spaces ---
  *
- * Half of [index] max_spaces is divided among [socket] max_clients, at least one for each; who has
- * less than this share open always gets one more. The other half is for all: who asks first gets it.
+ * Half of [index] max_spaces is divided among [socket] max_clients, at least one for each. A
+ * connection with less than this share open always gets one more. The other half goes to whichever
+ * connection asks first.
  */
 
 static uint32_t spaces_for_all(const struct conn *c)

@@ -386,6 +386,18 @@ static void a_late_store_becomes_no_block(void **state)
 	}
 }
 
+/* The client's status says whether it waits for the daemon that stands still, and for which. */
+static void status_waits(const struct world *w, bool waits)
+{
+	char text[1024], word[64];
+
+	assert_int_equal(kvtier_status(w->client, text, sizeof(text)), 0);
+	(void)snprintf(word, sizeof(word), "waits for kvtierd (pid %d)", (int)w->d.pid);
+	if ((strstr(text, word) != NULL) != waits ||
+	    (strstr(text, "pages are lent still") != NULL) != waits)
+		fail_msg("\"%s\", not \"%s\" in it: %s", waits ? "waits" : "waits not", word, text);
+}
+
 static void results_and_cancel_say_so(void **state)
 {
 	struct world *w = *state;
@@ -421,9 +433,11 @@ static void results_and_cancel_say_so(void **state)
 	assert_int_equal(kvtier_wait(w->client, op, 0, &result), 0);
 	assert_int_equal(result.status, -ECONNRESET);
 	assert_int_equal(result.lent, BLOCKS);
+	status_waits(w, true);
 	assert_int_equal(kvtier_space_close(w->space), BLOCKS);
 	daemon_signal(&w->d, SIGCONT);
 	none_is_lent_soon();
+	status_waits(w, false);
 	kvtier_close(w->client);
 }
 

@@ -435,6 +435,8 @@ class Binding(unittest.TestCase):
                 memory.view[4 * large:4 * large + 5] = b"hello"
                 old = memory.address
                 lent = self.stopped_in_a_load(client, daemon, memory, large)
+                self.assertIn(f"waits for kvtierd (pid {daemon.process.pid}) to answer or end: {lent} pages",
+                              client.status)
                 client.close()
                 self.assertEqual((memory.lent(), len(kvtier.lent())), (lent, lent))
                 self.assertEqual({page.daemon for page in kvtier.lent()}, {daemon.process.pid})

@@ -64,6 +64,7 @@ static void what_the_daemon_began_is_lent(void **state)
 	struct {
 		uint32_t size, page;
 	} old[4] = { { .size = sizeof(old[0]) } };
+	char text[1024];
 	struct stat st;
 	struct engine e;
 	uint64_t op;
@@ -84,8 +85,15 @@ static void what_the_daemon_began_is_lent(void **state)
 		/* no more than asked for, in size and number */
 		assert_int_equal(old[i].page, i < 2 ? 3 + i : 0);
 	}
+	assert_int_equal(kvtier_status(e.client, text, sizeof(text)), 0);
+	assert_non_null(
+		strstr(text, "to answer or end: 3 pages are lent still over 1 cut connection "));
+	assert_int_equal(kvtier_status(e.client, text, 100), -ENOSPC);
+	assert_int_equal(kvtier_status(e.client, NULL, 1), -EINVAL);
 	e.peer.deaf = false; /* it sees the end, and hangs up */
 	becomes_free();
+	assert_int_equal(kvtier_status(e.client, text, sizeof(text)), 0);
+	assert_null(strstr(text, "lent"));
 	fake_close(&e);
 }
 

@@ -465,6 +465,14 @@ class Client:
         """Pages of its running stores and loads, and those of lent()."""
         return _lent(self._open())
 
+    @property
+    def status(self) -> str:
+        """How it stands, for people: "connected to ...", "not connected: ..."; while pages are lent still over
+        connections that were cut, also "...; waits for kvtierd (pid 12) to answer or end: 3 pages are lent still ..."."""
+        text = C.create_string_buffer(1024)
+        _check(_lib.load().kvtier_status(self._open(), text, len(text)))
+        return text.value.decode()
+
     def __enter__(self) -> "Client":
         return self
 
