@@ -129,6 +129,30 @@ static void nothing_is_registered_where_it_shall_not_be(void **state)
 	gpu_report_clear();
 }
 
+/* The kernel has the same pages registered for io_uring: a block from NVMe lands in them, and goes
+ * on to the GPU from there. Where the kernel refuses that, the case is skipped after all else. */
+static void memory_is_registered_with_io_uring_too(void **state)
+{
+	char text[8192];
+	bool uring;
+
+	(void)state;
+	open_all("late=2", "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n", KVTIER_CODEC_FP8,
+		 PIN_LAYERS);
+	pin_becomes(&d, PIN_MIB);
+	(void)daemon_ctl(&d, "status", text, sizeof(text));
+	uring = strstr(text, "nvme: io_uring\n") != NULL; /* it says what it could not register */
+	pin_store(&ge, 1);
+	assert_int_equal(daemon_ctl(&d, "flush", text, sizeof(text)), 0);
+	assert_int_equal(daemon_ctl(&d, "evict --tier host --all", text, sizeof(text)), 0);
+	pin_load(&ge, 1);
+	pin_copied(&d, PIN_KIB, PIN_KIB, 0, 0);
+	assert_int_equal(daemon_stat(&d, "tiers.nvme.hit_blocks_total"), PIN_BLOCKS);
+	close_all();
+	if (!uring)
+		skip();
+}
+
 /* While this call is on the way, behind so many. */
 static void stop_at(const char *held, uint64_t mib)
 {
@@ -229,6 +253,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(pieces_of_an_image_go_directly_or_not),
 		cmocka_unit_test(small_images_go_by_way_of_the_buffer),
 		cmocka_unit_test(nothing_is_registered_where_it_shall_not_be),
+		cmocka_unit_test(memory_is_registered_with_io_uring_too),
 		cmocka_unit_test(a_stop_in_the_middle_leaves_nothing_registered),
 		cmocka_unit_test(a_stop_waits_for_the_call_that_registers),
 		cmocka_unit_test(a_context_that_is_closed_leaves_nothing_registered),
