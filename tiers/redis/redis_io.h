@@ -22,7 +22,7 @@ struct redis_io {
 	struct redis *tier;
 	struct loop *loop;
 	bool stopping;
-	bool changed; /* redis_view_flags(), which runs before ended jobs are handed over */
+	bool changed; /* the view's flags: redis_view_flags(), before ended jobs are handed over */
 	struct loop_watch asked_watch;
 	struct loop_poller flush; /* hands over the jobs that ended in this turn */
 	struct loop_timer tick;
