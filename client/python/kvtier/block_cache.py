@@ -17,16 +17,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import time
-from typing import Callable, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["BlockCache", "Fetched", "Stored", "named"]
+__all__ = ["BlockCache", "Fetched", "Stored", "milliseconds", "named"]
 
 _AGAIN_S = 5.0     # opening a space waits for a daemon: not with every prompt
 
 
 _NAME_MAX = 255    # bytes of a name of a Geometry
+_MS_MAX = 24 * 3600 * 1000
 
 
 def named(text: str) -> str:
@@ -37,6 +38,19 @@ def named(text: str) -> str:
         return text
     digest = hashlib.sha256(data).hexdigest()[:32]
     return f"{digest}:{data[len(digest) + 1 - _NAME_MAX:].decode(errors='ignore')}"
+
+
+def milliseconds(options: Any, name: str, default: int, least: int = 1) -> int:
+    """The option of this name, `default` where it is left out. ValueError, a sentence: it is no number of
+    milliseconds, or below `least`."""
+    value = options.get(name, default)
+    try:
+        ms = int(value)
+    except (TypeError, ValueError, OverflowError):
+        ms = -1
+    if isinstance(value, bool) or not least <= ms <= _MS_MAX:
+        raise ValueError(f"option {name} is {value!r}, must be a number of milliseconds, {least} or more")
+    return ms
 
 
 class Fetched(NamedTuple):

@@ -12,14 +12,14 @@
 
 Options, in either JSON object (the linker's in "linker_extra_config"): socket (path of the daemon's socket), codec
 ("fp8", "raw"; default the daemon's for the type), timeout_ms (of a load or store, 2000), prefetch_ms (how long a lookup
-waits for a Redis that nodes share, 1000), model (a name instead of the engine's), extras (what else changes the KV).
+waits for a Redis that nodes share, 1000), model (a name instead of the engine's), extras (more text in the KV's name).
 
 A page of SGLang is a block of kvtier. The layout is taken from the pools that SGLang registers: their tensors' shapes,
 strides and addresses. A pool whose K and V are not known is kept as it is, if its pages are one stride apart; another
-one is refused in one line of the log, and the engine runs uncached.
+pool is refused in one line of the log, and the engine runs uncached. So it does where an option is wrong.
 
-Nothing raises into the engine: an exception would end its backup thread for good. What failed is False, and counted:
-KvtierStorage.counts, and `kvtierctl stats`.
+Nothing raises into the engine, not even a constructor: an exception would end its backup thread for good. A page that
+failed is False, and counted: KvtierStorage.counts, and `kvtierctl stats`.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import functools
 import logging
 import threading
 from collections import Counter
-from queue import Queue
+from queue import Empty, Queue
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import sglang
@@ -36,6 +36,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
                                                   PoolHitPolicy, PoolName, PoolTransfer, PoolTransferResult)
 
 from . import Client, Codec, Dtype
+from .block_cache import milliseconds
 from .sglang_core import (KV_AXES, LATENT_AXES, Layout, LayoutError, Pool, Store, Tensor, anchor, geometry_of,
                           page_bytes, planes, runs)
 from .vllm_layout import files_of
@@ -142,22 +143,34 @@ def device_layout(entry: Any) -> Layout:
 
 # --- what both ways have in common ---
 
+def _nobody() -> Client:
+    raise OSError("this engine is not served")
+
+
 class _Cache:
     """The pages of one rank. After refuse() it has none, and says so in one line."""
 
-    def __init__(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
-        self.config, self.options, self.refused = config, options, ""
+    def __init__(self) -> None:
+        self.refused = ""
         self._said: set = set()
-        self._settings = _settings()
+        self.store = Store(_nobody, 1, 0)
+
+    def open(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
+        """Refuses options that are wrong. Raises where config is no such configuration."""
+        self.config, self.options, self._settings = config, options, _settings()
         # the configuration has the name that the model is served under, which says nothing of its weights
         self._model = str(options.get("model") or getattr(self._settings, "model_path", None) or config.model_name or
                           "")
-        timeout_ms = int(options.get("timeout_ms", 2000))
+        try:
+            timeout_ms, prefetch_ms = milliseconds(options, "timeout_ms", 2000), milliseconds(options, "prefetch_ms",
+                                                                                              1000, 0)
+        except ValueError as error:
+            self.refuse(str(error))
+            return
         self.store = Store(lambda: Client(options.get("socket"), name=f"sglang {name}", timeout_ms=timeout_ms),
-                           timeout_ms, int(options.get("prefetch_ms", 1000)),
-                           lambda text: logger.info("kvtier: %s", text))
+                           timeout_ms, prefetch_ms, lambda text: logger.info("kvtier: %s", text))
         self.writes = getattr(config, "is_storage_writer", not config.is_mla_model or config.tp_rank == 0)
-        self._codec = _CODECS.get(options.get("codec", ""))
+        self._codec = _CODECS.get(str(options.get("codec", "")))
         if self._codec is None:
             self.refuse(f"option codec is {options['codec']!r}, must be 'fp8' or 'raw'")
         elif not self._model:
@@ -166,8 +179,16 @@ class _Cache:
             self.refuse("pages that are split over ranks of a decode context, or by tp_lcm_size")
 
     def refuse(self, why: str) -> None:
-        self.refused = why
-        logger.warning("kvtier: this engine is not served, it runs uncached: %s", why)
+        """The first reason is said, and counted as `refused`."""
+        if not self.refused:
+            self.refused = why
+            self.store.count(refused=1)
+            logger.warning("kvtier: this engine is not served, it runs uncached: %s", why)
+
+    def refuse_for(self, error: Exception) -> None:
+        """Of a constructor that could not go on: of an engine of another version, for one."""
+        text = str(error) if isinstance(error, (ValueError, NotImplementedError)) else ""
+        self.refuse(text or f"{type(error).__name__}: {error}")
 
     def failed(self, where: str, error: Exception) -> None:
         self.store.count(errors=1)
@@ -274,12 +295,13 @@ def _none_of_pools(transfers: Optional[Sequence[PoolTransfer]], *_: Any, **__: A
     return {transfer.name: [False] * len(transfer.keys or ()) for transfer in transfers or ()}
 
 
-def _never(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Of a method that SGLang calls: it raises nothing. instead: its answer when nothing could be done."""
+def _never(instead: Callable[..., Any], refused: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of a method that SGLang calls: it raises nothing. instead: its answer when nothing could be done. refused: it is
+    also called for an engine that is not served."""
     def of(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def guarded(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            if not self._cache.refused:
+            if refused or not self._cache.refused:
                 try:
                     return method(self, *arguments, **keywords)
                 except Exception as error:
@@ -297,78 +319,98 @@ def _prefix(extra_info: Optional[HiCacheStorageExtraInfo]) -> List[str]:
 
 class KvtierStorage(HiCacheStorage):
     """SGLang's threads call it: of queries, of prefetches, of backups. Keys are names of pages, in a prompt's order;
-    indices are slots of the host pool, page_size for each key. Answers: True for each page that was moved."""
+    indices are slots of the host pool: a tensor of integers, page_size consecutive ones for each key. Answers: True for
+    each page that was moved. A call raises nothing: where it fails its pages are False, and a line of the log says why.
+    It takes about twice timeout_ms at most."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
-        options = dict(storage_config.extra_config or {})
-        self._cache = _Cache(storage_config, options, f"hicache tp{storage_config.tp_rank} pp{storage_config.pp_rank}")
-        self.registered_pools: Dict[Any, Any] = {}
-        if not options.get("interface_v1"):
-            self._cache.refuse('the backend\'s extra config must have "interface_v1": 1')
+        """storage_config.extra_config: the options; see above. Connects to nothing. Raises nothing."""
+        self._cache, self.registered_pools = _Cache(), {}
+        try:
+            options = dict(storage_config.extra_config or {})
+            self._cache.open(storage_config, options, f"hicache tp{storage_config.tp_rank} pp{storage_config.pp_rank}")
+            if not options.get("interface_v1"):
+                self._cache.refuse('the backend\'s extra config must have "interface_v1": 1')
+        except Exception as error:
+            self._cache.refuse_for(error)
 
     @property
     def counts(self) -> Counter:
-        """Of pages: hit, loaded, missed, stored, unstored. Of calls that ended with an error: errors."""
+        """Of pages: hit, loaded, missed, stored, unstored. Of calls that ended with an error: errors. refused: 1 where
+        the engine runs uncached."""
         return self._cache.store.counts
 
     @_never(lambda pool: None)
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """The host pool of the KV (HostKVCache). One whose layout is not known is refused."""
         self.mem_pool_host = mem_pool_host
         self._cache.add(KV, mem_pool_host, host_layout)
 
     @_never(lambda pool, name: None)
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """A host pool by its name (PoolName): of the KV, or beside it."""
         self.registered_pools[host_pool_name] = host_pool
         if host_pool is not getattr(self, "mem_pool_host", None) or str(host_pool_name) != KV:
             self._cache.add(str(host_pool_name), host_pool, host_layout)
 
     @_never(lambda keys, *_, **__: 0)
     def batch_exists(self, keys: List[str], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> int:
+        """How many leading pages of the KV can be loaded. Waits prefetch_ms at most for pages of other nodes."""
         return self._cache.store.exists(KV, keys, _prefix(extra_info))
 
     @_never(lambda key: False)
     def exists(self, key: str) -> bool:
+        """Whether this page of the KV can be loaded."""
         return self._cache.store.exists(KV, [key]) == 1
 
     @_never(_none_of)
     def batch_get_v1(self, keys: List[str], host_indices: torch.Tensor,
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
+        """Loads pages of the KV into their slots. False: the slots of that page may hold a part of it."""
         return self._cache.move(True, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
 
     @_never(_none_of)
     def batch_set_v1(self, keys: List[str], host_indices: torch.Tensor,
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
+        """Stores pages of the KV; returns when their slots were read."""
         return self._cache.move(False, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
 
     @_never(lambda *_, **__: PoolTransferResult.empty())
     def batch_exists_v2(self, keys: List[str], pool_transfers: Optional[List[PoolTransfer]] = None,
                         extra_info: Optional[HiCacheStorageExtraInfo] = None) -> PoolTransferResult:
+        """How many leading pages can be loaded of the KV and of each pool of pool_transfers, and of all together."""
         hits, restorable = self._cache.restorable(keys, pool_transfers or (), _prefix(extra_info))
         return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
 
     @_never(_none_of_pools)
     def batch_get_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
+        """As batch_get_v1(), of several pools: by pool."""
         return {transfer.name: self._cache.move(True, transfer, _prefix(extra_info)) for transfer in transfers}
 
     @_never(_none_of_pools)
     def batch_set_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
+        """As batch_set_v1(), of several pools: by pool."""
         return {transfer.name: self._cache.move(False, transfer, _prefix(extra_info)) for transfer in transfers}
 
     # Of the interface that copies each page twice: it is refused when the storage is made.
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> None:
+        """None: as of a miss."""
         return None
 
     def batch_get(self, keys: List[str], target_locations: Any = None, target_sizes: Any = None) -> List[None]:
+        """A None for each key: as of misses."""
         return [None] * len(keys)
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """False: not kept."""
         return False
 
     def batch_set(self, keys: List[str], values: Any = None, target_locations: Any = None,
                   target_sizes: Any = None) -> bool:
+        """False: none is kept."""
         return False
 
     def clear(self) -> bool:
@@ -376,7 +418,9 @@ class KvtierStorage(HiCacheStorage):
         logger.warning("kvtier: pages in kvtierd stay: kvtierctl purge removes them")
         return False
 
+    @_never(lambda: None, refused=True)
     def close(self) -> None:
+        """When no thread is in a call. Waits for the daemon for timeout_ms at most."""
         if not self._cache.refused:
             logger.info("kvtier: pages: %s", dict(self.counts))
         self._cache.store.close()
@@ -389,35 +433,24 @@ if UnifiedCacheLinker:
     class KvtierLinker(UnifiedCacheLinker):
         """SGLang's scheduler thread calls it. A load is done when load() returns: a load that fails later would make
         SGLang abort its request. With several ranks SGLang wants one answer of all, so there a failed load does abort
-        its requests. Stores are done by a thread, after the forward that fills their pages."""
+        its requests. Stores are done by a thread, after the forward that fills their pages.
+
+        Transfers name pages by keys, and by device_indices: a tensor of integers, page_size consecutive slots for each
+        key. A call raises nothing: where it fails its answer is "nothing", and a line of the log says why."""
 
         def __init__(self, server_args: Any, params: Any, *, components: Any, extra_config: Optional[dict] = None,
                      forward_stream: Any = None) -> None:
-            self.forward_stream, self.pools = forward_stream, {}
-            tp_rank, tp_size = _tp_of(params)
-            self._alone = tp_size * params.pp_size * params.attn_cp_size == 1
-            kvcache = params.token_to_kv_pool_allocator.get_kvcache()
-            why = ""
+            """extra_config: the options. Connects to nothing. Raises nothing: what is not served runs uncached."""
+            self.forward_stream, self.pools, self._group, self._alone = forward_stream, {}, None, True
+            self._cache, self._device, layers = _Cache(), torch.device("cpu"), 0
             try:
-                self._group = _plain_pool(kvcache, params) or resolve_hybrid_device_pool_group(
-                    kvcache=kvcache, page_size=params.page_size, params=params, components=components)
-                self.pools = self._group.entry_map
-            except (ValueError, NotImplementedError) as error:
-                self._group, why = None, str(error)
-            self._cache = _Cache(HiCacheStorageConfig(
-                tp_rank=tp_rank, tp_size=tp_size, pp_rank=params.pp_rank, pp_size=params.pp_size,
-                attn_cp_rank=params.attn_cp_rank, attn_cp_size=params.attn_cp_size,
-                is_mla_model=bool(self._group and self._group.rank_replicated), enable_storage_metrics=False,
-                is_page_first_layout=False, model_name=_model_of(server_args)), dict(extra_config or {}),
-                f"linker tp{tp_rank} pp{params.pp_rank}")
-            for name, entry in self.pools.items():
-                self._cache.add(str(name), entry, device_layout)
-                if str(name) not in self._cache.store:
-                    why = why or f"pool {name}"
-            if why:
-                self._cache.refuse(why)
-            self._device = self._group.entries[0].kv_buffer[0].device if self._group else torch.device("cpu")
-            self.layer_done_counter = LayerWiseLoadCounter(self._group.num_layers if self._group else kvcache.layer_num)
+                kvcache = params.token_to_kv_pool_allocator.get_kvcache()
+                layers = kvcache.layer_num
+                self._link(server_args, params, kvcache, components, dict(extra_config or {}))
+                layers = self._group.num_layers
+            except Exception as error:
+                self._cache.refuse_for(error)
+            self.layer_done_counter = LayerWiseLoadCounter(layers)
             if PoolName.MAMBA in self.pools:
                 params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
             self._loaded: Dict[str, bool] = {}      # by request, since the last start: whether all of it came
@@ -426,18 +459,41 @@ if UnifiedCacheLinker:
             self._thread = threading.Thread(target=self._offload_all, daemon=True, name="kvtier-offload")
             self._thread.start()
 
+        def _link(self, server_args: Any, params: Any, kvcache: Any, components: Any, options: Dict[str, Any]) -> None:
+            tp_rank, tp_size = _tp_of(params)
+            self._alone = tp_size * params.pp_size * params.attn_cp_size == 1
+            self._group = _plain_pool(kvcache, params) or resolve_hybrid_device_pool_group(
+                kvcache=kvcache, page_size=params.page_size, params=params, components=components)
+            self._cache.open(HiCacheStorageConfig(
+                tp_rank=tp_rank, tp_size=tp_size, pp_rank=params.pp_rank, pp_size=params.pp_size,
+                attn_cp_rank=params.attn_cp_rank, attn_cp_size=params.attn_cp_size,
+                is_mla_model=bool(self._group.rank_replicated), enable_storage_metrics=False,
+                is_page_first_layout=False, model_name=_model_of(server_args)), options,
+                f"linker tp{tp_rank} pp{params.pp_rank}")
+            self.pools = self._group.entry_map
+            self._device = self._group.entries[0].kv_buffer[0].device
+            for name, entry in self.pools.items():
+                if not self._cache.refused:
+                    self._cache.add(str(name), entry, device_layout)
+                    if str(name) not in self._cache.store:
+                        self._cache.refuse(f"pool {name}")
+
         @property
         def counts(self) -> Counter:
+            """As KvtierStorage.counts."""
             return self._cache.store.counts
 
         @_never(lambda *_: [])
         def lookup(self, rid: str, transfers: List[PoolTransfer]) -> List[int]:
+            """Each number of leading pages, from 1 on, that can be loaded of all pools."""
             expanded = self._group.resolve_transfers(transfers)
             kv = next((transfer for transfer in transfers if transfer.name == PoolName.KV), None)
             return self._cache.restorable(list(kv.keys), expanded, ())[1] if expanded and kv else []
 
         @_never(lambda *_: False)
         def load(self, rid: str, transfers: List[PoolTransfer]) -> bool:
+            """Loads pages into their slots, and returns when all are there, after about twice timeout_ms at most.
+            False: the request is to be computed."""
             expanded = self._group.resolve_transfers(transfers, allow_partial=True, allow_missing_kv=True)
             if not expanded:
                 return False
@@ -458,7 +514,9 @@ if UnifiedCacheLinker:
             torch.cuda.current_stream(self._device).synchronize()
             return self.forward_stream or torch.cuda.current_stream(self._device)
 
+        @_never(lambda: -1, refused=True)
         def start_layer_wise_loading(self) -> int:
+            """The counter's index of the loads since the last call, whose layers are all there; -1: there was none."""
             if not self._loaded:
                 return -1
             landed, self._loaded = all(self._loaded.values()), {}
@@ -469,14 +527,19 @@ if UnifiedCacheLinker:
                 self.layer_done_counter.complete(index, layer)
             return index
 
+        @_never(lambda *_: False, refused=True)
         def finish_layer_wise_loading(self, counter_index: int) -> bool:
+            """Whether all layers of these loads are there."""
             return self.layer_done_counter.finish(counter_index)
 
+        @_never(lambda *_: False, refused=True)
         def cancel_queued_load(self, rid: str) -> bool:
+            """Whether there was a load of this request that start_layer_wise_loading() did not take."""
             return self._loaded.pop(rid, None) is not None
 
         @_never(lambda *_, **__: False)
         def offload(self, transfers: List[PoolTransfer], session_id: Optional[str] = None) -> bool:
+            """Queues pages to be stored after the work that is in the stream now. False: they are not."""
             expanded = self._group.resolve_transfers(transfers, allow_partial=True)
             if not expanded:
                 return False
@@ -488,6 +551,7 @@ if UnifiedCacheLinker:
             while True:
                 task = self._offloads.get()
                 if task is None:
+                    self._offloads.task_done()
                     return
                 kept = False
                 try:
@@ -499,23 +563,35 @@ if UnifiedCacheLinker:
                 self._done.put(kept)
                 self._offloads.task_done()
 
+        @_never(lambda: 0, refused=True)
         def num_completed_offloads(self) -> int:
+            """Stores that have ended, and were not popped yet."""
             return self._done.qsize()
 
+        @_never(lambda: False, refused=True)
         def pop_completed_offload(self) -> bool:
-            return self._done.get_nowait()
+            """Whether the oldest of these stores kept all its pages. False also where there is none."""
+            try:
+                return self._done.get_nowait()
+            except Empty:
+                return False
 
+        @_never(lambda: None, refused=True)
         def reset(self) -> None:
+            """Waits for the stores that are queued, each for about twice timeout_ms at most, and forgets all loads."""
             self._loaded.clear()
             self._offloads.join()
             while self._done.qsize():
                 self._done.get_nowait()
             self.layer_done_counter.reset()
 
+        @_never(lambda: None, refused=True)
         def close(self) -> None:
+            """As reset(); then the connections are closed. Twice is fine."""
             self.reset()
-            self._offloads.put(None)
-            self._thread.join()
+            if self._thread.is_alive():
+                self._offloads.put(None)
+                self._thread.join()
             if not self._cache.refused:
                 logger.info("kvtier: pages: %s", dict(self.counts))
             self._cache.store.close()

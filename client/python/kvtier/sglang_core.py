@@ -35,6 +35,7 @@ __all__ = ["KV_AXES", "LATENT_AXES", "Layout", "LayoutError", "Pool", "Store", "
 CONVENTION = "sglang"
 AGAIN_S = 5.0           # between two tries to reach a daemon that is away
 SLACK_MS = 200          # an op ends at its deadline, and is heard of a little later
+LENT_S = 60.0           # twice as long as systemd lets a daemon stand still
 _REGIONS = 64           # KVTIER_MAX_REGIONS
 _SINGLES = 64           # ops under way at once, of pages without a chain
 
@@ -226,7 +227,8 @@ class _Open:
 
 class Store:
     """connect: gives a client whose timeout is timeout_ms. A call takes about twice that at most, where a daemon stands
-    still, and next to nothing while it is known to be away. say: told in a line when it is reached, and when it is not.
+    still (a load to a GPU: LENT_S more), and next to nothing while it is known to be away. say: told in a line when it is
+    reached, and when it is not.
 
     The calls of a store name pages by strings, in the order of a prompt; prefix: the names before them from its first
     page on, where they are known."""
@@ -239,7 +241,7 @@ class Store:
         self._lock = threading.Lock()       # guards the three below
         self._all: List[_Open] = []
         self._again, self._why = 0.0, ""    # away until then; and why
-        self.counts: Counter = Counter()    # of pages: "hit", "loaded", "missed", "stored", "unstored"; "errors"
+        self.counts: Counter = Counter()    # of pages: hit, loaded, missed, stored, unstored, lent; errors, refused
 
     def add(self, name: str, pool: Pool) -> None:
         self._pools[name] = pool
@@ -418,7 +420,7 @@ class Store:
             except Error as error:
                 self._cut(got)
                 if into is not None and any(region.cuda for region in into.layout.regions):
-                    _until_not_lent({op.id for op in ops})
+                    self._until_not_lent({op.id for op in ops})
                 raise Error(errno.ETIMEDOUT, f"the daemon stood still: {error.strerror}") from None
         return results
 
@@ -428,9 +430,18 @@ class Store:
         self._mine.got = None
         got.client.close()      # for the client's timeout at most; then private pages are the engine's alone
 
-
-def _until_not_lent(ops: set) -> None:
-    """Pages in a GPU's memory may yet be written by a daemon that stands still. The engine would give them to another
-    request, so this waits until the daemon goes on or is dead: systemd sees to it within 30 s."""
-    while any(page.op in ops for page in lent()):
-        time.sleep(0.05)
+    def _until_not_lent(self, ops: set) -> None:
+        """Pages in a GPU's memory may yet be written by a daemon that stands still. The engine would give them to
+        another request, so this waits until the daemon goes on or is dead: systemd sees to it within 30 s. Where
+        nothing does, the engine goes on after LENT_S, pages["lent"] are counted, and a line names the process that must
+        not go on: no page of a GPU can be taken back from it."""
+        end = time.monotonic() + LENT_S
+        while True:
+            held = [page for page in lent() if page.op in ops]
+            if not held or time.monotonic() >= end:
+                break
+            time.sleep(0.05)
+        if held:
+            self.count(lent=len(held))
+            self._say(f"{len(held)} pages of the GPU are lent since {LENT_S:.0f} s to a kvtierd that stands still: end "
+                      f"it (kill -9 {held[0].daemon or 'PID'}), or it may write into them when it goes on")

@@ -6,21 +6,22 @@
         "kv_load_failure_policy": "recompute"}'
 
 `kv_connector_extra_config` may have: socket (path of the daemon's socket), codec ("fp8", "raw"; default the daemon's
-for the type), timeout_ms (of a load or save, 2000), model (a name instead of the engine's), extras (what else changes
-the KV), zero_copy (of a CPU's KV, true).
+for the type), timeout_ms (of a load or save, 2000), model (a name instead of the engine's), extras (more text in the
+KV's name), zero_copy (of a CPU's KV, true).
 
 Loads are asynchronous: the engine goes on with other requests, and a request begins when its blocks are there. A block
 that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept as
-those of prompts. What is asked of a daemon that is away is a miss; it is looked for again every 5 s.
+blocks of prompts are. While the daemon is away every lookup is a miss; it is looked for again every 5 s.
 
 Which requests share blocks: equal model and revision, KV type, block size, rank, order of values in a block, ISA of a
-CPU; equal tokens, adapter, cache_salt and images. The layout is taken from the tensors that the engine registers; one
-that is not known is refused in one line, and the engine runs uncached. So is a model with a group of state-space
+CPU; equal tokens, adapter, cache_salt and images. The layout is taken from the tensors that the engine registers. A
+layout that is not known is refused in one line, and the engine runs uncached. So is a model with a group of state-space
 layers. Ranks that hold the same KV (latents, few KV heads) share blocks, and one of them saves.
 
 A request's `kv_hints` are executed: vllm_hints.py says which actions there are.
 
-vllm_core.py is the part without vLLM. This file is the other part: what vLLM calls things, version by version.
+vllm_core.py is the part without vLLM. This file is the other part: the names that vLLM gives to things, version by
+version.
 """
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
-from .block_cache import named
+from .block_cache import milliseconds, named
 from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .vllm_hints import hints_of
 from .vllm_layout import Layout, LayoutError, Tensor, files_of, geometry_of, layout_of, overrides_of, why_no_group
@@ -81,7 +82,12 @@ def _isa() -> str:
 
 
 class KvtierConnector(*_BASES):
+    """vLLM makes one in its scheduler and one in each worker. Requests go by their ids, blocks by vLLM's block numbers,
+    lengths are in tokens. No method raises for a daemon that is away, slow or dead, nor for a model or an option that
+    is not served: the engine then runs uncached, and one line of the log says why."""
+
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
+        """vllm_config: VllmConfig. kv_cache_config: KVCacheConfig: its groups and num_blocks. Connects to nothing."""
         super().__init__(vllm_config, role, kv_cache_config)
         self._block_tokens = vllm_config.cache_config.block_size
         self._scheduler: Optional[Scheduler] = None
@@ -92,10 +98,23 @@ class KvtierConnector(*_BASES):
         self._events = events_of(vllm_config, kv_cache_config)
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
+        self._codec, self._timeout_ms = Codec.DEFAULT, 0
         try:
+            self._look_at_options()
             self._look_at_groups(getattr(kv_cache_config, "kv_cache_groups", None) or ())
-        except LayoutError as error:
+        except (LayoutError, ValueError) as error:
             self._refuse(str(error))
+
+    def _look_at_options(self) -> None:
+        """ValueError: one has a value that it may not have."""
+        self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
+        codec = self._option("codec", "")
+        if codec not in list(_CODECS):
+            raise ValueError(f"option codec is {codec!r}, must be 'fp8' or 'raw'")
+        self._codec = _CODECS[codec]
+        for name in ("socket", "model", "extras"):
+            if not isinstance(self._option(name, None), (str, type(None))):
+                raise ValueError(f"option {name} is {self._option(name, None)!r}, must be a text")
 
     def _look_at_groups(self, groups: Any) -> None:
         self._groups = max(1, len(groups))
@@ -123,7 +142,8 @@ class KvtierConnector(*_BASES):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False        # a save that is dropped is a miss later
+        """False: a save that is dropped is a miss later."""
+        return False
 
     def _on_cpu(self) -> bool:
         return getattr(self._vllm_config.device_config, "device_type", "") == "cpu"
@@ -131,11 +151,8 @@ class KvtierConnector(*_BASES):
     def _option(self, name: str, default: Any) -> Any:
         return self._kv_transfer_config.get_from_extra_config(name, default)
 
-    def _timeout_ms(self) -> int:
-        return int(self._option("timeout_ms", 2000))
-
     def _open(self, name: str, open_spaces: Any) -> Tuple[Client, Any]:
-        client = Client(self._option("socket", None), name=f"vllm {name}", timeout_ms=self._timeout_ms())
+        client = Client(self._option("socket", None), name=f"vllm {name}", timeout_ms=self._timeout_ms)
         try:
             got = open_spaces(client)
         except BaseException:
@@ -151,8 +168,9 @@ class KvtierConnector(*_BASES):
     # --- worker ---
 
     def get_mem_pool_context(self) -> Any:
-        """On a CPU: the engine allocates its KV in memory that the daemon maps, so that nothing is copied in between.
-        That hangs on how vLLM allocates: where it does so in another way, libkvtier copies."""
+        """On a CPU: a context in which the engine allocates its KV in memory that the daemon maps, so that nothing is
+        copied in between. None: the engine allocates as ever. That hangs on how vLLM allocates (one torch.zeros() of
+        bytes): where it does so in another way, or there is no such memory, libkvtier copies."""
         wanted = self._on_cpu() and not self._refused and self._option("zero_copy", True)
         return self._shared_zeros() if wanted else None
 
@@ -164,7 +182,7 @@ class KvtierConnector(*_BASES):
             wanted = (len(size) == 1 and isinstance(size[0], int) and size[0] >= _MUCH and self._shared is None and
                       set(how) == {"dtype", "device"} and how["dtype"] == torch.int8 and
                       torch.device(how["device"]).type == "cpu")
-            return self._share(size[0]) if wanted else zeros(*size, **how)
+            return wanted and self._share(size[0]) or zeros(*size, **how)
 
         torch.zeros = shared_zeros
         try:
@@ -172,20 +190,26 @@ class KvtierConnector(*_BASES):
         finally:
             torch.zeros = zeros
 
-    def _share(self, length: int) -> torch.Tensor:
-        """The memory lives as long as a tensor shows it."""
-        self._shared = memory = SharedMemory(length, "kvtier-vllm")
+    def _share(self, length: int) -> Optional[torch.Tensor]:
+        """length bytes; they live as long as a tensor shows them. None: there is no such memory."""
+        try:
+            self._shared = memory = SharedMemory(length, "kvtier-vllm")
+        except OSError as error:
+            logger.warning("kvtier: worker: the KV is copied, as no memory can be shared: %s", error)
+            return None
         array = (ctypes.c_int8 * length).from_address(memory.address)
         weakref.finalize(array, memory.close)
         return torch.frombuffer(array, dtype=torch.int8)
 
     def register_kv_caches(self, kv_caches: Dict[str, torch.Tensor]) -> None:
+        """kv_caches: by layer's name, [blocks, ...] or [2, blocks, ...] (K and V apart), of one dtype (BF16, FP16, FP32,
+        FP8, 8-bit integers); views of the engine's memory, on a GPU or not. Another layout is refused."""
         if self._refused:
             return
         try:
             layouts = self._layouts(kv_caches)
             self._geometries = [self._geometry_of(layout, i) for i, layout in enumerate(layouts)]
-        except (LayoutError, KeyError) as error:
+        except (LayoutError, KeyError, ValueError) as error:
             self._geometries = None
             self._refuse(str(error))
             return
@@ -200,7 +224,7 @@ class KvtierConnector(*_BASES):
                 for geometry, layout in zip(geometries, layouts)])
 
         rank, _, saves = self._place()
-        self._worker = Worker(open_spaces, self._timeout_ms() / 1000,
+        self._worker = Worker(open_spaces, self._timeout_ms / 1000,
                               (lambda: torch.cuda.current_stream()) if cuda else (lambda: None),
                               lambda text: logger.info("kvtier: worker: %s", text), rank, saves, self._whole,
                               shared.take_back if shared else None)
@@ -240,7 +264,7 @@ class KvtierConnector(*_BASES):
                   "group": f"{group}/{self._groups}" if self._groups > 1 else "",
                   "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._option("extras", "")}
         text = ";".join(f"{key}={value}" for key, value in extras.items() if value)
-        codec = _CODECS[self._option("codec", "")]
+        codec = self._codec
         if codec == Codec.DEFAULT and not layout.regions[first.region].cuda and layout.dtype.name == "FP32":
             codec = Codec.RAW
         rank, world, _ = self._place()
@@ -249,42 +273,53 @@ class KvtierConnector(*_BASES):
                            codec)
 
     def get_handshake_metadata(self) -> Any:
+        """What the scheduler has to know of this worker: a Geometry of each group, or None: it serves none."""
         return KvtierHandshake([tuple(g) for g in self._geometries] if self._geometries else None)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begins the loads of this step's metadata, and returns. On a GPU they come after the stream's work."""
         if self._worker:
             self._worker.load(self._get_connector_metadata().loads)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        return              # loads are over before their request is computed
+        """Nothing: loads are over before their request is computed."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        return              # whole blocks, in wait_for_save()
+        """Nothing: blocks are saved with all their layers, in wait_for_save()."""
 
     def wait_for_save(self) -> None:
+        """Begins the saves of this step's metadata. They are over when get_finished() names their request; of a model
+        with several groups, when this returns: at the latest after about timeout_ms."""
         if self._worker:
             self._worker.save(self._get_connector_metadata().saves)
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Waits until the saves of preempted requests have read their blocks: for about timeout_ms at most."""
         preempted = getattr(kv_connector_metadata, "preempted", None)
         if self._worker and preempted:
             self._worker.preempted(preempted)       # their blocks are about to be others'
 
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+        """(requests that request_finished() kept and whose saves are over; requests whose loads are over, also loads that
+        failed or were aborted), each once; None for an empty set. No system call while nothing has ended."""
         if not self._worker:
             return None, None
         sent, received = self._worker.finished(finished_req_ids)
         return sent or None, received or None
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
+        """As get_finished(), and the requests that must be computed from the beginning: of a model with several groups,
+        whose load was not whole."""
         sent, received = self.get_finished(finished_req_ids)
         failed = self._worker.failed_requests(received or set()) if self._worker else set()
         return base.KVConnectorTransferResults(sent or set(), received or set(), failed)
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
+        """Block numbers that a load did not fill, since the last call: from the first bad block of a request on."""
         return self._worker.failed_blocks() if self._worker else set()
 
     def get_kv_connector_stats(self) -> Optional[KvtierStats]:
+        """vllm_core.COUNTS since the last call: blocks, ops, seconds. None: nothing has changed."""
         if not self._worker or self._worker.counts == self._counted:
             return None
         counts, before, self._counted = self._worker.counts, self._counted, dict(self._worker.counts)
@@ -292,16 +327,20 @@ class KvtierConnector(*_BASES):
 
     @classmethod
     def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> KvtierStats:
+        """The statistics that a worker sent as data."""
         return KvtierStats(dict(data or {}))
 
     @classmethod
     def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: List[str],
                            per_engine_labelvalues: Dict[int, List[object]]) -> KvtierMetrics:
+        """Counters for Prometheus: vllm:kvtier_*."""
         return KvtierMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # --- scheduler ---
 
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
+        """metadata: the workers' get_handshake_metadata(), by whatever number. All ranks are needed, else the engine
+        runs uncached."""
         ranks: Dict[int, List[Geometry]] = {}
         for m in metadata.values():
             if self._refused or not getattr(m, "geometries", None):
@@ -323,6 +362,8 @@ class KvtierConnector(*_BASES):
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # ranks say themselves which they are
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
+        """(tokens that kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether they are
+        loaded asynchronously: always, when there are any). Reads shared memory, and plans nothing."""
         if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
@@ -331,6 +372,7 @@ class KvtierConnector(*_BASES):
         return n, n > 0
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Dict[Any, int]:
+        """Tokens of the last match by CacheHitSource: all count for the place of its last block."""
         if not num_external_tokens or not self._scheduler:
             return {}
         tier = self._scheduler.tier(request.request_id)
@@ -339,10 +381,12 @@ class KvtierConnector(*_BASES):
         return {source: num_external_tokens}
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Plans the load of num_external_tokens into blocks (KVCacheBlocks). 0: nothing is loaded."""
         if self._scheduler and num_external_tokens > 0:
             self._scheduler.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """The step's loads, and saves of the blocks that are full after it."""
         meta = KvtierMetadata()
         if not self._scheduler:
             return meta
@@ -362,25 +406,30 @@ class KvtierConnector(*_BASES):
         return meta
 
     def update_connector_output(self, connector_output: Any) -> None:
+        """connector_output: KVConnectorOutput of all workers together."""
         if self._scheduler:
             self._scheduler.saved(connector_output.finished_sending or ())
             self._scheduler.loaded(connector_output.finished_recving or (), connector_output.invalid_block_ids or (),
                                    getattr(connector_output, "failed_recving", None) or ())
 
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        """(whether its blocks stay until get_finished() names the request, as they are being saved; None)."""
         if self._events:
             self._events.forget(request.request_id)
         return bool(self._scheduler and self._scheduler.finished(request.request_id)), None
 
     def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> \
             Tuple[bool, Optional[Dict[str, Any]]]:
+        """As request_finished(), of a model with several groups."""
         return self.request_finished(request, [])
 
     def take_events(self) -> Iterable[Any]:
+        """BlockStored and BlockRemoved since the last call; none without --kv-events-config."""
         return self._events.take() if self._events else ()
 
     def reset_cache(self) -> Optional[bool]:
-        """vLLM has other weights, or wants to compute all again: what was kept until now is not used any more."""
+        """vLLM has other weights, or wants to compute all again: no block that was kept until now is used any more.
+        True: done."""
         if self._scheduler:
             self._scheduler.reset()
             if self._events:
@@ -402,6 +451,8 @@ class KvtierConnector(*_BASES):
             self._events.add(request)
 
     def shutdown(self) -> None:
+        """Waits for loads and saves that are under way (about timeout_ms at most), and closes the connection. Later
+        calls find nothing."""
         if self._worker:
             self._worker.wait()
         self._worker = self._scheduler = None

@@ -78,7 +78,7 @@ class _Line:
                 self.got = self._open()
                 self.why = ""
                 self._say("kvtierd is reached")
-            except Error as error:
+            except OSError as error:        # kvtier's, or there is no libkvtier
                 self.lost(str(error))
         return self.got
 

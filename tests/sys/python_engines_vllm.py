@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of sys_python_engines_vllm.sh."""
+import signal
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
+
+import torch_double  # noqa: E402
+import vllm_double  # noqa: E402
+
+vllm_double.install()
+
+from kvtier import vllm as adapter  # noqa: E402
+from kvtier.vllm_core import COUNTS  # noqa: E402
+from llama_demo import Daemon  # noqa: E402
+from vllm_double import Engine, MambaSpec, SlidingWindowSpec  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
+CONFIG = "[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+PATIENT_S = 60
+LOG = "vllm.kvtier"
+
+
+class Vllm(unittest.TestCase):
+    def setUp(self) -> None:
+        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        self.addCleanup(work.cleanup)
+        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
+        self.addCleanup(self.daemon.close)
+        self.tokens = list(range(83))       # ten full blocks
+
+    def engine(self, extra=(), **how) -> Engine:
+        options = {"socket": str(self.daemon.socket), "codec": "raw", "timeout_ms": 2000, "model": "tiny"}
+        options.update(extra)
+        engine = Engine(adapter.KvtierConnector, options, **how)
+        self.addCleanup(engine.close)
+        return engine
+
+    def warm(self, **how) -> Engine:
+        """Another engine has stored the prompt."""
+        self.assertEqual(self.engine(**how).answer(self.tokens), 0)
+        return self.engine(**how)
+
+    def until_loaded(self, engine, n: int = 10) -> None:
+        end = time.monotonic() + PATIENT_S
+        while engine.answer(self.tokens) < n:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def counts(self, engine) -> dict:
+        return {name: n for name, n in engine.worker._worker.counts.items() if not name.endswith("seconds")}
+
+    def ops(self) -> tuple:
+        stats = self.daemon.stats()
+        return tuple(stats[what]["blocks_total"] for what in ("load", "store"))
+
+
+class Served(Vllm):
+    def test_another_engine_continues_where_one_stopped(self):
+        for layout, dtype, zero_copy in (("blocks", torch_double.float32, True), ("kv", torch_double.float16, False),
+                                         ("kv", torch_double.bfloat16, True)):
+            how = {"layout": layout, "dtype": dtype, "extra": {"zero_copy": zero_copy, "extras": f"{layout}{dtype}"}}
+            with self.subTest(**how):
+                other = self.warm(**how)
+                self.assertEqual((other.worker._shared is not None), zero_copy)
+                self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+
+    def test_a_lookup_plans_nothing(self):
+        engine = self.warm()
+        before, request = self.ops(), engine.request(self.tokens)
+        for _ in range(3):
+            self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (80, True))
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 16), (64, True))
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(engine.request([9] * 40), 0), (0, False))
+        got, invalid = engine.step()
+        self.assertEqual((got.finished_recving, invalid), (set(), set()))
+        self.assertEqual(engine.scheduler.request_finished(request, []), (False, None))
+        self.assertEqual(self.ops(), before)
+        self.assertEqual(self.counts(engine)["loads"], 0)
+
+    def test_a_token_is_left_to_compute(self):
+        engine = self.warm()
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(engine.request(self.tokens[:80]), 0), (72, True))
+
+    def test_no_load_is_planned_for_no_token(self):
+        engine = self.warm()
+        request = engine.request(self.tokens)
+        engine.scheduler.get_num_new_matched_tokens(request, 0)
+        engine.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: ([1, 2],)), 0)
+        engine.step()
+        self.assertEqual(self.counts(engine)["loads"], 0)
+
+    def test_a_load_is_told_of_once_when_it_is_over(self):
+        engine = self.warm()
+        request = engine.request(self.tokens)
+        matched, later = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        pages = [engine.take(11)]
+        self.assertEqual(engine.load(request, pages, matched), 10)
+        self.assertTrue(all(engine.holds(self.tokens, i, 0, pages[0][i]) for i in range(10)))
+        for _ in range(3):
+            got, invalid = engine.step()
+            self.assertEqual((got.finished_recving, invalid), (set(), set()))
+        self.assertEqual(engine.scheduler.get_external_cache_hit_sources(request, 80),
+                         {vllm_double.CacheHitSource.HOST: 80})
+        self.assertEqual(engine.scheduler.get_external_cache_hit_sources(request, 0), {})
+
+    def test_blocks_that_did_not_come_are_named(self):
+        engine = self.warm()
+        request = engine.request(self.tokens)
+        matched, _ = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        self.daemon.ctl("purge", "--tenant", "default")
+        pages, named = [engine.take(11)], set()
+        engine.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: tuple(pages)), matched)
+
+        def received(got, invalid) -> bool:
+            named.update(invalid)
+            return request.request_id in got.finished_recving
+
+        engine.until(received)
+        self.assertEqual(named, set(pages[0][:10]))
+        self.assertEqual(self.counts(engine)["missed_blocks"], 10)
+        # a request asks no second time for blocks that were promised and did not come
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
+        self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
+
+    def test_a_group_that_did_not_come_fails_its_request(self):
+        engine = self.warm(groups=2)
+        self.assertEqual(engine.answer(self.tokens), 10)
+        request = engine.request(self.tokens)
+        matched, _ = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        self.daemon.ctl("purge", "--tenant", "default")
+        pages, failed = [engine.take(11) for _ in range(2)], set()
+        engine.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: tuple(pages)), matched)
+
+        def received(got, invalid) -> bool:
+            self.assertEqual(invalid, set())
+            failed.update(got.failed_recving)
+            return request.request_id in got.finished_recving
+
+        engine.until(received)
+        self.assertEqual(failed, {request.request_id})
+        self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
+
+    def test_a_window_beside_full_attention_is_served(self):
+        other = self.warm(groups=2, spec=SlidingWindowSpec)
+        self.assertEqual(other.answer(self.tokens), 10)
+
+    def test_a_preempted_request_was_read_before_its_blocks_are_others(self):
+        engine = self.engine()
+        request, pages = engine.request(self.tokens), [engine.take(11)]
+        engine.scheduler.get_num_new_matched_tokens(request, 0)
+
+        def forward() -> None:
+            for block in range(10):
+                engine.put(self.tokens, block, 0, pages[0][block])
+
+        engine.step(new=[(request, 0, 83, tuple(pages))], forward=forward)
+        seen = []
+        preempted = engine.worker.handle_preemptions
+
+        def handle(meta) -> None:
+            preempted(meta)
+            seen.append(self.counts(engine)["saved_blocks"])
+            engine.give_back(pages)
+
+        with mock.patch.object(engine.worker, "handle_preemptions", handle):
+            got, _ = engine.step(preempted={request.request_id})
+        self.assertEqual((seen, got.finished_sending), ([10], set()))
+        self.assertEqual(engine.scheduler.request_finished(request, []), (False, None))
+        self.assertEqual(engine.step(ended={request.request_id})[0].finished_sending, set())
+        self.assertEqual(self.engine().answer(self.tokens), 10)     # and they are right
+
+    def test_blocks_stay_until_they_were_read(self):
+        engine = self.engine()
+        request, pages = engine.request(self.tokens), [engine.take(11)]
+        engine.scheduler.get_num_new_matched_tokens(request, 0)
+        engine.step(new=[(request, 0, 83, tuple(pages))],
+                    forward=lambda: [engine.put(self.tokens, i, 0, pages[0][i]) for i in range(10)])
+        self.assertTrue(engine.finish(request, pages))      # it returns when finished_sending named the request
+        short = engine.request([5] * 7)
+        engine.scheduler.get_num_new_matched_tokens(short, 0)
+        own = [engine.take(1)]
+        engine.step(new=[(short, 0, 7, tuple(own))])
+        self.assertFalse(engine.finish(short, own))
+
+    def test_an_answer_is_kept_as_a_prompt_is(self):
+        engine = self.engine()
+        request, pages = engine.request(self.tokens), [engine.take(13)]
+        engine.scheduler.get_num_new_matched_tokens(request, 0)
+        engine.step(new=[(request, 0, 83, tuple(pages))],
+                    forward=lambda: [engine.put(self.tokens, i, 0, pages[0][i]) for i in range(10)])
+        engine.until(lambda got, _: self.counts(engine)["saved_blocks"] == 10)  # a block without its parent is not kept
+        for i in range(6):      # the 11th block is full after the 5th token
+            request.all_token_ids.append(1000 + i)
+            engine.step(cached=[(request.request_id, 83 + i, 1, None)], forward=lambda: engine.put(
+                request.all_token_ids, 10, 0, pages[0][10]))
+        engine.finish(request, pages)
+        self.assertEqual(self.engine().answer(request.all_token_ids), 11)
+
+    def test_an_aborted_request_with_a_load_is_still_told_of(self):
+        engine = self.warm()
+        request, pages = engine.request(self.tokens), [engine.take(11)]
+        matched, _ = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        engine.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: tuple(pages)), matched)
+        with mock.patch.object(engine.worker._worker, "poll", lambda: None):
+            got, _ = engine.step()
+        self.assertEqual(got.finished_recving, set())
+        self.assertEqual(engine.scheduler.request_finished(request, pages[0]), (False, None))
+        engine.until(lambda got, _: request.request_id in got.finished_recving, ended={request.request_id})
+
+    def test_a_prompt_that_its_tokens_do_not_name_is_not_looked_up(self):
+        engine = self.warm()
+        for more in ({"prompt_embeds": object()}, {"prompt_token_ids": None}):
+            request = engine.request(self.tokens, **more)
+            self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
+            pages = [engine.take(11)]
+            engine.step(new=[(request, 0, 83, tuple(pages))])
+            self.assertFalse(engine.finish(request, pages))
+
+    def test_adapters_salts_and_images_have_blocks_of_their_own(self):
+        engine = self.warm()
+        image = SimpleNamespace(identifier="cat", mm_position=SimpleNamespace(offset=3, length=5))
+        lora = SimpleNamespace(lora_name="a", lora_path="/none", lora_int_id=1)
+        for more in ({"cache_salt": "mine"}, {"lora_request": lora}, {"mm_features": [image]}):
+            with self.subTest(**more):
+                self.assertEqual([engine.answer(self.tokens, **more) for _ in range(2)], [0, 10])
+
+    def test_after_a_reset_nothing_from_before_is_used(self):
+        engine = self.warm()
+        self.assertEqual(engine.answer(self.tokens), 10)
+        self.assertIs(engine.scheduler.reset_cache(), True)
+        self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
+        self.assertEqual(self.engine().answer(self.tokens), 10)     # another engine's weights are as they were
+
+    def test_after_shutdown_there_is_nothing(self):
+        engine = self.warm()
+        request = engine.request(self.tokens)
+        matched, _ = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        pages = [engine.take(11)]
+        engine.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: tuple(pages)), matched)
+        with mock.patch.object(engine.worker._worker, "poll", lambda: None):
+            engine.step()           # its load is under way
+        clients = self.daemon.stats()["clients"]
+        engine.close()
+        self.assertTrue(all(engine.holds(self.tokens, i, 0, pages[0][i]) for i in range(10)))   # it was waited for
+        end = time.monotonic() + PATIENT_S
+        while self.daemon.stats()["clients"] != clients - 2:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        engine.close()
+        self.assertEqual(engine.worker.get_finished({"r"}), (None, None))
+        self.assertEqual(engine.answer(self.tokens), 0)
+
+    def test_a_daemon_is_killed_and_comes_back(self):
+        engine = self.warm()
+        self.assertEqual(engine.answer(self.tokens), 10)
+        self.daemon.kill()
+        self.assertEqual(engine.answer(self.tokens), 0)
+        self.daemon.start()
+        self.until_loaded(engine)
+
+    def test_a_daemon_stands_still_in_a_load_and_in_a_save(self):
+        for extra in ({"zero_copy": True}, {"zero_copy": False}):
+            engine = self.engine(extra={**extra, "extras": str(extra)})
+            engine.answer(self.tokens)
+            self.daemon.process.send_signal(signal.SIGSTOP)
+            for tokens in (self.tokens, [11] * 83):
+                self.assertEqual(engine.answer(tokens), 0)
+            self.daemon.process.send_signal(signal.SIGCONT)
+            self.until_loaded(engine)
+
+    def test_an_engine_starts_before_the_daemon(self):
+        self.daemon.kill()
+        engine = self.engine()
+        self.assertEqual(engine.answer(self.tokens), 0)
+        self.daemon.start()
+        self.until_loaded(engine)
+
+    def test_counts_go_to_vllm_once(self):
+        engine = self.engine()
+        for _ in range(2):
+            engine.answer(self.tokens)
+        stats = engine.worker.get_kv_connector_stats()
+        self.assertEqual((stats.data["loaded_blocks"], stats.data["saved_blocks"], set(stats.data)),
+                         (10, 10, set(COUNTS)))
+        self.assertIsNone(engine.worker.get_kv_connector_stats())
+        again = adapter.KvtierConnector.build_kv_connector_stats(stats.data)
+        self.assertEqual((again.is_empty(), again.aggregate(stats).reduce()["kvtier loaded_blocks"]), (False, 20))
+        self.assertTrue(adapter.KvtierConnector.build_kv_connector_stats().is_empty())
+        said = {}
+
+        class Counter:
+            def __init__(self, name, documentation, labelnames) -> None:
+                self.name = name
+
+            def labels(self, *labels):
+                return self
+
+            def inc(self, n) -> None:
+                said[self.name] = said.get(self.name, 0) + n
+
+        kind = sys.modules["prometheus_client"].Counter
+        metrics = adapter.KvtierConnector.build_prom_metrics(None, {kind: Counter}, ["engine"], {0: ["0"]})
+        metrics.observe({"loaded_blocks": 3, "missed_blocks": 0}, 0)
+        self.assertEqual(said, {"vllm:kvtier_loaded_blocks": 3})
+
+    def test_events_tell_of_blocks_while_they_are_there(self):
+        engine = self.engine(events=True)
+        engine.answer(self.tokens)
+        stored, end = [], time.monotonic() + PATIENT_S
+        while len(stored) < 10:
+            self.assertLess(time.monotonic(), end)
+            stored += list(engine.scheduler.take_events())
+            time.sleep(0.01)
+        self.assertEqual({type(event) for event in stored}, {vllm_double.BlockStored})
+        self.assertEqual((stored[1].token_ids, stored[1].medium), (self.tokens[8:16], "CPU"))
+        self.assertEqual((stored[0].parent_block_hash, stored[1].parent_block_hash), (None, bytes(4)))
+        engine.scheduler.reset_cache()
+        self.assertEqual({type(event) for event in engine.scheduler.take_events()}, {vllm_double.BlockRemoved})
+
+
+class Refused(Vllm):
+    """The engine runs uncached, and one line says why."""
+
+    def refused(self, words: str, extra=(), break_it=None, **how) -> None:
+        with self.subTest(words), self.assertLogs(LOG, "WARNING") as log:
+            with break_it or mock.patch.object(Engine, "TOKENS", 8):
+                engine = self.engine(extra, **how)
+            self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 0])
+        lines = {line for line in log.output if "runs uncached" in line}
+        self.assertEqual(len(lines), 1, log.output)
+        self.assertIn(words, lines.pop())
+        self.assertEqual(self.ops(), (0, 0))
+
+    def test_options_that_are_wrong(self):
+        for wrong in ("soon", None, 0, -1, [2], True, 10 ** 20):
+            self.refused(f"option timeout_ms is {wrong!r}, must be a number of milliseconds", {"timeout_ms": wrong})
+        for wrong in ("zip", None, ["raw"]):
+            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw'", {"codec": wrong})
+        self.refused("option socket is 5, must be a text", {"socket": 5})
+
+    def test_layouts_and_groups_that_are_not_known(self):
+        self.refused("groups of full, sliding or chunked attention", groups=2, spec=MambaSpec)
+        self.refused("blocks of 4 tokens; others have 8", spec=lambda tokens: SlidingWindowSpec(4))
+        self.refused("begins neither with 320 blocks", break_it=mock.patch.object(
+            Engine, "_allocate", lambda engine: [torch_double.zeros(7, 9, dtype=torch_double.float32)] * 4))
+
+    def test_a_worker_that_serves_nothing_or_is_missing(self):
+        engine = self.engine(handshake=False)
+        self.assertEqual(engine.answer(self.tokens), 0)     # no worker has said what it has
+        engine.scheduler.set_xfer_handshake_metadata({0: adapter.KvtierHandshake(None)})
+        self.assertEqual(engine.answer(self.tokens), 0)
+        geometries = [tuple(g) for g in engine.worker._geometries]
+        other = [(*g[:9], 1, 2, *g[11:]) for g in geometries]
+        self.assertEqual(adapter.Geometry(*other[0]).rank, 1)
+        with self.assertLogs(LOG, "WARNING") as log:
+            engine.scheduler.set_xfer_handshake_metadata({0: adapter.KvtierHandshake(other)})
+        self.assertIn("workers with the ranks [1]", log.output[0])
+        self.assertEqual((engine.answer(self.tokens), self.ops()), (0, (0, 0)))
+
+    def test_a_library_that_is_missing(self):
+        with mock.patch.object(adapter, "Client", side_effect=OSError("libkvtier cannot be loaded")), \
+                mock.patch.object(adapter, "SharedMemory", side_effect=OSError("libkvtier cannot be loaded")), \
+                self.assertLogs(LOG, "INFO") as log:
+            engine = self.engine()
+            self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 0])
+        self.assertEqual(sum("libkvtier cannot be loaded" in line for line in log.output), 3)   # memory, both roles
+
+    def test_a_cache_promises_no_delivery(self):
+        engine = self.engine()
+        self.assertIs(engine.scheduler.requires_kv_delivery, False)
+        self.assertTrue(issubclass(adapter.KvtierConnector, vllm_double.SupportsHMA))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

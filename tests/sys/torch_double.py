@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_double.py - the part of torch that kvtier.vllm and kvtier.sglang use, over memory of the standard library.
+
+A Tensor has a dtype, a shape, strides and a place in a memory, and no arithmetic. Numbers are the tensors of indices.
+install() puts the double in the place of torch, also where there is a real one.
+"""
+import ctypes as C
+import sys
+from types import ModuleType, SimpleNamespace
+
+
+class Dtype(str):
+    """Its text is as torch's: "torch.float16"."""
+    size = property(lambda self: {"8": 1, "6": 2, "2": 4, "n": 1}[self[-1]])
+
+
+int8, uint8, float16, bfloat16, float32, float8_e4m3fn = (
+    Dtype(f"torch.{name}") for name in ("int8", "uint8", "float16", "bfloat16", "float32", "float8_e4m3fn"))
+
+
+class Device(str):
+    type = property(lambda self: self.split(":")[0])
+
+
+class Tensor:
+    is_cuda, device = False, Device("cpu")
+
+    def __init__(self, memory, dtype: Dtype, shape, strides=None, offset: int = 0) -> None:
+        """memory: a ctypes array, alive as long as a tensor shows it. offset: in values."""
+        self.memory, self.dtype, self.shape, self.offset = memory, dtype, tuple(shape), offset
+        n, dense = 1, []
+        for size in reversed(self.shape):
+            dense.insert(0, n)
+            n *= size
+        self.strides = tuple(strides or dense)
+
+    def stride(self, axis=None):
+        return self.strides if axis is None else self.strides[axis]
+
+    def element_size(self) -> int:
+        return self.dtype.size
+
+    def data_ptr(self) -> int:
+        return C.addressof(self.memory) + self.offset * self.dtype.size
+
+    def untyped_storage(self) -> SimpleNamespace:
+        return SimpleNamespace(data_ptr=lambda: C.addressof(self.memory), nbytes=lambda: C.sizeof(self.memory))
+
+    def view(self, dtype: Dtype, shape, strides=None, offset: int = 0) -> "Tensor":
+        return Tensor(self.memory, dtype, shape, strides, offset)
+
+    def bytes_at(self, value: int, n: int) -> memoryview:
+        """n values from this one on, of the memory."""
+        size = self.dtype.size
+        return memoryview(self.memory).cast("B")[(self.offset + value) * size:(self.offset + value + n) * size]
+
+
+class Numbers:
+    """A tensor of integers, of one or two axes."""
+
+    def __init__(self, rows) -> None:
+        self.rows = list(rows)
+
+    def detach(self) -> "Numbers":
+        return self
+
+    cpu = detach
+
+    def flat(self) -> list:
+        return [n for row in self.rows for n in (row if isinstance(row, list) else [row])]
+
+    def flatten(self) -> "Numbers":
+        return Numbers(self.flat())
+
+    def tolist(self) -> list:
+        return self.rows
+
+    def reshape(self, n: int, width: int) -> "Numbers":
+        flat = self.flat()
+        if n * width != len(flat):
+            raise RuntimeError(f"shape '[{n}, {width}]' is invalid for input of size {len(flat)}")
+        return Numbers(flat[i * width:i * width + width] for i in range(n))
+
+    def __getitem__(self, where) -> "Numbers":
+        if isinstance(where, tuple):
+            return Numbers(row[where[1]] for row in self.rows)
+        return Numbers(self.rows[where])
+
+    def __mod__(self, n: int) -> "Numbers":
+        return Numbers([x % n for x in row] for row in self.rows)
+
+    def __add__(self, other: "Numbers") -> "Numbers":
+        return Numbers([row[0] + x for x in other.rows] for row in self.rows)
+
+    def any(self) -> bool:
+        return any(self.flat())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def zeros(*size, dtype: Dtype = float32, device=Device("cpu")) -> Tensor:
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    n = 1
+    for one in shape:
+        n *= one
+    return Tensor((C.c_uint8 * (n * dtype.size))(), dtype, shape)
+
+
+def frombuffer(memory, dtype: Dtype) -> Tensor:
+    return Tensor(memory, dtype, [C.sizeof(memory) // dtype.size])
+
+
+def install() -> ModuleType:
+    torch = ModuleType("torch")
+    torch.__dict__.update(
+        Tensor=Tensor, Numbers=Numbers, dtype=Dtype, device=Device, zeros=zeros, frombuffer=frombuffer, int8=int8,
+        uint8=uint8, float16=float16, bfloat16=bfloat16, float32=float32, float8_e4m3fn=float8_e4m3fn,
+        arange=lambda *bounds: Numbers(range(*bounds)), equal=lambda a, b: a.rows == b.rows,
+        backends=SimpleNamespace(), distributed=SimpleNamespace(is_available=lambda: False),
+        cuda=SimpleNamespace(current_stream=None))
+    sys.modules["torch"] = torch
+    return torch
+
+
+def module(name: str, **members) -> ModuleType:
+    """A module of an engine's double, and the packages above it."""
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        path = ".".join(parts[:i])
+        if path not in sys.modules or getattr(sys.modules[path], "__file__", None):
+            sys.modules[path] = ModuleType(path)
+            if i > 1:
+                setattr(sys.modules[".".join(parts[:i - 1])], parts[i - 1], sys.modules[path])
+    sys.modules[name].__dict__.update(members)
+    return sys.modules[name]

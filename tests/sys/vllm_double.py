@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm_double.py - the classes of vLLM 0.32.0 that kvtier.vllm builds on, and an engine that calls a connector as vLLM
+does: scheduler, worker and paged KV in one process, without torch. The real vLLM: make test-engines.
+"""
+import abc
+import enum
+import itertools
+import logging
+import random
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import torch_double
+from torch_double import module
+
+PATIENT_S = 60
+
+
+class KVConnectorRole(enum.Enum):
+    SCHEDULER = 0
+    WORKER = 1
+
+
+class KVConnectorMetadata(abc.ABC):
+    pass
+
+
+class KVConnectorHandshakeMetadata(abc.ABC):
+    pass
+
+
+@dataclass
+class KVConnectorTransferResults:
+    """A request whose load failed is in both of the last two."""
+    finished_sending: set = field(default_factory=set)
+    finished_recving: set = field(default_factory=set)
+    failed_recving: set = field(default_factory=set)
+
+
+class SupportsHMA(abc.ABC):
+    @abc.abstractmethod
+    def request_finished_all_groups(self, request, block_ids):
+        raise NotImplementedError
+
+
+class KVConnectorBase_V1(abc.ABC):
+    def __init__(self, vllm_config, role, kv_cache_config) -> None:
+        self._connector_metadata = None
+        self._vllm_config, self._role, self._kv_cache_config = vllm_config, role, kv_cache_config
+        self._kv_transfer_config = vllm_config.kv_transfer_config
+
+    def bind_connector_metadata(self, metadata) -> None:
+        self._connector_metadata = metadata
+
+    def clear_connector_metadata(self) -> None:
+        self._connector_metadata = None
+
+    def _get_connector_metadata(self):
+        assert self._connector_metadata is not None, "vLLM binds metadata in a step alone"
+        return self._connector_metadata
+
+    @abc.abstractmethod
+    def start_load_kv(self, forward_context, **kwargs): ...
+
+    @abc.abstractmethod
+    def wait_for_layer_load(self, layer_name): ...
+
+    @abc.abstractmethod
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs): ...
+
+    @abc.abstractmethod
+    def wait_for_save(self): ...
+
+    @abc.abstractmethod
+    def get_num_new_matched_tokens(self, request, num_computed_tokens): ...
+
+    @abc.abstractmethod
+    def update_state_after_alloc(self, request, blocks, num_external_tokens): ...
+
+    @abc.abstractmethod
+    def build_connector_meta(self, scheduler_output): ...
+
+
+@dataclass
+class KVConnectorStats:
+    data: dict = field(default_factory=dict)
+
+
+class KVConnectorPromMetrics:
+    def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues) -> None:
+        self.per_engine_labelvalues = per_engine_labelvalues
+
+
+class Event:
+    __struct_fields__ = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "medium")
+
+    def __init__(self, **said) -> None:
+        self.__dict__.update(said)
+
+
+class BlockStored(Event):
+    pass
+
+
+class BlockRemoved(Event):
+    __struct_fields__ = ("block_hashes", "medium")
+
+
+class CacheHitSource(enum.Enum):
+    DEVICE = 1
+    HOST = 2
+    DISK = 3
+    EXTERNAL_UNSPECIFIED = 4
+
+
+class FullAttentionSpec:
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+
+
+class SlidingWindowSpec(FullAttentionSpec):
+    pass
+
+
+class MambaSpec:
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+
+
+def install() -> None:
+    torch_double.install()
+    above = "vllm.distributed.kv_transfer.kv_connector.v1"
+    base = dict(KVConnectorBase_V1=KVConnectorBase_V1, KVConnectorMetadata=KVConnectorMetadata,
+                KVConnectorRole=KVConnectorRole, KVConnectorHandshakeMetadata=KVConnectorHandshakeMetadata,
+                SupportsHMA=SupportsHMA, KVConnectorTransferResults=KVConnectorTransferResults)
+    module("vllm.v1.metrics.cache_hit_source", CacheHitSource=CacheHitSource)
+    module(f"{above}.base", **base)
+    module(f"{above}.metrics", KVConnectorStats=KVConnectorStats, KVConnectorPromMetrics=KVConnectorPromMetrics)
+    module("vllm.distributed.kv_events", BlockStored=BlockStored, BlockRemoved=BlockRemoved, MEDIUM_CPU="CPU")
+    module("vllm.logger", init_logger=logging.getLogger)
+    module("prometheus_client", Counter=type("Counter", (), {}))
+
+
+class Extra:
+    """vLLM's KVTransferConfig, as far as a connector asks it."""
+
+    def __init__(self, extra: dict) -> None:
+        self.extra = extra
+
+    def get_from_extra_config(self, name: str, default):
+        return self.extra.get(name, default)
+
+
+class Engine:
+    """One rank. Its KV of a block depends on all tokens up to the block's end. Every call of the connector is one that
+    vLLM makes, in vLLM's order; what a load brought is compared with what the engine would have computed.
+    groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks" or "kv"
+    ([2, blocks, ...])."""
+    BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
+
+    def __init__(self, connector_class, extra: dict, groups: int = 1, layout: str = "blocks", events: bool = False,
+                 spec=FullAttentionSpec, dtype=None, handshake: bool = True) -> None:
+        self.dtype, self.layout, self.groups = dtype or torch_double.float32, layout, groups
+        self.names = [f"layer.{i}" for i in range(self.LAYERS)]
+        config = SimpleNamespace(
+            cache_config=SimpleNamespace(block_size=self.TOKENS, cache_dtype="auto"),
+            model_config=SimpleNamespace(model="tiny", revision=None, quantization=None, hf_overrides=None),
+            parallel_config=SimpleNamespace(tensor_parallel_size=1, rank=0, world_size=1),
+            scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
+            device_config=SimpleNamespace(device_type="cpu"), kv_transfer_config=Extra(extra),
+            kv_events_config=SimpleNamespace(enable_kv_cache_events=True) if events else None)
+        each = self.LAYERS // groups
+        kv = SimpleNamespace(num_blocks=self.BLOCKS, kv_cache_groups=[
+            SimpleNamespace(kv_cache_spec=spec(self.TOKENS), layer_names=self.names[i * each:i * each + each])
+            for i in range(groups)])
+        self.scheduler = connector_class(config, KVConnectorRole.SCHEDULER, kv)
+        self.worker = connector_class(config, KVConnectorRole.WORKER, kv)
+        self.tensors = self._allocate()
+        self.worker.register_kv_caches(dict(zip(self.names, self.tensors)))
+        if handshake:
+            self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
+        self.free, self.numbers, self.results = list(range(1, self.BLOCKS)), itertools.count(), []
+
+    def _allocate(self) -> list:
+        """As vLLM on a CPU: one torch.zeros() of bytes, and a view of it for each layer."""
+        import torch
+        values = self.HEADS * self.TOKENS * 2 * self.DIM
+        size = self.BLOCKS * values * self.dtype.size
+        context = self.worker.get_mem_pool_context()
+        if context is None:
+            raw = torch.zeros(self.LAYERS * size, dtype=torch.int8, device="cpu")
+        else:
+            with context:
+                raw = torch.zeros(self.LAYERS * size, dtype=torch.int8, device="cpu")
+        shape = ((2, self.BLOCKS, self.HEADS, self.TOKENS, self.DIM) if self.layout == "kv" else
+                 (self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
+        return [raw.view(self.dtype, shape, offset=i * self.BLOCKS * values) for i in range(self.LAYERS)]
+
+    # --- KV ---
+
+    def _rows(self, page: int, group: int) -> list:
+        """The bytes of a page, in each tensor of the group."""
+        each, n = self.LAYERS // self.groups, self.HEADS * self.TOKENS * self.DIM
+        ret = []
+        for tensor in self.tensors[group * each:group * each + each]:
+            if self.layout == "kv":
+                ret += [tensor.bytes_at((half * self.BLOCKS + page) * n, n) for half in range(2)]
+            else:
+                ret.append(tensor.bytes_at(2 * page * n, 2 * n))
+        return ret
+
+    def _computed(self, tokens, block: int, group: int, row: int, size: int) -> bytes:
+        seed = repr((group, row, list(tokens[:(block + 1) * self.TOKENS])))
+        return random.Random(seed).randbytes(size)
+
+    def put(self, tokens, block: int, group: int, page: int) -> None:
+        for i, row in enumerate(self._rows(page, group)):
+            row[:] = self._computed(tokens, block, group, i, len(row))
+
+    def holds(self, tokens, block: int, group: int, page: int) -> bool:
+        return all(row == self._computed(tokens, block, group, i, len(row))
+                   for i, row in enumerate(self._rows(page, group)))
+
+    def take(self, n: int) -> list:
+        pages, self.free = self.free[:n], self.free[n:]
+        return pages
+
+    def give_back(self, pages) -> None:
+        """They are other requests' now."""
+        for group, own in enumerate(pages):
+            for page in own:
+                for row in self._rows(page, group):
+                    row[:] = bytes(len(row))
+            self.free += own
+
+    # --- steps ---
+
+    def request(self, tokens, **more) -> SimpleNamespace:
+        tokens = list(tokens)
+        return SimpleNamespace(**{**dict(
+            request_id=f"r{next(self.numbers)}", prompt_token_ids=tokens, prompt_embeds=None, all_token_ids=tokens,
+            num_tokens=len(tokens), lora_request=None, cache_salt=None, mm_features=[], kv_hints=None,
+            block_hashes=[bytes([i]) * 4 for i in range(len(tokens) // self.TOKENS)]), **more})
+
+    def step(self, new=(), cached=(), preempted=(), ended=(), forward=lambda: None):
+        """One step of the engine: the scheduler's plan, the worker's part around the forward, and its word back.
+        new: (request, computed, scheduled, pages); cached: (name, computed, scheduled, new pages or None)."""
+        output = SimpleNamespace(
+            preempted_req_ids=set(preempted), num_scheduled_tokens={},
+            scheduled_new_reqs=[SimpleNamespace(req_id=r.request_id, num_computed_tokens=computed, block_ids=pages)
+                                for r, computed, _, pages in new],
+            scheduled_cached_reqs=SimpleNamespace(
+                req_ids=[name for name, *_ in cached], num_computed_tokens=[c for _, c, _, _ in cached],
+                new_block_ids=[pages for *_, pages in cached], resumed_req_ids=set()))
+        output.num_scheduled_tokens.update({r.request_id: n for r, _, n, _ in new})
+        output.num_scheduled_tokens.update({name: n for name, _, n, _ in cached})
+        meta = self.scheduler.build_connector_meta(output)
+        worker = self.worker
+        worker.bind_connector_metadata(meta)
+        if preempted:
+            worker.handle_preemptions(meta)
+        worker.start_load_kv(None)
+        for name in self.names:
+            worker.wait_for_layer_load(name)
+        forward()
+        for name, tensor in zip(self.names, self.tensors):
+            worker.save_kv_layer(name, tensor, None)
+        worker.wait_for_save()
+        got = worker.get_transfer_results(set(ended))
+        invalid = worker.get_block_ids_with_load_errors()
+        worker.clear_connector_metadata()
+        self.scheduler.update_connector_output(SimpleNamespace(
+            finished_sending=got.finished_sending, finished_recving=got.finished_recving, invalid_block_ids=invalid,
+            failed_recving=got.failed_recving))
+        return got, invalid
+
+    def until(self, holds, **how) -> None:
+        """Steps without a request, as vLLM makes while only loads and saves are under way."""
+        end = time.monotonic() + PATIENT_S
+        while True:
+            got, invalid = self.step(**how)
+            how.pop("ended", None)
+            if holds(got, invalid):
+                return
+            assert time.monotonic() < end, "vLLM waits for ever"
+            time.sleep(0.001)
+
+    def load(self, request, pages, matched: int) -> int:
+        """The asynchronous load of a request: how many of its leading blocks are good."""
+        name, bad = request.request_id, set()
+        self.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: tuple(pages)), matched)
+        failed = set()
+
+        def received(got, invalid) -> bool:
+            bad.update(invalid)
+            failed.update(got.failed_recving)
+            return name in got.finished_recving
+
+        self.until(received)
+        n = matched // self.TOKENS
+        if name in failed:
+            return 0
+        return next((i for i in range(n) if any(own[i] in bad for own in pages)), n)
+
+    def answer(self, tokens, **more) -> int:
+        """A request from its arrival until its blocks are free again: how many blocks were loaded."""
+        request = self.request(tokens, **more)
+        name, n = request.request_id, -(-len(request.all_token_ids) // self.TOKENS)
+        matched, later = self.scheduler.get_num_new_matched_tokens(request, 0)
+        assert later == (matched > 0), "0 tokens are never loaded later"
+        pages = [self.take(n) for _ in range(self.groups)]
+        loaded = self.load(request, pages, matched) if matched else 0
+        for group, own in enumerate(pages):
+            for block in range(loaded):
+                assert self.holds(request.all_token_ids, block, group, own[block]), f"block {block} is another one"
+        rest = len(request.all_token_ids) - loaded * self.TOKENS
+
+        def forward() -> None:
+            for group, own in enumerate(pages):
+                for block in range(loaded, len(request.all_token_ids) // self.TOKENS):
+                    self.put(request.all_token_ids, block, group, own[block])
+
+        self.step(new=[(request, loaded * self.TOKENS, rest, tuple(pages))], forward=forward)
+        self.finish(request, pages)
+        return loaded
+
+    def finish(self, request, pages) -> bool:
+        """Whether the connector kept the blocks for a while."""
+        if self.groups > 1:
+            later, parameters = self.scheduler.request_finished_all_groups(request, tuple(pages))
+        else:
+            later, parameters = self.scheduler.request_finished(request, pages[0])
+        assert parameters is None
+        name = request.request_id
+        if later:
+            self.until(lambda got, _: name in got.finished_sending, ended={name})
+        else:
+            self.step(ended={name})
+        self.give_back(pages)
+        return later
+
+    def close(self) -> None:
+        self.worker.shutdown()
+        self.scheduler.shutdown()
