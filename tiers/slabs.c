@@ -19,13 +19,13 @@
  *	                            └─────────────────────────────────────last slot freed─────┘
  *
  * Invariants
- *   H1 a slab is in exactly one list: free, or one of its class's by its fill. A closed one, and
- *      those that are not usable (yet, or ever), are in none.
+ *   H1 a slab is in exactly one list: free, or one of its class's by its fill. A closed slab, and
+ *      slabs that are not usable (yet, or ever), are in none.
  *   H2 a slab in a class has used > 0.
  *   H3 tier.used_bytes = sum over classes of used * slot_bytes.
  *   H4 of a class with a closed slab at least (used of that slab - moves begun) slots outside it
- *      are free: slabs_alloc() takes none of those. When an outside slab of the class becomes free
- *      this ends, and so does the reason to empty one.
+ *      are free: slabs_alloc() takes none of these slabs. When an outside slab of the class becomes
+ *      free this ends, and so does the reason to empty one.
  */
 #include "slabs.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_hint.c - the command hint: says what becomes of blocks, and shows what was answered.
+ * kvtierctl_hint.c - the command hint: decides the future of blocks, and shows the answers.
  */
 #include <getopt.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_page.c - what `kvtierctl stats` shows to people: a page of at most 80 columns. It
- * covers the time since the daemon's start, or with --watch the time since the page before; each
+ * kvtierctl_page.c - the page that `kvtierctl stats` shows to people: a page of at most 80 columns.
+ * It covers the time since the daemon's start, or with --watch the time since the page before; each
  * page says which. State, fill and clients are as of now.
  */
 #include "kvtierctl_page.h"

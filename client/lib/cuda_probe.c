@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_probe.c - what a region of a GPU's memory is: the driver is asked about its first address,
- * and about each further allocation that it reaches into. Nothing is guessed; what the driver does
- * not say is not tried.
+ * cuda_probe.c - the kind of a region of a GPU's memory: the driver is asked about its first
+ * address, and about each further allocation that it reaches into. Nothing is guessed; what the
+ * driver does not say is not tried.
  *
  * Allocations by cuMemCreate() that are mapped side by side are one region, as torch's expandable
  * segments are: 2 or 20 MiB each, thousands of them. Allocations of cudaMalloc() are not, even

@@ -2,7 +2,7 @@
 /*
  * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and memory of a GPU that cannot
  * be shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
- * segments one after another, K and V token-major. This file copies between those pages and the
+ * segments one after another, K and V token-major. This file copies between these pages and the
  * engine's. In engine mode it says how many images there are, and encoded.c does the rest.
  *
  * All functions run under the ring lock. So no copy overlaps a cancel or a close, and the engine's

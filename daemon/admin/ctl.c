@@ -11,8 +11,8 @@
  *                         `--gone, deadline, bad request--> free (asker_close)
  *
  * Invariants
- *   - the core never waits for an asker: no send blocks, and who does not read loses the connection
- *     at the deadline.
+ *   - the core never waits for an asker: no send blocks, and a client that does not read loses the
+ *     connection at the deadline.
  *   - a turn does at most one packet's or slice's work for each of CTL_MAX_CONNECTIONS connections;
  *     while all are taken nobody is accepted, and askers queue in the kernel's backlog.
  */

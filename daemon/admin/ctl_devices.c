@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_devices.c - the admin command about what moves bytes: devices, a row for each, and one more
- * that says why there is no GPU, or not each. Core thread only; see ctl_commands.h.
+ * ctl_devices.c - the admin command about the devices that move bytes: devices, a row for each, and
+ * one more that says why there is no GPU, or not each. Core thread only; see ctl_commands.h.
  */
 #include <stdio.h>
 

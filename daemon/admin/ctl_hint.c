@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_hint.c - the admin command hint (HINTS.md): what an engine says by kvtier_hint(), said by the
- * operator. Core thread only; see ctl_commands.h.
+ * ctl_hint.c - the admin command hint (HINTS.md): hints as an engine gives them by kvtier_hint(),
+ * given by the operator. Core thread only; see ctl_commands.h.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -5,9 +5,9 @@
  * Invariants
  *   B1 told only while something is in: mailbox_take() empties both under the lock. So mail that
  *      comes into an empty mailbox is told of.
- *   B2 who sets told writes the eventfd after it, and the taker reads the eventfd before it takes.
- *      So when mail lies there and is told of, the eventfd is readable, or about to be, or the
- *      taker is about to take.
+ *   B2 the thread that sets told writes the eventfd after it, and the taker reads the eventfd
+ *      before it takes. So when mail lies there and is told of, the eventfd is readable, or about
+ *      to be, or the taker is about to take.
  */
 #include "mailbox.h"
 

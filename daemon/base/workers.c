@@ -14,7 +14,7 @@
  *
  * Where each thread stays on a CPU of its own, it may wait there behind a thread that the kernel
  * takes the CPU from at its tick only. So the owner and other workers, who have a CPU, claim this
- * one for it (cpu.h). `present` says who has something to do and was not seen to do it.
+ * one for it (cpu.h). `present` says which threads have work and were not seen to do it.
  *
  * The owner thread's: lent, taken. `present` is atomic. The lock guards the rest. Take no locks
  * while holding it but the mailbox's.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.c - reads the INI file. libinih splits lines into section, key and value. A reader in
- * front of it counts lines, and refuses what libinih would let pass: lines cut at its buffer, text
- * after a [section], unknown sections, indented lines that continue another.
+ * front of it counts lines, and refuses lines that libinih would let pass: lines cut at its buffer,
+ * text after a [section], unknown sections, indented lines that continue another.
  *
  * Invariants: the error names the first wrong line; a file with a wrong line is not used at all.
  * Runs once, before there are threads.

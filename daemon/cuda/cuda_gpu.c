@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_gpu.c - what all files of a GPU share: results of the driver, and the ways to its thread. */
+/* cuda_gpu.c - the functions that all files of a GPU share: results of the driver, and the ways to
+ * its thread. */
 #include "cuda_gpu.h"
 
 #include <errno.h>

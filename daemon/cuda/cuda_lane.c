@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_lane.c - lanes: what is in them, and their way over the GPU. See cuda_lane.h. */
+/* cuda_lane.c - lanes: their pieces, and their way over the GPU. See cuda_lane.h. */
 #include "cuda_lane.h"
 
 #include <assert.h>

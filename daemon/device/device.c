@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device.c - the one way to a device: checks, counts, exactly-one completion. Core thread only, but
- * for those that import and release.
+ * for the functions that import and release.
  */
 #include "device.h"
 

@@ -14,7 +14,8 @@
  *   C3 engine memory may change under a worker: kernels read it once and never trust it for
  *      control.
  *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has
- *      died and its pages are freed by it; nobody who wants to map something waits for all of it.
+ *      died and its pages are freed by it; no thread that wants to map something waits for all of
+ *      it.
  *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other
  *      client's waits, and else for a quantum of time. It cannot stop inside a piece (kernels.h).
  *      After a stretch it looks into the queue in any case, and offers its CPU (workers.c).

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.c - the listening socket, the table of connections, and the graves of those that died.
+ * server.c - the listening socket, the table of connections, and the graves of connections that
+ * died.
  *
  * A slot is taken at accept and given back when the dying connection's last request has let go, its
- * regions are unmapped and its socket is closed. All slots are made at start. Who gets one, slots.c
- * says; who does not is refused and counted.
+ * regions are unmapped and its socket is closed. All slots are made at start. slots.c says which
+ * peer gets one; any other peer is refused and counted.
  *
- * Closing a socket closes what descriptors its client has sent and nobody received, which may block
+ * Closing a socket closes descriptors that its client has sent and nobody received, which may block
  * (intake.c). Where the kernel can, the listening socket keeps them out (guarded). Elsewhere
  * helpers close the sockets of clients that were refused, REFUSED_MAX at once, and nobody is
- * accepted while all of those block.
+ * accepted while all of these helpers block.
  */
 #include "server.h"
 

@@ -11,7 +11,7 @@
  * Invariants
  *   F1 QUEUE puts each block without an NVMe copy into the write-behind queue. WRITE waits until
  *      the queue has served the entries that it held at the end of QUEUE. END waits for the writes
- *      that had been started by then. Blocks stored meanwhile stand behind those, so a flush ends
+ *      that had been started by then. Blocks stored meanwhile stand behind them, so a flush ends
  *      though stores go on.
  *   F2 Every wait has an end: a disk that stalls and a write budget that is used up do not keep the
  *      asker for ever.

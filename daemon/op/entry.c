@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * entry.c - an entry of a client's ring is compared with what its client has: open spaces,
+ * entry.c - an entry of a client's ring is compared with its client's state: open spaces,
  * outstanding ops, free arena slots, layers, devices, events. Core thread only.
  *
  *	ring_peek() copies ─> proto_sqe() knows no state ─> entry_check() ─> op_start() acts
  *
  * Invariants
  *   E1 nothing is changed here, and nothing is read of shared memory: the entry is a copy.
- *   E2 an entry that passes can be started: what is still lacking then shows as statuses of its
- *      blocks.
+ *   E2 an entry that passes can be started: any lack after that shows as statuses of its blocks.
  *   E3 each refusal names the field, its value and the reason.
  */
 #include "entry.h"

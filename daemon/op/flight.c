@@ -13,8 +13,8 @@
  *
  * Invariants
  *   F1 there is one flight a block and space (a new one may begin beside one that is being given
- *      up). A part that wants the block joins it, in any of its steps, and shares what it brings,
- *      or its miss.
+ *      up). A part that wants the block joins it, in any of its steps, and shares its image, or its
+ *      miss.
  *   F2 a flight waits for room, a tier, or a job; never for a part, nor for another flight. A part
  *      waits for its flight, or in KEEP for the parts of its op before it. So there is no cycle,
  *      and each wait ends.

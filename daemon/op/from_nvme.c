@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * from_nvme.c - what is particular to a block that comes from NVMe: it is in the table already
- * (away), leased by its flight, and at landing the slot becomes the block's. An image that is bad
- * is read once more, since its segment may have been used again meanwhile; then the copy is
- * dropped.
+ * from_nvme.c - the steps of a block that comes from NVMe: it is in the table already (away),
+ * leased by its flight, and at landing the slot becomes the block's. An image that is bad is read
+ * once more, since its segment may have been used again meanwhile; then the copy is dropped.
  */
 #include <errno.h>
 #include <string.h>

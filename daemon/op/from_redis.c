@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * from_redis.c - what is particular to a block that comes from Redis: no table says that it is
- * there.
+ * from_redis.c - the steps of a block that comes from Redis: no table says that it is there.
  *
  * So nothing is evicted for it before the value's header has come and is good: a load reads at once
  * only where a slot is free. Else, and always for a prefetch, the flight begins with PROBE, at the
- * price of a round trip; so keys that nobody has cost nobody a block. (A user who may GET and not
+ * price of a round trip; so keys that nobody has cost nobody a block. (A user that may GET and not
  * GETRANGE has room made as if the block were there; that is counted.) Any trouble of Redis is a
  * miss, within [redis] timeout_ms for each of the three times at most that it is asked.
  */

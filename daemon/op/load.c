@@ -4,12 +4,12 @@
  *
  * A page is served from the memory of its own GPU, where near.h finds a copy, or else from host
  * memory: from a block's slot, which a lease pins, or from the slot of a flight that has landed.
- * Bringing a block there is flight.c's. What is served from host memory is kept on the GPU as it
- * passes.
+ * Bringing a block there is flight.c's. An image that is served from host memory is kept on the GPU
+ * as it passes.
  *
  * A block that came from Redis is kept only under the block before it in its chain. So the blocks
- * of an op are kept in order: in KEEP a part waits for those before it, which never wait for one
- * behind. Without its parent a block is served and not kept.
+ * of an op are kept in order: in KEEP a part waits for the parts before it, which never wait for
+ * one behind. Without its parent a block is served and not kept.
  */
 #include "load.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ops.c - see ops.h. What is reserved here is all that ops, parts and flights ever use (O3 of
- * op.c): a pool is a list of those that nobody uses.
+ * ops.c - see ops.h. The memory reserved here is all that ops, parts and flights ever use (O3 of
+ * op.c): a pool is a list of the free ones.
  */
 #include "ops.h"
 

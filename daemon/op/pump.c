@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pump.c - runs what is ready, and begins blocks in turn. Core thread only.
+ * pump.c - runs ready parts, and begins blocks in turn. Core thread only.
  *
  *	a turn:	ready tasks -> those that wait for room or a tier try again -> blocks of queued ops
  *		begin -> devices start
  *
  * Nothing else runs a step: completions, deadlines and cancels wake a part or a flight, which is a
- * push. So no step runs below another one, and what is held when a step begins can be checked:
+ * push. So no step runs below another one, and the things held when a step begins can be checked:
  * step_allows().
  */
 #include "pump.h"

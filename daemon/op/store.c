@@ -5,7 +5,7 @@
  *
  * Invariants
  *   S1 blocks of a store are committed in chain order, each under its parent: the last committed
- *      block is leased until the next one is. Where a block fails, those after it fail with
+ *      block is leased until the next one is. Where a block fails, the blocks after it fail with
  *      -ENOENT: no lookup could find them.
  *   S2 a block becomes visible only after its image is complete and checksummed, and only for a
  *      client that lives and has not given its pages up.

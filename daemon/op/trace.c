@@ -3,7 +3,7 @@
  * trace.c - the last steps of each op. See trace.h.
  *
  * A record goes from op to op. An op that ends gives its record to the row of ended ones, and takes
- * the oldest of those out for the next op: nothing is copied, and the records in use stay few.
+ * the oldest record of the row for the next op: nothing is copied, and the records in use stay few.
  */
 #include "trace.h"
 

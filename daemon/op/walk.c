@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * walk.c - the run queue, and what several steps do. See walk.h.
+ * walk.c - the run queue, and the code that several steps share. See walk.h.
  */
 #include "walk.h"
 

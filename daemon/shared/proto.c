@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * proto.c - checks of control messages and ring entries. Anything but 0 ends the connection, except
- * what is refused with -EINVAL: that is answered, and the connection lives on.
+ * requests that are refused with -EINVAL: that is answered, and the connection lives on.
  */
 #include "proto.h"
 

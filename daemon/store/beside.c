@@ -4,8 +4,8 @@
  *
  * Room in a unit: a slot of the image's own class whose copy is the least recent; or, where another
  * class has a copy that is more than twice as old, or the own class has none, the slab that this
- * copy lies in, whose copies all go. Nothing is moved: copying what can be had from host memory
- * would cost more than it is worth.
+ * copy lies in, whose copies all go. Nothing is moved: copying images that can be had from host
+ * memory would cost more than it is worth.
  */
 #include "beside.h"
 

@@ -17,7 +17,8 @@
  *	  └────────────────────────────── no children (any more) ──────────────────────────┘
  *
  * A live number has copies as block.h draws it: "away" is a live one without a host slot, and
- * exactly then evict.c has it as away. The tiers that its index entry names are those copies.
+ * exactly then evict.c has it as away. The tiers that its index entry names are the tiers of these
+ * copies.
  *
  * Four things change together when the host copy comes or goes: the slot, the tiers that the index
  * entry names (with a new generation), whether evict.c has the block in its chain or as away, and

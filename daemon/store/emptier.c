@@ -10,10 +10,10 @@
  *   E1 the slab is closed (slabs.h) from emptier_begin() until it is empty or was given up, so
  *      nothing new comes in.
  *   E2 a block has one slot at any time. Until it moved that is the old one, which keeps its bytes.
- *   E3 what is copied is leased: it is neither evicted nor moved. It may be condemned; then its old
- *      slot is freed as that of any condemned block, when the lease goes.
- *   E4 who holds a lease and waits for room here would wait for ever, so whoever finds that nothing
- *      else is under way gives a stuck emptying up (mover.c).
+ *   E3 an image that is copied is leased: it is neither evicted nor moved. It may be condemned;
+ *      then its old slot is freed as that of any condemned block, when the lease goes.
+ *   E4 a part that holds a lease and waits for room here would wait for ever, so a caller that
+ *      finds that nothing else is under way gives a stuck emptying up (mover.c).
  */
 #include "emptier.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - pins with an owner. `stats.leases` counts those held, so a leak shows.
+ * lease.c - pins with an owner. `stats.leases` counts the leases held, so a leak shows.
  */
 #include "lease.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io.c - what both I/O engines share: bounds, order, and what the result of a transfer means.
+ * io.c - the part that both I/O engines share: bounds, order, and the meaning of a transfer's
+ * result.
  *
  *  io_submit --> waiting --start_some--> started (in the disk) --io_transferred--> idle, done()
  *                   ^                                                     |

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and what is done on all disks
+ * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and calls for all disks
  * together. One disk: nvme_disk.c. Contract and states: nvme.h. Core thread only.
  *
  * Completions of I/O carry most work on. One timer carries on the rest: retries, stalls, probes. It

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_account.c - the log's books: its memory, what lives in which segment, how long it lived
- * there, how much may be written. Contract: nvme_account.h, nvme_log.h; invariants L2 and L5:
+ * nvme_account.c - the log's books: its memory, which records live in which segment, how long they
+ * lived there, how much may be written. Contract: nvme_account.h, nvme_log.h; invariants L2 and L5:
  * nvme_log_inner.h. Core thread only.
  */
 #include "nvme_account.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_format.c - encode and check what lies on an NVMe disk. Contract and layout: nvme_format.h.
+ * nvme_format.c - encode and check the bytes on an NVMe disk. Contract and layout: nvme_format.h.
  *
  * A check first copies the fixed-size structure out of the page, so the bytes that were checked are
  * the bytes that are used. Checks hold for any bytes (tests/fuzz/fuzz_nvme.c).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_recover.c - what is on the disk when the log is opened. Core thread only; memory of its own,
- * given back at the end.
+ * nvme_recover.c - finding the records on the disk when the log is opened. Core thread only; memory
+ * of its own, given back at the end.
  *
  *  headers of all segments ─> by sequence, newest first ─> footer of each ─> records to the table
  *                                                             └─ none: walk ──> footer written ─┘

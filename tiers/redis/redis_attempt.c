@@ -3,7 +3,7 @@
  * redis_attempt.c - the attempts of a job: the first one begun, each one judged, all of them called
  * off. Contract: redis_attempt.h. I/O thread only.
  *
- * What the end of a command means for the xfer, for the endpoint's health, and for where the job is
+ * The meaning of a command's end for the xfer, for the endpoint's health, and for where the job is
  * tried next:
  *
  *	reply                        the xfer's status     the endpoint

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_breaker.c - whether an endpoint is to be tried, and what its error replies mean. Contract:
- * redis_breaker.h. The words and sentences are those of Redis 2.8 to 7.2 and of Valkey
+ * redis_breaker.c - whether an endpoint is to be tried, and the meaning of its error replies.
+ * Contract: redis_breaker.h. The words and sentences are from Redis 2.8 to 7.2 and Valkey
  * (src/server.c, acl.c, networking.c, cluster.c).
  */
 #include "redis_breaker.h"

@@ -5,7 +5,7 @@
  * Poly1305 (RFC 8439) under a key that is used for one value only: the HMAC-SHA-256 of envelope and
  * header. The envelope has a random nonce. So the MAC's key binds the header, with space, block key
  * and checksum, and the MAC binds the rest. Poly1305 is seven times as fast as SHA-256 with the
- * CPU's instructions for it. All bytes of a value must go through it: somebody who chooses the
+ * CPU's instructions for it. All bytes of a value must go through it: a party that chooses the
  * bytes can make the header's checksum right.
  */
 #include "redis_seal.h"

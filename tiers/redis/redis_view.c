@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_view.c - what the I/O thread shows the core thread. Flags, slots and the tier's state are
- * atomics, written at each change, read before each submit. Rows and counters are copied under a
- * lock, ten times a second.
+ * redis_view.c - facts that the I/O thread shows the core thread. Flags, slots and the tier's state
+ * are atomics, written at each change, read before each submit. Rows and counters are copied under
+ * a lock, ten times a second.
  *
  * I/O thread only; the readers are in redis.c.
  */

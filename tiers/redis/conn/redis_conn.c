@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_conn.c - a connection as its owner sees it, and what the loop calls. Contract, states and
- * invariants: redis_conn.h. The parts: redis_connect.h up to UP, redis_row.h the row, redis_send.h,
- * redis_recv.h.
+ * redis_conn.c - a connection as its owner sees it, and the functions that the loop calls.
+ * Contract, states and invariants: redis_conn.h. The parts: redis_connect.h up to UP, redis_row.h
+ * the row, redis_send.h, redis_recv.h.
  */
 #include "redis_conn.h"
 

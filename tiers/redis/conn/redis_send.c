@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_send.c - what goes out on a connection: the unsent entries of its row, in order, through
- * the socket or TLS. Contract: redis_conn.h; the row: redis_row.h. Values are sealed here
+ * redis_send.c - the bytes that go out on a connection: the unsent entries of its row, in order,
+ * through the socket or TLS. Contract: redis_conn.h; the row: redis_row.h. Values are sealed here
  * (redis_seal.h), piece by piece.
  */
 #include "redis_send.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_tls.c - what all TLS connections to Redis share: whom we trust, and who we are. Contract:
- * redis_tls.h. Runs once, before there are connections; our own files are not looked at again
- * (OpenSSL opens the system's directory of authorities when it needs an authority).
+ * redis_tls.c - facts that all TLS connections to Redis share: the authorities that we trust, and
+ * our own certificate. Contract: redis_tls.h. Runs once, before there are connections; our own
+ * files are not looked at again (OpenSSL opens the system's directory of authorities when it needs
+ * an authority).
  */
 #include "redis_tls.h"
 

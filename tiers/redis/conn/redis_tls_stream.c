@@ -13,7 +13,7 @@
  *   T3 a server makes us keep no more than OpenSSL's buffers and `out`: where its own demands (key
  *      updates) fill that up while it reads nothing, the stream fails.
  *   T4 no call lasts as long as a server pleases: OpenSSL goes on by itself over messages that
- *      bring no data, so what it may read in one call is bounded.
+ *      bring no data, so the bytes that it may read in one call are bounded.
  */
 #include "redis_tls_stream.h"
 

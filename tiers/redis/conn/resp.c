@@ -2,7 +2,7 @@
 /*
  * resp.c - framing of the Redis protocol. Contract: resp.h. Source: Redis serialization protocol
  * specification (RESP2, RESP3). Numbers are taken as Redis writes them and hiredis accepts them: no
- * plus, no leading zero, no -0; so what passes here hiredis parses too.
+ * plus, no leading zero, no -0; so hiredis parses every reply that passes here, too.
  */
 #include "resp.h"
 
