@@ -227,7 +227,7 @@ class _Open:
 
 class Store:
     """connect: gives a client whose timeout is timeout_ms. A call takes about twice that at most, where a daemon stands
-    still (a load to a GPU: LENT_S more), and next to nothing while it is known to be away. say: told in a line when it is
+    still (a load to a GPU: until it goes on or ends), and next to nothing while it is known to be away. say: told in a line when it is
     reached, and when it is not.
 
     The calls of a store name pages by strings, in the order of a prompt; prefix: the names before them from its first
@@ -431,17 +431,17 @@ class Store:
         got.client.close()      # for the client's timeout at most; then private pages are the engine's alone
 
     def _until_not_lent(self, ops: set) -> None:
-        """Pages in a GPU's memory may yet be written by a daemon that stands still. The engine would give them to
-        another request, so this waits until the daemon goes on or is dead: systemd sees to it within 30 s. Where
-        nothing does, the engine goes on after LENT_S, pages["lent"] are counted, and a line names the process that must
-        not go on: no page of a GPU can be taken back from it."""
-        end = time.monotonic() + LENT_S
-        while True:
-            held = [page for page in lent() if page.op in ops]
-            if not held or time.monotonic() >= end:
-                break
+        """Pages in a GPU's memory may yet be written by a daemon that stands still, and cannot be taken back from it. The
+        engine would give them to another request, so this waits until the daemon goes on or is dead: systemd sees to it
+        within 30 s. Where nothing does, pages["lent"] are counted, and each LENT_S a line names the process to end: a
+        wrong byte is worse than a load that waits."""
+        say_at = time.monotonic() + LENT_S
+        counted = False
+        while held := [page for page in lent() if page.op in ops]:
+            if time.monotonic() >= say_at:
+                say_at += LENT_S
+                self.count(lent=0 if counted else len(held))
+                counted = True
+                self._say(f"{len(held)} pages of the GPU are lent to a kvtierd that stands still, and a load waits for "
+                          f"it: let it go on (kill -CONT {held[0].daemon or 'PID'}), or end it (kill -9)")
             time.sleep(0.05)
-        if held:
-            self.count(lent=len(held))
-            self._say(f"{len(held)} pages of the GPU are lent since {LENT_S:.0f} s to a kvtierd that stands still: end "
-                      f"it (kill -9 {held[0].daemon or 'PID'}), or it may write into them when it goes on")
