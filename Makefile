@@ -5,7 +5,7 @@
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
 #? make test-all    every test under the sanitizers, and everything compiled by clang
 #? make test-engines  real engines from PyPI, cold, warm, and with a daemon that dies: ENGINES="vllm"
-#? make soak        an hour of ops, kills, outages and a hostile client: nothing may grow
+#? make soak        over an hour of ops, kills, outages, lies and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
 #? make bench       measures; build/kvtier-bench --help says what, and how to run a part
 #? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# soak.sh BUILD - the tests of kind soak, one after the other: an hour of operations, kills, outages and a
+# soak.sh BUILD - the tests of kind soak, one after the other: over an hour of operations, kills, outages, lies and a
 # hostile client, in which nothing may grow or be lost.
 set -eu
 cd "$(dirname "$0")/.."

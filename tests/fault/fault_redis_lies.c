@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=8 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer,
  * or a reason to leave the server alone for a while; nothing more. Method: a server that says what
- * a script tells it to. The first step of each answers the tier's trial.
+ * a script tells it to. The first step of each answers the tier's trial. Then SERVERS servers whose
+ * scripts are chance, with a printed seed.
  */
 #include "tests/lib/lib_clock.h"
+#include "tests/lib/lib_redis_lies.h"
 #include "tests/lib/lib_redis_tier.h"
 
 #include "tiers/redis/redis_slots.h"
 
 static struct kit kit;
 
-enum { LOADS = 20 };
+enum { LOADS = 20, SERVERS = 20 };
+
+static struct random rnd;
 
 static void start_up(void)
 {
@@ -261,6 +265,12 @@ static void redirects_to_nowhere_end(void **state)
 	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);
 }
 
+static void lies_by_chance_are_no_hits(void **state)
+{
+	(void)state;
+	print_message("%llu lies\n", (unsigned long long)redis_lies_by_chance(&rnd, SERVERS));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -273,8 +283,10 @@ int main(void)
 		cmocka_unit_test(a_connection_lost_is_one_failure),
 		cmocka_unit_test(odd_replies_are_misses),
 		cmocka_unit_test(redirects_to_nowhere_end),
+		cmocka_unit_test(lies_by_chance_are_no_hits),
 	};
 
 	redis_needed();
+	rnd = random_seeded("fault_redis_lies");
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }
