@@ -91,8 +91,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 8,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 8,
+	WIRE_VERSION_MIN = 9,    /* range this tree speaks */
+	WIRE_VERSION_MAX = 9,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -501,11 +501,13 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
  * which SPACE_OK brings. The daemon draws a secret at each start and derives the index keys of all
  * spaces from it, so a client knows the keys of the spaces that it opened and no others: it can
  * neither choose keys that crowd the buckets of another space's blocks, nor probe for them.
+ *
+ * An entry has 88 bits of it, so that four fit a cache line; the daemon compares whole keys.
  */
 enum {
 	WIRE_INDEX_MAGIC = 0x4b565849,
-	WIRE_INDEX_LAYOUT = 3,
-	WIRE_BUCKET_ENTRIES = 3,
+	WIRE_INDEX_LAYOUT = 4,
+	WIRE_BUCKET_ENTRIES = 4,
 	WIRE_INDEX_OFFSET = 4096
 };
 
@@ -524,11 +526,28 @@ struct wire_index {
 };
 enum { WIRE_HEARTBEAT_MS = 500, WIRE_STALE_MS = 2500 /* older: lookups answer "no hit" */ };
 
+/* What an entry has of a fingerprint. */
+struct wire_print {
+	uint64_t low;   /* 32 bits of each half, the first one below: all that names buckets */
+	uint16_t first; /* the next 16 bits of the first half */
+	uint8_t second; /* the next 8 bits of the second half */
+};
+
+static inline struct wire_print wire_print_of(const uint64_t half[2])
+{
+	return (struct wire_print){ .low = (half[0] & 0xffffffffu) | half[1] << 32,
+				    .first = (uint16_t)(half[0] >> 32),
+				    .second = (uint8_t)(half[1] >> 32) };
+}
+
+/* struct wire_print of each entry, a field a row, so that nothing is padded. */
 struct wire_bucket {
-	uint32_t seq; /* +1 after each entry published here */
+	uint64_t low[WIRE_BUCKET_ENTRIES];
 	/* places << WIRE_PLACES_SHIFT | generation; places 0 = empty */
 	uint32_t meta[WIRE_BUCKET_ENTRIES];
-	uint8_t fingerprint[WIRE_BUCKET_ENTRIES][16];
+	uint16_t first[WIRE_BUCKET_ENTRIES];
+	uint8_t second[WIRE_BUCKET_ENTRIES];
+	uint32_t seq; /* +1 after each entry published here */
 };
 static_assert(sizeof(struct wire_bucket) == 64, "wire_bucket");
 

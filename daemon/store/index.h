@@ -4,8 +4,8 @@
  *
  * Layout and reading rules: client/wire.h, client/lib/map.c. Writer: the core thread, alone. Beside
  * the shared table the daemon keeps a private block number per entry. A shared entry holds a
- * fingerprint, a mask of places and a generation, and no more. Finding compares 128 bits; the
- * caller (block.c) compares the full key.
+ * fingerprint, a mask of places and a generation, and no more. Finding compares the 88 bits that an
+ * entry has of a fingerprint; the caller (block.c) compares the full key.
  *
  * A fingerprint is a keyed hash (client/fingerprint.h). So a client cannot aim at the buckets of a
  * space that it has not opened; at the buckets of its own spaces it can. Fingerprints that crowd

@@ -113,7 +113,7 @@ static void full_is_enospc_and_recovers(void **state)
 	index_close(index);
 }
 
-static void memory_is_below_31_bytes_an_entry(void **state)
+static void memory_is_below_23_bytes_an_entry(void **state)
 {
 	struct index *index;
 
@@ -121,7 +121,7 @@ static void memory_is_below_31_bytes_an_entry(void **state)
 	assert_int_equal(index_open(MANY, &index), 0);
 	for (uint64_t i = 0; i < MANY; i++)
 		assert_int_equal(insert(index, i), 0);
-	assert_true(index_memory(index) - WIRE_INDEX_OFFSET <= 31ull * MANY);
+	assert_true(index_memory(index) - WIRE_INDEX_OFFSET <= 23ull * MANY);
 	index_close(index);
 }
 
@@ -136,13 +136,13 @@ static void memory_starts_small(void **state)
 	index_close(index);
 }
 
-/* All fingerprints name the same two buckets: 6 fit at most, the next fail, with an error of their
+/* All fingerprints name the same two buckets: 8 fit at most, the next fail, with an error of their
  * own that evicts nobody, and nobody else notices. */
 static void crowded_buckets_hurt_only_themselves(void **state)
 {
 	struct index *index;
 	struct print print = { { 0 } };
-	uint32_t entered = 0, found[6];
+	uint32_t entered = 0, found[8];
 
 	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
@@ -155,13 +155,13 @@ static void crowded_buckets_hurt_only_themselves(void **state)
 		assert_true(r == 0 || r == -EXFULL);
 		entered += r == 0;
 	}
-	assert_in_range(entered, 1, 6);
+	assert_in_range(entered, 1, 8);
 	for (uint64_t i = 1000; i < 50000; i++)
 		assert_int_equal(insert(index, i), 0);
 	for (uint64_t i = 0; i < 50000; i++)
 		assert_true(present(index, i));
 	print.half[0] = 0;
-	assert_true(index_find(index, &print, found, 6) <= 1);
+	assert_true(index_find(index, &print, found, 8) <= 1);
 	index_close(index);
 }
 
@@ -180,6 +180,28 @@ static void same_fingerprint_is_told_apart_by_block(void **state)
 	index_remove(index, &print, 11);
 	assert_int_equal(index_find(index, &print, found, 6), 1);
 	assert_int_equal(found[0], 12);
+	index_close(index);
+}
+
+/* Fingerprints that differ in one bit of those that an entry has are two; in a bit that it has not
+ * they are one. */
+static void each_bit_of_an_entry_tells_keys_apart(void **state)
+{
+	const int bits[2] = { 48, 40 };
+	const struct print print = print_of(1);
+	struct index *index;
+	uint32_t found[6];
+
+	(void)state;
+	assert_int_equal(index_open(1000, &index), 0);
+	assert_int_equal(index_insert(index, &print, 11, TIER, 0), 0);
+	for (int half = 0; half < 2; half++)
+		for (int bit = 0; bit < 64; bit++) {
+			struct print other = print;
+
+			other.half[half] ^= 1ull << bit;
+			assert_int_equal(index_find(index, &other, found, 6), bit >= bits[half]);
+		}
 	index_close(index);
 }
 
@@ -242,14 +264,14 @@ static void small_tables_fill_to_the_last(void **state)
 	}
 }
 
-/* Each of the four has bucket 5 for both of its candidates, until that bucket was split. */
-static void four_keys_of_one_bucket_find_room_in_a_small_table(void **state)
+/* Each of the five has bucket 5 for both of its candidates, until that bucket was split. */
+static void five_keys_of_one_bucket_find_room_in_a_small_table(void **state)
 {
 	struct index *index;
 
 	(void)state;
 	assert_int_equal(index_open(100, &index), 0);
-	for (uint32_t i = 0; i < 4; i++) {
+	for (uint32_t i = 0; i < 5; i++) {
 		const struct print print = { { 5 + 64 * i, 5 + 64 * i } };
 
 		assert_int_equal(index_insert(index, &print, i, TIER, 0), 0);
@@ -263,15 +285,16 @@ int main(void)
 		cmocka_unit_test(finds_all_while_growing),
 		cmocka_unit_test(removed_is_absent_others_stay),
 		cmocka_unit_test(full_is_enospc_and_recovers),
-		cmocka_unit_test(memory_is_below_31_bytes_an_entry),
+		cmocka_unit_test(memory_is_below_23_bytes_an_entry),
 		cmocka_unit_test(memory_starts_small),
 		cmocka_unit_test(crowded_buckets_hurt_only_themselves),
 		cmocka_unit_test(same_fingerprint_is_told_apart_by_block),
+		cmocka_unit_test(each_bit_of_an_entry_tells_keys_apart),
 		cmocka_unit_test(clients_cannot_write_or_resize),
 		cmocka_unit_test(bad_sizes_are_refused),
 		cmocka_unit_test(smallest_table_works),
 		cmocka_unit_test(small_tables_fill_to_the_last),
-		cmocka_unit_test(four_keys_of_one_bucket_find_room_in_a_small_table),
+		cmocka_unit_test(five_keys_of_one_bucket_find_room_in_a_small_table),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
