@@ -305,8 +305,8 @@ static void grow(struct index *index)
 		split(index);
 }
 
-/* Adds the buckets that the entries of step `at` could go to instead; returns the number of
- * steps. */
+/* Adds the buckets that the entries of step `at` could go to instead, and asks for their cache
+ * lines, since the search waits for little else; returns the number of steps. */
 static uint32_t search_widen(const struct index *index, struct step *steps, uint32_t n, uint32_t at)
 {
 	const uint64_t here = steps[at].bucket;
@@ -316,10 +316,12 @@ static uint32_t search_widen(const struct index *index, struct step *steps, uint
 		const uint64_t b0 = candidate_of(bucket, s, 0, index->shape);
 		const uint64_t other = b0 == here ? candidate_of(bucket, s, 1, index->shape) : b0;
 
-		if (other != here)
-			steps[n++] = (struct step){ .bucket = (uint32_t)other,
-						    .from = (int16_t)at,
-						    .slot = (uint16_t)s };
+		if (other == here)
+			continue;
+		__builtin_prefetch(&index->bucket[other]);
+		steps[n++] = (struct step){ .bucket = (uint32_t)other,
+					    .from = (int16_t)at,
+					    .slot = (uint16_t)s };
 	}
 	return n;
 }
