@@ -12,4 +12,5 @@ python=$("$tree/client/examples/venv.sh" "$build") || {
 	echo "skipped: the wheels of engine and model cannot be had (see above)"
 	exit 77
 }
+export KVTIER_LIBRARY="$build/libkvtier.so.0"
 export OMP_WAIT_POLICY=passive	# two threads that spin at each barrier keep other tests from the cores
