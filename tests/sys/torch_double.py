@@ -5,6 +5,7 @@ A Tensor has a dtype, a shape, strides and a place in a memory, and no arithmeti
 install() puts the double in the place of torch, also where there is a real one.
 """
 import ctypes as C
+import math
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -22,6 +23,12 @@ class Device(str):
     type = property(lambda self: self.split(":")[0])
 
 
+def no_truth(values: int) -> bool:
+    """What torch says of a tensor in the place of a bool. Of one value: it is not kept here."""
+    raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous" if values > 1 else
+                       "this double knows no value")
+
+
 class Tensor:
     is_cuda, device = False, Device("cpu")
 
@@ -33,6 +40,9 @@ class Tensor:
             dense.insert(0, n)
             n *= size
         self.strides = tuple(strides or dense)
+
+    def __bool__(self) -> bool:
+        return no_truth(math.prod(self.shape))
 
     def stride(self, axis=None):
         return self.strides if axis is None else self.strides[axis]
@@ -94,6 +104,10 @@ class Numbers:
 
     def any(self) -> bool:
         return any(self.flat())
+
+    def __bool__(self) -> bool:
+        flat = self.flat()
+        return bool(flat[0]) if len(flat) == 1 else no_truth(len(flat))
 
     def __len__(self) -> int:
         return len(self.rows)

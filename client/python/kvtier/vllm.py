@@ -182,7 +182,8 @@ class KvtierConnector(*_BASES):
             wanted = (len(size) == 1 and isinstance(size[0], int) and size[0] >= _MUCH and self._shared is None and
                       set(how) == {"dtype", "device"} and how["dtype"] == torch.int8 and
                       torch.device(how["device"]).type == "cpu")
-            return wanted and self._share(size[0]) or zeros(*size, **how)
+            shared = self._share(size[0]) if wanted else None
+            return zeros(*size, **how) if shared is None else shared
 
         torch.zeros = shared_zeros
         try:
