@@ -9,9 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Callable
 
+PATIENT_S = 120
+MOMENTS = ("before", "while", "after")
 
 class Engine:
     """The test's end. The program is run with the number of each descriptor and these arguments."""
@@ -43,6 +46,24 @@ class Engine:
         self.begin(**question)
         return self.read()
 
+    def strikes(self, daemon: subprocess.Popen, number: int, moment: str) -> None:
+        """The daemon gets this signal before the engine gives it the op of stops_around(), while it has the op and has
+        not begun it, or at any time after."""
+        for now in ("before", "after"):
+            self._until_stopped()
+            if moment == "while" and now == "before":
+                daemon.send_signal(signal.SIGSTOP)
+            elif moment == now or moment == "while":
+                daemon.send_signal(number)
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def _until_stopped(self) -> None:
+        end, stat = time.monotonic() + PATIENT_S, Path(f"/proc/{self.process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"the engine gave the daemon no such op; its log is {self.log}")
+            time.sleep(0.001)
+
     def kill(self) -> None:
         """Twice is fine."""
         if self.process.returncode is None:
@@ -53,6 +74,22 @@ class Engine:
             self._to.close()
         except BrokenPipeError:
             pass
+
+
+def stops_around(name: str) -> None:
+    """name: "load" or "store". The process stops itself right before it gives the next such op to the daemon, and right
+    after."""
+    from kvtier import Space
+    submit = getattr(Space, name)
+
+    def stopping(space, *arguments, **options):
+        setattr(Space, name, submit)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        op = submit(space, *arguments, **options)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return op
+
+    setattr(Space, name, stopping)
 
 
 def serve(answer: Callable[[dict], dict]) -> None:

