@@ -2,11 +2,12 @@
 """vllm_engine.py FD FD MODEL SOCKET [OPTIONS] - a process that answers prompts by vLLM on the CPU; SOCKET "": without
 kvtier. OPTIONS: a JSON object, see OPTIONS below.
 
-engine_process.py says how it is asked. The engine's own prefix cache is off, so that a prefix can come from kvtier
-alone.
+engine_process.py says how it is asked. The engine's own prefix cache is off, unless `llm` says otherwise, so that a
+prefix can come from kvtier alone.
 """
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import json
 import os
@@ -44,7 +45,8 @@ def prompt(seed: int, n: int) -> list:
 
 
 def counters(llm: LLM) -> dict:
-    return {m.name: m.value for m in llm.get_metrics() if "kvtier" in m.name and hasattr(m, "value")}
+    return {m.name: m.value for m in llm.get_metrics()
+            if ("kvtier" in m.name or "preemptions" in m.name) and hasattr(m, "value")}
 
 
 def subscribe(endpoint: str):
@@ -129,14 +131,14 @@ def hinted(llm: LLM, hints: list):
 def main() -> None:
     model, socket = sys.argv[3:5]
     options = {**OPTIONS, **json.loads(sys.argv[5] if len(sys.argv) > 5 else "{}")}
-    how = {"block_size": 32, "max_model_len": 2048, **options["llm"]}
+    how = {"block_size": 32, "max_model_len": 2048, "enable_prefix_caching": False, **options["llm"]}
     timed = measure() if options["timed"] else {}
     if options["events"]:
         how["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": options["events"]}
     if options["connector"]:
         look_at_modules_with_care()
     llm = LLM(model, dtype=options["dtype"], enforce_eager=True, skip_tokenizer_init=True,
-              enable_prefix_caching=False, disable_log_stats=False, max_logprobs=VOCABULARY,
+              disable_log_stats=False, max_logprobs=VOCABULARY,
               kv_transfer_config=connector(socket, options) if socket else options["connector"], **how)
     events = subscribe(options["events"].replace("*", "127.0.0.1")) if options["events"] else lambda: []
 
@@ -149,7 +151,10 @@ def main() -> None:
             return {"timed": timed}
         if question.get("counters"):
             return {"counters": counters(llm), "events": events()}
-        prompts = [TokensPrompt(prompt_token_ids=prompt(seed, question["tokens"])) for seed in question["seeds"]]
+        salt = {"cache_salt": question["salt"]} if question.get("salt") else {}
+        more = question.get("more", [[]] * len(question["seeds"]))      # tokens after these
+        prompts = [TokensPrompt(prompt_token_ids=prompt(seed, question["tokens"]) + then, **salt)
+                   for seed, then in zip(question["seeds"], more)]
         how = SamplingParams(temperature=0, max_tokens=question.get("answer", 16), ignore_eos=True, detokenize=False,
                              logprobs=VOCABULARY if question.get("logprobs") else None)
         if question.get("stop"):
@@ -160,8 +165,10 @@ def main() -> None:
         seconds = time.monotonic() - begun
         ret = {"seconds": seconds, "tokens": [list(o.outputs[0].token_ids) for o in outputs],
                "cached": [o.num_cached_tokens for o in outputs]}
-        if question.get("logprobs"):    # of the first token of each answer
-            ret["logprobs"] = [[o.outputs[0].logprobs[0][i].logprob for i in range(VOCABULARY)] for o in outputs]
+        if question.get("logprobs"):
+            rows = [[[row[i].logprob for i in range(VOCABULARY)] for row in o.outputs[0].logprobs] for o in outputs]
+            ret["logprobs"] = [of[0] for of in rows]        # of the first token of each answer
+            ret["digests"] = [hashlib.sha256(repr(of).encode()).hexdigest() for of in rows]     # of all of them
         return ret
 
     serve(answer)

@@ -109,6 +109,53 @@ class Vllm(unittest.TestCase):
         cold.kill()
         self.loads(self.engine(), 1)
 
+    def test_raw_blocks_lead_to_the_very_logits_of_the_engines_own_prefix(self):
+        """A prefix that is there is continued in a forward of other shapes than a prompt from its beginning, which
+        rounds otherwise. So the measure is the engine's own prefix cache, without kvtier."""
+        ask = {"seeds": [1], "tokens": 600, "logprobs": True}
+        own = Engine(ENGINE, str(self.model), "", json.dumps({"llm": {"enable_prefix_caching": True}}))
+        self.addCleanup(own.kill)
+        cold, warm = own.ask(**ask), own.ask(**ask)
+        own.kill()
+        self.assertEqual((cold["cached"], warm["cached"]), ([0], [576]))
+        for extra in ({}, {"zero_copy": False}):
+            with self.subTest(**extra):
+                options = {"extra": {**extra, "extras": f"logits {extra}"}}
+                first = self.engine(options)
+                self.assertEqual(first.ask(**ask)["digests"], cold["digests"])
+                first.kill()
+                second, before = self.engine(options), self.loaded()
+                self.assertEqual(second.ask(**ask)["digests"], warm["digests"])
+                self.assertEqual(self.loaded() - before, 599 // 32)
+                second.kill()
+
+    def test_prompts_with_other_salts_share_nothing(self):
+        engine, ask = self.engine(), {"seeds": [4], "tokens": 600}
+        for salt, came in (("a", 0), ("b", 0), ("a", 18), ("b", 18), ("c", 0)):
+            before = self.loaded()
+            self.is_right(engine.ask(**ask, salt=salt), 4)
+            self.assertEqual(self.loaded() - before, came, salt)
+
+    def test_requests_that_the_engine_preempts(self):
+        """Its KV has room for the prompts, and not for their answers: blocks are taken back and computed or loaded
+        again, while others are being saved. All that was saved is right: an engine with more room goes on there."""
+        ask = {"seeds": [31, 32, 33, 34], "tokens": 500, "answer": 300}
+        plain = Engine(ENGINE, str(self.model), "")
+        self.addCleanup(plain.kill)
+        wanted = plain.ask(**ask)["tokens"]
+        later = plain.ask(**{**ask, "more": wanted, "answer": 16})["tokens"]
+        plain.kill()
+        engine = self.engine({"llm": {"num_gpu_blocks_override": 70}})
+        self.assertEqual(engine.ask(**ask)["tokens"], wanted)
+        self.assertEqual(engine.ask(**ask)["tokens"], wanted)
+        counters = engine.ask(counters=True)["counters"]
+        self.assertGreater(counters["vllm:num_preemptions"], 0, counters)
+        self.assertGreater(counters["vllm:kvtier_loaded_blocks"], 4 * (499 // 32), counters)
+        engine.kill()
+        roomy, before = self.engine(), self.loaded()
+        self.assertEqual(roomy.ask(**{**ask, "more": wanted, "answer": 16})["tokens"], later)
+        self.assertEqual(self.loaded() - before, 4 * (799 // 32))
+
     def test_scheduler_and_worker_in_processes_of_their_own(self):
         self.stores(self.engine(VLLM_ENABLE_V1_MULTIPROCESSING="1"), 2)
         self.loads(self.engine(VLLM_ENABLE_V1_MULTIPROCESSING="1"), 2)
