@@ -20,6 +20,16 @@ def llama(to: Path) -> None:
     _save(LlamaForCausalLM(LlamaConfig(**_SMALL, num_key_value_heads=4)), to)
 
 
+def speaking(to: Path) -> None:
+    """llama(), with a tokenizer: a word for each token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    llama(to)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2").save_pretrained(to)
+
+
 def gentle(to: Path) -> None:
     """Its answers change little when its KV is rounded."""
     import torch

@@ -4,12 +4,16 @@ from; the engine answers every request as it does without kvtier, whatever becom
 import itertools
 import json
 import math
+import os
+import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
@@ -274,6 +278,59 @@ class Vllm(unittest.TestCase):
         self.is_right(engine.ask(seeds=[8], tokens=600), 8)
         self.daemon.start()
         self.loads(engine, 8)
+
+
+class Server(unittest.TestCase):
+    """The command of client/python/README.md."""
+
+    def served(self, model: Path, words: str) -> str:
+        """The answer of a server that is started for it, and killed."""
+        section = (TREE / "client/python/README.md").read_text().partition("\n## vLLM\n")[2]
+        command = shlex.split(section.partition("```sh\n")[2].partition("```")[0])
+        self.assertEqual((command[0], command.count("M")), ("python", 1))
+        command[command.index("M")] = str(model)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        more = ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "2048",
+                "--enforce-eager", "--served-model-name", "m", "--no-enable-prefix-caching"]
+        with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "vllm_server.log", "ab") as log:
+            server = subprocess.Popen([sys.executable, "-B", *command[1:], *more], stdin=subprocess.DEVNULL, stdout=log,
+                                      stderr=log, start_new_session=True, env={
+                                          **os.environ, "KVTIER_SOCKET": self.daemon.socket,
+                                          "VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_CPU_KVCACHE_SPACE": "1",
+                                          "VLLM_NO_USAGE_STATS": "1"})
+        try:
+            end = time.monotonic() + 3 * PATIENT_S
+            while True:
+                self.assertIsNone(server.poll(), f"it ended; see {log.name}")
+                self.assertLess(time.monotonic(), end)
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.2)
+            body = json.dumps({"model": "m", "prompt": words, "max_tokens": 16, "temperature": 0, "ignore_eos": True})
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body.encode(),
+                                             {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=PATIENT_S) as answer:
+                return json.load(answer)["choices"][0]["text"]
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+    def test_a_prefix_outlives_its_server(self):
+        with tempfile.TemporaryDirectory(prefix="kvtier-engines-") as work:
+            model = Path(work) / "speaking"
+            vllm_models.speaking(model)
+            self.daemon = Daemon(BUILD, Path(work), CONFIG)
+            self.addCleanup(self.daemon.close)
+            words = " ".join(f"w{3 + i * i % 997}" for i in range(600))
+            cold = self.served(model, words)
+            self.assertGreater(self.daemon.stats()["store"]["blocks_total"], 0)
+            self.assertEqual(self.daemon.stats()["load"]["blocks_total"], 0)
+            self.assertEqual(self.served(model, words), cold)
+            self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 0)
+            self.assertEqual(len(cold.split()), 16)
 
 
 if __name__ == "__main__":
