@@ -6,6 +6,7 @@ standard output what they like.
 """
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -74,6 +75,13 @@ class Engine:
             self._to.close()
         except BrokenPipeError:
             pass
+
+
+def commands(section: str) -> list:
+    """The shell commands of a section of client/python/README.md, each as a list of arguments."""
+    readme = Path(__file__).resolve().parents[2] / "client" / "python" / "README.md"
+    text = readme.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [shlex.split(block.partition("```")[0].replace("\\\n", " ")) for block in text.split("```sh\n")[1:]]
 
 
 def stops_around(name: str) -> None:

@@ -2,6 +2,7 @@
 """sglang_test.py BUILD - kvtier.sglang under the real SGLang on the CPU: its HiCacheController with its threads, its
 host pools, hashes, failure injector, and its factories of storages and linkers. No model runs: SGLang's kernels
 between host and device want a GPU, so sglang_engine.py plays the forward and the scheduler."""
+import argparse
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool  # noqa: E402
 from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
 
 import sglang_engine  # noqa: E402
-from engine_process import Engine  # noqa: E402
+from engine_process import Engine, commands  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 from sglang_engine import PAGE, computed, make_pools, storage  # noqa: E402
 
@@ -257,17 +258,19 @@ class Calls(OneDaemon):
 class Linked(OneDaemon):
     """A linker, made by SGLang's factory over SGLang's device pools, which are in the CPU's memory."""
 
-    def linker(self, device, timeout_ms: int = 2000, model: str = "tiny"):
+    CONFIG = {"linker": "KvtierLinker", "linker_module_path": "kvtier.sglang"}
+
+    def linker(self, device, timeout_ms: int = 2000, model: str = "tiny", backend: str = "dynamic", config=CONFIG):
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
         from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
         from sglang.srt.mem_cache.unified_cache.linker_factory import create_unified_cache_linker
         allocator = type("Allocator", (), {"get_kvcache": lambda _: device})()
         params = CacheInitParams(disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=allocator,
                                  page_size=PAGE)
-        config = {"linker": "KvtierLinker", "linker_module_path": "kvtier.sglang", "linker_extra_config": {
-            "socket": self.daemon.socket, "codec": "raw", "timeout_ms": timeout_ms, "model": model}}
-        linker = create_unified_cache_linker(type("Arguments", (), {"model_path": model})(), params, backend="dynamic",
-                                             config=config, components={ComponentType.FULL})
+        options = {"socket": self.daemon.socket, "codec": "raw", "timeout_ms": timeout_ms, "model": model}
+        linker = create_unified_cache_linker(
+            type("Arguments", (), {"model_path": model})(), params, backend=backend, components={ComponentType.FULL},
+            config={**config, "linker_extra_config": {**config.get("linker_extra_config", {}), **options}})
         self.addCleanup(linker.close)
         return linker
 
@@ -275,6 +278,33 @@ class Linked(OneDaemon):
         self.assertTrue(linker.offload([PoolTransfer(PoolName.KV, device_indices=indices, keys=names)]))
         self.until(lambda: linker.num_completed_offloads() == 1)
         return linker.pop_completed_offload()
+
+    def test_the_commands_of_the_readme_lead_here(self):
+        """By SGLang's own parser and factories. A server is not started, as no model runs."""
+        from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
+        from sglang.srt.server_args import ServerArgs
+        parser = argparse.ArgumentParser()
+        ServerArgs.add_cli_args(parser)
+        given = []
+        for command in commands("SGLang"):
+            self.assertEqual(command[:3], ["python", "-m", "sglang.launch_server"])
+            given.append(parser.parse_args(command[3:]))
+        storage, linker = given
+        self.assertTrue(storage.enable_hierarchical_cache)
+        options, *_ = HybridCacheController.parse_storage_backend_extra_config(
+            storage.hicache_storage_backend_extra_config)
+        device, host = make_pools("page_first")
+        config = HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "x",
+                                      extra_config={**options, "socket": self.daemon.socket})
+        backend = StorageBackendFactory.create_backend(storage.hicache_storage_backend, config, host)
+        self.addCleanup(backend.close)
+        backend.register_mem_pool_host(host)
+        self.assertEqual((type(backend).__name__, backend.batch_set_v1(["a"], torch.arange(PAGE))),
+                         ("KvtierStorage", [True]))
+        self.assertTrue(linker.enable_unified_cache_external_linker)
+        made = self.linker(device, backend=linker.unified_cache_external_linker_backend,
+                           config=linker.unified_cache_external_linker_config)
+        self.assertEqual((type(made).__name__, self.offload(made, ["b"], torch.arange(PAGE))), ("KvtierLinker", True))
 
     def test_pages_go_and_come(self):
         for order in ("page_first", "mla/page_first"):

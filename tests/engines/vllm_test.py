@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
-from engine_process import MOMENTS, PATIENT_S, Engine  # noqa: E402
+from engine_process import MOMENTS, PATIENT_S, Engine, commands  # noqa: E402
 import vllm_models  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
@@ -285,8 +284,7 @@ class Server(unittest.TestCase):
 
     def served(self, model: Path, words: str) -> str:
         """The answer of a server that is started for it, and killed."""
-        section = (TREE / "client/python/README.md").read_text().partition("\n## vLLM\n")[2]
-        command = shlex.split(section.partition("```sh\n")[2].partition("```")[0])
+        command, = commands("vLLM")
         self.assertEqual((command[0], command.count("M")), ("python", 1))
         command[command.index("M")] = str(model)
         with socket.socket() as free:
