@@ -224,8 +224,8 @@ STAT("tiers.redis.refused_stores_total", tiers_redis_refused_stores_total, count
 STAT("tiers.redis.redirects_total", tiers_redis_redirects_total, counter, "requests",
      "Requests sent on to another endpoint of the Cluster (MOVED, ASK)")
 STAT("tiers.redis.refused_hosts_total", tiers_redis_refused_hosts_total, counter, "times",
-     "Redirects to an endpoint that no slot map has, and endpoints of a map that are not [redis] "
-     "cluster_hosts: not connected to")
+     "Redirects to an endpoint that no slot map has; endpoints of a map that are not [redis] "
+     "cluster_hosts, or whose certificate is not theirs: none of these was sent a password")
 STAT("tiers.redis.topology_changes_total", tiers_redis_topology_changes_total, counter, "changes",
      "Maps of the Cluster's slots taken over")
 STAT("tiers.redis.late_replies_total", tiers_redis_late_replies_total, counter, "replies",

@@ -165,6 +165,15 @@ static void a_name_too_long(void **state)
 	refused(&conf, EINVAL, "[redis] tls_name", "longer than 255 bytes");
 }
 
+static void a_name_of_nobody(void **state)
+{
+	struct redis_tls_conf conf = tls_group.conf;
+
+	(void)state;
+	conf.name = ".";
+	refused(&conf, EINVAL, "[redis] tls_name", "the name of no server");
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -177,6 +186,7 @@ int main(void)
 		cmocka_unit_test(a_key_that_all_can_read),
 		cmocka_unit_test(a_key_with_a_passphrase),
 		cmocka_unit_test(a_name_too_long),
+		cmocka_unit_test(a_name_of_nobody),
 	};
 
 	return cmocka_run_group_tests(tests, tls_group_make, tls_group_remove) ? 1 : 0;

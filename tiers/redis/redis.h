@@ -128,8 +128,8 @@ struct redis_counters { /* all since open */
 	uint64_t timeouts_total, resets_total, errors_total;
 	uint64_t refused_stores_total; /* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
 	uint64_t redirects_total;      /* MOVED, ASK */
-	/* Redirects to an endpoint that no slot map has, and endpoints of a map that cluster_hosts
-	 * does not let in: not connected to. */
+	/* Redirects to an endpoint that no slot map has; endpoints of a map that cluster_hosts does
+	 * not let in, or whose certificate is not theirs: none has heard AUTH. */
 	uint64_t refused_hosts_total;
 	/* replies that came when nobody waited any more; parsed and thrown away */
 	uint64_t late_total;

@@ -289,9 +289,11 @@ static void connect_failed(struct redis_endpoint *endpoint, int why, const char 
 		if (!redis_address_numeric(endpoint->address))
 			endpoint->n_resolved = 0;
 	}
+	/* a slot map or a redirect sent us there */
+	endpoint->counters.refused_hosts_total += why == -EKEYREJECTED && !endpoint->seed;
 	if (verdict == REDIS_SAYS_NOT_NOW) /* first: AUTH, too, is answered by -LOADING */
 		redis_health_verdict(endpoint, verdict, false, text);
-	else if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
+	else if (why == -EACCES || why == -EKEYREJECTED || verdict == REDIS_SAYS_NOT_YOU)
 		redis_health_verdict(endpoint, REDIS_SAYS_NOT_YOU, false, text);
 	else
 		redis_health_failed(endpoint, text[0] ? text : strerror(-why));

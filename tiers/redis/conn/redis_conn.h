@@ -86,7 +86,8 @@ enum redis_conn_state redis_conn_state(const struct redis_conn *c);
 /*
  * Why it is DOWN, with a sentence, ours or the endpoint's:
  *	-ECONNREFUSED	also an error that nobody asked for, such as "max number of clients reached"
- *	-EACCES		AUTH was refused, or one side does not accept the other's TLS
+ *	-EACCES		AUTH was refused, or the endpoint does not accept our TLS
+ *	-EKEYREJECTED	its certificate was not accepted; it has heard nothing but a handshake
  *	-ETIMEDOUT, -ECONNRESET (EOF), -EPROTO (no Redis protocol), -errno of the socket
  */
 int redis_conn_why(const struct redis_conn *c, const char **ret_text);

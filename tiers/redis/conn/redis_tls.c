@@ -160,6 +160,11 @@ int redis_tls_open(const struct redis_tls_conf *conf, struct redis_tls **ret, ch
 			       REDIS_TLS_NAME_BYTES - 1);
 		return -EINVAL;
 	}
+	/* a dot at its end is not compared: nothing would be left, and OpenSSL compare nothing */
+	if (strcmp(given(conf->name), ".") == 0) {
+		(void)snprintf(text, n, "[redis] tls_name: \".\" is the name of no server");
+		return -EINVAL;
+	}
 	(void)snprintf(text, n, "[redis] tls: no memory");
 	tls = calloc(1, sizeof(*tls));
 	if (!tls)

@@ -176,7 +176,7 @@ static int not_verified(struct redis_tls_stream *s, long result)
 		(void)snprintf(words, sizeof(words),
 			       "its certificate: %.100s: see [redis] tls_ca_file",
 			       X509_verify_cert_error_string(result));
-	return fail(s, EACCES, words);
+	return fail(s, EKEYREJECTED, words);
 }
 
 static int protocol_failed(struct redis_tls_stream *s)
@@ -278,6 +278,8 @@ static int begin_stream(struct redis_tls_stream *s, const struct redis_tls *tls,
 	/* an absolute name ends with a dot, which no certificate has */
 	if (s->host[0] && s->host[strlen(s->host) - 1] == '.')
 		s->host[strlen(s->host) - 1] = 0;
+	if (!any && !s->host[0])
+		return -EINVAL; /* OpenSSL would compare nothing */
 	if (any && is_numeric(s->host))
 		return 0; /* no name to compare with, and none that may be sent */
 	return name_it(s, tls->name) ? 0 : -ENOMEM;

@@ -34,14 +34,15 @@ struct redis_tls {
 struct bio_method_st *redis_tls_stream_method(void);
 
 /* fd: connected, not blocking; stays the caller's. host: a name or a numeric address, without port.
- * -ENOMEM. */
+ * -ENOMEM, -EINVAL: no host that a certificate could name. */
 int redis_tls_stream_open(const struct redis_tls *tls, int fd, const char *host,
 			  struct redis_tls_stream **ret);
 void redis_tls_stream_close(struct redis_tls_stream *s); /* NULL is fine */
 /*
  * 1: done. 0: not yet; to be called again when the socket has bytes, or when it takes some if
- * redis_tls_stream_unsent(). -EACCES: one side refuses the other, or the other side speaks no TLS:
- * a person has to change something. -ECONNRESET, -EPROTO, -errno.
+ * redis_tls_stream_unsent(). -EKEYREJECTED: its certificate is of no authority that we trust, or of
+ * another name. -EACCES: it refuses us, or speaks no TLS. With both a person has to change
+ * something. -ECONNRESET, -EPROTO, -errno.
  */
 int redis_tls_stream_handshake(struct redis_tls_stream *s);
 /* Bytes read into iov, as many as there are; 0: the end; -1 with errno: EAGAIN, EACCES (our
