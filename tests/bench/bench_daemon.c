@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OP_BLOCKS = 32 };
+enum { OP_BLOCKS = 32, PROGRAM_BYTES = sizeof(((struct bench_daemon *)NULL)->program) };
 
 static size_t region_bytes(const struct bench_daemon *d)
 {
@@ -22,19 +22,51 @@ static size_t region_bytes(const struct bench_daemon *d)
 
 /* --- the daemon --- */
 
+/* kvtierd lies beside this program, and so does kvtierctl. NULL, or which of them does not. */
+static const char *find_programs(char path[PROGRAM_BYTES])
+{
+	static const char *const names[] = { "/kvtierctl", "/kvtierd" };
+	const ssize_t n = readlink("/proc/self/exe", path, PROGRAM_BYTES - 16);
+
+	path[n > 0 ? n : 0] = 0;
+	for (int i = 0; i < 2; i++) {
+		char *slash = strrchr(path, '/');
+
+		if (slash)
+			strcpy(slash, names[i]);
+		if (!slash || access(path, X_OK))
+			return names[i] + 1;
+	}
+	return NULL;
+}
+
+void bench_daemon_explain(int r, char *note, size_t n)
+{
+	const char *words = kvtier_last_error();
+	char path[PROGRAM_BYTES];
+	const char *missing = find_programs(path);
+
+	if (missing)
+		(void)snprintf(note, n,
+			       "no %s beside this program: run the kvtier-bench of a build, or put "
+			       "%s in its directory",
+			       missing, missing);
+	else
+		(void)snprintf(note, n, "%.60s%s%s", words, words[0] ? "; " : "", strerror(-r));
+}
+
 static int spawn(struct bench_daemon *d, const char *state_dir, const char *sections)
 {
-	const ssize_t n = readlink("/proc/self/exe", d->program, sizeof(d->program) - 16);
 	char path[128];
 	FILE *f;
 
+	if (find_programs(d->program))
+		return -ENOENT;
 	strcpy(d->run, "/tmp/kvtier-bench-XXXXXX");
-	if (n <= 0 || !mkdtemp(d->run)) {
+	if (!mkdtemp(d->run)) {
 		d->run[0] = 0;
 		return -errno;
 	}
-	d->program[n] = 0;
-	strcpy(strrchr(d->program, '/'), "/kvtierd");
 	(void)snprintf(d->socket, sizeof(d->socket), "%s/kvtier.sock", d->run);
 	(void)snprintf(path, sizeof(path), "%s/conf", d->run);
 	f = fopen(path, "we");

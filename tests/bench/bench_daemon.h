@@ -55,6 +55,8 @@ struct bench_daemon {
 int bench_daemon_open(struct bench_daemon *d, uint32_t blocks, const char *state_dir,
 		      const char *sections);
 void bench_daemon_close(struct bench_daemon *d);
+/* A sentence for what failed with r. */
+void bench_daemon_explain(int r, char *note, size_t n);
 int bench_space(struct kvtier_client *client, const struct bench_shape *shape,
 		const struct kvtier_region *region, struct kvtier_space **ret);
 /* Another space of the same blocks, its pages in this region: d->blocks x BENCH_PAGE. */

@@ -167,8 +167,7 @@ static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 	if (r == 0)
 		r = measure(&rig, self->arg, ret);
 	if (r && !ret->note[0])
-		(void)snprintf(ret->note, sizeof(ret->note), "%.60s; %s", kvtier_last_error(),
-			       strerror(-r));
+		bench_daemon_explain(r, ret->note, sizeof(ret->note));
 	bench_daemon_close(&rig.daemon);
 	bench_disk_close(&rig.disk);
 	return r;

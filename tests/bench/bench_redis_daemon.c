@@ -279,8 +279,7 @@ static int run_here(const struct bench_case *self, struct bench_result *ret)
 	else if (r == 0)
 		r = measure(&rig, c->what == LOAD, ret);
 	if (r && !ret->note[0])
-		(void)snprintf(ret->note, sizeof(ret->note), "%.60s; %s", kvtier_last_error(),
-			       strerror(-r));
+		bench_daemon_explain(r, ret->note, sizeof(ret->note));
 	bench_daemon_close(&rig.daemon);
 	bench_server_stop(&rig.server);
 	return r;
