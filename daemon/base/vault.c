@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vault.c - see vault.h. A refused mlock() or MADV_DONTDUMP is ignored: swap and core dumps that
- * tell a secret are rare, and a daemon that does not start for want of them helps nobody.
+ * vault.c - see vault.h. The place for secrets is OpenSSL's secure heap, so that its private keys
+ * lie there, too: one mapping between two guard pages. A refused mlock() or MADV_DONTDUMP is
+ * ignored: swap and core dumps that tell a secret are rare, and a daemon that does not start for
+ * want of them helps nobody.
  */
 #include "vault.h"
 
@@ -11,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, OPENSSL_BYTES = 64 << 10, OPENSSL_LEAST = 16 };
+enum { PAGE = 4096, PLACE_BYTES = 256 << 10, PLACE_LEAST = 16 };
 
 static size_t whole_pages(size_t n)
 {
@@ -36,8 +38,11 @@ void *vault_buffer(size_t n)
 
 void *vault_alloc(size_t n)
 {
-	void *p = vault_buffer(n);
+	void *p = CRYPTO_secure_malloc_initialized() ? OPENSSL_secure_zalloc(n) : NULL;
 
+	if (CRYPTO_secure_allocated(p))
+		return p;
+	p = vault_buffer(n); /* the place is full, or there is none */
 	if (p)
 		(void)mlock(p, whole_pages(n));
 	return p;
@@ -47,6 +52,10 @@ void vault_free(void *p, size_t n)
 {
 	if (!p)
 		return;
+	if (CRYPTO_secure_allocated(p)) {
+		OPENSSL_secure_clear_free(p, n);
+		return;
+	}
 	explicit_bzero(p, n);
 	(void)munmap(p, whole_pages(n)); /* unlocks, too */
 }
@@ -119,6 +128,6 @@ bool vault_open(void)
 	vault_free(p, PAGE);
 	(void)CRYPTO_set_mem_functions(openssl_alloc, openssl_realloc, openssl_free);
 	if (!CRYPTO_secure_malloc_initialized())
-		(void)CRYPTO_secure_malloc_init(OPENSSL_BYTES, OPENSSL_LEAST);
+		(void)CRYPTO_secure_malloc_init(PLACE_BYTES, PLACE_LEAST);
 	return locks;
 }
