@@ -47,15 +47,7 @@ static void checked(struct work *work)
 		cuda_job_queue(j, false);
 }
 
-/* Of the image's layers, not all. */
-static bool is_partial(const struct device_job *job)
-{
-	return job->end_layer > 0 &&
-	       (job->first_layer > 0 || job->end_layer < job->layout->pages.geometry.layers);
-}
-
-/* Where the image lies in the GPU's memory for images, or is to be kept there; 0: nowhere. What is
- * kept is whole: no load of some layers makes it. */
+/* Where the image lies in the GPU's memory for images, or is to be kept there; 0: nowhere. */
 static CUdeviceptr place_of(const struct cuda_job *j)
 {
 	const struct device_job *job = j->job;
@@ -64,7 +56,7 @@ static CUdeviceptr place_of(const struct cuda_job *j)
 
 	if (j->way == CUDA_HIT)
 		return (CUdeviceptr)(uintptr_t)job->image;
-	return keep->address && bytes <= keep->bytes && !is_partial(job) &&
+	return keep->address && bytes <= keep->bytes &&
 			       cuda_tier_has(j->path->gpu, keep->generation, keep->address,
 					     keep->bytes) ?
 		       keep->address :

@@ -136,7 +136,7 @@ struct device_keep {
 	uint64_t address; /* in its own memory, a multiple of IMAGE_ALIGN; 0: nowhere */
 	uint32_t generation;
 	uint32_t bytes; /* of the slot */
-	bool scrub;     /* zeroes first, all of it */
+	bool scrub;     /* zeroes first, all of it; not of a job of some layers */
 };
 
 /* The events that have to come before a page is touched: all that are set. */
@@ -214,7 +214,7 @@ struct device_job {
 	 * cannot be waited for */
 	int status;
 	uint8_t out_codec_k, out_codec_v; /* of the image encoded or decoded */
-	bool kept;                        /* scales and payload lie at keep.address, all of them */
+	bool kept; /* scales and payload lie at keep.address, all of them; or of these layers */
 	struct codec_error error;         /* the owner zeroes it */
 	/* private to device.c and the implementation */
 	struct device *device;

@@ -187,7 +187,11 @@ enum step load_serve(struct walker *w)
 	w->job.image_bytes = extents_bytes(w->all->store, &w->where);
 	w->job.geometry = &walk_space(w)->geometry;
 	w->job.verify = w->all->config->host_verify == CONFIG_VERIFY_ALWAYS && !w->part->flight;
-	near_keep(w->all->store, w->part->op->mount, &w->part->near, image_bytes(w), &w->job);
+	if (w->job.end_layer > 0)
+		grow_join(w->part, image_bytes(w));
+	else
+		near_keep(w->all->store, w->part->op->mount, &w->part->near, image_bytes(w),
+			  &w->job);
 	return walk_job(w, w->part->op->mount->device, DEVICE_DECODE, LOAD_CHECK);
 }
 

@@ -53,6 +53,13 @@ static bool is_there(const struct store *store, const struct mount *mount, const
 	return block != BLOCK_NONE && near_has(store, mount, near, block);
 }
 
+bool near_take(struct store *store, const struct mount *mount, const struct near *near,
+	       uint32_t bytes, const struct device_job *job, struct gpu_slot *ret)
+{
+	return !is_there(store, mount, near, job) &&
+	       beside_take(store, unit_of(mount, near), mount->space, bytes, ret) == 0;
+}
+
 void near_keep(struct store *store, const struct mount *mount, struct near *near, uint32_t bytes,
 	       struct device_job *job)
 {
@@ -63,10 +70,7 @@ void near_keep(struct store *store, const struct mount *mount, struct near *near
 	job->image_memory = IMAGE_OF_HOST;
 	job->keep = (struct device_keep){ 0 };
 	job->kept = false;
-	if (job->end_layer > 0) /* a copy is of all layers */
-		return;
-	if (is_there(store, mount, near, job) ||
-	    beside_take(store, unit_of(mount, near), mount->space, bytes, &slot))
+	if (!near_take(store, mount, near, bytes, job, &slot))
 		return;
 	near->placed = true;
 	near->where = slot.where;
@@ -90,22 +94,29 @@ static uint32_t block_of(const struct store *store, const struct space *space,
 		       BLOCK_NONE;
 }
 
+void near_give(struct store *store, const struct space *space, const struct extent *where,
+	       const struct device_job *job)
+{
+	const uint32_t block = block_of(store, space, job);
+
+	if (block == BLOCK_NONE)
+		beside_give_back(store, where);
+	else
+		beside_keep(store, block, where);
+}
+
 void near_settle(struct store *store, const struct space *space, struct near *near,
 		 const struct device_job *job)
 {
-	uint32_t block = BLOCK_NONE;
-
 	assert(!job->in_flight);
 	beside_unpin(store, &near->pin);
 	if (!near->placed)
 		return;
 	near->placed = false;
 	if (job->kept)
-		block = block_of(store, space, job);
-	if (block == BLOCK_NONE)
-		beside_give_back(store, &near->where);
+		near_give(store, space, &near->where, job);
 	else
-		beside_keep(store, block, &near->where);
+		beside_give_back(store, &near->where);
 }
 
 bool near_held(const struct near *near)

@@ -49,4 +49,13 @@ void near_settle(struct store *store, const struct space *space, struct near *ne
 		 const struct device_job *job);
 bool near_held(const struct near *near);
 
+/* A slot on that GPU, the caller's, for the image of so many bytes that the job is about. False:
+ * the GPU has the image, or no room for it. */
+bool near_take(struct store *store, const struct mount *mount, const struct near *near,
+	       uint32_t bytes, const struct device_job *job, struct gpu_slot *ret);
+/* The slot has the image that the job was about: it becomes the block's copy if the block is in the
+ * table by now; else it is free. */
+void near_give(struct store *store, const struct space *space, const struct extent *where,
+	       const struct device_job *job);
+
 #endif

@@ -174,6 +174,7 @@ static void finish_if_settled(struct op *op)
 		complete(op);
 	else if (op->sqe.op == WIRE_OP_STORE)
 		undo(op);
+	grow_end(op);
 	lease_drop(all->store, &op->tail);
 	*op->link = op->next;
 	if (op->next)
@@ -348,6 +349,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.remote_end = sqe->n,
 	};
 	list_open(&op->parts);
+	list_open(&op->growing);
 	hint_begin(op);
 	op->total = op->hint.scope > 0 ? hint_blocks(op) : groups_start(op);
 	op->next = client->ops;

@@ -42,7 +42,8 @@ int ops_open(struct store *store, struct loop *loop, struct devices *devices,
 	list_open(&all->room.waiters);
 	turn_open(all);
 	if (!all->op_pool || !all->part_pool || shares_open(&all->shares) ||
-	    flights_open(&all->flights, parts) || traces_open(max_ops, &all->traces)) {
+	    flights_open(&all->flights, parts) || grow_open(&all->grow) ||
+	    traces_open(max_ops, &all->traces)) {
 		ops_close(all);
 		return -ENOMEM;
 	}
@@ -64,6 +65,7 @@ void ops_close(struct ops *all)
 	assert(all->outstanding == 0);
 	traces_close(all->traces);
 	flights_close(&all->flights);
+	grow_close(&all->grow);
 	shares_close(all->shares);
 	free(all->op_pool);
 	free(all->part_pool);

@@ -12,6 +12,7 @@
  *	store.c    status                 the steps of a store
  *	load.c     w.source, before       the steps of a load and of a prefetch
  *	near.c     near                   copies in the memory of the GPU that has its pages
+ *	grow.c     growing                such copies, of a load with layer groups
  *	flight.c   flight, with, brought  brings a block into host memory, for all that want it
  *	groups.c   group, groups          which layers are in the pages of all blocks
  *	hint.c     hint                   hints about blocks
@@ -36,6 +37,7 @@
 #include "daemon/store/lease.h"
 #include "flight.h"
 #include "groups.h"
+#include "grow.h"
 #include "hint.h"
 #include "near.h"
 #include "room.h"
@@ -54,7 +56,8 @@ struct part {
 	struct list with;      /* the others of that flight */
 	int brought;           /* by the flight it was in: 0; 1: look again; else -errno */
 	uint64_t in_flight_bytes;
-	struct near near; /* in the memory of the GPU that has its pages */
+	struct near near;        /* in the memory of the GPU that has its pages */
+	struct growing *growing; /* there, that its job adds to; NULL: none */
 };
 
 /* One op. */
@@ -75,6 +78,7 @@ struct op {
 	 * begun: from next_block on. Settled: they are done, or failed. */
 	uint32_t total, next_block, settled;
 	struct groups groups;
+	struct list growing; /* grow.c's: copies on its GPU */
 	struct op_hint hint;
 	uint32_t given; /* store: groups of layers, by entries LAYERS */
 	/* store: why no further block can be committed; 0 = none */
@@ -110,6 +114,7 @@ struct ops {
 	struct list full;  /* ...and parts that the device had no room for */
 	struct room room;
 	struct flights flights;
+	struct grow grow;
 	struct traces *traces;
 	struct log_limit log;
 	/* pump.c's */

@@ -42,7 +42,7 @@ static uint32_t held(struct walker *w)
 
 	return (w->placed ? HELD_SLOT : 0u) | (w->lease.held ? HELD_LEASE : 0u) |
 	       (!f && w->part->flight ? HELD_FLIGHT : 0u) |
-	       (!f && near_held(&w->part->near) ? HELD_NEAR : 0u) |
+	       (!f && (near_held(&w->part->near) || w->part->growing) ? HELD_NEAR : 0u) |
 	       (list_has(&w->room) || list_has(&w->full) ? HELD_PLACE : 0u) |
 	       (w->job.in_flight || (f && f->xfer.in_flight) ? HELD_LENT : 0u);
 }
@@ -59,6 +59,7 @@ static enum step early(struct part *part, enum step step)
 static void end_part(struct part *part)
 {
 	near_settle(part->w.all->store, walk_space(&part->w), &part->near, &part->w.job);
+	grow_leave(part);
 	walk_unplace(&part->w);
 	lease_drop(part->w.all->store, &part->w.lease);
 	assert(held(&part->w) == 0);

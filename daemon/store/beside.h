@@ -10,7 +10,7 @@
  * Invariants
  *   N1 a copy is a cache: its block is in host memory or on NVMe, too (block.h, B1). So any copy
  *      without pins may go at any time, and all of a GPU's go with its memory.
- *   N2 a slot becomes a copy only after all of its image was written, by a job that has ended. So a
+ *   N2 a slot becomes a copy only after all of its image was written, by jobs that have ended. So a
  *      part that finds a copy finds it whole.
  *   N3 a copy that a job reads is pinned until the job has ended: its slot is no victim, and is not
  *      free even if its block goes meanwhile.

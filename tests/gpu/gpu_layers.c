@@ -5,18 +5,19 @@
  * layers[] of the ring, and of the device's words) are never ahead of the bytes; a run is scattered
  * while the next one crosses the wire. So it is where the GPU has the blocks in its own memory, by
  * whose copies each group is served, with no byte on the wire; a copy that goes between two groups
- * is no loss; and a load by groups keeps nothing there. Method: loads on an emulated driver that
- * runs what is queued late and in an order of its own; the test reads the words all the while, and
- * with each word the layers that it promises. What crossed, and what ran meanwhile, is in the
- * driver's trace.
+ * is no loss. A load by groups leaves its blocks there, each whole and of one image, or not at all.
+ * Method: loads on an emulated driver that runs what is queued late and in an order of its own; the
+ * test reads the words all the while, and with each word the layers that it promises. What crossed,
+ * and what ran meanwhile, is in the driver's trace.
  */
 #include "tests/lib/lib_gpu_raw.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-enum { N = 3, CHAIN = 3, LOADS = 16, ENOUGH = 12 };
+enum { N = 3, CHAIN = 3, OTHER = 4, LOADS = 16, ENOUGH = 12 };
 
 static const char common[] = "[host]\nbytes = 128M\nslab_bytes = 32M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
@@ -24,6 +25,7 @@ static const char common[] = "[host]\nbytes = 128M\nslab_bytes = 32M\nhuge_pages
 static struct daemon d;
 static struct gpu gpu;
 static struct gpu_raw e;
+static uint64_t give_up_ns; /* the load that is watched */
 
 /* 4 MiB a page, in lanes of 1 MiB: four or five runs. */
 static struct kvtier_geometry in_runs(void)
@@ -120,6 +122,7 @@ static struct wire_sqe load(uint32_t chain, uint16_t groups)
 {
 	struct wire_sqe sqe;
 
+	give_up_ns = now_ns() + PATIENT_MS * 1000000ull;
 	gpu_raw_poison(&e, N, N);
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, chain, N, N);
 	sqe.groups = groups;
@@ -133,6 +136,7 @@ static void rest(void)
 {
 	const struct timespec nap = { .tv_nsec = 10000 };
 
+	assert_true(now_ns() < give_up_ns);
 	(void)nanosleep(&nap, NULL);
 }
 
@@ -238,6 +242,13 @@ static void evict_there(void)
 	assert_int_equal(daemon_ctl(&d, "evict --tier gpu --all", text, sizeof(text)), 0);
 }
 
+static void evict_all(void)
+{
+	char text[512];
+
+	assert_int_equal(daemon_ctl(&d, "evict --tier host --all", text, sizeof(text)), 0);
+}
+
 static void each_group_of_a_hit_is_there_when_its_word_says_so(void **state)
 {
 	uint32_t some = 0, loads = 0;
@@ -266,18 +277,96 @@ static void a_copy_that_goes_between_two_groups_is_no_loss(void **state)
 	assert_true(bytes_crossed() > 0 || gpu_is_real());
 }
 
-static void a_load_by_groups_keeps_nothing_there(void **state)
+static void a_load_by_groups_brings_it_as_it_passes(void **state)
 {
+	char text[512];
+
 	(void)state;
+	for (uint16_t groups = 1; groups <= 16; groups = (uint16_t)(3 * groups + 1)) {
+		const uint64_t hits = gpu_hits(), from_host = host_hits();
+
+		evict_there();
+		(void)load_and_watch(groups, NULL);
+		assert_int_equal(gpu_hits(), hits);
+		assert_int_equal(host_hits(), from_host + N);
+		daemon_stat_becomes(&d, "tiers.gpu.blocks", N, PATIENT_MS);
+		(void)load_and_watch(groups, NULL); /* looks at all bytes, group by group */
+		assert_int_equal(gpu_hits(), hits + N);
+		assert_int_equal(host_hits(), from_host + N);
+		assert_int_equal(daemon_ctl(&d, "verify", text, sizeof(text)), 0);
+	}
+}
+
+/* Blocks go while their groups come: what did not come whole is no copy, and its room is free. */
+static void a_load_by_groups_that_misses_leaves_no_part_there(void **state)
+{
+	uint32_t cut_off = 0;
+
+	(void)state;
+	for (int i = 0; i < LOADS && cut_off == 0; i++) {
+		struct wire_sqe sqe;
+		struct wire_cqe cqe;
+
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+		evict_there();
+		sqe = load(CHAIN, 16);
+		while (ring_word(sqe.first) == 0 && !gpu_raw_completed(&e))
+			rest();
+		evict_all();
+		cqe = gpu_raw_await(&e);
+		assert_true(cqe.status == 0 || cqe.status == -ENOENT);
+		cut_off += cqe.ok > 0 && cqe.ok < N;
+	}
+	if (cut_off == 0 && !gpu_is_real())
+		fail_msg("in %d loads no block went between two groups", LOADS);
 	evict_there();
-	for (int i = 0; i < 2; i++)
-		(void)load_and_watch(4, NULL);
-	assert_int_equal(gpu_hits(), 0);
-	assert_int_equal(host_hits(), 2 * N);
-	(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N); /* this one does */
-	assert_int_equal(host_hits(), 3 * N);
-	(void)load_and_watch(4, NULL);
-	assert_int_equal(gpu_hits(), N);
+	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "tiers.gpu.used_bytes", 0, PATIENT_MS);
+}
+
+/* How many of the loaded pages have layers of two images. */
+static uint32_t mixed(void)
+{
+	uint32_t ret = 0;
+
+	for (uint32_t i = 0; i < N; i++)
+		ret += !gpu_raw_is_poison(&e, N + i) && !gpu_raw_holds(&e, CHAIN, i, N + i) &&
+		       !gpu_raw_holds(&e, OTHER, i, N + i);
+	return ret;
+}
+
+/* Blocks go while their groups come, and are stored again, with other bytes: who loads has layers
+ * of both, each good, and no copy has. */
+static void a_copy_is_of_one_image(void **state)
+{
+	const struct kvtier_geometry g = in_runs();
+	struct gpu_raw cpu; /* a store of it leaves nothing on the GPU */
+	uint32_t both = 0;
+	char text[512];
+
+	(void)state;
+	gpu_raw_open_host(&cpu, d.socket, &g, N);
+	gpu_raw_fill(&cpu, OTHER, 0, N);
+	for (int i = 0; i < LOADS && both == 0; i++) {
+		struct wire_sqe sqe;
+
+		evict_all();
+		gpu_raw_fill(&e, CHAIN, 0, N);
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+		evict_there();
+		sqe = load(CHAIN, 16);
+		while (ring_word(sqe.first) == 0 && !gpu_raw_completed(&e))
+			rest();
+		evict_all();
+		assert_int_equal(gpu_raw_run(&cpu, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+		(void)gpu_raw_await(&e);
+		both = mixed();
+		assert_int_equal(daemon_ctl(&d, "verify", text, sizeof(text)), 0);
+		assert_int_equal(daemon_stat(&d, "tiers.gpu.corrupt_blocks_total"), 0);
+	}
+	if (both == 0 && !gpu_is_real())
+		fail_msg("in %d loads no block was another one between two groups", LOADS);
+	gpu_raw_close(&cpu);
 }
 
 /* --- the wire --- */
@@ -332,8 +421,11 @@ int main(int argc, char **argv)
 						begin_near, end),
 		cmocka_unit_test_setup_teardown(a_copy_that_goes_between_two_groups_is_no_loss,
 						begin_near_in_turn, end),
-		cmocka_unit_test_setup_teardown(a_load_by_groups_keeps_nothing_there, begin_near,
+		cmocka_unit_test_setup_teardown(a_load_by_groups_brings_it_as_it_passes, begin_near,
 						end),
+		cmocka_unit_test_setup_teardown(a_load_by_groups_that_misses_leaves_no_part_there,
+						begin_near_in_turn, end),
+		cmocka_unit_test_setup_teardown(a_copy_is_of_one_image, begin_near_in_turn, end),
 	};
 
 	(void)argc;

@@ -71,6 +71,8 @@ static void begin_op(struct side *s, uint32_t i)
 		gpu_raw_poison(&s->e, loaded, N);
 	sqe = gpu_raw_sqe_at(&s->e, N * i, step->op, step->chain,
 			     step->op == WIRE_OP_STORE ? stored : loaded, step->n);
+	if (step->op == WIRE_OP_LOAD && random_below(&seed, 2))
+		sqe.groups = (uint16_t)(1 + random_below(&seed, s->geometry.layers));
 	if (random_below(&seed, 24) == 0)
 		sqe.deadline_ns = now_ns() + random_below(&seed, 2000000);
 	gpu_raw_send(&s->e, &sqe);
