@@ -70,7 +70,10 @@ $(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*) | $(BUILD)/flags.c
 	$(Q)kernels/cuda/fatbin.sh $(NVCC) $@ $(if $(V),-Xptxas -v)
 $(BUILD)/daemon.a: $(filter-out %/main.o,$(call in,daemon/% kernels/% tiers/%))
 $(BUILD)/client.a: $(call in,client/lib/%)
-$(BUILD)/libtest.a: $(call in,tests/lib/% tests/gpu/host/%)
+# DAEMONS: kvtierd with calls wrapped, each a program. No archive has them: no test links the wraps.
+DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
+$(BUILD)/libtest.a: $(filter-out $(DAEMONS:%=$(BUILD)/tests/lib/%.o),\
+		$(call in,tests/lib/% tests/gpu/host/%))
 $(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
 # The library has the kernels, too, and what they need to know of an image: engine mode.
@@ -80,8 +83,7 @@ $(BUILD)/kvtier.o: $(LIBKVTIER) $(BUILD)/flags.ld
 	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@
 $(BUILD)/libkvtier.a: $(BUILD)/kvtier.o
 
-# One recipe links all these. DAEMONS: kvtierd with calls wrapped. EMU: an emulated CUDA driver.
-DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
+# One recipe links all these. EMU: an emulated CUDA driver.
 OF_TEST := $(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench
 EMU     := $(BUILD)/tests/emu/libcuda.so.1
 SHARED  := $(BUILD)/libkvtier.so.0 $(EMU)

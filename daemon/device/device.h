@@ -215,7 +215,7 @@ struct device_job {
 	int status;
 	uint8_t out_codec_k, out_codec_v; /* of the image encoded or decoded */
 	bool kept; /* scales and payload lie at keep.address, all of them; or of these layers */
-	struct codec_error error;         /* the owner zeroes it */
+	struct codec_error error; /* the owner zeroes it */
 	/* private to device.c and the implementation */
 	struct device *device;
 	struct work work;
