@@ -408,6 +408,11 @@ KVTIER_API int kvtier_lent(struct kvtier_client *client, struct kvtier_lent *ret
  * or end: 3 pages are lent still ...". Never blocks. -ENOSPC: it has more than n bytes. */
 KVTIER_API int kvtier_status(struct kvtier_client *client, char *ret, size_t n);
 
+/* The tiers (enum kvtier_tier, or'ed) of the daemon that the client was connected to last; 0: none
+ * so far. For engines that ask for blocks of other nodes: without KVTIER_TIER_REDIS a
+ * kvtier_prefetch() of a block that a lookup does not find finds none either. Never blocks. */
+KVTIER_API int kvtier_tiers(struct kvtier_client *client);
+
 /* Memory for pages: a sealed memfd of `length` bytes, rounded up to whole pages, zeroed, mapped
  * here. name (NULL: "kvtier-pages") is shown in /proc. -ENOMEM, -EMFILE, -EINVAL. */
 KVTIER_API int kvtier_memory_alloc(size_t length, const char *name, struct kvtier_shared **ret);

@@ -161,7 +161,7 @@ struct wire_hello_ok {
 	char daemon_version[32];
 	char tenant[32];
 	uint32_t gpu_mode; /* enum wire_gpu_mode: of clients that do not choose */
-	uint32_t reserved;
+	uint32_t tiers;    /* that this daemon has, or'ed; bits: as enum kvtier_tier */
 };
 static_assert(sizeof(struct wire_hello_ok) == 136, "wire_hello_ok");
 

@@ -53,6 +53,7 @@ enum {
 	CLIENT_SPIN_MAX_US = 10000, /* the daemon's advice is cut to this */
 	CLIENT_SQ_ENTRIES = 256,    /* wished for in HELLO */
 	CLIENT_ARENA_BLOCKS = 32768,
+	CLIENT_TIERS = KVTIER_TIER_GPU | KVTIER_TIER_HOST | KVTIER_TIER_NVME | KVTIER_TIER_REDIS,
 };
 
 struct kvtier_client {
@@ -108,6 +109,7 @@ struct kvtier_client {
 	_Atomic uint32_t readers;
 	_Atomic uint64_t next_look_ns; /* session_nudge() */
 	_Atomic uint32_t spin_advised_us;
+	_Atomic uint32_t tiers; /* enum kvtier_tier, or'ed; 0: no daemon has said */
 };
 
 #endif

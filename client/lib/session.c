@@ -258,6 +258,7 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	c->shares_pids = shares_pids(pidfd, c->fd);
 	c->gpu_mode_advised = ok->gpu_mode;
 	atomic_store(&c->spin_advised_us, ok->spin_us);
+	atomic_store(&c->tiers, ok->tiers & CLIENT_TIERS);
 	(void)pthread_mutex_lock(&c->ring);
 	atomic_store(&c->link, link);
 	__atomic_store_n(&link->submit->magic, WIRE_MAGIC, __ATOMIC_RELAXED);

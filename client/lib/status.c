@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * status.c - how a client stands, as a sentence: whether it has its daemon, and whether this
- * process waits for a daemon that stands still and may still touch its pages.
+ * status.c - how a client stands. As a sentence: whether it has its daemon, and whether this
+ * process waits for a daemon that stands still and may still touch its pages. And the tiers that
+ * its daemon has.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,6 +34,13 @@ static int say_lent(const struct lent_wait *wait, char *ret, size_t n)
 			"kvtierd that stands still for 30 s)",
 			wait->pid, wait->pages, wait->connections,
 			wait->connections == 1 ? "" : "s");
+}
+
+int kvtier_tiers(struct kvtier_client *c)
+{
+	const int rc = client_check(c);
+
+	return rc ? rc : (int)atomic_load(&c->tiers);
 }
 
 int kvtier_status(struct kvtier_client *c, char *ret, size_t n)

@@ -113,6 +113,8 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 
 	ok.gpu_mode =
 		d->config->gpu_mode == CONFIG_GPU_MODE_ENGINE ? WIRE_GPU_ENGINE : WIRE_GPU_DAEMON;
+	for (int t = 0; t < TIER_COUNT; t++)
+		ok.tiers |= d->store.tiers[t] ? 1u << t : 0;
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
 	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", front_tenant(c->front));
 	front_let_fds_in(c->socket.fd);

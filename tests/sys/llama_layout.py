@@ -21,6 +21,8 @@ from kvtier.llama_state import Functions  # noqa: E402
 
 
 class Shelf:
+    tiers = Tier.HOST | Tier.REDIS
+
     def __init__(self):
         self.pages, self.far, self.prefetches, self.cache = {}, {}, 0, None
 
@@ -211,6 +213,11 @@ class Layouts(unittest.TestCase):
         self.cache.store(self.tokens)
         self.engine.reset()
         self.cache.fetch(self.tokens)
+        self.assertEqual(self.shelf.prefetches, 0)
+
+    def test_a_daemon_without_redis_is_not_asked(self):
+        with mock.patch.object(self.shelf, "tiers", Tier.HOST | Tier.NVME):
+            self.assertEqual(self.cache.fetch(self.tokens)[::2], (0, None))
         self.assertEqual(self.shelf.prefetches, 0)
 
     def test_a_prefetch_that_does_not_end_is_waited_for_once(self):

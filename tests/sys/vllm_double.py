@@ -303,12 +303,23 @@ class Engine:
             return 0
         return next((i for i in range(n) if any(own[i] in bad for own in pages)), n)
 
+    def matched(self, request) -> int:
+        """As vLLM asks: once more in each step, until there is an answer."""
+        end = time.monotonic() + PATIENT_S
+        while True:
+            matched, later = self.scheduler.get_num_new_matched_tokens(request, 0)
+            assert later == bool(matched), "nothing is never loaded later"
+            if matched is not None:
+                return matched
+            assert time.monotonic() < end, "the request waits for ever"
+            self.step()
+            time.sleep(0.001)
+
     def answer(self, tokens, **more) -> int:
         """A request from its arrival until its blocks are free again: how many blocks were loaded."""
         request = self.request(tokens, **more)
         name, n = request.request_id, -(-len(request.all_token_ids) // self.TOKENS)
-        matched, later = self.scheduler.get_num_new_matched_tokens(request, 0)
-        assert later == (matched > 0), "0 tokens are never loaded later"
+        matched = self.matched(request)
         pages = [self.take(n) for _ in range(self.groups)]
         loaded = self.load(request, pages, matched) if matched else 0
         for group, own in enumerate(pages):

@@ -473,6 +473,12 @@ class Client:
         _check(_lib.load().kvtier_status(self._open(), text, len(text)))
         return text.value.decode()
 
+    @property
+    def tiers(self) -> Tier:
+        """Tiers of the daemon that it was connected to last; Tier(0): none so far. Without Tier.REDIS a prefetch brings
+        no block that a lookup does not find. No system call."""
+        return Tier(_check(_lib.load().kvtier_tiers(self._open())))
+
     def __enter__(self) -> "Client":
         return self
 

@@ -250,6 +250,7 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_stream_wait_layers", i32, [p, u64, u32, p]),
         ("kvtier_store_layers", i32, [p, u64, u32, p]),
         ("kvtier_status", i32, [p, C.c_char_p, size]),
+        ("kvtier_tiers", i32, [p]),
         ("kvtier_lent", i32, [p, to(Lent), size]),
         ("kvtier_memory_alloc", i32, [size, C.c_char_p, to(p)]),
         ("kvtier_memory_address", p, [p]),

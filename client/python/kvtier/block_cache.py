@@ -132,7 +132,7 @@ class BlockCache:
         try:
             keys = self._keys(tokens if limit is None else tokens[:max(0, limit)])
             hit = self._space.lookup(keys)
-            if hit.blocks < len(keys) and self._prefetch_ms > 0:
+            if hit.blocks < len(keys) and self._prefetch_ms > 0 and self._client.tiers & Tier.REDIS:
                 wrong = self._prefetch(keys)
                 hit = self._space.lookup(keys)
             while done < hit.blocks:

@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Region, Result, Segment, Space, lent
+from . import MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Region, Result, Segment, Space, Tier, lent
 from .block_cache import named
 from .vllm_layout import LayoutError, Tensor
 
@@ -266,7 +266,8 @@ class Store:
             got, space = self._space(name, False)
             keys = Keys.of(self._keys(got, name, pages))
             n = space.lookup(keys).blocks
-            if n < len(keys) and self._prefetch_ms > 0 and self._prefetch(got, space, name, [*prefix, *pages]):
+            asks = self._prefetch_ms > 0 and got.client.tiers & Tier.REDIS
+            if n < len(keys) and asks and self._prefetch(got, space, name, [*prefix, *pages]):
                 n = space.lookup(keys).blocks
             self.count(hit=n)
             return n

@@ -6,8 +6,9 @@
         "kv_load_failure_policy": "recompute"}'
 
 `kv_connector_extra_config` may have: socket (path of the daemon's socket), codec ("fp8", "raw"; default the daemon's
-for the type), timeout_ms (of a load or save, 2000), model (a name instead of the engine's), extras (more text in the
-KV's name), zero_copy (of a CPU's KV, true).
+for the type), timeout_ms (of a load or save, 2000), prefetch_ms (how long a request waits for a Redis that nodes share,
+1000; 0: not), model (a name instead of the engine's), extras (more text in the KV's name), zero_copy (of a CPU's KV,
+true).
 
 Loads are asynchronous: the engine goes on with other requests, and a request begins when its blocks are there. A block
 that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept as
@@ -98,7 +99,7 @@ class KvtierConnector(*_BASES):
         self._events = events_of(vllm_config, kv_cache_config)
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
-        self._codec, self._timeout_ms = Codec.DEFAULT, 0
+        self._codec, self._timeout_ms, self._prefetch_ms = Codec.DEFAULT, 0, 0
         try:
             self._look_at_options()
             self._look_at_groups(getattr(kv_cache_config, "kv_cache_groups", None) or ())
@@ -108,6 +109,7 @@ class KvtierConnector(*_BASES):
     def _look_at_options(self) -> None:
         """ValueError: one has a value that it may not have."""
         self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
+        self._prefetch_ms = milliseconds({"prefetch_ms": self._option("prefetch_ms", 1000)}, "prefetch_ms", 1000, 0)
         codec = self._option("codec", "")
         if codec not in list(_CODECS):
             raise ValueError(f"option codec is {codec!r}, must be 'fp8' or 'raw'")
@@ -358,19 +360,20 @@ class KvtierConnector(*_BASES):
 
         self._scheduler = Scheduler(self._block_tokens, open_spaces,
                                     lambda text: logger.info("kvtier: scheduler: %s", text), self._groups,
-                                    self._events.planned if self._events else None)
+                                    self._events.planned if self._events else None, self._prefetch_ms / 1000)
 
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # ranks say themselves which they are
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         """(tokens that kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether they are
-        loaded asynchronously: always, when there are any). Reads shared memory, and plans nothing."""
+        loaded asynchronously: always, when there are any). Reads shared memory, and plans nothing. (None, False): Redis
+        is being asked for what this node lacks; vLLM asks again in its next step."""
         if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
         # a token is left to compute: its logits are the next token's
         n = self._scheduler.matched(request.request_id, num_computed_tokens, request.num_tokens - 1)
-        return n, n > 0
+        return n, bool(n)
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Dict[Any, int]:
         """Tokens of the last match by CacheHitSource: all count for the place of its last block."""

@@ -4,7 +4,7 @@
 Scheduler (one process) looks blocks up and plans; Worker (one for each rank) moves bytes. A plan goes from one to the
 other with each step of the engine.
 
-    a request in the scheduler: matched() --blocks allocated--> load planned --worker has loaded--> computing
+    a request in the scheduler: matched() --Redis was asked, once--> matched() --blocks allocated--> load planned --worker has loaded--> computing
     computing --a block is full after this step--> save planned --> ... --finished()--> its blocks are freed when the
     worker has read what was planned
 
@@ -20,6 +20,7 @@ A load of such a model is whole, or its request is computed from the beginning.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import MAX_BLOCKS, Client, Error, Keys, Op, Result, Space, Tier, lent
-from .vllm_hints import Hint, Hints
+from .vllm_hints import Hint, Hints, UnderWay
 
 __all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
 
@@ -99,25 +100,34 @@ class _Request:
         self.tiers = Tier(0)        # where the last block lay that it was told of
         self.loading: Set[int] = set()      # blocks that a worker loads
         self.loads = self.served = True     # it may load; it may also save
+        self.far: Optional[int] = None      # prefetches of it that are under way; None: Redis was not asked yet
+        self.far_until = 0.0                # then it is no longer waited for them
         self.hints: List[Hint] = []         # that are said again when its blocks were saved
         self.prompt = 0                     # full blocks of the prompt
+
+    def came(self, result: Optional[Result]) -> None:
+        """A prefetch of it is over. None: its daemon went away."""
+        self.far -= 1
 
 
 class Scheduler:
     """open_spaces: connects, and opens the space of each rank and group, without memory of its own: [rank][group].
-    planned: told of each block that is about to be saved: request, number of the block, and its key in each space."""
+    planned: told of each block that is about to be saved: request, number of the block, and its key in each space.
+    prefetch_s: how long a request waits for a Redis that nodes share; 0: it is not asked."""
 
     def __init__(self, block_tokens: int, open_spaces: Callable[[], List[List[Space]]],
                  say: Callable[[str], None] = lambda text: None, groups: int = 1,
-                 planned: Optional[Callable[[str, int, List[Tuple[Space, Keys]]], None]] = None) -> None:
+                 planned: Optional[Callable[[str, int, List[Tuple[Space, Keys]]], None]] = None,
+                 prefetch_s: float = 0.0) -> None:
         self.block_tokens, self._line, self._groups = block_tokens, _Line(open_spaces, say), groups
-        self._planned = planned
+        self._planned, self._prefetch_s = planned, prefetch_s
         self._epoch = b""           # beside the tokens, in each key
         self._line.get()
         self._requests: Dict[str, _Request] = {}
         self._ended: Dict[str, _Request] = {}       # requests with hints, whose last blocks are being saved
         self._loads: List[Transfer] = []
-        self.hints = Hints()
+        self._under_way = UnderWay()
+        self.hints = Hints(self._under_way)
 
     def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
             hints: Sequence[Hint] = ()) -> None:
@@ -142,9 +152,9 @@ class Scheduler:
     def knows(self, request: str) -> bool:
         return request in self._requests
 
-    def matched(self, request: str, computed: int, limit: int) -> int:
+    def matched(self, request: str, computed: int, limit: int) -> Optional[int]:
         """How many tokens beyond `computed`, in whole blocks and at most up to token `limit`, can be loaded. Plans
-        nothing."""
+        nothing. None: Redis is being asked for what this node lacks: to be called again."""
         r, bt = self._requests[request], self.block_tokens
         r.asked = computed
         first, last = computed // bt, limit // bt
@@ -152,8 +162,23 @@ class Scheduler:
             return 0
         hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
         worst = min(hits, key=lambda hit: hit.blocks)
+        if worst.blocks < last and self._is_asked(r, last):
+            return None
         r.tiers = worst.tiers
         return max(0, min(worst.blocks, last) - first) * bt
+
+    def _is_asked(self, r: _Request, last: int) -> bool:
+        """Redis is asked for the leading blocks, once for each request: True while it is waited for. What comes later
+        serves the next one."""
+        if r.far is None:
+            r.far, r.far_until = 0, time.monotonic() + self._prefetch_s
+            for where, space in self._spaces() if self._prefetch_s > 0 else ():
+                # from the chain's beginning, as a block from Redis is kept only under the one before it
+                keys = self._keys(r, where, 0, min(last, MAX_BLOCKS))
+                if space.client.tiers & Tier.REDIS:
+                    r.far += self._under_way.begin(space.client, functools.partial(space.prefetch, keys), r.came)
+        self._under_way.poll()
+        return r.far > 0 and time.monotonic() < r.far_until
 
     def tier(self, request: str) -> Tier:
         """Where the last block of matched() lay."""
@@ -206,7 +231,7 @@ class Scheduler:
         return first + max(0, kept - 1)
 
     def take_loads(self) -> List[Transfer]:
-        self.hints.poll()
+        self._under_way.poll()
         ret, self._loads = self._loads, []
         return ret
 

@@ -26,12 +26,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from . import MAX_BLOCKS, Action, Answers, Client, Error, Keys, Space
+from . import MAX_BLOCKS, Action, Answers, Client, Error, Keys, Op, Result, Space
 
-__all__ = ["Hint", "Hints", "hints_of"]
+__all__ = ["Hint", "Hints", "UnderWay", "hints_of"]
 
 MAX_ACTIONS = 16        # of one request; more are left out
-MAX_UNDER_WAY = 128     # ops whose answers were not taken yet
+MAX_UNDER_WAY = 128     # ops whose results were not taken yet
 
 _ACTIONS = {action.name.lower(): action for action in Action}
 _NUMBERS = {"tokens": (1, 2 ** 32 - 1), "turn": (0, 2 ** 32 - 1), "ttl_s": (0, 2 ** 32 - 1), "priority": (-100, 100)}
@@ -103,13 +103,48 @@ def hints_of(envelope: Any, say: Callable[[str], None]) -> List[Hint]:
     return ret
 
 
-class Hints:
-    """Says hints and takes their answers. answers: of all until now. unsaid: hints that no daemon has answered, as it is
-    away, stands still, or has too many of them under way."""
+class UnderWay:
+    """Ops of the scheduler whose results were not taken yet: hints and prefetches."""
 
     def __init__(self) -> None:
-        self.answers, self.unsaid = Answers(), 0
-        self._under_way: Dict[Tuple[int, int], Client] = {}     # by client and op
+        self._ops: Dict[Tuple[int, int], Tuple[Client, Callable[[Optional[Result]], None]]] = {}    # by client and op
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def begin(self, client: Client, submit: Callable[[], Op], done: Callable[[Optional[Result]], None]) -> bool:
+        """done: told of the result; of None where the client was closed before. False: it did not begin, as the daemon
+        is away, or MAX_UNDER_WAY have."""
+        if len(self._ops) >= MAX_UNDER_WAY:
+            return False
+        try:
+            op = submit()
+        except Error:
+            return False
+        self._ops[id(client), op.id] = client, done
+        return True
+
+    def poll(self) -> None:
+        """Takes the results that there are. No system call while none is under way."""
+        for client in {id(client): client for client, _ in self._ops.values()}.values():
+            try:
+                results = client.poll(16, 1)
+            except Error:               # it was closed: its ops are over
+                for at in [at for at, (owner, _) in self._ops.items() if owner is client]:
+                    self._ops.pop(at)[1](None)
+                continue
+            for result in results:
+                _, done = self._ops.pop((id(client), result.op), (None, None))
+                if done:
+                    done(result)
+
+
+class Hints:
+    """Says hints and takes their answers. answers: of all until now. unsaid: hints that no daemon has answered, as it is
+    away, stands still, or has too many ops under way."""
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self.answers, self.unsaid, self._under_way = Answers(), 0, under_way
 
     def say(self, hint: Hint, prompt: Iterable[Tuple[Space, Optional[Keys]]]) -> None:
         """prompt: each space, with the keys of the prompt's blocks there."""
@@ -128,31 +163,12 @@ class Hints:
                     self._begin(space, hint, Keys.of(raw[at:at + 32 * MAX_BLOCKS]))
 
     def _begin(self, space: Space, hint: Hint, keys: Optional[Keys]) -> None:
-        if len(self._under_way) >= MAX_UNDER_WAY:
+        if not self._under_way.begin(space.client, lambda: space.hint(hint.action, keys, **hint.options),
+                                     self._answered):
             self.unsaid += 1
-            return
-        try:
-            op = space.hint(hint.action, keys, **hint.options)
-        except Error:
-            self.unsaid += 1
-            return
-        self._under_way[id(space.client), op.id] = space.client
 
-    def poll(self) -> None:
-        """Takes the answers that there are. No system call while none is under way."""
-        for client in set(self._under_way.values()):
-            try:
-                results = client.poll(16, 1)
-            except Error:               # it was closed: its ops are over
-                results = []
-                gone = [at for at, owner in self._under_way.items() if owner is client]
-                self.unsaid += len(gone)
-                for at in gone:
-                    del self._under_way[at]
-            for result in results:
-                if self._under_way.pop((id(client), result.op), None) is None:
-                    continue
-                if any(result.answers):
-                    self.answers = Answers(*map(sum, zip(self.answers, result.answers)))
-                else:
-                    self.unsaid += 1
+    def _answered(self, result: Optional[Result]) -> None:
+        if result and any(result.answers):
+            self.answers = Answers(*map(sum, zip(self.answers, result.answers)))
+        else:
+            self.unsaid += 1
