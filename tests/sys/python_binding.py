@@ -396,14 +396,17 @@ class Binding(unittest.TestCase):
         self.assertEqual(self.client.wait(space.load(keys, range(4, 8))).blocks, [BLOCK_OK] * 4)
         self.assertEqual(self.daemon.stats()["clients_total"], before + 1)
 
-    def stopped_in_a_load(self, client, daemon, memory, bytes_of_page):
-        """A space of large pages, closed while its daemon stands still in the middle of a load: how many are lent."""
+    def stopped_in_a_load(self, daemon, memory, bytes_of_page):
+        """A space of large pages, closed while its daemon stands still in the middle of a load: how many are lent, and the
+        client."""
         layers, heads, dim, tokens, pages = 64, 8, 128, 64, 4
         row, plane = heads * dim * 2, tokens * heads * dim * 2
         self.assertEqual(bytes_of_page, 2 * layers * plane)
         parts = [Segment(kind, (2 * layer + i) * plane, bytes_of_page, layer=layer, head_stride=2 * dim, token_stride=row)
                  for layer in range(layers) for i, kind in enumerate((Kind.K, Kind.V))]
         for attempt in range(200):
+            client = kvtier.Client(daemon.socket, timeout_ms=2000)
+            self.addCleanup(client.close)
             space = client.open_space(Geometry("large", "test", Dtype.FP16, layers, heads, dim, dim, tokens,
                                                codec=Codec.RAW), [memory.region()], parts)
             keys = space.keys(list(range(pages * tokens)))
@@ -417,11 +420,9 @@ class Binding(unittest.TestCase):
             lent = space.close()
             if lent:
                 self.assertIn((op.id, False), [(page.op, page.ended) for page in running])
-                return lent
+                return lent, client
             daemon.process.send_signal(signal.SIGCONT)
             client.close()
-            client = kvtier.Client(daemon.socket, timeout_ms=2000)
-            self.addCleanup(client.close)
         self.fail("the daemon was never stopped in the middle of a load")
 
     def test_stopped_daemon_and_memory_taken_back(self):
@@ -429,12 +430,10 @@ class Binding(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:
             daemon = Daemon(BUILD, Path(work))
             self.addCleanup(daemon.close)
-            client = kvtier.Client(daemon.socket, timeout_ms=2000)
-            self.addCleanup(client.close)
             with SharedMemory(5 * large) as memory:
                 memory.view[4 * large:4 * large + 5] = b"hello"
                 old = memory.address
-                lent = self.stopped_in_a_load(client, daemon, memory, large)
+                lent, client = self.stopped_in_a_load(daemon, memory, large)
                 self.assertIn(f"waits for kvtierd (pid {daemon.process.pid}) to answer or end: {lent} pages",
                               client.status)
                 client.close()
