@@ -30,7 +30,7 @@ enum {
 	DECODE_STEP = 32,
 	FLUSH_BYTES = 8 << 10, /* stays in L1 between the codec, the checksum and the copy */
 	WALK_AHEAD = 7,        /* units between prefetch and use */
-	NEAR_ROWS = 4,
+	NEAR_ROWS = 8,         /* of a verbatim unit, between prefetch into L1 and use */
 	ZEN4_L1_BYTES = 32 << 10,
 	ZEN4_AHEAD_BYTES = 64 << 10, /* its WALK_AHEAD_BYTES */
 	/* units between amax and codes: k is known when its unit's turn comes */

@@ -5,6 +5,9 @@
  * Units are encoded in canonical order (walk.h). Memory is fetched in another order:
  * - Where token rows follow each other with their heads side by side, a whole plane is prefetched
  *   in the order of its addresses, while the plane before it is encoded head by head from L2.
+ *   The first plane is prefetched before the first unit if it is fp8. A verbatim one is read as
+ *   fast as such a burst (Zen 4, 64 tokens in L2: 0.90 of the bare loads and stores without the
+ *   burst, 0.85 with it).
  * - Elsewhere the unit WALK_AHEAD further on is prefetched.
  * One loop encodes a unit, takes the amax of a later unit, and prefetches. AMAX_AHEAD units lie
  * between, so that k is there when it is needed.
@@ -324,7 +327,7 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	       /* the padding */
 	       shape.payload_offset - sizeof(struct image_header) - shape.scale_bytes);
 	walk_start(&e->walk, layout, page, codec_k, codec_v, &shape, true);
-	if (walk_first(&e->walk, &first, &bytes))
+	if (walk_first(&e->walk, &first, &bytes) && e->walk.fp8_k)
 		for (uint64_t i = 0; i < bytes; i += LINE)
 			_mm_prefetch((const char *)(first + i), _MM_HINT_T0);
 	e->zen4 = cpu_is_zen4();
