@@ -205,14 +205,17 @@ bool ring_asleep(const struct link *link)
 	return __atomic_load_n(&link->index->asleep, __ATOMIC_SEQ_CST) != 0;
 }
 
-bool ring_moved(const struct link *link, uint32_t seen)
-{
-	return __atomic_load_n(&link->complete->cq_tail, __ATOMIC_SEQ_CST) != seen;
-}
-
 uint32_t ring_news(const struct link *link)
 {
 	return __atomic_load_n(&link->complete->news, __ATOMIC_SEQ_CST);
+}
+
+bool ring_moved(const struct link *link, uint32_t seen)
+{
+	/* News move after cq_tail and with a full fence: a caller that has just set a word for the
+	 * daemon sees them, and with them cq_tail, or the daemon sees the word. */
+	(void)ring_news(link);
+	return __atomic_load_n(&link->complete->cq_tail, __ATOMIC_ACQUIRE) != seen;
 }
 
 bool ring_passed(const struct link *link, uint32_t tail)

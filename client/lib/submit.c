@@ -32,7 +32,7 @@ struct request {
 	const uint32_t *pages; /* NULL: prefetch */
 	uint32_t n;
 	struct kvtier_op_options options;
-	struct kvtier_hint hint; /* its timeout, session and so on are in options, too */
+	uint8_t action, scope; /* of a hint, whose other fields are in options; else 0 */
 };
 
 static int groups_check(const struct request *r)
@@ -101,8 +101,8 @@ static void op_fill(struct kvtier_client *c, struct op *op, const struct request
 		.turn = r->options.turn,
 		.ttl_s = r->options.ttl_s,
 		.groups = (uint16_t)r->options.layer_groups,
-		.action = (uint8_t)r->hint.action,
-		.scope = (uint8_t)r->hint.scope,
+		.action = r->action,
+		.scope = r->scope,
 	};
 	if (r->kind == WIRE_OP_HINT)
 		op->order = NULL; /* no page, so no stream waits for it */
@@ -274,19 +274,22 @@ int kvtier_hint(struct kvtier_space *space, const struct kvtier_hint *hint, uint
 	static const struct kvtier_key none; /* of a session or revision: not looked at */
 	struct kvtier_op_options options = { .size = sizeof(options) };
 	struct request r = { .space = space, .kind = WIRE_OP_HINT };
-	int rc = error_struct_in(&r.hint, sizeof(r.hint), hint, "hint");
+	struct kvtier_hint h;
+	int rc = error_struct_in(&h, sizeof(h), hint, "hint");
 
 	if (!rc)
-		rc = hint_check(&r.hint);
+		rc = hint_check(&h);
 	if (rc)
 		return rc;
-	options.timeout_ms = r.hint.timeout_ms;
-	options.session = r.hint.session;
-	options.turn = r.hint.turn;
-	options.ttl_s = r.hint.ttl_s;
-	options.priority = r.hint.priority;
-	r.keys = r.hint.keys ? r.hint.keys : &none;
-	return submit(&r, r.hint.keys ? r.hint.n : 1, &options, ret_op);
+	options.timeout_ms = h.timeout_ms;
+	options.session = h.session;
+	options.turn = h.turn;
+	options.ttl_s = h.ttl_s;
+	options.priority = h.priority;
+	r.action = (uint8_t)h.action;
+	r.scope = (uint8_t)h.scope;
+	r.keys = h.keys ? h.keys : &none;
+	return submit(&r, h.keys ? h.n : 1, &options, ret_op);
 }
 
 /* Asks for the op's end. 0: asked, or nothing to ask; -EAGAIN: ring full. */

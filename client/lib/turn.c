@@ -213,8 +213,9 @@ static int goal_look(struct kvtier_client *c, struct op *op, const struct goal *
 	return 0;
 }
 
-/* One look: 0, -EAGAIN with a reference to the link to sleep on, or another -errno. */
-static int await_look(struct kvtier_client *c, const struct goal *goal, struct link **ret_link,
+/* One look: 0, -EAGAIN with a reference to the link to sleep on, or another -errno. Gives back the
+ * reference that the look before it took, under the same lock. */
+static int await_look(struct kvtier_client *c, const struct goal *goal, struct link **link,
 		      uint32_t *ret_seen, uint64_t *ret_slice)
 {
 	const struct link *before;
@@ -222,19 +223,21 @@ static int await_look(struct kvtier_client *c, const struct goal *goal, struct l
 	int rc;
 
 	(void)pthread_mutex_lock(&c->ring);
+	if (*link)
+		(*link)->refs--;
+	*link = NULL;
 	before = atomic_load(&c->link);
 	*ret_seen = before ? ring_news(before) : 0;
 	(void)ops_turn(c);
 	op = op_find(c, goal->id);
-	*ret_link = NULL;
 	rc = op ? goal_look(c, op, goal) :
 		  error_set(-ENOENT, "no op %llu: never submitted here, or its result was taken",
 			    (unsigned long long)goal->id);
 	if (rc == -EAGAIN && !c->lied) {
-		*ret_link = atomic_load(&c->link);
-		(*ret_link)->refs++;
-		if (*ret_link != before) /* another one's news: another look before the sleep */
-			*ret_seen = ring_news(*ret_link) - 1;
+		*link = atomic_load(&c->link);
+		(*link)->refs++;
+		if (*link != before) /* another one's news: another look before the sleep */
+			*ret_seen = ring_news(*link) - 1;
 		/* nobody is woken when a stream has come so far */
 		*ret_slice =
 			ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS : ms_to_ns(CLIENT_SLICE_MS);
@@ -243,15 +246,24 @@ static int await_look(struct kvtier_client *c, const struct goal *goal, struct l
 	return rc;
 }
 
+static void await_leave(struct kvtier_client *c, struct link **link)
+{
+	if (!*link)
+		return;
+	(void)pthread_mutex_lock(&c->ring);
+	(*link)->refs--;
+	(void)pthread_mutex_unlock(&c->ring);
+	*link = NULL;
+}
+
 static int await(struct kvtier_client *c, const struct goal *goal, uint64_t limit_ns)
 {
 	uint64_t spin_until = 0, looked = 0;
+	struct link *link = NULL;
 
 	for (;;) {
-		struct link *link;
 		uint64_t now, slice;
 		uint32_t seen;
-		bool nudge;
 		const int rc = await_look(c, goal, &link, &seen, &slice);
 
 		if (rc != -EAGAIN)
@@ -261,24 +273,20 @@ static int await(struct kvtier_client *c, const struct goal *goal, uint64_t limi
 			looked = now;
 			spin_until = now + spin_ns(c);
 		}
-		nudge = now - looked >= ms_to_ns(CLIENT_SLICE_MS);
-		if (link) {
-			if (now < limit_ns && !nudge)
-				await_completion(link, seen, now, spin_until, limit_ns, slice);
-			(void)pthread_mutex_lock(&c->ring);
-			link->refs--;
-			(void)pthread_mutex_unlock(&c->ring);
-		}
 		if (now >= limit_ns) {
+			await_leave(c, &link);
 			/* for a caller that comes again and again without time to wait */
 			session_nudge(c);
 			return error_set(-ETIMEDOUT,
 					 "op %llu is not done yet; its pages are lent until it is",
 					 (unsigned long long)goal->id);
 		}
-		if (nudge) {
+		if (now - looked >= ms_to_ns(CLIENT_SLICE_MS)) {
+			await_leave(c, &link);
 			looked = now;
 			session_nudge(c); /* is the daemon still there? */
+		} else if (link) {
+			await_completion(link, seen, now, spin_until, limit_ns, slice);
 		}
 	}
 }

@@ -16,6 +16,8 @@
  */
 #include "groups.h"
 
+#include <string.h>
+
 #include "daemon/device/device.h"
 #include "daemon/shared/client.h"
 #include "daemon/store/space.h"
@@ -38,6 +40,8 @@ uint32_t groups_start(struct op *op)
 {
 	if (!grouped(op))
 		return op->sqe.n;
+	op->groups.landed = op->all->landed_pool[op - op->all->op_pool];
+	memset(op->groups.landed, 0, op->sqe.groups * sizeof(*op->groups.landed));
 	for (uint32_t i = 0; i < op->sqe.n; i++)
 		ring_set_status(&op->client->ring, op->sqe.first + i, 0);
 	return op->sqe.n * op->sqe.groups;

@@ -16,8 +16,10 @@ struct op;
 
 /* Of an op; zeroed at its start. */
 struct groups {
-	uint32_t there;                   /* the first so many are in all pages */
-	uint32_t landed[WIRE_MAX_GROUPS]; /* blocks whose pages have the group */
+	uint32_t there; /* the first so many are in all pages */
+	/* of each group, the blocks whose pages have it: the op's row in its pool, since most ops
+	 * have no groups and need not clear any. NULL: it has none */
+	uint32_t *landed;
 };
 
 /* The op starts. Returns how many blocks it has to begin, each once for each group of a load. */

@@ -118,8 +118,3 @@ void near_settle(struct store *store, const struct space *space, struct near *ne
 	else
 		beside_give_back(store, &near->where);
 }
-
-bool near_held(const struct near *near)
-{
-	return near->placed || near->pin.held;
-}

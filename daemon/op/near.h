@@ -47,7 +47,10 @@ void near_keep(struct store *store, const struct mount *mount, struct near *near
  * is in the table by now; else the slot is free. Twice is fine. */
 void near_settle(struct store *store, const struct space *space, struct near *near,
 		 const struct device_job *job);
-bool near_held(const struct near *near);
+static inline bool near_held(const struct near *near)
+{
+	return near->placed || near->pin.held;
+}
 
 /* A slot on that GPU, the caller's, for the image of so many bytes that the job is about. False:
  * the GPU has the image, or no room for it. */

@@ -279,7 +279,9 @@ struct part *op_begin_block(struct op *op)
 	struct ring *ring = &op->client->ring;
 	struct part *part = part_of(all->free_parts.next);
 	struct device_job *job = &part->w.job;
-	const uint32_t at = op->next_block % op->sqe.n, slot = op->sqe.first + at;
+	/* only a load with groups comes to a block again: the others need no division */
+	const uint32_t group = op->next_block < op->sqe.n ? 0 : op->next_block / op->sqe.n,
+		       at = op->next_block - group * op->sqe.n, slot = op->sqe.first + at;
 
 	if (at == 0 && (op->sqe.flags & WIRE_SQE_HAS_PARENT))
 		take_parent(all, op);
@@ -287,7 +289,8 @@ struct part *op_begin_block(struct op *op)
 	memset(part, 0, sizeof(*part));
 	part->op = op;
 	part->at = at;
-	part->group = op->next_block++ / op->sqe.n;
+	part->group = group;
+	op->next_block++;
 	part->w.all = all;
 	part->w.part = part;
 	part->w.step = op->hint.scope > 0          ? HINT_APPLY :

@@ -34,6 +34,7 @@ int ops_open(struct store *store, struct loop *loop, struct devices *devices,
 		.n_parts = parts,
 		.n_free_parts = parts,
 		.op_pool = calloc(max_ops, sizeof(*all->op_pool)),
+		.landed_pool = calloc(max_ops, sizeof(*all->landed_pool)),
 		.part_pool = calloc(parts, sizeof(*all->part_pool)),
 	};
 	list_open(&all->ready);
@@ -41,7 +42,7 @@ int ops_open(struct store *store, struct loop *loop, struct devices *devices,
 	list_open(&all->free_parts);
 	list_open(&all->room.waiters);
 	turn_open(all);
-	if (!all->op_pool || !all->part_pool || shares_open(&all->shares) ||
+	if (!all->op_pool || !all->landed_pool || !all->part_pool || shares_open(&all->shares) ||
 	    flights_open(&all->flights, parts) || grow_open(&all->grow) ||
 	    traces_open(max_ops, &all->traces)) {
 		ops_close(all);
@@ -68,6 +69,7 @@ void ops_close(struct ops *all)
 	grow_close(&all->grow);
 	shares_close(all->shares);
 	free(all->op_pool);
+	free(all->landed_pool);
 	free(all->part_pool);
 	free(all);
 }

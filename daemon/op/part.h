@@ -108,6 +108,7 @@ struct ops {
 	uint32_t max_ops, outstanding;
 	uint32_t n_parts, n_free_parts;
 	struct op *op_pool, *free_ops;
+	uint32_t (*landed_pool)[WIRE_MAX_GROUPS]; /* groups.c's: a row for each op of op_pool */
 	struct part *part_pool;
 	struct list free_parts;
 	struct list ready; /* walkers that can go on... */

@@ -58,8 +58,10 @@ static enum step early(struct part *part, enum step step)
 
 static void end_part(struct part *part)
 {
-	near_settle(part->w.all->store, walk_space(&part->w), &part->near, &part->w.job);
-	grow_leave(part);
+	if (near_held(&part->near))
+		near_settle(part->w.all->store, walk_space(&part->w), &part->near, &part->w.job);
+	if (part->growing)
+		grow_leave(part);
 	walk_unplace(&part->w);
 	lease_drop(part->w.all->store, &part->w.lease);
 	assert(held(&part->w) == 0);

@@ -246,7 +246,9 @@ bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 {
 	memcpy(next_cqe(ring), cqe, sizeof(*cqe));
 	ring->cq_tail++;
-	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_SEQ_CST);
+	/* The full fence is that of news, in the same cache line: whoever sleeps or asks for a WAKE
+	 * looks at news first. */
+	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_RELEASE);
 	tell(ring);
 	return __atomic_load_n(&ring->submit->want_wake, __ATOMIC_SEQ_CST) != 0;
 }
