@@ -351,6 +351,8 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,
 	};
+	if (op->order)
+		order_prefetch(op->order, sqe);
 	list_open(&op->parts);
 	list_open(&op->growing);
 	hint_begin(op);

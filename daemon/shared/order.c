@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include "daemon/base/fetch.h"
+
 /* With all seals no later act of the client can make a touch of the page fail. Seals are asked
  * first: only a memfd has them. */
 static int check_words(int fd, char *text, size_t n)
@@ -119,6 +121,14 @@ struct device_order order_of(const struct order *o, const struct wire_sqe *sqe)
 		ret.groups = sqe->groups;
 	}
 	return ret;
+}
+
+FETCHES_TO_WRITE void order_prefetch(const struct order *o, const struct wire_sqe *sqe)
+{
+	if (sqe->word == 0)
+		return;
+	__builtin_prefetch(&o->words->layers[sqe->word - 1], 1);
+	__builtin_prefetch(&o->words->done[sqe->word - 1], 1);
 }
 
 /* The client raises them, too, for ops that end with their connection. */

@@ -30,6 +30,8 @@ struct order *order_find(struct order *list, const struct device *device);
 /* The events that have to come before an op's pages are touched. The op's event and word were
  * checked. */
 struct device_order order_of(const struct order *order, const struct wire_sqe *sqe);
+/* The op begins: its words are fetched, since its client had them last. */
+void order_prefetch(const struct order *order, const struct wire_sqe *sqe);
 /* So many groups of layers of a load are in all of its pages. */
 void order_layers(const struct order *order, const struct wire_sqe *sqe, uint32_t groups);
 /* No page of the op is touched any more: raises its words. */

@@ -9,6 +9,7 @@
  *      else.
  */
 #include "ring.h"
+#include "daemon/base/fetch.h"
 #include "daemon/base/vault.h"
 
 #include <errno.h>
@@ -177,7 +178,7 @@ static int32_t *status_at(const struct ring *ring, uint32_t slot)
 }
 
 /* Not cq_tail: the client may be spinning on it. */
-void ring_prefetch(const struct ring *ring, uint32_t slot)
+FETCHES_TO_WRITE void ring_prefetch(const struct ring *ring, uint32_t slot)
 {
 	assert(slot < ring->arena_blocks);
 	__builtin_prefetch(
