@@ -54,6 +54,7 @@ extern const struct bench_case bench_cuda_step_cases[];
 extern const struct bench_case bench_cuda_pin_cases[]; /* bench_cuda_pin.c: cuda.pin.* */
 /* bench_cuda_daemon.c: cuda.store.*, cuda.load.*, cuda.hit */
 extern const struct bench_case bench_cuda_daemon_cases[];
+extern const struct bench_case bench_cuda_beside_cases[]; /* bench_cuda_beside.c: cuda.beside.* */
 extern const struct bench_case bench_layers_cases[]; /* bench_layers.c: layers.*, cuda.layers.* */
 extern const struct bench_case bench_io_cases[];     /* bench_io.c: submit.*, store.*, load.* */
 

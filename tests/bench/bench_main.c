@@ -27,6 +27,7 @@
 #pragma weak bench_cuda_cases
 #pragma weak bench_cuda_step_cases
 #pragma weak bench_cuda_pin_cases
+#pragma weak bench_cuda_beside_cases
 #pragma weak bench_cuda_daemon_cases
 #pragma weak bench_layers_cases
 
@@ -213,7 +214,8 @@ int main(int argc, char **argv)
 		bench_io_cases,          bench_nvme_cases,         bench_nvme_daemon_cases,
 		bench_redis_cases,       bench_redis_daemon_cases, bench_hostile_cases,
 		bench_cuda_cases,        bench_cuda_step_cases,    bench_cuda_pin_cases,
-		bench_cuda_daemon_cases, bench_layers_cases,       bench_memory_cases
+		bench_cuda_daemon_cases, bench_cuda_beside_cases,  bench_layers_cases,
+		bench_memory_cases
 	};
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
