@@ -131,6 +131,15 @@ static void groups_come_one_after_the_other(void **state)
 			 BLOCKS);
 }
 
+/* Its op is made of the memory of the one that has ended. */
+static void the_next_load_counts_its_groups_anew(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(result_of(w, load(w, 0)).status, 0);
+	groups_come_one_after_the_other(state);
+}
+
 static void a_load_that_has_ended_has_all_groups(void **state)
 {
 	struct world *w = *state;
@@ -419,6 +428,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
 	const struct CMUnitTest tests[] = {
 		CASE(groups_come_one_after_the_other),
+		CASE(the_next_load_counts_its_groups_anew),
 		CASE(a_load_that_has_ended_has_all_groups),
 		CASE(a_load_that_misses_a_block_says_so),
 		CASE(blocks_on_disk_are_brought_for_each_group),
