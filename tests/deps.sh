@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# deps.sh [PACKAGE...] - installs the packages that building and testing need, and these, if they are not here (Debian,
+# deps.sh - installs the packages that building and testing need, and those in $ALSO, if they are not here (Debian,
 # Ubuntu).
 # redis-tools has all of the server but its name: the package redis-server would start one on this machine.
 set -eu
 cd "$(dirname "$0")/.."
 packages="gcc libc6-dev make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev
-	liburing-dev python3-venv systemd clang util-linux libhiredis-dev redis-tools openssl $*"
+	liburing-dev python3-venv systemd clang util-linux libhiredis-dev redis-tools openssl ${ALSO:-}"
 command -v dpkg-query >/dev/null || {
 	echo "not a Debian system; kvtier needs:" $packages
 	exit 0

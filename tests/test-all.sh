@@ -3,7 +3,7 @@
 # test-all.sh - make lint, the tests under the sanitizers, and everything compiled by clang.
 set -eu
 cd "$(dirname "$0")/.."
-tests/deps.sh clang-format cppcheck
+ALSO="clang-format cppcheck" tests/deps.sh
 make lint
 for variant in SAN=address,undefined SAN=thread "CC=clang BUILD=build-clang"; do
 	make -j"$(nproc)" tests $variant
