@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * vault.c - see vault.h. The place for secrets is OpenSSL's secure heap, so that its private keys
- * lie there, too: one mapping between two guard pages. A refused mlock() or MADV_DONTDUMP is
+ * lie there, too: one mapping between two guard pages. A refused lock or MADV_DONTDUMP is
  * ignored: swap and core dumps that tell a secret are rare, and a daemon that does not start for
  * want of them helps nobody.
  */
@@ -25,6 +25,12 @@ void vault_hide(void *p, size_t n)
 	(void)madvise(p, whole_pages(n), MADV_DONTDUMP);
 }
 
+/* mlock2(), as mlock() does nothing where a sanitizer is linked. */
+static bool lock_pages(void *p, size_t n)
+{
+	return mlock2(p, whole_pages(n), 0) == 0;
+}
+
 void *vault_buffer(size_t n)
 {
 	void *p = mmap(NULL, whole_pages(n), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -44,7 +50,7 @@ void *vault_alloc(size_t n)
 		return p;
 	p = vault_buffer(n); /* the place is full, or there is none */
 	if (p)
-		(void)mlock(p, whole_pages(n));
+		(void)lock_pages(p, n);
 	return p;
 }
 
@@ -123,7 +129,7 @@ static void *openssl_realloc(void *p, size_t n, const char *file, int line)
 bool vault_open(void)
 {
 	void *p = vault_buffer(PAGE);
-	const bool locks = p && mlock(p, PAGE) == 0;
+	const bool locks = p && lock_pages(p, PAGE);
 
 	vault_free(p, PAGE);
 	(void)CRYPTO_set_mem_functions(openssl_alloc, openssl_realloc, openssl_free);
