@@ -106,6 +106,20 @@ class Nodes(unittest.TestCase):
         self.assertEqual(self.prefetches, 1, "never for blocks that are here")
         self.until(second, lambda stats: stats["prefetch"]["blocks_total"] == 10)
 
+    def test_a_redis_that_answers_at_once_is_waited_for(self):
+        self.warm()
+        second = self.node("second")
+        engine = self.engine(second, prefetch_ms=600000)
+        prefetch = Space.prefetch
+
+        def over(space, keys):      # the result is there when the scheduler looks for it
+            op = prefetch(space, keys)
+            self.until(second, lambda stats: stats["prefetch"]["blocks_total"] == 10)
+            return op
+
+        with mock.patch.object(Space, "prefetch", over):
+            self.assertEqual(engine.answer(self.tokens), 10)
+
     def test_a_request_asks_once(self):
         engine = self.engine(self.node("only"))
         request = engine.request(self.tokens)

@@ -160,6 +160,7 @@ class Scheduler:
         first, last = computed // bt, limit // bt
         if not (r.loads and r.served) or computed % bt or last <= first or not self._make_keys(r, last):
             return 0
+        self._under_way.poll()          # before the lookup, which so sees what a prefetch that is over brought
         hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
         worst = min(hits, key=lambda hit: hit.blocks)
         if worst.blocks < last and self._is_asked(r, last):
@@ -177,7 +178,6 @@ class Scheduler:
                 keys = self._keys(r, where, 0, min(last, MAX_BLOCKS))
                 if space.client.tiers & Tier.REDIS:
                     r.far += self._under_way.begin(space.client, functools.partial(space.prefetch, keys), r.came)
-        self._under_way.poll()
         return r.far > 0 and time.monotonic() < r.far_until
 
     def tier(self, request: str) -> Tier:
