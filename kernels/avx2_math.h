@@ -56,17 +56,39 @@ MATH_FN __m256 math_power(int exponent) /* 2^exponent, -126 <= exponent <= 127 *
 	return _mm256_castsi256_ps(_mm256_set1_epi32((exponent + 127) << 23));
 }
 
+/* k's part of the exponent field: the difference of the exponent biases, and k. */
+MATH_FN int math_exponent(bool is_fp16, int k)
+{
+	return is_fp16 ? (8 + k) * 1024 : (120 + k) * 128;
+}
+
+/* What the common case subtracts: k's part, less half a step less one. */
+MATH_FN int math_offset(bool is_fp16, int k)
+{
+	return math_exponent(is_fp16, k) - (is_fp16 ? 63 : 7);
+}
+
+MATH_FN bool math_is_largest(bool is_fp16, int k)
+{
+	return k == (is_fp16 ? FP8_FP16_K_MAX : FP8_BF16_K_MAX);
+}
+
+/* The smallest magnitude code of the common case. */
+MATH_FN int math_least(bool is_fp16, int k)
+{
+	const int one = is_fp16 ? 1024 : 128, normal = math_exponent(is_fp16, k) + one;
+
+	/* At the largest k an Inf's code would look like 256: nothing is common there. */
+	if (math_is_largest(is_fp16, k))
+		return 0x8000;
+	return is_fp16 && normal < one ? one : normal;
+}
+
 MATH_FN struct math_encode math_encode_at(bool is_fp16, int k)
 {
-	/* differences of exponent biases */
-	const int offset = is_fp16 ? (8 + k) * 1024 : (120 + k) * 128;
-	const int normal = is_fp16 ? (offset + 1024 > 1024 ? offset + 1024 : 1024) : offset + 128;
-	/* At the largest k an Inf's code would look like 256: nothing is common there. */
-	const int least = k == (is_fp16 ? FP8_FP16_K_MAX : FP8_BF16_K_MAX) ? 0x8000 : normal;
-
 	return (struct math_encode){
-		.least = _mm256_set1_epi16((short)(least - 1)),
-		.offset = _mm256_set1_epi16((short)(offset - (is_fp16 ? 63 : 7))),
+		.least = _mm256_set1_epi16((short)(math_least(is_fp16, k) - 1)),
+		.offset = _mm256_set1_epi16((short)math_offset(is_fp16, k)),
 		.scale = math_power(-k),
 	};
 }
@@ -171,6 +193,30 @@ MATH_FN struct math_line math_encode64(bool is_fp16, const struct math_encode *m
 		math_encode32(is_fp16, m, _mm256_loadu_si256((const void *)(src + 64)),
 			      _mm256_loadu_si256((const void *)(src + 96))),
 	};
+}
+
+/* Steps that are encoded in turn, and looked at once: whether each was right. Here each is. */
+struct math_trial {
+	int none;
+};
+
+MATH_FN struct math_trial math_trial_start(void)
+{
+	return (struct math_trial){ 0 };
+}
+
+MATH_FN struct math_line math_try64(bool is_fp16, const struct math_encode *m, const uint8_t *src,
+				    struct math_trial *t)
+{
+	(void)t;
+	return math_encode64(is_fp16, m, src);
+}
+
+MATH_FN bool math_trial_holds(const struct math_encode *m, const struct math_trial *t)
+{
+	(void)m;
+	(void)t;
+	return true;
 }
 
 MATH_FN struct math_line math_load(const uint8_t *src)

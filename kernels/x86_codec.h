@@ -28,6 +28,7 @@ enum {
 	LINE = 64,
 	STEP = 64, /* values per step of encode: a line of codes */
 	DECODE_STEP = 32,
+	TOGETHER = 4,          /* steps that are encoded before the first of them leaves */
 	FLUSH_BYTES = 8 << 10, /* stays in L1 between the codec, the checksum and the copy */
 	WALK_AHEAD = 7,        /* units between prefetch and use */
 	NEAR_ROWS = 8,         /* of a verbatim unit, between prefetch into L1 and use */

@@ -10,7 +10,9 @@
  *   burst, 0.85 with it).
  * - Elsewhere the unit WALK_AHEAD further on is prefetched.
  * One loop encodes a unit, takes the amax of a later unit, and prefetches. AMAX_AHEAD units lie
- * between, so that k is there when it is needed.
+ * between, so that k is there when it is needed. Where rows are whole steps, four steps are encoded
+ * before they are hashed and stored: a step waits less for its own results (Zen 4, from L2: 7 to
+ * 18 % faster, most where rows are short).
  *
  * A unit of whole lines is hashed in the register that it was made in, and stored past the cache.
  * Other units go to scratch; every FLUSH_BYTES of it are hashed and stored. After a step less than
@@ -151,29 +153,74 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
 	return math_amax_end(&amax);
 }
 
-/* The same for rows of whole steps, which are hashed and go to the image at once. */
-MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u,
-				 const struct walk_unit *next, struct far far, struct hash *hash,
+/* A step of a unit whose rows have whole steps, and beside it those of encode_as(). */
+struct place {
+	const uint8_t *at, *next, *far;
+	const uint8_t *row_end;
+};
+
+MATH_FN void place_move(struct place *p, const struct walk_unit *u, const struct walk_unit *next,
+			struct far far)
+{
+	p->at += 2 * STEP, p->next += 2 * STEP, p->far += 2 * STEP;
+	if (p->at == p->row_end) {
+		p->at += u->stride - u->row_bytes;
+		p->next += next->stride - u->row_bytes;
+		p->far += far.stride - u->row_bytes;
+		p->row_end = p->at + u->row_bytes;
+	}
+}
+
+/* As encode_as(), for rows of whole steps, which are hashed and go to the image at once. Steps are
+ * encoded together, so that there is other work while one of them waits for memory or a result. */
+MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *in,
+				 const struct walk_unit *in_next, struct far far, struct hash *hash,
 				 uint8_t *dst)
 {
+	/* of its own: the compiler would read it again after each store */
+	const struct walk_unit u = *in, next = *in_next;
 	const struct math_encode m = math_encode_at(is_fp16, k);
-	const uint8_t *row = u->base, *next_row = next->base, *far_row = far.base;
+	const uint32_t steps = u.rows * u.row_bytes / (2 * STEP);
+	struct place p = { u.base, next.base, far.base, u.base + u.row_bytes };
 	struct hash_open open = hash_open(hash);
 	struct math_amax amax = math_amax_start();
-	struct math_line line = math_load((const uint8_t *)hash->acc);
+	struct math_line last = math_load((const uint8_t *)hash->acc);
 
-	for (uint32_t r = 0; r < u->rows; r++) {
-		for (uint32_t i = 0; i < u->row_bytes; i += 2 * STEP, dst += LINE) {
-			prefetch_values(far, far_row + i);
-			math_amax64(&amax, next_row + i);
-			line = math_encode64(is_fp16, &m, row + i);
-			hash_line(&open, line);
-			math_stream(dst, line);
+	for (uint32_t n = steps / TOGETHER; n; n--) {
+		struct math_trial trial = math_trial_start();
+		struct math_line line[TOGETHER];
+		const uint8_t *src[TOGETHER];
+
+#pragma GCC unroll 4
+		for (int i = 0; i < TOGETHER; i++) {
+			prefetch_values(far, p.far);
+			math_amax64(&amax, p.next);
+			line[i] = math_try64(is_fp16, &m, p.at, &trial);
+			src[i] = p.at;
+			place_move(&p, &u, &next, far);
 		}
-		row += u->stride, next_row += next->stride, far_row += far.stride;
+		if (!math_trial_holds(&m, &trial)) {
+#pragma GCC unroll 4
+			for (int i = 0; i < TOGETHER; i++)
+				line[i] = math_encode64(is_fp16, &m, src[i]);
+		}
+#pragma GCC unroll 4
+		for (int i = 0; i < TOGETHER; i++, dst += LINE) {
+			hash_line(&open, line[i]);
+			math_stream(dst, line[i]);
+		}
+		last = line[TOGETHER - 1];
+	}
+	for (uint32_t n = steps % TOGETHER; n; n--, dst += LINE) {
+		prefetch_values(far, p.far);
+		math_amax64(&amax, p.next);
+		last = math_encode64(is_fp16, &m, p.at);
+		hash_line(&open, last);
+		math_stream(dst, last);
+		place_move(&p, &u, &next, far);
 	}
 	hash_close(hash, &open);
-	hash_lines(hash, u->rows * u->row_bytes / 2, line);
+	hash_lines(hash, steps * LINE, last);
 	return math_amax_end(&amax);
 }
 
@@ -220,19 +267,21 @@ static void gather_rows(const struct walk_unit *u, struct far far, uint8_t *dst)
 
 static void gather_lines(const struct walk_unit *u, struct far far, struct hash *hash, uint8_t *dst)
 {
+	const uint64_t stride = u->stride, row_bytes = u->row_bytes;
 	const uint8_t *row = u->base, *far_row = far.base;
 	struct hash_open open = hash_open(hash);
 	struct math_line line = math_load((const uint8_t *)hash->acc);
 
-	for (uint32_t r = 0; r < u->rows; r++) {
-		for (uint32_t i = 0; i < u->row_bytes; i += LINE, dst += LINE) {
+	for (uint32_t rows = u->rows; rows; rows--) {
+#pragma GCC unroll 4
+		for (uint64_t i = 0; i < row_bytes; i += LINE, dst += LINE) {
 			prefetch_line(far, far_row + i);
-			_mm_prefetch((const char *)(row + NEAR_ROWS * u->stride + i), _MM_HINT_T0);
+			_mm_prefetch((const char *)(row + NEAR_ROWS * stride + i), _MM_HINT_T0);
 			line = math_load(row + i);
 			hash_line(&open, line);
 			math_stream(dst, line);
 		}
-		row += u->stride, far_row += far.stride;
+		row += stride, far_row += far.stride;
 	}
 	hash_close(hash, &open);
 	hash_lines(hash, u->rows * u->row_bytes, line);
