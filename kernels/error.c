@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * error.c - how far the values of an image are from those of its page: codec_error() of kernels.h.
+ * error.c - how far the values of an image are from those of its page: codec_error_step() of
+ * kernels.h.
  *
  * The walk over the page's units (walk.h) touches no memory. Of each `every` units one is compared.
  * A hash chooses that unit, so the sample has no stride that a page may have, as from head to head.
@@ -13,11 +14,24 @@
 #include "kernels.h"
 #include "walk.h"
 
-/* A unit's image: its scale, and its codes in the order of its rows. */
-struct coded {
-	int k;
-	const uint8_t *codes;
+/* Of passing over a unit: it takes as long as comparing so many bytes. */
+enum { UNIT_COST = 4 };
+
+struct error_run {
+	struct walk walk;
+	struct codec_error sums;
+	int is_fp16;
+	uint32_t n, every;    /* units with a scale so far; of so many one is compared */
+	uint64_t left;        /* bytes of the page to compare yet */
+	const uint8_t *scale; /* of the next unit */
+	const uint8_t *codes; /* of the next unit, in the order of its rows */
 };
+static_assert(sizeof(struct error_run) <= CODEC_RUN_BYTES, "codec_run");
+
+static struct error_run *error_run_of(struct codec_run *run)
+{
+	return (struct error_run *)(void *)run->own;
+}
 
 /* The value of a 16-bit code; of Inf and NaN anything: fp8 holds none. */
 static double value_of(int is_fp16, uint32_t code)
@@ -32,31 +46,30 @@ static double value_of(int is_fp16, uint32_t code)
 	return code & 0x8000 ? -m * power : m * power;
 }
 
-/* Looks at `most` (even) bytes of the unit at most. Returns at how many. */
-static uint64_t compare(const struct walk_unit *u, const struct coded *coded, int is_fp16,
-			uint64_t most, struct codec_error *ret)
+/* Of a unit with scale k and these codes, as many bytes as are left at most. Returns how many. */
+static uint64_t compare(struct error_run *x, const struct walk_unit *u, int k, const uint8_t *code)
 {
-	const uint8_t *code = coded->codes;
+	const int is_fp16 = x->is_fp16;
 	uint64_t done = 0;
 
-	for (uint32_t row = 0; row < u->rows && done < most; row++)
-		for (uint32_t at = 0; at < u->row_bytes && done < most; at += 2, done += 2) {
+	for (uint32_t row = 0; row < u->rows && done < x->left; row++)
+		for (uint32_t at = 0; at < u->row_bytes && done < x->left; at += 2, done += 2) {
 			const uint8_t *from = u->base + row * u->stride + at;
 			const double was = value_of(is_fp16,
 						    (uint32_t)from[0] | (uint32_t)from[1] << 8),
-				     is = value_of(is_fp16, fp8_decode(is_fp16, coded->k, *code++));
+				     is = value_of(is_fp16, fp8_decode(is_fp16, k, *code++));
 
-			ret->squares += was * was;
-			ret->errors += (was - is) * (was - is);
+			x->sums.squares += was * was;
+			x->sums.errors += (was - is) * (was - is);
 		}
 	return done;
 }
 
-/* Of how many units one is compared, if all that is compared is to be of `budget` bytes. At least
+/* Of how many units one is compared, if all that is compared is to be of `sample` bytes. At least
  * one is. */
-static uint32_t one_of(const struct image_shape *shape, uint32_t budget)
+static uint32_t one_of(const struct image_shape *shape, uint32_t sample)
 {
-	const uint64_t n = (uint64_t)shape->scale_bytes * budget / (2ull * shape->payload_bytes);
+	const uint64_t n = (uint64_t)shape->scale_bytes * sample / (2ull * shape->payload_bytes);
 
 	return n > 0 && n < shape->scale_bytes ? (uint32_t)(shape->scale_bytes / n) :
 	       n > 0                           ? 1 :
@@ -68,38 +81,53 @@ static bool is_chosen(uint32_t n, uint32_t every)
 	return (n / every * 2654435769u >> 8) % every == n % every;
 }
 
-void codec_error(const struct page_layout *layout, uint64_t page, const uint8_t *image,
-		 uint32_t budget, struct codec_error *ret)
+void codec_error_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
+		       const uint8_t *image, uint32_t sample)
 {
-	const int is_fp16 = layout->geometry.dtype == DTYPE_FP16;
-	const uint8_t *scale = image + sizeof(struct image_header);
+	struct error_run *x = error_run_of(run);
 	struct image_header header;
 	struct image_shape shape;
-	struct coded coded;
-	struct walk_unit u;
-	uint64_t done = 0;
-	struct walk walk;
-	uint32_t n = 0, every;
 
-	*ret = (struct codec_error){ 0 };
 	memcpy(&header, image, sizeof(header));
-	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &shape, NULL))
-		return;
-	if (shape.scale_bytes == 0)
-		return;
-	every = one_of(&shape, budget);
-	coded.codes = image + shape.payload_offset;
-	walk_start(&walk, layout, page, header.codec_k, header.codec_v, &shape, true);
-	while (done < budget && walk_next(&walk, &u)) {
-		const uint64_t bytes = (uint64_t)u.rows * u.row_bytes;
+	*x = (struct error_run){ .is_fp16 = layout->geometry.dtype == DTYPE_FP16 };
+	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &shape, NULL) ||
+	    shape.scale_bytes == 0)
+		return; /* no byte is left to compare */
+	x->left = sample;
+	x->every = one_of(&shape, sample);
+	x->scale = image + sizeof(struct image_header);
+	x->codes = image + shape.payload_offset;
+	walk_start(&x->walk, layout, page, header.codec_k, header.codec_v, &shape, true);
+}
 
-		if (!u.fp8) {
-			coded.codes += bytes;
-			continue;
-		}
-		coded.k = *scale++ - FP8_BIAS;
-		if (is_chosen(n++, every))
-			done += compare(&u, &coded, is_fp16, budget - done, ret);
-		coded.codes += bytes / 2;
+/* The next unit's part in the sample, in bytes. */
+static uint64_t look_at(struct error_run *x, const struct walk_unit *u)
+{
+	const uint64_t bytes = (uint64_t)u->rows * u->row_bytes;
+	const uint8_t *codes = x->codes;
+	int k;
+
+	x->codes += u->fp8 ? bytes / 2 : bytes;
+	if (!u->fp8)
+		return 0;
+	k = *x->scale++ - FP8_BIAS;
+	return is_chosen(x->n++, x->every) ? compare(x, u, k, codes) : 0;
+}
+
+int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error *ret)
+{
+	struct error_run *x = error_run_of(run);
+	struct walk_unit u;
+	uint64_t cost = 0;
+
+	while (x->left > 0 && walk_next(&x->walk, &u)) {
+		const uint64_t done = look_at(x, &u);
+
+		x->left -= done;
+		cost += UNIT_COST + done;
+		if (x->left > 0 && cost >= budget)
+			return CODEC_MORE;
 	}
+	*ret = x->sums;
+	return 0;
 }

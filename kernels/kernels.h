@@ -99,10 +99,14 @@ struct codec_error {
 };
 
 /* Of the image that was just made of this page, whole and private to the caller: of units that FP8
- * holds, a sample of at most `budget` (> 0) bytes of the page. A page that its owner changed since
- * then shows as error. A microsecond for some 100 bytes. */
-void codec_error(const struct page_layout *layout, uint64_t page, const uint8_t *image,
-		 uint32_t budget, struct codec_error *ret);
+ * holds, a sample of at most `sample` (> 0, even) bytes of the page. A page that its owner changed
+ * since then shows as error. */
+void codec_error_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
+		       const uint8_t *image, uint32_t sample);
+/* Goes on: CODEC_MORE, or 0: *ret is set. A step does at least one unit, and stops when it has
+ * compared `budget` bytes; a unit that it passes over counts as 4. A microsecond for some 100
+ * bytes. What the arguments of start point to must stay until the last step. */
+int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error *ret);
 
 /* The best for this CPU; name NULL: by CPU, else that one ("ref", "avx2", ...) or NULL if it cannot
  * run. */

@@ -7,8 +7,12 @@
 #include <errno.h>
 #include <string.h>
 
-/* of the page, to measure an image by: a piece as long as others, though it is plain C */
-enum { MEASURED_BYTES = 8 << 10 };
+enum {
+	MEASURED_BYTES = 8 << 10, /* of the page, to measure an image by */
+	/* as long as other pieces, though it is plain C: all of the sample, if it lies in few
+	 * units */
+	MEASURE_PIECE_BYTES = 8 << 10,
+};
 
 void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,
 		      struct device_job *job)
@@ -86,12 +90,15 @@ static int begin_encode(struct device_run *run)
 					  job->image);
 }
 
-/* An image that is whole is measured in a piece of its own. */
+/* An image that is whole is measured in pieces of their own, where the encode's run was. */
 static int measure_later(struct device_run *run, int r)
 {
-	if (r || run->job->kind != DEVICE_ENCODE || !run->job->measure)
+	const struct device_job *job = run->job;
+
+	if (r || job->kind != DEVICE_ENCODE || !job->measure)
 		return r;
 	run->stage = RUN_MEASURE;
+	codec_error_start(&run->codec, &job->layout->pages, job->page, job->image, MEASURED_BYTES);
 	return CODEC_MORE;
 }
 
@@ -127,11 +134,8 @@ int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 		r = job->kind == DEVICE_ENCODE ? begin_encode(run) : begin_image(run);
 	if (r)
 		return r;
-	if (run->stage == RUN_MEASURE) {
-		codec_error(&job->layout->pages, job->page, job->image, MEASURED_BYTES,
-			    &job->error);
-		return 0;
-	}
+	if (run->stage == RUN_MEASURE)
+		return codec_error_step(&run->codec, MEASURE_PIECE_BYTES, &job->error);
 	r = run->kernels->step(&run->codec, CODEC_PIECE_BYTES, scratch);
 	if (r || run->stage != RUN_VERIFY || job->kind == DEVICE_VERIFY)
 		return measure_later(run, r);

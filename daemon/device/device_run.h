@@ -4,7 +4,7 @@
  * may go on in another one (device_run_leave() before).
  *
  *	begin -> DECODE, VERIFY: header checked -> [verify...] -> [decode...] -> end
- *	      |-> ENCODE: [encode...] -> measure, if asked for -> end	[...]: pieces
+ *	      |-> ENCODE: [encode...] -> [measure...], if asked for -> end	[...]: pieces
  *	      `-> COPY: [copy...] -> end
  */
 #ifndef KVTIER_DEVICE_RUN_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_codec_sample.c - goal: codec_error() says how far an image's values are from the page's.
- * Method: pages of engines' layouts, with random values (seed printed; SEED=n repeats); each page's
- * image is decoded over a copy of the page, and all values of both are compared here.
+ * unit_codec_sample.c - goal: codec_error_step() says how far an image's values are from the
+ * page's, the same whatever the steps' budget is. Method: pages of engines' layouts, with random
+ * values (seed printed; SEED=n repeats); each page's image is decoded over a copy of the page, and
+ * all values of both are compared here.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,6 +94,18 @@ static bool make(struct bed *b, const struct pages_named *named, uint32_t dtype,
 	return true;
 }
 
+/* All steps; *ret_steps: how many. */
+static void measure(const struct bed *b, const uint8_t *image, uint32_t sample, uint32_t budget,
+		    struct codec_error *ret, uint32_t *ret_steps)
+{
+	struct codec_run run;
+
+	*ret_steps = 1;
+	codec_error_start(&run, &b->pages.layout, 0, image, sample);
+	while (codec_error_step(&run, budget, ret) == CODEC_MORE)
+		++*ret_steps;
+}
+
 static double ratio(const struct codec_error *e)
 {
 	return sqrt(e->errors / e->squares);
@@ -121,8 +134,10 @@ static void each(void (*is_right)(struct bed *b))
 static void of_all(struct bed *b)
 {
 	struct codec_error error;
+	uint32_t steps;
 
-	codec_error(&b->pages.layout, 0, b->image, ALL, &error);
+	measure(b, b->image, ALL, ALL, &error, &steps);
+	assert_int_equal(steps, 1);
 	assert_true(fabs(error.errors - b->whole.errors) <= 1e-9 * b->whole.errors);
 	assert_true(fabs(error.squares - b->whole.squares) <= 1e-9 * b->whole.squares);
 }
@@ -136,8 +151,9 @@ static void with_room_for_all_it_is_exact(void **state)
 static void of_some(struct bed *b)
 {
 	struct codec_error error;
+	uint32_t steps;
 
-	codec_error(&b->pages.layout, 0, b->image, SMALL, &error);
+	measure(b, b->image, SMALL, SMALL, &error, &steps);
 	assert_true(error.squares > 0 && error.squares <= b->whole.squares);
 	assert_true(fabs(ratio(&error) - ratio(&b->whole)) <= 0.1 * ratio(&b->whole));
 }
@@ -148,12 +164,40 @@ static void a_sample_is_close(void **state)
 	each(of_some);
 }
 
+/* Each unit is a step of its own, or a few are: the sample is the same. */
+static void of_steps(struct bed *b)
+{
+	struct codec_error whole, error;
+	struct image_shape shape;
+	uint32_t steps, most;
+
+	assert_int_equal(image_shape(&b->pages.layout.geometry, CODEC_FP8, CODEC_FP8, &shape, NULL),
+			 0);
+	measure(b, b->image, SMALL, ALL, &whole, &steps);
+	assert_int_equal(steps, 1);
+	measure(b, b->image, SMALL, 1, &error, &most);
+	assert_in_range(most, 1, shape.scale_bytes + 1);
+	assert_memory_equal(&error, &whole, sizeof(error));
+	for (uint32_t budget = 2; budget < SMALL; budget *= 3) {
+		measure(b, b->image, SMALL, budget, &error, &steps);
+		assert_in_range(steps, 1, most);
+		assert_memory_equal(&error, &whole, sizeof(error));
+	}
+}
+
+static void steps_of_any_budget_find_the_same(void **state)
+{
+	(void)state;
+	each(of_steps);
+}
+
 static void of_raw(struct bed *b)
 {
 	const struct image_identity identity = { .space_id = { 1 } };
 	struct codec_error error = { 1, 1 };
 	struct image_shape shape;
 	uint8_t *image;
+	uint32_t steps;
 
 	assert_int_equal(image_shape(&b->pages.layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL),
 			 0);
@@ -161,7 +205,7 @@ static void of_raw(struct bed *b)
 	assert_int_equal(codec_encode(&codec_ref, &b->pages.layout, 0, CODEC_RAW, CODEC_RAW,
 				      &identity, image, b->scratch),
 			 0);
-	codec_error(&b->pages.layout, 0, image, ALL, &error);
+	measure(b, image, ALL, SMALL, &error, &steps);
 	assert_true(error.squares == 0 && error.errors == 0);
 	free(image);
 }
@@ -177,6 +221,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(with_room_for_all_it_is_exact),
 		cmocka_unit_test(a_sample_is_close),
+		cmocka_unit_test(steps_of_any_budget_find_the_same),
 		cmocka_unit_test(nothing_of_a_raw_image_is_compared),
 	};
 

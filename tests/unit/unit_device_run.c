@@ -5,7 +5,9 @@
  * piece on in which that is seen; before, it changes no more than a piece's bytes at a time.
  * Method: device_run alone, no threads, a clock of the test's own. An image of 128 KiB is decoded
  * piece by piece, and stopped after each possible number of pieces: the page is compared before and
- * after. Encodes and verifications likewise, by what they answer. On every kernel.
+ * after. Encodes and verifications likewise, by what they answer. On every kernel. Then an image of
+ * 65,536 units of 32 bytes is measured: as many pieces as its units ask for, and a stop is seen in
+ * every seventh.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,9 +26,9 @@ enum {
 	HEADS = 4,
 	TOKENS = 64,
 	DIM = 128,
-	ROW = 2 * DIM,
-	PLANE = ROW * HEADS * TOKENS,
-	PAGE = 2 * LAYERS * PLANE,
+	PAGE = 2 * LAYERS * HEADS * TOKENS * DIM * 2,
+	LAYERS_MOST = 256,
+	PIECE_UNITS = 2048, /* that a piece of measuring passes over, at most */
 	FILLER = 0xa5,
 	DEADLINE = 1000
 };
@@ -34,7 +36,7 @@ enum how { GIVEN_UP, CANCELLED, LATE, HOWS };
 
 struct bed {
 	const struct codec_kernels *kernels;
-	struct page_piece pieces[2 * LAYERS];
+	struct page_piece pieces[2 * LAYERS_MOST];
 	struct device_layout layout;
 	struct image_shape shape;
 	struct device_job job;
@@ -43,38 +45,50 @@ struct bed {
 	uint8_t *page, *before, *image, *scratch;
 };
 
-static void bed_make(struct bed *b, const struct codec_kernels *kernels)
+static const struct image_geometry usual = { .dtype = DTYPE_BF16,
+					     .layers = LAYERS,
+					     .kv_heads = HEADS,
+					     .head_dim_k = DIM,
+					     .head_dim_v = DIM,
+					     .block_tokens = TOKENS };
+static const struct image_geometry many_units = { .dtype = DTYPE_BF16,
+						  .layers = LAYERS_MOST,
+						  .kv_heads = 128,
+						  .head_dim_k = 1,
+						  .head_dim_v = 1,
+						  .block_tokens = IMAGE_GROUP_TOKENS };
+
+static void bed_make(struct bed *b, const struct codec_kernels *kernels,
+		     const struct image_geometry *g)
 {
+	const uint32_t row = 2 * g->head_dim_k, plane = row * g->kv_heads * g->block_tokens,
+		       page = 2 * g->layers * plane;
+
 	*b = (struct bed){ .kernels = kernels };
-	b->page = malloc(PAGE);
-	b->before = malloc(PAGE);
-	b->image = aligned_alloc(4096, PAGE);
+	b->page = malloc(page);
+	b->before = malloc(page);
+	b->image = aligned_alloc(4096, page);
 	b->scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
 	b->run = aligned_alloc(_Alignof(struct device_run), sizeof(*b->run));
 	assert_true(b->page && b->before && b->image && b->scratch && b->run);
-	for (uint32_t i = 0; i < 2 * LAYERS; i++)
+	for (uint32_t i = 0; i < 2 * g->layers; i++)
 		b->pieces[i] = (struct page_piece){
-			.base = b->page + (size_t)i * PLANE,
-			.page_stride = PAGE,
-			.head_stride = ROW,
-			.token_stride = ROW * HEADS,
+			.base = b->page + (size_t)i * plane,
+			.page_stride = page,
+			.head_stride = row,
+			.token_stride = row * g->kv_heads,
 			.kind = i & 1 ? KIND_V : KIND_K,
 			.layer = i / 2,
 		};
 	b->layout.pages = (struct page_layout){
-		.geometry = { .dtype = DTYPE_BF16,
-			      .layers = LAYERS,
-			      .kv_heads = HEADS,
-			      .head_dim_k = DIM,
-			      .head_dim_v = DIM,
-			      .block_tokens = TOKENS },
-		.n_pieces = 2 * LAYERS,
+		.geometry = *g,
+		.n_pieces = 2 * g->layers,
 		.pieces = b->pieces,
 	};
 	assert_int_equal(image_shape(&b->layout.pages.geometry, CODEC_FP8, CODEC_FP8, &b->shape,
 				     NULL),
 			 0);
-	memset(b->page, 0x3f, PAGE);
+	memset(b->page, 0x3f, page);
 }
 
 static void bed_free(struct bed *b)
@@ -174,7 +188,7 @@ static void each(enum device_job_kind kind)
 
 		if (!codec_kernels(names[i]))
 			continue;
-		bed_make(&b, codec_kernels(names[i]));
+		bed_make(&b, codec_kernels(names[i]), &usual);
 		begin(&b, DEVICE_ENCODE);
 		assert_int_equal(all(&b, &n), 0);
 		stopped_everywhere(&b, kind);
@@ -206,7 +220,7 @@ static void a_damaged_image_touches_no_page(void **state)
 	uint32_t n;
 
 	(void)state;
-	bed_make(&b, codec_kernels(NULL));
+	bed_make(&b, codec_kernels(NULL), &usual);
 	begin(&b, DEVICE_ENCODE);
 	assert_int_equal(all(&b, &n), 0);
 	b.image[b.shape.image_bytes - 1] ^= 1;
@@ -218,12 +232,46 @@ static void a_damaged_image_touches_no_page(void **state)
 	bed_free(&b);
 }
 
+static void measure(struct bed *b)
+{
+	begin(b, DEVICE_ENCODE);
+	b->job.measure = true;
+}
+
+static void measuring_stops_between_pieces(void **state)
+{
+	uint32_t encoding, n;
+	struct bed b;
+
+	(void)state;
+	bed_make(&b, codec_kernels(NULL), &many_units);
+	begin(&b, DEVICE_ENCODE);
+	assert_int_equal(all(&b, &encoding), 0);
+	assert_true(b.job.error.squares == 0);
+	measure(&b);
+	assert_int_equal(all(&b, &n), 0);
+	assert_true(b.job.error.squares > 0);
+	assert_in_range(n - encoding, b.shape.scale_bytes / PIECE_UNITS,
+			2 * b.shape.scale_bytes / PIECE_UNITS);
+	for (int how = 0; how < HOWS; how++)
+		for (uint32_t at = encoding; at < n; at += 7) {
+			measure(&b);
+			for (uint32_t i = 0; i < at; i++)
+				assert_int_equal(piece(&b, DEADLINE - 1), CODEC_MORE);
+			assert_int_equal(stop(&b, (enum how)how),
+					 how == LATE ? -ETIMEDOUT : -ECANCELED);
+			assert_true(b.job.error.squares == 0);
+		}
+	bed_free(&b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_decode_stops_between_pieces),
 		cmocka_unit_test(an_encode_stops_between_pieces),
 		cmocka_unit_test(a_verification_stops_between_pieces),
+		cmocka_unit_test(measuring_stops_between_pieces),
 		cmocka_unit_test(a_damaged_image_touches_no_page),
 	};
 
