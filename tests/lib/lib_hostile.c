@@ -62,6 +62,14 @@ static const struct evil_layout slow = { .layers = 4,
 static const struct evil_layout sparse = {
 	.layers = 4, .heads = 2, .dim = 64, .tokens = 512, .pages = 8, .token_stride = 1 << 20
 };
+/* 65,536 units of 32 bytes a block */
+static const struct evil_layout units = { .layers = 32,
+					  .heads = 1024,
+					  .dim = 1,
+					  .tokens = 16,
+					  .pages = 4,
+					  .touched = true,
+					  .fp8 = true };
 static const struct evil_layout big = {
 	.layers = 16, .heads = 8, .dim = 128, .tokens = 16, .pages = 32, .touched = true
 };
@@ -73,7 +81,11 @@ static void keep_busy(struct thread *t, const struct evil_layout *layout,
 	struct evil *e = &t->e;
 	uint64_t end;
 
-	if (evil_open(e, t->world->socket) || evil_space(e, layout))
+	if (evil_open(e, t->world->socket))
+		return;
+	if (layout == &units) /* a space measures its first store, and then one a second */
+		e->model = random_next(&e->random);
+	if (evil_space(e, layout))
 		return;
 	end = evil_now_ns() + BUSY_MS * 1000000ull;
 	while (evil_now_ns() < end) {
@@ -344,9 +356,9 @@ static void hold(struct thread *t)
 const char *hostile_deed_name(enum hostile_deed deed)
 {
 	static const char *const names[HOSTILE_DEEDS] = {
-		"slow layouts",    "sparse regions", "big blocks",       "holes",
-		"rewritten rings", "floods",         "starved rings",    "descriptors",
-		"ends half-way",   "spaces",         "connections held",
+		"slow layouts", "sparse regions",  "many units", "big blocks",
+		"holes",        "rewritten rings", "floods",     "starved rings",
+		"descriptors",  "ends half-way",   "spaces",     "connections held",
 	};
 
 	return names[deed];
@@ -360,6 +372,9 @@ static void one(struct thread *t, enum hostile_deed deed)
 		break;
 	case HOSTILE_SPARSE:
 		keep_busy(t, &sparse, NULL);
+		break;
+	case HOSTILE_UNITS:
+		keep_busy(t, &units, NULL);
 		break;
 	case HOSTILE_BIG:
 		keep_busy(t, &big, NULL);
@@ -408,8 +423,8 @@ static void *run(void *arg)
 
 static void be_hostile(const struct world *w)
 {
-	static const enum hostile_deed jobs[] = { HOSTILE_SLOW, HOSTILE_SPARSE, HOSTILE_BIG,
-						  HOSTILE_HOLES, HOSTILE_REWRITE },
+	static const enum hostile_deed jobs[] = { HOSTILE_SLOW, HOSTILE_SPARSE, HOSTILE_UNITS,
+						  HOSTILE_BIG,  HOSTILE_HOLES,  HOSTILE_REWRITE },
 				       rings[] = { HOSTILE_FLOOD, HOSTILE_STARVE },
 				       connections[] = { HOSTILE_DESCRIPTORS, HOSTILE_DESCRIPTORS,
 							 HOSTILE_DESCRIPTORS, HOSTILE_HALF_WAY,

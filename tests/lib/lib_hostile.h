@@ -5,8 +5,9 @@
  * refuses or cuts is begun again.
  *
  * It has three threads, each with one connection at a time (hostile_hold takes many for a moment):
- *	jobs         what keeps workers busy: slow layouts, sparse regions, big blocks, holes
- *	             punched under loads, and a ring that is rewritten while it is read
+ *	jobs         what keeps workers busy: slow layouts, sparse regions, blocks of very many
+ *		     units, big blocks, holes punched under loads, and a ring that is rewritten
+ *		     while it is read
  *	rings        floods of ops and doorbells; completions that nobody takes, replies that nobody
  *		     reads
  *	connections  descriptors of every kind, connections that end half-way, spaces by the hundred
@@ -25,6 +26,7 @@
 enum hostile_deed {
 	HOSTILE_SLOW,   /* rows far apart: each on a page of its own */
 	HOSTILE_SPARSE, /* the same over memory that nobody touched */
+	HOSTILE_UNITS,  /* fp8 blocks of very many units, in a new space: they are measured */
 	HOSTILE_BIG,    /* new blocks of 1 MiB, as fast as they are taken */
 	HOSTILE_HOLES,
 	HOSTILE_REWRITE,

@@ -294,7 +294,7 @@ static size_t fill(struct evil *e, const struct evil_layout *l, struct evil_spac
 	m->open.n_segments = 2 * l->layers;
 	m->open.geometry = (struct wire_geometry){
 		.dtype = KVTIER_BF16,
-		.codec = KVTIER_CODEC_RAW,
+		.codec = l->fp8 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW,
 		.layers = l->layers,
 		.kv_heads = l->heads,
 		.head_dim_k = l->dim,
@@ -318,11 +318,15 @@ static size_t fill(struct evil *e, const struct evil_layout *l, struct evil_spac
 	return n;
 }
 
-/* One page of each row, or all of it where rows lie close together. */
+/* One page of each row, or each page where rows lie close together; each byte for fp8. */
 static void touch(struct evil *e, const struct evil_layout *l)
 {
 	const uint64_t step = l->token_stride ? l->token_stride / 2 : 4096;
 
+	if (l->fp8) {
+		memset(e->pages, 0x3f, e->bytes);
+		return;
+	}
 	for (uint64_t at = 0; at < e->bytes; at += step)
 		e->pages[at] = (uint8_t)at | 1;
 }

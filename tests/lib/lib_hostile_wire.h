@@ -14,12 +14,13 @@
 #include "client/wire.h"
 #include "random.h"
 
-/* Pages [page][layer][K|V][token][head][dim] of BF16, raw; with a token stride,
+/* Pages [page][layer][K|V][token][head][dim] of BF16; with a token stride,
  * [page][layer][token] with K and V of a token in either half of it. */
 struct evil_layout {
 	uint32_t layers, heads, dim, tokens, pages;
 	uint64_t token_stride; /* 0: close together */
 	bool touched;          /* its memory is there before the daemon sees it */
+	bool fp8;              /* else raw; touched with values that fp8 holds */
 };
 
 struct evil {
