@@ -278,6 +278,7 @@ static int open_device(struct program *p)
 			"userfaultfd is refused here: whether engines have allocated their pages "
 			"is asked before each job, which costs more and sees less (memory that is "
 			"swapped out looks like a hole)");
+	stats_health_set(p->d.stats, STATS_HEALTH_NOT_GUARDED, !cpu->guarded);
 	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
 	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF,
 			 codec_kernels(conf.kernels) == &codec_ref);

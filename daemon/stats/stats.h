@@ -48,6 +48,11 @@ enum {
 	       "[host] bytes says: the node has too little left. Give it less.")                   \
 	HEALTH(KERNELS_REF, slow_kernels, warn,                                                    \
 	       "The plain C codec is in use: this CPU lacks AVX2, or [device] kernels = ref.")     \
+	HEALTH(NOT_GUARDED, no_userfaultfd, note,                                                  \
+	       "userfaultfd is refused, so each job first asks whether all of its page is in "     \
+	       "memory: slower, a page that is swapped out is refused, and kvtierd pays for "      \
+	       "memory that an engine gives back meanwhile. Allow userfaultfd in the seccomp "     \
+	       "profile of the container, or in SystemCallFilter= of the unit.")                   \
 	HEALTH(CLIENTS_FULL, clients_full, warn,                                                   \
 	       "Engines are refused, or would be: see below whose connections there are. Close "   \
 	       "some, or raise "                                                                   \

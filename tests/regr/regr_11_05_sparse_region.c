@@ -5,20 +5,53 @@
  * 6.2 GiB beside a client of 1 MiB. Method: a raw client lends pages of an untouched memfd. Its
  * stores and loads have status -EFAULT, are counted, and the memfd stays empty; so does one from
  * which it punches pages that were there before, while loads of them go on. With libkvtier the same
- * memfd works, as the library touches pages before it lends them.
+ * memfd works, as the library touches pages before it lends them. Then all of this again beside a
+ * daemon to which a seccomp filter refuses userfaultfd, as some containers do; its status says so.
  */
 #include "tests/lib/lib_raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "daemon/device/guard.h"
 
 enum { PAGES = 64, BLOCKS = 16 };
 
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n";
+
+/* In the process that becomes the daemon. */
+static void refuse_userfaultfd(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = { .len = sizeof(filter) / sizeof(*filter),
+					    .filter = filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		_exit(1);
+}
+
+/* *state: whether userfaultfd is refused. */
+static void start(struct daemon *d, void **state)
+{
+	daemon_place(d, false);
+	daemon_configure(d, config);
+	d->enter = *(const bool *)*state ? refuse_userfaultfd : NULL;
+	daemon_restart(d);
+}
 
 static uint64_t allocated(int fd)
 {
@@ -61,8 +94,7 @@ static void holes_are_refused(void **state)
 	struct raw r;
 	int fd;
 
-	(void)state;
-	daemon_start(&d, config);
+	start(&d, state);
 	raw_open(&r, d.socket);
 	fd = raw_space_open(&r, &space);
 	assert_int_equal(allocated(fd), 0);
@@ -129,9 +161,8 @@ static void holes_may_come_at_any_time(void **state)
 	struct raw r;
 	int fd;
 
-	(void)state;
 	stop = false;
-	daemon_start(&d, config);
+	start(&d, state);
 	witness_start(&w, d.socket);
 	raw_open(&r, d.socket);
 	fd = raw_space_open(&r, &space);
@@ -172,8 +203,7 @@ static void the_library_touches_pages(void **state)
 	struct daemon d;
 	struct engine e;
 
-	(void)state;
-	daemon_start(&d, config);
+	start(&d, state);
 	engine_open(&e, d.socket, "sparse", &g, PAGES);
 	chain_keys(&e, 1, BLOCKS, keys);
 	assert_int_equal(allocated(e.fd), 0);
@@ -198,12 +228,37 @@ static void the_library_touches_pages(void **state)
 	daemon_remove(&d);
 }
 
+static void the_fallback_is_told(void **state)
+{
+	const bool refused = *(const bool *)*state;
+	bool told = refused;
+	char text[8192];
+	struct daemon d;
+	int guard;
+
+	if (!refused) { /* then as this machine has it */
+		assert_int_equal(guard_open(&guard), 0);
+		told = guard < 0;
+		guard_close(guard);
+	}
+	start(&d, state);
+	(void)daemon_ctl(&d, "status --json", text, sizeof(text));
+	assert_non_null(strstr(text, "\"reasons\":["));
+	assert_int_equal(strstr(text, "no_userfaultfd") != NULL, told);
+	if (told)
+		assert_non_null(strstr(text, "{\"code\":\"no_userfaultfd\",\"severity\":\"note\""));
+	daemon_remove(&d);
+}
+
 int main(void)
 {
+	static bool refused[] = { false, true };
+#define CASE(name, i) cmocka_unit_test_prestate(name, &refused[i])
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(holes_are_refused),
-		cmocka_unit_test(holes_may_come_at_any_time),
-		cmocka_unit_test(the_library_touches_pages),
+		CASE(holes_are_refused, 0),         CASE(holes_may_come_at_any_time, 0),
+		CASE(the_library_touches_pages, 0), CASE(the_fallback_is_told, 0),
+		CASE(holes_are_refused, 1),         CASE(holes_may_come_at_any_time, 1),
+		CASE(the_library_touches_pages, 1), CASE(the_fallback_is_told, 1),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
