@@ -170,13 +170,6 @@ static bool work_on(struct cpu *c, struct device_job *job, uint32_t thread)
 	/* turn: when others were first seen to wait */
 	uint64_t now = 0, begun = 0, turn = 0;
 
-	const bool pages = job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE;
-
-	if (c->guard < 0 && pages && job->run->stage == RUN_NEW &&
-	    guard_check(&job->layout->pages, job->page)) {
-		job->status = -EFAULT;
-		return true;
-	}
 	for (uint32_t pieces = 0;; pieces++) {
 		const bool others = others_wait(c, job->client),
 			   look = others || pieces % CLOCK_PIECES == 0;
@@ -398,7 +391,7 @@ static int cpu_submit(struct device *device, struct device_job *job)
 	int r;
 
 	job->run = c->free_runs[--c->n_free_runs];
-	device_run_begin(job->run, c->kernels, job);
+	device_run_begin(job->run, c->kernels, job, c->base.guarded);
 	job->work.run = run;
 	job->work.done = done;
 	r = workers_submit(c->workers, &job->work);

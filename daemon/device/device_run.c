@@ -12,14 +12,18 @@ enum {
 	/* as long as other pieces, though it is plain C: all of the sample, if it lies in few
 	 * units */
 	MEASURE_PIECE_BYTES = 8 << 10,
+	LOOK_CALLS = 8, /* of guard_look() a piece */
 };
 
 void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,
-		      struct device_job *job)
+		      struct device_job *job, bool guarded)
 {
+	const bool page = job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE;
+
 	run->kernels = kernels;
 	run->job = job;
-	run->stage = RUN_NEW;
+	run->stage = page && !guarded ? RUN_LOOK : RUN_NEW;
+	run->look = (struct guard_look){ 0 };
 	run->copy = run->copied = 0;
 }
 
@@ -90,6 +94,17 @@ static int begin_encode(struct device_run *run)
 					  job->image);
 }
 
+static int look_piece(struct device_run *run)
+{
+	const struct device_job *job = run->job;
+	const int r = guard_look(&run->look, &job->layout->pages, job->page, LOOK_CALLS);
+
+	if (r)
+		return r;
+	run->stage = RUN_NEW;
+	return CODEC_MORE;
+}
+
 /* An image that is whole is measured in pieces of their own, where the encode's run was. */
 static int measure_later(struct device_run *run, int r)
 {
@@ -130,6 +145,8 @@ int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 
 	if (r == 0 && job->kind == DEVICE_COPY)
 		return copy_piece(run);
+	if (r == 0 && run->stage == RUN_LOOK)
+		return look_piece(run);
 	if (r == 0 && run->stage == RUN_NEW)
 		r = job->kind == DEVICE_ENCODE ? begin_encode(run) : begin_image(run);
 	if (r)

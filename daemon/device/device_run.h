@@ -3,14 +3,18 @@
  * device_run.h - a job done in pieces, for devices whose work is kernels/. No threads here; a run
  * may go on in another one (device_run_leave() before).
  *
- *	begin -> DECODE, VERIFY: header checked -> [verify...] -> [decode...] -> end
- *	      |-> ENCODE: [encode...] -> [measure...], if asked for -> end	[...]: pieces
+ *	begin -> DECODE, VERIFY: [look...] -> header checked -> [verify...] -> [decode...] -> end
+ *	      |-> ENCODE: [look...] -> [encode...] -> [measure...], if asked for -> end
  *	      `-> COPY: [copy...] -> end
+ *
+ * [...]: pieces. [look...]: for holes in the page of a DECODE or ENCODE, if nothing watches the
+ * page (guard.h).
  */
 #ifndef KVTIER_DEVICE_RUN_H
 #define KVTIER_DEVICE_RUN_H
 
 #include "device.h"
+#include "guard.h"
 
 struct device_run {
 	struct codec_run codec;
@@ -18,11 +22,13 @@ struct device_run {
 	struct device_job *job;
 	/* COPY: the copy that is at work, and how much of it is done */
 	uint32_t copy, copied;
-	enum { RUN_NEW, RUN_VERIFY, RUN_CODEC, RUN_MEASURE } stage;
+	struct guard_look look; /* RUN_LOOK */
+	enum { RUN_LOOK, RUN_NEW, RUN_VERIFY, RUN_CODEC, RUN_MEASURE } stage;
 };
 
+/* guarded: the page is watched for holes */
 void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,
-		      struct device_job *job);
+		      struct device_job *job, bool guarded);
 
 /* The next piece: CODEC_MORE, or the job's status. now_ns is compared with the job's deadline; 0:
  * not looked at this time. Before it touches anything it asks whether the job was stopped, and

@@ -22,7 +22,10 @@
 	1 /* Linux 5.11: needs no privilege. The kernel itself touches no region */
 #endif
 
-enum { PAGE = 4096, LOOK_BYTES = 2 << 20 };
+enum {
+	PAGE = 4096,
+	LOOK_BYTES = 128 << 10, /* of a call of mincore(), so that no call is long */
+};
 
 static _Thread_local sigjmp_buf *landing;
 
@@ -93,60 +96,93 @@ int guard_run(int (*fn)(void *arg), void *arg)
 
 /* --- without userfaultfd --- */
 
-static bool allocated(const uint8_t *from, uint64_t n)
-{
-	const uintptr_t first = (uintptr_t)from & ~(uintptr_t)(PAGE - 1);
-	const uintptr_t end = ((uintptr_t)from + n + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
-	unsigned char there[LOOK_BYTES / PAGE];
+/* The bytes of a page that one piece of its layout names. What lies end to end is one run: heads of
+ * a row, then rows; or the rows of a head. */
+struct runs {
+	const uint8_t *base;
+	uint64_t bytes; /* of a run */
+	uint64_t head_stride, row_stride;
+	uint32_t heads, rows;
+};
 
-	for (uintptr_t at = first; at < end; at += LOOK_BYTES) {
-		const size_t bytes = end - at < LOOK_BYTES ? end - at : LOOK_BYTES;
-
-		if (mincore((void *)at, bytes, there))
-			return false;
-		for (size_t i = 0; i < bytes / PAGE; i++)
-			if (!(there[i] & 1))
-				return false;
-	}
-	return true;
-}
-
-static bool piece_allocated(const struct page_piece *p, const struct image_geometry *g,
-			    uint64_t page)
+static struct runs runs_of(const struct page_piece *p, const struct image_geometry *g,
+			   uint64_t page)
 {
 	const uint64_t element = image_element_bytes(g->dtype);
-	const uint8_t *base = p->base + page * p->page_stride;
-	uint64_t rows = g->block_tokens, heads = 1, run = p->length;
+	struct runs r = {
+		.base = p->base + page * p->page_stride,
+		.bytes = p->length,
+		.head_stride = p->head_stride,
+		.row_stride = p->token_stride,
+		.heads = 1,
+		.rows = g->block_tokens,
+	};
 
 	if (p->kind == KIND_K || p->kind == KIND_V) {
-		heads = g->kv_heads;
-		run = element * (p->kind == KIND_K ? g->head_dim_k : g->head_dim_v);
+		r.heads = g->kv_heads;
+		r.bytes = element * (p->kind == KIND_K ? g->head_dim_k : g->head_dim_v);
 	} else if (p->kind == KIND_TYPED) {
-		rows = 1;
-		run *= element;
+		r.rows = 1;
+		r.bytes *= element;
 	} else if (p->token_stride == 0) {
-		rows = 1;
+		r.rows = 1;
 	}
-	/* What lies end to end is one run: heads of a row, then rows; or the rows of a head. */
-	if (heads > 1 && p->head_stride == run) {
-		run *= heads;
-		heads = 1;
+	if (r.heads > 1 && r.head_stride == r.bytes) {
+		r.bytes *= r.heads;
+		r.heads = 1;
 	}
-	if (rows > 1 && p->token_stride == run) {
-		run *= rows;
-		rows = 1;
+	if (r.rows > 1 && r.row_stride == r.bytes) {
+		r.bytes *= r.rows;
+		r.rows = 1;
 	}
-	for (uint64_t h = 0; h < heads; h++)
-		for (uint64_t r = 0; r < rows; r++)
-			if (!allocated(base + h * p->head_stride + r * p->token_stride, run))
-				return false;
+	return r;
+}
+
+/* Of [from, end), LOOK_BYTES at most, all pages of memory are there. */
+static bool allocated(uintptr_t from, uintptr_t end)
+{
+	const size_t bytes = end - from < LOOK_BYTES ? end - from : LOOK_BYTES;
+	unsigned char there[LOOK_BYTES / PAGE];
+
+	if (mincore((void *)from, bytes, there))
+		return false;
+	for (size_t i = 0; i < bytes / PAGE; i++)
+		if (!(there[i] & 1))
+			return false;
 	return true;
 }
 
-int guard_check(const struct page_layout *layout, uint64_t page)
+/* The rest of the run that `look` has come to: 0, CODEC_MORE or -EFAULT. */
+static int look_at_run(struct guard_look *look, const struct runs *r, uint32_t *calls)
 {
-	for (uint32_t i = 0; i < layout->n_pieces; i++)
-		if (!piece_allocated(&layout->pieces[i], &layout->geometry, page))
+	const uint8_t *from = r->base + look->run / r->rows * r->head_stride +
+			      look->run % r->rows * r->row_stride;
+	const uintptr_t first = (uintptr_t)from & ~(uintptr_t)(PAGE - 1);
+	const uintptr_t end = ((uintptr_t)from + r->bytes + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+
+	for (; first + look->at < end; look->at += LOOK_BYTES) {
+		if (*calls == 0)
+			return CODEC_MORE;
+		--*calls;
+		if (!allocated(first + look->at, end))
 			return -EFAULT;
+	}
+	return 0;
+}
+
+int guard_look(struct guard_look *look, const struct page_layout *layout, uint64_t page,
+	       uint32_t calls)
+{
+	for (; look->piece < layout->n_pieces; look->piece++, look->run = 0) {
+		const struct runs runs =
+			runs_of(&layout->pieces[look->piece], &layout->geometry, page);
+
+		for (; look->run < runs.heads * runs.rows; look->run++, look->at = 0) {
+			const int r = look_at_run(look, &runs, &calls);
+
+			if (r)
+				return r;
+		}
+	}
 	return 0;
 }

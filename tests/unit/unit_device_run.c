@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it is single-threaded) */
+/* make: no=thread (it is single-threaded) wrap=mincore */
 /*
  * Goal: a job that is given up, cancelled or past its deadline touches no page any more, from the
  * piece on in which that is seen; before, it changes no more than a piece's bytes at a time.
@@ -7,7 +7,7 @@
  * piece by piece, and stopped after each possible number of pieces: the page is compared before and
  * after. Encodes and verifications likewise, by what they answer. On every kernel. Then an image of
  * 65,536 units of 32 bytes is measured: as many pieces as its units ask for, and a stop is seen in
- * every seventh.
+ * every seventh. Likewise a page of 1,024 rows is looked at for holes, row by row.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/device/device_run.h"
 
@@ -29,6 +30,9 @@ enum {
 	PAGE = 2 * LAYERS * HEADS * TOKENS * DIM * 2,
 	LAYERS_MOST = 256,
 	PIECE_UNITS = 2048, /* that a piece of measuring passes over, at most */
+	MEMORY_PAGE = 4096,
+	ROWS = 2 * LAYERS * HEADS * TOKENS,
+	PIECE_CALLS = 8, /* of mincore(), at most */
 	FILLER = 0xa5,
 	DEADLINE = 1000
 };
@@ -42,6 +46,7 @@ struct bed {
 	struct device_job job;
 	struct device_run *run;
 	uint32_t given_up;
+	bool unguarded;
 	uint8_t *page, *before, *image, *scratch;
 };
 
@@ -58,14 +63,14 @@ static const struct image_geometry many_units = { .dtype = DTYPE_BF16,
 						  .head_dim_v = 1,
 						  .block_tokens = IMAGE_GROUP_TOKENS };
 
-static void bed_make(struct bed *b, const struct codec_kernels *kernels,
-		     const struct image_geometry *g)
+/* Rows lie so far apart. */
+static void bed_make_apart(struct bed *b, const struct codec_kernels *kernels,
+			   const struct image_geometry *g, uint32_t row)
 {
-	const uint32_t row = 2 * g->head_dim_k, plane = row * g->kv_heads * g->block_tokens,
-		       page = 2 * g->layers * plane;
+	const uint32_t plane = row * g->kv_heads * g->block_tokens, page = 2 * g->layers * plane;
 
 	*b = (struct bed){ .kernels = kernels };
-	b->page = malloc(page);
+	b->page = aligned_alloc(MEMORY_PAGE, page);
 	b->before = malloc(page);
 	b->image = aligned_alloc(4096, page);
 	b->scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
@@ -89,6 +94,12 @@ static void bed_make(struct bed *b, const struct codec_kernels *kernels,
 				     NULL),
 			 0);
 	memset(b->page, 0x3f, page);
+}
+
+static void bed_make(struct bed *b, const struct codec_kernels *kernels,
+		     const struct image_geometry *g)
+{
+	bed_make_apart(b, kernels, g, 2 * g->head_dim_k);
 }
 
 static void bed_free(struct bed *b)
@@ -115,7 +126,7 @@ static void begin(struct bed *b, enum device_job_kind kind)
 		.given_up = &b->given_up,
 		.deadline_ns = DEADLINE,
 	};
-	device_run_begin(b->run, b->kernels, &b->job);
+	device_run_begin(b->run, b->kernels, &b->job, !b->unguarded);
 }
 
 static int piece(struct bed *b, uint64_t now)
@@ -265,6 +276,93 @@ static void measuring_stops_between_pieces(void **state)
 	bed_free(&b);
 }
 
+static uint32_t calls;
+
+int __real_mincore(void *address, size_t length, unsigned char *vec);
+int __wrap_mincore(void *address, size_t length, unsigned char *vec);
+
+int __wrap_mincore(void *address, size_t length, unsigned char *vec)
+{
+	calls++;
+	return __real_mincore(address, length, vec);
+}
+
+/* Pieces until the page was looked at; none has more calls than it may. */
+static uint32_t look(struct bed *b, enum device_job_kind kind)
+{
+	uint32_t n = 0;
+
+	begin(b, kind);
+	for (uint32_t all = 0; all < ROWS; all += calls) {
+		calls = 0;
+		assert_int_equal(piece(b, DEADLINE - 1), CODEC_MORE);
+		assert_in_range(calls, 1, PIECE_CALLS);
+		n++;
+	}
+	return n;
+}
+
+static void looking_for_holes_stops_between_pieces(void **state)
+{
+	struct bed b;
+	uint32_t n;
+
+	(void)state;
+	bed_make_apart(&b, codec_kernels(NULL), &usual, MEMORY_PAGE);
+	b.unguarded = true;
+	n = look(&b, DEVICE_ENCODE);
+	assert_int_equal(n, ROWS / PIECE_CALLS);
+	for (int how = 0; how < HOWS; how++)
+		for (uint32_t at = 0; at < n; at += 7) {
+			begin(&b, DEVICE_ENCODE);
+			for (uint32_t i = 0; i < at; i++)
+				assert_int_equal(piece(&b, DEADLINE - 1), CODEC_MORE);
+			calls = 0;
+			assert_int_equal(stop(&b, (enum how)how),
+					 how == LATE ? -ETIMEDOUT : -ECANCELED);
+			assert_int_equal(calls, 0);
+		}
+	bed_free(&b);
+}
+
+static void a_page_with_a_hole_is_not_touched(void **state)
+{
+	const size_t hole = (size_t)(ROWS - 5) * MEMORY_PAGE;
+	unsigned char there;
+	struct bed b;
+	uint32_t n;
+
+	(void)state;
+	bed_make_apart(&b, codec_kernels(NULL), &usual, MEMORY_PAGE);
+	b.unguarded = true;
+	(void)look(&b, DEVICE_ENCODE);
+	assert_int_equal(all(&b, &n), 0); /* the rest of it */
+	memset(b.page, FILLER, hole);
+	memset(b.before, FILLER, hole);
+	for (enum device_job_kind kind = DEVICE_ENCODE; kind <= DEVICE_DECODE; kind++) {
+		assert_int_equal(madvise(b.page + hole, MEMORY_PAGE, MADV_DONTNEED), 0);
+		begin(&b, kind);
+		assert_int_equal(all(&b, &n), -EFAULT);
+		assert_int_equal(n, ROWS / PIECE_CALLS);
+		assert_memory_equal(b.page, b.before, hole);
+		assert_int_equal(__real_mincore(b.page + hole, MEMORY_PAGE, &there), 0);
+		assert_int_equal(there & 1, 0);
+	}
+	b.page[hole] = 1;
+	(void)look(&b, DEVICE_DECODE);
+	assert_int_equal(all(&b, &n), 0);
+	/* Where the kernel watches, and for jobs without a page, nothing is asked. */
+	b.unguarded = false;
+	calls = 0;
+	begin(&b, DEVICE_DECODE);
+	assert_int_equal(all(&b, &n), 0);
+	b.unguarded = true;
+	begin(&b, DEVICE_VERIFY);
+	assert_int_equal(all(&b, &n), 0);
+	assert_int_equal(calls, 0);
+	bed_free(&b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -272,6 +370,8 @@ int main(void)
 		cmocka_unit_test(an_encode_stops_between_pieces),
 		cmocka_unit_test(a_verification_stops_between_pieces),
 		cmocka_unit_test(measuring_stops_between_pieces),
+		cmocka_unit_test(looking_for_holes_stops_between_pieces),
+		cmocka_unit_test(a_page_with_a_hole_is_not_touched),
 		cmocka_unit_test(a_damaged_image_touches_no_page),
 	};
 

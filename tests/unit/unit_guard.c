@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=mincore */
 /*
  * unit_guard.c - goal: guarded work that touches a hole of a memfd ends with -EFAULT and allocates
- * nothing, as often as it happens and on any thread; where there is no userfaultfd, guard_check()
- * finds the hole in whatever run of a page it is. Method: a memfd mapped and watched; then pages of
- * several layouts with one page of memory missing at a time.
+ * nothing, as often as it happens and on any thread; where there is no userfaultfd, guard_look()
+ * finds the hole in whatever run of a page it is, in as many calls as it was given at a time.
+ * Method: a memfd mapped and watched; then pages of several layouts with one page of memory missing
+ * at a time, looked at with each number of calls, which are counted.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -104,6 +106,47 @@ static void a_hole_is_not_filled(void **state)
 	guard_close(guard);
 }
 
+static uint32_t calls, steps;
+
+int __real_mincore(void *address, size_t length, unsigned char *vec);
+int __wrap_mincore(void *address, size_t length, unsigned char *vec);
+
+int __wrap_mincore(void *address, size_t length, unsigned char *vec)
+{
+	calls++;
+	return __real_mincore(address, length, vec);
+}
+
+/* All of the page, so many calls at a time. */
+static int look(const struct page_layout *layout, uint32_t most)
+{
+	struct guard_look at = { 0 };
+	int r;
+
+	steps = 0;
+	do {
+		calls = 0;
+		r = guard_look(&at, layout, 1, most);
+		assert_in_range(calls, r == CODEC_MORE ? most : 0, most);
+		steps++;
+	} while (r == CODEC_MORE);
+	return r;
+}
+
+/* Whatever the number of calls. */
+static int check(const struct page_layout *layout)
+{
+	const int r = look(layout, 1000);
+	const uint32_t all = calls;
+
+	assert_int_equal(steps, 1);
+	for (uint32_t most = 1; most <= all; most++) {
+		assert_int_equal(look(layout, most), r);
+		assert_int_equal(steps, (all + most - 1) / most);
+	}
+	return r;
+}
+
 /* Every byte of the page's runs lies in memory that is there: 0; one page of memory less:
  * -EFAULT. */
 static void check_layout(const struct page_piece *pieces, uint32_t n, const uint64_t *touched,
@@ -114,18 +157,18 @@ static void check_layout(const struct page_piece *pieces, uint32_t n, const uint
 	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, BYTES), 0);
 	for (uint32_t i = 0; i < n_touched; i++)
 		base[touched[i]] = 1;
-	assert_int_equal(guard_check(&layout, 1), 0);
+	assert_int_equal(check(&layout), 0);
 	for (uint32_t i = 0; i < n_touched; i++) {
 		assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 					   (off_t)(touched[i] & ~4095ull), MEMORY_PAGE),
 				 0);
-		assert_int_equal(guard_check(&layout, 1), -EFAULT);
+		assert_int_equal(check(&layout), -EFAULT);
 		base[touched[i]] = 1;
 	}
-	assert_int_equal(guard_check(&layout, 1), 0);
+	assert_int_equal(check(&layout), 0);
 }
 
-static void mincore_finds_holes_in_any_layout(void **state)
+static void holes_are_found_in_any_layout(void **state)
 {
 	const struct image_geometry g = {
 		.dtype = DTYPE_BF16,
@@ -162,6 +205,12 @@ static void mincore_finds_holes_in_any_layout(void **state)
 	const struct page_piece opaque = {
 		.base = base, .page_stride = 65536, .length = 9000, .kind = KIND_OPAQUE
 	};
+	/* Longer than a call looks at. */
+	const struct page_piece longer = {
+		.base = base, .page_stride = 65536, .length = 700 << 10, .kind = KIND_OPAQUE
+	};
+	const struct page_piece both[] = { heads, apart };
+	uint64_t all[175];
 
 	(void)state;
 	check_layout(&packed, 1, (const uint64_t[]){ 3840, 4096 }, 2, &g, base, memfd);
@@ -171,6 +220,13 @@ static void mincore_finds_holes_in_any_layout(void **state)
 		     base, memfd);
 	check_layout(&opaque, 1, (const uint64_t[]){ 65536, 65536 + 4096, 65536 + 8192 }, 3, &g,
 		     base, memfd);
+	check_layout(both, 2,
+		     (const uint64_t[]){ 65536, 65536 + 16384, 65536 + 8192, 65536 + 32768,
+					 65536 + 40960 },
+		     5, &g, base, memfd);
+	for (uint32_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		all[i] = 65536 + i * MEMORY_PAGE;
+	check_layout(&longer, 1, all, sizeof(all) / sizeof(*all), &g, base, memfd);
 	(void)munmap(base, BYTES);
 	(void)close(memfd);
 }
@@ -179,7 +235,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_hole_is_not_filled),
-		cmocka_unit_test(mincore_finds_holes_in_any_layout),
+		cmocka_unit_test(holes_are_found_in_any_layout),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
