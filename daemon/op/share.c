@@ -6,6 +6,7 @@
  *	parts			all / clients with ops, and five for each free one	pump.c
  *	slots in flight		a quarter of host memory / clients with ops		pump.c
  * 	blocks kept		a quarter of host memory / active clients / its spaces	mover.c
+ *	numbers of blocks	the same part of the table, where it is full		copies.c
  *
  * Invariants
  *   S1 a client without a part always gets one, unless all parts are in use. None has more than

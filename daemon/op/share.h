@@ -37,7 +37,8 @@ void share_op_ended(struct ops *ops, struct op *q);
 void share_part_begun(struct ops *ops, struct part *part);
 void share_part_ended(struct ops *ops, struct part *part);
 
-/* Bytes of host memory by space number that only their own space takes (place_may_take()). */
+/* Bytes of host memory by space number that only their own space takes (place_may_take()), and the
+ * part of all numbers of blocks (copies_enter()). */
 const uint64_t *share_guaranteed(struct ops *ops);
 
 #endif

@@ -16,6 +16,7 @@
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
+#include "share.h"
 
 /* --- the run queue --- */
 
@@ -95,7 +96,8 @@ uint32_t walk_image_bytes(const struct walker *w, uint8_t codec)
 int walk_enter(struct walker *w, uint32_t parent, uint32_t *ret)
 {
 	const int r = copies_enter(w->all->store, walk_space(w), w->job.identity.key,
-				   (enum image_codec)w->job.codec_k, &w->where, parent, ret);
+				   (enum image_codec)w->job.codec_k, &w->where, parent,
+				   share_guaranteed(w->all), ret);
 
 	w->placed = r != 0;
 	return r;

@@ -18,8 +18,10 @@
 #include "evict.h"
 #include "extents.h"
 #include "herd.h"
+#include "place.h"
 #include "space.h"
 #include "store.h"
+#include "tally.h"
 
 enum { SAMPLE = 64 }; /* away blocks looked at for an old one */
 
@@ -128,16 +130,66 @@ void copies_free_condemned(struct store *store)
 	}
 }
 
-/* The least recent leaf of all slab classes, or BLOCK_NONE. */
-static uint32_t oldest_leaf(const struct store *store)
+uint32_t copies_image_bytes(const struct store *store, uint32_t block)
 {
-	const uint32_t classes = slabs_classes(tier_slabs(store_host(store)));
+	const struct space *space = space_at(store->spaces, blocks_space(store->blocks, block));
+
+	return space ? space->variant_bytes[blocks_variant(store->blocks, block)] : 0;
+}
+
+/* --- the table is full --- */
+
+/* A number for a block of this space. */
+struct need {
+	struct store *store;
+	const uint64_t *guaranteed; /* bytes, by space */
+	uint32_t space;
+	struct place_account own; /* the space's */
+	enum place_from from;
+};
+
+/* Nothing is guaranteed to a space whose revision a hint has lowered. All numbers are in use. */
+static struct place_account holding(const struct need *n, uint32_t space)
+{
+	const struct blocks *blocks = n->store->blocks;
+	const double part =
+		(double)n->guaranteed[space] / (double)store_host(n->store)->capacity_bytes;
+	struct place_account ret = { .held = tally_held(blocks_tally(blocks), space) };
+
+	if (tally_standing(blocks_tally(blocks), space) == HINT_USUAL)
+		ret.guaranteed = (uint64_t)(part * blocks_used(blocks));
+	return ret;
+}
+
+static bool may_drop(void *arg, uint32_t space)
+{
+	const struct need *n = arg;
+	const struct place_account its = holding(n, space);
+
+	return place_may_drop(space == n->space ? &n->own : &its, &n->own, n->from);
+}
+
+/* The account that many spaces share is nobody's. */
+static bool may_drop_of(void *arg, uint32_t account)
+{
+	const struct need *n = arg;
+	const uint32_t space = tally_account_space(blocks_tally(n->store->blocks), account);
+
+	return space == TALLY_NO_SPACE || may_drop(arg, space);
+}
+
+/* The least recent leaf of all slab classes that may go, or BLOCK_NONE. */
+static uint32_t oldest_leaf(struct need *n)
+{
+	const uint32_t classes = slabs_classes(tier_slabs(store_host(n->store)));
+	bool spared = false; /* not asked for */
+	const struct herd_filter filter = { may_drop_of, n, &spared };
 	uint64_t oldest = UINT64_MAX;
 	uint32_t ret = BLOCK_NONE;
 
 	for (uint32_t i = 0; i < classes; i++) {
 		uint64_t tick;
-		const uint32_t block = herd_victim(store->blocks, i, &tick);
+		const uint32_t block = herd_victim_of(n->store->blocks, i, &filter, &tick);
 
 		if (block != BLOCK_NONE && tick < oldest) {
 			oldest = tick;
@@ -147,13 +199,16 @@ static uint32_t oldest_leaf(const struct store *store)
 	return ret;
 }
 
-bool copies_make_room(struct store *store)
+/* An away block that is old, or else a leaf of the host tier, goes. False: there is none that
+ * may. */
+static bool drop_one(struct need *n)
 {
-	uint32_t block = herd_sample_away(store->blocks, &store->away_hand, SAMPLE);
+	struct store *store = n->store;
+	uint32_t block = herd_sample_away(store->blocks, &store->away_hand, SAMPLE, may_drop, n);
 	const bool away = block != BLOCK_NONE;
 
 	if (!away)
-		block = oldest_leaf(store);
+		block = oldest_leaf(n);
 	if (block == BLOCK_NONE)
 		return false;
 	stats_add(&store->stats->v.tiers_nvme_evicted_blocks_total,
@@ -163,11 +218,15 @@ bool copies_make_room(struct store *store)
 	return true;
 }
 
-uint32_t copies_image_bytes(const struct store *store, uint32_t block)
+static bool make_room(struct store *store, uint32_t space, const uint64_t *guaranteed)
 {
-	const struct space *space = space_at(store->spaces, blocks_space(store->blocks, block));
+	struct need n = { .store = store, .guaranteed = guaranteed, .space = space };
 
-	return space ? space->variant_bytes[blocks_variant(store->blocks, block)] : 0;
+	n.own = holding(&n, space);
+	for (n.from = PLACE_FROM_RICH; n.from <= PLACE_FROM_ANY; n.from++)
+		if (drop_one(&n))
+			return true;
+	return false;
 }
 
 /* --- a slot becomes a block's --- */
@@ -183,12 +242,12 @@ void copies_promote(struct store *store, uint32_t block, const struct extent *wh
  * is another case: only the new block is refused, or keys made to collide would empty the table. */
 static int commit(struct store *store, const struct space *space, const uint8_t key[32],
 		  enum image_codec codec, const struct extent *where, uint32_t parent,
-		  uint32_t *ret)
+		  const uint64_t *guaranteed, uint32_t *ret)
 {
 	const uint32_t variant = space_variant(space, codec);
 	int r = blocks_commit(store->blocks, key, space->number, parent, variant, where, ret);
 
-	if (r == -ENOSPC && copies_make_room(store))
+	if (r == -ENOSPC && make_room(store, space->number, guaranteed))
 		r = blocks_commit(store->blocks, key, space->number, parent, variant, where, ret);
 	if (r == 0)
 		extents_set_owner(store, where, *ret);
@@ -196,9 +255,10 @@ static int commit(struct store *store, const struct space *space, const uint8_t 
 }
 
 int copies_enter(struct store *store, const struct space *space, const uint8_t key[32],
-		 enum image_codec codec, const struct extent *where, uint32_t parent, uint32_t *ret)
+		 enum image_codec codec, const struct extent *where, uint32_t parent,
+		 const uint64_t *guaranteed, uint32_t *ret)
 {
-	const int r = commit(store, space, key, codec, where, parent, ret);
+	const int r = commit(store, space, key, codec, where, parent, guaranteed, ret);
 
 	if (r != -EEXIST)
 		return r;

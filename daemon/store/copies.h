@@ -35,10 +35,12 @@ void copies_condemn(struct store *store, uint32_t block);
 void copies_drop_nvme(struct store *store, uint32_t block);
 /* An image in a slot without owner becomes a block of the space, under parent (BLOCK_NONE: it
  * starts a chain): 0, and the slot is the block's. 1: there is such a block in host memory; the
- * slot stays the caller's. -ENOSPC, -EXFULL: as blocks_commit(), likewise. */
+ * slot stays the caller's. -ENOSPC, -EXFULL: as blocks_commit(), likewise. Where the table is full
+ * a block goes for it, as place_may_drop() says; guaranteed: bytes of host memory by space. Of the
+ * table's numbers as large a part is guaranteed to a space as of host memory. */
 int copies_enter(struct store *store, const struct space *space, const uint8_t key[32],
 		 enum image_codec codec, const struct extent *where, uint32_t parent,
-		 uint32_t *ret);
+		 const uint64_t *guaranteed, uint32_t *ret);
 /* The slot becomes that of an away block. */
 void copies_promote(struct store *store, uint32_t block, const struct extent *where,
 		    uint32_t parent);
@@ -51,9 +53,6 @@ void copies_drop_beside(struct store *store, uint32_t block, uint32_t unit);
 void copies_condemn_beside(struct store *store, uint32_t block, uint32_t unit);
 /* The slots of condemned blocks whose last pin is gone, and of copies beside whose block went. */
 void copies_free_condemned(struct store *store);
-/* The table is full: makes room for one more block, by dropping the least recent leaf of the host
- * tier or an away block that is old. False: there is none that may go. */
-bool copies_make_room(struct store *store);
 
 /* Size of the block's image; 0: of a space whose sizes are not known (yet). */
 uint32_t copies_image_bytes(const struct store *store, uint32_t block);

@@ -160,7 +160,8 @@ uint64_t herd_worth(const struct blocks *blocks, uint32_t block)
 
 /* --- many --- */
 
-uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget)
+uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget,
+			  bool (*may_drop)(void *arg, uint32_t space), void *arg)
 {
 	uint32_t best = BLOCK_NONE;
 
@@ -169,7 +170,8 @@ uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t 
 
 		*hand = block + 1;
 		if (!blocks_evictable(blocks, block) ||
-		    blocks_host_slot(blocks, block) != BLOCK_NONE)
+		    blocks_host_slot(blocks, block) != BLOCK_NONE ||
+		    (may_drop && !may_drop(arg, blocks_space(blocks, block))))
 			continue;
 		if (best == BLOCK_NONE || herd_worth(blocks, block) < herd_worth(blocks, best))
 			best = block;

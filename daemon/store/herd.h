@@ -33,9 +33,11 @@ uint64_t herd_worth(const struct blocks *blocks, uint32_t block);
 
 /* An away block to drop where a number is needed: the least (herd_worth()) of the blocks without
  * pins and children among the next `budget` numbers, at which *hand goes round (0 to start);
- * BLOCK_NONE: there is none. Away blocks are in no order, as that would take memory from each: the
- * oldest of n that were seen is one of the oldest n-th, give or take. */
-uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget);
+ * BLOCK_NONE: there is none. may_drop: of the spaces that it says yes to; NULL: of all. Away blocks
+ * are in no order, as that would take memory from each: the oldest of n that were seen is one of
+ * the oldest n-th, give or take. */
+uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget,
+			  bool (*may_drop)(void *arg, uint32_t space), void *arg);
 
 /* Looks at up to `budget` numbers from *cursor on (0 to start) and calls fn for the blocks among
  * them, which fn may drop or condemn; false when the end was reached. */

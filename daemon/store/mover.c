@@ -76,7 +76,7 @@ static void survey_accounts(struct search *m)
 	for (uint32_t class = 0; class < classes; class ++) {
 		slabs_class_view(m->slabs, class, &view);
 		for (uint32_t i = 0; i < n && view.slabs; i++)
-			m->account[i].bytes +=
+			m->account[i].held +=
 				(uint64_t)tally_account_slots(blocks_tally(m->blocks), i, class) *
 				view.slot_bytes;
 	}
@@ -150,7 +150,7 @@ static bool evict_one(struct search *m, uint32_t victim, bool demoted)
 	assert(!err); /* a block's slot is in use as long as it has it */
 	if (m->mover->inherit)
 		heir = m->mover->inherit(m->mover->heir, victim, &slot);
-	m->account[blocks_account(m->blocks, victim)].bytes -=
+	m->account[blocks_account(m->blocks, victim)].held -=
 		m->classes[slot.class].view.slot_bytes;
 	if (demoted)
 		(void)blocks_demote(m->blocks, victim);
@@ -202,7 +202,7 @@ static bool demote_slot(void *arg, const struct extent *where)
 	    !may_take(m, blocks_account(m->blocks, block)) ||
 	    evict_band(blocks_order(m->blocks), block) == EVICT_HELD)
 		return true;
-	m->account[blocks_account(m->blocks, block)].bytes -=
+	m->account[blocks_account(m->blocks, block)].held -=
 		m->classes[where->class].view.slot_bytes;
 	(void)blocks_demote(m->blocks, block);
 	tier_free(m->host, where);

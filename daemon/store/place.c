@@ -9,10 +9,17 @@
 bool place_may_take(const struct place_account *account, const struct place_account *own,
 		    uint64_t own_asks, bool desperate)
 {
-	if (account == own || account->bytes > account->guaranteed)
+	if (account == own || account->held > account->guaranteed)
 		return true;
-	return desperate && own->bytes <= own->guaranteed &&
-	       own_asks <= own->guaranteed - own->bytes;
+	return desperate && own->held <= own->guaranteed && own_asks <= own->guaranteed - own->held;
+}
+
+bool place_may_drop(const struct place_account *account, const struct place_account *own,
+		    enum place_from from)
+{
+	if (from == PLACE_FROM_RICH)
+		return account->held > account->guaranteed;
+	return from == PLACE_FROM_OWN ? account == own : own->held < own->guaranteed;
 }
 
 /* Slots still to be evicted before a class can give a slab away: what lies in the slab (used) must

@@ -30,6 +30,10 @@
  * in oldest_tick. So most of memory goes by recency alone, and a client that stores as fast as it
  * can pays with its own blocks once the others are down to their guarantee.
  *
+ * Numbers of the table of blocks are divided in the same way, where all are in use:
+ * place_may_drop(). Here a space within its guarantee does not pay for itself as long as another
+ * holds more than its own, however old its blocks are: any number will do, of whichever class.
+ *
  * Progress: EVICT frees a slot, MOVE begins to free a slab, and one LOOK a class is answered
  * between two of them.
  */
@@ -82,7 +86,7 @@ struct place_plan {
 };
 
 struct place_account {
-	uint64_t bytes; /* that its slots take */
+	uint64_t held; /* bytes that its slots take; of place_may_drop(): numbers of blocks */
 	uint64_t guaranteed;
 };
 
@@ -91,6 +95,17 @@ struct place_account {
  * from anybody. */
 bool place_may_take(const struct place_account *account, const struct place_account *own,
 		    uint64_t own_asks, bool desperate);
+
+/* Where a number for a new block of `own`'s comes from. In this order, until there is a block. */
+enum place_from {
+	PLACE_FROM_RICH, /* those that hold more than is guaranteed to them */
+	PLACE_FROM_OWN,
+	PLACE_FROM_ANY, /* only while own holds less than is guaranteed to it */
+};
+
+/* May a block of `account` be dropped for it? */
+bool place_may_drop(const struct place_account *account, const struct place_account *own,
+		    enum place_from from);
 
 void place_plan(const struct place_state *state, struct place_plan *ret);
 

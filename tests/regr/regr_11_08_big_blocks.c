@@ -7,7 +7,9 @@
  * client stores a few small blocks again and again, and loads what it stored not long ago: every
  * block must be stored, and every load a hit. Then likewise with a storer whose chains are longer
  * than memory, and with one whose blocks are as small; and with quiet clients that come one after
- * the other, each when memory is full: nobody took their first blocks for room.
+ * the other, each when memory is full: nobody took their first blocks for room. And with small
+ * blocks that fill the table of blocks, not memory: in each round the storer stores more than the
+ * table holds, so whatever goes by age alone is gone.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -25,10 +27,19 @@ enum {
 	FEW = 4,
 	REMEMBERED = 8,
 	NEWCOMERS = 12,
+	TABLE = 512,
+	TABLE_ROUNDS = 15,
 	PATIENCE_MS = 60000
 };
 
 static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n";
+/* A quarter of the table, for two clients: 64 blocks each. A round stores 4. */
+static const char small_table[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n"
+				  "[index]\nmax_blocks = 512\n";
+/* A quarter of memory, for two clients: 21 blocks. The others are on NVMe alone. */
+static const char table_of_a_disk[] = "[host]\nbytes = 2M\nslab_bytes = 256K\nhuge_pages = no\n"
+				      "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n"
+				      "[index]\nmax_blocks = 512\n";
 
 struct storer {
 	struct engine e;
@@ -115,13 +126,14 @@ static void quiet_round(struct engine *e, uint32_t round, struct tally *tally)
 	}
 }
 
-static void greedy_begins(struct storer *s, struct daemon *d, bool big, uint32_t chain)
+static void greedy_begins(struct storer *s, struct daemon *d, const char *lines, bool big,
+			  uint32_t chain)
 {
 	const struct kvtier_geometry greedy = geometry_of(big);
 
 	memset(s, 0, sizeof(*s));
 	s->chain = chain;
-	daemon_start(d, config);
+	daemon_start(d, lines);
 	engine_open(&s->e, d->socket, "greedy", &greedy, PAGES);
 	assert_int_equal(pthread_create(&s->thread, NULL, store_flat_out, s), 0);
 }
@@ -149,7 +161,7 @@ static void quiet_beside(bool big, uint32_t chain)
 	struct daemon d;
 	struct engine e;
 
-	greedy_begins(&s, &d, big, chain);
+	greedy_begins(&s, &d, config, big, chain);
 	engine_open(&e, d.socket, "quiet", &quiet, FEW);
 	for (uint32_t round = 0;
 	     round < ROUNDS || (round < ROUNDS_MAX && atomic_load(&s.ended) < ENDED_MIN); round++)
@@ -165,7 +177,7 @@ static void newcomers_beside(bool big, uint32_t chain)
 	struct tally tally = { 0 };
 	struct daemon d;
 
-	greedy_begins(&s, &d, big, chain);
+	greedy_begins(&s, &d, config, big, chain);
 	daemon_stat_reaches(&d, "tiers.host.evicted_blocks_total", 1);
 	for (uint32_t i = 0; i < NEWCOMERS; i++) {
 		char model[32];
@@ -180,6 +192,33 @@ static void newcomers_beside(bool big, uint32_t chain)
 	}
 	while (atomic_load(&s.ended) < ENDED_MIN)
 		nap_ms(1);
+	greedy_ends(&s, &d, &tally);
+}
+
+/* The storer ends so many ops that the table holds none of the blocks that it held before. */
+static void let_the_table_turn_over(struct storer *s)
+{
+	const uint32_t ended = atomic_load(&s->ended);
+
+	while (atomic_load(&s->ended) - ended < TABLE / s->chain + PAGES / s->chain)
+		nap_ms(1);
+}
+
+static void quiet_beside_a_full_table(const char *lines)
+{
+	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW);
+	static struct storer s;
+	struct tally tally = { 0 };
+	struct daemon d;
+	struct engine e;
+
+	greedy_begins(&s, &d, lines, false, 4);
+	engine_open(&e, d.socket, "quiet", &quiet, FEW);
+	for (uint32_t round = 0; round < TABLE_ROUNDS; round++) {
+		quiet_round(&e, round, &tally);
+		let_the_table_turn_over(&s);
+	}
+	engine_close(&e);
 	greedy_ends(&s, &d, &tally);
 }
 
@@ -201,6 +240,20 @@ static void many_small_blocks_push_nobody_out(void **state)
 	quiet_beside(false, 4);
 }
 
+static void a_full_table_pushes_nobody_out(void **state)
+{
+	(void)state;
+	quiet_beside_a_full_table(small_table);
+}
+
+static void a_table_full_of_blocks_on_nvme_pushes_nobody_out(void **state)
+{
+	(void)state;
+	if (!disk_dir())
+		skip();
+	quiet_beside_a_full_table(table_of_a_disk);
+}
+
 static void big_blocks_take_no_newcomers_blocks(void **state)
 {
 	(void)state;
@@ -219,6 +272,8 @@ int main(void)
 		cmocka_unit_test(big_blocks_push_nobody_out),
 		cmocka_unit_test(chains_longer_than_memory_push_nobody_out),
 		cmocka_unit_test(many_small_blocks_push_nobody_out),
+		cmocka_unit_test(a_full_table_pushes_nobody_out),
+		cmocka_unit_test(a_table_full_of_blocks_on_nvme_pushes_nobody_out),
 		cmocka_unit_test(big_blocks_take_no_newcomers_blocks),
 		cmocka_unit_test(chains_longer_than_memory_take_no_newcomers_blocks),
 	};

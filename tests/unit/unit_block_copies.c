@@ -175,11 +175,11 @@ static void a_demoted_parent_keeps_its_children(void **state)
 	table_is_seen(state, 1, NVME, 1, 1);
 	assert_int_equal(blocks_parent(blocks, child), parent);
 	assert_false(blocks_evictable(blocks, parent));
-	assert_int_equal(herd_sample_away(blocks, &hand, MAX), BLOCK_NONE);
+	assert_int_equal(herd_sample_away(blocks, &hand, MAX, NULL, NULL), BLOCK_NONE);
 	(void)blocks_drop(blocks, child);
 	assert_true(blocks_evictable(blocks, parent));
 	assert_int_equal(herd_victim(blocks, CLASS, NULL), BLOCK_NONE); /* it has no slot to give */
-	assert_int_equal(herd_sample_away(blocks, &hand, MAX), parent);
+	assert_int_equal(herd_sample_away(blocks, &hand, MAX, NULL, NULL), parent);
 }
 
 /* Keys that clients made up could name a child as the parent: nothing of such a cycle would ever be
@@ -287,15 +287,15 @@ static void the_oldest_away_block_in_reach_is_sampled(void **state)
 	struct blocks *blocks = table_of(state);
 	uint32_t away[4], hand = 0;
 
-	assert_int_equal(herd_sample_away(blocks, &hand, 100), BLOCK_NONE);
+	assert_int_equal(herd_sample_away(blocks, &hand, 100, NULL, NULL), BLOCK_NONE);
 	(void)table_commit(blocks, 100, BLOCK_NONE);
 	for (uint32_t i = 0; i < 4; i++)
 		away[i] = table_commit_away(blocks, i, 40 - 10 * i);
-	assert_int_equal(herd_sample_away(blocks, &hand, 100), away[3]);
+	assert_int_equal(herd_sample_away(blocks, &hand, 100, NULL, NULL), away[3]);
 	blocks_pin(blocks, away[3]);
-	assert_int_equal(herd_sample_away(blocks, &hand, 100), away[2]);
+	assert_int_equal(herd_sample_away(blocks, &hand, 100, NULL, NULL), away[2]);
 	table_promote(blocks, away[2], BLOCK_NONE, 1);
-	assert_int_equal(herd_sample_away(blocks, &hand, 100), away[1]);
+	assert_int_equal(herd_sample_away(blocks, &hand, 100, NULL, NULL), away[1]);
 }
 
 static void the_hand_goes_round_within_its_budget(void **state)
@@ -307,7 +307,7 @@ static void the_hand_goes_round_within_its_budget(void **state)
 	for (uint32_t i = 0; i < 10; i++)
 		(void)table_commit_away(blocks, i, i);
 	for (uint32_t i = 0; i < 10; i++)
-		seen[herd_sample_away(blocks, &hand, 1)] = true;
+		seen[herd_sample_away(blocks, &hand, 1, NULL, NULL)] = true;
 	for (uint32_t i = 0; i < 10; i++)
 		assert_true(seen[i]);
 }

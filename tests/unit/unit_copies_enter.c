@@ -3,7 +3,8 @@
 /*
  * unit_copies_enter - an image in a slot becomes a block's, or does not, and then the slot is the
  * caller's still: a new block, one that host memory has already, one that only NVMe has, on a disk
- * that is there or away, and one that finds the table full. Method: a small table over slabs
+ * that is there or away, and one that finds the table full, where another's block goes as shares
+ * say. Method: a small table over slabs
  * without memory, and a tier of durable copies whose answers the test gives; slots, owners and what
  * that tier was told are looked at after each step.
  */
@@ -24,7 +25,16 @@
 #include "tests/lib/random.h"
 #include "tiers/slabs.h"
 
-enum { BLOCKS = 4, SPACE = 3, SLOT = 4096, SLABS = 4, SLAB = 4 * SLOT, DISK_SLOT = 77 };
+enum {
+	BLOCKS = 4,
+	SPACE = 3,
+	OTHER,
+	NEWCOMER,
+	SLOT = 4096,
+	SLABS = 4,
+	SLAB = 4 * SLOT,
+	DISK_SLOT = 77
+};
 
 /* --- host memory, and a disk --- */
 
@@ -106,8 +116,9 @@ static const struct tier_ops disk_ops = { .name = "nvme",
 static struct store store;
 static struct host host;
 static struct disk disk;
-static const struct space space = {
-	.number = SPACE,
+static uint64_t guaranteed[TIER_MAX_SPACES]; /* bytes */
+static struct space space = {
+	.number = SPACE, /* or OTHER: whose blocks are entered next */
 	.codec = CODEC_FP8,
 	.known = true,
 	.shape = { .image_bytes = 4096 },
@@ -127,7 +138,7 @@ static int set_up(void **state)
 
 	(void)state;
 	store = (struct store){ 0 };
-	host = (struct host){ .base.ops = &memory_ops };
+	host = (struct host){ .base.ops = &memory_ops, .base.capacity_bytes = SLABS * SLAB };
 	disk = (struct disk){ .base.ops = &disk_ops, .readable = true, .writable = true };
 	assert_int_equal(slabs_open(&conf, &host.slabs), 0);
 	store.tiers[TIER_HOST] = &host.base;
@@ -139,7 +150,11 @@ static int set_up(void **state)
 				     store.index, &store.blocks),
 			 0);
 	random_key(1, bytes);
-	tally_space_is(blocks_tally(store.blocks), SPACE, bytes, 0);
+	for (uint32_t i = SPACE; i <= NEWCOMER; i++) {
+		tally_space_is(blocks_tally(store.blocks), i, bytes, 0);
+		guaranteed[i] = 0;
+	}
+	space.number = SPACE;
 	return 0;
 }
 
@@ -167,7 +182,7 @@ static int enter(uint32_t number, enum image_codec codec, const struct extent *w
 	uint8_t key[32];
 
 	random_key(number, key);
-	return copies_enter(&store, &space, key, codec, where, parent, ret);
+	return copies_enter(&store, &space, key, codec, where, parent, guaranteed, ret);
 }
 
 static uint32_t entered(uint32_t number, uint32_t parent)
@@ -316,6 +331,96 @@ static void a_full_table_loses_its_oldest_leaf(void **state)
 	assert_int_equal(store.mover.counts.evicted_blocks, 1);
 }
 
+/* `theirs` blocks of SPACE, each older than all of OTHER's, which fill the table. away: all of them
+ * are on NVMe alone. Their names are 1, 2, ... in this order. */
+static void fill(uint32_t theirs, bool are_away)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		space.number = i < theirs ? SPACE : OTHER;
+		copies_touch(&store, are_away ? away(i + 1) : entered(i + 1, BLOCK_NONE), 10 + i);
+	}
+}
+
+/* So many of the numbers. */
+static void guarantee(uint32_t number, uint32_t numbers)
+{
+	guaranteed[number] = host.base.capacity_bytes / BLOCKS * numbers;
+}
+
+static bool has(uint32_t number, uint32_t name)
+{
+	uint8_t key[32];
+
+	random_key(name, key);
+	return blocks_find(store.blocks, key, number) != BLOCK_NONE;
+}
+
+static void a_full_table_drops_of_whoever_has_more_than_its_share(void **state)
+{
+	(void)state;
+	for (uint32_t round = 0; round < 2; round++) {
+		guarantee(SPACE, 2);
+		fill(2, round == 1);
+		space.number = OTHER;
+		(void)entered(9, BLOCK_NONE);
+		assert_true(has(SPACE, 1) && has(SPACE, 2) && has(OTHER, 4));
+		assert_false(has(OTHER, 3)); /* its oldest */
+		tear_down(NULL);
+		set_up(NULL);
+	}
+}
+
+static void one_within_its_share_does_not_pay_for_itself(void **state)
+{
+	(void)state;
+	for (uint32_t round = 0; round < 2; round++) {
+		guarantee(SPACE, 2);
+		fill(1, round == 1);
+		space.number = SPACE;
+		(void)entered(9, BLOCK_NONE);
+		assert_true(has(SPACE, 1) && has(OTHER, 3) && has(OTHER, 4));
+		assert_false(has(OTHER, 2));
+		tear_down(NULL);
+		set_up(NULL);
+	}
+}
+
+static void where_nobody_has_more_each_pays_for_itself(void **state)
+{
+	(void)state;
+	guarantee(SPACE, 2);
+	guarantee(OTHER, 2);
+	fill(2, false);
+	space.number = OTHER;
+	(void)entered(9, BLOCK_NONE);
+	assert_true(has(SPACE, 1) && has(SPACE, 2));
+	assert_false(has(OTHER, 3));
+}
+
+/* OTHER has more than its share, and all of it is in use. */
+static void a_newcomer_takes_from_anybody_rather_than_be_refused(void **state)
+{
+	struct extent where;
+	uint32_t block;
+
+	(void)state;
+	guarantee(SPACE, 1);
+	guarantee(NEWCOMER, 1);
+	fill(1, false);
+	for (uint32_t i = 1; i < BLOCKS; i++)
+		blocks_pin(store.blocks, i);
+	where = slot();
+	space.number = OTHER;
+	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), -ENOSPC);
+	assert_true(has(SPACE, 1));
+	space.number = NEWCOMER;
+	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), 0);
+	assert_false(has(SPACE, 1));
+	assert_true(has(NEWCOMER, 9));
+	for (uint32_t i = 1; i < BLOCKS; i++)
+		blocks_unpin(store.blocks, i);
+}
+
 static void a_full_table_of_blocks_in_use_refuses(void **state)
 {
 	uint32_t block = BLOCK_NONE;
@@ -346,6 +451,10 @@ int main(void)
 		CASE(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it),
 		CASE(without_another_disk_it_stays),
 		CASE(a_full_table_loses_its_oldest_leaf),
+		CASE(a_full_table_drops_of_whoever_has_more_than_its_share),
+		CASE(one_within_its_share_does_not_pay_for_itself),
+		CASE(where_nobody_has_more_each_pays_for_itself),
+		CASE(a_newcomer_takes_from_anybody_rather_than_be_refused),
 		CASE(a_full_table_of_blocks_in_use_refuses),
 	};
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: each rule of daemon/store/place.h, and the order they come in.
+ * Goal: each rule of daemon/store/place.h, and the order they come in; whose block a full table
+ * drops.
  * Method: states by hand, plans compared.
  */
 #include <stdarg.h>
@@ -225,6 +226,35 @@ static void the_oldest_of_all_classes(void **state)
 	assert_int_equal(place_oldest(f.classes, 0), PLACE_NO_CLASS);
 }
 
+static void a_number_comes_from_whoever_holds_more_than_its_guarantee(void **state)
+{
+	const struct place_account rich = { 11, 10 }, even = { 10, 10 };
+
+	(void)state;
+	assert_true(place_may_drop(&rich, &even, PLACE_FROM_RICH));
+	assert_false(place_may_drop(&even, &rich, PLACE_FROM_RICH));
+	assert_false(place_may_drop(&even, &even, PLACE_FROM_RICH)); /* nor its own */
+	assert_true(place_may_drop(&rich, &rich, PLACE_FROM_RICH));
+}
+
+static void then_from_its_own(void **state)
+{
+	const struct place_account own = { 10, 10 }, other = { 10, 10 };
+
+	(void)state;
+	assert_true(place_may_drop(&own, &own, PLACE_FROM_OWN));
+	assert_false(place_may_drop(&other, &own, PLACE_FROM_OWN));
+}
+
+static void then_from_anybody_for_one_within_its_guarantee(void **state)
+{
+	const struct place_account poor = { 9, 10 }, even = { 10, 10 };
+
+	(void)state;
+	assert_true(place_may_drop(&even, &poor, PLACE_FROM_ANY));
+	assert_false(place_may_drop(&poor, &even, PLACE_FROM_ANY));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -244,6 +274,9 @@ int main(void)
 		cmocka_unit_test(classes_without_slabs_give_nothing),
 		cmocka_unit_test(ticks_ahead_of_now_are_age_zero),
 		cmocka_unit_test(the_oldest_of_all_classes),
+		cmocka_unit_test(a_number_comes_from_whoever_holds_more_than_its_guarantee),
+		cmocka_unit_test(then_from_its_own),
+		cmocka_unit_test(then_from_anybody_for_one_within_its_guarantee),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
