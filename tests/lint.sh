@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh [BUILD] - rules of the tree that no compiler checks: which room includes which (rooms.py), which
 # file calls which (circles.py), which header declares what (headers.py), the format (.clang-format, lines of
-# 100 columns), how long files are, waits by the wall clock; and cppcheck.
+# 100 columns), how long files are, waits by the wall clock, whether FAULTS.md has each fault; and cppcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -31,6 +31,13 @@ wall=$(grep -rnE 'pthread_timedjoin_np\(|sem_timedwait\(|pthread_(mutex|rwlock)_
 	grep -rl 'pthread_cond_timedwait(' client daemon tiers --include='*.[ch]' | xargs grep -n 'pthread_cond_init(')
 [ -z "$wall" ] || { echo "$wall"; echo "lint: a wait by the wall clock, see daemon/base/thread.h"; status=1; }
 wc -l "${sources[@]}" | awk '$1 > 600 && $2 != "total" { print $2 ": more than 600 lines"; n++ } END { exit !!n }' || status=1
+# Each test of a fault has an entry in FAULTS.md, and each test that it names is there.
+for test in tests/{regr,fault,soak,fuzz}/*.c tests/sys/sys_hostile_*.c; do
+	grep -qw "$(basename "$test" .c)" tests/FAULTS.md || { echo "$test: no entry in tests/FAULTS.md"; status=1; }
+done
+for test in $(grep -owE '(unit|fault|sim|fuzz|regr|sys|gpu|soak)_[a-z0-9_]+' tests/FAULTS.md | sort -u); do
+	compgen -G "tests/${test%%_*}/$test.*" >/dev/null || { echo "tests/FAULTS.md: no test $test"; status=1; }
+done
 cppcheck --quiet --enable=warning,portability --inline-suppr \
 	--suppress=arrayIndexOutOfBoundsCond:daemon/base/loop.c --error-exitcode=1 -D_GNU_SOURCE -I. \
 	client daemon kernels tiers || status=1
