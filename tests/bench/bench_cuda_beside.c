@@ -24,7 +24,8 @@
 #include "bench_cuda.h"
 #include "bench_daemon.h"
 
-enum { RUNS = 15, WARM_TRIPS = 500, TRIPS = 10000, LOOKUPS = 20000, BLOCKS = 64 };
+enum { RUNS = 15, WARM_CALLS = 500, TRIPS = 10000, LOOKUPS = 20000, BLOCKS = 64 };
+enum { FEW_CALLS = 100 }; /* where no figure counts: RIG_SMALL */
 enum { SPIN_US = 20000, REST_US = 3 * SPIN_US };
 enum { LAYERS = 2, TOKENS = 16, HEADS = 2, DIM = 64, PLANE = TOKENS * HEADS * DIM * 2 };
 enum { PAGE = PLANE * 2 * LAYERS };
@@ -157,14 +158,13 @@ static int lookup(struct side *s)
 	return r || (hit.blocks == BLOCKS && there == s->gpu) ? r : -EBADMSG;
 }
 
-/* Nanoseconds of a trip or a lookup. */
-static int side_ns(struct side *s, enum what what, double *ret)
+/* Nanoseconds of a trip or a lookup: of n, after a few. */
+static int side_ns(struct side *s, enum what what, int n, double *ret)
 {
-	const int n = what == LOOKUP ? LOOKUPS : TRIPS;
 	uint64_t start = 0;
 	int r = 0;
 
-	for (int i = -WARM_TRIPS; i < n && r == 0; i++) {
+	for (int i = n < WARM_CALLS ? -n : -WARM_CALLS; i < n && r == 0; i++) {
 		if (i == 0)
 			start = bench_now_ns();
 		r = what == LOOKUP ? lookup(s) : trip(s, what);
@@ -176,15 +176,18 @@ static int side_ns(struct side *s, enum what what, double *ret)
 
 static int measure(struct bench *b, enum what what, struct bench_result *ret)
 {
+	const bool small = b->rig.bytes < RIG_SMALL;
+	const int runs = small ? 1 : RUNS, all = what == LOOKUP ? LOOKUPS : TRIPS,
+		  n = small ? FEW_CALLS : all;
 	double with = 0, without = 0;
 	int r = side_open(&b->with, true, b->memory);
 
 	if (r == 0)
 		r = side_open(&b->without, false, 0);
-	for (int run = 0; run < RUNS && r == 0; run++) {
-		r = side_ns(&b->with, what, &with);
+	for (int run = 0; run < runs && r == 0; run++) {
+		r = side_ns(&b->with, what, n, &with);
 		if (r == 0)
-			r = side_ns(&b->without, what, &without);
+			r = side_ns(&b->without, what, n, &without);
 		if (r == 0)
 			(void)bench_add(ret, with, without);
 	}
