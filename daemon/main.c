@@ -134,6 +134,12 @@ static void drain_tiers(struct program *p)
 	outbox_drain(p->d.store.outbox, on_tier_drained, p);
 }
 
+/* Helpers are closing what came from clients or askers, which may block. */
+static bool closing(const struct kvtierd *d)
+{
+	return server_busy(d->server) || ctl_busy(d->ctl);
+}
+
 /* A disk that is only slow ends what it has in its hands when the tiers are drained within [nvme]
  * stall_us; else it is offline then, and nobody knows when it will. */
 static void on_drained(struct loop_timer *timer)
@@ -148,8 +154,7 @@ static void on_drained(struct loop_timer *timer)
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
-	else if (!p->tiers_drained || slow ||
-		 (!late && !(idle && nvme_up_idle(d) && !server_busy(d->server))))
+	else if (!p->tiers_drained || slow || (!late && !(idle && nvme_up_idle(d) && !closing(d))))
 		look_again(p);
 	else {
 		p->ended = true;
@@ -171,8 +176,7 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	stats_health_set(p->d.stats, STATS_HEALTH_STOPPING, true);
 	if (p->d.server)
 		server_shutdown(p->d.server);
-	ctl_close(p->d.ctl);
-	p->d.ctl = NULL;
+	ctl_shutdown(p->d.ctl);
 	recheck_end(p->d.recheck);
 	beside_leave(&p->d.store);
 	p->drain_until_ns = loop_now(p->d.loop) + DRAIN_NS;
@@ -508,7 +512,7 @@ static void exit_if_busy(struct program *p)
 
 	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub &&
 	    !emptier_busy(d->store.mover.emptier)) {
-		if (!server_busy(d->server))
+		if (!closing(d))
 			return;
 		/* Everything is written. What blocks a helper is a client's descriptor, which the
 		 * exit closes. */

@@ -13,8 +13,12 @@
  * Invariants
  *   - the core never waits for an asker: no send blocks, and a client that does not read loses the
  *     connection at the deadline.
+ *   - the core receives no descriptor and drops none that an asker or a refused peer has sent: it
+ *     may block (front/intake.c). The kernel keeps them out (6.16). An older one does not: a packet
+ *     with descriptors stays in its queue and ends the connection, and helpers close all sockets.
  *   - a turn does at most one packet's or slice's work for each of CTL_MAX_CONNECTIONS connections;
- *     while all are taken nobody is accepted, and askers queue in the kernel's backlog.
+ *     while all are taken, or most helpers block, nobody is accepted, and askers queue in the
+ *     kernel's backlog.
  */
 #include "ctl.h"
 
@@ -30,12 +34,18 @@
 #include <unistd.h>
 
 #include "ctl_commands.h"
+#include "daemon/base/closer.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/helper.h"
+#include "daemon/front/intake.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/base/socket.h"
 
-enum { ACCEPT_PAUSE_MS = 1000 };
+enum {
+	ACCEPT_PAUSE_MS = 1000,
+	CLOSING_MAX = 64, /* sockets that helpers close at once */
+};
 
 struct asker {
 	struct ctl *ctl;
@@ -58,7 +68,10 @@ struct ctl {
 	ino_t inode;
 	struct loop_watch watch;
 	struct loop_timer resume; /* after accept found no descriptor */
-	bool bound, listening;
+	bool bound, listening, accepting;
+	/* who closes sockets; NULL: the core, as the kernel keeps descriptors out of them */
+	struct closer *closer;
+	struct helpers *helpers; /* of the closer */
 	struct log_limit limit;
 	struct asker askers[CTL_MAX_CONNECTIONS];
 };
@@ -72,14 +85,22 @@ static struct asker *asker_free_slot(struct ctl *ctl)
 	return NULL;
 }
 
-/* Accepts only while there is a slot and no pause. */
+/* There is a slot, and the closer has room for all askers, a peer that is refused, and the
+ * listening socket. */
+static bool may_accept(struct ctl *ctl)
+{
+	return asker_free_slot(ctl) &&
+	       (!ctl->closer || closer_room(ctl->closer) >= CTL_MAX_CONNECTIONS + 2);
+}
+
+/* Accepts only while it may and there is no pause. */
 static void listen_update(struct ctl *ctl)
 {
-	const bool want = asker_free_slot(ctl) && ctl->resume.position == 0;
+	const bool want = may_accept(ctl) && ctl->resume.position == 0;
 
-	if (want != ctl->listening &&
+	if (want != ctl->accepting && ctl->watch.fd >= 0 &&
 	    loop_modify(ctl->d->loop, &ctl->watch, want ? EPOLLIN : 0) == 0)
-		ctl->listening = want;
+		ctl->accepting = want;
 }
 
 static void request_end(struct asker *asker)
@@ -87,6 +108,19 @@ static void request_end(struct asker *asker)
 	if (asker->running)
 		ctl_end(asker->ctl->d, &asker->request);
 	asker->running = false;
+}
+
+static void hang_up(struct ctl *ctl, int fd)
+{
+	if (ctl->closer)
+		closer_take(ctl->closer, fd);
+	else
+		(void)close(fd);
+}
+
+static void on_closed(void *arg)
+{
+	listen_update(arg);
 }
 
 static void asker_close(struct asker *asker)
@@ -97,7 +131,7 @@ static void asker_close(struct asker *asker)
 	loop_remove(loop, &asker->watch);
 	loop_timer_unset(loop, &asker->deadline);
 	loop_timer_unset(loop, &asker->again);
-	(void)close(asker->watch.fd);
+	hang_up(asker->ctl, asker->watch.fd);
 	asker->open = false;
 	listen_update(asker->ctl);
 }
@@ -155,6 +189,34 @@ static void fail_packet(struct asker *asker, const char *sentence)
 	asker->packet_bytes =
 		(size_t)snprintf(asker->packet, sizeof(asker->packet), "!%s", sentence);
 	asker->last = true;
+}
+
+static void say_no(int fd, const char *sentence)
+{
+	char packet[128];
+	const int n = snprintf(packet, sizeof(packet), "!%s", sentence);
+
+	(void)send(fd, packet, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* False: there is none, or the asker is closed. */
+static bool has_request(struct asker *asker)
+{
+	struct ctl *ctl = asker->ctl;
+	bool fds;
+	const ssize_t bytes = intake_peek(asker->watch.fd, &fds);
+
+	if (bytes > 0 && !fds)
+		return true;
+	if (bytes == 0)
+		return false;
+	if (fds) {
+		log_limited(&ctl->limit, loop_now(ctl->d->loop), LOG_LEVEL_WARNING,
+			    "admin socket: a request with file descriptors was refused");
+		say_no(asker->watch.fd, "a request takes no file descriptors");
+	}
+	asker_close(asker);
+	return false;
 }
 
 /* False: closed. */
@@ -233,7 +295,8 @@ static void asker_ready(struct loop_watch *watch, uint32_t events)
 	struct asker *asker = container_of(watch, struct asker, watch);
 
 	if (!asker->replying && (events & EPOLLIN) != 0) {
-		(void)read_request(asker);
+		if (has_request(asker))
+			(void)read_request(asker);
 		return;
 	}
 	if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
@@ -270,12 +333,11 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	struct ctl *ctl = container_of(watch, struct ctl, watch);
 	struct loop *loop = ctl->d->loop;
 	struct asker *asker = asker_free_slot(ctl);
-	static const char refusal[] = "!only root and the daemon's own user are answered";
 	uid_t uid;
 	int fd;
 
 	(void)events;
-	if (!asker)
+	if (!may_accept(ctl))
 		return;
 	fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
@@ -293,8 +355,9 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	if (!permitted(fd, &uid)) {
 		log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
 			    "admin socket: refused user %d", (int)uid);
-		(void)send(fd, refusal, sizeof(refusal) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-		(void)close(fd);
+		say_no(fd, "only root and the daemon's own user are answered");
+		hang_up(ctl, fd);
+		listen_update(ctl);
 		return;
 	}
 	asker->ctl = ctl;
@@ -303,12 +366,20 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	asker->again = (struct loop_timer){ .fire = again_fire };
 	asker->replying = asker->running = false;
 	if (loop_add(loop, &asker->watch, EPOLLIN) < 0) {
-		(void)close(fd);
+		hang_up(ctl, fd);
+		listen_update(ctl);
 		return;
 	}
 	asker->open = true;
 	if (asker_expect(asker, EPOLLIN))
 		listen_update(ctl);
+}
+
+static int open_closer(struct ctl *ctl)
+{
+	const int r = helpers_open(ctl->d->loop, CLOSING_MAX, &ctl->helpers);
+
+	return r < 0 ? r : closer_open(ctl->helpers, CLOSING_MAX, on_closed, ctl, &ctl->closer);
 }
 
 static int listen_at(struct ctl *ctl, uint32_t mode)
@@ -326,6 +397,10 @@ static int listen_at(struct ctl *ctl, uint32_t mode)
 	ctl->watch.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (ctl->watch.fd < 0)
 		return -errno;
+	if (!socket_pass_fds(ctl->watch.fd, false))
+		r = open_closer(ctl);
+	if (r < 0)
+		return r;
 	/* Linux gives the file the descriptor's mode less umask: at no time is it wider than asked
 	 * for */
 	if (fchmod(ctl->watch.fd, mode) < 0 ||
@@ -338,6 +413,7 @@ static int listen_at(struct ctl *ctl, uint32_t mode)
 	ctl->bound = true;
 	if (chmod(ctl->path, mode) < 0 || listen(ctl->watch.fd, 64) < 0)
 		return -errno;
+	ctl->listening = true;
 	return 0;
 }
 
@@ -365,28 +441,46 @@ int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n)
 		ctl_close(ctl);
 		return r;
 	}
-	ctl->listening = true;
+	ctl->accepting = true;
 	*ret = ctl;
 	return 0;
 }
 
-void ctl_close(struct ctl *ctl)
+void ctl_shutdown(struct ctl *ctl)
 {
 	struct stat st;
 
-	if (!ctl)
+	if (!ctl || ctl->watch.fd < 0)
 		return;
 	for (size_t i = 0; i < CTL_MAX_CONNECTIONS; i++) {
 		if (ctl->askers[i].open)
 			asker_close(&ctl->askers[i]);
 	}
 	loop_timer_unset(ctl->d->loop, &ctl->resume);
-	if (ctl->watch.fd >= 0) {
-		loop_remove(ctl->d->loop, &ctl->watch);
+	loop_remove(ctl->d->loop, &ctl->watch);
+	if (ctl->listening)
+		hang_up(ctl, ctl->watch.fd); /* with those that nobody accepted */
+	else
 		(void)close(ctl->watch.fd);
-	}
+	ctl->watch.fd = -1;
 	if (ctl->bound && lstat(ctl->path, &st) == 0 && st.st_dev == ctl->device &&
 	    st.st_ino == ctl->inode)
 		(void)unlink(ctl->path);
+}
+
+bool ctl_busy(const struct ctl *ctl)
+{
+	return ctl && ctl->helpers && helpers_busy(ctl->helpers) > 0;
+}
+
+void ctl_close(struct ctl *ctl)
+{
+	if (!ctl)
+		return;
+	ctl_shutdown(ctl);
+	if (ctl_busy(ctl))
+		return; /* a descriptor still blocks; the exit closes it */
+	helpers_close(ctl->helpers);
+	closer_close(ctl->closer);
 	free(ctl);
 }

@@ -14,6 +14,7 @@
 #ifndef KVTIER_CTL_H
 #define KVTIER_CTL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct kvtierd;
@@ -32,6 +33,9 @@ enum {
 /* Listens at config->admin_path (replacing a socket that nobody answers) and joins d->loop. text
  * (>= 256 bytes) names the error. d->ctl may still be NULL while it is asked. */
 int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n);
-void ctl_close(struct ctl *ctl); /* NULL is fine */
+/* Cuts all connections and listens no more. NULL is fine, in all three. */
+void ctl_shutdown(struct ctl *ctl);
+bool ctl_busy(const struct ctl *ctl); /* helpers still close its sockets */
+void ctl_close(struct ctl *ctl);      /* it is shut down, or is now */
 
 #endif

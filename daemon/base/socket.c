@@ -10,6 +10,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
 int socket_remove_stale(const struct sockaddr_un *address)
 {
 	struct stat st;
@@ -27,4 +31,11 @@ int socket_remove_stale(const struct sockaddr_un *address)
 	if (r != -ECONNREFUSED && r != -ENOENT)
 		return -EADDRINUSE;
 	return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+bool socket_pass_fds(int fd, bool pass)
+{
+	const int value = pass;
+
+	return setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &value, sizeof(value)) == 0;
 }

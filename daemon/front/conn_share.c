@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/socket.h"
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/ops.h"
@@ -117,7 +118,7 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 		ok.tiers |= d->store.tiers[t] ? 1u << t : 0;
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
 	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", front_tenant(c->front));
-	front_let_fds_in(c->socket.fd);
+	(void)socket_pass_fds(c->socket.fd, true);
 	r = packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3);
 	if (r == 0)
 		ring_close_fds(ring);

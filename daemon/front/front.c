@@ -2,24 +2,11 @@
 /* front.c - see front.h. */
 #include "front.h"
 
-#include <sys/socket.h>
-
 #include "daemon/kvtierd.h"
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16 */
-#endif
 
 const char *front_tenant(const struct front *front)
 {
 	return front->d->config->socket_tenant;
-}
-
-void front_let_fds_in(int fd)
-{
-	const int on = 1;
-
-	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on));
 }
 
 void front_count(const struct front *front)

@@ -18,7 +18,7 @@ struct kvtierd;
 struct front {
 	struct kvtierd *d;
 	struct helpers *helpers;
-	/* Descriptors can be kept from a socket, and are until front_let_fds_in(). False: this
+	/* Descriptors can be kept from a socket, and are until HELLO is answered. False: this
 	 * kernel is older than 6.16. */
 	bool guarded;
 	int self; /* pidfd: by it clients see this process end; -1: this kernel makes none */
@@ -29,7 +29,6 @@ struct front {
 };
 
 const char *front_tenant(const struct front *front);
-void front_let_fds_in(int fd);
 void front_count(const struct front *front); /* n_alive has changed */
 void front_conn_dying(struct front *front);  /* one more to free once it has drained */
 

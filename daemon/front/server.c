@@ -27,8 +27,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "daemon/base/socket.h"
+#include "daemon/base/closer.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/socket.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/ops.h"
 #include "conn.h"
@@ -42,27 +43,15 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5: no race with a reused pid; older kernels refuse it */
 #endif
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16 */
-#endif
-
 enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
 
 #define REFUSED_SHOWN_NS 10000000000ull
 #define BREATH_NS \
 	1000000ull /* without SO_PASSRIGHTS: between accepting, while many are being closed */
 
-/* A socket that a helper closes. */
-struct refused {
-	struct helper_job job;
-	struct server *server;
-	struct refused *next; /* free */
-	int fd;
-};
-
 struct server {
 	struct front front;
-	struct refused refused[REFUSED_MAX], *free_refused;
+	struct closer *refused; /* sockets of clients that were refused, where not guarded */
 	struct loop_watch listener;
 	struct loop_poller reaper;
 	struct loop_timer resume; /* listening again after running out of fds */
@@ -143,35 +132,23 @@ static void append(struct server *s, struct conn *c)
 	*end = c;
 }
 
-static void run_close(struct helper_job *job)
+static void on_closed(void *arg)
 {
-	(void)close(((struct refused *)(void *)job)->fd);
-}
+	struct server *s = arg;
 
-static void on_closed(struct helper_job *job)
-{
-	struct refused *r = (struct refused *)(void *)job;
-	struct server *s = r->server;
-
-	r->next = s->free_refused;
-	s->free_refused = r;
 	if (s->listener.fd >= 0 && s->resume.position == 0)
 		(void)loop_modify(s->front.d->loop, &s->listener, EPOLLIN);
 }
 
-/* There is a free one, or on_listener() would not have accepted. */
+/* The closer has room, or on_listener() would not have accepted. */
 static void hang_up(struct server *s, int fd)
 {
-	struct refused *r = s->free_refused;
-
-	(void)shutdown(fd, SHUT_RDWR);
-	if (s->front.guarded) {
-		(void)close(fd);
+	if (!s->front.guarded) {
+		closer_take(s->refused, fd);
 		return;
 	}
-	s->free_refused = r->next;
-	r->fd = fd;
-	helper_start(s->front.helpers, &r->job);
+	(void)shutdown(fd, SHUT_RDWR);
+	(void)close(fd);
 }
 
 static void refuse(struct server *s, int fd, const char *why)
@@ -286,7 +263,7 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 			       loop_now(s->front.d->loop) + BREATH_NS);
 	}
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-		if (!s->free_refused) {
+		if (closer_room(s->refused) == 0) {
 			/* until on_closed() */
 			(void)loop_modify(s->front.d->loop, &s->listener, 0);
 			return;
@@ -387,7 +364,6 @@ static void on_lost(void *arg, struct device *device, const char *why)
 int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 {
 	struct server *s = calloc(1, sizeof(*s));
-	const int off = 0;
 	int r = -ENOMEM;
 
 	snprintf(text, n, "out of memory for [socket] max_clients = %u",
@@ -416,20 +392,13 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	r = open_listener(d->config, &s->listener.fd, text, n);
 	if (r)
 		goto fail;
-	s->front.guarded =
-		setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0;
-	for (uint32_t i = 0; i < REFUSED_MAX; i++) {
-		s->refused[i] = (struct refused){
-			.server = s,
-			.job = { .run = run_close, .done = on_closed },
-			.next = s->free_refused,
-		};
-		s->free_refused = &s->refused[i];
-	}
+	s->front.guarded = socket_pass_fds(s->listener.fd, false);
 	devices_on_lost(&d->devices, on_lost, s);
 	/* An intake and a leaving for each client, and sockets of refused ones. */
 	r = helpers_open(d->loop, 2 * d->config->socket_max_clients + REFUSED_MAX,
 			 &s->front.helpers);
+	if (r == 0)
+		r = closer_open(s->front.helpers, REFUSED_MAX, on_closed, s, &s->refused);
 	if (r)
 		goto fail;
 	loop_poller_add(d->loop, &s->reaper);
@@ -468,6 +437,7 @@ void server_close(struct server *s)
 	assert(!s->conns);
 	loop_poller_remove(s->front.d->loop, &s->reaper);
 	helpers_close(s->front.helpers);
+	closer_close(s->refused);
 	if (s->front.self >= 0)
 		(void)close(s->front.self);
 	free(s->owners);

@@ -314,10 +314,29 @@ int admin_set_up(void **unused)
 		       0;
 }
 
+static void close_look(struct loop_timer *timer)
+{
+	if (ctl_busy(admin_daemon.ctl))
+		loop_timer_set(admin_daemon.loop, timer, loop_now(admin_daemon.loop) + 1000000u);
+	else
+		loop_stop(admin_daemon.loop);
+}
+
+void admin_close(void)
+{
+	struct loop_timer look = { .fire = close_look };
+
+	ctl_shutdown(admin_daemon.ctl);
+	loop_timer_set(admin_daemon.loop, &look, loop_now(admin_daemon.loop));
+	assert_int_equal(loop_run(admin_daemon.loop), 0);
+	ctl_close(admin_daemon.ctl);
+	admin_daemon.ctl = NULL;
+}
+
 int admin_tear_down(void **unused)
 {
 	(void)unused;
-	ctl_close(admin_daemon.ctl);
+	admin_close();
 	loop_close(admin_daemon.loop);
 	return access(admin_config.admin_path, F_OK) == 0 ? -1 : 0;
 }

@@ -48,6 +48,8 @@ extern struct config admin_config;
 /* Around a case. */
 int admin_set_up(void **unused);
 int admin_tear_down(void **unused);
+/* Ends admin_daemon.ctl as the daemon does: its sockets are closed when this returns. */
+void admin_close(void);
 /* Runs the loop until `fn`, in a thread of its own, has returned. */
 void admin_with_loop(void (*fn)(void));
 /* In that thread: a connection to the admin socket. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: needs=kvtierd_old_kernel */
 /*
  * regr_11_03_blocking_close.c - goal: a descriptor that a client sends, whatever it is, holds up
  * that client alone. The core thread closed what it received: a TCP socket that lingers stopped the
@@ -6,22 +7,22 @@
  * way there is, and hold no reference themselves. Then an honest engine works, a new one comes,
  * spaces are opened and closed; when all that is done, the attackers' connections must still be
  * there, as their descriptors are still being closed: so nothing of it waited for them. Last, the
- * daemon is stopped with them.
+ * daemon is stopped with them. All of it again with a daemon on a kernel that cannot keep
+ * descriptors out of a socket.
  */
 #include "tests/lib/lib_raw.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* QUEUED: packets, more than are taken in a turn. LINGER_S: longer than all else here takes. */
-enum { ATTACKERS = 26, BLOCKS = 4, QUEUED = 20, LINGER_S = 120 };
+#include "tests/lib/lib_linger.h"
+
+/* QUEUED: packets, more than are taken in a turn. */
+enum { ATTACKERS = 26, BLOCKS = 4, QUEUED = 20 };
 
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
 
@@ -30,38 +31,20 @@ struct world {
 	struct engine e;
 	struct kvtier_key keys[BLOCKS];
 	struct raw attackers[ATTACKERS];
-	int listener, peers[ATTACKERS];
+	struct lingers lingers;
 	uint32_t refused;
 };
 
-/* A TCP socket with data that its peer does not take: close() of its last reference waits. */
-static int lingering(struct world *w, uint32_t i)
-{
-	static const char bytes[65536];
-	const struct linger linger = { .l_onoff = 1, .l_linger = LINGER_S };
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof(a);
-	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	assert_int_equal(getsockname(w->listener, (struct sockaddr *)&a, &n), 0);
-	assert_true(fd >= 0);
-	(void)connect(fd, (const struct sockaddr *)&a, sizeof(a));
-	w->peers[i] = accept(w->listener, NULL, NULL);
-	assert_true(w->peers[i] >= 0);
-	while (send(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
-		;
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
-	return fd;
-}
-
-static void begin(struct world *w)
+static void begin(struct world *w, const char *program)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
 	memset(w, 0, sizeof(*w));
-	w->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(listen(w->listener, ATTACKERS), 0);
-	daemon_start(&w->d, config);
+	lingers_begin(&w->lingers);
+	daemon_place(&w->d, false);
+	w->d.program = program;
+	daemon_configure(&w->d, config);
+	daemon_restart(&w->d);
 	engine_open(&w->e, w->d.socket, "honest", &g, 2 * BLOCKS);
 	chain_keys(&w->e, 1, BLOCKS, w->keys);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, BLOCKS), 0);
@@ -103,10 +86,8 @@ static void end(struct world *w)
 	for (uint32_t i = 0; i < ATTACKERS; i++) {
 		if (w->attackers[i].fd > 0)
 			(void)close(w->attackers[i].fd);
-		if (w->peers[i] > 0)
-			(void)close(w->peers[i]);
 	}
-	(void)close(w->listener);
+	lingers_end(&w->lingers);
 }
 
 /* While the daemon is stopped: then the references in the packets are the last ones. */
@@ -114,7 +95,7 @@ static void send_all(struct world *w, void (*send_one)(struct world *w, uint32_t
 {
 	daemon_signal(&w->d, SIGSTOP);
 	for (uint32_t i = 0; i < ATTACKERS; i++) {
-		const int fd = lingering(w, i);
+		const int fd = lingers_add(&w->lingers);
 
 		send_one(w, i, fd);
 		(void)close(fd);
@@ -140,8 +121,7 @@ static void with_space_open(void **state)
 {
 	struct world w;
 
-	(void)state;
-	begin(&w);
+	begin(&w, *state);
 	dial_all(&w);
 	send_all(&w, send_space_open);
 	others_are_served(&w, ATTACKERS);
@@ -161,8 +141,7 @@ static void with_a_doorbell(void **state)
 {
 	struct world w;
 
-	(void)state;
-	begin(&w);
+	begin(&w, *state);
 	dial_all(&w);
 	send_all(&w, send_doorbell);
 	others_are_served(&w, ATTACKERS);
@@ -183,8 +162,7 @@ static void left_in_the_queue(void **state)
 {
 	struct world w;
 
-	(void)state;
-	begin(&w);
+	begin(&w, *state);
 	dial_all(&w);
 	send_all(&w, send_and_die);
 	others_are_served(&w, ATTACKERS);
@@ -203,8 +181,7 @@ static void send_hello(struct world *w, uint32_t i, int fd)
 	s = raw_send(r, &hello, sizeof(hello), &fd, 1);
 	if (s == -EPERM) { /* ours is the last reference: a reset, and it does not wait */
 		w->refused++;
-		(void)close(w->peers[i]);
-		w->peers[i] = -1;
+		lingers_reset(&w->lingers);
 	} else
 		assert_int_equal(s, 0);
 }
@@ -213,14 +190,15 @@ static void with_hello(void **state)
 {
 	struct world w;
 
-	(void)state;
-	begin(&w);
+	begin(&w, *state);
 	send_all(&w, send_hello);
 	print_message("%u of %d were refused by the kernel\n", w.refused, ATTACKERS);
 	assert_true(w.refused == 0 || w.refused == ATTACKERS);
 	others_are_served(&w, w.refused > 0 ? 0 : ATTACKERS);
 	end(&w);
 }
+
+static char old_kernel[] = "tests/kvtierd_old_kernel";
 
 int main(void)
 {
@@ -229,6 +207,10 @@ int main(void)
 		cmocka_unit_test(with_a_doorbell),
 		cmocka_unit_test(left_in_the_queue),
 		cmocka_unit_test(with_hello),
+		cmocka_unit_test_prestate(with_space_open, old_kernel),
+		cmocka_unit_test_prestate(with_a_doorbell, old_kernel),
+		cmocka_unit_test_prestate(left_in_the_queue, old_kernel),
+		cmocka_unit_test_prestate(with_hello, old_kernel),
 	};
 
 	/* A daemon that leaves what blocks leaves threads. */

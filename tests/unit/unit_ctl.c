@@ -239,7 +239,7 @@ static void a_dead_daemons_socket_is_replaced(void **unused)
 	char text[256];
 
 	(void)unused;
-	ctl_close(admin_daemon.ctl);
+	admin_close();
 	memcpy(address.sun_path, admin_config.admin_path, strlen(admin_config.admin_path));
 	assert_int_equal(bind(dead, (const struct sockaddr *)&address, sizeof(address)), 0);
 	(void)close(dead);
@@ -254,8 +254,7 @@ static void a_file_is_not_replaced(void **unused)
 	FILE *file;
 
 	(void)unused;
-	ctl_close(admin_daemon.ctl);
-	admin_daemon.ctl = NULL;
+	admin_close();
 	file = fopen(admin_config.admin_path, "w");
 	(void)fclose(file);
 	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), -EEXIST);

@@ -266,8 +266,7 @@ static void the_daemons_end_lets_go(void **unused)
 	(void)unused;
 	fake.never = true;
 	admin_with_loop(ask_flush_only);
-	ctl_close(admin_daemon.ctl);
-	admin_daemon.ctl = NULL;
+	admin_close();
 	assert_int_equal(fake.canceled, 1);
 }
 
