@@ -63,7 +63,7 @@ enum {
 struct program {
 	struct kvtierd d;
 	struct config config;
-	struct config_redis redis; /* secrets, while starting */
+	struct config_redis *redis; /* secrets, while starting */
 	struct redis_tier_conf redis_conf;
 	struct notify notify;
 	struct fd_store fds;
@@ -344,15 +344,19 @@ static int open_emptier(struct program *p)
 static int open_spaces(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	int r = config_redis(&p->config, &p->redis, &p->redis_conf, p->text, sizeof(p->text));
+	int r;
 
+	p->redis = config_redis_new();
+	if (!p->redis)
+		return fail(p, -ENOMEM, "[redis]: out of memory");
+	r = config_redis(&p->config, p->redis, &p->redis_conf, p->text, sizeof(p->text));
 	if (r == 0 && p->text[0])
 		log_warning("%s", p->text);
 	if (r == 0)
 		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces,
 				&d->store.spaces, p->text, sizeof(p->text));
-	if (r == 0 && p->redis.shared_bytes)
-		spaces_share(d->store.spaces, p->redis.shared, p->redis.shared_bytes);
+	if (r == 0 && p->redis->shared_bytes)
+		spaces_share(d->store.spaces, p->redis->shared, p->redis->shared_bytes);
 	if (r == 0)
 		r = spaces_tenant(d->store.spaces, p->config.socket_tenant, p->text,
 				  sizeof(p->text));
@@ -480,7 +484,8 @@ static int start(struct program *p)
 		if (r && parts[i].sentence)
 			(void)fail(p, r, "%s: %s", parts[i].sentence, strerror(-r));
 	}
-	config_redis_close(&p->redis);
+	config_redis_close(p->redis);
+	p->redis = NULL;
 	return r;
 }
 

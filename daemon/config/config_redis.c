@@ -3,7 +3,7 @@
  * config_redis.c - [redis]: what does not go together, and the files with secrets. Contract:
  * config_redis.h. Runs once, before there are threads.
  *
- * Invariant: a secret is in its caller's struct or in a buffer that is wiped; it is in no message.
+ * Invariant: a secret is in the vault from its read() on, and in no message.
  */
 #include "config_redis.h"
 
@@ -18,6 +18,7 @@
 
 #include "config_endpoints.h"
 #include "daemon/base/log.h"
+#include "daemon/base/vault.h"
 
 static_assert((int)CONFIG_ENDPOINT_BYTES == REDIS_ADDRESS_BYTES, "an endpoint is an address");
 static_assert((int)CONFIG_ENDPOINTS_MAX == REDIS_ENDPOINTS, "as many as the tier takes");
@@ -129,6 +130,12 @@ static void warnings(const struct config *config, char *text, size_t n)
 
 /* --- files --- */
 
+static int no_memory(const char *option, char *text, size_t n)
+{
+	snprintf(text, n, "[redis] %s: out of memory", option);
+	return -ENOMEM;
+}
+
 static int check_file(int fd, const char *option, const char *path, char *text, size_t n)
 {
 	struct stat st;
@@ -183,11 +190,15 @@ static int read_file(const char *option, const char *path, uint8_t *ret, size_t 
 /* The first line; an end of line as Windows has it is one, too. */
 static int read_password(const char *path, char ret[REDIS_SECRET_BYTES], char *text, size_t n)
 {
-	uint8_t line[REDIS_SECRET_BYTES + 2];
+	const size_t room = REDIS_SECRET_BYTES + 2;
+	uint8_t *line = vault_alloc(room);
 	const uint8_t *end;
 	size_t bytes, length;
-	int r = read_file("password_file", path, line, sizeof(line), &bytes, text, n);
+	int r;
 
+	if (!line)
+		return no_memory("password_file", text, n);
+	r = read_file("password_file", path, line, room, &bytes, text, n);
 	if (r < 0)
 		goto done;
 	end = memchr(line, '\n', bytes);
@@ -211,16 +222,20 @@ static int read_password(const char *path, char ret[REDIS_SECRET_BYTES], char *t
 		ret[length] = '\0';
 	}
 done:
-	explicit_bzero(line, sizeof(line));
+	vault_free(line, room);
 	return r;
 }
 
 static int read_shared(const char *path, struct config_redis *ret, char *text, size_t n)
 {
-	uint8_t bytes[CONFIG_SHARED_BYTES + 1];
+	const size_t room = CONFIG_SHARED_BYTES + 1;
+	uint8_t *bytes = vault_alloc(room);
 	size_t got;
-	int r = read_file("secret_file", path, bytes, sizeof(bytes), &got, text, n);
+	int r;
 
+	if (!bytes)
+		return no_memory("secret_file", text, n);
+	r = read_file("secret_file", path, bytes, room, &got, text, n);
 	if (r == 0 && (got < CONFIG_SHARED_MIN || got > CONFIG_SHARED_BYTES)) {
 		snprintf(text, n,
 			 "[redis] secret_file: %s has %s%zu bytes; it must have %d to %d, such as "
@@ -233,7 +248,7 @@ static int read_shared(const char *path, struct config_redis *ret, char *text, s
 		memcpy(ret->shared, bytes, got);
 		ret->shared_bytes = got;
 	}
-	explicit_bzero(bytes, sizeof(bytes));
+	vault_free(bytes, room);
 	return r;
 }
 
@@ -276,7 +291,12 @@ int config_redis(const struct config *config, struct config_redis *redis,
 	return 0;
 }
 
+struct config_redis *config_redis_new(void)
+{
+	return vault_alloc(sizeof(struct config_redis));
+}
+
 void config_redis_close(struct config_redis *redis)
 {
-	explicit_bzero(redis, sizeof(*redis));
+	vault_free(redis, sizeof(*redis));
 }

@@ -14,13 +14,16 @@
 
 enum { CONFIG_SHARED_MIN = 32, CONFIG_SHARED_BYTES = 512 };
 
-/* Zeroed by its owner before, config_redis_close() after: then it holds no secrets any more. */
+/* Lies in the vault. */
 struct config_redis {
 	char endpoints[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
 	char password[REDIS_SECRET_BYTES];
 	uint8_t shared[CONFIG_SHARED_BYTES]; /* the content of secret_file; for spaces_share() */
 	size_t shared_bytes;                 /* 0: none */
 };
+
+struct config_redis *config_redis_new(void);         /* zeroed; NULL: no memory */
+void config_redis_close(struct config_redis *redis); /* wipes it; NULL is fine */
 
 /* The error of [redis] as a whole: NULL, or a sentence's end, and the key that it is about.
  */
@@ -31,11 +34,10 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
  * max_in_flight and max_image_bytes are left alone. n_endpoints 0: there is to be no Redis tier.
  *
  * 0: text (>= 512 bytes) is a warning for the log, or "". Else -errno, and text names the option
- * and the file: -EPERM (no file, or others may read it), -EBADMSG (too short, too long, empty), or
- * the error of open() or read().
+ * and the file: -EPERM (no file, or others may read it), -EBADMSG (too short, too long, empty),
+ * -ENOMEM, or the error of open() or read().
  */
 int config_redis(const struct config *config, struct config_redis *redis,
 		 struct redis_tier_conf *ret, char *text, size_t n);
-void config_redis_close(struct config_redis *redis);
 
 #endif

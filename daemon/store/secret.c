@@ -19,6 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/vault.h"
+
 static int secret_read(const char *path, uint8_t *ret, char *text, size_t n)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -64,22 +66,24 @@ static int write_all_synced(const char *path, const uint8_t *bytes, size_t n)
 
 static int secret_make(const char *path, char *text, size_t n)
 {
-	uint8_t secret[SECRET_BYTES];
+	uint8_t *secret = vault_alloc(SECRET_BYTES);
 	char temporary[320];
 	int r = 0;
 
 	/* no tenant's name has a ~ */
 	snprintf(temporary, sizeof(temporary), "%s~%ld", path, (long)getpid());
 	(void)unlink(temporary);
-	if (getrandom(secret, sizeof(secret), 0) != (ssize_t)sizeof(secret))
+	if (!secret)
+		r = -ENOMEM;
+	else if (getrandom(secret, SECRET_BYTES, 0) != SECRET_BYTES)
 		r = -EIO;
 	if (!r)
-		r = write_all_synced(temporary, secret, sizeof(secret));
+		r = write_all_synced(temporary, secret, SECRET_BYTES);
 	/* link, not rename: if another daemon was first, its secret stays. */
 	if (!r && link(temporary, path) && errno != EEXIST)
 		r = -errno;
 	(void)unlink(temporary);
-	explicit_bzero(secret, sizeof(secret));
+	vault_free(secret, SECRET_BYTES);
 	if (r)
 		snprintf(text, n,
 			 "cannot write the tenant's secret %s: %s; [daemon] state_dir must be "

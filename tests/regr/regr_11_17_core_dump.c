@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=25 */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
+/* make: needs=kvtierd_starting */
 /*
  * regr_11_17_core_dump.c - goal: a core dump of the daemon has neither engines' bytes in it nor
  * secrets: a tenant's, the one that nodes share, what is derived of it, the Redis password. Both
  * used to be found. Method: what a dump would have is read from /proc/PID/mem, while the daemon
  * lives: all that is mapped and has not VmFlags "dd" in smaps (files that were not written to
- * apart), after stores and loads of known bytes, through Redis and through NVMe. That the same
- * search finds them in what is left out shows that it works.
+ * apart), after stores and loads of known bytes, through Redis and through NVMe; and while it
+ * starts, wherever it has just read a secret. That the same search finds them in what is left out
+ * shows that it works.
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
@@ -22,6 +24,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/store/secret.h"
@@ -126,7 +130,8 @@ static void search_all(void)
 	(void)close(mem);
 }
 
-static void nothing_is_dumped(void)
+/* The first `n` needles are in memory, and none in what is dumped. */
+static void nothing_is_dumped_of(uint32_t n)
 {
 	char what[4096] = "";
 
@@ -139,8 +144,13 @@ static void nothing_is_dumped(void)
 	}
 	if (what[0])
 		fail_msg("a core dump would have: %s", what);
-	for (uint32_t i = 0; i < 3; i++) /* the search does find them, where they are */
+	for (uint32_t i = 0; i < n; i++) /* the search does find them, where they are */
 		assert_true(w.needles[i].left_out > 0);
+}
+
+static void nothing_is_dumped(void)
+{
+	nothing_is_dumped_of(3);
 }
 
 /* --- what the daemon does before --- */
@@ -166,13 +176,21 @@ static void look_for_the_salt(const uint8_t tenants[SECRET_BYTES])
 	look_for("the salt of an engine's keys", salt, sizeof(salt));
 }
 
-static void begin(const char *options, const char *lines)
+static const char shared[] = "a secret that nodes share, number 0";
+
+static void look_for_password(void)
 {
-	static const char shared[] = "a secret that nodes share, number 0";
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	look_for("the Redis password", "one-word-that-is-a-password-of-some-length", 42);
+}
+
+static void look_for_shared(void)
+{
+	look_for("the secret that nodes share", shared, strlen(shared));
+}
+
+static void place(const char *options, const char *lines)
+{
 	char path[200], all[1024];
-	uint8_t tenants[SECRET_BYTES];
-	struct redis_seal seal;
 
 	memset(&w, 0, sizeof(w));
 	redis_start(&w.redis, options);
@@ -182,14 +200,23 @@ static void begin(const char *options, const char *lines)
 	node_file(&w.node, "password", "one-word-that-is-a-password-of-some-length\n", 0600, path);
 	(void)snprintf(all, sizeof(all), "password_file = %s\n%s", path, lines ? lines : "");
 	node_configure(&w.node, &(struct node_conf){ .endpoints = w.redis.address, .lines = all });
+}
+
+static void begin(const char *options, const char *lines)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	uint8_t tenants[SECRET_BYTES];
+	struct redis_seal seal;
+
+	place(options, lines);
 	node_live(&w.node);
 	node_join(&w.node, &g);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
 	redis_seal_derive(tenants, sizeof(tenants), &seal);
-	look_for("the Redis password", "one-word-that-is-a-password-of-some-length", 42);
+	look_for_password();
 	look_for("the tenant's secret", tenants, sizeof(tenants));
 	look_for("the key of its MACs", seal.key, sizeof(seal.key));
-	look_for("the secret that nodes share", shared, strlen(shared));
+	look_for_shared();
 	look_for_the_salt(tenants);
 }
 
@@ -261,6 +288,52 @@ static void with_nvme(void **state)
 	end();
 }
 
+static void spawn_starting(void)
+{
+	char program[600];
+
+	(void)snprintf(program, sizeof(program), "%s/tests/kvtierd_starting", build_dir());
+	w.node.d.pid = fork();
+	if (w.node.d.pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		execl(program, "kvtierd", "--config", w.node.d.config, (char *)NULL);
+		_exit(127);
+	}
+}
+
+static void await_stop(void)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	int status;
+
+	while (waitpid(w.node.d.pid, &status, WUNTRACED | WNOHANG) != w.node.d.pid) {
+		assert_true(now_ns() < until);
+		nap_ms(1);
+	}
+	assert_true(WIFSTOPPED(status));
+}
+
+static void while_it_starts(void **state)
+{
+	uint8_t tenants[SECRET_BYTES];
+
+	(void)state;
+	place(NULL, NULL);
+	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
+	look_for_shared();
+	look_for_password();
+	look_for("the tenant's secret", tenants, sizeof(tenants));
+	spawn_starting();
+	for (uint32_t known = 1; known <= 3; known++) {
+		await_stop();
+		nothing_is_dumped_of(known);
+		if (known < 3)
+			(void)kill(w.node.d.pid, SIGCONT);
+	}
+	daemon_signal(&w.node.d, SIGKILL);
+	end();
+}
+
 /* As DER has it, as a BIGNUM has it, and a line of the file. */
 static void look_for_key(const char *path)
 {
@@ -316,9 +389,8 @@ static void with_tls(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(with_redis),
-		cmocka_unit_test(while_redis_does_not_answer),
-		cmocka_unit_test(with_nvme),
+		cmocka_unit_test(with_redis),      cmocka_unit_test(while_redis_does_not_answer),
+		cmocka_unit_test(while_it_starts), cmocka_unit_test(with_nvme),
 		cmocka_unit_test(with_tls),
 	};
 

@@ -16,6 +16,7 @@
 /* --- files --- */
 
 static char directory[SCRATCH_BYTES], path[96];
+static struct config_redis *redis;
 
 static int make_directory(void **unused)
 {
@@ -29,6 +30,8 @@ static int remove_directory(void **unused)
 {
 	(void)unused;
 	(void)unlink(path);
+	config_redis_close(redis);
+	redis = NULL;
 	return rmdir(directory);
 }
 
@@ -43,8 +46,14 @@ static void put(const char *bytes, size_t n, mode_t mode)
 }
 
 static struct config config;
-static struct config_redis redis;
 static struct redis_tier_conf conf;
+
+static void redis_anew(void)
+{
+	config_redis_close(redis);
+	redis = config_redis_new();
+	assert_non_null(redis);
+}
 
 /* With `option` naming the file; whatever comes of it, the message has nothing of what the file
  * has. */
@@ -53,12 +62,12 @@ static int read_files(const char *option, const char *never_said)
 	char given[512];
 	int r;
 
-	config_redis_close(&redis);
+	redis_anew();
 	memset(&conf, 0, sizeof(conf));
 	snprintf(given, sizeof(given), "endpoints = a b:1\n%s = %s", option, path);
 	config_takes(given, &config);
 	memset(config_message, 0, sizeof(config_message));
-	r = config_redis(&config, &redis, &conf, config_message, sizeof(config_message));
+	r = config_redis(&config, redis, &conf, config_message, sizeof(config_message));
 	if (never_said)
 		assert_null(memmem(config_message, sizeof(config_message), never_said,
 				   strlen(never_said)));
@@ -121,10 +130,10 @@ static void others_may_have_no_access(void **unused)
 		put("xyzzy", 5, bad[i]);
 		assert_int_equal(read_files("password_file", "xyzzy"), -EPERM);
 		config_says("others than its owner and group");
-		assert_string_equal(redis.password, "");
+		assert_string_equal(redis->password, "");
 		put("0123456789abcdef0123456789abcdef", 32, bad[i]);
 		assert_int_equal(read_files("secret_file", "0123"), -EPERM);
-		assert_int_equal(redis.shared_bytes, 0);
+		assert_int_equal(redis->shared_bytes, 0);
 	}
 }
 
@@ -176,8 +185,8 @@ static void a_shared_secret_has_32_to_512_bytes(void **unused)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		put(bytes, cases[i].bytes, 0600);
 		assert_int_equal(read_files("secret_file", NULL), cases[i].want);
-		assert_int_equal(redis.shared_bytes, cases[i].want == 0 ? cases[i].bytes : 0);
-		assert_memory_equal(redis.shared, bytes, redis.shared_bytes);
+		assert_int_equal(redis->shared_bytes, cases[i].want == 0 ? cases[i].bytes : 0);
+		assert_memory_equal(redis->shared, bytes, redis->shared_bytes);
 		if (cases[i].want < 0)
 			config_says("must have 32 to 512");
 	}
@@ -202,11 +211,11 @@ static void the_tier_gets_what_was_configured(void **unused)
 		 "ttl = 1h\nconnections = 7\ntimeout_ms = 250",
 		 path);
 	config_takes(given, &config);
-	config_redis_close(&redis);
+	redis_anew();
 	conf = (struct redis_tier_conf){ .max_in_flight = 5,
 					 .max_image_bytes = 6,
 					 .events = { .changed = callback } };
-	assert_int_equal(config_redis(&config, &redis, &conf, config_message,
+	assert_int_equal(config_redis(&config, redis, &conf, config_message,
 				      sizeof(config_message)),
 			 0);
 	assert_int_equal(conf.n_endpoints, 3);
@@ -224,9 +233,6 @@ static void the_tier_gets_what_was_configured(void **unused)
 	assert_int_equal(conf.max_in_flight, 5);
 	assert_int_equal(conf.max_image_bytes, 6);
 	assert_ptr_equal(conf.events.changed, callback);
-	config_redis_close(&redis);
-	for (size_t i = 0; i < sizeof(redis); i++)
-		assert_int_equal(((const char *)&redis)[i], 0);
 }
 
 static void without_endpoints_there_is_no_tier(void **unused)
@@ -238,12 +244,12 @@ static void without_endpoints_there_is_no_tier(void **unused)
 	/* a password for nobody is not looked for; the secret counts all the same */
 	snprintf(given, sizeof(given), "password_file = /nonexistent\nsecret_file = %s", path);
 	config_takes(given, &config);
-	config_redis_close(&redis);
-	assert_int_equal(config_redis(&config, &redis, &conf, config_message,
+	redis_anew();
+	assert_int_equal(config_redis(&config, redis, &conf, config_message,
 				      sizeof(config_message)),
 			 0);
 	assert_int_equal(conf.n_endpoints, 0);
-	assert_int_equal(redis.shared_bytes, 32);
+	assert_int_equal(redis->shared_bytes, 32);
 	assert_string_equal(config_message, "");
 }
 
