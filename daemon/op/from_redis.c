@@ -4,9 +4,10 @@
  *
  * So nothing is evicted for it before the value's header has come and is good: a load reads at once
  * only where a slot is free. Else, and always for a prefetch, the flight begins with PROBE, at the
- * price of a round trip; so keys that nobody has cost nobody a block. (A user that may GET and not
- * GETRANGE has room made as if the block were there; that is counted.) Any trouble of Redis is a
- * miss, within [redis] timeout_ms for each of the three times at most that it is asked.
+ * price of a round trip; so keys that nobody has cost nobody a block. Of a Redis user that may not
+ * GETRANGE the probe knows only that there is a value, by STRLEN; of a user that may neither, no
+ * room is made: a miss, which is counted. Any trouble of Redis is a miss, within [redis] timeout_ms
+ * for each of the three times at most that it is asked.
  */
 #include <errno.h>
 
@@ -46,15 +47,14 @@ static enum step look(struct flight *f)
 	if (f->xfer.op != XFER_PROBE)
 		return FLIGHT_ROOM;
 	f->xfer.op = XFER_READ;
-	if (error == 0)
+	if (error == 0 && f->xfer.bytes > 0) /* 0: there is a value of some size */
 		f->bytes = f->xfer.bytes;
 	if (error == -EBADMSG)
 		stats_add(&counters(f)->tiers_redis_corrupt_blocks_total, 1);
-	if ((error != -EACCES && error != -EREMOTEIO) || !has_load(f))
-		return error ? FLIGHT_MISS : FLIGHT_ROOM;
 	/* a Redis user who may not ask, but perhaps read */
-	stats_add(&counters(f)->tiers_redis_unasked_blocks_total, 1);
-	return FLIGHT_ROOM;
+	if ((error == -EACCES || error == -EREMOTEIO) && has_load(f))
+		stats_add(&counters(f)->tiers_redis_unasked_blocks_total, 1);
+	return error ? FLIGHT_MISS : FLIGHT_ROOM;
 }
 
 static enum step bad(struct flight *f)

@@ -209,8 +209,8 @@ STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter
 STAT("tiers.redis.other_form_blocks_total", tiers_redis_other_form_blocks_total, counter, "blocks",
      "Values in the form of an older or newer kvtierd; each became a miss, and stays")
 STAT("tiers.redis.unasked_blocks_total", tiers_redis_unasked_blocks_total, counter, "blocks",
-     "Blocks that host memory made room for before it was known whether Redis has them: its user "
-     "may not GETRANGE")
+     "Loads of blocks that host memory made no room for, as Redis did not say whether it has them: "
+     "its user may neither GETRANGE nor STRLEN")
 STAT("tiers.redis.deleted_blocks_total", tiers_redis_deleted_blocks_total, counter, "blocks",
      "Damaged or forged values that were deleted there")
 STAT("tiers.redis.timeouts_total", tiers_redis_timeouts_total, counter, "requests",

@@ -5,8 +5,9 @@
  * Redis has to be asked for each. Slots were taken for what it might have before it was asked:
  * others' blocks were evicted for nothing. Method: a real kvtierd, a real Redis. One engine fills
  * host memory with small blocks. Another, with larger ones, loads thousands of random keys; then
- * all of the first one's blocks must still be there. What Redis does have still comes, and is kept,
- * also for a user of Redis who may not ask (GETRANGE).
+ * all of the first one's blocks must still be there. What Redis does have still comes, and is kept.
+ * The same for users of Redis who may not ask for a header (GETRANGE), nor for a length (STRLEN):
+ * for the latter nothing comes where no memory is free.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -83,6 +84,14 @@ static void what_redis_has_comes(struct shared *w, struct engine *other, uint32_
 	assert_in_range(present(&w->a), before - 44, before - 1);
 }
 
+static void nobody_is_evicted(struct shared *w, struct engine *other, uint32_t before)
+{
+	loads_of_what_nobody_has(other);
+	printf("%u random keys loaded: of %u blocks of another engine %u are there\n", ABSENT,
+	       before, present(&w->a));
+	assert_int_equal(present(&w->a), before);
+}
+
 static void absent_keys_evict_nobody(void **state)
 {
 	struct engine other;
@@ -90,29 +99,53 @@ static void absent_keys_evict_nobody(void **state)
 	const uint32_t before = present(&w->a);
 
 	(void)state;
-	loads_of_what_nobody_has(&other);
-	printf("%u random keys loaded: of %u blocks of another engine %u are there\n", ABSENT,
-	       before, present(&w->a));
-	assert_int_equal(present(&w->a), before);
+	nobody_is_evicted(w, &other, before);
 	what_redis_has_comes(w, &other, before);
 	assert_int_equal(daemon_stat(&w->a.d, "tiers.redis.unasked_blocks_total"), 0);
 	engine_close(&other);
 	shared_end(w);
 }
 
-/* Then nobody can be asked before, and what is there comes all the same; that is counted. */
-static void a_user_who_may_not_ask_still_loads(void **state)
+static void forbid(struct shared *w, const char *commands)
+{
+	char reply[64];
+
+	redis_say(&w->redis, reply, sizeof(reply), "ACL SETUSER default %s", commands);
+	assert_string_equal(reply, "OK");
+}
+
+static void without_getrange_the_length_is_asked(void **state)
 {
 	struct engine other;
 	struct shared *w = begin(&other);
 	const uint32_t before = present(&w->a);
-	char reply[64];
 
 	(void)state;
-	redis_say(&w->redis, reply, sizeof(reply), "ACL SETUSER default -getrange");
-	assert_string_equal(reply, "OK");
+	forbid(w, "-getrange");
+	nobody_is_evicted(w, &other, before);
 	what_redis_has_comes(w, &other, before);
-	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", 1, SHARED_MS);
+	assert_int_equal(daemon_stat(&w->a.d, "tiers.redis.unasked_blocks_total"), 0);
+	engine_close(&other);
+	shared_end(w);
+}
+
+/* Then a load into full memory is a miss, which is counted. */
+static void a_user_who_may_not_ask_evicts_nobody(void **state)
+{
+	struct engine other;
+	struct shared *w = begin(&other);
+	const uint32_t before = present(&w->a);
+
+	(void)state;
+	forbid(w, "-getrange -strlen");
+	nobody_is_evicted(w, &other, before);
+	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", ABSENT, SHARED_MS);
+	chain_keys(&other, 1, 1, absent);
+	assert_int_equal(chain_load(&other, absent, 0, 1), 0);
+	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", ABSENT + 1, SHARED_MS);
+	assert_int_equal(present(&w->a), before);
+	node_evict(&w->a); /* now there is room */
+	assert_int_equal(chain_load(&other, absent, 0, 1), 1);
 	engine_close(&other);
 	shared_end(w);
 }
@@ -121,7 +154,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(absent_keys_evict_nobody),
-		cmocka_unit_test(a_user_who_may_not_ask_still_loads),
+		cmocka_unit_test(without_getrange_the_length_is_asked),
+		cmocka_unit_test(a_user_who_may_not_ask_evicts_nobody),
 	};
 
 	redis_needed();

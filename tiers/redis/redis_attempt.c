@@ -18,6 +18,7 @@
  *	-OOM                         -ENOSPC               takes no stores for a while
  *	-READONLY, -MISCONF...       -EROFS                takes no stores for a while
  *	-NOPERM to a SET             -EROFS                takes no stores for a while, and says why
+ *	-NOPERM to GETRANGE          goes on with STRLEN   is well
  *	-NOAUTH, -NOPERM...          -EACCES               is misconfigured
  *	-LOADING, -BUSY...           -EREMOTEIO            is not asked for a while
  *	-ERR max number of clients   as -LOADING; with another link up: goes on there
@@ -64,7 +65,7 @@ static int probe_answered(struct redis_job *job)
 	struct image_shape shape;
 	int r;
 
-	if (!job->value.geometry) {
+	if (!job->value.geometry || job->by_length) {
 		if (reply->type != REDIS_REPLY_INTEGER)
 			return -EREMOTEIO;
 		return reply->integer > 0 ? 0 : -ENOENT;
@@ -134,8 +135,8 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 		return begins(words, "OOM") ? -ENOSPC : -EROFS;
 	}
 	if (verdict == REDIS_SAYS_NOT_YOU && begins(words, "NOPERM") && job->op != XFER_READ) {
-		/* Without the right to SET a user may still GET; without EXISTS or GETRANGE only
-		 * hints are lost. */
+		/* Without the right to SET a user may still GET; without EXISTS, or GETRANGE
+		 * and STRLEN, only hints are lost. */
 		endpoint->counters.refused_stores_total += store;
 		if (store)
 			redis_health_verdict(endpoint, verdict, true, words);
@@ -149,6 +150,20 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 	}
 	endpoint->counters.errors_total++;
 	return verdict == REDIS_SAYS_NOT_YOU ? -EACCES : -EREMOTEIO;
+}
+
+/* A user, or a proxy, may refuse GETRANGE and answer STRLEN. */
+static bool ask_for_length(struct redis_job *job, enum redis_verdict verdict)
+{
+	const bool of_command =
+		verdict == REDIS_SAYS_UNKNOWN_COMMAND || verdict == REDIS_SAYS_NOTHING ||
+		(verdict == REDIS_SAYS_NOT_YOU && begins(job->command.error, "NOPERM"));
+
+	if (job->op != XFER_PROBE || !job->value.geometry || job->by_length || !of_command)
+		return false;
+	job->by_length = true;
+	redis_topology_route(job->endpoint->io, job);
+	return true;
 }
 
 static void error_reply(struct redis_job *job)
@@ -166,7 +181,8 @@ static void error_reply(struct redis_job *job)
 		redis_topology_delay(io, job);
 		return;
 	}
-	redis_job_end(io, job, refused(job, verdict));
+	if (!ask_for_length(job, verdict))
+		redis_job_end(io, job, refused(job, verdict));
 }
 
 static void sent_done(struct redis_command *command)
@@ -206,7 +222,7 @@ void redis_attempt_begin(struct redis_io *io, struct redis_job *job)
 {
 	job->phase = REDIS_IDLE;
 	job->hops = 0;
-	job->asking = false;
+	job->asking = job->by_length = false;
 	job->endpoint = NULL;
 	job->command.done = sent_done;
 	if (atomic_load(&job->cancelled))

@@ -71,7 +71,9 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 					&job->shape, job->seal, r->ttl_ms);
 		break;
 	case XFER_PROBE:
-		if (job->value.geometry)
+		if (job->by_length)
+			redis_command_length(c, job->name.text, job->name.bytes);
+		else if (job->value.geometry)
 			redis_command_front(c, job->name.text, job->name.bytes,
 					    sizeof(struct redis_front));
 		else

@@ -78,6 +78,8 @@ struct redis_job {
 	int status;    /* ENDED */
 	uint32_t hops; /* redirects followed */
 	bool asking;   /* the next attempt is preceded by ASKING */
+	/* a probe: its GETRANGE was refused, so STRLEN says whether there is a value */
+	bool by_length;
 	struct redis_endpoint *endpoint;
 	struct loop_timer timer; /* WAITING, DELAYED */
 	struct mail mail;        /* in a list */

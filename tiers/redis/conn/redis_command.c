@@ -99,6 +99,11 @@ void redis_command_exists(struct redis_command *c, const char *name, size_t n)
 	command_of_name(c, "EXISTS", name, n);
 }
 
+void redis_command_length(struct redis_command *c, const char *name, size_t n)
+{
+	command_of_name(c, "STRLEN", name, n);
+}
+
 void redis_command_front(struct redis_command *c, const char *name, size_t n, uint32_t bytes)
 {
 	struct text t = command_begin(c, 4);

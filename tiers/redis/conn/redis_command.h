@@ -91,6 +91,8 @@ struct redis_command {
 /* Fill pieces and text. `name` is the value's name as redis.h has it, n bytes. */
 void redis_command_get(struct redis_command *c, const char *name, size_t n);
 void redis_command_exists(struct redis_command *c, const char *name, size_t n);
+/* STRLEN: 0 if there is no value. */
+void redis_command_length(struct redis_command *c, const char *name, size_t n);
 /* GETRANGE: the first `bytes` of the value come as a small reply; fewer if the value is shorter, ""
  * if there is none. */
 void redis_command_front(struct redis_command *c, const char *name, size_t n, uint32_t bytes);
