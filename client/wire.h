@@ -79,9 +79,9 @@
  * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread
  * reads complete->news, looks at all that it waits for, adds itself to submit->sleepers, full
  * fence, and FUTEX_WAITs on news as read; the daemon publishes cq_tail, or a word of layers[],
- * moves news on, full fence, and FUTEX_WAKEs only when sleepers != 0. want_wake != 0 asks for a
- * WAKE packet when cq_tail moves (for kvtier_event_fd); the client zeroes it when it gets one and
- * sets it again before it sleeps.
+ * moves news on, full fence, and FUTEX_WAKEs only when sleepers != 0, at most 256 of them: as many
+ * as there can be ops. want_wake != 0 asks for a WAKE packet when cq_tail moves (for
+ * kvtier_event_fd); the client zeroes it when it gets one and sets it again before it sleeps.
  */
 #ifndef KVTIER_WIRE_H
 #define KVTIER_WIRE_H

@@ -121,6 +121,8 @@ static bool poll_ring(struct loop_poller *poller)
 	struct conn *c = container_of(poller, struct conn, poller);
 	uint32_t taken = 0;
 
+	if (c->client.ring.woken > 0)
+		ring_turn(&c->client.ring);
 	if (c->client.wake)
 		conn_send_wake(c);
 	if (c->closing_mounts > 0)

@@ -7,6 +7,14 @@
  *   R2 our own indices live in struct ring; the shared copies are written, never read back.
  *   R3 an index from the client that is further than the ring is long ends the connection, nothing
  *      else.
+ *   R4 a turn wakes at most WAKE_MAX threads of a ring, and no wake-up is lost: after each news
+ *      comes a FUTEX_WAKE that either leaves nobody asleep or may wake WAKE_MAX.
+ *      - Who reads news before they move does not sleep: FUTEX_WAIT compares. All others sleep
+ *        when that FUTEX_WAKE comes.
+ *      - tell() wakes as many as the turn has left. If fewer woke than that, nobody is left.
+ *      - If all of it was used, and it was less than WAKE_MAX, more are owed: the next ring_turn()
+ *        wakes WAKE_MAX. The connection's poller calls it, and after a timer, a descriptor or a
+ *        poller that worked the loop asks all pollers before it sleeps (loop.c, L2).
  */
 #include "ring.h"
 #include "daemon/base/fetch.h"
@@ -20,8 +28,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Threads woken by a completion: as many as libkvtier lets ops be outstanding. To wake 12,000 costs
- * the core a second; who asks for it waits for the next completion. */
+/* As many as libkvtier lets ops be outstanding: a thread of an honest client waits for one of them.
+ * To wake 12,000 costs the core a second; who asks for it waits for the next completion. */
 enum { WAKE_MAX = 256 };
 
 /* A sealed memfd of `bytes`. The writable map must exist before FUTURE_WRITE forbids more of
@@ -221,14 +229,35 @@ int32_t ring_status(const struct ring *ring, uint32_t slot)
 	return __atomic_load_n(status_at(ring, slot), __ATOMIC_RELAXED);
 }
 
+/* At most `room` sleepers. Whether that many woke: more may be asleep. */
+static bool wake(struct ring *ring, uint32_t room)
+{
+	const long n = room == 0 ? 0 :
+				   syscall(SYS_futex, &ring->complete->news, FUTEX_WAKE, room, NULL,
+					   NULL, 0);
+
+	if (n > 0)
+		ring->woken += (uint32_t)n;
+	return n >= (long)room;
+}
+
+void ring_turn(struct ring *ring)
+{
+	ring->woken = 0;
+	if (ring->owed)
+		(void)wake(ring, WAKE_MAX);
+	ring->owed = false;
+}
+
 static void tell(struct ring *ring)
 {
+	const uint32_t room = WAKE_MAX - ring->woken;
+
 	ring->news++;
 	/* SEQ_CST, both: either we see the sleeper, or it sees news move before it sleeps. */
 	__atomic_store_n(&ring->complete->news, ring->news, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&ring->submit->sleepers, __ATOMIC_SEQ_CST))
-		(void)syscall(SYS_futex, &ring->complete->news, FUTEX_WAKE, WAKE_MAX, NULL, NULL,
-			      0);
+	if (__atomic_load_n(&ring->submit->sleepers, __ATOMIC_SEQ_CST) && wake(ring, room))
+		ring->owed |= room < WAKE_MAX;
 }
 
 void ring_set_layers(struct ring *ring, uint32_t first, uint32_t groups)

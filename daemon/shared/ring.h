@@ -21,6 +21,8 @@ struct ring {
 	struct wire_complete *complete;
 	/* our truth; the shared copies are for the client */
 	uint32_t sq_head, cq_tail, news;
+	uint32_t woken;                      /* sleepers, in this turn */
+	bool owed;                           /* sleepers are to be woken in the next turn */
 	uint64_t lookup_blocks, lookup_hits; /* as last sampled */
 };
 
@@ -58,8 +60,11 @@ int32_t ring_status(const struct ring *ring, uint32_t slot);
 /* wire.h: so many layer groups of the load at this slot are in its pages. 0 but while it runs. */
 void ring_set_layers(struct ring *ring, uint32_t first, uint32_t groups);
 
-/* Publishes a completion and wakes futex sleepers. True: the client also asked for a WAKE
- * packet. */
+/* A turn begins: wakes sleepers that the turn before had no room for. */
+void ring_turn(struct ring *ring);
+
+/* Publishes a completion and wakes futex sleepers, some of them in the next turn if they are many.
+ * True: the client also asked for a WAKE packet. */
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe);
 
 /* Growth of the client's lookup counters since the last call; implausible ones count as 0. */

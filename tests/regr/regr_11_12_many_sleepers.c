@@ -4,7 +4,9 @@
  * not take the core thread's time: a completion woke all of them, 0.9 s for 12,000. It wakes at
  * most as many as there can be ops. Method: SLEEPERS threads wait for the futex; one op completes;
  * those that woke are counted. They are told apart from those whose wait timed out. The next
- * completion wakes the next ones: nobody is forgotten.
+ * completion wakes the next ones: nobody is forgotten. So it is with BURST ops that complete in one
+ * turn of the loop: they wake the most of one turn, and in the next turn as many, but not that many
+ * for each op.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -13,7 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SLEEPERS = 700, MOST = 256, PATIENCE_MS = 20000 };
+/* BURST: as many entries as the daemon takes in a turn. */
+enum { SLEEPERS = 700, MOST = 256, BURST = 64, PATIENCE_MS = 20000 };
 
 static _Atomic uint32_t asleep, woken;
 
@@ -50,48 +53,89 @@ static uint32_t woken_settles(void)
 	return before;
 }
 
-static void a_completion_wakes_as_many_as_ops(void **state)
-{
+static struct {
 	pthread_t threads[SLEEPERS];
-	pthread_attr_t small;
-	struct wire_sqe nop = { .op = WIRE_OP_NOP, .op_id = 1 };
 	struct daemon d;
 	struct raw r;
-	uint32_t first;
+	uint32_t tail;
+} w;
+
+static int begin(void **state)
+{
+	pthread_attr_t small;
 
 	(void)state;
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
-	raw_open(&r, d.socket);
+	asleep = woken = 0;
+	w.tail = 0;
+	daemon_start(&w.d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	raw_open(&w.r, w.d.socket);
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 64 << 10);
 	for (uint32_t i = 0; i < SLEEPERS; i++)
-		assert_int_equal(pthread_create(&threads[i], &small, sleep_on_ring, &r), 0);
-	all_sleep();
-	__atomic_store_n(&r.submit->sleepers, SLEEPERS, __ATOMIC_SEQ_CST);
-	raw_put(&r, 0, &nop);
-	raw_publish(&r, 1);
-	raw_await(&r, 1);
-	first = woken_settles();
-	print_message("one completion woke %u of %d\n", first, SLEEPERS);
-	assert_in_range(first, 1, MOST);
-	for (uint32_t i = 1; i < 4; i++) {
-		nop.op_id = i + 1;
-		raw_put(&r, i, &nop);
-		raw_publish(&r, i + 1);
-		raw_await(&r, i + 1);
-	}
-	for (uint32_t i = 0; i < SLEEPERS; i++)
-		pthread_join(threads[i], NULL);
-	assert_true(woken > first);
+		assert_int_equal(pthread_create(&w.threads[i], &small, sleep_on_ring, &w.r), 0);
 	pthread_attr_destroy(&small);
-	raw_close(&r);
-	daemon_remove(&d);
+	all_sleep();
+	__atomic_store_n(&w.r.submit->sleepers, SLEEPERS, __ATOMIC_SEQ_CST);
+	return 0;
+}
+
+/* That many ops, which the daemon takes in one turn of its loop, and completes there. */
+static void complete(uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const struct wire_sqe nop = { .op = WIRE_OP_NOP, .op_id = w.tail + 1 };
+
+		raw_put(&w.r, w.tail++, &nop);
+	}
+	raw_publish(&w.r, w.tail);
+	raw_await(&w.r, w.tail);
+	__atomic_store_n(&w.r.submit->cq_head, w.tail, __ATOMIC_RELEASE); /* taken */
+}
+
+/* Each further completion wakes some; then all must be awake. */
+static int end(void **state)
+{
+	const uint32_t first = woken;
+
+	(void)state;
+	for (uint32_t i = 1; i < 4; i++)
+		complete(1);
+	for (uint32_t i = 0; i < SLEEPERS; i++)
+		pthread_join(w.threads[i], NULL);
+	assert_true(woken > first);
+	raw_close(&w.r);
+	daemon_remove(&w.d);
+	return 0;
+}
+
+static void a_completion_wakes_as_many_as_ops(void **state)
+{
+	uint32_t n;
+
+	(void)state;
+	complete(1);
+	n = woken_settles();
+	print_message("one completion woke %u of %d\n", n, SLEEPERS);
+	assert_in_range(n, 1, MOST);
+}
+
+static void many_completions_in_a_turn_wake_no_more(void **state)
+{
+	uint32_t n;
+
+	(void)state;
+	complete(BURST);
+	n = woken_settles();
+	print_message("%d completions woke %u of %d\n", BURST, n, SLEEPERS);
+	assert_in_range(n, 1, 2 * MOST);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_completion_wakes_as_many_as_ops),
+		cmocka_unit_test_setup_teardown(a_completion_wakes_as_many_as_ops, begin, end),
+		cmocka_unit_test_setup_teardown(many_completions_in_a_turn_wake_no_more, begin,
+						end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (but for who is woken it has one thread) */
+/* make: no=thread (but for who is woken it has one thread) wrap=syscall */
 /*
  * unit_ring.c - goal: the daemon's end of the rings takes entries once and in order over any wrap,
  * believes no index, wakes who sleeps, and its memory is sealed as wire.h says. Method: the test is
- * the client, on a second mapping of the same memfds.
+ * the client, on a second mapping of the same memfds. Threads asleep are real where one is woken,
+ * and a number behind syscall() where many are.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -247,6 +248,104 @@ static void a_completion_wakes_who_sleeps(void **state)
 	who_sleeps_is_woken_by(*state, a_completion);
 }
 
+/* --- many sleepers --- */
+
+enum { MOST = 256, ROUNDS = 10000 };
+
+static struct {
+	bool on;
+	uint32_t asleep, woken;
+} futex;
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+
+long __wrap_syscall(long number, ...)
+{
+	va_list args;
+	long a[6];
+	uint32_t n;
+
+	va_start(args, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	if (!futex.on)
+		return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+	assert_int_equal(number, SYS_futex);
+	assert_int_equal((int)a[1], FUTEX_WAKE);
+	n = (uint32_t)a[2] < futex.asleep ? (uint32_t)a[2] : futex.asleep;
+	futex.asleep -= n;
+	futex.woken += n;
+	return n;
+}
+
+static int many_set_up(void **state)
+{
+	const int r = set_up(state);
+	struct pair *p = *state;
+
+	p->submit->sleepers = 1;
+	futex.on = true;
+	futex.asleep = futex.woken = 0;
+	return r;
+}
+
+static int many_tear_down(void **state)
+{
+	futex.on = false;
+	return tear_down(state);
+}
+
+static void complete(struct pair *p)
+{
+	const struct wire_cqe cqe = { .op_id = 1 };
+
+	(void)ring_complete(&p->ring, &cqe);
+}
+
+static void a_turn_wakes_so_many_and_the_next_as_many(void **state)
+{
+	struct pair *p = *state;
+
+	futex.asleep = 10 * MOST;
+	for (int i = 0; i < 64; i++)
+		complete(p);
+	assert_int_equal(futex.woken, MOST);
+	ring_turn(&p->ring);
+	assert_int_equal(futex.woken, 2 * MOST);
+	complete(p); /* in a turn that has paid already */
+	assert_int_equal(futex.woken, 2 * MOST);
+	for (int i = 0; i < 5; i++)
+		ring_turn(&p->ring);
+	assert_int_equal(futex.woken, 3 * MOST);
+	complete(p);
+	ring_turn(&p->ring); /* one completion owes nothing */
+	assert_int_equal(futex.woken, 4 * MOST);
+}
+
+/* However often the threads of an honest client go to sleep in a turn, all that slept when news
+ * came are awake in the next one. */
+static void nobody_is_forgotten(void **state)
+{
+	struct pair *p = *state;
+	struct random random = random_seeded("unit_ring");
+
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		const uint32_t news = 1 + random_below(&random, 4);
+		const uint32_t before = futex.woken;
+
+		for (uint32_t i = 0; i < news; i++) {
+			futex.asleep += random_below(&random, MOST + 1 - futex.asleep);
+			complete(p);
+		}
+		assert_in_range(futex.woken - before, 0, MOST);
+		ring_turn(&p->ring);
+		assert_int_equal(futex.asleep, 0);
+		ring_turn(&p->ring); /* nothing told: a whole turn's room for the next round */
+	}
+}
+
 static void client_cannot_write_completions(void **state)
 {
 	struct pair *p = *state;
@@ -288,6 +387,7 @@ static void lookups_grow_or_are_not_believed(void **state)
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define MANY(name) cmocka_unit_test_setup_teardown(name, many_set_up, many_tear_down)
 
 int main(void)
 {
@@ -302,6 +402,8 @@ int main(void)
 		CASE(a_group_of_layers_wakes_who_sleeps),
 		CASE(a_completion_wakes_who_sleeps),
 		CASE(wake_only_when_asked),
+		MANY(a_turn_wakes_so_many_and_the_next_as_many),
+		MANY(nobody_is_forgotten),
 		CASE(client_cannot_write_completions),
 		CASE(memory_keeps_its_size),
 		CASE(lookups_grow_or_are_not_believed),
