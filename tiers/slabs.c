@@ -142,8 +142,7 @@ static uint32_t kept(const struct slabs *s, uint32_t class)
 	return closed && closed->class == class ? closed->used - s->moving : 0;
 }
 
-/* Slots in use in the slabs of a class that are not closed, and how many of those slabs there
- * are. */
+/* Of a class: the slots in use in slabs that are not closed; how many such slabs there are. */
 static uint32_t open_used(const struct slabs *s, uint32_t class)
 {
 	const bool closed = s->closed != SLABS_NONE && s->slabs[s->closed].class == class;
@@ -274,8 +273,7 @@ static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
 
 static uint32_t slot_need(uint32_t bytes)
 {
-	return bytes / SLABS_SLOT_LEAST * SLABS_SLOT_LEAST +
-	       (bytes % SLABS_SLOT_LEAST ? SLABS_SLOT_LEAST : 0);
+	return (bytes / SLABS_SLOT_LEAST + (bytes % SLABS_SLOT_LEAST > 0)) * SLABS_SLOT_LEAST;
 }
 
 /* The smallest class that has slabs and is at most 1/16 too large; where every index is taken, the
@@ -487,10 +485,14 @@ void slabs_set_owner(struct slabs *s, const struct extent *where, uint32_t owner
 
 uint32_t slabs_owner(const struct slabs *s, const struct extent *where)
 {
-	const struct slot *slot = slot_live(s, where);
+	assert(slot_live(s, where));
+	return slabs_owner_numbered(s, slabs_number(s, where));
+}
 
-	assert(slot);
-	return slot->owner;
+uint32_t slabs_owner_numbered(const struct slabs *s, uint32_t number)
+{
+	assert(number < s->slots_bytes / sizeof(struct slot) && s->slots[number].generation & 1);
+	return s->slots[number].owner;
 }
 
 /* --- emptying --- */
@@ -557,10 +559,9 @@ void slabs_reopen(struct slabs *s)
 
 static int reserve_slots(struct slabs *s)
 {
-	uint64_t slots = s->conf.slab_bytes / SLABS_SLOT_LEAST;
+	const uint64_t fit = s->conf.slab_bytes / SLABS_SLOT_LEAST;
+	const uint64_t slots = fit < TIER_MAX_SLAB_SLOTS ? fit : TIER_MAX_SLAB_SLOTS;
 
-	if (slots > TIER_MAX_SLAB_SLOTS)
-		slots = TIER_MAX_SLAB_SLOTS;
 	s->slots_bytes = slots * s->conf.n_slabs * sizeof(struct slot);
 	s->slots = reserve(s->slots_bytes);
 	return s->slots ? 0 : -ENOMEM;

@@ -88,6 +88,7 @@ bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const stru
  * written. */
 void slabs_set_owner(struct slabs *s, const struct extent *where, uint32_t owner);
 uint32_t slabs_owner(const struct slabs *s, const struct extent *where);
+uint32_t slabs_owner_numbered(const struct slabs *s, uint32_t number); /* a slot in use */
 
 /* --- emptying --- */
 

@@ -164,7 +164,7 @@ static enum step serve_near(struct walker *w)
 {
 	const struct op *op = w->part->op;
 
-	if (!near_aim(w->all->store, op->mount, &w->part->near, w->lease.block, op->tick, &w->job))
+	if (!near_aim(w->all->store, op->mount, &w->part->near, w->lease.block, &w->job))
 		return look_elsewhere(w);
 	return walk_job(w, op->mount->device, DEVICE_DECODE, LOAD_CHECK);
 }

@@ -24,7 +24,7 @@ bool near_has(const struct store *store, const struct mount *mount, const struct
 }
 
 bool near_aim(struct store *store, const struct mount *mount, struct near *near, uint32_t block,
-	      uint64_t tick, struct device_job *job)
+	      struct device_job *job)
 {
 	const bool raw =
 		blocks_variant(store->blocks, block) == space_variant(mount->space, CODEC_RAW);
@@ -34,7 +34,7 @@ bool near_aim(struct store *store, const struct mount *mount, struct near *near,
 	if (!beside_find(store, block, unit, &slot))
 		return false;
 	if (!near->pin.held)
-		beside_pin(store, block, unit, tick, &near->pin);
+		beside_pin(store, block, unit, &near->pin);
 	job->image_memory = IMAGE_OF_DEVICE;
 	job->image = (uint8_t *)(uintptr_t)slot.address;
 	job->image_bytes = slot.bytes;

@@ -38,7 +38,7 @@ bool near_has(const struct store *store, const struct mount *mount, const struct
 	      uint32_t block);
 /* The job is to read it there. False: it went meanwhile. At most one pin is taken. */
 bool near_aim(struct store *store, const struct mount *mount, struct near *near, uint32_t block,
-	      uint64_t tick, struct device_job *job);
+	      struct device_job *job);
 /* The job, which reads or writes an image of so many bytes in host memory, is to keep it on the
  * GPU, too, if there is room and the GPU does not have it yet. At most one slot is taken. */
 void near_keep(struct store *store, const struct mount *mount, struct near *near, uint32_t bytes,

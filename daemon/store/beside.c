@@ -3,9 +3,12 @@
  * beside.c - see beside.h. Core thread only.
  *
  * Room in a unit: a slot of the image's own class whose copy is the least recent; or, where another
- * class has a copy that is more than twice as old, or the own class has none, the slab that this
- * copy lies in, whose copies all go. Nothing is moved: copying images that can be had from host
- * memory would cost more than it is worth.
+ * class has a copy whose block is more than twice as old, or the own class has none, the slab that
+ * this copy lies in, whose copies all go. Nothing is moved: copying images that can be had from
+ * host memory would cost more than it is worth.
+ *
+ * A block is as old as its last access anywhere, be it through another GPU or the CPU: a copy has
+ * no tick of its own. Only which class loses a slab depends on it.
  */
 #include "beside.h"
 
@@ -75,7 +78,8 @@ static bool find(const struct store *store, uint32_t block, uint32_t unit, struc
 	return true;
 }
 
-/* The least recent copy without pins of all classes of a unit, or COPY_NONE. */
+/* Of the least recent copies without pins of all classes of a unit that of the oldest block, or
+ * COPY_NONE. */
 static uint32_t oldest(const struct store *store, uint32_t unit, uint32_t *ret_class,
 		       uint64_t *ret_tick)
 {
@@ -83,10 +87,13 @@ static uint32_t oldest(const struct store *store, uint32_t unit, uint32_t *ret_c
 	uint32_t ret = COPY_NONE;
 
 	for (uint32_t i = 0; slabs && i < slabs_classes(slabs); i++) {
+		const uint32_t block = copy_table_victim(table(store), unit, i);
 		uint64_t tick;
-		const uint32_t block = copy_table_victim(table(store), unit, i, &tick);
 
-		if (block == COPY_NONE || (ret != COPY_NONE && tick >= *ret_tick))
+		if (block == COPY_NONE)
+			continue;
+		tick = blocks_tick(store->blocks, block);
+		if (ret != COPY_NONE && tick >= *ret_tick)
 			continue;
 		ret = block;
 		*ret_class = i;
@@ -199,15 +206,15 @@ static bool make_room(struct store *store, uint32_t unit, uint32_t bytes)
 {
 	const int class = slabs_class_of(gpu_slabs(tier_of(store), unit), bytes);
 	const uint64_t now = store->tick;
-	uint64_t own_tick = 0, old_tick = 0;
+	uint64_t old_tick = 0;
 	uint32_t old_class = 0, own = COPY_NONE;
 	const uint32_t old = oldest(store, unit, &old_class, &old_tick);
 
 	if (class >= 0)
-		own = copy_table_victim(table(store), unit, (uint32_t) class, &own_tick);
+		own = copy_table_victim(table(store), unit, (uint32_t) class);
 	if (old == COPY_NONE)
 		return false;
-	if (own != COPY_NONE && now - old_tick <= 2 * (now - own_tick))
+	if (own != COPY_NONE && now - old_tick <= 2 * (now - blocks_tick(store->blocks, own)))
 		evict(store, own, unit);
 	else
 		clear_slab(store, unit, old);
@@ -303,10 +310,9 @@ bool beside_find(const struct store *store, uint32_t block, uint32_t unit, struc
 	       find(store, block, unit, &where) && gpu_slot_of(tier_of(store), &where, ret);
 }
 
-void beside_pin(struct store *store, uint32_t block, uint32_t unit, uint64_t tick,
-		struct beside_pin *ret)
+void beside_pin(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret)
 {
-	copy_table_touch(table(store), block, unit, tick);
+	copy_table_touch(table(store), block, unit);
 	beside_hold(store, block, unit, ret);
 }
 
@@ -350,6 +356,13 @@ uint64_t beside_evict(struct store *store, uint64_t bytes, uint32_t steps, uint6
 
 /* --- life --- */
 
+static uint32_t owner_of(void *arg, uint32_t unit, uint32_t copy)
+{
+	const struct beside *b = arg;
+
+	return slabs_owner_numbered(gpu_slabs(tier_of(b->store), unit), copy);
+}
+
 static int open_table(struct beside *b, const struct beside_conf *conf, char *text, size_t n)
 {
 	const uint64_t slots = conf->unit_bytes / SLABS_SLOT_LEAST;
@@ -357,6 +370,8 @@ static int open_table(struct beside *b, const struct beside_conf *conf, char *te
 		.units = b->units,
 		.copies = slots < COPY_NUMBERS ? (uint32_t)slots + 1 : COPY_NUMBERS,
 		.classes = TIER_MAX_CLASSES,
+		.block_of = owner_of,
+		.arg = b,
 	};
 	int r = -EIO;
 

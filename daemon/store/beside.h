@@ -16,9 +16,9 @@
  *      free even if its block goes meanwhile.
  *   N4 a copy serves the GPU that has it, alone: it is asked for by unit, and is unsealed
  *      (daemon/IMAGE.md).
- *   N5 each unit has an order of its own (copy_table.h): the copy that was stored, loaded or hit
- *      last goes last. Room is never made by evicting from another unit, from host memory, or from
- *      NVMe.
+ *   N5 each unit has an order of its own for each class of slots (copy_table.h): the copy that was
+ *      stored, loaded or hit last goes last. Room is never made by evicting from another unit, from
+ *      host memory, or from NVMe.
  */
 #ifndef KVTIER_BESIDE_H
 #define KVTIER_BESIDE_H
@@ -75,9 +75,9 @@ void beside_give_back(struct store *store, const struct extent *where);
 void beside_keep(struct store *store, uint32_t block, const struct extent *where);
 /* The block's copy on this unit; false: it has none that can be read now. */
 bool beside_find(const struct store *store, uint32_t block, uint32_t unit, struct gpu_slot *ret);
-/* The copy, which is there, is about to be read by the op of this tick. Not held before. */
-void beside_pin(struct store *store, uint32_t block, uint32_t unit, uint64_t tick,
-		struct beside_pin *ret);
+/* The copy, which is there, is about to be read by an op that has touched the block. Not held
+ * before. */
+void beside_pin(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret);
 /* Likewise, by nobody whose use counts. */
 void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret);
 void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fine */
@@ -93,8 +93,8 @@ bool beside_outlives(const struct store *store); /* as beside_conf said */
 /* The daemon stops: memory that outlives it stays as it is. */
 void beside_leave(struct store *store);
 
-/* Evicts up to so many bytes of copies from all units, least recent first of each, at most `steps`
- * of them. Returns the freed bytes; *ret_blocks how many. */
+/* Evicts up to so many bytes of copies from all units, least recent first of each class, at most
+ * `steps` of them. Returns the freed bytes; *ret_blocks how many. */
 uint64_t beside_evict(struct store *store, uint64_t bytes, uint32_t steps, uint64_t *ret_blocks);
 
 #endif

@@ -92,13 +92,14 @@ void copies_drop_nvme(struct store *store, uint32_t block)
 int copies_add_beside(struct store *store, uint32_t block, const struct extent *where)
 {
 	const uint32_t copy = tier_slot_number(store->tiers[TIER_GPU], where);
-	const int r = copy_table_add(blocks_beside(store->blocks), block, where->unit, copy,
-				     where->class, blocks_tick(store->blocks, block));
+	int r;
 
-	if (r == 0) {
-		extents_set_owner(store, where, block);
+	extents_set_owner(store, where, block); /* the table asks for it */
+	r = copy_table_add(blocks_beside(store->blocks), block, where->unit, copy, where->class);
+	if (r == 0)
 		blocks_look_beside(store->blocks, block);
-	}
+	else
+		extents_set_owner(store, where, SLABS_NO_OWNER);
 	return r;
 }
 

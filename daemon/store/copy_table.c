@@ -7,9 +7,10 @@
  * list is divided for every second copy that comes. So no copy pays for a rehash, and the array of
  * heads is touched as far as there were copies. It does not shrink.
  *
- * The order of a class is a list, at whose end a copy is put when it comes or is touched. Ticks are
- * not compared for it: an op that began long ago may touch a copy late, and to look for the place
- * of its tick would take long.
+ * The order of a class is a list, at whose end a copy is put when it comes or is touched. A copy
+ * has no tick: an op that began long ago may touch it late, and to look for the place of a tick
+ * would take long. Nor has it the number of its block, which its slot has: what is on a list of the
+ * hash is told apart by block_of().
  */
 #include "copy_table.h"
 
@@ -27,11 +28,8 @@ static_assert(COPY_NUMBERS == (1 << 26) - 1, "the fields of struct copy");
 
 enum { CHAIN = 2 /* copies a list of the hash, on average */ };
 
-#define TICK_MASK ((1ull << 48) - 1)
-
 /* Packed, because every byte counts. */
 struct __attribute__((packed)) copy {
-	uint32_t block; /* KEPT */
 	/* KEPT: in the order of its class; LOOSE without pins: next on that list */
 	uint64_t next : 26;
 	uint64_t prev : 26;
@@ -39,9 +37,8 @@ struct __attribute__((packed)) copy {
 	uint64_t class : 6;
 	uint64_t state : 2; /* enum copy_state */
 	uint64_t pins : 18; /* more than there are parts */
-	uint64_t tick : 48;
 };
-static_assert(sizeof(struct copy) == 23, "copy_table.h says what a copy takes");
+static_assert(sizeof(struct copy) == 13, "copy_table.h says what a copy takes");
 static_assert(TIER_MAX_CLASSES <= 1 << 6, "copy.class");
 
 struct class_order {
@@ -65,6 +62,18 @@ struct copy_table {
 	struct unit unit[];
 };
 
+static struct unit *unit_at(const struct copy_table *t, uint32_t unit)
+{
+	assert(unit < t->conf.units);
+	return (struct unit *)(uintptr_t)&t->unit[unit];
+}
+
+/* KEPT. */
+static uint32_t block_of(const struct copy_table *t, const struct unit *u, uint32_t at)
+{
+	return t->conf.block_of(t->conf.arg, (uint32_t)(u - t->unit), at);
+}
+
 /* --- the hash --- */
 
 /* The head of the list that the block's copy would be on. */
@@ -82,14 +91,14 @@ static uint32_t copy_of(const struct copy_table *t, const struct unit *u, uint32
 {
 	uint32_t at = *head_of(t, u, block);
 
-	while (at != COPY_END && u->copies[at].block != block)
+	while (at != COPY_END && block_of(t, u, at) != block)
 		at = u->copies[at].chain;
 	return at != COPY_END ? at : COPY_NONE;
 }
 
 static void chain_add(const struct copy_table *t, struct unit *u, uint32_t at)
 {
-	uint32_t *head = head_of(t, u, u->copies[at].block);
+	uint32_t *head = head_of(t, u, block_of(t, u, at));
 
 	u->copies[at].chain = *head & COPY_END;
 	*head = at;
@@ -97,7 +106,7 @@ static void chain_add(const struct copy_table *t, struct unit *u, uint32_t at)
 
 static void chain_remove(const struct copy_table *t, struct unit *u, uint32_t at)
 {
-	uint32_t *head = head_of(t, u, u->copies[at].block), before = *head;
+	uint32_t *head = head_of(t, u, block_of(t, u, at)), before = *head;
 
 	if (before == at) {
 		*head = u->copies[at].chain;
@@ -160,12 +169,6 @@ static void order_add(struct unit *u, uint32_t at)
 
 /* --- copies --- */
 
-static struct unit *unit_at(const struct copy_table *t, uint32_t unit)
-{
-	assert(unit < t->conf.units);
-	return (struct unit *)(uintptr_t)&t->unit[unit];
-}
-
 /* The number of a copy that is there. */
 static uint32_t kept(const struct copy_table *t, const struct unit *u, uint32_t block)
 {
@@ -193,7 +196,7 @@ static void loosen(struct copy_table *t, struct unit *u, uint32_t at)
 }
 
 int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t copy,
-		   uint32_t class, uint64_t tick)
+		   uint32_t class)
 {
 	struct unit *u = unit_at(t, unit);
 
@@ -202,11 +205,9 @@ int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t
 		return -ENOSPC;
 	if (copy_of(t, u, block) != COPY_NONE)
 		return -EEXIST;
-	assert(u->copies[copy].state == COPY_FREE);
-	u->copies[copy] = (struct copy){ .block = block,
-					 .class = (uint64_t) class & (TIER_MAX_CLASSES - 1),
-					 .state = COPY_KEPT,
-					 .tick = tick & TICK_MASK };
+	assert(u->copies[copy].state == COPY_FREE && block_of(t, u, copy) == block);
+	u->copies[copy] = (struct copy){ .class = (uint64_t) class & (TIER_MAX_CLASSES - 1),
+					 .state = COPY_KEPT };
 	if (copy >= u->used)
 		u->used = copy + 1;
 	if (u->count++ >= CHAIN * u->lists && u->lists < t->heads)
@@ -281,13 +282,11 @@ bool copy_table_loose(struct copy_table *t, uint32_t *ret_unit, uint32_t *ret)
 	return false;
 }
 
-void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint64_t tick)
+void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit)
 {
 	struct unit *u = unit_at(t, unit);
 	const uint32_t at = kept(t, u, block);
 
-	if (tick > u->copies[at].tick)
-		u->copies[at].tick = tick & TICK_MASK;
 	order_remove(u, at);
 	order_add(u, at);
 }
@@ -320,19 +319,14 @@ void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned)
 		loosen(t, u, pinned);
 }
 
-uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t class,
-			   uint64_t *ret_tick)
+uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t class)
 {
 	const struct unit *u = unit_at(t, unit);
 	uint32_t at = u->order[class].first;
 
 	while (at != COPY_END && u->copies[at].pins)
 		at = u->copies[at].next;
-	if (at == COPY_END)
-		return COPY_NONE;
-	if (ret_tick)
-		*ret_tick = u->copies[at].tick;
-	return u->copies[at].block;
+	return at != COPY_END ? block_of(t, u, at) : COPY_NONE;
 }
 
 uint32_t copy_table_count(const struct copy_table *t, uint32_t unit)

@@ -21,12 +21,13 @@
  *   C1 a kept copy is found by unit and block, in O(1). A loose one is no block's and is not found:
  *      the block's number may be another block's by now.
  *   C2 each unit has an order of its own for each class of slots: the copy that came or was touched
- *      last is the last to go. Only kept copies are in it. A pinned one is no victim.
+ *      last is the last to go. Only kept copies are in it. A pinned one is no victim. Between two
+ *      classes there is no order here: the caller knows when their blocks were accessed.
  *   C3 a copy keeps its slot while it is pinned: a device may read it.
  *
- * Memory: 25 bytes a copy, where slots are of one size, beside the 8 of its slot (slabs.c);
- * reserved at open and touched as used. Where no device keeps copies there is no table. NULL is
- * fine only where that is said.
+ * Memory: 15 bytes a copy, where slots are of one size, beside the 8 of its slot (slabs.c), which
+ * know the block; reserved at open and touched as used. Where no device keeps copies there is no
+ * table. NULL is fine only where that is said.
  */
 #ifndef KVTIER_COPY_TABLE_H
 #define KVTIER_COPY_TABLE_H
@@ -49,17 +50,21 @@ struct copy_table_conf {
 	uint32_t copies;  /* numbers that slots of a unit may have; <= COPY_NUMBERS */
 	uint32_t classes; /* of slots, one order each; <= TIER_MAX_CLASSES */
 	uint64_t seed;    /* keeps clients from choosing where numbers collide */
+	/* The block that a kept copy was added for: the owner of its slot. */
+	uint32_t (*block_of)(void *arg, uint32_t unit, uint32_t copy);
+	void *arg;
 };
 
 /* 0, -EINVAL, -ENOMEM. */
 int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret);
 void copy_table_close(struct copy_table *t); /* NULL is fine */
 
-/* The block has the copy of this number, in a slot of this class, last accessed at `tick` (< 2^48).
- * No copy has the number. -EEXIST: the block has one on this unit already; -ENOSPC: the table has
- * no such number. The slot stays the caller's then. */
+/* The block has the copy of this number, in a slot of this class. No copy has the number. From
+ * before this call until the copy is kept no more block_of() says the block. -EEXIST: the block has
+ * one on this unit already; -ENOSPC: the table has no such number. The slot stays the caller's
+ * then. */
 int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t copy,
-		   uint32_t class, uint64_t tick);
+		   uint32_t class);
 /* Its copy on this unit (ret may be NULL); false: it has none there. NULL table: none. */
 bool copy_table_find(const struct copy_table *t, uint32_t block, uint32_t unit, uint32_t *ret);
 /* The units that have a copy of it, as bits 1 << unit. NULL table: none. */
@@ -73,18 +78,17 @@ void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit);
 /* The next slot to free: of a loose copy without pins. False: none. NULL table: none. */
 bool copy_table_loose(struct copy_table *t, uint32_t *ret_unit, uint32_t *ret);
 
-/* The copy on this unit, which is there, was accessed, at this tick or a later one that it has. */
-void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint64_t tick);
+/* The copy on this unit, which is there, was accessed. */
+void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit);
 /* It is about to be read. Returns its number, for the unpin: the block may be gone by then. */
 uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit);
 bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit); /* it is there */
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned);
 
 /* The block whose copy in a slot of this class goes next, of the copies that are not pinned, or
- * COPY_NONE; *ret_tick (may be NULL) is its last access. O(1 + pinned copies of the class): there
- * are no more pinned copies than jobs of a device. */
-uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t class,
-			   uint64_t *ret_tick);
+ * COPY_NONE. O(1 + pinned copies of the class): there are no more pinned copies than jobs of a
+ * device. */
+uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t class);
 
 uint32_t copy_table_count(const struct copy_table *t, uint32_t unit); /* kept */
 uint64_t copy_table_memory(const struct copy_table *t);               /* in use. NULL: 0 */

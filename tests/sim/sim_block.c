@@ -51,6 +51,7 @@ struct model {
 	uint32_t here, in_host, in_nvme, condemned, returned; /* condemned: with a slot */
 	uint32_t beside;                                      /* slots of devices in use */
 	uint32_t free_copy[UNITS][BESIDE], n_free[UNITS];     /* the others */
+	uint32_t owner[UNITS][BESIDE];                        /* their blocks */
 	uint64_t now, lives;
 };
 
@@ -112,6 +113,11 @@ static void change_nvme(struct model *m, uint32_t k)
 	e->in_nvme = stays;
 }
 
+static uint32_t owner_of(void *arg, uint32_t unit, uint32_t copy)
+{
+	return ((const struct model *)arg)->owner[unit][copy];
+}
+
 /* A copy comes, or goes, on some unit, whatever else is with the block. */
 static void change_beside(struct model *m, uint32_t k)
 {
@@ -126,7 +132,8 @@ static void change_beside(struct model *m, uint32_t k)
 	} else if (m->n_free[unit] > 0) {
 		const uint32_t copy = m->free_copy[unit][--m->n_free[unit]];
 
-		assert_int_equal(copy_table_add(m->copies, e->block, unit, copy, 0, e->tick), 0);
+		m->owner[unit][copy] = e->block;
+		assert_int_equal(copy_table_add(m->copies, e->block, unit, copy, 0), 0);
 		m->beside++;
 	} else {
 		return; /* the unit is full */
@@ -427,7 +434,9 @@ static void everything_is_what_the_naive_model_is(void **state)
 	assert_int_equal(copy_table_open(&(struct copy_table_conf){ .units = UNITS,
 								    .copies = BESIDE,
 								    .classes = 1,
-								    .seed = 1 },
+								    .seed = 1,
+								    .block_of = owner_of,
+								    .arg = m },
 					 &m->copies),
 			 0);
 	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX,

@@ -103,11 +103,18 @@ struct world {
 
 static struct world w;
 
+static uint32_t owner_of(void *arg, uint32_t unit, uint32_t copy)
+{
+	(void)arg;
+	assert_int_equal(unit, 0);
+	return slabs_owner_numbered(w.device.slabs, copy);
+}
+
 static int set_up(void **state)
 {
-	const struct copy_table_conf conf = { .units = 1,
-					      .copies = BLOCKS,
-					      .classes = TIER_MAX_CLASSES };
+	const struct copy_table_conf conf = {
+		.units = 1, .copies = BLOCKS, .classes = TIER_MAX_CLASSES, .block_of = owner_of
+	};
 	uint8_t bytes[32];
 
 	(void)state;
@@ -225,6 +232,7 @@ static void a_second_copy_on_a_unit_is_refused(void **state)
 	(void)give_device(block);
 	assert_int_equal(tier_alloc(&w.device.base, SLOT, &where), 0);
 	assert_int_equal(copies_add_beside(&w.store, block, &where), -EEXIST);
+	assert_int_equal(slabs_owner(w.device.slabs, &where), SLABS_NO_OWNER);
 	tier_free(&w.device.base, &where);
 	is(1, HOST | GPU, 1);
 }

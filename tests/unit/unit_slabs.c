@@ -410,6 +410,8 @@ static void slots_have_numbers_without_gaps(void **state)
 		assert_true(number < SLABS * A_SLAB);
 		assert_int_equal(slots[number].generation, 0); /* another one's */
 		slots[number] = where;
+		slabs_set_owner(rig.slabs, &where, 7 + i);
+		assert_int_equal(slabs_owner_numbered(rig.slabs, number), 7 + i);
 	}
 	for (uint32_t i = 0; i < SLABS * A_SLAB; i++) {
 		assert_int_equal(slabs_numbered(rig.slabs, i, &where), 0);
