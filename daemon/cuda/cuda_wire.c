@@ -32,6 +32,41 @@ void cuda_wire_place(const struct cuda_lane *lane, const struct cuda_part *part,
 	}
 }
 
+struct zeroes {
+	uint64_t from, to; /* in the slot */
+};
+
+/* Jobs of some layers fill a slot in any order, so none may zero what another one puts there: the
+ * job of the first layer zeroes what is no layer's, the header, the gap and the slot's end. */
+static uint32_t zeroes_of(const struct cuda_job *j, struct zeroes ret[3])
+{
+	const struct image_shape *shape = &j->image.shape;
+	const uint64_t scales = sizeof(struct image_header), slot = j->job->keep.bytes;
+
+	if (j->job->end_layer == 0) {
+		ret[0] = (struct zeroes){ 0, slot };
+		return 1;
+	}
+	ret[0] = (struct zeroes){ 0, scales };
+	ret[1] = (struct zeroes){ scales + shape->scale_bytes, shape->payload_offset };
+	ret[2] = (struct zeroes){ shape->image_bytes, slot };
+	return 3;
+}
+
+static int scrub(struct cuda_gpu *gpu, const struct cuda_job *j, CUstream stream, char *text,
+		 size_t n)
+{
+	struct zeroes zeroes[3];
+	const uint32_t n_zeroes = zeroes_of(j, zeroes);
+	int r = 0;
+
+	for (uint32_t i = 0; i < n_zeroes && r == 0; i++)
+		if (zeroes[i].to > zeroes[i].from)
+			r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, j->kept + zeroes[i].from, 0,
+				      zeroes[i].to - zeroes[i].from, stream);
+	return r;
+}
+
 int cuda_wire_scrub(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream stream, char *text,
 		    size_t n)
 {
@@ -39,11 +74,10 @@ int cuda_wire_scrub(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream
 
 	for (uint32_t i = 0; i < lane->n && r == 0; i++) {
 		const struct cuda_part *part = &lane->parts[i];
-		const struct device_keep *keep = part->job ? &part->job->job->keep : NULL;
+		const struct cuda_job *j = part->job;
 
-		if (keep && part->job->kept && keep->scrub && part->cut.first_unit == 0)
-			r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, part->job->kept, 0,
-				      keep->bytes, stream);
+		if (j && j->kept && j->job->keep.scrub && part->cut.first_unit == 0)
+			r = scrub(gpu, j, stream, text, n);
 	}
 	return r;
 }

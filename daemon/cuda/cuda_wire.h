@@ -25,7 +25,7 @@ struct cuda_path;
 void cuda_wire_place(const struct cuda_lane *lane, const struct cuda_part *part,
 		     CUdeviceptr *ret_scales, CUdeviceptr *ret_payload);
 /* Zeroes in the slots of images that begin in this lane, where bytes of other spaces may be: before
- * all else that the stream gets of the lane. */
+ * all else that the stream gets of the lane (device_keep.scrub). */
 int cuda_wire_scrub(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream stream, char *text,
 		    size_t n);
 /* Engine mode, in place of a kernel: the part's bytes, between the image that the GPU keeps and the

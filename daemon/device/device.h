@@ -136,7 +136,9 @@ struct device_keep {
 	uint64_t address; /* in its own memory, a multiple of IMAGE_ALIGN; 0: nowhere */
 	uint32_t generation;
 	uint32_t bytes; /* of the slot */
-	bool scrub;     /* zeroes first, all of it; not of a job of some layers */
+	/* Zeroes first, in all of it. Of jobs of some layers, which come in any order, the one of
+	 * the first layer zeroes what no layer is put over. */
+	bool scrub;
 };
 
 /* The events that have to come before a page is touched: all that are set. */

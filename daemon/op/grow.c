@@ -106,10 +106,6 @@ static struct growing *begin(struct part *part, uint32_t bytes)
 	if (list_empty(&all->free) ||
 	    !near_take(op->all->store, op->mount, &part->near, bytes, job, &slot))
 		return NULL;
-	if (slot.scrub) {
-		beside_give_back(op->all->store, &slot.where);
-		return NULL;
-	}
 	list_remove(&g->same);
 	*g = (struct growing){ .op = op,
 			       .at = part->at,
@@ -144,7 +140,8 @@ void grow_join(struct part *part, uint32_t bytes)
 	g->users++;
 	job->keep = (struct device_keep){ .address = g->slot.address,
 					  .generation = g->slot.generation,
-					  .bytes = g->slot.bytes };
+					  .bytes = g->slot.bytes,
+					  .scrub = g->slot.scrub };
 }
 
 void grow_leave(struct part *part)

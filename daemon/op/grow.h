@@ -12,8 +12,8 @@
  * Invariants
  *   W1 a copy is of one image: each group was of an image with the same checksum.
  *   W2 its slot is free only when no job of its groups is in flight.
- *   W3 it is no slot with bytes of another space: nobody zeroes it before its groups, which come in
- *      any order.
+ *   W3 it has no bytes of another space: all layers are put over what was there, and of what is no
+ *      layer's, the first group's job makes zeroes (device_keep.scrub).
  */
 #ifndef KVTIER_GROW_H
 #define KVTIER_GROW_H
