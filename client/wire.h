@@ -275,8 +275,8 @@ static_assert(sizeof(struct wire_order_ok) == 32, "wire_order_ok");
  *	done    the daemon writes it, with release, when no page of op_id is touched any more,
  *		before the op's cqe; the client writes it for ops that end with their connection. So
  *		a stream that waits for it goes on.
- *	layers  likewise, wire_groups(): so many groups of a load are in all pages. When the op
- *		ends, however it does, it becomes wire_groups(op_id, WIRE_ALL_GROUPS)
+ *	layers  likewise, of ops with groups alone: wire_groups(), so many groups of a load are in
+ *		all pages; when the op ends, however it does, wire_groups(op_id, WIRE_ALL_GROUPS)
  *	given   the client or its device writes it, wire_groups(): so many groups of a store are in
  *		all pages
  * The daemon believes nothing of it but "not yet": a client that lies harms its own pages. */

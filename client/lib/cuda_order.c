@@ -330,7 +330,8 @@ void cuda_order_done(struct cuda_order *o, const struct op *op)
 {
 	const uint32_t slot = slot_of(op);
 
-	raise_word(&o->words->layers[slot], wire_groups(op->id, WIRE_ALL_GROUPS));
+	if (op->hints.groups > 0)
+		raise_word(&o->words->layers[slot], wire_groups(op->id, WIRE_ALL_GROUPS));
 	raise_word(&o->words->done[slot], op->id);
 }
 

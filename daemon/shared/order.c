@@ -127,7 +127,8 @@ FETCHES_TO_WRITE void order_prefetch(const struct order *o, const struct wire_sq
 {
 	if (sqe->word == 0)
 		return;
-	__builtin_prefetch(&o->words->layers[sqe->word - 1], 1);
+	if (sqe->groups > 0)
+		__builtin_prefetch(&o->words->layers[sqe->word - 1], 1);
 	__builtin_prefetch(&o->words->done[sqe->word - 1], 1);
 }
 
@@ -152,6 +153,7 @@ void order_done(const struct order *o, const struct wire_sqe *sqe)
 {
 	if (!o || sqe->word == 0)
 		return;
-	order_layers(o, sqe, WIRE_ALL_GROUPS);
+	if (sqe->groups > 0)
+		order_layers(o, sqe, WIRE_ALL_GROUPS);
 	raise_word(&o->words->done[sqe->word - 1], sqe->op_id);
 }

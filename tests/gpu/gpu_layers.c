@@ -203,6 +203,22 @@ static void a_load_of_nothing_has_no_groups(void **state)
 	assert_int_equal(device_word(&sqe), WIRE_ALL_GROUPS);
 }
 
+/* It would be a cache line to fetch from the client, of each op. */
+static void a_load_without_groups_leaves_their_word(void **state)
+{
+	struct wire_sqe sqe;
+	uint64_t before;
+
+	(void)state;
+	(void)load_and_watch(4, NULL);
+	before = __atomic_load_n(&e.words->layers[0], __ATOMIC_ACQUIRE);
+	assert_int_equal(before & WIRE_ALL_GROUPS, WIRE_ALL_GROUPS);
+	sqe = load(CHAIN, 0);
+	assert_int_equal(gpu_raw_await(&e).status, 0);
+	assert_int_equal(__atomic_load_n(&e.words->layers[0], __ATOMIC_ACQUIRE), before);
+	assert_int_equal(__atomic_load_n(&e.words->done[0], __ATOMIC_ACQUIRE), sqe.op_id);
+}
+
 /* --- from the GPU's own memory --- */
 
 static uint64_t gpu_hits(void)
@@ -415,6 +431,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(words_are_never_ahead_of_the_bytes, begin, end),
 		cmocka_unit_test_setup_teardown(a_load_of_nothing_has_no_groups, begin, end),
+		cmocka_unit_test_setup_teardown(a_load_without_groups_leaves_their_word, begin,
+						end),
 		cmocka_unit_test_setup_teardown(a_run_is_scattered_while_the_next_one_crosses,
 						begin, end),
 		cmocka_unit_test_setup_teardown(each_group_of_a_hit_is_there_when_its_word_says_so,
