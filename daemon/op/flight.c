@@ -261,7 +261,7 @@ enum step flight_read(struct walker *w)
 	if (r == 0)
 		return WAIT_READ;
 	f->xfer.status = r;
-	return flight_fail(w);
+	return FLIGHT_FAIL;
 }
 
 enum step flight_verify(struct walker *w)

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
-/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock,kvtierd_faulty (it holds the clock) */
 /*
  * sys_trace.c - goal: `kvtierctl trace` shows the steps of a store, and of a load from host memory,
- * from NVMe and from Redis, of ops that ended and of ops under way; with log_level = debug the log
- * has them, else it has none of them. Method: real kvtierd, engine, NVMe store and Redis; the steps
- * of an op with one block, in order.
+ * from NVMe and from Redis, of ops that ended and of ops under way; a read that the tier refuses
+ * has its own step, too; with log_level = debug the log has them, else it has none of them. Method:
+ * real kvtierd, engine, NVMe store and Redis; the steps of an op with one block, in order.
  */
 #include "tests/lib/lib_shared.h"
 
+#include <errno.h>
 #include <json-c/json.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/lib_faulty.h"
 
 static char text[1 << 20];
 
@@ -108,6 +110,21 @@ static void a_load_from_nvme(void **state)
 	daemon_remove(&d);
 }
 
+static void a_load_from_a_disk_that_is_out(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_quick, false);
+
+	faulty_plan(READS, 0, ALWAYS, -EIO);
+	for (uint32_t i = 0; i < 3; i++)
+		(void)chain_load(&w->e, &w->keys[i], 0, 1);
+	faulty_becomes(w, "offline");
+	assert_int_equal(chain_load(&w->e, &w->keys[3], 0, 1), 0);
+	steps_are(&w->d, "load",
+		  "lookup bring flight.room flight.read flight.fail flight.miss bring end done ");
+	faulty_heal(w);
+	faulty_end(w);
+}
+
 static void a_load_from_redis(void **state)
 {
 	struct shared *w = shared_begin(NULL, "timeout_ms = 20000", KVTIER_CODEC_RAW);
@@ -157,6 +174,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_store_and_a_host_hit),
 		ON_BOTH_ENGINES(a_load_from_nvme),
+		ON_BOTH_ENGINES(a_load_from_a_disk_that_is_out),
 		cmocka_unit_test(a_load_from_redis),
 		cmocka_unit_test(the_debug_log_has_them),
 	};
