@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# headers.py BUILD - a header declares what the .c of its name defines, and nothing that another file defines: so
-# the place of a function is known from its header. And that .c includes it first, so the header stands alone.
-# Definitions are read from the symbols of the objects, and declarations from the header's text outside comments
-# and braces. Tables (tbl_*.h) declare nothing.
+# headers.py BUILD - a header declares the functions and variables that the .c of its name defines, and nothing
+# that another file defines: so the place of a name is known from its header. And that .c includes it first, so
+# the header stands alone. Definitions are read from the symbols of the objects, and declarations from the
+# header's text outside comments and braces. Tables (tbl_*.h) declare nothing.
 import glob
 import os
 import re
 import subprocess
 import sys
 
-# The headers that declare functions of other files, each with its reason.
+# The headers that declare names of other files, each with its reason.
 SEVERAL = {
     "kernels/kernels.h": "one face of all codecs: select.c picks one of them",
     "tiers/io/io_engine.h": "what io.c and its engines say to each other, and nobody else may",
@@ -32,10 +32,14 @@ def defined(build, files):
 def declared(header):
     text = re.sub(r"/\*.*?\*/", "", open(header, encoding="utf-8").read(), flags=re.S)
     text = re.sub(r"^[ \t]*#(.*\\\n)*.*$", "", text, flags=re.M)
+    text = re.sub(r'extern "C" \{', "", text)
     while re.search(r"\{[^{}]*\}", text):
         text = re.sub(r"\{[^{}]*\}", " ", text)
     statements = [statement for statement in text.split(";") if "static" not in statement.split()]
-    return {name for statement in statements for name in re.findall(r"\b(\w+)\s*\(", statement)}
+    functions = {name for statement in statements for name in re.findall(r"\b(\w+)\s*\(", statement)}
+    variables = {name for statement in statements if re.match(r"\s*extern\b[^(]*$", statement)
+                 for name in re.findall(r"(\w+)\s*(?:\[\w*\]\s*)*(?:,|$)", statement)}
+    return functions | variables
 
 
 def main():
@@ -55,7 +59,7 @@ def main():
             if others and header in SEVERAL:
                 used.add(header)
             elif others:
-                print(f"{header} declares {name}(), which {' and '.join(sorted(others))}.c defines")
+                print(f"{header} declares {name}, which {' and '.join(sorted(others))}.c defines")
                 bad = 1
     for file in sorted(file for file in found if file.endswith(".c") and file[:-2] + ".h" in found):
         first = re.search(r'^#include [<"](.*)[>"]', open(file, encoding="utf-8").read(), flags=re.M).group(1)

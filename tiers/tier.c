@@ -14,6 +14,10 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "tiers/gpu/gpu.h"
+#include "tiers/host/host.h"
+#include "tiers/nvme/nvme.h"
+#include "tiers/redis/redis.h"
 #include "slabs.h"
 
 enum { BUFFER_ALIGN = 4096 };

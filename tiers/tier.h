@@ -230,8 +230,6 @@ struct tier_class_view {
 	uint32_t used_slots, free_slots; /* in its slabs */
 };
 
-extern const struct tier_ops gpu_ops, host_ops, nvme_ops, redis_ops;
-
 enum { TIER_TEXT_BYTES = 512 };
 
 /* text (n >= TIER_TEXT_BYTES) is undefined on success. */

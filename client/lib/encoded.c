@@ -13,7 +13,8 @@
 
 #include "cuda_memory.h"
 #include "error.h"
-#include "kernels/cuda/codec.h"
+#include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/plan.h"
 
 /* What an op has done last: those images, of those pages. */
 struct encoded_op {

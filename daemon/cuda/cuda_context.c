@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/codec.h"
 #include "cuda_lane.h"
 #include "cuda_span.h"
 #include "cuda_tier.h"
 #include "daemon/base/vault.h"
+#include "kernels/cuda/fatbin.h"
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
 

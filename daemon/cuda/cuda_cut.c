@@ -2,6 +2,8 @@
 /* cuda_cut.c - see cuda_cut.h. */
 #include "cuda_cut.h"
 
+#include "kernels/cuda/plan.h"
+
 static uint32_t at(const struct cuda_units *u, uint32_t unit, uint32_t *ret_payload)
 {
 	uint32_t scale;

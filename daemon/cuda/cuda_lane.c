@@ -9,6 +9,7 @@
 #include "cuda_path_inner.h"
 #include "cuda_wire.h"
 #include "daemon/base/container_of.h"
+#include "kernels/cuda/plan.h"
 
 static struct cuda_lane *lane_at(struct cuda_path *path, enum cuda_way way, uint32_t position)
 {

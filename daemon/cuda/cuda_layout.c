@@ -8,6 +8,7 @@
 
 #include "cuda_region.h"
 #include "daemon/base/container_of.h"
+#include "kernels/cuda/plan.h"
 
 static uint32_t generation_of(const struct device_layout *layout)
 {

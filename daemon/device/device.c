@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "daemon/base/loop.h"
+#include "device_cpu.h"
 
 static const struct device_ops *const kinds[] = { &device_cpu_ops };
 

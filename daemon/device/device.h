@@ -326,8 +326,6 @@ struct device {
 	void *memory_arg;
 };
 
-extern const struct device_ops device_cpu_ops;
-
 /* -ENODEV: no such kind; else as its open(). */
 int device_open(const char *name, const struct device_conf *conf, struct loop *loop,
 		struct device **ret);

@@ -21,7 +21,7 @@
  *      After a stretch it looks into the queue in any case, and offers its CPU (workers.c).
  * Turns are guarded by the workers' lock.
  */
-#include "device.h"
+#include "device_cpu.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -45,6 +45,8 @@
 #include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
+#include "from_nvme.h"
+#include "from_redis.h"
 #include "part.h"
 
 int flights_open(struct flights *flights, uint32_t max)

@@ -44,8 +44,6 @@ struct source_ops {
 	void (*landed)(struct flight *f);      /* NULL: nothing more to do */
 };
 
-extern const struct source_ops from_nvme, from_redis; /* from_nvme.c, from_redis.c */
-
 struct flights {
 	struct list free, full; /* full: a tier had no room for them */
 	uint32_t n_parts;       /* that have joined one */

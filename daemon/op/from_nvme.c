@@ -4,6 +4,8 @@
  * leased by its flight, and at landing the slot becomes the block's. An image that is bad is read
  * once more, since its segment may have been used again meanwhile; then the copy is dropped.
  */
+#include "from_nvme.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -14,7 +16,6 @@
 #include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
-#include "flight.h"
 #include "part.h"
 
 static void begin(struct flight *f, uint32_t block)

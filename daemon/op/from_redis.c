@@ -9,13 +9,14 @@
  * room is made: a miss, which is counted. Any trouble of Redis is a miss, within [redis] timeout_ms
  * for each of the three times at most that it is asked.
  */
+#include "from_redis.h"
+
 #include <errno.h>
 
 #include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
-#include "flight.h"
 #include "part.h"
 
 static struct stats_values *counters(const struct flight *f)

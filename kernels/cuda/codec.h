@@ -29,10 +29,6 @@
 
 #include "kernels/image.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
 	CUDA_THREADS = 512,    /* of a block */
 	CUDA_CHUNK_BYTES = 16, /* one access */
@@ -102,30 +98,4 @@ struct cuda_tasks {
 };
 static_assert(sizeof(struct cuda_plan) + sizeof(struct cuda_tasks) <= 4096, "kernel parameters");
 
-/* The kernels for each kind of GPU, for cuModuleLoadData(). 0 bytes: there was no nvcc. */
-extern const unsigned char kvtier_cuda_image[];
-extern const size_t kvtier_cuda_image_bytes;
-
-/* Pieces' bases are device addresses. ret_pieces: layout->n_pieces of them, to be copied to the
- * device; ret->pieces is left 0 for the caller to set. 0; -EINVAL, -EOVERFLOW: the geometry has no
- * image (image_shape()), or the pieces are not those of the geometry in canonical order. */
-int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
-		   struct cuda_piece *ret_pieces);
-
-/* Where the scale and the payload of a unit begin, in bytes after the image's first of each;
- * of unit n_units: their sizes. pieces: the host's. */
-void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
-		  enum image_codec codec_k, enum image_codec codec_v, uint32_t unit,
-		  uint32_t *ret_scale, uint32_t *ret_payload);
-
-/* Blocks of CUDA_THREADS that a launch of n_units needs: at most `most`, at least 1. */
-uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32_t most);
-
-/* Sets `start` of each task, and n_units, which it returns; 0: there is no task, or the sum is 2^31
- * or more. */
-uint32_t cuda_tasks_number(struct cuda_tasks *tasks);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -3,7 +3,7 @@
  * fatbin.c - codec.cu as nvcc compiled it for each GPU, inside the program. The Makefile names the
  * file where there is nvcc; without it the image has no bytes, and no CUDA region can be used.
  */
-#include "kernels/cuda/codec.h"
+#include "fatbin.h"
 
 #ifdef CUDA_FATBIN
 

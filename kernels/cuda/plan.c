@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan.c - plans for the CUDA kernels: contract in codec.h. Pure functions of their arguments.
+ * plan.c - plans for the CUDA kernels: contract in plan.h. Pure functions of their arguments.
  *
  * Sums stay below 2^30: an image has at most 256 MiB, or twice that where only its fp8 form fits.
  */
-#include "kernels/cuda/codec.h"
+#include "plan.h"
 
 #include <errno.h>
 #include <string.h>

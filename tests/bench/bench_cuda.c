@@ -16,6 +16,8 @@
 #include <sys/mman.h>
 
 #include "bench_cuda.h"
+#include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
 enum {

@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/device/device_cpu.h"
 #include "daemon/device/devices.h"
 
 static struct device_job *gathered[TWO_DEPTH];

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/plan.h"
 #include "kernels/fp8.h"
 #include "tests/gpu/host/host_kernel.h"
 #include "tests/lib/lib_gpu.h"

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "daemon/cuda/cuda_cut.h"
+#include "kernels/cuda/plan.h"
 #include "tests/lib/random.h"
 
 enum { ROUNDS = 300, MAX_PIECES = 256 };

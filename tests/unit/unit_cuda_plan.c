@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/codec.h"
+#include "kernels/cuda/plan.h"
 #include "kernels/cuda/unit.h"
 #include "kernels/kernels.h"
 #include "tests/lib/lib_pages.h"

@@ -30,6 +30,8 @@
 #include "tiers/tier.h"
 #include "gpu_book.h"
 
+extern const struct tier_ops gpu_ops;
+
 enum { GPU_UNITS_MAX = 64 };
 
 /* Memory of a GPU, for images; zeroed. */

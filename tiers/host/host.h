@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.h - the host tier beyond its ops table. Core thread only.
+ * host.h - the host tier: its ops table, and calls beyond the table. Core thread only.
  */
 #ifndef KVTIER_HOST_H
 #define KVTIER_HOST_H
 
 #include "tiers/tier.h"
+
+extern const struct tier_ops host_ops;
 
 /* A sentence for the operator about a state that is no error (huge pages without effect...), or "".
  * Not of a wrapped tier. */

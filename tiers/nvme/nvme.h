@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme.h - the NVMe tier beyond its ops table: its configuration, its calls to the block table, and
- * the table's calls about blocks. Core thread only.
+ * nvme.h - the NVMe tier: its ops table, its configuration, its calls to the block table, and the
+ * table's calls about blocks. Core thread only.
  *
  * A path is a disk. Each disk has its own I/O engine, log (nvme_log.h) and state, so a disk that
  * fails or stalls takes its share of the blocks with it and nothing else. The hash of a block's key
@@ -36,6 +36,8 @@
 #include "tiers/io/io.h"
 #include "nvme_log.h"
 #include "tiers/tier.h"
+
+extern const struct tier_ops nvme_ops;
 
 enum {
 	NVME_TIER_PATHS = 16,

@@ -76,6 +76,8 @@
 #include "tiers/redis/conn/redis_words.h"
 #include "tiers/tier.h"
 
+extern const struct tier_ops redis_ops;
+
 enum {
 	/* configured; a Cluster may have up to REDIS_MAP_ENDPOINTS of its own */
 	REDIS_ENDPOINTS = 16,
