@@ -3,7 +3,8 @@
 # headers.py BUILD - a header declares the functions and variables that the .c of its name defines, and nothing
 # that another file defines: so the place of a name is known from its header. And that .c includes it first, so
 # the header stands alone. Definitions are read from the symbols of the objects, and declarations from the
-# header's text outside comments and braces. Tables (tbl_*.h) declare nothing.
+# header's text outside comments and braces. Tables (tbl_*.h) declare nothing. In the daemon a tag (struct, enum,
+# union) means one thing: no second file has the same.
 import glob
 import os
 import re
@@ -42,6 +43,14 @@ def declared(header):
     return functions | variables
 
 
+def tags_defined_twice(files):
+    definers = {}
+    for file in files:
+        for tag in re.findall(r"^(?:struct|enum|union) (\w+) \{", open(file, encoding="utf-8").read(), flags=re.M):
+            definers.setdefault(tag, []).append(file)
+    return {tag: found for tag, found in sorted(definers.items()) if len(found) > 1}
+
+
 def main():
     build = sys.argv[1]
     found = [file for top in ("client/lib", "client/ctl", "daemon", "kernels", "tiers")
@@ -66,6 +75,9 @@ def main():
         if first != os.path.basename(file)[:-2] + ".h" and os.path.dirname(file) + "/" + first not in SEVERAL:
             print(f"{file} includes {first} before its own header")
             bad = 1
+    for tag, files in tags_defined_twice(file for file in found if not file.startswith("client/")).items():
+        print(f"{' and '.join(sorted(files))} define the tag {tag}")
+        bad = 1
     for header in sorted(set(SEVERAL) - used):
         print(f"tests/headers.py: {header} serves one file: take it out of SEVERAL")
         bad = 1

@@ -70,17 +70,17 @@ void vault_free(void *p, size_t n)
  * OpenSSL's memory. Of what it frees, not all was wiped by it: the text of a private key, for one.
  * And its large pieces are the buffers of TLS connections, with values in clear in them.
  */
-struct head { /* before each piece: 16 bytes, so it stays aligned */
+struct vault_head { /* before each piece: 16 bytes, so it stays aligned */
 	size_t bytes;
 	size_t mapped; /* 0: of malloc() */
 };
-static_assert(sizeof(struct head) == 16, "the alignment of malloc()");
+static_assert(sizeof(struct vault_head) == 16, "the alignment of malloc()");
 
 static void *openssl_alloc(size_t n, const char *file, int line)
 {
-	const size_t whole = n + sizeof(struct head);
+	const size_t whole = n + sizeof(struct vault_head);
 	const bool large = n >= PAGE;
-	struct head *head;
+	struct vault_head *head;
 
 	(void)file;
 	(void)line;
@@ -89,19 +89,19 @@ static void *openssl_alloc(size_t n, const char *file, int line)
 	head = large ? vault_buffer(whole) : malloc(whole);
 	if (!head)
 		return NULL;
-	*head = (struct head){ .bytes = n, .mapped = large ? whole : 0 };
+	*head = (struct vault_head){ .bytes = n, .mapped = large ? whole : 0 };
 	return head + 1;
 }
 
 static void openssl_free(void *p, const char *file, int line)
 {
-	struct head *head;
+	struct vault_head *head;
 
 	(void)file;
 	(void)line;
 	if (!p)
 		return;
-	head = (struct head *)p - 1;
+	head = (struct vault_head *)p - 1;
 	if (head->mapped) {
 		vault_free(head, head->mapped);
 		return;
@@ -117,7 +117,7 @@ static void *openssl_realloc(void *p, size_t n, const char *file, int line)
 	if (n > 0)
 		ret = openssl_alloc(n, file, line);
 	if (p && ret) {
-		const size_t before = ((struct head *)p - 1)->bytes;
+		const size_t before = ((struct vault_head *)p - 1)->bytes;
 
 		memcpy(ret, p, before < n ? before : n);
 	}

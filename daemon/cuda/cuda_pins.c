@@ -22,7 +22,7 @@ enum {
 };
 static_assert((int)CUDA_GPUS_MAX < (int)PIECE_TAKEN, "owners");
 
-struct gpu {
+struct pins_gpu {
 	void (*news)(void *arg); /* the lock */
 	void *arg;
 	atomic_bool open, broken;
@@ -38,7 +38,7 @@ struct cuda_pins {
 	atomic_uint refs;
 	atomic_bool stopping;
 	pthread_mutex_t lock; /* guards news. News may take their own lock while it is held */
-	struct gpu gpus[CUDA_GPUS_MAX];
+	struct pins_gpu gpus[CUDA_GPUS_MAX];
 	_Atomic uint8_t *pieces;
 };
 

@@ -22,7 +22,7 @@ enum {
 
 /* The driver is looked for. Whoever comes last, the thread or its asker, frees it. Once found, the
  * driver stays for ever: its library does, too. */
-struct search {
+struct driver_search {
 	struct cuda_driver driver;
 	pthread_mutex_t lock;
 	pthread_cond_t found;
@@ -34,11 +34,11 @@ struct search {
 /* For ever, like the library itself: a GPU's thread that a call of the driver holds is left behind
  * at a stop, and may return to these pointers. Volatile, so that the address is kept, too: a leak
  * checker looks for it. */
-static const struct search *volatile kept;
+static const struct driver_search *volatile kept;
 
 static void *look(void *arg)
 {
-	struct search *s = arg;
+	struct driver_search *s = arg;
 	bool left;
 
 	s->status = cuda_load(&s->driver, s->text, sizeof(s->text));
@@ -55,7 +55,7 @@ static void *look(void *arg)
 /* NULL, with text: there is no driver, or it does not answer. */
 static const struct cuda_driver *find_driver(char *text, size_t n)
 {
-	struct search *s = calloc(1, sizeof(*s));
+	struct driver_search *s = calloc(1, sizeof(*s));
 	struct timespec until;
 	bool done;
 	int r;

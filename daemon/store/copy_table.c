@@ -45,7 +45,7 @@ struct class_order {
 	uint32_t first, last; /* least, most recent; COPY_END: empty */
 };
 
-struct unit {
+struct unit_copies {
 	struct copy *copies;
 	uint32_t *heads;      /* the hash */
 	uint32_t lists, mask; /* lists in use; the bits that number them */
@@ -59,17 +59,17 @@ struct copy_table {
 	struct copy_table_conf conf;
 	uint32_t heads; /* of each hash, at most */
 	uint32_t loose; /* copies that can be freed */
-	struct unit unit[];
+	struct unit_copies unit[];
 };
 
-static struct unit *unit_at(const struct copy_table *t, uint32_t unit)
+static struct unit_copies *unit_at(const struct copy_table *t, uint32_t unit)
 {
 	assert(unit < t->conf.units);
-	return (struct unit *)(uintptr_t)&t->unit[unit];
+	return (struct unit_copies *)(uintptr_t)&t->unit[unit];
 }
 
 /* KEPT. */
-static uint32_t block_of(const struct copy_table *t, const struct unit *u, uint32_t at)
+static uint32_t block_of(const struct copy_table *t, const struct unit_copies *u, uint32_t at)
 {
 	return t->conf.block_of(t->conf.arg, (uint32_t)(u - t->unit), at);
 }
@@ -77,7 +77,7 @@ static uint32_t block_of(const struct copy_table *t, const struct unit *u, uint3
 /* --- the hash --- */
 
 /* The head of the list that the block's copy would be on. */
-static uint32_t *head_of(const struct copy_table *t, const struct unit *u, uint32_t block)
+static uint32_t *head_of(const struct copy_table *t, const struct unit_copies *u, uint32_t block)
 {
 	const uint64_t hash = ((block + 1) * (t->conf.seed | 1) * 0x9e3779b97f4a7c15u) >> 32;
 	const uint32_t list = (uint32_t)hash & u->mask;
@@ -87,7 +87,7 @@ static uint32_t *head_of(const struct copy_table *t, const struct unit *u, uint3
 }
 
 /* COPY_NONE: it has none there. */
-static uint32_t copy_of(const struct copy_table *t, const struct unit *u, uint32_t block)
+static uint32_t copy_of(const struct copy_table *t, const struct unit_copies *u, uint32_t block)
 {
 	uint32_t at = *head_of(t, u, block);
 
@@ -96,7 +96,7 @@ static uint32_t copy_of(const struct copy_table *t, const struct unit *u, uint32
 	return at != COPY_END ? at : COPY_NONE;
 }
 
-static void chain_add(const struct copy_table *t, struct unit *u, uint32_t at)
+static void chain_add(const struct copy_table *t, struct unit_copies *u, uint32_t at)
 {
 	uint32_t *head = head_of(t, u, block_of(t, u, at));
 
@@ -104,7 +104,7 @@ static void chain_add(const struct copy_table *t, struct unit *u, uint32_t at)
 	*head = at;
 }
 
-static void chain_remove(const struct copy_table *t, struct unit *u, uint32_t at)
+static void chain_remove(const struct copy_table *t, struct unit_copies *u, uint32_t at)
 {
 	uint32_t *head = head_of(t, u, block_of(t, u, at)), before = *head;
 
@@ -118,7 +118,7 @@ static void chain_remove(const struct copy_table *t, struct unit *u, uint32_t at
 }
 
 /* Divides the next list in turn with a new one behind the last. */
-static void divide(const struct copy_table *t, struct unit *u)
+static void divide(const struct copy_table *t, struct unit_copies *u)
 {
 	const uint32_t new = u->lists++;
 	uint32_t *old, at;
@@ -138,7 +138,7 @@ static void divide(const struct copy_table *t, struct unit *u)
 
 /* --- orders --- */
 
-static void order_remove(struct unit *u, uint32_t at)
+static void order_remove(struct unit_copies *u, uint32_t at)
 {
 	const struct copy *c = &u->copies[at];
 	struct class_order *order = &u->order[c->class];
@@ -153,7 +153,7 @@ static void order_remove(struct unit *u, uint32_t at)
 		order->last = c->prev;
 }
 
-static void order_add(struct unit *u, uint32_t at)
+static void order_add(struct unit_copies *u, uint32_t at)
 {
 	struct copy *c = &u->copies[at];
 	struct class_order *order = &u->order[c->class];
@@ -170,7 +170,7 @@ static void order_add(struct unit *u, uint32_t at)
 /* --- copies --- */
 
 /* The number of a copy that is there. */
-static uint32_t kept(const struct copy_table *t, const struct unit *u, uint32_t block)
+static uint32_t kept(const struct copy_table *t, const struct unit_copies *u, uint32_t block)
 {
 	const uint32_t at = copy_of(t, u, block);
 
@@ -179,14 +179,14 @@ static uint32_t kept(const struct copy_table *t, const struct unit *u, uint32_t 
 }
 
 /* It is no block's any more. */
-static void detach(const struct copy_table *t, struct unit *u, uint32_t at)
+static void detach(const struct copy_table *t, struct unit_copies *u, uint32_t at)
 {
 	order_remove(u, at);
 	chain_remove(t, u, at);
 	u->count--;
 }
 
-static void loosen(struct copy_table *t, struct unit *u, uint32_t at)
+static void loosen(struct copy_table *t, struct unit_copies *u, uint32_t at)
 {
 	if (u->copies[at].pins)
 		return;
@@ -198,7 +198,7 @@ static void loosen(struct copy_table *t, struct unit *u, uint32_t at)
 int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t copy,
 		   uint32_t class)
 {
-	struct unit *u = unit_at(t, unit);
+	struct unit_copies *u = unit_at(t, unit);
 
 	assert(class < t->conf.classes && block != COPY_NONE);
 	if (copy >= t->conf.copies)
@@ -219,7 +219,7 @@ int copy_table_add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t
 
 bool copy_table_find(const struct copy_table *t, uint32_t block, uint32_t unit, uint32_t *ret)
 {
-	const struct unit *u = t ? unit_at(t, unit) : NULL;
+	const struct unit_copies *u = t ? unit_at(t, unit) : NULL;
 	const uint32_t at = u ? copy_of(t, u, block) : COPY_NONE;
 
 	if (at != COPY_NONE && ret)
@@ -238,7 +238,7 @@ uint64_t copy_table_units(const struct copy_table *t, uint32_t block)
 
 uint32_t copy_table_remove(struct copy_table *t, uint32_t block, uint32_t unit)
 {
-	struct unit *u = unit_at(t, unit);
+	struct unit_copies *u = unit_at(t, unit);
 	const uint32_t at = kept(t, u, block);
 
 	assert(u->copies[at].pins == 0);
@@ -256,7 +256,7 @@ void copy_table_forget(struct copy_table *t, uint32_t block)
 
 void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit)
 {
-	struct unit *u = unit_at(t, unit);
+	struct unit_copies *u = unit_at(t, unit);
 	const uint32_t at = kept(t, u, block);
 
 	detach(t, u, at);
@@ -267,7 +267,7 @@ void copy_table_forget_on(struct copy_table *t, uint32_t block, uint32_t unit)
 bool copy_table_loose(struct copy_table *t, uint32_t *ret_unit, uint32_t *ret)
 {
 	for (uint32_t i = 0; t && t->loose && i < t->conf.units; i++) {
-		struct unit *u = unit_at(t, i);
+		struct unit_copies *u = unit_at(t, i);
 		const uint32_t at = u->loose;
 
 		if (at == COPY_END)
@@ -284,7 +284,7 @@ bool copy_table_loose(struct copy_table *t, uint32_t *ret_unit, uint32_t *ret)
 
 void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit)
 {
-	struct unit *u = unit_at(t, unit);
+	struct unit_copies *u = unit_at(t, unit);
 	const uint32_t at = kept(t, u, block);
 
 	order_remove(u, at);
@@ -293,7 +293,7 @@ void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit)
 
 uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit)
 {
-	struct unit *u = unit_at(t, unit);
+	struct unit_copies *u = unit_at(t, unit);
 	const uint32_t at = kept(t, u, block);
 
 	u->copies[at].pins++;
@@ -303,14 +303,14 @@ uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit)
 
 bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit)
 {
-	const struct unit *u = unit_at(t, unit);
+	const struct unit_copies *u = unit_at(t, unit);
 
 	return u->copies[kept(t, u, block)].pins > 0;
 }
 
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned)
 {
-	struct unit *u = unit_at(t, unit);
+	struct unit_copies *u = unit_at(t, unit);
 	struct copy *c = &u->copies[pinned];
 
 	assert(pinned < u->used && c->state != COPY_FREE && c->pins > 0);
@@ -321,7 +321,7 @@ void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned)
 
 uint32_t copy_table_victim(const struct copy_table *t, uint32_t unit, uint32_t class)
 {
-	const struct unit *u = unit_at(t, unit);
+	const struct unit_copies *u = unit_at(t, unit);
 	uint32_t at = u->order[class].first;
 
 	while (at != COPY_END && u->copies[at].pins)
@@ -343,12 +343,12 @@ uint64_t copy_table_memory(const struct copy_table *t)
 	for (uint32_t i = 0; i < t->conf.units; i++)
 		bytes +=
 			t->unit[i].used * sizeof(struct copy) + t->unit[i].lists * sizeof(uint32_t);
-	return sizeof(*t) + t->conf.units * sizeof(struct unit) + bytes;
+	return sizeof(*t) + t->conf.units * sizeof(struct unit_copies) + bytes;
 }
 
 /* --- life --- */
 
-static bool unit_open(const struct copy_table *t, struct unit *u)
+static bool unit_open(const struct copy_table *t, struct unit_copies *u)
 {
 	u->loose = COPY_END;
 	for (uint32_t i = 0; i < TIER_MAX_CLASSES; i++)
@@ -369,7 +369,7 @@ int copy_table_open(const struct copy_table_conf *conf, struct copy_table **ret)
 	if (conf->units == 0 || conf->units > COPY_UNITS_MAX || conf->copies == 0 ||
 	    conf->copies > COPY_NUMBERS || conf->classes > TIER_MAX_CLASSES)
 		return -EINVAL;
-	t = calloc(1, sizeof(*t) + conf->units * sizeof(struct unit));
+	t = calloc(1, sizeof(*t) + conf->units * sizeof(struct unit_copies));
 	if (!t)
 		return -ENOMEM;
 	t->conf = *conf;
@@ -389,7 +389,7 @@ void copy_table_close(struct copy_table *t)
 	if (!t)
 		return;
 	for (uint32_t i = 0; i < t->conf.units; i++) {
-		struct unit *u = &t->unit[i];
+		struct unit_copies *u = &t->unit[i];
 
 		unreserve(u->copies, t->conf.copies * sizeof(struct copy));
 		unreserve(u->heads, t->heads * sizeof(uint32_t));

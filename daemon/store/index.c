@@ -55,7 +55,7 @@ struct index {
 
 /* A way from a key's candidate buckets to a free slot: an entry of each step could go to the
  * next. */
-struct step {
+struct search_step {
 	uint32_t bucket;
 	int16_t from;  /* step that led here, -1: a candidate itself */
 	uint16_t slot; /* in that step's bucket: the entry that could come here */
@@ -307,7 +307,8 @@ static void grow(struct index *index)
 
 /* Adds the buckets that the entries of step `at` could go to instead, and asks for their cache
  * lines, since the search waits for little else; returns the number of steps. */
-static uint32_t search_widen(const struct index *index, struct step *steps, uint32_t n, uint32_t at)
+static uint32_t search_widen(const struct index *index, struct search_step *steps, uint32_t n,
+			     uint32_t at)
 {
 	const uint64_t here = steps[at].bucket;
 
@@ -319,9 +320,9 @@ static uint32_t search_widen(const struct index *index, struct step *steps, uint
 		if (other == here)
 			continue;
 		__builtin_prefetch(&index->bucket[other]);
-		steps[n++] = (struct step){ .bucket = (uint32_t)other,
-					    .from = (int16_t)at,
-					    .slot = (uint16_t)s };
+		steps[n++] = (struct search_step){ .bucket = (uint32_t)other,
+						   .from = (int16_t)at,
+						   .slot = (uint16_t)s };
 	}
 	return n;
 }
@@ -329,11 +330,11 @@ static uint32_t search_widen(const struct index *index, struct step *steps, uint
 /* Shifts entries along the way, last first, so that each finds its place free; leaves a free slot
  * in a candidate bucket. No bucket is on the way twice: a shorter way would have been found
  * before. */
-static void search_shift(struct index *index, const struct step *steps, uint32_t at,
+static void search_shift(struct index *index, const struct search_step *steps, uint32_t at,
 			 uint32_t free_slot, uint64_t *ret_bucket, uint32_t *ret_slot)
 {
 	while (steps[at].from >= 0) {
-		const struct step *from = &steps[steps[at].from];
+		const struct search_step *from = &steps[steps[at].from];
 
 		slot_copy(index, from->bucket, steps[at].slot, steps[at].bucket, free_slot);
 		slot_clear(index, from->bucket, steps[at].slot);
@@ -347,11 +348,11 @@ static void search_shift(struct index *index, const struct step *steps, uint32_t
 static int make_room(struct index *index, const struct print *print, uint64_t *ret_bucket,
 		     uint32_t *ret_slot)
 {
-	struct step steps[SEARCH_BUCKETS];
+	struct search_step steps[SEARCH_BUCKETS];
 	uint32_t n = 0;
 
 	for (int i = 0; i < 2; i++)
-		steps[n++] = (struct step){
+		steps[n++] = (struct search_step){
 			.bucket = (uint32_t)wire_bucket_of(print->half[i], index->shape), .from = -1
 		};
 	for (uint32_t at = 0; at < n; at++) {

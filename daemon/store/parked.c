@@ -12,7 +12,7 @@
 #include "daemon/base/log.h"
 #include "daemon/device/devices.h"
 
-struct unit {
+struct parked_unit {
 	struct device *device;
 	char memory_name[FD_STORE_NAME], book_name[FD_STORE_NAME];
 	struct gpu_book *book; /* NULL: nothing is parked */
@@ -26,10 +26,11 @@ struct parked {
 	struct parked_conf conf;
 	uint32_t claims_most;
 	uint32_t n;
-	struct unit units[GPU_UNITS_MAX];
+	struct parked_unit units[GPU_UNITS_MAX];
 };
 
-static struct gpu_book_shape shape_of(const struct parked *p, const struct unit *u, uint64_t bytes)
+static struct gpu_book_shape shape_of(const struct parked *p, const struct parked_unit *u,
+				      uint64_t bytes)
 {
 	struct gpu_book_shape ret = {
 		.driver = u->device->driver,
@@ -43,13 +44,13 @@ static struct gpu_book_shape shape_of(const struct parked *p, const struct unit 
 
 /* --- parked, and not any more --- */
 
-static void drop_names(const struct parked *p, const struct unit *u)
+static void drop_names(const struct parked *p, const struct parked_unit *u)
 {
 	fd_store_drop(p->conf.fds, u->book_name);
 	fd_store_drop(p->conf.fds, u->memory_name);
 }
 
-static void drop(const struct parked *p, struct unit *u)
+static void drop(const struct parked *p, struct parked_unit *u)
 {
 	free(u->claims);
 	u->claims = NULL;
@@ -62,7 +63,7 @@ static void drop(const struct parked *p, struct unit *u)
 }
 
 /* First the book: memory without one is of no use. */
-static int park(const struct parked *p, struct unit *u, const struct device_memory *memory)
+static int park(const struct parked *p, struct parked_unit *u, const struct device_memory *memory)
 {
 	const struct gpu_book_shape shape = shape_of(p, u, memory->bytes);
 	int r;
@@ -83,7 +84,7 @@ static int park(const struct parked *p, struct unit *u, const struct device_memo
 
 void parked_memory(struct parked *p, uint32_t unit, const struct device_memory *memory)
 {
-	struct unit *u = p && unit < p->n ? &p->units[unit] : NULL;
+	struct parked_unit *u = p && unit < p->n ? &p->units[unit] : NULL;
 	int r = 0;
 
 	if (u && memory->generation && memory->parked && u->before) {
@@ -103,7 +104,7 @@ void parked_memory(struct parked *p, uint32_t unit, const struct device_memory *
 
 struct gpu_book *parked_book(const struct parked *p, uint32_t unit)
 {
-	const struct unit *u = p && unit < p->n ? &p->units[unit] : NULL;
+	const struct parked_unit *u = p && unit < p->n ? &p->units[unit] : NULL;
 
 	return u && !u->before ? u->book : NULL;
 }
@@ -119,7 +120,7 @@ void parked_leave(struct parked *p)
 
 bool parked_next(struct parked *p, struct tier *t, uint32_t unit, struct gpu_claim *ret)
 {
-	struct unit *u = p && unit < p->n ? &p->units[unit] : NULL;
+	struct parked_unit *u = p && unit < p->n ? &p->units[unit] : NULL;
 
 	if (!u || !u->claims || !u->book || u->before)
 		return false;
@@ -138,7 +139,7 @@ bool parked_next(struct parked *p, struct tier *t, uint32_t unit, struct gpu_cla
 
 void parked_forget(struct parked *p, struct tier *t, uint32_t unit)
 {
-	struct unit *u = p && unit < p->n ? &p->units[unit] : NULL;
+	struct parked_unit *u = p && unit < p->n ? &p->units[unit] : NULL;
 
 	if (!u || !u->claims || u->before)
 		return;
@@ -149,7 +150,7 @@ void parked_forget(struct parked *p, struct tier *t, uint32_t unit)
 
 /* --- life --- */
 
-static void name(struct unit *u)
+static void name(struct parked_unit *u)
 {
 	char hex[2 * WIRE_UUID_BYTES + 1];
 
@@ -160,7 +161,7 @@ static void name(struct unit *u)
 }
 
 /* 0: u->book and *ret_fd are what was parked. -ENOENT: nothing was. */
-static int take_back(struct parked *p, struct unit *u, int *ret_fd, uint64_t *ret_bytes)
+static int take_back(struct parked *p, struct parked_unit *u, int *ret_fd, uint64_t *ret_bytes)
 {
 	const int memory = fd_store_take(p->conf.fds, u->memory_name);
 	const int book = fd_store_take(p->conf.fds, u->book_name);
@@ -189,7 +190,7 @@ static uint64_t wanted(const struct parked *p, uint64_t parked)
 		       p->conf.unit_bytes / p->conf.slab_bytes * p->conf.slab_bytes;
 }
 
-static void begin(struct parked *p, struct unit *u)
+static void begin(struct parked *p, struct parked_unit *u)
 {
 	uint64_t bytes = 0;
 	int fd = -1;
@@ -219,7 +220,7 @@ int parked_open(const struct parked_conf *conf, struct parked **ret)
 	p->conf = *conf;
 	p->claims_most = slots < TIER_MAX_SLAB_SLOTS ? (uint32_t)slots : TIER_MAX_SLAB_SLOTS;
 	for (uint32_t i = 1; i < conf->devices->n && p->n < GPU_UNITS_MAX; i++) {
-		struct unit *u = &p->units[p->n++];
+		struct parked_unit *u = &p->units[p->n++];
 
 		u->device = conf->devices->all[i];
 		name(u);

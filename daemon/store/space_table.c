@@ -26,7 +26,7 @@ static_assert(SPACES_MAX + SPACES_MAX / 2 + 64 <= TIER_MAX_SPACES, "numbers");
 #define RECYCLING_NS 60000000000ull
 #define FOUND_USE    (1ull << 48) /* `used` of found spaces is below, of opened ones above */
 
-struct share {
+struct tenant_share {
 	uint8_t tenant[16];
 	uint32_t spaces; /* in use */
 };
@@ -43,7 +43,7 @@ struct space_table {
 	uint64_t recycled_ns; /* when the last one went; 0: never */
 	/* no found space up to this one displaces any, as long as none comes or goes */
 	uint64_t refused_tick;
-	struct share shares[SHARES];
+	struct tenant_share shares[SHARES];
 	struct fingerprint_key hash;
 	uint32_t buckets;          /* a power of two */
 	struct space **at;         /* [numbers] */

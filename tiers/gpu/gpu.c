@@ -21,7 +21,7 @@
 #define CLEAN   0
 #define NOBODYS UINT64_MAX
 
-struct unit {
+struct gpu_unit {
 	struct slabs *slabs; /* NULL: ABSENT */
 	bool up;
 	struct gpu_memory memory;
@@ -39,7 +39,7 @@ struct gpu_tier {
 	struct tier base;
 	uint64_t slab_bytes;
 	uint32_t n_units;
-	struct unit units[];
+	struct gpu_unit units[];
 };
 
 static struct gpu_tier *gpu_of(const struct tier *t)
@@ -47,7 +47,7 @@ static struct gpu_tier *gpu_of(const struct tier *t)
 	return (struct gpu_tier *)(uintptr_t)t;
 }
 
-static struct unit *unit_of(const struct tier *t, uint32_t unit)
+static struct gpu_unit *unit_of(const struct tier *t, uint32_t unit)
 {
 	assert(unit < gpu_of(t)->n_units);
 	return &gpu_of(t)->units[unit];
@@ -57,7 +57,7 @@ static struct unit *unit_of(const struct tier *t, uint32_t unit)
 
 static uint32_t more(void *arg, bool hurry)
 {
-	struct unit *u = arg;
+	struct gpu_unit *u = arg;
 
 	(void)hurry;
 	for (; u->looked < u->n_slabs; u->looked++)
@@ -83,16 +83,16 @@ static void count_capacity(struct gpu_tier *g)
 			g->base.capacity_bytes += g->units[i].n_slabs * g->slab_bytes;
 }
 
-static void forget(struct gpu_tier *g, struct unit *u)
+static void forget(struct gpu_tier *g, struct gpu_unit *u)
 {
 	slabs_close(u->slabs);
 	free(u->space);
 	free(u->slab);
-	*u = (struct unit){ 0 };
+	*u = (struct gpu_unit){ 0 };
 	count_capacity(g);
 }
 
-static int make_slabs(struct unit *u, const struct slabs_conf *conf)
+static int make_slabs(struct gpu_unit *u, const struct slabs_conf *conf)
 {
 	uint32_t slots;
 
@@ -111,7 +111,7 @@ static int make_slabs(struct unit *u, const struct slabs_conf *conf)
 int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, struct gpu_book *book)
 {
 	struct gpu_tier *g = gpu_of(t);
-	struct unit *u = unit_of(t, unit);
+	struct gpu_unit *u = unit_of(t, unit);
 	const uint64_t n = memory->bytes / g->slab_bytes;
 	struct slabs_conf conf = {
 		.tier = t,
@@ -127,7 +127,7 @@ int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, str
 	assert(!u->slabs && memory->generation > 0 && memory->base % 4096 == 0);
 	if (conf.n_slabs == 0)
 		return 0;
-	*u = (struct unit){ .memory = *memory, .n_slabs = conf.n_slabs, .book = book };
+	*u = (struct gpu_unit){ .memory = *memory, .n_slabs = conf.n_slabs, .book = book };
 	r = make_slabs(u, &conf);
 	if (r) {
 		forget(g, u);
@@ -138,7 +138,7 @@ int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, str
 	return 0;
 }
 
-static bool in_use(const struct unit *u)
+static bool in_use(const struct gpu_unit *u)
 {
 	struct tier_class_view view;
 
@@ -152,7 +152,7 @@ static bool in_use(const struct unit *u)
 
 void gpu_settle(struct tier *t, uint32_t unit)
 {
-	struct unit *u = unit_of(t, unit);
+	struct gpu_unit *u = unit_of(t, unit);
 
 	if (u->slabs && !u->up && !in_use(u))
 		forget(gpu_of(t), u);
@@ -160,7 +160,7 @@ void gpu_settle(struct tier *t, uint32_t unit)
 
 void gpu_lose(struct tier *t, uint32_t unit)
 {
-	struct unit *u = unit_of(t, unit);
+	struct gpu_unit *u = unit_of(t, unit);
 
 	u->up = false;
 	u->book = NULL;
@@ -179,14 +179,14 @@ bool gpu_up(const struct tier *t, uint32_t unit)
 
 bool gpu_leaving(const struct tier *t, uint32_t unit)
 {
-	const struct unit *u = unit_of(t, unit);
+	const struct gpu_unit *u = unit_of(t, unit);
 
 	return u->slabs && !u->up;
 }
 
 uint32_t gpu_generation(const struct tier *t, uint32_t unit)
 {
-	const struct unit *u = unit_of(t, unit);
+	const struct gpu_unit *u = unit_of(t, unit);
 
 	return u->up ? u->memory.generation : 0;
 }
@@ -200,7 +200,7 @@ struct slabs *gpu_slabs(const struct tier *t, uint32_t unit)
 
 bool gpu_slot_of(const struct tier *t, const struct extent *where, struct gpu_slot *ret)
 {
-	const struct unit *u = unit_of(t, where->unit);
+	const struct gpu_unit *u = unit_of(t, where->unit);
 	const uint64_t offset = u->up ? slabs_offset(u->slabs, where) : UINT64_MAX;
 
 	if (offset == UINT64_MAX)
@@ -214,7 +214,7 @@ bool gpu_slot_of(const struct tier *t, const struct extent *where, struct gpu_sl
 
 int gpu_alloc(struct tier *t, uint32_t unit, uint32_t bytes, uint64_t space, struct gpu_slot *ret)
 {
-	struct unit *u = unit_of(t, unit);
+	struct gpu_unit *u = unit_of(t, unit);
 	struct extent where;
 	uint64_t *tag;
 	int r;
@@ -241,7 +241,7 @@ int gpu_alloc(struct tier *t, uint32_t unit, uint32_t bytes, uint64_t space, str
 
 static void gpu_free(struct tier *t, const struct extent *where)
 {
-	struct unit *u = unit_of(t, where->unit);
+	struct gpu_unit *u = unit_of(t, where->unit);
 
 	if (u->book)
 		gpu_book_clear(u->book, where->slot >> 16, where->slot & 0xffff);
@@ -253,7 +253,7 @@ static void gpu_free(struct tier *t, const struct extent *where)
 void gpu_holds(struct tier *t, const struct extent *where, const uint8_t owner[32],
 	       const uint8_t key[32], uint32_t image_bytes)
 {
-	struct unit *u = unit_of(t, where->unit);
+	struct gpu_unit *u = unit_of(t, where->unit);
 	struct gpu_book_entry entry = { .image_bytes = image_bytes };
 
 	if (!u->book)
@@ -267,7 +267,7 @@ void gpu_holds(struct tier *t, const struct extent *where, const uint8_t owner[3
 uint32_t gpu_reclaim(struct tier *t, uint32_t unit, uint32_t slab, struct gpu_claim *ret,
 		     uint32_t max)
 {
-	struct unit *u = unit_of(t, unit);
+	struct gpu_unit *u = unit_of(t, unit);
 	uint32_t slots = 0, n = 0;
 	uint32_t bytes;
 

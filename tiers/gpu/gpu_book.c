@@ -21,7 +21,7 @@ enum {
 	SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW,
 };
 
-struct head {
+struct book_head {
 	uint32_t magic, version;
 	uint8_t gpu[16];
 	uint32_t driver, n_slabs;
@@ -51,7 +51,7 @@ static uint64_t pages(uint64_t bytes)
 }
 
 /* False: no book can be of this. */
-static bool head_of(const struct gpu_book_shape *shape, struct head *ret)
+static bool head_of(const struct gpu_book_shape *shape, struct book_head *ret)
 {
 	const uint64_t slots = shape->slab_bytes / PAGE;
 
@@ -67,18 +67,18 @@ static bool head_of(const struct gpu_book_shape *shape, struct head *ret)
 	ret->slab_bytes = shape->slab_bytes;
 	ret->bytes = shape->bytes;
 	ret->slots = slots < TIER_MAX_SLAB_SLOTS ? (uint32_t)slots : TIER_MAX_SLAB_SLOTS;
-	ret->crc = image_crc32c(ret, offsetof(struct head, crc));
+	ret->crc = image_crc32c(ret, offsetof(struct book_head, crc));
 	return true;
 }
 
-static uint64_t book_bytes(const struct head *h)
+static uint64_t book_bytes(const struct book_head *h)
 {
 	return PAGE + pages((uint64_t)h->n_slabs * sizeof(uint32_t)) +
 	       pages((uint64_t)h->n_slabs * h->slots * sizeof(struct row));
 }
 
 /* Takes the descriptor. */
-static int map(int fd, const struct head *h, struct gpu_book **ret)
+static int map(int fd, const struct book_head *h, struct gpu_book **ret)
 {
 	struct gpu_book *b = calloc(1, sizeof(*b));
 	void *at;
@@ -105,7 +105,7 @@ static int map(int fd, const struct head *h, struct gpu_book **ret)
 
 int gpu_book_make(const struct gpu_book_shape *shape, struct gpu_book **ret)
 {
-	struct head h;
+	struct book_head h;
 	int fd, r = 0;
 
 	if (!head_of(shape, &h))
@@ -126,7 +126,7 @@ int gpu_book_make(const struct gpu_book_shape *shape, struct gpu_book **ret)
 int gpu_book_open(int fd, struct gpu_book_shape *shape, struct gpu_book **ret)
 {
 	struct gpu_book_shape found = *shape;
-	struct head h, wanted;
+	struct book_head h, wanted;
 	struct stat st;
 	int seals = fcntl(fd, F_GET_SEALS);
 

@@ -113,10 +113,10 @@ struct nvme_super_write {
 	void (*done)(struct nvme_log *log, int status);
 };
 
-enum flush_stage { FLUSH_IDLE = 0, FLUSH_SEAL, FLUSH_SYNC };
+enum nvme_flush_stage { FLUSH_IDLE = 0, FLUSH_SEAL, FLUSH_SYNC };
 
 struct nvme_flush {
-	enum flush_stage stage;
+	enum nvme_flush_stage stage;
 	bool last;
 	struct nvme_io io;
 	void (*done)(void *arg, int status);
