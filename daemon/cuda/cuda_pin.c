@@ -184,7 +184,7 @@ static void work(struct cuda_pin *pin)
 		pin->absent_ns = ABSENT_NS;
 		cuda_pins_gate(pin->pins, pin->number, true, false);
 	}
-	if (pin->again)
+	if (pin->again || (pin->due_ns > 0 && cuda_now() >= pin->due_ns))
 		begin_pass(pin);
 	pin->again = false;
 	if (atomic_load(&pin->broken) || cuda_now() < pin->due_ns) {

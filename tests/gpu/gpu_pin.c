@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=30 */
+/* make: lane=wait seconds=12 needs=kvtierd_clock */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * gpu_pin - goal: the host tier's memory is registered with the driver while the daemon serves.
  * What is not registered yet crosses the wire by way of a buffer, what is goes directly, without a
@@ -8,9 +9,11 @@
  * uses any more leave nothing registered; what one GPU's context had another one registers.
  * Method: the first calls that register are held or slow, and the daemon counts its copies.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_pin.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct daemon d;
@@ -18,13 +21,16 @@ static struct gpu gpu, second;
 static struct gpu_engine ge;
 
 static const uint64_t MIB = 1 << 20;
+enum { UNUSED_MS = 10000, ROUNDS = 1000 };
 
 static void open_all(const char *settings, const char *host, uint32_t codec, uint32_t layers)
 {
 	const struct kvtier_geometry g = pin_geometry(codec, layers);
 
 	gpu_open(&gpu, 0);
-	pin_start(&d, settings, host);
+	daemon_place(&d, strstr(host, "[nvme]") != NULL);
+	clock_hold(&d);
+	pin_start_placed(&d, settings, host);
 	pin_open(&ge, &gpu, d.socket, &g);
 }
 
@@ -153,6 +159,27 @@ static void memory_is_registered_with_io_uring_too(void **state)
 		skip();
 }
 
+static void await_log(const char *word)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	char path[128], text[65536];
+
+	(void)snprintf(path, sizeof(path), "%s/log", d.dir);
+	for (;;) {
+		FILE *f = fopen(path, "re");
+		const size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+
+		if (f)
+			(void)fclose(f);
+		text[n] = '\0';
+		if (strstr(text, word))
+			return;
+		if (now_ns() > until)
+			fail_msg("no \"%s\" in the log: %s", word, text);
+		nap_ms(1);
+	}
+}
+
 /* While this call is on the way, behind so many. */
 static void stop_at(const char *held, uint64_t mib)
 {
@@ -164,7 +191,7 @@ static void stop_at(const char *held, uint64_t mib)
 	pin_becomes(&d, mib);
 	pin_close(&ge);
 	assert_int_equal(kill(d.pid, SIGTERM), 0);
-	nap_ms(200); /* it is in the middle of its stop, mostly */
+	await_log("stopping");
 	gpu_let_go();
 	assert_int_equal(daemon_wait(&d, PATIENT_MS), 0);
 	daemon_remove(&d);
@@ -194,7 +221,7 @@ static void a_context_that_is_closed_leaves_nothing_registered(void **state)
 	pin_becomes(&d, PIN_MIB);
 	pin_store(&ge, 1);
 	pin_close(&ge);
-	pin_becomes(&d, 0);
+	clock_pass_until(&d, UNUSED_MS, "tiers.host.pinned_bytes", 0);
 	pin_open(&ge, &gpu, d.socket, &g);
 	pin_becomes(&d, PIN_MIB);
 	pin_load(&ge, 1);
@@ -228,7 +255,8 @@ static void two_gpus_share_the_work(void **state)
 	pin_load(&other, 1);
 	pin_copied(&d, 2 * PIN_KIB, 2 * PIN_KIB, 0, 0);
 	pin_close(&ge);
-	for (uint64_t until = now_ns() + PATIENT_MS * 1000000ull; now_ns() < until;) {
+	for (int i = 0; i < ROUNDS; i++) {
+		clock_pass_ms(UNUSED_MS); /* the first context goes */
 		pin_load(&other, 1);
 		assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
 		if (strstr(text, "\"pinned_bytes\":33554432"))

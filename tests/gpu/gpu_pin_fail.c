@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=20 */
+/* make: lane=wait seconds=10 needs=kvtierd_clock */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * gpu_pin_fail - goal: where the driver registers no memory, or not all of it, the daemon serves as
  * well, by way of a buffer, and `status` and `devices` say so with the limit to raise; one call
- * that fails costs one piece. A call that hangs delays nobody. One that breaks the context is as
- * any other that does. Method: the emulated driver has a limit, fails, delays or breaks a call.
+ * that fails costs one piece, until the driver is asked again after a minute. A call that hangs
+ * delays nobody. One that breaks the context is as any other that does. Method: the emulated
+ * driver has a limit, fails, delays or breaks a call.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_pin.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { MINUTE_MS = 60000 };
 
 static struct daemon d;
 static struct gpu gpu;
@@ -20,7 +25,9 @@ static void open_all(const char *settings)
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 
 	gpu_open(&gpu, 0);
-	pin_start(&d, settings, "");
+	daemon_place(&d, false);
+	clock_hold(&d);
+	pin_start_placed(&d, settings, "");
 	pin_open(&ge, &gpu, d.socket, &g);
 }
 
@@ -72,13 +79,16 @@ static void what_is_over_the_limit_goes_by_way_of_the_buffer(void **state)
 	close_all();
 }
 
-static void a_call_that_fails_costs_one_piece(void **state)
+static void a_call_that_fails_costs_one_piece_for_a_minute(void **state)
 {
 	(void)state;
 	open_all("fail=cuMemHostRegister:2");
 	pin_becomes(&d, PIN_MIB - 1);
 	serves();
 	says("status --json", "31M of [host] bytes = 32M are pinned");
+	clock_pass_until(&d, MINUTE_MS, "tiers.host.pinned_bytes", PIN_BYTES);
+	says("status --json", "\"status\":\"ok\"");
+	serves();
 	close_all();
 }
 
@@ -129,9 +139,7 @@ static void a_call_that_breaks_the_context_is_as_any_other(void **state)
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 
 	(void)state;
-	gpu_open(&gpu, 0);
-	pin_start(&d, "held=cuMemHostRegister:5 sticky=cuMemHostRegister:5", "");
-	pin_open(&ge, &gpu, d.socket, &g);
+	open_all("held=cuMemHostRegister:5 sticky=cuMemHostRegister:5");
 	gpu_let_go();
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	pin_close(&ge);
@@ -147,7 +155,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_over_the_limit_goes_by_way_of_the_buffer),
-		cmocka_unit_test(a_call_that_fails_costs_one_piece),
+		cmocka_unit_test(a_call_that_fails_costs_one_piece_for_a_minute),
 		cmocka_unit_test(where_each_call_fails_all_goes_by_way_of_the_buffer),
 		cmocka_unit_test(a_call_that_hangs_delays_nobody),
 		cmocka_unit_test(a_call_that_breaks_the_context_is_as_any_other),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=24 */
+/* make: lane=wait seconds=8 needs=kvtierd_clock link=client.a */
+/* make: wrap=clock_gettime,epoll_wait,cuda_busy_again (the test holds the clock, and sees -EBUSY) */
 /*
  * gpu_return - goal: a GPU that fails or hangs while memory of it is being registered comes back,
  * and pages are reached as well as before: the daemon says -EBUSY for as long as it is to come
@@ -9,6 +10,7 @@
  * n-th call of those that open memory, or makes it slow; through libkvtier, and by hand, with
  * several registrations at once.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
 
@@ -16,7 +18,9 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { BLOCKS = 12, N = 4, TRIES = 10 };
+#include "client/lib/cuda.h"
+
+enum { BLOCKS = 12, N = 4, TRIES = 10, IMPORT_MS = 10000 };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
@@ -28,7 +32,10 @@ static void start(const char *settings)
 {
 	gpu_open(&gpu, 0);
 	gpu_settings("%s", settings);
-	daemon_start(&d, config);
+	daemon_place(&d, false);
+	clock_hold(&d);
+	daemon_configure(&d, config);
+	daemon_restart(&d);
 }
 
 static void stop(void)
@@ -210,19 +217,24 @@ static void an_import_between_failure_and_recovery_is_told_to_come_again(void **
 		assert_true(tries++ < TRIES);
 }
 
-static void *let_go_soon(void *unused)
+bool __real_cuda_busy_again(struct cuda_busy *busy, int error);
+bool __wrap_cuda_busy_again(struct cuda_busy *busy, int error);
+static bool held_until_busy;
+
+/* libkvtier was told -EBUSY: the call of the driver goes on only now. */
+bool __wrap_cuda_busy_again(struct cuda_busy *busy, int error)
 {
-	(void)unused;
-	nap_ms(500);
-	gpu_let_go();
-	return NULL;
+	if (error == -EBUSY && held_until_busy) {
+		held_until_busy = false;
+		gpu_let_go();
+	}
+	return __real_cuda_busy_again(busy, error);
 }
 
-/* Longer than an import is waited for (10 s): until the call returns, others are told so. */
+/* Longer than an import is waited for: until the call returns, others are told so. */
 static void a_driver_that_hangs_is_waited_for(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
-	pthread_t thread;
 	struct caller c;
 
 	(void)state;
@@ -230,11 +242,14 @@ static void a_driver_that_hangs_is_waited_for(void **state)
 	gpu_report_clear();
 	start("held=cuIpcOpenMemHandle:1");
 	dial(&c, &g);
-	(void)call(&c);
+	assert_int_equal(pthread_create(&c.thread, NULL, call, &c), 0);
+	gpu_report_has("is held", 1);
+	clock_pass_ms(IMPORT_MS);
+	assert_int_equal(pthread_join(c.thread, NULL), 0);
 	assert_int_equal(c.result, -ETIMEDOUT);
-	assert_int_equal(pthread_create(&thread, NULL, let_go_soon, NULL), 0);
+	held_until_busy = true;
 	is_reached(GPU_ALLOC, "CUDA IPC");
-	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_false(held_until_busy);
 	gpu_raw_close(&c.e);
 	stop();
 	gpu_report_clean("kvtierd");

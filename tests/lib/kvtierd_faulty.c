@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
-/* make: wrap=clock_gettime,epoll_wait,stats_open,stats_heartbeat */
+/* make: wrap=clock_gettime,epoll_wait,stats_open,stats_heartbeat,pthread_cond_timedwait */
 /*
  * kvtierd_faulty.c - what makes of kvtierd one whose disks fail on command: linked in with
  * lib_io_faults.c, it takes its plan from the file that KVTIER_TEST_FAULTS names.

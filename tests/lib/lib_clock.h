@@ -28,11 +28,14 @@ void clock_pass_ms(uint64_t ms);
  * seconds, where somebody stands still. Bounds of the test's own pass as fast. */
 void clock_hurry(bool on);
 
+/* So much time passes, again and again, until this gauge or counter of the daemon is that. */
+struct daemon;
+void clock_pass_until(const struct daemon *d, uint64_t ms, const char *path, uint64_t value);
+
 /* From here on daemons that are started have this clock. Again: nothing happens. */
 void clock_share(void);
 
 /* After daemon_place(): this one is a kvtierd_clock. */
-struct daemon;
 void clock_hold(struct daemon *d);
 
 /* --- for lib_clock_daemon.c --- */

@@ -18,7 +18,7 @@ struct kvtier_geometry pin_geometry(uint32_t codec, uint32_t layers)
 	return g;
 }
 
-void pin_start(struct daemon *d, const char *settings, const char *host)
+void pin_start_placed(struct daemon *d, const char *settings, const char *host)
 {
 	char config[512];
 
@@ -31,8 +31,15 @@ void pin_start(struct daemon *d, const char *settings, const char *host)
 	gpu_hold();
 	gpu_report_clear();
 	gpu_settings("%s", settings);
-	daemon_start(d, config);
+	daemon_configure(d, config);
+	daemon_restart(d);
 	gpu_settings("%s", "");
+}
+
+void pin_start(struct daemon *d, const char *settings, const char *host)
+{
+	daemon_place(d, strstr(host, "[nvme]") != NULL);
+	pin_start_placed(d, settings, host);
 }
 
 /* The plan of a layout is a few hundred bytes of the heap. */

@@ -22,6 +22,8 @@ enum {
 struct kvtier_geometry pin_geometry(uint32_t codec, uint32_t layers);
 /* kvtierd with these settings of the driver, and these lines behind its section [host]. */
 void pin_start(struct daemon *d, const char *settings, const char *host);
+/* The same, after daemon_place(). */
+void pin_start_placed(struct daemon *d, const char *settings, const char *host);
 /* Its ops have ended, and it stops: pin_clean(). */
 void pin_stop(struct daemon *d);
 /* The driver's report has no complaint of it: nothing was freed under a copy, nothing left behind,

@@ -7,6 +7,7 @@
  * stats say which tier gave them. Method: store, flush, kill -9 (or a clean stop), start again,
  * look up and load; a host tier much smaller than what is stored. Each case on both I/O engines.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TINY = 48, LARGE = 32, CHAINS = 16, LONG = CHAINS * LARGE, LIVES = 4 };
+enum { TINY = 48, LARGE = 32, CHAINS = 16, LONG = CHAINS * LARGE, LIVES = 4, HEARTBEATS_MS = 600 };
 
 static const char roomy[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			    "[nvme]\nbytes = 128M\nsegment_bytes = 4M\n";
@@ -211,7 +212,7 @@ static void storing_again_writes_nothing(void **state)
 	for (uint32_t i = 0; i < TINY; i++)
 		assert_int_equal(blocks[i], KVTIER_BLOCK_PRESENT);
 	disk_flush(&w.d);
-	nap_ms(600); /* two heartbeats: it would show by now */
+	clock_pass_ms(HEARTBEATS_MS); /* it would show by now */
 	stat_is("tiers.nvme.written_bytes_total", 0);
 	end();
 }

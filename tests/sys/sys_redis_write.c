@@ -6,6 +6,7 @@
  * the right name, for the right time, and byte for byte what the format says. Method: two real
  * kvtierd, one real Redis that is looked into.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
 
 #include <signal.h>
@@ -14,7 +15,7 @@
 
 #include "kernels/image.h"
 
-enum { N = SHARED_BLOCKS };
+enum { N = SHARED_BLOCKS, HEARTBEATS_MS = 600 };
 
 static void stat_is(const struct node *n, const char *path, uint64_t value)
 {
@@ -147,7 +148,7 @@ static void what_came_from_there_is_not_written(void **state)
 	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
-	nap_ms(100); /* it would be on its way by now */
+	clock_pass_ms(HEARTBEATS_MS);
 	stat_is(&w->b, "tiers.redis.queued_blocks", 0);
 	stat_is(&w->b, "tiers.redis.written_blocks_total", 0);
 	stat_is(&w->b, "tiers.redis.present_blocks_total", 0);
@@ -168,6 +169,15 @@ static void written_bytes_are_counted(void **state)
 
 /* --- off --- */
 
+/* A block that shall be written is queued at once, and until it is written. */
+static void nothing_is_written(struct shared *w)
+{
+	clock_pass_ms(HEARTBEATS_MS);
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	stat_is(&w->a, "tiers.redis.written_blocks_total", 0);
+	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
+}
+
 static void off_writes_nothing(void **state)
 {
 	struct shared *w = shared_begin(NULL, "write = off", KVTIER_CODEC_FP8);
@@ -175,9 +185,7 @@ static void off_writes_nothing(void **state)
 	(void)state;
 	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
 	node_evict(&w->a);
-	nap_ms(200); /* it would be there by now */
-	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
-	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	nothing_is_written(w);
 	shared_end(w);
 }
 
@@ -211,8 +219,7 @@ static void a_store_alone_writes_nothing(void **state)
 
 	(void)state;
 	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
-	nap_ms(200); /* it would be there by now */
-	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
+	nothing_is_written(w);
 	shared_end(w);
 }
 
