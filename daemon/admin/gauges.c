@@ -89,7 +89,7 @@ static void nvme_gauges(struct kvtierd *d)
 	health(d, t, &s);
 }
 
-static void gauges_of_servers(struct stats_values *v, const struct redis_counters *c)
+static void gauges_of_endpoints(struct stats_values *v, const struct redis_counters *c)
 {
 	stats_set(&v->tiers_redis_forged_blocks_total, c->forged_total);
 	stats_set(&v->tiers_redis_other_form_blocks_total, c->other_forms_total);
@@ -120,7 +120,7 @@ static void redis_gauges(struct kvtierd *d)
 	state = tier_state(t);
 	stats_set(&v->tiers_redis_endpoints, s.endpoints);
 	stats_set(&v->tiers_redis_usable_endpoints, s.usable);
-	gauges_of_servers(v, &s.counters);
+	gauges_of_endpoints(v, &s.counters);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_MISCONFIGURED, state == TIER_MISCONFIGURED);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_OFFLINE, state == TIER_OFFLINE);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_READONLY, state == TIER_READONLY);

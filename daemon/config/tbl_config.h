@@ -114,10 +114,10 @@ CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
        "then may take stall_us more. TimeoutStopSec= of systemd must be longer than both together.")
 
 CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
-       "Redis or Valkey servers that nodes share: host:port, [v6]:port or unix:/path, with blanks "
-       "between them or a line for each. The port is 6379 if left out. Several servers that are "
-       "no Cluster share the blocks by key: spell them alike on all nodes. Of a Cluster some "
-       "endpoints are enough. Empty: no Redis tier.")
+       "Endpoints that nodes share, each a Redis or a Valkey: host:port, [v6]:port or unix:/path, "
+       "with blanks between them or a line for each. The port is 6379 if left out. Several "
+       "endpoints that are no Cluster share the blocks by key: spell them alike on all nodes. Of "
+       "a Cluster some endpoints are enough. Empty: no Redis tier.")
 CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
        "Whether the endpoints are a Cluster. auto: as the first endpoint that answers says.")
 CONFIG(redis, cluster_hosts, HOSTS, "", 0, 2047, "hosts",
@@ -133,11 +133,11 @@ CONFIG(redis, password_file, PATH, "", 0, 255, "path",
        "have access to it; systemd's LoadCredential= makes such a file. Read once, at start. "
        "Empty: no password.")
 CONFIG(redis, tls, BOOL, "no", 0, 1, "yes|no",
-       "TLS (1.2 or later) to all host:port endpoints and to the rest of their Cluster. Servers' "
+       "TLS (1.2 or later) to all host:port endpoints and to the rest of their Cluster. Their "
        "certificates are verified. Connections through unix:/path are never encrypted.")
 CONFIG(redis, tls_ca_file, PATH, "", 0, 255, "path",
-       "PEM file with the certificates of the authorities that may sign a server's certificate. "
-       "Empty: the authorities that the system trusts. This file and the next two are read once, "
+       "PEM file with the certificates of the authorities that may sign an endpoint's "
+       "certificate. Empty: the authorities that the system trusts. This file and the next two are read once, "
        "at start.")
 CONFIG(redis, tls_cert_file, PATH, "", 0, 255, "path",
        "PEM file with this node's certificate and its chain. Redis asks for one unless its "
@@ -146,8 +146,8 @@ CONFIG(redis, tls_key_file, PATH, "", 0, 255, "path",
        "PEM file with the private key of tls_cert_file, without a passphrase. Access as for "
        "password_file.")
 CONFIG(redis, tls_name, STRING, "", 0, 63, "name",
-       "Name or IP address that a server's certificate must have. Empty: the host of the "
-       "endpoint, or the name that a Cluster gives the server. *: any certificate that the "
+       "Name or IP address that an endpoint's certificate must have. Empty: the host of the "
+       "endpoint, or the name that a Cluster gives the endpoint. *: any certificate that the "
        "authorities of tls_ca_file signed.")
 CONFIG(redis, key_prefix, STRING, "kvtier:", 0, 63, "text",
        "A value's name in Redis begins with this; tenant and key follow. So an ACL can allow "

@@ -18,7 +18,7 @@ enum step load_check(struct walker *w);
 enum step load_keep(struct walker *w);
 enum step load_end(struct walker *w);
 /* The next block of the op would have to be brought, and too many parts wait for that: so that a
- * disk or server that stalls does not get all of them, and blocks in memory are still served. */
+ * disk or endpoint that stalls does not get all of them, and blocks in memory are still served. */
 bool load_must_wait(const struct op *op);
 
 #endif
