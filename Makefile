@@ -4,13 +4,13 @@
 #? make test        installs what is missing, builds, runs every test once
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
 #? make test-all    make lint, every test under the sanitizers, everything compiled by clang
-#? make test-engines  real engines from PyPI, cold, warm, and with a daemon that dies: ENGINES="vllm"
+#? make test-engines  real engines from PyPI: cold, warm, the daemon dies; ENGINES="vllm"
 #? make soak        over an hour of ops, kills, outages, lies and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
 #? make bench       measures; build/kvtier-bench --help says what, and how to run a part
 #? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures
 #? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
-#? make install     below DESTDIR and PREFIX (/usr/local); make wheel, make lint, make deps, make clean
+#? make install     below DESTDIR and PREFIX (/usr/local); others: make wheel lint deps clean
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
