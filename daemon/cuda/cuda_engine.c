@@ -4,20 +4,12 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "cuda_context.h"
 #include "daemon/base/container_of.h"
 
-static const uint64_t IMPORT_NS = 10000000000u;
 /* Less than this of a GPU the driver may take out of a larger piece. */
 static const uint64_t UNIT_BYTES = 2 << 20;
-
-static struct cuda_region *region_of(struct cuda_request *request)
-{
-	return container_of(request, struct cuda_region, request);
-}
 
 /* --- on the GPU's thread --- */
 
@@ -110,7 +102,7 @@ static int make(struct cuda_gpu *gpu, struct cuda_region *r, uint64_t bytes)
 
 static void import_now(struct cuda_gpu *gpu, struct cuda_request *request)
 {
-	struct cuda_region *r = region_of(request);
+	struct cuda_region *r = container_of(request, struct cuda_region, request);
 	uint64_t bytes = 0;
 
 	r->status = cuda_context_need(gpu, r->text, sizeof(r->text));
@@ -124,37 +116,10 @@ static void import_now(struct cuda_gpu *gpu, struct cuda_request *request)
 		r->status = -EBUSY; /* it comes back: asking again is worth while */
 }
 
-static void import_left(struct cuda_gpu *gpu, struct cuda_request *request)
-{
-	cuda_region_undo(gpu, region_of(request));
-	free(region_of(request));
-}
-
 /* --- on helper threads --- */
 
 int cuda_engine_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 		       struct cuda_region **ret, char *text, size_t n)
 {
-	struct cuda_region *r = calloc(1, sizeof(*r));
-	int error;
-
-	if (!r) {
-		snprintf(text, n, "out of memory for a region");
-		return -ENOMEM;
-	}
-	r->request.work = import_now;
-	r->request.left = import_left;
-	r->desc = *desc;
-	error = cuda_gpu_ask(gpu, &r->request, IMPORT_NS, text, n);
-	if (error == -ETIMEDOUT)
-		return error;
-	if (error == 0 && r->status) {
-		error = r->status;
-		snprintf(text, n, "%s", r->text);
-	}
-	if (error)
-		free(r);
-	else
-		*ret = r;
-	return error == -EAGAIN ? -EBUSY : error; /* -EAGAIN would be the intake's: intake.h */
+	return cuda_region_ask(gpu, desc, import_now, ret, text, n);
 }

@@ -376,8 +376,9 @@ static void release_left(struct cuda_gpu *gpu, struct cuda_request *request)
 
 /* --- on helper threads --- */
 
-int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
-		       struct cuda_region **ret, char *text, size_t n)
+int cuda_region_ask(struct cuda_gpu *gpu, const struct region_desc *desc,
+		    void (*work)(struct cuda_gpu *gpu, struct cuda_request *request),
+		    struct cuda_region **ret, char *text, size_t n)
 {
 	struct cuda_region *r = calloc(1, sizeof(*r));
 	int error;
@@ -386,7 +387,7 @@ int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 		snprintf(text, n, "out of memory for a region");
 		return -ENOMEM;
 	}
-	r->request.work = import_now;
+	r->request.work = work;
 	r->request.left = import_left;
 	r->desc = *desc;
 	r->desc.fd = desc->fd < 0 ? -1 : fcntl(desc->fd, F_DUPFD_CLOEXEC, 0);
@@ -404,6 +405,12 @@ int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 	else
 		*ret = r;
 	return error == -EAGAIN ? -EBUSY : error; /* -EAGAIN would be the intake's: intake.h */
+}
+
+int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
+		       struct cuda_region **ret, char *text, size_t n)
+{
+	return cuda_region_ask(gpu, desc, import_now, ret, text, n);
 }
 
 void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *r)

@@ -56,6 +56,13 @@ void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
  * of regions that left meanwhile go, too. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
 
+/* For cuda_engine.c. On a helper thread: as cuda_region_import(), but `work` opens or makes the
+ * memory, on the GPU's thread. Its request is that of a struct cuda_region, whose desc has a
+ * descriptor of its own; it sets status and text. */
+int cuda_region_ask(struct cuda_gpu *gpu, const struct region_desc *desc,
+		    void (*work)(struct cuda_gpu *gpu, struct cuda_request *request),
+		    struct cuda_region **ret, char *text, size_t n);
+
 /* For cuda_parts.c and cuda_engine.c. On the GPU's thread. */
 
 /* The driver refuses the client's handle or pointer: another way may work. An error of the GPU

@@ -174,16 +174,8 @@ static void head_done(struct xfer *x)
 	}
 	memcpy(&c->sealed, c->buffer, sizeof(c->sealed));
 	c->copy = (struct device_copy){ .to = c->buffer, .bytes = c->claim.entry.image_bytes };
-	c->job = (struct device_job){
-		.kind = DEVICE_FETCH,
-		.image_memory = IMAGE_OF_DEVICE,
-		.image = (uint8_t *)(uintptr_t)slot.address,
-		.image_bytes = slot.bytes,
-		.generation = slot.generation,
-		.copies = &c->copy,
-		.n_copies = 1,
-		.done = fetched,
-	};
+	beside_fetch(&slot, &c->copy, &c->job);
+	c->job.done = fetched;
 	r = device_submit(devices_gpu(c->all->conf.devices, c->unit), &c->job);
 	assert(r == 0); /* it takes DEVICE_FETCHES, of which scrub.c has SCRUB_JOBS */
 }

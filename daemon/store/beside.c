@@ -57,6 +57,20 @@ static bool is_unit(const struct store *store, uint32_t unit)
 	return store->beside && unit < store->beside->units;
 }
 
+void beside_fetch(const struct gpu_slot *slot, const struct device_copy *copy,
+		  struct device_job *ret)
+{
+	*ret = (struct device_job){
+		.kind = DEVICE_FETCH,
+		.image_memory = IMAGE_OF_DEVICE,
+		.image = (uint8_t *)(uintptr_t)slot->address,
+		.image_bytes = slot->bytes,
+		.generation = slot->generation,
+		.copies = copy,
+		.n_copies = 1,
+	};
+}
+
 uint32_t beside_units(const struct store *store)
 {
 	return store->beside ? store->beside->units : 0;

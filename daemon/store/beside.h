@@ -30,6 +30,8 @@
 
 struct beside;
 struct copy_table;
+struct device_copy;
+struct device_job;
 struct devices;
 struct fd_store;
 struct loop;
@@ -81,6 +83,9 @@ void beside_pin(struct store *store, uint32_t block, uint32_t unit, struct besid
 /* Likewise, by nobody whose use counts. */
 void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret);
 void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fine */
+/* The job that reads the image in this slot back, to copy->to. Its `done` is the caller's to set. */
+void beside_fetch(const struct gpu_slot *slot, const struct device_copy *copy,
+		  struct device_job *ret);
 /* How many there are. */
 uint32_t beside_units(const struct store *store);
 
