@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 dest=$DESTDIR$PREFIX
 # Where the Python that runs this looks: below /usr python3, below /usr/local python3.N.
 python=python3
-[ "$PREFIX" = /usr ] || python=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+[ "$PREFIX" = /usr ] ||
+	python=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
 python=$dest/lib/$python/dist-packages/kvtier
 
 install -d "$dest/bin" "$dest/include" "$dest/lib/pkgconfig" "$dest/lib/systemd/system" \
@@ -16,7 +17,8 @@ install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/lib"
 ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
 install -m 644 client/kvtier.h "$dest/include"
-sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in >"$dest/lib/pkgconfig/kvtier.pc"
+sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in \
+	>"$dest/lib/pkgconfig/kvtier.pc"
 for page in client/man/*.[1-8] daemon/kvtierd.8; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check-gpu.sh BUILD [tests|sanitizer] - the tests of kind gpu on this machine's driver, not on the emulated one; then
-# the kernels' tests once more under compute-sanitizer, where it is installed; or one of the two. What it prints at its
-# end is a part of tests/gpu/RESULTS.md. Skipped (77) where there is no driver.
+# check-gpu.sh BUILD [tests|sanitizer] - the tests of kind gpu on this machine's driver, not on the
+# emulated one; then the kernels' tests once more under compute-sanitizer, where it is installed; or
+# one of the two. What it prints at its end is a part of tests/gpu/RESULTS.md. Skipped (77) where
+# there is no driver.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 part=${2:-both} status=0
@@ -18,11 +19,13 @@ driver() {
 }
 libraries=${LD_LIBRARY_PATH-}
 # Where the loader looks, ...
-dir=$(driver ${libraries//:/ } $(ldconfig -p 2>/dev/null | sed -n 's|.*libcuda\.so\.1.* => \(.*\)/.*|\1|p') \
+dir=$(driver ${libraries//:/ } \
+	$(ldconfig -p 2>/dev/null | sed -n 's|.*libcuda\.so\.1.* => \(.*\)/.*|\1|p') \
 	/usr/lib64 /usr/lib/x86_64-linux-gnu) || {
 	# ...or in a place that some systems do not tell it of.
 	dir=$(driver /usr/lib/wsl/lib /usr/local/nvidia/lib64 /usr/local/cuda/compat) || {
-		echo "check-gpu: there is no libcuda.so.1 here (LD_LIBRARY_PATH, ldconfig -p), so nothing can run on a GPU"
+		echo "check-gpu: there is no libcuda.so.1 here (LD_LIBRARY_PATH, ldconfig -p)," \
+			"so nothing can run on a GPU"
 		exit 77
 	}
 	export LD_LIBRARY_PATH=${libraries:+$libraries:}$dir
@@ -39,14 +42,16 @@ fi
 
 sanitized() {	# each kernel, at each layout and at random ones
 	local sanitizer tool t failed=0
-	sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+	sanitizer=$(command -v compute-sanitizer ||
+		ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 	if [ -z "$sanitizer" ]; then
 		echo "skip memcheck, racecheck: no compute-sanitizer in PATH or /usr/local/cuda/bin"
 		return 0
 	fi
 	for tool in memcheck racecheck; do
 		for t in gpu_codec_layouts gpu_codec_random; do
-			STEPS=20 timeout 120 "$sanitizer" --tool $tool --error-exitcode 1 "$build/tests/$t" \
+			STEPS=20 timeout 120 "$sanitizer" \
+				--tool $tool --error-exitcode 1 "$build/tests/$t" \
 				>"$build/tests/$t.$tool.log" 2>&1
 			case $? in
 			0) echo "ok   $tool $t" ;;
@@ -74,7 +79,7 @@ echo "### $(date -u +%F), ${gpu:-no nvidia-smi: driver in $dir}: \`make check-gp
 echo
 echo "| test | result | |"
 echo "|---|---|---|"
-sed -nE 's#^ *[0-9]+/[0-9]+ (ok|FAIL|skip) +[^ ]*/(gpu_[a-z_]*) +([0-9]+ s),.* of CPU *(.*)#| \2 | \1, \3 | \4 |#p' \
-	"$build/check-gpu.log"
+result='^ *[0-9]+/[0-9]+ (ok|FAIL|skip) +[^ ]*/(gpu_[a-z_]*) +([0-9]+ s),.* of CPU *(.*)'
+sed -nE "s#$result#| \\2 | \\1, \\3 | \\4 |#p" "$build/check-gpu.log"
 sed -nE 's#^(ok|FAIL|skip) +([^:]*):? *(.*)#| \2 | \1 | \3 |#p' "$build/sanitized.log"
 exit $status

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# facts.sh - prints what the tests say of themselves, for Makefile and run.sh: a word NAME:KEY=VALUE a line.
-# A test says it at its head, behind `make:`, as tests/README.md explains:
+# facts.sh - prints what the tests say of themselves, for Makefile and run.sh: a word NAME:KEY=VALUE
+# a line. A test says it at its head, behind `make:`, as tests/README.md explains:
 #	/* make: wrap=mmap,calloc lane=wait no=thread (its threads are the daemon's) */
 cd "$(dirname "$0")" || exit 1
 exec awk '
@@ -28,4 +28,5 @@ exec awk '
 			for (v = 1; v <= n; v++)
 				print name ":" substr($i, 1, index($i, "=")) value[v]
 		}
-	}' unit/*.c fault/*.c sim/*.c fuzz/*.c regr/*.c sys/*.c sys/*.sh soak/*.c gpu/*.c gpu/*.sh lib/*.c
+	}' unit/*.c fault/*.c sim/*.c fuzz/*.c regr/*.c sys/*.c sys/*.sh soak/*.c \
+		gpu/*.c gpu/*.sh lib/*.c

@@ -11,7 +11,8 @@ echo 'int LLVMFuzzerTestOneInput(void); int LLVMFuzzerTestOneInput(void) { retur
 	exit 1
 }
 names=$(basename -s .c tests/fuzz/fuzz_*.c)
-make -j"$(nproc)" CC=clang BUILD=build-fuzz SAN=address,undefined,fuzzer-no-link LDFLAGS=-fsanitize=fuzzer \
+make -j"$(nproc)" CC=clang BUILD=build-fuzz SAN=address,undefined,fuzzer-no-link \
+	LDFLAGS=-fsanitize=fuzzer \
 	CFLAGS="-g -O1 -DKVTIER_LIBFUZZER" $(printf 'build-fuzz/tests/%s ' $names)
 for name in $names; do
 	corpus=build-fuzz/corpus/$name
@@ -20,6 +21,7 @@ for name in $names; do
 		{ printf "\\$byte"; head -c 12288 /dev/zero; } >"$corpus/pages$byte"
 	done
 	echo "== $name, ${FUZZ_SECONDS:-60} s"
-	"build-fuzz/tests/$name" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=65536 -print_final_stats=1 \
+	"build-fuzz/tests/$name" -max_total_time="${FUZZ_SECONDS:-60}" \
+		-max_len=65536 -print_final_stats=1 \
 		-artifact_prefix=build-fuzz/ "$corpus" 2>&1 | tail -n 12
 done

@@ -1,29 +1,35 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu-bundle.sh BUILD - puts all into BUILD/gpu-bundle that a machine with a GPU and its driver needs, and nothing else, to
-# run the tests of kind gpu and kvtier-bench cuda: the sources, the programs, and the libraries that they find
-# there (all but the C library, 2.34 or later). libkvtier, which a Python loads, has its own inside. There:
-# ./run.sh, or `make check-gpu` where there is a compiler.
+# gpu-bundle.sh BUILD - puts all into BUILD/gpu-bundle that a machine with a GPU and its driver
+# needs, and nothing else, to run the tests of kind gpu and kvtier-bench cuda: the sources, the
+# programs, and the libraries that they find there (all but the C library, 2.34 or later).
+# libkvtier, which a Python loads, has its own inside. There: ./run.sh, or `make check-gpu` where
+# there is a compiler.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$PWD/$1/gpu-bundle
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || {
-	echo "gpu-bundle: no nvcc in PATH or /usr/local/cuda/bin: without the kernels there is nothing to run on a GPU"
+	echo "gpu-bundle: no nvcc in PATH or /usr/local/cuda/bin: without the kernels" \
+		"there is nothing to run on a GPU"
 	exit 1
 }
 rm -rf "$folder"
-# Each test has the daemon's parts in it: without the sections that nobody calls the folder is 8 MiB smaller.
+# Each test has the daemon's parts in it: without the sections that nobody calls the folder is 8 MiB
+# smaller.
 make BUILD="$folder/build" CFLAGS="-O2 -ffunction-sections -fdata-sections" TEST="gpu_*" tests \
-	LDFLAGS="-Wl,--gc-sections,--disable-new-dtags,-rpath,'\$\$ORIGIN/../lib',-rpath,'\$\$ORIGIN/../../lib'" \
+	LDFLAGS="-Wl,--gc-sections,--disable-new-dtags,-rpath,'\$\$ORIGIN/../lib' \
+		-Wl,-rpath,'\$\$ORIGIN/../../lib'" \
 	LD_libkvtier.so.0="-Wl,-z,defs,--version-script=client/lib/kvtier.map -l:libcrypto.a"
 mkdir -p "$folder/lib"
 ldd "$folder"/build/{kvtierd,kvtierctl,kvtier-bench,tests/gpu_fault} |
-	awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libpthread|libdl)\.so/ { print $3 }' | sort -u | xargs cp -L -t "$folder/lib"
+	awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libpthread|libdl)\.so/ { print $3 }' | sort -u |
+	xargs cp -L -t "$folder/lib"
 if git rev-parse --git-dir >/dev/null 2>&1; then
 	git ls-files -z -- '*.[ch]' '*.cu' '*.cuh' '*.sh' '*.py' '*.map' '*.in' Makefile LICENSE
 else
 	find . -path "./${folder#./}" -prune -o -path './build*' -prune -o -type f \
-		\( -name '*.[ch]' -o -name '*.cu*' -o -name '*.sh' -o -name '*.py' -o -name '*.map' -o -name '*.in' \
+		\( -name '*.[ch]' -o -name '*.cu*' -o -name '*.sh' \
+			-o -name '*.py' -o -name '*.map' -o -name '*.in' \
 		-o -name Makefile -o -name LICENSE \) -print0
 fi | tar --null -T - -cf - | tar -C "$folder" -xf -
 find "$folder/build" \( -name '*.o' -o -name '*.d' -o -name '*.a' \) -delete
@@ -31,16 +37,18 @@ find "$folder/build" -type f -perm -u+x -exec strip {} + 2>/dev/null || true
 git describe --always --dirty 2>/dev/null >"$folder/COMMIT" || true
 cat >"$folder/run.sh" <<'RUN'
 #!/bin/bash
-# run.sh [--emulated] [tests|figures|sanitizer]... - the tests of kind gpu, the figures, and the kernels' tests under
-# compute-sanitizer, on this machine's GPU; all three, or these. Each has 10 minutes. Output: results.txt, which grows.
-# --emulated: on the emulated driver, which takes the GPU's place; that tries this folder, and says nothing of a GPU.
+# run.sh [--emulated] [tests|figures|sanitizer]... - the tests of kind gpu, the figures, and the
+# kernels' tests under compute-sanitizer, on this machine's GPU; all three, or these. Each has 10
+# minutes. Output: results.txt, which grows. --emulated: on the emulated driver, which takes the
+# GPU's place; that tries this folder, and says nothing of a GPU.
 cd "$(dirname "$0")" || exit 1
 status=0
 if [ "${1:-}" = --emulated ]; then
 	shift
 	rm -f emulated.log
 	export LD_LIBRARY_PATH=$PWD/build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} KVTIER_EMU="log=$PWD/emulated.log memory=8192"
+	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} \
+		KVTIER_EMU="log=$PWD/emulated.log memory=8192"
 fi
 [ $# -gt 0 ] || set -- tests figures sanitizer
 part() {

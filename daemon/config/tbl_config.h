@@ -137,8 +137,8 @@ CONFIG(redis, tls, BOOL, "no", 0, 1, "yes|no",
        "certificates are verified. Connections through unix:/path are never encrypted.")
 CONFIG(redis, tls_ca_file, PATH, "", 0, 255, "path",
        "PEM file with the certificates of the authorities that may sign an endpoint's "
-       "certificate. Empty: the authorities that the system trusts. This file and the next two are read once, "
-       "at start.")
+       "certificate. Empty: the authorities that the system trusts. This file and the next two are "
+       "read once, at start.")
 CONFIG(redis, tls_cert_file, PATH, "", 0, 255, "path",
        "PEM file with this node's certificate and its chain. Redis asks for one unless its "
        "tls-auth-clients is no. Empty: none.")

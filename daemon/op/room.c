@@ -8,8 +8,8 @@
  *      the client that holds most is refused.
  *   R2 a waiter overtakes no other one of its own client, and any of another client: a large image
  *      that finds no room holds up no small one.
- *   R3 a disk or endpoint that stalls is believed for as long as one request of it may take, not for
- *      ever; the deadline of the waiter's op ends its wait before that.
+ *   R3 a disk or endpoint that stalls is believed for as long as one request of it may take, not
+ *      for ever; the deadline of the waiter's op ends its wait before that.
  */
 #include "room.h"
 

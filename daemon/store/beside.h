@@ -83,7 +83,7 @@ void beside_pin(struct store *store, uint32_t block, uint32_t unit, struct besid
 /* Likewise, by nobody whose use counts. */
 void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret);
 void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fine */
-/* The job that reads the image in this slot back, to copy->to. Its `done` is the caller's to set. */
+/* The job that reads the image in this slot back, to copy->to. The caller sets its `done`. */
 void beside_fetch(const struct gpu_slot *slot, const struct device_copy *copy,
 		  struct device_job *ret);
 /* How many there are. */

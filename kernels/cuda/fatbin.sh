@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# fatbin.sh NVCC OUT [FLAG...] - the CUDA kernels for each kind of GPU, and PTX for those to come. A spilled register is
-# an error.
+# fatbin.sh NVCC OUT [FLAG...] - the CUDA kernels for each kind of GPU, and PTX for those to come. A
+# spilled register is an error.
 set -eu
 nvcc=$1 out=$2
 shift 2

@@ -17,10 +17,10 @@
     pip install --no-deps --target DIR lmcache==0.5.6 aiofile caio aiofiles awscrt nvtx sortedcontainers redis
     pip install --no-deps --target DIR opentelemetry-exporter-prometheus==0.61b0
 
-The model is SmolLM2-135M in BF16, KV in FP8. One JSON object a line; times are seconds of this process's clock. Before
-`misses` each engine has written all of its KV memory and the daemon all of its own: a virtual machine is slow to give
-memory that nobody had before. KVTIER_BENCH_SECONDS: how long the turns of `misses` go on (60). KVTIER_BENCH_REPEATS: how
-often the others repeat (3).
+The model is SmolLM2-135M in BF16, KV in FP8. One JSON object a line; times are seconds of this process's
+clock. Before `misses` each engine has written all of its KV memory and the daemon all of its own: a virtual
+machine is slow to give memory that nobody had before. KVTIER_BENCH_SECONDS: how long the turns of `misses` go
+on (60). KVTIER_BENCH_REPEATS: how often the others repeat (3).
 """
 import json
 import os

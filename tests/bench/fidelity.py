@@ -91,7 +91,8 @@ def through_kvtier(model, daemon: Daemon, ids: torch.Tensor, past: DynamicCache,
         beyond = torch.cat([ids, ids[:, :1]], dim=1)      # a load leaves one token to compute
         back, tokens, _, load_error = cache.fetch(beyond)
         if tokens != ids.shape[1]:
-            sys.exit(f"fidelity.py: {kept} blocks kept ({error}), {tokens} of {ids.shape[1]} tokens back ({load_error})")
+            sys.exit(f"fidelity.py: {kept} blocks kept ({error}), "
+                     f"{tokens} of {ids.shape[1]} tokens back ({load_error})")
     return back
 
 

@@ -25,7 +25,8 @@ def milliseconds(call):
 
 def main(build):
     tokens = [i * 40503 % 151936 for i in range(TOKENS)]
-    kinds = {"list": tokens, "array I (32 bits)": array.array("I", tokens), "array q (64 bits)": array.array("q", tokens)}
+    kinds = {"list": tokens, "array I (32 bits)": array.array("I", tokens),
+             "array q (64 bits)": array.array("q", tokens)}
     geometry = kvtier.Geometry("bench", "bench", kvtier.Dtype.BF16, 2, 2, 32, 32, 16)
     with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:
         daemon = Daemon(build, Path(work), "[host]\nbytes = 64M\n[nvme]\nbytes = 0\n")

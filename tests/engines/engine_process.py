@@ -25,8 +25,9 @@ class Engine:
         self.log = Path(os.environ["KVTIER_ENGINE_LOGS"]) / f"{program.stem}.log"
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-B", str(program), str(theirs[0]), str(ours[1]), *arguments], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, pass_fds=(theirs[0], ours[1]), env={**os.environ, **environment},
+                [sys.executable, "-B", str(program), str(theirs[0]), str(ours[1]), *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs[0], ours[1]),
+                env={**os.environ, **environment},
                 start_new_session=True)
         os.close(theirs[0])
         os.close(ours[1])

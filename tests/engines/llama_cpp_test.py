@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_cpp_test.py BUILD - KvtierCache under the real llama-cpp-python and llama.cpp: what one process computed another
-one continues from, bit for bit; the engine answers every prompt, whatever becomes of the daemon; its server, too."""
+"""llama_cpp_test.py BUILD - KvtierCache under the real llama-cpp-python and llama.cpp: what one process
+computed another one continues from, bit for bit; the engine answers every prompt, whatever becomes of the
+daemon; its server, too."""
 import importlib.util
 import json
 import os

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers_engine.py FD FD SOCKET - a process that answers prompts by a transformers model, its KV backed by kvtier.
+"""transformers_engine.py FD FD SOCKET - a process that answers prompts by a transformers model, its KV
+backed by kvtier.
 
 engine_process.py says how it is asked. The model is a small
 Llama with seeded random weights in FP32, so two processes have the same one and greedy decoding is deterministic.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=8 needs=kvtierd_clock link=client.a */
-/* make: wrap=clock_gettime,epoll_wait,cuda_busy_again (the test holds the clock, and sees -EBUSY) */
+/* make: wrap=clock_gettime,epoll_wait,cuda_busy_again (it holds the clock, and sees -EBUSY) */
 /*
  * gpu_return - goal: a GPU that fails or hangs while memory of it is being registered comes back,
  * and pages are reached as well as before: the daemon says -EBUSY for as long as it is to come

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_clock_until.c - the part of lib_clock.h that reads a daemon's gauges: daemons have lib_clock.c
- * in them, and can have nothing of lib.c. */
+/* lib_clock_until.c - the part of lib_clock.h that reads a daemon's gauges: lib_clock.c is in the
+ * daemons, too, and they can have nothing of lib.c. */
 #include "lib_clock.h"
 
 #include "lib.h"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# library.sh - sourced by scripts that load libkvtier into programs which were built without it. Sets tree and build
-# (that in $BUILD, default: build), both absolute. If the library has a sanitizer in it, the script ends with exit status
-# 77 and says so: the sanitizer's runtime must be the first library of a program.
+# library.sh - sourced by scripts that load libkvtier into programs which were built without it.
+# Sets tree and build (that in $BUILD, default: build), both absolute. If the library has a
+# sanitizer in it, the script ends with exit status 77 and says so: the sanitizer's runtime must be
+# the first library of a program.
 
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "${BUILD:-$tree/build}" && pwd)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# llama.sh - sourced by tests with the real llama.cpp. Sets what library.sh sets, and python: the interpreter of the
-# environment that has engine and model. Ends the script with exit status 77, and says why, if there can be none.
+# llama.sh - sourced by tests with the real llama.cpp. Sets what library.sh sets, and python: the
+# interpreter of the environment that has engine and model. Ends the script with exit status 77, and
+# says why, if there can be none.
 
 . "${BASH_SOURCE[0]%/*}/library.sh"
 [ "$(uname -m)" = x86_64 ] || {
@@ -13,4 +14,5 @@ python=$("$tree/client/examples/venv.sh" "$build") || {
 	exit 77
 }
 export KVTIER_LIBRARY="$build/libkvtier.so.0"
-export OMP_WAIT_POLICY=passive	# two threads that spin at each barrier keep other tests from the cores
+# Two threads that spin at each barrier keep other tests from the cores.
+export OMP_WAIT_POLICY=passive

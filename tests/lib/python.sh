@@ -1,7 +1,7 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
-# python.sh FILE - runs tests/sys/FILE, which loads libkvtier into Python, on the build in $BUILD (default: build).
-# Exit status 77, and why, where that cannot be.
+# python.sh FILE - runs tests/sys/FILE, which loads libkvtier into Python, on the build in $BUILD
+# (default: build). Exit status 77, and why, where that cannot be.
 
 . "$(dirname "$0")/library.sh"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {

@@ -101,7 +101,8 @@ class Files(unittest.TestCase):
     def file(self, n: int, streams: int = 1, transposed: int = 0, order: int = 1, fewer: int = 0) -> bytes:
         of, words = random.Random(n), [-1, 1, n - fewer, *range(n - fewer), 0]
         data = struct.pack(f"<3I{len(words)}i2I", 0x67677371, 4, len(words), *words, streams, n)
-        data += b"".join(struct.pack("<iIi", i * order, 1, 0) for i in range(n)) + struct.pack("<4I", transposed, 2, 0, 0)
+        data += b"".join(struct.pack("<iIi", i * order, 1, 0) for i in range(n))
+        data += struct.pack("<4I", transposed, 2, 0, 0)
         for plane in range(4):
             head = struct.pack("<iII", 1, 2, 3) if transposed and plane > 1 else struct.pack("<iQ", 1, 6)
             data += head + of.randbytes(6 * n)

@@ -397,12 +397,13 @@ class Binding(unittest.TestCase):
         self.assertEqual(self.daemon.stats()["clients_total"], before + 1)
 
     def stopped_in_a_load(self, daemon, memory, bytes_of_page):
-        """A space of large pages, closed while its daemon stands still in the middle of a load: how many are lent, and the
-        client."""
+        """A space of large pages, closed while its daemon stands still in the middle of a load: how many are
+        lent, and the client."""
         layers, heads, dim, tokens, pages = 64, 8, 128, 64, 4
         row, plane = heads * dim * 2, tokens * heads * dim * 2
         self.assertEqual(bytes_of_page, 2 * layers * plane)
-        parts = [Segment(kind, (2 * layer + i) * plane, bytes_of_page, layer=layer, head_stride=2 * dim, token_stride=row)
+        parts = [Segment(kind, (2 * layer + i) * plane, bytes_of_page, layer=layer, head_stride=2 * dim,
+                         token_stride=row)
                  for layer in range(layers) for i, kind in enumerate((Kind.K, Kind.V))]
         for attempt in range(200):
             client = kvtier.Client(daemon.socket, timeout_ms=2000)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sglang_double.py - the classes of SGLang 0.5.23 that kvtier.sglang builds on, and pools in its layouts, without torch.
-The real SGLang: make test-engines.
+"""sglang_double.py - the classes of SGLang 0.5.23 that kvtier.sglang builds on, and pools in its layouts, without
+torch. The real SGLang: make test-engines.
 
 HostPool is a HostKVCache in one of SGLang's orders; DevicePool an MHATokenToKVPool whose memory is the CPU's. Their
 bytes lie in a KvPool of python_engines_sglang.py, which fills and compares pages.
@@ -96,8 +96,8 @@ class UnifiedCacheLinker(abc.ABC):
     """The abstract methods of 0.5.23."""
 
 
-for _name in ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading", "cancel_queued_load", "offload",
-              "num_completed_offloads", "pop_completed_offload", "reset", "close"):
+for _name in ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading",
+              "cancel_queued_load", "offload", "num_completed_offloads", "pop_completed_offload", "reset", "close"):
     setattr(UnifiedCacheLinker, _name, abc.abstractmethod(lambda self: None))
 abc.update_abstractmethods(UnifiedCacheLinker)
 

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # make: seconds=60 no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
-# Goal: what a slot of llama.cpp's server computed is restored into a slot of another process of it, and the server answers
-# every request, whatever becomes of the daemon.
-# Method: llama_server_cases.py, against the real server of the xllamacpp wheel, and a kvtierd of its own.
-# Skipped only where the wheels of engine and model are not there and cannot be had.
+# Goal: what a slot of llama.cpp's server computed is restored into a slot of another process of it,
+# and the server answers every request, whatever becomes of the daemon.
+# Method: llama_server_cases.py, against the real server of the xllamacpp wheel, and a kvtierd of
+# its own. Skipped only where the wheels of engine and model are not there and cannot be had.
 
 . "$(dirname "$0")/../lib/llama.sh"
-exec env KVTIER_LIBRARY="$build/libkvtier.so.0" "$python" -B "$tree/tests/sys/llama_server_cases.py" "$build"
+exec env KVTIER_LIBRARY="$build/libkvtier.so.0" \
+	"$python" -B "$tree/tests/sys/llama_server_cases.py" "$build"

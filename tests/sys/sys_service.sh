@@ -2,28 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 # make: no=address,thread (it loads libkvtier into programs without a sanitizer)
 # sys_service - goal: what `make install` puts in place is whole, and systemd takes the unit.
-# Method: install into an empty directory, look for each file, systemd-analyze verify on the installed unit with the
-# program's path made one that exists here. Exit 0, 1, or 77 where systemd is not.
+# Method: install into an empty directory, look for each file, systemd-analyze verify on the
+# installed unit with the program's path made one that exists here. Exit 0, 1, or 77 where systemd
+# is not.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-make -s -o all install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
-for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so lib/libkvtier.a include/kvtier.h \
-	lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 share/man/man3/kvtier.3 share/man/man8/kvtierd.8 \
-	lib/systemd/system/kvtierd.service; do
-	[ -s "$dir/opt/kvtier/$file" ] || { echo "not installed: $file"; exit 1; }
+fail() { echo "$1"; exit 1; }
+make -s -o all install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier >"$dir/log" 2>&1 ||
+	fail "$(cat "$dir/log")"
+for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so \
+	lib/libkvtier.a include/kvtier.h lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 \
+	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 lib/systemd/system/kvtierd.service; do
+	[ -s "$dir/opt/kvtier/$file" ] || fail "not installed: $file"
 done
-grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" || { echo "kvtier.pc has another prefix"; exit 1; }
+grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" ||
+	fail "kvtier.pc has another prefix"
 unit=$dir/opt/kvtier/lib/systemd/system/kvtierd.service
-grep -q '^ExecStart=/opt/kvtier/bin/kvtierd' "$unit" || { echo "the unit starts another kvtierd"; exit 1; }
-# Engines' pages stay lent to a daemon that stands still until this ends it (kvtier.h), and then another one must come.
-grep -q '^WatchdogSec=30$' "$unit" && grep -q '^Restart=on-failure$' "$unit" || { echo "no watchdog of 30 s that restarts"; exit 1; }
+grep -q '^ExecStart=/opt/kvtier/bin/kvtierd' "$unit" || fail "the unit starts another kvtierd"
+# Engines' pages stay lent to a daemon that stands still until this ends it (kvtier.h), and then
+# another one must come.
+grep -q '^WatchdogSec=30$' "$unit" && grep -q '^Restart=on-failure$' "$unit" ||
+	fail "no watchdog of 30 s that restarts"
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)$/\1/p' "$unit")
 drains=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^drain_us = \([0-9]*\)$/\1/p')
-[ "$(echo "$drains" | wc -l)" = 2 ] || { echo "not two times of drain_us: $drains"; exit 1; }
+[ "$(echo "$drains" | wc -l)" = 2 ] || fail "not two times of drain_us: $drains"
 stall=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^stall_us = \([0-9]*\)$/\1/p')
 for drain in $drains; do	# and 3 s for ops and the rest, see main.c
-	[ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] || { echo "TimeoutStopSec=$stop is too short for drain_us = $drain"; exit 1; }
+	[ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] ||
+		fail "TimeoutStopSec=$stop is too short for drain_us = $drain"
 done
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"

@@ -36,8 +36,8 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 from . import _lib
 
 __all__ = ["Action", "Answers", "BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", "Dtype", "Error", "Geometry", "Hit",
-           "Keys", "Kind", "Lent", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space", "Tier", "lent",
-           "version"]
+           "Keys", "Kind", "Lent", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space",
+           "Tier", "lent", "version"]
 
 MAX_BLOCKS = 8192     # per op; a longer prompt is several ops
 BLOCK_OK = 0
@@ -373,10 +373,11 @@ class Space:
         return Hit(hit.blocks, Tier(hit.tiers), hit.generation)
 
     def store(self, keys: Keys, pages: Iterable[int], **options) -> Op:
-        """Gives blocks to the daemon. Options: timeout_ms; parent where it is not keys.parent; stream, of pages in a
-        GPU's memory: a torch.cuda.Stream or a CUstream's number; no page is touched before the work that is in it
-        now; layer_groups: the pages' layers are given in so many groups, by Client.store_layers(); session, turn,
-        ttl_s, priority: see below. The pages must not change until the op's result was taken, but for layers that were not given yet.
+        """Gives blocks to the daemon. Options: timeout_ms; parent where it is not keys.parent; stream, of
+        pages in a GPU's memory: a torch.cuda.Stream or a CUstream's number; no page is touched before the
+        work that is in it now; layer_groups: the pages' layers are given in so many groups, by
+        Client.store_layers(); session, turn, ttl_s, priority: see below. The pages must not change until the
+        op's result was taken, but for layers that were not given yet.
 
         session, turn, ttl_s and priority are hints on the op's blocks, as by hint(Action.RETAIN); they take nothing
         back that others said of a block, and never fail an op."""
@@ -467,8 +468,9 @@ class Client:
 
     @property
     def status(self) -> str:
-        """How it stands, for people: "connected to ...", "not connected: ..."; while pages are lent still over
-        connections that were cut, also "...; waits for kvtierd (pid 12) to answer or end: 3 pages are lent still ..."."""
+        """How it stands, for people: "connected to ...", "not connected: ..."; while pages are lent still
+        over connections that were cut, also "...; waits for kvtierd (pid 12) to answer or end: 3 pages are
+        lent still ..."."""
         text = C.create_string_buffer(1024)
         _check(_lib.load().kvtier_status(self._open(), text, len(text)))
         return text.value.decode()

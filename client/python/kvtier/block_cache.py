@@ -73,11 +73,13 @@ class BlockCache:
     """A space and its buffer of `pages` pages, each `stride` bytes apart and with `page_bytes` of content. For one
     thread at a time."""
 
-    def __init__(self, client: Union[Client, Callable[[], Client]], geometry: Geometry, segments: Sequence[Segment], page_bytes: int, stride: int,
-                 pages: int, timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
-        """client: or a function that connects one, which is called when the space is opened and the function has
-        given none yet. timeout_ms: of one load or store, 0: the client's. prefetch_ms: how long fetch() waits for blocks of a prompt
-        that are further away than this node (a Redis that nodes share); 0: it does not ask for them."""
+    def __init__(self, client: Union[Client, Callable[[], Client]], geometry: Geometry,
+                 segments: Sequence[Segment], page_bytes: int, stride: int, pages: int,
+                 timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
+        """client: or a function that connects one, which is called when the space is opened and the function
+        has given none yet. timeout_ms: of one load or store, 0: the client's. prefetch_ms: how long fetch()
+        waits for blocks of a prompt that are further away than this node (a Redis that nodes share); 0: it
+        does not ask for them."""
         self._connect = client if callable(client) else lambda: client
         self._client: Optional[Client] = None   # None: not connected yet
         self._geometry, self._segments = geometry, list(segments)

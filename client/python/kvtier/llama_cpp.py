@@ -114,10 +114,10 @@ class LlamaCache:
         return self._blocks.present(tokens, len(tokens) - 1)
 
     def fetch(self, tokens: Sequence[int], have: int = 0) -> Fetched:
-        """Puts the KV of as many leading tokens as kvtier has into the sequence, which holds tokens[:have] already. What
-        it holds behind them is dropped, or if kvtier has no block that goes further than `have`, left alone. At
-        least one token is left to compute, for its logits. What this node lacks is asked of Redis, if the daemon
-        has one."""
+        """Puts the KV of as many leading tokens as kvtier has into the sequence, which holds tokens[:have]
+        already. What it holds behind them is dropped, or if kvtier has no block that goes further than
+        `have`, left alone. At least one token is left to compute, for its logits. What this node lacks is
+        asked of Redis, if the daemon has one."""
         first = have // self.block_tokens * self.block_tokens
         dropped = False
 
@@ -181,8 +181,8 @@ class LlamaCache:
             raise LayoutError(f"the scratch sequence {self._scratch} is in use")
         data = self._llama.state(self._ctx, self._scratch)
         if len(data) != WORDS4.size or WORDS4.unpack(data)[1:] != (self._scratch, 1, 0):
-            raise LayoutError(f"an empty sequence is {data[:64].hex()} here, not a magic, its id, one stream, no cells; "
-                              "the context needs kv_unified = true where n_seq_max >= 2, and no sliding window")
+            raise LayoutError(f"an empty sequence is {data[:64].hex()} here, not a magic, its id, one stream, no "
+                              "cells; the context needs kv_unified = true where n_seq_max >= 2, and no sliding window")
         return WORDS4.unpack(data)[0]
 
     def _probe(self) -> None:

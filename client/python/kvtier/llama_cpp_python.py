@@ -97,12 +97,12 @@ class KvtierCache(BaseLlamaCache):
                  socket: Optional[str] = None, model: Optional[str] = None, extras: str = "",
                  codec: Codec = Codec.RAW, pages: int = 16, block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 2000,
                  prefetch_ms: int = 1000) -> None:
-        """capacity_bytes: what llama-cpp-python's server passes; the daemon's configuration bounds what is kept.
-        client: one of yours; default one of its own at `socket`, which is connected when there is a daemon. model: a name that
-        means equal weights, for nodes that share a Redis; default the file's name, size and time. extras: what
-        else changes KV. codec: RAW gives back what was computed bit for bit, FP8 halves the bytes of an F16 or BF16
-        cache and is lossy. pages: blocks under way at once, that is the memory this takes. timeout_ms: of a load or
-        store, prefetch_ms: of a prefetch from Redis."""
+        """capacity_bytes: what llama-cpp-python's server passes; the daemon's configuration bounds what is
+        kept. client: one of yours; default one of its own at `socket`, which is connected when there is a
+        daemon. model: a name that means equal weights, for nodes that share a Redis; default the file's name,
+        size and time. extras: what else changes KV. codec: RAW gives back what was computed bit for bit, FP8
+        halves the bytes of an F16 or BF16 cache and is lossy. pages: blocks under way at once, that is the
+        memory this takes. timeout_ms: of a load or store, prefetch_ms: of a prefetch from Redis."""
         super().__init__(capacity_bytes)
         self.last = Reused(0, 0, Tier(0), 0, None)
         self.refused = ""           # why this Llama is not served

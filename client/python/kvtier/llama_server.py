@@ -7,11 +7,12 @@
         answer = cache.ask("/v1/chat/completions", {"messages": [...], "max_tokens": 64})
         print(cache.last)       # Reused(prompt_tokens=2071, loaded_tokens=2048, ...)
 
-The server is not patched, and has no plug-ins: its context belongs to threads of its own. What it offers is that a slot
-is saved to a file, and restored from one (POST /slots/N?action=save). ask() looks the prompt up, makes such a file of the
-blocks that kvtier has, has the server restore it into a free slot, and asks that slot, which computes the rest; then it
-has the slot saved, and stores the blocks that are new. So each prompt that gains is a file written and read, and so is
-each answer that fills a block: the directory belongs on a tmpfs, and it must be the server's and this process's.
+The server is not patched, and has no plug-ins: its context belongs to threads of its own. What it offers is
+that a slot is saved to a file, and restored from one (POST /slots/N?action=save). ask() looks the prompt up,
+makes such a file of the blocks that kvtier has, has the server restore it into a free slot, and asks that
+slot, which computes the rest; then it has the slot saved, and stores the blocks that are new. So each prompt
+that gains is a file written and read, and so is each answer that fills a block: the directory belongs on a
+tmpfs, and it must be the server's and this process's.
 
     8 B         magic, version (kept as they came)
     4 B + 4 x   the slot's tokens, count first: -1, 1, n, n tokens, 0 (of media); or n tokens alone
@@ -160,11 +161,11 @@ class SlotCache:
                  model: Optional[str] = None, extras: str = "", codec: Codec = Codec.RAW, pages: int = 16,
                  block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 2000, prefetch_ms: int = 1000,
                  answer_s: float = 600) -> None:
-        """url: the server's. slots: its slot_save_path, a directory of this machine. client: one of yours; default one of
-        its own at `socket`, connected when there is a daemon. model: a name that means equal weights; default the
-        name, size and time of the server's file. extras: what else changes KV, as rope settings given by flags.
-        codec, pages, timeout_ms, prefetch_ms: as of KvtierCache. answer_s: how long an answer may take. The server
-        computes one token, to see how its KV is laid out."""
+        """url: the server's. slots: its slot_save_path, a directory of this machine. client: one of yours;
+        default one of its own at `socket`, connected when there is a daemon. model: a name that means equal
+        weights; default the name, size and time of the server's file. extras: what else changes KV, as rope
+        settings given by flags. codec, pages, timeout_ms, prefetch_ms: as of KvtierCache. answer_s: how long
+        an answer may take. The server computes one token, to see how its KV is laid out."""
         self.last, self.refused = Reused(0, 0, Tier(0), 0, None), ""
         self._url, self._slots, self._answer_s = url.rstrip("/"), slots, answer_s
         self._client, self._own, self._socket, self._timeout_ms = client, None, socket, timeout_ms
@@ -190,7 +191,8 @@ class SlotCache:
         loras = [(lora.get("path"), lora.get("scale")) for lora in self._post("/lora-adapters")]
         self._blocks = BlockCache(
             self._client or self._connect,
-            self._layout.geometry(named(model or weights(props["model_path"])), named(f"server {loras} {extras}"), codec),
+            self._layout.geometry(named(model or weights(props["model_path"])),
+                                  named(f"server {loras} {extras}"), codec),
             self._layout.segments(), self._layout.size, self._layout.stride, pages, timeout_ms, prefetch_ms)
         with contextlib.suppress(Error):
             self._blocks.open()     # the daemon is away: ask() asks it again
