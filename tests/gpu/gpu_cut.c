@@ -15,9 +15,7 @@
 
 enum { N = 8, TRIES = 12, CHAIN = 1, DEADLINE_MS = PATIENT_MS, NEW_CHAIN = 100 };
 
-static const char config[] = "[host]\nbytes = 128M\nslab_bytes = 16M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char config[] = GPU_CONFIG("128M", "16M");
 
 static struct daemon d;
 static struct gpu gpu;

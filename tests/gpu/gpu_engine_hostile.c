@@ -28,9 +28,7 @@ static struct gpu gpu;
 
 static int begin(void **state)
 {
-	gpu_open(&gpu, 0);
-	daemon_start(&d, *state);
-	return 0;
+	return gpu_daemon_begin(&d, &gpu, *state);
 }
 
 static int end(void **state)

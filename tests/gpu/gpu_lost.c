@@ -14,9 +14,7 @@
 
 enum { N = 4, CHAIN = 5 };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char config[] = GPU_CONFIG("32M", "1M");
 
 static struct daemon d;
 static struct witness witness;

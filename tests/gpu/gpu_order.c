@@ -13,9 +13,7 @@
 
 enum { N = 4, OLD = 1, NEW = 2, CHAIN = 9, OTHER = 77 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char config[] = GPU_CONFIG("16M", "1M");
 
 static struct daemon d;
 static struct gpu gpu;
@@ -23,16 +21,13 @@ static struct gpu gpu;
 static int begin(void **state)
 {
 	(void)state;
-	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
-	return 0;
+	return gpu_daemon_begin(&d, &gpu, config);
 }
 
 static int end(void **state)
 {
 	(void)state;
-	gpu_daemon_end(&d, &gpu);
-	return 0;
+	return gpu_daemon_end(&d, &gpu);
 }
 
 static bool completed(const struct gpu_raw *e)

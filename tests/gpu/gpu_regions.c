@@ -14,9 +14,7 @@
 
 enum { N = 4, CHAIN = 3 };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char config[] = GPU_CONFIG("32M", "1M");
 
 static struct daemon d;
 static struct gpu gpu;
@@ -26,17 +24,13 @@ static int begin(void **state)
 {
 	(void)state;
 	geometry = tiny_geometry(KVTIER_CODEC_FP8);
-	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
-	return 0;
+	return gpu_daemon_begin(&d, &gpu, config);
 }
 
 static int end(void **state)
 {
 	(void)state;
-	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
-	gpu_daemon_end(&d, &gpu);
-	return 0;
+	return gpu_daemon_end(&d, &gpu);
 }
 
 static void refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,

@@ -25,9 +25,7 @@ static struct gpu gpu;
 static int begin(void **state)
 {
 	(void)state;
-	gpu_open(&gpu, 0);
-	daemon_start(&d, CONFIG(""));
-	return 0;
+	return gpu_daemon_begin(&d, &gpu, CONFIG(""));
 }
 
 /* Workers have their part in each load. */
@@ -42,8 +40,7 @@ static int begin_verifying(void **state)
 static int end(void **state)
 {
 	(void)state;
-	gpu_daemon_end(&d, &gpu);
-	return 0;
+	return gpu_daemon_end(&d, &gpu);
 }
 
 static void chains_come_back(const struct kvtier_geometry *g, uint32_t chains, uint32_t n)

@@ -15,9 +15,7 @@
 
 enum { N = 8, CHAIN = 3 };
 
-static const char config[] = "[host]\nbytes = 256M\nslab_bytes = 16M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 64M\n";
+static const char config[] = GPU_CONFIG("256M", "16M") "bytes = 64M\n";
 
 static struct daemon d;
 static struct gpu gpu;
@@ -25,16 +23,13 @@ static struct gpu gpu;
 static int begin(void **state)
 {
 	(void)state;
-	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
-	return 0;
+	return gpu_daemon_begin(&d, &gpu, config);
 }
 
 static int end(void **state)
 {
 	(void)state;
-	gpu_daemon_end(&d, &gpu);
-	return 0;
+	return gpu_daemon_end(&d, &gpu);
 }
 
 /* --- the driver's trace --- */

@@ -15,9 +15,7 @@ enum { N = 8, CHAINS = 40, TEN_S = 10000, SLAB = 1 << 20 };
 
 static const uint64_t large_piece = 256 << 20;
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = auto\n";
+static const char config[] = GPU_CONFIG("64M", "1M") "bytes = auto\n";
 
 static struct daemon d;
 static struct gpu gpu;

@@ -13,9 +13,7 @@
 
 enum { N = 8, CHAIN = 5 };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 4M\n";
+static const char config[] = GPU_CONFIG("32M", "1M") "bytes = 4M\n";
 
 static struct daemon d;
 static struct gpu gpu;

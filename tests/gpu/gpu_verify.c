@@ -27,16 +27,13 @@ static struct gpu gpu;
 static int begin(void **state)
 {
 	(void)state;
-	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
-	return 0;
+	return gpu_daemon_begin(&d, &gpu, config);
 }
 
 static int end(void **state)
 {
 	(void)state;
-	gpu_daemon_end(&d, &gpu);
-	return 0;
+	return gpu_daemon_end(&d, &gpu);
 }
 
 /* The bit `offset` bytes from the image's start is flipped; the others are good. */

@@ -25,6 +25,12 @@
 
 #include "client/cuda_api.h"
 
+/* What most tests say to kvtierd; further lines are those of [gpu]. */
+#define GPU_CONFIG(host_bytes, slab_bytes)                                               \
+	"[host]\nbytes = " host_bytes "\nslab_bytes = " slab_bytes "\nhuge_pages = no\n" \
+	"[device]\nworkers = 2\ndepth = 16\n"                                            \
+	"[gpu]\ndevices = required\nstaging_bytes = 8M\n"
+
 /* First in main(). Puts the emulated driver where dlopen("libcuda.so.1") finds it, for this process
  * (which it executes again: the loader looks at LD_LIBRARY_PATH only then) and all that it starts;
  * makes the machine's directory and report; prints the seed. `settings` are words of

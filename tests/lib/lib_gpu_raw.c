@@ -463,10 +463,19 @@ void gpu_jobs_become(const struct daemon *d, uint32_t n)
 	} while (!strstr(text, wanted));
 }
 
-void gpu_daemon_end(struct daemon *d, struct gpu *gpu)
+int gpu_daemon_begin(struct daemon *d, struct gpu *gpu, const char *config)
 {
+	gpu_open(gpu, 0);
+	daemon_start(d, config);
+	return 0;
+}
+
+int gpu_daemon_end(struct daemon *d, struct gpu *gpu)
+{
+	daemon_stat_becomes(d, "gpu.regions", 0, PATIENT_MS);
 	daemon_stat_becomes(d, "ops.outstanding", 0, PATIENT_MS);
 	daemon_remove(d);
 	gpu_close(gpu);
 	gpu_report_clean("kvtierd");
+	return 0;
 }

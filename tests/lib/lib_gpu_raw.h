@@ -94,8 +94,10 @@ void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n);
 
 /* Waits until the daemon's GPU has n jobs that have not ended. */
 void gpu_jobs_become(const struct daemon *d, uint32_t n);
-/* The end of a test that has closed its engines: the daemon has no op in flight and stops, and the
- * driver's report has no complaint of it. */
-void gpu_daemon_end(struct daemon *d, struct gpu *gpu);
+/* The first GPU and a kvtierd, as the setup of a case: returns 0. */
+int gpu_daemon_begin(struct daemon *d, struct gpu *gpu, const char *config);
+/* The end of a case that has closed its engines: the daemon has no region and no op in flight and
+ * stops, and the driver's report has no complaint of it. Returns 0. */
+int gpu_daemon_end(struct daemon *d, struct gpu *gpu);
 
 #endif
