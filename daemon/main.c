@@ -63,7 +63,7 @@ enum {
 struct program {
 	struct kvtierd d;
 	struct config config;
-	struct config_redis *redis; /* secrets, while starting */
+	struct config_redis *redis; /* secrets; gone after start() */
 	struct redis_tier_conf redis_conf;
 	struct notify notify;
 	struct fd_store fds;
@@ -485,7 +485,6 @@ static int start(struct program *p)
 			(void)fail(p, r, "%s: %s", parts[i].sentence, strerror(-r));
 	}
 	config_redis_close(p->redis);
-	p->redis = NULL;
 	return r;
 }
 
