@@ -134,8 +134,9 @@ FP8_FN uint8_t fp8_encode(int is_fp16, int k, uint32_t code)
 	return (uint8_t)(sign | (magnitude > FP8_MAX ? FP8_MAX : magnitude));
 }
 
-/* E4M3 code -> source code at exponent k, -127 <= k <= 128. Exact for what fp8_encode() wrote at a
- * k from fp8_exponent(); a foreign scale may round (nearest even), overflow to Inf, or be NaN. */
+/* E4M3 code -> source code at exponent k, -127 <= k <= 128. Exact for codes that fp8_encode() wrote
+ * at a k from fp8_exponent(). With a foreign scale a value may be rounded (nearest even), be Inf,
+ * or be NaN. */
 FP8_FN uint16_t fp8_decode(int is_fp16, int k, uint32_t code)
 {
 	const struct fp8_source s = fp8_source(is_fp16);

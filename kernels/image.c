@@ -49,8 +49,8 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 	}
 }
 
-/* The first field out of its limits, or NULL. Planes need layers and heads; without planes those
- * may be 0. */
+/* The first field out of its limits, or NULL. Planes need layers and heads; without planes both may
+ * be 0. */
 static const char *bad_field(const struct image_geometry *g, enum image_codec codec_k,
 			     enum image_codec codec_v)
 {
@@ -178,7 +178,7 @@ int image_header_check(const struct image_header *header, const struct image_geo
 	struct image_header h, want;
 	struct image_shape shape;
 
-	memcpy(&h, header, sizeof(h)); /* one read: checked is what is used */
+	memcpy(&h, header, sizeof(h)); /* one read: bytes are used as checked */
 	if (image_shape(geometry, h.codec_k, h.codec_v, &shape, NULL))
 		return -EBADMSG;
 	/* The one good header with these codecs and this checksum; no field can be forgotten this

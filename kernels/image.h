@@ -31,8 +31,7 @@ enum {
 	IMAGE_MAX_SEGMENTS = 2048, /* typed ones */
 };
 
-/* Values are those of enum kvtier_dtype and enum kvtier_codec in client/kvtier.h; they are on
- * disk. */
+/* The values of enum kvtier_dtype and enum kvtier_codec in client/kvtier.h; they are on disk. */
 enum image_dtype { DTYPE_BF16 = 1, DTYPE_FP16, DTYPE_FP32, DTYPE_E4M3, DTYPE_E5M2, DTYPE_INT8 };
 enum image_codec { CODEC_RAW = 1, CODEC_FP8 = 2, CODEC_FP8_NATIVE = 3, CODEC_LOSSLESS = 4 };
 enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
@@ -62,7 +61,7 @@ struct image_header {
 };
 static_assert(sizeof(struct image_header) == 128, "image_header");
 
-/* What the bytes of an image depend on, beside the codec. */
+/* All that the bytes of an image depend on, beside the codec. */
 struct image_geometry {
 	uint32_t dtype, layers, kv_heads, head_dim_k, head_dim_v, block_tokens;
 	uint32_t typed_segments, typed_values, opaque_bytes;
@@ -75,7 +74,7 @@ struct image_shape {
 	uint32_t scale_bytes;
 	uint32_t payload_offset; /* round_up(128 + scale_bytes, 4096) */
 	uint32_t payload_bytes;
-	uint32_t image_bytes; /* payload_offset + payload_bytes: what a slot must hold */
+	uint32_t image_bytes; /* payload_offset + payload_bytes: a slot must hold so many */
 	/* 128 + scale_bytes + payload_bytes: unpadded, as in Redis */
 	uint32_t packed_bytes;
 	uint32_t logical_bytes; /* the block in the engine's dtype, opaque bytes included */

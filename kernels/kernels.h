@@ -8,7 +8,7 @@
  *
  * Work is done in steps of bounded size, so that a caller can stop an image, or see to another one,
  * between two. Threads: any; a call touches only its arguments. Pages may be changed by their owner
- * while they are read: every function must stay memory-safe, and what it hashes is what it wrote,
+ * while they are read: every function must stay memory-safe, and hashes the bytes that it wrote,
  * never a second read of the page. Pages have the alignment of their dtype, no more.
  */
 #ifndef KVTIER_KERNELS_H
@@ -62,8 +62,8 @@ struct codec_kernels {
 	 *
 	 * A caller may drop a run between two steps: the image is then undefined, or the page
 	 * partly written. Another thread may take the run over there, if the thread that leaves it
-	 * calls fence() first. What the arguments of start point to must stay until the last step.
-	 * Scratch keeps nothing between steps. */
+	 * calls fence() first. The memory that the arguments of start point to must stay until the
+	 * last step. Scratch keeps nothing between steps. */
 	int (*step)(struct codec_run *run, uint32_t budget, uint8_t *scratch);
 	void (*fence)(void); /* orders the steps' stores; the last step has done so itself */
 
@@ -108,8 +108,8 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
  * bytes. What the arguments of start point to must stay until the last step. */
 int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error *ret);
 
-/* The best for this CPU; name NULL: by CPU, else that one ("ref", "avx2", ...) or NULL if it cannot
- * run. */
+/* name NULL: the best for this CPU. Else the table of this name ("ref", "avx2", ...), or NULL if
+ * this CPU cannot run it. */
 const struct codec_kernels *codec_kernels(const char *name);
 
 #endif

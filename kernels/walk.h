@@ -3,8 +3,8 @@
  * walk.h - a page cut into units, in the image's canonical order. For the fast kernels; ref.c has
  * loops of its own, so that one mistake cannot be in both.
  *
- * A unit is what one scale covers (a head's 16 tokens, or 1,024 typed values) or as much verbatim.
- * Its bytes are `rows` rows; in the image they lie one after the other.
+ * A unit is the values of one scale (a head's 16 tokens, or 1,024 typed values), or as many bytes
+ * verbatim. Its bytes are `rows` rows; in the image the rows lie one after the other.
  */
 #ifndef KVTIER_WALK_H
 #define KVTIER_WALK_H
@@ -56,11 +56,11 @@ struct walk {
 void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page,
 		enum image_codec codec_k, enum image_codec codec_v, const struct image_shape *shape,
 		bool whole);
-/* Only these layers [first, end), before the first unit; with the last layer also what follows the
- * planes. */
+/* Restricts the walk to layers [first, end), before the first unit. With the last layer also the
+ * bytes that follow the planes. */
 void walk_layers(struct walk *walk, uint32_t first, uint32_t end);
-/* The bytes that no unit's `ahead` names: those of the first planes. False: there are none, or they
- * are not one run. */
+/* The bytes of the first planes, which no unit's `ahead` names. False: there are none, or they are
+ * not one run. */
 bool walk_first(const struct walk *walk, const uint8_t **ret, uint64_t *ret_bytes);
 bool walk_next(struct walk *walk, struct walk_unit *ret); /* false: the page is done */
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_math.h or
- * avx512_math.h, whichever was included before. Everything is static: avx2.c and avx512.c each
- * compile their own. The result is that of ref.c, bit for bit.
+ * avx512_math.h: one of them was included before. Everything is static: avx2.c and avx512.c each
+ * compile their own copy. The result equals ref.c's, bit for bit.
  *
- * Memory bounds the speed. Encode reads 2 bytes and writes 1 per value, decode the reverse, so each
- * moves three quarters of what a copy does, and the arithmetic must hide behind that. x86_encode.h
- * and x86_decode.h, which this file includes, say how.
+ * Memory bounds the speed. Encode reads 2 bytes and writes 1 per value, decode the reverse. So each
+ * moves three quarters of a copy's bytes, and the arithmetic must hide behind that traffic.
+ * x86_encode.h and x86_decode.h, which this file includes, say how.
  *
  * Safety: pages may change while they are read. No address and no loop bound depends on a page's
  * values. The checksum is made from the same register or scratch that goes into the image. Loads

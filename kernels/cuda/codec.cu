@@ -8,26 +8,30 @@
  *
  * A team of one warp (head dims to 128) or more does a unit; teams take units in turn, in grids of
  * any size. HBM is read once: a group's values stay in registers between amax and codes. Only a
- * group of more than 64 KiB, of head dims beyond 2,048, is read a second time, from L2.
+ * group of more than 64 KiB (head dims beyond 2,048) is read a second time, from L2.
  *
  * Figures, none of them measured: nothing here has run on a GPU. The goal is 400 GB/s of BF16 with
  * 16 blocks on as many SMs: 25 GB/s read and 12.5 written by each.
- * - Latency. 25 GB/s times 0.8 us, of a loaded HBM, is 20 KB in flight an SM (Little's law). A
- *   block of 512 threads with 8 loads of 16 bytes each asks for 64 KiB at once: a third of the time
- *   may go into anything else. No load waits for another one's value before all 8 are out.
- * - Issue. A group of 16 tokens x 128 dims takes about 700 instructions of its warp on sm_90 (by
- *   its machine code: 316 codes, 166 loads and amax, 65 to find and share, 110 reduction and k), 11
- *   a value. Three in five go to the integer pipe, which takes one in two cycles: 840 cycles a
- *   group, 4 groups at a time. That is 33 GB/s an SM at 1.7 GHz (H100), 27 at 1.41 (A100).
- * - Registers: 103 to 126 a thread, so one block of 16 warps an SM, a quarter of what an SM holds,
- *   and no spill: the build fails at one. Another block of 512 threads would need 64 registers a
- *   thread, and half of the values in flight. What hides latency is the 8 loads of a thread.
+ * - Latency. A loaded HBM answers in 0.8 us. 25 GB/s times 0.8 us is 20 KB in flight an SM
+ *   (Little's law). A block of 512 threads with 8 loads of 16 bytes each asks for 64 KiB at once,
+ *   so a third of the time may go into other work. A thread issues all 8 loads before it waits for
+ *   a value.
+ * - Issue. A group of 16 tokens x 128 dims takes about 700 instructions of its warp on sm_90, 11 a
+ *   value. Its machine code has 316 for codes, 166 for loads and amax, 65 to find and share, 110
+ *   for reduction and k. Three in five go to the integer pipe, which takes one instruction in two
+ *   cycles: 840 cycles a group, 4 groups at a time. That is 33 GB/s an SM at 1.7 GHz (H100), 27 at
+ *   1.41 (A100).
+ * - Registers: 103 to 126 a thread. So an SM has one block of 16 warps, a quarter of the warps that
+ *   it can hold. No register spills: the build fails at a spill. A second block of 512 threads
+ *   would need 64 registers a thread, and half of the values in flight. The 8 loads of a thread
+ *   hide the latency.
  * - Row by row, consecutive lanes read consecutive chunks: whole 32-byte sectors from rows of 32
  *   bytes on. Codes leave as 256 consecutive bytes a warp.
  *
- * What is not aligned to 16 bytes, or not whole, goes in accesses of 4, 2 or 1 bytes, one chunk
- * after the other: right, and slow. sm_89 and later convert to E4M3 in hardware, in about half the
- * instructions; that may stand beside the integers once the exhaustive test has run on such a GPU.
+ * A chunk that is not whole, or not aligned to 16 bytes, goes in accesses of 4, 2 or 1 bytes, one
+ * chunk after the other: right, and slow. sm_89 and later convert to E4M3 in hardware, in about
+ * half the instructions. Such a path may stand beside the integers once the exhaustive test has run
+ * on such a GPU.
  */
 #ifdef __CUDACC__
 #define FP8_FN __device__ static __forceinline__

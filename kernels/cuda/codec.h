@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec.h - what the CUDA kernels take: a plan for each layout of pages, a task for each image.
- * Shared by C and CUDA; all of it has a fixed layout.
+ * codec.h - the arguments of the CUDA kernels: a plan for each layout of pages, a task for each
+ * image. Shared by C and CUDA; all of it has a fixed layout.
  *
  * An image is cut into *units*, numbered in canonical order (image.h), whatever its codecs:
  *	planes	[layer][K, V][head][group]: up to 16 tokens of one head, what one scale covers
  *	typed	[segment][group]: up to 1,024 values
  *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.unit_bytes
- * A task does a range of them, so a large image can go in pieces, in any order, at any time, and
- * its scales and its payload may lie apart: cuda_plan_at() says where a unit's begin.
+ * A task does a range of units, so a large image can go in pieces, in any order, at any time. An
+ * image's scales and its payload may lie apart: cuda_plan_at() says where a unit's scales and
+ * payload begin.
  *
  * The kernels (codec.cu), in grids of any size, blocks of CUDA_THREADS:
  *	kvtier_encode(struct cuda_plan, struct cuda_tasks)
@@ -77,8 +78,9 @@ static_assert(sizeof(struct cuda_plan) == 136, "cuda_plan");
 
 struct cuda_task {
 	uint64_t page;
-	/* Device addresses of the image's first scale and first byte of payload. Those of units
-	 * that the task does not do need not exist. Fast where payload is a multiple of 16. */
+	/* Device addresses of the image's first scale and first byte of payload. Scales and payload
+	 * of units that the task does not do need not exist. Fast where payload is a multiple of
+	 * 16. */
 	uint64_t scales, payload;
 	/* Encode: of a 32-bit word, which becomes the launch's mark when fp8 cannot hold a group;
 	 * the image is then undefined. Not used where neither codec is fp8. */
@@ -89,7 +91,7 @@ struct cuda_task {
 };
 static_assert(sizeof(struct cuda_task) == 48, "cuda_task");
 
-/* What a launch does. A mark that its flags did not have before tells them apart, so nobody has to
+/* The tasks of a launch. `mark` is a value that the flags did not have before, so no thread has to
  * clear a flag. */
 struct cuda_tasks {
 	uint32_t n, n_units; /* of all tasks: cuda_tasks_number() */

@@ -30,7 +30,7 @@ struct packed_encode {
 
 struct packed_decode {
 	uint32_t least; /* smallest E4M3 magnitude of the common case, in each byte; 128: none is */
-	uint32_t offset; /* what to add to the exponent field */
+	uint32_t offset; /* to be added to the exponent field */
 	uint32_t down;   /* from the upper byte of the half to the exponent field */
 };
 
@@ -48,7 +48,7 @@ MEM_FN struct packed_encode packed_encode_at(int is_fp16, int k)
 	const int normal = offset + (is_fp16 ? 1024 : 128);
 	struct packed_encode p;
 
-	/* Both halves by a product: 32-bit sums carry what a negative half borrows. */
+	/* Both halves by a product: 32-bit sums carry the borrow of a negative half. */
 	p.least = kept((uint32_t)(is_fp16 && normal < 1024 ? 1024 : normal) * HALVES);
 	p.shift = kept(is_fp16 ? 7 : 4);
 	p.factor = kept(is_fp16 ? 2 : 16);

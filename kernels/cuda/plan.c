@@ -109,7 +109,7 @@ static uint16_t opaque_rows(const struct cuda_piece *piece)
 	return (uint16_t)(n == 0 ? 1 : n > IMAGE_MAX_TOKENS ? IMAGE_MAX_TOKENS : n);
 }
 
-/* What comes after a piece; *at is counted on. */
+/* Counts a piece into *at: the place behind it. */
 static void count_piece(const struct cuda_plan *plan, const struct image_geometry *g,
 			const struct cuda_piece *p, struct cuda_piece *at)
 {

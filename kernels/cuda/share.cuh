@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * share.cuh - units for a warp: found by one lane, told to the others; and what each thread does of
- * one. Only for codec.cu.
+ * share.cuh - units for a warp: found by one lane, told to the other lanes; and each thread's share
+ * of a unit. Only for codec.cu.
  */
 #ifndef KVTIER_KERNELS_CUDA_SHARE_CUH
 #define KVTIER_KERNELS_CUDA_SHARE_CUH
@@ -43,10 +43,10 @@ MEM_FN struct cuda_piece load_piece(const struct cuda_plan *plan, uint32_t i)
 }
 
 /*
- * What one thread does of a unit: chunk 0, 1, ... of its own, `page_step` apart in the page and
- * image_step in the image (as it would be without fp8, which halves it). Side by side, the team's
- * threads cover `step` rows, or, where the unit is one row, `step` chunks: chunk i of a thread is
- * there if at + i * step < end.
+ * A thread's share of a unit: its chunks 0, 1, ..., which lie page_step apart in the page and
+ * image_step in the image (image_step as without fp8, which halves it). Side by side, the team's
+ * threads cover `step` rows or, where the unit is one row, `step` chunks. A thread has chunk i if
+ * at + i * step < end.
  */
 struct share {
 	uint64_t page, page_step;

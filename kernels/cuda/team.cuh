@@ -2,9 +2,9 @@
 /*
  * team.cuh - the threads that do one unit together: a warp, or several of a block.
  *
- * Teams of a block go their own ways: those of several warps meet at a named barrier of their own,
- * of which a block has 16. Only a team's maxima go through shared memory, in two sets by turns: who
- * writes a set has passed the barrier after which every other one read it.
+ * Teams of a block do not wait for each other. A team of several warps meets at a named barrier of
+ * its own; a block has 16. Only a team's maxima go through shared memory, in two sets by turns. A
+ * thread that writes a set has passed the barrier before which all threads had read this set.
  */
 #ifndef KVTIER_KERNELS_CUDA_TEAM_CUH
 #define KVTIER_KERNELS_CUDA_TEAM_CUH
@@ -15,7 +15,8 @@ enum { WARP = 32, TEAM_WARPS = 32, ALL_LANES = -1 };
 
 #ifdef __CUDACC__
 
-/* Of `threads` threads of the block; whoever passed it sees what the others stored before. */
+/* Of `threads` threads of the block. A thread that has passed it sees all that the others stored
+ * before. */
 MEM_FN void team_barrier(uint32_t id, uint32_t threads)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -39,7 +40,7 @@ struct team_shared {
 struct team {
 	uint32_t lanes; /* threads of a team: a power of two, a warp or more */
 	uint32_t teams; /* in the block */
-	uint32_t index; /* of this one */
+	uint32_t index; /* this team's */
 	uint32_t lane;  /* of this thread in it */
 	uint32_t turn;  /* 0, 1: the set that is next */
 };

@@ -3,8 +3,8 @@
  * unit.h - where a unit (codec.h) lies in its page and in its image. Short computations from plan
  * and piece, shared by plan.c and the kernels.
  *
- * Who includes this says how to read the table of pieces: piece_first(plan, i), the first unit of a
- * piece.
+ * The file that includes this one defines how the table of pieces is read: piece_first(plan, i),
+ * the first unit of a piece.
  */
 #ifndef KVTIER_KERNELS_CUDA_UNIT_H
 #define KVTIER_KERNELS_CUDA_UNIT_H
