@@ -3,12 +3,12 @@
  * cuda_api.h - the part of the CUDA driver API that kvtier uses: constants, types, calls, and their
  * loader.
  *
- * Not installed. With it nothing but a .cu file needs the CUDA toolkit to be built, and nothing is
- * linked with libcuda. kvtierd opens the driver itself:
+ * Not installed. With it only .cu files need the CUDA toolkit to be built, and no program is linked
+ * with libcuda. kvtierd opens the driver itself:
  *
  *	dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), never dlclose()d after cuInit();
  *
- * libkvtier takes the one that the engine's process already has: the same with RTLD_NOLOAD.
+ * libkvtier takes the driver that the engine's process already has: the same call with RTLD_NOLOAD.
  * cuda_api_load() then asks the driver's cuGetProcAddress() for each call of the table, with the
  * version for which its prototype was written: a later driver may have another prototype under the
  * same name (cuCtxSynchronize() has an argument from 13.0 on).

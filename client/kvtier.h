@@ -179,8 +179,8 @@ struct kvtier_segment {
 struct kvtier_hit {
 	uint32_t size;
 	uint32_t blocks; /* leading blocks present */
-	/* enum kvtier_tier bits of the last of them; 0 when blocks is 0. GPU: the one that has the
-	 * space's pages, no other */
+	/* enum kvtier_tier bits of the last of these blocks; 0 when blocks is 0. GPU: the GPU that
+	 * has the space's pages, no other GPU */
 	uint32_t tiers;
 	uint32_t generation; /* changes when that block is replaced; a hint like the rest */
 };

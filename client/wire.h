@@ -3,7 +3,7 @@
  * wire.h - the contract between libkvtier and kvtierd: control messages and shared-memory layout.
  *
  * Not installed. Fixed-width types, little endian, a static_assert on every size. The daemon
- * includes it; the client includes nothing else of the daemon.
+ * includes this file; the client includes nothing else of the daemon.
  *
  * Control socket: SOCK_SEQPACKET, one message a packet, each starting with struct wire_head. The
  * client speaks first (HELLO). Requests carry a seq that the reply repeats. Nothing hot crosses it.
@@ -17,7 +17,7 @@
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * Version 8 added hints. Versions before it are not spoken: kvtierd and libkvtier of one tree go
+ * Version 8 added hints. Older versions are not spoken: kvtierd and libkvtier of one tree go
  * together.
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
@@ -64,8 +64,8 @@
  * space alone, zeroed, as long as the client says. The descriptor comes with SPACE_OK, and both map
  * it. A page of this region holds one image, its header left out: scales from byte 128 on, payload
  * from image_shape.payload_offset on, as kernels/image.h has it. Segments say where planes would
- * lie that are not encoded: the daemon takes counts and lengths from them, and their one page
- * stride, which an image of the space has to fit, raw or not.
+ * lie if they were not encoded. The daemon takes counts and lengths from them, and their one page
+ * stride: an image of the space has to fit into it, raw or not.
  *
  *	store	libkvtier encodes into pages, waits for its kernel, sends the entry. WIRE_PAGE_RAW
  *		in a page's number: fp8 could not hold the block, and the image is raw.
@@ -236,7 +236,7 @@ struct wire_parts {
 	uint32_t n_parts;     /* 1 .. WIRE_MAX_PARTS; 0: all ranges are given back */
 	uint32_t reserved;    /* 0 */
 	uint64_t range_bytes; /* of the whole range, the same each time */
-	uint64_t at;          /* of the first of these parts: where the ones before them end */
+	uint64_t at;          /* of the first of these parts: the parts before them end there */
 };
 static_assert(sizeof(struct wire_parts) == 64, "wire_parts");
 
@@ -526,7 +526,7 @@ struct wire_index {
 };
 enum { WIRE_HEARTBEAT_MS = 500, WIRE_STALE_MS = 2500 /* older: lookups answer "no hit" */ };
 
-/* What an entry has of a fingerprint. */
+/* An entry's part of a fingerprint. */
 struct wire_print {
 	uint64_t low;   /* 32 bits of each half, the first one below: all that names buckets */
 	uint16_t first; /* the next 16 bits of the first half */

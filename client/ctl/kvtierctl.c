@@ -20,7 +20,7 @@ static const struct command commands[] = {
 #include "daemon/admin/tbl_ctl.h"
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]), MAX_OPTIONS = 16 };
-enum { OPTION_SOCKET = 1000, OPTION_HELP, OPTION_JSON }; /* above what commands use */
+enum { OPTION_SOCKET = 1000, OPTION_HELP, OPTION_JSON }; /* above commands' own */
 
 static void print_help(FILE *out)
 {
@@ -129,7 +129,7 @@ int context_option(struct context *context, int argc, char **argv, const char *l
 				print_command_help(context->command);
 			exit(EXIT_FINE);
 		case '?':
-			usage_error(context, "see above"); /* getopt has said what */
+			usage_error(context, "see above"); /* getopt has said which option */
 		default:
 			return option;
 		}

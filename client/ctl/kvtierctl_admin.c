@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_admin.c - commands that the daemon answers (asking: kvtierctl_ask.c): what comes back,
- * for people.
+ * kvtierctl_admin.c - commands that the daemon answers (asking: kvtierctl_ask.c): the replies, for
+ * people.
  */
 #include <assert.h>
 #include <getopt.h>
@@ -21,7 +21,7 @@ enum column_kind {
 	COLUMN_TEXT,
 	COLUMN_BOOL,
 	COLUMN_HEX,
-	COLUMN_NUMBER, /* this and those below stand at the right of their column */
+	COLUMN_NUMBER, /* this kind and the ones below stand at the right of their column */
 	COLUMN_BYTES,
 	COLUMN_AGE,
 	COLUMN_WAIT_MS,

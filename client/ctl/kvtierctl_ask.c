@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_ask.c - asks the daemon over its admin socket (protocol: ctl.h). It has to be heard of
- * within 5 seconds, again and again: what takes longer says how far it is, and people at a terminal
- * see that.
+ * kvtierctl_ask.c - asks the daemon over its admin socket (protocol: ctl.h). The daemon must be
+ * heard of within 5 seconds, again and again: a command that takes longer says how far it is, and
+ * people at a terminal see that.
  */
 #include "kvtierctl_ask.h"
 

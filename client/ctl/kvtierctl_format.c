@@ -31,10 +31,10 @@ struct format {
 	struct progress progress;
 };
 
-/* --- what is there --- */
+/* --- the store that is there --- */
 
-/* The store's superblock, either copy; what nvme_super_check() says of the first if neither is
- * good. */
+/* The store's superblock, either copy. If neither is good: nvme_super_check()'s error for the
+ * first. */
 static int read_super(int fd, struct nvme_super *ret)
 {
 	uint8_t page[NVME_PAGE];
@@ -94,7 +94,7 @@ static const char *lost_words(int fd, char *words, size_t n)
 	return words;
 }
 
-/* Type yes: y and return are too easily typed for what cannot be undone. */
+/* Type yes: y and return are too easily typed for a step that cannot be undone. */
 static bool confirmed(void)
 {
 	char answer[16] = "";
@@ -166,8 +166,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
 	progress_show(&format->progress, done, total, "bytes");
 }
 
-/* Root makes a store for a daemon that is somebody else: a new file belongs to whom its directory
- * belongs. Only the file itself, never what a link or a second name leads to. */
+/* Root makes a store for a daemon of another user: a new file gets the owner of its directory. Only
+ * the file itself, never a file that a link or a second name leads to. */
 static void give_to_owner(const struct format *format)
 {
 	char directory[4096];

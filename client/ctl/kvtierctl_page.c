@@ -16,7 +16,7 @@
 #include "kvtierctl_status.h"
 #include "kvtierctl_text.h"
 
-/* What happened in the time that the page covers. */
+/* The figures of the time that the page covers. */
 struct span {
 	double seconds;
 	bool from_start;
@@ -66,7 +66,7 @@ static char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n)
 	return ret;
 }
 
-/* --- what is covered --- */
+/* --- the time that is covered --- */
 
 /* The page's numbers one by one: the daemon writes them meanwhile. */
 static void values_copy(const struct stats_values *from, struct stats_values *to)
@@ -328,7 +328,7 @@ static void tier_row(struct table *table, const struct tier_fields *tier, const 
 	table_cell(table, text_percent(hits, asked, text, sizeof(text)));
 	table_cell(table, text_bytes(value_at(&span->v, tier->read), text, sizeof(text)));
 	table_cell(table, text_bytes(value_at(&span->v, tier->written), text, sizeof(text)));
-	/* Redis has no capacity: this node does not know what others keep there */
+	/* Redis has no capacity: this node does not know how much others keep there */
 	table_cell(table, text_percent(used, capacity, text, sizeof(text)));
 	table_cell(table, capacity > 0 ? text_bytes(capacity, text, sizeof(text)) : "-");
 }

@@ -20,13 +20,13 @@
 #include "kvtierctl_text.h"
 
 enum {
-	PREFETCH_S = 60, /* the op's deadline: what has come by then stays */
+	PREFETCH_S = 60, /* the op's deadline: blocks that have come by then stay */
 	CONNECT_MS = 5000,
 	LOOK_MS = 200,
 	SILENT_MS = 5000, /* the daemon is given up when its heart has not beaten for so long */
 };
 
-/* --- what was asked --- */
+/* --- the request --- */
 
 static uint64_t number(const struct context *context, const char *name, const char *text,
 		       uint64_t least, uint64_t most)
@@ -220,7 +220,7 @@ static int wait_for(const struct context *context, struct kvtier_client *client,
 	return EXIT_NO_DAEMON;
 }
 
-/* What kept a block from an answer; 0: each has one. */
+/* The error that kept a block from an answer; 0: each block has one. */
 static int32_t unanswered(const struct kvtier_result *result)
 {
 	for (uint32_t i = 0; i < result->n && i < result->blocks_max; i++) {

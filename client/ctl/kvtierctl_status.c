@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvtierctl_status.c - the stats page, and status and version, which need nothing else: they answer
- * whatever the daemon does.
+ * in any state of the daemon.
  */
 #include "kvtierctl_status.h"
 
@@ -52,7 +52,7 @@ char *daemon_line(const struct stats *stats, char *ret, size_t n)
 	return ret;
 }
 
-/* The one word that says it all, where there is one. */
+/* The state in one word, where there is such a word. */
 static const char *condition(uint64_t health)
 {
 	if ((health >> STATS_HEALTH_DEAD & 1) != 0)

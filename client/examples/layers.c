@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * layers.c - layer by layer: `layers store` gives each group of layers to kvtierd as soon as it is
- * computed; `layers load`, another process, computes with a group while those behind it are still
- * on their way. Pages are in host memory here. With pages on a GPU a stream does what this
- * program's CPU does: kvtier_stream_wait_layers(), and kvtier_store_layers() with the stream. What
- * is not about layers is in store_load.c. Needs a running kvtierd.
+ * computed; `layers load`, another process, computes with a group while the groups behind it are
+ * still on their way. Pages are in host memory here. With pages on a GPU a stream does the work of
+ * this program's CPU: kvtier_stream_wait_layers(), and kvtier_store_layers() with the stream.
+ * store_load.c explains the rest. Needs a running kvtierd.
  *
  *	cc -D_GNU_SOURCE layers.c $(pkg-config --cflags --libs kvtier) -o layers
  *	./layers store && ./layers load
@@ -40,7 +40,7 @@ static uint32_t first_layer(uint32_t group)
 	return LAYERS * group / GROUPS;
 }
 
-/* What stands for an attention layer: the i-th value of a layer of block b, 1 <= value < 2. */
+/* Stands for an attention layer: the i-th value of a layer of block b, 1 <= value < 2. */
 static uint16_t value(uint32_t b, uint32_t layer, uint32_t i)
 {
 	return (uint16_t)(0x3c00 + (b * 37 + layer * 101 + i) % 1024);
@@ -118,7 +118,7 @@ static int store(struct kvtier_client *client, struct kvtier_space *space,
 	return result.ok != result.n;
 }
 
-/* A group that does not come (-ENODATA), or a result that is no success, means: forget what was
+/* After a group that does not come (-ENODATA), or a result that is no success, forget all that was
  * computed with these pages. */
 static int load(struct kvtier_client *client, struct kvtier_space *space,
 		const struct kvtier_key *keys, const uint32_t *pages, uint16_t *memory)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * llama_kvtier.c - an engine of llama.cpp, in C, whose prompts' KV outlives it. Answers a text
- * file; run twice, the second process computes what follows the last full block, and no more.
+ * file; run twice, the second process computes the tokens behind the last full block, and no more.
  *
  *	cc -D_GNU_SOURCE llama_kvtier.c $(pkg-config --cflags --libs kvtier llama) -o llama_kvtier
  *	./llama_kvtier model.gguf prompt.txt 40
  *
- * A page holds what llama_state_seq_get_data_ext() writes for the 64 cells of a block, kept as it
- * is. To write one block alone, its cells are copied (by reference) to a second sequence. The
+ * A page holds the bytes that llama_state_seq_get_data_ext() writes for the 64 cells of a block, as
+ * they are. To write one block alone, its cells are copied (by reference) to a second sequence. The
  * context needs kv_unified and two sequences; a model with a sliding window gives no whole blocks.
  */
 #include <stdbool.h>
@@ -90,7 +90,8 @@ static bool block_in(struct engine *e, const struct cache *c, const uint8_t *pag
 	return whole;
 }
 
-/* Bytes of a block: those of a token, and as many as a second one adds for each of the others. */
+/* Bytes of a block: the bytes of one token, and for each other token as many as a second one
+ * adds. */
 static size_t block_bytes(struct engine *e)
 {
 	llama_token two[2] = { 0, 0 };
@@ -306,8 +307,8 @@ static llama_token greedy(const struct engine *e)
 	return best;
 }
 
-/* What follows the last block boundary is a batch of its own: llama.cpp rounds differently in
- * batches of different size, and only so is a warm answer the cold one bit for bit. */
+/* The tokens behind the last block boundary are a batch of their own: llama.cpp rounds differently
+ * in batches of different size. So a warm answer equals the cold one bit for bit. */
 static bool prefill(struct engine *e, llama_token *tokens, size_t n, size_t have)
 {
 	const size_t cut = (n - 1) / BLOCK * BLOCK;

@@ -83,8 +83,8 @@ static int open_space(struct kvtier_client *client, const struct kvtier_region *
 	return kvtier_space_open(client, &geometry, region, 1, segments, SEGMENTS, ret);
 }
 
-/* How many blocks of the prompt are present. If some are missing, asks for those that other nodes
- * stored in Redis. A prefetch that fails costs hits and nothing else, so the lookup alone
+/* How many blocks of the prompt are present. If some are missing, asks for the blocks that other
+ * nodes stored in Redis. A prefetch that fails costs hits and nothing else, so the lookup alone
  * counts. */
 static int find(struct kvtier_client *client, struct kvtier_space *space,
 		const struct kvtier_key *keys, size_t n, struct kvtier_hit *ret)
@@ -129,7 +129,7 @@ static int run(bool storing, struct kvtier_client *client, struct kvtier_space *
 	struct kvtier_result result = { .size = sizeof(result) };
 	if (kvtier_wait(client, op, -1, &result) < 0)
 		return fail("wait");
-	/* The first result.prefix blocks are in their pages, and only those. */
+	/* Only the first result.prefix blocks are in their pages. */
 	const unsigned wrong = storing ? 0 : wrong_values(memory, result.prefix);
 	(void)printf("%s %u of %u blocks, %u values wrong\n", storing ? "stored" : "loaded",
 		     result.ok, result.n, wrong);

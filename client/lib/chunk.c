@@ -2,8 +2,8 @@
 /*
  * chunk.c - blocks of an op on the wire. Ring lock held. No allocation.
  *
- * Shared pages: one sqe an op. Staged ones: one sqe a chunk, as many pages as the staging memory
- * has free, pumped by whoever calls ops_turn(). In engine mode:
+ * Shared pages: one sqe an op. Staged ones: one sqe a chunk of as many pages as the staging memory
+ * has free; the caller of ops_turn() pumps them. In engine mode:
  *
  *	store	range --kernels--> images --wire--> ended	(op->kernel: kernels, or images that
  *	load	range --wire--> images --kernels--> ended	 wait for room in the ring)

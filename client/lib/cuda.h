@@ -3,8 +3,8 @@
  * cuda.h - the CUDA driver, as the library uses it for spaces whose pages are in a GPU's memory
  * (KVTIER_CUDA): the driver itself, its contexts, its errors. Any thread.
  *
- * The driver is the one that the engine's process has loaded; the library loads none, makes no
- * context, and leaves the current context of a calling thread as it was.
+ * The engine's process has loaded the driver. The library loads none, makes no context, and leaves
+ * the current context of a calling thread as it was.
  *
  * cuda_probe.h asks the driver for a pointer's kind, cuda_memory.h exports it. cuda_order.h orders
  * ops after an engine's stream, and streams after ops.

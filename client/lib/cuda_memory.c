@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_memory.c - a GPU's memory on its way to the daemon: opened, exported, copied. What it is,
- * the driver said (cuda_probe.c). Handles are made anew at each connection, and descriptors are
+ * cuda_memory.c - a GPU's memory on its way to the daemon: opened, exported, copied. cuda_probe.c
+ * has asked the driver for its kind. Handles are made anew at each connection, and descriptors are
  * closed once they are sent, so that nothing here keeps the engine's memory alive.
  *
  * A region in several allocations is told of in several messages (PARTS in wire.h), each with
@@ -231,7 +231,7 @@ static int export_parts(struct cuda_memory *m, struct cuda_parts *ret)
 	for (m->telling = m->told; n < CUDA_PARTS_A_MESSAGE && m->telling < range->bytes; n++) {
 		rc = export_part(m, range, m->telling, &ret->parts[n], &ret->fds[n]);
 		if (rc)
-			break; /* those before it go; the next message says it again */
+			break; /* the parts before it go; the next message says it again */
 		m->telling += ret->parts[n].bytes;
 	}
 	cuda_leave(&m->device);

@@ -16,10 +16,10 @@
  * is written by the stream that fills the pages.
  *
  * Invariants
- *   O1 done[] and layers[] only grow, and whoever raises one compares and swaps: a daemon that was
- *      stopped and goes on late changes nothing that later ops wrote. So these words serve all
- *      connections of a client.
- *   O2 Each op that ends raises its words. So no stream waits for ever, as long as somebody calls
+ *   O1 done[] and layers[] only grow, and each writer compares and swaps: a daemon that was stopped
+ *      and goes on late changes nothing that later ops wrote. So these words serve all connections
+ *      of a client.
+ *   O2 Each op that ends raises its words. So no stream waits for ever, as long as a thread calls
  *      kvtier_poll() or kvtier_wait() after a daemon died.
  *   O3 A slot's event is not recorded again before its op has ended: an op has one slot (op.c).
  */
@@ -68,7 +68,7 @@ static int attribute(const struct cuda_order *o, CUdevice_attribute name)
 	return o->device.api->cuDeviceGetAttribute(&value, name, o->device.device) ? 0 : value;
 }
 
-/* What the driver does not give is done without; see shares_events and device_words. */
+/* Ops go on without the features that the driver lacks; see shares_events and device_words. */
 static void driver_open(struct cuda_order *o)
 {
 	const struct cuda_api *api = o->device.api;

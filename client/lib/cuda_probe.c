@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_probe.c - the kind of a region of a GPU's memory: the driver is asked about its first
- * address, and about each further allocation that it reaches into. Nothing is guessed; what the
- * driver does not say is not tried.
+ * cuda_probe.c - the kind of a region of a GPU's memory. The driver is asked about the region's
+ * first address, and about each further allocation that the region reaches into. Nothing is
+ * guessed: only a kind that the driver names is tried.
  *
- * Allocations by cuMemCreate() that are mapped side by side are one region, as torch's expandable
- * segments are: 2 or 20 MiB each, thousands of them. Allocations of cudaMalloc() are not, even
- * where one happens to lie behind the other: they are freed one by one, and no handle spans two.
+ * Allocations by cuMemCreate() that are mapped side by side are one region. torch's expandable
+ * segments are such: thousands of allocations of 2 or 20 MiB each. Allocations of cudaMalloc() are
+ * not one region, even where one happens to lie behind the other: they are freed one by one, and no
+ * handle spans two.
  */
 #include "cuda_probe.h"
 

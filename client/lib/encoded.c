@@ -16,7 +16,7 @@
 #include "kernels/cuda/fatbin.h"
 #include "kernels/cuda/plan.h"
 
-/* What an op has done last: those images, of those pages. */
+/* The op's last range: images [first, first + n), of the op's pages at the same indices. */
 struct encoded_op {
 	CUevent event;
 	const uint32_t *pages; /* the op's */
@@ -54,7 +54,7 @@ struct encoded {
 			(rc) = driver_error(result_, #name);                     \
 	} while (0)
 
-/* --- what the kernels know of the engine's pages --- */
+/* --- the plan: where the kernels find the engine's pages --- */
 
 static int place(const struct kvtier_region *regions, const struct kvtier_segment *s,
 		 uint32_t element, struct page_piece *ret)
@@ -74,7 +74,7 @@ static int place(const struct kvtier_region *regions, const struct kvtier_segmen
 	return 0;
 }
 
-/* In canonical order: planes by layer, then typed, then opaque ones. What is missing or too many
+/* In canonical order: planes by layer, then typed, then opaque ones. A missing or surplus piece
  * leaves a hole or a wrong count, which cuda_plan_make() refuses. */
 static int sort(const struct kvtier_geometry *g, const struct kvtier_region *regions,
 		const struct kvtier_segment *segments, size_t n, struct page_piece *pieces)
@@ -148,8 +148,8 @@ static int shapes(struct encoded *e, const struct kvtier_geometry *g)
 	return 0;
 }
 
-/* Until nothing is in the stream, after an error, too: it may be an earlier call's, said instead of
- * the wait. rc: what went wrong before, which is returned. */
+/* Waits until the stream is empty, also after an error: the error may be an earlier call's, which
+ * the driver reports instead of waiting. rc: an error from before; it is returned. */
 static int settle(const struct encoded *e, int rc)
 {
 	int first = 0, second = 0;
@@ -369,7 +369,8 @@ static int add(struct encoded *e, CUfunction kernel, uint64_t user_page, uint32_
 	return tasks->n == CUDA_TASKS ? launch(e, kernel, tasks) : 0;
 }
 
-/* Behind what was queued; after a failure nothing of it runs any more. */
+/* Records the op's event behind the queued work. After a failure none of this work runs any
+ * more. */
 static int finish(struct encoded *e, struct encoded_op *op, int rc)
 {
 	if (!rc && !op->event)
@@ -381,7 +382,7 @@ static int finish(struct encoded *e, struct encoded_op *op, int rc)
 	return rc;
 }
 
-/* Encodes those that are raw, or all. */
+/* Encodes the op's raw images, or all of them. */
 static int encode(struct encoded *e, struct encoded_op *op, bool all)
 {
 	struct cuda_tasks tasks = { .mark = op->mark };
@@ -443,7 +444,7 @@ int encoded_load(struct encoded *e, uint32_t number, const uint32_t *pages, uint
 	return rc ? rc : !any;
 }
 
-/* What fp8 does not hold is encoded again, raw. True: there is such an image. */
+/* Encodes images again, raw, that fp8 does not hold. True: there is such an image. */
 static bool look_at_flags(struct encoded *e, struct encoded_op *op)
 {
 	bool any = false;

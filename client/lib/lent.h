@@ -49,8 +49,8 @@ int lent_check(const struct lent_layout *layout, const uint32_t *pages, size_t n
 /* pages of an op that are lent still */
 uint32_t lent_op(uint64_t grave, uint64_t op);
 uint32_t lent_space(const struct lent_layout *layout); /* pages of a space */
-/* What this process waits for; all 0: for nothing. pid: of the latest connection's daemon, 0: not
- * known. */
+/* The lent pages and connections that this process waits for. pid: of the latest connection's
+ * daemon, 0: not known. */
 struct lent_wait {
 	uint64_t pages;
 	uint32_t connections;

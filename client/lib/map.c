@@ -19,9 +19,9 @@
  *   - Split: a reader that misses it in the old bucket saw it leave, and so sees the new shape
  *     (W4): again.
  * So a miss means that there was a moment (the reading of the second bucket) at which the key was
- * in neither. Nobody ever waits for the writer: it may be stopped or killed between any two stores,
- * and an entry that was present is found. What remains: an entry that moved between its two buckets
- * during each of MAP_TRIES readings in a row is reported absent, once.
+ * in neither. No reader ever waits for the writer: it may be stopped or killed between any two
+ * stores, and an entry that was present is found. One case remains: an entry that moved between its
+ * two buckets during each of MAP_TRIES readings in a row is reported absent, once.
  */
 #include "map.h"
 

@@ -15,7 +15,7 @@
 #include "space.h"
 #include "staged.h"
 
-/* What a staged op copies: its keys, its parent's key, its pages. */
+/* A staged op's copies: its keys, its parent's key, its pages. */
 enum {
 	STAGED_KEYS_BYTES = (KVTIER_MAX_BLOCKS + 1) * sizeof(struct kvtier_key),
 	STAGED_COPY_BYTES = STAGED_KEYS_BYTES + KVTIER_MAX_BLOCKS * sizeof(uint32_t),

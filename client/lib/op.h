@@ -66,7 +66,7 @@ int ops_stage_copies(struct kvtier_client *c); /* reserves staged_copies; contro
 void ops_event(struct kvtier_client *c);       /* makes event_fd readable */
 /* -EAGAIN */
 int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret);
-/* the slot of this id, whatever op is in it */
+/* the slot of this id, with any op or none in it */
 struct op *op_at(struct kvtier_client *c, uint64_t id);
 /* NULL: there is none, or its result was taken */
 struct op *op_find(struct kvtier_client *c, uint64_t id);

@@ -233,7 +233,7 @@ static bool shares_pids(int pidfd, int fd)
 	return numbers == 1;
 }
 
-/* HELLO_OK: maps what came with it. */
+/* HELLO_OK: maps the memfds that came with it. */
 static int hello_ok(struct kvtier_client *c, struct packet *packet)
 {
 	const struct wire_hello_ok *ok = &packet->hello_ok;
@@ -287,7 +287,8 @@ static int error_reply(struct kvtier_client *c, struct packet *packet)
 	return error_set(e->error, "kvtierd: %s", e->text);
 }
 
-/* The daemon's WAKE: whoever polls event_fd must see it, whichever thread drained it. */
+/* The daemon's WAKE: a thread that polls event_fd must see it, also if another thread drained the
+ * socket. */
 static int wake(struct kvtier_client *c)
 {
 	struct link *link;

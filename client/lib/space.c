@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - spaces as a caller sees them: opened, closed. Each call says what it wants, and waits
- * until spaces.c has brought it about. Control lock.
+ * space.c - spaces as a caller sees them: opened, closed. Each call notes the state that it wants,
+ * and waits until spaces.c has brought that state about. Control lock.
  */
 #include "space.h"
 

@@ -5,9 +5,10 @@
  *  WANTED --OPEN sent--> OPENING --OK--> OPEN --closed, CLOSE sent--> CLOSING --CLOSED--> GONE
  *    ^ connection lost <----'--ERROR--> REFUSED   connection lost while CLOSING --> GONE
  *
- * A space that was open before does not stay REFUSED (a daemon or process short of something says
- * so, too): it is WANTED again after a while. A space that is quiesced goes the way of one that is
- * closed, but to QUIET; from there kvtier_space_resume() makes it WANTED, a close GONE.
+ * A space that was open before does not stay REFUSED, as a daemon or process that is short of
+ * something refuses, too: the space is WANTED again after a while. A space that is quiesced goes
+ * the way of a closed one, but to QUIET; from there kvtier_space_resume() makes it WANTED, a close
+ * GONE.
  */
 #ifndef KVTIER_LIB_SPACE_H
 #define KVTIER_LIB_SPACE_H

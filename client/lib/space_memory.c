@@ -152,7 +152,8 @@ static bool is_staged(const struct cuda_memory *cuda)
 	return cuda->rung == CUDA_RUNG_STAGED || cuda->rung == CUDA_RUNG_ENGINE;
 }
 
-/* What the rung needs here; a process that cannot do it in engine mode takes the next rung. */
+/* Makes the staging memory of the rung. Where that fails in engine mode, the process takes the next
+ * rung. */
 static int stage_rung(struct kvtier_space *space)
 {
 	int rc = is_staged(space->cuda) ? stage(space) : 0;

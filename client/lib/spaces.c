@@ -102,7 +102,8 @@ static void space_sent(struct kvtier_client *c, struct kvtier_space *space)
 	space->parts_due = false;
 }
 
-/* This process cannot: the daemon is told to give back what it has of it. As send_open(). */
+/* This process cannot open the space: the daemon is told to give back the parts that it has.
+ * Returns as send_open(). */
 static int give_up(struct kvtier_client *c, struct kvtier_space *space, int error)
 {
 	const int rc = space->gives_up ? 0 : space_memory_unsend(space);

@@ -171,7 +171,7 @@ static uint64_t spin_ns(const struct kvtier_client *c)
 	return (us < CLIENT_SPIN_MAX_US ? us : CLIENT_SPIN_MAX_US) * 1000ull;
 }
 
-/* What a caller waits for. */
+/* A caller's goal: the op's end, or groups of its layers. */
 struct goal {
 	uint64_t id;
 	uint32_t groups; /* of layers; 0: the op's end */
