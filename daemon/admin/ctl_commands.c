@@ -2,8 +2,8 @@
 /*
  * ctl_commands.c - the admin commands. Core thread only; see ctl_commands.h.
  *
- * Lists are sent while they change: a row is as it was when its packet was made, and one that came
- * or went in between may be missed. Nothing here blocks or allocates.
+ * Lists are sent while they change: a row is as it was when its packet was made, and a row that
+ * came or went in between may be missed. Nothing here blocks or allocates.
  */
 #include "ctl_commands.h"
 
@@ -180,7 +180,7 @@ static uint32_t space_blocks(const struct kvtierd *d, const struct space *space)
 	return d->store.blocks ? tally_blocks(blocks_tally(d->store.blocks), space->number) : 0;
 }
 
-/* Image bytes; those of a block in both tiers count once. */
+/* Image bytes; a block in both tiers counts once. */
 static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
 {
 	uint64_t bytes = 0;
@@ -192,7 +192,7 @@ static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
 	return bytes;
 }
 
-/* What a hint on its revision has made of it. */
+/* The standing that a hint on its revision has given it. */
 static const char *space_hinted(const struct kvtierd *d, const struct space *space)
 {
 	static const char *const names[] = {

@@ -109,7 +109,8 @@ static void bad_row(struct kvtierd *d, const struct scrub_bad *row, struct json 
 	json_print(json, "}");
 }
 
-/* {"bad":[...],"checked_blocks":...}: what there is to list comes before the sums are known. */
+/* {"bad":[...],"checked_blocks":...}: the list comes first, as the sums are known at the end
+ * only. */
 enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
 	struct scrub_report report;

@@ -211,7 +211,7 @@ static void op_gauges(struct stats *stats)
 	stats_set(&v->store_p99_us, histogram_percentile(&stats->store_times, 99) / 1000);
 }
 
-/* What is said of every tier alike. */
+/* The gauges that every tier has. */
 static void tier_gauges(struct kvtierd *d)
 {
 	for (uint32_t i = 0; i < TIER_COUNT; i++) {

@@ -44,9 +44,9 @@ int cpu_stay_on(uint32_t n)
 	return -EINVAL;
 }
 
-/* Asked for a thread in the queue of a CPU, the kernel takes it out and puts it back, and sees
- * whether the slice of who has the CPU is over. It does nothing if the slice is the one that it
- * has. */
+/* Asked for a thread that is in a CPU's queue, the kernel takes the thread out and puts it back,
+ * and sees whether the slice of the running thread is over. It does nothing if the thread has this
+ * very slice already. */
 static int ask_for(pid_t thread, uint64_t slice_ns)
 {
 	const struct attr attr = { .size = sizeof(attr),

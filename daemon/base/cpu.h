@@ -31,9 +31,10 @@ int cpu_stay_on(uint32_t n);
 int cpu_slice_ask(void);
 /*
  * For a thread with short slices that stays on a CPU and waits for it: the kernel looks again whose
- * turn it is there. A thread that wakes up while it is not owed the CPU, if only by a microsecond,
- * waits for the tick else, and so does one that offered it. No thread gets more of the CPU by this.
- * `nth` differs from that of the last claim for this thread. 0 or -errno, as cpu_slice_ask().
+ * turn it is there. Without a claim, a thread that wakes up a microsecond before the kernel owes it
+ * the CPU waits for the tick, and so does a thread that offered its CPU. No thread gets more of the
+ * CPU by this. `nth` differs from the `nth` of the last claim for this thread. 0 or -errno, as
+ * cpu_slice_ask().
  */
 int cpu_slice_claim(pid_t thread, uint32_t nth);
 /* The thread begins to work: it slept before. */

@@ -25,7 +25,7 @@ struct drain {
 void drain_begin(struct drain *drain, struct loop *loop, uint64_t limit_us,
 		 void (*late)(struct drain *drain), void (*done)(void *arg), void *arg);
 bool drain_is_on(const struct drain *drain);
-/* The drain is over, whatever ended it: done() runs inside this call. The owner may be closed by
+/* The drain is over, for any reason: done() runs inside this call. The owner may be closed by
  * done(). */
 void drain_end(struct drain *drain);
 

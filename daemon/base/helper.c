@@ -14,9 +14,10 @@
 enum {
 	KEEP_IDLE = 2,           /* threads; more of them end */
 	STACK_BYTES = 256 << 10, /* address space; a few pages are touched */
-	/* A third of the share of core and workers, where they want the same CPU: to unmap what a
-	 * client left takes tens of milliseconds, and others' ops wait for none of it. Nicer still,
-	 * and openings and stops would wait for seconds where other programs have all CPUs. */
+	/* A third of the share of core and workers, where they want the same CPU: to unmap a dead
+	 * client's memory takes tens of milliseconds, and others' ops do not wait for it. With a
+	 * higher nice value, openings and stops would wait for seconds where other programs have
+	 * all CPUs. */
 	NICER = 5,
 };
 

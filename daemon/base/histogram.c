@@ -2,8 +2,8 @@
 /*
  * histogram.c - buckets of times: contract in histogram.h.
  *
- * A time of b bits, b > HISTOGRAM_STEP_BITS, lies in the bucket that its highest bit and the
- * HISTOGRAM_STEP_BITS bits below that one name. Shorter times are buckets of their own.
+ * A time of b bits, b > HISTOGRAM_STEP_BITS, lies in the bucket that is named by its highest bit
+ * and the next HISTOGRAM_STEP_BITS bits. Shorter times are buckets of their own.
  */
 #include "histogram.h"
 

@@ -23,8 +23,8 @@ struct json {
 void json_start(struct json *json, char *text, size_t n);
 /* As it is: for brackets, names and numbers. */
 void json_print(struct json *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A string in quotes. Whatever is no printable UTF-8 is escaped, or replaced by U+FFFD: the text is
- * always valid and harmless. */
+/* A string in quotes. Bytes that are no printable UTF-8 are escaped, or replaced by U+FFFD: the
+ * text is always valid and harmless. */
 void json_string(struct json *json, const char *text);
 /* Members of an object: "name":value, with a comma before it unless the object has just begun. */
 void json_member(struct json *json, const char *name); /* the value is to follow */

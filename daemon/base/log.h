@@ -24,8 +24,8 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* For messages that somebody outside can cause at will: at most 10 messages in 10 seconds per
- * state, then one that says how many were left out. A zeroed state is ready; it belongs to one
+/* For messages that an outsider can cause at will: at most 10 messages in 10 seconds per state,
+ * then one message that says how many were left out. A zeroed state is ready; it belongs to one
  * thread. */
 struct log_limit {
 	uint64_t window_ns;

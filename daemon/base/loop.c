@@ -6,7 +6,7 @@
  *   L1 a callback may remove any watch, timer or poller, its own included: events already fetched
  *      for a removed watch are blanked, and the poller cursor steps over a removed one.
  *   L2 the loop sleeps only after `on_sleep(true)` was followed by one more round of pollers that
- *      found nothing; whoever fills a ring after that sees the flag and rings the doorbell.
+ *      found nothing; a client that fills a ring after that sees the flag and rings the doorbell.
  *   L3 a busy poller starves nobody: timers are looked at every turn, epoll at least every
  *      EPOLL_NS. Nor does a busy loop: it offers its CPU after each slice (cpu.h), whether it
  *      worked for pollers, for descriptors, or span.

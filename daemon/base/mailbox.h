@@ -44,7 +44,7 @@ struct mailbox {
 };
 
 int mailbox_open(struct mailbox *box); /* 0 or -errno */
-/* no other thread knows it any more; one that failed to open is fine */
+/* no other thread knows it any more; a mailbox that failed to open is fine */
 void mailbox_close(struct mailbox *box);
 
 /* Any thread: all of `mails`, which is then empty. Returns how many lie there of which the taker

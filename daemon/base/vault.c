@@ -67,8 +67,8 @@ void vault_free(void *p, size_t n)
 }
 
 /*
- * OpenSSL's memory. Of what it frees, not all was wiped by it: the text of a private key, for one.
- * And its large pieces are the buffers of TLS connections, with values in clear in them.
+ * OpenSSL's memory. OpenSSL frees some pieces without wiping them, for example the text of a
+ * private key. Its large pieces are the buffers of TLS connections, with values in clear in them.
  */
 struct vault_head { /* before each piece: 16 bytes, so it stays aligned */
 	size_t bytes;

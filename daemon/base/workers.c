@@ -9,12 +9,13 @@
  * Invariants
  *   W1 work in the queue has a thread that is on its way, or there are `threads` of them, or none
  *      could be made.
- *   W2 an ending thread joins the one that ended before it, and workers_close() joins the last: no
- *      thread outlives the pool, and none has to be remembered.
+ *   W2 an ending thread joins the thread that ended before it, and workers_close() joins the last:
+ *      no thread outlives the pool, and none has to be remembered.
  *
  * Where each thread stays on a CPU of its own, it may wait there behind a thread that the kernel
- * takes the CPU from at its tick only. So the owner and other workers, who have a CPU, claim this
- * one for it (cpu.h). `present` says which threads have work and were not seen to do it.
+ * takes the CPU from at its tick only. So the owner and the workers that have a CPU claim the CPU
+ * for the waiting thread (cpu.h). `present` says which threads have work and were not seen to do
+ * it.
  *
  * The owner thread's: lent, taken. `present` is atomic. The lock guards the rest. Take no locks
  * while holding it but the mailbox's.
@@ -53,7 +54,7 @@ struct presence {
 	uint32_t claims;
 };
 
-/* Where a thread sleeps, and what it has of its CPU; on its stack. */
+/* Where a thread sleeps, and its slice of its CPU; on its stack. */
 struct seat {
 	struct seat *next;
 	sem_t called;
@@ -65,7 +66,7 @@ struct workers {
 	struct workers_conf conf;
 	int nice; /* of threads that are nicer than their owner */
 	struct loop_watch watch;
-	/* finds what has ended without the kernel, while the loop spins */
+	/* finds ended work without the kernel, while the loop spins */
 	struct loop_poller poller;
 	struct mailbox ended;
 	struct mails taken; /* out of it, for reap to go through */
@@ -76,7 +77,7 @@ struct workers {
 	pthread_mutex_t lock;
 	pthread_cond_t fewer; /* threads */
 	struct mails queue;   /* where there is no order */
-	struct seat *idle;    /* who sat down last comes first: its caches are warm */
+	struct seat *idle;    /* the latest to sit down comes first: its caches are warm */
 	uint32_t n_queued, n_threads, n_idle, n_started;
 	bool stopping;
 	struct presence present[CLAIMED_MAX]; /* by number */
@@ -146,8 +147,8 @@ static void seen(struct presence *presence, uint64_t now_ns)
 		__atomic_store_n(&presence->seen_ns, now_ns, __ATOMIC_RELAXED);
 }
 
-/* For a thread that has something to do and was not seen for a while. Whoever notes that first does
- * it. */
+/* For a thread that has something to do and was not seen for a while. The first thread that notes
+ * this makes the claim. */
 static void claim_cpu(struct presence *p, uint64_t now_ns)
 {
 	const pid_t thread = __atomic_load_n(&p->thread, __ATOMIC_RELAXED);
@@ -315,7 +316,7 @@ static int add_thread(struct workers *w)
 
 /* --- the owner --- */
 
-/* Returns whom to call. */
+/* Returns the seat of the thread to be called. */
 static struct seat *submit_locked(struct workers *w, struct work *work)
 {
 	struct seat *seat = rouse(w);

@@ -45,7 +45,7 @@ struct workers_order {
 	void (*put)(void *arg, struct work *work);
 	void (*put_back)(void *arg, struct work *work); /* WORK_AGAIN */
 	struct work *(*take)(void *arg);                /* NULL: there is none */
-	/* more like this one is in the queue */
+	/* more work like `ended` is in the queue */
 	bool (*more)(void *arg, const struct work *ended);
 };
 
@@ -57,8 +57,8 @@ struct workers_conf {
 	uint32_t keep;
 	size_t stack_bytes; /* 0: the default */
 	uint32_t depth;     /* work lent at most; 0: the owner has a bound of its own */
-	/* While `order` has more, the owner is told of ended work when so much has ended, or when
-	 * workers_tell() finds that one ended late_ns ago. 0: it is told at once. */
+	/* While `order` has more, the owner is told of ended work when so many have ended, or when
+	 * workers_tell() finds that a piece of work ended late_ns ago. 0: it is told at once. */
 	uint32_t wake_batch;
 	uint64_t late_ns;
 	/* threads ask for short slices of their CPU, and offer it when one is over (cpu.h) */

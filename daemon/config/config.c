@@ -235,8 +235,8 @@ static void check_section(struct reader *r, const char *line)
 		fail_section(r, name);
 }
 
-/* Blanks, and before the first line a byte order mark, mean nothing; libinih would take an indented
- * line for more of the one before. */
+/* Blanks, and a byte order mark before the first line, mean nothing. libinih would take an indented
+ * line for a continuation of the line before. */
 static void trim_start(const struct reader *r, char *line)
 {
 	const char *start = line;
@@ -247,7 +247,7 @@ static void trim_start(const struct reader *r, char *line)
 	memmove(line, start, strlen(start) + 1);
 }
 
-/* libinih's reader: one line into str, without what it begins with blank; NULL at the end or when
+/* libinih's reader: one line into str, without its leading blanks; NULL at the end or when
  * something is wrong already. */
 static char *read_line(char *str, int size, void *stream)
 {
@@ -345,7 +345,7 @@ static void check_redis(struct reader *r)
 		     config_rows[i].key, fault);
 }
 
-/* What has to hold a slab: each node's share. */
+/* The least share of a node: each share has to hold a slab. */
 static uint64_t least_share(const struct config_nodes *nodes)
 {
 	uint64_t ret = nodes->bytes;
@@ -356,7 +356,7 @@ static uint64_t least_share(const struct config_nodes *nodes)
 	return ret;
 }
 
-/* What one value alone cannot tell. */
+/* Checks that need several values. */
 static void check_together(struct reader *r)
 {
 	struct config *c = r->config;

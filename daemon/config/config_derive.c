@@ -36,7 +36,7 @@ static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
 }
 
 /* systemd lists several directories with ':' between; the first is ours. NULL: unset, empty, or
- * relative (the XDG specification says to ignore those). */
+ * relative (the XDG specification says to ignore relative paths). */
 static const char *directory_from(const char *variable, int *ret_length)
 {
 	const char *value = getenv(variable);

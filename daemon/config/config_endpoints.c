@@ -36,7 +36,7 @@ static const char *unix_fault(const char *path)
 		       NULL;
 }
 
-/* "[v6]" or "[v6]:port"; *ret_port: what follows the ]. */
+/* "[v6]" or "[v6]:port"; *ret_port: the text behind the ]. */
 static const char *v6_fault(const char *item, const char **ret_port)
 {
 	const size_t length = strcspn(item + 1, "]");
@@ -133,7 +133,7 @@ int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES],
 			fault = "has the same endpoint twice";
 		if (!fault && ++items > CONFIG_ENDPOINTS_MAX)
 			fault = "has more than 16 endpoints";
-		if (!fault) /* 16 of 255 bytes and what is between fit */
+		if (!fault) /* 16 of 255 bytes and their separators fit */
 			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
 						 used > 0 ? " " : "", endpoint);
 		text += length;

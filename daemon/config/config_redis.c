@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_redis.c - [redis]: what does not go together, and the files with secrets. Contract:
+ * config_redis.c - [redis]: values that do not go together, and the files with secrets. Contract:
  * config_redis.h. Runs once, before there are threads.
  *
  * Invariant: a secret is in the vault from its read() on, and in no message.
@@ -33,7 +33,7 @@ static bool plain(const char *text)
 	return *text == '\0';
 }
 
-/* Not to be ignored: whoever set it believes that it is in use. */
+/* Not to be ignored: an operator who set it believes that it is in use. */
 static const char *tls_fault(const struct config *config, enum config_row_index *ret)
 {
 	static const char unused[] =
@@ -84,7 +84,7 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
 	return NULL;
 }
 
-/* What a Cluster hashes of a name, if not all of it: what is in the first { }, if that is not
+/* Whether a Cluster hashes a part of the name alone: the text in the first { }, if it is not
  * empty. */
 static bool has_hash_tag(const char *prefix)
 {

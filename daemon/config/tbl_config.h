@@ -6,8 +6,8 @@
  *
  *	CONFIG(section, key, TYPE, default, min, max, unit, prose)
  *
- * TYPE    BYTES COUNT INT US SECONDS BOOL ENUM STRING PATH PATHS ENDPOINTS HOSTS MODE; what each
- *	   accepts: config.h
+ * TYPE    BYTES COUNT INT US SECONDS BOOL ENUM STRING PATH PATHS ENDPOINTS HOSTS MODE; config.h has
+ *	   the values that each accepts
  * default as written in a file; it goes through the same parser
  * min,max of the value; for STRING, PATH, PATHS, ENDPOINTS and HOSTS of the length in bytes
  * unit    for people; for ENUM the choices, a|b|c, whose positions are the values

@@ -76,7 +76,7 @@ static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)
 	return r;
 }
 
-/* What of the GPU's memory is free; 0: not known. */
+/* Free bytes of the GPU's memory; 0: not known. */
 static size_t free_bytes(const struct cuda_gpu *gpu)
 {
 	size_t some = 0, all = 0;
@@ -89,7 +89,8 @@ static uint64_t used_by_all(const struct cuda_gpu *gpu)
 	return cuda_meter_used(&gpu->driver->meter, gpu->found->uuid);
 }
 
-/* What other processes take or give back meanwhile is in the difference: nobody can tell. */
+/* The difference includes memory that other processes take or give back meanwhile: no call tells
+ * the two apart. */
 static int retain_context(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	struct cuda_context *c = &gpu->in_context;
@@ -189,7 +190,7 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 	}
 	if (gpu->in_context.context) {
 		(void)api->cuCtxSetCurrent(NULL);
-		if (lost) /* what is queued ends, and memory goes; the reference stays */
+		if (lost) /* queued work ends, and memory goes; the reference stays */
 			(void)api->cuDevicePrimaryCtxReset(gpu->found->device);
 		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
 	}

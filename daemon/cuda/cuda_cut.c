@@ -12,7 +12,7 @@ static uint32_t at(const struct cuda_units *u, uint32_t unit, uint32_t *ret_payl
 	return scale;
 }
 
-/* The units [cut->first_unit, end): what they are, and where they would lie. */
+/* The units [cut->first_unit, end): their bytes, and where they would lie. */
 static void place(const struct cuda_units *u, uint32_t end, uint32_t used, struct cuda_cut *cut)
 {
 	uint32_t payload_end;

@@ -14,7 +14,7 @@
 #include "daemon/base/thread.h"
 
 enum { NAP_NS = 20000 }; /* between two looks at a stream */
-/* What the daemon gives a GPU takes milliseconds. An engine's kernels, or a debugger of its, may
+/* The daemon's work on a GPU takes milliseconds. An engine's kernels, or a debugger of its, may
  * keep the GPU for seconds. */
 static const uint64_t PATIENCE_NS = 30000000000u;
 static const uint64_t LOOK_NS = 1000000000u;

@@ -79,7 +79,7 @@ struct cuda_view {
 	char why[200]; /* it does not work, or did not the last time */
 	uint32_t regions;
 	uint64_t bytes;        /* of its memory: staging, plans, kernels, lent memory */
-	uint32_t lent_regions; /* of the regions, the ones of clients in engine mode */
+	uint32_t lent_regions; /* regions of clients in engine mode */
 	uint64_t lent_bytes;
 	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
@@ -154,8 +154,8 @@ struct cuda_gpu {
 	char tier_why[160];        /* it has none, or less than was asked for; "" */
 	int parked_fd; /* of the process before: to be adopted by the next context; -1: none */
 	uint64_t parked_bytes;
-	bool parked_refused; /* it could not be used: the core is to know, whatever comes instead */
-	bool awaited;        /* the context was made for parked memory: nobody has used it yet */
+	bool parked_refused;    /* it could not be used: the core is told in any case */
+	bool awaited;           /* the context was made for parked memory: nobody has used it yet */
 	uint64_t context_bytes; /* bytes that the driver took for the context; 0: not known */
 	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
 	struct list orphans;    /* cuda_region.c: mappings that wait for the context's end */

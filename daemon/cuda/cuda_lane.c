@@ -243,8 +243,8 @@ static int launch_all(struct cuda_gpu *gpu, struct cuda_lane *lane, char *text, 
 	return r;
 }
 
-/* What `to` gets from now on comes after what `from` has of the lane. Where that fails nobody could
- * tell when the lane is done: only a new context can. */
+/* Operations queued in `to` from now on run after the lane's operations in `from`. Where this order
+ * cannot be had, no event would say when the lane is done: then a new context is made. */
 static int cross(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream from, CUstream to,
 		 char *text, size_t n)
 {
@@ -304,7 +304,8 @@ static int queue_hit(struct cuda_gpu *gpu, struct cuda_lane *lane, CUstream *ret
 	return launch_all(gpu, lane, text, n);
 }
 
-/* A call was refused and the context lives: the lane's jobs fail, once what is queued has ended. */
+/* A call was refused and the context lives: the lane's jobs fail, once the queued operations have
+ * ended. */
 static void fail(struct cuda_gpu *gpu, struct cuda_lane *lane, const char *why)
 {
 	snprintf(gpu->why, sizeof(gpu->why), "%s", why);
@@ -313,7 +314,7 @@ static void fail(struct cuda_gpu *gpu, struct cuda_lane *lane, const char *why)
 			lane->parts[i].job->status = -EIO;
 }
 
-/* Ends what was stopped. True: something is left. */
+/* Ends the parts whose jobs were stopped. True: some parts are left. */
 static bool end_stopped(struct cuda_lane *lane)
 {
 	const uint64_t now = cuda_now();
@@ -353,14 +354,14 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	if (gpu->state == CUDA_FAILING ||
 	    CUDA_CALL(gpu, cuEventRecord, why, sizeof(why), lane->event, last) == 0)
 		return;
-	/* Nobody could tell when the lane is done: only a new context can. */
+	/* No event would say when the lane is done: a new context is made. */
 	gpu->state = CUDA_FAILING;
 	snprintf(gpu->why, sizeof(gpu->why), "%s", why);
 }
 
 /* --- GPU -> DRAINING -> FREE --- */
 
-/* What workers may copy now, or nobody wants. */
+/* Lends workers the parts that they may copy now, and ends parts that no job wants. */
 static void drain(struct cuda_lane *lane)
 {
 	for (uint32_t i = 0; i < lane->n; i++) {
@@ -398,7 +399,7 @@ static bool done(struct cuda_path *path, struct cuda_lane *lane)
 		return false;
 	}
 	if (cuda_check(gpu, result, "cuEventQuery", NULL, 0)) {
-		gpu->state = CUDA_FAILING; /* whatever it was: nobody can tell when it is done */
+		gpu->state = CUDA_FAILING; /* in any case: nothing says when the lane is done */
 		return false;
 	}
 	path->on_gpu[lane->way]--;
@@ -446,7 +447,7 @@ static bool way_turn(struct cuda_path *path, enum cuda_way way)
 			continue;
 		if (lane->n == 0 || lane->lent > 0 || path->on_gpu[way] == CUDA_BATCHES ||
 		    path->gpu->state != CUDA_UP)
-			break; /* those behind it wait for their turn */
+			break; /* the lanes behind it wait for their turn */
 		launch(path, lane);
 		moved = true;
 	}

@@ -3,7 +3,7 @@
  * cuda_lane.h - lanes: pieces of jobs, on their way between host slots and pages. The GPU's thread.
  *
  *	lane of a store:  FREE -> FILLING -> GPU (kernel, lane out) -> DRAINING (workers copy and
- *			  hash; what went directly into its slot they hash there) -> FREE
+ *			  hash; a payload that went directly is hashed in its slot) -> FREE
  *	lane of a load:	  FREE -> FILLING (workers copy; not what goes directly) -> GPU (lane in,
  *			  kernel) -> FREE
  *	lane of hits:	  FREE -> FILLING -> GPU (kernel) -> FREE
@@ -14,14 +14,14 @@
  * Invariants
  *   L1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
  *      on the GPU.
- *   L2 a lane that is filled while others are on the GPU goes on being filled: copies merge while
- *      the wire is busy, and a lone block waits for nothing.
+ *   L2 while other lanes are on the GPU, the next lane goes on being filled: copies merge while the
+ *      wire is busy, and a lone block waits for nothing.
  *   L3 pieces of a stored image are copied out in order: the checksum needs that.
  *   L4 a way has two streams, kernels and copies, and an event orders them within a lane. So while
  *      a kernel scatters one run of an image, the next run crosses the wire. Tasks go with the
  *      launch: a store's kernel waits for no copy.
  *   L5 units lie layer after layer. A store whose layers are given one after the other
- *      (device_order.given) goes back to wait when all that was given is in lanes.
+ *      (device_order.given) goes back to wait when all layers given so far are in lanes.
  *   L6 whether a piece's payload goes directly between slot and GPU is decided when it is put into
  *      a lane, and holds until the piece has ended: after its event, or when the context is gone.
  *      So memory that is registered meanwhile serves the next piece, and memory that a GPU takes

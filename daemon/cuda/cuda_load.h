@@ -18,7 +18,7 @@
 
 enum { CUDA_GPUS_MAX = 16 };
 
-/* One that the driver shows. */
+/* A GPU that the driver shows. */
 struct cuda_found {
 	CUdevice device;
 	uint8_t uuid[WIRE_UUID_BYTES];

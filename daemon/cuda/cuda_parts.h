@@ -6,7 +6,7 @@
  *	cuda_region_import_parts, several times --request--> thread: maps the next ones
  *
  * The thread takes the allocations of one PARTS at a time, so that jobs of others go on between
- * them. Whatever fails, in the first call or a later one, undoes the whole region.
+ * them. A failure, in the first call or a later one, undoes the whole region.
  */
 #ifndef KVTIER_CUDA_PARTS_H
 #define KVTIER_CUDA_PARTS_H

@@ -232,7 +232,8 @@ static bool poll_orders(struct cuda_path *path)
 
 /* --- jobs that wait for a lane --- */
 
-/* All of them stand in turns again, but those that were stopped, or all end with `status`. */
+/* Stopped jobs end, and the others stand in turns again. With a status other than 0 all jobs end
+ * with it. */
 static void sweep(struct cuda_path *path, enum cuda_way way, int status)
 {
 	struct device_turns *turns = &path->turns[way];

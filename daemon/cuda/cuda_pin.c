@@ -22,7 +22,7 @@ enum {
 };
 static const uint64_t RETRY_NS = 60000000000u;
 static const uint64_t HOLD_NS = 3000000000u;
-static const uint64_t LOOK_NS = 1000000; /* between two looks at what others hold */
+static const uint64_t LOOK_NS = 1000000; /* between two looks at the holds of others */
 /* between two looks at memory that is not faulted in yet, and may never be */
 static const uint64_t ABSENT_NS = 10000000, ABSENT_MOST_NS = 1000000000;
 
@@ -39,7 +39,7 @@ struct cuda_pin {
 	_Atomic uint64_t calls;
 	_Atomic int broken; /* CUresult */
 
-	/* Guards what follows. Take no locks while holding it. */
+	/* Guards the fields below. Take no locks while holding it. */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	enum want want;
@@ -80,7 +80,7 @@ static void say(struct cuda_pin *pin, CUresult result, const char *call)
 
 /* --- without it --- */
 
-/* What the driver said; a context that is broken is the GPU's thread's business. */
+/* The driver's result; a context that is broken is the GPU's thread's business. */
 static CUresult said(struct cuda_pin *pin, CUresult result, const char *call)
 {
 	atomic_fetch_add(&pin->calls, 1);
@@ -132,7 +132,7 @@ static void register_piece(struct cuda_pin *pin, uint32_t piece)
 	cuda_pins_give(pin->pins, pin->number, piece, result == CUDA_SUCCESS);
 	pin->fails += result != CUDA_SUCCESS;
 	pin->run = result ? pin->run + 1 : 0;
-	pin->absent_ns = ABSENT_NS; /* what there is becomes more */
+	pin->absent_ns = ABSENT_NS; /* more memory is becoming present */
 }
 
 /* One piece at most. */
@@ -167,7 +167,7 @@ static bool unregister_piece(struct cuda_pin *pin)
 	pin->left = cuda_pins_next(pin->pins, pin->number, pin->left);
 	if (pin->left == cuda_pins_pieces(pin->pins))
 		return false;
-	/* Whatever it says: the context is about to be closed. */
+	/* The result does not matter: the context is about to be closed. */
 	(void)CALL(pin, cuMemHostUnregister, cuda_pins_at(pin->pins, pin->left, &bytes));
 	cuda_pins_clear(pin->pins, pin->number, pin->left);
 	return true;

@@ -10,19 +10,20 @@
  *	LEAVING --cuda_pin_on(): the context is in use again--> ON
  *	ON, LEAVING --cuda_pin_off(lost)--> LOST: likewise, but no call is made: it would fail, and
  *	      the reset takes the registrations --> OFF
- *	OFF --the context is closed or reset--> cuda_pin_gone(): what it had is FREE, and the pin
- *	      threads of other GPUs take it, as does its own one in the next context
+ *	OFF --the context is closed or reset--> cuda_pin_gone(): its pieces are FREE, and the pin
+ *	      threads of other GPUs take them, as does its own thread in the next context
  *
  * Invariants
  *   T1 the context may be closed or reset in OFF only. Then no thread is in a call of the driver
  *      with it but the GPU's own, and no other GPU copies through its registrations.
- *   T2 LEAVING and LOST wait at most HOLD_NS for the others. A GPU whose copies do not end within
- *      that has a driver that hangs; its page tables keep the memory of others from it, so only
- *      that GPU's own context breaks then.
+ *   T2 LEAVING and LOST wait at most HOLD_NS for the others. If a GPU's copies do not end within
+ *      HOLD_NS, its driver hangs. Its page tables keep the memory of others from it, so only that
+ *      GPU's own context breaks then.
  *   T3 several GPUs register at the same time, each from another piece on; a piece is registered
  *      by one of them, and each may copy there (cuda_pins.h).
  *   T4 a piece that the driver refuses is left out, and tried again RETRY_NS later. After FAILS_MAX
- *      in a row the rest is not tried before that. Until all is registered the view says why not.
+ *      refusals in a row the rest is not tried before that time. Until all is registered the view
+ *      says why not.
  *   T5 only memory that is faulted in already is registered: else the driver would do it, in one
  *      call and on one thread. Pieces that are not are looked at again and again (more and more
  *      seldom).

@@ -9,10 +9,10 @@
  *		  ^^----give: refused--'         |
  *		  `----clear: unregistered, or its context is gone
  *
- * A piece is registered PORTABLE, so each GPU may copy there. So whoever takes the registration
- * back (its owner's context is closed, or reset since it was lost) must know that no other GPU
- * does. A GPU's thread holds a piece from the moment it decides to copy there until the copy has
- * ended. Each owner has a gate:
+ * A piece is registered PORTABLE, so each GPU may copy there. So a thread that takes the
+ * registration back (its owner's context is closed, or reset since it was lost) must know that no
+ * other GPU copies there. A GPU's thread holds a piece from the moment it decides to copy there
+ * until the copy has ended. Each owner has a gate:
  *
  *	GPU that copies:  count the hold; look whether the gate is open and the piece still the
  *			  owner's; if not, take the hold back and use the bounce buffer
@@ -46,8 +46,8 @@ void cuda_pins_close(struct cuda_pins *pins); /* NULL is fine */
 /* Core, at start: one GPU more, and how its pin thread hears of news: from any other one. Its
  * number. */
 uint32_t cuda_pins_add(struct cuda_pins *pins, void (*news)(void *arg), void *arg);
-/* Core, at a stop: it is told no more. Nothing is taken from now on: memory that one GPU leaves the
- * others need not register. */
+/* Core, at a stop: it is told no more. No piece is taken from now on: the other GPUs need not
+ * register memory that one GPU leaves. */
 void cuda_pins_remove(struct cuda_pins *pins, uint32_t gpu);
 void cuda_pins_stop(struct cuda_pins *pins);
 

@@ -74,7 +74,7 @@ static void tell_lost(struct cuda_gpu *gpu)
 	}
 }
 
-/* The context is gone, and no worker looks at its pinned memory: what was in flight ends. */
+/* The context is gone, and no worker looks at its pinned memory: jobs that were in flight end. */
 static void lose(struct cuda_gpu *gpu)
 {
 	const uint32_t last = LOSSES_MAX - 1;
@@ -88,7 +88,7 @@ static void lose(struct cuda_gpu *gpu)
 	if (gpu->losses_ns[0] && now - gpu->losses_ns[0] < LOSSES_NS)
 		gpu->state = CUDA_OUT;
 	cuda_tier_tell(gpu);
-	tell_lost(gpu); /* before the jobs: who hears of one knows why */
+	tell_lost(gpu); /* before the jobs: a client that hears of its job knows why */
 	cuda_path_lost(gpu->path);
 }
 

@@ -9,7 +9,7 @@
 #include "cuda_span.h"
 #include "daemon/base/log.h"
 
-enum { AUTO_SHARE = 4 }; /* of what is free, one part in so many */
+enum { AUTO_SHARE = 4 }; /* of the free memory, one part in so many */
 
 /* Whole slabs; 0: none. */
 static uint64_t bytes_wanted(struct cuda_gpu *gpu)
@@ -44,8 +44,8 @@ static void set_fd(struct cuda_gpu *gpu, int fd)
 		(void)close(old);
 }
 
-/* What the process before had: in_context.span, of just so many bytes. Once. False: it is of no
- * use, or there is none. */
+/* Takes over the memory of the process before as in_context.span, if it has just so many bytes.
+ * Once. False: it is of no use, or there is none. */
 static bool adopt(struct cuda_gpu *gpu, uint64_t bytes, char *text, size_t n)
 {
 	struct cuda_span *span = &gpu->in_context.span;

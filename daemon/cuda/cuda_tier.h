@@ -2,8 +2,8 @@
 /*
  * cuda_tier.h - memory of a GPU for images: it comes and goes with the context. The GPU's thread.
  *
- * It is taken once for each context, when the first region comes: whatever the engine leaves free
- * by then bounds it, and it does not grow. A GPU that does not give it is served without.
+ * It is taken once for each context, when the first region comes. The memory that the engine leaves
+ * free by then bounds it, and it does not grow. A GPU that does not give it is served without.
  *
  * Where it is to outlive the daemon (gpu->outlive) it is a span (cuda_span.h), whose descriptor the
  * core parks; at a stop it stays as it is. The memory of the process before is adopted if it is as

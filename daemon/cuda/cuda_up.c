@@ -146,7 +146,7 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 	return devices->n > before ? 0 : -ENODEV;
 }
 
-/* With what they share. */
+/* With the parts that they share. */
 static int serve_gpus(const struct cuda_driver *driver, const struct config *config,
 		      struct tier *host, struct loop *loop, struct devices *devices)
 {
