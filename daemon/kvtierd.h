@@ -33,7 +33,7 @@ struct recheck; /* nvme/recheck.c: images on GPUs that outlived the daemon befor
 struct kvtierd {
 	const struct config *config; /* const after start */
 	struct loop *loop;
-	/* mapped page; plain increments, core thread is the one writer */
+	/* mapped page; plain increments: the core thread alone writes */
 	struct stats *stats;
 	struct store store;      /* store; also op, nvme, redis, front, shared, admin: see there */
 	struct devices devices;  /* device; also front, op, nvme */

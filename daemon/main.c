@@ -508,8 +508,8 @@ static void say_ready(struct program *p)
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
 
-/* What is still in the hands of workers or a device at the end of all patience: closing under it
- * would be worse than an abrupt end. What was acknowledged is safe either way. */
+/* At the end of all patience workers or a device may still have jobs: closing under a job would be
+ * worse than an abrupt end. Acknowledged blocks are safe either way. */
 static void exit_if_busy(struct program *p)
 {
 	struct kvtierd *d = &p->d;
@@ -518,8 +518,8 @@ static void exit_if_busy(struct program *p)
 	    !emptier_busy(d->store.mover.emptier)) {
 		if (!closing(d))
 			return;
-		/* Everything is written. What blocks a helper is a client's descriptor, which the
-		 * exit closes. */
+		/* Everything is written. A client's descriptor blocks a helper, and the exit closes
+		 * it. */
 		log_info("descriptors of clients were still being closed: exit without that");
 		stats_close(d->stats, p->config.stats_path);
 		_exit(0);

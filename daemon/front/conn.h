@@ -14,12 +14,11 @@
  *                     slot is free <-- unmapped, closed (helpers) -- ENDED
  *
  * Invariants
- *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then
- *      close.
- *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever
- *      the reason. A dying connection's socket and ring are not looked at any more, but its socket
- *      stays open and silent until its last part in flight let go (milliseconds). Only then the
- *      reason is sent, and it hangs up.
+ *   K1 a client's message ends at most its own connection: an ERROR with the sentence, then close.
+ *   K2 the end of a connection, for any reason, is the daemon's word that it let go of the client's
+ *      pages. A dying connection's socket and ring are not looked at any more, but its socket stays
+ *      open and silent until its last part in flight let go (milliseconds). Only then the reason is
+ *      sent, and the socket hangs up.
  *   K3 nothing is sent that could block: a packet that does not fit into the socket of a client
  *      that does not read its replies ends that connection.
  *   K4 a client's message is touched here only as bytes of a packet: descriptors, regions and its

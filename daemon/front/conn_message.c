@@ -52,8 +52,8 @@ static void on_rings(struct conn *c, uint32_t seq)
 	loop_poller_add(loop, &c->poller);
 }
 
-/* Mapping regions is a helper's, also those that came without descriptors; so is giving ranges
- * back, as a SPACE_OPEN does. */
+/* A helper maps regions, also regions that came without descriptors. A helper gives ranges back,
+ * too, as a SPACE_OPEN does. */
 static bool has_regions(const struct conn *c, const void *packet)
 {
 	return c->intake.parts || ((const struct wire_space_open *)packet)->n_regions > 0;

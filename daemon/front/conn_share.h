@@ -15,8 +15,8 @@ bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t co
 void conn_send_wake(struct conn *c); /* as its client asked; never blocks */
 /* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
 int conn_answer_hello(struct conn *c, uint32_t seq);
-/* A number for one more space. -ENOSPC with text: none is free, or the connection has its share of
- * [index] max_spaces, and what is nobody's share is in use. */
+/* A number for one more space. -ENOSPC with text: none is free, or the connection has used up its
+ * share of [index] max_spaces, and the numbers beyond all shares are in use. */
 int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n);
 /* The space is open: under its handle. */
 void conn_put_mount(struct conn *c, struct mount *mount);

@@ -93,8 +93,8 @@ static int receive(struct intake *in)
 	return 0;
 }
 
-/* What regions take of the daemon is divided among all clients there may be: none can take what
- * another needs. */
+/* The room that regions take in the daemon is divided among all clients there may be: no client can
+ * take the room that another one needs. */
 static int check_share(struct intake *in, uint64_t more_regions, uint64_t more_bytes)
 {
 	const struct intake_share *s = &in->share;

@@ -96,7 +96,7 @@ static void show_slots(struct server *s)
 	stats_clients_text(s->front.d->stats, text);
 }
 
-/* Ends dying connections that have drained, and frees those that nothing is left of. */
+/* Ends dying connections that have drained, and frees connections that have ended. */
 static bool reap(struct loop_poller *poller)
 {
 	struct server *s = container_of(poller, struct server, reaper);
@@ -172,8 +172,8 @@ static int open_pidfd(int fd, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-/* Room for one more of this user, made by dropping who has not said HELLO, if need be. -EBUSY with
- * why. */
+/* Room for one more connection of this user, made by dropping one that has not said HELLO, if need
+ * be. -EBUSY with why. */
 static int make_room(struct server *s, uid_t uid, char *why, size_t n)
 {
 	struct conn *victim;
@@ -348,7 +348,8 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 	return r;
 }
 
-/* Who had imported something of it imports it again, over a new connection: libkvtier does. */
+/* Clients that had imported something of it import it again, over a new connection: libkvtier does
+ * so. */
 static void on_lost(void *arg, struct device *device, const char *why)
 {
 	struct server *s = arg;

@@ -32,7 +32,7 @@ enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, u
 /* The user that has most of them. */
 struct slots_hog {
 	uid_t uid;
-	pid_t pid; /* of its processes the one with most */
+	pid_t pid; /* its process with the most */
 	uint32_t of_uid, of_pid, all;
 };
 

@@ -190,7 +190,7 @@ void flush_cancel(struct flush *f, void *arg)
 
 /* --- at a stop --- */
 
-/* What is still to be written is given up: a disk ends what it has. */
+/* Blocks still to be written are given up: a disk ends the writes that it has. */
 static void drain_over(struct flush *f)
 {
 	writeback_stop(f->store->writeback);
@@ -223,7 +223,7 @@ void flush_drain(struct flush *f, void (*done)(void *arg), void *arg)
 		return;
 	}
 	if (f->stage != STAGE_IDLE)
-		end(f, -ESHUTDOWN); /* of an operator who is not there any more */
+		end(f, -ESHUTDOWN); /* the flush of an operator, who is gone by now */
 	drain_begin(&f->drain, f->loop, f->drain_us, late, done, arg);
 	(void)flush_begin(f, true, drained, f); /* none is under way */
 	log_info("writing what is only in memory to NVMe, at most %u ms", f->drain_us / 1000);

@@ -21,9 +21,9 @@ int flush_open(struct store *store, struct tier *tier, struct loop *loop, uint32
 void flush_close(struct flush *f); /* NULL is fine */
 
 /*
- * Everything in host memory now is written, whatever the write policy says, then synced; blocks
- * that are stored meanwhile do not prolong it. `done` runs from the loop, once, with 0 or with the
- * first of these that happened:
+ * Everything in host memory now is written under any write policy, then synced; blocks that are
+ * stored meanwhile do not prolong it. `done` runs from the loop, once, with 0 or with the first of
+ * these that happened:
  *	-errno of a write that failed
  *	-EROFS, -ENODEV	no disk takes writes, and none is expected to come back
  *	-EDQUOT		the write budget is used up

@@ -244,7 +244,7 @@ static void read_done(struct xfer *x)
 	}
 }
 
-/* Starts the read of the NVMe copy, if there is one that can be read. */
+/* Starts the read of the NVMe copy, if there is a readable one. */
 static void look_nvme(struct checker *c)
 {
 	struct store *store = c->scrub->store;
@@ -365,7 +365,7 @@ static void buffers_free(struct scrub *s)
 			(void)munmap(s->checkers[i].buffer, s->buffer_bytes);
 }
 
-/* Gives blocks to free checkers; the one place where an ended scrub is freed. */
+/* Gives blocks to free checkers. No other place frees an ended scrub. */
 static bool poll(struct loop_poller *poller)
 {
 	struct scrub *s = container_of(poller, struct scrub, poller);

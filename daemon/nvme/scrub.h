@@ -43,7 +43,7 @@ struct scrub_conf {
 	/* the CPU verifies, and takes SCRUB_JOBS of the daemon's own; GPUs read back */
 	const struct devices *devices;
 	uint64_t image_bytes; /* no image is larger */
-	/* the one that runs, from scrub_start() until it has freed itself; NULL: none */
+	/* the running scrub, from scrub_start() until it has freed itself; NULL: none */
 	struct scrub **running;
 };
 

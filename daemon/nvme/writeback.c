@@ -42,7 +42,7 @@ enum {
 	TURN = 64,       /* queue entries looked at in one turn of the loop */
 	/* after the tier refused, if it does not tell: events.changed in nvme.h */
 	RETRY_NS = 200000000,
-	PAUSE_NS = 500000000, /* a tier that works may pause so long, whatever it does */
+	PAUSE_NS = 500000000, /* a tier that works may pause so long, for any reason */
 };
 
 struct write {
@@ -67,7 +67,7 @@ struct writeback {
 	uint32_t head, count; /* of the queue */
 	uint32_t in_flight;
 	uint64_t served_total, starts_total;
-	uint64_t ended_total; /* writes, whatever their status */
+	uint64_t ended_total; /* writes, of any status */
 	/* when a write was last started or ended, or the queue was empty */
 	uint64_t moved_ns;
 	uint32_t n_writes;
@@ -93,7 +93,7 @@ uint32_t writeback_in_flight(const struct writeback *w)
 	return w ? w->in_flight : 0;
 }
 
-/* Whether the tier may still take what is queued or end what is under way. Every I/O of a disk that
+/* Whether the tier may still take queued blocks or end writes under way. Every I/O of a disk that
  * is up ends within [nvme] stall_us, or the disk is offline then; a pause as long as that is a slow
  * disk's. */
 static bool may_go_on(const struct writeback *w)

@@ -47,7 +47,7 @@ uint32_t writeback_room(const struct writeback *w);
 bool writeback_blocked(const struct writeback *w);
 uint64_t writeback_served(const struct writeback *w);  /* blocks that left the queue */
 uint64_t writeback_started(const struct writeback *w); /* writes; the last one has this number */
-uint64_t writeback_ended(const struct writeback *w);   /* writes, whatever their status. NULL: 0 */
+uint64_t writeback_ended(const struct writeback *w);   /* writes, of any status. NULL: 0 */
 /* Number of the oldest write under way; UINT64_MAX: none is. */
 uint64_t writeback_oldest(const struct writeback *w);
 

@@ -48,8 +48,8 @@ static enum step once_more(struct flight *f)
 
 	if (!blocks_live(store->blocks, block))
 		return FLIGHT_MISS;
-	/* Its segment was used again while we read: what came was another block. The next read is
-	 * from where it is. */
+	/* Its segment was used again while we read: another block came. The next read is from the
+	 * block's present place. */
 	if (blocks_nvme(store->blocks, block, &now) && !extent_equal(&now, &f->xfer.where))
 		return FLIGHT_READ;
 	if (!f->reread) {

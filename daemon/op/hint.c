@@ -20,8 +20,8 @@
 #include "daemon/store/store.h"
 #include "part.h"
 
-/* A part's status, besides those for the client: a block of a session that this hint does not
- * mean, since it is of an earlier turn, or went, or is of another space. */
+/* A part's status, besides the client's statuses: the hint does not mean this block of the session.
+ * The block is of an earlier turn, or went, or is of another space. */
 enum { NOT_MEANT = 1000 };
 
 void hint_begin(struct op *op)
@@ -192,7 +192,7 @@ void hint_fields(const struct part *part)
 		blocks_find(store->blocks, part->w.job.identity.key, op->mount->space->number);
 	enum wire_hint_answer answer;
 
-	if (block == BLOCK_NONE) /* what a load served from Redis is not always kept */
+	if (block == BLOCK_NONE) /* a block that a load got from Redis is not always kept */
 		return;
 	hint.fresh = op->sqe.op == WIRE_OP_STORE && part->status == 0;
 	answer = hint_on_block(store, block, &hint);

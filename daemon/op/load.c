@@ -49,8 +49,8 @@ static enum step miss(struct part *part)
 
 /* --- LOOKUP --- */
 
-/* What has the block, as far as the tables say; SOURCES: nothing has. Redis is asked for a block
- * whose disk is out, as for a block that no local tier has. */
+/* Where the block is, as far as the tables say; SOURCES: nowhere. Redis is asked for a block whose
+ * disk is out, as for a block that no local tier has. */
 static enum source where_is(const struct store *store, const struct op *op, const struct near *near,
 			    const uint8_t key[32], uint32_t *ret_block)
 {

@@ -254,9 +254,9 @@ static void on_deadline(struct loop_timer *timer)
 
 /* --- beginning blocks --- */
 
-/* A store's chain begins under its parent or not at all, and a load keeps what it brings only under
- * it. The parent is leased when the op's first block begins: an op that waits for its turn pins
- * nothing. */
+/* A store's chain begins under its parent or not at all, and a load keeps the blocks that it brings
+ * only under its parent. The parent is leased when the op's first block begins: an op that waits
+ * for its turn pins nothing. */
 static void take_parent(struct ops *all, struct op *op)
 {
 	uint32_t parent;

@@ -67,7 +67,7 @@ struct op {
 	struct mount *mount;
 	struct op *next, **link; /* the connection's list; next: or the pool */
 	struct list queue;       /* its client's: it has blocks to begin */
-	uint32_t passed_round;   /* of pump(): it was passed over in this one */
+	uint32_t passed_round;   /* the round of pump() in which it was passed over */
 	bool abandoned;          /* its client is gone */
 	/* it was ended early, with this status: nothing may wait any more; 0 */
 	int early;

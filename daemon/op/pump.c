@@ -35,7 +35,7 @@ enum {
 
 /* --- a walk --- */
 
-/* What it holds, as bits of enum held. */
+/* The things that a walker holds, as bits of enum held. */
 static uint32_t held(struct walker *w)
 {
 	const struct flight *f = flight_of(w);
@@ -93,7 +93,7 @@ static void walk(struct walker *w)
 		end_part(w->part);
 }
 
-/* Those that a tier had no room for try again, the first of them. Returns whether it had. */
+/* The first flight that a tier had no room for tries again. Returns whether the tier had room. */
 static bool retry_first(const struct list *full)
 {
 	const struct list *first = full->next;
@@ -128,8 +128,8 @@ static void begin_one(struct ops *all)
 
 /* --- the turn --- */
 
-/* Those that wait for room try one after another: what one of them is told depends on nothing else
- * being ready. */
+/* Walkers that wait for room try one after another. Each tries when nothing else is ready, so the
+ * answer depends on nothing else. */
 static bool run_ready(struct ops *all)
 {
 	bool worked = walk_run(&all->ready, READY_BUDGET, walk);

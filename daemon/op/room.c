@@ -68,7 +68,7 @@ static uint64_t reads_patience_ns(const struct ops *all)
 	return ret;
 }
 
-/* A slab, a few evictions a turn, by whoever waits for it. */
+/* Whether a slab is being cleared, by a few evictions a turn of the walkers that wait for it. */
 static bool clearing(const struct store *store)
 {
 	return store->mover.clearing_bytes > 0;
@@ -202,7 +202,7 @@ void room_leave(struct walker *w)
 
 /* --- again --- */
 
-/* Of the clients not yet tried in this round, the first waiter of the one that holds least. */
+/* The first waiter of the client that holds least, of the clients not yet tried in this round. */
 static struct walker *next_to_try(struct room *room)
 {
 	struct list *best = NULL;

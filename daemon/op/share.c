@@ -2,27 +2,27 @@
 /*
  * share.c - the shares of clients. Core thread only.
  *
- *	what			share of a client					who heeds it
+ *	thing			share of a client					heeded by
  *	parts			all / clients with ops, and five for each free one	pump.c
  *	slots in flight		a quarter of host memory / clients with ops		pump.c
  * 	blocks kept		a quarter of host memory / active clients / its spaces	mover.c
  *	numbers of blocks	the same part of the table, where it is full		copies.c
  *
  * Invariants
- *   S1 a client without a part always gets one, unless all parts are in use. None has more than
- *      five times as many as are free. So whoever comes finds some, few clients before it leave it
- *      more than many do, and what ends goes to those that have least.
+ *   S1 a client without a part always gets one, unless all parts are in use. No client has more
+ *      than five times as many parts as are free. So a new client finds some, more of them after
+ *      few clients than after many; and parts that end go to the clients that have least.
  *   S2 in flight are the slots (or pins) of a client's parts, and the leased end of the chain of
  *      each store that has begun. A store that has begun may always have one part, so an op waits
  *      for nothing but the end of parts. Several clients together have at most half of host memory
  *      in flight, and a block each; the rest can be evicted, or is guaranteed. A client that is
  *      alone begins stores up to half of host memory, and their blocks without limit. When another
  *      client comes, this excess ends, or is refused room before the other client is (room.c).
- *   S3 the guarantees of all clients together are a quarter of host memory. A client that asked for
- *      nothing in RECENT_NS has none, so the blocks that it left go by age.
+ *   S3 the guarantees of all clients together are a quarter of host memory. A client without a
+ *      request in RECENT_NS has no guarantee, so the blocks that it left go by age.
  *   S4 a guarantee begins with the first op: the guarantees are made anew for a client that comes,
- *      or comes back, and for a space that it opens. A newcomer's first blocks are not taken by
- *      whoever fills memory.
+ *      or comes back, and for a space that it opens. So a client that fills memory does not take a
+ *      new client's first blocks.
  */
 #include "share.h"
 
@@ -98,7 +98,8 @@ bool share_of_waiting_is_used(const struct op *q)
 	       q->client->n_waiting >= (share < depth ? share : depth) / 2;
 }
 
-/* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
+/* The bytes that a block of the op takes: a slab holds few large images, and their shares include
+ * the slab's rest. */
 static uint64_t block_bytes(const struct ops *all, const struct op *q)
 {
 	const uint64_t slab = all->config->host_slab_bytes,

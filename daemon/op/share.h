@@ -26,8 +26,8 @@ bool share_of_parts_is_used(const struct ops *ops, const struct client *client);
 bool share_of_memory_is_used(const struct ops *ops, const struct op *q);
 
 /* Likewise of the jobs that a device holds until a client has given it more layers: half of the
- * client's parts and of the device's jobs at most, so that its loads, which may be what the layers
- * wait for, go on. */
+ * client's parts and of the device's jobs at most. So the client's loads go on: the layers may wait
+ * for them. */
 bool share_of_waiting_is_used(const struct op *q);
 
 /* op.c tells when ops and blocks begin and end. */

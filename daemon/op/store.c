@@ -85,7 +85,7 @@ enum step store_place(struct walker *w)
 	int r;
 
 	w->job.image_bytes = walk_image_bytes(w, w->job.codec_k);
-	/* Later blocks of its chain may hold slots, and wait for this one's commit. */
+	/* Later blocks of its chain may hold slots, and wait for this block's commit. */
 	r = room_take(w, w->job.image_bytes, walk_is_first(w));
 	if (r == -EAGAIN)
 		return WAIT_ROOM;
@@ -178,7 +178,7 @@ enum step store_commit(struct walker *w)
 	if (part->status == 0)
 		part->status = commit(w);
 	if (part->status < 0) {
-		w->job.kept = false; /* what is in the table by this key is another image */
+		w->job.kept = false; /* the table has another image by this key */
 		if (!op->chain_error)
 			op->chain_error = -ENOENT;
 		return DONE;

@@ -109,7 +109,7 @@ static void add(struct op *op, struct entry entry)
 	t->entries[t->n++ % TRACE_STEPS] = entry;
 }
 
-/* Apart from those that call it: the log is seldom wanted, and each step of each op comes by. */
+/* A function of its own: each step of each op passes here, and the log is seldom wanted. */
 static void say(const struct op *op, uint32_t at, const char *step, int status)
 {
 	char ended[16] = "";
@@ -151,7 +151,7 @@ static const char *kind_name(uint16_t kind)
 				       "prefetch";
 }
 
-/* Ended ones first, oldest first; then those under way. */
+/* Ended ops first, the oldest first; then ops under way. */
 static const struct trace *record(const struct traces *all, uint32_t i)
 {
 	const struct trace *t;

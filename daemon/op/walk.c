@@ -52,7 +52,7 @@ void walk_wake_full(void *arg, struct device *device)
 {
 	struct ops *all = arg;
 
-	(void)device; /* those that wait for another one are refused again */
+	(void)device; /* walkers that wait for another device are refused again */
 	while (!list_empty(&all->full))
 		walk_wake(container_of(all->full.next, struct walker, full));
 }

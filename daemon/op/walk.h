@@ -3,9 +3,9 @@
  * walk.h - a walker through the steps (step.h), a part or a flight: the event that it waits for,
  * and the things that it holds on its way. Core thread only.
  *
- * Waking is a push on the run queue and never a call. So whoever wakes a walker changes nothing but
- * that queue, and a walker runs with no other one half done below it on the stack. pump.c empties
- * the queue, in the same turn of the loop.
+ * Waking is a push on the run queue and never a call. So a waker changes nothing but that queue,
+ * and a walker runs with no other one half done below it on the stack. pump.c empties the queue, in
+ * the same turn of the loop.
  */
 #ifndef KVTIER_WALK_H
 #define KVTIER_WALK_H
@@ -39,7 +39,7 @@ struct walker {
 	struct device_job job; /* its block's key, too (identity), and the slot (image) */
 };
 
-/* Into a run queue, once: one that is ready keeps its place. */
+/* Into a run queue, once: a walker that is ready keeps its place. */
 void walk_push(struct list *ready, struct walker *w);
 /* Runs the first `max` of a run queue, also walkers that the first ones wake. Returns whether there
  * was one. */

@@ -72,7 +72,7 @@ struct outbox {
 	struct loop_poller poller;
 	bool stopping;
 	uint32_t head, count, in_flight;
-	uint64_t bytes;      /* of those in the queue and on their way */
+	uint64_t bytes;      /* of entries in the queue and on their way */
 	uint64_t sent_bytes; /* on their way */
 	struct drain drain;
 	/* in a drain: gone by their turn, or not taken by their endpoint */
@@ -148,8 +148,8 @@ static void append(struct outbox *o, const struct outbox_entry *entry)
 	tell(o);
 }
 
-/* Afterwards there are at most `max` bytes. -ENOSPC: the entry does not fit beside those on their
- * way. Else how many slots were given back. */
+/* Afterwards there are at most `max` bytes. -ENOSPC: the entry does not fit beside the entries on
+ * their way. Else how many slots were given back. */
 static int enqueue(struct outbox *o, const struct outbox_entry *entry, uint64_t max)
 {
 	int slots = 0;
@@ -325,7 +325,7 @@ static void probed(struct xfer *x)
 	else if (o->stopping ||
 		 (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
 		skip(out);
-	else /* not there; or a user who may not EXISTS, but perhaps SET */
+	else /* not there; or the user may not EXISTS, but perhaps SET */
 		write_value(out);
 }
 

@@ -34,7 +34,7 @@ struct client {
 	/* turn.c's: stands in the queue of clients while it has such ops */
 	struct list queued;
 	uint32_t n_queued;        /* ops in its queue */
-	uint32_t passed_round;    /* turn.c's: all its ops were passed over in this one */
+	uint32_t passed_round;    /* turn.c's: the round in which all its ops were passed over */
 	uint32_t room_round;      /* room.c's */
 	uint32_t n_waiting;       /* share.c's: parts that a device may hold until layers come */
 	uint32_t n_parts;         /* share.c's: of its ops... */

@@ -240,7 +240,7 @@ int layout_build(const struct wire_segment *segments, uint32_t n, uint8_t *const
 		return r;
 	b.value_bytes = shape.element_bytes;
 	b.planes = geometry->layers * planes_per_layer(geometry);
-	/* Room for every plane, typed piece and, if all n were opaque, those. */
+	/* Room for every plane and typed piece, and for n opaque pieces. */
 	b.pieces = calloc((size_t)b.planes + geometry->typed_segments + n + 1, sizeof(*b.pieces));
 	if (!b.pieces) {
 		snprintf(text, text_bytes, "out of memory for %u segments", n);

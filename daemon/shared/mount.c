@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mount.c - opening and closing a space on a connection (mount.h). All or nothing: a failure at any
- * step undoes the ones before it.
+ * step undoes the steps before it.
  */
 #include "mount.h"
 

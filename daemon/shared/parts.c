@@ -43,7 +43,7 @@ static void forget(struct parts *parts, struct parts_range *range)
 	*range = (struct parts_range){ 0 };
 }
 
-/* These parts go on where the range ends, and the range is still the one that it was. */
+/* These parts go on where the range ends, and the range is still the same. */
 static int check_next(const struct parts_range *range, const struct proto_parts *m, char *text,
 		      size_t n)
 {

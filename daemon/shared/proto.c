@@ -128,7 +128,7 @@ int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max
 	return 0;
 }
 
-/* What a region of each kind carries. */
+/* The fields that a region of each kind carries. */
 static const struct region_kind {
 	const char *name;
 	bool fd, device, handle;
@@ -213,7 +213,7 @@ static int check_regions(const struct wire_region *regions, uint32_t n, uint32_t
 	return 0;
 }
 
-/* For people: what is not printable becomes '?'. */
+/* For people: bytes that are not printable become '?'. */
 static int take_words(const char words[WIRE_WHY_BYTES], char ret[WIRE_WHY_BYTES])
 {
 	memcpy(ret, words, WIRE_WHY_BYTES);

@@ -46,7 +46,7 @@ static int make_memfd(const char *name, uint64_t bytes, int extra_seals, int pro
 	if (ftruncate(fd, (off_t)bytes) == 0)
 		map = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED)
-		vault_hide(map, bytes); /* keys and what engines ask for are theirs */
+		vault_hide(map, bytes); /* keys and requests of engines are theirs */
 	if (map != MAP_FAILED &&
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | extra_seals) == 0) {
 		*ret_fd = fd;
@@ -276,8 +276,8 @@ bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 {
 	memcpy(next_cqe(ring), cqe, sizeof(*cqe));
 	ring->cq_tail++;
-	/* The full fence is that of news, in the same cache line: whoever sleeps or asks for a WAKE
-	 * looks at news first. */
+	/* The full fence is that of news, in the same cache line: a thread that sleeps or asks for
+	 * a WAKE looks at news first. */
 	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_RELEASE);
 	tell(ring);
 	return __atomic_load_n(&ring->submit->want_wake, __ATOMIC_SEQ_CST) != 0;

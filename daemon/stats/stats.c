@@ -358,7 +358,7 @@ int stats_map(const char *path, const struct stats **ret)
 
 void stats_unmap(const struct stats *stats)
 {
-	/* munmap takes what mmap gave, const or not */
+	/* munmap takes a pointer that is not const */
 	if (stats)
 		(void)munmap((void *)(uintptr_t)stats, sizeof(*stats));
 }

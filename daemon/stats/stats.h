@@ -217,7 +217,7 @@ static inline void stats_add(uint64_t *value, uint64_t n)
 /* Daemon. Makes the page at path (0600), with health `starting`; now_ns is CLOCK_MONOTONIC. path
  * NULL: private memory, for tests. 0 or -errno. */
 int stats_open(const char *path, uint64_t now_ns, struct stats **ret);
-/* Unmaps; removes path if the page there is still this one. NULL stats is fine. */
+/* Unmaps; removes path if the page there is still this page. NULL stats is fine. */
 void stats_close(struct stats *stats, const char *path);
 /* moves uptime_s too; at least twice a second */
 void stats_heartbeat(struct stats *stats, uint64_t now_ns);

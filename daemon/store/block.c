@@ -59,7 +59,7 @@ struct blocks {
 	struct copy_table *beside;   /* blocks_conf */
 	struct notes *notes;         /* blocks_conf */
 	uint32_t count;              /* live */
-	uint32_t copies[TIER_COUNT]; /* of those, with such a copy */
+	uint32_t copies[TIER_COUNT]; /* live ones with such a copy */
 	uint32_t ripe;               /* a list of numbers */
 	uint32_t commits;            /* generation of the next index entry */
 	uint64_t tick;               /* the latest access of any block */
@@ -519,9 +519,9 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 		    const struct extent *host)
 {
 	assert(is_live(blocks, block) && is_away(blocks, block));
-	/* Before it has a slot: a block that is named as its own parent is away, hence none. One
-	 * that kept children could be named below one of them, by clients who make keys up: a cycle
-	 * would never be evicted. */
+	/* Before it has a slot: a block that is named as its own parent is away, hence none. A
+	 * block that kept children could be named below one of them, by clients that make keys up:
+	 * a cycle would never be evicted. */
 	const bool alone = !evict_children(blocks->evict, block);
 	const uint32_t space = blocks->spot[block].space;
 	const uint32_t above = alone ? linkable(blocks, parent, space) : BLOCK_NONE;

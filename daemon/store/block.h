@@ -65,8 +65,8 @@ uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_
 /* Makes a block visible with a host copy, as accessed at the latest tick that any block was. Of
  * `host` slot and class are kept (the slot's generation is the host tier's: tier_extent()). parent:
  * BLOCK_NONE or a block of the same space, found by its key just now or pinned since; it gains a
- * child. One that was dropped, condemned or demoted meanwhile counts as BLOCK_NONE. variant: 0 or
- * 1, which of the space's image sizes it has. -EEXIST: the key is there; -ENOSPC: table or index
+ * child. A parent that was dropped, condemned or demoted meanwhile counts as BLOCK_NONE. variant: 0
+ * or 1, which of the space's image sizes it has. -EEXIST: the key is there; -ENOSPC: table or index
  * full; -EXFULL: no room near its place in the index, where to drop another block would help by
  * chance alone. The caller keeps the slot. */
 int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent,
@@ -104,9 +104,9 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block);
 /* Whether there is an NVMe copy; *ret (may be NULL) says where. */
 bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret);
-/* The NVMe copy is there now (unit < 16, generation < 2^20), or, NULL, no more; an away block
- * cannot lose it so, only be dropped or condemned. For a block that is present: whoever wrote one
- * asks blocks_live() first. */
+/* The NVMe copy is there now (unit < 16, generation < 2^20), or, with NULL, no more. An away block
+ * cannot lose its copy this way, only be dropped or condemned. For a block that is present: after a
+ * write the caller asks blocks_live() first. */
 void blocks_set_nvme(struct blocks *blocks, uint32_t block, const struct extent *where);
 /* The host copy moved to another slot; not pinned. */
 void blocks_move(struct blocks *blocks, uint32_t block, const struct extent *to);

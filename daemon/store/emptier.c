@@ -39,7 +39,7 @@ struct emptier_job {
 	struct device_job job;
 	struct emptier *emptier;
 	bool in_flight;
-	uint32_t n, left; /* images; those of them that have not moved */
+	uint32_t n, left; /* images; images that have not moved */
 	struct device_copy copies[EMPTIER_JOB_COPIES];
 	struct moving moving[EMPTIER_JOB_COPIES];
 };
@@ -125,7 +125,7 @@ static void done(struct device_job *job)
 	(void)emptier_turn(e);
 }
 
-/* Images that can move now. False: those that are left cannot, or no more are left. */
+/* Gathers images that can move now. False: the remaining images cannot, or none remain. */
 static bool gather(struct emptier *e, struct emptier_job *j)
 {
 	struct extent from, to;
@@ -138,7 +138,7 @@ static bool gather(struct emptier *e, struct emptier_job *j)
 
 		if (block == SLABS_NO_OWNER || blocks_pins(e->conf.blocks, block))
 			continue;
-		/* a slab of the class is free: nobody needs this one any more */
+		/* a slab of the class is free: emptying this one is needless now */
 		if (slabs_move_begin(e->slabs, &to)) {
 			e->giving_up = true;
 			break;
@@ -216,7 +216,7 @@ bool emptier_turn(struct emptier *e)
 	for (int i = 0; i < EMPTIER_JOBS; i++)
 		worked |= e->jobs[i].left && !e->jobs[i].in_flight && settle_job(e, &e->jobs[i]);
 	if (!jobs_left(e))
-		e->cursor = 0; /* what was leased before may not be any more */
+		e->cursor = 0; /* images that were leased before may be free now */
 	for (int i = 0; i < EMPTIER_JOBS && !e->giving_up; i++)
 		worked |= !e->jobs[i].left && start(e, &e->jobs[i]);
 	if (!jobs_left(e) && (e->giving_up || slabs_closed_used(e->slabs) == 0)) {

@@ -17,7 +17,7 @@
  * The candidates of a class, of each band and group, are a treap ordered by (tick, number): a
  * search tree that is also a heap by a hash of the number, hence O(log n) deep whatever comes, with
  * nothing stored for balance. A candidate has no children and no pins to count, so the same two
- * words hold its links. That is all: 20 bytes a block, exact.
+ * words hold its links: 20 bytes a block in all, exactly.
  */
 #include "evict.h"
 
@@ -176,8 +176,8 @@ static void tree_insert(struct evict *evict, uint32_t block)
 
 	while (*at != EVICT_NONE && weight(evict, *at) >= w)
 		at = before(evict, block, *at) ? &node[*at].left : &node[*at].right;
-	/* What hangs here is divided: the less recent go left below the new one, the more recent
-	 * right. */
+	/* The tree that hangs here is divided: less recent nodes go left below the new node, more
+	 * recent ones right. */
 	rest = *at;
 	*at = block;
 	while (rest != EVICT_NONE) {

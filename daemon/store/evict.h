@@ -41,8 +41,8 @@ struct evict_groups {
 int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_groups *groups,
 		      uint64_t seed, struct evict **ret);
 
-/* A new block, not pinned; parent: EVICT_NONE, or one that was added and is not away, which gains a
- * child. O(log n). */
+/* A new block, not pinned. parent: EVICT_NONE, or a block that was added and is not away; it gains
+ * a child. O(log n). */
 void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick);
 /* A new block that is away. O(1). */
 void evict_add_away(struct evict *evict, uint32_t block, uint64_t tick);
@@ -56,8 +56,8 @@ void evict_return(struct evict *evict, uint32_t block, uint32_t parent, uint32_t
  * n). */
 uint32_t evict_remove(struct evict *evict, uint32_t block);
 /* Takes a block out of its chain for good: it is never a victim, whatever happens to its pins and
- * children, and its parent, which is returned, loses a child. To be removed when both are gone.
- * O(log n). */
+ * children. Its parent, which is returned, loses a child. To be removed when pins and children are
+ * gone. O(log n). */
 uint32_t evict_hide(struct evict *evict, uint32_t block);
 
 /* Accessed at tick (< 2^48: 9 years at 1 M a second); one older than before is ignored. Candidates:

@@ -36,8 +36,8 @@ struct notes *hints_notes(const struct hints *hints); /* for blocks_conf */
 enum wire_hint_answer hints_block(struct hints *hints, uint32_t block, const struct hint *hint,
 				  bool *ret_write);
 
-/* Of a tenant's session (by a space of that tenant): how many blocks it has; the next one, which
- * goes to the end. BLOCK_NONE: it has none, or this one joined it before hint->turn. */
+/* A tenant's session (by a space of that tenant): how many blocks it has; its next block, which
+ * goes to the end. BLOCK_NONE: it has none, or the next block joined it before hint->turn. */
 uint32_t hints_session_blocks(const struct hints *hints, const struct space *space,
 			      uint64_t session);
 uint32_t hints_session_next(struct hints *hints, const struct space *space,

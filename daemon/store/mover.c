@@ -39,11 +39,11 @@ struct search {
 	uint32_t slots_to_look;
 	uint32_t to_demote;
 	bool spare; /* the queued ones */
-	/* there was one, or one that is guaranteed to its space, which would have been the next */
+	/* a queued block, or one guaranteed to its space, would have been the next victim */
 	bool spared;
 	const struct mover_for *whom;                 /* NULL: nothing is guaranteed */
 	uint32_t bytes;                               /* asked for */
-	struct place_account account[TALLY_ACCOUNTS]; /* whom: by account */
+	struct place_account account[TALLY_ACCOUNTS]; /* with `whom`: by account */
 	struct place_account *own;                    /* whom's, or `stranger` */
 	struct place_account stranger;                /* for a space that has no account yet */
 	bool inherited;                               /* a slot went to the heir... */
@@ -60,7 +60,7 @@ static uint64_t guaranteed(const struct search *m, uint32_t space)
 	return m->whom->guaranteed[space];
 }
 
-/* What each space holds; evictions and moves keep it up to date. */
+/* The bytes that each space holds; evictions and moves keep them up to date. */
 static void survey_accounts(struct search *m)
 {
 	const uint32_t n = tally_accounts(blocks_tally(m->blocks)),
@@ -94,7 +94,7 @@ static bool may_take(void *arg, uint32_t account)
 	       place_may_take(&m->account[account], m->own, m->bytes, m->whom->desperate);
 }
 
-/* The next to go in a class, of those that may; BLOCK_NONE: nobody. */
+/* The next block to go in a class, of the blocks that may be taken; BLOCK_NONE: none. */
 static uint32_t next_victim(struct search *m, uint32_t class, uint64_t *ret_tick)
 {
 	const struct herd_filter filter = { may_take, m, &m->spared };
@@ -102,7 +102,7 @@ static uint32_t next_victim(struct search *m, uint32_t class, uint64_t *ret_tick
 	return herd_victim_of(m->blocks, class, m->whom ? &filter : NULL, ret_tick);
 }
 
-/* The state of every class; what was looked up before is void. */
+/* The state of every class, looked up anew. */
 static void survey(struct search *m)
 {
 	m->n_classes = slabs_classes(m->slabs);
@@ -164,8 +164,8 @@ static bool evict_one(struct search *m, uint32_t victim, bool demoted)
 	return heir != MOVER_TAKEN;
 }
 
-/* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many
- * slots that gave. */
+/* Evicts up to `count` least recent leaves of a class, up to a spared one; returns how many slots
+ * the evictions gave. */
 static uint32_t evict(struct search *m, uint32_t class, uint32_t count)
 {
 	uint32_t n = 0, victim;
@@ -187,8 +187,8 @@ static uint32_t evict(struct search *m, uint32_t class, uint32_t count)
 	return n;
 }
 
-/* A block of a chain longer than the tier holds itself up: its end is in use, all before it have
- * children. What has an NVMe copy can go all the same. */
+/* A chain that is longer than the tier blocks itself: its end is in use, and all blocks before the
+ * end have children. Blocks with an NVMe copy can go all the same. */
 static bool demote_slot(void *arg, const struct extent *where)
 {
 	struct search *m = arg;
@@ -232,7 +232,7 @@ static uint32_t least(uint32_t a, uint32_t b, uint32_t c)
 	return ab < c ? ab : c;
 }
 
-/* If the last call left off for the same size, this one goes on. */
+/* If the last call left off for the same size, this call goes on. */
 static int32_t donor_of_before(struct search *m, uint32_t bytes)
 {
 	const bool ours = m->mover->clearing_bytes == bytes;

@@ -162,7 +162,7 @@ void notes_forget(struct notes *n, uint32_t block)
 	drop(n, note);
 }
 
-/* --- what is kept --- */
+/* --- kept bytes --- */
 
 void notes_keep(struct notes *n, struct note *note, uint32_t bytes)
 {

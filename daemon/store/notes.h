@@ -11,8 +11,8 @@
  *      two sessions.
  *   N4 the bytes that a tenant keeps are the sum of kept_bytes of its notes.
  *   N5 a tenant takes another note, or session, only while it has fewer than NOTES_PER_FREE times
- *      as many as are free. So one that takes all it can leaves an eighth, and each tenant that
- *      comes later finds some.
+ *      as many as are free. So a tenant that takes all it can leaves an eighth, and each tenant
+ *      that comes later finds some.
  */
 #ifndef KVTIER_NOTES_H
 #define KVTIER_NOTES_H

@@ -203,8 +203,8 @@ static void begin(struct parked *p, struct parked_unit *u)
 			 u->device->unit);
 		drop_names(p, u);
 	}
-	/* The device zeroes memory of another size. Nobody else keeps it then, so that there is
-	 * room for what is wanted. */
+	/* The device zeroes memory of another size. Here no one else keeps it, so that the wanted
+	 * memory has room. */
 	if (r || bytes != wanted(p, bytes))
 		drop(p, u);
 	device_outlive(u->device, fd, bytes);

@@ -22,8 +22,8 @@ bool place_may_drop(const struct place_account *account, const struct place_acco
 	return from == PLACE_FROM_OWN ? account == own : own->held < own->guaranteed;
 }
 
-/* Slots still to be evicted before a class can give a slab away: what lies in the slab (used) must
- * fit into the free slots outside it (free - (slots - used)), in which `used` cancels out. */
+/* Slots still to be evicted before a class can give a slab away: the slab's used slots must fit
+ * into the free slots outside it (free - (slots - used)), in which `used` cancels out. */
 static uint32_t deficit(const struct place_class *c)
 {
 	return c->view.free_slots < c->view.slots_per_slab ?
@@ -65,8 +65,8 @@ static bool can_give(const struct place_state *state, uint32_t class)
 	return deficit(c) == 0 || has_victim(c);
 }
 
-/* Who gives a slab: a class that loses nothing by it, else the one whose least recent leaf is
- * oldest, if that is more than twice as old as the wanted class's own. */
+/* The class that gives a slab: a class that loses nothing by it, else the class whose least recent
+ * leaf is oldest, if this leaf is more than twice as old as the wanted class's own. */
 static int32_t pick_donor(const struct place_state *state, const struct place_class *own)
 {
 	const bool free_choice = !own || !has_victim(own);
@@ -118,8 +118,9 @@ void place_plan(const struct place_state *state, struct place_plan *ret)
 	}
 	if (donor < 0 || !can_give(state, (uint32_t)donor))
 		donor = pick_donor(state, own);
-	/* With a victim of its own, a class begins no emptying that could not be finished now: that
-	 * would evict for nothing. Without one, what is freed now helps the next attempt. */
+	/* With a victim of its own, a class begins no emptying that could not be finished now: it
+	 * would evict for nothing. Without a victim, slots that are freed now help the next
+	 * attempt. */
 	if (donor >= 0 && own && has_victim(own) &&
 	    deficit(&state->classes[donor]) >= state->steps_left)
 		donor = PLACE_NO_CLASS;

@@ -80,7 +80,7 @@ struct place_plan {
 	enum place_action action;
 	uint32_t class; /* EVICT, MOVE, LOOK: of this class */
 	uint32_t count; /* EVICT: so many leaves, or as many as there are */
-	uint32_t slab;  /* MOVE: empty this one */
+	uint32_t slab;  /* MOVE: the slab to be emptied */
 	int32_t donor;  /* to be given back with the next state */
 	bool left;      /* hurried: the donor's evictions are left to the next image's calls */
 };

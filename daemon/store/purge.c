@@ -174,7 +174,7 @@ static bool doomed_poll(struct purge *p)
 	struct store *store = p->store;
 
 	if (tally_doomed(blocks_tally(store->blocks)) == 0) {
-		spaces_sweep(store->spaces); /* what is left there had pins */
+		spaces_sweep(store->spaces); /* spaces left there had pinned blocks */
 		return false;
 	}
 	herd_walk_doomed(store->blocks, &p->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,

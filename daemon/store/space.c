@@ -28,7 +28,7 @@
 enum {
 	MAX_TENANTS = 64,
 	OWNER_HALF = 16,
-	MEASURES_KEPT = 64, /* one that was measured so many blocks ago counts a third */
+	MEASURES_KEPT = 64, /* a measure of so many blocks ago counts a third */
 };
 
 #define MEASURE_NS 1000000000u
@@ -529,7 +529,7 @@ void spaces_count(const struct spaces *s, struct spaces_count *ret)
 	table_count(s->table, ret);
 }
 
-/* --- what fp8 costs --- */
+/* --- the error of fp8 --- */
 
 bool space_measures(struct space *space, uint64_t now_ns)
 {

@@ -70,7 +70,7 @@ enum { SPACES_SHARED_BYTES = 512, SPACES_MAX = 20000, SPACES_TENANTS = 64 };
 /* At most `max` spaces, 1 .. SPACES_MAX. text names the error. */
 int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n);
 void spaces_close(struct spaces *spaces);
-/* Makes tenants' secrets follow from one that nodes share, of 1 to SPACES_SHARED_BYTES bytes,
+/* Makes tenants' secrets follow from a secret that nodes share, of 1 to SPACES_SHARED_BYTES bytes,
  * copied; before the first spaces_tenant(). Without it each tenant's is in state_dir/secret-TENANT,
  * made (0600, 32 random bytes) when absent. */
 void spaces_share(struct spaces *spaces, const uint8_t *secret, size_t n);
@@ -98,8 +98,8 @@ void space_measured(struct space *space, const struct codec_error *error);
 /* The root mean square of the differences between values stored and values loaded, divided by that
  * of the values stored; < 0: nothing was measured. */
 double space_error(const struct space *space);
-/* The spaces of this one's revision, itself among them, one after the other: NULL before the first,
- * and after the last. Only of known ones. */
+/* The known spaces of a revision, one after the other: NULL before the first, and after the
+ * last. */
 struct space *space_of_revision(const struct spaces *spaces, const uint8_t revision[32],
 				const struct space *before);
 /* Of a model's name and revision, as a geometry has it. */
@@ -110,7 +110,7 @@ bool space_of_owner(struct spaces *spaces, const uint8_t owner[32], uint32_t *re
 uint32_t space_variant(const struct space *space, enum image_codec codec);
 /* bytes 0..15 of the owner of all spaces of this tenant. */
 void spaces_tenant_owner(struct spaces *spaces, const char *tenant, uint8_t ret[16]);
-/* NULL: no such number. It may be an unknown one, or one that is going. */
+/* NULL: no such number. The space may be unknown, or going. */
 struct space *space_at(const struct spaces *spaces, uint32_t number);
 uint32_t spaces_numbers(const struct spaces *spaces); /* above all numbers in use */
 

@@ -15,7 +15,7 @@
 #include "tiers/tier.h"
 
 enum {
-	/* spaces looked at for one that may go: the least of n is one of the least n-th */
+	/* spaces looked at to find a victim: the least of n is among the least n-th */
 	SAMPLE = 256,
 	FEW_BLOCKS = 16,
 	SHARES = SPACES_TENANTS, /* tenants told apart; more share the last */
@@ -38,10 +38,10 @@ struct space_table {
 	uint32_t in_use, going;
 	uint32_t high;                  /* numbers from here on were never used */
 	uint32_t n_free, hand;          /* hand: where the next sample begins */
-	uint32_t n_shares, shares_used; /* slots filled; those with a space */
+	uint32_t n_shares, shares_used; /* slots filled; slots with a space */
 	uint64_t uses, recycled;
 	uint64_t recycled_ns; /* when the last one went; 0: never */
-	/* no found space up to this one displaces any, as long as none comes or goes */
+	/* no found space up to this tick displaces any, as long as none comes or goes */
 	uint64_t refused_tick;
 	struct tenant_share shares[SHARES];
 	struct fingerprint_key hash;
@@ -254,7 +254,8 @@ static uint32_t worth(const struct space_table *t, const struct space *space)
 	return (over ? 0u : 3u) + (blocks == 0 ? 0u : blocks <= FEW_BLOCKS ? 1u : 2u);
 }
 
-/* Which may go; NULL: none of those looked at. found: only for the sake of this one (T4). */
+/* The space that goes; NULL: none of the sample may. found: it goes for the sake of this found
+ * space only (T4). */
 static struct space *victim(struct space_table *t, const struct space *found)
 {
 	struct space *best = NULL;
@@ -289,7 +290,7 @@ static int make_room(struct space_table *t, const struct space *found)
 		return -ENOSPC;
 	space = victim(t, found);
 	if (!space && found) {
-		t->recycled_ns = clock_ns(); /* the found one is what goes */
+		t->recycled_ns = clock_ns(); /* the found space itself goes */
 		t->refused_tick = found->used;
 	}
 	if (!space)

@@ -11,13 +11,14 @@
  *
  * Invariants
  *   T1 at most `max` spaces are in use. There are half as many numbers more, for the spaces that
- *      are going: their blocks are dropped a slice a turn (copies.c), and nobody waits for it.
+ *      are going: their blocks are dropped a slice a turn (copies.c), and no caller waits for it.
  *   T2 a number is used again only when no block carries it, not even a condemned one that is
  *      pinned.
  *   T3 an open space never goes. Of a sample of the others the first in this order goes: a space of
  *      a tenant with more than its share (`max` by the number of tenants); a space without blocks;
- *      a space with few blocks, which cost little to compute again, whatever a client does that
- *      opens thousands of spaces; a space that nobody opened since the start; the least recent.
+ *      a space with few blocks, which cost little to compute again, so that a client that opens
+ *      thousands of spaces displaces these; a space that was not opened since the start; the least
+ *      recent.
  *   T4 a space that is found on a disk takes the place of a less recent one that was found there,
  *      and of no other.
  */

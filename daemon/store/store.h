@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store.h - all tables of kept blocks, in one struct: the data plane's. Made in main.c as a member
- * of struct kvtierd, and passed down in its stead wherever a room needs nothing else of the daemon.
+ * of struct kvtierd, and passed down in its stead to rooms that need nothing else of the daemon.
  * Core thread only.
  *
  * Rights to change: a block's copies change through copies.h alone, and through mover.h and
- * emptier.h, which keep table and tiers in step; blocks.h, index.h and tier.h may be asked by
- * everybody who has the store. Each member but the counters is set once, when its part is opened,
- * and is NULL before and after.
+ * emptier.h, which keep table and tiers in step; everybody who has the store may ask blocks.h,
+ * index.h and tier.h. Each member but the counters is set once, when its part is opened, and is
+ * NULL before and after.
  */
 #ifndef KVTIER_STORE_STORE_H
 #define KVTIER_STORE_STORE_H
@@ -27,7 +27,7 @@ struct stats;     /* stats/stats.c: events are counted there */
 struct writeback; /* nvme/writeback.c: blocks to be written to NVMe */
 
 struct store {
-	struct stats *stats; /* plain increments: the core thread is the one writer */
+	struct stats *stats; /* plain increments: the core thread alone writes */
 	struct index *index;
 	struct blocks *blocks;
 	struct spaces *spaces;
@@ -42,7 +42,8 @@ struct store {
 	struct hints *hints;   /* NULL: nobody says anything */
 };
 
-/* Where images are made, checked, and served from: the one tier that every block goes through. */
+/* The tier in which images are made and checked, and from which they are served: every block goes
+ * through it. */
 static inline struct tier *store_host(const struct store *store)
 {
 	return store->tiers[TIER_HOST];

@@ -16,7 +16,7 @@ struct account {
 	uint32_t slots[TIER_MAX_CLASSES]; /* host copies, by class */
 };
 
-/* What a space's number stands for. */
+/* The counts behind a space's number. */
 struct space_tally {
 	struct fingerprint_key index_key;
 	uint32_t count[2]; /* there, by variant */
@@ -30,7 +30,7 @@ struct space_tally {
 struct tally {
 	uint32_t doomed;   /* blocks of doomed spaces */
 	uint32_t unusual;  /* spaces in another standing than the usual one */
-	uint32_t accounts; /* those in use are below */
+	uint32_t accounts; /* accounts in use have lower numbers */
 	struct account account[TALLY_ACCOUNTS];
 	struct space_tally *space; /* by number, TIER_MAX_SPACES; touched as used */
 };
