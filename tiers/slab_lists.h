@@ -37,7 +37,7 @@ int slab_lists_open(struct slab_lists *l, uint32_t n_slabs, const uint8_t *units
 void slab_lists_close(struct slab_lists *l); /* zeroed, or half-open: fine */
 uint32_t slab_unit(const struct slab_lists *l, uint32_t slab);
 
-/* place NULL: free. The slab is in no list; it is in this one. */
+/* place NULL: free. The slab must be in no list (add), in the list of `place` (remove). */
 void slab_lists_add(struct slab_lists *l, uint32_t slab, const struct slab_place *place);
 void slab_lists_remove(struct slab_lists *l, uint32_t slab, const struct slab_place *place);
 
@@ -48,7 +48,8 @@ uint32_t slab_lists_pick(const struct slab_lists *l, uint32_t class, uint32_t un
 /* The fullest of a class that is not full: of this unit; of any. SLAB_NONE: there is none. */
 uint32_t slab_lists_fullest_of(const struct slab_lists *l, uint32_t class, uint32_t unit);
 uint32_t slab_lists_fullest(const struct slab_lists *l, uint32_t class);
-/* All of a class, sparsest first: the first; the one after this slab, which is at `place`. */
+/* The slabs of a class, sparsest first: the first of them; the next after this slab, which is at
+ * `place`. */
 uint32_t slab_lists_sparsest(const struct slab_lists *l, uint32_t class);
 uint32_t slab_lists_after(const struct slab_lists *l, uint32_t slab,
 			  const struct slab_place *place);

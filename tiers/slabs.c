@@ -48,7 +48,7 @@ struct slot {
 struct slab {
 	uint32_t used;
 	uint32_t fresh;    /* slots from here on were not used since the slab got its class */
-	int32_t free_slot; /* of those below: first free one, or -1 */
+	int32_t free_slot; /* the first free slot below `fresh`, or -1 */
 	uint8_t class;     /* TIER_MAX_CLASSES: none */
 	uint8_t fill;
 };
@@ -156,7 +156,7 @@ static uint32_t open_slabs(const struct slabs *s, uint32_t class)
 	       (s->closed != SLABS_NONE && s->slabs[s->closed].class == class);
 }
 
-/* Those that a request may be given. */
+/* Free slots of a class that a request may be given. */
 static uint32_t open_free(const struct slabs *s, uint32_t class)
 {
 	const uint32_t n = open_slabs(s, class) * s->classes[class].slots - open_used(s, class);
@@ -202,7 +202,7 @@ static void refile(struct slabs *s, struct class *c, uint32_t slab)
 	list_add(s, slab);
 }
 
-/* Slabs that became usable are free; where none is, one that is not quite ready. */
+/* Slabs that became usable are free. Where none is free, a slab that is not quite ready is. */
 static void harvest(struct slabs *s)
 {
 	uint32_t slab;
@@ -365,7 +365,7 @@ int slabs_take_at(struct slabs *s, uint32_t slab, uint32_t slot, uint32_t slot_b
 		slab_to_class(s, slab, (uint32_t) class);
 	if (s->classes[at->class].slot_bytes != slot_bytes || slot < at->fresh)
 		return -ENOSPC;
-	for (; at->fresh < slot; at->fresh++) { /* those before it are free */
+	for (; at->fresh < slot; at->fresh++) { /* the slots before it are free */
 		slot_at(s, slab, at->fresh)->owner = (uint32_t)at->free_slot;
 		at->free_slot = (int32_t)at->fresh;
 	}
@@ -402,7 +402,7 @@ uint64_t slabs_offset(const struct slabs *s, const struct extent *where)
 	       (uint64_t)(where->slot & 0xffff) * s->classes[where->class].slot_bytes;
 }
 
-/* --- what is known of slots, slabs and classes --- */
+/* --- facts about slots, slabs and classes --- */
 
 int slabs_class_of(const struct slabs *s, uint32_t bytes)
 {

@@ -33,7 +33,7 @@ struct slabs_conf {
 	uint64_t slab_bytes; /* a multiple of 4096 */
 	uint32_t n_slabs;    /* at most TIER_MAX_SLABS */
 	/* The number of a slab that became usable since, each once, in any order; SLABS_NONE: none
-	 * now. hurry: no slab is free, so one that is not quite ready may be given. */
+	 * now. hurry: no slab is free, so a slab that is not quite ready may be given. */
 	uint32_t (*more)(void *arg, bool hurry);
 	uint32_t (*lost)(void *arg); /* how many slabs will never be usable */
 	void *arg;
@@ -98,8 +98,8 @@ void slabs_close_slab(struct slabs *s, uint32_t slab);
 /* The next slot in use of the closed slab from slot *cursor (0 to start) on; false: there is
  * none. */
 bool slabs_closed_next(const struct slabs *s, uint32_t *cursor, struct extent *ret);
-/* A slot outside it for one of its slots, which is to be freed later, or else this one again.
- * -ENOSPC: the class lost a slab meanwhile, so one is free. */
+/* A slot outside the closed slab, for one of its slots. Later the old slot is freed, or else the
+ * new one. -ENOSPC: the class lost a slab meanwhile, so a slab is free. */
 int slabs_move_begin(struct slabs *s, struct extent *to);
 /* Frees one of the two slots of such a move. */
 void slabs_move_end(struct slabs *s, const struct extent *where);

@@ -98,7 +98,7 @@ uint8_t *tier_address(struct tier *t, const struct extent *where)
 	return ret;
 }
 
-/* The tier itself, whatever is wrapped around it. */
+/* The tier itself, under its wrappers. */
 static struct tier *innermost(const struct tier *t)
 {
 	while (t && t->inner)
@@ -231,7 +231,7 @@ void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner)
 	slabs_set_owner(slabs_of(t, where->unit), where, owner);
 }
 
-/* --- what may be asked of any tier --- */
+/* --- questions to any tier --- */
 
 bool tier_readable(const struct tier *t, const struct tier_name *name)
 {

@@ -45,7 +45,7 @@ enum {
 	TIER_MAX_SLABS = 65535,
 	TIER_MAX_SLAB_SLOTS = 65536,
 	TIER_MAX_NODES = 16, /* NUMA nodes of the host tier: its units */
-	TIER_NO_UNIT = 254,  /* none of this tier's is the one that is meant */
+	TIER_NO_UNIT = 254,  /* no unit of this tier is meant */
 	TIER_ANY_UNIT = 255, /* it does not matter which */
 };
 

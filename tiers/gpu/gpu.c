@@ -74,7 +74,7 @@ static uint32_t none_lost(void *arg)
 	return 0;
 }
 
-/* slabs.c says what one allocator has; this is the sum. */
+/* The capacity of all allocators; slabs.c has each one's. */
 static void count_capacity(struct gpu_tier *g)
 {
 	g->base.capacity_bytes = 0;

@@ -19,10 +19,10 @@
  *      carries an older one is refused by the GPU's thread. So nothing is read or written at an
  *      address of memory that is gone.
  *   U2 the extents of a unit that is LEAVING are live until they are freed, so that the holder of
- *      an extent frees it as ever; nothing can be had of them.
- *   U3 no slot's bytes are another space's to read: a slot that may hold bytes of another space
- *      than the one it is taken for has to be scrubbed first (gpu_alloc()). Bytes that an image of
- *      the same space does not overwrite are that space's own.
+ *      an extent frees it as ever; their bytes cannot be had any more.
+ *   U3 no space reads another space's bytes: a slot that may hold them has to be scrubbed first
+ *      (gpu_alloc()). Bytes that an image of the same space does not overwrite are that space's
+ *      own.
  */
 #ifndef KVTIER_GPU_H
 #define KVTIER_GPU_H
@@ -39,8 +39,7 @@ struct gpu_memory {
 	uint64_t base; /* a device address, a multiple of 4096 */
 	uint64_t bytes;
 	uint32_t generation; /* > 0; another one: other memory, and its images are lost */
-	/* not zeroed: it has the images that the book names, of a process before this one, or
-	 * anything */
+	/* not zeroed: it has the images that the book names, of an earlier process, or anything */
 	bool parked;
 };
 

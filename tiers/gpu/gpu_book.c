@@ -27,7 +27,7 @@ struct book_head {
 	uint32_t driver, n_slabs;
 	uint64_t slab_bytes, bytes;
 	uint32_t slots; /* entries a slab */
-	uint32_t crc;   /* of what is before */
+	uint32_t crc;   /* of the fields before it */
 };
 
 struct row {

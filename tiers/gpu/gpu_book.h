@@ -35,7 +35,7 @@ struct gpu_book_entry {
 
 /* A new one, empty, and its memfd, which is the book's. -ENOMEM, -EMFILE... */
 int gpu_book_make(const struct gpu_book_shape *shape, struct gpu_book **ret);
-/* One that another process made, of this shape; shape->bytes 0: of any size, which is set then.
+/* A book that another process made, of this shape; shape->bytes 0: of any size, which is set then.
  * -EINVAL: it is no such book. fd is the book's on success. */
 int gpu_book_open(int fd, struct gpu_book_shape *shape, struct gpu_book **ret);
 void gpu_book_close(struct gpu_book *book); /* NULL is fine. Its entries stay */

@@ -17,7 +17,7 @@
 #include "host_memory.h"
 #include "tiers/slabs.h"
 
-/* the most that one call of tier_ready gets: io_uring registers no more at once */
+/* a call of tier_ready gets at most so many: io_uring registers no more at once */
 enum { PIECE_BYTES = 1 << 30 };
 
 struct host {

@@ -70,21 +70,21 @@ struct host_memory {
 	uint64_t bytes, slab_bytes;
 	uint32_t n_slabs;
 	struct host_shares shares; /* n 0: of any node */
-	bool strict;               /* of those nodes and no others */
+	bool strict;               /* of the nodes in shares and no others */
 	uint8_t *nodes;            /* by slab: index in shares */
 	char note[160];
 	_Atomic uint8_t *states; /* enum slab_state, one a slab */
 	atomic_uint next;        /* slab that the next free thread takes */
 	atomic_bool stop;
-	/* core: slabs before this one were given by host_memory_next() */
+	/* core: slabs with lower numbers were given by host_memory_next() */
 	uint32_t handed_out;
-	atomic_uint done, lost; /* slabs no longer cold; of those, lost */
-	atomic_uint astray;     /* of those, whose first page is of another node */
+	atomic_uint done, lost; /* slabs no longer cold; of them, lost */
+	atomic_uint astray;     /* of them, with a first page of another node */
 	uint32_t n_threads;
 	pthread_t threads[HOST_MAX_THREADS];
 };
 
-/* What was tried goes into text, with the system's reason; returns -err. */
+/* The failed action goes into text, with the system's reason; returns -err. */
 __attribute__((format(printf, 4, 5))) static int failed(int err, char *text, size_t n,
 							const char *format, ...)
 {
@@ -110,7 +110,7 @@ static int map_memory(struct host_memory *m, const struct tier_conf *conf, char 
 		return failed(errno, text, n, "[host] bytes: cannot map %" PRIu64 " bytes",
 			      m->bytes);
 	}
-	/* For who looks at /proc/PID/maps or smaps; a kernel without it is fine. */
+	/* For readers of /proc/PID/maps or smaps; a kernel without it is fine. */
 	(void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, m->base, m->bytes, HOST_MEMORY_NAME);
 	/* Prompts of all tenants: not for a file that a crash leaves behind, nor is that to be of
 	 * this size. */
@@ -198,7 +198,7 @@ static int set_policy(struct host_memory *m, char *text, size_t n)
 		     0;
 }
 
-/* A wish, not a condition: what it has no effect on is told by the note. */
+/* A wish, not a condition: the note says where it has no effect. */
 static void ask_for_huge_pages(struct host_memory *m)
 {
 	static const char path[] = "/sys/kernel/mm/transparent_hugepage/enabled";

@@ -36,7 +36,7 @@ const char *host_memory_note(const struct host_memory *m); /* see host_note() */
 
 /* A slab that became usable since the last call, each once and in order; SLABS_NONE: none now. */
 uint32_t host_memory_next(struct host_memory *m);
-/* As above, but if none is, the next one that is not yet faulted in: usable too, only slower. */
+/* As above, but if none is, the next slab that is not yet faulted in: usable too, only slower. */
 uint32_t host_memory_take_cold(struct host_memory *m);
 /* How many slabs, from the first on, were given by the two above, or are lost. */
 uint32_t host_memory_handed_out(const struct host_memory *m);

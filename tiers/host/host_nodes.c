@@ -10,7 +10,7 @@ enum {
 	CLASS_DISPLAY = 0x03, /* the first byte of three: VGA controllers, 3D controllers */
 };
 
-/* What a file says: a number, in hexadecimal with 0x before it. */
+/* The number in a file: hexadecimal, with 0x before it. */
 static bool number_of(const char *device, const char *file, long *ret)
 {
 	char path[512];

@@ -32,7 +32,7 @@ enum {
 	RETRY_NS = 1000000, /* the kernel is short of something: leave it alone for so long */
 };
 
-enum { AGAIN = 1 }; /* beside 0 and -errno: start what is left of the op */
+enum { AGAIN = 1 }; /* beside 0 and -errno: start the rest of the op */
 
 /* --- queues: an op is in one at a time --- */
 

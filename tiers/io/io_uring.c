@@ -119,7 +119,7 @@ static int check_round_trip(struct uring *u)
 	return r;
 }
 
-/* What makes it faster and may be missing. */
+/* Registrations make it faster, and may be missing. */
 static void register_tables(struct uring *u)
 {
 	int fds[IO_MAX_FILES], r;

@@ -453,7 +453,7 @@ int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status)
 	return 0;
 }
 
-/* --- what operators see: sums, a row a disk, what is wrong --- */
+/* --- for operators: sums, a row a disk, troubles --- */
 
 static void add_log(struct nvme_counters *sum, const struct nvme_counters *c)
 {

@@ -43,7 +43,7 @@ bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
 	       log->segments[segment].generation != nvme_location_generation(location);
 }
 
-/* --- what lives where --- */
+/* --- where live records are --- */
 
 void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry,
 		  uint64_t tick)

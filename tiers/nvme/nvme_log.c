@@ -142,7 +142,7 @@ void nvme_log_pause(struct nvme_log *log, bool paused)
 	log->paused = paused;
 }
 
-/* --- what others want to know --- */
+/* --- answers for others --- */
 
 enum nvme_log_state nvme_log_state(const struct nvme_log *log)
 {

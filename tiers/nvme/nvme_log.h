@@ -19,8 +19,8 @@
  * caller tells the log of its blocks (touch, forget); the log keeps that as sums per segment. When
  * a segment is about to go, the log asks about its blocks.
  *
- * This is the one face of several files, which nvme_log_inner.h lists: a caller has one log, whose
- * calls share locations, ticks and struct nvme_append, and need not know which file a call is in.
+ * Several files share this header; nvme_log_inner.h lists them. A caller has one log, whose calls
+ * share locations, ticks and struct nvme_append, and need not know which file a call is in.
  */
 #ifndef KVTIER_NVME_LOG_H
 #define KVTIER_NVME_LOG_H
@@ -55,7 +55,7 @@ struct nvme_conf {
 	uint64_t write_budget_bytes_per_day; /* 0: none */
 	uint32_t segment_bytes;              /* for format; a store keeps its own */
 	uint32_t max_image_bytes;            /* of an append. 0: as fits a segment */
-	/* format: the store's, random. Recover: it must have this one; zeros: any */
+	/* format: the store's, random. Recover: the store must have this uuid; zeros: any */
 	uint8_t uuid[16];
 	uint8_t disk; /* < NVME_MAX_DISKS; goes into locations */
 };
@@ -152,8 +152,8 @@ struct nvme_counters {
 	uint64_t write_errors, read_errors;
 	/* lost: without a footer that could be read back */
 	uint64_t segments_reclaimed, segments_lost;
-	/* dropped_records, by how long their segment had been full (one that was recovered: since
-	 * the start): up to 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
+	/* dropped_records, by how long their segment had been full (a recovered one: since the
+	 * start): up to 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
 	uint64_t residency[NVME_RESIDENCY_BUCKETS];
 };
 

@@ -5,11 +5,11 @@
  *
  *	nvme_super.c    superblocks: read, written, format, purge
  *	nvme_log.c      made and freed; the step that carries everything on
- *	nvme_recover.c  what is there when the log is opened
+ *	nvme_recover.c  finds the records when the log is opened
  *	nvme_carry.c    a victim's records are moved, the segment is free again
  *	nvme_record.c   append, read
  *	nvme_segment.c  life of a segment; the log's own I/O
- *	nvme_account.c  what lives where, write budget, memory
+ *	nvme_account.c  live records by segment, write budget, memory
  *
  * Each file calls the files below it. Only done() of an I/O or an append, and log->step, call
  * upwards.
@@ -100,7 +100,7 @@ struct nvme_carry {
 	uint8_t *buffer; /* a record */
 	struct nvme_io io;
 	struct nvme_append append;
-	struct nvme_entry entry; /* the one on its way */
+	struct nvme_entry entry; /* of the record on its way */
 };
 
 /* Both copies are written, one after the other, each synced. Then one copy may rot, and nothing is

@@ -5,7 +5,7 @@
  *  ASKED ──thread ends──> ANSWERED ──> the asker takes the file, and frees the opening
  *     └──asker leaves──> LEFT ──thread ends, some day──> the thread closes and frees all
  *
- * The one lock guards `state`.
+ * The lock guards `state`.
  */
 #include "nvme_opening.h"
 

@@ -31,7 +31,7 @@ struct nvme_candidate {
 	uint32_t bytes; /* its record's */
 	uint32_t entry; /* the caller's */
 	bool live;
-	bool wanted; /* carried over whatever its age, before the others */
+	bool wanted; /* carried over at any age, before the others */
 	bool carry;  /* the answer */
 };
 
@@ -39,7 +39,7 @@ struct nvme_candidate {
 uint32_t nvme_victim_pick(const struct nvme_heat *heat, uint32_t n);
 /* Mean recency below which a block belongs to the older half. scratch: n numbers. O(n log n). */
 uint64_t nvme_victim_middle(const struct nvme_heat *heat, uint32_t n, uint32_t *scratch);
-/* Sorts the candidates, the ones to carry first, and marks them. Returns how many. */
+/* Sorts the candidates, first the ones that are carried over, and marks these. Returns how many. */
 uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t middle,
 			   uint64_t room_bytes);
 

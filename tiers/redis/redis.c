@@ -293,7 +293,7 @@ static void on_answered(struct loop_watch *watch, uint32_t events)
 		r->events.changed(r->events.arg);
 }
 
-/* --- what is seen --- */
+/* --- figures and rows --- */
 
 static enum tier_state redis_state(const struct tier *t)
 {

@@ -307,7 +307,7 @@ static bool is_failure(const struct redis_link *link, int why)
 	return !link->told && now_of(link->endpoint) < link->up_ns + YOUNG_MS * 1000000ull;
 }
 
-/* No connection of the endpoint is opened sooner than RETRY_MS after this one was. */
+/* No connection of the endpoint is opened sooner than RETRY_MS after this link's was. */
 static void not_too_soon(struct redis_endpoint *endpoint, const struct redis_link *link)
 {
 	const uint64_t soonest_ns = link->opened_ns + RETRY_MS * 1000000ull;

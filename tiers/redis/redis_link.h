@@ -29,8 +29,8 @@ struct redis_link {
 /* the address to connect to; "": not known */
 const char *redis_link_address(const struct redis_endpoint *endpoint);
 bool redis_link_is_up(const struct redis_link *link);
-/* Of the links that are up and have room for ASKING and a command of this kind, the one with the
- * least to do; NULL: none. bytes: room of a read's value. */
+/* The link with the least to do, of the links that are up and have room for ASKING and a command of
+ * this kind; NULL: none. bytes: room of a read's value. */
 struct redis_link *redis_link_pick(struct redis_endpoint *endpoint, enum xfer_op op,
 				   uint32_t bytes);
 /* Opens the connection, or does the step that must come before it (a look-up), or nothing while it

@@ -23,7 +23,7 @@ struct redis_mac;
 
 enum {
 	REDIS_VALUE_MAGIC = 0x5652564b, /* "KVRV" */
-	/* 1: the packed image alone, as versions before this one wrote it */
+	/* 1: the packed image alone, as earlier versions wrote it */
 	REDIS_VALUE_FORM = 2,
 	REDIS_NONCE_BYTES = 16,
 	REDIS_MAC_BYTES = 16,

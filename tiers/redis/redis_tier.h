@@ -17,7 +17,7 @@ enum { REDIS_CONDEMNED = 16 };
 struct redis_io;
 struct redis_view;
 
-/* A value to be deleted if it still is the one that was read. */
+/* A value to be deleted if it still is the value that was read. */
 struct redis_condemned {
 	struct redis_name name;
 	uint8_t sha1[20];

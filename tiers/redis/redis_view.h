@@ -24,7 +24,7 @@ struct redis_view {
 	atomic_int state;                       /* enum tier_state */
 	atomic_uint flags[REDIS_ALL_ENDPOINTS]; /* REDIS_TAKES_... */
 	_Atomic uint8_t slot[REDIS_SLOTS];      /* CLUSTER: number of an endpoint */
-	/* guards the fields below. Take no locks while holding this one */
+	/* guards the fields below. Take no locks while holding it */
 	pthread_mutex_t lock;
 	struct redis_tier_status status;
 	uint32_t n_rows;

@@ -21,7 +21,7 @@
 
 struct redis_lookup {
 	char host[REDIS_ADDRESS_BYTES], port[REDIS_PORT_BYTES]; /* constant */
-	/* guards what follows. Take no locks while holding this one */
+	/* guards the fields below. Take no locks while holding it */
 	pthread_mutex_t lock;
 	bool done, orphan;
 	int n; /* addresses, or -errno */

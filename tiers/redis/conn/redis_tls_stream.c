@@ -129,7 +129,7 @@ static int flush(struct redis_tls_stream *s)
 	return 0;
 }
 
-/* --- what went wrong --- */
+/* --- errors --- */
 
 static int fail(struct redis_tls_stream *s, int error, const char *words)
 {

@@ -2,8 +2,8 @@
 /*
  * resp.h - framing of the Redis protocol (RESP2, and RESP3's types, so that an unexpected one can
  * be stepped over): where a reply begins and ends, with bounds on everything an endpoint can make
- * long. Pure: no I/O, no allocation, any thread. Whoever wants a tree of a small reply feeds the
- * framed bytes to hiredis.
+ * long. Pure: no I/O, no allocation, any thread. A caller that wants a tree of a small reply feeds
+ * the framed bytes to hiredis.
  */
 #ifndef KVTIER_RESP_H
 #define KVTIER_RESP_H
@@ -59,11 +59,11 @@ struct resp_line {
 int resp_line(const void *bytes, size_t n, struct resp_line *ret);
 
 /*
- * Steps over one whole reply that comes in pieces, whatever it consists of. Attributes before a
- * reply are part of it; a push is a reply of its own, which nobody asked for; its first byte tells
- * it. Where the pieces are cut changes nothing. hiredis accepts each reply that is accepted here
- * and has RESP2's types alone. Work: a line that comes in pieces is looked at again with each, at
- * most RESP_LINE_BYTES; nothing else is looked at twice, and bodies not at all.
+ * Steps over one whole reply of any types, which comes in pieces. Attributes before a reply are
+ * part of it. A push is a reply of its own, which no command asked for; its first byte tells it.
+ * Where the pieces are cut changes nothing. hiredis accepts each reply that is accepted here and
+ * has RESP2's types alone. Work: a line that comes in pieces is looked at again with each piece, at
+ * most RESP_LINE_BYTES; no other byte is looked at twice, and bodies not at all.
  */
 struct resp_skip {
 	uint64_t body;     /* bytes of a bulk, with its CR LF, still to come */
