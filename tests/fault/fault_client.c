@@ -3,11 +3,12 @@
 /* make: wrap=epoll_create1,epoll_ctl,socket,connect,sendmsg,recvmsg,EVP_MD_fetch */
 /* make: wrap=EVP_MD_CTX_new,EVP_DigestInit_ex2 */
 /*
- * Goal: whatever the system refuses to libkvtier, the call says -errno and a sentence, leaves
- * nothing behind, and the client is good for the next try; refused while it reconnects, it comes
- * back all the same. Method: the linker puts the functions below in front of the system's
- * (-Wl,--wrap=NAME); the n-th call fails, n = 1.. until everything succeeds. The daemon is a real
- * one, so these are the client's calls alone. Descriptors, heap blocks and mappings are counted.
+ * Goal: when the system refuses anything to libkvtier, the call says -errno and a sentence, leaves
+ * nothing behind, and the client is good for the next try. A client that is refused while it
+ * reconnects comes back all the same. Method: the linker puts the functions below in front of the
+ * system's (-Wl,--wrap=NAME); the n-th call fails, n = 1.. until everything succeeds. The daemon is
+ * a real one, so these are the client's calls alone. Descriptors, heap blocks and mappings are
+ * counted.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_refuse.h"
@@ -97,7 +98,7 @@ void __wrap_free(void *p)
 	__real_free(p);
 }
 
-/* --- what is held --- */
+/* --- counts --- */
 
 struct held {
 	int fds;
@@ -247,7 +248,7 @@ static void opening(struct world *w, bool private, int call, int error, bool sam
 		else
 			assert_int_equal(rc, 0);
 		assert_true(came ? !space : n > least);
-		while (!space) /* at once, unless the connection was what failed */
+		while (!space) /* at once, unless the connection failed */
 			if (space_once(w, client, private, &space))
 				nap_ms(2);
 		works_again(client, space, call, n);
@@ -404,7 +405,7 @@ static void allocating(int call, int error)
 	}
 }
 
-/* What could not be taken back is as it was. */
+/* A space that could not be taken back is as it was. */
 static void taking_back(int call, int error)
 {
 	struct kvtier_region first = { .size = sizeof(first) }, now = { .size = sizeof(now) };

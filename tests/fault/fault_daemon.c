@@ -2,11 +2,11 @@
 /* make: wrap=memfd_create,ftruncate,fcntl,mmap,munmap,getrandom,write,fsync,link */
 /* make: wrap=epoll_create1,epoll_ctl,eventfd,calloc,aligned_alloc,pthread_create */
 /*
- * fault_daemon.c - goal: whatever the system refuses while the daemon's parts open (loop, rings,
- * device, tenants' secrets, regions, layouts), the answer is an error and nothing is left behind; a
- * secret is whole or absent. Method: the linker puts the functions below in front of the system's
- * (-Wl,--wrap=NAME); call n fails, n = 0.. until an open needs fewer. Mappings and descriptors are
- * counted; memory is ASan's to watch.
+ * fault_daemon.c - goal: when the system refuses anything while the daemon's parts open (loop,
+ * rings, device, tenants' secrets, regions, layouts), the answer is an error and nothing is left
+ * behind. A secret is whole or absent. Method: the linker puts the functions below in front of the
+ * system's (-Wl,--wrap=NAME); call n fails, n = 0.. until an open needs fewer. Mappings and
+ * descriptors are counted; memory is ASan's to watch.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@
 #include "tests/lib/lib_refuse.h"
 #include "tests/lib/lib_scratch.h"
 
-enum { MOST_CALLS = 200, ERROR = EMLINK /* one that no code here makes up */ };
+enum { MOST_CALLS = 200, ERROR = EMLINK /* no code here makes it up */ };
 
 REFUSABLE(REFUSE_ANY, -1, int, memfd_create, (const char *name, unsigned flags), (name, flags))
 REFUSABLE(REFUSE_ANY, -1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
@@ -211,7 +211,7 @@ static int attempt_secret(void *arg)
 	return r;
 }
 
-/* Whatever failed: no temporary file, and the secret is whole or absent. */
+/* After any failure: no temporary file, and the secret is whole or absent. */
 static void check_directory(const struct space_world *w)
 {
 	DIR *dir = opendir(w->dir);

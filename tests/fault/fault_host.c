@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=mmap,munmap,mbind,madvise,mlock2,pthread_create,pthread_join,calloc */
 /*
- * Goal: whatever the system refuses while the host tier opens, the answer is that -errno with a
- * text, and nothing is left behind; what it refuses later is a visible state. Method: the linker
- * puts the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call fails, n = 1..
+ * Goal: when the system refuses anything while the host tier opens, the answer is that -errno with
+ * a text, and nothing is left behind. A later refusal is a visible state. Method: the linker puts
+ * the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call fails, n = 1..
  * until an open needs fewer calls. Descriptors and threads are counted, memory is ASan's to watch.
  */
 #include <stdarg.h>
@@ -35,7 +35,7 @@ REFUSABLE(MBIND, -1, long, mbind,
 REFUSABLE(MLOCK2, -1, int, mlock2, (const void *at, size_t n, unsigned int flags), (at, n, flags))
 REFUSABLE(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
 
-/* While set, threads other than the one that opens wait here. */
+/* While set, all threads but the opening one wait here. */
 static atomic_bool stall;
 static pthread_t opener;
 
@@ -203,7 +203,7 @@ static void memory_lost_after_the_start_shows(void **state)
 	tier_close(t);
 }
 
-/* Stores right after the start do not wait, and what they wrote survives the faulting in (by touch,
+/* Stores right after the start do not wait, and their bytes survive the faulting in (by touch,
  * too). */
 static void slabs_are_usable_before_they_are_faulted_in(void **state)
 {

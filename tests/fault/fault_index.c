@@ -22,7 +22,7 @@
 #include "daemon/store/index.h"
 #include "tests/lib/lib_refuse.h"
 
-enum { ENTRIES = 1000, ERROR = EMLINK /* one that no code here makes up */ };
+enum { ENTRIES = 1000, ERROR = EMLINK /* no code here makes it up */ };
 
 REFUSABLE(REFUSE_ANY, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
 REFUSABLE(REFUSE_ANY, -1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
@@ -49,7 +49,7 @@ static int try_map(struct index *index, void **ret)
 	return map_open(index_fd(index), index_bytes(index), (struct map **)ret);
 }
 
-/* Returns what was opened, once n calls were enough. */
+/* Returns the opened object, once n calls were enough. */
 static void *fail_each_call(int (*try)(struct index *, void **), struct index *index)
 {
 	const int mapped = mappings_open, open = descriptors_open();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
 /*
- * Goal: whatever a disk or the kernel does to a transfer, its op ends once, with status 0 only
- * where all bytes are right, and others go on. Method: a plan says what becomes of the transfers of
- * both engines (lib_io_faults.h).
+ * Goal: an op ends once, with status 0 only where all bytes are right, and others go on, for
+ * anything that a disk or the kernel does to a transfer. Method: a plan decides how the transfers
+ * of both engines end (lib_io_faults.h).
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_io_faults.h"
@@ -149,7 +149,7 @@ static void a_transfer_of_nothing_is_eio(void **state)
 	io_rig_tear_down(&rig);
 }
 
-/* The n-th of four fails, or what is left of the n-th after a short transfer. */
+/* The n-th of four fails, or the rest of the n-th after a short transfer. */
 static void an_error_is_its_ops_alone(void **state)
 {
 	static const int32_t errors[] = { EIO, ENOSPC, ENODEV };

@@ -5,11 +5,11 @@
 /* make: wrap=io_uring_register_files_update,io_uring_register_buffers_sparse */
 /* make: wrap=io_uring_register_buffers_update_tag */
 /*
- * Goal: whatever of io_uring is refused while an io is opened or used, the answer is less speed, or
- * threads, and a note that says why, or where io_uring was forced an error with a text; nothing is
- * left behind. Method: the linker puts the functions below in front of liburing's and the system's
- * (-Wl,--wrap=NAME); each refusal is followed by transfers that must still work. Descriptors and
- * threads are counted.
+ * Goal: when parts of io_uring are refused while an io is opened or used, the answer is less speed,
+ * or threads, and a note that says why. Where io_uring was forced, the answer is an error with a
+ * text. Nothing is left behind. Method: the linker puts the functions below in front of liburing's
+ * and the system's (-Wl,--wrap=NAME); each refusal is followed by transfers that must still work.
+ * Descriptors and threads are counted.
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
@@ -60,7 +60,7 @@ REFUSABLE(UPDATE_BUFFERS, -errno, int, io_uring_register_buffers_update_tag,
 REFUSABLE(UPDATE_FILES, -errno, int, io_uring_register_files_update,
 	  (struct io_uring * ring, unsigned at, const int *fds, unsigned n), (ring, at, fds, n))
 
-/* A worker that ends may join the one before it. */
+/* A worker that ends may join the worker before it. */
 static atomic_int threads;
 
 REAL(int, pthread_create,
@@ -88,7 +88,7 @@ static int nothing_refused(void **state)
 
 enum { PAGES = 64, OP_PAGES = 8 };
 
-/* What was written comes back, and so does what was there. */
+/* Written bytes come back, and so do bytes that were there before. */
 static void it_works(struct io_rig *rig)
 {
 	for (uint32_t i = 0; i < OP_PAGES; i++)

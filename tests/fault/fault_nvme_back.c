@@ -4,7 +4,7 @@
 /*
  * Goal: a disk that vanished serves again when it is at its path again, and only that disk, as it
  * was left: not another store, nor an older copy of it, nor one that was used elsewhere meanwhile.
- * What is refused is left alone, and nothing is closed that an I/O still uses. Method: a real file
+ * A refused file is left alone, and no file is closed that an I/O still uses. Method: a real file
  * whose transfers all end with -ENODEV (lib_io_faults.h) while other files are put in its place.
  * Both I/O engines, where these matter.
  */
@@ -41,7 +41,7 @@ static int close_site(void **state)
 	return 0;
 }
 
-/* --- what is where --- */
+/* --- files and their places --- */
 
 static void copy(const char *from, const char *to)
 {
@@ -108,8 +108,8 @@ static void says(const char *word)
 	fail_msg("\"%s\" lacks \"%s\"", row.text, word);
 }
 
-/* What is at `from` comes to the store's path, answers, and is refused with this word and left
- * alone. Then the right one is there again. */
+/* The file `from` comes to the store's path, answers, and is refused with this word and left alone.
+ * Then the right file is there again. */
 static void is_refused(const char *from, const char *word)
 {
 	static uint8_t before[SITE_BYTES], after[SITE_BYTES];
@@ -244,7 +244,7 @@ static void a_copy_of_an_earlier_life_is_refused(void **state)
 	is_refused(other, "older copy");
 }
 
-/* Or what was purged would be there again after a restart. */
+/* Else purged blocks would be there again after a restart. */
 static void a_copy_from_before_a_purge_is_refused(void **state)
 {
 	(void)state;

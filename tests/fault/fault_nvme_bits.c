@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: a flipped bit anywhere on the disk costs at most what it lies in: every load gives the
- * block's whole right bytes or is a miss. Method: a store is filled and stopped, by a flush or as
- * by a kill; bits are flipped in its file, in each kind of structure and then anywhere ($SEED); it
- * starts again, and all is loaded through the checks a reader makes (lib_nvme.c asserts that what
- * passes them is right). Both I/O engines.
+ * Goal: a flipped bit anywhere on the disk costs at most the record or structure that it lies in:
+ * every load gives the block's whole right bytes or is a miss. Method: a store is filled and
+ * stopped, by a flush or as by a kill; bits are flipped in its file, in each kind of structure and
+ * then anywhere ($SEED); it starts again, and all is loaded through the checks that a reader makes
+ * (lib_nvme.c asserts that bytes that pass are right). Both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
 
@@ -41,7 +41,7 @@ static uint64_t place_of(uint32_t block)
 	return place;
 }
 
-/* All but `block` are whole; that one is a miss, however often. */
+/* All but `block` are whole; `block` is a miss, however often. */
 static void only_it_is_lost(uint32_t block)
 {
 	site_start(&site);
@@ -136,7 +136,7 @@ static void in_one_superblock(void **state)
 	site_close(&site);
 }
 
-/* What was purged stays so with one copy of the superblock. */
+/* Purged blocks stay purged with one copy of the superblock. */
 static void in_one_superblock_after_a_purge(void **state)
 {
 	open_site(state, true);
@@ -153,7 +153,7 @@ static void in_one_superblock_after_a_purge(void **state)
 	site_close(&site);
 }
 
-/* Never wrong, whatever was hit; the store itself stands while a superblock does. */
+/* Never wrong bytes for any flipped bit; the store itself stands while a superblock does. */
 static void anywhere(void **state)
 {
 	struct random random = random_seeded("anywhere");
@@ -166,7 +166,7 @@ static void anywhere(void **state)
 		site_start(&site);
 		assert_int_equal(tier_state(site.tier), TIER_UP);
 		(void)site_load_all(&site);
-		site_store_range(&site, 100, 180); /* reclaims what was damaged */
+		site_store_range(&site, 100, 180); /* reclaims the damaged segments */
 		(void)site_load_all(&site);
 		site_close(&site);
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: whatever lies at a configured path, the tier opens; what is not recognised is refused with
- * a sentence that says what to do, and not one byte of it is changed; what may be made is made,
- * whole or not at all. Method: each thing is put there, its bytes compared before and after. Also
- * kvtierctl's way of making a store.
+ * Goal: the tier opens with anything at a configured path. A file that is not recognised is refused
+ * with a sentence that says what to do, and not one byte of it is changed. A store that may be made
+ * is made whole or not at all. Method: each thing is put there, its bytes compared before and
+ * after. Also kvtierctl's way of making a store.
  */
 #include "tests/lib/lib_nvme_tier.h"
 #include "tiers/nvme/nvme_make_store.h"
@@ -47,7 +47,7 @@ static uint64_t size_of_it(void)
 	return stat(site.path[0], &st) ? UINT64_MAX : (uint64_t)st.st_size;
 }
 
-/* Starts, expects a refusal that says `word`, and what is there to be what it was. */
+/* Starts, expects a refusal that says `word`, and an unchanged file. */
 static void refused(const char *word)
 {
 	static uint8_t before[SITE_BYTES], after[SITE_BYTES];

@@ -2,10 +2,10 @@
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: a disk that fails, is full, vanishes or stalls costs what is on it for that time, and
- * nothing else: named states, errors at once instead of waiting, buffers kept until the disk lets
- * go of them, and back again by itself. Method: real files, transfers that fail or stall by plan
- * (lib_io_faults.h). Both I/O engines.
+ * Goal: a disk that fails, is full, vanishes or stalls costs the blocks on it for that time, and
+ * nothing else. The state has a name, errors come at once, buffers are kept until the disk lets go
+ * of them, and the disk comes back by itself. Method: real files, transfers that fail or stall by
+ * plan (lib_io_faults.h). Both I/O engines.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_nvme_tier.h"
@@ -157,7 +157,7 @@ static void a_full_file_system_is_readonly_until_there_is_room(void **state)
 	all_acknowledged_are_there();
 	site_stop(&site, true);
 	site_start(&site);
-	/* and whatever else got to the disk though it said otherwise */
+	/* and blocks that got to the disk though it said otherwise */
 	all_acknowledged_are_there();
 }
 
@@ -188,7 +188,7 @@ static void all_are_whole(void)
 	}
 }
 
-/* Each write of a busy store fails once: whatever was acknowledged is right, and the store does not
+/* Each write of a busy store fails once: every acknowledged block is right, and the store does not
  * fill up. */
 static void any_write_may_fail(void **state)
 {

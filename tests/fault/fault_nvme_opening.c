@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=fallocate */
 /*
- * Goal: a disk that does not answer does not keep whoever opens a store on it, and what is opened
- * too late leaves nothing behind. Method: fallocate() that waits until it is told to go on, in
- * front of the system's (-Wl,--wrap).
+ * Goal: a disk that does not answer does not hold up the opener of a store on it, and a store that
+ * opens too late leaves nothing behind. Method: fallocate() that waits until it is told to go on,
+ * in front of the system's (-Wl,--wrap).
  */
 #include <stdarg.h>
 #include <stddef.h>

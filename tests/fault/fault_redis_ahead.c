@@ -2,10 +2,10 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: of a server no more is asked for ahead than keeps it busy, whatever becomes of what was
- * asked; others may pass what waits; a server that answers nothing is left alone though most of
- * what is wanted of it was never sent, and one that was asked for too much at once is not. Method:
- * a scripted server that counts commands; values of a MiB, two connections.
+ * Goal: the tier asks a server ahead for no more than keeps it busy, however the requests end.
+ * Other servers' requests may pass waiting ones. A server that answers nothing is left alone,
+ * though most of its requests were never sent. A server that was asked for too much at once is not.
+ * Method: a scripted server that counts commands; values of a MiB, two connections.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
@@ -85,7 +85,7 @@ static void a_mute_server_is_asked_for_little(void **state)
 	assert_int_equal(asked(), CONNECTIONS * AHEAD);
 }
 
-/* What was given up is still on its way. */
+/* Commands that were given up are still on their way. */
 static void nor_for_more_when_that_was_given_up(void **state)
 {
 	struct kit_slot *slots[READS];
@@ -148,7 +148,7 @@ static void answer(uint32_t n)
 	clock_pass_ms(KIT_TIMEOUT_MS / 2);
 }
 
-/* There is time for a part of what is asked for. */
+/* There is time for a part of the requests. */
 static void more_than_a_server_can_do_at_once(void **state)
 {
 	static const struct fake_step slow[] = { { .reply = "$-1\r\n" },

@@ -3,8 +3,8 @@
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: a Redis that refuses us is a state with the server's words, not a storm of attempts, and
- * never shows our password; an ACL that takes less than all costs only what it takes. Method: real
- * redis-servers with passwords and ACLs.
+ * never shows our password; an ACL that allows some commands costs only the ones that it forbids.
+ * Method: real redis-servers with passwords and ACLs.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -60,7 +60,7 @@ static void a_wrong_password_is_a_misconfiguration(void **state)
 	kit_free(&kit);
 }
 
-/* A server that answers AUTH and what follows as it is told. */
+/* A server that answers AUTH and the commands behind it as it is told. */
 static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state state,
 		    const char *says)
 {
@@ -80,7 +80,7 @@ static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state s
 	fake_stop(&fake);
 }
 
-/* A server that does not know AUTH repeats what it was told. */
+/* A server that does not know AUTH repeats the command. */
 static void a_password_is_not_repeated(void **state)
 {
 	static const struct fake_step steps[] = {
@@ -92,7 +92,7 @@ static void a_password_is_not_repeated(void **state)
 	ends_as(steps, 1, TIER_MISCONFIGURED, "unknown command");
 }
 
-/* In whatever words, in answer to whatever, cut or not. */
+/* In any words, in answer to any command, cut or not. */
 static void a_password_in_other_words_is_not_repeated(void **state)
 {
 	static const struct fake_step loading[] = {

@@ -2,10 +2,10 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: the Redis tier in a Cluster: values lie where the slot map says, redirects are followed and
- * no further than they lead, and in a failover or a resharding with transfers under way every xfer
- * ends and what is found is whole. Method: six real redis-servers, made and changed by CLUSTER
- * commands; the changes come from a second thread.
+ * Goal: the Redis tier in a Cluster. Values lie where the slot map says. Redirects are followed no
+ * further than they lead. In a failover or a resharding with transfers under way every xfer ends,
+ * and found values are whole. Method: six real redis-servers, made and changed by CLUSTER commands;
+ * the changes come from a second thread.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -41,7 +41,7 @@ static void open_kit(enum redis_cluster cluster, uint32_t seed)
 	kit_start_at(&kit, rig.server[seed].address);
 }
 
-/* A block from this one on whose slot this master has (three equal shares at first). */
+/* The first block from `block` on whose slot this master has (three equal shares at first). */
 static uint32_t block_of(uint32_t master, uint32_t block)
 {
 	while (kit_slot_of(block) * 3 / REDIS_SLOTS != master)
@@ -139,7 +139,7 @@ static void no_cluster_where_there_must_be_one(void **state)
 
 /* --- redirects --- */
 
-/* A slot on its way: what is not at its old place any more is asked for at the new one. */
+/* A slot on its way: a value that has left its old place is asked for at the new one. */
 static void ask_and_moved_are_followed(void **state)
 {
 	const uint32_t block = block_of(0, 2000), slot = kit_slot_of(block);

@@ -2,9 +2,9 @@
 /* make: lane=wait */
 /*
  * Goal: redis_conn.h holds with a server that lies, is cut off, or talks out of turn: each command
- * ends once and with a status that says so, no byte is written where none was accepted, and what is
- * no RESP ends the connection. Method: the scripted server of lib_redis.h. A cut is made at every
- * byte of a reply.
+ * ends once and with a status that says so, no byte is written where none was accepted, and bytes
+ * that are no RESP end the connection. Method: the scripted server of lib_redis.h. A cut is made at
+ * every byte of a reply.
  */
 #include "tests/lib/lib_redis_conn.h"
 

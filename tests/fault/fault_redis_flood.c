@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: a server that sends and sends what nobody asked for is not listened to for ever: pushes,
- * one after another or one of any size, end the connection after a while, be there commands on it
- * or not. Method: the scripted server of lib_redis.h. That pushes now and then are stepped over,
- * sim_redis_conn.c sees.
+ * Goal: a server that sends pushes without end is not listened to for ever: pushes, one after
+ * another or one of any size, end the connection after a while, with or without commands on it.
+ * Method: the scripted server of lib_redis.h. sim_redis_conn.c sees that pushes now and then are
+ * stepped over.
  */
 #include "tests/lib/lib_redis_conn.h"
 

@@ -2,10 +2,10 @@
 /* make: seconds=8 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer,
- * or a reason to leave the server alone for a while; nothing more. Method: a server that says what
- * a script tells it to. The first step of each answers the tier's trial. Then SERVERS servers whose
- * scripts are chance, with a printed seed.
+ * Goal: a reply that is wrong or too late is a miss or an error of that xfer, or a reason to leave
+ * the server alone for a while; nothing more. Method: a server that replies as a script tells it
+ * to. The first step of each answers the tier's trial. Then SERVERS servers whose scripts are
+ * chance, with a printed seed.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_lies.h"

@@ -2,9 +2,9 @@
 /* make: lane=wait */
 /*
  * Goal: a value comes whole however it is cut into pieces, and the reply behind it, too; a server
- * that floods us before TLS is agreed on keeps no other from its turn. Method: a thread that is the
- * server and sends what it is told, with pauses; between them the connection must sleep or wake as
- * it does (SO_RCVLOWAT).
+ * that floods us before TLS is agreed on keeps no other from its turn. Method: a thread is the
+ * server and sends scripted bytes, with pauses; between them the connection must sleep or wake as
+ * it should (SO_RCVLOWAT).
  */
 #include "tests/lib/lib_redis_conn.h"
 

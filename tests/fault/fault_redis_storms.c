@@ -2,10 +2,10 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: nothing that a server does makes the tier do something again and again as fast as it can:
- * not closing what it has accepted, not having room for one connection only, not sending us to
- * names that nobody can look up. And a slot that nobody has is not dead for ever. Method: a server
- * of the test's own, a thread, that does so and counts; and a getaddrinfo() that hangs.
+ * Goal: no server makes the tier repeat something as fast as it can: neither a server that closes
+ * accepted connections, nor one with room for one connection only, nor one that sends us to names
+ * without an address. And a slot that no server has is not dead for ever. Method: a server of the
+ * test's own, a thread, that does so and counts; and a getaddrinfo() that hangs.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"

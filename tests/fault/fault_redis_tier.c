@@ -2,9 +2,9 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server
- * cannot do is refused at once, the state says why, and when the server is well again the tier is,
- * too. Method: real redis-servers that are stopped, killed, filled, made replicas.
+ * Goal: every xfer ends once and by its deadline, in any state of a server. Requests that the
+ * server cannot do are refused at once, and the state says why. When the server is well again, the
+ * tier is, too. Method: real redis-servers that are stopped, killed, filled, made replicas.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"

@@ -2,11 +2,11 @@
 /* make: seconds=15 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: with TLS values come and go as without; whom we do not trust, and who does not trust us, is
- * told apart, in words that name the option; a stream that is cut or changed anywhere ends the
- * connection, and never gives a wrong byte. Method: real redis-servers, alone and a Cluster, with
- * certificates of this test's own; a forwarder between that cuts the server's bytes, or flips one
- * of their bits, at random places.
+ * Goal: with TLS values come and go as without. The state tells a server that we do not trust from
+ * a server that does not trust us, in words that name the option. A stream that is cut or changed
+ * anywhere ends the connection, and never gives a wrong byte. Method: real redis-servers, alone and
+ * a Cluster, with certificates of this test's own; a forwarder between that cuts the server's
+ * bytes, or flips one of their bits, at random places.
  */
 #include "tests/lib/lib_redis_conn.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_config - goal: no configuration file makes the parser crash, read or write out of bounds, or
- * accept what it then cannot print and read back. Method: files built of the parser's own words and
- * random bytes, then mutated; seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000). With
- * -DKVTIER_LIBFUZZER the same check under libFuzzer. Worth most with SAN=address,undefined.
+ * accept a value that it then cannot print and read back. Method: files built of the parser's own
+ * words and random bytes, then mutated; seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000).
+ * With -DKVTIER_LIBFUZZER the same check under libFuzzer. Worth most with SAN=address,undefined.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_nvme - goal: no bytes on a disk make the readers of superblock, header, record or footer
- * crash, read out of bounds, or accept what is not within its segment. Method: good structures,
- * then mutated, half of them with their CRC made good again, so that the checks behind it are
- * reached; seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000). With -DKVTIER_LIBFUZZER the
- * same check under libFuzzer, half of its inputs sealed again after mutation. Worth most with
+ * crash, read out of bounds, or accept a record beyond its segment. Method: good structures, then
+ * mutated, half of them with their CRC made good again, so that the checks behind it are reached;
+ * seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000). With -DKVTIER_LIBFUZZER the same check
+ * under libFuzzer, half of its inputs sealed again after mutation. Worth most with
  * SAN=address,undefined.
  */
 #include <assert.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_proto.c - goal: no packet, segment list or ring entry makes the checks crash, read out of
- * bounds, or let through what reaches outside of its region or arena. Method: good messages with
- * random bytes, words at the edges of their types, and cuts; what is accepted is recomputed in 128
- * bits. Seed printed ($SEED sets it, $FUZZ_RUNS how many, 200,000). With -DKVTIER_LIBFUZZER
- * libFuzzer mutates, now and then a good message, so that it comes past the first checks of each.
- * Worth most with SAN=address,undefined.
+ * bounds, or let through an entry that reaches outside of its region or arena. Method: good
+ * messages with random bytes, words at the edges of their types, and cuts; accepted messages are
+ * recomputed in 128 bits. Seed printed ($SEED sets it, $FUZZ_RUNS how many, 200,000). With
+ * -DKVTIER_LIBFUZZER libFuzzer mutates, now and then a good message, so that it comes past the
+ * first checks of each. Worth most with SAN=address,undefined.
  */
 #include <assert.h>
 #include <errno.h>

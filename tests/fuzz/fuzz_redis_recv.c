@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_redis_recv.c - goal: whatever a server sends, and however late, redis_conn.h holds: each
- * command ends exactly once, with a status that it may end with; a GET's bytes are those of its own
- * value, and written inside its room, while it is lent, and after its header was found good; memory
- * is bounded; the connection is down when the server has gone, and not before if all that it said
- * were replies, whatever was in them. Method: the input is a program of what both ends do: submit,
- * cancel, let expire; answer well, badly, in pieces, not at all, or with bytes of the input itself.
- * Both ends are in this thread. done() submits and cancels, too. Seed printed ($SEED sets it,
- * $FUZZ_RUNS how many, 3,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with
+ * fuzz_redis_recv.c - goal: redis_conn.h holds for all bytes that a server may send, however late.
+ * Each command ends exactly once, with a status that it may end with. A GET's bytes are its own
+ * value's, and are written inside its room, while the room is lent, and after the header was found
+ * good. Memory is bounded. The connection is down when the server has gone, and not before if the
+ * server sent replies alone. Method: the input is a program for both ends: submit, cancel, let
+ * expire; answer well, badly, in pieces, not at all, or with bytes of the input itself. Both ends
+ * are in this thread. done() submits and cancels, too. Seed printed ($SEED sets it, $FUZZ_RUNS how
+ * many, 3,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with
  * SAN=address,undefined.
  */
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_resp.c - goal: whatever a server sends, resp_skip() ends at the same byte with the same
- * verdict however it is cut, reads nothing beyond what it is given, keeps less than a line back,
- * agrees with a naive parser, and accepts of RESP2 only what hiredis takes as exactly one reply.
+ * fuzz_resp.c - goal: resp_skip() ends at the same byte with the same verdict however a server's
+ * bytes are cut, reads nothing beyond the given bytes, keeps less than a line back, and agrees with
+ * a naive parser. Of RESP2 it accepts only bytes that hiredis takes as exactly one reply.
  * Method: replies of random trees, with random bytes, numbers at the edges, splices and cuts; each
  * piece in memory of its own of the exact size. Seed printed ($SEED sets it, $FUZZ_RUNS how many,
  * 40,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with SAN=address,undefined.
