@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=10 */
 /*
- * gpu_again - goal: the same memory registered twice is one mapping where it has a legacy handle,
- * whoever registers it, and takes no more memory where it has none; memory that lies where freed
- * memory lay is another one; memory that was freed under the daemon harms nobody; memory of another
- * GPU than the one named is refused, whatever way it comes by; and what comes and goes again and
- * again leaves nothing behind. Method: the wire by hand, legacy handles and descriptors, two GPUs;
- * the emulated driver reports a handle that is opened twice.
+ * gpu_again - goal: memory that is registered twice, by any clients, is one mapping where it has a
+ * legacy handle, and takes no more memory where it has none. Memory that lies where freed memory
+ * lay is other memory. Memory that was freed under the daemon harms no client. Memory of another
+ * GPU than the named one is refused, by whatever kind of handle it comes. Memory that comes and
+ * goes again and again leaves nothing behind. Method: the wire by hand, legacy handles and
+ * descriptors, two GPUs; the emulated driver reports a handle that is opened twice.
  */
 #include "tests/lib/lib_gpu_parts.h"
 

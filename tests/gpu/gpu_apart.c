@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=6 */
 /*
- * gpu_apart - goal: what happens to one GPU is no other GPU's business. While a call of the driver
- * for one of two GPUs does not return, engines of the other GPU and of the CPU come, store, load
- * and go, and `kvtierctl` answers; a context that breaks takes nothing of the other GPU with it.
+ * gpu_apart - goal: a GPU's troubles are no other GPU's business. While a call of the driver for
+ * one of two GPUs does not return, engines of the other GPU and of the CPU come, store, load and
+ * go, and `kvtierctl` answers; a context that breaks takes nothing of the other GPU with it.
  * Method: the emulated driver holds or breaks a call that is made in a context of the second GPU,
  * whose engine is a process of its own.
  */

@@ -4,7 +4,7 @@
  * gpu_batches - goal: blocks that wait together cross the wire in few large copies; at most two
  * batches of a direction are on the GPU, and two are; stores have the lowest priority and loads the
  * highest; a batch costs a handful of calls; a store queues no copy to the GPU, where it would wait
- * for those of loads; nothing waits for a whole context, and no callback of the host exists.
+ * for the copies of loads; nothing waits for a whole context, and no callback of the host exists.
  * Method: the trace of the emulated driver. Ops of many blocks are held by a word, so that all
  * their blocks are ready at once. The GPU stands still until two batches are queued: a third one
  * would be queued, too, if it could.

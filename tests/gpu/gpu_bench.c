@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=10 */
 /*
- * gpu_bench - goal: the benchmarks of a GPU do what they say, without a mistake against the
- * driver's rules, so that they need no repair where a GPU can be had for an hour. Method: each case
- * once, on little memory. On the emulated driver its figures mean nothing, and nothing is asserted
- * of them.
+ * gpu_bench - goal: the benchmarks of a GPU run as they say, without a mistake against the driver's
+ * rules, so that they need no repair where a GPU can be had for an hour. Method: each case once, on
+ * little memory. On the emulated driver its figures mean nothing, and nothing is asserted of them.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_gpu.h"

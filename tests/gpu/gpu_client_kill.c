@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 */
 /*
- * gpu_client_kill - goal: an engine or a daemon that is killed in the middle of its ops harms
- * nobody: the GPU's memory falls to its level before, other engines go on, no page outside an op is
- * ever touched, and an engine finds what the next daemon has. In both modes.
+ * gpu_client_kill - goal: an engine or a daemon that is killed in the middle of its ops harms no
+ * other: the GPU's memory falls to its level before, other engines go on, no page outside an op is
+ * ever touched, and an engine finds the blocks that the next daemon has. In both modes.
  * Method: an engine of its own process, killed at moments chosen by the seed while it stores and
  * loads; the daemon likewise.
  */

@@ -2,10 +2,10 @@
 /* make: lane=wait seconds=8 */
 /*
  * gpu_client_layers - goal: a stream that waits for a layer group of a load finds the bytes of all
- * blocks; a store reads a group when the stream has come behind what fills it; and a load that ends
- * early, however it does, lets go of every stream that waits, and its result says so. Method: a
- * driver that runs what is queued late and in an order of its own; a stream that copies each group
- * out, or in, without the CPU in between; a gate in front of it.
+ * blocks. A store reads a group when the stream has passed the work that fills it. A load that ends
+ * early, in any way, lets go of every stream that waits, and its result says so. Method: a driver
+ * that runs queued operations late and in an order of its own; a stream that copies each group out,
+ * or in, without the CPU in between; a gate in front of it.
  */
 #include "tests/lib/lib_gpu_engine.h"
 

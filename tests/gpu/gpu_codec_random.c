@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: the CUDA kernels agree with ref.c whatever the geometry, the strides, the alignment, and
- * the way in which an image is cut into tasks.
+ * Goal: the CUDA kernels agree with ref.c for any geometry, strides, alignment, and cut of an image
+ * into tasks.
  * Method: random pages (SEED), images in 1 to 9 ranges of units in any order, several tasks a
  * launch, 1 to 16 blocks. Values that fp8 cannot hold set the flag where ref.c refuses; any bytes
  * decode as ref.c decodes them; a page may change under the kernel.

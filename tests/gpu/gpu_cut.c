@@ -2,9 +2,9 @@
 /* make: seconds=8 */
 /*
  * gpu_cut - goal: the end of a connection, and SPACE_CLOSED, are the daemon's word that the GPU
- * touches no page any more; and what a client that ends in the middle of a store leaves is nothing
- * or right. Method: connections and spaces that end after a random time, while the emulated driver
- * runs what is queued as late as it may; at that word pages are poisoned, and looked at when the
+ * touches no page any more. A client that ends in the middle of a store leaves right blocks or
+ * none. Method: connections and spaces that end after a random time, while the emulated driver runs
+ * queued operations as late as it may; at that word pages are poisoned, and looked at when the
  * daemon has forgotten them. How long an engine's memory stays mapped after its end is printed.
  */
 #include "tests/lib/lib_gpu_raw.h"

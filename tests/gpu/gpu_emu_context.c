@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_emu_context - the emulated driver's contexts: which is current, what is left in them, what a
- * broken one answers; and which GPUs a process sees.
+ * gpu_emu_context - the emulated driver's contexts: the current one, leaks in them, the answers of
+ * a broken one; and the GPUs that a process sees.
  *
- * What needs settings of its own, or ends a process, is done by this program started again.
+ * A case that needs settings of its own, or ends a process, is done by this program started again.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 /*
  * gpu_emu_ipc - the emulated driver between processes: memory and events by handle.
  *
- * This process takes the daemon's part: it opens what an engine, this program again, exports. The
- * engine does what the packets on its socket say.
+ * This process takes the daemon's part: it opens the memory and events that an engine, this program
+ * again, exports. The engine obeys the packets on its socket.
  */
 #include <signal.h>
 #include <string.h>

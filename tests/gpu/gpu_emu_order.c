@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_emu_order - the emulated driver runs what streams hold late and in any order that is legal.
+ * gpu_emu_order - the emulated driver runs the operations in streams late and in any legal order.
  *
  * Each case has a program with a mistake in its order, run until the mistake shows as wrong bytes;
  * and the same program without the mistake, run as often, which never shows any.

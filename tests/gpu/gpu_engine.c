@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=6 */
 /*
- * gpu_engine - goal: in engine mode blocks are the same bytes as in daemon mode, whoever stores and
- * whoever loads them; what fp8 does not hold is kept raw; and one sees which mode a client has, and
- * why not the other. Method: engines in both modes, and one on the CPU, through libkvtier and a
- * real daemon; pages of random bits, compared bit for bit.
+ * gpu_engine - goal: in engine mode blocks are the same bytes as in daemon mode, with storers and
+ * loaders of either mode. Blocks that fp8 does not hold are kept raw. People see which mode a
+ * client has, and why not the other. Method: engines in both modes, and one on the CPU, through
+ * libkvtier and a real daemon; pages of random bits, compared bit for bit.
  */
 #include "tests/lib/lib_gpu_engine.h"
 

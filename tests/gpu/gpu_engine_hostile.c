@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=6 */
 /*
- * gpu_engine_hostile - goal: what a client in engine mode writes into the memory that the daemon
- * lends it spoils its own blocks and nothing else; nobody finds there what somebody else had.
+ * gpu_engine_hostile - goal: a client in engine mode that writes into the memory that the daemon
+ * lends it spoils its own blocks and nothing else; no client finds another client's bytes there.
  * Method: a client that speaks the wire by hand and scribbles over its memory all the while, beside
  * an honest one; memory is looked at when it comes, and after its client gave it back and kept it.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=address,thread (its kernels stop in the middle, on stacks of their own) */
 /*
- * Goal: kernels that run on the host are held to what a GPU asks of them.
+ * Goal: kernels that run on the host are held to a GPU's rules.
  * Method: small kernels, each with one mistake, and their right twins, at many seeds. A mistake
  * ends the launch with the right code and a sentence that names kernel, block and thread.
  */

@@ -3,12 +3,12 @@
 /*
  * gpu_layers - goal: the words that say how many layer groups of a load are in its pages (wire.h:
  * layers[] of the ring, and of the device's words) are never ahead of the bytes; a run is scattered
- * while the next one crosses the wire. So it is where the GPU has the blocks in its own memory, by
- * whose copies each group is served, with no byte on the wire; a copy that goes between two groups
- * is no loss. A load by groups leaves its blocks there, each whole and of one image, or not at all.
- * Method: loads on an emulated driver that runs what is queued late and in an order of its own; the
- * test reads the words all the while, and with each word the layers that it promises. What crossed,
- * and what ran meanwhile, is in the driver's trace.
+ * while the next one crosses the wire. The words hold, too, where the GPU has the blocks in its own
+ * memory and serves each group from there, with no byte on the wire; a copy that goes between two
+ * groups is no loss. A load by groups leaves each of its blocks there whole and of one image, or
+ * not at all. Method: loads on an emulated driver that runs queued operations late and in an order
+ * of its own; the test reads the words all the while, and with each word the layers that it
+ * promises. The driver's trace has the copies and kernels, and their order.
  */
 #include "tests/lib/lib_gpu_raw.h"
 

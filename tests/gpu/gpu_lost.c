@@ -3,9 +3,9 @@
 /*
  * gpu_lost - goal: a GPU that fails harms its own ops alone. They fail with -EIO, the connections
  * that had memory of it are cut with the driver's words, the GPU comes back in a new context, and
- * stays out when it fails again and again; an engine on the CPU goes on throughout. Calls of the
- * driver that fail or hang end what they were for, and no more. Method: the emulated driver breaks
- * the daemon's context, fails or delays a call; a witness on the CPU.
+ * stays out when it fails again and again; an engine on the CPU goes on throughout. A call of the
+ * driver that fails or hangs ends its own job, and no more. Method: the emulated driver breaks the
+ * daemon's context, fails or delays a call; a witness on the CPU.
  */
 #include "tests/lib/lib_gpu_raw.h"
 

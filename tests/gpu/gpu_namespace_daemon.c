@@ -2,9 +2,9 @@
 /* make: lane=wait no=address (LeakSanitizer finds no thread of a PID namespace not its own) */
 /*
  * gpu_namespace_daemon - goal: a daemon in a PID namespace of its own, as in a container, is not
- * reached by CUDA IPC; memory goes by descriptor, and what cannot is staged, with a sentence that
- * says why. Method: a kvtierd as the first process of a new namespace; skipped where none can be
- * made. (gpu_namespace.c: an engine in one.)
+ * reached by CUDA IPC; memory goes by descriptor, and memory that cannot is staged, with a sentence
+ * that says why. Method: a kvtierd as the first process of a new namespace; skipped where none can
+ * be made. (gpu_namespace.c: an engine in one.)
  */
 #include "tests/lib/lib_gpu_engine.h"
 

@@ -4,7 +4,7 @@
  * gpu_order - goal: no page of an op is touched before the event or the word that the op names; an
  * op that waits holds up no other client, and can be cancelled; its end is told by its word.
  * Method: the engine's stream is held by a word that the test writes late; until then the page has
- * other bytes, so a store that ran early would bring those back, and a load would be overwritten.
+ * other bytes, so a store that ran early would keep these, and a load would be overwritten.
  */
 #include "tests/lib/lib_gpu_raw.h"
 

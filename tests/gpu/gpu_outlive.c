@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=20 */
 /*
- * gpu_outlive - goal: with [gpu] outlive what lay in a GPU's memory serves again after a restart
- * and after kill -9, bit for bit, without a byte over the wire but for its check. What came back
- * wrong is never served: flipped bytes, a book that was rewritten with rubbish or with other
- * blocks' entries, memory of another GPU, driver or size. What is of no use any more is zeroed
- * where it can be mapped, and kept by nobody. Method: the emulated driver; a keeper in the place of
- * the service manager, whose descriptors the test looks at and writes to between two lives.
+ * gpu_outlive - goal: with [gpu] outlive, images in a GPU's memory serve again after a restart and
+ * after kill -9, bit for bit, without a byte over the wire but for their check. Wrong memory is
+ * never served: flipped bytes, a book that was rewritten with rubbish or with other blocks'
+ * entries, memory of another GPU, driver or size. Memory of no further use is zeroed where it can
+ * be mapped, and no process keeps it. Method: the emulated driver; a keeper in the place of the
+ * service manager, whose descriptors the test looks at and writes to between two lives.
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_keeper.h"

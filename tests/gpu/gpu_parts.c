@@ -2,10 +2,9 @@
 /* make: lane=wait seconds=17 */
 /*
  * gpu_parts - goal: memory in several allocations becomes one region, whose pages lie across their
- * borders; and whatever is wrong with a PARTS, or happens between two of them, the daemon has
- * nothing of the range afterwards: no mapping, no addresses, no handle, no descriptor. Method: the
- * wire by hand; the emulated driver's report and its count of memory in use; the daemon's
- * descriptors.
+ * borders. After a wrong PARTS, or an end between two of them, the daemon has nothing of the range:
+ * no mapping, no addresses, no handle, no descriptor. Method: the wire by hand; the emulated
+ * driver's report and its count of memory in use; the daemon's descriptors.
  */
 #include "tests/lib/lib_gpu_parts.h"
 

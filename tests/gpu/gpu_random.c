@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=12 */
 /*
- * gpu_random - goal: whatever engines with GPU memory do at the same time, a block that is said to
- * be loaded has its bytes, and no other page is touched. Method: four connections of different
- * blocks (small ones that share lanes, some larger than a lane), each with an op under way; ops are
- * cancelled, have deadlines that are over at once, end with their connection. The emulated driver
- * runs what is queued late and in an order of its own.
+ * gpu_random - goal: while engines with GPU memory do anything at the same time, a block that is
+ * said to be loaded has its bytes, and no other page is touched. Method: four connections of
+ * different blocks (small ones that share lanes, some larger than a lane), each with an op under
+ * way; ops are cancelled, have deadlines that are over at once, end with their connection. The
+ * emulated driver runs queued operations late and in an order of its own.
  */
 #include "tests/lib/lib_gpu_raw.h"
 

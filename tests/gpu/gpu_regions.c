@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=8 */
 /*
- * gpu_regions - goal: what a client says of its GPU memory is checked, memory comes by each kind of
- * handle, and goes again: after SPACE_CLOSED nothing of it is open, and nothing grows. Method: the
- * wire by hand, with good regions and wrong ones; the emulated driver's report; the daemon's
+ * gpu_regions - goal: a client's words about its GPU memory are checked. Memory comes by each kind
+ * of handle, and goes again: after SPACE_CLOSED nothing of it is open, and nothing grows. Method:
+ * the wire by hand, with good regions and wrong ones; the emulated driver's report; the daemon's
  * descriptors; two GPUs.
  */
 #include "tests/lib/lib_gpu_raw.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=6 */
 /*
- * gpu_store_load - goal: what an engine stores from the memory of a GPU it loads again, bit for
+ * gpu_store_load - goal: an engine loads blocks that it stored from the memory of a GPU, bit for
  * bit, through the real daemon; also when images are larger than a lane, when FP8 cannot hold a
  * block, and when an engine on the CPU stored it or loads it. The GPU's thread sleeps when nothing
  * is under way. Nothing of the daemon is left on the GPU after a stop. Method: the wire by hand

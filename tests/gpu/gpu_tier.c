@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=10 */
 /*
- * gpu_tier - goal: with [gpu] bytes what an engine on a GPU stores or loads is kept in that GPU's
- * memory, and the next load comes from there: no byte crosses the wire. It does so bit for bit, for
- * images that share a lane, for one of many lanes, and for one that FP8 cannot hold; a lookup says
- * KVTIER_TIER_GPU to engines on that GPU alone; what was evicted there comes from host memory, and
- * is kept again. Method: the trace of the emulated driver, gauges; the wire by hand.
+ * gpu_tier - goal: with [gpu] bytes a block that an engine on a GPU stores or loads is kept in that
+ * GPU's memory, and the next load comes from there: no byte crosses the wire. The bytes are right
+ * for images that share a lane, for an image of many lanes, and for one that FP8 cannot hold. A
+ * lookup says KVTIER_TIER_GPU to engines on that GPU alone. A block that was evicted there comes
+ * from host memory, and is kept again. Method: the trace of the emulated driver, gauges; the wire
+ * by hand.
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"

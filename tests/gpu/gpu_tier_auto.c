@@ -2,11 +2,11 @@
 /* make: lane=wait seconds=6 needs=kvtierd_clock */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * gpu_tier_auto - goal: `[gpu] bytes = auto` takes a quarter of what is free on the GPU when its
- * context is made, in whole slabs; it never grows, whatever is freed or stored after that; ten
- * seconds after the last region all of it is given back; and the next context takes a quarter of
- * what is free then. Method: an emulated GPU of little memory, of which the test
- * itself takes and frees a large piece; what is used, by the driver's books.
+ * gpu_tier_auto - goal: `[gpu] bytes = auto` takes a quarter of the GPU's free memory when its
+ * context is made, in whole slabs. It never grows, also when memory is freed or blocks are stored
+ * after that. Ten seconds after the last region all of it is given back. The next context takes a
+ * quarter of the free memory at that time. Method: an emulated GPU of little memory, of which the
+ * test itself takes and frees a large piece; memory in use, by the driver's books.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_raw.h"

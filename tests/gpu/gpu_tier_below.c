@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=6 */
 /*
- * gpu_tier_below - goal: what a GPU has does not need host memory. A block whose host copy went to
- * NVMe is served from the GPU's memory, and nothing is read from the disk for it; once the GPU has
+ * gpu_tier_below - goal: a GPU's blocks do not need host memory. A block whose host copy went to
+ * NVMe is served from the GPU's memory, and nothing is read from the disk for it. Once the GPU has
  * dropped it, too, it comes from NVMe with its bytes, and is kept on the GPU as it passes. Method:
  * the host copies are evicted by the operator, or pushed out by more blocks than host memory holds;
  * gauges say where each load came from.

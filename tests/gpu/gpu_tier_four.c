@@ -3,9 +3,9 @@
 /*
  * gpu_tier_four - goal: one load of a prompt whose blocks lie in the memory of the GPU, in host
  * memory, on NVMe and in Redis, two in each, gives all of them, bit for bit, and `kvtierctl stats`
- * says which tier each was found in; and what is near is in its pages while what is far is waited
- * for. Method: a real daemon and a real redis-server; a purge leaves all blocks in Redis, what is
- * stored again is put where it is wanted by flush, evict, load and prefetch.
+ * says which tier each was found in. Near blocks are in their pages while far ones are waited for.
+ * Method: a real daemon and a real redis-server; a purge leaves all blocks in Redis, and blocks
+ * that are stored again are put into their tiers by flush, evict, load and prefetch.
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_redis.h"

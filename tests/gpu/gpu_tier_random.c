@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=12 */
 /*
- * gpu_tier_random - goal: whatever is stored, loaded, evicted and purged over the memory of two
- * GPUs, host memory and NVMe, each too small for all, by engines on both that have several ops
- * under way, some of which leave, or are killed, in the middle of them, with a daemon that is
- * killed, too: a block that is said to be loaded has its bytes, and no other page is touched.
+ * gpu_tier_random - goal: a block that is said to be loaded has its bytes, and no other page is
+ * touched. Blocks are stored, loaded, evicted and purged over the memory of two GPUs, host memory
+ * and NVMe, each too small for all. Engines on both GPUs have several ops under way; some leave, or
+ * are killed, in the middle of them. The daemon is killed, too.
  * Method: random steps, by two engines on each GPU here, and by one on each in a process of its
  * own, which is killed now and then; each page's bytes follow from chain and block; the emulated
  * driver runs queued operations late and in an order of its own. At the end each of the three

@@ -2,8 +2,8 @@
 /* make: lane=wait seconds=8 */
 /*
  * gpu_tier_reuse - goal: a slot of a GPU's memory is not used again while a hit reads it, however
- * late it gets to that: what is loaded is right, although stores want its room meanwhile. Bytes of
- * one space are never left in a slot that another space's image gets. What a purge drops is on no
+ * late the hit runs: loaded bytes are right, although stores want the slot's room meanwhile. Bytes
+ * of one space are never left in a slot that another space's image gets. Purged blocks are on no
  * GPU any more. Method: a tier of one slab; hits that wait for a word of their engine; the bytes of
  * the daemon's memory on the emulated GPU are looked at from outside, which a GPU does not allow.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=6 */
 /*
- * gpu_told - goal: people are told what kvtierd takes of a GPU, whether it shares the GPU with
+ * gpu_told - goal: people are told how much of a GPU kvtierd takes, whether it shares the GPU with
  * engines by MPS or by turns, and why a driver cannot be used. Method: settings of the emulated
  * driver; `kvtierctl` and the words of a start that fails.
  */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=4 */
 /*
- * gpu_two - goal: two GPUs with two engines each: every engine finds the blocks of all, on
- * whichever GPU they were stored; each GPU has its own engines' regions, and no more memory in use
- * after they have gone; an engine that is killed harms neither the one beside it nor those of the
- * other GPU. Method: four processes, each of which sees one GPU and calls it 0, store and load at
- * the same time.
+ * gpu_two - goal: two GPUs with two engines each: every engine finds the blocks of all, stored on
+ * either GPU. Each GPU has its own engines' regions, and no more memory in use after they have
+ * gone. An engine that is killed harms neither the engine beside it nor the engines of the other
+ * GPU. Method: four processes, each of which sees one GPU and calls it 0, store and load at the
+ * same time.
  */
 #include "tests/lib/lib_gpu_engine.h"
 

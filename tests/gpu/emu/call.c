@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * call.c - what each call of the API begins and ends with, and how a program finds the calls.
+ * call.c - the beginning and end of each call of the API, and how a program finds the calls.
  *
  * In this order: the process has called cuInit(), and is not a fork of one that has; the call is
  * counted, and delayed or failed when a fault is planted for it; then it takes emu.lock and looks

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.c - contexts, and which one is current in a thread.
+ * context.c - contexts, and the current context of a thread.
  *
  *	(none) -- Retain, Create --> healthy -- a kernel that faults, sticky= --> broken
  *	  healthy or broken -- Release of the last, Reset, Destroy --> dead
  *
- * A broken context answers every call with its error and runs nothing any more. A dead one takes
- * all with it that was made in it: its memory, its imports, its handles; what of it a healthy
- * context still had is a leak. The struct stays, because a thread may still have it as its current
- * context. Each thread has a stack of its own.
+ * A broken context answers every call with its error and runs nothing any more. A dead context
+ * takes all with it that was made in it: its memory, its imports, its handles. Things that a
+ * healthy context still had at its death are leaks. The struct stays, because a thread may still
+ * have it as its current context. Each thread has a stack of its own.
  */
 #include <stdlib.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
  *	device		device memory, managed memory, pinned host memory
  *	host		any memory that no GPU owns; registered in another context and not PORTABLE:
  *			pageable
- *	any		what it is: cuMemcpyAsync()
+ *	any		the kind of its memory: cuMemcpyAsync()
  */
 #include <stdlib.h>
 #include <string.h>

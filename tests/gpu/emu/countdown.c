@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * countdown.c - one call fails, whichever it is: the n-th of all calls from now on. Not counted are
- * calls that a program makes again and again while it waits (cuEventQuery, cuStreamQuery), and
- * those that ask about an error: so a count means the same call in each run of a program that does
- * one thing after the other. Nor is cuCtxPushCurrent: a context that cannot be entered is gone,
+ * countdown.c - one call fails: the n-th of all calls from now on. Some calls are not counted:
+ * calls that a program repeats while it waits (cuEventQuery, cuStreamQuery), and calls that ask
+ * about an error. So a count means the same call in each run of a program that does one thing after
+ * the other. cuCtxPushCurrent is not counted, either: a context that cannot be entered is gone,
  * with everything in it, which one failed call does not imitate.
  *
- * A call that gives something back fails and gives it back all the same, as a driver's does that
- * reports an earlier error: what a program has left in spite of that is its own leak. Such a call
- * returns call_done() when it has done its work. Guarded by emu.lock.
+ * A call that gives something back fails and gives it back all the same, as a driver's call that
+ * reports an earlier error. Things that the program leaves in spite of that are its own leaks. Such
+ * a call returns call_done() when it has done its work. Guarded by emu.lock.
  *
  * A test in the same process arms it around the calls of libkvtier, with the three functions that
  * this library shows besides cuGetProcAddress_v2 (lib_gpu.h: gpu_countdown()).

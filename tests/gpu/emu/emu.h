@@ -25,11 +25,11 @@
  *
  * Locks. `emu.lock` guards everything but the two below; each call holds it from CALL() to its
  * return, unless it sleeps. `emu.map_lock` is held for reading while an operation runs, without
- * emu.lock; who changes the map holds emu.lock and then takes it for writing. The report has a lock
- * of its own, a leaf.
+ * emu.lock; a thread that changes the map holds emu.lock and then takes map_lock for writing. The
+ * report has a lock of its own, a leaf.
  *
- * Mistakes. Whoever breaks a rule gets a line in the log (a violation) and the error that a driver
- * would give or could give; with abort=1 the process dies at the guilty call.
+ * Mistakes. A program that breaks a rule gets a line in the log (a violation) and the error that a
+ * driver would give or could give; with abort=1 the process dies at the guilty call.
  */
 #ifndef KVTIER_EMU_H
 #define KVTIER_EMU_H

@@ -5,17 +5,17 @@
  * E1. Of the streams whose first operation may run, the seed draws one; then it draws again. So
  *     nothing but events, waits for words, the NULL stream and synchronisation orders two streams.
  * E2. An operation that could run is held back for a time that the seed draws: mostly none, often
- *     some 100 us, now and then 2 ms; times `late`. One for which somebody waits in
- *     cuStreamSynchronize() is not.
- * E3. Everything queued runs in the end without further calls, unless it waits for what never
- *     comes, or its context breaks.
+ *     some 100 us, now and then 2 ms; times `late`. An operation that a thread awaits in
+ *     cuStreamSynchronize() is not held back.
+ * E3. Everything queued runs in the end without further calls, unless it waits for an event that
+ *     never comes, or its context breaks.
  * E4. A thread that is at an operation holds map_lock for reading: no memory goes meanwhile.
  *
  * Waits for events of other processes and for words are looked at again every half millisecond.
  *
  * Q1. A program that asks again and again whether a stream or an event is done is let wait in the
  *     call, until something is queued or done, but no longer than 200 us: it sees each change when
- *     it would have seen it, and leaves the processor to those that bring the change.
+ *     it would have seen it, and leaves the processor to the threads that bring the change.
  */
 #include <signal.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  * Its device address is its host address. Registering takes whole pages: two registrations may not
  * share one, and no copy may cross from one into another. Memory that the program unmaps while it
  * is registered is a violation, seen when it is unregistered or when an operation touches it. A
- * registration belongs to the context in which it was made, and goes with it: whoever copies there
- * meanwhile has lost the memory. Other contexts see it as pinned if it was made PORTABLE, else as
+ * registration belongs to the context in which it was made, and goes with it: a copy that is under
+ * way there has lost the memory. Other contexts see it as pinned if it was made PORTABLE, else as
  * pageable.
  */
 #include <errno.h>

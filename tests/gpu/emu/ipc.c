@@ -3,9 +3,9 @@
  * ipc.c - handles that one process gives to another: of memory, of events, fabric handles.
  *
  * A handle is a ticket: which process has which descriptor of which file. Opening it opens
- * /proc/PID/fd/N, and looks whether process and file are those of then. So a handle ends with its
- * process, and with what it was made of; memory that is open lives on. A handle opens in the PID
- * namespace that it was made in, and never in the process that made it.
+ * /proc/PID/fd/N, and looks whether process and file are still the same. So a handle ends with its
+ * process, and with the memory or event that it was made of; memory that is open lives on. A handle
+ * opens in the PID namespace that it was made in, and never in the process that made it.
  *
  * Memory is opened once for each process: the same handle again is a violation (and counts, as a
  * driver does); opened by two contexts, it is refused.

@@ -9,8 +9,8 @@
  * M3. No two ranges of the map overlap. An address is good for an operation when all its bytes are
  *     in one range, the range may be accessed so, and it belongs to the operation's GPU or to the
  *     host.
- * M4. Between two pieces of memory there is a gap of at least one granule, so that what runs over
- *     the end of one meets nothing.
+ * M4. Between two pieces of memory there is a gap of at least one granule, so that an access beyond
+ *     the end of one piece meets nothing.
  *
  * The map changes under emu.lock and map_lock; it is read under either.
  */

@@ -2,7 +2,7 @@
 /*
  * module.c - modules, functions, launches.
  *
- * Whatever image is loaded, a module has the product's kernels as they are compiled for the host
+ * With any image, a module has the product's kernels as they are compiled for the host
  * (tests/gpu/host), and three small ones of its own for the tests of this driver:
  *
  *	emu_fill(uint64_t to, uint32_t value, uint32_t n)   n words

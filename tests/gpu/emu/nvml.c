@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvml.c - what kvtierd asks of NVML, so that the emulated driver can stand for libnvidia-ml.so.1,
- * too: memory of a GPU in use by all processes, without a context.
+ * nvml.c - kvtierd's questions to NVML, so that the emulated driver can stand for
+ * libnvidia-ml.so.1, too: memory of a GPU in use by all processes, without a context.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * operation.c - one operation: whether its turn can come, and what a turn does.
+ * operation.c - one operation: whether its turn can come, and the work of a turn.
  *
  * A copy takes several turns, with the turns of other streams between them. In the first one its
- * destination may be made void: until the copy is done, nobody may rely on what is there, not even
- * that it is the old bytes.
+ * destination may be made void: until the copy is done, no program may rely on the bytes there, not
+ * even on the old ones.
  */
 #include <stdio.h>
 #include <string.h>

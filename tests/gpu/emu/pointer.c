@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pointer.c - what the driver knows of an address.
+ * pointer.c - the driver's knowledge of an address.
  *
  *			   type    context   ordinal  legacy IPC  handle types  range
  *	cuMemAlloc         device  maker's   GPU      1           0             the allocation

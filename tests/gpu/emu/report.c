@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - the log: one line for each thing that a test should know of.
+ * report.c - the log: one line for each fact that a test should know.
  *
  *	kvtierd[4711] violation: cuMemFree: 0x7f0012000000 was freed before
  *	kvtierd[4711] note: cuCtxSynchronize: waits for everything that the context has queued
  *	kvtierd[4711] leak: an event was not destroyed
  *	kvtierd[4711] exit: 1032 calls, 0 violations, 1 leak
  *
- * A violation is a mistake of the program whatever the driver answers. A note is legal, and of
+ * A violation is a mistake of the program, with any answer of the driver. A note is legal, and of
  * interest to tests. Several processes write one log: a line is one write() to a file opened for
  * appending.
  */

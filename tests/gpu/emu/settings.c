@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * settings.c - what $KVTIER_EMU says. Words, a blank between two:
+ * settings.c - the settings in $KVTIER_EMU. Words, a blank between two:
  *
  *	seed=N            choices of the executor, of fresh memory, of addresses (1)
  *	gpus=N            GPUs of this machine (1); CUDA_VISIBLE_DEVICES chooses among them

@@ -4,8 +4,8 @@
  *
  * S1. Operations of one stream run one after the other, in the order of the calls.
  * S2. Operations of different streams run in any order, but that an operation of the NULL stream
- *     waits for all that was queued before it in the blocking streams of its context, and theirs
- *     wait for it (CU_STREAM_NON_BLOCKING: not).
+ *     waits for all operations that were queued before it in the blocking streams of its context,
+ *     and later ones there wait for it (CU_STREAM_NON_BLOCKING: not).
  * S3. A call checks addresses as a driver does, from what it knows of them; when the operation runs
  *     they are checked again, and a mistake then breaks the context.
  * S4. Pinned host memory is read and written when the operation runs, not before. Pageable memory

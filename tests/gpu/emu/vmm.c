@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vmm.c - virtual memory management: allocations, reserved addresses, what is mapped where.
+ * vmm.c - virtual memory management: allocations, reserved addresses, mappings.
  *
  *	cuMemCreate, Import --> handle -- Map --> mapping -- SetAccess --> accessible
  *	  a handle goes with its last Release, a mapping with Unmap; memory with the last of them
  *
- * An exported descriptor says by its file's name that it is of this driver, of which GPU, and as
- * what it may be exported. It opens nothing by itself (O_PATH): a program that maps or reads it
- * fails, as with a driver's. Its receiver closes it; one that is still open at exit is a leak.
+ * An exported descriptor says by its file's name that it is of this driver, of which GPU, and in
+ * which form it may be exported. It opens nothing by itself (O_PATH): a program that maps or reads
+ * it fails, as with a driver's. Its receiver closes it; a descriptor that is still open at exit is
+ * a leak.
  */
 #include <dirent.h>
 #include <fcntl.h>

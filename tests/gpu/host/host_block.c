@@ -6,9 +6,9 @@
  *	  ▲                  │ └──access, sometimes──► ready
  *	  └──run_block()     └──the kernel returns──► ended
  *
- * Who goes on is drawn from the ready ones. When none is ready and not all have ended, those that
- * wait do so for ever: the launch ends with a description of one of them. After a mistake the
- * block's fibers are forgotten where they stand.
+ * The next thread is drawn from the ready ones. When none is ready and not all have ended, the
+ * waiting threads wait for ever: the launch ends with a description of one of them. After a mistake
+ * the block's fibers are forgotten where they stand.
  */
 #include <errno.h>
 #include <stdarg.h>

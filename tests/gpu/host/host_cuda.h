@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_cuda.h - what a .cu file needs of CUDA, for a compiler of C on the host. The threads that
- * run it are fibers of host_block.c.
+ * host_cuda.h - the parts of CUDA that a .cu file needs, for a compiler of C on the host. The
+ * threads that run it are fibers of host_block.c.
  */
 #ifndef KVTIER_TESTS_HOST_CUDA_H
 #define KVTIER_TESTS_HOST_CUDA_H
