@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: needs=kvtierd_old_kernel */
 /*
- * regr_11_03_blocking_close.c - goal: a descriptor that a client sends, whatever it is, holds up
- * that client alone. The core thread closed what it received: a TCP socket that lingers stopped the
+ * regr_11_03_blocking_close.c - goal: a descriptor of any kind that a client sends holds up that
+ * client alone. The core thread closed received descriptors: a TCP socket that lingers stopped the
  * daemon for 10 s, 26 of them for 52 s. Method: ATTACKERS connections send such sockets in every
  * way there is, and hold no reference themselves. Then an honest engine works, a new one comes,
  * spaces are opened and closed; when all that is done, the attackers' connections must still be

@@ -5,8 +5,8 @@
  * lie 1 MiB apart held all workers, each of another client's loads stood behind all of them, and an
  * op ended long after its deadline. Method: one client keeps 64 such loads outstanding (32 MiB
  * images, all into the same page). It has a process of its own, as workers take turns by process.
- * It counts those that end while another client does some small loads one by one: a load behind all
- * the others' saw 62 of them end. Then one slow load with a short deadline: it ends with
+ * It counts its loads that end while another client does some small loads one by one: a load behind
+ * all the others' saw 62 of them end. Then one slow load with a short deadline: it ends with
  * -ETIMEDOUT, and most of its page is untouched. Nothing is timed.
  */
 #include "tests/lib/lib.h"

@@ -10,7 +10,7 @@
  * engine's blocks must all be there throughout. Once with the table's usual size, once with a small
  * one, in which spaces go for others all the time: there the first engine finds its blocks while it
  * has its space open, and the blocks of spaces that went are gone. Last, clients open spaces and
- * leave them open until they are refused: then others must still get the share that is theirs.
+ * leave them open until they are refused: then others must still get their share.
  */
 #include "tests/lib/lib.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_11_07_slots.c - goal: one user cannot take all connections, half open or open. A process
- * with 256 of them, or one that dialled without end and said nothing, left nobody else in. Method:
- * children of other users (root is needed for that; without, the tests of half-open ones remain)
- * take what they get; then an honest engine must connect, store and load, and status must name the
- * hog.
+ * with 256 of them, or one that dialled without end and said nothing, left no other client in.
+ * Method: children of other users (root is needed for that; without, the tests of half-open ones
+ * remain) take all connections that they get; then an honest engine must connect, store and load,
+ * and status must name the hog.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_10_address_space.c - goal: what a client has mapped counts until it is unmapped, so that
- * nobody can use up the daemon's addresses. A client that opened and closed sparse regions of 64
+ * regr_11_10_address_space.c - goal: a client's mappings count until they are unmapped, so that no
+ * client can use up the daemon's addresses. A client that opened and closed sparse regions of 64
  * GiB had 128 TiB of them waiting for the one thread that unmapped: 100 of 100 engines with a
  * region of 100 GiB were refused. Method: CHURNERS clients open and close such regions as fast as
  * they can, some by reconnecting; their pages are touched here and there, so that unmapping takes

@@ -3,13 +3,13 @@
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * regr_11_14_readonly_ends.c - goal: a disk that refused writes for a while takes them again when
- * it can, with a full log as well, and a clean stop does not wait for what cannot come. Reclaiming
- * paused while the tier was readonly, and the probe was the next write of data, for which a full
- * log had no room: readonly for good. Method: a store is filled several times over, and some of
- * what is old is loaded, so that reclaiming has records to write again; then reads are held until
- * stores have used up the last segment; then writes fail and reads are let go: the first that fails
- * is reclaim's. When writes succeed again the tier must come up without a store, keep what is
- * stored then, and be up after a clean stop. Both errors, both I/O engines.
+ * it can, with a full log as well, and a clean stop does not wait for writes that cannot come.
+ * Reclaiming paused while the tier was readonly, and the probe was the next write of data, for
+ * which a full log had no room: readonly for good. Method: a store is filled several times over,
+ * and some old blocks are loaded, so that reclaiming has records to write again. Then reads are
+ * held until stores have used up the last segment. Then writes fail and reads are let go: the first
+ * write that fails is reclaim's. When writes succeed again the tier must come up without a store,
+ * keep blocks that are stored then, and be up after a clean stop. Both errors, both I/O engines.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"

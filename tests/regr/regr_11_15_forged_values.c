@@ -2,10 +2,10 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_11_15_forged_values.c - goal: a value in Redis is a hit only for the tenant and with the
- * secret that it was written with. Forged ones, with both sums made anew, used to be hits, and so
- * were all of one tenant's for another one that sent its keys. Method: a real redis-server and two
- * daemons; values are changed in the server, as somebody can who can write there; B asks with A's
- * keys as another tenant, and with another secret.
+ * secret that it was written with. Forged values, with both sums made anew, used to be hits, and so
+ * were all values of one tenant for another tenant that sent its keys. Method: a real redis-server
+ * and two daemons; values are changed in the server, as anyone can who can write there; B asks with
+ * A's keys as another tenant, and with another secret.
  */
 #include "tests/lib/lib_shared.h"
 

@@ -3,10 +3,10 @@
 /* make: seconds=12 lane=wait */
 /*
  * regr_11_16b_redirects_tls.c - goal: with TLS, a server that a slot map or a redirect names is
- * sent the password only when its certificate is one for the host that was named. Method: a real
- * Cluster of two redis-servers whose certificates are of one authority. The daemon knows the first;
- * the second one has a certificate for another name, or, so that we know that it would hear
- * something, for its own. It counts the AUTH commands that it hears, from whatever user.
+ * sent the password only when its certificate is for the named host. Method: a real Cluster of two
+ * redis-servers whose certificates are of one authority. The daemon knows the first; the second one
+ * has a certificate for another name, or, so that we know that it would hear something, for its
+ * own. It counts the AUTH commands that it hears, from any user.
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_1_arena_claimed_twice.c - goal: what the ops of one client make the core thread do in one
- * turn is bounded by its arena. Each op that ends early walks all of its slots, so 255 ops over the
- * same 16,384 slots, all with the same deadline, stopped everybody for tens of milliseconds, and as
- * often as their client liked. Method: ops, by hand, that together claim one slot more than the
- * arena has; then as many as it has.
+ * regr_1_arena_claimed_twice.c - goal: a client's arena bounds the core thread's work for its ops
+ * in one turn. Each op that ends early walks all of its slots. So 255 ops over the same 16,384
+ * slots, all with the same deadline, stopped all clients for tens of milliseconds, as often as
+ * their client liked. Method: ops, by hand, that together claim one slot more than the arena has;
+ * then as many as it has.
  */
 #include "tests/lib/lib_raw.h"
 
-enum { ARENA = 1024 }; /* what raw_hello() asks for */
+enum { ARENA = 1024 }; /* as raw_hello() asks for */
 
 static void start(struct daemon *d, struct raw *r, uint32_t *ret_space)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_4_socket_path.c - goal: a daemon that is told to listen at a path where something else lies
- * says so and leaves it alone. It used to unlink whatever was there: a file named by mistake, or
- * the socket of another daemon, whose engines then found nobody. Method: start one at a regular
+ * says so and leaves it alone. It used to unlink anything there: a file named by mistake, or the
+ * socket of another daemon, whose engines then found no daemon. Method: start one at a regular
  * file, and one at the socket of a running daemon.
  */
 #include "tests/lib/lib.h"

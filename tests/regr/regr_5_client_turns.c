@@ -3,8 +3,8 @@
  * regr_5_client_turns.c - goal: a client's share of the daemon does not grow with the number of its
  * ops. Blocks were begun in turn by op, so one client with 255 ops left another's single op a
  * 256th. Method: with the daemon stopped, one client submits many ops, another one op as long as
- * each of them; the latter must be complete before the first of the former is. Loads of what nobody
- * stored: blocks begin and end at once.
+ * each of them; the single op must be complete before the first of the many is. The ops load absent
+ * blocks: blocks begin and end at once.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_admit - which block is written to NVMe is what admit.h says, and refused keys are remembered
+ * sim_admit - blocks are written to NVMe by the rules of admit.h, and refused keys are remembered
  * as long as it says. Method: small sequences of questions, and a long one of random keys. Hit
  * rates: sim_admit_trace.c.
  */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_admit_trace - second-miss admission is worth it on a public trace: with a write budget of a
- * quarter of what would be written without one, it hits more than writing what comes first until
- * the budget is gone. Method: replay of Mooncake's conversation trace (JSONL; $KVTIER_TRACE names
- * the file, skipped when absent) over a host tier and a larger NVMe tier, both leaf-first LRU by
- * evict.c. Hits are the leading blocks of a request that are in either. Every stored block is asked
- * about once, as it is stored. The budget flows in with the requests, through a bucket that starts
- * full, as that of the log does.
+ * quarter of the bytes that would be written without one, it hits more than writing the first
+ * blocks until the budget is gone. Method: replay of Mooncake's conversation trace (JSONL;
+ * $KVTIER_TRACE names the file, skipped when absent) over a host tier and a larger NVMe tier, both
+ * leaf-first LRU by evict.c. Hits are the leading blocks of a request that are in either. Every
+ * stored block is asked about once, as it is stored. The budget flows in with the requests, through
+ * a bucket that starts full, as the log's does.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_nvme_crash - goal: after a crash at any point every key is its whole right bytes or a miss,
- * the log starts again, what was purged stays away, and a killed daemon (whose writes the kernel
+ * the log starts again, purged blocks stay away, and a killed daemon (whose writes the kernel
  * keeps) loses nothing. Method: a short workload that fills, reuses, carries over, purges, seals,
  * and writes where a probe of the disk does; cut after each of its writes in turn; each time the
- * disk keeps all, nothing, some or torn pieces of what was not synced. Then recovery, more work, a
+ * disk keeps all, nothing, some or torn pieces of the unsynced writes. Then recovery, more work, a
  * second crash. Seed printed.
  */
 #include <stdarg.h>

@@ -2,10 +2,9 @@
 /* make: seconds=8 */
 /*
  * sim_nvme_lies - goal: a disk that says "written" and lost it, wrote it elsewhere, or answers a
- * read with what was there before, costs blocks and never gives a wrong byte; the log goes on, and
- * starts again. Method: a workload of every deed of the log, with the n-th I/O a lie, n = 1, 2, ...
- * until a run has no n-th I/O, of each kind; then 10,000 lies by chance, one I/O in eight. Seed
- * printed.
+ * read with earlier bytes, costs blocks and never gives a wrong byte; the log goes on, and starts
+ * again. Method: a workload of every deed of the log, with the n-th I/O a lie, n = 1, 2, ... until
+ * a run has no n-th I/O, of each kind; then 10,000 lies by chance, one I/O in eight. Seed printed.
  */
 #include <stdarg.h>
 #include <stddef.h>

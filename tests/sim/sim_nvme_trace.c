@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_nvme_trace - goal: the log's choice of victims costs little against exact LRU of the same
- * bytes, in hits (at most 2.5 points) and in writes (carry-over at most 10 % of what is stored).
+ * bytes, in hits (at most 2.5 points) and in writes (carry-over at most 10 % of the stored bytes).
  * Method: replay of Mooncake's conversation trace (JSONL; $KVTIER_TRACE names the file, skipped
  * when absent) on a model log of segments, with the policy's own functions, beside leaf-first LRU
  * by block. Hits are the leading blocks of a request that are present.

@@ -3,9 +3,9 @@
 /*
  * Goal: under any workload, placement keeps its invariants: no slot owned twice, accounts exact, a
  * child never outlives its parent, nothing pinned or being written is touched, bytes follow their
- * block; what has an NVMe copy is demoted, not dropped; an image is refused only when brute force
- * agrees that nothing would help; a late class gets room; copying stays bounded. A block that is
- * being moved is read right, whenever: its bytes are looked at between any two events. Method:
+ * block; a block with an NVMe copy is demoted, not dropped; an image is refused only when brute
+ * force agrees that nothing would help; a late class gets room; copying stays bounded. A block that
+ * is being moved is read right, whenever: its bytes are looked at between any two events. Method:
  * random stores, commits, aborts, touches, pins and condemnations over a small host tier and the
  * real table of blocks, checked after each event against a naive account of our own. The workers
  * that copy end their jobs in any order between other events, and sometimes fail. SEED and STEPS

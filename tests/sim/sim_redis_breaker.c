@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_redis_breaker.c - goal: a server in trouble is left alone and asked by one request at a time,
- * with waits of 1 s to 30 s and +- 25 % between; one that is well again is found within the longest
- * of them (37.5 s), and so is one that takes stores again. Method: hours of a server that is up,
- * silent, gone, loading, refusing, full or strange by a random schedule, with up to 64 requests on
- * their way; a naive account checks each step. SEED and STEPS from the environment.
+ * with waits of 1 s to 30 s and +- 25 % between; a server that is well again is found within the
+ * longest wait (37.5 s), and so is a server that takes stores again. Method: hours of a server that
+ * is up, silent, gone, loading, refusing, full or strange by a random schedule, with up to 64
+ * requests on their way; a naive account checks each step. SEED and STEPS from the environment.
  */
 #include <stdarg.h>
 #include <stddef.h>

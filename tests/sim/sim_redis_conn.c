@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: however the bytes of replies are cut into pieces, whatever replies follow each other, and
- * whenever commands are canceled in between, each command ends with the status that its own reply
- * means, and its buffer has what it should. Method: both ends of a Unix socket in this thread.
- * Rounds of random commands; their replies, random too, make one stream, which is written in random
- * pieces with a turn of the loop after each.
+ * Goal: each command ends with the status that its own reply means, and with the right bytes in its
+ * buffer. This holds for any cut of the bytes into pieces, any order of replies, and cancels at any
+ * time. Method: both ends of a Unix socket in this thread. Rounds of random commands; their
+ * replies, random too, make one stream, which is written in random pieces with a turn of the loop
+ * after each.
  */
 #include "tests/lib/lib_redis_conn.h"
 

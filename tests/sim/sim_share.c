@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: what is guaranteed to a space is not taken for another's blocks, whoever stores how much of
- * which size; a space can always use what is guaranteed to it; and with nothing guaranteed it is
- * the least recent leaf that goes. Method: a real host tier of 64 KiB slabs; cases by hand, then
- * random stores of five spaces, whose seed is printed. Before each the bytes of all spaces are
- * noted: afterwards only those that had more than their guarantee, or the storing one, may have
- * less.
+ * Goal: memory that is guaranteed to a space is not taken for another space's blocks, for stores of
+ * any size by anyone. A space can always use its guarantee. With nothing guaranteed the least
+ * recent leaf goes. Method: a real host tier of 64 KiB slabs; cases by hand, then random stores of
+ * five spaces, whose seed is printed. Before each the bytes of all spaces are noted: afterwards
+ * only spaces that had more than their guarantee, or the storing space, may have less.
  */
 #include "tests/lib/lib_mover.h"
 

@@ -2,8 +2,8 @@
 /*
  * soak_ops.c - goal: millions of ops leave the daemon as large as it was. Method: one engine keeps
  * many small ops outstanding, most of them loads whose bytes are compared now and then; descriptors
- * and resident memory are compared with those after the first hundredth. SOAK_OPS says how many
- * (10,000,000). Not part of `make test`: takes minutes.
+ * and resident memory are compared with the figures after the first hundredth. SOAK_OPS says how
+ * many (10,000,000). Not part of `make test`: takes minutes.
  */
 #include "tests/lib/lib_raw.h"
 

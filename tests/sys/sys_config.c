@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_config.c - goal: a daemon that cannot run as configured says why and exits 1, and one that
- * runs is as private as configured. Method: kvtierd and its --check-config on small files; modes of
- * what it makes; restarts.
+ * sys_config.c - goal: a daemon that cannot run as configured says why and exits 1, and a daemon
+ * that runs is as private as configured. Method: kvtierd and its --check-config on small files;
+ * modes of the files that it makes; restarts.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_scratch.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_cut.c - goal: ops that a client gave up on, because the daemon was stopped, are not begun
- * when it goes on: by then their pages hold something else. Method: SIGSTOP; submit; close another
+ * when it goes on: by then their pages hold other bytes. Method: SIGSTOP; submit; close another
  * space, which cuts the connection after the client's timeout; change the pages; SIGCONT. Several
- * rounds: what the daemon looks at first is chance.
+ * rounds: the order in which the daemon looks at things is chance.
  */
 #include "tests/lib/lib.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_evict.c - goal: a full host tier forgets the tails of the least recent chains first, counts
- * what it forgets, gives every block size its room, and empties on request without harm to loads
- * under way. Method: more chains than fit.
+ * the forgotten blocks, gives every block size its room, and empties on request without harm to
+ * loads under way. Method: more chains than fit.
  */
 #include "tests/lib/lib.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hints.c - goal: each action of a hint does to blocks what HINTS.md says, and each answer is
- * given where it says so. Method: a real daemon whose memory holds 85 blocks, chains that hints are
- * about, and other chains that push out what may go.
+ * sys_hints.c - goal: each action of a hint acts on blocks as HINTS.md says, and each answer is
+ * given where HINTS.md says so. Method: a real daemon whose memory holds 85 blocks, chains that
+ * hints are about, and other chains that push out blocks that may go.
  */
 /* make: lane=wait seconds=8 */
 #include "tests/lib/lib_hint.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hints_operator.c - goal: kvtierctl hint does what engines do by kvtier_hint(), shows what was
- * answered, refuses what makes no sense, and spaces shows what was retired. Method: a real daemon
- * whose memory holds 85 blocks, a chain in a session, and others that push it out.
+ * sys_hints_operator.c - goal: kvtierctl hint acts as engines' kvtier_hint(), shows the answers,
+ * and refuses requests that make no sense; kvtierctl spaces shows retired blocks. Method: a real
+ * daemon whose memory holds 85 blocks, a chain in a session, and others that push it out.
  */
 /* make: lane=wait */
 #include "tests/lib/lib_hint.h"

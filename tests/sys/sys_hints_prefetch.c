@@ -3,9 +3,9 @@
 /* make: needs=kvtierd_faulty wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * sys_hints_prefetch.c - goal: kvtierctl hint prefetch brings blocks into host memory as an
- * engine's hint does, says what was not there, refuses what makes no sense or would do harm, and
- * ends whatever the daemon and its disk do. Method: a real daemon whose memory holds 85 blocks,
- * blocks on NVMe alone; a disk that does not answer (kvtierd_faulty.c).
+ * engine's hint does, names absent blocks, refuses requests that make no sense or would do harm,
+ * and ends in any state of the daemon and its disk. Method: a real daemon whose memory holds 85
+ * blocks, blocks on NVMe alone; a disk that does not answer (kvtierd_faulty.c).
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hostile_all.c - goal: whatever a client program does, all at once, another client's bytes are
- * right and none of its ops fails. Method: lib_hostile.h beside an honest engine
+ * sys_hostile_all.c - goal: while a client program does all kinds of harm at once, another client's
+ * bytes are right and none of its ops fails. Method: lib_hostile.h beside an honest engine
  * (lib_hostile_beside.h) for ten seconds. Longer: soak_hostile.c.
  */
 #include "tests/lib/lib.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_hostile_hints.c - goal: a client that floods the daemon with hints, on its own blocks and on
- * those of others, harms nobody: an honest engine goes on, all that the daemon has is what it
- * reserved, and what the client keeps is within the share. Method: clients with as many hints under
- * way as there can be, of random kinds, that leave in the middle; a small table of notes.
+ * those of others, harms no other client: an honest engine goes on, the daemon takes no more memory
+ * than it reserved, and the client's kept blocks are within its share. Method: clients with as many
+ * hints under way as there can be, of random kinds, that leave in the middle; a small table of
+ * notes.
  */
 /* make: lane=wait seconds=10 */
 #include "tests/lib/lib_raw.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hostile_messages.c - goal: whatever comes over the control socket, at most the connection it
- * came by ends, with a sentence, and nobody else notices. Method: raw sockets against the real
+ * sys_hostile_messages.c - goal: any message over the control socket ends at most its own
+ * connection, with a sentence, and no other client notices. Method: raw sockets against the real
  * daemon while an honest engine stores and loads; after each case the witness goes on, and
  * protocol_errors_total grew by the number of offences.
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hostile_rings.c - goal: whatever stands in a client's rings, and however it changes while it
- * is read, ends at most that client's connection. Method: entries by hand, wrong in one way each;
- * then a client that rewrites ring, arena and pages all the time; meanwhile an honest engine stores
- * and loads, and the daemon does not grow.
+ * sys_hostile_rings.c - goal: any bytes in a client's rings, also when they change while they are
+ * read, end at most that client's connection. Method: entries by hand, wrong in one way each; then
+ * a client that rewrites ring, arena and pages all the time; meanwhile an honest engine stores and
+ * loads, and the daemon does not grow.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -3,8 +3,8 @@
 /*
  * sys_layers - goal: a load with layer groups brings group after group of all of its blocks, and
  * never says that a group is there before its bytes are; a store with groups reads none before it
- * was given. Whatever ends such an op early, its waiters go on and are told. Method: pages on the
- * CPU, shared and staged; a daemon with one slow worker; more blocks than it has jobs.
+ * was given. When such an op ends early, for any reason, its waiters go on and are told. Method:
+ * pages on the CPU, shared and staged; a daemon with one slow worker; more blocks than it has jobs.
  */
 #include "tests/lib/lib.h"
 

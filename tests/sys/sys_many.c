@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_many.c - goal: many engines at once are served, and none of those that came and went leaves
- * anything in the daemon. Method: 64 processes store and load; 1,000 connections open a space and
- * close; descriptors are counted and resident memory compared with that after a first round, which
- * fills what is kept for reuse.
+ * sys_many.c - goal: many engines at once are served, and engines that came and went leave nothing
+ * in the daemon. Method: 64 processes store and load; 1,000 connections open a space and close;
+ * descriptors are counted, and resident memory is compared with the figure after a first round,
+ * which fills pools that are kept for reuse.
  */
 #include "tests/lib/lib_raw.h"
 

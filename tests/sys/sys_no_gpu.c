@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_no_gpu - goal: without a driver or a GPU kvtierd serves the CPU, says why there is no GPU,
- * and takes no memory of one that is told of all the same; `[gpu] devices = required` makes it
- * refuse to start. Method: CUDA_VISIBLE_DEVICES hides what this machine may have.
+ * and refuses GPU memory that a client names all the same; `[gpu] devices = required` makes it
+ * refuse to start. Method: CUDA_VISIBLE_DEVICES hides the GPUs of this machine.
  */
 #include "tests/lib/lib_raw.h"
 

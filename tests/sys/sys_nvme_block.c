@@ -2,15 +2,15 @@
 /* make: seconds=20 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_nvme_block.c - goal: a block device is as good a store as a file: what was flushed outlives
- * kill -9, what is not ours on it is left alone to the byte, it has one user at a time, and one
- * that was pulled serves again when it is back, without a restart. Method: a loop device over a
- * file, named by a link as those in /dev/disk/by-id. It is pulled as the kernel does it to an NVMe
- * drive: its size becomes 0 while the daemon has it open, and it is detached when the last one lets
- * go. On both I/O engines. Skipped where loop devices cannot be had.
+ * sys_nvme_block.c - goal: a block device is as good a store as a file: flushed blocks outlive kill
+ * -9, others' bytes on the device are left alone, it has one user at a time, and a device that was
+ * pulled serves again when it is back, without a restart. Method: a loop device over a file, named
+ * by a link as those in /dev/disk/by-id. It is pulled as the kernel does it to an NVMe drive: its
+ * size becomes 0 while the daemon has it open, and it is detached when its last user lets go. On
+ * both I/O engines. Skipped where loop devices cannot be had.
  *
- * Every device is one that the kernel detaches when nobody has it open any more, and the test has
- * it open: however the test ends, nothing stays behind.
+ * The kernel detaches each of these devices when no process has it open any more. The test has it
+ * open, so at any end of the test nothing stays behind.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"

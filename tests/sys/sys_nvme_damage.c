@@ -2,7 +2,7 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_damage.c - goal: an image that was damaged on disk is a miss, counted, and found, named
- * and dropped by `kvtierctl verify`; what was purged never comes back. Method: flip bits of the
+ * and dropped by `kvtierctl verify`; purged blocks never come back. Method: flip bits of the
  * store's file, between lives and under the running daemon; load, verify, purge, restart. On both
  * I/O engines.
  */

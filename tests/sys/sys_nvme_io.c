@@ -3,9 +3,9 @@
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * sys_nvme_io.c - goal: a disk whose reads or writes fail, are cut or lie costs the blocks on it
- * for that time and nothing else; what it is, is said; and it is back when it works again. Method:
- * a real kvtierd whose disk fails on command (kvtierd_faulty.c), a real engine, kvtierctl. On both
- * I/O engines. Stalls: sys_nvme_stall.c.
+ * for that time and nothing else. The trouble is named, and the disk is back when it works again.
+ * Method: a real kvtierd whose disk fails on command (kvtierd_faulty.c), a real engine, kvtierctl.
+ * On both I/O engines. Stalls: sys_nvme_stall.c.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"

@@ -2,8 +2,8 @@
 /* make: seconds=10 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_nvme_path.c - goal: whatever is wrong with a path of the NVMe tier, the daemon serves from
- * memory, says what is wrong and what to do, and changes nothing that is not its own; of several
+ * sys_nvme_path.c - goal: with any trouble of a path of the NVMe tier, the daemon serves from
+ * memory, says what is wrong and what to do, and changes no file that is not its own. Of several
  * paths a bad one costs its share only. Method: make each thing wrong before a start, between two
  * lives or while the daemon runs; compare the file before and after; `kvtierctl status`, format. On
  * both I/O engines.

@@ -2,10 +2,10 @@
 /* make: lane=wait seconds=12 */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_nvme_restart.c - goal: what was written to the NVMe tier is there after the daemon died or
- * stopped, and what does not fit into memory is there all the same; an engine sees right bytes, and
- * stats say which tier gave them. Method: store, flush, kill -9 (or a clean stop), start again,
- * look up and load; a host tier much smaller than what is stored. Each case on both I/O engines.
+ * sys_nvme_restart.c - goal: blocks that were written to the NVMe tier are there after the daemon
+ * died or stopped, also blocks that do not fit into memory. An engine sees right bytes, and stats
+ * say which tier gave them. Method: store, flush, kill -9 (or a clean stop), start again, look up
+ * and load; a host tier much smaller than the stored blocks. Each case on both I/O engines.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_nvme_sparse.c - goal: a start reads what it has to and no more: 4 KiB and a footer a segment,
- * so that 1 TiB of 1 MiB blocks is ready after some hundred MiB of reads. Method: a store of 50 GiB
- * is laid into a sparse file, superblocks, headers and footers only, which is all that a start
- * looks at after a clean end; the daemon must find every record, and have read no more than the
- * arithmetic says. Prints bytes and time, and what 1 TiB comes to.
+ * sys_nvme_sparse.c - goal: a start reads no more than it has to: 4 KiB and a footer a segment, so
+ * that 1 TiB of 1 MiB blocks is ready after some hundred MiB of reads. Method: a store of 50 GiB is
+ * laid into a sparse file, superblocks, headers and footers only, which is all that a start looks
+ * at after a clean end; the daemon must find every record, and have read no more than the
+ * arithmetic says. Prints bytes and time, and the same reckoned for 1 TiB.
  *
  * The images themselves are holes: no engine knows this space, and one that asked would get misses.
  */

@@ -3,9 +3,9 @@
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * sys_nvme_stall_ends.c - goal: while a disk does not answer, everything that shall end does: the
- * daemon, its start, a client, a command of kvtierctl. Afterwards nothing is left behind, and what
- * was flushed is there. Method: a real kvtierd whose disk stalls on command (kvtierd_faulty.c), a
- * real engine, kvtierctl; signals in the midst of it. On both I/O engines.
+ * daemon, its start, a client, a command of kvtierctl. Afterwards nothing is left behind, and
+ * flushed blocks are there. Method: a real kvtierd whose disk stalls on command (kvtierd_faulty.c),
+ * a real engine, kvtierctl; signals in the midst of it. On both I/O engines.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"

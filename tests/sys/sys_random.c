@@ -3,7 +3,7 @@
  * sys_random.c - goal: no sequence of stores, loads, evictions, reconnections gives an engine a
  * wrong byte, a block that was never stored, or a chain with a hole. Method: thousands of random
  * steps by engines of different codecs, ways to memory and block sizes, which compete for a small
- * host tier, against a model of what may be there.
+ * host tier, against a model of the blocks that may be there.
  */
 #include "tests/lib/lib.h"
 

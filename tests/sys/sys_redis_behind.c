@@ -2,10 +2,10 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_behind.c - goal: whoever stands behind another that brings the same block from Redis
- * (flight.c) goes on, with more of them than go on in one turn of the loop, and when the other has
- * the block and waits for a server that hangs. Method: a real kvtierd and real redis-servers that
- * are stopped. What joining saves: sys_redis_joined.c.
+ * sys_redis_behind.c - goal: ops that wait behind another op that brings the same block from Redis
+ * (flight.c) go on: also more ops than go on in one turn of the loop, and when the other op has the
+ * block and waits for a server that hangs. Method: a real kvtierd and real redis-servers that are
+ * stopped. sys_redis_joined.c shows that joining saves requests.
  */
 #include "tests/lib/lib_shared.h"
 

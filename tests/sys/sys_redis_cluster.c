@@ -2,10 +2,10 @@
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_cluster.c - goal: a Redis Cluster is one cache: what one node's engine stored through
- * it, another's finds; while slots move and masters change, every block of every op is right or a
- * miss, and afterwards all is as before. Method: two real kvtierd, a real Cluster of three masters
- * with a replica each; threads that store and load all the time.
+ * sys_redis_cluster.c - goal: a Redis Cluster is one cache: blocks that one node's engine stored
+ * through it, another node's engine finds; while slots move and masters change, every block of
+ * every op is right or a miss, and afterwards all is as before. Method: two real kvtierd, a real
+ * Cluster of three masters with a replica each; threads that store and load all the time.
  */
 #include "tests/lib/lib_shared.h"
 

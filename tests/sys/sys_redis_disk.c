@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait needs=kvtierd_faulty wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * sys_redis_disk.c - goal: what a disk cannot give now, Redis does. Method: a real kvtierd whose
- * disk fails on command (kvtierd_faulty.c), a real Redis that has all its blocks, on both I/O
- * engines.
+ * sys_redis_disk.c - goal: Redis gives the blocks that a disk cannot give now. Method: a real
+ * kvtierd whose disk fails on command (kvtierd_faulty.c), a real Redis that has all its blocks, on
+ * both I/O engines.
  */
 #include "tests/lib/lib_faulty.h"
 #include "tests/lib/lib_redis.h"

@@ -2,8 +2,8 @@
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_fake.c - goal: whatever bytes a server sends, and when, a load ends in its time as a
- * miss or with the right bytes, the daemon lives and does not grow, and a real server in the liar's
+ * sys_redis_fake.c - goal: with any bytes from a server at any time, a load ends in its time as a
+ * miss or with the right bytes, and the daemon lives and does not grow. A real server in the liar's
  * place is used again. Method: a real kvtierd and an engine at a scripted server; the good value
  * that is cut and bent was made by another kvtierd.
  */

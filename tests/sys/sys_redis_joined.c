@@ -3,8 +3,8 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_joined.c - goal: of many ops that want the same absent blocks at the same time one asks
- * Redis, the others get what it brought, or its miss; each still ends by its own deadline and
- * cancel; and when the first is given up, the next goes on. Method: real kvtierd, engine and Redis.
+ * Redis, and the others get its blocks, or its miss. Each op still ends by its own deadline and
+ * cancel. When the first op is given up, the next goes on. Method: real kvtierd, engine and Redis.
  * Redis is stopped while the ops begin, so that all of them wait together, and counts the GETs that
  * it then gets (INFO commandstats).
  */

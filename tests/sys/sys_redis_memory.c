@@ -2,9 +2,9 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_memory.c - goal: what is on its way to a Redis, or waits for one that does not answer,
- * costs an engine no more of its memory than was promised, whatever the Redis does. Method: a real
- * kvtierd with little memory, and a real Redis that is stopped.
+ * sys_redis_memory.c - goal: values on their way to a Redis, or waiting for one that does not
+ * answer, cost an engine no more of its memory than was promised, in any state of the Redis.
+ * Method: a real kvtierd with little memory, and a real Redis that is stopped.
  */
 #include "tests/lib/lib_shared.h"
 

@@ -3,9 +3,9 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_refused.c - goal: a Redis that evicts, is full, takes no writes, or does not let us in
- * costs what it refuses and nothing else; it is said why, without the password, and without a storm
- * of tries. Method: two real kvtierd, an engine each, a real redis-server with limits, users and
- * replicas, and a scripted one whose connections are counted.
+ * costs the refused requests and nothing else. The daemon says why, without the password, and does
+ * not try again in a storm. Method: two real kvtierd, an engine each, a real redis-server with
+ * limits, users and replicas, and a scripted one whose connections are counted.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"

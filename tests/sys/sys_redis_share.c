@@ -2,10 +2,10 @@
 /* make: seconds=20 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_share.c - goal: what one node's engine stored, another node's engine finds, in right
- * bytes, where space, tenant and secret agree, and never where they do not; what comes is kept as a
- * chain. Method: two real kvtierd with an engine each and one real Redis. What is written, and how:
- * sys_redis_write.c.
+ * sys_redis_share.c - goal: a node's engine finds the blocks that another node's engine stored, in
+ * right bytes, where space, tenant and secret agree, and never where they do not. Blocks that come
+ * are kept as a chain. Method: two real kvtierd with an engine each and one real Redis. The written
+ * values: sys_redis_write.c.
  */
 #include "tests/lib/lib_shared.h"
 

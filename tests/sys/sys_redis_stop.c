@@ -2,10 +2,10 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_stop.c - goal: a clean stop writes what is queued for Redis, no longer than [redis]
- * drain_us, and says how much of it was not written. Method: a real kvtierd whose Redis is stopped
- * while engines store, so that all is queued when SIGTERM comes; then Redis goes on, or not.
- * Another node, and Redis itself, say what is there.
+ * sys_redis_stop.c - goal: a clean stop writes the values queued for Redis, for no longer than
+ * [redis] drain_us, and says how many were not written. Method: a real kvtierd whose Redis is
+ * stopped while engines store, so that all is queued when SIGTERM comes; then Redis goes on, or
+ * not. Another node, and Redis itself, say which values are there.
  */
 #include "tests/lib/lib_shared.h"
 

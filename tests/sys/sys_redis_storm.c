@@ -2,8 +2,9 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait (lib_disk.c calls for it: this clock is the machine's) */
 /*
- * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine
- * gets a wrong byte, and nothing is left behind: no op, lease, slot, or daemon that does not stop.
+ * sys_redis_storm.c - goal: when operations of all kinds overlap inside one daemon with a Redis
+ * behind it, no engine gets a wrong byte, and nothing is left behind: no op, lease or slot, and no
+ * daemon that does not stop.
  * Method: engines in processes of their own, in three spaces, ask for chains that are far more than
  * memory holds, also in the wrong order, twice and from the middle, with deadlines of 1-50 ms,
  * cancels, and deaths in the midst of ops, while Redis is stopped, killed, emptied and filled, and

@@ -2,8 +2,8 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_stress.c - goal: whatever happens to a Redis, in any order and at any moment, two nodes
- * under load get right bytes or misses; when it is over all is as before and nothing is left
+ * sys_redis_stress.c - goal: a Redis has troubles of all kinds, in any order and at any moment. Two
+ * nodes under load get right bytes or misses; when it is over all is as before and nothing is left
  * behind. Method: a thread that stores through one kvtierd, a thread that loads through another,
  * and a random sequence of stops, kills, losses and damage.
  */

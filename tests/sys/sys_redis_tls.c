@@ -3,9 +3,9 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_tls.c - goal: over TLS a Redis is the same cache, and an operator sees that it is TLS,
- * or why it is not; what cannot be used of its files is said at start. Method: two real kvtierd and
- * a real Redis with certificates of this test's own; under load the server is stopped, killed and
- * started again.
+ * or why it is not; files of its that cannot be used are named at start. Method: two real kvtierd
+ * and a real Redis with certificates of this test's own; under load the server is stopped, killed
+ * and started again.
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"

@@ -3,9 +3,9 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_trouble.c - goal: a Redis that is dead, stopped, late or not there yet costs an engine
- * the hits it would have had, for as long as that lasts, and nothing else; it is said why; nothing
- * is left behind of it. Method: two real kvtierd, an engine each, a real redis-server that is
- * killed, stopped and started again at all times. What refuses us: sys_redis_refused.c.
+ * the hits it would have had, for as long as that lasts, and nothing else. The daemon says why, and
+ * nothing is left behind. Method: two real kvtierd, an engine each, a real redis-server that is
+ * killed, stopped and started again at all times. A Redis that refuses us: sys_redis_refused.c.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"

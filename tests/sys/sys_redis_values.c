@@ -2,8 +2,8 @@
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_values.c - goal: whatever lies in Redis under a block's name, an engine gets that
- * block's bytes or a miss and an untouched page; what is damaged is counted, deleted, and a good
+ * sys_redis_values.c - goal: with any bytes in Redis under a block's name, an engine gets that
+ * block's bytes or a miss and an untouched page. A damaged value is counted and deleted, and a good
  * value in its place is found again. Method: one node stores a chain, its values are overwritten by
  * hand, the other node loads and prefetches them.
  */

@@ -2,8 +2,8 @@
 /* make: seconds=20 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_write.c - goal: what is written to Redis is what the configuration says, once, under
- * the right name, for the right time, and byte for byte what the format says. Method: two real
+ * sys_redis_write.c - goal: the daemon writes to Redis the values that the configuration says,
+ * once, under the right name, for the right time, and byte for byte in the format. Method: two real
  * kvtierd, one real Redis that is looked into.
  */
 #include "tests/lib/lib_clock.h"

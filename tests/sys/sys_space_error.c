@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_space_error.c - goal: `kvtierctl spaces` shows what fp8 costs a space's values, as measured
- * of the blocks that were stored, and nothing where nothing is lost. Method: stores of random
- * values.
+ * sys_space_error.c - goal: `kvtierctl spaces` shows the error of fp8 in a space's values, measured
+ * on stored blocks, and none where nothing is lost. Method: stores of random values.
  */
 #include "tests/lib/lib.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_stats.c - goal: the page of `kvtierctl stats` tells of a live daemon what an engine did with
- * it. Method: an engine stores, looks up, loads and misses known numbers of blocks, and the page is
- * read before and after.
+ * sys_stats.c - goal: the page of `kvtierctl stats` shows an engine's ops on a live daemon. Method:
+ * an engine stores, looks up, loads and misses known numbers of blocks, and the page is read before
+ * and after.
  */
 #include "tests/lib/lib.h"
 

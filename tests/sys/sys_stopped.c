@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_stopped.c - goal: a daemon that is stopped, and so neither answers nor dies, holds up no
- * engine: each call ends at its own timeout, lookups say that nothing is there, kvtierctl says what
- * is the matter; and when the daemon goes on, so does all else. Method: SIGSTOP and SIGCONT; times
- * are only compared with the timeouts that the calls were given.
+ * engine: each call ends at its own timeout, lookups say that nothing is there, and kvtierctl names
+ * the trouble. When the daemon goes on, so does all else. Method: SIGSTOP and SIGCONT; times are
+ * only compared with the timeouts that the calls were given.
  */
 #include "tests/lib/lib.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_store_load.c - goal: what one engine stores, another gets back byte for byte, through the
+ * sys_store_load.c - goal: an engine gets another engine's blocks back byte for byte, through the
  * real daemon. Method: payloads that are a function of key and offset, compared after every load,
  * for each codec and way to memory.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_tenants.c - goal: equal tokens of equal spaces have unequal keys for unequal tenants, so that
- * nobody can ask for what another one stored. Method: two daemons, each with its own secret; one
+ * no tenant can ask for another one's blocks. Method: two daemons, each with its own secret; one
  * daemon under two tenants' names.
  */
 #include "tests/lib/lib.h"

@@ -4,7 +4,7 @@
  * hundred evictions and more a block, do not stand between the blocks of another client's load.
  * Method: memory full of old small blocks, and of large ones for which slabs of the small ones have
  * to be cleared; the daemon stands still until a store of large blocks and a load of small ones are
- * in their rings. The debug log says what was cleared between the load's blocks.
+ * in their rings. The debug log says which slabs were cleared between the load's blocks.
  */
 #include "tests/lib/lib.h"
 

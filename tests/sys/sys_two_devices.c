@@ -2,8 +2,8 @@
 /* make: needs=kvtierd_two */
 /*
  * sys_two_devices.c - goal: a daemon with two devices serves engines of both. A space's jobs go to
- * the device that its memory is of; blocks are the same from either; a device that is full is
- * waited for, without delay to the other; who waits can be cancelled, and may die. Method:
+ * the device that its memory is of; blocks are the same from either; ops wait for a full device
+ * without delay to the other; a waiting op can be cancelled, and its client may die. Method:
  * kvtierd_two.c, whose second device takes two jobs at a time and begins none before its kick, raw
  * clients with ops of many more blocks, and a witness on the CPU.
  */
