@@ -9,8 +9,7 @@
  * against the raw loop into 4 KiB pages, that is what the kind of memory is worth on this disk; all
  * others have huge pages on both sides. nvme.io.*: through tiers/io. nvme.write, nvme.read: through
  * the tier, log and all. nvme.recover: what a start has to read for 1 TiB, at the raw loop's speed,
- * against
- * 5 s. Through a daemon: bench_nvme_daemon.c.
+ * against 5 s. Through a daemon: bench_nvme_daemon.c.
  *
  * The raw loop reads and writes where the store's segments lie, because one part of a virtual disk
  * may be a fifth quicker than another. It writes over records that the tier was told to forget, and

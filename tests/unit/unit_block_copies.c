@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_block_copies - a block's copies: every arrow of block.h's diagram. What must not be asked of
- * a block is unit_block_wrong.c's. Method: a few blocks in a small table; what the client's reader
- * sees is asked beside what the table says.
+ * unit_block_copies - a block's copies: every arrow of block.h's diagram. unit_block_wrong.c has
+ * the calls that must not be made. Method: a few blocks in a small table; the client's reader is
+ * asked beside the table.
  */
 #include <stdarg.h>
 #include <stddef.h>

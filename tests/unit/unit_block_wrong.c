@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_block_wrong - what only a wrong caller would do to a block with copies ends in an assertion,
- * at once. Method: each in a child process, which must die of SIGABRT.
+ * unit_block_wrong - a call that only a wrong caller would make on a block with copies ends in an
+ * assertion, at once. Method: each in a child process, which must die of SIGABRT.
  */
 #include <stdarg.h>
 #include <stddef.h>

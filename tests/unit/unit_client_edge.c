@@ -2,8 +2,8 @@
 /* make: link=client.a (the library's inner names) */
 /*
  * Goal: the corners of kvtier.h: odd arguments, extreme timeouts, and state that must not add up
- * over many ops, errors and reconnections. Method: a fake daemon (fake_peer.h); what cannot be seen
- * from outside is looked up in the client's own struct.
+ * over many ops, errors and reconnections. Method: a fake daemon (fake_peer.h); the test looks at
+ * facts that cannot be seen from outside in the client's own struct.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) link=client.a (the library's inner names) */
 /*
- * Goal: the key chain is what kvtier.h says, so that every client and every version computes the
- * same keys. Method: constants made by another implementation (Python's hashlib: k = sha256(k +
+ * Goal: the key chain is as kvtier.h says, so that every client and every version computes the same
+ * keys. Method: constants made by another implementation (Python's hashlib: k = sha256(k +
  * struct.pack("<4I", ...)), from k = bytes(range(32)), tokens 1000, 1001, ...), and properties of
  * the chain.
  */

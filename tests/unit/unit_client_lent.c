@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: link=client.a (the library's inner names) */
 /*
- * Goal: which pages are lent after a connection was given up, to whom they are refused, and what
- * frees them. Method: a fake daemon (fake_peer.h) that begins ops, or does not, and neither answers
- * nor hangs up; and lent.c by itself, with a socket pair for each connection.
+ * Goal: after a connection was given up, the right pages are lent, calls that name them are
+ * refused, and the right events free them. Method: a fake daemon (fake_peer.h) that begins ops, or
+ * does not, and neither answers nor hangs up; and lent.c by itself, with a socket pair for each
+ * connection.
  */
 #include <setjmp.h>
 #include <stdarg.h>

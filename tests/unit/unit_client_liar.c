@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: whatever answers on the socket, the library refuses it with an error, in time, and the
- * engine lives on. Method: a fake daemon (fake_peer.h) that lies in one way at a time.
+ * Goal: the library refuses any wrong answer on the socket with an error, in time, and the engine
+ * lives on. Method: a fake daemon (fake_peer.h) that lies in one way at a time.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: a daemon that writes anything anywhere into the memory it shares, while it is read, makes
- * calls fail and nothing worse: each returns, and no count is larger than what was asked for.
+ * calls fail and nothing worse: each call returns, and no count is larger than the request.
  * Method: an honest fake daemon (fake_peer.h) whose completions, statuses and index a thread
  * overwrites, for hundreds of connections, each until the client has had enough of it; a sanitizer
  * sees the rest. Seed printed.

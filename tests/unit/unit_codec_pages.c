@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: whole pages go into images and come back, whatever their geometry, strides and alignment.
+ * Goal: whole pages of any geometry, strides and alignment go into images and come back.
  * Method: random geometries (seed printed; SEED=n repeats), each laid out in a random way in a
  * buffer that ends at an inaccessible page, so a read past a row's end dies. Images of the fast
  * kernels must equal those of ref.c in every byte, done at once or in steps of random budgets;

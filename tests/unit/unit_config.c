@@ -2,9 +2,9 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * unit_config - goal: a configuration is either taken whole and as written, or refused with the
- * line, the key and what is allowed. Method: texts through config_parse(); directories made below a
- * temporary one. `unit_config man` prints the part of kvtierd.8 that the table makes; the test
- * compares it with the page.
+ * line, the key and the allowed values. Method: texts through config_parse(); directories made
+ * below a temporary one. `unit_config man` prints the part of kvtierd.8 that the table makes; the
+ * test compares it with the page.
  */
 #include <stdarg.h>
 #include <stddef.h>

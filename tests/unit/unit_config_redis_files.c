@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_config_redis_files - goal: files with secrets are read whole, by those alone who may, and
- * what is in them gets into no message; the tier is opened with what was configured. Method: files
+ * unit_config_redis_files - goal: files with secrets are read whole, only by users who may, and
+ * their contents get into no message. The tier is opened with the configured values. Method: files
  * in a temporary directory through config_redis().
  */
 #include "tests/lib/lib_config_redis.h"

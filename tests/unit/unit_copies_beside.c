@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_copies_beside - copies of a block on devices: what clients see of them, and what becomes of
- * them when the block is demoted, promoted, dropped, condemned, or loses its NVMe copy. Method: a
- * small table, two units of slabs without memory as a tier of devices; slots that are in use there
- * are counted after each step.
+ * unit_copies_beside - copies of a block on devices: how clients see them, and their fate when the
+ * block is demoted, promoted, dropped, condemned, or loses its NVMe copy. Method: a small table,
+ * two units of slabs without memory as a tier of devices; slots that are in use there are counted
+ * after each step.
  */
 #include <stdarg.h>
 #include <stddef.h>

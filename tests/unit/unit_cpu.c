@@ -4,9 +4,9 @@
  * unit_cpu.c - goal: a thread that asked for short slices has them, with its nice value and without
  * handing them on; it offers its CPU when a slice of work is over, not before, and not for the time
  * that it slept; a CPU is claimed for a thread that has short slices; threads that are to stay
- * apart are on different CPUs. Threads of a pool do each where they are told to, and the loop
- * offers its CPU whatever it works for. Method: sched_yield() is counted, time is made up, the
- * kernel is asked what it noted.
+ * apart are on different CPUs. Threads of a pool do each of these as they are told, and the loop
+ * offers its CPU during any work. Method: sched_yield() is counted, time is made up, the kernel is
+ * asked for its notes.
  */
 #include <setjmp.h>
 #include <stdarg.h>

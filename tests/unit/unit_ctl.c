@@ -2,8 +2,8 @@
 /* make: wrap=server_row,space_at,spaces_numbers,blocks_tally,tally_count,tally_blocks */
 /* make: wrap=mover_evict_bytes */
 /*
- * unit_ctl - goal: the admin socket answers who may ask, whole and as JSON, and nobody who asks
- * badly, slowly or too often costs the others anything. Method: the real ctl.c and loop.c, all else
+ * unit_ctl - goal: the admin socket answers users who may ask, whole and as JSON; a user who asks
+ * badly, slowly or too often costs the others nothing. Method: the real ctl.c and loop.c, all else
  * faked (lib_ctl.h); the asker is a second thread.
  */
 #include "tests/lib/lib_ctl.h"

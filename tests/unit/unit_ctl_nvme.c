@@ -4,9 +4,9 @@
 /* make: wrap=blocks_tally,tally_count,tally_blocks,mover_evict_bytes */
 /*
  * unit_ctl_nvme - goal: admin commands that take long tell their asker how far they are, survive
- * both sides' deadlines, cost the loop nothing meanwhile, and let go of what they started when the
- * asker goes. Method: as unit_ctl.c; flush, purge and scrub are faked (lib_ctl.h) and end when the
- * test says.
+ * both sides' deadlines, cost the loop nothing meanwhile, and let go of their flush, purge or scrub
+ * when the asker goes. Method: as unit_ctl.c; flush, purge and scrub are faked (lib_ctl.h) and end
+ * when the test says.
  */
 #include "tests/lib/lib_ctl.h"
 

@@ -2,7 +2,7 @@
 /* make: wrap=redis_endpoint_row */
 /*
  * unit_ctl_redis - goal: the admin command `endpoints` lists every server with its reason, as JSON
- * that is valid and harmless whatever a server said. Method: as unit_ctl.c; the tier is faked
+ * that is valid and harmless for any words of a server. Method: as unit_ctl.c; the tier is faked
  * (lib_ctl.h).
  */
 #include "tests/lib/lib_ctl.h"

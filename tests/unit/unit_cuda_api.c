@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_cuda_api - client/cuda_api.h says what the toolkit's own header says.
+ * unit_cuda_api - client/cuda_api.h agrees with the toolkit's own header.
  *
  * The compiler does it: where the toolkit's cuda.h is, each constant, the layout of each struct and
  * the prototype of each call at its version is held to it. Without a toolkit the test is skipped.

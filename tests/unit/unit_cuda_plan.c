@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: the plan of a layout says for every unit where it lies in page and image.
- * Method: layouts by name and random ones (SEED). A raw image made unit by unit, at the places
- * that the plan gives, is that of ref.c. In an fp8 image each unit begins where the one before
- * ended, and the last ends where image_shape() says. Division by multiplication is held against
- * division.
+ * Method: layouts by name and random ones (SEED). A raw image made unit by unit, at the places that
+ * the plan gives, equals ref.c's. In an fp8 image each unit begins where the unit before ended, and
+ * the last ends where image_shape() says. Division by multiplication is held against division.
  */
 #include <stdarg.h>
 #include <stddef.h>

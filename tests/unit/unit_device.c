@@ -4,8 +4,8 @@
  * says so when it has room again, and delays no other; the daemon's own jobs have a bound of their
  * own; a device that gathers jobs is kicked once for all of them; each region and layout goes to
  * the device that its client named. Method: the CPU device beside a device of this test, which
- * keeps its jobs until the test ends them and notes what it was told. A loop without events: jobs
- * of the test's device end when the test says so.
+ * keeps its jobs until the test ends them and notes its calls. A loop without events: jobs of the
+ * test's device end when the test says so.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,8 @@
 /* make: no=thread (it is single-threaded) wrap=mincore */
 /*
  * Goal: a job that is given up, cancelled or past its deadline touches no page any more, from the
- * piece on in which that is seen; before, it changes no more than a piece's bytes at a time.
+ * piece on in which device_run sees the end. Before, it changes no more than a piece's bytes at a
+ * time.
  * Method: device_run alone, no threads, a clock of the test's own. An image of 128 KiB is decoded
  * piece by piece, and stopped after each possible number of pieces: the page is compared before and
  * after. Encodes and verifications likewise, by what they answer. On every kernel. Then an image of

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: clients take turns at the device, whatever one of them has waiting, and what was begun
- * first ends first. Method: device_turns alone, no threads: orders in which jobs come out; then
- * random adds, takes and returns against a plain model of it (seed printed; SEED=n repeats).
+ * Goal: clients take turns at the device, however much one of them has waiting, and jobs that were
+ * begun first end first. Method: device_turns alone, no threads: orders in which jobs come out;
+ * then random adds, takes and returns against a plain model of it (seed printed; SEED=n repeats).
  */
 #include <stdarg.h>
 #include <stddef.h>

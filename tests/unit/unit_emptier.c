@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: a slab is emptied by jobs of bounded size while the core thread copies nothing; a block in
- * it is served from where it was until all of it is elsewhere; leases are respected; who waited for
- * the slab gets it. Method: a real host tier under a real table of blocks, with workers whose jobs
- * end when the test says so (tests/lib/lib_copier.h); then the same with the CPU device's threads,
- * beside readers.
+ * it is served from its old slot until all of it is elsewhere; leases are respected; the request
+ * that waited for the slab gets it. Method: a real host tier under a real table of blocks, with
+ * workers whose jobs end when the test says so (tests/lib/lib_copier.h); then the same with the CPU
+ * device's threads, beside readers.
  */
 #include "tests/lib/lib_mover.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_fd_store - goal: a descriptor reaches the service manager with its name; what the manager
- * gives to the next process is found by its name, once, and what nobody takes is closed here and
- * dropped there; what is another process's, or has no name, is not taken for ours. Method: a
- * datagram socket of our own as $NOTIFY_SOCKET; children that begin with descriptors from 3 on.
+ * unit_fd_store - goal: a descriptor reaches the service manager with its name. A descriptor that
+ * the manager gives to the next process is found by its name, once. A descriptor that no part takes
+ * is closed here and dropped there. A descriptor of another process, or without a name, is not
+ * taken for ours. Method: a datagram socket of our own as $NOTIFY_SOCKET; children that begin with
+ * descriptors from 3 on.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_gauges - goal: what the Redis tier says of itself reaches the stats page, each state with
- * its reason and its severity, and goes from there when it is over. Method: gauges.c in a daemon
- * whose other parts are faked here.
+ * unit_gauges - goal: the state of the Redis tier reaches the stats page with its reason and its
+ * severity, and goes from there when it is over. Method: gauges.c in a daemon whose other parts are
+ * faked here.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_gpu_slots - the GPU tier's slots: addresses in the memory of their unit, memory that comes,
- * goes and comes again while slots are in use, which slots have to be scrubbed, and what a book
- * brings back. Method: the tier alone, with addresses of no memory at all.
+ * goes and comes again while slots are in use, which slots have to be scrubbed, and images that a
+ * book brings back. Method: the tier alone, with addresses of no memory at all.
  */
 #include "tests/lib/lib.h"
 

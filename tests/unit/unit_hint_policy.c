@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_hint_policy.c - goal: what a hint makes of a block is what HINTS.md says, and the bounds
- * hold whatever is asked. Method: single plans; then random hints, whose plans are executed on a
- * model of a tenant's blocks.
+ * unit_hint_policy.c - goal: a hint changes a block as HINTS.md says, and the bounds hold for all
+ * hints. Method: single plans; then random hints, whose plans are executed on a model of a tenant's
+ * blocks.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: slots of the host tier: classes, generations, owners, accounts, and what placement asks of
- * it. Method: a tier of a few 64 KiB slabs, every answer computed by hand.
+ * Goal: slots of the host tier: classes, generations, owners, accounts, and its answers to
+ * placement. Method: a tier of a few 64 KiB slabs, every answer computed by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>

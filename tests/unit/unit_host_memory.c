@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: the host tier's memory: every shortfall is a sentence that names limit, knob and next step;
- * what is opened is faulted in, kept out of core dumps, and let go. Method: host_limits_check() on
+ * opened memory is faulted in, kept out of core dumps, and let go. Method: host_limits_check() on
  * invented machines; host_memory_open() on this one.
  */
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: memory of the host tier is spread over the NUMA nodes of GPUs, each GPU alike; what is no
- * GPU, has no node or may not be used counts for nothing; and slabs of all nodes come in turn.
+ * Goal: memory of the host tier is spread over the NUMA nodes of GPUs, each GPU alike; a device
+ * that is no GPU, has no node or may not be used counts for nothing; and slabs of all nodes come in
+ * turn.
  * Method: a tree of files as sysfs has it; for the layout, shares of a few nodes.
  */
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_index - the index's writer alone: what was inserted is found, what was removed is not, at
- * every size the table grows through; it fills to its promise; hostile fingerprints hurt only
- * themselves. Method: entries numbered 0..n with fingerprints that follow from the number, checked
- * through index_find().
+ * unit_index - the index's writer alone: inserted entries are found, removed ones are not, at every
+ * size the table grows through; it fills to its promise; hostile fingerprints hurt only themselves.
+ * Method: entries numbered 0..n with fingerprints that follow from the number, checked through
+ * index_find().
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_intake.c - goal: what the core thread relies on when it peeks at packets, what helpers make
- * of packets and of a HELLO, and helpers that never wait for each other. Method: packets with and
- * without descriptors through a socket pair; a pipe tells whether its other end, which lies in a
- * packet, is still open. Jobs that block until they are let go, more and more of them.
+ * unit_intake.c - goal: facts that the core thread relies on when it peeks at packets; the results
+ * of helpers for packets and for a HELLO; helpers never wait for each other. Method: packets with
+ * and without descriptors through a socket pair; a pipe tells whether its other end, which lies in
+ * a packet, is still open. Jobs that block until they are let go, more and more of them.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: io_open() takes what io.h says it takes, tells what it is, and io_close() leaves nothing
- * behind. Method: open and close on both engines, with a file on a real disk.
+ * Goal: io_open() takes the settings that io.h allows and tells its engine, and io_close() leaves
+ * nothing behind. Method: open and close on both engines, with a file on a real disk.
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) lane=wait */
 /*
- * unit_kvtierctl - goal: kvtierctl's output and exit status are what scripts and people were
- * promised, whatever state the daemon is in. Method: the built program, run against a stats page
- * made here (a child plays the daemon where it must be stopped or dead) and against an admin socket
- * that never answers. `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make;
- * the test compares.
+ * unit_kvtierctl - goal: kvtierctl's output and exit status are as promised to scripts and people,
+ * in any state of the daemon. Method: the built program, run against a stats page made here (a
+ * child plays the daemon where it must be stopped or dead) and against an admin socket that never
+ * answers. `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make; the test
+ * compares.
  */
 #include "tests/lib/lib_kvtierctl.h"
 #include "tests/lib/lib_man.h"

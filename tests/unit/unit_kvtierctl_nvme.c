@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) lane=wait */
 /*
- * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing that nobody
- * said yes to; verify, flush, purge and disks show what the daemon says, for as long as that takes,
- * with the right exit status. Method: the built program on files in a directory where O_DIRECT
- * works, at a terminal (a pty) where it matters; a child plays the daemon's admin socket.
+ * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing without a yes;
+ * verify, flush, purge and disks show the daemon's words, for as long as that takes, with the right
+ * exit status. Method: the built program on files in a directory where O_DIRECT works, at a
+ * terminal (a pty) where it matters; a child plays the daemon's admin socket.
  */
 #include "tests/lib/lib_kvtierctl.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_kvtierctl_redis - goal: an operator sees what the Redis tier does and why it does not, and
- * nothing of what a server says can talk to the terminal. Method: the built program with a stats
- * page made here; a child plays the daemon's admin socket.
+ * unit_kvtierctl_redis - goal: an operator sees the work of the Redis tier, and why it rests; no
+ * words of a server can talk to the terminal. Method: the built program with a stats page made
+ * here; a child plays the daemon's admin socket.
  */
 #include "tests/lib/lib_kvtierctl.h"
 

@@ -2,8 +2,8 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * unit_layout.c - goal: every layout of pages that engines use can be said, comes out in canonical
- * order, and has exactly the pages that fit; what does not fit or add up is refused. Method: small
- * geometries, sizes worked out by hand.
+ * order, and has exactly the pages that fit; a layout that does not fit or add up is refused.
+ * Method: small geometries, sizes worked out by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: plans are executed as told: what is evicted, dropped or demoted, what moves with its bytes,
- * what never does, and when it ends. Method: a real host tier of 64 KiB slabs under a real table of
- * blocks; each image carries its number.
+ * Goal: plans are executed as told: the right blocks are evicted, dropped or demoted; the right
+ * ones move with their bytes, and others never do; a plan ends. Method: a real host tier of 64 KiB
+ * slabs under a real table of blocks; each image carries its number.
  */
 #include "tests/lib/lib_mover.h"
 

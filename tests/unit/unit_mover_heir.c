@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: who inherits the slot of an evicted block keeps it, bytes and all, until he frees it; the
- * mover goes on until there is room, and never counts a slot as free that somebody has. Method: as
+ * Goal: the heir of an evicted block's slot keeps it, bytes and all, until he frees it. The mover
+ * goes on until there is room, and never counts a slot as free that an heir has. Method: as
  * unit_mover, with heirs that take so many.
  */
 #include "tests/lib/lib_mover.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_notes.c - goal: notes, sessions and what is kept stay in step, whatever joins, leaves and
- * goes, and tenants are apart. Method: single cases; then random calls beside a naive model.
+ * unit_notes.c - goal: notes, sessions and kept bytes stay in step while blocks join, leave and go,
+ * and tenants are apart. Method: single cases; then random calls beside a naive model.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: the log on a good disk: what is stored is read back, after restarts too, and reuse, budget,
- * purge and flush do what nvme_log.h says. Method: a simulated disk of 64 KiB segments, a table
- * that checks every byte.
+ * Goal: the log on a good disk: stored records are read back, after restarts too, and reuse,
+ * budget, purge and flush act as nvme_log.h says. Method: a simulated disk of 64 KiB segments, a
+ * table that checks every byte.
  */
 #include <stdarg.h>
 #include <stddef.h>

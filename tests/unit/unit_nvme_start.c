@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: what the log makes of a disk that is not as it left it: another's, of another format,
- * damaged, cut short, with segments of earlier lives. Refused stores are left untouched; damage
- * costs the damaged records only. Method: a store is made on a simulated disk, changed byte by
- * byte, and opened again.
+ * Goal: the log starts as it should on a disk that is not as it left it: another's, of another
+ * format, damaged, cut short, with segments of earlier lives. Refused stores are left untouched;
+ * damage costs the damaged records only. Method: a store is made on a simulated disk, changed byte
+ * by byte, and opened again.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: the NVMe tier on good disks does what nvme.h says: what is stored is found, by the same
+ * Goal: the NVMe tier on good disks acts as nvme.h says: stored blocks are found, by the same
  * daemon and the next one; several paths share the blocks; cancelled reads keep their buffers;
  * purge, flush, budget and status. Method: real files with O_DIRECT, a table that checks every byte
  * (lib_nvme_tier.h). Each case on both I/O engines.

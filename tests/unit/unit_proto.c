@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_proto.c - goal: each field of each message and ring entry is checked at its limits, and what
- * is refused is refused with a sentence that names it. Method: a good one, one field changed a
- * time. (fuzz_proto.c tries the rest.)
+ * unit_proto.c - goal: each field of each message and ring entry is checked at its limits, and a
+ * refusal has a sentence that names the field. Method: a good one, one field changed a time.
+ * (fuzz_proto.c tries the rest.)
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_proto_parts - goal: each field of PARTS is checked at its limits, and what is refused is
- * refused with a sentence that names it. Method: a good one, one field changed a time.
+ * unit_proto_parts - goal: each field of PARTS is checked at its limits, and a refusal has a
+ * sentence that names the field. Method: a good one, one field changed a time.
  */
 #include <stdarg.h>
 #include <stddef.h>

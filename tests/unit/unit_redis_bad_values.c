@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: a value under our name that is not what it should be is a miss, is counted, and goes,
- * unless somebody has replaced it meanwhile; the next store mends it. Method: a real redis-server,
- * values planted by hand.
+ * Goal: a wrong value under our name is a miss, is counted, and goes, unless it was replaced
+ * meanwhile; the next store mends it. Method: a real redis-server, values planted by hand.
  */
 #include "tests/lib/lib_redis_tier.h"
 

@@ -2,11 +2,10 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * unit_redis_breaker.c - goal: each rule of redis_breaker.h: 3 failures in a row open, waits are 1
- * s doubling to
- * 30 s and +- 25 %, one trial at a time, stores stop and come back by themselves, a refusal is
- *    tried again after 30 s;
- * and each error reply of Redis means what it should. Method: by hand, with time of our own; the
- * texts are those of the servers. (sim_redis_breaker.c has the rules together.)
+ * s doubling to 30 s and +- 25 %, one trial at a time, stores stop and come back by themselves, a
+ * refusal is tried again after 30 s; and each error reply of Redis means what it should. Method: by
+ * hand, with time of our own; the texts are those of the servers. (sim_redis_breaker.c has the
+ * rules together.)
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,9 +2,9 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * Goal: redis_conn.h holds with a real server: images come back byte for byte, with their padding
- * zeroed; whatever else lies under a name is refused with the status that says what it was; replies
- * keep their order. Method: a redis-server of this test's own, without TLS and with it; the
- * connection on the test's loop; values planted through another client.
+ * zeroed. Anything else under a name is refused with the status for its kind. Replies keep their
+ * order. Method: a redis-server of this test's own, without TLS and with it; the connection on the
+ * test's loop; values planted through another client.
  */
 #include "tests/lib/lib_redis_conn.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: redis_conn_open() takes what is an address and nothing else, never asks a name server, gets
- * in with the right password, and otherwise says why not, without the password. Method: real
- * redis-servers, with and without a password, and none.
+ * Goal: redis_conn_open() takes addresses and nothing else, never asks a name server, gets in with
+ * the right password, and otherwise says why not, without the password. Method: real redis-servers,
+ * with and without a password, and none.
  */
 #include "tests/lib/lib_redis_conn.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: no text that a connection gives out has the password in it, whatever a server answers to
+ * Goal: no text that a connection gives out has the password in it, for any answer of a server to
  * AUTH: bytes that no terminal should see, words that are cut in the middle of the password, the
  * whole command. Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
  */

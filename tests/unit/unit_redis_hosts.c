@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: a Cluster's map may name what [redis] cluster_hosts says, or what is near the endpoints,
- * and nothing else. Method: lists good and bad, hosts inside and outside, at the edges of networks.
+ * Goal: a Cluster's map may name hosts in [redis] cluster_hosts, or hosts near the endpoints, and
+ * no others. Method: lists good and bad, hosts inside and outside, at the edges of networks.
  */
 #include <setjmp.h>
 #include <stdarg.h>

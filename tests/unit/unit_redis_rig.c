@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: what tests rely on in lib_redis.h is so: a server restarts empty on its port, a Cluster
- * serves all slots, slots move with their keys, a replica takes over. Method: real redis-servers,
- * asked about themselves.
+ * Goal: lib_redis.h keeps its word to tests: a server restarts empty on its port, a Cluster serves
+ * all slots, slots move with their keys, a replica takes over. Method: real redis-servers, asked
+ * about themselves.
  */
 #include <setjmp.h>
 #include <signal.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: the seal of a value is what daemon/IMAGE.md says, so that another version, or another
- * program, finds the same; it does not depend on the pieces it is made in; every bit counts.
+ * Goal: the seal of a value is as daemon/IMAGE.md says, so that another version, or another
+ * program, makes the same; it does not depend on the pieces it is made in; every bit counts.
  * Method: HMAC-SHA-256 of OpenSSL's other interface and a Poly1305 by hand, on random values; a
  * value with a known MAC.
  */

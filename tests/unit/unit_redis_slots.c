@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_redis_slots.c - goal: a name has the slot that Redis says it has, a slot the endpoint that
- * CLUSTER SLOTS says, and nothing that a server may answer instead makes a map or an address.
+ * unit_redis_slots.c - goal: a name has the slot that Redis gives it, a slot has the endpoint in
+ * CLUSTER SLOTS, and no wrong answer of a server makes a map or an address.
  * Method: slots as a redis-server 7.0 answered CLUSTER KEYSLOT; replies as literal bytes through
- * hiredis, those of a real Cluster first, then one thing wrong a time.
+ * hiredis, first a real Cluster's, then one thing wrong a time.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * Goal: the Redis tier on servers that are well: what is stored is found, by this tier and by
- * another, on its server, with its bytes; many at once, several servers; what is not there is a
- * miss; close ends all. Method: real redis-servers on loopback and on a Unix socket; every byte of
- * every image is compared.
+ * Goal: the Redis tier on servers that are well: stored values are found, by this tier and by
+ * another, on their server, with their bytes; many at once, several servers; absent values are
+ * misses; close ends all. Method: real redis-servers on loopback and on a Unix socket; every byte
+ * of every image is compared.
  */
 #include "tests/lib/lib_redis_tier.h"
 

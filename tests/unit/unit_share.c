@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: however many parts a client could use, another one that comes finds enough to begin with,
- * and so does the next. Method: share_of_parts_is_used() alone, over clients that begin parts for
- * as long as they may, one after the other.
+ * Goal: however many parts a client could use, a client that comes later finds enough to begin
+ * with, and so does the next. Method: share_of_parts_is_used() alone, over clients that begin parts
+ * for as long as they may, one after the other.
  */
 #include <stdarg.h>
 #include <stddef.h>

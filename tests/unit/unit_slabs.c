@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: a slab that is being emptied gives no slot to anybody, what its move needs is kept for it,
- * and it is free with its last slot; the allocator needs no memory to give away; slots can be taken
- * where they lie; and a unit that is wanted is given while it has any. Method: slabs over no memory
- * at all, which become usable as the test says; every answer computed by hand.
+ * Goal: a slab that is being emptied gives no slot to any request, the slots that its move needs
+ * are kept for it, and it is free with its last slot. The allocator needs no memory to give away.
+ * Slots can be taken where they lie. A wanted unit gives a slot while it has any. Method: slabs
+ * over no memory at all, which become usable as the test says; every answer computed by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>

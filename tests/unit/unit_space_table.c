@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_space_table - goal: a new space always finds a number, and the space that goes for it is the
- * right one: never an open one, and its number is not used again before its blocks are gone.
+ * unit_space_table - goal: a new space always finds a number, and the right space goes for it:
+ * never an open one, and its number is not used again before its blocks are gone.
  * Method: spaces in this process, and a table of blocks that is an array of counts. Then random
- * steps against what must hold at every moment; the seed is printed.
+ * steps, with invariants that must hold at every moment; the seed is printed.
  */
 #include "tests/lib/lib_space.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_stats - goal: the stats page says what the daemon counted, to readers of the same version
- * only, and its health tells a stopped, silent or dead daemon apart. Method: pages in a temporary
+ * unit_stats - goal: the stats page shows the daemon's counts, to readers of the same version only,
+ * and its health tells a stopped, silent or dead daemon apart. Method: pages in a temporary
  * directory; a child that opens one and is stopped and killed.
  */
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_step - goal: the table of steps refuses what must not be held when a step begins, and the
- * run queue runs a walker once for any number of pushes, in order, and never inside a push. Method:
- * every step with every set of held things, against rules that are said here in other words.
+ * unit_step - goal: the table of steps refuses things that must not be held when a step begins, and
+ * the run queue runs a walker once for any number of pushes, in order, and never inside a push.
+ * Method: every step with every set of held things, against rules that are said here in other
+ * words.
  */
 #include <stdarg.h>
 #include <stddef.h>
