@@ -21,7 +21,7 @@ static uint64_t sim_now(struct nvme_medium *medium)
 	return sim_of(medium)->time_ns;
 }
 
-/* What ended by then is on the medium. */
+/* Writes that ended by then are on the medium. */
 static void write_back(struct disk_sim *sim, uint64_t ends)
 {
 	uint32_t kept = 0;

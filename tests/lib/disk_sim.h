@@ -3,13 +3,13 @@
  * disk_sim.h - a block device for tests of the log, with time of its own and everything a disk may
  * do to unsynced data. Deterministic by its seed.
  *
- * Ops end in an order of random latencies. What was written is visible to reads when it ended. A
- * crash keeps of each write since the last fdatasync any subset of its 512-byte sectors, in any
- * order of writes; of writes that had not ended, too. An fdatasync makes durable what had ended
+ * Ops end in an order of random latencies. A write is visible to reads when it has ended. A crash
+ * keeps of each write since the last fdatasync any subset of its 512-byte sectors, in any order of
+ * writes; of writes that had not ended, too. An fdatasync makes those writes durable that had ended
  * when it was submitted.
  *
- * It may also lie: end a write well and lose it, or write it elsewhere; answer a read with what was
- * there before.
+ * It may also lie: end a write well and lose it, or write it elsewhere; answer a read with earlier
+ * bytes.
  */
 #ifndef KVTIER_TESTS_DISK_SIM_H
 #define KVTIER_TESTS_DISK_SIM_H
@@ -70,7 +70,7 @@ void disk_sim_open(struct disk_sim *sim, uint64_t bytes, uint64_t seed);
 void disk_sim_close(struct disk_sim *sim);
 bool disk_sim_step(struct disk_sim *sim); /* lets the next op end; false: none can */
 void disk_sim_unstall(struct disk_sim *sim);
-void disk_sim_crash(struct disk_sim *sim, enum sim_crash how); /* what was lent is forgotten */
+void disk_sim_crash(struct disk_sim *sim, enum sim_crash how); /* lent buffers are forgotten */
 /* rot, on the medium */
 void disk_sim_flip(struct disk_sim *sim, uint64_t offset, uint8_t bits);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fake_engine.h - an engine of 64 opaque pages against a fake daemon (fake_peer.h), for tests of
- * libkvtier. What is not the test's question is asserted inside.
+ * libkvtier. Facts beside the test's question are asserted inside.
  */
 #ifndef FAKE_ENGINE_H
 #define FAKE_ENGINE_H

@@ -305,7 +305,7 @@ static void on_sqe(struct peer *peer, const struct wire_sqe *sqe)
 
 	peer->taken++;
 	if (sqe->op == WIRE_OP_CANCEL || peer->keep)
-		return; /* what is done at once cannot be cancelled */
+		return; /* an op that is done at once cannot be cancelled */
 	for (uint32_t i = 0; i < sqe->n; i++) {
 		const int32_t status = one_block(peer, sqe, sqe->first + i);
 

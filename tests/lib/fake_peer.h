@@ -57,7 +57,7 @@ struct peer {
 	_Atomic bool hang_up; /* drops the connection, once */
 	_Atomic uint8_t salt; /* fills the salts it gives */
 	_Atomic uint32_t connections, wakes, ops, taken; /* taken: off the ring */
-	_Atomic uint32_t entries, arena; /* what it offers; set before the client connects */
+	_Atomic uint32_t entries, arena; /* as it offers them; set before the client connects */
 	/* the thread's own */
 	pthread_t thread;
 	_Atomic bool stop;

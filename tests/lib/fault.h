@@ -2,8 +2,8 @@
 /*
  * fault.h - a tier around another one that fails on purpose. For tests; per instance, no globals.
  *
- * The wrapper answers to the name and id of what it wraps, so the core cannot tell the difference,
- * and the host_*() functions see through it. Countdowns count calls from 1; 0 = never.
+ * The wrapper answers to the name and id of the wrapped tier, so the core cannot tell the
+ * difference, and the host_*() functions see through it. Countdowns count calls from 1; 0 = never.
  */
 #ifndef KVTIER_FAULT_H
 #define KVTIER_FAULT_H

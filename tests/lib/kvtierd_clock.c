@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait,stats_open,stats_heartbeat,pthread_cond_timedwait */
 /*
- * kvtierd_clock.c - what makes of kvtierd one whose clock the test holds: nothing but the calls
- * that the linker replaces (lib_clock.h). Never installed.
+ * kvtierd_clock.c - a kvtierd whose clock the test holds: the linker replaces some calls
+ * (lib_clock.h), and nothing else is needed. Never installed.
  */

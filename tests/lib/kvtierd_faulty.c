@@ -2,9 +2,9 @@
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
 /* make: wrap=clock_gettime,epoll_wait,stats_open,stats_heartbeat,pthread_cond_timedwait */
 /*
- * kvtierd_faulty.c - what makes of kvtierd one whose disks fail on command: linked in with
- * lib_io_faults.c, it takes its plan from the file that KVTIER_TEST_FAULTS names.
- * The test holds its clock, too (lib_clock.h). For sys_nvme_io.c and its kind; never installed.
+ * kvtierd_faulty.c - a kvtierd whose disks fail on command: linked in with lib_io_faults.c, it
+ * takes its plan from the file that KVTIER_TEST_FAULTS names. The test holds its clock, too
+ * (lib_clock.h). For sys_nvme_io.c and its kind; never installed.
  */
 #include "lib_io_faults.h"
 

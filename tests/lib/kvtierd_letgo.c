@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=close,munmap */
 /*
- * kvtierd_letgo.c - what makes of kvtierd one that says which of its threads closes or unmaps big
- * memory of a client, and whose helpers can be held there. The core is the first thread. For
+ * kvtierd_letgo.c - a kvtierd that says which of its threads closes or unmaps big memory of a
+ * client, and whose helpers can be held there. The core is the first thread. For
  * regr_11_03b_last_reference.c; never installed.
  */
 #include "kvtierd_letgo.h"

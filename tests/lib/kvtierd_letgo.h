@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierd_letgo.h - what a test shares with kvtierd_letgo.c: which thread of the daemon lets go of
- * big memory of a client, and when it may go on. The file that LETGO_PATH names begins zeroed.
+ * kvtierd_letgo.h - memory that a test shares with kvtierd_letgo.c: which thread of the daemon lets
+ * go of big memory of a client, and when it may go on. The file that LETGO_PATH names begins
+ * zeroed.
  */
 #ifndef KVTIER_TESTS_LIB_KVTIERD_LETGO_H
 #define KVTIER_TESTS_LIB_KVTIERD_LETGO_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=devices_add */
 /*
- * kvtierd_two.c - what makes of kvtierd one with two devices: behind the CPU comes one that
- * computes as the CPU does and is another device in all else. It has a UUID, imports memory by an
- * fd that is not called a memfd, takes two jobs at a time, and begins none before it is kicked. For
+ * kvtierd_two.c - a kvtierd with two devices: behind the CPU comes a device that computes as the
+ * CPU does and is another device in all else. It has a UUID, imports memory by an fd that is not
+ * called a memfd, takes two jobs at a time, and begins none before it is kicked. For
  * sys_two_devices.c; never installed.
  */
 #include "kvtierd_two.h"

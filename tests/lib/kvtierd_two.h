@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierd_two.h - what a test knows of the second device of kvtierd_two.c.
+ * kvtierd_two.h - facts about the second device of kvtierd_two.c, for tests.
  */
 #ifndef KVTIER_TESTS_KVTIERD_TWO_H
 #define KVTIER_TESTS_KVTIERD_TWO_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib.h - what system tests share: a real kvtierd of one's own, an engine with pages, payloads that
+ * lib.h - shared by system tests: a real kvtierd of one's own, an engine with pages, payloads that
  * describe themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here
  * waits without a deadline.
  */
@@ -20,7 +20,7 @@
 #include "client/kvtier.h"
 #include "random.h"
 
-/* A wait for what a busy machine does late: the bound of all that has no other. */
+/* A busy machine does things late: the bound of each wait that has no other bound. */
 enum { PATIENT_MS = 60000 };
 
 /* --- the daemon --- */
@@ -67,7 +67,7 @@ int daemon_fds(const struct daemon *d);
  * back. */
 int daemon_fds_settled(const struct daemon *d);
 void daemon_fds_fall_to(const struct daemon *d, int fds, int timeout_ms);
-/* Between two looks at what the daemon says of itself, which follows with its heartbeat:
+/* Between two looks at the daemon's stats page, which follows with its heartbeat:
  *	for (struct look look = look_at(d, PATIENT_MS); !is_there();)
  *		if (!look_again(&look))
  *			fail_msg(...);
@@ -146,8 +146,8 @@ int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t
 int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
 		int32_t *blocks);
 uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n);
-/* Until that is what is there: lookups of a daemon that stands still say that nothing is, 2.5 s
- * after its last heartbeat, and until the next one. */
+/* Looks up until there are `hits`: lookups of a daemon that stands still find nothing, from
+ * 2.5 s after its last heartbeat until the next one. */
 void engine_lookup_becomes(struct engine *e, const struct kvtier_key *keys, size_t n,
 			   uint32_t hits);
 
@@ -172,9 +172,9 @@ void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *r
 
 /* first, first + 1, ... */
 void pages_from(uint32_t first, uint32_t *ret, size_t n);
-/* Fills pages first.. with what belongs to the keys, and stores them as the start of a chain. */
+/* Fills pages first.. with the keys' payloads, and stores them as the start of a chain. */
 int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
-/* An engine of one's own connects, stores, loads, and gets what it stored. */
+/* An engine of one's own connects, stores, loads, and gets its blocks back. */
 void engine_works(const char *socket);
 void engine_works_for(const char *socket, const char *model);
 /* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is

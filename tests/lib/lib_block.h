@@ -45,7 +45,7 @@ uint32_t table_commit_both(struct blocks *blocks, uint32_t number);
 /* A block that was in host and is away now. */
 uint32_t table_demoted(struct blocks *blocks, uint32_t number);
 uint32_t table_find(struct blocks *blocks, uint32_t number);
-/* What a client sees, and the counts. */
+/* Asserts the client's view of a block, and the counts. */
 void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host,
 		   uint32_t in_nvme);
 void table_is_nvme(struct blocks *blocks, uint32_t block, uint32_t number);

@@ -79,7 +79,7 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
 	return 0;
 }
 
-/* Returns early only after a jump: who forgets to wake a loop is not helped by this. */
+/* Returns early only after a jump: it does not help code that forgets to wake a loop. */
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms)
 {
 	const uint64_t before = atomic_load(ahead);
@@ -94,7 +94,7 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_m
 	}
 }
 
-/* --- who shares it --- */
+/* --- sharing --- */
 
 static void map(int fd)
 {
@@ -105,7 +105,7 @@ static void map(int fd)
 	all = at;
 }
 
-/* By a path, so that no descriptor is left to those who look at the daemon's. */
+/* By a path, so that tests that look at the daemon's descriptors find no other. */
 void clock_share(void)
 {
 	char path[64];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_config_redis.h - what unit_config_redis*.c share: configurations from texts.
+ * lib_config_redis.h - shared by unit_config_redis*.c: configurations from texts.
  */
 #ifndef KVTIER_TESTS_LIB_CONFIG_REDIS_H
 #define KVTIER_TESTS_LIB_CONFIG_REDIS_H

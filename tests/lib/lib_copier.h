@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_copier.h - workers for an emptier (daemon/store/emptier.h) whose jobs end when the test says
- * so; and what they were given, in bytes.
+ * so; and the size of their jobs, in bytes.
  */
 #ifndef KVTIER_TESTS_LIB_COPIER_H
 #define KVTIER_TESTS_LIB_COPIER_H
@@ -24,7 +24,7 @@ struct copier {
 int copier_submit(void *copier, struct device_job *job);
 /* One job ends, copied or with an error. */
 void copier_end(struct copier *c, uint32_t which, int status);
-/* All jobs end, and those that they bring about. */
+/* All jobs end, and the jobs that follow from them. */
 void copier_run(struct copier *c);
 
 #endif

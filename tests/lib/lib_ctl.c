@@ -121,7 +121,7 @@ uint64_t __wrap_mover_evict_bytes(struct tier *host, struct blocks *blocks, uint
 	return freed;
 }
 
-/* Whom to call when a flush or a purge ends, 0.7 s after it began. */
+/* The callback for the end of a flush or a purge, 0.7 s after it began. */
 static struct {
 	void (*flushed)(void *arg, int status);
 	void (*purged)(void *arg, int status, uint64_t blocks);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_ctl.h - what unit_ctl*.c share: the real ctl.c and loop.c in a daemon whose other parts are
- * faked, with knobs, and an asker in a second thread. A test names the parts that it wants faked
- * in its fact `wrap`.
+ * lib_ctl.h - shared by unit_ctl*.c: the real ctl.c and loop.c in a daemon whose other parts are
+ * faked, with knobs, and an asker in a second thread. A test names the parts that it wants faked in
+ * its fact `wrap`.
  *
  * The knobs are set before admin_with_loop() and read after it; in between the loop's thread owns
- * them, but for those marked as shared.
+ * them, but for the knobs marked as shared.
  */
 #ifndef KVTIER_TESTS_LIB_CTL_H
 #define KVTIER_TESTS_LIB_CTL_H
@@ -24,13 +24,13 @@ extern struct fake_parts {
 	uint32_t clients, spaces;
 	uint64_t blocks;       /* of 1,000 bytes each, in the host tier */
 	uint32_t slices;       /* mover calls */
-	int start;             /* what starting a flush, purge or verify gives */
+	int start;             /* the result of starting a flush, purge or verify */
 	int status;            /* how it ends */
 	bool never;            /* it does not end */
 	uint32_t looks;        /* how often a scrub was asked how far it is */
 	uint32_t looks_needed; /* until it is done */
 	uint32_t bad;          /* blocks, all found at the end */
-	bool repair;           /* what the scrub was started with */
+	bool repair;           /* the scrub's argument */
 	char tenant[32];       /* that was purged */
 	uint32_t disks, endpoints;
 	uint32_t begun, ended, canceled; /* shared: relaxed */
@@ -38,7 +38,7 @@ extern struct fake_parts {
 
 extern struct heard {
 	char text[4 << 20];
-	int packets, told;  /* told: of those how many said how far it is */
+	int packets, told;  /* told: how many of them said how far it is */
 	char progress[256]; /* the last of them */
 } heard;
 

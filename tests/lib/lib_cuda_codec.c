@@ -171,8 +171,8 @@ static void make_tasks(struct cuda_bed *bed, struct cuda_tasks *ret)
 	ret->n = n;
 }
 
-/* On this machine's GPU: the memory goes there and comes back, and what the kernel must not write
- * to must be as it was. */
+/* On this machine's GPU: the memory goes there and comes back, and bytes that the kernel must not
+ * write to must be as they were. */
 struct on_gpu {
 	struct gpu gpu;
 	CUdeviceptr memory;
@@ -299,7 +299,7 @@ static void say_difference(struct cuda_bed *bed, const uint8_t *got, const uint8
 		}
 }
 
-/* Of an encode: all but the image. Flags have what they have. */
+/* The start of an encode: all but the image. Flags keep their values. */
 static void encode_start(struct cuda_bed *bed)
 {
 	bed->mark++;

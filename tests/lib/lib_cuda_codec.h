@@ -3,7 +3,7 @@
  * lib_cuda_codec.h - the CUDA kernels beside ref.c, without a driver: a piece of memory plays the
  * device's. A kernel may read and write exactly the bytes that its launch is about, byte by byte:
  * one byte beside them, and the launch fails. With KVTIER_REAL_GPU=1 the launches go to this
- * machine's GPU; then only what a kernel writes is checked so.
+ * machine's GPU; then only a kernel's writes are checked so.
  */
 #ifndef KVTIER_TESTS_LIB_CUDA_CODEC_H
 #define KVTIER_TESTS_LIB_CUDA_CODEC_H

@@ -25,7 +25,7 @@ static uint64_t image_in(int mem, uint64_t from, uint64_t to, const uint8_t key[
 	return 0;
 }
 
-/* Its name is in the line where the kernel keeps names; else it is one of those that have none. */
+/* Its name is in the line where the kernel keeps names; else it is a mapping without a name. */
 static bool may_be_host_memory(const char *line, uint64_t from, uint64_t to)
 {
 	if (strstr(line, HOST_MEMORY_NAME))

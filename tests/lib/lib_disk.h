@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_disk.h - what system tests of the NVMe tier share: a daemon with a store on a disk, cases
- * that run on both I/O engines, and hands in the store's file.
+ * lib_disk.h - shared by system tests of the NVMe tier: a daemon with a store on a disk, cases that
+ * run on both I/O engines, and hands in the store's file.
  */
 #ifndef KVTIER_TESTS_LIB_DISK_H
 #define KVTIER_TESTS_LIB_DISK_H
 
 #include "lib.h"
 
-/* One case for each I/O engine: the engine's name, as in [nvme] io, is what *state points to. */
+/* One case for each I/O engine: *state points to the engine's name, as in [nvme] io. */
 extern char disk_uring[], disk_threads[];
 #define ON_BOTH_ENGINES(name)                                      \
 	{ #name " [io_uring]", name, NULL, NULL, disk_uring },     \
@@ -27,7 +27,7 @@ void disk_configure(struct daemon *d, const char *engine, const char *config);
 void disk_restart(struct daemon *d);
 void disk_state_becomes(const struct daemon *d, const char *state, int timeout_ms);
 void disk_flush(const struct daemon *d); /* kvtierctl flush; it must be acknowledged */
-/* What `kvtierctl status` says, until it contains `word`; returns its exit code then. */
+/* Runs `kvtierctl status` until its output contains `word`; returns its exit code then. */
 int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n);
 
 /* --- a daemon, an engine, a chain --- */

@@ -312,7 +312,7 @@ bool page_is_poison(const struct engine *e, uint32_t page)
 {
 	const uint8_t *bytes = e->memory + (size_t)page * e->page_bytes;
 
-	/* The first byte, and each other one is as the one before it. */
+	/* The first byte, and each other byte equals the byte before it. */
 	return bytes[0] == 0xa5 && memcmp(bytes, bytes + 1, e->page_bytes - 1) == 0;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_fake_redis.c - the server that lies: see lib_redis.h. One process listens, and has one of its
- * own for each connection, so that everything there is plain and blocking: read a command, take the
- * next step, send what it says. What they share (which step is next, what SET stored) lies in
- * shared memory.
+ * lib_fake_redis.c - the server that lies: see lib_redis.h. One process listens, and starts a
+ * process for each connection, so that everything there is plain and blocking: read a command, take
+ * the next step, send its reply. Shared memory has the facts that all of them need: the next step,
+ * and the value that SET stored.
  */
 #include "lib_redis.h"
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 enum { HEARTBEAT_MS = 250, LOOKS = 4000, WAIT_MS = 20000 };
-/* What a command or a stop may need, in steps that are shorter than anything waits for. */
+/* The time that a command or a stop may need, in steps that are shorter than any wait. */
 enum { STEP_MS = 500, STEPS = 400 };
 
 #define HOST "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_faulty.h - what system tests with a failing disk share: a kvtierd whose disk does what
+ * lib_faulty.h - shared by system tests with a failing disk: a kvtierd whose disk acts as
  * lib_io_faults.h says and whose clock the test holds (lib_clock.h), and loads of which the
  * statuses are looked at. Such a test is linked with wrap=clock_gettime,epoll_wait.
  */
@@ -30,12 +30,13 @@ struct disk_world *faulty_away(void **state, const char *config, bool two_paths)
 /* From now on: the nth (0: next) and so many of these kinds. */
 void faulty_plan(uint32_t kinds, uint32_t nth, uint32_t times, int32_t result);
 void faulty_flip(uint32_t times);
-/* The disk does not answer for longer than it may. What is held must be in it: faulty_held(). */
+/* The disk does not answer for longer than it may. The I/O to be held must be in it:
+ * faulty_held(). */
 void faulty_stall(void);
 /* Time passes until it is. */
 void faulty_becomes(const struct disk_world *w, const char *state);
 void faulty_is(const struct disk_world *w, const char *state); /* now */
-/* What was held is held no more, and the tier is up. */
+/* Held I/O goes on, and the tier is up. */
 void faulty_answers(struct disk_world *w);
 /* Everything as it is, it is probed, and the tier comes up again. */
 void faulty_heal(struct disk_world *w);
@@ -48,8 +49,8 @@ void faulty_evict(struct disk_world *w);
  * it. */
 void faulty_gauge(const struct disk_world *w, const char *path, uint64_t value);
 void faulty_none(const struct disk_world *w, const char *path);
-/* What must hold when nothing is under way: no slot of host memory, no lease, no op is left. Ends
- * everything. */
+/* Asserts the state in which nothing is under way: no slot of host memory, no lease, no op is left.
+ * Ends everything. */
 void faulty_end(struct disk_world *w);
 
 /* Blocks first.. of the chain go to the pages of the same numbers, which are poisoned before. */

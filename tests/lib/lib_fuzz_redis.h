@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_fuzz_redis.h - for fuzz_redis_recv.c: what outlives one input. A loop, a listening socket,
- * four blocks with their values as Redis has them, and what a buffer must look like.
+ * lib_fuzz_redis.h - for fuzz_redis_recv.c: things that outlive one input. A loop, a listening
+ * socket, four blocks with their values as Redis has them, and the right contents of a buffer.
  */
 #ifndef KVTIER_TESTS_LIB_FUZZ_REDIS_H
 #define KVTIER_TESTS_LIB_FUZZ_REDIS_H

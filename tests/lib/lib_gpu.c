@@ -96,7 +96,7 @@ void gpu_begin(char **argv, const char *settings)
 	if (!getenv("KVTIER_EMU_DIR"))
 		make_machine(argv);
 	report_path(report, sizeof(report));
-	if (argv[1]) { /* gpu_spawn() has said what the settings are */
+	if (argv[1]) { /* gpu_spawn() has said which settings */
 		snprintf(base, sizeof(base), "%s", getenv("KVTIER_EMU"));
 		return;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_gpu.h - what tests of kind gpu share: the emulated driver around a test and its processes,
- * the driver's report, device memory to write and read. Helpers end the test (fail_msg) when they
+ * lib_gpu.h - shared by tests of kind gpu: the emulated driver around a test and its processes, the
+ * driver's report, device memory to write and read. Helpers end the test (fail_msg) when they
  * cannot do their part.
  *
  *	int main(int argc, char **argv)
@@ -34,11 +34,11 @@
 /* First in main(). Puts the emulated driver where dlopen("libcuda.so.1") finds it, for this process
  * (which it executes again: the loader looks at LD_LIBRARY_PATH only then) and all that it starts;
  * makes the machine's directory and report; prints the seed. `settings` are words of
- * tests/gpu/emu/settings.c; those of $KVTIER_EMU come after them. */
+ * tests/gpu/emu/settings.c; the words of $KVTIER_EMU come after them. */
 void gpu_begin(char **argv, const char *settings);
 bool gpu_is_real(void);
 uint64_t gpu_seed(void); /* $SEED, or drawn */
-/* For processes started from now on, and for this one until its first call of the driver. */
+/* For processes started from now on, and for this process until its first call of the driver. */
 void gpu_settings(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* This program again, with argv[1] = role, and these more settings. Its standard input is a socket
@@ -64,14 +64,14 @@ uint64_t gpu_used(void); /* memory in use on the current context's GPU, by all p
 void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes);
 void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes);
 
-/* What holds streams until it is opened: a word of the host. Of the current context. */
+/* Holds streams until it is opened: a word of the host. Of the current context. */
 struct gpu_gate {
 	uint64_t *word;
 	CUdeviceptr at;
 };
 
 void gpu_gate_make(struct gpu_gate *g); /* it is open */
-/* What is put into the stream from now on waits until the gate is opened. */
+/* Operations that are put into the stream from now on wait until the gate is opened. */
 void gpu_gate_close(struct gpu_gate *g, CUstream stream);
 void gpu_gate_open(struct gpu_gate *g);
 void gpu_gate_free(struct gpu_gate *g); /* no stream waits for it */
@@ -91,7 +91,7 @@ int gpu_count(void);
 /* How many lines of the report are of this program ("" any) and this kind ("violation", "leak",
  * "note", "exit"; "" any), with this text in them ("" any). */
 int gpu_reported(const char *program, const char *kind, const char *text);
-/* Calls each() with what those lines say, in order. */
+/* Calls each() with the text of those lines, in order. */
 void gpu_report_each(const char *program, const char *kind,
 		     void (*each)(void *arg, const char *said), void *arg);
 /* Ends the test, with the lines, when there are violations or leaks of this program. */
@@ -99,7 +99,7 @@ void gpu_report_clean(const char *program);
 void gpu_report_clear(void);
 /* Waits until kvtierd's part of the report has n of these notes. */
 void gpu_report_has(const char *text, int n);
-/* Calls that a setting says are held wait from the one to the other. */
+/* Calls that a setting holds wait from gpu_hold() to gpu_let_go(). */
 void gpu_hold(void);
 void gpu_let_go(void);
 /* A call against the rules had this result, and the report says so once. Clears the report. */

@@ -89,7 +89,7 @@ static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, u
 	return bytes;
 }
 
-/* What came with SPACE_OK. */
+/* Maps the memory that came with SPACE_OK. */
 static void map_images(struct gpu_raw *e, int fd, uint64_t bytes)
 {
 	const struct cuda_api *cu = gpu_api();
@@ -335,7 +335,7 @@ struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, 
 
 /* --- bytes --- */
 
-/* Whole numbers below 16: E4M3 holds them exactly, whatever else is in their group. */
+/* Whole numbers below 16: E4M3 holds them exactly, beside any values in their group. */
 static uint16_t value_at(uint32_t chain, uint32_t block, size_t at)
 {
 	const uint32_t n = (uint32_t)((chain * 2654435761u + block * 40503u + at * 97u) >> 3) % 16;

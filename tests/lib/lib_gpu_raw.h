@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_gpu_raw.h - an engine with pages in the memory of a GPU that speaks the wire by hand, for
- * tests of what the daemon does with them. Helpers end the test when they cannot do their part.
+ * tests of the daemon's work on them. Helpers end the test when they cannot do their part.
  */
 #ifndef KVTIER_TESTS_LIB_GPU_RAW_H
 #define KVTIER_TESTS_LIB_GPU_RAW_H
@@ -38,8 +38,7 @@ void gpu_uuid(const struct gpu *g, uint8_t ret[WIRE_UUID_BYTES]);
 /* Connects, and allocates pages. No space yet. */
 void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages);
-/* SPACE_OPEN over these regions; the answer's errno: 0, or what the ERROR said (text: >= 232
- * bytes). */
+/* SPACE_OPEN over these regions; the answer's errno: 0, or the ERROR's (text: >= 232 bytes). */
 int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
 		  uint32_t n_fds, char *text);
 /* All of it, with one region of a legacy handle. */
@@ -51,7 +50,7 @@ void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
 /* Likewise in engine mode, with room for so many images, each at a multiple of e->stride. */
 void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
 			 const struct kvtier_geometry *geometry, uint32_t pages);
-/* Of what gpu_raw_open_engine() does, all but the space; its region. */
+/* The steps of gpu_raw_open_engine() without the space; its region. */
 void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
 			 const struct kvtier_geometry *geometry, uint32_t pages,
 			 struct wire_region *ret);
@@ -68,7 +67,7 @@ struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, 
 /* Likewise, its keys and pages from this slot of the arena on: for several ops at once. */
 struct wire_sqe gpu_raw_sqe_at(struct gpu_raw *e, uint32_t slot, enum wire_op op, uint32_t chain,
 			       uint32_t first, uint32_t n);
-/* What became of the block in a slot of the arena; its op has completed. */
+/* The status of the block in a slot of the arena; its op has completed. */
 int32_t gpu_raw_status(const struct gpu_raw *e, uint32_t slot);
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe);
 /* Waits for the completions of all entries, and takes them: that of the last one to complete. */
@@ -86,7 +85,7 @@ bool gpu_raw_holds_layers(struct gpu_raw *e, uint32_t chain, uint32_t block, uin
 			  uint32_t layers);
 /* One value of the page becomes NaN, which FP8 cannot hold. */
 void gpu_raw_spoil(struct gpu_raw *e, uint32_t page);
-/* How the page's first values are told from those of gpu_raw_fill(). */
+/* Whether the page is gpu_raw_fill()'s but for a spoilt first value. */
 bool gpu_raw_is_spoilt(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
 bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
 /* Stores n blocks from the first n pages, loads them into the next n, and looks at these. */

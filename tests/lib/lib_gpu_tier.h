@@ -13,8 +13,8 @@
 int gpu_tier_memory(const struct daemon *d, size_t bytes);
 /* All of it; the caller frees it. */
 uint8_t *gpu_tier_read(const struct daemon *d, size_t bytes, size_t *ret_bytes);
-/* A bit flips: the one image whose payload begins with these `n` bytes, `offset` bytes behind
- * its payload's first. */
+/* A bit flips in the image whose payload begins with these `n` bytes, `offset` bytes behind the
+ * payload's first. There must be one such image. */
 void gpu_tier_damage(const struct daemon *d, size_t bytes, const void *payload, size_t n,
 		     size_t offset);
 

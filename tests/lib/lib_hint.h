@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_hint.h - what tests of hints share: chains stored with the fields of an op, and `kvtierctl
+ * lib_hint.h - shared by tests of hints: chains stored with the fields of an op, and `kvtierctl
  * hint`. Helpers end the test (fail_msg) when they cannot do their part.
  */
 #ifndef KVTIER_TESTS_LIB_HINT_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_hostile.c - see lib_hostile.h: the process, its threads, what each deed is. The protocol:
+/* lib_hostile.c - see lib_hostile.h: the process, its threads, its deeds. The protocol:
  * lib_hostile_wire.c. */
 #include "lib_hostile.h"
 
@@ -74,7 +74,7 @@ static const struct evil_layout big = {
 	.layers = 16, .heads = 8, .dim = 128, .tokens = 16, .pages = 32, .touched = true
 };
 
-/* Ops of this layout without a pause, for one life. Between them, `beside` does what it likes. */
+/* Ops of this layout without a pause, for one life. Between them `beside` runs. */
 static void keep_busy(struct thread *t, const struct evil_layout *layout,
 		      void (*beside)(struct evil *e))
 {
@@ -107,7 +107,7 @@ static void punch(struct evil *e)
 				4096);
 }
 
-/* Anything, anywhere in what it may write. */
+/* Any bytes, anywhere in memory that it may write. */
 __attribute__((no_sanitize("thread"))) static void scribble(struct evil *e)
 {
 	for (int i = 0; i < 400 && e->submit; i++) {
@@ -134,7 +134,7 @@ static void *scribbler(void *arg)
 /* By a thread of its own, so that the daemon reads while it writes. */
 static void rewrite(struct thread *t)
 {
-	static struct evil other; /* of the one thread that does this */
+	static struct evil other; /* only one thread does this */
 	struct evil *e = &t->e;
 	pthread_t thread;
 
@@ -280,8 +280,8 @@ static void close_at_once(int fd)
 	(void)close(fd);
 }
 
-/* In a message that may have some, and in one that may not. What was sent is closed here before the
- * daemon has it, so that the daemon's is the last reference. */
+/* In a message that may have some, and in one that may not. The descriptors are closed here before
+ * the daemon has them, so that the daemon's are the last references. */
 static void descriptors(struct thread *t)
 {
 	struct evil *e = &t->e;
@@ -341,7 +341,7 @@ static void spaces(struct thread *t)
 
 static void hold(struct thread *t)
 {
-	static int fds[HELD]; /* of the one thread that does this */
+	static int fds[HELD]; /* only one thread does this */
 	int n = 0;
 
 	while (n < HELD && (fds[n] = evil_connect(t->world->socket)) >= 0)
@@ -469,7 +469,7 @@ int hostile_start(struct hostile *h, const char *socket_path, uint64_t seed)
 		(void)setpriority(PRIO_PROCESS, 0, 19);
 		if (h->idle) /* its threads inherit it */
 			(void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 });
-		(void)close_range(3, ~0u, 0); /* what it inherited is its parent's */
+		(void)close_range(3, ~0u, 0); /* inherited descriptors are its parent's */
 		be_hostile(&w);
 	}
 	return 0;

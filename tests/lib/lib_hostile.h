@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_hostile.h - a hostile client program: a process that does to a daemon whatever a client can,
- * over and over. It is for tests and for kvtier-bench, so it asserts nothing: what the daemon
- * refuses or cuts is begun again.
+ * lib_hostile.h - a hostile client program: a process that does to a daemon all that a client can,
+ * over and over. It is for tests and for kvtier-bench, so it asserts nothing: after a refusal or a
+ * cut it begins again.
  *
  * It has three threads, each with one connection at a time (hostile_hold takes many for a moment):
  *	jobs         what keeps workers busy: slow layouts, sparse regions, blocks of very many
@@ -12,8 +12,8 @@
  *		     reads
  *	connections  descriptors of every kind, connections that end half-way, spaces by the hundred
  *
- * It runs at nice value 19, or lower still (`idle`): the daemon is to be harmed by what it is sent,
- * not by having no CPU.
+ * It runs at nice value 19, or lower still (`idle`): the client's messages are to harm the daemon,
+ * not a lack of CPU.
  */
 #ifndef KVTIER_TESTS_LIB_HOSTILE_H
 #define KVTIER_TESTS_LIB_HOSTILE_H

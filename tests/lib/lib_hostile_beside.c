@@ -23,7 +23,7 @@ struct beside {
 	uint64_t rounds, loads, misses;
 };
 
-/* A load may miss what others pushed out, from the first miss to the end; what it brings is
+/* A load may miss blocks that others pushed out, from the first miss to the end; loaded blocks are
  * right. */
 static void load(struct beside *b, const struct kvtier_key *keys, uint64_t salt)
 {
@@ -112,7 +112,7 @@ void hostile_beside(const char *test, uint32_t seconds)
 	assert_true(all_done(&b.hostile));
 	assert_true(b.rounds >= ROUNDS_LEAST);
 	hostile_stop(&b.hostile);
-	daemon_stat_becomes(&b.d, "clients", 1, QUIET_MS); /* what it left behind goes */
+	daemon_stat_becomes(&b.d, "clients", 1, QUIET_MS); /* its remains go */
 	daemon_stat_becomes(&b.d, "ops.outstanding", 0, QUIET_MS);
 	daemon_stat_becomes(&b.d, "leases", 0, QUIET_MS);
 	round_of(&b);

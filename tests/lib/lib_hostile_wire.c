@@ -160,7 +160,7 @@ static void close_all(int *fds, size_t n)
 		(void)close(fds[--n]);
 }
 
-/* Skips what it did not ask for. */
+/* Skips messages that it did not ask for. */
 static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, size_t n,
 			  int fds[MAX_FDS], size_t *ret_fds)
 {
@@ -369,7 +369,7 @@ int evil_space_over(struct evil *e, const struct evil_layout *l, const int *fds,
 
 /* --- rings --- */
 
-/* What was stored lately is asked for, most of the time. */
+/* Most of the time it asks for keys that it stored lately. */
 static void put_keys(struct evil *e, uint32_t first, bool store)
 {
 	uint8_t *keys = (uint8_t *)e->submit + wire_keys_offset(e->ok.sq_entries);
@@ -418,7 +418,7 @@ static uint64_t push(struct evil *e, bool nop)
 
 	if (!e->starves)
 		__atomic_store_n(&e->submit->cq_head, done, __ATOMIC_SEQ_CST);
-	/* Each op has one completion, so what is behind it is outstanding. */
+	/* Each op has one completion, so the ops behind it are outstanding. */
 	for (; tail - done < room && n < room; n++)
 		put(e, tail++, nop);
 	if (n == 0)

@@ -54,7 +54,7 @@ int evil_space(struct evil *e, const struct evil_layout *layout);
 void evil_ring(struct evil *e);
 /* a request that is refused; nobody reads the refusal */
 void evil_ask_nonsense(struct evil *e);
-bool evil_is_cut(struct evil *e); /* reads, and forgets, what the daemon sent */
+bool evil_is_cut(struct evil *e); /* reads, and forgets, the daemon's messages */
 /* As many ops as the ring takes; how many. Stores of new keys and loads of some stored before. */
 uint64_t evil_push_blocks(struct evil *e);
 uint64_t evil_push_nops(struct evil *e);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_io.h - what unit_io*.c and fault_io*.c share: a file on a disk, a loop, an io on one of the
+ * lib_io.h - shared by unit_io*.c and fault_io*.c: a file on a disk, a loop, an io on one of the
  * engines, and ops that count their completions.
  */
 #ifndef KVTIER_TESTS_LIB_IO_H
@@ -68,7 +68,7 @@ extern enum io_engine_choice on_uring, on_threads;
 int io_rig_file(void);
 /* For main: the tests prove nothing where nothing is direct. */
 int io_rig_can_run(void);
-/* Byte i of a block whose content says what it is. */
+/* Byte i of the block with content `what`. */
 uint8_t io_rig_byte(uint64_t what, uint64_t i);
 void io_rig_fill(uint8_t *at, uint64_t what, uint32_t bytes);
 bool io_rig_is(const uint8_t *at, uint64_t what, uint32_t bytes);
@@ -85,7 +85,7 @@ struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offse
 			   uint32_t page);
 /* Until `n` more ops have ended, or some more that ended in the same turn. */
 void io_rig_run(struct io_rig *rig, uint32_t n);
-/* Some turns of the loop, whatever ends in them. */
+/* Some turns of the loop; any ops may end in them. */
 void io_rig_run_a_little(struct io_rig *rig);
 /* Submits one op and gives its status. */
 int io_rig_do(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_io_faults.c - see lib_io_faults.h. What files and rings there are is never forgotten: a test
- * has few. */
+/* lib_io_faults.c - see lib_io_faults.h. It never forgets a file or a ring: a test has few. */
 #include "lib_io_faults.h"
 
 #include <assert.h>
@@ -110,7 +109,7 @@ enum { STASH = 512, RINGS = 16 };
 struct stashed {
 	struct io_op *op;
 	int32_t result;
-	uint8_t *late; /* held: what was read, for the buffer */
+	uint8_t *late; /* held: the bytes read, for the buffer */
 	uint32_t late_bytes;
 	bool counted;
 };
@@ -137,7 +136,7 @@ static struct stash *stash_of(const struct io_uring *ring)
 	return s;
 }
 
-/* The kernel has read already: what the buffer should not have yet is taken away again. */
+/* The kernel has read already: bytes that the buffer should not have yet are taken away again. */
 static void take_back(struct stashed *s, uint8_t *at, uint32_t bytes)
 {
 	s->late = malloc(bytes);
@@ -176,7 +175,7 @@ static void stash_new(struct stash *all, struct io_uring *ring)
 	struct io_uring_cqe *cqes[STASH];
 	uint32_t n;
 
-	/* what is held back would keep peek from asking the kernel for more */
+	/* completions held back would keep peek from asking the kernel for more */
 	if (all->n > 0)
 		(void)io_uring_get_events(ring);
 	n = __real_io_uring_peek_batch_cqe(ring, cqes, STASH);

@@ -23,7 +23,7 @@ static struct {
 	int socket;
 	struct sockaddr_un address;
 	socklen_t address_bytes;
-	pthread_mutex_t lock; /* guards what follows */
+	pthread_mutex_t lock; /* guards the fields below */
 	pthread_cond_t heard;
 	uint64_t settled;
 	uint32_t n;
@@ -40,7 +40,7 @@ static bool ends_so(const char *name, const char *end)
 	return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* --- what is sent; with the lock held --- */
+/* --- messages; with the lock held --- */
 
 static void keep(const char *name, int fd)
 {
@@ -193,7 +193,7 @@ void keeper_enter(void)
 	(void)setenv("LISTEN_FDNAMES", names, 1);
 }
 
-/* --- what is kept --- */
+/* --- kept descriptors --- */
 
 /* MOST: there are not so many. With the lock held. */
 static uint32_t find(const char *end, uint32_t which)

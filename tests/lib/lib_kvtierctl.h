@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_kvtierctl.h - what unit_kvtierctl*.c share: a directory with a stats page, the built program
+ * lib_kvtierctl.h - shared by unit_kvtierctl*.c: a directory with a stats page, the built program
  * run there, and a child that plays the daemon's admin socket by a script. The program is
- * $KVTIERCTL, or lies in the test's directory or the one above.
+ * $KVTIERCTL, or lies in the test's directory or its parent.
  */
 #ifndef KVTIER_TESTS_LIB_KVTIERCTL_H
 #define KVTIER_TESTS_LIB_KVTIERCTL_H
@@ -20,7 +20,7 @@
 
 extern struct tool {
 	char program[512], dir[SCRATCH_BYTES], path[96] /* of the stats page */, admin[96];
-	char output[1 << 16]; /* what it wrote to either stream */
+	char output[1 << 16]; /* its output on both streams */
 	struct stats *page;
 	/* Not 0: the page is of a daemon that has been up for just so long. Less than the machine
 	 * has been up, or the clock has no such start: a minute, not hours. */

@@ -20,7 +20,7 @@
 
 enum { KIB = 1024, SLAB = 64 * KIB, BIG = 16 * KIB /* 4 a slab */, SMALL = 8 * KIB /* 8 a slab */ };
 
-/* Of the one world that a test has; not in it, since a test copies its world. */
+/* Of the test's only world; not in it, since a test copies its world. */
 extern struct copier world_copier;
 extern uint64_t world_moved_blocks, world_moved_bytes;
 

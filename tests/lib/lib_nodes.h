@@ -4,7 +4,7 @@
  *
  *	wrap=mbind,get_mempolicy,numa_available,numa_get_mems_allowed,numa_node_size64
  *
- * A page lies on the node that its memory was bound to last. What is bound is remembered, and,
+ * A page lies on the node that its memory was bound to last. Bound ranges are remembered, and,
  * where $KVTIER_TEST_NODES names a file, written there: a daemon's test reads it. The node that
  * $KVTIER_TEST_NODES_FULL names has no page left: they come from node 0. Any thread.
  */
@@ -24,7 +24,7 @@ struct nodes_bound {
 	bool strict; /* MPOL_BIND; else MPOL_PREFERRED */
 };
 
-/* What was bound since nodes_reset(), in order; returns how many. */
+/* Ranges bound since nodes_reset(), in order; returns how many. */
 uint32_t nodes_bound(struct nodes_bound *ret, uint32_t max);
 /* Nothing was bound; pages of `full` (-1: of none) come from node 0. */
 void nodes_reset(int32_t full);

@@ -175,7 +175,7 @@ void kit_open(struct kit *kit, uint32_t segments, uint64_t seed)
 	}
 }
 
-/* A dead process takes no completions: what the log waits for is forgotten with it. */
+/* A dead process takes no completions: I/O that the log waits for is forgotten with it. */
 void kit_forget_log(struct kit *kit)
 {
 	if (kit->log) {
@@ -399,7 +399,7 @@ static void ended(void *arg, int status)
 	*(int *)arg = status;
 }
 
-/* What one step could not start, because the queue was full, the next one does. */
+/* I/O that a step could not start, because the queue was full, the next step starts. */
 static int wait_for(struct kit *kit, const int *status)
 {
 	uint32_t idle = 0;

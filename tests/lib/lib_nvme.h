@@ -44,22 +44,22 @@ struct kit {
 	uint8_t *buffer, *expected;
 	struct io_op spare;
 	uint64_t tick;
-	int ready, flushed, purged; /* what these were called with; 1: not yet */
+	int ready, flushed, purged; /* the callbacks' arguments; 1: not yet called */
 	uint32_t blocks;            /* in the table */
 	uint32_t found, stored, failed, moved, dropped;
-	enum nvme_answer answer; /* to ask, for those that live */
+	enum nvme_answer answer; /* to ask, for living records */
 	bool refuse_found;
 };
 
 void kit_open(struct kit *kit, uint32_t segments, uint64_t seed);
-void kit_close(struct kit *kit);      /* whatever is on its way is forgotten */
-int kit_format(struct kit *kit);      /* what ready was called with */
+void kit_close(struct kit *kit);      /* I/O on its way is forgotten */
+int kit_format(struct kit *kit);      /* ready's argument */
 int kit_recover(struct kit *kit);     /* with an empty table */
 void kit_forget_log(struct kit *kit); /* as a crash does */
 void kit_run(struct kit *kit);        /* until nothing is on its way */
 bool kit_step(struct kit *kit);
 
-/* 0, or what nvme_log_append() said. kit_store() waits until it could be done, and reports the
+/* 0, or nvme_log_append()'s error. kit_store() waits until it could be done, and reports the
  * end. */
 int kit_append(struct kit *kit, uint32_t block);
 int kit_store(struct kit *kit, uint32_t block);
@@ -73,13 +73,13 @@ int kit_flush(struct kit *kit, bool last);
 void kit_write_spare(struct kit *kit);
 int kit_purge(struct kit *kit, uint32_t tenant);
 uint32_t kit_load_all(struct kit *kit);    /* how many are whole; the others must be misses */
-void kit_check(struct kit *kit);           /* sums in the log = those over the table */
+void kit_check(struct kit *kit);           /* sums in the log = sums over the table */
 uint64_t kit_table_bytes(struct kit *kit); /* of the records in the table */
 uint32_t kit_image(uint32_t block, uint8_t *ret); /* its bytes; returns how many */
 void kit_key(uint32_t block, uint8_t ret[32]);
 void kit_owner(uint32_t block, uint8_t ret[32]);
-/* What a reader checks: header against identity and geometry, then the checksum: -EBADMSG. What
- * passes must be the block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
+/* A reader's checks: header against identity and geometry, then the checksum: -EBADMSG. An image
+ * that passes must be the block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
 int kit_image_check(const uint8_t *image, uint32_t block, uint8_t *expected);
 
 #endif

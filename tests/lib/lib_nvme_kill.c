@@ -8,7 +8,7 @@
  *
  * Chains are new in every life, so there is always something to write; every EPOCH lives the store
  * is thrown away and all chains are new, which bounds model and file. Some lives purge instead:
- * what an acknowledged purge took must never be seen again.
+ * blocks that an acknowledged purge took must never be seen again.
  */
 #include "lib_nvme_kill.h"
 
@@ -58,7 +58,7 @@ struct loop {
 	struct kvtier_key keys[CHAINS][LENGTH];
 	bool offered[CHAINS]; /* to a store, since an acknowledged purge */
 	bool kept[CHAINS][LENGTH];
-	/* What is under way. */
+	/* Ops under way. */
 	struct op ops[OPS];
 	pid_t flush; /* 0: none */
 	bool before_flush[CHAINS][LENGTH];
@@ -111,7 +111,8 @@ static void flush_start(struct loop *l)
 	l->flush = start_ctl(l, "flush", NULL, NULL);
 }
 
-/* Takes its end, if it ended or `wait`. Acknowledged: what was there when it began is kept. */
+/* Takes its end, if it ended or `wait`. Acknowledged: blocks that were there when it began are
+ * kept. */
 static void flush_end(struct loop *l, bool wait)
 {
 	int status;
@@ -188,7 +189,7 @@ static uint32_t pick_chain(struct loop *l, enum action action)
 	return random_below(&l->random, first + FRESH);
 }
 
-/* 0, or what the call said. */
+/* 0, or the call's error. */
 static int op_start(struct loop *l, uint32_t slot, enum action action)
 {
 	struct op *op = &l->ops[slot];
@@ -268,7 +269,7 @@ static void purge(struct loop *l, bool cut)
 
 /* --- verification --- */
 
-/* What is kept becomes visible as recovery goes on. */
+/* Kept blocks become visible as recovery goes on. */
 static void await_kept(struct loop *l)
 {
 	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;

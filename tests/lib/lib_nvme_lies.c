@@ -51,7 +51,7 @@ static void start_again(enum sim_crash how)
 	(void)kit_recover(&kit);
 }
 
-/* A lie costs one superblock at most, so the log starts; what it finds then is right or a miss. */
+/* A lie costs one superblock at most, so the log starts; each block is then right or a miss. */
 static void it_goes_on(void)
 {
 	honest_again();

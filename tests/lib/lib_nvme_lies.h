@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_nvme_lies.h - a workload of every deed of the log, on a disk that lies: it says "written" and
- * lost it, wrote it elsewhere, or answers a read with what was there before. A wrong byte, or a log
- * that does not start again, ends the test.
+ * lost it, wrote it elsewhere, or answers a read with earlier bytes. A wrong byte, or a log that
+ * does not start again, ends the test.
  */
 #ifndef KVTIER_TESTS_LIB_NVME_LIES_H
 #define KVTIER_TESTS_LIB_NVME_LIES_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_nvme_tier.h - the NVMe tier on real files, with a block table that knows what every block's
- * bytes must be (those of lib_nvme.h), and slots for reads and writes. The test holds the clock: it
- * is linked with wrap=clock_gettime,epoll_wait.
+ * lib_nvme_tier.h - the NVMe tier on real files, with a block table that knows every block's right
+ * bytes (as in lib_nvme.h), and slots for reads and writes. The test holds the clock: it is linked
+ * with wrap=clock_gettime,epoll_wait.
  */
 #ifndef KVTIER_TESTS_LIB_NVME_TIER_H
 #define KVTIER_TESTS_LIB_NVME_TIER_H
@@ -17,7 +17,7 @@ enum { SITE_BLOCKS = 512, SITE_SLOTS = 16, SITE_PATHS = 3, SITE_SEGMENTS = 16 };
 
 struct site;
 
-/* A host slot with what is on its way into or out of it. */
+/* A host slot with the transfer into or out of it. */
 struct site_slot {
 	struct xfer x; /* first */
 	struct site *site;
@@ -43,7 +43,7 @@ struct site {
 	uint8_t *memory, *expected;
 	uint64_t tick;
 	uint32_t blocks, found, dropped, moved, released, changed;
-	int ended; /* what purge or flush ended with; 1: not yet */
+	int ended; /* the status of purge or flush; 1: not yet */
 	struct loop_timer pause;
 };
 
@@ -69,8 +69,8 @@ bool site_until_state(struct site *site, enum tier_state state);
 struct site_slot *site_write(struct site *site, uint32_t block, int *ret);
 struct site_slot *site_read(struct site *site, uint32_t block, int *ret);
 /* 0, or the status it ended with. store waits while it is -EAGAIN. load: -ENOENT not in the table;
- * -EBADMSG: the bytes are not those of the block, as a reader sees; a block that could not be read
- * is dropped from the table. */
+ * -EBADMSG: the bytes are not the block's, as a reader sees; a block that could not be read is
+ * dropped from the table. */
 int site_store(struct site *site, uint32_t block);
 int site_load(struct site *site, uint32_t block);
 uint32_t site_load_all(struct site *site); /* how many are whole */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_pages.h - layouts of pages for tests of codecs: those of engines, by name, and random ones.
+ * lib_pages.h - layouts of pages for tests of codecs: engines' layouts, by name, and random ones.
  * Pieces lie at addresses that count from `base`; the caller has pages->bytes of memory there.
  */
 #ifndef KVTIER_TESTS_LIB_PAGES_H
@@ -45,7 +45,7 @@ void pages_make(struct pages *ret, const struct pages_named *named, uint32_t dty
 /* Any geometry with at most `most` values a plane, any order, strides with gaps, alignments of the
  * dtype and no more. */
 void pages_random(struct pages *ret, struct random *random, uint32_t dtype, uint64_t base);
-/* One line that says what they are, for a failing test. */
+/* Describes them in one line, for a failing test. */
 void pages_print(const struct pages *pages);
 
 #endif

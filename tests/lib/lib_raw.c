@@ -152,7 +152,7 @@ void raw_expect_cut(struct raw *r, const char *text)
 
 	do
 		n = raw_receive(r, &e, sizeof(e));
-	while (n > 0 && e.head.type != WIRE_ERROR); /* WAKE, replies to what was in order */
+	while (n > 0 && e.head.type != WIRE_ERROR); /* WAKE, replies to good messages */
 	if (n != sizeof(e))
 		fail_msg("cut without an ERROR; expected one with \"%s\"", text);
 	e.text[sizeof(e.text) - 1] = 0;
@@ -308,7 +308,8 @@ void daemon_size_check(const struct daemon *d, const struct daemon_size *before)
 {
 	struct daemon_size now = size_now(d);
 
-	/* Fewer than before are no leak: what an earlier client left may have been open still. */
+	/* Fewer than before are no leak: descriptors of an earlier client may have been open
+	 * still. */
 	for (int ms = 0;
 	     ms < 1000 * PATIENCE_S && (now.fds > before->fds || now.kib > before->kib + SLACK_KIB);
 	     ms += 10) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_raw.h - what tests of a hostile client share: the wire protocol spoken by hand (so that it
- * can be spoken wrongly), and a witness: an honest engine on a thread of its own that stores and
- * loads all the while.
+ * lib_raw.h - shared by tests of a hostile client: the wire protocol spoken by hand (so that it can
+ * be spoken wrongly), and a witness: an honest engine on a thread of its own that stores and loads
+ * all the while.
  */
 #ifndef KVTIER_TESTS_LIB_RAW_H
 #define KVTIER_TESTS_LIB_RAW_H
@@ -102,7 +102,7 @@ struct attacked {
 	uint64_t errors;         /* protocol_errors_total before the case */
 };
 
-/* may_miss: what the attacker stores may push out what the witness did. */
+/* may_miss: the attacker's blocks may push out the witness's. */
 void attacked_begin(struct attacked *a, const char *config, bool may_miss);
 int attacked_end(void **state); /* *state begins with one. Also: the daemon has not grown */
 /* Around a case, whose *state is an attacked: the attacker is cut off once, and harms nobody. */

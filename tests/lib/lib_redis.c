@@ -142,7 +142,7 @@ static redisReply *ask(const struct redis_server *s, int n, const char **words, 
 	return reply;
 }
 
-/* Appends what the reply says, as lib_redis.h has it. */
+/* Appends the reply's text, as lib_redis.h has it. */
 static void tell(const redisReply *reply, char *ret, size_t n)
 {
 	const size_t used = strlen(ret);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_redis.h - real redis-servers for tests, started and killed by them; and a server that says
- * what a script tells it to. All in a directory of their own under $TMPDIR or /tmp, on a Unix
- * socket and on loopback (a port that was free); all die with the test (PR_SET_PDEATHSIG). A wait
- * has an end and then fails the test.
+ * lib_redis.h - real redis-servers for tests, started and killed by them; and a server that replies
+ * as a script tells it to. All in a directory of their own under $TMPDIR or /tmp, on a Unix socket
+ * and on loopback (a port that was free); all die with the test (PR_SET_PDEATHSIG). A wait has an
+ * end and then fails the test.
  */
 #ifndef KVTIER_TESTS_LIB_REDIS_H
 #define KVTIER_TESTS_LIB_REDIS_H
@@ -57,8 +57,7 @@ bool redis_any_key(const struct redis_server *s, const char *pattern, char *ret,
 /* Of tests that have no daemon. */
 static const struct redis_seal redis_test_seal = { .key = "a key of tests, of them alone",
 						   .tag = "feedfacefeedface" };
-/* What a server has of a packed image of n bytes: REDIS_SEAL_BYTES more, which are returned with
- * it. */
+/* The value of a packed image of n bytes on a server. Returns its size: REDIS_SEAL_BYTES more. */
 size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t n, uint8_t *ret);
 
 /* Three masters, each with a replica, all slots served. */
@@ -77,10 +76,10 @@ uint32_t redis_cluster_failover(struct redis_cluster_rig *rig, uint32_t master);
 
 /* --- a server that lies --- */
 
-/* What it does at one command after another of all its connections; after the last it repeats
- * it. */
+/* Its step at one command after another of all its connections; it repeats the last step. */
 struct fake_step {
-	/* bytes to send; NULL: nothing, ever. "\1": what the last SET stored, as a bulk */
+	/* bytes to send; NULL: nothing, ever. "\1": the value that the last SET stored, as a
+	 * bulk */
 	const char *reply;
 	size_t bytes;      /* of reply; 0: strlen */
 	size_t cut;        /* > 0: send so many bytes and close */

@@ -66,7 +66,7 @@ static void becomes(const struct redis_server *s, const char *command, const cha
 	fail_msg("%s: \"%s\" does not say \"%s\" but:\n%s", s->address, command, word, text);
 }
 
-/* Who is whose replica goes about as gossip, behind all else. */
+/* The names of masters and their replicas go about as gossip, behind all else. */
 static void knows_the_replicas(const struct redis_server *s)
 {
 	char text[NODES_BYTES];

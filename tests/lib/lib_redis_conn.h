@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_redis_conn.h - one connection on the test's own loop, commands that note how they ended, and
- * images of random shape. Buffers are larger than what may be written to them and poisoned, so that
- * a byte too far is seen.
+ * images of random shape. Buffers are poisoned, and larger than the bytes that may be written to
+ * them, so that a byte too far is seen.
  */
 #ifndef KVTIER_TESTS_LIB_REDIS_CONN_H
 #define KVTIER_TESTS_LIB_REDIS_CONN_H

@@ -90,7 +90,7 @@ static struct fake_step lie(struct random *random, char *to)
 		step.bytes = put_nesting(to);
 		break;
 	case 4:
-		step.reply = "\1"; /* what was stored last, whichever block that was */
+		step.reply = "\1"; /* the value stored last, of any block */
 		break;
 	case 5:
 		step.reply = random_below(random, 4) ? "$-1\r\n" : NULL;

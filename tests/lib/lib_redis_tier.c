@@ -383,7 +383,7 @@ uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient
 	return whole;
 }
 
-/* --- what the tier says of itself --- */
+/* --- the tier's rows and counters --- */
 
 static struct redis_tier_status fresh(struct kit *kit)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_redis_tier.h - the Redis tier on a loop of the test's own, blocks whose bytes follow from
- * their numbers, and slots for what is on its way. A wait has an end and then fails the test.
+ * their numbers, and slots for transfers. A wait has an end and then fails the test.
  *
  * The test holds the clock: it is linked with wrap=clock_gettime,epoll_wait. Where an endpoint
  * rests and no xfer is under way, waiting for a state lets its rest pass at once.
@@ -64,8 +64,8 @@ struct kit {
 	struct loop_timer pause;
 };
 
-/* Two connections, KIT_TIMEOUT_MS, 64 in flight, images of about opaque_bytes. The test
- * sets conf.endpoints and what it wants otherwise, then starts. */
+/* Two connections, KIT_TIMEOUT_MS, 64 in flight, images of about opaque_bytes. The test sets
+ * conf.endpoints and other values that it wants, then starts. */
 void kit_init(struct kit *kit, uint32_t opaque_bytes);
 /* A server with these options starts, and the kit is to have it as its only endpoint; images of
  * KIT_SMALL opaque bytes. */
@@ -75,8 +75,8 @@ void kit_start_at(struct kit *kit, const char *address); /* one endpoint, and it
 void kit_stop(struct kit *kit);                          /* closed; nothing is left on its way */
 void kit_free(struct kit *kit);                          /* stop, and the memory */
 void kit_run_ms(struct kit *kit, uint32_t ms);           /* turns of the loop for so long */
-/* So much time passes at once, and the tier has done what was due; xfers under way are that much
- * older. */
+/* So much time passes at once, and the tier has done all that was due; xfers under way are that
+ * much older. */
 void kit_pass_ms(struct kit *kit, uint32_t ms);
 void kit_until_state(struct kit *kit, enum tier_state state);
 /* Until fn says so; false: it did not within a minute. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_refuse.h - the n-th call of a function fails, and what this process holds.
+ * lib_refuse.h - the n-th call of a function fails; and counts of descriptors and mappings that this
+ * process holds.
  *
  * The linker puts a test's __wrap_NAME() in front of each call of NAME() (fact `wrap=NAME`, see
  * README.md); REFUSABLE writes such a function. A test gives its functions numbers, which the plan
- * names. Any thread may call what is wrapped; one thread makes the plan.
+ * names. Any thread may call a wrapped function; one thread makes the plan.
  */
 #ifndef KVTIER_TESTS_LIB_REFUSE_H
 #define KVTIER_TESTS_LIB_REFUSE_H
@@ -18,7 +19,8 @@ enum {
 	REFUSE_FOREVER = 1 << 30,
 };
 
-/* The n-th call (1...) of `call` fails with `error`, and so do those behind it: `times` in all. */
+/* The n-th call (1...) of `call` fails with `error`, and so do the calls behind it: `times` in
+ * all. */
 void refuse(int call, int n, int times, int error);
 void refuse_nothing(void);
 bool refuse_came(void); /* all the failures of the plan have been */
@@ -34,10 +36,10 @@ int refused(int call);
 		return refused(call) ? (fails_with) : __real_##name args; \
 	}
 
-/* --- what is held --- */
+/* --- counts --- */
 
 int descriptors_open(void);
-/* Mappings made less mappings taken away, of what the test links: facts `wrap=mmap,munmap`. */
+/* Mappings made less mappings taken away, by code that the test links: facts `wrap=mmap,munmap`. */
 extern int mappings_open;
 
 #endif

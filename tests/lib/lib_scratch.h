@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_scratch.h - a directory of a test's own. What cannot be made or removed ends the test's
- * process with a message.
+ * lib_scratch.h - a directory of a test's own. A directory that cannot be made or removed ends the
+ * test's process with a message.
  */
 #ifndef KVTIER_TESTS_LIB_SCRATCH_H
 #define KVTIER_TESTS_LIB_SCRATCH_H
@@ -14,7 +14,7 @@ enum { SCRATCH_BYTES = 64 }; /* enough for one in /tmp */
 void scratch_make(const char *parent, char *ret, size_t n);
 /* $TMPDIR, unless it is too long for a socket in it or not set: then `otherwise`. */
 const char *scratch_parent(const char *otherwise);
-/* The directory and all in it; nothing but what scratch_make() made. */
+/* Removes the directory and all in it; only a directory of scratch_make(). */
 void scratch_remove(const char *dir);
 
 #endif

@@ -142,7 +142,7 @@ void node_owes_nothing(struct node *n)
 	daemon_stat_becomes(&n->d, "leases", 0, SHARED_MS);
 }
 
-/* --- what it says --- */
+/* --- rows and gauges --- */
 
 void node_becomes(const struct node *n, const char *state, int timeout_ms)
 {

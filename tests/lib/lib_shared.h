@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_shared.h - what system tests of the Redis tier share: daemons with an engine each ("nodes")
- * that look at the same Redis, and what they say of it. Waits have an end, which ends the test.
+ * lib_shared.h - shared by system tests of the Redis tier: daemons with an engine each ("nodes")
+ * that look at the same Redis, and their words about it. Waits have an end, which ends the test.
  */
 #ifndef KVTIER_TESTS_LIB_SHARED_H
 #define KVTIER_TESTS_LIB_SHARED_H
@@ -46,7 +46,7 @@ struct node_conf {
 /* Directories, secret and configuration; nothing runs. Configured again: the same directories. */
 void node_place(struct node *n, const struct node_conf *conf);
 void node_configure(struct node *n, const struct node_conf *conf);
-/* the daemon starts, and knows what its Redis is like */
+/* the daemon starts, and knows its Redis's state */
 void node_live(struct node *n);
 void node_join(struct node *n, const struct kvtier_geometry *geometry); /* SHARED_PAGES pages */
 /* The same directories, otherwise configured, and a space of this geometry: its next life. */
@@ -55,8 +55,8 @@ void node_again(struct node *n, const struct node_conf *conf,
 void node_leave(struct node *n);           /* the engine goes */
 void node_die(struct node *n, int signal); /* engine and daemon */
 void node_end(struct node *n);             /* all of it; NULL-safe on a zeroed one */
-/* What must hold when nothing is under way: no lease, no op, no slot of host memory. Gives up what
- * memory holds. */
+/* Asserts the state in which nothing is under way: no lease, no op, no slot of host memory. Evicts
+ * all blocks from memory. */
 void node_owes_nothing(struct node *n);
 
 /* tiers.redis.state */
@@ -69,7 +69,7 @@ bool node_log_has(const struct node *n, const char *word);
 /* A file of these bytes in the node's directory, with this mode; its path into ret. */
 void node_file(const struct node *n, const char *name, const char *text, int mode, char ret[200]);
 
-/* Prefetches; leading blocks that came. Statuses are 0, or those of a miss. */
+/* Prefetches; leading blocks that came. Statuses are 0, or a miss's. */
 uint32_t node_prefetch(struct node *n, const struct kvtier_key *keys, uint32_t blocks);
 /* Block by block, an op each; how many came. A status is 0 or -ENOENT, the page right or
  * untouched. */
@@ -86,7 +86,8 @@ void node_untouched(const struct node *n, uint32_t first, uint32_t blocks);
 /* Stores a chain and waits until it was written behind, or found there. */
 void node_store_through(struct node *n, const struct kvtier_key *keys, uint32_t blocks);
 
-/* The seal of the nodes with this secret; the name of a block's value, of those with number 0. */
+/* The seal of the nodes with this secret; the name of a block's value, of the nodes with number
+ * 0. */
 void shared_seal(uint32_t secret, struct redis_seal *ret);
 void shared_name(const char *prefix, const struct kvtier_key *key, char ret[SHARED_NAME]);
 /* redis_ask() */
@@ -127,14 +128,14 @@ struct shared_load {
 
 void shared_load_begin(struct shared_load *load, struct node *n, bool stores);
 void shared_load_end(struct shared_load *load);
-/* Memory for 85 raw blocks: most of what a thread loads comes from Redis. */
+/* Memory for 85 raw blocks: most blocks that a thread loads come from Redis. */
 #define SHARED_TIGHT "bytes = 1M\nslab_bytes = 256K"
 /* Stores fresh chains at A until B finds one whole: the first may be before a server is tried
  * again. */
 void shared_works_again(struct node *a, struct node *b);
 
 /* A node whose Redis is stopped stores for so long as fast as it can, its local blocks are loaded
- * all the time, and its memory does not grow beyond what is configured. */
+ * all the time, and its memory does not grow beyond the configured size. */
 void shared_flood(uint32_t seconds);
 
 #endif

@@ -99,7 +99,7 @@ void shared_works_again(struct node *a, struct node *b)
 			fail_msg("no chain goes from one node to the other any more");
 		chain_keys(&a->e, now_ns(), SHARED_BLOCKS, fresh);
 		r = chain_store(&a->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS);
-		/* little memory may be full of what is being written */
+		/* little memory may be full of blocks being written */
 		assert_true(r == 0 || r == -ENOSPC);
 		daemon_stat_becomes(&a->d, "tiers.redis.queued_blocks", 0, SHARED_MS);
 		nap_ms(50);

@@ -22,7 +22,7 @@ struct home {
 	char dir[SCRATCH_BYTES];
 	struct spaces *spaces;
 	uint32_t blocks[NUMBERS];        /* that a number has, as block.c would say */
-	uint8_t index_keys[NUMBERS][16]; /* what block.c was told */
+	uint8_t index_keys[NUMBERS][16]; /* as given to block.c */
 	bool doomed[NUMBERS];            /* likewise */
 };
 

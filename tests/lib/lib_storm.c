@@ -148,8 +148,8 @@ static void op_start(struct storm_client *c, struct storm_op *op)
 		fail_msg("an op could not be started: %s", kvtier_last_error());
 }
 
-/* A block with status 0 has its bytes; one that was ended while it was written may have a part of
- * them; any other page is as it was. */
+/* A block with status 0 has its bytes. A block that was ended while it was written may have a part
+ * of them. Any other page is as it was. */
 static void check_load(struct storm_client *c, const struct storm_op *op, const int32_t *blocks)
 {
 	for (uint32_t i = 0; i < op->n; i++) {

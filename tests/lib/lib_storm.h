@@ -3,7 +3,7 @@
  * lib_storm.h - a storm: engines in processes of their own, in three spaces, ask one daemon for
  * chains that are far more than it can hold, with deadlines of 1-50 ms, cancels, and deaths in the
  * midst of ops. Each page that a load gave is compared with its block. The test adds the tiers, and
- * what happens to them meanwhile.
+ * the events that befall them.
  *
  *  storm_begin ─> the test starts storm.d ─> storm_engines_start ─> the test's own events
  *              ─> storm_engines_stop ─> storm_nothing_is_left ─> daemon_remove ─> storm_end
@@ -44,7 +44,7 @@ struct storm {
 	bool odd;
 	pid_t engines[STORM_ENGINES];
 	uint32_t deaths;
-	char text[8192]; /* what kvtierctl said last */
+	char text[8192]; /* kvtierctl's last output */
 };
 
 void storm_begin(struct storm *s, const char *seed_name); /* zeroes *s; no daemon yet */

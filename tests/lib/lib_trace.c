@@ -78,7 +78,7 @@ int trace_run(const char *name, void (*test)(void **state))
 
 /* --- leaf-first LRU --- */
 
-/* One request: counts its hits, then stores what is missing, evicting; its own chain is pinned
+/* One request: counts its hits, then stores missing blocks, evicting; its own chain is pinned
  * meanwhile. */
 static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids,
 			 size_t n, uint64_t tick)

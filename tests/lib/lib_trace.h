@@ -25,8 +25,8 @@ void trace_free(struct trace *trace);
  * without a trace. */
 int trace_run(const char *name, void (*test)(void **state));
 
-/* The share of block ids found, with room for so many blocks: those in front of the first absent
- * one of a request count. What is evicted is the least recent leaf (evict.h). */
+/* The share of block ids found, with room for so many blocks: blocks in front of the first absent
+ * one of a request count. The least recent leaf is evicted (evict.h). */
 double trace_lru(const struct trace *t, uint32_t room);
 
 #endif
