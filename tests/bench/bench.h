@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.h - what a benchmark case is. kvtier-bench's main is bench_main.c.
+ * bench.h - a benchmark case. kvtier-bench's main is bench_main.c.
  *
  * Each bench_<subject>.c owns one table of cases that ends with an all-zero entry. A case measures
  * value and limit in alternation, one pair a run, so that both see the same machine; main takes the
- * medians, and of ratio = value / limit (limit / value where less is better) that of the runs' own;
- * ok = ratio >= goal.
+ * medians. Its ratio is the median of the runs' own ratios, value / limit (limit / value where less
+ * is better); ok = ratio >= goal.
  */
 #ifndef KVTIER_BENCH_H
 #define KVTIER_BENCH_H
@@ -30,7 +30,7 @@ struct bench_case {
 	const char *name; /* dotted; selected by any prefix of it */
 	/* 0; -ENOTSUP: cannot run here (note says why); other -errno: failed. *ret comes zeroed. */
 	int (*run)(const struct bench_case *self, struct bench_result *ret);
-	const char *prose; /* what is measured against what, one line */
+	const char *prose; /* the value and its limit, one line */
 	double goal;       /* least ratio that is ok; 0: none, it is only reported */
 	enum bench_better better;
 	const char *unit; /* of value and limit: "GB/s", "ns", "B" */

@@ -3,14 +3,14 @@
  * bench_codec.c - codec.*: gather+encode and decode+scatter against a non-temporal copy of the same
  * pages.
  *
- * One thread, and its CPU time: what other programs take from the core meanwhile is not the
- * codec's. Pages and images are memfds, as in the daemon, of more blocks than a private cache
- * holds. A run is one pass of the copy (page -> other page, same bytes) and one of the codec over
- * all blocks; both figures are logical bytes a second. The .cached cases do the same with one small
+ * One thread, and its CPU time: time that other programs take from the core meanwhile does not
+ * count. Pages and images are memfds, as in the daemon, of more blocks than a private cache holds.
+ * A run is one pass of the copy (page -> other page, same bytes) and one of the codec over all
+ * blocks; both figures are logical bytes a second. The .cached cases do the same with one small
  * block whose page and slot stay in L2, so that no memory hides the arithmetic; their limit is a
  * pass with the same loads and stores and nothing between. Values are Gaussian, as keys and values
  * nearly are; the error cases use the same. KERNELS=avx2 (or ref, avx512) in the environment
- * measures that implementation instead of the one that the daemon would choose.
+ * measures that implementation instead of the daemon's choice.
  */
 #include <errno.h>
 #include <math.h>
@@ -261,7 +261,7 @@ static int run_speed(const struct bench_case *self, struct bench_result *ret)
 		t0 = cpu_ns();
 		r = codec_pass(s, k, &b);
 		t1 = cpu_ns();
-		/* what it leaves in a cached block the next pass overwrites */
+		/* the next pass overwrites its bytes in a cached block */
 		limit_pass(s, k, &b);
 		t2 = cpu_ns();
 		if (run >= 0)

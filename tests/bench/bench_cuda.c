@@ -295,7 +295,7 @@ struct setup {
 	enum { ENCODE, DECODE, COPY } doing;
 	bool rows;
 	uint32_t blocks;
-	enum rig_copy limit; /* kernels: what they are held to; copies: which way */
+	enum rig_copy limit; /* kernels: the copy that they are held to; copies: which way */
 	double promised;     /* GB/s that is the limit instead; 0: none */
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_cuda_beside.c - cuda.beside.*: what a GPU adds to calls that have nothing to do with it.
+ * bench_cuda_beside.c - cuda.beside.*: the time that a GPU adds to calls that have nothing to do
+ * with it.
  *
  *	cuda.beside.submit	round trip of a load of an absent block, both sides spinning
  *	cuda.beside.prefetch	likewise of a prefetch, as submit.start measures it
@@ -8,8 +9,8 @@
  *
  * Two daemons, each with a client: the pages of one client are in the memory of a GPU, and its
  * daemon has a tier there, which has the blocks, too. The other daemon has no GPU, and the pages of
- * its client are a memfd. Both are measured in each run; the limit is the one without. In between
- * a daemon gets the time to fall asleep, so that they do not spin side by side.
+ * its client are a memfd. Both are measured in each run; the limit is the daemon without a GPU. In
+ * between a daemon gets the time to fall asleep, so that they do not spin side by side.
  *
  * None of these calls makes the GPU do anything, so that the ratios hold on the emulated driver,
  * too.

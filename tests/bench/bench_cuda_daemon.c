@@ -8,8 +8,8 @@
  *	cuda.hit	loads that the GPU has in its own memory; logical bytes, against a copy
  *			of as many bytes inside the device
  *
- * Host memory is registered before the first run. What a load brings is compared at both ends of
- * each page. On the emulated driver figures mean nothing.
+ * Host memory is registered before the first run. Loaded bytes are compared at both ends of each
+ * page. On the emulated driver figures mean nothing.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -93,7 +93,7 @@ static uint64_t stat_of(const struct bench *b, const char *name)
 	return line ? strtoull(line + strlen(name), NULL, 10) : 0;
 }
 
-/* Not for ever: where the driver registers less, that is what is measured. */
+/* Not for ever: where the driver registers less memory, the case runs with that. */
 static void await_pinned(const struct bench *b)
 {
 	const uint64_t all = stat_of(b, "tiers.host.capacity_bytes");

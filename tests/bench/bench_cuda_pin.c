@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_cuda_pin.c - cuda.pin.*: what a store waits longer while kvtierd registers its host tier
- * with the driver, through client and daemon.
+ * bench_cuda_pin.c - cuda.pin.*: how much longer a store takes while kvtierd registers its host
+ * tier with the driver, through client and daemon.
  *
  *	cuda.pin.gpu	stores of small blocks, one after the other, from the memory of a GPU
  *	cuda.pin.cpu	the same from a memfd, beside an engine that only has memory of the GPU
  *
- * The figure is the 99th percentile of their times while memory is registered, less that of the
- * same stores when all is, against the millisecond that is allowed. The note has the longest of
- * each. The memory is 16 times KVTIER_BENCH_CUDA_MIB, in 128 pieces, or in pieces of 2 MiB; with
- * the default these have the 64 MiB of a real one. On the emulated driver each call takes 50 ms,
- * more than 64 MiB should: so however little memory there is, the pin thread is in such a call
- * nearly all the time, and a store that waited for one would show it. A store from an emulated GPU
- * takes milliseconds of CPU itself, so the figure says something on a quiet machine only.
+ * The figure is the 99th percentile of their times while memory is registered, less the percentile
+ * of the same stores when all is registered, against the millisecond that is allowed. The note has
+ * the longest of each. The memory is 16 times KVTIER_BENCH_CUDA_MIB, in 128 pieces, or in pieces of
+ * 2 MiB; with the default these have the 64 MiB of a real one. On the emulated driver each call
+ * takes 50 ms, more than 64 MiB should. So with any amount of memory the pin thread is in such a
+ * call nearly all the time, and a store that waited for a call would show it. A store from an
+ * emulated GPU takes milliseconds of CPU itself, so the figure says something on a quiet machine
+ * only.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -159,7 +160,7 @@ static int measure(struct bench *b, bool on_gpu, struct bench_result *ret)
 	if (r == 0 && !on_gpu)
 		r = open_space(b, false, &b->space);
 	if (r == 0)
-		r = store_some(b); /* the first ones touch what no later one does */
+		r = store_some(b); /* the first ones touch memory that no later one touches */
 	if (r == 0)
 		r = run_phase(b, true, &during, &most_during);
 	n = b->n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_cuda_step.c - what stores and loads at full rate cost an engine on the same GPU.
+ * bench_cuda_step.c - the cost of stores and loads at full rate for an engine on the same GPU.
  *
  *	cuda.traffic	stores (gather+encode, copy down) and loads (copy up, decode+scatter) at
  *			the same time, 16 blocks each, on streams of lowest and of highest
@@ -9,9 +9,9 @@
  *			process: the 99th percentile of its time
  *
  * A step is PASSES passes that stream HBM through all of the GPU, and a wait. An engine's step
- * has other kernels; its share of HBM and of the SMs is what the stand-in stands for. Processes
- * take turns on a GPU without MPS, so cuda.step is to be run twice, without MPS and with it; its
- * note says which.
+ * has other kernels; the stand-in stands for its share of HBM and of the SMs. Processes take turns
+ * on a GPU without MPS, so cuda.step is to be run twice, without MPS and with it; its note says
+ * which.
  */
 #include <errno.h>
 #include <fcntl.h>

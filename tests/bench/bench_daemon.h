@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_daemon.h - an engine and a kvtierd of its own, for what is measured through both.
+ * bench_daemon.h - an engine and a kvtierd of its own, for cases that go through both.
  *
- * Blocks are FP8 with images of 1 MiB payload; the pages are a memfd that the daemon maps. Values
- * are ones that FP8 holds exactly, every page another, so that what comes back can be compared with
- * what was stored.
+ * Blocks are FP8 with images of 1 MiB payload; the pages are a memfd that the daemon maps. FP8
+ * holds the values exactly, and each page has its own, so that loaded pages can be compared with
+ * stored ones.
  */
 #ifndef KVTIER_BENCH_DAEMON_H
 #define KVTIER_BENCH_DAEMON_H
@@ -55,7 +55,7 @@ struct bench_daemon {
 int bench_daemon_open(struct bench_daemon *d, uint32_t blocks, const char *state_dir,
 		      const char *sections);
 void bench_daemon_close(struct bench_daemon *d);
-/* A sentence for what failed with r. */
+/* A sentence for the failure r. */
 void bench_daemon_explain(int r, char *note, size_t n);
 int bench_space(struct kvtier_client *client, const struct bench_shape *shape,
 		const struct kvtier_region *region, struct kvtier_space **ret);

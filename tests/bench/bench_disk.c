@@ -39,7 +39,7 @@ static size_t whole_pages(size_t bytes)
 	return (bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
 
-/* A huge page more is mapped, and what is around the aligned part given back. */
+/* A huge page more is mapped, and the memory around the aligned part is given back. */
 uint8_t *bench_memory(size_t bytes, bool huge)
 {
 	const size_t room = whole_pages(bytes);

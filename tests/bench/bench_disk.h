@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_disk.h - the limit of what is measured on a disk: io_uring by hand on a file of one's own,
- * and that file.
+ * bench_disk.h - the limit of cases on a disk: io_uring by hand on a file of one's own, and that
+ * file.
  *
  * The raw loop keeps the queue full, one block after the other, with registered file and buffers,
  * and one submit-and-wait a turn. The file is written once in full before anything is measured, so
  * that no write allocates.
  *
- * It has what whoever is measured against it has: memory in huge pages, as the host tier's is,
- * since a disk splits a request that has more pieces than it takes; and as much disk, through which
- * its writes walk on as a log's do, since the same place again and again is up to a third quicker.
- * It reads what was written last.
+ * It has the same means as the code that is measured against it. Its memory is in huge pages, as
+ * the host tier's is, since a disk splits a request that has more pieces than it takes. It has as
+ * much disk, through which its writes walk on as a log's do, since the same place again and again
+ * is up to a third quicker. It reads the blocks that were written last.
  */
 #ifndef KVTIER_BENCH_DISK_H
 #define KVTIER_BENCH_DISK_H
@@ -24,7 +24,7 @@ enum { BENCH_DISK_DEPTH = 32 };
 struct bench_disk {
 	char dir[256], path[300]; /* removed by bench_disk_close() */
 	int fd;                   /* O_DIRECT */
-	uint64_t from, bytes;     /* what of the file is the raw loop's; multiples of 4096 */
+	uint64_t from, bytes;     /* the raw loop's part of the file; multiples of 4096 */
 	uint64_t walked;          /* from there; see bench_disk_walk() */
 	bool small_pages;         /* the raw loop has 4 KiB pages; as its caller likes */
 	uint8_t *huge, *small;    /* BENCH_DISK_DEPTH x block each */

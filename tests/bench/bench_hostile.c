@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_hostile.c - hostile.*: what a hostile client (lib_hostile.h) costs another: the 99th
- * percentile of lookup, load and store of 16 blocks of 1 MiB images beside it, against three times
- * that of the same calls alone, right before. Every op has a deadline of 50 ms. hostile.in_time
- * counts the calls of all three kinds that ended by their deadline and 5 ms more, against all of
- * them: a single late one is LESS. On a machine that is busy otherwise there are late ones alone,
- * too: the notes say how many, how many ops ran out of time, and how many blocks were missed. The
- * hostile client's threads have nice value 19, so most of this is the harm that it does through the
- * daemon, and not that of a busy machine. KVTIER_BENCH_HOSTILE=idle gives them SCHED_IDLE, a fifth
- * of that share of a CPU: what that changes is the machine's part.
+ * bench_hostile.c - hostile.*: the cost of a hostile client (lib_hostile.h) for another client: the
+ * 99th percentile of lookup, load and store of 16 blocks of 1 MiB images beside it, against three
+ * times the percentile of the same calls alone, right before. Every op has a deadline of 50 ms.
+ * hostile.in_time counts the calls of all three kinds that ended by their deadline and 5 ms more,
+ * against all of them: a single late one is LESS. On a machine that is busy otherwise there are
+ * late calls alone, too: the notes say how many, how many ops ran out of time, and how many blocks
+ * were missed. The hostile client's threads have nice value 19, so most of the cost is the harm
+ * that the client does through the daemon, not a busy machine's. KVTIER_BENCH_HOSTILE=idle gives
+ * them SCHED_IDLE, a fifth of that share of a CPU: the difference is the machine's part.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -44,7 +44,7 @@ static int new_keys(struct rig *rig)
 	return bench_daemon_keys(&rig->d, ++rig->runs);
 }
 
-/* One call; its time goes into the phase. 0, or what the op ended with. */
+/* One call; its time goes into the phase. 0, or the op's error. */
 static int op(struct rig *rig, enum call call, struct kvtier_result *result)
 {
 	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = DEADLINE_MS };
@@ -69,7 +69,7 @@ static int op(struct rig *rig, enum call call, struct kvtier_result *result)
 	return r ? r : result->status;
 }
 
-/* Until they are there, as a load is only measured on what is; not in the figure. */
+/* Until they are there, as only loads of present blocks are measured; not in the figure. */
 static int store_again(struct rig *rig)
 {
 	struct kvtier_result result;
@@ -84,7 +84,7 @@ static int store_again(struct rig *rig)
 	return r;
 }
 
-/* What became of a call; 0 to go on. */
+/* Notes the end of a call; 0 to go on. */
 static int note(struct rig *rig, enum call call, int r, const struct kvtier_result *result)
 {
 	struct phase *p = &rig->phase;
@@ -136,7 +136,7 @@ static int run_pair(struct rig *rig, enum call call, struct bench_result *ret)
 	if (r == 0)
 		r = run_phase(rig, call, &beside);
 	hostile_stop(&rig->hostile);
-	usleep(200000); /* what it left is cleared away */
+	usleep(200000); /* its remains are cleared away */
 	if (r)
 		return r;
 	rig->late += rig->phase.late;
@@ -160,7 +160,8 @@ static void say(const struct rig *rig, struct bench_result *ret)
 		rig->late_alone, rig->timed_out, rig->failed, rig->missed);
 }
 
-/* n kinds of calls, each with all its runs. ret: p99 of each run, or what ended in time. */
+/* n kinds of calls, each with all its runs. ret: p99 of each run, or the calls that ended in
+ * time. */
 static int run_calls(const enum call *calls, uint32_t n, bool in_time, struct bench_result *ret)
 {
 	struct rig *rig = calloc(1, sizeof(*rig));

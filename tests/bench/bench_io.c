@@ -5,12 +5,11 @@
  * store.*, load.*: 1 GiB of logical bytes in blocks of 1 MiB images, from kvtier_store() of the
  * first op to the result of the last, against a non-temporal copy of the same pages by as many
  * threads as the daemon has workers. Each run measures copy, store, load, copy; the limit is the
- * mean of the two copies. Every run stores under new keys, so later ones evict. What comes back is
- * compared with what was stored. The .cpu cases report processor time of the same: seconds of
- * client and daemon for 10 GB, so that the figure is cores in use at 10 GB/s; the limit is what the
- * copies took. memory.fixed: what an idle daemon takes beside its tiers.
- * submit.start: round trip of an op on an absent block through a spinning daemon: an upper bound of
- * submit to start.
+ * mean of the two copies. Every run stores under new keys, so later ones evict. Loaded pages are
+ * compared with stored ones. The .cpu cases report processor time of the same: seconds of client
+ * and daemon for 10 GB, so that the figure is cores in use at 10 GB/s; the limit is the copies'
+ * time. memory.fixed: the memory of an idle daemon beside its tiers. submit.start: round trip of an
+ * op on an absent block through a spinning daemon: an upper bound of submit to start.
  */
 #include "bench.h"
 
@@ -107,7 +106,8 @@ static int connect_soon(struct rig *rig, uint32_t spin_us)
 	return r;
 }
 
-/* Until the host tier's memory is all there: faulting it in would compete with what is measured. */
+/* Until the host tier's memory is all there: faulting it in would compete with the measured
+ * calls. */
 static int await_up(const struct rig *rig)
 {
 	char path[128];

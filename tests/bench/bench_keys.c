@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_keys.c - keys: what kvtier_keys() makes of a prompt of 131,072 tokens in blocks of 16, by
- * one thread. The daemon only opened the space; no call of it is in the figure.
+ * bench_keys.c - keys: kvtier_keys() of a prompt of 131,072 tokens in blocks of 16, by one thread.
+ * The daemon only opened the space; the figure has no call of it.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_layers.c - loads with layer groups, from engine to engine: how soon the first group of 64
- * blocks is there, and what groups cost the whole.
+ * blocks is there, and the cost of groups for the whole load.
  *
- * Figures of the emulated driver mean nothing, but for the share: it is one of work, and the driver
- * does all of it at about the same speed.
+ * Figures of the emulated driver mean nothing, but for the share: it is a share of work, and the
+ * driver does all work at about the same speed.
  */
 #include <dlfcn.h>
 #include <errno.h>

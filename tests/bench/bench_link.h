@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_link.h - a link of a given speed on one machine: a network namespace whose loopback is
- * shaped (tc-tbf(8)), so that a network is what limits, as between nodes, and not the CPUs that
- * both ends share here.
+ * shaped (tc-tbf(8)), so that a network limits, as between nodes, and not the CPUs that both ends
+ * share here.
  */
 #ifndef KVTIER_BENCH_LINK_H
 #define KVTIER_BENCH_LINK_H
@@ -12,8 +12,8 @@
 const char *bench_link_rate(void); /* KVTIER_BENCH_LINK as tc takes it, or "10gbit" */
 /*
  * Runs a case in a child process with such a loopback; its servers and daemons are there, too.
- * -ENOTSUP with a note where there is no ip(8), tc(8) or namespace to be had (root has them, or who
- * may have user namespaces).
+ * -ENOTSUP with a note where there is no ip(8), tc(8) or namespace to be had (root has them, and
+ * users who may have user namespaces).
  */
 int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result *ret),
 		   const struct bench_case *self, struct bench_result *ret);

@@ -59,8 +59,7 @@ static double median(const double *values, uint32_t n)
 	return n & 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* Of the runs' own ratios: what came over the machine in one run came over value and limit
- * alike. */
+/* Of the runs' own ratios: a disturbance of the machine in one run hits value and limit alike. */
 static double median_ratio(const struct bench_case *c, const struct bench_result *r)
 {
 	double ratios[BENCH_MAX_RUNS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_memory.c - memory.per_block*: what the daemon keeps of a block, beside its images.
+ * bench_memory.c - memory.per_block*: the daemon's memory for a block, beside its images.
  *
  * The tables of a daemon are made here and filled: slots of host memory and of a GPU's (no byte of
  * that memory itself), index and blocks, all of them leaves, with a copy on NVMe, too, and one on a

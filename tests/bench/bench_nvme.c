@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_nvme.c - the NVMe tier in this process: what it costs beyond the disk.
+ * bench_nvme.c - the NVMe tier in this process: its cost beyond the disk.
  *
  * The limit of all cases but nvme.recover is the raw loop of bench_disk.h on the same file, with
  * the same blocks (images of 1 MiB payload, as they lie on disk) and depth, before and after each
  * run. nvme.raw.*: the raw loop against itself, that is how much two equal runs differ on this
  * disk, without which the other ratios mean little. nvme.pages: the raw loop into huge pages
- * against the raw loop into 4 KiB pages, that is what the kind of memory is worth on this disk; all
+ * against the raw loop into 4 KiB pages, that is the worth of the kind of memory on this disk; all
  * others have huge pages on both sides. nvme.io.*: through tiers/io. nvme.write, nvme.read: through
- * the tier, log and all. nvme.recover: what a start has to read for 1 TiB, at the raw loop's speed,
- * against 5 s. Through a daemon: bench_nvme_daemon.c.
+ * the tier, log and all. nvme.recover: the bytes that a start has to read for 1 TiB, at the raw
+ * loop's speed, against 5 s. Through a daemon: bench_nvme_daemon.c.
  *
  * The raw loop reads and writes where the store's segments lie, because one part of a virtual disk
  * may be a fifth quicker than another. It writes over records that the tier was told to forget, and
- * what only a start reads.
+ * over bytes that only a start reads.
  */
 #include "bench.h"
 
@@ -145,7 +145,7 @@ static void xfer_ended(struct xfer *x)
 	ended(slot, x->status);
 }
 
-/* A header that the log takes; what is behind it nobody looks at here. */
+/* A header that the log takes; no code looks at the bytes behind it here. */
 static void make_image(struct rig *rig, struct slot *slot)
 {
 	struct image_header *header = (void *)slot->buffer;

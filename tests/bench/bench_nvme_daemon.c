@@ -5,12 +5,12 @@
  *
  * 480 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until the
  * index says of every block that it is on NVMe. Then host memory is emptied (kvtierctl evict --all)
- * and they are loaded: until the result of the last op. Bytes are those of the images; an engine's
- * own are twice as many. The limit is the raw loop of bench_disk.h in the same directory, with the
- * same block size and depth, before and after each run; its file is as large as the store. Every
- * run stores under new keys, so the log walks on through its store as the raw loop does through its
- * file; what is read, on both sides, was written in the same run. What comes back is compared with
- * what was stored.
+ * and they are loaded: until the result of the last op. The images' bytes count; an engine's own
+ * are twice as many. The limit is the raw loop of bench_disk.h in the same directory, with the same
+ * block size and depth, before and after each run; its file is as large as the store. Every run
+ * stores under new keys, so the log walks on through its store as the raw loop does through its
+ * file; on both sides the bytes that are read were written in the same run. Loaded pages are
+ * compared with stored ones.
  */
 #include "bench.h"
 

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_redis.c - the Redis tier in this process: what it costs beyond the socket.
+ * bench_redis.c - the Redis tier in this process: its cost beyond the socket.
  *
  * The limit of all cases is the raw loop of bench_wire.h on the same servers in the same run,
  * before and after each measurement, with values of the same size (images of 1 or 4 MiB payload as
  * Redis has them) and as many connections and commands outstanding, from and into as many slots of
  * memory of the same kind. redis.set, redis.get: through the tier, over TCP, as nodes that share a
- * server do, here on loopback; *.4m: 4 MiB; *.unix: its Unix socket; *.tls: what TLS costs, against
- * the raw loop without it; redis.get.shards2, 4: over so many servers, which share this machine's
- * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a
- * daemon: bench_redis_daemon.c.
+ * server do, here on loopback; *.4m: 4 MiB; *.unix: its Unix socket; *.tls: the cost of TLS,
+ * against the raw loop without it; redis.get.shards2, 4: over so many servers, which share this
+ * machine's CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one.
+ * Through a daemon: bench_redis_daemon.c.
  *
  * Of each value the tier makes a MAC (daemon/IMAGE.md, "In Redis"), and so does the loop;
- * redis.*.nomac has a loop that makes none, so that it tells what the MAC costs.
+ * redis.*.nomac has a loop that makes none, so that it tells the cost of the MAC.
  *
  * Values: every image has its own key in the header and its number in its last bytes; both are
- * looked at when it comes, and all of what the last ones left in memory after each pass.
+ * looked at when it comes, and all bytes of the last images in memory after each pass.
  */
 #include "bench.h"
 
@@ -76,7 +76,7 @@ struct rig {
 	struct tier *tier;
 	struct loop_timer timer;
 	uint64_t until_ns; /* look_again()'s patience */
-	bool set;          /* what the pass under way does */
+	bool set;          /* the pass under way sets */
 	uint32_t slots_used, values, next, ended;
 	int error;
 	struct cpu cpu;
@@ -415,7 +415,7 @@ static const struct redis_case set_bare = { true, WAY_TCP, 1, 16, true },
 static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16, false };
 static const struct redis_case get_shards4 = { false, WAY_TCP, 4, 16, false };
 
-/* Without a goal: what cannot be as fast as the limit. */
+/* Without a goal: cases that cannot be as fast as the limit. */
 #define AGAINST ", against sockets by hand"
 const struct bench_case bench_redis_cases[] = {
 	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s",

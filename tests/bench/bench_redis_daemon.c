@@ -5,18 +5,18 @@
  *
  * 256 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until Redis
  * itself says that it has them all (DBSIZE). Then host memory is emptied (kvtierctl evict --all;
- * there is no NVMe) and they are loaded: until the result of the last op. Bytes are those of the
- * images as Redis has them; an engine's own are twice as many. The limit is the raw loop of
+ * there is no NVMe) and they are loaded: until the result of the last op. The bytes of images as
+ * Redis has them count; an engine's own are twice as many. The limit is the raw loop of
  * bench_wire.h on the same server, the same way, with values of that size, as many connections, as
  * few commands outstanding as it is fastest with, and a slot of memory for every value as the
- * daemon has one, before and after each run. Whoever stores, stores into an empty server. All that
- * comes back is compared with what was stored.
+ * daemon has one, before and after each run. Each store goes into an empty server. Loaded pages are
+ * compared with stored ones.
  *
  * The way is a link of 10 Gbit/s (bench_link.h), as between nodes. *.loopback and *.unix have no
  * limit but this machine's CPUs, which the daemon with its codec then shares with the server. With
- * KVTIER_BENCH_REDIS it is that server, whatever the way to it is.
+ * KVTIER_BENCH_REDIS it is the way to that server.
  *
- * redis.lookup: of a chain that is here and of one that is nowhere, while Redis is stopped and the
+ * redis.lookup: of a chain that is here and of an absent chain, while Redis is stopped and the
  * daemon waits for it; the limit is the same while Redis is up. It stops a server of its own only.
  */
 #include "bench.h"

@@ -39,7 +39,7 @@ static int parse_tcp(const char *text, struct sockaddr_in *ret)
 	return 0;
 }
 
-/* What waits for a server that never answers fails, instead of waiting for ever. */
+/* A call on a server that never answers fails, instead of waiting for ever. */
 static int connect_fd(int fd, const union address *to)
 {
 	const struct timeval patience = { .tv_sec = BENCH_SERVER_PATIENCE_MS / 1000 };
@@ -135,7 +135,7 @@ static int make_certificate(struct bench_server *s, char *note, size_t n)
 	return 0;
 }
 
-/* The one that `make deps` linked beside this program, or whichever PATH has. */
+/* The server that `make deps` linked beside this program, or the one in PATH. */
 static void become_any(const struct bench_server *s, const char *port)
 {
 	char beside[512];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_server.h - what the Redis cases measure on.
+ * bench_server.h - the servers of the Redis cases.
  *
  * Servers are bin/redis-server beside this program, or redis-server (or valkey-server) on PATH.
- * They keep nothing on disk and die with the program. Or the server is the one that
- * KVTIER_BENCH_REDIS names, as 10.0.0.2:6379, over TCP always. That one must be empty, and is left
- * so: what a case flushes nobody shall miss.
+ * They keep nothing on disk and die with the program. Or KVTIER_BENCH_REDIS names the server, as
+ * 10.0.0.2:6379, over TCP always. It must be empty, and is left so: no case shall flush anyone's
+ * data.
  */
 #ifndef KVTIER_BENCH_SERVER_H
 #define KVTIER_BENCH_SERVER_H
@@ -30,9 +30,9 @@ struct bench_server {
 };
 
 const char *bench_server_given(void); /* KVTIER_BENCH_REDIS, or NULL */
-/* 0; -ENOTSUP: there is no redis-server here, or the one given is not empty, note says so;
- * -ETIMEDOUT: it does not answer; whatever else is wrong with the one given, note says. Takes
- * zeroed ones. */
+/* 0; -ENOTSUP: there is no redis-server here, or the given server is not empty, note says so;
+ * -ETIMEDOUT: it does not answer; the note names any other trouble of the given server. Takes
+ * zeroed structs. */
 int bench_server_start(struct bench_server *s, char *note, size_t n);
 void bench_server_stop(struct bench_server *s); /* half-started and zeroed ones are fine */
 /* the database that was found empty, and no other */

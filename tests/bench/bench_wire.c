@@ -29,7 +29,7 @@ struct conn {
 	size_t in_at;                         /* of the reply that comes in */
 	uint32_t replies;
 	EVP_MAC_CTX *mac; /* NULL: none */
-	/* of what is outstanding: the oldest's at replies % depth */
+	/* of outstanding commands: the oldest's at replies % depth */
 	uint32_t slots[BENCH_WIRE_DEPTH];
 };
 
@@ -38,8 +38,9 @@ struct raw {
 	bool set;
 	int poll;
 	uint32_t next[BENCH_SERVERS], begun, ended, n;
-	uint8_t *memory; /* slots: values, with what is around a reply */
-	/* slots, the one given back longest ago at begun % slots, the last at ended % slots */
+	uint8_t *memory; /* slots: values, with the framing of a reply */
+	/* slots, in the order in which they were given back: the earliest at begun % slots, the
+	 * last at ended % slots */
 	uint32_t *free;
 	size_t stride;
 	struct conn conns[BENCH_WIRE_CONNECTIONS];
@@ -107,7 +108,7 @@ static void end(struct raw *raw, struct conn *c)
 	c->replies++;
 }
 
-/* One writev of what is left; 1: some went, 0: none, -errno. */
+/* One writev of the rest; 1: some went, 0: none, -errno. */
 static int send_some(struct raw *raw, struct conn *c)
 {
 	struct iovec all[3], *part = all;

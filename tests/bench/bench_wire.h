@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_wire.h - the limit of what is measured on Redis: sockets by hand.
+ * bench_wire.h - the limit of cases on Redis: sockets by hand.
  *
  * The raw loop is one thread with non-blocking connections, `depth` commands outstanding on each.
  * SET: writev of command and value from memory, and its "+OK". GET: the reply with one recv after
@@ -8,10 +8,10 @@
  * bytes that are known beforehand. With `mac` one Poly1305 goes over each value, as the tier's does
  * (daemon/IMAGE.md, "In Redis"): before it is sent, or as it comes.
  *
- * Its memory is of the host tier's kind (bench_memory()), and as much as whoever is measured
- * against it has: few slots stay in the CPU's cache, one for every value do not. A command takes
- * the slot that was given back longest ago, so it shares it with no other that is outstanding, and
- * a pass goes through all slots.
+ * Its memory is of the host tier's kind (bench_memory()), and as much as the code that is measured
+ * against it has: a few slots stay in the CPU's cache, a slot for every value does not. A command
+ * takes the slot that was given back longest ago, so it shares it with no other outstanding
+ * command, and a pass goes through all slots.
  */
 #ifndef KVTIER_BENCH_WIRE_H
 #define KVTIER_BENCH_WIRE_H
