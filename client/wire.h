@@ -28,8 +28,8 @@
  * jobs in flight. Then it sends the ERROR if there is one, then closes. A daemon that dies closes
  * its sockets after its last thread stopped. So a client that cuts a connection while pages are
  * lent sets given_up, takes back the entries that the daemon has not read (sq_tail = sq_head),
- * shuts the socket down for writing, and keeps it: until the socket hangs up, or the pidfd says
- * that the daemon is dead, the pages of the ops that the daemon had read are still lent.
+ * shuts the socket down for writing, and keeps it. The pages of the ops that the daemon had read
+ * are lent until the socket hangs up, or the pidfd says that the daemon is dead.
  *
  * Rings: two memfds a connection, made and sealed by the daemon (SHRINK|GROW|SEAL; `complete` also
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:

@@ -181,8 +181,8 @@ int image_header_check(const struct image_header *header, const struct image_geo
 	memcpy(&h, header, sizeof(h)); /* one read: bytes are used as checked */
 	if (image_shape(geometry, h.codec_k, h.codec_v, &shape, NULL))
 		return -EBADMSG;
-	/* The one good header with these codecs and this checksum; no field can be forgotten this
-	 * way. */
+	/* The only good header with these codecs and this checksum. It is compared whole, so no
+	 * field is forgotten. */
 	image_header_fill(&want, geometry, h.codec_k, h.codec_v, &shape, identity);
 	image_seal(&want, h.checksum);
 	if (memcmp(&h, &want, sizeof(h)))

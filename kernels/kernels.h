@@ -92,8 +92,8 @@ int codec_decode(const struct codec_kernels *kernels, const struct page_layout *
 int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
 		 const struct image_shape *shape, uint64_t checksum);
 
-/* How far the values of an image are from those of its page: sums of the squares of the page's
- * values, and of the differences. Their ratio's root is the relative error (RMS). */
+/* How far the values of an image are from its page's: sums of the squares of the page's values, and
+ * of the differences. Their ratio's root is the relative error (RMS). */
 struct codec_error {
 	double squares, errors; /* both 0: nothing was compared */
 };

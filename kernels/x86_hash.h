@@ -21,7 +21,7 @@ enum { HASH_STRIPE = 64, HASH_BLOCK = 16 /* stripes */, HASH_SHORT = 240, HASH_S
 
 struct hash {
 	_Alignas(64) uint64_t acc[8];
-	uint8_t last[2 * HASH_STRIPE]; /* the stripe mixed last, then what was not mixed yet */
+	uint8_t last[2 * HASH_STRIPE]; /* the stripe mixed last, then bytes not mixed yet */
 	uint8_t first[HASH_SHORT];     /* of the stream, in case that is all */
 	uint32_t kept;                 /* bytes not mixed: 0 .. 64 */
 	uint32_t at;                   /* stripes of the block */

@@ -5,7 +5,7 @@
  * slots. Core thread only.
  *
  * A slab is in one list at most. Its unit is given and never changes. A fill is in sixteenths of a
- * slab, rounded down, so that all here is O(SLAB_FILLS) a unit, whatever the capacity.
+ * slab, rounded down, so that all here is O(SLAB_FILLS) a unit, for any capacity.
  */
 #ifndef KVTIER_SLAB_LISTS_H
 #define KVTIER_SLAB_LISTS_H

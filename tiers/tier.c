@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier.c - the list of tiers, and the one layer through which the core calls them: it asserts the
+ * tier.c - the list of tiers, and the only layer through which the core calls them: it asserts the
  * contract of tier.h on both sides and counts. It decides nothing. Core thread only.
  *
  *            all ready                 probe ok

@@ -12,7 +12,7 @@
  * KIND    TEXT, BOOL, HEX (bytes), or a number: NUMBER, BYTES, AGE (seconds; LIST_NONE: the JSON
  *         object lacks it, the table's cell is empty), WAIT_MS (0: it waits for nothing),
  *         RATIO (a double, in the table in per cent; < 0: it is absent, as an AGE)
- * value   what the daemon writes: an expression of `row` (the list's struct), `d` and `position`
+ * value   that the daemon writes: an expression of `row` (the list's struct), `d` and `position`
  */
 #ifndef CLIENTS_COLUMN
 #define CLIENTS_COLUMN(title, name, kind, value)

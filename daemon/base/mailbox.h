@@ -36,7 +36,7 @@ struct mail *mails_take(struct mails *mails);              /* NULL: empty */
 void mails_remove(struct mails *mails, struct mail *mail); /* which is in it; a walk */
 
 struct mailbox {
-	pthread_mutex_t lock; /* guards in, told. Take no locks while holding this one */
+	pthread_mutex_t lock; /* guards in, told. Take no locks while holding it */
 	struct mails in;
 	bool told;    /* of the mail in it */
 	uint32_t any; /* in.n > 0; atomic, read without the lock */

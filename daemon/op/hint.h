@@ -27,7 +27,7 @@ struct op_hint {
 	uint32_t answers[WIRE_HINT_ANSWERS];
 };
 
-/* Of a new op, whose entry is checked. One that prefetches becomes a prefetch. */
+/* Of a new op, whose entry is checked. A hint that prefetches becomes a prefetch. */
 void hint_begin(struct op *op);
 /* Blocks that it is about, at least 1. */
 uint32_t hint_blocks(const struct op *op);

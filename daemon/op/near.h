@@ -36,7 +36,7 @@ struct near {
 /* The GPU that has the pages has a copy of the block, which a load may be served from. */
 bool near_has(const struct store *store, const struct mount *mount, const struct near *near,
 	      uint32_t block);
-/* The job is to read it there. False: it went meanwhile. At most one pin is taken. */
+/* The job is to read that copy. False: the copy went meanwhile. At most one pin is taken. */
 bool near_aim(struct store *store, const struct mount *mount, struct near *near, uint32_t block,
 	      struct device_job *job);
 /* The job, which reads or writes an image of so many bytes in host memory, is to keep it on the

@@ -2,8 +2,8 @@
 /*
  * pump.c - runs ready parts, and begins blocks in turn. Core thread only.
  *
- *	a turn:	ready tasks -> those that wait for room or a tier try again -> blocks of queued ops
- *		begin -> devices start
+ *	a turn:	ready tasks -> walkers that wait for room or a tier try again -> blocks of queued
+ *		ops begin -> devices start
  *
  * Nothing else runs a step: completions, deadlines and cancels wake a part or a flight, which is a
  * push. So no step runs below another one, and the things held when a step begins can be checked:

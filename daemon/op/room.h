@@ -23,12 +23,12 @@ struct room {
 	bool in_round;
 };
 
-/* A slot for `bytes`, which is the walker's: 0. -EAGAIN: it waits, and will be woken; it keeps its
- * place when it tries again. first: others of its op wait for it, so it goes to the front. -ENOSPC:
- * nothing is under way that would make room, and it no longer waits. */
+/* A slot for `bytes`, which is the walker's: 0. -EAGAIN: the walker waits, and will be woken; it
+ * keeps its place when it tries again. first: other parts of its op wait for it, so it goes to the
+ * front. -ENOSPC: nothing is under way that would make room, and the walker no longer waits. */
 int room_take(struct walker *w, uint32_t bytes, bool first);
-/* Likewise, but only a slot that is free as it is: nothing is evicted, nobody is overtaken, and
- * there is no waiting. */
+/* Likewise, but only a slot that is free as it is: it evicts nothing, overtakes no waiter, and does
+ * not wait. */
 bool room_take_free(struct walker *w, uint32_t bytes);
 /* it does not wait: nothing happens */
 void room_leave(struct walker *w);

@@ -15,7 +15,7 @@
  *	            gone <──── evict_remove ──────┘
  *
  * The candidates of a class, of each band and group, are a treap ordered by (tick, number): a
- * search tree that is also a heap by a hash of the number, hence O(log n) deep whatever comes, with
+ * search tree that is also a heap by a hash of the number, hence O(log n) deep for any input, with
  * nothing stored for balance. A candidate has no children and no pins to count, so the same two
  * words hold its links: 20 bytes a block in all, exactly.
  */

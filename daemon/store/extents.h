@@ -18,7 +18,7 @@ void extents_free(const struct store *store, const struct extent *where);
 uint8_t *extents_address(const struct store *store, const struct extent *where);
 uint32_t extents_bytes(const struct store *store, const struct extent *where);
 void extents_set_owner(const struct store *store, const struct extent *where, uint32_t block);
-/* Any tier, also one that is not configured. */
+/* Any tier, also a tier that is not configured. */
 bool extents_readable(const struct store *store, const struct extent *where);
 void extents_forget(const struct store *store, const struct extent *where, uint64_t tick);
 void extents_touch(const struct store *store, const struct extent *where, uint64_t tick,

@@ -9,7 +9,7 @@
  * shift to their other bucket. That keeps buckets 88 % full: an entry takes 64/(4 * .88) + 16/(4 *
  * .88) = 22.7 bytes.
  *
- * What readers rely on
+ * Readers rely on
  *   W1 a used slot's fingerprint never changes; a slot is emptied (meta = 0) before it gets another
  *      one, and its meta is written after its fingerprint. So every change of a slot is one 32-bit
  *      store of meta.
@@ -140,7 +140,7 @@ static int map_shared(struct index *index)
 		return -errno;
 	if (ftruncate(index->fd, (off_t)index->bytes) < 0)
 		return -errno;
-	/* Before FUTURE_WRITE: this mapping is then the only one that will ever write. */
+	/* Before FUTURE_WRITE: no other mapping will ever write then. */
 	void *base = mmap(NULL, index->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
 			  index->fd, 0);
 	if (base == MAP_FAILED)
@@ -268,8 +268,8 @@ uint32_t index_find(const struct index *index, const struct print *print, uint32
 	return n;
 }
 
-/* Divides the next bucket in turn with a new one behind the last (W4). Never fails: what leaves
- * fits. */
+/* Divides the next bucket in turn with a new one behind the last (W4). Never fails: the leaving
+ * entries fit. */
 static void split(struct index *index)
 {
 	const uint64_t level = index->shape >> 32, old = index->shape & 0xffffffffu;

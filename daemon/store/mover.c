@@ -21,8 +21,8 @@
 static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE,
 	      "a slot without owner belongs to no block");
 
-/* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class that has so many slots in
- * sparse slabs with a pin counts as one that gives nothing. */
+/* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class with so many slots in
+ * sparse slabs with a pin counts as if it gave nothing. */
 enum {
 	LOOK_SLOTS = 65536,
 	DEMOTE_SLABS = 64, /* walked for blocks to demote, where no leaf can go... */

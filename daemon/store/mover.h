@@ -58,7 +58,8 @@ enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
  * them may need a slab. */
 enum { MOVER_BATCH = 128 };
 
-/* A turn of the loop begins: MOVER_BATCH evictions may clear slabs in it, whoever asks for room. */
+/* A turn of the loop begins: MOVER_BATCH evictions may clear slabs in it, for all requests
+ * together. */
 void mover_turn(struct mover *mover);
 
 /* Finds a slot for `bytes`: first frees condemned blocks, then evicts and moves as planned, at most
@@ -80,9 +81,9 @@ int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 		    uint32_t max_steps, struct mover *mover, struct extent *ret);
 
 /* For a block of `space`, with regard to the guarantees of other spaces (place_may_take()): their
- * blocks are spared as well. -EAGAIN also: there is room if blocks go that were spared. desperate:
- * nothing is under way but the emptying of slabs: none of the queued blocks is spared, see there,
- * and an emptying that is stuck is given up. */
+ * blocks are spared as well. -EAGAIN also: there is room if spared blocks go. desperate: only the
+ * emptying of slabs is under way. Then no queued block is spared, and an emptying that is stuck is
+ * given up. */
 struct mover_for {
 	uint32_t space;
 	bool desperate;

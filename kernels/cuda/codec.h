@@ -3,7 +3,7 @@
  * codec.h - the arguments of the CUDA kernels: a plan for each layout of pages, a task for each
  * image. Shared by C and CUDA; all of it has a fixed layout.
  *
- * An image is cut into *units*, numbered in canonical order (image.h), whatever its codecs:
+ * An image is cut into *units*, numbered in canonical order (image.h), with any codecs:
  *	planes	[layer][K, V][head][group]: up to 16 tokens of one head, what one scale covers
  *	typed	[segment][group]: up to 1,024 values
  *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.unit_bytes

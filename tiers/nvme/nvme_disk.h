@@ -15,7 +15,7 @@
  *
  * A disk that was pulled never answers on its old descriptor again, even when it is back. So when a
  * probe finds the disk gone, or three probes in a row fail, the descriptor is closed, and each
- * probe that is due opens the path again, in a thread that nobody waits for. The store that is
+ * probe that is due opens the path again, in a thread that no caller waits for. The store that is
  * found there is taken for this disk's only if both superblocks together say that it is this log's
  * store, as this log left it (nvme_log_recognise()). Any other store is left alone, and the text
  * names the remedy.

@@ -8,7 +8,7 @@
  *  format:  write both, synced ──> UP
  *
  * A change is written to one copy, synced, and only then written to the other: at any moment one of
- * them is whole. done() runs when both are synced, so one copy may rot later.
+ * them is whole. done() runs when both copies are synced, so one copy may rot later.
  */
 #include "nvme_log_inner.h"
 

@@ -51,7 +51,7 @@ static const struct redis *redis_of_const(const struct tier *t)
 	return (const struct redis *)t;
 }
 
-/* Rendezvous hashing over all configured endpoints, also over those that are down. While an
+/* Rendezvous hashing over all configured endpoints, also over endpoints that are down. While an
  * endpoint is down, its share of the keys are misses. If only the living endpoints were hashed
  * over, its values would be written to others meanwhile, and be looked for in the wrong place
  * later. */

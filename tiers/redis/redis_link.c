@@ -13,11 +13,12 @@
  * RETRY_MS, so nothing that an endpoint does makes a storm of connections. An endpoint that has no
  * room for one more connection of ours is well.
  *
- * How much is asked for ahead on a link is bounded: two values, or READS_AHEAD_BYTES of smaller
- * ones, which is enough to keep Redis busy.
+ * A link asks ahead for two values, or READS_AHEAD_BYTES of smaller ones: enough to keep Redis busy.
+ * The bound has three reasons:
  *   - Redis copies all values that it was asked for before it sends the first; many values do not
- *   fit its CPU's cache. - Few bytes are still to come when nobody waits for them any more. - A
- *   read that finds all links full can still be cancelled at no cost.
+ *     fit its CPU's cache.
+ *   - Few bytes are still to come when no xfer waits for them any more.
+ *   - A read that finds all links full can still be cancelled at no cost.
  *
  * A name may have several addresses. They are tried in turn; when all have failed, the name is
  * looked up again.

@@ -14,8 +14,8 @@
  * done(-EBADMSG). HEADER, BODY, SMALL whose command ended (deadline, cancel) become SKIP.
  *
  * The body of a value is read straight into the image. All other bytes are read into `bytes`, also
- * those bytes that follow a body in the same call. An endpoint decides the size of nothing here:
- * lines and framing are bounded by resp.h; small replies, and pushes between two replies, by
+ * bytes that follow a body in the same call. An endpoint decides the size of nothing here: lines
+ * and framing are bounded by resp.h; small replies, and pushes between two replies, by
  * REDIS_SMALL_BYTES; values by the caller's room.
  *
  * Each step returns 1: it took something, go on; 0: more bytes are needed; -EPROTO: this is no
