@@ -265,7 +265,7 @@ static void two_damaged_superblocks_are_left_alone(void **state)
 	refused("damaged");
 }
 
-/* Segments of another store are not believed: their uuid is not this one's. */
+/* Segments of another store are not believed: their uuid is not this store's. */
 static void another_stores_segments_are_not_served(void **state)
 {
 	static uint8_t segments[SITE_BYTES - NVME_DATA_OFFSET];

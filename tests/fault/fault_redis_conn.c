@@ -89,8 +89,8 @@ static void get_ends(const char *reply, int status)
 	script_end(&s);
 }
 
-/* A get is answered with these bytes, which are no RESP: that is the end. Returns what it ended
- * with. */
+/* A get is answered with these bytes, which are no RESP: the connection ends. Returns the get's
+ * status. */
 static void get_kills(const char *reply, bool endless)
 {
 	const struct fake_step step = { .reply = reply, .endless = endless };
@@ -400,7 +400,7 @@ static void an_error_that_nobody_asked_for(void **state)
 	script_end(&s);
 }
 
-/* An old server that repeats what it was told. */
+/* An old server that repeats its command. */
 static void a_password_is_repeated(void **state)
 {
 	static const char *const replies[] = {

@@ -261,7 +261,7 @@ static void redirects_to_nowhere_end(void **state)
 	moved_to(slot, "127.0.0.1:1", -EREMOTEIO); /* no map has it */
 	moved_to(slot, "127.0.0.1:0", -EREMOTEIO);
 	moved_to(slot, "unix:/etc/passwd", -EREMOTEIO);
-	/* not what was asked for: not believed */
+	/* not the value that was asked for: not believed */
 	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);
 }
 

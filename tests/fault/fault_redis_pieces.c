@@ -71,7 +71,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* What OpenSSL skips without a word: HelloRequest, four to a record. */
+/* OpenSSL skips these without a word: HelloRequest, four to a record. */
 static void *flood(void *arg)
 {
 	const struct server *s = arg;

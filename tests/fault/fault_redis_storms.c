@@ -34,15 +34,15 @@ struct door {
 	pthread_t thread;
 	struct pollfd guests[GUESTS + 1]; /* 0: the door itself */
 	atomic_uint accepted;
-	/* guests at a time; more are closed, those inside too */
+	/* guests at a time; with more, all are closed, guests inside too */
 	atomic_uint room;
 	atomic_bool patient;       /* ... when they say something, not before */
-	const char *_Atomic words; /* to those that are closed; NULL: none */
+	const char *_Atomic words; /* to guests that are closed; NULL: none */
 	const char *_Atomic map;
 	atomic_bool once; /* answers one GET and closes */
 	/* GETs but the trial's: to another name each time */
 	atomic_bool sends_away;
-	uint32_t slot, names; /* of what is sent away; how many were */
+	uint32_t slot, names; /* of guests that are sent away; how many were */
 	atomic_bool over;
 };
 
@@ -215,7 +215,7 @@ static void start_up(void)
 	kit_start_at(&kit, door.address);
 }
 
-/* An idle server that from now on closes what it accepts: a few attempts, a state, and its
+/* An idle server that from now on closes accepted connections: a few attempts, a state, and its
  * words. */
 static void is_left_alone(const char *words, enum tier_state state, const char *says)
 {
@@ -290,7 +290,7 @@ static void room_for_one_is_enough(void **state)
 	has_room_for_one(false);
 }
 
-/* What a GET gets for an answer is that there is no room. */
+/* The answer to a GET is that there is no room. */
 static void room_for_one_is_enough_told_late(void **state)
 {
 	(void)state;

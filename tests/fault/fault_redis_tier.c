@@ -258,8 +258,8 @@ static void trouble(struct random *random, bool *stopped)
 	}
 }
 
-/* Every xfer ends once (kit checks), whole if it says so, whatever is done to the servers
- * meanwhile. */
+/* Every xfer ends once (kit checks), whole if it says so, while all kinds of things are done to the
+ * servers. */
 static void xfers_end_whatever_happens(void **state)
 {
 	struct random random = random_seeded("fault_redis_tier");

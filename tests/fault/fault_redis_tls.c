@@ -61,7 +61,7 @@ static void is_refused(const char *words)
 	kit_stop(&kit);
 }
 
-/* --- who is who --- */
+/* --- certificates --- */
 
 static void values_come_and_go(void **state)
 {
@@ -116,7 +116,7 @@ static void a_server_with_another_name(void **state)
 	kit_free(&kit);
 }
 
-/* With an endpoint that is a name, that is what the certificate is compared with. */
+/* The certificate is compared with the endpoint's name, if it has one. */
 static void a_name_that_is_looked_up(void **state)
 {
 	char address[64];
@@ -247,7 +247,7 @@ static void a_cluster(void **state)
 	redis_cluster_stop(&rig);
 }
 
-/* It has no host in its map: it is the one that was asked, whose certificate has a name and no
+/* It has no host in its map: the endpoint itself is meant, whose certificate has a name and no
  * address. */
 static void a_cluster_of_one_with_a_name(void **state)
 {
@@ -269,10 +269,10 @@ static void a_cluster_of_one_with_a_name(void **state)
 
 /* with a stream that says there is more to come, and there is not */
 enum { PATIENCE_MS = 2000 };
-enum { HARMLESS = 40 }; /* values: several times what passes before the last byte that is flipped */
+enum { HARMLESS = 40 }; /* values: several times the bytes before the last flipped byte */
 
-/* Forwards one connection; of what comes from the server, ends behind `at` bytes, or flips a bit of
- * that one. */
+/* Forwards one connection; ends it behind `at` bytes of the server's, or flips a bit of byte
+ * `at`. */
 struct between {
 	pid_t pid;
 	char address[64];

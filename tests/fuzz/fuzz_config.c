@@ -19,7 +19,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What was accepted prints as a file that says the same. */
+/* An accepted configuration prints as a file that says the same. */
 static void check_round_trip(const struct config *config)
 {
 	static char file[32768];
@@ -35,8 +35,8 @@ static void check_round_trip(const struct config *config)
 	assert(f);
 	r = config_parse(f, "printed", &again, text, sizeof(text));
 	(void)fclose(f);
-	/* text may hold what is no value in a file, blanks at its ends or " ;": the rest must be
-	 * the same */
+	/* text may hold characters that no value in a file has, blanks at its ends or " ;": the
+	 * rest must be the same */
 	if (r == 0)
 		assert(again.host_bytes.bytes == config->host_bytes.bytes &&
 		       again.host_bytes.n == config->host_bytes.n &&
@@ -44,7 +44,7 @@ static void check_round_trip(const struct config *config)
 		       again.nvme_segment_bytes == config->nvme_segment_bytes);
 }
 
-/* Each is a path that fits where it goes, and they are what the field says. */
+/* Each is a path that fits where it goes, and the paths agree with the field. */
 static void check_paths(const char *paths)
 {
 	char path[CONFIG_PATH_BYTES];
@@ -59,7 +59,7 @@ static void check_paths(const char *paths)
 	assert(n <= CONFIG_PATHS_MAX && bytes == strlen(paths));
 }
 
-/* Each has a port or is a path, and they are what the field says. */
+/* Each has a port or is a path, and the endpoints agree with the field. */
 static void check_endpoints(const char *endpoints)
 {
 	char endpoint[CONFIG_ENDPOINT_BYTES];

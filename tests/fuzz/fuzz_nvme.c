@@ -130,7 +130,7 @@ static void reseal_footer(uint8_t *tail, size_t n)
 	crc_at((uint8_t *)trailer, offsetof(struct nvme_trailer, crc));
 }
 
-/* What stands before the checks that matter is made good, so that mutation gets past it: nothing
+/* Fields before the checks that matter are made good, so that mutation gets past them: nothing
  * guesses a CRC. */
 static void reseal(uint8_t *bytes, size_t n, uint32_t kind, uint32_t number)
 {

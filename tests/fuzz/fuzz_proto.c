@@ -46,7 +46,7 @@ static unsigned __int128 span_of(const struct image_geometry *g, const struct pa
 	       (unsigned __int128)p->head_stride * (g->kv_heads - 1) + (uint64_t)dim * bytes;
 }
 
-/* What was accepted lies in its region, for the last page too. */
+/* An accepted segment lies in its region, for the last page too. */
 static void check_layout(const struct image_geometry *g, const struct page_layout *layout,
 			 uint64_t pages, uint8_t *const *bases, const uint64_t *lengths, uint32_t n)
 {
@@ -115,7 +115,7 @@ static void try_entry(const uint8_t *data, size_t size)
 		       e.space < WIRE_MAX_SPACES);
 }
 
-/* What was accepted fills a piece of its range, and no more. */
+/* Accepted parts fill a piece of their range, and no more. */
 static void try_parts(const void *packet, size_t size)
 {
 	const uint32_t n_fds = size > 80 ? ((const struct wire_parts *)packet)->n_parts : 0;

@@ -24,7 +24,7 @@ enum {
 	MAX_VALUE = 64 << 10,
 	MAX_ASKED = 16 << 10,
 	LIVE = 0xa5,
-	ENDED = 0x5a,  /* what buffers are filled with */
+	ENDED = 0x5a,  /* buffers are filled with it */
 	TURNS = 10000, /* more than it takes to read all that was sent */
 	/* of a connection: a small reply, and room that grew by doubling */
 	MEMORY = 8 << 20,
@@ -46,18 +46,18 @@ struct fuzz {
 	size_t left;
 	struct redis_conn *conn;
 	int peer;
-	bool chunks;   /* what is said next comes in pieces */
+	bool chunks;   /* the next words come in pieces */
 	bool lies;     /* said something that is no reply, or nobody asked for */
 	size_t memory; /* in use before */
 	uint32_t n;    /* commands submitted */
 	struct fuzz_command commands[COMMANDS];
-	size_t asked_bytes, asked_at; /* what the server has got, and how far it has looked */
+	size_t asked_bytes, asked_at; /* bytes that the server has got, and how far it has looked */
 	char asked[MAX_ASKED];
 	size_t said;
 	uint8_t stream[MAX_SENT]; /* all that was said */
 };
 
-static struct fuzz *running; /* the one whose commands end; there is one at a time */
+static struct fuzz *running; /* its commands end; there is one run at a time */
 
 /* --- input --- */
 
@@ -233,7 +233,7 @@ static bool submit(struct fuzz *f, uint8_t how)
 
 /* --- the server --- */
 
-/* One turn of the loop; the server takes what comes. */
+/* One turn of the loop; the server takes all bytes that come. */
 static void turn(struct fuzz *f)
 {
 	ssize_t n;
@@ -468,7 +468,7 @@ static void begin(struct fuzz *f)
 		turn(f);
 }
 
-/* All that was said is taken in: what has been answered has ended, and only lies end the
+/* All words are taken in: commands that were answered have ended, and only lies end the
  * connection. */
 static void settle(struct fuzz *f)
 {
@@ -479,7 +479,8 @@ static void settle(struct fuzz *f)
 		assert(!f->commands[i].answered || f->commands[i].dones == 1);
 }
 
-/* The server goes: everything has ended soon, and what had ended before was left alone. */
+/* The server goes: all commands have ended soon, and commands that had ended before were left
+ * alone. */
 static void end(struct fuzz *f)
 {
 	int turns = 0;

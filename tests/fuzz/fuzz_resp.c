@@ -92,7 +92,7 @@ static int naive_elements(struct naive *v, unsigned int depth, long long n)
 	return r;
 }
 
-/* What begins with a count; line: its bytes between kind and CR LF. */
+/* A value that begins with a count; line: its bytes between kind and CR LF. */
 static int naive_aggregate(struct naive *v, unsigned int depth, size_t line)
 {
 	const char kind = v->text[v->at];
@@ -159,7 +159,7 @@ static int naive_element(struct naive *v, unsigned int depth)
 	bool attribute;
 	int r;
 
-	do { /* an attribute is followed by what it describes */
+	do { /* an attribute is followed by the value that it describes */
 		if (v->at == v->n)
 			return 0;
 		attribute = v->text[v->at] == '|';
@@ -376,7 +376,7 @@ static void mutate(struct text *t, struct random *random)
 		case 3:
 			t->n = at;
 			break;
-		default: /* splice: what is far behind comes here */
+		default: /* splice: bytes from far behind come here */
 			memmove(t->bytes + at, t->bytes + (at + t->n) / 2, t->n - (at + t->n) / 2);
 		}
 	}

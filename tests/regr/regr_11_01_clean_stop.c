@@ -60,7 +60,7 @@ static struct kvtier_geometry geometry_of(const struct size *size)
 	return g;
 }
 
-/* The client's socket: the one that was not there before. */
+/* The client's socket: the descriptor that was not there before. */
 static int last_socket(void)
 {
 	int type, found = -1;

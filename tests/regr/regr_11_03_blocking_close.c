@@ -213,7 +213,7 @@ int main(void)
 		cmocka_unit_test_prestate(with_hello, old_kernel),
 	};
 
-	/* A daemon that leaves what blocks leaves threads. */
+	/* A daemon that leaves blocked calls leaves threads. */
 	(void)setenv("TSAN_OPTIONS", "report_thread_leaks=0", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

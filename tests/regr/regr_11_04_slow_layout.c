@@ -44,7 +44,7 @@ struct slow {
 	/* of keep_busy() */
 	_Atomic uint32_t ended; /* loads */
 	_Atomic bool stop;
-	int wrong; /* a status that was none of those expected */
+	int wrong; /* an unexpected status */
 };
 
 static uint8_t *row_of(const struct slow *s, uint32_t token, uint32_t plane)

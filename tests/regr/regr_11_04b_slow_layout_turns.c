@@ -41,7 +41,7 @@ _Static_assert(STRIDE == 1 << 20, "a MiB between tokens");
 
 static const char config[] = "[host]\nbytes = 320M\nslab_bytes = 64M\nhuge_pages = no\n";
 
-/* What parent and child tell each other. */
+/* Words between parent and child. */
 struct board {
 	/* 1: the ops are outstanding; 2: asked to try short deadlines; 3: it did */
 	atomic_int phase;

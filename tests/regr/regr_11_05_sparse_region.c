@@ -149,8 +149,8 @@ static void *punch(void *arg)
 	return NULL;
 }
 
-/* Holes come while pages are read and written: the daemon lives, and what it says was loaded,
- * was. */
+/* Holes come while pages are read and written: the daemon lives, and blocks that it says were
+ * loaded, were. */
 static void holes_may_come_at_any_time(void **state)
 {
 	uint32_t space, refused = 0, served = 0;

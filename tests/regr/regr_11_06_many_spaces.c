@@ -215,7 +215,7 @@ static void one_client_leaves_spaces_for_others(void **state)
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
 			 "[index]\nmax_spaces = 16\n");
 	hog = dial(&d, "hog");
-	/* what is nobody's share, and its own */
+	/* the spaces beyond all shares, and its own share */
 	assert_int_equal(open_all(hog, 0), 8 + 1);
 	engine_works_for(d.socket, "new@1");
 	quiet = dial(&d, "quiet");

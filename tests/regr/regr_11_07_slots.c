@@ -141,7 +141,7 @@ static uint32_t child_took(const struct child *c, const char *text)
 	return said.n;
 }
 
-/* Those that end have their slot until they are closed. */
+/* Ending connections have their slots until they are closed. */
 static uint32_t connections(const struct daemon *d)
 {
 	static char text[65536];

@@ -75,7 +75,7 @@ static struct shared *begin(struct engine *other)
 	return w;
 }
 
-/* For this one room is made: a few slabs of the other's at most. */
+/* For this value room is made: a few slabs of the other's at most. */
 static void what_redis_has_comes(struct shared *w, struct engine *other, uint32_t before)
 {
 	chain_keys(other, 1, 1, absent);

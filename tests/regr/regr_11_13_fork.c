@@ -47,7 +47,7 @@ static int in_child(struct world *w, int (*run)(struct world *w))
 	return status;
 }
 
-/* The parent's connection serves, and is the one it always was. */
+/* The parent's connection serves, and is the same as before. */
 static void parent_goes_on(struct world *w)
 {
 	assert_int_equal(engine_lookup(&w->e, w->keys, BLOCKS), BLOCKS);
@@ -84,7 +84,7 @@ static int exit_through_a_destructor(struct world *w)
 {
 	at_exit_client = w->e.client;
 	(void)atexit(at_exit);
-	(void)fclose(stdout); /* what the parent has not flushed yet */
+	(void)fclose(stdout); /* output that the parent has not flushed yet */
 	exit(0);
 }
 

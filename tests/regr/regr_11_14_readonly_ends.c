@@ -82,7 +82,7 @@ static struct disk_world *full_and_readonly(void **state, int error)
 	io_hold(READS);
 	for (uint64_t chain = 101; chain <= 100 + LAST_CHAINS; chain++)
 		store(w, chain);
-	faulty_held(1); /* reclaim wants to know what the next segment has */
+	faulty_held(1); /* reclaim asks for the next segment's records */
 	nothing_moves(w);
 	faulty_is(w, "up");
 	faulty_plan(WRITES, 0, ALWAYS, error);

@@ -125,7 +125,7 @@ static void forged_values_are_misses(void **state)
 	assert_int_equal(hits(w), 0);
 	node_stat_reaches(&w->b, "tiers.redis.forged_blocks_total", N);
 	assert_int_equal(daemon_stat(&w->b.d, "tiers.redis.corrupt_blocks_total"), 0);
-	/* what is forged goes, and the next store mends it */
+	/* a forged value goes, and the next store mends it */
 	shared_asks_until(&w->redis, 0, "DBSIZE");
 	shared_end(w);
 }
@@ -156,8 +156,7 @@ static void a_node_with_another_secret_gets_and_deletes_nothing(void **state)
 	shared_end(w);
 }
 
-/* The image alone, as versions before this one wrote it; and the value under the name that it had
- * for them. */
+/* The image alone, as earlier versions wrote it; and the value under the name that they gave it. */
 static void values_of_the_old_form_are_misses_and_stay(void **state)
 {
 	struct shared *w = begin();

@@ -29,7 +29,7 @@ struct listener {
 	pthread_t thread;
 };
 
-/* What both threads and the test share. */
+/* Shared by both threads and the test. */
 static struct {
 	struct listener liar, victim;
 	char redirect[64]; /* "MOVED %u 127.0.0.1:1234"; "": none */
@@ -309,7 +309,8 @@ static void a_map_names_a_host_that_nobody_configured(void **state)
 	end();
 }
 
-/* A member of the map is no better: whom it redirects to is in the map, or is not followed. */
+/* A member of the map is no better: its redirect leads to a member of the map, or is not
+ * followed. */
 static void a_member_of_the_map_redirects_away(void **state)
 {
 	(void)state;

@@ -187,7 +187,7 @@ static void a_map_names_a_server_of_this_name(void **state)
 	(void)state;
 	begin(true, 8192);
 	is_followed();
-	/* so, in the test before this one, only the certificate was counted */
+	/* so, in the test before, only the certificate was counted */
 	assert_int_equal(daemon_stat(&w.node.d, "tiers.redis.refused_hosts_total"), 0);
 }
 

@@ -155,7 +155,7 @@ static void nothing_is_dumped(void)
 
 /* --- what the daemon does before --- */
 
-/* What an engine's keys begin with; the daemon tells it once. */
+/* The beginning of an engine's keys; the daemon tells it once. */
 static void look_for_the_salt(const uint8_t tenants[SECRET_BYTES])
 {
 	static const char label[] = "kvtier salt 1", before[] = "\"id\":\"";

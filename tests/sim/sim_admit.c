@@ -85,7 +85,7 @@ static void repetition_takes_one_place(void **state)
 	assert_true(admit_ask(*state, one, SHORT, true));
 }
 
-/* Of random keys nearly all of the last half table, none of those before twice the table. */
+/* It knows nearly all random keys of the last half table, and no key before the last two tables. */
 static void the_latest_are_remembered_and_the_old_forgotten(void **state)
 {
 	enum { ALL = 4 * ADMIT_REMEMBERED, PROBES = 1000 };

@@ -25,7 +25,7 @@
 
 enum policy { EVERYTHING, FIRST_COME, SECOND_MISS };
 
-/* A tier as evict.c sees it: what is here, and room for more. */
+/* A tier as evict.c sees it: the blocks here, and room for more. */
 struct level {
 	struct evict *evict;
 	bool *here;

@@ -30,7 +30,7 @@ enum { STEPS = 200000, NOT_HERE = 0xfffffff0 };
 struct entry {
 	bool here;
 	uint32_t block, space, parent; /* parent: key number */
-	/* children: those that are here and name this very block */
+	/* children: blocks that are here and name this very block */
 	uint32_t pins, children;
 	uint64_t tick, life;
 	bool in_host, in_nvme;
@@ -142,7 +142,7 @@ static void change_beside(struct model *m, uint32_t k)
 	blocks_look_beside(m->blocks, e->block);
 }
 
-/* What devices had of blocks that went: their slots, and of those alone. */
+/* Devices' slots of blocks that went, and no others. */
 static void take_beside(struct model *m)
 {
 	uint32_t unit, copy;
@@ -250,7 +250,7 @@ static void condemn(struct model *m, uint32_t k)
 	forget(m, k);
 }
 
-/* Lets go of the pins of one condemned block, and takes what became free. */
+/* Lets go of the pins of one condemned block, and takes all that became free. */
 static void release(struct model *m, uint32_t block)
 {
 	uint32_t slot;

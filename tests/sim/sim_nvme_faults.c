@@ -23,7 +23,7 @@ enum { SEGMENTS = 6, BLOCKS = 36, LATER = 1000 };
 static struct kit kit;
 static uint64_t seed;
 
-/* Everything the log does, whatever becomes of it. */
+/* Everything the log does, with any end. */
 static void workload(void)
 {
 	for (uint32_t i = 0; i < BLOCKS; i++) {
@@ -51,7 +51,7 @@ static void clear_faults(void)
 static void with_a_good_disk_it_goes_on(void)
 {
 	clear_faults();
-	kit.sim.time_ns += 1000000000; /* what failed is tried again after a while */
+	kit.sim.time_ns += 1000000000; /* failed I/O is tried again after a while */
 	kit_run(&kit);
 	assert_false(nvme_log_busy(kit.log));
 	if (nvme_log_state(kit.log) == NVME_UP) {

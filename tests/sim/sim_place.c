@@ -142,7 +142,7 @@ static void orphan_children(struct sim *s, uint32_t block)
 	s->accounts[block].children = 0;
 }
 
-/* After mover_make_room, or the end of a copy: who went, who moved, and was that allowed? */
+/* After mover_make_room, or the end of a copy: which blocks went or moved, and was that allowed? */
 static void settle(struct sim *s, const struct mover_counts *before)
 {
 	uint64_t evicted = 0, moved = 0, demoted = 0;
@@ -165,7 +165,8 @@ static void settle(struct sim *s, const struct mover_counts *before)
 			moved++;
 			continue;
 		}
-		/* our account is of slots: what is away goes for good, children or not */
+		/* our account is of slots: a block that is away goes for good, with children or
+		 * not */
 		if (a->nvme) {
 			assert_int_equal(blocks_host_slot(s->blocks, b), BLOCK_NONE);
 			orphan_children(s, b);
@@ -186,7 +187,7 @@ static void settle(struct sim *s, const struct mover_counts *before)
 	s->used_bytes -= s->mover.counts.evicted_bytes - before->evicted_bytes;
 }
 
-/* What a slab holds that cannot move. */
+/* A slab's blocks that cannot move. */
 static bool slab_is_stuck(const struct sim *s, uint32_t slab)
 {
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
@@ -233,7 +234,7 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 	}
 }
 
-/* Nothing is being moved: then what is in use is what we know of. */
+/* Nothing is being moved: then only slots that we know are in use. */
 static bool at_rest(const struct sim *s)
 {
 	emptier_let_go(s->mover.emptier);
@@ -342,7 +343,7 @@ static int make_room(struct sim *s, uint32_t bytes, struct extent *ret)
 	return err;
 }
 
-/* 0 and a slot being written, or the refusal, checked. patient: it waits for what is being
+/* 0 and a slot being written, or the refusal, checked. patient: it waits for slabs that are being
  * emptied. */
 static int begin(struct sim *s, uint32_t bytes, uint32_t parent, bool patient)
 {

@@ -117,7 +117,7 @@ static bool is_failure(enum mode mode)
 	return mode == MODE_SILENT || mode == MODE_GONE;
 }
 
-/* What the state has to be after an end that was told in `before`. */
+/* The right state after an end that was told in `before`. */
 static void check_end(struct sim *s, const struct redis_breaker *before, enum mode mode)
 {
 	const uint64_t now = s->now_ns;

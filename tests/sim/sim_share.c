@@ -159,7 +159,7 @@ static void without_guarantees_the_oldest_goes(void **state)
 	world_close(&w);
 }
 
-/* More spaces than accounts: those that share one go by age. */
+/* More spaces than accounts: spaces that share an account go by age. */
 static void many_spaces_share_an_account(void **state)
 {
 	struct world w = world_open(MANY_SPACES / 8);

@@ -15,7 +15,7 @@
 
 #include "tests/lib/lib_redis_lies.h"
 
-/* GROWTH_KIB: what an allocator's whims explain. */
+/* GROWTH_KIB: an allocator's whims explain so much. */
 enum { SERVERS = 20, GROWTH_KIB = 16384 };
 
 static struct random rnd;

@@ -120,7 +120,7 @@ static void canceled_store_keeps_a_prefix(void **state)
 				 0);
 		(void)usleep((useconds_t)i * 1000);
 		assert_int_equal(kvtier_cancel(w->s.e.client, op, 20000), 0);
-		poison_all(w); /* the pages are ours again: what is kept was read before */
+		poison_all(w); /* the pages are ours again: kept bytes were read before */
 		assert_int_equal(kvtier_wait(w->s.e.client, op, 0, &result), 0);
 		assert_int_equal(result.prefix, result.ok); /* the chain has no hole */
 		assert_int_equal(engine_lookup(&w->s.e, w->keys, BLOCKS), result.prefix);

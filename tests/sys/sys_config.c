@@ -135,7 +135,7 @@ static void good_file_is_said_to_be_good(void **state)
 	assert_non_null(strstr(s->out, "ok"));
 }
 
-/* --- what only the start can find --- */
+/* --- faults that only the start can find --- */
 
 static void started_in_vain(struct scratch *s, const char *more, const char *words)
 {
@@ -206,7 +206,7 @@ static void second_daemon_in_the_same_directory(void **state)
 	daemon_remove(&d);
 }
 
-/* --- what it leaves and finds --- */
+/* --- files that it leaves and finds --- */
 
 static unsigned mode_of(const struct daemon *d, const char *name)
 {

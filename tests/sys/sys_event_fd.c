@@ -125,7 +125,7 @@ static void same_descriptor_with_the_next_daemon(void **state)
 		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_true(now_ns() < until);
-		(void)kvtier_poll(w->s.e.client, &result, 1); /* this is what connects again */
+		(void)kvtier_poll(w->s.e.client, &result, 1); /* this call connects again */
 		op = start_store(w);
 		if (op != 0 && next_result(w).status == -ECONNRESET)
 			op = 0;

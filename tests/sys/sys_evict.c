@@ -33,7 +33,7 @@ static uint32_t present(struct engine *e, uint32_t chain)
 	return engine_lookup(e, keys, LENGTH);
 }
 
-/* What is there is a prefix, and what lookup says is what loads. */
+/* The present blocks are a prefix, and as many load as lookup says. */
 static uint32_t prefix_loads(struct engine *e, uint32_t chain)
 {
 	struct kvtier_key keys[LENGTH];

@@ -497,7 +497,7 @@ static void a_revision_that_is_superseded_goes_first_and_comes_back_when_opened(
 	engine_close(&e);
 }
 
-/* --- what cannot be said --- */
+/* --- invalid hints --- */
 
 static void refused(struct engine *e, struct kvtier_hint hint, const char *field)
 {

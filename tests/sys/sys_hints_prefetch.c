@@ -79,7 +79,7 @@ static int begin(void **state)
 	return 0;
 }
 
-/* --- what it brings --- */
+/* --- prefetched blocks --- */
 
 static void keys_on_nvme_alone_are_in_memory_then(void **state)
 {

@@ -120,7 +120,7 @@ static void block_larger_than_a_slab(void **state)
 		     "[host] slab_bytes");
 }
 
-/* --- what the region is --- */
+/* --- kinds of regions --- */
 
 static void over(struct world *w, int fd, int error, const char *text)
 {

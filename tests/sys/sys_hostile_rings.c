@@ -282,7 +282,7 @@ struct scribbler {
 	_Atomic bool stop;
 };
 
-/* What another thread of the hostile engine does: anything, anywhere it may write. */
+/* Another thread of the hostile engine: it writes anything, anywhere it may. */
 __attribute__((no_sanitize("thread"))) static void *scribble(void *arg)
 {
 	struct scribbler *s = arg;
@@ -367,7 +367,8 @@ static void rewriting_while_it_is_read(void **state)
 	daemon_stat_becomes(&w->a.d, "clients", 1, PATIENT_MS);
 	errors = daemon_stat(&w->a.d, "protocol_errors_total");
 	assert_true(errors > w->a.errors); /* some of it was seen through */
-	/* The images are made of what was read, once: whatever the pages became, checksums hold. */
+	/* The images are made of bytes that were read once: checksums hold, though the pages
+	 * change. */
 	assert_int_equal(daemon_stat(&w->a.d, "tiers.host.corrupt_blocks_total"), 0);
 	w->a.errors = errors - 1;
 	raw_open(&w->raw, w->a.d.socket);

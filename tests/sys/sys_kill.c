@@ -46,7 +46,7 @@ static void submit(struct engine *e, struct outstanding *o, bool load,
 			 0);
 }
 
-/* Takes the result; what was loaded is right, what was not is untouched or, while being written,
+/* Takes the result: loaded pages are right; other pages are untouched or, while being written,
  * unfinished. */
 static uint32_t take(struct engine *e, struct outstanding *o)
 {

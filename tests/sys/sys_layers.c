@@ -131,7 +131,7 @@ static void groups_come_one_after_the_other(void **state)
 			 BLOCKS);
 }
 
-/* Its op is made of the memory of the one that has ended. */
+/* Its op is made of the memory of the op that has ended. */
 static void the_next_load_counts_its_groups_anew(void **state)
 {
 	struct world *w = *state;

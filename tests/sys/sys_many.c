@@ -149,8 +149,8 @@ static bool connects(const struct daemon *d, uint32_t timeout_ms)
 	return true;
 }
 
-/* The daemon's limit lowered while it runs: it waits for better times, serves those it has, and
- * goes on. */
+/* The daemon's limit lowered while it runs: it waits for better times, serves its present clients,
+ * and goes on. */
 static void out_of_descriptors(void **state)
 {
 	struct daemon *d = *state;

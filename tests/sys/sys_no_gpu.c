@@ -22,7 +22,7 @@ static void start(struct daemon *d, const char *devices)
 	daemon_start(d, config);
 }
 
-/* `devices` of kvtierctl has this in the row of what is absent. */
+/* `devices` of kvtierctl has this in the row of an absent GPU. */
 static void says(const struct daemon *d, const char *words)
 {
 	char text[4096];

@@ -62,7 +62,7 @@ static int try_attach(const char *file, char *ret_device, size_t n)
 	return fd;
 }
 
-/* Another program may take the one that is free first: then the next. */
+/* Another program may take the free loop device first: then the next. */
 static bool try_often(const char *file, char *ret_device, size_t n)
 {
 	assert_int_equal(held, -1);
@@ -91,7 +91,7 @@ static void let_go(void)
 	held = -1;
 }
 
-/* Nothing is there any more, whoever has it open; it is detached when that ends. */
+/* Nothing is there any more for programs that have it open; it is detached when they close it. */
 static void pull(struct disk_world *w)
 {
 	assert_int_equal(set_status(held, STORE_BYTES), 0);
@@ -215,7 +215,7 @@ static void what_was_flushed_outlives_a_kill(void **state)
 	end(w);
 }
 
-/* --- what is not ours --- */
+/* --- others' bytes --- */
 
 static void is_left_alone(struct disk_world *w, const char *word)
 {
@@ -317,7 +317,7 @@ static void a_disk_that_others_use_is_refused(void **state)
 
 /* --- pulled --- */
 
-/* What is only there is asked for, and is a miss: the daemon notices. */
+/* Blocks that only this device has are asked for, and are misses: the daemon notices. */
 static void is_missed(struct disk_world *w)
 {
 	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof(w->text)), 0);
@@ -359,7 +359,7 @@ static void one_that_was_pulled_serves_again(void **state)
 	end(w);
 }
 
-/* Who writes to a device of no bytes is told that there is no space: not a matter of room. */
+/* A write to a device of no bytes fails with "no space": not a matter of room. */
 static void a_write_notices_that_it_was_pulled(void **state)
 {
 	struct disk_world *w = place_formatted(state);

@@ -57,7 +57,7 @@ static void a_read_in_a_long_load_fails_once(void **state)
 	faulty_end(w);
 }
 
-/* Twice the same block: that one is lost, and can be stored again; the disk is none the worse. */
+/* Twice the same block: this block is lost, and can be stored again; the disk is none the worse. */
 static void a_block_that_cannot_be_read_is_a_miss(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
@@ -148,14 +148,14 @@ static void a_restarted_daemon_says_offline(void **state)
 	disk_end(w);
 }
 
-/* It serves without, and has what is on the disk when that can be read: of a block stored
- * meanwhile, one of both. */
+/* It serves without the disk, and has the disk's blocks when they can be read: of a block stored
+ * meanwhile, one of both copies. */
 static void a_start_that_cannot_read_is_tried_again(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
 	disk_die(w, SIGTERM);
-	faulty_plan(READS, 1, ALWAYS, -EIO); /* but for the look at what is there */
+	faulty_plan(READS, 1, ALWAYS, -EIO); /* but for the look at the present blocks */
 	daemon_restart(&w->d);
 	faulty_becomes(w, "offline");
 	assert_int_equal(disk_status_says(&w->d, "tried again", w->text, sizeof(w->text)), 2);
@@ -219,7 +219,7 @@ static void a_flush_that_cannot_write_says_so(void **state)
 	faulty_end(w);
 }
 
-/* Written is not synced: what a disk that went away still owes is not acknowledged. */
+/* Written is not synced: writes that a vanished disk still owes are not acknowledged. */
 static void a_flush_without_the_disk_is_no_flush(void **state)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);

@@ -26,7 +26,7 @@ enum { STORE_BYTES = 16 << 20, FOREIGN_BYTES = 1 << 20 };
 #define NVME "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n"
 static const char ours[] = HOST NVME;
 
-/* One that the configuration names: what is wrong with it then is an error. */
+/* A path that the configuration names: any fault of it is then an error. */
 static void name_path(struct disk_world *w)
 {
 	char config[400];
@@ -91,7 +91,7 @@ static int format(struct disk_world *w, const char *path, const char *more)
 	return daemon_ctl(&w->d, arguments, w->text, sizeof(w->text));
 }
 
-/* --- what is at the path --- */
+/* --- files at the path --- */
 
 static void a_foreign_file_is_left_alone(void **state)
 {

@@ -20,7 +20,7 @@ enum { TINY = 48, LARGE = 32, CHAINS = 16, LONG = CHAINS * LARGE, LIVES = 4, HEA
 static const char roomy[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			    "[nvme]\nbytes = 128M\nsegment_bytes = 4M\n";
 /* A large raw block takes 132 KiB: 8 MiB hold two chains of 32 at most. On disk a chain takes two
- * segments, since a flush seals the one that is open. */
+ * segments, since a flush seals the open one. */
 static const char narrow[] = "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[nvme]\nbytes = 256M\nsegment_bytes = 4M\n";
 
@@ -224,7 +224,7 @@ static void store_chains(uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		chain_keys(&w.e, i, LARGE, w.keys);
 		assert_int_equal(chain_store(&w.e, w.keys, 0, LARGE), 0);
-		disk_flush(&w.d); /* eviction drops what is not on disk yet */
+		disk_flush(&w.d); /* eviction drops blocks that are not on disk yet */
 	}
 }
 
@@ -245,7 +245,7 @@ static void evicted_blocks_are_demoted(void **state)
 	end();
 }
 
-/* Without waiting for the disk: whatever the tiers could not keep up with is a miss, nothing
+/* Without waiting for the disk: blocks that the tiers could not keep up with are misses, nothing
  * else. */
 static void a_hurried_engine_gets_right_bytes_or_misses(void **state)
 {
@@ -264,7 +264,8 @@ static void a_hurried_engine_gets_right_bytes_or_misses(void **state)
 	end();
 }
 
-/* All of it in one op: its blocks wait for those before them to be written, and are all kept. */
+/* All of it in one op: its blocks wait for the blocks before them to be written, and are all
+ * kept. */
 static void a_prefix_longer_than_memory_is_stored(void **state)
 {
 	begin(*state, narrow, large_geometry(KVTIER_CODEC_RAW), LONG);
@@ -275,8 +276,7 @@ static void a_prefix_longer_than_memory_is_stored(void **state)
 	end();
 }
 
-/* One op, eight times what the host tier holds: each block in turn comes, is given, and makes
- * room. */
+/* One op, eight times the host tier's size: each block in turn comes, is given, and makes room. */
 static void a_prefix_longer_than_memory_loads(void **state)
 {
 	uint32_t pages[LONG];

@@ -141,7 +141,7 @@ static void memory_serves_however_many_loads_stall(void **state)
 	faulty_end(w);
 }
 
-/* Those that are passed over meanwhile end by their deadline as the others do. */
+/* Ops that are passed over meanwhile end by their deadline as the others do. */
 static void a_load_that_is_passed_over_ends_by_its_deadline(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
@@ -181,7 +181,8 @@ static void a_stall_takes_the_disk_offline_until_it_answers(void **state)
 	faulty_end(w);
 }
 
-/* What the disk may still write to is nobody else's: all of memory is used while it has some. */
+/* Slots that the disk may still write to are given to no other: all of memory is used while the
+ * disk has some. */
 static void slots_of_a_stalled_read_are_not_used(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
@@ -225,7 +226,7 @@ static void stalled_writes_end_when_it_answers(void **state)
 	faulty_end(w);
 }
 
-/* One chain of twice what memory holds waits for its own blocks to be written, also on a disk that
+/* One chain of twice memory's size waits for its own blocks to be written, also on a disk that
  * pauses for longer than disks do, but not for stall_us. */
 static void a_store_longer_than_memory_waits_for_a_slow_disk(void **state)
 {
@@ -285,8 +286,8 @@ static void a_load_longer_than_memory_waits_for_a_slow_disk(void **state)
 	disk_end(w);
 }
 
-/* Of ops with one block each: those of the other path end, and the stalled disk has a read of each
- * of the rest. How many have ended. */
+/* Of ops with one block each, the ops of the other path end, and the stalled disk has a read of
+ * each of the rest. Returns how many have ended. */
 static uint32_t load_each_beside(struct disk_world *w, uint64_t *ops, bool *ended)
 {
 	uint32_t n = 0;
@@ -332,7 +333,7 @@ static void the_other_path_serves(void **state)
 	faulty_end(w);
 }
 
-/* Of one load, those of the other path; the deadline ends the rest. */
+/* Of one load, the blocks of the other path; the deadline ends the rest. */
 static void the_other_path_serves_within_one_load(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, true);

@@ -21,7 +21,7 @@
 
 enum { N = 16, PAUSE_MS = 20000, STEP_MS = 500, EXIT_MS = 20000 };
 
-/* It ends, and the next one has what was flushed. */
+/* The daemon ends, and the next one has the flushed blocks. */
 static void the_next_one_serves(struct disk_world *w)
 {
 	w->d.pid = 0;
@@ -46,7 +46,7 @@ static int stopped(const struct disk_world *w)
 	return WEXITSTATUS(status);
 }
 
-/* Likewise. What it waits for comes, and no time passes: that would be a slower disk. */
+/* Likewise. Its I/O comes, and no time passes: that would be a slower disk. */
 static int stopped_by_itself(struct disk_world *w)
 {
 	const int status = daemon_wait(&w->d, PATIENT_MS);
@@ -88,7 +88,7 @@ static void writes_stall(struct disk_world *w)
 	faulty_held(1);
 }
 
-/* The disk never answers: what it has is left to it, and that is no clean stop. */
+/* The disk never answers: its I/O is left to it, and the stop is not clean. */
 static void stop_while_reads_stall(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
@@ -134,7 +134,7 @@ static void a_stop_waits_for_slow_reads(void **state)
 	the_next_one_serves(w);
 }
 
-/* Those that the disk had when drain_us was over: no other one is begun then. */
+/* Writes that the disk had when drain_us was over: no other one is begun then. */
 static void a_stop_waits_for_slow_writes(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
@@ -166,7 +166,7 @@ static void kill_while_writes_stall(void **state)
 	killed(w);
 }
 
-/* It serves without what is on the disk, and with it when that answers. */
+/* It serves without the disk's blocks, and with them when the disk answers. */
 static void a_start_while_writes_stall(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);

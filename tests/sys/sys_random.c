@@ -33,7 +33,7 @@ struct world {
 	uint64_t hits, misses;
 };
 
-/* Engines 0 and 1 share a space, as do 2 and 3: what one stores the other loads. */
+/* Engines 0 and 1 share a space, as do 2 and 3: one loads the other's blocks. */
 static uint32_t space_of(uint32_t engine)
 {
 	static const uint32_t spaces[ENGINES] = { 0, 0, 1, 1, 2, 3 };
@@ -81,7 +81,7 @@ static void step_store(struct world *w, uint32_t engine, uint32_t chain)
 	assert_int_equal(chain_store(e, keys, 0, n), 0);
 	if (n > *stored)
 		*stored = n;
-	/* Nothing ran since: what was just stored is there, all of it. */
+	/* Nothing ran since: all blocks just stored are there. */
 	assert_true(engine_lookup(e, keys, LENGTH) >= n);
 }
 

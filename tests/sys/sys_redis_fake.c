@@ -93,7 +93,7 @@ static uint32_t commands(void)
 	return __atomic_load_n(w.fake.commands, __ATOMIC_ACQUIRE);
 }
 
-/* The daemon is alive and no larger, its memory serves, and what it writes behind goes to the liar,
+/* The daemon is alive and no larger, its memory serves, and its write-behind goes to the liar,
  * too. */
 static void end(void)
 {
@@ -162,7 +162,7 @@ static void cut_in_many_places(void **state)
 struct lie {
 	const char *name;
 	struct fake_step step;
-	bool may_hit; /* what it says first is true */
+	bool may_hit; /* its first words are true */
 };
 
 static void tell(const struct lie *lie)

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* OPS * N parts are what a daemon with [device] depth = 64 lets wait at once. */
+/* A daemon with [device] depth = 64 lets OPS * N parts wait at once. */
 enum { N = 8, OPS = 6, PREFETCHES = 4, SHORT_MS = 200, ROUNDS = 40 };
 static const char patient[] = "timeout_ms = 20000"; /* nothing gives up but the op */
 
@@ -69,7 +69,7 @@ static void begin_loads(uint64_t ops[OPS], const struct kvtier_key *keys, uint32
 {
 	for (uint32_t i = 0; i < OPS; i++)
 		ops[i] = node_load_begin(&w->b, keys, i * n, n, 0);
-	daemon_stat_reaches(&w->b.d, "ops.outstanding", OPS); /* what is to be sent is sent */
+	daemon_stat_reaches(&w->b.d, "ops.outstanding", OPS); /* all commands are sent */
 }
 
 /* Hits of all of them from number `first` on. */
@@ -209,7 +209,7 @@ static void what_redis_does_not_have_is_asked_for_once(void **state)
 	end();
 }
 
-/* Damaged: the bytes are not those of the checksum. */
+/* Damaged: the bytes do not fit the checksum. */
 static void what_is_damaged_is_read_once(void **state)
 {
 	static uint8_t value[SHARED_RAW_BYTES];
@@ -232,7 +232,7 @@ static void what_is_damaged_is_read_once(void **state)
 	end();
 }
 
-/* Those that waited behind the first do not wait as long once more each: nobody else asked. */
+/* Ops that waited behind the first do not each wait as long once more: no other op asked. */
 static void a_redis_that_hangs_is_waited_for_once(void **state)
 {
 	uint64_t ops[OPS];
@@ -278,7 +278,7 @@ static void when_the_first_is_cancelled_the_next_goes_on(void **state)
 	nap_ms(100);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(end_loads(ops, 1, w->keys, N), (OPS - 1) * N);
-	assert_in_range(gets(), N, 2 * N); /* those of the first were sent, or not */
+	assert_in_range(gets(), N, 2 * N); /* the first op's commands were sent, or not */
 	end();
 }
 
@@ -300,7 +300,7 @@ static void when_all_others_are_cancelled_the_last_goes_on(void **state)
 	end();
 }
 
-/* Who has waited for timeout_ms behind others that were given up asks no more. */
+/* An op that has waited for timeout_ms behind others that were given up asks no more. */
 static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
 {
 	uint64_t ops[3];
@@ -318,7 +318,7 @@ static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
 	assert_int_equal(node_load_end(&w->b, ops[2], w->keys, 2 * N, N, -ENOENT), 0);
 	clock_hurry(false);
 	redis_signal(&w->redis, SIGCONT);
-	nap_ms(100); /* what was sent is answered by now */
+	nap_ms(100); /* sent commands are answered by now */
 	assert_in_range(gets(), 0, 2 * N);
 	end();
 }
@@ -381,7 +381,7 @@ struct wild {
 	uint32_t first;
 };
 
-/* Blocks of the chain in any order, some twice: what waits for what could form a ring. */
+/* Blocks of the chain in any order, some twice: waiting ops could form a ring. */
 static void wild_begin(struct wild *wild, struct random *random, uint32_t first)
 {
 	wild->first = first;

@@ -101,8 +101,8 @@ static void writes_that_hang_do_not_hold_up_stores(void **state)
 	end(w);
 }
 
-/* 4M hold 16 blocks: two that may go, and those of a chain that is being stored. It needs their
- * place, and gets it. */
+/* 4M hold 16 blocks: two that may go, and blocks of a chain that is being stored. The chain needs
+ * their place, and gets it. */
 static void an_inherited_slot_is_given_back_when_nothing_else_is_left(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);

@@ -71,8 +71,8 @@ static void is_a_prefix(struct node *n, const struct kvtier_key *keys)
 		assert_int_equal(engine_lookup(&n->e, &keys[i], 1), 0);
 }
 
-/* Values go between the question and the read: a hit has its bytes, what is kept is a prefix,
- * whatever was lost. */
+/* Values go between the question and the read: a hit has its bytes, and kept blocks are a prefix
+ * after any loss. */
 static void a_server_that_evicts_costs_misses_only(void **state)
 {
 	const char options[] =
@@ -150,7 +150,7 @@ static void a_full_server_takes_stores_later(void **state)
 	shared_load_end(&stores);
 	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 100mb");
 	node_becomes(&w->a, "up", 3 * SHARED_MS);
-	/* what is written from here on is the chain alone */
+	/* from here on only the chain is written */
 	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
 	chain_keys(&w->a.e, 200, N, w->keys);
 	node_store_through(&w->a, w->keys, N);
@@ -160,7 +160,7 @@ static void a_full_server_takes_stores_later(void **state)
 
 /* --- it does not let us in --- */
 
-/* Whatever a user of this machine, or a reader of logs, gets to see. */
+/* All texts that a user of this machine, or a reader of logs, gets to see. */
 static void password_is_nowhere(struct node *n)
 {
 	static const char *const commands[] = { "status", "status --json", "stats", "stats --json",

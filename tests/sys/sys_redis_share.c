@@ -70,8 +70,7 @@ static void load_without_prefetch(void **state)
 	shared_end(w);
 }
 
-/* All but the middle one holds what FP8 can; that one was stored raw, and is larger than the space
- * says. */
+/* FP8 holds all but the middle one, which was stored raw, and is larger than the space says. */
 static void a_block_that_fp8_cannot_hold(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
@@ -224,7 +223,7 @@ static void another_space_finds_nothing(void **state)
 	shared_end(w);
 }
 
-/* Even with the keys in its hands: what comes says whose it is. */
+/* Even with the keys in its hands: a value says whose it is. */
 static void another_spaces_key_is_a_miss(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
@@ -284,7 +283,7 @@ static void take_out(struct shared *w, uint32_t i)
 	assert_int_equal(redis_ask(&w->redis, "DEL %s", name), 1);
 }
 
-/* What lookups say is monotone: no block is there without the one before it. */
+/* Lookups are monotone: no block is there without the block before it. */
 static void a_prefetch_ends_at_a_hole(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
@@ -299,7 +298,7 @@ static void a_prefetch_ends_at_a_hole(void **state)
 	shared_end(w);
 }
 
-/* A load gives what is there, and keeps what is under its parent. */
+/* A load gives present blocks, and keeps blocks that are under their parent. */
 static void a_load_passes_over_a_hole(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);

@@ -87,7 +87,7 @@ static void ended(struct shared *w)
 	shared_end(w);
 }
 
-/* --- it takes what is queued --- */
+/* --- it takes the queued values --- */
 
 static void what_is_queued_is_written_at_a_stop(void **state)
 {

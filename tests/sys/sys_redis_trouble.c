@@ -50,7 +50,7 @@ static void trouble_end(void)
 	shared_end(t.s);
 }
 
-/* B's own blocks, and new ones, whatever Redis does. */
+/* B's own blocks, and new ones, in any state of Redis. */
 static void memory_serves(void)
 {
 	struct kvtier_key more[N];
@@ -166,7 +166,7 @@ static void when_it_is_stopped_memory_serves(void **state)
 	trouble_end();
 }
 
-/* Three times in a row; what timed out at once is one time. */
+/* Three times in a row; commands that time out at once count once. */
 static void until_offline(void)
 {
 	clock_hurry(true);
@@ -200,7 +200,7 @@ static void when_it_goes_on_it_is_used_again(void **state)
 	trouble_end();
 }
 
-/* The pages are the engine's again, the slots are other blocks': what comes late goes nowhere. */
+/* The pages are the engine's again, the slots are other blocks': late bytes go nowhere. */
 static void a_late_reply_touches_no_page_and_no_block(void **state)
 {
 	struct kvtier_key others[4][N];
@@ -304,7 +304,7 @@ static void an_engine_that_closes_its_space_is_let_go(void **state)
 	kvtier_space_close(t.s->b.e.space);
 	node_untouched(&t.s->b, 0, N);
 	redis_signal(&t.s->redis, SIGCONT);
-	nap_ms(200); /* what was late is there by now */
+	nap_ms(200); /* late values are there by now */
 	node_untouched(&t.s->b, 0, N);
 	node_leave(&t.s->b);
 	node_join(&t.s->b, &g);

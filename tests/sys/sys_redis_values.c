@@ -72,8 +72,8 @@ static uint32_t loads(void)
 	return node_load_each(&w.s->b, w.key, 0, 1);
 }
 
-/* So many a second and no more, or it would take the daemon's time: what stays is found bad by the
- * next load. */
+/* So many a second and no more, or it would take the daemon's time: the next load finds remaining
+ * ones bad. */
 static void is_deleted(void)
 {
 	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
@@ -86,7 +86,7 @@ static void is_deleted(void)
 	}
 }
 
-/* What is in hand is a miss, is counted, and goes. */
+/* The value in hand is a miss, is counted, and goes. */
 static void is_refused(void)
 {
 	const uint64_t before = daemon_stat(&w.s->b.d, corrupt);
@@ -97,7 +97,7 @@ static void is_refused(void)
 	is_deleted();
 }
 
-/* A connection may have been closed over what was there before. */
+/* A connection may have been closed over the value before. */
 static void a_good_one_is_found(void)
 {
 	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
@@ -314,7 +314,7 @@ static void random_bytes(void **state)
 	is_refused_and_a_good_one_found();
 }
 
-/* It is somebody's list, by what accident ever: left alone. */
+/* It is somebody's list, by some accident: left alone. */
 static void another_type(void **state)
 {
 	const uint64_t before = daemon_stat(&w.s->b.d, corrupt);

@@ -32,7 +32,7 @@ static long long bytes_of(const struct shared *w, const char *prefix, uint32_t i
 	return redis_ask(&w->redis, "STRLEN %s", name);
 }
 
-/* Those names and no others. */
+/* The blocks' names and no others. */
 static void names_are_prefix_and_key(void **state)
 {
 	struct shared *w = shared_begin(NULL, "key_prefix = one:two/", KVTIER_CODEC_FP8);
@@ -248,8 +248,8 @@ static void what_memory_evicts_it_finds_itself(void **state)
 	shared_end(w);
 }
 
-/* More chains than memory holds, one after another: what it had to give up is in Redis, or was
- * dropped and counted. */
+/* More chains than memory holds, one after another: each block that it had to give up is in Redis,
+ * or was dropped and counted. */
 static void a_full_memory_overflows_into_redis(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -279,7 +279,7 @@ static void a_full_memory_overflows_into_redis(void **state)
 
 /* --- the queue --- */
 
-/* Nothing is taken while Redis is stopped, and then only what the bound allows: 1 MiB is 85 raw
+/* Nothing is taken while Redis is stopped, and then no more than the bound: 1 MiB is 85 raw
  * blocks. */
 static void the_queue_is_bounded_and_drops_the_oldest(void **state)
 {

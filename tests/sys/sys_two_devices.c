@@ -197,7 +197,7 @@ static void a_full_device_is_waited_for(void **state)
 	end(&d, &witness);
 }
 
-/* Cancelled at any moment, ops complete; what they did is there, and the rest is not. */
+/* Cancelled at any moment, ops complete; finished blocks are there, and the rest is not. */
 static void who_waits_can_be_cancelled(void **state)
 {
 	struct witness witness;

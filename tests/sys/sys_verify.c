@@ -90,7 +90,7 @@ static void checksum_itself(void **state)
 	damage("always", KVTIER_CODEC_RAW, offsetof(struct image_header, checksum));
 }
 
-/* The header is looked at before every load, whatever [host] verify says. */
+/* The header is looked at before every load, with any [host] verify. */
 static void header_though_verified_once(void **state)
 {
 	(void)state;
