@@ -25,7 +25,7 @@ static struct daemon d;
 static struct gpu gpu;
 static struct gpu_raw e;
 
-/* What the daemon did, by the driver's trace. */
+/* The daemon's operations, by the driver's trace. */
 struct way {
 	int copies, kernels;
 	unsigned long long bytes;
@@ -55,7 +55,7 @@ static void run_held(enum wire_op op, uint32_t first)
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 }
 
-/* Only stores copy out. What is copied in and small is a layout of pages. */
+/* Only stores copy out. A small copy in is a layout of pages. */
 static void look(void *arg, const char *said)
 {
 	unsigned long long ticket, stream, bytes;

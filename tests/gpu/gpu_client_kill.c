@@ -39,7 +39,7 @@ static int end(void **state)
 	(void)state;
 	daemon_remove(&d);
 	gpu_close(&gpu);
-	assert_int_equal(gpu_reported("", "violation", ""), 0); /* what the dead left is no leak */
+	assert_int_equal(gpu_reported("", "violation", ""), 0); /* memory of the dead is no leak */
 	return 0;
 }
 
@@ -127,7 +127,7 @@ static void await_first_page(struct gpu_engine *ge)
 	} while (page_is_poison(&ge->e, 0));
 }
 
-/* Pages that are not the op's are poison before and after; those of the op have their bytes, or a
+/* Pages that are not the op's are poison before and after; the op's pages have their bytes, or a
  * part of them. */
 static void a_daemon_is_killed_in_the_middle_of_a_load(void **state)
 {

@@ -242,8 +242,8 @@ static void groups_can_be_given_by_the_cpu(void **state)
 	assert_int_equal(gpu_chain_load(&ge, others, 0, BLOCKS), BLOCKS);
 }
 
-/* More blocks than the device has jobs for wait for their layers; a load must get through: its
- * bytes may be what the layers are made of. */
+/* More blocks than the device has jobs for wait for their layers; a load must get through: the
+ * layers may be made of its bytes. */
 static void stores_that_wait_for_layers_leave_room_for_loads(void **state)
 {
 	uint64_t ops[16];
@@ -398,7 +398,7 @@ static void a_daemons_death_lets_go_of_the_stream(void **state)
 	daemon_signal(&d, SIGKILL);
 	assert_int_equal(kvtier_wait_layers(ge.e.client, op, 0, PATIENT_MS), -ENODATA);
 	assert_let_go(op, -ECONNRESET);
-	gpu_report_clear(); /* a killed daemon leaves what it had */
+	gpu_report_clear(); /* a killed daemon leaves its memory */
 	daemon_restart(&d);
 }
 

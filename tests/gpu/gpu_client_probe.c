@@ -233,7 +233,7 @@ static int owner(void)
 	return 0;
 }
 
-/* A driver exports only what it has allocated. */
+/* A driver exports only memory that it has allocated. */
 static void imported_memory_is_staged(void **state)
 {
 	const uint64_t length = BYTES;

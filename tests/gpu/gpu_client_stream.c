@@ -215,7 +215,7 @@ static void a_daemons_death_frees_a_stream_that_waits(void **state)
 	r = result_of(op, -1);
 	assert_int_equal(r.status, -ECONNRESET);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
-	gpu_report_clear(); /* a killed daemon leaves what it had */
+	gpu_report_clear(); /* a killed daemon leaves its memory */
 	daemon_restart(&d);
 }
 

@@ -149,7 +149,8 @@ static void a_range_touches_its_own_bytes_alone(void **state)
 	}
 }
 
-/* What amax did not see saturates: no code is NaN, and no byte beside the page is touched. */
+/* A value that amax did not see saturates: no code is NaN, and no byte beside the page is
+ * touched. */
 static void pages_may_change(void **state)
 {
 	struct cuda_bed *b = *state;

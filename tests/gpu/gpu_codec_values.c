@@ -70,7 +70,7 @@ static void add(struct inputs *in, uint32_t code)
 	in->n = 0;
 }
 
-/* What is left of a group has the value that gives it its exponent. */
+/* The rest of a group has the value that gives the group its exponent. */
 static void end_group(struct inputs *in)
 {
 	while (in->n % GROUP)
@@ -117,7 +117,7 @@ static void every_input_scattered(void **state)
 	all_inputs(*state, 1, 40503);
 }
 
-/* Groups of one value, LAYERS * HEADS of them from `first` on; those that fp8 cannot hold are left
+/* Groups of one value, LAYERS * HEADS of them from `first` on; values that fp8 cannot hold are left
  * out. */
 static void alone(struct cuda_bed *b, int is_fp16, uint32_t first)
 {

@@ -23,7 +23,7 @@ static struct gpu_raw keeper;
 static struct kvtier_geometry geometry;
 static struct random seed;
 
-/* Of 1.5 MiB as they are: two lanes each. The keeper's blocks are the ones that are loaded. */
+/* Of 1.5 MiB as they are: two lanes each. The loads are of the keeper's blocks. */
 static int begin(void **state)
 {
 	(void)state;
@@ -135,7 +135,7 @@ static void a_space_closed_in_a_load_touches_nothing_any_more(void **state)
 	}
 }
 
-/* The pages get other bytes at the daemon's word; what was stored, if it was, has the first. */
+/* The pages get other bytes at the daemon's word; a stored block, if any, has the first bytes. */
 static void a_cut_store_leaves_nothing_or_what_is_right(void **state)
 {
 	(void)state;

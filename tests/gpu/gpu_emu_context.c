@@ -325,8 +325,7 @@ static void what_belongs_to_another_context_is_refused(void **state)
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_expect(cu->cuEventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE,
 		   "of another context");
-	GPU(cu->cuStreamWaitEvent(stream, event,
-				  0)); /* waiting across contexts is what it is for */
+	GPU(cu->cuStreamWaitEvent(stream, event, 0)); /* it is for waiting across contexts */
 	GPU(cu->cuStreamSynchronize(stream));
 	GPU(cu->cuStreamDestroy(stream));
 	GPU(cu->cuCtxDestroy(other));

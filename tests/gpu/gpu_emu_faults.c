@@ -116,7 +116,7 @@ static int address_is_reused(void)
 	return first == second;
 }
 
-/* Of all calls, but for those that are made until something is done. */
+/* Of all calls, but for calls that are repeated until something is done. */
 static int second_call_fails(void)
 {
 	CUdeviceptr first, second;

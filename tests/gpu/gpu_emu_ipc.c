@@ -51,7 +51,7 @@ static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr 
 		GPU(cu->cuIpcGetMemHandle(&r->memory, r->ptr));
 		GPU(cu->cuIpcGetEventHandle(&r->event, *event));
 		break;
-	case FILL_LATE: /* waits for what never comes */
+	case FILL_LATE: /* waits for an event that never comes */
 		GPU(cu->cuStreamWaitValue64(gpu.stream, never, 1, CU_STREAM_WAIT_VALUE_EQ));
 		GPU(cu->cuEventRecord(*event, gpu.stream));
 		break;
@@ -68,7 +68,7 @@ static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr 
 		GPU(cu->cuMemAlloc(&r->ptr, BYTES));
 		assert_int_equal(r->ptr, own); /* reuse=1 */
 		break;
-	case EVENT_ANEW: /* the old one goes last: what they share, if anything, stays */
+	case EVENT_ANEW: /* the old one goes last: anything that they share stays */
 		own_event = *event;
 		GPU(cu->cuEventCreate(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
 		GPU(cu->cuEventDestroy(own_event));

@@ -348,7 +348,7 @@ static void registered_memory_that_was_unmapped_is_a_violation(void **state)
 		   "unmapped while it was registered");
 }
 
-/* --- what is known of addresses --- */
+/* --- queries of addresses --- */
 
 static uint64_t attribute(CUdeviceptr ptr, CUpointer_attribute which)
 {

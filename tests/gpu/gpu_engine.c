@@ -62,7 +62,7 @@ static void open_in(struct gpu_engine *ge, uint32_t mode, const struct kvtier_ge
 	gpu_engine_reached(ge, mode == KVTIER_GPU_ENGINE ? "CUDA engine mode" : "CUDA IPC");
 }
 
-/* Each stores what all load. */
+/* Each stores blocks that all load. */
 static void goes(const struct kvtier_geometry *g)
 {
 	struct kvtier_key keys[3][BLOCKS];
@@ -144,7 +144,7 @@ static uint8_t *loaded(struct gpu_engine *ge, const struct kvtier_key *keys)
 	return ret;
 }
 
-/* The same pages are stored in both modes, and what was stored is loaded in both. */
+/* The same pages are stored in both modes, and the blocks are loaded in both. */
 static void random_bits_are_the_same(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
@@ -224,7 +224,7 @@ static uint64_t gpu_hits(void)
 	return daemon_stat(&d, "tiers.gpu.hit_blocks_total");
 }
 
-/* What one stores or loads is kept on the GPU, and the other is served from there. */
+/* Blocks that one stores or loads are kept on the GPU, and the other is served from there. */
 static void a_gpu_keeps_images_of_both_modes(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);

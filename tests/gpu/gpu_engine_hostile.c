@@ -85,7 +85,7 @@ static void memory_comes_zeroed_and_is_nobody_elses(void **state)
 	gpu_raw_close(&hostile);
 }
 
-/* What it stores while it scribbles is one image, the same at each load. */
+/* A block that it stores while it scribbles is one image, the same at each load. */
 static void rubbish_is_its_own_block(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
@@ -137,8 +137,8 @@ static void rubbish_is_its_own_block(void **state)
 	free(found[1]);
 }
 
-/* The GPU keeps what a load brings. It comes to the scribbler's pages and to the GPU's memory, and
- * the honest one is served from there. */
+/* The GPU keeps blocks that a load brings. They come to the scribbler's pages and to the GPU's
+ * memory, and the honest client is served from there. */
 static void what_a_gpu_keeps_does_not_come_from_pages(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);

@@ -119,7 +119,7 @@ static void each_call_of_the_daemon_may_fail(void **state)
 	gpu_close(&gpu);
 }
 
-/* Some calls: what follows is the same whichever it is. */
+/* Some calls: the events that follow are the same for any call. */
 static void a_call_of_the_daemon_may_break_its_context(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
@@ -265,7 +265,7 @@ static void engine_with_fault(struct round *r, const char *words)
 	r->left = gpu_countdown(0);
 }
 
-/* An order of ops has hundreds of events: of those calls some are tried. */
+/* An order of ops has hundreds of events: some of their calls are tried. */
 enum many { NONE_LEFT, ONE, MADE, DESTROYED };
 
 static enum many many_of(const char *call)

@@ -131,7 +131,7 @@ static struct wire_sqe load(uint32_t chain, uint16_t groups)
 	return sqe;
 }
 
-/* Between two looks: what is late is so by 100 us and more, and others want the processor. */
+/* Between two looks: late operations are late by 100 us and more, and others want the processor. */
 static void rest(void)
 {
 	const struct timespec nap = { .tv_nsec = 10000 };
@@ -238,7 +238,7 @@ static void add_bytes(void *arg, const char *said)
 
 	if (sscanf(said, "queued %63s ticket %*u stream %*u priority %*d bytes %llu", call,
 		   &bytes) == 2 &&
-	    !strcmp(call, "cuMemcpyHtoDAsync") && bytes > 65536) /* what is small: page numbers */
+	    !strcmp(call, "cuMemcpyHtoDAsync") && bytes > 65536) /* small copies: page numbers */
 		*sum += bytes;
 }
 
@@ -279,11 +279,11 @@ static void each_group_of_a_hit_is_there_when_its_word_says_so(void **state)
 	assert_int_equal(bytes_crossed(), 0);
 }
 
-/* The first groups are there; what is not under way is evicted. */
+/* The first groups are there; blocks that are not under way are evicted. */
 static void a_copy_that_goes_between_two_groups_is_no_loss(void **state)
 {
 	(void)state;
-	/* a GPU's driver does not tell what crossed, and is asked once */
+	/* a GPU's driver does not tell which copies crossed, and is asked once */
 	for (int i = 0; i < (gpu_is_real() ? 1 : LOADS) && bytes_crossed() == 0; i++) {
 		(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N); /* the GPU has all of it again */
 		gpu_report_clear();
@@ -313,7 +313,8 @@ static void a_load_by_groups_brings_it_as_it_passes(void **state)
 	}
 }
 
-/* Blocks go while their groups come: what did not come whole is no copy, and its room is free. */
+/* Blocks go while their groups come: a block that did not come whole is no copy, and its room is
+ * free. */
 static void a_load_by_groups_that_misses_leaves_no_part_there(void **state)
 {
 	uint32_t cut_off = 0;
@@ -351,8 +352,8 @@ static uint32_t mixed(void)
 	return ret;
 }
 
-/* Blocks go while their groups come, and are stored again, with other bytes: who loads has layers
- * of both, each good, and no copy has. */
+/* Blocks go while their groups come, and are stored again, with other bytes: a load has layers of
+ * both, each good, and no copy has. */
 static void a_copy_is_of_one_image(void **state)
 {
 	const struct kvtier_geometry g = in_runs();

@@ -132,7 +132,7 @@ static void each_gpu_has_slots_on_its_own_node(void **state)
 	assert_int_equal(chain_store(&cpu, keys, 0, FEW), 0);
 	daemon_stat_becomes(&d, "tiers.host.blocks", 3 * FEW, PATIENT_MS);
 	slots_are(2 * FEW, 0);
-	/* and so what comes back from NVMe, whoever stored it */
+	/* and so blocks that come back from NVMe, of any engine */
 	tell("flush");
 	tell("evict --all");
 	load(&ge[1], 0, FEW);

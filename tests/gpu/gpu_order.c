@@ -123,7 +123,7 @@ static void a_store_waits_for_its_word(void **state)
 	a_store_waits(true);
 }
 
-/* What the page has is used by the engine until the event; the load must not come before. */
+/* The engine uses the page's bytes until the event; the load must not come before. */
 static void a_load_waits_for_its_event(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);

@@ -98,7 +98,7 @@ static void store(void)
 	daemon_stat_becomes(&d, "tiers.nvme.blocks", N, PATIENT_MS);
 }
 
-/* What is there comes with its own bytes, so many from the GPU. */
+/* Present blocks come with their own bytes, so many from the GPU. */
 static void load(uint32_t hits)
 {
 	const uint64_t before = daemon_stat(&d, "tiers.gpu.hit_blocks_total");
@@ -124,7 +124,7 @@ static void returned(uint64_t again, uint64_t corrupt, uint64_t gone)
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", again, PATIENT_MS);
 }
 
-/* --- what is kept, from outside --- */
+/* --- kept memory, from outside --- */
 
 struct mapped {
 	uint8_t *at;
@@ -442,7 +442,7 @@ static void it_is_given_back_where_it_is_not_wanted(void **state)
 	assert_int_equal(keeper_count(""), 0);
 }
 
-/* What is kept of a GPU that is not there any more is dropped, and the other's serves. */
+/* Kept memory of a GPU that is not there any more is dropped, and the other GPU's serves. */
 static void a_gpu_that_is_not_there_is_forgotten(void **state)
 {
 	struct gpu_raw e;

@@ -27,7 +27,7 @@ static struct gpu gpu;
 static struct kvtier_geometry geometry;
 static struct gpu_raw e;
 static struct gpu_range range;
-static CUdeviceptr plain; /* what gpu_raw_dial() allocated */
+static CUdeviceptr plain; /* allocated by gpu_raw_dial() */
 
 /* The pages lie across the border of the first two parts. */
 static uint64_t offset_of_pages(void)
@@ -81,7 +81,7 @@ static int open_space(uint32_t number, char *text)
 	return gpu_raw_space(&e, &region, 1, NULL, 0, text);
 }
 
-/* The range is good, after whatever came before. */
+/* The range is good, after all that came before. */
 static void the_range_serves(uint32_t step)
 {
 	char text[232] = "";
@@ -190,7 +190,7 @@ static void none(struct gpu_parts *p)
 
 static void wrong_parts_are_refused_and_nothing_is_left(void **state)
 {
-	const int fds = daemon_fds_settled(&d) + 8; /* what a context takes */
+	const int fds = daemon_fds_settled(&d) + 8; /* a context's memory */
 
 	(void)state;
 	third(with_a_gap, -EINVAL, "parts.at");

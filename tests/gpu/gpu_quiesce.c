@@ -58,7 +58,7 @@ static void takes_nothing(struct gpu_engine *ge, const struct kvtier_key *keys)
 	assert_int_equal(kvtier_store(ge->e.space, keys, &page, 1, NULL, &op), -ENOTCONN);
 }
 
-/* What it had is freed, and as much is allocated. */
+/* Its memory is freed, and as much is allocated. */
 static struct kvtier_region other_memory(struct gpu_engine *ge)
 {
 	const size_t bytes = ge->e.pages * ge->e.page_bytes;

@@ -129,7 +129,7 @@ static int own_fds(void)
 	return n;
 }
 
-/* What is exported for the daemon is closed once it is sent. */
+/* A descriptor exported for the daemon is closed once it is sent. */
 static void an_engine_keeps_no_descriptor_of_its_memory(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);

@@ -90,7 +90,7 @@ static void blocks_larger_than_a_lane_come_back(void **state)
 	chains_come_back(&g, 1, 3);
 }
 
-/* What FP8 cannot hold is kept raw, its neighbours and all that comes after it in FP8. */
+/* A block that FP8 cannot hold is kept raw, its neighbours and all later blocks in FP8. */
 static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
@@ -107,7 +107,7 @@ static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
 	for (uint32_t i = 0; i < 8; i++)
 		assert_true(i == 3 ? gpu_raw_is_spoilt(&e, 1, i, 8 + i) :
 				     gpu_raw_holds(&e, 1, i, 8 + i));
-	/* each lane again, the one with the flag, too */
+	/* each lane again, the lane with the flag, too */
 	for (uint32_t chain = 2; chain < 10; chain++) {
 		gpu_raw_fill(&e, chain, 0, 8);
 		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, chain, 0, 8).ok, 8);
@@ -117,7 +117,7 @@ static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
 	gpu_raw_close(&e);
 }
 
-/* Images are the same, whoever made them. */
+/* Images are the same, made by either. */
 static void engines_on_cpu_and_gpu_share_blocks(void **state)
 {
 	const uint32_t codecs[] = { KVTIER_CODEC_RAW, KVTIER_CODEC_FP8 };

@@ -39,7 +39,7 @@ struct crossed {
 	unsigned long long in, out, kernels;
 };
 
-/* What was queued. What is small, and copied in, is a layout of pages. */
+/* The queued operations. A small copy in is a layout of pages. */
 static void look(void *arg, const char *said)
 {
 	unsigned long long ticket, stream, bytes;
@@ -241,7 +241,7 @@ static void a_lookup_tells_engines_on_that_gpu(void **state)
 	assert_int_equal(tiers_seen(&here.e, keys), KVTIER_TIER_GPU | KVTIER_TIER_HOST);
 	assert_int_equal(tiers_seen(&there.e, keys), KVTIER_TIER_HOST);
 	assert_int_equal(tiers_seen(&on_cpu, keys), KVTIER_TIER_HOST);
-	/* what is used on two is cached on both */
+	/* a block that is used on two GPUs is cached on both */
 	assert_int_equal(gpu_chain_load(&there, keys, 0, N), N);
 	assert_int_equal(gpu_hits(), 0);
 	assert_int_equal(tiers_seen(&there.e, keys), KVTIER_TIER_GPU | KVTIER_TIER_HOST);

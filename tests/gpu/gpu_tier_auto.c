@@ -33,8 +33,8 @@ static uint64_t capacity(void)
 	return daemon_stat(&d, "tiers.gpu.capacity_bytes");
 }
 
-/* The tier has its memory, and takes a quarter: what was free before it came is what is free now,
- * and itself, and the little that the context took after it. */
+/* The tier has its memory, and takes a quarter. The memory that was free before it came is the sum
+ * of the memory that is free now, the tier's, and the little that the context took after it. */
 static uint64_t takes_a_quarter(void)
 {
 	enum { LITTLE = 4 * SLAB };

@@ -120,7 +120,7 @@ static void each_tier_is_credited_with_its_blocks(void **state)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(hits(tiers[i]) - before[i], EACH);
-	/* and what came by passed through the GPU's memory: all of it is there now */
+	/* and blocks that came passed through the GPU's memory: all of them are there now */
 	gpu_raw_poison(&e, N, N);
 	run(WIRE_OP_LOAD, N, N);
 	for (uint32_t i = 0; i < N; i++)

@@ -65,7 +65,7 @@ static void what_a_lost_gpu_had_comes_from_below(void **state)
 	load(&e);
 	assert_int_equal(hits("gpu"), N);
 	{
-		/* what host memory alone has crosses the wire, where the context breaks */
+		/* blocks that host memory alone has cross the wire, where the context breaks */
 		struct gpu_raw on_cpu;
 		struct wire_sqe sqe;
 

@@ -29,7 +29,7 @@ static struct daemon d;
 static struct gpu gpus[GPUS];
 static struct random seed;
 
-/* Op i has N slots of the arena and 2 N pages: what it stores, what it loads. */
+/* Op i has N slots of the arena and 2 N pages: N to store, N to load. */
 struct step {
 	enum wire_op op;
 	uint32_t chain, n;
@@ -252,7 +252,7 @@ static void all_at_once(void **state)
 	daemon_start(&d, config);
 	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
 	for (uint32_t i = 0; i < ENGINES; i++) {
-		/* those of a pair share their blocks, and both GPUs have both pairs */
+		/* the engines of a pair share their blocks, and both GPUs have both pairs */
 		sides[i].geometry = large_geometry(i < 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
 		sides[i].gpu = &gpus[i % GPUS];
 		sides[i].socket = d.socket;

@@ -16,7 +16,7 @@
 
 enum { MIB = 1 << 20, TIER = 3 * MIB, N = 12 };
 
-/* One slab of 3 MiB: what the daemon has of that size, and a page, is the tier. */
+/* One slab of 3 MiB: the daemon's memory of this size, and a page, is the tier. */
 static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 3M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\ndepth = 64\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 3M\n";

@@ -63,7 +63,7 @@ static void turns_are_told(void **state)
 	mps(false);
 }
 
-/* Whoever runs kernels is the daemon, or the engine: it is one of them that takes turns. */
+/* Only the process that runs kernels takes turns: the daemon, or the engine. */
 static void in_engine_mode_there_are_no_turns(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);

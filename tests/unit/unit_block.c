@@ -395,8 +395,8 @@ static void condemn(void *arg, uint32_t block)
 	blocks_condemn(arg, block);
 }
 
-/* A space that goes loses its blocks a few at a time, and no other does; what is pinned still
- * carries its number. */
+/* A space that goes loses its blocks a few at a time, and no other does; pinned blocks still carry
+ * its number. */
 static void doomed_spaces_lose_their_blocks(void **state)
 {
 	struct blocks *blocks = of(state);
@@ -437,8 +437,8 @@ static void doomed_spaces_lose_their_blocks(void **state)
 }
 
 /* Keys whose buckets are the same two, also when the table has grown to 512, as a client can find
- * for a space of its own: what does not fit there is refused with an error of its own, though the
- * table has room, and blocks of others stay. */
+ * for a space of its own: a block that does not fit there is refused with an error of its own,
+ * though the table has room, and blocks of others stay. */
 static void crowded_neighbourhood_is_not_a_full_table(void **state)
 {
 	enum { ALIKE = 12 };

@@ -42,8 +42,8 @@ static void becomes_free(void)
 	assert_int_equal(lent_now(), 0);
 }
 
-/* A load that the daemon took off the ring (or not), and then nothing: what closing the space
- * says. */
+/* A load that the daemon took off the ring (or not), and then nothing. Returns the result of
+ * closing the space. */
 static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
 {
 	struct kvtier_key keys[4];
@@ -305,7 +305,7 @@ static void there_is_an_end_of_graves(void **state)
 	(void)close(fd);
 }
 
-/* A child has nothing to wait for, and what it does to its copies is not seen by the daemon. */
+/* A child has nothing to wait for, and the daemon does not see its changes of its copies. */
 static void a_child_forgets_them(void **state)
 {
 	const int fd = memory_file();

@@ -18,7 +18,7 @@
 #include "client/kvtier.h"
 #include "tests/lib/fake_peer.h"
 
-/* Of those that shall end at their deadline, and of all others. */
+/* For ops that shall end at their deadline, and for all others. */
 enum { SHORT_MS = 300, PATIENT_MS = 60000 };
 
 static uint32_t timeout_of(enum peer_lie lie)

@@ -4,8 +4,8 @@
  * Goal: whole pages of any geometry, strides and alignment go into images and come back.
  * Method: random geometries (seed printed; SEED=n repeats), each laid out in a random way in a
  * buffer that ends at an inaccessible page, so a read past a row's end dies. Images of the fast
- * kernels must equal those of ref.c in every byte, done at once or in steps of random budgets;
- * decoding must restore the reference's page and leave every byte between the rows alone.
+ * kernels must equal ref.c's in every byte, done at once or in steps of random budgets; decoding
+ * must restore the reference's page and leave every byte between the rows alone.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -114,7 +114,7 @@ static void random_geometry(struct bed *b, uint32_t dtype)
 		g->head_dim_k = 64;
 }
 
-/* One piece at the end of what is laid out so far (offsets are counted from the page's start). */
+/* One piece at the end of the layout so far (offsets are counted from the page's start). */
 static void add_piece(struct bed *b, struct page_piece piece, uint64_t bytes, uint32_t element)
 {
 	/* a gap, and another alignment */
@@ -423,8 +423,8 @@ static void verbatim(struct bed *b, uint32_t dtype, uint32_t element, enum image
 	assert_int_equal(b->shape.payload_bytes, b->shape.logical_bytes);
 	check_header(b, image);
 	memcpy(b->other + ARENA - b->used, page, b->used);
-	/* Decoding over the inverse of it restores every byte that belongs to the block, and only
-	 * those. */
+	/* Decoding over the inverse of it restores every byte that belongs to the block, and no
+	 * other. */
 	for (uint64_t i = 0; i < b->used; i++)
 		page[i] = (uint8_t)~page[i];
 	assert_int_equal(decode_fast(b, image), 0);

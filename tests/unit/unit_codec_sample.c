@@ -111,7 +111,7 @@ static double ratio(const struct codec_error *e)
 	return sqrt(e->errors / e->squares);
 }
 
-/* Of every layout that holds nothing else than what fp8 takes. */
+/* Of every layout that holds only values that fp8 takes. */
 static void each(void (*is_right)(struct bed *b))
 {
 	struct random random = random_seeded("unit_codec_sample");

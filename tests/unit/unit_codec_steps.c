@@ -144,8 +144,8 @@ static uint32_t rows_done(const struct page *p)
 	return n;
 }
 
-/* 16 rows or fewer a step, where each row costs a page of memory; then it is dropped, and what was
- *    not done stays. */
+/* 16 rows or fewer a step, where each row costs a page of memory; then it is dropped, and the rest
+ * of the page stays. */
 static void rows_far_apart(const struct codec_kernels *k, enum image_codec codec)
 {
 	uint8_t *scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);

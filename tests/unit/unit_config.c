@@ -53,7 +53,7 @@ static void refused(const char *file, const char *const *words)
 	assert_int_equal(parse(file, &config), -EINVAL);
 	assert_memory_equal(&config, &untouched, sizeof(config));
 	for (const char *c = text; *c != '\0'; c++)
-		/* what the file says cannot talk to a terminal */
+		/* the file's words cannot talk to a terminal */
 		assert_true((unsigned char)*c >= 0x20);
 	for (; *words; words++) {
 		if (!strstr(text, *words))
@@ -318,7 +318,7 @@ static void memory_by_node(void **unused)
 	REFUSED("[host]\nbytes = 0:1G,1:1M\nslab_bytes = 2M\n", "more than [host] bytes of a node");
 }
 
-/* What libinih alone would let pass. */
+/* Files that libinih alone would let pass. */
 static void the_parsers_traps(void **unused)
 {
 	struct config c;

@@ -192,7 +192,7 @@ static void a_shared_secret_has_32_to_512_bytes(void **unused)
 	}
 }
 
-/* --- what the tier is opened with --- */
+/* --- the tier's settings --- */
 
 static void callback(void *arg)
 {

@@ -189,7 +189,7 @@ static struct extent give_device(uint32_t block)
 	return where;
 }
 
-/* What a client sees, and how many slots the device has in use. */
+/* Asserts the client's view, and how many slots the device has in use. */
 static void is(uint32_t number, uint32_t tiers, uint32_t on_device)
 {
 	struct kvtier_key key;
@@ -293,7 +293,7 @@ static void condemned_with_its_block_pinned_or_not(void **state)
 	assert_int_equal(w.host.base.extents, 0);
 }
 
-/* It is a cache of what host memory or NVMe has, so it does not keep a block alive. */
+/* It is a cache of blocks in host memory or on NVMe, so it does not keep a block alive. */
 static void the_last_copy_is_never_a_devices(void **state)
 {
 	const uint32_t block = block_in_host(1);

@@ -87,7 +87,7 @@ static void the_cpu_is_offered_once_a_slice(void **state)
 	assert_int_equal(yields, 2);
 }
 
-/* What a thread found that asked; the case that made the thread looks at it. */
+/* The findings of a thread that asked; the case that made the thread looks at them. */
 struct asked {
 	int policy, nice; /* to have before it asks */
 	int result;
@@ -209,7 +209,7 @@ static void nothing_is_claimed_for_another_policy(void **state)
 
 struct stayed {
 	uint32_t number;
-	int beyond, result; /* of a number that there is no CPU for; of this one */
+	int beyond, result; /* of a number without a CPU; of this CPU */
 	cpu_set_t set;
 };
 
@@ -274,7 +274,7 @@ static void done(struct work *work)
 	(void)work;
 }
 
-/* What two threads of this pool found. */
+/* The findings of two threads of this pool. */
 static void run_two(bool slices, bool stay_apart, struct item items[2])
 {
 	const struct workers_conf conf = {

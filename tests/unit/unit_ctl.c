@@ -263,7 +263,7 @@ static void a_file_is_not_replaced(void **unused)
 	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), 0);
 }
 
-/* Those that need no more than an asker and a daemon that has so many of each. */
+/* Commands that need no more than an asker and a daemon that has so many of each. */
 static const struct scene scenes[] = {
 	{ "clients_are_json", ask_clients, 3, 2, 0 },
 	{ "long_lists_come_in_packets", ask_many_clients, 4096, 2, 0 },

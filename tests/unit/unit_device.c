@@ -220,7 +220,7 @@ static void a_full_device_refuses_and_says_when_it_has_room(void **state)
 	assert_int_equal(submit(w, DEPTH, 2), -EAGAIN);
 	assert_int_equal(w->n_room, 0);
 	end_one(w);
-	assert_int_equal(w->n_room, 1); /* once for all who were refused */
+	assert_int_equal(w->n_room, 1); /* once for all that were refused */
 	assert_ptr_equal(w->room_of, &w->slow->base);
 	end_one(w);
 	assert_int_equal(w->n_room, 1);
@@ -270,7 +270,8 @@ static void verified(struct device_job *job)
 	loop_stop(world->loop);
 }
 
-/* The CPU works on while the other one is full, and who waits for that one hears nothing of it. */
+/* The CPU works on while the other device is full, and jobs that wait for the other device hear
+ * nothing of it. */
 static void a_full_device_delays_no_other(void **state)
 {
 	struct world *w = *state;
@@ -397,7 +398,7 @@ static void a_region_goes_to_the_device_it_is_of(void **state)
 	assert_int_equal(w->slow->n_regions, 2);
 	assert_int_equal(mount->region_bytes, (1 << 20) + 4096);
 	unmount(mount);
-	regions[1].length = 0; /* what was imported before it is let go */
+	regions[1].length = 0; /* regions imported before it are let go */
 	(void)mount_of(w, regions, 2, fds, -EINVAL, "regions[1]: of no bytes");
 	assert_int_equal(w->slow->n_regions, 0);
 	regions[0].device[15] = 0xcd;

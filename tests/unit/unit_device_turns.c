@@ -84,7 +84,7 @@ static void a_job_whose_quantum_is_over_stands_behind_others(void **state)
 	add(b, 60, 2);
 	device_turns_return(&b->turns, &b->jobs[0]);
 	assert_int_equal(take(b), 60); /* not 1 again, though its jobs came first */
-	assert_int_equal(take(b), 0);  /* and then the one it had begun, not the next */
+	assert_int_equal(take(b), 0);  /* and then the job that it had begun, not the next */
 	device_turns_return(&b->turns, &b->jobs[60]);
 	device_turns_return(&b->turns, &b->jobs[0]);
 	assert_int_equal(take(b), 60);

@@ -26,8 +26,8 @@ static int ask(struct world *w, uint32_t bytes, struct extent *ret)
 	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->mover, ret);
 }
 
-/* Three slabs of small images, of each of which a third was condemned: an emptying moves what is
- * left of one. */
+/* Three slabs of small images, of each of which a third was condemned: an emptying moves the rest
+ * of one. */
 static struct world sparse_world(void)
 {
 	struct world w = world_open(3);
@@ -85,7 +85,7 @@ static void all_stays_where_it_was_until_it_is_copied(void **state)
 	world_close(&w);
 }
 
-/* 8 MiB of 64 KiB images: it is not by time that this is bounded, but by what each job may have. */
+/* 8 MiB of 64 KiB images: not time bounds the copies, but the size of a job. */
 static void what_one_job_and_one_turn_take_is_bounded(void **state)
 {
 	enum { IMAGE = 64 * KIB, LARGE = 8 * MIB, N = LARGE / IMAGE };
@@ -184,7 +184,7 @@ static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
 					     &where),
 			 -EAGAIN);
 	assert_true(emptier_stuck(w.mover.emptier));
-	/* another slab than the one with the lease */
+	/* another slab than the slab with the lease */
 	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);
 	assert_int_equal(world_copier.n, 1);
 	copier_run(&world_copier);
@@ -250,7 +250,7 @@ static void the_slab_is_for_who_waited(void **state)
 	begin(&w);
 	copier_run(&world_copier);
 	while (!tier_alloc(w.host, SMALL, &where))
-		; /* whatever is free now: nobody's slab */
+		; /* any slots that are free now: no class's slab */
 	evicted = w.mover.counts.evicted_blocks;
 	assert_int_equal(ask(&w, BIG, &big), 0);
 	assert_int_equal(w.mover.counts.evicted_blocks, evicted);

@@ -44,7 +44,7 @@ struct bend {
 	struct wire_sqe sqe;
 };
 
-/* What an entry does not say is 0, and passes. */
+/* A field that an entry does not use is 0, and passes. */
 #define STORE(...)                               \
 	{                                        \
 		.op = WIRE_OP_STORE, __VA_ARGS__ \

@@ -115,7 +115,7 @@ static void memory_that_goes_takes_no_slot_away(void **state)
 	assert_false(gpu_slot_of(t, &slot.where, &again));
 }
 
-/* A slab that one space has to itself needs no zeroes; one that two have had does. */
+/* A slab that one space has to itself needs no zeroes; a slab that two spaces have had does. */
 static void what_another_space_wrote_is_scrubbed(void **state)
 {
 	struct gpu_slot slots[2 * SLAB / IMAGE], slot;

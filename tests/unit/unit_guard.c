@@ -83,7 +83,7 @@ static void a_hole_is_not_filled(void **state)
 	assert_int_equal(fallocate(memfd, 0, MEMORY_PAGE, MEMORY_PAGE), 0);
 	assert_int_equal(guard_region(guard, map, BYTES), 0);
 	assert_int_equal(guard_run(read_byte, map), 7);
-	/* paid for by who allocated it */
+	/* its allocator pays for it */
 	assert_int_equal(guard_run(read_byte, map + MEMORY_PAGE), 0);
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, run_many,

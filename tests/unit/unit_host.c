@@ -336,7 +336,7 @@ static void a_slot_in_use_has_its_extent_again(void **state)
 
 struct ear {
 	struct tier_ready listener;
-	uint8_t *from, *to; /* what was told, which is one piece after the other */
+	uint8_t *from, *to; /* the pieces that it was told, one after the other */
 	uint32_t calls;
 };
 

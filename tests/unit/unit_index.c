@@ -183,8 +183,8 @@ static void same_fingerprint_is_told_apart_by_block(void **state)
 	index_close(index);
 }
 
-/* Fingerprints that differ in one bit of those that an entry has are two; in a bit that it has not
- * they are one. */
+/* Fingerprints that differ in a bit that an entry has are two; fingerprints that differ in another
+ * bit are one. */
 static void each_bit_of_an_entry_tells_keys_apart(void **state)
 {
 	const int bits[2] = { 48, 40 };
@@ -242,8 +242,8 @@ static void smallest_table_works(void **state)
 	index_close(index);
 }
 
-/* Where chance crowds a neighbourhood of a small table, more buckets help: a table takes what it
- * promises. */
+/* Where chance crowds a neighbourhood of a small table, more buckets help: a table takes as many
+ * entries as it promises. */
 static void small_tables_fill_to_the_last(void **state)
 {
 	struct random random = random_seeded("unit_index");

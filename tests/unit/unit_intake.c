@@ -77,7 +77,7 @@ static void a_peek_takes_no_descriptor(void **state)
 	(void)close(ends[0]);
 }
 
-/* What intake_run() makes of a packet: all descriptors taken and closed, whatever it says. */
+/* intake_run() with a packet of any content: all descriptors are taken and closed. */
 static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, bool greeted,
 		     char text[232])
 {

@@ -17,7 +17,7 @@
 
 enum { MODEL_PAGES = 512, SLOTS = 24, SLOT_PAGES = 16, STEPS = 1500 };
 
-/* Ops in flight never overlap, so the model knows what each must see. */
+/* Ops in flight never overlap, so the model knows the bytes that each must see. */
 struct walk {
 	struct io_rig rig;
 	struct random random;
@@ -103,7 +103,7 @@ static void random_blocks_come_back(void **state)
 				walk_start(&w, i);
 	}
 	assert_int_equal(w.started, STEPS);
-	/* and what is on the disk, not through us */
+	/* and the bytes on the disk, not through us */
 	for (uint32_t i = 0; i < MODEL_PAGES; i++) {
 		assert_int_equal(pread(w.rig.fd, w.rig.buffers, PAGE, (off_t)i * PAGE), PAGE);
 		assert_true(io_rig_is(w.rig.buffers, w.model[i], PAGE));

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What scripts rely on: a name, once shipped, stays. */
+/* Scripts rely on this: a name, once shipped, stays. */
 static const char *const names[] = {
 	"schema_version",
 	"uptime_s",

@@ -134,7 +134,7 @@ static void nothing_is_destroyed_unasked(void **state)
 	assert_memory_not_equal(before.uuid, after.uuid, sizeof(before.uuid));
 }
 
-/* At a terminal, with this typed; exit status, and what was shown in `output`. */
+/* At a terminal, with this typed. Returns the exit status; `output` has the terminal's text. */
 static int run_typing(const char *arguments, const char *typed)
 {
 	char command[1024];
@@ -218,7 +218,7 @@ static void format_refuses_with_words(void **state)
 	assert_int_equal(access(store, F_OK), -1);
 }
 
-/* --- what the daemon answers --- */
+/* --- the daemon's answers --- */
 
 #define SUMS(bad, n, dropped)                                                                     \
 	"],\"checked_blocks\":20,\"checked_bytes\":4096,\"skipped_blocks\":1,\"bad_blocks\":" bad \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_kvtierctl_page.c - goal: the page that `kvtierctl stats` shows says what the numbers say, in
- * at most 80 columns. Method: a stats page with known numbers, and the whole text compared.
+ * unit_kvtierctl_page.c - goal: the page of `kvtierctl stats` agrees with the numbers, in at most
+ * 80 columns. Method: a stats page with known numbers, and the whole text compared.
  */
 #include "tests/lib/lib_kvtierctl.h"
 

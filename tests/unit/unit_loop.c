@@ -191,7 +191,7 @@ static void ready_b(struct loop_watch *watch, uint32_t events)
 	loop_remove(p->world->loop, &p->b);
 }
 
-/* Both are ready in the same turn; whoever is first removes both. */
+/* Both are ready in the same turn; the first one removes both. */
 static void watch_may_remove_another_that_is_ready(void **state)
 {
 	struct pair p = { .world = *state, .a.ready = ready_a, .b.ready = ready_b };

@@ -161,7 +161,7 @@ static void a_gpus_copy_is_seen_from_that_gpu_alone(void **state)
 	assert_int_equal(wire_tiers(places, wire_gpu_bit(3)), host);
 }
 
-/* Who has another space's index key finds nothing of this one. */
+/* A reader with another space's index key finds nothing of this space. */
 static void another_index_key_finds_nothing(void **state)
 {
 	const struct fingerprint_key other = { { index_key.k[0] ^ 1, index_key.k[1] } };
@@ -177,7 +177,7 @@ static void another_index_key_finds_nothing(void **state)
 		assert_int_equal(tiers[i], 0);
 }
 
-/* A memfd like the daemon's, but for what a case changes. */
+/* A memfd like the daemon's, but for a case's changes. */
 static int forge(uint64_t bytes, int seals, uint32_t magic, uint64_t bytes_said)
 {
 	const struct wire_index head = { .magic = magic,

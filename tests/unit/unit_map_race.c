@@ -183,7 +183,7 @@ static struct wire_bucket *bucket_at(struct index *index, uint64_t half)
 	       wire_bucket_of(half, head->shape);
 }
 
-/* A daemon killed while it wrote a slot leaves part of it: that one is absent, the others are
+/* A daemon killed while it wrote a slot leaves part of it: this entry is absent, the others are
  * found. */
 static void a_writer_stopped_half_way_hides_nothing(void **state)
 {

@@ -454,7 +454,7 @@ static void a_call_goes_on_though_others_took_of_what_was_freed(void **state)
 	world_close(&w);
 }
 
-/* Who waits is not told to come again for ever, when nobody clears any more. */
+/* A waiter is not told to come again for ever, when no call clears any more. */
 static void room_found_elsewhere_ends_the_clearing(void **state)
 {
 	struct world w = open_full_of_small();

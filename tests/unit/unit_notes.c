@@ -111,7 +111,7 @@ static void a_tenant_that_takes_all_it_can_leaves_notes_to_others(void **state)
 		assert_non_null(notes_make(notes, n++, 1));
 	assert_null(notes_make(notes, n, 1));
 	assert_non_null(notes_make(notes, n, 2));
-	/* and takes again what others gave back */
+	/* and takes again the notes that others gave back */
 	notes_forget(notes, n);
 	notes_forget(notes, n - 1);
 	notes_forget(notes, 0);
@@ -155,7 +155,7 @@ static void ends_are_found_slice_by_slice(void **state)
 		notes_make(notes, i, 0)->until_s = i % 4 == 0 ? 0 : i;
 	while (notes_sweep(notes, &cursor, 7, 20, take_end, &n))
 		calls++;
-	assert_int_equal(n, 15); /* of 1 to 20, those that 4 does not divide */
+	assert_int_equal(n, 15); /* of 1 to 20, the numbers that 4 does not divide */
 	assert_int_equal(calls, 6);
 	cursor = 0;
 	(void)notes_sweep(notes, &cursor, 100, 20, take_end, &n);

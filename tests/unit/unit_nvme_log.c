@@ -81,11 +81,12 @@ static void a_kill_loses_nothing_that_was_written(void **state)
 	kit_run(&kit);
 	restart();
 	nvme_log_counters(kit.log, &counters);
-	/* the open one, and the one that was READY */
+	/* the open segment, and the segment that was READY */
 	assert_int_equal(counters.walked_segments, 2);
 	assert_int_equal(kit_load_all(&kit), 10);
 	kit_check(&kit);
-	/* what was walked is sealed now; only the one that was READY is looked through again */
+	/* the walked segment is sealed now; only the segment that was READY is looked through
+	 * again */
 	restart();
 	nvme_log_counters(kit.log, &counters);
 	assert_int_equal(counters.walked_segments, 1);

@@ -230,7 +230,7 @@ static void the_budget_refuses_and_shows(void **state)
 	assert_int_equal(r, -EAGAIN);
 	assert_in_range(status.budget_percent, 0, 12); /* less than a record */
 	assert_int_equal(status.log.refused_budget, 1);
-	assert_true(site_settle(&site, has_changed)); /* who was refused is told to try again */
+	assert_true(site_settle(&site, has_changed)); /* refused callers are told to try again */
 	site_close(&site);
 }
 
@@ -295,7 +295,7 @@ static void losing_one_path_loses_its_share_only(void **state)
 		assert_true(disk[i] == 1 || site.block[i].where.unit == disk[i]);
 		assert_int_not_equal(site.block[i].where.unit, 1);
 	}
-	assert_int_equal(site_purge(&site, 0), -EIO); /* what it holds could come back with it */
+	assert_int_equal(site_purge(&site, 0), -EIO); /* its records could come back with it */
 	site_close(&site);
 }
 

@@ -264,7 +264,7 @@ static void fd_index_against_the_fds_that_came(void **state)
 	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
 }
 
-/* Each kind of region carries what it needs, and nothing else. */
+/* Each kind of region carries the fields that it needs, and no others. */
 static void what_a_region_carries(void **state)
 {
 	static const struct {

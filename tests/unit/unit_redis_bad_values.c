@@ -50,8 +50,8 @@ static void plant(uint32_t block, size_t at, uint8_t flip, uint32_t bytes)
 }
 
 /* Its image was damaged before it was sealed, by a node's memory; with `sums` the image is
- * consistent again, but the MAC that of the undamaged one: what somebody without the secret can
- * do. */
+ * consistent again, but has the MAC of the undamaged one. Anyone without the secret can make
+ * this. */
 static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
 {
 	uint8_t *value = calloc(1, 2 * kit.room), *good = calloc(1, 2 * kit.room);

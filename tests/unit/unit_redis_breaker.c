@@ -4,8 +4,8 @@
  * unit_redis_breaker.c - goal: each rule of redis_breaker.h: 3 failures in a row open, waits are 1
  * s doubling to 30 s and +- 25 %, one trial at a time, stores stop and come back by themselves, a
  * refusal is tried again after 30 s; and each error reply of Redis means what it should. Method: by
- * hand, with time of our own; the texts are those of the servers. (sim_redis_breaker.c has the
- * rules together.)
+ * hand, with time of our own; the texts are the servers'. (sim_redis_breaker.c has the rules
+ * together.)
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void assert_wait(uint64_t from_ns, uint64_t until_ns, uint64_t nominal_ns
 	assert_in_range(until_ns - from_ns, nominal_ns * 3 / 4, nominal_ns * 5 / 4);
 }
 
-/* --- what they say --- */
+/* --- error replies --- */
 
 static const struct {
 	const char *text;
@@ -141,7 +141,7 @@ static void three_failures_in_a_row_open(void **state)
 	struct redis_breaker b = closed(1);
 
 	(void)state;
-	for (int i = 0; i < 100; i++) { /* two, and an answer, of whatever kind */
+	for (int i = 0; i < 100; i++) { /* two, and an answer, of any kind */
 		redis_breaker_failure(&b, start_ns);
 		redis_breaker_failure(&b, start_ns);
 		assert_true(redis_breaker_try(&b, start_ns));
@@ -248,7 +248,7 @@ static void a_trial_of_which_nobody_tells(void **state)
 	assert_false(redis_breaker_try(&b, now + 30 * SECOND));
 }
 
-/* A storm of timeouts of what was sent before it opened. */
+/* A storm of timeouts of commands that were sent before it opened. */
 static void what_comes_late_changes_nothing(void **state)
 {
 	struct redis_breaker b = opened(1);
@@ -275,7 +275,7 @@ static void full_server_takes_reads(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
 		assert_true(redis_breaker_takes_stores(&b, now));
-		for (int j = 0; j < 50; j++) /* those on their way together count once */
+		for (int j = 0; j < 50; j++) /* commands on their way together count once */
 			redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, now);
 		assert_wait(now, b.no_stores_until_ns, waits[i] * SECOND);
 		assert_true(redis_breaker_try(&b, now));
@@ -363,7 +363,7 @@ static void a_store_refused_leaves_the_reads(void **state)
 		until = b.no_stores_until_ns;
 		assert_wait(now, until, 30 * SECOND);
 		for (int j = 0; j < 50; j++) {
-			/* those on their way */
+			/* commands on their way */
 			redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);
 			redis_breaker_success(&b, now); /* of a read */
 		}

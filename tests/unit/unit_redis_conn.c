@@ -54,7 +54,7 @@ static void images_come_back_through_a_unix_socket(void **state)
 	rig_close(&r);
 }
 
-/* What the server holds is envelope, header, scales, payload, MAC, and nothing between. */
+/* The server holds envelope, header, scales, payload, MAC, and nothing between. */
 static void the_value_is_packed(void **state)
 {
 	struct random random = random_seeded("the_value_is_packed");
@@ -165,7 +165,7 @@ static void no_more_places_than_there_are(void **state)
 	block_free(&b);
 }
 
-/* --- what is not this block --- */
+/* --- values that are not this block --- */
 
 enum { FRONT = 32 + 128 }; /* envelope, header */
 
@@ -362,7 +362,7 @@ static void a_good_value_that_is_too_long(void **state)
 	block_free(&b);
 }
 
-/* It came in whole, and goes by what the image in it is. */
+/* It came in whole, and its fate goes by the image in it. */
 static void came_but_is(struct planted *p, int status)
 {
 	struct rig_command c = { 0 };
@@ -378,8 +378,8 @@ static void came_but_is(struct planted *p, int status)
 	assert_int_equal(c.integer, 1);
 }
 
-/* Any bit of the body is damage; of nonce and MAC it is as if somebody had made them who does not
- * know the secret. */
+/* Any flipped bit of the body is damage. With one of nonce or MAC the value is as one made without
+ * the secret. */
 static void a_flipped_bit_behind_the_header(void **state)
 {
 	struct random random = random_seeded("a_flipped_bit_behind_the_header");

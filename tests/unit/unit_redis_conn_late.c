@@ -14,7 +14,7 @@
 
 enum { SOON_MS = 100 };
 
-/* As its owner, who may do anything with the buffer from now on. */
+/* As the buffer's owner, which may do anything with it from now on. */
 static void poison_done(struct redis_command *command)
 {
 	struct rig_command *c = container_of(command, struct rig_command, command);
@@ -390,7 +390,7 @@ static void canceled_sets_are_sent_again(void **state)
 		redis_signal(&rig_server, SIGCONT);
 		for (int i = 0; i < N; i++)
 			rig_wait(&r, &sets[i]);
-		/* in another order, and as they are: with what was begun in them */
+		/* in another order, and as they are: with values begun in them */
 		for (int i = N; i-- > 0;) {
 			assert_int_equal(sets[i].command.status, -ECANCELED);
 			sets[i].dones = 0;

@@ -48,7 +48,7 @@ static void a_server_restarts_empty(void **state)
 	redis_stop(&s);
 }
 
-/* Of 60 keys, those that this server has. */
+/* Of 60 keys, the keys that this server has. */
 static uint32_t keys_at(const struct redis_server *s)
 {
 	return (uint32_t)redis_ask(s, "DBSIZE");

@@ -178,7 +178,7 @@ static void it_is_as_written(void **state)
 	}
 }
 
-/* RFC 8439, 2.5.2: the one by hand is right. */
+/* RFC 8439, 2.5.2: the Poly1305 by hand is right. */
 static void the_one_by_hand(void **state)
 {
 	static const uint8_t key[32] = {

@@ -137,7 +137,7 @@ static void ranges_of_one_endpoint_and_holes(void **state)
 	assert_int_equal(map.endpoint[16383], 0);
 }
 
-/* What redis-server 7.0 says for each cluster-preferred-endpoint-type; Redis 3 has no id. */
+/* The replies of redis-server 7.0 for each cluster-preferred-endpoint-type; Redis 3 has no id. */
 static void hosts_of_every_kind(void **state)
 {
 	static const struct {

@@ -297,7 +297,7 @@ static void close_ends_what_is_lent(void **state)
 	kit_free(&kit);
 }
 
-/* Mostly before the I/O thread has seen them: what their jobs did before must not be taken for
+/* Mostly before the I/O thread has seen them: earlier events of their jobs must not be taken for
  * their end. */
 static void close_right_after_submit(void **state)
 {

@@ -84,7 +84,7 @@ static void files_with_something_else(void **state)
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
 }
 
-/* Opening a pipe would wait for whoever writes into it. */
+/* Opening a pipe would wait for a writer. */
 static void a_pipe_is_not_waited_for(void **state)
 {
 	struct redis_tls_conf conf = tls_group.conf;

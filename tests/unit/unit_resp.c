@@ -185,8 +185,8 @@ static void endless_number(void **state)
 
 /* --- whole replies --- */
 
-/* Feeds text in pieces of `step`, what is left over coming again; returns the last verdict,
- * *ret_used of all. */
+/* Feeds text in pieces of `step`, with rests coming again; returns the last verdict, *ret_used of
+ * all. */
 static int feed(const char *text, size_t n, size_t step, size_t *ret_used)
 {
 	struct resp_skip s;
@@ -231,7 +231,7 @@ static const char *const replies[] = {
 	"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
 };
 
-/* Whatever comes behind it, and however it is cut, a reply ends at its end. */
+/* With any bytes behind it and any cut, a reply ends at its end. */
 static void replies_end_where_they_end(void **state)
 {
 	(void)state;
@@ -281,7 +281,7 @@ static void replies_that_are_wrong(void **state)
 		{ "$0\r\n\n\r", 4 },
 		{ "*2\r\n:1\r\nx", 8 },
 		{ "*1\r\n$?\r\n", 4 },
-		{ "*2\r\n*1048575\r\n", 4 }, /* with those around it too many */
+		{ "*2\r\n*1048575\r\n", 4 }, /* with the levels around it too many */
 		{ "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", 32 },
 		{ "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*-1\r\n", 32 },
 		{ "|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n%0\r\n", 32 },

@@ -60,8 +60,8 @@ static void nodes_that_share_a_secret_agree(void **state)
 	assert_memory_not_equal(a, b, 32);
 }
 
-/* What `printf 'kvtier tenant 1\0default' | openssl dgst -sha256 -hmac KEY` says: other versions
- * must agree, too. */
+/* The output of `printf 'kvtier tenant 1\0default' | openssl dgst -sha256 -hmac KEY`: other
+ * versions must agree, too. */
 static void the_derivation_stays_as_it_is(void **state)
 {
 	static const uint8_t want[SECRET_BYTES] = {

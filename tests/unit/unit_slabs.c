@@ -241,7 +241,7 @@ static struct extent take_at(struct rig *rig, uint32_t slab, uint32_t slot)
 }
 
 /* The second of three slabs is not usable; slots 1, 4 and 5 of it are taken. The others of it are
- * given to whoever asks, each once. */
+ * given to any request, each once. */
 static void slots_are_taken_where_they_lie(void **state)
 {
 	static const uint32_t there[] = { 1, 4, 5 };

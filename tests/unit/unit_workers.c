@@ -195,7 +195,7 @@ static void *open_gates(void *unused)
 	return NULL;
 }
 
-/* What runs and what waits is run; nothing is given back any more. */
+/* Running and waiting work is run; nothing is given back any more. */
 static void a_stop_while_busy(void **state)
 {
 	pthread_t opener;
@@ -370,7 +370,7 @@ static struct mailbox box;
 
 static sem_t standing, go_on;
 
-/* SIGBUS is the one signal that workers take. */
+/* SIGBUS is the only signal that workers take. */
 static void stand_still(int signal)
 {
 	(void)signal;

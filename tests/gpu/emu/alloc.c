@@ -62,7 +62,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-/* What cuMemFree() of this address is about to take away; NULL: nothing that it may. */
+/* The memory that cuMemFree() of this address is about to free; NULL: none that it may. */
 static struct range *find_to_free(const struct call *call, CUdeviceptr ptr)
 {
 	struct range *r = range_at(ptr);

@@ -48,7 +48,7 @@ static void prepare(void)
 	emu.random = emu.settings.seed;
 }
 
-/* What a call fails with when the settings do not say it. */
+/* The error of a call that fails, when the settings name none. */
 static CUresult usual_failure(enum call_id id)
 {
 	switch (id) {

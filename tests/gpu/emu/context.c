@@ -115,7 +115,7 @@ static void say_used(const struct range *range)
 			  range_name(range), range->base, n);
 }
 
-/* What is not freed goes, too; operations first, because they name the rest. */
+/* Memory that is not freed goes, too; operations first, because they name the rest. */
 static void take_down(struct context *ctx)
 {
 	static const enum object_kind order[] = { OBJECT_STREAM, OBJECT_EVENT, OBJECT_FUNCTION,
@@ -212,7 +212,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 	return call_done(&call);
 }
 
-/* It does not release: who retained the context still has to. */
+/* It does not release: a program that retained the context still has to. */
 CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
 	struct device *gpu;

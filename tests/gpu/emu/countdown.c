@@ -60,7 +60,7 @@ FOR_TESTS uint64_t kvtier_emu_countdown(uint64_t n);
 FOR_TESTS const char *kvtier_emu_failed(void);
 FOR_TESTS uint64_t kvtier_emu_live(void);
 
-/* The n-th call from now on fails; 0: none. What was left of the countdown before. */
+/* The n-th call from now on fails; 0: none. Returns the rest of the countdown before. */
 uint64_t kvtier_emu_countdown(uint64_t n)
 {
 	uint64_t was;

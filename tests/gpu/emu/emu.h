@@ -3,7 +3,7 @@
  * emu.h - the inside of the emulated CUDA driver, a libcuda.so.1 for tests.
  *
  *	call.c     enters and leaves a call: counts it, plants faults, finds the current context
- *	settings.c what $KVTIER_EMU says
+ *	settings.c the settings in $KVTIER_EMU
  *	countdown.c the n-th call of all fails
  *	report.c   violations, notes, leaks: one line each in the log
  *	object.c   handles: contexts, streams, events, modules, functions, VMM handles
@@ -12,12 +12,12 @@
  *	memory.c   physical memory, the map of addresses
  *	alloc.c    device memory and managed memory
  *	host.c     pinned and registered host memory
- *	pointer.c  what is known of an address
+ *	pointer.c  queries of addresses
  *	hbm.c      how much memory is in use, by all processes
- *	stream.c   streams, and what is queued in them
+ *	stream.c   streams, and the operations queued in them
  *	copy.c     calls that queue copies
- *	executor.c runs what is queued, late
- *	operation.c one operation: what it touches, its pieces
+ *	executor.c runs queued operations, late
+ *	operation.c one operation: the memory that it touches, its pieces
  *	event.c    events, of one process and of several
  *	ipc.c      handles between processes
  *	vmm.c      virtual memory management
@@ -129,7 +129,7 @@ enum object_kind {
 
 struct context;
 
-/* The first member of what a handle names. */
+/* The first member of each struct that a handle names. */
 struct object {
 	enum object_kind kind;
 	uint64_t handle;
@@ -192,14 +192,14 @@ void context_at_exit(void);
 /* --- memory.c --- */
 
 /* Memory of a GPU. A memfd: it lives as long as a process has it mapped, and its owner's death
- * takes it out of reach (/proc/PID/fd/N) of those who have not. */
+ * takes it out of reach (/proc/PID/fd/N) of other processes. */
 struct physical {
 	int fd;         /* -1: of another process */
 	uint64_t inode; /* tells it from all others of this machine */
 	size_t bytes;
 	uint8_t *alias; /* where the executor sees it */
 	struct device *gpu;
-	uint32_t handle_types; /* VMM: as what it may be exported */
+	uint32_t handle_types; /* VMM: the kinds of handle that it may be exported as */
 	unsigned refs;
 	uint32_t row; /* in hbm.c */
 };
@@ -227,14 +227,14 @@ struct range {
 	struct device *peer;  /* another GPU that may touch it */
 	unsigned access;      /* CU_MEM_ACCESS_FLAGS_PROT_* */
 	unsigned opens;       /* imports: how often opened */
-	CUdeviceptr reserved; /* VMM: the reservation it lies in, and that one's length */
+	CUdeviceptr reserved; /* VMM: the reservation it lies in, and the reservation's length */
 	size_t reserved_bytes;
 	bool freed_late; /* cuMemFreeAsync is queued */
 	bool own;        /* registered without PORTABLE: pinned in its context alone */
 };
 
 struct physical *physical_make(struct device *gpu, size_t bytes, uint32_t handle_types);
-/* `fd` stays the caller's. The inode is what the handle says; another one is another memory. */
+/* `fd` stays the caller's. The inode is the handle's; another inode is another memory. */
 struct physical *physical_open(struct device *gpu, int fd, size_t bytes, uint32_t handle_types);
 void physical_release(struct physical *memory);
 bool physical_map_at(const struct physical *memory, uint8_t *alias, size_t bytes);
@@ -243,11 +243,11 @@ void alias_free(uint8_t *alias, size_t bytes);
 
 CUdeviceptr address_take(size_t bytes, size_t alignment); /* 0: none left */
 void address_give(CUdeviceptr base, size_t bytes);
-bool address_of_device(uint64_t address); /* within what address_take() gives out */
+bool address_of_device(uint64_t address); /* within the addresses of address_take() */
 
 struct range *range_add(const struct range *range); /* a copy; NULL: no memory */
 void range_remove(struct range *range);             /* frees it */
-struct range *range_at(CUdeviceptr address);        /* the one that holds it; NULL: none */
+struct range *range_at(CUdeviceptr address);        /* the range that holds it; NULL: none */
 struct range *range_overlapping(CUdeviceptr base, size_t bytes);
 struct range *range_next(uint32_t *at);
 bool range_is_host(const struct range *range);
@@ -257,7 +257,7 @@ bool host_is_mapped(const void *ptr, size_t bytes);
 /* Calls that take memory away: a violation when operations are queued that name it. Waits for them,
  * and so may drop the lock. */
 void range_settle(struct range *range, const char *who);
-/* Takes it out of the map, and lets go of what is behind it. */
+/* Takes it out of the map, and lets go of the memory behind it. */
 void range_drop(struct range *range);
 
 /* Where [address, address + bytes) lies here, for an operation of `gpu`; NULL: it may not touch it,
@@ -322,7 +322,7 @@ struct operation {
 	uint64_t ticket; /* the order in which they were queued, over all streams */
 	CUdeviceptr to, from;
 	size_t width, height, to_pitch, from_pitch; /* a plain copy has height 1 */
-	size_t at;      /* what of it is done, in rows, or in bytes when there is one row */
+	size_t at;      /* its finished part, in rows, or in bytes when there is one row */
 	bool begun;     /* it had a turn */
 	bool scribbled; /* the destination has been made void */
 	void *staged;   /* copy of pageable memory, from which it copies */
@@ -344,7 +344,7 @@ struct stream {
 	bool busy;        /* the executor is at its first operation */
 	unsigned waiters; /* threads in cuStreamSynchronize(): nothing of it is late any more */
 	uint64_t not_before_ns;
-	uint64_t done; /* tickets up to this one */
+	uint64_t done; /* tickets up to this */
 	struct operation *first, **last;
 	struct stream *next; /* of the GPU */
 };
@@ -356,17 +356,17 @@ struct operation *operation_new(enum operation_kind kind, enum call_id call);
 void operation_free(struct operation *op);
 /* Its waits are over (events, words). With emu.lock held. */
 bool operation_ready(const struct operation *op, const struct device *gpu);
-/* Runs a piece of it. With map_lock held for reading, without emu.lock; text says what broke. */
+/* Runs a piece of it. With map_lock held for reading, without emu.lock; text names the mistake. */
 enum step operation_run(struct operation *op, struct device *gpu, uint64_t random, char *text,
 			size_t n);
 
 struct call;
-/* CUDA_SUCCESS; else the caller returns what it says. */
+/* CUDA_SUCCESS; else the caller returns this result. */
 CUresult stream_find(const struct call *call, CUstream handle, struct stream **ret);
 CUresult stream_queue(struct stream *stream, struct operation *op, uint64_t *ret_ticket);
 /* Until its operations up to this ticket are done; drops the lock while it waits. */
 CUresult stream_wait(struct stream *stream, uint64_t ticket);
-void stream_free(struct stream *stream); /* drops what is queued */
+void stream_free(struct stream *stream); /* drops queued operations */
 void stream_pop(struct stream *stream);  /* its first operation is done */
 void streams_void(struct context *ctx);  /* the context is broken: nothing of it runs any more */
 /* Operations that name it and are not done. */
@@ -379,13 +379,13 @@ uint64_t lateness(struct device *gpu); /* when an operation that could run now i
 uint64_t now_ns(void);
 void changed_wait(uint64_t until_ns); /* until something is queued or done, or so late */
 void changed(void);                   /* tells them */
-/* What a query of this handle returns while its stream or event is not done. */
+/* The result of a query of this handle while its stream or event is not done. */
 CUresult not_ready(uint64_t handle);
 uint64_t draw(uint64_t *state);
 
 /* --- ipc.c --- */
 
-/* What the 64 bytes of a handle hold. */
+/* The contents of the 64 bytes of a handle. */
 struct ticket {
 	uint32_t magic;
 	uint32_t check; /* of the rest */
@@ -405,7 +405,7 @@ enum ticket_kind { TICKET_MEMORY = 0x6d656d31, TICKET_EVENT = 0x65766e31, TICKET
 /* `memory`: NULL for an event. `ret` takes 64 bytes. */
 void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
 		 const struct physical *memory, void *ret);
-/* An open descriptor, and the ticket; -errno: what a driver would not open. */
+/* An open descriptor, and the ticket; -errno: a driver would not open it. */
 int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret);
 
 /* --- vmm.c --- */
@@ -439,14 +439,14 @@ struct call {
 	enum call_id id;
 	struct context *ctx; /* current */
 	bool locked;
-	CUresult late; /* what it fails with, once its work is done */
+	CUresult late; /* its error, once its work is done */
 };
 
 const char *call_name(enum call_id id);
 CUresult call_enter(struct call *call, enum needs needs);
 void call_leave(struct call *call);
 bool may_go(void); /* $KVTIER_EMU_DIR/go is there, which a test makes and removes */
-/* What a call that gives something back returns at its end: see countdown.c. */
+/* The result of a call that gives something back: see countdown.c. */
 CUresult call_done(const struct call *call);
 
 /* At the head of each call of the API. */

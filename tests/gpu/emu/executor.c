@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * executor.c - a thread for each GPU that runs what the streams of this process hold, late.
+ * executor.c - a thread for each GPU that runs the operations in the streams of this process, late.
  *
  * E1. Of the streams whose first operation may run, the seed draws one; then it draws again. So
  *     nothing but events, waits for words, the NULL stream and synchronisation orders two streams.
@@ -78,7 +78,7 @@ uint64_t lateness(struct device *gpu)
 	return now_ns() + (random >> 8) % (kind < 15 ? 200000 : 2000000) * emu.settings.late;
 }
 
-/* S2 of stream.c: what was queued before it on the other side of the NULL stream. */
+/* S2 of stream.c: operations queued before it on the other side of the NULL stream. */
 static bool legacy_orders(const struct device *gpu, const struct stream *s)
 {
 	const struct stream *legacy = s->object.ctx->legacy, *other;

@@ -28,7 +28,7 @@ static struct row {
 	uint64_t gpu;
 } * rows;
 
-/* What all processes share. No row behind the first `used` was ever taken. */
+/* Shared by all processes. No row behind the first `used` was ever taken. */
 static struct table {
 	_Atomic uint64_t used;
 	struct row rows[ROWS];

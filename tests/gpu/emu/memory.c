@@ -119,7 +119,7 @@ fail:
 	return NULL;
 }
 
-/* Fresh memory holds what somebody left there. */
+/* Fresh memory holds somebody's old bytes. */
 static void make_dirty(uint8_t *at, size_t bytes)
 {
 	const uint64_t word = draw(&emu.random) | 0x8000800080008000;
@@ -316,7 +316,7 @@ void range_drop(struct range *range)
 	}
 }
 
-/* --- what an operation may touch --- */
+/* --- memory that an operation may touch --- */
 
 static const struct range *range_behind(const struct range *r)
 {

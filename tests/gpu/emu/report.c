@@ -96,7 +96,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
 		(void)!write(log_fd, last_words, strlen(last_words));
 		violations++;
 	}
-	/* It comes again, and goes to whoever had the signal before. */
+	/* It comes again, and goes to the handler that had the signal before. */
 	(void)sigaction(number, &before, NULL);
 }
 
@@ -111,8 +111,8 @@ void report_host_accesses(void)
 	(void)sigaction(SIGSEGV, &action, &before);
 }
 
-/* The program ends by exit(): what is left is a leak. A signal or _exit() passes this by, as does a
- * process that only has a copy of the state, by fork(). */
+/* The program ends by exit(): remaining objects are leaks. A signal or _exit() passes this by, as
+ * does a process that only has a copy of the state, by fork(). */
 __attribute__((destructor)) static void at_exit(void)
 {
 	uint64_t calls = 0;

@@ -18,7 +18,7 @@
  *	                  register host memory in it
  *	null_stream=0     using the NULL stream is a violation
  *	mps=1             the attribute MPS_ENABLED
- *	leaks=0           nothing is said of what is left at exit
+ *	leaks=0           leaks at exit are not reported
  *	abort=1           a violation ends the process where it happens
  *	log=FILE          where the report goes (standard error)
  *	fail=CALL[:N[:RESULT]]     the N-th call of it fails (each one: 0) with this number
@@ -161,7 +161,7 @@ void settings_read(struct settings *ret)
 		.faulty = -1,
 		.null_stream = true,
 	};
-	/* Twice: what the seed draws must not depend on where in the text it stands. */
+	/* Twice: the seed's draws must not depend on its place in the text. */
 	for (pass = 0; copy && pass < 2; pass++) {
 		snprintf(copy, strlen(text ? text : "") + 1, "%s", text ? text : "");
 		rest = copy;

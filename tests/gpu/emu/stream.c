@@ -76,7 +76,7 @@ static void reap(struct stream *s)
 	free(s);
 }
 
-/* All but what the executor is at. */
+/* All but the operation that the executor is at. */
 static void drop_queued(struct stream *s)
 {
 	struct operation **at = s->busy ? &s->first->next : &s->first, *op;

@@ -191,7 +191,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	return CUDA_SUCCESS;
 }
 
-/* What the name of the file behind a descriptor says; false: it is not of this driver. */
+/* Reads the name of the file behind a descriptor; false: it is not of this driver. */
 static bool read_name(int fd, unsigned *ret_gpu, unsigned *ret_types)
 {
 	char path[64], name[128];
@@ -205,7 +205,7 @@ static bool read_name(int fd, unsigned *ret_gpu, unsigned *ret_types)
 	return sscanf(name, "/memfd:kvtier-emu:%u:%u", ret_gpu, ret_types) == 2;
 }
 
-/* A descriptor that can be mapped, of what `shareable` says; < 0: nothing that may be imported. */
+/* A descriptor that can be mapped, of the memory of `shareable`; < 0: it may not be imported. */
 static int open_shareable(void *shareable, CUmemAllocationHandleType type, unsigned *ret_gpu,
 			  unsigned *ret_types, size_t *ret_bytes)
 {
@@ -412,7 +412,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *ac
 	return CUDA_SUCCESS;
 }
 
-/* --- what is left --- */
+/* --- leaks --- */
 
 /* Descriptors that a cuMemExportToShareableHandle() of some process made: see open() there. */
 static void say_open_exports(void)

@@ -18,7 +18,7 @@ enum {
 
 enum host_state { HOST_READY, HOST_AT_SHUFFLE, HOST_AT_BARRIER, HOST_ENDED };
 
-/* What a thread has seen of the others at its last barrier. Threads that met there share one. */
+/* A thread's knowledge of the others at its last barrier. Threads that met there share one. */
 struct host_clock {
 	uint32_t users;
 	uint32_t seen[HOST_KERNEL_THREADS];
@@ -34,7 +34,7 @@ struct host_thread {
 	uint32_t now; /* its own time: barriers that it has passed, plus 1 */
 };
 
-/* A word of shared memory: by whom and when it was written last, and read since. */
+/* A word of shared memory: its last writer and its readers since, with their times. */
 struct host_word {
 	const uint32_t *address;
 	uint32_t writer, written; /* written 0: never */
@@ -71,7 +71,7 @@ void host_resume(uint32_t thread);
 _Noreturn void host_fail(int result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Nobody can go on: says why, in `text`. */
 void host_describe_deadlock(const struct host_block *b, char *text, size_t n);
-/* Ends what a block has of shared memory. */
+/* Ends a block's shared memory. */
 void host_shared_end(struct host_block *b);
 /* Threads [first, first + n) have met. */
 void host_shared_met(struct host_block *b, const uint32_t *threads, uint32_t n);

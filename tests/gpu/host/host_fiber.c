@@ -21,7 +21,7 @@ struct pool {
 
 #if defined(__x86_64__)
 
-/* What a function must keep for its caller goes to the stack that it leaves. */
+/* Registers that a function must keep for its caller go to the stack that it leaves. */
 void host_fiber_swap(void **leave, void *enter);
 __asm__(".text\n"
 	".globl host_fiber_swap\n"

@@ -46,7 +46,7 @@ const struct host_kernel *host_kernel_find(const char *name);
 
 /* 0; -EINVAL: a launch that a driver would refuse; -EFAULT: `access` refused, or an address is not
  * aligned; -EDEADLK: a shuffle or barrier that a thread does not reach; -EBUSY: a race on shared
- * memory. Then text (n bytes, >= 200) says what happened; memory is as the threads left it. */
+ * memory. Then text (n bytes, >= 200) names the mistake; memory is as the threads left it. */
 int host_kernel_run(const struct host_kernel *kernel, const struct host_launch *launch, char *text,
 		    size_t n);
 

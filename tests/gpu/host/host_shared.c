@@ -29,7 +29,7 @@ static struct host_word *word_of(struct host_block *b, const uint32_t *address)
 	return w;
 }
 
-/* Does the running thread know of what `other` did at its time `when`? */
+/* Does the running thread know of the work of `other` at its time `when`? */
 static bool knows(const struct host_block *b, uint32_t other, uint32_t when)
 {
 	const struct host_clock *clock = b->threads[b->running].clock;
