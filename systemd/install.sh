@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# install.sh - what `make install` does: what was built in BUILD goes below DESTDIR and PREFIX.
+# install.sh - puts the programs and files built in BUILD below DESTDIR and PREFIX (`make install`).
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build}" "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${VERSION:?run make install}"

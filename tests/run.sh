@@ -7,7 +7,7 @@
 # BUILD/tests/NAME.log, and shown when it fails. The facts that stand in a test (facts.sh) name the
 # lane it runs in, and the builds it is not run in:
 #	cpu	the test computes, at least now and then: JOBS at a time (two for each core)
-#	wait	the test mostly waits: WAITERS (8) at a time, beside those of the first lane
+#	wait	the test mostly waits: WAITERS (8) at a time, beside tests of the first lane
 #	alone	nothing may run beside the test: after all others, one at a time
 # In each lane the longest test (fact `seconds`) goes first.
 # TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (600, with a sanitizer

@@ -38,5 +38,5 @@ echo "SEED=$SEED"
 export KVTIER_EMU_DIR=$work LD_LIBRARY_PATH=$build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export KVTIER_EMU="seed=$SEED log=$work/report null_stream=0 ${KVTIER_EMU:-}"
 engine emulated || exit 1
-# The daemon is killed at the end of a case: what it has then is no leak.
+# The daemon is killed at the end of a case: its memory is no leak then.
 ! grep -E '\] violation:|^python[^[]*.[0-9]+\] leak:' "$work/report"
