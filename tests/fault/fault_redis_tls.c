@@ -335,8 +335,8 @@ static void between_start(struct between *b, uint64_t at, bool flip)
 }
 
 /* Gets until the connection ends, or waits for bytes that do not come (a record's length was
- * flipped), or until so many values came that the flip was in a byte that TLS does not mind (the
- * version of a record). Every value that came is right. ret: how many came. */
+ * flipped). It also stops when so many values came that the flip was in a byte that TLS does not
+ * mind (the version of a record). Every value that came is right. ret: how many came. */
 static uint32_t gets_until_the_end(const char *address, const struct block *b)
 {
 	struct rig_command get = { 0 };

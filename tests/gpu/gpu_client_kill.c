@@ -2,8 +2,8 @@
 /* make: seconds=20 */
 /*
  * gpu_client_kill - goal: an engine or a daemon that is killed in the middle of its ops harms no
- * other: the GPU's memory falls to its level before, other engines go on, no page outside an op is
- * ever touched, and an engine finds the blocks that the next daemon has. In both modes.
+ * other. The GPU's memory falls to its level before, and other engines go on. No page outside an op
+ * is ever touched. An engine finds the blocks that the next daemon has. In both modes.
  * Method: an engine of its own process, killed at moments chosen by the seed while it stores and
  * loads; the daemon likewise.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=address (LeakSanitizer finds no thread of a PID namespace not its own) */
 /*
- * gpu_namespace - goal: an engine in a PID namespace of its own, as in a container without
- * hostPID, is served: memory with a descriptor is shared, legacy IPC is not tried, and the library
- * says which setting of the engine makes its memory such. Method: an engine as the first process of
- * a new namespace, with memory of both kinds; the daemon outside.
+ * gpu_namespace - goal: an engine in a PID namespace of its own, as in a container without hostPID,
+ * is served. Memory with a descriptor is shared, and legacy IPC is not tried. The library says
+ * which setting of the engine gives its memory a descriptor. Method: an engine as the first process
+ * of a new namespace, with memory of both kinds; the daemon outside.
  */
 #include "tests/lib/lib_gpu_engine.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=8 */
 /*
- * gpu_tier_four - goal: one load of a prompt whose blocks lie in the memory of the GPU, in host
- * memory, on NVMe and in Redis, two in each, gives all of them, bit for bit, and `kvtierctl stats`
- * says which tier each was found in. Near blocks are in their pages while far ones are waited for.
+ * gpu_tier_four - goal: one load gives all blocks of a prompt, bit for bit: two each from the
+ * memory of the GPU, host memory, NVMe and Redis. `kvtierctl stats` says which tier each was found
+ * in. Near blocks are in their pages while far ones are waited for.
  * Method: a real daemon and a real redis-server; a purge leaves all blocks in Redis, and blocks
  * that are stored again are put into their tiers by flush, evict, load and prefetch.
  */

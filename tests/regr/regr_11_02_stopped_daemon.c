@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=30 */
 /*
- * regr_11_02_stopped_daemon.c - goal: a daemon that is stopped in the middle of a load or store,
- * given up, and then goes on, harms nothing that libkvtier says is the engine's: pages it may still
- * write into are reported, named and not lent again (also over another connection, to another
- * daemon) until that daemon answers or is dead; memory that was taken back is safe at once; a page
+ * regr_11_02_stopped_daemon.c - goal: a daemon is stopped in the middle of a load or store, given
+ * up, and then goes on. It harms no page that libkvtier says is the engine's: pages that it may
+ * still write into are reported, named and not lent again (also over another connection, to another
+ * daemon) until this daemon answers or is dead; memory that was taken back is safe at once; a page
  * that changed under a late store becomes no block. Method: SIGSTOP at a random moment of an op
  * with large blocks; a client with a short patience closes its space; marks (a byte in each KiB) go
  * into every page that is free; SIGCONT or SIGKILL; in the end, with the daemon gone, all marks

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_11_13_fork.c - goal: a child of fork() does no harm to the client that it inherited: each
- * call in it is -EPERM with a sentence, and closing the client, or exiting through a destructor
- * that does, leaves the parent's connection as it is. Method: children that do so, also while other
+ * call in it is -EPERM with a sentence. Closing the client, or exiting through a destructor that
+ * closes it, leaves the parent's connection as it is. Method: children that do so, also while other
  * threads of the parent are inside calls and hold locks; the parent's ops go on, over the same
  * connection (the daemon counts them). A child must be able to make a client of its own.
  */

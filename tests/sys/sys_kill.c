@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=8 */
 /*
- * sys_kill.c - goal: a daemon that dies in the midst of stores and loads harms no engine: every op
- * ends with a status for each block, no page is touched after that, and a new daemon serves the
+ * sys_kill.c - goal: a daemon that dies in the midst of stores and loads harms no engine. Every op
+ * ends with a status for each block, and no page is touched after that. A new daemon serves the
  * same engine, with the same keys. Method: kill -9 at random moments after submitting; poison after
  * completion; restart; store and load again.
  */

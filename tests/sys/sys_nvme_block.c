@@ -2,8 +2,8 @@
 /* make: seconds=20 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_nvme_block.c - goal: a block device is as good a store as a file: flushed blocks outlive kill
- * -9, others' bytes on the device are left alone, it has one user at a time, and a device that was
+ * sys_nvme_block.c - goal: a block device is as good a store as a file. Flushed blocks outlive kill
+ * -9, others' bytes on the device are left alone, and it has one user at a time. A device that was
  * pulled serves again when it is back, without a restart. Method: a loop device over a file, named
  * by a link as those in /dev/disk/by-id. It is pulled as the kernel does it to an NVMe drive: its
  * size becomes 0 while the daemon has it open, and it is detached when its last user lets go. On

@@ -2,11 +2,11 @@
 /* make: seconds=8 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
- * sys_nvme_stall.c - goal: a disk that does not answer makes nobody wait for longer than he wanted
- * to, nobody's memory is written to when it answers after all, and nothing is left behind of it: no
- * slot, no lease, no op. Method: a real kvtierd whose disk stalls on command (kvtierd_faulty.c), a
- * real engine whose pages are poisoned. On both I/O engines. Stops, deaths and kvtierctl in the
- * midst of it: sys_nvme_stall_ends.c.
+ * sys_nvme_stall.c - goal: while a disk does not answer, no client waits past its own deadline.
+ * When the disk answers after all, it writes to no other's memory. Nothing is left behind: no slot,
+ * no lease, no op. Method: a real kvtierd whose disk stalls on command (kvtierd_faulty.c), a real
+ * engine whose pages are poisoned. On both I/O engines. Stops, deaths and kvtierctl in the midst of
+ * it: sys_nvme_stall_ends.c.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"

@@ -4,8 +4,9 @@
  * sys_nvme_stress.c - goal: when operations of all kinds overlap, no engine gets a wrong byte, and
  * nothing is left behind: no op, lease or slot, and no daemon that does not stop. Method: engines
  * in processes of their own, in three spaces, share chains that are far more than memory and store
- * hold, with deadlines of 1-50 ms, cancels, and deaths in the midst of ops, while kvtierctl evicts,
- * verifies, flushes and purges. Segments are small, so that reclaim never rests.
+ * hold. Their ops have deadlines of 1-50 ms and cancels, and engines die in the midst of ops.
+ * Meanwhile kvtierctl evicts, verifies, flushes and purges. Segments are small, so that reclaim
+ * never rests.
  */
 #include "tests/lib/lib_disk.h"
 

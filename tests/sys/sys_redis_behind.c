@@ -2,10 +2,10 @@
 /* make: lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_redis_behind.c - goal: ops that wait behind another op that brings the same block from Redis
- * (flight.c) go on: also more ops than go on in one turn of the loop, and when the other op has the
- * block and waits for a server that hangs. Method: a real kvtierd and real redis-servers that are
- * stopped. sys_redis_joined.c shows that joining saves requests.
+ * sys_redis_behind.c - goal: ops wait behind another op that brings the same block from Redis
+ * (flight.c), and go on. So do more ops than one turn of the loop lets go on, and ops behind one
+ * that has the block and waits for a server that hangs. Method: a real kvtierd and real
+ * redis-servers that are stopped. sys_redis_joined.c shows that joining saves requests.
  */
 #include "tests/lib/lib_shared.h"
 

@@ -6,11 +6,12 @@
  * behind it, no engine gets a wrong byte, and nothing is left behind: no op, lease or slot, and no
  * daemon that does not stop.
  * Method: engines in processes of their own, in three spaces, ask for chains that are far more than
- * memory holds, also in the wrong order, twice and from the middle, with deadlines of 1-50 ms,
- * cancels, and deaths in the midst of ops, while Redis is stopped, killed, emptied and filled, and
- * kvtierctl evicts, verifies, flushes and purges. With and without NVMe, for both ways to write.
- * Some blocks are no use to FP8, so that their values are larger than a load first thinks. At last
- * the daemon stops while it waits for a Redis that does not answer. $STORM_MS: how long a case is.
+ * memory holds, also in the wrong order, twice and from the middle. Their ops have deadlines of
+ * 1-50 ms and cancels, and engines die in the midst of ops. Meanwhile Redis is stopped, killed,
+ * emptied and filled, and kvtierctl evicts, verifies, flushes and purges. With and without NVMe,
+ * for both ways to write. Some blocks are no use to FP8, so that their values are larger than a
+ * load first thinks. At last the daemon stops while it waits for a Redis that does not answer.
+ * $STORM_MS: how long a case is.
  */
 #include "tests/lib/lib_disk.h"
 #include "tests/lib/lib_redis.h"

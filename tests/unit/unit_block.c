@@ -436,8 +436,8 @@ static void doomed_spaces_lose_their_blocks(void **state)
 	assert_int_equal(tally_doomed(blocks_tally(blocks)), 0);
 }
 
-/* Keys whose buckets are the same two, also when the table has grown to 512, as a client can find
- * for a space of its own: a block that does not fit there is refused with an error of its own,
+/* Keys whose buckets are the same two, also when the table has grown to 512. A client can find such
+ * keys for a space of its own. A block that does not fit there is refused with an error of its own,
  * though the table has room, and blocks of others stay. */
 static void crowded_neighbourhood_is_not_a_full_table(void **state)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: redis_conn.h holds when a server is slow, stops or dies: commands end once and in time, a
- * reply that comes later touches nothing and disturbs no other command, and a command that cannot
- * be taken back any more closes the connection. Method: a real redis-server, without TLS and with
- * it, that is stopped, continued and killed; where a reply must come in parts, the scripted one.
- * When a command has ended its buffer is poisoned anew, and must stay so.
+ * Goal: redis_conn.h holds when a server is slow, stops or dies: commands end once and in time. A
+ * reply that comes later touches nothing and disturbs no other command. A command that cannot be
+ * taken back any more closes the connection. Method: a real redis-server, without TLS and with it,
+ * that is stopped, continued and killed; where a reply must come in parts, the scripted one. When a
+ * command has ended its buffer is poisoned anew, and must stay so.
  */
 #include "daemon/base/container_of.h"
 #include "tests/lib/lib_redis_conn.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_workers.c - goal: work that is lent to a pool is run once and given back once, in any order
- * of ends; the pool takes no more than its depth, ends its work when it is closed, grows while its
- * threads block, keeps the order it was given, wakes its owner once for several that end close to
- * each other, and never makes its owner wait for a thread. A mailbox loses nothing. Method: works
- * that say when they begin and go on when they are told, by semaphores: so the test knows without a
- * clock which work a thread did before its next work began.
+ * of ends. The pool takes no more than its depth, and ends its work when it is closed. It grows
+ * while its threads block, and keeps the order it was given. It wakes its owner once for several
+ * works that end close to each other, and never makes its owner wait for a thread. A mailbox loses
+ * nothing. Method: works that say when they begin and go on when they are told, by semaphores: so
+ * the test knows without a clock which work a thread did before its next work began.
  */
 #include <setjmp.h>
 #include <stdarg.h>

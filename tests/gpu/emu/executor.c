@@ -13,7 +13,7 @@
  *
  * Waits for events of other processes and for words are looked at again every half millisecond.
  *
- * Q1. A program that asks again and again whether a stream or an event is done is let wait in the
+ * Q1. A program may ask again and again whether a stream or an event is done. It is let wait in the
  *     call, until something is queued or done, but no longer than 200 us: it sees each change when
  *     it would have seen it, and leaves the processor to the threads that bring the change.
  */

@@ -3,9 +3,10 @@
  * stream.c - streams, and the calls that queue operations in them.
  *
  * S1. Operations of one stream run one after the other, in the order of the calls.
- * S2. Operations of different streams run in any order, but that an operation of the NULL stream
- *     waits for all operations that were queued before it in the blocking streams of its context,
- *     and later ones there wait for it (CU_STREAM_NON_BLOCKING: not).
+ * S2. Operations of different streams run in any order, with one exception: the NULL stream. Its
+ *     operation waits for all operations that were queued before it in the blocking streams of its
+ *     context, and later ones there wait for it. Streams with CU_STREAM_NON_BLOCKING take no part
+ *     in this.
  * S3. A call checks addresses as a driver does, from what it knows of them; when the operation runs
  *     they are checked again, and a mistake then breaks the context.
  * S4. Pinned host memory is read and written when the operation runs, not before. Pageable memory
