@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_refuse.h - the n-th call of a function fails; and counts of descriptors and mappings that this
- * process holds.
+ * lib_refuse.h - the n-th call of a function fails; and counts of descriptors and mappings that
+ * this process holds.
  *
  * The linker puts a test's __wrap_NAME() in front of each call of NAME() (fact `wrap=NAME`, see
  * README.md); REFUSABLE writes such a function. A test gives its functions numbers, which the plan

@@ -13,7 +13,7 @@
  * RETRY_MS, so nothing that an endpoint does makes a storm of connections. An endpoint that has no
  * room for one more connection of ours is well.
  *
- * A link asks ahead for two values, or READS_AHEAD_BYTES of smaller ones: enough to keep Redis busy.
+ * A link asks ahead for two values, or READS_AHEAD_BYTES of smaller ones. That keeps Redis busy.
  * The bound has three reasons:
  *   - Redis copies all values that it was asked for before it sends the first; many values do not
  *     fit its CPU's cache.
