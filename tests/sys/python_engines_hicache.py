@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of sys_python_engines_hicache.sh."""
 import errno
+import json
 import signal
 import tempfile
 import threading
@@ -127,6 +128,23 @@ class OfStorage(HiCache):
         ranks = [self.storage(pool, rank=rank, size=2) for rank in range(2)]
         self.assertEqual(self.kept(ranks[1], pool, pages), [True] * 3)
         self.assertEqual([rank.batch_exists(pages) for rank in ranks], [0, 3])
+
+    def test_weights_that_a_hubs_name_stands_for_now_are_others(self):
+        def of(commit, revision=None, **extra):
+            settings = SimpleNamespace(model_path="hub/tiny", revision=revision, dtype="auto")
+            if commit:
+                settings.get_model_config = lambda: SimpleNamespace(hf_config=SimpleNamespace(_commit_hash=commit))
+            with mock.patch.object(adapter, "_settings", lambda: settings):
+                return self.storage(pool, {"model": None, **extra})
+
+        pool, pages, old, new = HostPool("page_first"), names(3), "a" * 40, "b" * 40
+        self.assertEqual(self.kept(of(old), pool, pages), [True] * 3)
+        self.assertEqual([of(new).batch_exists(pages), of(old, "main").batch_exists(pages)], [0, 3])
+        self.assertEqual([of(None).batch_exists(pages), of(None, old).batch_exists(pages)], [0, 3])
+        self.assertEqual(self.kept(of(old, model="mine"), pool, pages), [True] * 3)
+        self.assertEqual(of(new, model="mine").batch_exists(pages), 3)      # its user says which weights it means
+        models = {space["model"] for space in json.loads(self.daemon.ctl("spaces", "--json"))["spaces"]}
+        self.assertLessEqual({f"hub/tiny@{old}", "mine"}, models)
 
     def test_calls_that_are_wrong_are_false_and_counted(self):
         storage, pages = self.storage(HostPool("page_first")), names(2)

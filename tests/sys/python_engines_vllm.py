@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of sys_python_engines_vllm.sh."""
+import json
 import signal
 import sys
 import tempfile
@@ -231,6 +232,45 @@ class Served(Vllm):
         for more in ({"cache_salt": "mine"}, {"lora_request": lora}, {"mm_features": [image]}):
             with self.subTest(**more):
                 self.assertEqual([engine.answer(self.tokens, **more) for _ in range(2)], [0, 10])
+
+    def of(self, commit, revision=None, **extra) -> Engine:
+        """Of a hub's model whose name stands for this commit."""
+        config = SimpleNamespace(_commit_hash=commit) if commit else SimpleNamespace()
+        return self.engine({"model": None, **extra},
+                           model={"model": "hub/tiny", "revision": revision, "hf_config": config})
+
+    def test_weights_that_a_hubs_name_stands_for_now_are_others(self):
+        old, new = "a" * 40, "b" * 40
+        self.assertEqual([self.of(old).answer(self.tokens), self.of(new).answer(self.tokens)], [0, 0])
+        # the branch is where the commit was found, not what it is
+        self.assertEqual([self.of(old, "main").answer(self.tokens), self.of(new, "v2").answer(self.tokens)], [10, 10])
+        # of files that no hub gave there is no commit
+        self.assertEqual([self.of(None, "v2").answer(self.tokens), self.of(None).answer(self.tokens)], [0, 0])
+        self.assertEqual([self.of(None, "v2").answer(self.tokens), self.of(None).answer(self.tokens)], [10, 10])
+        self.assertEqual(set(self.models()), {f"hub/tiny@{old}", f"hub/tiny@{new}", "hub/tiny@v2", "hub/tiny"})
+
+    def test_a_name_of_the_users_own_says_which_weights_it_means(self):
+        self.assertEqual([self.of("a" * 40, model="mine").answer(self.tokens),
+                          self.of("b" * 40, model="mine").answer(self.tokens),
+                          self.of("b" * 40, "v2", model="mine").answer(self.tokens)], [0, 10, 0])
+        self.assertEqual(self.models(), {"mine": ""})
+
+    def models(self) -> dict:
+        """Which hint each revision has."""
+        return {space["model"]: space["hinted"] for space in json.loads(self.daemon.ctl("spaces", "--json"))["spaces"]}
+
+    def test_a_revision_is_retired_alone(self):
+        old, new = self.of("a" * 40), self.of("b" * 40)
+        old.answer(self.tokens)
+        new.answer(self.tokens)
+        hint = SimpleNamespace(action_id="1", action_type="superseded", action_version="1",
+                               payload={"scope": "revision"})
+        old.answer([5] * 9, kv_hints=SimpleNamespace(actions=[hint]))
+        hints, end = old.scheduler._scheduler.hints, time.monotonic() + PATIENT_S
+        while not hints.answers.accepted:
+            self.assertLess(time.monotonic(), end, hints.answers)
+            old.step()
+        self.assertEqual(self.models(), {f"hub/tiny@{'a' * 40}": "retired", f"hub/tiny@{'b' * 40}": ""})
 
     def test_after_a_reset_nothing_from_before_is_used(self):
         engine = self.warm()

@@ -156,16 +156,17 @@ class Engine:
     """One rank. Its KV of a block depends on all tokens up to the block's end. Every call of the connector is one that
     vLLM makes, in vLLM's order; what a load brought is compared with what the engine would have computed.
     groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks" or "kv"
-    ([2, blocks, ...])."""
+    ([2, blocks, ...]). model: more of vLLM's ModelConfig."""
     BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
 
     def __init__(self, connector_class, extra: dict, groups: int = 1, layout: str = "blocks", events: bool = False,
-                 spec=FullAttentionSpec, dtype=None, handshake: bool = True) -> None:
+                 spec=FullAttentionSpec, dtype=None, handshake: bool = True, model=()) -> None:
         self.dtype, self.layout, self.groups = dtype or torch_double.float32, layout, groups
         self.names = [f"layer.{i}" for i in range(self.LAYERS)]
         config = SimpleNamespace(
             cache_config=SimpleNamespace(block_size=self.TOKENS, cache_dtype="auto"),
-            model_config=SimpleNamespace(model="tiny", revision=None, quantization=None, hf_overrides=None),
+            model_config=SimpleNamespace(**{**dict(model="tiny", revision=None, quantization=None, hf_overrides=None),
+                                            **dict(model)}),
             parallel_config=SimpleNamespace(tensor_parallel_size=1, rank=0, world_size=1),
             scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
             device_config=SimpleNamespace(device_type="cpu"), kv_transfer_config=Extra(extra),

@@ -39,7 +39,7 @@ from . import Client, Codec, Dtype
 from .block_cache import milliseconds
 from .sglang_core import (KV_AXES, LATENT_AXES, Layout, LayoutError, Pool, Store, Tensor, anchor, geometry_of,
                           page_bytes, planes, runs)
-from .vllm_layout import files_of
+from .vllm_layout import at_revision, files_of, revision_of
 
 try:
     from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (DevicePoolEntry, DevicePoolGroup,
@@ -161,6 +161,8 @@ class _Cache:
         # the configuration has the name that the model is served under, which says nothing of its weights
         self._model = str(options.get("model") or getattr(self._settings, "model_path", None) or config.model_name or
                           "")
+        self._revision = "" if options.get("model") else revision_of(_hf_config(self._settings),
+                                                                     getattr(self._settings, "revision", None))
         try:
             timeout_ms, prefetch_ms = milliseconds(options, "timeout_ms", 2000), milliseconds(options, "prefetch_ms",
                                                                                               1000, 0)
@@ -208,6 +210,8 @@ class _Cache:
                 logger.warning("kvtier: pool %s is not served, nor any prompt that needs it: %s", name, error)
             return
         c, settings = self.config, [str(getattr(self._settings, name, "")) for name in _SETTINGS]
+        if self._revision:
+            settings[_SETTINGS.index("revision")] = ""      # it is in the model's name
         if not any(settings) and layout.dtype == Dtype.INT8 and not layout.order and not self.options.get("extras"):
             self.refuse(f"pool {name} has values of 8 bits: option extras must say of which type")
             return
@@ -219,7 +223,8 @@ class _Cache:
                   "engine": ",".join(settings) if any(settings) else "",
                   "format": getattr(pool, "storage_format_tag", None),
                   "own": self.options.get("extras", "")}
-        self.store.add(name, Pool(layout, geometry_of(layout, self._model, extras, pool.page_size,
+        self.store.add(name, Pool(layout, geometry_of(layout, at_revision(self._model, self._revision), extras,
+                                                      pool.page_size,
                                                       c.tp_rank if sharded else 0, c.tp_size if sharded else 1,
                                                       self._codec)))
 
@@ -272,6 +277,14 @@ def _settings() -> Any:
         from sglang.srt.runtime_context import get_server_args
         return get_server_args()
     except Exception:
+        return None
+
+
+def _hf_config(settings: Any) -> Any:
+    """What transformers says of the model. None: it is not known."""
+    try:
+        return settings.get_model_config().hf_config
+    except Exception:       # there are no settings, or an older SGLang's, or a model that transformers does not know
         return None
 
 

@@ -43,7 +43,8 @@ from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import milliseconds, named
 from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .vllm_hints import hints_of
-from .vllm_layout import Layout, LayoutError, Tensor, files_of, geometry_of, layout_of, overrides_of, why_no_group
+from .vllm_layout import (Layout, LayoutError, Tensor, at_revision, files_of, geometry_of, layout_of, overrides_of,
+                          revision_of, why_no_group)
 from .vllm_metrics import KvtierMetrics, KvtierStats, events_of
 
 try:
@@ -258,8 +259,10 @@ class KvtierConnector(*_BASES):
     def _geometry_of(self, layout: Layout, group: int) -> Geometry:
         model = self._vllm_config.model_config
         first = next(iter(layout.segments))
-        own = self._option("model", None)       # then its user says which weights it names
-        extras = {"revision": getattr(model, "revision", None), "files": "" if own else files_of(model.model),
+        own, asked = self._option("model", None), getattr(model, "revision", None)
+        revision = revision_of(getattr(model, "hf_config", None), asked)
+        name = str(own) if own else at_revision(str(model.model), revision)     # own: a user says which weights
+        extras = {"revision": asked if own else "", "files": "" if own else files_of(model.model),
                   "quantization": getattr(model, "quantization", None),
                   "overrides": overrides_of(getattr(model, "hf_overrides", None)),
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
@@ -272,8 +275,7 @@ class KvtierConnector(*_BASES):
             codec = Codec.RAW
         rank, world, _ = self._place()
         layers = sum(segment.kind == first.kind for segment in layout.segments)
-        return geometry_of(layout, named(str(own or model.model)), named(text), self._block_tokens, layers, rank, world,
-                           codec)
+        return geometry_of(layout, named(name), named(text), self._block_tokens, layers, rank, world, codec)
 
     def get_handshake_metadata(self) -> Any:
         """What the scheduler has to know of this worker: a Geometry of each group, or None: it serves none."""

@@ -11,7 +11,7 @@ action_type     one of daemon/HINTS.md: retain, pin, demote, prefetch, release, 
                 components', and are left alone.
 action_version  "1", or "1." and anything
 payload         all of it may be left out
-    scope       "prompt" (default): the full blocks of the request's prompt; "session"; "revision": all of this model
+    scope       "prompt" (default): the full blocks of the request's prompt; "session"; "revision": these weights
     tokens      of a prompt: the first so many alone
     session     text, or a number above 0: blocks of the prompt join it, or it is what the hint is about
     turn, ttl_s numbers from 0 on

@@ -13,7 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import Codec, Dtype, Geometry, Kind, Region, Segment
 
-__all__ = ["Layout", "LayoutError", "Tensor", "files_of", "geometry_of", "layout_of", "why_no_group"]
+__all__ = ["Layout", "LayoutError", "Tensor", "at_revision", "files_of", "geometry_of", "layout_of", "revision_of",
+           "why_no_group"]
 
 CONVENTION = "vllm"
 MAX_REGIONS = 64        # of a space, as in kvtier.h
@@ -147,6 +148,18 @@ def overrides_of(overrides: Any) -> str:
     """The text of what an engine's user changes of a model's configuration (rope, for one): equal for equal changes.
     The text of a function is another one in each process, so engines with a function share nothing."""
     return json.dumps(overrides, sort_keys=True, default=str) if overrides else ""
+
+
+def revision_of(config: Any, asked: Any) -> str:
+    """Which weights a hub's name stands for: the commit that transformers found, else the revision that the engine was
+    asked for, which may be a branch. "": neither is known. config: of transformers, or None."""
+    commit = getattr(config, "_commit_hash", None)
+    return commit if isinstance(commit, str) and commit else str(asked or "")
+
+
+def at_revision(model: str, revision: str) -> str:
+    """The name of these weights alone, so that a hint about a revision means no other revision of the model."""
+    return f"{model}@{revision}" if revision else model
 
 
 def files_of(path: Any) -> str:
