@@ -73,6 +73,23 @@ class Served(Vllm):
                 self.assertEqual((other.worker._shared is not None), zero_copy)
                 self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
 
+    def test_a_block_of_all_layers_lies_together(self):
+        runs = {}
+        for layout in vllm_double.TOGETHER:
+            with self.subTest(layout):
+                other = self.warm(layout=layout)        # and shares no block with an engine of another layout
+                self.assertTrue(other.together)
+                self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+                runs[layout] = other.worker._geometries[0].typed_segments
+        self.assertEqual(runs, {"NHD": 4, "HND": 1, "layers": 4, "KV": 8})
+
+    def test_layers_lie_together_on_a_gpu_alone_and_not_where_that_is_not_wanted(self):
+        for layout, how in (("blocks", {}), ("NHD", {"extra": {"cross_layers": False}}), ("NHD", {"groups": 2})):
+            engine = self.engine(layout=layout, **how)
+            self.assertFalse(engine.together)
+            self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
+            self.daemon.ctl("purge", "--tenant", "default")
+
     def test_a_lookup_plans_nothing(self):
         engine = self.warm()
         before, request = self.ops(), engine.request(self.tokens)
@@ -389,6 +406,9 @@ class Refused(Vllm):
     def test_layouts_and_groups_that_are_not_known(self):
         self.refused("groups of full, sliding or chunked attention", groups=2, spec=MambaSpec)
         self.refused("blocks of 4 tokens; others have 8", spec=lambda tokens: SlidingWindowSpec(4))
+        for wrong in ((0, 1, 2, 3), (1, 0, 3, 2, 2), None):
+            self.refused("all layers", layout="NHD", break_it=mock.patch.object(
+                vllm_double.Backend, "get_kv_cache_stride_order", lambda *_, **__: wrong))
         self.refused("begins neither with 320 blocks", break_it=mock.patch.object(
             Engine, "_allocate", lambda engine: [torch_double.zeros(7, 9, dtype=torch_double.float32)] * 4))
 

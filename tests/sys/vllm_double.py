@@ -152,11 +152,29 @@ class Extra:
         return self.extra.get(name, default)
 
 
+class Backend:
+    """An attention backend of which vLLM asks where the axis of layers lies. order: of the axes in memory."""
+
+    def __init__(self, order) -> None:
+        self._order = order
+
+    def get_kv_cache_stride_order(self, include_num_layers_dimension: bool = False):
+        assert include_num_layers_dimension
+        if self._order is None:
+            raise NotImplementedError
+        return self._order
+
+
+# of [layers, blocks, heads, tokens, K and V of a head], or of [layers, 2, blocks, tokens, heads, values of a head]
+TOGETHER = {"NHD": (1, 0, 3, 2, 4), "HND": (1, 2, 0, 3, 4), "layers": None, "KV": (2, 0, 1, 3, 4, 5)}
+
+
 class Engine:
     """One rank. Its KV of a block depends on all tokens up to the block's end. Every call of the connector is one that
     vLLM makes, in vLLM's order; what a load brought is compared with what the engine would have computed.
     groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks" or "kv"
-    ([2, blocks, ...]). model: more of vLLM's ModelConfig."""
+    ([2, blocks, ...]); with one of TOGETHER, as on a GPU, all layers are one tensor where the connector prefers that.
+    model: more of vLLM's ModelConfig."""
     BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
 
     def __init__(self, connector_class, extra: dict, groups: int = 1, layout: str = "blocks", events: bool = False,
@@ -169,7 +187,8 @@ class Engine:
                                             **dict(model)}),
             parallel_config=SimpleNamespace(tensor_parallel_size=1, rank=0, world_size=1),
             scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
-            device_config=SimpleNamespace(device_type="cpu"), kv_transfer_config=Extra(extra),
+            device_config=SimpleNamespace(device_type="cuda" if layout in TOGETHER else "cpu"),
+            kv_transfer_config=Extra(extra),
             kv_events_config=SimpleNamespace(enable_kv_cache_events=True) if events else None)
         each = self.LAYERS // groups
         kv = SimpleNamespace(num_blocks=self.BLOCKS, kv_cache_groups=[
@@ -177,8 +196,12 @@ class Engine:
             for i in range(groups)])
         self.scheduler = connector_class(config, KVConnectorRole.SCHEDULER, kv)
         self.worker = connector_class(config, KVConnectorRole.WORKER, kv)
+        self.together = layout in TOGETHER and self.worker.prefer_cross_layer_blocks
         self.tensors = self._allocate()
-        self.worker.register_kv_caches(dict(zip(self.names, self.tensors)))
+        if self.together:
+            self.worker.register_cross_layers_kv_cache(self.tensors[0], Backend(TOGETHER[layout]))
+        else:
+            self.worker.register_kv_caches(dict(zip(self.names, self.tensors)))
         if handshake:
             self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
         self.free, self.numbers, self.results = list(range(1, self.BLOCKS)), itertools.count(), []
@@ -194,6 +217,10 @@ class Engine:
         else:
             with context:
                 raw = torch.zeros(self.LAYERS * size, dtype=torch.int8, device="cpu")
+        if self.together:
+            axes = ((self.LAYERS, 2, self.BLOCKS, self.TOKENS, self.HEADS, self.DIM) if self.layout == "KV" else
+                    (self.LAYERS, self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
+            return [raw.view(self.dtype, [axes[i] for i in TOGETHER[self.layout] or range(len(axes))])]
         shape = ((2, self.BLOCKS, self.HEADS, self.TOKENS, self.DIM) if self.layout == "kv" else
                  (self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
         return [raw.view(self.dtype, shape, offset=i * self.BLOCKS * values) for i in range(self.LAYERS)]
@@ -202,6 +229,11 @@ class Engine:
 
     def _rows(self, page: int, group: int) -> list:
         """The bytes of a page, in each tensor of the group."""
+        if self.together:
+            n = 2 * self.HEADS * self.TOKENS * self.DIM
+            if TOGETHER[self.layout] is None:
+                return [self.tensors[0].bytes_at((i * self.BLOCKS + page) * n, n) for i in range(self.LAYERS)]
+            return [self.tensors[0].bytes_at(page * self.LAYERS * n, self.LAYERS * n)]
         each, n = self.LAYERS // self.groups, self.HEADS * self.TOKENS * self.DIM
         ret = []
         for tensor in self.tensors[group * each:group * each + each]:

@@ -8,7 +8,7 @@
 `kv_connector_extra_config` may have: socket (path of the daemon's socket), codec ("fp8", "raw"; default the daemon's
 for the type), timeout_ms (of a load or save, 2000), prefetch_ms (how long a request waits for a Redis that nodes share,
 1000; 0: not), model (a name instead of the engine's), extras (more text in the KV's name), zero_copy (of a CPU's KV,
-true).
+true), cross_layers (of a GPU's: a block of all layers lies together, true).
 
 Loads are asynchronous: the engine goes on with other requests, and a request begins when its blocks are there. A block
 that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept as
@@ -32,7 +32,7 @@ import functools
 import platform
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
@@ -43,8 +43,8 @@ from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import milliseconds, named
 from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .vllm_hints import hints_of
-from .vllm_layout import (Layout, LayoutError, Tensor, at_revision, files_of, geometry_of, layout_of, overrides_of,
-                          revision_of, why_no_group)
+from .vllm_layout import (Layout, LayoutError, Tensor, at_revision, files_of, geometry_of, layout_of, layout_of_all,
+                          overrides_of, revision_of, why_no_group)
 from .vllm_metrics import KvtierMetrics, KvtierStats, events_of
 
 try:
@@ -208,16 +208,40 @@ class KvtierConnector(*_BASES):
     def register_kv_caches(self, kv_caches: Dict[str, torch.Tensor]) -> None:
         """kv_caches: by layer's name, [blocks, ...] or [2, blocks, ...] (K and V apart), of one dtype (BF16, FP16, FP32,
         FP8, 8-bit integers); views of the engine's memory, on a GPU or not. Another layout is refused."""
+        self._register(kv_caches, lambda: self._layouts(kv_caches))
+
+    @property
+    def prefer_cross_layer_blocks(self) -> bool:
+        """True on a GPU, but for option cross_layers: where all layers are alike, vLLM then allocates them in one tensor,
+        in which the layers' parts of a block lie side by side."""
+        return (getattr(self._vllm_config.device_config, "device_type", "") == "cuda" and self._groups == 1 and
+                not self._refused and bool(self._option("cross_layers", True)))
+
+    def register_cross_layers_kv_cache(self, kv_cache: torch.Tensor, attn_backend: Any) -> None:
+        """In the place of register_kv_caches(). kv_cache: the KV of all layers, as it lies in memory. attn_backend: its
+        get_kv_cache_stride_order() says which of the axes is the layers'; where it says nothing, the first one is."""
+        def layouts() -> List[Layout]:
+            tensor = _tensor("all layers", kv_cache)
+            try:
+                order = list(attn_backend.get_kv_cache_stride_order(include_num_layers_dimension=True))
+            except (AttributeError, NotImplementedError, TypeError):
+                order = list(range(len(tensor.shape)))
+            return [layout_of_all(tensor, order, self._kv_cache_config.num_blocks, self._block_tokens, self._rope())]
+
+        self._register(kv_cache, layouts)
+
+    def _register(self, keep: Any, layouts_of: Callable[[], List[Layout]]) -> None:
+        """keep: the tensors. layouts_of: of each group, or raises."""
         if self._refused:
             return
         try:
-            layouts = self._layouts(kv_caches)
+            layouts = layouts_of()
             self._geometries = [self._geometry_of(layout, i) for i, layout in enumerate(layouts)]
         except (LayoutError, KeyError, ValueError) as error:
             self._geometries = None
             self._refuse(str(error))
             return
-        self._keep = kv_caches      # the daemon's view of it ends with the space
+        self._keep = keep       # the daemon's view of it ends with the space
         cuda, geometries, shared = bool(layouts[0].regions[0].cuda), self._geometries, self._shared
         if shared and any(layout.regions != [Region(shared.length, base=shared.address)] for layout in layouts):
             shared = None       # some of the KV lies elsewhere
@@ -239,12 +263,15 @@ class KvtierConnector(*_BASES):
         groups = [group.layer_names for group in getattr(self._kv_cache_config, "kv_cache_groups", None) or ()]
         if len(groups) < 2:
             groups = [list(tensors)]
-        model = self._vllm_config.model_config
-        rope = 0
-        if getattr(model, "use_mla", False):
-            rope = getattr(getattr(model, "hf_text_config", None), "qk_rope_head_dim", 0) or 0
         return [layout_of([tensors[name] for name in names if name in tensors], self._kv_cache_config.num_blocks,
-                          self._block_tokens, rope) for names in groups]
+                          self._block_tokens, self._rope()) for names in groups]
+
+    def _rope(self) -> int:
+        """How many values of a token's latent (MLA) are not to be rounded."""
+        model = self._vllm_config.model_config
+        if not getattr(model, "use_mla", False):
+            return 0
+        return getattr(getattr(model, "hf_text_config", None), "qk_rope_head_dim", 0) or 0
 
     def _place(self) -> Tuple[int, int, bool]:
         """Rank and number of ranks whose KV differs, and whether this one saves it."""
@@ -267,6 +294,7 @@ class KvtierConnector(*_BASES):
                   "overrides": overrides_of(getattr(model, "hf_overrides", None)),
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
                   "layout": getattr(self._kv_cache_config, "kv_cache_layout", None), "runs": layout.runs,
+                  "order": layout.order,
                   "group": f"{group}/{self._groups}" if self._groups > 1 else "",
                   "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._option("extras", "")}
         text = ";".join(f"{key}={value}" for key, value in extras.items() if value)

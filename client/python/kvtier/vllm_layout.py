@@ -13,8 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import Codec, Dtype, Geometry, Kind, Region, Segment
 
-__all__ = ["Layout", "LayoutError", "Tensor", "at_revision", "files_of", "geometry_of", "layout_of", "revision_of",
-           "why_no_group"]
+__all__ = ["Layout", "LayoutError", "Tensor", "at_revision", "files_of", "geometry_of", "layout_of", "layout_of_all",
+           "revision_of", "why_no_group"]
 
 CONVENTION = "vllm"
 MAX_REGIONS = 64        # of a space, as in kvtier.h
@@ -48,6 +48,7 @@ class Layout(NamedTuple):
     runs: int                   # of values, in a block of all layers; 0: rows of latents (MLA)
     values: int                 # in each of them; of a token's latent
     opaque: int = 0             # bytes of a block that are kept verbatim
+    order: str = ""             # of the values in a run, where it is not the order of the tensor's axes
 
 
 def _inside(tensor: Tensor, block_axis: int, half: Optional[int]) -> Tuple[int, int]:
@@ -59,6 +60,13 @@ def _inside(tensor: Tensor, block_axis: int, half: Optional[int]) -> Tuple[int, 
     if 1 + sum((n - 1) * s for n, s in axes) != values:
         raise LayoutError(f"{tensor.name}: a block of shape {tensor.shape}, strides {tensor.strides} has holes")
     return tensor.offset + (half * tensor.strides[0] * size if half else 0), values
+
+
+def _order(tensor: Tensor, outside: int) -> str:
+    """Of the axes behind the first `outside` ones, as they lie in memory. "": as they are numbered."""
+    axes = [i for i in range(outside, len(tensor.shape)) if tensor.shape[i] > 1]
+    lie = sorted(axes, key=lambda i: -tensor.strides[i])
+    return "" if lie == axes else "".join(str(i) for i in lie)
 
 
 def _latents(tensors: Sequence[Tensor], places: List[Tuple[int, int, int, int]], tokens: int,
@@ -88,6 +96,7 @@ def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int
     regions: Dict[int, int] = {}
     ret: List[Region] = []
     places: List[Tuple[int, int, int, int]] = []    # first byte, bytes from block to block, values, region
+    orders: List[str] = []
     own = {(t.memory, t.offset): t for t in reversed(tensors)}
     tensors = [t for t in tensors if own[t.memory, t.offset] is t]
     for tensor in tensors:
@@ -104,6 +113,7 @@ def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int
             regions[tensor.memory] = len(ret)
             where = {"cuda": tensor.memory} if tensor.cuda else {"base": tensor.memory}
             ret.append(region or Region(tensor.memory_bytes, **where))
+        orders.append(_order(tensor, axis + 1))
         for half in halves:
             at, values = _inside(tensor, axis, half)
             places.append((at, tensor.strides[axis] * _SIZES[_DTYPES[tensor.dtype]], values, regions[tensor.memory]))
@@ -119,7 +129,28 @@ def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int
     if len(segments) > MAX_SEGMENTS:
         raise LayoutError(f"layers have blocks of {sorted({values for _, _, values, _ in places})} values: in equal "
                           f"runs that is {len(segments)}, at most {MAX_SEGMENTS} are served")
-    return Layout(ret, segments, dtype, len(segments), part)
+    order = orders[0] if len(set(orders)) == 1 else ",".join(orders)
+    return Layout(ret, segments, dtype, len(segments), part, order=order)
+
+
+def layout_of_all(tensor: Tensor, order: Sequence[int], blocks: int, tokens: int = 0, rope: int = 0) -> Layout:
+    """tensor: the KV of all layers; its i-th axis is axis order[i] of [layers, *axes of a layer's tensor]. A block is a
+    run for each layer, as in layout_of(); where heads lie outside of layers, a block of all layers is one run."""
+    if sorted(order) != list(range(len(tensor.shape))):
+        raise LayoutError(f"{tensor.name}: shape {tensor.shape}, whose axes cannot be in the order {tuple(order)}")
+    at = [list(order).index(i) for i in range(len(order))]
+    shape, strides = tuple(tensor.shape[i] for i in at), tuple(tensor.strides[i] for i in at)
+    size = _SIZES.get(_DTYPES.get(tensor.dtype), 0)     # layout_of() refuses another type
+    layers = [tensor._replace(name=f"{tensor.name} {i}", shape=shape[1:], strides=strides[1:],
+                              offset=tensor.offset + i * strides[0] * size) for i in range(shape[0])]
+    try:
+        layout = layout_of(layers, blocks, tokens, rope)
+    except LayoutError:
+        outside = 1 if shape[1] == blocks else 2        # axes up to that of blocks
+        axes = [outside, *(i for i in range(len(shape)) if i != outside)]
+        layout = layout_of([tensor._replace(shape=tuple(shape[i] for i in axes),
+                                            strides=tuple(strides[i] for i in axes))], blocks)
+    return layout._replace(order=f"together {layout.order}")    # layers may come in another order than those of tensors
 
 
 def geometry_of(layout: Layout, model: str, extras: str, block_tokens: int, layers: int, rank: int, world: int,
