@@ -403,6 +403,13 @@ class Refused(Vllm):
             self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw'", {"codec": wrong})
         self.refused("option socket is 5, must be a text", {"socket": 5})
 
+    def test_loads_that_vllm_itself_must_prove(self):
+        with mock.patch.object(vllm_double.Extra, "kv_checksum_fail_closed", True, create=True):
+            self.refused("kv_checksum_fail_closed: kvtier carries no checksums of vLLM's")
+        scheduler = self.engine().scheduler
+        for receiving in (False, True):
+            self.assertIsNone(scheduler.kv_checksum_carrier(object(), receiving=receiving))
+
     def test_layouts_and_groups_that_are_not_known(self):
         self.refused("groups of full, sliding or chunked attention", groups=2, spec=MambaSpec)
         self.refused("blocks of 4 tokens; others have 8", spec=lambda tokens: SlidingWindowSpec(4))

@@ -111,6 +111,8 @@ class KvtierConnector(*_BASES):
         """ValueError: one has a value that it may not have."""
         self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
         self._prefetch_ms = milliseconds({"prefetch_ms": self._option("prefetch_ms", 1000)}, "prefetch_ms", 1000, 0)
+        if getattr(self._kv_transfer_config, "kv_checksum_fail_closed", False):
+            raise ValueError("kv_checksum_fail_closed: kvtier carries no checksums of vLLM's, so no load would be proven")
         codec = self._option("codec", "")
         if codec not in list(_CODECS):
             raise ValueError(f"option codec is {codec!r}, must be 'fp8' or 'raw'")
@@ -418,6 +420,11 @@ class KvtierConnector(*_BASES):
         """Plans the load of num_external_tokens into blocks (KVCacheBlocks). 0: nothing is loaded."""
         if self._scheduler and num_external_tokens > 0:
             self._scheduler.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
+
+    def kv_checksum_carrier(self, request: Any, receiving: bool = False) -> None:
+        """Of a vLLM that sums the KV of a request and proves it after a load. None: no checksum of vLLM's is carried, as
+        the README says. A block that kvtier loads has been proven by the checksum of its own."""
+        return None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """The step's loads, and saves of the blocks that are full after it."""
