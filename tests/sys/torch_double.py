@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_double.py - the part of torch that kvtier.vllm and kvtier.sglang use, over memory of the standard library.
+"""torch_double.py - the part of torch that kvtier.vllm, kvtier.sglang and kvtier.transformers use, over memory of the
+standard library.
 
 A Tensor has a dtype, a shape, strides and a place in a memory, and no arithmetic. Numbers are the tensors of indices.
 install() puts the double in the place of torch, also where there is a real one.
 """
+import contextlib
 import ctypes as C
+import itertools
 import math
 import sys
 from types import ModuleType, SimpleNamespace
@@ -12,11 +15,11 @@ from types import ModuleType, SimpleNamespace
 
 class Dtype(str):
     """Its text is as torch's: "torch.float16"."""
-    size = property(lambda self: {"8": 1, "6": 2, "2": 4, "n": 1}[self[-1]])
+    size = property(lambda self: {"8": 1, "6": 2, "2": 4, "4": 8, "n": 1}[self[-1]])
 
 
-int8, uint8, float16, bfloat16, float32, float8_e4m3fn = (
-    Dtype(f"torch.{name}") for name in ("int8", "uint8", "float16", "bfloat16", "float32", "float8_e4m3fn"))
+int8, uint8, int64, float16, bfloat16, float32, float8_e4m3fn = (
+    Dtype(f"torch.{name}") for name in ("int8", "uint8", "int64", "float16", "bfloat16", "float32", "float8_e4m3fn"))
 
 
 class Device(str):
@@ -56,13 +59,92 @@ class Tensor:
     def untyped_storage(self) -> SimpleNamespace:
         return SimpleNamespace(data_ptr=lambda: C.addressof(self.memory), nbytes=lambda: C.sizeof(self.memory))
 
-    def view(self, dtype: Dtype, shape, strides=None, offset: int = 0) -> "Tensor":
+    def view(self, dtype: Dtype, shape=None, strides=None, offset: int = 0) -> "Tensor":
+        shape = shape or [self.numel() * self.dtype.size // dtype.size]
         return Tensor(self.memory, dtype, shape, strides, offset)
 
     def bytes_at(self, value: int, n: int) -> memoryview:
         """n values from this one on, of the memory."""
         size = self.dtype.size
         return memoryview(self.memory).cast("B")[(self.offset + value) * size:(self.offset + value + n) * size]
+
+    # --- other views of the memory ---
+
+    def _seen(self, shape, strides, offset: int = 0) -> "Tensor":
+        return Tensor(self.memory, self.dtype, shape, strides, self.offset + offset)
+
+    def __getitem__(self, where) -> "Tensor":
+        where = where if isinstance(where, tuple) else (where,)
+        if Ellipsis in where:
+            i = where.index(Ellipsis)
+            where = (*where[:i], *[slice(None)] * (len(self.shape) - len(where) + 1), *where[i + 1:])
+        shape, strides, offset = [], [], 0
+        for n, stride, at in itertools.zip_longest(self.shape, self.strides, where, fillvalue=slice(None)):
+            if isinstance(at, int):
+                offset += range(n)[at] * stride
+            else:
+                part = range(n)[at]
+                offset += part.start * stride
+                shape.append(len(part))
+                strides.append(stride * part.step)
+        return self._seen(shape, strides, offset)
+
+    def unflatten(self, axis: int, sizes) -> "Tensor":
+        axis %= len(self.shape)
+        inner = [math.prod(sizes[i + 1:]) * self.strides[axis] for i in range(len(sizes))]
+        assert math.prod(sizes) == self.shape[axis]
+        return self._seen([*self.shape[:axis], *sizes, *self.shape[axis + 1:]],
+                          [*self.strides[:axis], *inner, *self.strides[axis + 1:]])
+
+    def transpose(self, a: int, b: int) -> "Tensor":
+        axes = list(range(len(self.shape)))
+        axes[a], axes[b] = b, a
+        return self._seen([self.shape[i] for i in axes], [self.strides[i] for i in axes])
+
+    def unsqueeze(self, axis: int) -> "Tensor":
+        assert axis == 0
+        return self._seen([1, *self.shape], [0, *self.strides])
+
+    def detach(self) -> "Tensor":
+        return self
+
+    cpu = detach
+
+    def to(self, device: Device) -> "Tensor":
+        return self
+
+    # --- copies ---
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def _values(self):
+        """Where each value lies."""
+        memory, size = memoryview(self.memory).cast("B"), self.dtype.size
+        for at in itertools.product(*map(range, self.shape)):
+            first = (self.offset + sum(i * stride for i, stride in zip(at, self.strides))) * size
+            yield memory[first:first + size]
+
+    def tobytes(self) -> bytes:
+        return b"".join(self._values())
+
+    def copy_(self, source: "Tensor") -> None:
+        assert (self.shape, self.dtype) == (source.shape, source.dtype)
+        for value, other in zip(self._values(), source.clone()._values()):
+            value[:] = other
+
+    def clone(self) -> "Tensor":
+        data = self.tobytes()
+        return Tensor((C.c_uint8 * len(data)).from_buffer_copy(data), self.dtype, self.shape)
+
+    contiguous = numpy = clone
+
+    def reshape(self, *shape: int) -> "Tensor":
+        copy = self.clone()
+        return copy.view(self.dtype, [self.numel()] if shape == (-1,) else shape)
+
+    def flatten(self, first: int, last: int) -> "Tensor":
+        return self.reshape(*self.shape[:first], math.prod(self.shape[first:last + 1]), *self.shape[last + 1:])
 
 
 class Numbers:
@@ -121,15 +203,25 @@ def zeros(*size, dtype: Dtype = float32, device=Device("cpu")) -> Tensor:
     return Tensor((C.c_uint8 * (n * dtype.size))(), dtype, shape)
 
 
+def stack(tensors) -> Tensor:
+    ret = zeros(len(tensors), *tensors[0].shape, dtype=tensors[0].dtype)
+    for i, tensor in enumerate(tensors):
+        ret[i].copy_(tensor)
+    return ret
+
+
 def frombuffer(memory, dtype: Dtype) -> Tensor:
+    if isinstance(memory, memoryview):
+        memory = (C.c_uint8 * memory.nbytes).from_buffer(memory)
     return Tensor(memory, dtype, [C.sizeof(memory) // dtype.size])
 
 
 def install() -> ModuleType:
     torch = ModuleType("torch")
     torch.__dict__.update(
-        Tensor=Tensor, Numbers=Numbers, dtype=Dtype, device=Device, zeros=zeros, frombuffer=frombuffer, int8=int8,
-        uint8=uint8, float16=float16, bfloat16=bfloat16, float32=float32, float8_e4m3fn=float8_e4m3fn,
+        Tensor=Tensor, Numbers=Numbers, dtype=Dtype, device=Device, zeros=zeros, frombuffer=frombuffer, stack=stack,
+        int8=int8, uint8=uint8, long=int64, float16=float16, bfloat16=bfloat16, float32=float32,
+        float8_e4m3fn=float8_e4m3fn, no_grad=contextlib.nullcontext,
         arange=lambda *bounds: Numbers(range(*bounds)), equal=lambda a, b: a.rows == b.rows,
         backends=SimpleNamespace(), distributed=SimpleNamespace(is_available=lambda: False),
         cuda=SimpleNamespace(current_stream=None))

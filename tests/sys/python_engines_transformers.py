@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of sys_python_engines_transformers.sh."""
+import errno
+import signal
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from unittest import mock
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
+
+import torch_double  # noqa: E402
+import transformers_double  # noqa: E402
+
+transformers_double.install()
+
+from kvtier import Client, Error, Tier  # noqa: E402
+from kvtier.transformers import LayoutError, PrefixCache, cached_generate, kvtier_cache  # noqa: E402
+from llama_demo import Daemon  # noqa: E402
+from transformers_double import DynamicLayer, DynamicSlidingWindowLayer, Ids, Model  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
+CONFIG = "[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+PATIENT_S = 60
+
+
+class Transformers(unittest.TestCase):
+    def setUp(self) -> None:
+        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        self.addCleanup(work.cleanup)
+        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
+        self.addCleanup(self.daemon.close)
+        self.tokens = list(range(43))       # five full blocks
+
+    def client(self) -> Client:
+        return Client(self.daemon.socket, name="transformers", timeout_ms=2000)
+
+    def cache(self, model=None, **options) -> PrefixCache:
+        cache = PrefixCache(self.client, model or Model(), **{"block_tokens": 8, "pages": 3, "timeout_ms": 2000,
+                                                              "prefetch_ms": 0, **options})
+        self.addCleanup(cache.close)
+        return cache
+
+    def answer(self, cache, tokens=None, n: int = 2) -> tuple:
+        """Loaded tokens and stored blocks of a prompt; its answer is that of the model alone."""
+        tokens = tokens or self.tokens
+        got = cache.generate(Ids([tokens]), max_new_tokens=n).tolist()
+        self.assertEqual(cache._model.computed, len(tokens) - cache.last.loaded_tokens)
+        self.assertEqual(got, cache._model.generate(Ids([tokens]), max_new_tokens=n).tolist())
+        self.assertEqual((cache.last.prompt_tokens, cache.last.skipped), (len(tokens), ""))
+        return cache.last.loaded_tokens, cache.last.stored_blocks
+
+    def test_another_engine_continues_where_one_stopped(self):
+        for dtype in (torch_double.float32, torch_double.float16, torch_double.bfloat16):
+            with self.subTest(dtype):
+                self.assertEqual(self.answer(self.cache(Model(dtype=dtype))), (0, 5))
+                cache = self.cache(Model(dtype=dtype), pages=4)
+                self.assertEqual(self.answer(cache, self.tokens + [7] * 9), (40, 1))
+                self.assertEqual((cache.last.tiers, cache.last.error), (Tier.HOST, None))
+
+    def test_an_answer_is_kept_as_a_prompt_is(self):
+        cache = self.cache()
+        output = cache.generate(Ids([self.tokens]), max_new_tokens=6)      # the KV of its last token is not there
+        self.assertEqual(cache.last.stored_blocks, 6)
+        self.assertEqual(self.answer(self.cache(), output.tolist()[0]), (48, 0))
+        output = cache.generate(Ids([[9] * 43]), max_new_tokens=5)
+        self.assertEqual((output.shape, cache.last.stored_blocks, cache.last.error), ((1, 48), 5, None))
+
+    def test_a_token_is_left_to_compute(self):
+        cache = self.cache()
+        self.answer(cache, self.tokens[:40], n=1)
+        self.assertEqual(self.answer(cache, self.tokens[:40], n=1)[0], 32)
+
+    def test_prompts_share_what_they_share(self):
+        cache = self.cache()
+        self.answer(cache)
+        self.assertEqual(self.answer(cache, self.tokens[:20] + [9] * 23), (16, 3))
+
+    def test_other_weights_rope_shapes_and_extras_share_nothing(self):
+        self.answer(self.cache())
+        for model, options in ((Model("x"), {}), (Model(theta=5), {}), (Model(layers=3), {}),
+                               (Model(shapes=((2, 8), (2, 8))), {}), (Model(), {"extras": "e"}),
+                               (Model(), {"name": "other"})):
+            self.assertEqual(self.answer(self.cache(model, **options)), (0, 5))
+        self.assertEqual(self.answer(self.cache())[0], 40)
+
+    def test_calls_that_are_not_served_are_computed(self):
+        cache, prompt = self.cache(), Ids([self.tokens])
+        self.answer(cache)
+        for ids, keywords, why in ((Ids([self.tokens, self.tokens]), {}, "batch"),
+                                   (prompt, {"num_beams": 2}, "num_beams"),
+                                   (prompt, {"attention_mask": Ids([[0] + [1] * 42])}, "mask"),
+                                   (prompt, {"use_cache": False}, "use_cache")):
+            got = cache.generate(ids, max_new_tokens=2, **keywords)
+            self.assertEqual(got.tolist()[0], cache._model.generate(prompt, max_new_tokens=2).tolist()[0])
+            self.assertIn(why, cache.last.skipped)
+            self.assertEqual((cache.last.loaded_tokens, cache.last.stored_blocks, cache.last.prompt_tokens), (0, 0, 43))
+        cache.generate(prompt, attention_mask=Ids([[1] * 43]))
+        self.assertEqual((cache.last.skipped, cache.last.loaded_tokens), ("", 40))
+
+    def test_generate_returns_as_the_models_own(self):
+        cache = self.cache()
+        whole = cache.generate(Ids([self.tokens]), return_dict_in_generate=True)
+        self.assertEqual((whole.past_key_values.get_seq_length(), whole.sequences.shape), (43, (1, 44)))
+        with mock.patch.object(Model.generation_config, "return_dict_in_generate", True):
+            self.assertEqual(cache.generate(Ids([self.tokens])).sequences.tolist(), whole.sequences.tolist())
+            self.assertIsInstance(cache.generate(Ids([self.tokens]), return_dict_in_generate=False), Ids)
+
+    def test_models_that_are_not_served_are_refused(self):
+        for model, why in ((Model(kinds=[DynamicLayer, DynamicSlidingWindowLayer]), "DynamicSlidingWindowLayer"),
+                           (Model(dtype=torch_double.int8), "int8"), (Model(shapes=((2, 8), (1, 8))), "shapes")):
+            with self.assertRaisesRegex(LayoutError, why):
+                self.cache(model)
+        odd, update = Model(), transformers_double.DynamicCache.update
+
+        def smaller(past, keys, values, layer):     # its last layer has other heads
+            update(past, *[side[:, :2 - layer] for side in (keys, values)], layer)
+
+        with mock.patch.object(transformers_double.DynamicCache, "update", smaller), \
+                self.assertRaisesRegex(LayoutError, "differ"):
+            self.cache(odd)
+
+    def test_kv_that_the_engine_does_not_hold_is_stored_under_no_key(self):
+        cache, model = self.cache(), Model()
+        past = transformers_double.DynamicCache(model.config)
+        model._forward(self.tokens, past)
+        past.layers[1].values = past.layers[1].values[:, :, :20]        # cut by somebody
+        stored, error = cache.store(Ids([self.tokens]), past)
+        self.assertEqual((stored <= 2, error.errno), (True, errno.EBADMSG))
+        self.assertLessEqual(self.answer(cache)[0], 16)
+
+    def test_a_daemon_that_dies_stands_still_or_comes_later_costs_the_hit_alone(self):
+        self.daemon.kill()
+        cache = self.cache()
+        self.assertIsInstance(cache.last.error, Error)
+        self.assertEqual(self.answer(cache), (0, 0))
+        self.daemon.start()
+        self.until_loaded(cache)
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        self.assertEqual([self.answer(cache), self.answer(cache)], [(0, 0)] * 2)
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.until_loaded(cache)
+        self.daemon.kill()
+        self.assertEqual(self.answer(cache), (0, 0))
+        self.assertIsInstance(cache.last.error, Error)
+
+    def until_loaded(self, cache) -> None:
+        end = time.monotonic() + PATIENT_S
+        while self.answer(cache)[0] < 40:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.1)
+
+    def test_one_line_is_enough(self):
+        with self.client() as client:
+            how = dict(client=client, cache={"block_tokens": 8, "prefetch_ms": 0})
+            first = cached_generate(Model(), Ids([self.tokens]), max_new_tokens=2, **how)
+            with kvtier_cache(Model(), client, block_tokens=8, prefetch_ms=0) as cache:
+                self.assertEqual(self.answer(cache), (40, 0))
+            self.assertEqual(cached_generate(Model(), Ids([self.tokens]), max_new_tokens=2, **how).tolist(),
+                             first.tolist())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
