@@ -3,6 +3,7 @@
 does: scheduler, worker and paged KV in one process, without torch. The real vLLM: make test-engines.
 """
 import abc
+import contextlib
 import enum
 import itertools
 import logging
@@ -176,6 +177,7 @@ class Engine:
     ([2, blocks, ...]); with one of TOGETHER, as on a GPU, all layers are one tensor where the connector prefers that.
     model: more of vLLM's ModelConfig."""
     BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
+    DEVICE = "cpu"
 
     def __init__(self, connector_class, extra: dict, groups: int = 1, layout: str = "blocks", events: bool = False,
                  spec=FullAttentionSpec, dtype=None, handshake: bool = True, model=()) -> None:
@@ -187,7 +189,7 @@ class Engine:
                                             **dict(model)}),
             parallel_config=SimpleNamespace(tensor_parallel_size=1, rank=0, world_size=1),
             scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
-            device_config=SimpleNamespace(device_type="cuda" if layout in TOGETHER else "cpu"),
+            device_config=SimpleNamespace(device_type="cuda" if layout in TOGETHER else self.DEVICE),
             kv_transfer_config=Extra(extra),
             kv_events_config=SimpleNamespace(enable_kv_cache_events=True) if events else None)
         each = self.LAYERS // groups
@@ -207,16 +209,9 @@ class Engine:
         self.free, self.numbers, self.results = list(range(1, self.BLOCKS)), itertools.count(), []
 
     def _allocate(self) -> list:
-        """As vLLM on a CPU: one torch.zeros() of bytes, and a view of it for each layer."""
-        import torch
+        """A view of the same memory for each layer, or of all layers."""
         values = self.HEADS * self.TOKENS * 2 * self.DIM
-        size = self.BLOCKS * values * self.dtype.size
-        context = self.worker.get_mem_pool_context()
-        if context is None:
-            raw = torch.zeros(self.LAYERS * size, dtype=torch.int8, device="cpu")
-        else:
-            with context:
-                raw = torch.zeros(self.LAYERS * size, dtype=torch.int8, device="cpu")
+        raw = self._raw(self.LAYERS * self.BLOCKS * values * self.dtype.size)
         if self.together:
             axes = ((self.LAYERS, 2, self.BLOCKS, self.TOKENS, self.HEADS, self.DIM) if self.layout == "KV" else
                     (self.LAYERS, self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
@@ -224,6 +219,12 @@ class Engine:
         shape = ((2, self.BLOCKS, self.HEADS, self.TOKENS, self.DIM) if self.layout == "kv" else
                  (self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
         return [raw.view(self.dtype, shape, offset=i * self.BLOCKS * values) for i in range(self.LAYERS)]
+
+    def _raw(self, size: int):
+        """As vLLM on a CPU: one torch.zeros() of bytes."""
+        import torch
+        with self.worker.get_mem_pool_context() or contextlib.nullcontext():
+            return torch.zeros(size, dtype=torch.int8, device="cpu")
 
     # --- KV ---
 

@@ -1,0 +1,31 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# make: lane=wait seconds=30 no=address,thread (it loads libkvtier into programs without a sanitizer)
+#
+# Goal: KvtierConnector's worker serves KV in a GPU's memory: it reads blocks behind the engine's stream, writes them
+# behind it, and says that a load is over when its bytes are there, whether each layer is a tensor or all layers are one;
+# and of a daemon that stands still it says nothing before the pages are the engine's again.
+# Method: vllm_engine.py: kvtier.vllm over a double of vLLM whose tensors lie in the memory of the driver that there is,
+# the emulated one or this machine's; a kvtierd of its own.
+set -u
+. "$(dirname "$0")/../lib/library.sh"
+
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {
+	echo "skipped: no Python 3.10 or newer"
+	exit 77
+}
+engine() { KVTIER_LIBRARY=$build/libkvtier.so.0 python3 -B "$tree/tests/gpu/vllm_engine.py" "$build"; }
+
+if [ "${KVTIER_REAL_GPU:-0}" != 0 ]; then
+	KVTIER_EMU= engine
+	exit
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+: "${SEED:=$(date +%s%N)}"
+echo "SEED=$SEED"
+export KVTIER_EMU_DIR=$work LD_LIBRARY_PATH=$build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export KVTIER_EMU="seed=$SEED log=$work/report null_stream=0 ${KVTIER_EMU:-}"
+engine || exit 1
+# The daemon is killed at the end of a case: what it has then is no leak.
+! grep -E '\] violation:|^python[^[]*.[0-9]+\] leak:' "$work/report"
