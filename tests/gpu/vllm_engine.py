@@ -111,7 +111,8 @@ class Vllm(unittest.TestCase):
         self.tokens = list(range(43))       # five full blocks
 
     def engine(self, extra=(), **how) -> Engine:
-        options = {"socket": str(self.daemon.socket), "codec": "raw", "timeout_ms": 2000, "model": "tiny", **dict(extra)}
+        options = {"socket": str(self.daemon.socket), "codec": "raw", "timeout_ms": 2000, "model": "tiny"}
+        options.update(extra)
         engine = Engine(adapter.KvtierConnector, options, dtype=torch_double.bfloat16, **how)
         self.addCleanup(engine.close)
         return engine
