@@ -13,7 +13,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python", "tests/engines")]
 
-from engine_process import Engine  # noqa: E402
+from engine_process import MOMENTS, Engine  # noqa: E402
 from kvtier.llama_server import SlotFile  # noqa: E402
 from kvtier.llama_state import LayoutError  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
@@ -95,6 +95,43 @@ class Server(unittest.TestCase):
         server.ask(**self.question(2700))
         self.daemon.start()
         self.until(lambda: server.ask(**self.question(random.randrange(3000, 9000)))["stored_blocks"] > 0)
+
+
+    def trouble(self, number: int, after) -> None:
+        """The daemon gets a signal around the load of a prompt, and around the store of another one."""
+        server = self.server()
+
+        def question(i: int) -> dict:
+            body = {"prompt": TEXT[400 * i:400 * i + 400], "n_predict": 1, "temperature": 0, "n_probs": 1}
+            return {"path": "/completion", "body": body}
+
+        def is_kept() -> bool:      # a slot that holds it already loads no token of it
+            got = server.ask(**question(0))
+            return not got["error"] and not got["stored_blocks"]
+
+        for i, (op, moment) in enumerate((op, moment) for op in ("load", "store") for moment in MOMENTS):
+            with self.subTest(f"{moment} {op}"):
+                self.until(is_kept)
+                server.begin(stop=op, **question(0 if op == "load" else i))
+                server.strikes(self.daemon.process, number, moment)
+                struck = server.read()
+                if moment != "after":
+                    self.assertEqual((struck["loaded_tokens"], struck["stored_blocks"]), (0, 0))
+                    self.assertNotEqual(struck["error"], "")
+                after()
+                again = server.ask(**question(0 if op == "load" else i))
+                self.assertEqual(struck["answer"]["content"], again["answer"]["content"])
+        self.until(is_kept)
+
+    def test_the_daemon_is_killed_in_a_load_and_in_a_store(self):
+        def again() -> None:
+            self.daemon.kill()
+            self.daemon.start()
+
+        self.trouble(signal.SIGKILL, again)
+
+    def test_the_daemon_stands_still_in_a_load_and_in_a_store(self):
+        self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
 
 
 class Files(unittest.TestCase):

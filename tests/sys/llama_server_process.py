@@ -8,7 +8,7 @@ sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python"
 
 import xllamacpp  # noqa: E402
 
-from engine_process import serve  # noqa: E402
+from engine_process import serve, stops_around  # noqa: E402
 from kvtier.llama_server import SlotCache  # noqa: E402
 from llama_engine import find_model  # noqa: E402
 
@@ -24,6 +24,8 @@ def main() -> None:
     cache = SlotCache(server.listening_address, sys.argv[4], socket=sys.argv[3], timeout_ms=2000)
 
     def answer(question: dict) -> dict:
+        if question.get("stop"):
+            stops_around(question["stop"])
         got = cache.ask(question["path"], question["body"])
         last = cache.last._asdict()
         return {"answer": got, **last, "error": str(last["error"] or ""), "refused": cache.refused}
