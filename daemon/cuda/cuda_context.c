@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda_fetch.h"
 #include "cuda_lane.h"
 #include "cuda_span.h"
 #include "cuda_tier.h"
@@ -67,10 +68,11 @@ static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)
 	int r = CUDA_CALL(gpu, cuMemAlloc, text, n, &c->staging, bytes);
 
 	if (r == 0)
-		r = CUDA_CALL(gpu, cuMemHostAlloc, text, n, (void **)&c->bounce, bytes,
-			      CU_MEMHOSTALLOC_PORTABLE);
+		r = CUDA_CALL(gpu, cuMemHostAlloc, text, n, (void **)&c->bounce,
+			      bytes + CUDA_FETCH_BYTES, CU_MEMHOSTALLOC_PORTABLE);
 	if (r == 0) {
-		vault_hide(c->bounce, bytes);
+		c->fetched = c->bounce + bytes;
+		vault_hide(c->bounce, bytes + CUDA_FETCH_BYTES);
 		r = clear_staging(gpu, text, n);
 	}
 	return r;

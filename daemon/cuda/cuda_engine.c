@@ -36,20 +36,13 @@ static int check_room(const struct cuda_gpu *gpu, struct cuda_region *r, uint64_
 	return -ENOSPC;
 }
 
-/* Where the thread cannot wait, nobody could tell when the memory may go: only a new context
- * can. */
 static int zero(struct cuda_gpu *gpu, struct cuda_region *r)
 {
 	const CUstream aside = gpu->in_context.aside;
 	int error = CUDA_CALL(gpu, cuMemsetD8Async, r->text, sizeof(r->text), r->mapping, 0,
 			      r->mapped_bytes, aside);
 
-	if (error)
-		return error;
-	error = CUDA_CALL(gpu, cuStreamSynchronize, r->text, sizeof(r->text), aside);
-	if (error)
-		gpu->state = CUDA_FAILING;
-	return error;
+	return error ? error : cuda_wait(gpu, aside, r->text, sizeof(r->text));
 }
 
 static int map(struct cuda_gpu *gpu, struct cuda_region *r, CUmemGenericAllocationHandle handle,

@@ -3,12 +3,11 @@
 #include "cuda_fetch.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "cuda_path_inner.h"
 #include "cuda_tier.h"
 #include "daemon/base/container_of.h"
-
-enum { PIECE_BYTES = 256 << 10 }; /* some 50 us */
 
 void cuda_fetch_take(struct cuda_gpu *gpu, struct cuda_mail *mail)
 {
@@ -31,17 +30,21 @@ static int copy_piece(struct cuda_job *j)
 	struct cuda_gpu *gpu = j->path->gpu;
 	const struct device_copy *copy = j->job->copies;
 	const uint32_t left = copy->bytes - j->copied;
-	const uint32_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+	const uint32_t bytes = left < CUDA_FETCH_BYTES ? left : CUDA_FETCH_BYTES;
+	const struct cuda_context *c = &gpu->in_context;
 	int r;
 
 	if (!cuda_tier_has(gpu, j->job->generation, (uintptr_t)j->job->image, j->job->image_bytes))
 		return -ESTALE;
-	r = CUDA_CALL(gpu, cuMemcpyDtoHAsync, NULL, 0, copy->to + j->copied,
-		      (uintptr_t)j->job->image + j->copied, bytes, gpu->in_context.aside);
+	r = CUDA_CALL(gpu, cuMemcpyDtoHAsync, NULL, 0, c->fetched,
+		      (uintptr_t)j->job->image + j->copied, bytes, c->aside);
 	if (r == 0)
-		r = CUDA_CALL(gpu, cuStreamSynchronize, NULL, 0, gpu->in_context.aside);
+		r = cuda_wait(gpu, c->aside, NULL, 0);
+	if (r)
+		return -EIO;
+	memcpy(copy->to + j->copied, c->fetched, bytes);
 	j->copied += bytes;
-	return r ? -EIO : 0;
+	return 0;
 }
 
 bool cuda_fetch_turn(struct cuda_path *path)

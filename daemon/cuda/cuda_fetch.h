@@ -3,9 +3,10 @@
  * cuda_fetch.h - images that are read back from a GPU's memory into the daemon's, to be verified.
  * The GPU's thread.
  *
- * The daemon's memory is pageable, so the driver copies before it returns: one piece of one fetch a
- * turn, for which the thread waits. A fetch ends with 0, with -ESTALE when its memory is gone, or
- * with -EIO.
+ * One piece of one fetch a turn goes into pinned memory; the thread waits for it, and copies it to
+ * where the fetch wants it. A copy straight to that place, which is pageable, would be waited for
+ * inside the driver, as long as the GPU likes. A fetch ends with 0, with -ESTALE when its memory is
+ * gone, or with -EIO.
  */
 #ifndef KVTIER_CUDA_FETCH_H
 #define KVTIER_CUDA_FETCH_H
@@ -13,6 +14,8 @@
 #include "cuda_gpu.h"
 
 struct cuda_path;
+
+enum { CUDA_FETCH_BYTES = 256 << 10 }; /* of a piece: some 50 us */
 
 /* Of the mail that brings a FETCH. */
 void cuda_fetch_take(struct cuda_gpu *gpu, struct cuda_mail *mail);

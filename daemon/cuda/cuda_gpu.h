@@ -110,6 +110,7 @@ struct cuda_context {
 	struct cuda_span span;
 	CUdeviceptr staging; /* all lanes, one behind the other, ... */
 	uint8_t *bounce;     /* ...and in pinned memory */
+	uint8_t *fetched;    /* behind them: a piece of cuda_fetch.c */
 };
 
 struct cuda_gpu {

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait lane=wait (the test holds the clock) */
 /*
- * gpu_hang - goal: no job stays with a GPU for ever: not one that comes when its context has just
- * gone, and not one that the GPU never ends. Method: the device alone, in a process of its own for
- * each case, with the memory of an engine in another process. The test is the core, so it can be
- * late: it hears of nothing until it runs its loop. The emulated driver breaks the context, or its
- * GPU stands still before its n-th operation, while the test lets time pass.
+ * gpu_hang - goal: no job and no import stays with a GPU for ever: not one that comes when its
+ * context has just gone, and not one that the GPU never ends. A GPU that goes on afterwards serves
+ * again, in a new context, and a second GPU serves all the while. Method: the device alone, in a
+ * process of its own for each case, with the memory of an engine in another process. The test is
+ * the core, so it can be late: it hears of nothing until it runs its loop. The emulated driver
+ * breaks the context, or its GPU stands still, before its n-th operation or from the test's word
+ * on, while the test lets time pass.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +28,7 @@
 
 enum { LAYERS = 2, TOKENS = 16, DIM = 64, ROW = 2 * DIM, PLANE = ROW * TOKENS };
 enum { PAGE = 2 * LAYERS * PLANE, IMAGE = 2 * PAGE, STAGING = 8 << 20, STEP_MS = 500 };
+enum { LENT = 2 << 20, HOUR_MS = 3600000 };
 
 /* One job. */
 struct own {
@@ -35,16 +40,29 @@ static struct {
 	struct cuda_driver driver;
 	struct loop *loop;
 	struct loop_poller poller;
-	struct device *device;
+	struct device *device, *other; /* other: NULL where there is one GPU */
+	struct device_memory tier;     /* of device */
+	bool has_tier;
 	pid_t engine;
 	int socket; /* to it */
+	uint8_t handle[WIRE_HANDLE_BYTES];
 	struct device_region region;
 	struct page_piece pieces[2 * LAYERS];
 	struct device_layout layout;
 	uint8_t *images;
-	struct own *awaited;
+	const bool *awaited;
+	bool time_passes;
 	uint32_t looks;
 } b;
+
+static struct cuda_gpu_conf conf = {
+	.max_ctas = 2,
+	.workers = 1,
+	.depth = 4,
+	.staging_bytes = STAGING,
+	.slab_bytes = STAGING,
+	.engine_bytes = 4 * LENT,
+};
 
 /* The engine: it has pages until the test closes its end. */
 static int engine(void)
@@ -71,7 +89,7 @@ static void bring(void)
 	char text[256];
 
 	memcpy(desc.device, b.device->uuid, sizeof(desc.device));
-	assert_int_equal(recv(b.socket, desc.handle, sizeof(desc.handle), 0), sizeof(desc.handle));
+	memcpy(desc.handle, b.handle, sizeof(desc.handle));
 	if (device_import(b.device, &desc, &b.region, text, sizeof(text)))
 		fail_msg("import: %s", text);
 	for (uint32_t i = 0; i < 2 * LAYERS; i++)
@@ -98,34 +116,47 @@ static void bring(void)
 	assert_int_equal(device_prepare(b.device, &b.layout), 0);
 }
 
+static void leave(void)
+{
+	device_forget(b.device, &b.layout);
+	device_release(&b.region);
+}
+
+static void on_memory(void *arg, struct device *device, const struct device_memory *memory)
+{
+	(void)arg;
+	(void)device;
+	b.tier = *memory;
+	b.has_tier = true;
+}
+
 static void begin(void)
 {
-	const struct cuda_gpu_conf conf = {
-		.max_ctas = 2,
-		.workers = 1,
-		.depth = 4,
-		.staging_bytes = STAGING,
-		.slab_bytes = STAGING,
-		.kernels = codec_kernels(NULL),
-	};
 	char text[256];
 
+	conf.kernels = codec_kernels(NULL);
 	b.engine = gpu_spawn("engine", "", &b.socket);
 	if (cuda_load(&b.driver, text, sizeof(text)))
 		fail_msg("%s", text);
 	assert_int_equal(loop_open(0, &b.loop), 0);
 	assert_int_equal(device_cuda_open(&b.driver, &b.driver.found[0], &conf, b.loop, &b.device),
 			 0);
+	if (b.driver.n > 1)
+		assert_int_equal(device_cuda_open(&b.driver, &b.driver.found[1], &conf, b.loop,
+						  &b.other),
+				 0);
+	b.device->memory = on_memory;
 	b.images = aligned_alloc(4096, 2 * IMAGE);
 	assert_non_null(b.images);
+	assert_int_equal(recv(b.socket, b.handle, sizeof(b.handle), 0), sizeof(b.handle));
 	bring();
 }
 
 static void end(void)
 {
-	device_forget(b.device, &b.layout);
-	device_release(&b.region);
+	leave();
 	device_close(b.device);
+	device_close(b.other);
 	loop_close(b.loop);
 	free(b.images);
 	(void)close(b.socket);
@@ -178,22 +209,87 @@ static bool pass(void)
 static bool look(struct loop_poller *poller)
 {
 	(void)poller;
-	if (!pass() || b.awaited->done)
+	if (!b.time_passes)
+		nap_ms(1);
+	if ((b.time_passes ? !pass() : ++b.looks >= PATIENT_MS) || *b.awaited)
 		loop_stop(b.loop);
 	return true;
 }
 
-static void await(struct own *own)
+/* The loop runs until this is so. */
+static void run_until(const bool *awaited, bool time_passes)
 {
-	b.awaited = own;
+	b.awaited = awaited;
+	b.time_passes = time_passes;
 	b.looks = 0;
 	b.poller.poll = look;
 	loop_poller_add(b.loop, &b.poller);
 	assert_int_equal(loop_run(b.loop), 0);
 	loop_poller_remove(b.loop, &b.poller);
-	if (!own->done)
-		fail_msg("the job has not ended");
+	assert_true(*awaited);
+}
+
+static void await(struct own *own)
+{
+	run_until(&own->done, true);
 	assert_int_equal(own->job.status, -EIO);
+}
+
+/* --- from the test's word on --- */
+
+/* The thread has given the GPU so many of them: it waits, or is about to. */
+static void await_queued(const char *call, int n)
+{
+	char words[64];
+
+	(void)snprintf(words, sizeof(words), "queued %s", call);
+	for (int ms = 0; gpu_reported("gpu_hang", "note", words) < n; ms++) {
+		assert_true(ms < PATIENT_MS);
+		nap_ms(1);
+	}
+}
+
+/* Memory for a client in engine mode. */
+static int lend(struct device *device, char *text, size_t n)
+{
+	struct region_desc desc = { .memory = WIRE_DEVICE_ENGINE, .fd = -1, .length = LENT };
+	struct device_region region;
+	int r;
+
+	memcpy(desc.device, device->uuid, sizeof(desc.device));
+	r = device_import(device, &desc, &region, text, n);
+	if (r == 0)
+		device_release(&region);
+	return r;
+}
+
+static void the_other_gpu_serves(void)
+{
+	char text[256];
+
+	assert_int_equal(lend(b.other, text, sizeof(text)), 0);
+}
+
+static void await_lost(void)
+{
+	while (note().lost_total == 0 || !strstr(note().why, "has not ended what it was given"))
+		assert_true(pass()); /* the job ended first */
+}
+
+/* The GPU goes on, and serves in a new context. No time passes: that would be the GPU's. */
+static void serves_again(void)
+{
+	static struct own own;
+	char text[256];
+
+	gpu_let_go();
+	leave();
+	bring();
+	submit(&own, 1);
+	run_until(&own.done, false);
+	assert_int_equal(own.job.status, 0);
+	assert_int_equal(lend(b.device, text, sizeof(text)), 0);
+	assert_int_equal(note().lost_total, 1);
 }
 
 /* --- cases, each in a process --- */
@@ -222,8 +318,81 @@ static int still(void)
 	begin();
 	submit(&own, 0);
 	await(&own);
-	while (note().lost_total == 0 || !strstr(note().why, "has not ended what it was given"))
-		assert_true(pass()); /* the job ended first */
+	await_lost();
+	end();
+	return 0;
+}
+
+/* As `kvtierctl verify` asks for it. */
+static int fetch(void)
+{
+	static struct own own;
+	struct device_copy copy;
+
+	gpu_let_go();
+	conf.tier_bytes = STAGING;
+	begin();
+	run_until(&b.has_tier, false);
+	copy = (struct device_copy){ .to = b.images, .bytes = IMAGE };
+	own = (struct own){ .job = {
+				    .kind = DEVICE_FETCH,
+				    .image_memory = IMAGE_OF_DEVICE,
+				    .image = (uint8_t *)(uintptr_t)b.tier.base,
+				    .image_bytes = IMAGE,
+				    .generation = b.tier.generation,
+				    .copies = &copy,
+				    .n_copies = 1,
+				    .done = job_done,
+			    } };
+	gpu_hold();
+	assert_int_equal(device_submit(b.device, &own.job), 0);
+	device_kick(b.device);
+	await_queued("cuMemcpyDtoHAsync", 1);
+	the_other_gpu_serves();
+	await(&own);
+	await_lost();
+	serves_again();
+	end();
+	return 0;
+}
+
+static struct {
+	char text[256];
+	int result;
+	atomic_bool done;
+} asked;
+
+static void *ask(void *arg)
+{
+	(void)arg;
+	asked.result = lend(b.device, asked.text, sizeof(asked.text));
+	atomic_store(&asked.done, true);
+	return NULL;
+}
+
+/* The daemon's memory for a client in engine mode is zeroed before the client gets it. An import
+ * has a deadline, for which the machine's clock is asked: it is an hour away. */
+static int import(void)
+{
+	pthread_t helper;
+	int zeroed;
+
+	clock_pass_ms(HOUR_MS);
+	gpu_let_go();
+	begin();
+	the_other_gpu_serves();
+	zeroed = gpu_reported("gpu_hang", "note", "queued cuMemsetD8Async");
+	gpu_hold();
+	assert_int_equal(pthread_create(&helper, NULL, ask, NULL), 0);
+	await_queued("cuMemsetD8Async", zeroed + 1);
+	the_other_gpu_serves();
+	while (!atomic_load(&asked.done))
+		assert_true(pass());
+	assert_int_equal(pthread_join(helper, NULL), 0);
+	assert_int_equal(asked.result, -EBUSY);
+	assert_non_null(strstr(asked.text, "has not ended what it was given"));
+	await_lost();
+	serves_again();
 	end();
 	return 0;
 }
@@ -258,6 +427,36 @@ static void a_job_whose_copy_never_ends(void **state)
 	ends_in_a_process("still", "stall=6:3600000");
 }
 
+static const char stands_still[] = "gpus=2 halts=1 faulty=0 trace=1";
+
+static void an_image_that_is_read_back_from_a_gpu_that_stands_still(void **state)
+{
+	(void)state;
+	ends_in_a_process("fetch", stands_still);
+}
+
+static void an_import_in_engine_mode_by_a_gpu_that_stands_still(void **state)
+{
+	(void)state;
+	ends_in_a_process("import", stands_still);
+}
+
+static int run_role(const char *role)
+{
+	static const struct {
+		const char *role;
+		int (*run)(void);
+	} roles[] = {
+		{ "engine", engine }, { "late", late },     { "still", still },
+		{ "fetch", fetch },   { "import", import },
+	};
+
+	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
+		if (strcmp(role, roles[i].role) == 0)
+			return roles[i].run();
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -265,13 +464,13 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_job_whose_layout_never_comes),
 		cmocka_unit_test(a_job_whose_kernel_never_runs),
 		cmocka_unit_test(a_job_whose_copy_never_ends),
+		cmocka_unit_test(an_image_that_is_read_back_from_a_gpu_that_stands_still),
+		cmocka_unit_test(an_import_in_engine_mode_by_a_gpu_that_stands_still),
 	};
 
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
 	if (argc > 1)
-		return strcmp(argv[1], "engine") == 0 ? engine() :
-		       strcmp(argv[1], "late") == 0   ? late() :
-							still();
+		return run_role(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

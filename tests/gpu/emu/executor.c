@@ -177,6 +177,13 @@ static void run_one(struct device *gpu, struct stream *s)
 	}
 }
 
+static bool halted(const struct device *gpu)
+{
+	const int faulty = emu.settings.faulty;
+
+	return emu.settings.halts && (faulty < 0 || gpu->physical == (uint32_t)faulty) && !may_go();
+}
+
 static void *executor(void *argument)
 {
 	struct device *gpu = argument;
@@ -189,7 +196,7 @@ static void *executor(void *argument)
 
 		if (gpu->stalled_until_ns > now)
 			until = gpu->stalled_until_ns;
-		else if (emu.settings.halts && !may_go())
+		else if (halted(gpu))
 			until = now + POLL_NS;
 		else
 			s = choose(gpu, now, &until);

@@ -28,7 +28,7 @@
  *	slow=CALL:MS[:N]           the N-th call of it takes that long
  *	held=CALL[:N]              the N-th call of it returns when $KVTIER_EMU_DIR/go is there
  *	halts=1                    nothing queued runs while $KVTIER_EMU_DIR/go is not there
- *	faulty=N                   fail, sticky, slow, held: only in contexts of GPU N
+ *	faulty=N                   fail, sticky, slow, held, halts: only in contexts of GPU N
  *	trace=1                    a line for each operation, when it is queued, begins and ends;
  *	                           at exit one for each call, how often it was made
  *	stall=N:MS                 each GPU stands still for so long before its N-th operation
