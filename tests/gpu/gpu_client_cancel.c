@@ -2,10 +2,11 @@
 /* make: seconds=10 */
 /*
  * gpu_client_cancel - goal: once kvtier_cancel() has returned, or an op has ended at its deadline,
- * no page of it in a GPU's memory is touched. Method: large loads, ended after a random time while
- * the emulated driver runs what is queued as late as it may; pages are poisoned before, compared,
- * poisoned again, and looked at later. The same in engine mode, where the library's kernels
- * are late.
+ * or by its daemon's death with no page lent still, no page of it in a GPU's memory is touched.
+ * Method: large loads, ended after a random time while the emulated driver runs what is queued as
+ * late as it may; pages are poisoned before, compared, poisoned again, and looked at later. The
+ * same in engine mode, where the library's kernels are late. A daemon that was killed may still be
+ * on its way out of the kernel: the library's word alone says when its pages are free.
  */
 #include "tests/lib/lib_gpu_engine.h"
 
@@ -149,7 +150,18 @@ static void begin_again(void)
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 }
 
-/* Of engine mode: the library's kernels may be under way when the connection ends. */
+static void await_none_lent(void)
+{
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+
+	while (kvtier_lent(ge.e.client, NULL, 0) > 0) {
+		assert_true(now_ns() < until);
+		nap_ms(1);
+	}
+}
+
+/* A GPU goes on with the work of a daemon that dies, until the kernel has closed the driver's
+ * descriptors. In engine mode the library's kernels may be under way, too. */
 static void a_load_whose_daemon_dies_leaves_its_pages(void **state)
 {
 	struct random random = { .state = gpu_seed() };
@@ -162,9 +174,11 @@ static void a_load_whose_daemon_dies_leaves_its_pages(void **state)
 			usleep(1000);
 			(void)kvtier_lent(ge.e.client, NULL, 0); /* the library looks */
 		}
-		daemon_signal(&d, SIGKILL);
+		assert_int_equal(kill(d.pid, SIGKILL), 0);
 		take(op, -ECONNRESET);
+		await_none_lent();
 		assert_untouched_from_now_on();
+		(void)daemon_wait(&d, PATIENCE_MS);
 		begin_again();
 	}
 	assert_some_ended();
@@ -176,6 +190,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end),
 		cmocka_unit_test_setup_teardown(a_late_load_leaves_its_pages, begin, end),
+		cmocka_unit_test_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages, begin,
+						end),
 		cmocka_unit_test_prestate_setup_teardown(a_cancelled_load_leaves_its_pages, begin,
 							 end, in_engine_mode),
 		cmocka_unit_test_prestate_setup_teardown(a_late_load_leaves_its_pages, begin, end,
