@@ -122,10 +122,15 @@ static uint32_t rungs_of(const struct cuda_facts *f, const struct cuda_range *ra
 			       "its driver makes no IPC handle of it: memory of "
 			       "another process, or of a machine without CUDA IPC");
 	else if (range->parts > WIRE_MAX_RANGE_PARTS)
-		(void)snprintf(why, 200, "it lies in %u allocations; a region has at most %d",
+		(void)snprintf(why, 200,
+			       "it lies in %u allocations; a region has at most %d: in torch, "
+			       "expandable_segments:False takes one allocation",
 			       range->parts, WIRE_MAX_RANGE_PARTS);
 	else if (!(types & (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)))
-		(void)snprintf(why, 200, "it was made by cuMemCreate() without a type of handle");
+		(void)snprintf(why, 200,
+			       "it was made by cuMemCreate() without a type of handle "
+			       "(requestedHandleTypes POSIX_FILE_DESCRIPTOR): in vLLM, "
+			       "enable_sleep_mode=False takes other memory");
 	else
 		rungs |= (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? 1u << CUDA_RUNG_FD :
 									     0) |

@@ -91,7 +91,9 @@ static void memory_of_a_pool_is_staged(void **state)
 static void a_mapping_without_a_handle_is_staged(void **state)
 {
 	(void)state;
-	goes(GPU_VMM_NONE, "CUDA staged: it was made by cuMemCreate() without a type of handle");
+	goes(GPU_VMM_NONE, "CUDA staged: it was made by cuMemCreate() without a type of handle "
+			   "(requestedHandleTypes POSIX_FILE_DESCRIPTOR): in vLLM, "
+			   "enable_sleep_mode=False takes other memory");
 }
 
 static void several_allocations_go_by_descriptors(void **state)
