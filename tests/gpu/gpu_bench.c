@@ -13,12 +13,13 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"cuda.encode",        "cuda.decode",    "cuda.encode.rows656", "cuda.decode.rows656",
-	"cuda.d2h",           "cuda.h2d",       "cuda.both",           "cuda.register",
-	"cuda.traffic",       "cuda.step",      "cuda.pin.gpu",        "cuda.pin.cpu",
-	"cuda.layers.first",  "cuda.store.fp8", "cuda.store.raw",      "cuda.load.fp8",
-	"cuda.load.raw",      "cuda.hit",       "cuda.beside.submit",  "cuda.beside.prefetch",
-	"cuda.beside.lookup",
+	"cuda.encode",        "cuda.decode",      "cuda.encode.rows656", "cuda.decode.rows656",
+	"cuda.d2h",           "cuda.h2d",         "cuda.both",           "cuda.register",
+	"cuda.traffic",       "cuda.step",        "cuda.pin.gpu",        "cuda.pin.cpu",
+	"cuda.layers.first",  "cuda.store.fp8",   "cuda.store.raw",      "cuda.load.fp8",
+	"cuda.load.raw",      "cuda.hit",         "cuda.beside.submit",  "cuda.beside.prefetch",
+	"cuda.beside.lookup", "cuda.encode.wire", "cuda.decode.wire",    "cuda.encode.device",
+	"cuda.decode.device",
 };
 
 static void each_case_runs(void **state)
