@@ -425,6 +425,49 @@ struct cuda_api {
 };
 #undef CUDA_CALL_MEMBER
 
+/* -errno of a result, or 0: kvtierd and libkvtier have this table alone. Results that are not in it
+ * are -EIO. */
+static inline int cuda_errno(CUresult result)
+{
+	static const struct {
+		CUresult result;
+		int error;
+	} rows[] = {
+		{ CUDA_SUCCESS, 0 },
+		{ CUDA_ERROR_INVALID_VALUE, -EINVAL },
+		{ CUDA_ERROR_OUT_OF_MEMORY, -ENOMEM },
+		{ CUDA_ERROR_NOT_INITIALIZED, -ENODEV },
+		{ CUDA_ERROR_DEINITIALIZED, -ENODEV },
+		{ CUDA_ERROR_STUB_LIBRARY, -ENODEV },
+		{ CUDA_ERROR_DEVICE_UNAVAILABLE, -EBUSY },
+		{ CUDA_ERROR_NO_DEVICE, -ENODEV },
+		{ CUDA_ERROR_INVALID_DEVICE, -ENODEV },
+		{ CUDA_ERROR_INVALID_IMAGE, -ENOEXEC },
+		{ CUDA_ERROR_NO_BINARY_FOR_GPU, -ENOEXEC },
+		{ CUDA_ERROR_INVALID_PTX, -ENOEXEC },
+		{ CUDA_ERROR_UNSUPPORTED_PTX_VERSION, -ENOEXEC },
+		{ CUDA_ERROR_JIT_COMPILER_NOT_FOUND, -ENOEXEC },
+		{ CUDA_ERROR_ALREADY_MAPPED, -EEXIST },
+		{ CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, -EOPNOTSUPP },
+		{ CUDA_ERROR_INVALID_HANDLE, -EINVAL },
+		{ CUDA_ERROR_NOT_FOUND, -ENXIO },
+		{ CUDA_ERROR_NOT_READY, -EAGAIN },
+		{ CUDA_ERROR_NOT_PERMITTED, -EPERM },
+		{ CUDA_ERROR_NOT_SUPPORTED, -EOPNOTSUPP },
+		{ CUDA_ERROR_SYSTEM_NOT_READY, -ENODEV },
+		{ CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, -ENOSYS },
+		{ CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, -ENOSYS },
+		{ CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, -ENOSYS },
+		{ CUDA_ERROR_TIMEOUT, -ETIMEDOUT },
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+		if (rows[i].result == result)
+			return rows[i].error;
+	return -EIO;
+}
+
 /* Loads all calls of the table. -ENOSYS: the driver lacks one, and *ret_missing names it (a string
  * that lasts for ever); -EINVAL: `library` is no driver of CUDA 12 or later. */
 static inline int cuda_api_load(void *library, struct cuda_api *ret, const char **ret_missing)

@@ -57,22 +57,6 @@ const struct cuda_api *cuda_driver(const char **ret_why)
 	return why ? NULL : &calls;
 }
 
-static int errno_of(CUresult result)
-{
-	switch (result) {
-	case CUDA_ERROR_OUT_OF_MEMORY:
-		return -ENOMEM;
-	case CUDA_ERROR_NOT_SUPPORTED:
-	case CUDA_ERROR_NOT_PERMITTED:
-		return -EOPNOTSUPP;
-	case CUDA_ERROR_INVALID_VALUE:
-	case CUDA_ERROR_INVALID_HANDLE:
-		return -EINVAL;
-	default:
-		return -EIO;
-	}
-}
-
 int driver_error(CUresult result, const char *what)
 {
 	const char *name = NULL, *text = NULL;
@@ -81,7 +65,7 @@ int driver_error(CUresult result, const char *what)
 		name = "an unknown result";
 	if (calls.cuGetErrorString(result, &text) != CUDA_SUCCESS || !text)
 		text = "no text";
-	return error_set(errno_of(result), "%s: %s (%s)", what, name, text);
+	return error_set(cuda_errno(result), "%s: %s (%s)", what, name, text);
 }
 
 int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext context,

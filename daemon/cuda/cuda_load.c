@@ -10,46 +10,11 @@ enum {
 	CAPABILITY_MIN = 80, /* 8.0: the kernels are compiled for this and later */
 };
 
-static const struct {
-	CUresult result;
-	int error;
-} errors[] = {
-	{ CUDA_SUCCESS, 0 },
-	{ CUDA_ERROR_INVALID_VALUE, -EINVAL },
-	{ CUDA_ERROR_OUT_OF_MEMORY, -ENOMEM },
-	{ CUDA_ERROR_NOT_INITIALIZED, -ENODEV },
-	{ CUDA_ERROR_DEINITIALIZED, -ENODEV },
-	{ CUDA_ERROR_STUB_LIBRARY, -ENODEV },
-	{ CUDA_ERROR_DEVICE_UNAVAILABLE, -EBUSY },
-	{ CUDA_ERROR_NO_DEVICE, -ENODEV },
-	{ CUDA_ERROR_INVALID_DEVICE, -ENODEV },
-	{ CUDA_ERROR_INVALID_IMAGE, -ENOEXEC },
-	{ CUDA_ERROR_NO_BINARY_FOR_GPU, -ENOEXEC },
-	{ CUDA_ERROR_INVALID_PTX, -ENOEXEC },
-	{ CUDA_ERROR_UNSUPPORTED_PTX_VERSION, -ENOEXEC },
-	{ CUDA_ERROR_JIT_COMPILER_NOT_FOUND, -ENOEXEC },
-	{ CUDA_ERROR_ALREADY_MAPPED, -EEXIST },
-	{ CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, -EOPNOTSUPP },
-	{ CUDA_ERROR_INVALID_HANDLE, -ENXIO },
-	{ CUDA_ERROR_NOT_FOUND, -ENXIO },
-	{ CUDA_ERROR_NOT_READY, -EAGAIN },
-	{ CUDA_ERROR_NOT_PERMITTED, -EPERM },
-	{ CUDA_ERROR_NOT_SUPPORTED, -EOPNOTSUPP },
-	{ CUDA_ERROR_SYSTEM_NOT_READY, -ENODEV },
-	{ CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, -ENOSYS },
-	{ CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, -ENOSYS },
-	{ CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, -ENOSYS },
-	{ CUDA_ERROR_TIMEOUT, -ETIMEDOUT },
-};
-
 int cuda_error(const struct cuda_api *api, CUresult result, const char *call, char *text, size_t n)
 {
 	const char *name = NULL, *words = NULL;
-	int r = -EIO;
+	const int r = cuda_errno(result);
 
-	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
-		if (errors[i].result == result)
-			r = errors[i].error;
 	if (r == 0 || !text)
 		return r;
 	if (api->cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)

@@ -42,8 +42,8 @@ struct cuda_driver {
  * too old, or misses a call. */
 int cuda_load(struct cuda_driver *ret, char *text, size_t n);
 
-/* The only place where a CUresult becomes an -errno: 0 for CUDA_SUCCESS. text: the call, and the
- * driver's name and words for the error. Any thread. text NULL: no sentence is wanted. */
+/* cuda_errno() and a sentence. text: the call, and the driver's name and words for the error. Any
+ * thread. text NULL: no sentence is wanted. */
 int cuda_error(const struct cuda_api *api, CUresult result, const char *call, char *text, size_t n);
 
 /* After such a result every further call fails: the context is lost. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_cuda_api - client/cuda_api.h agrees with the toolkit's own header.
+ * unit_cuda_api - client/cuda_api.h agrees with the toolkit's own header; and an -errno for each
+ * result.
  *
- * The compiler does it: where the toolkit's cuda.h is, each constant, the layout of each struct and
- * the prototype of each call at its version is held to it. Without a toolkit the test is skipped.
+ * The compiler does the first: where the toolkit's cuda.h is, each constant, the layout of each
+ * struct and the prototype of each call at its version is held to it. Without a toolkit the test
+ * is skipped, after the second.
  */
 #include <stdio.h>
 
@@ -41,8 +43,23 @@ static_assert(sizeof(CUpointer_attribute) == 4 && sizeof(CUmemAllocationHandleTy
 static_assert((CUdevice_attribute)-1 > 0, "the enums are unsigned");
 #endif
 
+/* 0 is success alone. */
+static void check_errors(void)
+{
+#define ROW(name, value) assert((cuda_errno(name) == 0) == ((value) == 0));
+	CUDA_RESULTS(ROW)
+#undef ROW
+	assert(cuda_errno(CUDA_ERROR_OUT_OF_MEMORY) == -ENOMEM);
+	assert(cuda_errno(CUDA_ERROR_INVALID_HANDLE) == -EINVAL);
+	assert(cuda_errno(CUDA_ERROR_NOT_SUPPORTED) == -EOPNOTSUPP);
+	assert(cuda_errno(CUDA_ERROR_NOT_PERMITTED) == -EPERM);
+	assert(cuda_errno(CUDA_ERROR_LAUNCH_FAILED) == -EIO); /* no row of its own */
+	assert(cuda_errno((CUresult)12345) == -EIO);
+}
+
 int main(void)
 {
+	check_errors();
 #ifdef HAVE_TOOLKIT
 	printf("the %d calls of cuda_api.h are those of CUDA %d\n",
 	       (int)(sizeof(struct cuda_api) / sizeof(void *)), CUDA_VERSION);
