@@ -26,7 +26,10 @@
  * The end of a connection is the daemon's word that it has let go of all the client's pages. For
  * any reason (a stop, a violation, the client's own cut), the daemon first waits, silently, for the
  * jobs in flight. Then it sends the ERROR if there is one, then closes. A daemon that dies closes
- * its sockets after its last thread stopped. So a client that cuts a connection while pages are
+ * its sockets after its last thread stopped. A GPU may go on with a dead daemon's work until the
+ * driver's descriptors are closed, too, in whatever order. So a living daemon says BYE before it
+ * closes a connection that has regions in a GPU's memory; without BYE such pages are lent until the
+ * pidfd says that the daemon is dead, which comes after all descriptors. So a client that cuts a connection while pages are
  * lent sets given_up, takes back the entries that the daemon has not read (sq_tail = sq_head),
  * shuts the socket down for writing, and keeps it. The pages of the ops that the daemon had read
  * are lent until the socket hangs up, or the pidfd says that the daemon is dead.
@@ -91,8 +94,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 9,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 9,
+	WIRE_VERSION_MIN = 10,   /* range this tree speaks */
+	WIRE_VERSION_MAX = 10,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -129,6 +132,7 @@ enum wire_type {
 	WIRE_ORDER_OK,
 	WIRE_PARTS,
 	WIRE_PARTS_OK, /* a head alone */
+	WIRE_BYE,      /* likewise */
 };
 
 struct wire_head {

@@ -12,6 +12,10 @@
  * a list of the pages that were lent over it. Graves belong to the process, not to a client: they
  * outlive kvtier_close(). A page in a grave is not lent again, over any connection.
  *
+ * A daemon that is killed hangs up, too, and a GPU may then still write to pages in its memory: the
+ * kernel closes the socket and the driver's descriptors in an order of its own. Such pages are free
+ * by the hang-up only after the daemon's BYE (wire.h), else by its death, which comes last.
+ *
  * A page is known by its memory (device and inode of each region's memfd, or the address in a GPU's
  * memory), its layout and its index. Pages of one layout are compared by index. Where another
  * layout covers the same bytes, each of its pages counts as the lent one. Staged pages are never in
@@ -34,6 +38,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "socket.h"
 
 struct lent_layout {
 	LIST_ENTRY(lent_layout) link; /* of open spaces */
@@ -55,6 +60,8 @@ struct grave {
 	LIST_ENTRY(grave) link;
 	int fd, pidfd; /* pidfd -1: none */
 	int32_t pid;   /* of the daemon; 0: not known */
+	bool on_gpu;   /* some pages are in a GPU's memory */
+	bool bye;      /* the daemon said it */
 	uint64_t serial;
 	uint32_t n_parts, n_pages, room;
 	struct part parts[KVTIER_MAX_OPS];
@@ -211,6 +218,7 @@ void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, con
 			to[kept++] = to[i];
 	lent_lock();
 	layout->refs++;
+	grave->on_gpu |= layout_in(layout, LENT_CUDA, LENT_CUDA);
 	lent_unlock();
 	grave->parts[grave->n_parts++] =
 		(struct part){ .layout = layout, .op = op, .first = grave->n_pages, .n = kept };
@@ -238,13 +246,30 @@ void grave_close(struct grave *grave)
 	lent_unlock();
 }
 
+/* Takes all packets that came before the hang-up. */
+static bool heard_bye(struct grave *grave)
+{
+	struct packet packet;
+
+	while (!grave->bye && socket_receive(grave->fd, &packet) == 0) {
+		grave->bye = packet.head.type == WIRE_BYE;
+		packet_close(&packet);
+	}
+	return grave->bye;
+}
+
 /* Has the daemon let go? Its hang-up says so, or its death. */
-static bool grave_ended(const struct grave *grave)
+static bool grave_ended(struct grave *grave)
 {
 	struct pollfd p[2] = { { .fd = grave->fd }, { .fd = grave->pidfd, .events = POLLIN } };
 
-	return grave->n_parts == 0 ||
-	       (poll(p, 2, 0) > 0 && ((p[0].revents & POLLHUP) || (p[1].revents & POLLIN)));
+	if (grave->n_parts == 0)
+		return true;
+	if (poll(p, 2, 0) <= 0)
+		return false;
+	if (p[1].revents & POLLIN)
+		return true;
+	return (p[0].revents & POLLHUP) && (!grave->on_gpu || grave->pidfd < 0 || heard_bye(grave));
 }
 
 /* The daemon's number in this PID namespace: from the pidfd, else the number of the process that

@@ -316,6 +316,9 @@ static int packet_dispatch(struct kvtier_client *c, struct packet *packet)
 		return error_reply(c, packet);
 	case WIRE_WAKE:
 		return wake(c);
+	case WIRE_BYE:
+		c->let_go = true; /* the hang-up comes when its handles are closed */
+		return 0;
 	default:
 		return spaces_reply(c, packet);
 	}

@@ -104,6 +104,7 @@ static size_t packet_bytes_expected(uint16_t type)
 		return sizeof(struct wire_order_ok);
 	case WIRE_WAKE:
 	case WIRE_PARTS_OK:
+	case WIRE_BYE:
 		return sizeof(struct wire_head);
 	default:
 		return 0;

@@ -137,6 +137,14 @@ void conn_leave_order(struct conn *c, struct order *order)
 		send_off(c);
 }
 
+static void say_bye(struct conn *c)
+{
+	const struct wire_head bye = packet_head(WIRE_BYE, sizeof(bye), 0);
+
+	/* a client that does not hear it waits for the daemon's death */
+	(void)packet_send(c->socket.fd, &bye, sizeof(bye), NULL, 0);
+}
+
 /* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. With
  * regions of a GPU that comes when they are closed: their memory may be freed only then. */
 static void end(struct conn *c)
@@ -145,7 +153,9 @@ static void end(struct conn *c)
 	c->state = CONN_ENDED;
 	if (c->end_error)
 		(void)packet_error(c->socket.fd, c->end_seq, c->end_error, c->end_text);
-	if (!conn_uses_gpu(c) && c->intake.state == INTAKE_IDLE && !c->intake.parts)
+	if (conn_uses_gpu(c))
+		say_bye(c);
+	else if (c->intake.state == INTAKE_IDLE && !c->intake.parts)
 		(void)shutdown(c->socket.fd, SHUT_RDWR);
 	conn_give_up_orders(c);
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {

@@ -50,15 +50,18 @@ static void status_says(const char *word, bool said)
 		fail_msg("status is %s", text);
 }
 
-/* The connection ends, with this word in its last ERROR. */
+/* The connection ends, with this word in its last ERROR, and with BYE. */
 static void is_cut(struct gpu_raw *e, const char *word)
 {
 	struct wire_error error = { 0 };
+	struct wire_head bye;
 
 	assert_int_equal(raw_receive(&e->raw, &error, sizeof(error)), sizeof(error));
 	assert_int_equal(error.head.type, WIRE_ERROR);
 	assert_int_equal(error.error, -EIO);
 	assert_non_null(strstr(error.text, word));
+	assert_int_equal(raw_receive(&e->raw, &bye, sizeof(bye)), sizeof(bye));
+	assert_int_equal(bye.type, WIRE_BYE);
 	assert_int_equal(raw_receive(&e->raw, &error, sizeof(error)), 0);
 }
 

@@ -136,6 +136,24 @@ static void give_fourth(struct engine *e, int fd)
 	fake_store_again(e);
 }
 
+static pid_t a_process(int *ret_pidfd)
+{
+	const pid_t pid = fork();
+
+	if (pid == 0)
+		for (;;)
+			(void)pause();
+	*ret_pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	assert_true(pid > 0 && *ret_pidfd >= 0);
+	return pid;
+}
+
+static void end_process(pid_t pid)
+{
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 static void a_dead_daemon_has_let_go(void **state)
 {
 	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
@@ -145,19 +163,13 @@ static void a_dead_daemon_has_let_go(void **state)
 	int pidfd;
 
 	(void)state;
-	pid = fork();
-	if (pid == 0)
-		for (;;)
-			(void)pause();
-	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	assert_true(pid > 0 && pidfd >= 0);
+	pid = a_process(&pidfd);
 	fake_open(&e, false);
 	give_fourth(&e, pidfd);
 	assert_int_equal(give_up(&e, true, &op), 3);
 	assert_int_equal(kvtier_lent(NULL, lent, 4), 3);
 	assert_int_equal(lent[0].daemon, pid);
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	end_process(pid);
 	assert_int_equal(lent_now(), 0); /* though nobody hung up */
 	e.peer.deaf = false;
 	fake_close(&e);
@@ -208,16 +220,21 @@ static struct lent_layout *layout(const int *fds, size_t n, uint64_t offset, uin
 }
 
 /* Pages 3, 4, 5 of a layout are lent; the daemon's end of the socket. */
-static int lend(struct lent_layout *of)
+static int lend_to(struct lent_layout *of, int pidfd)
 {
 	struct grave *grave;
 	int pair[2];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-	assert_int_equal(grave_open(8, -1, &grave), 0);
+	assert_int_equal(grave_open(8, pidfd, &grave), 0);
 	grave_add(grave, of, 77, some_pages, 4);
 	assert_true(grave_bury(grave, pair[0]) > 0);
 	return pair[1];
+}
+
+static int lend(struct lent_layout *of)
+{
+	return lend_to(of, -1);
 }
 
 static int check_one(const struct lent_layout *of, uint32_t page)
@@ -255,6 +272,54 @@ static void whom_they_are_refused(void **state)
 	lent_layout_close(other);
 	(void)close(fds[0]);
 	(void)close(fds[1]);
+}
+
+static struct lent_layout *gpu_layout(void)
+{
+	const struct wire_segment segment = { .kind = KVTIER_OPAQUE,
+					      .page_stride = 4096,
+					      .length = 4096 };
+	const struct lent_place place = { LENT_CUDA, LENT_CUDA, 1ull << 40, 1 << 16 };
+	struct lent_layout *ret;
+
+	assert_int_equal(lent_layout_open(&place, 1, &segment, 1, &ret), 0);
+	return ret;
+}
+
+static void a_hang_up_does_not_free_pages_of_a_gpu(void **state)
+{
+	struct lent_layout *of = gpu_layout();
+	int pidfd, end;
+	pid_t pid = a_process(&pidfd);
+
+	(void)state;
+	end = lend_to(of, pidfd);
+	(void)close(end);
+	assert_int_equal(check_one(of, 4), -EBUSY);
+	end_process(pid);
+	assert_int_equal(check_one(of, 4), 0);
+	assert_int_equal(lent_graves, 0);
+	lent_layout_close(of);
+}
+
+static void a_hang_up_after_bye_frees_them(void **state)
+{
+	const struct wire_head wake = { WIRE_MAGIC, WIRE_WAKE, 0, sizeof(wake), 0 };
+	const struct wire_head bye = { WIRE_MAGIC, WIRE_BYE, 0, sizeof(bye), 0 };
+	struct lent_layout *of = gpu_layout();
+	int pidfd, end;
+	const pid_t pid = a_process(&pidfd);
+
+	(void)state;
+	end = lend_to(of, pidfd);
+	assert_int_equal(send(end, &wake, sizeof(wake), MSG_NOSIGNAL), sizeof(wake));
+	assert_int_equal(send(end, &bye, sizeof(bye), MSG_NOSIGNAL), sizeof(bye));
+	assert_int_equal(check_one(of, 4), -EBUSY); /* its handles are not closed yet */
+	(void)close(end);
+	assert_int_equal(check_one(of, 4), 0);
+	assert_int_equal(lent_graves, 0);
+	end_process(pid);
+	lent_layout_close(of);
 }
 
 /* Pages that lie in two memories are lent until both were taken back. */
@@ -372,6 +437,8 @@ int main(void)
 		cmocka_unit_test(a_dead_daemon_has_let_go),
 		cmocka_unit_test(what_is_no_pidfd_says_nothing),
 		cmocka_unit_test(whom_they_are_refused),
+		cmocka_unit_test(a_hang_up_does_not_free_pages_of_a_gpu),
+		cmocka_unit_test(a_hang_up_after_bye_frees_them),
 		cmocka_unit_test(memory_taken_back_is_forgotten),
 		cmocka_unit_test(there_is_an_end_of_graves),
 		cmocka_unit_test(a_child_forgets_them),
