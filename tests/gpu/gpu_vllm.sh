@@ -5,8 +5,8 @@
 #
 # Goal: KvtierConnector's worker serves KV in a GPU's memory, whether each layer is a tensor or all
 # layers are one: it reads blocks behind the engine's stream, writes them behind it, and says that a
-# load is over when its bytes are there; where the daemon stands still, it says so when the pages are
-# the engine's again.
+# load is over when its bytes are there; where the daemon stands still, it says so when the pages
+# are the engine's again.
 # Method: vllm_engine.py: kvtier.vllm over a double of vLLM whose tensors lie in the memory of the
 # driver that there is, the emulated one or this machine's; a kvtierd of its own.
 set -u

@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -140,9 +141,11 @@ static pid_t a_process(int *ret_pidfd)
 {
 	const pid_t pid = fork();
 
-	if (pid == 0)
+	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a case that fails leaves it */
 		for (;;)
 			(void)pause();
+	}
 	*ret_pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	assert_true(pid > 0 && *ret_pidfd >= 0);
 	return pid;
