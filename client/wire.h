@@ -17,22 +17,18 @@
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * Version 8 added hints. Older versions are not spoken: kvtierd and libkvtier of one tree go
- * together.
- *
- * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
- * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
+ * Older versions are not spoken: kvtierd and libkvtier of one tree go together. An ERROR to a
+ * well-formed request (bad geometry, seal missing...) leaves the connection as it was. A malformed
+ * message or ring entry ends the connection: an ERROR with the reason, then close.
  *
  * The end of a connection is the daemon's word that it has let go of all the client's pages. For
  * any reason (a stop, a violation, the client's own cut), the daemon first waits, silently, for the
- * jobs in flight. Then it sends the ERROR if there is one, then closes. A daemon that dies closes
- * its sockets after its last thread stopped. A GPU may go on with a dead daemon's work until the
- * driver's descriptors are closed, too, in whatever order. So a living daemon says BYE before it
- * closes a connection that has regions in a GPU's memory; without BYE such pages are lent until the
- * pidfd says that the daemon is dead, which comes after all descriptors. So a client that cuts a connection while pages are
- * lent sets given_up, takes back the entries that the daemon has not read (sq_tail = sq_head),
- * shuts the socket down for writing, and keeps it. The pages of the ops that the daemon had read
- * are lent until the socket hangs up, or the pidfd says that the daemon is dead.
+ * jobs in flight. Then it sends the ERROR if there is one, and BYE if the client has regions in a
+ * GPU's memory; then it closes. A dead daemon's sockets close after its last thread stopped, but
+ * maybe before the GPU does: without BYE such pages are lent until it is dead. A client that cuts a
+ * connection while pages are lent sets given_up, takes back the entries that the daemon has not
+ * read (sq_tail = sq_head), shuts the socket down for writing, and keeps it. The pages of the ops
+ * that the daemon had read are lent until the socket hangs up, or the pidfd says it is dead.
  *
  * Rings: two memfds a connection, made and sealed by the daemon (SHRINK|GROW|SEAL; `complete` also
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:
@@ -132,7 +128,7 @@ enum wire_type {
 	WIRE_ORDER_OK,
 	WIRE_PARTS,
 	WIRE_PARTS_OK, /* a head alone */
-	WIRE_BYE,      /* likewise */
+	WIRE_BYE,
 };
 
 struct wire_head {
