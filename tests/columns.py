@@ -18,7 +18,6 @@ NOT_YET = {
     "client/python/kvtier/vllm.py",
     "client/python/kvtier/vllm_core.py",
     "client/python/kvtier/vllm_hints.py",
-    "tests/bench/RESULTS.md",
     "tests/sys/python_engines_hicache.py",
 }
 
