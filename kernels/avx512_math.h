@@ -4,9 +4,9 @@
  * first: this is its encode in wider registers, with the same common case. Decode is taken from
  * there.
  *
- * Whether all values were common is seen in their codes, and of four steps at once: a compare and a
- * branch for each step took a tenth of the time (Zen 4). The common way makes a code below 8, the
- * least normal one, of each smaller value, and the right code where it makes 8 of it.
+ * The codes tell whether all values were common: the common way makes a code below 8, the least
+ * normal one, of each smaller value, and where it makes 8 of one, 8 is right. One look serves four
+ * steps. A compare and a branch for each step took a tenth of the time (Zen 4).
  *
  * Smaller values have a way of their own: their significands are shifted by what their exponents
  * lack. It does not hold at the largest k, nor for FP16 below k = -8, where sources that are not

@@ -61,7 +61,7 @@ struct grave {
 	int fd, pidfd; /* pidfd -1: none */
 	int32_t pid;   /* of the daemon; 0: not known */
 	bool on_gpu;   /* some pages are in a GPU's memory */
-	bool bye;      /* the daemon said it */
+	bool bye;      /* the daemon's BYE was read */
 	uint64_t serial;
 	uint32_t n_parts, n_pages, room;
 	struct part parts[KVTIER_MAX_OPS];
