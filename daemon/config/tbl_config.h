@@ -187,7 +187,8 @@ CONFIG(gpu, devices, ENUM, "auto", 0, 2, "auto|off|required",
        "GPU. required: kvtierd does not start without one.")
 CONFIG(gpu, max_ctas, COUNT, "16", 1, 1024, "blocks",
        "Thread blocks that a kernel of kvtierd has at most, so that the engine keeps the rest of "
-       "the GPU. On most GPUs a thread block takes a multiprocessor.")
+       "the GPU. On most GPUs a thread block takes a multiprocessor. Twice as many for a load from "
+       "the GPU's own memory, which waits for no wire.")
 CONFIG(gpu, staging_bytes, BYTES, "32M", 8LL << 20, 1LL << 30, "bytes",
        "Buffers on each GPU that is in use, and as much pinned host memory. An eighth of it is "
        "the largest copy that crosses the wire at once.")

@@ -5,8 +5,8 @@
  * GPU's memory, and the next load comes from there: no byte crosses the wire. The bytes are right
  * for images that share a lane, for an image of many lanes, and for one that FP8 cannot hold. A
  * lookup says KVTIER_TIER_GPU to engines on that GPU alone. A block that was evicted there comes
- * from host memory, and is kept again. Method: the trace of the emulated driver, gauges; the wire
- * by hand.
+ * from host memory, and is kept again. A hit has twice the thread blocks of
+ * another kernel. Method: the trace of the emulated driver, gauges; the wire by hand.
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
@@ -14,9 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { N = 8, CHAIN = 3 };
+enum { N = 8, CHAIN = 3, MAX_CTAS = 2 /* of the configuration */ };
 
-static const char config[] = GPU_CONFIG("256M", "16M") "bytes = 64M\n";
+static const char config[] = GPU_CONFIG("256M", "16M") "bytes = 64M\nmax_ctas = 2\n";
 
 static struct daemon d;
 static struct gpu gpu;
@@ -37,6 +37,7 @@ static int end(void **state)
 
 struct crossed {
 	unsigned long long in, out, kernels;
+	unsigned long long wide; /* kernels of more than MAX_CTAS blocks */
 };
 
 /* The queued operations. A small copy in is a layout of pages. */
@@ -46,14 +47,17 @@ static void look(void *arg, const char *said)
 	struct crossed *seen = arg;
 	char what[16], call[64];
 	int priority;
+	unsigned grid;
 
-	if (sscanf(said, "%15s %63s ticket %llu stream %llu priority %d bytes %llu", what, call,
-		   &ticket, &stream, &priority, &bytes) != 6 ||
+	if (sscanf(said, "%15s %63s ticket %llu stream %llu priority %d bytes %llu grid %u", what,
+		   call, &ticket, &stream, &priority, &bytes, &grid) != 7 ||
 	    strcmp(what, "queued") != 0)
 		return;
 	seen->in += strcmp(call, "cuMemcpyHtoDAsync") == 0 ? bytes : 0;
 	seen->out += strcmp(call, "cuMemcpyDtoHAsync") == 0 ? bytes : 0;
 	seen->kernels += strcmp(call, "cuLaunchKernel") == 0;
+	seen->wide += strcmp(call, "cuLaunchKernel") == 0 && grid > MAX_CTAS;
+	assert_true(grid <= 2 * MAX_CTAS);
 }
 
 static struct crossed crossed(void)
@@ -139,6 +143,25 @@ static void a_block_of_many_lanes_is_hit_there(void **state)
 	g.kv_heads = 8;
 	g.head_dim_k = g.head_dim_v = 256;
 	hits_cross_no_wire(&g, 3);
+}
+
+static void a_hit_has_twice_the_thread_blocks(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	unsigned long long wide;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_needs_emulation("only its driver's report says how many blocks a kernel has");
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	wide = crossed().wide;
+	store(&e, CHAIN, N);
+	assert_int_equal(crossed().wide, wide);
+	load(&e, CHAIN, N);
+	assert_int_equal(gpu_hits(), N);
+	assert_true(crossed().wide > wide);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
 }
 
 static void a_block_that_fp8_cannot_hold_is_hit_there(void **state)
@@ -262,6 +285,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		CASE(what_was_stored_is_hit_there),
 		CASE(a_block_of_many_lanes_is_hit_there),
+		CASE(a_hit_has_twice_the_thread_blocks),
 		CASE(a_block_that_fp8_cannot_hold_is_hit_there),
 		CASE(a_load_brings_it_as_it_passes),
 		CASE(what_was_evicted_there_comes_from_the_host),

@@ -69,9 +69,10 @@ void leak(const char *format, ...)
 void trace(const char *what, const struct stream *s, const struct operation *op)
 {
 	if (emu.settings.trace)
-		note("%s %s ticket %llu stream %llu priority %d bytes %zu", what,
+		note("%s %s ticket %llu stream %llu priority %d bytes %zu grid %u", what,
 		     call_name(op->call), (unsigned long long)op->ticket,
-		     (unsigned long long)s->object.handle, s->priority, op->width * op->height);
+		     (unsigned long long)s->object.handle, s->priority, op->width * op->height,
+		     op->grid[0]);
 }
 
 static void said(const char *format, ...)
