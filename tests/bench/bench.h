@@ -51,6 +51,8 @@ extern const struct bench_case bench_hostile_cases[]; /* bench_hostile.c: hostil
 extern const struct bench_case bench_cuda_cases[];    /* bench_cuda.c: cuda.* */
 /* bench_cuda_step.c: cuda.traffic, cuda.step */
 extern const struct bench_case bench_cuda_step_cases[];
+/* bench_cuda_modes.c: cuda.step.daemon, cuda.step.engine* */
+extern const struct bench_case bench_cuda_modes_cases[];
 extern const struct bench_case bench_cuda_pin_cases[]; /* bench_cuda_pin.c: cuda.pin.* */
 /* bench_cuda_daemon.c: cuda.store.*, cuda.load.*, cuda.hit */
 extern const struct bench_case bench_cuda_daemon_cases[];

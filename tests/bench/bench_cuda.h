@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_cuda.h - blocks in the memory of this machine's first GPU, with the kernels and copies that
- * kvtierd would make of them. For bench_cuda.c and bench_cuda_step.c.
+ * kvtierd would make of them. For the cases cuda.*.
  */
 #ifndef KVTIER_BENCH_CUDA_H
 #define KVTIER_BENCH_CUDA_H

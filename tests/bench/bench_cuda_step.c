@@ -11,8 +11,10 @@
  * A step is PASSES passes that stream HBM through all of the GPU, and a wait. An engine's step
  * has other kernels; the stand-in stands for its share of HBM and of the SMs. Processes take turns
  * on a GPU without MPS, so cuda.step is to be run twice, without MPS and with it; its note says
- * which.
+ * which. bench_cuda_modes.c has the same step beside stores and loads of a client.
  */
+#include "bench_cuda_step.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -118,9 +120,50 @@ static double step_p99(struct rig *r)
 	return bench_percentile(us, n, 99);
 }
 
-/* This program again, as the other process. Its pid, or -errno. */
-static pid_t start_traffic(int *ret_fd)
+static int one_run(struct rig *r, const struct step_beside *b, struct bench_result *ret)
 {
+	const double alone = step_p99(r);
+	double beside;
+	int e = b->start(b->arg);
+
+	if (e)
+		return e;
+	beside = step_p99(r);
+	e = b->stop(b->arg);
+	if (!e)
+		(void)bench_add(ret, beside, alone);
+	return e;
+}
+
+int step_run(const struct step_beside *beside, struct bench_result *ret)
+{
+	struct rig r;
+	int e = rig_open(&r, RIG_NORMAL, 1, ret), mps = 0, failed;
+
+	if (e == -ENOTSUP)
+		return e;
+	if (!e && r.api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, r.device) == 0)
+		(void)snprintf(ret->note + strlen(ret->note), sizeof(ret->note) - strlen(ret->note),
+			       "; %s", mps ? "with MPS" : "without MPS: processes take turns");
+	if (!e)
+		e = rig_plan(&r, false);
+	for (int i = 0; i < runs(&r) && !e && !r.error; i++)
+		e = one_run(&r, beside, ret);
+	failed = rig_close(&r);
+	return e ? e : failed;
+}
+
+/* --- the step beside cuda.traffic --- */
+
+struct other {
+	pid_t pid;
+	int fd;
+};
+
+/* This program again, as the other process. */
+static int start_traffic(void *arg)
+{
+	struct other *other = arg;
 	int fds[2], nowhere;
 	char number[16], byte;
 	pid_t pid;
@@ -139,49 +182,31 @@ static pid_t start_traffic(int *ret_fd)
 		_exit(127);
 	}
 	(void)close(fds[1]);
-	if (pid > 0 && read(fds[0], &byte, 1) == 1) {
-		*ret_fd = fds[0];
-		return pid;
-	}
+	*other = (struct other){ .pid = pid, .fd = fds[0] };
+	if (pid > 0 && read(fds[0], &byte, 1) == 1)
+		return 0;
 	(void)close(fds[0]);
 	if (pid > 0)
 		(void)waitpid(pid, NULL, 0);
 	return -ECHILD;
 }
 
-static int one_run(struct rig *r, struct bench_result *ret)
+static int stop_traffic(void *arg)
 {
-	const double alone = step_p99(r);
-	int fd = -1;
-	const pid_t pid = start_traffic(&fd);
-	double beside;
+	struct other *other = arg;
+	int status = 0;
 
-	if (pid < 0)
-		return (int)pid;
-	beside = step_p99(r);
-	(void)close(fd);
-	(void)waitpid(pid, NULL, 0);
-	(void)bench_add(ret, beside, alone);
-	return 0;
+	(void)close(other->fd);
+	(void)waitpid(other->pid, &status, 0);
+	return status ? -ECHILD : 0;
 }
 
 static int run_step(const struct bench_case *self, struct bench_result *ret)
 {
-	struct rig r;
-	int e = rig_open(&r, RIG_NORMAL, 1, ret), mps = 0, failed;
+	struct other other;
 
 	(void)self;
-	if (e == -ENOTSUP)
-		return e;
-	if (!e && r.api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, r.device) == 0)
-		(void)snprintf(ret->note + strlen(ret->note), sizeof(ret->note) - strlen(ret->note),
-			       "; %s", mps ? "with MPS" : "without MPS: processes take turns");
-	if (!e)
-		e = rig_plan(&r, false);
-	for (int i = 0; i < runs(&r) && !e && !r.error; i++)
-		e = one_run(&r, ret);
-	failed = rig_close(&r);
-	return e ? e : failed;
+	return step_run(&(struct step_beside){ start_traffic, stop_traffic, &other }, ret);
 }
 
 const struct bench_case bench_cuda_step_cases[] = {

@@ -26,6 +26,7 @@
 #pragma weak bench_hostile_cases
 #pragma weak bench_cuda_cases
 #pragma weak bench_cuda_step_cases
+#pragma weak bench_cuda_modes_cases
 #pragma weak bench_cuda_pin_cases
 #pragma weak bench_cuda_beside_cases
 #pragma weak bench_cuda_daemon_cases
@@ -209,12 +210,12 @@ static int parse(int argc, char **argv, struct options *ret)
 int main(int argc, char **argv)
 {
 	const struct bench_case *const tables[] = {
-		bench_codec_cases,       bench_lookup_cases,       bench_keys_cases,
-		bench_io_cases,          bench_nvme_cases,         bench_nvme_daemon_cases,
-		bench_redis_cases,       bench_redis_daemon_cases, bench_hostile_cases,
-		bench_cuda_cases,        bench_cuda_step_cases,    bench_cuda_pin_cases,
-		bench_cuda_daemon_cases, bench_cuda_beside_cases,  bench_layers_cases,
-		bench_memory_cases
+		bench_codec_cases,    bench_lookup_cases,       bench_keys_cases,
+		bench_io_cases,       bench_nvme_cases,         bench_nvme_daemon_cases,
+		bench_redis_cases,    bench_redis_daemon_cases, bench_hostile_cases,
+		bench_cuda_cases,     bench_cuda_step_cases,    bench_cuda_modes_cases,
+		bench_cuda_pin_cases, bench_cuda_daemon_cases,  bench_cuda_beside_cases,
+		bench_layers_cases,   bench_memory_cases
 	};
 	struct options o = { 0 };
 	int failed = 0, ran = 0;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=10 */
+/* make: seconds=14 */
 /*
  * gpu_bench - goal: the benchmarks of a GPU run as they say, without a mistake against the driver's
- * rules, so that they need no repair where a GPU can be had for an hour. Method: each case once, on
- * little memory. On the emulated driver its figures mean nothing, and nothing is asserted of them.
+ * rules, so that they need no repair where a GPU can be had for an hour. A client that cannot have
+ * engine mode is not measured under its name. Method: each case once, on little memory; a driver
+ * that fails the call that engine mode needs. On the emulated driver figures mean nothing, and
+ * nothing is asserted of them.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_gpu.h"
@@ -19,25 +21,57 @@ static const char *const cases[] = {
 	"cuda.layers.first",  "cuda.store.fp8",   "cuda.store.raw",      "cuda.load.fp8",
 	"cuda.load.raw",      "cuda.hit",         "cuda.beside.submit",  "cuda.beside.prefetch",
 	"cuda.beside.lookup", "cuda.encode.wire", "cuda.decode.wire",    "cuda.encode.device",
-	"cuda.decode.device",
+	"cuda.decode.device", "cuda.step.daemon", "cuda.step.engine",    "cuda.step.engine.hit",
 };
+
+/* The output of these cases; the test is skipped where there are no kernels to run. */
+static int bench(const char *names, char *ret, size_t n)
+{
+	char command[512];
+	int status;
+
+	setenv("KVTIER_BENCH_CUDA_MIB", "4", 1);
+	snprintf(command, sizeof(command), "%s/kvtier-bench --json %s", build_dir(), names);
+	status = shell(command, ret, n);
+	if (strstr(ret, "built without nvcc"))
+		skip();
+	return status;
+}
 
 static void each_case_runs(void **state)
 {
 	static char text[16384];
-	char command[512], line[64];
+	char line[64];
+	int status;
 
 	(void)state;
-	setenv("KVTIER_BENCH_CUDA_MIB", "4", 1);
-	snprintf(command, sizeof(command), "%s/kvtier-bench --json cuda", build_dir());
-	(void)shell(command, text, sizeof(text)); /* its status says whether goals were reached */
-	if (strstr(text, "built without nvcc"))
-		skip();
+	status = bench("cuda", text, sizeof(text));
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(line, sizeof(line), "{\"case\":\"%s\",\"value\":", cases[i]);
 		if (!strstr(text, line))
 			fail_msg("%s is not in the output: %s", cases[i], text);
 	}
+	assert_int_equal(status, 0);
+	gpu_report_clean("kvtier-bench");
+}
+
+/* Of memory that the daemon lends, which the client maps by descriptor. */
+static void daemon_mode_is_not_called_engine_mode(void **state)
+{
+	char text[4096];
+	int status;
+
+	(void)state;
+	if (gpu_is_real())
+		skip();
+	gpu_settings("fail=cuMemImportFromShareableHandle:0");
+	status = bench("cuda.step.", text, sizeof(text));
+	gpu_settings("%s", "");
+	if (!strstr(text, "{\"case\":\"cuda.step.daemon\",\"value\":") ||
+	    !strstr(text, "{\"case\":\"cuda.step.engine\",\"error\":\"not measured: ") ||
+	    !strstr(text, "CUDA IPC; not in engine mode: cuMemImportFromShareableHandle"))
+		fail_msg("the cases without engine mode: %s", text);
+	assert_int_equal(status, 1);
 	gpu_report_clean("kvtier-bench");
 }
 
@@ -45,9 +79,10 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_case_runs),
+		cmocka_unit_test(daemon_mode_is_not_called_engine_mode),
 	};
 
 	(void)argc;
-	gpu_begin(argv, "null_stream=0 one_thread=1 late=0");
+	gpu_begin(argv, "null_stream=0 late=0");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_cuda_step.h - a stand-in for an engine's step of decoding, alone and beside other work on
+ * the same GPU.
+ */
+#ifndef KVTIER_BENCH_CUDA_STEP_H
+#define KVTIER_BENCH_CUDA_STEP_H
+
+#include "bench.h"
+
+/* The other work. The stand-in runs alone, too, before each start(). */
+struct step_beside {
+	int (*start)(void *arg); /* returns when the work is under way; -errno: it is not */
+	int (*stop)(void *arg);  /* after each start() that did not fail; -errno: the work failed */
+	void *arg;
+};
+
+/* 99th percentiles of a step, beside the work and alone, with memory and a stream of its own in
+ * the primary context. The note says which GPU, and whether it has MPS. As a case's run(). */
+int step_run(const struct step_beside *beside, struct bench_result *ret);
+
+#endif
