@@ -15,9 +15,6 @@ NOT_YET = {
     "client/python/kvtier/sglang.py",
     "client/python/kvtier/sglang_core.py",
     "client/python/kvtier/transformers.py",
-    "client/python/kvtier/vllm.py",
-    "client/python/kvtier/vllm_core.py",
-    "client/python/kvtier/vllm_hints.py",
     "tests/sys/python_engines_hicache.py",
 }
 

@@ -112,7 +112,8 @@ class KvtierConnector(*_BASES):
         self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
         self._prefetch_ms = milliseconds({"prefetch_ms": self._option("prefetch_ms", 1000)}, "prefetch_ms", 1000, 0)
         if getattr(self._kv_transfer_config, "kv_checksum_fail_closed", False):
-            raise ValueError("kv_checksum_fail_closed: kvtier carries no checksums of vLLM's, so no load would be proven")
+            raise ValueError("kv_checksum_fail_closed: kvtier carries no checksums of vLLM's, so no load would be "
+                             "proven")
         codec = self._option("codec", "")
         if codec not in list(_CODECS):
             raise ValueError(f"option codec is {codec!r}, must be 'fp8' or 'raw'")
@@ -208,14 +209,14 @@ class KvtierConnector(*_BASES):
         return torch.frombuffer(array, dtype=torch.int8)
 
     def register_kv_caches(self, kv_caches: Dict[str, torch.Tensor]) -> None:
-        """kv_caches: by layer's name, [blocks, ...] or [2, blocks, ...] (K and V apart), of one dtype (BF16, FP16, FP32,
-        FP8, 8-bit integers); views of the engine's memory, on a GPU or not. Another layout is refused."""
+        """kv_caches: by layer's name, [blocks, ...] or [2, blocks, ...] (K and V apart), of one dtype (BF16, FP16,
+        FP32, FP8, 8-bit integers); views of the engine's memory, on a GPU or not. Another layout is refused."""
         self._register(kv_caches, lambda: self._layouts(kv_caches))
 
     @property
     def prefer_cross_layer_blocks(self) -> bool:
-        """True on a GPU, but for option cross_layers: where all layers are alike, vLLM then allocates them in one tensor,
-        in which the layers' parts of a block lie side by side."""
+        """True on a GPU, but for option cross_layers: where all layers are alike, vLLM then allocates them in one
+        tensor, in which the layers' parts of a block lie side by side."""
         return (getattr(self._vllm_config.device_config, "device_type", "") == "cuda" and self._groups == 1 and
                 not self._refused and bool(self._option("cross_layers", True)))
 
@@ -335,8 +336,8 @@ class KvtierConnector(*_BASES):
             self._worker.preempted(preempted)       # their blocks are about to be others'
 
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
-        """(requests that request_finished() kept and whose saves are over; requests whose loads are over, also loads that
-        failed or were aborted), each once; None for an empty set. No system call while nothing has ended."""
+        """(requests that request_finished() kept and whose saves are over; requests whose loads are over, also loads
+        that failed or were aborted), each once; None for an empty set. No system call while nothing has ended."""
         if not self._worker:
             return None, None
         sent, received = self._worker.finished(finished_req_ids)
@@ -397,9 +398,9 @@ class KvtierConnector(*_BASES):
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # ranks say themselves which they are
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
-        """(tokens that kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether they are
-        loaded asynchronously: always, when there are any). Reads shared memory, and plans nothing. (None, False): Redis
-        is being asked for what this node lacks; vLLM asks again in its next step."""
+        """(tokens that kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether they
+        are loaded asynchronously: always, when there are any). Reads shared memory, and plans nothing. (None, False):
+        Redis is being asked for what this node lacks; vLLM asks again in its next step."""
         if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
@@ -422,8 +423,8 @@ class KvtierConnector(*_BASES):
             self._scheduler.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
     def kv_checksum_carrier(self, request: Any, receiving: bool = False) -> None:
-        """Of a vLLM that sums the KV of a request and proves it after a load. None: no checksum of vLLM's is carried, as
-        the README says. A block that kvtier loads has been proven by the checksum of its own."""
+        """Of a vLLM that sums the KV of a request and proves it after a load. None: no checksum of vLLM's is carried,
+        as the README says. A block that kvtier loads has been proven by the checksum of its own."""
         return None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:

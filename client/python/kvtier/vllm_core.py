@@ -4,7 +4,8 @@
 Scheduler (one process) looks blocks up and plans; Worker (one for each rank) moves bytes. A plan goes from one to the
 other with each step of the engine.
 
-    a request in the scheduler: matched() --Redis was asked, once--> matched() --blocks allocated--> load planned --worker has loaded--> computing
+    a request in the scheduler: matched() --Redis was asked, once--> matched() --blocks allocated--> load planned
+    load planned --worker has loaded--> computing
     computing --a block is full after this step--> save planned --> ... --finished()--> its blocks are freed when the
     worker has read what was planned
 

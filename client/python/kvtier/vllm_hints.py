@@ -140,8 +140,8 @@ class UnderWay:
 
 
 class Hints:
-    """Says hints and takes their answers. answers: of all until now. unsaid: hints that no daemon has answered, as it is
-    away, stands still, or has too many ops under way."""
+    """Says hints and takes their answers. answers: of all until now. unsaid: hints that no daemon has answered, as it
+    is away, stands still, or has too many ops under way."""
 
     def __init__(self, under_way: UnderWay) -> None:
         self.answers, self.unsaid, self._under_way = Answers(), 0, under_way
