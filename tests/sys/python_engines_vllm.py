@@ -195,6 +195,14 @@ class Served(Vllm):
         self.assertEqual(engine.step(ended={request.request_id})[0].finished_sending, set())
         self.assertEqual(self.engine().answer(self.tokens), 10)     # and they are right
 
+    def test_a_preempted_request_may_load_once_more(self):
+        engine = self.warm()
+        request, pages = engine.request(self.tokens), [engine.take(11)]
+        self.assertEqual(engine.load(request, pages, engine.matched(request)), 10)
+        engine.step(new=[(request, 80, 3, tuple(pages))])
+        engine.step(preempted={request.request_id})
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (80, True))
+
     def test_blocks_stay_until_they_were_read(self):
         engine = self.engine()
         request, pages = engine.request(self.tokens), [engine.take(11)]
@@ -383,6 +391,67 @@ class Served(Vllm):
         self.assertEqual({type(event) for event in engine.scheduler.take_events()}, {vllm_double.BlockRemoved})
 
 
+class Sums(Vllm):
+    """vLLM sums the KV of a request, and proves it after a load. The sums go through kv_transfer_params."""
+    ON = {"enable_kv_checksum": True}
+    CLOSED = {"enable_kv_checksum": True, "kv_checksum_fail_closed": True}
+
+    def summed(self, extra=(), **how) -> dict:
+        """What an engine answers beside the tokens of a prompt that it computes."""
+        engine = self.engine(extra, **how)
+        self.assertEqual(engine.answer(self.tokens), 0)
+        return engine.parameters
+
+    def test_what_is_kept_bit_for_bit_is_proven_by_another_engine(self):
+        for groups, dtype, codec in ((1, torch_double.bfloat16, "raw"), (2, torch_double.float32, ""),
+                                     (1, torch_double.float32, "")):        # FP32 of a CPU is kept raw
+            how = {"groups": groups, "dtype": dtype, "transfer": self.ON,
+                   "extra": {"codec": codec, "extras": f"{groups}{dtype}"}}
+            with self.subTest(**how):
+                parameters, other = self.summed(**how), self.engine(**how)
+                self.assertEqual(len(parameters["kv_checksums"]), 11)
+                self.assertEqual(other.answer(self.tokens + [7] * 9, kv_transfer_params=parameters), 10)
+                self.assertEqual(other.compared, (10, []))
+
+    def test_another_sum_is_seen(self):
+        parameters, other = self.summed(transfer=self.ON), self.engine(transfer=self.ON)
+        parameters["kv_checksums"][4] += 1
+        self.assertEqual((other.answer(self.tokens, kv_transfer_params=parameters), other.compared), (10, (10, [4])))
+
+    def test_where_vllm_must_prove_each_load_it_goes_on_with_proven_ones_alone(self):
+        parameters, other = self.summed(transfer=self.CLOSED), self.engine(transfer=self.CLOSED)
+        for brought, loaded, compared in ((parameters, 10, (10, [])), (None, 0, (0, [])), ({"another": 1}, 0, (0, [])),
+                                          ({"kv_checksums": [0] * 10}, 0, (10, list(range(10)))),
+                                          (parameters, 10, (10, []))):
+            self.assertEqual(other.answer(self.tokens, kv_transfer_params=brought), loaded)
+            self.assertEqual(other.compared, compared)
+
+    def test_a_load_without_sums_is_not_compared(self):
+        self.summed(transfer=self.ON)
+        other = self.engine(transfer=self.ON)
+        for brought in (None, {}, {"another": 1}):
+            self.assertEqual((other.answer(self.tokens, kv_transfer_params=brought), other.compared), (10, None))
+
+    def test_nothing_is_carried_of_what_is_not_kept_bit_for_bit(self):
+        sums = {"kv_checksums": [0] * 10}
+        for codec in ("fp8", ""):
+            engine = self.engine({"codec": codec}, dtype=torch_double.bfloat16, transfer=self.ON)
+            request = engine.request(self.tokens, kv_transfer_params=sums)
+            engine.scheduler.get_num_new_matched_tokens(request, 0)
+            self.assertTrue(engine.scheduler._scheduler.knows(request.request_id))
+            for receiving in (False, True):
+                self.assertIsNone(engine.scheduler.kv_checksum_carrier(request, receiving=receiving))
+            self.assertEqual(engine.scheduler.request_finished(request, []), (False, None))
+
+    def test_nothing_is_carried_unless_vllm_sums_and_the_request_is_kept(self):
+        self.assertIsNone(self.summed())                    # it is not switched on
+        engine = self.engine(transfer=self.CLOSED)
+        engine.answer(self.tokens, prompt_embeds=object())
+        self.assertEqual((engine.parameters, engine.compared), (None, None))
+        with mock.patch.object(adapter, "_CARRIER", None):
+            self.assertIsNone(self.summed({"extras": "old"}, transfer=self.ON))
+
+
 class Refused(Vllm):
     """The engine runs uncached, and one line says why."""
 
@@ -404,11 +473,12 @@ class Refused(Vllm):
         self.refused("option socket is 5, must be a text", {"socket": 5})
 
     def test_loads_that_vllm_itself_must_prove(self):
-        with mock.patch.object(vllm_double.Extra, "kv_checksum_fail_closed", True, create=True):
-            self.refused("kv_checksum_fail_closed: kvtier carries no checksums of vLLM's")
-        scheduler = self.engine().scheduler
-        for receiving in (False, True):
-            self.assertIsNone(scheduler.kv_checksum_carrier(object(), receiving=receiving))
+        closed = {"enable_kv_checksum": True, "kv_checksum_fail_closed": True}
+        for codec in ("fp8", ""):       # the daemon's default is not known to keep every bit
+            self.refused("kv_checksum_fail_closed: no load would be proven", {"codec": codec},
+                         dtype=torch_double.bfloat16, transfer=closed)
+        with mock.patch.object(adapter, "_CARRIER", None):
+            self.refused("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM", transfer=closed)
 
     def test_layouts_and_groups_that_are_not_known(self):
         self.refused("groups of full, sliding or chunked attention", groups=2, spec=MambaSpec)

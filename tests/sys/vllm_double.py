@@ -9,6 +9,7 @@ import itertools
 import logging
 import random
 import time
+import zlib
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -115,6 +116,12 @@ class CacheHitSource(enum.Enum):
     EXTERNAL_UNSPECIFIED = 4
 
 
+class KVChecksumCarrier(enum.Enum):
+    """Of a vLLM newer than 0.32.0."""
+    KV_TRANSFER_PARAMS = 1
+    CONNECTOR = 2
+
+
 class FullAttentionSpec:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -139,15 +146,17 @@ def install() -> None:
     module(f"{above}.base", **base)
     module(f"{above}.metrics", KVConnectorStats=KVConnectorStats, KVConnectorPromMetrics=KVConnectorPromMetrics)
     module("vllm.distributed.kv_events", BlockStored=BlockStored, BlockRemoved=BlockRemoved, MEDIUM_CPU="CPU")
+    module("vllm.distributed.kv_transfer.kv_checksum.checksum", KVChecksumCarrier=KVChecksumCarrier)
     module("vllm.logger", init_logger=logging.getLogger)
     module("prometheus_client", Counter=type("Counter", (), {}))
 
 
 class Extra:
-    """vLLM's KVTransferConfig, as far as a connector asks it."""
+    """vLLM's KVTransferConfig, as far as a connector asks it. more: fields of it."""
 
-    def __init__(self, extra: dict) -> None:
+    def __init__(self, extra: dict, more=()) -> None:
         self.extra = extra
+        self.__dict__.update(more)
 
     def get_from_extra_config(self, name: str, default):
         return self.extra.get(name, default)
@@ -175,14 +184,17 @@ class Engine:
     vLLM makes, in vLLM's order; what a load brought is compared with what the engine would have computed.
     groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks" or "kv"
     ([2, blocks, ...]); with one of TOGETHER, as on a GPU, all layers are one tensor where the connector prefers that.
-    model: more of vLLM's ModelConfig."""
+    model: more of vLLM's ModelConfig. transfer: more of its KVTransferConfig. parameters: of the last answer, the
+    kv_transfer_params. compared: blocks of the last load that were compared with the sums that its request brought, and
+    those of them that are others; None: nothing was compared."""
     BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
     DEVICE = "cpu"
 
     def __init__(self, connector_class, extra: dict, groups: int = 1, layout: str = "blocks", events: bool = False,
-                 spec=FullAttentionSpec, dtype=None, handshake: bool = True, model=()) -> None:
+                 spec=FullAttentionSpec, dtype=None, handshake: bool = True, model=(), transfer=()) -> None:
         self.dtype, self.layout, self.groups = dtype or torch_double.float32, layout, groups
         self.names = [f"layer.{i}" for i in range(self.LAYERS)]
+        self.transfer = Extra(extra, transfer)
         config = SimpleNamespace(
             cache_config=SimpleNamespace(block_size=self.TOKENS, cache_dtype="auto"),
             model_config=SimpleNamespace(**{**dict(model="tiny", revision=None, quantization=None, hf_overrides=None),
@@ -190,7 +202,7 @@ class Engine:
             parallel_config=SimpleNamespace(tensor_parallel_size=1, rank=0, world_size=1),
             scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
             device_config=SimpleNamespace(device_type="cuda" if layout in TOGETHER else self.DEVICE),
-            kv_transfer_config=Extra(extra),
+            kv_transfer_config=self.transfer,
             kv_events_config=SimpleNamespace(enable_kv_cache_events=True) if events else None)
         each = self.LAYERS // groups
         kv = SimpleNamespace(num_blocks=self.BLOCKS, kv_cache_groups=[
@@ -207,6 +219,7 @@ class Engine:
         if handshake:
             self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
         self.free, self.numbers, self.results = list(range(1, self.BLOCKS)), itertools.count(), []
+        self.parameters, self.compared = None, None
 
     def _allocate(self) -> list:
         """A view of the same memory for each layer, or of all layers."""
@@ -256,6 +269,24 @@ class Engine:
         return all(row == self._computed(tokens, block, group, i, len(row))
                    for i, row in enumerate(self._rows(page, group)))
 
+    def sums(self, pages) -> list:
+        """Of each block, over all groups."""
+        return [sum(zlib.crc32(row) for group, page in enumerate(block) for row in self._rows(page, group))
+                for block in zip(*pages)]
+
+    def proven(self, request, pages, loaded: int) -> bool:
+        """Compares a load with the sums that its request brought, as vLLM does: of all blocks in common. Whether the
+        request goes on with the load."""
+        carrier, self.compared = self.scheduler.kv_checksum_carrier(request, receiving=True), None
+        if carrier is None or not loaded:
+            return True
+        assert carrier == KVChecksumCarrier.KV_TRANSFER_PARAMS
+        brought = (request.kv_transfer_params or {}).get("kv_checksums", [])
+        pairs = list(zip(brought, self.sums([own[:loaded] for own in pages])))
+        others = [i for i, (a, b) in enumerate(pairs) if a != b]
+        self.compared = (len(pairs), others)
+        return bool(pairs and not others) or not getattr(self.transfer, "kv_checksum_fail_closed", False)
+
     def take(self, n: int) -> list:
         pages, self.free = self.free[:n], self.free[n:]
         return pages
@@ -275,6 +306,7 @@ class Engine:
         return SimpleNamespace(**{**dict(
             request_id=f"r{next(self.numbers)}", prompt_token_ids=tokens, prompt_embeds=None, all_token_ids=tokens,
             num_tokens=len(tokens), lora_request=None, cache_salt=None, mm_features=[], kv_hints=None,
+            kv_transfer_params=None,
             block_hashes=[bytes([i]) * 4 for i in range(len(tokens) // self.TOKENS)]), **more})
 
     def step(self, new=(), cached=(), preempted=(), ended=(), forward=lambda: None):
@@ -356,6 +388,9 @@ class Engine:
         matched = self.matched(request)
         pages = [self.take(n) for _ in range(self.groups)]
         loaded = self.load(request, pages, matched) if matched else 0
+        if not self.proven(request, pages, loaded):
+            assert self.matched(request) == 0, "a load that was refused is promised once more, and so for ever"
+            loaded = 0
         for group, own in enumerate(pages):
             for block in range(loaded):
                 assert self.holds(request.all_token_ids, block, group, own[block]), f"block {block} is another one"
@@ -367,16 +402,20 @@ class Engine:
                     self.put(request.all_token_ids, block, group, own[block])
 
         self.step(new=[(request, loaded * self.TOKENS, rest, tuple(pages))], forward=forward)
+        carrier = self.scheduler.kv_checksum_carrier(request, receiving=False)
+        sums = None if carrier is None else self.sums(pages)
         self.finish(request, pages)
+        if sums is not None and self.parameters is not None:
+            self.parameters["kv_checksums"] = sums
         return loaded
 
     def finish(self, request, pages) -> bool:
         """Whether the connector kept the blocks for a while."""
         if self.groups > 1:
-            later, parameters = self.scheduler.request_finished_all_groups(request, tuple(pages))
+            later, self.parameters = self.scheduler.request_finished_all_groups(request, tuple(pages))
         else:
-            later, parameters = self.scheduler.request_finished(request, pages[0])
-        assert parameters is None
+            later, self.parameters = self.scheduler.request_finished(request, pages[0])
+        assert self.parameters in (None, {})
         name = request.request_id
         if later:
             self.until(lambda got, _: name in got.finished_sending, ended={name})

@@ -51,6 +51,11 @@ try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
 except ImportError:         # an older vLLM asks for no source
     CacheHitSource = None
+try:
+    from vllm.distributed.kv_transfer.kv_checksum.checksum import KVChecksumCarrier
+    _CARRIER = KVChecksumCarrier.KV_TRANSFER_PARAMS
+except (ImportError, AttributeError):       # an older vLLM sums no KV
+    _CARRIER = None
 
 __all__ = ["KvtierConnector"]
 
@@ -100,6 +105,7 @@ class KvtierConnector(*_BASES):
         self._events = events_of(vllm_config, kv_cache_config)
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
+        self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
         self._codec, self._timeout_ms, self._prefetch_ms = Codec.DEFAULT, 0, 0
         try:
             self._look_at_options()
@@ -112,8 +118,9 @@ class KvtierConnector(*_BASES):
         self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
         self._prefetch_ms = milliseconds({"prefetch_ms": self._option("prefetch_ms", 1000)}, "prefetch_ms", 1000, 0)
         if getattr(self._kv_transfer_config, "kv_checksum_fail_closed", False):
-            raise ValueError("kv_checksum_fail_closed: kvtier carries no checksums of vLLM's, so no load would be "
-                             "proven")
+            self._fails_closed = True
+            if _CARRIER is None:
+                raise ValueError("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM")
         codec = self._option("codec", "")
         if codec not in list(_CODECS):
             raise ValueError(f"option codec is {codec!r}, must be 'fp8' or 'raw'")
@@ -240,6 +247,9 @@ class KvtierConnector(*_BASES):
         try:
             layouts = layouts_of()
             self._geometries = [self._geometry_of(layout, i) for i, layout in enumerate(layouts)]
+            if self._fails_closed and not _are_exact(self._geometries):
+                raise LayoutError("kv_checksum_fail_closed: no load would be proven, as only codec 'raw' gives back "
+                                  "the values that vLLM has summed")
         except (LayoutError, KeyError, ValueError) as error:
             self._geometries = None
             self._refuse(str(error))
@@ -386,6 +396,7 @@ class KvtierConnector(*_BASES):
         if sorted(ranks) != list(range(len(ranks))):
             self._refuse(f"workers with the ranks {sorted(ranks)}: each one is needed")
             return
+        self._exact = all(_are_exact(geometries) for geometries in ranks.values())
 
         def open_spaces() -> List[Any]:
             return self._open("scheduler", lambda client: [[client.open_space(g) for g in ranks[rank]]
@@ -422,10 +433,16 @@ class KvtierConnector(*_BASES):
         if self._scheduler and num_external_tokens > 0:
             self._scheduler.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
-    def kv_checksum_carrier(self, request: Any, receiving: bool = False) -> None:
-        """Of a vLLM that sums the KV of a request and proves it after a load. None: no checksum of vLLM's is carried,
-        as the README says. A block that kvtier loads has been proven by the checksum of its own."""
-        return None
+    def kv_checksum_carrier(self, request: Any, receiving: bool = False) -> Any:
+        """How vLLM's checksums of a request's KV come to the request that loads it: in the kv_transfer_params of the
+        answer, which the client hands on. None: this request is not summed, as its blocks are not kept, its space may
+        not give back every bit, or nobody asks for it."""
+        if _CARRIER is None or not self._exact or not self._scheduler or not self._scheduler.knows(request.request_id):
+            return None
+        if receiving:
+            brought = getattr(request, "kv_transfer_params", None) or {}
+            return _CARRIER if self._fails_closed or "kv_checksums" in brought else None
+        return _CARRIER if getattr(self._kv_transfer_config, "enable_kv_checksum", False) else None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """The step's loads, and saves of the blocks that are full after it."""
@@ -455,10 +472,12 @@ class KvtierConnector(*_BASES):
                                    getattr(connector_output, "failed_recving", None) or ())
 
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        """(whether its blocks stay until get_finished() names the request, as they are being saved; None)."""
+        """(whether its blocks stay until get_finished() names the request, as they are being saved; a dict for vLLM's
+        checksums where the answer carries them, else None)."""
+        parameters: Optional[Dict[str, Any]] = None if self.kv_checksum_carrier(request) is None else {}
         if self._events:
             self._events.forget(request.request_id)
-        return bool(self._scheduler and self._scheduler.finished(request.request_id)), None
+        return bool(self._scheduler and self._scheduler.finished(request.request_id)), parameters
 
     def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> \
             Tuple[bool, Optional[Dict[str, Any]]]:
@@ -501,6 +520,11 @@ class KvtierConnector(*_BASES):
         for client in self._clients:
             client.close()
         self._clients.clear()
+
+
+def _are_exact(geometries: Iterable[Geometry]) -> bool:
+    """False also where the daemon chooses the codec, as its choice is not known here."""
+    return all(geometry.codec == Codec.RAW for geometry in geometries)
 
 
 def _tensor(name: str, t: torch.Tensor) -> Tensor:

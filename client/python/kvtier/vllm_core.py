@@ -98,6 +98,7 @@ class _Request:
         self.next_save = 0          # the first block that was not planned to be saved, nor loaded
         self.saves = False          # there was one
         self.asked = 0              # tokens that the engine had when it asked last
+        self.brought = 0            # tokens that it has with its last load; 0: it had none, or was preempted since
         self.tiers = Tier(0)        # where the last block lay that it was told of
         self.loading: Set[int] = set()      # blocks that a worker loads
         self.loads = self.served = True     # it may load; it may also save
@@ -158,6 +159,8 @@ class Scheduler:
         nothing. None: Redis is being asked for what this node lacks: to be called again."""
         r, bt = self._requests[request], self.block_tokens
         r.asked = computed
+        if computed < r.brought:
+            r.loads = False     # the engine refused the load, as its checksum was another: the next one would be, too
         first, last = computed // bt, limit // bt
         if not (r.loads and r.served) or computed % bt or last <= first or not self._make_keys(r, last):
             return 0
@@ -193,6 +196,7 @@ class Scheduler:
         if external > 0:
             first, last = r.asked // bt, (r.asked + external) // bt
             self._plan(self._loads, request, first, last)
+            r.brought = last * bt
             r.loading = {page for own in r.pages for page in own[first:last] if page != NO_PAGE}
             r.next_save = max(r.next_save, last)
 
@@ -241,6 +245,7 @@ class Scheduler:
         for name in requests:
             if name in self._requests:
                 self._requests[name].saves = False
+                self._requests[name].brought = 0
 
     def finished(self, request: str) -> bool:
         """True: a save of it was planned, so its blocks stay until the worker says that it has read them."""
