@@ -306,7 +306,7 @@ class Engine:
         return SimpleNamespace(**{**dict(
             request_id=f"r{next(self.numbers)}", prompt_token_ids=tokens, prompt_embeds=None, all_token_ids=tokens,
             num_tokens=len(tokens), lora_request=None, cache_salt=None, mm_features=[], kv_hints=None,
-            kv_transfer_params=None,
+            kv_transfer_params=None, num_output_tokens=0,
             block_hashes=[bytes([i]) * 4 for i in range(len(tokens) // self.TOKENS)]), **more})
 
     def step(self, new=(), cached=(), preempted=(), ended=(), forward=lambda: None):
@@ -403,6 +403,7 @@ class Engine:
 
         self.step(new=[(request, loaded * self.TOKENS, rest, tuple(pages))], forward=forward)
         carrier = self.scheduler.kv_checksum_carrier(request, receiving=False)
+        request.num_output_tokens = 1
         sums = None if carrier is None else self.sums(pages)
         self.finish(request, pages)
         if sums is not None and self.parameters is not None:

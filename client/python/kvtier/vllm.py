@@ -41,6 +41,7 @@ from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import milliseconds, named
+from .vllm_adapters import Adapters, is_local
 from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .vllm_hints import hints_of
 from .vllm_layout import (Layout, LayoutError, Tensor, at_revision, files_of, geometry_of, layout_of, layout_of_all,
@@ -74,6 +75,7 @@ class KvtierMetadata(KVConnectorMetadata):
     loads: List[Transfer] = field(default_factory=list)
     saves: List[Transfer] = field(default_factory=list)
     preempted: Set[str] = field(default_factory=set)
+    adapters: Dict[str, Tuple[str, str]] = field(default_factory=dict)      # of a hub: path and commit, by request
 
 
 @dataclass
@@ -103,6 +105,9 @@ class KvtierConnector(*_BASES):
         self._clients: List[Client] = []
         self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
         self._events = events_of(vllm_config, kv_cache_config)
+        self._adapters = Adapters(lambda text: logger.warning("kvtier: %s", text))
+        self._of_hub: Dict[str, Tuple[str, str]] = {}       # requests with an adapter of a hub: its path and commit
+        self._in_use: Set[Tuple[int, str]] = set()          # adapters of a hub that vLLM has computed with
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
         self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
@@ -337,7 +342,10 @@ class KvtierConnector(*_BASES):
         """Begins the saves of this step's metadata. They are over when get_finished() names their request; of a model
         with several groups, when this returns: at the latest after about timeout_ms."""
         if self._worker:
-            self._worker.save(self._get_connector_metadata().saves)
+            meta = self._get_connector_metadata()
+            # by now vLLM has loaded all adapters of the step: perhaps another commit than the request's keys say
+            others = {name for name, (path, commit) in meta.adapters.items() if self._adapters.weights(path) != commit}
+            self._worker.save(meta.saves, others)
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """Waits until the saves of preempted requests have read their blocks: for about timeout_ms at most."""
@@ -415,6 +423,8 @@ class KvtierConnector(*_BASES):
         if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
+        if not self._scheduler.knows(request.request_id):
+            return 0, False
         # a token is left to compute: its logits are the next token's
         n = self._scheduler.matched(request.request_id, num_computed_tokens, request.num_tokens - 1)
         return n, bool(n)
@@ -462,6 +472,8 @@ class KvtierConnector(*_BASES):
             if self._scheduler.knows(name):
                 self._scheduler.step(name, cached.num_computed_tokens[i], scheduled[name], cached.new_block_ids[i],
                                      name in cached.resumed_req_ids, meta.saves)
+        saved = {transfer.request for transfer in meta.saves}
+        meta.adapters = {name: adapter for name, adapter in self._of_hub.items() if name in saved}
         return meta
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -475,6 +487,8 @@ class KvtierConnector(*_BASES):
         """(whether its blocks stay until get_finished() names the request, as they are being saved; a dict for vLLM's
         checksums where the answer carries them, else None)."""
         parameters: Optional[Dict[str, Any]] = None if self.kv_checksum_carrier(request) is None else {}
+        if self._of_hub.pop(request.request_id, None) and request.num_output_tokens:
+            self._in_use.add((request.lora_request.lora_int_id, request.lora_request.lora_path))
         if self._events:
             self._events.forget(request.request_id)
         return bool(self._scheduler and self._scheduler.finished(request.request_id)), parameters
@@ -498,16 +512,26 @@ class KvtierConnector(*_BASES):
         return True
 
     def _add(self, request: Any) -> None:
+        """A request whose adapter is not known is left out."""
         if self._scheduler.knows(request.request_id):
             return
-        lora = getattr(request, "lora_request", None)
-        root = root_of({"lora": (lora.lora_name, lora.lora_path, files_of(lora.lora_path)) if lora else None,
+        lora, adapter, loads = getattr(request, "lora_request", None), None, True
+        if lora:
+            weights = self._adapters.weights(lora.lora_path)
+            adapter = (lora.lora_name, lora.lora_path, weights)
+            if not is_local(lora.lora_path):
+                if not weights:
+                    return
+                self._of_hub[request.request_id] = lora.lora_path, weights
+                # until vLLM has loaded it, the next download may bring another commit
+                loads = (lora.lora_int_id, lora.lora_path) in self._in_use
+        root = root_of({"lora": adapter,
                         "salt": getattr(request, "cache_salt", None),
                         "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)
                                    for f in getattr(request, "mm_features", None) or ()]})
         self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
                             hints_of(getattr(request, "kv_hints", None),
-                                     lambda text: logger.warning("kvtier: %s", text)))
+                                     lambda text: logger.warning("kvtier: %s", text)), loads)
         if self._events:
             self._events.add(request)
 

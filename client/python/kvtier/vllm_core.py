@@ -27,7 +27,7 @@ import json
 import os
 import struct
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Container, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import MAX_BLOCKS, Client, Error, Keys, Op, Result, Space, Tier, lent
 from .vllm_hints import Hint, Hints, UnderWay
@@ -132,12 +132,14 @@ class Scheduler:
         self.hints = Hints(self._under_way)
 
     def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
-            hints: Sequence[Hint] = ()) -> None:
-        """tokens: gives all tokens that the request has by then. A request that is known stays as it is."""
+            hints: Sequence[Hint] = (), loads: bool = True) -> None:
+        """tokens: gives all tokens that the request has by then. loads: False: its blocks are kept, and none is looked
+        up. A request that is known stays as it is."""
         if request not in self._requests:
             if self._epoch:
                 root = hashlib.sha256(self._epoch + (root or b"")).digest()
             self._requests[request] = r = _Request(tokens, root, self._groups)
+            r.loads = loads
             if hints:
                 r.prompt = len(tokens()) // self.block_tokens
                 self._hint(r, hints)
@@ -365,11 +367,14 @@ class Worker:
             self._begin(transfer, True)
         self._settle()
 
-    def save(self, saves: Iterable[Transfer]) -> None:
+    def save(self, saves: Iterable[Transfer], others: Container[str] = ()) -> None:
+        """others: requests whose blocks are not what their keys say, so that none is kept."""
         requests = set()
         for transfer in saves:
             self._sent.add(transfer.request)
-            if self._saves:
+            if self._saves and transfer.request in others:
+                self._count(transfer, False, 0, 0.0)
+            elif self._saves:
                 self._begin(transfer, False)
                 requests.add(transfer.request)
         if self._whole and requests:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier.vllm_adapters - which weights an adapter (LoRA) of a vLLM request is. Without vLLM and huggingface_hub.
+
+An adapter in a local directory is named by its files. Any other path is a repository of a hub, of which vLLM loads
+what the branch `main` is at that time, through the cache of huggingface_hub:
+
+    CACHE/models--ORG--NAME/refs/main           the commit; written where a download finds another one
+    CACHE/models--ORG--NAME/snapshots/COMMIT/   its files
+
+vLLM says nowhere which commit it has loaded. The cache shows it in two cases: `main` has been the same since before
+this process began, or no other commit was ever downloaded. In other cases the commit is not known.
+"""
+from __future__ import annotations
+
+import os
+import time
+from typing import Callable, Dict, Set
+
+from .vllm_layout import files_of
+
+__all__ = ["Adapters", "is_local"]
+
+BEGAN = time.time()     # no adapter was loaded before
+
+
+def is_local(path: str) -> bool:
+    """As vLLM decides it."""
+    return os.path.isabs(path) or path.startswith("~") or os.path.exists(path)
+
+
+def _cache() -> str:
+    """The directory of huggingface_hub, by the variables that it reads."""
+    said = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if not said:
+        home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+        said = os.path.join(home, "hub")
+    return os.path.expandvars(os.path.expanduser(said))
+
+
+def _commit_of(path: str, began: float) -> str:
+    """The commit that a process which began then has loaded until now. "": not known."""
+    if os.environ.get("VLLM_USE_MODELSCOPE", "").lower() not in ("", "0", "false"):
+        return ""       # that is another hub, with another cache
+    folder = os.path.join(_cache(), "models--" + path.replace("/", "--"))
+    try:
+        with open(os.path.join(folder, "refs", "main"), encoding="ascii") as ref:
+            commit, changed = ref.read().strip(), os.fstat(ref.fileno()).st_ctime
+        snapshots = os.listdir(os.path.join(folder, "snapshots"))
+    except (OSError, ValueError):
+        return ""
+    return commit if commit in snapshots and (changed < began or len(snapshots) == 1) else ""
+
+
+class Adapters:
+    """Of one engine. say: told once of each adapter whose weights are not known."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._began = say, BEGAN
+        self._commits: Dict[str, str] = {}
+        self._said: Set[str] = set()
+
+    def weights(self, path: str) -> str:
+        """A text that is equal for equal weights. "": nothing is known of a local directory but its path, or nothing
+        is to be kept of a hub's adapter. A commit that was known once is the only one: where the cache has another one
+        later, vLLM may have loaded either."""
+        if is_local(path):
+            return files_of(os.path.expanduser(path))
+        commit = _commit_of(path, self._began)
+        if commit and self._commits.setdefault(path, commit) == commit:
+            return commit
+        if path not in self._said:
+            self._said.add(path)
+            self._say(f"adapter {path}: its requests are not cached, as the commit that vLLM has loaded is not known")
+        return ""
