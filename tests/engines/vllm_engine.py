@@ -22,6 +22,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1")
 
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.inputs import TokensPrompt  # noqa: E402
+from vllm.lora.request import LoRARequest  # noqa: E402
 
 from engine_process import serve, stops_around  # noqa: E402
 
@@ -159,9 +160,10 @@ def main() -> None:
                              logprobs=VOCABULARY if question.get("logprobs") else None)
         if question.get("stop"):
             stops_around(question["stop"])
+        lora = LoRARequest("adapter", 1, question["lora"]) if question.get("lora") else None
         begun = time.monotonic()
         with hinted(llm, question.get("hints")):
-            outputs = llm.generate(prompts, how, use_tqdm=False)
+            outputs = llm.generate(prompts, how, use_tqdm=False, lora_request=lora)
         seconds = time.monotonic() - begun
         ret = {"seconds": seconds, "tokens": [list(o.outputs[0].token_ids) for o in outputs],
                "cached": [o.num_cached_tokens for o in outputs]}

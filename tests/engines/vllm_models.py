@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm_models.py - small models with seeded random weights: wide enough that their answers depend on the whole prompt.
 Each function saves one in a directory."""
+import json
 from pathlib import Path
 
 VOCABULARY = 1000
@@ -28,6 +29,27 @@ def speaking(to: Path) -> None:
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2").save_pretrained(to)
+
+
+def adapter(cache: Path, commit: str, seed: int) -> str:
+    """A LoRA for llama() in a cache as huggingface_hub's, of which the branch `main` is this commit. Its name."""
+    import torch
+    from safetensors.torch import save_file
+    folder = cache / "models--org--adapter"
+    snapshot = folder / "snapshots" / commit
+    for made in (folder / "refs", snapshot):
+        made.mkdir(parents=True, exist_ok=True)
+    numbers, rank, width = torch.Generator().manual_seed(seed), 8, _SMALL["hidden_size"]
+    targets = ["q_proj", "v_proj"]
+    save_file({f"base_model.model.model.layers.{layer}.self_attn.{target}.lora_{part}.weight":
+               torch.randn(*shape, generator=numbers) * 0.3
+               for layer in range(_SMALL["num_hidden_layers"]) for target in targets
+               for part, shape in (("A", (rank, width)), ("B", (width, rank)))}, snapshot / "adapter_model.safetensors")
+    (snapshot / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": 16, "target_modules": targets, "bias": "none",
+         "task_type": "CAUSAL_LM"}))
+    (folder / "refs" / "main").write_text(commit)
+    return "org/adapter"
 
 
 def gentle(to: Path) -> None:

@@ -139,6 +139,25 @@ class Vllm(unittest.TestCase):
             self.is_right(engine.ask(**ask, salt=salt), 4)
             self.assertEqual(self.loaded() - before, came, salt)
 
+    def test_an_adapter_of_a_hub_whose_branch_moves_on(self):
+        cache, ask, answers = Path(self.work.name) / "hub", {"seeds": [5], "tokens": 600}, []
+        for commit in ("a" * 40, "a" * 40, "b" * 40):
+            ask["lora"] = vllm_models.adapter(cache, commit, seed=ord(commit[0]))
+            engine = self.engine({"llm": {"enable_lora": True, "max_lora_rank": 8}}, HF_HUB_CACHE=str(cache),
+                                 HF_HUB_OFFLINE="1")
+            before = self.loaded()
+            answers += engine.ask(**ask)["tokens"]
+            self.assertEqual(self.loaded(), before)         # until vLLM has loaded it, its commit is not known
+            self.assertEqual(engine.ask(**ask)["tokens"], answers[-1:])
+            self.assertEqual(self.loaded() - before, 599 // 32)
+            if len(answers) < 3:
+                engine.kill()
+        self.assertEqual(answers[0], answers[1])
+        self.assertNotEqual(answers[0], answers[2])
+        vllm_models.adapter(cache, "a" * 40, seed=ord("a"))
+        self.assertEqual(engine.ask(**ask)["tokens"], answers[2:])      # of what it has loaded, and not from kvtier
+        self.assertEqual(self.loaded() - before, 599 // 32)
+
     def test_requests_that_the_engine_preempts(self):
         """Its KV has room for the prompts, and not for their answers: blocks are taken back and computed or loaded
         again, while others are being saved. All that was saved is right: an engine with more room goes on there."""
