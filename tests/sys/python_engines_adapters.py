@@ -103,13 +103,26 @@ class Adapters(Vllm):
     def test_a_directory_is_known_by_its_files(self):
         own = self.work / "own"
         own.mkdir()
-        engine = self.engine()
         for path in (str(own), "~/own"):
             self.lora["lora_request"].lora_path = path
-            (own / "adapter_model.safetensors").write_text("1")
-            self.assertEqual(self.answers(engine), [0, 10])
-            (own / "adapter_model.safetensors").write_text("22")
-            self.assertEqual(self.answers(engine), [0, 10])
+            for files in ("1", "22"):
+                (own / "adapter_model.safetensors").write_text(files)
+                self.assertEqual(self.answers(self.engine()), [0, 10])
+
+    def test_files_that_vllm_has_not_loaded_name_no_block(self):
+        own = self.work / "own"
+        own.mkdir()
+        self.lora["lora_request"].lora_path = str(own)
+        (own / "adapter_model.safetensors").write_text("1")
+        engine = self.engine()
+        self.assertEqual(self.answers(engine), [0, 10])
+        (own / "adapter_model.safetensors").write_text("22")
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.assertEqual(self.answers(engine), [0, 0])      # vLLM has the first ones
+        self.assertEqual(len(log.output), 1)
+        self.assertIn("its files are others than at first", log.output[0])
+        self.lora["lora_request"].lora_int_id = 2               # vLLM loads it once more
+        self.assertEqual(self.answers(engine), [0, 10])
 
     def test_the_cache_is_where_huggingface_hub_has_it(self):
         for said, where in (({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"), ({"HUGGINGFACE_HUB_CACHE": "/a"}, "/a"),

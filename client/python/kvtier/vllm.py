@@ -75,7 +75,7 @@ class KvtierMetadata(KVConnectorMetadata):
     loads: List[Transfer] = field(default_factory=list)
     saves: List[Transfer] = field(default_factory=list)
     preempted: Set[str] = field(default_factory=set)
-    adapters: Dict[str, Tuple[str, str]] = field(default_factory=dict)      # of a hub: path and commit, by request
+    adapters: Dict[str, Tuple[int, str, str]] = field(default_factory=dict)     # number, path, weights, by request
 
 
 @dataclass
@@ -106,8 +106,8 @@ class KvtierConnector(*_BASES):
         self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
         self._events = events_of(vllm_config, kv_cache_config)
         self._adapters = Adapters(lambda text: logger.warning("kvtier: %s", text))
-        self._of_hub: Dict[str, Tuple[str, str]] = {}       # requests with an adapter of a hub: its path and commit
-        self._in_use: Set[Tuple[int, str]] = set()          # adapters of a hub that vLLM has computed with
+        self._adapter_of: Dict[str, Tuple[int, str, str]] = {}      # of requests: its number, path and weights
+        self._in_use: Set[Tuple[int, str]] = set()          # adapters that vLLM has computed with
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
         self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
@@ -343,8 +343,9 @@ class KvtierConnector(*_BASES):
         with several groups, when this returns: at the latest after about timeout_ms."""
         if self._worker:
             meta = self._get_connector_metadata()
-            # by now vLLM has loaded all adapters of the step: perhaps another commit than the request's keys say
-            others = {name for name, (path, commit) in meta.adapters.items() if self._adapters.weights(path) != commit}
+            # by now vLLM has loaded all adapters of the step: perhaps other weights than the request's keys say
+            others = {name for name, (number, path, weights) in meta.adapters.items()
+                      if self._adapters.weights(number, path) != weights}
             self._worker.save(meta.saves, others)
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
@@ -473,7 +474,7 @@ class KvtierConnector(*_BASES):
                 self._scheduler.step(name, cached.num_computed_tokens[i], scheduled[name], cached.new_block_ids[i],
                                      name in cached.resumed_req_ids, meta.saves)
         saved = {transfer.request for transfer in meta.saves}
-        meta.adapters = {name: adapter for name, adapter in self._of_hub.items() if name in saved}
+        meta.adapters = {name: adapter for name, adapter in self._adapter_of.items() if name in saved}
         return meta
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -487,8 +488,9 @@ class KvtierConnector(*_BASES):
         """(whether its blocks stay until get_finished() names the request, as they are being saved; a dict for vLLM's
         checksums where the answer carries them, else None)."""
         parameters: Optional[Dict[str, Any]] = None if self.kv_checksum_carrier(request) is None else {}
-        if self._of_hub.pop(request.request_id, None) and request.num_output_tokens:
-            self._in_use.add((request.lora_request.lora_int_id, request.lora_request.lora_path))
+        adapter = self._adapter_of.pop(request.request_id, None)
+        if adapter and request.num_output_tokens:
+            self._in_use.add(adapter[:2])
         if self._events:
             self._events.forget(request.request_id)
         return bool(self._scheduler and self._scheduler.finished(request.request_id)), parameters
@@ -517,14 +519,13 @@ class KvtierConnector(*_BASES):
             return
         lora, adapter, loads = getattr(request, "lora_request", None), None, True
         if lora:
-            weights = self._adapters.weights(lora.lora_path)
+            weights = self._adapters.weights(lora.lora_int_id, lora.lora_path)
+            if weights is None:
+                return
             adapter = (lora.lora_name, lora.lora_path, weights)
-            if not is_local(lora.lora_path):
-                if not weights:
-                    return
-                self._of_hub[request.request_id] = lora.lora_path, weights
-                # until vLLM has loaded it, the next download may bring another commit
-                loads = (lora.lora_int_id, lora.lora_path) in self._in_use
+            self._adapter_of[request.request_id] = lora.lora_int_id, lora.lora_path, weights
+            # until vLLM has loaded one of a hub, the next download may bring another commit
+            loads = is_local(lora.lora_path) or (lora.lora_int_id, lora.lora_path) in self._in_use
         root = root_of({"lora": adapter,
                         "salt": getattr(request, "cache_salt", None),
                         "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvtier.vllm_adapters - which weights an adapter (LoRA) of a vLLM request is. Without vLLM and huggingface_hub.
 
-An adapter in a local directory is named by its files. Any other path is a repository of a hub, of which vLLM loads
+An adapter in a local directory is named by its files, as they are when it is first seen: vLLM keeps what it has
+loaded, whatever becomes of the files. Any other path is a repository of a hub, of which vLLM loads
 what the branch `main` is at that time, through the cache of huggingface_hub:
 
     CACHE/models--ORG--NAME/refs/main           the commit; written where a download finds another one
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable, Dict, Set
+from typing import Callable, Dict, Optional, Set, Tuple
 
 from .vllm_layout import files_of
 
@@ -56,19 +57,20 @@ class Adapters:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._began = say, BEGAN
-        self._commits: Dict[str, str] = {}
+        self._first: Dict[Tuple[int, str], str] = {}
         self._said: Set[str] = set()
 
-    def weights(self, path: str) -> str:
-        """A text that is equal for equal weights. "": nothing is known of a local directory but its path, or nothing
-        is to be kept of a hub's adapter. A commit that was known once is the only one: where the cache has another one
-        later, vLLM may have loaded either."""
-        if is_local(path):
-            return files_of(os.path.expanduser(path))
-        commit = _commit_of(path, self._began)
-        if commit and self._commits.setdefault(path, commit) == commit:
-            return commit
+    def weights(self, number: int, path: str) -> Optional[str]:
+        """A text that is equal for equal weights; number: lora_int_id, by which vLLM knows what it has loaded. "":
+        nothing is known of a local directory but its path. None: nothing is to be kept. What was found first is the
+        only one: where there is another commit, or other files, later, vLLM may have loaded either."""
+        local = is_local(path)
+        found = files_of(os.path.expanduser(path)) if local else _commit_of(path, self._began)
+        if (local or found) and self._first.setdefault((number, path), found) == found:
+            return found
         if path not in self._said:
             self._said.add(path)
-            self._say(f"adapter {path}: its requests are not cached, as the commit that vLLM has loaded is not known")
-        return ""
+            why = ("its files are others than at first, and vLLM may have loaded either" if local else
+                   "the commit that vLLM has loaded is not known")
+            self._say(f"adapter {path}: its requests are not cached, as {why}")
+        return None
