@@ -42,7 +42,8 @@ class HiCache(unittest.TestCase):
                 "prefetch_ms": 0, "model": "tiny", **dict(extra)}
 
     def config(self, extra=(), rank: int = 0, size: int = 1, mla: bool = False) -> HiCacheStorageConfig:
-        return HiCacheStorageConfig(rank, size, 0, 1, 0, 1, mla, False, False, "served", extra_config=self.options(extra))
+        return HiCacheStorageConfig(rank, size, 0, 1, 0, 1, mla, False, False, "served",
+                                    extra_config=self.options(extra))
 
     def storage(self, pool, extra=(), **how):
         storage = adapter.KvtierStorage(self.config(extra, **how))
@@ -94,7 +95,8 @@ class OfStorage(HiCache):
         self.kept(storage, pool, pages[:5])
         for i in range(5, 8):
             pool.fill(i, pages[i])
-        self.assertEqual(storage.batch_set_v1(pages[5:], slots(5, 6, 7), HiCacheStorageExtraInfo(pages[:5])), [True] * 3)
+        before = HiCacheStorageExtraInfo(pages[:5])
+        self.assertEqual(storage.batch_set_v1(pages[5:], slots(5, 6, 7), before), [True] * 3)
         self.assertEqual(storage.batch_exists(pages), 8)
 
     def test_pools_beside_the_kv_limit_a_prefix(self):
@@ -307,8 +309,8 @@ class OfLinker(HiCache):
         linker = self.linker(DevicePool())
         self.assertEqual((linker.pop_completed_offload(), linker.counts["errors"]), (False, 0))
         with self.assertLogs(LOG, "WARNING"):
-            self.assertEqual((linker.pop_completed_offload(), linker.finish_layer_wise_loading(77), linker.lookup("r", 5),
-                              linker.load("r", None), linker.offload(None)), (False, False, [], False, False))
+            self.assertEqual((linker.pop_completed_offload(), linker.finish_layer_wise_loading(77)), (False, False))
+            self.assertEqual((linker.lookup("r", 5), linker.load("r", None), linker.offload(None)), ([], False, False))
         kv = PoolTransfer(PoolName.KV, device_indices=Numbers(range(5)), keys=["a"])
         with self.assertLogs(LOG, "WARNING"):
             self.assertTrue(linker.offload([kv]))           # its thread lives on

@@ -30,15 +30,14 @@ from collections import Counter
 from queue import Empty, Queue
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-import sglang
 import torch
 from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorageConfig, HiCacheStorageExtraInfo,
                                                   PoolHitPolicy, PoolName, PoolTransfer, PoolTransferResult)
 
 from . import Client, Codec, Dtype
 from .block_cache import milliseconds
-from .sglang_core import (KV_AXES, LATENT_AXES, Layout, LayoutError, Pool, Store, Tensor, anchor, geometry_of,
-                          page_bytes, planes, runs)
+from .sglang_core import Layout, Pool, Store, geometry_of
+from .sglang_pools import device_layout, host_layout, places
 from .vllm_layout import at_revision, files_of, revision_of
 
 try:
@@ -55,90 +54,6 @@ logger = logging.getLogger("sglang.kvtier")
 
 KV = str(PoolName.KV)
 _CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
-
-
-# --- layouts ---
-
-def _tensor(name: str, t: torch.Tensor) -> Tensor:
-    storage = t.untyped_storage()
-    return Tensor(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), tuple(t.stride()),
-                  t.data_ptr() - storage.data_ptr(), storage.data_ptr(), storage.nbytes(), t.is_cuda)
-
-
-def _run_bytes(pool: Any, page: int) -> List[Tuple[int, int]]:
-    """Where the pool says that a page lies."""
-    tokens = pool.page_size
-    meta = pool.get_page_buffer_meta(torch.arange(page * tokens, (page + 1) * tokens))
-    return list(zip(*meta)) if meta else []
-
-
-def _device_order(pool: Any) -> str:
-    """How the device orders tokens, heads and values, which a host pool's rows take over."""
-    infos = getattr(pool, "_buffer_infos", None)
-    if infos:
-        return str(getattr(infos[0].buffers.layout, "value", infos[0].buffers.layout))
-    return str(getattr(getattr(pool, "device_pool", None), "kv_cache_layout", "nhd"))
-
-
-def _known(pool: Any) -> Optional[Layout]:
-    """Of a host pool that names its K and V. None: it does not."""
-    order, kv = getattr(pool, "layout", ""), getattr(pool, "kv_buffer", None)
-    if _device_order(pool) != "nhd":
-        return None             # rows of the host pool are not heads of a token then
-    rope = getattr(pool, "qk_rope_head_dim", None)
-    if rope is not None:
-        if isinstance(kv, torch.Tensor) and order in LATENT_AXES and kv.shape[-1] == pool.kv_lora_rank + rope:
-            return planes([_tensor("kv", kv)], [], LATENT_AXES[order], pool.page_size, rope)
-        return None
-    if order not in KV_AXES or not hasattr(pool, "v_buffer"):
-        return None
-    k, v = (kv, kv) if "c" in KV_AXES[order] else (pool.k_buffer, pool.v_buffer)
-    return planes([_tensor("k", k)], [_tensor("v", v)], KV_AXES[order], pool.page_size)
-
-
-def host_layout(pool: Any) -> Layout:
-    """Of a HostKVCache. LayoutError: it is not served."""
-    if getattr(pool, "kv_buffer", None) is None and pool.get_page_buffer_meta(torch.arange(pool.page_size)) is None:
-        return anchor()         # a pool of numbers alone: its pages are those of other pools
-    why = ""
-    try:
-        layout = _known(pool)
-        if layout and page_bytes(layout, pool.page_size) == pool.size_per_token * pool.page_size:
-            return layout
-        why = "its K and V are not all that it holds" if layout else ""
-    except LayoutError as error:
-        why = str(error)
-    order = f"{getattr(pool, 'layout', '')}/{_device_order(pool)}/{type(pool).__name__}/{sglang.__version__}"
-    try:
-        return runs(lambda page: _run_bytes(pool, page), pool.page_num, order)
-    except (LayoutError, NotImplementedError, ValueError, AttributeError) as error:
-        raise LayoutError(f"order {getattr(pool, 'layout', None)!r} of {type(pool).__name__}: {why or error}") from None
-
-
-def device_layout(entry: Any) -> Layout:
-    """Of a pool that is linked, which has tensors for each layer. LayoutError: it is not served."""
-    tokens, pool, tensors = entry.page_size, entry.device_pool, list(entry.kv_buffer)
-    size = sum(length for _, length in _run_bytes(entry, 1))
-    k, v = list(getattr(pool, "k_buffer", None) or ()), list(getattr(pool, "v_buffer", None) or ())
-    rope = getattr(pool, "qk_rope_head_dim", None)
-    try:
-        if getattr(pool, "kv_cache_layout", "nhd") != "nhd":
-            raise LayoutError("")
-        if [t.data_ptr() for t in k + v] == [t.data_ptr() for t in tensors]:
-            layout = planes([_tensor("k", t) for t in k], [_tensor("v", t) for t in v], "shd", tokens)
-        elif rope is not None and all(t.shape[-1] == pool.kv_lora_rank + rope for t in tensors):
-            layout = planes([_tensor("kv", t) for t in tensors], [], "shd", tokens, rope)
-        else:
-            raise LayoutError("")
-        if page_bytes(layout, tokens) == size:
-            return layout
-    except LayoutError:
-        pass
-    (first, _), (second, _) = _run_bytes(entry, 0)[0], _run_bytes(entry, 1)[0]
-    rows = (second - first) // (tensors[0].stride(0) * tensors[0].element_size())
-    return runs(lambda page: _run_bytes(entry, page), min(t.shape[0] for t in tensors) // rows,
-                f"device/{getattr(pool, 'kv_cache_layout', '')}/{type(pool).__name__}/{sglang.__version__}",
-                tensors[0].is_cuda)
 
 
 # --- what both ways have in common ---
@@ -261,11 +176,11 @@ class _Cache:
         if not load and not self.is_written(name):
             return [True] * len(keys)
         pool = self.store[name]
-        places = _places(transfer.host_indices, len(keys), pool.geometry.block_tokens, pool.layout.pages)
+        into = places(transfer.host_indices, len(keys), pool.geometry.block_tokens, pool.layout.pages)
         alone = transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES
         if load:
-            return self.store.get(name, keys, places, () if alone else prefix, stream)
-        return self.store.set(name, keys, places, () if alone else prefix, alone, stream)
+            return self.store.get(name, keys, into, () if alone else prefix, stream)
+        return self.store.set(name, keys, into, () if alone else prefix, alone, stream)
 
 
 _SETTINGS = ("quantization", "revision", "dtype", "kv_cache_dtype", "json_model_override_args")
@@ -286,18 +201,6 @@ def _hf_config(settings: Any) -> Any:
         return settings.get_model_config().hf_config
     except Exception:       # there are no settings, or an older SGLang's, or a model that transformers does not know
         return None
-
-
-def _places(indices: torch.Tensor, n: int, tokens: int, pages: int) -> List[int]:
-    """The numbers of n pages. ValueError: these are not the slots of whole pages."""
-    slots = indices.detach().cpu().reshape(n, tokens)
-    first = slots[:, :1]
-    if bool((first % tokens).any()) or not torch.equal(slots, first + torch.arange(tokens)):
-        raise ValueError(f"indices that are no whole pages of {tokens} tokens")
-    places = [slot // tokens for slot in first.flatten().tolist()]
-    if places and (min(places) < 0 or max(places) >= pages > 1):
-        raise ValueError(f"page {max(places)} of a pool that has {pages}")
-    return [0] * n if pages == 1 else places
 
 
 def _none_of(keys: Optional[Sequence[str]], *_: Any, **__: Any) -> List[bool]:

@@ -25,7 +25,8 @@ import time
 from collections import Counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Region, Result, Segment, Space, Tier, lent
+from . import (MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Region, Result, Segment, Space, Tier,
+               lent)
 from .block_cache import named
 from .vllm_layout import LayoutError, Tensor
 
@@ -227,8 +228,8 @@ class _Open:
 
 class Store:
     """connect: gives a client whose timeout is timeout_ms. A call takes about twice that at most, where a daemon stands
-    still (a load to a GPU: until it goes on or ends), and next to nothing while it is known to be away. say: told in a line when it is
-    reached, and when it is not.
+    still (a load to a GPU: until the daemon goes on or ends), and next to nothing while the daemon is known to be away.
+    say: told in a line when the daemon is reached, and when it is not.
 
     The calls of a store name pages by strings, in the order of a prompt; prefix: the names before them from its first
     page on, where they are known."""
@@ -432,10 +433,10 @@ class Store:
         got.client.close()      # for the client's timeout at most; then private pages are the engine's alone
 
     def _until_not_lent(self, ops: set) -> None:
-        """Pages in a GPU's memory may yet be written by a daemon that stands still, and cannot be taken back from it. The
-        engine would give them to another request, so this waits until the daemon goes on or is dead: systemd sees to it
-        within 30 s. Where nothing does, pages["lent"] are counted, and each LENT_S a line names the process to end: a
-        wrong byte is worse than a load that waits."""
+        """Pages in a GPU's memory may yet be written by a daemon that stands still, and cannot be taken back from it.
+        The engine would give them to another request, so this waits until the daemon goes on or is dead: systemd sees
+        to it within 30 s. Where nothing does, counts["lent"] has their number, and each LENT_S a line names the process
+        to end: a wrong byte is worse than a load that waits."""
         say_at = time.monotonic() + LENT_S
         counted = False
         while held := [page for page in lent() if page.op in ops]:

@@ -129,12 +129,13 @@ def _rope(config: Any) -> str:
 class PrefixCache:
     """Blocks of one model. Made by kvtier_cache()."""
 
-    def __init__(self, client: Union[Client, Callable[[], Client]], model: Any, *, name: Optional[str] = None, extras: str = "",
-                 codec: Codec = Codec.RAW, pages: int = 16, block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 0,
-                 prefetch_ms: int = 1000) -> None:
-        """client: or a function that connects one, as BlockCache has it. model: of transformers, in eval mode. name: what to call it; default the name that it was loaded by. extras:
-        what else changes KV and is neither a weight nor a rope setting. pages: blocks under way at once, that is the
-        memory this takes. timeout_ms, prefetch_ms: as in BlockCache. LayoutError: its KV is not served."""
+    def __init__(self, client: Union[Client, Callable[[], Client]], model: Any, *, name: Optional[str] = None,
+                 extras: str = "", codec: Codec = Codec.RAW, pages: int = 16, block_tokens: int = BLOCK_TOKENS,
+                 timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
+        """client: or a function that connects one, as BlockCache has it. model: of transformers, in eval mode. name:
+        the model's name in kvtier; default the name that it was loaded by. extras: a text for all else that changes KV
+        and is neither a weight nor a rope setting. pages: blocks under way at once, that is the memory this takes.
+        timeout_ms, prefetch_ms: as in BlockCache. LayoutError: its KV is not served."""
         self._model, self.last = model, Reused(0, 0, Tier(0), 0, "", None)
         self._layout, self._torch_dtype, self._device = self._probe(block_tokens)
         name = name or getattr(model.config, "_name_or_path", "") or type(model).__name__
