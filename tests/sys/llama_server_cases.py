@@ -20,8 +20,9 @@ from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve()
 PROCESS = Path(__file__).with_name("llama_server_process.py")
-CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+CONFIG = "[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
 TEXT = (TREE / "LICENSE").read_text()
+BLOCK_TOKENS = 16       # a token takes the server some 5 ms: blocks and prompts are short
 PATIENT_S = 120
 
 
@@ -36,14 +37,15 @@ class Server(unittest.TestCase):
         self.addCleanup(self.daemon.close)
 
     def server(self, slots: bool = True) -> Engine:
-        engine = Engine(PROCESS, self.daemon.socket, f"{self.slots}/" if slots else "")
+        engine = Engine(PROCESS, self.daemon.socket, f"{self.slots}/" if slots else "", str(BLOCK_TOKENS))
         self.addCleanup(engine.kill)
         return engine
 
     @staticmethod
     def question(start: int, **body) -> dict:
+        """A prompt of two or three blocks."""
         return {"path": "/completion",
-                "body": {"prompt": TEXT[start:start + 700], "n_predict": 4, "temperature": 0, "n_probs": 2, **body}}
+                "body": {"prompt": TEXT[start:start + 240], "n_predict": 4, "temperature": 0, "n_probs": 2, **body}}
 
     def until(self, holds) -> None:
         end = time.monotonic() + PATIENT_S
@@ -60,7 +62,7 @@ class Server(unittest.TestCase):
         cold.kill()
         warm = self.server()
         second = warm.ask(**self.question(0))
-        self.assertEqual(second["loaded_tokens"], 64 * first["stored_blocks"])
+        self.assertEqual(second["loaded_tokens"], BLOCK_TOKENS * first["stored_blocks"])
         self.assertGreaterEqual(second["answer"]["timings"]["cache_n"], second["loaded_tokens"])
         for name in ("content", "completion_probabilities"):    # its batches are a block long: bit for bit
             self.assertEqual(second["answer"][name], first["answer"][name])
@@ -69,12 +71,12 @@ class Server(unittest.TestCase):
 
     def test_chats_share_what_they_share(self):
         server, path = self.server(), "/v1/chat/completions"
-        turns = [{"role": "user", "content": TEXT[:600]}]
+        turns = [{"role": "user", "content": TEXT[:150]}]
         first = server.ask(path=path, body={"messages": turns, "max_tokens": 4, "temperature": 0})
         turns += [first["answer"]["choices"][0]["message"], {"role": "user", "content": "Why?"}]
         other = self.server().ask(path=path, body={"messages": turns, "max_tokens": 4, "temperature": 0})
-        self.assertEqual(other["loaded_tokens"], 64 * first["stored_blocks"])
-        image = [{"role": "user", "content": [{"type": "text", "text": TEXT[:600]}]}]
+        self.assertEqual(other["loaded_tokens"], BLOCK_TOKENS * first["stored_blocks"])
+        image = [{"role": "user", "content": [{"type": "text", "text": TEXT[:150]}]}]
         self.assertEqual(server.ask(path=path, body={"messages": image, "max_tokens": 1})["prompt_tokens"], 0)
 
     def test_a_server_that_saves_no_slots_answers(self):
@@ -96,13 +98,12 @@ class Server(unittest.TestCase):
         self.daemon.start()
         self.until(lambda: server.ask(**self.question(random.randrange(3000, 9000)))["stored_blocks"] > 0)
 
-
     def trouble(self, number: int, after) -> None:
         """The daemon gets a signal around the load of a prompt, and around the store of another one."""
         server = self.server()
 
-        def question(i: int) -> dict:
-            body = {"prompt": TEXT[400 * i:400 * i + 400], "n_predict": 1, "temperature": 0, "n_probs": 1}
+        def question(i: int) -> dict:       # of one block
+            body = {"prompt": TEXT[100 * i + 100:100 * i + 200], "n_predict": 1, "temperature": 0, "n_probs": 1}
             return {"path": "/completion", "body": body}
 
         def is_kept() -> bool:      # a slot that holds it already loads no token of it

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_server_process.py FD FD SOCKET SLOTS - xllamacpp's server and a SlotCache, in a process that can be killed."""
+"""llama_server_process.py FD FD SOCKET SLOTS BLOCK_TOKENS - xllamacpp's server and a SlotCache.
+
+They have a process of their own, which the test can kill. The server's batches are a block long, so equal prompts give
+equal bits.
+"""
 import sys
 from pathlib import Path
 
@@ -14,14 +18,16 @@ from llama_engine import find_model  # noqa: E402
 
 
 def main() -> None:
+    socket, slots, block_tokens = sys.argv[3], sys.argv[4], int(sys.argv[5])
     params = xllamacpp.CommonParams()
     params.model.path = find_model()
-    params.slot_save_path = sys.argv[4]
+    params.slot_save_path = slots
     params.n_ctx, params.n_parallel, params.cache_ram_mib, params.warmup = 1024, 2, 0, False
-    params.n_batch = params.n_ubatch = 64
+    params.fit_params = False       # the server would load the model twice, to see how much of it fits a GPU
+    params.n_batch = params.n_ubatch = block_tokens
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
-    cache = SlotCache(server.listening_address, sys.argv[4], socket=sys.argv[3], timeout_ms=2000)
+    cache = SlotCache(server.listening_address, slots, socket=socket, block_tokens=block_tokens, timeout_ms=2000)
 
     def answer(question: dict) -> dict:
         if question.get("stop"):

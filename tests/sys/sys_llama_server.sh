@@ -1,6 +1,7 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
-# make: seconds=90 no=address,thread (it loads libkvtier into programs without a sanitizer)
+# make: lane=wait seconds=50
+# make: no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
 # Goal: what a slot of llama.cpp's server computed is restored into a slot of another process of it,
 # and the server answers every request, whatever becomes of the daemon: it is stopped or killed
