@@ -8,6 +8,7 @@
 # names the Python that has torch (python3).
 set -u
 . "$(dirname "$0")/../lib/library.sh"
+. "$(dirname "$0")/../lib/emulated.sh"
 python=${PYTHON:-python3}
 
 skip() {
@@ -31,12 +32,4 @@ if [ "${KVTIER_REAL_GPU:-0}" != 0 ]; then
 	engine cuda
 	exit
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-: "${SEED:=$(date +%s%N)}"
-echo "SEED=$SEED"
-export KVTIER_EMU_DIR=$work LD_LIBRARY_PATH=$build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export KVTIER_EMU="seed=$SEED log=$work/report null_stream=0 ${KVTIER_EMU:-}"
-engine emulated || exit 1
-# The daemon is killed at the end of a case: its memory is no leak then.
-! grep -E '\] violation:|^python[^[]*.[0-9]+\] leak:' "$work/report"
+emulated engine emulated

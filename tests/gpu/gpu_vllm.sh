@@ -11,6 +11,7 @@
 # driver that there is, the emulated one or this machine's; a kvtierd of its own.
 set -u
 . "$(dirname "$0")/../lib/library.sh"
+. "$(dirname "$0")/../lib/emulated.sh"
 
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {
 	echo "skipped: no Python 3.10 or newer"
@@ -24,12 +25,4 @@ if [ "${KVTIER_REAL_GPU:-0}" != 0 ]; then
 	KVTIER_EMU= engine
 	exit
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-: "${SEED:=$(date +%s%N)}"
-echo "SEED=$SEED"
-export KVTIER_EMU_DIR=$work LD_LIBRARY_PATH=$build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export KVTIER_EMU="seed=$SEED log=$work/report null_stream=0 ${KVTIER_EMU:-}"
-engine || exit 1
-# The daemon is killed at the end of a case: what it has then is no leak.
-! grep -E '\] violation:|^python[^[]*.[0-9]+\] leak:' "$work/report"
+emulated engine
