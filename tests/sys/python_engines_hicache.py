@@ -2,6 +2,7 @@
 """The cases of sys_python_engines_hicache.sh."""
 import errno
 import json
+import os
 import signal
 import tempfile
 import threading
@@ -147,6 +148,36 @@ class OfStorage(HiCache):
         self.assertEqual(of(new, model="mine").batch_exists(pages), 3)      # its user says which weights it means
         models = {space["model"] for space in json.loads(self.daemon.ctl("spaces", "--json"))["spaces"]}
         self.assertLessEqual({f"hub/tiny@{old}", "mine"}, models)
+
+    def test_weights_of_adapters_are_part_of_the_name(self):
+        pool, pages, work = HostPool("page_first"), names(3), tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        self.addCleanup(work.cleanup)
+        own, hub = Path(work.name) / "own", Path(work.name) / "hub" / "models--org--a"
+        own.mkdir()
+
+        def of(path):
+            settings = SimpleNamespace(model_path="hub/tiny", lora_paths=[SimpleNamespace(lora_path=path)])
+            with (mock.patch.object(adapter, "_settings", lambda: settings),
+                  mock.patch.dict(os.environ, {"HF_HUB_CACHE": str(hub.parent)})):
+                return self.storage(pool, {"model": None})
+
+        def download(commit):
+            for made in (hub / "refs", hub / "snapshots" / commit):
+                made.mkdir(parents=True, exist_ok=True)
+            (hub / "refs" / "main").write_text(commit)
+
+        def replace(weights):
+            (own / "adapter_model.safetensors").write_text(weights)
+
+        for path, change, old, new in (("org/a", download, "a" * 40, "b" * 40), (str(own), replace, "1", "22")):
+            change(old)
+            self.assertEqual(self.kept(of(path), pool, pages), [True] * 3)
+            self.assertEqual(of(path).batch_exists(pages), 3)
+            change(new)
+            self.assertEqual(of(path).batch_exists(pages), 0)
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.assertEqual(self.kept(of("org/unseen"), pool, pages), [False] * 3)
+        self.assertIn("adapter org/unseen: the commit that SGLang has loaded is not known", log.output[0])
 
     def test_calls_that_are_wrong_are_false_and_counted(self):
         storage, pages = self.storage(HostPool("page_first")), names(2)

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
+import os
 import threading
 from collections import Counter
 from queue import Empty, Queue
@@ -38,6 +40,7 @@ from . import Client, Codec, Dtype
 from .block_cache import milliseconds
 from .sglang_core import Layout, Pool, Store, geometry_of
 from .sglang_pools import device_layout, host_layout, places
+from .vllm_adapters import commit_of, is_local
 from .vllm_layout import at_revision, files_of, revision_of
 
 try:
@@ -69,6 +72,7 @@ class _Cache:
         self.refused = ""
         self._said: set = set()
         self.store = Store(_nobody, 1, 0)
+        self._adapters = ""
 
     def open(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
         """Refuses options that are wrong. Raises where config is no such configuration."""
@@ -94,6 +98,22 @@ class _Cache:
             self.refuse("the model has no name: option model gives it one")
         elif getattr(config, "dcp_size", 1) > 1 or getattr(config, "should_split_heads", False):
             self.refuse("pages that are split over ranks of a decode context, or by tp_lcm_size")
+        else:
+            self._adapters = self._weights_of_adapters()
+
+    def _weights_of_adapters(self) -> str:
+        """Of those that the engine has had from its start: SGLang's names of pages have only their names and paths.
+        Refuses one whose weights are not known."""
+        own, weights = bool(self.options.get("model")), set()
+        for path in _adapter_paths(self._settings):
+            if is_local(path):
+                weights.add("" if own else f"{path}={files_of(os.path.expanduser(path))}")
+                continue
+            commit = commit_of(path, math.inf)      # they were loaded before there was a cache
+            if not commit:
+                self.refuse(f"adapter {path}: the commit that SGLang has loaded is not known")
+            weights.add(f"{path}={commit}")
+        return ",".join(sorted(weights))
 
     def refuse(self, why: str) -> None:
         """The first reason is said, and counted as `refused`."""
@@ -135,6 +155,7 @@ class _Cache:
                   "pool": "" if name == KV else name,
                   "pp": f"{c.pp_rank}/{c.pp_size}" if c.pp_size > 1 else "",
                   "cp": f"{c.attn_cp_rank}/{c.attn_cp_size}" if c.attn_cp_size > 1 else "",
+                  "adapters": self._adapters,
                   "engine": ",".join(settings) if any(settings) else "",
                   "format": getattr(pool, "storage_format_tag", None),
                   "own": self.options.get("extras", "")}
@@ -201,6 +222,18 @@ def _hf_config(settings: Any) -> Any:
         return settings.get_model_config().hf_config
     except Exception:       # there are no settings, or an older SGLang's, or a model that transformers does not know
         return None
+
+
+def _adapter_paths(settings: Any) -> List[str]:
+    """Of LoRA: directories, or names of a hub."""
+    listed = getattr(settings, "lora_paths", None) or ()
+    paths = []
+    for one in listed.values() if isinstance(listed, dict) else listed:
+        if isinstance(one, str):
+            paths.append(one if isinstance(listed, dict) else one.split("=", 1)[-1])    # NAME=PATH, as it was given
+        else:
+            paths.append(str(one.get("lora_path") if isinstance(one, dict) else one.lora_path))
+    return paths
 
 
 def _none_of(keys: Optional[Sequence[str]], *_: Any, **__: Any) -> List[bool]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.vllm_adapters - which weights an adapter (LoRA) of a vLLM request is. Without vLLM and huggingface_hub.
+"""kvtier.vllm_adapters - which weights an adapter (LoRA) is. Without vLLM and huggingface_hub; SGLang's use it, too.
 
 An adapter in a local directory is named by its files, as they are when it is first seen: vLLM keeps what it has
 loaded, whatever becomes of the files. Any other path is a repository of a hub, of which vLLM loads
@@ -19,7 +19,7 @@ from typing import Callable, Dict, Optional, Set, Tuple
 
 from .vllm_layout import files_of
 
-__all__ = ["Adapters", "is_local"]
+__all__ = ["Adapters", "commit_of", "is_local"]
 
 BEGAN = time.time()     # no adapter was loaded before
 
@@ -38,10 +38,11 @@ def _cache() -> str:
     return os.path.expandvars(os.path.expanduser(said))
 
 
-def _commit_of(path: str, began: float) -> str:
+def commit_of(path: str, began: float) -> str:
     """The commit that a process which began then has loaded until now. "": not known."""
-    if os.environ.get("VLLM_USE_MODELSCOPE", "").lower() not in ("", "0", "false"):
-        return ""       # that is another hub, with another cache
+    for name in ("VLLM_USE_MODELSCOPE", "SGLANG_USE_MODELSCOPE"):
+        if os.environ.get(name, "").lower() not in ("", "0", "false"):
+            return ""       # that is another hub, with another cache
     folder = os.path.join(_cache(), "models--" + path.replace("/", "--"))
     try:
         with open(os.path.join(folder, "refs", "main"), encoding="ascii") as ref:
@@ -65,7 +66,7 @@ class Adapters:
         nothing is known of a local directory but its path. None: nothing is to be kept. What was found first is the
         only one: where there is another commit, or other files, later, vLLM may have loaded either."""
         local = is_local(path)
-        found = files_of(os.path.expanduser(path)) if local else _commit_of(path, self._began)
+        found = files_of(os.path.expanduser(path)) if local else commit_of(path, self._began)
         if (local or found) and self._first.setdefault((number, path), found) == found:
             return found
         if path not in self._said:
