@@ -502,12 +502,12 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
  * spaces from it, so a client knows the keys of the spaces that it opened and no others: it can
  * neither choose keys that crowd the buckets of another space's blocks, nor probe for them.
  *
- * An entry has 88 bits of it, so that four fit a cache line; the daemon compares whole keys.
+ * An entry has 64 bits of it, so that five fit a cache line; the daemon compares whole keys.
  */
 enum {
 	WIRE_INDEX_MAGIC = 0x4b565849,
-	WIRE_INDEX_LAYOUT = 4,
-	WIRE_BUCKET_ENTRIES = 4,
+	WIRE_INDEX_LAYOUT = 5,
+	WIRE_BUCKET_ENTRIES = 5,
 	WIRE_INDEX_OFFSET = 4096
 };
 
@@ -526,27 +526,18 @@ struct wire_index {
 };
 enum { WIRE_HEARTBEAT_MS = 500, WIRE_STALE_MS = 2500 /* older: lookups answer "no hit" */ };
 
-/* An entry's part of a fingerprint. */
-struct wire_print {
-	uint64_t low;   /* 32 bits of each half, the first one below: all that names buckets */
-	uint16_t first; /* the next 16 bits of the first half */
-	uint8_t second; /* the next 8 bits of the second half */
-};
-
-static inline struct wire_print wire_print_of(const uint64_t half[2])
+/* An entry's part of a fingerprint: 32 bits of each half, the first one below. All of them name
+ * buckets. */
+static inline uint64_t wire_print_of(const uint64_t half[2])
 {
-	return (struct wire_print){ .low = (half[0] & 0xffffffffu) | half[1] << 32,
-				    .first = (uint16_t)(half[0] >> 32),
-				    .second = (uint8_t)(half[1] >> 32) };
+	return (half[0] & 0xffffffffu) | half[1] << 32;
 }
 
-/* struct wire_print of each entry, a field a row, so that nothing is padded. */
+/* A field of all entries a row, so that nothing is padded. */
 struct wire_bucket {
-	uint64_t low[WIRE_BUCKET_ENTRIES];
+	uint64_t print[WIRE_BUCKET_ENTRIES]; /* wire_print_of() */
 	/* places << WIRE_PLACES_SHIFT | generation; places 0 = empty */
 	uint32_t meta[WIRE_BUCKET_ENTRIES];
-	uint16_t first[WIRE_BUCKET_ENTRIES];
-	uint8_t second[WIRE_BUCKET_ENTRIES];
 	uint32_t seq; /* +1 after each entry published here */
 };
 static_assert(sizeof(struct wire_bucket) == 64, "wire_bucket");

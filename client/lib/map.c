@@ -108,23 +108,16 @@ static bool shape_fits(const struct map *map, uint64_t shape)
 	return level < 32 && divided < 1ull << level && (1ull << level) + divided <= map->buckets;
 }
 
-static bool slot_has(const struct wire_bucket *bucket, uint32_t s, const struct wire_print *print)
-{
-	return __atomic_load_n(&bucket->low[s], __ATOMIC_ACQUIRE) == print->low &&
-	       __atomic_load_n(&bucket->first[s], __ATOMIC_ACQUIRE) == print->first &&
-	       __atomic_load_n(&bucket->second[s], __ATOMIC_ACQUIRE) == print->second;
-}
-
-static enum scan bucket_scan(const struct wire_bucket *bucket, const struct wire_print *print,
-			     uint32_t *ret_meta)
+static enum scan bucket_scan(const struct wire_bucket *bucket, uint64_t print, uint32_t *ret_meta)
 {
 	for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES; s++) {
 		uint32_t meta;
 
-		if (__atomic_load_n(&bucket->low[s], __ATOMIC_ACQUIRE) != print->low)
+		if (__atomic_load_n(&bucket->print[s], __ATOMIC_ACQUIRE) != print)
 			continue;
 		meta = __atomic_load_n(&bucket->meta[s], __ATOMIC_ACQUIRE);
-		if (meta >> WIRE_PLACES_SHIFT == 0 || !slot_has(bucket, s, print))
+		if (meta >> WIRE_PLACES_SHIFT == 0 ||
+		    __atomic_load_n(&bucket->print[s], __ATOMIC_ACQUIRE) != print)
 			continue;
 		if (__atomic_load_n(&bucket->meta[s], __ATOMIC_ACQUIRE) != meta)
 			return SCAN_TORN;
@@ -137,7 +130,7 @@ static enum scan bucket_scan(const struct wire_bucket *bucket, const struct wire
 /* The key's meta, 0 when absent. */
 static uint32_t probe(const struct map *map, const struct print *print)
 {
-	const struct wire_print in_slot = wire_print_of(print->half);
+	const uint64_t in_slot = wire_print_of(print->half);
 
 	for (int i = 0; i < MAP_TRIES; i++) {
 		const uint64_t shape = __atomic_load_n(&map->head->shape, __ATOMIC_ACQUIRE);
@@ -150,9 +143,9 @@ static uint32_t probe(const struct map *map, const struct print *print)
 		first = &map->bucket[wire_bucket_of(print->half[0], shape)];
 		second = &map->bucket[wire_bucket_of(print->half[1], shape)];
 		seq = __atomic_load_n(&first->seq, __ATOMIC_ACQUIRE);
-		found = bucket_scan(first, &in_slot, &meta);
+		found = bucket_scan(first, in_slot, &meta);
 		if (found == SCAN_MISS)
-			found = bucket_scan(second, &in_slot, &meta);
+			found = bucket_scan(second, in_slot, &meta);
 		if (found == SCAN_HIT)
 			return meta;
 		if (found == SCAN_MISS && __atomic_load_n(&first->seq, __ATOMIC_ACQUIRE) == seq &&

@@ -3,11 +3,11 @@
  * index.c - the shared table of present keys: the writer's half. The reader's half, and the proof
  * that a stable entry is always found, is client/lib/map.c. Core thread only.
  *
- * A hash table that grows by linear hashing: one bucket is split per 3.5 inserts, so no insert ever
+ * A hash table that grows by linear hashing: one bucket is split per 4.4 inserts, so no insert ever
  * pays for a rehash, no reader notices, and memory follows the number of blocks. Each key may lie
  * in two buckets; when both are full a breadth-first search finds the shortest chain of entries to
- * shift to their other bucket. That keeps buckets 88 % full: an entry takes 64/(4 * .88) + 16/(4 *
- * .88) = 22.7 bytes.
+ * shift to their other bucket. That keeps buckets 88 % full: an entry takes 64/(5 * .88) + 20/(5 *
+ * .88) = 19.1 bytes.
  *
  * Readers rely on
  *   W1 a used slot's fingerprint never changes; a slot is emptied (meta = 0) before it gets another
@@ -65,7 +65,7 @@ struct search_step {
 static uint64_t candidate_of(const struct wire_bucket *bucket, uint32_t slot, int half,
 			     uint64_t shape)
 {
-	return wire_bucket_of(bucket->low[slot] >> 32 * half & 0xffffffffu, shape);
+	return wire_bucket_of(bucket->print[slot] >> 32 * half & 0xffffffffu, shape);
 }
 static_assert(LEVEL_LAST < 32, "an entry has 32 bits of each half");
 
@@ -80,11 +80,9 @@ static bool slot_used(const struct wire_bucket *bucket, uint32_t slot)
 	return bucket->meta[slot] >> WIRE_PLACES_SHIFT != 0;
 }
 
-static bool slot_has(const struct wire_bucket *bucket, uint32_t slot,
-		     const struct wire_print *print)
+static bool slot_has(const struct wire_bucket *bucket, uint32_t slot, uint64_t print)
 {
-	return bucket->low[slot] == print->low && bucket->first[slot] == print->first &&
-	       bucket->second[slot] == print->second && slot_used(bucket, slot);
+	return bucket->print[slot] == print && slot_used(bucket, slot);
 }
 
 static int slot_free(const struct wire_bucket *bucket)
@@ -101,15 +99,13 @@ static uint32_t *slot_block(const struct index *index, uint64_t bucket, uint32_t
 }
 
 /* Publishes an entry in an empty slot (W1, W3). */
-static void slot_write(struct index *index, uint64_t b, uint32_t slot,
-		       const struct wire_print *print, uint32_t meta, uint32_t block)
+static void slot_write(struct index *index, uint64_t b, uint32_t slot, uint64_t print,
+		       uint32_t meta, uint32_t block)
 {
 	struct wire_bucket *bucket = &index->bucket[b];
 
 	assert(!slot_used(bucket, slot));
-	__atomic_store_n(&bucket->low[slot], print->low, __ATOMIC_RELEASE);
-	__atomic_store_n(&bucket->first[slot], print->first, __ATOMIC_RELEASE);
-	__atomic_store_n(&bucket->second[slot], print->second, __ATOMIC_RELEASE);
+	__atomic_store_n(&bucket->print[slot], print, __ATOMIC_RELEASE);
 	__atomic_store_n(&bucket->meta[slot], meta, __ATOMIC_RELEASE);
 	__atomic_store_n(&bucket->seq, bucket->seq + 1, __ATOMIC_RELEASE);
 	*slot_block(index, b, slot) = block;
@@ -125,11 +121,8 @@ static void slot_copy(struct index *index, uint64_t from, uint32_t from_slot, ui
 		      uint32_t to_slot)
 {
 	const struct wire_bucket *bucket = &index->bucket[from];
-	const struct wire_print print = { .low = bucket->low[from_slot],
-					  .first = bucket->first[from_slot],
-					  .second = bucket->second[from_slot] };
 
-	slot_write(index, to, to_slot, &print, bucket->meta[from_slot],
+	slot_write(index, to, to_slot, bucket->print[from_slot], bucket->meta[from_slot],
 		   *slot_block(index, from, from_slot));
 }
 
@@ -255,14 +248,14 @@ uint32_t index_find(const struct index *index, const struct print *print, uint32
 {
 	const uint64_t b[2] = { wire_bucket_of(print->half[0], index->shape),
 				wire_bucket_of(print->half[1], index->shape) };
-	const struct wire_print wanted = wire_print_of(print->half);
+	const uint64_t wanted = wire_print_of(print->half);
 	uint32_t n = 0;
 
 	for (int i = 0; i < (b[0] == b[1] ? 1 : 2); i++) {
 		const struct wire_bucket *bucket = &index->bucket[b[i]];
 
 		for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES && n < max; s++)
-			if (slot_has(bucket, s, &wanted))
+			if (slot_has(bucket, s, wanted))
 				ret[n++] = *slot_block(index, b[i], s);
 	}
 	return n;
@@ -405,9 +398,8 @@ int index_insert(struct index *index, const struct print *print, uint32_t block,
 		index->crowded++;
 		return r;
 	}
-	const struct wire_print entry = wire_print_of(print->half);
-
-	slot_write(index, bucket, slot, &entry, meta_of(places, generation), block);
+	slot_write(index, bucket, slot, wire_print_of(print->half), meta_of(places, generation),
+		   block);
 	count(index, index->entries + 1);
 	return 0;
 }

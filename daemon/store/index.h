@@ -4,7 +4,7 @@
  *
  * Layout and reading rules: client/wire.h, client/lib/map.c. Writer: the core thread, alone. Beside
  * the shared table the daemon keeps a private block number per entry. A shared entry holds a
- * fingerprint, a mask of places and a generation, and no more. Finding compares the 88 bits that an
+ * fingerprint, a mask of places and a generation, and no more. Finding compares the 64 bits that an
  * entry has of a fingerprint; the caller (block.c) compares the full key.
  *
  * A fingerprint is a keyed hash (client/fingerprint.h). So a client cannot aim at the buckets of a
