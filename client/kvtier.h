@@ -94,8 +94,9 @@ enum kvtier_memory {
 
 /* Whose GPU context encodes and decodes the pages of KVTIER_CUDA. DAEMON: the daemon's. ENGINE:
  * this process's, on a stream of the least priority that the driver has, so that nothing takes
- * turns with the engine's kernels; the daemon copies images and launches nothing. The library does its part in calls that
- * submit, wait or poll. Where it cannot, kvtier_space_memory() says why, and it is DAEMON. */
+ * turns with the engine's kernels; the daemon copies images and launches nothing. The library does
+ * its part in calls that submit, wait or poll. Where it cannot, kvtier_space_memory() says why, and
+ * it is DAEMON. */
 enum kvtier_gpu_mode {
 	KVTIER_GPU_DEFAULT = 0,
 	KVTIER_GPU_DAEMON = 1,
