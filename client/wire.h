@@ -90,8 +90,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 10,   /* range this tree speaks */
-	WIRE_VERSION_MAX = 10,
+	WIRE_VERSION_MIN = 11,   /* range this tree speaks */
+	WIRE_VERSION_MAX = 11,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -506,7 +506,7 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
  */
 enum {
 	WIRE_INDEX_MAGIC = 0x4b565849,
-	WIRE_INDEX_LAYOUT = 5,
+	WIRE_INDEX_LAYOUT = 5, /* another one: another WIRE_VERSION, too, which names the mistake */
 	WIRE_BUCKET_ENTRIES = 5,
 	WIRE_INDEX_OFFSET = 4096
 };
