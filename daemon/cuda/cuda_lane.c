@@ -208,8 +208,8 @@ static int join(struct cuda_gpu *gpu, struct cuda_lane *lane, struct cuda_part *
 	return cuda_wire_join(gpu, part, gpu->in_context.kernels[lane->way], text, n);
 }
 
-/* Twice as many for a hit. It waits for memory alone, and is over in half the time: as much of the
- * GPU goes to it. The other ways wait for the wire. */
+/* A hit has twice as many blocks. No wire bounds it, so it is over in half the time, and takes no
+ * more of the GPU than with half of them. More blocks would not make a wire faster. */
 static uint32_t blocks_at_most(const struct cuda_gpu *gpu, enum cuda_way way)
 {
 	return gpu->conf.max_ctas << (way == CUDA_HIT);

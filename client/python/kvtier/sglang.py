@@ -102,12 +102,13 @@ class _Cache:
             self._adapters = self._weights_of_adapters()
 
     def _weights_of_adapters(self) -> str:
-        """Of those that the engine has had from its start: SGLang's names of pages have only their names and paths.
-        Refuses one whose weights are not known."""
+        """Which weights the adapters have that the engine began with: SGLang names a page by their names and paths
+        alone. Refuses an adapter whose weights are not known."""
         own, weights = bool(self.options.get("model")), set()
         for path in _adapter_paths(self._settings):
             if is_local(path):
-                weights.add("" if own else f"{path}={files_of(os.path.expanduser(path))}")
+                if not own:         # else the user says by `model` which weights these are
+                    weights.add(f"{path}={files_of(os.path.expanduser(path))}")
                 continue
             commit = commit_of(path, math.inf)      # they were loaded before there was a cache
             if not commit:

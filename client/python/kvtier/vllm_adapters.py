@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.vllm_adapters - which weights an adapter (LoRA) is. Without vLLM and huggingface_hub; SGLang's use it, too.
+"""kvtier.vllm_adapters - which weights an adapter (LoRA) has. It needs neither vLLM nor huggingface_hub, and
+kvtier.sglang uses commit_of(), too.
 
-An adapter in a local directory is named by its files, as they are when it is first seen: vLLM keeps what it has
-loaded, whatever becomes of the files. Any other path is a repository of a hub, of which vLLM loads
-what the branch `main` is at that time, through the cache of huggingface_hub:
+An adapter in a local directory is named by its files, as they are when it is first seen: vLLM keeps the weights that it
+has loaded, whatever becomes of the files. Any other path is a repository of a hub. vLLM loads the commit that the
+branch `main` has at that time, through the cache of huggingface_hub:
 
     CACHE/models--ORG--NAME/refs/main           the commit; written where a download finds another one
     CACHE/models--ORG--NAME/snapshots/COMMIT/   its files
