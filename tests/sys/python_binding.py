@@ -361,6 +361,18 @@ class Binding(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "4 keys"):
             space.load(space.keys(self.tokens), [0])
 
+    def test_a_misspelt_option_is_a_type_error(self):
+        space = self.open()
+        keys = space.keys(range(TOKENS))
+        for call in (space.store, space.load):
+            for wrong in ("ttl", "size", "cuda_stream", "timeout"):
+                with self.assertRaisesRegex(TypeError, f"no option {wrong}: the options are .*ttl_s"):
+                    call(keys, [0], **{wrong: 60})
+        for call in (lambda **wrong: space.hint("retain", keys, **wrong), Geometry, Region, Segment,
+                     lambda **wrong: kvtier.Client(self.daemon.socket, **wrong)):
+            with self.assertRaises(TypeError):
+                call(ttl=60)
+
     def test_closed_things_say_so(self):
         space = self.open()
         space.close()

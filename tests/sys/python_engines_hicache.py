@@ -243,6 +243,7 @@ class Refused(HiCache):
         for wrong in ("zip", ["raw"], None):
             self.storage_says(f"option codec is {wrong!r}, must be 'fp8' or 'raw'", codec=wrong)
         self.storage_says("interface_v1", interface_v1=0)
+        self.storage_says("no option ttl: the options are backend_name, ", ttl=60)
         for wrong in (5, "text"):
             config = self.config()
             config.extra_config = wrong

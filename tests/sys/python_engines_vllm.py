@@ -471,6 +471,7 @@ class Refused(Vllm):
         for wrong in ("zip", None, ["raw"]):
             self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw'", {"codec": wrong})
         self.refused("option socket is 5, must be a text", {"socket": 5})
+        self.refused("no option ttl: the options are codec, cross_layers, ", {"ttl": 60})
 
     def test_loads_that_vllm_itself_must_prove(self):
         closed = {"enable_kv_checksum": True, "kv_checksum_fail_closed": True}

@@ -155,11 +155,11 @@ class Extra:
     """vLLM's KVTransferConfig, as far as a connector asks it. more: fields of it."""
 
     def __init__(self, extra: dict, more=()) -> None:
-        self.extra = extra
+        self.kv_connector_extra_config = extra
         self.__dict__.update(more)
 
     def get_from_extra_config(self, name: str, default):
-        return self.extra.get(name, default)
+        return self.kv_connector_extra_config.get(name, default)
 
 
 class Backend:

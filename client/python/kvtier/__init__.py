@@ -42,6 +42,7 @@ __all__ = ["Action", "Answers", "BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", 
 MAX_BLOCKS = 8192     # per op; a longer prompt is several ops
 BLOCK_OK = 0
 BLOCK_PRESENT = 1     # store: was already there, nothing was copied
+_OPTIONS = frozenset(("timeout_ms", "parent", "stream", "layer_groups", "session", "turn", "ttl_s", "priority"))
 
 
 class Dtype(enum.IntEnum):
@@ -413,6 +414,9 @@ class Space:
         return Op(op.value, hint.n or 1)
 
     def _submit(self, function, keys: Keys, pages: Iterable[int], options: dict) -> Op:
+        if options.keys() - _OPTIONS:
+            raise TypeError(f"no option {', '.join(sorted(options.keys() - _OPTIONS))}: the options are "
+                            f"{', '.join(sorted(_OPTIONS))}")
         indices = list(pages)
         if len(indices) != len(keys):
             raise ValueError(f"{len(keys)} keys need as many pages, not {len(indices)}")

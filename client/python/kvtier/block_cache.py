@@ -21,7 +21,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["BlockCache", "Fetched", "Stored", "milliseconds", "named"]
+__all__ = ["BlockCache", "Fetched", "Stored", "known", "milliseconds", "named"]
 
 _AGAIN_S = 5.0     # opening a space waits for a daemon: not with every prompt
 
@@ -38,6 +38,13 @@ def named(text: str) -> str:
         return text
     digest = hashlib.sha256(data).hexdigest()[:32]
     return f"{digest}:{data[len(digest) + 1 - _NAME_MAX:].decode(errors='ignore')}"
+
+
+def known(options: Any, names: Sequence[str]) -> None:
+    """ValueError, a sentence: there is an option that is none of `names`; it would be without effect."""
+    wrong = sorted(str(name) for name in options if name not in names)
+    if wrong:
+        raise ValueError(f"no option {', '.join(wrong)}: the options are {', '.join(sorted(names))}")
 
 
 def milliseconds(options: Any, name: str, default: int, least: int = 1) -> int:

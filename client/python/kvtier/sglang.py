@@ -37,7 +37,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
                                                   PoolHitPolicy, PoolName, PoolTransfer, PoolTransferResult)
 
 from . import Client, Codec, Dtype
-from .block_cache import milliseconds
+from .block_cache import known, milliseconds
 from .sglang_core import Layout, Pool, Store, geometry_of
 from .sglang_pools import device_layout, host_layout, places
 from .vllm_adapters import commit_of, is_local
@@ -56,6 +56,10 @@ __all__ = ["KvtierLinker", "KvtierStorage"] if UnifiedCacheLinker else ["KvtierS
 logger = logging.getLogger("sglang.kvtier")
 
 KV = str(PoolName.KV)
+_OPTIONS = ("codec", "extras", "model", "prefetch_ms", "socket", "timeout_ms")
+_ENGINES_OPTIONS = ("backend_name", "class_name", "file_storage_path", "hicache_storage_pass_prefix_keys",
+                    "interface_v1", "module_path", "prefetch_threshold", "prefetch_timeout_base",
+                    "prefetch_timeout_per_ki_token", "tp_lcm_size")     # SGLang's own, in the same JSON object
 _CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
 
 
@@ -83,6 +87,7 @@ class _Cache:
         self._revision = "" if options.get("model") else revision_of(_hf_config(self._settings),
                                                                      getattr(self._settings, "revision", None))
         try:
+            known(options, _OPTIONS + _ENGINES_OPTIONS)
             timeout_ms, prefetch_ms = milliseconds(options, "timeout_ms", 2000), milliseconds(options, "prefetch_ms",
                                                                                               1000, 0)
         except ValueError as error:

@@ -40,7 +40,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
-from .block_cache import milliseconds, named
+from .block_cache import known, milliseconds, named
 from .vllm_adapters import Adapters, is_local
 from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .vllm_hints import hints_of
@@ -63,6 +63,7 @@ __all__ = ["KvtierConnector"]
 logger = init_logger("vllm.kvtier")
 
 _MUCH = 1 << 20         # bytes: a tensor of so many is the KV, not a buffer
+_OPTIONS = ("codec", "cross_layers", "extras", "model", "prefetch_ms", "socket", "timeout_ms", "zero_copy")
 _CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
 # an older vLLM has no way to say that a load of several groups failed, and refuses their models for such a connector
 _FAILS_REQUESTS = hasattr(base, "KVConnectorTransferResults")
@@ -119,7 +120,8 @@ class KvtierConnector(*_BASES):
             self._refuse(str(error))
 
     def _look_at_options(self) -> None:
-        """ValueError: one has a value that it may not have."""
+        """ValueError: one is not known, or has a value that it may not have."""
+        known(getattr(self._kv_transfer_config, "kv_connector_extra_config", None) or (), _OPTIONS)
         self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
         self._prefetch_ms = milliseconds({"prefetch_ms": self._option("prefetch_ms", 1000)}, "prefetch_ms", 1000, 0)
         if getattr(self._kv_transfer_config, "kv_checksum_fail_closed", False):
