@@ -276,7 +276,7 @@ struct kvtier_lent {
 };
 
 /* Connects and shakes hands. -ECONNREFUSED, -ENOENT: no daemon there; -EPROTO: no common version;
- * -ETIMEDOUT; -EMFILE: no descriptors left here. The caller closes the client. */
+ * -ETIMEDOUT; -EMFILE: no descriptors left, here or in the daemon. The caller closes the client. */
 KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret);
 
 /* Closes every space, drops outstanding ops and frees the client; NULL is fine. No other thread
@@ -287,7 +287,8 @@ KVTIER_API void kvtier_close(struct kvtier_client *client);
 /* Opens a space and tells the daemon where pages lie. Arrays and strings are copied. Without
  * regions and segments the space can look up and prefetch only. A page index is valid when each
  * segment of the page lies inside its region. -EINVAL: a field is out of its limits, or MEMFD and
- * PRIVATE are mixed. -EPERM: a memfd without F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open.
+ * PRIVATE are mixed. -EPERM: a memfd without F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open, or
+ * the daemon has no descriptors left.
  * -ENOTCONN: no daemon. -E2BIG: a block is larger than a slab of the daemon. -ENOSPC: the daemon
  * keeps no more spaces, and all are open, or this client has its share of them. -EAGAIN: it is just
  * dropping the blocks of many spaces. -ETIMEDOUT. */

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -474,6 +475,17 @@ static const struct part {
 };
 enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
 
+/* A shell's soft limit is 1024, for programs that call select(). A connection takes six. */
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int start(struct program *p)
 {
 	int r = config_make_dirs(&p->config, p->text, sizeof(p->text));
@@ -508,9 +520,19 @@ static void say_ready(struct program *p)
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
 
-/* At the end of all patience workers or a device may still have jobs: closing under a job would be
- * worse than an abrupt end. Acknowledged blocks are safe either way. */
-static void exit_if_busy(struct program *p)
+static _Noreturn void leave(struct program *p, int status)
+{
+	if (p->d.server)
+		server_shutdown(p->d.server);
+	ctl_shutdown(p->d.ctl);
+	stats_close(p->d.stats, p->config.stats_path);
+	_exit(status);
+}
+
+/* At the end of all patience workers or a device may still have jobs, and so may a start that
+ * failed: closing under a job would be worse than an abrupt end. Acknowledged blocks are safe
+ * either way. */
+static void exit_if_busy(struct program *p, int status)
 {
 	struct kvtierd *d = &p->d;
 
@@ -521,17 +543,17 @@ static void exit_if_busy(struct program *p)
 		/* Everything is written. A client's descriptor blocks a helper, and the exit closes
 		 * it. */
 		log_info("descriptors of clients were still being closed: exit without that");
-		stats_close(d->stats, p->config.stats_path);
-		_exit(0);
+		leave(p, status);
 	}
 	if (nvme_up_starting(d)) {
 		log_info("records were still being found: nothing is lost");
-		stats_close(d->stats, p->config.stats_path);
-		_exit(0);
+		leave(p, status);
 	}
 	log_error("%u ops and %s did not end in time: exit without them", ops_outstanding(d->ops),
 		  nvme_up_idle(d) ? "no I/O" : "some I/O");
-	_exit(1);
+	if (status)
+		leave(p, status);
+	_exit(EXIT_FAILURE);
 }
 
 static int serve(struct program *p)
@@ -554,8 +576,27 @@ static int serve(struct program *p)
 		say_ready(p);
 	if (!p->ended) /* a signal came while records were being found */
 		r = loop_run(d->loop);
-	exit_if_busy(p);
 	return r ? fail(p, r, "the event loop failed: %s", strerror(-r)) : 0;
+}
+
+static int run(struct program *p)
+{
+	int r;
+
+	log_open((enum log_level)p->config.daemon_log_level);
+	(void)notify_open(&p->notify);
+	fd_store_open(&p->fds, &p->notify);
+	raise_descriptors();
+	if (!vault_open())
+		log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped out");
+	r = start(p);
+	if (r == 0)
+		r = serve(p);
+	if (r)
+		fprintf(stderr, "kvtierd: %s\n", p->text);
+	exit_if_busy(p, r ? EXIT_CONFIG : 0);
+	stop(p);
+	return r;
 }
 
 int main(int argc, char **argv)
@@ -581,20 +622,10 @@ int main(int argc, char **argv)
 		config_print(&p->config, stdout);
 	if (r == 0 && a.check)
 		printf("%s: ok\n", a.config ? a.config : "defaults");
-	if (r == 0 && !a.print && !a.check) {
-		log_open((enum log_level)p->config.daemon_log_level);
-		(void)notify_open(&p->notify);
-		fd_store_open(&p->fds, &p->notify);
-		if (!vault_open())
-			log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped "
-				 "out");
-		r = start(p);
-		if (r == 0)
-			r = serve(p);
-		stop(p);
-	}
 	if (r)
 		fprintf(stderr, "kvtierd: %s\n", p->text);
+	else if (!a.print && !a.check)
+		r = run(p);
 	free(p);
 	return r ? EXIT_CONFIG : 0;
 }

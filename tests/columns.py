@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # columns.py - lines and files are short enough to read: lines of C, CUDA, shell and the Makefile have at most 100
-# columns (a tab is 8), of Python and of pages 120, and a file of code has at most 600 lines. In a page tables,
-# code and the addresses of links are not counted.
+# columns (a tab is 8), of Python and of pages 120, and a file of code has at most 600 lines, or 1,000
+# where it is one thing. In a page tables, code and the addresses of links are not counted.
 import os
 import re
 import sys
 
 COLUMNS = {".c": 100, ".h": 100, ".cu": 100, ".cuh": 100, ".sh": 100, "Makefile": 100, ".py": 120, ".md": 120}
 LINES = 600
+WHOLE = {"daemon/main.c": 1000}  # one table of parts, with what opens and closes each
 
 
 def files():
@@ -40,7 +41,7 @@ def main():
             continue
         with open(file, encoding="utf-8") as opened:
             lines = [(number, line.rstrip().expandtabs(8)) for number, line in enumerate(opened, 1)]
-        if kind != ".md" and len(lines) > LINES:
+        if kind != ".md" and len(lines) > WHOLE.get(file, LINES):
             print(f"{file}: {len(lines)} lines")
             bad = 1
         for number, line in prose(lines) if kind == ".md" else lines:

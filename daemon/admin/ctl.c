@@ -29,8 +29,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "ctl_commands.h"
@@ -64,11 +62,10 @@ struct asker {
 struct ctl {
 	struct kvtierd *d;
 	char path[CONFIG_PATH_BYTES];
-	dev_t device; /* of the socket at path, so that only ours is removed */
-	ino_t inode;
+	struct own own; /* the socket at path */
 	struct loop_watch watch;
 	struct loop_timer resume; /* after accept found no descriptor */
-	bool bound, listening, accepting;
+	bool listening, accepting;
 	/* who closes sockets; NULL: the core, as the kernel keeps descriptors out of them */
 	struct closer *closer;
 	struct helpers *helpers; /* of the closer */
@@ -384,34 +381,13 @@ static int open_closer(struct ctl *ctl)
 
 static int listen_at(struct ctl *ctl, uint32_t mode)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct stat st;
-	int r;
+	int r = socket_bind(ctl->path, mode, &ctl->watch.fd, &ctl->own);
 
-	if (strlen(ctl->path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	memcpy(address.sun_path, ctl->path, strlen(ctl->path) + 1);
-	r = socket_remove_stale(&address);
-	if (r < 0)
-		return r;
-	ctl->watch.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (ctl->watch.fd < 0)
-		return -errno;
-	if (!socket_pass_fds(ctl->watch.fd, false))
+	if (r == 0 && !socket_pass_fds(ctl->watch.fd, false))
 		r = open_closer(ctl);
 	if (r < 0)
 		return r;
-	/* Linux gives the file the descriptor's mode less umask: at no time is it wider than asked
-	 * for */
-	if (fchmod(ctl->watch.fd, mode) < 0 ||
-	    bind(ctl->watch.fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
-		return -errno;
-	if (lstat(ctl->path, &st) < 0)
-		return -errno;
-	ctl->device = st.st_dev;
-	ctl->inode = st.st_ino;
-	ctl->bound = true;
-	if (chmod(ctl->path, mode) < 0 || listen(ctl->watch.fd, 64) < 0)
+	if (listen(ctl->watch.fd, 64) < 0)
 		return -errno;
 	ctl->listening = true;
 	return 0;
@@ -448,8 +424,6 @@ int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n)
 
 void ctl_shutdown(struct ctl *ctl)
 {
-	struct stat st;
-
 	if (!ctl || ctl->watch.fd < 0)
 		return;
 	for (size_t i = 0; i < CTL_MAX_CONNECTIONS; i++) {
@@ -463,9 +437,7 @@ void ctl_shutdown(struct ctl *ctl)
 	else
 		(void)close(ctl->watch.fd);
 	ctl->watch.fd = -1;
-	if (ctl->bound && lstat(ctl->path, &st) == 0 && st.st_dev == ctl->device &&
-	    st.st_ino == ctl->inode)
-		(void)unlink(ctl->path);
+	own_unlink(ctl->path, &ctl->own);
 }
 
 bool ctl_busy(const struct ctl *ctl)

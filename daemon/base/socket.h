@@ -7,13 +7,14 @@
 #define KVTIER_SOCKET_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
-struct sockaddr_un;
+#include "own.h"
 
-/* Removes the file at address, of a SOCK_SEQPACKET socket, if nobody answers there. 0: there is
- * none now. -EADDRINUSE: somebody answers; -EEXIST: the file is no socket; another -errno. Any
- * thread. */
-int socket_remove_stale(const struct sockaddr_un *address);
+/* A SOCK_SEQPACKET socket at path, of these permissions, for listen(): nobody connects before. A
+ * socket there at which nobody answers is removed. -EADDRINUSE: somebody answers; -EEXIST: a file
+ * that is no socket is there; another -errno: likewise nothing is left behind. Any thread. */
+int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_own);
 
 /* Whether descriptors can be sent to this Unix socket: at a listening socket, to those that will be
  * accepted. A packet with descriptors is refused at its sender else. False: nothing was changed,

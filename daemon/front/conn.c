@@ -2,6 +2,7 @@
 /* conn.c - see conn.h: its start, its socket, its submission ring. */
 #include "conn.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -35,11 +36,10 @@ static void on_timer(struct loop_timer *timer)
 		(void)loop_modify(loop, &c->socket, EPOLLIN);
 	else if (c->state == CONN_OPEN)
 		loop_timer_set(loop, timer, loop_now(loop) + CONN_TICK_NS);
+	else if (c->state == CONN_MEETING)
+		conn_refuse(c, 0, -ETIMEDOUT, "the daemon could not make rings within 5 s");
 	else
-		conn_violate(c, 0,
-			     c->state == CONN_MEETING ?
-				     "the daemon could not make rings within 5 s" :
-				     "no HELLO came within 5 s");
+		conn_violate(c, 0, "no HELLO came within 5 s");
 }
 
 /* False: there is nothing more to take now. */

@@ -36,20 +36,30 @@ void conn_kill(struct conn *c)
 	front_conn_dying(c->front);
 }
 
-void conn_violate(struct conn *c, uint32_t seq, const char *text)
+static void cut(struct conn *c, uint32_t seq, int error, const char *why, const char *text)
 {
 	struct kvtierd *d = c->front->d;
 
-	stats_add(&d->stats->v.protocol_errors_total, 1);
 	if (c->state < CONN_OPEN)
 		stats_add(&d->stats->v.clients_refused_total, 1);
 	log_limited(&c->front->log, loop_now(d->loop), LOG_LEVEL_WARNING,
-		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s",
-		    c->client.id, (long)c->client.pid, (long)c->uid, c->client.name, text);
-	c->end_error = -EPROTO;
+		    "client %u (pid %ld, uid %ld, \"%s\") %s: %s", c->client.id,
+		    (long)c->client.pid, (long)c->uid, c->client.name, why, text);
+	c->end_error = error;
 	c->end_seq = seq;
 	snprintf(c->end_text, sizeof(c->end_text), "%s", text);
 	conn_kill(c);
+}
+
+void conn_violate(struct conn *c, uint32_t seq, const char *text)
+{
+	stats_add(&c->front->d->stats->v.protocol_errors_total, 1);
+	cut(c, seq, -EPROTO, "broke the protocol and was cut", text);
+}
+
+void conn_refuse(struct conn *c, uint32_t seq, int error, const char *text)
+{
+	cut(c, seq, error, "cannot be served", text);
 }
 
 void conn_pause(struct conn *c)

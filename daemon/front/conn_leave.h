@@ -12,6 +12,8 @@
 void conn_kill(struct conn *c); /* -> DYING; any state is fine */
 /* The client broke the protocol: -> DYING, and text is said to it and to the log. */
 void conn_violate(struct conn *c, uint32_t seq, const char *text);
+/* The daemon lacks something for it, which is no fault of the client's: -> DYING; likewise said. */
+void conn_refuse(struct conn *c, uint32_t seq, int error, const char *text);
 void conn_turn_away(struct conn *c); /* GREETING: somebody else needs the slot */
 /* OPEN, and it has something imported that this device has lost: DYING. */
 void conn_lost(struct conn *c, const struct device *device, const char *why);

@@ -61,11 +61,11 @@ static bool has_regions(const struct conn *c, const void *packet)
 
 static void take_regions(struct conn *c, const void *packet, size_t n, uint32_t seq)
 {
-	(void)loop_modify(c->front->d->loop, &c->socket, 0);
-	if (intake_hold(&c->intake, packet, n))
-		conn_violate(c, seq, "the daemon is out of memory for a packet");
-	else
+	if (intake_hold(&c->intake, packet, n) == 0)
 		conn_begin_intake(c);
+	else if (packet_error(c->socket.fd, seq, -ENOMEM,
+			      "the daemon is out of memory for a packet"))
+		conn_kill(c);
 }
 
 /* The regions are in mount; NULL: there are none. */
@@ -215,6 +215,8 @@ void conn_intake_done(struct helper_job *job)
 		return;
 	}
 	in->state = INTAKE_IDLE;
+	if (status == -EMFILE || status == -ENFILE)
+		front_out_of_files(c->front);
 	if (c->state >= CONN_DYING) {
 		if (in->mount)
 			conn_leave(c, in->mount);
@@ -230,7 +232,11 @@ void conn_intake_done(struct helper_job *job)
 		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);
 	else if (status == -EPROTO)
 		conn_violate(c, in->seq, in->text);
-	else if (status == -ECONNRESET || packet_error(c->socket.fd, in->seq, status, in->text))
+	else if (status == -ECONNRESET)
+		conn_kill(c);
+	else if (in->ring || in->seq == 0) /* there is no connection, or no request, without it */
+		conn_refuse(c, in->seq, status, in->text);
+	else if (packet_error(c->socket.fd, in->seq, status, in->text))
 		conn_kill(c);
 	intake_drop(in);
 	if (c->state < CONN_DYING)

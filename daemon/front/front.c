@@ -14,6 +14,11 @@ void front_count(const struct front *front)
 	stats_set(&front->d->stats->v.clients, front->n_alive);
 }
 
+void front_out_of_files(struct front *front)
+{
+	front->out_of_files_ns = loop_now(front->d->loop);
+}
+
 void front_conn_dying(struct front *front)
 {
 	front->n_alive--;

@@ -23,6 +23,7 @@ struct front {
 	bool guarded;
 	int self; /* pidfd: by it clients see this process end; -1: this kernel makes none */
 	struct log_limit log;
+	uint64_t out_of_files_ns;                  /* when last; 0: never */
 	uint32_t n_alive, n_dying;                 /* connections */
 	uint32_t n_beyond;                         /* open spaces beyond shares, conn_share.c */
 	_Alignas(8) char buffer[WIRE_MAX_MESSAGE]; /* for one packet at a time */
@@ -30,6 +31,8 @@ struct front {
 
 const char *front_tenant(const struct front *front);
 void front_count(const struct front *front); /* n_alive has changed */
-void front_conn_dying(struct front *front);  /* one more to free once it has drained */
+/* A client could not be served for want of a descriptor: status tells it for ten minutes. */
+void front_out_of_files(struct front *front);
+void front_conn_dying(struct front *front); /* one more to free once it has drained */
 
 #endif

@@ -58,6 +58,17 @@ __attribute__((format(printf, 3, 4))) static int say(struct intake *in, int stat
 	return status;
 }
 
+static int read_head(struct intake *in)
+{
+	struct wire_head head;
+
+	if (proto_head(in->packet, in->n, &head, in->text, sizeof(in->text)))
+		return -EPROTO;
+	in->seq = head.seq;
+	in->type = head.type;
+	return 0;
+}
+
 static int receive(struct intake *in)
 {
 	union {
@@ -73,7 +84,7 @@ static int receive(struct intake *in)
 
 	in->packet = malloc(WIRE_MAX_MESSAGE);
 	if (!in->packet)
-		return say(in, -EPROTO, "the daemon is out of memory for a packet");
+		return say(in, -ENOMEM, "the daemon is out of memory for a packet");
 	iov.iov_base = in->packet;
 	n = recvmsg(in->socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0)
@@ -84,12 +95,14 @@ static int receive(struct intake *in)
 			memcpy(in->fds, CMSG_DATA(h), in->n_fds * sizeof(int));
 		}
 	in->n = (size_t)n;
-	if (m.msg_flags & MSG_CTRUNC)
-		return say(in, -EPROTO,
-			   "a packet carries more file descriptors than the daemon has room for: "
-			   "raise LimitNOFILE=");
 	if (m.msg_flags & MSG_TRUNC)
 		return say(in, -EPROTO, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
+	if (read_head(in))
+		return -EPROTO;
+	/* the buffer had room for all that a packet can carry */
+	if (m.msg_flags & MSG_CTRUNC)
+		return say(in, -EMFILE,
+			   "the daemon has no file descriptors left: raise LimitNOFILE=");
 	return 0;
 }
 
@@ -177,22 +190,18 @@ static int take_order(struct intake *in)
 
 static int take_in(struct intake *in)
 {
-	struct wire_head head;
-
-	if (proto_head(in->packet, in->n, &head, in->text, sizeof(in->text)))
+	if (read_head(in))
 		return -EPROTO;
-	in->seq = head.seq;
-	in->type = head.type;
-	if (head.type != WIRE_SPACE_OPEN && head.type != WIRE_ORDER && head.type != WIRE_PARTS)
+	if (in->type != WIRE_SPACE_OPEN && in->type != WIRE_ORDER && in->type != WIRE_PARTS)
 		return say(in, -EPROTO, "file descriptors came with a message that takes none");
-	if (head.type != WIRE_PARTS && in->n_fds > WIRE_MAX_REGIONS)
+	if (in->type != WIRE_PARTS && in->n_fds > WIRE_MAX_REGIONS)
 		return say(in, -EPROTO, "a packet carries more than %d file descriptors",
 			   WIRE_MAX_REGIONS);
 	if (!in->greeted)
 		return say(in, -EPROTO, "the first message must be HELLO");
-	if (head.type == WIRE_PARTS)
+	if (in->type == WIRE_PARTS)
 		return take_parts(in);
-	return head.type == WIRE_ORDER ? take_order(in) : take_regions(in);
+	return in->type == WIRE_ORDER ? take_order(in) : take_regions(in);
 }
 
 /* A SPACE_OPEN ends the ranges that it did not take; a PARTS that is refused ends all. */
@@ -209,7 +218,10 @@ static int make_rings(struct intake *in)
 {
 	const int r = ring_open(in->ring, in->ring_entries, in->arena_blocks);
 
-	return r ? say(in, -EPROTO, "the daemon cannot make rings: %s", strerror(-r)) : 0;
+	if (r == 0)
+		return 0;
+	return say(in, r == -EAGAIN ? -ENOMEM : r, "the daemon cannot make rings: %s%s",
+		   strerror(-r), r == -EMFILE ? ": raise LimitNOFILE=" : "");
 }
 
 int intake_hold(struct intake *in, const void *packet, size_t n)

@@ -56,8 +56,8 @@ struct intake {
 	/* out */
 	/* 0: the rings are made; or packet is a SPACE_OPEN, mount has its regions; or an ORDER,
 	 * order has its events and words; or a PARTS, parts has them. -EAGAIN: over its share for
-	 * now, call again. -EPROTO: a violation, or no rings. -ECONNRESET: no packet. Else:
-	 * refused. text says why */
+	 * now, call again. -EPROTO: a violation. -ECONNRESET: no packet. Else: refused,
+	 * -EMFILE for want of a descriptor. text says why */
 	int status;
 	uint16_t type; /* of the packet */
 	uint32_t seq;

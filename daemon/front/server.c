@@ -24,7 +24,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "daemon/base/closer.h"
@@ -45,7 +44,8 @@
 
 enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
 
-#define REFUSED_SHOWN_NS 10000000000ull
+#define REFUSED_SHOWN_NS  10000000000ull
+#define NO_FILES_SHOWN_NS 600000000000ull
 #define BREATH_NS \
 	1000000ull /* without SO_PASSRIGHTS: between accepting, while many are being closed */
 
@@ -53,6 +53,7 @@ struct server {
 	struct front front;
 	struct closer *refused; /* sockets of clients that were refused, where not guarded */
 	struct loop_watch listener;
+	struct own own; /* the socket's file */
 	struct loop_poller reaper;
 	struct loop_timer resume; /* listening again after running out of fds */
 	struct slots_rule rule;
@@ -94,6 +95,9 @@ static void show_slots(struct server *s)
 	}
 	stats_health_set(s->front.d->stats, STATS_HEALTH_CLIENTS_FULL, full || refused);
 	stats_clients_text(s->front.d->stats, text);
+	stats_health_set(s->front.d->stats, STATS_HEALTH_OUT_OF_FILES,
+			 s->front.out_of_files_ns &&
+				 now - s->front.out_of_files_ns < NO_FILES_SHOWN_NS);
 }
 
 /* Ends dying connections that have drained, and frees connections that have ended. */
@@ -275,6 +279,8 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+			if (errno == EMFILE || errno == ENFILE)
+				front_out_of_files(&s->front);
 			/* Level-triggered: without a pause this would spin. */
 			log_limited(&s->front.log, loop_now(s->front.d->loop), LOG_LEVEL_ERROR,
 				    "cannot accept clients: %s; raise LimitNOFILE=",
@@ -307,43 +313,25 @@ static int set_group(const char *path, const char *name, char *text, size_t n)
 	return 0;
 }
 
-/* Bound, with its permissions set, and only then listening: nobody connects in between. */
-static int open_listener(const struct config *config, int *ret, char *text, size_t n)
+/* Its group is set before it listens. */
+static int open_listener(struct server *s, const struct config *config, char *text, size_t n)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	const char *path = config->socket_path;
-	bool bound;
-	int fd, r;
+	int r = socket_bind(path, config->socket_mode, &s->listener.fd, &s->own);
 
-	memcpy(address.sun_path, path, strnlen(path, sizeof(address.sun_path) - 1));
-	r = socket_remove_stale(&address);
 	if (r) {
-		snprintf(text, n, "[socket] path: %s %s", path,
-			 r == -EADDRINUSE ? "is another daemon's: it answers there" :
-			 r == -EEXIST     ? "exists and is no socket" :
-					    strerror(-r));
+		snprintf(text, n, "[socket] path: %s%s%s", path,
+			 r == -EADDRINUSE ? " is another daemon's: it answers there" :
+			 r == -EEXIST     ? " exists and is no socket" :
+					    ": ",
+			 r == -EADDRINUSE || r == -EEXIST ? "" : strerror(-r));
 		return r;
 	}
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	bound = bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
-	if (!bound || chmod(path, config->socket_mode)) {
-		r = -errno;
-		snprintf(text, n, "[socket] path: cannot bind %s: %s", path, strerror(-r));
-	}
-	if (r == 0 && config->socket_group[0])
+	if (config->socket_group[0])
 		r = set_group(path, config->socket_group, text, n);
-	if (r == 0 && listen(fd, BACKLOG)) {
+	if (r == 0 && listen(s->listener.fd, BACKLOG)) {
 		r = -errno;
-		snprintf(text, n, "cannot listen at %s: %s", path, strerror(-r));
-	}
-	if (r) {
-		(void)close(fd);
-		if (bound)
-			(void)unlink(path);
-	} else {
-		*ret = fd;
+		snprintf(text, n, "[socket] path: cannot listen at %s: %s", path, strerror(-r));
 	}
 	return r;
 }
@@ -390,7 +378,7 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 		s->pool[i].next = s->free_conns;
 		s->free_conns = &s->pool[i];
 	}
-	r = open_listener(d->config, &s->listener.fd, text, n);
+	r = open_listener(s, d->config, text, n);
 	if (r)
 		goto fail;
 	s->front.guarded = socket_pass_fds(s->listener.fd, false);
@@ -421,7 +409,7 @@ void server_shutdown(struct server *s)
 		if (s->front.guarded)
 			/* else at exit: nobody waits for it there */
 			(void)close(s->listener.fd);
-		(void)unlink(s->front.d->config->socket_path);
+		own_unlink(s->front.d->config->socket_path, &s->own);
 		s->listener.fd = -1;
 	}
 	for (struct conn *c = s->conns; c; c = c->next)

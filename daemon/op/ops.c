@@ -83,7 +83,7 @@ bool ops_room(const struct ops *all, const struct client *client, uint32_t clien
 
 uint32_t ops_outstanding(const struct ops *all)
 {
-	return all->outstanding;
+	return all ? all->outstanding : 0;
 }
 
 uint64_t ops_pages(const struct client *client)

@@ -24,7 +24,7 @@ void ops_close(struct ops *ops); /* none outstanding; NULL is fine */
 /* One more op_start() of this client is possible. It may have an equal share of the ops, when there
  * are so many clients (> 0): so the quick ones leave some for the others. */
 bool ops_room(const struct ops *ops, const struct client *client, uint32_t clients);
-uint32_t ops_outstanding(const struct ops *ops);
+uint32_t ops_outstanding(const struct ops *ops); /* NULL: 0 */
 uint64_t ops_pages(const struct client *client); /* of its ops, that the daemon may still touch */
 
 #endif

@@ -57,6 +57,10 @@ enum {
 	       "Engines are refused, or would be: see below whose connections there are. Close "   \
 	       "some, or raise "                                                                   \
 	       "[socket] max_clients or max_clients_per_uid.")                                     \
+	HEALTH(OUT_OF_FILES, out_of_files, warn,                                                   \
+	       "kvtierd had no file descriptor left for an engine in the last ten minutes. Raise " \
+	       "LimitNOFILE= in the unit (ulimit -Hn in a shell), or lower "                       \
+	       "[socket] max_clients.")                                                            \
 	HEALTH(INDEX_FULL, index_full, warn,                                                       \
 	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")       \
 	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                             \

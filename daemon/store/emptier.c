@@ -239,7 +239,7 @@ void emptier_begin(struct emptier *e, uint32_t slab, uint32_t bytes)
 
 bool emptier_busy(const struct emptier *e)
 {
-	return e->busy;
+	return e && e->busy;
 }
 
 bool emptier_stuck(const struct emptier *e)

@@ -48,7 +48,7 @@ void emptier_close(struct emptier *e); /* no job is in flight. NULL is fine */
 /* Empties a slab in whose class there is room for all that is in it, for the sake of an image of
  * `bytes`. None is being emptied. */
 void emptier_begin(struct emptier *e, uint32_t slab, uint32_t bytes);
-bool emptier_busy(const struct emptier *e); /* a slab is being emptied */
+bool emptier_busy(const struct emptier *e); /* a slab is being emptied; NULL: no */
 /* No job is in flight: images left in the slab wait for leases of others. */
 bool emptier_stuck(const struct emptier *e);
 /* Images that have not moved stay; the slab is as it was, as soon as no job is in flight. */

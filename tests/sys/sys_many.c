@@ -8,6 +8,7 @@
 #include "tests/lib/lib_raw.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -156,10 +157,13 @@ static void out_of_descriptors(void **state)
 	struct daemon *d = *state;
 	struct rlimit before, low;
 	struct witness witness;
+	char text[4096];
 
 	memset(&witness, 0, sizeof(witness));
 	witness_start(&witness, d->socket);
 	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, NULL, &before), 0);
+	(void)daemon_ctl(d, "status", text, sizeof(text));
+	assert_null(strstr(text, "out_of_files"));
 	for (rlim_t more = 0; more < 5; more++) { /* at accept, at its pidfd, at each ring */
 		low = before;
 		low.rlim_cur = (rlim_t)daemon_fds(d) + more;
@@ -171,6 +175,64 @@ static void out_of_descriptors(void **state)
 		daemon_stat_becomes(d, "clients", 1, PATIENT_MS);
 	}
 	witness_stop(&witness);
+	/* no client has done anything wrong */
+	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
+	assert_int_equal(daemon_ctl(d, "status", text, sizeof(text)), 1);
+	assert_non_null(strstr(text, "WARN out_of_files"));
+}
+
+/* Its packet comes, and the descriptors in it find no room. */
+static void engine_without_descriptors_hears_emfile(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct daemon *d = *state;
+	struct kvtier_segment segments[8];
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_MEMFD,
+					.length = (engine_page_bytes(&g) + 4095) & ~4095ull };
+	const size_t n = engine_segments(&g, segments, 8);
+	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d->socket };
+	struct kvtier_client *client;
+	struct kvtier_space *space;
+	struct rlimit before, low;
+
+	region.fd = memfd_make(region.length, F_SEAL_SHRINK | F_SEAL_GROW);
+	INSIST(kvtier_connect(&o, &client));
+	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, NULL, &before), 0);
+	low = before;
+	low.rlim_cur = 3; /* fewer than it has */
+	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &low, NULL), 0);
+	assert_int_equal(kvtier_space_open(client, &g, &region, 1, segments, n, &space), -EMFILE);
+	assert_non_null(strstr(kvtier_last_error(), "raise LimitNOFILE="));
+	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &before, NULL), 0);
+	INSIST(kvtier_space_open(client, &g, &region, 1, segments, n, &space));
+	kvtier_close(client);
+	(void)close(region.fd);
+	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
+}
+
+static void tight_soft_limit(void)
+{
+	struct rlimit limit;
+
+	(void)getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = 32;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void soft_limit_is_raised_at_the_start(void **state)
+{
+	struct rlimit limit;
+	struct daemon d;
+
+	(void)state;
+	daemon_place(&d, false);
+	daemon_configure(&d, config);
+	d.enter = tight_soft_limit;
+	daemon_restart(&d);
+	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, NULL, &limit), 0);
+	assert_int_equal(limit.rlim_cur, limit.rlim_max);
+	daemon_remove(&d);
 }
 
 static int begin(void **state)
@@ -195,6 +257,8 @@ int main(void)
 		cmocka_unit_test(thousand_connections),
 		cmocka_unit_test(thousands_of_spaces),
 		cmocka_unit_test(out_of_descriptors),
+		cmocka_unit_test(engine_without_descriptors_hears_emfile),
+		cmocka_unit_test(soft_limit_is_raised_at_the_start),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

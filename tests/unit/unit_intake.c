@@ -217,7 +217,7 @@ static void rings_are_made(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	intake_run(&in->job);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-	assert_int_equal(in->status, -EPROTO);
+	assert_int_equal(in->status, -EMFILE);
 	assert_non_null(strstr(in->text, "cannot make rings: Too many open files"));
 	assert_null(ring.submit);
 	assert_int_equal(recv(pair[1], &byte, 1, MSG_DONTWAIT), 1);
