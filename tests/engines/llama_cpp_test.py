@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_cpp_test.py BUILD - KvtierCache under the real llama-cpp-python and llama.cpp: what one process
 computed another one continues from, bit for bit; the engine answers every prompt, whatever becomes of the
-daemon; its server, too."""
+daemon; what the README says to run works as it is written."""
 import importlib.util
 import json
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
-from engine_process import Engine  # noqa: E402
+from engine_process import Engine, blocks, commands  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 from llama_cpp_engine import TEXT, find_model  # noqa: E402
 
@@ -115,26 +115,51 @@ class LlamaCppPython(unittest.TestCase):
         self.assertEqual(engine.ask(start=0, tokens=100)["loaded_tokens"], 64)
 
 
-class Server(unittest.TestCase):
-    setUp, until = LlamaCppPython.setUp, LlamaCppPython.until
+class Documented(unittest.TestCase):
+    """What client/python/README.md says, as it is written there, in a directory that has a model and a prompt."""
+    until = LlamaCppPython.until
 
-    def served(self, prompt: str) -> str:
+    def setUp(self) -> None:
+        LlamaCppPython.setUp(self)
+        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
+        self.addCleanup(work.cleanup)
+        self.work, self.prompt = work.name, TEXT[:900].decode()
+        Path(self.work, "model.gguf").symlink_to(find_model())
+        Path(self.work, "prompt.txt").write_text(self.prompt)
+
+    def run_as_written(self, *arguments: str) -> subprocess.Popen:
+        with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "llama_cpp_documented.log", "ab") as log:
+            return subprocess.Popen([sys.executable, "-B", *arguments], cwd=self.work, stdin=subprocess.DEVNULL,
+                                    stdout=log, stderr=log, env={**os.environ, "KVTIER_SOCKET": self.daemon.socket})
+
+    def twice(self, run) -> None:
+        """Judged by the daemon: what the first process stores the second one loads."""
+        first = run()
+        stored, loaded = [self.daemon.stats()[name]["blocks_total"] for name in ("store", "load")]
+        self.assertGreater(stored, 1)
+        self.assertEqual(loaded, 0)
+        self.assertEqual(run(), first)
+        self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 1)
+
+    def test_the_program(self):
+        program, = blocks("llama-cpp-python", "python")
+        self.twice(lambda: self.assertEqual(self.run_as_written("-c", program).wait(PATIENT_S), 0))
+
+    def served(self) -> str:
         """The answer of a server that is started for it, and killed."""
+        command, = commands("llama-cpp-python")
+        self.assertEqual(command[:2], ["python", "-m"])
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "llama_cpp_server.log", "ab") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-B", "-m", "kvtier.llama_cpp_python", "--model", find_model(), "--cache", "true",
-                 "--n_ctx", "512", "--n_batch", "64", "--n_threads", "1", "--port", str(port)], stdout=log, stderr=log,
-                env={**os.environ, "KVTIER_SOCKET": self.daemon.socket})
+        server = self.run_as_written(*command[1:], "--port", str(port))
         try:
-            body = json.dumps({"prompt": prompt, "max_tokens": 4, "temperature": 0}).encode()
+            body = json.dumps({"prompt": self.prompt, "max_tokens": 4, "temperature": 0}).encode()
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body,
                                              {"Content-Type": "application/json"})
 
             def up():
-                self.assertIsNone(server.poll(), f"it ended; see {log.name}")
+                self.assertIsNone(server.poll(), "it ended; see llama_cpp_documented.log")
                 with socket.socket() as probe:
                     return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -145,12 +170,8 @@ class Server(unittest.TestCase):
             server.kill()
             server.wait()
 
-    def test_a_prefix_outlives_its_server(self):
-        prompt = TEXT[:900].decode()
-        first = self.served(prompt)
-        self.assertEqual(self.daemon.stats()["load"]["blocks_total"], 0)
-        self.assertEqual(self.served(prompt), first)
-        self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 1)
+    def test_the_server(self):
+        self.twice(self.served)
 
 
 class InC(unittest.TestCase):

@@ -6,7 +6,9 @@ depends on all tokens up to it, and the answer on the KV that the memory holds, 
 Llama calls its cache as llama-cpp-python 0.3.36 does. install() makes it the package `llama_cpp`.
 """
 import abc
+import asyncio
 import ctypes as C
+import logging
 import random
 import struct
 import sys
@@ -234,6 +236,46 @@ class Llama:
 
     def __call__(self, prompt, max_tokens=4):
         return self._create_completion(list(prompt), max_tokens)
+
+
+class ModelSettings:
+    """Of llama-cpp-python's server: pydantic tells what was given from its defaults."""
+
+    def __init__(self, model: str, **given) -> None:
+        self.model_fields_set = {"model", *given}
+        self.model, self.cache, self.cache_type, self.logits_all, self.draft_model = model, False, "ram", True, None
+        self.__dict__.update(given)
+
+
+class LlamaProxy:
+    @staticmethod
+    def load_llama_from_model_settings(settings: ModelSettings) -> Llama:
+        llm = Llama(settings.model, logits_all=settings.logits_all or settings.draft_model is not None)
+        if settings.cache:
+            package = sys.modules["llama_cpp"]
+            kind = package.LlamaDiskCache if settings.cache_type == "disk" else package.LlamaRAMCache
+            llm.set_cache(kind(capacity_bytes=2 << 30))
+        return llm
+
+
+class UvicornServer:
+    async def startup(self, sockets=None) -> None:
+        logging.getLogger("uvicorn").warning("Uvicorn running")
+
+
+def server(settings: Sequence[ModelSettings], loaded: list) -> None:
+    """Makes `llama_cpp.server` one of these models, and `uvicorn` the one that it runs on. loaded: the models, once
+    main() has run."""
+    def main() -> None:
+        proxy = sys.modules["llama_cpp.server.model"].LlamaProxy
+        loaded.extend(map(proxy.load_llama_from_model_settings, settings))
+        asyncio.run(sys.modules["uvicorn"].Server().startup(sockets=None))
+
+    for name, contents in (("llama_cpp.server", {}), ("llama_cpp.server.__main__", {"main": main}),
+                           ("llama_cpp.server.model", {"LlamaProxy": type("LlamaProxy", (LlamaProxy,), {})}),
+                           ("uvicorn", {"Server": type("Server", (UvicornServer,), {})})):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__dict__.update(contents)
 
 
 def install() -> None:

@@ -20,7 +20,7 @@ llama_double.install()
 
 from kvtier import Codec, Tier  # noqa: E402
 from kvtier.llama_cpp import KvtierCache, Layout, LayoutError  # noqa: E402
-from kvtier.llama_cpp_python import identity  # noqa: E402
+from kvtier.llama_cpp_python import identity, main  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
@@ -65,10 +65,10 @@ class Contract(unittest.TestCase):
     def test_another_process_continues_where_one_stopped(self):
         first = self.llama()
         self.assertEqual(self.ask(first, self.prompt), 0)
-        self.assertEqual(first.cache.last, (83, 0, Tier(0), 10, None))
+        self.assertEqual(first.cache.last, (83, 0, Tier(0), 10, "", None))
         second = self.llama()
         self.assertEqual(self.ask(second, self.prompt), 80)
-        self.assertEqual(second.cache.last, (83, 80, Tier.HOST, 0, None))
+        self.assertEqual(second.cache.last, (83, 80, Tier.HOST, 0, "", None))
 
     def test_each_layout_is_read_and_kept(self):
         for options in (dict(transposed=False), dict(ids=True), dict(transposed=False, type=8, value=3),
@@ -165,10 +165,38 @@ class Contract(unittest.TestCase):
             llm = self.llama(**options)
             self.assertRegex(llm.cache.refused, words)
             self.assertEqual(self.ask(llm, self.prompt), 0)
+            self.assertEqual(llm.cache.last[4:], (llm.cache.refused, None))
         llm = self.llama(cached=False)
         llm.cache = KvtierCache(socket=self.daemon.socket)
         self.assertEqual(self.ask(llm, self.prompt), 0)
         self.assertIn("KvtierCache(llm)", llm.cache.refused)
+
+    def served(self, *models: dict) -> tuple:
+        """(the models, the lines of the log) of a server that main() has started."""
+        loaded, given = [], [llama_double.ModelSettings(str(self.file), **model) for model in models]
+        llama_double.server(given, loaded)
+        logging.getLogger("kvtier").setLevel(logging.WARNING)
+        with mock.patch.dict(os.environ, KVTIER_SOCKET=self.daemon.socket), self.assertLogs(level="WARNING") as log:
+            main()
+        self.addCleanup(lambda: [llm.cache and llm.cache.close() for llm in loaded])
+        return loaded, [record.getMessage() for record in log.records]
+
+    def test_a_server_has_a_cache_by_default(self):
+        (first, second, none), lines = self.served({}, {"cache": True, "cache_type": "disk"}, {"cache": False})
+        self.assertEqual(lines, ["Uvicorn running"])
+        tokens = list(range(70))        # a block of 64 tokens
+        self.assertEqual([self.ask(first, tokens), self.ask(second, tokens)], [0, 64])
+        self.assertEqual((none.cache, none._logits_all), (None, True))
+
+    def test_what_keeps_a_server_from_its_cache_is_its_last_line(self):
+        for given in ({"logits_all": True}, {"cache": True, "draft_model": "prompt-lookup-decoding"}):
+            (llm,), lines = self.served(given)
+            self.assertEqual(lines[-2:], ["Uvicorn running", f"kvtier: this model runs without a cache: "
+                                          f"{llm.cache.refused}"])
+        self.daemon.kill()
+        _, lines = self.served({})
+        self.assertEqual(lines[-2], "Uvicorn running")
+        self.assertRegex(lines[-1], "kvtier: prompts are computed until a daemon answers: .*kvtier.sock")
 
     def test_a_cache_is_for_one_llama(self):
         first, second = self.llama(), self.llama(cached=False)

@@ -84,6 +84,7 @@ class LlamaCache:
                         Layout.of_sample(sample, heads, block_tokens))
         self._short = False     # whether llama.cpp writes the cells of the scratch sequence without its id
         self.block_tokens, self.block_bytes = block_tokens, self._layout.size
+        self.away: Optional[Error] = None       # why no daemon has the space open, when the cache was made
         self._blocks = BlockCache(client, self._layout.geometry(model, extras, codec), self._layout.segments(),
                                   self._layout.size, self._layout.stride, pages, timeout_ms, prefetch_ms)
         try:
@@ -99,6 +100,7 @@ class LlamaCache:
         except Error as error:
             if wait_for_it or error.errno == errno.EINVAL:
                 raise
+            self.away = error
 
     def close(self) -> None:
         self._blocks.close()

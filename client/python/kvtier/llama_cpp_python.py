@@ -9,7 +9,7 @@
     llm("...")                  # what any process of this node computed of the prompt is not computed again
     print(llm.cache.last)       # Reused(prompt_tokens=2071, loaded_tokens=2048, ...)
 
-    python -m kvtier.llama_cpp_python --model model.gguf --cache true      # flags as of python -m llama_cpp.server
+    python -m kvtier.llama_cpp_python --model model.gguf       # flags as of python -m llama_cpp.server
 
 The caches of llama-cpp-python keep one copy of the whole state of a context for each prompt, in one process.
 KvtierCache keeps blocks of 64 tokens, so prompts share what they share, and so do processes; kvtierd bounds them and
@@ -25,7 +25,7 @@ copies of it when _create_completion() is the caller.
 
 Which prompts share blocks: equal file of weights (name, size, time; a name of yours with model=), equal LoRA and scale,
 rope settings and metadata overrides, equal type and layout of the KV. Sliding windows, state-space layers, logits_all
-and images are not served: `refused` says why, and llama-cpp-python runs without a cache.
+and images are not served: `refused` and `last.skipped` say why, and llama-cpp-python runs without a cache.
 
 Never raises into the Llama but KeyError, which it takes for a miss. For the thread that runs the Llama.
 """
@@ -59,6 +59,7 @@ class Reused(NamedTuple):
     loaded_tokens: int         # of these, that the context holds thanks to kvtier, with what it held before
     tiers: Tier                # where the last block came from; 0: none came
     stored_blocks: int         # in kvtier now, of those that were new
+    skipped: str               # why kvtier was not asked; "" otherwise
     error: Optional[Error]     # what a daemon that is away, slow or full said
 
 
@@ -104,7 +105,7 @@ class KvtierCache(BaseLlamaCache):
         halves the bytes of an F16 or BF16 cache and is lossy. pages: blocks under way at once, that is the
         memory this takes. timeout_ms: of a load or store, prefetch_ms: of a prefetch from Redis."""
         super().__init__(capacity_bytes)
-        self.last = Reused(0, 0, Tier(0), 0, None)
+        self.last = Reused(0, 0, Tier(0), 0, "", None)
         self.refused = ""           # why this Llama is not served
         self._named, self._extras, self._client = model, extras, client
         self._own: Optional[Client] = None
@@ -127,7 +128,8 @@ class KvtierCache(BaseLlamaCache):
             return
         self._llm = weakref.ref(llm)
         if getattr(llm, "_logits_all", False):
-            self._refuse("logits_all=True, which a draft model sets, keeps every token's logits; kvtier has none")
+            self._refuse("kvtier has no logits, and logits_all=True keeps those of every token: leave it out, and a "
+                         "draft model, which sets it")
             return
         try:
             lib = llama_cpp.llama_cpp._lib
@@ -138,7 +140,7 @@ class KvtierCache(BaseLlamaCache):
                 self._client or self._connect, lib, ctx, memory, model=named(self._named or model),
                 extras=named(f"{extras} {self._extras}"), sample=self._sample(llm, Functions(lib), ctx, memory),
                 **self._options)
-        except (LayoutError, Error, OSError, AttributeError) as error:
+        except (RuntimeError, OSError, AttributeError) as error:    # LayoutError, Error; a model that computes no token
             self._refuse(str(error))
             return
         weakref.finalize(llm, self._blocks.close)
@@ -168,7 +170,14 @@ class KvtierCache(BaseLlamaCache):
 
     def _refuse(self, why: str) -> None:
         self.refused = why
-        _log.warning("kvtier: this model runs without a cache: %s", why)
+        _log.warning("kvtier: %s", self._lacks())
+
+    def _lacks(self) -> str:
+        """"" when all was well as the model was loaded, else a sentence."""
+        if self.refused:
+            return f"this model runs without a cache: {self.refused}"
+        away = self._blocks and self._blocks.away
+        return f"prompts are computed until a daemon answers: {away}" if away else ""
 
     def close(self) -> None:
         """Gives its memory and connection back; then it never hits. Twice is fine."""
@@ -205,8 +214,9 @@ class KvtierCache(BaseLlamaCache):
         """Puts blocks of these tokens into the context. KeyError: there are none that it does not have. The state that
         is returned says how far the context goes, and cannot be loaded."""
         llm, tokens = self._served(), _whole(key)
-        self.last = Reused(len(tokens), 0, Tier(0), 0, None)
+        self.last = Reused(len(tokens), 0, Tier(0), 0, "", None)
         if llm is None:
+            self.last = self.last._replace(skipped=self.refused or "it is closed")
             raise KeyError("kvtier does not serve this model")
         have = _common(llm.input_ids[:llm.n_tokens].tolist(), tokens)
         got = self._blocks.fetch(tokens, have)
@@ -215,7 +225,7 @@ class KvtierCache(BaseLlamaCache):
             llm.input_ids[:got.tokens] = tokens[:got.tokens]
             llm.n_tokens = got.tokens
             llm._requires_eval = True
-        self.last = Reused(len(tokens), got.tokens if came else 0, got.tiers, 0, got.error)
+        self.last = Reused(len(tokens), got.tokens if came else 0, got.tiers, 0, "", got.error)
         if not came:
             raise KeyError("kvtier has nothing more of this prompt")
         return _state(llm)
@@ -267,10 +277,33 @@ Llama.set_cache = _set_cache_and_attach     # a Llama does not tell its cache wh
 
 
 def main() -> None:
-    """llama-cpp-python's server. With --cache true each model's cache is a KvtierCache, whatever --cache_type says; its
-    daemon is $KVTIER_SOCKET's."""
+    """llama-cpp-python's server. The cache of each model is a KvtierCache, whatever --cache_type says, but with --cache
+    false; its daemon is $KVTIER_SOCKET's. --logits_all is false unless it is given, as kvtier has no logits. What keeps
+    a model from its cache is the last line at start."""
+    import uvicorn
     from llama_cpp.server.__main__ import main as serve
-    llama_cpp.LlamaRAMCache = llama_cpp.LlamaDiskCache = KvtierCache
+    from llama_cpp.server.model import LlamaProxy
+    caches: List[KvtierCache] = []
+    load, startup = LlamaProxy.load_llama_from_model_settings, uvicorn.Server.startup
+
+    def load_for_kvtier(settings: Any) -> Llama:
+        given = set(settings.model_fields_set)      # the server's defaults are no cache, and all logits
+        settings.cache = settings.cache or "cache" not in given
+        settings.logits_all = settings.logits_all and not (settings.cache and "logits_all" not in given)
+        return load(settings)
+
+    def cache(capacity_bytes: int) -> KvtierCache:
+        caches.append(KvtierCache(capacity_bytes=capacity_bytes))
+        return caches[-1]
+
+    async def start_and_say(server: uvicorn.Server, *arguments: Any, **options: Any) -> None:
+        await startup(server, *arguments, **options)
+        for lacks in filter(None, [one._lacks() for one in caches]):
+            _log.warning("kvtier: %s", lacks)
+
+    LlamaProxy.load_llama_from_model_settings = staticmethod(load_for_kvtier)
+    llama_cpp.LlamaRAMCache = llama_cpp.LlamaDiskCache = cache
+    uvicorn.Server.startup = start_and_say
     serve()
 
 
