@@ -113,12 +113,8 @@ static int space_begin(struct kvtier_client *c, struct kvtier_space *space)
 		return rc;
 	}
 	rc = space_await(c, space);
-	if (rc) {
-		space->orphan = space->close_wanted = true;
-		if (space->state != SPACE_OPENING)
-			/* else it goes when the daemon's late reply was answered */
-			space_gone(c, space);
-	}
+	if (rc)
+		space_orphan(c, space);
 	(void)pthread_mutex_unlock(&c->control);
 	return rc;
 }

@@ -51,14 +51,38 @@ static bool space_leaves(const struct kvtier_space *space)
 	return space->close_wanted || space->quiet_wanted;
 }
 
-/* The daemon has let go of it. */
-void space_gone(struct kvtier_client *c, struct kvtier_space *space)
+/* The daemon has let go of it. An orphan is freed later, by spaces_reap(): the caller has it in its
+ * hands. */
+static void space_gone(struct kvtier_space *space)
 {
 	space->state = space->close_wanted ? SPACE_GONE : SPACE_QUIET;
-	if (!space->orphan)
-		return;
-	space_unlist(c, space);
-	space_free(space);
+}
+
+/* Frees the orphans that are GONE. */
+static void spaces_reap(struct kvtier_client *c)
+{
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
+		struct kvtier_space *space = c->spaces[i];
+
+		if (!space || !space->orphan || space->state != SPACE_GONE)
+			continue;
+		space_unlist(c, space);
+		space_free(space);
+	}
+}
+
+/* In these states the daemon has no part in the space. */
+static bool space_is_ours(const struct kvtier_space *space)
+{
+	return space->state == SPACE_WANTED || space->state == SPACE_REFUSED;
+}
+
+void space_orphan(struct kvtier_client *c, struct kvtier_space *space)
+{
+	space->orphan = space->close_wanted = true;
+	if (space_is_ours(space))
+		space_gone(space);
+	spaces_reap(c);
 }
 
 void spaces_lost(struct kvtier_client *c)
@@ -71,10 +95,11 @@ void spaces_lost(struct kvtier_client *c)
 		space->parts_due = space->gives_up = space->steps_down = false;
 		space->busy = (struct cuda_busy){ 0 };
 		if (space_leaves(space) || space->state == SPACE_GONE)
-			space_gone(c, space);
+			space_gone(space);
 		else
 			space->state = SPACE_WANTED;
 	}
+	spaces_reap(c);
 }
 
 static void space_refused(struct kvtier_space *space, int error, const char *who, const char *text)
@@ -183,14 +208,15 @@ int spaces_advance(struct kvtier_client *c)
 			rc = send_close(c, space);
 		} else if (space->state == SPACE_OPENING && space->parts_due) {
 			rc = send_open(c, space);
+		} else if (space_is_ours(space) && space_leaves(space)) {
+			space_gone(space);
 		} else if (space->state == SPACE_WANTED && !opening && orders_told(space) &&
 			   client_now() >= space->busy.retry_ns) {
 			rc = send_open(c, space);
 			opening = true;
-		} else if (space->state == SPACE_REFUSED && space_leaves(space)) {
-			space_gone(c, space);
 		}
 	}
+	spaces_reap(c);
 	return rc == -EAGAIN ? 0 : rc;
 }
 
@@ -313,7 +339,7 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 		if (space->steps_down && !space_leaves(space))
 			space->state = SPACE_WANTED;
 		else
-			space_gone(c, space);
+			space_gone(space);
 		space->steps_down = false;
 		return 0;
 	}

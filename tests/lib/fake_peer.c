@@ -374,7 +374,7 @@ static void *peer_run(void *arg)
 
 		if (peer->fd >= 0 && peer->deaf)
 			p.fd = -1;
-		if (poll(&p, 1, 1) > 0) {
+		if (poll(&p, 1, 1) > 0 && !(peer->fd >= 0 && peer->deaf)) {
 			if (peer->fd >= 0) {
 				on_packet(peer);
 			} else {

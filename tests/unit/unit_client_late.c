@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=free lane=wait (openings are given up at their deadline) */
+/*
+ * Goal: a space whose opening was given up is closed by the daemon's late answer, whatever it says,
+ * and memory that was freed then is not touched again. Method: a fake daemon (fake_peer.h) reads
+ * nothing until kvtier_space_open() has given up. free() keeps the memory and fills it with a mark,
+ * which must still be there at the end; under AddressSanitizer, which looks itself, it frees it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <malloc.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/fake_engine.h"
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define KEEPS 0
+#else
+#define KEEPS 1
+#endif
+
+enum { KEPT_MAX = 65536, MARK = 0x5a };
+
+static struct kept {
+	uint8_t *at;
+	size_t n;
+} kept[KEPT_MAX];
+static _Atomic size_t n_kept;
+static _Atomic bool keeping;
+
+void __real_free(void *p);
+void __wrap_free(void *p);
+
+void __wrap_free(void *p)
+{
+	size_t i;
+
+	if (!p || !keeping || !KEEPS || (i = n_kept++) >= KEPT_MAX) {
+		__real_free(p);
+		return;
+	}
+	kept[i].n = malloc_usable_size(p);
+	memset(p, MARK, kept[i].n);
+	kept[i].at = p;
+}
+
+static void freed_memory_is_untouched(void)
+{
+	const size_t n = n_kept;
+
+	keeping = false;
+	n_kept = 0;
+	assert_true(n < KEPT_MAX);
+	for (size_t i = 0; i < n; i++) {
+		for (size_t k = 0; k < kept[i].n; k++)
+			if (kept[i].at[k] != MARK)
+				fail_msg("byte %zu of %zu was written after free()", k, kept[i].n);
+		__real_free(kept[i].at);
+	}
+}
+
+static void engine_open(struct engine *e)
+{
+	fake_timeout_ms = 200;
+	fake_open(e, false);
+	keeping = true;
+}
+
+/* A space of no pages, with so little patience that the deaf daemon exceeds it. */
+static void give_up_opening(struct engine *e)
+{
+	struct kvtier_space *space = NULL;
+
+	e->peer.deaf = true;
+	assert_int_equal(kvtier_space_open(e->client, &fake_geometry, NULL, 0, NULL, 0, &space),
+			 -ETIMEDOUT);
+	assert_null(space);
+}
+
+/* The spaces that a client can have can be opened: the one that was given up takes no place. */
+static void places_are_free(struct engine *e)
+{
+	struct kvtier_space *spaces[KVTIER_MAX_SPACES - 1];
+
+	for (size_t i = 0; i < KVTIER_MAX_SPACES - 1; i++) {
+		int rc = -EMFILE;
+
+		for (int tries = 0; rc && tries < 10000; tries++) {
+			rc = kvtier_space_open(e->client, &fake_geometry, NULL, 0, NULL, 0,
+					       &spaces[i]);
+			assert_true(rc == 0 || rc == -EMFILE || rc == -ETIMEDOUT ||
+				    rc == -ENOTCONN);
+			(void)kvtier_poll(e->client, NULL, 0);
+			if (rc)
+				(void)usleep(1000);
+		}
+		assert_int_equal(rc, 0);
+	}
+	for (size_t i = 0; i < KVTIER_MAX_SPACES - 1; i++)
+		assert_int_equal(kvtier_space_close(spaces[i]), 0);
+}
+
+static void late_answer(enum peer_lie lie, bool hangs_up)
+{
+	struct engine e;
+
+	engine_open(&e);
+	give_up_opening(&e);
+	e.peer.lie = (int)lie;
+	e.peer.hang_up = hangs_up;
+	e.peer.deaf = false;
+	/* Each call of the client may be the one that reads the answer. */
+	for (int i = 0; i < 50; i++) {
+		(void)kvtier_poll(e.client, NULL, 0);
+		(void)usleep(1000);
+	}
+	e.peer.lie = PEER_HONEST;
+	if (lie != PEER_IGNORES_CLOSE)
+		places_are_free(&e);
+	fake_close(&e);
+	freed_memory_is_untouched();
+}
+
+static void the_daemon_opens_it_late(void **state)
+{
+	(void)state;
+	late_answer(PEER_HONEST, false);
+}
+
+static void the_daemon_refuses_it_late(void **state)
+{
+	(void)state;
+	late_answer(PEER_REFUSES_SPACE, false);
+}
+
+static void the_daemon_opens_it_late_and_does_not_close_it(void **state)
+{
+	(void)state;
+	late_answer(PEER_IGNORES_CLOSE, false);
+}
+
+static void the_daemon_hangs_up(void **state)
+{
+	(void)state;
+	late_answer(PEER_HONEST, true);
+}
+
+static void the_client_is_closed_before_the_answer(void **state)
+{
+	struct engine e;
+
+	(void)state;
+	engine_open(&e);
+	give_up_opening(&e);
+	give_up_opening(&e);
+	e.peer.deaf = false;
+	fake_close(&e);
+	freed_memory_is_untouched();
+}
+
+/* A space with an op that is closed by force: its completion, if it came, would find no op. */
+static void a_space_is_closed_by_force(void **state)
+{
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	engine_open(&e);
+	fake_keys(&e, 1, 1, &key);
+	e.peer.keep = true;
+	while (kvtier_load(e.space, &key, &(uint32_t){ 3 }, 1, NULL, &op))
+		(void)usleep(1000);
+	e.peer.deaf = true;
+	assert_true(kvtier_space_close(e.space) >= 0);
+	e.peer.deaf = e.peer.keep = false;
+	for (int i = 0; i < 50; i++) {
+		(void)kvtier_poll(e.client, NULL, 0);
+		(void)usleep(1000);
+	}
+	fake_close(&e);
+	freed_memory_is_untouched();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_daemon_opens_it_late),
+		cmocka_unit_test(the_daemon_refuses_it_late),
+		cmocka_unit_test(the_daemon_opens_it_late_and_does_not_close_it),
+		cmocka_unit_test(the_daemon_hangs_up),
+		cmocka_unit_test(the_client_is_closed_before_the_answer),
+		cmocka_unit_test(a_space_is_closed_by_force),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
