@@ -284,6 +284,10 @@ KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtie
  * timeout_ms, the connection is cut: kvtier_lent(NULL, ...) says which pages are still lent. */
 KVTIER_API void kvtier_close(struct kvtier_client *client);
 
+/* Another options.timeout_ms (0: the default) for calls from now on: so a program that was told to
+ * end closes a client in a time of its choice. */
+KVTIER_API int kvtier_set_timeout(struct kvtier_client *client, uint32_t timeout_ms);
+
 /* Opens a space and tells the daemon where pages lie. Arrays and strings are copied. Without
  * regions and segments the space can look up and prefetch only. A page index is valid when each
  * segment of the page lies inside its region. -EINVAL: a field is out of its limits, or MEMFD and

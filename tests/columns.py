@@ -9,7 +9,8 @@ import sys
 
 COLUMNS = {".c": 100, ".h": 100, ".cu": 100, ".cuh": 100, ".sh": 100, "Makefile": 100, ".py": 120, ".md": 120}
 LINES = 600
-WHOLE = {"daemon/main.c": 1000}  # one table of parts, with what opens and closes each
+WHOLE = {"daemon/main.c": 1000,  # one table of parts, with what opens and closes each
+         "client/python/kvtier/__init__.py": 1000, "tests/sys/python_binding.py": 1000}     # the API of Python
 
 
 def files():

@@ -33,7 +33,7 @@
 #include "submit.h"
 #include "turn.h"
 
-enum { DEFAULT_TIMEOUT_MS = 5000, DEFAULT_STAGING_BYTES = 16 << 20 };
+enum { DEFAULT_STAGING_BYTES = 16 << 20 };
 
 const char *kvtier_version(void)
 {
@@ -93,7 +93,7 @@ static int options_apply(struct kvtier_client *c, const struct kvtier_options *o
 		return error_set(-EINVAL, "options.gpu_mode is %u, must be at most %d", o.gpu_mode,
 				 KVTIER_GPU_ENGINE);
 	c->gpu_mode = o.gpu_mode;
-	c->timeout_ms = o.timeout_ms ? o.timeout_ms : DEFAULT_TIMEOUT_MS;
+	c->timeout_ms = o.timeout_ms ? o.timeout_ms : CLIENT_TIMEOUT_MS;
 	c->staging_bytes = o.staging_bytes ? o.staging_bytes : DEFAULT_STAGING_BYTES;
 	c->spin_us = o.spin_us;
 	name = o.name && *o.name ? o.name : program_invocation_short_name;
@@ -257,6 +257,15 @@ void kvtier_close(struct kvtier_client *c)
 			(void)space_close_until(space, deadline);
 	}
 	client_end(c);
+}
+
+int kvtier_set_timeout(struct kvtier_client *c, uint32_t timeout_ms)
+{
+	const int rc = client_check(c);
+
+	if (!rc)
+		atomic_store(&c->timeout_ms, timeout_ms ? timeout_ms : CLIENT_TIMEOUT_MS);
+	return rc;
 }
 
 /* Counts in shared memory, for the daemon to show; concurrent callers lose no count. */

@@ -47,8 +47,9 @@ enum {
 	CLIENT_STREAM_SLICE_NS = 50000,
 	/* so long after an op's deadline kvtier_wait(-1) gives up on the op */
 	CLIENT_GRACE_MS = 1000,
+	CLIENT_TIMEOUT_MS = 5000, /* kvtier_options.timeout_ms, where it is 0 */
 	CLIENT_BACKOFF_MIN_MS = 50,
-	CLIENT_BACKOFF_MAX_MS = 5000,
+	CLIENT_BACKOFF_MAX_MS = 1000,
 	CLIENT_REOPEN_MS = 1000,    /* until a space that was open before is opened again */
 	CLIENT_SPIN_MAX_US = 10000, /* the daemon's advice is cut to this */
 	CLIENT_SQ_ENTRIES = 256,    /* wished for in HELLO */
@@ -60,7 +61,6 @@ struct kvtier_client {
 	/* fixed after kvtier_connect() */
 	char path[108];
 	char name[WIRE_NAME_BYTES];
-	uint32_t timeout_ms;
 	uint32_t spin_us; /* 0: as the daemon advises; UINT32_MAX: none */
 	uint64_t staging_bytes;
 	uint32_t gpu_mode; /* enum kvtier_gpu_mode; 0: as the daemon advises */
@@ -108,6 +108,7 @@ struct kvtier_client {
 	_Atomic(struct link *) link; /* NULL: the daemon is away */
 	_Atomic uint32_t readers;
 	_Atomic uint64_t next_look_ns; /* session_nudge() */
+	_Atomic uint32_t timeout_ms;
 	_Atomic uint32_t spin_advised_us;
 	_Atomic uint32_t tiers; /* enum kvtier_tier, or'ed; 0: no daemon has said */
 };

@@ -11,6 +11,7 @@ import signal
 import struct
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -209,6 +210,152 @@ class Binding(unittest.TestCase):
                 space.hint(Action.PIN, **how)
         with self.assertRaises(KeyError):
             space.hint("forget", keys)
+
+    def assert_refused(self, call, sentence):
+        with self.assertRaisesRegex(kvtier.Error, sentence) as caught:
+            call()
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+    def test_numbers_that_c_does_not_have_are_refused(self):
+        space, keys = self.open(), self.open().keys(self.tokens)
+        op = space.load(keys, range(4))
+        self.addCleanup(self.client.wait, op)
+        much = 2**32 + 5
+
+        def client(**options):
+            return lambda: kvtier.Client(self.daemon.socket, **options)
+
+        def region(**fields):
+            return lambda: self.client.open_space(geometry("m"), [Region(**{"length": PAGE, "base": 4096, **fields})],
+                                                  segments())
+
+        def segment(**fields):
+            return lambda: self.client.open_space(geometry("m"), [self.memory.region()],
+                                                  [part._replace(**fields) for part in segments()])
+
+        for field in Geometry._fields[2:]:
+            if field != "extras":
+                for wrong in (much, -1):
+                    with self.subTest(field=field, wrong=wrong):
+                        self.assert_refused(lambda: self.open(**{field: wrong}),
+                                            rf"geometry\.{field} is {wrong}, must be in 0\.\.4294967295")
+        for name, call, sentence in (
+                ("fd", region(fd=much), r"regions\[0\]\.fd is 4294967301, must be in -2147483648\.\."),
+                ("offset", region(offset=-1), r"regions\[0\]\.offset is -1"),
+                ("length", region(length=2**64 + PAGE), r"regions\[0\]\.length is"),
+                ("base", region(base=2**64 + 4096), r"regions\[0\]\.base is"),
+                ("cuda", region(cuda=-4096), r"regions\[0\]\.base is -4096"),
+                ("kind", segment(kind=2**32 + 1), r"segments\[0\]\.kind is"),
+                ("layer", segment(layer=2**32), r"segments\[0\]\.layer is"),
+                ("region", segment(region=2**32), r"segments\[0\]\.region is"),
+                ("stride", segment(page_stride=2**64 + PAGE), r"segments\[0\]\.page_stride is"),
+                ("client timeout", client(timeout_ms=-1), r"options\.timeout_ms is -1"),
+                ("staging", client(staging_bytes=2**64), r"options\.staging_bytes is"),
+                ("spin", client(spin_us=-1), r"options\.spin_us is -1"),
+                ("memory", lambda: SharedMemory(2**64 + PAGE), "length is"),
+                ("memory", lambda: SharedMemory(-PAGE), f"length is -{PAGE}"),
+                ("op", lambda: self.client.wait(op._replace(id=2**64 + op.id)), "op is"),
+                ("wait", lambda: self.client.wait(op, 2**32), "timeout_ms is 4294967296"),
+                ("cancel", lambda: self.client.cancel(op, 2**31), "timeout_ms is 2147483648"),
+                ("group", lambda: self.client.wait_layers(op, 2**32), "group is 4294967296"),
+                ("groups", lambda: self.client.store_layers(op, -1), "groups is -1"),
+                ("stream", lambda: self.client.stream_wait(op, 2**64 + 1), "stream is"),
+                ("hint ttl", lambda: space.hint("pin", keys, ttl_s=-1), r"hint\.ttl_s is -1"),
+                ("hint session", lambda: space.hint("ended", session=2**64), r"hint\.session is"),
+                ("hint priority", lambda: space.hint("retain", keys, priority=2**32), r"hint\.priority is")):
+            with self.subTest(name):
+                self.assert_refused(call, sentence)
+        for option in ("timeout_ms", "turn", "ttl_s", "layer_groups", "session"):
+            for wrong in (2**64, -1):
+                with self.subTest(option=option, wrong=wrong):
+                    self.assert_refused(lambda: space.load(keys, range(4), **{option: wrong}),
+                                        rf"options\.{option} is {wrong}, must be in 0\.\.")
+
+    def test_a_page_that_c_does_not_have_is_refused(self):
+        space = self.open()
+        keys = self.stored(space)
+        for pages in ([0, 1, 2, 2**32 + 5], [-1, 0, 1, 2], (2**63, 1, 2, 3), [0, 1, 2**32, 3]):
+            for call in (space.store, space.load):
+                for given in (pages, iter(pages)):
+                    with self.subTest(pages=pages, call=call.__name__):
+                        self.assert_refused(lambda: call(keys, given),
+                                            r"pages\[[0-3]\] is -?\d+, must be in 0\.\.4294967295")
+        for pages in ([True, False, True, True], [0.0, 1.0, 2.0, 3.0], "abcd", [None] * 4):
+            with self.assertRaisesRegex(TypeError, r"pages\[0\] is .*, must be an integer"):
+                space.load(keys, pages)
+        for page in range(4):       # the old code stored page 5, and loaded into page 0
+            self.assertEqual(self.page(page), content(page))
+
+    def test_a_bool_or_a_text_is_no_number(self):
+        space = self.open()
+        keys = space.keys(self.tokens)
+        for call in (lambda: self.open(layers=True), lambda: space.load(keys, range(4), priority=False),
+                     lambda: self.open(rank="0"), lambda: space.load(keys, range(4), timeout_ms=0.5),
+                     lambda: kvtier.Client(self.daemon.socket, timeout_ms="5"), lambda: SharedMemory(4096.0)):
+            with self.assertRaisesRegex(TypeError, "must be an integer"):
+                call()
+
+    def test_a_text_that_c_would_cut_is_refused(self):
+        def named(**names):
+            return self.client.open_space(geometry("m")._replace(**names))
+
+        for field in ("model", "convention", "extras"):
+            self.assert_refused(lambda: named(**{field: "name\0of another"}),
+                                rf"geometry\.{field} has a NUL at byte 4")
+        self.assert_refused(lambda: named(model="\ud800"), r"geometry\.model is .*UTF-8")
+        self.assert_refused(lambda: kvtier.Client(self.daemon.socket, name="a\0b"), r"options\.name has a NUL")
+        self.assert_refused(lambda: kvtier.Client(str(self.daemon.socket) + "\0x"), r"options\.socket_path has a NUL")
+        self.assert_refused(lambda: SharedMemory(PAGE, "a\0b"), "name has a NUL")
+        with self.assertRaisesRegex(TypeError, r"geometry\.model is 7, must be a text"):
+            named(model=7)
+        named(model="größer").close()
+
+    def test_ctrl_c_ends_a_wait_at_once_and_close_does_not_wait_again(self):
+        """A daemon that stands still, and a client that waits for a minute for it."""
+        self.addCleanup(setattr, kvtier, "HURRY_MS", kvtier.HURRY_MS)
+        kvtier.HURRY_MS = 100
+        for name, wait in (("wait", lambda client, op: client.wait(op)),
+                           ("wait with a time", lambda client, op: client.wait(op, 60000)),
+                           ("wait_layers", lambda client, op: client.wait_layers(op, 0)),
+                           ("cancel", lambda client, op: client.cancel(op, 60000))):
+            with self.subTest(name), SharedMemory(8 * PAGE) as memory:
+                client = kvtier.Client(self.daemon.socket, timeout_ms=60000)
+                space = client.open_space(geometry(self.id(), codec=Codec.RAW), [memory.region()], segments())
+                keys = space.keys(self.tokens)
+                self.daemon.process.send_signal(signal.SIGSTOP)
+                try:
+                    op = space.load(keys, range(4), layer_groups=LAYERS)
+                    until = time.monotonic() + 60
+                    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    with self.assertRaises(KeyboardInterrupt):
+                        wait(client, op)
+                    self.assertEqual([page.ended for page in client.lent() if page.op == op.id], [False] * 4)
+                    client.close()
+                    self.assertLess(time.monotonic(), until)
+                finally:
+                    self.daemon.process.send_signal(signal.SIGCONT)
+                while kvtier.lent():
+                    time.sleep(0.01)
+
+    def test_a_space_left_by_ctrl_c_is_closed_in_a_hurry(self):
+        with SharedMemory(8 * PAGE) as memory:
+            with kvtier.Client(self.daemon.socket, timeout_ms=60000) as client:
+                until = None
+                try:
+                    with self.assertRaises(KeyboardInterrupt):
+                        with client.open_space(geometry(self.id(), codec=Codec.RAW), [memory.region()],
+                                               segments()) as space:
+                            self.daemon.process.send_signal(signal.SIGSTOP)
+                            space.load(space.keys(self.tokens), range(4))
+                            until = time.monotonic() + 60
+                            raise KeyboardInterrupt
+                    self.assertLess(time.monotonic(), until)
+                finally:
+                    self.daemon.process.send_signal(signal.SIGCONT)
+                while kvtier.lent():
+                    time.sleep(0.01)
+                keys = self.stored(self.open())     # the other client's patience is as it was
+                self.assertEqual(len(keys), 4)
 
     def test_layers_come_and_go_in_groups(self):
         with self.open() as space:

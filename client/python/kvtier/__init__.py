@@ -18,6 +18,10 @@ ENOTCONN.
 
 Threads: as in kvtier.h, any thread may call; close() only when no other thread is in a call.
 
+Signals: wait(), wait_layers() and cancel() return to Python every SLICE_MS, so Ctrl-C and other handlers that raise end
+them at once. What closes a client or a space after that takes HURRY_MS at most, then the connection is cut. Other calls
+take the client's timeout_ms at most.
+
 Forks (os.fork, multiprocessing): only the process that made a client may use it. In a child every call raises Error
 with errno EPERM, and close() frees memory only; the parent's connection goes on. A child makes its own Client.
 
@@ -27,13 +31,16 @@ store() and load() of one raise Error with errno EBUSY. SharedMemory.take_back()
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import enum
 import errno
 import os
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+import time
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from . import _lib
+from ._lib import Error
 
 __all__ = ["Action", "Answers", "BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", "Dtype", "Error", "Geometry", "Hit",
            "Keys", "Kind", "Lent", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space",
@@ -43,6 +50,10 @@ MAX_BLOCKS = 8192     # per op; a longer prompt is several ops
 BLOCK_OK = 0
 BLOCK_PRESENT = 1     # store: was already there, nothing was copied
 _OPTIONS = frozenset(("timeout_ms", "parent", "stream", "layer_groups", "session", "turn", "ttl_s", "priority"))
+SLICE_MS = 50         # of a wait: Python looks for signals between two of them
+HURRY_MS = 1000       # for closing, after a wait that was interrupted
+_TIMEOUT_MS = 5000    # of a client that names none: kvtier.h
+_GRACE_S = 1.0        # so long after an op's deadline kvtier_wait(-1) gives up
 
 
 class Dtype(enum.IntEnum):
@@ -84,11 +95,6 @@ class Action(enum.IntEnum):
     RELEASE = 5       # takes RETAIN and PIN back; first to go, everywhere
     SUPERSEDED = 6    # as RELEASE: other blocks, or other weights, have taken their place
     ENDED = 7         # as RELEASE, and the session is forgotten
-
-
-class Error(OSError):
-    """A call of libkvtier failed: `errno`, and `strerror`, the sentence that names the field and the
-    limit."""
 
 
 class Geometry(NamedTuple):
@@ -143,6 +149,7 @@ class Op(NamedTuple):
     """An outstanding store, load, prefetch or hint."""
     id: int
     n: int
+    until: Optional[float] = None     # time.monotonic() when wait() gives up; None: it is not known here
 
 
 class Answers(NamedTuple):
@@ -195,8 +202,8 @@ def _stream(stream) -> int:
 
 def _regions(regions: Sequence[Region]) -> C.Array:
     return (_lib.Region * len(regions))(*[
-        _lib.sized(_lib.Region, memory=3 if m.cuda else 1 if m.fd >= 0 else 2, fd=m.fd, offset=m.offset,
-                   length=m.length, base=m.cuda or m.base) for m in regions])
+        _lib.sized(_lib.Region, f"regions[{i}]", memory=3 if m.cuda else 1 if m.fd >= 0 else 2, fd=m.fd,
+                   offset=m.offset, length=m.length, base=m.cuda or m.base) for i, m in enumerate(regions)])
 
 
 def version() -> str:
@@ -269,7 +276,7 @@ class SharedMemory:
     def __init__(self, length: int, name: str = "kvtier-pages") -> None:
         lib, handle = _lib.load(), C.c_void_p()
         self._handle: Optional[C.c_void_p] = None
-        _check(lib.kvtier_memory_alloc(length, name.encode(), C.byref(handle)))
+        _check(lib.kvtier_memory_alloc(length, name, C.byref(handle)))
         self._handle = handle
         self.length = self.region().length
         self.address = lib.kvtier_memory_address(handle)
@@ -326,12 +333,14 @@ class Space:
         if handle is None:
             return 0
         self.client._spaces.pop(id(self), None)
-        return _lib.load().kvtier_space_close(handle)
+        with self.client._hurried():
+            return _lib.load().kvtier_space_close(handle)
 
     def __enter__(self) -> "Space":
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, kind, *exc) -> None:
+        self.client._ends_by(kind)
         self.close()
 
     def _open(self) -> C.c_void_p:
@@ -393,7 +402,7 @@ class Space:
         """Brings blocks nearer, into host memory."""
         op = C.c_uint64()
         _check(_lib.load().kvtier_prefetch(self._open(), keys._array, len(keys), C.byref(op)))
-        return Op(op.value, len(keys))
+        return self.client._op(op.value, len(keys), 0)
 
     def hint(self, action: Union[Action, str], keys: Optional[Keys] = None, *, session: int = 0, turn: int = 0,
              revision: bool = False, ttl_s: int = 0, priority: int = 0, timeout_ms: int = 0) -> Op:
@@ -405,30 +414,29 @@ class Space:
         if (keys is not None) + (keys is None and session != 0) + revision != 1:
             raise ValueError("a hint is on keys, on a session, or on the revision of the space")
         scope = 1 if keys is not None else 2 if session else 3
-        hint = _lib.sized(_lib.Hint, action=kind, scope=scope, timeout_ms=timeout_ms, session=session, turn=turn,
-                          ttl_s=ttl_s, priority=priority)
+        hint = _lib.sized(_lib.Hint, "hint", action=kind, scope=scope, timeout_ms=timeout_ms, session=session,
+                          turn=turn, ttl_s=ttl_s, priority=priority)
         if keys is not None:
             hint.keys, hint.n = C.cast(keys._array, C.POINTER(_lib.Key)), len(keys)
         op = C.c_uint64()
         _check(_lib.load().kvtier_hint(self._open(), C.byref(hint), C.byref(op)))
-        return Op(op.value, hint.n or 1)
+        return self.client._op(op.value, hint.n or 1, hint.timeout_ms)
 
     def _submit(self, function, keys: Keys, pages: Iterable[int], options: dict) -> Op:
         if options.keys() - _OPTIONS:
             raise TypeError(f"no option {', '.join(sorted(options.keys() - _OPTIONS))}: the options are "
                             f"{', '.join(sorted(_OPTIONS))}")
-        indices = list(pages)
-        if len(indices) != len(keys):
-            raise ValueError(f"{len(keys)} keys need as many pages, not {len(indices)}")
+        array = _lib.pages(pages)
+        if len(array) != len(keys):
+            raise ValueError(f"{len(keys)} keys need as many pages, not {len(array)}")
         fields = {"parent": keys.parent, **options}
         fields["parent"] = _key(fields["parent"])
         stream = fields.pop("stream", None)
         if stream is not None:
             fields["cuda_stream"] = _stream(stream)
-        how, op = _lib.sized(_lib.OpOptions, **fields), C.c_uint64()
-        array = (C.c_uint32 * len(indices))(*indices)
+        how, op = _lib.sized(_lib.OpOptions, "options", **fields), C.c_uint64()
         _check(function(self._open(), keys._array, array, len(keys), C.byref(how), C.byref(op)))
-        return Op(op.value, len(keys))
+        return self.client._op(op.value, len(keys), how.timeout_ms)
 
 
 def _key(parent: Optional[bytes]):
@@ -449,22 +457,63 @@ class Client:
         modes = {None: 0, "daemon": 1, "engine": 2}
         if gpu_mode not in modes:
             raise ValueError(f"gpu_mode is {gpu_mode!r}, must be None, 'daemon' or 'engine'")
-        options = _lib.sized(_lib.Options, timeout_ms=timeout_ms, staging_bytes=staging_bytes,
+        options = _lib.sized(_lib.Options, "options", timeout_ms=timeout_ms, staging_bytes=staging_bytes,
                              socket_path=os.fsencode(socket_path) if socket_path else None,
-                             name=name.encode() if name else None, spin_us=spin_us, gpu_mode=modes[gpu_mode])
+                             name=name or None, spin_us=spin_us, gpu_mode=modes[gpu_mode])
         handle = C.c_void_p()
         self._handle: Optional[C.c_void_p] = None
+        self._timeout_ms = options.timeout_ms or _TIMEOUT_MS
+        self._interrupted = False       # a wait ended by a signal's handler
         self._spaces: Dict[int, Space] = {}
         _check(_lib.load().kvtier_connect(C.byref(options), C.byref(handle)))
         self._handle = handle
 
     def close(self) -> int:
         """Closes the spaces, drops outstanding ops, disconnects. Twice is fine. How many pages are lent still."""
-        n = sum([space.close() for space in list(self._spaces.values())])
-        handle, self._handle = self._handle, None
-        if handle is not None:
+        if self._handle is None:
+            return 0
+        with self._hurried():
+            n = sum([space.close() for space in list(self._spaces.values())])
+            handle, self._handle = self._handle, None
             _lib.load().kvtier_close(handle)
         return n
+
+    @contextlib.contextmanager
+    def _hurried(self) -> Iterator[None]:
+        """The client's timeout is short here, if a signal ended a wait: whoever sent it wants an end."""
+        lib, short = _lib.load(), self._interrupted and self._timeout_ms > HURRY_MS
+        if short:
+            lib.kvtier_set_timeout(self._handle, HURRY_MS)
+        try:
+            yield
+        finally:
+            if short and self._handle is not None:
+                lib.kvtier_set_timeout(self._handle, self._timeout_ms)
+
+    def _ends_by(self, kind: Optional[type]) -> None:
+        """A `with` ends by this exception (None: by none)."""
+        if kind is not None and not issubclass(kind, Exception):
+            self._interrupted = True
+
+    def _op(self, number: int, n: int, timeout_ms: int) -> Op:
+        return Op(number, n, time.monotonic() + (timeout_ms or self._timeout_ms) / 1000 + _GRACE_S)
+
+    def _await(self, call: Callable[[int], int], timeout_ms: int, until: Optional[float]) -> int:
+        """call(ms) until it does not say -ETIMEDOUT, in slices; negative: until then, if it is known here."""
+        if _lib.integer(timeout_ms, C.c_int, "timeout_ms") >= 0:
+            until = time.monotonic() + timeout_ms / 1000
+        try:
+            code = -errno.ETIMEDOUT
+            while code == -errno.ETIMEDOUT:
+                left = (until - time.monotonic()) * 1000 if until is not None else 0
+                if left <= SLICE_MS:
+                    code = call(max(0, round(left)) if timeout_ms >= 0 else -1)
+                    break
+                code = call(SLICE_MS)
+        except BaseException:
+            self._interrupted = True
+            raise
+        return code
 
     def lent(self) -> List[Lent]:
         """Pages of its running stores and loads, and those of lent()."""
@@ -488,7 +537,8 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, kind, *exc) -> None:
+        self._ends_by(kind)
         self.close()
 
     def _open(self) -> C.c_void_p:
@@ -500,12 +550,10 @@ class Client:
                    segments: Sequence[Segment] = ()) -> Space:
         """Opens a space and shows the daemon where pages lie; without regions it can only look up and
         prefetch. Memory of a region with `base` or `cuda` must stay valid until the space is closed."""
-        fields = geometry._asdict()
-        for text in ("model", "convention", "extras"):
-            fields[text] = fields[text].encode()
-        plain = _lib.sized(_lib.Geometry, **fields)
+        plain = _lib.sized(_lib.Geometry, "geometry", **geometry._asdict())
         r = _regions(regions)
-        s = (_lib.Segment * len(segments))(*[_lib.sized(_lib.Segment, **part._asdict()) for part in segments])
+        s = (_lib.Segment * len(segments))(*[
+            _lib.sized(_lib.Segment, f"segments[{i}]", **part._asdict()) for i, part in enumerate(segments)])
         handle = C.c_void_p()
         _check(_lib.load().kvtier_space_open(self._open(), C.byref(plain), r, len(regions), s, len(segments),
                                          C.byref(handle)))
@@ -518,7 +566,8 @@ class Client:
         Error with ETIMEDOUT: not yet done, the op goes on."""
         statuses = (C.c_int32 * op.n)()
         result = _lib.sized(_lib.Result, blocks_max=op.n, blocks=statuses)
-        _check(_lib.load().kvtier_wait(self._open(), op.id, timeout_ms, C.byref(result)))
+        handle, wait = self._open(), _lib.load().kvtier_wait
+        _check(self._await(lambda ms: wait(handle, op.id, ms, C.byref(result)), timeout_ms, op.until))
         return _result(result)
 
     def poll(self, max_results: int = 16, max_blocks: int = 64) -> List[Result]:
@@ -547,7 +596,8 @@ class Client:
         if stream is not None:
             _check(_lib.load().kvtier_stream_wait_layers(self._open(), op.id, group, _stream(stream)))
             return True
-        code = _lib.load().kvtier_wait_layers(self._open(), op.id, group, timeout_ms)
+        handle, wait = self._open(), _lib.load().kvtier_wait_layers
+        code = self._await(lambda ms: wait(handle, op.id, group, ms), timeout_ms, op.until)
         return code != -errno.ENODATA and _check(code) == 0
 
     def store_layers(self, op: Op, groups: int, stream=None) -> None:
@@ -560,7 +610,9 @@ class Client:
     def cancel(self, op: Op, timeout_ms: int = 1000) -> None:
         """Ends an op early: afterwards none of its pages is touched, and its result waits to be taken. Error with
         ETIMEDOUT: some are lent still, and the sentence says how many."""
-        _check(_lib.load().kvtier_cancel(self._open(), op.id, timeout_ms))
+        handle, cancel = self._open(), _lib.load().kvtier_cancel
+        limit_ms = self._timeout_ms if timeout_ms < 0 else timeout_ms
+        _check(self._await(lambda ms: cancel(handle, op.id, ms), limit_ms, None))
 
 
 def _result(r: _lib.Result) -> Result:

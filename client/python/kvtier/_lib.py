@@ -3,17 +3,82 @@
 
 Private to the package. Structs that may grow carry their size first, so this file and an older or newer
 library of the same SONAME agree on what each knows; sized() fills that field in.
+
+Here Python becomes C. ctypes would cut a number to the bits of its C type, and C would end a text at its first NUL.
+So integer(), text() and pages() check each of them, and nothing else makes C values of what callers give: sized() for
+fields of structs, the types of _declare()'s table for arguments.
 """
 from __future__ import annotations
 
 import array
 import contextlib
 import ctypes as C
+import errno
 import functools
+import operator
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 SONAME = "libkvtier.so.0"
+
+
+class Error(OSError):
+    """A call of libkvtier failed: `errno`, and `strerror`, the sentence that names the field and the
+    limit."""
+
+
+Error.__module__ = "kvtier"
+
+
+@functools.lru_cache(maxsize=None)
+def _limits(kind: type) -> "tuple[int, int]":
+    """The least and the greatest number of a C type."""
+    bits = 8 * C.sizeof(kind)
+    return (-1 << bits - 1, (1 << bits - 1) - 1) if kind(-1).value < 0 else (0, (1 << bits) - 1)
+
+
+def integer(value, kind: type, name: str) -> int:
+    """The number, which the C type has. A bool is no number: it is another argument's, or a mask's."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, must be an integer") from None
+    least, most = _limits(kind)
+    if not least <= number <= most:
+        raise Error(errno.EINVAL, f"{name} is {number}, must be in {least}..{most}")
+    return number
+
+
+def text(value, name: str) -> "bytes | None":
+    """UTF-8, or the bytes that they are, for C; None is NULL."""
+    if value is None:
+        return None
+    try:
+        data = value.encode() if isinstance(value, str) else bytes(memoryview(value))
+    except UnicodeEncodeError:
+        raise Error(errno.EINVAL, f"{name} is {value!r}, which UTF-8 does not have") from None
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, must be a text") from None
+    if 0 in data:
+        raise Error(errno.EINVAL, f"{name} has a NUL at byte {data.index(0)}, where C would end it")
+    return data
+
+
+def pages(items) -> C.Array:
+    """Page numbers as an array of C."""
+    numbers = items if isinstance(items, (list, tuple, range)) else list(items)
+    try:
+        if bool in set(map(type, numbers)):
+            raise TypeError
+        packed = array.array("I", numbers)
+    except (OverflowError, TypeError):
+        for i, number in enumerate(numbers):
+            integer(number, C.c_uint32, f"pages[{i}]")
+        raise
+    return (C.c_uint32 * len(packed)).from_buffer(packed) if packed else (C.c_uint32 * 0)()
 
 
 class Key(C.Structure):
@@ -147,9 +212,42 @@ class Lent(C.Structure):
     ]
 
 
-def sized(kind: type, /, **fields) -> C.Structure:
-    """A struct with its size filled in, the given fields set and the rest zero."""
+@functools.lru_cache(maxsize=None)
+def _field_checks(kind: type) -> dict:
+    """What makes C of each field of a struct that is a number or a text."""
+    return {name: text if plain is C.c_char_p else functools.partial(_number, plain)
+            for name, plain in kind._fields_ if issubclass(plain, C._SimpleCData)}
+
+
+def _number(kind: type, value, name: str) -> "int | None":
+    return None if value is None and kind is C.c_void_p else integer(value, kind, name)
+
+
+def sized(kind: type, what: str = "", /, **fields) -> C.Structure:
+    """A struct with its size filled in, the given fields set and the rest zero. what: its name for people."""
+    checks = _field_checks(kind)
+    for name, value in fields.items():
+        if name in checks:
+            fields[name] = checks[name](value, f"{what}.{name}" if what else name)
     return kind(size=C.sizeof(kind), **fields)
+
+
+class Number(NamedTuple):
+    """An argument that is a number of the caller's."""
+    kind: type
+    name: str
+
+    def of(self, value):
+        return _number(self.kind, value, self.name)
+
+
+class Text(NamedTuple):
+    """An argument that is a text of the caller's."""
+    name: str
+    kind: type = C.c_char_p
+
+    def of(self, value):
+        return text(value, self.name)
 
 
 class Buffer(C.Structure):
@@ -225,11 +323,14 @@ def _candidates():
 
 
 def _declare(lib: C.CDLL) -> None:
-    p, i32, u32, u64, size = C.c_void_p, C.c_int, C.c_uint32, C.c_uint64, C.c_size_t
+    p, i32, u64, size = C.c_void_p, C.c_int, C.c_uint64, C.c_size_t
     keys, pages, to = C.POINTER(Key), C.POINTER(C.c_uint32), C.POINTER
+    op, group, groups = Number(u64, "op"), Number(C.c_uint32, "group"), Number(C.c_uint32, "groups")
+    timeout, stream = Number(i32, "timeout_ms"), Number(p, "stream")
     for name, result, arguments in (
         ("kvtier_connect", i32, [to(Options), to(p)]),
         ("kvtier_close", None, [p]),
+        ("kvtier_set_timeout", i32, [p, C.c_uint32]),
         ("kvtier_space_open", i32, [p, to(Geometry), to(Region), size, to(Segment), size, to(p)]),
         ("kvtier_space_close", i32, [p]),
         ("kvtier_space_memory", i32, [p, C.c_char_p, size]),
@@ -241,18 +342,18 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_load", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
         ("kvtier_prefetch", i32, [p, keys, size, to(u64)]),
         ("kvtier_hint", i32, [p, to(Hint), to(u64)]),
-        ("kvtier_wait", i32, [p, u64, i32, to(Result)]),
+        ("kvtier_wait", i32, [p, op, timeout, to(Result)]),
         ("kvtier_poll", i32, [p, to(Result), size]),
         ("kvtier_event_fd", i32, [p]),
-        ("kvtier_cancel", i32, [p, u64, i32]),
-        ("kvtier_stream_wait", i32, [p, u64, p]),
-        ("kvtier_wait_layers", i32, [p, u64, u32, i32]),
-        ("kvtier_stream_wait_layers", i32, [p, u64, u32, p]),
-        ("kvtier_store_layers", i32, [p, u64, u32, p]),
+        ("kvtier_cancel", i32, [p, op, timeout]),
+        ("kvtier_stream_wait", i32, [p, op, stream]),
+        ("kvtier_wait_layers", i32, [p, op, group, timeout]),
+        ("kvtier_stream_wait_layers", i32, [p, op, group, stream]),
+        ("kvtier_store_layers", i32, [p, op, groups, stream]),
         ("kvtier_status", i32, [p, C.c_char_p, size]),
         ("kvtier_tiers", i32, [p]),
         ("kvtier_lent", i32, [p, to(Lent), size]),
-        ("kvtier_memory_alloc", i32, [size, C.c_char_p, to(p)]),
+        ("kvtier_memory_alloc", i32, [Number(size, "length"), Text("name"), to(p)]),
         ("kvtier_memory_address", p, [p]),
         ("kvtier_memory_region", i32, [p, to(Region)]),
         ("kvtier_memory_take_back", i32, [p]),
@@ -261,7 +362,21 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_version", C.c_char_p, []),
     ):
         function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = [a.kind if isinstance(a, (Number, Text)) else a for a in arguments]
+        setattr(lib, name, _checked(function, arguments))
+
+
+def _checked(function, arguments: list):
+    """The function, with its callers' numbers and texts checked. (A from_param() that raises is ArgumentError.)"""
+    checks = [(i, a.of) for i, a in enumerate(arguments) if isinstance(a, (Number, Text))]
+
+    def call(*values):
+        values = list(values)
+        for i, of in checks:
+            values[i] = of(values[i])
+        return function(*values)
+    return call if checks else function
 
 
 @functools.lru_cache(maxsize=None)

@@ -431,7 +431,7 @@ class Worker:
                 if op not in self._running:
                     continue
                 try:
-                    self._ended(self._line.get()[0].wait(Op(op, len(running.transfer.pages))))
+                    self._ended(self._line.get()[0].wait(Op(op, len(running.transfer.pages), running.until)))
                 except Error:
                     self._cut()
         self._settle()
