@@ -174,6 +174,7 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	p->stopping = true;
 	log_info("signal %u: stopping", info.ssi_signo);
 	(void)notify_send(&p->notify, "STOPPING=1");
+	stats_health_set(p->d.stats, STATS_HEALTH_STARTING, false);
 	stats_health_set(p->d.stats, STATS_HEALTH_STOPPING, true);
 	if (p->d.server)
 		server_shutdown(p->d.server);
@@ -517,6 +518,7 @@ static void say_ready(struct program *p)
 		 p->config.socket_path, store_host(&d->store)->capacity_bytes >> 20,
 		 p->config.host_slab_bytes >> 10,
 		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
+	stats_health_set(d->stats, STATS_HEALTH_STARTING, false);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
 

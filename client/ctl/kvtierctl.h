@@ -13,6 +13,7 @@ enum exit_status {
 	EXIT_FAILED = 1,    /* status: WARN */
 	EXIT_ERR = 2,       /* status: ERR */
 	EXIT_NO_DAEMON = 3, /* nothing there, or it does not answer */
+	EXIT_STARTING = 4,  /* status: it is there, and no engine can connect yet */
 	EXIT_USAGE = 64,
 };
 

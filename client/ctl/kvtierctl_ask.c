@@ -70,7 +70,8 @@ static int connect_admin(const struct context *context)
 		explain_silence(context);
 	else if (error == ENOENT || error == ECONNREFUSED)
 		fprintf(stderr,
-			"kvtierctl: no kvtierd answers at %s; is it running? (kvtierctl status)\n",
+			"kvtierctl: no kvtierd answers at %s; is it running, or starting? "
+			"(kvtierctl status)\n",
 			context->admin_path);
 	else if (error == EACCES)
 		fprintf(stderr, "kvtierctl: %s: only root and the daemon's own user may ask\n",

@@ -69,6 +69,25 @@ static const char *severity_label(enum stats_severity severity)
 	return labels[severity];
 }
 
+static const struct verdict {
+	const char *word, *shown;
+	enum exit_status status;
+} verdicts[] = {
+	{ "ok", "OK", EXIT_FINE },
+	{ "warn", "WARN", EXIT_FAILED },
+	{ "starting", "STARTING", EXIT_STARTING },
+	{ "err", "ERR", EXIT_ERR },
+};
+
+static const struct verdict *verdict(uint64_t health)
+{
+	const struct verdict *v = verdicts;
+
+	while (strcmp(v->word, stats_health_word(health)) != 0)
+		v++;
+	return v;
+}
+
 /* The daemon's words about a part, which may come from outside. */
 static void print_text(const char *part, const char *first, const char *text, int width)
 {
@@ -145,11 +164,9 @@ static void redis_json(const struct stats *stats)
 
 void status_print(const struct stats *stats, uint64_t health, int width)
 {
-	const char *word = stats_health_word(health);
 	char line[256], head[320];
 
-	word = strcmp(word, "ok") == 0 ? "OK" : strcmp(word, "warn") == 0 ? "WARN" : "ERR";
-	snprintf(head, sizeof(head), "%s%s: %s", word, condition(health),
+	snprintf(head, sizeof(head), "%s%s: %s", verdict(health)->shown, condition(health),
 		 daemon_line(stats, line, sizeof(line)));
 	text_wrap(stdout, head, 0, 0, width);
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
@@ -210,7 +227,6 @@ static void status_json(const struct stats *stats, uint64_t health)
 int command_status(struct context *context, int argc, char **argv)
 {
 	const struct stats *stats;
-	const char *word;
 	uint64_t health;
 
 	(void)context_option(context, argc, argv, "", NULL);
@@ -219,15 +235,12 @@ int command_status(struct context *context, int argc, char **argv)
 	if (!stats)
 		return EXIT_NO_DAEMON;
 	health = stats_health(stats, clock_ns());
-	word = stats_health_word(health);
 	if (context->json)
 		status_json(stats, health);
 	else
 		status_print(stats, health, INT_MAX);
 	stats_unmap(stats);
-	return strcmp(word, "ok") == 0   ? EXIT_FINE :
-	       strcmp(word, "warn") == 0 ? EXIT_FAILED :
-					   EXIT_ERR;
+	return (int)verdict(health)->status;
 }
 
 int command_version(struct context *context, int argc, char **argv)

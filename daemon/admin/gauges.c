@@ -243,7 +243,7 @@ void gauges_sync(struct kvtierd *d)
 	space_gauges(d);
 	hints_gauges(d->store.hints);
 	op_gauges(d->stats);
-	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
+	stats_health_set(d->stats, STATS_HEALTH_HOST_STARTING, tier_state(host) == TIER_STARTING);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, nvme_up_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
 	nvme_gauges(d);

@@ -21,9 +21,10 @@ CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--lis
     "says so.",
     "kvtierctl stats --watch=2")
 CTL(status, local, "[--json]",
-    "OK, WARN or ERR, with the reasons and what to do about each. A NOTE is no trouble: for "
-    "example, that the daemon still starts. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 3 if no "
-    "daemon is there.",
+    "OK, WARN, ERR or STARTING, with the reasons and what to do about each. A NOTE is no trouble: "
+    "for example, that io_uring is not in use. STARTING: the daemon is there, and no engine can "
+    "connect yet. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 4 for STARTING, 3 if no daemon is "
+    "there.",
     "kvtierctl status && echo fine")
 CTL(clients, admin, "[--json]",
     "Connected engines: process, tenant, how their pages are reached, ops, blocks. PATH: shared "

@@ -108,8 +108,11 @@ const char *stats_severity_name(enum stats_severity severity)
 
 const char *stats_health_word(uint64_t health)
 {
+	const uint64_t ended = 1ull << STATS_HEALTH_STOPPED | 1ull << STATS_HEALTH_DEAD;
 	const char *word = "ok";
 
+	if ((health >> STATS_HEALTH_STARTING & 1) != 0 && (health & ended) == 0)
+		return "starting";
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
 		if ((health >> bit & 1) == 0)
 			continue;
@@ -367,8 +370,9 @@ uint64_t stats_health(const struct stats *stats, uint64_t now_ns)
 {
 	const uint64_t beat = stats_get(&stats->heartbeat_ns), health = stats_get(&stats->health);
 	/* a heartbeat ahead of the clock is one from before a reboot */
-	const bool silent = beat > now_ns + 1000000000u ||
-			    (now_ns > beat && now_ns - beat > STATS_STALE_MS * 1000000ull);
+	const bool silent = (health >> STATS_HEALTH_STARTING & 1) == 0 &&
+			    (beat > now_ns + 1000000000u ||
+			     (now_ns > beat && now_ns - beat > STATS_STALE_MS * 1000000ull));
 	uint64_t start = 0;
 	char letter = '?';
 	int r;

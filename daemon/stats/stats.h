@@ -29,10 +29,13 @@ enum {
 };
 
 /* The statements about health: HEALTH(bit, name, severity, meaning and remedy). A note leaves
- * health at "ok"; a start that goes well is a note. The daemon sets all bits but the last three: a
- * reader finds out that the daemon is stopped, silent or dead. */
+ * health at "ok"; `starting` is a state of its own, until engines can connect. The daemon sets all
+ * bits but the last three: a reader finds out that the daemon is stopped, silent or dead. */
 #define STATS_HEALTH(HEALTH)                                                                       \
 	HEALTH(STARTING, starting, note,                                                           \
+	       "Memory, disks and GPUs are being opened; engines can connect behind that. Wait; "  \
+	       "see the daemon's log if it takes minutes.")                                        \
+	HEALTH(HOST_STARTING, host_starting, note,                                                 \
 	       "Host memory is still being taken from the system; engines are served with what "   \
 	       "is there.")                                                                        \
 	HEALTH(NVME_STARTING, nvme_starting, note,                                                 \
@@ -243,7 +246,7 @@ void stats_unmap(const struct stats *stats); /* NULL is fine */
  * Returns ret. */
 char *stats_text_get(const char *text, size_t room, char *ret);
 /* The page's health, with the statements that only a reader can make (stopped, silent, dead), at
- * now_ns. */
+ * now_ns. A start is never silent: to make a large store takes a while. */
 uint64_t stats_health(const struct stats *stats, uint64_t now_ns);
 
 /* The tables, for programs that print them. */
@@ -270,7 +273,7 @@ struct stats_health_row {
 	enum stats_severity severity;
 };
 const struct stats_health_row *stats_health_row(enum stats_health_bit bit);
-const char *stats_health_word(uint64_t health); /* "ok", "warn" or "err" */
+const char *stats_health_word(uint64_t health); /* "ok", "warn", "err" or "starting" */
 
 uint32_t stats_layout(void);
 

@@ -2,17 +2,21 @@
 /* make: needs=kvtierd_halfway seconds=10 */
 /*
  * fault_start.c - goal: a start that fails after the NVMe disks were opened ends with exit status 1
- * and a sentence, and leaves neither socket nor stats page; a later start finds the store well.
- * Method: keys whose fault only the start finds; and kvtierd_halfway.c, which is refused one call
- * after the other until a start needs fewer. Without NVMe a start that failed closes all that it
- * has, and the sanitizers look.
+ * and a sentence, and leaves neither socket nor stats page; a later start finds the store well; and
+ * status tells a start as such until it is over. Method: keys whose fault only the start finds; and
+ * kvtierd_halfway.c, which is refused one call after the other until a start needs fewer. Without
+ * NVMe a start that failed closes all that it has, and the sanitizers look.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_scratch.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST_CALLS = 400 };
@@ -130,6 +134,41 @@ static void each_call_fails_without_nvme(void **state)
 	daemon_remove(&d);
 }
 
+/* --- what is told meanwhile --- */
+
+static void a_start_is_told_until_engines_can_connect(void **state)
+{
+	char hold[160], text[4096];
+	struct daemon d;
+	int status;
+
+	(void)state;
+	daemon_place(&d, false);
+	daemon_configure(&d, common);
+	(void)snprintf(hold, sizeof(hold), "%s/hold", d.dir);
+	assert_int_equal(mkdir(hold, 0700), 0);
+	d.pid = fork();
+	if (d.pid == 0) {
+		char program[512];
+
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		(void)setenv("KVTIER_TEST_HOLD", hold, 1);
+		(void)snprintf(program, sizeof(program), "%s/tests/kvtierd_halfway", build_dir());
+		execl(program, "kvtierd", "--config", d.config, (char *)NULL);
+		_exit(127);
+	}
+	for (struct look look = look_at(&d, PATIENT_MS); !there(&d, "stats");)
+		if (!look_again(&look))
+			fail_msg("no stats page");
+	assert_int_equal(daemon_ctl(&d, "status", text, sizeof(text)), 4);
+	assert_memory_equal(text, "STARTING: ", 10);
+	assert_false(there(&d, "kvtier.sock"));
+	assert_int_equal(rmdir(hold), 0);
+	status = daemon_wait(&d, PATIENT_MS); /* it serves, and ends */
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	daemon_remove(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -138,6 +177,7 @@ int main(void)
 		cmocka_unit_test(redis_ca_file_that_is_not_there),
 		cmocka_unit_test(each_call_fails_after_nvme_was_opened),
 		cmocka_unit_test(each_call_fails_without_nvme),
+		cmocka_unit_test(a_start_is_told_until_engines_can_connect),
 	};
 
 	if (!disk_dir()) {

@@ -5,7 +5,8 @@
  * kvtierd_halfway.c - what makes of kvtierd one whose start fails: from when its NVMe disks are
  * open (or, without NVMe, would be) until it serves, the call that KVTIER_TEST_CALL numbers is
  * refused. When it serves all the same, it ends as by SIGTERM, and says "no such call" if it made
- * fewer calls. For fault_start.c; never installed.
+ * fewer calls. Before all that it waits while the file KVTIER_TEST_HOLD is there. For
+ * fault_start.c; never installed.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -58,6 +59,10 @@ int __wrap_writeback_open(const struct writeback_conf *conf, struct writeback **
 
 int __wrap_nvme_up(struct kvtierd *d, char *text, size_t n)
 {
+	const char *hold = getenv("KVTIER_TEST_HOLD");
+
+	while (hold && access(hold, F_OK) == 0)
+		(void)usleep(1000);
 	if (d->config->nvme_bytes == 0)
 		begin();
 	return __real_nvme_up(d, text, n);

@@ -125,7 +125,10 @@ static int set_up(void **unused)
 	d = (struct kvtierd){ .store.tiers = { [TIER_HOST] = &host, [TIER_REDIS] = &redis } };
 	memset(&fake_status, 0, sizeof(fake_status));
 	fake_state = TIER_UP;
-	return stats_open(NULL, 1, &d.stats);
+	if (stats_open(NULL, 1, &d.stats) < 0)
+		return -1;
+	stats_health_set(d.stats, STATS_HEALTH_STARTING, false);
+	return 0;
 }
 
 static int tear_down(void **unused)

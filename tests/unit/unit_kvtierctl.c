@@ -217,19 +217,29 @@ static void status_is_ok_warn_or_err(void **unused)
 	tool_says("{\"code\":\"host_offline\",\"severity\":\"err\",\"next_step\":");
 }
 
-static void a_start_that_goes_well_is_ok(void **unused)
+static void a_start_is_a_state_of_its_own(void **unused)
 {
 	(void)unused;
 	stats_health_set(tool.page, STATS_HEALTH_STARTING, true);
+	assert_int_equal(tool_run("status"), 4);
+	assert_memory_equal(tool.output, "STARTING: kvtierd", 17);
+	tool_says("NOTE starting");
+	assert_int_equal(tool_run("status --json"), 4);
+	assert_string_equal(tool_json_at("status"), "starting");
+	tool_says("{\"code\":\"starting\",\"severity\":\"note\",\"next_step\":");
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
+}
+
+static void what_is_still_coming_is_ok(void **unused)
+{
+	(void)unused;
+	stats_health_set(tool.page, STATS_HEALTH_HOST_STARTING, true);
 	stats_health_set(tool.page, STATS_HEALTH_NVME_STARTING, true);
 	assert_int_equal(tool_run("status"), 0);
 	assert_memory_equal(tool.output, "OK: kvtierd", 11);
-	tool_says("NOTE starting");
+	tool_says("NOTE host_starting");
 	tool_says("NOTE nvme_starting");
-	assert_int_equal(tool_run("status --json"), 0);
-	assert_string_equal(tool_json_at("status"), "ok");
-	tool_says("{\"code\":\"starting\",\"severity\":\"note\",\"next_step\":");
-	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
+	stats_health_set(tool.page, STATS_HEALTH_HOST_STARTING, false);
 	stats_health_set(tool.page, STATS_HEALTH_NVME_STARTING, false);
 }
 
@@ -421,7 +431,9 @@ int main(int argc, char **argv)
 						tool_tear_down),
 		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, tool_set_up,
 						tool_tear_down),
-		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, tool_set_up,
+		cmocka_unit_test_setup_teardown(what_is_still_coming_is_ok, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(a_start_is_a_state_of_its_own, tool_set_up,
 						tool_tear_down),
 		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, tool_set_up,
 						tool_tear_down),

@@ -212,10 +212,15 @@ static void health_has_words(void **unused)
 	(void)unused;
 	assert_int_equal(stats_open(NULL, now_ns(), &stats), 0);
 	assert_true(stats->health >> STATS_HEALTH_STARTING & 1);
-	assert_string_equal(stats_health_word(stats->health), "ok");
+	assert_string_equal(stats_health_word(stats->health), "starting");
+	stats_health_set(stats, STATS_HEALTH_NVME_QUARANTINED, true);
+	assert_string_equal(stats_health_word(stats->health), "starting");
+	stats_health_set(stats, STATS_HEALTH_NVME_QUARANTINED, false);
+	stats_health_set(stats, STATS_HEALTH_STARTING, false);
+	stats_health_set(stats, STATS_HEALTH_HOST_STARTING, true);
 	stats_health_set(stats, STATS_HEALTH_NVME_STARTING, true);
 	assert_string_equal(stats_health_word(stats->health), "ok");
-	stats_health_set(stats, STATS_HEALTH_STARTING, false);
+	stats_health_set(stats, STATS_HEALTH_HOST_STARTING, false);
 	stats_health_set(stats, STATS_HEALTH_NVME_STARTING, false);
 	assert_string_equal(stats_health_word(stats->health), "ok");
 	stats_health_set(stats, STATS_HEALTH_CORRUPT, true);
@@ -337,6 +342,9 @@ static void an_old_heartbeat_is_silent(void **unused)
 
 	(void)unused;
 	assert_int_equal(stats_open(NULL, now, &stats), 0);
+	/* a start may take its time */
+	assert_int_equal(stats_health(stats, now + 2600 * 1000000ull) & silent, 0);
+	stats_health_set(stats, STATS_HEALTH_STARTING, false);
 	assert_int_equal(stats_health(stats, now + 2400 * 1000000ull) & silent, 0);
 	assert_int_equal(stats_health(stats, now + 2600 * 1000000ull) & silent, silent);
 	/* ahead of the clock: from before a reboot */
@@ -383,14 +391,16 @@ static void stopped_and_dead_are_told_apart(void **unused)
 	(void)close(ready[0]);
 	assert_int_equal(stats_map(path, &seen), 0);
 	/* starting */
-	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "ok");
+	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "starting");
 	assert_int_equal(kill(child, SIGSTOP), 0);
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
 	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_STOPPED);
+	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "err");
 	assert_int_equal(kill(child, SIGKILL), 0);
 	assert_int_equal(waitid(P_PID, (id_t)child, &(siginfo_t){ 0 }, WEXITED | WNOWAIT), 0);
 	/* a zombie */
 	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_DEAD);
+	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "err");
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_DEAD);
 	stats_unmap(seen);
