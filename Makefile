@@ -32,7 +32,8 @@ LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpt
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-CF_fatbin := $(if $(NVCC),-DCUDA_FATBIN='"$(BUILD)/codec.fatbin"')
+NVRTC   := $(wildcard build/nvrtc/libnvrtc.so.12)
+CF_binaries := $(if $(NVCC)$(NVRTC),-DCUDA_BINARIES='"$(BUILD)/cuda/binaries.h"')
 
 # A file in a room is built, a test in the folder of its kind run. FACTS: what tests say of them.
 SOURCES := $(foreach t,client/lib client/ctl daemon kernels tiers tests,$t/*.c $t/*/*.c $t/*/*/*.c)
@@ -48,12 +49,14 @@ PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 
 
 all: $(PROGRAMS)
 	@echo "built in $(BUILD)/: $(notdir $(PROGRAMS))"
-	@echo "left out: $(if $(NVCC),nothing,the CUDA kernels: no nvcc in PATH or /usr/local/cuda)"
+	@echo "left out: $(if $(NVRTC),nothing,$(if $(NVCC),CUDA kernels for drivers older than \
+		$(NVCC),the CUDA kernels): make deps brings a compiler)"
 help:
 	@sed -n 's/^#? //p' Makefile
 
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
-FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_fatbin)
+FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_binaries)
+FLAGS_cuda = $(NVCC) $(NVRTC)
 FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(filter-out $(ALL:=.o),$(notdir $(OBJS)))
 $(BUILD)/flags.%: FORCE
 	@mkdir -p $(sort $(dir $@ $(OBJS) $(EMU)))
@@ -64,10 +67,10 @@ $(BUILD)/tests/gpu/host/%.o: private ALLCF += -fno-sanitize=all -Wno-unknown-pra
 $(BUILD)/%.o: %.c $(BUILD)/flags.cc
 	$(SAY) CC $<
 	$(Q)$(CC) $(ALLCF) $(CF_$(notdir $*)) -c -o $@ $<
-$(BUILD)/kernels/cuda/fatbin.o: $(if $(NVCC),$(BUILD)/codec.fatbin)
-$(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*) | $(BUILD)/flags.cc
-	$(SAY) NVCC $@
-	$(Q)kernels/cuda/fatbin.sh $(NVCC) $@ $(if $(V),-Xptxas -v)
+$(BUILD)/kernels/cuda/binaries.o: $(if $(NVCC)$(NVRTC),$(BUILD)/cuda/binaries.h)
+$(BUILD)/cuda/binaries.h: $(wildcard kernels/*.h kernels/cuda/*) $(NVRTC) $(BUILD)/flags.cuda
+	$(SAY) CUDA $@
+	$(Q)kernels/cuda/binaries.sh $(@D) "$(NVCC)" "$(NVRTC)"
 $(BUILD)/daemon.a: $(filter-out %/main.o,$(call in,daemon/% kernels/% tiers/%))
 $(BUILD)/client.a: $(call in,client/lib/%)
 # DAEMONS: kvtierd with calls wrapped, each a program. No archive has them: no test links the wraps.
@@ -77,7 +80,7 @@ $(BUILD)/libtest.a: $(filter-out $(DAEMONS:%=$(BUILD)/tests/lib/%.o),\
 $(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
 # The library has the kernels, too, and what they need to know of an image: engine mode.
-LIBKVTIER := $(call in,client/lib/% kernels/image.o kernels/cuda/plan.o kernels/cuda/fatbin.o)
+LIBKVTIER := $(call in,client/lib/% kernels/image.o kernels/cuda/plan.o kernels/cuda/binaries.o)
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
 $(BUILD)/kvtier.o: $(LIBKVTIER) $(BUILD)/flags.ld
 	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@

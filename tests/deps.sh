@@ -29,3 +29,20 @@ command -v redis-server >/dev/null || {
 	mkdir -p build/bin
 	ln -sf "$(command -v redis-check-rdb)" build/bin/redis-server
 }
+# A CUDA compiler of 12.x, in a library: its kernels run on drivers from 12.0 on, those of nvcc 13
+# need a driver of 13.0. From PyPI, 90 MB, once. Without it the build says what it leaves out.
+nvrtc=nvidia-cuda-nvrtc-cu12==12.9.86
+fetch_nvrtc() {
+	work=$(mktemp -d) || return 1
+	trap 'rm -rf "$work"' EXIT
+	echo "fetching $nvrtc"
+	python3 -m venv "$work/venv" &&
+		"$work/venv/bin/python" -m pip download --disable-pip-version-check --quiet \
+			--retries 2 --no-deps --only-binary :all: -d "$work" "$nvrtc" &&
+		python3 -m zipfile -e "$work"/*.whl "$work/wheel" &&
+		mkdir -p build/nvrtc &&
+		mv "$work"/wheel/nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.* build/nvrtc/ &&
+		mv "$work/wheel/nvidia/cuda_nvrtc/lib/libnvrtc.so.12" build/nvrtc/
+}
+[ -e build/nvrtc/libnvrtc.so.12 ] || fetch_nvrtc ||
+	echo "$nvrtc cannot be had: no CUDA kernels for drivers older than nvcc"

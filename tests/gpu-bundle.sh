@@ -8,9 +8,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 folder=$PWD/$1/gpu-bundle
-command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || {
-	echo "gpu-bundle: no nvcc in PATH or /usr/local/cuda/bin: without the kernels" \
-		"there is nothing to run on a GPU"
+command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || [ -e build/nvrtc ] || {
+	echo "gpu-bundle: no nvcc in PATH or /usr/local/cuda/bin, no build/nvrtc (make deps):" \
+		"without the kernels there is nothing to run on a GPU"
 	exit 1
 }
 rm -rf "$folder"

@@ -8,8 +8,8 @@ import re
 import sys
 
 ROOMS = """
-client
 kernels
+client              kernels
 client/lib          client kernels
 daemon/base
 tiers               daemon/base kernels

@@ -13,7 +13,7 @@
 
 #include "cuda_memory.h"
 #include "error.h"
-#include "kernels/cuda/fatbin.h"
+#include "client/cuda_kernels.h"
 #include "kernels/cuda/plan.h"
 
 /* The op's last range: images [first, first + n), of the op's pages at the same indices. */
@@ -162,14 +162,24 @@ static int settle(const struct encoded *e, int rc)
 
 /* --- opening --- */
 
+static int load_module(struct encoded *e, CUdevice device)
+{
+	struct cuda_kernels_for gpu;
+	char why[160];
+	CUresult result = cuda_kernels_ask(e->api, device, &gpu);
+
+	if (result)
+		return driver_error(result, "cuDeviceGetAttribute");
+	if (cuda_kernels_check(gpu, why, sizeof(why)))
+		return error_set(-EOPNOTSUPP, "engine mode: %s", why);
+	result = cuda_kernels_load(e->api, gpu, &e->module);
+	return result ? driver_error(result, "cuModuleLoadData") : 0;
+}
+
 static int load(struct encoded *e)
 {
-	int rc = 0, least = 0, greatest = 0;
+	int rc = load_module(e, e->cuda->device.device), least = 0, greatest = 0;
 
-	TRY(e, rc, cuModuleLoadData, &e->module, kvtier_cuda_image);
-	if (rc && kvtier_cuda_image_bytes == 0)
-		return error_set(-EOPNOTSUPP, "this libkvtier was built without nvcc and has no "
-					      "CUDA kernels");
 	TRY(e, rc, cuModuleGetFunction, &e->encode, e->module, "kvtier_encode");
 	TRY(e, rc, cuModuleGetFunction, &e->decode, e->module, "kvtier_decode");
 	TRY(e, rc, cuCtxGetStreamPriorityRange, &least, &greatest);

@@ -182,9 +182,12 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_set(&v->gpu_bounced_in_bytes_total, sum.bounced_in_bytes_total);
 	stats_set(&v->gpu_lost_total, sum.lost_total);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_FAILED, failed > 0);
+	stats_health_set(d->stats, STATS_HEALTH_GPU_UNUSED, d->devices.gpu_unused);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_TIER, refused);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_TIME_SLICED, sliced);
 	stats_health_set(d->stats, STATS_HEALTH_HOST_NOT_PINNED, unpinned[0] != '\0');
+	if (text[0] == '\0' && d->devices.gpu_unused)
+		snprintf(text, sizeof(text), "%.199s", d->devices.gpu_note);
 	stats_gpu_text(d->stats, text[0] ? text : unpinned);
 }
 

@@ -11,7 +11,6 @@
 #include "cuda_span.h"
 #include "cuda_tier.h"
 #include "daemon/base/vault.h"
-#include "kernels/cuda/fatbin.h"
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
 
@@ -38,10 +37,9 @@ static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
 static int load_kernels(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	struct cuda_context *c = &gpu->in_context;
-	int r = CUDA_CALL(gpu, cuModuleLoadData, text, n, &c->module, kvtier_cuda_image);
+	int r = cuda_check(gpu, cuda_kernels_load(gpu->api, gpu->found->kernels, &c->module),
+			   "cuModuleLoadData", text, n);
 
-	if (r && kvtier_cuda_image_bytes == 0)
-		snprintf(text, n, "this kvtierd was built without nvcc and has no CUDA kernels");
 	if (r == 0)
 		r = CUDA_CALL(gpu, cuModuleGetFunction, text, n, &c->encode, c->module,
 			      "kvtier_encode");

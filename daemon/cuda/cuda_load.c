@@ -5,10 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-	DRIVER_MIN = 12000,
-	CAPABILITY_MIN = 80, /* 8.0: the kernels are compiled for this and later */
-};
+enum { DRIVER_MIN = 12000 }; /* has all calls; what the kernels need is up to a GPU */
 
 int cuda_error(const struct cuda_api *api, CUresult result, const char *call, char *text, size_t n)
 {
@@ -81,6 +78,10 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 		call = "cuDeviceGetUuid";
 		result = api->cuDeviceGetUuid(&uuid, ret->device);
 	}
+	if (result == CUDA_SUCCESS) {
+		call = "cuDeviceGetAttribute";
+		result = cuda_kernels_ask(api, ret->device, &ret->kernels);
+	}
 	if (result != CUDA_SUCCESS) {
 		(void)cuda_error(api, result, call, ret->why, sizeof(ret->why));
 		return;
@@ -89,18 +90,13 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 	if (api->cuDeviceGetName(ret->name, sizeof(ret->name), ret->device) != CUDA_SUCCESS)
 		snprintf(ret->name, sizeof(ret->name), "GPU %d", ordinal);
 	ret->name[sizeof(ret->name) - 1] = '\0';
-	ret->major = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
-	ret->minor = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 	ret->mps = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
 	if (api->cuDeviceGetAttribute(&ret->numa_node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
 				      ret->device) != CUDA_SUCCESS)
 		ret->numa_node = -1; /* an older driver */
-	if (10 * ret->major + ret->minor < CAPABILITY_MIN)
-		snprintf(ret->why, sizeof(ret->why),
-			 "its compute capability is %d.%d; kvtierd's kernels need %d.%d or later",
-			 ret->major, ret->minor, CAPABILITY_MIN / 10, CAPABILITY_MIN % 10);
-	else if (attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) ==
-		 CU_COMPUTEMODE_PROHIBITED)
+	if (cuda_kernels_check(ret->kernels, ret->why, sizeof(ret->why)) == 0 &&
+	    attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) ==
+		    CU_COMPUTEMODE_PROHIBITED)
 		snprintf(ret->why, sizeof(ret->why),
 			 "its compute mode is prohibited: nvidia-smi -c DEFAULT allows processes");
 }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "client/cuda_api.h"
+#include "client/cuda_kernels.h"
 #include "client/wire.h"
 #include "cuda_meter.h"
 
@@ -23,7 +24,7 @@ struct cuda_found {
 	CUdevice device;
 	uint8_t uuid[WIRE_UUID_BYTES];
 	char name[64];
-	int major, minor;  /* compute capability */
+	struct cuda_kernels_for kernels;
 	int32_t numa_node; /* of the host, nearest to it; -1: the driver does not say */
 	bool mps;          /* this process is a client of MPS */
 	char why[160];     /* kvtierd cannot use it; "": it can */

@@ -107,6 +107,17 @@ static uint32_t workers_of(const struct config *config)
 	return n < WORKERS_MOST ? n : WORKERS_MOST;
 }
 
+static void say_driver(uint32_t i, const struct cuda_found *found)
+{
+	const struct cuda_kernels_for *k = &found->kernels;
+	const int least = cuda_binaries_driver(cuda_binaries, k->capability);
+
+	log_info("GPU %u (%.63s), compute capability %d.%d: CUDA driver %d.%d; the kernels inside "
+		 "need %d.%d or later",
+		 i, found->name, k->capability / 10, k->capability % 10, k->driver / 1000,
+		 k->driver % 1000 / 10, least / 1000, least % 1000 / 10);
+}
+
 static int add_gpus(const struct cuda_driver *driver, const struct config *config,
 		    struct cuda_pins *pins, struct loop *loop, struct devices *devices)
 {
@@ -133,12 +144,15 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 			snprintf(note, sizeof(devices->gpu_note), "GPU %u (%.63s): %s", i,
 				 found->name,
 				 found->why[0] ? found->why : "its UUID is not its own");
+			devices->gpu_unused = true;
 			log_warning("%s", note);
 			continue;
 		}
 		r = device_cuda_open(driver, found, &conf, loop, &device);
 		if (r == 0)
 			r = devices_add(devices, device);
+		if (r == 0)
+			say_driver(i, found);
 	}
 	if (r)
 		snprintf(note, sizeof(devices->gpu_note), "a GPU cannot be served: %s",

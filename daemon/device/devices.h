@@ -14,6 +14,7 @@ struct devices {
 	struct device *all[DEVICES_MAX];
 	uint32_t n;
 	char gpu_note[256]; /* why there are no GPUs, or not all of them; "" */
+	bool gpu_unused;    /* there is a GPU that is not served, though nobody switched it off */
 };
 
 /* it is theirs now. -ENOSPC */

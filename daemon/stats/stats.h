@@ -133,6 +133,10 @@ enum {
 	HEALTH(GPU_FAILED, gpu_failed, err,                                                        \
 	       "A GPU that was in use does not work: its engines' blocks cannot be stored or "     \
 	       "loaded from there; see the reason below, `kvtierctl devices` and `nvidia-smi`.")   \
+	HEALTH(GPU_UNUSED, gpu_unused, warn,                                                       \
+	       "A GPU of this machine is not served, and its engines' blocks go by copies that "   \
+	       "they make themselves; see the reason below. [gpu] devices = off, if that is "      \
+	       "wanted.")                                                                          \
 	HEALTH(GPU_TIER, no_gpu_tier, warn,                                                        \
 	       "A GPU does not have the memory that [gpu] bytes asks for, and keeps no image: "    \
 	       "see the reason below; lower [gpu] bytes, or leave more free.")                     \

@@ -16,11 +16,11 @@
  *   (Little's law). A block of 512 threads with 8 loads of 16 bytes each asks for 64 KiB at once,
  *   so a third of the time may go into other work. A thread issues all 8 loads before it waits for
  *   a value.
- * - Issue. A group of 16 tokens x 128 dims takes about 700 instructions of its warp on sm_90, 11 a
- *   value. Its machine code has 316 for codes, 166 for loads and amax, 65 to find and share, 110
- *   for reduction and k. Three in five go to the integer pipe, which takes one instruction in two
- *   cycles: 840 cycles a group, 4 groups at a time. That is 33 GB/s an SM at 1.7 GHz (H100), 27 at
- *   1.41 (A100).
+ * - Issue. A group of 16 tokens x 128 dims takes 655 instructions of its warp to encode on sm_90,
+ *   490 to decode; of these 345 and 283 go to the integer pipe, which takes one in two cycles: 690
+ *   and 566 cycles a group, 4 groups at a time. That is 40 and 49 GB/s an SM at 1.7 GHz (H100), and
+ *   33 to 40 and 38 to 48 with the latency of a group that has the scheduler to itself
+ *   (tests/gpu/RESULTS.md has the parts; unit_cuda_binaries holds the code's size).
  * - Registers: 103 to 126 a thread. So an SM has one block of 16 warps, a quarter of the warps that
  *   it can hold. No register spills: the build fails at a spill. A second block of 512 threads
  *   would need 64 registers a thread, and half of the values in flight. The 8 loads of a thread

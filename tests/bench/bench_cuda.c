@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 
 #include "bench_cuda.h"
-#include "kernels/cuda/fatbin.h"
+#include "client/cuda_kernels.h"
 #include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
@@ -77,7 +77,9 @@ static int skipped(struct bench_result *ret, const char *why)
 static int driver_open(struct rig *r, struct bench_result *ret)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	struct cuda_kernels_for kernels;
 	const char *missing;
+	char why[128];
 	int n = 0;
 
 	if (!library)
@@ -86,9 +88,10 @@ static int driver_open(struct rig *r, struct bench_result *ret)
 		return skipped(ret, "the CUDA driver is too old: 12.0 or later is needed");
 	if (r->api.cuInit(0) != CUDA_SUCCESS || r->api.cuDeviceGetCount(&n) != CUDA_SUCCESS || !n)
 		return skipped(ret, "the CUDA driver shows no GPU");
-	if (kvtier_cuda_image_bytes == 0)
-		return skipped(ret, "this program was built without nvcc");
 	(void)CALL(r, cuDeviceGet, &r->device, 0);
+	if (!r->error && cuda_kernels_ask(&r->api, r->device, &kernels) == CUDA_SUCCESS &&
+	    cuda_kernels_check(kernels, why, sizeof(why)))
+		return skipped(ret, why);
 	return r->error;
 }
 
@@ -100,6 +103,18 @@ static void make_streams(struct rig *r, enum rig_priority priority)
 	mine = priority == RIG_STORES ? least : priority == RIG_LOADS ? greatest : 0;
 	(void)CALL(r, cuStreamCreateWithPriority, &r->stream, CU_STREAM_NON_BLOCKING, mine);
 	(void)CALL(r, cuStreamCreateWithPriority, &r->other, CU_STREAM_NON_BLOCKING, mine);
+}
+
+static void load_kernels(struct rig *r)
+{
+	struct cuda_kernels_for kernels;
+
+	if (r->error ||
+	    !ok(r, cuda_kernels_ask(&r->api, r->device, &kernels), "cuDeviceGetAttribute"))
+		return;
+	(void)ok(r, cuda_kernels_load(&r->api, kernels, &r->module), "cuModuleLoadData");
+	(void)CALL(r, cuModuleGetFunction, &r->encode, r->module, "kvtier_encode");
+	(void)CALL(r, cuModuleGetFunction, &r->decode, r->module, "kvtier_decode");
 }
 
 int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct bench_result *ret)
@@ -118,9 +133,7 @@ int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct b
 		return e;
 	(void)CALL(r, cuDevicePrimaryCtxRetain, &r->context, r->device);
 	(void)CALL(r, cuCtxSetCurrent, r->context);
-	(void)CALL(r, cuModuleLoadData, &r->module, kvtier_cuda_image);
-	(void)CALL(r, cuModuleGetFunction, &r->encode, r->module, "kvtier_encode");
-	(void)CALL(r, cuModuleGetFunction, &r->decode, r->module, "kvtier_decode");
+	load_kernels(r);
 	make_streams(r, priority);
 	(void)CALL(r, cuMemAlloc, &r->pages, r->bytes);
 	(void)CALL(r, cuMemAlloc, &r->images, r->bytes);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "kernels/cuda/fatbin.h"
+#include "client/cuda_kernels.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/fp8.h"
 #include "tests/gpu/host/host_kernel.h"
@@ -184,16 +184,14 @@ static struct on_gpu *on_gpu(void)
 {
 	static struct on_gpu g;
 	const struct cuda_api *api = gpu_api();
+	struct cuda_kernels_for kernels;
 	CUmodule module;
 
 	if (g.back)
 		return &g;
-	if (kvtier_cuda_image_bytes == 0) {
-		puts("this build had no nvcc");
-		exit(77);
-	}
 	gpu_open(&g.gpu, 0);
-	GPU(api->cuModuleLoadData(&module, kvtier_cuda_image));
+	GPU(cuda_kernels_ask(api, g.gpu.device, &kernels));
+	GPU(cuda_kernels_load(api, kernels, &module));
 	GPU(api->cuModuleGetFunction(&g.encode, module, "kvtier_encode"));
 	GPU(api->cuModuleGetFunction(&g.decode, module, "kvtier_decode"));
 	GPU(api->cuMemAlloc(&g.memory, CUDA_BED_BYTES));

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/cuda/binaries.h"
 #include "lib.h"
 #include "lib_gpu.h"
 #include "lib_scratch.h"
@@ -93,6 +94,10 @@ void gpu_begin(char **argv, const char *settings)
 		set_number("SEED", random_seeded(program_invocation_short_name).state);
 	if (gpu_is_real())
 		return;
+	if (!cuda_binaries[0].data && strncmp(program_invocation_short_name, "gpu_emu_", 8)) {
+		printf("there are no CUDA kernels inside: no compiler for them was here\n");
+		exit(77);
+	}
 	if (!getenv("KVTIER_EMU_DIR"))
 		make_machine(argv);
 	report_path(report, sizeof(report));

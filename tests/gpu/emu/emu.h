@@ -22,6 +22,7 @@
  *	ipc.c      handles between processes
  *	vmm.c      virtual memory management
  *	module.c   modules, kernels
+ *	binary.c   whether a driver of this version would load a binary
  *
  * Locks. `emu.lock` guards everything but the two below; each call holds it from CALL() to its
  * return, unless it sleeps. `emu.map_lock` is held for reading while an operation runs, without
@@ -83,7 +84,7 @@ struct settings {
 	uint64_t hbm_bytes;
 	uint64_t context_bytes;
 	uint64_t pinned_bytes; /* that a process may have; 0: no limit */
-	int version;
+	int version, capability;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
 	bool trace, halts;
 	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */
@@ -411,6 +412,11 @@ int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret);
 /* --- vmm.c --- */
 
 void vmm_at_exit(void);
+
+/* --- binary.c --- */
+
+/* What cuModuleLoadData() says of it. */
+CUresult binary_check(const void *image);
 
 /* --- module.c --- */
 

@@ -2,8 +2,9 @@
 /*
  * module.c - modules, functions, launches.
  *
- * With any image, a module has the product's kernels as they are compiled for the host
- * (tests/gpu/host), and three small ones of its own for the tests of this driver:
+ * Once binary.c has let an image pass ("" always does), a module has the product's kernels as they
+ * are compiled for the host (tests/gpu/host), and three small ones of its own for the tests of this
+ * driver:
  *
  *	emu_fill(uint64_t to, uint32_t value, uint32_t n)   n words
  *	emu_add(uint64_t to, uint64_t from, uint32_t n)     to[i] = from[i] + 1
@@ -122,10 +123,14 @@ int function_run(const struct operation *op, struct device *gpu, uint64_t random
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	struct module *m;
+	CUresult result;
 
 	CALL(cuModuleLoadData, NEEDS_CONTEXT);
 	if (!module || !image)
 		return CUDA_ERROR_INVALID_VALUE;
+	result = *(const char *)image ? binary_check(image) : CUDA_SUCCESS;
+	if (result)
+		return result;
 	m = calloc(1, sizeof(*m));
 	if (!m || !object_add(&m->object, OBJECT_MODULE, call.ctx)) {
 		free(m);

@@ -9,7 +9,8 @@
  *	memory=N          MiB of memory of each GPU (2048); all processes together, see hbm.c
  *	context=N         MiB of it that a context takes (64)
  *	pinned=N          MiB of pinned and registered memory that a process may have (no limit)
- *	version=N         of the driver (13000): older has fewer calls
+ *	version=N         of the driver (13000): older has fewer calls, and loads fewer binaries
+ *	capability=N      of each GPU (90)
  *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
  *	fabric=1          VMM memory can be exported as a fabric handle
  *	peer=1            a handle of one GPU can be opened in a context of another one
@@ -113,6 +114,8 @@ static void read_word(struct settings *s, char *word)
 		s->pinned_bytes = number << 20;
 	} else if (!strcmp(key, "version")) {
 		s->version = (int)number;
+	} else if (!strcmp(key, "capability")) {
+		s->capability = (int)number;
 	} else {
 		const struct {
 			const char *key;
@@ -155,6 +158,7 @@ void settings_read(struct settings *ret)
 		.hbm_bytes = 2048ULL << 20,
 		.context_bytes = 64ULL << 20,
 		.version = 13000,
+		.capability = 90,
 		.ipc = true,
 		.ipc_events = true,
 		.leaks = true,
