@@ -87,6 +87,14 @@
 	X(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, 808)        \
 	X(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, 809)    \
 	X(CUDA_ERROR_MPS_CLIENT_TERMINATED, 810)          \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)     \
+	X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901)     \
+	X(CUDA_ERROR_STREAM_CAPTURE_MERGE, 902)           \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, 903)       \
+	X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, 905)       \
+	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 906)        \
+	X(CUDA_ERROR_CAPTURED_EVENT, 907)                 \
+	X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908)    \
 	X(CUDA_ERROR_TIMEOUT, 909)                        \
 	X(CUDA_ERROR_UNKNOWN, 999)
 
@@ -163,6 +171,9 @@
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                                     \
 	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)                                   \
 	X(CU_STREAM_CAPTURE_STATUS_INVALIDATED, 2)                              \
+	X(CU_STREAM_CAPTURE_MODE_GLOBAL, 0)                                     \
+	X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1)                               \
+	X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                                    \
 	X(CU_EVENT_DEFAULT, 0)                                                  \
 	X(CU_EVENT_BLOCKING_SYNC, 1)                                            \
 	X(CU_EVENT_DISABLE_TIMING, 2)                                           \
@@ -272,6 +283,10 @@
 	X(cuStreamDestroy, 4000, (CUstream stream)) \
 	X(cuStreamGetCtx, 9020, (CUstream stream, CUcontext *context)) \
 	X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus *status)) \
+	X(cuStreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode)) \
+	X(cuStreamEndCapture, 10000, (CUstream stream, CUgraph *graph)) \
+	X(cuGraphDestroy, 10000, (CUgraph graph)) \
+	X(cuThreadExchangeStreamCaptureMode, 10010, (CUstreamCaptureMode *mode)) \
 	X(cuStreamQuery, 2000, (CUstream stream)) \
 	X(cuStreamSynchronize, 2000, (CUstream stream)) \
 	X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned flags)) \
@@ -333,12 +348,14 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUarray_st *CUarray;
+typedef struct CUgraph_st *CUgraph;
 
 /* The driver's enums: each has the size and the sign of an unsigned int. */
 typedef unsigned CUdevice_attribute;
 typedef unsigned CUfunction_attribute;
 typedef unsigned CUpointer_attribute;
 typedef unsigned CUstreamCaptureStatus;
+typedef unsigned CUstreamCaptureMode;
 typedef unsigned CUmemorytype;
 typedef unsigned CUmemAllocationGranularity_flags;
 typedef unsigned CUmemAllocationHandleType;

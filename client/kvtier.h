@@ -198,7 +198,8 @@ struct kvtier_op_options {
 	int32_t priority;                /* -100 .. 100, 0: normal */
 	uint32_t layer_groups;           /* 0: none. n: see kvtier_wait_layers() */
 	/* KVTIER_CUDA: a CUstream. No page is touched before the work that is in it now is done.
-	 * NULL: none; the default stream is CU_STREAM_LEGACY, (void *)1. */
+	 * NULL: none; the default stream is CU_STREAM_LEGACY, (void *)1. A stream that captures a
+	 * graph is -EINVAL here and in the calls below: it orders nothing now. */
 	void *cuda_stream;
 };
 

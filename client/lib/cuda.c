@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cuda.c - the CUDA driver of the engine's process: found, never loaded; contexts pushed and popped
- * around each use; results as -errno and a sentence.
+ * around each use, and the calling thread relaxed, so that an engine may capture graphs meanwhile;
+ * results as -errno and a sentence.
  */
 #include "cuda.h"
 
@@ -68,8 +69,29 @@ int driver_error(CUresult result, const char *what)
 	return error_set(cuda_errno(result), "%s: %s (%s)", what, name, text);
 }
 
-int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext context,
-		     struct cuda_device *ret)
+/* The engine's mode of this thread, while it is relaxed. */
+static _Thread_local CUstreamCaptureMode capture_mode;
+static _Thread_local unsigned relaxed;
+
+void cuda_relax(const struct cuda_api *api)
+{
+	if (relaxed++ > 0)
+		return;
+	capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	/* After a failure the mode is as it was, and the capture at risk as without this call. */
+	(void)api->cuThreadExchangeStreamCaptureMode(&capture_mode);
+}
+
+void cuda_unrelax(const struct cuda_api *api)
+{
+	if (--relaxed > 0)
+		return;
+	if (capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+		(void)api->cuThreadExchangeStreamCaptureMode(&capture_mode);
+}
+
+static int device_find(const struct cuda_api *api, CUdevice device, CUcontext context,
+		       struct cuda_device *ret)
 {
 	struct cuda_device d = { .api = api, .device = device, .context = context };
 	unsigned flags;
@@ -97,10 +119,24 @@ int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext cont
 	return 0;
 }
 
+int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext context,
+		     struct cuda_device *ret)
+{
+	int rc;
+
+	cuda_relax(api);
+	rc = device_find(api, device, context, ret);
+	cuda_unrelax(api);
+	return rc;
+}
+
 void cuda_device_close(struct cuda_device *device)
 {
-	if (device->retained && process_ours(loaded_in))
+	if (device->retained && process_ours(loaded_in)) {
+		cuda_relax(device->api);
 		(void)device->api->cuDevicePrimaryCtxRelease(device->device);
+		cuda_unrelax(device->api);
+	}
 	device->retained = false;
 }
 
@@ -110,8 +146,12 @@ int cuda_enter(const struct cuda_device *device)
 
 	if (!process_ours(loaded_in))
 		return process_refuse();
+	cuda_relax(device->api);
 	r = device->api->cuCtxPushCurrent(device->context);
-	return r ? driver_error(r, "cuCtxPushCurrent") : 0;
+	if (!r)
+		return 0;
+	cuda_unrelax(device->api);
+	return driver_error(r, "cuCtxPushCurrent");
 }
 
 void cuda_leave(const struct cuda_device *device)
@@ -119,6 +159,22 @@ void cuda_leave(const struct cuda_device *device)
 	CUcontext was;
 
 	(void)device->api->cuCtxPopCurrent(&was);
+	cuda_unrelax(device->api);
+}
+
+int cuda_stream_check(const struct cuda_device *device, CUstream stream, const char *name)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	const CUresult r = device->api->cuStreamIsCapturing(stream, &status);
+
+	if (r && r != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return driver_error(r, "cuStreamIsCapturing");
+	if (!r && status == CU_STREAM_CAPTURE_STATUS_NONE)
+		return 0;
+	return error_set(-EINVAL,
+			 "%s captures a graph, which orders nothing now: call before the capture "
+			 "begins, or after it has ended",
+			 name);
 }
 
 bool cuda_busy_again(struct cuda_busy *busy, int error)

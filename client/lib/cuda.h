@@ -32,14 +32,24 @@ struct cuda_device {
 	uint8_t uuid[WIRE_UUID_BYTES];
 };
 
+/* While any stream of the engine captures a graph, a call that the capture does not see may be
+ * refused, and end the capture, whichever thread makes it. Between these two calls this thread's
+ * calls are allowed. They nest. */
+void cuda_relax(const struct cuda_api *api);
+void cuda_unrelax(const struct cuda_api *api);
+
 /* context NULL: the primary one, if the engine uses it. 0, or -errno and its sentence. */
 int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext context,
 		     struct cuda_device *ret);
 void cuda_device_close(struct cuda_device *device); /* zeroed is fine */
-/* Makes the device's context current, until cuda_leave(). 0, or -errno and its sentence; -EPERM in
- * a child after fork(). */
+/* Makes the device's context current and relaxes this thread, until cuda_leave(). 0, or -errno and
+ * its sentence; -EPERM in a child after fork(). */
 int cuda_enter(const struct cuda_device *device);
 void cuda_leave(const struct cuda_device *device);
+/* Between the two. -EINVAL, with a sentence about the argument `name`: the stream captures a graph.
+ * An event that is recorded there is a part of the graph, and says nothing about the work before
+ * it. */
+int cuda_stream_check(const struct cuda_device *device, CUstream stream, const char *name);
 
 /* A GPU of the daemon that has just failed (-EBUSY) comes back: it is asked again for a while. */
 struct cuda_busy {

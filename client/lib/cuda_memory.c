@@ -57,6 +57,7 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 	m->n_regions = n;
 	m->rungs = (1u << CUDA_RUNGS) - 1;
 	memcpy(m->regions, regions, n * sizeof(*regions));
+	cuda_relax(api);
 	for (size_t i = 0; i < n && !rc; i++) {
 		uint32_t rungs = 0;
 		struct cuda_facts f;
@@ -72,6 +73,7 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 		if (!context)
 			context = f.context;
 	}
+	cuda_unrelax(api);
 	if (!rc && (m->rungs & 1u << CUDA_RUNG_IPC) && !shares_pids) {
 		m->rungs &= ~(1u << CUDA_RUNG_IPC);
 		(void)snprintf(m->why, sizeof(m->why),

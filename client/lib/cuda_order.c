@@ -268,7 +268,10 @@ int cuda_order_after(struct cuda_order *o, const struct op *op, bool staged, CUs
 	rc = cuda_enter(&o->device);
 	if (rc)
 		return rc;
-	if (o->shares_events || (staged && o->events[slot])) {
+	rc = cuda_stream_check(&o->device, stream, "options.cuda_stream");
+	if (rc) {
+		/* the daemon would take an event that was not recorded for one that was reached */
+	} else if (o->shares_events || (staged && o->events[slot])) {
 		r = api->cuEventRecord(o->events[slot], stream);
 		rc = r ? driver_error(r, "options.cuda_stream: cuEventRecord") : 0;
 	} else {
@@ -346,7 +349,7 @@ uint32_t cuda_order_given(const struct cuda_order *o, const struct op *op)
 int cuda_order_wait(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream stream)
 {
 	const uint64_t slot = id & (WIRE_MAX_EVENTS - 1);
-	CUresult r;
+	CUresult r = CUDA_SUCCESS;
 	int rc;
 
 	if (!o || !o->device_words)
@@ -358,21 +361,23 @@ int cuda_order_wait(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream
 	rc = cuda_enter(&o->device);
 	if (rc)
 		return rc;
-	r = o->device.api->cuStreamWaitValue64(
-		stream,
-		o->device_words +
-			(groups ? offsetof(struct wire_words, layers) :
-				  offsetof(struct wire_words, done)) +
-			8 * slot,
-		groups ? wire_groups(id, groups) : id, CU_STREAM_WAIT_VALUE_GEQ);
+	rc = cuda_stream_check(&o->device, stream, "stream");
+	if (!rc)
+		r = o->device.api->cuStreamWaitValue64(
+			stream,
+			o->device_words +
+				(groups ? offsetof(struct wire_words, layers) :
+					  offsetof(struct wire_words, done)) +
+				8 * slot,
+			groups ? wire_groups(id, groups) : id, CU_STREAM_WAIT_VALUE_GEQ);
 	cuda_leave(&o->device);
-	return r ? driver_error(r, "cuStreamWaitValue64") : 0;
+	return r ? driver_error(r, "cuStreamWaitValue64") : rc;
 }
 
 int cuda_order_give(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream stream)
 {
 	const uint64_t slot = id & (WIRE_MAX_EVENTS - 1);
-	CUresult r;
+	CUresult r = CUDA_SUCCESS;
 	int rc;
 
 	if (!stream) {
@@ -385,9 +390,11 @@ int cuda_order_give(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream
 	rc = cuda_enter(&o->device);
 	if (rc)
 		return rc;
-	r = o->device.api->cuStreamWriteValue64(
-		stream, o->device_words + offsetof(struct wire_words, given) + 8 * slot,
-		wire_groups(id, groups), CU_STREAM_WRITE_VALUE_DEFAULT);
+	rc = cuda_stream_check(&o->device, stream, "stream");
+	if (!rc)
+		r = o->device.api->cuStreamWriteValue64(
+			stream, o->device_words + offsetof(struct wire_words, given) + 8 * slot,
+			wire_groups(id, groups), CU_STREAM_WRITE_VALUE_DEFAULT);
 	cuda_leave(&o->device);
-	return r ? driver_error(r, "stream: cuStreamWriteValue64") : 0;
+	return r ? driver_error(r, "stream: cuStreamWriteValue64") : rc;
 }

@@ -18,7 +18,8 @@
 #include "cuda.h"
 #include "error.h"
 
-/* name of a fact, attribute of the driver: which writes 1, 4 or 8 bytes */
+/* name of a fact, attribute of the driver: which writes 1, 4 or 8 bytes. The manual of
+ * cuPointerGetAttributes() lists all but the last two. */
 #define FACTS(X)                                                       \
 	X(type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE)                      \
 	X(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED)                    \
@@ -26,27 +27,65 @@
 	X(legacy_ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) \
 	X(start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)                \
 	X(bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE)                      \
-	X(mapping_start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)       \
-	X(mapping_bytes, CU_POINTER_ATTRIBUTE_MAPPING_SIZE)            \
 	X(handle_types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)     \
 	X(context, CU_POINTER_ATTRIBUTE_CONTEXT)                       \
-	X(pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
+	X(pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)                   \
+	X(mapping_start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)       \
+	X(mapping_bytes, CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
 
-int cuda_facts_ask(const struct cuda_api *api, uint64_t address, struct cuda_facts *ret)
-{
 #define FACT_INDEX(name, attribute) FACT_##name,
-	enum { FACTS(FACT_INDEX) FACTS_N };
+enum { FACTS(FACT_INDEX) FACTS_N };
+enum { FACTS_LISTED = FACT_mapping_start };
+
+/* The driver does not know the attribute, or not of this memory: then there is no such fact. Any
+ * other result is an error. */
+static bool is_refusal(CUresult r)
+{
+	return r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static int ask(const struct cuda_api *api, uint64_t address, uint64_t facts[FACTS_N])
+{
 #define FACT_NAME(name, attribute) attribute,
 	CUpointer_attribute names[] = { FACTS(FACT_NAME) };
-	uint64_t facts[FACTS_N] = { 0 };
 	void *values[FACTS_N];
 	CUresult r;
 
 	for (size_t i = 0; i < FACTS_N; i++)
 		values[i] = &facts[i];
-	r = api->cuPointerGetAttributes(FACTS_N, names, values, address);
-	if (r)
+	r = api->cuPointerGetAttributes(FACTS_LISTED, names, values, address);
+	if (r && !is_refusal(r))
 		return driver_error(r, "cuPointerGetAttributes");
+	for (size_t i = r ? 0 : FACTS_LISTED; i < FACTS_N; i++) {
+		r = api->cuPointerGetAttribute(values[i], names[i], address);
+		if (is_refusal(r))
+			facts[i] = i == FACT_ordinal ? UINT32_MAX : 0; /* never GPU 0 by chance */
+		else if (r)
+			return driver_error(r, "cuPointerGetAttribute");
+	}
+	return 0;
+}
+
+/* Another call has the same answer, if a context is current. */
+static void range_ask(const struct cuda_api *api, uint64_t address, struct cuda_facts *ret)
+{
+	CUdeviceptr start;
+	size_t bytes;
+
+	if (api->cuMemGetAddressRange(&start, &bytes, address))
+		return;
+	ret->start = start;
+	ret->bytes = bytes;
+}
+
+int cuda_facts_ask(const struct cuda_api *api, uint64_t address, struct cuda_facts *ret)
+{
+	uint64_t facts[FACTS_N] = { 0 };
+	int rc;
+
+	rc = ask(api, address, facts);
+	if (rc)
+		return rc;
 	*ret = (struct cuda_facts){
 		.type = (unsigned)facts[FACT_type],
 		.managed = facts[FACT_managed] != 0,
@@ -59,9 +98,11 @@ int cuda_facts_ask(const struct cuda_api *api, uint64_t address, struct cuda_fac
 		.pool = facts[FACT_pool] != 0,
 	};
 	ret->mapped = !ret->context && !ret->pool && !ret->legacy_ipc;
-	if (ret->mapped && facts[FACT_mapping_bytes]) {
+	if (ret->mapped && facts[FACT_mapping_start] && facts[FACT_mapping_bytes]) {
 		ret->start = facts[FACT_mapping_start];
 		ret->bytes = facts[FACT_mapping_bytes];
+	} else if (ret->mapped || !ret->start || !ret->bytes) {
+		range_ask(api, address, ret);
 	}
 	return 0;
 }

@@ -214,7 +214,9 @@ CUresult call_enter(struct call *call, enum needs needs)
 	call->locked = true;
 	call->ctx = context_current();
 	r = planted(call);
-	return r ? r : check_context(call, needs);
+	if (!r)
+		r = check_context(call, needs);
+	return r ? r : capture_check(call->id);
 }
 
 void call_leave(struct call *call)

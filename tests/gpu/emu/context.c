@@ -119,7 +119,7 @@ static void say_used(const struct range *range)
 static void take_down(struct context *ctx)
 {
 	static const enum object_kind order[] = { OBJECT_STREAM, OBJECT_EVENT, OBJECT_FUNCTION,
-						  OBJECT_MODULE };
+						  OBJECT_MODULE, OBJECT_GRAPH };
 	struct object *object;
 	struct range *range;
 	uint32_t at, i;
@@ -134,10 +134,10 @@ static void take_down(struct context *ctx)
 				event_remove((struct event *)object);
 			} else {
 				object_remove(object);
-				if (order[i] == OBJECT_MODULE)
-					free(object);
-				else
+				if (order[i] == OBJECT_FUNCTION)
 					function_release((struct function *)object);
+				else
+					free(object);
 			}
 		}
 	for (at = 0; (range = range_next(&at)) != NULL;)

@@ -80,6 +80,8 @@ static CUresult queue(const struct call *call, struct operation *op, enum side t
 	if (!r && (to_pageable || from_pageable))
 		note("%s: %zu bytes of pageable host memory", call_name(call->id),
 		     op->width * op->height);
+	if (!r && (to_pageable || from_pageable))
+		r = capture_asks_stream(call, s);
 	if (!r && from_pageable)
 		r = stage(op, s);
 	if (r) {

@@ -4,7 +4,8 @@
  * calls that a program repeats while it waits (cuEventQuery, cuStreamQuery), and calls that ask
  * about an error. So a count means the same call in each run of a program that does one thing after
  * the other. cuCtxPushCurrent is not counted, either: a context that cannot be entered is gone,
- * with everything in it, which one failed call does not imitate.
+ * with everything in it, which one failed call does not imitate; nor is
+ * cuThreadExchangeStreamCaptureMode, which comes with each, and whose failure changes nothing.
  *
  * A call that gives something back fails and gives it back all the same, as a driver's call that
  * reports an earlier error. Things that the program leaves in spite of that are its own leaks. Such
@@ -35,6 +36,7 @@ static bool is_counted(enum call_id id)
 	case CALL_cuGetErrorName:
 	case CALL_cuGetErrorString:
 	case CALL_cuCtxPushCurrent:
+	case CALL_cuThreadExchangeStreamCaptureMode:
 		return false;
 	default:
 		return true;

@@ -16,6 +16,7 @@
  *	hbm.c      how much memory is in use, by all processes
  *	stream.c   streams, and the operations queued in them
  *	copy.c     calls that queue copies
+ *	capture.c  streams that capture graphs
  *	executor.c runs queued operations, late
  *	operation.c one operation: the memory that it touches, its pieces
  *	event.c    events, of one process and of several
@@ -126,6 +127,7 @@ enum object_kind {
 	OBJECT_MODULE,
 	OBJECT_FUNCTION,
 	OBJECT_MEMORY, /* a CUmemGenericAllocationHandle */
+	OBJECT_GRAPH,
 };
 
 struct context;
@@ -292,6 +294,7 @@ struct event {
 	struct marks *marks;
 	struct sheet *sheet; /* with CU_EVENT_INTERPROCESS: its marks lie there; NULL: opened */
 	unsigned refs;       /* the handle, and operations that are queued */
+	uint64_t captured;   /* last recorded in this capture; 0: in none */
 };
 
 bool event_done(const struct event *event, uint64_t number);
@@ -343,6 +346,7 @@ struct stream {
 	int priority;
 	bool destroyed;   /* goes when its last operation is done */
 	bool busy;        /* the executor is at its first operation */
+	uint64_t capture; /* stream_captures() knows whether it goes on */
 	unsigned waiters; /* threads in cuStreamSynchronize(): nothing of it is late any more */
 	uint64_t not_before_ns;
 	uint64_t done; /* tickets up to this */
@@ -383,6 +387,22 @@ void changed(void);                   /* tells them */
 /* The result of a query of this handle while its stream or event is not done. */
 CUresult not_ready(uint64_t handle);
 uint64_t draw(uint64_t *state);
+
+/* --- capture.c --- */
+
+bool stream_captures(const struct stream *stream);
+/* Of such a stream: the operation, which is freed, or a record of the event. */
+CUresult capture_take(struct stream *stream, struct operation *op);
+CUresult capture_record(struct stream *stream, struct event *event);
+/* The stream waits for the event: true, and its result, when that is a capture's business. */
+bool capture_join(const struct call *call, struct stream *stream, const struct event *event,
+		  CUresult *ret);
+/* Whether a call may ask or wait for them, and use the NULL stream; and whether this thread may
+ * make the call at all. */
+CUresult capture_asks_event(const struct call *call, const struct event *event);
+CUresult capture_asks_stream(const struct call *call, const struct stream *stream);
+CUresult capture_asks_null(const struct call *call);
+CUresult capture_check(enum call_id id);
 
 /* --- ipc.c --- */
 

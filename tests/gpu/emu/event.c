@@ -189,6 +189,9 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 			  call_name(call.id));
 		return CUDA_ERROR_INVALID_HANDLE;
 	}
+	if (stream_captures(s))
+		return capture_record(s, e);
+	e->captured = 0;
 	op = operation_new(OPERATION_RECORD, call.id);
 	if (!op)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -210,6 +213,8 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 	e = find(&call, event);
 	if (r || !e || flags)
 		return r ? r : e ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+	if (capture_join(&call, s, e, &r))
+		return r;
 	op = operation_new(OPERATION_WAIT_EVENT, call.id);
 	if (!op)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -222,11 +227,15 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 CUresult cuEventQuery(CUevent event)
 {
 	const struct event *e;
+	CUresult r;
 
 	CALL(cuEventQuery, NEEDS_CONTEXT);
 	e = find(&call, event);
 	if (!e)
 		return CUDA_ERROR_INVALID_HANDLE;
+	r = capture_asks_event(&call, e);
+	if (r)
+		return r;
 	return event_done(e, e->marks->recorded) ? CUDA_SUCCESS : not_ready(e->object.handle);
 }
 
@@ -234,11 +243,15 @@ CUresult cuEventSynchronize(CUevent event)
 {
 	struct event *e;
 	uint64_t number;
+	CUresult r;
 
 	CALL(cuEventSynchronize, NEEDS_CONTEXT);
 	e = find(&call, event);
 	if (!e)
 		return CUDA_ERROR_INVALID_HANDLE;
+	r = capture_asks_event(&call, e);
+	if (r)
+		return r;
 	e->refs++;
 	number = e->marks->recorded;
 	while (!event_done(e, number) && !call.ctx->sticky && !call.ctx->dead)

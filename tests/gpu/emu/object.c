@@ -24,6 +24,7 @@ const char *object_kind_name(enum object_kind kind)
 		[OBJECT_CONTEXT] = "a context",   [OBJECT_STREAM] = "a stream",
 		[OBJECT_EVENT] = "an event",      [OBJECT_MODULE] = "a module",
 		[OBJECT_FUNCTION] = "a function", [OBJECT_MEMORY] = "a handle of an allocation",
+		[OBJECT_GRAPH] = "a graph",
 	};
 
 	return names[kind];

@@ -11,7 +11,8 @@
  *	pinned, registered host    maker's   GPU      0           0             the memory
  *
  * Of other memory, freed memory included, the driver knows nothing: cuPointerGetAttribute() fails,
- * cuPointerGetAttributes() gives zeros.
+ * cuPointerGetAttributes() gives zeros. The latter refuses all attributes if one is not in its
+ * manual's list.
  */
 #include <string.h>
 
@@ -101,6 +102,30 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
 	return CUDA_SUCCESS;
 }
 
+/* The list in the manual of cuPointerGetAttributes(). */
+static bool is_listed(CUpointer_attribute attribute)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		return true;
+	default:
+		return false;
+	}
+}
+
 CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *attributes, void **values,
 				CUdeviceptr ptr)
 {
@@ -111,6 +136,9 @@ CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *attributes, voi
 	CALL(cuPointerGetAttributes, NEEDS_INIT);
 	if (!n || !attributes || !values)
 		return CUDA_ERROR_INVALID_VALUE;
+	for (i = 0; i < n; i++)
+		if (!is_listed(attributes[i]))
+			return CUDA_ERROR_INVALID_VALUE;
 	r = range_at(ptr);
 	for (i = 0; i < n; i++) {
 		struct fact fact = { 0, 0 };

@@ -148,8 +148,11 @@ bool stream_idle(const struct stream *s)
 static CUresult find_null(const struct call *call, struct stream **ret)
 {
 	struct context *ctx = call->ctx;
+	const CUresult r = capture_asks_null(call);
 
-	if (!emu.settings.null_stream)
+	if (r)
+		return r;
+	if (!emu.settings.null_stream && call->id != CALL_cuStreamIsCapturing)
 		violation("%s: uses the NULL stream", call_name(call->id));
 	if (!ctx->legacy)
 		ctx->legacy = make(ctx, CU_STREAM_DEFAULT);
@@ -177,6 +180,8 @@ CUresult stream_find(const struct call *call, CUstream handle, struct stream **r
 
 CUresult stream_queue(struct stream *s, struct operation *op, uint64_t *ret_ticket)
 {
+	if (stream_captures(s))
+		return capture_take(s, op);
 	op->ticket = ++emu.tickets;
 	if (ret_ticket)
 		*ret_ticket = op->ticket;
@@ -254,18 +259,6 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
-{
-	struct stream *s;
-	CUresult r;
-
-	CALL(cuStreamIsCapturing, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (!r)
-		*status = CU_STREAM_CAPTURE_STATUS_NONE;
-	return r;
-}
-
 CUresult cuStreamQuery(CUstream stream)
 {
 	struct stream *s;
@@ -273,6 +266,8 @@ CUresult cuStreamQuery(CUstream stream)
 
 	CALL(cuStreamQuery, NEEDS_CONTEXT);
 	r = stream_find(&call, stream, &s);
+	if (!r)
+		r = capture_asks_stream(&call, s);
 	return r ? r : stream_idle(s) ? CUDA_SUCCESS : not_ready(s->object.handle);
 }
 
@@ -283,6 +278,8 @@ CUresult cuStreamSynchronize(CUstream stream)
 
 	CALL(cuStreamSynchronize, NEEDS_CONTEXT);
 	r = stream_find(&call, stream, &s);
+	if (!r)
+		r = capture_asks_stream(&call, s);
 	return r ? r : stream_wait(s, emu.tickets);
 }
 

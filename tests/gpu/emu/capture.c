@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * capture.c - streams that capture a graph instead of running their operations.
+ *
+ * G1. An operation that is queued in a stream that captures becomes a node of the graph, and does
+ *     not run. An event that is recorded there is as it was for everybody else: for a process that
+ *     opened its handle, too. A stream that waits for such an event joins the capture.
+ * G2. While a stream captures, a call that no stream orders (it allocates, frees, asks, waits) is
+ *     refused, and makes the capture void: in the thread that captures, and where the capture and
+ *     the thread's mode are GLOBAL in each thread. A thread whose mode is RELAXED may make it.
+ *     The manual calls these calls "potentially unsafe" and lists none: here it is each one that
+ *     is_safe() does not name.
+ * G3. The NULL stream cannot be used while a blocking stream of its context captures.
+ *
+ * Graphs are not launched. A stream that joined a capture leaves it when it ends.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "emu.h"
+
+enum { CAPTURES = 8 };
+
+struct graph {
+	struct object object;
+	unsigned nodes;
+};
+
+static struct capture {
+	uint64_t id; /* 0: none */
+	CUstreamCaptureMode mode;
+	pid_t thread;
+	const struct stream *origin;
+	bool is_void;
+	unsigned nodes;
+} captures[CAPTURES];
+
+static unsigned n_captures;
+static _Thread_local CUstreamCaptureMode mode_here; /* CU_STREAM_CAPTURE_MODE_GLOBAL */
+
+static struct capture *find(uint64_t id)
+{
+	uint32_t i;
+
+	for (i = 0; id && i < CAPTURES; i++)
+		if (captures[i].id == id)
+			return &captures[i];
+	return NULL;
+}
+
+bool stream_captures(const struct stream *s)
+{
+	return find(s->capture) != NULL;
+}
+
+static void make_void(struct capture *c, enum call_id id, const char *why)
+{
+	if (c && !c->is_void)
+		violation("%s: %s, which makes the capture of a graph void", call_name(id), why);
+	if (c)
+		c->is_void = true;
+}
+
+/* --- operations --- */
+
+CUresult capture_take(struct stream *s, struct operation *op)
+{
+	struct capture *c = find(s->capture);
+
+	operation_free(op);
+	if (c->is_void)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	c->nodes++;
+	return CUDA_SUCCESS;
+}
+
+CUresult capture_record(struct stream *s, struct event *e)
+{
+	struct capture *c = find(s->capture);
+
+	if (c->is_void)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	e->captured = c->id;
+	c->nodes++;
+	return CUDA_SUCCESS;
+}
+
+bool capture_join(const struct call *call, struct stream *s, const struct event *e, CUresult *ret)
+{
+	struct capture *own = find(s->capture), *other = find(e->captured);
+
+	if (!own && !e->captured)
+		return false;
+	if (!own && other) {
+		s->capture = other->id;
+		*ret = CUDA_SUCCESS;
+	} else if (!own) {
+		*ret = CUDA_ERROR_CAPTURED_EVENT; /* of a graph that is made */
+	} else if (own == other) {
+		own->nodes++;
+		*ret = own->is_void ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+	} else {
+		make_void(own, call->id, "the event is not of the graph");
+		*ret = other ? CUDA_ERROR_STREAM_CAPTURE_MERGE :
+			       CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+	}
+	return true;
+}
+
+CUresult capture_asks_event(const struct call *call, const struct event *e)
+{
+	if (!e->captured)
+		return CUDA_SUCCESS;
+	make_void(find(e->captured), call->id, "the event was recorded in a graph");
+	return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+CUresult capture_asks_stream(const struct call *call, const struct stream *s)
+{
+	struct capture *c = find(s->capture);
+
+	make_void(c, call->id, "the stream captures");
+	return c ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult capture_asks_null(const struct call *call)
+{
+	const struct stream *s;
+
+	for (s = call->ctx->gpu->streams; s && n_captures; s = s->next) {
+		struct capture *c = find(s->capture);
+
+		if (!c || s->object.ctx != call->ctx || s->flags & CU_STREAM_NON_BLOCKING)
+			continue;
+		if (call->id != CALL_cuStreamIsCapturing)
+			make_void(c, call->id, "the NULL stream waits for a stream that captures");
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* --- calls of all threads --- */
+
+/* It is put into a stream, or changes and awaits nothing. */
+static bool is_safe(enum call_id id)
+{
+	switch (id) {
+	case CALL_cuInit:
+	case CALL_cuGetErrorName:
+	case CALL_cuGetErrorString:
+	case CALL_cuDriverGetVersion:
+	case CALL_cuDeviceGetCount:
+	case CALL_cuDeviceGet:
+	case CALL_cuDeviceGetUuid:
+	case CALL_cuDeviceGetName:
+	case CALL_cuDeviceGetAttribute:
+	case CALL_cuDeviceGetPCIBusId:
+	case CALL_cuDeviceTotalMem:
+	case CALL_cuDevicePrimaryCtxGetState:
+	case CALL_cuCtxPushCurrent:
+	case CALL_cuCtxPopCurrent:
+	case CALL_cuCtxGetCurrent:
+	case CALL_cuCtxSetCurrent:
+	case CALL_cuCtxGetDevice:
+	case CALL_cuCtxGetStreamPriorityRange:
+	case CALL_cuFuncGetAttribute:
+	case CALL_cuLaunchKernel:
+	case CALL_cuMemAllocAsync:
+	case CALL_cuMemFreeAsync:
+	case CALL_cuMemGetInfo:
+	case CALL_cuMemGetAddressRange:
+	case CALL_cuPointerGetAttribute:
+	case CALL_cuPointerGetAttributes:
+	case CALL_cuMemcpyAsync:
+	case CALL_cuMemcpyHtoDAsync:
+	case CALL_cuMemcpyDtoHAsync:
+	case CALL_cuMemcpyDtoDAsync:
+	case CALL_cuMemcpy2DAsync:
+	case CALL_cuMemsetD8Async:
+	case CALL_cuStreamGetCtx:
+	case CALL_cuStreamIsCapturing:
+	case CALL_cuStreamBeginCapture:
+	case CALL_cuStreamEndCapture:
+	case CALL_cuStreamWaitEvent:
+	case CALL_cuStreamWriteValue64:
+	case CALL_cuStreamWaitValue64:
+	case CALL_cuEventRecord:
+	case CALL_cuGraphDestroy:
+	case CALL_cuThreadExchangeStreamCaptureMode:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* The table in the manual of cuThreadExchangeStreamCaptureMode(). */
+static bool forbids(const struct capture *c)
+{
+	if (!c->id || mode_here == CU_STREAM_CAPTURE_MODE_RELAXED)
+		return false;
+	if (c->thread == gettid())
+		return c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+	return c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+	       mode_here == CU_STREAM_CAPTURE_MODE_GLOBAL;
+}
+
+CUresult capture_check(enum call_id id)
+{
+	CUresult r = CUDA_SUCCESS;
+	uint32_t i;
+
+	for (i = 0; n_captures && i < CAPTURES && !is_safe(id); i++)
+		if (forbids(&captures[i])) {
+			make_void(&captures[i], id, "the thread is not relaxed");
+			r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	return r;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+	CUstreamCaptureMode was;
+
+	CALL(cuThreadExchangeStreamCaptureMode, NEEDS_INIT);
+	if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	was = mode_here;
+	mode_here = *mode;
+	*mode = was;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	const struct capture *c;
+	struct stream *s;
+	CUresult r;
+
+	CALL(cuStreamIsCapturing, NEEDS_CONTEXT);
+	r = stream_find(&call, stream, &s);
+	if (r)
+		return r;
+	c = find(s->capture);
+	*status = !c         ? CU_STREAM_CAPTURE_STATUS_NONE :
+		  c->is_void ? CU_STREAM_CAPTURE_STATUS_INVALIDATED :
+			       CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+{
+	static uint64_t ids;
+	struct stream *s;
+	uint32_t i;
+	CUresult r;
+
+	CALL(cuStreamBeginCapture, NEEDS_CONTEXT);
+	r = stream_find(&call, stream, &s);
+	if (r)
+		return r;
+	if (s == call.ctx->legacy)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	for (i = 0; i < CAPTURES && captures[i].id; i++)
+		;
+	if (i == CAPTURES || stream_captures(s) || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	captures[i] =
+		(struct capture){ .id = ++ids, .mode = mode, .thread = gettid(), .origin = s };
+	s->capture = ids;
+	n_captures++;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	struct graph *g = NULL;
+	struct capture *c;
+	struct stream *s;
+	bool is_void;
+	CUresult r;
+
+	CALL(cuStreamEndCapture, NEEDS_CONTEXT);
+	r = stream_find(&call, stream, &s);
+	if (r)
+		return r;
+	c = find(s->capture);
+	if (!graph || !c || c->origin != s)
+		return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+	if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != gettid())
+		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	is_void = c->is_void;
+	if (!is_void) {
+		g = calloc(1, sizeof(*g));
+		if (!g || !object_add(&g->object, OBJECT_GRAPH, call.ctx)) {
+			free(g);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		g->nodes = c->nodes;
+	}
+	*graph = g ? (CUgraph)g->object.handle : NULL;
+	*c = (struct capture){ 0 };
+	n_captures--;
+	return is_void ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+	struct graph *g;
+
+	CALL(cuGraphDestroy, NEEDS_INIT);
+	g = (struct graph *)object_find(OBJECT_GRAPH, (uint64_t)graph, call_name(call.id));
+	if (!g)
+		return CUDA_ERROR_INVALID_VALUE;
+	object_remove(&g->object);
+	free(g);
+	return CUDA_SUCCESS;
+}

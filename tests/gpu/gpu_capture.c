@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=6 */
+/*
+ * gpu_capture - goal: an engine may capture graphs while libkvtier works: no call of the library
+ * ends a capture, in the capturing thread or in another one, and the thread's mode stays the
+ * engine's. A stream that captures is refused with a sentence, since an event that is recorded
+ * there says nothing about the pages. Method: captures around all that a client does, over each way
+ * of reaching pages; the emulated driver makes a capture void at each call that its manual forbids.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { BLOCKS = 4 };
+
+static const char config[] = GPU_CONFIG("64M", "2M");
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_engine ge;
+static struct kvtier_key keys[2][BLOCKS];
+static CUstream capturing, plain, blocking;
+
+static void begin_with(enum gpu_memory_kind kind, uint32_t mode, const char *words)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+
+	gpu_open(&gpu, 0);
+	GPU(gpu_api()->cuStreamCreateWithPriority(&capturing, CU_STREAM_NON_BLOCKING, 0));
+	GPU(gpu_api()->cuStreamCreateWithPriority(&plain, CU_STREAM_NON_BLOCKING, 0));
+	GPU(gpu_api()->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
+	daemon_start(&d, config);
+	gpu_engine_mode(mode);
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_reached(&ge, words);
+	for (uint64_t i = 0; i < 2; i++)
+		chain_keys(&ge.e, i, BLOCKS, keys[i]);
+	for (uint32_t page = 0; page < 2 * BLOCKS; page++)
+		page_fill(&ge.e, page, &keys[page / BLOCKS][page % BLOCKS], 0);
+	gpu_pages_push(&ge, 0, 2 * BLOCKS);
+}
+
+static bool is_capturing(CUstream stream)
+{
+	CUstreamCaptureStatus status;
+
+	GPU(gpu_api()->cuStreamIsCapturing(stream, &status));
+	return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static int end(void **state)
+{
+	CUgraph graph;
+
+	(void)state;
+	if (is_capturing(capturing)) /* a case failed */
+		(void)gpu_api()->cuStreamEndCapture(capturing, &graph);
+	gpu_engine_close(&ge);
+	GPU(gpu_api()->cuStreamDestroy(blocking));
+	GPU(gpu_api()->cuStreamDestroy(plain));
+	GPU(gpu_api()->cuStreamDestroy(capturing));
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("");
+	return 0;
+}
+
+static void capture_end(CUstream stream)
+{
+	CUgraph graph = NULL;
+
+	GPU(gpu_api()->cuStreamEndCapture(stream, &graph));
+	assert_non_null(graph);
+	GPU(gpu_api()->cuGraphDestroy(graph));
+}
+
+/* The thread's mode is still this one. */
+static void mode_is(CUstreamCaptureMode mode)
+{
+	CUstreamCaptureMode was = mode;
+
+	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&was));
+	assert_int_equal(was, mode);
+}
+
+static struct kvtier_result wait_for(uint64_t op)
+{
+	struct kvtier_result r = { .size = sizeof(r) };
+
+	assert_int_equal(kvtier_wait(ge.e.client, op, -1, &r), 0);
+	return r;
+}
+
+static _Atomic bool stop;
+
+static void *poll(void *argument)
+{
+	(void)argument;
+	while (!stop) {
+		assert_true(kvtier_poll(ge.e.client, NULL, 0) <= 0);
+		nap_ms(1);
+	}
+	return NULL;
+}
+
+/* Stores, a load, a daemon that goes and comes, a space that closes and opens again. */
+static void client_works(void)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = plain };
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	uint32_t pages[2 * BLOCKS];
+	uint64_t op;
+
+	pages_from(0, pages, 2 * BLOCKS);
+	assert_int_equal(kvtier_store(ge.e.space, keys[0], pages, BLOCKS, &o, &op), 0);
+	assert_int_equal(wait_for(op).ok, BLOCKS);
+	assert_int_equal(kvtier_space_close(ge.e.space), 0);
+	assert_int_equal(gpu_engine_space(&ge), 0);
+	daemon_signal(&d, SIGTERM);
+	daemon_restart(&d);
+	while (kvtier_store(ge.e.space, keys[1], pages + BLOCKS, BLOCKS, &o, &op)) {
+		assert_true(now_ns() < until);
+		nap_ms(5);
+	}
+	assert_int_equal(wait_for(op).ok, BLOCKS);
+	assert_int_equal(kvtier_load(ge.e.space, keys[1], pages, BLOCKS, &o, &op), 0);
+	assert_int_equal(wait_for(op).ok, BLOCKS);
+}
+
+static void captures_go_on(void)
+{
+	pthread_t thread;
+
+	GPU(gpu_api()->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	stop = false;
+	assert_int_equal(pthread_create(&thread, NULL, poll, NULL), 0);
+	client_works();
+	stop = true;
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	capture_end(capturing);
+	mode_is(CU_STREAM_CAPTURE_MODE_GLOBAL);
+	gpu_pages_pull(&ge, 0, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_true(page_is(&ge.e, i, &keys[1][i], 0));
+}
+
+static void a_capture_goes_on_beside_shared_pages(void **state)
+{
+	(void)state;
+	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+	captures_go_on();
+}
+
+static void a_capture_goes_on_beside_pages_by_descriptor(void **state)
+{
+	(void)state;
+	begin_with(GPU_VMM_FD, KVTIER_GPU_DAEMON, "CUDA descriptor");
+	captures_go_on();
+}
+
+static void a_capture_goes_on_beside_staged_pages(void **state)
+{
+	(void)state;
+	begin_with(GPU_POOL, KVTIER_GPU_DAEMON, "CUDA staged");
+	captures_go_on();
+}
+
+static void a_capture_goes_on_beside_engine_mode(void **state)
+{
+	(void)state;
+	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
+	captures_go_on();
+}
+
+static void the_threads_mode_stays_the_engines(void **state)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+	uint32_t pages[BLOCKS];
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
+	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
+	pages_from(0, pages, BLOCKS);
+	assert_int_equal(kvtier_store(ge.e.space, keys[0], pages, BLOCKS, NULL, &op), 0);
+	assert_int_equal(wait_for(op).ok, BLOCKS);
+	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
+	assert_int_equal(mode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
+static void is_refused(int result)
+{
+	assert_int_equal(result, -EINVAL);
+	if (!strstr(kvtier_last_error(), "stream captures a graph"))
+		fail_msg("it says: %s", kvtier_last_error());
+}
+
+/* The blocks are new, so the op waits for its layers. */
+static void stream_is_refused(CUstream stream, const struct kvtier_key *new)
+{
+	struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = stream };
+	uint32_t pages[BLOCKS];
+	uint64_t op;
+
+	pages_from(0, pages, BLOCKS);
+	is_refused(kvtier_store(ge.e.space, new, pages, BLOCKS, &o, &op));
+	is_refused(kvtier_load(ge.e.space, new, pages, BLOCKS, &o, &op));
+	o.cuda_stream = NULL;
+	o.layer_groups = 2;
+	assert_int_equal(kvtier_store(ge.e.space, new, pages, BLOCKS, &o, &op), 0);
+	is_refused(kvtier_stream_wait(ge.e.client, op, stream));
+	is_refused(kvtier_store_layers(ge.e.client, op, 2, stream));
+	assert_int_equal(kvtier_store_layers(ge.e.client, op, 2, NULL), 0);
+	assert_int_equal(wait_for(op).ok, BLOCKS);
+}
+
+/* Before: the event became a node of the graph, the daemon saw its last state, "reached", and took
+ * pages that were not written. */
+static void streams_that_capture_are_refused(void)
+{
+	GPU(gpu_api()->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	stream_is_refused(capturing, keys[0]);
+	capture_end(capturing);
+	GPU(gpu_api()->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	/* it would wait for the stream that captures */
+	stream_is_refused(CU_STREAM_LEGACY, keys[1]);
+	capture_end(blocking);
+}
+
+static void a_stream_that_captures_is_refused(void **state)
+{
+	(void)state;
+	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+	streams_that_capture_are_refused();
+}
+
+static void without_events_it_is_refused_too(void **state)
+{
+	(void)state;
+	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+	streams_that_capture_are_refused();
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_teardown(name, end)
+	const struct CMUnitTest tests[] = {
+		CASE(a_capture_goes_on_beside_shared_pages),
+		CASE(a_capture_goes_on_beside_pages_by_descriptor),
+		CASE(a_capture_goes_on_beside_staged_pages),
+		CASE(a_capture_goes_on_beside_engine_mode),
+		CASE(the_threads_mode_stays_the_engines),
+		CASE(a_stream_that_captures_is_refused),
+	};
+	const struct CMUnitTest words[] = { CASE(without_events_it_is_refused_too) };
+
+	if (argc > 1) {
+		gpu_begin(argv, "");
+		return cmocka_run_group_tests(words, NULL, NULL);
+	}
+	gpu_begin(argv, "");
+	if (gpu_wait(gpu_spawn("words", "ipc_events=0", NULL)) != 0)
+		return 1;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

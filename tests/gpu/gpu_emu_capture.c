@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_emu_capture - the emulated driver's streams capture graphs: what is captured does not run, an
+ * event that is recorded there is not recorded for others, and calls that no stream orders make the
+ * capture void, as the manual of cuThreadExchangeStreamCaptureMode() says.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "tests/lib/lib.h"
+#include "tests/lib/lib_gpu.h"
+
+enum { WORDS = 1024, BYTES = 4 * WORDS };
+
+static struct gpu gpu;
+static const struct cuda_api *cu;
+static CUstream stream, other, blocking;
+static CUevent event;
+static CUdeviceptr memory;
+static uint32_t *host;
+
+static int setup(void **state)
+{
+	(void)state;
+	cu = gpu_api();
+	gpu_open(&gpu, 0);
+	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+	GPU(cu->cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
+	GPU(cu->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
+	GPU(cu->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	GPU(cu->cuMemAlloc(&memory, BYTES));
+	GPU(cu->cuMemHostAlloc((void **)&host, BYTES, 0));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	GPU(cu->cuMemFreeHost(host));
+	GPU(cu->cuMemFree(memory));
+	GPU(cu->cuEventDestroy(event));
+	GPU(cu->cuStreamDestroy(blocking));
+	GPU(cu->cuStreamDestroy(other));
+	GPU(cu->cuStreamDestroy(stream));
+	gpu_close(&gpu);
+	gpu_report_clean("");
+	return 0;
+}
+
+static CUstreamCaptureStatus status_of(CUstream s)
+{
+	CUstreamCaptureStatus status;
+
+	GPU(cu->cuStreamIsCapturing(s, &status));
+	return status;
+}
+
+static void begin(CUstreamCaptureMode mode)
+{
+	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+	GPU(cu->cuStreamBeginCapture(stream, mode));
+	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+}
+
+static void end_good(void)
+{
+	CUgraph graph;
+
+	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	GPU(cu->cuStreamEndCapture(stream, &graph));
+	assert_non_null(graph);
+	GPU(cu->cuGraphDestroy(graph));
+	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+static void end_void(const char *said)
+{
+	CUgraph graph;
+
+	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+	gpu_expect(cu->cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+		   said);
+	assert_null(graph);
+	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+static void captured_operations_do_not_run(void **state)
+{
+	(void)state;
+	memset(host, 1, BYTES);
+	gpu_write(&gpu, memory, host, BYTES);
+	begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+	GPU(cu->cuMemsetD8Async(memory, 2, BYTES, stream));
+	end_good();
+	GPU(cu->cuStreamSynchronize(stream));
+	gpu_read(&gpu, host, memory, BYTES);
+	assert_int_equal(host[0], 0x01010101);
+}
+
+/* The event stays as it was: done, though work before it never ran. */
+static void a_captured_event_is_not_recorded(void **state)
+{
+	(void)state;
+	begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+	GPU(cu->cuEventRecord(event, stream));
+	GPU(cu->cuStreamWaitEvent(other, event, 0));
+	assert_int_equal(status_of(other), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	end_good();
+	assert_int_equal(status_of(other), CU_STREAM_CAPTURE_STATUS_NONE);
+	assert_int_equal(cu->cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
+	assert_int_equal(cu->cuStreamWaitEvent(other, event, 0), CUDA_ERROR_CAPTURED_EVENT);
+	GPU(cu->cuEventRecord(event, stream));
+	GPU(cu->cuEventSynchronize(event));
+}
+
+static void an_event_from_outside_ends_a_capture(void **state)
+{
+	(void)state;
+	GPU(cu->cuEventRecord(event, other));
+	begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+	assert_int_equal(cu->cuStreamWaitEvent(stream, event, 0),
+			 CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+	end_void("the event is not of the graph");
+}
+
+static void a_stream_that_captures_cannot_be_awaited(void **state)
+{
+	(void)state;
+	begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+	assert_int_equal(cu->cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	end_void("the stream captures");
+}
+
+static void the_null_stream_waits_for_blocking_streams_that_capture(void **state)
+{
+	CUstreamCaptureStatus status;
+	CUgraph graph;
+
+	(void)state;
+	GPU(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+	assert_int_equal(cu->cuStreamIsCapturing(CU_STREAM_LEGACY, &status),
+			 CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+	assert_int_equal(status_of(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	assert_int_equal(cu->cuEventRecord(event, CU_STREAM_LEGACY),
+			 CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+	gpu_expect(cu->cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+		   "the NULL stream waits");
+}
+
+static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
+{
+	GPU(cu->cuThreadExchangeStreamCaptureMode(&mode));
+	return mode;
+}
+
+/* A thread of this mode asks for an event: the result. */
+static void *ask(void *argument)
+{
+	static CUresult result;
+
+	GPU(cu->cuCtxSetCurrent(gpu.context));
+	assert_int_equal(exchange(*(CUstreamCaptureMode *)argument), CU_STREAM_CAPTURE_MODE_GLOBAL);
+	result = cu->cuEventQuery(event);
+	return &result;
+}
+
+static CUresult asked_elsewhere(CUstreamCaptureMode mode)
+{
+	pthread_t thread;
+	void *ret;
+
+	assert_int_equal(pthread_create(&thread, NULL, ask, &mode), 0);
+	assert_int_equal(pthread_join(thread, &ret), 0);
+	return *(CUresult *)ret;
+}
+
+/* The manual's table: the capture's mode, the mode of the thread that asks, the same thread. */
+static void calls_are_forbidden_as_the_manual_says(void **state)
+{
+	const CUresult no = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+
+	(void)state;
+	GPU(cu->cuEventRecord(event, other));
+	GPU(cu->cuEventSynchronize(event));
+	for (unsigned capture = 0; capture < 3; capture++)
+		for (unsigned thread = 0; thread < 3; thread++)
+			for (int same = 0; same < 2; same++) {
+				const bool relaxed = thread == CU_STREAM_CAPTURE_MODE_RELAXED;
+				const bool forbidden =
+					same ? !relaxed &&
+							capture != CU_STREAM_CAPTURE_MODE_RELAXED :
+					       thread == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+							capture == CU_STREAM_CAPTURE_MODE_GLOBAL;
+				CUresult r;
+
+				begin(capture);
+				if (same) {
+					assert_int_equal(exchange(thread), 0);
+					r = cu->cuEventQuery(event);
+					assert_int_equal(exchange(0), thread);
+				} else {
+					r = asked_elsewhere(thread);
+				}
+				assert_int_equal(r, forbidden ? no : CUDA_SUCCESS);
+				if (forbidden)
+					end_void("the thread is not relaxed");
+				else
+					end_good();
+			}
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(captured_operations_do_not_run),
+		CASE(a_captured_event_is_not_recorded),
+		CASE(an_event_from_outside_ends_a_capture),
+		CASE(a_stream_that_captures_cannot_be_awaited),
+		CASE(the_null_stream_waits_for_blocking_streams_that_capture),
+		CASE(calls_are_forbidden_as_the_manual_says),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "");
+	gpu_needs_emulation("it asks what the emulated driver forbids");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
