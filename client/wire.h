@@ -74,6 +74,9 @@
  * The daemon makes header and checksum of its own copy. A client that writes into its pages can
  * make its own blocks rubbish and nothing else.
  *
+ * Clocks: times are the daemon's CLOCK_MONOTONIC. A client in another time namespace has another
+ * one, and converts: HELLO_OK.now_ns lies between its HELLO and its reading of HELLO_OK.
+ *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
  * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread
  * reads complete->news, looks at all that it waits for, adds itself to submit->sleepers, full
@@ -90,8 +93,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 11,   /* range this tree speaks */
-	WIRE_VERSION_MAX = 11,
+	WIRE_VERSION_MIN = 12,   /* range this tree speaks */
+	WIRE_VERSION_MAX = 12,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -162,8 +165,9 @@ struct wire_hello_ok {
 	char tenant[32];
 	uint32_t gpu_mode; /* enum wire_gpu_mode: of clients that do not choose */
 	uint32_t tiers;    /* that this daemon has, or'ed; bits: as enum kvtier_tier */
+	uint64_t now_ns;   /* see Clocks, at the top */
 };
-static_assert(sizeof(struct wire_hello_ok) == 136, "wire_hello_ok");
+static_assert(sizeof(struct wire_hello_ok) == 144, "wire_hello_ok");
 
 /* Whose context the kernels run in. Values: as enum kvtier_gpu_mode. */
 enum wire_gpu_mode { WIRE_GPU_DAEMON = 1, WIRE_GPU_ENGINE = 2 };
@@ -397,7 +401,7 @@ struct wire_sqe {
 	uint16_t space;       /* from SPACE_OK */
 	uint32_t n;           /* blocks, 1 .. arena_blocks (with a parent: arena_blocks - 1) */
 	uint64_t op_id;       /* chosen by the client, not 0, unique among its outstanding ops */
-	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0 is invalid except for NOP and CANCEL */
+	uint64_t deadline_ns; /* the daemon's clock; 0 is invalid except for NOP and CANCEL */
 	uint32_t first;       /* arena slot of the first block */
 	int32_t priority;     /* hint, -100 .. 100 */
 	uint64_t target;      /* CANCEL, LAYERS: op_id of the op that is meant; else 0 */

@@ -63,7 +63,8 @@ int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *
 	sqe.n = n;
 	sqe.first = range.first;
 	sqe.op_id = op->staged ? op_next_id(c, op) : op->id;
-	sqe.deadline_ns = op->deadline_ns;
+	/* rather later than earlier: the op would end without a reason that its caller sees */
+	sqe.deadline_ns = op->deadline_ns + (uint64_t)link->ahead_most_ns;
 	op->sq_at = link->sq_tail;
 	rc = ring_push(link, &sqe);
 	if (rc) {

@@ -281,7 +281,8 @@ static bool fresh(const struct link *link)
 {
 	const uint64_t beat = __atomic_load_n(&link->index->heartbeat_ns, __ATOMIC_RELAXED);
 
-	return (int64_t)(client_now() - beat) <= (int64_t)ms_to_ns(WIRE_STALE_MS);
+	return (int64_t)(client_now() + (uint64_t)link->ahead_least_ns - beat) <=
+	       (int64_t)ms_to_ns(WIRE_STALE_MS);
 }
 
 static struct fingerprint_key space_index_key(const struct kvtier_space *space)

@@ -25,7 +25,12 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-enum { MEMORY_PAGE = 4096, BITS = 64 };
+enum {
+	MEMORY_PAGE = 4096,
+	BITS = 64,
+	TOUCH_BYTES = 4 << 20, /* between two looks at the clock; and so many runs: */
+	LOOK_RUNS = 1 << 16,
+};
 
 struct populate_segment {
 	uint8_t *base; /* of page 0 */
@@ -143,40 +148,61 @@ static bool done(const struct populate *p, uint32_t page)
 		1);
 }
 
-/* Runs that touch the same pages of memory, or the next ones, are one call. */
+/* Runs that touch the same pages of memory, or the next ones, are one span. */
 struct span {
 	uintptr_t from, to;
+	uint64_t deadline_ns, runs;
 };
 
-static void span_add(struct span *span, const uint8_t *base, uint64_t n)
+/* A page may have millions of spans, or a span many bytes: the clock is looked at before each
+ * piece. */
+static int span_touch(const struct span *span)
 {
+	for (uintptr_t at = span->from; at < span->to; at += TOUCH_BYTES) {
+		if (client_now() >= span->deadline_ns)
+			return -ETIMEDOUT;
+		populate_touch((uint8_t *)at,
+			       span->to - at < TOUCH_BYTES ? span->to - at : TOUCH_BYTES);
+	}
+	return 0;
+}
+
+static int span_add(struct span *span, const uint8_t *base, uint64_t n)
+{
+	int rc;
+
 	const uintptr_t from = (uintptr_t)base & ~(uintptr_t)(MEMORY_PAGE - 1);
 	const uintptr_t to =
 		((uintptr_t)base + n + MEMORY_PAGE - 1) & ~(uintptr_t)(MEMORY_PAGE - 1);
 
 	if (from >= span->from && from <= span->to) {
 		span->to = to > span->to ? to : span->to;
-		return;
+		return ++span->runs % LOOK_RUNS == 0 && client_now() >= span->deadline_ns ?
+			       -ETIMEDOUT :
+			       0;
 	}
-	populate_touch((uint8_t *)span->from, span->to - span->from);
-	*span = (struct span){ from, to };
+	rc = span_touch(span);
+	span->from = from;
+	span->to = to;
+	return rc;
 }
 
-static void populate_page(const struct populate *p, uint32_t page)
+static int populate_page(const struct populate *p, uint32_t page, uint64_t deadline_ns)
 {
-	struct span span = { 0, 0 };
+	struct span span = { .deadline_ns = deadline_ns };
+	int rc = 0;
 
 	for (size_t i = 0; i < p->n_segments; i++) {
 		const struct runs *runs = &p->segments[i].runs;
 		const uint8_t *base = p->segments[i].base + page * runs->page_stride;
 
 		for (uint64_t h = 0; h < runs->pieces; h++)
-			for (uint64_t r = 0; r < runs->rows; r++)
-				span_add(&span,
-					 base + h * runs->piece_stride + r * runs->row_stride,
-					 runs->bytes);
+			for (uint64_t r = 0; r < runs->rows && !rc; r++)
+				rc = span_add(&span,
+					      base + h * runs->piece_stride + r * runs->row_stride,
+					      runs->bytes);
 	}
-	populate_touch((uint8_t *)span.from, span.to - span.from);
+	return rc ? rc : span_touch(&span);
 }
 
 int populate_pages(struct populate *p, const uint32_t *pages, size_t n, uint64_t deadline_ns)
@@ -184,10 +210,9 @@ int populate_pages(struct populate *p, const uint32_t *pages, size_t n, uint64_t
 	for (size_t i = 0; p && i < n; i++) {
 		if (done(p, pages[i]))
 			continue;
-		if (client_now() >= deadline_ns)
+		if (populate_page(p, pages[i], deadline_ns))
 			return error_set(-ETIMEDOUT,
 					 "allocating the pages took longer than the op may");
-		populate_page(p, pages[i]);
 		(void)atomic_fetch_or_explicit(&p->done[pages[i] / BITS], 1ull << pages[i] % BITS,
 					       memory_order_relaxed);
 	}

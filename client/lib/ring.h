@@ -30,6 +30,8 @@ struct link {
 	uint32_t in_flight;        /* ops on the wire, <= cq_entries */
 	uint32_t refs;             /* threads asleep on it */
 	uint64_t serial;           /* of this connection in the client's life, from 1 */
+	/* the daemon's clock is ahead of ours by so much at least, and at most */
+	int64_t ahead_least_ns, ahead_most_ns;
 	struct arena arena;
 	struct grave *grave; /* made with the link; NULL once it is buried */
 	struct link *next;   /* retired ones */

@@ -233,6 +233,18 @@ static bool shares_pids(int pidfd, int fd)
 	return numbers == 1;
 }
 
+/* The daemon looked at its clock after our HELLO was sent and before its answer was read. Where the
+ * two clocks may be one, they are one: only a time namespace makes them differ. */
+static void compare_clocks(struct link *link, uint64_t sent_ns, uint64_t daemon_ns,
+			   uint64_t read_ns)
+{
+	const int64_t least = (int64_t)(daemon_ns - read_ns), most = (int64_t)(daemon_ns - sent_ns);
+	const bool same = least <= 0 && most >= 0;
+
+	link->ahead_least_ns = same ? 0 : least;
+	link->ahead_most_ns = same ? 0 : most;
+}
+
 /* HELLO_OK: maps the memfds that came with it. */
 static int hello_ok(struct kvtier_client *c, struct packet *packet)
 {
@@ -255,6 +267,7 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	}
 	packet->n_fds -= pidfd >= 0; /* taken */
 	link->serial = c->connections;
+	compare_clocks(link, c->since_ns, ok->now_ns, client_now());
 	c->shares_pids = shares_pids(pidfd, c->fd);
 	c->gpu_mode_advised = ok->gpu_mode;
 	atomic_store(&c->spin_advised_us, ok->spin_us);

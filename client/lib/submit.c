@@ -33,6 +33,7 @@ struct request {
 	uint32_t n;
 	struct kvtier_op_options options;
 	uint8_t action, scope; /* of a hint, whose other fields are in options; else 0 */
+	uint64_t deadline_ns;  /* counted from the call */
 };
 
 static int groups_check(const struct request *r)
@@ -84,16 +85,10 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 	return 0;
 }
 
-static uint64_t request_deadline(const struct kvtier_client *c, const struct request *r)
-{
-	return client_now() +
-	       ms_to_ns(r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms);
-}
-
-static void op_fill(struct kvtier_client *c, struct op *op, const struct request *r)
+static void op_fill(struct op *op, const struct request *r)
 {
 	op->n = r->n;
-	op->deadline_ns = request_deadline(c, r);
+	op->deadline_ns = r->deadline_ns;
 	op->hints = (struct wire_sqe){
 		.op = (uint8_t)r->kind,
 		.priority = r->options.priority,
@@ -173,10 +168,12 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 	if (rc)
 		return rc;
 	c = r->space->client;
+	r->deadline_ns = client_now() +
+			 ms_to_ns(r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms);
 	if (!atomic_load(&r->space->open))
 		session_nudge(c);
 	if (op_has_pages((uint8_t)r->kind) && atomic_load(&r->space->open))
-		rc = populate_pages(r->space->populate, r->pages, r->n, request_deadline(c, r));
+		rc = populate_pages(r->space->populate, r->pages, r->n, r->deadline_ns);
 	if (rc)
 		return rc;
 	(void)pthread_mutex_lock(&c->ring);
@@ -196,7 +193,7 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 		if (!rc) {
 			const uint64_t id = op->id;
 
-			op_fill(c, op, r);
+			op_fill(op, r);
 			rc = r->options.cuda_stream ? op_order(c, op, r) : 0;
 			if (!rc)
 				rc = op_start(c, op, r);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/base/socket.h"
 #include "daemon/config/config.h"
@@ -92,6 +93,15 @@ bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t co
 	       (completions > 0 && ops_room(all, &c->client, c->front->n_alive));
 }
 
+/* Not the loop's: that one may be older than the client's HELLO. */
+static uint64_t clock_now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 int conn_answer_hello(struct conn *c, uint32_t seq)
 {
 	const struct kvtierd *d = c->front->d;
@@ -107,6 +117,7 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 		.submit_bytes = ring->submit_bytes,
 		.complete_bytes = ring->complete_bytes,
 		.index_bytes = index_bytes(d->store.index),
+		.now_ns = clock_now(),
 	};
 	const int fds[4] = { ring->submit_fd, ring->complete_fd, index_fd(d->store.index),
 			     c->front->self };

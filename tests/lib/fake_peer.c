@@ -20,12 +20,15 @@
 
 enum { INDEX_BYTES = WIRE_INDEX_OFFSET + 4096, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
+_Atomic int64_t fake_clock_ahead_ns;
+
 static uint64_t now_ns(void)
 {
 	struct timespec t;
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec +
+	       (uint64_t)fake_clock_ahead_ns;
 }
 
 static void *memory(uint64_t bytes, int seals, int *ret_fd)
@@ -108,7 +111,8 @@ static void on_hello(struct peer *peer, uint32_t seq)
 				    .sq_entries = peer->entries,
 				    .cq_entries = peer->entries,
 				    .arena_blocks = peer->arena,
-				    .index_bytes = INDEX_BYTES };
+				    .index_bytes = INDEX_BYTES,
+				    .now_ns = now_ns() };
 	const int lie = peer->lie;
 	int many[20];
 
@@ -303,6 +307,7 @@ static void on_sqe(struct peer *peer, const struct wire_sqe *sqe)
 							      4711) };
 	const int lie = peer->lie;
 
+	peer->deadline_ns = sqe->deadline_ns;
 	peer->taken++;
 	if (sqe->op == WIRE_OP_CANCEL || peer->keep)
 		return; /* an op that is done at once cannot be cancelled */

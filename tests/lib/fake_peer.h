@@ -57,6 +57,7 @@ struct peer {
 	_Atomic bool hang_up; /* drops the connection, once */
 	_Atomic uint8_t salt; /* fills the salts it gives */
 	_Atomic uint32_t connections, wakes, ops, taken; /* taken: off the ring */
+	_Atomic uint64_t deadline_ns;                    /* of the entry that it took last */
 	_Atomic uint32_t entries, arena; /* as it offers them; set before the client connects */
 	/* the thread's own */
 	pthread_t thread;
@@ -79,6 +80,9 @@ struct peer {
 		bool used;
 	} * blocks;
 };
+
+/* The clock of all peers is so far ahead of the test's. */
+extern _Atomic int64_t fake_clock_ahead_ns;
 
 void peer_start(struct peer *peer, enum peer_lie lie); /* asserts on failure */
 void peer_stop(struct peer *peer);

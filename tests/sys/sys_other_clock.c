@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime */
+/*
+ * Goal: an engine whose CLOCK_MONOTONIC is not the daemon's, as in another time namespace, finds
+ * and loads its blocks, and its ops end at its own deadlines. Method: clock_gettime() of the engine
+ * is so far ahead or behind; and once the kernel's own way, where it may be taken.
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+enum { BLOCKS = 16, PAGES = 2 * BLOCKS };
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
+static _Atomic int64_t ahead_s;
+
+int __real_clock_gettime(clockid_t id, struct timespec *ret);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+{
+	const int rc = __real_clock_gettime(id, ret);
+
+	if (rc == 0 && id == CLOCK_MONOTONIC)
+		ret->tv_sec += ahead_s;
+	return rc;
+}
+
+struct world {
+	struct daemon d;
+	uint64_t chain;
+};
+
+static int set_up(void **state)
+{
+	static struct world w;
+
+	daemon_start(&w.d, config);
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+
+	ahead_s = 0;
+	daemon_remove(&w->d);
+	return 0;
+}
+
+static void engine_finds_its_blocks(struct world *w)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_key keys[BLOCKS];
+	struct engine e;
+
+	engine_open(&e, w->d.socket, "engine", &g, PAGES);
+	chain_keys(&e, ++w->chain, BLOCKS, keys);
+	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
+	engine_lookup_becomes(&e, keys, BLOCKS, BLOCKS);
+	assert_int_equal(chain_load(&e, keys, BLOCKS, BLOCKS), BLOCKS);
+	engine_close(&e);
+}
+
+static void the_clock_is_ahead_or_behind(void **state)
+{
+	static const int64_t offsets[] = { 0, 3, 60, 86400 * 365, -3, -60 };
+	struct timespec now;
+
+	assert_int_equal(__real_clock_gettime(CLOCK_MONOTONIC, &now), 0);
+	for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+		ahead_s = offsets[i] > -now.tv_sec ? offsets[i] : -now.tv_sec;
+		engine_finds_its_blocks(*state);
+	}
+}
+
+/* A daemon that stands still: lookups find nothing, and a load ends at the engine's deadline. */
+static void a_stopped_daemon_is_seen_and_an_op_ends(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct world *w = *state;
+	struct kvtier_key keys[BLOCKS];
+	struct engine e;
+	uint64_t op;
+
+	ahead_s = 1000;
+	engine_open(&e, w->d.socket, "engine", &g, PAGES);
+	chain_keys(&e, ++w->chain, BLOCKS, keys);
+	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
+	engine_lookup_becomes(&e, keys, BLOCKS, BLOCKS);
+	daemon_signal(&w->d, SIGSTOP);
+	engine_lookup_becomes(&e, keys, BLOCKS, 0);
+	op = chain_load_begin(&e, keys, BLOCKS, BLOCKS, 100);
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);
+	daemon_signal(&w->d, SIGCONT);
+	assert_int_equal(kvtier_wait(e.client, op, PATIENT_MS, &result), 0);
+	assert_int_equal(result.status, -ETIMEDOUT);
+	assert_int_equal(result.ok, 0);
+	engine_close(&e);
+}
+
+/* This process, which has one thread, in a time namespace of its own. */
+static void a_time_namespace(void **state)
+{
+	static const char *const offsets[] = { "monotonic -3 0\n", "monotonic 86400 0\n" };
+	const int before = open("/proc/self/ns/time", O_RDONLY | O_CLOEXEC);
+
+	if (before < 0)
+		skip();
+	for (size_t i = 0; i < 2; i++) {
+		int fd, own;
+		ssize_t n;
+
+		if (unshare(CLONE_NEWTIME)) {
+			print_message("no time namespace: %s\n", strerror(errno));
+			skip();
+		}
+		fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+		n = write(fd, offsets[i], strlen(offsets[i]));
+		assert_int_equal(n, strlen(offsets[i]));
+		(void)close(fd);
+		own = open("/proc/self/ns/time_for_children", O_RDONLY | O_CLOEXEC);
+		assert_int_equal(setns(own, CLONE_NEWTIME), 0);
+		engine_finds_its_blocks(*state);
+		assert_int_equal(setns(before, CLONE_NEWTIME), 0);
+		(void)close(own);
+	}
+	(void)close(before);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(the_clock_is_ahead_or_behind, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_seen_and_an_op_ends, set_up,
+						tear_down),
+		cmocka_unit_test_setup_teardown(a_time_namespace, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: link=client.a (the library's inner names) wrap=clock_gettime,madvise */
+/*
+ * Goal: a call ends at its deadline, however many pages it has to allocate; the deadline of an op
+ * counts from the call, and is told to the daemon by the daemon's clock; a client whose daemon is
+ * away looks for it once a second at least. Method: the test holds the clock, which madvise() moves
+ * on, and counts; a fake daemon (fake_peer.h) with a clock of its own.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/lib/client.h"
+#include "client/lib/clock.h"
+#include "client/lib/populate.h"
+#include "tests/lib/fake_engine.h"
+
+enum { ROWS = 4096, APART = 8192 };
+
+#define SECOND_NS 1000000000ull
+
+static _Atomic bool stands; /* the clock is moved by the test alone */
+static _Atomic uint64_t at_ns, ahead_ns, cost_ns, touches, most_bytes;
+
+int __real_clock_gettime(clockid_t id, struct timespec *ret);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
+int __real_madvise(void *at, size_t n, int advice);
+int __wrap_madvise(void *at, size_t n, int advice);
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+{
+	const int rc = __real_clock_gettime(id, ret);
+	uint64_t now;
+
+	if (rc || id != CLOCK_MONOTONIC)
+		return rc;
+	now = stands ? at_ns :
+		       (uint64_t)ret->tv_sec * SECOND_NS + (uint64_t)ret->tv_nsec + ahead_ns;
+	ret->tv_sec = (time_t)(now / SECOND_NS);
+	ret->tv_nsec = (long)(now % SECOND_NS);
+	return 0;
+}
+
+/* Touching costs time on the clock that stands, and nothing else. */
+int __wrap_madvise(void *at, size_t n, int advice)
+{
+	if (!stands)
+		return __real_madvise(at, n, advice);
+	touches++;
+	if (n > most_bytes)
+		most_bytes = n;
+	at_ns += cost_ns;
+	return 0;
+}
+
+static void stand_still(uint64_t cost)
+{
+	at_ns = client_now();
+	cost_ns = cost;
+	touches = most_bytes = 0;
+	stands = true;
+}
+
+/* A page of so many rows, each in a page of memory of its own, or end to end. */
+static struct populate *page_of_rows(size_t apart)
+{
+	struct kvtier_geometry g = fake_geometry;
+	const struct kvtier_segment s = { .size = sizeof(s),
+					  .kind = KVTIER_OPAQUE,
+					  .page_stride = (uint64_t)ROWS * APART,
+					  .token_stride = apart,
+					  .length = 4096 };
+	struct kvtier_region r = { .size = sizeof(r),
+				   .memory = KVTIER_MEMFD,
+				   .length = (uint64_t)ROWS * APART };
+	struct populate *p = NULL;
+
+	g.block_tokens = ROWS;
+	r.fd = memfd_create("rows", MFD_CLOEXEC);
+	assert_int_equal(ftruncate(r.fd, (off_t)r.length), 0);
+	assert_int_equal(populate_open(&g, &r, 1, &s, 1, &p), 0);
+	assert_non_null(p);
+	(void)close(r.fd);
+	return p;
+}
+
+static void allocation_ends_at_its_deadline(size_t apart)
+{
+	const uint32_t page = 0;
+	struct populate *p = page_of_rows(apart);
+
+	stand_still(1000000);
+	assert_int_equal(populate_pages(p, &page, 1, at_ns + 3000000), -ETIMEDOUT);
+	assert_int_equal(touches, 3);
+	assert_true(most_bytes <= 4 << 20);
+	/* the page was not done: it is touched again, all of it */
+	touches = 0;
+	assert_int_equal(populate_pages(p, &page, 1, UINT64_MAX), 0);
+	assert_int_equal(touches, apart == APART ? ROWS : ROWS * 4096ull >> 22);
+	stands = false;
+	populate_close(p);
+}
+
+static void a_page_of_many_spans_is_given_up(void **state)
+{
+	(void)state;
+	allocation_ends_at_its_deadline(APART);
+}
+
+static void a_page_of_many_bytes_is_given_up(void **state)
+{
+	(void)state;
+	allocation_ends_at_its_deadline(4096);
+}
+
+/* Pages that take 0.6 s of the op's second, each: the second one is too late. */
+static void the_deadline_counts_from_the_call(void **state)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = 1000 };
+	struct kvtier_key keys[3];
+	struct engine e;
+	uint64_t op, begin;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 3, keys);
+	e.peer.hold = true;
+	stand_still(SECOND_NS * 6 / 10);
+	begin = at_ns;
+	assert_int_equal(kvtier_load(e.space, keys, (const uint32_t[]){ 7 }, 1, &o, &op), 0);
+	assert_int_equal(touches, 1);
+	assert_int_equal(op_at(e.client, op)->deadline_ns, begin + SECOND_NS);
+	assert_int_equal(kvtier_load(e.space, keys, (const uint32_t[]){ 9, 20, 40 }, 3, &o, &op),
+			 -ETIMEDOUT);
+	assert_int_equal(touches, 3);
+	stands = false;
+	fake_close(&e);
+}
+
+static void the_daemon_is_told_by_its_own_clock(void **state)
+{
+	static const int64_t ahead_s[] = { 0, 3, -3, 1000000, -100 };
+	struct kvtier_key key;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(ahead_s) / sizeof(ahead_s[0]); i++) {
+		const uint64_t before = client_now();
+		uint64_t ours, theirs, after;
+		struct engine e;
+		uint64_t op;
+
+		fake_clock_ahead_ns = ahead_s[i] * (int64_t)SECOND_NS;
+		fake_open(&e, false);
+		fake_keys(&e, 1, 1, &key);
+		e.peer.keep = true;
+		assert_int_equal(kvtier_load(e.space, &key, (const uint32_t[]){ 7 }, 1, NULL, &op),
+				 0);
+		while (e.peer.taken == 0)
+			(void)usleep(100);
+		ours = op_at(e.client, op)->deadline_ns;
+		theirs = e.peer.deadline_ns - (uint64_t)fake_clock_ahead_ns;
+		after = client_now();
+		/* never earlier, and later by no more than the greeting took */
+		assert_true(theirs >= ours && theirs - ours <= after - before);
+		if (ahead_s[i] == 0)
+			assert_int_equal(theirs, ours);
+		e.peer.hang_up = true;
+		fake_close(&e);
+	}
+	fake_clock_ahead_ns = 0;
+}
+
+/* The client asks in calls that come long apart, until it asks as seldom as it ever does. */
+static void a_daemon_that_is_back_is_found_within_a_second(void **state)
+{
+	struct kvtier_options o = { .size = sizeof(o) };
+	struct kvtier_client *client;
+	char text[256];
+	struct peer peer;
+
+	(void)state;
+	peer_start(&peer, PEER_HONEST);
+	o.socket_path = peer.path;
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	peer_stop(&peer);
+	for (int i = 0; i < 20; i++) {
+		ahead_ns += 10 * SECOND_NS;
+		(void)kvtier_poll(client, NULL, 0);
+	}
+	peer_start(&peer, PEER_HONEST);
+	ahead_ns += SECOND_NS;
+	(void)kvtier_poll(client, NULL, 0);
+	assert_int_equal(kvtier_status(client, text, sizeof(text)), 0);
+	if (strncmp(text, "connect", 7) != 0)
+		fail_msg("it did not look: %s", text);
+	kvtier_close(client);
+	peer_stop(&peer);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_page_of_many_spans_is_given_up),
+		cmocka_unit_test(a_page_of_many_bytes_is_given_up),
+		cmocka_unit_test(the_deadline_counts_from_the_call),
+		cmocka_unit_test(the_daemon_is_told_by_its_own_clock),
+		cmocka_unit_test(a_daemon_that_is_back_is_found_within_a_second),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
