@@ -25,6 +25,7 @@
 struct server;  /* front/server.c: the listening socket and the table of connections */
 struct ops;     /* op/ops.c: ops and the blocks of them in flight */
 struct ctl;     /* admin/ctl.c: the admin socket */
+struct files;   /* admin/files.c: whether its own files are where they were */
 struct purge;   /* store/purge.c: many blocks that go */
 struct flush;   /* nvme/flush.c: all of it, and synced */
 struct scrub;   /* nvme/scrub.c: reads everything back */
@@ -40,6 +41,7 @@ struct kvtierd {
 	struct ops *ops;         /* op; also front, which submits */
 	struct server *server;   /* front; also admin, which lists the connections */
 	struct ctl *ctl;         /* admin */
+	struct files *files;     /* admin */
 	struct purge *purge;     /* store; also admin */
 	struct flush *flush;     /* nvme. NULL: no NVMe tier */
 	struct scrub *scrub;     /* nvme. NULL: none runs */

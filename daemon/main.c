@@ -34,12 +34,14 @@
 #include "daemon/store/hints.h"
 #include "daemon/store/purge.h"
 #include "daemon/admin/ctl.h"
+#include "daemon/admin/files.h"
 #include "daemon/admin/gauges.h"
 #include "kvtierd.h"
 #include "tiers/host/host.h"
 #include "daemon/base/log.h"
 #include "daemon/base/fd_store.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/socket.h"
 #include "daemon/op/ops.h"
 #include "daemon/op/pump.h"
 #include "daemon/redis/outbox.h"
@@ -91,6 +93,8 @@ static void on_heartbeat(struct loop_timer *timer)
 			 __ATOMIC_RELAXED);
 	if (d->server)
 		server_sample(d->server);
+	if (!p->stopping)
+		files_look(d->files);
 	gauges_sync(d);
 	stats_heartbeat(d->stats, now);
 	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {
@@ -135,10 +139,10 @@ static void drain_tiers(struct program *p)
 	outbox_drain(p->d.store.outbox, on_tier_drained, p);
 }
 
-/* Helpers are closing what came from clients or askers, which may block. */
+/* Helpers are closing what came from clients or askers, or look at a path: each may block. */
 static bool closing(const struct kvtierd *d)
 {
-	return server_busy(d->server) || ctl_busy(d->ctl);
+	return server_busy(d->server) || ctl_busy(d->ctl) || files_busy(d->files);
 }
 
 /* A disk that is only slow ends what it has in its hands when the tiers are drained within [nvme]
@@ -212,6 +216,17 @@ static int lock_runtime_dir(struct program *p)
 			"another kvtierd runs in %s: stop it, or give this one its own [daemon] "
 			"runtime_dir",
 			p->config.daemon_runtime_dir);
+	/* the lock may have been removed under the daemon that holds it */
+	for (int i = 0; i < 2; i++) {
+		const char *socket = i == 0 ? p->config.socket_path : p->config.admin_path;
+
+		if (socket_answers(socket))
+			return fail(
+				p, -EADDRINUSE,
+				"%s path: %s is another daemon's: it answers there; stop it, or "
+				"give this one its own [daemon] runtime_dir",
+				i == 0 ? "[socket]" : "[admin]", socket);
+	}
 	return 0;
 }
 
@@ -444,7 +459,7 @@ CLOSE(pump, pump_stop(p->d.ops))
 CLOSE(nvme, nvme_down(&p->d))
 CLOSE(redis, redis_down(&p->d))
 CLOSE(ctl, ctl_close(p->d.ctl))
-CLOSE(server, server_close(p->d.server))
+CLOSE(server, (files_close(p->d.files), server_close(p->d.server)))
 
 static const struct part {
 	/* 0 or -errno; NULL: serve() opens it, when all records are found */
@@ -544,7 +559,8 @@ static void exit_if_busy(struct program *p, int status)
 			return;
 		/* Everything is written. A client's descriptor blocks a helper, and the exit closes
 		 * it. */
-		log_info("descriptors of clients were still being closed: exit without that");
+		log_info("descriptors of clients were still being closed, or a path looked at: "
+			 "exit without that");
 		leave(p, status);
 	}
 	if (nvme_up_starting(d)) {
@@ -574,6 +590,9 @@ static int serve(struct program *p)
 		r = server_open(d, &d->server, p->text, sizeof(p->text));
 	if (r)
 		return r;
+	r = p->stopping ? 0 : files_open(d, &d->files);
+	if (r)
+		return fail(p, r, "out of memory or threads for a look at own files");
 	if (!p->stopping)
 		say_ready(p);
 	if (!p->ended) /* a signal came while records were being found */

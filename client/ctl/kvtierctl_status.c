@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/base/log.h"
+#include "daemon/base/socket.h"
 #include "daemon/base/text.h"
 #include "daemon/stats/stats.h"
 #include "kvtierctl.h"
@@ -28,7 +29,12 @@ const struct stats *stats_page(const struct context *context)
 
 	if (r == 0)
 		return stats;
-	if (r == -ENOENT || r == -ENOTDIR)
+	if (r == -ENOENT && socket_answers(context->socket_path))
+		fprintf(stderr,
+			"kvtierctl: kvtierd runs at %s, and its stats page %s is gone: restart it, "
+			"and keep what cleans /tmp out of [daemon] runtime_dir\n",
+			context->socket_path, context->stats_path);
+	else if (r == -ENOENT || r == -ENOTDIR)
 		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n",
 			context->socket_path, context->stats_path);
 	else if (r == -EPROTO)
@@ -97,6 +103,14 @@ static void print_text(const char *part, const char *first, const char *text, in
 		 first[0] != '\0' && text[0] != '\0' ? "; " : "",
 		 log_escape(text, shown, sizeof(shown)));
 	text_wrap(stdout, line, 0, 2, width);
+}
+
+static void files_text(const struct stats *stats, int width)
+{
+	char text[STATS_TEXT_BYTES];
+
+	if (stats_text_get(stats->files_text, sizeof(text), text)[0] != '\0')
+		print_text("files", "", text, width);
 }
 
 static void clients_text(const struct stats *stats, int width)
@@ -179,6 +193,7 @@ void status_print(const struct stats *stats, uint64_t health, int width)
 		fputs(line, stdout);
 		text_wrap(stdout, row->prose, (int)strlen(line), width < INT_MAX ? 7 : 0, width);
 	}
+	files_text(stats, width);
 	clients_text(stats, width);
 	nvme_text(stats, width);
 	redis_text(stats, width);
@@ -211,7 +226,9 @@ static void status_json(const struct stats *stats, uint64_t health)
 	print_json_string(stats->device);
 	printf(",\"kernels\":");
 	print_json_string(stats->kernels);
-	printf(",\"clients\":{\"text\":");
+	printf(",\"files\":{\"text\":");
+	print_json_string(stats_text_get(stats->files_text, sizeof(text), text));
+	printf("},\"clients\":{\"text\":");
 	print_json_string(stats_text_get(stats->clients_text, sizeof(text), text));
 	printf("},\"nvme\":{\"engine\":");
 	print_json_string(stats_text_get(stats->nvme_engine, sizeof(engine), engine));

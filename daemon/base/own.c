@@ -3,8 +3,10 @@
 #include "own.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct own own_of(const struct stat *st)
@@ -43,6 +45,18 @@ enum own_state own_look(const char *path, const struct own *own)
 	if (r)
 		return r == -ENOENT || r == -ENOTDIR ? OWN_GONE : OWN_THERE;
 	return now.device == own->device && now.inode == own->inode ? OWN_THERE : OWN_REPLACED;
+}
+
+void own_keep(const char *path)
+{
+	enum { A_DAY_S = 86400 };
+	struct timespec now;
+	struct stat st;
+
+	if (clock_gettime(CLOCK_REALTIME, &now) || stat(path, &st) || S_ISBLK(st.st_mode) ||
+	    now.tv_sec - st.st_mtim.tv_sec < A_DAY_S)
+		return;
+	(void)utimensat(AT_FDCWD, path, NULL, 0);
 }
 
 void own_unlink(const char *path, const struct own *own)

@@ -18,6 +18,8 @@ int own_at(const char *path, struct own *ret); /* links are followed; 0 or -errn
 int own_fd(int fd, struct own *ret);           /* likewise */
 /* OWN_THERE also where the path cannot be looked at. */
 enum own_state own_look(const char *path, const struct own *own);
+/* Nobody has touched it for a day: touches it, so that what cleans /tmp by age keeps it. */
+void own_keep(const char *path);
 void own_unlink(const char *path, const struct own *own); /* unless another file lies there */
 
 #endif

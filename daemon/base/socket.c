@@ -15,34 +15,61 @@
 #define SO_PASSRIGHTS 83 /* Linux 6.16 */
 #endif
 
+static bool address_of(const char *path, struct sockaddr_un *ret)
+{
+	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	if (strlen(path) >= sizeof(ret->sun_path))
+		return false;
+	memcpy(ret->sun_path, path, strlen(path) + 1);
+	return true;
+}
+
+/* 0: nobody, or there is no socket; 1: somebody does; -errno. */
+static int answers(const struct sockaddr_un *address)
+{
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int error = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
+		error = errno;
+	(void)close(fd);
+	return error != ECONNREFUSED && error != ENOENT;
+}
+
+bool socket_answers(const char *path)
+{
+	struct sockaddr_un address;
+	struct stat st;
+
+	return address_of(path, &address) && stat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+	       answers(&address) == 1;
+}
+
 static int remove_stale(const struct sockaddr_un *address)
 {
 	struct stat st;
-	int fd, r;
+	int r;
 
 	if (lstat(address->sun_path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode))
 		return -EEXIST;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
-	(void)close(fd);
-	if (r != -ECONNREFUSED && r != -ENOENT)
-		return -EADDRINUSE;
+	r = answers(address);
+	if (r)
+		return r < 0 ? r : -EADDRINUSE;
 	return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
 int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_own)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address;
 	bool bound;
 	int fd, r;
 
-	if (strlen(path) >= sizeof(address.sun_path))
+	if (!address_of(path, &address))
 		return -ENAMETOOLONG;
-	memcpy(address.sun_path, path, strlen(path) + 1);
 	r = remove_stale(&address);
 	if (r)
 		return r;

@@ -314,6 +314,11 @@ void stats_clients_text(struct stats *stats, const char *text)
 	text_set(stats->clients_text, sizeof(stats->clients_text), text);
 }
 
+void stats_files_text(struct stats *stats, const char *text)
+{
+	text_set(stats->files_text, sizeof(stats->files_text), text);
+}
+
 void stats_redis_text(struct stats *stats, const char *text)
 {
 	text_set(stats->redis_text, sizeof(stats->redis_text), text);

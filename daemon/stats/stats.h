@@ -60,6 +60,10 @@ enum {
 	       "Engines are refused, or would be: see below whose connections there are. Close "   \
 	       "some, or raise "                                                                   \
 	       "[socket] max_clients or max_clients_per_uid.")                                     \
+	HEALTH(FILES_GONE, own_files_gone, warn,                                                   \
+	       "A file of the daemon was removed or replaced: see below which one. Restart "       \
+	       "kvtierd; keep what cleans /tmp out of [daemon] runtime_dir, and give each "        \
+	       "kvtierd paths of its own.")                                                        \
 	HEALTH(OUT_OF_FILES, out_of_files, warn,                                                   \
 	       "kvtierd had no file descriptor left for an engine in the last ten minutes. Raise " \
 	       "LimitNOFILE= in the unit (ulimit -Hn in a shell), or lower "                       \
@@ -200,6 +204,7 @@ struct stats {
 	 * tier. */
 	char nvme_engine[STATS_NAME_BYTES];  /* "io_uring", "threads"... */
 	char nvme_text[STATS_TEXT_BYTES];    /* why the tier is not up, or not as it should be */
+	char files_text[STATS_TEXT_BYTES];   /* which of its own files is not at its path */
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
 	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
 	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU does not work, or memory is not pinned */
@@ -240,6 +245,7 @@ void stats_names(struct stats *stats, const char *device, const char *kernels); 
  * sees a mix of the old and the new text, which always has an end. */
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 void stats_clients_text(struct stats *stats, const char *text);
+void stats_files_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
 void stats_gpu_text(struct stats *stats, const char *text);   /* and of GPUs */
 

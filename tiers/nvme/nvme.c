@@ -487,6 +487,7 @@ static void fill_row(const struct nvme_disk *d, struct nvme_disk_row *ret)
 	memset(ret, 0, sizeof(*ret));
 	(void)snprintf(ret->path, sizeof(ret->path), "%s", d->path);
 	(void)snprintf(ret->text, sizeof(ret->text), "%s", d->text);
+	ret->own = d->file.own;
 	ret->state = d->state;
 	ret->for_good = d->for_good;
 	if (d->log) {

@@ -33,6 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/base/own.h"
 #include "tiers/io/io.h"
 #include "nvme_log.h"
 #include "tiers/tier.h"
@@ -78,6 +79,7 @@ struct nvme_tier_conf {
 
 struct nvme_disk_row {
 	char path[NVME_TIER_PATH_BYTES];
+	struct own own; /* the file or device that is open */
 	enum tier_state state;
 	/* offline until the operator does something and starts anew */
 	bool for_good;

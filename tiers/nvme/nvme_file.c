@@ -265,6 +265,8 @@ int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, str
 	const bool returned = use == NVME_FILE_RETURNED;
 	int r = returned ? open_there(path, &file, text, n) : open_or_make(path, &file, text, n);
 
+	if (!r)
+		(void)own_fd(file.fd, &file.own); /* it cannot fail for what is open */
 	if (returned && r == -ENOENT)
 		(void)refuse(r, text, n, "there is nothing at its path");
 	if (!r)
@@ -316,7 +318,7 @@ void nvme_file_close(struct nvme_file *file)
 void nvme_file_discard(const char *path, struct nvme_file *file)
 {
 	if (file->made)
-		(void)unlink(path);
+		own_unlink(path, &file->own);
 	file->made = false;
 	nvme_file_close(file);
 }

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/base/own.h"
+
 enum nvme_file_use {
 	NVME_FILE_STORE,   /* the daemon: an absent or empty file is made */
 	NVME_FILE_REPLACE, /* kvtierctl format: its content does not matter */
@@ -24,6 +26,7 @@ enum nvme_file_use {
 struct nvme_file {
 	int fd; /* O_DIRECT, locked for this process */
 	uint64_t bytes;
+	struct own own;
 	bool block_device;
 	/* a regular file that has only zeros, as far as was looked: may be formatted */
 	bool blank;

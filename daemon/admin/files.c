@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* files.c - see files.h. A helper looks, as a path may lead to a disk or server that hangs. */
+#include "files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/base/helper.h"
+#include "daemon/base/log.h"
+#include "daemon/base/own.h"
+#include "daemon/kvtierd.h"
+#include "tiers/nvme/nvme.h"
+
+enum { FIXED = 4, FILES = FIXED + NVME_TIER_PATHS };
+
+#define LOOK_NS 1000000000ull
+
+struct file {
+	char path[CONFIG_PATH_BYTES + 16]; /* "": not to be looked at now */
+	const char *what, *means;          /* without the file */
+	struct own own;
+	bool there; /* it was, when it was last looked at */
+	enum own_state state;
+};
+
+struct files {
+	struct kvtierd *d;
+	struct helpers *helpers;
+	struct helper_job job; /* the helper's: paths, own, state */
+	bool lent;
+	uint64_t due_ns;
+	uint32_t n;
+	struct file all[FILES];
+};
+
+static void run(struct helper_job *job)
+{
+	struct files *f = container_of(job, struct files, job);
+
+	for (uint32_t i = 0; i < f->n; i++) {
+		struct file *file = &f->all[i];
+
+		if (file->path[0] == '\0')
+			continue;
+		file->state = own_look(file->path, &file->own);
+		if (file->state == OWN_THERE)
+			own_keep(file->path);
+	}
+}
+
+/* The path comes last: a long one is cut. */
+static void sentence(const struct file *file, char *ret, size_t n)
+{
+	snprintf(ret, n, "%s %s: %s: %s", file->what,
+		 file->state == OWN_GONE ? "is gone" : "was replaced by another file", file->means,
+		 file->path);
+}
+
+static void done(struct helper_job *job)
+{
+	struct files *f = container_of(job, struct files, job);
+	char text[STATS_TEXT_BYTES] = "", line[sizeof(f->all[0].path) + 200];
+
+	f->lent = false;
+	for (uint32_t i = 0; i < f->n; i++) {
+		struct file *file = &f->all[i];
+		const bool there = file->state == OWN_THERE;
+
+		if (!there) {
+			sentence(file, line, sizeof(line));
+			if (text[0] == '\0')
+				snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, line);
+			if (file->there)
+				log_warning("%s; %s", line,
+					    stats_health_row(STATS_HEALTH_FILES_GONE)->prose);
+		} else if (!file->there && file->path[0] != '\0') {
+			log_info("%s is there again: %s", file->what, file->path);
+		}
+		file->there = there;
+	}
+	stats_files_text(f->d->stats, text);
+	stats_health_set(f->d->stats, STATS_HEALTH_FILES_GONE, text[0] != '\0');
+}
+
+/* The stores that are open now: a disk that is offline says so by itself. */
+static void add_stores(struct files *f)
+{
+	const struct tier *nvme = f->d->store.tiers[TIER_NVME];
+	struct nvme_disk_row row;
+
+	for (uint32_t i = 0; nvme && nvme_row(nvme, i, &row); i++) {
+		struct file *file = &f->all[FIXED + i];
+
+		snprintf(file->path, sizeof(file->path), "%s",
+			 row.state == TIER_OFFLINE ? "" : row.path);
+		file->what = "[nvme] path";
+		file->means = "what is written there is lost at the next start";
+		file->own = row.own;
+		file->state = OWN_THERE;
+		file->there = file->there || f->n == FIXED + i;
+		f->n = f->n > FIXED + i ? f->n : FIXED + i + 1;
+	}
+}
+
+void files_look(struct files *f)
+{
+	const uint64_t now = f ? loop_now(f->d->loop) : 0;
+
+	if (!f || f->lent || now < f->due_ns)
+		return;
+	f->due_ns = now + LOOK_NS;
+	f->lent = true;
+	add_stores(f);
+	helper_start(f->helpers, &f->job);
+}
+
+bool files_busy(const struct files *f)
+{
+	return f && f->lent;
+}
+
+static void add(struct files *f, const char *what, const char *means, const char *format,
+		const char *path)
+{
+	struct file *file = &f->all[f->n++];
+
+	file->what = what;
+	file->means = means;
+	file->there = true;
+	snprintf(file->path, sizeof(file->path), format, path);
+	(void)own_at(file->path, &file->own); /* gone already: the first look tells */
+}
+
+int files_open(struct kvtierd *d, struct files **ret)
+{
+	const struct config *c = d->config;
+	struct files *f = calloc(1, sizeof(*f));
+	int r;
+
+	if (!f)
+		return -ENOMEM;
+	f->d = d;
+	f->job = (struct helper_job){ .run = run, .done = done };
+	r = helpers_open(d->loop, 1, &f->helpers);
+	add(f, "the lock", "a second kvtierd can start beside this one", "%s/lock",
+	    c->daemon_runtime_dir);
+	add(f, "the stats page", "kvtierctl status and stats do not find this daemon", "%s",
+	    c->stats_path);
+	add(f, "[socket] path", "no engine can connect to this daemon", "%s", c->socket_path);
+	add(f, "[admin] path", "kvtierctl cannot ask this daemon", "%s", c->admin_path);
+	if (r) {
+		files_close(f);
+		return r;
+	}
+	*ret = f;
+	return 0;
+}
+
+void files_close(struct files *f)
+{
+	if (!f)
+		return;
+	helpers_close(f->helpers);
+	free(f);
+}
