@@ -27,6 +27,16 @@ static int begin(void **state)
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
+/* The driver opens a handle of one GPU in a context of another one, so the daemon has to look. */
+static int begin_as_peers(void **state)
+{
+	gpu_settings("peer=1");
+	(void)begin(state);
+	gpu_settings("peer=0");
+	*state = &d; /* the test knows */
+	return 0;
+}
+
 static int end(void **state)
 {
 	(void)state;
@@ -197,7 +207,6 @@ static void memory_of_another_gpu_is_refused(void **state)
 	struct gpu other;
 	struct gpu_raw e;
 
-	(void)state;
 	if (gpu_count() < 2)
 		skip();
 	gpu_close(&gpu);
@@ -209,7 +218,10 @@ static void memory_of_another_gpu_is_refused(void **state)
 	gpu_raw_close_space(&e);
 	gpu.device = 0;
 	gpu_uuid(&gpu, region.device);
-	assert_int_not_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
+	if (*state)
+		refused(&e, &region, -1, -EINVAL, "another GPU's than the one that `device` names");
+	else
+		assert_int_not_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
 	gpu_raw_close(&e);
 	gpu_close(&other);
 	gpu_open(&gpu, 0);
@@ -237,6 +249,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(many_regions_of_one_space, begin, end),
 		cmocka_unit_test_setup_teardown(memory_comes_by_descriptor, begin, end),
 		cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin, end),
+		cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin_as_peers,
+						end),
 		cmocka_unit_test_setup_teardown(devices_are_listed, begin, end),
 	};
 

@@ -293,6 +293,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 trace=1");
+	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 trace=1 zeroed=64");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,9 +3,9 @@
 /*
  * gpu_verify - goal: with verify = always a damaged image in host memory is a miss for an engine on
  * a GPU, counted, and its page stays as it was; whether the image crosses the wire in one piece,
- * which is verified while it is copied, or in several. Method: a bit of an image is flipped in the
- * daemon's memory, in the payload's first and last byte, in its scales, in the checksum; the page
- * is poisoned before the load.
+ * which is verified while it is copied or where it lies, or in several. Method: a bit of an image
+ * is flipped in the daemon's memory, in the payload's first and last byte, in its scales, in the
+ * checksum; the page is poisoned before the load.
  */
 #include "tests/lib/lib_damage.h"
 #include "tests/lib/lib_gpu_raw.h"
@@ -96,10 +96,31 @@ static void of_several_pieces(void **state)
 	damaged_everywhere(&g);
 }
 
+/* A payload of 256 KiB or more crosses from its own slot, once the driver has registered it. */
+static void of_one_piece_that_goes_directly(void **state)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_raw first;
+
+	(void)state;
+	g.layers = 8;
+	g.kv_heads = 4;
+	g.head_dim_k = g.head_dim_v = 128;
+	g.block_tokens = 32;
+	gpu_raw_open(&first, d.socket, &gpu, &g,
+		     1); /* somebody uses the GPU: memory is registered */
+	daemon_stat_becomes(&d, "tiers.host.pinned_bytes", 128 << 20, PATIENT_MS);
+	damaged_everywhere(&g);
+	gpu_raw_close_space(&first);
+	gpu_raw_close(&first);
+	assert_true(daemon_stat(&d, "gpu.direct_in_bytes_total") > 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(of_one_piece, begin, end),
+		cmocka_unit_test_setup_teardown(of_one_piece_that_goes_directly, begin, end),
 		cmocka_unit_test_setup_teardown(of_several_pieces, begin, end),
 	};
 

@@ -6,6 +6,7 @@
  * when no queued operation names it. A real driver forgives some of it; each is a violation here.
  */
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "emu.h"
@@ -88,6 +89,17 @@ static struct range *find_to_free(const struct call *call, CUdeviceptr ptr)
 	return NULL;
 }
 
+/* The next process to have this memory may read what is left in it. */
+static void check_zeroed(const struct range *r, const char *call)
+{
+	const uint8_t *bytes = r->alias;
+
+	if (!emu.settings.zeroed_bytes || r->bytes < emu.settings.zeroed_bytes)
+		return;
+	if (bytes[0] || memcmp(bytes, bytes + 1, r->bytes - 1))
+		violation("%s(%#llx): bytes are left in the memory that is freed", call, r->base);
+}
+
 CUresult cuMemFree(CUdeviceptr ptr)
 {
 	struct range *r;
@@ -99,6 +111,7 @@ CUresult cuMemFree(CUdeviceptr ptr)
 	if (!r)
 		return CUDA_ERROR_INVALID_VALUE;
 	range_settle(r, call_name(call.id));
+	check_zeroed(r, call_name(call.id));
 	range_drop(r);
 	return call_done(&call);
 }

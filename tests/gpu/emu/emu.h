@@ -85,6 +85,7 @@ struct settings {
 	uint64_t hbm_bytes;
 	uint64_t context_bytes;
 	uint64_t pinned_bytes; /* that a process may have; 0: no limit */
+	uint64_t zeroed_bytes; /* of an allocation that is to be zeros when it is freed; 0: none */
 	int version, capability;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
 	bool trace, halts;

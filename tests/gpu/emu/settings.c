@@ -11,6 +11,7 @@
  *	pinned=N          MiB of pinned and registered memory that a process may have (no limit)
  *	version=N         of the driver (13000): older has fewer calls, and loads fewer binaries
  *	capability=N      of each GPU (90)
+ *	zeroed=N          device memory of N MiB or more is all zeros when it is freed
  *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
  *	fabric=1          VMM memory can be exported as a fabric handle
  *	peer=1            a handle of one GPU can be opened in a context of another one
@@ -112,6 +113,8 @@ static void read_word(struct settings *s, char *word)
 		s->context_bytes = number << 20;
 	} else if (!strcmp(key, "pinned")) {
 		s->pinned_bytes = number << 20;
+	} else if (!strcmp(key, "zeroed")) {
+		s->zeroed_bytes = number << 20;
 	} else if (!strcmp(key, "version")) {
 		s->version = (int)number;
 	} else if (!strcmp(key, "capability")) {
