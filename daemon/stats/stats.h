@@ -117,9 +117,9 @@ enum {
 	       "below and "                                                                        \
 	       "`kvtierctl endpoints`. It is tried again.")                                        \
 	HEALTH(REDIS_READONLY, redis_readonly, warn,                                               \
-	       "No Redis endpoint takes stores; reading goes on. See the reason below: its "       \
-	       "maxmemory and "                                                                    \
-	       "maxmemory-policy, its disk, its ACL, or that it is a replica.")                    \
+	       "No Redis endpoint takes stores; reading goes on, and this stays until a store is " \
+	       "taken. See the reason below: its maxmemory and maxmemory-policy, its disk, its "   \
+	       "ACL, or that it is a replica.")                                                    \
 	HEALTH(REDIS_DEGRADED, redis_degraded, warn,                                               \
 	       "A Redis endpoint is away or takes no stores, its part of the blocks is missed; "   \
 	       "see the "                                                                          \

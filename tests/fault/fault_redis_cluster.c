@@ -106,7 +106,10 @@ static void without_cluster_redirects_are_errors(void **state)
 	open_kit(REDIS_CLUSTER_NO, 0);
 	assert_int_equal(kit_store(&kit, block_of(0, 1000)), 0);
 	assert_int_equal(kit_store(&kit, block_of(1, 1000)), -EREMOTEIO);
-	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_until_state(&kit, TIER_READONLY);
+	assert_true(kit_says(&kit, "MOVED"));
+	assert_int_equal(kit_store(&kit, block_of(0, 1001)), 0); /* that is taken */
+	kit_until_state(&kit, TIER_UP);
 	kit_free(&kit);
 }
 

@@ -15,7 +15,7 @@
 
 static struct kit kit;
 
-enum { LOADS = 20, SERVERS = 20 };
+enum { LOADS = 20, SERVERS = 20, LONGEST_REST_MS = 40000 };
 
 static struct random rnd;
 
@@ -121,20 +121,111 @@ static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 	static const struct fake_step steps[] = {
 		{ .reply = "$-1\r\n" },
 		{ .reply = "-CLUSTERDOWN The cluster is down\r\n" },
-		{ .reply = "$-1\r\n" }
+		{ .reply = "$-1\r\n" },
+		{ .reply = "+OK\r\n" }
 	};
 
 	(void)state;
-	open_fake(steps, 3);
+	open_fake(steps, 4);
 	start_up();
 	assert_int_equal(kit_store(&kit, 1), -EROFS);
 	kit_until_state(&kit, TIER_READONLY);
 	assert_int_equal(fake_commands(&fake), 2);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	kit_pass_ms(&kit, LONGEST_REST_MS);
+	assert_int_equal(kit_store(&kit, 1), 0);
 	kit_until_state(&kit, TIER_UP);
 	kit_free(&kit);
 	fake_stop(&fake);
+}
+
+static void takes_no_stores(const char *words)
+{
+	kit_until_state(&kit, TIER_READONLY);
+	for (int i = 0; i < 3; i++) {
+		kit_pass_ms(&kit, LONGEST_REST_MS);
+		assert_int_equal(tier_state(kit.tier), TIER_READONLY);
+		assert_true(kit_says(&kit, words));
+	}
+}
+
+/* The wait is over three times, and reads are answered: the store alone says that it takes stores.
+ * The trial of one that opened is a read, too. */
+static void a_refusal_is_told_until_a_store_is_taken(const char *reply, const char *words)
+{
+	const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+					   { .reply = reply },
+					   { .reply = "$-1\r\n" },
+					   { .reply = "+OK\r\n" } };
+
+	open_fake(steps, 4);
+	start_up();
+	assert_true(kit_store(&kit, 1) < 0);
+	if (tier_state(kit.tier) != TIER_OFFLINE) /* a trial takes a step, too */
+		assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	takes_no_stores(words);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	kit_until_state(&kit, TIER_UP);
+	assert_false(kit_says(&kit, words));
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void each_refusal_of_a_store_is_told_until_one_is_taken(void **state)
+{
+	static const char *const refusals[] = {
+		"OOM command not allowed when used memory > 'maxmemory'.",
+		"READONLY You can't write against a read only replica.",
+		"MISCONF Errors writing to the AOF file: No space left on device",
+		"NOREPLICAS Not enough good replicas to write.",
+		"NOPERM User reader has no permissions to run the 'set' command",
+		"ERR unknown command 'SET'",
+		"ERR this proxy forwards reads alone",
+		"BUSY to stores",
+		"TRYAGAIN",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+		char reply[128];
+
+		(void)snprintf(reply, sizeof(reply), "-%s\r\n", refusals[i]);
+		a_refusal_is_told_until_a_store_is_taken(reply, refusals[i]);
+	}
+	a_refusal_is_told_until_a_store_is_taken("+QUEUED\r\n", "not by OK");
+}
+
+/* Its connection is cut each time, and each read between is answered. */
+static void stores_that_are_never_answered_are_told(const struct fake_step *instead,
+						    const char *words)
+{
+	const struct fake_step nil = { .reply = "$-1\r\n" }, ok = { .reply = "+OK\r\n" };
+	const struct fake_step steps[] = { nil, *instead, nil, *instead, nil, *instead, nil, ok };
+
+	open_fake(steps, 8);
+	start_up();
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(tier_state(kit.tier), TIER_UP);
+		assert_int_equal(kit_store(&kit, 1), -ECONNRESET);
+		kit_pass_ms(&kit, LONGEST_REST_MS);
+		assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	}
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	takes_no_stores(words);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	kit_until_state(&kit, TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void stores_that_cost_the_connection_are_told(void **state)
+{
+	(void)state;
+	stores_that_are_never_answered_are_told(&(struct fake_step){ .reply = "+OK\r\n", .cut = 1 },
+						"closed");
+	stores_that_are_never_answered_are_told(&(struct fake_step){ .reply = "HTTP/1.1\r\n" },
+						"not the Redis protocol");
 }
 
 static bool is_asked(struct kit *k, void *commands)
@@ -278,6 +369,8 @@ int main(void)
 		cmocka_unit_test(a_cluster_that_votes_is_waited_for),
 		cmocka_unit_test(a_cluster_that_stays_down_is_waited_for_once),
 		cmocka_unit_test(stores_do_not_wait_for_a_cluster_that_votes),
+		cmocka_unit_test(each_refusal_of_a_store_is_told_until_one_is_taken),
+		cmocka_unit_test(stores_that_cost_the_connection_are_told),
 		cmocka_unit_test(late_replies_are_thrown_away),
 		cmocka_unit_test(what_is_no_reply_closes_the_connection),
 		cmocka_unit_test(a_connection_lost_is_one_failure),

@@ -10,6 +10,8 @@
 #include "tests/lib/lib_redis_tier.h"
 
 static struct redis_server server[2];
+enum { LONGEST_REST_MS = 40000 };
+
 static struct kit kit;
 
 /* Ends all that a case left. */
@@ -204,8 +206,10 @@ static void a_full_server_stops_stores_and_not_reads(void **state)
 	assert_int_equal(kit_load_each(&kit, 0, n, false), n);
 	assert_true(kit_counters(&kit).refused_stores_total >= 1);
 	redis_say(&server[0], text, sizeof(text), "FLUSHALL");
-	kit_until_state(&kit, TIER_UP);
+	kit_pass_ms(&kit, LONGEST_REST_MS);
+	assert_int_equal(tier_state(kit.tier), TIER_READONLY); /* no store was taken yet */
 	assert_int_equal(kit_store(&kit, 1), 0);
+	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_load(&kit, 1), 0);
 	kit_free(&kit);
 }
@@ -227,8 +231,9 @@ static void a_replica_takes_no_stores(void **state)
 	assert_true(kit_says(&kit, "READONLY"));
 	assert_int_equal(kit_load_each(&kit, 0, 12, false), 10);
 	redis_say(&server[0], text, sizeof(text), "REPLICAOF NO ONE");
-	kit_until_state(&kit, TIER_UP);
+	kit_pass_ms(&kit, LONGEST_REST_MS);
 	assert_int_equal(kit_store(&kit, 11), 0);
+	kit_until_state(&kit, TIER_UP);
 	kit_free(&kit);
 }
 

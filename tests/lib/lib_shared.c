@@ -178,19 +178,24 @@ void node_stat_reaches(const struct node *n, const char *path, uint64_t value)
 	daemon_stat_reaches(&n->d, path, value);
 }
 
-bool node_log_has(const struct node *n, const char *word)
+uint32_t node_log_lines(const struct node *n, const char *word)
 {
 	char path[128], line[2048];
-	bool found = false;
+	uint32_t found = 0;
 	FILE *f;
 
 	(void)snprintf(path, sizeof(path), "%s/log", n->d.dir);
 	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof(line), f))
-		found = strstr(line, word) != NULL;
+	while (f && fgets(line, sizeof(line), f))
+		found += strstr(line, word) != NULL;
 	if (f)
 		(void)fclose(f);
 	return found;
+}
+
+bool node_log_has(const struct node *n, const char *word)
+{
+	return node_log_lines(n, word) > 0;
 }
 
 /* --- ops --- */

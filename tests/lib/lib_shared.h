@@ -66,6 +66,7 @@ void node_text_has(const struct node *n, const char *word);
 void node_stat_reaches(const struct node *n, const char *path, uint64_t value);
 void node_evict(struct node *n); /* kvtierctl evict --all */
 bool node_log_has(const struct node *n, const char *word);
+uint32_t node_log_lines(const struct node *n, const char *word); /* how many have it */
 /* A file of these bytes in the node's directory, with this mode; its path into ret. */
 void node_file(const struct node *n, const char *name, const char *text, int mode, char ret[200]);
 

@@ -2,9 +2,10 @@
 /*
  * sim_redis_breaker.c - goal: a server in trouble is left alone and asked by one request at a time,
  * with waits of 1 s to 30 s and +- 25 % between; a server that is well again is found within the
- * longest wait (37.5 s), and so is a server that takes stores again. Method: hours of a server that
- * is up, silent, gone, loading, refusing, full or strange by a random schedule, with up to 64
- * requests on their way; a naive account checks each step. SEED and STEPS from the environment.
+ * longest wait (37.5 s), and so is a server that takes stores again; one that refused a store takes
+ * none until it has taken one. Method: hours of a server that is up, silent, gone, loading,
+ * refusing, full or strange by a random schedule, with up to 64 requests on their way; a naive
+ * account checks each step. SEED and STEPS from the environment.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,6 +59,7 @@ struct sim {
 	uint32_t trials;      /* let through since it was opened */
 	uint64_t expected_ns; /* the next wait that a failed trial has */
 	struct request requests[REQUESTS];
+	bool refused; /* a store, and has taken none since */
 	uint64_t found, blocked;
 };
 
@@ -88,6 +90,7 @@ static void tell(struct sim *s, const struct request *r)
 		redis_breaker_success(&s->b, s->now_ns);
 		if (r->store)
 			redis_breaker_stored(&s->b);
+		s->refused &= !r->store;
 		break;
 	case MODE_SILENT:
 	case MODE_GONE:
@@ -104,11 +107,15 @@ static void tell(struct sim *s, const struct request *r)
 			redis_breaker_verdict(&s->b, REDIS_SAYS_NO_STORES, true, s->now_ns);
 		else
 			redis_breaker_success(&s->b, s->now_ns);
+		if (r->store)
+			redis_breaker_untaken(&s->b, true);
+		s->refused |= r->store;
 		break;
 	default:
 		redis_breaker_verdict(&s->b, REDIS_SAYS_NOTHING, r->store, s->now_ns);
 		if (r->store)
 			redis_breaker_stored(&s->b);
+		s->refused &= !r->store;
 	}
 }
 
@@ -179,7 +186,7 @@ static void begin_one(struct sim *s)
 	if (r == s->requests + REQUESTS)
 		return;
 	r->store = random_below(&s->random, 2);
-	if (r->store && !redis_breaker_takes_stores(&s->b, s->now_ns)) {
+	if (r->store && !redis_breaker_may_store(&s->b, s->now_ns)) {
 		s->blocked++;
 		return;
 	}
@@ -205,8 +212,9 @@ static void check_found(const struct sim *s)
 	if (s->reads_since_ns && s->now_ns > s->reads_since_ns + longest + slack)
 		assert_int_equal(s->b.state, REDIS_CLOSED);
 	if (s->stores_since_ns && s->now_ns > s->stores_since_ns + longest + slack)
-		assert_true(redis_breaker_takes_stores(&s->b, s->now_ns));
+		assert_true(redis_breaker_may_store(&s->b, s->now_ns));
 	assert_true(s->b.state != REDIS_CLOSED || !s->b.misconfigured);
+	assert_int_equal(redis_breaker_takes_stores(&s->b), !s->refused);
 }
 
 static void hours_of_a_server(void **state)

@@ -17,7 +17,7 @@
 
 enum { N = SHARED_BLOCKS, CHAINS = 24, HANDFUL = 12 };
 /* A storm lasts so long; so many loads between two heartbeats. */
-enum { STORM_MS = 3000, STEP_MS = 250, ASKED = 25 };
+enum { STORM_MS = 3000, STEP_MS = 250, ASKED = 25, LONGEST_REST_MS = 40000 };
 
 static const char password[] = "open-Sesame-4711";
 
@@ -149,12 +149,83 @@ static void a_full_server_takes_stores_later(void **state)
 	node_stat_reaches(&w->a, "tiers.redis.skipped_blocks_total", 1);
 	shared_load_end(&stores);
 	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 100mb");
-	node_becomes(&w->a, "up", 3 * SHARED_MS);
-	/* from here on only the chain is written */
 	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	clock_pass_ms(LONGEST_REST_MS);
+	/* from here on only the chain is written */
 	chain_keys(&w->a.e, 200, N, w->keys);
 	node_store_through(&w->a, w->keys, N);
+	node_becomes(&w->a, "up", SHARED_MS);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+/* Minutes pass, reads are answered, and a store is refused again: none of that is a store. */
+static void a_full_server_is_said_to_be_full_until_it_takes_a_store(void **state)
+{
+	struct shared *w = full_and_stored_to();
+	char text[64];
+
+	(void)state;
+	node_text_has(&w->a, "OOM");
+	shared_load_end(&stores);
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	for (int i = 0; i < 4; i++) {
+		clock_pass_ms(LONGEST_REST_MS);
+		node_evict(&w->a);
+		assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
+		node_becomes(&w->a, "readonly", 1); /* at the first look */
+		node_text_has(&w->a, "OOM");
+		assert_int_equal(daemon_ctl(&w->a.d, "status", w->a.text, sizeof(w->a.text)), 1);
+		assert_non_null(strstr(w->a.text, "WARN redis_readonly"));
+	}
+	assert_int_equal(node_log_lines(&w->a, "takes no stores: OOM"), 1);
+	assert_false(node_log_has(&w->a, "takes stores again"));
+	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 100mb");
+	chain_keys(&w->a.e, 200, N, w->keys);
+	node_store_through(&w->a, w->keys, N);
+	node_becomes(&w->a, "up", SHARED_MS);
+	assert_int_equal(node_log_lines(&w->a, "takes stores again"), 1);
+	shared_end(w);
+}
+
+/* --- the log --- */
+
+static void an_outage_is_two_lines_of_the_log(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+
+	(void)state;
+	node_becomes(&w->a, "up", SHARED_MS);
+	redis_kill(&w->redis);
+	node_becomes(&w->a, "offline", SHARED_MS);
+	for (int i = 0; i < 4; i++) /* tries that fail */
+		clock_pass_ms(LONGEST_REST_MS);
+	assert_int_equal(node_log_lines(&w->a, "is offline: "), 1);
+	redis_restart(&w->redis);
+	node_becomes(&w->a, "up", 2 * SHARED_MS);
+	assert_int_equal(node_log_lines(&w->a, "is back"), 1);
+	shared_end(w);
+}
+
+static void a_server_that_breaks_the_protocol_is_in_the_log(void **state)
+{
+	const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+					   { .reply = "HTTP/1.1 400 \033[2J\r\n" },
+					   { .reply = "$-1\r\n" } };
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct shared *w = shared_world();
+	struct fake_server fake;
+
+	(void)state;
+	fake_start(&fake, steps, 3, false);
+	node_place(&w->a, &(struct node_conf){ .endpoints = fake.address });
+	node_live(&w->a);
+	node_join(&w->a, &g);
+	chain_keys(&w->a.e, 1, N, w->keys);
+	assert_int_equal(node_load_each(&w->a, w->keys, 0, 1), 0);
+	node_stat_reaches(&w->a, "tiers.redis.protocol_errors_total", 1);
+	assert_int_equal(node_log_lines(&w->a, "breaks the protocol"), 1);
+	fake_stop(&fake);
 	shared_end(w);
 }
 
@@ -439,6 +510,9 @@ int main(void)
 		cmocka_unit_test(a_full_server_is_read_on),
 		cmocka_unit_test(a_full_server_is_said_to_be),
 		cmocka_unit_test(a_full_server_takes_stores_later),
+		cmocka_unit_test(a_full_server_is_said_to_be_full_until_it_takes_a_store),
+		cmocka_unit_test(an_outage_is_two_lines_of_the_log),
+		cmocka_unit_test(a_server_that_breaks_the_protocol_is_in_the_log),
 		cmocka_unit_test(the_right_password_opens),
 		cmocka_unit_test(the_default_users_password_opens),
 		cmocka_unit_test(a_wrong_password_is_said),

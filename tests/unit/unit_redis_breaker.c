@@ -274,18 +274,18 @@ static void full_server_takes_reads(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
-		assert_true(redis_breaker_takes_stores(&b, now));
+		assert_true(redis_breaker_may_store(&b, now));
 		for (int j = 0; j < 50; j++) /* commands on their way together count once */
 			redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, now);
 		assert_wait(now, b.no_stores_until_ns, waits[i] * SECOND);
 		assert_true(redis_breaker_try(&b, now));
 		redis_breaker_success(&b, now); /* of a read */
-		assert_false(redis_breaker_takes_stores(&b, b.no_stores_until_ns - 1));
+		assert_false(redis_breaker_may_store(&b, b.no_stores_until_ns - 1));
 		now = b.no_stores_until_ns;
 	}
 	redis_breaker_success(&b, now);
 	redis_breaker_stored(&b);
-	assert_true(redis_breaker_takes_stores(&b, now));
+	assert_true(redis_breaker_may_store(&b, now));
 	redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, now);
 	assert_wait(now, b.no_stores_until_ns, SECOND);
 }
@@ -299,7 +299,69 @@ static void full_server_is_a_server_again(void **state)
 	assert_true(redis_breaker_try(&b, now));
 	redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, now);
 	assert_int_equal(b.state, REDIS_CLOSED);
-	assert_false(redis_breaker_takes_stores(&b, now));
+	assert_false(redis_breaker_may_store(&b, now));
+}
+
+/* The wait is over, reads are answered, it is away and comes back: none of that is a store. */
+static void takes_no_stores_until_it_has_taken_one(void **state)
+{
+	struct redis_breaker b = closed(1);
+
+	(void)state;
+	redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, start_ns);
+	redis_breaker_untaken(&b, true);
+	assert_true(redis_breaker_may_store(&b, b.no_stores_until_ns));
+	assert_false(redis_breaker_takes_stores(&b));
+	redis_breaker_success(&b, b.no_stores_until_ns);
+	assert_false(redis_breaker_takes_stores(&b));
+	redis_breaker_verdict(&b, REDIS_SAYS_NOT_NOW, false, start_ns);
+	assert_true(redis_breaker_try(&b, b.until_ns));
+	redis_breaker_success(&b, b.until_ns);
+	assert_false(redis_breaker_takes_stores(&b));
+	redis_breaker_stored(&b);
+	assert_true(redis_breaker_takes_stores(&b));
+}
+
+/* Reads are answered all the time, so it stays CLOSED. */
+static void stores_without_an_answer_are_counted(void **state)
+{
+	struct redis_breaker b = closed(1);
+
+	(void)state;
+	for (int round = 0; round < 10; round++) {
+		for (int i = 0; i < 3; i++) {
+			assert_true(redis_breaker_takes_stores(&b));
+			redis_breaker_failure(&b, start_ns);
+			redis_breaker_untaken(&b, false);
+			redis_breaker_success(&b, start_ns);
+		}
+		assert_false(redis_breaker_takes_stores(&b));
+		redis_breaker_stored(&b);
+		redis_breaker_untaken(&b, false);
+		redis_breaker_untaken(&b, false);
+		assert_true(redis_breaker_takes_stores(&b));
+		redis_breaker_stored(&b);
+	}
+}
+
+static void an_outage_says_nothing_about_stores(void **state)
+{
+	struct redis_breaker b = closed(1);
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		redis_breaker_failure(&b, start_ns);
+		redis_breaker_untaken(&b, false);
+	}
+	assert_int_equal(b.state, REDIS_OPEN);
+	for (int i = 0; i < 10; i++) /* that were on their way */
+		redis_breaker_untaken(&b, false);
+	assert_true(redis_breaker_try(&b, b.until_ns));
+	redis_breaker_success(&b, b.until_ns);
+	assert_true(redis_breaker_takes_stores(&b));
+	redis_breaker_untaken(&b, false);
+	redis_breaker_untaken(&b, false);
+	assert_true(redis_breaker_takes_stores(&b));
 }
 
 /* --- refusals --- */
@@ -358,7 +420,7 @@ static void a_store_refused_leaves_the_reads(void **state)
 	for (int i = 0; i < 20; i++) {
 		uint64_t until;
 
-		assert_true(redis_breaker_takes_stores(&b, now));
+		assert_true(redis_breaker_may_store(&b, now));
 		redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);
 		until = b.no_stores_until_ns;
 		assert_wait(now, until, 30 * SECOND);
@@ -367,13 +429,11 @@ static void a_store_refused_leaves_the_reads(void **state)
 			redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);
 			redis_breaker_success(&b, now); /* of a read */
 		}
-		assert_true(b.misconfigured && redis_breaker_try(&b, now));
+		assert_true(redis_breaker_try(&b, now));
 		assert_true(b.no_stores_until_ns == until);
-		assert_false(redis_breaker_takes_stores(&b, until - 1));
+		assert_false(redis_breaker_may_store(&b, until - 1));
 		now = until;
 	}
-	redis_breaker_success(&b, now);
-	redis_breaker_stored(&b);
 	assert_false(b.misconfigured);
 }
 
@@ -386,8 +446,8 @@ static void a_store_refused_ends_a_trial_well(void **state)
 	assert_true(redis_breaker_try(&b, now));
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);
 	assert_int_equal(b.state, REDIS_CLOSED);
-	assert_true(b.misconfigured);
-	assert_false(redis_breaker_takes_stores(&b, now));
+	assert_false(b.misconfigured);
+	assert_false(redis_breaker_may_store(&b, now));
 }
 
 int main(void)
@@ -403,6 +463,9 @@ int main(void)
 		cmocka_unit_test(what_comes_late_changes_nothing),
 		cmocka_unit_test(full_server_takes_reads),
 		cmocka_unit_test(full_server_is_a_server_again),
+		cmocka_unit_test(takes_no_stores_until_it_has_taken_one),
+		cmocka_unit_test(stores_without_an_answer_are_counted),
+		cmocka_unit_test(an_outage_says_nothing_about_stores),
 		cmocka_unit_test(refused_is_tried_every_30_s),
 		cmocka_unit_test(refused_while_open_waits_longer),
 		cmocka_unit_test(a_dead_server_refuses_nobody),

@@ -121,7 +121,7 @@ bool redis_readable(const struct tier *t, const struct redis_seal *seal, const u
 
 bool redis_writable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
 {
-	return flags_of_key(t, seal, key) & REDIS_TAKES_STORES;
+	return flags_of_key(t, seal, key) & REDIS_MAY_STORE;
 }
 
 /* --- from the core to the I/O thread --- */
@@ -191,7 +191,7 @@ static int redis_submit(struct tier *t, struct xfer *x)
 	flags = flags_of(r, &name);
 	if (!(flags & REDIS_TAKES_READS))
 		return -ENODEV;
-	if (x->op == XFER_WRITE && !(flags & REDIS_TAKES_STORES))
+	if (x->op == XFER_WRITE && !(flags & REDIS_MAY_STORE))
 		return -EROFS;
 	job = redis_job_take(&r->free_jobs);
 	if (!job)

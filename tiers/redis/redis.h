@@ -54,10 +54,14 @@
  *
  *	connecting ──AUTH, trial──> up ──3 failures in a row, -LOADING, -BUSY──> open: it rests
  *	    ^                       ^ │                                            │ 1 s to 30 s
- *	    │                       │ └─ -OOM, -READONLY, -MISCONF: up, but no     v
- *	    └─── connection lost    │    stores for a while                    half-open: one trial
+ *	    │                       │ └─ -OOM, -READONLY, -MISCONF: readonly, no   v
+ *	    └─── connection lost    │    store is sent for a while             half-open: one trial
  *	                            └───────────────── it succeeds ────────────────┘
- *	-NOAUTH, -WRONGPASS, -NOPERM: misconfigured; tried again every 30 s, logged once a minute
+ *	-NOAUTH, -WRONGPASS, -NOPERM: misconfigured; tried again every 30 s
+ *	any error to a store, or three stores in a row without an answer: readonly, until a store
+ *	was taken
+ * The log has a line when an endpoint is left alone, refuses us or takes no stores, and when that
+ * is over.
  *
  * A host that kvtierd connects to gets the password. So a redirect is followed only to an endpoint
  * that is configured or in the slot map, and only where cluster_hosts lets it in. Others are shown
@@ -144,8 +148,8 @@ struct redis_counters { /* all since open */
 /* One endpoint, for kvtierctl. */
 struct redis_endpoint_row {
 	char address[REDIS_ADDRESS_BYTES];
-	/* STARTING: connecting. READONLY: takes no stores now. OFFLINE: breaker open. UP,
-	 * MISCONFIGURED. */
+	/* STARTING: connecting. READONLY: has taken no store since it refused one. OFFLINE: breaker
+	 * open. UP, MISCONFIGURED. */
 	enum tier_state state;
 	char text[REDIS_TEXT_BYTES]; /* why, or "" */
 	char tls[16];                /* "TLSv1.3", of the connections; "": none */

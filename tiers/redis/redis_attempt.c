@@ -22,7 +22,7 @@
  *	-NOAUTH, -NOPERM...          -EACCES               is misconfigured
  *	-LOADING, -BUSY...           -EREMOTEIO            is not asked for a while
  *	-ERR max number of clients   as -LOADING; with another link up: goes on there
- *	another error                -EREMOTEIO            is well
+ *	another error                -EREMOTEIO            is well; of a SET: takes no stores
  *	none                         -ETIMEDOUT,           has failed once
  *	                             -ECONNRESET
  */
@@ -86,6 +86,11 @@ static int probe_answered(struct redis_job *job)
 	return r == -ENOTSUP ? -ENOENT : r;
 }
 
+static bool is_store(const struct redis_job *job)
+{
+	return job->op == XFER_WRITE;
+}
+
 /* An answer that is no error. */
 static int judge_answer(struct redis_job *job)
 {
@@ -118,15 +123,19 @@ static int judge_answer(struct redis_job *job)
 		return r;
 	}
 	counters->errors_total++;
+	if (is_store(job))
+		redis_health_untaken(job->endpoint, true, "a store is answered, but not by OK");
 	return -EREMOTEIO;
 }
 
 static int refused(struct redis_job *job, enum redis_verdict verdict)
 {
 	const char *words = job->command.error;
-	const bool store = job->op == XFER_WRITE;
+	const bool store = is_store(job);
 	struct redis_endpoint *endpoint = job->endpoint;
 
+	if (store)
+		redis_health_untaken(endpoint, true, words);
 	/* While a Cluster votes, reads wait for it. Stores do not: they have time, and each try
 	 * sends megabytes. */
 	if (store && (verdict == REDIS_SAYS_NO_STORES || begins(words, "CLUSTERDOWN"))) {
@@ -185,6 +194,15 @@ static void error_reply(struct redis_job *job)
 		redis_job_end(io, job, refused(job, verdict));
 }
 
+static void no_answer(struct redis_job *job)
+{
+	const char *why = redis_health_why(&job->command);
+
+	redis_health_failed(job->endpoint, why);
+	if (is_store(job))
+		redis_health_untaken(job->endpoint, false, why);
+}
+
 static void sent_done(struct redis_command *command)
 {
 	struct redis_job *job = (struct redis_job *)command; /* first member */
@@ -202,12 +220,12 @@ static void sent_done(struct redis_command *command)
 		return;
 	case -ETIMEDOUT:
 		endpoint->counters.timeouts_total++;
-		redis_health_failed(endpoint, redis_health_why(command));
+		no_answer(job);
 		redis_job_end(io, job, -ETIMEDOUT);
 		return;
 	case -ECONNRESET:
 		endpoint->counters.resets_total++;
-		redis_health_failed(endpoint, redis_health_why(command));
+		no_answer(job);
 		redis_job_end(io, job, atomic_load(&job->cancelled) ? -ECANCELED : -ECONNRESET);
 		return;
 	case -EREMOTEIO:

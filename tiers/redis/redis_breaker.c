@@ -93,6 +93,8 @@ static void open_for(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
 	b->until_ns = now_ns + jittered(b, wait_ns);
 	b->trial_ns = 0;
 	b->failures = 0;
+	if (redis_breaker_takes_stores(b))
+		b->untaken = 0; /* that was the outage's doing */
 }
 
 static void stop_stores(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
@@ -143,9 +145,14 @@ void redis_breaker_untried(struct redis_breaker *b)
 		b->trial_ns = 0;
 }
 
-bool redis_breaker_takes_stores(const struct redis_breaker *b, uint64_t now_ns)
+bool redis_breaker_may_store(const struct redis_breaker *b, uint64_t now_ns)
 {
 	return now_ns >= b->no_stores_until_ns;
+}
+
+bool redis_breaker_takes_stores(const struct redis_breaker *b)
+{
+	return b->untaken < REDIS_BREAKER_FAILURES;
 }
 
 void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns)
@@ -156,8 +163,7 @@ void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns)
 	b->state = REDIS_CLOSED;
 	b->failures = 0;
 	b->trial_ns = 0;
-	if (!b->stores_alone)
-		b->misconfigured = false;
+	b->misconfigured = false;
 }
 
 void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
@@ -166,7 +172,7 @@ void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
 	    (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
 		return;
 	open_for(b, b->state == REDIS_HALF ? doubled(b->wait_ns) : SHORTEST_NS, now_ns);
-	b->misconfigured = b->stores_alone = false; /* the reason is another one now */
+	b->misconfigured = false; /* the reason is another one now */
 }
 
 static void not_now(struct redis_breaker *b, uint64_t now_ns)
@@ -176,20 +182,20 @@ static void not_now(struct redis_breaker *b, uint64_t now_ns)
 	redis_breaker_failure(b, now_ns);
 }
 
-/* An ACL without SET refuses stores alone: values of other nodes can still be read. */
-static void not_you(struct redis_breaker *b, bool store, uint64_t now_ns)
+static void not_you(struct redis_breaker *b, uint64_t now_ns)
 {
-	if (store) {
-		redis_breaker_success(b, now_ns);
-		if (!b->misconfigured || redis_breaker_takes_stores(b, now_ns))
-			stop_stores(b, LONGEST_NS, now_ns);
-		b->stores_alone |= b->state == REDIS_CLOSED;
-	} else {
-		if (b->state != REDIS_OPEN || !b->misconfigured)
-			open_for(b, LONGEST_NS, now_ns);
-		b->stores_alone = false;
-	}
+	if (b->state != REDIS_OPEN || !b->misconfigured)
+		open_for(b, LONGEST_NS, now_ns);
 	b->misconfigured = true;
+}
+
+/* Stores that were on their way when the wait began do not lengthen it; a store after the wait
+ * does. */
+static void no_stores(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
+{
+	if (redis_breaker_may_store(b, now_ns))
+		stop_stores(b, wait_ns, now_ns);
+	redis_breaker_success(b, now_ns);
 }
 
 void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store,
@@ -200,14 +206,14 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		not_now(b, now_ns);
 		break;
 	case REDIS_SAYS_NOT_YOU:
-		not_you(b, store, now_ns);
+		/* An ACL without SET refuses stores alone: values of other nodes can be read. */
+		if (store)
+			no_stores(b, LONGEST_NS, now_ns);
+		else
+			not_you(b, now_ns);
 		break;
 	case REDIS_SAYS_NO_STORES:
-		/* Stores that were on their way when the wait began do not lengthen it; a store
-		 * after the wait does. */
-		if (redis_breaker_takes_stores(b, now_ns))
-			stop_stores(b, doubled(b->no_stores_wait_ns), now_ns);
-		redis_breaker_success(b, now_ns);
+		no_stores(b, doubled(b->no_stores_wait_ns), now_ns);
 		break;
 	default:
 		redis_breaker_success(b, now_ns); /* it answers */
@@ -218,6 +224,13 @@ void redis_breaker_stored(struct redis_breaker *b)
 {
 	b->no_stores_until_ns = 0;
 	b->no_stores_wait_ns = 0;
-	if (b->stores_alone)
-		b->misconfigured = b->stores_alone = false;
+	b->untaken = 0;
+}
+
+void redis_breaker_untaken(struct redis_breaker *b, bool refused)
+{
+	if (refused)
+		b->untaken = REDIS_BREAKER_FAILURES;
+	else if (redis_breaker_takes_stores(b) && b->state == REDIS_CLOSED)
+		b->untaken++;
 }

@@ -14,6 +14,10 @@
  * wait is up to a quarter longer or shorter by chance, so that nodes that lost an endpoint
  * together do not come back together. In OPEN a late reply counts for nothing, unless it is a
  * refusal.
+ *
+ * After that wait a store may be tried, which does not mean that it will be taken. So an endpoint
+ * that has refused a store, in whatever words, or that has left three in a row without an answer,
+ * is one that takes no stores until it has taken one.
  */
 #ifndef KVTIER_REDIS_BREAKER_H
 #define KVTIER_REDIS_BREAKER_H
@@ -38,10 +42,10 @@ struct redis_breaker {
 	uint64_t random;            /* of the jitter; never 0 */
 	uint64_t no_stores_until_ns;
 	uint64_t no_stores_wait_ns; /* as long as each try ends so */
-	uint64_t opens_total;       /* from CLOSED; a trial that fails is no other outage */
-	bool misconfigured;         /* NOAUTH, WRONGPASS, NOPERM: tried again after 30 s */
-	/* of misconfigured: a store was refused, reads go on (state CLOSED) */
-	bool stores_alone;
+	/* stores that were not taken since one was; a refusal counts for REDIS_BREAKER_FAILURES */
+	uint32_t untaken;
+	uint64_t opens_total; /* from CLOSED; a trial that fails is no other outage */
+	bool misconfigured;   /* not CLOSED: NOAUTH, WRONGPASS, NOPERM: tried again after 30 s */
 };
 
 /* The meaning of an error reply for the endpoint. text: without the '-'. */
@@ -73,8 +77,10 @@ bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns);
 void redis_breaker_untried(struct redis_breaker *b);
 /* The answer of try(), for a caller that does not take the trial. */
 bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns);
-/* Of an endpoint that is usable. */
-bool redis_breaker_takes_stores(const struct redis_breaker *b, uint64_t now_ns);
+/* Of an endpoint that is usable: a store may be sent. */
+bool redis_breaker_may_store(const struct redis_breaker *b, uint64_t now_ns);
+/* As far as is known: no store was refused since one was taken. */
+bool redis_breaker_takes_stores(const struct redis_breaker *b);
 /* an answer that is no error */
 void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns);
 /* timeout, connection refused or lost */
@@ -86,5 +92,7 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 			   uint64_t now_ns);
 /* Besides success(): a store was taken, so stores are let through again. */
 void redis_breaker_stored(struct redis_breaker *b);
+/* Besides verdict() or failure(): a store was not taken. refused: an answer said so. */
+void redis_breaker_untaken(struct redis_breaker *b, bool refused);
 
 #endif

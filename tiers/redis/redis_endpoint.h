@@ -19,6 +19,9 @@
 struct redis_chore;
 struct redis_condemned;
 
+/* What is wrong with an endpoint, of which the log tells when it begins and when it is over. */
+enum redis_trouble { REDIS_SILENT, REDIS_REFUSING, REDIS_UNTAKEN, REDIS_BABBLING, REDIS_TROUBLES };
+
 struct redis_endpoint {
 	struct redis_io *io;
 	bool used;
@@ -40,12 +43,16 @@ struct redis_endpoint {
 	/* links are being closed by us: their commands' ends tell nothing of the endpoint */
 	bool hushed;
 	uint64_t failed_ns;   /* the turn whose failure was counted */
+	uint64_t untaken_ns;  /* the turn whose lost store was counted */
 	uint64_t answered_ns; /* last */
 	uint64_t retry_ns;    /* no connection before this */
-	uint64_t logged_ns;
+	/* when the log told of it last; told: it has not said yet that it is over */
+	uint64_t logged_ns[REDIS_TROUBLES];
+	bool told[REDIS_TROUBLES];
 	uint64_t named_ns;         /* a redirect named it last */
 	struct redis_chore *trial; /* under way */
 	char text[REDIS_TEXT_BYTES];
+	char stores_text[REDIS_TEXT_BYTES]; /* why it takes no stores */
 	/* work */
 	struct mails waiting;        /* jobs */
 	uint32_t n_links, in_flight; /* jobs sent */

@@ -18,6 +18,10 @@ bool redis_health_usable(const struct redis_endpoint *endpoint);
 void redis_health_answered(struct redis_endpoint *endpoint);
 void redis_health_stored(struct redis_endpoint *endpoint);
 void redis_health_failed(struct redis_endpoint *endpoint, const char *why);
+/* Besides failed() or verdict(): a store was not taken. refused: an answer said so. */
+void redis_health_untaken(struct redis_endpoint *endpoint, bool refused, const char *why);
+/* A connection was closed for bytes that are no reply; its commands tell of their own ends. */
+void redis_health_babbled(struct redis_endpoint *endpoint, const char *why);
 void redis_health_verdict(struct redis_endpoint *endpoint, enum redis_verdict verdict, bool store,
 			  const char *words);
 /* in words: why c ended without a reply */

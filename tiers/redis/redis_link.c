@@ -329,6 +329,8 @@ void redis_links_bury(struct redis_endpoint *endpoint)
 			continue;
 		why = redis_conn_why(link->conn, &words);
 		(void)snprintf(text, sizeof(text), "%s", words);
+		if (why == -EPROTO)
+			redis_health_babbled(endpoint, text);
 		close_link(endpoint, link);
 		not_too_soon(endpoint, link);
 		if (is_failure(link, why))

@@ -331,6 +331,8 @@ static void gave_up(struct redis_job *job)
 	if (job->endpoint->used && redis_slots_pass(words))
 		redis_health_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
 				     words);
+	if (job->op == XFER_WRITE)
+		redis_health_untaken(job->endpoint, true, words);
 	redis_job_end(job->endpoint->io, job, -ETIMEDOUT);
 }
 
@@ -371,6 +373,14 @@ static struct redis_endpoint *of_the_map(struct redis_io *io, const char *addres
 	return NULL;
 }
 
+static void redirected_in_vain(struct redis_io *io, struct redis_job *job)
+{
+	job->endpoint->counters.errors_total++;
+	if (job->op == XFER_WRITE)
+		redis_health_untaken(job->endpoint, true, job->command.error);
+	redis_job_end(io, job, -EREMOTEIO);
+}
+
 /* It names an endpoint that no map has. */
 static void not_followed(struct redis_io *io, struct redis_job *job, const char *address)
 {
@@ -388,8 +398,7 @@ static void not_followed(struct redis_io *io, struct redis_job *job, const char 
 		redis_topology_delay(io, job);
 		return;
 	}
-	job->endpoint->counters.errors_total++;
-	redis_job_end(io, job, -EREMOTEIO);
+	redirected_in_vain(io, job);
 }
 
 bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words)
@@ -414,8 +423,7 @@ bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const
 		return true;
 	}
 	if (job->hops > HOPS) {
-		job->endpoint->counters.errors_total++;
-		redis_job_end(io, job, -EREMOTEIO);
+		redirected_in_vain(io, job);
 		return true;
 	}
 	if (kind == REDIS_REDIRECT_MOVED) {

@@ -25,10 +25,15 @@ static bool counts(const struct redis_endpoint *endpoint)
 	return endpoint->used && endpoint->listed;
 }
 
-static bool takes_stores(const struct redis_endpoint *endpoint)
+static bool may_store(const struct redis_endpoint *endpoint)
 {
 	return redis_health_usable(endpoint) &&
-	       redis_breaker_takes_stores(&endpoint->breaker, loop_now(endpoint->io->loop));
+	       redis_breaker_may_store(&endpoint->breaker, loop_now(endpoint->io->loop));
+}
+
+static bool takes_stores(const struct redis_endpoint *endpoint)
+{
+	return redis_health_usable(endpoint) && redis_breaker_takes_stores(&endpoint->breaker);
 }
 
 static enum tier_state endpoint_state(const struct redis_endpoint *endpoint)
@@ -95,8 +100,7 @@ void redis_view_flags(struct redis_io *io)
 		unsigned int flags = 0;
 
 		if (endpoint->used && redis_health_usable(endpoint))
-			flags = REDIS_TAKES_READS |
-				(takes_stores(endpoint) ? REDIS_TAKES_STORES : 0);
+			flags = REDIS_TAKES_READS | (may_store(endpoint) ? REDIS_MAY_STORE : 0);
 		changed |= atomic_exchange(&view->flags[i], flags) != flags;
 	}
 	changed |= atomic_exchange(&view->mode, (int)io->mode) != (int)io->mode;
@@ -133,7 +137,9 @@ static void fill_row(const struct redis_endpoint *endpoint, struct redis_endpoin
 	memcpy(row->address, endpoint->address, sizeof(row->address));
 	row->state = endpoint_state(endpoint);
 	row->text[0] = 0;
-	if (row->state != TIER_UP && row->state != TIER_STARTING)
+	if (row->state == TIER_READONLY)
+		memcpy(row->text, endpoint->stores_text, sizeof(row->text));
+	else if (row->state != TIER_UP && row->state != TIER_STARTING)
 		memcpy(row->text, endpoint->text, sizeof(row->text));
 	row->slots = endpoint->slots;
 	row->connections = 0;

@@ -15,7 +15,7 @@
 
 struct redis_io;
 
-enum { REDIS_TAKES_READS = 1, REDIS_TAKES_STORES = 2 };
+enum { REDIS_TAKES_READS = 1, REDIS_MAY_STORE = 2 };
 
 struct redis_view {
 	/* Before each submit. May be seen half old, half new: hints; the endpoint itself decides.
