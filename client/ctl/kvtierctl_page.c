@@ -179,14 +179,17 @@ static void print_ops(const struct span *span)
 	table_print(table, right);
 }
 
-static void hit_rate(const char *what, uint64_t hits, uint64_t asked)
+/* Of lookups: engines load what they have found, so nearly all that they load is there. */
+static void hit_rate(uint64_t hits, uint64_t asked)
 {
 	char percent[32], count[32];
 
 	if (asked > 0)
-		printf("Hit rate of %s: %s of %s blocks.\n", what,
+		printf("Hit rate: %s of %s blocks that were looked up.\n",
 		       text_percent(hits, asked, percent, sizeof(percent)),
 		       text_count((double)asked, count, sizeof(count)));
+	else
+		printf("Hit rate: none, as nothing was looked up.\n");
 }
 
 /* A sentence for each trouble that there was in the time covered, and for each queue that is not
@@ -275,8 +278,7 @@ static void print_span(const struct span *span, const struct stats_values *now)
 		printf("%c%s:\n\n", words[0] - 'a' + 'A', words + 1);
 		print_ops(span);
 		putchar('\n');
-		hit_rate("loads", v->load_blocks_total, asked);
-		hit_rate("lookups", v->lookup_hit_blocks_total, v->lookup_requested_blocks_total);
+		hit_rate(v->lookup_hit_blocks_total, v->lookup_requested_blocks_total);
 	}
 	print_hints(span);
 	print_trouble(span, now);
@@ -335,7 +337,7 @@ static void tier_row(struct table *table, const struct tier_fields *tier, const 
 
 static void print_tiers(const struct span *span, const struct stats_values *now)
 {
-	static const char *const titles[] = { "TIER", "STATE",   "HITS", "RATE",
+	static const char *const titles[] = { "TIER", "STATE",   "HITS", "SHARE",
 					      "READ", "WRITTEN", "FILL", "OF" };
 	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
 	static const bool right[COLUMNS] = { false, false, true, true, true, true, true, true };

@@ -121,6 +121,14 @@ static void clients_text(const struct stats *stats, int width)
 		print_text("clients", "", text, width);
 }
 
+static void refused_text(const struct stats *stats, int width)
+{
+	char text[STATS_TEXT_BYTES];
+
+	if (stats_text_get(stats->refused_text, sizeof(text), text)[0] != '\0')
+		print_text("refused", "", text, width);
+}
+
 static void nvme_text(const struct stats *stats, int width)
 {
 	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES];
@@ -195,6 +203,7 @@ void status_print(const struct stats *stats, uint64_t health, int width)
 	}
 	files_text(stats, width);
 	clients_text(stats, width);
+	refused_text(stats, width);
 	nvme_text(stats, width);
 	redis_text(stats, width);
 	gpu_text(stats, width);
@@ -230,6 +239,8 @@ static void status_json(const struct stats *stats, uint64_t health)
 	print_json_string(stats_text_get(stats->files_text, sizeof(text), text));
 	printf("},\"clients\":{\"text\":");
 	print_json_string(stats_text_get(stats->clients_text, sizeof(text), text));
+	printf(",\"refused\":");
+	print_json_string(stats_text_get(stats->refused_text, sizeof(text), text));
 	printf("},\"nvme\":{\"engine\":");
 	print_json_string(stats_text_get(stats->nvme_engine, sizeof(engine), engine));
 	printf(",\"text\":");

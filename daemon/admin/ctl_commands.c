@@ -118,9 +118,28 @@ static const char *mode_name(const struct conn_row *row)
 	return daemon ? "daemon" : "none";
 }
 
+static const char *client_state(const struct conn_row *row)
+{
+	if (row->refused)
+		return "refused";
+	return row->ending ? "ending" : "open";
+}
+
+/* "11", "9-10"; "": it has said none. */
+static const char *client_wire(const struct conn_row *row, char *ret, size_t n)
+{
+	ret[0] = '\0';
+	if (row->version_max == row->version_min && row->version_max > 0)
+		snprintf(ret, n, "%u", row->version_max);
+	else if (row->version_max > 0)
+		snprintf(ret, n, "%u-%u", row->version_min, row->version_max);
+	return ret;
+}
+
 static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
 {
 	struct conn_row found, *row = &found;
+	char buffer[32];
 
 	*ret_end = !d->server || !server_row(d->server, position, row);
 	if (*ret_end)

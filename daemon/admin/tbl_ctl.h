@@ -14,7 +14,8 @@ CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--lis
     "A page for people: what was loaded and stored since the daemon's start, how fast, and from "
     "which tier; how full the tiers are; what is wrong. P50 and P99 are times of ops that had a "
     "block at least, from when the core thread reads the op until it completes it, at most 1/32 "
-    "off. A hit rate is hits of hits and misses. --watch prints a page every SEC seconds (1), "
+    "off. The hit rate is of the blocks that engines looked up, SHARE a tier's part of the blocks "
+    "that loads asked for. --watch prints a page every SEC seconds (1), "
     "each about the time since the page before; --count ends it after N pages. --all lists every "
     "number instead, with --watch also its rate; -f lists the numbers whose names match GLOB; "
     "--list explains the names. The daemon need not answer: stats works while it is stopped, and "
@@ -32,7 +33,8 @@ CTL(clients, admin, "[--json]",
     "that kind of handle), cuda-engine (kvtierd does not reach them). MODE: whose kernels encode "
     "and decode pages on a GPU: the daemon's, the engine's, or none; NOT IN ENGINE MODE: why not "
     "the engine's, where those were wanted. STATE: open, or ending: the connection was cut, and "
-    "workers still use PAGES of its pages.",
+    "workers still use PAGES of its pages; or refused: a process that was refused or cut in the "
+    "last ten minutes, and REFUSED FOR what. WIRE: the version of the protocol that they speak.",
     "kvtierctl clients")
 CTL(spaces, admin, "[--json]",
     "Spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has the "

@@ -55,8 +55,9 @@ struct conn {
 	/* GREETING, MEETING: their deadline; OPEN: looks at the ring while nobody hears
 	 * doorbells */
 	struct loop_timer timer;
-	uint32_t version;     /* that HELLO agreed on */
-	struct intake intake; /* while it is not IDLE, no packet is read */
+	uint32_t version;                  /* that HELLO agreed on */
+	uint32_t version_min, version_max; /* that it offered; 0: none came */
+	struct intake intake;              /* while it is not IDLE, no packet is read */
 	struct leaving leaving;
 	/* closed spaces, regions still mapped; counted in the client's share */
 	struct mount *unwanted;

@@ -23,6 +23,8 @@ void conn_kill(struct conn *c)
 
 	if (c->state >= CONN_DYING)
 		return;
+	if (c->state == CONN_OPEN) /* its last ones */
+		conn_count_lookups(c);
 	c->state = CONN_DYING;
 	loop_timer_unset(loop, &c->timer);
 	loop_poller_remove(loop, &c->poller);
@@ -45,6 +47,7 @@ static void cut(struct conn *c, uint32_t seq, int error, const char *why, const 
 	log_limited(&c->front->log, loop_now(d->loop), LOG_LEVEL_WARNING,
 		    "client %u (pid %ld, uid %ld, \"%s\") %s: %s", c->client.id,
 		    (long)c->client.pid, (long)c->uid, c->client.name, why, text);
+	conn_refused(c, text);
 	c->end_error = error;
 	c->end_seq = seq;
 	snprintf(c->end_text, sizeof(c->end_text), "%s", text);
@@ -217,5 +220,6 @@ void conn_turn_away(struct conn *c)
 	c->end_error = -EBUSY;
 	snprintf(c->end_text, sizeof(c->end_text),
 		 "no HELLO came, and another client needs the connection");
+	conn_refused(c, c->end_text);
 	conn_kill(c);
 }

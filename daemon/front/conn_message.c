@@ -15,6 +15,24 @@
 #include "conn_share.h"
 #include "packet.h"
 
+/* Facts for people, of a HELLO of any version: its versions stand in front in all of them. */
+static void note_hello(struct conn *c, const void *packet, size_t n)
+{
+	struct wire_hello hello = { 0 };
+
+	memcpy(&hello, packet, n < sizeof(hello) ? n : sizeof(hello));
+	if (n < offsetof(struct wire_hello, size_geometry) || hello.head.magic != WIRE_MAGIC ||
+	    hello.head.type != WIRE_HELLO)
+		return;
+	c->version_min = hello.version_min;
+	c->version_max = hello.version_max;
+	if (n != sizeof(hello))
+		return;
+	for (size_t i = 0; i < sizeof(c->client.name) - 1 && hello.name[i] != '\0'; i++)
+		c->client.name[i] =
+			hello.name[i] >= ' ' && hello.name[i] <= '~' ? hello.name[i] : '?';
+}
+
 static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 {
 	const struct config *config = c->front->d->config;
@@ -30,7 +48,6 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 		conn_violate(c, seq, text);
 		return;
 	}
-	memcpy(c->client.name, hello.name, sizeof(c->client.name));
 	c->state = CONN_MEETING;
 	c->intake.seq = seq;
 	c->intake.ring = &c->client.ring;
@@ -155,6 +172,8 @@ void conn_message(struct conn *c, const void *packet, size_t n)
 	struct wire_head head = { 0 };
 	char text[200];
 
+	if (c->state == CONN_GREETING)
+		note_hello(c, packet, n);
 	if (proto_head(packet, n, &head, text, sizeof(text)))
 		conn_violate(c, 0, text);
 	else if (head.type == WIRE_HELLO)

@@ -238,6 +238,31 @@ void conn_give_up_orders(struct conn *c)
 	}
 }
 
+void conn_count_lookups(struct conn *c)
+{
+	struct stats_values *v = &c->front->d->stats->v;
+	uint64_t blocks, hits;
+
+	ring_sample_lookups(&c->client.ring, &blocks, &hits);
+	stats_add(&v->lookup_requested_blocks_total, blocks);
+	stats_add(&v->lookup_hit_blocks_total, hits);
+}
+
+void conn_refused(struct conn *c, const char *why)
+{
+	struct refusal refusal = {
+		.at_ns = loop_now(c->front->d->loop),
+		.pid = c->client.pid,
+		.uid = c->uid,
+		.version_min = c->version_min,
+		.version_max = c->version_max,
+	};
+
+	snprintf(refusal.name, sizeof(refusal.name), "%s", c->client.name);
+	snprintf(refusal.why, sizeof(refusal.why), "%s", why);
+	refusals_add(&c->front->refusals, &refusal);
+}
+
 void conn_send_wake(struct conn *c)
 {
 	const struct wire_head wake = packet_head(WIRE_WAKE, sizeof(wake), 0);

@@ -12,6 +12,10 @@
 void conn_share(const struct conn *c, struct intake_share *ret);
 /* Can this entry be taken now? A cancel needs neither an op nor a completion. */
 bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
+/* Its lookups since the last call, into the stats; of a connection that is OPEN. */
+void conn_count_lookups(struct conn *c);
+/* It is one of the clients that were refused. */
+void conn_refused(struct conn *c, const char *why);
 void conn_send_wake(struct conn *c); /* as its client asked; never blocks */
 /* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
 int conn_answer_hello(struct conn *c, uint32_t seq);

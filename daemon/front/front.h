@@ -11,6 +11,7 @@
 
 #include "client/wire.h"
 #include "daemon/base/log.h"
+#include "refusals.h"
 
 struct helpers;
 struct kvtierd;
@@ -23,7 +24,8 @@ struct front {
 	bool guarded;
 	int self; /* pidfd: by it clients see this process end; -1: this kernel makes none */
 	struct log_limit log;
-	uint64_t out_of_files_ns;                  /* when last; 0: never */
+	uint64_t out_of_files_ns; /* when last; 0: never */
+	struct refusals refusals;
 	uint32_t n_alive, n_dying;                 /* connections */
 	uint32_t n_beyond;                         /* open spaces beyond shares, conn_share.c */
 	_Alignas(8) char buffer[WIRE_MAX_MESSAGE]; /* for one packet at a time */

@@ -98,6 +98,9 @@ static void show_slots(struct server *s)
 	stats_health_set(s->front.d->stats, STATS_HEALTH_OUT_OF_FILES,
 			 s->front.out_of_files_ns &&
 				 now - s->front.out_of_files_ns < NO_FILES_SHOWN_NS);
+	refusals_text(&s->front.refusals, now, text, sizeof(text));
+	stats_health_set(s->front.d->stats, STATS_HEALTH_CLIENTS_REFUSED, text[0] != '\0');
+	stats_refused_text(s->front.d->stats, text);
 }
 
 /* Ends dying connections that have drained, and frees connections that have ended. */
@@ -155,8 +158,16 @@ static void hang_up(struct server *s, int fd)
 	(void)close(fd);
 }
 
-static void refuse(struct server *s, int fd, const char *why)
+static void refuse(struct server *s, int fd, const struct ucred *peer, const char *why)
 {
+	struct refusal refusal = {
+		.at_ns = loop_now(s->front.d->loop),
+		.pid = peer->pid,
+		.uid = peer->uid,
+	};
+
+	snprintf(refusal.why, sizeof(refusal.why), "%s", why);
+	refusals_add(&s->front.refusals, &refusal);
 	(void)packet_error(fd, 0, -EBUSY, why);
 	hang_up(s, fd);
 	stats_add(&s->front.d->stats->v.clients_refused_total, 1);
@@ -215,11 +226,11 @@ static void welcome(struct server *s, int fd)
 	int pidfd = -1;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n)) {
-		refuse(s, fd, "the kernel does not tell who it is");
+		refuse(s, fd, &peer, "the kernel does not tell who it is");
 		return;
 	}
 	if (make_room(s, peer.uid, why, sizeof(why))) {
-		refuse(s, fd, why);
+		refuse(s, fd, &peer, why);
 		return;
 	}
 	pidfd = open_pidfd(fd, peer.pid);
@@ -239,7 +250,7 @@ static void welcome(struct server *s, int fd)
 			(void)close(pidfd);
 		c->next = s->free_conns;
 		s->free_conns = c;
-		refuse(s, fd, "the daemon is out of memory for it");
+		refuse(s, fd, &peer, "the daemon is out of memory for it");
 		return;
 	}
 	append(s, c);
@@ -439,15 +450,29 @@ void server_close(struct server *s)
 void server_sample(struct server *s)
 {
 	show_slots(s);
-	for (struct conn *c = s->conns; c; c = c->next) {
-		uint64_t blocks, hits;
+	for (struct conn *c = s->conns; c; c = c->next)
+		if (c->state == CONN_OPEN)
+			conn_count_lookups(c);
+}
 
-		if (c->state != CONN_OPEN)
-			continue;
-		ring_sample_lookups(&c->client.ring, &blocks, &hits);
-		stats_add(&s->front.d->stats->v.lookup_requested_blocks_total, blocks);
-		stats_add(&s->front.d->stats->v.lookup_hit_blocks_total, hits);
-	}
+static bool refusal_row(const struct server *s, uint32_t i, struct conn_row *ret)
+{
+	const uint64_t now = loop_now(s->front.d->loop);
+	const struct refusal *refusal = refusals_at(&s->front.refusals, i, now);
+
+	if (!refusal)
+		return false;
+	*ret = (struct conn_row){
+		.pid = refusal->pid,
+		.uid = refusal->uid,
+		.refused = refusal->times,
+		.version_min = refusal->version_min,
+		.version_max = refusal->version_max,
+		.age_ns = now - refusal->at_ns,
+	};
+	memcpy(ret->name, refusal->name, sizeof(ret->name));
+	memcpy(ret->why, refusal->why, sizeof(ret->why));
+	return true;
 }
 
 bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
@@ -455,10 +480,10 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 	const struct conn *c = s->conns;
 	struct intake_share share;
 
-	while (c && position-- > 0)
+	for (; c && position > 0; position--)
 		c = c->next;
 	if (!c)
-		return false;
+		return refusal_row(s, position, ret);
 	*ret = (struct conn_row){
 		.id = c->client.id,
 		.pid = c->client.pid,
@@ -466,6 +491,8 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 		.ops = c->client.n_ops,
 		.pages = ops_pages(&c->client),
 		.ending = c->state >= CONN_DYING,
+		.version_min = c->version,
+		.version_max = c->version,
 		.stored_blocks = c->client.stored_blocks,
 		.loaded_blocks = c->client.loaded_blocks,
 		.missed_blocks = c->client.missed_blocks,

@@ -29,12 +29,17 @@ uint32_t server_connections(const struct server *server); /* alive */
 /* lookup counters -> stats; a few times a second */
 void server_sample(struct server *server);
 
-/* For `kvtierctl clients`: one row per connection, in order of arrival. */
+/* For `kvtierctl clients`: a row for each connection, in order of arrival; then those of clients
+ * that were refused (refusals.h), which have the first seven members alone. */
 struct conn_row {
-	uint32_t id;
 	pid_t pid;
 	uid_t uid;
 	char name[64];
+	uint32_t version_min, version_max; /* of the wire; of a connection the one in use */
+	uint64_t age_ns;                   /* since it came, or was refused */
+	uint32_t refused;                  /* times; 0: it is connected */
+	char why[200];                     /* "": it was not refused */
+	uint32_t id;
 	char tenant[32];
 	uint32_t spaces, regions, ops; /* open, registered, outstanding */
 	uint64_t pages;                /* of these ops: the pages that the daemon may still touch */
@@ -44,7 +49,6 @@ struct conn_row {
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory; 0: no regions */
 	char not_engine[WIRE_WHY_BYTES]; /* why a space is not in engine mode; "" */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
-	uint64_t age_ns;
 };
 /* false: past the end */
 bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);

@@ -287,8 +287,10 @@ static uint64_t growth(uint64_t now, uint64_t *last)
 {
 	const uint64_t grown = now - *last;
 
+	if (grown >> 40) /* backwards, or more than anybody could ask */
+		return 0;
 	*last = now;
-	return grown >> 40 ? 0 : grown;
+	return grown;
 }
 
 void ring_sample_lookups(struct ring *ring, uint64_t *ret_blocks, uint64_t *ret_hits)
@@ -298,6 +300,6 @@ void ring_sample_lookups(struct ring *ring, uint64_t *ret_blocks, uint64_t *ret_
 	const uint64_t hits = __atomic_load_n(&ring->submit->lookup_hits, __ATOMIC_ACQUIRE);
 	const uint64_t blocks = __atomic_load_n(&ring->submit->lookup_blocks, __ATOMIC_RELAXED);
 
-	*ret_hits = growth(hits, &ring->lookup_hits);
 	*ret_blocks = growth(blocks, &ring->lookup_blocks);
+	*ret_hits = hits <= ring->lookup_blocks ? growth(hits, &ring->lookup_hits) : 0;
 }

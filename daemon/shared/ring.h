@@ -67,7 +67,8 @@ void ring_turn(struct ring *ring);
  * True: the client also asked for a WAKE packet. */
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe);
 
-/* Growth of the client's lookup counters since the last call; implausible ones count as 0. */
+/* Growth of the client's lookup counters since the last call. Whatever it writes there, they do not
+ * go back, grow by less than 2^40 a call, and have no more hits than blocks. */
 void ring_sample_lookups(struct ring *ring, uint64_t *ret_blocks, uint64_t *ret_hits);
 
 #endif

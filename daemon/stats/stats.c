@@ -319,6 +319,11 @@ void stats_files_text(struct stats *stats, const char *text)
 	text_set(stats->files_text, sizeof(stats->files_text), text);
 }
 
+void stats_refused_text(struct stats *stats, const char *text)
+{
+	text_set(stats->refused_text, sizeof(stats->refused_text), text);
+}
+
 void stats_redis_text(struct stats *stats, const char *text)
 {
 	text_set(stats->redis_text, sizeof(stats->redis_text), text);

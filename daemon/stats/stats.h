@@ -68,6 +68,9 @@ enum {
 	       "kvtierd had no file descriptor left for an engine in the last ten minutes. Raise " \
 	       "LimitNOFILE= in the unit (ulimit -Hn in a shell), or lower "                       \
 	       "[socket] max_clients.")                                                            \
+	HEALTH(CLIENTS_REFUSED, clients_refused, note,                                             \
+	       "Clients were refused or cut in the last ten minutes, and run without a cache "     \
+	       "where they have not come back: see below, and `kvtierctl clients`.")               \
 	HEALTH(INDEX_FULL, index_full, warn,                                                       \
 	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")       \
 	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                             \
@@ -206,6 +209,7 @@ struct stats {
 	char nvme_text[STATS_TEXT_BYTES];    /* why the tier is not up, or not as it should be */
 	char files_text[STATS_TEXT_BYTES];   /* which of its own files is not at its path */
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
+	char refused_text[STATS_TEXT_BYTES]; /* clients that were refused lately */
 	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
 	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU does not work, or memory is not pinned */
 	_Alignas(64) struct stats_values v;
@@ -246,6 +250,7 @@ void stats_names(struct stats *stats, const char *device, const char *kernels); 
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 void stats_clients_text(struct stats *stats, const char *text);
 void stats_files_text(struct stats *stats, const char *text);
+void stats_refused_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
 void stats_gpu_text(struct stats *stats, const char *text);   /* and of GPUs */
 

@@ -37,11 +37,13 @@ static void the_page_tells_what_an_engine_did(void **state)
 	for (uint32_t i = 0; i < BLOCKS + MISSED; i++)
 		page_fill(&e, pages[i] = i, &keys[i], 1);
 	assert_int_equal(engine_store(&e, keys, pages, BLOCKS, NULL, NULL), 0);
+	assert_int_equal(engine_lookup(&e, keys, BLOCKS + MISSED), BLOCKS);
 	(void)engine_load(&e, keys, pages, BLOCKS, NULL);
 	(void)engine_load(&e, keys, pages, BLOCKS + MISSED, NULL);
 	page_says(&d, "stats", "OK: kvtierd ");
-	page_says(&d, "stats", "Hit rate of loads: 66.6 % of 24 blocks.");
 	daemon_stat_becomes(&d, "spaces", 1, PATIENT_MS); /* with a heartbeat */
+	daemon_stat_becomes(&d, "lookup.requested_blocks_total", BLOCKS + MISSED, PATIENT_MS);
+	page_says(&d, "stats", "Hit rate: 50.0 % of 16 blocks that were looked up.");
 	daemon_stat_becomes(&d, "load.ops_total", 2, PATIENT_MS);
 	page_says(&d, "stats", "1 client, 1 space, ");
 	load = strstr(out, "\nload ");

@@ -61,8 +61,8 @@ static void before_anything_it_says_so(void **unused)
 	is("\n"
 	   "Nothing was loaded, stored or looked up since the start 1m 2s ago.\n"
 	   "\n"
-	   "TIER  STATE  HITS  RATE  READ  WRITTEN   FILL       OF\n"
-	   "host  up        0     -   0 B      0 B  0.0 %  1.0 GiB\n"
+	   "TIER  STATE  HITS  SHARE  READ  WRITTEN   FILL       OF\n"
+	   "host  up        0      -   0 B      0 B  0.0 %  1.0 GiB\n"
 	   "\n"
 	   "0 clients, 0 spaces, 0 ops under way, 0 blocks in use, 0 blocks known\n");
 }
@@ -120,13 +120,12 @@ static void known_numbers_are_a_known_page(void **unused)
 	   "load   100   10802    174/s  10.5 GiB   174 MiB/s   80 µs  1.2 ms\n"
 	   "store  100   2.3 M  37834/s   2.2 TiB  36.9 GiB/s  912 ns   3.6 s\n"
 	   "\n"
-	   "Hit rate of loads: 87.5 % of 12345 blocks.\n"
-	   "Hit rate of lookups: 88.0 % of 14000 blocks.\n"
+	   "Hit rate: 88.0 % of 14000 blocks that were looked up.\n"
 	   "Hints: 42 accepted, 1 missing\n"
 	   "12 blocks were offered and not kept.\n"
 	   "34 blocks wait to be written to NVMe.\n"
 	   "\n"
-	   "TIER   STATE           HITS    RATE     READ   WRITTEN     FILL       OF\n"
+	   "TIER   STATE           HITS   SHARE     READ   WRITTEN     FILL       OF\n"
 	   "host   up             10000  81.0 %  5.0 GiB       0 B   50.0 %  1.0 GiB\n"
 	   "nvme   degraded         800   6.4 %      0 B  1023 TiB  100.0 %  8.0 GiB\n"
 	   "redis  misconfigured      2   0.0 %      0 B       0 B        -        -\n"
@@ -156,6 +155,7 @@ static void nothing_makes_a_line_too_long(void **unused)
 	stats_nvme_text(tool.page, "io_uring+threads", words);
 	stats_redis_text(tool.page, words);
 	stats_clients_text(tool.page, words);
+	stats_refused_text(tool.page, words);
 	stats_names(tool.page, "a device with a long name......",
 		    "kernels that have a long name.......");
 	times(&tool.page->load_times, UINT64_MAX, 999999);
@@ -177,7 +177,7 @@ static void a_page_that_is_watched_covers_the_time_between(void **unused)
 	times(&tool.page->load_times, 80000, 1200000);
 	assert_int_equal(tool_run("stats --watch=0.1 --count 2"), 0);
 	tool_says("Since the start 1m 2s ago:");
-	tool_says("Hit rate of loads: 87.5 %");
+	tool_says("Hit rate: 88.0 %");
 	second = strstr(tool.output, "Nothing was loaded, stored or looked up in the last ");
 	assert_non_null(second);
 	assert_null(strstr(second, "Hit rate"));

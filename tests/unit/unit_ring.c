@@ -23,6 +23,7 @@
 
 #include "daemon/shared/ring.h"
 #include "tests/lib/lib.h"
+#include "tests/lib/random.h"
 
 enum { ENTRIES = 8, ARENA = 64 };
 
@@ -384,6 +385,33 @@ static void lookups_grow_or_are_not_believed(void **state)
 	p->submit->lookup_hits = 1ull << 60; /* more than anybody could ask */
 	ring_sample_lookups(&p->ring, &blocks, &hits);
 	assert_int_equal(blocks + hits, 0);
+	p->submit->lookup_blocks = 100; /* and forwards again: no news */
+	p->submit->lookup_hits = 101;   /* more than there were lookups */
+	ring_sample_lookups(&p->ring, &blocks, &hits);
+	assert_int_equal(blocks + hits, 0);
+	p->submit->lookup_blocks = 103;
+	p->submit->lookup_hits = 61;
+	ring_sample_lookups(&p->ring, &blocks, &hits);
+	assert_int_equal(blocks, 3);
+	assert_int_equal(hits, 1);
+}
+
+static void rubbish_in_the_lookup_counters_is_bounded(void **state)
+{
+	struct pair *p = *state;
+	struct random random = random_seeded("unit_ring");
+	uint64_t all_blocks = 0, all_hits = 0, blocks, hits;
+
+	for (int i = 0; i < 10000; i++) {
+		p->submit->lookup_blocks = random_next(&random) >> random_below(&random, 64);
+		p->submit->lookup_hits = random_next(&random) >> random_below(&random, 64);
+		ring_sample_lookups(&p->ring, &blocks, &hits);
+		assert_true(blocks < 1ull << 40 && hits < 1ull << 40);
+		all_blocks += blocks;
+		all_hits += hits;
+		assert_true(all_hits <= all_blocks);
+		assert_true(all_blocks <= UINT64_MAX / 2); /* no turn goes round */
+	}
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -407,6 +435,7 @@ int main(void)
 		CASE(client_cannot_write_completions),
 		CASE(memory_keeps_its_size),
 		CASE(lookups_grow_or_are_not_believed),
+		CASE(rubbish_in_the_lookup_counters_is_bounded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

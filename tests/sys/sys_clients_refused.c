@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
+/*
+ * sys_clients_refused.c - goal: an operator sees each client that was refused, for ten minutes:
+ * which process, its name and versions where it has said them, and why; and the lookups of
+ * connections that have ended are in the counters. Method: a real kvtierd, engines, and clients by
+ * hand: of another version, of a longer HELLO, with words that are no HELLO, one too many.
+ */
+#include "tests/lib/lib_clock.h"
+#include "tests/lib/lib_raw.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS = 8, ROUNDS = 20, MINUTES_MS = 60000 };
+
+static struct daemon d;
+static char out[1 << 15];
+
+static int begin(void **state)
+{
+	(void)state;
+	memset(&d, 0, sizeof(d));
+	daemon_place(&d, false);
+	clock_hold(&d);
+	daemon_configure(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n"
+			     "[socket]\nmax_clients = 4\nmax_clients_per_uid = 4\n");
+	daemon_restart(&d);
+	return 0;
+}
+
+static int finish(void **state)
+{
+	(void)state;
+	daemon_remove(&d);
+	return 0;
+}
+
+static const char *told(const char *command)
+{
+	clock_pass_ms(300); /* a heartbeat */
+	(void)daemon_ctl(&d, command, out, sizeof(out));
+	return out;
+}
+
+static void says(const char *command, const char *words)
+{
+	if (!strstr(told(command), words))
+		fail_msg("\"%s\" is not in the answer to %s: %s", words, command, out);
+}
+
+/* The row in JSON, and the sentence of status. */
+static void is_shown(const char *name, const char *wire, const char *why)
+{
+	char words[256];
+
+	(void)snprintf(words, sizeof(words), "\"pid\":%d,", (int)getpid());
+	says("clients --json", words);
+	(void)snprintf(words, sizeof(words), "\"name\":\"%s\"", name);
+	says("clients --json", words);
+	(void)snprintf(words, sizeof(words), "\"state\":\"refused\",\"wire\":\"%s\"", wire);
+	says("clients --json", words);
+	says("clients --json", why);
+	says("clients", why);
+	says("status", "clients_refused");
+	says("status", name);
+	says("status", why);
+	(void)snprintf(words, sizeof(words), "pid %d,", (int)getpid());
+	says("status", words);
+}
+
+static void hang_up(struct raw *r)
+{
+	char packet[WIRE_MAX_MESSAGE];
+
+	while (raw_receive(r, packet, sizeof(packet)) > 0)
+		;
+	raw_close(r);
+}
+
+static void hello(const struct wire_hello *hello, size_t n)
+{
+	struct raw r;
+
+	raw_dial(&r, d.socket);
+	assert_int_equal(raw_send(&r, hello, n, NULL, 0), 0);
+	hang_up(&r);
+}
+
+static struct wire_hello named(const char *name)
+{
+	struct raw r = { 0 };
+	struct wire_hello ret = raw_hello_message(&r);
+
+	memset(ret.name, 0, sizeof(ret.name));
+	memcpy(ret.name, name, strlen(name));
+	return ret;
+}
+
+static void another_version(void **state)
+{
+	struct wire_hello h = named("engine of \033[2Jtomorrow");
+
+	(void)state;
+	h.version_min = WIRE_VERSION_MAX + 1;
+	h.version_max = WIRE_VERSION_MAX + 3;
+	hello(&h, sizeof(h));
+	(void)snprintf(out, sizeof(out), "%d-%d", WIRE_VERSION_MAX + 1, WIRE_VERSION_MAX + 3);
+	is_shown("engine of ?[2Jtomorrow", strdupa(out), "upgrade the older of libkvtier");
+}
+
+/* Its HELLO has grown, so its name is somewhere else. */
+static void another_version_with_a_longer_hello(void **state)
+{
+	struct {
+		struct wire_hello h;
+		char more[64];
+	} grown = { .h = named("") };
+
+	(void)state;
+	grown.h.head.length = sizeof(grown);
+	grown.h.version_min = grown.h.version_max = WIRE_VERSION_MAX + 4;
+	hello(&grown.h, sizeof(grown));
+	(void)snprintf(out, sizeof(out), "%d", WIRE_VERSION_MAX + 4);
+	is_shown("", strdupa(out), "HELLO of 176 bytes");
+}
+
+static void no_protocol(void **state)
+{
+	struct wire_hello h = named("someone");
+
+	(void)state;
+	h.head.magic++;
+	hello(&h, sizeof(h));
+	is_shown("", "", "head.magic");
+}
+
+static void too_many(void **state)
+{
+	struct raw r[4], more;
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		raw_open(&r[i], d.socket);
+	raw_dial(&more, d.socket);
+	hang_up(&more);
+	is_shown("", "", "4 clients are connected");
+	for (int i = 0; i < 4; i++)
+		raw_close(&r[i]);
+}
+
+/* And not for longer, however often it comes, and in one row. */
+static void a_refusal_is_shown_for_ten_minutes(void **state)
+{
+	struct wire_hello h = named("engine");
+	const char *row;
+
+	(void)state;
+	h.version_min = h.version_max = WIRE_VERSION_MAX + 1;
+	for (int i = 0; i < 40; i++)
+		hello(&h, sizeof(h));
+	says("clients --json", "\"refused\":40");
+	row = strstr(out, "\"state\":\"refused\"");
+	assert_null(strstr(row + 1, "\"state\":\"refused\""));
+	clock_pass_ms(9 * MINUTES_MS);
+	says("clients --json", "\"state\":\"refused\"");
+	says("status", "clients_refused");
+	clock_pass_ms(1 * MINUTES_MS);
+	assert_null(strstr(told("clients --json"), "refused\""));
+	assert_null(strstr(told("status"), "refused"));
+}
+
+static void lookups_of_connections_that_end_are_counted(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_key keys[2 * BLOCKS];
+	uint32_t pages[BLOCKS];
+	struct engine e;
+
+	(void)state;
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		engine_open(&e, d.socket, "engine", &g, BLOCKS);
+		chain_keys(&e, 1, 2 * BLOCKS, keys);
+		for (uint32_t i = 0; i < BLOCKS; i++)
+			page_fill(&e, pages[i] = i, &keys[i], 1);
+		if (round == 0)
+			assert_int_equal(engine_store(&e, keys, pages, BLOCKS, NULL, NULL), 0);
+		assert_int_equal(engine_lookup(&e, keys, 2 * BLOCKS), BLOCKS);
+		engine_close(&e);
+	}
+	daemon_stat_becomes(&d, "lookup.requested_blocks_total", ROUNDS * 2 * BLOCKS, PATIENT_MS);
+	daemon_stat_becomes(&d, "lookup.hit_blocks_total", ROUNDS * BLOCKS, PATIENT_MS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(another_version, begin, finish),
+		cmocka_unit_test_setup_teardown(another_version_with_a_longer_hello, begin, finish),
+		cmocka_unit_test_setup_teardown(no_protocol, begin, finish),
+		cmocka_unit_test_setup_teardown(too_many, begin, finish),
+		cmocka_unit_test_setup_teardown(a_refusal_is_shown_for_ten_minutes, begin, finish),
+		cmocka_unit_test_setup_teardown(lookups_of_connections_that_end_are_counted, begin,
+						finish),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
