@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of sys_llama_server.sh."""
+import json
 import os
 import random
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,7 +15,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python", "tests/engines")]
 
-from engine_process import MOMENTS, Engine  # noqa: E402
+from engine_process import MOMENTS, Engine, blocks  # noqa: E402
 from kvtier.llama_server import SlotFile  # noqa: E402
 from kvtier.llama_state import LayoutError  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
@@ -26,6 +28,23 @@ BLOCK_TOKENS = 16       # a token takes the server some 5 ms: blocks and prompts
 PATIENT_S = 120
 
 
+def lora() -> bytes:
+    """A file of an adapter that turns the values of the first layer over: of rank 1."""
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    width, rows = 576, 192      # of SmolLM2-135M: of a token, and of its values in a layer
+    of = random.Random(0)
+    words = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
+    data = struct.pack("<4sIQQ", b"GGUF", 3, 2, len(words) + 1)
+    data += b"".join(text(name) + struct.pack("<I", 8) + text(word) for name, word in words.items())
+    data += text("adapter.lora.alpha") + struct.pack("<If", 6, 1)
+    for name, shape, at in (("a", (width, 1), 0), ("b", (1, rows), 4 * width)):
+        data += text(f"blk.0.attn_v.weight.lora_{name}") + struct.pack("<IQQIQ", 2, *shape, 0, at)
+    data += bytes(-len(data) % 32)
+    return data + struct.pack(f"<{width + rows}f", *[of.uniform(-1, 1) for _ in range(width + rows)])
+
+
 class Server(unittest.TestCase):
     def setUp(self) -> None:
         work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
@@ -36,8 +55,9 @@ class Server(unittest.TestCase):
         self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
         self.addCleanup(self.daemon.close)
 
-    def server(self, slots: bool = True) -> Engine:
-        engine = Engine(PROCESS, self.daemon.socket, f"{self.slots}/" if slots else "", str(BLOCK_TOKENS))
+    def server(self, slots: bool = True, **options) -> Engine:
+        engine = Engine(PROCESS, self.daemon.socket, f"{self.slots}/" if slots else "", str(BLOCK_TOKENS),
+                        json.dumps(options))
         self.addCleanup(engine.kill)
         return engine
 
@@ -76,8 +96,55 @@ class Server(unittest.TestCase):
         turns += [first["answer"]["choices"][0]["message"], {"role": "user", "content": "Why?"}]
         other = self.server().ask(path=path, body={"messages": turns, "max_tokens": 4, "temperature": 0})
         self.assertEqual(other["loaded_tokens"], BLOCK_TOKENS * first["stored_blocks"])
-        image = [{"role": "user", "content": [{"type": "text", "text": TEXT[:150]}]}]
-        self.assertEqual(server.ask(path=path, body={"messages": image, "max_tokens": 1})["prompt_tokens"], 0)
+        parts = [{"role": "user", "content": [{"type": "text", "text": text} for text in (TEXT[:150], TEXT[150:250])]}]
+        stored = server.ask(path=path, body={"messages": parts, "max_tokens": 1, "temperature": 0})
+        self.assertGreater(stored["stored_blocks"], 0)
+        body = {"messages": parts, "max_tokens": 3, "temperature": 0, "stream": True}
+        fresh = self.server(key="secret")
+        streamed = fresh.ask(path=path, body=body)
+        self.assertEqual(streamed["loaded_tokens"] // BLOCK_TOKENS, (stored["prompt_tokens"] - 1) // BLOCK_TOKENS)
+        again = server.ask(path=path, body={**body, "stream": False})["answer"]["choices"][0]["message"]["content"]
+        deltas = [part["choices"][0]["delta"].get("content") or "" for part in streamed["answer"]]
+        self.assertEqual("".join(deltas), again)
+
+    def test_the_scales_of_an_adapter_change(self):
+        adapter = Path(self.slots.parent) / "adapter.gguf"
+        adapter.write_bytes(lora())
+        server = self.server(lora=str(adapter))
+        answers = {}
+        for scale in (1.0, 0.0, 1.0, 0.0):
+            server.ask(around=True, path="/lora-adapters", body=[{"id": 0, "scale": scale}])
+            for start, loads in ((0, scale in answers), (700, scale in answers), (0, True)):
+                got = server.ask(**self.question(start))
+                self.assertEqual((got["skipped"], got["error"], got["loaded_tokens"] > 0), ("", "", loads))
+                said = [got["answer"][name] for name in ("content", "completion_probabilities")]
+                if start == 0:
+                    self.assertEqual(answers.setdefault(scale, said), said)
+        self.assertNotEqual(answers[0.0], answers[1.0])
+
+    def test_another_server_of_the_same_file(self):
+        first = self.server().ask(**self.question(0))
+        other = self.server(rope=1e6)
+        got = other.ask(**self.question(0))
+        self.assertEqual((got["loaded_tokens"], got["stored_blocks"]), (0, first["stored_blocks"]))
+
+    def test_the_program_of_the_readme_as_it_is_written(self):
+        """Judged by the daemon: what the first process stores the second one loads."""
+        program, = blocks("xllamacpp, llama-server", "python")
+        own = f"""
+import sys
+sys.path[:0] = {[str(PROCESS.parent), str(TREE / "client/python")]}
+from llama_server_process import made
+params, messages = made(64), [{{"role": "user", "content": {TEXT[:240]!r}}}]
+"""
+        program = own + program.replace("/dev/shm/slots/", f"{self.slots}/new/") + "print(answer['choices'])"
+        answers = [subprocess.run([sys.executable, "-B", "-c", program], timeout=PATIENT_S, check=True, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                  env={**os.environ, "KVTIER_SOCKET": self.daemon.socket}).stdout for _ in range(2)]
+        counts = self.daemon.stats()
+        self.assertGreater(counts["store"]["blocks_total"], 0)
+        self.assertGreater(counts["load"]["blocks_total"], 0)
+        self.assertEqual(*[answer.splitlines()[-1] for answer in answers])
 
     def test_a_server_that_saves_no_slots_answers(self):
         answer = self.server(slots=False).ask(**self.question(0, n_predict=1))

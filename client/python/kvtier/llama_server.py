@@ -20,8 +20,18 @@ tmpfs, and it must be the server's and this process's.
 
 The tokens in the file are what the server compares a prompt with, and what keys are made of, so a request whose prompt
 this file reads otherwise than the server does costs hits, and nothing else. What is not understood is not served:
-`refused` says why, and ask() asks without a cache; so it does for images, LoRA by request, and streams. A slot that was
-shifted holds KV that its tokens do not say, so context shift and cache reuse must be off, as they are by default.
+`refused` says why, and ask() asks without a cache; so it does for images and LoRA by request, and `last.skipped` says
+why. A slot that was shifted holds KV that its tokens do not say, so context shift and cache reuse must be off, as they
+are by default.
+
+Whatever is behind the URL may become another one: the scales of its adapters change, or it is another server, with
+another model or context. So KV is named by the files of the weights and adapters, by scales, and by the KV that the
+server computes of a fixed text, which shows what no file says, as rope settings. Before it restores a slot, ask() asks
+the server what it is, and learns it anew if it is another one or could not be reached; after an answer it asks again,
+and where it has changed meanwhile, the answer is computed without restored KV, and nothing is stored.
+
+A server with adapters leaves KV of other scales in a slot, and goes on from it, so there a slot is used only as it was
+restored.
 
 Any thread may call ask(); as many are under way as the server has slots.
 """
@@ -29,6 +39,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import http.client
+import itertools
 import json
 import logging
 import os
@@ -36,13 +49,14 @@ import queue
 import secrets
 import struct
 import threading
+import urllib.error
 import urllib.request
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import Client, Codec, Error, Kind, Tier
 from .block_cache import BlockCache, named
 from .llama_cpp import BLOCK_TOKENS
-from .llama_state import CELL, SHORT_CELL, Layout, LayoutError, Plane, weights
+from .llama_state import CELL, SHORT_CELL, Layout, LayoutError, Plane, files_said, weights
 
 __all__ = ["Reused", "SlotCache", "SlotFile"]
 
@@ -52,6 +66,12 @@ _HEAD = struct.Struct("<3I")                # magic, version, number of the word
 _MAGIC = 0x67677371
 _COLUMNS = struct.Struct("<iII")            # type, bytes of a value, rows: the head of a transposed plane
 _STREAMS_MAX = 256
+_PATHS = ("/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions")
+_KNOWN_TEXT = "one two three four five six seven eight nine ten"
+_UNDER_WAY = "the server has changed, and prompts of before are under way"
+_AWAY = (502, 503, 504)                     # HTTP: nobody answers there, or not yet
+# What a server, and a file of its, can raise here.
+_ERRORS = (RuntimeError, OSError, http.client.HTTPException, LookupError, TypeError, ValueError, AttributeError)
 
 
 class Reused(NamedTuple):
@@ -60,6 +80,7 @@ class Reused(NamedTuple):
     loaded_tokens: int         # of these, whose KV was restored into the slot
     tiers: Tier                # where the last of them came from
     stored_blocks: int         # in kvtier now, of those that were new
+    skipped: str               # why kvtier was not asked; "" otherwise
     error: Optional[Exception]     # what kept it from being more
 
 
@@ -116,6 +137,18 @@ class SlotFile:
     def layout(self, tokens: int) -> Layout:
         return Layout(0, self.words, self.planes, (0, 0, 0), tokens)
 
+    def digest(self, n: int) -> str:
+        """Of the KV of the first n tokens, as far as it depends on them alone, and not on what else the server keeps:
+        of the first token, whose attention is to itself, and of the first layer, which is behind no attention."""
+        layout, h = self.layout(1), hashlib.sha256()
+        page = bytearray(layout.size)
+        for p0 in range(n):
+            self.give(layout, memoryview(page), p0)
+            for plane, at in zip(self.planes, layout.offsets):
+                if p0 == 0 or plane.layer == 0:
+                    h.update(page[at:at + len(plane.head) + plane.row])
+        return h.hexdigest()[:32]
+
     def give(self, layout: Layout, page: memoryview, p0: int) -> None:
         """The block at position p0 into a page."""
         n, t = len(self.tokens), layout.tokens
@@ -154,61 +187,224 @@ def _runs(layout: Layout, plane: Plane) -> Iterator[tuple]:
         yield row, width
 
 
+class _Server:
+    """Requests to the server, each with the same headers."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], answer_s: float) -> None:
+        self._url, self._headers, self._answer_s = url.rstrip("/"), dict(headers), answer_s
+        self.failures = 0       # times that it was not reached
+
+    def ask(self, path: str, body: Optional[Dict[str, Any]] = None) -> Any:
+        """GET without a body."""
+        with self._answer(path, body) as answer:
+            return json.load(answer)
+
+    def parts(self, path: str, body: Dict[str, Any]) -> Iterator[Any]:
+        """The answer, or if it is a stream, its parts."""
+        if not body.get("stream"):
+            yield self.ask(path, body)
+            return
+        with self._answer(path, body) as answer:
+            for line in answer:
+                kind, _, data = line.partition(b":")
+                if kind in (b"data", b"error") and data.strip() != b"[DONE]":
+                    yield json.loads(data)
+
+    @contextlib.contextmanager
+    def _answer(self, path: str, body: Optional[Dict[str, Any]]) -> Iterator[Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json", **self._headers})
+        try:
+            with urllib.request.urlopen(request, timeout=self._answer_s) as answer:
+                yield answer
+        except urllib.error.HTTPError as error:
+            self.failures += error.code in _AWAY
+            raise
+        except (OSError, http.client.HTTPException):
+            self.failures += 1
+            raise
+
+
+class _Changed(RuntimeError):
+    """The server is another one than it was."""
+
+
+class _Said(NamedTuple):
+    """What a server says of itself, and this machine of its files. If it says anything else, it may make other KV."""
+    props: Dict[str, Any]       # builds of today have a word in them that is another one for each process
+    loras: List[Dict[str, Any]]
+    files: Dict[str, Any]
+    failures: int
+
+    @classmethod
+    def of(cls, server: _Server) -> "_Said":
+        failures, files = server.failures, {}
+        props, loras = server.ask("/props"), server.ask("/lora-adapters")
+        props.pop("is_sleeping", None)
+        for path in [props["model_path"], *[lora["path"] for lora in loras]]:
+            with contextlib.suppress(OSError):      # it is not on this machine
+                files[path] = files_said(path)
+        return cls(props, loras, files, failures)
+
+
+class _Learned(NamedTuple):
+    """A server, as far as it is known."""
+    said: _Said
+    form: SlotFile
+    layout: Layout
+    n_ctx: int
+
+
+def _are_tokens(found: Any) -> bool:
+    return isinstance(found, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in found)
+
+
+def _unserved(path: str, body: Dict[str, Any]) -> str:
+    """"" when a request can be served, else the reason."""
+    if path not in _PATHS:
+        return f"{path} is not a path of completions"
+    if body.get("lora"):
+        return "lora is given"
+    if body.get("cache_prompt") is False:
+        return "cache_prompt is False"
+    for name in ("n", "n_cmpl"):
+        if (body.get(name) or 1) != 1:
+            return f"{name} is {body[name]}"
+    if "/chat/" not in path:
+        prompt = body.get("prompt")
+        if isinstance(prompt, str) or _are_tokens(prompt):
+            return ""
+        return "the prompt is neither a text nor a list of tokens"
+    for message in body.get("messages") or ():
+        content = message.get("content") or ()
+        for part in () if isinstance(content, str) else content:
+            if part.get("type") != "text":
+                return f"a message has a part of type {part.get('type')}"
+    return ""
+
+
 class SlotCache:
     """Slots of one server, backed by kvtier."""
 
     def __init__(self, url: str, slots: str, *, client: Optional[Client] = None, socket: Optional[str] = None,
                  model: Optional[str] = None, extras: str = "", codec: Codec = Codec.RAW, pages: int = 16,
                  block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 2000, prefetch_ms: int = 1000,
-                 answer_s: float = 600) -> None:
+                 answer_s: float = 600, api_key: Optional[str] = None,
+                 headers: Optional[Mapping[str, str]] = None) -> None:
         """url: the server's. slots: its slot_save_path, a directory of this machine. client: one of yours;
         default one of its own at `socket`, connected when there is a daemon. model: a name that means equal
-        weights; default the name, size and time of the server's file. extras: what else changes KV, as rope
-        settings given by flags. codec, pages, timeout_ms, prefetch_ms: as of KvtierCache. answer_s: how long
-        an answer may take. The server computes one token, to see how its KV is laid out."""
-        self.last, self.refused = Reused(0, 0, Tier(0), 0, None), ""
-        self._url, self._slots, self._answer_s = url.rstrip("/"), slots, answer_s
+        weights, in place of the name, size and time of the server's file. extras: more text in the KV's name. codec,
+        pages, timeout_ms, prefetch_ms: as of KvtierCache. answer_s: how long an answer may take. api_key: the server's
+        --api-key; headers: of each request. The server computes a few tokens, to see what KV it makes."""
+        self.last, self.refused = Reused(0, 0, Tier(0), 0, "", None), ""
+        key = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._server, self._slots = _Server(url, {**key, **(headers or {})}, answer_s), slots
         self._client, self._own, self._socket, self._timeout_ms = client, None, socket, timeout_ms
+        self._model, self._extras, self._codec, self._block_tokens = model, extras, codec, block_tokens
+        self._pages, self._prefetch_ms, self._answer_s = pages, prefetch_ms, answer_s
         self._blocks: Optional[BlockCache] = None
+        self._geometry: Any = None          # of the blocks
         self._lock = threading.Lock()       # of the blocks: they are for one thread at a time. A leaf.
+        self._learning = threading.Lock()   # of what is learned; held without a slot
+        self._looked: Optional[_Said] = None        # what is known of
+        self._learned: Optional[_Learned] = None    # if it is served, else why not
+        self._why, self._closed = "", False
         self._free: "queue.Queue[int]" = queue.Queue()
+        self._total = 0                     # slots, those in use among them
         self._held: Dict[int, List[int]] = {}
-        try:
-            self._learn(model, extras, codec, pages, block_tokens, timeout_ms, prefetch_ms)
-        except (LayoutError, OSError, KeyError, ValueError) as error:
-            self.refused = str(error) or repr(error)
-            _log.warning("kvtier: this server runs without a cache: %s", self.refused)
+        self._look()
 
-    def _learn(self, model: Optional[str], extras: str, codec: Codec, pages: int, block_tokens: int, timeout_ms: int,
-               prefetch_ms: int) -> None:
-        props = self._post("/props")
-        token = self._post("/tokenize", {"content": "a"})["tokens"][0]
-        self._post("/completion", {"prompt": [token], "n_predict": 1, "id_slot": 0, "cache_prompt": False})
-        self._form, self._n_ctx = self._saved(0), props["default_generation_settings"]["n_ctx"]
-        if not self._form.planes:
-            raise LayoutError("the server's slot holds nothing after it has computed a token")
-        self._layout = self._form.layout(block_tokens)
-        loras = [(lora.get("path"), lora.get("scale")) for lora in self._post("/lora-adapters")]
-        self._blocks = BlockCache(
-            self._client or self._connect,
-            self._layout.geometry(named(model or weights(props["model_path"])),
-                                  named(f"server {loras} {extras}"), codec),
-            self._layout.segments(), self._layout.size, self._layout.stride, pages, timeout_ms, prefetch_ms)
-        with contextlib.suppress(Error):
-            self._blocks.open()     # the daemon is away: ask() asks it again
-        for slot in range(props["total_slots"]):
+    def _look(self, slot_s: Optional[float] = None) -> tuple:
+        """(the server as it is now, one of its slots if it is to be had within slot_s); (None, None) where the server
+        is not served now: `refused` says why."""
+        got, slot, why = None, None, ""
+        try:
+            said = _Said.of(self._server)
+            with self._learning:
+                if said != self._looked:
+                    self._learn_anew(said)
+                got, why = self._learned, self._why
+            if got is not None and slot_s is not None:
+                slot = self._free.get(timeout=slot_s)
+                if got is not self._learned:        # from now on it stays: to learn takes all slots
+                    self._free.put(slot)
+                    raise _Changed(_UNDER_WAY)
+        except queue.Empty:
+            got, why = None, f"no slot was free for {slot_s} s"
+        except _ERRORS as error:
+            got, slot, why = None, None, str(error) or repr(error)
+        if why and why != self.refused:
+            _log.warning("kvtier: this server runs without a cache: %s", why)
+        self.refused = why
+        return got, slot
+
+    def _learn_anew(self, said: _Said) -> None:
+        """When no ask() is under way that knows it as another one. Raises where it is to be looked at again."""
+        taken = []
+        try:
+            while len(taken) < self._total:
+                taken.append(self._free.get(timeout=self._timeout_ms / 1000))
+        except queue.Empty:
+            for slot in taken:
+                self._free.put(slot)
+            raise _Changed(_UNDER_WAY) from None
+        self._looked, self._learned, self._why, self._total, self._held = None, None, "", 0, {}
+        try:
+            self._learned = self._learn(said)
+            self._total = said.props["total_slots"]
+        except _Changed:
+            raise
+        except _ERRORS as error:
+            if self._server.failures != said.failures:
+                raise
+            self._why = str(error) or repr(error)
+        self._looked = said
+        for slot in range(self._total):
             self._free.put(slot)
 
+    def _learn(self, said: _Said) -> _Learned:
+        if any(lora.get("alora_invocation_tokens") for lora in said.loras):
+            raise LayoutError("an adapter that a text in the prompt activates (aLoRA): KV depends on what follows")
+        tokens = self._server.ask("/tokenize", {"content": _KNOWN_TEXT})["tokens"]
+        self._server.ask("/completion", {"prompt": tokens, "n_predict": 1, "id_slot": 0, "cache_prompt": False})
+        form = self._saved(0)
+        if form.tokens[:len(tokens)] != tokens or not form.planes:
+            raise LayoutError("the server's slot does not hold the tokens that it has computed")
+        if _Said.of(self._server) != said:
+            raise _Changed("the server changed as it was looked at")
+        layout, path = form.layout(self._block_tokens), said.props["model_path"]
+        if not self._model and path not in said.files:
+            raise LayoutError(f"the server's model {path} is not on this machine: `model` names its weights then")
+        loras = [(lora["path"], lora["scale"], said.files.get(lora["path"])) for lora in said.loras]
+        geometry = layout.geometry(named(self._model or weights(path)),
+                                   named(f"server {form.digest(len(tokens))} {loras} {self._extras}"), self._codec)
+        with self._lock:
+            self._open(geometry, layout)
+        return _Learned(said, form, layout, said.props["default_generation_settings"]["n_ctx"])
+
+    def _open(self, geometry: Any, layout: Layout) -> None:
+        """Blocks of this geometry; those that there are, if it is theirs."""
+        if self._blocks is not None and geometry == self._geometry:
+            return
+        if self._blocks is not None:
+            self._blocks.close()
+        self._geometry = geometry
+        self._blocks = BlockCache(self._client or self._connect, geometry, layout.segments(), layout.size,
+                                  layout.stride, self._pages, self._timeout_ms, self._prefetch_ms)
+        with contextlib.suppress(Error):
+            self._blocks.open()     # the daemon is away: ask() asks it again
+
     def _connect(self) -> Client:
-        self._own = Client(self._socket, name="llama-server", timeout_ms=self._timeout_ms)
+        if self._own is None:
+            self._own = Client(self._socket, name="llama-server", timeout_ms=self._timeout_ms)
         return self._own
 
     def close(self) -> None:
         """When no ask() is under way. Twice is fine."""
+        self.refused, self._closed = "it is closed", True
         if self._blocks is not None:
             self._blocks.close()
             self._blocks = None
-        self.refused = self.refused or "it is closed"
         if self._own is not None:
             self._own.close()
             self._own = None
@@ -219,81 +415,123 @@ class SlotCache:
     def __exit__(self, *exc: Any) -> None:
         self.close()
 
-    def ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
-        """The server's answer to a request that is not streamed: POST /completion, /v1/completions or
-        /v1/chat/completions. OSError as of urllib when the server does not give one."""
-        tokens = None if self.refused or body.get("stream") or body.get("lora") else self._prompt(body)
-        if tokens is None:
-            self.last = Reused(0, 0, Tier(0), 0, None)
-            return self._post(path, body)
-        slot = self._free.get()
-        try:
-            loaded, tiers, error = self._restore(slot, tokens)
-            answer = self._post(path, {**body, "id_slot": slot, "cache_prompt": True, "n_cache_reuse": 0})
-            stored, store_error = self._store(slot, tokens, answer)
-            self.last = Reused(len(tokens), loaded, tiers, stored, error or store_error)
-            return answer
-        finally:
-            self._free.put(slot)
+    def ask(self, path: str, body: Dict[str, Any]) -> Union[Dict[str, Any], Iterator[Dict[str, Any]]]:
+        """The server's answer to a request: POST /completion, /v1/completions or /v1/chat/completions, any other one
+        without kvtier. With "stream": true an iterator of the answer's parts, which asks when its first part is taken;
+        `last` is of a prompt whose parts were all taken. OSError as of urllib when the server gives no answer."""
+        parts = self._parts(path, body)
+        if body.get("stream"):
+            return parts
+        answer, = parts
+        return answer
 
-    def _prompt(self, body: Dict[str, Any]) -> Optional[List[int]]:
-        """Tokens of a request; None: it is not of text alone, or the server cannot say."""
+    def _parts(self, path: str, body: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
+        """The parts of the answer. When all were taken, what is new is stored."""
+        skipped = _unserved(path, body) or ("it is closed" if self._closed else "")
+        now, slot = (None, None) if skipped else self._look(self._answer_s)
         try:
-            if "messages" in body:
-                if not all(isinstance(message.get("content"), (str, type(None))) for message in body["messages"]):
-                    return None
-                text = self._post("/apply-template", body)["prompt"]
+            if now is None:
+                skipped = skipped or self.refused
             else:
-                text = body["prompt"]
-            if isinstance(text, list):
-                return text if all(isinstance(token, int) and token >= 0 for token in text) else None
-            return self._post("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
-        except (OSError, KeyError, ValueError, AttributeError):
-            return None
+                tokens = self._tokens(path, body)
+        except _ERRORS as error:
+            skipped = f"the prompt's tokens are not known: {error}"
+        try:
+            if skipped:
+                self.last = Reused(0, 0, Tier(0), 0, skipped, None)
+                yield from self._server.parts(path, body)
+            else:
+                yield from self._served(now, slot, tokens, path, body)
+        finally:
+            if slot is not None:
+                self._free.put(slot)
 
-    def _restore(self, slot: int, tokens: List[int]) -> tuple:
+    def _tokens(self, path: str, body: Dict[str, Any]) -> List[int]:
+        found = self._server.ask("/apply-template", body)["prompt"] if "/chat/" in path else body["prompt"]
+        if not isinstance(found, list):
+            body = {"content": found, "add_special": True, "parse_special": True}
+            found = self._server.ask("/tokenize", body)["tokens"]
+        if not _are_tokens(found):
+            raise ValueError(f"the server says {found!r:.80}")
+        return found
+
+    def _served(self, now: _Learned, slot: int, tokens: List[int], path: str, body: Dict[str, Any]
+                ) -> Iterator[Dict[str, Any]]:
+        loaded, tiers, error = self._restore(now, slot, tokens)
+        body = {**body, "id_slot": slot, "cache_prompt": bool(loaded) or not now.said.loras, "n_cache_reuse": 0}
+        parts = self._server.parts(path, body)
+        first = list(itertools.islice(parts, 1))
+        if loaded and self._changed(now):
+            parts.close()       # it may have gone on from KV that is not its own
+            loaded, tiers, error = 0, Tier(0), _Changed("the server changed as it answered")
+            first, parts = [], self._server.parts(path, {**body, "cache_prompt": False})
+        self.last, timings = Reused(len(tokens), loaded, tiers, 0, "", error), {}
+        for part in itertools.chain(first, parts):
+            if isinstance(part, dict):
+                timings = part.get("timings") or timings
+            yield part
+        stored, store_error = self._store(now, slot, tokens, loaded, timings)
+        self.last = Reused(len(tokens), loaded, tiers, stored, "", error or store_error)
+
+    def _changed(self, now: _Learned) -> bool:
+        try:
+            return _Said.of(self._server) != now.said
+        except _ERRORS:
+            return True
+
+    def _restore(self, now: _Learned, slot: int, tokens: List[int]) -> tuple:
         """(tokens restored, tiers, error)"""
         held = self._held.pop(slot, [])     # as of the last save; the server knows better
         have = next((i for i, (a, b) in enumerate(zip(held, tokens)) if a != b), min(len(held), len(tokens)))
         pages: List[bytes] = []
+
+        def take(page: memoryview, p0: int) -> None:
+            wrong = now.layout.difference(page, now.layout.head(p0))
+            if wrong:
+                raise Error(errno.EBADMSG, f"at position {p0}: {wrong}")
+            pages.append(bytes(page))
+
         with self._lock:
-            got = self._blocks.fetch(tokens, lambda page, at: pages.append(self._checked(page, at)), len(tokens) - 1)
+            got = self._blocks.fetch(tokens, take, len(tokens) - 1)
         if got.tokens <= have:
             return 0, Tier(0), got.error
         try:
-            with self._file(slot, "restore", self._form.of_pages(self._layout, tokens[:got.tokens], pages)):
+            with self._file(slot, "restore", now.form.of_pages(now.layout, tokens[:got.tokens], pages)):
                 return got.tokens, got.tiers, got.error
-        except (OSError, ValueError) as error:
+        except _ERRORS as error:
             return 0, Tier(0), error
 
-    def _checked(self, page: memoryview, p0: int) -> bytes:
-        wrong = self._layout.difference(page, self._layout.head(p0))
-        if wrong:
-            raise Error(errno.EBADMSG, f"at position {p0}: {wrong}")
-        return bytes(page)
-
-    def _store(self, slot: int, tokens: List[int], answer: Dict[str, Any]) -> tuple:
+    def _store(self, now: _Learned, slot: int, tokens: List[int], loaded: int, timings: Dict[str, Any]) -> tuple:
         """(blocks stored, error)"""
-        usage = answer.get("usage") or {}
-        most = len(tokens) + (usage.get("completion_tokens") or answer.get("tokens_predicted") or 0)
         with self._lock:
             present = self._blocks.present(tokens)
-        if most // self._layout.tokens * self._layout.tokens <= present:
-            self._held[slot] = tokens[:present]
-            return 0, None      # no block is new
-        if most >= self._n_ctx:
-            return 0, None      # the context is full: it may have been shifted
         try:
+            if not timings:
+                raise LayoutError("the answer has no timings, which count its tokens")
+            most = len(tokens) + timings["predicted_n"]
+            if most // now.layout.tokens * now.layout.tokens <= present:
+                self._hold(now, slot, tokens[:present])
+                return 0, None      # no block is new
+            if most >= now.n_ctx:
+                return 0, None      # the context is full: it may have been shifted
+            if now.said.loras and timings["cache_n"] != loaded:
+                raise LayoutError("the slot held another prompt, perhaps with adapters of its own")
             form = self._saved(slot)
-            if form.planes and form.layout(self._layout.tokens).convention != self._layout.convention:
+            if form.planes and form.layout(now.layout.tokens).convention != now.layout.convention:
                 raise LayoutError("the server's KV is laid out as it was not before")
-        except (LayoutError, OSError, KeyError, ValueError) as error:
+            if self._changed(now):
+                raise _Changed("the server changed as it answered")
+        except _ERRORS as error:
             return 0, error
-        self._held[slot] = form.tokens
+        self._hold(now, slot, form.tokens)
         with self._lock:
-            got = self._blocks.store(form.tokens, lambda page, at: form.give(self._layout, page, at),
+            got = self._blocks.store(form.tokens, lambda page, at: form.give(now.layout, page, at),
                                      self._blocks.present(form.tokens))
         return got.kept, got.error
+
+    def _hold(self, now: _Learned, slot: int, tokens: List[int]) -> None:
+        if not now.said.loras:
+            self._held[slot] = tokens
 
     def _saved(self, slot: int) -> SlotFile:
         with self._file(slot, "save") as (path, said):
@@ -312,14 +550,7 @@ class SlotCache:
             if data is not None:
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     file.write(data)
-            yield path, self._post(f"/slots/{slot}?action={action}", {"filename": name})
+            yield path, self._server.ask(f"/slots/{slot}?action={action}", {"filename": name})
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-
-    def _post(self, path: str, body: Optional[Dict[str, Any]] = None) -> Any:
-        """GET without a body."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=self._answer_s) as answer:
-            return json.load(answer)
