@@ -6,6 +6,8 @@
  *	index, blocks -> spaces -> copies -> devices -> ops -> NVMe -> Redis -> admin socket ->
  *	NVMe's records found -> engines' socket -> READY ... SIGTERM -> sockets closed, connections
  *	cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
+ *
+ * A GPU that only a new process can use brings the same stop about, with EXIT_AGAIN.
  */
 #include <assert.h>
 #include <errno.h>
@@ -56,6 +58,8 @@
 enum {
 	/* bad configuration or no resources: restarting will not help */
 	EXIT_CONFIG = 1,
+	/* the service manager is to start another process: EX_TEMPFAIL */
+	EXIT_AGAIN = 75,
 	HEARTBEAT_NS = 250000000, /* index heartbeat, stats, watchdog */
 	DRAIN_NS = 2000000000,    /* at most, at a stop, for blocks in flight */
 	SETTLE_NS = 2000000000,   /* and for the rest after the tiers were drained; on_drained() */
@@ -77,6 +81,7 @@ struct program {
 	uint64_t drain_until_ns, io_until_ns, watchdog_due_ns;
 	uint32_t drains; /* of tiers, begun and not ended */
 	bool stopping, tiers_drained, ended;
+	int status; /* of the exit */
 	char text[512];
 };
 
@@ -167,16 +172,9 @@ static void on_drained(struct loop_timer *timer)
 	}
 }
 
-static void on_signal(struct loop_watch *watch, uint32_t events)
+static void begin_stop(struct program *p)
 {
-	struct program *p = container_of(watch, struct program, signals);
-	struct signalfd_siginfo info;
-
-	(void)events;
-	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) || p->stopping)
-		return;
 	p->stopping = true;
-	log_info("signal %u: stopping", info.ssi_signo);
 	(void)notify_send(&p->notify, "STOPPING=1");
 	stats_health_set(p->d.stats, STATS_HEALTH_STARTING, false);
 	stats_health_set(p->d.stats, STATS_HEALTH_STOPPING, true);
@@ -187,6 +185,33 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	beside_leave(&p->d.store);
 	p->drain_until_ns = loop_now(p->d.loop) + DRAIN_NS;
 	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
+}
+
+static void on_signal(struct loop_watch *watch, uint32_t events)
+{
+	struct program *p = container_of(watch, struct program, signals);
+	struct signalfd_siginfo info;
+
+	(void)events;
+	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) || p->stopping)
+		return;
+	log_info("signal %u: stopping", info.ssi_signo);
+	begin_stop(p);
+}
+
+static void on_ending(void *arg, struct device *device, const char *why)
+{
+	struct program *p = arg;
+	struct device_note note;
+
+	if (p->stopping)
+		return;
+	device_note(device, &note);
+	log_error("%s: the driver gives this process no context any more: %s. kvtierd stops, for "
+		  "the service manager to start it again (exit status %d)",
+		  note.name, why, EXIT_AGAIN);
+	p->status = EXIT_AGAIN;
+	begin_stop(p);
 }
 
 /* --- starting --- */
@@ -311,6 +336,7 @@ static int open_gpus(struct program *p)
 	const int r = cuda_up(&p->config, store_host(&p->d.store), p->d.loop, &p->d.devices,
 			      p->text, sizeof(p->text));
 
+	devices_on_ending(&p->d.devices, on_ending, p);
 	for (uint32_t i = 0; i < p->d.devices.n; i++)
 		p->d.devices.all[i]->near =
 			host_unit(store_host(&p->d.store), p->d.devices.all[i]->numa_node);
@@ -600,6 +626,7 @@ static int serve(struct program *p)
 	return r ? fail(p, r, "the event loop failed: %s", strerror(-r)) : 0;
 }
 
+/* The exit status. */
 static int run(struct program *p)
 {
 	int r;
@@ -613,11 +640,13 @@ static int run(struct program *p)
 	r = start(p);
 	if (r == 0)
 		r = serve(p);
-	if (r)
+	if (r) {
 		fprintf(stderr, "kvtierd: %s\n", p->text);
-	exit_if_busy(p, r ? EXIT_CONFIG : 0);
+		p->status = EXIT_CONFIG;
+	}
+	exit_if_busy(p, p->status);
 	stop(p);
-	return r;
+	return p->status;
 }
 
 int main(int argc, char **argv)
@@ -645,8 +674,9 @@ int main(int argc, char **argv)
 		printf("%s: ok\n", a.config ? a.config : "defaults");
 	if (r)
 		fprintf(stderr, "kvtierd: %s\n", p->text);
-	else if (!a.print && !a.check)
+	r = r ? EXIT_CONFIG : 0;
+	if (r == 0 && !a.print && !a.check)
 		r = run(p);
 	free(p);
-	return r ? EXIT_CONFIG : 0;
+	return r;
 }

@@ -10,6 +10,7 @@
 #include "cuda_lane.h"
 #include "cuda_span.h"
 #include "cuda_tier.h"
+#include "daemon/base/log.h"
 #include "daemon/base/vault.h"
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
@@ -126,55 +127,83 @@ static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
 	return r;
 }
 
+/* A driver that gives a sick process no context gives it none any more (cuda.h: "the process must
+ * be terminated and relaunched"); memory that others have taken meanwhile is no such refusal. A
+ * first context that breaks is made anew. */
+static int refused(struct cuda_gpu *gpu, int error, bool was_sick, const char *why)
+{
+	cuda_context_close(gpu, gpu->state == CUDA_FAILING);
+	memcpy(gpu->why, why, sizeof(gpu->why));
+	if (was_sick && error != -ENOMEM)
+		gpu->state = CUDA_ENDING;
+	if (gpu->state == CUDA_ENDING || (gpu->sick && !was_sick))
+		return -EBUSY;
+	gpu->retry_ns = cuda_now() + RETRY_NS;
+	return -ENODEV;
+}
+
 int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
 {
+	const bool was_sick = gpu->sick;
 	char why[sizeof(gpu->why)];
-	bool broken;
+	int r;
 
 	if (gpu->state == CUDA_UP)
 		return 0;
 	if (gpu->state != CUDA_NONE || cuda_now() < gpu->retry_ns) {
 		snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, gpu->why);
-		return gpu->state == CUDA_FAILING ? -EBUSY : -ENODEV;
+		return gpu->state == CUDA_FAILING || gpu->state == CUDA_ENDING ? -EBUSY : -ENODEV;
 	}
-	if (open_context(gpu, why, sizeof(why)) == 0) {
+	r = open_context(gpu, why, sizeof(why));
+	if (r == 0) {
 		gpu->state = CUDA_UP;
+		gpu->sick = false;
 		gpu->generation++;
 		gpu->why[0] = '\0';
 		cuda_pin_on(gpu->pin, gpu->in_context.context);
 		cuda_tier_tell(gpu); /* before the import is answered: its first op may use it */
 		return 0;
 	}
-	broken = gpu->state == CUDA_FAILING;
-	cuda_context_close(gpu, broken);
-	gpu->state = CUDA_NONE;
-	gpu->retry_ns = cuda_now() + RETRY_NS;
-	memcpy(gpu->why, why, sizeof(gpu->why));
+	r = refused(gpu, r, was_sick, why);
 	snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, why);
-	return -ENODEV;
+	return r;
 }
 
 static void give_back(struct cuda_gpu *gpu)
 {
-	const struct cuda_api *api = gpu->api;
 	struct cuda_context *c = &gpu->in_context;
 
 	cuda_lanes_detach(gpu->path);
 	cuda_tier_close(gpu, false);
 	for (int way = 0; way < CUDA_WAYS; way++)
 		if (c->kernels[way])
-			(void)api->cuStreamDestroy(c->kernels[way]);
+			(void)CUDA_CALL(gpu, cuStreamDestroy, NULL, 0, c->kernels[way]);
 	for (int way = 0; way < CUDA_WIRES; way++)
 		if (c->wires[way])
-			(void)api->cuStreamDestroy(c->wires[way]);
+			(void)CUDA_CALL(gpu, cuStreamDestroy, NULL, 0, c->wires[way]);
 	if (c->aside)
-		(void)api->cuStreamDestroy(c->aside);
+		(void)CUDA_CALL(gpu, cuStreamDestroy, NULL, 0, c->aside);
 	if (c->staging)
-		(void)api->cuMemFree(c->staging);
+		(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, c->staging);
 	if (c->bounce)
-		(void)api->cuMemFreeHost(c->bounce);
+		(void)CUDA_CALL(gpu, cuMemFreeHost, NULL, 0, c->bounce);
 	if (c->module)
-		(void)api->cuModuleUnload(c->module);
+		(void)CUDA_CALL(gpu, cuModuleUnload, NULL, 0, c->module);
+}
+
+/* Queued work ends, and memory goes; the reference stays. Otherwise nothing says when the work has
+ * ended, but the end of the process. */
+static void reset(struct cuda_gpu *gpu)
+{
+	char words[100];
+
+	cuda_losses_add(&gpu->losses, cuda_now());
+	if (cuda_error(gpu->api, gpu->api->cuDevicePrimaryCtxReset(gpu->found->device),
+		       "cuDevicePrimaryCtxReset", words, sizeof(words)) == 0)
+		return;
+	log_error("%s: a context that broke cannot be reset: %s", gpu->found->name, words);
+	gpu->stuck = true;
+	gpu->state = CUDA_ENDING;
 }
 
 void cuda_context_close(struct cuda_gpu *gpu, bool lost)
@@ -188,13 +217,14 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 		give_back(gpu);
 		lost = gpu->state == CUDA_FAILING; /* it broke meanwhile */
 	}
+	gpu->state = CUDA_NONE;
 	if (gpu->in_context.context) {
 		(void)api->cuCtxSetCurrent(NULL);
-		if (lost) /* queued work ends, and memory goes; the reference stays */
-			(void)api->cuDevicePrimaryCtxReset(gpu->found->device);
+		if (lost)
+			reset(gpu);
 		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
 	}
-	if (lost)
+	if (lost && !gpu->stuck)
 		cuda_span_free(gpu, &gpu->in_context.span); /* a mapping is not the context's */
 	cuda_pin_gone(gpu->pin);
 	gpu->in_context = (struct cuda_context){ 0 };

@@ -37,6 +37,7 @@ int cuda_check(struct cuda_gpu *gpu, CUresult result, const char *call, char *te
 	r = cuda_error(gpu->api, result, call, words, sizeof(words));
 	if (text)
 		snprintf(text, n, "%s", words);
+	gpu->sick |= cuda_sticky(result);
 	if (cuda_sticky(result) && gpu->state != CUDA_FAILING) {
 		gpu->state = CUDA_FAILING;
 		snprintf(gpu->why, sizeof(gpu->why), "%s", words);

@@ -10,9 +10,11 @@
  *
  *	thread:	(none) --the first request--> runs, until cuda_thread_close()
  *	context: NONE --cuda_context_need()--> UP --a sticky error--> FAILING --workers idle, pin
- *		  thread off--> NONE
+ *		  thread off--> NONE --at once, after a sticky error--> UP
  *		  `--cannot be made--> NONE, tried again by an import RETRY_NS later
- *		  `--LOSSES_MAX losses in LOSSES_NS--> OUT, for good
+ *		  `--cannot be made after a sticky error, or the broken one cannot be reset-->
+ *		     ENDING: only a new process can use the GPU, and kvtierd ends
+ *		  `--it broke too often (cuda_losses.h)--> OUT, for good
  *
  * Invariants
  *   G1 all but `in`, `out` and the fields that the lock guards belongs to the thread, from its
@@ -32,6 +34,7 @@
 #include <pthread.h>
 
 #include "cuda_load.h"
+#include "cuda_losses.h"
 #include "cuda_pin.h"
 #include "daemon/base/list.h"
 #include "daemon/base/mailbox.h"
@@ -40,7 +43,7 @@
 struct cuda_gpu;
 struct cuda_path;
 
-enum cuda_state { CUDA_NONE, CUDA_UP, CUDA_FAILING, CUDA_OUT, CUDA_STATES };
+enum cuda_state { CUDA_NONE, CUDA_UP, CUDA_FAILING, CUDA_OUT, CUDA_ENDING, CUDA_STATES };
 /* CUDA_HIT: a load from the GPU's own memory. The ways before it have a wire. */
 enum cuda_way { CUDA_STORE, CUDA_LOAD, CUDA_HIT, CUDA_WAYS, CUDA_WIRES = CUDA_HIT };
 
@@ -66,6 +69,7 @@ struct cuda_gpu_conf {
 	uint32_t depth; /* jobs at most */
 	uint64_t staging_bytes;
 	struct cuda_pins *pins; /* of the host tier; NULL: it stays pageable */
+	const char *state_dir;
 	/* memory for images: so many bytes, in whole slabs; CUDA_TIER_AUTO: a share of the free
 	 * memory */
 	uint64_t tier_bytes, slab_bytes;
@@ -84,6 +88,7 @@ struct cuda_view {
 	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
 	uint32_t generation; /* memory that was imported into an older one is lost */
+	bool ending;         /* ENDING, and told so: the process is to be relaunched */
 	/* payload that a copy engine moved between slot and GPU by itself, or by way of a lane */
 	uint64_t direct_bytes[CUDA_WAYS], bounced_bytes[CUDA_WAYS];
 	struct device_memory tier;
@@ -120,7 +125,8 @@ struct cuda_gpu {
 	struct mailbox in, out;
 	/* makes the thread, with the lock held; 0 or -errno */
 	int (*start)(struct cuda_gpu *gpu);
-	struct cuda_mail lost_mail;  /* to the core: all that was imported is void */
+	/* to the core: all that was imported is void; or the GPU is ENDING */
+	struct cuda_mail lost_mail;
 	struct cuda_mail tier_mail;  /* to the core: view.tier changed */
 	struct cuda_mail adopt_mail; /* from the core: parked memory wants a context */
 	bool outlive; /* memory for images can be mapped by another process. Set before the start */
@@ -144,7 +150,9 @@ struct cuda_gpu {
 	enum cuda_state state;
 	uint32_t generation; /* of the context, from 1 */
 	uint64_t retry_ns;   /* not opened before */
-	uint64_t losses_ns[3];
+	struct cuda_losses losses;
+	bool sick;  /* after a sticky error, until the next context was made */
+	bool stuck; /* a broken context was not reset: its work may go on until the process ends */
 	char why[200];
 	uint32_t regions, users; /* open in the context; users: of events, too */
 	uint64_t idle_ns;        /* since when it has no users; 0: it has some */

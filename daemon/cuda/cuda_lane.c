@@ -503,9 +503,9 @@ void cuda_lanes_detach(struct cuda_path *path)
 			const struct cuda_lane *lane = &path->lanes[way][i];
 
 			if (lane->crossed)
-				(void)path->gpu->api->cuEventDestroy(lane->crossed);
+				(void)CUDA_CALL(path->gpu, cuEventDestroy, NULL, 0, lane->crossed);
 			if (lane->event)
-				(void)path->gpu->api->cuEventDestroy(lane->event);
+				(void)CUDA_CALL(path->gpu, cuEventDestroy, NULL, 0, lane->event);
 		}
 	cuda_lanes_forget(path);
 }

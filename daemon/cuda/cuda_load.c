@@ -22,12 +22,15 @@ int cuda_error(const struct cuda_api *api, CUresult result, const char *call, ch
 	return r;
 }
 
+/* unit_cuda_sticky holds these to the words of cuda.h. */
 bool cuda_sticky(CUresult result)
 {
-	switch ((int)result) {
+	switch (result) {
 	case CUDA_ERROR_DEINITIALIZED:
 	case CUDA_ERROR_INVALID_CONTEXT:
 	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+	case CUDA_ERROR_CONTAINED:
 	case CUDA_ERROR_ILLEGAL_ADDRESS:
 	case CUDA_ERROR_LAUNCH_TIMEOUT:
 	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
@@ -35,10 +38,14 @@ bool cuda_sticky(CUresult result)
 	case CUDA_ERROR_HARDWARE_STACK_ERROR:
 	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
 	case CUDA_ERROR_MISALIGNED_ADDRESS:
-	case 717: /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
-	case 718: /* CUDA_ERROR_INVALID_PC */
+	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+	case CUDA_ERROR_INVALID_PC:
 	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+	case CUDA_ERROR_MPS_RPC_FAILURE:
 	case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+	case CUDA_ERROR_EXTERNAL_DEVICE:
+	case CUDA_ERROR_KEY_ROTATION:
 	case CUDA_ERROR_UNKNOWN:
 		return true;
 	default:

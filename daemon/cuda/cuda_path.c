@@ -272,7 +272,7 @@ bool cuda_path_turn(struct cuda_path *path)
 {
 	bool moved = workers_reap(path->workers, UINT32_MAX) > 0;
 
-	if (path->gpu->state != CUDA_FAILING) {
+	if (path->gpu->state != CUDA_FAILING && !path->gpu->stuck) {
 		moved |= poll_orders(path);
 		moved |= cuda_lanes_turn(path);
 		moved |= cuda_fetch_turn(path);

@@ -166,8 +166,8 @@ static void unmap(struct cuda_gpu *gpu, CUdeviceptr at, uint64_t bytes, uint64_t
 		(void)gpu->api->cuMemAddressFree(at, bytes);
 }
 
-/* The mapping stays until the context is gone; without memory for a note of it, until the daemon
- * ends. */
+/* The mapping stays until the context is gone; without memory for a note of it, or if the context
+ * cannot be reset, until the daemon ends. */
 static void unmap_later(struct cuda_gpu *gpu, const struct cuda_region *r)
 {
 	struct orphan *orphan = calloc(1, sizeof(*orphan));
@@ -182,7 +182,7 @@ static void unmap_later(struct cuda_gpu *gpu, const struct cuda_region *r)
 
 void cuda_region_unmap(struct cuda_gpu *gpu, struct cuda_region *r)
 {
-	if (r->mapping && gpu->state == CUDA_FAILING)
+	if (r->mapping && (gpu->state == CUDA_FAILING || gpu->stuck))
 		unmap_later(gpu, r);
 	else
 		unmap(gpu, r->mapping, r->mapping_bytes, r->mapped_bytes);
@@ -338,7 +338,8 @@ void cuda_regions_lost(struct cuda_gpu *gpu)
 		struct orphan *o = container_of(gpu->orphans.next, struct orphan, link);
 
 		list_remove(&o->link);
-		unmap(gpu, o->at, o->bytes, o->mapped_bytes);
+		if (!gpu->stuck)
+			unmap(gpu, o->at, o->bytes, o->mapped_bytes);
 		free(o);
 	}
 }

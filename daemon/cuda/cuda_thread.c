@@ -14,14 +14,13 @@
 #include "cuda_region.h"
 #include "cuda_tier.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/log.h"
 #include "daemon/base/thread.h"
 
 enum {
-	LOSSES_MAX = 3, /* so many within LOSSES_NS, and the GPU stays out */
 	SLACK_NS = 1000,
 	PIN_LOOK_NS = 100000000, /* at a stop: while the pin thread is not off */
 };
-static const uint64_t LOSSES_NS = 60000000000u;
 /* At a stop, for a thread that a driver call holds. */
 static const uint64_t JOIN_NS = 5000000000u;
 /* A context that nobody uses gives its memory back after this; and after this if it was made for
@@ -50,17 +49,22 @@ static void show(struct cuda_gpu *gpu)
 	(void)pthread_mutex_lock(&gpu->lock);
 	view.lost = gpu->view.lost;
 	view.generation = gpu->view.generation;
+	view.ending = gpu->view.ending;
 	gpu->view = view;
 	(void)pthread_mutex_unlock(&gpu->lock);
 }
 
-static void tell_lost(struct cuda_gpu *gpu)
+/* What was imported is void; or, later, the GPU is ENDING. */
+static void tell(struct cuda_gpu *gpu, bool ending)
 {
 	bool send;
 
 	(void)pthread_mutex_lock(&gpu->lock);
-	gpu->view.lost++;
-	gpu->view.generation = gpu->generation + 1;
+	if (!ending) {
+		gpu->view.lost++;
+		gpu->view.generation = gpu->generation + 1;
+	}
+	gpu->view.ending = ending;
 	memcpy(gpu->view.why, gpu->why, sizeof(gpu->view.why));
 	send = !gpu->lost_sent;
 	gpu->lost_sent = true;
@@ -74,22 +78,59 @@ static void tell_lost(struct cuda_gpu *gpu)
 	}
 }
 
-/* The context is gone, and no worker looks at its pinned memory: jobs that were in flight end. */
+/* A process that has had a sticky error is asked at once whether the driver gives it another
+ * context, and not when the next engine comes: an MPS server that waits for the end of all its
+ * clients lets no engine in. */
+static bool try_again(struct cuda_gpu *gpu)
+{
+	char text[200];
+
+	if (gpu->state != CUDA_NONE || !gpu->sick || cuda_now() < gpu->retry_ns)
+		return false;
+	(void)cuda_context_need(gpu, text, sizeof(text));
+	return true;
+}
+
+/* The context is gone, and no worker looks at its pinned memory: jobs that were in flight end. If
+ * it could not be reset, the GPU may still touch their pages, and they end with the process. */
 static void lose(struct cuda_gpu *gpu)
 {
-	const uint32_t last = LOSSES_MAX - 1;
-	const uint64_t now = cuda_now();
-
 	cuda_context_close(gpu, true);
 	cuda_regions_lost(gpu);
-	gpu->state = CUDA_NONE;
-	memmove(gpu->losses_ns, gpu->losses_ns + 1, last * sizeof(gpu->losses_ns[0]));
-	gpu->losses_ns[last] = now;
-	if (gpu->losses_ns[0] && now - gpu->losses_ns[0] < LOSSES_NS)
+	if (gpu->state == CUDA_NONE && cuda_losses_are_many(&gpu->losses, cuda_now()))
 		gpu->state = CUDA_OUT;
 	cuda_tier_tell(gpu);
-	tell_lost(gpu); /* before the jobs: a client that hears of its job knows why */
-	cuda_path_lost(gpu->path);
+	tell(gpu, false); /* before the jobs: a client that hears of its job knows why */
+	if (!gpu->stuck)
+		cuda_path_lost(gpu->path);
+}
+
+/* Once: only a new process can use the GPU. It is told when the GPU broke. */
+static void ask_for_the_end(struct cuda_gpu *gpu)
+{
+	int r;
+
+	if (gpu->view.ending)
+		return;
+	r = cuda_losses_save(&gpu->losses, gpu->conf.state_dir, gpu->found->uuid);
+	if (r)
+		log_warning("[daemon] state_dir: when %s failed cannot be written there: %s",
+			    gpu->found->name, strerror(-r));
+	tell(gpu, true);
+}
+
+static void begin(struct cuda_gpu *gpu)
+{
+	const uint64_t now = cuda_now();
+
+	cuda_losses_load(&gpu->losses, gpu->conf.state_dir, gpu->found->uuid, now);
+	if (!cuda_losses_are_many(&gpu->losses, now))
+		return;
+	gpu->state = CUDA_OUT;
+	snprintf(gpu->why, sizeof(gpu->why),
+		 "it failed %d times within a minute, and the kvtierd before this one ended "
+		 "because of it: repair it, then systemctl restart kvtierd",
+		 CUDA_LOSSES_MAX);
 }
 
 static bool take_mail(struct cuda_gpu *gpu)
@@ -155,7 +196,6 @@ static bool close_unused(struct cuda_gpu *gpu)
 		return false;
 	gpu->idle_ns = 0;
 	cuda_context_close(gpu, false);
-	gpu->state = CUDA_NONE;
 	return true;
 }
 
@@ -188,6 +228,7 @@ static void *run(void *arg)
 	(void)prctl(PR_SET_NAME, "kvtier-gpu");
 	(void)prctl(PR_SET_TIMERSLACK, SLACK_NS);
 	__atomic_store_n(&gpu->turn_ns, cuda_now(), __ATOMIC_RELAXED);
+	begin(gpu);
 	while (!ends(gpu)) {
 		bool worked = take_mail(gpu);
 
@@ -199,6 +240,9 @@ static void *run(void *arg)
 			worked = true;
 		}
 		worked |= close_unused(gpu);
+		worked |= try_again(gpu);
+		if (gpu->state == CUDA_ENDING)
+			ask_for_the_end(gpu);
 		show(gpu);
 		if (!worked)
 			sleep_until_news(gpu, cuda_path_wait_ns(gpu->path));

@@ -123,6 +123,7 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 {
 	const struct cuda_gpu_conf conf = {
 		.pins = pins,
+		.state_dir = config->daemon_state_dir,
 		.max_ctas = config->gpu_max_ctas,
 		.workers = workers_of(config),
 		.depth = config->device_depth,

@@ -155,15 +155,20 @@ static void gpu_kick(struct device *device)
 
 static void tell_lost(struct gpu *g)
 {
+	const uint32_t was = g->base.generation;
 	char why[200];
+	bool ending;
 
 	(void)pthread_mutex_lock(&g->gpu->lock);
 	g->gpu->lost_sent = false;
+	ending = g->gpu->view.ending;
 	g->base.generation = g->gpu->view.generation;
 	memcpy(why, g->gpu->view.why, sizeof(why));
 	(void)pthread_mutex_unlock(&g->gpu->lock);
-	if (g->base.lost)
+	if (g->base.lost && g->base.generation != was)
 		g->base.lost(g->base.lost_arg, &g->base, why);
+	if (ending && g->base.ending)
+		g->base.ending(g->base.ending_arg, &g->base, why);
 }
 
 static void tell_memory(struct gpu *g)
@@ -262,6 +267,7 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 		[CUDA_UP] = "up",
 		[CUDA_FAILING] = "failed",
 		[CUDA_OUT] = "out",
+		[CUDA_ENDING] = "ending",
 	};
 	const struct gpu *g = (const struct gpu *)(const void *)device;
 	const uint64_t turn = __atomic_load_n(&g->gpu->turn_ns, __ATOMIC_RELAXED);

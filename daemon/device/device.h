@@ -42,6 +42,10 @@
  * then, and `lost` is called: an owner of regions or events that are void must release them and
  * import them again. An import may be done and not be told of yet when `lost` is called: the code
  * that takes it in asks whether it is void (device_region_void(), device_events_void()).
+ *
+ * A device may be of use to a new process only (a GPU that gives this one no context any more).
+ * `ending` is called then, once, and imports are -EBUSY: come back to the next daemon. Jobs may be
+ * left that only the process's end ends.
  */
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
@@ -321,6 +325,9 @@ struct device {
 	/* there is a new generation, and why; from the loop. NULL: nobody wants to know */
 	void (*lost)(void *arg, struct device *device, const char *why);
 	void *lost_arg;
+	/* only a new process can use it, and why; from the loop. NULL: nobody wants to know */
+	void (*ending)(void *arg, struct device *device, const char *why);
+	void *ending_arg;
 	/* its memory for images came, or is gone; from the loop. NULL: nobody wants to know */
 	void (*memory)(void *arg, struct device *device, const struct device_memory *memory);
 	void *memory_arg;

@@ -58,6 +58,15 @@ void devices_on_lost(struct devices *devices,
 	}
 }
 
+void devices_on_ending(struct devices *devices,
+		       void (*ending)(void *arg, struct device *device, const char *why), void *arg)
+{
+	for (uint32_t i = 0; i < devices->n; i++) {
+		devices->all[i]->ending = ending;
+		devices->all[i]->ending_arg = arg;
+	}
+}
+
 void devices_on_memory(struct devices *devices,
 		       void (*memory)(void *arg, struct device *device,
 				      const struct device_memory *memory),

@@ -34,6 +34,10 @@ void devices_on_room(struct devices *devices, void (*room)(void *arg, struct dev
 /* lost(arg, device, why) from now on: see device.h; NULL: nobody */
 void devices_on_lost(struct devices *devices,
 		     void (*lost)(void *arg, struct device *device, const char *why), void *arg);
+/* ending(arg, device, why) from now on: see device.h */
+void devices_on_ending(struct devices *devices,
+		       void (*ending)(void *arg, struct device *device, const char *why),
+		       void *arg);
 /* memory(arg, device, memory) from now on: see device.h; NULL: nobody */
 void devices_on_memory(struct devices *devices,
 		       void (*memory)(void *arg, struct device *device,

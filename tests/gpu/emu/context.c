@@ -34,6 +34,9 @@ static struct context *find(CUcontext handle, enum call_id id)
 	return (struct context *)object_find(OBJECT_CONTEXT, (uint64_t)handle, call_name(id));
 }
 
+/* heals=0: "the process must be terminated and relaunched" (cuda.h). */
+static CUresult broken;
+
 void context_break(struct context *ctx, CUresult result, const char *why)
 {
 	if (ctx->sticky)
@@ -41,6 +44,8 @@ void context_break(struct context *ctx, CUresult result, const char *why)
 	note("a context of GPU %u is broken from now on (%d): %s", ctx->gpu->physical, (int)result,
 	     why);
 	ctx->sticky = result;
+	if (!emu.settings.heals)
+		broken = result;
 	streams_void(ctx);
 }
 
@@ -184,6 +189,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	gpu = device_find(device);
 	if (!gpu)
 		return CUDA_ERROR_INVALID_DEVICE;
+	if (!gpu->primary && broken)
+		return broken;
 	if (!gpu->primary)
 		gpu->primary = make(gpu, true);
 	if (!gpu->primary)
@@ -254,6 +261,8 @@ CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
 	(void)flags;
 	if (!device_find(device))
 		return CUDA_ERROR_INVALID_DEVICE;
+	if (broken)
+		return broken;
 	ctx = make(&emu.gpus[device], false);
 	if (!ctx)
 		return CUDA_ERROR_OUT_OF_MEMORY;

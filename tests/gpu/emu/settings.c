@@ -27,6 +27,7 @@
  *	countdown=N       the N-th of all calls fails, see countdown.c
  *	breakdown=N       likewise, and breaks the current context, if there is one
  *	sticky=CALL[:N[:RESULT]]   the context breaks at the N-th call of it (719)
+ *	heals=0                    a process whose context broke gets no context any more
  *	slow=CALL:MS[:N]           the N-th call of it takes that long
  *	held=CALL[:N]              the N-th call of it returns when $KVTIER_EMU_DIR/go is there
  *	halts=1                    nothing queued runs while $KVTIER_EMU_DIR/go is not there
@@ -136,6 +137,7 @@ static void read_word(struct settings *s, char *word)
 			{ "mps", &s->mps },
 			{ "trace", &s->trace },
 			{ "halts", &s->halts },
+			{ "heals", &s->heals },
 		};
 		size_t i;
 
@@ -165,6 +167,7 @@ void settings_read(struct settings *ret)
 		.ipc = true,
 		.ipc_events = true,
 		.leaks = true,
+		.heals = true,
 		.faulty = -1,
 		.null_stream = true,
 	};

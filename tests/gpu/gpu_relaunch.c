@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=15 needs=kvtierd_clock */
+/* make: wrap=clock_gettime,epoll_wait (it holds the clock) */
+/*
+ * gpu_relaunch - goal: after a sticky error the driver's manual wants a new process, and the
+ * driver need not give this one another context. Then kvtierd ends by itself with exit status 75,
+ * whether or not an engine comes, after it has written to NVMe what memory has; engines come back to
+ * the next kvtierd and reach their pages as well as before. A GPU that breaks each new process stays
+ * out, and kvtierd stays up. Method: the emulated driver with heals=0, and with a reset that fails.
+ */
+#include "tests/lib/lib_clock.h"
+#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_raw.h"
+
+#include "daemon/cuda/cuda_gpu.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+enum {
+	N = 4,
+	CHAIN = 5,
+	AGAIN = 75 /* kvtierd(8), EXIT STATUS */,
+	TRIES = 3,
+	LOSSES = 3,
+	RETRY_MS = 5000,
+	UNUSED_MS = 11000
+};
+
+static const char config[] = GPU_CONFIG("32M", "1M");
+static const char with_nvme[] = GPU_CONFIG("32M", "1M") "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct kvtier_geometry geometry;
+
+static void start(const char *settings, const char *text)
+{
+	geometry = tiny_geometry(KVTIER_CODEC_FP8);
+	gpu_open(&gpu, 0);
+	gpu_report_clear();
+	daemon_place(&d, strstr(text, "[nvme]") != NULL);
+	clock_hold(&d);
+	daemon_configure(&d, text);
+	gpu_settings("%s", settings);
+	daemon_restart(&d);
+	gpu_settings("%s", "");
+}
+
+static void stop(void)
+{
+	daemon_remove(&d);
+	gpu_close(&gpu);
+}
+
+static void ends_to_be_started_again(void)
+{
+	const int status = daemon_wait(&d, PATIENT_MS);
+
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != AGAIN)
+		fail_msg("kvtierd ended with wait status %#x", (unsigned)status);
+}
+
+/* One store, whose end is of no interest. */
+static void give_work(struct gpu_raw *e)
+{
+	struct wire_region region;
+	struct wire_sqe sqe;
+
+	gpu_raw_dial(e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_region(&gpu, e->memory, e->offset, e->pages * e->page_bytes, &region);
+	if (gpu_raw_space(e, &region, 1, NULL, 0, NULL))
+		return;
+	gpu_raw_fill(e, CHAIN, 0, N);
+	sqe = gpu_raw_sqe(e, WIRE_OP_STORE, CHAIN, 0, N);
+	gpu_raw_send(e, &sqe);
+}
+
+static void an_engine_finds_its_blocks_in_the_next_process(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct kvtier_key keys[N], more[N];
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct gpu_engine ge;
+
+	(void)state;
+	start("heals=0 sticky=cuLaunchKernel:3", with_nvme);
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * N, GPU_ALLOC);
+	gpu_engine_reached(&ge, "CUDA IPC");
+	chain_keys(&ge.e, 1, N, keys);
+	chain_keys(&ge.e, 2, N, more);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, N), 0);
+	(void)gpu_chain_load(&ge, keys, N, N);
+	for (int i = 0; i < TRIES && gpu_chain_store(&ge, more, 0, N) == 0; i++)
+		(void)gpu_chain_load(&ge, keys, N, N);
+	ends_to_be_started_again();
+	daemon_restart(&d);
+	while (gpu_chain_load(&ge, keys, N, N) < N) { /* it has to connect first */
+		assert_true(now_ns() < until);
+		nap_ms(5);
+	}
+	gpu_engine_reached(&ge, "CUDA IPC");
+	gpu_engine_close(&ge);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	stop();
+}
+
+/* The opening ends with the connection, and is tried again; the pages are not staged for good. */
+static void an_engine_that_opens_meanwhile_is_not_staged(void **state)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct gpu_engine ge;
+
+	(void)state;
+	start("heals=0 sticky=cuIpcOpenMemHandle:1", config);
+	gpu_engine_connect(&ge, &gpu, d.socket, &geometry, 2 * N, GPU_ALLOC);
+	assert_int_not_equal(gpu_engine_space(&ge), 0);
+	ends_to_be_started_again();
+	daemon_restart(&d);
+	while (gpu_engine_space(&ge)) {
+		assert_true(now_ns() < until);
+		nap_ms(5);
+	}
+	gpu_engine_reached(&ge, "CUDA IPC");
+	gpu_engine_close(&ge);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	stop();
+}
+
+/* Whichever call breaks the context, and without another engine that asks for one. */
+static void whatever_broke_it_the_process_ends(void **state)
+{
+	static const char *const calls[] = { "cuMemHostRegister:1:226", "cuEventQuery:1:220",
+					     "cuLaunchKernel:1:911", "cuStreamQuery:1:214" };
+	char settings[128];
+	struct gpu_raw e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
+		snprintf(settings, sizeof(settings), "heals=0 sticky=%s", calls[i]);
+		print_message("%s\n", settings);
+		start(settings, config);
+		give_work(&e);
+		ends_to_be_started_again();
+		gpu_raw_close(&e);
+		stop();
+	}
+}
+
+/* The context's own end is the last place where it may break. */
+static void a_context_that_breaks_as_it_is_closed_ends_the_process(void **state)
+{
+	struct gpu_raw e;
+
+	(void)state;
+	start("heals=0 sticky=cuStreamDestroy:1", config);
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	clock_pass_ms(UNUSED_MS);
+	ends_to_be_started_again();
+	stop();
+}
+
+static void stays_out(const char *words)
+{
+	char text[4096] = "";
+	struct wire_region region;
+	struct gpu_raw e;
+
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
+	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ENODEV);
+	assert_non_null(strstr(text, words));
+	daemon_stat_becomes(&d, "gpu.failed_devices", 1, PATIENT_MS);
+	gpu_raw_close(&e);
+}
+
+/* Work of a context that is not reset may go on: its pages are the engine's when the process is
+ * gone, and not before. */
+static void a_reset_that_fails_ends_the_process(void **state)
+{
+	struct gpu_raw e;
+
+	(void)state;
+	start("sticky=cuLaunchKernel:1 fail=cuDevicePrimaryCtxReset:0:708", config);
+	give_work(&e);
+	gpu_report_has("is broken from now on", 1);
+	clock_hurry(true);
+	ends_to_be_started_again();
+	clock_hurry(false);
+	assert_false(gpu_raw_completed(&e));
+	gpu_raw_close(&e);
+	stop();
+}
+
+/* The last of the processes before has left the times. */
+static void a_gpu_that_has_ended_too_many_is_not_tried(void **state)
+{
+	const uint64_t now = cuda_now();
+	const struct cuda_losses losses = { { now, now, now } };
+	uint8_t uuid[WIRE_UUID_BYTES];
+	struct gpu_raw e;
+
+	(void)state;
+	start("", config);
+	gpu_uuid(&gpu, uuid);
+	assert_int_equal(cuda_losses_save(&losses, d.disk[0] ? d.disk : d.dir, uuid), 0);
+	stays_out("3 times within a minute");
+	clock_pass_ms(61000);
+	daemon_signal(&d, SIGTERM);
+	daemon_restart(&d);
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N); /* that was long ago */
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	stop();
+}
+
+/* Each process has its own loss; the third one within a minute ends no process any more. */
+static void a_gpu_that_breaks_each_process_stays_out(void **state)
+{
+	struct gpu_raw e;
+
+	(void)state;
+	start("heals=0 sticky=cuLaunchKernel:1", config);
+	gpu_settings("heals=0 sticky=cuLaunchKernel:1");
+	for (int i = 1; i < LOSSES; i++) {
+		give_work(&e);
+		ends_to_be_started_again();
+		gpu_raw_close(&e);
+		daemon_restart(&d);
+	}
+	gpu_settings("%s", "");
+	give_work(&e);
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
+	gpu_raw_close(&e);
+	stays_out("CUDA_ERROR_LAUNCH_FAILED");
+	stop();
+}
+
+/* Memory that others have taken meanwhile says nothing about the process. */
+static void a_gpu_without_memory_is_waited_for(void **state)
+{
+	char text[232] = "";
+	struct wire_region region;
+	struct gpu_raw e;
+
+	(void)state;
+	start("sticky=cuLaunchKernel:1 fail=cuDevicePrimaryCtxRetain:2:2", config);
+	give_work(&e);
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
+	gpu_raw_close(&e);
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
+	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ENODEV);
+	assert_non_null(strstr(text, "OUT_OF_MEMORY"));
+	clock_pass_ms(RETRY_MS);
+	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), 0);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	stop();
+}
+
+/* The first import makes the context: libkvtier asks again, and is not staged for good. */
+static void a_first_context_that_breaks_is_made_anew(void **state)
+{
+	struct gpu_engine ge;
+
+	(void)state;
+	start("sticky=cuStreamCreateWithPriority:1", config);
+	gpu_engine_open(&ge, &gpu, d.socket, &geometry, 2 * N, GPU_ALLOC);
+	gpu_engine_reached(&ge, "CUDA IPC");
+	gpu_engine_close(&ge);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	stop();
+	gpu_report_clean("kvtierd");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_engine_finds_its_blocks_in_the_next_process),
+		cmocka_unit_test(an_engine_that_opens_meanwhile_is_not_staged),
+		cmocka_unit_test(whatever_broke_it_the_process_ends),
+		cmocka_unit_test(a_context_that_breaks_as_it_is_closed_ends_the_process),
+		cmocka_unit_test(a_reset_that_fails_ends_the_process),
+		cmocka_unit_test(a_gpu_that_has_ended_too_many_is_not_tried),
+		cmocka_unit_test(a_gpu_that_breaks_each_process_stays_out),
+		cmocka_unit_test(a_gpu_without_memory_is_waited_for),
+		cmocka_unit_test(a_first_context_that_breaks_is_made_anew),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1");
+	gpu_needs_emulation("its faults are settings of the emulated driver");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
