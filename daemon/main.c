@@ -27,6 +27,7 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/config/command_line.h"
+#include "daemon/cuda/cuda_search.h"
 #include "daemon/cuda/cuda_up.h"
 #include "daemon/config/config_derive.h"
 #include "daemon/config/config_print.h"
@@ -82,32 +83,11 @@ struct program {
 	uint32_t drains; /* of tiers, begun and not ended */
 	bool stopping, tiers_drained, ended;
 	int status; /* of the exit */
+	struct cuda_search *search;
 	char text[512];
 };
 
 /* --- running --- */
-
-static void on_heartbeat(struct loop_timer *timer)
-{
-	struct program *p = container_of(timer, struct program, heartbeat);
-	struct kvtierd *d = &p->d;
-	const uint64_t now = loop_now(d->loop);
-
-	__atomic_store_n(&index_head(d->store.index)->heartbeat_ns, now, __ATOMIC_RELAXED);
-	__atomic_store_n(&index_head(d->store.index)->entries, index_entries(d->store.index),
-			 __ATOMIC_RELAXED);
-	if (d->server)
-		server_sample(d->server);
-	if (!p->stopping)
-		files_look(d->files);
-	gauges_sync(d);
-	stats_heartbeat(d->stats, now);
-	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {
-		(void)notify_send(&p->notify, "WATCHDOG=1");
-		p->watchdog_due_ns = now + p->notify.watchdog_ns / 2;
-	}
-	loop_timer_set(d->loop, timer, now + HEARTBEAT_NS);
-}
 
 static void on_sleep(void *arg, bool asleep)
 {
@@ -199,19 +179,62 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	begin_stop(p);
 }
 
-static void on_ending(void *arg, struct device *device, const char *why)
+/* Only a new process can do it. */
+static void begin_again(struct program *p, const char *why)
 {
-	struct program *p = arg;
-	struct device_note note;
-
 	if (p->stopping)
 		return;
-	device_note(device, &note);
-	log_error("%s: the driver gives this process no context any more: %s. kvtierd stops, for "
-		  "the service manager to start it again (exit status %d)",
-		  note.name, why, EXIT_AGAIN);
+	log_error("%s: stopping, for the service manager to start kvtierd again (exit status %d)",
+		  why, EXIT_AGAIN);
 	p->status = EXIT_AGAIN;
 	begin_stop(p);
+}
+
+static void on_ending(void *arg, struct device *device, const char *why)
+{
+	struct device_note note;
+	char text[400];
+
+	device_note(device, &note);
+	snprintf(text, sizeof(text), "%s: the driver gives this process no context any more: %s",
+		 note.name, why);
+	begin_again(arg, text);
+}
+
+/* Without a service manager nobody would start it again: people are told. */
+static void look_for_gpus(struct program *p)
+{
+	struct devices *devices = &p->d.devices;
+	const enum cuda_search_news news =
+		cuda_search_look(p->search, devices->gpu_note, sizeof(devices->gpu_note));
+
+	if (p->search)
+		devices->gpu_unused = news != CUDA_SEARCH_NONE;
+	if (news == CUDA_SEARCH_READY && p->notify.fd >= 0)
+		begin_again(p, devices->gpu_note);
+}
+
+static void on_heartbeat(struct loop_timer *timer)
+{
+	struct program *p = container_of(timer, struct program, heartbeat);
+	struct kvtierd *d = &p->d;
+	const uint64_t now = loop_now(d->loop);
+
+	__atomic_store_n(&index_head(d->store.index)->heartbeat_ns, now, __ATOMIC_RELAXED);
+	__atomic_store_n(&index_head(d->store.index)->entries, index_entries(d->store.index),
+			 __ATOMIC_RELAXED);
+	if (d->server)
+		server_sample(d->server);
+	if (!p->stopping)
+		files_look(d->files);
+	look_for_gpus(p);
+	gauges_sync(d);
+	stats_heartbeat(d->stats, now);
+	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {
+		(void)notify_send(&p->notify, "WATCHDOG=1");
+		p->watchdog_due_ns = now + p->notify.watchdog_ns / 2;
+	}
+	loop_timer_set(d->loop, timer, now + HEARTBEAT_NS);
 }
 
 /* --- starting --- */
@@ -334,7 +357,7 @@ static int open_device(struct program *p)
 static int open_gpus(struct program *p)
 {
 	const int r = cuda_up(&p->config, store_host(&p->d.store), p->d.loop, &p->d.devices,
-			      p->text, sizeof(p->text));
+			      &p->search, p->text, sizeof(p->text));
 
 	devices_on_ending(&p->d.devices, on_ending, p);
 	for (uint32_t i = 0; i < p->d.devices.n; i++)
@@ -480,6 +503,7 @@ CLOSE(spaces, spaces_close(p->d.store.spaces))
 CLOSE(emptier, (emptier_close(p->d.store.mover.emptier), p->d.store.mover.emptier = NULL))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
+CLOSE(gpus, cuda_search_close(p->search))
 CLOSE(ops, ops_close(p->d.ops))
 CLOSE(pump, pump_stop(p->d.ops))
 CLOSE(nvme, nvme_down(&p->d))
@@ -501,7 +525,7 @@ static const struct part {
 	{ open_signals, close_signals, "cannot listen for signals" },
 	{ open_host, close_host, NULL },
 	{ open_device, close_devices, NULL },
-	{ open_gpus, NULL, NULL },
+	{ open_gpus, close_gpus, NULL },
 	{ open_beside, close_beside, NULL },
 	{ open_hints, close_hints, "[hints] max_blocks: cannot reserve for that many" },
 	{ open_index, close_index, NULL },

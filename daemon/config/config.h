@@ -11,7 +11,7 @@
  *		row's unit says so: CONFIG_AUTO                                   uint64_t
  *	NODES   the same, or 0:8G,1:4G: of each NUMA node, in lines of their own, too
  *		                                                       struct config_nodes
- *	COUNT   a decimal number                                                        uint32_t
+ *	COUNT   a decimal number; auto, where the row's unit says so: CONFIG_COUNT_AUTO  uint32_t
  *	US      50us, 2ms, 1s, or a bare number of microseconds; -1 where allowed       int32_t
  *	SECONDS 30s, 5m, 12h, 7d, or a bare number of seconds                           uint32_t
  *	BOOL    yes no true false                                                       bool
@@ -48,7 +48,8 @@ enum {
 };
 
 /* BYTES, NODES: auto */
-#define CONFIG_AUTO UINT64_MAX
+#define CONFIG_AUTO       UINT64_MAX
+#define CONFIG_COUNT_AUTO ((uint32_t)CONFIG_AUTO)
 
 struct config_nodes {
 	uint64_t bytes; /* all together; CONFIG_AUTO */

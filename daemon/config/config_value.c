@@ -208,10 +208,11 @@ static int value_paths(const struct config_row *row, const char *text, char *fie
 	return !fault ? r : -EINVAL;
 }
 
-/* BYTES may be auto where the row's unit has a second word. */
+/* BYTES and COUNT may be auto where the row's unit has a second word. */
 static bool may_be_auto(const struct config_row *row)
 {
-	return (row->type == CONFIG_TYPE_BYTES || row->type == CONFIG_TYPE_NODES) &&
+	return (row->type == CONFIG_TYPE_BYTES || row->type == CONFIG_TYPE_NODES ||
+		row->type == CONFIG_TYPE_COUNT) &&
 	       strchr(row->unit, '|') != NULL;
 }
 
@@ -421,7 +422,9 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 			 (int)row->max);
 		break;
 	default:
-		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %s", row->min, row->max, row->unit);
+		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %.*s%s", row->min, row->max,
+			 (int)strcspn(row->unit, "|"), row->unit,
+			 may_be_auto(row) ? ", or auto" : "");
 	}
 	return ret;
 }
@@ -456,7 +459,10 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		break;
 	case CONFIG_TYPE_COUNT:
 	case CONFIG_TYPE_SECONDS:
-		snprintf(ret, n, "%" PRIu32, *(const uint32_t *)field);
+		if (*(const uint32_t *)field == CONFIG_COUNT_AUTO)
+			snprintf(ret, n, "auto");
+		else
+			snprintf(ret, n, "%" PRIu32, *(const uint32_t *)field);
 		break;
 	}
 	return ret;

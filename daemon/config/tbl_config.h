@@ -76,7 +76,8 @@ CONFIG(host, lock, BOOL, "no", 0, 1, "yes|no",
 CONFIG(host, pin, BOOL, "yes", 0, 1, "yes|no",
        "Whether the memory is registered with the CUDA driver, in the background, while GPUs are "
        "in use. The GPUs' copy engines then reach it directly; what is not registered is copied "
-       "twice. kvtierctl status says where the driver refuses (memlock limit, container).")
+       "twice. kvtierctl status says where the driver refuses (a cgroup's or container's memory "
+       "limit, the IOMMU).")
 CONFIG(host, pin_bytes, BYTES, "64M", 64LL << 10, 1LL << 30, "bytes",
        "Memory that one call registers at most, at least a slab. A driver may keep its other calls "
        "waiting meanwhile.")
@@ -185,13 +186,16 @@ CONFIG(device, kernels, ENUM, "auto", 0, 3, "auto|ref|avx2|avx512",
 CONFIG(gpu, devices, ENUM, "auto", 0, 2, "auto|off|required",
        "Whether pages in the memory of GPUs are served. auto: if there is a CUDA driver and a "
        "GPU. required: kvtierd does not start without one.")
-CONFIG(gpu, max_ctas, COUNT, "16", 1, 1024, "blocks",
-       "Thread blocks that a kernel of kvtierd has at most, so that the engine keeps the rest of "
-       "the GPU. On most GPUs a thread block takes a multiprocessor. Twice as many for a load from "
-       "the GPU's own memory, which waits for no wire.")
-CONFIG(gpu, staging_bytes, BYTES, "32M", 8LL << 20, 1LL << 30, "bytes",
+CONFIG(gpu, max_ctas, COUNT, "auto", 1, 1024, "blocks|auto",
+       "Thread blocks that a kernel of kvtierd has at most. On most GPUs a thread block takes a "
+       "multiprocessor. auto: 8 where kvtierd is a client of MPS, and in engine mode, so that the "
+       "engine keeps the rest of the GPU; else as many as the GPU has multiprocessors, since a "
+       "kernel of another process has the whole GPU for itself while it runs. Twice as many for a "
+       "load from the GPU's own memory, which waits for no wire.")
+CONFIG(gpu, staging_bytes, BYTES, "auto", 8LL << 20, 1LL << 30, "bytes|auto",
        "Buffers on each GPU that is in use, and as much pinned host memory. An eighth of it is "
-       "the largest copy that crosses the wire at once.")
+       "the largest copy that crosses the wire at once. auto: 32M where kvtierd is a client of "
+       "MPS, else 128M, since each such copy then costs the engine a turn on the GPU.")
 CONFIG(gpu, bytes, BYTES, "0", 0, 1LL << 40, "bytes|auto",
        "Memory of each GPU that is in use, for images. What an engine on that GPU loads from there "
        "crosses no wire. Each of these blocks is in host memory or on NVMe, too. 0: none. auto: a "

@@ -98,6 +98,7 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 		snprintf(ret->name, sizeof(ret->name), "GPU %d", ordinal);
 	ret->name[sizeof(ret->name) - 1] = '\0';
 	ret->mps = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+	ret->processors = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 	if (api->cuDeviceGetAttribute(&ret->numa_node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
 				      ret->device) != CUDA_SUCCESS)
 		ret->numa_node = -1; /* an older driver */
@@ -108,12 +109,31 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 			 "its compute mode is prohibited: nvidia-smi -c DEFAULT allows processes");
 }
 
+/* What cuInit() says of a driver, or of the services around it, that are not up yet. */
+static bool may_pass(CUresult result)
+{
+	switch (result) {
+	case CUDA_ERROR_NO_DEVICE:
+	case CUDA_ERROR_OPERATING_SYSTEM: /* no device node yet, among others */
+	case CUDA_ERROR_SYSTEM_NOT_READY: /* the fabric manager */
+	case CUDA_ERROR_MPS_CONNECTION_FAILED:
+	case CUDA_ERROR_MPS_SERVER_NOT_READY:
+	case CUDA_ERROR_UNKNOWN:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static int list(struct cuda_driver *ret, char *text, size_t n)
 {
 	const struct cuda_api *api = &ret->api;
+	const CUresult result = api->cuInit(0);
 	int count = 0, r;
 
-	r = cuda_error(api, api->cuInit(0), "cuInit", text, n);
+	ret->later = may_pass(result);
+	ret->none = result == CUDA_ERROR_NO_DEVICE;
+	r = cuda_error(api, result, "cuInit", text, n);
 	if (r == 0)
 		r = cuda_error(api, api->cuDriverGetVersion(&ret->version), "cuDriverGetVersion",
 			       text, n);

@@ -25,6 +25,7 @@ struct cuda_found {
 	uint8_t uuid[WIRE_UUID_BYTES];
 	char name[64];
 	struct cuda_kernels_for kernels;
+	int processors;    /* multiprocessors; 0: the driver does not say */
 	int32_t numa_node; /* of the host, nearest to it; -1: the driver does not say */
 	bool mps;          /* this process is a client of MPS */
 	char why[160];     /* kvtierd cannot use it; "": it can */
@@ -34,6 +35,8 @@ struct cuda_driver {
 	struct cuda_api api;
 	struct cuda_meter meter;
 	int version; /* 1000 * major + 10 * minor */
+	/* cuda_load() failed, and may succeed later; no GPU was seen: later it may be */
+	bool later, none;
 	uint32_t n;
 	struct cuda_found found[CUDA_GPUS_MAX];
 };

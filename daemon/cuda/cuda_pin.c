@@ -316,21 +316,10 @@ void cuda_pin_drop(struct cuda_pin *pin, uint32_t hold)
 
 /* --- any thread --- */
 
-/* As `ulimit -l` has it, but in bytes that people read. */
-static void limit_text(char *ret, size_t n)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		snprintf(ret, n, "unlimited");
-	else
-		snprintf(ret, n, "%uM", (unsigned)(limit.rlim_cur >> 20 & 0xffffff));
-}
-
 void cuda_pin_view(struct cuda_pin *pin, struct cuda_pin_view *ret)
 {
 	uint64_t registered, all;
-	char words[sizeof(pin->words)], limit[12];
+	char words[sizeof(pin->words)];
 
 	*ret = (struct cuda_pin_view){ 0 };
 	if (!pin)
@@ -341,11 +330,10 @@ void cuda_pin_view(struct cuda_pin *pin, struct cuda_pin_view *ret)
 	ret->bytes = cuda_pins_bytes(pin->pins, pin->number, &registered, &all);
 	if (!words[0] || registered == all)
 		return;
-	limit_text(limit, sizeof(limit));
 	snprintf(ret->why, sizeof(ret->why),
-		 "%uM of [host] bytes = %uM are pinned, the rest is copied twice: %.80s; raise "
-		 "LimitMEMLOCK= (ulimit -l, here %s) or set [host] pin = no",
-		 (uint32_t)(registered >> 20), (uint32_t)(all >> 20), words, limit);
+		 "%uM of [host] bytes = %uM are pinned, the rest is copied twice: %.80s; raise the "
+		 "cgroup's MemoryMax=, lower [host] bytes, or set [host] pin = no",
+		 (uint32_t)(registered >> 20), (uint32_t)(all >> 20), words);
 }
 
 uint64_t cuda_pin_calls(struct cuda_pin *pin)

@@ -3,95 +3,20 @@
 #include "cuda_up.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "cuda_search.h"
 #include "daemon/base/log.h"
-#include "daemon/base/thread.h"
 #include "daemon/config/config_derive.h"
 #include "device_cuda.h"
 
 enum {
-	ANSWER_S = 20,    /* for the driver, until the daemon starts without it */
 	WORKERS_MOST = 8, /* of a GPU: some 10 GB/s each */
+	STAGING_BYTES_MPS = 32 << 20,
+	STAGING_BYTES = 128 << 20,
 };
-
-/* The driver is looked for. Whoever comes last, the thread or its asker, frees it. Once found, the
- * driver stays for ever: its library does, too. */
-struct driver_search {
-	struct cuda_driver driver;
-	pthread_mutex_t lock;
-	pthread_cond_t found;
-	bool done, left;
-	int status;
-	char text[200];
-};
-
-/* For ever, like the library itself: a GPU's thread that a call of the driver holds is left behind
- * at a stop, and may return to these pointers. Volatile, so that the address is kept, too: a leak
- * checker looks for it. */
-static const struct driver_search *volatile kept;
-
-static void *look(void *arg)
-{
-	struct driver_search *s = arg;
-	bool left;
-
-	s->status = cuda_load(&s->driver, s->text, sizeof(s->text));
-	(void)pthread_mutex_lock(&s->lock);
-	s->done = true;
-	left = s->left;
-	(void)pthread_cond_signal(&s->found);
-	(void)pthread_mutex_unlock(&s->lock);
-	if (left)
-		free(s);
-	return NULL;
-}
-
-/* NULL, with text: there is no driver, or it does not answer. */
-static const struct cuda_driver *find_driver(char *text, size_t n)
-{
-	struct driver_search *s = calloc(1, sizeof(*s));
-	struct timespec until;
-	bool done;
-	int r;
-
-	if (!s) {
-		snprintf(text, n, "out of memory");
-		return NULL;
-	}
-	(void)pthread_mutex_init(&s->lock, NULL);
-	thread_cond_open(&s->found);
-	r = thread_start(NULL, 0, look, s);
-	if (r) {
-		snprintf(text, n, "no thread can be made: %s", strerror(-r));
-		free(s);
-		return NULL;
-	}
-	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += ANSWER_S;
-	(void)pthread_mutex_lock(&s->lock);
-	while (!s->done && pthread_cond_timedwait(&s->found, &s->lock, &until) == 0)
-		;
-	done = s->done;
-	s->left = !done;
-	(void)pthread_mutex_unlock(&s->lock);
-	if (done && s->status == 0) {
-		kept = s;
-		return &kept->driver;
-	}
-	if (done) {
-		snprintf(text, n, "%s", s->text);
-		free(s);
-	} else {
-		snprintf(text, n, "the CUDA driver did not answer within %d s", ANSWER_S);
-	}
-	return NULL;
-}
 
 static uint32_t usable_cpus(void)
 {
@@ -118,10 +43,20 @@ static void say_driver(uint32_t i, const struct cuda_found *found)
 		 k->driver % 1000 / 10, least / 1000, least % 1000 / 10);
 }
 
+/* The settings that are auto, for this GPU. */
+static void choose(struct cuda_gpu_conf *conf, const struct cuda_found *found)
+{
+	if (conf->max_ctas == CONFIG_COUNT_AUTO)
+		conf->max_ctas = found->mps || found->processors <= 0 ? DEVICE_CTAS_SHARED :
+									(uint32_t)found->processors;
+	if (conf->staging_bytes == CONFIG_AUTO)
+		conf->staging_bytes = found->mps ? STAGING_BYTES_MPS : STAGING_BYTES;
+}
+
 static int add_gpus(const struct cuda_driver *driver, const struct config *config,
 		    struct cuda_pins *pins, struct loop *loop, struct devices *devices)
 {
-	const struct cuda_gpu_conf conf = {
+	const struct cuda_gpu_conf common = {
 		.pins = pins,
 		.state_dir = config->daemon_state_dir,
 		.max_ctas = config->gpu_max_ctas,
@@ -140,7 +75,9 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 
 	for (uint32_t i = 0; i < driver->n && r == 0; i++) {
 		const struct cuda_found *found = &driver->found[i];
+		struct cuda_gpu_conf conf = common;
 
+		choose(&conf, found);
 		if (found->why[0] || devices_find(devices, found->uuid)) {
 			snprintf(note, sizeof(devices->gpu_note), "GPU %u (%.63s): %s", i,
 				 found->name,
@@ -177,8 +114,9 @@ static int serve_gpus(const struct cuda_driver *driver, const struct config *con
 }
 
 int cuda_up(const struct config *config, struct tier *host, struct loop *loop,
-	    struct devices *devices, char *text, size_t n)
+	    struct devices *devices, struct cuda_search **ret, char *text, size_t n)
 {
+	const bool required = config->gpu_devices == CONFIG_GPU_REQUIRED;
 	const struct cuda_driver *driver;
 	char *note = devices->gpu_note;
 
@@ -186,10 +124,10 @@ int cuda_up(const struct config *config, struct tier *host, struct loop *loop,
 		snprintf(note, sizeof(devices->gpu_note), "[gpu] devices = off");
 		return 0;
 	}
-	driver = find_driver(note, sizeof(devices->gpu_note));
+	driver = cuda_search_open(required, ret, note, sizeof(devices->gpu_note));
 	if (driver && serve_gpus(driver, config, host, loop, devices) == 0)
 		return 0;
-	if (config->gpu_devices == CONFIG_GPU_REQUIRED) {
+	if (required) {
 		snprintf(text, n, "[gpu] devices = required: %s", note);
 		return -ENODEV;
 	}

@@ -263,11 +263,8 @@ static void gpu_leave(struct device *device)
 static void gpu_note(const struct device *device, struct device_note *ret)
 {
 	static const char *const states[CUDA_STATES] = {
-		[CUDA_NONE] = "idle",
-		[CUDA_UP] = "up",
-		[CUDA_FAILING] = "failed",
-		[CUDA_OUT] = "out",
-		[CUDA_ENDING] = "ending",
+		[CUDA_NONE] = "idle", [CUDA_UP] = "up",         [CUDA_FAILING] = "failed",
+		[CUDA_OUT] = "out",   [CUDA_ENDING] = "ending",
 	};
 	const struct gpu *g = (const struct gpu *)(const void *)device;
 	const uint64_t turn = __atomic_load_n(&g->gpu->turn_ns, __ATOMIC_RELAXED);
@@ -289,6 +286,7 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 		ret->state = "failed";
 	}
 	ret->mps = g->gpu->found->mps;
+	ret->max_ctas = g->gpu->conf.max_ctas;
 	ret->regions = view.regions;
 	ret->bytes = view.bytes;
 	ret->lent_regions = view.lent_regions;

@@ -248,6 +248,7 @@ struct device_note {
 	char why[200];          /* the device does not work, or is not as it should be; else "" */
 	bool failed;            /* it was in use and does not work */
 	bool mps;               /* kvtierd is a client of MPS there */
+	uint32_t max_ctas;      /* thread blocks of its kernels at most; 0: it has none */
 	uint32_t regions;       /* imported now */
 	uint32_t lent_regions;  /* of these of clients in engine mode */
 	uint64_t bytes;         /* of its memory, that kvtierd takes for itself */
@@ -266,7 +267,11 @@ struct device_note {
 	uint64_t lost_total; /* times that all that it imported was lost */
 };
 
-enum { DEVICE_NO_UNIT = 0xffffffff };
+enum {
+	DEVICE_NO_UNIT = 0xffffffff,
+	/* thread blocks of a kernel that runs beside an engine's: several times a wire's speed */
+	DEVICE_CTAS_SHARED = 8,
+};
 
 struct device_ops {
 	const char *name;

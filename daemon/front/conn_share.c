@@ -223,6 +223,8 @@ void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_s
 	ret->gpus = mount->device->unit == DEVICE_NO_UNIT ? 0 : wire_gpu_bit(mount->device->unit);
 	if (mount->layout.image_stride > 0) {
 		ret->max_ctas = c->front->d->config->gpu_max_ctas;
+		if (ret->max_ctas == CONFIG_COUNT_AUTO)
+			ret->max_ctas = DEVICE_CTAS_SHARED;
 		ret->engine_bytes = mount->regions[0].made_bytes;
 	}
 }

@@ -155,8 +155,9 @@ enum {
 	HEALTH(HOST_NOT_PINNED, host_not_pinned, warn,                                             \
 	       "The CUDA driver does not register all of the host tier's memory, and blocks "      \
 	       "in the rest cross to and from GPUs by way of a buffer; see the reason below. "     \
-	       "Raise LimitMEMLOCK= in the unit (ulimit -l in a shell), and a container's "        \
-	       "limit; or set [host] pin = no.")                                                   \
+	       "No memlock limit holds for it: the kernel could not pin the pages. Raise the "     \
+	       "memory limit of the cgroup (MemoryMax=, a container's), look in the kernel's log " \
+	       "for the IOMMU, lower [host] bytes, or set [host] pin = no.")                       \
 	HEALTH(STOPPED, stopped, err,                                                              \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who "   \
 	       "stopped it.")                                                                      \

@@ -4,9 +4,10 @@
 /*
  * gpu_relaunch - goal: after a sticky error the driver's manual wants a new process, and the
  * driver need not give this one another context. Then kvtierd ends by itself with exit status 75,
- * whether or not an engine comes, after it has written to NVMe what memory has; engines come back to
- * the next kvtierd and reach their pages as well as before. A GPU that breaks each new process stays
- * out, and kvtierd stays up. Method: the emulated driver with heals=0, and with a reset that fails.
+ * whether or not an engine comes, after it has written to NVMe what memory has; engines come back
+ * to the next kvtierd and reach their pages as well as before. A GPU that breaks each new process
+ * stays out, and kvtierd stays up. Method: the emulated driver with heals=0, and with a reset that
+ * fails.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"

@@ -2,7 +2,8 @@
 /* make: seconds=6 */
 /*
  * gpu_told - goal: people are told how much of a GPU kvtierd takes, whether it shares the GPU with
- * engines by MPS or by turns, and why a driver cannot be used. Method: settings of the emulated
+ * engines by MPS or by turns, and what follows for its kernels and buffers; and why a driver cannot
+ * be used. Method: settings of the emulated
  * driver; `kvtierctl` and the words of a start that fails.
  */
 #include "tests/lib/lib_gpu_engine.h"
@@ -49,7 +50,8 @@ static void mps(bool on)
 	daemon_stat_becomes(&d, "gpu.regions", 1, DEADLINE_MS);
 	says(&d, "status --json", "gpu_time_sliced", !on);
 	says(&d, "status", "take turns on a GPU", !on);
-	says(&d, "devices --json", on ? "\"mps\":true" : "\"mps\":false,\"regions\":1", true);
+	says(&d, "devices --json",
+	     on ? "\"mps\":true" : "\"mps\":false,\"max_ctas\":16,\"regions\":1", true);
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 	says(&d, "status --json", "gpu_time_sliced", false);
@@ -97,6 +99,41 @@ static void with_mps_there_are_no_turns(void **state)
 {
 	(void)state;
 	mps(true);
+}
+
+/* [gpu] max_ctas and staging_bytes are auto: the emulated GPU has 16 multiprocessors. */
+static void kernels_and_buffers_fit(bool mps_on, const char *ctas, uint64_t least, uint64_t most)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_raw e;
+	struct daemon d;
+	struct gpu gpu;
+
+	if (gpu_is_real())
+		skip();
+	gpu_open(&gpu, 0);
+	gpu_settings("mps=%d", mps_on);
+	daemon_start(&d, common);
+	says(&d, "devices --json", ctas, true);
+	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	daemon_stat_becomes(&d, "gpu.regions", 1, DEADLINE_MS);
+	assert_in_range(daemon_stat(&d, "gpu.own_bytes"), least * MIB, most * MIB);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+}
+
+static void without_mps_a_kernel_takes_the_whole_gpu(void **state)
+{
+	(void)state;
+	kernels_and_buffers_fit(false, "\"mps\":false,\"max_ctas\":16", 128, 144);
+}
+
+static void with_mps_a_kernel_leaves_most_of_the_gpu(void **state)
+{
+	(void)state;
+	kernels_and_buffers_fit(true, "\"mps\":true,\"max_ctas\":8", 32, 48);
 }
 
 static void what_a_context_takes_is_told(void **state)
@@ -175,6 +212,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(turns_are_told),
 		cmocka_unit_test(with_mps_there_are_no_turns),
 		cmocka_unit_test(in_engine_mode_there_are_no_turns),
+		cmocka_unit_test(without_mps_a_kernel_takes_the_whole_gpu),
+		cmocka_unit_test(with_mps_a_kernel_leaves_most_of_the_gpu),
 		cmocka_unit_test(what_a_context_takes_is_told),
 		cmocka_unit_test(a_driver_that_lacks_calls_is_named),
 		cmocka_unit_test(a_driver_with_all_calls_may_be_too_old),

@@ -24,6 +24,11 @@ grep -q '^ExecStart=/opt/kvtier/bin/kvtierd' "$unit" || fail "the unit starts an
 # another one must come.
 grep -q '^WatchdogSec=30$' "$unit" && grep -q '^Restart=on-failure$' "$unit" ||
 	fail "no watchdog of 30 s that restarts"
+# A GPU is to be had right after boot, and an MPS daemon's pipes can be reached.
+for line in '^After=.*nvidia-fabricmanager.service' '^After=.*nvidia-persistenced.service' \
+	'^ExecStartPre=+-/usr/bin/nvidia-modprobe -u -c=0$' '^BindPaths=-/tmp/nvidia-mps$'; do
+	grep -q "$line" "$unit" || fail "the unit has no line $line"
+done
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)$/\1/p' "$unit")
 drains=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^drain_us = \([0-9]*\)$/\1/p')
 [ "$(echo "$drains" | wc -l)" = 2 ] || fail "not two times of drain_us: $drains"

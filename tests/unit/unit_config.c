@@ -318,6 +318,20 @@ static void memory_by_node(void **unused)
 	REFUSED("[host]\nbytes = 0:1G,1:1M\nslab_bytes = 2M\n", "more than [host] bytes of a node");
 }
 
+static void a_number_may_be_automatic(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	assert_int_equal(parse("[gpu]\nmax_ctas = auto\n", &c), 0);
+	assert_true(c.gpu_max_ctas == CONFIG_COUNT_AUTO);
+	assert_int_equal(parse("[gpu]\nmax_ctas = 7\n", &c), 0);
+	assert_int_equal(c.gpu_max_ctas, 7);
+	REFUSED("[gpu]\nmax_ctas = 0\n", "1 to 1024 blocks, or auto");
+	REFUSED("[gpu]\nmax_ctas = 4294967295\n", "out of range");
+	REFUSED("[device]\ndepth = auto\n", "is not a number");
+}
+
 /* Files that libinih alone would let pass. */
 static void the_parsers_traps(void **unused)
 {
@@ -521,6 +535,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(segments_fit_the_store),
 		cmocka_unit_test(duplicates),
 		cmocka_unit_test(memory_by_node),
+		cmocka_unit_test(a_number_may_be_automatic),
 		cmocka_unit_test(the_parsers_traps),
 		cmocka_unit_test(a_nul_byte_is_refused),
 		cmocka_unit_test(unreadable_files),

@@ -36,7 +36,7 @@ bool host_is_mapped(const void *ptr, size_t bytes)
 	return true;
 }
 
-/* Within the limit on memory that a process may lock (RLIMIT_MEMLOCK, a container). */
+/* As much as the kernel can pin: a cgroup, an IOMMU. */
 static bool may_pin(size_t bytes)
 {
 	const struct range *r;

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=14 needs=kvtierd_clock */
+/* make: wrap=clock_gettime,epoll_wait (it holds the clock) */
+/*
+ * gpu_ready - goal: a driver that is not ready when kvtierd starts is asked again, by a schedule,
+ * and `status` says so meanwhile. Ready within seconds, its GPUs are served; ready later, kvtierd
+ * ends for the service manager to start it anew, and without a service manager it says what to do.
+ * A machine that has no GPU is not warned, and does not wait. Method: the emulated driver refuses
+ * the first calls of cuInit().
+ */
+#include "tests/lib/lib_clock.h"
+#include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/lib_keeper.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+enum { AGAIN = 75 /* kvtierd(8), EXIT STATUS */, STEP_MS = 2000, STEPS = 1000, ASKED_AT_START = 3 };
+
+static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[gpu]\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+
+/* A kvtierd whose first n calls of cuInit() have this result. */
+static void start(int n, int result)
+{
+	char settings[512] = "";
+	size_t at = 0;
+
+	for (int i = 0; i < n; i++) /* the first call that the faults before it let through */
+		at += (size_t)snprintf(settings + at, sizeof(settings) - at, "fail=cuInit:1:%d ",
+				       result);
+	gpu_settings("%s", settings);
+	daemon_place(&d, false);
+	clock_hold(&d);
+	daemon_configure(&d, config);
+	daemon_restart(&d); /* some seconds pass here */
+	gpu_settings("%s", "");
+}
+
+static bool ctl_says(const char *command, const char *words)
+{
+	char text[8192];
+
+	(void)daemon_ctl(&d, command, text, sizeof(text));
+	return strstr(text, words) != NULL;
+}
+
+static void a_driver_that_is_soon_ready_is_waited_for(void **state)
+{
+	static const int results[] = { 802, 999, 304 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(results) / sizeof(*results); i++) {
+		start(ASKED_AT_START - 2, results[i]);
+		assert_int_equal(daemon_stat(&d, "gpu.devices"), 1);
+		assert_false(ctl_says("status --json", "gpu_unused"));
+		daemon_remove(&d);
+	}
+}
+
+static void a_driver_that_is_ready_later_is_told_of(void **state)
+{
+	(void)state;
+	start(ASKED_AT_START + 4, 802);
+	assert_int_equal(daemon_stat(&d, "gpu.devices"), 0);
+	clock_pass_ms(500);
+	assert_true(ctl_says("status --json", "gpu_unused"));
+	assert_true(ctl_says("status", "CUDA_ERROR_SYSTEM_NOT_READY"));
+	assert_true(ctl_says("devices --json", "asked again"));
+	for (int i = 0; !ctl_says("devices --json", "a new kvtierd can serve its GPUs"); i++) {
+		assert_true(i < STEPS);
+		clock_pass_ms(STEP_MS);
+	}
+	assert_true(ctl_says("status", "a new kvtierd can serve its GPUs"));
+	daemon_remove(&d);
+}
+
+static void with_a_service_manager_a_new_process_serves_it(void **state)
+{
+	int status = 0;
+
+	(void)state;
+	keeper_open();
+	start(ASKED_AT_START + 4, 802);
+	assert_int_equal(daemon_stat(&d, "gpu.devices"), 0);
+	clock_hurry(true);
+	status = daemon_wait(&d, 100 * PATIENT_MS);
+	clock_hurry(false);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != AGAIN)
+		fail_msg("kvtierd ended with wait status %#x", (unsigned)status);
+	daemon_restart(&d);
+	assert_int_equal(daemon_stat(&d, "gpu.devices"), 1);
+	daemon_remove(&d);
+	keeper_close();
+}
+
+/* A machine without a GPU, whose driver's library is there all the same; or with one to come. */
+static void no_gpu_is_no_warning(void **state)
+{
+	(void)state;
+	start(ASKED_AT_START, 100);
+	assert_int_equal(daemon_stat(&d, "gpu.devices"), 0);
+	clock_pass_ms(500);
+	assert_false(ctl_says("status --json", "gpu_unused"));
+	assert_true(ctl_says("devices --json", "CUDA_ERROR_NO_DEVICE"));
+	for (int i = 0; !ctl_says("devices --json", "a new kvtierd can serve its GPUs"); i++) {
+		assert_true(i < STEPS);
+		clock_pass_ms(STEP_MS);
+	}
+	daemon_remove(&d);
+}
+
+/* It would be asked in vain. */
+static void a_driver_that_never_fits_is_asked_once(void **state)
+{
+	(void)state;
+	start(1, 803);
+	clock_pass_ms(500);
+	assert_true(ctl_says("devices --json", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"));
+	assert_false(ctl_says("devices --json", "asked again"));
+	daemon_remove(&d);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_driver_that_is_soon_ready_is_waited_for),
+		cmocka_unit_test(a_driver_that_is_ready_later_is_told_of),
+		cmocka_unit_test(with_a_service_manager_a_new_process_serves_it),
+		cmocka_unit_test(no_gpu_is_no_warning),
+		cmocka_unit_test(a_driver_that_never_fits_is_asked_once),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	gpu_needs_emulation("its faults are settings of the emulated driver");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
