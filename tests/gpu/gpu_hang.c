@@ -2,12 +2,12 @@
 /* make: wrap=clock_gettime,epoll_wait lane=wait (the test holds the clock) */
 /*
  * gpu_hang - goal: no job and no import stays with a GPU for ever: not one that comes when its
- * context has just gone, and not one that the GPU never ends. A GPU that goes on afterwards serves
- * again, in a new context, and a second GPU serves all the while. Method: the device alone, in a
- * process of its own for each case, with the memory of an engine in another process. The test is
- * the core, so it can be late: it hears of nothing until it runs its loop. The emulated driver
- * breaks the context, or its GPU stands still, before its n-th operation or from the test's word
- * on, while the test lets time pass.
+ * context has just gone, or when another one has taken its place, and not one that the GPU never
+ * ends. A GPU that goes on afterwards serves again, in a new context, and a second GPU serves all
+ * the while. Method: the device alone, in a process of its own for each case, with the memory of an
+ * engine in another process. The test is the core, so it can be late: it hears of nothing until it
+ * runs its loop. The emulated driver breaks the context, or its GPU stands still, before its n-th
+ * operation or from the test's word on, while the test lets time pass.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_clock.h"
@@ -323,36 +323,73 @@ static int still(void)
 	return 0;
 }
 
-/* As `kvtierctl verify` asks for it. */
+/* As `kvtierctl verify` asks for it: the first image in this memory. */
+static void submit_fetch(struct own *own, const struct device_memory *memory)
+{
+	static struct device_copy copy;
+
+	copy = (struct device_copy){ .to = b.images, .bytes = IMAGE };
+	*own = (struct own){ .job = {
+				     .kind = DEVICE_FETCH,
+				     .image_memory = IMAGE_OF_DEVICE,
+				     .image = (uint8_t *)(uintptr_t)memory->base,
+				     .image_bytes = IMAGE,
+				     .generation = memory->generation,
+				     .copies = &copy,
+				     .n_copies = 1,
+				     .done = job_done,
+			     } };
+	assert_int_equal(device_submit(b.device, &own->job), 0);
+	device_kick(b.device);
+}
+
 static int fetch(void)
 {
 	static struct own own;
-	struct device_copy copy;
 
 	gpu_let_go();
 	conf.tier_bytes = STAGING;
 	begin();
 	run_until(&b.has_tier, false);
-	copy = (struct device_copy){ .to = b.images, .bytes = IMAGE };
-	own = (struct own){ .job = {
-				    .kind = DEVICE_FETCH,
-				    .image_memory = IMAGE_OF_DEVICE,
-				    .image = (uint8_t *)(uintptr_t)b.tier.base,
-				    .image_bytes = IMAGE,
-				    .generation = b.tier.generation,
-				    .copies = &copy,
-				    .n_copies = 1,
-				    .done = job_done,
-			    } };
 	gpu_hold();
-	assert_int_equal(device_submit(b.device, &own.job), 0);
-	device_kick(b.device);
+	submit_fetch(&own, &b.tier);
 	await_queued("cuMemcpyDtoHAsync", 1);
 	the_other_gpu_serves();
 	await(&own);
 	await_lost();
 	serves_again();
 	end();
+	return 0;
+}
+
+/* Jobs that lie in the thread's mailbox while one context goes and another one comes: layout and
+ * slot are of the old one, and the new one has other things at the same addresses. */
+static int over(void)
+{
+	static struct own first, store, read;
+	struct device_memory old;
+
+	gpu_let_go();
+	conf.tier_bytes = STAGING;
+	begin();
+	run_until(&b.has_tier, false);
+	old = b.tier;
+	gpu_hold();
+	submit(&first, 0);
+	while (gpu_reported("gpu_hang", "note", "cuDevicePrimaryCtxRetain is held") == 0)
+		nap_ms(1);
+	submit(&store, 1);
+	submit_fetch(&read, &old);
+	gpu_let_go();
+	await(&first);
+	await(&store);
+	run_until(&read.done, false);
+	assert_int_equal(read.job.status, -ESTALE);
+	assert_int_equal(b.tier.generation, old.generation + 1);
+	assert_int_equal(b.tier.base, old.base);
+	serves_again();
+	end();
+	gpu_report_clean("gpu_hang");
 	return 0;
 }
 
@@ -408,6 +445,13 @@ static void a_job_that_comes_when_its_context_has_gone(void **state)
 	ends_in_a_process("late", "sticky=cuLaunchKernel:1");
 }
 
+static void jobs_that_a_new_context_finds_in_the_mailbox(void **state)
+{
+	(void)state;
+	ends_in_a_process("over",
+			  "reuse=1 sticky=cuLaunchKernel:1 held=cuDevicePrimaryCtxRetain:2");
+}
+
 /* Staging is zeroed first. */
 static void a_job_whose_layout_never_comes(void **state)
 {
@@ -448,7 +492,7 @@ static int run_role(const char *role)
 		int (*run)(void);
 	} roles[] = {
 		{ "engine", engine }, { "late", late },     { "still", still },
-		{ "fetch", fetch },   { "import", import },
+		{ "fetch", fetch },   { "import", import }, { "over", over },
 	};
 
 	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
@@ -461,6 +505,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_job_that_comes_when_its_context_has_gone),
+		cmocka_unit_test(jobs_that_a_new_context_finds_in_the_mailbox),
 		cmocka_unit_test(a_job_whose_layout_never_comes),
 		cmocka_unit_test(a_job_whose_kernel_never_runs),
 		cmocka_unit_test(a_job_whose_copy_never_ends),
