@@ -85,6 +85,8 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 	if (!rc)
 		rc = cuda_device_open(api, ordinal, context, &m->device);
 	if (!rc) {
+		m->possible = m->rungs;
+		memcpy(m->why_possible, m->why, sizeof(m->why));
 		m->rung = best(m->rungs);
 		rc = stage_open(m);
 	}
@@ -118,6 +120,18 @@ bool cuda_memory_next(struct cuda_memory *m, const char *why)
 	m->rungs &= ~(1u << m->rung);
 	m->rung = best(m->rungs);
 	return stage_open(m) == 0;
+}
+
+bool cuda_memory_again(struct cuda_memory *m)
+{
+	if (m->rungs == m->possible && !m->anew)
+		return false;
+	m->anew = true;
+	m->rungs = m->possible;
+	m->rung = best(m->rungs);
+	memcpy(m->why, m->why_possible, sizeof(m->why));
+	m->not_engine[0] = '\0';
+	return true;
 }
 
 /* The daemon is told of it in PARTS. */

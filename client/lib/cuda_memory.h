@@ -27,10 +27,12 @@ struct cuda_memory {
 	struct kvtier_region regions[KVTIER_MAX_REGIONS];
 	struct cuda_range ranges[KVTIER_MAX_REGIONS];
 	size_t n_regions;
-	uint32_t rungs; /* 1 << enum cuda_rung of the rungs not tried in vain */
+	uint32_t possible; /* 1 << enum cuda_rung of those that this process has */
+	uint32_t rungs;    /* of these the ones not tried in vain */
+	bool anew;         /* all are tried anew, and the space's memory is not made for that yet */
 	enum cuda_rung rung;
 	/* why it is not a better one; "" */
-	char why[200];
+	char why[200], why_possible[200];
 	char not_engine
 		[WIRE_WHY_BYTES]; /* why ENGINE is not the rung, though it was asked for; "" */
 	CUstream stream;          /* staged: the copies' */
@@ -60,6 +62,9 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 void cuda_memory_close(struct cuda_memory *memory); /* NULL is fine */
 /* The rung was refused: the next one, with the reason. False: there is none. */
 bool cuda_memory_next(struct cuda_memory *memory, const char *why);
+/* All rungs are tried anew, and `anew` is set for the caller to clear. False: none was tried in
+ * vain. */
+bool cuda_memory_again(struct cuda_memory *memory);
 /* Nothing was told yet. */
 void cuda_memory_begin(struct cuda_memory *memory);
 /* The next message for regions in several allocations, but its head: 1; 0: all is told; or -errno

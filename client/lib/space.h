@@ -64,6 +64,7 @@ struct kvtier_space {
 	bool parts_due;
 	/* OPEN at the daemon, and not here: closed again, to be opened in another way */
 	bool steps_down;
+	bool again;          /* WANTED on a new connection, and not opened there yet */
 	bool gives_up;       /* OPENING: refused here; the daemon is to give the parts back */
 	uint32_t seq;        /* of the request in flight */
 	uint64_t refused_ns; /* REFUSED: since when */

@@ -240,7 +240,7 @@ void space_memory_close(struct kvtier_space *space)
 	space->message = NULL;
 }
 
-/* Engine mode goes; no op of the space runs. */
+/* Staging memory goes; no op of the space runs. */
 static void unstage(struct kvtier_space *space)
 {
 	struct staged *staged = space->staged;
@@ -268,13 +268,36 @@ bool space_memory_refused(struct kvtier_space *space, int error, const char *why
 		return false;
 	if (message_make(space))
 		return false;
-	if (engine && !space->staged && lent_open(space))
+	if (engine && !space->staged && !space->lent && lent_open(space))
 		return false;
 	if (engine && !space->staged && space->order)
 		space->order->wanted = true;
 	space->pages = 0; /* a staged space has as many as its buffer */
 	text_make(space);
 	return true;
+}
+
+int space_memory_again(struct kvtier_space *space)
+{
+	int rc;
+
+	if (!space->cuda || !cuda_memory_again(space->cuda))
+		return 0;
+	if (space->staged)
+		unstage(space);
+	rc = stage_rung(space);
+	if (!rc)
+		rc = message_make(space);
+	if (!rc && !space->staged && !space->lent)
+		rc = lent_open(space);
+	if (rc)
+		return rc;
+	if (!space->staged && space->order)
+		space->order->wanted = true;
+	space->pages = 0;
+	space->cuda->anew = false;
+	text_make(space);
+	return 0;
 }
 
 static int send_staged(struct kvtier_space *space)

@@ -17,5 +17,7 @@ int space_memory_unsend(struct kvtier_space *space);
 /* The daemon cannot reach the memory in this way. True: the space is WANTED again, to be asked for
  * in another way. */
 bool space_memory_refused(struct kvtier_space *space, int error, const char *why);
+/* A new connection: what the daemon refused before, this one may not. 0 or -errno. */
+int space_memory_again(struct kvtier_space *space);
 
 #endif

@@ -98,6 +98,7 @@ void spaces_lost(struct kvtier_client *c)
 			space_gone(space);
 		else
 			space->state = SPACE_WANTED;
+		space->again = space->state == SPACE_WANTED;
 	}
 	spaces_reap(c);
 }
@@ -188,11 +189,26 @@ static bool orders_told(const struct kvtier_space *space)
 	       space->order->state == CUDA_ORDER_REFUSED;
 }
 
+/* Before the first opening on a connection. */
+static void begin_again(struct kvtier_space *space)
+{
+	const int rc = space_memory_again(space);
+
+	space->again = rc != 0;
+	if (rc)
+		space_refused(space, rc,
+			      "its memory cannot be told of again: ", kvtier_last_error());
+}
+
 int spaces_advance(struct kvtier_client *c)
 {
 	bool opening = false;
-	int rc = cuda_orders_advance(c);
+	int rc;
 
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
+		if (c->spaces[i] && c->spaces[i]->again && c->spaces[i]->state == SPACE_WANTED)
+			begin_again(c->spaces[i]);
+	rc = cuda_orders_advance(c);
 	if (rc && rc != -EAGAIN)
 		return rc;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)

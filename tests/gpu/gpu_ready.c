@@ -9,14 +9,20 @@
  * the first calls of cuInit().
  */
 #include "tests/lib/lib_clock.h"
-#include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_keeper.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 
-enum { AGAIN = 75 /* kvtierd(8), EXIT STATUS */, STEP_MS = 2000, STEPS = 1000, ASKED_AT_START = 3 };
+enum {
+	N = 4,
+	AGAIN = 75 /* kvtierd(8), EXIT STATUS */,
+	STEP_MS = 2000,
+	STEPS = 1000,
+	ASKED_AT_START = 3
+};
 
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
 			     "[gpu]\nstaging_bytes = 8M\n";
@@ -78,14 +84,27 @@ static void a_driver_that_is_ready_later_is_told_of(void **state)
 	daemon_remove(&d);
 }
 
+/* An engine that came before, whose pages were staged, is served by it as well. */
 static void with_a_service_manager_a_new_process_serves_it(void **state)
 {
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const uint64_t patience_ns = PATIENT_MS * 1000000ull;
+	struct kvtier_key keys[N];
+	struct gpu_engine ge;
+	struct gpu gpu;
+	uint64_t until;
 	int status = 0;
 
 	(void)state;
 	keeper_open();
+	gpu_settings("%s", "");
+	gpu_open(&gpu, 0);
 	start(ASKED_AT_START + 4, 802);
 	assert_int_equal(daemon_stat(&d, "gpu.devices"), 0);
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * N, GPU_ALLOC);
+	gpu_engine_reached(&ge, "CUDA staged");
+	chain_keys(&ge.e, 1, N, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, N), 0);
 	clock_hurry(true);
 	status = daemon_wait(&d, 100 * PATIENT_MS);
 	clock_hurry(false);
@@ -93,7 +112,14 @@ static void with_a_service_manager_a_new_process_serves_it(void **state)
 		fail_msg("kvtierd ended with wait status %#x", (unsigned)status);
 	daemon_restart(&d);
 	assert_int_equal(daemon_stat(&d, "gpu.devices"), 1);
+	for (until = now_ns() + patience_ns; gpu_chain_store(&ge, keys, 0, N); nap_ms(5))
+		assert_true(now_ns() < until); /* it has to connect first */
+	gpu_engine_reached(&ge, "CUDA IPC");
+	assert_int_equal(gpu_chain_load(&ge, keys, N, N), N);
+	gpu_engine_close(&ge);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	daemon_remove(&d);
+	gpu_close(&gpu);
 	keeper_close();
 }
 
