@@ -374,9 +374,13 @@ KVTIER_API int kvtier_event_fd(const struct kvtier_client *client);
  * kvtier_last_error() says how many. -ENOENT: no such op. */
 KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int timeout_ms);
 /* KVTIER_CUDA: work that is put into `stream` (a CUstream) after this call waits, without the CPU,
- * until the op has ended. Only the op's result says whether its blocks were loaded. If the daemon
- * dies, the stream waits until a call of this client notices. -EOPNOTSUPP: use kvtier_wait().
- * -ENOENT: no such op. */
+ * until the op has ended. Only the op's result says whether its blocks were loaded. The daemon ends
+ * the wait. If it dies, the stream waits until a call of this client notices: so a thread that
+ * waits for the stream, or for its whole context (cudaFree() may), must not be the only one that
+ * calls.
+ * -EOPNOTSUPP: use kvtier_wait(); so it is always with staged pages and in engine mode, where calls
+ * of this client do the op's work, and a stream that waits could stop them for ever. -ENOENT: no
+ * such op. */
 KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, void *stream);
 /* Layer groups. With options.layer_groups = n an op has its layers in n groups: of L layers, group
  * g has layer L * g / n and on, up to the first layer of group g + 1. A load brings group 0 of all

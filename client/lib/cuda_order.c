@@ -11,7 +11,7 @@
  * before that event. Where events cannot be shared (containers), the stream writes the op's number
  * into ready[slot] instead. The other way round, a stream waits until done[slot] has reached the
  * op's number. The daemon writes it when it lets go of the pages. The library writes it when the op
- * ends here (a connection that was lost, staged pages). Groups of layers have words of their own: a
+ * ends here (a connection that was lost). Groups of layers have words of their own: a
  * load's layers[slot] is raised group by group, and to all of them when the op ends; a store's
  * given[slot] is written by the stream that fills the pages.
  *

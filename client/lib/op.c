@@ -230,10 +230,12 @@ static void kernel_await(struct op *op)
 
 void ops_fail(struct kvtier_client *c, int32_t status)
 {
-	for (size_t i = 0; i < KVTIER_MAX_OPS; i++)
-		if (c->ops[i].state == OP_RUNNING) {
-			kernel_await(&c->ops[i]);
-			op_finish(c, &c->ops[i], status);
-		}
+	/* First the ops that streams wait for: kernels may stand behind these streams. */
+	for (int kernels = 0; kernels < 2; kernels++)
+		for (size_t i = 0; i < KVTIER_MAX_OPS; i++)
+			if (c->ops[i].state == OP_RUNNING && (kernels || !c->ops[i].kernel)) {
+				kernel_await(&c->ops[i]);
+				op_finish(c, &c->ops[i], status);
+			}
 	c->lied = false;
 }

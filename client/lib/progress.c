@@ -4,7 +4,9 @@
  * stores whose groups are given one after the other.
  *
  *	load	the daemon raises layers[] of the ring, where turn.c looks, and the word that
- *		streams wait for
+ *		streams wait for. Streams wait for no op that this process itself has to carry on:
+ *		its copies and kernels may stand behind them in a queue of the GPU, and its threads
+ *		in a call that waits for the whole context
  *	store	of shared pages: by an entry LAYERS, or, on a GPU whose words the daemon knows, by
  *		the word given[], which a stream may write
  *		of staged pages: the library waits until all are given (chunk.c)
@@ -43,7 +45,7 @@ int kvtier_wait_layers(struct kvtier_client *c, uint64_t id, uint32_t group, int
 static int stream_wait(struct kvtier_client *c, uint64_t id, uint32_t groups, void *stream)
 {
 	struct cuda_order *o = NULL;
-	bool runs;
+	bool runs, staged;
 	int rc = client_check(c);
 
 	if (rc)
@@ -53,6 +55,7 @@ static int stream_wait(struct kvtier_client *c, uint64_t id, uint32_t groups, vo
 	const struct op *op = op_find(c, id);
 
 	runs = op && op->state == OP_RUNNING;
+	staged = op && op->staged;
 	if (op)
 		o = op->order;
 	if (!op)
@@ -66,6 +69,12 @@ static int stream_wait(struct kvtier_client *c, uint64_t id, uint32_t groups, vo
 	ops_unlock(c);
 	if (rc || !runs)
 		return rc; /* the op is done: work that is launched now finds its bytes */
+	if (staged && o)
+		return error_set(
+			-EOPNOTSUPP,
+			"op %llu: in engine mode and with staged pages this client's calls end it, "
+			"which a stream that waits may stop for ever: use %s()",
+			(unsigned long long)id, groups ? "kvtier_wait_layers" : "kvtier_wait");
 	return cuda_order_wait(o, id, groups, stream);
 }
 

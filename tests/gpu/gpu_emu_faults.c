@@ -166,6 +166,59 @@ static int mps_is_said(void)
 	return !mps;
 }
 
+/* A stream waits for a word that stays as it is. Does another stream's work run meanwhile? */
+static int queues_are_apart(void)
+{
+	struct gpu_gate gate;
+	CUdeviceptr ptr;
+	CUstream other;
+	int done = 0;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuMemAlloc(&ptr, 8));
+	GPU(cu->cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
+	gpu_gate_make(&gate);
+	gpu_gate_close(&gate, gpu.stream);
+	GPU(cu->cuMemsetD8Async(ptr, 0, 8, other));
+	for (int i = 0; i < 100 && !done; i++) {
+		done = cu->cuStreamQuery(other) == CUDA_SUCCESS;
+		nap_ms(1);
+	}
+	gpu_gate_open(&gate);
+	GPU(cu->cuStreamSynchronize(other));
+	return !done;
+}
+
+static void *frees(void *ptr)
+{
+	GPU(cu->cuCtxSetCurrent(gpu.context));
+	GPU(cu->cuMemFree(*(CUdeviceptr *)ptr));
+	waited = true;
+	return NULL;
+}
+
+/* Of memory that nothing uses. */
+static int free_waits_for_all(void)
+{
+	struct gpu_gate gate;
+	pthread_t thread;
+	CUdeviceptr ptr;
+	bool before;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuMemAlloc(&ptr, 8));
+	gpu_gate_make(&gate);
+	gpu_gate_close(&gate, gpu.stream);
+	if (pthread_create(&thread, NULL, frees, &ptr))
+		return 2;
+	for (int i = 0; i < 100 && !waited; i++)
+		nap_ms(1);
+	before = waited;
+	gpu_gate_open(&gate);
+	pthread_join(thread, NULL);
+	return before;
+}
+
 static int frees_twice(void)
 {
 	CUdeviceptr ptr;
@@ -196,6 +249,10 @@ static const struct role {
 	{ "sixth call does not break", "breakdown=7", sixth_call_breaks, 1 },
 	{ "mps is said", "mps=1", mps_is_said, 0 },
 	{ "mps is not said", "", mps_is_said, 1 },
+	{ "queues are apart", "", queues_are_apart, 0 },
+	{ "one queue", "queues=1", queues_are_apart, 1 },
+	{ "a free waits for nothing", "", free_waits_for_all, 1 },
+	{ "a free waits for all", "waits=1", free_waits_for_all, 0 },
 	{ "unknown setting", "laet=1", address_is_reused, 255 },
 	{ "unknown call", "fail=cuMemAllok:1", address_is_reused, 255 },
 	/* last: a violation stays in the report */

@@ -584,7 +584,8 @@ class Client:
 
     def stream_wait(self, op: Op, stream) -> None:
         """Work that is put into the stream after this call waits until the op has ended, without the CPU. Whether its
-        blocks were loaded, only the op's result says."""
+        blocks were loaded, only the op's result says. Error with EOPNOTSUPP: staged pages, or engine mode, where this
+        process does the op's work; use wait()."""
         _check(_lib.load().kvtier_stream_wait(self._open(), op.id, _stream(stream)))
 
     def wait_layers(self, op: Op, group: int, stream=None, timeout_ms: int = -1) -> bool:
@@ -592,7 +593,7 @@ class Client:
         not with all of its blocks; its result says why. Error with ETIMEDOUT: not yet. With a stream nothing waits
         but the work that is put into it after this call. That wait ends with the op, however it ends, so take the
         op's result before you use what was computed: if its status is not 0, what was computed from the pages is
-        void."""
+        void. Error with EOPNOTSUPP as of stream_wait()."""
         if stream is not None:
             _check(_lib.load().kvtier_stream_wait_layers(self._open(), op.id, group, _stream(stream)))
             return True

@@ -198,6 +198,20 @@ static CUresult check_context(struct call *call, enum needs needs)
 	return needs == NEEDS_CONTEXT ? call->ctx->sticky : CUDA_SUCCESS;
 }
 
+static bool waits_for_all(enum call_id id)
+{
+	switch (id) {
+	case CALL_cuMemFree:
+	case CALL_cuMemFreeHost:
+	case CALL_cuMemHostUnregister:
+	case CALL_cuModuleLoadData:
+	case CALL_cuModuleUnload:
+		return emu.settings.waits;
+	default:
+		return false;
+	}
+}
+
 CUresult call_enter(struct call *call, enum needs needs)
 {
 	CUresult r;
@@ -216,7 +230,9 @@ CUresult call_enter(struct call *call, enum needs needs)
 	r = planted(call);
 	if (!r)
 		r = check_context(call, needs);
-	return r ? r : capture_check(call->id);
+	if (!r)
+		r = capture_check(call->id);
+	return !r && waits_for_all(call->id) ? context_settle(call->ctx) : r;
 }
 
 void call_leave(struct call *call)

@@ -349,16 +349,21 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSynchronize(void)
+CUresult context_settle(struct context *ctx)
 {
 	struct object *object;
 	uint32_t at = 0;
 	CUresult r = CUDA_SUCCESS;
 
-	CALL(cuCtxSynchronize, NEEDS_CONTEXT);
-	note("%s: waits for all that its context has queued", call_name(call.id));
-	while (!r && (object = object_next(call.ctx, &at)) != NULL)
+	while (!r && (object = object_next(ctx, &at)) != NULL)
 		if (object->kind == OBJECT_STREAM)
 			r = stream_wait((struct stream *)object, emu.tickets);
-	return r ? r : call.ctx->sticky;
+	return r ? r : ctx->sticky;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	CALL(cuCtxSynchronize, NEEDS_CONTEXT);
+	note("%s: waits for all that its context has queued", call_name(call.id));
+	return context_settle(call.ctx);
 }

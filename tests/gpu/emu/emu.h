@@ -89,6 +89,7 @@ struct settings {
 	int version, capability;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
 	bool trace, halts, heals;
+	bool one_queue, waits;
 	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */
 	uint64_t stall_nth;
 	uint32_t stall_ms;
@@ -191,6 +192,8 @@ struct context {
 struct context *context_current(void); /* of the calling thread; NULL: none */
 /* All that this context has done and will do is void: every later call says so. */
 void context_break(struct context *ctx, CUresult result, const char *why);
+/* Until all that it has queued is done. */
+CUresult context_settle(struct context *ctx);
 void context_at_exit(void);
 
 /* --- memory.c --- */

@@ -3,7 +3,8 @@
  * executor.c - a thread for each GPU that runs the operations in the streams of this process, late.
  *
  * E1. Of the streams whose first operation may run, the seed draws one; then it draws again. So
- *     nothing but events, waits for words, the NULL stream and synchronisation orders two streams.
+ *     nothing but events, waits for words, the NULL stream and synchronisation orders two streams
+ *     (with queues=1, also the order in which their operations were queued).
  * E2. An operation that could run is held back for a time that the seed draws: mostly none, often
  *     some 100 us, now and then 2 ms; times `late`. An operation that a thread awaits in
  *     cuStreamSynchronize() is not held back.
@@ -95,6 +96,18 @@ static bool legacy_orders(const struct device *gpu, const struct stream *s)
 	return false;
 }
 
+/* queues=1: something was queued before it in any stream of its context. */
+static bool queue_orders(const struct device *gpu, const struct stream *s)
+{
+	const struct stream *other;
+
+	for (other = gpu->streams; other && emu.settings.one_queue; other = other->next)
+		if (other->object.ctx == s->object.ctx && other->first &&
+		    other->first->ticket < s->first->ticket)
+			return true;
+	return false;
+}
+
 /* One of the streams whose first operation may run now; else NULL, and when to look again. */
 static struct stream *choose(struct device *gpu, uint64_t now, uint64_t *ret_until)
 {
@@ -104,7 +117,8 @@ static struct stream *choose(struct device *gpu, uint64_t now, uint64_t *ret_unt
 	for (s = gpu->streams; s; s = s->next) {
 		const struct context *ctx = s->object.ctx;
 
-		if (!s->first || ctx->dead || ctx->sticky || legacy_orders(gpu, s))
+		if (!s->first || ctx->dead || ctx->sticky || legacy_orders(gpu, s) ||
+		    queue_orders(gpu, s))
 			continue;
 		if (!s->waiters && s->not_before_ns > now) {
 			if (s->not_before_ns < *ret_until)

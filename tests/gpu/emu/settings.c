@@ -20,6 +20,11 @@
  *	                  register host memory in it
  *	null_stream=0     using the NULL stream is a violation
  *	mps=1             the attribute MPS_ENABLED
+ *	queues=1          all streams of a context share one hardware queue, as with
+ *	                  CUDA_DEVICE_MAX_CONNECTIONS=1: an operation that waits stops all that were
+ *	                  queued after it
+ *	waits=1           cuMemFree, cuMemFreeHost, cuMemHostUnregister, cuModuleLoadData and
+ *	                  cuModuleUnload wait for all that their context has queued, as a driver may
  *	leaks=0           leaks at exit are not reported
  *	abort=1           a violation ends the process where it happens
  *	log=FILE          where the report goes (standard error)
@@ -138,6 +143,8 @@ static void read_word(struct settings *s, char *word)
 			{ "trace", &s->trace },
 			{ "halts", &s->halts },
 			{ "heals", &s->heals },
+			{ "queues", &s->one_queue },
+			{ "waits", &s->waits },
 		};
 		size_t i;
 

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=6 */
+/*
+ * gpu_one_queue - goal: no client stands still for ever where all streams of a process share one
+ * hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1) and calls of the driver wait for a whole context.
+ * A stream waits for ops that the daemon does; ops that this process itself carries on refuse such
+ * a wait. Method: the emulated driver with queues=1 and waits=1, and one thread, which both polls
+ * and synchronizes the context. A case that fails hangs.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+enum { BLOCKS = 8 };
+
+static const char config[] = GPU_CONFIG("64M", "2M");
+/* Memory for one space in engine mode; the next one is served by the daemon. */
+static const char narrow[] = GPU_CONFIG("64M", "2M") "engine_bytes = 16M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_engine ge;
+static struct kvtier_key keys[BLOCKS];
+static CUstream engine_stream;
+
+static void begin_with(const char *conf, enum gpu_memory_kind kind, uint32_t mode, uint32_t pages,
+		       const char *words)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+
+	gpu_open(&gpu, 0);
+	daemon_start(&d, conf);
+	gpu_engine_mode(mode);
+	gpu_engine_open(&ge, &gpu, d.socket, &g, pages, kind);
+	gpu_engine_reached(&ge, words);
+	chain_keys(&ge.e, 1, BLOCKS, keys);
+	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
+}
+
+static int end(void **state)
+{
+	(void)state;
+	gpu_engine_close(&ge);
+	GPU(gpu_api()->cuStreamDestroy(engine_stream));
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("");
+	return 0;
+}
+
+static struct kvtier_result result_of(uint64_t op)
+{
+	struct kvtier_result r = { .size = sizeof(r) };
+
+	assert_int_equal(kvtier_wait(ge.e.client, op, -1, &r), 0);
+	return r;
+}
+
+/* The engine's next step: it reads the pages behind the load, and waits for all of its work before
+ * it asks for the result. */
+static void a_load_and_a_step(bool waits)
+{
+	uint32_t pages[BLOCKS];
+	uint64_t op;
+
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	pages_from(0, pages, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		page_poison(&ge.e, i);
+	gpu_pages_push(&ge, 0, BLOCKS);
+	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, engine_stream),
+			 waits ? 0 : -EOPNOTSUPP);
+	if (!waits)
+		assert_int_equal(result_of(op).ok, BLOCKS);
+	GPU(gpu_api()->cuMemcpyDtoHAsync(ge.e.memory, ge.memory.base, BLOCKS * ge.e.page_bytes,
+					 engine_stream));
+	GPU(gpu_api()->cuCtxSynchronize());
+	if (waits)
+		assert_int_equal(result_of(op).ok, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_true(page_is(&ge.e, i, &keys[i], 0));
+}
+
+static void a_stream_waits_for_the_daemon(void **state)
+{
+	(void)state;
+	begin_with(config, GPU_ALLOC, KVTIER_GPU_DAEMON, BLOCKS, "CUDA IPC");
+	a_load_and_a_step(true);
+}
+
+static void no_stream_waits_for_staged_pages(void **state)
+{
+	(void)state;
+	begin_with(config, GPU_POOL, KVTIER_GPU_DAEMON, BLOCKS, "CUDA staged");
+	a_load_and_a_step(false);
+}
+
+static void no_stream_waits_in_engine_mode(void **state)
+{
+	(void)state;
+	begin_with(config, GPU_ALLOC, KVTIER_GPU_ENGINE, BLOCKS, "CUDA engine mode");
+	a_load_and_a_step(false);
+}
+
+/* A second space of the same client, whose pages the daemon reaches by itself. */
+static struct kvtier_space *second_space(struct gpu_memory *memory)
+{
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const size_t n = engine_segments(&ge.e.geometry, segments, KVTIER_MAX_SEGMENTS);
+	const struct kvtier_region region = { .size = sizeof(region),
+					      .memory = KVTIER_CUDA,
+					      .fd = -1,
+					      .length = memory->bytes,
+					      .base = (void *)(uintptr_t)memory->base };
+	struct kvtier_space *ret;
+	char text[256];
+
+	assert_int_equal(kvtier_space_open(ge.e.client, &ge.e.geometry, &region, 1, segments, n,
+					   &ret),
+			 0);
+	assert_int_equal(kvtier_space_memory(ret, text, sizeof(text)), 0);
+	if (strncmp(text, "CUDA IPC; not in engine mode", 28) != 0)
+		fail_msg("it says: %s", text);
+	return ret;
+}
+
+static uint64_t store_in(struct kvtier_space *space, uint32_t block, uint32_t groups)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .layer_groups = groups };
+	uint64_t op;
+
+	assert_int_equal(kvtier_store(space, &keys[block], &block, 1, &o, &op), 0);
+	return op;
+}
+
+/* A kernel of engine mode stands behind streams that wait for ops of a space without it; then the
+ * daemon dies. The ops' numbers are such that one comes before the kernel's op and one after. */
+static void a_daemons_death_frees_streams_before_kernels(void **state)
+{
+	struct kvtier_space *space;
+	struct gpu_memory memory;
+	uint64_t waited[2], before, op;
+
+	(void)state;
+	begin_with(narrow, GPU_ALLOC, KVTIER_GPU_ENGINE, 600, "CUDA engine mode");
+	gpu_memory_make(&gpu, GPU_ALLOC, ge.memory.bytes, &memory);
+	space = second_space(&memory);
+	waited[0] = store_in(space, 0, 2); /* its layers are never given */
+	before = store_in(space, 1, 0);
+	waited[1] = store_in(space, 2, 2);
+	assert_int_equal(result_of(before).ok, 1);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(kvtier_stream_wait(ge.e.client, waited[i], engine_stream), 0);
+	op = store_in(ge.e.space, 3, 0);
+	assert_int_equal(op & 255, before & 255);
+	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_ERROR_NOT_READY);
+	daemon_signal(&d, SIGKILL);
+	assert_int_equal(result_of(op).status, -ECONNRESET);
+	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(result_of(waited[i]).status, -ECONNRESET);
+	gpu_report_clear(); /* a killed daemon leaves its memory */
+	daemon_restart(&d);
+	assert_int_equal(kvtier_space_close(space), 0);
+	gpu_memory_free(&gpu, &memory);
+}
+
+/* Calls of a close wait for the whole context, so the streams go first. */
+static void a_close_frees_streams_that_wait(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(config, GPU_ALLOC, KVTIER_GPU_DAEMON, BLOCKS, "CUDA IPC");
+	op = store_in(ge.e.space, 0, 2);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, engine_stream), 0);
+	kvtier_close(ge.e.client);
+	ge.e.client = NULL;
+	ge.e.space = NULL;
+	GPU(gpu_api()->cuCtxSynchronize());
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_teardown(name, end)
+	const struct CMUnitTest tests[] = {
+		CASE(a_stream_waits_for_the_daemon),
+		CASE(no_stream_waits_for_staged_pages),
+		CASE(no_stream_waits_in_engine_mode),
+		CASE(a_daemons_death_frees_streams_before_kernels),
+		CASE(a_close_frees_streams_that_wait),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "queues=1 waits=1");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
