@@ -692,10 +692,14 @@ int main(int argc, char **argv)
 	r = config_load(a.config, &p->config, p->text, sizeof(p->text));
 	if (r == 0)
 		r = config_derive(&p->config, p->text, sizeof(p->text));
+	if (r == 0)
+		r = config_group(&p->config, &(gid_t){ 0 }, p->text, sizeof(p->text));
 	if (r == 0 && a.print)
 		config_print(&p->config, stdout);
-	if (r == 0 && a.check)
+	if (r == 0 && a.check) {
+		config_tell_stores(&p->config, stdout);
 		printf("%s: ok\n", a.config ? a.config : "defaults");
+	}
 	if (r)
 		fprintf(stderr, "kvtierd: %s\n", p->text);
 	r = r ? EXIT_CONFIG : 0;

@@ -37,6 +37,7 @@ static void health(struct kvtierd *d, const struct tier *t, const struct nvme_ti
 			 state == TIER_DEGRADED || state == TIER_READONLY);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_THREADS,
 			 d->config->nvme_io == CONFIG_NVME_IO_AUTO && strstr(s->engine, "threads"));
+	stats_health_set(d->stats, STATS_HEALTH_NVME_LARGER, s->larger);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_BUDGET,
 			 s->budget_percent < ADMIT_PLENTY_PERCENT);
 	stats_nvme_text(d->stats, s->engine, s->text);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.c - reads the INI file. libinih splits lines into section, key and value. A reader in
- * front of it counts lines, and refuses lines that libinih would let pass: lines cut at its buffer,
- * text after a [section], unknown sections, indented lines that continue another.
+ * front of it counts lines, cuts comments off, and refuses lines that libinih would let pass: lines
+ * cut at its buffer, text after a [section], unknown sections, indented lines that continue another.
  *
  * Invariants: the error names the first wrong line; a file with a wrong line is not used at all.
  * Runs once, before there are threads.
@@ -247,6 +247,18 @@ static void trim_start(const struct reader *r, char *line)
 	memmove(line, start, strlen(start) + 1);
 }
 
+/* A # or ; behind a blank, or right behind the = or : of a key, begins a comment. libinih knows the ;
+ * behind a blank alone, and a # would become part of a value: of the name of a file. */
+static void trim_comment(char *line)
+{
+	for (char *c = line; *c != '\0'; c++) {
+		if ((*c == '#' || *c == ';') && c > line && strchr(" \t=:", c[-1]) != NULL) {
+			memcpy(c, "\n", 2);
+			return;
+		}
+	}
+}
+
 /* libinih's reader: one line into str, without its leading blanks; NULL at the end or when
  * something is wrong already. */
 static char *read_line(char *str, int size, void *stream)
@@ -272,6 +284,7 @@ static char *read_line(char *str, int size, void *stream)
 		return NULL;
 	str[used] = '\0';
 	trim_start(r, str);
+	trim_comment(str);
 	if (str[0] == '[')
 		check_section(r, str);
 	return r->failed_line != 0 ? NULL : str;

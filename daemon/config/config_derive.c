@@ -4,6 +4,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -247,4 +250,69 @@ uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
 	       segment_bytes * 2 <= NVME_MAX_SEGMENT_BYTES)
 		segment_bytes *= 2;
 	return segment_bytes;
+}
+
+int config_group(const struct config *config, gid_t *ret, char *text, size_t n)
+{
+	const char *name = config->socket_group;
+	const struct group *group = name[0] != '\0' ? getgrnam(name) : NULL;
+	char *end;
+	const unsigned long number = strtoul(name, &end, 10);
+
+	if (name[0] == '\0')
+		return 0;
+	if (!group && *end != '\0') {
+		snprintf(text, n,
+			 "[socket] group: there is no group \"%s\" here; groupadd it, or correct "
+			 "the name",
+			 name);
+		return -EINVAL;
+	}
+	*ret = group ? group->gr_gid : (gid_t)number;
+	return 0;
+}
+
+/* The newest superblock at path. False: there is no store, or it cannot be read. */
+static bool read_super(const char *path, struct nvme_super *ret)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	static uint8_t page[NVME_PAGE];
+	struct nvme_super super;
+	bool found = false;
+
+	for (uint32_t copy = 0; fd >= 0 && copy < NVME_SUPER_COPIES; copy++) {
+		if (pread(fd, page, NVME_PAGE, (off_t)nvme_super_offset(copy)) != NVME_PAGE ||
+		    nvme_super_check(page, &super) || super.segment_bytes == 0 ||
+		    (found && super.generation < ret->generation))
+			continue;
+		*ret = super;
+		found = true;
+	}
+	if (fd >= 0)
+		(void)close(fd);
+	return found;
+}
+
+void config_tell_stores(const struct config *config, FILE *out)
+{
+	const char *cursor = config->nvme_path;
+	char path[CONFIG_PATH_BYTES];
+	struct nvme_super super = { 0 };
+
+	while (config->nvme_bytes > 0 && config_paths_next(&cursor, path)) {
+		if (!read_super(path, &super) ||
+		    (config->nvme_bytes - NVME_DATA_OFFSET) / super.segment_bytes == super.segments)
+			continue;
+		fprintf(out,
+			"[nvme] bytes: %s is a store of %" PRIu64 " bytes, and bytes = %" PRIu64
+			": %s; "
+			"correct bytes, or `kvtierctl format %s --bytes %" PRIu64 "`\n",
+			path, NVME_DATA_OFFSET + (uint64_t)super.segments * super.segment_bytes,
+			config->nvme_bytes,
+			(config->nvme_bytes - NVME_DATA_OFFSET) / super.segment_bytes >
+					super.segments ?
+				"kvtierd will not use it" :
+				"it stays as large as it is",
+			path, config->nvme_bytes);
+	}
 }

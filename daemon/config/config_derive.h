@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
 
 #include "tiers/tier.h"
 #include "config.h"
@@ -32,5 +34,11 @@ const char *config_kernels_name(const struct config *config);
  * 4, and no more than it can number; where there is none, the nearest. Also kvtierctl's, for
  * `format`. */
 uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
+
+/* The number of [socket] group; untouched where none is given. -EINVAL with a sentence: there is no
+ * such group here. */
+int config_group(const struct config *config, gid_t *ret, char *text, size_t n);
+/* Says of each store that is there and has another size than [nvme] bytes. */
+void config_tell_stores(const struct config *config, FILE *out);
 
 #endif

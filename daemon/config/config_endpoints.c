@@ -76,6 +76,11 @@ static const char *endpoint_take(const char *item, char ret[CONFIG_ENDPOINT_BYTE
 		if (iscntrl((unsigned char)*c))
 			return "has a control character in it";
 	}
+	if (strstr(item, "://"))
+		return "has a URL in it: give host:port alone, and for rediss:// [redis] tls = yes, for "
+		       "a password [redis] password_file";
+	if (strchr(item, ','))
+		return "has a comma in it: put blanks between endpoints, or a line for each";
 	if (strncmp(item, "unix:", 5) == 0) {
 		fault = unix_fault(item + 5);
 		port = NULL;

@@ -16,7 +16,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +28,7 @@
 #include "daemon/base/closer.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/socket.h"
+#include "daemon/config/config_derive.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/ops.h"
 #include "conn.h"
@@ -306,19 +306,16 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 
 /* --- opening and closing --- */
 
-static int set_group(const char *path, const char *name, char *text, size_t n)
+static int set_group(const struct config *config, char *text, size_t n)
 {
-	const struct group *group = getgrnam(name);
-	char *end;
-	const unsigned long number = strtoul(name, &end, 10);
+	gid_t group = (gid_t)-1; /* leaves it as it is */
+	const int r = config_group(config, &group, text, n);
 
-	if (!group && (*end || end == name)) {
-		snprintf(text, n, "[socket] group: there is no group \"%s\"", name);
-		return -EINVAL;
-	}
-	if (chown(path, (uid_t)-1, group ? group->gr_gid : (gid_t)number)) {
-		snprintf(text, n, "[socket] group: cannot give %s to group %s: %s", path, name,
-			 strerror(errno));
+	if (r)
+		return r;
+	if (chown(config->socket_path, (uid_t)-1, group)) {
+		snprintf(text, n, "[socket] group: cannot give %s to group %s: %s",
+			 config->socket_path, config->socket_group, strerror(errno));
 		return -EPERM;
 	}
 	return 0;
@@ -339,7 +336,7 @@ static int open_listener(struct server *s, const struct config *config, char *te
 		return r;
 	}
 	if (config->socket_group[0])
-		r = set_group(path, config->socket_group, text, n);
+		r = set_group(config, text, n);
 	if (r == 0 && listen(s->listener.fd, BACKLOG)) {
 		r = -errno;
 		snprintf(text, n, "[socket] path: cannot listen at %s: %s", path, strerror(-r));

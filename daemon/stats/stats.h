@@ -101,6 +101,9 @@ enum {
 	       "io_uring is not in use, threads do the I/O: slower and costlier; see the reason "  \
 	       "below, or "                                                                        \
 	       "set [nvme] io = threads.")                                                         \
+	HEALTH(NVME_LARGER, nvme_larger, note,                                                     \
+	       "A store is larger than [nvme] bytes says, and stays so; see `kvtierctl disks`. "   \
+	       "Correct bytes, or make the store anew: `kvtierctl format PATH --bytes N`.")        \
 	HEALTH(NVME_BUDGET, nvme_budget, note,                                                     \
 	       "The write budget is short: what is stored for the first time stays in memory "     \
 	       "only; raise "                                                                      \

@@ -135,6 +135,69 @@ static void good_file_is_said_to_be_good(void **state)
 	assert_non_null(strstr(s->out, "ok"));
 }
 
+static void comment_behind_a_value(void **state)
+{
+	struct scratch *s = *state;
+
+	assert_int_equal(run_daemon(s,
+				    "[nvme] # disks\npath = /a/b#1 # the first\npath = /c ; more\n"
+				    "bytes = 1T   # of each\nio = threads\t# slow\n[socket]\n"
+				    "group = # our own\n",
+				    "--print-config"),
+			 0);
+	assert_non_null(strstr(s->out, "path = /a/b#1\npath = /c\n"));
+	assert_non_null(strstr(s->out, "bytes = 1T\n"));
+	assert_non_null(strstr(s->out, "io = threads\n"));
+	assert_non_null(strstr(s->out, "group = \n"));
+}
+
+static void endpoint_that_is_a_url(void **state)
+{
+	refused(state, "[redis]\nendpoints = redis://a:6379\n", 2,
+		"has a URL in it: give host:port alone");
+}
+
+static void endpoints_with_commas(void **state)
+{
+	refused(state, "[redis]\nendpoints = a:6379, b:6379\n", 2,
+		"has a comma in it: put blanks between endpoints");
+}
+
+static void group_that_there_is_not(void **state)
+{
+	struct scratch *s = *state;
+
+	assert_int_equal(run_daemon(s, "[socket]\ngroup = no-such-group\n", "--check-config"), 1);
+	assert_non_null(strstr(s->out, "[socket] group: there is no group \"no-such-group\""));
+}
+
+static void store_of_another_size(void **state)
+{
+	char config[512], command[1024], store[300];
+	struct scratch *s = *state;
+
+	if (!disk_dir())
+		skip();
+	(void)snprintf(store, sizeof(store), "%.200s/kvtier-size-%d", disk_dir(), (int)getpid());
+	(void)snprintf(command, sizeof(command),
+		       "%s/kvtierctl format %s --bytes 4M --segment-bytes 64K --yes 2>&1",
+		       build_dir(), store);
+	assert_int_equal(shell(command, s->out, sizeof(s->out)), 0);
+	for (int i = 0; i < 3; i++) {
+		static const char *const sizes[] = { "4M", "2M", "8M" };
+		static const char *const said[] = { ": ok", "it stays as large as it is",
+						    "kvtierd will not use it" };
+
+		(void)snprintf(config, sizeof(config),
+			       "[nvme]\npath = %s\nbytes = %s\nsegment_bytes = 64K\n", store,
+			       sizes[i]);
+		assert_int_equal(run_daemon(s, config, "--check-config"), 0);
+		assert_non_null(strstr(s->out, said[i]));
+		assert_int_equal(strstr(s->out, "[nvme] bytes: ") != NULL, i != 0);
+	}
+	(void)unlink(store);
+}
+
 /* --- faults that only the start can find --- */
 
 static void started_in_vain(struct scratch *s, const char *more, const char *words)
@@ -336,6 +399,11 @@ int main(void)
 		SCRATCH_CASE(tenant_that_is_a_path),
 		SCRATCH_CASE(missing_file),
 		SCRATCH_CASE(good_file_is_said_to_be_good),
+		SCRATCH_CASE(comment_behind_a_value),
+		SCRATCH_CASE(endpoint_that_is_a_url),
+		SCRATCH_CASE(endpoints_with_commas),
+		SCRATCH_CASE(group_that_there_is_not),
+		SCRATCH_CASE(store_of_another_size),
 		SCRATCH_CASE(group_that_is_not_there),
 		SCRATCH_CASE(secret_open_to_others),
 		SCRATCH_CASE(secret_cut_short),

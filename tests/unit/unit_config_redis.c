@@ -67,7 +67,7 @@ static void what_is_no_endpoint_is_refused(void **unused)
 		{ "[]", "no IPv6 address" },
 		{ "[10.0.0.1]", "no IPv6 address" },
 		{ "[::1]x", "a port in it that is no number" },
-		{ "redis://a", "a port in it that is no number" },
+		{ "redis://a", "a URL in it" },
 		{ "a/b", "none of host:port" },
 		{ "a,b", "none of host:port" },
 		{ "unix:redis.sock", "unix: in it without a path" },

@@ -553,6 +553,9 @@ void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
 		add_log(&ret->log, &row.log);
 		add_io(&ret->io, &row.io);
 		ret->quarantined = ret->quarantined || d->quarantined;
+		ret->larger = ret->larger ||
+			      (d->log && t->conf.bytes &&
+			       nvme_log_capacity(d->log) + NVME_DATA_OFFSET > t->conf.bytes);
 		ret->usable += nvme_disk_readable(d);
 		ret->stalls_total += d->stalls_total;
 		ret->recovery_ns =

@@ -96,6 +96,7 @@ struct nvme_tier_status {
 	char text[NVME_TEXT_BYTES];
 	/* a path holds something that is not ours, or damaged: `kvtierctl format` */
 	bool quarantined;
+	bool larger;              /* a store has more segments than conf.bytes is room for */
 	uint32_t disks, usable;   /* usable: reads go there */
 	uint32_t budget_percent;  /* of the write budget's reserve; 100: there is no budget */
 	struct nvme_counters log; /* sums */
