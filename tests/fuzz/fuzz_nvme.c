@@ -171,7 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_super(bytes);
 		break;
 	case 1:
-		(void)nvme_header_check(bytes, &who, &sequence);
+		(void)nvme_header_check(bytes, &who, &sequence, &(struct nvme_budget){ 0 });
 		break;
 	case 2:
 		check_record(bytes, data[0] % 251);
@@ -212,7 +212,7 @@ static void make_super(uint8_t *page)
 
 static void make_header(uint8_t *page)
 {
-	nvme_header_encode(&who, page);
+	nvme_header_encode(&who, &(struct nvme_budget){ .level_bytes = -1, .at_s = 2 }, page);
 	flip(page, 64);
 	if (below(2))
 		crc_at(page, offsetof(struct nvme_header, crc));

@@ -21,6 +21,11 @@ static uint64_t sim_now(struct nvme_medium *medium)
 	return sim_of(medium)->time_ns;
 }
 
+static uint64_t sim_wall(struct nvme_medium *medium)
+{
+	return 1700000000 + sim_now(medium) / 1000000000;
+}
+
 /* Writes that ended by then are on the medium. */
 static void write_back(struct disk_sim *sim, uint64_t ends)
 {
@@ -122,6 +127,7 @@ void disk_sim_open(struct disk_sim *sim, uint64_t bytes, uint64_t seed)
 	memset(sim, 0, sizeof(*sim));
 	sim->medium.submit = sim_submit;
 	sim->medium.now_ns = sim_now;
+	sim->medium.wall_s = sim_wall;
 	sim->random.state = seed;
 	sim->bytes = bytes;
 	sim->depth = SIM_DEPTH;

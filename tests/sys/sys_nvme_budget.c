@@ -9,6 +9,7 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -85,6 +86,29 @@ static void what_it_allowed_survives(void **state)
 	disk_end(w);
 }
 
+static void a_restart_gives_no_budget_anew(void **state)
+{
+	struct disk_world *w = disk_place(state, config);
+
+	for (int life = 0; life < 4; life++) {
+		uint64_t written;
+
+		disk_live(w);
+		store_all(w);
+		if (life == 0)
+			uses_the_budget_up(w);
+		else
+			daemon_stat_reaches(&w->d, "tiers.nvme.skipped_budget_blocks_total", 1);
+		daemon_stat_becomes(&w->d, "tiers.nvme.queued_blocks", 0, PATIENT_MS);
+		clock_pass_ms(HEARTBEATS_MS);
+		written = daemon_stat(&w->d, "tiers.nvme.device_written_bytes_total");
+		if (written > (life == 0 ? RESERVE + SLACK : 2 * SLACK))
+			fail_msg("life %d wrote %" PRIu64 " bytes", life, written);
+		disk_die(w, life % 2 ? SIGTERM : SIGKILL);
+	}
+	disk_end(w);
+}
+
 static void a_flush_beyond_the_budget_says_so(void **state)
 {
 	struct disk_world *w = disk_place(state, config);
@@ -121,6 +145,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_BOTH_ENGINES(the_budget_bounds_what_is_written),
 		ON_BOTH_ENGINES(what_it_allowed_survives),
+		ON_BOTH_ENGINES(a_restart_gives_no_budget_anew),
 		ON_BOTH_ENGINES(a_flush_beyond_the_budget_says_so),
 		ON_BOTH_ENGINES(without_a_budget_all_is_written),
 	};

@@ -95,7 +95,7 @@ static void put_segment(int fd, const uint8_t uuid[16], uint32_t segment, uint32
 
 	assert_true(footer_bytes <= sizeof(footer));
 	memcpy(who.uuid, uuid, sizeof(who.uuid));
-	nvme_header_encode(&who, header);
+	nvme_header_encode(&who, &(struct nvme_budget){ 0 }, header);
 	put(fd, at, header, sizeof(header));
 	memset(footer, 0, sizeof(footer));
 	for (uint32_t i = 0; i < records; i++)

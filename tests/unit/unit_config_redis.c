@@ -69,7 +69,7 @@ static void what_is_no_endpoint_is_refused(void **unused)
 		{ "[::1]x", "a port in it that is no number" },
 		{ "redis://a", "a URL in it" },
 		{ "a/b", "none of host:port" },
-		{ "a,b", "none of host:port" },
+		{ "a,b", "a comma in it" },
 		{ "unix:redis.sock", "unix: in it without a path" },
 		{ "unix:", "unix: in it without a path" },
 		{ "a a", "same endpoint twice" },

@@ -256,6 +256,39 @@ static void the_budget_refuses_and_fills_again_with_time(void **state)
 	assert_true(counters.written_bytes > counters.appended_bytes);
 }
 
+/* How many records the budget takes now. */
+static uint32_t budget_takes(uint32_t from)
+{
+	uint32_t i = 0;
+
+	while (i < 100 && kit_append(&kit, from + i) == 0) {
+		kit_run(&kit);
+		i++;
+	}
+	return i;
+}
+
+static void the_budget_goes_on_behind_a_restart(void **state)
+{
+	(void)state;
+	kit_forget_log(&kit);
+	kit.conf.write_budget_bytes_per_day = 24 * 200000;
+	assert_int_equal(kit_format(&kit), 0);
+	assert_in_range(budget_takes(0), 10, 18);
+	for (uint32_t life = 1; life < 8; life++) {
+		if (life % 2) /* a clean stop, or a kill */
+			assert_int_equal(kit_flush(&kit, true), 0);
+		restart();
+		assert_in_range(nvme_log_budget_percent(kit.log), 0, 20);
+		assert_in_range(budget_takes(100 * life), 0, 1);
+	}
+	kit_forget_log(&kit);
+	kit.sim.time_ns += 3600ull * 1000000000;
+	disk_sim_crash(&kit.sim, SIM_KEEP_ALL);
+	assert_int_equal(kit_recover(&kit), 0);
+	assert_in_range(budget_takes(1000), 10, 18);
+}
+
 static void purged_records_do_not_come_back(void **state)
 {
 	(void)state;
@@ -387,6 +420,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_segment_is_not_overwritten_while_it_is_read,
 						setup, teardown),
 		cmocka_unit_test_setup_teardown(an_empty_segment_costs_no_reads, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_budget_goes_on_behind_a_restart, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(the_budget_refuses_and_fills_again_with_time, setup,
 						teardown),
 		cmocka_unit_test_setup_teardown(purged_records_do_not_come_back, setup, teardown),

@@ -134,7 +134,7 @@ static double bucket_bytes(const struct nvme_log *log)
 	return hour > least ? hour : least;
 }
 
-/* The bucket's bytes at `now`. It starts full. */
+/* The bucket's bytes at `now`. It starts full, unless a header tells (nvme_budget_recall()). */
 static double bucket_level(const struct nvme_log *log, uint64_t now)
 {
 	const double per_day = (double)log->conf.write_budget_bytes_per_day,
@@ -155,11 +155,42 @@ bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes)
 	return log->tokens >= (double)bytes;
 }
 
+void nvme_budget_tell(const struct nvme_log *log, struct nvme_budget *ret)
+{
+	*ret = (struct nvme_budget){ 0 };
+	if (!log->conf.write_budget_bytes_per_day)
+		return;
+	ret->level_bytes = (int64_t)bucket_level(log, log->medium->now_ns(log->medium));
+	ret->at_s = log->medium->wall_s(log->medium);
+}
+
+void nvme_budget_recall(struct nvme_log *log, const struct nvme_budget *budget)
+{
+	const double per_day = (double)log->conf.write_budget_bytes_per_day,
+		     full = bucket_bytes(log);
+	const uint64_t wall = log->medium->wall_s(log->medium),
+		       now = log->medium->now_ns(log->medium);
+	double level = (double)budget->level_bytes;
+
+	if (!log->conf.write_budget_bytes_per_day || !budget->at_s)
+		return;
+	if (wall > budget->at_s)
+		level += (double)(wall - budget->at_s) * 1e9 / DAY_NS * per_day;
+	/* a disk's word: no debt lasts longer than a day */
+	log->tokens = level > full ? full : level < -per_day ? -per_day : level;
+	log->tokens_ns = now ? now : 1;
+}
+
+void nvme_budget_pay(struct nvme_log *log, uint64_t bytes)
+{
+	log->tokens -= (double)bytes;
+}
+
 /* The level may go below zero: later appends pay for footers and carry-over. */
 void nvme_charge(struct nvme_log *log, uint64_t bytes)
 {
 	log->counters.written_bytes += bytes;
-	log->tokens -= (double)bytes;
+	nvme_budget_pay(log, bytes);
 }
 
 uint32_t nvme_log_budget_percent(const struct nvme_log *log)

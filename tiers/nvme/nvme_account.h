@@ -20,6 +20,11 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment);
 /* a live record that was not carried over */
 void nvme_count_dropped(struct nvme_log *log, uint32_t segment);
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
+/* The bucket as it goes into a header; and as the newest header had it, at a start: the records
+ * behind that are paid for one by one. */
+void nvme_budget_tell(const struct nvme_log *log, struct nvme_budget *ret);
+void nvme_budget_recall(struct nvme_log *log, const struct nvme_budget *budget);
+void nvme_budget_pay(struct nvme_log *log, uint64_t bytes);
 void nvme_charge(struct nvme_log *log, uint64_t bytes); /* written: counted, and off the budget */
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <stddef.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
@@ -181,6 +182,15 @@ static uint64_t medium_now(struct nvme_medium *medium)
 	return loop_now(disk_of(medium)->loop);
 }
 
+static uint64_t medium_wall(struct nvme_medium *medium)
+{
+	struct timespec now = { 0 };
+
+	(void)medium;
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec;
+}
+
 /* --- the block table, as the log sees it: the log's locations are the table's extents --- */
 
 static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t location)
@@ -346,6 +356,7 @@ void nvme_disk_open(struct nvme_disk *d)
 
 	d->medium = (struct nvme_medium){ .submit = medium_submit,
 					  .now_ns = medium_now,
+					  .wall_s = medium_wall,
 					  .ended = medium_ended };
 	d->opened_ns = loop_now(d->loop);
 	d->file.fd = -1;

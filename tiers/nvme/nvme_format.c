@@ -101,7 +101,8 @@ bool nvme_super_dead(const struct nvme_super *super, const uint8_t owner[32], ui
 	return false;
 }
 
-void nvme_header_encode(const struct nvme_identity *who, uint8_t ret[NVME_PAGE])
+void nvme_header_encode(const struct nvme_identity *who, const struct nvme_budget *budget,
+			uint8_t ret[NVME_PAGE])
 {
 	struct nvme_header header = {
 		.magic = NVME_HEADER_MAGIC,
@@ -109,6 +110,7 @@ void nvme_header_encode(const struct nvme_identity *who, uint8_t ret[NVME_PAGE])
 		.sequence = who->sequence,
 		.segment = who->segment,
 		.segment_bytes = who->segment_bytes,
+		.budget = *budget,
 	};
 
 	memcpy(header.uuid, who->uuid, sizeof(header.uuid));
@@ -118,7 +120,7 @@ void nvme_header_encode(const struct nvme_identity *who, uint8_t ret[NVME_PAGE])
 }
 
 int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity *who,
-		      uint64_t *ret_sequence)
+		      uint64_t *ret_sequence, struct nvme_budget *ret_budget)
 {
 	struct nvme_header header;
 
@@ -131,6 +133,7 @@ int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity 
 	    header.segment_bytes != who->segment_bytes)
 		return -EBADMSG;
 	*ret_sequence = header.sequence;
+	*ret_budget = header.budget;
 	return 0;
 }
 

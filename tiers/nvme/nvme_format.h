@@ -95,6 +95,12 @@ struct nvme_super {
 };
 static_assert(sizeof(struct nvme_super) == NVME_PAGE, "nvme_super");
 
+/* The write budget's bucket: it goes on where it was, also behind a kill and a reboot. */
+struct nvme_budget {
+	int64_t level_bytes; /* may be less than 0 */
+	uint64_t at_s;       /* CLOCK_REALTIME; 0: there was no budget */
+};
+
 struct nvme_header {
 	uint32_t magic;
 	uint16_t format;
@@ -103,7 +109,8 @@ struct nvme_header {
 	uint64_t sequence;
 	uint32_t segment; /* number, from 0 */
 	uint32_t segment_bytes;
-	uint8_t reserved1[20];
+	struct nvme_budget budget; /* when the header was written */
+	uint8_t reserved1[4];
 	uint32_t crc;
 };
 static_assert(sizeof(struct nvme_header) == 64, "nvme_header");
@@ -183,10 +190,11 @@ void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT
 		      uint64_t epoch);
 bool nvme_super_dead(const struct nvme_super *super, const uint8_t owner[32], uint64_t epoch);
 
-void nvme_header_encode(const struct nvme_identity *who, uint8_t ret[NVME_PAGE]);
+void nvme_header_encode(const struct nvme_identity *who, const struct nvme_budget *budget,
+			uint8_t ret[NVME_PAGE]);
 /* 0 or -EBADMSG. who->sequence is not looked at: *ret_sequence is the header's. */
 int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity *who,
-		      uint64_t *ret_sequence);
+		      uint64_t *ret_sequence, struct nvme_budget *ret_budget);
 
 /* 0, or -EBADMSG: no image header, or not one of an image of these limits. *ret_payload_offset as
  * in image.h. */

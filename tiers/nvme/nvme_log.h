@@ -44,6 +44,7 @@ enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILE
 struct nvme_medium {
 	int (*submit)(struct nvme_medium *medium, struct io_op *op);
 	uint64_t (*now_ns)(struct nvme_medium *medium); /* never goes back */
+	uint64_t (*wall_s)(struct nvme_medium *medium); /* CLOCK_REALTIME, which may */
 	/* NULL, or called for every op that was submitted and has ended, right before the log looks
 	 * at the op. */
 	void (*ended)(struct nvme_medium *medium, const struct io_op *op);

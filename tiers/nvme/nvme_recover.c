@@ -65,8 +65,10 @@ struct nvme_recovery {
 	void (*done)(struct nvme_log *log, int status, const char *text);
 	struct header_read header[HEADERS];
 	uint32_t next_header, headers_left, headers_failed;
-	int header_status; /* of the last header read that failed */
-	uint32_t *order;   /* segments with a header */
+	int header_status;         /* of the last header read that failed */
+	uint64_t newest;           /* sequence of a header */
+	struct nvme_budget budget; /* in that header */
+	uint32_t *order;           /* segments with a header */
 	uint32_t n_order;
 	struct footer_slot footer[FOOTERS];
 	uint32_t next_read, next_told; /* ranks in order */
@@ -128,9 +130,14 @@ static void finish(struct nvme_log *log)
 static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entries,
 		 uint32_t count)
 {
+	/* A header is written when the segment before it is opened. */
+	const bool unpaid = log->segments[segment].sequence + 1 >= log->recovery->newest;
+
 	for (uint32_t i = count; i-- > 0;) {
 		const struct nvme_entry *entry = &entries[i];
 
+		if (unpaid)
+			nvme_budget_pay(log, nvme_record_bytes(entry));
 		if (nvme_super_dead(&log->super, entry->owner, entry->epoch))
 			continue;
 		if (!log->table.found(log->table.arg, entry,
@@ -379,6 +386,7 @@ static void headers_done(struct nvme_log *log)
 			r->order[r->n_order++] = i;
 	qsort_r(r->order, r->n_order, sizeof(*r->order), newest_first, log->segments);
 	r->guess = FOOTER_GUESS;
+	nvme_budget_recall(log, &r->budget);
 	pump(log);
 }
 
@@ -390,6 +398,7 @@ static void header_read(struct nvme_io *io)
 	struct nvme_recovery *r = log->recovery;
 	struct header_read *h = io->owner;
 	struct nvme_identity who;
+	struct nvme_budget budget;
 	uint64_t sequence;
 
 	if (io->op.status) {
@@ -397,8 +406,14 @@ static void header_read(struct nvme_io *io)
 		r->header_status = io->op.status;
 	} else {
 		nvme_identify(log, h->segment, &who);
-		if (!nvme_header_check(h->page, &who, &sequence) && sequence < log->next_sequence)
+		if (!nvme_header_check(h->page, &who, &sequence, &budget) &&
+		    sequence < log->next_sequence) {
 			log->segments[h->segment].sequence = sequence;
+			if (sequence >= r->newest) {
+				r->newest = sequence;
+				r->budget = budget;
+			}
+		}
 	}
 	if (r->next_header < log->n_segments)
 		read_header(log, h);

@@ -126,6 +126,7 @@ static void prepare_done(struct nvme_io *io)
 static void prepare(struct nvme_log *log)
 {
 	struct nvme_identity who;
+	struct nvme_budget budget;
 
 	if (log->ready != NVME_NONE || log->preparing != NVME_NONE)
 		return;
@@ -143,7 +144,8 @@ static void prepare(struct nvme_log *log)
 		log->preparing = segment;
 		log->cursor = segment + 1;
 		nvme_identify(log, segment, &who);
-		nvme_header_encode(&who, log->prepare_page);
+		nvme_budget_tell(log, &budget);
+		nvme_header_encode(&who, &budget, log->prepare_page);
 		nvme_io_set(&log->prepare_io, log, IO_WRITE,
 			    nvme_segment_offset(segment, log->segment_bytes), log->prepare_page,
 			    NVME_PAGE);
