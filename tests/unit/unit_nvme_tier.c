@@ -94,6 +94,20 @@ static void a_purge_survives_a_restart(void **state)
 	site_close(&site);
 }
 
+static void a_store_that_is_larger_than_said_is_told(void **state)
+{
+	struct nvme_tier_status status;
+
+	open_site(state, 1);
+	nvme_status(site.tier, &status);
+	assert_false(status.larger);
+	site.conf.bytes /= 2;
+	restart(true);
+	nvme_status(site.tier, &status);
+	assert_true(status.larger);
+	site_close(&site);
+}
+
 static void a_full_store_goes_on_and_tells_what_it_dropped(void **state)
 {
 	struct nvme_tier_status status;
@@ -407,6 +421,7 @@ int main(void)
 		ON_BOTH(a_read_tells_the_parent_where_it_can),
 		ON_BOTH(a_restart_finds_all),
 		ON_BOTH(a_purge_survives_a_restart),
+		ON_BOTH(a_store_that_is_larger_than_said_is_told),
 		ON_BOTH(a_full_store_goes_on_and_tells_what_it_dropped),
 		ON_BOTH(a_stale_place_is_refused),
 		ON_BOTH(a_cancelled_read_ends_once_and_gives_its_slot_back),
