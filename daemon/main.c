@@ -677,6 +677,7 @@ int main(int argc, char **argv)
 {
 	struct program *p = calloc(1, sizeof(*p));
 	struct command_line a = { 0 };
+	gid_t group;
 	int r = command_line_parse(argc, argv, &a);
 
 	if (r >= 0 || !p) {
@@ -693,7 +694,7 @@ int main(int argc, char **argv)
 	if (r == 0)
 		r = config_derive(&p->config, p->text, sizeof(p->text));
 	if (r == 0)
-		r = config_group(&p->config, &(gid_t){ 0 }, p->text, sizeof(p->text));
+		r = config_group(&p->config, &group, p->text, sizeof(p->text));
 	if (r == 0 && a.print)
 		config_print(&p->config, stdout);
 	if (r == 0 && a.check) {

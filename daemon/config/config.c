@@ -2,7 +2,7 @@
 /*
  * config.c - reads the INI file. libinih splits lines into section, key and value. A reader in
  * front of it counts lines, cuts comments off, and refuses lines that libinih would let pass: lines
- * cut at its buffer, text after a [section], unknown sections, indented lines that continue another.
+ * cut at its buffer, text after a [section], unknown sections, lines that continue another.
  *
  * Invariants: the error names the first wrong line; a file with a wrong line is not used at all.
  * Runs once, before there are threads.
@@ -247,8 +247,8 @@ static void trim_start(const struct reader *r, char *line)
 	memmove(line, start, strlen(start) + 1);
 }
 
-/* A # or ; behind a blank, or right behind the = or : of a key, begins a comment. libinih knows the ;
- * behind a blank alone, and a # would become part of a value: of the name of a file. */
+/* A # or ; behind a blank, or right behind the = or : of a key, begins a comment. libinih knows ;
+ * behind a blank alone, and # would become part of a value: of the name of a file. */
 static void trim_comment(char *line)
 {
 	for (char *c = line; *c != '\0'; c++) {

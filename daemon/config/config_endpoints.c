@@ -77,8 +77,8 @@ static const char *endpoint_take(const char *item, char ret[CONFIG_ENDPOINT_BYTE
 			return "has a control character in it";
 	}
 	if (strstr(item, "://"))
-		return "has a URL in it: give host:port alone, and for rediss:// [redis] tls = yes, for "
-		       "a password [redis] password_file";
+		return "has a URL in it: give host:port alone; rediss:// is [redis] tls = yes, and "
+		       "a password stands in [redis] password_file";
 	if (strchr(item, ','))
 		return "has a comma in it: put blanks between endpoints, or a line for each";
 	if (strncmp(item, "unix:", 5) == 0) {

@@ -25,13 +25,14 @@ blocks() {
 		!fenced && !/^(    |$)/ { flush(); next }
 		text == "" { first = FNR }
 		{ text = text $0 "\n" }
-		/^ *\[(daemon|socket|admin|host|nvme|redis|gpu|hints|device|index)\]/ { section = 1 }
+		/^ *\[(daemon|socket|admin|host|nvme|redis|gpu|hints|device|index)]/ { section = 1 }
 		END { flush() }' "$1"
 }
 
 while read -r page; do
 	blocks "$page"
-done < <(find README.md client daemon kernels systemd tests tiers -name '*.md' -o -name '*.[138]')
+done < <(find README.md client daemon kernels systemd tests tiers \
+	-name '*.md' -o -name '*.[138]')
 
 n=0
 for file in "$work"/*.conf; do
