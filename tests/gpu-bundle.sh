@@ -37,14 +37,16 @@ find "$folder/build" -type f -perm -u+x -exec strip {} + 2>/dev/null || true
 git describe --always --dirty 2>/dev/null >"$folder/COMMIT" || true
 cat >"$folder/run.sh" <<'RUN'
 #!/bin/bash
-# run.sh [--emulated] [tests|figures|sanitizer]... - the tests of kind gpu, the figures, and the
-# kernels' tests under compute-sanitizer, on this machine's GPU; all three, or these. Each has 10
-# minutes. Output: results.txt, which grows. --emulated: on the emulated driver, which takes the
-# GPU's place; that tries this folder, and says nothing of a GPU.
+# run.sh [--emulated] [tests|figures|sanitizer|first-day]... - the tests of kind gpu, the figures,
+# and the kernels' tests under compute-sanitizer, on this machine's GPU; all three, or these. Each
+# has 10 minutes. first-day: tests/gpu/first-day.sh. Output: results.txt, which grows. --emulated:
+# on the emulated driver, which takes the GPU's place; that tries this folder, and says nothing of a
+# GPU.
 cd "$(dirname "$0")" || exit 1
-status=0
+status=0 emulated=
 if [ "${1:-}" = --emulated ]; then
 	shift
+	emulated=--emulated
 	rm -f emulated.log
 	export LD_LIBRARY_PATH=$PWD/build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} \
@@ -58,6 +60,7 @@ part() {
 	case $1 in
 	tests | sanitizer) timeout 600 tests/check-gpu.sh build "$1" ;;
 	figures) timeout 600 build/kvtier-bench cuda ;;
+	first-day) timeout 600 tests/gpu/first-day.sh build $emulated ;;
 	*) echo "run.sh: no such part: $1" && false ;;
 	esac || {
 		echo "$1: exit status $?"

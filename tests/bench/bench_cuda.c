@@ -304,6 +304,13 @@ double rig_copy(struct rig *r, enum rig_copy which, uint64_t bytes, uint64_t pie
 	return (double)(bench_now_ns() - start) / 1e9 * ((double)bytes / (double)most);
 }
 
+uint32_t rig_blocks(uint32_t usual)
+{
+	const char *given = getenv("KVTIER_BENCH_CUDA_BLOCKS");
+
+	return given ? (uint32_t)strtoul(given, NULL, 0) : usual;
+}
+
 struct setup {
 	enum { ENCODE, DECODE, COPY } doing;
 	bool rows;
@@ -321,7 +328,8 @@ static void one_run(struct rig *r, const struct setup *s, struct bench_result *r
 	if (s->doing == COPY)
 		value = gb / rig_copy(r, s->limit, r->bytes, r->image_bytes);
 	else
-		value = pages / launch(r, s->doing == ENCODE ? r->encode : r->decode, s->blocks);
+		value = pages / launch(r, s->doing == ENCODE ? r->encode : r->decode,
+				       rig_blocks(s->blocks));
 	limit = s->promised > 0 ? s->promised : gb / rig_copy(r, s->limit, r->bytes, 64 * MIB);
 	(void)bench_add(ret, value, limit);
 }

@@ -35,6 +35,9 @@ struct rig {
 /* With less memory there is one run of each: it is an emulated GPU, and no figure counts. */
 enum { RIG_SMALL = 64 << 20 };
 
+/* $KVTIER_BENCH_CUDA_BLOCKS: of kernels, and `[gpu] max_ctas` of a case's daemon; else `usual`. */
+uint32_t rig_blocks(uint32_t usual);
+
 enum rig_copy { INSIDE, DOWN, UP, BOTH };
 
 /* -ENOTSUP: there is no GPU to measure, and the note says why. `share`: of the memory that cases

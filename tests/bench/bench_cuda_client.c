@@ -25,12 +25,15 @@ static int open_daemon(struct cuda_client *c, const struct cuda_client_setup *s)
 {
 	const uint64_t slab = c->rig.bytes < RIG_SMALL ? 2 << 20 : 64 << 20;
 	const uint64_t gpu = s->gpu_times ? room_for((uint64_t)s->gpu_times * c->blocks, slab) : 0;
-	char sections[512];
+	char sections[512], ctas[32] = "";
 
+	if (rig_blocks(0))
+		(void)snprintf(ctas, sizeof(ctas), "max_ctas = %" PRIu32 "\n", rig_blocks(0));
 	(void)snprintf(sections, sizeof(sections),
 		       "[host]\nbytes = %" PRIu64 "\nslab_bytes = %" PRIu64 "\n[nvme]\nbytes = 0\n"
-		       "[gpu]\ndevices = required\nbytes = %" PRIu64 "\nmode = %s\n",
-		       room_for((uint64_t)s->host_times * c->blocks, slab), slab, gpu, s->mode);
+		       "[gpu]\ndevices = required\nbytes = %" PRIu64 "\nmode = %s\n%s",
+		       room_for((uint64_t)s->host_times * c->blocks, slab), slab, gpu, s->mode,
+		       ctas);
 	return bench_daemon_open(&c->d, OP_BLOCKS, NULL, sections);
 }
 

@@ -4,7 +4,8 @@
     torch_engine.py BUILD cuda|cpu|emulated
 
 cuda: tensors of torch on this machine's GPU. cpu: of torch without one, which tries this program. emulated: stand-ins
-for tensors, in the memory of the emulated driver, which torch itself cannot use.
+for tensors, in the memory of the emulated driver, which torch itself cannot use. With $KVTIER_SOCKET
+the daemon is the one there; else the program starts one.
 """
 import array
 import contextlib
@@ -230,12 +231,15 @@ class TorchEngine(unittest.TestCase):
     memory = build = None
 
     def setUp(self):
-        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
-        self.addCleanup(work.cleanup)
-        devices = "auto" if self.memory.stream is None else "required"
-        self.daemon = Daemon(self.build, Path(work.name), CONFIG.format(devices=devices))
-        self.addCleanup(self.daemon.close)
-        self.client = kvtier.Client(self.daemon.socket, name="torch")
+        path = os.environ.get("KVTIER_SOCKET")
+        if not path:
+            work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+            self.addCleanup(work.cleanup)
+            devices = "auto" if self.memory.stream is None else "required"
+            daemon = Daemon(self.build, Path(work.name), CONFIG.format(devices=devices))
+            self.addCleanup(daemon.close)
+            path = daemon.socket
+        self.client = kvtier.Client(path, name="torch")
         self.addCleanup(self.client.close)
         self.options = {} if self.memory.stream is None else {"stream": self.memory.stream}
 
