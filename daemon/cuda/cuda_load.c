@@ -72,6 +72,19 @@ static int attribute(const struct cuda_api *api, CUdevice device, CUdevice_attri
 	return api->cuDeviceGetAttribute(&value, what, device) == CUDA_SUCCESS ? value : 0;
 }
 
+/* A GPU for one process is the engine's, or it is the MPS server's. */
+static void check_mode(int mode, struct cuda_found *ret)
+{
+	if (mode == CU_COMPUTEMODE_PROHIBITED)
+		snprintf(ret->why, sizeof(ret->why),
+			 "its compute mode is prohibited: nvidia-smi -c DEFAULT allows processes");
+	else if (mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS && !ret->mps)
+		snprintf(
+			ret->why, sizeof(ret->why),
+			"its compute mode is for one process: nvidia-smi -c DEFAULT, or MPS, whose "
+			"pipes kvtierd sees (CUDA_MPS_PIPE_DIRECTORY)");
+}
+
 /* A GPU that cannot be asked, or used, is in the list with the reason. */
 static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *ret)
 {
@@ -102,11 +115,8 @@ static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *
 	if (api->cuDeviceGetAttribute(&ret->numa_node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
 				      ret->device) != CUDA_SUCCESS)
 		ret->numa_node = -1; /* an older driver */
-	if (cuda_kernels_check(ret->kernels, ret->why, sizeof(ret->why)) == 0 &&
-	    attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) ==
-		    CU_COMPUTEMODE_PROHIBITED)
-		snprintf(ret->why, sizeof(ret->why),
-			 "its compute mode is prohibited: nvidia-smi -c DEFAULT allows processes");
+	if (cuda_kernels_check(ret->kernels, ret->why, sizeof(ret->why)) == 0)
+		check_mode(attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE), ret);
 }
 
 /* What cuInit() says of a driver, or of the services around it, that are not up yet. */

@@ -200,6 +200,19 @@ static void a_driver_with_all_calls_may_be_too_old(void **state)
 	why_a_driver_is_not_used("version=11080", "is of version 11.8; kvtierd needs 12.0");
 }
 
+/* The engine would be the one process, and each of its spaces would be staged without a word. */
+static void a_gpu_for_one_process_is_not_taken(void **state)
+{
+	struct daemon d;
+
+	(void)state;
+	why_a_driver_is_not_used("exclusive=1", "its compute mode is for one process");
+	gpu_settings("exclusive=1 mps=1");
+	daemon_start(&d, common);
+	assert_int_equal(daemon_stat(&d, "gpu.devices"), 1);
+	daemon_remove(&d);
+}
+
 static void a_driver_that_does_not_start_is_quoted(void **state)
 {
 	(void)state;
@@ -217,6 +230,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_a_context_takes_is_told),
 		cmocka_unit_test(a_driver_that_lacks_calls_is_named),
 		cmocka_unit_test(a_driver_with_all_calls_may_be_too_old),
+		cmocka_unit_test(a_gpu_for_one_process_is_not_taken),
 		cmocka_unit_test(a_driver_that_does_not_start_is_quoted),
 	};
 

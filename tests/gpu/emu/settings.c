@@ -20,6 +20,7 @@
  *	                  register host memory in it
  *	null_stream=0     using the NULL stream is a violation
  *	mps=1             the attribute MPS_ENABLED
+ *	exclusive=1       the attribute COMPUTE_MODE: EXCLUSIVE_PROCESS
  *	queues=1          all streams of a context share one hardware queue, as with
  *	                  CUDA_DEVICE_MAX_CONNECTIONS=1: an operation that waits stops all that were
  *	                  queued after it
@@ -140,6 +141,7 @@ static void read_word(struct settings *s, char *word)
 			{ "one_thread", &s->one_thread },
 			{ "null_stream", &s->null_stream },
 			{ "mps", &s->mps },
+			{ "exclusive", &s->exclusive },
 			{ "trace", &s->trace },
 			{ "halts", &s->halts },
 			{ "heals", &s->heals },
