@@ -111,8 +111,8 @@ class Server:
             return {"tokens": [sum(map(ord, word)) % 1000 for word in body["content"].split()]}
         if path == "/apply-template":
             texts = [message["content"] for message in body["messages"]]
-            parts = [[{"text": text}] if isinstance(text, str) else text for text in texts]
-            return {"prompt": " ".join(part["text"] for text in parts for part in text)}
+            parts = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
+            return {"prompt": " ".join(part["text"] if isinstance(part, dict) else part for part in parts)}
         if path.startswith("/slots/"):
             slot, file = self.slots[int(path.split("/")[2].split("?")[0])], self.directory / body["filename"]
             if path.endswith("save"):

@@ -79,6 +79,12 @@ class Behind(unittest.TestCase):
         self.assertEqual(cache.last.skipped, "")
         return cache.last.loaded_tokens
 
+    def until(self, holds) -> None:
+        end = time.monotonic() + PATIENT_S
+        while not holds():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+
     def forget(self) -> None:
         """The server's slots hold another prompt."""
         for number in range(len(self.now.slots)):
@@ -226,6 +232,21 @@ class Changes(Behind):
         self.assertEqual(cache.last.stored_blocks, 0)
         self.assertEqual((self.ask(cache, words(2)), self.again(cache, words(2))), (0, 20))
 
+    def test_a_prompt_that_waits_for_a_slot_of_a_server_that_is_gone(self):
+        """Its slots do not come back: it is computed without kvtier."""
+        server = self.server()
+        cache = self.cache()
+        for _ in server.slots:
+            cache._free.get()
+        asked, body, got = len(server.asked), {"prompt": words(1)}, []
+        thread = threading.Thread(target=lambda: got.append(cache.ask("/completion", body)["content"]))
+        thread.start()
+        self.until(lambda: len(server.asked) > asked + 1)
+        cache._learned = None       # as where it could not be learned anew
+        thread.join(PATIENT_S)
+        self.assertEqual((got, cache.last.stored_blocks), ([self.right(body)], 0))
+        self.assertIn("changed", cache.last.skipped)
+
     def test_many_ask_while_it_changes(self):
         seed = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
         print(f"SEED={seed}", flush=True)
@@ -315,6 +336,7 @@ class Requests(Behind):
                 ("/completion", {"prompt": text, "n": 2}, "n is 2"),
                 ("/completion", {"prompt": text, "cache_prompt": False}, "cache_prompt is False"),
                 ("/infill", {"prompt": text}, "/infill is not a path of completions"),
+                (CHAT, {"messages": [{"role": "user", "content": ["x", "y"]}]}, "a message has a part of type None"),
                 ("/completion", {"prompt": [5, -1]}, "the prompt is neither a text nor a list of tokens"),
                 ("/completion", {"prompt": [5, 1 << 31]}, "the prompt is neither a text nor a list of tokens")):
             with self.subTest(why):
@@ -326,6 +348,12 @@ class Requests(Behind):
         self.assertEqual(cache.last.skipped, "it is closed")
         with self.assertRaises(TypeError):
             self.cache(ttl=60)
+
+    def test_a_server_that_says_nothing_of_its_model(self):
+        server = self.server()
+        answer = server.answer
+        server.answer = lambda path, body: {} if path == "/props" else answer(path, body)
+        self.assertEqual(self.cache().refused, "an answer of the server has no 'model_path'")
 
     def test_weights_that_are_not_on_this_machine(self):
         server = self.server()

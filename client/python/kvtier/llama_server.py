@@ -49,6 +49,7 @@ import queue
 import secrets
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
@@ -66,6 +67,7 @@ _HEAD = struct.Struct("<3I")                # magic, version, number of the word
 _MAGIC = 0x67677371
 _COLUMNS = struct.Struct("<iII")            # type, bytes of a value, rows: the head of a transposed plane
 _STREAMS_MAX = 256
+_WAKE_S = 0.5                               # how often who waits for a slot sees whether the server is still that one
 _PATHS = ("/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions")
 _KNOWN_TEXT = "one two three four five six seven eight nine ten"
 _UNDER_WAY = "the server has changed, and prompts of before are under way"
@@ -226,7 +228,7 @@ class _Server:
 
 
 class _Changed(RuntimeError):
-    """The server is another one than it was."""
+    """The server is another one than it was, or cannot be had now; it is looked at again."""
 
 
 class _Said(NamedTuple):
@@ -275,12 +277,18 @@ def _unserved(path: str, body: Dict[str, Any]) -> str:
         if isinstance(prompt, str) or _are_tokens(prompt):
             return ""
         return "the prompt is neither a text nor a list of tokens"
-    for message in body.get("messages") or ():
-        content = message.get("content") or ()
-        for part in () if isinstance(content, str) else content:
-            if part.get("type") != "text":
-                return f"a message has a part of type {part.get('type')}"
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind != "text":
+                return f"a message has a part of type {kind}"
     return ""
+
+
+def _sentence(error: Exception) -> str:
+    return f"an answer of the server has no {error}" if isinstance(error, KeyError) else str(error) or repr(error)
 
 
 class SlotCache:
@@ -325,18 +333,28 @@ class SlotCache:
                     self._learn_anew(said)
                 got, why = self._learned, self._why
             if got is not None and slot_s is not None:
-                slot = self._free.get(timeout=slot_s)
-                if got is not self._learned:        # from now on it stays: to learn takes all slots
-                    self._free.put(slot)
-                    raise _Changed(_UNDER_WAY)
-        except queue.Empty:
-            got, why = None, f"no slot was free for {slot_s} s"
+                slot = self._slot(got, slot_s)
         except _ERRORS as error:
-            got, slot, why = None, None, str(error) or repr(error)
+            got, why = None, _sentence(error)
         if why and why != self.refused:
             _log.warning("kvtier: this server runs without a cache: %s", why)
         self.refused = why
         return got, slot
+
+    def _slot(self, now: _Learned, slot_s: float) -> int:
+        """A slot of it. While that is not put back nothing is learned, as that takes all slots."""
+        end = time.monotonic() + slot_s
+        while now is self._learned:
+            try:
+                slot = self._free.get(timeout=max(0.0, min(_WAKE_S, end - time.monotonic())))
+            except queue.Empty:
+                if time.monotonic() < end:
+                    continue
+                raise _Changed(f"no slot was free for {slot_s} s") from None
+            if now is self._learned:
+                return slot
+            self._free.put(slot)
+        raise _Changed(_UNDER_WAY)
 
     def _learn_anew(self, said: _Said) -> None:
         """When no ask() is under way that knows it as another one. Raises where it is to be looked at again."""
@@ -344,10 +362,10 @@ class SlotCache:
         try:
             while len(taken) < self._total:
                 taken.append(self._free.get(timeout=self._timeout_ms / 1000))
-        except queue.Empty:
+        except BaseException as error:
             for slot in taken:
                 self._free.put(slot)
-            raise _Changed(_UNDER_WAY) from None
+            raise _Changed(_UNDER_WAY) if isinstance(error, queue.Empty) else error from None
         self._looked, self._learned, self._why, self._total, self._held = None, None, "", 0, {}
         try:
             self._learned = self._learn(said)
@@ -357,7 +375,7 @@ class SlotCache:
         except _ERRORS as error:
             if self._server.failures != said.failures:
                 raise
-            self._why = str(error) or repr(error)
+            self._why = _sentence(error)
         self._looked = said
         for slot in range(self._total):
             self._free.put(slot)
@@ -435,7 +453,7 @@ class SlotCache:
             else:
                 tokens = self._tokens(path, body)
         except _ERRORS as error:
-            skipped = f"the prompt's tokens are not known: {error}"
+            skipped = f"the prompt's tokens are not known: {_sentence(error)}"
         try:
             if skipped:
                 self.last = Reused(0, 0, Tier(0), 0, skipped, None)
@@ -514,7 +532,7 @@ class SlotCache:
                 return 0, None      # no block is new
             if most >= now.n_ctx:
                 return 0, None      # the context is full: it may have been shifted
-            if now.said.loras and timings["cache_n"] != loaded:
+            if now.said.loras and timings["cache_n"] not in (0, loaded):
                 raise LayoutError("the slot held another prompt, perhaps with adapters of its own")
             form = self._saved(slot)
             if form.planes and form.layout(now.layout.tokens).convention != now.layout.convention:
