@@ -25,7 +25,7 @@ pip() {
 }
 
 install_transformers() {
-	pip --only-binary :all: torch==2.13.0 transformers==5.23.0
+	pip --only-binary :all: torch==2.13.0 transformers==5.23.0 peft==0.21.2
 }
 
 # vLLM's wheels for the CPU want a torch that PyPI does not have; the one that it has is binary

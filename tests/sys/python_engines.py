@@ -20,7 +20,8 @@ sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python
 
 from kvtier import Client, Codec, Dtype, Error, Kind, SharedMemory, Tier  # noqa: E402
 from kvtier.block_cache import BlockCache, named  # noqa: E402
-from kvtier.transformers import Layout, fingerprint, why_not  # noqa: E402
+from kvtier.transformers_calls import why_not  # noqa: E402
+from kvtier.transformers_model import Layout  # noqa: E402
 from kvtier.vllm_core import Scheduler, Worker, is_named, root_of  # noqa: E402
 from kvtier.vllm_events import Events  # noqa: E402
 from kvtier.vllm_layout import (LayoutError, Tensor, files_of, geometry_of, layout_of, overrides_of,  # noqa: E402
@@ -168,20 +169,22 @@ class OfTransformers(unittest.TestCase):
         self.assertEqual(at, layout.page_bytes)
 
     def test_calls_that_are_not_served_have_a_reason(self):
-        self.assertEqual(why_not(1, True, {"max_new_tokens": 4, "num_beams": 1, "use_cache": True}), "")
-        for rows, whole, keywords, reason in (
-                (2, True, {}, "batch"), (1, False, {}, "mask"), (1, True, {"inputs_embeds": 1}, "inputs_embeds"),
-                (1, True, {"past_key_values": 1}, "past_key_values"), (1, True, {"num_beams": 4}, "num_beams"),
-                (1, True, {"num_return_sequences": 2}, "num_return"), (1, True, {"use_cache": False}, "use_cache")):
-            self.assertIn(reason, why_not(rows, whole, keywords))
+        def why(*levels, rows=1):
+            return why_not((rows, 3), [5, 6, 7], {"num_beams", "use_mtp"}, *levels)
 
-    def test_a_fingerprint_tells_names_shapes_and_values(self):
-        weights = [("a", "float32 (2,)", b"12345678"), ("b", "float32 (1,)", b"1234")]
-        others = [[("a", "float32 (2,)", b"12345679"), weights[1]], [("a", "float32 (1, 2)", b"12345678"), weights[1]],
-                  [("c", "float32 (2,)", b"12345678"), weights[1]], weights[:1],
-                  [("a", "float32 (2,)", b"1234567"), ("b", "float32 (1,)", b"81234")]]
-        prints = {fingerprint(iter(w)) for w in [weights, *others]}
-        self.assertEqual(len(prints), len(others) + 1)
+        self.assertEqual(why({"max_new_tokens": 4, "num_beams": 1, "use_cache": True, "token_healing": False}), "")
+        for levels, reason in (
+                ([{"inputs_embeds": 1}], "inputs_embeds"), ([{"past_key_values": 1}], "past_key_values is"),
+                ([{"num_beams": 4}], "num_beams is 4"), ([{"num_return_sequences": 2}], "num_return"),
+                ([{"use_cache": False}], "use_cache is False"), ([{"custom_generate": len}], "custom_generate is"),
+                ([{}, {"num_beams": 4}], "num_beams"), ([{}, {}, {"use_mtp": True}], "use_mtp"),
+                ([{"num_beams": None}, {"num_beams": 4}], "num_beams"), ([{"pad_token_id": 6}], "padding"),
+                ([{}, {"eos_token_id": 8}, {"pad_token_id": 6}], "padding")):
+            self.assertIn(reason, why(*levels))
+        self.assertIn("batch", why({}, rows=2))
+        for levels in ([{"num_beams": 1}, {"num_beams": 4}], [{}, {"a_hubs_own": 3}], [{"pad_token_id": 9}],
+                       [{}, {"eos_token_id": [6]}, {"pad_token_id": 6}]):
+            self.assertEqual(why(*levels), "")
 
 
 class PagedEngine:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of sys_python_engines_transformers.sh."""
 import errno
+import random
 import signal
 import sys
 import tempfile
@@ -79,33 +80,138 @@ class Transformers(unittest.TestCase):
         self.answer(cache)
         self.assertEqual(self.answer(cache, self.tokens[:20] + [9] * 23), (16, 3))
 
-    def test_other_weights_rope_shapes_and_extras_share_nothing(self):
+    def test_models_that_differ_share_nothing(self):
         self.answer(self.cache())
-        for model, options in ((Model("x"), {}), (Model(theta=5), {}), (Model(layers=3), {}),
+        for model, options in ((Model("x"), {}), (Model(theta=5), {}), (Model(eps=1e-5), {}), (Model(layers=3), {}),
                                (Model(shapes=((2, 8), (2, 8))), {}), (Model(), {"extras": "e"}),
                                (Model(), {"name": "other"})):
             self.assertEqual(self.answer(self.cache(model, **options)), (0, 5))
         self.assertEqual(self.answer(self.cache())[0], 40)
 
+    def test_a_model_that_was_changed_is_another_one(self):
+        model = Model()
+        cache = self.cache(model)
+        self.answer(cache)
+        for what, value, before in (("adapter", "b", "a"), ("eps", 1e-5, 1e-6), ("rope_theta", 5, 10000),
+                                    ("weights", (0, b"x"), (0, b"w")), ("embedding", (40, b"e"), (40, b"\0")),
+                                    ("dtype", torch_double.float16, torch_double.float32)):
+            with self.subTest(what):
+                model.change(what, value)
+                self.assertEqual([self.answer(cache), self.answer(cache)], [(0, 5), (40, 0)])
+                self.assertEqual(self.answer(self.cache(model))[0], 40)
+                model.change(what, before)
+                self.assertEqual(self.answer(cache)[0], 40)
+
+    def test_one_byte_of_a_large_weight_counts(self):
+        from kvtier.transformers_model import _weights
+        digests = set()
+        for at, byte in ((0, b"w"), (70000, b"x"), (99999, b"x"), (4096, b"x")):
+            model = Model("w" * 100000)
+            model.change("weights", (at, byte))
+            digests.add(_weights(model))
+        self.assertEqual(len(digests), 4)
+
+    def test_a_model_that_changes_while_it_answers_keeps_nothing(self):
+        model = Model()
+        cache = self.cache(model)
+        cache.generate(Ids([self.tokens]), max_new_tokens=2, streamer=lambda _: model.change("adapter", "b"))
+        self.assertEqual((cache.last.stored_blocks, cache.last.error.errno), (0, errno.ESTALE))
+        self.assertIn("settings", str(cache.last.error))
+        self.assertEqual(self.answer(cache), (0, 5))
+        model.change("adapter", "a")
+        self.assertEqual(self.answer(cache), (0, 5))
+
+    def test_a_model_whose_forwards_differ_is_computed_without_kvtier(self):
+        model = Model()
+        cache = self.cache(model)
+        self.answer(cache)
+        model.change("chance", random.Random(7))
+        cache.generate(Ids([self.tokens]), max_new_tokens=2)
+        self.assertIn("eval()", cache.last.skipped)
+        _, loaded, _, error = cache.fetch(Ids([self.tokens]))
+        self.assertEqual((loaded, error.errno), (0, errno.EOPNOTSUPP))
+        with self.assertRaisesRegex(LayoutError, "eval()"):
+            self.cache(model)
+        model.change("chance", None)
+        self.assertEqual(self.answer(cache)[0], 40)
+
+    def test_frequencies_that_change_with_a_prompts_length_have_a_limit(self):
+        model = Model()
+        model.rope_type, model.original_max_seq_len = "dynamic", 44
+        cache = self.cache(model)
+        self.assertEqual(self.answer(cache), (0, 5))
+        cache.generate(Ids([self.tokens]), max_new_tokens=6)        # its KV ends behind the limit
+        self.assertEqual((cache.last.loaded_tokens, cache.last.stored_blocks, cache.last.error.errno),
+                         (40, 0, errno.EBADMSG))
+        cache.generate(Ids([self.tokens + [1, 2]]))
+        self.assertIn("more than 44 tokens", cache.last.skipped)
+
     def test_calls_that_are_not_served_are_computed(self):
-        cache, prompt = self.cache(), Ids([self.tokens])
+        cache, prompt, settings = self.cache(), Ids([self.tokens]), transformers_double.GenerationConfig
         self.answer(cache)
         for ids, keywords, why in ((Ids([self.tokens, self.tokens]), {}, "batch"),
                                    (prompt, {"num_beams": 2}, "num_beams"),
+                                   (prompt, {"generation_config": settings(num_beams=2)}, "num_beams"),
+                                   (prompt, {"cache_implementation": "static"}, "cache_implementation"),
+                                   (prompt, {"generation_config": settings(cache_implementation="static")}, "static"),
+                                   (prompt, {"prompt_lookup_num_tokens": 3}, "prompt_lookup"),
+                                   (prompt, {"generation_config": settings(prompt_lookup_num_tokens=3)}, "lookup"),
+                                   (prompt, {"assistant_model": Model()}, "assistant_model"),
+                                   (prompt, {"token_type_ids": Ids([[1] * 43])}, "token_type_ids"),
+                                   (prompt, {"what_comes_next": True}, "what_comes_next"),
                                    (prompt, {"attention_mask": Ids([[0] + [1] * 42])}, "mask"),
+                                   (prompt, {"pad_token_id": 7}, "padding"),
                                    (prompt, {"use_cache": False}, "use_cache")):
             got = cache.generate(ids, max_new_tokens=2, **keywords)
             self.assertEqual(got.tolist()[0], cache._model.generate(prompt, max_new_tokens=2).tolist()[0])
             self.assertIn(why, cache.last.skipped)
             self.assertEqual((cache.last.loaded_tokens, cache.last.stored_blocks, cache.last.prompt_tokens), (0, 0, 43))
-        cache.generate(prompt, attention_mask=Ids([[1] * 43]))
-        self.assertEqual((cache.last.skipped, cache.last.loaded_tokens), ("", 40))
+        for keywords in ({"attention_mask": Ids([[1] * 43])}, {"attention_mask": None},
+                         {"pad_token_id": 7, "eos_token_id": [8, 7]},
+                         {"generation_config": settings(temperature=0.5, chat_format="of a hub")}):
+            cache.generate(prompt, **keywords)
+            self.assertEqual((cache.last.skipped, cache.last.loaded_tokens), ("", 40))
+
+    def test_the_models_own_settings_count(self):
+        cache, prompt = self.cache(), Ids([self.tokens])
+        own = cache._model.generation_config
+        self.answer(cache)
+        for name, value, other in (("num_beams", 2, 1), ("cache_implementation", "static", None),
+                                   ("prompt_lookup_num_tokens", 3, None)):
+            with mock.patch.object(own, name, value):
+                want = cache._model.generate(prompt, max_new_tokens=2).tolist()
+                self.assertEqual(cache.generate(prompt, max_new_tokens=2).tolist(), want)
+                self.assertIn(name, cache.last.skipped)
+                if other is not None:
+                    cache.generate(prompt, **{name: other})
+                    self.assertEqual((cache.last.skipped, cache.last.loaded_tokens), ("", 40))
+
+    def test_a_call_that_raises_with_a_cache_is_computed_without_one(self):
+        cache, prompt, generate = self.cache(), Ids([self.tokens]), Model.generate
+        self.answer(cache)
+
+        def raising(model, ids, past_key_values=None, **keywords):
+            if past_key_values:
+                raise RuntimeError("no cache, please")
+            return generate(model, ids, **keywords)
+
+        with mock.patch.object(Model, "generate", raising):
+            got = cache.generate(prompt, max_new_tokens=2)
+            self.assertEqual(got.tolist(), cache._model.generate(prompt, max_new_tokens=2).tolist())
+            self.assertIn("RuntimeError: no cache, please", cache.last.skipped)
+            self.assertEqual((cache.last.loaded_tokens, cache.last.stored_blocks), (0, 0))
+            with self.assertRaises(RuntimeError):       # a reader has had the beginning
+                cache.generate(prompt, streamer=lambda _: None)
+        with mock.patch.object(Model, "generate", side_effect=ValueError("of the user")), \
+                self.assertRaisesRegex(ValueError, "of the user"):
+            cache.generate(prompt)
+        self.assertEqual(self.answer(cache)[0], 40)
 
     def test_generate_returns_as_the_models_own(self):
         cache = self.cache()
         whole = cache.generate(Ids([self.tokens]), return_dict_in_generate=True)
         self.assertEqual((whole.past_key_values.get_seq_length(), whole.sequences.shape), (43, (1, 44)))
-        with mock.patch.object(Model.generation_config, "return_dict_in_generate", True):
+        with mock.patch.object(cache._model.generation_config, "return_dict_in_generate", True):
             self.assertEqual(cache.generate(Ids([self.tokens])).sequences.tolist(), whole.sequences.tolist())
             self.assertIsInstance(cache.generate(Ids([self.tokens]), return_dict_in_generate=False), Ids)
 

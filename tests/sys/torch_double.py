@@ -33,7 +33,7 @@ def no_truth(values: int) -> bool:
 
 
 class Tensor:
-    is_cuda, device = False, Device("cpu")
+    is_cuda, is_quantized, device = False, False, Device("cpu")
 
     def __init__(self, memory, dtype: Dtype, shape, strides=None, offset: int = 0) -> None:
         """memory: a ctypes array, alive as long as a tensor shows it. offset: in values."""
@@ -49,6 +49,9 @@ class Tensor:
 
     def stride(self, axis=None):
         return self.strides if axis is None else self.strides[axis]
+
+    def storage_offset(self) -> int:
+        return self.offset
 
     def element_size(self) -> int:
         return self.dtype.size
@@ -118,20 +121,24 @@ class Tensor:
     def numel(self) -> int:
         return math.prod(self.shape)
 
-    def _values(self):
-        """Where each value lies."""
+    def _runs(self):
+        """Where the values lie, in order: each run of them that lie side by side."""
         memory, size = memoryview(self.memory).cast("B"), self.dtype.size
-        for at in itertools.product(*map(range, self.shape)):
+        axes = len(self.shape) - (self.strides[-1:] == (1,))
+        length = math.prod(self.shape[axes:]) * size
+        for at in itertools.product(*map(range, self.shape[:axes])):
             first = (self.offset + sum(i * stride for i, stride in zip(at, self.strides))) * size
-            yield memory[first:first + size]
+            yield memory[first:first + length]
 
     def tobytes(self) -> bytes:
-        return b"".join(self._values())
+        return b"".join(self._runs())
 
     def copy_(self, source: "Tensor") -> None:
         assert (self.shape, self.dtype) == (source.shape, source.dtype)
-        for value, other in zip(self._values(), source.clone()._values()):
-            value[:] = other
+        data, at = source.tobytes(), 0
+        for run in self._runs():
+            run[:] = data[at:at + len(run)]
+            at += len(run)
 
     def clone(self) -> "Tensor":
         data = self.tobytes()
@@ -142,6 +149,14 @@ class Tensor:
     def reshape(self, *shape: int) -> "Tensor":
         copy = self.clone()
         return copy.view(self.dtype, [self.numel()] if shape == (-1,) else shape)
+
+    def sum(self, axis: int) -> "Tensor":
+        assert axis == 1 and len(self.shape) == 2 and self.dtype == int64
+        ret = zeros(self.shape[0], dtype=int64)
+        for i in range(self.shape[0]):
+            row = memoryview(self[i].tobytes()).cast("q")
+            ret.bytes_at(i, 1)[:] = (sum(row) % 2**64).to_bytes(8, "little")
+        return ret
 
     def flatten(self, first: int, last: int) -> "Tensor":
         return self.reshape(*self.shape[:first], math.prod(self.shape[first:last + 1]), *self.shape[last + 1:])
@@ -210,6 +225,12 @@ def stack(tensors) -> Tensor:
     return ret
 
 
+def cat(tensors) -> Tensor:
+    """Of rows."""
+    data = b"".join(tensor.tobytes() for tensor in tensors)
+    return Tensor((C.c_uint8 * len(data)).from_buffer_copy(data), tensors[0].dtype, [sum(t.numel() for t in tensors)])
+
+
 def frombuffer(memory, dtype: Dtype) -> Tensor:
     if isinstance(memory, memoryview):
         memory = (C.c_uint8 * memory.nbytes).from_buffer(memory)
@@ -220,8 +241,9 @@ def install() -> ModuleType:
     torch = ModuleType("torch")
     torch.__dict__.update(
         Tensor=Tensor, Numbers=Numbers, dtype=Dtype, device=Device, zeros=zeros, frombuffer=frombuffer, stack=stack,
-        int8=int8, uint8=uint8, long=int64, float16=float16, bfloat16=bfloat16, float32=float32,
-        float8_e4m3fn=float8_e4m3fn, no_grad=contextlib.nullcontext,
+        cat=cat, tensor=lambda rows, device=None: Numbers(rows), int8=int8, uint8=uint8, int64=int64, long=int64,
+        float16=float16, bfloat16=bfloat16, float32=float32, float8_e4m3fn=float8_e4m3fn,
+        no_grad=contextlib.nullcontext,
         arange=lambda *bounds: Numbers(range(*bounds)), equal=lambda a, b: a.rows == b.rows,
         backends=SimpleNamespace(), distributed=SimpleNamespace(is_available=lambda: False),
         cuda=SimpleNamespace(current_stream=None))
