@@ -314,8 +314,11 @@ struct wire_space_open {
 	/* NUL-terminated, printable: why the space is not in engine mode, though its client would
 	 * like that; "" */
 	char not_engine[WIRE_WHY_BYTES];
+	/* likewise: why pages in a GPU's memory are WIRE_STAGED; "" where they are not */
+	char gpu_staged[WIRE_WHY_BYTES];
 };
-static_assert(sizeof(struct wire_space_open) == 24 + sizeof(struct wire_geometry) + WIRE_WHY_BYTES,
+static_assert(sizeof(struct wire_space_open) ==
+		      24 + sizeof(struct wire_geometry) + 2 * WIRE_WHY_BYTES,
 	      "wire_space_open");
 static_assert(sizeof(struct wire_space_open) + WIRE_MAX_REGIONS * sizeof(struct wire_region) +
 			      WIRE_MAX_SEGMENTS * sizeof(struct wire_segment) <=

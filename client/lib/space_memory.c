@@ -64,6 +64,9 @@ static int message_make(struct kvtier_space *space)
 	}
 	if (space->cuda)
 		memcpy(m->not_engine, space->cuda->not_engine, sizeof(m->not_engine));
+	if (space->cuda && space->cuda->rung == CUDA_RUNG_STAGED)
+		(void)snprintf(m->gpu_staged, sizeof(m->gpu_staged), "%.*s", WIRE_WHY_BYTES - 1,
+			       space->cuda->why);
 	for (size_t i = 0; i < l->n_regions && l->memory == KVTIER_MEMFD; i++)
 		r[i] = (struct wire_region){ .memory = WIRE_MEMFD,
 					     .fd_index = (uint32_t)i,

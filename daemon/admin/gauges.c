@@ -11,6 +11,7 @@
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
 #include "daemon/store/admit.h"
+#include "daemon/front/server.h"
 #include "daemon/kvtierd.h"
 #include "daemon/store/hints.h"
 #include "daemon/nvme/nvme_up.h"
@@ -133,6 +134,19 @@ static void redis_gauges(struct kvtierd *d)
 	stats_redis_text(d->stats, s.text);
 }
 
+/* A daemon without GPUs says so by itself, or was told to have none. */
+static void staged_gauges(struct kvtierd *d, char *text, size_t n)
+{
+	char why[STATS_TEXT_BYTES] = "";
+	const uint32_t staged = d->server ? server_staged(d->server, why, sizeof(why)) : 0;
+	const bool warn = staged > 0 && d->devices.n > 1;
+
+	stats_set(&d->stats->v.gpu_staged_spaces, staged);
+	stats_health_set(d->stats, STATS_HEALTH_GPU_STAGED, warn);
+	if (warn && text[0] == '\0')
+		snprintf(text, n, "%s", why);
+}
+
 static void gpu_gauges(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -189,6 +203,7 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_health_set(d->stats, STATS_HEALTH_HOST_NOT_PINNED, unpinned[0] != '\0');
 	if (text[0] == '\0' && d->devices.gpu_unused)
 		snprintf(text, sizeof(text), "%.199s", d->devices.gpu_note);
+	staged_gauges(d, text, sizeof(text));
 	stats_gpu_text(d->stats, text[0] ? text : unpinned);
 }
 

@@ -32,9 +32,10 @@ CTL(clients, admin, "[--json]",
     "(a memfd), staged (libkvtier copies), cuda-ipc, cuda-fd, cuda-fabric (a GPU's memory, by "
     "that kind of handle), cuda-engine (kvtierd does not reach them). MODE: whose kernels encode "
     "and decode pages on a GPU: the daemon's, the engine's, or none; NOT IN ENGINE MODE: why not "
-    "the engine's, where those were wanted. STATE: open, or ending: the connection was cut, and "
-    "workers still use PAGES of its pages; or refused: a process that was refused or cut in the "
-    "last ten minutes, and REFUSED FOR what. WIRE: the version of the protocol that they speak.",
+    "the engine's, where those were wanted. GPU STAGED: why the engine's CPU copies its pages. "
+    "STATE: open, or ending: the connection was cut, and workers still use PAGES of its pages; or "
+    "refused: a process that was refused or cut in the last ten minutes, and REFUSED FOR what. "
+    "WIRE: the version of the protocol that they speak.",
     "kvtierctl clients")
 CTL(spaces, admin, "[--json]",
     "Spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has the "

@@ -57,6 +57,7 @@ CLIENTS_COLUMN("", sparse_blocks, NUMBER, row->sparse_blocks)
 CLIENTS_COLUMN("AGE", age_s, AGE, row->age_ns / 1000000000u)
 CLIENTS_COLUMN("", refused, NUMBER, row->refused)
 CLIENTS_COLUMN("NOT IN ENGINE MODE", not_engine, TEXT, row->not_engine)
+CLIENTS_COLUMN("GPU STAGED", gpu_staged, TEXT, row->gpu_staged)
 CLIENTS_COLUMN("REFUSED FOR", why, TEXT, row->why)
 
 SPACES_COLUMN("NUMBER", number, NUMBER, row->number)

@@ -510,6 +510,25 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 		ret->memories |= mount->memories;
 		if (mount->not_engine[0] != '\0')
 			memcpy(ret->not_engine, mount->not_engine, sizeof(ret->not_engine));
+		if (mount->gpu_staged[0] != '\0')
+			memcpy(ret->gpu_staged, mount->gpu_staged, sizeof(ret->gpu_staged));
 	}
 	return true;
+}
+
+uint32_t server_staged(const struct server *s, char *text, size_t n)
+{
+	uint32_t staged = 0;
+
+	for (const struct conn *c = s->conns; c; c = c->next)
+		for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
+			const struct mount *mount = c->client.mounts[i];
+
+			if (!mount || mount->gpu_staged[0] == '\0')
+				continue;
+			if (staged++ == 0)
+				snprintf(text, n, "%s (pid %d) is staged: %s", c->client.name,
+					 c->client.pid, mount->gpu_staged);
+		}
+	return staged;
 }

@@ -48,9 +48,13 @@ struct conn_row {
 	uint64_t region_bytes;
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory; 0: no regions */
 	char not_engine[WIRE_WHY_BYTES]; /* why a space is not in engine mode; "" */
+	char gpu_staged[WIRE_WHY_BYTES]; /* why a space's pages on a GPU are staged; "" */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };
 /* false: past the end */
 bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);
+/* Spaces whose pages on a GPU are staged; and of one of them, which client's it is, and why: text,
+ * which stays as it is where there is none. */
+uint32_t server_staged(const struct server *server, char *text, size_t n);
 
 #endif

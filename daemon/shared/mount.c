@@ -83,6 +83,7 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 		return -ENOMEM;
 	}
 	memcpy(mount->not_engine, m->not_engine, sizeof(mount->not_engine));
+	memcpy(mount->gpu_staged, m->gpu_staged, sizeof(mount->gpu_staged));
 	r = find_device(devices, m, &mount->device, text, n);
 	for (uint32_t i = 0; i < m->n_regions && r == 0; i++) {
 		r = import(mount, &m->regions[i], fds, parts, why, sizeof(why));

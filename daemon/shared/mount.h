@@ -33,6 +33,7 @@ struct mount {
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory of its regions */
 	bool prepared;     /* its device knows the layout */
 	char not_engine[WIRE_WHY_BYTES]; /* why it is not in engine mode, as its client says */
+	char gpu_staged[WIRE_WHY_BYTES]; /* likewise: why its pages on a GPU are staged */
 	uint64_t region_bytes;
 	uint64_t pages; /* valid page indices are below */
 	struct device_layout layout;

@@ -250,6 +250,9 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 	if (take_words(m->not_engine, ret->not_engine))
 		return refuse(text, text_bytes, -EINVAL, "not_engine must be at most %d bytes",
 			      WIRE_WHY_BYTES - 1);
+	if (take_words(m->gpu_staged, ret->gpu_staged))
+		return refuse(text, text_bytes, -EINVAL, "gpu_staged must be at most %d bytes",
+			      WIRE_WHY_BYTES - 1);
 	ret->geometry = m->geometry;
 	ret->n_regions = m->n_regions;
 	ret->n_segments = m->n_segments;

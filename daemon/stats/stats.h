@@ -147,6 +147,11 @@ enum {
 	       "A GPU of this machine is not served, and its engines' blocks go by copies that "   \
 	       "they make themselves; see the reason below. [gpu] devices = off, if that is "      \
 	       "wanted.")                                                                          \
+	HEALTH(GPU_STAGED, gpu_staged, warn,                                                       \
+	       "An engine copies pages of a GPU itself, by its CPU (\"staged\"), as kvtierd does " \
+	       "not reach them; see the reason below and `kvtierctl clients`. Where CUDA IPC is "  \
+	       "refused, as between two users, memory that has descriptors helps "                 \
+	       "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or [gpu] mode = engine.")      \
 	HEALTH(GPU_TIER, no_gpu_tier, warn,                                                        \
 	       "A GPU does not have the memory that [gpu] bytes asks for, and keeps no image: "    \
 	       "see the reason below; lower [gpu] bytes, or leave more free.")                     \

@@ -88,6 +88,8 @@ STAT("gpu.used_devices", gpu_used_devices, gauge, "devices",
      "GPUs with regions of engines; kvtierd has a context on these")
 STAT("gpu.failed_devices", gpu_failed_devices, gauge, "devices",
      "GPUs that were in use and do not work")
+STAT("gpu.staged_spaces", gpu_staged_spaces, gauge, "spaces",
+     "Spaces whose pages on a GPU are copied by their engine's CPU")
 STAT("gpu.regions", gpu_regions, gauge, "regions", "Regions of engines in the memory of GPUs")
 STAT("gpu.own_bytes", gpu_own_bytes, gauge, "bytes",
      "Memory of GPUs that kvtierd's buffers and kernels take")

@@ -349,6 +349,9 @@ static void memory_of_engine_mode_is_alone(void **state)
 	memcpy(m.open.not_engine, "a\nb", 4);
 	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), 0);
 	assert_string_equal(got.not_engine, "a?b");
+	memset(m.open.gpu_staged, 'a', sizeof(m.open.gpu_staged));
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
+	assert_non_null(strstr(text, "gpu_staged must be at most 159 bytes"));
 }
 
 static void regions_of_two_devices(void **state)

@@ -90,6 +90,7 @@ struct settings {
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
 	bool trace, halts, exclusive, heals;
 	bool one_queue, waits;
+	uint16_t user;
 	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */
 	uint64_t stall_nth;
 	uint32_t stall_ms;
@@ -420,7 +421,8 @@ struct ticket {
 	uint64_t inode;
 	uint64_t pid_namespace;
 	uint64_t bytes;
-	uint32_t gpu;
+	uint16_t gpu;
+	uint16_t user;
 	uint32_t handle_types;
 	uint64_t at; /* where in the file */
 };
@@ -430,8 +432,10 @@ enum ticket_kind { TICKET_MEMORY = 0x6d656d31, TICKET_EVENT = 0x65766e31, TICKET
 /* `memory`: NULL for an event. `ret` takes 64 bytes. */
 void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
 		 const struct physical *memory, void *ret);
-/* An open descriptor, and the ticket; -errno: a driver would not open it. */
+/* An open descriptor, and the ticket; -errno: a driver would not open it (-EPERM: another user) */
 int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret);
+/* A driver's answer then. */
+CUresult ticket_refused(int error);
 
 /* --- vmm.c --- */
 

@@ -289,7 +289,7 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	fd = ticket_open(TICKET_EVENT, &handle, &ticket);
 	if (fd < 0)
-		return CUDA_ERROR_INVALID_VALUE;
+		return ticket_refused(fd);
 	if (ticket.pid == getpid() || ticket.gpu != call.ctx->gpu->physical) {
 		close(fd);
 		return ticket.pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT :

@@ -5,7 +5,8 @@
  * A handle is a ticket: which process has which descriptor of which file. Opening it opens
  * /proc/PID/fd/N, and looks whether process and file are still the same. So a handle ends with its
  * process, and with the memory or event that it was made of; memory that is open lives on. A handle
- * opens in the PID namespace that it was made in, and never in the process that made it.
+ * opens in the PID namespace that it was made in, and never in the process that made it; a legacy
+ * handle in processes of the same user alone.
  *
  * Memory is opened once for each process: the same handle again is a violation (and counts, as a
  * driver does); opened by two contexts, it is refused.
@@ -50,7 +51,8 @@ void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
 			    .fd = fd,
 			    .started = emu.started,
 			    .pid_namespace = pid_namespace(),
-			    .gpu = gpu,
+			    .gpu = (uint16_t)gpu,
+			    .user = emu.settings.user,
 			    .at = at };
 	struct stat status;
 
@@ -76,6 +78,8 @@ int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret)
 		return -EINVAL;
 	if (t.pid_namespace != pid_namespace() || process_started(t.pid) != t.started)
 		return -ESRCH;
+	if (kind != TICKET_FABRIC && t.user != emu.settings.user)
+		return -EPERM;
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", t.pid, t.fd);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
@@ -86,6 +90,12 @@ int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret)
 	}
 	*ret = t;
 	return fd;
+}
+
+CUresult ticket_refused(int error)
+{
+	return error == -EPERM && draw(&emu.random) & 1 ? CUDA_ERROR_NOT_PERMITTED :
+							  CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
@@ -165,7 +175,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
 		return CUDA_ERROR_NOT_SUPPORTED;
 	fd = ticket_open(TICKET_MEMORY, &handle, &ticket);
 	if (fd < 0)
-		return CUDA_ERROR_INVALID_VALUE;
+		return ticket_refused(fd);
 	open = find_open(ticket.inode);
 	if (ticket.pid == getpid())
 		r = CUDA_ERROR_INVALID_CONTEXT;

@@ -13,6 +13,8 @@
  *	capability=N      of each GPU (90)
  *	zeroed=N          device memory of N MiB or more is all zeros when it is freed
  *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
+ *	user=N            who runs this process (0); legacy handles of another user's memory and
+ *	                  events are refused, by one of two results that the seed draws
  *	fabric=1          VMM memory can be exported as a fabric handle
  *	peer=1            a handle of one GPU can be opened in a context of another one
  *	reuse=0|1         freed addresses are given out again: never, always (drawn by the seed)
@@ -112,6 +114,8 @@ static void read_word(struct settings *s, char *word)
 		s->nodes = (int)number;
 	} else if (!strcmp(key, "faulty") && number < EMU_GPUS) {
 		s->faulty = (int)number;
+	} else if (!strcmp(key, "user") && number <= UINT16_MAX) {
+		s->user = (uint16_t)number;
 	} else if (!strcmp(key, "late")) {
 		s->late = (uint32_t)number;
 	} else if (!strcmp(key, "memory")) {
