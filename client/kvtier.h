@@ -425,7 +425,8 @@ KVTIER_API int kvtier_status(struct kvtier_client *client, char *ret, size_t n);
 KVTIER_API int kvtier_tiers(struct kvtier_client *client);
 
 /* Memory for pages: a sealed memfd of `length` bytes, rounded up to whole pages, zeroed, mapped
- * here. name (NULL: "kvtier-pages") is shown in /proc. -ENOMEM, -EMFILE, -EINVAL. */
+ * here. name (NULL: "kvtier-pages") is shown in /proc. -ENOMEM, -EMFILE, -EINVAL; -EFBIG: more than
+ * RLIMIT_FSIZE. */
 KVTIER_API int kvtier_memory_alloc(size_t length, const char *name, struct kvtier_shared **ret);
 KVTIER_API void *kvtier_memory_address(const struct kvtier_shared *memory); /* never changes */
 /* All of the memory as a region. Its fd is the memory's, valid until freed or taken back. */
@@ -433,7 +434,8 @@ KVTIER_API int kvtier_memory_region(const struct kvtier_shared *memory, struct k
 /* For when kvtier_space_close() returned more than 0. Puts a fresh memfd with the same contents
  * under the same addresses; no page of it is lent. No thread may write to the memory meanwhile.
  * Do madvise(), mlock() and a GPU's registration again. -EBUSY: a space that uses the memory is
- * open. -ENOMEM (touched pages need twice their memory), -ENOSPC, -EMFILE: nothing changed. */
+ * open. -ENOMEM (touched pages need twice their memory), -ENOSPC, -EMFILE, -EFBIG: nothing
+ * changed. */
 KVTIER_API int kvtier_memory_take_back(struct kvtier_shared *memory);
 /* After the spaces that use the memory were closed. Pages may still be lent. NULL is fine. */
 KVTIER_API void kvtier_memory_free(struct kvtier_shared *memory);

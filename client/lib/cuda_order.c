@@ -36,6 +36,7 @@
 #include "clock.h"
 #include "cuda.h"
 #include "error.h"
+#include "memory_file.h"
 #include "op.h"
 #include "socket.h"
 
@@ -48,12 +49,12 @@ static uint32_t slot_of(const struct op *op)
 
 static int words_open(struct cuda_order *o)
 {
+	const int rc = memory_file_make("kvtier-words", sizeof(*o->words),
+					F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &o->words_fd);
 	void *words;
 
-	o->words_fd = memfd_create("kvtier-words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (o->words_fd < 0 || ftruncate(o->words_fd, sizeof(*o->words)) ||
-	    fcntl(o->words_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-		return error_set(-errno, "cannot make a page of words: %s", strerrordesc_np(errno));
+	if (rc)
+		return rc;
 	words = mmap(NULL, sizeof(*o->words), PROT_READ | PROT_WRITE, MAP_SHARED, o->words_fd, 0);
 	if (words == MAP_FAILED)
 		return error_set(-errno, "cannot map a page of words: %s", strerrordesc_np(errno));

@@ -17,6 +17,7 @@
 #include "client/kvtier.h"
 #include "error.h"
 #include "lent.h"
+#include "memory_file.h"
 #include "process.h"
 
 enum { NAME_BYTES = 64, COPY_BYTES = 1 << 30 };
@@ -28,23 +29,6 @@ struct kvtier_shared {
 	uint64_t process; /* that made it */
 	char name[NAME_BYTES];
 };
-
-static int file_make(const char *name, size_t length, int *ret)
-{
-	const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc;
-
-	if (fd >= 0 && !ftruncate(fd, (off_t)length) &&
-	    !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
-		*ret = fd;
-		return 0;
-	}
-	rc = error_set(-errno, "cannot make a memory file of %zu bytes: %s", length,
-		       strerrordesc_np(errno));
-	if (fd >= 0)
-		(void)close(fd);
-	return rc;
-}
 
 int kvtier_memory_alloc(size_t length, const char *name, struct kvtier_shared **ret)
 {
@@ -63,7 +47,7 @@ int kvtier_memory_alloc(size_t length, const char *name, struct kvtier_shared **
 	memory->length = whole;
 	(void)strncpy(memory->name, name && *name ? name : "kvtier-pages",
 		      sizeof(memory->name) - 1);
-	rc = file_make(memory->name, whole, &memory->fd);
+	rc = memory_file_make(memory->name, whole, F_SEAL_SHRINK | F_SEAL_GROW, &memory->fd);
 	if (rc) {
 		free(memory);
 		return rc;
@@ -155,7 +139,7 @@ int kvtier_memory_take_back(struct kvtier_shared *memory)
 			-EBUSY,
 			"a space that uses this memory is open: close it first, then open it again "
 			"with the region that kvtier_memory_region() gives then");
-	rc = file_make(memory->name, memory->length, &fd);
+	rc = memory_file_make(memory->name, memory->length, F_SEAL_SHRINK | F_SEAL_GROW, &fd);
 	if (rc)
 		return rc;
 	rc = copy_data(memory, fd);

@@ -136,8 +136,8 @@ static int give_up(struct kvtier_client *c, struct kvtier_space *space, int erro
 
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;
-	space_refused(space, error,
-		      "the space's description cannot be sent: ", strerrordesc_np(-error));
+	space_refused(space, error, "the space's description cannot be sent: ",
+		      *kvtier_last_error() ? kvtier_last_error() : strerrordesc_np(-error));
 	if (rc == 1) {
 		space_sent(c, space);
 		space->gives_up = true;
@@ -153,6 +153,7 @@ static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 	if (space->cuda && space->state == SPACE_WANTED)
 		cuda_memory_begin(space->cuda);
 	space->message->head.seq = ++c->seq;
+	(void)error_set(0, "%s", ""); /* not every failure of a system call has a sentence */
 	rc = space_memory_send(space);
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;

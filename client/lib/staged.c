@@ -23,6 +23,7 @@
 #include "cuda_memory.h"
 #include "encoded.h"
 #include "error.h"
+#include "memory_file.h"
 #include "populate.h"
 #include "runs.h"
 
@@ -192,6 +193,7 @@ void staged_close(struct staged *staged)
 
 int staged_renew(struct staged *staged)
 {
+	void *memory;
 	int rc;
 
 	memory_drop(staged);
@@ -201,27 +203,24 @@ int staged_renew(struct staged *staged)
 		encoded_unmap(staged->encoded);
 		return 0;
 	}
-	staged->fd = memfd_create("kvtier-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (staged->fd < 0 || ftruncate(staged->fd, (off_t)staged->bytes) ||
-	    fcntl(staged->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
-		goto fail;
-	staged->memory =
-		mmap(NULL, staged->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, staged->fd, 0);
-	if (staged->memory == MAP_FAILED) {
-		staged->memory = NULL;
-		goto fail;
+	rc = memory_file_make("kvtier-staging", staged->bytes, F_SEAL_SHRINK | F_SEAL_GROW,
+			      &staged->fd);
+	if (rc)
+		return rc;
+	memory = mmap(NULL, staged->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, staged->fd, 0);
+	if (memory == MAP_FAILED) {
+		rc = -errno;
+		memory_drop(staged);
+		return error_set(rc, "cannot map %llu bytes of staging memory: %s",
+				 (unsigned long long)staged->bytes, strerrordesc_np(-rc));
 	}
+	staged->memory = memory;
 	if (staged->cuda) {
 		populate_touch(staged->memory, staged->bytes);
 		staged->populated = staged->bytes;
 		staged->pinned = cuda_memory_pin(staged->cuda, staged->memory, staged->bytes);
 	}
 	return 0;
-fail:
-	rc = -errno;
-	memory_drop(staged);
-	return error_set(rc, "cannot make %llu bytes of staging memory: %s",
-			 (unsigned long long)staged->bytes, strerrordesc_np(-rc));
 }
 
 int staged_fd(const struct staged *staged)

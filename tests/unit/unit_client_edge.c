@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "client/lib/client.h"
@@ -345,6 +346,66 @@ static void spaces_come_and_go_under_threads(void **state)
 	fake_close(&e);
 }
 
+static void limit_files(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void refused_by_the_limit(int rc, const char *name)
+{
+	assert_int_equal(rc, -EFBIG);
+	assert_non_null(strstr(kvtier_last_error(), name));
+	assert_non_null(strstr(kvtier_last_error(), "RLIMIT_FSIZE"));
+}
+
+/* The kernel's own answer to a larger file is a signal that ends the process. */
+static void memory_larger_than_files_may_be(void **state)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct kvtier_shared *fits = NULL, *other = NULL;
+
+	(void)state;
+	limit_files(2 * page);
+	refused_by_the_limit(kvtier_memory_alloc(2 * page + 1, "large", &other), "large");
+	assert_null(other);
+	assert_int_equal(kvtier_memory_alloc(2 * page, NULL, &fits), 0);
+	memset(kvtier_memory_address(fits), 7, 2 * page);
+	limit_files(page);
+	refused_by_the_limit(kvtier_memory_take_back(fits), "kvtier-pages");
+	limit_files(RLIM_INFINITY);
+	assert_int_equal(kvtier_memory_take_back(fits), 0);
+	assert_int_equal(((const uint8_t *)kvtier_memory_address(fits))[2 * page - 1], 7);
+	kvtier_memory_free(fits);
+}
+
+static void staging_memory_larger_than_files_may_be(void **state)
+{
+	struct kvtier_region r = { .size = sizeof(r),
+				   .memory = KVTIER_PRIVATE,
+				   .length = PAGES * PAGE_BYTES };
+	struct kvtier_space *space = NULL;
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, true);
+	r.base = e.memory;
+	limit_files(PAGE_BYTES);
+	refused_by_the_limit(kvtier_space_open(e.client, &fake_geometry, &r, 1, &fake_segment, 1,
+					       &space),
+			     "kvtier-staging");
+	assert_null(space);
+	limit_files(RLIM_INFINITY);
+	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, &r, 1, &fake_segment, 1,
+					   &space),
+			 0);
+	fake_store_again(&e);
+	fake_close(&e);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -361,6 +422,8 @@ int main(void)
 		cmocka_unit_test(older_clock_does_not_end_a_greeting),
 		cmocka_unit_test(spaces_come_and_go_under_threads),
 		cmocka_unit_test(space_refused_on_the_way_back_is_asked_for_again),
+		cmocka_unit_test(memory_larger_than_files_may_be),
+		cmocka_unit_test(staging_memory_larger_than_files_may_be),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
