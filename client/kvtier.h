@@ -277,7 +277,8 @@ struct kvtier_lent {
 };
 
 /* Connects and shakes hands. -ECONNREFUSED, -ENOENT: no daemon there; -EPROTO: no common version;
- * -ETIMEDOUT; -EMFILE: no descriptors left, here or in the daemon. The caller closes the client. */
+ * -EBUSY: the daemon had no place for it until timeout_ms; -ETIMEDOUT; -EMFILE: no descriptors
+ * left, here or in the daemon. The caller closes the client. */
 KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret);
 
 /* Closes every space, drops outstanding ops and frees the client; NULL is fine. No other thread

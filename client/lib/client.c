@@ -178,6 +178,24 @@ static void client_end(struct kvtier_client *c)
 	client_free(c);
 }
 
+/* A daemon lives there, and may have a place a moment later. -EAGAIN: its backlog is full. -EBUSY:
+ * it refused a connection that was made. */
+static bool worth_another_try(const struct kvtier_client *c)
+{
+	return c->error == -EAGAIN || (c->error == -EBUSY && c->connections > 0);
+}
+
+/* Whether the client is connected: 0; -EAGAIN: not yet. Control held. */
+static int connect_look(struct kvtier_client *c, bool late)
+{
+	if (c->state == SESSION_UP)
+		return 0;
+	if (c->state == SESSION_AWAY && (late ? c->error == -EBUSY : !worth_another_try(c)))
+		return error_set(c->error, "%s", c->text);
+	return late ? error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path, c->timeout_ms) :
+		      -EAGAIN;
+}
+
 int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret)
 {
 	struct kvtier_client *c = NULL;
@@ -195,13 +213,7 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 
 		(void)pthread_mutex_lock(&c->control);
 		session_advance(c, now);
-		if (c->state == SESSION_AWAY && c->error != -EAGAIN)
-			rc = error_set(c->error, "%s", c->text);
-		else if (c->state != SESSION_UP && now >= deadline)
-			rc = error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path,
-				       c->timeout_ms);
-		else /* -EAGAIN also stands for a full backlog: a daemon lives there */
-			rc = c->state == SESSION_UP ? 0 : -EAGAIN;
+		rc = connect_look(c, now >= deadline);
 		(void)pthread_mutex_unlock(&c->control);
 		if (rc != -EAGAIN)
 			break;

@@ -123,6 +123,8 @@ static void on_hello(struct peer *peer, uint32_t seq)
 	ok.complete_bytes = wire_complete_bytes(peer->entries, peer->arena);
 	for (int i = 0; i < 20; i++)
 		many[i] = peer->memory_fd[0];
+	if (lie == PEER_FULL)
+		peer->hang_up = true;
 	if (lie == PEER_VERSION)
 		ok.version = 999;
 	if (lie == PEER_ENTRIES)
@@ -137,6 +139,8 @@ static void on_hello(struct peer *peer, uint32_t seq)
 		send_message(peer, noise, sizeof(noise));
 	else if (lie == PEER_REFUSES)
 		send_error(peer, seq, -EPROTO, "versions do not meet");
+	else if (lie == PEER_FULL)
+		send_error(peer, seq, -EBUSY, "no place is free");
 	else if (lie == PEER_NO_FDS)
 		send_message(peer, &ok, sizeof(ok));
 	else if (lie == PEER_MANY_FDS)

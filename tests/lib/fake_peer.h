@@ -23,6 +23,7 @@ enum peer_lie {
 	PEER_LONG,     /* ... with a packet larger than any message */
 	PEER_VERSION,  /* ... with a version nobody asked for */
 	PEER_REFUSES,  /* ... with ERROR -EPROTO and a text */
+	PEER_FULL,     /* ... with ERROR -EBUSY, and closes */
 	PEER_NO_FDS,
 	PEER_MANY_FDS,
 	PEER_UNSEALED, /* submit memory without F_SEAL_SHRINK */

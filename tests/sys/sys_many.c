@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CLIENTS = 64, BLOCKS = 8, PAGES = 2 * BLOCKS, ROUNDS = 10, CYCLES = 1000, WARM_UP = 100 };
+enum {
+	CROWD = 64,
+	CLIENTS = 64,
+	BLOCKS = 8,
+	PAGES = 2 * BLOCKS,
+	ROUNDS = 10,
+	CYCLES = 1000,
+	WARM_UP = 100
+};
 
 static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 512K\nhuge_pages = no\n";
 
@@ -135,6 +144,48 @@ static void thousands_of_spaces(void **state)
 		kvtier_space_close(space);
 	}
 	kvtier_close(client);
+}
+
+struct crowd {
+	pthread_barrier_t gate;
+	const struct daemon *d;
+	_Atomic uint32_t refused;
+};
+
+static void *connect_at_once(void *arg)
+{
+	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = PATIENT_MS };
+	struct kvtier_client *client;
+	struct crowd *crowd = arg;
+
+	o.socket_path = crowd->d->socket;
+	(void)pthread_barrier_wait(&crowd->gate);
+	if (kvtier_connect(&o, &client))
+		crowd->refused++;
+	else
+		kvtier_close(client);
+	return NULL;
+}
+
+/* Many more than the daemon has places: each has its turn, as the ones before it leave. */
+static void a_crowd_connects_at_once(void **state)
+{
+	pthread_t threads[CROWD];
+	struct crowd crowd = { 0 };
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
+			 "[socket]\nmax_clients = 16\n");
+	crowd.d = &d;
+	assert_int_equal(pthread_barrier_init(&crowd.gate, NULL, CROWD), 0);
+	for (int i = 0; i < CROWD; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, connect_at_once, &crowd), 0);
+	for (int i = 0; i < CROWD; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	(void)pthread_barrier_destroy(&crowd.gate);
+	daemon_remove(&d);
+	assert_int_equal(crowd.refused, 0);
 }
 
 static bool connects(const struct daemon *d, uint32_t timeout_ms)
@@ -255,6 +306,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sixty_four_at_once),
 		cmocka_unit_test(thousand_connections),
+		cmocka_unit_test(a_crowd_connects_at_once),
 		cmocka_unit_test(thousands_of_spaces),
 		cmocka_unit_test(out_of_descriptors),
 		cmocka_unit_test(engine_without_descriptors_hears_emfile),

@@ -23,7 +23,8 @@ enum { SHORT_MS = 300, PATIENT_MS = 60000 };
 
 static uint32_t timeout_of(enum peer_lie lie)
 {
-	return lie == PEER_SILENT || lie == PEER_IGNORES_SPACE || lie == PEER_IGNORES_CLOSE ?
+	return lie == PEER_SILENT || lie == PEER_FULL || lie == PEER_IGNORES_SPACE ||
+			       lie == PEER_IGNORES_CLOSE ?
 		       SHORT_MS :
 		       PATIENT_MS;
 }
@@ -87,6 +88,7 @@ GREETING(greeting_is_noise, PEER_GARBAGE, -EPROTO, "no message")
 GREETING(greeting_is_truncated, PEER_SHORT, -EPROTO, "no message")
 GREETING(greeting_is_too_long, PEER_LONG, -EPROTO, "no message")
 GREETING(version_nobody_asked_for, PEER_VERSION, -EPROTO, "version 999")
+GREETING(no_place_is_free, PEER_FULL, -EBUSY, "no place is free")
 GREETING(refusal_is_passed_on, PEER_REFUSES, -EPROTO, "versions do not meet")
 GREETING(no_descriptors, PEER_NO_FDS, -EPROTO, "3 or 4 descriptors")
 GREETING(too_many_descriptors, PEER_MANY_FDS, -EPROTO, "no message")
@@ -96,6 +98,34 @@ GREETING(memory_smaller_than_said, PEER_SMALL, -EPROTO, "bytes it said")
 GREETING(entries_no_power_of_two, PEER_ENTRIES, -EPROTO, "sq_entries")
 GREETING(arena_out_of_range, PEER_HUGE_ARENA, -EPROTO, "arena_blocks")
 GREETING(index_that_is_none, PEER_BAD_INDEX, -EPROTO, "index")
+
+static void *find_a_place(void *arg)
+{
+	struct peer *peer = arg;
+
+	while (peer->connections < 3)
+		(void)usleep(1000);
+	peer->lie = PEER_HONEST;
+	return NULL;
+}
+
+/* Connections of others end meanwhile. */
+static void a_place_that_comes_later_is_taken(void **state)
+{
+	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = PATIENT_MS };
+	struct kvtier_client *client;
+	struct peer peer;
+	pthread_t thread;
+
+	(void)state;
+	peer_start(&peer, PEER_FULL);
+	o.socket_path = peer.path;
+	assert_int_equal(pthread_create(&thread, NULL, find_a_place, &peer), 0);
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	kvtier_close(client);
+	peer_stop(&peer);
+}
 
 static int count_fds(void)
 {
@@ -272,6 +302,8 @@ int main(void)
 		cmocka_unit_test(greeting_is_too_long),
 		cmocka_unit_test(version_nobody_asked_for),
 		cmocka_unit_test(refusal_is_passed_on),
+		cmocka_unit_test(no_place_is_free),
+		cmocka_unit_test(a_place_that_comes_later_is_taken),
 		cmocka_unit_test(no_descriptors),
 		cmocka_unit_test(too_many_descriptors),
 		cmocka_unit_test(memory_that_may_shrink),
