@@ -148,8 +148,8 @@ static uint32_t connections(const struct daemon *d)
 	uint32_t n = 0;
 
 	assert_int_equal(daemon_ctl(d, "clients --json", text, sizeof(text)), 0);
-	for (const char *at = text; (at = strstr(at, "\"id\"")) != NULL; at++)
-		n++;
+	for (const char *at = text; (at = strstr(at, "\"state\":")) != NULL; at++)
+		n += strncmp(at, "\"state\":\"refused\"", 17) != 0;
 	return n;
 }
 
