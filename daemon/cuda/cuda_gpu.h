@@ -69,7 +69,7 @@ struct cuda_gpu_conf {
 	uint32_t depth; /* jobs at most */
 	uint64_t staging_bytes;
 	struct cuda_pins *pins; /* of the host tier; NULL: it stays pageable */
-	const char *state_dir;
+	const char *state_dir;  /* NULL: the next process is told nothing */
 	/* memory for images: so many bytes, in whole slabs; CUDA_TIER_AUTO: a share of the free
 	 * memory */
 	uint64_t tier_bytes, slab_bytes;

@@ -26,10 +26,10 @@ bool cuda_losses_are_many(const struct cuda_losses *losses, uint64_t now_ns)
 	return losses->at_ns[0] && now_ns - losses->at_ns[0] < WITHIN_NS;
 }
 
-/* False: the name is too long. */
+/* False: there is no such directory, or its name is too long. */
 static bool path_of(const char *state_dir, const uint8_t *uuid, char *ret, size_t n)
 {
-	size_t at = (size_t)snprintf(ret, n, "%s/gpu-", state_dir);
+	size_t at = state_dir ? (size_t)snprintf(ret, n, "%s/gpu-", state_dir) : n;
 
 	for (int i = 0; i < WIRE_UUID_BYTES && at < n; i++)
 		at += (size_t)snprintf(ret + at, n - at, "%02x", uuid[i]);

@@ -381,9 +381,11 @@ static int over(void)
 	submit(&store, 1);
 	submit_fetch(&read, &old);
 	gpu_let_go();
-	await(&first);
-	await(&store);
+	run_until(&first.done, false); /* no time passes, while the new context is made */
+	run_until(&store.done, false);
 	run_until(&read.done, false);
+	assert_int_equal(first.job.status, -EIO);
+	assert_int_equal(store.job.status, -EIO);
 	assert_int_equal(read.job.status, -ESTALE);
 	assert_int_equal(b.tier.generation, old.generation + 1);
 	assert_int_equal(b.tier.base, old.base);
