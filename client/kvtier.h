@@ -190,7 +190,9 @@ struct kvtier_hit {
  * treated as kvtier_hint() with KVTIER_HINT_RETAIN treats it. They cannot fail an op. */
 struct kvtier_op_options {
 	uint32_t size;
-	uint32_t timeout_ms;             /* 0: kvtier_options.timeout_ms */
+	/* 0: kvtier_options.timeout_ms. At most a minute counts of an op for which the daemon waits
+	 * for you: for layers to be given, or for a stream. */
+	uint32_t timeout_ms;
 	const struct kvtier_key *parent; /* of the block before keys[0]; NULL: a prompt's start */
 	uint64_t session;                /* conversation, of this tenant; 0: none */
 	uint32_t turn;                   /* in the conversation */

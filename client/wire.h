@@ -401,15 +401,17 @@ enum {
 struct wire_sqe {
 	uint8_t op; /* enum wire_op */
 	uint8_t flags;
-	uint16_t space;       /* from SPACE_OK */
-	uint32_t n;           /* blocks, 1 .. arena_blocks (with a parent: arena_blocks - 1) */
-	uint64_t op_id;       /* chosen by the client, not 0, unique among its outstanding ops */
-	uint64_t deadline_ns; /* the daemon's clock; 0 is invalid except for NOP and CANCEL */
-	uint32_t first;       /* arena slot of the first block */
-	int32_t priority;     /* hint, -100 .. 100 */
-	uint64_t target;      /* CANCEL, LAYERS: op_id of the op that is meant; else 0 */
-	uint64_t session;     /* hints, which act on the blocks that have status >= 0 as */
-	uint32_t turn;        /* WIRE_HINT_RETAIN does */
+	uint16_t space; /* from SPACE_OK */
+	uint32_t n;     /* blocks, 1 .. arena_blocks (with a parent: arena_blocks - 1) */
+	uint64_t op_id; /* chosen by the client, not 0, unique among its outstanding ops */
+	/* the daemon's clock; 0 is invalid except for NOP and CANCEL. An op that waits for layers,
+	 * an event or a word of its client has a minute at most */
+	uint64_t deadline_ns;
+	uint32_t first;   /* arena slot of the first block */
+	int32_t priority; /* hint, -100 .. 100 */
+	uint64_t target;  /* CANCEL, LAYERS: op_id of the op that is meant; else 0 */
+	uint64_t session; /* hints, which act on the blocks that have status >= 0 as */
+	uint32_t turn;    /* WIRE_HINT_RETAIN does */
 	uint32_t ttl_s;
 	/* of the space's device: no page may be touched before this event, as it was recorded last;
 	 * 0: none */

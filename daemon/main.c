@@ -532,7 +532,7 @@ static const struct part {
 	{ open_spaces, close_spaces, NULL },
 	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },
 	{ open_purge, close_purge, "cannot make a purge" },
-	{ open_ops, close_ops, "[socket] max_ops: cannot make that many" },
+	{ open_ops, close_ops, "cannot make the ops of [socket] max_clients" },
 	{ open_pump, close_pump, NULL },
 	{ open_nvme, close_nvme, NULL },
 	{ open_redis, close_redis, NULL },

@@ -378,6 +378,8 @@ static void check_together(struct reader *r)
 
 	if (r->line_of[CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > share)
 		c->host_slab_bytes = share / unit * unit;
+	while (c->socket_ring_entries > CONFIG_MAX_OPS / c->socket_max_clients)
+		c->socket_ring_entries /= 2;
 	if (share < unit)
 		fail_check(r, CONFIG_ROW_host_bytes,
 			   "is less than one huge page of 2M ([host] huge_pages = 2m)");

@@ -45,6 +45,7 @@ enum {
 	CONFIG_HOSTS_BYTES = 2048,
 	CONFIG_NODES_MAX = 16,
 	CONFIG_NODE_MOST = 1023,
+	CONFIG_MAX_OPS = 65536, /* [socket] max_clients times ring_entries, at most */
 };
 
 /* BYTES, NODES: auto */

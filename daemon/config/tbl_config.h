@@ -41,15 +41,15 @@ CONFIG(socket, max_clients, COUNT, "256", 1, 4096, "clients",
        "Connections at once. A further one is refused and counted. From 4 on, the last one is "
        "kept for root and the daemon's own user.")
 CONFIG(socket, max_clients_per_uid, COUNT, "0", 0, 4096, "clients",
-       "Connections of one user at once, so that other users can connect. 0: three quarters of "
+       "Connections of one user at once, so that other users can connect. One process may have as "
+       "many as are left for the user's others: half, where it is alone. 0: three quarters of "
        "max_clients.")
 CONFIG(socket, ring_entries, COUNT, "256", 8, 1024, "entries",
        "Ops that a connection may have outstanding; a power of two. libkvtier asks for 256 at "
-       "most.")
+       "most. There are 65536 divided by max_clients at most, so that no client takes another's.")
 CONFIG(socket, arena_blocks, COUNT, "16384", 64, 65536, "blocks",
        "Blocks in all outstanding ops of a connection together; a power of two. Each takes 76 "
        "bytes, touched as used.")
-CONFIG(socket, max_ops, COUNT, "4096", 16, 65536, "ops", "Outstanding ops of all clients together.")
 
 CONFIG(admin, path, PATH, "", 0, 107, "path",
        "Socket that kvtierctl asks. Empty: admin.sock in runtime_dir. Only root and the daemon's "

@@ -11,7 +11,6 @@
 #include "daemon/base/socket.h"
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
-#include "daemon/op/ops.h"
 #include "packet.h"
 
 static void count_regions(const struct mount *mount, struct intake_share *ret)
@@ -83,14 +82,6 @@ int conn_take_order(struct conn *c, struct order *order, char *text, size_t n)
 	order->next = c->client.orders;
 	c->client.orders = order;
 	return 0;
-}
-
-bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions)
-{
-	const struct ops *all = c->front->d->ops;
-
-	return sqe->op == WIRE_OP_CANCEL || sqe->op == WIRE_OP_LAYERS ||
-	       (completions > 0 && ops_room(all, &c->client, c->front->n_alive));
 }
 
 /* Not the loop's: that one may be older than the client's HELLO. */

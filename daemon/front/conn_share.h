@@ -10,8 +10,6 @@
 
 /* The share of its regions. */
 void conn_share(const struct conn *c, struct intake_share *ret);
-/* Can this entry be taken now? A cancel needs neither an op nor a completion. */
-bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
 /* Its lookups since the last call, into the stats; of a connection that is OPEN. */
 void conn_count_lookups(struct conn *c);
 /* It is one of the clients that were refused. */

@@ -42,7 +42,13 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5: no race with a reused pid; older kernels refuse it */
 #endif
 
-enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
+enum {
+	ACCEPTS_A_TURN = 16,
+	BACKLOG = 1024,
+	REFUSED_MAX = 64,
+	LOOKS_MAX = 32, /* half-open connections that are looked at for one newcomer */
+	DYING_MAX = 32, /* without SO_PASSRIGHTS: connections that helpers are closing */
+};
 
 #define REFUSED_SHOWN_NS  10000000000ull
 #define NO_FILES_SHOWN_NS 600000000000ull
@@ -64,6 +70,8 @@ struct server {
 	struct conn *conns; /* alive and dying, in order of arrival */
 	struct conn *free_conns;
 	struct conn *pool;
+	struct peer *free_peers;
+	struct peer *peer_pool; /* max_clients of them */
 };
 
 uint32_t server_connections(const struct server *s)
@@ -103,6 +111,43 @@ static void show_slots(struct server *s)
 	stats_refused_text(s->front.d->stats, text);
 }
 
+/* --- processes --- */
+
+/* NULL: it has no connection. */
+static struct peer *find_peer(const struct server *s, const struct ucred *of)
+{
+	for (const struct conn *c = s->conns; c && of->pid > 0; c = c->next)
+		if (c->client.pid == of->pid && c->uid == of->uid)
+			return c->client.peer;
+	return NULL;
+}
+
+static struct peer *hold_peer(struct server *s, struct peer *peer)
+{
+	if (!peer) {
+		peer = s->free_peers;
+		s->free_peers = peer->next;
+		*peer = (struct peer){ .number = (uint32_t)(peer - s->peer_pool) + 1 };
+	}
+	peer->n_clients++;
+	return peer;
+}
+
+static void drop_peer(struct server *s, struct peer *peer)
+{
+	if (--peer->n_clients > 0)
+		return;
+	peer->next = s->free_peers;
+	s->free_peers = peer;
+}
+
+static void drop_conn(struct server *s, struct conn *c)
+{
+	drop_peer(s, c->client.peer);
+	c->next = s->free_conns;
+	s->free_conns = c;
+}
+
 /* Ends dying connections that have drained, and frees connections that have ended. */
 static bool reap(struct loop_poller *poller)
 {
@@ -119,8 +164,7 @@ static bool reap(struct loop_poller *poller)
 			continue;
 		}
 		*link = c->next;
-		c->next = s->free_conns;
-		s->free_conns = c;
+		drop_conn(s, c);
 		s->front.n_dying--;
 		worked = true;
 	}
@@ -187,15 +231,15 @@ static int open_pidfd(int fd, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-/* Room for one more connection of this user, made by dropping one that has not said HELLO, if need
- * be. -EBUSY with why. */
-static int make_room(struct server *s, uid_t uid, char *why, size_t n)
+/* Room for one more connection of this process, made by dropping one that has not said HELLO, if
+ * need be. -EBUSY with why. */
+static int make_room(struct server *s, const struct ucred *of, char *why, size_t n)
 {
 	struct conn *victim;
 
-	for (uint32_t i = 0; i <= SLOTS_HALF_OPEN; i++) {
+	for (uint32_t i = 0; i < LOOKS_MAX; i++) {
 		const enum slots_answer answer =
-			slots_ask(&s->rule, s->conns, uid, &victim, why, n);
+			slots_ask(&s->rule, s->conns, of->uid, find_peer(s, of), &victim, why, n);
 
 		if (answer == SLOTS_FREE)
 			return 0;
@@ -222,14 +266,14 @@ static void welcome(struct server *s, int fd)
 	struct ucred peer = { 0 };
 	socklen_t n = sizeof(peer);
 	struct conn *c;
-	char why[160];
+	char why[200];
 	int pidfd = -1;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n)) {
 		refuse(s, fd, &peer, "the kernel does not tell who it is");
 		return;
 	}
-	if (make_room(s, peer.uid, why, sizeof(why))) {
+	if (make_room(s, &peer, why, sizeof(why))) {
 		refuse(s, fd, &peer, why);
 		return;
 	}
@@ -240,16 +284,13 @@ static void welcome(struct server *s, int fd)
 	c->front = &s->front;
 	c->client.id = ++s->next_id;
 	c->client.pid = peer.pid;
-	/* The kernel says 0 of a process in a namespace that the daemon does not see: then each
-	 * connection has turns of its own. */
-	c->client.turn = peer.pid > 0 ? (uint32_t)peer.pid : c->client.id | 1u << 31;
+	c->client.peer = hold_peer(s, find_peer(s, &peer));
 	c->uid = peer.uid;
 	c->born_ns = loop_now(s->front.d->loop);
 	if (conn_start(c, fd, pidfd)) {
 		if (pidfd >= 0)
 			(void)close(pidfd);
-		c->next = s->free_conns;
-		s->free_conns = c;
+		drop_conn(s, c);
 		refuse(s, fd, &peer, "the daemon is out of memory for it");
 		return;
 	}
@@ -272,7 +313,7 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 
 	(void)events;
 	/* Half-open ones are dropped for newcomers: let helpers keep up with closing them. */
-	if (!s->front.guarded && s->front.n_dying >= SLOTS_HALF_OPEN && s->resume.position == 0) {
+	if (!s->front.guarded && s->front.n_dying >= DYING_MAX && s->resume.position == 0) {
 		(void)loop_modify(s->front.d->loop, &s->listener, 0);
 		loop_timer_set(s->front.d->loop, &s->resume,
 			       loop_now(s->front.d->loop) + BREATH_NS);
@@ -373,8 +414,9 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	s->reaper.poll = reap;
 	s->resume.fire = on_resume;
 	s->pool = calloc(d->config->socket_max_clients, sizeof(*s->pool));
+	s->peer_pool = calloc(d->config->socket_max_clients, sizeof(*s->peer_pool));
 	s->owners = calloc(d->config->socket_max_clients, sizeof(*s->owners));
-	if (!s->pool || !s->owners)
+	if (!s->pool || !s->peer_pool || !s->owners)
 		goto fail;
 	s->rule = (struct slots_rule){
 		.max = d->config->socket_max_clients,
@@ -385,6 +427,8 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	for (uint32_t i = d->config->socket_max_clients; i-- > 0;) {
 		s->pool[i].next = s->free_conns;
 		s->free_conns = &s->pool[i];
+		s->peer_pool[i].next = s->free_peers;
+		s->free_peers = &s->peer_pool[i];
 	}
 	r = open_listener(s, d->config, text, n);
 	if (r)
@@ -438,6 +482,7 @@ void server_close(struct server *s)
 	if (s->front.self >= 0)
 		(void)close(s->front.self);
 	free(s->owners);
+	free(s->peer_pool);
 	free(s->pool);
 	free(s);
 }

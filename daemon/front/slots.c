@@ -14,68 +14,51 @@ uint32_t slots_per_uid(uint32_t max_clients, uint32_t configured)
 	return share < max_clients ? share : max_clients;
 }
 
-/* The oldest half-open connection of this user; NULL: it has none. */
-static struct conn *oldest_of(struct conn *conns, uid_t uid)
+/* The oldest half-open connection, of this process and user if they are given; NULL: none. */
+static struct conn *oldest(struct conn *conns, const struct peer *peer, const uid_t *uid)
 {
-	struct conn *c = conns;
-
-	while (c && (c->state != CONN_GREETING || c->uid != uid))
-		c = c->next;
-	return c;
-}
-
-/* The oldest half-open connection of the user that has most of them; there are few. */
-static struct conn *oldest_of_most(struct conn *conns)
-{
-	struct conn *ret = NULL;
-	uint32_t most = 0;
-
-	for (struct conn *c = conns; c; c = c->next) {
-		uint32_t n = 0;
-
-		if (c->state != CONN_GREETING)
-			continue;
-		/* older ones were counted from there */
-		for (const struct conn *other = c; other; other = other->next)
-			n += other->state == CONN_GREETING && other->uid == c->uid;
-		if (n > most) {
-			most = n;
-			ret = c;
-		}
-	}
-	return ret;
+	for (struct conn *c = conns; c; c = c->next)
+		if (c->state == CONN_GREETING && (!peer || c->client.peer == peer) &&
+		    (!uid || c->uid == *uid))
+			return c;
+	return NULL;
 }
 
 enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid,
-			    struct conn **ret_victim, char *why, size_t n)
+			    const struct peer *peer, struct conn **ret_victim, char *why, size_t n)
 {
-	const bool root = uid == 0 || uid == rule->own;
-	uint32_t all = 0, of_uid = 0, half_open = 0;
+	const bool root = uid == 0 || uid == rule->own, shared = rule->max >= SLOTS_RESERVE_FROM;
+	uint32_t all = 0, of_uid = 0;
 
 	for (const struct conn *c = conns; c; c = c->next) {
 		all++;
 		of_uid += c->uid == uid;
-		half_open += c->state == CONN_GREETING;
 	}
-	*ret_victim = NULL;
 	if (of_uid >= rule->per_uid && rule->per_uid < rule->max) {
-		*ret_victim = oldest_of(conns, uid);
+		*ret_victim = oldest(conns, NULL, &uid);
 		snprintf(why, n,
 			 "user %u has %u connections, as many as [socket] max_clients_per_uid "
-			 "allows one user of the %u",
+			 "allows one user of the %u: close some, or raise it",
 			 (unsigned)uid, of_uid, rule->max);
+	} else if (shared && peer && peer->n_clients + of_uid >= rule->per_uid) {
+		*ret_victim = oldest(conns, peer, NULL);
+		snprintf(why, n,
+			 "this process has %u connections, and %u of the %u that a user may have "
+			 "are left for others: use one client for all threads, or raise [socket] "
+			 "max_clients_per_uid",
+			 peer->n_clients, rule->per_uid - of_uid, rule->per_uid);
 	} else if (all >= rule->max) {
-		*ret_victim = oldest_of_most(conns);
-		snprintf(why, n, "%u clients are connected, as many as [socket] max_clients allows",
+		*ret_victim = oldest(conns, NULL, NULL);
+		snprintf(why, n,
+			 "%u clients are connected, as many as [socket] max_clients allows: close "
+			 "some, or raise it",
 			 rule->max);
-	} else if (!root && all + 1 == rule->max && rule->max >= SLOTS_RESERVE_FROM) {
-		*ret_victim = oldest_of_most(conns);
+	} else if (!root && all + 1 == rule->max && shared) {
+		*ret_victim = oldest(conns, NULL, NULL);
 		snprintf(why, n,
 			 "%u clients are connected, and the last of [socket] max_clients = %u is "
-			 "kept for root",
+			 "kept for root: close some, or raise it",
 			 all, rule->max);
-	} else if (half_open >= SLOTS_HALF_OPEN) {
-		*ret_victim = oldest_of_most(conns);
 	} else {
 		return SLOTS_FREE;
 	}

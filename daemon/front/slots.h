@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slots.h - which user may have one of the connections: a share per user, the last one for root,
- * and connections that have not said HELLO yet are the first to go. Pure: a look at the list, no
- * side effects. Core thread.
+ * slots.h - who may have one of the connections: a share per user, and of that for each process as
+ * many as are left for the user's other processes; the last one for root; and connections that have
+ * not said HELLO yet are the first to go, the oldest first. Pure: a look at the list, no side
+ * effects. Core thread.
  */
 #ifndef KVTIER_SLOTS_H
 #define KVTIER_SLOTS_H
 
 #include "conn.h"
 
-enum {
-	SLOTS_HALF_OPEN = 32,   /* connections that may wait for their HELLO at once */
-	SLOTS_RESERVE_FROM = 4, /* [socket] max_clients with which the last is kept for root */
-};
+/* [socket] max_clients with which the last is kept for root, and processes have shares. */
+enum { SLOTS_RESERVE_FROM = 4 };
 
 struct slots_rule {
 	uint32_t max, per_uid;
@@ -26,8 +25,9 @@ enum slots_answer {
 };
 
 uint32_t slots_per_uid(uint32_t max_clients, uint32_t configured); /* 0: three quarters */
+/* peer: its process; NULL: a process without connections. */
 enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid,
-			    struct conn **ret_victim, char *why, size_t n);
+			    const struct peer *peer, struct conn **ret_victim, char *why, size_t n);
 
 /* The user that has most of them. */
 struct slots_hog {

@@ -39,7 +39,9 @@
 #include "trace.h"
 #include "turn.h"
 
-enum { MAX_DEADLINE_S = 3600 }; /* later deadlines are cut to this */
+/* Later deadlines are cut to this: an op of which the daemon waits for the client, for its layers,
+ * event or word, has less time. */
+enum { MAX_DEADLINE_S = 3600, MAX_WAIT_S = 60 };
 
 /* --- settling --- */
 
@@ -333,13 +335,45 @@ static void cancel(struct op *op)
 	end_early(op, -ECANCELED);
 }
 
+/* There is one: a client has no more ops than its ring has entries. */
+static struct op *take_free(struct ops *all)
+{
+	struct op *op = all->free_ops;
+
+	if (op) {
+		all->free_ops = op->next;
+		return op;
+	}
+	assert(all->n_used < all->max_ops);
+	return &all->op_pool[all->n_used++];
+}
+
+static bool waits_for_client(const struct wire_sqe *sqe)
+{
+	return (sqe->op == WIRE_OP_STORE && sqe->groups > 0) || sqe->event || sqe->word;
+}
+
+static uint64_t deadline_of(const struct ops *all, const struct wire_sqe *sqe)
+{
+	const uint64_t s = waits_for_client(sqe) ? MAX_WAIT_S : MAX_DEADLINE_S,
+		       latest = loop_now(all->loop) + s * 1000000000ull;
+
+	return sqe->deadline_ns < latest ? sqe->deadline_ns : latest;
+}
+
+/* Nothing of its pages is read before all layers are there, unless its device waits for them
+ * itself: it has no turn until then. */
+static bool lacks_layers(const struct op *op)
+{
+	return op->sqe.op == WIRE_OP_STORE && !(op->sqe.flags & WIRE_SQE_GIVEN) &&
+	       op->given < op->sqe.groups;
+}
+
 static void start_op(struct ops *all, struct client *client, struct mount *mount,
 		     const struct wire_sqe *sqe)
 {
-	struct op *op = all->free_ops;
-	const uint64_t latest = loop_now(all->loop) + MAX_DEADLINE_S * 1000000000ull;
+	struct op *op = take_free(all);
 
-	all->free_ops = op->next;
 	*op = (struct op){
 		.all = all,
 		.client = client,
@@ -368,9 +402,11 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
-	loop_timer_set(all->loop, &op->deadline,
-		       sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
+	op->sqe.deadline_ns = deadline_of(all, sqe);
+	loop_timer_set(all->loop, &op->deadline, op->sqe.deadline_ns);
 	trace_begin(all->traces, op);
+	if (lacks_layers(op))
+		return;
 	turn_look_again(all);
 	turn_add(op);
 }
@@ -378,8 +414,12 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 /* More of a store's layers are in its pages. */
 static void give(struct op *op, uint32_t groups)
 {
+	const bool lacked = lacks_layers(op);
+
 	if (groups > op->given)
 		op->given = groups;
+	if (lacked && !lacks_layers(op))
+		turn_add(op);
 	turn_look_again(op->all);
 }
 
@@ -399,7 +439,6 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 		else if (target)
 			give(target, sqe->n);
 	} else {
-		assert(all->free_ops);
 		ring_prefetch(&client->ring, sqe->first);
 		start_op(all, client, client->mounts[sqe->space], sqe);
 	}

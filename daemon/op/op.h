@@ -17,8 +17,8 @@ struct ops;
 struct part;
 
 /* Acts on a copied entry that proto_sqe() passed: an op begins, or another one is cancelled, or
- * given layers. Where an op begins, ops_room() was true. 0, or -EPROTO with text: entry_check(). A
- * lack of anything else shows as per-block statuses. */
+ * given layers. Where an op begins, the completion ring has room for it. 0, or -EPROTO with text:
+ * entry_check(). A lack of anything else shows as per-block statuses. */
 int op_start(struct ops *ops, struct client *client, const struct wire_sqe *sqe, char *text,
 	     size_t n);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ops.c - see ops.h. The memory reserved here is all that ops, parts and flights ever use (O3 of
- * op.c): a pool is a list of the free ones.
+ * op.c): a pool is a list of the free ones, and of ops the first one that never was used.
  */
 #include "ops.h"
 
@@ -20,7 +20,8 @@
 int ops_open(struct store *store, struct loop *loop, struct devices *devices,
 	     const struct config *config, struct ops **ret)
 {
-	const uint32_t max_ops = config->socket_max_ops, parts = devices_depth(devices);
+	const uint32_t max_ops = config->socket_max_clients * config->socket_ring_entries,
+		       parts = devices_depth(devices);
 	struct ops *all = calloc(1, sizeof(*all));
 
 	if (!all)
@@ -48,10 +49,6 @@ int ops_open(struct store *store, struct loop *loop, struct devices *devices,
 		ops_close(all);
 		return -ENOMEM;
 	}
-	for (uint32_t i = max_ops; i-- > 0;) {
-		all->op_pool[i].next = all->free_ops;
-		all->free_ops = &all->op_pool[i];
-	}
 	for (uint32_t i = 0; i < parts; i++)
 		list_add(&all->free_parts, &all->part_pool[i].link);
 	devices_on_room(devices, walk_wake_full, all);
@@ -72,13 +69,6 @@ void ops_close(struct ops *all)
 	free(all->landed_pool);
 	free(all->part_pool);
 	free(all);
-}
-
-bool ops_room(const struct ops *all, const struct client *client, uint32_t clients)
-{
-	const uint32_t share = clients < all->max_ops ? all->max_ops / clients : 1;
-
-	return all->free_ops && client->n_ops < share;
 }
 
 uint32_t ops_outstanding(const struct ops *all)

@@ -107,7 +107,9 @@ struct ops {
 	struct shares *shares; /* share.c's */
 	uint32_t max_ops, outstanding;
 	uint32_t n_parts, n_free_parts;
+	/* free: a list; and all of the pool from n_used on, which nobody has touched */
 	struct op *op_pool, *free_ops;
+	uint32_t n_used;
 	uint32_t (*landed_pool)[WIRE_MAX_GROUPS]; /* groups.c's: a row for each op of op_pool */
 	struct part *part_pool;
 	struct list free_parts;

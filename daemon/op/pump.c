@@ -111,8 +111,8 @@ static void begin_one(struct ops *all)
 {
 	struct op *op;
 
-	if (share_of_parts_is_used(all, turn_client(all))) {
-		turn_pass_client(all);
+	if (share_of_parts_is_used(all, turn_peer(all))) {
+		turn_pass_peer(all);
 		return;
 	}
 	op = turn_take(all);

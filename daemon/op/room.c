@@ -5,9 +5,9 @@
  * Invariants
  *   R1 a waiter waits only while something is under way that will free a slot: jobs and reads hold
  *      pins, writes make blocks fit to be demoted, ready tasks go on. When nothing is under way,
- *      the client that holds most is refused.
- *   R2 a waiter overtakes no other one of its own client, and any of another client: a large image
- *      that finds no room holds up no small one.
+ *      the process that holds most is refused.
+ *   R2 a waiter overtakes no other one of its own process, and any of another process: a large
+ *      image that finds no room holds up no small one of theirs.
  *   R3 a disk or endpoint that stalls is believed for as long as one request of it may take, not
  *      for ever; the deadline of the waiter's op ends its wait before that.
  */
@@ -33,9 +33,9 @@ static struct walker *waiter_of(struct list *link)
 }
 
 /* In whose name room is looked for. */
-static struct client *client_of(struct list *link)
+static struct peer *peer_of(struct list *link)
 {
-	return waiter_of(link)->part->op->client;
+	return waiter_of(link)->part->op->client->peer;
 }
 
 /* --- is it worth to wait? --- */
@@ -92,25 +92,25 @@ static void note_progress(struct ops *all)
 	room->progress = progress(all);
 }
 
-/* Whether another client waits that holds more. When nothing else helps, that client is refused
+/* Whether another process waits that holds more. When nothing else helps, that process is refused
  * first, and its slots may go. */
-static bool another_holds_more(const struct room *room, const struct client *client)
+static bool another_holds_more(const struct room *room, const struct peer *peer)
 {
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (client_of(l)->in_flight_bytes > client->in_flight_bytes)
+		if (peer_of(l)->in_flight_bytes > peer->in_flight_bytes)
 			return true;
 	return false;
 }
 
 /* --- taking --- */
 
-/* Another waiter of its client is before it. */
+/* Another waiter of its process is before it. */
 static bool is_behind(const struct walker *w)
 {
 	struct room *room = &w->all->room;
 
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (client_of(l) == w->part->op->client)
+		if (peer_of(l) == w->part->op->client->peer)
 			return waiter_of(l) != w;
 	return false;
 }
@@ -170,8 +170,9 @@ int room_take(struct walker *w, uint32_t bytes, bool first)
 	const bool behind = is_behind(w);
 	const int r = behind ? -EAGAIN : look(w, bytes);
 
-	if ((r == -ENOSPC || r == -EAGAIN) && (something_under_way(w->all) || behind ||
-					       another_holds_more(room, w->part->op->client))) {
+	if ((r == -ENOSPC || r == -EAGAIN) &&
+	    (something_under_way(w->all) || behind ||
+	     another_holds_more(room, w->part->op->client->peer))) {
 		if (!list_has(&w->room)) {
 			list_add(first ? room->waiters.next : &room->waiters, &w->room);
 			room->n++;
@@ -202,14 +203,14 @@ void room_leave(struct walker *w)
 
 /* --- again --- */
 
-/* The first waiter of the client that holds least, of the clients not yet tried in this round. */
+/* The first waiter of the process that holds least, of those not yet tried in this round. */
 static struct walker *next_to_try(struct room *room)
 {
 	struct list *best = NULL;
 
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (client_of(l)->room_round != room->round &&
-		    (!best || client_of(l)->in_flight_bytes < client_of(best)->in_flight_bytes))
+		if (peer_of(l)->room_round != room->round &&
+		    (!best || peer_of(l)->in_flight_bytes < peer_of(best)->in_flight_bytes))
 			best = l;
 	return best ? waiter_of(best) : NULL;
 }
@@ -228,7 +229,7 @@ bool room_retry(struct ops *all)
 	room->in_round = w != NULL;
 	if (!w)
 		return false;
-	w->part->op->client->room_round = room->round;
+	w->part->op->client->peer->room_round = room->round;
 	walk_push(&all->ready, w);
 	return true;
 }

@@ -19,7 +19,7 @@ struct room {
 	uint32_t n;
 	uint64_t progress;    /* when room was last looked for in vain... */
 	uint64_t progress_ns; /* ...and when that was last another than before */
-	uint32_t round;       /* of room_retry(): each client is tried once in it */
+	uint32_t round;       /* of room_retry(): each process is tried once in it */
 	bool in_round;
 };
 
@@ -34,7 +34,7 @@ bool room_take_free(struct walker *w, uint32_t bytes);
 void room_leave(struct walker *w);
 /* Wakes the waiter whose turn it is to try again, if room may have come, or if nothing is under way
  * that would bring it. It wakes one waiter, so that nothing else is ready when this waiter runs.
- * False: each client was tried, or there is no reason to try. */
+ * False: each process was tried, or there is no reason to try. */
 bool room_retry(struct ops *ops);
 
 #endif

@@ -35,14 +35,10 @@ static bool can_be_loaded(const struct store *store, uint32_t block)
 	       extents_away(store, block, NULL);
 }
 
-/* Nothing of its pages is read before all layers are there. Only a device that waits for them
- * itself gets some of its jobs before. */
 bool store_must_wait(const struct op *op)
 {
-	if (op->sqe.op != WIRE_OP_STORE || op->sqe.groups == 0)
-		return false;
-	return op->sqe.flags & WIRE_SQE_GIVEN ? share_of_waiting_is_used(op) :
-						op->given < op->sqe.groups;
+	return op->sqe.op == WIRE_OP_STORE && (op->sqe.flags & WIRE_SQE_GIVEN) &&
+	       share_of_waiting_is_used(op);
 }
 
 /* The codec of its image. In engine mode its client has encoded it, and says where fp8 could not

@@ -16,7 +16,7 @@ enum step store_admit(struct walker *w);
 enum step store_place(struct walker *w);
 enum step store_encode(struct walker *w);
 enum step store_commit(struct walker *w);
-/* No block of the op may begin before its client has given it more layers. */
+/* Its device waits for layers, and for as many of its process as it may: no block begins now. */
 bool store_must_wait(const struct op *op);
 
 #endif

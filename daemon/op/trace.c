@@ -35,25 +35,20 @@ struct trace {
 };
 
 struct traces {
-	/* records used so far at once, at least; ops that ended so far */
+	/* records that were ever used; ops that ended so far */
 	uint32_t high, n_ended;
-	bool debug; /* steps are logged */
-	struct trace *free;
+	bool debug;         /* steps are logged */
+	struct trace *free; /* and all of the pool from `high` on, which nobody has touched */
 	struct trace *ended[TRACE_ENDED]; /* oldest at n_ended % TRACE_ENDED */
 	struct trace pool[];
 };
 
 int traces_open(uint32_t max_ops, struct traces **ret)
 {
-	const uint32_t n = max_ops + TRACE_ENDED;
-	struct traces *all = calloc(1, sizeof(*all) + n * sizeof(*all->pool));
+	struct traces *all = calloc(1, sizeof(*all) + (max_ops + TRACE_ENDED) * sizeof(*all->pool));
 
 	if (!all)
 		return -ENOMEM;
-	for (uint32_t i = n; i-- > 0;) {
-		all->pool[i].next = all->free;
-		all->free = &all->pool[i];
-	}
 	all->debug = log_shows(LOG_LEVEL_DEBUG);
 	*ret = all;
 	return 0;
@@ -68,7 +63,10 @@ void trace_begin(struct traces *all, struct op *op)
 {
 	struct trace *t = all->free;
 
-	all->free = t->next;
+	if (t)
+		all->free = t->next;
+	else
+		t = &all->pool[all->high++];
 	t->op = op->tick;
 	t->client = op->client->id;
 	t->kind = op->sqe.op;
@@ -76,8 +74,6 @@ void trace_begin(struct traces *all, struct op *op)
 	t->used = true;
 	t->ended = false;
 	op->trace = t;
-	if (all->high <= (uint32_t)(t - all->pool))
-		all->high = (uint32_t)(t - all->pool) + 1;
 }
 
 void trace_end(struct traces *all, struct op *op)

@@ -23,27 +23,27 @@ void turn_look_again(struct ops *all)
 void turn_add(struct op *op)
 {
 	struct ops *all = op->all;
-	struct client *c = op->client;
+	struct peer *p = op->client->peer;
 
-	if (c->n_queued == 0) {
-		list_open(&c->queue);
-		list_add(&all->queue, &c->queued);
+	if (p->n_queued == 0) {
+		list_open(&p->queue);
+		list_add(&all->queue, &p->queued);
 	}
-	list_add(&c->queue, &op->queue);
-	c->n_queued++;
+	list_add(&p->queue, &op->queue);
+	p->n_queued++;
 	all->n_queued++;
 }
 
 void turn_remove(struct op *op)
 {
-	struct client *c = op->client;
+	struct peer *p = op->client->peer;
 
 	if (!list_has(&op->queue))
 		return;
 	list_remove(&op->queue);
 	op->all->n_queued--;
-	if (--c->n_queued == 0)
-		list_remove(&c->queued);
+	if (--p->n_queued == 0)
+		list_remove(&p->queued);
 }
 
 bool turn_any(const struct ops *all)
@@ -51,41 +51,41 @@ bool turn_any(const struct ops *all)
 	return all->n_passed < all->n_queued;
 }
 
-struct client *turn_client(const struct ops *all)
+struct peer *turn_peer(const struct ops *all)
 {
-	return container_of(all->queue.next, struct client, queued);
+	return container_of(all->queue.next, struct peer, queued);
 }
 
 struct op *turn_op(const struct ops *all)
 {
-	return container_of(turn_client(all)->queue.next, struct op, queue);
+	return container_of(turn_peer(all)->queue.next, struct op, queue);
 }
 
-static void last(struct ops *all, struct client *c)
+static void last(struct ops *all, struct peer *p)
 {
-	list_remove(&c->queued);
-	list_add(&all->queue, &c->queued);
+	list_remove(&p->queued);
+	list_add(&all->queue, &p->queued);
 }
 
 struct op *turn_take(struct ops *all)
 {
-	struct client *c = turn_client(all);
+	struct peer *p = turn_peer(all);
 	struct op *op = turn_op(all);
 
-	last(all, c);
+	last(all, p);
 	turn_remove(op);
 	return op;
 }
 
 /* All its ops were passed over, unless they were in this round. */
-void turn_pass_client(struct ops *all)
+void turn_pass_peer(struct ops *all)
 {
-	struct client *c = turn_client(all);
+	struct peer *p = turn_peer(all);
 
-	if (c->passed_round != all->round)
-		all->n_passed += c->n_queued;
-	c->passed_round = all->round;
-	last(all, c);
+	if (p->passed_round != all->round)
+		all->n_passed += p->n_queued;
+	p->passed_round = all->round;
+	last(all, p);
 }
 
 void turn_pass(struct op *op)

@@ -63,7 +63,7 @@ enum step walk_job(struct walker *w, struct device *device, enum device_job_kind
 	int r;
 
 	w->job.kind = kind;
-	w->job.client = w->part->op->client->turn;
+	w->job.client = w->part->op->client->peer->number;
 	r = device_submit(device, &w->job);
 	if (r == -EAGAIN) {
 		list_add(&w->all->full, &w->full);

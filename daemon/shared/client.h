@@ -18,20 +18,16 @@
 
 struct op;
 
-struct client {
-	uint32_t id; /* of the connection */
-	pid_t pid;   /* kernel-verified, as of connect() */
-	/* device_job.client of its jobs: workers take turns by process, as a process can have many
-	 * connections */
-	uint32_t turn;
-	char name[WIRE_NAME_BYTES];
-	struct ring ring;
-	struct mount *mounts[WIRE_MAX_SPACES];
-	struct order *orders; /* one a device */
-	struct op *ops;       /* op.c's list */
+/* The process that has connected. Shares and turns are by process, since a process can have many
+ * connections. The kernel says 0 of a process in a namespace that the daemon does not see: then
+ * each connection counts as a process. */
+struct peer {
+	struct peer *next;  /* free */
+	uint32_t n_clients; /* its connections */
+	uint32_t number;    /* device_job.client of its jobs */
 	uint32_t n_ops;
 	struct list queue; /* turn.c's: its ops with blocks to begin */
-	/* turn.c's: stands in the queue of clients while it has such ops */
+	/* turn.c's: stands in the queue of peers while it has such ops */
 	struct list queued;
 	uint32_t n_queued;        /* ops in its queue */
 	uint32_t passed_round;    /* turn.c's: the round in which all its ops were passed over */
@@ -39,8 +35,21 @@ struct client {
 	uint32_t n_waiting;       /* share.c's: parts that a device may hold until layers come */
 	uint32_t n_parts;         /* share.c's: of its ops... */
 	uint64_t in_flight_bytes; /* ...and the host memory that they take */
-	uint64_t asked_ns;        /* when it last began an op; 0: never */
-	struct list asking;       /* share.c's: from its first op until it is cut */
+	uint32_t n_mounts;        /* share.c's: that have a guarantee */
+};
+
+struct client {
+	uint32_t id; /* of the connection */
+	pid_t pid;   /* kernel-verified, as of connect() */
+	struct peer *peer;
+	char name[WIRE_NAME_BYTES];
+	struct ring ring;
+	struct mount *mounts[WIRE_MAX_SPACES];
+	struct order *orders; /* one a device */
+	struct op *ops;       /* op.c's list */
+	uint32_t n_ops;
+	uint64_t asked_ns;  /* when it last began an op; 0: never */
+	struct list asking; /* share.c's: from its first op until it is cut */
 	/* op.c's: the client asked to be told of a completion through its socket */
 	bool wake;
 	uint32_t arena_claimed; /* slots of its ops together */

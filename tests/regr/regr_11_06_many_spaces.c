@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=15 */
+/* make: seconds=15 wrap=connect (clients are processes) */
 /*
  * regr_11_06_many_spaces.c - goal: a client that opens any number of spaces does not keep others
  * from opening one. There were 1,024; a client that had stored a block in each kept every new model

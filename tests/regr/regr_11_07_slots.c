@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_07_slots.c - goal: one user cannot take all connections, half open or open. A process
- * with 256 of them, or one that dialled without end and said nothing, left no other client in.
- * Method: children of other users (root is needed for that; without, the tests of half-open ones
- * remain) take all connections that they get; then an honest engine must connect, store and load,
- * and status must name the hog.
+ * regr_11_07_slots.c - goal: one user cannot take all connections, half open or open, nor one
+ * process all that its user may have. A process with 256 of them, or one that dialled without end
+ * and said nothing, left no other client in; later one process took all of its user's. As many as
+ * the user may have can connect at once. Method: children of other users (root is needed for that;
+ * without, the tests of half-open ones and of processes remain) take all connections that they get;
+ * then an honest engine must connect, store and load, and status must name the hog. Connections
+ * that have not said HELLO are more than 32, and none of them is refused while there is room.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -21,7 +23,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_CLIENTS = 16, SHARE = 12, HOG = 20001, OTHER = 20002, HALF_OPEN = 32 };
+/* A process has at most as many as its user has left: 6 of 12, then 3 of 6, and so on. */
+enum {
+	MAX_CLIENTS = 16,
+	SHARE = 12,
+	OF_A_PROCESS = SHARE / 2,
+	PROCESSES = 4,
+	HOG = 20001,
+	OTHER = 20002,
+	LARGE_OF_A_PROCESS = 96,
+};
 
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
 			     "[socket]\nmax_clients = 16\nmode = 0666\n";
@@ -165,23 +176,26 @@ static void connections_become(const struct daemon *d, uint32_t n)
 
 static void a_user_has_a_share(void **state)
 {
-	char text[4096] = "", want[64];
-	struct child hog, other;
+	static const uint32_t takes[PROCESSES] = { OF_A_PROCESS, 3, 2, 1 };
+	char text[4096] = "", want[96];
+	struct child hogs[PROCESSES], other;
 	struct daemon d;
 
 	(void)state;
 	if (geteuid() != 0)
 		skip();
 	start(&d, config);
-	hog = child_start(&d, HOG, take_all);
-	assert_int_equal(child_took(&hog, "max_clients_per_uid"), SHARE);
+	for (int i = 0; i < PROCESSES; i++) {
+		hogs[i] = child_start(&d, HOG, take_all);
+		assert_int_equal(child_took(&hogs[i], "max_clients_per_uid"), takes[i]);
+	}
 	engine_works(d.socket);
 	connections_become(&d, SHARE);
 	other = child_start(&d, OTHER, take_all);
 	assert_int_equal(child_took(&other, "kept for root"), MAX_CLIENTS - SHARE - 1);
 	engine_works(d.socket); /* root's */
 	snprintf(want, sizeof(want), "%d of them by user %d, of those %d by process %d;", SHARE,
-		 HOG, SHARE, (int)hog.pid);
+		 HOG, OF_A_PROCESS, (int)hogs[0].pid);
 	for (int ms = 0; !strstr(text, want); ms += 50) {
 		if (ms >= PATIENT_MS)
 			fail_msg("status does not say \"%s\":\n%s", want, text);
@@ -190,8 +204,44 @@ static void a_user_has_a_share(void **state)
 	}
 	assert_non_null(strstr(text, "WARN"));
 	assert_non_null(strstr(text, "clients_full"));
-	child_end(&hog);
+	for (int i = 0; i < PROCESSES; i++)
+		child_end(&hogs[i]);
 	child_end(&other);
+	daemon_remove(&d);
+}
+
+/* Its user's other processes find some. */
+static void a_process_has_a_share_of_its_users(void **state)
+{
+	struct child hog;
+	struct daemon d;
+
+	(void)state;
+	start(&d, config);
+	hog = child_start(&d, 0, take_all);
+	assert_int_equal(child_took(&hog, "this process has 6 connections"), OF_A_PROCESS);
+	engine_works(d.socket);
+	child_end(&hog);
+	daemon_remove(&d);
+}
+
+/* They connect, and say HELLO when the last of them has connected. */
+static void a_crowd_comes_in(void **state)
+{
+	static struct raw crowd[LARGE_OF_A_PROCESS - 1];
+	const uint32_t n = sizeof(crowd) / sizeof(crowd[0]);
+	struct daemon d;
+
+	(void)state;
+	start(&d, large);
+	for (uint32_t i = 0; i < n; i++)
+		raw_dial(&crowd[i], d.socket);
+	connections_become(&d, n);
+	for (uint32_t i = 0; i < n; i++)
+		raw_hello(&crowd[i]);
+	daemon_stat_becomes(&d, "clients_refused_total", 0, PATIENT_MS);
+	for (uint32_t i = 0; i < n; i++)
+		raw_close(&crowd[i]);
 	daemon_remove(&d);
 }
 
@@ -210,7 +260,7 @@ static void half_open_ones_go_first(void **state)
 		held[i] = dial(d.socket);
 	for (int i = 0; i < 10; i++)
 		engine_works(d.socket);
-	for (int ms = 0; connections(&d) > HALF_OPEN; ms += 10) {
+	for (int ms = 0; connections(&d) > LARGE_OF_A_PROCESS; ms += 10) {
 		assert_true(ms < PATIENT_MS);
 		nap_ms(10);
 	}
@@ -232,6 +282,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_user_has_a_share),
+		cmocka_unit_test(a_process_has_a_share_of_its_users),
+		cmocka_unit_test(a_crowd_comes_in),
 		cmocka_unit_test(half_open_ones_go_first),
 	};
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=connect (two clients are two processes) */
 /*
  * regr_11_08_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither
  * the room that another needs for a few blocks, nor the blocks that it uses. Stores of the other

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=connect (two clients are two processes) */
 /*
- * regr_5_client_turns.c - goal: a client's share of the daemon does not grow with the number of its
- * ops. Blocks were begun in turn by op, so one client with 255 ops left another's single op a
- * 256th. Method: with the daemon stopped, one client submits many ops, another one op as long as
- * each of them; the single op must be complete before the first of the many is. The ops load absent
- * blocks: blocks begin and end at once.
+ * regr_5_client_turns.c - goal: a client's share of the daemon grows neither with the number of its
+ * ops nor with the number of its connections. Blocks were begun in turn by op, so one client with
+ * 255 ops left another's single op a 256th. Method: with the daemon stopped, one client submits
+ * many ops, another one op as long as each of them; the single op must be complete before the first
+ * of the many is. The ops load absent blocks: blocks begin and end at once. Then likewise with one
+ * op on each of many connections of one process: connections had turns, not processes.
  */
+#include "tests/lib/lib_apart.h"
 #include "tests/lib/lib_raw.h"
 
 #include <signal.h>
@@ -52,10 +55,47 @@ static void one_op_is_not_delayed_by_many_of_another(void **state)
 	daemon_remove(&d);
 }
 
+static void one_op_is_not_delayed_by_many_connections_of_a_process(void **state)
+{
+	static struct raw many[OPS];
+	const struct wire_cqe *one_first;
+	struct daemon d;
+	struct raw one;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	raw_open(&one, d.socket);
+	clients_apart(false);
+	for (uint32_t i = 0; i < OPS; i++) {
+		raw_open(&many[i], d.socket);
+		put_loads(&many[i], 1);
+	}
+	clients_apart(true);
+	put_loads(&one, 1);
+	daemon_signal(&d, SIGSTOP);
+	for (uint32_t i = 0; i < OPS; i++)
+		raw_publish(&many[i], 1);
+	raw_publish(&one, 1);
+	daemon_signal(&d, SIGCONT);
+	raw_await(&one, 1);
+	one_first = (const void *)((const char *)one.complete + WIRE_RING_OFFSET);
+	for (uint32_t i = 0; i < OPS; i++) {
+		const struct wire_cqe *its =
+			(const void *)((const char *)many[i].complete + WIRE_RING_OFFSET);
+
+		raw_await(&many[i], 1);
+		assert_true(one_first->done_ns < its->done_ns);
+		raw_close(&many[i]);
+	}
+	raw_close(&one);
+	daemon_remove(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(one_op_is_not_delayed_by_many_of_another),
+		cmocka_unit_test(one_op_is_not_delayed_by_many_connections_of_a_process),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,7 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "daemon/config/config.h"
 #include "tests/lib/random.h"
 
 enum { TIMERS = 500 };
@@ -159,8 +160,7 @@ static void timer_that_sets_itself_starves_nobody(void **state)
 static void no_configuration_needs_more_timers_than_there_are(void **state)
 {
 	(void)state;
-	assert_true(most_socket_max_ops + most_socket_max_clients + most_device_depth <
-		    LOOP_MAX_TIMERS);
+	assert_true(CONFIG_MAX_OPS + most_socket_max_clients + most_device_depth < LOOP_MAX_TIMERS);
 }
 
 /* --- watches --- */

@@ -21,6 +21,7 @@ enum { CLIENTS = 16 };
 struct bed {
 	struct ops all;
 	struct client clients[CLIENTS];
+	struct peer peers[CLIENTS];
 	struct mount mounts[CLIENTS];
 	struct op ops[CLIENTS];
 };
@@ -40,6 +41,7 @@ static void tear_down(struct bed *b)
 
 static void comes(struct bed *b, uint32_t i)
 {
+	b->clients[i].peer = &b->peers[i];
 	b->clients[i].n_ops = 1;
 	b->ops[i].client = &b->clients[i];
 	b->ops[i].mount = &b->mounts[i];
@@ -49,16 +51,16 @@ static void comes(struct bed *b, uint32_t i)
 /* All that it may. Returns how many it has then. */
 static uint32_t takes(struct bed *b, uint32_t i)
 {
-	while (b->all.n_free_parts > 0 && !share_of_parts_is_used(&b->all, &b->clients[i])) {
-		b->clients[i].n_parts++;
+	while (b->all.n_free_parts > 0 && !share_of_parts_is_used(&b->all, &b->peers[i])) {
+		b->peers[i].n_parts++;
 		b->all.n_free_parts--;
 	}
-	return b->clients[i].n_parts;
+	return b->peers[i].n_parts;
 }
 
 static void ends(struct bed *b, uint32_t i, uint32_t n)
 {
-	b->clients[i].n_parts -= n;
+	b->peers[i].n_parts -= n;
 	b->all.n_free_parts += n;
 }
 

@@ -604,7 +604,7 @@ class Client:
     def store_layers(self, op: Op, groups: int, stream=None) -> None:
         """The first `groups` layer groups are in all pages of this store, and do not change any more; with a stream
         once the work that is in it now is done. Call it with growing numbers, always with the same stream. A store
-        that is not given all of its groups ends at its deadline, and nothing is kept of it."""
+        that is not given all of its groups ends at its deadline, or after a minute, and nothing is kept of it."""
         _check(_lib.load().kvtier_store_layers(self._open(), op.id, groups,
                                                _stream(stream) if stream is not None else None))
 
