@@ -25,6 +25,7 @@ static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE,
  * sparse slabs with a pin counts as if it gave nothing. */
 enum {
 	LOOK_SLOTS = 65536,
+	SPARSE_PART = 16,  /* of the slabs: sparse classes may hold so much */
 	DEMOTE_SLABS = 64, /* walked for blocks to demote, where no leaf can go... */
 	DEMOTE_SLOTS = 8,  /* ...until there are so many */
 };
@@ -60,7 +61,7 @@ static uint64_t guaranteed(const struct search *m, uint32_t space)
 	return m->whom->guaranteed[space];
 }
 
-/* The bytes that each space holds; evictions and moves keep them up to date. */
+/* The bytes that each space is charged with; evictions and moves keep them up to date. */
 static void survey_accounts(struct search *m)
 {
 	const uint32_t n = tally_accounts(blocks_tally(m->blocks)),
@@ -77,8 +78,8 @@ static void survey_accounts(struct search *m)
 		slabs_class_view(m->slabs, class, &view);
 		for (uint32_t i = 0; i < n && view.slabs; i++)
 			m->account[i].held +=
-				(uint64_t)tally_account_slots(blocks_tally(m->blocks), i, class) *
-				view.slot_bytes;
+				place_charge(&view, tally_account_slots(blocks_tally(m->blocks), i,
+									class));
 	}
 	m->stranger = (struct place_account){ .guaranteed = guaranteed(m, m->whom->space) };
 	m->own = &m->stranger;
@@ -259,7 +260,9 @@ static void count_cleared(struct search *m, uint32_t n)
  * is a slab that is being emptied, by others or by the next calls. */
 static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
 {
+	const uint64_t part = m->host->capacity_bytes / slabs_slab_bytes(m->slabs) / SPARSE_PART;
 	struct place_state state = { .now_tick = now_tick,
+				     .sparse_max = part > 0 ? (uint32_t)part : 1,
 				     .donor = donor_of_before(m, bytes),
 				     .classes = m->classes };
 	struct place_plan plan;

@@ -6,6 +6,22 @@
 
 #include <assert.h>
 
+static bool is_sparse(const struct tier_class_view *c)
+{
+	return c->used_slots < (c->slots_per_slab + 1) / 2;
+}
+
+uint64_t place_charge(const struct tier_class_view *c, uint32_t slots)
+{
+	const uint32_t used = slots > c->used_slots ? slots : c->used_slots;
+	uint64_t of_slab;
+
+	if (slots == 0 || !is_sparse(c))
+		return (uint64_t)c->slot_bytes * slots;
+	of_slab = (uint64_t)c->slots_per_slab * slots / used;
+	return (uint64_t)c->slot_bytes * (of_slab > slots ? of_slab : slots);
+}
+
 bool place_may_take(const struct place_account *account, const struct place_account *own,
 		    uint64_t own_asks, bool desperate)
 {
@@ -41,12 +57,13 @@ static uint64_t age(const struct place_state *state, const struct place_class *c
 	return state->now_tick > c->oldest_tick ? state->now_tick - c->oldest_tick : 0;
 }
 
-static bool twice_as_old(const struct place_state *state, const struct place_class *c,
-			 const struct place_class *own)
+/* More than so many times as old: once or twice. */
+static bool older(const struct place_state *state, const struct place_class *c,
+		  const struct place_class *own, uint32_t times)
 {
 	const uint64_t a = age(state, c), b = age(state, own);
 
-	return a > b && a - b > b;
+	return times == 1 ? a > b : a > b && a - b > b;
 }
 
 static bool has_room(const struct place_state *state)
@@ -65,21 +82,43 @@ static bool can_give(const struct place_state *state, uint32_t class)
 	return deficit(c) == 0 || has_victim(c);
 }
 
+static bool gives_a_sparse_slab(const struct place_state *state, uint32_t class)
+{
+	const struct place_class *c = &state->classes[class];
+
+	return can_give(state, class) && has_victim(c) && is_sparse(&c->view);
+}
+
+/* Sparse classes that can give hold so many slabs that they are to. */
+static bool crowded(const struct place_state *state, const struct place_class *own)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < state->n_classes; i++)
+		n += gives_a_sparse_slab(state, i);
+	return state->sparse_max > 0 && n >= state->sparse_max + (own ? 1 : 0);
+}
+
 /* The class that gives a slab: a class that loses nothing by it, else the class whose least recent
- * leaf is oldest, if this leaf is more than twice as old as the wanted class's own. */
+ * leaf is oldest, if this leaf is more than twice as old as the wanted class's own, or older at all
+ * where there are too many sparse classes, of which it is one then. */
 static int32_t pick_donor(const struct place_state *state, const struct place_class *own)
 {
-	const bool free_choice = !own || !has_victim(own);
+	const bool many_sparse = crowded(state, own), free_choice = !own || !has_victim(own);
 	int32_t best = PLACE_NO_CLASS;
 
 	for (uint32_t i = 0; i < state->n_classes; i++) {
 		const struct place_class *c = &state->classes[i];
+		bool sparse;
 
 		if (!can_give(state, i))
 			continue;
 		if (deficit(c) == 0)
 			return (int32_t)i;
-		if (!free_choice && !twice_as_old(state, c, own))
+		sparse = many_sparse && is_sparse(&c->view);
+		if (many_sparse && !own && !sparse)
+			continue;
+		if (!free_choice && !older(state, c, own, sparse ? 1 : 2))
 			continue;
 		if (best < 0 || c->oldest_tick < state->classes[best].oldest_tick)
 			best = (int32_t)i;

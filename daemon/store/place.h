@@ -18,6 +18,12 @@
  * slab is packed at a time, and while one is, or when the caller is hurried, 4 comes next. A class
  * that waited would wait for thousands of evictions, however many victims it has of its own.
  *
+ * A class is sparse while less than half a slab of its slots are in use: one image makes it hold a
+ * whole slab. Where sparse classes that may be taken from hold a sixteenth of all slabs, a new
+ * class takes the slab of the least recent of them. Where they hold more, a class that has slabs
+ * takes theirs if they are older at all. So images of many sizes take that much from other classes,
+ * not a slab for each size.
+ *
  * A class that holds as many free slots as a slab has can give away any one slab, because its
  * images fit into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no
  * slot pinned or being written) costs a walk over slots, some 50 ns each. So the plan asks for it
@@ -27,8 +33,9 @@
  * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes
  * that are guaranteed to it, as its clients are active (share.h). An account takes from itself, and
  * from all accounts that hold more than is guaranteed to them. Only leaves that may be taken count
- * in oldest_tick. So most of memory goes by recency alone, and a client that stores as fast as it
- * can pays with its own blocks once the others are down to their guarantee.
+ * in oldest_tick. Blocks of a sparse class are charged with its whole slab. So most of memory goes
+ * by recency alone, and a client that stores as fast as it can pays with its own blocks once the
+ * others are down to their guarantee.
  *
  * Numbers of the table of blocks are divided in the same way, where all are in use:
  * place_may_drop(). Here a space within its guarantee does not pay for itself as long as another
@@ -63,6 +70,7 @@ struct place_class {
 
 struct place_state {
 	uint64_t now_tick;
+	uint32_t sparse_max; /* slabs that sparse classes may hold; 0: no bound */
 	/* slots that may still be evicted, or slabs moved, for this image */
 	uint32_t steps_left;
 	uint32_t n_classes;
@@ -86,9 +94,12 @@ struct place_plan {
 };
 
 struct place_account {
-	uint64_t held; /* bytes that its slots take; of place_may_drop(): numbers of blocks */
+	uint64_t held; /* place_charge() of all classes; of place_may_drop(): numbers of blocks */
 	uint64_t guaranteed;
 };
+
+/* The bytes that an account is charged with for its `slots` in a class. */
+uint64_t place_charge(const struct tier_class_view *c, uint32_t slots);
 
 /* May a leaf of `account` go for an image of `own`'s? desperate: nothing is under way that could
  * help; then a space that is within its guarantee (with the bytes that it asks for: own_asks) takes

@@ -255,6 +255,66 @@ static void then_from_anybody_for_one_within_its_guarantee(void **state)
 	assert_false(place_may_drop(&poor, &even, PLACE_FROM_ANY));
 }
 
+/* Two of eight slots are in use. */
+static struct place_class sparse_with(uint64_t oldest_tick)
+{
+	struct place_class c = class_with(0, oldest_tick);
+
+	c.view.slabs = 1;
+	c.view.used_slots = 2;
+	c.view.free_slots = 6;
+	return c;
+}
+
+static void a_new_class_takes_a_sparse_slab_where_there_are_enough(void **state)
+{
+	struct fixture f = fixture(500, 1);
+
+	(void)state;
+	f.state.wanted = PLACE_NO_CLASS;
+	f.classes[0] = sparse_with(500);
+	assert_int_equal(plan(&f)->class, 1);
+	f.state.sparse_max = 2;
+	assert_int_equal(plan(&f)->class, 1);
+	f.state.sparse_max = 1;
+	assert_int_equal(plan(&f)->action, PLACE_LOOK);
+	assert_int_equal(f.plan.class, 0);
+	f.classes[0].oldest_tick = PLACE_NO_TICK; /* none of it may be taken */
+	assert_int_equal(plan(&f)->class, 1);
+}
+
+static void more_sparse_slabs_give_if_they_are_older(void **state)
+{
+	struct fixture f = fixture(900, 899);
+
+	(void)state;
+	f.classes[1] = sparse_with(899);
+	f.state.sparse_max = 1;
+	assert_int_equal(plan(&f)->class, 0);
+	f.classes[2] = sparse_with(901);
+	f.state.n_classes = 3;
+	assert_int_equal(plan(&f)->action, PLACE_LOOK);
+	assert_int_equal(f.plan.class, 1);
+	f.classes[1].oldest_tick = 901;
+	assert_int_equal(plan(&f)->class, 0);
+	f.classes[1] = class_with(0, 700); /* no sparse one: as ever, twice as old */
+	assert_int_equal(plan(&f)->class, 1);
+}
+
+static void few_blocks_are_charged_with_their_slab(void **state)
+{
+	const struct place_class full = class_with(0, 1), sparse = sparse_with(1);
+	const uint64_t slot = full.view.slot_bytes;
+
+	(void)state;
+	assert_int_equal(place_charge(&full.view, 3), 3 * slot);
+	assert_int_equal(place_charge(&sparse.view, 0), 0);
+	assert_int_equal(place_charge(&sparse.view, 1), 4 * slot);
+	assert_int_equal(place_charge(&sparse.view, 2), 8 * slot);
+	assert_int_equal(place_charge(&sparse.view, 3),
+			 8 * slot); /* one of them in a closed slab */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -277,6 +337,9 @@ int main(void)
 		cmocka_unit_test(a_number_comes_from_whoever_holds_more_than_its_guarantee),
 		cmocka_unit_test(then_from_its_own),
 		cmocka_unit_test(then_from_anybody_for_one_within_its_guarantee),
+		cmocka_unit_test(a_new_class_takes_a_sparse_slab_where_there_are_enough),
+		cmocka_unit_test(more_sparse_slabs_give_if_they_are_older),
+		cmocka_unit_test(few_blocks_are_charged_with_their_slab),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
