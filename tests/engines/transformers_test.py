@@ -2,7 +2,9 @@
 """transformers_test.py BUILD - kvtier.transformers under the real transformers: what one process computed another one
 continues from; a model that is changed is another one; the engine answers every prompt as the model
 alone does, whatever becomes of the daemon; what is not served is refused."""
+import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -90,6 +92,29 @@ class Transformers(unittest.TestCase):
         self.daemon.start()
         self.until(lambda: engine.ask(seed=4, tokens=100)["stored_blocks"])
         self.assertEqual(engine.ask(seed=4, tokens=100)["loaded_tokens"], 96)
+
+
+NAMES = """
+import torch
+from peft import LoraConfig, get_peft_model
+from kvtier.transformers_model import look
+from transformers_engine import model
+torch.set_num_threads(1)
+print(look(model(), 32).name())
+print(look(torch.compile(model(), backend="eager"), 32).name())
+torch.manual_seed(3)
+low = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+print(look(get_peft_model(model(), low).eval(), 32).name())
+"""
+
+
+class EveryProcess(unittest.TestCase):
+    def test_equal_models_have_one_name(self):
+        own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        names = [subprocess.run([sys.executable, "-W", "ignore", "-B", "-c", NAMES], stdout=subprocess.PIPE, check=True,
+                                env={**own, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
+        self.assertEqual(names[0], names[1])
+        self.assertEqual(len(set(names[0].splitlines())), 3)
 
 
 class NotServed(unittest.TestCase):

@@ -40,7 +40,8 @@ _ROW = 4096             # bytes of a larger one that one sum is of
 # tokens and no KV.
 _IGNORED = {"name_or_path", "_name_or_path", "base_model_name_or_path", "transformers_version", "_commit_hash",
             "generation_config", "hf_device_map", "warnings_issued", "_is_hf_initialized", "_previous_max_cache_length",
-            "_cache", "_compiled_call", "_last_compile_config", "_parameters", "_buffers", "_modules"}
+            "_cache", "_compiled_call", "_last_compile_config", "_torchdynamo_wrapper_id", "_parameters", "_buffers",
+            "_modules"}
 
 
 class LayoutError(RuntimeError):
