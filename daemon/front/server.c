@@ -50,8 +50,7 @@ enum {
 	DYING_MAX = 32, /* without SO_PASSRIGHTS: connections that helpers are closing */
 };
 
-#define REFUSED_SHOWN_NS  10000000000ull
-#define NO_FILES_SHOWN_NS 600000000000ull
+#define REFUSED_SHOWN_NS 10000000000ull
 #define BREATH_NS \
 	1000000ull /* without SO_PASSRIGHTS: between accepting, while many are being closed */
 
@@ -105,7 +104,7 @@ static void show_slots(struct server *s)
 	stats_clients_text(s->front.d->stats, text);
 	stats_health_set(s->front.d->stats, STATS_HEALTH_OUT_OF_FILES,
 			 s->front.out_of_files_ns &&
-				 now - s->front.out_of_files_ns < NO_FILES_SHOWN_NS);
+				 now - s->front.out_of_files_ns < REFUSALS_KEPT_NS);
 	refusals_text(&s->front.refusals, now, text, sizeof(text));
 	stats_health_set(s->front.d->stats, STATS_HEALTH_CLIENTS_REFUSED, text[0] != '\0');
 	stats_refused_text(s->front.d->stats, text);
@@ -278,6 +277,8 @@ static void welcome(struct server *s, int fd)
 		return;
 	}
 	pidfd = open_pidfd(fd, peer.pid);
+	if (pidfd < 0 && peer.pid > 0 && errno == EMFILE)
+		front_out_of_files(&s->front);
 	c = s->free_conns;
 	s->free_conns = c->next;
 	memset(c, 0, sizeof(*c));
