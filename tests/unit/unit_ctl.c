@@ -37,8 +37,9 @@ static void ask_clients(void)
 	assert_int_equal(admin_rows("clients"), 3);
 	assert_null(strpbrk(heard.text, "\033\xff\x9b")); /* nothing that talks to a terminal */
 	assert_non_null(strstr(heard.text, "a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd"));
-	assert_non_null(strstr(heard.text, "\"state\":\"open\",\"path\":\"shared\""));
-	assert_non_null(strstr(heard.text, "\"state\":\"ending\",\"path\":\"shared\""));
+	assert_non_null(strstr(heard.text, "\"state\":\"open\",\"wire\":\"\",\"path\":\"shared\""));
+	assert_non_null(
+		strstr(heard.text, "\"state\":\"ending\",\"wire\":\"\",\"path\":\"shared\""));
 	assert_non_null(strstr(heard.text, "\"pages\":2,"));
 	(void)close(fd);
 }
