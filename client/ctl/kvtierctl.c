@@ -5,6 +5,7 @@
 #include "kvtierctl.h"
 
 #include <getopt.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,12 +143,25 @@ void no_more_arguments(const struct context *context, int argc, char **argv)
 		usage_error(context, "%s takes no \"%s\"", context->command->name, argv[optind]);
 }
 
+/* The stats page was truncated while it was read. */
+static void on_sigbus(int signal_number)
+{
+	static const char said[] = "kvtierctl: the stats page was truncated; see who writes to "
+				   "[daemon] runtime_dir\n";
+
+	(void)signal_number;
+	if (write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
+		_exit(EXIT_FAILED);
+	_exit(EXIT_FAILED);
+}
+
 int main(int argc, char **argv)
 {
 	struct context context = { 0 };
 	char *program = argv[0];
 	const char *name;
 
+	(void)signal(SIGBUS, on_sigbus);
 	default_socket(&context);
 	if (context_option(&context, argc, argv, "+", NULL) != -1) /* '+': stop at the command */
 		return EXIT_USAGE;

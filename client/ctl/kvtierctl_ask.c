@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "daemon/admin/ctl.h"
+#include "daemon/base/log.h"
 #include "daemon/stats/stats.h"
 #include "kvtierctl.h"
 #include "kvtierctl_text.h"
@@ -148,7 +149,8 @@ static void show_progress(struct progress *progress, const char *text)
 
 	if (json_object_object_get_ex(root, "done", &done) &&
 	    json_object_object_get_ex(root, "total", &total) &&
-	    json_object_object_get_ex(root, "unit", &unit))
+	    json_object_object_get_ex(root, "unit", &unit) &&
+	    json_object_is_type(unit, json_type_string))
 		progress_show(progress, json_object_get_uint64(done), json_object_get_uint64(total),
 			      json_object_get_string(unit));
 	json_object_put(root);
@@ -159,7 +161,7 @@ static int read_reply(const struct context *context, int fd, struct reply *reply
 		      struct progress *progress)
 {
 	uint64_t deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
-	static char packet[CTL_MAX_REPLY + 1];
+	static char packet[CTL_MAX_REPLY + 1], shown[1024];
 
 	for (;;) {
 		const ssize_t n = read_packet(context, fd, deadline_ns, packet);
@@ -173,7 +175,8 @@ static int read_reply(const struct context *context, int fd, struct reply *reply
 		}
 		if (packet[0] == '!') {
 			progress_end(progress);
-			fprintf(stderr, "kvtierctl: %s\n", packet + 1);
+			fprintf(stderr, "kvtierctl: %s\n",
+				log_escape(packet + 1, shown, sizeof(shown)));
 			return EXIT_FAILED;
 		}
 		if ((packet[0] != '+' && packet[0] != '.') ||
@@ -184,6 +187,22 @@ static int read_reply(const struct context *context, int fd, struct reply *reply
 		}
 		if (packet[0] == '.')
 			return EXIT_FINE;
+	}
+}
+
+/* A daemon writes JSON without such bytes. A text in it may still have them, escaped, so text is
+ * escaped again where it is shown to people. */
+static void tame(struct reply *reply)
+{
+	size_t length;
+
+	for (size_t i = 0; i < reply->bytes; i += length) {
+		length = log_printable(reply->text + i);
+		if (length > 0)
+			continue;
+		length = 1;
+		if (reply->text[i] != '\n')
+			reply->text[i] = '?';
 	}
 }
 
@@ -199,6 +218,7 @@ int ask(const struct context *context, int argc, const char *const *words, struc
 	/* refused by credentials: the reply is there though the request could not be sent */
 	(void)send_request(fd, argc, words);
 	r = read_reply(context, fd, reply, &progress);
+	tame(reply);
 	progress_end(&progress);
 	(void)close(fd);
 	return r;

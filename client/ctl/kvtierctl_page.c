@@ -31,7 +31,7 @@ static char *text_count(double value, char *ret, size_t n)
 	int unit = -1;
 
 	if (value < 999999.5) {
-		const bool whole = value >= 99.95 || value == (double)(uint64_t)value;
+		const bool whole = value >= 99.95 || value == (double)whole_number(value);
 
 		snprintf(ret, n, whole ? "%.0f" : "%.1f", value);
 		return ret;
@@ -62,7 +62,7 @@ static char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n)
 	if (whole == 0)
 		snprintf(ret, n, "-");
 	else
-		snprintf(ret, n, "%.1f %%", (double)(uint64_t)(percent * 10) / 10);
+		snprintf(ret, n, "%.1f %%", (double)whole_number(percent * 10) / 10);
 	return ret;
 }
 
@@ -109,7 +109,7 @@ static char *span_words(const struct span *span, char *ret, size_t n)
 
 	if (span->from_start)
 		snprintf(ret, n, "since the start %s ago",
-			 text_age((uint64_t)span->seconds, age, sizeof(age)));
+			 text_age(whole_number(span->seconds), age, sizeof(age)));
 	else
 		snprintf(ret, n, "in the last %.1f s", span->seconds);
 	return ret;
@@ -128,7 +128,7 @@ static void per_second(struct table *table, const struct span *span, uint64_t va
 		return;
 	}
 	if (bytes)
-		text_bytes((uint64_t)rate, text, sizeof(text));
+		text_bytes(whole_number(rate), text, sizeof(text));
 	else
 		text_count(rate, text, sizeof(text));
 	snprintf(shown, sizeof(shown), "%s/s", text);

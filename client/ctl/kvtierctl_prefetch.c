@@ -14,6 +14,7 @@
 
 #include "client/kvtier.h"
 #include "client/tbl_geometry.h"
+#include "daemon/base/log.h"
 #include "daemon/stats/stats.h"
 #include "kvtierctl.h"
 #include "kvtierctl_ask.h"
@@ -182,8 +183,10 @@ static int space_check(struct json_object *row, uint64_t space, const char *tena
 
 static int fail(const struct context *context, const char *what)
 {
+	char shown[1024]; /* the daemon's words may be among them */
+
 	fprintf(stderr, "kvtierctl: %s at %s: %s; kvtierctl status says how kvtierd is\n", what,
-		context->socket_path, kvtier_last_error());
+		context->socket_path, log_escape(kvtier_last_error(), shown, sizeof(shown)));
 	return EXIT_FAILED;
 }
 
@@ -261,7 +264,7 @@ static int say(const struct context *context, struct kvtier_client *client,
 		return EXIT_FAILED;
 	}
 	fprintf(stderr, "kvtierctl: kvtierd ended it: %s; kvtierctl status says more\n",
-		strerror(-status));
+		strerror(status > INT32_MIN ? -status : 0));
 	return status == -ECONNRESET ? EXIT_NO_DAEMON : EXIT_FAILED;
 }
 

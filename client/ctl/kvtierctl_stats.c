@@ -219,7 +219,7 @@ static void text_rate(const struct stats_row *row, uint64_t value, const struct 
 		return;
 	rate = (double)(value - view->before[i]) / seconds;
 	if (strcmp(row->unit, "bytes") == 0) {
-		text_bytes((uint64_t)rate, ret, n);
+		text_bytes(whole_number(rate), ret, n);
 		snprintf(ret + strlen(ret), n - strlen(ret), "/s");
 	} else {
 		snprintf(ret, n, rate < 100 ? "%.1f/s" : "%.0f/s", rate);

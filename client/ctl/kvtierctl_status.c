@@ -47,14 +47,35 @@ const struct stats *stats_page(const struct context *context)
 	return NULL;
 }
 
+/* As long as escaping can make a name, with its end. */
+enum { NAME_ROOM = 4 * STATS_NAME_BYTES };
+
+/* One of the page's names, for a terminal: whoever made the page may have written anything there,
+ * and no end. */
+static const char *shown_name(const char *from, char ret[NAME_ROOM])
+{
+	char name[STATS_NAME_BYTES];
+
+	(void)stats_text_get(from, sizeof(name), name);
+	return name[0] != '\0' ? log_escape(name, ret, NAME_ROOM) : "none";
+}
+
+/* The same in JSON. */
+static void print_json_name(const char *from)
+{
+	char name[STATS_NAME_BYTES];
+
+	print_json_string(stats_text_get(from, sizeof(name), name));
+}
+
 char *daemon_line(const struct stats *stats, char *ret, size_t n)
 {
-	char age[32];
+	char age[32], version[NAME_ROOM], device[NAME_ROOM], kernels[NAME_ROOM];
 
 	text_age(stats_get(&stats->v.uptime_s), age, sizeof(age));
-	snprintf(ret, n, "kvtierd %.31s, pid %d, up %s, device %.31s, kernels %.31s",
-		 stats->version, stats->pid, age, stats->device[0] != '\0' ? stats->device : "none",
-		 stats->kernels[0] != '\0' ? stats->kernels : "none");
+	snprintf(ret, n, "kvtierd %s, pid %d, up %s, device %s, kernels %s",
+		 shown_name(stats->version, version), stats->pid, age,
+		 shown_name(stats->device, device), shown_name(stats->kernels, kernels));
 	return ret;
 }
 
@@ -97,9 +118,10 @@ static const struct verdict *verdict(uint64_t health)
 /* The daemon's words about a part, which may come from outside. */
 static void print_text(const char *part, const char *first, const char *text, int width)
 {
-	char shown[4 * STATS_TEXT_BYTES], line[sizeof(shown) + 128];
+	char shown[4 * STATS_TEXT_BYTES], front[4 * STATS_NAME_BYTES],
+		line[sizeof(shown) + sizeof(front) + 128];
 
-	snprintf(line, sizeof(line), "%s: %s%s%s", part, first,
+	snprintf(line, sizeof(line), "%s: %s%s%s", part, log_escape(first, front, sizeof(front)),
 		 first[0] != '\0' && text[0] != '\0' ? "; " : "",
 		 log_escape(text, shown, sizeof(shown)));
 	text_wrap(stdout, line, 0, 2, width);
@@ -230,11 +252,11 @@ static void status_json(const struct stats *stats, uint64_t health)
 	printf("],\"pid\":%d,\"uptime_s\":%" PRIu64 ",\"heartbeat_age_ms\":%" PRIu64
 	       ",\"version\":",
 	       stats->pid, stats_get(&stats->v.uptime_s), now > beat ? (now - beat) / 1000000 : 0);
-	print_json_string(stats->version);
+	print_json_name(stats->version);
 	printf(",\"device\":");
-	print_json_string(stats->device);
+	print_json_name(stats->device);
 	printf(",\"kernels\":");
-	print_json_string(stats->kernels);
+	print_json_name(stats->kernels);
 	printf(",\"files\":{\"text\":");
 	print_json_string(stats_text_get(stats->files_text, sizeof(text), text));
 	printf("},\"clients\":{\"text\":");
@@ -274,6 +296,7 @@ int command_status(struct context *context, int argc, char **argv)
 int command_version(struct context *context, int argc, char **argv)
 {
 	const struct stats *stats;
+	char version[NAME_ROOM];
 
 	(void)context_option(context, argc, argv, "", NULL);
 	no_more_arguments(context, argc, argv);
@@ -288,10 +311,10 @@ int command_version(struct context *context, int argc, char **argv)
 	}
 	if (context->json) {
 		printf(",\"kvtierd\":");
-		print_json_string(stats->version);
+		print_json_name(stats->version);
 		puts("}");
 	} else {
-		printf("kvtierd   %.31s, pid %d\n", stats->version, stats->pid);
+		printf("kvtierd   %s, pid %d\n", shown_name(stats->version, version), stats->pid);
 	}
 	stats_unmap(stats);
 	return EXIT_FINE;

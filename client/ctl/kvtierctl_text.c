@@ -39,6 +39,14 @@ char *text_bytes(uint64_t bytes, char *ret, size_t n)
 	return ret;
 }
 
+/* Above all that fits: the most. A value of a page may be anything. */
+uint64_t whole_number(double value)
+{
+	if (!(value > 0))
+		return 0;
+	return value < 18446744073709549568.0 ? (uint64_t)value : UINT64_MAX;
+}
+
 char *text_age(uint64_t seconds, char *ret, size_t n)
 {
 	const uint64_t minutes = seconds / 60, hours = minutes / 60, days = hours / 24;
@@ -91,7 +99,7 @@ void progress_show(struct progress *progress, uint64_t done, uint64_t total, con
 {
 	const bool bytes = strcmp(unit, "bytes") == 0;
 	const uint64_t now_ns = clock_ns();
-	char a[32], b[32], age[32];
+	char a[32], b[32], age[32], shown[64];
 
 	if (progress->start_ns == 0)
 		progress->start_ns = now_ns;
@@ -109,7 +117,8 @@ void progress_show(struct progress *progress, uint64_t done, uint64_t total, con
 		fprintf(stderr, "\r\033[K%s: %s of %s%s%s, %d %%, %s", progress->what,
 			bytes ? text_bytes(done, a, sizeof(a)) : a,
 			bytes ? text_bytes(total, b, sizeof(b)) : b, bytes ? "" : " ",
-			bytes ? "" : unit, (int)(100.0 * (double)done / (double)total), age);
+			bytes ? "" : log_escape(unit, shown, sizeof(shown)),
+			done < total ? (int)(100.0 * (double)done / (double)total) : 100, age);
 	fflush(stderr);
 }
 
@@ -144,7 +153,11 @@ struct table *table_new(size_t columns)
 
 void table_cell(struct table *table, const char *text)
 {
-	const size_t bytes = strlen(text) * 4 + 8; /* as large as escaping can make it */
+	size_t bytes;
+
+	if (!text) /* a null of JSON */
+		text = "?";
+	bytes = strlen(text) * 4 + 8; /* as large as escaping can make it */
 
 	if (table->n == table->room) {
 		table->room = table->room * 2 + 64;

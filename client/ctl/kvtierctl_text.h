@@ -10,6 +10,7 @@
 uint64_t clock_ns(void);                               /* CLOCK_MONOTONIC */
 char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
 char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
+uint64_t whole_number(double value);                   /* cut to the type's range */
 bool parse_bytes(const char *text, uint64_t *ret);     /* 512M, 1GiB; > 0 */
 /* with quotes, to stdout; at most 300 bytes */
 void print_json_string(const char *text);
@@ -28,7 +29,7 @@ void progress_end(struct progress *progress); /* takes the line away */
  * table_print. */
 struct table;
 struct table *table_new(size_t columns);
-void table_cell(struct table *table, const char *text);
+void table_cell(struct table *table, const char *text);   /* NULL: "?" */
 void table_print(struct table *table, const bool *right); /* columns to align right; frees */
 
 #endif
