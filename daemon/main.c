@@ -77,6 +77,7 @@ struct program {
 	struct fd_store fds;
 	int lock_fd;
 	struct loop_watch signals;
+	struct log_limit signals_log;
 	struct loop_timer heartbeat;
 	struct loop_timer drained; /* a stop: looks again */
 	uint64_t drain_until_ns, io_until_ns, watchdog_due_ns;
@@ -167,13 +168,32 @@ static void begin_stop(struct program *p)
 	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
 }
 
+/* Signals that other daemons take for an order. By default they would end this one at once, with
+ * nothing written to NVMe. */
+static const int ignored[] = { SIGHUP, SIGUSR1, SIGUSR2 };
+
+static bool is_ignored(struct program *p, uint32_t number)
+{
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
+		if ((uint32_t)ignored[i] != number)
+			continue;
+		log_limited(&p->signals_log, loop_now(p->d.loop), LOG_LEVEL_WARNING,
+			    "signal %u (%s) is ignored: nothing is reloaded or reopened by it; "
+			    "restart kvtierd for another configuration",
+			    number, strsignal((int)number));
+		return true;
+	}
+	return false;
+}
+
 static void on_signal(struct loop_watch *watch, uint32_t events)
 {
 	struct program *p = container_of(watch, struct program, signals);
 	struct signalfd_siginfo info;
 
 	(void)events;
-	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) || p->stopping)
+	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) ||
+	    is_ignored(p, info.ssi_signo) || p->stopping)
 		return;
 	log_info("signal %u: stopping", info.ssi_signo);
 	begin_stop(p);
@@ -214,6 +234,18 @@ static void look_for_gpus(struct program *p)
 		begin_again(p, devices->gpu_note);
 }
 
+static void keep_stats(struct program *p)
+{
+	const int r = stats_keep(p->d.stats);
+
+	if (r > 0)
+		log_warning("%s was truncated, and is whole again", p->config.stats_path);
+	else if (r < 0)
+		log_error("%s was truncated, and cannot be made whole: %s; kvtierctl stats and "
+			  "status do not work until the next start",
+			  p->config.stats_path, strerror(-r));
+}
+
 static void on_heartbeat(struct loop_timer *timer)
 {
 	struct program *p = container_of(timer, struct program, heartbeat);
@@ -230,6 +262,7 @@ static void on_heartbeat(struct loop_timer *timer)
 	look_for_gpus(p);
 	gauges_sync(d);
 	stats_heartbeat(d->stats, now);
+	keep_stats(p);
 	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {
 		(void)notify_send(&p->notify, "WATCHDOG=1");
 		p->watchdog_due_ns = now + p->notify.watchdog_ns / 2;
@@ -438,6 +471,9 @@ static int open_signals(struct program *p)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGQUIT);
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		sigaddset(&set, ignored[i]);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
 	/* a store larger than the file size limit is an error of that device */

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "cpu.h"
+#include "registers.h"
 
 enum {
 	MAX_EVENTS = 64,
@@ -246,7 +247,11 @@ static int timeout_ms(const struct loop *l)
 
 static int wait_and_dispatch(struct loop *l, int timeout)
 {
-	const int n = epoll_wait(l->epoll_fd, l->events, MAX_EVENTS, timeout);
+	int n;
+
+	if (timeout != 0)
+		registers_forget(); /* OpenSSL's and other code's copies: TLS, AUTH */
+	n = epoll_wait(l->epoll_fd, l->events, MAX_EVENTS, timeout);
 
 	if (n < 0 && errno != EINTR)
 		return -errno;

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "registers.h"
+
 enum { PAGE = 4096, PLACE_BYTES = 256 << 10, PLACE_LEAST = 16 };
 
 static size_t whole_pages(size_t n)
@@ -58,6 +60,7 @@ void vault_free(void *p, size_t n)
 {
 	if (!p)
 		return;
+	registers_forget(); /* they may have a part of it */
 	if (CRYPTO_secure_allocated(p)) {
 		OPENSSL_secure_clear_free(p, n);
 		return;

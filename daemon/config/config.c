@@ -11,10 +11,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tiers/nvme/nvme_format.h"
 #include "config_derive.h"
@@ -449,17 +452,37 @@ int config_parse(FILE *in, const char *name, struct config *ret, char *text, siz
 	return 0;
 }
 
+/* Not blocking: it might be a FIFO that nobody writes to. */
+static int open_regular(const char *path, FILE **ret)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+	int r = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st))
+		r = -errno;
+	else if (!S_ISREG(st.st_mode))
+		r = S_ISDIR(st.st_mode) ? -EISDIR : -EPERM;
+	else if (!(*ret = fdopen(fd, "r")))
+		r = -errno;
+	if (r)
+		(void)close(fd);
+	return r;
+}
+
 int config_load(const char *path, struct config *ret, char *text, size_t n)
 {
-	FILE *in;
+	FILE *in = NULL;
 	int r;
 
 	if (!path)
 		return config_parse(NULL, "defaults", ret, text, n);
-	in = fopen(path, "re");
-	if (!in) {
-		r = -errno;
-		snprintf(text, n, "%s: %s", path, strerror(errno));
+	r = open_regular(path, &in);
+	if (r) {
+		snprintf(text, n, "%s: %s", path,
+			 r == -EPERM ? "is no regular file, or may not be opened" : strerror(-r));
 		return r;
 	}
 	r = config_parse(in, path, ret, text, n);

@@ -17,6 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "daemon/base/bus.h"
+
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY \
 	1 /* Linux 5.11: needs no privilege. The kernel itself touches no region */
@@ -42,6 +44,8 @@ static void on_sigbus(int signal_number, siginfo_t *info, void *context)
 		(void)pthread_sigmask(SIG_UNBLOCK, &again, NULL);
 		siglongjmp(*landing, 1);
 	}
+	if (info->si_code == BUS_ADRERR && bus_mend(info->si_addr))
+		return;
 	/* failing memory, or a bug: it comes again, and ends the daemon */
 	(void)signal(signal_number, SIG_DFL);
 }

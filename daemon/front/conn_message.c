@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/registers.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
 #include "conn_leave.h"
@@ -125,6 +126,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 			mount->layout.image_stride > 0 ? 1 : 0))
 		conn_kill(c);
 	explicit_bzero(&ok, sizeof(ok));
+	registers_forget();
 }
 
 static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_t seq)

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/base/bus.h"
 #include "tiers/tier.h"
 
 #ifndef KVTIER_VERSION
@@ -203,59 +204,98 @@ static void fill(struct stats *stats, uint64_t now_ns)
 	stats->magic = STATS_MAGIC;
 }
 
-/* Reserved, not sparse: a full file system is an error here and not SIGBUS later. */
-static int map_new(int fd, struct stats **ret)
-{
-	void *at;
-	int r = fd < 0 ? 0 : posix_fallocate(fd, 0, sizeof(struct stats));
+/* The page, and behind it memory of the daemon alone. */
+struct mapping {
+	struct stats page;
+	_Alignas(4096) struct stats copy; /* as of the last heartbeat: bus.h */
+	int fd;                           /* of the page's file; -1: none */
+};
 
-	if (r != 0)
+static struct mapping *mapping_of(struct stats *stats)
+{
+	return (struct mapping *)(void *)stats;
+}
+
+/* The page lies in the file from now on, with its bytes, at its address. The file is reserved, not
+ * sparse: a full file system is an error here and not SIGBUS later. */
+static int into_file(struct mapping *m)
+{
+	const int r = posix_fallocate(m->fd, 0, sizeof(m->page));
+
+	if (r)
 		return -r;
-	at = mmap(NULL, sizeof(struct stats), PROT_READ | PROT_WRITE,
-		  fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-	if (at == MAP_FAILED)
+	if (pwrite(m->fd, &m->page, sizeof(m->page), 0) != (ssize_t)sizeof(m->page))
+		return -EIO;
+	return mmap(&m->page, sizeof(m->page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+		    m->fd, 0) == MAP_FAILED ?
+		       -errno :
+		       0;
+}
+
+/* The page is at path when all of it is there. */
+static int make_file(struct mapping *m, const char *path)
+{
+	char temporary[512];
+	int r = snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
+
+	if (r < 0 || (size_t)r >= sizeof(temporary))
+		return -ENAMETOOLONG;
+	(void)unlink(temporary); /* of a daemon that had our pid and died between open and rename */
+	m->fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (m->fd < 0)
 		return -errno;
-	*ret = at;
-	return 0;
+	r = into_file(m);
+	if (r == 0 && rename(temporary, path) < 0)
+		r = -errno;
+	if (r == 0)
+		r = bus_watch(&m->page, sizeof(m->page), &m->copy);
+	if (r)
+		(void)unlink(temporary);
+	return r;
+}
+
+static void unmap(struct mapping *m)
+{
+	if (m->fd >= 0) {
+		(void)bus_watch(NULL, 0, NULL);
+		(void)close(m->fd);
+	}
+	(void)munmap(m, sizeof(*m));
 }
 
 int stats_open(const char *path, uint64_t now_ns, struct stats **ret)
 {
-	struct stats *stats = NULL;
-	char temporary[512];
-	int fd, r;
+	struct mapping *m =
+		mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int r;
 
-	if (!path) {
-		r = map_new(-1, &stats);
-		if (r == 0) {
-			fill(stats, now_ns);
-			*ret = stats;
-		}
-		return r;
-	}
-	r = snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
-	if (r < 0 || (size_t)r >= sizeof(temporary))
-		return -ENAMETOOLONG;
-	(void)unlink(temporary); /* of a daemon that had our pid and died between open and rename */
-	fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
+	if (m == MAP_FAILED)
 		return -errno;
-	r = map_new(fd, &stats);
-	(void)close(fd);
-	if (r < 0)
-		goto fail;
-	fill(stats, now_ns);
-	if (rename(temporary, path) < 0) {
-		r = -errno;
-		goto fail;
-	}
-	*ret = stats;
-	return 0;
-fail:
-	if (stats)
-		(void)munmap(stats, sizeof(*stats));
-	(void)unlink(temporary);
+	fill(&m->page, now_ns);
+	m->copy = m->page;
+	m->fd = -1;
+	r = path ? make_file(m, path) : 0;
+	if (r)
+		unmap(m);
+	else
+		*ret = &m->page;
 	return r;
+}
+
+int stats_keep(struct stats *stats)
+{
+	struct mapping *m = mapping_of(stats);
+	int r = 1;
+
+	if (stats->magic == STATS_MAGIC) {
+		m->copy = *stats;
+		if (!bus_mended())
+			return 0;
+		r = into_file(m);
+	} else { /* it was truncated, and is as long as before again */
+		*stats = m->copy;
+	}
+	return r ? r : 1;
 }
 
 void stats_close(struct stats *stats, const char *path)
@@ -271,7 +311,7 @@ void stats_close(struct stats *stats, const char *path)
 			(void)unlink(path);
 		stats_unmap(there);
 	}
-	(void)munmap(stats, sizeof(*stats));
+	unmap(mapping_of(stats));
 }
 
 void stats_heartbeat(struct stats *stats, uint64_t now_ns)

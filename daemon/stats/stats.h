@@ -248,6 +248,9 @@ static inline void stats_add(uint64_t *value, uint64_t n)
 int stats_open(const char *path, uint64_t now_ns, struct stats **ret);
 /* Unmaps; removes path if the page there is still this page. NULL stats is fine. */
 void stats_close(struct stats *stats, const char *path);
+/* With each heartbeat. A page that somebody truncated is whole again, with the numbers as of the
+ * heartbeat before: 1. Else 0, or -errno: it cannot be. */
+int stats_keep(struct stats *stats);
 /* moves uptime_s too; at least twice a second */
 void stats_heartbeat(struct stats *stats, uint64_t now_ns);
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);

@@ -19,11 +19,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/registers.h"
 #include "daemon/base/vault.h"
 
 static int secret_read(const char *path, uint8_t *ret, char *text, size_t n)
 {
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	/* not blocking: it might be a FIFO */
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 	struct stat st;
 	ssize_t got;
 
@@ -127,4 +129,5 @@ void secret_derive(const uint8_t *shared, size_t bytes, const char *tenant,
 	done = HMAC(EVP_sha256(), shared, (int)bytes, message, sizeof(label) + length, ret, &got);
 	/* an end here is better than keys that nobody else has */
 	assert(done && got == SECRET_BYTES);
+	registers_forget();
 }

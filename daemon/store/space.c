@@ -23,6 +23,7 @@
 #include "client/kvtier.h"
 #include "secret.h"
 #include "space_table.h"
+#include "daemon/base/registers.h"
 #include "daemon/base/vault.h"
 
 enum {
@@ -126,6 +127,7 @@ void spaces_share(struct spaces *s, const uint8_t *secret, size_t n)
 	assert(s->n_tenants == 0 && n > 0 && n <= sizeof(s->shared));
 	memcpy(s->shared, secret, n);
 	s->shared_bytes = n;
+	registers_forget();
 }
 
 int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
@@ -325,6 +327,7 @@ void space_salt(struct spaces *s, const struct space *space, uint8_t ret[32])
 
 	assert(space->known && tenant);
 	sha256(s->sha, label, sizeof(label), tenant->secret, SECRET_BYTES, space->id, 32, ret);
+	registers_forget();
 }
 
 void spaces_tenant_owner(struct spaces *s, const char *tenant, uint8_t ret[16])

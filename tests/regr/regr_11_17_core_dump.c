@@ -9,11 +9,14 @@
  * lives: all that is mapped and has not VmFlags "dd" in smaps (files that were not written to
  * apart), after stores and loads of known bytes, through Redis and through NVMe; and while it
  * starts, wherever it has just read a secret. That the same search finds them in what is left out
- * shows that it works.
+ * shows that it works. A dump has the registers of all threads, too: each is stopped, and its
+ * vector registers are searched for 16 bytes of a secret, from right after a client has connected.
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
 
+#include <dirent.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/core_names.h>
@@ -25,12 +28,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/store/secret.h"
 
 enum { N = SHARED_BLOCKS, ROW = 64, SHADOW_GIB = 4, MAX_NEEDLES = 64, PIECE = 16 << 20 };
+enum { REGISTER = 16 }; /* bytes of the smallest vector register */
 
 struct needle {
 	const char *name;
@@ -130,12 +136,72 @@ static void search_all(void)
 	(void)close(mem);
 }
 
+/* --- registers --- */
+
+static const char pages[] = "bytes of an engine's page"; /* workers have them: TRUST.md */
+
+/* A wider register is saved in parts. */
+static void search_registers(const uint8_t *saved, size_t n, pid_t thread)
+{
+	for (uint32_t i = 0; i < w.n; i++) {
+		struct needle *needle = &w.needles[i];
+
+		for (size_t at = 0; needle->name != pages && at + REGISTER <= needle->n; at++) {
+			if (!memmem(saved, n, needle->bytes + at, REGISTER))
+				continue;
+			needle->dumped++;
+			(void)snprintf(needle->where, sizeof(needle->where),
+				       "the registers of thread %d", (int)thread);
+		}
+	}
+}
+
+/* False: there is no such thread, or nobody may look. */
+static bool search_thread(pid_t thread)
+{
+	static uint8_t saved[1 << 16];
+	struct iovec all = { saved, sizeof(saved) };
+	bool seen = false;
+	int status;
+
+	if (ptrace(PTRACE_SEIZE, thread, NULL, NULL))
+		return false;
+	if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) == 0 &&
+	    waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status) &&
+	    ptrace(PTRACE_GETREGSET, thread, (void *)NT_X86_XSTATE, &all) == 0) {
+		search_registers(saved, all.iov_len, thread);
+		seen = true;
+	}
+	(void)ptrace(PTRACE_DETACH, thread, NULL, NULL);
+	return seen;
+}
+
+static void search_threads(void)
+{
+	const struct dirent *entry;
+	uint32_t seen = 0;
+	char path[64];
+	DIR *tasks;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task", w.node.d.pid);
+	tasks = opendir(path);
+	assert_non_null(tasks);
+	while ((entry = readdir(tasks)) != NULL)
+		if (entry->d_name[0] != '.')
+			seen += search_thread((pid_t)strtol(entry->d_name, NULL, 10));
+	(void)closedir(tasks);
+	if (seen == 0)
+		print_message("registers were not looked at: no ptrace() here\n");
+}
+
 /* The first `n` needles are in memory, and none in what is dumped. */
-static void nothing_is_dumped_of(uint32_t n)
+static void nothing_is_dumped_of(uint32_t n, bool stopped)
 {
 	char what[4096] = "";
 
 	search_all();
+	if (!stopped)
+		search_threads();
 	for (uint32_t i = 0; i < w.n; i++) {
 		if (w.needles[i].dumped)
 			(void)snprintf(what + strlen(what), sizeof(what) - strlen(what),
@@ -150,7 +216,7 @@ static void nothing_is_dumped_of(uint32_t n)
 
 static void nothing_is_dumped(void)
 {
-	nothing_is_dumped_of(3);
+	nothing_is_dumped_of(3, false);
 }
 
 /* --- what the daemon does before --- */
@@ -217,7 +283,9 @@ static void begin(const char *options, const char *lines)
 	look_for("the tenant's secret", tenants, sizeof(tenants));
 	look_for("the key of its MACs", seal.key, sizeof(seal.key));
 	look_for_shared();
+	nothing_is_dumped(); /* a client has connected, and done nothing else */
 	look_for_the_salt(tenants);
+	nothing_is_dumped();
 }
 
 /* Of each page some rows, from its first to its last. */
@@ -226,7 +294,7 @@ static void look_for_pages(void)
 	for (uint32_t i = 0; i < N && w.n < MAX_NEEDLES; i++) {
 		const size_t rows = w.node.e.page_bytes / ROW;
 
-		look_for("bytes of an engine's page",
+		look_for(pages,
 			 w.node.e.memory + i * w.node.e.page_bytes + i * (rows - 1) / N * ROW, ROW);
 	}
 }
@@ -326,7 +394,7 @@ static void while_it_starts(void **state)
 	spawn_starting();
 	for (uint32_t known = 1; known <= 3; known++) {
 		await_stop();
-		nothing_is_dumped_of(known);
+		nothing_is_dumped_of(known, true);
 		if (known < 3)
 			(void)kill(w.node.d.pid, SIGCONT);
 	}

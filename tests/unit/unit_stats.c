@@ -205,6 +205,33 @@ static void failures_leave_nothing(void **unused)
 	assert_int_equal(rmdir(path), 0);
 }
 
+static void a_truncated_page_is_whole_again(void **unused)
+{
+	struct stats *stats = open_page();
+	const struct stats *seen;
+
+	(void)unused;
+	stats_add(&stats->v.store_blocks_total, 7);
+	assert_int_equal(stats_keep(stats), 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(truncate(path, i * 4096), 0);
+		stats_add(&stats->v.store_blocks_total, 1);
+		stats_add(&stats->load_times.count[5], 1);
+		assert_int_equal(stats_keep(stats), 1);
+		assert_int_equal(stats_keep(stats), 0);
+		assert_int_equal(stats_map(path, &seen), 0);
+		assert_int_equal(seen->v.store_blocks_total, 8 + i);
+		assert_int_equal(seen->load_times.count[5], 1 + i);
+		stats_unmap(seen);
+	}
+	assert_int_equal(truncate(path, 0), 0); /* and it is long again before anybody looks */
+	assert_int_equal(truncate(path, sizeof(*stats)), 0);
+	assert_int_equal(stats_keep(stats), 1);
+	assert_int_equal(stats->v.store_blocks_total, 10);
+	stats_close(stats, path);
+	assert_int_equal(access(path, F_OK), -1);
+}
+
 static void health_has_words(void **unused)
 {
 	struct stats *stats;
@@ -412,6 +439,8 @@ int main(void)
 		cmocka_unit_test(fields_are_paths_with_underscores),
 		cmocka_unit_test(counters_end_in_total_and_nothing_else_does),
 		cmocka_unit_test(groups_stand_together),
+		cmocka_unit_test_setup_teardown(a_truncated_page_is_whole_again, make_directory,
+						remove_directory),
 		cmocka_unit_test_setup_teardown(readers_see_what_was_counted, make_directory,
 						remove_directory),
 		cmocka_unit_test_setup_teardown(the_file_is_private, make_directory,

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "daemon/base/registers.h"
 #include "kernels/image.h"
 
 enum { HASH_BYTES = 32 };
@@ -47,6 +48,7 @@ void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret)
 	for (size_t i = 0; i < REDIS_TAG_BYTES; i++)
 		ret->tag[i] = digits[i % 2 ? name[i / 2] & 15 : name[i / 2] >> 4];
 	explicit_bzero(name, sizeof(name));
+	registers_forget();
 }
 
 int redis_envelope_make(struct redis_envelope *ret)
@@ -106,6 +108,7 @@ bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal,
 	       got == sizeof(once);
 	good = good && EVP_MAC_init(mac->poly1305, once, sizeof(once), NULL) == 1;
 	explicit_bzero(once, sizeof(once));
+	registers_forget();
 	return good;
 }
 

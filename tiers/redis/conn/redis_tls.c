@@ -86,7 +86,7 @@ static int trust(SSL_CTX *ssl, const char *ca_file, char *text, size_t n)
  * core dumps. */
 static bool use_key(SSL_CTX *ssl, const char *path)
 {
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	char *text = fd >= 0 ? vault_alloc(KEY_FILE_BYTES) : NULL;
 	EVP_PKEY *key = NULL;
 	ssize_t got = 1, n = 0;
