@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_signals.c - goal: no signal that other daemons take for an order ends this one with its blocks
- * unwritten; SIGQUIT stops it as SIGTERM does; and a file of its own that is a FIFO, or is truncated,
- * neither hangs nor ends it. Method: a real kvtierd and an engine; what was stored before the signal
- * is loaded after it, and after the next start from NVMe.
+ * sys_signals.c - goal: no signal that other daemons take for an order ends this one with its
+ * blocks unwritten; SIGQUIT stops it as SIGTERM does; and a file of its own that is a FIFO, or is
+ * truncated, neither hangs nor ends it. Method: a real kvtierd and an engine; what was stored
+ * before the signal is loaded after it, and after the next start from NVMe.
  */
 #include "tests/lib/lib.h"
 

@@ -2,10 +2,10 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * unit_kvtierctl_hostile.c - goal: whatever a daemon answers, and whatever lies in its stats page,
- * kvtierctl ends by itself, and no byte of it talks to the terminal: root may ask a daemon of another
- * user. Method: the built program; a child plays the daemon's admin socket, with escapes, nulls,
- * other types, and bytes by chance; a page of names without an end and of numbers by chance, also
- * one that is truncated meanwhile.
+ * kvtierctl ends by itself, and no byte of it talks to the terminal: root may ask a daemon of
+ * another user. Method: the built program; a child plays the daemon's admin socket, with escapes,
+ * nulls, other types, and bytes by chance; a page of names without an end and of numbers by chance,
+ * and one that is too short.
  */
 #include "tests/lib/lib_kvtierctl.h"
 
@@ -186,8 +186,7 @@ static void a_page_of_chance_is_survived(void **unused)
 	}
 }
 
-/* A page of numbers, and --watch goes on: somebody truncates it between two pages, or within one. */
-static void a_page_that_is_truncated_is_an_error(void **unused)
+static void a_page_that_is_too_short_is_an_error(void **unused)
 {
 	(void)unused;
 	assert_int_equal(truncate(tool.path, 4096), 0);
@@ -210,7 +209,7 @@ int main(void)
 		CASE(bytes_by_chance_are_survived),
 		CASE(names_without_an_end_are_cut),
 		CASE(a_page_of_chance_is_survived),
-		CASE(a_page_that_is_truncated_is_an_error),
+		CASE(a_page_that_is_too_short_is_an_error),
 	};
 
 	if (!tool_find()) {
