@@ -140,15 +140,15 @@ static void no_protocol(void **state)
 
 static void too_many(void **state)
 {
-	struct raw r[4], more;
+	struct raw r[2], more;
 
 	(void)state;
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 2; i++)
 		raw_open(&r[i], d.socket);
 	raw_dial(&more, d.socket);
 	hang_up(&more);
-	is_shown("", "", "4 clients are connected");
-	for (int i = 0; i < 4; i++)
+	is_shown("", "", "this process has 2 connections");
+	for (int i = 0; i < 2; i++)
 		raw_close(&r[i]);
 }
 
