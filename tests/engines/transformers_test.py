@@ -15,7 +15,7 @@ from unittest import mock
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
 
-from engine_process import MOMENTS, PATIENT_S, Engine  # noqa: E402
+from engine_process import MOMENTS, PATIENT_S, Engine, blocks  # noqa: E402
 from llama_demo import Daemon  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve()
@@ -49,6 +49,18 @@ class Transformers(unittest.TestCase):
         got = warm.ask(seed=1, tokens=300, logits="loaded")
         self.assertEqual(got, {"split": 288, "logits": own})
         self.assertGreater(self.daemon.stats()["tiers"]["host"]["hit_blocks_total"], 0)
+
+    def test_the_program_of_the_readme(self):
+        program, = blocks("transformers", "python")
+        run = [sys.executable, "-B", "-c", f"from transformers_engine import model, prompt\nmodel, input_ids = "
+                                           f"model(), prompt(3, 200)\n{program}\nprint(output.tolist())"]
+        said = [subprocess.run(run, check=True, capture_output=True, text=True, cwd=ENGINE.parent, timeout=PATIENT_S,
+                               env={**os.environ, "KVTIER_SOCKET": self.daemon.socket}).stdout.splitlines()
+                for _ in range(2)]
+        self.assertIn("loaded_tokens=0,", said[0][0])
+        self.assertIn("loaded_tokens=192,", said[1][0])
+        self.assertEqual(said[0][-1], said[1][-1])
+        self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 0)
 
     def until(self, holds) -> None:
         end = time.monotonic() + PATIENT_S

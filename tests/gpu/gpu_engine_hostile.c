@@ -244,6 +244,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_begin(argv, "null_stream=0");
+	gpu_begin(argv, "null_stream=0 keeps=1");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

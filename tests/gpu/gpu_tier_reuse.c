@@ -258,6 +258,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_begin(argv, "null_stream=0 one_thread=1 late=6");
+	gpu_begin(argv, "null_stream=0 one_thread=1 late=6 keeps=1");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

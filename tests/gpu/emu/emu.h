@@ -88,7 +88,7 @@ struct settings {
 	uint64_t zeroed_bytes; /* of an allocation that is to be zeros when it is freed; 0: none */
 	int version, capability;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
-	bool trace, halts, exclusive, heals;
+	bool trace, halts, exclusive, heals, keeps;
 	bool one_queue, waits;
 	uint16_t user;
 	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */

@@ -119,6 +119,23 @@ fail:
 	return NULL;
 }
 
+/* With keeps=1: the bytes of the memory that was freed last, for the memory that comes next. */
+static struct {
+	uint8_t *bytes;
+	size_t n;
+} kept;
+
+static void keep(const struct physical *p)
+{
+	const size_t n = p->bytes < FRESH_BYTES ? p->bytes : FRESH_BYTES;
+
+	free(kept.bytes);
+	kept.bytes = malloc(n);
+	kept.n = kept.bytes ? n : 0;
+	if (kept.n)
+		memcpy(kept.bytes, p->alias, n);
+}
+
 /* Fresh memory holds somebody's old bytes. */
 static void make_dirty(uint8_t *at, size_t bytes)
 {
@@ -129,6 +146,10 @@ static void make_dirty(uint8_t *at, size_t bytes)
 		bytes = FRESH_BYTES;
 	/* All of it is written now: one call is cheaper than a fault for each page. */
 	(void)madvise(at, bytes, MADV_POPULATE_WRITE);
+	if (kept.n) {
+		memcpy(at, kept.bytes, bytes < kept.n ? bytes : kept.n);
+		return;
+	}
 	for (i = 0; i + 8 <= bytes; i += 8)
 		memcpy(at + i, &word, 8);
 }
@@ -162,6 +183,8 @@ void physical_release(struct physical *memory)
 {
 	if (--memory->refs)
 		return;
+	if (emu.settings.keeps && memory->fd >= 0)
+		keep(memory);
 	munmap(memory->alias, memory->bytes);
 	if (memory->fd >= 0)
 		close(memory->fd);

@@ -12,6 +12,7 @@
  *	version=N         of the driver (13000): older has fewer calls, and loads fewer binaries
  *	capability=N      of each GPU (90)
  *	zeroed=N          device memory of N MiB or more is all zeros when it is freed
+ *	keeps=1           fresh memory has the bytes of what the process freed last
  *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
  *	user=N            who runs this process (0); legacy handles of another user's memory and
  *	                  events are refused, by one of two results that the seed draws
@@ -147,6 +148,7 @@ static void read_word(struct settings *s, char *word)
 			{ "mps", &s->mps },
 			{ "exclusive", &s->exclusive },
 			{ "trace", &s->trace },
+			{ "keeps", &s->keeps },
 			{ "halts", &s->halts },
 			{ "heals", &s->heals },
 			{ "queues", &s->one_queue },
