@@ -22,30 +22,28 @@
 #include "daemon/store/store.h"
 #include "daemon/stats/stats.h"
 
-struct server;  /* front/server.c: the listening socket and the table of connections */
-struct ops;     /* op/ops.c: ops and the blocks of them in flight */
-struct ctl;     /* admin/ctl.c: the admin socket */
-struct files;   /* admin/files.c: whether its own files are where they were */
-struct purge;   /* store/purge.c: many blocks that go */
-struct flush;   /* nvme/flush.c: all of it, and synced */
-struct scrub;   /* nvme/scrub.c: reads everything back */
-struct recheck; /* nvme/recheck.c: images on GPUs that outlived the daemon before */
+struct server; /* front/server.c: the listening socket and the table of connections */
+struct ops;    /* op/ops.c: ops and the blocks of them in flight */
+struct ctl;    /* admin/ctl.c: the admin socket */
+struct files;  /* admin/files.c: whether its own files are where they were */
+struct purge;  /* store/purge.c: many blocks that go */
+struct flush;  /* nvme/flush.c: all of it, and synced */
+struct scrub;  /* nvme/scrub.c: reads everything back */
 
 struct kvtierd {
 	const struct config *config; /* const after start */
 	struct loop *loop;
 	/* mapped page; plain increments: the core thread alone writes */
 	struct stats *stats;
-	struct store store;      /* store; also op, nvme, redis, front, shared, admin: see there */
-	struct devices devices;  /* device; also front, op, nvme */
-	struct ops *ops;         /* op; also front, which submits */
-	struct server *server;   /* front; also admin, which lists the connections */
-	struct ctl *ctl;         /* admin */
-	struct files *files;     /* admin */
-	struct purge *purge;     /* store; also admin */
-	struct flush *flush;     /* nvme. NULL: no NVMe tier */
-	struct scrub *scrub;     /* nvme. NULL: none runs */
-	struct recheck *recheck; /* nvme. NULL: no memory of a GPU outlives the daemon */
+	struct store store;     /* store; also op, nvme, redis, front, shared, admin: see there */
+	struct devices devices; /* device; also front, op, nvme */
+	struct ops *ops;        /* op; also front, which submits */
+	struct server *server;  /* front; also admin, which lists the connections */
+	struct ctl *ctl;        /* admin */
+	struct files *files;    /* admin */
+	struct purge *purge;    /* store; also admin */
+	struct flush *flush;    /* nvme. NULL: no NVMe tier */
+	struct scrub *scrub;    /* nvme. NULL: none runs */
 };
 
 #endif

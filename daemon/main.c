@@ -42,14 +42,12 @@
 #include "kvtierd.h"
 #include "tiers/host/host.h"
 #include "daemon/base/log.h"
-#include "daemon/base/fd_store.h"
 #include "daemon/base/notify.h"
 #include "daemon/base/socket.h"
 #include "daemon/op/ops.h"
 #include "daemon/op/pump.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/redis/redis_up.h"
-#include "daemon/nvme/recheck.h"
 #include "daemon/nvme/scrub.h"
 #include "daemon/nvme/flush.h"
 #include "daemon/nvme/nvme_up.h"
@@ -74,7 +72,6 @@ struct program {
 	struct config_redis *redis; /* secrets; gone after start() */
 	struct redis_tier_conf redis_conf;
 	struct notify notify;
-	struct fd_store fds;
 	int lock_fd;
 	struct loop_watch signals;
 	struct log_limit signals_log;
@@ -162,8 +159,6 @@ static void begin_stop(struct program *p)
 	if (p->d.server)
 		server_shutdown(p->d.server);
 	ctl_shutdown(p->d.ctl);
-	recheck_end(p->d.recheck);
-	beside_leave(&p->d.store);
 	p->drain_until_ns = loop_now(p->d.loop) + DRAIN_NS;
 	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
 }
@@ -362,7 +357,7 @@ static int open_device(struct program *p)
 	const struct device_conf conf = {
 		.workers = p->config.device_workers,
 		.depth = p->config.device_depth,
-		.own_depth = SCRUB_JOBS + EMPTIER_JOBS + RECHECK_JOBS,
+		.own_depth = SCRUB_JOBS + EMPTIER_JOBS,
 		.kernels = config_kernels_name(&p->config),
 	};
 	struct device *cpu;
@@ -407,14 +402,9 @@ static int open_beside(struct program *p)
 		.devices = &p->d.devices,
 		.unit_bytes = p->config.gpu_bytes,
 		.slab_bytes = p->config.host_slab_bytes,
-		.outlive = p->config.gpu_outlive,
-		.durable = p->config.nvme_bytes > 0,
-		.fds = &p->fds,
 	};
-	const int r = beside_open(&conf, &p->d.store.beside, p->text, sizeof(p->text));
 
-	fd_store_settle(&p->fds);
-	return r;
+	return beside_open(&conf, &p->d.store.beside, p->text, sizeof(p->text));
 }
 
 static int submit_copy(void *arg, struct device_job *job)
@@ -693,7 +683,6 @@ static int run(struct program *p)
 
 	log_open((enum log_level)p->config.daemon_log_level);
 	(void)notify_open(&p->notify);
-	fd_store_open(&p->fds, &p->notify);
 	raise_descriptors();
 	if (!vault_open())
 		log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped out");

@@ -234,14 +234,19 @@ static void slab_to_free(struct slabs *s, uint32_t slab)
 	slab_lists_add(&s->lists, slab, NULL);
 }
 
-/* The slab is the class's; the slot is in no list. */
-static void use_slot(struct slabs *s, uint32_t slab, uint32_t slot, struct extent *ret)
+/* The slab is the class's and has a free slot. */
+static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
 {
 	struct slab *at = &s->slabs[slab];
 	struct class *c = &s->classes[at->class];
+	const uint32_t slot = at->free_slot != NO_SLOT ? (uint32_t)at->free_slot : at->fresh;
 	struct slot *taken = slot_at(s, slab, slot);
 
 	assert(at->used < c->slots && slot < c->slots && !(taken->generation & 1));
+	if (at->free_slot != NO_SLOT)
+		at->free_slot = (int32_t)taken->owner;
+	else
+		at->fresh++;
 	taken->generation++;
 	taken->owner = SLABS_NO_OWNER;
 	at->used++;
@@ -250,25 +255,6 @@ static void use_slot(struct slabs *s, uint32_t slab, uint32_t slot, struct exten
 	s->conf.tier->used_bytes += c->slot_bytes;
 	s->conf.tier->extents++;
 	(void)slabs_extent(s, slab << 16 | slot, ret);
-}
-
-static void take_fresh(struct slabs *s, uint32_t slab, struct extent *ret)
-{
-	use_slot(s, slab, s->slabs[slab].fresh++, ret);
-}
-
-/* The slab is the class's and has a free slot. */
-static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
-{
-	struct slab *at = &s->slabs[slab];
-	const int32_t slot = at->free_slot;
-
-	if (slot == NO_SLOT) {
-		take_fresh(s, slab, ret);
-		return;
-	}
-	at->free_slot = (int32_t)slot_at(s, slab, (uint32_t)slot)->owner;
-	use_slot(s, slab, (uint32_t)slot, ret);
 }
 
 static uint32_t slot_need(uint32_t bytes)
@@ -337,39 +323,6 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *r
 		slab_to_class(s, slab, (uint32_t) class);
 	}
 	take_slot(s, slab, ret);
-	return 0;
-}
-
-/* The class of just this slot size, made if there is none; -1: it cannot be. */
-static int exact_class(struct slabs *s, uint32_t slot_bytes)
-{
-	for (uint32_t i = 0; i < s->n_classes; i++)
-		if (s->classes[i].slabs && s->classes[i].slot_bytes == slot_bytes)
-			return (int)i;
-	return make_class(s, slot_bytes);
-}
-
-int slabs_take_at(struct slabs *s, uint32_t slab, uint32_t slot, uint32_t slot_bytes,
-		  struct extent *ret)
-{
-	struct slab *at = &s->slabs[slab];
-	int class;
-
-	if (slab >= s->conf.n_slabs || slot_bytes == 0 || slot_bytes % SLABS_SLOT_LEAST ||
-	    slot >= s->conf.slab_bytes / slot_bytes || slot >= TIER_MAX_SLAB_SLOTS)
-		return -ENOSPC;
-	class = at->class == TIER_MAX_CLASSES ? exact_class(s, slot_bytes) : at->class;
-	if (class < 0)
-		return -ENOSPC;
-	if (at->class == TIER_MAX_CLASSES)
-		slab_to_class(s, slab, (uint32_t) class);
-	if (s->classes[at->class].slot_bytes != slot_bytes || slot < at->fresh)
-		return -ENOSPC;
-	for (; at->fresh < slot; at->fresh++) { /* the slots before it are free */
-		slot_at(s, slab, at->fresh)->owner = (uint32_t)at->free_slot;
-		at->free_slot = (int32_t)at->fresh;
-	}
-	take_fresh(s, slab, ret);
 	return 0;
 }
 

@@ -46,12 +46,6 @@ void slabs_close(struct slabs *s); /* NULL is fine */
 /* A slot of this unit while there is one, then of any; TIER_ANY_UNIT: whichever slab is fullest.
  * -ENOSPC: something must be freed first; -E2BIG: larger than a slab. The slot has no owner. */
 int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *ret);
-/* This slot, of this size (a multiple of 4096), of a slab that more() never gave: for a caller that
- * finds again an image that lay in memory before. Of one slab in the order of its slots, all before
- * any of them is freed; then the slab is as others are. -ENOSPC: there is no class left, or it is
- * no slot of that slab. */
-int slabs_take_at(struct slabs *s, uint32_t slab, uint32_t slot, uint32_t slot_bytes,
-		  struct extent *ret);
 void slabs_free(struct slabs *s, const struct extent *where); /* a live extent */
 /* Where the slot lies, from the begin of the memory; UINT64_MAX: a stale extent, or none of
  * these. */

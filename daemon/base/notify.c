@@ -86,39 +86,12 @@ void notify_close(struct notify *notify)
 	notify->fd = -1;
 }
 
-static int send_message(const struct notify *notify, const char *lines, void *control, size_t n)
-{
-	struct iovec text = { .iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines) };
-	struct sockaddr_un to = notify->to;
-	const struct msghdr message = {
-		.msg_name = &to,
-		.msg_namelen = notify->length,
-		.msg_iov = &text,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = n,
-	};
-
-	if (notify->fd < 0)
-		return 0;
-	return sendmsg(notify->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
-}
-
 int notify_send(const struct notify *notify, const char *lines)
 {
-	return send_message(notify, lines, NULL, 0);
-}
-
-int notify_send_fd(const struct notify *notify, const char *lines, int fd)
-{
-	union {
-		struct cmsghdr head;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-
-	control.head.cmsg_level = SOL_SOCKET;
-	control.head.cmsg_type = SCM_RIGHTS;
-	control.head.cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
-	return send_message(notify, lines, &control, sizeof(control));
+	if (notify->fd < 0)
+		return 0;
+	if (sendto(notify->fd, lines, strlen(lines), MSG_NOSIGNAL | MSG_DONTWAIT,
+		   (const struct sockaddr *)&notify->to, notify->length) < 0)
+		return -errno;
+	return 0;
 }

@@ -26,7 +26,5 @@ void notify_close(struct notify *notify);
 /* Sends lines such as "READY=1\nSTATUS=serving", "WATCHDOG=1", "STOPPING=1". Never blocks. 0 or
  * -errno, which is for the log only. */
 int notify_send(const struct notify *notify, const char *lines);
-/* Likewise, with a descriptor, which stays the caller's: "FDSTORE=1\nFDNAME=name". */
-int notify_send_fd(const struct notify *notify, const char *lines, int fd);
 
 #endif

@@ -201,12 +201,6 @@ CONFIG(gpu, bytes, BYTES, "0", 0, 1LL << 40, "bytes|auto",
        "crosses no wire. Each of these blocks is in host memory or on NVMe, too. 0: none. auto: a "
        "quarter of what is free when the first engine comes. The memory is taken once, in whole "
        "slabs of [host] slab_bytes, and does not grow.")
-CONFIG(gpu, outlive, BOOL, "no", 0, 1, "yes|no",
-       "An experiment, never seen on a GPU. The service manager keeps that memory for the next "
-       "kvtierd, also after a crash, and engines find again there what NVMe has, too: each image "
-       "serves after its bytes were compared with the checksum of its copy on NVMe. The memory "
-       "stays taken between the two. It needs an NVMe tier and systemd's "
-       "FileDescriptorStoreMax=, of two for each GPU.")
 
 CONFIG(gpu, mode, ENUM, "daemon", 0, 1, "daemon|engine",
        "Whose kernels encode and decode the pages of clients that do not choose "

@@ -8,7 +8,6 @@
 
 #include "cuda_fetch.h"
 #include "cuda_lane.h"
-#include "cuda_span.h"
 #include "cuda_tier.h"
 #include "daemon/base/log.h"
 #include "daemon/base/vault.h"
@@ -224,8 +223,6 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 			reset(gpu);
 		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
 	}
-	if (lost && !gpu->stuck)
-		cuda_span_free(gpu, &gpu->in_context.span); /* a mapping is not the context's */
 	cuda_pin_gone(gpu->pin);
 	gpu->in_context = (struct cuda_context){ 0 };
 	gpu->bytes = gpu->context_bytes = 0;

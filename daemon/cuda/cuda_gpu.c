@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/thread.h"
@@ -179,7 +178,7 @@ int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *fou
 	gpu->api = &driver->api;
 	gpu->found = found;
 	gpu->conf = *conf;
-	gpu->out.fd = gpu->tier_fd = gpu->parked_fd = -1;
+	gpu->out.fd = -1;
 	list_open(&gpu->handles);
 	list_open(&gpu->orphans);
 	(void)pthread_mutex_init(&gpu->lock, NULL);
@@ -198,10 +197,6 @@ void cuda_gpu_close(struct cuda_gpu *gpu)
 {
 	mailbox_close(&gpu->in);
 	mailbox_close(&gpu->out);
-	if (gpu->tier_fd >= 0)
-		(void)close(gpu->tier_fd);
-	if (gpu->parked_fd >= 0)
-		(void)close(gpu->parked_fd);
 	(void)pthread_cond_destroy(&gpu->answered);
 	(void)pthread_mutex_destroy(&gpu->lock);
 	free(gpu);

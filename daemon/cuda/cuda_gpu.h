@@ -95,13 +95,6 @@ struct cuda_view {
 	bool tier_refused; /* it has none though it should: why */
 };
 
-/* Memory with an address of its own: cuda_span.h. */
-struct cuda_span {
-	CUdeviceptr at; /* 0: nothing */
-	uint64_t bytes;
-	bool mapped;
-};
-
 /* The objects in the context. */
 struct cuda_context {
 	CUcontext context;
@@ -109,10 +102,8 @@ struct cuda_context {
 	CUfunction encode, decode;
 	/* a way's kernels, and its copies: one lane crosses the wire while a kernel has another */
 	CUstream kernels[CUDA_WAYS], wires[CUDA_WIRES];
-	CUstream aside;   /* short things that the thread waits for */
-	CUdeviceptr tier; /* memory for images; 0: none, or span */
-	/* the same, where it can be mapped by another process; outlives the context, but for us */
-	struct cuda_span span;
+	CUstream aside;      /* short things that the thread waits for */
+	CUdeviceptr tier;    /* memory for images; 0: none */
 	CUdeviceptr staging; /* all lanes, one behind the other, ... */
 	uint8_t *bounce;     /* ...and in pinned memory */
 	uint8_t *fetched;    /* behind them: a piece of cuda_fetch.c */
@@ -127,11 +118,8 @@ struct cuda_gpu {
 	int (*start)(struct cuda_gpu *gpu);
 	/* to the core: all that was imported is void; or the GPU is ENDING */
 	struct cuda_mail lost_mail;
-	struct cuda_mail tier_mail;  /* to the core: view.tier changed */
-	struct cuda_mail adopt_mail; /* from the core: parked memory wants a context */
-	bool outlive; /* memory for images can be mapped by another process. Set before the start */
-	uint32_t leaving; /* atomic: the daemon stops, and its memory for images stays as it is */
-	uint64_t turn_ns; /* atomic: when the thread's turn began; 0: it waits for mail */
+	struct cuda_mail tier_mail; /* to the core: view.tier changed */
+	uint64_t turn_ns;           /* atomic: when the thread's turn began; 0: it waits for mail */
 
 	/* Guards the fields below. Take no locks while holding it but the mailboxes'. */
 	pthread_mutex_t lock;
@@ -141,7 +129,6 @@ struct cuda_gpu {
 	uint32_t unanswered; /* requests that were given up and still lie in `in` or run */
 	bool lost_sent;      /* lost_mail is on its way */
 	bool tier_sent;      /* tier_mail is */
-	int tier_fd;         /* of view.tier: maps it; the core takes it. -1: none */
 	struct cuda_view view;
 
 	/* the thread's */
@@ -161,13 +148,9 @@ struct cuda_gpu {
 	uint64_t lent_bytes;
 	struct device_memory tier; /* of the context; generation 0: none */
 	char tier_why[160];        /* it has none, or less than was asked for; "" */
-	int parked_fd; /* of the process before: to be adopted by the next context; -1: none */
-	uint64_t parked_bytes;
-	bool parked_refused;    /* it could not be used: the core is told in any case */
-	bool awaited;           /* the context was made for parked memory: nobody has used it yet */
-	uint64_t context_bytes; /* bytes that the driver took for the context; 0: not known */
-	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
-	struct list orphans;    /* cuda_region.c: mappings that wait for the context's end */
+	uint64_t context_bytes;    /* bytes that the driver took for the context; 0: not known */
+	struct list handles;       /* cuda_region.c: legacy IPC handles that are open */
+	struct list orphans;       /* cuda_region.c: mappings that wait for the context's end */
 	struct cuda_path *path;
 	struct cuda_pin *pin; /* its functions' own threads'; NULL: nothing is registered */
 };

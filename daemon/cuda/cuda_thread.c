@@ -23,9 +23,8 @@ enum {
 };
 /* At a stop, for a thread that a driver call holds. */
 static const uint64_t JOIN_NS = 5000000000u;
-/* A context that nobody uses gives its memory back after this; and after this if it was made for
- * the memory of the daemon before, whose engines may come back. */
-static const uint64_t UNUSED_NS = 10000000000u, AWAITED_NS = 60000000000u;
+/* A context that nobody uses gives its memory back after this. */
+static const uint64_t UNUSED_NS = 10000000000u;
 
 static void show(struct cuda_gpu *gpu)
 {
@@ -185,13 +184,11 @@ static bool close_unused(struct cuda_gpu *gpu)
 		if (gpu->idle_ns)
 			cuda_pin_on(gpu->pin, gpu->in_context.context); /* it may be leaving */
 		gpu->idle_ns = 0;
-		gpu->awaited &= gpu->users == 0;
 		return false;
 	}
 	if (gpu->idle_ns == 0)
 		gpu->idle_ns = cuda_now();
-	if (cuda_now() - gpu->idle_ns < (gpu->awaited ? AWAITED_NS : UNUSED_NS) ||
-	    __atomic_load_n(&gpu->leaving, __ATOMIC_RELAXED) || !cuda_pin_off(gpu->pin, false) ||
+	if (cuda_now() - gpu->idle_ns < UNUSED_NS || !cuda_pin_off(gpu->pin, false) ||
 	    cuda_pin_broken(gpu->pin))
 		return false;
 	gpu->idle_ns = 0;

@@ -4,10 +4,6 @@
  *
  * It is taken once for each context, when the first region comes. The memory that the engine leaves
  * free by then bounds it, and it does not grow. A GPU that does not give it is served without.
- *
- * Where it is to outlive the daemon (gpu->outlive) it is a span (cuda_span.h), whose descriptor the
- * core parks; at a stop it stays as it is. The memory of the process before is adopted if it is as
- * large as wanted, and else zeroed and given back.
  */
 #ifndef KVTIER_CUDA_TIER_H
 #define KVTIER_CUDA_TIER_H

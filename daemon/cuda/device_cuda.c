@@ -11,9 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
-#include "cuda_context.h"
 #include "cuda_engine.h"
 #include "cuda_events.h"
 #include "cuda_layout.h"
@@ -21,7 +19,6 @@
 #include "cuda_path.h"
 #include "cuda_thread.h"
 #include "daemon/base/container_of.h"
-#include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 
 /* A turn of the thread that takes longer: a driver call hangs. */
@@ -178,13 +175,9 @@ static void tell_memory(struct gpu *g)
 	(void)pthread_mutex_lock(&g->gpu->lock);
 	g->gpu->tier_sent = false;
 	memory = g->gpu->view.tier;
-	memory.fd = g->gpu->tier_fd;
-	g->gpu->tier_fd = -1;
 	(void)pthread_mutex_unlock(&g->gpu->lock);
 	if (g->base.memory)
 		g->base.memory(g->base.memory_arg, &g->base, &memory);
-	else if (memory.fd >= 0)
-		(void)close(memory.fd);
 }
 
 static bool take_ended(struct gpu *g)
@@ -219,43 +212,6 @@ static void on_ended(struct loop_watch *watch, uint32_t events)
 static bool on_poll(struct loop_poller *poller)
 {
 	return take_ended(container_of(poller, struct gpu, poller));
-}
-
-/* --- memory for images --- */
-
-static void adopt(struct cuda_gpu *gpu, struct cuda_mail *mail)
-{
-	char text[200];
-
-	(void)mail;
-	gpu->awaited = cuda_context_need(gpu, text, sizeof(text)) == 0;
-	if (!gpu->awaited)
-		log_info("%s: the parked memory waits: %s", gpu->found->name, text);
-}
-
-/* There is no thread yet. */
-static void gpu_outlive(struct device *device, int fd, uint64_t bytes)
-{
-	struct cuda_gpu *gpu = gpu_of(device)->gpu;
-	int r = 0;
-
-	gpu->outlive = true;
-	if (fd < 0)
-		return;
-	gpu->parked_fd = fd;
-	gpu->parked_bytes = bytes;
-	gpu->adopt_mail.run = adopt;
-	(void)pthread_mutex_lock(&gpu->lock);
-	if (!gpu->started)
-		r = gpu->start(gpu);
-	(void)pthread_mutex_unlock(&gpu->lock);
-	if (r == 0)
-		cuda_gpu_post(gpu, &gpu->adopt_mail);
-}
-
-static void gpu_leave(struct device *device)
-{
-	__atomic_store_n(&gpu_of(device)->gpu->leaving, 1, __ATOMIC_RELAXED);
 }
 
 /* --- for people --- */
@@ -338,8 +294,6 @@ static const struct device_ops device_cuda_ops = {
 	.forget = gpu_forget,
 	.submit = gpu_submit,
 	.kick = gpu_kick,
-	.outlive = gpu_outlive,
-	.leave = gpu_leave,
 	.note = gpu_note,
 };
 
@@ -357,7 +311,6 @@ int device_cuda_open(const struct cuda_driver *driver, const struct cuda_found *
 	g->base.layered = true;
 	g->base.depth = conf->depth;
 	g->base.own_depth = DEVICE_FETCHES;
-	g->base.driver = (uint32_t)driver->version;
 	g->base.numa_node = found->numa_node;
 	memcpy(g->base.uuid, found->uuid, sizeof(g->base.uuid));
 	mails_clear(&g->gathered);

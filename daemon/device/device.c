@@ -163,20 +163,6 @@ void device_note(const struct device *device, struct device_note *ret)
 		device->ops->note(device, ret);
 }
 
-void device_outlive(struct device *device, int fd, uint64_t bytes)
-{
-	loop_assert_core(device->loop);
-	assert(device->ops->outlive);
-	device->ops->outlive(device, fd, bytes);
-}
-
-void device_leave(struct device *device)
-{
-	loop_assert_core(device->loop);
-	assert(device->ops->leave);
-	device->ops->leave(device);
-}
-
 void device_cancel(struct device_job *job)
 {
 	if (!job->in_flight)

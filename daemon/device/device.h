@@ -128,11 +128,6 @@ struct device_events {
 struct device_memory {
 	uint64_t base, bytes; /* device addresses; base is a multiple of IMAGE_ALIGN */
 	uint32_t generation;
-	/* not zeroed: it is the memory of device_outlive(), with its bytes */
-	bool parked;
-	/* Of a device that device_outlive() was told to, in the call of device.memory() alone: the
-	 * descriptor by which another process maps the memory, the callee's; -1: none. */
-	int fd;
 };
 
 /* Where a device puts an image, too. The slot is the job's until it is done. */
@@ -171,7 +166,7 @@ enum device_job_kind {
 };
 
 /* FETCHes that a device with memory takes at once: they are the daemon's own. */
-enum { DEVICE_FETCHES = 5 };
+enum { DEVICE_FETCHES = 4 };
 
 struct device_copy {
 	uint8_t *to;
@@ -301,9 +296,6 @@ struct device_ops {
 	int (*submit)(struct device *device, struct device_job *job);
 	/* starts the jobs submitted since the last kick; NULL: submit does */
 	void (*kick)(struct device *device);
-	/* As device_outlive(), device_leave(); NULL, both: it has no memory for images */
-	void (*outlive)(struct device *device, int fd, uint64_t bytes);
-	void (*leave)(struct device *device);
 	/* core thread, at any time; NULL: device_note() has nothing to ask */
 	void (*note)(const struct device *device, struct device_note *ret);
 };
@@ -315,7 +307,6 @@ struct device {
 	uint32_t unit;                 /* of the GPU tier: its number among the GPUs; or no GPU */
 	int32_t numa_node;             /* nearest to its memory; -1: not known, or the CPU */
 	uint8_t near;                  /* the unit of the host tier there (tier.h): main.c's */
-	uint32_t driver;               /* the version of its driver, as that counts; 0: none */
 	bool guarded;                  /* the kernel watches regions for holes (guard.h) */
 	bool layered;                  /* it takes order.given */
 	/* a job since the last one ended; one was submitted since the last kick */
@@ -364,12 +355,6 @@ void device_forget(struct device *device, struct device_layout *layout);
 int device_submit(struct device *device, struct device_job *job); /* 0, or -EAGAIN: full */
 void device_kick(struct device *device);
 void device_note(const struct device *device, struct device_note *ret);
-/* Its memory for images shall be such that another process can map it (struct device_memory, fd).
- * fd >= 0: that of the process before, of so many bytes, which is mapped now, if it can be; fd is
- * the device's. Before the first import, of a device that has such memory. */
-void device_outlive(struct device *device, int fd, uint64_t bytes);
-/* The daemon stops: that memory stays as it is, and is not zeroed. */
-void device_leave(struct device *device);
 /* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever.
  * Not in flight: nothing. */
 void device_cancel(struct device_job *job);

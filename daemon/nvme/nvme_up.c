@@ -18,7 +18,6 @@
 #include "daemon/base/log.h"
 #include "daemon/config/config_value.h"
 #include "flush.h"
-#include "recheck.h"
 #include "scrub.h"
 #include "writeback.h"
 
@@ -43,8 +42,6 @@ static void on_release(void *arg, const struct extent *home)
 
 	if (home->tier < TIER_COUNT)
 		extents_free(&d->store, home);
-	else if (recheck_is_home(home))
-		recheck_release(d->recheck, home);
 	else
 		scrub_release(d->scrub, home);
 }
@@ -98,12 +95,6 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 			   &d->store.writeback);
 	if (r == 0)
 		r = flush_open(&d->store, *tier, d->loop, (uint32_t)c->nvme_drain_us, &d->flush);
-	if (r == 0 && beside_outlives(&d->store))
-		r = recheck_open(&(struct recheck_conf){ .store = &d->store,
-							 .loop = d->loop,
-							 .devices = &d->devices,
-							 .image_bytes = c->host_slab_bytes },
-				 &d->recheck);
 	if (r)
 		snprintf(text, n, "out of memory for the queues of the NVMe tier");
 	return r;
@@ -170,8 +161,7 @@ int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 
 bool nvme_up_idle(const struct kvtierd *d)
 {
-	return tier_idle(d->store.tiers[TIER_NVME]) &&
-	       writeback_in_flight(d->store.writeback) == 0 && !recheck_busy(d->recheck);
+	return tier_idle(d->store.tiers[TIER_NVME]) && writeback_in_flight(d->store.writeback) == 0;
 }
 
 bool nvme_up_moving(const struct kvtierd *d)
@@ -185,8 +175,6 @@ void nvme_down(struct kvtierd *d)
 {
 	struct tier **tier = &d->store.tiers[TIER_NVME];
 
-	recheck_close(d->recheck);
-	d->recheck = NULL;
 	flush_close(d->flush);
 	d->flush = NULL;
 	writeback_close(d->store.writeback);

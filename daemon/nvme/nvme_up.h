@@ -21,7 +21,7 @@ bool nvme_up_starting(const struct kvtierd *d); /* records are still being found
  * -errno: the loop failed. */
 int nvme_up_find(struct kvtierd *d, uint64_t patience_ns);
 
-/* Neither a disk nor a check has anything in its hands: nvme_down() is possible. */
+/* No disk has anything in its hands: nvme_down() is possible. */
 bool nvme_up_idle(const struct kvtierd *d);
 /* A disk has something in its hands that it will end, as far as is known. */
 bool nvme_up_moving(const struct kvtierd *d);

@@ -37,7 +37,7 @@ enum { TURN = 1024 }; /* block numbers in one turn of the loop */
 
 enum scrub_stage { STAGE_HOST, STAGE_NVME, STAGE_GPU };
 
-static_assert((int)SCRUB_JOBS < (int)DEVICE_FETCHES, "each checker may have one, and recheck.c");
+static_assert((int)SCRUB_JOBS <= (int)DEVICE_FETCHES, "each checker may have one");
 
 struct checker {
 	struct device_job job;          /* first: done() gets back to us */
@@ -306,8 +306,16 @@ static void look_gpu(struct checker *c)
 	if (!c->pin.held)
 		beside_hold(store, c->lease.block, c->unit, &c->pin);
 	c->copy = (struct device_copy){ .to = c->buffer, .bytes = bytes };
-	beside_fetch(&slot, &c->copy, &c->job);
-	c->job.done = fetched;
+	c->job = (struct device_job){
+		.kind = DEVICE_FETCH,
+		.image_memory = IMAGE_OF_DEVICE,
+		.image = (uint8_t *)(uintptr_t)slot.address,
+		.image_bytes = slot.bytes,
+		.generation = slot.generation,
+		.copies = &c->copy,
+		.n_copies = 1,
+		.done = fetched,
+	};
 	r = device_submit(devices_gpu(c->scrub->devices, c->unit), &c->job);
 	assert(r == 0); /* it takes DEVICE_FETCHES */
 }

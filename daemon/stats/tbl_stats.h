@@ -117,12 +117,6 @@ STAT("gpu.lost_total", gpu_lost_total, counter, "times",
      "Times that a GPU's context was lost with all that was mapped in it")
 
 STAT_TIER(gpu)
-STAT("tiers.gpu.returned_blocks_total", tiers_gpu_returned_blocks_total, counter, "blocks",
-     "Images that outlived the kvtierd before this one, had the checksum of their copy on NVMe, "
-     "and serve again")
-STAT("tiers.gpu.unreturned_blocks_total", tiers_gpu_unreturned_blocks_total, counter, "blocks",
-     "Images that outlived it and were dropped: wrong bytes (corrupt_blocks_total), or of no block "
-     "that NVMe has")
 STAT_TIER(host)
 STAT("tiers.host.pinned_bytes", tiers_host_pinned_bytes, gauge, "bytes",
      "Of its memory what is registered with the CUDA driver now; none while no GPU is in use")

@@ -20,7 +20,6 @@
 #include <sys/random.h>
 
 #include "daemon/base/container_of.h"
-#include "daemon/base/fd_store.h"
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/device/devices.h"
@@ -29,7 +28,6 @@
 #include "copies.h"
 #include "copy_table.h"
 #include "extents.h"
-#include "parked.h"
 #include "space.h"
 #include "store.h"
 
@@ -41,7 +39,6 @@ struct beside {
 	struct devices *devices;
 	struct loop_poller poller;
 	struct copy_table *copies;
-	struct parked *parked; /* NULL: the memory goes with the daemon */
 	/* what the unit has, or will have once it is ABSENT; generation 0: nothing */
 	struct gpu_memory memory[GPU_UNITS_MAX];
 	uint32_t units;
@@ -55,20 +52,6 @@ static struct tier *tier_of(const struct store *store)
 static bool is_unit(const struct store *store, uint32_t unit)
 {
 	return store->beside && unit < store->beside->units;
-}
-
-void beside_fetch(const struct gpu_slot *slot, const struct device_copy *copy,
-		  struct device_job *ret)
-{
-	*ret = (struct device_job){
-		.kind = DEVICE_FETCH,
-		.image_memory = IMAGE_OF_DEVICE,
-		.image = (uint8_t *)(uintptr_t)slot->address,
-		.image_bytes = slot->bytes,
-		.generation = slot->generation,
-		.copies = copy,
-		.n_copies = 1,
-	};
 }
 
 uint32_t beside_units(const struct store *store)
@@ -141,7 +124,7 @@ static bool settle(struct beside *b, uint32_t unit)
 	gpu_settle(t, unit);
 	if (gpu_slabs(t, unit) || b->memory[unit].generation == 0)
 		return steps < STEPS;
-	r = gpu_gain(t, unit, &b->memory[unit], parked_book(b->parked, unit));
+	r = gpu_gain(t, unit, &b->memory[unit]);
 	if (r)
 		log_warning("GPU %u: its memory is not used for images: %s", unit, strerror(-r));
 	if (!gpu_up(t, unit))
@@ -172,11 +155,8 @@ static void on_memory(void *arg, struct device *device, const struct device_memo
 		return;
 	b->memory[unit] = (struct gpu_memory){ .base = memory->base,
 					       .bytes = memory->bytes,
-					       .generation = memory->generation,
-					       .parked = memory->parked };
-	parked_forget(b->parked, t, unit);
+					       .generation = memory->generation };
 	gpu_lose(t, unit);
-	parked_memory(b->parked, unit, memory);
 	/* The slots are made at once, and not by poll(): an op of the client whose region brought
 	 * the memory may come before poll() does, and blocks that the op stores are to be kept. */
 	if (!gpu_leaving(t, unit))
@@ -271,49 +251,14 @@ void beside_give_back(struct store *store, const struct extent *where)
 
 /* --- copies --- */
 
-/* The unit's book says what lies there. */
-static void enter(struct store *store, uint32_t block, const struct extent *where)
-{
-	const struct space *space = space_at(store->spaces, blocks_space(store->blocks, block));
-
-	if (space)
-		gpu_holds(tier_of(store), where, space->owner, blocks_key(store->blocks, block),
-			  copies_image_bytes(store, block));
-}
-
-bool beside_return(struct store *store, uint32_t block, const struct extent *where)
+void beside_keep(struct store *store, uint32_t block, const struct extent *where)
 {
 	if (!gpu_up(tier_of(store), where->unit) || !blocks_live(store->blocks, block) ||
 	    copies_add_beside(store, block, where)) {
 		beside_give_back(store, where);
-		return false;
+		return;
 	}
-	enter(store, block, where);
-	return true;
-}
-
-void beside_keep(struct store *store, uint32_t block, const struct extent *where)
-{
-	if (beside_return(store, block, where))
-		stats_add(&store->stats->v.tiers_gpu_written_bytes_total,
-			  copies_image_bytes(store, block));
-}
-
-bool beside_claim(struct store *store, uint32_t unit, struct gpu_claim *ret)
-{
-	return is_unit(store, unit) && gpu_up(tier_of(store), unit) &&
-	       parked_next(store->beside->parked, tier_of(store), unit, ret);
-}
-
-bool beside_outlives(const struct store *store)
-{
-	return store->beside && store->beside->parked;
-}
-
-void beside_leave(struct store *store)
-{
-	if (store->beside)
-		parked_leave(store->beside->parked);
+	stats_add(&store->stats->v.tiers_gpu_written_bytes_total, copies_image_bytes(store, block));
 }
 
 bool beside_find(const struct store *store, uint32_t block, uint32_t unit, struct gpu_slot *ret)
@@ -397,27 +342,6 @@ static int open_table(struct beside *b, const struct beside_conf *conf, char *te
 	return r;
 }
 
-static int open_parked(struct beside *b, const struct beside_conf *conf)
-{
-	const char *why = NULL;
-
-	if (!conf->outlive)
-		return 0;
-	if (!conf->durable)
-		why = "there is no NVMe tier to compare it with";
-	else if (!fd_store_can_keep(conf->fds))
-		why = "there is no service manager ($NOTIFY_SOCKET) to keep it";
-	if (why) {
-		log_warning("[gpu] outlive: GPUs' memory goes with the daemon: %s", why);
-		return 0;
-	}
-	return parked_open(&(struct parked_conf){ .fds = conf->fds,
-						  .devices = conf->devices,
-						  .unit_bytes = conf->unit_bytes,
-						  .slab_bytes = conf->slab_bytes },
-			   &b->parked);
-}
-
 int beside_open(const struct beside_conf *conf, struct beside **ret, char *text, size_t n)
 {
 	const struct tier_conf tier = { .units = conf->devices->n - 1,
@@ -437,14 +361,9 @@ int beside_open(const struct beside_conf *conf, struct beside **ret, char *text,
 	b->devices = conf->devices;
 	b->units = tier.units;
 	r = open_table(b, conf, text, n);
-	if (r == 0 && open_parked(b, conf)) {
-		r = -ENOMEM;
-		snprintf(text, n, "[gpu] outlive: out of memory");
-	}
 	if (r == 0)
 		r = tier_open(TIER_GPU, &tier, b->loop, &b->store->tiers[TIER_GPU], text, n);
 	if (r) {
-		parked_close(b->parked);
 		copy_table_close(b->copies);
 		free(b);
 		return r;
@@ -465,7 +384,6 @@ void beside_close(struct beside *b)
 	tier_close(tier_of(b->store));
 	b->store->tiers[TIER_GPU] = NULL;
 	b->store->beside = NULL;
-	parked_close(b->parked);
 	copy_table_close(b->copies);
 	free(b);
 }

@@ -30,10 +30,7 @@
 
 struct beside;
 struct copy_table;
-struct device_copy;
-struct device_job;
 struct devices;
-struct fd_store;
 struct loop;
 struct space;
 struct store;
@@ -50,10 +47,6 @@ struct beside_conf {
 	struct devices *devices; /* each GPU of these is a unit */
 	uint64_t unit_bytes;     /* of memory that each may have; UINT64_MAX: not known yet */
 	uint64_t slab_bytes;     /* [host] slab_bytes: an image that fits there fits here */
-	/* [gpu] outlive: the memory is kept with these for the next daemon (parked.h), if blocks
-	 * are, too: durable */
-	bool outlive, durable;
-	struct fd_store *fds; /* may be NULL without outlive */
 };
 
 /* The GPU tier, and the table of its copies: before the blocks, which are opened with that. 0, and
@@ -83,20 +76,8 @@ void beside_pin(struct store *store, uint32_t block, uint32_t unit, struct besid
 /* Likewise, by nobody whose use counts. */
 void beside_hold(struct store *store, uint32_t block, uint32_t unit, struct beside_pin *ret);
 void beside_unpin(struct store *store, struct beside_pin *pin); /* not held: fine */
-/* The job that reads the image in this slot back, to copy->to. The caller sets its `done`. */
-void beside_fetch(const struct gpu_slot *slot, const struct device_copy *copy,
-		  struct device_job *ret);
 /* How many there are. */
 uint32_t beside_units(const struct store *store);
-
-/* The next slot of the unit that may have an image from before this start (parked.h): the caller's,
- * to keep or to give back when its bytes were checked. False: there is none now. */
-bool beside_claim(struct store *store, uint32_t unit, struct gpu_claim *ret);
-/* As beside_keep(), of a slot of beside_claim(). False: it is free now. */
-bool beside_return(struct store *store, uint32_t block, const struct extent *where);
-bool beside_outlives(const struct store *store); /* as beside_conf said */
-/* The daemon stops: memory that outlives it stays as it is. */
-void beside_leave(struct store *store);
 
 /* Evicts up to so many bytes of copies from all units, least recent first of each class, at most
  * `steps` of them. Returns the freed bytes; *ret_blocks how many. */

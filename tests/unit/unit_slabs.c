@@ -3,8 +3,8 @@
 /*
  * Goal: a slab that is being emptied gives no slot to any request, the slots that its move needs
  * are kept for it, and it is free with its last slot. The allocator needs no memory to give away.
- * Slots can be taken where they lie. A wanted unit gives a slot while it has any. Method: slabs
- * over no memory at all, which become usable as the test says; every answer computed by hand.
+ * A wanted unit gives a slot while it has any. Method: slabs over no memory at all, which become
+ * usable as the test says; every answer computed by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -229,80 +229,6 @@ static void a_free_slab_makes_a_move_needless(void **state)
 	slabs_close(rig.slabs);
 }
 
-/* --- slots that are taken where they lie --- */
-
-static struct extent take_at(struct rig *rig, uint32_t slab, uint32_t slot)
-{
-	struct extent where = { 0 };
-
-	assert_int_equal(slabs_take_at(rig->slabs, slab, slot, SMALL, &where), 0);
-	assert_int_equal(slabs_offset(rig->slabs, &where), slab * SLAB + slot * SMALL);
-	return where;
-}
-
-/* The second of three slabs is not usable; slots 1, 4 and 5 of it are taken. The others of it are
- * given to any request, each once. */
-static void slots_are_taken_where_they_lie(void **state)
-{
-	static const uint32_t there[] = { 1, 4, 5 };
-	bool seen[A_SLAB] = { false };
-	struct extent e[3], where;
-	struct rig rig = { .tier.ops = &ops, .usable = 1 };
-
-	(void)state;
-	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier,
-							  .slab_bytes = SLAB,
-							  .n_slabs = 3,
-							  .more = more,
-							  .lost = lost,
-							  .arg = &rig },
-				    &rig.slabs),
-			 0);
-	for (int i = 0; i < 3; i++)
-		seen[there[i]] = true;
-	for (int i = 0; i < 3; i++)
-		e[i] = take_at(&rig, 1, there[i]);
-	assert_int_equal(rig.tier.used_bytes, 3 * SMALL);
-	for (uint32_t i = 3; i < A_SLAB; i++) {
-		assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), 0);
-		assert_int_equal(slabs_slab(&where), 1);
-		assert_false(seen[where.slot & 0xffff]);
-		seen[where.slot & 0xffff] = true;
-	}
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), 0);
-	assert_int_equal(slabs_slab(&where), 0);
-	for (int i = 0; i < 3; i++)
-		slabs_free(rig.slabs, &e[i]);
-	slabs_close(rig.slabs);
-}
-
-static void what_is_no_slot_of_a_slab_is_not_taken(void **state)
-{
-	struct extent where;
-	struct rig rig = { .tier.ops = &ops };
-
-	(void)state;
-	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier,
-							  .slab_bytes = SLAB,
-							  .n_slabs = 2,
-							  .more = more,
-							  .lost = lost,
-							  .arg = &rig },
-				    &rig.slabs),
-			 0);
-	assert_int_equal(slabs_take_at(rig.slabs, 2, 0, SMALL, &where), -ENOSPC);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, A_SLAB, SMALL, &where), -ENOSPC);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, 0, 0, &where), -ENOSPC);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, 0, SMALL + 1, &where), -ENOSPC);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, 0, 2 * SLAB, &where), -ENOSPC);
-	assert_int_equal(rig.tier.used_bytes, 0);
-	(void)take_at(&rig, 0, 2);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, 2, SMALL, &where), -ENOSPC);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, 1, SMALL, &where), -ENOSPC);
-	assert_int_equal(slabs_take_at(rig.slabs, 0, 3, 2 * SMALL, &where), -ENOSPC);
-	slabs_close(rig.slabs);
-}
-
 static struct extent take_of(struct rig *rig, uint32_t bytes, uint32_t unit)
 {
 	struct extent where, again;
@@ -431,8 +357,6 @@ int main(void)
 		cmocka_unit_test(a_slot_of_a_closed_slab_that_is_freed_needs_no_place),
 		cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
 		cmocka_unit_test(a_free_slab_makes_a_move_needless),
-		cmocka_unit_test(slots_are_taken_where_they_lie),
-		cmocka_unit_test(what_is_no_slot_of_a_slab_is_not_taken),
 		cmocka_unit_test(a_unit_that_is_wanted_is_given_while_it_has_any),
 		cmocka_unit_test(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most),
 		cmocka_unit_test(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit),

@@ -5,7 +5,7 @@
  * Of a slab it is known which one space all bytes in it are of: none at first, as its memory comes
  * zeroed. A slab that has had images of two spaces is nobody's, and each slot taken there is
  * scrubbed. A tag a slot would cost memory, and would have to follow slabs that change their slot
- * size. All slabs of parked memory are nobody's.
+ * size.
  */
 #include "gpu.h"
 
@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tiers/slabs.h"
 
@@ -25,15 +24,9 @@ struct gpu_unit {
 	struct slabs *slabs; /* NULL: ABSENT */
 	bool up;
 	struct gpu_memory memory;
-	struct gpu_book *book; /* the caller's; NULL: none */
-	uint32_t n_slabs;
-	uint32_t looked; /* slabs before it were given, or are held */
+	uint32_t n_slabs, given;
 	uint64_t *space; /* by slab */
-	uint8_t *slab;   /* enum slab_is, by slab */
 };
-
-/* HELD: the book says something of it, and gpu_reclaim() had it not. */
-enum slab_is { SLAB_NEW, SLAB_HELD, SLAB_GIVEN };
 
 struct gpu_tier {
 	struct tier base;
@@ -60,12 +53,7 @@ static uint32_t more(void *arg, bool hurry)
 	struct gpu_unit *u = arg;
 
 	(void)hurry;
-	for (; u->looked < u->n_slabs; u->looked++)
-		if (u->slab[u->looked] == SLAB_NEW) {
-			u->slab[u->looked] = SLAB_GIVEN;
-			return u->looked++;
-		}
-	return SLABS_NONE;
+	return u->given < u->n_slabs ? u->given++ : SLABS_NONE;
 }
 
 static uint32_t none_lost(void *arg)
@@ -87,28 +75,11 @@ static void forget(struct gpu_tier *g, struct gpu_unit *u)
 {
 	slabs_close(u->slabs);
 	free(u->space);
-	free(u->slab);
 	*u = (struct gpu_unit){ 0 };
 	count_capacity(g);
 }
 
-static int make_slabs(struct gpu_unit *u, const struct slabs_conf *conf)
-{
-	uint32_t slots;
-
-	u->space = calloc(conf->n_slabs, sizeof(*u->space));
-	u->slab = calloc(conf->n_slabs, sizeof(*u->slab));
-	if (!u->space || !u->slab)
-		return -ENOMEM;
-	for (uint32_t i = 0; u->memory.parked && i < conf->n_slabs; i++) {
-		u->space[i] = NOBODYS;
-		if (u->book && gpu_book_slab(u->book, i, &slots))
-			u->slab[i] = SLAB_HELD;
-	}
-	return slabs_open(conf, &u->slabs);
-}
-
-int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, struct gpu_book *book)
+int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory)
 {
 	struct gpu_tier *g = gpu_of(t);
 	struct gpu_unit *u = unit_of(t, unit);
@@ -122,13 +93,15 @@ int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, str
 		.lost = none_lost,
 		.arg = u,
 	};
-	int r;
+	int r = -ENOMEM;
 
 	assert(!u->slabs && memory->generation > 0 && memory->base % 4096 == 0);
 	if (conf.n_slabs == 0)
 		return 0;
-	*u = (struct gpu_unit){ .memory = *memory, .n_slabs = conf.n_slabs, .book = book };
-	r = make_slabs(u, &conf);
+	*u = (struct gpu_unit){ .memory = *memory, .n_slabs = conf.n_slabs };
+	u->space = calloc(conf.n_slabs, sizeof(*u->space));
+	if (u->space)
+		r = slabs_open(&conf, &u->slabs);
 	if (r) {
 		forget(g, u);
 		return r;
@@ -163,13 +136,7 @@ void gpu_lose(struct tier *t, uint32_t unit)
 	struct gpu_unit *u = unit_of(t, unit);
 
 	u->up = false;
-	u->book = NULL;
 	gpu_settle(t, unit);
-}
-
-uint32_t gpu_units(const struct tier *t)
-{
-	return gpu_of(t)->n_units;
 }
 
 bool gpu_up(const struct tier *t, uint32_t unit)
@@ -241,51 +208,7 @@ int gpu_alloc(struct tier *t, uint32_t unit, uint32_t bytes, uint64_t space, str
 
 static void gpu_free(struct tier *t, const struct extent *where)
 {
-	struct gpu_unit *u = unit_of(t, where->unit);
-
-	if (u->book)
-		gpu_book_clear(u->book, where->slot >> 16, where->slot & 0xffff);
-	slabs_free(u->slabs, where);
-}
-
-/* --- its book --- */
-
-void gpu_holds(struct tier *t, const struct extent *where, const uint8_t owner[32],
-	       const uint8_t key[32], uint32_t image_bytes)
-{
-	struct gpu_unit *u = unit_of(t, where->unit);
-	struct gpu_book_entry entry = { .image_bytes = image_bytes };
-
-	if (!u->book)
-		return;
-	memcpy(entry.owner, owner, sizeof(entry.owner));
-	memcpy(entry.key, key, sizeof(entry.key));
-	gpu_book_set(u->book, where->slot >> 16, where->slot & 0xffff,
-		     slabs_extent_bytes(u->slabs, where), &entry);
-}
-
-uint32_t gpu_reclaim(struct tier *t, uint32_t unit, uint32_t slab, struct gpu_claim *ret,
-		     uint32_t max)
-{
-	struct gpu_unit *u = unit_of(t, unit);
-	uint32_t slots = 0, n = 0;
-	uint32_t bytes;
-
-	if (!u->up || slab >= u->n_slabs || u->slab[slab] != SLAB_HELD)
-		return 0;
-	bytes = gpu_book_slab(u->book, slab, &slots);
-	for (uint32_t i = 0; bytes && i < slots; i++) {
-		if (n == max || !gpu_book_get(u->book, slab, i, &ret[n].entry) ||
-		    slabs_take_at(u->slabs, slab, i, bytes, &ret[n].where))
-			gpu_book_clear(u->book, slab, i);
-		else
-			n++;
-	}
-	u->slab[slab] = n > 0 ? SLAB_GIVEN : SLAB_NEW;
-	if (n == 0 && u->looked > slab)
-		u->looked = slab;
-	count_capacity(gpu_of(t));
-	return n;
+	slabs_free(unit_of(t, where->unit)->slabs, where);
 }
 
 static uint8_t *gpu_address(struct tier *t, const struct extent *where)

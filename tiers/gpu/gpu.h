@@ -28,7 +28,6 @@
 #define KVTIER_GPU_H
 
 #include "tiers/tier.h"
-#include "gpu_book.h"
 
 extern const struct tier_ops gpu_ops;
 
@@ -39,8 +38,6 @@ struct gpu_memory {
 	uint64_t base; /* a device address, a multiple of 4096 */
 	uint64_t bytes;
 	uint32_t generation; /* > 0; another one: other memory, and its images are lost */
-	/* not zeroed: it has the images that the book names, of an earlier process, or anything */
-	bool parked;
 };
 
 /* A slot, as a job needs it. */
@@ -52,15 +49,12 @@ struct gpu_slot {
 	bool scrub;          /* bytes of other spaces may be in it: zeroes first */
 };
 
-/* The unit's memory came. The unit is ABSENT; memory of less than a slab is none. book: names the
- * images there, is kept as they change, and is the caller's until the unit is not UP any more;
- * NULL: nobody wants to know, and the memory is not parked. 0, -ENOMEM. */
-int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory, struct gpu_book *book);
+/* The unit's memory came. The unit is ABSENT; memory of less than a slab is none. 0, -ENOMEM. */
+int gpu_gain(struct tier *t, uint32_t unit, const struct gpu_memory *memory);
 /* It is gone. The unit is LEAVING, or ABSENT if no slot was in use. Not UP: nothing happens. */
 void gpu_lose(struct tier *t, uint32_t unit);
 /* LEAVING and without slots in use: it is ABSENT. */
 void gpu_settle(struct tier *t, uint32_t unit);
-uint32_t gpu_units(const struct tier *t);
 bool gpu_up(const struct tier *t, uint32_t unit);
 bool gpu_leaving(const struct tier *t, uint32_t unit);
 uint32_t gpu_generation(const struct tier *t, uint32_t unit); /* UP; else 0 */
@@ -72,23 +66,6 @@ uint32_t gpu_generation(const struct tier *t, uint32_t unit); /* UP; else 0 */
 int gpu_alloc(struct tier *t, uint32_t unit, uint32_t bytes, uint64_t space, struct gpu_slot *ret);
 /* Of a live extent; false: its unit is not UP. */
 bool gpu_slot_of(const struct tier *t, const struct extent *where, struct gpu_slot *ret);
-/* The slot, of a live extent of a unit that is UP, holds this image now: for its book. */
-void gpu_holds(struct tier *t, const struct extent *where, const uint8_t owner[32],
-	       const uint8_t key[32], uint32_t image_bytes);
-
-/*
- * Parked memory (a unit that is UP): a slab of which the book says anything is nobody's until
- * gpu_reclaim() had it, each once. That takes each slot of it that has an entry, in order, and
- * tells of it: the slot is the caller's to free, and its entry is cleared with it. Slots of which
- * there is nothing to tell are free. Only numbers: the bytes there may be anything. More than `max`
- * slots: the rest is dropped. Returns how many were told of.
- */
-struct gpu_claim {
-	struct extent where;
-	struct gpu_book_entry entry;
-};
-uint32_t gpu_reclaim(struct tier *t, uint32_t unit, uint32_t slab, struct gpu_claim *ret,
-		     uint32_t max);
 /* The unit's allocator; NULL: it is ABSENT. */
 struct slabs *gpu_slabs(const struct tier *t, uint32_t unit);
 
