@@ -39,7 +39,7 @@ cat >"$folder/run.sh" <<'RUN'
 #!/bin/bash
 # run.sh [--emulated] [tests|figures|sanitizer|first-day]... - the tests of kind gpu, the figures,
 # and the kernels' tests under compute-sanitizer, on this machine's GPU; all three, or these. Each
-# has 10 minutes. first-day: tests/gpu/first-day.sh. Output: results.txt, which grows. --emulated:
+# has 10 minutes. first-day: tests/first-day.sh. Output: results.txt, which grows. --emulated:
 # on the emulated driver, which takes the GPU's place; that tries this folder, and says nothing of a
 # GPU.
 cd "$(dirname "$0")" || exit 1
@@ -60,7 +60,7 @@ part() {
 	case $1 in
 	tests | sanitizer) timeout 600 tests/check-gpu.sh build "$1" ;;
 	figures) timeout 600 build/kvtier-bench cuda ;;
-	first-day) timeout 600 tests/gpu/first-day.sh build $emulated ;;
+	first-day) timeout 600 tests/first-day.sh build $emulated ;;
 	*) echo "run.sh: no such part: $1" && false ;;
 	esac || {
 		echo "$1: exit status $?"

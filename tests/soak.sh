@@ -10,7 +10,7 @@ seeded="gpu_verify gpu_cut gpu_random gpu_tier_random gpu_client_kill"
 make -j"$(nproc)" BUILD="$1" tests TEST="$seeded"
 make -j"$(nproc)" BUILD="$1" all $(printf "$1/tests/%s " $names)
 for name in $names; do "$1/tests/$name"; done
-tests/gpu/first-day.sh "$1" --emulated
+tests/first-day.sh "$1" --emulated
 for seed in $(seq 1 "${GPU_SEEDS:-20}"); do
 	for name in $seeded; do SEED=$seed "$1/tests/$name"; done
 done

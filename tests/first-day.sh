@@ -9,7 +9,7 @@
 #
 # $PYTHON: a Python with torch (python3), for the steps that act as torch does.
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+cd "$(dirname "$0")/.." || exit 1
 build=$(cd "${1:?usage: first-day.sh BUILD [--emulated] [STEP...]}" && pwd) || exit 1
 shift
 python=${PYTHON:-python3} kind=cuda ok=0 failed=0 skipped=0 daemon=
