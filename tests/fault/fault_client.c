@@ -283,13 +283,13 @@ static void returning(struct world *w, bool private, int call, int error, int le
 	}
 }
 
-static void connect_without_memory(void **state)
+TEST(connect_without_memory)
 {
 	connecting(*state, CALLOC, ENOMEM, true, 4); /* client, link, map, grave */
 	connecting(*state, MMAP, ENOMEM, true, 4);   /* statuses, two rings, index */
 }
 
-static void connect_without_descriptors(void **state)
+TEST(connect_without_descriptors)
 {
 	connecting(*state, EVENTFD, EMFILE, true, 1);
 	connecting(*state, EPOLL_CREATE, EMFILE, true, 1);
@@ -297,7 +297,7 @@ static void connect_without_descriptors(void **state)
 	connecting(*state, SOCKET, ENFILE, true, 1);
 }
 
-static void connect_without_a_peer(void **state)
+TEST(connect_without_a_peer)
 {
 	connecting(*state, CONNECT, ECONNREFUSED, true, 1);
 	connecting(*state, SENDMSG, ENOBUFS, true, 1);
@@ -307,7 +307,7 @@ static void connect_without_a_peer(void **state)
 }
 
 /* The real thing: a process that may open no more files, at every step of connecting. */
-static void connect_at_the_limit_of_descriptors(void **state)
+TEST(connect_at_the_limit_of_descriptors)
 {
 	const struct held before = held();
 	struct rlimit old, tight;
@@ -333,7 +333,7 @@ static void connect_at_the_limit_of_descriptors(void **state)
 	}
 }
 
-static void open_without_memory(void **state)
+TEST(open_without_memory)
 {
 	/* space, its layout, keys, message */
 	opening(*state, false, CALLOC, ENOMEM, true, 4);
@@ -342,7 +342,7 @@ static void open_without_memory(void **state)
 	opening(*state, true, MMAP, ENOMEM, true, 2); /* copies, staging */
 }
 
-static void open_without_a_memory_file(void **state)
+TEST(open_without_a_memory_file)
 {
 	opening(*state, true, MEMFD_CREATE, EMFILE, true, 1);
 	opening(*state, true, FTRUNCATE, ENOSPC, true, 1);
@@ -350,21 +350,21 @@ static void open_without_a_memory_file(void **state)
 	opening(*state, false, FCNTL, EMFILE, true, 1); /* a duplicate of the region's */
 }
 
-static void open_without_a_digest(void **state)
+TEST(open_without_a_digest)
 {
 	opening(*state, false, DIGEST_FETCH, ENOMEM, false, 1);
 	opening(*state, false, DIGEST_NEW, ENOMEM, false, 1);
 	opening(*state, false, DIGEST_INIT, ENOMEM, false, 1);
 }
 
-static void open_while_the_connection_fails(void **state)
+TEST(open_while_the_connection_fails)
 {
 	opening(*state, false, SENDMSG, EPIPE, false, 1);
 	opening(*state, false, SENDMSG, ETOOMANYREFS, true, 1);
 	opening(*state, false, RECVMSG, ECONNABORTED, false, 1);
 }
 
-static void returns_shared(void **state)
+TEST(returns_shared)
 {
 	returning(*state, false, CALLOC, ENOMEM, 2);
 	returning(*state, false, MMAP, ENOMEM, 3);
@@ -374,7 +374,7 @@ static void returns_shared(void **state)
 	returning(*state, false, SENDMSG, ENOBUFS, 2);
 }
 
-static void returns_staged(void **state)
+TEST(returns_staged)
 {
 	returning(*state, true, MEMFD_CREATE, EMFILE, 1);
 	returning(*state, true, FTRUNCATE, ENOSPC, 1);
@@ -435,9 +435,8 @@ static void taking_back(int call, int error)
 	kvtier_memory_free(memory);
 }
 
-static void memory_is_refused(void **state)
+TEST(memory_is_refused)
 {
-	(void)state;
 	allocating(CALLOC, ENOMEM);
 	allocating(MEMFD_CREATE, EMFILE);
 	allocating(FTRUNCATE, ENOSPC);
@@ -465,7 +464,7 @@ static void count_leaky_fds(int *ret)
 	(void)closedir(dir);
 }
 
-static void all_descriptors_close_on_exec(void **state)
+TEST(all_descriptors_close_on_exec)
 {
 	struct kvtier_space *space;
 	struct kvtier_client *client;
@@ -481,7 +480,7 @@ static void all_descriptors_close_on_exec(void **state)
 	kvtier_close(client);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const int fd = memfd_make(PAGES * 8192, F_SEAL_SHRINK);
@@ -503,7 +502,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	struct world *w = *state;
 
@@ -512,22 +511,4 @@ static int end(void **state)
 	return close(w->shared.fd);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(connect_without_memory),
-		cmocka_unit_test(connect_without_descriptors),
-		cmocka_unit_test(connect_without_a_peer),
-		cmocka_unit_test(connect_at_the_limit_of_descriptors),
-		cmocka_unit_test(open_without_memory),
-		cmocka_unit_test(open_without_a_memory_file),
-		cmocka_unit_test(open_without_a_digest),
-		cmocka_unit_test(open_while_the_connection_fails),
-		cmocka_unit_test(returns_shared),
-		cmocka_unit_test(returns_staged),
-		cmocka_unit_test(memory_is_refused),
-		cmocka_unit_test(all_descriptors_close_on_exec),
-	};
-
-	return cmocka_run_group_tests(tests, begin, end) ? 1 : 0;
-}
+TEST_GROUP(begin, end);

@@ -8,12 +8,6 @@
  * system's (-Wl,--wrap=NAME); call n fails, n = 0.. until an open needs fewer. Mappings and
  * descriptors are counted; memory is ASan's to watch.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,6 +29,7 @@
 #include "daemon/store/space.h"
 #include "tests/lib/lib_refuse.h"
 #include "tests/lib/lib_scratch.h"
+#include "tests/lib/test.h"
 
 enum { MOST_CALLS = 200, ERROR = EMLINK /* no code here makes it up */ };
 
@@ -97,11 +92,10 @@ static void close_loop(void *arg)
 	loop_close(*(struct loop **)arg);
 }
 
-static void event_loop(void **state)
+TEST(event_loop)
 {
 	struct loop *loop = NULL;
 
-	(void)state;
 	fail_each_call(&loop, attempt_loop, close_loop);
 }
 
@@ -115,11 +109,10 @@ static void close_ring(void *arg)
 	ring_close(arg);
 }
 
-static void rings(void **state)
+TEST(rings)
 {
 	struct ring ring;
 
-	(void)state;
 	fail_each_call(&ring, attempt_ring, close_ring);
 }
 
@@ -143,11 +136,10 @@ static void close_device(void *arg)
 	device_close(((struct device_world *)arg)->device);
 }
 
-static void device_and_its_workers(void **state)
+TEST(device_and_its_workers)
 {
 	struct device_world w = { 0 };
 
-	(void)state;
 	assert_int_equal(loop_open(0, &w.loop), 0);
 	fail_each_call(&w, attempt_device, close_device);
 	loop_close(w.loop);
@@ -171,11 +163,10 @@ static void close_region(void *arg)
 	device_release(&w->region);
 }
 
-static void regions(void **state)
+TEST(regions)
 {
 	struct device_world w = { 0 };
 
-	(void)state;
 	assert_int_equal(loop_open(0, &w.loop), 0);
 	assert_int_equal(attempt_device(&w), 0);
 	w.memfd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -231,11 +222,10 @@ static void close_secret(void *arg)
 	spaces_close(w->spaces);
 }
 
-static void secret_is_whole_or_absent(void **state)
+TEST(secret_is_whole_or_absent)
 {
 	struct space_world w = { 0 };
 
-	(void)state;
 	scratch_make("/tmp", w.dir, sizeof(w.dir));
 	fail_each_call(&w, attempt_secret, close_secret);
 	for (int n = 0; n < 12; n++) {
@@ -272,24 +262,9 @@ static void close_layout(void *arg)
 	layout_free(arg);
 }
 
-static void layouts(void **state)
+TEST(layouts)
 {
 	struct page_layout layout;
 
-	(void)state;
 	fail_each_call(&layout, attempt_layout, close_layout);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(event_loop),
-		cmocka_unit_test(rings),
-		cmocka_unit_test(device_and_its_workers),
-		cmocka_unit_test(regions),
-		cmocka_unit_test(secret_is_whole_or_absent),
-		cmocka_unit_test(layouts),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

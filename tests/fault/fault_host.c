@@ -6,12 +6,6 @@
  * the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call fails, n = 1..
  * until an open needs fewer calls. Descriptors and threads are counted, memory is ASan's to watch.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,6 +16,7 @@
 #include <time.h>
 
 #include "tests/lib/lib_refuse.h"
+#include "tests/lib/test.h"
 #include "tiers/slabs.h"
 
 enum { KIB = 1024, SLABS = 8 };
@@ -113,19 +108,17 @@ static const struct tier_conf plain = { .bytes = SLABS * 64 * KIB,
 					.slab_bytes = 64 * KIB,
 					.prefault_threads = 3 };
 
-static void no_mapping(void **state)
+TEST(no_mapping)
 {
-	(void)state;
 	each_use_fails(MMAP, &plain, ENOMEM, 2); /* the memory, the table of slots */
 }
 
-static void no_policy(void **state)
+TEST(no_policy)
 {
 	struct tier_conf conf = plain;
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
-	(void)state;
 	conf.n_nodes = 1;
 	conf.nodes[0] = (struct tier_node){ .node = 0, .bytes = conf.bytes };
 	if (open_host(&conf, &t, text))
@@ -134,13 +127,12 @@ static void no_policy(void **state)
 	each_use_fails(MBIND, &conf, EIO, 1);
 }
 
-static void no_lock(void **state)
+TEST(no_lock)
 {
 	struct tier_conf conf = plain;
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
-	(void)state;
 	conf.lock = true;
 	if (open_host(&conf, &t, text))
 		skip(); /* this process may not lock half a megabyte */
@@ -148,32 +140,28 @@ static void no_lock(void **state)
 	each_use_fails(MLOCK2, &conf, ENOMEM, 1);
 }
 
-static void no_thread(void **state)
+TEST(no_thread)
 {
-	(void)state;
 	each_use_fails(PTHREAD_CREATE, &plain, EAGAIN, 3);
 }
 
-static void no_heap(void **state)
+TEST(no_heap)
 {
-	(void)state;
 	/* host, memory, states, nodes, slabs, their table, their lists */
 	each_use_fails(CALLOC, &plain, ENOMEM, 8);
 }
 
-static void dumped_or_no_first_slab(void **state)
+TEST(dumped_or_no_first_slab)
 {
-	(void)state;
 	/* to be left out of core dumps, to be there */
 	each_use_fails(MADVISE, &plain, ENOMEM, 2);
 }
 
-static void populate_unknown_to_the_kernel(void **state)
+TEST(populate_unknown_to_the_kernel)
 {
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
-	(void)state;
 	/* all but the first, which asks for something else */
 	refuse(MADVISE, 2, REFUSE_FOREVER, EINVAL);
 	assert_int_equal(open_host(&plain, &t, text), 0);
@@ -184,14 +172,13 @@ static void populate_unknown_to_the_kernel(void **state)
 	tier_close(t);
 }
 
-static void memory_lost_after_the_start_shows(void **state)
+TEST(memory_lost_after_the_start_shows)
 {
 	char text[TIER_TEXT_BYTES];
 	struct extent where;
 	struct tier *t;
 	int slots = 0;
 
-	(void)state;
 	refuse(MADVISE, 3, 1, ENOMEM); /* one of the slabs after the first */
 	assert_int_equal(open_host(&plain, &t, text), 0);
 	settle(t);
@@ -205,13 +192,12 @@ static void memory_lost_after_the_start_shows(void **state)
 
 /* Stores right after the start do not wait, and their bytes survive the faulting in (by touch,
  * too). */
-static void slabs_are_usable_before_they_are_faulted_in(void **state)
+TEST(slabs_are_usable_before_they_are_faulted_in)
 {
 	char text[TIER_TEXT_BYTES];
 	struct extent where[SLABS];
 	struct tier *t;
 
-	(void)state;
 	for (int touch = 0; touch < 2; touch++) {
 		opener = pthread_self();
 		atomic_store(&stall, true);
@@ -232,21 +218,4 @@ static void slabs_are_usable_before_they_are_faulted_in(void **state)
 		assert_int_equal(tier_state(t), TIER_UP);
 		tier_close(t);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(no_mapping),
-		cmocka_unit_test(no_policy),
-		cmocka_unit_test(no_lock),
-		cmocka_unit_test(no_thread),
-		cmocka_unit_test(no_heap),
-		cmocka_unit_test(dumped_or_no_first_slab),
-		cmocka_unit_test(populate_unknown_to_the_kernel),
-		cmocka_unit_test(memory_lost_after_the_start_shows),
-		cmocka_unit_test(slabs_are_usable_before_they_are_faulted_in),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,12 +6,6 @@
  * functions below in front of the system's (-Wl,--wrap=NAME); call n fails, n = 0.. until an open
  * needs fewer. Mappings and descriptors are counted; memory is ASan's to watch.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -21,6 +15,7 @@
 #include "daemon/store/block.h"
 #include "daemon/store/index.h"
 #include "tests/lib/lib_refuse.h"
+#include "tests/lib/test.h"
 
 enum { ENTRIES = 1000, ERROR = EMLINK /* no code here makes it up */ };
 
@@ -75,53 +70,37 @@ static void *fail_each_call(int (*try)(struct index *, void **), struct index *i
 	return NULL;
 }
 
-static void index_open_fails_cleanly(void **state)
+TEST(index_open_fails_cleanly)
 {
 	struct index *index = fail_each_call(try_index, NULL);
 
-	(void)state;
 	index_close(index);
 	assert_int_equal(mappings_open, 0);
 }
 
-static void blocks_open_fails_cleanly(void **state)
+TEST(blocks_open_fails_cleanly)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(ENTRIES, &index), 0);
 	blocks_close(fail_each_call(try_blocks, index));
 	index_close(index);
 	assert_int_equal(mappings_open, 0);
 }
 
-static void map_open_fails_cleanly(void **state)
+TEST(map_open_fails_cleanly)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(ENTRIES, &index), 0);
 	map_close(fail_each_call(try_map, index));
 	index_close(index);
 	assert_int_equal(mappings_open, 0);
 }
 
-static void closing_nothing_is_fine(void **state)
+TEST(closing_nothing_is_fine)
 {
-	(void)state;
 	index_close(NULL);
 	blocks_close(NULL);
 	map_close(NULL);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(index_open_fails_cleanly),
-		cmocka_unit_test(blocks_open_fails_cleanly),
-		cmocka_unit_test(map_open_fails_cleanly),
-		cmocka_unit_test(closing_nothing_is_fine),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

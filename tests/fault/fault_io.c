@@ -7,12 +7,12 @@
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_io_faults.h"
+#include "tests/lib/test.h"
 
 enum { MAX_TRIES = 16 }; /* of io.c */
 
-static int nothing_planned(void **state)
+FIXTURE(nothing_planned)
 {
-	(void)state;
 	io_plan_none();
 	return 0;
 }
@@ -46,7 +46,13 @@ static void read_and_look(struct io_rig *rig, struct io_plan p, int expected)
 		assert_true(io_rig_pages_are(rig, 0, 24, OP_PAGES));
 }
 
-static void short_transfers_are_continued(void **state)
+#define CASE_ON(fn, on)                                               \
+	{                                                             \
+#fn " (" #on ")", fn, nothing_planned, NULL, &on_##on \
+	}
+#define CASE_BOTH(fn) TEST_ROWS(fn, CASE_ON(fn, uring), CASE_ON(fn, threads))
+
+CASE_BOTH(short_transfers_are_continued)
 {
 	struct io_rig rig;
 	struct io_counters c;
@@ -70,7 +76,7 @@ static void short_transfers_are_continued(void **state)
 }
 
 /* Each page needs ten calls: more than the bound in all, never without a byte in between. */
-static void what_moves_is_not_given_up(void **state)
+CASE_BOTH(what_moves_is_not_given_up)
 {
 	struct io_rig rig;
 
@@ -84,7 +90,7 @@ static void what_moves_is_not_given_up(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void a_page_cut_in_two_is_moved_again(void **state)
+CASE_BOTH(a_page_cut_in_two_is_moved_again)
 {
 	struct io_rig rig;
 
@@ -97,7 +103,7 @@ static void a_page_cut_in_two_is_moved_again(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void interruptions_are_tried_again(void **state)
+CASE_BOTH(interruptions_are_tried_again)
 {
 	struct io_rig rig;
 	struct io_counters c;
@@ -117,7 +123,7 @@ static void interruptions_are_tried_again(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void trying_again_has_an_end(void **state)
+CASE_BOTH(trying_again_has_an_end)
 {
 	static const int32_t results[] = { -EINTR, -EAGAIN, 700 };
 	struct io_rig rig;
@@ -137,7 +143,7 @@ static void trying_again_has_an_end(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void a_transfer_of_nothing_is_eio(void **state)
+CASE_BOTH(a_transfer_of_nothing_is_eio)
 {
 	struct io_rig rig;
 
@@ -150,7 +156,7 @@ static void a_transfer_of_nothing_is_eio(void **state)
 }
 
 /* The n-th of four fails, or the rest of the n-th after a short transfer. */
-static void an_error_is_its_ops_alone(void **state)
+CASE_BOTH(an_error_is_its_ops_alone)
 {
 	static const int32_t errors[] = { EIO, ENOSPC, ENODEV };
 	struct io_rig rig;
@@ -180,7 +186,7 @@ static void an_error_is_its_ops_alone(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void a_sync_that_fails_says_so(void **state)
+CASE_BOTH(a_sync_that_fails_says_so)
 {
 	struct io_rig rig;
 
@@ -193,7 +199,7 @@ static void a_sync_that_fails_says_so(void **state)
 
 /* One write in the disk that does not end, more behind it: the reads submitted after all of them
  * do. */
-static void reads_overtake_queued_writes(void **state)
+CASE_BOTH(reads_overtake_queued_writes)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
 				      .read_depth = 1,
@@ -224,7 +230,7 @@ static void reads_overtake_queued_writes(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void a_stall_can_be_seen_and_harms_nobody_else(void **state)
+CASE_BOTH(a_stall_can_be_seen_and_harms_nobody_else)
 {
 	struct io_rig rig;
 	struct io_rig_op write;
@@ -254,7 +260,7 @@ static void a_stall_can_be_seen_and_harms_nobody_else(void **state)
 }
 
 /* Reads of pages nobody writes, writes of pages nobody reads until the end. */
-static void random_faults_change_no_byte(void **state)
+CASE_BOTH(random_faults_change_no_byte)
 {
 	struct random random = random_seeded("random_faults_change_no_byte"), plan_random = random;
 	struct io_rig_op ops[6];
@@ -290,29 +296,8 @@ static void random_faults_change_no_byte(void **state)
 	io_rig_tear_down(&rig);
 }
 
-#define CASE_ON(fn, on)                                               \
-	{                                                             \
-#fn " (" #on ")", fn, nothing_planned, NULL, &on_##on \
-	}
-#define CASE_BOTH(fn) CASE_ON(fn, uring), CASE_ON(fn, threads)
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE_BOTH(short_transfers_are_continued),
-		CASE_BOTH(a_page_cut_in_two_is_moved_again),
-		CASE_BOTH(interruptions_are_tried_again),
-		CASE_BOTH(what_moves_is_not_given_up),
-		CASE_BOTH(trying_again_has_an_end),
-		CASE_BOTH(a_transfer_of_nothing_is_eio),
-		CASE_BOTH(an_error_is_its_ops_alone),
-		CASE_BOTH(a_sync_that_fails_says_so),
-		CASE_BOTH(reads_overtake_queued_writes),
-		CASE_BOTH(a_stall_can_be_seen_and_harms_nobody_else),
-		CASE_BOTH(random_faults_change_no_byte),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

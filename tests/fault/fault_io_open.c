@@ -13,6 +13,7 @@
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
+#include "tests/lib/test.h"
 
 #include <liburing.h>
 #include <pthread.h>
@@ -79,12 +80,13 @@ REAL(int, pthread_join, (pthread_t thread, void **ret))
 	return __real_pthread_join(thread, ret);
 }
 
-static int nothing_refused(void **state)
+FIXTURE(nothing_refused)
 {
-	(void)state;
 	refuse_nothing();
 	return 0;
 }
+
+TEST_EACH(nothing_refused, NULL);
 
 enum { PAGES = 64, OP_PAGES = 8 };
 
@@ -131,27 +133,23 @@ static void refusing_means_threads(int call, int times, int error, const char *w
 	io_rig_tear_down(&rig);
 }
 
-static void no_such_system_call(void **state)
+TEST(no_such_system_call)
 {
-	(void)state;
 	refusing_means_threads(QUEUE_INIT, 1, ENOSYS, "has none");
 }
 
-static void not_permitted(void **state)
+TEST(not_permitted)
 {
-	(void)state;
 	refusing_means_threads(QUEUE_INIT, 1, EPERM, "seccomp");
 }
 
-static void no_memory_for_the_ring(void **state)
+TEST(no_memory_for_the_ring)
 {
-	(void)state;
 	refusing_means_threads(QUEUE_INIT, 1, ENOMEM, "RLIMIT_MEMLOCK");
 }
 
-static void no_set_of_flags_will_do(void **state)
+TEST(no_set_of_flags_will_do)
 {
-	(void)state;
 	refusing_means_threads(QUEUE_INIT, 3, EINVAL, strerror(EINVAL));
 }
 
@@ -165,30 +163,26 @@ static void need_uring(void)
 	io_rig_tear_down(&rig);
 }
 
-static void no_list_of_operations(void **state)
+TEST(no_list_of_operations)
 {
-	(void)state;
 	need_uring();
 	refusing_means_threads(GET_PROBE, 1, ENOSYS, "has none");
 }
 
-static void set_up_but_not_used(void **state)
+TEST(set_up_but_not_used)
 {
-	(void)state;
 	need_uring();
 	refusing_means_threads(SUBMIT, 1, EPERM, "seccomp");
 }
 
-static void no_wake_up(void **state)
+TEST(no_wake_up)
 {
-	(void)state;
 	need_uring();
 	refusing_means_threads(REGISTER_EVENTFD, 1, EBUSY, strerror(EBUSY));
 }
 
-static void an_older_kernel_has_io_uring_as_well(void **state)
+TEST(an_older_kernel_has_io_uring_as_well)
 {
-	(void)state;
 	for (int n = 1; n <= 2; n++) {
 		struct io_rig rig;
 
@@ -200,11 +194,10 @@ static void an_older_kernel_has_io_uring_as_well(void **state)
 	}
 }
 
-static void without_registered_files_it_works(void **state)
+TEST(without_registered_files_it_works)
 {
 	struct io_rig rig;
 
-	(void)state;
 	refuse(REGISTER_FILES, 1, 1, EMFILE);
 	io_rig_open(&rig, &forced, PAGES);
 	assert_non_null(strstr(io_note(rig.io), "no registered files"));
@@ -213,12 +206,11 @@ static void without_registered_files_it_works(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void a_file_that_cannot_be_registered_is_none(void **state)
+TEST(a_file_that_cannot_be_registered_is_none)
 {
 	struct io_rig rig;
 	uint32_t file = 99;
 
-	(void)state;
 	io_rig_open(&rig, &forced, PAGES);
 	refuse(UPDATE_FILES, 1, 1, ENOMEM);
 	assert_int_equal(io_file_add(rig.io, rig.fd, &file), -ENOMEM);
@@ -227,7 +219,7 @@ static void a_file_that_cannot_be_registered_is_none(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void without_registered_buffers_it_works(void **state)
+TEST(without_registered_buffers_it_works)
 {
 	static const struct {
 		int call;
@@ -239,7 +231,6 @@ static void without_registered_buffers_it_works(void **state)
 		{ UPDATE_BUFFERS, 2, EFAULT, "Bad address" }, /* the second area */
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct io_rig rig;
 
@@ -257,11 +248,10 @@ static void without_registered_buffers_it_works(void **state)
 	}
 }
 
-static void a_submission_that_fails_is_made_again(void **state)
+TEST(a_submission_that_fails_is_made_again)
 {
 	struct io_rig rig;
 
-	(void)state;
 	io_rig_open(&rig, &forced, PAGES);
 	refuse(SUBMIT, 1, 5, EAGAIN);
 	it_works(&rig);
@@ -271,7 +261,7 @@ static void a_submission_that_fails_is_made_again(void **state)
 }
 
 /* The threads engine's own needs: each use fails once. */
-static void threads_that_cannot_be_had_are_an_error(void **state)
+TEST(threads_that_cannot_be_had_are_an_error)
 {
 	static const struct {
 		int call;
@@ -286,7 +276,6 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 	struct io_rig rig;
 	int fds;
 
-	(void)state;
 	conf.engine = IO_ENGINE_THREADS;
 	io_rig_prepare(&rig, 0);
 	fds = descriptors_open();
@@ -306,30 +295,8 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 	io_rig_tear_down(&rig);
 }
 
-#define CASE(fn)                                     \
-	{                                            \
-#fn, fn, nothing_refused, NULL, NULL \
-	}
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE(no_such_system_call),
-		CASE(not_permitted),
-		CASE(no_memory_for_the_ring),
-		CASE(no_set_of_flags_will_do),
-		CASE(no_list_of_operations),
-		CASE(set_up_but_not_used),
-		CASE(no_wake_up),
-		CASE(an_older_kernel_has_io_uring_as_well),
-		CASE(without_registered_files_it_works),
-		CASE(a_file_that_cannot_be_registered_is_none),
-		CASE(without_registered_buffers_it_works),
-		CASE(a_submission_that_fails_is_made_again),
-		CASE(threads_that_cannot_be_had_are_an_error),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

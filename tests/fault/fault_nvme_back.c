@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_nvme_tier.h"
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_make_store.h"
 
 #include <dirent.h>
@@ -25,7 +26,7 @@ static struct site site;
 static char other[320]; /* a path beside the store's */
 static const char *awaited;
 
-static int open_site(void **state)
+FIXTURE(open_site)
 {
 	io_plan_none();
 	site_open_filled(&site, *(enum io_engine_choice *)*state, BLOCKS);
@@ -33,9 +34,8 @@ static int open_site(void **state)
 	return 0;
 }
 
-static int close_site(void **state)
+FIXTURE(close_site)
 {
-	(void)state;
 	io_plan_none();
 	site_close(&site);
 	return 0;
@@ -140,10 +140,15 @@ static void is_refused(const char *from, const char *word)
 
 /* --- it is back --- */
 
+static enum io_engine_choice any = IO_ENGINE_AUTO, threads = IO_ENGINE_THREADS;
+
+#define BOTH(fn)                                                         \
+	TEST_ROWS(fn, { #fn " [any]", fn, open_site, close_site, &any }, \
+		  { #fn " [threads]", fn, open_site, close_site, &threads })
+
 /* With another inode, as the node of a disk that was plugged in again has. */
-static void it_is_found_at_its_path(void **state)
+BOTH(it_is_found_at_its_path)
 {
-	(void)state;
 	lose();
 	assert_int_equal(rename(site.path[0], other), 0);
 	says("nothing at its path");
@@ -160,9 +165,8 @@ static void it_is_found_at_its_path(void **state)
 	assert_int_equal(site_load_all(&site), BLOCKS + 30);
 }
 
-static void it_may_vanish_while_it_starts(void **state)
+BOTH(it_may_vanish_while_it_starts)
 {
-	(void)state;
 	site_stop(&site, true);
 	gone(IO_ALL_KINDS);
 	site_start(&site);
@@ -183,12 +187,11 @@ static bool has_failed_twice(struct site *s)
 	return row.io.errors_total >= 2;
 }
 
-static void nothing_is_closed_under_an_io(void **state)
+BOTH(nothing_is_closed_under_an_io)
 {
 	struct site_slot *slot;
 	int r;
 
-	(void)state;
 	io_hold(1 << IO_WRITE);
 	slot = site_write(&site, 30, &r);
 	assert_non_null(slot);
@@ -215,29 +218,26 @@ static void nothing_is_closed_under_an_io(void **state)
 
 /* --- something else is there --- */
 
-static void another_store_is_refused(void **state)
+TEST_GIVEN(another_store_is_refused, open_site, close_site, &any)
 {
-	(void)state;
 	assert_int_equal(nvme_make_store(other, SITE_BYTES, KIT_SEGMENT, false, NULL, NULL,
 					 site.text, sizeof(site.text)),
 			 0);
 	is_refused(other, "not its store");
 }
 
-static void what_is_no_store_is_refused(void **state)
+TEST_GIVEN(what_is_no_store_is_refused, open_site, close_site, &any)
 {
 	FILE *f = fopen(other, "w");
 
-	(void)state;
 	assert_non_null(f);
 	assert_int_equal(ftruncate(fileno(f), SITE_BYTES), 0);
 	(void)fclose(f);
 	is_refused(other, "not its store");
 }
 
-static void a_copy_of_an_earlier_life_is_refused(void **state)
+TEST_GIVEN(a_copy_of_an_earlier_life_is_refused, open_site, close_site, &any)
 {
-	(void)state;
 	site_stop(&site, true);
 	copy(site.path[0], other);
 	site_start(&site);
@@ -245,17 +245,15 @@ static void a_copy_of_an_earlier_life_is_refused(void **state)
 }
 
 /* Else purged blocks would be there again after a restart. */
-static void a_copy_from_before_a_purge_is_refused(void **state)
+TEST_GIVEN(a_copy_from_before_a_purge_is_refused, open_site, close_site, &any)
 {
-	(void)state;
 	copy(site.path[0], other);
 	assert_int_equal(site_purge(&site, 1), 0);
 	is_refused(other, "older copy");
 }
 
-static void one_that_was_used_elsewhere_is_refused(void **state)
+TEST_GIVEN(one_that_was_used_elsewhere_is_refused, open_site, close_site, &any)
 {
-	(void)state;
 	copy(site.path[0], other);
 	for (uint32_t i = 0; i < NVME_SUPER_COPIES; i++) {
 		struct nvme_super super;
@@ -269,19 +267,17 @@ static void one_that_was_used_elsewhere_is_refused(void **state)
 	is_refused(other, "another kvtierd has used its store");
 }
 
-static void one_that_is_cut_short_is_refused(void **state)
+TEST_GIVEN(one_that_is_cut_short_is_refused, open_site, close_site, &any)
 {
-	(void)state;
 	copy(site.path[0], other);
 	assert_int_equal(truncate(other, SITE_BYTES / 2 / NVME_PAGE * NVME_PAGE), 0);
 	is_refused(other, "shorter");
 }
 
-static void one_that_somebody_has_is_refused(void **state)
+TEST_GIVEN(one_that_somebody_has_is_refused, open_site, close_site, &any)
 {
 	int fd;
 
-	(void)state;
 	lose();
 	says("cannot be read"); /* our own lock is gone */
 	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
@@ -294,34 +290,8 @@ static void one_that_somebody_has_is_refused(void **state)
 	assert_int_equal(site_load_all(&site), BLOCKS);
 }
 
-static enum io_engine_choice any = IO_ENGINE_AUTO, threads = IO_ENGINE_THREADS;
-
-#define ONE(fn)                                      \
-	{                                            \
-#fn, fn, open_site, close_site, &any \
-	}
-#define BOTH(fn)                                                      \
-	{ #fn " [any]", fn, open_site, close_site, &any },            \
-	{                                                             \
-#fn " [threads]", fn, open_site, close_site, &threads \
-	}
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		BOTH(it_is_found_at_its_path),
-		BOTH(it_may_vanish_while_it_starts),
-		BOTH(nothing_is_closed_under_an_io),
-		ONE(another_store_is_refused),
-		ONE(what_is_no_store_is_refused),
-		ONE(a_copy_of_an_earlier_life_is_refused),
-		ONE(a_copy_from_before_a_purge_is_refused),
-		ONE(one_that_was_used_elsewhere_is_refused),
-		ONE(one_that_is_cut_short_is_refused),
-		ONE(one_that_somebody_has_is_refused),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

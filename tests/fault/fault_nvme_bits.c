@@ -8,6 +8,7 @@
  * (lib_nvme.c asserts that bytes that pass are right). Both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
+#include "tests/lib/test.h"
 
 #include "tests/lib/random.h"
 
@@ -56,21 +57,21 @@ static void only_it_is_lost(uint32_t block)
 	site_close(&site);
 }
 
-static void in_a_header(void **state)
+ON_BOTH(in_a_header)
 {
 	open_site(state, true);
 	flip(place_of(5) + 70, 3); /* its key */
 	only_it_is_lost(5);
 }
 
-static void in_the_scales(void **state)
+ON_BOTH(in_the_scales)
 {
 	open_site(state, true);
 	flip(place_of(4) + 128, 0);
 	only_it_is_lost(4);
 }
 
-static void in_the_payload(void **state)
+ON_BOTH(in_the_payload)
 {
 	open_site(state, true);
 	flip(place_of(3) + NVME_PAGE + 4999, 7);
@@ -78,7 +79,7 @@ static void in_the_payload(void **state)
 }
 
 /* A tag is for restarts alone, and for the parent: the block is served. */
-static void in_a_tag(void **state)
+ON_BOTH(in_a_tag)
 {
 	open_site(state, true);
 	flip(place_of(3) + NVME_PAGE - 60, 1);
@@ -94,7 +95,7 @@ static void flip_footers(void)
 }
 
 /* Then the records are found one by one. */
-static void in_every_footer(void **state)
+ON_BOTH(in_every_footer)
 {
 	struct nvme_tier_status status;
 
@@ -107,7 +108,7 @@ static void in_every_footer(void **state)
 	site_close(&site);
 }
 
-static void in_a_segment_header(void **state)
+ON_BOTH(in_a_segment_header)
 {
 	uint64_t place;
 	uint32_t segment;
@@ -124,7 +125,7 @@ static void in_a_segment_header(void **state)
 	site_close(&site);
 }
 
-static void in_one_superblock(void **state)
+ON_BOTH(in_one_superblock)
 {
 	open_site(state, true);
 	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
@@ -137,7 +138,7 @@ static void in_one_superblock(void **state)
 }
 
 /* Purged blocks stay purged with one copy of the superblock. */
-static void in_one_superblock_after_a_purge(void **state)
+ON_BOTH(in_one_superblock_after_a_purge)
 {
 	open_site(state, true);
 	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
@@ -154,7 +155,7 @@ static void in_one_superblock_after_a_purge(void **state)
 }
 
 /* Never wrong bytes for any flipped bit; the store itself stands while a superblock does. */
-static void anywhere(void **state)
+ON_BOTH(anywhere)
 {
 	struct random random = random_seeded("anywhere");
 
@@ -172,17 +173,8 @@ static void anywhere(void **state)
 	}
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		ON_BOTH(in_a_header),       ON_BOTH(in_the_scales),
-		ON_BOTH(in_the_payload),    ON_BOTH(in_a_tag),
-		ON_BOTH(in_every_footer),   ON_BOTH(in_a_segment_header),
-		ON_BOTH(in_one_superblock), ON_BOTH(in_one_superblock_after_a_purge),
-		ON_BOTH(anywhere),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

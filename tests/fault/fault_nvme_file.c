@@ -7,6 +7,7 @@
  * after. Also kvtierctl's way of making a store.
  */
 #include "tests/lib/lib_nvme_tier.h"
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_make_store.h"
 
 #include <signal.h>
@@ -17,19 +18,19 @@
 
 static struct site site;
 
-static int open_site(void **state)
+FIXTURE(open_site)
 {
-	(void)state;
 	site_open(&site, IO_ENGINE_AUTO, 1);
 	return 0;
 }
 
-static int close_site(void **state)
+FIXTURE(close_site)
 {
-	(void)state;
 	site_close(&site);
 	return 0;
 }
+
+TEST_EACH(open_site, close_site);
 
 static void put(const void *bytes, size_t n)
 {
@@ -76,11 +77,10 @@ static void make_store(uint32_t blocks)
 
 /* --- made --- */
 
-static void an_absent_file_is_made_and_reserved(void **state)
+TEST(an_absent_file_is_made_and_reserved)
 {
 	struct stat st;
 
-	(void)state;
 	make_store(5);
 	assert_int_equal(stat(site.path[0], &st), 0);
 	assert_int_equal(st.st_size, SITE_BYTES);
@@ -90,27 +90,24 @@ static void an_absent_file_is_made_and_reserved(void **state)
 	assert_int_equal(site_load_all(&site), 5);
 }
 
-static void an_empty_file_is_as_good_as_none(void **state)
+TEST(an_empty_file_is_as_good_as_none)
 {
-	(void)state;
 	put("", 0);
 	make_store(5);
 	assert_int_equal(size_of_it(), SITE_BYTES);
 }
 
-static void a_blank_file_of_the_size_is_formatted(void **state)
+TEST(a_blank_file_of_the_size_is_formatted)
 {
-	(void)state;
 	put("", 0);
 	assert_int_equal(truncate(site.path[0], SITE_BYTES), 0);
 	make_store(5);
 }
 
-static void a_link_to_a_store_is_followed(void **state)
+TEST(a_link_to_a_store_is_followed)
 {
 	char target[320];
 
-	(void)state;
 	make_store(5);
 	(void)snprintf(target, sizeof(target), "%s-real", site.path[0]);
 	assert_int_equal(rename(site.path[0], target), 0);
@@ -119,13 +116,12 @@ static void a_link_to_a_store_is_followed(void **state)
 	assert_int_equal(site_load_all(&site), 5);
 }
 
-static void what_cannot_be_reserved_leaves_nothing_behind(void **state)
+TEST(what_cannot_be_reserved_leaves_nothing_behind)
 {
 	const struct rlimit small = { .rlim_cur = SITE_BYTES / 2, .rlim_max = RLIM_INFINITY };
 	struct rlimit before;
 	struct nvme_disk_row row;
 
-	(void)state;
 	(void)signal(SIGXFSZ, SIG_IGN);
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
 	for (int empty = 0; empty < 2; empty++) {
@@ -142,11 +138,10 @@ static void what_cannot_be_reserved_leaves_nothing_behind(void **state)
 	}
 }
 
-static void a_size_is_needed_to_make_a_file(void **state)
+TEST(a_size_is_needed_to_make_a_file)
 {
 	struct nvme_disk_row row;
 
-	(void)state;
 	site.conf.bytes = 0;
 	site_start(&site);
 	site_disk(&site, 0, &row);
@@ -156,11 +151,10 @@ static void a_size_is_needed_to_make_a_file(void **state)
 
 /* --- refused --- */
 
-static void foreign_content_is_left_alone(void **state)
+TEST(foreign_content_is_left_alone)
 {
 	static uint8_t junk[SITE_BYTES];
 
-	(void)state;
 	memset(junk, 0x5a, sizeof(junk));
 	put(junk, sizeof(junk));
 	refused("no kvtier store");
@@ -169,12 +163,11 @@ static void foreign_content_is_left_alone(void **state)
 }
 
 /* A file system may leave its first pages blank. */
-static void zeros_in_front_of_something_are_not_blank(void **state)
+TEST(zeros_in_front_of_something_are_not_blank)
 {
 	static const uint64_t places[] = { 1024, 65536, SITE_BYTES / 2, SITE_BYTES - 512 };
 	const uint8_t one = 1;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
 		put("", 0);
 		assert_int_equal(truncate(site.path[0], SITE_BYTES), 0);
@@ -184,13 +177,12 @@ static void zeros_in_front_of_something_are_not_blank(void **state)
 }
 
 /* Where a file is not read in full: its start, its end, and here and there between. */
-static void a_large_file_is_looked_at_where_others_keep_things(void **state)
+TEST(a_large_file_is_looked_at_where_others_keep_things)
 {
 	enum { LARGE = 64 << 20 };
 	static const uint64_t places[] = { 1 << 20, LARGE / 2, LARGE - (512 << 10), LARGE - 512 };
 	const uint8_t one = 1;
 
-	(void)state;
 	site.conf.bytes = LARGE;
 	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
 		put("", 0);
@@ -200,25 +192,22 @@ static void a_large_file_is_looked_at_where_others_keep_things(void **state)
 	}
 }
 
-static void a_blank_file_that_is_too_small_is_left_alone(void **state)
+TEST(a_blank_file_that_is_too_small_is_left_alone)
 {
-	(void)state;
 	put("", 0);
 	assert_int_equal(truncate(site.path[0], SITE_BYTES / 2), 0);
 	refused("is to have");
 }
 
-static void a_store_that_is_too_small_is_left_alone(void **state)
+TEST(a_store_that_is_too_small_is_left_alone)
 {
-	(void)state;
 	make_store(3);
 	site.conf.bytes = SITE_BYTES + 4 * KIT_SEGMENT;
 	refused("configuration says");
 }
 
-static void a_truncated_store_is_left_alone(void **state)
+TEST(a_truncated_store_is_left_alone)
 {
-	(void)state;
 	make_store(3);
 	assert_int_equal(truncate(site.path[0], SITE_BYTES - 4096), 0);
 	refused("truncated");
@@ -249,28 +238,25 @@ static void damaged(struct nvme_super *super)
 	super->life ^= 64;
 }
 
-static void an_unknown_format_is_left_alone(void **state)
+TEST(an_unknown_format_is_left_alone)
 {
-	(void)state;
 	make_store(3);
 	edit_supers(newer, true);
 	refused("format that this version does not know");
 }
 
-static void two_damaged_superblocks_are_left_alone(void **state)
+TEST(two_damaged_superblocks_are_left_alone)
 {
-	(void)state;
 	make_store(3);
 	edit_supers(damaged, false);
 	refused("damaged");
 }
 
 /* Segments of another store are not believed: their uuid is not this store's. */
-static void another_stores_segments_are_not_served(void **state)
+TEST(another_stores_segments_are_not_served)
 {
 	static uint8_t segments[SITE_BYTES - NVME_DATA_OFFSET];
 
-	(void)state;
 	make_store(20);
 	site_peek(site.path[0], NVME_DATA_OFFSET, segments, sizeof(segments));
 	assert_int_equal(unlink(site.path[0]), 0);
@@ -281,11 +267,10 @@ static void another_stores_segments_are_not_served(void **state)
 	assert_int_equal(site.found, 0);
 }
 
-static void a_directory_or_a_fifo_is_refused(void **state)
+TEST(a_directory_or_a_fifo_is_refused)
 {
 	struct nvme_disk_row row;
 
-	(void)state;
 	assert_int_equal(mkdir(site.path[0], 0700), 0);
 	site_start(&site);
 	site_disk(&site, 0, &row);
@@ -298,12 +283,11 @@ static void a_directory_or_a_fifo_is_refused(void **state)
 	assert_non_null(strstr(row.text, "a fifo"));
 }
 
-static void a_missing_directory_is_refused(void **state)
+TEST(a_missing_directory_is_refused)
 {
 	struct nvme_disk_row row;
 	char path[320];
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/there/store", site.dir);
 	site.conf.paths[0] = path;
 	site_start(&site);
@@ -311,12 +295,11 @@ static void a_missing_directory_is_refused(void **state)
 	assert_non_null(strstr(row.text, "directory does not exist"));
 }
 
-static void without_permission_it_is_refused(void **state)
+TEST(without_permission_it_is_refused)
 {
 	const uid_t me = geteuid();
 	struct nvme_disk_row row;
 
-	(void)state;
 	make_store(3);
 	assert_int_equal(chmod(site.path[0], me ? 0400 : 0600), 0);
 	if (!me)
@@ -328,11 +311,10 @@ static void without_permission_it_is_refused(void **state)
 	assert_non_null(strstr(row.text, "no permission"));
 }
 
-static void a_file_in_use_is_refused(void **state)
+TEST(a_file_in_use_is_refused)
 {
 	int fd;
 
-	(void)state;
 	make_store(3);
 	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
@@ -362,11 +344,10 @@ static int format(uint64_t bytes, bool prewrite)
 			       site.text, sizeof(site.text));
 }
 
-static void format_makes_a_store_whatever_was_there(void **state)
+TEST(format_makes_a_store_whatever_was_there)
 {
 	static uint8_t junk[SITE_BYTES];
 
-	(void)state;
 	assert_int_equal(format(SITE_BYTES, true), 0);
 	assert_int_equal(told, SITE_BYTES);
 	make_store(5);
@@ -383,9 +364,8 @@ static void format_makes_a_store_whatever_was_there(void **state)
 	make_store(5);
 }
 
-static void format_says_why_not(void **state)
+TEST(format_says_why_not)
 {
-	(void)state;
 	assert_int_equal(format(KIT_SEGMENT, false), -EINVAL);
 	assert_non_null(strstr(site.text, "cannot be a store"));
 	assert_true(size_of_it() == UINT64_MAX);
@@ -396,35 +376,8 @@ static void format_says_why_not(void **state)
 	assert_int_equal(format(SITE_BYTES, false), -ENOTBLK);
 }
 
-#define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_site, close_site)
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE(an_absent_file_is_made_and_reserved),
-		CASE(an_empty_file_is_as_good_as_none),
-		CASE(a_blank_file_of_the_size_is_formatted),
-		CASE(a_link_to_a_store_is_followed),
-		CASE(what_cannot_be_reserved_leaves_nothing_behind),
-		CASE(a_size_is_needed_to_make_a_file),
-		CASE(foreign_content_is_left_alone),
-		CASE(zeros_in_front_of_something_are_not_blank),
-		CASE(a_large_file_is_looked_at_where_others_keep_things),
-		CASE(a_blank_file_that_is_too_small_is_left_alone),
-		CASE(a_store_that_is_too_small_is_left_alone),
-		CASE(a_truncated_store_is_left_alone),
-		CASE(an_unknown_format_is_left_alone),
-		CASE(two_damaged_superblocks_are_left_alone),
-		CASE(another_stores_segments_are_not_served),
-		CASE(a_directory_or_a_fifo_is_refused),
-		CASE(a_missing_directory_is_refused),
-		CASE(without_permission_it_is_refused),
-		CASE(a_file_in_use_is_refused),
-		CASE(format_makes_a_store_whatever_was_there),
-		CASE(format_says_why_not),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

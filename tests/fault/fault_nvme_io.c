@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_nvme_tier.h"
+#include "tests/lib/test.h"
 
 #include <time.h>
 
@@ -18,16 +19,15 @@ enum { BLOCKS = 12, ALWAYS = 1 << 30 };
 
 static struct site site;
 
-static int open_site(void **state)
+FIXTURE(open_site)
 {
 	io_plan_none();
 	site_open_filled(&site, *(enum io_engine_choice *)*state, BLOCKS);
 	return 0;
 }
 
-static int close_site(void **state)
+FIXTURE(close_site)
 {
-	(void)state;
 	io_plan_none();
 	site_close(&site);
 	return 0;
@@ -54,18 +54,22 @@ static const char *text(void)
 
 /* --- errors --- */
 
-static void one_read_error_is_one_miss(void **state)
+static enum io_engine_choice on_auto = IO_ENGINE_AUTO;
+
+#define CASE(fn)                                                                  \
+	TEST_ROWS(fn, { #fn " (io_uring)", fn, open_site, close_site, &on_auto }, \
+		  { #fn " (threads)", fn, open_site, close_site, &on_threads })
+
+CASE(one_read_error_is_one_miss)
 {
-	(void)state;
 	spoil(1 << IO_READ, 0, 1, -EIO);
 	assert_int_equal(site_load(&site, 3), -EIO);
 	assert_int_equal(tier_state(site.tier), TIER_UP);
 	assert_int_equal(site_load(&site, 3), 0);
 }
 
-static void short_reads_are_no_errors(void **state)
+CASE(short_reads_are_no_errors)
 {
-	(void)state;
 	spoil(1 << IO_READ, 0, ALWAYS, NVME_PAGE);
 	assert_int_equal(site_load_all(&site), BLOCKS);
 	spoil(1 << IO_WRITE, 0, ALWAYS, NVME_PAGE);
@@ -74,11 +78,10 @@ static void short_reads_are_no_errors(void **state)
 }
 
 /* Nobody waits for a disk that is out; it comes back when a probe reads again. */
-static void reads_that_fail_take_it_offline_and_a_probe_brings_it_back(void **state)
+CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back)
 {
 	int r;
 
-	(void)state;
 	spoil(1 << IO_READ, 0, ALWAYS, -EIO);
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(tier_state(site.tier), TIER_UP);
@@ -101,9 +104,8 @@ static void reads_that_fail_take_it_offline_and_a_probe_brings_it_back(void **st
 	assert_int_equal(site_store(&site, 30), 0);
 }
 
-static void a_disk_that_is_gone_is_offline_at_once(void **state)
+CASE(a_disk_that_is_gone_is_offline_at_once)
 {
-	(void)state;
 	spoil(1 << IO_READ, 0, 1, -ENODEV);
 	assert_int_equal(site_load(&site, 3), -ENODEV);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
@@ -137,9 +139,8 @@ static void all_acknowledged_are_there(void)
 	assert_int_equal(site_load(&site, 33), 0);
 }
 
-static void a_full_file_system_is_readonly_until_there_is_room(void **state)
+CASE(a_full_file_system_is_readonly_until_there_is_room)
 {
-	(void)state;
 	spoil(1 << IO_WRITE, 0, ALWAYS, -ENOSPC);
 	assert_int_equal(site_store(&site, 30), -ENOSPC);
 	assert_int_equal(tier_state(site.tier), TIER_READONLY);
@@ -161,9 +162,8 @@ static void a_full_file_system_is_readonly_until_there_is_room(void **state)
 	all_acknowledged_are_there();
 }
 
-static void three_failed_writes_make_it_readonly(void **state)
+CASE(three_failed_writes_make_it_readonly)
 {
-	(void)state;
 	assert_true(site_settle(&site, is_idle));
 	spoil(1 << IO_WRITE, 0, ALWAYS, -EIO);
 	assert_int_equal(site_store(&site, 30), -EIO);
@@ -190,11 +190,10 @@ static void all_are_whole(void)
 
 /* Each write of a busy store fails once: every acknowledged block is right, and the store does not
  * fill up. */
-static void any_write_may_fail(void **state)
+CASE(any_write_may_fail)
 {
 	uint32_t stored = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < 150; i++) {
 		spoil(IO_ALL_KINDS, i % 4, 1, -EIO);
 		stored += !site_store(&site, 100 + i);
@@ -210,9 +209,8 @@ static void any_write_may_fail(void **state)
 	all_are_whole();
 }
 
-static void a_start_that_cannot_read_is_tried_again(void **state)
+CASE(a_start_that_cannot_read_is_tried_again)
 {
-	(void)state;
 	site_stop(&site, true);
 	/* the look at the file succeeds where that is a pread */
 	spoil(1 << IO_READ, 1, ALWAYS, -EIO);
@@ -223,9 +221,8 @@ static void a_start_that_cannot_read_is_tried_again(void **state)
 	assert_int_equal(site_load_all(&site), BLOCKS);
 }
 
-static void a_purge_that_cannot_be_written_says_so(void **state)
+CASE(a_purge_that_cannot_be_written_says_so)
 {
-	(void)state;
 	assert_true(site_settle(&site, is_idle));
 	spoil(1 << IO_WRITE, 0, 2, -EIO); /* two: the first may meet a segment's header */
 	assert_int_equal(site_purge(&site, 1), -EIO);
@@ -246,13 +243,12 @@ static void stall(uint32_t n)
 	clock_pass_ms(SITE_STALL_MS);
 }
 
-static void a_stalled_read_ends_and_its_buffer_is_kept(void **state)
+CASE(a_stalled_read_ends_and_its_buffer_is_kept)
 {
 	struct nvme_tier_status status;
 	struct site_slot *slot, *other;
 	int r;
 
-	(void)state;
 	io_hold(1 << IO_READ);
 	slot = site_read(&site, 3, &r);
 	other = site_read(&site, 5, &r);
@@ -280,12 +276,11 @@ static void a_stalled_read_ends_and_its_buffer_is_kept(void **state)
 	assert_int_equal(site_load_all(&site), BLOCKS);
 }
 
-static void a_stalled_write_stays_lent(void **state)
+CASE(a_stalled_write_stays_lent)
 {
 	struct site_slot *slot;
 	int r;
 
-	(void)state;
 	site_store_range(&site, 20, 21); /* a segment is open */
 	io_hold(1 << IO_WRITE);
 	slot = site_write(&site, 30, &r);
@@ -302,12 +297,11 @@ static void a_stalled_write_stays_lent(void **state)
 	assert_int_equal(site_load(&site, 30), 0);
 }
 
-static void a_read_cancelled_in_the_disk_keeps_its_buffer(void **state)
+CASE(a_read_cancelled_in_the_disk_keeps_its_buffer)
 {
 	struct site_slot *slot;
 	int r;
 
-	(void)state;
 	io_hold(1 << IO_READ);
 	slot = site_read(&site, 3, &r);
 	assert_non_null(slot);
@@ -340,9 +334,8 @@ static void ended(void *arg, int status)
 }
 
 /* A flush cannot hurry a disk; when that answers, it ends. */
-static void a_flush_waits_for_a_stalled_disk(void **state)
+CASE(a_flush_waits_for_a_stalled_disk)
 {
-	(void)state;
 	site_store_range(&site, 20, 21);
 	io_hold(1 << IO_WRITE | 1 << IO_FDATASYNC);
 	site.ended = 1;
@@ -355,31 +348,8 @@ static void a_flush_waits_for_a_stalled_disk(void **state)
 	assert_true(site_settle(&site, has_ended));
 }
 
-int main(void)
+TEST_BEGIN
 {
-#define CASE(fn)                                                         \
-	{ #fn " (io_uring)", fn, open_site, close_site, &on_auto },      \
-	{                                                                \
-#fn " (threads)", fn, open_site, close_site, &on_threads \
-	}
-	static enum io_engine_choice on_auto = IO_ENGINE_AUTO;
-	const struct CMUnitTest tests[] = {
-		CASE(one_read_error_is_one_miss),
-		CASE(short_reads_are_no_errors),
-		CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back),
-		CASE(a_disk_that_is_gone_is_offline_at_once),
-		CASE(a_full_file_system_is_readonly_until_there_is_room),
-		CASE(three_failed_writes_make_it_readonly),
-		CASE(any_write_may_fail),
-		CASE(a_start_that_cannot_read_is_tried_again),
-		CASE(a_purge_that_cannot_be_written_says_so),
-		CASE(a_stalled_read_ends_and_its_buffer_is_kept),
-		CASE(a_stalled_write_stays_lent),
-		CASE(a_read_cancelled_in_the_disk_keeps_its_buffer),
-		CASE(a_flush_waits_for_a_stalled_disk),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

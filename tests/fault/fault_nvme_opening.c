@@ -5,12 +5,6 @@
  * opens too late leaves nothing behind. Method: fallocate() that waits until it is told to go on,
  * in front of the system's (-Wl,--wrap).
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -22,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/lib/lib_scratch.h"
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_opening.h"
 
 enum { BYTES = 1 << 20, MS = 1000000 };
@@ -45,49 +40,46 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t length)
 
 static char dir[256], path[300];
 
-static int setup(void **state)
+FIXTURE(setup)
 {
-	(void)state;
 	scratch_make(scratch_parent("/var/tmp"), dir, sizeof(dir));
 	(void)snprintf(path, sizeof(path), "%.250s/store", dir);
 	return 0;
 }
 
-static int teardown(void **state)
+FIXTURE(teardown)
 {
-	(void)state;
 	(void)unlink(path);
 	return rmdir(dir);
 }
 
-static void a_disk_that_answers_is_opened(void **state)
+TEST_EACH(setup, teardown);
+
+TEST(a_disk_that_answers_is_opened)
 {
 	struct nvme_file file;
 	char text[256];
 
-	(void)state;
 	assert_int_equal(nvme_opening_wait(path, BYTES, 5000000000u, &file, text, sizeof(text)), 0);
 	assert_true(file.made && file.bytes == BYTES);
 	nvme_file_close(&file);
 }
 
-static void an_error_comes_with_its_sentence(void **state)
+TEST(an_error_comes_with_its_sentence)
 {
 	struct nvme_file file;
 	char text[256];
 
-	(void)state;
 	assert_int_equal(nvme_opening_wait(dir, BYTES, 5000000000u, &file, text, sizeof(text)),
 			 -ENOTBLK);
 	assert_non_null(strstr(text, "directory"));
 }
 
-static void a_disk_that_stalls_is_left_and_nothing_stays(void **state)
+TEST(a_disk_that_stalls_is_left_and_nothing_stays)
 {
 	struct nvme_file file;
 	char text[256];
 
-	(void)state;
 	__atomic_store_n(&held, true, __ATOMIC_SEQ_CST);
 	assert_int_equal(nvme_opening_wait(path, BYTES, 100 * MS, &file, text, sizeof(text)),
 			 -ETIMEDOUT);
@@ -97,16 +89,4 @@ static void a_disk_that_stalls_is_left_and_nothing_stays(void **state)
 	for (int i = 0; i < 10000 && access(path, F_OK) == 0; i++)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = MS }, NULL);
 	assert_int_equal(access(path, F_OK), -1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_disk_that_answers_is_opened, setup, teardown),
-		cmocka_unit_test_setup_teardown(an_error_comes_with_its_sentence, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_disk_that_stalls_is_left_and_nothing_stays, setup,
-						teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

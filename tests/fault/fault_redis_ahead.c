@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 enum { LARGE = 1 << 20, CONNECTIONS = 2, AHEAD = 2, READS = 40, ANSWERS = 12 };
 
@@ -24,13 +25,14 @@ static void open_at(const struct fake_step *steps, uint32_t n)
 	kit_start_at(&kit, fake.address);
 }
 
-static int clean(void **state)
+FIXTURE(clean)
 {
-	(void)state;
 	kit_free(&kit);
 	fake_stop(&fake);
 	return 0;
 }
+
+TEST_EACH(NULL, clean);
 
 /* The first command is the trial. */
 static uint32_t asked(void)
@@ -73,11 +75,10 @@ static void time_out(struct kit_slot **slots, uint32_t n)
 
 static const struct fake_step mute[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 
-static void a_mute_server_is_asked_for_little(void **state)
+TEST(a_mute_server_is_asked_for_little)
 {
 	struct kit_slot *slots[READS];
 
-	(void)state;
 	open_at(mute, 2);
 	assert_int_equal(begin(slots, XFER_READ, READS), 0);
 	until_asked_for(CONNECTIONS * AHEAD);
@@ -86,11 +87,10 @@ static void a_mute_server_is_asked_for_little(void **state)
 }
 
 /* Commands that were given up are still on their way. */
-static void nor_for_more_when_that_was_given_up(void **state)
+TEST(nor_for_more_when_that_was_given_up)
 {
 	struct kit_slot *slots[READS];
 
-	(void)state;
 	open_at(mute, 2);
 	assert_int_equal(begin(slots, XFER_READ, READS), 0);
 	until_asked_for(CONNECTIONS * AHEAD);
@@ -100,11 +100,10 @@ static void nor_for_more_when_that_was_given_up(void **state)
 	assert_int_equal(asked(), CONNECTIONS * AHEAD);
 }
 
-static void a_mute_server_is_left_alone(void **state)
+TEST(a_mute_server_is_left_alone)
 {
 	struct kit_slot *slots[READS];
 
-	(void)state;
 	open_at(mute, 2);
 	for (int round = 0; round < 20 && tier_state(kit.tier) != TIER_OFFLINE; round++) {
 		(void)begin(slots, XFER_READ, 8);
@@ -117,13 +116,12 @@ static void a_mute_server_is_left_alone(void **state)
 	assert_true(kit_says(&kit, "no answer within timeout_ms"));
 }
 
-static void a_probe_passes_what_waits(void **state)
+TEST(a_probe_passes_what_waits)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 	struct kit_slot *reads[READS], *probe;
 	int r;
 
-	(void)state;
 	open_at(steps, 2);
 	assert_int_equal(begin(reads, XFER_READ, READS), 0);
 	until_asked_for(CONNECTIONS * AHEAD);
@@ -149,14 +147,13 @@ static void answer(uint32_t n)
 }
 
 /* There is time for a part of the requests. */
-static void more_than_a_server_can_do_at_once(void **state)
+TEST(more_than_a_server_can_do_at_once)
 {
 	static const struct fake_step slow[] = { { .reply = "$-1\r\n" },
 						 { .reply = "$-1\r\n", .held = true } };
 	struct kit_slot *slots[READS];
 	uint32_t late = 0, absent = 0;
 
-	(void)state;
 	open_at(slow, 2);
 	assert_int_equal(begin(slots, XFER_READ, READS), 0);
 	answer(ANSWERS / 2);
@@ -172,17 +169,4 @@ static void more_than_a_server_can_do_at_once(void **state)
 	assert_int_equal(kit_row(&kit, 0).counters.breaker_opens_total, 0);
 	fake_release(&fake, READS);
 	assert_int_equal(kit_load(&kit, READS), -ENOENT);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(a_mute_server_is_asked_for_little, clean),
-		cmocka_unit_test_teardown(nor_for_more_when_that_was_given_up, clean),
-		cmocka_unit_test_teardown(a_mute_server_is_left_alone, clean),
-		cmocka_unit_test_teardown(a_probe_passes_what_waits, clean),
-		cmocka_unit_test_teardown(more_than_a_server_can_do_at_once, clean),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

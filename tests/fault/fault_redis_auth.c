@@ -7,18 +7,20 @@
  * Method: real redis-servers with passwords and ACLs.
  */
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 #include <stdlib.h>
 
 static struct redis_server server;
 static struct kit kit;
 
-static int clean(void **state)
+FIXTURE(clean)
 {
-	(void)state;
 	redis_stop(&server);
 	return 0;
 }
+
+TEST_EACH(NULL, clean);
 
 static void start_up(void)
 {
@@ -45,9 +47,8 @@ static void refused_with(const char *username, const char *password, const char 
 	kit_stop(&kit);
 }
 
-static void a_wrong_password_is_a_misconfiguration(void **state)
+TEST(a_wrong_password_is_a_misconfiguration)
 {
-	(void)state;
 	kit_begin_at(&kit, &server, "--requirepass right");
 	refused_with(NULL, NULL, "NOAUTH");
 	refused_with(NULL, "secret-but-wrong", "WRONGPASS");
@@ -81,19 +82,18 @@ static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state s
 }
 
 /* A server that does not know AUTH repeats the command. */
-static void a_password_is_not_repeated(void **state)
+TEST(a_password_is_not_repeated)
 {
 	static const struct fake_step steps[] = {
 		{ .reply = "-ERR unknown command 'AUTH', with args beginning with: "
 			   "'hunter2-hunter2' \r\n" }
 	};
 
-	(void)state;
 	ends_as(steps, 1, TIER_MISCONFIGURED, "unknown command");
 }
 
 /* In any words, in answer to any command, cut or not. */
-static void a_password_in_other_words_is_not_repeated(void **state)
+TEST(a_password_in_other_words_is_not_repeated)
 {
 	static const struct fake_step loading[] = {
 		{ .reply = "+OK\r\n" }, { .reply = "-LOADING for him with hunter2-hunter2\r\n" }
@@ -106,20 +106,18 @@ static void a_password_in_other_words_is_not_repeated(void **state)
 		{ .reply = "-ERR hunter2-hunter2 has no cluster\r\n" }
 	};
 
-	(void)state;
 	ends_as(loading, 2, TIER_OFFLINE, "repeat the password");
 	ends_as(cut, 2, TIER_OFFLINE, "repeat the password");
 	ends_as(no_cluster, 3, TIER_MISCONFIGURED, "repeat the password");
 }
 
 /* A proxy, for instance, whose server is not ready. */
-static void a_server_not_ready_for_auth_is_no_misconfiguration(void **state)
+TEST(a_server_not_ready_for_auth_is_no_misconfiguration)
 {
 	static const struct fake_step steps[] = {
 		{ .reply = "-LOADING Redis is loading the dataset in memory\r\n" }
 	};
 
-	(void)state;
 	ends_as(steps, 1, TIER_OFFLINE, "LOADING");
 }
 
@@ -133,9 +131,8 @@ static void acl(const char *rules)
 	kit.conf.password = "pw";
 }
 
-static void the_least_acl_will_do(void **state)
+TEST(the_least_acl_will_do)
 {
-	(void)state;
 	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +get +set +exists +eval +strlen +del");
 	start_up();
@@ -145,12 +142,11 @@ static void the_least_acl_will_do(void **state)
 	kit_free(&kit);
 }
 
-static void an_acl_without_set_stops_stores_alone(void **state)
+TEST(an_acl_without_set_stops_stores_alone)
 {
 	char name[KIT_NAME_BYTES];
 	uint8_t *value;
 
-	(void)state;
 	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +get +exists");
 	start_up();
@@ -166,9 +162,8 @@ static void an_acl_without_set_stops_stores_alone(void **state)
 	kit_free(&kit);
 }
 
-static void an_acl_without_get_is_a_misconfiguration(void **state)
+TEST(an_acl_without_get_is_a_misconfiguration)
 {
-	(void)state;
 	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +set");
 	refused_with("kv", "pw", "NOPERM");
@@ -177,11 +172,10 @@ static void an_acl_without_get_is_a_misconfiguration(void **state)
 	kit_free(&kit);
 }
 
-static void an_acl_without_eval_leaves_bad_values(void **state)
+TEST(an_acl_without_eval_leaves_bad_values)
 {
 	char name[KIT_NAME_BYTES];
 
-	(void)state;
 	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +get +set");
 	start_up();
@@ -198,21 +192,7 @@ static void an_acl_without_eval_leaves_bad_values(void **state)
 	kit_free(&kit);
 }
 
-#define CASE(fn) cmocka_unit_test_teardown(fn, clean)
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE(a_wrong_password_is_a_misconfiguration),
-		CASE(a_password_is_not_repeated),
-		CASE(a_password_in_other_words_is_not_repeated),
-		CASE(a_server_not_ready_for_auth_is_no_misconfiguration),
-		CASE(the_least_acl_will_do),
-		CASE(an_acl_without_set_stops_stores_alone),
-		CASE(an_acl_without_get_is_a_misconfiguration),
-		CASE(an_acl_without_eval_leaves_bad_values),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -8,6 +8,7 @@
  * the changes come from a second thread.
  */
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,16 +20,14 @@ static struct kit kit;
 
 enum { BLOCKS = 300, ID_BYTES = 64 };
 
-static int start_rig(void **state)
+FIXTURE(start_rig)
 {
-	(void)state;
 	redis_cluster_start(&rig, NULL);
 	return 0;
 }
 
-static int stop_rig(void **state)
+FIXTURE(stop_rig)
 {
-	(void)state;
 	redis_cluster_stop(&rig);
 	return 0;
 }
@@ -65,12 +64,11 @@ static void id_of(uint32_t server, char ret[ID_BYTES])
 
 /* --- a Cluster that stands still --- */
 
-static void values_are_spread_by_slot(void **state)
+TEST(values_are_spread_by_slot)
 {
 	struct redis_tier_status status;
 	uint32_t slots = 0, found = 0;
 
-	(void)state;
 	open_kit(REDIS_CLUSTER_AUTO, 0);
 	kit_store_all(&kit, 0, BLOCKS);
 	for (uint32_t i = 0; i < 3; i++) {
@@ -91,18 +89,16 @@ static void values_are_spread_by_slot(void **state)
 	kit_free(&kit);
 }
 
-static void a_replica_will_do_as_a_seed(void **state)
+TEST(a_replica_will_do_as_a_seed)
 {
-	(void)state;
 	open_kit(REDIS_CLUSTER_YES, 4);
 	kit_store_all(&kit, 0, 50);
 	assert_int_equal(kit_load_each(&kit, 0, 50, false), 50);
 	kit_free(&kit);
 }
 
-static void without_cluster_redirects_are_errors(void **state)
+TEST(without_cluster_redirects_are_errors)
 {
-	(void)state;
 	open_kit(REDIS_CLUSTER_NO, 0);
 	assert_int_equal(kit_store(&kit, block_of(0, 1000)), 0);
 	assert_int_equal(kit_store(&kit, block_of(1, 1000)), -EREMOTEIO);
@@ -121,11 +117,10 @@ static bool it_says_so(struct kit *k, void *arg)
 	return strstr(status.text, arg) != NULL;
 }
 
-static void no_cluster_where_there_must_be_one(void **state)
+TEST(no_cluster_where_there_must_be_one)
 {
 	struct redis_server alone;
 
-	(void)state;
 	redis_start(&alone, NULL);
 	kit_init(&kit, KIT_SMALL);
 	kit.conf.cluster = REDIS_CLUSTER_YES;
@@ -143,13 +138,12 @@ static void no_cluster_where_there_must_be_one(void **state)
 /* --- redirects --- */
 
 /* A slot on its way: a value that has left its old place is asked for at the new one. */
-static void ask_and_moved_are_followed(void **state)
+TEST(ask_and_moved_are_followed)
 {
 	const uint32_t block = block_of(0, 2000), slot = kit_slot_of(block);
 	struct redis_counters before, after;
 	char from[ID_BYTES], to[ID_BYTES];
 
-	(void)state;
 	open_kit(REDIS_CLUSTER_AUTO, 1);
 	id_of(0, from);
 	id_of(1, to);
@@ -169,13 +163,12 @@ static void ask_and_moved_are_followed(void **state)
 }
 
 /* Two that say of each other that they have it. */
-static void a_circle_ends(void **state)
+TEST(a_circle_ends)
 {
 	const uint32_t block = block_of(2, 3000), slot = kit_slot_of(block);
 	char first[ID_BYTES], third[ID_BYTES];
 	struct redis_counters before;
 
-	(void)state;
 	open_kit(REDIS_CLUSTER_AUTO, 0);
 	id_of(0, first);
 	id_of(2, third);
@@ -262,11 +255,10 @@ static bool asked_again(struct kit *k, void *arg)
 	return status.counters.topology_total >= 2;
 }
 
-static void a_resharding_loses_nothing(void **state)
+TEST(a_resharding_loses_nothing)
 {
 	struct redis_counters before, after;
 
-	(void)state;
 	change_under_load(reshard);
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	after = kit_counters(&kit);
@@ -284,9 +276,8 @@ static void fail_over(void)
 	(void)redis_cluster_failover(&rig, 1);
 }
 
-static void a_failover_is_followed(void **state)
+TEST(a_failover_is_followed)
 {
-	(void)state;
 	change_under_load(fail_over);
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
@@ -314,9 +305,8 @@ static void kill_a_master(void)
 	(void)redis_cluster_failover(&rig, 2);
 }
 
-static void a_master_that_dies_is_replaced(void **state)
+TEST(a_master_that_dies_is_replaced)
 {
-	(void)state;
 	change_under_load(kill_a_master);
 	assert_true(kit_until(&kit, all_usable, &rig.server[2]));
 	kit_store_all(&kit, 0, BLOCKS);
@@ -324,20 +314,9 @@ static void a_master_that_dies_is_replaced(void **state)
 	kit_free(&kit);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(values_are_spread_by_slot),
-		cmocka_unit_test(a_replica_will_do_as_a_seed),
-		cmocka_unit_test(without_cluster_redirects_are_errors),
-		cmocka_unit_test(no_cluster_where_there_must_be_one),
-		cmocka_unit_test(ask_and_moved_are_followed),
-		cmocka_unit_test(a_circle_ends),
-		cmocka_unit_test(a_resharding_loses_nothing),
-		cmocka_unit_test(a_failover_is_followed),
-		cmocka_unit_test(a_master_that_dies_is_replaced),
-	};
+TEST_GROUP(start_rig, stop_rig);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, start_rig, stop_rig) ? 1 : 0;
 }

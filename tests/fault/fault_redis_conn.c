@@ -7,6 +7,7 @@
  * every byte of a reply.
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
 /* A value of the test's block, as bytes of a reply. */
 struct script {
@@ -124,23 +125,21 @@ static void cut_at_every_byte(const char *reply, size_t bytes, const struct bloc
 	}
 }
 
-static void a_value_is_cut_off(void **state)
+TEST(a_value_is_cut_off)
 {
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 100);
 	cut_at_every_byte(s.value, s.bytes, &s.b);
 	free(s.value);
 	block_free(&s.b);
 }
 
-static void an_error_is_cut_off(void **state)
+TEST(an_error_is_cut_off)
 {
 	static const char reply[] = "-LOADING Redis is loading the dataset in memory\r\n";
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 100);
 	cut_at_every_byte(reply, sizeof(reply) - 1, &s.b);
 	free(s.value);
@@ -148,12 +147,11 @@ static void an_error_is_cut_off(void **state)
 }
 
 /* The whole reply, then the end of file: the command still ends well. */
-static void cut_right_behind_a_value(void **state)
+TEST(cut_right_behind_a_value)
 {
 	struct fake_step step;
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 100);
 	step = (struct fake_step){ .reply = s.value, .bytes = s.bytes, .cut = s.bytes };
 	script_serve(&s, &step, 1);
@@ -166,7 +164,7 @@ static void cut_right_behind_a_value(void **state)
 
 /* --- replies of other kinds --- */
 
-static void other_kinds_are_misses(void **state)
+TEST(other_kinds_are_misses)
 {
 	static const char *const replies[] = {
 		"+OK\r\n",
@@ -186,25 +184,22 @@ static void other_kinds_are_misses(void **state)
 		"$3\r\nabc\r\n",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
 		get_ends(replies[i], -EBADMSG);
 }
 
-static void nil_is_nothing(void **state)
+TEST(nil_is_nothing)
 {
-	(void)state;
 	get_ends("$-1\r\n", -ENOENT);
 	get_ends("*-1\r\n", -ENOENT);
 	get_ends("_\r\n", -ENOENT);
 }
 
-static void errors_are_told(void **state)
+TEST(errors_are_told)
 {
 	const struct fake_step step = { .reply = "-ERR something\x1b[31m else\r\n" };
 	struct script s;
 
-	(void)state;
 	get_ends("-LOADING Redis is loading\r\n", -EREMOTEIO);
 	get_ends("-WRONGTYPE Operation against a key\r\n", -EBADMSG);
 	script_begin(&s, 10);
@@ -215,14 +210,13 @@ static void errors_are_told(void **state)
 	script_end(&s);
 }
 
-static void pushes_are_stepped_over(void **state)
+TEST(pushes_are_stepped_over)
 {
 	static const char push[] = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nfoo\r\n";
 	struct fake_step step;
 	struct script s;
 	char *reply;
 
-	(void)state;
 	script_begin(&s, 3000);
 	reply = malloc(sizeof(push) + s.bytes);
 	memcpy(reply, push, sizeof(push) - 1);
@@ -238,7 +232,7 @@ static void pushes_are_stepped_over(void **state)
 	free(reply);
 }
 
-static void bytes_that_come_one_by_one(void **state)
+TEST(bytes_that_come_one_by_one)
 {
 	/* The step is the pause: each command's reply has one part of the value; the others are
 	 * never answered. */
@@ -247,7 +241,6 @@ static void bytes_that_come_one_by_one(void **state)
 	struct rig_command ping[PARTS] = { 0 };
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 3000);
 	for (size_t i = 0; i < PARTS; i++) {
 		const size_t from = s.bytes * i / PARTS, to = s.bytes * (i + 1) / PARTS;
@@ -272,7 +265,7 @@ static void bytes_that_come_one_by_one(void **state)
 
 /* --- no RESP --- */
 
-static void not_the_protocol(void **state)
+TEST(not_the_protocol)
 {
 	static const char *const replies[] = {
 		"HTTP/1.1 400 Bad Request\r\n",
@@ -288,14 +281,12 @@ static void not_the_protocol(void **state)
 		"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
 		get_kills(replies[i], false);
 }
 
-static void endless_lines_and_arrays(void **state)
+TEST(endless_lines_and_arrays)
 {
-	(void)state;
 	get_kills("+abcdefgh", true);
 	get_kills("-abcdefgh", true);
 	get_kills("*2\r\n", true);
@@ -303,12 +294,11 @@ static void endless_lines_and_arrays(void **state)
 }
 
 /* A good value, but something else where its CR LF should be. */
-static void no_crlf_behind_a_value(void **state)
+TEST(no_crlf_behind_a_value)
 {
 	struct fake_step step;
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 100);
 	s.value[s.bytes - 1] = 'x';
 	step = (struct fake_step){ .reply = s.value, .bytes = s.bytes };
@@ -320,7 +310,7 @@ static void no_crlf_behind_a_value(void **state)
 }
 
 /* Small replies have an end, too. */
-static void a_small_reply_that_is_none(void **state)
+TEST(a_small_reply_that_is_none)
 {
 	static const char element[] = "$1000\r\n";
 	static char reply[2 << 20];
@@ -329,7 +319,6 @@ static void a_small_reply_that_is_none(void **state)
 	size_t n = (size_t)sprintf(reply, "*1500\r\n");
 	struct script s;
 
-	(void)state;
 	for (int i = 0; i < 1500; i++) {
 		memcpy(reply + n, element, sizeof(element) - 1);
 		n += sizeof(element) - 1;
@@ -347,14 +336,13 @@ static void a_small_reply_that_is_none(void **state)
 }
 
 /* Kinds that hiredis may not know: the command fails, the connection does not. */
-static void small_replies_of_later_protocols(void **state)
+TEST(small_replies_of_later_protocols)
 {
 	const struct fake_step steps[] = { { .reply = "%1\r\n+a\r\n:1\r\n" },
 					   { .reply = ":1\r\n" } };
 	struct rig_command c = { 0 };
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 10);
 	script_serve(&s, steps, 2);
 	rig_exists(&c, &s.b);
@@ -367,13 +355,12 @@ static void small_replies_of_later_protocols(void **state)
 
 /* --- out of turn --- */
 
-static void a_reply_too_many(void **state)
+TEST(a_reply_too_many)
 {
 	const struct fake_step step = { .reply = ":1\r\n:2\r\n" };
 	struct rig_command c = { 0 };
 	struct script s;
 
-	(void)state;
 	script_begin(&s, 10);
 	script_serve(&s, &step, 1);
 	rig_exists(&c, &s.b);
@@ -383,14 +370,13 @@ static void a_reply_too_many(void **state)
 	script_end(&s);
 }
 
-static void an_error_that_nobody_asked_for(void **state)
+TEST(an_error_that_nobody_asked_for)
 {
 	const struct fake_step step = { .reply = ":1\r\n-ERR max number of clients reached\r\n" };
 	struct rig_command c = { 0 };
 	struct script s;
 	int why;
 
-	(void)state;
 	script_begin(&s, 10);
 	script_serve(&s, &step, 1);
 	rig_exists(&c, &s.b);
@@ -401,14 +387,13 @@ static void an_error_that_nobody_asked_for(void **state)
 }
 
 /* An old server that repeats its command. */
-static void a_password_is_repeated(void **state)
+TEST(a_password_is_repeated)
 {
 	static const char *const replies[] = {
 		"-ERR unknown command `AUTH`, with args beginning with: `open-ses\r\n",
 		"-ERR open-sesame is wrong\r\n",
 	};
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		const struct fake_step step = { .reply = replies[i] };
 		struct script s = { 0 };
@@ -423,13 +408,12 @@ static void a_password_is_repeated(void **state)
 }
 
 /* Connected, but it says nothing. */
-static void a_greeting_without_answer(void **state)
+TEST(a_greeting_without_answer)
 {
 	const struct fake_step step = { .reply = NULL };
 	struct redis_conn_conf conf = { .username = "", .password = "x", .changed = rig_changed };
 	struct script s = { 0 };
 
-	(void)state;
 	fake_start(&s.server, &step, 1, true);
 	s.rig.tick.fire = rig_tick;
 	conf.address = s.server.address;
@@ -439,29 +423,4 @@ static void a_greeting_without_answer(void **state)
 	assert_int_equal(redis_conn_open(s.rig.loop, &conf, &s.rig.conn), 0);
 	goes_down(&s, -ETIMEDOUT);
 	script_end(&s);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_value_is_cut_off),
-		cmocka_unit_test(an_error_is_cut_off),
-		cmocka_unit_test(cut_right_behind_a_value),
-		cmocka_unit_test(other_kinds_are_misses),
-		cmocka_unit_test(nil_is_nothing),
-		cmocka_unit_test(errors_are_told),
-		cmocka_unit_test(pushes_are_stepped_over),
-		cmocka_unit_test(bytes_that_come_one_by_one),
-		cmocka_unit_test(not_the_protocol),
-		cmocka_unit_test(endless_lines_and_arrays),
-		cmocka_unit_test(no_crlf_behind_a_value),
-		cmocka_unit_test(a_small_reply_that_is_none),
-		cmocka_unit_test(small_replies_of_later_protocols),
-		cmocka_unit_test(a_reply_too_many),
-		cmocka_unit_test(an_error_that_nobody_asked_for),
-		cmocka_unit_test(a_password_is_repeated),
-		cmocka_unit_test(a_greeting_without_answer),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,6 +7,7 @@
  * stepped over.
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
 static void goes_down(struct rig *r)
 {
@@ -39,11 +40,10 @@ static void floods(const struct fake_step *step, int status)
 	fake_stop(&server);
 }
 
-static void while_a_command_waits(void **state)
+TEST(while_a_command_waits)
 {
 	static const struct fake_step step = { .reply = ">2\r\n+a\r\n+b\r\n", .endless = true };
 
-	(void)state;
 	floods(&step, -ECONNRESET);
 }
 
@@ -58,29 +58,16 @@ static const char *long_reply(const char *begins, const char *goes_on)
 	return reply;
 }
 
-static void while_nobody_waits(void **state)
+TEST(while_nobody_waits)
 {
 	const struct fake_step step = { .reply = long_reply(":1\r\n", ">0\r\n") };
 
-	(void)state;
 	floods(&step, 0);
 }
 
-static void a_push_without_an_end(void **state)
+TEST(a_push_without_an_end)
 {
 	const struct fake_step step = { .reply = long_reply(">1000000\r\n", "+a\r\n") };
 
-	(void)state;
 	floods(&step, -ECONNRESET);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(while_a_command_waits),
-		cmocka_unit_test(while_nobody_waits),
-		cmocka_unit_test(a_push_without_an_end),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

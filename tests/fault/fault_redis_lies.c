@@ -10,6 +10,7 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_lies.h"
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 #include "tiers/redis/redis_slots.h"
 
@@ -36,13 +37,12 @@ static void open_fake(const struct fake_step *steps, uint32_t n)
 	kit.conf.n_endpoints = 1;
 }
 
-static void a_busy_server_is_left_alone(void **state)
+TEST(a_busy_server_is_left_alone)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "-BUSY a script runs\r\n" } };
 	int r;
 
-	(void)state;
 	open_fake(steps, 2);
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -EREMOTEIO);
@@ -62,7 +62,7 @@ static bool is_between_tries(struct kit *k, void *arg)
 	return slot->dones || kit_row(k, 0).in_flight == 0;
 }
 
-static void a_cluster_that_votes_is_waited_for(void **state)
+TEST(a_cluster_that_votes_is_waited_for)
 {
 	static const struct fake_step steps[] = {
 		{ .reply = "$-1\r\n" },
@@ -71,7 +71,6 @@ static void a_cluster_that_votes_is_waited_for(void **state)
 		{ .reply = "$-1\r\n" }
 	};
 
-	(void)state;
 	open_fake(steps, 4);
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
@@ -97,13 +96,12 @@ static void load_in_vain(void)
 }
 
 /* Once, but for a load whose last try was under way at its deadline: that is a mute server's. */
-static void a_cluster_that_stays_down_is_waited_for_once(void **state)
+TEST(a_cluster_that_stays_down_is_waited_for_once)
 {
 	static const struct fake_step steps[] = {
 		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" }
 	};
 
-	(void)state;
 	open_fake(steps, 2);
 	start_up();
 	for (int i = 0; i < LOADS && tier_state(kit.tier) == TIER_UP; i++)
@@ -116,7 +114,7 @@ static void a_cluster_that_stays_down_is_waited_for_once(void **state)
 }
 
 /* They are megabytes each time, and nobody waits for them. */
-static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
+TEST(stores_do_not_wait_for_a_cluster_that_votes)
 {
 	static const struct fake_step steps[] = {
 		{ .reply = "$-1\r\n" },
@@ -125,7 +123,6 @@ static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 		{ .reply = "+OK\r\n" }
 	};
 
-	(void)state;
 	open_fake(steps, 4);
 	start_up();
 	assert_int_equal(kit_store(&kit, 1), -EROFS);
@@ -172,7 +169,7 @@ static void a_refusal_is_told_until_a_store_is_taken(const char *reply, const ch
 	fake_stop(&fake);
 }
 
-static void each_refusal_of_a_store_is_told_until_one_is_taken(void **state)
+TEST(each_refusal_of_a_store_is_told_until_one_is_taken)
 {
 	static const char *const refusals[] = {
 		"OOM command not allowed when used memory > 'maxmemory'.",
@@ -186,7 +183,6 @@ static void each_refusal_of_a_store_is_told_until_one_is_taken(void **state)
 		"TRYAGAIN",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
 		char reply[128];
 
@@ -219,9 +215,8 @@ static void stores_that_are_never_answered_are_told(const struct fake_step *inst
 	fake_stop(&fake);
 }
 
-static void stores_that_cost_the_connection_are_told(void **state)
+TEST(stores_that_cost_the_connection_are_told)
 {
-	(void)state;
 	stores_that_are_never_answered_are_told(&(struct fake_step){ .reply = "+OK\r\n", .cut = 1 },
 						"closed");
 	stores_that_are_never_answered_are_told(&(struct fake_step){ .reply = "HTTP/1.1\r\n" },
@@ -234,7 +229,7 @@ static bool is_asked(struct kit *k, void *commands)
 	return fake_commands(&fake) >= *(uint32_t *)commands;
 }
 
-static void late_replies_are_thrown_away(void **state)
+TEST(late_replies_are_thrown_away)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "+late\r\n", .held = true },
@@ -242,7 +237,6 @@ static void late_replies_are_thrown_away(void **state)
 	struct kit_slot *slot;
 	int r;
 
-	(void)state;
 	open_fake(steps, 3);
 	start_up();
 	slot = kit_begin(&kit, XFER_READ, 1, &r);
@@ -258,13 +252,12 @@ static void late_replies_are_thrown_away(void **state)
 	fake_stop(&fake);
 }
 
-static void what_is_no_reply_closes_the_connection(void **state)
+TEST(what_is_no_reply_closes_the_connection)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "HTTP/1.1 400 Bad Request\r\n\r\n" },
 						  { .reply = "$-1\r\n" } };
 
-	(void)state;
 	open_fake(steps, 3);
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -ECONNRESET);
@@ -281,7 +274,7 @@ static bool has_sent(struct kit *k, void *xfers)
 }
 
 /* With all that was on its way on it. */
-static void a_connection_lost_is_one_failure(void **state)
+TEST(a_connection_lost_is_one_failure)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "$-1\r\n", .cut = 2, .held = true },
@@ -289,7 +282,6 @@ static void a_connection_lost_is_one_failure(void **state)
 	struct kit_slot *slots[20];
 	int r;
 
-	(void)state;
 	open_fake(steps, 3);
 	start_up();
 	for (uint32_t i = 0; i < 20; i++) {
@@ -308,7 +300,7 @@ static void a_connection_lost_is_one_failure(void **state)
 	fake_stop(&fake);
 }
 
-static void odd_replies_are_misses(void **state)
+TEST(odd_replies_are_misses)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n" },
@@ -316,7 +308,6 @@ static void odd_replies_are_misses(void **state)
 						  { .reply = ",3.14\r\n" },
 						  { .reply = "$-1\r\n" } };
 
-	(void)state;
 	open_fake(steps, 5);
 	start_up();
 	for (int i = 0; i < 3; i++)
@@ -341,12 +332,11 @@ static void moved_to(uint32_t slot, const char *address, int status)
 	fake_stop(&fake);
 }
 
-static void redirects_to_nowhere_end(void **state)
+TEST(redirects_to_nowhere_end)
 {
 	char name[KIT_NAME_BYTES];
 	uint32_t slot;
 
-	(void)state;
 	kit_name(1, name);
 	slot = redis_slot(name, strlen(name));
 	moved_to(slot, "127.0.0.1:1", -EREMOTEIO); /* no map has it */
@@ -356,30 +346,13 @@ static void redirects_to_nowhere_end(void **state)
 	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);
 }
 
-static void lies_by_chance_are_no_hits(void **state)
+TEST(lies_by_chance_are_no_hits)
 {
-	(void)state;
 	print_message("%llu lies\n", (unsigned long long)redis_lies_by_chance(&rnd, SERVERS));
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_busy_server_is_left_alone),
-		cmocka_unit_test(a_cluster_that_votes_is_waited_for),
-		cmocka_unit_test(a_cluster_that_stays_down_is_waited_for_once),
-		cmocka_unit_test(stores_do_not_wait_for_a_cluster_that_votes),
-		cmocka_unit_test(each_refusal_of_a_store_is_told_until_one_is_taken),
-		cmocka_unit_test(stores_that_cost_the_connection_are_told),
-		cmocka_unit_test(late_replies_are_thrown_away),
-		cmocka_unit_test(what_is_no_reply_closes_the_connection),
-		cmocka_unit_test(a_connection_lost_is_one_failure),
-		cmocka_unit_test(odd_replies_are_misses),
-		cmocka_unit_test(redirects_to_nowhere_end),
-		cmocka_unit_test(lies_by_chance_are_no_hits),
-	};
-
 	redis_needed();
 	rnd = random_seeded("fault_redis_lies");
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,6 +7,7 @@
  * it should (SO_RCVLOWAT).
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -143,31 +144,27 @@ static void in_pieces(const int64_t cuts[MAX_CUTS])
 	}
 }
 
-static void the_end_of_line_comes_late(void **state)
+TEST(the_end_of_line_comes_late)
 {
-	(void)state;
 	in_pieces((const int64_t[MAX_CUTS]){ 300000, -2 });
 }
 
-static void half_an_end_of_line(void **state)
+TEST(half_an_end_of_line)
 {
-	(void)state;
 	in_pieces((const int64_t[MAX_CUTS]){ 300000, -1 });
 }
 
-static void the_last_bytes_come_late(void **state)
+TEST(the_last_bytes_come_late)
 {
-	(void)state;
 	in_pieces((const int64_t[MAX_CUTS]){ 1000, 300000, -1000, -3 });
 }
 
-static void a_header_alone(void **state)
+TEST(a_header_alone)
 {
-	(void)state;
 	in_pieces((const int64_t[MAX_CUTS]){ 5, HEADER, HEADER + 1, -2 });
 }
 
-static void a_flood_instead_of_a_handshake(void **state)
+TEST(a_flood_instead_of_a_handshake)
 {
 	struct tls_files files;
 	struct server server = { 0 };
@@ -180,7 +177,6 @@ static void a_flood_instead_of_a_handshake(void **state)
 	uint32_t turns = 0;
 	int why;
 
-	(void)state;
 	tls_make(&files);
 	rig_tls_begin(&files);
 	begin(&server, flood);
@@ -198,17 +194,4 @@ static void a_flood_instead_of_a_handshake(void **state)
 	rig_close(&r);
 	end(&server);
 	rig_tls_end(&files);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_end_of_line_comes_late),
-		cmocka_unit_test(half_an_end_of_line),
-		cmocka_unit_test(the_last_bytes_come_late),
-		cmocka_unit_test(a_header_alone),
-		cmocka_unit_test(a_flood_instead_of_a_handshake),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -141,12 +142,11 @@ static void *keep_door(void *arg)
 	return NULL;
 }
 
-static int open_door(void **state)
+FIXTURE(open_door)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t length = sizeof(a);
 
-	(void)state;
 	memset(&door, 0, sizeof(door));
 	door.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (door.fd < 0 || bind(door.fd, (struct sockaddr *)&a, sizeof(a)) || listen(door.fd, 64) ||
@@ -161,9 +161,8 @@ static int open_door(void **state)
 	return pthread_create(&door.thread, NULL, keep_door, NULL);
 }
 
-static int close_door(void **state)
+FIXTURE(close_door)
 {
-	(void)state;
 	atomic_store(&door.over, true);
 	(void)pthread_join(door.thread, NULL);
 	for (uint32_t i = 0; i <= GUESTS; i++)
@@ -171,6 +170,8 @@ static int close_door(void **state)
 			(void)close(door.guests[i].fd);
 	return 0;
 }
+
+TEST_EACH(open_door, close_door);
 
 /* --- a resolver that hangs --- */
 
@@ -237,22 +238,19 @@ static void is_left_alone(const char *words, enum tier_state state, const char *
 	kit_free(&kit);
 }
 
-static void accepted_and_closed(void **state)
+TEST(accepted_and_closed)
 {
-	(void)state;
 	is_left_alone(NULL, TIER_OFFLINE, door.address);
 }
 
-static void accepted_and_full(void **state)
+TEST(accepted_and_full)
 {
-	(void)state;
 	is_left_alone("-ERR max number of clients reached\r\n", TIER_OFFLINE,
 		      "max number of clients");
 }
 
-static void accepted_and_denied(void **state)
+TEST(accepted_and_denied)
 {
-	(void)state;
 	is_left_alone("-DENIED Redis is running in protected mode\r\n", TIER_MISCONFIGURED,
 		      "protected mode");
 }
@@ -284,27 +282,24 @@ static uint64_t clock_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static void room_for_one_is_enough(void **state)
+TEST(room_for_one_is_enough)
 {
-	(void)state;
 	has_room_for_one(false);
 }
 
 /* The answer to a GET is that there is no room. */
-static void room_for_one_is_enough_told_late(void **state)
+TEST(room_for_one_is_enough_told_late)
 {
-	(void)state;
 	has_room_for_one(true);
 }
 
 /* Never three failures in a row, but no reason to connect as often as there is something to ask:
  * each of the two connections is opened again every RETRY_MS of redis_link.c (100), however long
  * this takes. */
-static void one_answer_each_time(void **state)
+TEST(one_answer_each_time)
 {
 	uint64_t began_ms;
 
-	(void)state;
 	start_up();
 	began_ms = clock_ms();
 	atomic_store(&door.once, true);
@@ -319,13 +314,12 @@ static bool is_served(struct kit *k, void *arg)
 	return redis_readable(k->tier, &redis_test_seal, ((const struct image_identity *)arg)->key);
 }
 
-static void a_slot_that_nobody_has_is_asked_for_again(void **state)
+TEST(a_slot_that_nobody_has_is_asked_for_again)
 {
 	struct image_identity identity;
 	char half[128], all[128];
 	uint32_t block = 0;
 
-	(void)state;
 	(void)snprintf(half, sizeof(half), "*1\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$0\r\n\r\n:%u\r\n",
 		       door.port);
 	(void)snprintf(all, sizeof(all), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n",
@@ -374,11 +368,10 @@ static void show_replicas(void)
 	atomic_store(&door.map, map);
 }
 
-static void look_ups_are_few(void **state)
+TEST(look_ups_are_few)
 {
 	uint32_t before;
 
-	(void)state;
 	show_replicas();
 	door.slot = kit_slot_of(1);
 	atomic_store(&door.sends_away, true);
@@ -403,22 +396,4 @@ static void look_ups_are_few(void **state)
 	atomic_store(&hangs, false);
 	assert_true(kit_until(&kit, nobody_looks, NULL));
 	kit_free(&kit);
-}
-
-#define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_door, close_door)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(accepted_and_closed),
-		CASE(accepted_and_full),
-		CASE(accepted_and_denied),
-		CASE(room_for_one_is_enough),
-		CASE(room_for_one_is_enough_told_late),
-		CASE(one_answer_each_time),
-		CASE(a_slot_that_nobody_has_is_asked_for_again),
-		CASE(look_ups_are_few),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 static struct redis_server server[2];
 enum { LONGEST_REST_MS = 40000 };
@@ -15,13 +16,14 @@ enum { LONGEST_REST_MS = 40000 };
 static struct kit kit;
 
 /* Ends all that a case left. */
-static int clean(void **state)
+FIXTURE(clean)
 {
-	(void)state;
 	redis_stop(&server[0]);
 	redis_stop(&server[1]);
 	return 0;
 }
+
+TEST_EACH(NULL, clean);
 
 static void start_up(void)
 {
@@ -31,11 +33,10 @@ static void start_up(void)
 
 /* --- not there --- */
 
-static void a_server_that_comes_later_is_found(void **state)
+TEST(a_server_that_comes_later_is_found)
 {
 	int r;
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	redis_kill(&server[0]);
 	kit_start(&kit);
@@ -50,9 +51,8 @@ static void a_server_that_comes_later_is_found(void **state)
 	kit_free(&kit);
 }
 
-static void close_while_nobody_answers(void **state)
+TEST(close_while_nobody_answers)
 {
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	redis_signal(&server[0], SIGSTOP);
 	kit.conf.endpoints[1] = "no-such-name.invalid:6379";
@@ -63,11 +63,10 @@ static void close_while_nobody_answers(void **state)
 	redis_signal(&server[0], SIGCONT);
 }
 
-static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
+TEST(the_dead_ones_share_are_misses_and_the_rest_goes_on)
 {
 	uint32_t mine = 0;
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
@@ -90,12 +89,11 @@ static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
 
 /* --- silent --- */
 
-static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
+TEST(a_stopped_server_costs_one_deadline_and_then_nothing)
 {
 	struct kit_slot *slots[3];
 	int r;
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 20);
@@ -126,12 +124,11 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	kit_free(&kit);
 }
 
-static void killed_with_transfers_under_way(void **state)
+TEST(killed_with_transfers_under_way)
 {
 	struct kit_slot *slots[60];
 	int r;
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 60);
@@ -164,11 +161,10 @@ static bool is_reconnected(struct kit *k, void *before)
 }
 
 /* One connection lost is no failure of the server. */
-static void connections_that_are_closed_are_opened_again(void **state)
+TEST(connections_that_are_closed_are_opened_again)
 {
 	char text[64];
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 20);
@@ -187,13 +183,12 @@ static void connections_that_are_closed_are_opened_again(void **state)
 
 /* --- no stores --- */
 
-static void a_full_server_stops_stores_and_not_reads(void **state)
+TEST(a_full_server_stops_stores_and_not_reads)
 {
 	char text[64];
 	int r = 0;
 	uint32_t n = 0;
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], "--maxmemory 6mb --maxmemory-policy noeviction");
 	start_up();
 	while (n < 10000 && (r = kit_store(&kit, n)) == 0)
@@ -214,11 +209,10 @@ static void a_full_server_stops_stores_and_not_reads(void **state)
 	kit_free(&kit);
 }
 
-static void a_replica_takes_no_stores(void **state)
+TEST(a_replica_takes_no_stores)
 {
 	char text[64];
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	start_up();
@@ -265,7 +259,7 @@ static void trouble(struct random *random, bool *stopped)
 
 /* Every xfer ends once (kit checks), whole if it says so, while all kinds of things are done to the
  * servers. */
-static void xfers_end_whatever_happens(void **state)
+TEST(xfers_end_whatever_happens)
 {
 	struct random random = random_seeded("fault_redis_tier");
 	struct kit_slot *slots[48];
@@ -273,7 +267,6 @@ static void xfers_end_whatever_happens(void **state)
 	uint32_t n;
 	int r;
 
-	(void)state;
 	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
@@ -310,22 +303,7 @@ static void xfers_end_whatever_happens(void **state)
 	kit_free(&kit);
 }
 
-#define CASE(fn) cmocka_unit_test_teardown(fn, clean)
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE(a_server_that_comes_later_is_found),
-		CASE(close_while_nobody_answers),
-		CASE(the_dead_ones_share_are_misses_and_the_rest_goes_on),
-		CASE(a_stopped_server_costs_one_deadline_and_then_nothing),
-		CASE(killed_with_transfers_under_way),
-		CASE(connections_that_are_closed_are_opened_again),
-		CASE(a_full_server_stops_stores_and_not_reads),
-		CASE(a_replica_takes_no_stores),
-		CASE(xfers_end_whatever_happens),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -9,6 +9,7 @@
  * bytes, or flips one of their bits, at random places.
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -24,14 +25,15 @@
 static struct redis_server server;
 static struct kit kit;
 
-static int clean(void **state)
+FIXTURE(clean)
 {
-	(void)state;
 	redis_stop(&server);
 	redis_tls_close(rig_tls);
 	rig_tls = NULL;
 	return 0;
 }
+
+TEST_EACH(NULL, clean);
 
 static void open_at(const char *options)
 {
@@ -63,9 +65,8 @@ static void is_refused(const char *words)
 
 /* --- certificates --- */
 
-static void values_come_and_go(void **state)
+TEST(values_come_and_go)
 {
-	(void)state;
 	open_at(tls_options(&tls_group));
 	is_up("TLSv1.3");
 	kit_start(&kit);
@@ -75,11 +76,10 @@ static void values_come_and_go(void **state)
 	kit_free(&kit);
 }
 
-static void an_older_protocol(void **state)
+TEST(an_older_protocol)
 {
 	char options[1024];
 
-	(void)state;
 	(void)snprintf(options, sizeof(options), "%s --tls-protocols TLSv1.2",
 		       tls_options(&tls_group));
 	open_at(options);
@@ -89,9 +89,8 @@ static void an_older_protocol(void **state)
 	kit_free(&kit);
 }
 
-static void a_server_of_an_unknown_authority(void **state)
+TEST(a_server_of_an_unknown_authority)
 {
-	(void)state;
 	open_at(tls_options(&tls_group));
 	kit.conf.tls_conf.ca_file = tls_group.other_ca;
 	is_refused("see [redis] tls_ca_file");
@@ -100,9 +99,8 @@ static void a_server_of_an_unknown_authority(void **state)
 	kit_free(&kit);
 }
 
-static void a_server_with_another_name(void **state)
+TEST(a_server_with_another_name)
 {
-	(void)state;
 	open_at(tls_options_with(tls_group.elsewhere, tls_group.elsewhere_key, tls_group.ca));
 	is_refused("its certificate is not one for 127.0.0.1: see [redis] tls_name");
 	kit.conf.tls_conf.name = "elsewhere.example.org";
@@ -117,11 +115,10 @@ static void a_server_with_another_name(void **state)
 }
 
 /* The certificate is compared with the endpoint's name, if it has one. */
-static void a_name_that_is_looked_up(void **state)
+TEST(a_name_that_is_looked_up)
 {
 	char address[64];
 
-	(void)state;
 	open_at(tls_options(&tls_group));
 	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
@@ -135,9 +132,8 @@ static void a_name_that_is_looked_up(void **state)
 	kit_free(&kit);
 }
 
-static void a_server_that_does_not_know_us(void **state)
+TEST(a_server_that_does_not_know_us)
 {
-	(void)state;
 	open_at(tls_options(&tls_group));
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
 	is_refused("it refuses us");
@@ -148,11 +144,10 @@ static void a_server_that_does_not_know_us(void **state)
 	kit_free(&kit);
 }
 
-static void a_server_that_wants_no_certificate(void **state)
+TEST(a_server_that_wants_no_certificate)
 {
 	char options[1024];
 
-	(void)state;
 	(void)snprintf(options, sizeof(options), "%s --tls-auth-clients no",
 		       tls_options(&tls_group));
 	open_at(options);
@@ -161,11 +156,10 @@ static void a_server_that_wants_no_certificate(void **state)
 	kit_free(&kit);
 }
 
-static void a_password_besides(void **state)
+TEST(a_password_besides)
 {
 	char options[1024];
 
-	(void)state;
 	(void)snprintf(options, sizeof(options), "%s --requirepass right", tls_options(&tls_group));
 	open_at(options);
 	kit.conf.password = "wrong";
@@ -184,26 +178,23 @@ static void until_it_says(const char *words)
 	assert_int_not_equal(tier_state(kit.tier), TIER_UP);
 }
 
-static void tls_to_a_port_without(void **state)
+TEST(tls_to_a_port_without)
 {
-	(void)state;
 	open_at(NULL);
 	until_it_says("is this its TLS port?");
 	kit_free(&kit);
 }
 
-static void no_tls_to_a_port_with(void **state)
+TEST(no_tls_to_a_port_with)
 {
-	(void)state;
 	open_at(tls_options(&tls_group));
 	kit.conf.tls = false;
 	until_it_says("does it want [redis] tls?");
 	kit_free(&kit);
 }
 
-static void a_handshake_without_answer(void **state)
+TEST(a_handshake_without_answer)
 {
-	(void)state;
 	open_at(tls_options(&tls_group));
 	redis_signal(&server, SIGSTOP);
 	until_it_says("no TLS handshake in time");
@@ -212,11 +203,10 @@ static void a_handshake_without_answer(void **state)
 	kit_free(&kit);
 }
 
-static void a_unix_socket_has_none(void **state)
+TEST(a_unix_socket_has_none)
 {
 	char address[REDIS_TEST_PATH + 8];
 
-	(void)state;
 	open_at(tls_options(&tls_group));
 	(void)snprintf(address, sizeof(address), "unix:%s", server.socket);
 	kit.conf.endpoints[0] = address;
@@ -224,12 +214,11 @@ static void a_unix_socket_has_none(void **state)
 	kit_free(&kit);
 }
 
-static void a_cluster(void **state)
+TEST(a_cluster)
 {
 	struct redis_cluster_rig rig;
 	char options[1024];
 
-	(void)state;
 	(void)snprintf(options, sizeof(options), "%s --tls-cluster yes --tls-replication yes",
 		       tls_options(&tls_group));
 	redis_cluster_start(&rig, options);
@@ -249,11 +238,10 @@ static void a_cluster(void **state)
 
 /* It has no host in its map: the endpoint itself is meant, whose certificate has a name and no
  * address. */
-static void a_cluster_of_one_with_a_name(void **state)
+TEST(a_cluster_of_one_with_a_name)
 {
 	char options[1024], address[64], text[256];
 
-	(void)state;
 	(void)snprintf(options, sizeof(options), "%s --cluster-enabled yes --tls-cluster yes",
 		       tls_options_with(tls_group.named, tls_group.named_key, tls_group.ca));
 	open_at(options);
@@ -403,39 +391,19 @@ static void somewhere(const char *name, bool flip)
 	block_free(&b);
 }
 
-static void a_stream_is_cut(void **state)
+TEST(a_stream_is_cut)
 {
-	(void)state;
 	somewhere("a_stream_is_cut", false);
 }
 
-static void a_bit_is_flipped(void **state)
+TEST(a_bit_is_flipped)
 {
-	(void)state;
 	somewhere("a_bit_is_flipped", true);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(values_come_and_go, clean),
-		cmocka_unit_test_teardown(an_older_protocol, clean),
-		cmocka_unit_test_teardown(a_server_of_an_unknown_authority, clean),
-		cmocka_unit_test_teardown(a_server_with_another_name, clean),
-		cmocka_unit_test_teardown(a_name_that_is_looked_up, clean),
-		cmocka_unit_test_teardown(a_server_that_does_not_know_us, clean),
-		cmocka_unit_test_teardown(a_server_that_wants_no_certificate, clean),
-		cmocka_unit_test_teardown(a_password_besides, clean),
-		cmocka_unit_test_teardown(tls_to_a_port_without, clean),
-		cmocka_unit_test_teardown(no_tls_to_a_port_with, clean),
-		cmocka_unit_test_teardown(a_handshake_without_answer, clean),
-		cmocka_unit_test_teardown(a_unix_socket_has_none, clean),
-		cmocka_unit_test_teardown(a_cluster, clean),
-		cmocka_unit_test_teardown(a_cluster_of_one_with_a_name, clean),
-		cmocka_unit_test_teardown(a_stream_is_cut, clean),
-		cmocka_unit_test_teardown(a_bit_is_flipped, clean),
-	};
+TEST_GROUP(tls_group_make, tls_group_remove);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, tls_group_make, tls_group_remove) ? 1 : 0;
 }

@@ -73,21 +73,18 @@ static void wrong_key_is_named(const char *lines, const char *words)
 	daemon_remove(&d);
 }
 
-static void admin_path_that_is_no_socket(void **state)
+TEST(admin_path_that_is_no_socket)
 {
-	(void)state;
 	wrong_key_is_named("[admin]\npath = /dev/null\n", "[admin] path");
 }
 
-static void socket_path_that_is_no_socket(void **state)
+TEST(socket_path_that_is_no_socket)
 {
-	(void)state;
 	wrong_key_is_named("[socket]\npath = /dev/null\n", "[socket] path");
 }
 
-static void redis_ca_file_that_is_not_there(void **state)
+TEST(redis_ca_file_that_is_not_there)
 {
-	(void)state;
 	wrong_key_is_named("[redis]\nendpoints = 127.0.0.1:1\ntls = yes\ntls_ca_file = /none\n",
 			   "/none");
 }
@@ -114,21 +111,19 @@ static void each_call_fails(struct daemon *d, const char *tier)
 	assert_true(refused > 5 && call < MOST_CALLS);
 }
 
-static void each_call_fails_after_nvme_was_opened(void **state)
+TEST(each_call_fails_after_nvme_was_opened)
 {
 	struct daemon d;
 
-	(void)state;
 	daemon_place(&d, true);
 	each_call_fails(&d, nvme);
 	daemon_remove(&d);
 }
 
-static void each_call_fails_without_nvme(void **state)
+TEST(each_call_fails_without_nvme)
 {
 	struct daemon d;
 
-	(void)state;
 	daemon_place(&d, false);
 	each_call_fails(&d, "");
 	daemon_remove(&d);
@@ -136,13 +131,12 @@ static void each_call_fails_without_nvme(void **state)
 
 /* --- what is told meanwhile --- */
 
-static void a_start_is_told_until_engines_can_connect(void **state)
+TEST(a_start_is_told_until_engines_can_connect)
 {
 	char hold[160], text[4096];
 	struct daemon d;
 	int status;
 
-	(void)state;
 	daemon_place(&d, false);
 	daemon_configure(&d, common);
 	(void)snprintf(hold, sizeof(hold), "%s/hold", d.dir);
@@ -169,20 +163,10 @@ static void a_start_is_told_until_engines_can_connect(void **state)
 	daemon_remove(&d);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(admin_path_that_is_no_socket),
-		cmocka_unit_test(socket_path_that_is_no_socket),
-		cmocka_unit_test(redis_ca_file_that_is_not_there),
-		cmocka_unit_test(each_call_fails_after_nvme_was_opened),
-		cmocka_unit_test(each_call_fails_without_nvme),
-		cmocka_unit_test(a_start_is_told_until_engines_can_connect),
-	};
-
 	if (!disk_dir()) {
 		printf("no directory for O_DIRECT: set TMPDIR to one on a disk\n");
-		return 77;
+		exit(77);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

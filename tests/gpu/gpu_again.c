@@ -9,6 +9,7 @@
  * descriptors, two GPUs; the emulated driver reports a handle that is opened twice.
  */
 #include "tests/lib/lib_gpu_parts.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -22,18 +23,18 @@ static struct daemon d;
 static struct gpu gpu;
 static struct kvtier_geometry geometry;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	geometry = tiny_geometry(KVTIER_CODEC_FP8);
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
+
+TEST_EACH(begin, end);
 
 static void open_again(struct gpu_raw *e)
 {
@@ -46,12 +47,11 @@ static void open_again(struct gpu_raw *e)
 }
 
 /* The daemon still has the old memory open, under another handle. */
-static void reused_addresses_are_other_memory(void **state)
+TEST(reused_addresses_are_other_memory)
 {
 	CUdeviceptr old;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_round_trip(&e, CHAIN, N);
 	old = e.memory;
@@ -66,12 +66,11 @@ static void reused_addresses_are_other_memory(void **state)
 	gpu_raw_close(&e);
 }
 
-static void one_client_registers_memory_twice(void **state)
+TEST(one_client_registers_memory_twice)
 {
 	struct wire_region two[2];
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	open_again(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
@@ -89,12 +88,11 @@ static void one_client_registers_memory_twice(void **state)
 	gpu_raw_close(&e);
 }
 
-static void two_clients_register_the_same_memory(void **state)
+TEST(two_clients_register_the_same_memory)
 {
 	struct gpu_raw a, b;
 	CUdeviceptr plain;
 
-	(void)state;
 	gpu_raw_open(&a, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_dial(&b, d.socket, &gpu, &geometry, 2 * N);
 	plain = b.memory;
@@ -127,14 +125,13 @@ static void open_by_descriptor(struct gpu_raw *e, const struct gpu_range *range)
 	(void)close(parts.fds[0]);
 }
 
-static void a_descriptors_memory_is_registered_twice(void **state)
+TEST(a_descriptors_memory_is_registered_twice)
 {
 	struct gpu_range range;
 	CUdeviceptr plain;
 	struct gpu_raw e;
 	uint64_t used;
 
-	(void)state;
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, 1, &range);
 	plain = e.memory;
@@ -157,12 +154,11 @@ static void a_descriptors_memory_is_registered_twice(void **state)
 }
 
 /* Against the rules of kvtier.h: its own ops end somehow, and nobody else notices. */
-static void memory_is_freed_after_registering(void **state)
+TEST(memory_is_freed_after_registering)
 {
 	struct gpu_raw e, other;
 	struct wire_cqe cqe;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_open(&other, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -212,14 +208,13 @@ static void in_parts(struct gpu_raw *e, const struct gpu_range *range, const uin
 	assert_non_null(strstr(text, "parts[0]: the memory is not of the GPU"));
 }
 
-static void memory_of_another_gpu_is_refused(void **state)
+TEST(memory_of_another_gpu_is_refused)
 {
 	struct wire_region region = { .memory = WIRE_DEVICE_FD };
 	struct gpu_range range;
 	struct gpu_raw e;
 	struct gpu other;
 
-	(void)state;
 	if (gpu_count() < 2)
 		skip();
 	gpu_uuid(&gpu, region.device);
@@ -265,7 +260,7 @@ static void many_regions(struct gpu_raw *e, const struct gpu_range *range)
 		(void)close(parts.fds[--parts.n_fds]);
 }
 
-static void sixty_four_regions_come_and_go_ten_times(void **state)
+TEST(sixty_four_regions_come_and_go_ten_times)
 {
 	enum { ROUNDS = 10 };
 	int fds = 0, maps = 0;
@@ -274,7 +269,6 @@ static void sixty_four_regions_come_and_go_ten_times(void **state)
 	CUdeviceptr plain;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, WIRE_MAX_REGIONS, &range);
 	plain = e.memory;
@@ -297,20 +291,7 @@ static void sixty_four_regions_come_and_go_ten_times(void **state)
 	gpu_range_free(&range);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-	const struct CMUnitTest tests[] = {
-		CASE(reused_addresses_are_other_memory),
-		CASE(one_client_registers_memory_twice),
-		CASE(two_clients_register_the_same_memory),
-		CASE(a_descriptors_memory_is_registered_twice),
-		CASE(memory_is_freed_after_registering),
-		CASE(memory_of_another_gpu_is_refused),
-		CASE(sixty_four_regions_come_and_go_ten_times),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 fabric=1 reuse=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * whose engine is a process of its own.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -124,31 +125,27 @@ static void held_in(const char *call)
 	gpu_report_clean("kvtierd");
 }
 
-static void a_launch_that_hangs_holds_up_its_gpu_alone(void **state)
+TEST(a_launch_that_hangs_holds_up_its_gpu_alone)
 {
-	(void)state;
 	held_in("cuLaunchKernel");
 }
 
-static void a_question_that_hangs_holds_up_its_gpu_alone(void **state)
+TEST(a_question_that_hangs_holds_up_its_gpu_alone)
 {
-	(void)state;
 	held_in("cuEventQuery");
 }
 
-static void an_import_that_hangs_holds_up_its_gpu_alone(void **state)
+TEST(an_import_that_hangs_holds_up_its_gpu_alone)
 {
-	(void)state;
 	held_in("cuIpcOpenMemHandle");
 }
 
 /* The engine of the first GPU has the same connection all the while. */
-static void a_broken_context_is_its_gpus_alone(void **state)
+TEST(a_broken_context_is_its_gpus_alone)
 {
 	struct gpu_raw e;
 	pid_t second;
 
-	(void)state;
 	if (gpu_is_real())
 		skip();
 	second = start("sticky=cuLaunchKernel:1");
@@ -168,17 +165,9 @@ static void a_broken_context_is_its_gpus_alone(void **state)
 	stop();
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_launch_that_hangs_holds_up_its_gpu_alone),
-		cmocka_unit_test(a_question_that_hangs_holds_up_its_gpu_alone),
-		cmocka_unit_test(an_import_that_hangs_holds_up_its_gpu_alone),
-		cmocka_unit_test(a_broken_context_is_its_gpus_alone),
-	};
-
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
 	if (argc > 1)
-		return engine(getenv("KVTIER_TEST_SOCKET"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(engine(getenv("KVTIER_TEST_SOCKET")));
 }

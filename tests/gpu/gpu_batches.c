@@ -10,6 +10,7 @@
  * would be queued, too, if it could.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -124,11 +125,10 @@ static void begin(void)
 	gpu_raw_poison(&e, N, N);
 }
 
-static void blocks_that_wait_together_go_together(void **state)
+TEST(blocks_that_wait_together_go_together)
 {
 	struct seen seen = { 0 };
 
-	(void)state;
 	begin();
 	run_held(WIRE_OP_STORE, 0);
 	run_held(WIRE_OP_LOAD, N);
@@ -156,7 +156,7 @@ static void blocks_that_wait_together_go_together(void **state)
 }
 
 /* The daemon finds calls by this table alone. */
-static void no_call_of_the_driver_can_call_back(void **state)
+TEST(no_call_of_the_driver_can_call_back)
 {
 	static const char *const names[] = {
 #define NAME(name, version, arguments) #name,
@@ -164,21 +164,13 @@ static void no_call_of_the_driver_can_call_back(void **state)
 #undef NAME
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strstr(names[i], "HostFunc") || strstr(names[i], "Callback") ||
 		    strstr(names[i], "BatchAsync"))
 			fail_msg("%s is in the table of calls", names[i]);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(blocks_that_wait_together_go_together),
-		cmocka_unit_test(no_call_of_the_driver_can_call_back),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1 trace=1 halts=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,13 +38,12 @@ static int bench(const char *names, char *ret, size_t n)
 	return status;
 }
 
-static void each_case_runs(void **state)
+TEST(each_case_runs)
 {
 	static char text[16384];
 	char line[64];
 	int status;
 
-	(void)state;
 	status = bench("cuda", text, sizeof(text));
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(line, sizeof(line), "{\"case\":\"%s\",\"value\":", cases[i]);
@@ -56,12 +55,11 @@ static void each_case_runs(void **state)
 }
 
 /* Of memory that the daemon lends, which the client maps by descriptor. */
-static void daemon_mode_is_not_called_engine_mode(void **state)
+TEST(daemon_mode_is_not_called_engine_mode)
 {
 	char text[4096];
 	int status;
 
-	(void)state;
 	if (gpu_is_real())
 		skip();
 	gpu_settings("fail=cuMemImportFromShareableHandle:0");
@@ -75,14 +73,7 @@ static void daemon_mode_is_not_called_engine_mode(void **state)
 	gpu_report_clean("kvtier-bench");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_case_runs),
-		cmocka_unit_test(daemon_mode_is_not_called_engine_mode),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 late=0");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -30,7 +31,7 @@ static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS];
 static uint32_t pages[BLOCKS], ended;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const bool engine = *state != NULL;
@@ -51,9 +52,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_engine_close(&ge);
 	daemon_remove(&d);
 	gpu_close(&gpu);
@@ -115,11 +115,15 @@ static void assert_some_ended(void)
 	assert_true(ended > 0 || gpu_is_real());
 }
 
-static void a_cancelled_load_leaves_its_pages(void **state)
+static char in_engine_mode[] = "";
+
+TEST_ROWS(a_cancelled_load_leaves_its_pages,
+	  cmocka_unit_test_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end),
+	  cmocka_unit_test_prestate_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end,
+						   in_engine_mode))
 {
 	struct random random = { .state = gpu_seed() };
 
-	(void)state;
 	for (uint32_t i = 0; more(i); i++) {
 		const uint64_t op = start_load(0);
 
@@ -131,9 +135,11 @@ static void a_cancelled_load_leaves_its_pages(void **state)
 	assert_some_ended();
 }
 
-static void a_late_load_leaves_its_pages(void **state)
+TEST_ROWS(a_late_load_leaves_its_pages,
+	  cmocka_unit_test_setup_teardown(a_late_load_leaves_its_pages, begin, end),
+	  cmocka_unit_test_prestate_setup_teardown(a_late_load_leaves_its_pages, begin, end,
+						   in_engine_mode))
 {
-	(void)state;
 	for (uint32_t i = 0; more(i); i++) {
 		take(start_load(1 + i % TRIES), -ETIMEDOUT);
 		assert_untouched_from_now_on();
@@ -169,11 +175,13 @@ static void await_none_lent(void)
 
 /* A GPU goes on with the work of a daemon that dies, until the kernel has closed the driver's
  * descriptors. In engine mode the library's kernels may be under way, too. */
-static void a_load_whose_daemon_dies_leaves_its_pages(void **state)
+TEST_ROWS(a_load_whose_daemon_dies_leaves_its_pages,
+	  cmocka_unit_test_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages, begin, end),
+	  cmocka_unit_test_prestate_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages, begin,
+						   end, in_engine_mode))
 {
 	struct random random = { .state = gpu_seed() };
 
-	(void)state;
 	for (uint32_t i = 0; more(i); i++) {
 		const uint64_t op = start_load(0);
 
@@ -191,23 +199,7 @@ static void a_load_whose_daemon_dies_leaves_its_pages(void **state)
 	assert_some_ended();
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	static char in_engine_mode[] = "";
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end),
-		cmocka_unit_test_setup_teardown(a_late_load_leaves_its_pages, begin, end),
-		cmocka_unit_test_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages, begin,
-						end),
-		cmocka_unit_test_prestate_setup_teardown(a_cancelled_load_leaves_its_pages, begin,
-							 end, in_engine_mode),
-		cmocka_unit_test_prestate_setup_teardown(a_late_load_leaves_its_pages, begin, end,
-							 in_engine_mode),
-		cmocka_unit_test_prestate_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages,
-							 begin, end, in_engine_mode),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 late=4");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

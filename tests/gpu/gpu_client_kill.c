@@ -8,6 +8,7 @@
  * loads; the daemon likewise.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -23,7 +24,7 @@ static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages =
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	const bool engine = *state != NULL;
 
@@ -34,9 +35,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	assert_int_equal(gpu_reported("", "violation", ""), 0); /* memory of the dead is no leak */
@@ -76,7 +76,10 @@ static uint64_t await_used(uint64_t used, uint64_t began)
 	return (now_ns() - began) / 1000000;
 }
 
-static void an_engine_is_killed(void **state)
+static char in_engine_mode[] = "";
+
+TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_killed, begin, end),
+	  cmocka_unit_test_prestate_setup_teardown(an_engine_is_killed, begin, end, in_engine_mode))
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() };
@@ -84,7 +87,6 @@ static void an_engine_is_killed(void **state)
 	struct gpu_engine ge;
 	uint64_t used, longest = 0;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
@@ -129,7 +131,10 @@ static void await_first_page(struct gpu_engine *ge)
 
 /* Pages that are not the op's are poison before and after; the op's pages have their bytes, or a
  * part of them. */
-static void a_daemon_is_killed_in_the_middle_of_a_load(void **state)
+TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
+	  cmocka_unit_test_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load, begin, end),
+	  cmocka_unit_test_prestate_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load,
+						   begin, end, in_engine_mode))
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() };
@@ -137,7 +142,6 @@ static void a_daemon_is_killed_in_the_middle_of_a_load(void **state)
 	uint32_t pages[BLOCKS];
 	struct gpu_engine ge;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
 	pages_from(0, pages, BLOCKS);
 	for (int i = 0; i < KILLS; i++) {
@@ -180,21 +184,9 @@ static void a_daemon_is_killed_in_the_middle_of_a_load(void **state)
 	gpu_engine_close(&ge);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	static char in_engine_mode[] = "";
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(an_engine_is_killed, begin, end),
-		cmocka_unit_test_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load, begin,
-						end),
-		cmocka_unit_test_prestate_setup_teardown(an_engine_is_killed, begin, end,
-							 in_engine_mode),
-		cmocka_unit_test_prestate_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load,
-							 begin, end, in_engine_mode),
-	};
-
 	gpu_begin(argv, "null_stream=0");
 	if (argc > 1)
-		return engine(getenv("KVTIER_TEST_SOCKET"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(engine(getenv("KVTIER_TEST_SOCKET")));
 }

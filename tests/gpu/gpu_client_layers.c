@@ -8,6 +8,7 @@
  * or in, without the CPU in between; a gate in front of it.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -50,9 +51,8 @@ static void begin_with(enum gpu_memory_kind kind, const char *words)
 	begin_verifying(kind, words, "once");
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_gate_open(&gate); /* a case that failed left it closed */
 	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
@@ -68,6 +68,8 @@ static int end(void **state)
 	gpu_report_clean("");
 	return 0;
 }
+
+TEST_EACH(NULL, end);
 
 static uint32_t first_layer(uint32_t group)
 {
@@ -194,25 +196,22 @@ static void both_ways(void)
 	a_store_reads_what_the_stream_wrote();
 }
 
-static void over_ipc(void **state)
+TEST(over_ipc)
 {
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	both_ways();
 }
 
-static void with_images_that_are_verified(void **state)
+TEST(with_images_that_are_verified)
 {
-	(void)state;
 	begin_verifying(GPU_ALLOC, "CUDA IPC", "always");
 	both_ways();
 }
 
-static void staged(void **state)
+TEST(staged)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_POOL, "CUDA staged");
 	the_cpu_finds_each_group();
 	a_store_reads_what_the_stream_wrote();
@@ -225,11 +224,10 @@ static void staged(void **state)
 		assert_true(page_has_layers(&ge.e, i, &others[i], 0, 0, first_layer(1)));
 }
 
-static void groups_can_be_given_by_the_cpu(void **state)
+TEST(groups_can_be_given_by_the_cpu)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = submit(true, others, 0);
 	fill();
@@ -244,11 +242,10 @@ static void groups_can_be_given_by_the_cpu(void **state)
 
 /* More blocks than the device has jobs for wait for their layers; a load must get through: the
  * layers may be made of its bytes. */
-static void stores_that_wait_for_layers_leave_room_for_loads(void **state)
+TEST(stores_that_wait_for_layers_leave_room_for_loads)
 {
 	uint64_t ops[16];
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	for (int i = 0; i < 16; i++) {
 		chain_keys(&ge.e, 100 + (uint64_t)i, BLOCKS, others);
@@ -262,11 +259,10 @@ static void stores_that_wait_for_layers_leave_room_for_loads(void **state)
 	}
 }
 
-static void a_store_that_is_not_given_all_ends_at_its_deadline(void **state)
+TEST(a_store_that_is_not_given_all_ends_at_its_deadline)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = submit(true, others, 300);
 	fill();
@@ -278,12 +274,11 @@ static void a_store_that_is_not_given_all_ends_at_its_deadline(void **state)
 }
 
 /* A value that FP8 cannot hold, in a layer that is given late: the block is stored raw. */
-static void a_late_layer_can_make_a_block_raw(void **state)
+TEST(a_late_layer_can_make_a_block_raw)
 {
 	const uint16_t nan = 0x7fc0;
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = submit(true, others, 0);
 	fill();
@@ -347,11 +342,10 @@ static uint64_t load_behind_the_gate(uint32_t timeout_ms)
 	return op;
 }
 
-static void a_cancel_lets_go_of_the_stream(void **state)
+TEST(a_cancel_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = load_behind_the_gate(PATIENT_MS);
 	assert_int_equal(kvtier_cancel(ge.e.client, op, PATIENT_MS), 0);
@@ -359,11 +353,10 @@ static void a_cancel_lets_go_of_the_stream(void **state)
 	gpu_gate_open(&gate);
 }
 
-static void a_deadline_lets_go_of_the_stream(void **state)
+TEST(a_deadline_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = load_behind_the_gate(200);
 	assert_stream_ends(); /* nobody calls the library: it is the daemon that lets go */
@@ -371,11 +364,10 @@ static void a_deadline_lets_go_of_the_stream(void **state)
 	gpu_gate_open(&gate);
 }
 
-static void a_missing_block_lets_go_of_the_stream(void **state)
+TEST(a_missing_block_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	keys[BLOCKS - 1] = others[0];
 	op = submit(false, keys, 0);
@@ -385,11 +377,10 @@ static void a_missing_block_lets_go_of_the_stream(void **state)
 	assert_let_go(op, -ENOENT);
 }
 
-static void a_daemons_death_lets_go_of_the_stream(void **state)
+TEST(a_daemons_death_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	daemon_signal(&d, SIGSTOP);
 	op = submit(false, keys, PATIENT_MS);
@@ -402,24 +393,7 @@ static void a_daemons_death_lets_go_of_the_stream(void **state)
 	daemon_restart(&d);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_teardown(name, end)
-	const struct CMUnitTest tests[] = {
-		CASE(over_ipc),
-		CASE(with_images_that_are_verified),
-		CASE(staged),
-		CASE(groups_can_be_given_by_the_cpu),
-		CASE(stores_that_wait_for_layers_leave_room_for_loads),
-		CASE(a_store_that_is_not_given_all_ends_at_its_deadline),
-		CASE(a_late_layer_can_make_a_block_raw),
-		CASE(a_cancel_lets_go_of_the_stream),
-		CASE(a_deadline_lets_go_of_the_stream),
-		CASE(a_missing_block_lets_go_of_the_stream),
-		CASE(a_daemons_death_lets_go_of_the_stream),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 late=3");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  * Method: pointers of each wrong kind, on two GPUs.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,12 +18,11 @@ static struct daemon d;
 static struct gpu gpus[2];
 static struct kvtier_client *client;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	const struct kvtier_options o = { .size = sizeof(o) };
 	struct kvtier_options options = o;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n");
 	if (gpu_count() > 1)
 		gpu_open(&gpus[1], 1);
@@ -32,9 +32,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	kvtier_close(client);
 	daemon_remove(&d);
 	gpu_close(&gpus[0]);
@@ -81,67 +80,61 @@ static void refused(CUdeviceptr base, uint64_t length, const char *words)
 		fail_msg("\"%s\" does not say \"%s\"", kvtier_last_error(), words);
 }
 
-static void memory_of_the_host_is_refused(void **state)
+TEST(memory_of_the_host_is_refused)
 {
 	static uint8_t bytes[BYTES];
 	void *pinned;
 
-	(void)state;
 	refused((uintptr_t)bytes, BYTES, "regions[0].base is 0x");
 	GPU(gpu_api()->cuMemHostAlloc(&pinned, BYTES, CU_MEMHOSTALLOC_PORTABLE));
 	refused((uintptr_t)pinned, BYTES, "no address of a GPU's memory");
 	GPU(gpu_api()->cuMemFreeHost(pinned));
 }
 
-static void managed_memory_is_refused(void **state)
+TEST(managed_memory_is_refused)
 {
 	CUdeviceptr managed;
 
-	(void)state;
 	GPU(gpu_api()->cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL));
 	refused(managed, BYTES, "managed memory");
 	GPU(gpu_api()->cuMemFree(managed));
 }
 
-static void freed_memory_is_refused(void **state)
+TEST(freed_memory_is_refused)
 {
 	CUdeviceptr base;
 
-	(void)state;
 	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
 	GPU(gpu_api()->cuMemFree(base));
 	refused(base, BYTES, "no address of a GPU's memory");
 }
 
-static void more_than_the_allocation_is_refused(void **state)
+TEST(more_than_the_allocation_is_refused)
 {
 	CUdeviceptr base;
 
-	(void)state;
 	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
 	refused(base + 4096, BYTES, "the allocation at its base has 1044480 bytes");
 	refused(base, UINT64_MAX, "regions[0].length");
 	GPU(gpu_api()->cuMemFree(base));
 }
 
-static void a_part_of_an_allocation_is_taken(void **state)
+TEST(a_part_of_an_allocation_is_taken)
 {
 	const uint64_t length = BYTES - 512;
 	CUdeviceptr base;
 
-	(void)state;
 	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
 	base += 512;
 	assert_int_equal(try(&base, &length, 1), 0);
 	GPU(gpu_api()->cuMemFree(base - 512));
 }
 
-static void two_gpus_in_a_space_are_refused(void **state)
+TEST(two_gpus_in_a_space_are_refused)
 {
 	const uint64_t lengths[2] = { BYTES, BYTES };
 	CUdeviceptr bases[2];
 
-	(void)state;
 	if (gpu_count() < 2)
 		skip();
 	GPU(gpu_api()->cuMemAlloc(&bases[0], BYTES));
@@ -155,12 +148,11 @@ static void two_gpus_in_a_space_are_refused(void **state)
 }
 
 /* The calling thread has no context at all: the memory's own is used. */
-static void a_thread_without_a_context_opens_and_closes(void **state)
+TEST(a_thread_without_a_context_opens_and_closes)
 {
 	const uint64_t length = BYTES;
 	CUdeviceptr base;
 
-	(void)state;
 	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
 	GPU(gpu_api()->cuCtxSetCurrent(NULL));
 	assert_int_equal(try(&base, &length, 1), 0);
@@ -169,12 +161,11 @@ static void a_thread_without_a_context_opens_and_closes(void **state)
 }
 
 /* Two allocations of cudaMalloc(), wherever the second one lies: none is a part of the other. */
-static void two_allocations_are_no_region(void **state)
+TEST(two_allocations_are_no_region)
 {
 	CUdeviceptr a, b;
 	char words[64];
 
-	(void)state;
 	GPU(gpu_api()->cuMemAlloc(&a, BYTES));
 	GPU(gpu_api()->cuMemAlloc(&b, BYTES));
 	(void)snprintf(words, sizeof(words), "to %#llx; what follows is no part of it", a + BYTES);
@@ -186,24 +177,22 @@ static void two_allocations_are_no_region(void **state)
 }
 
 /* Mapped memory, with nothing mapped behind it. */
-static void a_gap_behind_a_mapping_is_refused(void **state)
+TEST(a_gap_behind_a_mapping_is_refused)
 {
 	struct gpu_memory m;
 
-	(void)state;
 	gpu_memory_make(&gpus[0], GPU_VMM_MANY, 3 * BYTES, &m);
 	refused(m.base + BYTES, m.bytes, "what follows is no part of it");
 	gpu_memory_free(&gpus[0], &m);
 }
 
 /* The engine's own second context: its memory goes like any other. */
-static void memory_of_another_context_is_taken(void **state)
+TEST(memory_of_another_context_is_taken)
 {
 	const uint64_t length = BYTES;
 	CUcontext other;
 	CUdeviceptr base;
 
-	(void)state;
 	GPU(gpu_api()->cuCtxCreate(&other, 0, gpus[0].device));
 	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
 	GPU(gpu_api()->cuCtxPopCurrent(NULL));
@@ -234,7 +223,7 @@ static int owner(void)
 }
 
 /* A driver exports only memory that it has allocated. */
-static void imported_memory_is_staged(void **state)
+TEST(imported_memory_is_staged)
 {
 	const uint64_t length = BYTES;
 	CUipcMemHandle handle;
@@ -242,7 +231,6 @@ static void imported_memory_is_staged(void **state)
 	pid_t child;
 	int socket;
 
-	(void)state;
 	child = gpu_spawn("owner", "", &socket);
 	assert_int_equal(read(socket, &handle, sizeof(handle)), sizeof(handle));
 	GPU(gpu_api()->cuIpcOpenMemHandle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
@@ -253,24 +241,11 @@ static void imported_memory_is_staged(void **state)
 	assert_int_equal(gpu_wait(child), 0);
 }
 
-int main(int argc, char **argv)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_of_the_host_is_refused),
-		cmocka_unit_test(managed_memory_is_refused),
-		cmocka_unit_test(freed_memory_is_refused),
-		cmocka_unit_test(more_than_the_allocation_is_refused),
-		cmocka_unit_test(a_part_of_an_allocation_is_taken),
-		cmocka_unit_test(two_gpus_in_a_space_are_refused),
-		cmocka_unit_test(a_thread_without_a_context_opens_and_closes),
-		cmocka_unit_test(two_allocations_are_no_region),
-		cmocka_unit_test(a_gap_behind_a_mapping_is_refused),
-		cmocka_unit_test(memory_of_another_context_is_taken),
-		cmocka_unit_test(imported_memory_is_staged),
-	};
+TEST_GROUP(begin, end);
 
+TEST_BEGIN
+{
 	gpu_begin(argv, "gpus=2 reuse=0 null_stream=0");
 	if (argc > 1)
-		return owner();
-	return cmocka_run_group_tests(tests, begin, end);
+		exit(owner());
 }

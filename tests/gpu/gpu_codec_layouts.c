@@ -6,15 +6,10 @@
  * The kernels run on the host (tests/gpu/host), on 1 to 16 blocks, and may touch the bytes of the
  * page's rows and of the image alone.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/lib/lib_cuda_codec.h"
+#include "tests/lib/test.h"
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct cuda_bed bed;
 
@@ -23,7 +18,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	cuda_bed_close(*state);
 	return 0;
@@ -47,44 +42,33 @@ static void all_layouts(struct cuda_bed *b, uint32_t dtype, enum image_codec cod
 		}
 }
 
-static void bf16_as_fp8(void **state)
+TEST(bf16_as_fp8)
 {
 	all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_FP8);
 }
 
-static void fp16_as_fp8(void **state)
+TEST(fp16_as_fp8)
 {
 	all_layouts(*state, DTYPE_FP16, CODEC_FP8, CODEC_FP8);
 }
 
-static void one_of_k_and_v_as_fp8(void **state)
+TEST(one_of_k_and_v_as_fp8)
 {
 	all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_RAW);
 	all_layouts(*state, DTYPE_FP16, CODEC_RAW, CODEC_FP8);
 }
 
-static void raw_of_every_dtype(void **state)
+TEST(raw_of_every_dtype)
 {
 	all_layouts(*state, DTYPE_BF16, CODEC_RAW, CODEC_RAW);
 	all_layouts(*state, DTYPE_FP32, CODEC_RAW, CODEC_RAW);
 	all_layouts(*state, DTYPE_INT8, CODEC_RAW, CODEC_RAW);
 }
 
-static void fp8_native(void **state)
+TEST(fp8_native)
 {
 	all_layouts(*state, DTYPE_E4M3, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
 	all_layouts(*state, DTYPE_E5M2, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bf16_as_fp8),
-		cmocka_unit_test(fp16_as_fp8),
-		cmocka_unit_test(one_of_k_and_v_as_fp8),
-		cmocka_unit_test(raw_of_every_dtype),
-		cmocka_unit_test(fp8_native),
-	};
-
-	return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);

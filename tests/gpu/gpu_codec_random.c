@@ -7,20 +7,16 @@
  * launch, 1 to 16 blocks. Values that fp8 cannot hold set the flag where ref.c refuses; any bytes
  * decode as ref.c decodes them; a page may change under the kernel.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <errno.h>
 
 #include "tests/lib/lib_cuda_codec.h"
+#include "tests/lib/test.h"
 
 static uint32_t rounds; /* $STEPS, or 150 */
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct cuda_bed bed;
 
@@ -31,7 +27,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	cuda_bed_close(*state);
 	return 0;
@@ -54,7 +50,7 @@ static void random_fp8(struct cuda_bed *b)
 	cuda_bed_fill(b);
 }
 
-static void fp8_pages(void **state)
+TEST(fp8_pages)
 {
 	struct cuda_bed *b = *state;
 	uint32_t fitted = 0;
@@ -69,7 +65,7 @@ static void fp8_pages(void **state)
 	assert_true(fitted > rounds / 2);
 }
 
-static void verbatim_pages(void **state)
+TEST(verbatim_pages)
 {
 	struct cuda_bed *b = *state;
 
@@ -89,7 +85,7 @@ static void verbatim_pages(void **state)
 }
 
 /* One bad value in a piece that fp8 has. */
-static void unfit_values_set_the_flag(void **state)
+TEST(unfit_values_set_the_flag)
 {
 	static const uint16_t bad[2][6] = {
 		{ 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7f78, 0xff79 }, /* Inf, NaN, rounds to Inf */
@@ -121,7 +117,7 @@ static void unfit_values_set_the_flag(void **state)
 	assert_true(refused > rounds / 4);
 }
 
-static void any_bytes_decode_alike(void **state)
+TEST(any_bytes_decode_alike)
 {
 	struct cuda_bed *b = *state;
 
@@ -135,7 +131,7 @@ static void any_bytes_decode_alike(void **state)
 	}
 }
 
-static void a_range_touches_its_own_bytes_alone(void **state)
+TEST(a_range_touches_its_own_bytes_alone)
 {
 	struct cuda_bed *b = *state;
 
@@ -151,7 +147,7 @@ static void a_range_touches_its_own_bytes_alone(void **state)
 
 /* A value that amax did not see saturates: no code is NaN, and no byte beside the page is
  * touched. */
-static void pages_may_change(void **state)
+TEST(pages_may_change)
 {
 	struct cuda_bed *b = *state;
 
@@ -169,16 +165,4 @@ static void pages_may_change(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(fp8_pages),
-		cmocka_unit_test(verbatim_pages),
-		cmocka_unit_test(unfit_values_set_the_flag),
-		cmocka_unit_test(any_bytes_decode_alike),
-		cmocka_unit_test(a_range_touches_its_own_bytes_alone),
-		cmocka_unit_test(pages_may_change),
-	};
-
-	return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);

@@ -8,19 +8,15 @@
  * done mix. Each input alone is a group, too: its scale, or its flag. All 256 codes at all 256
  * scales, foreign ones included.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/fp8.h"
 #include "tests/lib/lib_cuda_codec.h"
+#include "tests/lib/test.h"
 
 enum { GROUP = IMAGE_GROUP_TYPED, GROUPS = 1024, INPUTS = 65536, HEADS = 1024, LAYERS = 4 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct cuda_bed bed;
 
@@ -29,7 +25,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	cuda_bed_close(*state);
 	return 0;
@@ -105,13 +101,13 @@ static void all_inputs(struct cuda_bed *b, int is_fp16, uint32_t multiplier)
 	assert_true(in.seen > (is_fp16 ? 800000 : 7000000));
 }
 
-static void every_input_in_order(void **state)
+TEST(every_input_in_order)
 {
 	all_inputs(*state, 0, 1);
 	all_inputs(*state, 1, 1);
 }
 
-static void every_input_scattered(void **state)
+TEST(every_input_scattered)
 {
 	all_inputs(*state, 0, 40503);
 	all_inputs(*state, 1, 40503);
@@ -141,14 +137,14 @@ static void alone(struct cuda_bed *b, int is_fp16, uint32_t first)
 	assert_int_equal(cuda_bed_encode(b), 0);
 }
 
-static void every_input_alone(void **state)
+TEST(every_input_alone)
 {
 	for (int h = 0; h < 2; h++)
 		for (uint32_t first = 0; first < INPUTS; first += LAYERS * HEADS)
 			alone(*state, h, first);
 }
 
-static void every_input_that_fp8_cannot_hold(void **state)
+TEST(every_input_that_fp8_cannot_hold)
 {
 	const struct pages_named one = {
 		.geometry = { .layers = 1,
@@ -179,7 +175,7 @@ static void every_input_that_fp8_cannot_hold(void **state)
 	}
 }
 
-static void every_code_at_every_scale(void **state)
+TEST(every_code_at_every_scale)
 {
 	struct cuda_bed *b = *state;
 
@@ -202,15 +198,4 @@ static void every_code_at_every_scale(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_input_in_order),
-		cmocka_unit_test(every_input_scattered),
-		cmocka_unit_test(every_input_alone),
-		cmocka_unit_test(every_input_that_fp8_cannot_hold),
-		cmocka_unit_test(every_code_at_every_scale),
-	};
-
-	return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);

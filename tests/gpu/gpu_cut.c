@@ -8,6 +8,7 @@
  * daemon has forgotten them. How long an engine's memory stays mapped after its end is printed.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -24,9 +25,8 @@ static struct kvtier_geometry geometry;
 static struct random seed;
 
 /* Of 1.5 MiB as they are: two lanes each. The loads are of the keeper's blocks. */
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	geometry = large_geometry(KVTIER_CODEC_RAW);
 	geometry.layers = 8;
 	geometry.kv_heads = 6;
@@ -40,9 +40,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_raw_close_space(&keeper);
 	gpu_raw_close(&keeper);
 	daemon_remove(&d);
@@ -50,6 +49,8 @@ static int end(void **state)
 	gpu_report_clean("kvtierd");
 	return 0;
 }
+
+TEST_EACH(begin, end);
 
 /* Gives its pages up, as libkvtier does, and waits until the daemon has let go of them. */
 static void cut(struct gpu_raw *e)
@@ -101,11 +102,10 @@ static void assert_untouched(struct gpu_raw *e)
 		assert_true(gpu_raw_is_poison(e, i));
 }
 
-static void a_cut_load_touches_nothing_any_more(void **state)
+TEST(a_cut_load_touches_nothing_any_more)
 {
 	uint64_t most_us = 0;
 
-	(void)state;
 	for (int i = 0; i < TRIES; i++) {
 		struct gpu_raw e;
 		uint64_t ended;
@@ -122,9 +122,8 @@ static void a_cut_load_touches_nothing_any_more(void **state)
 		      (unsigned long long)(most_us / 1000));
 }
 
-static void a_space_closed_in_a_load_touches_nothing_any_more(void **state)
+TEST(a_space_closed_in_a_load_touches_nothing_any_more)
 {
-	(void)state;
 	for (int i = 0; i < TRIES; i++) {
 		struct gpu_raw e;
 
@@ -136,9 +135,8 @@ static void a_space_closed_in_a_load_touches_nothing_any_more(void **state)
 }
 
 /* The pages get other bytes at the daemon's word; a stored block, if any, has the first bytes. */
-static void a_cut_store_leaves_nothing_or_what_is_right(void **state)
+TEST(a_cut_store_leaves_nothing_or_what_is_right)
 {
-	(void)state;
 	for (uint32_t i = 0; i < TRIES; i++) {
 		struct gpu_raw e;
 		uint32_t ok;
@@ -156,17 +154,7 @@ static void a_cut_store_leaves_nothing_or_what_is_right(void **state)
 	}
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_cut_load_touches_nothing_any_more, begin, end),
-		cmocka_unit_test_setup_teardown(a_space_closed_in_a_load_touches_nothing_any_more,
-						begin, end),
-		cmocka_unit_test_setup_teardown(a_cut_store_leaves_nothing_or_what_is_right, begin,
-						end),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1 late=4");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * other versions and GPUs; it looks at the kernels' own bytes (emu/binary.c).
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,9 +68,8 @@ static bool has_kernels_of_12(void)
 	return cuda_binaries_driver(cuda_binaries, 90) == 12000;
 }
 
-static void a_driver_of_12_0_loads_kernels(void **state)
+TEST(a_driver_of_12_0_loads_kernels)
 {
-	(void)state;
 	if (!has_kernels_of_12())
 		skip(); /* `make deps` could not fetch that compiler */
 	begin("version=12000");
@@ -77,9 +77,8 @@ static void a_driver_of_12_0_loads_kernels(void **state)
 	end();
 }
 
-static void a_binary_that_the_driver_refuses_is_not_the_end(void **state)
+TEST(a_binary_that_the_driver_refuses_is_not_the_end)
 {
-	(void)state;
 	if (!has_kernels_of_12())
 		skip();
 	begin("fail=cuModuleLoadData:1:222");
@@ -87,17 +86,15 @@ static void a_binary_that_the_driver_refuses_is_not_the_end(void **state)
 	end();
 }
 
-static void a_driver_that_loads_no_kernels_serves_staged_pages(void **state)
+TEST(a_driver_that_loads_no_kernels_serves_staged_pages)
 {
-	(void)state;
 	begin("fail=cuModuleLoadData:0:222");
 	engine_is_reached("cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION");
 	end();
 }
 
-static void a_gpu_that_no_kernel_is_for_is_named(void **state)
+TEST(a_gpu_that_no_kernel_is_for_is_named)
 {
-	(void)state;
 	begin("capability=75");
 	status_says("the kernels inside have no code for its compute capability 7.5");
 	engine_is_reached("CUDA staged");
@@ -105,12 +102,11 @@ static void a_gpu_that_no_kernel_is_for_is_named(void **state)
 }
 
 /* A GPU of tomorrow takes PTX alone, and a driver takes none that is newer than itself. */
-static void a_driver_that_is_too_old_is_named(void **state)
+TEST(a_driver_that_is_too_old_is_named)
 {
 	const int least = cuda_binaries_driver(cuda_binaries, 990);
 	char words[128], settings[64];
 
-	(void)state;
 	assert_true(least > 12000);
 	snprintf(words, sizeof(words), "need a CUDA driver of version %d.%d or later for it",
 		 least / 1000, least % 1000 / 10);
@@ -121,19 +117,9 @@ static void a_driver_that_is_too_old_is_named(void **state)
 	end();
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_driver_of_12_0_loads_kernels),
-		cmocka_unit_test(a_binary_that_the_driver_refuses_is_not_the_end),
-		cmocka_unit_test(a_driver_that_loads_no_kernels_serves_staged_pages),
-		cmocka_unit_test(a_gpu_that_no_kernel_is_for_is_named),
-		cmocka_unit_test(a_driver_that_is_too_old_is_named),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("drivers of other versions");
 	gpu_open(&gpu, 0);
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

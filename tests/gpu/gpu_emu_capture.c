@@ -19,9 +19,8 @@ static CUevent event;
 static CUdeviceptr memory;
 static uint32_t *host;
 
-static int setup(void **state)
+FIXTURE(setup)
 {
-	(void)state;
 	cu = gpu_api();
 	gpu_open(&gpu, 0);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
@@ -33,9 +32,8 @@ static int setup(void **state)
 	return 0;
 }
 
-static int teardown(void **state)
+FIXTURE(teardown)
 {
-	(void)state;
 	GPU(cu->cuMemFreeHost(host));
 	GPU(cu->cuMemFree(memory));
 	GPU(cu->cuEventDestroy(event));
@@ -46,6 +44,8 @@ static int teardown(void **state)
 	gpu_report_clean("");
 	return 0;
 }
+
+TEST_EACH(setup, teardown);
 
 static CUstreamCaptureStatus status_of(CUstream s)
 {
@@ -84,9 +84,8 @@ static void end_void(const char *said)
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-static void captured_operations_do_not_run(void **state)
+TEST(captured_operations_do_not_run)
 {
-	(void)state;
 	memset(host, 1, BYTES);
 	gpu_write(&gpu, memory, host, BYTES);
 	begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
@@ -98,9 +97,8 @@ static void captured_operations_do_not_run(void **state)
 }
 
 /* The event stays as it was: done, though work before it never ran. */
-static void a_captured_event_is_not_recorded(void **state)
+TEST(a_captured_event_is_not_recorded)
 {
-	(void)state;
 	begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
 	GPU(cu->cuEventRecord(event, stream));
 	GPU(cu->cuStreamWaitEvent(other, event, 0));
@@ -113,9 +111,8 @@ static void a_captured_event_is_not_recorded(void **state)
 	GPU(cu->cuEventSynchronize(event));
 }
 
-static void an_event_from_outside_ends_a_capture(void **state)
+TEST(an_event_from_outside_ends_a_capture)
 {
-	(void)state;
 	GPU(cu->cuEventRecord(event, other));
 	begin(CU_STREAM_CAPTURE_MODE_RELAXED);
 	assert_int_equal(cu->cuStreamWaitEvent(stream, event, 0),
@@ -123,20 +120,18 @@ static void an_event_from_outside_ends_a_capture(void **state)
 	end_void("the event is not of the graph");
 }
 
-static void a_stream_that_captures_cannot_be_awaited(void **state)
+TEST(a_stream_that_captures_cannot_be_awaited)
 {
-	(void)state;
 	begin(CU_STREAM_CAPTURE_MODE_RELAXED);
 	assert_int_equal(cu->cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	end_void("the stream captures");
 }
 
-static void the_null_stream_waits_for_blocking_streams_that_capture(void **state)
+TEST(the_null_stream_waits_for_blocking_streams_that_capture)
 {
 	CUstreamCaptureStatus status;
 	CUgraph graph;
 
-	(void)state;
 	GPU(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
 	assert_int_equal(cu->cuStreamIsCapturing(CU_STREAM_LEGACY, &status),
 			 CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -175,11 +170,10 @@ static CUresult asked_elsewhere(CUstreamCaptureMode mode)
 }
 
 /* The manual's table: the capture's mode, the mode of the thread that asks, the same thread. */
-static void calls_are_forbidden_as_the_manual_says(void **state)
+TEST(calls_are_forbidden_as_the_manual_says)
 {
 	const CUresult no = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
-	(void)state;
 	GPU(cu->cuEventRecord(event, other));
 	GPU(cu->cuEventSynchronize(event));
 	for (unsigned capture = 0; capture < 3; capture++)
@@ -209,20 +203,8 @@ static void calls_are_forbidden_as_the_manual_says(void **state)
 			}
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-	const struct CMUnitTest tests[] = {
-		CASE(captured_operations_do_not_run),
-		CASE(a_captured_event_is_not_recorded),
-		CASE(an_event_from_outside_ends_a_capture),
-		CASE(a_stream_that_captures_cannot_be_awaited),
-		CASE(the_null_stream_waits_for_blocking_streams_that_capture),
-		CASE(calls_are_forbidden_as_the_manual_says),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "");
 	gpu_needs_emulation("it asks what the emulated driver forbids");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * libkvtier and a real daemon; pages of random bits, compared bit for bit.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static const char keeping[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages 
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	gpu_open(&gpu, 0);
 	gpu_engine_mode(KVTIER_GPU_DEFAULT);
@@ -36,9 +37,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("kvtierd");
@@ -87,27 +87,24 @@ static void goes(const struct kvtier_geometry *g)
 	gpu_engine_close(&ge[1]);
 }
 
-static void fp8_blocks_go_both_ways(void **state)
+TEST_GIVEN(fp8_blocks_go_both_ways, begin, end, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	goes(&g);
 }
 
-static void raw_blocks_go_both_ways(void **state)
+TEST_GIVEN(raw_blocks_go_both_ways, begin, end, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	goes(&g);
 }
 
-static void tiny_blocks_go_both_ways(void **state)
+TEST_GIVEN(tiny_blocks_go_both_ways, begin, end, config)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	goes(&g);
 }
 
@@ -145,7 +142,7 @@ static uint8_t *loaded(struct gpu_engine *ge, const struct kvtier_key *keys)
 }
 
 /* The same pages are stored in both modes, and the blocks are loaded in both. */
-static void random_bits_are_the_same(void **state)
+TEST_GIVEN(random_bits_are_the_same, begin, end, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() }, again = random;
@@ -154,7 +151,6 @@ static void random_bits_are_the_same(void **state)
 	struct gpu_engine ge[2];
 	uint32_t pages[BLOCKS];
 
-	(void)state;
 	pages_from(0, pages, BLOCKS);
 	open_in(&ge[0], KVTIER_GPU_ENGINE, &g);
 	open_in(&ge[1], KVTIER_GPU_DAEMON, &g);
@@ -179,12 +175,11 @@ static void random_bits_are_the_same(void **state)
 	gpu_engine_close(&ge[1]);
 }
 
-static void the_mode_is_told(void **state)
+TEST_GIVEN(the_mode_is_told, begin, end, config)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine ge[2];
 
-	(void)state;
 	gpu_engine_open(&ge[0], &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
 	gpu_engine_reached(&ge[0], "CUDA engine mode");
 	clients_say("\"path\":\"cuda-engine\",\"gpu_mode\":\"engine\"", true);
@@ -196,13 +191,12 @@ static void the_mode_is_told(void **state)
 }
 
 /* The second one's memory is more than is left. */
-static void who_finds_no_room_is_served_by_the_daemon(void **state)
+TEST_GIVEN(who_finds_no_room_is_served_by_the_daemon, begin, end, small)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge[2];
 
-	(void)state;
 	gpu_engine_open(&ge[0], &gpu, d.socket, &g, 600, GPU_ALLOC);
 	gpu_engine_reached(&ge[0], "CUDA engine mode");
 	gpu_engine_open(&ge[1], &gpu, d.socket, &g, 600, GPU_ALLOC);
@@ -225,7 +219,7 @@ static uint64_t gpu_hits(void)
 }
 
 /* Blocks that one stores or loads are kept on the GPU, and the other is served from there. */
-static void a_gpu_keeps_images_of_both_modes(void **state)
+TEST_GIVEN(a_gpu_keeps_images_of_both_modes, begin, end, keeping)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[2][BLOCKS];
@@ -233,7 +227,6 @@ static void a_gpu_keeps_images_of_both_modes(void **state)
 	uint64_t hits = 0;
 	char text[4096];
 
-	(void)state;
 	open_in(&ge[0], KVTIER_GPU_ENGINE, &g);
 	open_in(&ge[1], KVTIER_GPU_DAEMON, &g);
 	for (int i = 0; i < 2; i++) {
@@ -257,14 +250,13 @@ static void a_gpu_keeps_images_of_both_modes(void **state)
 }
 
 /* Of a space that fills its staging memory many times over, in one op. */
-static void an_op_takes_several_turns(void **state)
+TEST_GIVEN(an_op_takes_several_turns, begin, end, config)
 {
 	enum { MANY = 300 };
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	static struct kvtier_key keys[MANY];
 	struct gpu_engine ge;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * MANY, GPU_ALLOC);
 	gpu_engine_reached(&ge, "CUDA engine mode");
 	chain_keys(&ge.e, 1, MANY, keys);
@@ -274,7 +266,7 @@ static void an_op_takes_several_turns(void **state)
 }
 
 /* kvtierd's own report says which calls it made. */
-static void the_daemon_launches_no_kernel(void **state)
+TEST_GIVEN(the_daemon_launches_no_kernel, NULL, NULL, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
@@ -363,38 +355,19 @@ static void ends_after_its_kernels(const char *conf, bool cancels)
 	gpu_report_clean("gpu_engine");
 }
 
-static void a_lost_op_ends_after_its_kernels(void **state)
+TEST_GIVEN(a_lost_op_ends_after_its_kernels, NULL, NULL, config)
 {
 	ends_after_its_kernels(*state, false);
 }
 
-static void a_cancelled_op_ends_after_its_kernels(void **state)
+TEST_GIVEN(a_cancelled_op_ends_after_its_kernels, NULL, NULL, config)
 {
 	ends_after_its_kernels(*state, true);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name, config) \
-	cmocka_unit_test_prestate_setup_teardown(name, begin, end, (void *)(uintptr_t)config)
-	const struct CMUnitTest tests[] = {
-		CASE(fp8_blocks_go_both_ways, config),
-		CASE(raw_blocks_go_both_ways, config),
-		CASE(tiny_blocks_go_both_ways, config),
-		CASE(random_bits_are_the_same, config),
-		CASE(the_mode_is_told, config),
-		CASE(who_finds_no_room_is_served_by_the_daemon, small),
-		CASE(a_gpu_keeps_images_of_both_modes, keeping),
-		CASE(an_op_takes_several_turns, config),
-		cmocka_unit_test_prestate(a_lost_op_ends_after_its_kernels,
-					  (void *)(uintptr_t)config),
-		cmocka_unit_test_prestate(a_cancelled_op_ends_after_its_kernels,
-					  (void *)(uintptr_t)config),
-		cmocka_unit_test_prestate(the_daemon_launches_no_kernel, (void *)(uintptr_t)config),
-	};
-
 	gpu_begin(argv, "null_stream=0");
 	if (argc > 1)
-		return late_engine(getenv("KVTIER_TEST_SOCKET"), !strcmp(argv[1], "cancels"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(late_engine(getenv("KVTIER_TEST_SOCKET"), !strcmp(argv[1], "cancels")));
 }

@@ -7,6 +7,7 @@
  * an honest one; memory is looked at when it comes, and after its client gave it back and kept it.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,14 +27,13 @@ static const char keeping[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages 
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	return gpu_daemon_begin(&d, &gpu, *state);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	assert_int_equal(daemon_stat(&d, "tiers.host.corrupt_blocks_total"), 0);
 	gpu_daemon_end(&d, &gpu);
 	gpu_report_clean("gpu_engine_hostile"); /* it harms others within the driver's rules */
@@ -62,12 +62,11 @@ static bool all_are(const struct gpu_raw *e, uint8_t byte)
 	return ret;
 }
 
-static void memory_comes_zeroed_and_is_nobody_elses(void **state)
+TEST_GIVEN(memory_comes_zeroed_and_is_nobody_elses, begin, end, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw hostile, other;
 
-	(void)state;
 	gpu_raw_open_engine(&hostile, d.socket, &gpu, &g, N);
 	assert_true(all_are(&hostile, 0));
 	GPU(gpu_api()->cuMemsetD8Async(hostile.images, 0xee, hostile.image_bytes, gpu.stream));
@@ -86,7 +85,7 @@ static void memory_comes_zeroed_and_is_nobody_elses(void **state)
 }
 
 /* A block that it stores while it scribbles is one image, the same at each load. */
-static void rubbish_is_its_own_block(void **state)
+TEST_GIVEN(rubbish_is_its_own_block, begin, end, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const struct image_geometry ig = { .dtype = g.dtype,
@@ -99,7 +98,6 @@ static void rubbish_is_its_own_block(void **state)
 	struct gpu_raw hostile, honest;
 	uint8_t *found[2];
 
-	(void)state;
 	assert_int_equal(image_shape(&ig, CODEC_FP8, CODEC_FP8, &shape, NULL), 0);
 	found[0] = malloc(shape.image_bytes);
 	found[1] = malloc(shape.image_bytes);
@@ -139,13 +137,12 @@ static void rubbish_is_its_own_block(void **state)
 
 /* The GPU keeps blocks that a load brings. They come to the scribbler's pages and to the GPU's
  * memory, and the honest client is served from there. */
-static void what_a_gpu_keeps_does_not_come_from_pages(void **state)
+TEST_GIVEN(what_a_gpu_keeps_does_not_come_from_pages, begin, end, keeping)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw hostile, honest;
 	char text[4096];
 
-	(void)state;
 	gpu_raw_open_engine(&hostile, d.socket, &gpu, &g, N);
 	gpu_raw_open(&honest, d.socket, &gpu, &g, N);
 	gpu_raw_fill(&honest, HONEST, 0, N);
@@ -191,9 +188,8 @@ static void refused(uint64_t stride, uint64_t length, const char *words)
 }
 
 /* A page is 128 KiB; raw images take 4 KiB more. */
-static void pages_have_room_for_images(void **state)
+TEST_GIVEN(pages_have_room_for_images, begin, end, config)
 {
-	(void)state;
 	refused(128 << 10, 1 << 20, "segments[0].page_stride is 131072; in engine mode");
 	refused((132 << 10) + 8, 1 << 20, "page_stride is 135176; in engine mode");
 	refused(132 << 10, 0, "length 0; must be 1 to");
@@ -204,14 +200,13 @@ static void pages_have_room_for_images(void **state)
 
 /* The last page's image ends where its memory does; there is none behind it. And a block is raw
  * only where the space's codec is fp8. */
-static void pages_end_with_their_memory(void **state)
+TEST_GIVEN(pages_end_with_their_memory, begin, end, config)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const struct kvtier_geometry raw = large_geometry(KVTIER_CODEC_RAW);
 	struct wire_region region;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_dial_engine(&e, d.socket, &gpu, &g, N, &region);
 	region.length += e.page_bytes; /* behind the last image there is room for planes */
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
@@ -231,19 +226,7 @@ static void pages_end_with_their_memory(void **state)
 	gpu_raw_close(&e);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name, config) \
-	cmocka_unit_test_prestate_setup_teardown(name, begin, end, (void *)(uintptr_t)config)
-	const struct CMUnitTest tests[] = {
-		CASE(memory_comes_zeroed_and_is_nobody_elses, config),
-		CASE(rubbish_is_its_own_block, config),
-		CASE(what_a_gpu_keeps_does_not_come_from_pages, keeping),
-		CASE(pages_have_room_for_images, config),
-		CASE(pages_end_with_their_memory, config),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 keeps=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -103,12 +104,11 @@ static bool daemon_with_fault(const struct kvtier_geometry *g, const char *fault
 	return failed;
 }
 
-static void each_call_of_the_daemon_may_fail(void **state)
+TEST(each_call_of_the_daemon_may_fail)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	int n = 1;
 
-	(void)state;
 	gpu_open(&gpu, 0);
 	while (daemon_with_fault(&g, "countdown=", n))
 		n++;
@@ -120,13 +120,12 @@ static void each_call_of_the_daemon_may_fail(void **state)
 }
 
 /* Some calls: the events that follow are the same for any call. */
-static void a_call_of_the_daemon_may_break_its_context(void **state)
+TEST(a_call_of_the_daemon_may_break_its_context)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() };
 	int n = 1 + (int)random_below(&random, BREAKS);
 
-	(void)state;
 	gpu_report_clear();
 	gpu_open(&gpu, 0);
 	while (daemon_with_fault(&g, "breakdown=", n))
@@ -345,50 +344,33 @@ static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, uint32_t 
 	gpu_report_clean("");
 }
 
-static void each_call_of_an_engine_by_ipc_may_fail(void **state)
+TEST(each_call_of_an_engine_by_ipc_may_fail)
 {
-	(void)state;
 	each_call_of_an_engine_may_fail(GPU_ALLOC, 0, "CUDA IPC");
 }
 
-static void each_call_of_an_engine_by_descriptor_may_fail(void **state)
+TEST(each_call_of_an_engine_by_descriptor_may_fail)
 {
-	(void)state;
 	each_call_of_an_engine_may_fail(GPU_VMM_FD, 0, "CUDA descriptor");
 }
 
-static void each_call_of_an_engine_with_two_allocations_may_fail(void **state)
+TEST(each_call_of_an_engine_with_two_allocations_may_fail)
 {
-	(void)state;
 	each_call_of_an_engine_may_fail(GPU_VMM_TWO, 0, "CUDA descriptor of 2");
 }
 
-static void each_call_of_a_staged_engine_may_fail(void **state)
+TEST(each_call_of_a_staged_engine_may_fail)
 {
-	(void)state;
 	each_call_of_an_engine_may_fail(GPU_POOL, 0, "CUDA staged: it is of a stream-ordered pool");
 }
 
-static void each_call_of_an_engine_in_engine_mode_may_fail(void **state)
+TEST(each_call_of_an_engine_in_engine_mode_may_fail)
 {
-	(void)state;
 	each_call_of_an_engine_may_fail(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_call_of_the_daemon_may_fail),
-		cmocka_unit_test(a_call_of_the_daemon_may_break_its_context),
-		cmocka_unit_test(each_call_of_an_engine_by_ipc_may_fail),
-		cmocka_unit_test(each_call_of_an_engine_by_descriptor_may_fail),
-		cmocka_unit_test(each_call_of_an_engine_with_two_allocations_may_fail),
-		cmocka_unit_test(each_call_of_a_staged_engine_may_fail),
-		cmocka_unit_test(each_call_of_an_engine_in_engine_mode_may_fail),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

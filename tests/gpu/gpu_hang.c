@@ -441,49 +441,42 @@ static void ends_in_a_process(const char *role, const char *settings)
 	assert_int_equal(gpu_wait(gpu_spawn(role, settings, NULL)), 0);
 }
 
-static void a_job_that_comes_when_its_context_has_gone(void **state)
+TEST(a_job_that_comes_when_its_context_has_gone)
 {
-	(void)state;
 	ends_in_a_process("late", "sticky=cuLaunchKernel:1");
 }
 
-static void jobs_that_a_new_context_finds_in_the_mailbox(void **state)
+TEST(jobs_that_a_new_context_finds_in_the_mailbox)
 {
-	(void)state;
 	ends_in_a_process("over",
 			  "reuse=1 sticky=cuLaunchKernel:1 held=cuDevicePrimaryCtxRetain:2");
 }
 
 /* Staging is zeroed first. */
-static void a_job_whose_layout_never_comes(void **state)
+TEST(a_job_whose_layout_never_comes)
 {
-	(void)state;
 	ends_in_a_process("still", "stall=2:3600000");
 }
 
-static void a_job_whose_kernel_never_runs(void **state)
+TEST(a_job_whose_kernel_never_runs)
 {
-	(void)state;
 	ends_in_a_process("still", "stall=3:3600000");
 }
 
-static void a_job_whose_copy_never_ends(void **state)
+TEST(a_job_whose_copy_never_ends)
 {
-	(void)state;
 	ends_in_a_process("still", "stall=6:3600000");
 }
 
 static const char stands_still[] = "gpus=2 halts=1 faulty=0 trace=1";
 
-static void an_image_that_is_read_back_from_a_gpu_that_stands_still(void **state)
+TEST(an_image_that_is_read_back_from_a_gpu_that_stands_still)
 {
-	(void)state;
 	ends_in_a_process("fetch", stands_still);
 }
 
-static void an_import_in_engine_mode_by_a_gpu_that_stands_still(void **state)
+TEST(an_import_in_engine_mode_by_a_gpu_that_stands_still)
 {
-	(void)state;
 	ends_in_a_process("import", stands_still);
 }
 
@@ -503,21 +496,10 @@ static int run_role(const char *role)
 	return 1;
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_job_that_comes_when_its_context_has_gone),
-		cmocka_unit_test(jobs_that_a_new_context_finds_in_the_mailbox),
-		cmocka_unit_test(a_job_whose_layout_never_comes),
-		cmocka_unit_test(a_job_whose_kernel_never_runs),
-		cmocka_unit_test(a_job_whose_copy_never_ends),
-		cmocka_unit_test(an_image_that_is_read_back_from_a_gpu_that_stands_still),
-		cmocka_unit_test(an_import_in_engine_mode_by_a_gpu_that_stands_still),
-	};
-
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
 	if (argc > 1)
-		return run_role(argv[1]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(run_role(argv[1]));
 }

@@ -5,17 +5,13 @@
  * Method: small kernels, each with one mistake, and their right twins, at many seeds. A mistake
  * ends the launch with the right code and a sentence that names kernel, block and thread.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <errno.h>
 
 #include "tests/gpu/host/host_cuda.h"
 #include "tests/gpu/host/host_kernel.h"
+#include "tests/lib/test.h"
 
 enum { SEEDS = 100, THREADS = 128, BASE = 0x1000, ROOM = 4096 };
 
@@ -72,9 +68,8 @@ static void each_stores(void *const *params)
 	store(blockIdx.x * blockDim.x + threadIdx.x, blockIdx.x << 16 | threadIdx.x);
 }
 
-static void every_thread_of_every_block_runs_once(void **state)
+TEST(every_thread_of_every_block_runs_once)
 {
-	(void)state;
 	for (unsigned blocks = 1; blocks <= 4; blocks++)
 		for (unsigned threads = 1; threads <= 512 && blocks * threads <= ROOM / 4;
 		     threads *= 2) {
@@ -98,9 +93,8 @@ static void shuffles(void *const *params)
 	store(threadIdx.x, x);
 }
 
-static void a_shuffle_gives_the_value_of_its_own_round(void **state)
+TEST(a_shuffle_gives_the_value_of_its_own_round)
 {
-	(void)state;
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
 		assert_int_equal(run_at(shuffles, 1, THREADS, seed), 0);
 		for (uint32_t i = 0; i < THREADS; i++) /* the sum over the warp */
@@ -137,9 +131,8 @@ static void reads_a_lane_beside_the_mask(void *const *params)
 		(void)__shfl_xor_sync(0xffff, 1, 16);
 }
 
-static void divergence_at_a_shuffle_is_a_mistake(void **state)
+TEST(divergence_at_a_shuffle_is_a_mistake)
 {
-	(void)state;
 	ends_with(half_a_warp_shuffles, -EDEADLK, "shuffle");
 	ends_with(two_shuffles, -EDEADLK, "while thread");
 	ends_with(mask_without_itself, -EDEADLK, "lacks it");
@@ -172,9 +165,8 @@ static void no_such_barrier(void *const *params)
 	host_barrier(16, THREADS);
 }
 
-static void a_barrier_that_not_all_reach_is_a_mistake(void **state)
+TEST(a_barrier_that_not_all_reach_is_a_mistake)
 {
-	(void)state;
 	ends_with(one_warp_stays_away, -EDEADLK, "waits for ever at barrier 1");
 	ends_with(half_a_warp_stays_away, -EDEADLK, "barrier 1");
 	ends_with(two_counts, -EDEADLK, "barrier 1 of");
@@ -209,9 +201,8 @@ static void turns(void *const *params)
 	}
 }
 
-static void barriers_order_shared_memory(void **state)
+TEST(barriers_order_shared_memory)
 {
-	(void)state;
 	ends_with(one_tells_all, 0, NULL);
 	assert_int_equal(stored(5), 9);
 	ends_with(turns, 0, NULL);
@@ -255,9 +246,8 @@ static void reads_what_nobody_wrote(void *const *params)
 	store(threadIdx.x, host_shared_load(&word));
 }
 
-static void a_race_on_shared_memory_is_a_mistake_at_every_seed(void **state)
+TEST(a_race_on_shared_memory_is_a_mistake_at_every_seed)
 {
-	(void)state;
 	ends_with(reads_too_soon, -EBUSY, "no barrier is between them");
 	ends_with(two_write, -EBUSY, "no barrier is between them");
 	ends_with(barrier_of_others, -EBUSY, NULL);
@@ -277,16 +267,14 @@ static void reads_beside(void *const *params)
 		(void)host_access(BASE + ROOM, 4, 0);
 }
 
-static void a_wrong_access_is_a_mistake(void **state)
+TEST(a_wrong_access_is_a_mistake)
 {
-	(void)state;
 	ends_with(reads_odd, -EFAULT, "16 bytes are read at 0x1008");
 	ends_with(reads_beside, -EFAULT, "thread 17: 4 bytes must not be read at 0x2000");
 }
 
-static void wrong_launches_are_refused(void **state)
+TEST(wrong_launches_are_refused)
 {
-	(void)state;
 	assert_int_equal(run_at(each_stores, 0, 32, 1), -EINVAL);
 	assert_int_equal(run_at(each_stores, 1, 0, 1), -EINVAL);
 	assert_int_equal(run_at(each_stores, 1, 513, 1), -EINVAL);
@@ -303,11 +291,10 @@ static void stores_its_turn(void *const *params)
 	store(threadIdx.x, order++);
 }
 
-static void seeds_decide_the_order(void **state)
+TEST(seeds_decide_the_order)
 {
 	uint8_t first[4 * THREADS];
 
-	(void)state;
 	for (uint64_t seed = 1; seed < 3; seed++) {
 		order = 0;
 		assert_int_equal(run_at(stores_its_turn, 1, THREADS, 1), 0);
@@ -318,21 +305,4 @@ static void seeds_decide_the_order(void **state)
 	order = 0;
 	assert_int_equal(run_at(stores_its_turn, 1, THREADS, 2), 0);
 	assert_memory_not_equal(first, memory, sizeof(first));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_thread_of_every_block_runs_once),
-		cmocka_unit_test(a_shuffle_gives_the_value_of_its_own_round),
-		cmocka_unit_test(divergence_at_a_shuffle_is_a_mistake),
-		cmocka_unit_test(a_barrier_that_not_all_reach_is_a_mistake),
-		cmocka_unit_test(barriers_order_shared_memory),
-		cmocka_unit_test(a_race_on_shared_memory_is_a_mistake_at_every_seed),
-		cmocka_unit_test(a_wrong_access_is_a_mistake),
-		cmocka_unit_test(wrong_launches_are_refused),
-		cmocka_unit_test(seeds_decide_the_order),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

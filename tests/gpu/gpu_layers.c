@@ -11,6 +11,7 @@
  * promises. The driver's trace has the copies and kernels, and their order.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -57,29 +58,25 @@ static int begin_with(const char *bytes, uint32_t depth)
 	return 0;
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	return begin_with("0", 16);
 }
 
 /* The GPU has the chain. */
-static int begin_near(void **state)
+FIXTURE(begin_near)
 {
-	(void)state;
 	return begin_with("64M", 16);
 }
 
 /* Likewise, and two blocks are in hand at once: the third one's copy is not pinned. */
-static int begin_near_in_turn(void **state)
+FIXTURE(begin_near_in_turn)
 {
-	(void)state;
 	return begin_with("64M", 1);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 	daemon_remove(&d);
@@ -87,6 +84,8 @@ static int end(void **state)
 	gpu_report_clean("kvtierd");
 	return 0;
 }
+
+TEST_EACH(begin, end);
 
 static uint32_t ring_word(uint32_t slot)
 {
@@ -173,11 +172,10 @@ static uint32_t load_and_watch(uint16_t groups, void (*between)(void))
 	return some;
 }
 
-static void words_are_never_ahead_of_the_bytes(void **state)
+TEST(words_are_never_ahead_of_the_bytes)
 {
 	uint32_t some = 0;
 
-	(void)state;
 	for (uint16_t i = 0; i < LOADS && some < ENOUGH; i++)
 		some += load_and_watch(i % 2 ? 16 : 5, NULL);
 	if (some == 0 && !gpu_is_real()) /* where all may be quicker than a look */
@@ -185,11 +183,10 @@ static void words_are_never_ahead_of_the_bytes(void **state)
 }
 
 /* A word of a slot's last op is not one of its next op; at the end streams are let go. */
-static void a_load_of_nothing_has_no_groups(void **state)
+TEST(a_load_of_nothing_has_no_groups)
 {
 	struct wire_sqe sqe;
 
-	(void)state;
 	(void)load_and_watch(4, NULL);
 	sqe = load(CHAIN + 1, 4);
 	while (!gpu_raw_completed(&e)) {
@@ -204,12 +201,11 @@ static void a_load_of_nothing_has_no_groups(void **state)
 }
 
 /* It would be a cache line to fetch from the client, of each op. */
-static void a_load_without_groups_leaves_their_word(void **state)
+TEST(a_load_without_groups_leaves_their_word)
 {
 	struct wire_sqe sqe;
 	uint64_t before;
 
-	(void)state;
 	(void)load_and_watch(4, NULL);
 	before = __atomic_load_n(&e.words->layers[0], __ATOMIC_ACQUIRE);
 	assert_int_equal(before & WIRE_ALL_GROUPS, WIRE_ALL_GROUPS);
@@ -265,11 +261,10 @@ static void evict_all(void)
 	assert_int_equal(daemon_ctl(&d, "evict --tier host --all", text, sizeof(text)), 0);
 }
 
-static void each_group_of_a_hit_is_there_when_its_word_says_so(void **state)
+TEST_WITH(each_group_of_a_hit_is_there_when_its_word_says_so, begin_near, end)
 {
 	uint32_t some = 0, loads = 0;
 
-	(void)state;
 	while (loads < LOADS && some < ENOUGH)
 		some += load_and_watch(loads++ % 2 ? 16 : 5, NULL);
 	if (some == 0 && !gpu_is_real())
@@ -280,9 +275,8 @@ static void each_group_of_a_hit_is_there_when_its_word_says_so(void **state)
 }
 
 /* The first groups are there; blocks that are not under way are evicted. */
-static void a_copy_that_goes_between_two_groups_is_no_loss(void **state)
+TEST_WITH(a_copy_that_goes_between_two_groups_is_no_loss, begin_near_in_turn, end)
 {
-	(void)state;
 	/* a GPU's driver does not tell which copies crossed, and is asked once */
 	for (int i = 0; i < (gpu_is_real() ? 1 : LOADS) && bytes_crossed() == 0; i++) {
 		(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N); /* the GPU has all of it again */
@@ -293,11 +287,10 @@ static void a_copy_that_goes_between_two_groups_is_no_loss(void **state)
 	assert_true(bytes_crossed() > 0 || gpu_is_real());
 }
 
-static void a_load_by_groups_brings_it_as_it_passes(void **state)
+TEST_WITH(a_load_by_groups_brings_it_as_it_passes, begin_near, end)
 {
 	char text[512];
 
-	(void)state;
 	for (uint16_t groups = 1; groups <= 16; groups = (uint16_t)(3 * groups + 1)) {
 		const uint64_t hits = gpu_hits(), from_host = host_hits();
 
@@ -315,11 +308,10 @@ static void a_load_by_groups_brings_it_as_it_passes(void **state)
 
 /* Blocks go while their groups come: a block that did not come whole is no copy, and its room is
  * free. */
-static void a_load_by_groups_that_misses_leaves_no_part_there(void **state)
+TEST_WITH(a_load_by_groups_that_misses_leaves_no_part_there, begin_near_in_turn, end)
 {
 	uint32_t cut_off = 0;
 
-	(void)state;
 	for (int i = 0; i < LOADS && cut_off == 0; i++) {
 		struct wire_sqe sqe;
 		struct wire_cqe cqe;
@@ -354,14 +346,13 @@ static uint32_t mixed(void)
 
 /* Blocks go while their groups come, and are stored again, with other bytes: a load has layers of
  * both, each good, and no copy has. */
-static void a_copy_is_of_one_image(void **state)
+TEST_WITH(a_copy_is_of_one_image, begin_near_in_turn, end)
 {
 	const struct kvtier_geometry g = in_runs();
 	struct gpu_raw cpu; /* a store of it leaves nothing on the GPU */
 	uint32_t both = 0;
 	char text[512];
 
-	(void)state;
 	gpu_raw_open_host(&cpu, d.socket, &g, N);
 	gpu_raw_fill(&cpu, OTHER, 0, N);
 	for (int i = 0; i < LOADS && both == 0; i++) {
@@ -410,11 +401,10 @@ static void look_for_overlap(void *arg, const char *said)
 	o->kernels += o->crossing && !strcmp(call, "cuLaunchKernel") && !strcmp(what, "ended");
 }
 
-static void a_run_is_scattered_while_the_next_one_crosses(void **state)
+TEST(a_run_is_scattered_while_the_next_one_crosses)
 {
 	struct overlap o = { 0 };
 
-	(void)state;
 	if (gpu_is_real())
 		skip();
 	for (int i = 0; i < LOADS && o.kernels == 0; i++) {
@@ -427,27 +417,7 @@ static void a_run_is_scattered_while_the_next_one_crosses(void **state)
 		fail_msg("in %d loads no kernel ran while a later run was on the wire", LOADS);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(words_are_never_ahead_of_the_bytes, begin, end),
-		cmocka_unit_test_setup_teardown(a_load_of_nothing_has_no_groups, begin, end),
-		cmocka_unit_test_setup_teardown(a_load_without_groups_leaves_their_word, begin,
-						end),
-		cmocka_unit_test_setup_teardown(a_run_is_scattered_while_the_next_one_crosses,
-						begin, end),
-		cmocka_unit_test_setup_teardown(each_group_of_a_hit_is_there_when_its_word_says_so,
-						begin_near, end),
-		cmocka_unit_test_setup_teardown(a_copy_that_goes_between_two_groups_is_no_loss,
-						begin_near_in_turn, end),
-		cmocka_unit_test_setup_teardown(a_load_by_groups_brings_it_as_it_passes, begin_near,
-						end),
-		cmocka_unit_test_setup_teardown(a_load_by_groups_that_misses_leaves_no_part_there,
-						begin_near_in_turn, end),
-		cmocka_unit_test_setup_teardown(a_copy_is_of_one_image, begin_near_in_turn, end),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1 late=3 trace=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * daemon's context, fails or delays a call; a witness on the CPU.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -65,11 +66,10 @@ static void is_cut(struct gpu_raw *e, const char *word)
 	assert_int_equal(raw_receive(&e->raw, &error, sizeof(error)), 0);
 }
 
-static void a_broken_context_is_replaced(void **state)
+TEST(a_broken_context_is_replaced)
 {
 	struct gpu_raw e;
 
-	(void)state;
 	start("sticky=cuLaunchKernel:3");
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -93,13 +93,12 @@ static void a_broken_context_is_replaced(void **state)
 	stop();
 }
 
-static void a_gpu_that_fails_always_stays_out(void **state)
+TEST(a_gpu_that_fails_always_stays_out)
 {
 	char text[232] = "";
 	struct wire_region region;
 	struct gpu_raw e;
 
-	(void)state;
 	start("sticky=cuMemcpyHtoDAsync:0");
 	for (uint32_t i = 1; i <= 4; i++) {
 		gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
@@ -123,11 +122,10 @@ static void a_gpu_that_fails_always_stays_out(void **state)
 	stop();
 }
 
-static void a_call_that_fails_once_fails_its_ops_alone(void **state)
+TEST(a_call_that_fails_once_fails_its_ops_alone)
 {
 	struct gpu_raw e;
 
-	(void)state;
 	start("fail=cuMemcpyDtoHAsync:2:1");
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -142,13 +140,12 @@ static void a_call_that_fails_once_fails_its_ops_alone(void **state)
 }
 
 /* Nobody but the engine that asked waits for it. */
-static void an_import_that_hangs_has_a_deadline(void **state)
+TEST(an_import_that_hangs_has_a_deadline)
 {
 	char text[232] = "";
 	struct wire_region region;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_hold();
 	start("held=cuIpcOpenMemHandle:1");
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
@@ -166,17 +163,8 @@ static void an_import_that_hangs_has_a_deadline(void **state)
 	gpu_report_clean("kvtierd");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_broken_context_is_replaced),
-		cmocka_unit_test(a_gpu_that_fails_always_stays_out),
-		cmocka_unit_test(a_call_that_fails_once_fails_its_ops_alone),
-		cmocka_unit_test(an_import_that_hangs_has_a_deadline),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * of a new namespace, with memory of both kinds; the daemon outside.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -68,13 +69,12 @@ static int outside(void)
 	return gpu_wait(gpu_spawn("inside", "", NULL));
 }
 
-static void an_engine_of_another_pid_namespace_is_served(void **state)
+TEST(an_engine_of_another_pid_namespace_is_served)
 {
 	struct daemon d;
 	struct gpu gpu;
 	int status;
 
-	(void)state;
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
@@ -88,14 +88,9 @@ static void an_engine_of_another_pid_namespace_is_served(void **state)
 	gpu_report_clean("");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_engine_of_another_pid_namespace_is_served),
-	};
-
 	gpu_begin(argv, "null_stream=0");
 	if (argc > 1)
-		return strcmp(argv[1], "inside") ? outside() : inside();
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(strcmp(argv[1], "inside") ? outside() : inside());
 }

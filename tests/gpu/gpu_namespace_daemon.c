@@ -7,6 +7,7 @@
  * be made. (gpu_namespace.c: an engine in one.)
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,11 +35,10 @@ static void goes(enum gpu_memory_kind kind, const char *words)
 }
 
 /* The daemon alone is in it: a namespace ends with its first process. */
-static void memory_goes_by_descriptor_or_is_staged(void **state)
+TEST(memory_goes_by_descriptor_or_is_staged)
 {
 	const int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 
-	(void)state;
 	assert_true(own >= 0);
 	if (unshare(CLONE_NEWPID)) {
 		print_message("no PID namespace: %s\n", strerror(errno));
@@ -57,13 +57,7 @@ static void memory_goes_by_descriptor_or_is_staged(void **state)
 	gpu_report_clean("");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_goes_by_descriptor_or_is_staged),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_redis.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -42,11 +43,10 @@ static void slots_are(uint64_t near, uint64_t far)
 	assert_int_equal(daemon_stat(&d, "tiers.host.far_slots_total"), far);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	char config[1024];
 
-	(void)state;
 	redis_start(&redis, NULL);
 	(void)snprintf(config, sizeof(config), config_format, redis.address);
 	gpu_needs_emulation("the nodes of GPUs are a setting of the emulated driver");
@@ -62,9 +62,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	daemon_remove(&d);
 	for (uint32_t i = 0; i < GPUS; i++)
 		gpu_close(&gpus[i]);
@@ -73,13 +72,12 @@ static int end(void **state)
 	return 0;
 }
 
-static void memory_is_bound_to_the_nodes_named(void **state)
+TEST(memory_is_bound_to_the_nodes_named)
 {
 	const char *const wanted[] = { "0 2097152 bound\n", "1 2097152 bound\n" };
 	char line[128];
 	FILE *f = fopen(log_path, "re");
 
-	(void)state;
 	assert_non_null(f);
 	for (int i = 0; i < 2; i++) {
 		assert_non_null(fgets(line, sizeof(line), f));
@@ -112,14 +110,13 @@ static void load(struct gpu_engine *ge, uint64_t chain, uint32_t n)
 	assert_int_equal(gpu_chain_load(ge, keys, 0, n), n);
 }
 
-static void each_gpu_has_slots_on_its_own_node(void **state)
+TEST(each_gpu_has_slots_on_its_own_node)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[FEW];
 	struct gpu_engine ge[GPUS];
 	struct engine cpu;
 
-	(void)state;
 	for (uint32_t i = 0; i < GPUS; i++) {
 		GPU(gpu_api()->cuCtxSetCurrent(gpus[i].context));
 		gpu_engine_open(&ge[i], &gpus[i], d.socket, &g, FEW, GPU_ALLOC);
@@ -154,14 +151,13 @@ static void each_gpu_has_slots_on_its_own_node(void **state)
 	daemon_stat_becomes(&d, "tiers.host.blocks", 0, PATIENT_MS);
 }
 
-static void then_on_the_other_node(void **state)
+TEST(then_on_the_other_node)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const uint64_t near = daemon_stat(&d, "tiers.host.near_slots_total");
 	struct gpu_engine ge;
 	uint64_t slot, a_node;
 
-	(void)state;
 	GPU(gpu_api()->cuCtxSetCurrent(gpus[1].context));
 	gpu_engine_open(&ge, &gpus[1], d.socket, &g, MANY, GPU_ALLOC);
 	store(&ge, 1, FEW);
@@ -177,16 +173,10 @@ static void then_on_the_other_node(void **state)
 	assert_int_equal(gpu_reported("", "violation", ""), 0);
 }
 
-int main(int argc, char **argv)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_is_bound_to_the_nodes_named),
-		cmocka_unit_test(each_gpu_has_slots_on_its_own_node),
-		cmocka_unit_test(then_on_the_other_node),
-	};
+TEST_GROUP(begin, end);
 
-	(void)argc;
+TEST_BEGIN
+{
 	gpu_begin(argv, "gpus=2 nodes=2");
 	redis_needed();
-	return cmocka_run_group_tests(tests, begin, end);
 }

@@ -8,6 +8,7 @@
  * and synchronizes the context. A case that fails hangs.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -39,9 +40,8 @@ static void begin_with(const char *conf, enum gpu_memory_kind kind, uint32_t mod
 	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamDestroy(engine_stream));
 	daemon_remove(&d);
@@ -49,6 +49,8 @@ static int end(void **state)
 	gpu_report_clean("");
 	return 0;
 }
+
+TEST_EACH(NULL, end);
 
 static struct kvtier_result result_of(uint64_t op)
 {
@@ -84,23 +86,20 @@ static void a_load_and_a_step(bool waits)
 		assert_true(page_is(&ge.e, i, &keys[i], 0));
 }
 
-static void a_stream_waits_for_the_daemon(void **state)
+TEST(a_stream_waits_for_the_daemon)
 {
-	(void)state;
 	begin_with(config, GPU_ALLOC, KVTIER_GPU_DAEMON, BLOCKS, "CUDA IPC");
 	a_load_and_a_step(true);
 }
 
-static void no_stream_waits_for_staged_pages(void **state)
+TEST(no_stream_waits_for_staged_pages)
 {
-	(void)state;
 	begin_with(config, GPU_POOL, KVTIER_GPU_DAEMON, BLOCKS, "CUDA staged");
 	a_load_and_a_step(false);
 }
 
-static void no_stream_waits_in_engine_mode(void **state)
+TEST(no_stream_waits_in_engine_mode)
 {
-	(void)state;
 	begin_with(config, GPU_ALLOC, KVTIER_GPU_ENGINE, BLOCKS, "CUDA engine mode");
 	a_load_and_a_step(false);
 }
@@ -138,13 +137,12 @@ static uint64_t store_in(struct kvtier_space *space, uint32_t block, uint32_t gr
 
 /* A kernel of engine mode stands behind streams that wait for ops of a space without it; then the
  * daemon dies. The ops' numbers are such that one comes before the kernel's op and one after. */
-static void a_daemons_death_frees_streams_before_kernels(void **state)
+TEST(a_daemons_death_frees_streams_before_kernels)
 {
 	struct kvtier_space *space;
 	struct gpu_memory memory;
 	uint64_t waited[2], before, op;
 
-	(void)state;
 	begin_with(narrow, GPU_ALLOC, KVTIER_GPU_ENGINE, 600, "CUDA engine mode");
 	gpu_memory_make(&gpu, GPU_ALLOC, ge.memory.bytes, &memory);
 	space = second_space(&memory);
@@ -169,11 +167,10 @@ static void a_daemons_death_frees_streams_before_kernels(void **state)
 }
 
 /* Calls of a close wait for the whole context, so the streams go first. */
-static void a_close_frees_streams_that_wait(void **state)
+TEST(a_close_frees_streams_that_wait)
 {
 	uint64_t op;
 
-	(void)state;
 	begin_with(config, GPU_ALLOC, KVTIER_GPU_DAEMON, BLOCKS, "CUDA IPC");
 	op = store_in(ge.e.space, 0, 2);
 	assert_int_equal(kvtier_stream_wait(ge.e.client, op, engine_stream), 0);
@@ -183,18 +180,7 @@ static void a_close_frees_streams_that_wait(void **state)
 	GPU(gpu_api()->cuCtxSynchronize());
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_teardown(name, end)
-	const struct CMUnitTest tests[] = {
-		CASE(a_stream_waits_for_the_daemon),
-		CASE(no_stream_waits_for_staged_pages),
-		CASE(no_stream_waits_in_engine_mode),
-		CASE(a_daemons_death_frees_streams_before_kernels),
-		CASE(a_close_frees_streams_that_wait),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "queues=1 waits=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

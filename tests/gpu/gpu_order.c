@@ -7,6 +7,7 @@
  * other bytes, so a store that ran early would keep these, and a load would be overwritten.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -18,17 +19,17 @@ static const char config[] = GPU_CONFIG("16M", "1M");
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
+
+TEST_EACH(begin, end);
 
 static bool completed(const struct gpu_raw *e)
 {
@@ -111,20 +112,18 @@ static void a_store_waits(bool by_word)
 	GPU(cu->cuStreamDestroy(stream));
 }
 
-static void a_store_waits_for_its_event(void **state)
+TEST(a_store_waits_for_its_event)
 {
-	(void)state;
 	a_store_waits(false);
 }
 
-static void a_store_waits_for_its_word(void **state)
+TEST(a_store_waits_for_its_word)
 {
-	(void)state;
 	a_store_waits(true);
 }
 
 /* The engine uses the page's bytes until the event; the load must not come before. */
-static void a_load_waits_for_its_event(void **state)
+TEST(a_load_waits_for_its_event)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const struct cuda_api *cu = gpu_api();
@@ -134,7 +133,6 @@ static void a_load_waits_for_its_event(void **state)
 	CUstream stream;
 	void *pinned;
 
-	(void)state;
 	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
@@ -159,13 +157,12 @@ static void a_load_waits_for_its_event(void **state)
 	GPU(cu->cuStreamDestroy(stream));
 }
 
-static void who_waits_can_be_cancelled(void **state)
+TEST(who_waits_can_be_cancelled)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	struct wire_sqe sqe, cancel = { .op = WIRE_OP_CANCEL, .op_id = 1 };
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -187,13 +184,12 @@ static void who_waits_can_be_cancelled(void **state)
 	gpu_raw_close(&e);
 }
 
-static void an_order_is_checked(void **state)
+TEST(an_order_is_checked)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	struct wire_sqe sqe;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, N);
 	assert_int_equal(gpu_raw_order(&e, 2), 0);
 	assert_int_equal(gpu_raw_order(&e, 2), -EEXIST);
@@ -204,17 +200,7 @@ static void an_order_is_checked(void **state)
 	gpu_raw_close(&e);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_store_waits_for_its_event, begin, end),
-		cmocka_unit_test_setup_teardown(a_store_waits_for_its_word, begin, end),
-		cmocka_unit_test_setup_teardown(a_load_waits_for_its_event, begin, end),
-		cmocka_unit_test_setup_teardown(who_waits_can_be_cancelled, begin, end),
-		cmocka_unit_test_setup_teardown(an_order_is_checked, begin, end),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * driver's report and its count of memory in use; the daemon's descriptors.
  */
 #include "tests/lib/lib_gpu_parts.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -50,9 +51,8 @@ static void begin_with(const char *max_clients, uint32_t parts)
 	e.offset = offset_of_pages();
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	begin_with("16", PARTS);
 	return 0;
 }
@@ -62,9 +62,8 @@ static void nothing_is_left(void)
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	nothing_is_left();
 	e.memory = plain;
 	gpu_raw_close(&e);
@@ -72,6 +71,8 @@ static int end(void **state)
 	gpu_daemon_end(&d, &gpu);
 	return 0;
 }
+
+TEST_EACH(begin, end);
 
 static int open_space(uint32_t number, char *text)
 {
@@ -94,12 +95,11 @@ static void the_range_serves(uint32_t step)
 	nothing_is_left();
 }
 
-static void pages_lie_across_allocations(void **state)
+TEST(pages_lie_across_allocations)
 {
 	uint64_t used;
 	int fds;
 
-	(void)state;
 	the_range_serves(PARTS);
 	used = gpu_used(); /* the daemon's context is there */
 	fds = daemon_fds_settled(&d);
@@ -188,11 +188,10 @@ static void none(struct gpu_parts *p)
 	p->m.n_parts = 0;
 }
 
-static void wrong_parts_are_refused_and_nothing_is_left(void **state)
+TEST(wrong_parts_are_refused_and_nothing_is_left)
 {
 	const int fds = daemon_fds_settled(&d) + 8; /* a context's memory */
 
-	(void)state;
 	third(with_a_gap, -EINVAL, "parts.at");
 	third(overlapping, -EINVAL, "parts.at");
 	third(of_another_length, -EINVAL, "parts.range_bytes must be the same");
@@ -217,13 +216,12 @@ static void space_is_refused(uint32_t number, const char *words)
 	nothing_is_left();
 }
 
-static void a_space_takes_whole_ranges_once(void **state)
+TEST(a_space_takes_whole_ranges_once)
 {
 	struct wire_region two[2];
 	struct gpu_parts parts;
 	char text[232] = "";
 
-	(void)state;
 	space_is_refused(0, "no PARTS have brought range 0");
 	gpu_parts_fill(&range, 0, 0, PARTS - 1, &parts);
 	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
@@ -244,11 +242,10 @@ static void a_space_takes_whole_ranges_once(void **state)
 
 /* A range that no region names goes with the SPACE_OPEN, and with 0 parts at once; one that begins
  * anew goes, too. */
-static void ranges_are_given_back(void **state)
+TEST(ranges_are_given_back)
 {
 	struct gpu_parts parts;
 
-	(void)state;
 	gpu_range_send(&e.raw, &range, 5, 1);
 	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	gpu_range_send(&e.raw, &range, 0, PARTS);
@@ -282,14 +279,13 @@ static int half(const char *socket)
 	return 0;
 }
 
-static void an_engine_is_killed_between_parts(void **state)
+TEST(an_engine_is_killed_between_parts)
 {
 	char role[200], byte;
 	uint64_t used;
 	pid_t child;
 	int fds, socket;
 
-	(void)state;
 	the_range_serves(PARTS);
 	used = gpu_used();
 	fds = daemon_fds_settled(&d);
@@ -308,27 +304,24 @@ static void an_engine_is_killed_between_parts(void **state)
 }
 
 /* As many in a message as the kernel lets through. */
-static int begin_large(void **state)
+FIXTURE(begin_large)
 {
-	(void)state;
 	begin_with("16", 2 * WIRE_MAX_PARTS + 9);
 	return 0;
 }
 
-static void hundreds_of_parts(void **state)
+TEST_WITH(hundreds_of_parts, begin_large, end)
 {
 	int fds;
 
-	(void)state;
 	the_range_serves(WIRE_MAX_PARTS);
 	fds = daemon_fds_settled(&d);
 	the_range_serves(WIRE_MAX_PARTS);
 	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 }
 
-static void fabric_handles_come_in_parts_too(void **state)
+TEST(fabric_handles_come_in_parts_too)
 {
-	(void)state;
 	if (!gpu_range_possible(&gpu, WIRE_DEVICE_FABRIC))
 		skip();
 	gpu_range_free(&range);
@@ -339,39 +332,24 @@ static void fabric_handles_come_in_parts_too(void **state)
 }
 
 /* 4 Mi parts for 4096 clients: 1024 each. */
-static int begin_short(void **state)
+FIXTURE(begin_short)
 {
-	(void)state;
 	begin_with("4096", GPU_PARTS_MAX);
 	return 0;
 }
 
-static void a_client_has_its_share_of_parts(void **state)
+TEST_WITH(a_client_has_its_share_of_parts, begin_short, end)
 {
 	struct gpu_parts parts;
 
-	(void)state;
 	gpu_range_send(&e.raw, &range, 0, MESSAGE_PARTS);
 	gpu_parts_fill(&range, 1, 0, 1, &parts);
 	refused(&parts, -ENOSPC, "parts: with these the client has 1025 allocations");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-	const struct CMUnitTest tests[] = {
-		CASE(pages_lie_across_allocations),
-		CASE(wrong_parts_are_refused_and_nothing_is_left),
-		CASE(a_space_takes_whole_ranges_once),
-		CASE(ranges_are_given_back),
-		CASE(an_engine_is_killed_between_parts),
-		cmocka_unit_test_setup_teardown(hundreds_of_parts, begin_large, end),
-		CASE(fabric_handles_come_in_parts_too),
-		cmocka_unit_test_setup_teardown(a_client_has_its_share_of_parts, begin_short, end),
-	};
-
 	gpu_begin(argv, "null_stream=0 one_thread=1 fabric=1 memory=8192");
 	if (argc > 1)
-		return half(argv[1]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(half(argv[1]));
 }

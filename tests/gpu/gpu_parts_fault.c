@@ -7,6 +7,7 @@
  * left to fail.
  */
 #include "tests/lib/lib_gpu_parts.h"
+#include "tests/lib/test.h"
 
 #include <string.h>
 
@@ -71,12 +72,11 @@ static bool daemon_with_fault(const struct kvtier_geometry *g, int n)
 	return failed;
 }
 
-static void each_call_may_fail(void **state)
+TEST(each_call_may_fail)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	int n = 1;
 
-	(void)state;
 	gpu_open(&gpu, 0);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, PARTS, &range);
 	while (daemon_with_fault(&g, n))
@@ -87,14 +87,8 @@ static void each_call_may_fail(void **state)
 	gpu_close(&gpu);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_call_may_fail),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_pin.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -41,9 +42,8 @@ static void close_all(void)
 	gpu_close(&gpu);
 }
 
-static void slots_go_directly_from_the_moment_they_are_registered(void **state)
+TEST(slots_go_directly_from_the_moment_they_are_registered)
 {
-	(void)state;
 	if (gpu_is_real())
 		skip();
 	open_all("held=cuMemHostRegister:1", "", KVTIER_CODEC_FP8, PIN_LAYERS);
@@ -73,31 +73,27 @@ static void directly(const char *host, uint32_t codec, uint32_t kib)
 	close_all();
 }
 
-static void raw_images_go_directly(void **state)
+TEST(raw_images_go_directly)
 {
-	(void)state;
 	directly("", KVTIER_CODEC_RAW, 512);
 }
 
-static void images_that_are_verified_go_directly(void **state)
+TEST(images_that_are_verified_go_directly)
 {
-	(void)state;
 	directly("verify = always", KVTIER_CODEC_FP8, 256);
 }
 
 /* Pieces of three slabs, the last one of two: no slot lies across their borders. */
-static void pieces_may_have_several_slabs(void **state)
+TEST(pieces_may_have_several_slabs)
 {
-	(void)state;
 	directly("pin_bytes = 3M", KVTIER_CODEC_FP8, 256);
 }
 
 /* Each piece of a larger one goes its own way, as memory becomes registered under it. */
-static void pieces_of_an_image_go_directly_or_not(void **state)
+TEST(pieces_of_an_image_go_directly_or_not)
 {
 	uint64_t direct;
 
-	(void)state;
 	open_all("late=2 slow=cuMemHostRegister:20", "slab_bytes = 4M", KVTIER_CODEC_FP8,
 		 PIN_LAYERS_MANY);
 	for (uint64_t chain = 1; chain <= 4; chain++) {
@@ -111,9 +107,8 @@ static void pieces_of_an_image_go_directly_or_not(void **state)
 	close_all();
 }
 
-static void small_images_go_by_way_of_the_buffer(void **state)
+TEST(small_images_go_by_way_of_the_buffer)
 {
-	(void)state;
 	open_all("", "", KVTIER_CODEC_FP8, PIN_LAYERS / 2);
 	pin_becomes(&d, PIN_MIB);
 	pin_store(&ge, 1);
@@ -122,9 +117,8 @@ static void small_images_go_by_way_of_the_buffer(void **state)
 	close_all();
 }
 
-static void nothing_is_registered_where_it_shall_not_be(void **state)
+TEST(nothing_is_registered_where_it_shall_not_be)
 {
-	(void)state;
 	open_all("trace=1", "pin = no", KVTIER_CODEC_FP8, PIN_LAYERS);
 	pin_store(&ge, 1);
 	pin_load(&ge, 1);
@@ -137,12 +131,11 @@ static void nothing_is_registered_where_it_shall_not_be(void **state)
 
 /* The kernel has the same pages registered for io_uring: a block from NVMe lands in them, and goes
  * on to the GPU from there. Where the kernel refuses that, the case is skipped after all else. */
-static void memory_is_registered_with_io_uring_too(void **state)
+TEST(memory_is_registered_with_io_uring_too)
 {
 	char text[8192];
 	bool uring;
 
-	(void)state;
 	open_all("late=2", "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n", KVTIER_CODEC_FP8,
 		 PIN_LAYERS);
 	pin_becomes(&d, PIN_MIB);
@@ -199,24 +192,21 @@ static void stop_at(const char *held, uint64_t mib)
 	gpu_close(&gpu);
 }
 
-static void a_stop_waits_for_the_call_that_registers(void **state)
+TEST(a_stop_waits_for_the_call_that_registers)
 {
-	(void)state;
 	stop_at("held=cuMemHostRegister:1", 0);
 }
 
-static void a_stop_in_the_middle_leaves_nothing_registered(void **state)
+TEST(a_stop_in_the_middle_leaves_nothing_registered)
 {
-	(void)state;
 	stop_at("held=cuMemHostRegister:4", 3);
 }
 
 /* Nobody uses the GPU: its context goes after 10 s, and comes back with the next engine. */
-static void a_context_that_is_closed_leaves_nothing_registered(void **state)
+TEST(a_context_that_is_closed_leaves_nothing_registered)
 {
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 
-	(void)state;
 	open_all("", "", KVTIER_CODEC_FP8, PIN_LAYERS);
 	pin_becomes(&d, PIN_MIB);
 	pin_store(&ge, 1);
@@ -230,13 +220,12 @@ static void a_context_that_is_closed_leaves_nothing_registered(void **state)
 }
 
 /* Each registers a part and uses all; when one leaves, the other one takes its part. */
-static void two_gpus_share_the_work(void **state)
+TEST(two_gpus_share_the_work)
 {
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 	struct gpu_engine other;
 	char text[8192];
 
-	(void)state;
 	if (gpu_count() < 2)
 		skip();
 	gpu_open(&second, 1);
@@ -271,24 +260,7 @@ static void two_gpus_share_the_work(void **state)
 	gpu_close(&second);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(slots_go_directly_from_the_moment_they_are_registered),
-		cmocka_unit_test(raw_images_go_directly),
-		cmocka_unit_test(images_that_are_verified_go_directly),
-		cmocka_unit_test(pieces_may_have_several_slabs),
-		cmocka_unit_test(pieces_of_an_image_go_directly_or_not),
-		cmocka_unit_test(small_images_go_by_way_of_the_buffer),
-		cmocka_unit_test(nothing_is_registered_where_it_shall_not_be),
-		cmocka_unit_test(memory_is_registered_with_io_uring_too),
-		cmocka_unit_test(a_stop_in_the_middle_leaves_nothing_registered),
-		cmocka_unit_test(a_stop_waits_for_the_call_that_registers),
-		cmocka_unit_test(a_context_that_is_closed_leaves_nothing_registered),
-		cmocka_unit_test(two_gpus_share_the_work),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_pin.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,11 +61,10 @@ static void serves(void)
 }
 
 /* The daemon's own buffers have 8 MiB of it and a bit. */
-static void what_is_over_the_limit_goes_by_way_of_the_buffer(void **state)
+TEST(what_is_over_the_limit_goes_by_way_of_the_buffer)
 {
 	char text[8192];
 
-	(void)state;
 	open_all("pinned=11");
 	pin_becomes(&d, 2);
 	serves();
@@ -81,9 +81,8 @@ static void what_is_over_the_limit_goes_by_way_of_the_buffer(void **state)
 	close_all();
 }
 
-static void a_call_that_fails_costs_one_piece_for_a_minute(void **state)
+TEST(a_call_that_fails_costs_one_piece_for_a_minute)
 {
-	(void)state;
 	open_all("fail=cuMemHostRegister:2");
 	pin_becomes(&d, PIN_MIB - 1);
 	serves();
@@ -108,11 +107,10 @@ static void assert_asked_seldom(uint64_t seconds)
 	assert_int_equal(found, 1);
 }
 
-static void where_each_call_fails_all_goes_by_way_of_the_buffer(void **state)
+TEST(where_each_call_fails_all_goes_by_way_of_the_buffer)
 {
 	const uint64_t began = now_ns();
 
-	(void)state;
 	open_all("fail=cuMemHostRegister:0:801 trace=1");
 	says("status --json", "host_not_pinned");
 	serves();
@@ -121,9 +119,8 @@ static void where_each_call_fails_all_goes_by_way_of_the_buffer(void **state)
 	assert_asked_seldom((now_ns() - began) / 1000000000u);
 }
 
-static void a_call_that_hangs_delays_nobody(void **state)
+TEST(a_call_that_hangs_delays_nobody)
 {
-	(void)state;
 	open_all("held=cuMemHostRegister:3");
 	gpu_report_has("is held", 1);
 	serves();
@@ -136,11 +133,10 @@ static void a_call_that_hangs_delays_nobody(void **state)
 
 /* The connection is cut with its memory, and comes back. The call is held until that memory is
  * mapped: SPACE_OPEN is refused while the context breaks. */
-static void a_call_that_breaks_the_context_is_as_any_other(void **state)
+TEST(a_call_that_breaks_the_context_is_as_any_other)
 {
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 
-	(void)state;
 	open_all("held=cuMemHostRegister:5 sticky=cuMemHostRegister:5");
 	gpu_let_go();
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
@@ -153,18 +149,8 @@ static void a_call_that_breaks_the_context_is_as_any_other(void **state)
 	close_all();
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_over_the_limit_goes_by_way_of_the_buffer),
-		cmocka_unit_test(a_call_that_fails_costs_one_piece_for_a_minute),
-		cmocka_unit_test(where_each_call_fails_all_goes_by_way_of_the_buffer),
-		cmocka_unit_test(a_call_that_hangs_delays_nobody),
-		cmocka_unit_test(a_call_that_breaks_the_context_is_as_any_other),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
  * without torch, in a process of its own.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void a_tensor_in_expandable_segments_is_reached(void **state)
+TEST(a_tensor_in_expandable_segments_is_reached)
 {
 	char library[600];
 	struct daemon d;
 	pid_t child;
 	int status;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
 	(void)snprintf(library, sizeof(library), "%s/libkvtier.so.0", build_dir());
@@ -40,17 +40,11 @@ static void a_tensor_in_expandable_segments_is_reached(void **state)
 	gpu_report_clean("");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_tensor_in_expandable_segments_is_reached),
-	};
-
-	(void)argc;
 	if (system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null")) {
 		puts("skipped: no Python 3.10 or newer");
-		return 77;
+		exit(77);
 	}
 	gpu_begin(argv, "null_stream=0");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

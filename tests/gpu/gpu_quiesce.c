@@ -8,6 +8,7 @@
  * quiet; the emulated driver reports memory that is freed while it is open elsewhere.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,22 +22,22 @@ static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages =
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("");
 	return 0;
 }
+
+TEST_EACH(begin, end);
 
 static void clients_are_listed_with(const char *path)
 {
@@ -101,32 +102,28 @@ static void sleeps_and_wakes(enum gpu_memory_kind kind, const char *words, const
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 }
 
-static void an_allocation_goes_and_comes(void **state)
+TEST(an_allocation_goes_and_comes)
 {
-	(void)state;
 	sleeps_and_wakes(GPU_ALLOC, "CUDA IPC", "cuda-ipc");
 }
 
-static void a_mapping_goes_and_comes(void **state)
+TEST(a_mapping_goes_and_comes)
 {
-	(void)state;
 	sleeps_and_wakes(GPU_VMM_FD, "CUDA descriptor", "cuda-fd");
 }
 
-static void a_mapping_of_two_allocations_goes_and_comes(void **state)
+TEST(a_mapping_of_two_allocations_goes_and_comes)
 {
-	(void)state;
 	sleeps_and_wakes(GPU_VMM_TWO, "CUDA descriptor of 2 allocations", "cuda-fd");
 }
 
-static void memory_of_a_pool_goes_and_comes(void **state)
+TEST(memory_of_a_pool_goes_and_comes)
 {
-	(void)state;
 	sleeps_and_wakes(GPU_POOL, "CUDA staged", "staged");
 }
 
 /* A load that is under way has its bytes before the space is quiet. */
-static void a_load_ends_before_it_is_quiet(void **state)
+TEST(a_load_ends_before_it_is_quiet)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
@@ -135,7 +132,6 @@ static void a_load_ends_before_it_is_quiet(void **state)
 	struct gpu_engine ge;
 	uint64_t op;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, BLOCKS, GPU_ALLOC);
 	chain_keys(&ge.e, 9, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
@@ -154,18 +150,7 @@ static void a_load_ends_before_it_is_quiet(void **state)
 	gpu_engine_close(&ge);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-	const struct CMUnitTest tests[] = {
-		CASE(an_allocation_goes_and_comes),
-		CASE(a_mapping_goes_and_comes),
-		CASE(a_mapping_of_two_allocations_goes_and_comes),
-		CASE(memory_of_a_pool_goes_and_comes),
-		CASE(a_load_ends_before_it_is_quiet),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 late=2");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

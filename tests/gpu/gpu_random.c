@@ -8,6 +8,7 @@
  * emulated driver runs queued operations late and in an order of its own.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 
@@ -92,12 +93,11 @@ static void check(struct side *s)
 		reopen(s);
 }
 
-static void all_at_once(void **state)
+TEST(all_at_once)
 {
 	static struct side sides[ENGINES];
 	const uint64_t rounds = env_number("STEPS", 60);
 
-	(void)state;
 	seed = random_seeded("gpu_random");
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
@@ -120,13 +120,7 @@ static void all_at_once(void **state)
 	gpu_daemon_end(&d, &gpu);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_at_once),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,11 +55,10 @@ static bool ctl_says(const char *command, const char *words)
 	return strstr(text, words) != NULL;
 }
 
-static void a_driver_that_is_soon_ready_is_waited_for(void **state)
+TEST(a_driver_that_is_soon_ready_is_waited_for)
 {
 	static const int results[] = { 802, 999, 304 };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(results) / sizeof(*results); i++) {
 		start(ASKED_AT_START - 2, results[i]);
 		assert_int_equal(daemon_stat(&d, "gpu.devices"), 1);
@@ -67,9 +67,8 @@ static void a_driver_that_is_soon_ready_is_waited_for(void **state)
 	}
 }
 
-static void a_driver_that_is_ready_later_is_told_of(void **state)
+TEST(a_driver_that_is_ready_later_is_told_of)
 {
-	(void)state;
 	start(ASKED_AT_START + 4, 802);
 	assert_int_equal(daemon_stat(&d, "gpu.devices"), 0);
 	clock_pass_ms(500);
@@ -85,7 +84,7 @@ static void a_driver_that_is_ready_later_is_told_of(void **state)
 }
 
 /* An engine that came before, whose pages were staged, is served by it as well. */
-static void with_a_service_manager_a_new_process_serves_it(void **state)
+TEST(with_a_service_manager_a_new_process_serves_it)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const uint64_t patience_ns = PATIENT_MS * 1000000ull;
@@ -95,7 +94,6 @@ static void with_a_service_manager_a_new_process_serves_it(void **state)
 	uint64_t until;
 	int status = 0;
 
-	(void)state;
 	(void)setenv("NOTIFY_SOCKET", "@nobody", 1);
 	gpu_settings("%s", "");
 	gpu_open(&gpu, 0);
@@ -124,9 +122,8 @@ static void with_a_service_manager_a_new_process_serves_it(void **state)
 }
 
 /* A machine without a GPU, whose driver's library is there all the same; or with one to come. */
-static void no_gpu_is_no_warning(void **state)
+TEST(no_gpu_is_no_warning)
 {
-	(void)state;
 	start(ASKED_AT_START, 100);
 	assert_int_equal(daemon_stat(&d, "gpu.devices"), 0);
 	clock_pass_ms(500);
@@ -140,9 +137,8 @@ static void no_gpu_is_no_warning(void **state)
 }
 
 /* It would be asked in vain. */
-static void a_driver_that_never_fits_is_asked_once(void **state)
+TEST(a_driver_that_never_fits_is_asked_once)
 {
-	(void)state;
 	start(1, 803);
 	clock_pass_ms(500);
 	assert_true(ctl_says("devices --json", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"));
@@ -150,18 +146,8 @@ static void a_driver_that_never_fits_is_asked_once(void **state)
 	daemon_remove(&d);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_driver_that_is_soon_ready_is_waited_for),
-		cmocka_unit_test(a_driver_that_is_ready_later_is_told_of),
-		cmocka_unit_test(with_a_service_manager_a_new_process_serves_it),
-		cmocka_unit_test(no_gpu_is_no_warning),
-		cmocka_unit_test(a_driver_that_never_fits_is_asked_once),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * descriptors; two GPUs.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -20,15 +21,14 @@ static struct daemon d;
 static struct gpu gpu;
 static struct kvtier_geometry geometry;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	geometry = tiny_geometry(KVTIER_CODEC_FP8);
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
 /* The driver opens a handle of one GPU in a context of another one, so the daemon has to look. */
-static int begin_as_peers(void **state)
+FIXTURE(begin_as_peers)
 {
 	gpu_settings("peer=1");
 	(void)begin(state);
@@ -37,11 +37,12 @@ static int begin_as_peers(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
+
+TEST_EACH(begin, end);
 
 static void refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,
 		    const char *words)
@@ -53,13 +54,12 @@ static void refused(struct gpu_raw *e, const struct wire_region *region, int fd,
 		fail_msg("%d \"%s\"; expected %d with \"%s\"", r, text, error, words);
 }
 
-static void wrong_regions_are_refused(void **state)
+TEST(wrong_regions_are_refused)
 {
 	const uint64_t length = 2 * N * engine_page_bytes(&geometry);
 	struct wire_region good, bad;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_region(&gpu, e.memory, e.offset, length, &good);
 	bad = good;
@@ -80,13 +80,12 @@ static void wrong_regions_are_refused(void **state)
 	gpu_raw_close(&e);
 }
 
-static void a_descriptor_that_is_no_memory_is_refused(void **state)
+TEST(a_descriptor_that_is_no_memory_is_refused)
 {
 	struct wire_region region = { .memory = WIRE_DEVICE_FD, .length = 1 << 20 };
 	struct gpu_raw e;
 	int ends[2];
 
-	(void)state;
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_uuid(&gpu, region.device);
 	assert_int_equal(pipe(ends), 0);
@@ -98,13 +97,12 @@ static void a_descriptor_that_is_no_memory_is_refused(void **state)
 
 /* After SPACE_CLOSED the engine may free: the emulated driver reports memory that is freed while it
  * is open elsewhere, and handles that are opened twice. */
-static void spaces_come_and_go(void **state)
+TEST(spaces_come_and_go)
 {
 	enum { SPACES = 8, ROUNDS = 10 };
 	struct gpu_raw e;
 	int fds;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	fds = daemon_fds_settled(&d);
 	for (int round = 0; round < ROUNDS; round++) {
@@ -128,7 +126,7 @@ static void spaces_come_and_go(void **state)
 }
 
 /* 64 regions of allocations of their own in one space. */
-static void many_regions_of_one_space(void **state)
+TEST(many_regions_of_one_space)
 {
 	enum { REGIONS = WIRE_MAX_REGIONS, ROUNDS = 10 };
 	struct wire_region regions[REGIONS];
@@ -136,7 +134,6 @@ static void many_regions_of_one_space(void **state)
 	struct gpu_raw e;
 	uint64_t used = 0;
 
-	(void)state;
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &regions[0]);
 	for (int i = 1; i < REGIONS; i++) {
@@ -157,7 +154,7 @@ static void many_regions_of_one_space(void **state)
 }
 
 /* Memory of the virtual memory management calls, exported as a descriptor. */
-static void memory_comes_by_descriptor(void **state)
+TEST(memory_comes_by_descriptor)
 {
 	const struct cuda_api *cu = gpu_api();
 	const CUmemAllocationProp prop = {
@@ -174,7 +171,6 @@ static void memory_comes_by_descriptor(void **state)
 	size_t unit;
 	int fd = -1;
 
-	(void)state;
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
 	plain = e.memory;
 	GPU(cu->cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -201,7 +197,9 @@ static void memory_comes_by_descriptor(void **state)
 	gpu_raw_close(&e);
 }
 
-static void memory_of_another_gpu_is_refused(void **state)
+TEST_ROWS(memory_of_another_gpu_is_refused,
+	  cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin, end),
+	  cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin_as_peers, end))
 {
 	struct wire_region region;
 	struct gpu other;
@@ -227,11 +225,10 @@ static void memory_of_another_gpu_is_refused(void **state)
 	gpu_open(&gpu, 0);
 }
 
-static void devices_are_listed(void **state)
+TEST(devices_are_listed)
 {
 	char text[4096];
 
-	(void)state;
 	assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
 	assert_non_null(strstr(text, "\"kind\":\"cpu\""));
 	assert_non_null(strstr(text, "\"kind\":\"cuda\""));
@@ -239,22 +236,7 @@ static void devices_are_listed(void **state)
 	assert_non_null(strstr(text, "\"state\":\"idle\""));
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(wrong_regions_are_refused, begin, end),
-		cmocka_unit_test_setup_teardown(a_descriptor_that_is_no_memory_is_refused, begin,
-						end),
-		cmocka_unit_test_setup_teardown(spaces_come_and_go, begin, end),
-		cmocka_unit_test_setup_teardown(many_regions_of_one_space, begin, end),
-		cmocka_unit_test_setup_teardown(memory_comes_by_descriptor, begin, end),
-		cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin, end),
-		cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin_as_peers,
-						end),
-		cmocka_unit_test_setup_teardown(devices_are_listed, begin, end),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

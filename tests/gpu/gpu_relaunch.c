@@ -12,6 +12,7 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include "daemon/cuda/cuda_gpu.h"
 
@@ -80,14 +81,13 @@ static void give_work(struct gpu_raw *e)
 	gpu_raw_send(e, &sqe);
 }
 
-static void an_engine_finds_its_blocks_in_the_next_process(void **state)
+TEST(an_engine_finds_its_blocks_in_the_next_process)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[N], more[N];
 	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	struct gpu_engine ge;
 
-	(void)state;
 	start("heals=0 sticky=cuLaunchKernel:3", with_nvme);
 	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * N, GPU_ALLOC);
 	gpu_engine_reached(&ge, "CUDA IPC");
@@ -124,7 +124,7 @@ static void comes_back(struct gpu_engine *ge, bool opened)
 }
 
 /* Whichever call breaks the context, and without another engine that asks for one. */
-static void whatever_broke_it_the_process_ends(void **state)
+TEST(whatever_broke_it_the_process_ends)
 {
 	static const char *const calls[] = { "cuIpcOpenMemHandle:1", "cuMemHostRegister:1:226",
 					     "cuEventQuery:1:220", "cuLaunchKernel:1:911",
@@ -134,7 +134,6 @@ static void whatever_broke_it_the_process_ends(void **state)
 	char settings[128];
 	bool opened;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
 		snprintf(settings, sizeof(settings), "heals=0 sticky=%s", calls[i]);
 		print_message("%s\n", settings);
@@ -152,11 +151,10 @@ static void whatever_broke_it_the_process_ends(void **state)
 }
 
 /* The context's own end is the last place where it may break. */
-static void a_context_that_breaks_as_it_is_closed_ends_the_process(void **state)
+TEST(a_context_that_breaks_as_it_is_closed_ends_the_process)
 {
 	struct gpu_raw e;
 
-	(void)state;
 	start("heals=0 sticky=cuStreamDestroy:1", config);
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	gpu_raw_close_space(&e);
@@ -183,11 +181,10 @@ static void stays_out(const char *words)
 
 /* Work of a context that is not reset may go on: its pages are the engine's when the process is
  * gone, and not before. */
-static void a_reset_that_fails_ends_the_process(void **state)
+TEST(a_reset_that_fails_ends_the_process)
 {
 	struct gpu_raw e;
 
-	(void)state;
 	start("sticky=cuLaunchKernel:1 fail=cuDevicePrimaryCtxReset:0:708", config);
 	give_work(&e);
 	gpu_report_has("is broken from now on", 1);
@@ -200,14 +197,13 @@ static void a_reset_that_fails_ends_the_process(void **state)
 }
 
 /* The last of the processes before has left the times. */
-static void a_gpu_that_has_ended_too_many_is_not_tried(void **state)
+TEST(a_gpu_that_has_ended_too_many_is_not_tried)
 {
 	const uint64_t now = cuda_now();
 	const struct cuda_losses losses = { { now, now, now } };
 	uint8_t uuid[WIRE_UUID_BYTES];
 	struct gpu_raw e;
 
-	(void)state;
 	start("", config);
 	gpu_uuid(&gpu, uuid);
 	assert_int_equal(cuda_losses_save(&losses, d.disk[0] ? d.disk : d.dir, uuid), 0);
@@ -222,11 +218,10 @@ static void a_gpu_that_has_ended_too_many_is_not_tried(void **state)
 }
 
 /* Each process has its own loss; the third one within a minute ends no process any more. */
-static void a_gpu_that_breaks_each_process_stays_out(void **state)
+TEST(a_gpu_that_breaks_each_process_stays_out)
 {
 	struct gpu_raw e;
 
-	(void)state;
 	start("heals=0 sticky=cuLaunchKernel:1", config);
 	gpu_settings("heals=0 sticky=cuLaunchKernel:1");
 	for (int i = 1; i < LOSSES; i++) {
@@ -244,13 +239,12 @@ static void a_gpu_that_breaks_each_process_stays_out(void **state)
 }
 
 /* Memory that others have taken meanwhile says nothing about the process. */
-static void a_gpu_without_memory_is_waited_for(void **state)
+TEST(a_gpu_without_memory_is_waited_for)
 {
 	char text[232] = "";
 	struct wire_region region;
 	struct gpu_raw e;
 
-	(void)state;
 	start("sticky=cuLaunchKernel:1 fail=cuDevicePrimaryCtxRetain:2:2", config);
 	give_work(&e);
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
@@ -267,11 +261,10 @@ static void a_gpu_without_memory_is_waited_for(void **state)
 }
 
 /* The first import makes the context: libkvtier asks again, and is not staged for good. */
-static void a_first_context_that_breaks_is_made_anew(void **state)
+TEST(a_first_context_that_breaks_is_made_anew)
 {
 	struct gpu_engine ge;
 
-	(void)state;
 	start("sticky=cuStreamCreateWithPriority:1", config);
 	gpu_engine_open(&ge, &gpu, d.socket, &geometry, 2 * N, GPU_ALLOC);
 	gpu_engine_reached(&ge, "CUDA IPC");
@@ -281,21 +274,8 @@ static void a_first_context_that_breaks_is_made_anew(void **state)
 	gpu_report_clean("kvtierd");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_engine_finds_its_blocks_in_the_next_process),
-		cmocka_unit_test(whatever_broke_it_the_process_ends),
-		cmocka_unit_test(a_context_that_breaks_as_it_is_closed_ends_the_process),
-		cmocka_unit_test(a_reset_that_fails_ends_the_process),
-		cmocka_unit_test(a_gpu_that_has_ended_too_many_is_not_tried),
-		cmocka_unit_test(a_gpu_that_breaks_each_process_stays_out),
-		cmocka_unit_test(a_gpu_without_memory_is_waited_for),
-		cmocka_unit_test(a_first_context_that_breaks_is_made_anew),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

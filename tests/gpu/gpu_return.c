@@ -13,6 +13,7 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -90,28 +91,24 @@ static void comes_back(const char *settings, enum gpu_memory_kind kind, const ch
 	stop();
 }
 
-static void a_context_breaks_at_a_handle(void **state)
+TEST(a_context_breaks_at_a_handle)
 {
-	(void)state;
 	comes_back("sticky=cuIpcOpenMemHandle:1", GPU_ALLOC, "CUDA IPC");
 }
 
-static void a_context_breaks_at_a_descriptor(void **state)
+TEST(a_context_breaks_at_a_descriptor)
 {
-	(void)state;
 	comes_back("sticky=cuMemGetAddressRange:1", GPU_VMM_FD, "CUDA descriptor");
 }
 
-static void a_context_breaks_at_an_event(void **state)
+TEST(a_context_breaks_at_an_event)
 {
-	(void)state;
 	comes_back("sticky=cuIpcOpenEventHandle:3", GPU_ALLOC, "CUDA IPC");
 }
 
 /* Three times, and the GPU stays out. */
-static void a_gpu_that_always_breaks_is_done_without(void **state)
+TEST(a_gpu_that_always_breaks_is_done_without)
 {
-	(void)state;
 	start("sticky=cuIpcOpenMemHandle:0");
 	is_reached(GPU_ALLOC, "CUDA staged: ");
 	stop();
@@ -139,9 +136,8 @@ static void what_was_mapped_goes_after(uint32_t mode, const char *words)
 	gpu_report_clean("kvtierd");
 }
 
-static void what_was_mapped_goes_after_its_context(void **state)
+TEST(what_was_mapped_goes_after_its_context)
 {
-	(void)state;
 	what_was_mapped_goes_after(KVTIER_GPU_DAEMON, "CUDA descriptor");
 	what_was_mapped_goes_after(KVTIER_GPU_ENGINE, "CUDA engine mode");
 }
@@ -208,11 +204,10 @@ static int three_imports(void)
 	return busy;
 }
 
-static void an_import_between_failure_and_recovery_is_told_to_come_again(void **state)
+TEST(an_import_between_failure_and_recovery_is_told_to_come_again)
 {
 	int tries = 1;
 
-	(void)state;
 	while (three_imports() < 2)
 		assert_true(tries++ < TRIES);
 }
@@ -232,12 +227,11 @@ bool __wrap_cuda_busy_again(struct cuda_busy *busy, int error)
 }
 
 /* Longer than an import is waited for: until the call returns, others are told so. */
-static void a_driver_that_hangs_is_waited_for(void **state)
+TEST(a_driver_that_hangs_is_waited_for)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct caller c;
 
-	(void)state;
 	gpu_hold();
 	gpu_report_clear();
 	start("held=cuIpcOpenMemHandle:1");
@@ -255,20 +249,8 @@ static void a_driver_that_hangs_is_waited_for(void **state)
 	gpu_report_clean("kvtierd");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_context_breaks_at_a_handle),
-		cmocka_unit_test(a_context_breaks_at_a_descriptor),
-		cmocka_unit_test(a_context_breaks_at_an_event),
-		cmocka_unit_test(a_gpu_that_always_breaks_is_done_without),
-		cmocka_unit_test(what_was_mapped_goes_after_its_context),
-		cmocka_unit_test(an_import_between_failure_and_recovery_is_told_to_come_again),
-		cmocka_unit_test(a_driver_that_hangs_is_waited_for),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0");
 	gpu_needs_emulation("its faults are settings of the emulated driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * GPUs, pages poisoned before each load.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,16 +24,15 @@ static const char without[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages 
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	gpu_open(&gpu, 0);
 	daemon_start(&d, *state);
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("kvtierd");
@@ -56,23 +56,20 @@ static void goes(enum gpu_memory_kind kind, const char *words)
 	gpu_engine_close(&ge);
 }
 
-static void an_allocation_goes_by_ipc(void **state)
+TEST_GIVEN(an_allocation_goes_by_ipc, begin, end, with_gpus)
 {
-	(void)state;
 	goes(GPU_ALLOC, "CUDA IPC");
 }
 
-static void a_mapping_goes_by_descriptor(void **state)
+TEST_GIVEN(a_mapping_goes_by_descriptor, begin, end, with_gpus)
 {
-	(void)state;
 	goes(GPU_VMM_FD, "CUDA descriptor");
 }
 
-static void a_mapping_goes_by_fabric_handle(void **state)
+TEST_GIVEN(a_mapping_goes_by_fabric_handle, begin, end, with_gpus)
 {
 	int capable = 0;
 
-	(void)state;
 	GPU(gpu_api()->cuDeviceGetAttribute(&capable,
 					    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
 					    gpu.device));
@@ -82,36 +79,32 @@ static void a_mapping_goes_by_fabric_handle(void **state)
 	goes(GPU_VMM_FABRIC_TWO, "CUDA fabric handle of 2 allocations");
 }
 
-static void memory_of_a_pool_is_staged(void **state)
+TEST_GIVEN(memory_of_a_pool_is_staged, begin, end, with_gpus)
 {
-	(void)state;
 	goes(GPU_POOL, "CUDA staged: it is of a stream-ordered pool");
 }
 
-static void a_mapping_without_a_handle_is_staged(void **state)
+TEST_GIVEN(a_mapping_without_a_handle_is_staged, begin, end, with_gpus)
 {
-	(void)state;
 	goes(GPU_VMM_NONE, "CUDA staged: it was made by cuMemCreate() without a type of handle "
 			   "(requestedHandleTypes POSIX_FILE_DESCRIPTOR): in vLLM, "
 			   "enable_sleep_mode=False takes other memory");
 }
 
-static void several_allocations_go_by_descriptors(void **state)
+TEST_GIVEN(several_allocations_go_by_descriptors, begin, end, with_gpus)
 {
-	(void)state;
 	goes(GPU_VMM_TWO, "CUDA descriptor of 2 allocations");
 }
 
 /* Pages in the first, in middle and in the last of hundreds of allocations, as of torch's
  * expandable segments. */
-static void hundreds_of_allocations_go_by_descriptors(void **state)
+TEST_GIVEN(hundreds_of_allocations_go_by_descriptors, begin, end, with_gpus)
 {
 	enum { PAGES = 5000 };
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, PAGES, GPU_VMM_MANY);
 	assert_in_range(ge.memory.parts, 200, GPU_MEMORY_PARTS);
 	gpu_engine_reached(&ge, "CUDA descriptor of ");
@@ -132,13 +125,12 @@ static int own_fds(void)
 }
 
 /* A descriptor exported for the daemon is closed once it is sent. */
-static void an_engine_keeps_no_descriptor_of_its_memory(void **state)
+TEST_GIVEN(an_engine_keeps_no_descriptor_of_its_memory, begin, end, with_gpus)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine ge;
 	int fds;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, 600, GPU_VMM_MANY);
 	fds = own_fds();
 	assert_int_equal(kvtier_space_close(ge.e.space), 0);
@@ -154,7 +146,7 @@ static void an_engine_keeps_no_descriptor_of_its_memory(void **state)
 
 /* One of many allocations is gone when the space is opened again, for a new daemon: the library
  * says so, and the daemon gives back the parts that it was told of before. */
-static void memory_that_has_changed_is_given_back(void **state)
+TEST_GIVEN(memory_that_has_changed_is_given_back, begin, end, with_gpus)
 {
 	enum { GONE = 20 };
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
@@ -163,7 +155,6 @@ static void memory_that_has_changed_is_given_back(void **state)
 	struct gpu_engine ge;
 	uint64_t part;
 
-	(void)state;
 	gpu_engine_open(&ge, &gpu, d.socket, &g, 600, GPU_VMM_MANY);
 	chain_keys(&ge.e, 1, 1, keys);
 	part = ge.memory.bytes / ge.memory.parts;
@@ -182,23 +173,21 @@ static void memory_that_has_changed_is_given_back(void **state)
 	gpu_engine_close(&ge);
 }
 
-static void a_daemon_without_gpus_is_given_copies(void **state)
+TEST_GIVEN(a_daemon_without_gpus_is_given_copies, begin, end, without)
 {
-	(void)state;
 	goes(GPU_ALLOC, "CUDA staged: regions[0]");
 	goes(GPU_VMM_FD, "CUDA staged: regions[0]");
 	goes(GPU_VMM_TWO, "CUDA staged: parts.device");
 }
 
 /* CPU engine, shared and staged GPU pages: one space, the same blocks. */
-static void blocks_are_the_same_by_every_way(void **state)
+TEST_GIVEN(blocks_are_the_same_by_every_way, begin, end, with_gpus)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine shared, staged;
 	struct kvtier_key keys[3][BLOCKS];
 	struct engine cpu;
 
-	(void)state;
 	engine_open(&cpu, d.socket, "cpu", &g, BLOCKS);
 	gpu_engine_open(&shared, &gpu, d.socket, &g, BLOCKS, GPU_ALLOC);
 	gpu_engine_open(&staged, &gpu, d.socket, &g, BLOCKS, GPU_POOL);
@@ -217,25 +206,7 @@ static void blocks_are_the_same_by_every_way(void **state)
 	gpu_engine_close(&staged);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name, config) \
-	cmocka_unit_test_prestate_setup_teardown(name, begin, end, (void *)(uintptr_t)config)
-	const struct CMUnitTest tests[] = {
-		CASE(an_allocation_goes_by_ipc, with_gpus),
-		CASE(a_mapping_goes_by_descriptor, with_gpus),
-		CASE(a_mapping_goes_by_fabric_handle, with_gpus),
-		CASE(memory_of_a_pool_is_staged, with_gpus),
-		CASE(a_mapping_without_a_handle_is_staged, with_gpus),
-		CASE(several_allocations_go_by_descriptors, with_gpus),
-		CASE(hundreds_of_allocations_go_by_descriptors, with_gpus),
-		CASE(an_engine_keeps_no_descriptor_of_its_memory, with_gpus),
-		CASE(memory_that_has_changed_is_given_back, with_gpus),
-		CASE(a_daemon_without_gpus_is_given_copies, without),
-		CASE(blocks_are_the_same_by_every_way, with_gpus),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 fabric=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * (lib_gpu_raw.h), pages poisoned before each load.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -22,26 +23,25 @@
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	return gpu_daemon_begin(&d, &gpu, CONFIG(""));
 }
 
 /* Workers have their part in each load. */
-static int begin_verifying(void **state)
+FIXTURE(begin_verifying)
 {
-	(void)state;
 	gpu_open(&gpu, 0);
 	daemon_start(&d, CONFIG("verify = always\n"));
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
+
+TEST_EACH(begin, end);
 
 static void chains_come_back(const struct kvtier_geometry *g, uint32_t chains, uint32_t n)
 {
@@ -68,22 +68,20 @@ static void chains_come_back(const struct kvtier_geometry *g, uint32_t chains, u
 	gpu_raw_close(&e);
 }
 
-static void small_blocks_come_back(void **state)
+TEST(small_blocks_come_back)
 {
 	const struct kvtier_geometry raw = tiny_geometry(KVTIER_CODEC_RAW);
 	const struct kvtier_geometry fp8 = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	chains_come_back(&raw, 3, 16);
 	chains_come_back(&fp8, 3, 16);
 }
 
 /* Each takes several lanes of 1 MiB. */
-static void blocks_larger_than_a_lane_come_back(void **state)
+TEST(blocks_larger_than_a_lane_come_back)
 {
 	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	g.layers = 16;
 	g.kv_heads = 8;
 	g.head_dim_k = g.head_dim_v = 256;
@@ -91,12 +89,11 @@ static void blocks_larger_than_a_lane_come_back(void **state)
 }
 
 /* A block that FP8 cannot hold is kept raw, its neighbours and all later blocks in FP8. */
-static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
+TEST(a_block_that_fp8_cannot_hold_is_kept_raw)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, 16);
 	gpu_raw_fill(&e, 1, 0, 8);
 	gpu_raw_spoil(&e, 3);
@@ -118,11 +115,10 @@ static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
 }
 
 /* Images are the same, made by either. */
-static void engines_on_cpu_and_gpu_share_blocks(void **state)
+TEST(engines_on_cpu_and_gpu_share_blocks)
 {
 	const uint32_t codecs[] = { KVTIER_CODEC_RAW, KVTIER_CODEC_FP8 };
 
-	(void)state;
 	for (size_t c = 0; c < 2; c++) {
 		const struct kvtier_geometry g = large_geometry(codecs[c]);
 		struct gpu_raw on_gpu, on_cpu;
@@ -176,14 +172,13 @@ static unsigned long long cpu_used(void)
 	return sum;
 }
 
-static void the_thread_sleeps_when_nothing_is_under_way(void **state)
+TEST_WITH(the_thread_sleeps_when_nothing_is_under_way, begin_verifying, end)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	unsigned long long before, used;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, 16);
 	gpu_raw_round_trip(&e, 1, 8);
 	for (used = cpu_used(), before = used + 1; before != used; used = cpu_used()) {
@@ -196,19 +191,7 @@ static void the_thread_sleeps_when_nothing_is_under_way(void **state)
 	gpu_raw_close(&e);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(small_blocks_come_back, begin, end),
-		cmocka_unit_test_setup_teardown(blocks_larger_than_a_lane_come_back, begin, end),
-		cmocka_unit_test_setup_teardown(a_block_that_fp8_cannot_hold_is_kept_raw, begin,
-						end),
-		cmocka_unit_test_setup_teardown(engines_on_cpu_and_gpu_share_blocks, begin, end),
-		cmocka_unit_test_setup_teardown(the_thread_sleeps_when_nothing_is_under_way,
-						begin_verifying, end),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,17 +22,17 @@ static const char config[] = GPU_CONFIG("256M", "16M") "bytes = 64M\nmax_ctas = 
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
+
+TEST_EACH(begin, end);
 
 /* --- the driver's trace --- */
 
@@ -122,36 +123,33 @@ static void hits_cross_no_wire(const struct kvtier_geometry *g, uint32_t n)
 	gpu_raw_close(&e);
 }
 
-static void what_was_stored_is_hit_there(void **state)
+TEST(what_was_stored_is_hit_there)
 {
 	const struct kvtier_geometry raw = tiny_geometry(KVTIER_CODEC_RAW);
 	const struct kvtier_geometry fp8 = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	hits_cross_no_wire(&raw, N);
 	hits_cross_no_wire(&fp8, N);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 2 * N, PATIENT_MS);
 }
 
 /* Each takes several lanes of 1 MiB. */
-static void a_block_of_many_lanes_is_hit_there(void **state)
+TEST(a_block_of_many_lanes_is_hit_there)
 {
 	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	g.layers = 16;
 	g.kv_heads = 8;
 	g.head_dim_k = g.head_dim_v = 256;
 	hits_cross_no_wire(&g, 3);
 }
 
-static void a_hit_has_twice_the_thread_blocks(void **state)
+TEST(a_hit_has_twice_the_thread_blocks)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	unsigned long long wide;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_needs_emulation("only its driver's report says how many blocks a kernel has");
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	wide = crossed().wide;
@@ -164,12 +162,11 @@ static void a_hit_has_twice_the_thread_blocks(void **state)
 	gpu_raw_close(&e);
 }
 
-static void a_block_that_fp8_cannot_hold_is_hit_there(void **state)
+TEST(a_block_that_fp8_cannot_hold_is_hit_there)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
 	gpu_raw_spoil(&e, 3);
@@ -185,12 +182,11 @@ static void a_block_that_fp8_cannot_hold_is_hit_there(void **state)
 }
 
 /* An engine on the CPU stored it: the first load brings it, the second finds it. */
-static void a_load_brings_it_as_it_passes(void **state)
+TEST(a_load_brings_it_as_it_passes)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw on_gpu, on_cpu;
 
-	(void)state;
 	gpu_raw_open_host(&on_cpu, d.socket, &g, N);
 	gpu_raw_open(&on_gpu, d.socket, &gpu, &g, 2 * N);
 	gpu_raw_fill(&on_cpu, CHAIN, 0, N);
@@ -212,13 +208,12 @@ static void a_load_brings_it_as_it_passes(void **state)
 	gpu_raw_close(&on_gpu);
 }
 
-static void what_was_evicted_there_comes_from_the_host(void **state)
+TEST(what_was_evicted_there_comes_from_the_host)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	char text[512];
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	store(&e, CHAIN, N);
 	assert_int_equal(daemon_ctl(&d, "evict --tier gpu --all", text, sizeof(text)), 0);
@@ -244,7 +239,7 @@ static uint32_t tiers_seen(struct engine *e, const struct kvtier_key *keys)
 	return hit.tiers;
 }
 
-static void a_lookup_tells_engines_on_that_gpu(void **state)
+TEST(a_lookup_tells_engines_on_that_gpu)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine here, there;
@@ -252,7 +247,6 @@ static void a_lookup_tells_engines_on_that_gpu(void **state)
 	struct engine on_cpu;
 	struct gpu other;
 
-	(void)state;
 	if (gpu_count() < 2)
 		skip();
 	gpu_engine_open(&here, &gpu, d.socket, &g, N, GPU_ALLOC);
@@ -279,20 +273,7 @@ static void a_lookup_tells_engines_on_that_gpu(void **state)
 	gpu_engine_close(&here);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-	const struct CMUnitTest tests[] = {
-		CASE(what_was_stored_is_hit_there),
-		CASE(a_block_of_many_lanes_is_hit_there),
-		CASE(a_hit_has_twice_the_thread_blocks),
-		CASE(a_block_that_fp8_cannot_hold_is_hit_there),
-		CASE(a_load_brings_it_as_it_passes),
-		CASE(what_was_evicted_there_comes_from_the_host),
-		CASE(a_lookup_tells_engines_on_that_gpu),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 trace=1 zeroed=64");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

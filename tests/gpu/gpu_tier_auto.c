@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 enum { N = 8, CHAINS = 40, TEN_S = 10000, SLAB = 1 << 20 };
 
@@ -77,14 +78,13 @@ static void work(struct gpu_raw *e)
 	daemon_stat_reaches(&d, "tiers.gpu.blocks", 1);
 }
 
-static void a_share_that_does_not_grow_and_goes(void **state)
+TEST(a_share_that_does_not_grow_and_goes)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	uint64_t first, used, before;
 	CUdeviceptr piece;
 	struct gpu_raw e;
 
-	(void)state;
 	gpu_open(&gpu, 0);
 	daemon_place(&d, false);
 	clock_hold(&d);
@@ -122,14 +122,8 @@ static void a_share_that_does_not_grow_and_goes(void **state)
 	gpu_daemon_end(&d, &gpu);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_share_that_does_not_grow_and_goes),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1 memory=512");
 	gpu_needs_emulation("a GPU of this size");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

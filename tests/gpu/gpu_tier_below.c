@@ -8,6 +8,7 @@
  * gauges say where each load came from.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 enum { N = 8, CHAINS = 16 };
 
@@ -20,25 +21,25 @@ static struct daemon d;
 static struct gpu gpu;
 static struct gpu_raw e;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 	gpu_daemon_end(&d, &gpu);
 	return 0;
 }
+
+TEST_EACH(begin, end);
 
 static void store(uint32_t chain)
 {
@@ -84,9 +85,8 @@ static void leave_host_memory(void)
 	daemon_stat_becomes(&d, "tiers.nvme.blocks", N, PATIENT_MS);
 }
 
-static void what_went_to_nvme_is_served_by_the_gpu(void **state)
+TEST(what_went_to_nvme_is_served_by_the_gpu)
 {
-	(void)state;
 	store(1);
 	leave_host_memory();
 	load(1);
@@ -96,9 +96,8 @@ static void what_went_to_nvme_is_served_by_the_gpu(void **state)
 	daemon_stat_becomes(&d, "tiers.host.blocks", 0, PATIENT_MS);
 }
 
-static void what_the_gpu_dropped_then_comes_from_nvme(void **state)
+TEST(what_the_gpu_dropped_then_comes_from_nvme)
 {
-	(void)state;
 	store(1);
 	leave_host_memory();
 	operate("evict --tier gpu --all");
@@ -114,9 +113,8 @@ static void what_the_gpu_dropped_then_comes_from_nvme(void **state)
 }
 
 /* Host memory has room for a few of the chains. */
-static void what_was_pushed_out_is_served_by_the_gpu(void **state)
+TEST(what_was_pushed_out_is_served_by_the_gpu)
 {
-	(void)state;
 	for (uint32_t chain = 1; chain <= CHAINS; chain++) {
 		store(chain);
 		operate("flush");
@@ -134,16 +132,7 @@ static void what_was_pushed_out_is_served_by_the_gpu(void **state)
 	came_from(CHAINS * N, 0, CHAINS * N);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-	const struct CMUnitTest tests[] = {
-		CASE(what_went_to_nvme_is_served_by_the_gpu),
-		CASE(what_the_gpu_dropped_then_comes_from_nvme),
-		CASE(what_was_pushed_out_is_served_by_the_gpu),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

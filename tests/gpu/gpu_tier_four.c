@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_redis.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -81,13 +82,12 @@ static void load_with_redis_late(void)
 	assert_int_equal(cqe.ok, N);
 }
 
-static void each_tier_is_credited_with_its_blocks(void **state)
+TEST(each_tier_is_credited_with_its_blocks)
 {
 	const struct kvtier_geometry geometry = large_geometry(KVTIER_CODEC_FP8);
 	char config[2048];
 	uint64_t before[4];
 
-	(void)state;
 	redis_start(&redis, NULL);
 	gpu_open(&gpu, 0);
 	(void)snprintf(config, sizeof(config),
@@ -132,14 +132,8 @@ static void each_tier_is_credited_with_its_blocks(void **state)
 	redis_stop(&redis);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_tier_is_credited_with_its_blocks),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

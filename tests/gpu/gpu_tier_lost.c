@@ -7,6 +7,7 @@
  * daemon's context while the tier is full, or refuses the memory.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -52,12 +53,11 @@ static void load(struct gpu_raw *e)
 }
 
 /* The third copy from host memory breaks it. */
-static void what_a_lost_gpu_had_comes_from_below(void **state)
+TEST(what_a_lost_gpu_had_comes_from_below)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 
-	(void)state;
 	start("sticky=cuMemcpyHtoDAsync:3");
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -97,13 +97,12 @@ static void what_a_lost_gpu_had_comes_from_below(void **state)
 }
 
 /* The first allocation is that of the lanes. */
-static void memory_that_cannot_be_had_is_told_and_done_without(void **state)
+TEST(memory_that_cannot_be_had_is_told_and_done_without)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	char text[4096];
 
-	(void)state;
 	start("fail=cuMemAlloc:2:2");
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -122,15 +121,8 @@ static void memory_that_cannot_be_had_is_told_and_done_without(void **state)
 	stop();
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_a_lost_gpu_had_comes_from_below),
-		cmocka_unit_test(memory_that_cannot_be_had_is_told_and_done_without),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("it breaks the driver");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
  * tiers has been hit, and the GPUs' has been evicted from.
  */
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -237,13 +238,12 @@ static void play(struct side *sides, struct victim *victims)
 	}
 }
 
-static void all_at_once(void **state)
+TEST(all_at_once)
 {
 	static struct side sides[ENGINES];
 	static struct victim victims[GPUS];
 	const uint64_t rounds = env_number("STEPS", 40);
 
-	(void)state;
 	if (gpu_count() < GPUS)
 		skip();
 	seed = random_seeded("gpu_tier_random");
@@ -278,14 +278,9 @@ static void all_at_once(void **state)
 	gpu_daemon_end(&d, &gpus[0]);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_at_once),
-	};
-
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
 	if (argc > 1)
-		return engine(argv[1]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(engine(argv[1]));
 }

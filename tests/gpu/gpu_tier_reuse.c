@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_gpu_tier.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,28 +25,27 @@ static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 3M\nhuge_pages =
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
 
+TEST_EACH(begin, end);
+
 /* 128 KiB a page, 132 KiB an image: 23 in the slab. The hits wait for a word of their engine while
  * stores want their room. */
-static void a_hit_in_flight_keeps_its_slot(void **state)
+TEST(a_hit_in_flight_keeps_its_slot)
 {
 	enum { FIT = 22, CHAIN = 1, OTHER = 2 };
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct gpu_raw hits, stores;
 	struct wire_sqe load;
 
-	(void)state;
 	gpu_raw_open(&hits, d.socket, &gpu, &g, 2 * FIT);
 	assert_int_equal(gpu_raw_order(&hits, 1), 0);
 	gpu_raw_open(&stores, d.socket, &gpu, &g, 2 * FIT);
@@ -140,14 +140,13 @@ static uint8_t *store_first(void)
 	return ret;
 }
 
-static void a_slot_keeps_nothing_of_another_space(void **state)
+TEST(a_slot_keeps_nothing_of_another_space)
 {
 	enum { CHAINS = TIER / (LAYERS * LAYER) / N + 2 };
 	const struct kvtier_geometry g = geometry_of(LAYERS - 1);
 	struct gpu_raw second;
 	uint8_t *copy;
 
-	(void)state;
 	if (gpu_is_real()) /* nothing can be seen */
 		skip();
 	copy = store_first();
@@ -200,30 +199,27 @@ static void load_by_groups_after(const char *evict, uint32_t left)
 }
 
 /* The slab keeps its size of slots, and each slot has an end that no layer is put over. */
-static void nor_at_a_slots_end_when_layers_come_by_groups(void **state)
+TEST(nor_at_a_slots_end_when_layers_come_by_groups)
 {
 	char evict[64];
 
-	(void)state;
 	(void)snprintf(evict, sizeof(evict), "evict --tier gpu --bytes %d", N * IMAGE);
 	load_by_groups_after(evict, 1);
 }
 
 /* The slab has slots of another size, whose headers come to lie where layers were. */
-static void nor_in_front_of_the_layers(void **state)
+TEST(nor_in_front_of_the_layers)
 {
-	(void)state;
 	load_by_groups_after("evict --tier gpu --all", 0);
 }
 
 /* A purge reaches the GPU: what the tenant had there is served to nobody. */
-static void a_purge_takes_the_copies_too(void **state)
+TEST(a_purge_takes_the_copies_too)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	char text[512];
 
-	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	gpu_raw_fill(&e, 1, 0, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 1, 0, N).status, 0);
@@ -246,18 +242,7 @@ static void a_purge_takes_the_copies_too(void **state)
 	gpu_raw_close(&e);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-	const struct CMUnitTest tests[] = {
-		CASE(a_hit_in_flight_keeps_its_slot),
-		CASE(a_slot_keeps_nothing_of_another_space),
-		CASE(nor_at_a_slots_end_when_layers_come_by_groups),
-		CASE(nor_in_front_of_the_layers),
-		CASE(a_purge_takes_the_copies_too),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1 late=6 keeps=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_gpu_tier.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -138,11 +139,10 @@ static void is_found(unsigned copies, size_t offset, const char *tier)
 	assert_int_equal(daemon_stat(&d, tier), hits + 1);
 }
 
-static void one_that_differs_from_host_memory(void **state)
+TEST(one_that_differs_from_host_memory)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	begin(&g, "");
 	flush();
 	is_found(3, 0, "tiers.host.hit_blocks_total");
@@ -150,11 +150,10 @@ static void one_that_differs_from_host_memory(void **state)
 }
 
 /* 4 MiB each: the last byte is in the last piece. */
-static void one_of_many_pieces(void **state)
+TEST(one_of_many_pieces)
 {
 	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	g.layers = 16;
 	g.kv_heads = 8;
 	g.head_dim_k = g.head_dim_v = 256;
@@ -164,12 +163,11 @@ static void one_of_many_pieces(void **state)
 	end();
 }
 
-static void one_that_differs_from_nvme(void **state)
+TEST(one_that_differs_from_nvme)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	char text[512];
 
-	(void)state;
 	begin(&g, "");
 	flush();
 	assert_int_equal(daemon_ctl(&d, "evict --all", text, sizeof(text)), 0);
@@ -192,11 +190,10 @@ static void begin_again(const struct kvtier_geometry *g, const char *settings)
 }
 
 /* A daemon that has stored nothing copies from the GPU only to verify. */
-static void a_gpu_that_fails_meanwhile(void **state)
+TEST(a_gpu_that_fails_meanwhile)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	begin(&g, "");
 	flush();
 	begin_again(&g, "sticky=cuMemcpyDtoHAsync:3");
@@ -210,17 +207,8 @@ static void a_gpu_that_fails_meanwhile(void **state)
 	end();
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_that_differs_from_host_memory),
-		cmocka_unit_test(one_of_many_pieces),
-		cmocka_unit_test(one_that_differs_from_nvme),
-		cmocka_unit_test(a_gpu_that_fails_meanwhile),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
 	gpu_needs_emulation("it changes the memory of another process");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

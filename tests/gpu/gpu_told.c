@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,21 +60,19 @@ static void mps(bool on)
 	gpu_close(&gpu);
 }
 
-static void turns_are_told(void **state)
+TEST(turns_are_told)
 {
-	(void)state;
 	mps(false);
 }
 
 /* Only the process that runs kernels takes turns: the daemon, or the engine. */
-static void in_engine_mode_there_are_no_turns(void **state)
+TEST(in_engine_mode_there_are_no_turns)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine ge[2];
 	struct daemon d;
 	struct gpu gpu;
 
-	(void)state;
 	if (gpu_is_real())
 		skip();
 	gpu_open(&gpu, 0);
@@ -95,9 +94,8 @@ static void in_engine_mode_there_are_no_turns(void **state)
 	gpu_close(&gpu);
 }
 
-static void with_mps_there_are_no_turns(void **state)
+TEST(with_mps_there_are_no_turns)
 {
-	(void)state;
 	mps(true);
 }
 
@@ -124,26 +122,23 @@ static void kernels_and_buffers_fit(bool mps_on, const char *ctas, uint64_t leas
 	gpu_close(&gpu);
 }
 
-static void without_mps_a_kernel_takes_the_whole_gpu(void **state)
+TEST(without_mps_a_kernel_takes_the_whole_gpu)
 {
-	(void)state;
 	kernels_and_buffers_fit(false, "\"mps\":false,\"max_ctas\":16", 128, 144);
 }
 
-static void with_mps_a_kernel_leaves_most_of_the_gpu(void **state)
+TEST(with_mps_a_kernel_leaves_most_of_the_gpu)
 {
-	(void)state;
 	kernels_and_buffers_fit(true, "\"mps\":true,\"max_ctas\":8", 32, 48);
 }
 
-static void what_a_context_takes_is_told(void **state)
+TEST(what_a_context_takes_is_told)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	struct daemon d;
 	struct gpu gpu;
 
-	(void)state;
 	if (gpu_is_real())
 		skip();
 	gpu_open(&gpu, 0);
@@ -187,25 +182,22 @@ static void why_a_driver_is_not_used(const char *settings, const char *words)
 	refuses_to_start(words);
 }
 
-static void a_driver_that_lacks_calls_is_named(void **state)
+TEST(a_driver_that_lacks_calls_is_named)
 {
-	(void)state;
 	why_a_driver_is_not_used("version=11060", "libcuda.so has no cu");
 	why_a_driver_is_not_used("version=11060", "the CUDA driver is too old");
 }
 
-static void a_driver_with_all_calls_may_be_too_old(void **state)
+TEST(a_driver_with_all_calls_may_be_too_old)
 {
-	(void)state;
 	why_a_driver_is_not_used("version=11080", "is of version 11.8; kvtierd needs 12.0");
 }
 
 /* The engine would be the one process, and each of its spaces would be staged without a word. */
-static void a_gpu_for_one_process_is_not_taken(void **state)
+TEST(a_gpu_for_one_process_is_not_taken)
 {
 	struct daemon d;
 
-	(void)state;
 	why_a_driver_is_not_used("exclusive=1", "its compute mode is for one process");
 	gpu_settings("exclusive=1 mps=1");
 	daemon_start(&d, common);
@@ -213,28 +205,12 @@ static void a_gpu_for_one_process_is_not_taken(void **state)
 	daemon_remove(&d);
 }
 
-static void a_driver_that_does_not_start_is_quoted(void **state)
+TEST(a_driver_that_does_not_start_is_quoted)
 {
-	(void)state;
 	why_a_driver_is_not_used("fail=cuInit:1:803", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(turns_are_told),
-		cmocka_unit_test(with_mps_there_are_no_turns),
-		cmocka_unit_test(in_engine_mode_there_are_no_turns),
-		cmocka_unit_test(without_mps_a_kernel_takes_the_whole_gpu),
-		cmocka_unit_test(with_mps_a_kernel_leaves_most_of_the_gpu),
-		cmocka_unit_test(what_a_context_takes_is_told),
-		cmocka_unit_test(a_driver_that_lacks_calls_is_named),
-		cmocka_unit_test(a_driver_with_all_calls_may_be_too_old),
-		cmocka_unit_test(a_gpu_for_one_process_is_not_taken),
-		cmocka_unit_test(a_driver_that_does_not_start_is_quoted),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
  * copies of the engine's CPU. Method: the emulated driver's processes have users of their own.
  */
 #include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/test.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ static struct daemon d;
 static struct gpu gpu;
 
 /* This process is user 2's. */
-static int begin(void **state)
+FIXTURE(begin)
 {
 	gpu_open(&gpu, 0);
 	gpu_settings("user=1 %s", (const char *)*state);
@@ -24,9 +25,8 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("");
@@ -82,40 +82,30 @@ static void goes(enum gpu_memory_kind kind, const char *words, bool staged)
 	status_says("gpu_staged", false);
 }
 
-static void memory_by_handle_is_staged_and_told(void **state)
+#define CASE(name, settings) \
+	cmocka_unit_test_prestate_setup_teardown(name, begin, end, (void *)(uintptr_t)(settings))
+
+/* The two results that a driver may have for it */
+TEST_ROWS(memory_by_handle_is_staged_and_told, CASE(memory_by_handle_is_staged_and_told, ""),
+	  CASE(memory_by_handle_is_staged_and_told, "fail=cuIpcOpenMemHandle:0:1"),
+	  CASE(memory_by_handle_is_staged_and_told, "fail=cuIpcOpenMemHandle:0:800"))
 {
-	(void)state;
 	goes(GPU_ALLOC, "CUDA staged: regions[0]: cuIpcOpenMemHandle", true);
 }
 
-static void memory_by_descriptor_is_shared(void **state)
+TEST_GIVEN(memory_by_descriptor_is_shared, begin, end, "")
 {
-	(void)state;
 	goes(GPU_VMM_FD, "CUDA descriptor", false);
 }
 
-static void engine_mode_needs_no_handle(void **state)
+TEST_GIVEN(engine_mode_needs_no_handle, begin, end, "")
 {
-	(void)state;
 	gpu_engine_mode(KVTIER_GPU_ENGINE);
 	goes(GPU_ALLOC, "CUDA engine mode", false);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name, settings) \
-	cmocka_unit_test_prestate_setup_teardown(name, begin, end, (void *)(uintptr_t)(settings))
-	const struct CMUnitTest tests[] = {
-		CASE(memory_by_handle_is_staged_and_told, ""),
-		/* the two results that a driver may have for it */
-		CASE(memory_by_handle_is_staged_and_told, "fail=cuIpcOpenMemHandle:0:1"),
-		CASE(memory_by_handle_is_staged_and_told, "fail=cuIpcOpenMemHandle:0:800"),
-		CASE(memory_by_descriptor_is_shared, ""),
-		CASE(engine_mode_needs_no_handle, ""),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "user=2");
 	gpu_needs_emulation("a process cannot take another user");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

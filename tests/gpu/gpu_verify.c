@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_damage.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 
@@ -24,17 +25,17 @@ static const char config[] =
 static struct daemon d;
 static struct gpu gpu;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	return gpu_daemon_begin(&d, &gpu, config);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	return gpu_daemon_end(&d, &gpu);
 }
+
+TEST_EACH(begin, end);
 
 /* The bit `offset` bytes from the image's start is flipped; the others are good. */
 static void is_a_miss(struct gpu_raw *e, long offset)
@@ -75,21 +76,19 @@ static void damaged_everywhere(const struct kvtier_geometry *g)
 	gpu_raw_close(&e);
 }
 
-static void of_one_piece(void **state)
+TEST(of_one_piece)
 {
 	const struct kvtier_geometry raw = tiny_geometry(KVTIER_CODEC_RAW);
 	const struct kvtier_geometry fp8 = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	damaged_everywhere(&raw);
 	damaged_everywhere(&fp8);
 }
 
-static void of_several_pieces(void **state)
+TEST(of_several_pieces)
 {
 	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	g.layers = 16;
 	g.kv_heads = 8;
 	g.head_dim_k = g.head_dim_v = 256;
@@ -97,12 +96,11 @@ static void of_several_pieces(void **state)
 }
 
 /* A payload of 256 KiB or more crosses from its own slot, once the driver has registered it. */
-static void of_one_piece_that_goes_directly(void **state)
+TEST(of_one_piece_that_goes_directly)
 {
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw first;
 
-	(void)state;
 	g.layers = 8;
 	g.kv_heads = 4;
 	g.head_dim_k = g.head_dim_v = 128;
@@ -116,15 +114,7 @@ static void of_one_piece_that_goes_directly(void **state)
 	assert_true(daemon_stat(&d, "gpu.direct_in_bytes_total") > 0);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(of_one_piece, begin, end),
-		cmocka_unit_test_setup_teardown(of_one_piece_that_goes_directly, begin, end),
-		cmocka_unit_test_setup_teardown(of_several_pieces, begin, end),
-	};
-
-	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,17 +8,12 @@
 #define KVTIER_TESTS_LIB_H
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
-
-#include <cmocka.h>
 
 #include "client/kvtier.h"
 #include "random.h"
+#include "test.h"
 
 /* A busy machine does things late: the bound of each wait that has no other bound. */
 enum { PATIENT_MS = 60000 };

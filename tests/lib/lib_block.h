@@ -7,15 +7,10 @@
 #ifndef KVTIER_TESTS_LIB_BLOCK_H
 #define KVTIER_TESTS_LIB_BLOCK_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "client/lib/map.h"
 #include "daemon/store/block.h"
 #include "random.h"
+#include "test.h"
 
 enum { MAX = 64, SPACE = 5, CLASS = 1, HOST = 1 << TIER_HOST, NVME = 1 << TIER_NVME };
 
@@ -49,7 +44,5 @@ uint32_t table_find(struct blocks *blocks, uint32_t number);
 void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host,
 		   uint32_t in_nvme);
 void table_is_nvme(struct blocks *blocks, uint32_t block, uint32_t number);
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, table_set_up, table_tear_down)
 
 #endif

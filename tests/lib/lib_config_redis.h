@@ -5,17 +5,12 @@
 #ifndef KVTIER_TESTS_LIB_CONFIG_REDIS_H
 #define KVTIER_TESTS_LIB_CONFIG_REDIS_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/config/config_redis.h"
+#include "tests/lib/test.h"
 
 extern char config_message[1024]; /* the last message */
 

@@ -10,15 +10,11 @@
 #ifndef KVTIER_TESTS_LIB_CTL_H
 #define KVTIER_TESTS_LIB_CTL_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
+#include "tests/lib/test.h"
 
 extern struct fake_parts {
 	uint32_t clients, spaces;

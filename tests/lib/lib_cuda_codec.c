@@ -3,18 +3,16 @@
 #include "tests/lib/lib_cuda_codec.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "client/cuda_kernels.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/fp8.h"
 #include "tests/gpu/host/host_kernel.h"
 #include "tests/lib/lib_gpu.h"
+#include "tests/lib/test.h"
 
 enum { READ = 1, WRITE = 2 };
 enum {

@@ -10,11 +10,9 @@
 
 /* One case for each I/O engine: *state points to the engine's name, as in [nvme] io. */
 extern char disk_uring[], disk_threads[];
-#define ON_BOTH_ENGINES(name)                                      \
-	{ #name " [io_uring]", name, NULL, NULL, disk_uring },     \
-	{                                                          \
-#name " [threads]", name, NULL, NULL, disk_threads \
-	}
+#define ON_BOTH_ENGINES(name)                                                  \
+	TEST_ROWS(name, { #name " [io_uring]", name, NULL, NULL, disk_uring }, \
+		  { #name " [threads]", name, NULL, NULL, disk_threads })
 
 /* Skips the case, which the output shows, where there is no directory for O_DIRECT or io_uring is
  * refused. */

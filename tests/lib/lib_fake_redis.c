@@ -6,12 +6,11 @@
  * and the value that SET stored.
  */
 #include "lib_redis.h"
+#include "test.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +21,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { VALUE_BYTES = 8 << 20, INPUT_BYTES = 16 << 10, WORD_BYTES = 32 };
 

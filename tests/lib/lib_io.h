@@ -6,12 +6,6 @@
 #ifndef KVTIER_TESTS_LIB_IO_H
 #define KVTIER_TESTS_LIB_IO_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -24,6 +18,7 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "tests/lib/test.h"
 #include "tiers/io/io.h"
 
 enum { PAGE = IO_ALIGN, IO_RIG_BUFFER_BYTES = 4 << 20, IO_RIG_TMPFS = 0x01021994 };
@@ -48,15 +43,16 @@ struct io_rig_op {
 /* A case runs once on each engine: its state is one of these. */
 extern enum io_engine_choice on_uring, on_threads;
 
-#define ON_URING(fn)                                         \
+#define ROW_ON_URING(fn)                                     \
 	{                                                    \
 #fn " (io_uring)", fn, NULL, NULL, &on_uring \
 	}
-#define ON_THREADS(fn)                                        \
+#define ROW_ON_THREADS(fn)                                    \
 	{                                                     \
 #fn " (threads)", fn, NULL, NULL, &on_threads \
 	}
-#define ON_BOTH(fn) ON_URING(fn), ON_THREADS(fn)
+#define ON_THREADS(fn) TEST_ROWS(fn, ROW_ON_THREADS(fn))
+#define ON_BOTH(fn)    TEST_ROWS(fn, ROW_ON_URING(fn), ROW_ON_THREADS(fn))
 
 /* The head of a function that the linker puts in front of another (-Wl,--wrap=NAME). */
 #define REAL(type, name, params)   \

@@ -7,16 +7,12 @@
 #ifndef KVTIER_TESTS_LIB_KVTIERCTL_H
 #define KVTIER_TESTS_LIB_KVTIERCTL_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
-#include <cmocka.h>
 
 #include "daemon/stats/stats.h"
 #include "lib_scratch.h"
+#include "test.h"
 
 extern struct tool {
 	char program[512], dir[SCRATCH_BYTES], path[96] /* of the stats page */, admin[96];

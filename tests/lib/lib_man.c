@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "lib_man.h"
+
+#include "test.h"
 
 void man_has(const char *page, void (*print)(FILE *out), const char *test)
 {

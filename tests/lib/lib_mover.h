@@ -6,16 +6,12 @@
 #ifndef KVTIER_TESTS_LIB_MOVER_H
 #define KVTIER_TESTS_LIB_MOVER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "daemon/store/mover.h"
 #include "fault.h"
 #include "lib_copier.h"
+#include "test.h"
 #include "tiers/slabs.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB, BIG = 16 * KIB /* 4 a slab */, SMALL = 8 * KIB /* 8 a slab */ };

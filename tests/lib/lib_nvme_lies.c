@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_nvme_lies.c - see lib_nvme_lies.h. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "test.h"
 #include "tiers/nvme/nvme_log_inner.h"
 #include "lib_nvme_lies.h"
 

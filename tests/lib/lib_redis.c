@@ -10,9 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "kernels/image.h"
 #include "lib_scratch.h"
+#include "test.h"
 
 enum { PATIENCE_MS = 20000, ASK_SECONDS = 10, WORDS = 64, BUS_PORT = 10000 };
 

@@ -5,15 +5,12 @@
  * when.
  */
 #include "lib_redis.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum {
 	MASTERS = 3,

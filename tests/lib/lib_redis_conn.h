@@ -9,18 +9,14 @@
 
 #include <errno.h>
 #include <hiredis/hiredis.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "test.h"
 #include "tiers/redis/conn/redis_conn.h"
 #include "lib_redis.h"
 #include "lib_tls.h"

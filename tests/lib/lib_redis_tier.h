@@ -9,13 +9,7 @@
 #ifndef KVTIER_TESTS_LIB_REDIS_TIER_H
 #define KVTIER_TESTS_LIB_REDIS_TIER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <signal.h>
@@ -24,6 +18,7 @@
 
 #include "daemon/base/loop.h"
 #include "kernels/image.h"
+#include "test.h"
 #include "tiers/redis/redis.h"
 #include "lib_redis.h"
 #include "random.h"

@@ -6,15 +6,11 @@
 #ifndef KVTIER_TESTS_LIB_SPACE_H
 #define KVTIER_TESTS_LIB_SPACE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "daemon/store/space.h"
 #include "lib_scratch.h"
+#include "test.h"
 
 enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64 };
 

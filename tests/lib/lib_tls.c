@@ -2,17 +2,13 @@
 /* lib_tls.c - contract: lib_tls.h. */
 #include "lib_scratch.h"
 #include "lib_tls.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static void run(const char *command)
 {

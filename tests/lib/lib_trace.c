@@ -3,14 +3,12 @@
 #include "lib_trace.h"
 
 #include <assert.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/store/evict.h"
+#include "tests/lib/test.h"
 
 static void add_request(struct trace *t, struct json_object *ids)
 {

@@ -206,50 +206,38 @@ static void try(end_fn *end, const char *what, uint32_t timeout_ms)
 	}
 }
 
-static void a_clean_stop(void **state)
+TEST(a_clean_stop)
 {
-	(void)state;
 	try(stop, "SIGTERM", 60000);
 }
 
-static void a_kill(void **state)
+TEST(a_kill)
 {
-	(void)state;
 	try(murder, "SIGKILL", 60000);
 }
 
-static void a_violation(void **state)
+TEST(a_violation)
 {
-	(void)state;
 	try(violation, "a violation", 60000);
 }
 
-static void a_deadline(void **state)
+TEST(a_deadline)
 {
-	(void)state;
 	try(await, "a deadline", 8);
 }
 
-static void a_space_close(void **state)
+TEST(a_space_close)
 {
-	(void)state;
 	try(space_close, "SPACE_CLOSE", 60000);
 }
 
-int main(void)
+TEST_BEGIN
 {
 	const char *given = getenv("TSAN_OPTIONS");
 	char options[512];
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_clean_stop),  cmocka_unit_test(a_kill),
-		cmocka_unit_test(a_violation),   cmocka_unit_test(a_deadline),
-		cmocka_unit_test(a_space_close),
-	};
-
 	/* A stop does not wait long for regions to be unmapped (main.c exit_if_busy()), which takes
 	 * a sanitizer long. */
 	(void)snprintf(options, sizeof(options), "%s report_thread_leaks=0", given ? given : "");
 	(void)setenv("TSAN_OPTIONS", options, 1);
 	rnd = random_seeded("regr_11_01_clean_stop");
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

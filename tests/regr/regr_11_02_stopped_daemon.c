@@ -187,7 +187,7 @@ static int stop_and_close(struct world *w, const struct kvtier_region *region)
 
 /* --- cases --- */
 
-static void what_is_not_named_stays_as_it_is(void **state)
+TEST(what_is_not_named_stays_as_it_is)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
@@ -259,7 +259,7 @@ static void check_page(const struct world *w, uint32_t page, uint8_t byte, const
 				 when, at, page, p[at], byte);
 }
 
-static void a_lent_page_is_not_lent_again(void **state)
+TEST(a_lent_page_is_not_lent_again)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
@@ -288,7 +288,7 @@ static void a_lent_page_is_not_lent_again(void **state)
 	kvtier_close(w->client);
 }
 
-static void a_killed_daemon_frees_them(void **state)
+TEST(a_killed_daemon_frees_them)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
@@ -301,7 +301,7 @@ static void a_killed_daemon_frees_them(void **state)
 }
 
 /* As systemd's watchdog ends it: SIGABRT, and SIGCONT so that it is heard. */
-static void so_does_the_watchdog(void **state)
+TEST(so_does_the_watchdog)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
@@ -314,7 +314,7 @@ static void so_does_the_watchdog(void **state)
 	none_is_lent_soon();
 }
 
-static void memory_is_taken_back(void **state)
+TEST(memory_is_taken_back)
 {
 	struct world *w = *state;
 	const size_t bytes = w->e.page_bytes;
@@ -358,7 +358,7 @@ static void memory_is_taken_back(void **state)
 }
 
 /* Keys of its own each time; bytes 0x33, changed to 0x44 when it was given up. */
-static void a_late_store_becomes_no_block(void **state)
+TEST(a_late_store_becomes_no_block)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
@@ -398,7 +398,7 @@ static void status_waits(const struct world *w, bool waits)
 		fail_msg("\"%s\", not \"%s\" in it: %s", waits ? "waits" : "waits not", word, text);
 }
 
-static void results_and_cancel_say_so(void **state)
+TEST(results_and_cancel_say_so)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
@@ -441,7 +441,7 @@ static void results_and_cancel_say_so(void **state)
 	kvtier_close(w->client);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = geometry();
@@ -457,7 +457,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	struct world *w = *state;
 
@@ -470,21 +470,10 @@ static int end(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+TEST_EACH(begin, end);
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE(what_is_not_named_stays_as_it_is),
-		CASE(a_lent_page_is_not_lent_again),
-		CASE(a_killed_daemon_frees_them),
-		CASE(so_does_the_watchdog),
-		CASE(memory_is_taken_back),
-		CASE(a_late_store_becomes_no_block),
-		CASE(results_and_cancel_say_so),
-	};
-
 	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0 });
 	rnd = random_seeded("regr_11_02_stopped_daemon");
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -11,6 +11,7 @@
  * descriptors out of a socket.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -117,7 +118,10 @@ static void send_space_open(struct world *w, uint32_t i, int fd)
 	assert_int_equal(raw_send(&w->attackers[i], &space, sizeof(space), &fd, 1), 0);
 }
 
-static void with_space_open(void **state)
+static char old_kernel[] = "tests/kvtierd_old_kernel";
+
+TEST_ROWS(with_space_open, cmocka_unit_test(with_space_open),
+	  cmocka_unit_test_prestate(with_space_open, old_kernel))
 {
 	struct world w;
 
@@ -137,7 +141,8 @@ static void send_doorbell(struct world *w, uint32_t i, int fd)
 	assert_int_equal(raw_send(&w->attackers[i], &bell, sizeof(bell), &fd, 1), 0);
 }
 
-static void with_a_doorbell(void **state)
+TEST_ROWS(with_a_doorbell, cmocka_unit_test(with_a_doorbell),
+	  cmocka_unit_test_prestate(with_a_doorbell, old_kernel))
 {
 	struct world w;
 
@@ -158,7 +163,8 @@ static void send_and_die(struct world *w, uint32_t i, int fd)
 	w->attackers[i].fd = -1;
 }
 
-static void left_in_the_queue(void **state)
+TEST_ROWS(left_in_the_queue, cmocka_unit_test(left_in_the_queue),
+	  cmocka_unit_test_prestate(left_in_the_queue, old_kernel))
 {
 	struct world w;
 
@@ -186,7 +192,8 @@ static void send_hello(struct world *w, uint32_t i, int fd)
 		assert_int_equal(s, 0);
 }
 
-static void with_hello(void **state)
+TEST_ROWS(with_hello, cmocka_unit_test(with_hello),
+	  cmocka_unit_test_prestate(with_hello, old_kernel))
 {
 	struct world w;
 
@@ -198,22 +205,8 @@ static void with_hello(void **state)
 	end(&w);
 }
 
-static char old_kernel[] = "tests/kvtierd_old_kernel";
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(with_space_open),
-		cmocka_unit_test(with_a_doorbell),
-		cmocka_unit_test(left_in_the_queue),
-		cmocka_unit_test(with_hello),
-		cmocka_unit_test_prestate(with_space_open, old_kernel),
-		cmocka_unit_test_prestate(with_a_doorbell, old_kernel),
-		cmocka_unit_test_prestate(left_in_the_queue, old_kernel),
-		cmocka_unit_test_prestate(with_hello, old_kernel),
-	};
-
 	/* A daemon that leaves blocked calls leaves threads. */
 	(void)setenv("TSAN_OPTIONS", "report_thread_leaks=0", 1);
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

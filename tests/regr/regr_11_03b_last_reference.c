@@ -9,6 +9,7 @@
  * spaces are opened and closed. Then the helper goes on, and the memory is freed under loads.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -157,9 +158,8 @@ static void is_let_go(unsigned int before)
 	assert_int_equal(atomic_load(&w.letgo->by_core), 0);
 }
 
-static void with_a_doorbell(void **state)
+TEST(with_a_doorbell)
 {
-	(void)state;
 	begin();
 	atomic_store(&w.letgo->hold, true);
 	send_bell();
@@ -168,9 +168,8 @@ static void with_a_doorbell(void **state)
 }
 
 /* Larger than its memfd. */
-static void with_a_region_that_is_refused(void **state)
+TEST(with_a_region_that_is_refused)
 {
-	(void)state;
 	begin();
 	atomic_store(&w.letgo->hold, true);
 	send_space(2 * w.bytes);
@@ -179,12 +178,11 @@ static void with_a_region_that_is_refused(void **state)
 	end();
 }
 
-static void with_a_space_that_is_closed(void **state)
+TEST(with_a_space_that_is_closed)
 {
 	struct wire_space_close close_it;
 	unsigned int before;
 
-	(void)state;
 	begin();
 	close_it = (struct wire_space_close){ .space = open_big_space() };
 	close_it.head = raw_head(&w.raw, WIRE_SPACE_CLOSE, sizeof(close_it));
@@ -196,11 +194,10 @@ static void with_a_space_that_is_closed(void **state)
 	end();
 }
 
-static void with_a_space_of_a_client_that_dies(void **state)
+TEST(with_a_space_of_a_client_that_dies)
 {
 	unsigned int before;
 
-	(void)state;
 	begin();
 	(void)open_big_space();
 	before = atomic_load(&w.letgo->by_helpers);
@@ -209,16 +206,4 @@ static void with_a_space_of_a_client_that_dies(void **state)
 	is_let_go(before);
 	raw_open(&w.raw, w.d.socket);
 	end();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(with_a_doorbell),
-		cmocka_unit_test(with_a_region_that_is_refused),
-		cmocka_unit_test(with_a_space_that_is_closed),
-		cmocka_unit_test(with_a_space_of_a_client_that_dies),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

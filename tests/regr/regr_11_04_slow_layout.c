@@ -165,7 +165,7 @@ static void child(struct slow *s, const char *socket)
 	_exit(0);
 }
 
-static void others_load_in_turn(void **state)
+TEST(others_load_in_turn)
 {
 	struct slow *s =
 		mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -176,7 +176,6 @@ static void others_load_in_turn(void **state)
 	pid_t pid;
 	int end;
 
-	(void)state;
 	assert_ptr_not_equal(s, MAP_FAILED);
 	daemon_start(&d, "[host]\nbytes = 192M\nslab_bytes = 64M\nhuge_pages = no\n");
 	pid = fork();
@@ -210,13 +209,12 @@ static void others_load_in_turn(void **state)
 	(void)munmap(s, sizeof(*s));
 }
 
-static void a_deadline_ends_a_slow_job(void **state)
+TEST(a_deadline_ends_a_slow_job)
 {
 	uint32_t untouched = 0;
 	struct slow s = { 0 };
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 192M\nslab_bytes = 64M\nhuge_pages = no\n");
 	slow_open(&s, d.socket);
 	store_it(&s);
@@ -228,14 +226,4 @@ static void a_deadline_ends_a_slow_job(void **state)
 	assert_true(untouched > TOKENS / 2);
 	slow_close(&s);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(others_load_in_turn),
-		cmocka_unit_test(a_deadline_ends_a_slow_job),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,7 +163,7 @@ static void quiet_round(struct engine *e, uint32_t round)
 	assert_int_equal(chain_load(e, keys, 0, FEW), FEW);
 }
 
-static void a_slow_layout_costs_others_its_share(void **state)
+TEST(a_slow_layout_costs_others_its_share)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct board *board =
@@ -173,7 +173,6 @@ static void a_slow_layout_costs_others_its_share(void **state)
 	uint32_t ended;
 	pid_t pid;
 
-	(void)state;
 	assert_ptr_not_equal(board, MAP_FAILED);
 	daemon_start(&d, config);
 	pid = fork();
@@ -199,13 +198,4 @@ static void a_slow_layout_costs_others_its_share(void **state)
 	assert_in_range(ended, 0, OPS / 4);
 	assert_int_equal(atomic_load(&board->in_time), 0);
 	(void)munmap(board, 4096);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_slow_layout_costs_others_its_share),
-	};
-
-	return cmocka_run_group_tests_name("regr_11_04b_slow_layout_turns", tests, NULL, NULL);
 }

@@ -159,15 +159,13 @@ static void run(uint32_t max_spaces)
 	daemon_remove(&w.d);
 }
 
-static void a_new_model_gets_in(void **state)
+TEST(a_new_model_gets_in)
 {
-	(void)state;
 	run(16384);
 }
 
-static void a_new_model_gets_in_where_spaces_go(void **state)
+TEST(a_new_model_gets_in_where_spaces_go)
 {
-	(void)state;
 	run(FEW);
 }
 
@@ -206,12 +204,11 @@ static uint32_t open_all(struct kvtier_client *client, uint32_t first)
 	return n;
 }
 
-static void one_client_leaves_spaces_for_others(void **state)
+TEST(one_client_leaves_spaces_for_others)
 {
 	struct kvtier_client *hog, *quiet;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
 			 "[index]\nmax_spaces = 16\n");
 	hog = dial(&d, "hog");
@@ -229,13 +226,12 @@ static void one_client_leaves_spaces_for_others(void **state)
 
 enum { CONNECTIONS = 16, SHARE = 2 };
 
-static void all_others_leave_the_share_of_the_last(void **state)
+TEST(all_others_leave_the_share_of_the_last)
 {
 	struct kvtier_client *hogs[CONNECTIONS - 1], *last;
 	struct daemon d;
 	uint32_t n = 0;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
 			 "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
 			 "[index]\nmax_spaces = 64\n");
@@ -250,16 +246,4 @@ static void all_others_leave_the_share_of_the_last(void **state)
 		kvtier_close(hogs[i]);
 	kvtier_close(last);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_new_model_gets_in),
-		cmocka_unit_test(a_new_model_gets_in_where_spaces_go),
-		cmocka_unit_test(one_client_leaves_spaces_for_others),
-		cmocka_unit_test(all_others_leave_the_share_of_the_last),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * that have not said HELLO are more than 32, and none of them is refused while there is room.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -174,14 +175,13 @@ static void connections_become(const struct daemon *d, uint32_t n)
 
 /* --- tests --- */
 
-static void a_user_has_a_share(void **state)
+TEST(a_user_has_a_share)
 {
 	static const uint32_t takes[PROCESSES] = { OF_A_PROCESS, 3, 2, 1 };
 	char text[4096] = "", want[96];
 	struct child hogs[PROCESSES], other;
 	struct daemon d;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	start(&d, config);
@@ -211,12 +211,11 @@ static void a_user_has_a_share(void **state)
 }
 
 /* Its user's other processes find some. */
-static void a_process_has_a_share_of_its_users(void **state)
+TEST(a_process_has_a_share_of_its_users)
 {
 	struct child hog;
 	struct daemon d;
 
-	(void)state;
 	start(&d, config);
 	hog = child_start(&d, 0, take_all);
 	assert_int_equal(child_took(&hog, "this process has 6 connections"), OF_A_PROCESS);
@@ -226,13 +225,12 @@ static void a_process_has_a_share_of_its_users(void **state)
 }
 
 /* They connect, and say HELLO when the last of them has connected. */
-static void a_crowd_comes_in(void **state)
+TEST(a_crowd_comes_in)
 {
 	static struct raw crowd[LARGE_OF_A_PROCESS - 1];
 	const uint32_t n = sizeof(crowd) / sizeof(crowd[0]);
 	struct daemon d;
 
-	(void)state;
 	start(&d, large);
 	for (uint32_t i = 0; i < n; i++)
 		raw_dial(&crowd[i], d.socket);
@@ -246,7 +244,7 @@ static void a_crowd_comes_in(void **state)
 }
 
 /* Connections that say nothing: others come in all the same, of the same user and of another. */
-static void half_open_ones_go_first(void **state)
+TEST(half_open_ones_go_first)
 {
 	struct child others[2] = { 0 };
 	const int n = geteuid() == 0 ? 2 : 1;
@@ -254,7 +252,6 @@ static void half_open_ones_go_first(void **state)
 	int held[300];
 	char byte;
 
-	(void)state;
 	start(&d, large);
 	for (int i = 0; i < 300; i++)
 		held[i] = dial(d.socket);
@@ -276,16 +273,4 @@ static void half_open_ones_go_first(void **state)
 		if (held[i] >= 0)
 			(void)close(held[i]);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_user_has_a_share),
-		cmocka_unit_test(a_process_has_a_share_of_its_users),
-		cmocka_unit_test(a_crowd_comes_in),
-		cmocka_unit_test(half_open_ones_go_first),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,61 +223,39 @@ static void quiet_beside_a_full_table(const char *lines)
 	greedy_ends(&s, &d, &tally);
 }
 
-static void big_blocks_push_nobody_out(void **state)
+TEST(big_blocks_push_nobody_out)
 {
-	(void)state;
 	quiet_beside(true, 4);
 }
 
-static void chains_longer_than_memory_push_nobody_out(void **state)
+TEST(chains_longer_than_memory_push_nobody_out)
 {
-	(void)state;
 	quiet_beside(true, 32);
 }
 
-static void many_small_blocks_push_nobody_out(void **state)
+TEST(many_small_blocks_push_nobody_out)
 {
-	(void)state;
 	quiet_beside(false, 4);
 }
 
-static void a_full_table_pushes_nobody_out(void **state)
+TEST(a_full_table_pushes_nobody_out)
 {
-	(void)state;
 	quiet_beside_a_full_table(small_table);
 }
 
-static void a_table_full_of_blocks_on_nvme_pushes_nobody_out(void **state)
+TEST(a_table_full_of_blocks_on_nvme_pushes_nobody_out)
 {
-	(void)state;
 	if (!disk_dir())
 		skip();
 	quiet_beside_a_full_table(table_of_a_disk);
 }
 
-static void big_blocks_take_no_newcomers_blocks(void **state)
+TEST(big_blocks_take_no_newcomers_blocks)
 {
-	(void)state;
 	newcomers_beside(true, 4);
 }
 
-static void chains_longer_than_memory_take_no_newcomers_blocks(void **state)
+TEST(chains_longer_than_memory_take_no_newcomers_blocks)
 {
-	(void)state;
 	newcomers_beside(true, 32);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(big_blocks_push_nobody_out),
-		cmocka_unit_test(chains_longer_than_memory_push_nobody_out),
-		cmocka_unit_test(many_small_blocks_push_nobody_out),
-		cmocka_unit_test(a_full_table_pushes_nobody_out),
-		cmocka_unit_test(a_table_full_of_blocks_on_nvme_pushes_nobody_out),
-		cmocka_unit_test(big_blocks_take_no_newcomers_blocks),
-		cmocka_unit_test(chains_longer_than_memory_take_no_newcomers_blocks),
-	};
-
-	return cmocka_run_group_tests_name("regr_11_08_big_blocks", tests, NULL, NULL);
 }

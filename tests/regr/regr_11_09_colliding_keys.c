@@ -32,7 +32,7 @@ static void keys_like(const struct kvtier_key *victim, struct kvtier_key *ret)
 	}
 }
 
-static void keys_that_begin_alike_harm_nobody(void **state)
+TEST(keys_that_begin_alike_harm_nobody)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW), least = least_geometry();
 	static struct kvtier_key keys[VICTIM], other[BYSTANDER], colliding[BATCH];
@@ -40,7 +40,6 @@ static void keys_that_begin_alike_harm_nobody(void **state)
 	uint32_t refused = 0;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 256K\nhuge_pages = no\n");
 	engine_open(&bystander, d.socket, "bystander", &g, BYSTANDER);
 	engine_open(&victim, d.socket, "victim", &g, VICTIM);
@@ -66,13 +65,4 @@ static void keys_that_begin_alike_harm_nobody(void **state)
 	engine_close(&victim);
 	engine_close(&bystander);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(keys_that_begin_alike_harm_nobody),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

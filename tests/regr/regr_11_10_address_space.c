@@ -9,6 +9,7 @@
  * never has more mapped than a few clients' shares.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +90,7 @@ static void *churn(void *arg)
 	return NULL;
 }
 
-static void churn_takes_nothing_from_others(void **state)
+TEST(churn_takes_nothing_from_others)
 {
 	static struct churner churners[CHURNERS];
 	const uint64_t large = 100ull << 30, limit_kib = 8ull << 30;
@@ -98,7 +99,6 @@ static void churn_takes_nothing_from_others(void **state)
 	struct daemon d;
 	struct raw r;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	before = (uint64_t)daemon_mapped_kib(&d);
 	for (int i = 0; i < CHURNERS; i++) {
@@ -128,13 +128,4 @@ static void churn_takes_nothing_from_others(void **state)
 	raw_close(&r);
 	(void)close(fd);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(churn_takes_nothing_from_others),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

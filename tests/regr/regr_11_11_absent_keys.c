@@ -10,6 +10,7 @@
  * for the latter nothing comes where no memory is free.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -92,13 +93,12 @@ static void nobody_is_evicted(struct shared *w, struct engine *other, uint32_t b
 	assert_int_equal(present(&w->a), before);
 }
 
-static void absent_keys_evict_nobody(void **state)
+TEST(absent_keys_evict_nobody)
 {
 	struct engine other;
 	struct shared *w = begin(&other);
 	const uint32_t before = present(&w->a);
 
-	(void)state;
 	nobody_is_evicted(w, &other, before);
 	what_redis_has_comes(w, &other, before);
 	assert_int_equal(daemon_stat(&w->a.d, "tiers.redis.unasked_blocks_total"), 0);
@@ -114,13 +114,12 @@ static void forbid(struct shared *w, const char *commands)
 	assert_string_equal(reply, "OK");
 }
 
-static void without_getrange_the_length_is_asked(void **state)
+TEST(without_getrange_the_length_is_asked)
 {
 	struct engine other;
 	struct shared *w = begin(&other);
 	const uint32_t before = present(&w->a);
 
-	(void)state;
 	forbid(w, "-getrange");
 	nobody_is_evicted(w, &other, before);
 	what_redis_has_comes(w, &other, before);
@@ -130,13 +129,12 @@ static void without_getrange_the_length_is_asked(void **state)
 }
 
 /* Then a load into full memory is a miss, which is counted. */
-static void a_user_who_may_not_ask_evicts_nobody(void **state)
+TEST(a_user_who_may_not_ask_evicts_nobody)
 {
 	struct engine other;
 	struct shared *w = begin(&other);
 	const uint32_t before = present(&w->a);
 
-	(void)state;
 	forbid(w, "-getrange -strlen");
 	nobody_is_evicted(w, &other, before);
 	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", ABSENT, SHARED_MS);
@@ -150,14 +148,7 @@ static void a_user_who_may_not_ask_evicts_nobody(void **state)
 	shared_end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(absent_keys_evict_nobody),
-		cmocka_unit_test(without_getrange_the_length_is_asked),
-		cmocka_unit_test(a_user_who_may_not_ask_evicts_nobody),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests_name("regr_11_11_absent_keys", tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * for each op.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -60,11 +61,10 @@ static struct {
 	uint32_t tail;
 } w;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	pthread_attr_t small;
 
-	(void)state;
 	asleep = woken = 0;
 	w.tail = 0;
 	daemon_start(&w.d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
@@ -93,11 +93,10 @@ static void complete(uint32_t n)
 }
 
 /* Each further completion wakes some; then all must be awake. */
-static int end(void **state)
+FIXTURE(end)
 {
 	const uint32_t first = woken;
 
-	(void)state;
 	for (uint32_t i = 1; i < 4; i++)
 		complete(1);
 	for (uint32_t i = 0; i < SLEEPERS; i++)
@@ -108,35 +107,24 @@ static int end(void **state)
 	return 0;
 }
 
-static void a_completion_wakes_as_many_as_ops(void **state)
+TEST_EACH(begin, end);
+
+TEST(a_completion_wakes_as_many_as_ops)
 {
 	uint32_t n;
 
-	(void)state;
 	complete(1);
 	n = woken_settles();
 	print_message("one completion woke %u of %d\n", n, SLEEPERS);
 	assert_in_range(n, 1, MOST);
 }
 
-static void many_completions_in_a_turn_wake_no_more(void **state)
+TEST(many_completions_in_a_turn_wake_no_more)
 {
 	uint32_t n;
 
-	(void)state;
 	complete(BURST);
 	n = woken_settles();
 	print_message("%d completions woke %u of %d\n", BURST, n, SLEEPERS);
 	assert_in_range(n, 1, 2 * MOST);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_completion_wakes_as_many_as_ops, begin, end),
-		cmocka_unit_test_setup_teardown(many_completions_in_a_turn_wake_no_more, begin,
-						end),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,7 +132,15 @@ static int its_own_client(struct world *w)
 	return 0;
 }
 
-static void a_child_closes(void **state)
+static int begin(void **state);
+static int end(void **state);
+static int begin_staged(void **state);
+
+#define CASE(name)                                                         \
+	TEST_ROWS(name, cmocka_unit_test_setup_teardown(name, begin, end), \
+		  cmocka_unit_test_setup_teardown(name, begin_staged, end))
+
+CASE(a_child_closes)
 {
 	struct world *w = *state;
 
@@ -142,7 +150,7 @@ static void a_child_closes(void **state)
 	parent_goes_on(w);
 }
 
-static void a_child_exits(void **state)
+CASE(a_child_exits)
 {
 	struct world *w = *state;
 
@@ -152,7 +160,7 @@ static void a_child_exits(void **state)
 	parent_goes_on(w);
 }
 
-static void a_child_calls(void **state)
+CASE(a_child_calls)
 {
 	struct world *w = *state;
 
@@ -160,7 +168,7 @@ static void a_child_calls(void **state)
 	parent_goes_on(w);
 }
 
-static void a_child_makes_its_own(void **state)
+CASE(a_child_makes_its_own)
 {
 	struct world *w = *state;
 
@@ -185,7 +193,7 @@ static void *load_all_the_time(void *arg)
 }
 
 /* Another thread may hold any lock at the moment of the fork. */
-static void children_close_under_load(void **state)
+CASE(children_close_under_load)
 {
 	struct world *w = *state;
 
@@ -201,7 +209,7 @@ static void children_close_under_load(void **state)
 
 /* The child holds copies of all descriptors: the daemon must see the parent's close all the
  * same. */
-static void the_parent_closes_before_its_child(void **state)
+CASE(the_parent_closes_before_its_child)
 {
 	struct world *w = *state;
 	int pipe_fd[2];
@@ -243,17 +251,17 @@ static int begin_with(void **state, bool staged)
 	return 0;
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	return begin_with(state, false);
 }
 
-static int begin_staged(void **state)
+FIXTURE(begin_staged)
 {
 	return begin_with(state, true);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	struct world *w = *state;
 
@@ -261,22 +269,4 @@ static int end(void **state)
 		engine_close(&w->e);
 	daemon_remove(&w->d);
 	return 0;
-}
-
-#define CASE(name)                                         \
-	cmocka_unit_test_setup_teardown(name, begin, end), \
-		cmocka_unit_test_setup_teardown(name, begin_staged, end)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(a_child_closes),
-		CASE(a_child_exits),
-		CASE(a_child_calls),
-		CASE(a_child_makes_its_own),
-		CASE(children_close_under_load),
-		CASE(the_parent_closes_before_its_child),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -13,6 +13,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -128,18 +129,18 @@ static void comes_up(void **state, int error)
 	faulty_end(w);
 }
 
-static void no_room_for_a_while(void **state)
+ON_BOTH_ENGINES(no_room_for_a_while)
 {
 	comes_up(state, -ENOSPC);
 }
 
-static void errors_for_a_while(void **state)
+ON_BOTH_ENGINES(errors_for_a_while)
 {
 	comes_up(state, -EIO);
 }
 
 /* Also when nothing ever becomes of it: the stop says so at once. */
-static void a_stop_does_not_wait_for_room(void **state)
+ON_BOTH_ENGINES(a_stop_does_not_wait_for_room)
 {
 	struct disk_world *w = full_and_readonly(state, -ENOSPC);
 
@@ -151,15 +152,4 @@ static void a_stop_does_not_wait_for_room(void **state)
 	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
 		(void)load(w, chain);
 	faulty_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(no_room_for_a_while),
-		ON_BOTH_ENGINES(errors_for_a_while),
-		ON_BOTH_ENGINES(a_stop_does_not_wait_for_room),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

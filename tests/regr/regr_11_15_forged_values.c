@@ -8,6 +8,7 @@
  * A's keys as another tenant, and with another secret.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -113,12 +114,11 @@ static struct shared *begin(void)
 	return w;
 }
 
-static void forged_values_are_misses(void **state)
+TEST(forged_values_are_misses)
 {
 	struct shared *w = begin();
 	char names[N][SHARED_NAME];
 
-	(void)state;
 	assert_int_equal(names_of(w, names), N);
 	for (uint32_t i = 0; i < N; i++)
 		forge(w, names[i]);
@@ -130,11 +130,10 @@ static void forged_values_are_misses(void **state)
 	shared_end(w);
 }
 
-static void another_tenant_gets_nothing(void **state)
+TEST(another_tenant_gets_nothing)
 {
 	struct shared *w = begin();
 
-	(void)state;
 	b_again(w, &(struct node_conf){ .endpoints = w->redis.address,
 					.lines = "[socket]\ntenant = bolt" });
 	assert_int_equal(hits(w), 0);
@@ -143,11 +142,10 @@ static void another_tenant_gets_nothing(void **state)
 	shared_end(w);
 }
 
-static void a_node_with_another_secret_gets_and_deletes_nothing(void **state)
+TEST(a_node_with_another_secret_gets_and_deletes_nothing)
 {
 	struct shared *w = begin();
 
-	(void)state;
 	b_again(w, &(struct node_conf){ .endpoints = w->redis.address, .secret = 1 });
 	assert_int_equal(hits(w), 0);
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), N);
@@ -157,12 +155,11 @@ static void a_node_with_another_secret_gets_and_deletes_nothing(void **state)
 }
 
 /* The image alone, as earlier versions wrote it; and the value under the name that they gave it. */
-static void values_of_the_old_form_are_misses_and_stay(void **state)
+TEST(values_of_the_old_form_are_misses_and_stay)
 {
 	struct shared *w = begin();
 	char names[N][SHARED_NAME];
 
-	(void)state;
 	assert_int_equal(names_of(w, names), N);
 	for (uint32_t i = 0; i < N; i++) {
 		struct value v;
@@ -176,15 +173,7 @@ static void values_of_the_old_form_are_misses_and_stay(void **state)
 	shared_end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(forged_values_are_misses),
-		cmocka_unit_test(another_tenant_gets_nothing),
-		cmocka_unit_test(a_node_with_another_secret_gets_and_deletes_nothing),
-		cmocka_unit_test(values_of_the_old_form_are_misses_and_stay),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * connected, so that we know it would hear something.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -262,15 +263,13 @@ static void redirected_by(const char *kind)
 	end();
 }
 
-static void a_plain_server_says_moved(void **state)
+TEST(a_plain_server_says_moved)
 {
-	(void)state;
 	redirected_by("MOVED");
 }
 
-static void a_plain_server_says_ask(void **state)
+TEST(a_plain_server_says_ask)
 {
-	(void)state;
 	redirected_by("ASK");
 }
 
@@ -292,11 +291,10 @@ static void wait_for_map(void)
 }
 
 /* The whole of loopback is ours, but 127.0.0.2 is not near 127.0.0.1. */
-static void a_map_names_a_host_that_nobody_configured(void **state)
+TEST(a_map_names_a_host_that_nobody_configured)
 {
 	char text[4096];
 
-	(void)state;
 	begin("127.0.0.2", "");
 	map_of("127.0.0.2");
 	live();
@@ -311,9 +309,8 @@ static void a_map_names_a_host_that_nobody_configured(void **state)
 
 /* A member of the map is no better: its redirect leads to a member of the map, or is not
  * followed. */
-static void a_member_of_the_map_redirects_away(void **state)
+TEST(a_member_of_the_map_redirects_away)
 {
-	(void)state;
 	begin("127.0.0.1", "");
 	say(w.redirect, sizeof(w.redirect), "MOVED %%u 127.0.0.1:%u", w.victim.port);
 	say(w.map, sizeof(w.map), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n",
@@ -325,11 +322,10 @@ static void a_member_of_the_map_redirects_away(void **state)
 	end();
 }
 
-static void the_hosts_that_are_configured_are_used(void **state)
+TEST(the_hosts_that_are_configured_are_used)
 {
 	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
 
-	(void)state;
 	begin("127.0.0.2",
 	      "cluster_hosts = other.example 10.0.0.0/8\ncluster_hosts = 127.0.0.0/30\n");
 	map_of("127.0.0.2");
@@ -341,17 +337,4 @@ static void the_hosts_that_are_configured_are_used(void **state)
 		nap_ms(10);
 	}
 	end();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_plain_server_says_moved),
-		cmocka_unit_test(a_plain_server_says_ask),
-		cmocka_unit_test(a_map_names_a_host_that_nobody_configured),
-		cmocka_unit_test(a_member_of_the_map_redirects_away),
-		cmocka_unit_test(the_hosts_that_are_configured_are_used),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

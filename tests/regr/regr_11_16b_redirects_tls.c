@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,12 +125,13 @@ static void end(void)
 	redis_stop(&w.second);
 }
 
-static int clean(void **state)
+FIXTURE(clean)
 {
-	(void)state;
 	end();
 	return 0;
 }
+
+TEST_EACH(NULL, clean);
 
 /* Loads until `endpoints` says this of the second server. */
 static void load_until_said(const char *word)
@@ -175,16 +177,14 @@ static void is_followed(void)
 
 /* --- tests --- */
 
-static void a_map_names_a_server_of_another_name(void **state)
+TEST(a_map_names_a_server_of_another_name)
 {
-	(void)state;
 	begin(false, 8192);
 	is_refused();
 }
 
-static void a_map_names_a_server_of_this_name(void **state)
+TEST(a_map_names_a_server_of_this_name)
 {
-	(void)state;
 	begin(true, 8192);
 	is_followed();
 	/* so, in the test before, only the certificate was counted */
@@ -204,27 +204,19 @@ static void moved_to(bool right_name)
 	node_stat_reaches(&w.node, "tiers.redis.redirects_total", 1);
 }
 
-static void moved_to_a_server_of_another_name(void **state)
+TEST(moved_to_a_server_of_another_name)
 {
-	(void)state;
 	moved_to(false);
 }
 
-static void moved_to_a_server_of_this_name(void **state)
+TEST(moved_to_a_server_of_this_name)
 {
-	(void)state;
 	moved_to(true);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(a_map_names_a_server_of_another_name, clean),
-		cmocka_unit_test_teardown(a_map_names_a_server_of_this_name, clean),
-		cmocka_unit_test_teardown(moved_to_a_server_of_another_name, clean),
-		cmocka_unit_test_teardown(moved_to_a_server_of_this_name, clean),
-	};
+TEST_GROUP(tls_group_make, tls_group_remove);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, tls_group_make, tls_group_remove) ? 1 : 0;
 }

@@ -14,6 +14,7 @@
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
+#include "tests/lib/test.h"
 
 #include <dirent.h>
 #include <elf.h>
@@ -315,9 +316,8 @@ static void end(void)
 	redis_stop(&w.redis);
 }
 
-static void with_redis(void **state)
+TEST(with_redis)
 {
-	(void)state;
 	begin(NULL, NULL);
 	use();
 	nothing_is_dumped();
@@ -325,9 +325,8 @@ static void with_redis(void **state)
 }
 
 /* AUTH is on its way all the time. */
-static void while_redis_does_not_answer(void **state)
+TEST(while_redis_does_not_answer)
 {
-	(void)state;
 	begin(NULL, "timeout_ms = 5000\n");
 	use();
 	redis_signal(&w.redis, SIGSTOP);
@@ -339,11 +338,10 @@ static void while_redis_does_not_answer(void **state)
 	end();
 }
 
-static void with_nvme(void **state)
+TEST(with_nvme)
 {
 	char text[512];
 
-	(void)state;
 	if (!disk_dir())
 		skip();
 	begin(NULL, "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n");
@@ -381,11 +379,10 @@ static void await_stop(void)
 	assert_true(WIFSTOPPED(status));
 }
 
-static void while_it_starts(void **state)
+TEST(while_it_starts)
 {
 	uint8_t tenants[SECRET_BYTES];
 
-	(void)state;
 	place(NULL, NULL);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
 	look_for_shared();
@@ -436,12 +433,11 @@ static void look_for_key(const char *path)
 	(void)fclose(in);
 }
 
-static void with_tls(void **state)
+TEST(with_tls)
 {
 	static struct tls_files files;
 	char lines[1024];
 
-	(void)state;
 	tls_make(&files);
 	(void)snprintf(lines, sizeof(lines),
 		       "tls = yes\ntls_ca_file = %s\ntls_cert_file = %s\ntls_key_file = %s\n",
@@ -454,14 +450,7 @@ static void with_tls(void **state)
 	tls_remove(&files);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(with_redis),      cmocka_unit_test(while_redis_does_not_answer),
-		cmocka_unit_test(while_it_starts), cmocka_unit_test(with_nvme),
-		cmocka_unit_test(with_tls),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

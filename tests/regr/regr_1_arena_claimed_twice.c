@@ -7,6 +7,7 @@
  * then as many as it has.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 enum { ARENA = 1024 }; /* as raw_hello() asks for */
 
@@ -28,13 +29,12 @@ static void put_load(struct raw *r, uint32_t position, uint32_t space, uint32_t 
 	raw_put(r, position, &sqe);
 }
 
-static void one_slot_too_many_ends_the_connection(void **state)
+TEST(one_slot_too_many_ends_the_connection)
 {
 	struct daemon d;
 	struct raw r;
 	uint32_t space;
 
-	(void)state;
 	start(&d, &r, &space);
 	put_load(&r, 0, space, 0, ARENA);
 	put_load(&r, 1, space, 7, 1);
@@ -44,13 +44,12 @@ static void one_slot_too_many_ends_the_connection(void **state)
 	daemon_remove(&d);
 }
 
-static void slots_of_completed_ops_are_free_again(void **state)
+TEST(slots_of_completed_ops_are_free_again)
 {
 	struct daemon d;
 	struct raw r;
 	uint32_t space;
 
-	(void)state;
 	start(&d, &r, &space);
 	for (uint32_t round = 0; round < 3; round++) {
 		put_load(&r, 2 * round, space, 0, ARENA - 1);
@@ -61,14 +60,4 @@ static void slots_of_completed_ops_are_free_again(void **state)
 	}
 	raw_close(&r);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_slot_too_many_ends_the_connection),
-		cmocka_unit_test(slots_of_completed_ops_are_free_again),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 
@@ -80,12 +81,11 @@ static void a_newcomer_is_served(const struct daemon *d)
 	engine_works(d->socket);
 }
 
-static void layers_that_never_come_take_nothing_of_others(void **state)
+TEST(layers_that_never_come_take_nothing_of_others)
 {
 	static struct raw hogs[HOGS];
 	struct daemon d;
 
-	(void)state;
 	start(&d);
 	for (uint32_t i = 0; i < HOGS; i++)
 		fill(&hogs[i], &d);
@@ -103,14 +103,13 @@ static void layers_that_never_come_take_nothing_of_others(void **state)
 }
 
 /* An entry that finds its client's ring of completions full of ops has its deadline, too. */
-static void an_op_ends_at_its_deadline_beside_a_full_ring(void **state)
+TEST(an_op_ends_at_its_deadline_beside_a_full_ring)
 {
 	struct wire_sqe sqe;
 	struct daemon d;
 	struct raw r;
 	uint32_t space;
 
-	(void)state;
 	start(&d);
 	raw_open(&r, d.socket);
 	(void)raw_space_open(&r, &space);
@@ -130,12 +129,11 @@ static void an_op_ends_at_its_deadline_beside_a_full_ring(void **state)
 	daemon_remove(&d);
 }
 
-static void more_clients_have_shorter_rings(void **state)
+TEST(more_clients_have_shorter_rings)
 {
 	struct daemon d;
 	struct raw r;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
 			 "[socket]\nmax_clients = 4096\n");
 	raw_open(&r, d.socket);
@@ -143,15 +141,4 @@ static void more_clients_have_shorter_rings(void **state)
 	raw_close(&r);
 	engine_works(d.socket);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(layers_that_never_come_take_nothing_of_others),
-		cmocka_unit_test(an_op_ends_at_its_deadline_beside_a_full_ring),
-		cmocka_unit_test(more_clients_have_shorter_rings),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

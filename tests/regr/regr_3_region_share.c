@@ -7,6 +7,7 @@
  * that opens a space, stores and loads.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,14 +17,13 @@
 
 enum { HOARDERS = 34 };
 
-static void a_huge_sparse_region_is_refused(void **state)
+TEST(a_huge_sparse_region_is_refused)
 {
 	const int fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct raw_space space;
 	struct daemon d;
 	struct raw r;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	assert_int_equal(ftruncate(fd, 100ll << 40), 0);
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
@@ -72,13 +72,12 @@ static uint32_t hoard(struct raw *r, int fd)
 	return opened;
 }
 
-static void hoarders_of_regions_leave_some_to_others(void **state)
+TEST(hoarders_of_regions_leave_some_to_others)
 {
 	const int fd = memfd_make(raw_region_bytes() + 4096, F_SEAL_SHRINK);
 	static struct raw r[HOARDERS];
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	for (int i = 0; i < HOARDERS; i++) {
 		raw_open(&r[i], d.socket);
@@ -89,14 +88,4 @@ static void hoarders_of_regions_leave_some_to_others(void **state)
 		raw_close(&r[i]);
 	(void)close(fd);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_huge_sparse_region_is_refused),
-		cmocka_unit_test(hoarders_of_regions_leave_some_to_others),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static int second_daemon(const struct daemon *d, const char *path, char *ret, si
 	return shell(command, ret, n);
 }
 
-static void a_file_that_is_no_socket_stays(void **state)
+TEST(a_file_that_is_no_socket_stays)
 {
 	char path[96], text[1024];
 	struct daemon *d = *state;
@@ -49,7 +49,7 @@ static void a_file_that_is_no_socket_stays(void **state)
 	assert_true(S_ISREG(st.st_mode));
 }
 
-static void the_socket_of_a_running_daemon_stays(void **state)
+TEST(the_socket_of_a_running_daemon_stays)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct daemon *d = *state;
@@ -62,7 +62,7 @@ static void the_socket_of_a_running_daemon_stays(void **state)
 	engine_close(&e);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct daemon d;
 
@@ -71,18 +71,10 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	daemon_remove(*state);
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_file_that_is_no_socket_stays, begin, end),
-		cmocka_unit_test_setup_teardown(the_socket_of_a_running_daemon_stays, begin, end),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(begin, end);

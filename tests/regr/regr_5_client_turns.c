@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_apart.h"
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 
@@ -29,13 +30,12 @@ static void put_loads(struct raw *r, uint32_t n)
 	}
 }
 
-static void one_op_is_not_delayed_by_many_of_another(void **state)
+TEST(one_op_is_not_delayed_by_many_of_another)
 {
 	const struct wire_cqe *many_first, *one_first;
 	struct daemon d;
 	struct raw many, one;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	raw_open(&one, d.socket);
 	raw_open(&many, d.socket); /* the latest is asked first */
@@ -55,14 +55,13 @@ static void one_op_is_not_delayed_by_many_of_another(void **state)
 	daemon_remove(&d);
 }
 
-static void one_op_is_not_delayed_by_many_connections_of_a_process(void **state)
+TEST(one_op_is_not_delayed_by_many_connections_of_a_process)
 {
 	static struct raw many[OPS];
 	const struct wire_cqe *one_first;
 	struct daemon d;
 	struct raw one;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	raw_open(&one, d.socket);
 	clients_apart(false);
@@ -89,14 +88,4 @@ static void one_op_is_not_delayed_by_many_connections_of_a_process(void **state)
 	}
 	raw_close(&one);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_op_is_not_delayed_by_many_of_another),
-		cmocka_unit_test(one_op_is_not_delayed_by_many_connections_of_a_process),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,31 +88,17 @@ static uint32_t beside_many_sizes(bool engine_first, bool open)
 	return ret;
 }
 
-static void small_blocks_of_many_sizes_take_little(void **state)
+TEST(small_blocks_of_many_sizes_take_little)
 {
-	(void)state;
 	assert_true(beside_many_sizes(true, true) <= MISSES_MAX);
 }
 
-static void many_sizes_one_after_another_take_little(void **state)
+TEST(many_sizes_one_after_another_take_little)
 {
-	(void)state;
 	assert_true(beside_many_sizes(true, false) <= MISSES_MAX);
 }
 
-static void small_blocks_of_many_sizes_give_way(void **state)
+TEST(small_blocks_of_many_sizes_give_way)
 {
-	(void)state;
 	assert_true(beside_many_sizes(false, true) <= MISSES_MAX);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(small_blocks_of_many_sizes_take_little),
-		cmocka_unit_test(many_sizes_one_after_another_take_little),
-		cmocka_unit_test(small_blocks_of_many_sizes_give_way),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

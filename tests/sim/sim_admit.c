@@ -4,30 +4,27 @@
  * as long as it says. Method: small sequences of questions, and a long one of random keys. Hit
  * rates: sim_admit_trace.c.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 
 #include "daemon/store/admit.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { PLENTY = ADMIT_PLENTY_PERCENT, SHORT = ADMIT_PLENTY_PERCENT - 1 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	return admit_open((struct admit **)state);
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	admit_close(*state);
 	admit_close(NULL);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static bool ask(void **state, uint64_t number, uint32_t percent, bool parent_there)
 {
@@ -37,7 +34,7 @@ static bool ask(void **state, uint64_t number, uint32_t percent, bool parent_the
 	return admit_ask(*state, key, percent, parent_there);
 }
 
-static void with_plenty_all_are_admitted(void **state)
+TEST(with_plenty_all_are_admitted)
 {
 	for (uint64_t i = 0; i < 1000; i++) {
 		assert_true(ask(state, i, 100, true));
@@ -45,7 +42,7 @@ static void with_plenty_all_are_admitted(void **state)
 	}
 }
 
-static void when_short_the_second_time_counts(void **state)
+TEST(when_short_the_second_time_counts)
 {
 	for (uint64_t i = 0; i < 1000; i++)
 		assert_false(ask(state, i, SHORT, true));
@@ -54,7 +51,7 @@ static void when_short_the_second_time_counts(void **state)
 	assert_false(ask(state, 1000, 0, true));
 }
 
-static void without_its_parent_none_is_admitted(void **state)
+TEST(without_its_parent_none_is_admitted)
 {
 	for (int times = 0; times < 3; times++) {
 		assert_false(ask(state, 1, 100, false));
@@ -62,20 +59,20 @@ static void without_its_parent_none_is_admitted(void **state)
 	}
 }
 
-static void refused_for_its_parent_is_remembered(void **state)
+TEST(refused_for_its_parent_is_remembered)
 {
 	assert_false(ask(state, 1, 100, false));
 	assert_true(ask(state, 1, SHORT, true));
 }
 
-static void admitted_with_plenty_is_not_remembered(void **state)
+TEST(admitted_with_plenty_is_not_remembered)
 {
 	assert_true(ask(state, 1, 100, true));
 	assert_false(ask(state, 1, SHORT, true));
 }
 
 /* A hot key does not push others out: not even one that was remembered in the same place as it. */
-static void repetition_takes_one_place(void **state)
+TEST(repetition_takes_one_place)
 {
 	const uint8_t one[32] = { 1, 2, 3, 4, 1 }, hot[32] = { 1, 2, 3, 4, 2 };
 
@@ -86,7 +83,7 @@ static void repetition_takes_one_place(void **state)
 }
 
 /* It knows nearly all random keys of the last half table, and no key before the last two tables. */
-static void the_latest_are_remembered_and_the_old_forgotten(void **state)
+TEST(the_latest_are_remembered_and_the_old_forgotten)
 {
 	enum { ALL = 4 * ADMIT_REMEMBERED, PROBES = 1000 };
 	const struct random random = random_seeded("sim_admit");
@@ -105,7 +102,7 @@ static void the_latest_are_remembered_and_the_old_forgotten(void **state)
 }
 
 /* Pure: the same questions have the same answers. */
-static void replays_alike(void **state)
+TEST(replays_alike)
 {
 	struct random random = random_seeded("replays_alike");
 	struct admit *again;
@@ -120,22 +117,4 @@ static void replays_alike(void **state)
 				 ask((void **)&again, number, percent, parent));
 	}
 	admit_close(again);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(with_plenty_all_are_admitted),
-		CASE(when_short_the_second_time_counts),
-		CASE(without_its_parent_none_is_admitted),
-		CASE(refused_for_its_parent_is_remembered),
-		CASE(admitted_with_plenty_is_not_remembered),
-		CASE(repetition_takes_one_place),
-		CASE(the_latest_are_remembered_and_the_old_forgotten),
-		CASE(replays_alike),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,12 +7,6 @@
  * is looked up in all of them, and now and then everything is compared; at the end the numbers are
  * shown not to be lost.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 
@@ -22,6 +16,7 @@
 #include "tests/lib/random.h"
 #include "daemon/store/tally.h"
 #include "daemon/store/herd.h"
+#include "tests/lib/test.h"
 
 enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, UNITS = 3, BESIDE = 40 };
 enum { STEPS = 200000, NOT_HERE = 0xfffffff0 };
@@ -423,11 +418,10 @@ static void empty_and_refill(struct model *m)
 	assert_int_equal(m->here, MAX);
 }
 
-static void everything_is_what_the_naive_model_is(void **state)
+TEST(everything_is_what_the_naive_model_is)
 {
 	struct model *m = calloc(1, sizeof(*m));
 
-	(void)state;
 	assert_non_null(m);
 	m->random = random_seeded("sim_block");
 	assert_int_equal(index_open(MAX, &m->index), 0);
@@ -469,12 +463,4 @@ static void everything_is_what_the_naive_model_is(void **state)
 	copy_table_close(m->copies);
 	index_close(m->index);
 	free(m);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = { cmocka_unit_test(
-		everything_is_what_the_naive_model_is) };
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,17 +6,12 @@
  * time; after each step a random block is looked up on every unit and a victim is asked for; now
  * and then everything is compared; at the end every slot has come back.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 
 #include "daemon/store/copy_table.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { UNITS = 3, COPIES = 48, CLASSES = 4, BLOCKS = 100, STEPS = 200000, PINNED = 32 };
 
@@ -221,12 +216,11 @@ static void step(struct model *m)
 		touch(m, unit, row);
 }
 
-static void everything_is_what_the_naive_model_is(void **state)
+TEST(everything_is_what_the_naive_model_is)
 {
 	const uint64_t steps = env_number("STEPS", STEPS);
 	struct model *m = calloc(1, sizeof(*m));
 
-	(void)state;
 	assert_non_null(m);
 	m->random = random_seeded("sim_copy_table");
 	const struct copy_table_conf conf = { .units = UNITS,
@@ -253,12 +247,4 @@ static void everything_is_what_the_naive_model_is(void **state)
 	compare_all(m);
 	copy_table_close(m->table);
 	free(m);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = { cmocka_unit_test(
-		everything_is_what_the_naive_model_is) };
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -4,17 +4,12 @@
  * evict.c and on a naive model that scans all blocks for its victim, compared after each. Hit rates
  * on a real trace: sim_evict_trace.c.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/store/evict.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { BLOCKS = 200, CLASSES = 3, OPS = 300000 };
 
@@ -166,11 +161,10 @@ static void model_compare(const struct model *m, uint32_t i)
 	assert_int_equal(evict_tick(m->evict, i), b->tick);
 }
 
-static void is_what_the_naive_model_is(void **state)
+TEST(is_what_the_naive_model_is)
 {
 	struct model *m = calloc(1, sizeof(*m));
 
-	(void)state;
 	assert_non_null(m);
 	m->random = random_seeded("sim_evict");
 	m->now = UINT32_MAX - OPS / 8; /* the tick's low half wraps on the way */
@@ -183,11 +177,4 @@ static void is_what_the_naive_model_is(void **state)
 	}
 	evict_close(m->evict);
 	free(m);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = { cmocka_unit_test(is_what_the_naive_model_is) };
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

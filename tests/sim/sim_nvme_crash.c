@@ -7,16 +7,11 @@
  * disk keeps all, nothing, some or torn pieces of the unsynced writes. Then recovery, more work, a
  * second crash. Seed printed.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
@@ -119,39 +114,27 @@ static void at_every_write(enum sim_crash how)
 	printf("%d: %llu cuts\n", (int)how, (unsigned long long)write);
 }
 
-static void keeps_all(void **state)
+TEST(keeps_all)
 {
-	(void)state;
 	at_every_write(SIM_KEEP_ALL);
 }
 
-static void drops_all(void **state)
+TEST(drops_all)
 {
-	(void)state;
 	at_every_write(SIM_DROP_ALL);
 }
 
-static void drops_some_writes(void **state)
+TEST(drops_some_writes)
 {
-	(void)state;
 	at_every_write(SIM_DROP_WRITES);
 }
 
-static void tears_sectors(void **state)
+TEST(tears_sectors)
 {
-	(void)state;
 	at_every_write(SIM_TEAR_SECTORS);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(keeps_all),
-		cmocka_unit_test(drops_all),
-		cmocka_unit_test(drops_some_writes),
-		cmocka_unit_test(tears_sectors),
-	};
-
 	seed = random_seeded("sim_nvme_crash").state;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

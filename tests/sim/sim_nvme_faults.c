@@ -5,16 +5,11 @@
  * workload with the n-th I/O going wrong, n = 1, 2, ... until a run has no n-th I/O; in several
  * ways. Seed printed.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
@@ -133,53 +128,37 @@ static void set_stalls(struct disk_sim *sim, uint64_t nth)
 	sim->stall_nth = nth;
 }
 
-static void an_io_fails(void **state)
+TEST(an_io_fails)
 {
-	(void)state;
 	at_every_io(set_fails);
 }
 
-static void an_io_fails_but_wrote(void **state)
+TEST(an_io_fails_but_wrote)
 {
-	(void)state;
 	at_every_io(set_lies);
 }
 
-static void the_disk_vanishes_and_comes_back(void **state)
+TEST(the_disk_vanishes_and_comes_back)
 {
-	(void)state;
 	at_every_io(set_vanishes);
 }
 
-static void the_queue_is_full_once(void **state)
+TEST(the_queue_is_full_once)
 {
-	(void)state;
 	at_every_io(set_queue_full);
 }
 
-static void an_io_is_refused(void **state)
+TEST(an_io_is_refused)
 {
-	(void)state;
 	at_every_io(set_refuses);
 }
 
-static void an_io_stalls(void **state)
+TEST(an_io_stalls)
 {
-	(void)state;
 	at_every_io(set_stalls);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_io_fails),
-		cmocka_unit_test(an_io_fails_but_wrote),
-		cmocka_unit_test(the_disk_vanishes_and_comes_back),
-		cmocka_unit_test(the_queue_is_full_once),
-		cmocka_unit_test(an_io_is_refused),
-		cmocka_unit_test(an_io_stalls),
-	};
-
 	seed = random_seeded("sim_nvme_faults").state;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -11,12 +11,6 @@
  * that copy end their jobs in any order between other events, and sometimes fail. SEED and STEPS
  * from the environment.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,6 +20,7 @@
 
 #include "daemon/store/mover.h"
 #include "tests/lib/lib_copier.h"
+#include "tests/lib/test.h"
 #include "tiers/slabs.h"
 #include "tests/lib/random.h"
 
@@ -486,12 +481,11 @@ static void random_step(struct sim *s, uint32_t step)
 	}
 }
 
-static void any_workload(void **state)
+TEST(any_workload)
 {
 	struct sim *s = sim_open();
 	const uint32_t n = steps();
 
-	(void)state;
 	for (uint32_t i = 0; i < n; i++) {
 		random_step(s, i);
 		if (i % 8 == 0)
@@ -510,12 +504,11 @@ static void any_workload(void **state)
 }
 
 /* Refusals are the rule here: nearly everything is pinned. */
-static void pinned_to_the_brim(void **state)
+TEST(pinned_to_the_brim)
 {
 	struct sim *s = sim_open();
 	const uint32_t n = steps() / 30;
 
-	(void)state;
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t block = any_block(s), size = any_size(s, i * 40);
 
@@ -549,11 +542,10 @@ static void store(struct sim *s, uint32_t bytes)
 }
 
 /* A full cache of one model; then only another one is used. */
-static void a_late_class_takes_over(void **state)
+TEST(a_late_class_takes_over)
 {
 	struct sim *s = sim_open();
 
-	(void)state;
 	for (uint32_t i = 0; i < 3 * SLABS * 16; i++)
 		store(s, 1 * UNIT);
 	for (uint32_t i = 0; i < 40 * SLABS; i++)
@@ -565,12 +557,11 @@ static void a_late_class_takes_over(void **state)
 }
 
 /* Two models, stored in turn by bytes alike: neither starves, and slabs do not go to and fro. */
-static void two_classes_settle(void **state)
+TEST(two_classes_settle)
 {
 	struct sim *s = sim_open();
 	uint64_t moved;
 
-	(void)state;
 	for (uint32_t i = 0; i < 20000; i++)
 		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
 	moved = s->mover.counts.moved_bytes;
@@ -583,16 +574,4 @@ static void two_classes_settle(void **state)
 	assert_true(slabs_of(s, 1 * UNIT) >= SLABS / 5 && slabs_of(s, 5 * UNIT) >= SLABS / 5);
 	assert_true((s->mover.counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
 	sim_close(s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(any_workload),
-		cmocka_unit_test(pinned_to_the_brim),
-		cmocka_unit_test(a_late_class_takes_over),
-		cmocka_unit_test(two_classes_settle),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

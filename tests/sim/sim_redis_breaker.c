@@ -7,15 +7,10 @@
  * refusing, full or strange by a random schedule, with up to 64 requests on their way; a naive
  * account checks each step. SEED and STEPS from the environment.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "tests/lib/test.h"
 #include "tiers/redis/redis_breaker.h"
 #include "tests/lib/random.h"
 
@@ -217,14 +212,13 @@ static void check_found(const struct sim *s)
 	assert_int_equal(redis_breaker_takes_stores(&s->b), !s->refused);
 }
 
-static void hours_of_a_server(void **state)
+TEST(hours_of_a_server)
 {
 	const uint64_t steps = env_number("STEPS", 300000);
 	struct sim s = { .random = random_seeded("sim_redis_breaker"),
 			 .now_ns = start_ns,
 			 .flip_ns = start_ns };
 
-	(void)state;
 	redis_breaker_open(&s.b, random_next(&s.random));
 	for (uint64_t i = 0; i < steps; i++) {
 		s.now_ns +=
@@ -239,13 +233,4 @@ static void hours_of_a_server(void **state)
 		      " times, %" PRIu64 " stores held back\n",
 		      (s.now_ns - start_ns) / SECOND, s.b.opens_total, s.found, s.blocked);
 	assert_true(steps < 100000 || (s.found > 10 && s.blocked > 10));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hours_of_a_server),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,6 +7,7 @@
  * after each.
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -346,34 +347,22 @@ static void sim_close(struct sim *s)
 	free(s);
 }
 
-static void replies_in_pieces(void **state)
+TEST(replies_in_pieces)
 {
 	struct sim *s = sim_open("replies_in_pieces");
 
-	(void)state;
 	rounds(s, false);
 	sim_close(s);
 }
 
-static void cancels_in_between(void **state)
+TEST(cancels_in_between)
 {
 	struct sim *s = sim_open("cancels_in_between");
 	struct redis_conn_counters counters;
 
-	(void)state;
 	rounds(s, true);
 	redis_conn_counters(s->rig.conn, &counters);
 	assert_true(counters.late > 0);
 	assert_int_equal(counters.protocol_errors, 0);
 	sim_close(s);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(replies_in_pieces),
-		cmocka_unit_test(cancels_in_between),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -8,6 +8,7 @@
  * holds at least a slab of each class that has some of its blocks.
  */
 #include "tests/lib/lib_mover.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 
@@ -111,12 +112,11 @@ static struct world fair_world(uint64_t each)
 	return world_open(SLABS);
 }
 
-static void a_flood_pays_with_its_own(void **state)
+TEST(a_flood_pays_with_its_own)
 {
 	struct world w = fair_world(2 * SLAB);
 	uint32_t name = 100;
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		(void)store_for(&w, 1, i, SMALL);
 	for (uint32_t i = 0; i < 500; i++)
@@ -126,11 +126,10 @@ static void a_flood_pays_with_its_own(void **state)
 	world_close(&w);
 }
 
-static void what_exceeds_a_guarantee_goes_by_age(void **state)
+TEST(what_exceeds_a_guarantee_goes_by_age)
 {
 	struct world w = fair_world(SLAB);
 
-	(void)state;
 	for (uint32_t i = 0; i < 4 * SLABS; i++)
 		(void)store_for(&w, 1, i, BIG);
 	for (uint32_t i = 0; i < 100; i++)
@@ -140,13 +139,12 @@ static void what_exceeds_a_guarantee_goes_by_age(void **state)
 	world_close(&w);
 }
 
-static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
+TEST(nobody_else_has_to_give_room_that_is_guaranteed)
 {
 	struct world w = fair_world(SLABS / 2 * SLAB);
 	struct extent where;
 	uint32_t pinned[SLABS / 2];
 
-	(void)state;
 	for (uint32_t i = 0; i < SLABS / 2; i++) {
 		(void)store_for(&w, 1, i, SLAB);
 		pinned[i] = store_for(&w, 2, 100 + i, SLAB);
@@ -163,11 +161,10 @@ static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
 	world_close(&w);
 }
 
-static void without_guarantees_the_oldest_goes(void **state)
+TEST(without_guarantees_the_oldest_goes)
 {
 	struct world w = fair_world(0);
 
-	(void)state;
 	for (uint32_t i = 0; i < 4 * SLABS; i++)
 		(void)store_for(&w, i % 3, i, BIG);
 	for (uint32_t i = 0; i < 4 * SLABS; i++) {
@@ -179,13 +176,12 @@ static void without_guarantees_the_oldest_goes(void **state)
 }
 
 /* More spaces than accounts: spaces that share an account go by age. */
-static void many_spaces_share_an_account(void **state)
+TEST(many_spaces_share_an_account)
 {
 	struct world w = world_open(MANY_SPACES / 8);
 	uint32_t block[MANY_SPACES];
 	uint64_t tick;
 
-	(void)state;
 	memset(guaranteed, 0, sizeof(guaranteed));
 	for (uint32_t i = 0; i < MANY_SPACES; i++)
 		block[i] = store_for(&w, i, i, SMALL);
@@ -226,13 +222,12 @@ static uint32_t random_step(struct world *w, struct random *r, uint32_t name)
 	return ret;
 }
 
-static void random_stores_take_no_guarantee(void **state)
+TEST(random_stores_take_no_guarantee)
 {
 	struct world w;
 	struct random r = random_seeded("sim_share");
 	uint32_t within = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++)
 		guaranteed[i] = GUARANTEED;
 	w = world_open(MORE_SLABS);
@@ -241,18 +236,4 @@ static void random_stores_take_no_guarantee(void **state)
 	print_message("%u times a space was within its guarantee\n", within);
 	assert_true(within > 0);
 	world_close(&w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_flood_pays_with_its_own),
-		cmocka_unit_test(what_exceeds_a_guarantee_goes_by_age),
-		cmocka_unit_test(nobody_else_has_to_give_room_that_is_guaranteed),
-		cmocka_unit_test(without_guarantees_the_oldest_goes),
-		cmocka_unit_test(many_spaces_share_an_account),
-		cmocka_unit_test(random_stores_take_no_guarantee),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,17 +5,7 @@
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_hostile_beside.h"
 
-static void beside_a_hostile_client(void **state)
+TEST(beside_a_hostile_client)
 {
-	(void)state;
 	hostile_beside("soak_hostile", (uint32_t)env_number("SOAK_SECONDS", 600));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(beside_a_hostile_client),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

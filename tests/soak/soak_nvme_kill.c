@@ -5,13 +5,14 @@
  * of events show in thousands of lives. Not part of `make test`: takes half an hour.
  */
 #include "tests/lib/lib_nvme_kill.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { KILLS = 10000, ROUND = 100 };
 
-static void thousands_of_kills(void **state)
+ON_BOTH_ENGINES(thousands_of_kills)
 {
 	const uint32_t kills = (uint32_t)env_number("KVTIER_KILLS", KILLS);
 	struct random random = random_seeded("soak_nvme_kill");
@@ -25,13 +26,4 @@ static void thousands_of_kills(void **state)
 		kill_loop(*state, (enum kill_kind)(round % 3), ROUND, seed, &n);
 		(void)fflush(stdout);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(thousands_of_kills),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
  * many (10,000,000). Not part of `make test`: takes minutes.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -65,14 +66,13 @@ static void run(struct soak *s, uint64_t n)
 		take(s, slot, true);
 }
 
-static void millions_of_ops(void **state)
+TEST(millions_of_ops)
 {
 	const uint64_t n = env_number("SOAK_OPS", 10000000);
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	static struct soak s;
 	struct daemon_size size;
 
-	(void)state;
 	s.random = random_seeded("soak_ops");
 	daemon_start(&s.d, config);
 	engine_open(&s.e, s.d.socket, "soak", &g, PAGES);
@@ -88,13 +88,4 @@ static void millions_of_ops(void **state)
 	assert_int_equal(daemon_stat(&s.d, "leases"), 0);
 	engine_close(&s.e);
 	daemon_remove(&s.d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(millions_of_ops),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

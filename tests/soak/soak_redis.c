@@ -7,17 +7,14 @@
  * the time. Not part of `make test`, where sys_redis_trouble does the same for a shorter time.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
-static void a_flood_while_it_is_stopped(void **state)
+TEST(a_flood_while_it_is_stopped)
 {
-	(void)state;
 	shared_flood((uint32_t)env_number("SOAK_SECONDS", 600));
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(a_flood_while_it_is_stopped) };
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,16 +4,11 @@
  * soak_redis_lies.c - as the last case of fault_redis_lies.c, for SOAK_SECONDS (600): a Redis that
  * lies by chance. Memory may not grow. Not part of `make test`.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "tests/lib/lib_redis_lies.h"
+#include "tests/lib/test.h"
 
 /* GROWTH_KIB: an allocator's whims explain so much. */
 enum { SERVERS = 20, GROWTH_KIB = 16384 };
@@ -31,14 +26,13 @@ static long resident_kib(void)
 	return resident * 4;
 }
 
-static void lies_by_chance(void **state)
+TEST(lies_by_chance)
 {
 	/* of the machine: the clock that the test holds runs ahead */
 	const time_t until = time(NULL) + (time_t)env_number("SOAK_SECONDS", 600);
 	uint64_t lies = redis_lies_by_chance(&rnd, SERVERS);
 	const long before = resident_kib();
 
-	(void)state;
 	while (time(NULL) < until)
 		lies += redis_lies_by_chance(&rnd, SERVERS);
 	printf("%llu lies; %ld KiB resident, %ld before\n", (unsigned long long)lies,
@@ -46,10 +40,7 @@ static void lies_by_chance(void **state)
 	assert_true(resident_kib() <= before + GROWTH_KIB);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(lies_by_chance) };
-
 	rnd = random_seeded("soak_redis_lies");
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -72,7 +72,7 @@ static void assert_untouched_from_now_on(struct world *w)
 		assert_true(page_is_poison(&w->s.e, w->pages[i]));
 }
 
-static void canceled_load_leaves_its_pages(void **state)
+TEST(canceled_load_leaves_its_pages)
 {
 	struct world *w = *state;
 
@@ -88,7 +88,7 @@ static void canceled_load_leaves_its_pages(void **state)
 	daemon_stat_becomes(&w->s.d, "leases", 0, PATIENT_MS);
 }
 
-static void load_past_its_deadline_leaves_its_pages(void **state)
+TEST(load_past_its_deadline_leaves_its_pages)
 {
 	struct world *w = *state;
 
@@ -102,7 +102,7 @@ static void load_past_its_deadline_leaves_its_pages(void **state)
 	assert_true(daemon_stat(&w->s.d, "ops.timed_out_total") > 0);
 }
 
-static void canceled_store_keeps_a_prefix(void **state)
+TEST(canceled_store_keeps_a_prefix)
 {
 	struct world *w = *state;
 	char out[256];
@@ -130,7 +130,7 @@ static void canceled_store_keeps_a_prefix(void **state)
 	assert_true(w->ended > 0);
 }
 
-static void cancel_of_what_is_done_or_unknown(void **state)
+TEST(cancel_of_what_is_done_or_unknown)
 {
 	struct world *w = *state;
 	const uint64_t op = start_load(w, 0);
@@ -141,7 +141,7 @@ static void cancel_of_what_is_done_or_unknown(void **state)
 	assert_int_equal(kvtier_cancel(w->s.e.client, op + 77, 100), -ENOENT);
 }
 
-static void closing_a_space_ends_its_ops(void **state)
+TEST(closing_a_space_ends_its_ops)
 {
 	struct world *w = *state;
 	struct kvtier_segment segments[16];
@@ -174,7 +174,7 @@ static void closing_a_space_ends_its_ops(void **state)
 	assert_int_equal(daemon_stat(&w->s.d, "protocol_errors_total"), 0);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
@@ -188,15 +188,4 @@ static int begin(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(canceled_load_leaves_its_pages), CASE(load_past_its_deadline_leaves_its_pages),
-		CASE(canceled_store_keeps_a_prefix),  CASE(cancel_of_what_is_done_or_unknown),
-		CASE(closing_a_space_ends_its_ops),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(begin, served_end);

@@ -6,6 +6,7 @@
  * shared memory, killed at random moments; then each of their chains is looked up and compared.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -131,7 +132,7 @@ static bool check_chains(struct world *w, int death)
 	return cut;
 }
 
-static void killed_in_the_midst(void **state)
+TEST(killed_in_the_midst)
 {
 	struct world *w = *state;
 	char out[256];
@@ -152,7 +153,7 @@ static void killed_in_the_midst(void **state)
 
 /* The dead engine's child still has its socket open: there is no hang-up, but the process is
  * gone. */
-static void its_child_keeps_the_socket(void **state)
+TEST(its_child_keeps_the_socket)
 {
 	struct world *w = *state;
 	int parent_status, alive[2];
@@ -182,7 +183,7 @@ static void its_child_keeps_the_socket(void **state)
 	witness_check(&w->witness);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
@@ -201,7 +202,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	struct world *w = *state;
 
@@ -213,12 +214,4 @@ static int end(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(killed_in_the_midst),
-		cmocka_unit_test(its_child_keeps_the_socket),
-	};
-
-	return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end);

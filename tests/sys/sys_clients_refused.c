@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,9 +21,8 @@ enum { BLOCKS = 8, ROUNDS = 20, MINUTES_MS = 60000 };
 static struct daemon d;
 static char out[1 << 15];
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-	(void)state;
 	memset(&d, 0, sizeof(d));
 	daemon_place(&d, false);
 	clock_hold(&d);
@@ -32,12 +32,13 @@ static int begin(void **state)
 	return 0;
 }
 
-static int finish(void **state)
+FIXTURE(finish)
 {
-	(void)state;
 	daemon_remove(&d);
 	return 0;
 }
+
+TEST_EACH(begin, finish);
 
 static const char *told(const char *command)
 {
@@ -100,11 +101,10 @@ static struct wire_hello named(const char *name)
 	return ret;
 }
 
-static void another_version(void **state)
+TEST(another_version)
 {
 	struct wire_hello h = named("engine of \033[2Jtomorrow");
 
-	(void)state;
 	h.version_min = WIRE_VERSION_MAX + 1;
 	h.version_max = WIRE_VERSION_MAX + 3;
 	hello(&h, sizeof(h));
@@ -113,14 +113,13 @@ static void another_version(void **state)
 }
 
 /* Its HELLO has grown, so its name is somewhere else. */
-static void another_version_with_a_longer_hello(void **state)
+TEST(another_version_with_a_longer_hello)
 {
 	struct {
 		struct wire_hello h;
 		char more[64];
 	} grown = { .h = named("") };
 
-	(void)state;
 	grown.h.head.length = sizeof(grown);
 	grown.h.version_min = grown.h.version_max = WIRE_VERSION_MAX + 4;
 	hello(&grown.h, sizeof(grown));
@@ -128,21 +127,19 @@ static void another_version_with_a_longer_hello(void **state)
 	is_shown("", strdupa(out), "HELLO of 176 bytes");
 }
 
-static void no_protocol(void **state)
+TEST(no_protocol)
 {
 	struct wire_hello h = named("someone");
 
-	(void)state;
 	h.head.magic++;
 	hello(&h, sizeof(h));
 	is_shown("", "", "head.magic");
 }
 
-static void too_many(void **state)
+TEST(too_many)
 {
 	struct raw r[2], more;
 
-	(void)state;
 	for (int i = 0; i < 2; i++)
 		raw_open(&r[i], d.socket);
 	raw_dial(&more, d.socket);
@@ -153,12 +150,11 @@ static void too_many(void **state)
 }
 
 /* And not for longer, however often it comes, and in one row. */
-static void a_refusal_is_shown_for_ten_minutes(void **state)
+TEST(a_refusal_is_shown_for_ten_minutes)
 {
 	struct wire_hello h = named("engine");
 	const char *row;
 
-	(void)state;
 	h.version_min = h.version_max = WIRE_VERSION_MAX + 1;
 	for (int i = 0; i < 40; i++)
 		hello(&h, sizeof(h));
@@ -173,14 +169,13 @@ static void a_refusal_is_shown_for_ten_minutes(void **state)
 	assert_null(strstr(told("status"), "refused"));
 }
 
-static void lookups_of_connections_that_end_are_counted(void **state)
+TEST(lookups_of_connections_that_end_are_counted)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[2 * BLOCKS];
 	uint32_t pages[BLOCKS];
 	struct engine e;
 
-	(void)state;
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		engine_open(&e, d.socket, "engine", &g, BLOCKS);
 		chain_keys(&e, 1, 2 * BLOCKS, keys);
@@ -193,19 +188,4 @@ static void lookups_of_connections_that_end_are_counted(void **state)
 	}
 	daemon_stat_becomes(&d, "lookup.requested_blocks_total", ROUNDS * 2 * BLOCKS, PATIENT_MS);
 	daemon_stat_becomes(&d, "lookup.hit_blocks_total", ROUNDS * BLOCKS, PATIENT_MS);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(another_version, begin, finish),
-		cmocka_unit_test_setup_teardown(another_version_with_a_longer_hello, begin, finish),
-		cmocka_unit_test_setup_teardown(no_protocol, begin, finish),
-		cmocka_unit_test_setup_teardown(too_many, begin, finish),
-		cmocka_unit_test_setup_teardown(a_refusal_is_shown_for_ten_minutes, begin, finish),
-		cmocka_unit_test_setup_teardown(lookups_of_connections_that_end_are_counted, begin,
-						finish),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ struct scratch {
 	char out[8192];
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct scratch s;
 
@@ -34,7 +34,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	const struct scratch *s = *state;
 
@@ -69,55 +69,55 @@ static void refused(void **state, const char *config, int line, const char *word
 		fail_msg("said \"%s\"; expected %s and \"%s\"", s->out, where, words);
 }
 
-static void unknown_key(void **state)
+TEST_WITH(unknown_key, set_up, tear_down)
 {
 	refused(state, "[host]\nbytez = 1G\n", 2, "[host] bytez: no such key");
 }
 
-static void unknown_section(void **state)
+TEST_WITH(unknown_section, set_up, tear_down)
 {
 	refused(state, "[hosts]\nbytes = 1G\n", 1, "[hosts]: no such section");
 }
 
-static void unknown_unit(void **state)
+TEST_WITH(unknown_unit, set_up, tear_down)
 {
 	refused(state, "[host]\n\nbytes = 12Q\n", 3, "[host] bytes: \"12Q\" has an unknown unit");
 }
 
-static void value_out_of_range(void **state)
+TEST_WITH(value_out_of_range, set_up, tear_down)
 {
 	refused(state, "[host]\nbytes = 1K\n", 2,
 		"[host] bytes: \"1K\" is out of range; allowed: 64K to 64T");
 }
 
-static void unknown_choice(void **state)
+TEST_WITH(unknown_choice, set_up, tear_down)
 {
 	refused(state, "[host]\nverify = maybe\n", 2, "allowed: once|always");
 }
 
-static void slab_that_is_no_multiple(void **state)
+TEST_WITH(slab_that_is_no_multiple, set_up, tear_down)
 {
 	refused(state, "[host]\nbytes = 1M\nslab_bytes = 70001\n", 3, "[host] slab_bytes");
 }
 
-static void slab_larger_than_all(void **state)
+TEST_WITH(slab_larger_than_all, set_up, tear_down)
 {
 	refused(state, "[host]\nbytes = 1M\nslab_bytes = 2M\n", 3,
 		"[host] slab_bytes: \"2M\" is more than [host] bytes");
 }
 
-static void ring_that_is_no_power_of_two(void **state)
+TEST_WITH(ring_that_is_no_power_of_two, set_up, tear_down)
 {
 	refused(state, "[socket]\nring_entries = 100\n", 2,
 		"[socket] ring_entries: \"100\" is not a power of two");
 }
 
-static void tenant_that_is_a_path(void **state)
+TEST_WITH(tenant_that_is_a_path, set_up, tear_down)
 {
 	refused(state, "[socket]\ntenant = ../x\n", 2, "[socket] tenant");
 }
 
-static void missing_file(void **state)
+TEST_WITH(missing_file, set_up, tear_down)
 {
 	struct scratch *s = *state;
 	char command[1024];
@@ -127,7 +127,7 @@ static void missing_file(void **state)
 	assert_non_null(strstr(s->out, "/none: No such file"));
 }
 
-static void good_file_is_said_to_be_good(void **state)
+TEST_WITH(good_file_is_said_to_be_good, set_up, tear_down)
 {
 	struct scratch *s = *state;
 
@@ -135,7 +135,7 @@ static void good_file_is_said_to_be_good(void **state)
 	assert_non_null(strstr(s->out, "ok"));
 }
 
-static void comment_behind_a_value(void **state)
+TEST_WITH(comment_behind_a_value, set_up, tear_down)
 {
 	struct scratch *s = *state;
 
@@ -151,19 +151,19 @@ static void comment_behind_a_value(void **state)
 	assert_non_null(strstr(s->out, "group = \n"));
 }
 
-static void endpoint_that_is_a_url(void **state)
+TEST_WITH(endpoint_that_is_a_url, set_up, tear_down)
 {
 	refused(state, "[redis]\nendpoints = redis://a:6379\n", 2,
 		"has a URL in it: give host:port alone");
 }
 
-static void endpoints_with_commas(void **state)
+TEST_WITH(endpoints_with_commas, set_up, tear_down)
 {
 	refused(state, "[redis]\nendpoints = a:6379, b:6379\n", 2,
 		"has a comma in it: put blanks between endpoints");
 }
 
-static void group_that_there_is_not(void **state)
+TEST_WITH(group_that_there_is_not, set_up, tear_down)
 {
 	struct scratch *s = *state;
 
@@ -171,7 +171,7 @@ static void group_that_there_is_not(void **state)
 	assert_non_null(strstr(s->out, "[socket] group: there is no group \"no-such-group\""));
 }
 
-static void store_of_another_size(void **state)
+TEST_WITH(store_of_another_size, set_up, tear_down)
 {
 	char config[512], command[1024], store[300];
 	struct scratch *s = *state;
@@ -212,7 +212,7 @@ static void started_in_vain(struct scratch *s, const char *more, const char *wor
 		fail_msg("said \"%s\"; expected \"%s\"", s->out, words);
 }
 
-static void group_that_is_not_there(void **state)
+TEST_WITH(group_that_is_not_there, set_up, tear_down)
 {
 	struct scratch *s = *state;
 	char path[128];
@@ -223,7 +223,7 @@ static void group_that_is_not_there(void **state)
 	assert_int_equal(access(path, F_OK), -1); /* nothing stays behind that looks alive */
 }
 
-static void secret_open_to_others(void **state)
+TEST_WITH(secret_open_to_others, set_up, tear_down)
 {
 	struct scratch *s = *state;
 	char path[128];
@@ -238,7 +238,7 @@ static void secret_open_to_others(void **state)
 	started_in_vain(s, "", "secret-default must be a regular file with mode 0600 (it is 0640)");
 }
 
-static void secret_cut_short(void **state)
+TEST_WITH(secret_cut_short, set_up, tear_down)
 {
 	struct scratch *s = *state;
 	char path[128];
@@ -253,12 +253,11 @@ static void secret_cut_short(void **state)
 	started_in_vain(s, "", "secret-default must hold exactly 32 bytes (it has 5)");
 }
 
-static void second_daemon_in_the_same_directory(void **state)
+TEST(second_daemon_in_the_same_directory)
 {
 	char command[1024], out[4096];
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, good);
 	snprintf(command, sizeof(command), "timeout 20 %s/kvtierd --config %s 2>&1", build_dir(),
 		 d.config);
@@ -281,11 +280,10 @@ static unsigned mode_of(const struct daemon *d, const char *name)
 	return st.st_mode & 07777;
 }
 
-static void private_unless_said(void **state)
+TEST(private_unless_said)
 {
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, good);
 	assert_int_equal(mode_of(&d, "kvtier.sock"), 0600);
 	assert_int_equal(mode_of(&d, "admin.sock"), 0600);
@@ -293,13 +291,12 @@ static void private_unless_said(void **state)
 	daemon_remove(&d);
 }
 
-static void mode_and_group_as_said(void **state)
+TEST(mode_and_group_as_said)
 {
 	char config[512], path[192];
 	struct stat st;
 	struct daemon d;
 
-	(void)state;
 	snprintf(config, sizeof(config), "%s[socket]\nmode = 0660\ngroup = %u\n", good,
 		 (unsigned)getgid());
 	daemon_start(&d, config);
@@ -310,11 +307,10 @@ static void mode_and_group_as_said(void **state)
 	daemon_remove(&d);
 }
 
-static void stale_socket_is_replaced(void **state)
+TEST(stale_socket_is_replaced)
 {
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, good);
 	daemon_signal(&d, SIGKILL); /* leaves its sockets lying about */
 	assert_int_equal(access(d.socket, F_OK), 0);
@@ -324,14 +320,13 @@ static void stale_socket_is_replaced(void **state)
 	daemon_remove(&d);
 }
 
-static void keys_survive_a_restart(void **state)
+TEST(keys_survive_a_restart)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key before[4], after[4];
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, good);
 	engine_open(&e, d.socket, "engine", &g, 4);
 	chain_keys(&e, 1, 4, before);
@@ -345,13 +340,12 @@ static void keys_survive_a_restart(void **state)
 	daemon_remove(&d);
 }
 
-static void one_client_more_than_allowed(void **state)
+TEST(one_client_more_than_allowed)
 {
 	struct kvtier_client *clients[2], *extra;
 	char config[512];
 	struct daemon d;
 
-	(void)state;
 	snprintf(config, sizeof(config), "%s[socket]\nmax_clients = 2\n", good);
 	daemon_start(&d, config);
 	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
@@ -381,39 +375,4 @@ static void one_client_more_than_allowed(void **state)
 	kvtier_close(clients[1]);
 	assert_true(daemon_stat(&d, "clients_refused_total") >= 1);
 	daemon_remove(&d);
-}
-
-#define SCRATCH_CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		SCRATCH_CASE(unknown_key),
-		SCRATCH_CASE(unknown_section),
-		SCRATCH_CASE(unknown_unit),
-		SCRATCH_CASE(value_out_of_range),
-		SCRATCH_CASE(unknown_choice),
-		SCRATCH_CASE(slab_that_is_no_multiple),
-		SCRATCH_CASE(slab_larger_than_all),
-		SCRATCH_CASE(ring_that_is_no_power_of_two),
-		SCRATCH_CASE(tenant_that_is_a_path),
-		SCRATCH_CASE(missing_file),
-		SCRATCH_CASE(good_file_is_said_to_be_good),
-		SCRATCH_CASE(comment_behind_a_value),
-		SCRATCH_CASE(endpoint_that_is_a_url),
-		SCRATCH_CASE(endpoints_with_commas),
-		SCRATCH_CASE(group_that_there_is_not),
-		SCRATCH_CASE(store_of_another_size),
-		SCRATCH_CASE(group_that_is_not_there),
-		SCRATCH_CASE(secret_open_to_others),
-		SCRATCH_CASE(secret_cut_short),
-		cmocka_unit_test(second_daemon_in_the_same_directory),
-		cmocka_unit_test(private_unless_said),
-		cmocka_unit_test(mode_and_group_as_said),
-		cmocka_unit_test(stale_socket_is_replaced),
-		cmocka_unit_test(keys_survive_a_restart),
-		cmocka_unit_test(one_client_more_than_allowed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

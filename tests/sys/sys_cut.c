@@ -71,7 +71,7 @@ static void give_up(struct world *w, submit_fn *submit)
 	kvtier_close(client);
 }
 
-static void loads_do_not_begin(void **state)
+TEST(loads_do_not_begin)
 {
 	struct world *w = *state;
 
@@ -83,7 +83,7 @@ static void loads_do_not_begin(void **state)
 	}
 }
 
-static void stores_do_not_begin(void **state)
+TEST(stores_do_not_begin)
 {
 	struct world *w = *state;
 
@@ -95,7 +95,7 @@ static void stores_do_not_begin(void **state)
 	}
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -109,7 +109,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	struct world *w = *state;
 
@@ -119,12 +119,4 @@ static int end(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(loads_do_not_begin, begin, end),
-		cmocka_unit_test_setup_teardown(stores_do_not_begin, begin, end),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_EACH(begin, end);

@@ -50,7 +50,7 @@ static struct kvtier_result next_result(struct world *w)
 	}
 }
 
-static void readable_at_each_completion(void **state)
+TEST(readable_at_each_completion)
 {
 	struct world *w = *state;
 
@@ -62,7 +62,7 @@ static void readable_at_each_completion(void **state)
 	}
 }
 
-static void quiet_when_there_is_nothing(void **state)
+TEST(quiet_when_there_is_nothing)
 {
 	struct world *w = *state;
 	struct kvtier_result result = { .size = sizeof(result) };
@@ -78,7 +78,7 @@ static void quiet_when_there_is_nothing(void **state)
 	assert_int_equal(kvtier_poll(w->s.e.client, &result, 1), 0);
 }
 
-static void several_results_in_one_poll(void **state)
+TEST(several_results_in_one_poll)
 {
 	struct world *w = *state;
 	struct kvtier_result results[8];
@@ -101,7 +101,7 @@ static void several_results_in_one_poll(void **state)
 	assert_int_equal(taken, 8);
 }
 
-static void says_that_the_daemon_died(void **state)
+TEST(says_that_the_daemon_died)
 {
 	struct world *w = *state;
 	uint64_t op;
@@ -113,7 +113,7 @@ static void says_that_the_daemon_died(void **state)
 	assert_int_equal(next_result(w).status, -ECONNRESET);
 }
 
-static void same_descriptor_with_the_next_daemon(void **state)
+TEST(same_descriptor_with_the_next_daemon)
 {
 	struct world *w = *state;
 	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
@@ -138,7 +138,7 @@ static void same_descriptor_with_the_next_daemon(void **state)
 	}
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
@@ -153,15 +153,4 @@ static int begin(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(readable_at_each_completion),          CASE(quiet_when_there_is_nothing),
-		CASE(several_results_in_one_poll),          CASE(says_that_the_daemon_died),
-		CASE(same_descriptor_with_the_next_daemon),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(begin, served_end);

@@ -47,14 +47,13 @@ static uint32_t prefix_loads(struct engine *e, uint32_t chain)
 	return n;
 }
 
-static void a_chains_head_outlives_its_tail(void **state)
+TEST(a_chains_head_outlives_its_tail)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	uint32_t partial = 0;
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "engine", &g, PAGES);
 	for (uint32_t i = 0; i < CHAINS; i++) {
@@ -70,13 +69,12 @@ static void a_chains_head_outlives_its_tail(void **state)
 	daemon_remove(&d);
 }
 
-static void the_least_recent_chain_goes_first(void **state)
+TEST(the_least_recent_chain_goes_first)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "engine", &g, PAGES);
 	chains_store(&e, 0, 2);
@@ -88,14 +86,13 @@ static void the_least_recent_chain_goes_first(void **state)
 	daemon_remove(&d);
 }
 
-static void counters_balance(void **state)
+TEST(counters_balance)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	uint32_t blocks = 0;
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "engine", &g, PAGES);
 	chains_store(&e, 0, CHAINS);
@@ -112,7 +109,7 @@ static void counters_balance(void **state)
 	daemon_remove(&d);
 }
 
-static void another_block_size_gets_room(void **state)
+TEST(another_block_size_gets_room)
 {
 	const struct kvtier_geometry tiny = tiny_geometry(KVTIER_CODEC_RAW),
 				     large = large_geometry(KVTIER_CODEC_RAW);
@@ -120,7 +117,6 @@ static void another_block_size_gets_room(void **state)
 	struct engine a, b;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&a, d.socket, "tiny", &tiny, PAGES);
 	engine_open(&b, d.socket, "large", &large, 8);
@@ -137,7 +133,7 @@ static void another_block_size_gets_room(void **state)
 
 /* Every other short chain is old, so the blocks that are evicted for a large one lie in all slabs.
  * The others in the slab that it gets have to move. */
-static void what_is_in_a_slab_that_others_get_moves(void **state)
+TEST(what_is_in_a_slab_that_others_get_moves)
 {
 	const struct kvtier_geometry tiny = tiny_geometry(KVTIER_CODEC_RAW),
 				     large = large_geometry(KVTIER_CODEC_RAW);
@@ -146,7 +142,6 @@ static void what_is_in_a_slab_that_others_get_moves(void **state)
 	struct engine a, b;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&a, d.socket, "tiny", &tiny, PAGES);
 	engine_open(&b, d.socket, "large", &large, 8);
@@ -171,14 +166,13 @@ static void what_is_in_a_slab_that_others_get_moves(void **state)
 	daemon_remove(&d);
 }
 
-static void evict_all_empties(void **state)
+TEST(evict_all_empties)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct engine e;
 	struct daemon d;
 	char out[512];
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "engine", &g, PAGES);
 	chains_store(&e, 0, 3);
@@ -194,7 +188,7 @@ static void evict_all_empties(void **state)
 }
 
 /* Blocks being loaded are pinned: evicting all meanwhile neither frees nor changes them. */
-static void loads_under_way_are_not_evicted_from(void **state)
+TEST(loads_under_way_are_not_evicted_from)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	static struct kvtier_key keys[BIG];
@@ -204,7 +198,6 @@ static void loads_under_way_are_not_evicted_from(void **state)
 	struct daemon d;
 	char out[512];
 
-	(void)state;
 	daemon_start(&d,
 		     "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n[device]\nworkers = "
 		     "1\nkernels = ref\n");
@@ -236,13 +229,12 @@ static void loads_under_way_are_not_evicted_from(void **state)
 }
 
 /* The host tier has room for all three chains' blocks, the table of blocks does not. */
-static void a_full_table_makes_room_too(void **state)
+TEST(a_full_table_makes_room_too)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(
 		&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[index]\nmax_blocks = "
 		    "64\n");
@@ -253,20 +245,4 @@ static void a_full_table_makes_room_too(void **state)
 	assert_int_equal(daemon_stat(&d, "store.dropped_blocks_total"), 0);
 	engine_close(&e);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_chains_head_outlives_its_tail),
-		cmocka_unit_test(the_least_recent_chain_goes_first),
-		cmocka_unit_test(counters_balance),
-		cmocka_unit_test(another_block_size_gets_room),
-		cmocka_unit_test(what_is_in_a_slab_that_others_get_moves),
-		cmocka_unit_test(a_full_table_makes_room_too),
-		cmocka_unit_test(evict_all_empties),
-		cmocka_unit_test(loads_under_way_are_not_evicted_from),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
  */
 /* make: lane=wait seconds=8 */
 #include "tests/lib/lib_hint.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -87,13 +88,15 @@ static void begin(void **state, const char *config)
 	*state = &w;
 }
 
-static int in_memory(void **state)
+FIXTURE(in_memory)
 {
 	begin(state, MEMORY);
 	return 0;
 }
 
-static int on_disk(void **state)
+TEST_EACH(in_memory, served_end);
+
+FIXTURE(on_disk)
 {
 	if (!disk_dir())
 		skip();
@@ -151,7 +154,7 @@ static void fresh_and_flushed(struct world *w, uint32_t chains)
 
 /* --- retain, pin --- */
 
-static void what_is_pinned_stays_and_loads(void **state)
+TEST(what_is_pinned_stays_and_loads)
 {
 	struct world *w = *state;
 	struct kvtier_key pinned[LENGTH], other[LENGTH];
@@ -168,7 +171,7 @@ static void what_is_pinned_stays_and_loads(void **state)
 	daemon_stat_becomes(&w->s.d, "hints.kept_bytes", LENGTH * 12288, PATIENT_MS);
 }
 
-static void what_is_over_the_share_is_clipped(void **state)
+TEST(what_is_over_the_share_is_clipped)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[2][LENGTH];
@@ -194,7 +197,7 @@ static void what_is_over_the_share_is_clipped(void **state)
 }
 
 /* Of the share the last is for the most important. */
-static void a_low_priority_has_less_of_the_share(void **state)
+TEST(a_low_priority_has_less_of_the_share)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH];
@@ -208,7 +211,7 @@ static void a_low_priority_has_less_of_the_share(void **state)
 	(void)said(&w->s.e, &hint, LENGTH, 0, 0, 0, 0);
 }
 
-static void what_is_retained_goes_after_others_until_it_is_released(void **state)
+TEST(what_is_retained_goes_after_others_until_it_is_released)
 {
 	struct world *w = *state;
 	struct kvtier_key kept[LENGTH], other[LENGTH];
@@ -228,7 +231,7 @@ static void what_is_retained_goes_after_others_until_it_is_released(void **state
 	assert_int_equal(there(w, other), LENGTH);
 }
 
-static void what_is_used_again_is_as_any_other(void **state)
+TEST(what_is_used_again_is_as_any_other)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH], older[LENGTH];
@@ -245,7 +248,7 @@ static void what_is_used_again_is_as_any_other(void **state)
 }
 
 /* A second is enough for the ttl, and the blocks go before older ones. */
-static void what_has_reached_its_ttl_goes_first(void **state)
+TEST(what_has_reached_its_ttl_goes_first)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH], older[LENGTH];
@@ -263,7 +266,7 @@ static void what_has_reached_its_ttl_goes_first(void **state)
 	assert_int_equal(there(w, older), LENGTH);
 }
 
-static void a_ttl_is_cut_and_a_block_may_be_missing(void **state)
+TEST(a_ttl_is_cut_and_a_block_may_be_missing)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH], absent[LENGTH];
@@ -289,7 +292,7 @@ static void a_ttl_is_cut_and_a_block_may_be_missing(void **state)
 
 /* --- demote, prefetch --- */
 
-static void what_is_demoted_leaves_memory_first_and_stays_on_nvme(void **state)
+TEST_WITH(what_is_demoted_leaves_memory_first_and_stays_on_nvme, on_disk, served_end)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH], older[LENGTH];
@@ -310,7 +313,7 @@ static void what_is_demoted_leaves_memory_first_and_stays_on_nvme(void **state)
 	assert_int_equal(in_host(w, keys), LENGTH);
 }
 
-static void without_nvme_there_is_nothing_to_demote_to(void **state)
+TEST(without_nvme_there_is_nothing_to_demote_to)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH];
@@ -331,7 +334,7 @@ static void evict_all(struct world *w)
 	assert_int_equal(daemon_ctl(&w->s.d, "evict --all", out, sizeof(out)), 0);
 }
 
-static void keys_and_sessions_are_brought_back_into_memory(void **state)
+TEST_WITH(keys_and_sessions_are_brought_back_into_memory, on_disk, served_end)
 {
 	struct world *w = *state;
 	const struct kvtier_op_options in_session = { .size = sizeof(in_session),
@@ -361,7 +364,7 @@ static void keys_and_sessions_are_brought_back_into_memory(void **state)
 	assert_int_equal(daemon_stat(&w->s.d, "hints.prefetch.accepted_total"), 2 * LENGTH);
 }
 
-static void a_pin_of_what_is_away_begins_when_it_comes(void **state)
+TEST_WITH(a_pin_of_what_is_away_begins_when_it_comes, on_disk, served_end)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH];
@@ -381,7 +384,7 @@ static void a_pin_of_what_is_away_begins_when_it_comes(void **state)
 
 /* --- sessions --- */
 
-static void a_session_that_ended_goes_first_and_is_forgotten(void **state)
+TEST(a_session_that_ended_goes_first_and_is_forgotten)
 {
 	struct world *w = *state;
 	const struct kvtier_op_options in_session = { .size = sizeof(in_session),
@@ -410,7 +413,7 @@ static void a_session_that_ended_goes_first_and_is_forgotten(void **state)
 }
 
 /* The turns from one on are superseded: a conversation that went another way. */
-static void a_turn_and_those_after_it_can_be_meant(void **state)
+TEST(a_turn_and_those_after_it_can_be_meant)
 {
 	struct world *w = *state;
 	struct kvtier_op_options options = { .size = sizeof(options), .session = SESSION };
@@ -433,7 +436,7 @@ static void a_turn_and_those_after_it_can_be_meant(void **state)
 
 /* --- the fields of ops --- */
 
-static void an_ops_fields_are_hints_that_take_nothing_back(void **state)
+TEST(an_ops_fields_are_hints_that_take_nothing_back)
 {
 	struct world *w = *state;
 	struct kvtier_op_options options = { .size = sizeof(options), .priority = 50 };
@@ -460,7 +463,7 @@ static void an_ops_fields_are_hints_that_take_nothing_back(void **state)
 
 /* --- revisions --- */
 
-static void a_revision_that_is_superseded_goes_first_and_comes_back_when_opened(void **state)
+TEST(a_revision_that_is_superseded_goes_first_and_comes_back_when_opened)
 {
 	struct world *w = *state;
 	struct kvtier_geometry old = tiny_geometry(KVTIER_CODEC_RAW);
@@ -509,7 +512,7 @@ static void refused(struct engine *e, struct kvtier_hint hint, const char *field
 	assert_int_equal(op, 5);
 }
 
-static void what_makes_no_sense_is_refused_with_the_fields_name(void **state)
+TEST(what_makes_no_sense_is_refused_with_the_fields_name)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[LENGTH];
@@ -536,30 +539,4 @@ static void what_makes_no_sense_is_refused_with_the_fields_name(void **state)
 	h.priority = 0;
 	h.reserved = 1;
 	refused(&w->s.e, h, "hint.reserved");
-}
-
-int main(void)
-{
-#define CASE(name, setup) cmocka_unit_test_setup_teardown(name, setup, served_end)
-	const struct CMUnitTest tests[] = {
-		CASE(what_is_pinned_stays_and_loads, in_memory),
-		CASE(what_is_over_the_share_is_clipped, in_memory),
-		CASE(a_low_priority_has_less_of_the_share, in_memory),
-		CASE(what_is_retained_goes_after_others_until_it_is_released, in_memory),
-		CASE(what_is_used_again_is_as_any_other, in_memory),
-		CASE(what_has_reached_its_ttl_goes_first, in_memory),
-		CASE(a_ttl_is_cut_and_a_block_may_be_missing, in_memory),
-		CASE(what_is_demoted_leaves_memory_first_and_stays_on_nvme, on_disk),
-		CASE(without_nvme_there_is_nothing_to_demote_to, in_memory),
-		CASE(keys_and_sessions_are_brought_back_into_memory, on_disk),
-		CASE(a_pin_of_what_is_away_begins_when_it_comes, on_disk),
-		CASE(a_session_that_ended_goes_first_and_is_forgotten, in_memory),
-		CASE(a_turn_and_those_after_it_can_be_meant, in_memory),
-		CASE(an_ops_fields_are_hints_that_take_nothing_back, in_memory),
-		CASE(a_revision_that_is_superseded_goes_first_and_comes_back_when_opened,
-		     in_memory),
-		CASE(what_makes_no_sense_is_refused_with_the_fields_name, in_memory),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

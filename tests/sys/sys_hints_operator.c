@@ -6,6 +6,7 @@
  */
 /* make: lane=wait */
 #include "tests/lib/lib_hint.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static void fresh(struct world *w, uint32_t first, uint32_t chains)
 	}
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -56,7 +57,9 @@ static int begin(void **state)
 	return 0;
 }
 
-static void a_session_is_pinned_and_ends(void **state)
+TEST_EACH(begin, served_end);
+
+TEST(a_session_is_pinned_and_ends)
 {
 	struct world *w = *state;
 
@@ -70,7 +73,7 @@ static void a_session_is_pinned_and_ends(void **state)
 	assert_int_equal(daemon_stat(&w->s.d, "hints.ended.accepted_total"), LENGTH);
 }
 
-static void one_block_is_named_by_its_key(void **state)
+TEST(one_block_is_named_by_its_key)
 {
 	struct world *w = *state;
 	char command[256];
@@ -86,7 +89,7 @@ static void one_block_is_named_by_its_key(void **state)
 	says(w, command, 1, "1 missing");
 }
 
-static void a_model_is_retired_and_shown(void **state)
+TEST(a_model_is_retired_and_shown)
 {
 	struct world *w = *state;
 	char command[256];
@@ -103,7 +106,7 @@ static void a_model_is_retired_and_shown(void **state)
 	says(w, "hint superseded --model no", 1, "1 missing");
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
 	struct world *w = *state;
 
@@ -118,17 +121,4 @@ static void what_makes_no_sense_is_refused(void **state)
 	says(w, "hint retain --session 1 --ttl soon", 1, "--ttl");
 	says(w, "hint pin --session 1 --session 2", 64, "--session: once");
 	says(w, "hint --help", 0, "clipped:");
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
-	const struct CMUnitTest tests[] = {
-		CASE(a_session_is_pinned_and_ends),
-		CASE(one_block_is_named_by_its_key),
-		CASE(a_model_is_retired_and_shown),
-		CASE(what_makes_no_sense_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

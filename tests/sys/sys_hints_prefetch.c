@@ -10,6 +10,7 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
 #include "tests/lib/lib_hint.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -63,7 +64,7 @@ static void leave_memory(struct world *w)
 	assert_int_equal(daemon_ctl(&w->s.d, "evict --all", w->out, sizeof(w->out)), 0);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -81,7 +82,7 @@ static int begin(void **state)
 
 /* --- prefetched blocks --- */
 
-static void keys_on_nvme_alone_are_in_memory_then(void **state)
+TEST_WITH(keys_on_nvme_alone_are_in_memory_then, begin, served_end)
 {
 	struct world *w = *state;
 
@@ -94,7 +95,7 @@ static void keys_on_nvme_alone_are_in_memory_then(void **state)
 	assert_int_equal(chain_load(&w->s.e, w->keys, LENGTH, LENGTH), LENGTH);
 }
 
-static void a_session_is_brought_from_the_space_that_was_named(void **state)
+TEST_WITH(a_session_is_brought_from_the_space_that_was_named, begin, served_end)
 {
 	struct world *w = *state;
 	struct kvtier_key others[LENGTH];
@@ -108,7 +109,7 @@ static void a_session_is_brought_from_the_space_that_was_named(void **state)
 	says(w, "hint prefetch --space 0 --session 79", 1, "1 missing");
 }
 
-static void what_nobody_has_is_missing(void **state)
+TEST_WITH(what_nobody_has_is_missing, begin, served_end)
 {
 	struct world *w = *state;
 	struct kvtier_key keys[2];
@@ -123,7 +124,7 @@ static void what_nobody_has_is_missing(void **state)
 }
 
 /* As an engine's prefetch, it finds room where others of the tenant are not pinned. */
-static void what_is_pinned_stays(void **state)
+TEST_WITH(what_is_pinned_stays, begin, served_end)
 {
 	struct world *w = *state;
 	struct kvtier_key pinned[LENGTH], others[LENGTH];
@@ -141,7 +142,7 @@ static void what_is_pinned_stays(void **state)
 
 /* --- the space --- */
 
-static void a_space_that_cannot_be_opened_is_an_error(void **state)
+TEST_WITH(a_space_that_cannot_be_opened_is_an_error, begin, served_end)
 {
 	struct world *w = *state;
 	const char *command = hint_with_keys("hint prefetch --space 0", w->keys, 1);
@@ -209,7 +210,7 @@ static struct kvtier_key store_page(struct kvtier_client *client, const struct k
 }
 
 /* With one field of its geometry wrong it would be another one, which has no such block. */
-static void the_space_is_the_very_one(void **state)
+TEST_WITH(the_space_is_the_very_one, begin, served_end)
 {
 	struct world *w = *state;
 	struct kvtier_space *space;
@@ -242,7 +243,7 @@ static void the_space_is_the_very_one(void **state)
 	says(w, hint_with_keys("hint prefetch --space 3", w->keys, 1), 1, "cannot say again");
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST_WITH(what_makes_no_sense_is_refused, begin, served_end)
 {
 	struct world *w = *state;
 
@@ -263,7 +264,7 @@ static void what_makes_no_sense_is_refused(void **state)
 }
 
 /* As a kvtierctl of another version might ask: the daemon does not prefetch by itself. */
-static void the_admin_socket_refuses_it(void **state)
+TEST_WITH(the_admin_socket_refuses_it, begin, served_end)
 {
 	static const char words[] = "hint\0prefetch\0--session\0"
 				    "77";
@@ -307,7 +308,7 @@ static void ends(struct disk_world *w, FILE *f, const char *words, const char *s
 		fail_msg("kvtierctl said \"%s\"", w->text);
 }
 
-static void it_ends_when_the_daemon_stands_still(void **state)
+TEST_GIVEN(it_ends_when_the_daemon_stands_still, NULL, NULL, disk_threads)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	FILE *f = prefetch_begin(w);
@@ -322,7 +323,7 @@ static void it_ends_when_the_daemon_stands_still(void **state)
 	faulty_end(w);
 }
 
-static void it_ends_when_the_daemon_dies(void **state)
+TEST_GIVEN(it_ends_when_the_daemon_dies, NULL, NULL, disk_threads)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	FILE *f = prefetch_begin(w);
@@ -335,7 +336,8 @@ static void it_ends_when_the_daemon_dies(void **state)
 	faulty_end(w);
 }
 
-static void it_ends_when_the_disk_does_not_answer(void **state)
+/* The last: the daemon's clock is then ahead of kvtierctl's, by its deadline */
+TEST_GIVEN(it_ends_when_the_disk_does_not_answer, NULL, NULL, disk_threads)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	FILE *f = prefetch_begin(w);
@@ -348,25 +350,4 @@ static void it_ends_when_the_disk_does_not_answer(void **state)
 	faulty_answers(w);
 	faulty_all_there(w);
 	faulty_end(w);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
-	const struct CMUnitTest tests[] = {
-		CASE(keys_on_nvme_alone_are_in_memory_then),
-		CASE(a_session_is_brought_from_the_space_that_was_named),
-		CASE(what_nobody_has_is_missing),
-		CASE(what_is_pinned_stays),
-		CASE(a_space_that_cannot_be_opened_is_an_error),
-		CASE(the_space_is_the_very_one),
-		CASE(what_makes_no_sense_is_refused),
-		CASE(the_admin_socket_refuses_it),
-		cmocka_unit_test_prestate(it_ends_when_the_daemon_stands_still, disk_threads),
-		cmocka_unit_test_prestate(it_ends_when_the_daemon_dies, disk_threads),
-		/* the last: the daemon's clock is then ahead of kvtierctl's, by its deadline */
-		cmocka_unit_test_prestate(it_ends_when_the_disk_does_not_answer, disk_threads),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

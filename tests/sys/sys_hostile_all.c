@@ -7,17 +7,7 @@
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_hostile_beside.h"
 
-static void beside_a_hostile_client(void **state)
+TEST(beside_a_hostile_client)
 {
-	(void)state;
 	hostile_beside("sys_hostile_all", 10);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(beside_a_hostile_client),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 /* make: lane=wait seconds=10 */
 #include "tests/lib/lib_raw.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -77,7 +78,7 @@ static void flood(struct world *w, struct random *r)
 	engine_close(&e); /* with hints under way */
 }
 
-static void a_flood_of_hints_harms_nobody(void **state)
+TEST(a_flood_of_hints_harms_nobody)
 {
 	struct world *w = *state;
 	struct random r = random_seeded("a_flood_of_hints_harms_nobody");
@@ -96,7 +97,7 @@ static void a_flood_of_hints_harms_nobody(void **state)
 	assert_int_equal(daemon_stat(&w->a.d, "protocol_errors_total"), w->a.errors);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world world;
 
@@ -105,9 +106,4 @@ static int begin(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = { cmocka_unit_test(a_flood_of_hints_harms_nobody) };
-
-	return cmocka_run_group_tests(tests, begin, attacked_end);
-}
+TEST_GROUP(begin, attacked_end);

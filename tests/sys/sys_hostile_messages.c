@@ -6,6 +6,7 @@
  * protocol_errors_total grew by the number of offences.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,17 +39,19 @@ static void greeting_of(struct attacked *w, const void *message, size_t n, const
 	raw_close(&r);
 }
 
-static void garbage(void **state)
+TEST_EACH(attacked_before_case, attacked_after_case);
+
+TEST(garbage)
 {
 	greeting_of(*state, dirty(300), 300, "head.magic");
 }
 
-static void shorter_than_a_head(void **state)
+TEST(shorter_than_a_head)
 {
 	greeting_of(*state, dirty(3), 3, "packet of 3 bytes");
 }
 
-static void larger_than_any_message(void **state)
+TEST(larger_than_any_message)
 {
 	struct raw r;
 
@@ -102,42 +105,42 @@ static void set_name(struct wire_hello *h)
 	memset(h->name, 'x', sizeof(h->name));
 }
 
-static void wrong_magic(void **state)
+TEST(wrong_magic)
 {
 	hello_with(*state, set_magic, "head.magic");
 }
 
-static void wrong_flags(void **state)
+TEST(wrong_flags)
 {
 	hello_with(*state, set_flags, "head.flags is 0x4");
 }
 
-static void length_that_is_not_the_packets(void **state)
+TEST(length_that_is_not_the_packets)
 {
 	hello_with(*state, set_length, "head.length is 4294967295 in a packet of 112 bytes");
 }
 
-static void unknown_type(void **state)
+TEST(unknown_type)
 {
 	hello_with(*state, set_type, "head.type is 4711");
 }
 
-static void version_of_tomorrow(void **state)
+TEST(version_of_tomorrow)
 {
 	hello_with(*state, set_version, "upgrade the older of libkvtier and kvtierd");
 }
 
-static void struct_size_of_another_build(void **state)
+TEST(struct_size_of_another_build)
 {
 	hello_with(*state, set_size, "hello.size_sqe is 128; this daemon's is 64");
 }
 
-static void name_without_end(void **state)
+TEST(name_without_end)
 {
 	hello_with(*state, set_name, "hello.name");
 }
 
-static void truncated_hello(void **state)
+TEST(truncated_hello)
 {
 	struct raw r = { 0 };
 	struct wire_hello hello = raw_hello_message(&r);
@@ -146,7 +149,7 @@ static void truncated_hello(void **state)
 	greeting_of(*state, &hello, sizeof(hello) - 8, "HELLO of 104 bytes; must be 112");
 }
 
-static void second_hello(void **state)
+TEST(second_hello)
 {
 	struct attacked *w = *state;
 	struct wire_hello hello;
@@ -159,7 +162,7 @@ static void second_hello(void **state)
 	raw_close(&r);
 }
 
-static void space_before_hello(void **state)
+TEST(space_before_hello)
 {
 	struct raw r = { 0 };
 	struct raw_space space;
@@ -168,7 +171,7 @@ static void space_before_hello(void **state)
 	greeting_of(*state, &space, sizeof(space), "first message must be HELLO");
 }
 
-static void truncated_space_open(void **state)
+TEST(truncated_space_open)
 {
 	struct attacked *w = *state;
 	struct raw_space space;
@@ -184,7 +187,7 @@ static void truncated_space_open(void **state)
 
 /* 2^25 + 1 regions of 128 bytes are, in 32 bits, as long as one. Refused, not cut: as any count
  * over its limit. */
-static void counts_that_overflow(void **state)
+TEST(counts_that_overflow)
 {
 	struct attacked *w = *state;
 	struct raw_space space;
@@ -203,7 +206,7 @@ static void counts_that_overflow(void **state)
 	w->errors--;
 }
 
-static void closing_a_space_that_is_not_open(void **state)
+TEST(closing_a_space_that_is_not_open)
 {
 	struct attacked *w = *state;
 	struct wire_space_close close_message;
@@ -219,7 +222,7 @@ static void closing_a_space_that_is_not_open(void **state)
 	raw_close(&r);
 }
 
-static void fds_with_a_doorbell(void **state)
+TEST(fds_with_a_doorbell)
 {
 	struct attacked *w = *state;
 	const int fd = memfd_make(4096, F_SEAL_SHRINK);
@@ -235,7 +238,7 @@ static void fds_with_a_doorbell(void **state)
 }
 
 /* Again and again, more than fit: nothing of them may stay in the daemon. */
-static void flood_of_fds(void **state)
+TEST(flood_of_fds)
 {
 	struct attacked *w = *state;
 	const int before = daemon_fds_settled(&w->d), fd = memfd_make(4096, F_SEAL_SHRINK);
@@ -259,7 +262,7 @@ static void flood_of_fds(void **state)
 	w->errors += 19;
 }
 
-static void silence_instead_of_hello(void **state)
+TEST(silence_instead_of_hello)
 {
 	struct attacked *w = *state;
 	struct raw r;
@@ -270,7 +273,7 @@ static void silence_instead_of_hello(void **state)
 }
 
 /* Each refusal is a reply that stays in the socket, until no more fit. */
-static void replies_that_nobody_reads(void **state)
+TEST(replies_that_nobody_reads)
 {
 	struct attacked *w = *state;
 	struct raw_space space;
@@ -288,7 +291,7 @@ static void replies_that_nobody_reads(void **state)
 	w->errors--; /* slow is no lie */
 }
 
-static void doorbells_without_end(void **state)
+TEST(doorbells_without_end)
 {
 	struct attacked *w = *state;
 	struct wire_head bell;
@@ -307,7 +310,7 @@ static void doorbells_without_end(void **state)
 	w->errors--;
 }
 
-static void empty_packet(void **state)
+TEST(empty_packet)
 {
 	struct attacked *w = *state;
 	struct raw r;
@@ -322,7 +325,7 @@ static void empty_packet(void **state)
 
 /* --- the world around each case --- */
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct attacked a;
 
@@ -331,34 +334,4 @@ static int begin(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, attacked_before_case, attacked_after_case)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(garbage),
-		CASE(shorter_than_a_head),
-		CASE(larger_than_any_message),
-		CASE(wrong_magic),
-		CASE(wrong_flags),
-		CASE(length_that_is_not_the_packets),
-		CASE(unknown_type),
-		CASE(version_of_tomorrow),
-		CASE(struct_size_of_another_build),
-		CASE(name_without_end),
-		CASE(truncated_hello),
-		CASE(second_hello),
-		CASE(space_before_hello),
-		CASE(truncated_space_open),
-		CASE(counts_that_overflow),
-		CASE(closing_a_space_that_is_not_open),
-		CASE(fds_with_a_doorbell),
-		CASE(flood_of_fds),
-		CASE(silence_instead_of_hello),
-		CASE(replies_that_nobody_reads),
-		CASE(doorbells_without_end),
-		CASE(empty_packet),
-	};
-
-	return cmocka_run_group_tests(tests, begin, attacked_end);
-}
+TEST_GROUP(begin, attacked_end);

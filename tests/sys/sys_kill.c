@@ -126,7 +126,7 @@ static uint32_t die_once(struct world *w, int round)
 
 /* A client of its own for each case: one that saw its daemon die often waits longer and longer to
  * reconnect. */
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
@@ -138,9 +138,9 @@ static int begin(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
+TEST_EACH(begin, served_end);
 
-static void every_op_ends_and_the_next_daemon_serves(void **state)
+TEST(every_op_ends_and_the_next_daemon_serves)
 {
 	struct world *w = *state;
 	uint32_t reset = 0;
@@ -160,7 +160,7 @@ static void every_op_ends_and_the_next_daemon_serves(void **state)
 	assert_true(reset > 0); /* some were caught in the midst */
 }
 
-static void keys_stay_the_same(void **state)
+TEST(keys_stay_the_same)
 {
 	struct world *w = *state;
 	struct kvtier_key again[BLOCKS];
@@ -172,7 +172,7 @@ static void keys_stay_the_same(void **state)
 	assert_memory_equal(again, w->kept, sizeof(again));
 }
 
-static void without_a_daemon_calls_fail_at_once(void **state)
+TEST(without_a_daemon_calls_fail_at_once)
 {
 	struct world *w = *state;
 	const uint32_t page = 0;
@@ -196,7 +196,7 @@ static void without_a_daemon_calls_fail_at_once(void **state)
 }
 
 /* SIGTERM instead: the daemon lets its workers finish, and exits 0. */
-static void clean_stop_under_load(void **state)
+TEST(clean_stop_under_load)
 {
 	struct world *w = *state;
 	struct outstanding store, load;
@@ -216,7 +216,7 @@ static void clean_stop_under_load(void **state)
 	}
 }
 
-static void staged_engines_come_back_too(void **state)
+TEST(staged_engines_come_back_too)
 {
 	struct world *w = *state;
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
@@ -237,17 +237,4 @@ static void staged_engines_come_back_too(void **state)
 		assert_int_equal(chain_load(&e, w->fresh, BLOCKS, BLOCKS), BLOCKS);
 	}
 	engine_close(&e);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(every_op_ends_and_the_next_daemon_serves),
-		CASE(keys_stay_the_same),
-		CASE(without_a_daemon_calls_fail_at_once),
-		CASE(clean_stop_under_load),
-		CASE(staged_engines_come_back_too),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

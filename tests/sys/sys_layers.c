@@ -49,7 +49,7 @@ static void begin_with(struct world *w, const char *lines)
 	pages_from(BLOCKS, w->pages, BLOCKS);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world w;
 
@@ -57,6 +57,8 @@ static int begin(void **state)
 	*state = &w;
 	return 0;
 }
+
+TEST_EACH(begin, served_end);
 
 /* --- loads --- */
 
@@ -106,7 +108,7 @@ static uint32_t lack_the_last_layer(struct world *w)
 
 /* A group of all blocks comes before the next one of any that is not in the daemon's hands at the
  * same time: so when the first group is there, most of the last layers are not. */
-static void groups_come_one_after_the_other(void **state)
+TEST(groups_come_one_after_the_other)
 {
 	struct world *w = *state;
 	uint32_t most = 0;
@@ -132,7 +134,7 @@ static void groups_come_one_after_the_other(void **state)
 }
 
 /* Its op is made of the memory of the op that has ended. */
-static void the_next_load_counts_its_groups_anew(void **state)
+TEST(the_next_load_counts_its_groups_anew)
 {
 	struct world *w = *state;
 
@@ -140,7 +142,7 @@ static void the_next_load_counts_its_groups_anew(void **state)
 	groups_come_one_after_the_other(state);
 }
 
-static void a_load_that_has_ended_has_all_groups(void **state)
+TEST(a_load_that_has_ended_has_all_groups)
 {
 	struct world *w = *state;
 	const uint64_t op = load(w, 0);
@@ -153,7 +155,7 @@ static void a_load_that_has_ended_has_all_groups(void **state)
 }
 
 /* The others' groups come, but no group is said to be there. */
-static void a_load_that_misses_a_block_says_so(void **state)
+TEST(a_load_that_misses_a_block_says_so)
 {
 	struct world *w = *state;
 	const struct kvtier_key key = w->keys[BLOCKS / 2];
@@ -173,7 +175,7 @@ static void a_load_that_misses_a_block_says_so(void **state)
 }
 
 /* Half of the blocks fit into host memory: each group of each block is brought again. */
-static void blocks_on_disk_are_brought_for_each_group(void **state)
+TEST(blocks_on_disk_are_brought_for_each_group)
 {
 	struct world *w = *state;
 	uint64_t op;
@@ -193,7 +195,7 @@ static void blocks_on_disk_are_brought_for_each_group(void **state)
 	daemon_stat_reaches(&w->s.d, "tiers.nvme.hit_blocks_total", 1);
 }
 
-static void images_can_be_verified_before_each_group(void **state)
+TEST(images_can_be_verified_before_each_group)
 {
 	struct world *w = *state;
 	uint64_t op;
@@ -227,7 +229,7 @@ static void assert_ended_early(struct world *w, uint64_t op, int status)
 		assert_true(page_is_poison(&w->s.e, w->pages[i]));
 }
 
-static void a_cancel_ends_the_wait(void **state)
+TEST(a_cancel_ends_the_wait)
 {
 	struct world *w = *state;
 	const uint64_t op = load(w, 0);
@@ -240,7 +242,7 @@ static void a_cancel_ends_the_wait(void **state)
 	daemon_stat_becomes(&w->s.d, "leases", 0, PATIENT_MS);
 }
 
-static void a_deadline_ends_the_wait(void **state)
+TEST(a_deadline_ends_the_wait)
 {
 	struct world *w = *state;
 	uint64_t op = load(w, 0); /* the library has touched the pages now */
@@ -268,7 +270,7 @@ static void *wait_for_the_last(void *arg)
 	return NULL;
 }
 
-static void a_daemons_death_ends_the_wait(void **state)
+TEST(a_daemons_death_ends_the_wait)
 {
 	struct world *w = *state;
 	struct waiter waiter = { .w = w, .r = 1 };
@@ -311,7 +313,7 @@ static void give(struct world *w, uint64_t op, uint32_t group)
 	assert_int_equal(kvtier_store_layers(w->s.e.client, op, group + 1, NULL), 0);
 }
 
-static void a_store_reads_what_it_was_given(void **state)
+TEST(a_store_reads_what_it_was_given)
 {
 	struct world *w = *state;
 	const uint64_t op = store(w, 0);
@@ -326,7 +328,7 @@ static void a_store_reads_what_it_was_given(void **state)
 }
 
 /* The daemon holds nothing for it, and other ops go on. */
-static void a_store_that_is_not_given_all_ends_at_its_deadline(void **state)
+TEST(a_store_that_is_not_given_all_ends_at_its_deadline)
 {
 	struct world *w = *state;
 	uint64_t op = load(w, 0); /* the library touches the pages: not in the 300 ms */
@@ -344,7 +346,7 @@ static void a_store_that_is_not_given_all_ends_at_its_deadline(void **state)
 	daemon_stat_becomes(&w->s.d, "leases", 0, PATIENT_MS);
 }
 
-static void a_store_can_be_cancelled_before_it_was_given_all(void **state)
+TEST(a_store_can_be_cancelled_before_it_was_given_all)
 {
 	struct world *w = *state;
 	const uint64_t op = store(w, PATIENT_MS);
@@ -358,7 +360,7 @@ static void a_store_can_be_cancelled_before_it_was_given_all(void **state)
 
 /* --- both --- */
 
-static void staged_pages_have_all_groups_at_the_end(void **state)
+TEST(staged_pages_have_all_groups_at_the_end)
 {
 	struct world *w = *state;
 	const struct kvtier_op_options o = { .size = sizeof(o), .layer_groups = GROUPS };
@@ -395,7 +397,7 @@ static void assert_refused(int r, int error, const char *words)
 		fail_msg("not \"%s\" in \"%s\"", words, kvtier_last_error());
 }
 
-static void limits_are_named(void **state)
+TEST(limits_are_named)
 {
 	struct world *w = *state;
 	struct kvtier_client *c = w->s.e.client;
@@ -421,27 +423,4 @@ static void limits_are_named(void **state)
 	assert_refused(kvtier_wait_layers(c, op, 0, 0), -EINVAL, "is no load");
 	assert_int_equal(kvtier_cancel(c, op, PATIENT_MS), 0);
 	(void)result_of(w, op);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
-	const struct CMUnitTest tests[] = {
-		CASE(groups_come_one_after_the_other),
-		CASE(the_next_load_counts_its_groups_anew),
-		CASE(a_load_that_has_ended_has_all_groups),
-		CASE(a_load_that_misses_a_block_says_so),
-		CASE(blocks_on_disk_are_brought_for_each_group),
-		CASE(images_can_be_verified_before_each_group),
-		CASE(a_cancel_ends_the_wait),
-		CASE(a_deadline_ends_the_wait),
-		CASE(a_daemons_death_ends_the_wait),
-		CASE(a_store_reads_what_it_was_given),
-		CASE(a_store_that_is_not_given_all_ends_at_its_deadline),
-		CASE(a_store_can_be_cancelled_before_it_was_given_all),
-		CASE(staged_pages_have_all_groups_at_the_end),
-		CASE(limits_are_named),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

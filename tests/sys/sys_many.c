@@ -6,6 +6,7 @@
  * which fills pools that are kept for reuse.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +74,7 @@ static void wave(const struct daemon *d)
 	}
 }
 
-static void sixty_four_at_once(void **state)
+TEST(sixty_four_at_once)
 {
 	struct daemon *d = *state;
 	struct daemon_size size;
@@ -106,7 +107,7 @@ static void cycle(const struct daemon *d, uint32_t n)
 	}
 }
 
-static void thousand_connections(void **state)
+TEST(thousand_connections)
 {
 	struct daemon *d = *state;
 	struct daemon_size size;
@@ -123,7 +124,7 @@ static void thousand_connections(void **state)
 
 /* Each with its own model: identities are reused when nobody has them open and no block carries
  * them. */
-static void thousands_of_spaces(void **state)
+TEST(thousands_of_spaces)
 {
 	struct daemon *d = *state;
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -168,13 +169,12 @@ static void *connect_at_once(void *arg)
 }
 
 /* Many more than the daemon has places: each has its turn, as the ones before it leave. */
-static void a_crowd_connects_at_once(void **state)
+TEST(a_crowd_connects_at_once)
 {
 	pthread_t threads[CROWD];
 	struct crowd crowd = { 0 };
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
 			 "[socket]\nmax_clients = 16\n");
 	crowd.d = &d;
@@ -203,7 +203,7 @@ static bool connects(const struct daemon *d, uint32_t timeout_ms)
 
 /* The daemon's limit lowered while it runs: it waits for better times, serves its present clients,
  * and goes on. */
-static void out_of_descriptors(void **state)
+TEST(out_of_descriptors)
 {
 	struct daemon *d = *state;
 	struct rlimit before, low;
@@ -233,7 +233,7 @@ static void out_of_descriptors(void **state)
 }
 
 /* Its packet comes, and the descriptors in it find no room. */
-static void engine_without_descriptors_hears_emfile(void **state)
+TEST(engine_without_descriptors_hears_emfile)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct daemon *d = *state;
@@ -271,12 +271,11 @@ static void tight_soft_limit(void)
 	(void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static void soft_limit_is_raised_at_the_start(void **state)
+TEST(soft_limit_is_raised_at_the_start)
 {
 	struct rlimit limit;
 	struct daemon d;
 
-	(void)state;
 	daemon_place(&d, false);
 	daemon_configure(&d, config);
 	d.enter = tight_soft_limit;
@@ -286,7 +285,7 @@ static void soft_limit_is_raised_at_the_start(void **state)
 	daemon_remove(&d);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct daemon d;
 
@@ -295,23 +294,10 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	daemon_remove(*state);
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sixty_four_at_once),
-		cmocka_unit_test(thousand_connections),
-		cmocka_unit_test(a_crowd_connects_at_once),
-		cmocka_unit_test(thousands_of_spaces),
-		cmocka_unit_test(out_of_descriptors),
-		cmocka_unit_test(engine_without_descriptors_hears_emfile),
-		cmocka_unit_test(soft_limit_is_raised_at_the_start),
-	};
-
-	return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end);

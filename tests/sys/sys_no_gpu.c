@@ -5,6 +5,7 @@
  * refuse to start. Method: CUDA_VISIBLE_DEVICES hides the GPUs of this machine.
  */
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,11 +36,10 @@ static void says(const struct daemon *d, const char *words)
 	assert_int_equal(daemon_stat(d, "gpu.devices"), 0);
 }
 
-static void the_reason_is_told(void **state)
+TEST(the_reason_is_told)
 {
 	struct daemon d;
 
-	(void)state;
 	start(&d, "auto");
 	says(&d, "CUDA driver");
 	daemon_remove(&d);
@@ -48,7 +48,7 @@ static void the_reason_is_told(void **state)
 	daemon_remove(&d);
 }
 
-static void memory_of_a_gpu_is_refused(void **state)
+TEST(memory_of_a_gpu_is_refused)
 {
 	struct wire_order order = { .device = { 7 } };
 	struct raw_space space;
@@ -56,7 +56,6 @@ static void memory_of_a_gpu_is_refused(void **state)
 	struct raw r;
 	int fd;
 
-	(void)state;
 	start(&d, "auto");
 	raw_open(&r, d.socket);
 	raw_space_fill(&r, &space);
@@ -72,12 +71,11 @@ static void memory_of_a_gpu_is_refused(void **state)
 	daemon_remove(&d);
 }
 
-static void required_means_required(void **state)
+TEST(required_means_required)
 {
 	char command[512], text[4096];
 	struct daemon d;
 
-	(void)state;
 	daemon_place(&d, false);
 	snprintf(command, sizeof(command), "%s[gpu]\ndevices = required\n", common);
 	daemon_configure(&d, command);
@@ -90,14 +88,7 @@ static void required_means_required(void **state)
 	daemon_remove(&d);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_reason_is_told),
-		cmocka_unit_test(memory_of_a_gpu_is_refused),
-		cmocka_unit_test(required_means_required),
-	};
-
 	(void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,24 +34,12 @@ static void status_says(const char *full, bool ignored)
 	daemon_remove(&d);
 }
 
-static void a_node_that_gives_pages_of_another_is_told_of(void **state)
+TEST(a_node_that_gives_pages_of_another_is_told_of)
 {
-	(void)state;
 	status_says("1", true);
 }
 
-static void nodes_that_give_their_own_are_no_news(void **state)
+TEST(nodes_that_give_their_own_are_no_news)
 {
-	(void)state;
 	status_says(NULL, false);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_node_that_gives_pages_of_another_is_told_of),
-		cmocka_unit_test(nodes_that_give_their_own_are_no_news),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -118,9 +119,8 @@ static bool can_have_one(void)
 	return can;
 }
 
-static int teardown(void **state)
+FIXTURE(teardown)
 {
-	(void)state;
 	let_go();
 	return 0;
 }
@@ -205,7 +205,11 @@ static void end(struct disk_world *w)
 
 /* --- one life after another --- */
 
-static void what_was_flushed_outlives_a_kill(void **state)
+#define CASE(name)                                                                 \
+	TEST_ROWS(name, { #name " [io_uring]", name, NULL, teardown, disk_uring }, \
+		  { #name " [threads]", name, NULL, teardown, disk_threads })
+
+CASE(what_was_flushed_outlives_a_kill)
 {
 	struct disk_world *w = place_formatted(state);
 
@@ -231,7 +235,7 @@ static void is_left_alone(struct disk_world *w, const char *word)
 	assert_true(hash_of(file_of(w, "device")) == hash);
 }
 
-static void something_else_is_left_alone(void **state)
+CASE(something_else_is_left_alone)
 {
 	struct disk_world *w = place(state);
 
@@ -240,7 +244,7 @@ static void something_else_is_left_alone(void **state)
 	disk_end(w);
 }
 
-static void a_file_system_is_left_alone(void **state)
+CASE(a_file_system_is_left_alone)
 {
 	struct disk_world *w = place(state);
 	char command[400];
@@ -263,7 +267,7 @@ static void a_file_system_is_left_alone(void **state)
 }
 
 /* A device of zeros may be anybody's: the operator formats it. */
-static void a_blank_disk_is_left_alone(void **state)
+CASE(a_blank_disk_is_left_alone)
 {
 	struct disk_world *w = place(state);
 
@@ -273,7 +277,7 @@ static void a_blank_disk_is_left_alone(void **state)
 
 /* --- one user at a time --- */
 
-static void a_second_daemon_is_refused(void **state)
+CASE(a_second_daemon_is_refused)
 {
 	struct disk_world *w = place_formatted(state);
 	struct daemon first;
@@ -303,7 +307,7 @@ static void a_second_daemon_is_refused(void **state)
 }
 
 /* As one that is mounted, or in a RAID. */
-static void a_disk_that_others_use_is_refused(void **state)
+CASE(a_disk_that_others_use_is_refused)
 {
 	struct disk_world *w = place_formatted(state);
 	const int user = open(w->path, O_RDWR | O_EXCL | O_CLOEXEC);
@@ -339,7 +343,7 @@ static void found(struct disk_world *w, const char *path, const char *word)
 	fail_msg("%s does not say \"%s\": %s", path, word, w->text);
 }
 
-static void one_that_was_pulled_serves_again(void **state)
+CASE(one_that_was_pulled_serves_again)
 {
 	struct disk_world *w = place_formatted(state);
 
@@ -360,7 +364,7 @@ static void one_that_was_pulled_serves_again(void **state)
 }
 
 /* A write to a device of no bytes fails with "no space": not a matter of room. */
-static void a_write_notices_that_it_was_pulled(void **state)
+CASE(a_write_notices_that_it_was_pulled)
 {
 	struct disk_world *w = place_formatted(state);
 
@@ -378,7 +382,7 @@ static void a_write_notices_that_it_was_pulled(void **state)
 	end(w);
 }
 
-static void another_disk_in_its_place_is_left_alone(void **state)
+CASE(another_disk_in_its_place_is_left_alone)
 {
 	struct disk_world *w = place_formatted(state);
 	uint64_t hash;
@@ -402,29 +406,10 @@ static void another_disk_in_its_place_is_left_alone(void **state)
 	end(w);
 }
 
-#define CASE(name)                                                     \
-	{ #name " [io_uring]", name, NULL, teardown, disk_uring },     \
-	{                                                              \
-#name " [threads]", name, NULL, teardown, disk_threads \
-	}
-
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		CASE(what_was_flushed_outlives_a_kill),
-		CASE(something_else_is_left_alone),
-		CASE(a_file_system_is_left_alone),
-		CASE(a_blank_disk_is_left_alone),
-		CASE(a_second_daemon_is_refused),
-		CASE(a_disk_that_others_use_is_refused),
-		CASE(one_that_was_pulled_serves_again),
-		CASE(a_write_notices_that_it_was_pulled),
-		CASE(another_disk_in_its_place_is_left_alone),
-	};
-
 	if (!can_have_one()) {
 		printf("no loop device can be had here: that takes root and /dev/loop-control\n");
-		return 77;
+		exit(77);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

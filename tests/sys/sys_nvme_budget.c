@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -54,7 +55,7 @@ static void uses_the_budget_up(struct disk_world *w)
 	clock_pass_ms(HEARTBEATS_MS); /* the counters have all that was written */
 }
 
-static void the_budget_bounds_what_is_written(void **state)
+ON_BOTH_ENGINES(the_budget_bounds_what_is_written)
 {
 	struct disk_world *w = disk_place(state, config);
 	uint64_t written;
@@ -70,7 +71,7 @@ static void the_budget_bounds_what_is_written(void **state)
 	disk_end(w);
 }
 
-static void what_it_allowed_survives(void **state)
+ON_BOTH_ENGINES(what_it_allowed_survives)
 {
 	struct disk_world *w = disk_place(state, config);
 	uint32_t n;
@@ -86,7 +87,7 @@ static void what_it_allowed_survives(void **state)
 	disk_end(w);
 }
 
-static void a_restart_gives_no_budget_anew(void **state)
+ON_BOTH_ENGINES(a_restart_gives_no_budget_anew)
 {
 	struct disk_world *w = disk_place(state, config);
 
@@ -109,7 +110,7 @@ static void a_restart_gives_no_budget_anew(void **state)
 	disk_end(w);
 }
 
-static void a_flush_beyond_the_budget_says_so(void **state)
+ON_BOTH_ENGINES(a_flush_beyond_the_budget_says_so)
 {
 	struct disk_world *w = disk_place(state, config);
 
@@ -121,7 +122,7 @@ static void a_flush_beyond_the_budget_says_so(void **state)
 	disk_end(w);
 }
 
-static void without_a_budget_all_is_written(void **state)
+ON_BOTH_ENGINES(without_a_budget_all_is_written)
 {
 	struct disk_world *w =
 		disk_place(state, "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
@@ -138,17 +139,4 @@ static void without_a_budget_all_is_written(void **state)
 	assert_int_equal(load_all(w), CHAINS * DISK_BLOCKS);
 	disk_die(w, SIGKILL);
 	disk_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(the_budget_bounds_what_is_written),
-		ON_BOTH_ENGINES(what_it_allowed_survives),
-		ON_BOTH_ENGINES(a_restart_gives_no_budget_anew),
-		ON_BOTH_ENGINES(a_flush_beyond_the_budget_says_so),
-		ON_BOTH_ENGINES(without_a_budget_all_is_written),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

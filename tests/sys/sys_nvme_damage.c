@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_damage.h"
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static void hex(const struct kvtier_key *key, char ret[65])
 /* One bit: of the header, of the payload, at its end. */
 static const uint64_t places[] = { 40, 4096, 4096 + 8191 };
 
-static void a_flipped_bit_is_a_miss(void **state)
+ON_BOTH_ENGINES(a_flipped_bit_is_a_miss)
 {
 	struct disk_world *w = disk_place(state, ours);
 	const uint32_t n = sizeof(places) / sizeof(places[0]);
@@ -48,7 +49,7 @@ static void a_flipped_bit_is_a_miss(void **state)
 	disk_last_life(w);
 }
 
-static void verify_names_what_is_damaged(void **state)
+ON_BOTH_ENGINES(verify_names_what_is_damaged)
 {
 	struct disk_world *w = disk_place(state, ours);
 	char key[65];
@@ -68,7 +69,7 @@ static void verify_names_what_is_damaged(void **state)
 	disk_end(w);
 }
 
-static void scrub_drops_what_is_damaged(void **state)
+ON_BOTH_ENGINES(scrub_drops_what_is_damaged)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -83,7 +84,7 @@ static void scrub_drops_what_is_damaged(void **state)
 	disk_end(w);
 }
 
-static void one_superblock_damaged_is_no_matter(void **state)
+ON_BOTH_ENGINES(one_superblock_damaged_is_no_matter)
 {
 	for (uint64_t at = 100; at < 65536; at += 32768) {
 		struct disk_world *w = disk_place(state, ours);
@@ -117,7 +118,7 @@ static void recode(const char *path, const struct kvtier_key *key, enum image_co
 }
 
 /* A space that promises exact bytes gets none of FP8, and none of two codecs. */
-static void an_image_of_another_codec_is_a_miss(void **state)
+ON_BOTH_ENGINES(an_image_of_another_codec_is_a_miss)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -134,7 +135,7 @@ static void an_image_of_another_codec_is_a_miss(void **state)
 
 /* --- purge --- */
 
-static void purged_blocks_never_come_back(void **state)
+ON_BOTH_ENGINES(purged_blocks_never_come_back)
 {
 	struct disk_world *w = disk_place(state, ours);
 	struct kvtier_key later[DISK_BLOCKS];
@@ -155,18 +156,4 @@ static void purged_blocks_never_come_back(void **state)
 	assert_int_equal(chain_load(&w->e, later, 0, DISK_BLOCKS), DISK_BLOCKS);
 	disk_die(w, SIGTERM);
 	disk_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(a_flipped_bit_is_a_miss),
-		ON_BOTH_ENGINES(verify_names_what_is_damaged),
-		ON_BOTH_ENGINES(scrub_drops_what_is_damaged),
-		ON_BOTH_ENGINES(one_superblock_damaged_is_no_matter),
-		ON_BOTH_ENGINES(an_image_of_another_codec_is_a_miss),
-		ON_BOTH_ENGINES(purged_blocks_never_come_back),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -34,7 +35,7 @@ static void others_load(struct disk_world *w, const struct others *o)
 
 /* --- reads --- */
 
-static void a_read_that_fails_once_is_tried_again(void **state)
+ON_BOTH_ENGINES(a_read_that_fails_once_is_tried_again)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -48,7 +49,7 @@ static void a_read_that_fails_once_is_tried_again(void **state)
 }
 
 /* Of many at once, too: a read in the midst of a chain. */
-static void a_read_in_a_long_load_fails_once(void **state)
+ON_BOTH_ENGINES(a_read_in_a_long_load_fails_once)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -58,7 +59,7 @@ static void a_read_in_a_long_load_fails_once(void **state)
 }
 
 /* Twice the same block: this block is lost, and can be stored again; the disk is none the worse. */
-static void a_block_that_cannot_be_read_is_a_miss(void **state)
+ON_BOTH_ENGINES(a_block_that_cannot_be_read_is_a_miss)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -79,7 +80,7 @@ static void until_offline(struct disk_world *w)
 	faulty_becomes(w, "offline");
 }
 
-static void reads_that_always_fail_take_the_disk_offline(void **state)
+ON_BOTH_ENGINES(reads_that_always_fail_take_the_disk_offline)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -93,7 +94,7 @@ static void reads_that_always_fail_take_the_disk_offline(void **state)
 	faulty_end(w);
 }
 
-static void memory_serves_while_the_disk_is_offline(void **state)
+ON_BOTH_ENGINES(memory_serves_while_the_disk_is_offline)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	struct others o;
@@ -108,7 +109,7 @@ static void memory_serves_while_the_disk_is_offline(void **state)
 }
 
 /* All but the blocks that were asked for while it failed, at most. */
-static void a_disk_that_heals_is_back(void **state)
+ON_BOTH_ENGINES(a_disk_that_heals_is_back)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -120,7 +121,7 @@ static void a_disk_that_heals_is_back(void **state)
 }
 
 /* A block away on a disk that is away, too, is stored again. */
-static void what_the_disk_took_along_can_be_stored_again(void **state)
+ON_BOTH_ENGINES(what_the_disk_took_along_can_be_stored_again)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -135,7 +136,7 @@ static void what_the_disk_took_along_can_be_stored_again(void **state)
 }
 
 /* The daemon was never told to write in this life: it still knows whose fault it is. */
-static void a_restarted_daemon_says_offline(void **state)
+ON_BOTH_ENGINES(a_restarted_daemon_says_offline)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -150,7 +151,7 @@ static void a_restarted_daemon_says_offline(void **state)
 
 /* It serves without the disk, and has the disk's blocks when they can be read: of a block stored
  * meanwhile, one of both copies. */
-static void a_start_that_cannot_read_is_tried_again(void **state)
+ON_BOTH_ENGINES(a_start_that_cannot_read_is_tried_again)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -196,17 +197,17 @@ static void readonly_and_back(void **state, int error, const char *reason)
 	faulty_end(w);
 }
 
-static void writes_that_fail_make_it_readonly(void **state)
+ON_BOTH_ENGINES(writes_that_fail_make_it_readonly)
 {
 	readonly_and_back(state, -EIO, "look at the disk");
 }
 
-static void a_full_file_system_makes_it_readonly(void **state)
+ON_BOTH_ENGINES(a_full_file_system_makes_it_readonly)
 {
 	readonly_and_back(state, -ENOSPC, "make room");
 }
 
-static void a_flush_that_cannot_write_says_so(void **state)
+ON_BOTH_ENGINES(a_flush_that_cannot_write_says_so)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	struct others o;
@@ -220,7 +221,7 @@ static void a_flush_that_cannot_write_says_so(void **state)
 }
 
 /* Written is not synced: writes that a vanished disk still owes are not acknowledged. */
-static void a_flush_without_the_disk_is_no_flush(void **state)
+ON_BOTH_ENGINES(a_flush_without_the_disk_is_no_flush)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);
 
@@ -240,7 +241,7 @@ static void a_flush_without_the_disk_is_no_flush(void **state)
 
 /* --- short transfers --- */
 
-static void short_transfers_are_continued(void **state)
+ON_BOTH_ENGINES(short_transfers_are_continued)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);
 
@@ -261,7 +262,7 @@ static void short_transfers_are_continued(void **state)
 
 /* --- lies --- */
 
-static void a_bit_flipped_on_the_way_is_read_again(void **state)
+ON_BOTH_ENGINES(a_bit_flipped_on_the_way_is_read_again)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -274,7 +275,7 @@ static void a_bit_flipped_on_the_way_is_read_again(void **state)
 	faulty_end(w);
 }
 
-static void a_bit_that_is_always_flipped_is_a_miss(void **state)
+ON_BOTH_ENGINES(a_bit_that_is_always_flipped_is_a_miss)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -287,28 +288,4 @@ static void a_bit_that_is_always_flipped_is_a_miss(void **state)
 	/* dropped: no second opinion */
 	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);
 	faulty_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(a_read_that_fails_once_is_tried_again),
-		ON_BOTH_ENGINES(a_read_in_a_long_load_fails_once),
-		ON_BOTH_ENGINES(a_block_that_cannot_be_read_is_a_miss),
-		ON_BOTH_ENGINES(reads_that_always_fail_take_the_disk_offline),
-		ON_BOTH_ENGINES(memory_serves_while_the_disk_is_offline),
-		ON_BOTH_ENGINES(a_disk_that_heals_is_back),
-		ON_BOTH_ENGINES(what_the_disk_took_along_can_be_stored_again),
-		ON_BOTH_ENGINES(a_restarted_daemon_says_offline),
-		ON_BOTH_ENGINES(a_start_that_cannot_read_is_tried_again),
-		ON_BOTH_ENGINES(writes_that_fail_make_it_readonly),
-		ON_BOTH_ENGINES(a_full_file_system_makes_it_readonly),
-		ON_BOTH_ENGINES(a_flush_that_cannot_write_says_so),
-		ON_BOTH_ENGINES(a_flush_without_the_disk_is_no_flush),
-		ON_BOTH_ENGINES(short_transfers_are_continued),
-		ON_BOTH_ENGINES(a_bit_flipped_on_the_way_is_read_again),
-		ON_BOTH_ENGINES(a_bit_that_is_always_flipped_is_a_miss),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * timing). 10,000 of them: soak_nvme_kill.c.
  */
 #include "tests/lib/lib_nvme_kill.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static void kills_of(const char *engine, enum kill_kind kind, struct kill_counts
 	kill_loop(engine, kind, (kills + CASES - 1) / CASES, random.state, ret);
 }
 
-static void what_was_flushed_is_there_after_any_kill(void **state)
+ON_BOTH_ENGINES(what_was_flushed_is_there_after_any_kill)
 {
 	struct kill_counts n;
 
@@ -45,7 +46,7 @@ static void what_was_flushed_is_there_after_any_kill(void **state)
 		assert_true(n.kept > 0 && n.cut > 0);
 }
 
-static void reclaim_under_kills_gives_no_wrong_byte(void **state)
+ON_BOTH_ENGINES(reclaim_under_kills_gives_no_wrong_byte)
 {
 	struct kill_counts n;
 
@@ -53,7 +54,7 @@ static void reclaim_under_kills_gives_no_wrong_byte(void **state)
 	assert_true(n.whole > 0 && n.missed > 0);
 }
 
-static void a_damaged_store_gives_no_wrong_byte(void **state)
+ON_BOTH_ENGINES(a_damaged_store_gives_no_wrong_byte)
 {
 	uint64_t whole = 0, hurts = 0;
 	struct kill_counts n;
@@ -65,15 +66,4 @@ static void a_damaged_store_gives_no_wrong_byte(void **state)
 		hurts += n.hurts;
 	}
 	assert_true(whole > 0 && hurts > 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(what_was_flushed_is_there_after_any_kill),
-		ON_BOTH_ENGINES(reclaim_under_kills_gives_no_wrong_byte),
-		ON_BOTH_ENGINES(a_damaged_store_gives_no_wrong_byte),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * both I/O engines.
  */
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,7 +94,7 @@ static int format(struct disk_world *w, const char *path, const char *more)
 
 /* --- files at the path --- */
 
-static void a_foreign_file_is_left_alone(void **state)
+ON_BOTH_ENGINES(a_foreign_file_is_left_alone)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint64_t hash;
@@ -105,7 +106,7 @@ static void a_foreign_file_is_left_alone(void **state)
 	disk_end(w);
 }
 
-static void a_small_foreign_file_is_left_alone(void **state)
+ON_BOTH_ENGINES(a_small_foreign_file_is_left_alone)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint64_t hash;
@@ -117,7 +118,7 @@ static void a_small_foreign_file_is_left_alone(void **state)
 	disk_end(w);
 }
 
-static void format_makes_a_store_of_it(void **state)
+ON_BOTH_ENGINES(format_makes_a_store_of_it)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -130,7 +131,7 @@ static void format_makes_a_store_of_it(void **state)
 	disk_last_life(w);
 }
 
-static void format_refuses_what_is_in_use(void **state)
+ON_BOTH_ENGINES(format_refuses_what_is_in_use)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -142,7 +143,7 @@ static void format_refuses_what_is_in_use(void **state)
 	disk_last_life(w);
 }
 
-static void a_directory_is_refused(void **state)
+ON_BOTH_ENGINES(a_directory_is_refused)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -153,7 +154,7 @@ static void a_directory_is_refused(void **state)
 	disk_end(w);
 }
 
-static void a_fifo_is_refused_at_once(void **state)
+ON_BOTH_ENGINES(a_fifo_is_refused_at_once)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -163,7 +164,7 @@ static void a_fifo_is_refused_at_once(void **state)
 	disk_end(w);
 }
 
-static void a_file_without_permission_is_refused(void **state)
+ON_BOTH_ENGINES(a_file_without_permission_is_refused)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -179,7 +180,7 @@ static void a_file_without_permission_is_refused(void **state)
 	disk_last_life(w);
 }
 
-static void a_store_smaller_than_configured_is_refused(void **state)
+ON_BOTH_ENGINES(a_store_smaller_than_configured_is_refused)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint64_t hash;
@@ -193,7 +194,7 @@ static void a_store_smaller_than_configured_is_refused(void **state)
 	disk_last_life(w);
 }
 
-static void a_truncated_store_is_refused(void **state)
+ON_BOTH_ENGINES(a_truncated_store_is_refused)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint64_t hash;
@@ -206,7 +207,7 @@ static void a_truncated_store_is_refused(void **state)
 	disk_end(w);
 }
 
-static void an_empty_file_becomes_a_store(void **state)
+ON_BOTH_ENGINES(an_empty_file_becomes_a_store)
 {
 	struct disk_world *w = disk_place(state, ours);
 	const int fd = open(w->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -217,7 +218,7 @@ static void an_empty_file_becomes_a_store(void **state)
 	disk_last_life(w);
 }
 
-static void both_superblocks_damaged_are_refused(void **state)
+ON_BOTH_ENGINES(both_superblocks_damaged_are_refused)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint64_t hash;
@@ -247,7 +248,7 @@ static void files_at_most(rlim_t bytes)
 	assert_true(signal(SIGXFSZ, bytes == RLIM_INFINITY ? SIG_DFL : SIG_IGN) != SIG_ERR);
 }
 
-static void a_store_there_is_no_room_for(void **state)
+ON_BOTH_ENGINES(a_store_there_is_no_room_for)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -261,7 +262,7 @@ static void a_store_there_is_no_room_for(void **state)
 }
 
 /* Nobody asked for it there: that is worth a warning, no more. */
-static void a_default_store_that_cannot_be_made(void **state)
+ON_BOTH_ENGINES(a_default_store_that_cannot_be_made)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -274,7 +275,7 @@ static void a_default_store_that_cannot_be_made(void **state)
 
 /* --- while it runs --- */
 
-static void a_file_deleted_under_a_running_daemon(void **state)
+ON_BOTH_ENGINES(a_file_deleted_under_a_running_daemon)
 {
 	struct disk_world *w = disk_place(state, ours);
 
@@ -296,7 +297,7 @@ static void a_file_deleted_under_a_running_daemon(void **state)
 	disk_end(w);
 }
 
-static void a_path_in_use_is_refused_to_another_daemon(void **state)
+ON_BOTH_ENGINES(a_path_in_use_is_refused_to_another_daemon)
 {
 	struct disk_world *w = disk_place(state, ours);
 	struct daemon first = w->d;
@@ -324,7 +325,7 @@ static void two_paths(struct disk_world *w)
 	(void)snprintf(w->path, sizeof(w->path), "%s/b", w->d.disk);
 }
 
-static void a_path_that_is_gone_costs_its_share_only(void **state)
+ON_BOTH_ENGINES(a_path_that_is_gone_costs_its_share_only)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint32_t n;
@@ -340,7 +341,7 @@ static void a_path_that_is_gone_costs_its_share_only(void **state)
 	disk_last_life(w);
 }
 
-static void a_path_that_is_foreign_costs_its_share_only(void **state)
+ON_BOTH_ENGINES(a_path_that_is_foreign_costs_its_share_only)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint64_t hash;
@@ -367,29 +368,4 @@ static void a_path_that_is_foreign_costs_its_share_only(void **state)
 	disk_die(w, SIGTERM);
 	assert_true(file_hash(w->path) == hash);
 	disk_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(a_foreign_file_is_left_alone),
-		ON_BOTH_ENGINES(a_small_foreign_file_is_left_alone),
-		ON_BOTH_ENGINES(format_makes_a_store_of_it),
-		ON_BOTH_ENGINES(format_refuses_what_is_in_use),
-		ON_BOTH_ENGINES(a_directory_is_refused),
-		ON_BOTH_ENGINES(a_fifo_is_refused_at_once),
-		ON_BOTH_ENGINES(a_file_without_permission_is_refused),
-		ON_BOTH_ENGINES(a_store_smaller_than_configured_is_refused),
-		ON_BOTH_ENGINES(a_truncated_store_is_refused),
-		ON_BOTH_ENGINES(an_empty_file_becomes_a_store),
-		ON_BOTH_ENGINES(both_superblocks_damaged_are_refused),
-		ON_BOTH_ENGINES(a_store_there_is_no_room_for),
-		ON_BOTH_ENGINES(a_default_store_that_cannot_be_made),
-		ON_BOTH_ENGINES(a_file_deleted_under_a_running_daemon),
-		ON_BOTH_ENGINES(a_path_in_use_is_refused_to_another_daemon),
-		ON_BOTH_ENGINES(a_path_that_is_gone_costs_its_share_only),
-		ON_BOTH_ENGINES(a_path_that_is_foreign_costs_its_share_only),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -77,7 +78,7 @@ static void stat_is(const char *path, uint64_t value)
 
 /* --- restart --- */
 
-static void flushed_blocks_survive_kill9(void **state)
+ON_BOTH_ENGINES(flushed_blocks_survive_kill9)
 {
 	second_life(*state, KVTIER_CODEC_FP8, TINY);
 	assert_int_equal(engine_lookup(&w.e, w.keys, TINY), TINY);
@@ -85,7 +86,7 @@ static void flushed_blocks_survive_kill9(void **state)
 	end();
 }
 
-static void a_clean_stop_flushes(void **state)
+ON_BOTH_ENGINES(a_clean_stop_flushes)
 {
 	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_RAW), 2 * TINY);
 	chain_keys(&w.e, 1, TINY, w.keys);
@@ -96,7 +97,7 @@ static void a_clean_stop_flushes(void **state)
 	end();
 }
 
-static void many_lives_lose_nothing(void **state)
+ON_BOTH_ENGINES(many_lives_lose_nothing)
 {
 	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_RAW), TINY);
 	for (uint32_t life = 0; life < LIVES; life++) {
@@ -112,7 +113,7 @@ static void many_lives_lose_nothing(void **state)
 	end();
 }
 
-static void what_was_not_stored_is_not_there(void **state)
+ON_BOTH_ENGINES(what_was_not_stored_is_not_there)
 {
 	second_life(*state, KVTIER_CODEC_RAW, TINY / 2);
 	assert_int_equal(engine_lookup(&w.e, w.keys, TINY), TINY / 2);
@@ -120,7 +121,7 @@ static void what_was_not_stored_is_not_there(void **state)
 	end();
 }
 
-static void hits_are_the_nvme_tiers_once(void **state)
+ON_BOTH_ENGINES(hits_are_the_nvme_tiers_once)
 {
 	second_life(*state, KVTIER_CODEC_FP8, TINY);
 	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY);
@@ -142,7 +143,7 @@ static uint32_t tiers_of(size_t n)
 	return hit.tiers;
 }
 
-static void lookup_says_which_tiers(void **state)
+ON_BOTH_ENGINES(lookup_says_which_tiers)
 {
 	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_FP8), TINY);
 	chain_keys(&w.e, 1, TINY, w.keys);
@@ -158,7 +159,7 @@ static void lookup_says_which_tiers(void **state)
 
 /* The parent lies on disk only when its child is stored; both are one chain after the next
  * restart. */
-static void a_chain_grows_over_a_restart(void **state)
+ON_BOTH_ENGINES(a_chain_grows_over_a_restart)
 {
 	uint32_t pages[TINY];
 
@@ -177,7 +178,7 @@ static void a_chain_grows_over_a_restart(void **state)
 }
 
 /* A space's images have two sizes where FP8 cannot hold some; a restart must know both. */
-static void blocks_that_fp8_cannot_hold_survive(void **state)
+ON_BOTH_ENGINES(blocks_that_fp8_cannot_hold_survive)
 {
 	const uint32_t page = 0;
 
@@ -201,7 +202,7 @@ static void blocks_that_fp8_cannot_hold_survive(void **state)
 	end();
 }
 
-static void storing_again_writes_nothing(void **state)
+ON_BOTH_ENGINES(storing_again_writes_nothing)
 {
 	int32_t blocks[TINY];
 	uint32_t pages[TINY];
@@ -228,7 +229,7 @@ static void store_chains(uint32_t n)
 	}
 }
 
-static void evicted_blocks_are_demoted(void **state)
+ON_BOTH_ENGINES(evicted_blocks_are_demoted)
 {
 	begin(*state, narrow, large_geometry(KVTIER_CODEC_RAW), LARGE);
 	store_chains(CHAINS);
@@ -247,7 +248,7 @@ static void evicted_blocks_are_demoted(void **state)
 
 /* Without waiting for the disk: blocks that the tiers could not keep up with are misses, nothing
  * else. */
-static void a_hurried_engine_gets_right_bytes_or_misses(void **state)
+ON_BOTH_ENGINES(a_hurried_engine_gets_right_bytes_or_misses)
 {
 	uint32_t hits = 0;
 
@@ -266,7 +267,7 @@ static void a_hurried_engine_gets_right_bytes_or_misses(void **state)
 
 /* All of it in one op: its blocks wait for the blocks before them to be written, and are all
  * kept. */
-static void a_prefix_longer_than_memory_is_stored(void **state)
+ON_BOTH_ENGINES(a_prefix_longer_than_memory_is_stored)
 {
 	begin(*state, narrow, large_geometry(KVTIER_CODEC_RAW), LONG);
 	chain_keys(&w.e, 7, LONG, w.keys);
@@ -277,7 +278,7 @@ static void a_prefix_longer_than_memory_is_stored(void **state)
 }
 
 /* One op, eight times the host tier's size: each block in turn comes, is given, and makes room. */
-static void a_prefix_longer_than_memory_loads(void **state)
+ON_BOTH_ENGINES(a_prefix_longer_than_memory_loads)
 {
 	uint32_t pages[LONG];
 
@@ -311,7 +312,7 @@ static void prefetch(uint32_t n, int expected)
 	assert_int_equal(result.status, expected);
 }
 
-static void prefetch_promotes(void **state)
+ON_BOTH_ENGINES(prefetch_promotes)
 {
 	second_life(*state, KVTIER_CODEC_FP8, TINY);
 	prefetch(TINY, 0);
@@ -323,7 +324,7 @@ static void prefetch_promotes(void **state)
 	end();
 }
 
-static void prefetch_of_the_absent_is_a_miss(void **state)
+ON_BOTH_ENGINES(prefetch_of_the_absent_is_a_miss)
 {
 	second_life(*state, KVTIER_CODEC_FP8, TINY - 1);
 	prefetch(TINY, -ENOENT);
@@ -333,7 +334,7 @@ static void prefetch_of_the_absent_is_a_miss(void **state)
 
 /* --- recovery and health --- */
 
-static void recovery_is_reported(void **state)
+ON_BOTH_ENGINES(recovery_is_reported)
 {
 	char engine[64], text[2048];
 
@@ -349,28 +350,4 @@ static void recovery_is_reported(void **state)
 	/* asked-for threads are no error */
 	assert_true(daemon_ctl(&w.d, "status", text, sizeof(text)) <= 1);
 	end();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(flushed_blocks_survive_kill9),
-		ON_BOTH_ENGINES(a_clean_stop_flushes),
-		ON_BOTH_ENGINES(many_lives_lose_nothing),
-		ON_BOTH_ENGINES(what_was_not_stored_is_not_there),
-		ON_BOTH_ENGINES(hits_are_the_nvme_tiers_once),
-		ON_BOTH_ENGINES(lookup_says_which_tiers),
-		ON_BOTH_ENGINES(a_chain_grows_over_a_restart),
-		ON_BOTH_ENGINES(blocks_that_fp8_cannot_hold_survive),
-		ON_BOTH_ENGINES(storing_again_writes_nothing),
-		ON_BOTH_ENGINES(evicted_blocks_are_demoted),
-		ON_BOTH_ENGINES(a_hurried_engine_gets_right_bytes_or_misses),
-		ON_BOTH_ENGINES(a_prefix_longer_than_memory_is_stored),
-		ON_BOTH_ENGINES(a_prefix_longer_than_memory_loads),
-		ON_BOTH_ENGINES(prefetch_promotes),
-		ON_BOTH_ENGINES(prefetch_of_the_absent_is_a_miss),
-		ON_BOTH_ENGINES(recovery_is_reported),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

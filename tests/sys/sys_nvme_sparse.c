@@ -10,6 +10,7 @@
  * The images themselves are holes: no engine knows this space, and one that asked would get misses.
  */
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -138,7 +139,7 @@ static void report(const struct disk_world *w, uint64_t bytes)
 	       ms * per_tib / 1e3);
 }
 
-static void fifty_gib_start_from_footers_alone(void **state)
+ON_BOTH_ENGINES(fifty_gib_start_from_footers_alone)
 {
 	const uint64_t records = (uint64_t)FULL * records_a_segment(),
 		       headers = (uint64_t)SEGMENTS * NVME_PAGE;
@@ -168,13 +169,4 @@ static void fifty_gib_start_from_footers_alone(void **state)
 	report(w, bytes);
 	disk_die(w, SIGKILL);
 	disk_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(fifty_gib_start_from_footers_alone),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -18,7 +19,7 @@ enum { N = 16, SHORT_MS = 2000, PAUSE_MS = 15000, CHAINS = 6, LONG = 128 };
 
 /* --- loads --- */
 
-static void loads_end_by_their_deadline(void **state)
+ON_BOTH_ENGINES(loads_end_by_their_deadline)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	uint64_t op;
@@ -35,7 +36,7 @@ static void loads_end_by_their_deadline(void **state)
 }
 
 /* The engine has used its pages for something else meanwhile. */
-static void a_read_that_ends_late_touches_no_page(void **state)
+ON_BOTH_ENGINES(a_read_that_ends_late_touches_no_page)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	uint64_t op;
@@ -51,7 +52,7 @@ static void a_read_that_ends_late_touches_no_page(void **state)
 	faulty_end(w);
 }
 
-static void a_load_within_its_deadline_waits(void **state)
+ON_BOTH_ENGINES(a_load_within_its_deadline_waits)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	uint64_t op;
@@ -65,7 +66,7 @@ static void a_load_within_its_deadline_waits(void **state)
 	faulty_end(w);
 }
 
-static void a_cancelled_load_ends(void **state)
+ON_BOTH_ENGINES(a_cancelled_load_ends)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	uint64_t op;
@@ -83,7 +84,7 @@ static void a_cancelled_load_ends(void **state)
 }
 
 /* Its pages are its own again when that returned, and that does not wait for the disk. */
-static void an_engine_that_closes_is_let_go(void **state)
+ON_BOTH_ENGINES(an_engine_that_closes_is_let_go)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -102,7 +103,7 @@ static void an_engine_that_closes_is_let_go(void **state)
 	faulty_end(w);
 }
 
-static void memory_serves_during_a_stall(void **state)
+ON_BOTH_ENGINES(memory_serves_during_a_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	struct kvtier_key others[N];
@@ -123,7 +124,7 @@ static void memory_serves_during_a_stall(void **state)
 }
 
 /* More blocks are wanted from the disk than the daemon has parts: 64. */
-static void memory_serves_however_many_loads_stall(void **state)
+ON_BOTH_ENGINES(memory_serves_however_many_loads_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	struct kvtier_key others[N];
@@ -142,7 +143,7 @@ static void memory_serves_however_many_loads_stall(void **state)
 }
 
 /* Ops that are passed over meanwhile end by their deadline as the others do. */
-static void a_load_that_is_passed_over_ends_by_its_deadline(void **state)
+ON_BOTH_ENGINES(a_load_that_is_passed_over_ends_by_its_deadline)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	uint64_t op, next;
@@ -161,7 +162,7 @@ static void a_load_that_is_passed_over_ends_by_its_deadline(void **state)
 
 /* --- the disk --- */
 
-static void a_stall_takes_the_disk_offline_until_it_answers(void **state)
+ON_BOTH_ENGINES(a_stall_takes_the_disk_offline_until_it_answers)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	const uint64_t stalls = daemon_stat(&w->d, "tiers.nvme.stalls_total");
@@ -183,7 +184,7 @@ static void a_stall_takes_the_disk_offline_until_it_answers(void **state)
 
 /* Slots that the disk may still write to are given to no other: all of memory is used while the
  * disk has some. */
-static void slots_of_a_stalled_read_are_not_used(void **state)
+ON_BOTH_ENGINES(slots_of_a_stalled_read_are_not_used)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	struct kvtier_key others[CHAINS][DISK_BLOCKS];
@@ -208,7 +209,7 @@ static void slots_of_a_stalled_read_are_not_used(void **state)
 	faulty_end(w);
 }
 
-static void stalled_writes_end_when_it_answers(void **state)
+ON_BOTH_ENGINES(stalled_writes_end_when_it_answers)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);
 
@@ -228,7 +229,7 @@ static void stalled_writes_end_when_it_answers(void **state)
 
 /* One chain of twice memory's size waits for its own blocks to be written, also on a disk that
  * pauses for longer than disks do, but not for stall_us. */
-static void a_store_longer_than_memory_waits_for_a_slow_disk(void **state)
+ON_BOTH_ENGINES(a_store_longer_than_memory_waits_for_a_slow_disk)
 {
 	struct disk_world *w =
 		faulty_place(state, "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
@@ -260,7 +261,7 @@ static void a_store_longer_than_memory_waits_for_a_slow_disk(void **state)
 
 /* Of one load, more blocks than memory has slots, which reads hold while the disk pauses for longer
  * than disks do, but not for stall_us. */
-static void a_load_longer_than_memory_waits_for_a_slow_disk(void **state)
+ON_BOTH_ENGINES(a_load_longer_than_memory_waits_for_a_slow_disk)
 {
 	struct disk_world *w =
 		faulty_place(state, "[host]\nbytes = 4M\nslab_bytes = 2M\nhuge_pages = no\n"
@@ -310,7 +311,7 @@ static uint32_t load_each_beside(struct disk_world *w, uint64_t *ops, bool *ende
 	return n;
 }
 
-static void the_other_path_serves(void **state)
+ON_BOTH_ENGINES(the_other_path_serves)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, true);
 	uint64_t ops[DISK_BLOCKS];
@@ -334,7 +335,7 @@ static void the_other_path_serves(void **state)
 }
 
 /* Of one load, the blocks of the other path; the deadline ends the rest. */
-static void the_other_path_serves_within_one_load(void **state)
+ON_BOTH_ENGINES(the_other_path_serves_within_one_load)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, true);
 	const uint64_t until = now_ns() + FAULTY_OP_MS * 1000000ull;
@@ -354,27 +355,4 @@ static void the_other_path_serves_within_one_load(void **state)
 	faulty_answers(w);
 	faulty_all_there(w);
 	faulty_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(loads_end_by_their_deadline),
-		ON_BOTH_ENGINES(a_read_that_ends_late_touches_no_page),
-		ON_BOTH_ENGINES(a_load_within_its_deadline_waits),
-		ON_BOTH_ENGINES(a_cancelled_load_ends),
-		ON_BOTH_ENGINES(an_engine_that_closes_is_let_go),
-		ON_BOTH_ENGINES(memory_serves_during_a_stall),
-		ON_BOTH_ENGINES(memory_serves_however_many_loads_stall),
-		ON_BOTH_ENGINES(a_load_that_is_passed_over_ends_by_its_deadline),
-		ON_BOTH_ENGINES(a_stall_takes_the_disk_offline_until_it_answers),
-		ON_BOTH_ENGINES(slots_of_a_stalled_read_are_not_used),
-		ON_BOTH_ENGINES(stalled_writes_end_when_it_answers),
-		ON_BOTH_ENGINES(a_store_longer_than_memory_waits_for_a_slow_disk),
-		ON_BOTH_ENGINES(a_load_longer_than_memory_waits_for_a_slow_disk),
-		ON_BOTH_ENGINES(the_other_path_serves),
-		ON_BOTH_ENGINES(the_other_path_serves_within_one_load),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -89,7 +90,7 @@ static void writes_stall(struct disk_world *w)
 }
 
 /* The disk never answers: its I/O is left to it, and the stop is not clean. */
-static void stop_while_reads_stall(void **state)
+ON_BOTH_ENGINES(stop_while_reads_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -99,7 +100,7 @@ static void stop_while_reads_stall(void **state)
 	the_next_one_serves(w);
 }
 
-static void stop_while_writes_stall(void **state)
+ON_BOTH_ENGINES(stop_while_writes_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -109,7 +110,7 @@ static void stop_while_writes_stall(void **state)
 	the_next_one_serves(w);
 }
 
-static void stop_while_offline(void **state)
+ON_BOTH_ENGINES(stop_while_offline)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -122,7 +123,7 @@ static void stop_while_offline(void **state)
 }
 
 /* It pauses for longer than disks do, but not for stall_us. */
-static void a_stop_waits_for_slow_reads(void **state)
+ON_BOTH_ENGINES(a_stop_waits_for_slow_reads)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -135,7 +136,7 @@ static void a_stop_waits_for_slow_reads(void **state)
 }
 
 /* Writes that the disk had when drain_us was over: no other one is begun then. */
-static void a_stop_waits_for_slow_writes(void **state)
+ON_BOTH_ENGINES(a_stop_waits_for_slow_writes)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -150,7 +151,7 @@ static void a_stop_waits_for_slow_writes(void **state)
 	the_next_one_serves(w);
 }
 
-static void kill_while_reads_stall(void **state)
+ON_BOTH_ENGINES(kill_while_reads_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -158,7 +159,7 @@ static void kill_while_reads_stall(void **state)
 	killed(w);
 }
 
-static void kill_while_writes_stall(void **state)
+ON_BOTH_ENGINES(kill_while_writes_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
@@ -167,7 +168,7 @@ static void kill_while_writes_stall(void **state)
 }
 
 /* It serves without the disk's blocks, and with them when the disk answers. */
-static void a_start_while_writes_stall(void **state)
+ON_BOTH_ENGINES(a_start_while_writes_stall)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	struct kvtier_key others[N];
@@ -197,7 +198,7 @@ static void a_start_while_writes_stall(void **state)
 }
 
 /* Another process loads, and is killed when the disk has its reads. */
-static void a_client_that_dies_meanwhile_leaves_nothing(void **state)
+ON_BOTH_ENGINES(a_client_that_dies_meanwhile_leaves_nothing)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	pid_t pid;
@@ -241,7 +242,7 @@ static pid_t verify_begin(const struct disk_world *w)
 	return pid;
 }
 
-static void verify_ends_while_the_disk_stalls(void **state)
+ON_BOTH_ENGINES(verify_ends_while_the_disk_stalls)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	pid_t verify;
@@ -258,7 +259,7 @@ static void verify_ends_while_the_disk_stalls(void **state)
 }
 
 /* Its asker goes: so does it, but for the buffers that the disk has. */
-static void a_verify_that_nobody_waits_for_ends(void **state)
+ON_BOTH_ENGINES(a_verify_that_nobody_waits_for_ends)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 	pid_t verify;
@@ -325,7 +326,7 @@ static char answer(int fd, uint32_t step_ms)
 }
 
 /* Both at once: each of them waits ten seconds before it gives up. */
-static void flush_and_purge_end_while_the_disk_stalls(void **state)
+ON_BOTH_ENGINES(flush_and_purge_end_while_the_disk_stalls)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	int flush, purge;
@@ -341,7 +342,7 @@ static void flush_and_purge_end_while_the_disk_stalls(void **state)
 	faulty_end(w);
 }
 
-static void a_flush_goes_on_when_the_disk_answers(void **state)
+ON_BOTH_ENGINES(a_flush_goes_on_when_the_disk_answers)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	int flush;
@@ -353,25 +354,4 @@ static void a_flush_goes_on_when_the_disk_answers(void **state)
 	io_hold(0);
 	assert_int_equal(answer(flush, 0), '.'); /* a disk that is busy has its time */
 	faulty_end(w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_BOTH_ENGINES(stop_while_reads_stall),
-		ON_BOTH_ENGINES(a_stop_waits_for_slow_reads),
-		ON_BOTH_ENGINES(a_stop_waits_for_slow_writes),
-		ON_BOTH_ENGINES(kill_while_reads_stall),
-		ON_BOTH_ENGINES(stop_while_writes_stall),
-		ON_BOTH_ENGINES(kill_while_writes_stall),
-		ON_BOTH_ENGINES(stop_while_offline),
-		ON_BOTH_ENGINES(a_start_while_writes_stall),
-		ON_BOTH_ENGINES(a_client_that_dies_meanwhile_leaves_nothing),
-		ON_BOTH_ENGINES(verify_ends_while_the_disk_stalls),
-		ON_BOTH_ENGINES(a_verify_that_nobody_waits_for_ends),
-		ON_BOTH_ENGINES(flush_and_purge_end_while_the_disk_stalls),
-		ON_BOTH_ENGINES(a_flush_goes_on_when_the_disk_answers),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * never rests.
  */
 #include "tests/lib/lib_disk.h"
+#include "tests/lib/test.h"
 
 #include "tests/lib/lib_storm.h"
 
@@ -46,7 +47,7 @@ static void operate(struct storm *s)
 		storm_engine_dies(s);
 }
 
-static void everything_at_once(void **state)
+ON_BOTH_ENGINES(everything_at_once)
 {
 	const uint64_t until = now_ns() + RUN_MS * 1000000ull;
 	struct storm s;
@@ -67,11 +68,4 @@ static void everything_at_once(void **state)
 	       (unsigned long long)daemon_stat(&s.d, "tiers.nvme.evicted_blocks_total"));
 	daemon_remove(&s.d); /* a clean stop, exit status 0 */
 	storm_end(&s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = { ON_BOTH_ENGINES(everything_at_once) };
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ struct world {
 	uint64_t chain;
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct world w;
 
@@ -50,7 +50,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct world *w = *state;
 
@@ -58,6 +58,8 @@ static int tear_down(void **state)
 	daemon_remove(&w->d);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static void engine_finds_its_blocks(struct world *w)
 {
@@ -73,7 +75,7 @@ static void engine_finds_its_blocks(struct world *w)
 	engine_close(&e);
 }
 
-static void the_clock_is_ahead_or_behind(void **state)
+TEST(the_clock_is_ahead_or_behind)
 {
 	static const int64_t offsets[] = { 0, 3, 60, 86400 * 365, -3, -60 };
 	struct timespec now;
@@ -86,7 +88,7 @@ static void the_clock_is_ahead_or_behind(void **state)
 }
 
 /* A daemon that stands still: lookups find nothing, and a load ends at the engine's deadline. */
-static void a_stopped_daemon_is_seen_and_an_op_ends(void **state)
+TEST(a_stopped_daemon_is_seen_and_an_op_ends)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_result result = { .size = sizeof(result) };
@@ -112,7 +114,7 @@ static void a_stopped_daemon_is_seen_and_an_op_ends(void **state)
 }
 
 /* This process, which has one thread, in a time namespace of its own. */
-static void a_time_namespace(void **state)
+TEST(a_time_namespace)
 {
 	static const char *const offsets[] = { "monotonic -3 0\n", "monotonic 86400 0\n" };
 	const int before = open("/proc/self/ns/time", O_RDONLY | O_CLOEXEC);
@@ -138,16 +140,4 @@ static void a_time_namespace(void **state)
 		(void)close(own);
 	}
 	(void)close(before);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(the_clock_is_ahead_or_behind, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_seen_and_an_op_ends, set_up,
-						tear_down),
-		cmocka_unit_test_setup_teardown(a_time_namespace, set_up, tear_down),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

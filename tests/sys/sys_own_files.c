@@ -64,7 +64,7 @@ static void is_told(const struct daemon *d, const char *dir, const char *name, c
 	status_becomes(d, 0, "OK: kvtierd");
 }
 
-static void each_file_that_is_gone_or_replaced_is_told(void **state)
+TEST(each_file_that_is_gone_or_replaced_is_told)
 {
 	struct daemon *d = *state;
 
@@ -76,7 +76,7 @@ static void each_file_that_is_gone_or_replaced_is_told(void **state)
 	engine_is_served(d);
 }
 
-static void a_stats_page_that_is_gone_is_no_daemon_that_is_gone(void **state)
+TEST(a_stats_page_that_is_gone_is_no_daemon_that_is_gone)
 {
 	struct daemon *d = *state;
 
@@ -87,7 +87,7 @@ static void a_stats_page_that_is_gone_is_no_daemon_that_is_gone(void **state)
 	status_becomes(d, 0, "OK: kvtierd");
 }
 
-static void a_second_start_without_the_lock_is_refused_and_takes_nothing(void **state)
+TEST(a_second_start_without_the_lock_is_refused_and_takes_nothing)
 {
 	struct daemon *d = *state;
 	struct stat before, after;
@@ -105,7 +105,7 @@ static void a_second_start_without_the_lock_is_refused_and_takes_nothing(void **
 	engine_is_served(d);
 }
 
-static void a_stop_leaves_the_socket_of_another_daemon(void **state)
+TEST(a_stop_leaves_the_socket_of_another_daemon)
 {
 	char more[512];
 	struct daemon *first = *state, second;
@@ -126,7 +126,7 @@ static void a_stop_leaves_the_socket_of_another_daemon(void **state)
 	daemon_remove(&second);
 }
 
-static void a_file_that_grows_old_is_touched(void **state)
+TEST(a_file_that_grows_old_is_touched)
 {
 	const struct timespec old[2] = { { .tv_sec = 1000 }, { .tv_sec = 1000 } };
 	struct daemon *d = *state;
@@ -140,7 +140,7 @@ static void a_file_that_grows_old_is_touched(void **state)
 	}
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct daemon d;
 
@@ -149,29 +149,18 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	daemon_remove(*state);
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(each_file_that_is_gone_or_replaced_is_told, begin,
-						end),
-		cmocka_unit_test_setup_teardown(a_stats_page_that_is_gone_is_no_daemon_that_is_gone,
-						begin, end),
-		cmocka_unit_test_setup_teardown(
-			a_second_start_without_the_lock_is_refused_and_takes_nothing, begin, end),
-		cmocka_unit_test_setup_teardown(a_stop_leaves_the_socket_of_another_daemon, begin,
-						end),
-		cmocka_unit_test_setup_teardown(a_file_that_grows_old_is_touched, begin, end),
-	};
+TEST_EACH(begin, end);
 
+TEST_BEGIN
+{
 	if (!disk_dir()) {
 		printf("no directory for O_DIRECT: set TMPDIR to one on a disk\n");
-		return 77;
+		exit(77);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ struct world {
 	struct kvtier_key keys[BLOCKS];
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct world w;
 
@@ -51,7 +51,7 @@ static struct kvtier_region region_of(const struct world *w, int fd)
 				       .length = w->e.pages * w->e.page_bytes };
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct world *w = *state;
 
@@ -59,6 +59,8 @@ static int tear_down(void **state)
 	daemon_remove(&w->d);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static void assert_takes_nothing(struct world *w)
 {
@@ -71,7 +73,7 @@ static void assert_takes_nothing(struct world *w)
 	assert_int_equal(op, 7);
 }
 
-static void a_quiet_space_is_unmapped_and_takes_nothing(void **state)
+TEST(a_quiet_space_is_unmapped_and_takes_nothing)
 {
 	struct world *w = *state;
 
@@ -82,7 +84,7 @@ static void a_quiet_space_is_unmapped_and_takes_nothing(void **state)
 	assert_takes_nothing(w);
 }
 
-static void it_comes_back_over_other_memory(void **state)
+TEST(it_comes_back_over_other_memory)
 {
 	struct world *w = *state;
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
@@ -101,7 +103,7 @@ static void it_comes_back_over_other_memory(void **state)
 	(void)close(fd);
 }
 
-static void staged_pages_come_back_without_regions(void **state)
+TEST(staged_pages_come_back_without_regions)
 {
 	struct world *w = *state;
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
@@ -116,7 +118,7 @@ static void staged_pages_come_back_without_regions(void **state)
 	assert_int_equal(chain_load(&w->e, w->keys, BLOCKS, BLOCKS), BLOCKS);
 }
 
-static void ops_in_flight_end_before_it_is_quiet(void **state)
+TEST(ops_in_flight_end_before_it_is_quiet)
 {
 	struct world *w = *state;
 	uint32_t pages[BLOCKS];
@@ -139,7 +141,7 @@ static void ops_in_flight_end_before_it_is_quiet(void **state)
 		assert_true(page_is(&w->e, pages[i], &w->keys[i], 0));
 }
 
-static void what_is_refused(void **state)
+TEST(what_is_refused)
 {
 	struct world *w = *state;
 	struct kvtier_region two[2];
@@ -163,7 +165,7 @@ static void what_is_refused(void **state)
 	assert_int_equal(chain_load(&w->e, w->keys, 0, BLOCKS), BLOCKS);
 }
 
-static void a_daemon_that_died_meanwhile_is_met_again(void **state)
+TEST(a_daemon_that_died_meanwhile_is_met_again)
 {
 	struct world *w = *state;
 	struct kvtier_region region;
@@ -184,19 +186,4 @@ static void a_daemon_that_died_meanwhile_is_met_again(void **state)
 	assert_int_equal(r, 0);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, BLOCKS), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, BLOCKS, BLOCKS), BLOCKS);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(a_quiet_space_is_unmapped_and_takes_nothing),
-		CASE(it_comes_back_over_other_memory),
-		CASE(staged_pages_come_back_without_regions),
-		CASE(ops_in_flight_end_before_it_is_quiet),
-		CASE(what_is_refused),
-		CASE(a_daemon_that_died_meanwhile_is_met_again),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,11 +200,10 @@ static void end(struct world *w)
 	daemon_remove(&w->d);
 }
 
-static void one_step_after_another(void **state)
+TEST(one_step_after_another)
 {
 	struct world w;
 
-	(void)state;
 	begin(&w, "one_step_after_another");
 	for (int i = 0; i < STEPS; i++)
 		step(&w);
@@ -264,11 +263,10 @@ static void take(struct world *w, uint32_t engine, struct ongoing *o)
 	}
 }
 
-static void all_engines_at_once(void **state)
+TEST(all_engines_at_once)
 {
 	struct world w;
 
-	(void)state;
 	begin(&w, "all_engines_at_once");
 	for (int round = 0; round < ROUNDS; round++) {
 		struct ongoing ongoing[ENGINES];
@@ -281,14 +279,4 @@ static void all_engines_at_once(void **state)
 			step_holes(&w, i, random_below(&w.random, CHAINS));
 	}
 	end(&w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_step_after_another),
-		cmocka_unit_test(all_engines_at_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * redis-servers that are stopped. sys_redis_joined.c shows that joining saves requests.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -28,7 +29,7 @@ static void wait_for(struct node *n, uint64_t op, int32_t *statuses)
 
 /* Thousands of parts that want one block, while it comes from Redis, is not kept, and is stored by
  * another. */
-static void a_crowd_goes_on(void **state)
+TEST(a_crowd_goes_on)
 {
 	const struct kvtier_op_options options = { .size = sizeof(options), .timeout_ms = WAIT_MS };
 	struct shared *w = shared_begin_in(NULL, "timeout_ms = 20000\n[device]\ndepth = 4096\n",
@@ -39,7 +40,6 @@ static void a_crowd_goes_on(void **state)
 	const uint32_t page = 2;
 	uint64_t ops[OPS], store;
 
-	(void)state;
 	chain_keys(&w->a.e, 7, 1, &absent);
 	node_store_through(&w->a, w->keys, 2);
 	for (uint32_t i = 0; i < BLOCKS; i++) {
@@ -86,7 +86,7 @@ static uint32_t at_two_servers(const struct redis_server servers[2], const struc
 
 /* The first op's second block came at once, and waits to be kept under its first, whose server
  * hangs. */
-static void a_hung_server_holds_only_its_own(void **state)
+TEST(a_hung_server_holds_only_its_own)
 {
 	static struct redis_server servers[2];
 	static struct node a, b;
@@ -96,7 +96,6 @@ static void a_hung_server_holds_only_its_own(void **state)
 	uint64_t both, second;
 	uint32_t at;
 
-	(void)state;
 	redis_start(&servers[0], NULL);
 	redis_start(&servers[1], NULL);
 	(void)snprintf(ends, sizeof(ends), "%s %s", servers[0].address, servers[1].address);
@@ -123,13 +122,7 @@ static void a_hung_server_holds_only_its_own(void **state)
 	redis_stop(&servers[1]);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_crowd_goes_on),
-		cmocka_unit_test(a_hung_server_holds_only_its_own),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -8,6 +8,7 @@
  * Cluster of three masters with a replica each; threads that store and load all the time.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,12 +21,11 @@ static struct redis_cluster_rig rig;
 static struct node a, b;
 static struct kvtier_key keys[N];
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	char seeds[2 * REDIS_TEST_PATH];
 
-	(void)state;
 	redis_cluster_start(&rig, NULL);
 	(void)snprintf(seeds, sizeof(seeds), "%s %s", rig.server[0].address, rig.server[1].address);
 	node_place(&a,
@@ -44,9 +44,8 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-	(void)state;
 	node_owes_nothing(&a);
 	node_owes_nothing(&b);
 	node_end(&a);
@@ -57,26 +56,23 @@ static int tear_down(void **state)
 
 /* --- at rest --- */
 
-static void what_a_stored_b_finds(void **state)
+TEST(what_a_stored_b_finds)
 {
-	(void)state;
 	node_store_through(&a, keys, N);
 	assert_int_equal(node_prefetch(&b, keys, N), N);
 	assert_int_equal(chain_load(&b.e, keys, 0, N), N);
 }
 
-static void all_masters_have_a_part(void **state)
+TEST(all_masters_have_a_part)
 {
-	(void)state;
 	for (uint32_t i = 0; i < MASTERS; i++)
 		assert_in_range(redis_ask(&rig.server[i], "DBSIZE"), 1, N - 1);
 	daemon_stat_becomes(&a.d, "tiers.redis.endpoints", MASTERS, SHARED_MS);
 	daemon_stat_becomes(&a.d, "tiers.redis.usable_endpoints", MASTERS, SHARED_MS);
 }
 
-static void endpoints_are_the_masters(void **state)
+TEST(endpoints_are_the_masters)
 {
-	(void)state;
 	daemon_stat_becomes(&b.d, "tiers.redis.usable_endpoints", MASTERS, SHARED_MS);
 	assert_int_equal(daemon_ctl(&b.d, "endpoints", b.text, sizeof(b.text)), 0);
 	for (uint32_t i = 0; i < MASTERS; i++)
@@ -109,11 +105,10 @@ static uint64_t followed(const struct node *n)
 	       daemon_stat(&n->d, "tiers.redis.topology_changes_total");
 }
 
-static void slots_move_under_load(void **state)
+TEST(slots_move_under_load)
 {
 	const uint64_t before = followed(&b);
 
-	(void)state;
 	load_begin();
 	redis_cluster_move(&rig, 0, 1, MOVED_SLOTS);
 	redis_cluster_move(&rig, 2, 0, MOVED_SLOTS);
@@ -123,22 +118,20 @@ static void slots_move_under_load(void **state)
 }
 
 /* The master that was is told, and redirects. */
-static void a_replica_takes_over_under_load(void **state)
+TEST(a_replica_takes_over_under_load)
 {
 	const uint64_t before = followed(&b);
 
-	(void)state;
 	load_begin();
 	(void)redis_cluster_failover(&rig, 2);
 	load_end();
 	assert_true(followed(&b) > before);
 }
 
-static void a_master_dies_under_load(void **state)
+TEST(a_master_dies_under_load)
 {
 	const uint64_t before = followed(&b);
 
-	(void)state;
 	load_begin();
 	redis_kill(&rig.server[1]);
 	nap_ms(AROUND_MS);
@@ -148,17 +141,9 @@ static void a_master_dies_under_load(void **state)
 	node_becomes(&b, "up", 3 * SHARED_MS);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_a_stored_b_finds),
-		cmocka_unit_test(all_masters_have_a_part),
-		cmocka_unit_test(endpoints_are_the_masters),
-		cmocka_unit_test(slots_move_under_load),
-		cmocka_unit_test(a_replica_takes_over_under_load),
-		cmocka_unit_test(a_master_dies_under_load),
-	};
+TEST_GROUP(set_up, tear_down);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -7,6 +7,7 @@
  */
 #include "tests/lib/lib_faulty.h"
 #include "tests/lib/lib_redis.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ enum { FIRST = 8, N = 8 };
 
 /* The blocks are away, on a disk that is, too; at last the disk is well again, and so is
  * everything. */
-static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
+ON_BOTH_ENGINES(a_block_on_a_disk_that_is_out_comes_from_redis)
 {
 	static struct redis_server redis;
 	struct disk_world *w;
@@ -41,11 +42,7 @@ static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
 	redis_stop(&redis);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = { ON_BOTH_ENGINES(
-		a_block_on_a_disk_that_is_out_comes_from_redis) };
-
 	redis_needed();
-	return cmocka_run_group_tests_name("sys_redis_disk", tests, NULL, NULL);
 }

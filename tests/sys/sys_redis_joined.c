@@ -10,6 +10,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -98,25 +99,22 @@ static void each_block_is_brought_once(uint32_t codec)
 	end();
 }
 
-static void many_loads_of_fp8_bring_each_block_once(void **state)
+TEST(many_loads_of_fp8_bring_each_block_once)
 {
-	(void)state;
 	each_block_is_brought_once(KVTIER_CODEC_FP8);
 }
 
-static void many_loads_of_raw_bring_each_block_once(void **state)
+TEST(many_loads_of_raw_bring_each_block_once)
 {
-	(void)state;
 	each_block_is_brought_once(KVTIER_CODEC_RAW);
 }
 
 /* Larger than the space says: read once more, into another slot, by one of them. */
-static void what_fp8_cannot_hold_is_read_twice_and_no_more(void **state)
+TEST(what_fp8_cannot_hold_is_read_twice_and_no_more)
 {
 	uint32_t pages[OPS];
 	uint64_t ops[OPS];
 
-	(void)state;
 	w = shared_begin(NULL, patient, KVTIER_CODEC_FP8);
 	memset(w->a.e.memory, 0x7f, w->a.e.page_bytes); /* 0x7f7f: too large for FP8 */
 	pages[0] = 0;
@@ -144,11 +142,10 @@ static void what_fp8_cannot_hold_is_read_twice_and_no_more(void **state)
 	end();
 }
 
-static void loads_and_prefetches_bring_each_block_once(void **state)
+TEST(loads_and_prefetches_bring_each_block_once)
 {
 	uint64_t ops[OPS], prefetches[PREFETCHES];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint32_t i = 0; i < OPS; i++) {
@@ -173,12 +170,11 @@ static void loads_and_prefetches_bring_each_block_once(void **state)
 
 /* Without the block before it nothing is kept; the loads that want it at the same time share it all
  * the same. */
-static void what_is_not_kept_is_brought_once_for_all_that_wait(void **state)
+TEST(what_is_not_kept_is_brought_once_for_all_that_wait)
 {
 	struct kvtier_key keys[2], other[1];
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	chain_keys(&w->b.e, 7, 1, other);
 	keys[0] = other[0];
@@ -193,12 +189,11 @@ static void what_is_not_kept_is_brought_once_for_all_that_wait(void **state)
 
 /* --- not found --- */
 
-static void what_redis_does_not_have_is_asked_for_once(void **state)
+TEST(what_redis_does_not_have_is_asked_for_once)
 {
 	struct kvtier_key keys[N];
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	chain_keys(&w->b.e, 7, N, keys);
 	redis_signal(&w->redis, SIGSTOP);
@@ -210,13 +205,12 @@ static void what_redis_does_not_have_is_asked_for_once(void **state)
 }
 
 /* Damaged: the bytes do not fit the checksum. */
-static void what_is_damaged_is_read_once(void **state)
+TEST(what_is_damaged_is_read_once)
 {
 	static uint8_t value[SHARED_RAW_BYTES];
 	char name[SHARED_NAME];
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	shared_name("kvtier:", &w->keys[0], name);
 	assert_int_equal(redis_get(&w->redis, name, value, sizeof(value)), sizeof(value));
@@ -233,11 +227,10 @@ static void what_is_damaged_is_read_once(void **state)
 }
 
 /* Ops that waited behind the first do not each wait as long once more: no other op asked. */
-static void a_redis_that_hangs_is_waited_for_once(void **state)
+TEST(a_redis_that_hangs_is_waited_for_once)
 {
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin("timeout_ms = 5000", KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
@@ -249,11 +242,10 @@ static void a_redis_that_hangs_is_waited_for_once(void **state)
 	end();
 }
 
-static void a_redis_that_dies_is_a_miss_for_all(void **state)
+TEST(a_redis_that_dies_is_a_miss_for_all)
 {
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
@@ -265,11 +257,10 @@ static void a_redis_that_dies_is_a_miss_for_all(void **state)
 /* --- given up --- */
 
 /* The next one asks, with the others behind it. */
-static void when_the_first_is_cancelled_the_next_goes_on(void **state)
+TEST(when_the_first_is_cancelled_the_next_goes_on)
 {
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
@@ -283,11 +274,10 @@ static void when_the_first_is_cancelled_the_next_goes_on(void **state)
 }
 
 /* All but the last, one after another. */
-static void when_all_others_are_cancelled_the_last_goes_on(void **state)
+TEST(when_all_others_are_cancelled_the_last_goes_on)
 {
 	uint64_t ops[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
@@ -301,11 +291,10 @@ static void when_all_others_are_cancelled_the_last_goes_on(void **state)
 }
 
 /* An op that has waited for timeout_ms behind others that were given up asks no more. */
-static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
+TEST(behind_a_row_of_cancelled_ones_nobody_waits_for_ever)
 {
 	uint64_t ops[3];
 
-	(void)state;
 	begin("timeout_ms = 3000", KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint32_t i = 0; i < 3; i++)
@@ -323,13 +312,12 @@ static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
 	end();
 }
 
-static void when_the_firsts_client_dies_the_next_goes_on(void **state)
+TEST(when_the_firsts_client_dies_the_next_goes_on)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	uint64_t ops[OPS];
 	pid_t pid;
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	pid = fork();
@@ -353,11 +341,10 @@ static void when_the_firsts_client_dies_the_next_goes_on(void **state)
 }
 
 /* One that waits behind another has its own deadline, and can be cancelled. */
-static void those_behind_end_by_themselves(void **state)
+TEST(those_behind_end_by_themselves)
 {
 	uint64_t ops[3];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	ops[0] = node_load_begin(&w->b, w->keys, 0, N, 0);
@@ -406,12 +393,11 @@ static void wild_end(struct wild *wild)
 				 statuses[i]);
 }
 
-static void chains_in_any_order_end(void **state)
+TEST(chains_in_any_order_end)
 {
 	struct random random = random_seeded("sys_redis_joined");
 	struct wild wild[OPS];
 
-	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	for (int round = 0; round < ROUNDS; round++) {
 		redis_signal(&w->redis, SIGSTOP);
@@ -429,26 +415,7 @@ static void chains_in_any_order_end(void **state)
 	end();
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_loads_of_fp8_bring_each_block_once),
-		cmocka_unit_test(many_loads_of_raw_bring_each_block_once),
-		cmocka_unit_test(what_fp8_cannot_hold_is_read_twice_and_no_more),
-		cmocka_unit_test(loads_and_prefetches_bring_each_block_once),
-		cmocka_unit_test(what_is_not_kept_is_brought_once_for_all_that_wait),
-		cmocka_unit_test(what_redis_does_not_have_is_asked_for_once),
-		cmocka_unit_test(what_is_damaged_is_read_once),
-		cmocka_unit_test(a_redis_that_hangs_is_waited_for_once),
-		cmocka_unit_test(a_redis_that_dies_is_a_miss_for_all),
-		cmocka_unit_test(when_the_first_is_cancelled_the_next_goes_on),
-		cmocka_unit_test(when_all_others_are_cancelled_the_last_goes_on),
-		cmocka_unit_test(behind_a_row_of_cancelled_ones_nobody_waits_for_ever),
-		cmocka_unit_test(when_the_firsts_client_dies_the_next_goes_on),
-		cmocka_unit_test(those_behind_end_by_themselves),
-		cmocka_unit_test(chains_in_any_order_end),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

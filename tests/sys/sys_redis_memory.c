@@ -7,6 +7,7 @@
  * Method: a real kvtierd with little memory, and a real Redis that is stopped.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -48,7 +49,7 @@ static int store_one(struct shared *w, uint64_t chain)
 
 /* 16M hold 1,360 blocks. The queue is full with 85 of them: then each that goes has one slot to
  * give. */
-static void a_full_queue_takes_no_more_than_it_gives(void **state)
+TEST(a_full_queue_takes_no_more_than_it_gives)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = begin("bytes = 16M\nslab_bytes = 1M",
@@ -56,7 +57,6 @@ static void a_full_queue_takes_no_more_than_it_gives(void **state)
 				 "timeout_ms = 60000",
 				 &g);
 
-	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint64_t i = 0; i < 1700; i++)
 		assert_int_equal(store_one(w, i), 0);
@@ -67,13 +67,12 @@ static void a_full_queue_takes_no_more_than_it_gives(void **state)
 }
 
 /* An eighth of 64M are 682 blocks. */
-static void an_operator_evicts_as_much_as_he_asks_for(void **state)
+TEST(an_operator_evicts_as_much_as_he_asks_for)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w =
 		begin("bytes = 64M\nslab_bytes = 1M", "write = on-evict\ntimeout_ms = 60000", &g);
 
-	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint64_t i = 0; i < 600; i++)
 		assert_int_equal(store_one(w, i), 0);
@@ -87,13 +86,12 @@ static void an_operator_evicts_as_much_as_he_asks_for(void **state)
 }
 
 /* 4M hold 16 blocks, one a slab as they are larger than half of one, and 32 may be on their way. */
-static void writes_that_hang_do_not_hold_up_stores(void **state)
+TEST(writes_that_hang_do_not_hold_up_stores)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct shared *w =
 		begin("bytes = 4M\nslab_bytes = 256K", "write = through\ntimeout_ms = 60000", &g);
 
-	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint64_t i = 0; i < 60; i++)
 		if (store_one(w, i))
@@ -103,13 +101,12 @@ static void writes_that_hang_do_not_hold_up_stores(void **state)
 
 /* 4M hold 16 blocks: two that may go, and blocks of a chain that is being stored. The chain needs
  * their place, and gets it. */
-static void an_inherited_slot_is_given_back_when_nothing_else_is_left(void **state)
+TEST(an_inherited_slot_is_given_back_when_nothing_else_is_left)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct shared *w =
 		begin("bytes = 4M\nslab_bytes = 256K", "write = on-evict\ntimeout_ms = 60000", &g);
 
-	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint64_t i = 0; i < 2; i++)
 		assert_int_equal(store_one(w, 100 + i), 0);
@@ -152,21 +149,19 @@ static void other_codecs_are_a_miss(uint32_t codec, enum image_codec codec_k,
 }
 
 /* In a space that promises exact bytes. */
-static void a_value_of_another_codec_is_a_miss(void **state)
+TEST(a_value_of_another_codec_is_a_miss)
 {
-	(void)state;
 	other_codecs_are_a_miss(KVTIER_CODEC_RAW, CODEC_FP8, CODEC_FP8);
 }
 
-static void a_value_of_two_codecs_is_a_miss(void **state)
+TEST(a_value_of_two_codecs_is_a_miss)
 {
-	(void)state;
 	other_codecs_are_a_miss(KVTIER_CODEC_FP8, CODEC_FP8, CODEC_RAW);
 	other_codecs_are_a_miss(KVTIER_CODEC_FP8, CODEC_RAW, CODEC_FP8);
 }
 
 /* Else it would be evicted before its child, which nobody finds without it. */
-static void a_block_is_kept_under_the_parent_that_the_op_names(void **state)
+TEST(a_block_is_kept_under_the_parent_that_the_op_names)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = begin(NULL, NULL, &g);
@@ -174,7 +169,6 @@ static void a_block_is_kept_under_the_parent_that_the_op_names(void **state)
 	const uint32_t page = 1;
 	uint64_t op;
 
-	(void)state;
 	chain_keys(&w->a.e, 1, 2, w->keys);
 	node_store_through(&w->a, w->keys, 2);
 	node_evict(&w->a);
@@ -190,7 +184,7 @@ static void a_block_is_kept_under_the_parent_that_the_op_names(void **state)
 }
 
 /* The blocks before it and behind it are in Redis, and good. */
-static void a_prefetch_says_what_it_kept(void **state)
+TEST(a_prefetch_says_what_it_kept)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = begin(NULL, NULL, &g);
@@ -202,7 +196,6 @@ static void a_prefetch_says_what_it_kept(void **state)
 	char name[SHARED_NAME];
 	uint64_t op;
 
-	(void)state;
 	chain_keys(&w->a.e, 1, N, w->keys);
 	node_store_through(&w->a, w->keys, N);
 	node_evict(&w->a);
@@ -219,12 +212,11 @@ static void a_prefetch_says_what_it_kept(void **state)
 }
 
 /* 4M hold 16 blocks. */
-static void a_chain_longer_than_memory_is_loaded(void **state)
+TEST(a_chain_longer_than_memory_is_loaded)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = begin("bytes = 4M\nslab_bytes = 256K", NULL, &g);
 
-	(void)state;
 	chain_keys(&w->a.e, 1, N, w->keys);
 	for (uint32_t i = 0; i < N; i += 8) {
 		for (uint32_t k = i; k < i + 8; k++)
@@ -237,20 +229,7 @@ static void a_chain_longer_than_memory_is_loaded(void **state)
 	end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_full_queue_takes_no_more_than_it_gives),
-		cmocka_unit_test(an_operator_evicts_as_much_as_he_asks_for),
-		cmocka_unit_test(writes_that_hang_do_not_hold_up_stores),
-		cmocka_unit_test(an_inherited_slot_is_given_back_when_nothing_else_is_left),
-		cmocka_unit_test(a_value_of_another_codec_is_a_miss),
-		cmocka_unit_test(a_value_of_two_codecs_is_a_miss),
-		cmocka_unit_test(a_block_is_kept_under_the_parent_that_the_op_names),
-		cmocka_unit_test(a_prefetch_says_what_it_kept),
-		cmocka_unit_test(a_chain_longer_than_memory_is_loaded),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests_name("sys_redis_memory", tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -73,14 +74,13 @@ static void is_a_prefix(struct node *n, const struct kvtier_key *keys)
 
 /* Values go between the question and the read: a hit has its bytes, and kept blocks are a prefix
  * after any loss. */
-static void a_server_that_evicts_costs_misses_only(void **state)
+TEST(a_server_that_evicts_costs_misses_only)
 {
 	const char options[] =
 		"--maxmemory 2mb --maxmemory-policy allkeys-lru --maxmemory-samples 3";
 	struct shared *w = shared_begin(options, NULL, KVTIER_CODEC_RAW);
 	uint32_t hits = 0;
 
-	(void)state;
 	for (uint64_t round = 0; round < 2; round++)
 		for (uint64_t chain = 0; chain < CHAINS; chain++) {
 			chain_keys(&w->a.e, round * CHAINS + chain, N, w->keys);
@@ -116,11 +116,10 @@ static struct shared *full_and_stored_to(void)
 	return w;
 }
 
-static void a_full_server_is_read_on(void **state)
+TEST(a_full_server_is_read_on)
 {
 	struct shared *w = full_and_stored_to();
 
-	(void)state;
 	node_becomes(&w->a, "readonly", SHARED_MS);
 	shared_load_end(&stores);
 	node_evict(&w->a);
@@ -129,23 +128,21 @@ static void a_full_server_is_read_on(void **state)
 	shared_end(w);
 }
 
-static void a_full_server_is_said_to_be(void **state)
+TEST(a_full_server_is_said_to_be)
 {
 	struct shared *w = full_and_stored_to();
 
-	(void)state;
 	node_text_has(&w->a, "OOM");
 	shared_load_end(&stores);
 	shared_end(w);
 }
 
 /* Stores go on, are not even tried there for a while, and are when there is room again. */
-static void a_full_server_takes_stores_later(void **state)
+TEST(a_full_server_takes_stores_later)
 {
 	struct shared *w = full_and_stored_to();
 	char text[64];
 
-	(void)state;
 	node_stat_reaches(&w->a, "tiers.redis.skipped_blocks_total", 1);
 	shared_load_end(&stores);
 	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 100mb");
@@ -160,14 +157,13 @@ static void a_full_server_takes_stores_later(void **state)
 }
 
 /* Minutes pass, reads are answered, and a store is refused again: none of that is a store. */
-static void a_full_server_is_said_to_be_full_until_it_takes_a_store(void **state)
+TEST(a_full_server_is_said_to_be_full_until_it_takes_a_store)
 {
 	struct shared *w = full_and_stored_to();
 	uint64_t refused;
 	uint32_t begun, ended;
 	char text[64];
 
-	(void)state;
 	shared_load_end(&stores);
 	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
 	/* a store that found a little room may have been the last: there is none from here on */
@@ -203,11 +199,10 @@ static void a_full_server_is_said_to_be_full_until_it_takes_a_store(void **state
 
 /* --- the log --- */
 
-static void an_outage_is_two_lines_of_the_log(void **state)
+TEST(an_outage_is_two_lines_of_the_log)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_becomes(&w->a, "up", SHARED_MS);
 	redis_kill(&w->redis);
 	node_becomes(&w->a, "offline", SHARED_MS);
@@ -220,7 +215,7 @@ static void an_outage_is_two_lines_of_the_log(void **state)
 	shared_end(w);
 }
 
-static void a_server_that_breaks_the_protocol_is_in_the_log(void **state)
+TEST(a_server_that_breaks_the_protocol_is_in_the_log)
 {
 	const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 					   { .reply = "HTTP/1.1 400 \033[2J\r\n" },
@@ -229,7 +224,6 @@ static void a_server_that_breaks_the_protocol_is_in_the_log(void **state)
 	struct shared *w = shared_world();
 	struct fake_server fake;
 
-	(void)state;
 	fake_start(&fake, steps, 3, false);
 	node_place(&w->a, &(struct node_conf){ .endpoints = fake.address });
 	node_live(&w->a);
@@ -261,12 +255,11 @@ static void password_is_nowhere(struct node *n)
 	assert_int_equal(shell(command, n->text, sizeof(n->text)), 1);
 }
 
-static void the_right_password_opens(void **state)
+TEST(the_right_password_opens)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	char text[64];
 
-	(void)state;
 	redis_say(&w->redis, text, sizeof(text), "ACL SETUSER kvtier on >%s ~kvtier:* +@all",
 		  password);
 	again(w, &w->a, with_password(&w->a, "kvtier", password));
@@ -278,12 +271,11 @@ static void the_right_password_opens(void **state)
 	shared_end(w);
 }
 
-static void the_default_users_password_opens(void **state)
+TEST(the_default_users_password_opens)
 {
 	struct shared *w = shared_world();
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	redis_start(&w->redis, "--requirepass open-Sesame-4711");
 	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address });
 	node_configure(&w->a, &(struct node_conf){ .endpoints = w->redis.address,
@@ -311,12 +303,11 @@ static void shut_out(struct shared *w, const char *word)
 	node_owes_nothing(&w->a);
 }
 
-static void a_wrong_password_is_said(void **state)
+TEST(a_wrong_password_is_said)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	char text[64];
 
-	(void)state;
 	redis_say(&w->redis, text, sizeof(text), "ACL SETUSER kvtier on >another ~kvtier:* +@all");
 	again(w, &w->a, with_password(&w->a, "kvtier", password));
 	shut_out(w, "WRONGPASS");
@@ -324,12 +315,11 @@ static void a_wrong_password_is_said(void **state)
 	shared_end(w);
 }
 
-static void a_missing_password_is_said(void **state)
+TEST(a_missing_password_is_said)
 {
 	struct shared *w = shared_world();
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	redis_start(&w->redis, "--requirepass open-Sesame-4711");
 	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address });
 	node_live(&w->a);
@@ -341,23 +331,21 @@ static void a_missing_password_is_said(void **state)
 
 /* A password where none is wanted: older servers refuse it, newer take any. Either way it is told
  * as it is. */
-static void a_user_that_does_not_exist_is_said(void **state)
+TEST(a_user_that_does_not_exist_is_said)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	again(w, &w->a, with_password(&w->a, "nobody", password));
 	shut_out(w, "WRONGPASS");
 	shared_end(w);
 }
 
 /* Its ACL has another key pattern than our key_prefix. */
-static void a_user_for_other_keys_is_said(void **state)
+TEST(a_user_for_other_keys_is_said)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	char text[64];
 
-	(void)state;
 	redis_say(&w->redis, text, sizeof(text), "ACL SETUSER kvtier on >%s ~other:* +@all",
 		  password);
 	again(w, &w->a, with_password(&w->a, "kvtier", password));
@@ -397,15 +385,13 @@ static void no_storm_of_tries(const char *reply)
 	shared_end(w);
 }
 
-static void a_wrong_password_is_not_tried_again_and_again(void **state)
+TEST(a_wrong_password_is_not_tried_again_and_again)
 {
-	(void)state;
 	no_storm_of_tries("-WRONGPASS invalid username-password pair or user is disabled.\r\n");
 }
 
-static void a_missing_password_is_not_tried_again_and_again(void **state)
+TEST(a_missing_password_is_not_tried_again_and_again)
 {
-	(void)state;
 	no_storm_of_tries("-NOAUTH Authentication required.\r\n");
 }
 
@@ -431,17 +417,15 @@ static void words_are_not_quoted(const char *reply, bool raw)
 }
 
 /* As one does that has AUTH renamed. */
-static void a_refusal_that_repeats_the_password_is_not_quoted(void **state)
+TEST(a_refusal_that_repeats_the_password_is_not_quoted)
 {
-	(void)state;
 	words_are_not_quoted("-WRONGPASS unknown command 'AUTH', with args beginning with: "
 			     "'open-Sesame-4711'\r\n",
 			     true);
 }
 
-static void an_error_that_repeats_the_password_is_not_quoted(void **state)
+TEST(an_error_that_repeats_the_password_is_not_quoted)
 {
-	(void)state;
 	words_are_not_quoted("-NOPERM whoever says open-Sesame-4711 may not read\r\n", false);
 }
 
@@ -476,12 +460,11 @@ static void reads_work_and_writes_do_not(struct shared *w, const struct redis_se
 	node_owes_nothing(&w->b);
 }
 
-static void a_user_who_may_not_set(void **state)
+TEST(a_user_who_may_not_set)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	char text[64];
 
-	(void)state;
 	redis_say(&w->redis, text, sizeof(text),
 		  "ACL SETUSER reader on >%s ~kvtier:* -@all +get +exists +ping", password);
 	again(w, &w->b, with_password(&w->b, "reader", password));
@@ -492,7 +475,7 @@ static void a_user_who_may_not_set(void **state)
 
 /* The copy goes from memory to memory, at once: a replica that syncs a file to a busy disk answers
  * nobody meanwhile. */
-static void a_replica(void **state)
+TEST(a_replica)
 {
 	struct shared *w = shared_begin("--repl-diskless-sync yes --repl-diskless-sync-delay 0",
 					NULL, KVTIER_CODEC_FP8);
@@ -501,7 +484,6 @@ static void a_replica(void **state)
 	struct redis_server replica;
 	char text[4096];
 
-	(void)state;
 	redis_start(&replica, "--repl-diskless-load on-empty-db");
 	redis_say(&replica, text, sizeof(text), "REPLICAOF 127.0.0.1 %u", w->redis.port);
 	do {
@@ -516,30 +498,7 @@ static void a_replica(void **state)
 	shared_end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_server_that_evicts_costs_misses_only),
-		cmocka_unit_test(a_full_server_is_read_on),
-		cmocka_unit_test(a_full_server_is_said_to_be),
-		cmocka_unit_test(a_full_server_takes_stores_later),
-		cmocka_unit_test(a_full_server_is_said_to_be_full_until_it_takes_a_store),
-		cmocka_unit_test(an_outage_is_two_lines_of_the_log),
-		cmocka_unit_test(a_server_that_breaks_the_protocol_is_in_the_log),
-		cmocka_unit_test(the_right_password_opens),
-		cmocka_unit_test(the_default_users_password_opens),
-		cmocka_unit_test(a_wrong_password_is_said),
-		cmocka_unit_test(a_missing_password_is_said),
-		cmocka_unit_test(a_user_that_does_not_exist_is_said),
-		cmocka_unit_test(a_user_for_other_keys_is_said),
-		cmocka_unit_test(a_wrong_password_is_not_tried_again_and_again),
-		cmocka_unit_test(a_missing_password_is_not_tried_again_and_again),
-		cmocka_unit_test(a_refusal_that_repeats_the_password_is_not_quoted),
-		cmocka_unit_test(an_error_that_repeats_the_password_is_not_quoted),
-		cmocka_unit_test(a_user_who_may_not_set),
-		cmocka_unit_test(a_replica),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

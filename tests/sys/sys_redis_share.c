@@ -8,6 +8,7 @@
  * values: sys_redis_write.c.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -47,23 +48,20 @@ static void b_prefetches_what_a_stored(uint32_t codec)
 	shared_end(w);
 }
 
-static void prefetch_in_an_fp8_space(void **state)
+TEST(prefetch_in_an_fp8_space)
 {
-	(void)state;
 	b_prefetches_what_a_stored(KVTIER_CODEC_FP8);
 }
 
-static void prefetch_in_a_raw_space(void **state)
+TEST(prefetch_in_a_raw_space)
 {
-	(void)state;
 	b_prefetches_what_a_stored(KVTIER_CODEC_RAW);
 }
 
-static void load_without_prefetch(void **state)
+TEST(load_without_prefetch)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
 	assert_int_equal(engine_lookup(&w->b.e, w->keys, N), N); /* kept */
@@ -71,12 +69,11 @@ static void load_without_prefetch(void **state)
 }
 
 /* FP8 holds all but the middle one, which was stored raw, and is larger than the space says. */
-static void a_block_that_fp8_cannot_hold(void **state)
+TEST(a_block_that_fp8_cannot_hold)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	uint32_t page = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		memset(w->a.e.memory, i == 1 ? 0xff : 0x40, w->a.e.page_bytes); /* 0xffff: a NaN */
 		assert_int_equal(engine_store(&w->a.e, &w->keys[i], &page, 1,
@@ -96,11 +93,10 @@ static void a_block_that_fp8_cannot_hold(void **state)
 }
 
 /* Once as Redis', then as memory's. */
-static void hits_are_the_redis_tiers_once(void **state)
+TEST(hits_are_the_redis_tiers_once)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
 	stat_is(&w->b, "tiers.redis.hit_blocks_total", N);
@@ -112,22 +108,20 @@ static void hits_are_the_redis_tiers_once(void **state)
 	shared_end(w);
 }
 
-static void absent_blocks_are_misses_and_counted(void **state)
+TEST(absent_blocks_are_misses_and_counted)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), 0);
 	stat_is(&w->b, "tiers.redis.miss_blocks_total", N);
 	shared_end(w);
 }
 
-static void a_node_that_restarted_empty_finds_it_again(void **state)
+TEST(a_node_that_restarted_empty_finds_it_again)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
 	node_die(&w->b, SIGKILL);
@@ -139,14 +133,13 @@ static void a_node_that_restarted_empty_finds_it_again(void **state)
 }
 
 /* One node at the socket, one at the port. */
-static void unix_and_tcp_are_the_same_server(void **state)
+TEST(unix_and_tcp_are_the_same_server)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 	char endpoint[REDIS_TEST_PATH + 8];
 	const struct node_conf conf = { .endpoints = endpoint };
 
-	(void)state;
 	(void)snprintf(endpoint, sizeof(endpoint), "unix:%s", w->redis.socket);
 	node_again(&w->a, &conf, &g);
 	node_store_through(&w->a, w->keys, N);
@@ -156,14 +149,13 @@ static void unix_and_tcp_are_the_same_server(void **state)
 }
 
 /* Servers that know nothing of each other: each has a part, and every node knows which. */
-static void several_servers_share_the_blocks(void **state)
+TEST(several_servers_share_the_blocks)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	char endpoints[2 * REDIS_TEST_PATH], backwards[2 * REDIS_TEST_PATH];
 	struct shared *w = shared_world();
 	struct redis_server other;
 
-	(void)state;
 	redis_start(&w->redis, NULL);
 	redis_start(&other, NULL);
 	(void)snprintf(endpoints, sizeof(endpoints), "%s %s", w->redis.address, other.address);
@@ -210,12 +202,11 @@ static void b_again(struct shared *w, const struct node_conf *conf)
 	node_again(&w->b, conf, &g);
 }
 
-static void another_space_finds_nothing(void **state)
+TEST(another_space_finds_nothing)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	g.extras = "lora=7";
 	node_leave(&w->b);
 	node_join(&w->b, &g);
@@ -224,12 +215,11 @@ static void another_space_finds_nothing(void **state)
 }
 
 /* Even with the keys in its hands: a value says whose it is. */
-static void another_spaces_key_is_a_miss(void **state)
+TEST(another_spaces_key_is_a_miss)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	g.model = "tiny@2";
 	node_leave(&w->b);
 	node_join(&w->b, &g);
@@ -240,22 +230,20 @@ static void another_spaces_key_is_a_miss(void **state)
 }
 
 /* Its name is as long as "default". */
-static void another_tenant_finds_nothing(void **state)
+TEST(another_tenant_finds_nothing)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 
-	(void)state;
 	b_again(w, &(struct node_conf){ .endpoints = w->redis.address,
 					.lines = "[socket]\ntenant = another\n" });
 	assert_strangers(w);
 	shared_end(w);
 }
 
-static void another_secret_finds_nothing(void **state)
+TEST(another_secret_finds_nothing)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 
-	(void)state;
 	b_again(w, &(struct node_conf){ .endpoints = w->redis.address, .secret = 1 });
 	assert_strangers(w);
 	shared_end(w);
@@ -263,11 +251,10 @@ static void another_secret_finds_nothing(void **state)
 
 /* --- chains --- */
 
-static void half_a_chain_is_half_a_chain(void **state)
+TEST(half_a_chain_is_half_a_chain)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, HALF);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), HALF);
 	assert_int_equal(engine_lookup(&w->b.e, w->keys, N), HALF);
@@ -284,11 +271,10 @@ static void take_out(struct shared *w, uint32_t i)
 }
 
 /* Lookups are monotone: no block is there without the block before it. */
-static void a_prefetch_ends_at_a_hole(void **state)
+TEST(a_prefetch_ends_at_a_hole)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	take_out(w, HALF);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), HALF);
@@ -299,11 +285,10 @@ static void a_prefetch_ends_at_a_hole(void **state)
 }
 
 /* A load gives present blocks, and keeps blocks that are under their parent. */
-static void a_load_passes_over_a_hole(void **state)
+TEST(a_load_passes_over_a_hole)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	take_out(w, HALF);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N - 1);
@@ -314,11 +299,10 @@ static void a_load_passes_over_a_hole(void **state)
 }
 
 /* The first half is B's own, stored by its engine; the rest is brought from Redis, under it. */
-static void a_chain_goes_on_in_redis(void **state)
+TEST(a_chain_goes_on_in_redis)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_store(&w->b.e, w->keys, 0, HALF), 0);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
@@ -328,13 +312,12 @@ static void a_chain_goes_on_in_redis(void **state)
 }
 
 /* Many at once want the same absent chain: all get it, once kept. */
-static void loads_of_the_same_chain_meet(void **state)
+TEST(loads_of_the_same_chain_meet)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	enum { OPS = 8, PART = SHARED_PAGES / OPS };
 	uint64_t ops[OPS];
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	for (uint32_t i = 0; i < OPS; i++)
 		ops[i] = node_load_begin(&w->b, w->keys, i * PART, PART, 0);
@@ -349,12 +332,11 @@ static void loads_of_the_same_chain_meet(void **state)
 /* --- and on --- */
 
 /* Redis is gone when it is read again. */
-static void what_came_goes_on_to_nvme(void **state)
+TEST(what_came_goes_on_to_nvme)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w;
 
-	(void)state;
 	disk_need("threads");
 	w = shared_begin(NULL, "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nio = threads\n",
 			 KVTIER_CODEC_RAW);
@@ -371,30 +353,7 @@ static void what_came_goes_on_to_nvme(void **state)
 	shared_end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(prefetch_in_an_fp8_space),
-		cmocka_unit_test(prefetch_in_a_raw_space),
-		cmocka_unit_test(load_without_prefetch),
-		cmocka_unit_test(a_block_that_fp8_cannot_hold),
-		cmocka_unit_test(hits_are_the_redis_tiers_once),
-		cmocka_unit_test(absent_blocks_are_misses_and_counted),
-		cmocka_unit_test(a_node_that_restarted_empty_finds_it_again),
-		cmocka_unit_test(unix_and_tcp_are_the_same_server),
-		cmocka_unit_test(several_servers_share_the_blocks),
-		cmocka_unit_test(another_space_finds_nothing),
-		cmocka_unit_test(another_spaces_key_is_a_miss),
-		cmocka_unit_test(another_tenant_finds_nothing),
-		cmocka_unit_test(another_secret_finds_nothing),
-		cmocka_unit_test(half_a_chain_is_half_a_chain),
-		cmocka_unit_test(a_prefetch_ends_at_a_hole),
-		cmocka_unit_test(a_load_passes_over_a_hole),
-		cmocka_unit_test(a_chain_goes_on_in_redis),
-		cmocka_unit_test(loads_of_the_same_chain_meet),
-		cmocka_unit_test(what_came_goes_on_to_nvme),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * not. Another node, and Redis itself, say which values are there.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -89,11 +90,10 @@ static void ended(struct shared *w)
 
 /* --- it takes the queued values --- */
 
-static void what_is_queued_is_written_at_a_stop(void **state)
+TEST(what_is_queued_is_written_at_a_stop)
 {
 	struct shared *w = queued(LONG_DRAIN);
 
-	(void)state;
 	told_to_stop(w);
 	redis_signal(&w->redis, SIGCONT);
 	stops_well(w);
@@ -102,12 +102,11 @@ static void what_is_queued_is_written_at_a_stop(void **state)
 	ended(w);
 }
 
-static void its_own_next_life_finds_it(void **state)
+TEST(its_own_next_life_finds_it)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = queued(LONG_DRAIN);
 
-	(void)state;
 	told_to_stop(w);
 	redis_signal(&w->redis, SIGCONT);
 	stops_well(w);
@@ -118,11 +117,10 @@ static void its_own_next_life_finds_it(void **state)
 	ended(w);
 }
 
-static void a_second_signal_changes_nothing(void **state)
+TEST(a_second_signal_changes_nothing)
 {
 	struct shared *w = queued(LONG_DRAIN);
 
-	(void)state;
 	told_to_stop(w);
 	assert_int_equal(kill(w->a.d.pid, SIGTERM), 0);
 	assert_int_equal(kill(w->a.d.pid, SIGINT), 0);
@@ -133,11 +131,10 @@ static void a_second_signal_changes_nothing(void **state)
 	ended(w);
 }
 
-static void what_was_evicted_is_written_at_a_stop(void **state)
+TEST(what_was_evicted_is_written_at_a_stop)
 {
 	struct shared *w = queued("write = on-evict\n" LONG_DRAIN);
 
-	(void)state;
 	node_evict(&w->a);
 	told_to_stop(w);
 	redis_signal(&w->redis, SIGCONT);
@@ -147,11 +144,10 @@ static void what_was_evicted_is_written_at_a_stop(void **state)
 }
 
 /* A stop is no eviction. */
-static void what_memory_holds_is_not(void **state)
+TEST(what_memory_holds_is_not)
 {
 	struct shared *w = queued("write = on-evict\n" LONG_DRAIN);
 
-	(void)state;
 	redis_signal(&w->redis, SIGCONT);
 	node_die(&w->a, SIGTERM);
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
@@ -160,11 +156,10 @@ static void what_memory_holds_is_not(void **state)
 
 /* --- it does not --- */
 
-static void a_redis_that_hangs_is_left_at_the_limit(void **state)
+TEST(a_redis_that_hangs_is_left_at_the_limit)
 {
 	struct shared *w = queued(PATIENT "drain_us = 300ms\n");
 
-	(void)state;
 	told_to_stop(w);
 	stops_well(w);
 	assert_true(node_log_has(&w->a, "[redis] drain_us is over"));
@@ -172,11 +167,10 @@ static void a_redis_that_hangs_is_left_at_the_limit(void **state)
 	ended(w);
 }
 
-static void a_redis_that_dies_ends_it_at_once(void **state)
+TEST(a_redis_that_dies_ends_it_at_once)
 {
 	struct shared *w = queued(LONG_DRAIN);
 
-	(void)state;
 	told_to_stop(w);
 	redis_kill(&w->redis);
 	stops_well(w);
@@ -184,11 +178,10 @@ static void a_redis_that_dies_ends_it_at_once(void **state)
 	ended(w);
 }
 
-static void a_redis_that_takes_no_stores_ends_it_at_once(void **state)
+TEST(a_redis_that_takes_no_stores_ends_it_at_once)
 {
 	struct shared *w = shared_begin("--maxmemory 1", LONG_DRAIN, KVTIER_CODEC_RAW);
 
-	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	store_all(&w->a);
 	told_to_stop(w);
@@ -201,12 +194,11 @@ static void a_redis_that_takes_no_stores_ends_it_at_once(void **state)
 
 /* --- there is nothing to wait for --- */
 
-static void without_a_redis_a_stop_ends(void **state)
+TEST(without_a_redis_a_stop_ends)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = shared_world();
 
-	(void)state;
 	node_place(&w->a, &(struct node_conf){ .endpoints = "127.0.0.1:1", .lines = LONG_DRAIN });
 	node_live(&w->a);
 	node_join(&w->a, &g);
@@ -216,11 +208,10 @@ static void without_a_redis_a_stop_ends(void **state)
 	node_end(&w->a);
 }
 
-static void with_write_off_a_stop_ends(void **state)
+TEST(with_write_off_a_stop_ends)
 {
 	struct shared *w = queued("write = off\n" LONG_DRAIN);
 
-	(void)state;
 	assert_int_equal(kill(w->a.d.pid, SIGTERM), 0);
 	stops_well(w);
 	assert_false(node_log_has(&w->a, "queued for Redis"));
@@ -258,11 +249,10 @@ static void lives_again_from_disk(struct shared *w)
 	assert_int_equal(load_all(&w->a), CHAINS * N);
 }
 
-static void redis_waits_though_nvme_has_no_time(void **state)
+TEST(redis_waits_though_nvme_has_no_time)
 {
 	struct shared *w = queued_on_disk(LONG_DRAIN DISK "drain_us = 0\n");
 
-	(void)state;
 	told_to_stop(w);
 	redis_signal(&w->redis, SIGCONT);
 	stops_well(w);
@@ -270,11 +260,10 @@ static void redis_waits_though_nvme_has_no_time(void **state)
 	ended(w);
 }
 
-static void nvme_waits_though_redis_has_no_time(void **state)
+TEST(nvme_waits_though_redis_has_no_time)
 {
 	struct shared *w = queued_on_disk(PATIENT "drain_us = 0\n" DISK "drain_us = 600s\n");
 
-	(void)state;
 	told_to_stop(w);
 	stops_well(w);
 	assert_true(node_log_has(&w->a, all_left));
@@ -283,23 +272,7 @@ static void nvme_waits_though_redis_has_no_time(void **state)
 	ended(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_queued_is_written_at_a_stop),
-		cmocka_unit_test(its_own_next_life_finds_it),
-		cmocka_unit_test(a_second_signal_changes_nothing),
-		cmocka_unit_test(what_was_evicted_is_written_at_a_stop),
-		cmocka_unit_test(what_memory_holds_is_not),
-		cmocka_unit_test(a_redis_that_hangs_is_left_at_the_limit),
-		cmocka_unit_test(a_redis_that_dies_ends_it_at_once),
-		cmocka_unit_test(a_redis_that_takes_no_stores_ends_it_at_once),
-		cmocka_unit_test(without_a_redis_a_stop_ends),
-		cmocka_unit_test(with_write_off_a_stop_ends),
-		cmocka_unit_test(redis_waits_though_nvme_has_no_time),
-		cmocka_unit_test(nvme_waits_though_redis_has_no_time),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * and a random sequence of stops, kills, losses and damage.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -66,14 +67,13 @@ static void something_happens(struct shared *w, struct random *random)
 	}
 }
 
-static void whatever_happens(void **state)
+TEST(whatever_happens)
 {
 	struct random random = random_seeded("sys_redis_stress");
 	struct shared *w =
 		shared_begin_in(NULL, "timeout_ms = 100", SHARED_TIGHT, KVTIER_CODEC_RAW);
 	char text[256];
 
-	(void)state;
 	shared_load_begin(&stores, &w->a, true);
 	shared_load_begin(&loads, &w->b, false);
 	for (int i = 0; i < EVENTS; i++) {
@@ -89,10 +89,7 @@ static void whatever_happens(void **state)
 	shared_end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(whatever_happens) };
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

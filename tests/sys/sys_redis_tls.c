@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ enum { N = SHARED_BLOCKS, AROUND_MS = 500 };
 
 static char lines[4 * TLS_PATH], impatient[5 * TLS_PATH];
 
-static int make(void **state)
+FIXTURE(make)
 {
 	(void)tls_group_make(state);
 	(void)snprintf(lines, sizeof(lines),
@@ -28,11 +29,10 @@ static int make(void **state)
 	return 0;
 }
 
-static void b_finds_what_a_stored(void **state)
+TEST(b_finds_what_a_stored)
 {
 	struct shared *w = shared_begin(tls_options(&tls_group), lines, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
@@ -43,12 +43,11 @@ static void b_finds_what_a_stored(void **state)
 	shared_end(w);
 }
 
-static void an_authority_that_is_not_known(void **state)
+TEST(an_authority_that_is_not_known)
 {
 	struct shared *w;
 	char other[TLS_PATH + 40];
 
-	(void)state;
 	(void)snprintf(other, sizeof(other), "tls = yes\ntls_ca_file = %s", tls_group.other_ca);
 	w = shared_begin(tls_options(&tls_group), other, KVTIER_CODEC_FP8);
 	node_becomes(&w->a, "misconfigured", SHARED_MS);
@@ -60,13 +59,12 @@ static void an_authority_that_is_not_known(void **state)
 }
 
 /* Stopped: handshakes hang. Killed: they are cut. */
-static void trouble_under_load(void **state)
+TEST(trouble_under_load)
 {
 	struct shared *w =
 		shared_begin_in(tls_options(&tls_group), impatient, SHARED_TIGHT, KVTIER_CODEC_RAW);
 	static struct shared_load stores, loads;
 
-	(void)state;
 	shared_load_begin(&stores, &w->a, true);
 	shared_load_begin(&loads, &w->b, false);
 	nap_ms(2 * AROUND_MS);
@@ -88,12 +86,11 @@ static void trouble_under_load(void **state)
 	shared_end(w);
 }
 
-static void a_daemon_does_not_start_without_its_files(void **state)
+TEST(a_daemon_does_not_start_without_its_files)
 {
 	static struct node n;
 	char command[600];
 
-	(void)state;
 	memset(&n, 0, sizeof(n));
 	node_place(&n, &(struct node_conf){ .endpoints = "127.0.0.1:1",
 					    .lines = "tls = yes\ntls_ca_file = /nowhere/ca.pem" });
@@ -105,15 +102,9 @@ static void a_daemon_does_not_start_without_its_files(void **state)
 	node_end(&n);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(b_finds_what_a_stored),
-		cmocka_unit_test(an_authority_that_is_not_known),
-		cmocka_unit_test(trouble_under_load),
-		cmocka_unit_test(a_daemon_does_not_start_without_its_files),
-	};
+TEST_GROUP(make, tls_group_remove);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, make, tls_group_remove) ? 1 : 0;
 }

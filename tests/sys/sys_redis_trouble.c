@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -71,9 +72,8 @@ static void it_works_again(void)
 
 /* --- killed --- */
 
-static void when_it_is_killed_absent_blocks_are_misses(void **state)
+TEST(when_it_is_killed_absent_blocks_are_misses)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_kill(&t.s->redis);
 	for (int i = 0; i < 8; i++)
@@ -82,9 +82,8 @@ static void when_it_is_killed_absent_blocks_are_misses(void **state)
 	trouble_end();
 }
 
-static void when_it_is_killed_memory_serves(void **state)
+TEST(when_it_is_killed_memory_serves)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_kill(&t.s->redis);
 	for (int i = 0; i < 4; i++)
@@ -92,9 +91,8 @@ static void when_it_is_killed_memory_serves(void **state)
 	trouble_end();
 }
 
-static void when_it_is_killed_it_is_said_why(void **state)
+TEST(when_it_is_killed_it_is_said_why)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_kill(&t.s->redis);
 	node_becomes(&t.s->b, "offline", SHARED_MS);
@@ -105,9 +103,8 @@ static void when_it_is_killed_it_is_said_why(void **state)
 	trouble_end();
 }
 
-static void when_it_is_back_empty_it_is_used_again(void **state)
+TEST(when_it_is_back_empty_it_is_used_again)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_kill(&t.s->redis);
 	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0);
@@ -118,11 +115,10 @@ static void when_it_is_back_empty_it_is_used_again(void **state)
 }
 
 /* It has the questions, and dies over them. */
-static void killed_under_loads(void **state)
+TEST(killed_under_loads)
 {
 	uint64_t ops[N];
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	for (uint32_t i = 0; i < N; i++)
@@ -137,9 +133,8 @@ static void killed_under_loads(void **state)
 
 /* --- stopped --- */
 
-static void when_it_is_stopped_absent_blocks_are_misses(void **state)
+TEST(when_it_is_stopped_absent_blocks_are_misses)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
 	clock_hurry(true);
@@ -151,11 +146,10 @@ static void when_it_is_stopped_absent_blocks_are_misses(void **state)
 }
 
 /* While loads of other blocks wait for it, too. */
-static void when_it_is_stopped_memory_serves(void **state)
+TEST(when_it_is_stopped_memory_serves)
 {
 	uint64_t op;
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
@@ -176,9 +170,8 @@ static void until_offline(void)
 	node_becomes(&t.s->b, "offline", SHARED_MS);
 }
 
-static void when_it_is_stopped_it_is_left_alone(void **state)
+TEST(when_it_is_stopped_it_is_left_alone)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
 	until_offline();
@@ -188,9 +181,8 @@ static void when_it_is_stopped_it_is_left_alone(void **state)
 	trouble_end();
 }
 
-static void when_it_goes_on_it_is_used_again(void **state)
+TEST(when_it_goes_on_it_is_used_again)
 {
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
 	until_offline();
@@ -201,11 +193,10 @@ static void when_it_goes_on_it_is_used_again(void **state)
 }
 
 /* The pages are the engine's again, the slots are other blocks': late bytes go nowhere. */
-static void a_late_reply_touches_no_page_and_no_block(void **state)
+TEST(a_late_reply_touches_no_page_and_no_block)
 {
 	struct kvtier_key others[4][N];
 
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	clock_hurry(true);
@@ -227,12 +218,11 @@ static void a_late_reply_touches_no_page_and_no_block(void **state)
 }
 
 /* Again and again, at no particular moment. */
-static void stopped_and_continued_under_loads(void **state)
+TEST(stopped_and_continued_under_loads)
 {
 	struct random random = random_seeded("sys_redis_trouble");
 	uint64_t hits = 0;
 
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_RAW);
 	for (int i = 0; i < 40; i++) {
 		uint64_t op;
@@ -252,11 +242,10 @@ static void stopped_and_continued_under_loads(void **state)
 
 /* --- ops that wait for it --- */
 
-static void a_load_ends_by_its_deadline(void **state)
+TEST(a_load_ends_by_its_deadline)
 {
 	uint64_t op;
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, SHORT_MS);
@@ -274,11 +263,10 @@ static void it_waits(void)
 	daemon_stat_becomes(&t.s->b.d, "ops.outstanding", 1, PATIENT_MS);
 }
 
-static void a_cancelled_load_ends(void **state)
+TEST(a_cancelled_load_ends)
 {
 	uint64_t op;
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
@@ -292,11 +280,10 @@ static void a_cancelled_load_ends(void **state)
 }
 
 /* Its pages are its own when that returned. */
-static void an_engine_that_closes_its_space_is_let_go(void **state)
+TEST(an_engine_that_closes_its_space_is_let_go)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	(void)node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
@@ -313,12 +300,11 @@ static void an_engine_that_closes_its_space_is_let_go(void **state)
 }
 
 /* Another process loads, and is killed in the midst of it. */
-static void a_client_that_dies_leaves_nothing(void **state)
+TEST(a_client_that_dies_leaves_nothing)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	pid_t pid;
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	pid = fork();
@@ -344,11 +330,10 @@ static void a_client_that_dies_leaves_nothing(void **state)
 
 /* --- a daemon's start and stop --- */
 
-static void a_start_without_it_finds_it_later(void **state)
+TEST(a_start_without_it_finds_it_later)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_kill(&t.s->redis);
 	node_die(&t.s->b, SIGTERM);
@@ -361,11 +346,10 @@ static void a_start_without_it_finds_it_later(void **state)
 	trouble_end();
 }
 
-static void a_start_while_it_is_stopped(void **state)
+TEST(a_start_while_it_is_stopped)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	(void)state;
 	trouble_begin("timeout_ms = 1000", KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
 	node_die(&t.s->b, SIGTERM);
@@ -380,12 +364,11 @@ static void a_start_while_it_is_stopped(void **state)
 }
 
 /* With a load that waits for it, and much to be written. */
-static void a_stop_while_it_is_stopped_ends(void **state)
+TEST(a_stop_while_it_is_stopped_ends)
 {
 	struct kvtier_key more[N];
 	int status;
 
-	(void)state;
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	for (uint64_t chain = 10; chain < 20; chain++) {
@@ -402,12 +385,11 @@ static void a_stop_while_it_is_stopped_ends(void **state)
 
 /* Nothing that waits to be written outlives it: the queue is empty long before the writes would be
  * given up. */
-static void a_purge_while_it_is_stopped_ends(void **state)
+TEST(a_purge_while_it_is_stopped_ends)
 {
 	static const char tenant[] = "purge --tenant default";
 	char text[512];
 
-	(void)state;
 	t.s = shared_begin(NULL, "write = on-evict\ntimeout_ms = 60000", KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	for (uint64_t chain = 0; chain < 4; chain++) {
@@ -425,37 +407,12 @@ static void a_purge_while_it_is_stopped_ends(void **state)
 
 /* --- written to under load --- */
 
-static void a_flood_while_it_is_stopped(void **state)
+TEST(a_flood_while_it_is_stopped)
 {
-	(void)state;
 	shared_flood(FLOOD_SECONDS);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(when_it_is_killed_absent_blocks_are_misses),
-		cmocka_unit_test(when_it_is_killed_memory_serves),
-		cmocka_unit_test(when_it_is_killed_it_is_said_why),
-		cmocka_unit_test(when_it_is_back_empty_it_is_used_again),
-		cmocka_unit_test(killed_under_loads),
-		cmocka_unit_test(when_it_is_stopped_absent_blocks_are_misses),
-		cmocka_unit_test(when_it_is_stopped_memory_serves),
-		cmocka_unit_test(when_it_is_stopped_it_is_left_alone),
-		cmocka_unit_test(when_it_goes_on_it_is_used_again),
-		cmocka_unit_test(a_late_reply_touches_no_page_and_no_block),
-		cmocka_unit_test(stopped_and_continued_under_loads),
-		cmocka_unit_test(a_load_ends_by_its_deadline),
-		cmocka_unit_test(a_cancelled_load_ends),
-		cmocka_unit_test(an_engine_that_closes_its_space_is_let_go),
-		cmocka_unit_test(a_client_that_dies_leaves_nothing),
-		cmocka_unit_test(a_start_without_it_finds_it_later),
-		cmocka_unit_test(a_start_while_it_is_stopped),
-		cmocka_unit_test(a_stop_while_it_is_stopped_ends),
-		cmocka_unit_test(a_purge_while_it_is_stopped_ends),
-		cmocka_unit_test(a_flood_while_it_is_stopped),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * hand, the other node loads and prefetches them.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -34,18 +35,16 @@ struct world {
 
 static struct world w;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-	(void)state;
 	w.s = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 	w.random = random_seeded("sys_redis_values");
 	node_store_through(&w.s->a, w.s->keys, N);
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-	(void)state;
 	node_owes_nothing(&w.s->b);
 	shared_end(w.s);
 	return 0;
@@ -130,65 +129,55 @@ static void cut_at(size_t bytes)
 	is_refused_and_a_good_one_found();
 }
 
-static void an_empty_value(void **state)
+TEST(an_empty_value)
 {
-	(void)state;
 	cut_at(0);
 }
 
-static void one_byte(void **state)
+TEST(one_byte)
 {
-	(void)state;
 	cut_at(1);
 }
 
-static void cut_in_the_header(void **state)
+TEST(cut_in_the_header)
 {
-	(void)state;
 	cut_at(FRONT + HEADER - 1);
 }
 
-static void cut_after_the_header(void **state)
+TEST(cut_after_the_header)
 {
-	(void)state;
 	cut_at(FRONT + HEADER);
 }
 
-static void cut_in_the_scales(void **state)
+TEST(cut_in_the_scales)
 {
-	(void)state;
 	cut_at(FRONT + HEADER + SCALES / 2);
 }
 
-static void cut_before_the_payload(void **state)
+TEST(cut_before_the_payload)
 {
-	(void)state;
 	cut_at(FRONT + HEADER + SCALES);
 }
 
-static void cut_in_the_payload(void **state)
+TEST(cut_in_the_payload)
 {
-	(void)state;
 	cut_at(SHARED_FP8_BYTES / 2);
 }
 
-static void one_byte_short(void **state)
+TEST(one_byte_short)
 {
-	(void)state;
 	cut_at(SHARED_FP8_BYTES - 1);
 }
 
-static void one_byte_long(void **state)
+TEST(one_byte_long)
 {
-	(void)state;
 	take();
 	w.bad[w.bytes++] = 0;
 	is_refused_and_a_good_one_found();
 }
 
-static void twice_the_value(void **state)
+TEST(twice_the_value)
 {
-	(void)state;
 	take();
 	memcpy(w.bad + w.bytes, w.good, SHARED_FP8_BYTES);
 	w.bytes *= 2;
@@ -196,9 +185,8 @@ static void twice_the_value(void **state)
 }
 
 /* As it lies in memory. */
-static void with_its_padding(void **state)
+TEST(with_its_padding)
 {
-	(void)state;
 	take();
 	memset(w.bad + FRONT + HEADER + SCALES, 0, 4096);
 	memcpy(w.bad + FRONT + 4096, w.good + FRONT + HEADER + SCALES, 4096 + REDIS_MAC_BYTES);
@@ -219,21 +207,18 @@ static void flip_each(size_t first, size_t n)
 	a_good_one_is_found();
 }
 
-static void a_bit_of_each_byte_of_the_header(void **state)
+TEST(a_bit_of_each_byte_of_the_header)
 {
-	(void)state;
 	flip_each(FRONT, HEADER);
 }
 
-static void a_bit_of_each_scale(void **state)
+TEST(a_bit_of_each_scale)
 {
-	(void)state;
 	flip_each(FRONT + HEADER, SCALES);
 }
 
-static void a_bit_of_the_payload(void **state)
+TEST(a_bit_of_the_payload)
 {
-	(void)state;
 	take();
 	for (int i = 0; i < 16; i++) {
 		memcpy(w.bad, w.good, SHARED_FP8_BYTES);
@@ -244,9 +229,8 @@ static void a_bit_of_the_payload(void **state)
 	a_good_one_is_found();
 }
 
-static void the_last_bit(void **state)
+TEST(the_last_bit)
 {
-	(void)state;
 	take();
 	w.bad[SHARED_FP8_BYTES - REDIS_MAC_BYTES - 1] ^= 1;
 	is_refused_and_a_good_one_found();
@@ -254,11 +238,10 @@ static void the_last_bit(void **state)
 
 /* --- of somebody else --- */
 
-static void another_blocks_value(void **state)
+TEST(another_blocks_value)
 {
 	char name[SHARED_NAME];
 
-	(void)state;
 	take();
 	shared_name("kvtier:", &w.s->keys[0], name);
 	assert_int_equal(redis_get(&w.s->redis, name, w.bad, sizeof(w.bad)), SHARED_FP8_BYTES);
@@ -266,13 +249,12 @@ static void another_blocks_value(void **state)
 }
 
 /* Of the same model and shape, but for one word. */
-static void another_spaces_value(void **state)
+TEST(another_spaces_value)
 {
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key key;
 	char name[SHARED_NAME];
 
-	(void)state;
 	take();
 	g.extras = "lora=7";
 	node_leave(&w.s->a);
@@ -284,12 +266,11 @@ static void another_spaces_value(void **state)
 	is_refused_and_a_good_one_found();
 }
 
-static void another_programs_text(void **state)
+TEST(another_programs_text)
 {
 	static const char text[] = "{\"session\": 4711, \"user\": \"somebody\", \"expires\": "
 				   "\"2031-01-01T00:00:00Z\"}";
 
-	(void)state;
 	take();
 	w.bytes = sizeof(text) - 1;
 	memcpy(w.bad, text, w.bytes);
@@ -297,17 +278,15 @@ static void another_programs_text(void **state)
 }
 
 /* As many bytes as the block has, all alike. */
-static void zeros(void **state)
+TEST(zeros)
 {
-	(void)state;
 	take();
 	memset(w.bad, 0, w.bytes);
 	is_refused_and_a_good_one_found();
 }
 
-static void random_bytes(void **state)
+TEST(random_bytes)
 {
-	(void)state;
 	take();
 	for (size_t i = 0; i < w.bytes; i++)
 		w.bad[i] = (uint8_t)random_next(&w.random);
@@ -315,11 +294,10 @@ static void random_bytes(void **state)
 }
 
 /* It is somebody's list, by some accident: left alone. */
-static void another_type(void **state)
+TEST(another_type)
 {
 	const uint64_t before = daemon_stat(&w.s->b.d, corrupt);
 
-	(void)state;
 	take();
 	assert_int_equal(redis_ask(&w.s->redis, "DEL %s", w.name), 1);
 	assert_int_equal(redis_ask(&w.s->redis, "LPUSH %s one two three", w.name), 3);
@@ -332,7 +310,7 @@ static void another_type(void **state)
 }
 
 /* It begins as the block does. */
-static void a_long_value_takes_no_memory(void **state)
+TEST(a_long_value_takes_no_memory)
 {
 	const bool roomy =
 		(uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) > 3ull << 30;
@@ -340,7 +318,6 @@ static void a_long_value_takes_no_memory(void **state)
 	uint8_t *value = calloc(1, bytes);
 	long before;
 
-	(void)state;
 	assert_non_null(value);
 	take();
 	memcpy(value, w.good, SHARED_FP8_BYTES);
@@ -353,33 +330,9 @@ static void a_long_value_takes_no_memory(void **state)
 	a_good_one_is_found();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_empty_value),
-		cmocka_unit_test(one_byte),
-		cmocka_unit_test(cut_in_the_header),
-		cmocka_unit_test(cut_after_the_header),
-		cmocka_unit_test(cut_in_the_scales),
-		cmocka_unit_test(cut_before_the_payload),
-		cmocka_unit_test(cut_in_the_payload),
-		cmocka_unit_test(one_byte_short),
-		cmocka_unit_test(one_byte_long),
-		cmocka_unit_test(twice_the_value),
-		cmocka_unit_test(with_its_padding),
-		cmocka_unit_test(a_bit_of_each_byte_of_the_header),
-		cmocka_unit_test(a_bit_of_each_scale),
-		cmocka_unit_test(a_bit_of_the_payload),
-		cmocka_unit_test(the_last_bit),
-		cmocka_unit_test(another_blocks_value),
-		cmocka_unit_test(another_programs_text),
-		cmocka_unit_test(zeros),
-		cmocka_unit_test(random_bytes),
-		cmocka_unit_test(another_type),
-		cmocka_unit_test(another_spaces_value),
-		cmocka_unit_test(a_long_value_takes_no_memory),
-	};
+TEST_GROUP(set_up, tear_down);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

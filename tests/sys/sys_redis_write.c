@@ -8,6 +8,7 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -33,11 +34,10 @@ static long long bytes_of(const struct shared *w, const char *prefix, uint32_t i
 }
 
 /* The blocks' names and no others. */
-static void names_are_prefix_and_key(void **state)
+TEST(names_are_prefix_and_key)
 {
 	struct shared *w = shared_begin(NULL, "key_prefix = one:two/", KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), N);
 	for (uint32_t i = 0; i < N; i++)
@@ -46,11 +46,10 @@ static void names_are_prefix_and_key(void **state)
 	shared_end(w);
 }
 
-static void the_prefix_may_be_empty(void **state)
+TEST(the_prefix_may_be_empty)
 {
 	struct shared *w = shared_begin(NULL, "key_prefix =", KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	for (uint32_t i = 0; i < N; i++)
 		assert_int_equal(bytes_of(w, "", i), SHARED_FP8_BYTES);
@@ -88,15 +87,13 @@ static void values_are_unpadded(uint32_t codec, size_t bytes)
 	shared_end(w);
 }
 
-static void an_fp8_value_is_header_scales_payload(void **state)
+TEST(an_fp8_value_is_header_scales_payload)
 {
-	(void)state;
 	values_are_unpadded(KVTIER_CODEC_FP8, SHARED_FP8_BYTES);
 }
 
-static void a_raw_value_is_header_payload(void **state)
+TEST(a_raw_value_is_header_payload)
 {
-	(void)state;
 	values_are_unpadded(KVTIER_CODEC_RAW, SHARED_RAW_BYTES);
 }
 
@@ -113,26 +110,23 @@ static long long lifetime_ms(const char *lines)
 	return ms;
 }
 
-static void values_live_as_long_as_ttl_says(void **state)
+TEST(values_live_as_long_as_ttl_says)
 {
-	(void)state;
 	assert_in_range(lifetime_ms("ttl = 500"), 400000, 500000);
 }
 
-static void without_ttl_they_live_on(void **state)
+TEST(without_ttl_they_live_on)
 {
-	(void)state;
 	assert_int_equal(lifetime_ms(NULL), -1);
 }
 
 /* --- through --- */
 
 /* Both engines stored it; only one value was sent for each. */
-static void what_is_there_is_not_written_again(void **state)
+TEST(what_is_there_is_not_written_again)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	node_store_through(&w->b, w->keys, N);
 	stat_is(&w->a, "tiers.redis.written_blocks_total", N);
@@ -141,11 +135,10 @@ static void what_is_there_is_not_written_again(void **state)
 	shared_end(w);
 }
 
-static void what_came_from_there_is_not_written(void **state)
+TEST(what_came_from_there_is_not_written)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
 	clock_pass_ms(HEARTBEATS_MS);
@@ -155,11 +148,10 @@ static void what_came_from_there_is_not_written(void **state)
 	shared_end(w);
 }
 
-static void written_bytes_are_counted(void **state)
+TEST(written_bytes_are_counted)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 
-	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	stat_is(&w->a, "tiers.redis.written_bytes_total", (uint64_t)N * SHARED_RAW_IMAGE);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
@@ -178,23 +170,21 @@ static void nothing_is_written(struct shared *w)
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
 }
 
-static void off_writes_nothing(void **state)
+TEST(off_writes_nothing)
 {
 	struct shared *w = shared_begin(NULL, "write = off", KVTIER_CODEC_FP8);
 
-	(void)state;
 	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
 	node_evict(&w->a);
 	nothing_is_written(w);
 	shared_end(w);
 }
 
-static void off_reads(void **state)
+TEST(off_reads)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
-	(void)state;
 	node_again(&w->b,
 		   &(struct node_conf){ .endpoints = w->redis.address, .lines = "write = off" },
 		   &g);
@@ -213,32 +203,29 @@ static void evicted_through(struct shared *w)
 	stat_is(&w->a, "tiers.redis.written_blocks_total", N);
 }
 
-static void a_store_alone_writes_nothing(void **state)
+TEST(a_store_alone_writes_nothing)
 {
 	struct shared *w = shared_begin(NULL, "write = on-evict", KVTIER_CODEC_FP8);
 
-	(void)state;
 	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
 	nothing_is_written(w);
 	shared_end(w);
 }
 
-static void what_memory_evicts_others_find(void **state)
+TEST(what_memory_evicts_others_find)
 {
 	struct shared *w = shared_begin(NULL, "write = on-evict", KVTIER_CODEC_FP8);
 
-	(void)state;
 	evicted_through(w);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
 	shared_end(w);
 }
 
-static void what_memory_evicts_it_finds_itself(void **state)
+TEST(what_memory_evicts_it_finds_itself)
 {
 	struct shared *w = shared_begin(NULL, "write = on-evict", KVTIER_CODEC_RAW);
 
-	(void)state;
 	evicted_through(w);
 	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
 	stat_is(&w->a, "tiers.redis.hit_blocks_total", N);
@@ -250,13 +237,12 @@ static void what_memory_evicts_it_finds_itself(void **state)
 
 /* More chains than memory holds, one after another: each block that it had to give up is in Redis,
  * or was dropped and counted. */
-static void a_full_memory_overflows_into_redis(void **state)
+TEST(a_full_memory_overflows_into_redis)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 	uint32_t hits = 0;
 
-	(void)state;
 	node_again(&w->a,
 		   &(struct node_conf){ .endpoints = w->redis.address,
 					.host = SHARED_TIGHT,
@@ -281,13 +267,12 @@ static void a_full_memory_overflows_into_redis(void **state)
 
 /* Nothing is taken while Redis is stopped, and then no more than the bound: 1 MiB is 85 raw
  * blocks. */
-static void the_queue_is_bounded_and_drops_the_oldest(void **state)
+TEST(the_queue_is_bounded_and_drops_the_oldest)
 {
 	struct shared *w =
 		shared_begin(NULL, "max_inflight_bytes = 1M\ntimeout_ms = 20000", KVTIER_CODEC_RAW);
 	struct kvtier_key keys[N];
 
-	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint32_t chain = 0; chain < 8; chain++) {
 		chain_keys(&w->a.e, chain, N, keys);
@@ -304,27 +289,7 @@ static void the_queue_is_bounded_and_drops_the_oldest(void **state)
 	shared_end(w);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(names_are_prefix_and_key),
-		cmocka_unit_test(the_prefix_may_be_empty),
-		cmocka_unit_test(an_fp8_value_is_header_scales_payload),
-		cmocka_unit_test(a_raw_value_is_header_payload),
-		cmocka_unit_test(values_live_as_long_as_ttl_says),
-		cmocka_unit_test(without_ttl_they_live_on),
-		cmocka_unit_test(what_is_there_is_not_written_again),
-		cmocka_unit_test(what_came_from_there_is_not_written),
-		cmocka_unit_test(written_bytes_are_counted),
-		cmocka_unit_test(off_writes_nothing),
-		cmocka_unit_test(off_reads),
-		cmocka_unit_test(a_store_alone_writes_nothing),
-		cmocka_unit_test(what_memory_evicts_others_find),
-		cmocka_unit_test(what_memory_evicts_it_finds_itself),
-		cmocka_unit_test(a_full_memory_overflows_into_redis),
-		cmocka_unit_test(the_queue_is_bounded_and_drops_the_oldest),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

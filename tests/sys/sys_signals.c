@@ -54,7 +54,7 @@ static void open_engine(struct daemon *d, struct engine *e, struct kvtier_key *k
 	chain_keys(e, 1, BLOCKS, keys);
 }
 
-static void signals_that_are_no_order_are_ignored(void **state)
+TEST(signals_that_are_no_order_are_ignored)
 {
 	static const int signals[] = { SIGHUP, SIGUSR1, SIGUSR2 };
 	struct kvtier_key keys[BLOCKS];
@@ -62,7 +62,6 @@ static void signals_that_are_no_order_are_ignored(void **state)
 	struct engine e;
 	char words[64];
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n");
 	open_engine(&d, &e, keys);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
@@ -81,14 +80,13 @@ static void signals_that_are_no_order_are_ignored(void **state)
 	daemon_remove(&d);
 }
 
-static void sigquit_stops_it_as_sigterm_does(void **state)
+TEST(sigquit_stops_it_as_sigterm_does)
 {
 	struct kvtier_key keys[BLOCKS];
 	struct daemon d;
 	struct engine e;
 	int status;
 
-	(void)state;
 	if (!disk_dir())
 		skip();
 	daemon_place(&d, true);
@@ -108,14 +106,13 @@ static void sigquit_stops_it_as_sigterm_does(void **state)
 	daemon_remove(&d);
 }
 
-static void a_stats_page_that_is_truncated_is_whole_again(void **state)
+TEST(a_stats_page_that_is_truncated_is_whole_again)
 {
 	struct kvtier_key keys[BLOCKS];
 	char path[200];
 	struct daemon d;
 	struct engine e;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n");
 	open_engine(&d, &e, keys);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
@@ -158,12 +155,11 @@ static void does_not_start(struct daemon *d, const char *words)
 	assert_int_equal(log_lines(d, words), 1);
 }
 
-static void a_fifo_as_secret_is_refused(void **state)
+TEST(a_fifo_as_secret_is_refused)
 {
 	struct daemon d;
 	char path[200];
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n");
 	daemon_signal(&d, SIGTERM);
 	(void)snprintf(path, sizeof(path), "%s/secret-default", d.dir);
@@ -174,28 +170,14 @@ static void a_fifo_as_secret_is_refused(void **state)
 	daemon_remove(&d);
 }
 
-static void a_fifo_as_configuration_is_refused(void **state)
+TEST(a_fifo_as_configuration_is_refused)
 {
 	struct daemon d;
 
-	(void)state;
 	daemon_place(&d, false);
 	daemon_configure(&d, "");
 	assert_int_equal(unlink(d.config), 0);
 	assert_int_equal(mkfifo(d.config, 0600), 0);
 	does_not_start(&d, "is no regular file");
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(signals_that_are_no_order_are_ignored),
-		cmocka_unit_test(sigquit_stops_it_as_sigterm_does),
-		cmocka_unit_test(a_stats_page_that_is_truncated_is_whole_again),
-		cmocka_unit_test(a_fifo_as_secret_is_refused),
-		cmocka_unit_test(a_fifo_as_configuration_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

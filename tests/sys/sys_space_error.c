@@ -69,24 +69,12 @@ static double error_of(enum kvtier_codec codec)
 }
 
 /* Three bits of mantissa, rounded: steps of 1/8, so 1/8/sqrt(12) beside 1.53. */
-static void of_fp8_it_is_what_rounding_costs(void **state)
+TEST(of_fp8_it_is_what_rounding_costs)
 {
-	(void)state;
 	assert_true(fabs(error_of(KVTIER_CODEC_FP8) - 0.0236) <= 0.001);
 }
 
-static void of_raw_there_is_none(void **state)
+TEST(of_raw_there_is_none)
 {
-	(void)state;
 	assert_true(isnan(error_of(KVTIER_CODEC_RAW)));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(of_fp8_it_is_what_rounding_costs),
-		cmocka_unit_test(of_raw_there_is_none),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static void page_says(const struct daemon *d, const char *arguments, const char 
 		fail_msg("\"%s\" is not in: %s", words, out);
 }
 
-static void the_page_tells_what_an_engine_did(void **state)
+TEST(the_page_tells_what_an_engine_did)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	uint32_t pages[BLOCKS + MISSED];
@@ -29,7 +29,6 @@ static void the_page_tells_what_an_engine_did(void **state)
 	struct daemon d;
 	struct engine e;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n");
 	page_says(&d, "stats", "Nothing was loaded, stored or looked up since the start");
 	engine_open(&e, d.socket, "engine", &g, BLOCKS + MISSED);
@@ -60,13 +59,4 @@ static void the_page_tells_what_an_engine_did(void **state)
 	page_says(&d, "stats --all", "load.p99_us");
 	engine_close(&e);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_page_tells_what_an_engine_did),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ struct world {
 	struct kvtier_key keys[BLOCKS];
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -36,7 +36,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct world *w = *state;
 
@@ -46,6 +46,8 @@ static int tear_down(void **state)
 	daemon_remove(&w->d);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static uint64_t submit_load(struct world *w, uint32_t first)
 {
@@ -59,7 +61,7 @@ static uint64_t submit_load(struct world *w, uint32_t first)
 	return op;
 }
 
-static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
+TEST(wait_ends_at_its_timeout_and_the_op_goes_on)
 {
 	struct world *w = *state;
 	struct kvtier_result result = { .size = sizeof(result) };
@@ -74,7 +76,7 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 		assert_true(page_is(&w->e, BLOCKS + i, &w->keys[i], 0));
 }
 
-static void wait_without_timeout_ends_after_the_deadline(void **state)
+TEST(wait_without_timeout_ends_after_the_deadline)
 {
 	struct world *w = *state;
 	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = 200 };
@@ -85,7 +87,7 @@ static void wait_without_timeout_ends_after_the_deadline(void **state)
 	assert_int_equal(kvtier_wait(w->e.client, op, -1, NULL), -ETIMEDOUT);
 }
 
-static void cancel_ends_at_its_timeout(void **state)
+TEST(cancel_ends_at_its_timeout)
 {
 	struct world *w = *state;
 	const uint64_t op = submit_load(w, BLOCKS);
@@ -97,7 +99,7 @@ static void cancel_ends_at_its_timeout(void **state)
 	assert_int_equal(kvtier_wait(w->e.client, op, 0, NULL), 0);
 }
 
-static void lookups_say_nothing_is_there(void **state)
+TEST(lookups_say_nothing_is_there)
 {
 	struct world *w = *state;
 
@@ -107,7 +109,7 @@ static void lookups_say_nothing_is_there(void **state)
 }
 
 /* A second client, whose own timeout is short. */
-static void close_ends_at_the_clients_timeout(void **state)
+TEST(close_ends_at_the_clients_timeout)
 {
 	struct world *w = *state;
 	const struct kvtier_options o = { .size = sizeof(o),
@@ -140,7 +142,7 @@ static void close_ends_at_the_clients_timeout(void **state)
 	daemon_stat_becomes(&w->d, "leases", 0, PATIENT_MS);
 }
 
-static void connecting_ends_at_its_timeout(void **state)
+TEST(connecting_ends_at_its_timeout)
 {
 	struct world *w = *state;
 	const struct kvtier_options o = { .size = sizeof(o),
@@ -151,7 +153,7 @@ static void connecting_ends_at_its_timeout(void **state)
 	assert_int_equal(kvtier_connect(&o, &client), -ETIMEDOUT);
 }
 
-static void kvtierctl_says_what_is_the_matter(void **state)
+TEST(kvtierctl_says_what_is_the_matter)
 {
 	struct world *w = *state;
 	char out[16384];
@@ -166,21 +168,4 @@ static void kvtierctl_says_what_is_the_matter(void **state)
 	for (int i = 0; i < PATIENT_MS / 20 && daemon_ctl(&w->d, "status", out, sizeof(out)); i++)
 		nap_ms(20); /* until its next heartbeat */
 	assert_null(strstr(out, "STOPPED"));
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(wait_ends_at_its_timeout_and_the_op_goes_on),
-		CASE(wait_without_timeout_ends_after_the_deadline),
-		CASE(cancel_ends_at_its_timeout),
-		CASE(lookups_say_nothing_is_there),
-		CASE(close_ends_at_the_clients_timeout),
-		CASE(connecting_ends_at_its_timeout),
-		CASE(kvtierctl_says_what_is_the_matter),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

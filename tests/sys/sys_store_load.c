@@ -58,25 +58,22 @@ static void other_engine_gets(uint32_t codec, bool staged)
 	daemon_remove(&d);
 }
 
-static void raw_is_exact(void **state)
+TEST(raw_is_exact)
 {
-	(void)state;
 	other_engine_gets(KVTIER_CODEC_RAW, false);
 }
 
-static void fp8_gives_e4m3_values_exactly(void **state)
+TEST(fp8_gives_e4m3_values_exactly)
 {
-	(void)state;
 	other_engine_gets(KVTIER_CODEC_FP8, false);
 }
 
-static void staged_memory_gets_the_same(void **state)
+TEST(staged_memory_gets_the_same)
 {
-	(void)state;
 	other_engine_gets(KVTIER_CODEC_RAW, true);
 }
 
-static void missing_key_is_enoent(void **state)
+TEST(missing_key_is_enoent)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[2];
@@ -85,7 +82,6 @@ static void missing_key_is_enoent(void **state)
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	chain_keys(&e, 2, 2, keys);
@@ -97,7 +93,7 @@ static void missing_key_is_enoent(void **state)
 	daemon_remove(&d);
 }
 
-static void nan_block_is_kept_raw(void **state)
+TEST(nan_block_is_kept_raw)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key key;
@@ -105,7 +101,6 @@ static void nan_block_is_kept_raw(void **state)
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	chain_keys(&e, 3, 1, &key);
@@ -143,7 +138,7 @@ static void open_head_major(struct engine *e, const struct engine *like, const s
 			 0);
 }
 
-static void other_layout_gets_the_same_values(void **state)
+TEST(other_layout_gets_the_same_values)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const uint32_t to = 50;
@@ -152,7 +147,6 @@ static void other_layout_gets_the_same_values(void **state)
 	struct daemon d;
 	const uint16_t *have, *want;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&a, d.socket, "token-major", &g, PAGES);
 	store_chain(&a, 1, 7, keys);
@@ -171,7 +165,7 @@ static void other_layout_gets_the_same_values(void **state)
 	daemon_remove(&d);
 }
 
-static void storing_again_copies_nothing(void **state)
+TEST(storing_again_copies_nothing)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[CHAIN];
@@ -180,7 +174,6 @@ static void storing_again_copies_nothing(void **state)
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	store_chain(&e, 1, 7, keys);
@@ -195,7 +188,7 @@ static void storing_again_copies_nothing(void **state)
 	daemon_remove(&d);
 }
 
-static void chain_without_its_parent_is_not_kept(void **state)
+TEST(chain_without_its_parent_is_not_kept)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	const uint32_t pages[2] = { 0, 1 };
@@ -204,7 +197,6 @@ static void chain_without_its_parent_is_not_kept(void **state)
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	chain_keys(&e, 4, 3, keys);
@@ -216,7 +208,7 @@ static void chain_without_its_parent_is_not_kept(void **state)
 	daemon_remove(&d);
 }
 
-static void page_out_of_range_fails_alone(void **state)
+TEST(page_out_of_range_fails_alone)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[CHAIN];
@@ -225,7 +217,6 @@ static void page_out_of_range_fails_alone(void **state)
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	store_chain(&e, 1, 7, keys);
@@ -238,7 +229,7 @@ static void page_out_of_range_fails_alone(void **state)
 	daemon_remove(&d);
 }
 
-static void prefetch_says_what_is_there(void **state)
+TEST(prefetch_says_what_is_there)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[CHAIN];
@@ -247,7 +238,6 @@ static void prefetch_says_what_is_there(void **state)
 	struct daemon d;
 	uint64_t op;
 
-	(void)state;
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	store_chain(&e, 1, 7, keys);
@@ -258,22 +248,4 @@ static void prefetch_says_what_is_there(void **state)
 	assert_int_equal(result.ok, CHAIN - 1);
 	engine_close(&e);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(raw_is_exact),
-		cmocka_unit_test(fp8_gives_e4m3_values_exactly),
-		cmocka_unit_test(staged_memory_gets_the_same),
-		cmocka_unit_test(missing_key_is_enoent),
-		cmocka_unit_test(nan_block_is_kept_raw),
-		cmocka_unit_test(other_layout_gets_the_same_values),
-		cmocka_unit_test(storing_again_copies_nothing),
-		cmocka_unit_test(chain_without_its_parent_is_not_kept),
-		cmocka_unit_test(page_out_of_range_fails_alone),
-		cmocka_unit_test(prefetch_says_what_is_there),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

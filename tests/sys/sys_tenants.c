@@ -33,12 +33,11 @@ static void assert_strangers(const struct kvtier_key *a, const struct kvtier_key
 			assert_memory_not_equal(a[i].bytes, b[k].bytes, 16);
 }
 
-static void two_secrets_two_sets_of_keys(void **state)
+TEST(two_secrets_two_sets_of_keys)
 {
 	struct kvtier_key a[BLOCKS], b[BLOCKS];
 	struct daemon one, other;
 
-	(void)state;
 	daemon_start(&one, config);
 	daemon_start(&other, config);
 	keys_at(&one, a);
@@ -50,13 +49,12 @@ static void two_secrets_two_sets_of_keys(void **state)
 
 /* The same directory, served for another tenant: another secret is made, the first one's is
  * kept. */
-static void tenant_of_the_socket_decides(void **state)
+TEST(tenant_of_the_socket_decides)
 {
 	struct kvtier_key first[BLOCKS], second[BLOCKS], again[BLOCKS];
 	char line[256];
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, "[socket]\ntenant = default\n[host]\nbytes = 1M\nhuge_pages = no\n");
 	keys_at(&d, first);
 	daemon_signal(&d, SIGTERM);
@@ -75,14 +73,13 @@ static void tenant_of_the_socket_decides(void **state)
 }
 
 /* A message cannot say whose it is: spaces that differ in any string differ in their keys. */
-static void another_space_another_set_of_keys(void **state)
+TEST(another_space_another_set_of_keys)
 {
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key a[BLOCKS], b[BLOCKS];
 	struct engine e;
 	struct daemon d;
 
-	(void)state;
 	daemon_start(&d, config);
 	keys_at(&d, a);
 	g.extras = "lora=7";
@@ -91,15 +88,4 @@ static void another_space_another_set_of_keys(void **state)
 	assert_strangers(a, b);
 	engine_close(&e);
 	daemon_remove(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(two_secrets_two_sets_of_keys),
-		cmocka_unit_test(tenant_of_the_socket_decides),
-		cmocka_unit_test(another_space_another_set_of_keys),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  * real kvtierd, engine, NVMe store and Redis; the steps of an op with one block, in order.
  */
 #include "tests/lib/lib_shared.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <json-c/json.h>
@@ -63,14 +64,13 @@ static void steps_are(const struct daemon *d, const char *kind, const char *step
 	assert_string_equal(found, steps);
 }
 
-static void a_store_and_a_host_hit(void **state)
+TEST(a_store_and_a_host_hit)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	static struct daemon d;
 	struct kvtier_key key;
 	struct engine e;
 
-	(void)state;
 	daemon_start(&d, "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n");
 	engine_open(&e, d.socket, "engine", &g, 2);
 	chain_keys(&e, 1, 1, &key);
@@ -87,7 +87,7 @@ static void a_store_and_a_host_hit(void **state)
 	daemon_remove(&d);
 }
 
-static void a_load_from_nvme(void **state)
+ON_BOTH_ENGINES(a_load_from_nvme)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	static struct daemon d;
@@ -110,7 +110,7 @@ static void a_load_from_nvme(void **state)
 	daemon_remove(&d);
 }
 
-static void a_load_from_a_disk_that_is_out(void **state)
+ON_BOTH_ENGINES(a_load_from_a_disk_that_is_out)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -125,13 +125,12 @@ static void a_load_from_a_disk_that_is_out(void **state)
 	faulty_end(w);
 }
 
-static void a_load_from_redis(void **state)
+TEST(a_load_from_redis)
 {
 	struct shared *w = shared_begin(NULL, "timeout_ms = 20000", KVTIER_CODEC_RAW);
 	char found[1024] = "", wait[32] = "";
 	uint64_t op;
 
-	(void)state;
 	node_store_through(&w->a, w->keys, 1);
 	redis_signal(&w->redis, SIGSTOP);
 	op = node_load_begin(&w->b, w->keys, 0, 1, 0);
@@ -150,13 +149,12 @@ static void a_load_from_redis(void **state)
 	shared_end(w);
 }
 
-static void the_debug_log_has_them(void **state)
+TEST(the_debug_log_has_them)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	static struct node n;
 	struct kvtier_key key;
 
-	(void)state;
 	daemon_start(&n.d, "[daemon]\nlog_level = debug\n");
 	engine_open(&n.e, n.d.socket, "engine", &g, 2);
 	chain_keys(&n.e, 1, 1, &key);
@@ -169,16 +167,7 @@ static void the_debug_log_has_them(void **state)
 	daemon_remove(&n.d);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_store_and_a_host_hit),
-		ON_BOTH_ENGINES(a_load_from_nvme),
-		ON_BOTH_ENGINES(a_load_from_a_disk_that_is_out),
-		cmocka_unit_test(a_load_from_redis),
-		cmocka_unit_test(the_debug_log_has_them),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,13 +90,12 @@ static uint32_t batches_between(const struct daemon *d)
 
 /* Each of the eight large blocks would clear as many by itself. The load may begin in one turn and
  * go on in the next. */
-static void a_load_waits_for_the_evictions_of_a_turn(void **state)
+TEST(a_load_waits_for_the_evictions_of_a_turn)
 {
 	const struct kvtier_geometry small = tiny_geometry(KVTIER_CODEC_FP8),
 				     large = large_geometry(KVTIER_CODEC_RAW);
 	static struct world w;
 
-	(void)state;
 	daemon_start(&w.d, config);
 	engine_open(&w.loads, w.d.socket, "loads", &small, CHAIN);
 	engine_open(&w.stores, w.d.socket, "stores", &large, CHAIN);
@@ -106,13 +105,4 @@ static void a_load_waits_for_the_evictions_of_a_turn(void **state)
 	engine_close(&w.loads);
 	engine_close(&w.stores);
 	daemon_remove(&w.d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_load_waits_for_the_evictions_of_a_turn),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/kvtierd_two.h"
 #include "tests/lib/lib_raw.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -137,13 +138,12 @@ static void end(struct daemon *d, struct witness *witness)
 	daemon_remove(d);
 }
 
-static void blocks_are_the_same_from_either(void **state)
+TEST(blocks_are_the_same_from_either)
 {
 	struct witness witness;
 	struct side cpu, two;
 	struct daemon d;
 
-	(void)state;
 	start(&d, &witness);
 	side_open(&cpu, &d, false);
 	side_open(&two, &d, true);
@@ -164,14 +164,13 @@ static void blocks_are_the_same_from_either(void **state)
 }
 
 /* Several clients want the second device at once, each for many more blocks than it takes. */
-static void a_full_device_is_waited_for(void **state)
+TEST(a_full_device_is_waited_for)
 {
 	enum { SIDES = 4 };
 	struct side sides[SIDES];
 	struct witness witness;
 	struct daemon d;
 
-	(void)state;
 	start(&d, &witness);
 	for (uint32_t i = 0; i < SIDES; i++)
 		side_open(&sides[i], &d, true);
@@ -198,13 +197,12 @@ static void a_full_device_is_waited_for(void **state)
 }
 
 /* Cancelled at any moment, ops complete; finished blocks are there, and the rest is not. */
-static void who_waits_can_be_cancelled(void **state)
+TEST(who_waits_can_be_cancelled)
 {
 	struct witness witness;
 	struct side two, other;
 	struct daemon d;
 
-	(void)state;
 	start(&d, &witness);
 	side_open(&two, &d, true);
 	side_open(&other, &d, true);
@@ -234,13 +232,12 @@ static void who_waits_can_be_cancelled(void **state)
 }
 
 /* Its connection ends while its ops run and wait: everything is let go. */
-static void who_waits_may_die(void **state)
+TEST(who_waits_may_die)
 {
 	struct witness witness;
 	struct daemon d;
 	int fds;
 
-	(void)state;
 	start(&d, &witness);
 	fds = daemon_fds_settled(&d);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
@@ -258,16 +255,4 @@ static void who_waits_may_die(void **state)
 	}
 	daemon_fds_fall_to(&d, fds, 20000);
 	end(&d, &witness);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(blocks_are_the_same_from_either),
-		cmocka_unit_test(a_full_device_is_waited_for),
-		cmocka_unit_test(who_waits_can_be_cancelled),
-		cmocka_unit_test(who_waits_may_die),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,9 @@
  * and loads.
  */
 #include "tests/lib/lib_damage.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,49 +66,42 @@ static void damage(const char *verify, uint32_t codec, long offset)
 	daemon_remove(&w.d);
 }
 
-static void payload_of_raw(void **state)
+TEST(payload_of_raw)
 {
-	(void)state;
 	damage("always", KVTIER_CODEC_RAW, IMAGE_ALIGN + 1234);
 }
 
-static void payload_of_fp8(void **state)
+TEST(payload_of_fp8)
 {
-	(void)state;
 	damage("always", KVTIER_CODEC_FP8, IMAGE_ALIGN + 4095);
 }
 
-static void scale_of_fp8(void **state)
+TEST(scale_of_fp8)
 {
-	(void)state;
 	damage("always", KVTIER_CODEC_FP8, sizeof(struct image_header) + 3);
 }
 
-static void checksum_itself(void **state)
+TEST(checksum_itself)
 {
-	(void)state;
 	damage("always", KVTIER_CODEC_RAW, offsetof(struct image_header, checksum));
 }
 
 /* The header is looked at before every load, with any [host] verify. */
-static void header_though_verified_once(void **state)
+TEST(header_though_verified_once)
 {
-	(void)state;
 	damage("once", KVTIER_CODEC_RAW, offsetof(struct image_header, tokens_valid));
 }
 
-static void codec_though_verified_once(void **state)
+TEST(codec_though_verified_once)
 {
-	(void)state;
 	damage("once", KVTIER_CODEC_FP8, offsetof(struct image_header, codec_k));
 }
 
-static void status_says_so(void **state)
+TEST(status_says_so)
 {
 	char out[4096];
 	struct world w;
 
-	(void)state;
 	begin(&w, "always", KVTIER_CODEC_RAW);
 	damage_image(&w.d, w.keys[VICTIM].bytes, IMAGE_ALIGN);
 	assert_missed(&w);
@@ -116,19 +109,4 @@ static void status_says_so(void **state)
 	assert_non_null(strstr(out, "corrupt"));
 	engine_close(&w.e);
 	daemon_remove(&w.d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(payload_of_raw),
-		cmocka_unit_test(payload_of_fp8),
-		cmocka_unit_test(scale_of_fp8),
-		cmocka_unit_test(checksum_itself),
-		cmocka_unit_test(header_though_verified_once),
-		cmocka_unit_test(codec_though_verified_once),
-		cmocka_unit_test(status_says_so),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

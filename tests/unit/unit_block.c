@@ -5,12 +5,6 @@
  * Copies of a block are unit_block_copies.c's. Method: a few blocks in a small table, keys by
  * number; one promise of block.h a case.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +13,7 @@
 #include "tests/lib/random.h"
 #include "daemon/store/tally.h"
 #include "daemon/store/herd.h"
+#include "tests/lib/test.h"
 
 enum { MAX = 64, SPACE = 5 };
 
@@ -27,7 +22,7 @@ struct fixture {
 	struct blocks *blocks;
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct fixture fixture;
 
@@ -38,7 +33,7 @@ static int set_up(void **state)
 			   &fixture.blocks);
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct fixture *fixture = *state;
 
@@ -84,7 +79,7 @@ static uint32_t find(struct blocks *blocks, uint64_t number)
 	return blocks_find(blocks, key, SPACE);
 }
 
-static void committed_is_found_with_its_place(void **state)
+TEST_WITH(committed_is_found_with_its_place, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const struct extent wide = { .tier = TIER_HOST, .class = 3, .slot = 0xfffeffff };
@@ -104,7 +99,7 @@ static void committed_is_found_with_its_place(void **state)
 	assert_int_equal(herd_victim(blocks, 3, NULL), block);
 }
 
-static void same_key_is_eexist(void **state)
+TEST_WITH(same_key_is_eexist, set_up, tear_down)
 {
 	uint32_t block = 77;
 
@@ -114,7 +109,7 @@ static void same_key_is_eexist(void **state)
 	assert_int_equal(blocks_count(of(state)), 1);
 }
 
-static void all_32_bytes_and_the_space_decide(void **state)
+TEST_WITH(all_32_bytes_and_the_space_decide, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const struct extent where = at(1);
@@ -134,7 +129,7 @@ static void all_32_bytes_and_the_space_decide(void **state)
 	assert_int_equal(blocks_find(blocks, key, 3), BLOCK_NONE);
 }
 
-static void full_is_enospc_and_a_drop_makes_room(void **state)
+TEST_WITH(full_is_enospc_and_a_drop_makes_room, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	uint32_t block;
@@ -149,7 +144,7 @@ static void full_is_enospc_and_a_drop_makes_room(void **state)
 	assert_int_equal(blocks_count(blocks), MAX);
 }
 
-static void least_recent_leaf_goes_first(void **state)
+TEST_WITH(least_recent_leaf_goes_first, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE), b = commit(blocks, 2, BLOCK_NONE);
@@ -164,7 +159,7 @@ static void least_recent_leaf_goes_first(void **state)
 	assert_int_equal(herd_victim(blocks, 2, NULL), BLOCK_NONE);
 }
 
-static void a_parent_outlives_its_children(void **state)
+TEST_WITH(a_parent_outlives_its_children, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t parent = commit(blocks, 1, BLOCK_NONE);
@@ -181,7 +176,7 @@ static void a_parent_outlives_its_children(void **state)
 	assert_int_equal(tick, 5);
 }
 
-static void a_pinned_leaf_is_no_victim_until_unpinned(void **state)
+TEST_WITH(a_pinned_leaf_is_no_victim_until_unpinned, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE), b = commit(blocks, 2, BLOCK_NONE);
@@ -198,7 +193,7 @@ static void a_pinned_leaf_is_no_victim_until_unpinned(void **state)
 	assert_int_equal(herd_victim(blocks, 1, NULL), a);
 }
 
-static void moving_changes_place_and_class(void **state)
+TEST_WITH(moving_changes_place_and_class, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE);
@@ -212,7 +207,7 @@ static void moving_changes_place_and_class(void **state)
 	assert_int_equal(find(blocks, 1), a);
 }
 
-static void condemned_is_invisible_and_freed_after_its_pins(void **state)
+TEST_WITH(condemned_is_invisible_and_freed_after_its_pins, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE);
@@ -234,7 +229,7 @@ static void condemned_is_invisible_and_freed_after_its_pins(void **state)
 	assert_int_equal(herd_victim(blocks, 1, NULL), BLOCK_NONE);
 }
 
-static void the_key_of_a_condemned_block_can_come_again(void **state)
+TEST_WITH(the_key_of_a_condemned_block_can_come_again, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE);
@@ -251,7 +246,7 @@ static void the_key_of_a_condemned_block_can_come_again(void **state)
 
 /* The orphan's parent number is not given to another block, which would get a child that is not its
  * own. */
-static void orphans_stay_and_age_out(void **state)
+TEST_WITH(orphans_stay_and_age_out, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t parent = commit(blocks, 1, BLOCK_NONE), child = commit(blocks, 2, parent);
@@ -274,7 +269,7 @@ static void orphans_stay_and_age_out(void **state)
 		commit(blocks, 100 + i, BLOCK_NONE);
 }
 
-static void condemning_a_whole_chain_returns_everything(void **state)
+TEST_WITH(condemning_a_whole_chain_returns_everything, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	uint32_t chain[MAX], n = 0, slot;
@@ -290,7 +285,7 @@ static void condemning_a_whole_chain_returns_everything(void **state)
 		commit(blocks, i, BLOCK_NONE);
 }
 
-static void a_parent_that_went_counts_as_none(void **state)
+TEST_WITH(a_parent_that_went_counts_as_none, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t gone = commit(blocks, 1, BLOCK_NONE),
@@ -306,7 +301,7 @@ static void a_parent_that_went_counts_as_none(void **state)
 	(void)blocks_drop(blocks, b);
 }
 
-static void a_parent_of_another_space_counts_as_none(void **state)
+TEST_WITH(a_parent_of_another_space_counts_as_none, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t parent = commit(blocks, 1, BLOCK_NONE);
@@ -319,7 +314,7 @@ static void a_parent_of_another_space_counts_as_none(void **state)
 	(void)blocks_drop(blocks, parent); /* still a leaf */
 }
 
-static void spaces_are_counted(void **state)
+TEST_WITH(spaces_are_counted, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	const struct extent where = at(1);
@@ -350,7 +345,7 @@ static void walk_drop(void *arg, uint32_t block)
 	(void)blocks_drop(walk->blocks, block);
 }
 
-static void walk_sees_each_once_and_may_drop(void **state)
+TEST_WITH(walk_sees_each_once_and_may_drop, set_up, tear_down)
 {
 	struct walk walk = { .blocks = of(state) };
 	uint32_t cursor = 0;
@@ -363,7 +358,7 @@ static void walk_sees_each_once_and_may_drop(void **state)
 	assert_int_equal(blocks_count(walk.blocks), 0);
 }
 
-static void costs_at_most_96_bytes_a_block(void **state)
+TEST(costs_at_most_96_bytes_a_block)
 {
 	enum { MANY = 1 << 18 };
 	const struct extent where = at(1);
@@ -372,7 +367,6 @@ static void costs_at_most_96_bytes_a_block(void **state)
 	uint32_t block, n = 0;
 	uint8_t key[32];
 
-	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
 	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MANY, .classes = 2 },
 				     index, &blocks),
@@ -388,8 +382,6 @@ static void costs_at_most_96_bytes_a_block(void **state)
 	index_close(index);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 static void condemn(void *arg, uint32_t block)
 {
 	blocks_condemn(arg, block);
@@ -397,7 +389,7 @@ static void condemn(void *arg, uint32_t block)
 
 /* A space that goes loses its blocks a few at a time, and no other does; pinned blocks still carry
  * its number. */
-static void doomed_spaces_lose_their_blocks(void **state)
+TEST_WITH(doomed_spaces_lose_their_blocks, set_up, tear_down)
 {
 	struct blocks *blocks = of(state);
 	uint32_t cursor = 40, pinned = BLOCK_NONE, block, slot;
@@ -439,7 +431,7 @@ static void doomed_spaces_lose_their_blocks(void **state)
 /* Keys whose buckets are the same two, also when the table has grown to 512. A client can find such
  * keys for a space of its own. A block that does not fit there is refused with an error of its own,
  * though the table has room, and blocks of others stay. */
-static void crowded_neighbourhood_is_not_a_full_table(void **state)
+TEST_WITH(crowded_neighbourhood_is_not_a_full_table, set_up, tear_down)
 {
 	enum { ALIKE = 12 };
 	const struct fingerprint_key index_key = { { 0, 0 } }; /* of spaces that nobody named */
@@ -466,31 +458,4 @@ static void crowded_neighbourhood_is_not_a_full_table(void **state)
 	for (uint32_t i = 0; i < MAX - 2 * WIRE_BUCKET_ENTRIES; i++)
 		(void)commit(blocks, 3000 + i, BLOCK_NONE);
 	assert_int_equal(blocks_count(blocks), MAX);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(committed_is_found_with_its_place),
-		CASE(same_key_is_eexist),
-		CASE(all_32_bytes_and_the_space_decide),
-		CASE(full_is_enospc_and_a_drop_makes_room),
-		CASE(least_recent_leaf_goes_first),
-		CASE(a_parent_outlives_its_children),
-		CASE(a_pinned_leaf_is_no_victim_until_unpinned),
-		CASE(moving_changes_place_and_class),
-		CASE(condemned_is_invisible_and_freed_after_its_pins),
-		CASE(the_key_of_a_condemned_block_can_come_again),
-		CASE(orphans_stay_and_age_out),
-		CASE(condemning_a_whole_chain_returns_everything),
-		CASE(a_parent_that_went_counts_as_none),
-		CASE(a_parent_of_another_space_counts_as_none),
-		CASE(spaces_are_counted),
-		CASE(walk_sees_each_once_and_may_drop),
-		CASE(crowded_neighbourhood_is_not_a_full_table),
-		CASE(doomed_spaces_lose_their_blocks),
-		cmocka_unit_test(costs_at_most_96_bytes_a_block),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

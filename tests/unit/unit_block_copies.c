@@ -5,21 +5,18 @@
  * the calls that must not be made. Method: a few blocks in a small table; the client's reader is
  * asked beside the table.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 
 #include "tests/lib/lib_block.h"
 #include "daemon/store/tally.h"
 #include "daemon/store/herd.h"
+#include "tests/lib/test.h"
 
 /* --- the arrows --- */
 
-static void a_second_copy_is_added_under_pins(void **state)
+TEST_EACH(table_set_up, table_tear_down);
+
+TEST(a_second_copy_is_added_under_pins)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_commit(blocks, 0, BLOCK_NONE);
@@ -38,7 +35,7 @@ static void a_second_copy_is_added_under_pins(void **state)
 	table_is_seen(state, 0, HOST, 1, 0);
 }
 
-static void demoted_stays_without_a_slot(void **state)
+TEST(demoted_stays_without_a_slot)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_commit_both(blocks, 1);
@@ -56,7 +53,7 @@ static void demoted_stays_without_a_slot(void **state)
 	assert_int_equal(blocks_count(blocks), 1);
 }
 
-static void demoting_a_child_makes_its_parent_a_leaf(void **state)
+TEST(demoting_a_child_makes_its_parent_a_leaf)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE),
@@ -69,7 +66,7 @@ static void demoting_a_child_makes_its_parent_a_leaf(void **state)
 	assert_int_equal(blocks_parent(blocks, child), BLOCK_NONE);
 }
 
-static void promoted_has_slot_parent_and_recency(void **state)
+TEST(promoted_has_slot_parent_and_recency)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_commit_away(blocks, 1, 5),
@@ -87,7 +84,7 @@ static void promoted_has_slot_parent_and_recency(void **state)
 	assert_true(blocks_evictable(blocks, parent));
 }
 
-static void promoted_under_pins_is_no_victim_until_unpinned(void **state)
+TEST(promoted_under_pins_is_no_victim_until_unpinned)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_commit_away(blocks, 1, 5);
@@ -102,7 +99,7 @@ static void promoted_under_pins_is_no_victim_until_unpinned(void **state)
 	assert_int_equal(blocks_tick(blocks, block), 6);
 }
 
-static void recovered_is_found_with_its_place(void **state)
+TEST(recovered_is_found_with_its_place)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_commit_away(blocks, 0, (1ull << 48) - 1);
@@ -121,7 +118,7 @@ static void recovered_is_found_with_its_place(void **state)
 	assert_int_equal(other, 77);
 }
 
-static void what_is_stored_after_recovery_is_more_recent(void **state)
+TEST(what_is_stored_after_recovery_is_more_recent)
 {
 	struct blocks *blocks = table_of(state);
 
@@ -129,7 +126,7 @@ static void what_is_stored_after_recovery_is_more_recent(void **state)
 	assert_int_equal(blocks_tick(blocks, table_commit(blocks, 2, BLOCK_NONE)), 1000);
 }
 
-static void an_away_block_is_dropped_without_a_slot(void **state)
+TEST(an_away_block_is_dropped_without_a_slot)
 {
 	struct blocks *blocks = table_of(state);
 
@@ -139,7 +136,7 @@ static void an_away_block_is_dropped_without_a_slot(void **state)
 	assert_int_equal(tally_blocks(blocks_tally(blocks), SPACE), 0);
 }
 
-static void a_block_with_both_is_dropped_with_its_slot(void **state)
+TEST(a_block_with_both_is_dropped_with_its_slot)
 {
 	struct blocks *blocks = table_of(state);
 	assert_int_equal(blocks_drop(blocks, table_commit_both(blocks, 1)), 1);
@@ -150,7 +147,7 @@ static void a_block_with_both_is_dropped_with_its_slot(void **state)
 
 /* --- chains and condemned blocks --- */
 
-static void an_away_parent_counts_as_none(void **state)
+TEST(an_away_parent_counts_as_none)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t parent = table_demoted(blocks, 1), block = table_commit(blocks, 2, parent);
@@ -164,7 +161,7 @@ static void an_away_parent_counts_as_none(void **state)
 	assert_true(blocks_evictable(blocks, parent));
 }
 
-static void a_demoted_parent_keeps_its_children(void **state)
+TEST(a_demoted_parent_keeps_its_children)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t parent = table_commit_both(blocks, 1),
@@ -184,7 +181,7 @@ static void a_demoted_parent_keeps_its_children(void **state)
 
 /* Keys that clients made up could name a child as the parent: nothing of such a cycle would ever be
  * a leaf. */
-static void promoted_with_children_gets_no_parent(void **state)
+TEST(promoted_with_children_gets_no_parent)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t parent = table_commit_both(blocks, 1),
@@ -198,7 +195,7 @@ static void promoted_with_children_gets_no_parent(void **state)
 	assert_int_equal(herd_victim(blocks, CLASS, NULL), parent);
 }
 
-static void a_condemned_away_parent_keeps_its_number_for_its_children(void **state)
+TEST(a_condemned_away_parent_keeps_its_number_for_its_children)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t parent = table_commit_both(blocks, 1),
@@ -215,7 +212,7 @@ static void a_condemned_away_parent_keeps_its_number_for_its_children(void **sta
 	assert_int_equal(table_commit(blocks, 5, BLOCK_NONE), parent);
 }
 
-static void an_orphan_that_is_demoted_frees_the_number(void **state)
+TEST(an_orphan_that_is_demoted_frees_the_number)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE),
@@ -230,7 +227,7 @@ static void an_orphan_that_is_demoted_frees_the_number(void **state)
 	assert_int_equal(table_commit(blocks, 4, BLOCK_NONE), parent);
 }
 
-static void condemned_away_keeps_its_number_while_pinned(void **state)
+TEST(condemned_away_keeps_its_number_while_pinned)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_demoted(blocks, 1);
@@ -249,7 +246,7 @@ static void condemned_away_keeps_its_number_while_pinned(void **state)
 	assert_int_equal(table_commit(blocks, 3, BLOCK_NONE), block);
 }
 
-static void condemned_away_without_pins_is_gone_at_once(void **state)
+TEST(condemned_away_without_pins_is_gone_at_once)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t block = table_demoted(blocks, 1);
@@ -260,7 +257,7 @@ static void condemned_away_without_pins_is_gone_at_once(void **state)
 	assert_int_equal(table_commit(blocks, 2, BLOCK_NONE), block);
 }
 
-static void the_mark_of_the_queue_goes_with_its_block(void **state)
+TEST(the_mark_of_the_queue_goes_with_its_block)
 {
 	struct blocks *blocks = table_of(state);
 	const uint32_t a = table_commit(blocks, 1, BLOCK_NONE),
@@ -282,7 +279,7 @@ static void the_mark_of_the_queue_goes_with_its_block(void **state)
 
 /* --- sampling --- */
 
-static void the_oldest_away_block_in_reach_is_sampled(void **state)
+TEST(the_oldest_away_block_in_reach_is_sampled)
 {
 	struct blocks *blocks = table_of(state);
 	uint32_t away[4], hand = 0;
@@ -298,7 +295,7 @@ static void the_oldest_away_block_in_reach_is_sampled(void **state)
 	assert_int_equal(herd_sample_away(blocks, &hand, 100, NULL, NULL), away[1]);
 }
 
-static void the_hand_goes_round_within_its_budget(void **state)
+TEST(the_hand_goes_round_within_its_budget)
 {
 	struct blocks *blocks = table_of(state);
 	bool seen[MAX] = { false };
@@ -310,31 +307,4 @@ static void the_hand_goes_round_within_its_budget(void **state)
 		seen[herd_sample_away(blocks, &hand, 1, NULL, NULL)] = true;
 	for (uint32_t i = 0; i < 10; i++)
 		assert_true(seen[i]);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(a_second_copy_is_added_under_pins),
-		CASE(demoted_stays_without_a_slot),
-		CASE(demoting_a_child_makes_its_parent_a_leaf),
-		CASE(promoted_has_slot_parent_and_recency),
-		CASE(promoted_under_pins_is_no_victim_until_unpinned),
-		CASE(recovered_is_found_with_its_place),
-		CASE(what_is_stored_after_recovery_is_more_recent),
-		CASE(an_away_block_is_dropped_without_a_slot),
-		CASE(a_block_with_both_is_dropped_with_its_slot),
-		CASE(an_away_parent_counts_as_none),
-		CASE(a_demoted_parent_keeps_its_children),
-		CASE(promoted_with_children_gets_no_parent),
-		CASE(a_condemned_away_parent_keeps_its_number_for_its_children),
-		CASE(an_orphan_that_is_demoted_frees_the_number),
-		CASE(condemned_away_keeps_its_number_while_pinned),
-		CASE(condemned_away_without_pins_is_gone_at_once),
-		CASE(the_mark_of_the_queue_goes_with_its_block),
-		CASE(the_oldest_away_block_in_reach_is_sampled),
-		CASE(the_hand_goes_round_within_its_budget),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

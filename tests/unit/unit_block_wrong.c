@@ -4,17 +4,12 @@
  * unit_block_wrong - a call that only a wrong caller would make on a block with copies ends in an
  * assertion, at once. Method: each in a child process, which must die of SIGABRT.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/lib_block.h"
+#include "tests/lib/test.h"
 
 enum wrong {
 	DEMOTE_PINNED,
@@ -77,9 +72,8 @@ static void do_wrong(struct blocks *blocks, enum wrong wrong)
 	}
 }
 
-static void wrong_callers_are_stopped(void **state)
+TEST(wrong_callers_are_stopped)
 {
-	(void)state;
 	for (enum wrong wrong = DEMOTE_PINNED; wrong < WRONGS; wrong++) {
 		const pid_t child = fork();
 		void *own; /* the index is shared memory: a table of the child's own */
@@ -93,11 +87,4 @@ static void wrong_callers_are_stopped(void **state)
 		assert_int_equal(waitpid(child, &status, 0), child);
 		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = { cmocka_unit_test(wrong_callers_are_stopped) };
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

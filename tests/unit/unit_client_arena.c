@@ -4,24 +4,18 @@
  * Goal: ranges of a client's arena never overlap, come back in any order, and are found whenever
  * they fit. Method: a byte a slot as the model, random takes and gives (seed printed).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <string.h>
 
 #include "client/lib/arena.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
-static void fills_to_the_last_slot(void **state)
+TEST(fills_to_the_last_slot)
 {
 	struct arena arena;
 	struct range r;
 
-	(void)state;
 	arena_init(&arena, 64);
 	for (uint32_t i = 0; i < 64; i += 16) {
 		assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
@@ -30,12 +24,11 @@ static void fills_to_the_last_slot(void **state)
 	assert_int_equal(arena_take(&arena, 1, 1, &r), -EAGAIN);
 }
 
-static void gap_in_the_middle_is_found(void **state)
+TEST(gap_in_the_middle_is_found)
 {
 	struct arena arena;
 	struct range r;
 
-	(void)state;
 	arena_init(&arena, 48);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
@@ -45,12 +38,11 @@ static void gap_in_the_middle_is_found(void **state)
 	assert_int_equal(r.first, 16);
 }
 
-static void largest_gap_when_less_will_do(void **state)
+TEST(largest_gap_when_less_will_do)
 {
 	struct arena arena;
 	struct range r;
 
-	(void)state;
 	arena_init(&arena, 20);
 	assert_int_equal(arena_take(&arena, 4, 4, &r), 0);
 	assert_int_equal(arena_take(&arena, 2, 2, &r), 0);
@@ -60,12 +52,11 @@ static void largest_gap_when_less_will_do(void **state)
 	assert_int_equal(r.n, 14);
 }
 
-static void as_many_ranges_as_ops(void **state)
+TEST(as_many_ranges_as_ops)
 {
 	struct arena arena;
 	struct range r;
 
-	(void)state;
 	arena_init(&arena, 1000);
 	for (int i = 0; i < KVTIER_MAX_OPS; i++)
 		assert_int_equal(arena_take(&arena, 1, 1, &r), 0);
@@ -83,7 +74,7 @@ static uint32_t largest_gap(const uint8_t *model, uint32_t n)
 	return best;
 }
 
-static void random_against_model(void **state)
+TEST(random_against_model)
 {
 	struct random random = random_seeded("unit_client_arena");
 	static uint8_t model[500];
@@ -91,7 +82,6 @@ static void random_against_model(void **state)
 	struct arena arena;
 	uint32_t n = 0;
 
-	(void)state;
 	arena_init(&arena, sizeof(model));
 	for (int step = 0; step < 20000; step++) {
 		if (n && random_below(&random, 2)) {
@@ -118,17 +108,4 @@ static void random_against_model(void **state)
 			assert_int_equal(model[r.first + i]++, 0);
 		held[n++] = r;
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(fills_to_the_last_slot),
-		cmocka_unit_test(gap_in_the_middle_is_found),
-		cmocka_unit_test(largest_gap_when_less_will_do),
-		cmocka_unit_test(as_many_ranges_as_ops),
-		cmocka_unit_test(random_against_model),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,17 +5,12 @@
  * programs are taken as kvtier.h says. Method: one good description; each case spoils one thing of
  * it and looks for the field's name.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <string.h>
 
 #include "client/lib/check.h"
 #include "client/lib/error.h"
+#include "tests/lib/test.h"
 
 struct description {
 	struct kvtier_geometry g;
@@ -95,11 +90,10 @@ static void refused(const struct description *d, const char *field)
 		fail_msg("\"%s\" does not name %s", kvtier_last_error(), field);
 }
 
-static void good_description_passes(void **state)
+TEST(good_description_passes)
 {
 	const struct description d = good();
 
-	(void)state;
 	assert_int_equal(check(&d), 0);
 }
 
@@ -110,9 +104,8 @@ static void good_description_passes(void **state)
 		refused(&d, field);            \
 	} while (0)
 
-static void geometry_errors_name_the_field(void **state)
+TEST(geometry_errors_name_the_field)
 {
-	(void)state;
 	SPOIL(d.g.dtype = 0, "geometry.dtype");
 	SPOIL(d.g.dtype = 7, "geometry.dtype");
 	SPOIL(d.g.layers = 0, "geometry.layers");
@@ -127,12 +120,11 @@ static void geometry_errors_name_the_field(void **state)
 	SPOIL(d.g.convention = "", "geometry.convention");
 }
 
-static void string_limit_is_255_bytes(void **state)
+TEST(string_limit_is_255_bytes)
 {
 	struct description d = good();
 	char text[257];
 
-	(void)state;
 	memset(text, 'x', sizeof(text));
 	text[255] = 0;
 	d.g.extras = text;
@@ -142,9 +134,8 @@ static void string_limit_is_255_bytes(void **state)
 	refused(&d, "geometry.extras");
 }
 
-static void region_errors_name_the_field(void **state)
+TEST(region_errors_name_the_field)
 {
-	(void)state;
 	SPOIL(d.r[1].memory = 3, "regions[1].memory");
 	SPOIL(d.r[1].memory = KVTIER_MEMFD, "cannot be mixed");
 	SPOIL(d.r[0].length = 0, "regions[0].length");
@@ -157,9 +148,8 @@ static void region_errors_name_the_field(void **state)
 	      "regions[0].offset");
 }
 
-static void segment_errors_name_the_field(void **state)
+TEST(segment_errors_name_the_field)
 {
-	(void)state;
 	SPOIL(d.s[0].region = 2, "segments[0].region");
 	SPOIL(d.s[1].kind = 5, "segments[1].kind");
 	SPOIL(d.s[1].layer = 2, "segments[1].layer");
@@ -174,17 +164,16 @@ static void segment_errors_name_the_field(void **state)
 	SPOIL(d.n_segments = 5, "opaque_bytes");
 }
 
-static void older_struct_means_zero_for_the_rest(void **state)
+TEST(older_struct_means_zero_for_the_rest)
 {
 	struct kvtier_op_options o = { .size = 8, .timeout_ms = 7, .priority = 99 }, ret;
 
-	(void)state;
 	assert_int_equal(error_struct_in(&ret, sizeof(ret), &o, "options"), 0);
 	assert_int_equal(ret.timeout_ms, 7);
 	assert_int_equal(ret.priority, 0);
 }
 
-static void newer_struct_may_ask_for_nothing_new(void **state)
+TEST(newer_struct_may_ask_for_nothing_new)
 {
 	struct {
 		struct kvtier_hit hit;
@@ -192,45 +181,25 @@ static void newer_struct_may_ask_for_nothing_new(void **state)
 	} newer = { .hit.size = sizeof(newer) };
 	struct kvtier_hit ret;
 
-	(void)state;
 	assert_int_equal(error_struct_in(&ret, sizeof(ret), &newer, "hit"), 0);
 	newer.more = 1;
 	assert_int_equal(error_struct_in(&ret, sizeof(ret), &newer, "hit"), -E2BIG);
 	assert_non_null(strstr(kvtier_last_error(), "hit.size"));
 }
 
-static void size_zero_and_wild_sizes_are_refused(void **state)
+TEST(size_zero_and_wild_sizes_are_refused)
 {
 	uint32_t size = 0;
 	uint8_t ret[16];
 
-	(void)state;
 	assert_int_equal(error_struct_in(ret, sizeof(ret), &size, "options"), -EINVAL);
 	size = UINT32_MAX;
 	assert_int_equal(error_struct_in(ret, sizeof(ret), &size, "options"), -E2BIG);
 	assert_int_equal(error_struct_in(ret, sizeof(ret), NULL, "options"), -EINVAL);
 }
 
-static void elements_of_one_array_have_one_size(void **state)
+TEST(elements_of_one_array_have_one_size)
 {
-	(void)state;
 	SPOIL(d.s[3].size--, "segments[3].size");
 	SPOIL(d.r[0].size = 0, "regions.size");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(good_description_passes),
-		cmocka_unit_test(geometry_errors_name_the_field),
-		cmocka_unit_test(string_limit_is_255_bytes),
-		cmocka_unit_test(region_errors_name_the_field),
-		cmocka_unit_test(segment_errors_name_the_field),
-		cmocka_unit_test(older_struct_means_zero_for_the_rest),
-		cmocka_unit_test(newer_struct_may_ask_for_nothing_new),
-		cmocka_unit_test(size_zero_and_wild_sizes_are_refused),
-		cmocka_unit_test(elements_of_one_array_have_one_size),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,12 +5,6 @@
  * over many ops, errors and reconnections. Method: a fake daemon (fake_peer.h); the test looks at
  * facts that cannot be seen from outside in the client's own struct.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -24,6 +18,7 @@
 #include "client/lib/space.h"
 #include "client/lib/staged.h"
 #include "tests/lib/fake_engine.h"
+#include "tests/lib/test.h"
 
 static int connect_to(const char *path)
 {
@@ -38,19 +33,17 @@ static int connect_to(const char *path)
 	return rc;
 }
 
-static void empty_path_is_refused(void **state)
+TEST(empty_path_is_refused)
 {
-	(void)state;
 	assert_int_equal(connect_to(""), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "socket_path"));
 }
 
-static void environment_names_the_socket(void **state)
+TEST(environment_names_the_socket)
 {
 	char long_path[200] = { 0 };
 	struct peer peer;
 
-	(void)state;
 	peer_start(&peer, PEER_HONEST);
 	(void)setenv("KVTIER_SOCKET", peer.path, 1);
 	assert_int_equal(connect_to(NULL), 0);
@@ -61,7 +54,7 @@ static void environment_names_the_socket(void **state)
 	peer_stop(&peer);
 }
 
-static void any_name_will_do(void **state)
+TEST(any_name_will_do)
 {
 	static const char odd[] =
 		"\x01 a\nname \xff that is \x7f longer than the sixty-three bytes that the daemon "
@@ -70,7 +63,6 @@ static void any_name_will_do(void **state)
 	struct kvtier_client *client;
 	struct peer peer;
 
-	(void)state;
 	peer_start(&peer, PEER_HONEST);
 	o.socket_path = peer.path;
 	assert_int_equal(kvtier_connect(&o, &client), 0);
@@ -80,19 +72,18 @@ static void any_name_will_do(void **state)
 	peer_stop(&peer);
 }
 
-static void nothing_to_look_up(void **state)
+TEST(nothing_to_look_up)
 {
 	struct kvtier_hit hit = { .size = sizeof(hit), .blocks = 7 };
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, false);
 	assert_int_equal(kvtier_lookup(e.space, NULL, 0, &hit), 0);
 	assert_int_equal(hit.blocks, 0);
 	fake_close(&e);
 }
 
-static void lookup_only_space_stores_nothing(void **state)
+TEST(lookup_only_space_stores_nothing)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_space *space;
@@ -100,7 +91,6 @@ static void lookup_only_space_stores_nothing(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, NULL, 0, NULL, 0, &space), 0);
@@ -113,7 +103,7 @@ static void lookup_only_space_stores_nothing(void **state)
 	fake_close(&e);
 }
 
-static void longest_timeouts_do_not_overflow(void **state)
+TEST(longest_timeouts_do_not_overflow)
 {
 	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = UINT32_MAX };
 	struct kvtier_result result = { .size = sizeof(result) };
@@ -121,7 +111,6 @@ static void longest_timeouts_do_not_overflow(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, true);
 	fake_keys(&e, 1, 1, &key);
 	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), 0);
@@ -133,12 +122,11 @@ static void longest_timeouts_do_not_overflow(void **state)
 	fake_close(&e);
 }
 
-static void results_of_one_array_have_one_size(void **state)
+TEST(results_of_one_array_have_one_size)
 {
 	struct kvtier_result results[2] = { { .size = 24 }, { .size = sizeof(results[0]) } };
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, false);
 	memcpy((uint8_t *)results + 24, &(uint32_t){ sizeof(results[0]) }, sizeof(uint32_t));
 	assert_int_equal(kvtier_poll(e.client, results, 2), -EINVAL);
@@ -183,26 +171,23 @@ static void nothing_adds_up(bool private)
 	fake_close(&e);
 }
 
-static void nothing_adds_up_shared(void **state)
+TEST(nothing_adds_up_shared)
 {
-	(void)state;
 	nothing_adds_up(false);
 }
 
-static void nothing_adds_up_staged(void **state)
+TEST(nothing_adds_up_staged)
 {
-	(void)state;
 	nothing_adds_up(true);
 }
 
-static void ids_are_not_used_again_after_reconnection(void **state)
+TEST(ids_are_not_used_again_after_reconnection)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	uint64_t before, after = 0;
 	struct kvtier_key key;
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	e.peer.hold = true;
@@ -221,11 +206,10 @@ static void ids_are_not_used_again_after_reconnection(void **state)
 }
 
 /* A thread reads the clock, then waits for the lock while another one connects. */
-static void older_clock_does_not_end_a_greeting(void **state)
+TEST(older_clock_does_not_end_a_greeting)
 {
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, false);
 	e.peer.lie = PEER_SILENT;
 	e.peer.hang_up = true;
@@ -242,14 +226,13 @@ static void older_clock_does_not_end_a_greeting(void **state)
 
 /* The daemon was short of something when the space came back: that passes, and the reason shows
  * meanwhile. */
-static void space_refused_on_the_way_back_is_asked_for_again(void **state)
+TEST(space_refused_on_the_way_back_is_asked_for_again)
 {
 	struct kvtier_key key;
 	struct engine e;
 	uint64_t op;
 	int tries = 0;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	e.peer.lie = PEER_REFUSES_SPACE;
@@ -325,12 +308,11 @@ static void *wait_and_poll(void *arg)
 }
 
 /* Spaces come and go while others wait, and the daemon does, too. For sanitizers, above all. */
-static void spaces_come_and_go_under_threads(void **state)
+TEST(spaces_come_and_go_under_threads)
 {
 	pthread_t threads[4];
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, true);
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL,
@@ -363,12 +345,11 @@ static void refused_by_the_limit(int rc, const char *name)
 }
 
 /* The kernel's own answer to a larger file is a signal that ends the process. */
-static void memory_larger_than_files_may_be(void **state)
+TEST(memory_larger_than_files_may_be)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	struct kvtier_shared *fits = NULL, *other = NULL;
 
-	(void)state;
 	limit_files(2 * page);
 	refused_by_the_limit(kvtier_memory_alloc(2 * page + 1, "large", &other), "large");
 	assert_null(other);
@@ -382,7 +363,7 @@ static void memory_larger_than_files_may_be(void **state)
 	kvtier_memory_free(fits);
 }
 
-static void staging_memory_larger_than_files_may_be(void **state)
+TEST(staging_memory_larger_than_files_may_be)
 {
 	struct kvtier_region r = { .size = sizeof(r),
 				   .memory = KVTIER_PRIVATE,
@@ -390,7 +371,6 @@ static void staging_memory_larger_than_files_may_be(void **state)
 	struct kvtier_space *space = NULL;
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, true);
 	r.base = e.memory;
 	limit_files(PAGE_BYTES);
@@ -404,27 +384,4 @@ static void staging_memory_larger_than_files_may_be(void **state)
 			 0);
 	fake_store_again(&e);
 	fake_close(&e);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(empty_path_is_refused),
-		cmocka_unit_test(environment_names_the_socket),
-		cmocka_unit_test(any_name_will_do),
-		cmocka_unit_test(nothing_to_look_up),
-		cmocka_unit_test(lookup_only_space_stores_nothing),
-		cmocka_unit_test(longest_timeouts_do_not_overflow),
-		cmocka_unit_test(results_of_one_array_have_one_size),
-		cmocka_unit_test(nothing_adds_up_shared),
-		cmocka_unit_test(nothing_adds_up_staged),
-		cmocka_unit_test(ids_are_not_used_again_after_reconnection),
-		cmocka_unit_test(older_clock_does_not_end_a_greeting),
-		cmocka_unit_test(spaces_come_and_go_under_threads),
-		cmocka_unit_test(space_refused_on_the_way_back_is_asked_for_again),
-		cmocka_unit_test(memory_larger_than_files_may_be),
-		cmocka_unit_test(staging_memory_larger_than_files_may_be),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

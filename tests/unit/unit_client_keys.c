@@ -6,17 +6,12 @@
  * struct.pack("<4I", ...)), from k = bytes(range(32)), tokens 1000, 1001, ...), and properties of
  * the chain.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "client/lib/keys.h"
+#include "tests/lib/test.h"
 
 static const char *const expected[] = {
 	"fd2730c328098153917721e90477e2240ff5fbaf625381a81bad9c8da72600a7",
@@ -47,14 +42,13 @@ static void hex_equal(const struct kvtier_key *key, const char *hex)
 	assert_string_equal(text, hex);
 }
 
-static void chain_is_that_of_another_implementation(void **state)
+TEST(chain_is_that_of_another_implementation)
 {
 	struct kvtier_key ret[3];
 	uint32_t tokens[14];
 	size_t n = 3;
 	struct keys *keys = keys_of_test(tokens);
 
-	(void)state;
 	assert_int_equal(keys_chain(keys, NULL, tokens, 12, ret, &n), 0);
 	assert_int_equal(n, 3);
 	for (int i = 0; i < 3; i++)
@@ -62,14 +56,13 @@ static void chain_is_that_of_another_implementation(void **state)
 	keys_close(keys);
 }
 
-static void parent_continues_the_chain(void **state)
+TEST(parent_continues_the_chain)
 {
 	struct kvtier_key first, rest[2];
 	uint32_t tokens[14];
 	size_t n = 1;
 	struct keys *keys = keys_of_test(tokens);
 
-	(void)state;
 	assert_int_equal(keys_chain(keys, NULL, tokens, 4, &first, &n), 0);
 	n = 2;
 	assert_int_equal(keys_chain(keys, &first, tokens + 4, 8, rest, &n), 0);
@@ -77,14 +70,13 @@ static void parent_continues_the_chain(void **state)
 	keys_close(keys);
 }
 
-static void tail_that_fills_no_block_has_no_key(void **state)
+TEST(tail_that_fills_no_block_has_no_key)
 {
 	struct kvtier_key ret[4];
 	uint32_t tokens[14];
 	size_t n = 4;
 	struct keys *keys = keys_of_test(tokens);
 
-	(void)state;
 	assert_int_equal(keys_chain(keys, NULL, tokens, 14, ret, &n), 0);
 	assert_int_equal(n, 3);
 	n = 0;
@@ -93,14 +85,13 @@ static void tail_that_fills_no_block_has_no_key(void **state)
 	keys_close(keys);
 }
 
-static void short_room_is_refused_and_nothing_written(void **state)
+TEST(short_room_is_refused_and_nothing_written)
 {
 	struct kvtier_key ret[3];
 	uint32_t tokens[14];
 	size_t n = 2;
 	struct keys *keys = keys_of_test(tokens);
 
-	(void)state;
 	memset(ret, 0xa5, sizeof(ret));
 	assert_int_equal(keys_chain(keys, NULL, tokens, 12, ret, &n), -ENOSPC);
 	assert_int_equal(n, 2);
@@ -110,29 +101,15 @@ static void short_room_is_refused_and_nothing_written(void **state)
 	keys_close(keys);
 }
 
-static void parent_may_lie_in_the_output(void **state)
+TEST(parent_may_lie_in_the_output)
 {
 	struct kvtier_key ret[2];
 	uint32_t tokens[14];
 	size_t n = 1;
 	struct keys *keys = keys_of_test(tokens);
 
-	(void)state;
 	assert_int_equal(keys_chain(keys, NULL, tokens, 4, ret, &n), 0);
 	assert_int_equal(keys_chain(keys, &ret[0], tokens + 4, 4, ret, &n), 0);
 	hex_equal(&ret[0], expected[1]);
 	keys_close(keys);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(chain_is_that_of_another_implementation),
-		cmocka_unit_test(parent_continues_the_chain),
-		cmocka_unit_test(tail_that_fills_no_block_has_no_key),
-		cmocka_unit_test(short_room_is_refused_and_nothing_written),
-		cmocka_unit_test(parent_may_lie_in_the_output),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

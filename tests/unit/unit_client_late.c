@@ -6,18 +6,13 @@
  * nothing until kvtier_space_open() has given up. free() keeps the memory and fills it with a mark,
  * which must still be there at the end; under AddressSanitizer, which looks itself, it frees it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <malloc.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
+#include "tests/lib/test.h"
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -130,35 +125,30 @@ static void late_answer(enum peer_lie lie, bool hangs_up)
 	freed_memory_is_untouched();
 }
 
-static void the_daemon_opens_it_late(void **state)
+TEST(the_daemon_opens_it_late)
 {
-	(void)state;
 	late_answer(PEER_HONEST, false);
 }
 
-static void the_daemon_refuses_it_late(void **state)
+TEST(the_daemon_refuses_it_late)
 {
-	(void)state;
 	late_answer(PEER_REFUSES_SPACE, false);
 }
 
-static void the_daemon_opens_it_late_and_does_not_close_it(void **state)
+TEST(the_daemon_opens_it_late_and_does_not_close_it)
 {
-	(void)state;
 	late_answer(PEER_IGNORES_CLOSE, false);
 }
 
-static void the_daemon_hangs_up(void **state)
+TEST(the_daemon_hangs_up)
 {
-	(void)state;
 	late_answer(PEER_HONEST, true);
 }
 
-static void the_client_is_closed_before_the_answer(void **state)
+TEST(the_client_is_closed_before_the_answer)
 {
 	struct engine e;
 
-	(void)state;
 	engine_open(&e);
 	give_up_opening(&e);
 	give_up_opening(&e);
@@ -168,13 +158,12 @@ static void the_client_is_closed_before_the_answer(void **state)
 }
 
 /* A space with an op that is closed by force: its completion, if it came, would find no op. */
-static void a_space_is_closed_by_force(void **state)
+TEST(a_space_is_closed_by_force)
 {
 	struct kvtier_key key;
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	engine_open(&e);
 	fake_keys(&e, 1, 1, &key);
 	e.peer.keep = true;
@@ -189,18 +178,4 @@ static void a_space_is_closed_by_force(void **state)
 	}
 	fake_close(&e);
 	freed_memory_is_untouched();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_daemon_opens_it_late),
-		cmocka_unit_test(the_daemon_refuses_it_late),
-		cmocka_unit_test(the_daemon_opens_it_late_and_does_not_close_it),
-		cmocka_unit_test(the_daemon_hangs_up),
-		cmocka_unit_test(the_client_is_closed_before_the_answer),
-		cmocka_unit_test(a_space_is_closed_by_force),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

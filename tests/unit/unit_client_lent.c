@@ -6,12 +6,6 @@
  * does not, and neither answers nor hangs up; and lent.c by itself, with a socket pair for each
  * connection.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -28,6 +22,7 @@
 #include "client/lib/lent.h"
 #include "client/lib/process.h"
 #include "tests/lib/fake_engine.h"
+#include "tests/lib/test.h"
 
 static const uint32_t some_pages[4] = { 5, 3, 5, 4 };
 
@@ -60,7 +55,7 @@ static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
 	return kvtier_space_close(e->space);
 }
 
-static void what_the_daemon_began_is_lent(void **state)
+TEST(what_the_daemon_began_is_lent)
 {
 	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
 	struct {
@@ -71,7 +66,6 @@ static void what_the_daemon_began_is_lent(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	assert_int_equal(give_up(&e, true, &op), 3);
 	assert_int_equal(fstat(e.fd, &st), 0);
@@ -99,12 +93,11 @@ static void what_the_daemon_began_is_lent(void **state)
 	fake_close(&e);
 }
 
-static void what_it_never_read_is_not(void **state)
+TEST(what_it_never_read_is_not)
 {
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	assert_int_equal(give_up(&e, false, &op), 0);
 	assert_int_equal(lent_now(), 0);
@@ -112,12 +105,11 @@ static void what_it_never_read_is_not(void **state)
 	fake_close(&e);
 }
 
-static void nor_are_staged_pages(void **state)
+TEST(nor_are_staged_pages)
 {
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, true);
 	assert_int_equal(give_up(&e, true, &op), 0);
 	assert_int_equal(lent_now(), 0);
@@ -157,7 +149,7 @@ static void end_process(pid_t pid)
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-static void a_dead_daemon_has_let_go(void **state)
+TEST(a_dead_daemon_has_let_go)
 {
 	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
 	struct engine e;
@@ -165,7 +157,6 @@ static void a_dead_daemon_has_let_go(void **state)
 	pid_t pid;
 	int pidfd;
 
-	(void)state;
 	pid = a_process(&pidfd);
 	fake_open(&e, false);
 	give_fourth(&e, pidfd);
@@ -179,13 +170,12 @@ static void a_dead_daemon_has_let_go(void **state)
 	(void)close(pidfd);
 }
 
-static void what_is_no_pidfd_says_nothing(void **state)
+TEST(what_is_no_pidfd_says_nothing)
 {
 	const int fd = eventfd(1, EFD_CLOEXEC); /* readable */
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	give_fourth(&e, fd);
 	assert_int_equal(give_up(&e, true, &op), 3);
@@ -245,7 +235,7 @@ static int check_one(const struct lent_layout *of, uint32_t page)
 	return lent_check(of, &page, 1);
 }
 
-static void whom_they_are_refused(void **state)
+TEST(whom_they_are_refused)
 {
 	const int fds[2] = { memory_file(), memory_file() };
 	struct lent_layout *a = layout(fds, 1, 0, 4096), *same = layout(fds, 1, 0, 4096);
@@ -254,7 +244,6 @@ static void whom_they_are_refused(void **state)
 	struct lent_layout *other = layout(&fds[1], 1, 0, 4096);
 	const int end = lend(a);
 
-	(void)state;
 	assert_int_equal(check_one(a, 4), -EBUSY);
 	assert_int_equal(check_one(same, 4), -EBUSY);
 	assert_non_null(strstr(kvtier_last_error(), "page 4 is lent still: kvtierd (pid"));
@@ -289,13 +278,12 @@ static struct lent_layout *gpu_layout(void)
 	return ret;
 }
 
-static void a_hang_up_does_not_free_pages_of_a_gpu(void **state)
+TEST(a_hang_up_does_not_free_pages_of_a_gpu)
 {
 	struct lent_layout *of = gpu_layout();
 	int pidfd, end;
 	pid_t pid = a_process(&pidfd);
 
-	(void)state;
 	end = lend_to(of, pidfd);
 	(void)close(end);
 	assert_int_equal(check_one(of, 4), -EBUSY);
@@ -305,7 +293,7 @@ static void a_hang_up_does_not_free_pages_of_a_gpu(void **state)
 	lent_layout_close(of);
 }
 
-static void a_hang_up_after_bye_frees_them(void **state)
+TEST(a_hang_up_after_bye_frees_them)
 {
 	const struct wire_head wake = { WIRE_MAGIC, WIRE_WAKE, 0, sizeof(wake), 0 };
 	const struct wire_head bye = { WIRE_MAGIC, WIRE_BYE, 0, sizeof(bye), 0 };
@@ -313,7 +301,6 @@ static void a_hang_up_after_bye_frees_them(void **state)
 	int pidfd, end;
 	const pid_t pid = a_process(&pidfd);
 
-	(void)state;
 	end = lend_to(of, pidfd);
 	assert_int_equal(send(end, &wake, sizeof(wake), MSG_NOSIGNAL), sizeof(wake));
 	assert_int_equal(send(end, &bye, sizeof(bye), MSG_NOSIGNAL), sizeof(bye));
@@ -326,14 +313,13 @@ static void a_hang_up_after_bye_frees_them(void **state)
 }
 
 /* Pages that lie in two memories are lent until both were taken back. */
-static void memory_taken_back_is_forgotten(void **state)
+TEST(memory_taken_back_is_forgotten)
 {
 	const int fds[2] = { memory_file(), memory_file() };
 	struct lent_layout *both = layout(fds, 2, 0, 4096);
 	const int end = lend(both), again = lend(both);
 	struct stat st[2];
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(fstat(fds[i], &st[i]), 0);
 		assert_true(lent_memory_open(st[i].st_dev, st[i].st_ino));
@@ -351,7 +337,7 @@ static void memory_taken_back_is_forgotten(void **state)
 	(void)close(again);
 }
 
-static void there_is_an_end_of_graves(void **state)
+TEST(there_is_an_end_of_graves)
 {
 	const int fd = memory_file();
 	struct lent_layout *of = layout(&fd, 1, 0, 4096);
@@ -360,7 +346,6 @@ static void there_is_an_end_of_graves(void **state)
 	struct kvtier_client *client;
 	int ends[LENT_GRAVES_MAX];
 
-	(void)state;
 	for (int i = 0; i < LENT_GRAVES_MAX; i++)
 		ends[i] = lend(of);
 	assert_int_equal(kvtier_connect(&o, &client), -EBUSY);
@@ -374,7 +359,7 @@ static void there_is_an_end_of_graves(void **state)
 }
 
 /* A child has nothing to wait for, and the daemon does not see its changes of its copies. */
-static void a_child_forgets_them(void **state)
+TEST(a_child_forgets_them)
 {
 	const int fd = memory_file();
 	struct lent_layout *of = layout(&fd, 1, 0, 4096);
@@ -382,7 +367,6 @@ static void a_child_forgets_them(void **state)
 	int status;
 	pid_t pid;
 
-	(void)state;
 	(void)process_begin(); /* as a client does, before anything is lent */
 	pid = fork();
 	if (pid == 0)
@@ -399,7 +383,7 @@ static void a_child_forgets_them(void **state)
 
 /* --- memory --- */
 
-static void memory_keeps_its_contents(void **state)
+TEST(memory_keeps_its_contents)
 {
 	const size_t pages = 64;
 	struct kvtier_region region = { .size = sizeof(region) }, after = { .size = sizeof(after) };
@@ -407,7 +391,6 @@ static void memory_keeps_its_contents(void **state)
 	struct lent_layout *of;
 	uint8_t *base;
 
-	(void)state;
 	assert_int_equal(kvtier_memory_alloc(0, NULL, &memory), -EINVAL);
 	assert_int_equal(kvtier_memory_alloc(SIZE_MAX, NULL, &memory), -EINVAL);
 	assert_int_equal(kvtier_memory_alloc(pages * 4096 - 1, "a name", &memory), 0);
@@ -431,23 +414,7 @@ static void memory_keeps_its_contents(void **state)
 	kvtier_memory_free(NULL);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_the_daemon_began_is_lent),
-		cmocka_unit_test(what_it_never_read_is_not),
-		cmocka_unit_test(nor_are_staged_pages),
-		cmocka_unit_test(a_dead_daemon_has_let_go),
-		cmocka_unit_test(what_is_no_pidfd_says_nothing),
-		cmocka_unit_test(whom_they_are_refused),
-		cmocka_unit_test(a_hang_up_does_not_free_pages_of_a_gpu),
-		cmocka_unit_test(a_hang_up_after_bye_frees_them),
-		cmocka_unit_test(memory_taken_back_is_forgotten),
-		cmocka_unit_test(there_is_an_end_of_graves),
-		cmocka_unit_test(a_child_forgets_them),
-		cmocka_unit_test(memory_keeps_its_contents),
-	};
-
 	fake_timeout_ms = 500;
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

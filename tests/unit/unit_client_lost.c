@@ -3,17 +3,12 @@
  * Goal: a lost daemon ends every op and nothing else: the client comes back by itself with its
  * spaces, whichever threads are in it. Method: a fake daemon (fake_peer.h) that hangs up.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
+#include "tests/lib/test.h"
 
 static void lost_daemon_ends_every_op(bool private)
 {
@@ -41,15 +36,13 @@ static void lost_daemon_ends_every_op(bool private)
 	fake_close(&e);
 }
 
-static void lost_daemon_ends_shared_ops(void **state)
+TEST(lost_daemon_ends_shared_ops)
 {
-	(void)state;
 	lost_daemon_ends_every_op(false);
 }
 
-static void lost_daemon_ends_staged_ops(void **state)
+TEST(lost_daemon_ends_staged_ops)
 {
-	(void)state;
 	lost_daemon_ends_every_op(true);
 }
 
@@ -74,15 +67,13 @@ static void comes_back_with_its_spaces(bool private)
 	fake_close(&e);
 }
 
-static void reconnects_shared(void **state)
+TEST(reconnects_shared)
 {
-	(void)state;
 	comes_back_with_its_spaces(false);
 }
 
-static void reconnects_staged(void **state)
+TEST(reconnects_staged)
 {
-	(void)state;
 	comes_back_with_its_spaces(true);
 }
 
@@ -112,12 +103,11 @@ static void *hammer(void *arg)
 
 /* Threads that submit, wait, poll and look up while the daemon comes and goes. For sanitizers,
  * above all. */
-static void threads_share_a_client(void **state)
+TEST(threads_share_a_client)
 {
 	pthread_t threads[4];
 	struct engine e;
 
-	(void)state;
 	fake_open(&e, true);
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, hammer, &e), 0);
@@ -128,17 +118,4 @@ static void threads_share_a_client(void **state)
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
 	fake_close(&e);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lost_daemon_ends_shared_ops),
-		cmocka_unit_test(lost_daemon_ends_staged_ops),
-		cmocka_unit_test(reconnects_shared),
-		cmocka_unit_test(reconnects_staged),
-		cmocka_unit_test(threads_share_a_client),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -4,12 +4,6 @@
  * survived, for shared and for private (staged) memory. Method: a fake daemon (fake_peer.h) that is
  * honest, or stands still, or goes away.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
+#include "tests/lib/test.h"
 
 /* Stores 20 pages, loads 21 keys to other pages: 20 come back, the last page is left alone. */
 static void round_trip(bool private)
@@ -61,19 +56,17 @@ static void round_trip(bool private)
 	fake_close(&e);
 }
 
-static void shared_pages_come_back(void **state)
+TEST(shared_pages_come_back)
 {
-	(void)state;
 	round_trip(false);
 }
 
-static void private_pages_come_back_in_chunks(void **state)
+TEST(private_pages_come_back_in_chunks)
 {
-	(void)state;
 	round_trip(true);
 }
 
-static void second_store_says_present(void **state)
+TEST(second_store_says_present)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
@@ -82,7 +75,6 @@ static void second_store_says_present(void **state)
 	int32_t status;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	result.blocks = &status;
@@ -95,7 +87,7 @@ static void second_store_says_present(void **state)
 	fake_close(&e);
 }
 
-static void bad_pages_fail_alone_when_staged(void **state)
+TEST(bad_pages_fail_alone_when_staged)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t pages[4] = { 0, 1, PAGES, 2 };
@@ -104,7 +96,6 @@ static void bad_pages_fail_alone_when_staged(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, true);
 	fake_keys(&e, 1, 4, keys);
 	result.blocks = blocks;
@@ -118,7 +109,7 @@ static void bad_pages_fail_alone_when_staged(void **state)
 }
 
 /* More than the arena and the ring hold at once: -EAGAIN, and each op completes exactly once. */
-static void ops_beyond_the_rings_wait(void **state)
+TEST(ops_beyond_the_rings_wait)
 {
 	struct kvtier_result results[KVTIER_MAX_OPS];
 	const uint32_t page = 0;
@@ -127,7 +118,6 @@ static void ops_beyond_the_rings_wait(void **state)
 	uint64_t op;
 	int submitted = 0, taken = 0, n;
 
-	(void)state;
 	fake_open_with(&e, false, 8, 64);
 	fake_keys(&e, 1, 1, &key);
 	for (int i = 0; i < KVTIER_MAX_OPS; i++)
@@ -152,13 +142,12 @@ static void ops_beyond_the_rings_wait(void **state)
 	fake_close(&e);
 }
 
-static void no_more_than_max_ops(void **state)
+TEST(no_more_than_max_ops)
 {
 	struct kvtier_key key;
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open_with(&e, true, 1024, 1024);
 	fake_keys(&e, 1, 1, &key);
 	e.peer.hold = true;
@@ -169,7 +158,7 @@ static void no_more_than_max_ops(void **state)
 	fake_close(&e);
 }
 
-static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
+TEST(wait_ends_at_its_timeout_and_the_op_goes_on)
 {
 	const struct kvtier_op_options brief = { .size = sizeof(brief), .timeout_ms = 500 };
 	struct kvtier_result result = { .size = sizeof(result) };
@@ -178,7 +167,6 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	e.peer.hold = true;
@@ -193,7 +181,7 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 	fake_close(&e);
 }
 
-static void cancelled_staged_op_starts_no_more_chunks(void **state)
+TEST(cancelled_staged_op_starts_no_more_chunks)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key keys[20];
@@ -201,7 +189,6 @@ static void cancelled_staged_op_starts_no_more_chunks(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, true);
 	fake_keys(&e, 1, 20, keys);
 	for (uint32_t i = 0; i < 20; i++)
@@ -220,7 +207,7 @@ static void cancelled_staged_op_starts_no_more_chunks(void **state)
 }
 
 /* The descriptor is readable while there are results, else quiet, and the same over reconnects. */
-static void event_fd_follows_results(void **state)
+TEST(event_fd_follows_results)
 {
 	struct kvtier_result results[2] = { { .size = sizeof(results[0]) },
 					    { .size = sizeof(results[0]) } };
@@ -229,7 +216,6 @@ static void event_fd_follows_results(void **state)
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	p.fd = kvtier_event_fd(e.client);
@@ -259,7 +245,7 @@ static void event_fd_follows_results(void **state)
 	fake_close(&e);
 }
 
-static void results_taken_by_others_are_not_lost_to_event_fd(void **state)
+TEST(results_taken_by_others_are_not_lost_to_event_fd)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct pollfd p = { .events = POLLIN };
@@ -267,7 +253,6 @@ static void results_taken_by_others_are_not_lost_to_event_fd(void **state)
 	struct engine e;
 	uint64_t op[2];
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	p.fd = kvtier_event_fd(e.client);
@@ -282,14 +267,13 @@ static void results_taken_by_others_are_not_lost_to_event_fd(void **state)
 	fake_close(&e);
 }
 
-static void bad_arguments_submit_nothing(void **state)
+TEST(bad_arguments_submit_nothing)
 {
 	struct kvtier_op_options o = { .size = sizeof(o), .priority = 101 };
 	struct kvtier_key key = { { 0 } };
 	struct engine e;
 	uint64_t op;
 
-	(void)state;
 	fake_open(&e, false);
 	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "options.priority is 101"));
@@ -301,23 +285,4 @@ static void bad_arguments_submit_nothing(void **state)
 	assert_int_equal(kvtier_wait(e.client, 12345, 0, NULL), -ENOENT);
 	assert_int_equal(e.peer.ops, 0);
 	fake_close(&e);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shared_pages_come_back),
-		cmocka_unit_test(private_pages_come_back_in_chunks),
-		cmocka_unit_test(second_store_says_present),
-		cmocka_unit_test(bad_pages_fail_alone_when_staged),
-		cmocka_unit_test(ops_beyond_the_rings_wait),
-		cmocka_unit_test(no_more_than_max_ops),
-		cmocka_unit_test(wait_ends_at_its_timeout_and_the_op_goes_on),
-		cmocka_unit_test(cancelled_staged_op_starts_no_more_chunks),
-		cmocka_unit_test(event_fd_follows_results),
-		cmocka_unit_test(results_taken_by_others_are_not_lost_to_event_fd),
-		cmocka_unit_test(bad_arguments_submit_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

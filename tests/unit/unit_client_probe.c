@@ -105,20 +105,18 @@ static uint32_t rungs(uint64_t parts, char why[200])
 	return ret;
 }
 
-static void as_many_allocations_as_may_be_are_exported(void **state)
+TEST(as_many_allocations_as_may_be_are_exported)
 {
 	char why[200];
 
-	(void)state;
 	assert_true(rungs(WIRE_MAX_RANGE_PARTS, why) & 1u << CUDA_RUNG_FD);
 	assert_string_equal(why, "");
 }
 
-static void too_many_are_staged_and_the_setting_is_named(void **state)
+TEST(too_many_are_staged_and_the_setting_is_named)
 {
 	char why[200];
 
-	(void)state;
 	assert_int_equal(rungs(WIRE_MAX_RANGE_PARTS + 1, why), 1u << CUDA_RUNG_STAGED);
 	assert_string_equal(why, "it lies in 65537 allocations; a region has at most 65536: in "
 				 "torch, expandable_segments:False takes one allocation");
@@ -126,7 +124,7 @@ static void too_many_are_staged_and_the_setting_is_named(void **state)
 
 /* The attributes that a driver may refuse, and the rungs that are left. Without the kind of memory
  * or the GPU's number a region cannot be told from one of the host, or of another GPU. */
-static void a_refused_attribute_refuses_no_region(void **state)
+TEST(a_refused_attribute_refuses_no_region)
 {
 	const uint32_t staged = 1u << CUDA_RUNG_STAGED, fd = 1u << CUDA_RUNG_FD | staged;
 	const struct {
@@ -148,7 +146,6 @@ static void a_refused_attribute_refuses_no_region(void **state)
 	};
 	char why[200];
 
-	(void)state;
 	for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(*rows); i++) {
 		struct cuda_range range;
 		uint32_t found = 0;
@@ -164,15 +161,4 @@ static void a_refused_attribute_refuses_no_region(void **state)
 	}
 	refused = 0;
 	one_by_one = false;
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(as_many_allocations_as_may_be_are_exported),
-		cmocka_unit_test(too_many_are_staged_and_the_setting_is_named),
-		cmocka_unit_test(a_refused_attribute_refuses_no_region),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,12 +6,6 @@
  * overwrites, for hundreds of connections, each until the client has had enough of it; a sanitizer
  * sees the rest. Seed printed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +15,7 @@
 
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { LIVES = 300, CALLS = 400, BLOCKS = 8, CHAINS = 40 };
 
@@ -155,25 +150,17 @@ static void lives(bool private, const char *name)
 	assert_true(cut > 0); /* some of it was seen through */
 }
 
-static void shared_memory(void **state)
+TEST(shared_memory)
 {
-	(void)state;
 	lives(false, "unit_client_scribbles, shared");
 }
 
-static void private_memory(void **state)
+TEST(private_memory)
 {
-	(void)state;
 	lives(true, "unit_client_scribbles, private");
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shared_memory),
-		cmocka_unit_test(private_memory),
-	};
-
 	fake_timeout_ms = 500;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

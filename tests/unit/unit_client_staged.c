@@ -5,12 +5,6 @@
  * and no others. Method: random geometries and strides (seed printed); every byte checked against
  * the address formula of kvtier.h.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,6 +13,7 @@
 
 #include "client/lib/staged.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { ENGINE_PAGES = 3 };
 
@@ -109,12 +104,11 @@ static size_t walk(const struct engine *e, const struct staged *staged, uint64_t
 	return n;
 }
 
-static void random_layouts_byte_by_byte(void **state)
+TEST(random_layouts_byte_by_byte)
 {
 	struct random random = random_seeded("unit_client_staged");
 	static size_t user[1 << 16], ours[1 << 16];
 
-	(void)state;
 	for (int round = 0; round < 300; round++) {
 		struct engine e = engine_random(&random);
 		struct staged *staged;
@@ -149,13 +143,12 @@ static void random_layouts_byte_by_byte(void **state)
 	}
 }
 
-static void page_outside_its_region_is_refused(void **state)
+TEST(page_outside_its_region_is_refused)
 {
 	struct random random = { 1 };
 	struct engine e = engine_random(&random);
 	struct staged *staged;
 
-	(void)state;
 	e.s[1].offset = e.region.length - 1;
 	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "segments[1]"));
@@ -166,26 +159,14 @@ static void page_outside_its_region_is_refused(void **state)
 	free(e.memory);
 }
 
-static void staging_holds_at_least_one_page(void **state)
+TEST(staging_holds_at_least_one_page)
 {
 	struct random random = { 2 };
 	struct engine e = engine_random(&random);
 	struct staged *staged;
 
-	(void)state;
 	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1, NULL, &staged), 0);
 	assert_int_equal(staged_pages(staged), 1);
 	staged_close(staged);
 	free(e.memory);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_layouts_byte_by_byte),
-		cmocka_unit_test(page_outside_its_region_is_refused),
-		cmocka_unit_test(staging_holds_at_least_one_page),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,12 +6,6 @@
  * away looks for it once a second at least. Method: the test holds the clock, which madvise() moves
  * on, and counts; a fake daemon (fake_peer.h) with a clock of its own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -23,6 +17,7 @@
 #include "client/lib/clock.h"
 #include "client/lib/populate.h"
 #include "tests/lib/fake_engine.h"
+#include "tests/lib/test.h"
 
 enum { ROWS = 4096, APART = 8192 };
 
@@ -110,27 +105,24 @@ static void allocation_ends_at_its_deadline(size_t apart)
 	populate_close(p);
 }
 
-static void a_page_of_many_spans_is_given_up(void **state)
+TEST(a_page_of_many_spans_is_given_up)
 {
-	(void)state;
 	allocation_ends_at_its_deadline(APART);
 }
 
-static void a_page_of_many_bytes_is_given_up(void **state)
+TEST(a_page_of_many_bytes_is_given_up)
 {
-	(void)state;
 	allocation_ends_at_its_deadline(4096);
 }
 
 /* Pages that take 0.6 s of the op's second, each: the second one is too late. */
-static void the_deadline_counts_from_the_call(void **state)
+TEST(the_deadline_counts_from_the_call)
 {
 	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = 1000 };
 	struct kvtier_key keys[3];
 	struct engine e;
 	uint64_t op, begin;
 
-	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 3, keys);
 	e.peer.hold = true;
@@ -146,12 +138,11 @@ static void the_deadline_counts_from_the_call(void **state)
 	fake_close(&e);
 }
 
-static void the_daemon_is_told_by_its_own_clock(void **state)
+TEST(the_daemon_is_told_by_its_own_clock)
 {
 	static const int64_t ahead_s[] = { 0, 3, -3, 1000000, -100 };
 	struct kvtier_key key;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(ahead_s) / sizeof(ahead_s[0]); i++) {
 		const uint64_t before = client_now();
 		uint64_t ours, theirs, after;
@@ -180,14 +171,13 @@ static void the_daemon_is_told_by_its_own_clock(void **state)
 }
 
 /* The client asks in calls that come long apart, until it asks as seldom as it ever does. */
-static void a_daemon_that_is_back_is_found_within_a_second(void **state)
+TEST(a_daemon_that_is_back_is_found_within_a_second)
 {
 	struct kvtier_options o = { .size = sizeof(o) };
 	struct kvtier_client *client;
 	char text[256];
 	struct peer peer;
 
-	(void)state;
 	peer_start(&peer, PEER_HONEST);
 	o.socket_path = peer.path;
 	assert_int_equal(kvtier_connect(&o, &client), 0);
@@ -204,17 +194,4 @@ static void a_daemon_that_is_back_is_found_within_a_second(void **state)
 		fail_msg("it did not look: %s", text);
 	kvtier_close(client);
 	peer_stop(&peer);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_page_of_many_spans_is_given_up),
-		cmocka_unit_test(a_page_of_many_bytes_is_given_up),
-		cmocka_unit_test(the_deadline_counts_from_the_call),
-		cmocka_unit_test(the_daemon_is_told_by_its_own_clock),
-		cmocka_unit_test(a_daemon_that_is_back_is_found_within_a_second),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -4,15 +4,10 @@
  * Goal: fp8 loses no more than daemon/IMAGE.md says. Method: exhaustive for single values, 8 M
  * Gaussian ones (fixed seed: a figure, not a search) for the means.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "kernels/fp8.h"
+#include "tests/lib/test.h"
 
 enum { GROUP = 16 * 128, GROUPS = 4096 };
 
@@ -37,9 +32,8 @@ static uint32_t bf16_of(double x)
 
 /* Every value beside every amax exponent: 1/17 where the code is normal, half a least step where
  * not. */
-static void error_of_a_value_is_bounded(void **state)
+TEST(error_of_a_value_is_bounded)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++)
 		for (int k = h ? FP8_FP16_K_MIN : -20; k <= FP8_FP16_K_MAX; k++)
 			for (uint32_t v = 0; v < (h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT); v++) {
@@ -93,33 +87,20 @@ static void gaussian_ratio(double *ret_noise, double *ret_signal)
 	}
 }
 
-static void gaussian_rms_error(void **state)
+TEST(gaussian_rms_error)
 {
 	double noise, signal, percent;
 
-	(void)state;
 	gaussian_ratio(&noise, &signal);
 	percent = 100 * sqrt(noise / signal);
 	print_message("relative RMS error %.4f %%\n", percent);
 	assert_true(fabs(percent - 2.667) <= 0.02);
 }
 
-static void gaussian_signal_to_noise(void **state)
+TEST(gaussian_signal_to_noise)
 {
 	double noise, signal;
 
-	(void)state;
 	gaussian_ratio(&noise, &signal);
 	assert_true(10 * log10(signal / noise) >= 31);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(error_of_a_value_is_bounded),
-		cmocka_unit_test(gaussian_rms_error),
-		cmocka_unit_test(gaussian_signal_to_noise),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,12 +5,6 @@
  * values (seed printed; SEED=n repeats); each page's image is decoded over a copy of the page, and
  * all values of both are compared here.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +12,7 @@
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
 #include "tests/lib/lib_pages.h"
+#include "tests/lib/test.h"
 
 enum { SMALL = 8 << 10, ALL = 1 << 30 };
 
@@ -142,9 +137,8 @@ static void of_all(struct bed *b)
 	assert_true(fabs(error.squares - b->whole.squares) <= 1e-9 * b->whole.squares);
 }
 
-static void with_room_for_all_it_is_exact(void **state)
+TEST(with_room_for_all_it_is_exact)
 {
-	(void)state;
 	each(of_all);
 }
 
@@ -158,9 +152,8 @@ static void of_some(struct bed *b)
 	assert_true(fabs(ratio(&error) - ratio(&b->whole)) <= 0.1 * ratio(&b->whole));
 }
 
-static void a_sample_is_close(void **state)
+TEST(a_sample_is_close)
 {
-	(void)state;
 	each(of_some);
 }
 
@@ -185,9 +178,8 @@ static void of_steps(struct bed *b)
 	}
 }
 
-static void steps_of_any_budget_find_the_same(void **state)
+TEST(steps_of_any_budget_find_the_same)
 {
-	(void)state;
 	each(of_steps);
 }
 
@@ -210,20 +202,7 @@ static void of_raw(struct bed *b)
 	free(image);
 }
 
-static void nothing_of_a_raw_image_is_compared(void **state)
+TEST(nothing_of_a_raw_image_is_compared)
 {
-	(void)state;
 	each(of_raw);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(with_room_for_all_it_is_exact),
-		cmocka_unit_test(a_sample_is_close),
-		cmocka_unit_test(steps_of_any_budget_find_the_same),
-		cmocka_unit_test(nothing_of_a_raw_image_is_compared),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

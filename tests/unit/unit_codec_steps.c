@@ -7,12 +7,6 @@
  * taken apart with each step in a thread of its own (for SAN=thread). The seed is printed; SEED=n
  * repeats. That steps give the bytes of the whole is unit_codec_pages.c.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,6 +15,7 @@
 
 #include "kernels/kernels.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum {
 	LENGTHS = 4000,
@@ -85,9 +80,8 @@ static void sums_of_all_lengths(const struct codec_kernels *k)
 	free(image);
 }
 
-static void a_checksum_is_xxh3_however_it_is_cut(void **state)
+TEST(a_checksum_is_xxh3_however_it_is_cut)
 {
-	(void)state;
 	each(sums_of_all_lengths);
 }
 
@@ -180,9 +174,8 @@ static void rows_far_apart_each(const struct codec_kernels *k)
 	rows_far_apart(k, CODEC_RAW);
 }
 
-static void a_step_touches_few_pages_of_memory(void **state)
+TEST(a_step_touches_few_pages_of_memory)
 {
-	(void)state;
 	each(rows_far_apart_each);
 }
 
@@ -238,20 +231,12 @@ static void many_threads(const struct codec_kernels *k)
 	page_free(&p);
 }
 
-static void a_run_goes_on_in_another_thread(void **state)
+TEST(a_run_goes_on_in_another_thread)
 {
-	(void)state;
 	each(many_threads);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_checksum_is_xxh3_however_it_is_cut),
-		cmocka_unit_test(a_step_touches_few_pages_of_memory),
-		cmocka_unit_test(a_run_goes_on_in_another_thread),
-	};
-
 	choices = random_seeded("unit_codec_steps");
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,12 +6,6 @@
  * below a temporary one. `unit_config man` prints the part of kvtierd.8 that the table makes; the
  * test compares it with the page.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +18,7 @@
 #include "daemon/config/config_value.h"
 #include "tests/lib/lib_man.h"
 #include "tests/lib/lib_scratch.h"
+#include "tests/lib/test.h"
 
 static char text[1024];
 
@@ -61,11 +56,10 @@ static void refused(const char *file, const char *const *words)
 	}
 }
 
-static void defaults(void **unused)
+TEST(defaults)
 {
 	struct config c;
 
-	(void)unused;
 	assert_int_equal(parse("", &c), 0);
 	assert_int_equal(c.host_bytes.bytes, 1ull << 30);
 	assert_int_equal(c.host_slab_bytes, 64u << 20);
@@ -97,11 +91,10 @@ static void defaults(void **unused)
 	assert_null(config_kernels_name(&c));
 }
 
-static void every_type_is_read(void **unused)
+TEST(every_type_is_read)
 {
 	struct config c;
 
-	(void)unused;
 	assert_int_equal(
 		parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
 		      "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
@@ -131,12 +124,11 @@ static void every_type_is_read(void **unused)
 	assert_int_equal(c.redis_write, CONFIG_REDIS_WRITE_ON_EVICT);
 }
 
-static void every_row_takes_its_bounds(void **unused)
+TEST(every_row_takes_its_bounds)
 {
 	char value[64], why[256];
 	struct config c;
 
-	(void)unused;
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const struct config_row *row = &config_rows[i];
 		const int64_t bounds[] = { row->min, row->max, row->min - 1, row->max + 1 };
@@ -156,9 +148,8 @@ static void every_row_takes_its_bounds(void **unused)
 	}
 }
 
-static void unknown_words(void **unused)
+TEST(unknown_words)
 {
-	(void)unused;
 	REFUSED("[hots]\nbytes = 1G\n", "test.conf:1:", "[hots]", "did you mean [host]");
 	REFUSED("[weather]\n", "test.conf:1:", "no such section", "[host]");
 	REFUSED("[host]\n\nbyte = 1G\n",
@@ -168,9 +159,8 @@ static void unknown_words(void **unused)
 	REFUSED("bytes = 1G\n[host]\n", "test.conf:1:", "before the first [section]");
 }
 
-static void bad_values(void **unused)
+TEST(bad_values)
 {
-	(void)unused;
 	REFUSED("[host]\nbytes = 12Q\n", "test.conf:2:", "[host] bytes", "unknown unit \"Q\"",
 		"64K to 64T");
 	REFUSED("[host]\nbytes = 1GB\n", "unknown unit \"GB\"");
@@ -191,11 +181,10 @@ static void bad_values(void **unused)
 	REFUSED("[host]\nbytes = 1G \033[31m\n", "\\x1b");
 }
 
-static void values_that_do_not_fit_together(void **unused)
+TEST(values_that_do_not_fit_together)
 {
 	struct config c;
 
-	(void)unused;
 	REFUSED("[host]\nslab_bytes = 65537\n", "test.conf:2:", "[host] slab_bytes",
 		"multiple of 4096");
 	REFUSED("[host]\nslab_bytes = 1M\nhuge_pages = 2m\n", "multiple of 2M");
@@ -208,7 +197,7 @@ static void values_that_do_not_fit_together(void **unused)
 	assert_int_equal(c.host_slab_bytes, 1u << 20);
 }
 
-static void paths_are_a_list(void **unused)
+TEST(paths_are_a_list)
 {
 	static const char names[] = "abcdefghijklmnop";
 	char value[CONFIG_PATH_BYTES + 64], path[CONFIG_PATH_BYTES], why[256];
@@ -217,7 +206,6 @@ static void paths_are_a_list(void **unused)
 	struct config c;
 	int n = 0;
 
-	(void)unused;
 	REFUSED("[nvme]\npath = store\n", "test.conf:2:", "[nvme] path", "does not begin with /",
 		"at most 16");
 	REFUSED("[nvme]\npath = /a:b\n", "does not begin with /");
@@ -251,11 +239,10 @@ static void paths_are_a_list(void **unused)
 	assert_non_null(strstr(why, "more than 255"));
 }
 
-static void segments_fit_the_store(void **unused)
+TEST(segments_fit_the_store)
 {
 	struct config c;
 
-	(void)unused;
 	REFUSED("[nvme]\nsegment_bytes = 65537\n", "test.conf:2:", "[nvme] segment_bytes",
 		"multiple of 4096");
 	REFUSED("[nvme]\nbytes = 256M\nsegment_bytes = 64M\n", "[nvme] bytes",
@@ -275,18 +262,16 @@ static void segments_fit_the_store(void **unused)
 	assert_int_equal(c.nvme_segment_bytes, 256u << 20);
 }
 
-static void duplicates(void **unused)
+TEST(duplicates)
 {
-	(void)unused;
 	REFUSED("[host]\nbytes = 1G\n[socket]\nmode = 0600\n[host]\nbytes = 2G\n",
 		"test.conf:6:", "given twice", "line 2");
 }
 
-static void memory_by_node(void **unused)
+TEST(memory_by_node)
 {
 	struct config c;
 
-	(void)unused;
 	assert_int_equal(parse("[host]\nbytes = 0:8G, 3:512 MiB\nbytes = 1:1G\n", &c), 0);
 	assert_int_equal(c.host_bytes.n, 3);
 	assert_int_equal(c.host_bytes.bytes, 9728ull << 20);
@@ -318,11 +303,10 @@ static void memory_by_node(void **unused)
 	REFUSED("[host]\nbytes = 0:1G,1:1M\nslab_bytes = 2M\n", "more than [host] bytes of a node");
 }
 
-static void a_number_may_be_automatic(void **unused)
+TEST(a_number_may_be_automatic)
 {
 	struct config c;
 
-	(void)unused;
 	assert_int_equal(parse("[gpu]\nmax_ctas = auto\n", &c), 0);
 	assert_true(c.gpu_max_ctas == CONFIG_COUNT_AUTO);
 	assert_int_equal(parse("[gpu]\nmax_ctas = 7\n", &c), 0);
@@ -333,12 +317,11 @@ static void a_number_may_be_automatic(void **unused)
 }
 
 /* Files that libinih alone would let pass. */
-static void the_parsers_traps(void **unused)
+TEST(the_parsers_traps)
 {
 	struct config c;
 	char long_line[600];
 
-	(void)unused;
 	REFUSED("[host]\nbytes = 1G\n  lock\n",
 		"test.conf:3:", "neither [section] nor key = value");
 	REFUSED("[host] bytes = 1G\n", "test.conf:1:", "text after a [section]");
@@ -354,35 +337,32 @@ static void the_parsers_traps(void **unused)
 	assert_int_equal(c.host_bytes.bytes, 2ull << 30);
 }
 
-static void a_nul_byte_is_refused(void **unused)
+TEST(a_nul_byte_is_refused)
 {
 	static const char file[] = "[host]\nbytes = 1G\0 0\n";
 	struct config c;
 	FILE *in = fmemopen((void *)(uintptr_t)file, sizeof(file) - 1, "r");
 
-	(void)unused;
 	assert_int_equal(config_parse(in, "test.conf", &c, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "test.conf:2: a NUL byte"));
 	(void)fclose(in);
 }
 
-static void unreadable_files(void **unused)
+TEST(unreadable_files)
 {
 	struct config c;
 
-	(void)unused;
 	assert_int_equal(config_load("/nonexistent/kvtier.conf", &c, text, sizeof(text)), -ENOENT);
 	assert_non_null(strstr(text, "/nonexistent/kvtier.conf: No such file"));
 	assert_int_equal(config_load("/", &c, text, sizeof(text)), -EISDIR);
 }
 
-static void printing_and_reading_gives_the_same(void **unused)
+TEST(printing_and_reading_gives_the_same)
 {
 	char file[16384] = "";
 	struct config a, b;
 	FILE *out;
 
-	(void)unused;
 	assert_int_equal(
 		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = "
 		      "true\n[socket]\n"
@@ -417,9 +397,8 @@ static struct config derived(void)
 	return c;
 }
 
-static int clear_environment(void **unused)
+FIXTURE(clear_environment)
 {
-	(void)unused;
 	unsetenv("RUNTIME_DIRECTORY");
 	unsetenv("STATE_DIRECTORY");
 	unsetenv("XDG_RUNTIME_DIR");
@@ -427,11 +406,10 @@ static int clear_environment(void **unused)
 	return 0;
 }
 
-static void systemd_directories_come_first(void **unused)
+TEST_WITH(systemd_directories_come_first, clear_environment, NULL)
 {
 	struct config c;
 
-	(void)unused;
 	setenv("RUNTIME_DIRECTORY", "/run/one:/run/two", 1);
 	setenv("STATE_DIRECTORY", "/var/lib/one", 1);
 	c = derived();
@@ -444,12 +422,11 @@ static void systemd_directories_come_first(void **unused)
 	assert_true(c.daemon_spin_us == 0 || c.daemon_spin_us == 50);
 }
 
-static void a_user_has_xdg_directories(void **unused)
+TEST_WITH(a_user_has_xdg_directories, clear_environment, NULL)
 {
 	const bool root = geteuid() == 0;
 	struct config c;
 
-	(void)unused;
 	if (root)
 		assert_int_equal(seteuid(65534), 0);
 	setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
@@ -465,12 +442,11 @@ static void a_user_has_xdg_directories(void **unused)
 		assert_int_equal(seteuid(0), 0);
 }
 
-static void a_long_socket_path_is_an_error(void **unused)
+TEST_WITH(a_long_socket_path_is_an_error, clear_environment, NULL)
 {
 	struct config c;
 	char file[512], dir[120];
 
-	(void)unused;
 	memset(dir, 'd', sizeof(dir));
 	dir[0] = '/';
 	dir[107 - strlen("/kvtier.sock")] = '\0';
@@ -485,13 +461,12 @@ static void a_long_socket_path_is_an_error(void **unused)
 	assert_non_null(strstr(text, "107"));
 }
 
-static void directories_are_ours_alone(void **unused)
+TEST_WITH(directories_are_ours_alone, clear_environment, NULL)
 {
 	char base[SCRATCH_BYTES], link[SCRATCH_BYTES + 8];
 	struct config c = { 0 };
 	struct stat st;
 
-	(void)unused;
 	scratch_make("/tmp", base, sizeof(base));
 	snprintf(c.daemon_runtime_dir, sizeof(c.daemon_runtime_dir), "%s/a/run", base);
 	snprintf(c.daemon_state_dir, sizeof(c.daemon_state_dir), "%s/a/state", base);
@@ -516,40 +491,15 @@ static void directories_are_ours_alone(void **unused)
 
 /* --- the manual --- */
 
-static void the_manual_is_of_this_table(void **unused)
+TEST(the_manual_is_of_this_table)
 {
-	(void)unused;
 	man_has("daemon/kvtierd.8", config_print_man, "unit_config");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),
-		cmocka_unit_test(every_type_is_read),
-		cmocka_unit_test(every_row_takes_its_bounds),
-		cmocka_unit_test(unknown_words),
-		cmocka_unit_test(bad_values),
-		cmocka_unit_test(values_that_do_not_fit_together),
-		cmocka_unit_test(paths_are_a_list),
-		cmocka_unit_test(segments_fit_the_store),
-		cmocka_unit_test(duplicates),
-		cmocka_unit_test(memory_by_node),
-		cmocka_unit_test(a_number_may_be_automatic),
-		cmocka_unit_test(the_parsers_traps),
-		cmocka_unit_test(a_nul_byte_is_refused),
-		cmocka_unit_test(unreadable_files),
-		cmocka_unit_test(printing_and_reading_gives_the_same),
-		cmocka_unit_test_setup(systemd_directories_come_first, clear_environment),
-		cmocka_unit_test_setup(a_user_has_xdg_directories, clear_environment),
-		cmocka_unit_test_setup(a_long_socket_path_is_an_error, clear_environment),
-		cmocka_unit_test_setup(directories_are_ours_alone, clear_environment),
-		cmocka_unit_test(the_manual_is_of_this_table),
-	};
-
 	if (argc == 2 && strcmp(argv[1], "man") == 0) {
 		config_print_man(stdout);
-		return 0;
+		exit(0);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

@@ -8,6 +8,7 @@
 #include "daemon/config/config_print.h"
 #include "daemon/config/config_value.h"
 #include "tests/lib/lib_config_redis.h"
+#include "tests/lib/test.h"
 
 static void refused(const char *key_value, const char *words)
 {
@@ -22,7 +23,7 @@ static void refused(const char *key_value, const char *words)
 
 /* --- endpoints --- */
 
-static void endpoints_have_a_port_when_read(void **unused)
+TEST(endpoints_have_a_port_when_read)
 {
 	static const struct {
 		const char *given, *want;
@@ -39,7 +40,6 @@ static void endpoints_have_a_port_when_read(void **unused)
 	char given[256];
 	struct config c;
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(given, sizeof(given), "endpoints = %s", cases[i].given);
 		config_takes(given, &c);
@@ -47,7 +47,7 @@ static void endpoints_have_a_port_when_read(void **unused)
 	}
 }
 
-static void what_is_no_endpoint_is_refused(void **unused)
+TEST(what_is_no_endpoint_is_refused)
 {
 	static const struct {
 		const char *given, *words;
@@ -78,7 +78,6 @@ static void what_is_no_endpoint_is_refused(void **unused)
 	};
 	char given[256];
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(given, sizeof(given), "endpoints = %s", cases[i].given);
 		refused(given, cases[i].words);
@@ -86,12 +85,11 @@ static void what_is_no_endpoint_is_refused(void **unused)
 	}
 }
 
-static void a_unix_path_fits_into_an_address(void **unused)
+TEST(a_unix_path_fits_into_an_address)
 {
 	char given[256];
 	struct config c;
 
-	(void)unused;
 	snprintf(given, sizeof(given), "endpoints = unix:/%0106d", 0);
 	config_takes(given, &c);
 	assert_int_equal(strlen(c.redis_endpoints), strlen("unix:") + 107);
@@ -100,7 +98,7 @@ static void a_unix_path_fits_into_an_address(void **unused)
 }
 
 /* The largest that is allowed, through the parser and back. */
-static void sixteen_long_ones_fit(void **unused)
+TEST(sixteen_long_ones_fit)
 {
 	const struct config_row *row = &config_rows[CONFIG_ROW_redis_endpoints];
 	char value[16 * 256 + 8] = "", item[CONFIG_ENDPOINT_BYTES], why[256];
@@ -108,7 +106,6 @@ static void sixteen_long_ones_fit(void **unused)
 	struct config c;
 	int n = 0;
 
-	(void)unused;
 	memset(&c, 0, sizeof(c));
 	for (int i = 0; i < 16; i++) {
 		memset(item, 'x', sizeof(item));
@@ -142,14 +139,13 @@ static void sixteen_long_ones_fit(void **unused)
 }
 
 /* A line each: together they may be longer than a line may be. */
-static void what_is_printed_is_read_back(void **unused)
+TEST(what_is_printed_is_read_back)
 {
 	static char file[16384];
 	struct config a, b;
 	char given[300];
 	FILE *out;
 
-	(void)unused;
 	snprintf(given, sizeof(given), "endpoints = %0180d\nendpoints = [::1] unix:/x", 0);
 	config_takes(given, &a);
 	out = fmemopen(file, sizeof(file), "w");
@@ -159,11 +155,10 @@ static void what_is_printed_is_read_back(void **unused)
 	assert_memory_equal(&a, &b, sizeof(a));
 }
 
-static void lines_add_up(void **unused)
+TEST(lines_add_up)
 {
 	struct config c;
 
-	(void)unused;
 	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints =\nendpoints = b:1 c\n", &c),
 			 0);
 	assert_string_equal(c.redis_endpoints, "a:6379 b:1 c:6379");
@@ -175,11 +170,10 @@ static void lines_add_up(void **unused)
 
 /* --- the other keys --- */
 
-static void hosts_of_a_cluster(void **unused)
+TEST(hosts_of_a_cluster)
 {
 	struct config c;
 
-	(void)unused;
 	refused("cluster_hosts = cache-a:6379", "entries are hosts, without port");
 	refused("cluster_hosts = 10.0.0.0/33", "length is not 0 to 32");
 	refused("cluster_hosts = cache/8", "whose address is none");
@@ -193,7 +187,7 @@ static void hosts_of_a_cluster(void **unused)
 	assert_string_equal(c.redis_cluster_hosts, "a 10.0.0.0/8 .b fd00::/8");
 }
 
-static void a_time_to_live_has_units(void **unused)
+TEST(a_time_to_live_has_units)
 {
 	static const struct {
 		const char *given;
@@ -209,7 +203,6 @@ static void a_time_to_live_has_units(void **unused)
 	};
 	struct config c;
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		config_takes(cases[i].given, &c);
 		assert_int_equal(c.redis_ttl, cases[i].want);
@@ -220,11 +213,10 @@ static void a_time_to_live_has_units(void **unused)
 	refused("ttl = -1", "out of range");
 }
 
-static void tls_is_all_of_it_or_nothing(void **unused)
+TEST(tls_is_all_of_it_or_nothing)
 {
 	struct config c;
 
-	(void)unused;
 	config_takes("tls = no", &c);
 	config_takes("tls = yes", &c);
 	config_takes("tls = yes\ntls_ca_file = /ca\ntls_name = *", &c);
@@ -244,11 +236,10 @@ static void tls_is_all_of_it_or_nothing(void **unused)
 	refused("tls_name = a b\ntls = yes", "[redis] tls_name: has a blank in it");
 }
 
-static void a_prefix_is_one_plain_word(void **unused)
+TEST(a_prefix_is_one_plain_word)
 {
 	struct config c;
 
-	(void)unused;
 	config_takes("key_prefix =", &c);
 	assert_string_equal(c.redis_key_prefix, "");
 	config_takes("key_prefix = a:b/{c}*", &c);
@@ -259,33 +250,13 @@ static void a_prefix_is_one_plain_word(void **unused)
 		"is 64 bytes long");
 }
 
-static void a_name_needs_a_password(void **unused)
+TEST(a_name_needs_a_password)
 {
 	struct config c;
 
-	(void)unused;
 	config_takes("username = kvtier\npassword_file = /etc/p", &c);
 	config_takes("password_file = /etc/p", &c);
 	refused("username = kvtier", "needs [redis] password_file");
 	refused("username = a b", "has a blank");
 	refused("password_file = p", "does not begin with /");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(endpoints_have_a_port_when_read),
-		cmocka_unit_test(what_is_no_endpoint_is_refused),
-		cmocka_unit_test(a_unix_path_fits_into_an_address),
-		cmocka_unit_test(sixteen_long_ones_fit),
-		cmocka_unit_test(what_is_printed_is_read_back),
-		cmocka_unit_test(lines_add_up),
-		cmocka_unit_test(hosts_of_a_cluster),
-		cmocka_unit_test(a_time_to_live_has_units),
-		cmocka_unit_test(tls_is_all_of_it_or_nothing),
-		cmocka_unit_test(a_prefix_is_one_plain_word),
-		cmocka_unit_test(a_name_needs_a_password),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

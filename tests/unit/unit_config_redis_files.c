@@ -7,6 +7,7 @@
  */
 #include "tests/lib/lib_config_redis.h"
 #include "tests/lib/lib_scratch.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,22 +19,22 @@
 static char directory[SCRATCH_BYTES], path[96];
 static struct config_redis *redis;
 
-static int make_directory(void **unused)
+FIXTURE(make_directory)
 {
-	(void)unused;
 	scratch_make("/tmp", directory, sizeof(directory));
 	snprintf(path, sizeof(path), "%s/file", directory);
 	return 0;
 }
 
-static int remove_directory(void **unused)
+FIXTURE(remove_directory)
 {
-	(void)unused;
 	(void)unlink(path);
 	config_redis_close(redis);
 	redis = NULL;
 	return rmdir(directory);
 }
+
+TEST_EACH(make_directory, remove_directory);
 
 static void put(const char *bytes, size_t n, mode_t mode)
 {
@@ -80,9 +81,8 @@ static int read_files(const char *option, const char *never_said)
 
 #define PASSWORD(bytes) (put(bytes, sizeof(bytes) - 1, 0600), read_files("password_file", "xyzzy"))
 
-static void the_first_line_is_the_password(void **unused)
+TEST(the_first_line_is_the_password)
 {
-	(void)unused;
 	assert_int_equal(PASSWORD("xyzzy"), 0);
 	assert_string_equal(conf.password, "xyzzy");
 	assert_int_equal(PASSWORD("xyzzy\n"), 0);
@@ -93,11 +93,10 @@ static void the_first_line_is_the_password(void **unused)
 	assert_string_equal(conf.password, " xyzzy 1 ");
 }
 
-static void what_is_no_password_is_refused(void **unused)
+TEST(what_is_no_password_is_refused)
 {
 	char large[600];
 
-	(void)unused;
 	assert_int_equal(PASSWORD(""), -EBADMSG);
 	config_says("is empty");
 	assert_int_equal(PASSWORD("\nxyzzy\n"), -EBADMSG);
@@ -119,11 +118,10 @@ static void what_is_no_password_is_refused(void **unused)
 	config_says("longer than 511 bytes");
 }
 
-static void others_may_have_no_access(void **unused)
+TEST(others_may_have_no_access)
 {
 	static const mode_t good[] = { 0400, 0600, 0440, 0640 }, bad[] = { 0644, 0604, 0602, 0601 };
 
-	(void)unused;
 	for (size_t i = 0; i < 4; i++) {
 		put("xyzzy", 5, good[i]);
 		assert_int_equal(read_files("password_file", "xyzzy"), 0);
@@ -137,9 +135,8 @@ static void others_may_have_no_access(void **unused)
 	}
 }
 
-static void what_is_no_file_is_refused(void **unused)
+TEST(what_is_no_file_is_refused)
 {
-	(void)unused;
 	assert_int_equal(read_files("password_file", NULL), -ENOENT);
 	config_says("No such file");
 	assert_int_equal(mkdir(path, 0700), 0);
@@ -155,11 +152,10 @@ static void what_is_no_file_is_refused(void **unused)
 }
 
 /* As Kubernetes mounts secrets. */
-static void a_link_to_a_good_file_is_good(void **unused)
+TEST(a_link_to_a_good_file_is_good)
 {
 	char target[128];
 
-	(void)unused;
 	snprintf(target, sizeof(target), "%s.target", path);
 	put("xyzzy", 5, 0400);
 	assert_int_equal(rename(path, target), 0);
@@ -169,7 +165,7 @@ static void a_link_to_a_good_file_is_good(void **unused)
 	assert_int_equal(unlink(target), 0);
 }
 
-static void a_shared_secret_has_32_to_512_bytes(void **unused)
+TEST(a_shared_secret_has_32_to_512_bytes)
 {
 	static const struct {
 		size_t bytes;
@@ -179,7 +175,6 @@ static void a_shared_secret_has_32_to_512_bytes(void **unused)
 	};
 	char bytes[513];
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (char)(i * 7 + i / 256); /* zeros and line ends are part of it */
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -199,11 +194,10 @@ static void callback(void *arg)
 	(void)arg;
 }
 
-static void the_tier_gets_what_was_configured(void **unused)
+TEST(the_tier_gets_what_was_configured)
 {
 	char given[512];
 
-	(void)unused;
 	put("xyzzy\n", 6, 0600);
 	snprintf(given, sizeof(given),
 		 "endpoints = a [::1]:7 unix:/s\ncluster = no\nusername = kvtier\npassword_file = "
@@ -235,11 +229,10 @@ static void the_tier_gets_what_was_configured(void **unused)
 	assert_ptr_equal(conf.events.changed, callback);
 }
 
-static void without_endpoints_there_is_no_tier(void **unused)
+TEST(without_endpoints_there_is_no_tier)
 {
 	char given[512];
 
-	(void)unused;
 	put("0123456789abcdef0123456789abcdef", 32, 0600);
 	/* a password for nobody is not looked for; the secret counts all the same */
 	snprintf(given, sizeof(given), "password_file = /nonexistent\nsecret_file = %s", path);
@@ -253,9 +246,8 @@ static void without_endpoints_there_is_no_tier(void **unused)
 	assert_string_equal(config_message, "");
 }
 
-static void what_is_likely_a_mistake_is_a_warning(void **unused)
+TEST(what_is_likely_a_mistake_is_a_warning)
 {
-	(void)unused;
 	put("0123456789abcdef0123456789abcdef", 32, 0600);
 	assert_int_equal(read_files("key_prefix = {kv}:\nsecret_file", "0123"), 0);
 	config_says("hash tag");
@@ -273,22 +265,4 @@ static void what_is_likely_a_mistake_is_a_warning(void **unused)
 				    "0123"),
 			 0);
 	assert_string_equal(config_message, "[redis] tls is yes, but not for unix: endpoints");
-}
-
-int main(void)
-{
-#define WITH_FILES(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
-	const struct CMUnitTest tests[] = {
-		WITH_FILES(the_first_line_is_the_password),
-		WITH_FILES(what_is_no_password_is_refused),
-		WITH_FILES(others_may_have_no_access),
-		WITH_FILES(what_is_no_file_is_refused),
-		WITH_FILES(a_link_to_a_good_file_is_good),
-		WITH_FILES(a_shared_secret_has_32_to_512_bytes),
-		WITH_FILES(the_tier_gets_what_was_configured),
-		WITH_FILES(without_endpoints_there_is_no_tier),
-		WITH_FILES(what_is_likely_a_mistake_is_a_warning),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

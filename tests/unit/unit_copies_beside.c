@@ -6,12 +6,6 @@
  * two units of slabs without memory as a tier of devices; slots that are in use there are counted
  * after each step.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 
 #include "client/lib/map.h"
@@ -23,6 +17,7 @@
 #include "daemon/store/store.h"
 #include "daemon/store/tally.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 #include "tiers/slabs.h"
 
 enum { BLOCKS = 16, SPACE = 3, SLOT = 4096, SLABS = 4, SLAB = 4 * SLOT };
@@ -110,14 +105,13 @@ static uint32_t owner_of(void *arg, uint32_t unit, uint32_t copy)
 	return slabs_owner_numbered(w.device.slabs, copy);
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	const struct copy_table_conf conf = {
 		.units = 1, .copies = BLOCKS, .classes = TIER_MAX_CLASSES, .block_of = owner_of
 	};
 	uint8_t bytes[32];
 
-	(void)state;
 	w = (struct world){ 0 };
 	slots_open(&w.host, &memory_ops);
 	slots_open(&w.device, &device_ops);
@@ -137,9 +131,8 @@ static int set_up(void **state)
 	return map_open(index_fd(w.store.index), index_bytes(w.store.index), &w.map);
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-	(void)state;
 	map_close(w.map);
 	blocks_close(w.store.blocks);
 	copy_table_close(w.copies);
@@ -149,6 +142,8 @@ static int tear_down(void **state)
 	slabs_close(w.device.slabs);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static uint32_t block_in_host(uint32_t number)
 {
@@ -204,13 +199,12 @@ static void is(uint32_t number, uint32_t tiers, uint32_t on_device)
 
 /* --- cases --- */
 
-static void clients_see_the_copy_come_and_go(void **state)
+TEST(clients_see_the_copy_come_and_go)
 {
 	const uint32_t block = block_in_host(1);
 	struct extent where, found;
 	uint32_t copy;
 
-	(void)state;
 	is(1, HOST, 0);
 	blocks_pin(w.store.blocks, block); /* which keeps its host slot, and nothing else */
 	where = give_device(block);
@@ -223,12 +217,11 @@ static void clients_see_the_copy_come_and_go(void **state)
 	blocks_unpin(w.store.blocks, block);
 }
 
-static void a_second_copy_on_a_unit_is_refused(void **state)
+TEST(a_second_copy_on_a_unit_is_refused)
 {
 	const uint32_t block = block_in_host(1);
 	struct extent where;
 
-	(void)state;
 	(void)give_device(block);
 	assert_int_equal(tier_alloc(&w.device.base, SLOT, &where), 0);
 	assert_int_equal(copies_add_beside(&w.store, block, &where), -EEXIST);
@@ -237,12 +230,11 @@ static void a_second_copy_on_a_unit_is_refused(void **state)
 	is(1, HOST | GPU, 1);
 }
 
-static void demoted_and_promoted_it_stays(void **state)
+TEST(demoted_and_promoted_it_stays)
 {
 	const uint32_t block = block_in_host(1);
 	struct extent where;
 
-	(void)state;
 	give_nvme(block);
 	(void)give_device(block);
 	demote(block);
@@ -252,22 +244,20 @@ static void demoted_and_promoted_it_stays(void **state)
 	is(1, HOST | NVME | GPU, 1);
 }
 
-static void a_block_may_get_it_while_away(void **state)
+TEST(a_block_may_get_it_while_away)
 {
 	const uint32_t block = block_in_host(1);
 
-	(void)state;
 	give_nvme(block);
 	demote(block);
 	(void)give_device(block);
 	is(1, NVME | GPU, 1);
 }
 
-static void dropped_with_its_block(void **state)
+TEST(dropped_with_its_block)
 {
 	const uint32_t block = block_in_host(1);
 
-	(void)state;
 	(void)give_device(block);
 	copies_drop(&w.store, block);
 	copies_free_condemned(&w.store);
@@ -278,12 +268,11 @@ static void dropped_with_its_block(void **state)
 	assert_int_equal(copy_table_units(w.copies, block), 0);
 }
 
-static void condemned_with_its_block_pinned_or_not(void **state)
+TEST(condemned_with_its_block_pinned_or_not)
 {
 	const uint32_t block = block_in_host(1);
 	struct lease lease = { 0 };
 
-	(void)state;
 	(void)give_device(block);
 	lease_take(&w.store, &lease, block);
 	copies_condemn(&w.store, block);
@@ -294,11 +283,10 @@ static void condemned_with_its_block_pinned_or_not(void **state)
 }
 
 /* It is a cache of blocks in host memory or on NVMe, so it does not keep a block alive. */
-static void the_last_copy_is_never_a_devices(void **state)
+TEST(the_last_copy_is_never_a_devices)
 {
 	const uint32_t block = block_in_host(1);
 
-	(void)state;
 	give_nvme(block);
 	(void)give_device(block);
 	demote(block);
@@ -307,11 +295,10 @@ static void the_last_copy_is_never_a_devices(void **state)
 	assert_int_equal(blocks_count(w.store.blocks), 0);
 }
 
-static void what_a_device_reads_stays_until_it_has_read(void **state)
+TEST(what_a_device_reads_stays_until_it_has_read)
 {
 	const uint32_t block = block_in_host(1);
 
-	(void)state;
 	(void)give_device(block);
 	const uint32_t pinned = copy_table_pin(w.copies, block, 0);
 
@@ -321,22 +308,4 @@ static void what_a_device_reads_stays_until_it_has_read(void **state)
 	copy_table_unpin(w.copies, 0, pinned);
 	copies_free_condemned(&w.store);
 	is(1, 0, 0);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(clients_see_the_copy_come_and_go),
-		CASE(a_second_copy_on_a_unit_is_refused),
-		CASE(demoted_and_promoted_it_stays),
-		CASE(a_block_may_get_it_while_away),
-		CASE(dropped_with_its_block),
-		CASE(condemned_with_its_block_pinned_or_not),
-		CASE(the_last_copy_is_never_a_devices),
-		CASE(what_a_device_reads_stays_until_it_has_read),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

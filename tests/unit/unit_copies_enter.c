@@ -8,12 +8,6 @@
  * without memory, and a tier of durable copies whose answers the test gives; slots, owners and what
  * that tier was told are looked at after each step.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 
 #include "daemon/stats/stats.h"
@@ -23,6 +17,7 @@
 #include "daemon/store/store.h"
 #include "daemon/store/tally.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 #include "tiers/slabs.h"
 
 enum {
@@ -126,7 +121,7 @@ static struct space space = {
 	.variant_bytes = { 4096, 8192 },
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	const struct slabs_conf conf = { .tier = &host.base,
 					 .slab_bytes = SLAB,
@@ -136,7 +131,6 @@ static int set_up(void **state)
 					 .arg = &host };
 	uint8_t bytes[32];
 
-	(void)state;
 	store = (struct store){ 0 };
 	host = (struct host){ .base.ops = &memory_ops, .base.capacity_bytes = SLABS * SLAB };
 	disk = (struct disk){ .base.ops = &disk_ops, .readable = true, .writable = true };
@@ -158,15 +152,16 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-	(void)state;
 	blocks_close(store.blocks);
 	index_close(store.index);
 	stats_close(store.stats, NULL);
 	slabs_close(host.slabs);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static struct extent slot(void)
 {
@@ -219,13 +214,12 @@ static uint32_t away(uint32_t number)
 
 /* --- cases --- */
 
-static void a_new_block_has_slot_parent_and_codec(void **state)
+TEST(a_new_block_has_slot_parent_and_codec)
 {
 	const uint32_t parent = entered(1, BLOCK_NONE);
 	const struct extent where = slot();
 	uint32_t block = BLOCK_NONE;
 
-	(void)state;
 	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
 	assert_int_equal(enter(2, CODEC_RAW, &where, parent, &block), 0);
 	owns(block, &where);
@@ -236,12 +230,11 @@ static void a_new_block_has_slot_parent_and_codec(void **state)
 	assert_int_equal(host.base.extents, 2);
 }
 
-static void one_that_memory_has_leaves_the_slot_to_the_caller(void **state)
+TEST(one_that_memory_has_leaves_the_slot_to_the_caller)
 {
 	const struct extent first = slot(), second = slot();
 	uint32_t block = BLOCK_NONE, again = BLOCK_NONE;
 
-	(void)state;
 	assert_int_equal(enter(1, CODEC_FP8, &first, BLOCK_NONE, &block), 0);
 	assert_int_equal(enter(1, CODEC_FP8, &second, BLOCK_NONE, &again), 1);
 	assert_int_equal(again, block);
@@ -251,13 +244,12 @@ static void one_that_memory_has_leaves_the_slot_to_the_caller(void **state)
 	assert_int_equal(blocks_count(store.blocks), 1);
 }
 
-static void one_that_is_away_comes_back_under_its_parent(void **state)
+TEST(one_that_is_away_comes_back_under_its_parent)
 {
 	const uint32_t block = away(1), parent = entered(2, BLOCK_NONE);
 	const struct extent where = slot();
 	uint32_t again = BLOCK_NONE;
 
-	(void)state;
 	assert_int_equal(enter(1, CODEC_FP8, &where, parent, &again), 0);
 	assert_int_equal(again, block);
 	owns(block, &where);
@@ -267,26 +259,24 @@ static void one_that_is_away_comes_back_under_its_parent(void **state)
 }
 
 /* It is its own parent by key: a client may name any. */
-static void one_that_is_away_is_not_its_own_parent(void **state)
+TEST(one_that_is_away_is_not_its_own_parent)
 {
 	const uint32_t block = away(1);
 	const struct extent where = slot();
 	uint32_t again = BLOCK_NONE;
 
-	(void)state;
 	assert_int_equal(enter(1, CODEC_FP8, &where, block, &again), 0);
 	assert_int_equal(again, block);
 	assert_int_equal(blocks_parent(store.blocks, block), BLOCK_NONE);
 }
 
 /* Another disk takes writes: the copy that nobody can read goes, and a new one is to be written. */
-static void the_copy_on_a_disk_that_is_away_goes_if_another_takes_it(void **state)
+TEST(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it)
 {
 	const uint32_t block = away(1);
 	const struct extent where = slot();
 	uint32_t again = BLOCK_NONE;
 
-	(void)state;
 	disk.readable = false;
 	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
 	assert_int_equal(again, block);
@@ -295,13 +285,12 @@ static void the_copy_on_a_disk_that_is_away_goes_if_another_takes_it(void **stat
 	assert_int_equal(disk.forgotten, 1);
 }
 
-static void without_another_disk_it_stays(void **state)
+TEST(without_another_disk_it_stays)
 {
 	const uint32_t block = away(1);
 	const struct extent where = slot();
 	uint32_t again = BLOCK_NONE;
 
-	(void)state;
 	disk.readable = disk.writable = false;
 	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
 	assert_int_equal(again, block);
@@ -309,14 +298,13 @@ static void without_another_disk_it_stays(void **state)
 	assert_int_equal(disk.forgotten, 0);
 }
 
-static void a_full_table_loses_its_oldest_leaf(void **state)
+TEST(a_full_table_loses_its_oldest_leaf)
 {
 	uint32_t blocks[BLOCKS];
 	struct extent where;
 	uint8_t key[32];
 	uint32_t block = BLOCK_NONE;
 
-	(void)state;
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = entered(i + 1, BLOCK_NONE);
 	for (uint32_t i = 0; i < BLOCKS; i++) /* the third is the oldest */
@@ -355,9 +343,8 @@ static bool has(uint32_t number, uint32_t name)
 	return blocks_find(store.blocks, key, number) != BLOCK_NONE;
 }
 
-static void a_full_table_drops_of_whoever_has_more_than_its_share(void **state)
+TEST(a_full_table_drops_of_whoever_has_more_than_its_share)
 {
-	(void)state;
 	for (uint32_t round = 0; round < 2; round++) {
 		guarantee(SPACE, 2);
 		fill(2, round == 1);
@@ -370,9 +357,8 @@ static void a_full_table_drops_of_whoever_has_more_than_its_share(void **state)
 	}
 }
 
-static void one_within_its_share_does_not_pay_for_itself(void **state)
+TEST(one_within_its_share_does_not_pay_for_itself)
 {
-	(void)state;
 	for (uint32_t round = 0; round < 2; round++) {
 		guarantee(SPACE, 2);
 		fill(1, round == 1);
@@ -385,9 +371,8 @@ static void one_within_its_share_does_not_pay_for_itself(void **state)
 	}
 }
 
-static void where_nobody_has_more_each_pays_for_itself(void **state)
+TEST(where_nobody_has_more_each_pays_for_itself)
 {
-	(void)state;
 	guarantee(SPACE, 2);
 	guarantee(OTHER, 2);
 	fill(2, false);
@@ -398,12 +383,11 @@ static void where_nobody_has_more_each_pays_for_itself(void **state)
 }
 
 /* OTHER has more than its share, and all of it is in use. */
-static void a_newcomer_takes_from_anybody_rather_than_be_refused(void **state)
+TEST(a_newcomer_takes_from_anybody_rather_than_be_refused)
 {
 	struct extent where;
 	uint32_t block;
 
-	(void)state;
 	guarantee(SPACE, 1);
 	guarantee(NEWCOMER, 1);
 	fill(1, false);
@@ -421,12 +405,11 @@ static void a_newcomer_takes_from_anybody_rather_than_be_refused(void **state)
 		blocks_unpin(store.blocks, i);
 }
 
-static void a_full_table_of_blocks_in_use_refuses(void **state)
+TEST(a_full_table_of_blocks_in_use_refuses)
 {
 	uint32_t block = BLOCK_NONE;
 	struct extent where;
 
-	(void)state;
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks_pin(store.blocks, entered(i + 1, BLOCK_NONE));
 	where = slot();
@@ -437,26 +420,4 @@ static void a_full_table_of_blocks_in_use_refuses(void **state)
 	tier_free(&host.base, &where);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks_unpin(store.blocks, i);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(a_new_block_has_slot_parent_and_codec),
-		CASE(one_that_memory_has_leaves_the_slot_to_the_caller),
-		CASE(one_that_is_away_comes_back_under_its_parent),
-		CASE(one_that_is_away_is_not_its_own_parent),
-		CASE(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it),
-		CASE(without_another_disk_it_stays),
-		CASE(a_full_table_loses_its_oldest_leaf),
-		CASE(a_full_table_drops_of_whoever_has_more_than_its_share),
-		CASE(one_within_its_share_does_not_pay_for_itself),
-		CASE(where_nobody_has_more_each_pays_for_itself),
-		CASE(a_newcomer_takes_from_anybody_rather_than_be_refused),
-		CASE(a_full_table_of_blocks_in_use_refuses),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

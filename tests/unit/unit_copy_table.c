@@ -4,15 +4,10 @@
  * unit_copy_table - copies on devices, one rule a case; sim_copy_table has them all at once.
  * Method: a table of two units, every answer by hand.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 
 #include "daemon/store/copy_table.h"
+#include "tests/lib/test.h"
 
 enum { COPIES = 50, CLASS = 2, MANY = 100000 };
 
@@ -25,7 +20,7 @@ static uint32_t owner_of(void *arg, uint32_t unit, uint32_t copy)
 	return owners[unit][copy];
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	const struct copy_table_conf conf = {
 		.units = 2, .copies = COPIES, .classes = CLASS + 1, .seed = 7, .block_of = owner_of
@@ -34,11 +29,13 @@ static int set_up(void **state)
 	return copy_table_open(&conf, (struct copy_table **)state);
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	copy_table_close(*state);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static int add(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t copy, uint32_t class)
 {
@@ -51,11 +48,10 @@ static void put(struct copy_table *t, uint32_t block, uint32_t unit, uint32_t co
 	assert_int_equal(add(t, block, unit, copy, CLASS), 0);
 }
 
-static void without_devices_nothing_is_there(void **state)
+TEST(without_devices_nothing_is_there)
 {
 	uint32_t unit, copy;
 
-	(void)state;
 	assert_false(copy_table_find(NULL, 1, 0, &copy));
 	assert_int_equal(copy_table_units(NULL, 1), 0);
 	assert_false(copy_table_loose(NULL, &unit, &copy));
@@ -63,7 +59,7 @@ static void without_devices_nothing_is_there(void **state)
 	copy_table_close(NULL);
 }
 
-static void what_cannot_be_is_refused(void **state)
+TEST(what_cannot_be_is_refused)
 {
 	const struct copy_table_conf wrong[] = {
 		{ .units = 0, .copies = 1, .classes = 1 },
@@ -74,12 +70,11 @@ static void what_cannot_be_is_refused(void **state)
 	};
 	struct copy_table *t;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
 		assert_int_equal(copy_table_open(&wrong[i], &t), -EINVAL);
 }
 
-static void a_copy_is_found_on_its_own_unit(void **state)
+TEST(a_copy_is_found_on_its_own_unit)
 {
 	struct copy_table *t = *state;
 	uint32_t copy;
@@ -93,7 +88,7 @@ static void a_copy_is_found_on_its_own_unit(void **state)
 	assert_int_equal(copy_table_units(t, 4), 0);
 }
 
-static void a_block_has_one_copy_a_unit(void **state)
+TEST(a_block_has_one_copy_a_unit)
 {
 	struct copy_table *t = *state;
 	uint32_t copy;
@@ -105,7 +100,7 @@ static void a_block_has_one_copy_a_unit(void **state)
 	put(t, 6, 0, 2); /* the number is as free as it was */
 }
 
-static void a_number_that_the_table_has_not_is_refused(void **state)
+TEST(a_number_that_the_table_has_not_is_refused)
 {
 	struct copy_table *t = *state;
 
@@ -119,7 +114,7 @@ static void a_number_that_the_table_has_not_is_refused(void **state)
 	assert_int_equal(copy_table_count(t, 1), 0);
 }
 
-static void the_least_recent_goes_first(void **state)
+TEST(the_least_recent_goes_first)
 {
 	struct copy_table *t = *state;
 
@@ -140,7 +135,7 @@ static void the_least_recent_goes_first(void **state)
 	assert_int_equal(copy_table_victim(t, 0, CLASS), 2);
 }
 
-static void what_is_pinned_does_not_go(void **state)
+TEST(what_is_pinned_does_not_go)
 {
 	struct copy_table *t = *state;
 
@@ -155,7 +150,7 @@ static void what_is_pinned_does_not_go(void **state)
 	assert_int_equal(copy_table_victim(t, 0, CLASS), 1);
 }
 
-static void copies_of_a_block_that_went_come_back(void **state)
+TEST(copies_of_a_block_that_went_come_back)
 {
 	struct copy_table *t = *state;
 	uint32_t unit, copy, copies = 0;
@@ -175,7 +170,7 @@ static void copies_of_a_block_that_went_come_back(void **state)
 	assert_false(copy_table_loose(t, &unit, &copy));
 }
 
-static void a_bad_copy_goes_alone_and_when_its_last_pin_does(void **state)
+TEST(a_bad_copy_goes_alone_and_when_its_last_pin_does)
 {
 	struct copy_table *t = *state;
 	uint32_t unit, copy;
@@ -194,7 +189,7 @@ static void a_bad_copy_goes_alone_and_when_its_last_pin_does(void **state)
 }
 
 /* Its number is another block's meanwhile. */
-static void a_pinned_copy_outlives_its_block(void **state)
+TEST(a_pinned_copy_outlives_its_block)
 {
 	struct copy_table *t = *state;
 	uint32_t unit, copy;
@@ -215,7 +210,7 @@ static void a_pinned_copy_outlives_its_block(void **state)
 }
 
 /* copy_table.h promises it, however few of the numbers are in use. */
-static void memory_is_15_bytes_a_copy(void **state)
+TEST(memory_is_15_bytes_a_copy)
 {
 	const struct copy_table_conf conf = {
 		.units = 1, .copies = COPY_NUMBERS, .classes = CLASS + 1, .block_of = owner_of
@@ -223,7 +218,6 @@ static void memory_is_15_bytes_a_copy(void **state)
 	struct copy_table *t;
 	uint64_t empty;
 
-	(void)state;
 	assert_int_equal(copy_table_open(&conf, &t), 0);
 	empty = copy_table_memory(t);
 	assert_true(empty <= 1024);
@@ -233,25 +227,4 @@ static void memory_is_15_bytes_a_copy(void **state)
 	for (uint32_t i = 0; i < MANY; i++)
 		assert_true(copy_table_find(t, i, 0, NULL));
 	copy_table_close(t);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(without_devices_nothing_is_there),
-		CASE(what_cannot_be_is_refused),
-		CASE(a_copy_is_found_on_its_own_unit),
-		CASE(a_block_has_one_copy_a_unit),
-		CASE(a_number_that_the_table_has_not_is_refused),
-		CASE(the_least_recent_goes_first),
-		CASE(what_is_pinned_does_not_go),
-		CASE(copies_of_a_block_that_went_come_back),
-		CASE(a_bad_copy_goes_alone_and_when_its_last_pin_does),
-		CASE(a_pinned_copy_outlives_its_block),
-		CASE(memory_is_15_bytes_a_copy),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

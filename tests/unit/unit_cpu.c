@@ -8,12 +8,6 @@
  * offers its CPU during any work. Method: sched_yield() is counted, time is made up, the kernel is
  * asked for its notes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -27,6 +21,7 @@
 #include "daemon/base/cpu.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/workers.h"
+#include "tests/lib/test.h"
 
 enum { SLICE_NS = 100000, RESET_ON_FORK = 1, PATIENCE_MS = 10000 };
 
@@ -70,11 +65,10 @@ static void apart(void *(*run)(void *arg), void *arg)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void the_cpu_is_offered_once_a_slice(void **state)
+TEST(the_cpu_is_offered_once_a_slice)
 {
 	struct cpu_slice slice;
 
-	(void)state;
 	yields = 0;
 	cpu_slice_begin(&slice, 1000);
 	assert_false(cpu_slice_look(&slice, 1000));
@@ -114,11 +108,10 @@ static void *ask(void *arg)
 	return NULL;
 }
 
-static void a_thread_has_short_slices_and_its_children_do_not(void **state)
+TEST(a_thread_has_short_slices_and_its_children_do_not)
 {
 	struct asked a = { .policy = SCHED_OTHER, .nice = 19 };
 
-	(void)state;
 	apart(ask, &a);
 	assert_int_equal(a.result, 0);
 	assert_int_equal(a.now.policy, SCHED_OTHER);
@@ -129,11 +122,10 @@ static void a_thread_has_short_slices_and_its_children_do_not(void **state)
 	assert_int_equal(a.childs.runtime_ns, a.before.runtime_ns);
 }
 
-static void another_policy_is_left_alone(void **state)
+TEST(another_policy_is_left_alone)
 {
 	struct asked a = { .policy = SCHED_BATCH };
 
-	(void)state;
 	apart(ask, &a);
 	assert_int_equal(a.before.policy, SCHED_BATCH);
 	assert_int_equal(a.result, -EOPNOTSUPP);
@@ -161,14 +153,13 @@ static void *be_claimed(void *arg)
 	return NULL;
 }
 
-static void a_claim_changes_a_slice_by_next_to_nothing(void **state)
+TEST(a_claim_changes_a_slice_by_next_to_nothing)
 {
 	struct claimed c = { .policy = SCHED_OTHER };
 	struct attr first, second;
 	pthread_t thread;
 	int r[2];
 
-	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, be_claimed, &c), 0);
 	while (!c.thread)
 		usleep(100);
@@ -188,14 +179,13 @@ static void a_claim_changes_a_slice_by_next_to_nothing(void **state)
 	assert_int_equal(second.runtime_ns, SLICE_NS);
 }
 
-static void nothing_is_claimed_for_another_policy(void **state)
+TEST(nothing_is_claimed_for_another_policy)
 {
 	struct claimed c = { .policy = SCHED_BATCH };
 	struct attr after;
 	pthread_t thread;
 	int r;
 
-	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, be_claimed, &c), 0);
 	while (!c.thread)
 		usleep(100);
@@ -223,12 +213,11 @@ static void *stay(void *arg)
 	return NULL;
 }
 
-static void each_number_is_a_cpu_of_its_own(void **state)
+TEST(each_number_is_a_cpu_of_its_own)
 {
 	const uint32_t n = cpu_usable();
 	cpu_set_t seen;
 
-	(void)state;
 	CPU_ZERO(&seen);
 	for (uint32_t i = 0; i < n; i++) {
 		struct stayed s = { .number = i };
@@ -292,11 +281,10 @@ static void run_two(bool slices, bool stay_apart, struct item items[2])
 	assert_int_not_equal(items[0].thread, items[1].thread);
 }
 
-static void threads_of_a_pool_have_short_slices_and_offer_their_cpu(void **state)
+TEST(threads_of_a_pool_have_short_slices_and_offer_their_cpu)
 {
 	struct item items[2];
 
-	(void)state;
 	run_two(true, false, items);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(items[i].attr.flags & RESET_ON_FORK, RESET_ON_FORK);
@@ -307,12 +295,11 @@ static void threads_of_a_pool_have_short_slices_and_offer_their_cpu(void **state
 	assert_int_equal(yields, 0);
 }
 
-static void threads_of_a_pool_stay_apart(void **state)
+TEST(threads_of_a_pool_stay_apart)
 {
 	const uint32_t n = cpu_usable();
 	struct item items[2];
 
-	(void)state;
 	if (n < 2)
 		skip();
 	run_two(false, true, items);
@@ -361,14 +348,13 @@ static enum work_end see_the_other(struct work *work, uint32_t thread)
 	return WORK_ENDED;
 }
 
-static void workers_claim_the_cpu_of_one_that_was_not_seen(void **state)
+TEST(workers_claim_the_cpu_of_one_that_was_not_seen)
 {
 	const struct workers_conf conf = { .threads = 2, .keep = 2, .slices = true, .apart = true };
 	struct stuck items[2] = { { .work = { .run = be_stuck, .done = done } },
 				  { .work = { .run = see_the_other, .done = done } } };
 	struct workers *pool;
 
-	(void)state;
 	items[1].other = &items[0];
 	assert_int_equal(workers_open(&conf, &pool), 0);
 	items[1].pool = pool;
@@ -402,11 +388,10 @@ static void use_up_a_slice(struct loop_watch *watch, uint32_t events)
 		loop_stop(loop);
 }
 
-static void a_loop_offers_its_cpu_that_works_for_descriptors_alone(void **state)
+TEST(a_loop_offers_its_cpu_that_works_for_descriptors_alone)
 {
 	struct loop_watch watch = { .fd = eventfd(1, EFD_CLOEXEC), .ready = use_up_a_slice };
 
-	(void)state;
 	yields = 0;
 	assert_int_equal(loop_open(1000000, &loop), 0); /* so it does not sleep */
 	assert_int_equal(loop_add(loop, &watch, EPOLLIN), 0);
@@ -432,13 +417,12 @@ static void look_again(struct loop_timer *again)
 		loop_timer_set(loop, again, loop_now(loop) + 1000000);
 }
 
-static void the_owner_claims_the_cpu_of_a_worker(void **state)
+TEST(the_owner_claims_the_cpu_of_a_worker)
 {
 	struct workers_conf conf = { .threads = 1, .keep = 1, .slices = true, .apart = true };
 	struct workers *pool;
 	bool r;
 
-	(void)state;
 	assert_int_equal(loop_open(0, &loop), 0);
 	conf.loop = loop;
 	assert_int_equal(workers_open(&conf, &pool), 0);
@@ -452,23 +436,4 @@ static void the_owner_claims_the_cpu_of_a_worker(void **state)
 	workers_close(pool);
 	loop_close(loop);
 	assert_true(r);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_cpu_is_offered_once_a_slice),
-		cmocka_unit_test(a_thread_has_short_slices_and_its_children_do_not),
-		cmocka_unit_test(another_policy_is_left_alone),
-		cmocka_unit_test(a_claim_changes_a_slice_by_next_to_nothing),
-		cmocka_unit_test(nothing_is_claimed_for_another_policy),
-		cmocka_unit_test(each_number_is_a_cpu_of_its_own),
-		cmocka_unit_test(threads_of_a_pool_have_short_slices_and_offer_their_cpu),
-		cmocka_unit_test(threads_of_a_pool_stay_apart),
-		cmocka_unit_test(workers_claim_the_cpu_of_one_that_was_not_seen),
-		cmocka_unit_test(a_loop_offers_its_cpu_that_works_for_descriptors_alone),
-		cmocka_unit_test(the_owner_claims_the_cpu_of_a_worker),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -9,6 +9,7 @@
  * when the test says.
  */
 #include "tests/lib/lib_ctl.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -30,9 +31,10 @@ static void ask_disks(void)
 	(void)close(fd);
 }
 
-static void disks_are_json(void **unused)
+TEST_EACH(admin_set_up, admin_tear_down);
+
+TEST(disks_are_json)
 {
-	(void)unused;
 	fake.disks = 2;
 	admin_with_loop(ask_disks);
 }
@@ -46,9 +48,8 @@ static void ask_disks_of_none(void)
 	(void)close(fd);
 }
 
-static void no_tier_has_no_disks(void **unused)
+TEST(no_tier_has_no_disks)
 {
-	(void)unused;
 	fake.disks = 2;
 	admin_daemon.store.tiers[TIER_NVME] = NULL;
 	admin_with_loop(ask_disks_of_none);
@@ -68,9 +69,8 @@ static void ask_verify(void)
 	(void)close(fd);
 }
 
-static void verify_lists_what_is_bad(void **unused)
+TEST(verify_lists_what_is_bad)
 {
-	(void)unused;
 	fake.bad = 300;
 	fake.looks_needed = 3;
 	admin_with_loop(ask_verify);
@@ -89,9 +89,8 @@ static void ask_verify_of_good(void)
 	(void)close(fd);
 }
 
-static void verify_alone_repairs_nothing(void **unused)
+TEST(verify_alone_repairs_nothing)
 {
-	(void)unused;
 	admin_with_loop(ask_verify_of_good);
 	assert_false(fake.repair);
 	assert_int_equal(fake.begun, 1);
@@ -109,9 +108,8 @@ static void ask_verify_for_long(void)
 	(void)close(fd);
 }
 
-static void long_ones_outlive_the_deadline(void **unused)
+TEST(long_ones_outlive_the_deadline)
 {
-	(void)unused;
 	fake.looks_needed = 300;
 	admin_with_loop(ask_verify_for_long);
 	/* looked at on a timer, and not every turn of the loop */
@@ -136,9 +134,8 @@ static void ask_verify_and_go(void)
 	wait_for(&fake.ended, 1);
 }
 
-static void a_scrub_ends_with_its_asker(void **unused)
+TEST(a_scrub_ends_with_its_asker)
 {
-	(void)unused;
 	fake.never = true;
 	admin_with_loop(ask_verify_and_go);
 }
@@ -156,9 +153,8 @@ static void ask_and_do_not_read(void)
 
 /* Its socket takes so many packets, each of which starts the deadline anew; then it is over. Rows,
  * which are many and large, fill it at once. */
-static void a_scrub_ends_when_nobody_reads(void **unused)
+TEST(a_scrub_ends_when_nobody_reads)
 {
-	(void)unused;
 	fake.bad = 100000;
 	fake.never = true;
 	admin_with_loop(ask_and_do_not_read);
@@ -176,9 +172,8 @@ static void ask_flush(void)
 	(void)close(fd);
 }
 
-static void flush_returns_when_it_is_done(void **unused)
+TEST(flush_returns_when_it_is_done)
 {
-	(void)unused;
 	admin_with_loop(ask_flush);
 	assert_int_equal(fake.ended, 1);
 	assert_int_equal(fake.canceled, 0);
@@ -195,9 +190,8 @@ static void ask_flush_in_vain(void)
 	(void)close(fd);
 }
 
-static void a_flush_that_fails_says_why(void **unused)
+TEST(a_flush_that_fails_says_why)
 {
-	(void)unused;
 	fake.status = -EIO;
 	admin_with_loop(ask_flush_in_vain);
 	fake.status = -EDQUOT;
@@ -219,9 +213,8 @@ static void ask_what_cannot_start(void)
 	(void)close(fd);
 }
 
-static void what_cannot_start_is_not_ended(void **unused)
+TEST(what_cannot_start_is_not_ended)
 {
-	(void)unused;
 	fake.start = -EBUSY;
 	admin_with_loop(ask_what_cannot_start);
 	fake.start = -ENODEV;
@@ -244,9 +237,8 @@ static void ask_and_leave_alone(void)
 	wait_for(&fake.canceled, 2);
 }
 
-static void who_hangs_up_is_not_called_back(void **unused)
+TEST(who_hangs_up_is_not_called_back)
 {
-	(void)unused;
 	fake.never = true;
 	admin_with_loop(ask_and_leave_alone);
 	assert_int_equal(fake.ended, 0);
@@ -261,9 +253,8 @@ static void ask_flush_only(void)
 	/* fd stays open: the daemon ends first */
 }
 
-static void the_daemons_end_lets_go(void **unused)
+TEST(the_daemons_end_lets_go)
 {
-	(void)unused;
 	fake.never = true;
 	admin_with_loop(ask_flush_only);
 	admin_close();
@@ -284,9 +275,8 @@ static void ask_purge(void)
 	(void)close(fd);
 }
 
-static void purge_names_the_tenant(void **unused)
+TEST(purge_names_the_tenant)
 {
-	(void)unused;
 	admin_with_loop(ask_purge);
 	assert_string_equal(fake.tenant, "acme");
 	assert_int_equal(fake.begun, 1);
@@ -302,32 +292,8 @@ static void ask_purge_in_vain(void)
 	(void)close(fd);
 }
 
-static void a_purge_that_may_come_back_says_so(void **unused)
+TEST(a_purge_that_may_come_back_says_so)
 {
-	(void)unused;
 	fake.status = -EIO;
 	admin_with_loop(ask_purge_in_vain);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, admin_set_up, admin_tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(disks_are_json),
-		CASE(no_tier_has_no_disks),
-		CASE(verify_lists_what_is_bad),
-		CASE(verify_alone_repairs_nothing),
-		CASE(long_ones_outlive_the_deadline),
-		CASE(a_scrub_ends_with_its_asker),
-		CASE(a_scrub_ends_when_nobody_reads),
-		CASE(flush_returns_when_it_is_done),
-		CASE(a_flush_that_fails_says_why),
-		CASE(what_cannot_start_is_not_ended),
-		CASE(who_hangs_up_is_not_called_back),
-		CASE(the_daemons_end_lets_go),
-		CASE(purge_names_the_tenant),
-		CASE(a_purge_that_may_come_back_says_so),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

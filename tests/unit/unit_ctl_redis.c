@@ -6,6 +6,7 @@
  * (lib_ctl.h).
  */
 #include "tests/lib/lib_ctl.h"
+#include "tests/lib/test.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -27,9 +28,10 @@ static void ask_endpoints(void)
 	(void)close(fd);
 }
 
-static void endpoints_are_json(void **unused)
+TEST_EACH(admin_set_up, admin_tear_down);
+
+TEST(endpoints_are_json)
 {
-	(void)unused;
 	fake.endpoints = 2;
 	admin_with_loop(ask_endpoints);
 }
@@ -44,9 +46,8 @@ static void ask_many(void)
 	(void)close(fd);
 }
 
-static void more_than_a_packet_holds_are_several(void **unused)
+TEST(more_than_a_packet_holds_are_several)
 {
-	(void)unused;
 	fake.endpoints = 300;
 	admin_with_loop(ask_many);
 }
@@ -60,9 +61,8 @@ static void ask_none(void)
 	(void)close(fd);
 }
 
-static void no_tier_has_no_endpoints(void **unused)
+TEST(no_tier_has_no_endpoints)
 {
-	(void)unused;
 	fake.endpoints = 2;
 	admin_daemon.store.tiers[TIER_REDIS] = NULL;
 	admin_with_loop(ask_none);
@@ -77,21 +77,7 @@ static void ask_with_an_argument(void)
 	(void)close(fd);
 }
 
-static void an_argument_is_refused(void **unused)
+TEST(an_argument_is_refused)
 {
-	(void)unused;
 	admin_with_loop(ask_with_an_argument);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, admin_set_up, admin_tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(endpoints_are_json),
-		CASE(more_than_a_packet_holds_are_several),
-		CASE(no_tier_has_no_endpoints),
-		CASE(an_argument_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

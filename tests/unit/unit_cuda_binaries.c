@@ -8,14 +8,11 @@
  * .nv.info is NVIDIA's own: records of a format byte, an attribute byte and 16 bits of length, then
  * (of the attributes looked at here) the kernel's symbol and a number, 32 bits each.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "kernels/cuda/binaries.h"
 #include "tests/lib/lib_fatbin.h"
+#include "tests/lib/test.h"
 
 enum {
 	INFO_SIZED = 4, /* the format of a record that has a length */
@@ -46,9 +43,8 @@ static const char *first(int capability, int driver)
 	return "none";
 }
 
-static void a_driver_gets_the_newest_code_that_it_loads(void **state)
+TEST(a_driver_gets_the_newest_code_that_it_loads)
 {
-	(void)state;
 	assert_string_equal(first(90, 13000), "13");
 	assert_string_equal(first(90, 12090), "h");
 	assert_string_equal(first(90, 12000), "h");
@@ -56,24 +52,21 @@ static void a_driver_gets_the_newest_code_that_it_loads(void **state)
 	assert_string_equal(first(90, 11080), "none");
 }
 
-static void machine_code_is_for_a_family_from_its_own_member_on(void **state)
+TEST(machine_code_is_for_a_family_from_its_own_member_on)
 {
-	(void)state;
 	assert_string_equal(first(89, 12000), "a");
 	assert_string_equal(first(103, 12080), "b");
 	assert_string_equal(first(75, 13000), "none");
 }
 
-static void ptx_needs_a_driver_as_new_as_its_compiler(void **state)
+TEST(ptx_needs_a_driver_as_new_as_its_compiler)
 {
-	(void)state;
 	assert_string_equal(first(120, 12080), "none");
 	assert_string_equal(first(120, 12090), "ptx");
 }
 
-static void the_least_driver_follows_from_what_is_inside(void **state)
+TEST(the_least_driver_follows_from_what_is_inside)
 {
-	(void)state;
 	assert_int_equal(cuda_binaries_driver(both, 90), 12000);
 	assert_int_equal(cuda_binaries_driver(both, 120), 12090);
 	assert_int_equal(cuda_binaries_driver(both, 75), 0);
@@ -161,9 +154,8 @@ static void check_cubin(const void *data)
 	assert_int_equal(codes, 2);
 }
 
-static void machine_code_keeps_within_its_figures(void **state)
+TEST(machine_code_keeps_within_its_figures)
 {
-	(void)state;
 	if (!cuda_binaries[0].data)
 		skip(); /* no compiler for it was here */
 	for (const struct cuda_binary *b = cuda_binaries; b->data; b++) {
@@ -176,17 +168,4 @@ static void machine_code_keeps_within_its_figures(void **state)
 			if (e.kind == FATBIN_ELF)
 				check_cubin(at + e.header_bytes);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_driver_gets_the_newest_code_that_it_loads),
-		cmocka_unit_test(machine_code_is_for_a_family_from_its_own_member_on),
-		cmocka_unit_test(ptx_needs_a_driver_as_new_as_its_compiler),
-		cmocka_unit_test(the_least_driver_follows_from_what_is_inside),
-		cmocka_unit_test(machine_code_keeps_within_its_figures),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

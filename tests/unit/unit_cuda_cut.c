@@ -5,18 +5,13 @@
  * random geometries, codecs and lane sizes; lanes filled as the daemon does; a map of the bytes of
  * each image.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/cuda/cuda_cut.h"
 #include "kernels/cuda/plan.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { ROUNDS = 300, MAX_PIECES = 256 };
 
@@ -117,12 +112,11 @@ static uint32_t lay(const struct picture *p, struct lanes *l)
 	return pieces;
 }
 
-static void every_byte_has_one_place(void **state)
+TEST(every_byte_has_one_place)
 {
 	static struct picture p;
 	struct random seed = random_seeded("unit_cuda_cut");
 
-	(void)state;
 	for (int i = 0; i < ROUNDS; i++) {
 		struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
 		uint32_t pieces;
@@ -141,14 +135,13 @@ static void every_byte_has_one_place(void **state)
 }
 
 /* A large image fills its lanes but the last: copies of some MiB. */
-static void runs_are_as_long_as_lanes(void **state)
+TEST(runs_are_as_long_as_lanes)
 {
 	static struct picture p;
 	struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
 	struct random seed = random_seeded("unit_cuda_cut");
 	uint32_t pieces;
 
-	(void)state;
 	do
 		make(&p, &seed, CODEC_RAW);
 	while (p.shape.payload_bytes < 8 * CUDA_LANE_LEAST);
@@ -157,12 +150,11 @@ static void runs_are_as_long_as_lanes(void **state)
 }
 
 /* A range of units goes into lanes as an image does: no byte beside its own. */
-static void a_range_is_cut_as_an_image(void **state)
+TEST(a_range_is_cut_as_an_image)
 {
 	static struct picture p;
 	struct random seed = random_seeded("unit_cuda_cut");
 
-	(void)state;
 	for (int i = 0; i < ROUNDS; i++) {
 		struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
 		uint32_t unit, end = 0, scale, payload;
@@ -191,15 +183,4 @@ static void a_range_is_cut_as_an_image(void **state)
 			}
 		}
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_byte_has_one_place),
-		cmocka_unit_test(runs_are_as_long_as_lanes),
-		cmocka_unit_test(a_range_is_cut_as_an_image),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

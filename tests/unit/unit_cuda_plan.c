@@ -5,12 +5,6 @@
  * the plan gives, equals ref.c's. In an fp8 image each unit begins where the unit before ended, and
  * the last ends where image_shape() says. Division by multiplication is held against division.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +13,7 @@
 #include "kernels/cuda/unit.h"
 #include "kernels/kernels.h"
 #include "tests/lib/lib_pages.h"
+#include "tests/lib/test.h"
 
 enum { ROUNDS = 2000, ARENA = 8 << 20 };
 
@@ -30,12 +25,11 @@ UNIT_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
 	return table[piece].first_unit;
 }
 
-static void quotients_are_exact(void **state)
+TEST(quotients_are_exact)
 {
 	struct random random = random_seeded("unit_cuda_plan");
 	struct page_layout layout = { .geometry = { .dtype = DTYPE_INT8, .typed_segments = 1 } };
 
-	(void)state;
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		struct page_piece piece = { .kind = KIND_TYPED };
 		struct cuda_plan plan;
@@ -145,14 +139,13 @@ static uint8_t *arena(struct random *random)
 	return p;
 }
 
-static void every_named_layout(void **state)
+TEST(every_named_layout)
 {
 	static const uint32_t dtypes[] = { DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT8 };
 	struct random random = { .state = 1 };
 	uint8_t *memory = arena(&random);
 	struct pages p;
 
-	(void)state;
 	for (uint32_t i = 0; i < pages_named_n; i++)
 		for (uint32_t d = 0; d < 4; d++) {
 			pages_make(&p, &pages_named[i], dtypes[d], (uintptr_t)memory, 3, 0);
@@ -162,13 +155,12 @@ static void every_named_layout(void **state)
 	free(memory);
 }
 
-static void random_layouts(void **state)
+TEST(random_layouts)
 {
 	struct random random = random_seeded("unit_cuda_plan");
 	uint8_t *memory = arena(&random);
 	struct pages p;
 
-	(void)state;
 	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
 		do
 			pages_random(&p, &random, DTYPE_BF16 + i % 6, (uintptr_t)memory);
@@ -178,12 +170,11 @@ static void random_layouts(void **state)
 	free(memory);
 }
 
-static void wrong_pieces_are_refused(void **state)
+TEST(wrong_pieces_are_refused)
 {
 	struct cuda_plan plan;
 	struct pages p;
 
-	(void)state;
 	pages_make(&p, &pages_named[0], DTYPE_BF16, 4096, 1, 0);
 	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), 0);
 	p.pieces[1].kind = KIND_K;
@@ -199,14 +190,13 @@ static void wrong_pieces_are_refused(void **state)
 	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
 }
 
-static void tasks_are_numbered(void **state)
+TEST(tasks_are_numbered)
 {
 	struct cuda_tasks tasks = {
 		.n = 3,
 		.task = { { .n_units = 5 }, { .n_units = 0 }, { .n_units = 7 } },
 	};
 
-	(void)state;
 	assert_int_equal(cuda_tasks_number(&tasks), 12);
 	assert_int_equal(tasks.n_units, 12);
 	assert_int_equal(tasks.task[1].start, 5);
@@ -215,15 +205,4 @@ static void tasks_are_numbered(void **state)
 	assert_int_equal(cuda_tasks_number(&tasks), 0);
 	tasks.n = 0;
 	assert_int_equal(cuda_tasks_number(&tasks), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(quotients_are_exact), cmocka_unit_test(every_named_layout),
-		cmocka_unit_test(random_layouts),      cmocka_unit_test(wrong_pieces_are_refused),
-		cmocka_unit_test(tasks_are_numbered),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

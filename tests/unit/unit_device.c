@@ -7,12 +7,6 @@
  * keeps its jobs until the test ends them and notes its calls. A loop without events: jobs of the
  * test's device end when the test says so.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,6 +17,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/device/devices.h"
 #include "daemon/shared/mount.h"
+#include "tests/lib/test.h"
 
 enum { DEPTH = 3, OWN_DEPTH = 2, JOBS = DEPTH + OWN_DEPTH + 1, IMAGE_BYTES = 4096 };
 
@@ -153,7 +148,7 @@ static void on_room(void *arg, struct device *device)
 	w->room_of = device;
 }
 
-static int open_world(void **state)
+FIXTURE(open_world)
 {
 	const struct device_conf conf = { .workers = 1, .depth = DEPTH, .own_depth = OWN_DEPTH };
 	struct world *w = calloc(1, sizeof(*w));
@@ -176,7 +171,7 @@ static int open_world(void **state)
 	return 0;
 }
 
-static int close_world(void **state)
+FIXTURE(close_world)
 {
 	struct world *w = *state;
 
@@ -186,6 +181,8 @@ static int close_world(void **state)
 	free(w);
 	return 0;
 }
+
+TEST_EACH(open_world, close_world);
 
 static int submit(struct world *w, uint32_t i, uint32_t client)
 {
@@ -207,7 +204,7 @@ static void end_one(struct world *w)
 
 /* --- tests --- */
 
-static void a_full_device_refuses_and_says_when_it_has_room(void **state)
+TEST(a_full_device_refuses_and_says_when_it_has_room)
 {
 	struct world *w = *state;
 
@@ -232,7 +229,7 @@ static void a_full_device_refuses_and_says_when_it_has_room(void **state)
 }
 
 /* It may be full of something else than jobs. */
-static void a_device_may_refuse_by_itself(void **state)
+TEST(a_device_may_refuse_by_itself)
 {
 	struct world *w = *state;
 
@@ -245,7 +242,7 @@ static void a_device_may_refuse_by_itself(void **state)
 	assert_int_equal(w->slow->base.in_flight, 0);
 }
 
-static void own_jobs_have_a_bound_of_their_own(void **state)
+TEST(own_jobs_have_a_bound_of_their_own)
 {
 	struct world *w = *state;
 
@@ -272,7 +269,7 @@ static void verified(struct device_job *job)
 
 /* The CPU works on while the other device is full, and jobs that wait for the other device hear
  * nothing of it. */
-static void a_full_device_delays_no_other(void **state)
+TEST(a_full_device_delays_no_other)
 {
 	struct world *w = *state;
 	struct device_job job = {
@@ -299,7 +296,7 @@ static void a_full_device_delays_no_other(void **state)
 	assert_int_equal(devices_depth(&w->devices), 2 * DEPTH);
 }
 
-static void it_is_kicked_once_for_what_was_submitted(void **state)
+TEST(it_is_kicked_once_for_what_was_submitted)
 {
 	struct world *w = *state;
 
@@ -319,7 +316,7 @@ static void it_is_kicked_once_for_what_was_submitted(void **state)
 		end_one(w);
 }
 
-static void an_image_may_lie_in_the_device(void **state)
+TEST(an_image_may_lie_in_the_device)
 {
 	struct world *w = *state;
 	struct device_job job = {
@@ -336,7 +333,7 @@ static void an_image_may_lie_in_the_device(void **state)
 	end_one(w);
 }
 
-static void layouts_are_prepared_and_forgotten(void **state)
+TEST(layouts_are_prepared_and_forgotten)
 {
 	struct world *w = *state;
 	struct device_layout layout = { .prepared = w };
@@ -373,7 +370,7 @@ static void unmount(struct mount *mount)
 	free(mount);
 }
 
-static void a_region_goes_to_the_device_it_is_of(void **state)
+TEST(a_region_goes_to_the_device_it_is_of)
 {
 	struct world *w = *state;
 	struct wire_region regions[2] = {
@@ -407,7 +404,7 @@ static void a_region_goes_to_the_device_it_is_of(void **state)
 		"regions[0].device: this daemon serves no device 010203000000000000000000000000cd");
 }
 
-static void memory_of_the_host_is_the_cpus(void **state)
+TEST(memory_of_the_host_is_the_cpus)
 {
 	struct world *w = *state;
 	const struct wire_region region = { .memory = WIRE_STAGED, .length = 8192 };
@@ -426,7 +423,7 @@ static void memory_of_the_host_is_the_cpus(void **state)
 	(void)close(fd);
 }
 
-static void there_is_a_most_of_devices(void **state)
+TEST(there_is_a_most_of_devices)
 {
 	struct world *w = *state;
 	struct devices full = { .n = DEVICES_MAX };
@@ -435,24 +432,4 @@ static void there_is_a_most_of_devices(void **state)
 	assert_null(devices_find(&w->devices, (const uint8_t[WIRE_UUID_BYTES]){ 1, 2, 4 }));
 	assert_ptr_equal(devices_find(&w->devices, (const uint8_t[WIRE_UUID_BYTES]){ 0 }),
 			 devices_cpu(&w->devices));
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_world, close_world)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(a_full_device_refuses_and_says_when_it_has_room),
-		CASE(a_device_may_refuse_by_itself),
-		CASE(own_jobs_have_a_bound_of_their_own),
-		CASE(a_full_device_delays_no_other),
-		CASE(it_is_kicked_once_for_what_was_submitted),
-		CASE(an_image_may_lie_in_the_device),
-		CASE(layouts_are_prepared_and_forgotten),
-		CASE(a_region_goes_to_the_device_it_is_of),
-		CASE(memory_of_the_host_is_the_cpus),
-		CASE(there_is_a_most_of_devices),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,18 +10,13 @@
  * 65,536 units of 32 bytes is measured: as many pieces as its units ask for, and a stop is seen in
  * every seventh. Likewise a page of 1,024 rows is looked at for holes, row by row.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/device/device_run.h"
+#include "tests/lib/test.h"
 
 enum {
 	LAYERS = 2,
@@ -208,30 +203,26 @@ static void each(enum device_job_kind kind)
 	}
 }
 
-static void a_decode_stops_between_pieces(void **state)
+TEST(a_decode_stops_between_pieces)
 {
-	(void)state;
 	each(DEVICE_DECODE);
 }
 
-static void an_encode_stops_between_pieces(void **state)
+TEST(an_encode_stops_between_pieces)
 {
-	(void)state;
 	each(DEVICE_ENCODE);
 }
 
-static void a_verification_stops_between_pieces(void **state)
+TEST(a_verification_stops_between_pieces)
 {
-	(void)state;
 	each(DEVICE_VERIFY);
 }
 
-static void a_damaged_image_touches_no_page(void **state)
+TEST(a_damaged_image_touches_no_page)
 {
 	struct bed b;
 	uint32_t n;
 
-	(void)state;
 	bed_make(&b, codec_kernels(NULL), &usual);
 	begin(&b, DEVICE_ENCODE);
 	assert_int_equal(all(&b, &n), 0);
@@ -250,12 +241,11 @@ static void measure(struct bed *b)
 	b->job.measure = true;
 }
 
-static void measuring_stops_between_pieces(void **state)
+TEST(measuring_stops_between_pieces)
 {
 	uint32_t encoding, n;
 	struct bed b;
 
-	(void)state;
 	bed_make(&b, codec_kernels(NULL), &many_units);
 	begin(&b, DEVICE_ENCODE);
 	assert_int_equal(all(&b, &encoding), 0);
@@ -303,12 +293,11 @@ static uint32_t look(struct bed *b, enum device_job_kind kind)
 	return n;
 }
 
-static void looking_for_holes_stops_between_pieces(void **state)
+TEST(looking_for_holes_stops_between_pieces)
 {
 	struct bed b;
 	uint32_t n;
 
-	(void)state;
 	bed_make_apart(&b, codec_kernels(NULL), &usual, MEMORY_PAGE);
 	b.unguarded = true;
 	n = look(&b, DEVICE_ENCODE);
@@ -326,14 +315,13 @@ static void looking_for_holes_stops_between_pieces(void **state)
 	bed_free(&b);
 }
 
-static void a_page_with_a_hole_is_not_touched(void **state)
+TEST(a_page_with_a_hole_is_not_touched)
 {
 	const size_t hole = (size_t)(ROWS - 5) * MEMORY_PAGE;
 	unsigned char there;
 	struct bed b;
 	uint32_t n;
 
-	(void)state;
 	bed_make_apart(&b, codec_kernels(NULL), &usual, MEMORY_PAGE);
 	b.unguarded = true;
 	(void)look(&b, DEVICE_ENCODE);
@@ -362,19 +350,4 @@ static void a_page_with_a_hole_is_not_touched(void **state)
 	assert_int_equal(all(&b, &n), 0);
 	assert_int_equal(calls, 0);
 	bed_free(&b);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_decode_stops_between_pieces),
-		cmocka_unit_test(an_encode_stops_between_pieces),
-		cmocka_unit_test(a_verification_stops_between_pieces),
-		cmocka_unit_test(measuring_stops_between_pieces),
-		cmocka_unit_test(looking_for_holes_stops_between_pieces),
-		cmocka_unit_test(a_page_with_a_hole_is_not_touched),
-		cmocka_unit_test(a_damaged_image_touches_no_page),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,18 +5,13 @@
  * begun first end first. Method: device_turns alone, no threads: orders in which jobs come out;
  * then random adds, takes and returns against a plain model of it (seed printed; SEED=n repeats).
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/device/device_turns.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { DEPTH = 64, CLIENTS = 5 };
 
@@ -25,7 +20,7 @@ struct bed {
 	struct device_job jobs[DEPTH];
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	struct bed *b = calloc(1, sizeof(*b));
 
@@ -35,7 +30,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct bed *b = *state;
 
@@ -43,6 +38,8 @@ static int tear_down(void **state)
 	free(b);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static void add(struct bed *b, uint32_t job, uint32_t client)
 {
@@ -57,7 +54,7 @@ static uint32_t take(struct bed *b)
 	return job ? (uint32_t)(job - b->jobs) : DEPTH;
 }
 
-static void a_late_client_waits_for_one_job_of_the_other(void **state)
+TEST(a_late_client_waits_for_one_job_of_the_other)
 {
 	struct bed *b = *state;
 
@@ -74,7 +71,7 @@ static void a_late_client_waits_for_one_job_of_the_other(void **state)
 	assert_int_equal(take(b), 4);
 }
 
-static void a_job_whose_quantum_is_over_stands_behind_others(void **state)
+TEST(a_job_whose_quantum_is_over_stands_behind_others)
 {
 	struct bed *b = *state;
 
@@ -141,7 +138,7 @@ static uint32_t model_take(struct model *m)
 	return job;
 }
 
-static void any_order_is_the_models(void **state)
+TEST(any_order_is_the_models)
 {
 	struct random random = random_seeded("unit_device_turns");
 	enum { IDLE, WAITS, RUNS } where[DEPTH] = { IDLE };
@@ -173,17 +170,4 @@ static void any_order_is_the_models(void **state)
 		assert_int_equal(job, model_take(&m));
 	assert_int_equal(b->turns.n_jobs, 0);
 	assert_int_equal(b->turns.n_clients, 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_late_client_waits_for_one_job_of_the_other,
-						set_up, tear_down),
-		cmocka_unit_test_setup_teardown(a_job_whose_quantum_is_over_stands_behind_others,
-						set_up, tear_down),
-		cmocka_unit_test_setup_teardown(any_order_is_the_models, set_up, tear_down),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,6 +7,7 @@
  * device's threads, beside readers.
  */
 #include "tests/lib/lib_mover.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -57,13 +58,12 @@ static uint32_t copied_block(struct world *w, uint32_t i, uint32_t *ret_name)
 	return world_find(w, *ret_name);
 }
 
-static void all_stays_where_it_was_until_it_is_copied(void **state)
+TEST(all_stays_where_it_was_until_it_is_copied)
 {
 	struct world w = sparse_world();
 	uint32_t slots[3 * A_SLAB];
 	struct extent where;
 
-	(void)state;
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		slots[i] = i % 3 ? blocks_host_slot(w.blocks, world_find(&w, i)) : 0;
 	begin(&w);
@@ -86,14 +86,13 @@ static void all_stays_where_it_was_until_it_is_copied(void **state)
 }
 
 /* 8 MiB of 64 KiB images: not time bounds the copies, but the size of a job. */
-static void what_one_job_and_one_turn_take_is_bounded(void **state)
+TEST(what_one_job_and_one_turn_take_is_bounded)
 {
 	enum { IMAGE = 64 * KIB, LARGE = 8 * MIB, N = LARGE / IMAGE };
 	struct world w = world_open_of(2, LARGE);
 	uint64_t turns = 0;
 	struct extent where;
 
-	(void)state;
 	for (uint32_t i = 0; i < 2 * N; i++)
 		(void)world_store(&w, i, IMAGE, BLOCK_NONE);
 	for (uint32_t i = 0; i < N; i++) /* half of each slab */
@@ -117,13 +116,12 @@ static void what_one_job_and_one_turn_take_is_bounded(void **state)
 	world_close(&w);
 }
 
-static void a_block_that_is_leased_meanwhile_moves_when_it_is_not(void **state)
+TEST(a_block_that_is_leased_meanwhile_moves_when_it_is_not)
 {
 	struct world w = sparse_world();
 	struct extent before, after, where;
 	uint32_t block, name;
 
-	(void)state;
 	begin(&w);
 	block = copied_block(&w, 0, &name);
 	world_where(&w, block, &before);
@@ -145,14 +143,13 @@ static void a_block_that_is_leased_meanwhile_moves_when_it_is_not(void **state)
 	world_close(&w);
 }
 
-static void a_block_that_is_condemned_meanwhile_is_gone_at_once(void **state)
+TEST(a_block_that_is_condemned_meanwhile_is_gone_at_once)
 {
 	struct world w = sparse_world();
 	const uint64_t extents = w.host->extents;
 	uint32_t block, name;
 	struct extent where;
 
-	(void)state;
 	begin(&w);
 	block = copied_block(&w, 1, &name);
 	blocks_condemn(w.blocks, block);
@@ -165,7 +162,7 @@ static void a_block_that_is_condemned_meanwhile_is_gone_at_once(void **state)
 	world_close(&w);
 }
 
-static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
+TEST(one_who_waits_with_a_lease_ends_a_stuck_emptying)
 {
 	struct world w = sparse_world();
 	const uint64_t extents = w.host->extents;
@@ -174,7 +171,6 @@ static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
 	struct extent where, before, after;
 	uint32_t block, name;
 
-	(void)state;
 	begin(&w);
 	block = copied_block(&w, 0, &name);
 	world_where(&w, block, &before);
@@ -197,12 +193,11 @@ static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
 	world_close(&w);
 }
 
-static void a_job_that_fails_leaves_all_and_is_tried_again(void **state)
+TEST(a_job_that_fails_leaves_all_and_is_tried_again)
 {
 	struct world w = sparse_world();
 	struct extent where;
 
-	(void)state;
 	begin(&w);
 	copier_end(&world_copier, 0, -ECANCELED);
 	assert_int_equal(world_moved_blocks, 0);
@@ -222,12 +217,11 @@ static void a_job_that_fails_leaves_all_and_is_tried_again(void **state)
 	world_close(&w);
 }
 
-static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
+TEST(stores_of_its_class_do_not_take_the_room_it_needs)
 {
 	struct world w = sparse_world();
 	struct extent where;
 
-	(void)state;
 	begin(&w);
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
 		assert_int_equal(ask(&w, SMALL, &where), 0); /* the oldest go */
@@ -240,13 +234,12 @@ static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
 	world_close(&w);
 }
 
-static void the_slab_is_for_who_waited(void **state)
+TEST(the_slab_is_for_who_waited)
 {
 	struct world w = sparse_world();
 	struct extent where, big;
 	uint64_t evicted;
 
-	(void)state;
 	begin(&w);
 	copier_run(&world_copier);
 	while (!tier_alloc(w.host, SMALL, &where))
@@ -258,11 +251,10 @@ static void the_slab_is_for_who_waited(void **state)
 	world_close(&w);
 }
 
-static void a_slab_that_nobody_comes_for_is_free(void **state)
+TEST(a_slab_that_nobody_comes_for_is_free)
 {
 	struct world w = sparse_world();
 
-	(void)state;
 	begin(&w);
 	copier_run(&world_copier);
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 0);
@@ -384,14 +376,13 @@ static bool work(struct loop_poller *poller)
 	return true;
 }
 
-static void what_is_moved_is_read_right_by_others(void **state)
+TEST(what_is_moved_is_read_right_by_others)
 {
 	const struct device_conf conf = { .workers = 3,
 					  .depth = READERS,
 					  .own_depth = EMPTIER_JOBS };
 	static struct bed b;
 
-	(void)state;
 	b = (struct bed){ .w = world_open(6),
 			  .poller.poll = work,
 			  .random = random_seeded("unit_emptier") };
@@ -425,22 +416,4 @@ static void what_is_moved_is_read_right_by_others(void **state)
 	loop_close(b.loop);
 	for (int i = 0; i < READERS; i++)
 		free(b.readers[i].buffer);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_stays_where_it_was_until_it_is_copied),
-		cmocka_unit_test(what_one_job_and_one_turn_take_is_bounded),
-		cmocka_unit_test(a_block_that_is_leased_meanwhile_moves_when_it_is_not),
-		cmocka_unit_test(a_block_that_is_condemned_meanwhile_is_gone_at_once),
-		cmocka_unit_test(one_who_waits_with_a_lease_ends_a_stuck_emptying),
-		cmocka_unit_test(a_job_that_fails_leaves_all_and_is_tried_again),
-		cmocka_unit_test(stores_of_its_class_do_not_take_the_room_it_needs),
-		cmocka_unit_test(the_slab_is_for_who_waited),
-		cmocka_unit_test(a_slab_that_nobody_comes_for_is_free),
-		cmocka_unit_test(what_is_moved_is_read_right_by_others),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

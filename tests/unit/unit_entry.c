@@ -4,12 +4,6 @@
  * that names field and value, an entry at the very limit is not, and the check changes nothing.
  * Method: entry_check() alone, on one good entry that each case bends.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 
@@ -17,6 +11,7 @@
 #include "daemon/op/part.h"
 #include "daemon/shared/client.h"
 #include "daemon/store/space.h"
+#include "tests/lib/test.h"
 
 enum { SLOTS = 16, CLAIMED = 6, LAYERS = 4, EVENTS = 3, OUTSTANDING = 70, LOAD = 71, GROUPS = 2 };
 
@@ -82,9 +77,8 @@ static const struct bend bends[] = {
 	{ NULL, { .op = WIRE_OP_NOP, .op_id = OUTSTANDING } },
 };
 
-static void what_a_client_does_not_have_is_refused(void **unused)
+TEST(what_a_client_does_not_have_is_refused)
 {
-	(void)unused;
 	for (size_t i = 0; i < sizeof(bends) / sizeof(bends[0]); i++) {
 		static struct client before;
 		char text[200] = "";
@@ -101,7 +95,7 @@ static void what_a_client_does_not_have_is_refused(void **unused)
 	}
 }
 
-static void the_target_of_an_entry_is_found(void **unused)
+TEST(the_target_of_an_entry_is_found)
 {
 	static const struct {
 		uint8_t op;
@@ -116,7 +110,6 @@ static void the_target_of_an_entry_is_found(void **unused)
 		{ WIRE_OP_NOP, 0, NULL },
 	};
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const struct wire_sqe sqe = {
 			.op = cases[i].op,
@@ -130,14 +123,4 @@ static void the_target_of_an_entry_is_found(void **unused)
 		assert_int_equal(entry_check(&client, &sqe, &target, text, sizeof(text)), 0);
 		assert_ptr_equal(target, cases[i].found);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_a_client_does_not_have_is_refused),
-		cmocka_unit_test(the_target_of_an_entry_is_found),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,22 +4,17 @@
  * unit_fingerprint - goal: the fingerprint is SipHash-2-4-128, as published and as libcrypto has
  * it. Method: the published vector for 32 bytes, then random keys and messages against libcrypto.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
 
 #include "client/fingerprint.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { ROUNDS = 2000 };
 
-static void as_published(void **state)
+TEST(as_published)
 {
 	/* Key 00..0f, message 00..1f: vectors_sip128[32] of the authors' reference
 	 * implementation. */
@@ -27,7 +22,6 @@ static void as_published(void **state)
 					      0x36, 0x3e, 0x9d, 0x55, 0x65, 0x46, 0xeb, 0x68 };
 	uint8_t bytes[32];
 
-	(void)state;
 	for (uint8_t i = 0; i < 32; i++)
 		bytes[i] = i;
 	const struct fingerprint_key key = fingerprint_key_of(bytes);
@@ -36,14 +30,13 @@ static void as_published(void **state)
 	assert_memory_equal(&print, expected, 16);
 }
 
-static void as_libcrypto_has_it(void **state)
+TEST(as_libcrypto_has_it)
 {
 	EVP_MAC *mac = EVP_MAC_fetch(NULL, "SIPHASH", NULL);
 	size_t size = 16, got;
 	OSSL_PARAM params[] = { OSSL_PARAM_construct_size_t(OSSL_MAC_PARAM_SIZE, &size),
 				OSSL_PARAM_construct_end() };
 
-	(void)state;
 	if (!mac)
 		skip();
 	for (uint64_t i = 0; i < ROUNDS; i++) {
@@ -69,14 +62,4 @@ static void as_libcrypto_has_it(void **state)
 		assert_memory_equal(&pair[0], expected, 16);
 	}
 	EVP_MAC_free(mac);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(as_published),
-		cmocka_unit_test(as_libcrypto_has_it),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

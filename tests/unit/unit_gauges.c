@@ -5,12 +5,6 @@
  * severity, and goes from there when it is over. Method: gauges.c in a daemon whose other parts are
  * faked here.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +12,7 @@
 #include "daemon/front/server.h"
 #include "daemon/kvtierd.h"
 #include "daemon/nvme/nvme_up.h"
+#include "tests/lib/test.h"
 #include "tiers/host/host.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
@@ -128,9 +123,8 @@ bool nvme_up_starting(const struct kvtierd *d)
 
 static struct kvtierd d;
 
-static int set_up(void **unused)
+FIXTURE(set_up)
 {
-	(void)unused;
 	d = (struct kvtierd){ .store.tiers = { [TIER_HOST] = &host, [TIER_REDIS] = &redis } };
 	memset(&fake_status, 0, sizeof(fake_status));
 	fake_state = TIER_UP;
@@ -140,12 +134,13 @@ static int set_up(void **unused)
 	return 0;
 }
 
-static int tear_down(void **unused)
+FIXTURE(tear_down)
 {
-	(void)unused;
 	stats_close(d.stats, NULL);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static char *text_now(void)
 {
@@ -154,7 +149,7 @@ static char *text_now(void)
 	return stats_text_get(d.stats->redis_text, sizeof(text), text);
 }
 
-static void each_state_is_said_while_it_lasts(void **unused)
+TEST(each_state_is_said_while_it_lasts)
 {
 	static const struct {
 		enum tier_state state;
@@ -170,7 +165,6 @@ static void each_state_is_said_while_it_lasts(void **unused)
 		{ TIER_UP, 0, "ok" },
 	};
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		fake_state = cases[i].state;
 		gauges_sync(&d);
@@ -181,9 +175,8 @@ static void each_state_is_said_while_it_lasts(void **unused)
 	}
 }
 
-static void the_reason_comes_and_goes(void **unused)
+TEST(the_reason_comes_and_goes)
 {
-	(void)unused;
 	snprintf(fake_status.text, sizeof(fake_status.text), "a:6379: connection refused");
 	gauges_sync(&d);
 	assert_string_equal(text_now(), "a:6379: connection refused");
@@ -195,11 +188,10 @@ static void the_reason_comes_and_goes(void **unused)
 	assert_string_equal(text_now(), "");
 }
 
-static void counters_are_copied(void **unused)
+TEST(counters_are_copied)
 {
 	const struct stats_values *v = &d.stats->v;
 
-	(void)unused;
 	fake_status.endpoints = 3;
 	fake_status.usable = 2;
 	fake_status.counters = (struct redis_counters){
@@ -238,11 +230,10 @@ static void counters_are_copied(void **unused)
 }
 
 /* Found by the tier (a header) or by the daemon (a checksum), it is not forgotten. */
-static void times_of_ops_become_percentiles(void **unused)
+TEST(times_of_ops_become_percentiles)
 {
 	struct stats_values *v = &d.stats->v;
 
-	(void)unused;
 	for (uint64_t us = 1; us <= 100; us++)
 		histogram_add(&d.stats->load_times, us * 1000);
 	histogram_add(&d.stats->store_times, 2000000);
@@ -255,11 +246,10 @@ static void times_of_ops_become_percentiles(void **unused)
 	assert_int_equal(stats_get(&v->store_p50_us), stats_get(&v->store_p99_us));
 }
 
-static void damage_is_a_warning(void **unused)
+TEST(damage_is_a_warning)
 {
 	const uint64_t corrupt = 1ull << STATS_HEALTH_REDIS_CORRUPT;
 
-	(void)unused;
 	gauges_sync(&d);
 	assert_int_equal(d.stats->health, 0);
 	fake_status.counters.corrupt_total = 1;
@@ -271,27 +261,11 @@ static void damage_is_a_warning(void **unused)
 	assert_int_equal(d.stats->health, corrupt);
 }
 
-static void without_the_tier_nothing_is_said(void **unused)
+TEST(without_the_tier_nothing_is_said)
 {
-	(void)unused;
 	d.store.tiers[TIER_REDIS] = NULL;
 	fake_state = TIER_OFFLINE;
 	gauges_sync(&d);
 	assert_int_equal(d.stats->health, 0);
 	assert_int_equal(d.stats->v.tiers_redis_state, STATS_TIER_OFF);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(each_state_is_said_while_it_lasts),
-		CASE(the_reason_comes_and_goes),
-		CASE(counters_are_copied),
-		CASE(times_of_ops_become_percentiles),
-		CASE(damage_is_a_warning),
-		CASE(without_the_tier_nothing_is_said),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

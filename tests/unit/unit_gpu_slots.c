@@ -20,21 +20,21 @@ static const struct gpu_memory memory[2] = {
 
 static struct tier *t;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	const struct tier_conf conf = { .units = 2, .slab_bytes = SLAB };
 	char text[TIER_TEXT_BYTES];
 
-	(void)state;
 	return tier_open(TIER_GPU, &conf, NULL, &t, text, sizeof(text));
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-	(void)state;
 	tier_close(t);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static struct gpu_slot take(uint32_t unit, uint64_t space)
 {
@@ -44,11 +44,10 @@ static struct gpu_slot take(uint32_t unit, uint64_t space)
 	return slot;
 }
 
-static void a_unit_without_memory_has_no_slot(void **state)
+TEST(a_unit_without_memory_has_no_slot)
 {
 	struct gpu_slot slot;
 
-	(void)state;
 	assert_int_equal(gpu_alloc(t, 0, IMAGE, SPACE, &slot), -ENODEV);
 	assert_int_equal(tier_state(t), TIER_STARTING);
 	/* less than a slab is none */
@@ -60,9 +59,8 @@ static void a_unit_without_memory_has_no_slot(void **state)
 	assert_int_equal(t->capacity_bytes, 0);
 }
 
-static void slots_lie_in_the_memory_of_their_unit(void **state)
+TEST(slots_lie_in_the_memory_of_their_unit)
 {
-	(void)state;
 	for (uint32_t unit = 0; unit < 2; unit++) {
 		const struct gpu_memory *m = &memory[unit];
 		uint64_t last = 0;
@@ -86,11 +84,10 @@ static void slots_lie_in_the_memory_of_their_unit(void **state)
 	assert_int_equal(tier_state(t), TIER_UP);
 }
 
-static void memory_that_goes_takes_no_slot_away(void **state)
+TEST(memory_that_goes_takes_no_slot_away)
 {
 	struct gpu_slot slot, again;
 
-	(void)state;
 	assert_int_equal(gpu_gain(t, 0, &memory[0]), 0);
 	slot = take(0, SPACE);
 	gpu_lose(t, 0);
@@ -112,12 +109,11 @@ static void memory_that_goes_takes_no_slot_away(void **state)
 }
 
 /* A slab that one space has to itself needs no zeroes; a slab that two spaces have had does. */
-static void what_another_space_wrote_is_scrubbed(void **state)
+TEST(what_another_space_wrote_is_scrubbed)
 {
 	struct gpu_slot slots[2 * SLAB / IMAGE], slot;
 	uint32_t n = 0;
 
-	(void)state;
 	assert_int_equal(gpu_gain(t, 0, &memory[0]), 0);
 	while (gpu_alloc(t, 0, IMAGE, SPACE, &slots[n]) == 0)
 		assert_false(slots[n++].scrub);
@@ -136,17 +132,4 @@ static void what_another_space_wrote_is_scrubbed(void **state)
 		tier_free(t, &slots[i].where);
 	for (n = 0; gpu_alloc(t, 0, IMAGE, OTHER, &slots[n]) == 0; n++)
 		assert_true(slots[n].scrub);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(a_unit_without_memory_has_no_slot),
-		CASE(slots_lie_in_the_memory_of_their_unit),
-		CASE(memory_that_goes_takes_no_slot_away),
-		CASE(what_another_space_wrote_is_scrubbed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,18 +10,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "daemon/device/guard.h"
+#include "tests/lib/test.h"
 
 enum { BYTES = 1 << 20, MEMORY_PAGE = 4096 };
 
@@ -69,12 +64,11 @@ static void *run_many(void *arg)
 	return NULL;
 }
 
-static void a_hole_is_not_filled(void **state)
+TEST(a_hole_is_not_filled)
 {
 	pthread_t threads[4];
 	void *bad;
 
-	(void)state;
 	assert_int_equal(guard_open(&guard), 0);
 	if (guard < 0)
 		skip();
@@ -168,7 +162,7 @@ static void check_layout(const struct page_piece *pieces, uint32_t n, const uint
 	assert_int_equal(check(&layout), 0);
 }
 
-static void holes_are_found_in_any_layout(void **state)
+TEST(holes_are_found_in_any_layout)
 {
 	const struct image_geometry g = {
 		.dtype = DTYPE_BF16,
@@ -212,7 +206,6 @@ static void holes_are_found_in_any_layout(void **state)
 	const struct page_piece both[] = { heads, apart };
 	uint64_t all[175];
 
-	(void)state;
 	check_layout(&packed, 1, (const uint64_t[]){ 3840, 4096 }, 2, &g, base, memfd);
 	check_layout(&heads, 1, (const uint64_t[]){ 65536, 65536 + 16384 }, 2, &g, base, memfd);
 	check_layout(&apart, 1,
@@ -229,14 +222,4 @@ static void holes_are_found_in_any_layout(void **state)
 	check_layout(&longer, 1, all, sizeof(all) / sizeof(*all), &g, base, memfd);
 	(void)munmap(base, BYTES);
 	(void)close(memfd);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_hole_is_not_filled),
-		cmocka_unit_test(holes_are_found_in_any_layout),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,17 +4,13 @@
  * alone says which tenant that is. Method: a table of blocks with two tenants; single orders; then,
  * for random bands, the tenants that pay are those that pay without any hints.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "daemon/store/evict.h"
 #include "daemon/store/herd.h"
 #include "daemon/store/tally.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { MAX = 256, CLASS = 1, A = 0, B = 1 /* spaces, and their tenants */ };
 
@@ -22,11 +18,10 @@ static struct index *table;
 static struct blocks *blocks;
 static uint32_t stored;
 
-static int open_blocks(void **state)
+FIXTURE(open_blocks)
 {
 	const struct blocks_conf conf = { .max_blocks = MAX, .classes = 4 };
 
-	(void)state;
 	stored = 0;
 	assert_int_equal(index_open(MAX, &table), 0);
 	assert_int_equal(blocks_open(&conf, table, &blocks), 0);
@@ -35,13 +30,14 @@ static int open_blocks(void **state)
 	return 0;
 }
 
-static int close_blocks(void **state)
+FIXTURE(close_blocks)
 {
-	(void)state;
 	blocks_close(blocks);
 	index_close(table);
 	return 0;
 }
+
+TEST_EACH(open_blocks, close_blocks);
 
 /* More recent than all before. */
 static uint32_t store(uint32_t space)
@@ -71,11 +67,10 @@ static uint32_t next(void)
 	return block;
 }
 
-static void the_tenant_pays_whose_block_is_oldest_with_one_it_keeps_less(void **state)
+TEST(the_tenant_pays_whose_block_is_oldest_with_one_it_keeps_less)
 {
 	const uint32_t kept = store(A), other = store(B), later = store(A);
 
-	(void)state;
 	band(kept, EVICT_KEPT);
 	assert_int_equal(next(), later);
 	assert_int_equal(next(), kept); /* A has no other, and still the oldest */
@@ -83,11 +78,10 @@ static void the_tenant_pays_whose_block_is_oldest_with_one_it_keeps_less(void **
 	assert_int_equal(next(), BLOCK_NONE);
 }
 
-static void what_is_held_stays_and_its_tenant_pays_while_it_can(void **state)
+TEST(what_is_held_stays_and_its_tenant_pays_while_it_can)
 {
 	const uint32_t held = store(A), other = store(B), later = store(A);
 
-	(void)state;
 	band(held, EVICT_HELD);
 	assert_int_equal(next(), later);
 	assert_int_equal(next(), other);
@@ -96,12 +90,11 @@ static void what_is_held_stays_and_its_tenant_pays_while_it_can(void **state)
 	assert_int_equal(next(), held);
 }
 
-static void what_is_demoted_or_released_is_the_first_of_all(void **state)
+TEST(what_is_demoted_or_released_is_the_first_of_all)
 {
 	const uint32_t first = store(A), other = store(B), released = store(B), demoted = store(A);
 	uint64_t tick = 5;
 
-	(void)state;
 	evict_age(blocks_order(blocks), released);
 	assert_int_equal(herd_victim(blocks, CLASS, &tick), released);
 	assert_int_equal(tick, 0);
@@ -113,11 +106,10 @@ static void what_is_demoted_or_released_is_the_first_of_all(void **state)
 	assert_int_equal(next(), released); /* used again, it is as any other */
 }
 
-static void a_use_ends_what_lowers_a_block_and_not_what_keeps_it(void **state)
+TEST(a_use_ends_what_lowers_a_block_and_not_what_keeps_it)
 {
 	const uint32_t a = store(A), b = store(A);
 
-	(void)state;
 	band(a, EVICT_FIRST);
 	band(b, EVICT_KEPT);
 	blocks_touch(blocks, a, 100);
@@ -129,11 +121,10 @@ static void a_use_ends_what_lowers_a_block_and_not_what_keeps_it(void **state)
 	assert_int_equal(evict_banded(blocks_order(blocks)), 0);
 }
 
-static void a_space_that_lost_its_standing_goes_first_held_or_not(void **state)
+TEST(a_space_that_lost_its_standing_goes_first_held_or_not)
 {
 	const uint32_t older = store(B), held = store(A), other = store(A);
 
-	(void)state;
 	band(held, EVICT_HELD);
 	tally_set_standing(blocks_tally(blocks), A, HINT_RETIRED);
 	assert_int_equal(herd_worth(blocks, other), 0);
@@ -151,13 +142,12 @@ static bool not_tenant_a(void *arg, uint32_t account)
 	return account != tally_account_of(blocks_tally(blocks), A);
 }
 
-static void who_may_not_be_taken_from_is_spared(void **state)
+TEST(who_may_not_be_taken_from_is_spared)
 {
 	const struct herd_filter filter = { not_tenant_a, NULL, &spared };
 	const uint32_t a = store(A), b = store(B), c = store(B);
 	uint64_t tick;
 
-	(void)state;
 	band(a, EVICT_FIRST);
 	band(b, EVICT_KEPT);
 	spared = false;
@@ -187,13 +177,12 @@ static void payers(struct random r, bool hinted, uint32_t n, uint8_t *ret)
 
 /* To keep blocks costs a tenant others of its own, one for one, and the other tenant nothing. Which
  * blocks are A's oldest changes with that, so compare how many B has lost. */
-static void no_hint_costs_another_tenant_a_block(void **state)
+TEST(no_hint_costs_another_tenant_a_block)
 {
 	enum { N = 100, ROUNDS = 200 };
 	struct random r = random_seeded("no_hint_costs_another_tenant_a_block");
 	uint8_t without[N], with[N];
 
-	(void)state;
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		uint32_t lost = 0, lost_with = 0;
 
@@ -206,20 +195,4 @@ static void no_hint_costs_another_tenant_a_block(void **state)
 			assert_true(lost_with <= lost);
 		}
 	}
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_blocks, close_blocks)
-	const struct CMUnitTest tests[] = {
-		CASE(the_tenant_pays_whose_block_is_oldest_with_one_it_keeps_less),
-		CASE(what_is_held_stays_and_its_tenant_pays_while_it_can),
-		CASE(what_is_demoted_or_released_is_the_first_of_all),
-		CASE(a_use_ends_what_lowers_a_block_and_not_what_keeps_it),
-		CASE(a_space_that_lost_its_standing_goes_first_held_or_not),
-		CASE(who_may_not_be_taken_from_is_spared),
-		CASE(no_hint_costs_another_tenant_a_block),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

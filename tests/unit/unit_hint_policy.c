@@ -4,15 +4,11 @@
  * hints. Method: single plans; then random hints, whose plans are executed on a model of a tenant's
  * blocks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "daemon/store/hint_policy.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 static const struct hint_limits limits = {
 	.share_bytes = 1000, .all_bytes = 3000, .max_ttl_s = 100, .nvme = true
@@ -32,12 +28,11 @@ static const struct hint_block in_memory = { .noted = true, .band = EVICT_USUAL 
 	.noted = true, .band = EVICT_USUAL, .away = true, .on_nvme = true
 };
 
-static void a_retain_is_a_band_by_its_sign(void **state)
+TEST(a_retain_is_a_band_by_its_sign)
 {
 	struct hint_plan p =
 		plan((struct hint){ .action = WIRE_HINT_RETAIN, .priority = 1 }, in_memory, 0);
 
-	(void)state;
 	assert_int_equal(p.answer, WIRE_HINT_ACCEPTED);
 	assert_int_equal(p.band, EVICT_KEPT);
 	assert_int_equal(p.keep_bytes, 10);
@@ -53,9 +48,8 @@ static void a_retain_is_a_band_by_its_sign(void **state)
 	assert_int_equal(p.band, EVICT_USUAL); /* it has left memory */
 }
 
-static void the_share_is_by_priority_and_never_more(void **state)
+TEST(the_share_is_by_priority_and_never_more)
 {
-	(void)state;
 	for (int priority = 1; priority <= 100; priority++) {
 		const struct hint h = { .action = WIRE_HINT_RETAIN, .priority = priority };
 		const uint64_t most = 10 * (uint64_t)(50 + priority / 2);
@@ -68,13 +62,12 @@ static void the_share_is_by_priority_and_never_more(void **state)
 	assert_false(plan((struct hint){ .action = WIRE_HINT_PIN }, in_memory, 991).change);
 }
 
-static void all_tenants_have_a_bound_together(void **state)
+TEST(all_tenants_have_a_bound_together)
 {
 	const struct hint h = { .action = WIRE_HINT_PIN };
 	const struct hint_block block = { .noted = true, .bytes = 10 };
 	struct hint_plan p;
 
-	(void)state;
 	hint_plan(&h, &block, &limits, &(struct hint_kept){ .all_bytes = 2990 }, &p);
 	assert_int_equal(p.answer, WIRE_HINT_ACCEPTED);
 	hint_plan(&h, &block, &limits, &(struct hint_kept){ .all_bytes = 2991 }, &p);
@@ -82,12 +75,11 @@ static void all_tenants_have_a_bound_together(void **state)
 	assert_false(p.change);
 }
 
-static void a_pin_is_deferred_clipped_or_done(void **state)
+TEST(a_pin_is_deferred_clipped_or_done)
 {
 	struct hint_block full = in_memory;
 	struct hint_plan p = plan((struct hint){ .action = WIRE_HINT_PIN, .ttl_s = 5 }, away, 0);
 
-	(void)state;
 	assert_int_equal(p.answer, WIRE_HINT_DEFERRED);
 	assert_int_equal(p.band, EVICT_HELD);
 	assert_int_equal(p.ttl_s, 5);
@@ -101,14 +93,13 @@ static void a_pin_is_deferred_clipped_or_done(void **state)
 	assert_true(p.answer == WIRE_HINT_CLIPPED && p.ttl_s == 0);
 }
 
-static void a_demotion_needs_somewhere_to_go(void **state)
+TEST(a_demotion_needs_somewhere_to_go)
 {
 	const struct hint h = { .action = WIRE_HINT_DEMOTE };
 	struct hint_block block = in_memory;
 	struct hint_limits none = limits;
 	struct hint_plan p = plan(h, block, 0);
 
-	(void)state;
 	assert_true(p.answer == WIRE_HINT_DEFERRED && p.write && p.band == EVICT_FIRST);
 	block.on_nvme = true;
 	p = plan(h, block, 0);
@@ -122,12 +113,11 @@ static void a_demotion_needs_somewhere_to_go(void **state)
 	assert_true(p.answer == WIRE_HINT_REJECTED && !p.change);
 }
 
-static void what_ends_is_never_used(void **state)
+TEST(what_ends_is_never_used)
 {
 	static const enum wire_hint_action actions[] = { WIRE_HINT_RELEASE, WIRE_HINT_SUPERSEDED,
 							 WIRE_HINT_ENDED };
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		const struct hint_plan p =
 			plan((struct hint){ .action = actions[i] }, in_memory, 0);
@@ -137,13 +127,12 @@ static void what_ends_is_never_used(void **state)
 	}
 }
 
-static void the_fields_of_an_op_take_nothing_back(void **state)
+TEST(the_fields_of_an_op_take_nothing_back)
 {
 	struct hint soft = { .action = WIRE_HINT_RETAIN, .priority = -5, .ttl_s = 5, .soft = true };
 	struct hint_block held = { .noted = true, .band = EVICT_HELD, .left_s = 50 },
 			  ends = { .noted = true, .band = EVICT_USUAL, .left_s = 50 };
 
-	(void)state;
 	assert_false(plan(soft, held, 0).change);
 	assert_false(plan(soft, in_memory, 0).change);
 	soft.priority = 0;
@@ -159,11 +148,10 @@ static void the_fields_of_an_op_take_nothing_back(void **state)
 		    plan(soft, in_memory, 0).band == EVICT_FIRST);
 }
 
-static void a_revision_is_lowered_or_raised(void **state)
+TEST(a_revision_is_lowered_or_raised)
 {
 	enum hint_standing s;
 
-	(void)state;
 	assert_true(hint_standing(WIRE_HINT_SUPERSEDED, &s) && s == HINT_RETIRED);
 	assert_true(hint_standing(WIRE_HINT_ENDED, &s) && s == HINT_RETIRED);
 	assert_true(hint_standing(WIRE_HINT_RELEASE, &s) && s == HINT_RETIRED);
@@ -173,7 +161,7 @@ static void a_revision_is_lowered_or_raised(void **state)
 }
 
 /* A thousand blocks of a tenant, hinted at in any order. */
-static void whatever_is_asked_the_bounds_hold(void **state)
+TEST(whatever_is_asked_the_bounds_hold)
 {
 	enum { BLOCKS = 1000, STEPS = 200000 };
 	static struct hint_block block[BLOCKS];
@@ -181,7 +169,6 @@ static void whatever_is_asked_the_bounds_hold(void **state)
 	struct random r = random_seeded("whatever_is_asked_the_bounds_hold");
 	uint64_t kept = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		block[i] = (struct hint_block){ .noted = true,
 						.band = EVICT_USUAL,
@@ -210,21 +197,4 @@ static void whatever_is_asked_the_bounds_hold(void **state)
 		block[at].band = p.band;
 		assert_true(kept <= limits.share_bytes);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_retain_is_a_band_by_its_sign),
-		cmocka_unit_test(the_share_is_by_priority_and_never_more),
-		cmocka_unit_test(all_tenants_have_a_bound_together),
-		cmocka_unit_test(a_pin_is_deferred_clipped_or_done),
-		cmocka_unit_test(a_demotion_needs_somewhere_to_go),
-		cmocka_unit_test(what_ends_is_never_used),
-		cmocka_unit_test(the_fields_of_an_op_take_nothing_back),
-		cmocka_unit_test(a_revision_is_lowered_or_raised),
-		cmocka_unit_test(whatever_is_asked_the_bounds_hold),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,16 +5,11 @@
  * promises. Method: known times at the edges of buckets; then random times of all magnitudes,
  * beside the exact percentiles of the sorted times.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "daemon/base/histogram.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { TIMES = 5000 };
 
@@ -27,19 +22,17 @@ static void assert_close(uint64_t is, uint64_t exact)
 			 (unsigned long long)exact);
 }
 
-static void an_empty_one_says_0(void **state)
+TEST(an_empty_one_says_0)
 {
 	static const struct histogram empty;
 
-	(void)state;
 	assert_int_equal(histogram_total(&empty), 0);
 	assert_int_equal(histogram_percentile(&empty, 50), 0);
 	assert_int_equal(histogram_percentile(&empty, 100), 0);
 }
 
-static void one_time_comes_back(void **state)
+TEST(one_time_comes_back)
 {
-	(void)state;
 	for (unsigned bit = 0; bit < HISTOGRAM_TOP_BIT; bit++) {
 		for (uint64_t around = 0; around <= 2; around++) {
 			const uint64_t ns = (1ull << bit) - 1 + around;
@@ -53,11 +46,10 @@ static void one_time_comes_back(void **state)
 	}
 }
 
-static void what_is_too_long_counts_as_the_longest(void **state)
+TEST(what_is_too_long_counts_as_the_longest)
 {
 	struct histogram h = { { 0 } };
 
-	(void)state;
 	histogram_add(&h, UINT64_MAX);
 	histogram_add(&h, HISTOGRAM_MAX_NS + 1);
 	assert_int_equal(histogram_total(&h), 2);
@@ -71,12 +63,11 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void percentiles_are_near_the_exact_ones(void **state)
+TEST(percentiles_are_near_the_exact_ones)
 {
 	struct random random = random_seeded("percentiles_are_near_the_exact_ones");
 	static uint64_t times[TIMES];
 
-	(void)state;
 	for (int round = 0; round < 20; round++) {
 		const uint64_t n = 1 + random_below(&random, TIMES);
 		struct histogram h = { { 0 } };
@@ -93,11 +84,10 @@ static void percentiles_are_near_the_exact_ones(void **state)
 	}
 }
 
-static void what_came_since_stands_alone(void **state)
+TEST(what_came_since_stands_alone)
 {
 	struct histogram before = { { 0 } }, now;
 
-	(void)state;
 	histogram_add(&before, 1000);
 	histogram_add(&before, 1000);
 	now = before;
@@ -105,17 +95,4 @@ static void what_came_since_stands_alone(void **state)
 	histogram_since(&now, &before, &now);
 	assert_int_equal(histogram_total(&now), 1);
 	assert_close(histogram_percentile(&now, 50), 3000000);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_empty_one_says_0),
-		cmocka_unit_test(one_time_comes_back),
-		cmocka_unit_test(what_is_too_long_counts_as_the_longest),
-		cmocka_unit_test(percentiles_are_near_the_exact_ones),
-		cmocka_unit_test(what_came_since_stands_alone),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

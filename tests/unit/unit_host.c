@@ -3,12 +3,6 @@
  * Goal: slots of the host tier: classes, generations, owners, accounts, and its answers to
  * placement. Method: a tier of a few 64 KiB slabs, every answer computed by hand.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/lib/test.h"
 #include "tiers/slabs.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB };
@@ -43,13 +38,12 @@ static struct extent take(struct tier *t, uint32_t bytes)
 	return where;
 }
 
-static void all_slots_of_a_slab_are_apart(void **state)
+TEST(all_slots_of_a_slab_are_apart)
 {
 	struct tier *t = open_tier(1, SLAB);
 	struct extent e[8], more;
 	uint8_t *at[8];
 
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		e[i] = take(t, 8 * KIB);
 		at[i] = tier_address(t, &e[i]);
@@ -62,12 +56,11 @@ static void all_slots_of_a_slab_are_apart(void **state)
 	tier_close(t);
 }
 
-static void counts_are_exact(void **state)
+TEST(counts_are_exact)
 {
 	struct tier *t = open_tier(4, SLAB);
 	const struct extent a = take(t, 5000), b = take(t, 30000);
 
-	(void)state;
 	assert_int_equal(t->capacity_bytes, 4 * SLAB);
 	assert_int_equal(t->used_bytes, 8 * KIB + 32 * KIB);
 	assert_int_equal(t->extents, 2);
@@ -81,24 +74,22 @@ static void counts_are_exact(void **state)
 	tier_close(t);
 }
 
-static void capacity_is_whole_slabs(void **state)
+TEST(capacity_is_whole_slabs)
 {
 	const struct tier_conf conf = { .bytes = 3 * SLAB + 5000, .slab_bytes = SLAB };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
-	(void)state;
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &t, text, sizeof(text)), 0);
 	assert_int_equal(t->capacity_bytes, 3 * SLAB);
 	tier_close(t);
 }
 
-static void a_class_serves_what_is_a_sixteenth_smaller(void **state)
+TEST(a_class_serves_what_is_a_sixteenth_smaller)
 {
 	struct tier *t = open_tier(8, 1024 * KIB);
 	const struct extent big = take(t, 68 * KIB);
 
-	(void)state;
 	assert_int_equal(take(t, 64 * KIB).class, big.class); /* 68 = 64 * 17/16 */
 	assert_int_equal(slabs_slot_bytes(tier_slabs(t), 64 * KIB), 68 * KIB);
 	assert_int_not_equal(take(t, 60 * KIB).class, big.class);
@@ -111,12 +102,11 @@ static void a_class_serves_what_is_a_sixteenth_smaller(void **state)
 	tier_close(t);
 }
 
-static void larger_than_a_slab_is_refused(void **state)
+TEST(larger_than_a_slab_is_refused)
 {
 	struct tier *t = open_tier(1, SLAB);
 	struct extent e;
 
-	(void)state;
 	assert_int_equal(tier_alloc(t, SLAB + 1, &e), -E2BIG);
 	assert_int_equal(tier_alloc(t, UINT32_MAX, &e), -E2BIG);
 	assert_int_equal(slabs_slot_bytes(tier_slabs(t), SLAB + 1), 0);
@@ -125,13 +115,12 @@ static void larger_than_a_slab_is_refused(void **state)
 	tier_close(t);
 }
 
-static void an_empty_slab_changes_class(void **state)
+TEST(an_empty_slab_changes_class)
 {
 	struct tier *t = open_tier(1, SLAB);
 	const struct extent a = take(t, 8 * KIB);
 	struct extent b;
 
-	(void)state;
 	assert_int_equal(tier_alloc(t, 32 * KIB, &b), -ENOSPC);
 	tier_free(t, &a);
 	assert_int_equal(tier_alloc(t, 32 * KIB, &b), 0);
@@ -139,13 +128,12 @@ static void an_empty_slab_changes_class(void **state)
 	tier_close(t);
 }
 
-static void a_freed_extent_is_stale_for_ever(void **state)
+TEST(a_freed_extent_is_stale_for_ever)
 {
 	struct tier *t = open_tier(1, SLAB);
 	const struct extent a = take(t, 8 * KIB);
 	struct extent b;
 
-	(void)state;
 	tier_free(t, &a);
 	assert_null(tier_address(t, &a));
 	b = take(t, 8 * KIB);
@@ -157,13 +145,12 @@ static void a_freed_extent_is_stale_for_ever(void **state)
 	tier_close(t);
 }
 
-static void a_forged_extent_has_no_address(void **state)
+TEST(a_forged_extent_has_no_address)
 {
 	struct tier *t = open_tier(1, SLAB);
 	const struct extent a = take(t, 8 * KIB);
 	struct extent e = a;
 
-	(void)state;
 	e.slot = 0xffffffff;
 	assert_null(tier_address(t, &e));
 	e = a, e.slot = 7; /* never handed out */
@@ -177,14 +164,13 @@ static void a_forged_extent_has_no_address(void **state)
 	tier_close(t);
 }
 
-static void freeing_twice_aborts(void **state)
+TEST(freeing_twice_aborts)
 {
 	struct tier *t = open_tier(1, SLAB);
 	const struct extent a = take(t, 8 * KIB);
 	pid_t child;
 	int status;
 
-	(void)state;
 	child = fork();
 	if (child == 0) {
 		(void)signal(SIGABRT, SIG_DFL);
@@ -199,12 +185,11 @@ static void freeing_twice_aborts(void **state)
 	tier_close(t);
 }
 
-static void the_fullest_slab_is_filled_first(void **state)
+TEST(the_fullest_slab_is_filled_first)
 {
 	struct tier *t = open_tier(2, SLAB);
 	struct extent e[16];
 
-	(void)state;
 	for (int i = 0; i < 16; i++)
 		e[i] = take(t, 8 * KIB);
 	for (int i = 0; i < 6; i++)
@@ -215,14 +200,13 @@ static void the_fullest_slab_is_filled_first(void **state)
 	tier_close(t);
 }
 
-static void slabs_are_named_sparsest_first_each_once(void **state)
+TEST(slabs_are_named_sparsest_first_each_once)
 {
 	struct tier *t = open_tier(5, SLAB);
 	struct extent e[40];
 	uint32_t slab = SLABS_NONE, last_used = 0, n = 0;
 	uint32_t used[5] = { 8, 8, 8, 8, 8 };
 
-	(void)state;
 	for (int i = 0; i < 40; i++)
 		e[i] = take(t, 8 * KIB);
 	for (uint32_t i = 0; i < 5; i++)
@@ -246,12 +230,11 @@ static bool free_each(void *arg, const struct extent *where)
 	return true;
 }
 
-static void a_walk_may_free_all_it_sees(void **state)
+TEST(a_walk_may_free_all_it_sees)
 {
 	struct tier *t = open_tier(2, SLAB);
 	const struct extent a = take(t, 8 * KIB);
 
-	(void)state;
 	for (int i = 1; i < 8; i++)
 		(void)take(t, 8 * KIB);
 	assert_true(slabs_walk(tier_slabs(t), a.slot >> 16, free_each, t));
@@ -260,12 +243,11 @@ static void a_walk_may_free_all_it_sees(void **state)
 	tier_close(t);
 }
 
-static void an_owner_stays_with_its_slot(void **state)
+TEST(an_owner_stays_with_its_slot)
 {
 	struct tier *t = open_tier(1, SLAB);
 	struct extent a = take(t, 8 * KIB), b = take(t, 8 * KIB);
 
-	(void)state;
 	assert_int_equal(slabs_owner(tier_slabs(t), &a), SLABS_NO_OWNER);
 	tier_set_owner(t, &a, 7);
 	assert_int_equal(slabs_owner(tier_slabs(t), &a), 7);
@@ -276,12 +258,11 @@ static void an_owner_stays_with_its_slot(void **state)
 	tier_close(t);
 }
 
-static void with_all_classes_taken_a_larger_one_serves(void **state)
+TEST(with_all_classes_taken_a_larger_one_serves)
 {
 	struct tier *t = open_tier(66, 512 * KIB);
 	struct extent e[64], x;
 
-	(void)state;
 	for (uint32_t i = 0; i < 64; i++)
 		/* ascending: nothing that exists is large enough */
 		e[i] = take(t, (i + 1) * 4 * KIB);
@@ -293,14 +274,13 @@ static void with_all_classes_taken_a_larger_one_serves(void **state)
 	tier_close(t);
 }
 
-static void more_slots_than_a_slot_number_holds(void **state)
+TEST(more_slots_than_a_slot_number_holds)
 {
 	/* 69,632 slots of 4 KiB: 65,536 can be named */
 	struct tier *t = open_tier(1, 272 << 20);
 	struct extent first = take(t, 1), last = first, more;
 	struct tier_class_view view;
 
-	(void)state;
 	slabs_class_view(tier_slabs(t), first.class, &view);
 	assert_int_equal(view.slots_per_slab, TIER_MAX_SLAB_SLOTS);
 	for (uint32_t i = 1; i < TIER_MAX_SLAB_SLOTS; i++)
@@ -312,13 +292,12 @@ static void more_slots_than_a_slot_number_holds(void **state)
 	tier_close(t);
 }
 
-static void a_slot_in_use_has_its_extent_again(void **state)
+TEST(a_slot_in_use_has_its_extent_again)
 {
 	struct tier *t = open_tier(2, SLAB);
 	const struct extent a = take(t, 8 * KIB), other = take(t, 8 * KIB), b = take(t, 32 * KIB);
 	struct extent e = { 0 };
 
-	(void)state;
 	assert_int_equal(other.slot >> 16, a.slot >> 16);
 	assert_int_equal(tier_extent(t, a.slot, &e), 0);
 	assert_memory_equal(&e, &a, sizeof(e));
@@ -351,13 +330,12 @@ static void heard(struct tier_ready *listener, void *base, uint64_t bytes)
 	ear->calls++;
 }
 
-static void all_that_is_mapped_is_told_at_once(void **state)
+TEST(all_that_is_mapped_is_told_at_once)
 {
 	struct tier *t = open_tier(3, SLAB);
 	const struct extent a = take(t, SLAB);
 	struct ear ear = { .listener = { .ready = heard, .mapped = true } };
 
-	(void)state;
 	tier_listen(t, &ear.listener);
 	assert_int_equal(ear.calls, 1);
 	assert_int_equal(ear.to - ear.from, 3 * SLAB);
@@ -368,13 +346,12 @@ static void all_that_is_mapped_is_told_at_once(void **state)
 	tier_close(t);
 }
 
-static void what_is_ready_is_told_slab_by_slab_each_once(void **state)
+TEST(what_is_ready_is_told_slab_by_slab_each_once)
 {
 	struct tier *t = open_tier(5, SLAB);
 	struct ear ear = { .listener = { .ready = heard } }, late = ear, gone = ear;
 	uint32_t told;
 
-	(void)state;
 	tier_listen(t, &ear.listener);
 	/* at least one, after which open() returns; the others come as they are looked for */
 	told = ear.calls;
@@ -392,30 +369,4 @@ static void what_is_ready_is_told_slab_by_slab_each_once(void **state)
 	tier_unlisten(t, &late.listener);
 	tier_unlisten(t, &ear.listener);
 	tier_close(t);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_slots_of_a_slab_are_apart),
-		cmocka_unit_test(counts_are_exact),
-		cmocka_unit_test(capacity_is_whole_slabs),
-		cmocka_unit_test(a_class_serves_what_is_a_sixteenth_smaller),
-		cmocka_unit_test(larger_than_a_slab_is_refused),
-		cmocka_unit_test(an_empty_slab_changes_class),
-		cmocka_unit_test(a_freed_extent_is_stale_for_ever),
-		cmocka_unit_test(a_forged_extent_has_no_address),
-		cmocka_unit_test(freeing_twice_aborts),
-		cmocka_unit_test(the_fullest_slab_is_filled_first),
-		cmocka_unit_test(slabs_are_named_sparsest_first_each_once),
-		cmocka_unit_test(a_walk_may_free_all_it_sees),
-		cmocka_unit_test(an_owner_stays_with_its_slot),
-		cmocka_unit_test(with_all_classes_taken_a_larger_one_serves),
-		cmocka_unit_test(more_slots_than_a_slot_number_holds),
-		cmocka_unit_test(a_slot_in_use_has_its_extent_again),
-		cmocka_unit_test(all_that_is_mapped_is_told_at_once),
-		cmocka_unit_test(what_is_ready_is_told_slab_by_slab_each_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -4,12 +4,6 @@
  * opened memory is faulted in, kept out of core dumps, and let go. Method: host_limits_check() on
  * invented machines; host_memory_open() on this one.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/lib/test.h"
 #include "tiers/host/host_limits.h"
 #include "tiers/host/host_memory.h"
 #include "tiers/slabs.h"
@@ -50,50 +45,46 @@ static void expect_refusal(const struct tier_conf *conf, const struct host_limit
 	va_end(words);
 }
 
-static void a_slab_must_fit(void **state)
+TEST(a_slab_must_fit)
 {
 	const struct tier_conf conf = { .bytes = 32 * MIB, .slab_bytes = 64 * MIB };
 
-	(void)state;
 	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 32M", "slab_bytes = 64M",
 		       "lower slab_bytes", NULL);
 }
 
-static void slab_bytes_are_pages(void **state)
+TEST(slab_bytes_are_pages)
 {
 	const struct tier_conf none = { .bytes = 1 * MIB },
 			       odd = { .bytes = 1 * MIB, .slab_bytes = 65535 };
 	const struct tier_conf huge = { .bytes = 64 * MIB, .slab_bytes = 1 * MIB, .huge_pages = 2 };
 	const struct tier_conf large = { .bytes = 4 * GIB, .slab_bytes = 2 * GIB };
 
-	(void)state;
 	expect_refusal(&none, &plenty, -EINVAL, "[host] slab_bytes = 0", "4K", NULL);
 	expect_refusal(&odd, &plenty, -EINVAL, "[host] slab_bytes = 65535", "4K", NULL);
 	expect_refusal(&huge, &plenty, -EINVAL, "[host] slab_bytes = 1M", "2M", "huge_pages", NULL);
 	expect_refusal(&large, &plenty, -EINVAL, "[host] slab_bytes = 2G", "1G", NULL);
 }
 
-static void slabs_are_counted_in_16_bits(void **state)
+TEST(slabs_are_counted_in_16_bits)
 {
 	const struct tier_conf conf = { .bytes = 65536 * 64 * KIB, .slab_bytes = 64 * KIB };
 
-	(void)state;
 	expect_refusal(&conf, &plenty, -EINVAL, "65536 slabs", "65535", "raise slab_bytes", NULL);
 }
 
-static void a_nodes_share_holds_a_slab(void **state)
+TEST(a_nodes_share_holds_a_slab)
 {
 	const struct tier_conf conf = { .bytes = 65 * MIB,
 					.slab_bytes = 64 * MIB,
 					.n_nodes = 2,
 					.nodes = { { 0, 64 * MIB }, { 1, 1 * MIB } } };
 
-	(void)state;
 	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 1M", "node 1", "slab_bytes = 64M",
 		       NULL);
 }
 
-static void auto_is_a_quarter_of_what_is_left(void **state)
+TEST(auto_is_a_quarter_of_what_is_left)
 {
 	const struct tier_conf conf = { .slab_bytes = 64 * MIB },
 			       huge = { .slab_bytes = 64 * MIB, .huge_pages = 2 };
@@ -103,7 +94,6 @@ static void auto_is_a_quarter_of_what_is_left(void **state)
 	char text[TIER_TEXT_BYTES];
 	struct tier_conf none = conf;
 
-	(void)state;
 	assert_int_equal(host_limits_auto(&conf, &machine), 2560 * MIB);
 	assert_int_equal(host_limits_auto(&conf, &group), 512 * MIB);
 	assert_int_equal(host_limits_auto(&huge, &machine), 512 * MIB);
@@ -114,52 +104,47 @@ static void auto_is_a_quarter_of_what_is_left(void **state)
 	assert_int_equal(host_limits_check(&none, &small_one, text, sizeof(text)), -EINVAL);
 }
 
-static void memory_must_be_available(void **state)
+TEST(memory_must_be_available)
 {
 	const struct tier_conf conf = { .bytes = 8 * GIB, .slab_bytes = 64 * MIB };
 	const struct host_limits limits = { 4000 * MIB, UINT64_MAX, 0 };
 
-	(void)state;
 	expect_refusal(&conf, &limits, -ENOMEM, "[host] bytes = 8G", "MemAvailable = 4000M", NULL);
 }
 
-static void the_control_group_limits(void **state)
+TEST(the_control_group_limits)
 {
 	const struct tier_conf conf = { .bytes = 8 * GIB, .slab_bytes = 64 * MIB };
 	const struct host_limits limits = { 64 * GIB, 2 * GIB, 0 };
 
-	(void)state;
 	expect_refusal(&conf, &limits, -ENOMEM, "[host] bytes = 8G", "memory.max = 2048M",
 		       "MemoryMax=", NULL);
 }
 
-static void huge_pages_must_be_set_aside(void **state)
+TEST(huge_pages_must_be_set_aside)
 {
 	const struct tier_conf conf = { .bytes = 1 * GIB, .slab_bytes = 64 * MIB, .huge_pages = 2 };
 	const struct host_limits limits = { 4 * GIB, UINT64_MAX, 100 },
 				 none = { 4 * GIB, UINT64_MAX, UINT64_MAX };
 
-	(void)state;
 	expect_refusal(&conf, &limits, -ENOMEM, "[host] huge_pages = 2m", "512 huge pages",
 		       "100 are free", "vm.nr_hugepages by 412", NULL);
 	expect_refusal(&conf, &none, -ENOMEM, "[host] huge_pages", "no 2 MiB huge pages", NULL);
 }
 
-static void huge_pages_are_not_counted_as_available(void **state)
+TEST(huge_pages_are_not_counted_as_available)
 {
 	const struct tier_conf conf = { .bytes = 1 * GIB, .slab_bytes = 64 * MIB, .huge_pages = 2 };
 	const struct host_limits limits = { 1 * MIB, 1 * MIB, 512 };
 	char text[TIER_TEXT_BYTES];
 
-	(void)state;
 	assert_int_equal(host_limits_check(&conf, &limits, text, sizeof(text)), 0);
 }
 
-static void this_machine_says_what_it_has(void **state)
+TEST(this_machine_says_what_it_has)
 {
 	struct host_limits limits;
 
-	(void)state;
 	host_limits_read(&limits);
 	assert_true(limits.available_bytes > MIB && limits.available_bytes < UINT64_MAX);
 	assert_true(limits.cgroup_bytes > 0);
@@ -175,12 +160,11 @@ static struct host_memory *open_small(const struct tier_conf *conf)
 	return m;
 }
 
-static void every_slab_is_handed_out_once_in_order(void **state)
+TEST(every_slab_is_handed_out_once_in_order)
 {
 	struct host_memory *m = open_small(&small);
 	uint32_t expected = 0;
 
-	(void)state;
 	assert_int_equal(host_memory_next(m), expected++); /* open waited for the first */
 	while (expected < 16) {
 		const uint32_t slab = host_memory_next(m);
@@ -195,12 +179,11 @@ static void every_slab_is_handed_out_once_in_order(void **state)
 	host_memory_close(m);
 }
 
-static void a_slab_handed_out_is_resident(void **state)
+TEST(a_slab_handed_out_is_resident)
 {
 	struct host_memory *m = open_small(&small);
 	unsigned char resident[16];
 
-	(void)state;
 	assert_int_equal(host_memory_next(m), 0);
 	assert_int_equal(mincore(host_memory_base(m), 64 * KIB, resident), 0);
 	for (int i = 0; i < 16; i++)
@@ -228,33 +211,30 @@ static void smaps_line(const uint8_t *at, const char *field, char *ret, size_t n
 	(void)fclose(f);
 }
 
-static void a_core_dump_has_none_of_it(void **state)
+TEST(a_core_dump_has_none_of_it)
 {
 	struct host_memory *m = open_small(&small);
 	char flags[512];
 
-	(void)state;
 	smaps_line(host_memory_base(m), "VmFlags:", flags, sizeof(flags));
 	assert_non_null(strstr(flags, " dd"));
 	host_memory_close(m);
 }
 
-static void closing_does_not_wait_for_all_slabs(void **state)
+TEST(closing_does_not_wait_for_all_slabs)
 {
 	struct tier_conf conf = small;
 
-	(void)state;
 	conf.bytes = 256 * MIB; /* closed at once: threads are joined wherever they are */
 	host_memory_close(open_small(&conf));
 }
 
-static void a_node_that_does_not_exist(void **state)
+TEST(a_node_that_does_not_exist)
 {
 	struct tier_conf conf = small;
 	char text[TIER_TEXT_BYTES];
 	struct host_memory *m;
 
-	(void)state;
 	conf.n_nodes = 1;
 	conf.nodes[0] = (struct tier_node){ .node = 1000, .bytes = conf.bytes };
 	assert_true(host_memory_open(&conf, &m, text, sizeof(text)) < 0);
@@ -282,12 +262,11 @@ static int lock_without_privilege(void)
 		       1;
 }
 
-static void a_lock_beyond_the_limit(void **state)
+TEST(a_lock_beyond_the_limit)
 {
 	const pid_t child = fork();
 	int status;
 
-	(void)state;
 	if (child == 0)
 		_exit(lock_without_privilege());
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -296,14 +275,13 @@ static void a_lock_beyond_the_limit(void **state)
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void huge_pages_without_effect_are_told(void **state)
+TEST(huge_pages_without_effect_are_told)
 {
 	struct tier_conf conf = small;
 	struct host_memory *m;
 	char line[128] = "";
 	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
 
-	(void)state;
 	if (!f || !fgets(line, sizeof(line), f))
 		line[0] = '\0';
 	if (f)
@@ -315,29 +293,4 @@ static void huge_pages_without_effect_are_told(void **state)
 	else
 		assert_string_equal(host_memory_note(m), "");
 	host_memory_close(m);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_slab_must_fit),
-		cmocka_unit_test(slab_bytes_are_pages),
-		cmocka_unit_test(slabs_are_counted_in_16_bits),
-		cmocka_unit_test(a_nodes_share_holds_a_slab),
-		cmocka_unit_test(auto_is_a_quarter_of_what_is_left),
-		cmocka_unit_test(memory_must_be_available),
-		cmocka_unit_test(the_control_group_limits),
-		cmocka_unit_test(huge_pages_must_be_set_aside),
-		cmocka_unit_test(huge_pages_are_not_counted_as_available),
-		cmocka_unit_test(this_machine_says_what_it_has),
-		cmocka_unit_test(every_slab_is_handed_out_once_in_order),
-		cmocka_unit_test(a_slab_handed_out_is_resident),
-		cmocka_unit_test(a_core_dump_has_none_of_it),
-		cmocka_unit_test(closing_does_not_wait_for_all_slabs),
-		cmocka_unit_test(a_node_that_does_not_exist),
-		cmocka_unit_test(a_lock_beyond_the_limit),
-		cmocka_unit_test(huge_pages_without_effect_are_told),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,17 +5,12 @@
  * turn.
  * Method: a tree of files as sysfs has it; for the layout, shares of a few nodes.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "tests/lib/lib_scratch.h"
+#include "tests/lib/test.h"
 #include "tiers/host/host_nodes.h"
 
 static char dir[128];
@@ -54,12 +49,11 @@ static void read_nodes(int32_t limit, struct host_nodes *ret)
 	host_nodes_read(dir, below, &limit, ret);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static const char *const parts[] = { "", "/bus", "/bus/pci", "/bus/pci/devices" };
 	char path[256];
 
-	(void)state;
 	(void)snprintf(dir, sizeof(dir), "/tmp/kvtier-test-XXXXXX");
 	assert_non_null(mkdtemp(dir));
 	for (size_t i = 1; i < sizeof(parts) / sizeof(parts[0]); i++) {
@@ -69,19 +63,17 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	scratch_remove(dir);
 	return 0;
 }
 
-static void a_machine_without_gpus_has_no_preference(void **state)
+TEST_WITH(a_machine_without_gpus_has_no_preference, begin, end)
 {
 	struct host_shares shares;
 	struct host_nodes nodes;
 
-	(void)state;
 	device("0000:00:00.0", "0x8086\n", "0x060000\n", "0\n");
 	read_nodes(8, &nodes);
 	assert_int_equal(nodes.n, 0);
@@ -91,12 +83,11 @@ static void a_machine_without_gpus_has_no_preference(void **state)
 	assert_int_equal(nodes.n, 0);
 }
 
-static void each_gpu_has_its_share(void **state)
+TEST_WITH(each_gpu_has_its_share, begin, end)
 {
 	struct host_nodes nodes;
 	struct host_shares shares;
 
-	(void)state;
 	device("0000:c1:00.0", "0x10de\n", "0x030200\n", "1\n");
 	device("0000:41:00.0", "0x10de\n", "0x030000\n", "0\n");
 	device("0000:a1:00.0", "0x10de\n", "0x030200\n", "1\n");
@@ -110,11 +101,10 @@ static void each_gpu_has_its_share(void **state)
 	assert_int_equal(shares.slabs[1], 201);
 }
 
-static void what_is_no_gpu_or_has_no_node_counts_for_nothing(void **state)
+TEST_WITH(what_is_no_gpu_or_has_no_node_counts_for_nothing, begin, end)
 {
 	struct host_nodes nodes;
 
-	(void)state;
 	device("0000:01:00.0", "0x10de\n", "0x068000\n", "1\n");  /* a bridge (NVSwitch) */
 	device("0000:02:00.0", "0x1002\n", "0x030000\n", "1\n");  /* another maker's */
 	device("0000:03:00.0", "0x10de\n", "0x030200\n", "-1\n"); /* the firmware does not say */
@@ -127,11 +117,10 @@ static void what_is_no_gpu_or_has_no_node_counts_for_nothing(void **state)
 	assert_int_equal(nodes.of_gpu[0], 0);
 }
 
-static void a_node_that_may_not_be_used_counts_for_nothing(void **state)
+TEST_WITH(a_node_that_may_not_be_used_counts_for_nothing, begin, end)
 {
 	struct host_nodes nodes;
 
-	(void)state;
 	device("0000:01:00.0", "0x10de\n", "0x030200\n", "0\n");
 	device("0000:02:00.0", "0x10de\n", "0x030200\n", "1\n");
 	read_nodes(1, &nodes);
@@ -139,12 +128,11 @@ static void a_node_that_may_not_be_used_counts_for_nothing(void **state)
 	assert_int_equal(nodes.of_gpu[0], 0);
 }
 
-static void more_gpus_than_there_is_room_for(void **state)
+TEST_WITH(more_gpus_than_there_is_room_for, begin, end)
 {
 	struct host_nodes nodes;
 	char name[32];
 
-	(void)state;
 	for (unsigned i = 0; i < HOST_GPUS_MAX + 2; i++) {
 		(void)snprintf(name, sizeof(name), "0000:%02x:00.0", i);
 		device(name, "0x10de\n", "0x030200\n", "0\n");
@@ -153,13 +141,12 @@ static void more_gpus_than_there_is_room_for(void **state)
 	assert_int_equal(nodes.n, HOST_GPUS_MAX);
 }
 
-static void more_nodes_than_there_is_room_for(void **state)
+TEST(more_nodes_than_there_is_room_for)
 {
 	struct host_nodes nodes = { .n = HOST_GPUS_MAX };
 	struct host_shares shares;
 	uint32_t slabs = 0;
 
-	(void)state;
 	for (int32_t i = 0; i < HOST_GPUS_MAX; i++)
 		nodes.of_gpu[i] = i;
 	host_nodes_by_gpus(&nodes, 640, &shares);
@@ -169,14 +156,13 @@ static void more_nodes_than_there_is_room_for(void **state)
 	assert_int_equal(slabs, 640);
 }
 
-static void shares_are_whole_slabs_of_the_nodes_named(void **state)
+TEST(shares_are_whole_slabs_of_the_nodes_named)
 {
 	const struct tier_conf conf = { .slab_bytes = 64 << 10,
 					.n_nodes = 2,
 					.nodes = { { 3, 300 << 10 }, { 1, 64 << 10 } } };
 	struct host_shares shares;
 
-	(void)state;
 	host_nodes_by_conf(&conf, &shares);
 	assert_int_equal(shares.n, 2);
 	assert_int_equal(shares.node[0], 3);
@@ -186,14 +172,13 @@ static void shares_are_whole_slabs_of_the_nodes_named(void **state)
 }
 
 /* At any time the nodes are as far apart as a run, and in the end each has its share. */
-static void nodes_come_in_turn(void **state)
+TEST(nodes_come_in_turn)
 {
 	enum { RUN = 4, SLABS = 120 };
 	const struct host_shares shares = { .n = 3, .node = { 0, 2, 5 }, .slabs = { 60, 20, 40 } };
 	uint8_t of[SLABS + 1];
 	uint32_t given[3] = { 0, 0, 0 }, runs = 1;
 
-	(void)state;
 	of[SLABS] = 0xaa;
 	host_nodes_lay_out(&shares, RUN, of);
 	assert_int_equal(of[SLABS], 0xaa);
@@ -209,23 +194,4 @@ static void nodes_come_in_turn(void **state)
 	for (uint32_t node = 0; node < 3; node++)
 		assert_int_equal(given[node], shares.slabs[node]);
 	assert_true(runs <= SLABS / RUN);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_machine_without_gpus_has_no_preference, begin,
-						end),
-		cmocka_unit_test_setup_teardown(each_gpu_has_its_share, begin, end),
-		cmocka_unit_test_setup_teardown(what_is_no_gpu_or_has_no_node_counts_for_nothing,
-						begin, end),
-		cmocka_unit_test_setup_teardown(a_node_that_may_not_be_used_counts_for_nothing,
-						begin, end),
-		cmocka_unit_test_setup_teardown(more_gpus_than_there_is_room_for, begin, end),
-		cmocka_unit_test(more_nodes_than_there_is_room_for),
-		cmocka_unit_test(shares_are_whole_slabs_of_the_nodes_named),
-		cmocka_unit_test(nodes_come_in_turn),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

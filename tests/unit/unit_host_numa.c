@@ -5,17 +5,12 @@
  * no other ones; a node that is not there, or too small, is a sentence; memory that lies elsewhere
  * is counted. Method: host_memory_open() on a machine of three nodes (lib_nodes.h).
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 #include <time.h>
 
 #include "tests/lib/lib_nodes.h"
+#include "tests/lib/test.h"
 #include "tiers/host/host_memory.h"
 #include "tiers/slabs.h"
 
@@ -33,7 +28,7 @@ static struct host_memory *open_settled(const struct tier_conf *conf)
 	return m;
 }
 
-static void each_slab_is_bound_to_its_node(void **state)
+TEST(each_slab_is_bound_to_its_node)
 {
 	const struct tier_conf conf = { .bytes = 8 * SLAB,
 					.slab_bytes = SLAB,
@@ -44,7 +39,6 @@ static void each_slab_is_bound_to_its_node(void **state)
 	struct host_memory *m;
 	uint32_t n;
 
-	(void)state;
 	nodes_reset(-1);
 	m = open_settled(&conf);
 	assert_int_equal(host_memory_slabs(m), 8);
@@ -67,7 +61,7 @@ static void each_slab_is_bound_to_its_node(void **state)
 	host_memory_close(m);
 }
 
-static void memory_that_lies_elsewhere_is_counted(void **state)
+TEST(memory_that_lies_elsewhere_is_counted)
 {
 	const struct tier_conf conf = { .bytes = 6 * SLAB,
 					.slab_bytes = SLAB,
@@ -75,7 +69,6 @@ static void memory_that_lies_elsewhere_is_counted(void **state)
 					.nodes = { { 1, 4 * SLAB }, { 2, 2 * SLAB } } };
 	struct host_memory *m;
 
-	(void)state;
 	nodes_reset(1);
 	m = open_settled(&conf);
 	assert_int_equal(host_memory_astray(m), 4);
@@ -97,9 +90,8 @@ static void refused(const struct tier_node *node, int err, const char *const *wo
 			fail_msg("\"%s\" does not say %s", text, *words);
 }
 
-static void a_node_that_is_not_there_or_too_small_is_a_sentence(void **state)
+TEST(a_node_that_is_not_there_or_too_small_is_a_sentence)
 {
-	(void)state;
 	refused(&(struct tier_node){ NODES, SLAB }, -EINVAL,
 		(const char *const[]){ "[host] bytes: 3 is no NUMA node", "leave the nodes out",
 				       NULL });
@@ -111,13 +103,12 @@ static void a_node_that_is_not_there_or_too_small_is_a_sentence(void **state)
 }
 
 /* Without a GPU on this machine. With one, its nodes are a wish, and not all are asked for. */
-static void without_nodes_no_memory_is_bound(void **state)
+TEST(without_nodes_no_memory_is_bound)
 {
 	const struct tier_conf conf = { .bytes = 4 * SLAB, .slab_bytes = SLAB };
 	struct nodes_bound bound[MOST];
 	struct host_memory *m;
 
-	(void)state;
 	nodes_reset(-1);
 	m = open_settled(&conf);
 	for (uint32_t i = 0; i < nodes_bound(bound, MOST); i++)
@@ -128,16 +119,4 @@ static void without_nodes_no_memory_is_bound(void **state)
 		assert_int_equal(bound[0].bytes, 4 * SLAB);
 	}
 	host_memory_close(m);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_slab_is_bound_to_its_node),
-		cmocka_unit_test(memory_that_lies_elsewhere_is_counted),
-		cmocka_unit_test(a_node_that_is_not_there_or_too_small_is_a_sentence),
-		cmocka_unit_test(without_nodes_no_memory_is_bound),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,18 +5,13 @@
  * else. Method: known figures, every single-bit flip of a header, every field changed and sealed
  * again, limits one past.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "kernels/image.h"
+#include "tests/lib/test.h"
 
 static const struct image_geometry llama = {
 	/* 2 MiB of BF16: a 1 MiB image */
@@ -51,11 +46,10 @@ static int check(const struct image_header *h)
 	return image_header_check(h, &llama, &who, &shape);
 }
 
-static void sizes_of_a_1_mib_image(void **state)
+TEST(sizes_of_a_1_mib_image)
 {
 	const struct image_shape s = shape_of(&llama, CODEC_FP8);
 
-	(void)state;
 	assert_int_equal(s.payload_bytes, 1 << 20);
 	assert_int_equal(s.scale_bytes, 512);
 	assert_int_equal(s.payload_offset, 4096);
@@ -66,7 +60,7 @@ static void sizes_of_a_1_mib_image(void **state)
 	assert_true(s.image_bytes <= 0.503 * s.logical_bytes);
 }
 
-static void sizes_of_partial_groups_typed_and_opaque(void **state)
+TEST(sizes_of_partial_groups_typed_and_opaque)
 {
 	const struct image_geometry g = {
 		.dtype = DTYPE_FP16,
@@ -81,7 +75,6 @@ static void sizes_of_partial_groups_typed_and_opaque(void **state)
 	};
 	const struct image_shape fp8 = shape_of(&g, CODEC_FP8), raw = shape_of(&g, CODEC_RAW);
 
-	(void)state;
 	assert_int_equal(fp8.groups, 2);
 	assert_int_equal(fp8.scale_bytes, 3 * 5 * 2 + 2 * 2);
 	assert_int_equal(fp8.payload_bytes, 3 * 5 * 17 * 7 + 2 * 1025 + 11);
@@ -91,11 +84,10 @@ static void sizes_of_partial_groups_typed_and_opaque(void **state)
 	assert_int_equal(raw.logical_bytes, fp8.logical_bytes);
 }
 
-static void scales_beyond_a_page_move_the_payload(void **state)
+TEST(scales_beyond_a_page_move_the_payload)
 {
 	struct image_geometry g = llama;
 
-	(void)state;
 	g.head_dim_k = g.head_dim_v = 16;
 	g.kv_heads = 62; /* 32 * 2 * 62 = 3968 = 4096 - 128 */
 	assert_int_equal(shape_of(&g, CODEC_FP8).payload_offset, 4096);
@@ -135,9 +127,8 @@ static struct image_geometry with(size_t field, uint32_t value)
 
 #define AT(field) offsetof(struct image_geometry, field)
 
-static void geometry_out_of_limits_is_named(void **state)
+TEST(geometry_out_of_limits_is_named)
 {
-	(void)state;
 	refuse(with(AT(dtype), 0), CODEC_RAW, -EINVAL, "dtype");
 	refuse(with(AT(dtype), 7), CODEC_RAW, -EINVAL, "dtype");
 	refuse(with(AT(layers), 0), CODEC_RAW, -EINVAL, "layers");
@@ -156,9 +147,8 @@ static void geometry_out_of_limits_is_named(void **state)
 	       -EINVAL, "head_dim_k");
 }
 
-static void codec_that_does_not_take_the_dtype_is_named(void **state)
+TEST(codec_that_does_not_take_the_dtype_is_named)
 {
-	(void)state;
 	refuse(with(AT(dtype), DTYPE_FP32), CODEC_FP8, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_INT8), CODEC_FP8, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_BF16), CODEC_FP8_NATIVE, -EINVAL, "codec");
@@ -166,19 +156,18 @@ static void codec_that_does_not_take_the_dtype_is_named(void **state)
 	refuse(with(AT(dtype), DTYPE_BF16), 0, -EINVAL, "codec");
 }
 
-static void largest_image_fits_and_one_more_byte_does_not(void **state)
+TEST(largest_image_fits_and_one_more_byte_does_not)
 {
 	struct image_geometry g = { .dtype = DTYPE_INT8,
 				    .block_tokens = 1,
 				    .opaque_bytes = IMAGE_MAX_BYTES - 4096 };
 
-	(void)state;
 	assert_int_equal(shape_of(&g, CODEC_RAW).image_bytes, IMAGE_MAX_BYTES);
 	g.opaque_bytes++;
 	refuse(g, CODEC_RAW, -EOVERFLOW, NULL);
 }
 
-static void products_do_not_wrap(void **state)
+TEST(products_do_not_wrap)
 {
 	const struct image_geometry g = {
 		.dtype = DTYPE_FP32,
@@ -191,37 +180,33 @@ static void products_do_not_wrap(void **state)
 		.typed_values = IMAGE_MAX_BYTES,
 	};
 
-	(void)state;
 	refuse(g, CODEC_RAW, -EOVERFLOW, NULL);
 }
 
-static void header_passes_its_own_check(void **state)
+TEST(header_passes_its_own_check)
 {
 	struct image_shape shape, found;
 	const struct image_header h = good_header(&shape);
 
-	(void)state;
 	assert_int_equal(image_header_check(&h, &llama, &who, &found), 0);
 	assert_memory_equal(&found, &shape, sizeof(shape));
 }
 
-static void header_of_the_raw_fallback_passes(void **state)
+TEST(header_of_the_raw_fallback_passes)
 {
 	struct image_shape shape = shape_of(&llama, CODEC_RAW), found;
 	struct image_header h;
 
-	(void)state;
 	image_header_fill(&h, &llama, CODEC_RAW, CODEC_RAW, &shape, &who);
 	assert_int_equal(image_header_check(&h, &llama, &who, &found), 0);
 	assert_int_equal(found.payload_bytes, 2 << 20);
 }
 
-static void every_bit_flip_of_a_header_is_refused(void **state)
+TEST(every_bit_flip_of_a_header_is_refused)
 {
 	struct image_shape shape;
 	const struct image_header good = good_header(&shape);
 
-	(void)state;
 	for (size_t bit = 0; bit < 8 * sizeof(good); bit++) {
 		struct image_header h = good;
 
@@ -232,12 +217,11 @@ static void every_bit_flip_of_a_header_is_refused(void **state)
 
 /* The crc right, the content wrong: only the checksum, which the header cannot judge, may
  * differ. */
-static void every_field_is_checked_though_sealed(void **state)
+TEST(every_field_is_checked_though_sealed)
 {
 	struct image_shape shape;
 	const struct image_header good = good_header(&shape);
 
-	(void)state;
 	for (size_t byte = 0; byte < offsetof(struct image_header, header_crc); byte++) {
 		struct image_header h = good;
 
@@ -249,13 +233,12 @@ static void every_field_is_checked_though_sealed(void **state)
 	}
 }
 
-static void foreign_identity_is_refused(void **state)
+TEST(foreign_identity_is_refused)
 {
 	struct image_shape shape;
 	const struct image_header h = good_header(&shape);
 	struct image_identity other = who;
 
-	(void)state;
 	other.key[31] ^= 1;
 	assert_int_equal(image_header_check(&h, &llama, &other, &shape), -EBADMSG);
 	other = who;
@@ -263,24 +246,22 @@ static void foreign_identity_is_refused(void **state)
 	assert_int_equal(image_header_check(&h, &llama, &other, &shape), -EBADMSG);
 }
 
-static void foreign_geometry_is_refused(void **state)
+TEST(foreign_geometry_is_refused)
 {
 	struct image_shape shape;
 	const struct image_header h = good_header(&shape);
 	struct image_geometry g = llama;
 
-	(void)state;
 	g.kv_heads = 16; /* same bytes, another shape */
 	g.layers = 16;
 	assert_int_equal(image_header_check(&h, &g, &who, &shape), -EBADMSG);
 }
 
-static void checksum_is_xxh3_of_payload_then_scales(void **state)
+TEST(checksum_is_xxh3_of_payload_then_scales)
 {
 	const struct image_shape s = shape_of(&llama, CODEC_FP8);
 	uint8_t *image = malloc(s.image_bytes), *flat = malloc(s.payload_bytes + s.scale_bytes);
 
-	(void)state;
 	for (uint32_t i = 0; i < s.image_bytes; i++)
 		image[i] = (uint8_t)(i * 2654435761u >> 13);
 	memcpy(flat, image + s.payload_offset, s.payload_bytes);
@@ -295,39 +276,15 @@ static void checksum_is_xxh3_of_payload_then_scales(void **state)
 	free(flat);
 }
 
-static void crc32c_known_answers(void **state)
+TEST(crc32c_known_answers)
 {
 	uint8_t zeros[32] = { 0 };
 	struct image_header h;
 
-	(void)state;
 	assert_int_equal(image_crc32c("123456789", 9), 0xe3069283);
 	assert_int_equal(image_crc32c(zeros, sizeof(zeros)), 0x8a9136aa); /* RFC 3720, B.4 */
 	assert_int_equal(image_crc32c("", 0), 0);
 	memset(&h, 0x37, sizeof(h));
 	assert_int_equal(image_crc32c(&h, 124), image_crc32c_portable(&h, 124));
 	assert_int_equal(image_crc32c("123456789", 9), image_crc32c_portable("123456789", 9));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sizes_of_a_1_mib_image),
-		cmocka_unit_test(sizes_of_partial_groups_typed_and_opaque),
-		cmocka_unit_test(scales_beyond_a_page_move_the_payload),
-		cmocka_unit_test(geometry_out_of_limits_is_named),
-		cmocka_unit_test(codec_that_does_not_take_the_dtype_is_named),
-		cmocka_unit_test(largest_image_fits_and_one_more_byte_does_not),
-		cmocka_unit_test(products_do_not_wrap),
-		cmocka_unit_test(header_passes_its_own_check),
-		cmocka_unit_test(header_of_the_raw_fallback_passes),
-		cmocka_unit_test(every_bit_flip_of_a_header_is_refused),
-		cmocka_unit_test(every_field_is_checked_though_sealed),
-		cmocka_unit_test(foreign_identity_is_refused),
-		cmocka_unit_test(foreign_geometry_is_refused),
-		cmocka_unit_test(checksum_is_xxh3_of_payload_then_scales),
-		cmocka_unit_test(crc32c_known_answers),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,12 +6,6 @@
  * Method: entries numbered 0..n with fingerprints that follow from the number, checked through
  * index_find().
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -20,6 +14,7 @@
 
 #include "daemon/store/index.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { MANY = 100000, TIER = 2 };
 
@@ -59,11 +54,10 @@ static void erase(struct index *index, uint64_t number)
 	index_remove(index, &print, (uint32_t)number);
 }
 
-static void finds_all_while_growing(void **state)
+TEST(finds_all_while_growing)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
 	for (uint64_t i = 0; i < MANY; i++) {
 		assert_int_equal(insert(index, i), 0);
@@ -78,11 +72,10 @@ static void finds_all_while_growing(void **state)
 	index_close(index);
 }
 
-static void removed_is_absent_others_stay(void **state)
+TEST(removed_is_absent_others_stay)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
 	for (uint64_t i = 0; i < MANY; i++)
 		assert_int_equal(insert(index, i), 0);
@@ -93,11 +86,10 @@ static void removed_is_absent_others_stay(void **state)
 	index_close(index);
 }
 
-static void full_is_enospc_and_recovers(void **state)
+TEST(full_is_enospc_and_recovers)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
 	for (uint64_t i = 0; i < MANY; i++)
 		assert_int_equal(insert(index, i), 0);
@@ -113,11 +105,10 @@ static void full_is_enospc_and_recovers(void **state)
 	index_close(index);
 }
 
-static void memory_is_below_20_bytes_an_entry(void **state)
+TEST(memory_is_below_20_bytes_an_entry)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
 	for (uint64_t i = 0; i < MANY; i++)
 		assert_int_equal(insert(index, i), 0);
@@ -125,11 +116,10 @@ static void memory_is_below_20_bytes_an_entry(void **state)
 	index_close(index);
 }
 
-static void memory_starts_small(void **state)
+TEST(memory_starts_small)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(1u << 26, &index), 0);
 	assert_true(index_memory(index) < 64 * 1024);
 	assert_true(index_bytes(index) > 1ull << 29);
@@ -138,13 +128,12 @@ static void memory_starts_small(void **state)
 
 /* All fingerprints name the same two buckets: 10 fit at most, the next fail, with an error of their
  * own that evicts nobody, and nobody else notices. */
-static void crowded_buckets_hurt_only_themselves(void **state)
+TEST(crowded_buckets_hurt_only_themselves)
 {
 	struct index *index;
 	struct print print = { { 0 } };
 	uint32_t entered = 0, found[2 * WIRE_BUCKET_ENTRIES];
 
-	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
 	for (uint64_t i = 0; i < 1000; i++)
 		assert_int_equal(insert(index, i), 0);
@@ -166,13 +155,12 @@ static void crowded_buckets_hurt_only_themselves(void **state)
 }
 
 /* Equal fingerprints (of keys that differ later) are separate entries. */
-static void same_fingerprint_is_told_apart_by_block(void **state)
+TEST(same_fingerprint_is_told_apart_by_block)
 {
 	struct index *index;
 	const struct print print = print_of(1);
 	uint32_t found[6];
 
-	(void)state;
 	assert_int_equal(index_open(1000, &index), 0);
 	assert_int_equal(index_insert(index, &print, 11, TIER, 0), 0);
 	assert_int_equal(index_insert(index, &print, 12, TIER, 0), 0);
@@ -185,14 +173,13 @@ static void same_fingerprint_is_told_apart_by_block(void **state)
 
 /* Fingerprints that differ in a bit that an entry has are two; fingerprints that differ in another
  * bit are one. */
-static void each_bit_of_an_entry_tells_keys_apart(void **state)
+TEST(each_bit_of_an_entry_tells_keys_apart)
 {
 	const int bits = 32;
 	const struct print print = print_of(1);
 	struct index *index;
 	uint32_t found[6];
 
-	(void)state;
 	assert_int_equal(index_open(1000, &index), 0);
 	assert_int_equal(index_insert(index, &print, 11, TIER, 0), 0);
 	for (int half = 0; half < 2; half++)
@@ -205,12 +192,11 @@ static void each_bit_of_an_entry_tells_keys_apart(void **state)
 	index_close(index);
 }
 
-static void clients_cannot_write_or_resize(void **state)
+TEST(clients_cannot_write_or_resize)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE;
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(1000, &index), 0);
 	const int fd = index_fd(index);
 	assert_int_equal(fcntl(fd, F_GET_SEALS) & wanted, wanted);
@@ -220,20 +206,18 @@ static void clients_cannot_write_or_resize(void **state)
 	index_close(index);
 }
 
-static void bad_sizes_are_refused(void **state)
+TEST(bad_sizes_are_refused)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(0, &index), -EINVAL);
 	assert_int_equal(index_open(UINT64_MAX, &index), -EINVAL);
 }
 
-static void smallest_table_works(void **state)
+TEST(smallest_table_works)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(1, &index), 0);
 	assert_int_equal(insert(index, 0), 0);
 	assert_int_equal(insert(index, 1), -ENOSPC);
@@ -244,11 +228,10 @@ static void smallest_table_works(void **state)
 
 /* Where chance crowds a neighbourhood of a small table, more buckets help: a table takes as many
  * entries as it promises. */
-static void small_tables_fill_to_the_last(void **state)
+TEST(small_tables_fill_to_the_last)
 {
 	struct random random = random_seeded("unit_index");
 
-	(void)state;
 	for (int round = 0; round < 3000; round++) {
 		const uint32_t max = 1 + random_below(&random, 600);
 		struct index *index;
@@ -265,11 +248,10 @@ static void small_tables_fill_to_the_last(void **state)
 }
 
 /* Each of the five has bucket 5 for both of its candidates, until that bucket was split. */
-static void five_keys_of_one_bucket_find_room_in_a_small_table(void **state)
+TEST(five_keys_of_one_bucket_find_room_in_a_small_table)
 {
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(100, &index), 0);
 	for (uint32_t i = 0; i < 5; i++) {
 		const struct print print = { { 5 + 64 * i, 5 + 64 * i } };
@@ -277,25 +259,4 @@ static void five_keys_of_one_bucket_find_room_in_a_small_table(void **state)
 		assert_int_equal(index_insert(index, &print, i, TIER, 0), 0);
 	}
 	index_close(index);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(finds_all_while_growing),
-		cmocka_unit_test(removed_is_absent_others_stay),
-		cmocka_unit_test(full_is_enospc_and_recovers),
-		cmocka_unit_test(memory_is_below_20_bytes_an_entry),
-		cmocka_unit_test(memory_starts_small),
-		cmocka_unit_test(crowded_buckets_hurt_only_themselves),
-		cmocka_unit_test(same_fingerprint_is_told_apart_by_block),
-		cmocka_unit_test(each_bit_of_an_entry_tells_keys_apart),
-		cmocka_unit_test(clients_cannot_write_or_resize),
-		cmocka_unit_test(bad_sizes_are_refused),
-		cmocka_unit_test(smallest_table_works),
-		cmocka_unit_test(small_tables_fill_to_the_last),
-		cmocka_unit_test(five_keys_of_one_bucket_find_room_in_a_small_table),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

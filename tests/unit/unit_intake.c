@@ -7,9 +7,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,11 +14,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "daemon/front/intake.h"
 #include "daemon/base/loop.h"
 #include "tests/lib/lib_packet.h"
+#include "tests/lib/test.h"
 
 static void send_packet(int socket, const void *bytes, size_t n, const int *fds, size_t n_fds)
 {
@@ -37,12 +33,11 @@ static bool writer_lives(int pipe_fd)
 
 /* The kernel's part of it: a peek tells of descriptors and leaves them with the packet, however
  * often. */
-static void a_peek_takes_no_descriptor(void **state)
+TEST(a_peek_takes_no_descriptor)
 {
 	int pair[2], ends[2], many[INTAKE_MAX_FDS];
 	bool fds = false;
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
 	assert_int_equal(intake_peek(pair[1], &fds), 0);
@@ -112,7 +107,7 @@ static int open_fds(void)
 	return n;
 }
 
-static void whatever_comes_is_closed(void **state)
+TEST(whatever_comes_is_closed)
 {
 	struct {
 		struct wire_space_open open;
@@ -126,7 +121,6 @@ static void whatever_comes_is_closed(void **state)
 	char text[232];
 	const int before = open_fds();
 
-	(void)state;
 	for (int i = 0; i < INTAKE_MAX_FDS; i++)
 		many[i] = STDERR_FILENO;
 	assert_int_equal(intake_of("x", 1, many, 1, true, text), -EPROTO);
@@ -151,7 +145,7 @@ static void whatever_comes_is_closed(void **state)
 
 /* Over its share only while some of it waits to be unmapped: the packet and its descriptors are
  * kept. */
-static void a_packet_waits_for_its_share(void **state)
+TEST(a_packet_waits_for_its_share)
 {
 	struct {
 		struct wire_space_open open;
@@ -161,7 +155,6 @@ static void a_packet_waits_for_its_share(void **state)
 	struct intake *in = calloc(1, sizeof(*in));
 	int pair[2], fd = STDERR_FILENO;
 
-	(void)state;
 	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC,
 					  .type = WIRE_SPACE_OPEN,
 					  .length = sizeof(m) };
@@ -189,7 +182,7 @@ static void a_packet_waits_for_its_share(void **state)
 
 /* Rings for a HELLO: made, or a sentence says why not. No packet is touched; the next one may lie
  * there already. */
-static void rings_are_made(void **state)
+TEST(rings_are_made)
 {
 	struct intake *in = calloc(1, sizeof(*in));
 	struct ring ring = { .submit_fd = -1, .complete_fd = -1 };
@@ -197,7 +190,6 @@ static void rings_are_made(void **state)
 	char byte;
 	int pair[2];
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	send_packet(pair[0], "x", 1, NULL, 0);
 	in->socket = pair[1];
@@ -256,12 +248,11 @@ static void unblocked(struct helper_job *job)
 }
 
 /* Each of them blocks until its pipe is written; the last is let go first. */
-static void none_waits_for_another(void **state)
+TEST(none_waits_for_another)
 {
 	static struct blocked jobs[JOBS];
 	struct helpers *helpers = NULL;
 
-	(void)state;
 	assert_int_equal(loop_open(0, &loop), 0);
 	assert_int_equal(helpers_open(loop, JOBS, &helpers), 0);
 	for (int i = 0; i < JOBS; i++) {
@@ -299,13 +290,12 @@ static void over(struct helper_job *job)
 	loop_stop(loop);
 }
 
-static void helpers_get_less_of_a_cpu_than_the_core(void **state)
+TEST(helpers_get_less_of_a_cpu_than_the_core)
 {
 	struct helper_job job = { .run = look_at_nice, .done = over };
 	const int own = getpriority(PRIO_PROCESS, 0);
 	struct helpers *helpers = NULL;
 
-	(void)state;
 	assert_int_equal(loop_open(0, &loop), 0);
 	assert_int_equal(helpers_open(loop, 1, &helpers), 0);
 	helper_start(helpers, &job);
@@ -314,18 +304,4 @@ static void helpers_get_less_of_a_cpu_than_the_core(void **state)
 	assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
 	helpers_close(helpers);
 	loop_close(loop);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_peek_takes_no_descriptor),
-		cmocka_unit_test(whatever_comes_is_closed),
-		cmocka_unit_test(a_packet_waits_for_its_share),
-		cmocka_unit_test(rings_are_made),
-		cmocka_unit_test(none_waits_for_another),
-		cmocka_unit_test(helpers_get_less_of_a_cpu_than_the_core),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

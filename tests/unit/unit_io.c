@@ -5,6 +5,7 @@
  * with O_DIRECT in $TMPDIR, build/ or . (skipped on tmpfs); each case runs on both engines.
  */
 #include "tests/lib/lib_io.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -72,7 +73,7 @@ static void walk_start(struct walk *w, uint32_t slot)
 	w->started++;
 }
 
-static void random_blocks_come_back(void **state)
+ON_BOTH(random_blocks_come_back)
 {
 	static struct walk w;
 	struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
@@ -113,7 +114,7 @@ static void random_blocks_come_back(void **state)
 
 /* --- bounds and refusals --- */
 
-static void a_full_queue_says_eagain(void **state)
+ON_BOTH(a_full_queue_says_eagain)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
 				      .read_depth = 2,
@@ -141,7 +142,7 @@ static void a_full_queue_says_eagain(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void the_default_bound_is_four_times_the_depth(void **state)
+ON_BOTH(the_default_bound_is_four_times_the_depth)
 {
 	struct io_rig_op reads[17];
 	struct io_rig rig;
@@ -155,7 +156,7 @@ static void the_default_bound_is_four_times_the_depth(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void what_is_misaligned_is_refused(void **state)
+ON_BOTH(what_is_misaligned_is_refused)
 {
 	struct io_rig rig;
 	struct io_rig_op ops[12], *good = &ops[11];
@@ -194,7 +195,7 @@ static void what_is_misaligned_is_refused(void **state)
 
 /* --- ends and errors --- */
 
-static void the_end_of_the_file_is_enodata(void **state)
+ON_BOTH(the_end_of_the_file_is_enodata)
 {
 	struct io_rig rig;
 
@@ -209,7 +210,7 @@ static void the_end_of_the_file_is_enodata(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void an_end_within_a_page_is_enodata(void **state)
+ON_BOTH(an_end_within_a_page_is_enodata)
 {
 	struct io_rig rig;
 
@@ -221,7 +222,7 @@ static void an_end_within_a_page_is_enodata(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void a_size_limit_is_an_error_after_what_fitted(void **state)
+ON_BOTH(a_size_limit_is_an_error_after_what_fitted)
 {
 	const struct rlimit limit = { 4 * PAGE, RLIM_INFINITY };
 	struct rlimit before;
@@ -243,7 +244,7 @@ static void a_size_limit_is_an_error_after_what_fitted(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void an_error_reaches_its_op_and_is_counted(void **state)
+ON_BOTH(an_error_reaches_its_op_and_is_counted)
 {
 	struct io_rig rig;
 	struct io_rig_op sync;
@@ -275,7 +276,7 @@ static void an_error_reaches_its_op_and_is_counted(void **state)
 	(void)close(event);
 }
 
-static void what_ended_well_is_counted(void **state)
+ON_BOTH(what_ended_well_is_counted)
 {
 	struct io_rig rig;
 	struct io_counters c;
@@ -321,7 +322,7 @@ static void chain_done(struct io_op *op)
 	c->submitting = false;
 }
 
-static void done_may_submit_the_same_op_again(void **state)
+ON_BOTH(done_may_submit_the_same_op_again)
 {
 	struct io_rig rig;
 	struct chain chain;
@@ -340,7 +341,7 @@ static void done_may_submit_the_same_op_again(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void close_refuses_while_an_op_is_lent(void **state)
+ON_BOTH(close_refuses_while_an_op_is_lent)
 {
 	struct io_rig rig;
 	struct io_rig_op r;
@@ -355,7 +356,7 @@ static void close_refuses_while_an_op_is_lent(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void an_op_lent_twice_is_the_programmers_error(void **state)
+ON_BOTH(an_op_lent_twice_is_the_programmers_error)
 {
 	struct io_rig rig;
 	struct io_rig_op r;
@@ -380,7 +381,7 @@ static void an_op_lent_twice_is_the_programmers_error(void **state)
 
 /* --- files and buffers --- */
 
-static void files_come_and_go(void **state)
+ON_BOTH(files_come_and_go)
 {
 	struct io_rig rig, other;
 	uint32_t file, last = 0;
@@ -407,7 +408,7 @@ static void files_come_and_go(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void buffers_that_are_no_pages_are_refused(void **state)
+ON_BOTH(buffers_that_are_no_pages_are_refused)
 {
 	struct io_rig rig;
 
@@ -419,7 +420,7 @@ static void buffers_that_are_no_pages_are_refused(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void more_areas_of_buffers_than_are_remembered_still_work(void **state)
+ON_BOTH(more_areas_of_buffers_than_are_remembered_still_work)
 {
 	struct io_rig rig;
 
@@ -436,27 +437,8 @@ static void more_areas_of_buffers_than_are_remembered_still_work(void **state)
 	io_rig_tear_down(&rig);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		ON_BOTH(random_blocks_come_back),
-		ON_BOTH(a_full_queue_says_eagain),
-		ON_BOTH(the_default_bound_is_four_times_the_depth),
-		ON_BOTH(what_is_misaligned_is_refused),
-		ON_BOTH(the_end_of_the_file_is_enodata),
-		ON_BOTH(an_end_within_a_page_is_enodata),
-		ON_BOTH(a_size_limit_is_an_error_after_what_fitted),
-		ON_BOTH(an_error_reaches_its_op_and_is_counted),
-		ON_BOTH(what_ended_well_is_counted),
-		ON_BOTH(done_may_submit_the_same_op_again),
-		ON_BOTH(close_refuses_while_an_op_is_lent),
-		ON_BOTH(an_op_lent_twice_is_the_programmers_error),
-		ON_BOTH(files_come_and_go),
-		ON_BOTH(buffers_that_are_no_pages_are_refused),
-		ON_BOTH(more_areas_of_buffers_than_are_remembered_still_work),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

@@ -5,8 +5,9 @@
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
+#include "tests/lib/test.h"
 
-static void a_configuration_out_of_range_is_refused(void **state)
+ON_THREADS(a_configuration_out_of_range_is_refused)
 {
 	const struct io_conf bad[] = {
 		{ .read_depth = 0, .write_depth = 1 },
@@ -20,7 +21,6 @@ static void a_configuration_out_of_range_is_refused(void **state)
 	};
 	struct io_rig rig;
 
-	(void)state;
 	io_rig_prepare(&rig, 0);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		rig.text[0] = '\0';
@@ -32,7 +32,7 @@ static void a_configuration_out_of_range_is_refused(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void threads_fewer_than_the_depths_lower_them(void **state)
+ON_THREADS(threads_fewer_than_the_depths_lower_them)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
 				      .read_depth = 32,
@@ -51,7 +51,7 @@ static void threads_fewer_than_the_depths_lower_them(void **state)
 	io_rig_tear_down(&rig);
 }
 
-static void open_and_close_leave_nothing(void **state)
+ON_BOTH(open_and_close_leave_nothing)
 {
 	int fds = 0;
 
@@ -68,7 +68,7 @@ static void open_and_close_leave_nothing(void **state)
 	}
 }
 
-static void it_says_which_engine_it_is(void **state)
+ON_BOTH(it_says_which_engine_it_is)
 {
 	const enum io_engine_choice engine = *(enum io_engine_choice *)*state;
 	struct io_rig rig;
@@ -80,16 +80,8 @@ static void it_says_which_engine_it_is(void **state)
 	io_rig_tear_down(&rig);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		ON_THREADS(a_configuration_out_of_range_is_refused),
-		ON_THREADS(threads_fewer_than_the_depths_lower_them),
-		ON_BOTH(open_and_close_leave_nothing),
-		ON_BOTH(it_says_which_engine_it_is),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

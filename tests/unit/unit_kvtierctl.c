@@ -9,6 +9,7 @@
  */
 #include "tests/lib/lib_kvtierctl.h"
 #include "tests/lib/lib_man.h"
+#include "tests/lib/test.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -102,11 +103,10 @@ static const char *const of_tier[] = {
 	"corrupt_blocks_total",
 };
 
-static void json_has_every_promised_name(void **unused)
+TEST_WITH(json_has_every_promised_name, tool_set_up, tool_tear_down)
 {
 	char name[128];
 
-	(void)unused;
 	assert_int_equal(tool_run("stats --json"), 0);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		(void)tool_json_at(names[i]);
@@ -118,9 +118,8 @@ static void json_has_every_promised_name(void **unused)
 	}
 }
 
-static void json_has_the_values(void **unused)
+TEST_WITH(json_has_the_values, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	stats_add(&tool.page->v.store_blocks_total, 7);
 	stats_set(&tool.page->v.tiers_host_used_bytes, UINT64_MAX);
 	stats_set(&tool.page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
@@ -134,9 +133,8 @@ static void json_has_the_values(void **unused)
 	assert_non_null(strstr(tool_json_at("health_reasons"), "corrupt_blocks"));
 }
 
-static void the_nvme_tier_has_words(void **unused)
+TEST_WITH(the_nvme_tier_has_words, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	stats_nvme_text(tool.page, "threads", "/dev/x: \"no\" \033[31m");
 	stats_health_set(tool.page, STATS_HEALTH_NVME_QUARANTINED, true);
 	assert_int_equal(tool_run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
@@ -158,9 +156,8 @@ static void the_nvme_tier_has_words(void **unused)
 	assert_null(strstr(tool.output, "nvme: "));
 }
 
-static void a_filter_shows_only_what_matches(void **unused)
+TEST_WITH(a_filter_shows_only_what_matches, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	assert_int_equal(tool_run("stats --json -f 'index.[be]*' -f leases"), 0);
 	assert_string_equal(tool.output, "{\"leases\":0,\"index\":{\"entries\":0,\"bytes\":0}}\n");
 	assert_int_equal(tool_run("stats -f 'tiers.host.*'"), 0);
@@ -170,12 +167,11 @@ static void a_filter_shows_only_what_matches(void **unused)
 	tool_says("matches no name");
 }
 
-static void list_explains_every_name(void **unused)
+TEST_WITH(list_explains_every_name, tool_set_up, tool_tear_down)
 {
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
 
-	(void)unused;
 	assert_int_equal(tool_run("stats --list"), 0);
 	for (size_t i = 0; i < n; i++) {
 		tool_says(rows[i].path);
@@ -183,11 +179,10 @@ static void list_explains_every_name(void **unused)
 	}
 }
 
-static void watching_counts_and_rates(void **unused)
+TEST_WITH(watching_counts_and_rates, tool_set_up, tool_tear_down)
 {
 	const char *first, *second;
 
-	(void)unused;
 	assert_int_equal(tool_run("stats -f store.blocks_total --watch=0.1 --count 2"), 0);
 	first = strstr(tool.output, "store.blocks_total");
 	assert_non_null(first);
@@ -199,9 +194,8 @@ static void watching_counts_and_rates(void **unused)
 	assert_string_equal(tool.output, "{\"leases\":0}\n{\"leases\":0}\n{\"leases\":0}\n");
 }
 
-static void status_is_ok_warn_or_err(void **unused)
+TEST_WITH(status_is_ok_warn_or_err, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	assert_int_equal(tool_run("status"), 0);
 	assert_memory_equal(tool.output, "OK: kvtierd", 11);
 	stats_health_set(tool.page, STATS_HEALTH_KERNELS_REF, true);
@@ -217,9 +211,8 @@ static void status_is_ok_warn_or_err(void **unused)
 	tool_says("{\"code\":\"host_offline\",\"severity\":\"err\",\"next_step\":");
 }
 
-static void a_start_is_a_state_of_its_own(void **unused)
+TEST_WITH(a_start_is_a_state_of_its_own, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	stats_health_set(tool.page, STATS_HEALTH_STARTING, true);
 	assert_int_equal(tool_run("status"), 4);
 	assert_memory_equal(tool.output, "STARTING: kvtierd", 17);
@@ -230,9 +223,8 @@ static void a_start_is_a_state_of_its_own(void **unused)
 	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
 }
 
-static void what_is_still_coming_is_ok(void **unused)
+TEST_WITH(what_is_still_coming_is_ok, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	stats_health_set(tool.page, STATS_HEALTH_HOST_STARTING, true);
 	stats_health_set(tool.page, STATS_HEALTH_NVME_STARTING, true);
 	assert_int_equal(tool_run("status"), 0);
@@ -267,12 +259,11 @@ static pid_t child_daemon(void)
 	return child;
 }
 
-static void a_stopped_daemon_is_called_so(void **unused)
+TEST_WITH(a_stopped_daemon_is_called_so, tool_set_up, tool_tear_down)
 {
 	const pid_t child = child_daemon();
 	int status;
 
-	(void)unused;
 	assert_int_equal(kill(child, SIGSTOP), 0);
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
 	assert_int_equal(tool_run("status"), 2);
@@ -287,12 +278,11 @@ static void a_stopped_daemon_is_called_so(void **unused)
 	(void)waitpid(child, &status, 0);
 }
 
-static void a_dead_daemon_is_called_so(void **unused)
+TEST_WITH(a_dead_daemon_is_called_so, tool_set_up, tool_tear_down)
 {
 	const pid_t child = child_daemon();
 	int status;
 
-	(void)unused;
 	(void)kill(child, SIGKILL);
 	(void)waitpid(child, &status, 0);
 	assert_int_equal(tool_run("status"), 2);
@@ -302,9 +292,8 @@ static void a_dead_daemon_is_called_so(void **unused)
 	assert_string_equal(tool_json_at("health"), "err");
 }
 
-static void no_daemon_is_3(void **unused)
+TEST_WITH(no_daemon_is_3, tool_set_up, tool_tear_down)
 {
-	(void)unused;
 	stats_close(tool.page, tool.path);
 	assert_int_equal(stats_open(NULL, tool_now_ns(), &tool.page), 0);
 	assert_int_equal(tool_run("status"), 3);
@@ -316,7 +305,7 @@ static void no_daemon_is_3(void **unused)
 	tool_says("not running");
 }
 
-static void usage_is_64(void **unused)
+TEST_WITH(usage_is_64, tool_set_up, tool_tear_down)
 {
 	static const char *const wrong[] = {
 		"",
@@ -334,7 +323,6 @@ static void usage_is_64(void **unused)
 		"stats -f",
 	};
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		if (tool_run(wrong[i]) != 64)
 			fail_msg("not 64: %s", wrong[i]);
@@ -342,7 +330,7 @@ static void usage_is_64(void **unused)
 	}
 }
 
-static void help_teaches_with_an_example(void **unused)
+TEST_WITH(help_teaches_with_an_example, tool_set_up, tool_tear_down)
 {
 	static const char *const commands[] = {
 #define CTL(name, where, arguments, prose, example) #name,
@@ -350,7 +338,6 @@ static void help_teaches_with_an_example(void **unused)
 	};
 	char arguments[64];
 
-	(void)unused;
 	assert_int_equal(tool_run("--help"), 0);
 	tool_says("example:");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
@@ -361,14 +348,13 @@ static void help_teaches_with_an_example(void **unused)
 }
 
 /* Connects, since a backlog is the kernel's, and is never answered. */
-static void an_admin_socket_that_is_silent_is_explained(void **unused)
+TEST_WITH(an_admin_socket_that_is_silent_is_explained, tool_set_up, tool_tear_down)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	const pid_t child = child_daemon();
 	int status;
 
-	(void)unused;
 	memcpy(address.sun_path, tool.admin, strlen(tool.admin));
 	assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
 	assert_int_equal(listen(fd, 8), 0);
@@ -409,52 +395,19 @@ static void print_man(FILE *out)
 	fprintf(out, ".El\n");
 }
 
-static void the_manual_is_of_these_tables(void **unused)
+TEST(the_manual_is_of_these_tables)
 {
-	(void)unused;
 	man_has("client/man/kvtierctl.1", print_man, "unit_kvtierctl");
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(json_has_every_promised_name, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(json_has_the_values, tool_set_up, tool_tear_down),
-		cmocka_unit_test_setup_teardown(the_nvme_tier_has_words, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(list_explains_every_name, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(watching_counts_and_rates, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(what_is_still_coming_is_ok, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(a_start_is_a_state_of_its_own, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(no_daemon_is_3, tool_set_up, tool_tear_down),
-		cmocka_unit_test_setup_teardown(usage_is_64, tool_set_up, tool_tear_down),
-		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, tool_set_up,
-						tool_tear_down),
-		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained,
-						tool_set_up, tool_tear_down),
-		cmocka_unit_test(the_manual_is_of_these_tables),
-	};
-
 	if (argc == 2 && strcmp(argv[1], "man") == 0) {
 		print_man(stdout);
-		return 0;
+		exit(0);
 	}
 	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
-		return 77;
+		exit(77);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

@@ -7,6 +7,7 @@
  * terminal (a pty) where it matters; a child plays the daemon's admin socket.
  */
 #include "tests/lib/lib_kvtierctl.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <pty.h>
@@ -26,7 +27,7 @@
 static char store[600], disk[512];
 
 /* A directory for stores: $TMPDIR or /var/tmp, if O_DIRECT works there. */
-static int disk_setup(void **state)
+FIXTURE(disk_setup)
 {
 	int fd;
 
@@ -42,11 +43,13 @@ static int disk_setup(void **state)
 	return 0;
 }
 
-static int disk_teardown(void **state)
+FIXTURE(disk_teardown)
 {
 	(void)unlink(store);
 	return rmdir(disk) < 0 ? -1 : tool_tear_down(state);
 }
+
+TEST_EACH(disk_setup, disk_teardown);
 
 #define NEEDS_DIRECT(state)                                         \
 	do {                                                        \
@@ -75,7 +78,7 @@ static void read_super(struct nvme_super *ret)
 	assert_int_equal(nvme_super_check(super, ret), 0);
 }
 
-static void format_makes_a_store(void **state)
+TEST(format_makes_a_store)
 {
 	struct nvme_super super;
 	struct stat st;
@@ -91,7 +94,7 @@ static void format_makes_a_store(void **state)
 	assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-static void a_new_store_belongs_to_its_directorys_owner(void **state)
+TEST(a_new_store_belongs_to_its_directorys_owner)
 {
 	struct stat st;
 
@@ -109,7 +112,7 @@ static void a_new_store_belongs_to_its_directorys_owner(void **state)
 	assert_int_equal(st.st_uid, 0);
 }
 
-static void nothing_is_destroyed_unasked(void **state)
+TEST(nothing_is_destroyed_unasked)
 {
 	struct nvme_super before, after;
 	FILE *file;
@@ -160,7 +163,7 @@ static int run_typing(const char *arguments, const char *typed)
 	return WEXITSTATUS(status);
 }
 
-static void a_terminal_is_asked(void **state)
+TEST(a_terminal_is_asked)
 {
 	struct nvme_super before, after;
 	char arguments[700];
@@ -180,7 +183,7 @@ static void a_terminal_is_asked(void **state)
 	assert_memory_not_equal(&before, &after, sizeof(before));
 }
 
-static void a_daemons_store_is_left_alone(void **state)
+TEST(a_daemons_store_is_left_alone)
 {
 	struct nvme_super before, after;
 	int fd;
@@ -197,7 +200,7 @@ static void a_daemons_store_is_left_alone(void **state)
 	assert_memory_equal(&before, &after, sizeof(before));
 }
 
-static void format_refuses_with_words(void **state)
+TEST(format_refuses_with_words)
 {
 	char arguments[700];
 
@@ -230,9 +233,8 @@ static void format_refuses_with_words(void **state)
 	"{\"key\":\"cd34\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"gpu\",\"disk\":1," \
 	"\"segment\":5,\"dropped\":true}"
 
-static void verify_is_1_when_something_is_bad(void **state)
+TEST_WITH(verify_is_1_when_something_is_bad, tool_set_up, tool_tear_down)
 {
-	(void)state;
 	assert_int_equal(tool_run_with("verify",
 				       (const struct tool_packet[]){
 					       { 0, ".{\"bad\":[" SUMS("0", "0", "false") },
@@ -275,7 +277,7 @@ static void verify_is_1_when_something_is_bad(void **state)
 	assert_string_equal(tool_json_at("bad_blocks"), "1");
 }
 
-static void verify_is_1_when_nothing_could_be_checked(void **state)
+TEST_WITH(verify_is_1_when_nothing_could_be_checked, tool_set_up, tool_tear_down)
 {
 	static const struct tool_packet nothing[] = {
 		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,"
@@ -288,7 +290,6 @@ static void verify_is_1_when_nothing_could_be_checked(void **state)
 		{ 0 },
 	};
 
-	(void)state;
 	assert_int_equal(tool_run_with("verify", nothing), 1);
 	tool_says("nothing could be checked");
 	tool_says("not checked: 7");
@@ -298,7 +299,7 @@ static void verify_is_1_when_nothing_could_be_checked(void **state)
 
 /* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of
  * them. */
-static void progress_holds_the_deadline(void **state)
+TEST_WITH(progress_holds_the_deadline, tool_set_up, tool_tear_down)
 {
 	const struct tool_packet tell = { 3000000,
 					  "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
@@ -306,12 +307,11 @@ static void progress_holds_the_deadline(void **state)
 		tell, tell, { 0, ".{\"flushed\":true,\"ms\":1}\n" }, { 0 }
 	};
 
-	(void)state;
 	assert_int_equal(tool_run_with("flush", script), 0);
 	assert_string_equal(tool.output, "all that was in memory is on NVMe\n");
 }
 
-static void a_terminal_sees_progress(void **state)
+TEST_WITH(a_terminal_sees_progress, tool_set_up, tool_tear_down)
 {
 	const struct tool_packet tell = { 1100000,
 					  "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
@@ -320,16 +320,14 @@ static void a_terminal_sees_progress(void **state)
 	};
 	const pid_t child = tool_play(script);
 
-	(void)state;
 	assert_int_equal(run_typing("flush", ""), 1);
 	tool_says("flush: 10 of 40 blocks, 25 %");
 	tool_says("\r\033[Kkvtierctl: not all could be written");
 	assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-static void purge_and_disks_show_what_came(void **state)
+TEST_WITH(purge_and_disks_show_what_came, tool_set_up, tool_tear_down)
 {
-	(void)state;
 	assert_int_equal(tool_run("purge"), 64);
 	tool_says("--tenant");
 	assert_int_equal(
@@ -352,27 +350,10 @@ static void purge_and_disks_show_what_came(void **state)
 	tool_says("1.0 GiB");
 }
 
-int main(void)
+TEST_BEGIN
 {
-#define ON_DISK(name) cmocka_unit_test_setup_teardown(name, disk_setup, disk_teardown)
-#define CASE(name)    cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
-	const struct CMUnitTest tests[] = {
-		ON_DISK(format_makes_a_store),
-		ON_DISK(a_new_store_belongs_to_its_directorys_owner),
-		ON_DISK(nothing_is_destroyed_unasked),
-		ON_DISK(a_terminal_is_asked),
-		ON_DISK(a_daemons_store_is_left_alone),
-		ON_DISK(format_refuses_with_words),
-		CASE(verify_is_1_when_something_is_bad),
-		CASE(verify_is_1_when_nothing_could_be_checked),
-		CASE(progress_holds_the_deadline),
-		CASE(a_terminal_sees_progress),
-		CASE(purge_and_disks_show_what_came),
-	};
-
 	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
-		return 77;
+		exit(77);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

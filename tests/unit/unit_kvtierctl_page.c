@@ -4,6 +4,7 @@
  * 80 columns. Method: a stats page with known numbers, and the whole text compared.
  */
 #include "tests/lib/lib_kvtierctl.h"
+#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,9 +52,10 @@ static void is(const char *want)
 	assert_fits();
 }
 
-static void before_anything_it_says_so(void **unused)
+TEST_EACH(tool_set_up, tool_tear_down);
+
+TEST(before_anything_it_says_so)
 {
-	(void)unused;
 	tool.uptime_ns = 62000000000;
 	put(&tool.page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
 	put(&tool.page->v.tiers_host_capacity_bytes, 1ull << 30);
@@ -96,9 +98,8 @@ static void known_numbers(struct stats_values *v)
 	put(&v->index_entries, 12345);
 }
 
-static void known_numbers_are_a_known_page(void **unused)
+TEST(known_numbers_are_a_known_page)
 {
-	(void)unused;
 	tool.uptime_ns = 62000000000;
 	known_numbers(&tool.page->v);
 	times(&tool.page->load_times, 80000, 1200000);
@@ -135,13 +136,12 @@ static void known_numbers_are_a_known_page(void **unused)
 }
 
 /* Each number as large as it can be, and all that can be wrong. */
-static void nothing_makes_a_line_too_long(void **unused)
+TEST(nothing_makes_a_line_too_long)
 {
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
 	char words[STATS_TEXT_BYTES];
 
-	(void)unused;
 	tool.uptime_ns = 1000000000;
 	for (size_t i = 0; i < n; i++)
 		put((uint64_t *)(void *)((char *)&tool.page->v + rows[i].offset),
@@ -167,11 +167,10 @@ static void nothing_makes_a_line_too_long(void **unused)
 	tool_says("tiers.nvme.corrupt_blocks_total");
 }
 
-static void a_page_that_is_watched_covers_the_time_between(void **unused)
+TEST(a_page_that_is_watched_covers_the_time_between)
 {
 	const char *second;
 
-	(void)unused;
 	tool.uptime_ns = 62000000000;
 	known_numbers(&tool.page->v);
 	times(&tool.page->load_times, 80000, 1200000);
@@ -185,12 +184,11 @@ static void a_page_that_is_watched_covers_the_time_between(void **unused)
 	assert_non_null(strstr(second, "1 client, 2 spaces"));
 }
 
-static void the_list_is_behind_all(void **unused)
+TEST(the_list_is_behind_all)
 {
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
 
-	(void)unused;
 	assert_int_equal(tool_run("stats --all"), 0);
 	for (size_t i = 0; i < n; i++)
 		tool_says(rows[i].path);
@@ -201,20 +199,10 @@ static void the_list_is_behind_all(void **unused)
 	assert_string_equal(tool_json_at("load.p99_us"), "1200");
 }
 
-int main(void)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(before_anything_it_says_so),
-		CASE(known_numbers_are_a_known_page),
-		CASE(nothing_makes_a_line_too_long),
-		CASE(a_page_that_is_watched_covers_the_time_between),
-		CASE(the_list_is_behind_all),
-	};
-
 	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
-		return 77;
+		exit(77);
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

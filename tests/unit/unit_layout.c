@@ -5,17 +5,12 @@
  * order, and has exactly the pages that fit; a layout that does not fit or add up is refused.
  * Method: small geometries, sizes worked out by hand.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "daemon/shared/layout.h"
+#include "tests/lib/test.h"
 
 enum { REGION = 1 << 20, MAX_SEGMENTS = 16 };
 
@@ -66,13 +61,12 @@ static uint32_t token_major(struct wire_segment *ret)
 	return 4;
 }
 
-static void pieces_in_canonical_order_whatever_was_given(void **state)
+TEST(pieces_in_canonical_order_whatever_was_given)
 {
 	static const uint32_t order[4] = { 3, 0, 2, 1 };
 	struct wire_segment good[4], shuffled[4];
 	struct built b;
 
-	(void)state;
 	token_major(good);
 	for (uint32_t i = 0; i < 4; i++)
 		shuffled[order[i]] = good[i];
@@ -86,7 +80,7 @@ static void pieces_in_canonical_order_whatever_was_given(void **state)
 	layout_free(&b.layout);
 }
 
-static void pages_are_those_that_fit_wholly(void **state)
+TEST(pages_are_those_that_fit_wholly)
 {
 	static const uint64_t cases[][2] = {
 		/* region length, pages */
@@ -94,7 +88,6 @@ static void pages_are_those_that_fit_wholly(void **state)
 	};
 	struct wire_segment s[4];
 
-	(void)state;
 	token_major(s);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct built b = build(&small, s, 4, cases[i][0]);
@@ -105,12 +98,11 @@ static void pages_are_those_that_fit_wholly(void **state)
 	}
 }
 
-static void not_even_one_page(void **state)
+TEST(not_even_one_page)
 {
 	struct wire_segment s[4];
 	struct built b;
 
-	(void)state;
 	token_major(s);
 	b = build(&small, s, 4, 511);
 	assert_int_equal(b.result, -EINVAL);
@@ -120,12 +112,11 @@ static void not_even_one_page(void **state)
 
 /* Per-layer tensors [K|V][page][token][head][dim], as vLLM's: the region's halves, K and V
  * apart. */
-static void planes_of_all_pages_together(void **state)
+TEST(planes_of_all_pages_together)
 {
 	struct wire_segment s[4];
 	struct built b;
 
-	(void)state;
 	token_major(s);
 	for (uint32_t i = 0; i < 4; i++) {
 		s[i].offset = i * 128 * 10;
@@ -138,12 +129,11 @@ static void planes_of_all_pages_together(void **state)
 }
 
 /* Head-major pages [page][head][token][dim]. */
-static void heads_before_tokens(void **state)
+TEST(heads_before_tokens)
 {
 	struct wire_segment s[4];
 	struct built b;
 
-	(void)state;
 	token_major(s);
 	for (uint32_t i = 0; i < 4; i++) {
 		s[i].head_stride = 64;
@@ -156,12 +146,11 @@ static void heads_before_tokens(void **state)
 }
 
 /* K and V of a token side by side: overlapping spans, disjoint bytes. */
-static void k_and_v_interleaved(void **state)
+TEST(k_and_v_interleaved)
 {
 	struct wire_segment s[4];
 	struct built b;
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		s[i] = (struct wire_segment){
 			.layer = i / 2,
@@ -177,12 +166,11 @@ static void k_and_v_interleaved(void **state)
 	layout_free(&b.layout);
 }
 
-static void several_regions(void **state)
+TEST(several_regions)
 {
 	struct wire_segment s[4];
 	struct built b;
 
-	(void)state;
 	token_major(s);
 	s[2].region = s[3].region = 1;
 	b = build(&small, s, 4, 512);
@@ -192,7 +180,7 @@ static void several_regions(void **state)
 }
 
 /* Typed and opaque as llama.cpp's: rows with a header, values in an order only the engine knows. */
-static void typed_and_opaque(void **state)
+TEST(typed_and_opaque)
 {
 	const struct image_geometry g = {
 		.dtype = DTYPE_FP16,
@@ -215,7 +203,6 @@ static void typed_and_opaque(void **state)
 	};
 	struct built b;
 
-	(void)state;
 	b = build(&g, s, 4, 10000);
 	assert_int_equal(b.result, 0);
 	assert_int_equal(b.pages, 10);
@@ -228,31 +215,28 @@ static void typed_and_opaque(void **state)
 	assert_non_null(strstr(text, "1 of 2 typed"));
 }
 
-static void no_segments_no_pages(void **state)
+TEST(no_segments_no_pages)
 {
 	struct built b;
 
-	(void)state;
 	b = build(&small, NULL, 0, 512);
 	assert_int_equal(b.result, 0);
 	assert_int_equal(b.pages, 0);
 	layout_free(&b.layout);
 }
 
-static void missing_plane(void **state)
+TEST(missing_plane)
 {
 	struct wire_segment s[4];
 
-	(void)state;
 	token_major(s);
 	assert_int_equal(build(&small, s, 3, 512).result, -EINVAL);
 	assert_non_null(strstr(text, "3 of 4 k and v"));
 }
 
 /* Strides and offsets around every power of two: never a page that reaches past the region. */
-static void no_sum_wraps(void **state)
+TEST(no_sum_wraps)
 {
-	(void)state;
 	for (int field = 0; field < 4; field++)
 		for (int bit = 1; bit < 64; bit++)
 			for (int minus = 0; minus < 2; minus++) {
@@ -276,23 +260,4 @@ static void no_sum_wraps(void **state)
 				assert_true(last <= REGION && s[3].offset <= REGION);
 				layout_free(&b.layout);
 			}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pieces_in_canonical_order_whatever_was_given),
-		cmocka_unit_test(pages_are_those_that_fit_wholly),
-		cmocka_unit_test(not_even_one_page),
-		cmocka_unit_test(planes_of_all_pages_together),
-		cmocka_unit_test(heads_before_tokens),
-		cmocka_unit_test(k_and_v_interleaved),
-		cmocka_unit_test(several_regions),
-		cmocka_unit_test(typed_and_opaque),
-		cmocka_unit_test(no_segments_no_pages),
-		cmocka_unit_test(missing_plane),
-		cmocka_unit_test(no_sum_wraps),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

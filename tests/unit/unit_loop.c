@@ -5,12 +5,6 @@
  * missed between the last look and the sleep. Method: small worlds around one loop, each ended by a
  * timer.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -21,6 +15,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/config/config.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { TIMERS = 500 };
 
@@ -36,7 +31,7 @@ static void stop(struct loop_timer *timer)
 	loop_stop(w->loop);
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct world w;
 
@@ -46,12 +41,14 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	loop_close(((struct world *)*state)->loop);
 	loop_close(NULL);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static void run_for(struct world *w, uint64_t ms)
 {
@@ -84,7 +81,7 @@ static void fire_numbered(struct loop_timer *timer)
 		loop_timer_unset(n->world->loop, &n->also_unset->timer);
 }
 
-static void timers_fire_in_order_and_once(void **state)
+TEST(timers_fire_in_order_and_once)
 {
 	struct world *w = *state;
 	struct random random = random_seeded("timers_fire_in_order_and_once");
@@ -109,7 +106,7 @@ static void timers_fire_in_order_and_once(void **state)
 		assert_int_equal(numbered[i].fired, i % 3 != 1);
 }
 
-static void timer_may_unset_another_that_is_due(void **state)
+TEST(timer_may_unset_another_that_is_due)
 {
 	struct world *w = *state;
 	const uint64_t now = loop_now(w->loop);
@@ -138,7 +135,7 @@ static void fire_again(struct loop_timer *timer)
 	loop_timer_set(n->world->loop, timer, loop_now(n->world->loop)); /* for ever */
 }
 
-static void timer_that_sets_itself_starves_nobody(void **state)
+TEST(timer_that_sets_itself_starves_nobody)
 {
 	struct world *w = *state;
 	struct numbered n = { .world = w, .timer.fire = fire_again };
@@ -157,9 +154,8 @@ static void timer_that_sets_itself_starves_nobody(void **state)
 #include "daemon/config/tbl_config.h"
 #pragma GCC diagnostic pop
 
-static void no_configuration_needs_more_timers_than_there_are(void **state)
+TEST(no_configuration_needs_more_timers_than_there_are)
 {
-	(void)state;
 	assert_true(CONFIG_MAX_OPS + most_socket_max_clients + most_device_depth < LOOP_MAX_TIMERS);
 }
 
@@ -192,7 +188,7 @@ static void ready_b(struct loop_watch *watch, uint32_t events)
 }
 
 /* Both are ready in the same turn; the first one removes both. */
-static void watch_may_remove_another_that_is_ready(void **state)
+TEST(watch_may_remove_another_that_is_ready)
 {
 	struct pair p = { .world = *state, .a.ready = ready_a, .b.ready = ready_b };
 
@@ -206,7 +202,7 @@ static void watch_may_remove_another_that_is_ready(void **state)
 	(void)close(p.b.fd);
 }
 
-static void watch_added_twice_is_an_error(void **state)
+TEST(watch_added_twice_is_an_error)
 {
 	struct world *w = *state;
 	struct loop_watch watch = { .fd = eventfd(0, EFD_CLOEXEC), .ready = ready_a };
@@ -238,7 +234,7 @@ static bool poll_counted(struct loop_poller *poller)
 }
 
 /* Three of them; the middle one removes itself, or its neighbour on either side. */
-static void poller_may_remove_any(void **state)
+TEST(poller_may_remove_any)
 {
 	struct world *w = *state;
 
@@ -289,7 +285,7 @@ static bool poll_sleeper(struct loop_poller *poller)
 	return false;
 }
 
-static void pollers_are_asked_once_more_before_sleeping(void **state)
+TEST(pollers_are_asked_once_more_before_sleeping)
 {
 	struct world *w = *state;
 	struct sleeper s = { .counted.poller.poll = poll_sleeper };
@@ -302,7 +298,7 @@ static void pollers_are_asked_once_more_before_sleeping(void **state)
 	assert_int_equal(s.asleep, s.awake);
 }
 
-static void busy_poller_starves_nobody(void **state)
+TEST(busy_poller_starves_nobody)
 {
 	struct world *w = *state;
 	struct counted busy = { .poller.poll = poll_counted, .world = w, .works = INT32_MAX };
@@ -317,23 +313,4 @@ static void busy_poller_starves_nobody(void **state)
 	loop_poller_remove(w->loop, &busy.poller);
 	(void)close(p.a.fd);
 	(void)close(p.b.fd);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(timers_fire_in_order_and_once),
-		CASE(timer_may_unset_another_that_is_due),
-		CASE(timer_that_sets_itself_starves_nobody),
-		CASE(no_configuration_needs_more_timers_than_there_are),
-		CASE(watch_may_remove_another_that_is_ready),
-		CASE(watch_added_twice_is_an_error),
-		CASE(poller_may_remove_any),
-		CASE(pollers_are_asked_once_more_before_sleeping),
-		CASE(busy_poller_starves_nobody),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

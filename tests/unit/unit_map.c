@@ -5,12 +5,6 @@
  * and memory that is not an index. Method: an index in this process, keys by number; the answer is
  * known for each.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,6 +15,7 @@
 #include "client/lib/map.h"
 #include "daemon/store/index.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum { MAX = 10000, TIERS = 6 };
 
@@ -32,7 +27,7 @@ struct fixture {
 	struct kvtier_key *keys;
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
 
@@ -46,7 +41,7 @@ static int set_up(void **state)
 	return f->keys ? 0 : -1;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct fixture *f = *state;
 
@@ -56,6 +51,8 @@ static int tear_down(void **state)
 	free(f);
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static void insert(struct fixture *f, uint32_t number)
 {
@@ -77,7 +74,7 @@ static void prefix_is_exact(struct fixture *f, size_t n, size_t present)
 
 /* Every number present, against every length up to a few rounds of the search, then some long
  * ones. */
-static void prefix_of_every_length(void **state)
+TEST(prefix_of_every_length)
 {
 	struct fixture *f = *state;
 
@@ -96,7 +93,7 @@ static void prefix_of_every_length(void **state)
 	prefix_is_exact(f, 8192, MAX);
 }
 
-static void outputs_may_be_null(void **state)
+TEST(outputs_may_be_null)
 {
 	struct fixture *f = *state;
 
@@ -104,7 +101,7 @@ static void outputs_may_be_null(void **state)
 	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 2, NULL, NULL), 1);
 }
 
-static void probe_answers_each_key_on_its_own(void **state)
+TEST(probe_answers_each_key_on_its_own)
 {
 	struct fixture *f = *state;
 	uint8_t tiers[MAX];
@@ -123,7 +120,7 @@ static void probe_answers_each_key_on_its_own(void **state)
 		assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
 }
 
-static void removed_and_updated_are_seen(void **state)
+TEST(removed_and_updated_are_seen)
 {
 	struct fixture *f = *state;
 	uint32_t tiers, generation;
@@ -140,7 +137,7 @@ static void removed_and_updated_are_seen(void **state)
 }
 
 /* A copy in the memory of a GPU counts for that GPU's engines; host memory counts for all. */
-static void a_gpus_copy_is_seen_from_that_gpu_alone(void **state)
+TEST(a_gpus_copy_is_seen_from_that_gpu_alone)
 {
 	const uint32_t host = KVTIER_TIER_HOST, gpu = KVTIER_TIER_GPU;
 	struct fixture *f = *state;
@@ -162,7 +159,7 @@ static void a_gpus_copy_is_seen_from_that_gpu_alone(void **state)
 }
 
 /* A reader with another space's index key finds nothing of this space. */
-static void another_index_key_finds_nothing(void **state)
+TEST(another_index_key_finds_nothing)
 {
 	const struct fingerprint_key other = { { index_key.k[0] ^ 1, index_key.k[1] } };
 	struct fixture *f = *state;
@@ -193,7 +190,7 @@ static int forge(uint64_t bytes, int seals, uint32_t magic, uint64_t bytes_said)
 	return fd;
 }
 
-static void other_memory_is_refused(void **state)
+TEST(other_memory_is_refused)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	const uint64_t size = 8192;
@@ -211,7 +208,6 @@ static void other_memory_is_refused(void **state)
 	};
 	struct map *map = NULL;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_int_equal(map_open(bad[i], size, &map), -EPROTO);
 		if (bad[i] >= 0)
@@ -223,7 +219,7 @@ static void other_memory_is_refused(void **state)
 
 /* A daemon gone mad writes any shape: nothing outside the mapping is read, and the answer is
  * "absent". */
-static void wild_shapes_read_nothing_outside(void **state)
+TEST(wild_shapes_read_nothing_outside)
 {
 	struct fixture *f = *state;
 	struct wire_index *head = index_head(f->index);
@@ -239,22 +235,4 @@ static void wild_shapes_read_nothing_outside(void **state)
 	}
 	head->shape = shape;
 	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, NULL, NULL), 1);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(prefix_of_every_length),
-		CASE(outputs_may_be_null),
-		CASE(probe_answers_each_key_on_its_own),
-		CASE(removed_and_updated_are_seen),
-		CASE(a_gpus_copy_is_seen_from_that_gpu_alone),
-		CASE(another_index_key_finds_nothing),
-		CASE(other_memory_is_refused),
-		CASE(wild_shapes_read_nothing_outside),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,12 +7,6 @@
  * until it is done. Meant for -fsanitize=thread too. A writer that stops half-way is played by
  * hand.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -21,6 +15,7 @@
 #include "client/lib/map.h"
 #include "daemon/store/index.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 enum {
 	SMALL = 2000,
@@ -157,20 +152,18 @@ static void run(struct random *random, uint32_t max, uint32_t steps)
 	free(race);
 }
 
-static void stable_keys_are_found_while_others_displace_them(void **state)
+TEST(stable_keys_are_found_while_others_displace_them)
 {
 	struct random random = random_seeded("unit_map_race");
 
-	(void)state;
 	run(&random, SMALL, STEPS);
 }
 
 /* Each round splits every bucket there is a few times, and ends when the table is full. */
-static void stable_keys_are_found_while_buckets_split(void **state)
+TEST(stable_keys_are_found_while_buckets_split)
 {
 	struct random random = random_seeded("unit_map_race");
 
-	(void)state;
 	for (int i = 0; i < ROUNDS; i++)
 		run(&random, LARGE, LARGE - STABLE);
 }
@@ -185,7 +178,7 @@ static struct wire_bucket *bucket_at(struct index *index, uint64_t half)
 
 /* A daemon killed while it wrote a slot leaves part of it: this entry is absent, the others are
  * found. */
-static void a_writer_stopped_half_way_hides_nothing(void **state)
+TEST(a_writer_stopped_half_way_hides_nothing)
 {
 	struct kvtier_key key, lost;
 	struct print print, lost_print;
@@ -195,7 +188,6 @@ static void a_writer_stopped_half_way_hides_nothing(void **state)
 	uint8_t tiers;
 	uint64_t number = 1;
 
-	(void)state;
 	random_key(number, key.bytes);
 	print = fingerprint(&index_key, key.bytes);
 	assert_int_equal(index_open(SMALL, &index), 0);
@@ -214,15 +206,4 @@ static void a_writer_stopped_half_way_hides_nothing(void **state)
 	assert_int_equal(tiers, 0);
 	map_close(map);
 	index_close(index);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(stable_keys_are_found_while_others_displace_them),
-		cmocka_unit_test(stable_keys_are_found_while_buckets_split),
-		cmocka_unit_test(a_writer_stopped_half_way_hides_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

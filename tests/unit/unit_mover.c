@@ -5,6 +5,7 @@
  * slabs under a real table of blocks; each image carries its number.
  */
 #include "tests/lib/lib_mover.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <string.h>
@@ -20,11 +21,10 @@ static bool present(struct world *w, uint32_t name)
 	return world_find(w, name) != BLOCK_NONE;
 }
 
-static void the_least_recent_goes(void **state)
+TEST(the_least_recent_goes)
 {
 	struct world w = world_open(1);
 
-	(void)state;
 	store_all(&w, 0, 9);
 	assert_false(present(&w, 0));
 	for (uint32_t i = 1; i < 9; i++)
@@ -35,13 +35,12 @@ static void the_least_recent_goes(void **state)
 	world_close(&w);
 }
 
-static void a_pinned_block_stays(void **state)
+TEST(a_pinned_block_stays)
 {
 	struct world w = world_open(1);
 	struct extent where, before, after;
 	uint32_t blocks[8];
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		blocks[i] = world_store(&w, i, SMALL, BLOCK_NONE);
 	for (uint32_t i = 0; i < 8; i++)
@@ -58,11 +57,10 @@ static void a_pinned_block_stays(void **state)
 	world_close(&w);
 }
 
-static void another_class_gets_an_old_slab(void **state)
+TEST(another_class_gets_an_old_slab)
 {
 	struct world w = world_open(3);
 
-	(void)state;
 	store_all(&w, 0, 24);
 	w.tick += 1000;
 	(void)world_store(&w, 100, BIG, BLOCK_NONE);
@@ -76,12 +74,11 @@ static void another_class_gets_an_old_slab(void **state)
 	world_close(&w);
 }
 
-static void what_moves_keeps_its_bytes_and_owner(void **state)
+TEST(what_moves_keeps_its_bytes_and_owner)
 {
 	struct world w = world_open(3);
 	uint8_t key[32];
 
-	(void)state;
 	store_all(&w, 0, 24);
 	for (uint32_t i = 0; i < 24; i += 3) { /* condemn 8, scattered over all slabs */
 		world_key(i, key);
@@ -105,12 +102,11 @@ static void what_moves_keeps_its_bytes_and_owner(void **state)
 	world_close(&w);
 }
 
-static void a_slot_being_written_keeps_its_slab(void **state)
+TEST(a_slot_being_written_keeps_its_slab)
 {
 	struct world w = world_open(1);
 	struct extent writing, where;
 
-	(void)state;
 	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &writing), 0);
 	store_all(&w, 0, 7);
 	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
@@ -119,13 +115,12 @@ static void a_slot_being_written_keeps_its_slab(void **state)
 	world_close(&w);
 }
 
-static void the_slab_without_a_pin_is_chosen(void **state)
+TEST(the_slab_without_a_pin_is_chosen)
 {
 	struct world w = world_open(2);
 	struct extent pinned, now;
 	uint32_t first = BLOCK_NONE;
 
-	(void)state;
 	for (uint32_t i = 0; i < 16; i++) {
 		const uint32_t block = world_store(&w, i, SMALL, BLOCK_NONE);
 
@@ -142,13 +137,12 @@ static void the_slab_without_a_pin_is_chosen(void **state)
 	world_close(&w);
 }
 
-static void parents_of_pinned_blocks_move_but_stay(void **state)
+TEST(parents_of_pinned_blocks_move_but_stay)
 {
 	struct world w = world_open(2);
 	uint32_t parent, child;
 	struct extent where;
 
-	(void)state;
 	parent = world_store(&w, 0, SMALL, BLOCK_NONE);
 	store_all(&w, 1, 8);
 	child = world_store(&w, 8, SMALL, parent); /* in the second slab */
@@ -162,12 +156,11 @@ static void parents_of_pinned_blocks_move_but_stay(void **state)
 	world_close(&w);
 }
 
-static void what_is_condemned_is_freed_before_anything_goes(void **state)
+TEST(what_is_condemned_is_freed_before_anything_goes)
 {
 	struct world w = world_open(1);
 	uint32_t block = BLOCK_NONE;
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		block = world_store(&w, i, SMALL, BLOCK_NONE);
 	blocks_condemn(w.blocks, block);
@@ -177,12 +170,11 @@ static void what_is_condemned_is_freed_before_anything_goes(void **state)
 	world_close(&w);
 }
 
-static void steps_bound_the_work_and_are_not_lost(void **state)
+TEST(steps_bound_the_work_and_are_not_lost)
 {
 	struct world w = world_open(1);
 	struct extent where;
 
-	(void)state;
 	store_all(&w, 0, 8);
 	assert_int_equal(world_make_room(&w, BIG, 3, &where), -ENOSPC);
 	assert_int_equal(w.mover.counts.evicted_blocks, 3);
@@ -192,12 +184,11 @@ static void steps_bound_the_work_and_are_not_lost(void **state)
 	world_close(&w);
 }
 
-static void one_step_serves_a_class_with_victims(void **state)
+TEST(one_step_serves_a_class_with_victims)
 {
 	struct world w = world_open(2);
 	struct extent where;
 
-	(void)state;
 	store_all(&w, 0, 8);
 	w.tick += 1000;
 	for (uint32_t i = 8; i < 12; i++)
@@ -209,21 +200,19 @@ static void one_step_serves_a_class_with_victims(void **state)
 	world_close(&w);
 }
 
-static void larger_than_a_slab(void **state)
+TEST(larger_than_a_slab)
 {
 	struct world w = world_open(1);
 	struct extent where;
 
-	(void)state;
 	assert_int_equal(world_make_room(&w, SLAB + 1, MOVER_STEPS, &where), -E2BIG);
 	world_close(&w);
 }
 
-static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
+TEST(evicting_bytes_takes_the_oldest_of_all_classes)
 {
 	struct world w = world_open(3);
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		(void)world_store(&w, i, i % 2 ? BIG : SMALL, BLOCK_NONE);
 	assert_int_equal(mover_evict_bytes(w.host, w.blocks, SMALL + BIG + 1, 100, &w.mover),
@@ -237,12 +226,11 @@ static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
 	world_close(&w);
 }
 
-static void works_through_a_wrapped_tier(void **state)
+TEST(works_through_a_wrapped_tier)
 {
 	struct world w = world_open(1);
 	struct extent where;
 
-	(void)state;
 	assert_int_equal(fault_wrap(w.host, &w.host), 0);
 	store_all(&w, 0, 12);
 	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -EIO });
@@ -258,11 +246,10 @@ static void give_nvme_copy(struct world *w, uint32_t block)
 	blocks_set_nvme(w->blocks, block, &(struct extent){ .tier = TIER_NVME, .slot = block });
 }
 
-static void what_is_on_nvme_is_demoted_and_stays(void **state)
+TEST(what_is_on_nvme_is_demoted_and_stays)
 {
 	struct world w = world_open(1);
 
-	(void)state;
 	give_nvme_copy(&w, world_store(&w, 0, SMALL, BLOCK_NONE));
 	store_all(&w, 1, 10);
 	assert_true(present(&w, 0));
@@ -273,12 +260,11 @@ static void what_is_on_nvme_is_demoted_and_stays(void **state)
 	world_close(&w);
 }
 
-static void demotion_is_leaf_first_too(void **state)
+TEST(demotion_is_leaf_first_too)
 {
 	struct world w = world_open(1);
 	uint32_t block = BLOCK_NONE;
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++) {
 		block = world_store(&w, i, SMALL, block);
 		give_nvme_copy(&w, block);
@@ -312,14 +298,13 @@ static uint32_t fill_with_a_pinned_chain(struct world *w, uint32_t on_nvme)
 	return block;
 }
 
-static void a_chain_longer_than_the_tier_demotes_its_middle(void **state)
+TEST(a_chain_longer_than_the_tier_demotes_its_middle)
 {
 	struct world w = world_open(1);
 	const uint32_t end = fill_with_a_pinned_chain(&w, 1u << 3 | 1u << 7);
 	uint32_t block;
 	uint8_t key[32];
 
-	(void)state;
 	block = world_store(&w, 8, SMALL, end);
 	assert_int_equal(w.mover.counts.demoted_blocks, 1);
 	assert_int_equal(w.mover.counts.evicted_blocks, 1);
@@ -334,23 +319,21 @@ static void a_chain_longer_than_the_tier_demotes_its_middle(void **state)
 	world_close(&w);
 }
 
-static void a_chain_that_is_nowhere_else_is_not_broken(void **state)
+TEST(a_chain_that_is_nowhere_else_is_not_broken)
 {
 	struct world w = world_open(1);
 	struct extent where;
 
-	(void)state;
 	(void)fill_with_a_pinned_chain(&w, 1u << 7);
 	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
 	assert_int_equal(w.mover.counts.evicted_blocks, 0);
 	world_close(&w);
 }
 
-static void leaves_go_before_a_chain_is_broken(void **state)
+TEST(leaves_go_before_a_chain_is_broken)
 {
 	struct world w = world_open(2);
 
-	(void)state;
 	(void)fill_with_a_pinned_chain(&w, 0xff);
 	store_all(&w, 8, 17);
 	assert_int_equal(w.mover.counts.demoted_blocks, 0);
@@ -358,12 +341,11 @@ static void leaves_go_before_a_chain_is_broken(void **state)
 	world_close(&w);
 }
 
-static void a_block_being_written_to_nvme_keeps_its_slot(void **state)
+TEST(a_block_being_written_to_nvme_keeps_its_slot)
 {
 	struct world w = world_open(1);
 	const uint32_t first = world_store(&w, 0, SMALL, BLOCK_NONE);
 
-	(void)state;
 	store_all(&w, 1, 8);
 	blocks_pin(w.blocks, first);
 	(void)world_store(&w, 8, SMALL, BLOCK_NONE);
@@ -400,12 +382,11 @@ static int find_room(struct world *w, uint32_t bytes, struct extent *ret)
 	return find_room_again(w, bytes, ret);
 }
 
-static void a_slab_is_cleared_a_batch_a_turn(void **state)
+TEST(a_slab_is_cleared_a_batch_a_turn)
 {
 	struct world w = open_full_of_small();
 	struct extent where;
 
-	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
 	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
@@ -418,13 +399,12 @@ static void a_slab_is_cleared_a_batch_a_turn(void **state)
 	world_close(&w);
 }
 
-static void a_class_with_victims_does_not_wait_for_a_slab(void **state)
+TEST(a_class_with_victims_does_not_wait_for_a_slab)
 {
 	struct world w = world_open_of(2, SLOTS * SMALL);
 	const uint32_t first_big = SLOTS;
 	struct extent where;
 
-	(void)state;
 	store_all(&w, 0, SLOTS);
 	w.tick += 10000;
 	for (uint32_t i = 0; i < SLOTS * SMALL / BIG; i++)
@@ -439,12 +419,11 @@ static void a_class_with_victims_does_not_wait_for_a_slab(void **state)
 	world_close(&w);
 }
 
-static void a_call_goes_on_though_others_took_of_what_was_freed(void **state)
+TEST(a_call_goes_on_though_others_took_of_what_was_freed)
 {
 	struct world w = open_full_of_small();
 	struct extent where;
 
-	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
 	store_all(&w, 2 * SLOTS, 2 * SLOTS + 10);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
@@ -455,12 +434,11 @@ static void a_call_goes_on_though_others_took_of_what_was_freed(void **state)
 }
 
 /* A waiter is not told to come again for ever, when no call clears any more. */
-static void room_found_elsewhere_ends_the_clearing(void **state)
+TEST(room_found_elsewhere_ends_the_clearing)
 {
 	struct world w = open_full_of_small();
 	struct extent where;
 
-	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
 	for (uint32_t i = 0; i < 2 * SLOTS; i++)
 		if (present(&w, i))
@@ -468,35 +446,4 @@ static void room_found_elsewhere_ends_the_clearing(void **state)
 	assert_int_equal(find_room(&w, BIG, &where), 0);
 	assert_int_equal(w.mover.clearing_bytes, 0);
 	world_close(&w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_least_recent_goes),
-		cmocka_unit_test(a_pinned_block_stays),
-		cmocka_unit_test(another_class_gets_an_old_slab),
-		cmocka_unit_test(what_moves_keeps_its_bytes_and_owner),
-		cmocka_unit_test(a_slot_being_written_keeps_its_slab),
-		cmocka_unit_test(the_slab_without_a_pin_is_chosen),
-		cmocka_unit_test(parents_of_pinned_blocks_move_but_stay),
-		cmocka_unit_test(what_is_condemned_is_freed_before_anything_goes),
-		cmocka_unit_test(steps_bound_the_work_and_are_not_lost),
-		cmocka_unit_test(one_step_serves_a_class_with_victims),
-		cmocka_unit_test(larger_than_a_slab),
-		cmocka_unit_test(evicting_bytes_takes_the_oldest_of_all_classes),
-		cmocka_unit_test(works_through_a_wrapped_tier),
-		cmocka_unit_test(what_is_on_nvme_is_demoted_and_stays),
-		cmocka_unit_test(demotion_is_leaf_first_too),
-		cmocka_unit_test(a_chain_longer_than_the_tier_demotes_its_middle),
-		cmocka_unit_test(a_chain_that_is_nowhere_else_is_not_broken),
-		cmocka_unit_test(leaves_go_before_a_chain_is_broken),
-		cmocka_unit_test(a_block_being_written_to_nvme_keeps_its_slot),
-		cmocka_unit_test(a_slab_is_cleared_a_batch_a_turn),
-		cmocka_unit_test(a_class_with_victims_does_not_wait_for_a_slab),
-		cmocka_unit_test(a_call_goes_on_though_others_took_of_what_was_freed),
-		cmocka_unit_test(room_found_elsewhere_ends_the_clearing),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

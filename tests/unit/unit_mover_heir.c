@@ -6,6 +6,7 @@
  * unit_mover, with heirs that take so many.
  */
 #include "tests/lib/lib_mover.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 
@@ -50,13 +51,12 @@ static void bury(struct world *w, struct heir *heir)
 	world_close(w);
 }
 
-static void what_is_taken_is_not_given_to_anybody_else(void **state)
+TEST(what_is_taken_is_not_given_to_anybody_else)
 {
 	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	with(&w, &heir, 2, 0);
@@ -74,13 +74,12 @@ static void what_is_taken_is_not_given_to_anybody_else(void **state)
 	bury(&w, &heir);
 }
 
-static void a_swap_gives_a_slot(void **state)
+TEST(a_swap_gives_a_slot)
 {
 	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	with(&w, &heir, 1, 1);
@@ -92,13 +91,12 @@ static void a_swap_gives_a_slot(void **state)
 	bury(&w, &heir);
 }
 
-static void where_all_is_taken_there_is_no_room(void **state)
+TEST(where_all_is_taken_there_is_no_room)
 {
 	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	with(&w, &heir, 8, 0);
@@ -108,14 +106,13 @@ static void where_all_is_taken_there_is_no_room(void **state)
 	bury(&w, &heir);
 }
 
-static void a_demoted_block_stays_and_its_slot_is_inherited(void **state)
+TEST(a_demoted_block_stays_and_its_slot_is_inherited)
 {
 	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 	uint32_t block[4];
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_nvme(w.blocks, block[0],
@@ -127,16 +124,4 @@ static void a_demoted_block_stays_and_its_slot_is_inherited(void **state)
 	assert_int_equal(heir.n, 1);
 	tier_free(w.host, &where);
 	bury(&w, &heir);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_taken_is_not_given_to_anybody_else),
-		cmocka_unit_test(a_swap_gives_a_slot),
-		cmocka_unit_test(where_all_is_taken_there_is_no_room),
-		cmocka_unit_test(a_demoted_block_stays_and_its_slot_is_inherited),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,16 +5,16 @@
  * they may still be written, and are when nothing else helps. Method: as unit_mover.
  */
 #include "tests/lib/lib_mover.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 
-static void queued_blocks_are_spared_while_others_can_go(void **state)
+TEST(queued_blocks_are_spared_while_others_can_go)
 {
 	struct world w = world_open(1);
 	struct extent where;
 	uint32_t block[4];
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_queued(w.blocks, block[0], true);
@@ -34,27 +34,16 @@ static void queued_blocks_are_spared_while_others_can_go(void **state)
 	world_close(&w);
 }
 
-static void queued_blocks_go_when_told_so(void **state)
+TEST(queued_blocks_go_when_told_so)
 {
 	struct world w = world_open(1);
 	struct extent where;
 	uint32_t block[4];
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_queued(w.blocks, block[0], true);
 	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_false(blocks_live(w.blocks, block[0]));
 	world_close(&w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(queued_blocks_are_spared_while_others_can_go),
-		cmocka_unit_test(queued_blocks_go_when_told_so),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -3,30 +3,26 @@
  * unit_notes.c - goal: notes, sessions and kept bytes stay in step while blocks join, leave and go,
  * and tenants are apart. Method: single cases; then random calls beside a naive model.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "daemon/store/notes.h"
 #include "tests/lib/random.h"
+#include "tests/lib/test.h"
 
 static struct notes *notes;
 
-static int open_notes(void **state)
+FIXTURE(open_notes)
 {
-	(void)state;
 	return notes_open(NOTES_MIN, &notes);
 }
 
-static int close_notes(void **state)
+FIXTURE(close_notes)
 {
-	(void)state;
 	notes_close(notes);
 	return 0;
 }
+
+TEST_EACH(open_notes, close_notes);
 
 static void join(uint32_t block, uint16_t tenant, uint64_t id)
 {
@@ -34,7 +30,7 @@ static void join(uint32_t block, uint16_t tenant, uint64_t id)
 }
 
 /* Both may lie in one bucket, or not: a secret of each table says so. */
-static void a_session_is_its_tenants_alone(void **state)
+TEST(a_session_is_its_tenants_alone)
 {
 	for (int i = 0; i < 64; i++) {
 		join(1, 0, 5);
@@ -56,9 +52,8 @@ static void a_session_is_its_tenants_alone(void **state)
 	assert_int_equal(notes_all_kept_bytes(notes), 100);
 }
 
-static void a_round_meets_each_block_once(void **state)
+TEST(a_round_meets_each_block_once)
 {
-	(void)state;
 	for (uint32_t i = 0; i < 10; i++)
 		join(i, 0, 5);
 	for (uint32_t round = 0; round < 2; round++)
@@ -66,9 +61,8 @@ static void a_round_meets_each_block_once(void **state)
 			assert_int_equal(notes_next(notes, notes_session(notes, 0, 5))->block, i);
 }
 
-static void a_block_that_goes_takes_all_of_it_along(void **state)
+TEST(a_block_that_goes_takes_all_of_it_along)
 {
-	(void)state;
 	join(1, 0, 5);
 	notes_keep(notes, notes_find(notes, 1), 100);
 	notes_forget(notes, 1);
@@ -79,11 +73,10 @@ static void a_block_that_goes_takes_all_of_it_along(void **state)
 	assert_int_equal(notes_all_kept_bytes(notes), 0);
 }
 
-static void there_are_no_more_than_were_reserved(void **state)
+TEST(there_are_no_more_than_were_reserved)
 {
 	uint32_t n = 0;
 
-	(void)state;
 	for (uint16_t tenant = 0; tenant < 3; tenant++)
 		while (notes_make(notes, n, tenant))
 			n++;
@@ -99,11 +92,10 @@ static void there_are_no_more_than_were_reserved(void **state)
 	assert_true(notes_join(notes, notes_find(notes, 9), 99, 0));
 }
 
-static void a_tenant_that_takes_all_it_can_leaves_notes_to_others(void **state)
+TEST(a_tenant_that_takes_all_it_can_leaves_notes_to_others)
 {
 	uint32_t n = 0;
 
-	(void)state;
 	while (notes_make(notes, n, 0))
 		n++;
 	assert_int_equal(n, NOTES_MIN / 8 * 7);
@@ -119,7 +111,7 @@ static void a_tenant_that_takes_all_it_can_leaves_notes_to_others(void **state)
 	assert_non_null(notes_make(notes, 0, 1));
 }
 
-static void a_tenant_with_many_sessions_leaves_sessions_to_others(void **state)
+TEST(a_tenant_with_many_sessions_leaves_sessions_to_others)
 {
 	enum { MANY = 1024, SESSIONS = MANY / 16 };
 	uint32_t n = 0;
@@ -146,11 +138,10 @@ static void take_end(void *arg, struct note *note)
 	notes_settle(notes, note);
 }
 
-static void ends_are_found_slice_by_slice(void **state)
+TEST(ends_are_found_slice_by_slice)
 {
 	uint32_t cursor = 0, n = 0, calls = 1;
 
-	(void)state;
 	for (uint32_t i = 0; i < 40; i++)
 		notes_make(notes, i, 0)->until_s = i % 4 == 0 ? 0 : i;
 	while (notes_sweep(notes, &cursor, 7, 20, take_end, &n))
@@ -163,7 +154,7 @@ static void ends_are_found_slice_by_slice(void **state)
 }
 
 /* Blocks 0 to 59 of three tenants, each with a session 7. */
-static void whatever_happens_the_sums_are_right(void **state)
+TEST(whatever_happens_the_sums_are_right)
 {
 	enum { BLOCKS = 60, STEPS = 100000 };
 	struct {
@@ -171,7 +162,6 @@ static void whatever_happens_the_sums_are_right(void **state)
 	} model[BLOCKS] = { 0 };
 	struct random r = random_seeded("whatever_happens_the_sums_are_right");
 
-	(void)state;
 	for (uint32_t step = 0; step < STEPS; step++) {
 		const uint32_t b = random_below(&r, BLOCKS), what = random_below(&r, 5), id = 7;
 		const uint16_t tenant = (uint16_t)(b % 3);
@@ -212,21 +202,4 @@ static void whatever_happens_the_sums_are_right(void **state)
 							      notes_session(notes, tenant, id)),
 					 members);
 	}
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_notes, close_notes)
-	const struct CMUnitTest tests[] = {
-		CASE(a_session_is_its_tenants_alone),
-		CASE(a_round_meets_each_block_once),
-		CASE(a_block_that_goes_takes_all_of_it_along),
-		CASE(there_are_no_more_than_were_reserved),
-		CASE(a_tenant_that_takes_all_it_can_leaves_notes_to_others),
-		CASE(a_tenant_with_many_sessions_leaves_sessions_to_others),
-		CASE(ends_are_found_slice_by_slice),
-		CASE(whatever_happens_the_sums_are_right),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

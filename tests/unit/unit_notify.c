@@ -4,12 +4,6 @@
  * unit_notify - goal: the service manager gets the datagrams it is owed and no others. Method: a
  * datagram socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,15 +11,17 @@
 #include <unistd.h>
 
 #include "daemon/base/notify.h"
+#include "tests/lib/test.h"
 
-static int clear_environment(void **unused)
+FIXTURE(clear_environment)
 {
-	(void)unused;
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
 	unsetenv("WATCHDOG_PID");
 	return 0;
 }
+
+TEST_EACH(clear_environment, NULL);
 
 /* Binds a socket to the name, '@' for abstract ones, and sets $NOTIFY_SOCKET. */
 static int manager(const char *name)
@@ -53,11 +49,10 @@ static void expect(int fd, const char *want)
 	assert_string_equal(got, want);
 }
 
-static void nobody_listens(void **unused)
+TEST(nobody_listens)
 {
 	struct notify notify;
 
-	(void)unused;
 	assert_int_equal(notify_open(&notify), 0);
 	assert_int_equal(notify_send(&notify, "READY=1"), 0);
 	assert_int_equal(notify.watchdog_ns, 0);
@@ -78,32 +73,29 @@ static void sends_to(const char *name)
 	(void)close(fd);
 }
 
-static void a_path(void **unused)
+TEST(a_path)
 {
 	char name[64];
 
-	(void)unused;
 	snprintf(name, sizeof(name), "/tmp/unit_notify.%d", (int)getpid());
 	sends_to(name);
 	(void)unlink(name);
 }
 
-static void an_abstract_name(void **unused)
+TEST(an_abstract_name)
 {
 	char name[64];
 
-	(void)unused;
 	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
 	sends_to(name);
 }
 
-static void a_manager_that_does_not_read_is_not_waited_for(void **unused)
+TEST(a_manager_that_does_not_read_is_not_waited_for)
 {
 	char name[64];
 	struct notify notify;
 	int fd, r = 0;
 
-	(void)unused;
 	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
 	fd = manager(name);
 	assert_int_equal(notify_open(&notify), 0);
@@ -115,12 +107,11 @@ static void a_manager_that_does_not_read_is_not_waited_for(void **unused)
 	notify_close(&notify);
 }
 
-static void watchdog_is_half_of_what_is_allowed(void **unused)
+TEST(watchdog_is_half_of_what_is_allowed)
 {
 	struct notify notify;
 	char pid[32];
 
-	(void)unused;
 	setenv("NOTIFY_SOCKET", "@nobody", 1);
 	setenv("WATCHDOG_USEC", "30000000", 1);
 	snprintf(pid, sizeof(pid), "%d", (int)getpid());
@@ -130,11 +121,10 @@ static void watchdog_is_half_of_what_is_allowed(void **unused)
 	notify_close(&notify);
 }
 
-static void anothers_watchdog_is_not_ours(void **unused)
+TEST(anothers_watchdog_is_not_ours)
 {
 	struct notify notify;
 
-	(void)unused;
 	setenv("NOTIFY_SOCKET", "@nobody", 1);
 	setenv("WATCHDOG_USEC", "30000000", 1);
 	setenv("WATCHDOG_PID", "1", 1);
@@ -143,14 +133,13 @@ static void anothers_watchdog_is_not_ours(void **unused)
 	notify_close(&notify);
 }
 
-static void nonsense_is_refused_and_harmless(void **unused)
+TEST(nonsense_is_refused_and_harmless)
 {
 	static const char *const sockets[] = { "relative", "@", "/", "" };
 	static const char *const watchdogs[] = { "x", "-1", "0", "12s", "99999999999999999999999" };
 	char long_name[256];
 	struct notify notify;
 
-	(void)unused;
 	memset(long_name, '/', sizeof(long_name));
 	long_name[sizeof(long_name) - 1] = '\0';
 	setenv("NOTIFY_SOCKET", long_name, 1);
@@ -167,20 +156,4 @@ static void nonsense_is_refused_and_harmless(void **unused)
 		assert_int_equal(notify_open(&notify), -EINVAL);
 		notify_close(&notify);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(nobody_listens, clear_environment),
-		cmocka_unit_test_setup(a_path, clear_environment),
-		cmocka_unit_test_setup(an_abstract_name, clear_environment),
-		cmocka_unit_test_setup(a_manager_that_does_not_read_is_not_waited_for,
-				       clear_environment),
-		cmocka_unit_test_setup(watchdog_is_half_of_what_is_allowed, clear_environment),
-		cmocka_unit_test_setup(anothers_watchdog_is_not_ours, clear_environment),
-		cmocka_unit_test_setup(nonsense_is_refused_and_harmless, clear_environment),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

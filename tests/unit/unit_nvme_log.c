@@ -5,15 +5,10 @@
  * budget, purge and flush act as nvme_log.h says. Method: a simulated disk of 64 KiB segments, a
  * table that checks every byte.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
@@ -21,20 +16,20 @@ enum { SEGMENTS = 16 };
 
 static struct kit kit;
 
-static int setup(void **state)
+FIXTURE(setup)
 {
-	(void)state;
 	kit_open(&kit, SEGMENTS, 1);
 	assert_int_equal(kit_format(&kit), 0);
 	return 0;
 }
 
-static int teardown(void **state)
+FIXTURE(teardown)
 {
-	(void)state;
 	kit_close(&kit);
 	return 0;
 }
+
+TEST_EACH(setup, teardown);
 
 static void restart(void)
 {
@@ -49,20 +44,18 @@ static void store_range(uint32_t from, uint32_t to)
 		assert_int_equal(kit_store(&kit, i), 0);
 }
 
-static void what_is_stored_is_read_back(void **state)
+TEST(what_is_stored_is_read_back)
 {
-	(void)state;
 	store_range(0, 12);
 	assert_int_equal(kit_load_all(&kit), 12);
 	kit_check(&kit);
 	assert_int_equal(nvme_log_live_bytes(kit.log), kit_table_bytes(&kit));
 }
 
-static void a_clean_stop_loses_nothing_and_needs_no_walk(void **state)
+TEST(a_clean_stop_loses_nothing_and_needs_no_walk)
 {
 	struct nvme_counters counters;
 
-	(void)state;
 	store_range(0, 10);
 	assert_int_equal(kit_flush(&kit, true), 0);
 	assert_int_equal(nvme_log_state(kit.log), NVME_STOPPED);
@@ -72,11 +65,10 @@ static void a_clean_stop_loses_nothing_and_needs_no_walk(void **state)
 	assert_int_equal(kit_load_all(&kit), 10);
 }
 
-static void a_kill_loses_nothing_that_was_written(void **state)
+TEST(a_kill_loses_nothing_that_was_written)
 {
 	struct nvme_counters counters;
 
-	(void)state;
 	store_range(0, 10);
 	kit_run(&kit);
 	restart();
@@ -93,11 +85,10 @@ static void a_kill_loses_nothing_that_was_written(void **state)
 	assert_int_equal(kit_load_all(&kit), 10);
 }
 
-static void the_walk_gets_past_a_hole(void **state)
+TEST(the_walk_gets_past_a_hole)
 {
 	uint64_t offset;
 
-	(void)state;
 	store_range(0, 4);
 	kit_run(&kit);
 	offset = nvme_segment_offset(nvme_location_segment(kit.block[1].location), KIT_SEGMENT);
@@ -112,9 +103,8 @@ static void the_walk_gets_past_a_hole(void **state)
 	assert_int_equal(kit_load(&kit, 3), 0);
 }
 
-static void recovery_tells_the_newest_first_with_parents_and_ticks(void **state)
+TEST(recovery_tells_the_newest_first_with_parents_and_ticks)
 {
-	(void)state;
 	store_range(0, 10);
 	kit_run(&kit);
 	const uint64_t tick = kit.block[7].tick;
@@ -123,9 +113,8 @@ static void recovery_tells_the_newest_first_with_parents_and_ticks(void **state)
 	assert_int_equal(kit.tick, 10);
 }
 
-static void a_full_log_goes_on_and_keeps_the_newest(void **state)
+TEST(a_full_log_goes_on_and_keeps_the_newest)
 {
-	(void)state;
 	store_range(0, 200);
 	kit_run(&kit);
 	assert_true(kit.dropped > 0);
@@ -136,11 +125,10 @@ static void a_full_log_goes_on_and_keeps_the_newest(void **state)
 	kit_check(&kit);
 }
 
-static void what_is_used_is_carried_over(void **state)
+TEST(what_is_used_is_carried_over)
 {
 	struct nvme_counters counters;
 
-	(void)state;
 	for (uint32_t i = 0; i < 300; i++) {
 		assert_int_equal(kit_store(&kit, i), 0);
 		if (i >= 5)
@@ -158,9 +146,8 @@ static void what_is_used_is_carried_over(void **state)
 	assert_true(kit.block[5].tick <= tick);
 }
 
-static void what_others_need_is_carried_over_whatever_its_age(void **state)
+TEST(what_others_need_is_carried_over_whatever_its_age)
 {
-	(void)state;
 	kit.answer = NVME_WANTED;
 	store_range(0, 30);
 	kit.answer = NVME_WANTED;
@@ -170,11 +157,10 @@ static void what_others_need_is_carried_over_whatever_its_age(void **state)
 	kit_check(&kit);
 }
 
-static void a_location_is_stale_once_its_segment_was_used_again(void **state)
+TEST(a_location_is_stale_once_its_segment_was_used_again)
 {
 	struct nvme_read read = { 0 };
 
-	(void)state;
 	store_range(0, 1);
 	read.location = kit.block[0].location;
 	store_range(1, 200);
@@ -193,12 +179,11 @@ static void read_ended(struct nvme_read *read)
 	read->bytes = 0;
 }
 
-static void a_segment_is_not_overwritten_while_it_is_read(void **state)
+TEST(a_segment_is_not_overwritten_while_it_is_read)
 {
 	struct nvme_read read = { .done = read_ended };
 	uint8_t *buffer = kit.slot[7].image;
 
-	(void)state;
 	store_range(0, 1);
 	kit_run(&kit);
 	read.location = kit.block[0].location;
@@ -215,11 +200,10 @@ static void a_segment_is_not_overwritten_while_it_is_read(void **state)
 	assert_memory_equal(buffer, kit.expected, 128);
 }
 
-static void an_empty_segment_costs_no_reads(void **state)
+TEST(an_empty_segment_costs_no_reads)
 {
 	struct nvme_counters counters;
 
-	(void)state;
 	for (uint32_t i = 0; i < 200; i++) {
 		assert_int_equal(kit_store(&kit, i), 0);
 		kit_forget(&kit, i);
@@ -230,13 +214,12 @@ static void an_empty_segment_costs_no_reads(void **state)
 	assert_int_equal(nvme_log_live_bytes(kit.log), 0);
 }
 
-static void the_budget_refuses_and_fills_again_with_time(void **state)
+TEST(the_budget_refuses_and_fills_again_with_time)
 {
 	struct nvme_counters counters;
 	int r = 0;
 	uint32_t i;
 
-	(void)state;
 	kit_forget_log(&kit);
 	kit.conf.write_budget_bytes_per_day = 24 * 200000;
 	assert_int_equal(kit_format(&kit), 0);
@@ -268,9 +251,8 @@ static uint32_t budget_takes(uint32_t from)
 	return i;
 }
 
-static void the_budget_goes_on_behind_a_restart(void **state)
+TEST(the_budget_goes_on_behind_a_restart)
 {
-	(void)state;
 	kit_forget_log(&kit);
 	kit.conf.write_budget_bytes_per_day = 24 * 200000;
 	assert_int_equal(kit_format(&kit), 0);
@@ -289,9 +271,8 @@ static void the_budget_goes_on_behind_a_restart(void **state)
 	assert_in_range(budget_takes(1000), 10, 18);
 }
 
-static void purged_records_do_not_come_back(void **state)
+TEST(purged_records_do_not_come_back)
 {
-	(void)state;
 	store_range(0, 12);
 	assert_int_equal(kit_purge(&kit, 1), 0);
 	assert_int_equal(kit_store(&kit, 13), 0); /* the same tenant, later */
@@ -304,9 +285,8 @@ static void purged_records_do_not_come_back(void **state)
 	assert_int_equal(kit.blocks, 9);
 }
 
-static void carrying_over_does_not_revive_what_was_purged(void **state)
+TEST(carrying_over_does_not_revive_what_was_purged)
 {
-	(void)state;
 	kit.answer = NVME_WANTED;
 	store_range(0, 20);
 	assert_int_equal(kit_purge(&kit, 2), 0);
@@ -320,12 +300,11 @@ static void carrying_over_does_not_revive_what_was_purged(void **state)
 }
 
 /* The record is already read for carrying over when its tenant is purged. */
-static void a_purge_overtakes_the_carry_over(void **state)
+TEST(a_purge_overtakes_the_carry_over)
 {
 	const struct nvme_carry *carry = &kit.log->carry;
 	uint32_t next = 0, tenant;
 
-	(void)state;
 	kit.answer = NVME_WANTED;
 	while (carry->state != CARRY_READ) {
 		if (next < 200 && !kit_append(&kit, next))
@@ -340,9 +319,8 @@ static void a_purge_overtakes_the_carry_over(void **state)
 		assert_false(kit.block[i].found);
 }
 
-static void a_flush_syncs_and_the_log_goes_on(void **state)
+TEST(a_flush_syncs_and_the_log_goes_on)
 {
-	(void)state;
 	store_range(0, 2);
 	assert_int_equal(kit_flush(&kit, false), 0);
 	disk_sim_crash(&kit.sim, SIM_DROP_ALL); /* synced: nothing may be lost */
@@ -352,11 +330,10 @@ static void a_flush_syncs_and_the_log_goes_on(void **state)
 	assert_int_equal(kit_load_all(&kit), 4);
 }
 
-static void a_stopped_log_takes_nothing(void **state)
+TEST(a_stopped_log_takes_nothing)
 {
 	struct nvme_append append = { 0 };
 
-	(void)state;
 	assert_int_equal(kit_flush(&kit, true), 0);
 	append.image = kit.buffer;
 	append.bytes = kit_image(0, kit.buffer);
@@ -365,11 +342,10 @@ static void a_stopped_log_takes_nothing(void **state)
 	assert_int_equal(kit_purge(&kit, 0), -ESHUTDOWN);
 }
 
-static void bad_appends_are_refused(void **state)
+TEST(bad_appends_are_refused)
 {
 	struct nvme_append append = { 0 };
 
-	(void)state;
 	append.image = kit.buffer;
 	append.bytes = kit_image(0, kit.buffer);
 	append.bytes--;
@@ -382,9 +358,8 @@ static void bad_appends_are_refused(void **state)
 	assert_false(nvme_log_busy(kit.log));
 }
 
-static void a_full_queue_refuses_and_changes_nothing(void **state)
+TEST(a_full_queue_refuses_and_changes_nothing)
 {
-	(void)state;
 	kit_run(&kit);
 	kit.sim.depth = 1;
 	assert_int_equal(kit_append(&kit, 0), 0);
@@ -397,43 +372,4 @@ static void a_full_queue_refuses_and_changes_nothing(void **state)
 	kit_run(&kit);
 	kit_check(&kit);
 	assert_true(kit_load_all(&kit) > 30);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(what_is_stored_is_read_back, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_clean_stop_loses_nothing_and_needs_no_walk, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(a_kill_loses_nothing_that_was_written, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(the_walk_gets_past_a_hole, setup, teardown),
-		cmocka_unit_test_setup_teardown(
-			recovery_tells_the_newest_first_with_parents_and_ticks, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_full_log_goes_on_and_keeps_the_newest, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(what_is_used_is_carried_over, setup, teardown),
-		cmocka_unit_test_setup_teardown(what_others_need_is_carried_over_whatever_its_age,
-						setup, teardown),
-		cmocka_unit_test_setup_teardown(a_location_is_stale_once_its_segment_was_used_again,
-						setup, teardown),
-		cmocka_unit_test_setup_teardown(a_segment_is_not_overwritten_while_it_is_read,
-						setup, teardown),
-		cmocka_unit_test_setup_teardown(an_empty_segment_costs_no_reads, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_budget_goes_on_behind_a_restart, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(the_budget_refuses_and_fills_again_with_time, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(purged_records_do_not_come_back, setup, teardown),
-		cmocka_unit_test_setup_teardown(carrying_over_does_not_revive_what_was_purged,
-						setup, teardown),
-		cmocka_unit_test_setup_teardown(a_purge_overtakes_the_carry_over, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_flush_syncs_and_the_log_goes_on, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_stopped_log_takes_nothing, setup, teardown),
-		cmocka_unit_test_setup_teardown(bad_appends_are_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_full_queue_refuses_and_changes_nothing, setup,
-						teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

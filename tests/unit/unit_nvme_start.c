@@ -6,16 +6,11 @@
  * damage costs the damaged records only. Method: a store is made on a simulated disk, changed byte
  * by byte, and opened again.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/test.h"
 #include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
@@ -23,9 +18,8 @@ enum { SEGMENTS = 6, BLOCKS = 7 };
 
 static struct kit kit;
 
-static int setup(void **state)
+FIXTURE(setup)
 {
-	(void)state;
 	kit_open(&kit, SEGMENTS, 1);
 	assert_int_equal(kit_format(&kit), 0);
 	for (uint32_t i = 0; i < BLOCKS; i++)
@@ -36,12 +30,13 @@ static int setup(void **state)
 	return 0;
 }
 
-static int teardown(void **state)
+FIXTURE(teardown)
 {
-	(void)state;
 	kit_close(&kit);
 	return 0;
 }
+
+TEST_EACH(setup, teardown);
 
 static void again(void)
 {
@@ -77,87 +72,76 @@ static struct nvme_super get_super(uint32_t copy)
 	return super;
 }
 
-static void a_good_store_starts(void **state)
+TEST(a_good_store_starts)
 {
-	(void)state;
 	assert_int_equal(kit_recover(&kit), 0);
 	assert_int_equal(kit_load_all(&kit), BLOCKS);
 }
 
-static void a_blank_disk_is_refused(void **state)
+TEST(a_blank_disk_is_refused)
 {
-	(void)state;
 	memset(kit.sim.now, 0, kit.sim.bytes);
 	refused(-ENODATA, "format");
 }
 
-static void something_else_is_refused(void **state)
+TEST(something_else_is_refused)
 {
-	(void)state;
 	memset(kit.sim.now, 'x', kit.sim.bytes);
 	refused(-EMEDIUMTYPE, "no kvtier store");
 }
 
-static void a_newer_format_is_refused_even_if_the_other_copy_is_ours(void **state)
+TEST(a_newer_format_is_refused_even_if_the_other_copy_is_ours)
 {
 	struct nvme_super super = get_super(1);
 
-	(void)state;
 	super.format = NVME_FORMAT + 1;
 	super.crc = image_crc32c(&super, offsetof(struct nvme_super, crc));
 	set_super(1, &super);
 	refused(-EPROTONOSUPPORT, "format");
 }
 
-static void another_uuid_is_refused(void **state)
+TEST(another_uuid_is_refused)
 {
-	(void)state;
 	kit.conf.uuid[3] ^= 1;
 	refused(-EMEDIUMTYPE, "uuid");
 }
 
-static void any_uuid_will_do_when_none_is_known(void **state)
+TEST(any_uuid_will_do_when_none_is_known)
 {
-	(void)state;
 	memset(kit.conf.uuid, 0, sizeof(kit.conf.uuid));
 	assert_int_equal(kit_recover(&kit), 0);
 	assert_int_equal(kit_load_all(&kit), BLOCKS);
 }
 
-static void a_truncated_file_is_refused(void **state)
+TEST(a_truncated_file_is_refused)
 {
-	(void)state;
 	kit.conf.disk_bytes -= 4096;
 	kit.conf.bytes = 0;
 	refused(-EUCLEAN, "truncated");
 }
 
-static void a_file_without_room_for_anything_is_refused(void **state)
+TEST(a_file_without_room_for_anything_is_refused)
 {
-	(void)state;
 	kit.conf.disk_bytes = 0;
 	refused(-EUCLEAN, "too short");
 }
 
-static void a_store_smaller_than_configured_is_refused(void **state)
+TEST(a_store_smaller_than_configured_is_refused)
 {
-	(void)state;
 	kit.conf.bytes += KIT_SEGMENT;
 	kit.conf.disk_bytes += KIT_SEGMENT;
 	refused(-ENOSPC, "configuration");
 }
 
-static void two_damaged_superblocks_are_refused(void **state)
+TEST(two_damaged_superblocks_are_refused)
 {
-	(void)state;
 	disk_sim_flip(&kit.sim, 100, 1);
 	disk_sim_flip(&kit.sim, NVME_SUPER_GAP + 100, 1);
 	refused(-EBADMSG, "damaged");
 }
 
-static void a_flip_anywhere_in_one_superblock_costs_nothing(void **state)
+TEST(a_flip_anywhere_in_one_superblock_costs_nothing)
 {
-	(void)state;
 	for (uint32_t copy = 0; copy < 2; copy++) {
 		for (uint32_t at = 0; at < NVME_PAGE; at += at < 80 || at > 4080 ? 1 : 97) {
 			disk_sim_flip(&kit.sim, nvme_super_offset(copy) + at,
@@ -169,12 +153,11 @@ static void a_flip_anywhere_in_one_superblock_costs_nothing(void **state)
 	}
 }
 
-static void the_newest_good_superblock_wins(void **state)
+TEST(the_newest_good_superblock_wins)
 {
 	struct nvme_super super = get_super(0);
 	uint8_t owner[32] = { 0 };
 
-	(void)state;
 	memset(owner, 0x41, sizeof(owner));
 	super.generation += 5;
 	nvme_super_purge(&super, owner, (super.life + 1) << 32);
@@ -189,11 +172,10 @@ static void the_newest_good_superblock_wins(void **state)
 
 /* Every byte of everything in the first segment in turn (payloads sampled): its record right or a
  * miss, others unharmed, the checks in kit_load() hold. */
-static void a_flip_anywhere_in_a_segment_costs_that_record_at_most(void **state)
+TEST(a_flip_anywhere_in_a_segment_costs_that_record_at_most)
 {
 	const uint64_t base = nvme_segment_offset(0, KIT_SEGMENT);
 
-	(void)state;
 	for (uint32_t at = 0; at < KIT_SEGMENT;
 	     at += at % NVME_PAGE < 160 || at % NVME_PAGE > 3950 ? 7 : 211) {
 		struct nvme_counters counters;
@@ -218,9 +200,8 @@ static void a_flip_anywhere_in_a_segment_costs_that_record_at_most(void **state)
 	}
 }
 
-static void a_store_formatted_again_forgets_the_one_before(void **state)
+TEST(a_store_formatted_again_forgets_the_one_before)
 {
-	(void)state;
 	memset(kit.conf.uuid, 0x55, sizeof(kit.conf.uuid));
 	assert_int_equal(kit_format(&kit), 0);
 	kit_run(&kit);
@@ -229,11 +210,10 @@ static void a_store_formatted_again_forgets_the_one_before(void **state)
 	assert_int_equal(kit.blocks, 0);
 }
 
-static void records_of_a_segments_earlier_use_do_not_resurface(void **state)
+TEST(records_of_a_segments_earlier_use_do_not_resurface)
 {
 	uint32_t i;
 
-	(void)state;
 	assert_int_equal(kit_recover(&kit), 0);
 	for (i = 0; i < BLOCKS; i++)
 		kit_forget(&kit, i);
@@ -251,11 +231,10 @@ static void records_of_a_segments_earlier_use_do_not_resurface(void **state)
 		assert_int_equal(kit.block[i].location, NVME_NOWHERE);
 }
 
-static void a_header_of_an_earlier_use_does_not_bring_back_what_lies_there_now(void **state)
+TEST(a_header_of_an_earlier_use_does_not_bring_back_what_lies_there_now)
 {
 	uint8_t header[NVME_PAGE], *at = kit.sim.now + nvme_segment_offset(0, KIT_SEGMENT);
 
-	(void)state;
 	memcpy(header, at, sizeof(header));
 	assert_int_equal(kit_recover(&kit), 0);
 	for (uint32_t i = 0; i < BLOCKS; i++)
@@ -271,11 +250,10 @@ static void a_header_of_an_earlier_use_does_not_bring_back_what_lies_there_now(v
 	assert_int_equal(kit_load_all(&kit), kit.blocks);
 }
 
-static void recovery_reads_a_header_and_a_footer_a_segment(void **state)
+TEST(recovery_reads_a_header_and_a_footer_a_segment)
 {
 	struct nvme_counters counters;
 
-	(void)state;
 	assert_int_equal(kit_recover(&kit), 0);
 	nvme_log_counters(kit.log, &counters);
 	/* two superblocks; headers; the footers of three segments, of which one is empty */
@@ -283,9 +261,8 @@ static void recovery_reads_a_header_and_a_footer_a_segment(void **state)
 	assert_int_equal(counters.walked_segments, 0);
 }
 
-static void a_table_that_takes_nothing_leaves_an_empty_log(void **state)
+TEST(a_table_that_takes_nothing_leaves_an_empty_log)
 {
-	(void)state;
 	kit.refuse_found = true;
 	assert_int_equal(kit_recover(&kit), 0);
 	assert_int_equal(nvme_log_live_bytes(kit.log), 0);
@@ -294,9 +271,8 @@ static void a_table_that_takes_nothing_leaves_an_empty_log(void **state)
 		assert_int_equal(kit_store(&kit, 100 + i), 0);
 }
 
-static void shapes_out_of_limits_are_not_formatted(void **state)
+TEST(shapes_out_of_limits_are_not_formatted)
 {
-	(void)state;
 	kit.conf.segment_bytes = 65536 + 1;
 	assert_int_equal(kit_format(&kit), -EINVAL);
 	again();
@@ -309,32 +285,4 @@ static void shapes_out_of_limits_are_not_formatted(void **state)
 	again();
 	kit.conf.bytes = kit.conf.disk_bytes + 1;
 	assert_int_equal(kit_format(&kit), -EINVAL);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-	const struct CMUnitTest tests[] = {
-		CASE(a_good_store_starts),
-		CASE(a_blank_disk_is_refused),
-		CASE(something_else_is_refused),
-		CASE(a_newer_format_is_refused_even_if_the_other_copy_is_ours),
-		CASE(another_uuid_is_refused),
-		CASE(any_uuid_will_do_when_none_is_known),
-		CASE(a_truncated_file_is_refused),
-		CASE(a_file_without_room_for_anything_is_refused),
-		CASE(a_store_smaller_than_configured_is_refused),
-		CASE(two_damaged_superblocks_are_refused),
-		CASE(a_flip_anywhere_in_one_superblock_costs_nothing),
-		CASE(the_newest_good_superblock_wins),
-		CASE(a_flip_anywhere_in_a_segment_costs_that_record_at_most),
-		CASE(a_store_formatted_again_forgets_the_one_before),
-		CASE(records_of_a_segments_earlier_use_do_not_resurface),
-		CASE(a_header_of_an_earlier_use_does_not_bring_back_what_lies_there_now),
-		CASE(recovery_reads_a_header_and_a_footer_a_segment),
-		CASE(a_table_that_takes_nothing_leaves_an_empty_log),
-		CASE(shapes_out_of_limits_are_not_formatted),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

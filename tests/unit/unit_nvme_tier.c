@@ -7,6 +7,7 @@
  * (lib_nvme_tier.h). Each case on both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
+#include "tests/lib/test.h"
 
 #include <sys/stat.h>
 
@@ -35,7 +36,7 @@ static bool has_30_extents(struct site *s)
 	return s->tier->extents == 30;
 }
 
-static void what_is_stored_is_loaded(void **state)
+ON_BOTH(what_is_stored_is_loaded)
 {
 	open_site(state, 1);
 	site_store_range(&site, 0, 30);
@@ -47,7 +48,7 @@ static void what_is_stored_is_loaded(void **state)
 }
 
 /* Block 0 has room for it in its padding, block 1 has not, block 2 has in a later page. */
-static void a_read_tells_the_parent_where_it_can(void **state)
+ON_BOTH(a_read_tells_the_parent_where_it_can)
 {
 	static const uint8_t none[32];
 	uint8_t key[32];
@@ -67,7 +68,7 @@ static void a_read_tells_the_parent_where_it_can(void **state)
 	site_close(&site);
 }
 
-static void a_restart_finds_all(void **state)
+ON_BOTH(a_restart_finds_all)
 {
 	open_site(state, 1);
 	site_store_range(&site, 0, 25);
@@ -81,7 +82,7 @@ static void a_restart_finds_all(void **state)
 	site_close(&site);
 }
 
-static void a_purge_survives_a_restart(void **state)
+ON_BOTH(a_purge_survives_a_restart)
 {
 	open_site(state, 2);
 	site_store_range(&site, 0, 30);
@@ -94,7 +95,7 @@ static void a_purge_survives_a_restart(void **state)
 	site_close(&site);
 }
 
-static void a_store_that_is_larger_than_said_is_told(void **state)
+ON_BOTH(a_store_that_is_larger_than_said_is_told)
 {
 	struct nvme_tier_status status;
 
@@ -108,7 +109,7 @@ static void a_store_that_is_larger_than_said_is_told(void **state)
 	site_close(&site);
 }
 
-static void a_full_store_goes_on_and_tells_what_it_dropped(void **state)
+ON_BOTH(a_full_store_goes_on_and_tells_what_it_dropped)
 {
 	struct nvme_tier_status status;
 	uint64_t residents = 0;
@@ -125,7 +126,7 @@ static void a_full_store_goes_on_and_tells_what_it_dropped(void **state)
 	site_close(&site);
 }
 
-static void a_stale_place_is_refused(void **state)
+ON_BOTH(a_stale_place_is_refused)
 {
 	struct extent first;
 	int r;
@@ -152,7 +153,7 @@ static bool is_idle(struct site *s)
 
 /* However far the read is: it ends once, with the bytes or without them, and the slot comes
  * back. */
-static void a_cancelled_read_ends_once_and_gives_its_slot_back(void **state)
+ON_BOTH(a_cancelled_read_ends_once_and_gives_its_slot_back)
 {
 	int r;
 
@@ -177,7 +178,7 @@ static void a_cancelled_read_ends_once_and_gives_its_slot_back(void **state)
 	site_close(&site);
 }
 
-static void a_write_is_not_cancelled(void **state)
+ON_BOTH(a_write_is_not_cancelled)
 {
 	struct site_slot *slot;
 	int r;
@@ -194,7 +195,7 @@ static void a_write_is_not_cancelled(void **state)
 	site_close(&site);
 }
 
-static void more_than_it_takes_is_refused_for_now(void **state)
+ON_BOTH(more_than_it_takes_is_refused_for_now)
 {
 	uint32_t lent = 0, refused = 0;
 	int r;
@@ -222,7 +223,7 @@ static bool has_changed(struct site *s)
 	return s->changed > 0;
 }
 
-static void the_budget_refuses_and_shows(void **state)
+ON_BOTH(the_budget_refuses_and_shows)
 {
 	struct nvme_tier_status status;
 	int r = 0;
@@ -259,7 +260,7 @@ static uint32_t on_disk(uint32_t disk, uint32_t n)
 	return count;
 }
 
-static void paths_share_the_blocks(void **state)
+ON_BOTH(paths_share_the_blocks)
 {
 	struct nvme_tier_status status;
 
@@ -278,7 +279,7 @@ static void paths_share_the_blocks(void **state)
 }
 
 /* The second of three is something else after a restart: its share is lost, and only that moves. */
-static void losing_one_path_loses_its_share_only(void **state)
+ON_BOTH(losing_one_path_loses_its_share_only)
 {
 	static uint8_t junk[NVME_DATA_OFFSET];
 	struct nvme_disk_row row;
@@ -313,7 +314,7 @@ static void losing_one_path_loses_its_share_only(void **state)
 	site_close(&site);
 }
 
-static void without_any_path_it_opens_all_the_same(void **state)
+ON_BOTH(without_any_path_it_opens_all_the_same)
 {
 	uint8_t key[32] = { 1 };
 	int r;
@@ -336,7 +337,7 @@ static void without_any_path_it_opens_all_the_same(void **state)
 
 /* --- other --- */
 
-static void a_bad_configuration_names_its_key(void **state)
+ON_THREADS(a_bad_configuration_names_its_key)
 {
 	struct tier_conf conf = { .nvme = &site.conf };
 	struct nvme_tier_conf good;
@@ -363,7 +364,7 @@ static void a_bad_configuration_names_its_key(void **state)
 	site_close(&site);
 }
 
-static void the_fault_tier_wraps_it(void **state)
+ON_THREADS(the_fault_tier_wraps_it)
 {
 	struct tier *wrapped;
 	struct site_slot *slot;
@@ -394,7 +395,7 @@ static void the_fault_tier_wraps_it(void **state)
 	site_close(&site);
 }
 
-static void misuse_is_refused(void **state)
+ON_THREADS(misuse_is_refused)
 {
 	static struct site_slot *slot;
 	int r;
@@ -414,29 +415,8 @@ static void misuse_is_refused(void **state)
 	site_close(&site);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		ON_BOTH(what_is_stored_is_loaded),
-		ON_BOTH(a_read_tells_the_parent_where_it_can),
-		ON_BOTH(a_restart_finds_all),
-		ON_BOTH(a_purge_survives_a_restart),
-		ON_BOTH(a_store_that_is_larger_than_said_is_told),
-		ON_BOTH(a_full_store_goes_on_and_tells_what_it_dropped),
-		ON_BOTH(a_stale_place_is_refused),
-		ON_BOTH(a_cancelled_read_ends_once_and_gives_its_slot_back),
-		ON_BOTH(a_write_is_not_cancelled),
-		ON_BOTH(more_than_it_takes_is_refused_for_now),
-		ON_BOTH(the_budget_refuses_and_shows),
-		ON_BOTH(paths_share_the_blocks),
-		ON_BOTH(losing_one_path_loses_its_share_only),
-		ON_BOTH(without_any_path_it_opens_all_the_same),
-		ON_THREADS(a_bad_configuration_names_its_key),
-		ON_THREADS(the_fault_tier_wraps_it),
-		ON_THREADS(misuse_is_refused),
-	};
-
 	if (!io_rig_can_run())
-		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+		exit(77);
 }

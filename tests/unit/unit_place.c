@@ -5,13 +5,8 @@
  * drops.
  * Method: states by hand, plans compared.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "daemon/store/place.h"
+#include "tests/lib/test.h"
 
 /* A class of 3 slabs of 8 slots, of which so many are free; its least recent leaf. */
 static struct place_class class_with(uint32_t free_slots, uint64_t oldest_tick)
@@ -51,52 +46,47 @@ static const struct place_plan *plan(struct fixture *f)
 	return &f->plan;
 }
 
-static void a_free_slot_is_taken(void **state)
+TEST(a_free_slot_is_taken)
 {
 	struct fixture f = fixture(500, 1);
 
-	(void)state;
 	f.classes[0].view.free_slots = 1;
 	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
 }
 
-static void a_free_slab_is_taken(void **state)
+TEST(a_free_slab_is_taken)
 {
 	struct fixture f = fixture(500, 1);
 
-	(void)state;
 	f.state.free_slabs = 1;
 	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
 	f.state.wanted = PLACE_NO_CLASS;
 	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
 }
 
-static void a_class_evicts_its_own(void **state)
+TEST(a_class_evicts_its_own)
 {
 	struct fixture f = fixture(500, 400);
 
-	(void)state;
 	assert_int_equal(plan(&f)->action, PLACE_EVICT);
 	assert_int_equal(f.plan.class, 0);
 	assert_int_equal(f.plan.count, 1);
 }
 
-static void only_more_than_twice_as_old_gives(void **state)
+TEST(only_more_than_twice_as_old_gives)
 {
 	struct fixture f = fixture(900, 800); /* ages 100 and 200 */
 
-	(void)state;
 	assert_int_equal(plan(&f)->class, 0);
 	f = fixture(900, 799);
 	assert_int_equal(plan(&f)->action, PLACE_LOOK);
 	assert_int_equal(f.plan.class, 1);
 }
 
-static void the_deficit_is_evicted_then_the_slab_moved(void **state)
+TEST(the_deficit_is_evicted_then_the_slab_moved)
 {
 	struct fixture f = fixture(900, 1);
 
-	(void)state;
 	f.classes[1].view.free_slots = 3;
 	f.classes[1].look = PLACE_FOUND;
 	f.classes[1].slab = 77;
@@ -109,11 +99,10 @@ static void the_deficit_is_evicted_then_the_slab_moved(void **state)
 	assert_int_equal(f.plan.slab, 77);
 }
 
-static void what_was_begun_is_finished(void **state)
+TEST(what_was_begun_is_finished)
 {
 	struct fixture f = fixture(500, 999); /* after the eviction the donor is young */
 
-	(void)state;
 	f.state.donor = 1;
 	f.classes[1].view.free_slots = 7;
 	f.classes[1].look = PLACE_FOUND;
@@ -123,11 +112,10 @@ static void what_was_begun_is_finished(void **state)
 	assert_int_equal(plan(&f)->class, 0);
 }
 
-static void what_was_begun_is_looked_at_again_before_the_move(void **state)
+TEST(what_was_begun_is_looked_at_again_before_the_move)
 {
 	struct fixture f = fixture(500, 400);
 
-	(void)state;
 	f.state.donor = 1;
 	assert_int_equal(plan(&f)->action, PLACE_EVICT);
 	assert_int_equal(f.plan.class, 1);
@@ -136,31 +124,28 @@ static void what_was_begun_is_looked_at_again_before_the_move(void **state)
 	assert_int_equal(f.plan.class, 1);
 }
 
-static void a_slabs_worth_of_free_slots_is_packed_first(void **state)
+TEST(a_slabs_worth_of_free_slots_is_packed_first)
 {
 	struct fixture f = fixture(500, 999);
 
-	(void)state;
 	f.classes[1].view.free_slots = 8;
 	assert_int_equal(plan(&f)->action, PLACE_LOOK);
 	assert_int_equal(f.plan.class, 1);
 }
 
-static void a_class_looked_at_in_vain_is_left_alone(void **state)
+TEST(a_class_looked_at_in_vain_is_left_alone)
 {
 	struct fixture f = fixture(900, 1);
 
-	(void)state;
 	f.classes[1].look = PLACE_NONE;
 	assert_int_equal(plan(&f)->action, PLACE_EVICT);
 	assert_int_equal(f.plan.class, 0);
 }
 
-static void a_new_class_takes_from_the_oldest(void **state)
+TEST(a_new_class_takes_from_the_oldest)
 {
 	struct fixture f = fixture(500, 400);
 
-	(void)state;
 	f.state.wanted = PLACE_NO_CLASS;
 	assert_int_equal(plan(&f)->action, PLACE_LOOK);
 	assert_int_equal(f.plan.class, 1);
@@ -168,89 +153,80 @@ static void a_new_class_takes_from_the_oldest(void **state)
 	assert_int_equal(plan(&f)->class, 0);
 }
 
-static void no_emptying_is_begun_that_cannot_be_finished(void **state)
+TEST(no_emptying_is_begun_that_cannot_be_finished)
 {
 	struct fixture f = fixture(900, 1);
 
-	(void)state;
 	f.state.steps_left = 8; /* 8 evictions and a move are 9 */
 	assert_int_equal(plan(&f)->class, 0);
 	f.state.steps_left = 9;
 	assert_int_equal(plan(&f)->class, 1);
 }
 
-static void without_a_victim_of_its_own_any_progress_counts(void **state)
+TEST(without_a_victim_of_its_own_any_progress_counts)
 {
 	struct fixture f = fixture(PLACE_NO_TICK, 999);
 
-	(void)state;
 	f.state.steps_left = 2;
 	f.classes[1].look = PLACE_FOUND;
 	assert_int_equal(plan(&f)->action, PLACE_EVICT);
 	assert_int_equal(f.plan.class, 1);
 }
 
-static void all_pinned_fails(void **state)
+TEST(all_pinned_fails)
 {
 	struct fixture f = fixture(PLACE_NO_TICK, PLACE_NO_TICK);
 
-	(void)state;
 	assert_int_equal(plan(&f)->action, PLACE_FAIL);
 }
 
-static void classes_without_slabs_give_nothing(void **state)
+TEST(classes_without_slabs_give_nothing)
 {
 	struct fixture f = fixture(PLACE_NO_TICK, PLACE_NO_TICK);
 
-	(void)state;
 	f.classes[1].view = (struct tier_class_view){ .slot_bytes = 4096, .slots_per_slab = 0 };
 	assert_int_equal(plan(&f)->action, PLACE_FAIL);
 }
 
-static void ticks_ahead_of_now_are_age_zero(void **state)
+TEST(ticks_ahead_of_now_are_age_zero)
 {
 	struct fixture f = fixture(2000, 1500);
 
-	(void)state;
 	assert_int_equal(plan(&f)->action, PLACE_EVICT);
 	assert_int_equal(f.plan.class, 0);
 }
 
-static void the_oldest_of_all_classes(void **state)
+TEST(the_oldest_of_all_classes)
 {
 	struct fixture f = fixture(500, 400);
 
-	(void)state;
 	assert_int_equal(place_oldest(f.classes, 3), 1);
 	assert_int_equal(place_oldest(&f.classes[2], 1), PLACE_NO_CLASS);
 	assert_int_equal(place_oldest(f.classes, 0), PLACE_NO_CLASS);
 }
 
-static void a_number_comes_from_whoever_holds_more_than_its_guarantee(void **state)
+TEST(a_number_comes_from_whoever_holds_more_than_its_guarantee)
 {
 	const struct place_account rich = { 11, 10 }, even = { 10, 10 };
 
-	(void)state;
 	assert_true(place_may_drop(&rich, &even, PLACE_FROM_RICH));
 	assert_false(place_may_drop(&even, &rich, PLACE_FROM_RICH));
 	assert_false(place_may_drop(&even, &even, PLACE_FROM_RICH)); /* nor its own */
 	assert_true(place_may_drop(&rich, &rich, PLACE_FROM_RICH));
 }
 
-static void then_from_its_own(void **state)
+TEST(then_from_its_own)
 {
 	const struct place_account own = { 10, 10 }, other = { 10, 10 };
 
-	(void)state;
 	assert_true(place_may_drop(&own, &own, PLACE_FROM_OWN));
 	assert_false(place_may_drop(&other, &own, PLACE_FROM_OWN));
 }
 
-static void then_from_anybody_for_one_within_its_guarantee(void **state)
+TEST(then_from_anybody_for_one_within_its_guarantee)
 {
 	const struct place_account poor = { 9, 10 }, even = { 10, 10 };
 
-	(void)state;
 	assert_true(place_may_drop(&even, &poor, PLACE_FROM_ANY));
 	assert_false(place_may_drop(&poor, &even, PLACE_FROM_ANY));
 }
@@ -266,11 +242,10 @@ static struct place_class sparse_with(uint64_t oldest_tick)
 	return c;
 }
 
-static void a_new_class_takes_a_sparse_slab_where_there_are_enough(void **state)
+TEST(a_new_class_takes_a_sparse_slab_where_there_are_enough)
 {
 	struct fixture f = fixture(500, 1);
 
-	(void)state;
 	f.state.wanted = PLACE_NO_CLASS;
 	f.classes[0] = sparse_with(500);
 	assert_int_equal(plan(&f)->class, 1);
@@ -283,11 +258,10 @@ static void a_new_class_takes_a_sparse_slab_where_there_are_enough(void **state)
 	assert_int_equal(plan(&f)->class, 1);
 }
 
-static void more_sparse_slabs_give_if_they_are_older(void **state)
+TEST(more_sparse_slabs_give_if_they_are_older)
 {
 	struct fixture f = fixture(900, 899);
 
-	(void)state;
 	f.classes[1] = sparse_with(899);
 	f.state.sparse_max = 1;
 	assert_int_equal(plan(&f)->class, 0);
@@ -301,46 +275,15 @@ static void more_sparse_slabs_give_if_they_are_older(void **state)
 	assert_int_equal(plan(&f)->class, 1);
 }
 
-static void few_blocks_are_charged_with_their_slab(void **state)
+TEST(few_blocks_are_charged_with_their_slab)
 {
 	const struct place_class full = class_with(0, 1), sparse = sparse_with(1);
 	const uint64_t slot = full.view.slot_bytes;
 
-	(void)state;
 	assert_int_equal(place_charge(&full.view, 3), 3 * slot);
 	assert_int_equal(place_charge(&sparse.view, 0), 0);
 	assert_int_equal(place_charge(&sparse.view, 1), 4 * slot);
 	assert_int_equal(place_charge(&sparse.view, 2), 8 * slot);
 	assert_int_equal(place_charge(&sparse.view, 3),
 			 8 * slot); /* one of them in a closed slab */
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_free_slot_is_taken),
-		cmocka_unit_test(a_free_slab_is_taken),
-		cmocka_unit_test(a_class_evicts_its_own),
-		cmocka_unit_test(only_more_than_twice_as_old_gives),
-		cmocka_unit_test(the_deficit_is_evicted_then_the_slab_moved),
-		cmocka_unit_test(what_was_begun_is_finished),
-		cmocka_unit_test(what_was_begun_is_looked_at_again_before_the_move),
-		cmocka_unit_test(a_slabs_worth_of_free_slots_is_packed_first),
-		cmocka_unit_test(a_class_looked_at_in_vain_is_left_alone),
-		cmocka_unit_test(a_new_class_takes_from_the_oldest),
-		cmocka_unit_test(no_emptying_is_begun_that_cannot_be_finished),
-		cmocka_unit_test(without_a_victim_of_its_own_any_progress_counts),
-		cmocka_unit_test(all_pinned_fails),
-		cmocka_unit_test(classes_without_slabs_give_nothing),
-		cmocka_unit_test(ticks_ahead_of_now_are_age_zero),
-		cmocka_unit_test(the_oldest_of_all_classes),
-		cmocka_unit_test(a_number_comes_from_whoever_holds_more_than_its_guarantee),
-		cmocka_unit_test(then_from_its_own),
-		cmocka_unit_test(then_from_anybody_for_one_within_its_guarantee),
-		cmocka_unit_test(a_new_class_takes_a_sparse_slab_where_there_are_enough),
-		cmocka_unit_test(more_sparse_slabs_give_if_they_are_older),
-		cmocka_unit_test(few_blocks_are_charged_with_their_slab),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,17 +5,12 @@
  * refusal has a sentence that names the field. Method: a good one, one field changed a time.
  * (fuzz_proto.c tries the rest.)
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 
 #include "daemon/shared/proto.h"
 #include "tests/lib/lib_packet.h"
+#include "tests/lib/test.h"
 
 enum { ARENA = 1024 };
 
@@ -28,28 +23,26 @@ static struct wire_head head(uint16_t type, size_t n)
 	};
 }
 
-static void head_gives_back_what_it_checked(void **state)
+TEST(head_gives_back_what_it_checked)
 {
 	const struct wire_head bell = head(WIRE_DOORBELL, sizeof(bell));
 	struct wire_head got = { 0 };
 
-	(void)state;
 	assert_int_equal(proto_head(&bell, sizeof(bell), &got, text, sizeof(text)), 0);
 	assert_memory_equal(&bell, &got, sizeof(got));
 }
 
-static void head_is_untouched_on_refusal(void **state)
+TEST(head_is_untouched_on_refusal)
 {
 	struct wire_head bell = head(WIRE_DOORBELL, sizeof(bell)), got = { .seq = 77 };
 
-	(void)state;
 	bell.magic = 0;
 	assert_int_equal(proto_head(&bell, sizeof(bell), &got, text, sizeof(text)), -EPROTO);
 	assert_int_equal(got.seq, 77);
 }
 
 /* Every length from nothing to a byte too many: only the right one passes. */
-static void exact_sizes_of_every_type(void **state)
+TEST(exact_sizes_of_every_type)
 {
 	static const size_t sizes[] = {
 		[WIRE_HELLO] = sizeof(struct wire_hello),
@@ -58,7 +51,6 @@ static void exact_sizes_of_every_type(void **state)
 	};
 	uint8_t packet[256] = { 0 };
 
-	(void)state;
 	for (uint16_t type = 0; type < sizeof(sizes) / sizeof(*sizes); type++)
 		for (size_t n = 0; sizes[type] && n <= sizeof(packet); n++) {
 			const struct wire_head h = head(type, n);
@@ -70,7 +62,7 @@ static void exact_sizes_of_every_type(void **state)
 		}
 }
 
-static void types_that_only_the_daemon_sends(void **state)
+TEST(types_that_only_the_daemon_sends)
 {
 	static const uint16_t types[] = {
 		0,         WIRE_HELLO_OK, WIRE_ERROR,    WIRE_SPACE_OK,     WIRE_SPACE_CLOSED,
@@ -78,7 +70,6 @@ static void types_that_only_the_daemon_sends(void **state)
 	};
 	uint8_t packet[512] = { 0 };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
 		const struct wire_head h = head(types[i], sizeof(packet));
 		struct wire_head got;
@@ -105,19 +96,18 @@ static int check_hello(const struct wire_hello *h, struct wire_hello *ret, uint3
 	return proto_hello(h, sizeof(*h), 256, 4096, ret, ret_version, text, sizeof(text));
 }
 
-static void version_ranges_that_meet(void **state)
+TEST(version_ranges_that_meet)
 {
 	struct wire_hello h = hello(), got;
 	uint32_t version = 0;
 
-	(void)state;
 	h.version_min = 0;
 	h.version_max = 99;
 	assert_int_equal(check_hello(&h, &got, &version), 0);
 	assert_int_equal(version, WIRE_VERSION_MAX);
 }
 
-static void version_ranges_that_do_not(void **state)
+TEST(version_ranges_that_do_not)
 {
 	static const uint32_t ranges[][2] = {
 		{ WIRE_VERSION_MAX + 1, WIRE_VERSION_MAX + 5 },
@@ -126,7 +116,6 @@ static void version_ranges_that_do_not(void **state)
 		{ 0xffffffff, 0xffffffff },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(ranges) / sizeof(*ranges); i++) {
 		struct wire_hello h = hello(), got;
 		uint32_t version = 0;
@@ -138,9 +127,8 @@ static void version_ranges_that_do_not(void **state)
 	}
 }
 
-static void each_struct_size(void **state)
+TEST(each_struct_size)
 {
-	(void)state;
 	for (int i = 0; i < 5; i++) {
 		struct wire_hello h = hello(), got;
 		uint16_t *const sizes[] = { &h.size_geometry, &h.size_region, &h.size_segment,
@@ -153,7 +141,7 @@ static void each_struct_size(void **state)
 	}
 }
 
-static void ring_sizes_become_powers_of_two_in_bounds(void **state)
+TEST(ring_sizes_become_powers_of_two_in_bounds)
 {
 	static const uint32_t wishes[][2] = {
 		/* wish, given */
@@ -161,7 +149,6 @@ static void ring_sizes_become_powers_of_two_in_bounds(void **state)
 		{ 100, 64 }, { 256, 256 }, { 257, 256 }, { 0xffffffff, 256 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(wishes) / sizeof(*wishes); i++) {
 		struct wire_hello h = hello(), got;
 		uint32_t version;
@@ -174,12 +161,11 @@ static void ring_sizes_become_powers_of_two_in_bounds(void **state)
 	}
 }
 
-static void name_is_made_printable(void **state)
+TEST(name_is_made_printable)
 {
 	struct wire_hello h = hello(), got;
 	uint32_t version;
 
-	(void)state;
 	strcpy(h.name, "a\033[2Jb\xff\n");
 	assert_int_equal(check_hello(&h, &got, &version), 0);
 	assert_string_equal(got.name, "a?[2Jb??");
@@ -204,12 +190,11 @@ static struct space_message space_message(void)
 	};
 }
 
-static void space_open_points_into_the_packet(void **state)
+TEST(space_open_points_into_the_packet)
 {
 	const struct space_message m = space_message();
 	struct proto_space_open got;
 
-	(void)state;
 	assert_int_equal(proto_space_open(&m, sizeof(m), 2, &got, text, sizeof(text)), 0);
 	assert_ptr_equal(got.regions, m.regions);
 	assert_ptr_equal(got.segments, m.segments);
@@ -217,14 +202,13 @@ static void space_open_points_into_the_packet(void **state)
 	assert_int_equal(got.n_segments, 3);
 }
 
-static void counts_against_their_limits(void **state)
+TEST(counts_against_their_limits)
 {
 	static const uint32_t counts[][2] = {
 		{ WIRE_MAX_REGIONS + 1, 3 }, { 0xffffffff, 3 }, { 2, WIRE_MAX_SEGMENTS + 1 },
 		{ 2, 0xffffffff },           { 0, 3 },          { 2, 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
 		struct space_message m = space_message();
 		struct proto_space_open got;
@@ -237,9 +221,8 @@ static void counts_against_their_limits(void **state)
 	}
 }
 
-static void counts_against_the_length(void **state)
+TEST(counts_against_the_length)
 {
-	(void)state;
 	for (uint32_t regions = 1; regions < 5; regions++)
 		for (uint32_t segments = 1; segments < 6; segments++) {
 			struct space_message m = space_message();
@@ -253,19 +236,18 @@ static void counts_against_the_length(void **state)
 		}
 }
 
-static void fd_index_against_the_fds_that_came(void **state)
+TEST(fd_index_against_the_fds_that_came)
 {
 	const struct space_message m = space_message();
 	struct proto_space_open got;
 
-	(void)state;
 	assert_int_equal(proto_space_open(&m, sizeof(m), 1, &got, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "regions[1].fd_index is 1"));
 	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
 }
 
 /* Each kind of region carries the fields that it needs, and no others. */
-static void what_a_region_carries(void **state)
+TEST(what_a_region_carries)
 {
 	static const struct {
 		uint32_t memory, fd_index;
@@ -300,7 +282,6 @@ static void what_a_region_carries(void **state)
 		{ WIRE_MEMFD, 0, 0, 0, 1, "reserved is not 0" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		struct {
 			struct wire_space_open open;
@@ -325,12 +306,11 @@ static void what_a_region_carries(void **state)
 }
 
 /* Memory of engine mode is alone, from its start on, and the client's words are a string. */
-static void memory_of_engine_mode_is_alone(void **state)
+TEST(memory_of_engine_mode_is_alone)
 {
 	struct space_message m = space_message();
 	struct proto_space_open got;
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		m.regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_ENGINE };
 		m.regions[i].device[0] = 1;
@@ -354,12 +334,11 @@ static void memory_of_engine_mode_is_alone(void **state)
 	assert_non_null(strstr(text, "gpu_staged must be at most 159 bytes"));
 }
 
-static void regions_of_two_devices(void **state)
+TEST(regions_of_two_devices)
 {
 	struct space_message m = space_message();
 	struct proto_space_open got;
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		m.regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_HANDLE };
 		m.regions[i].device[0] = m.regions[i].handle[0] = 1;
@@ -370,20 +349,19 @@ static void regions_of_two_devices(void **state)
 	assert_non_null(strstr(text, "regions[1].device is another"));
 }
 
-static void space_close_handle(void **state)
+TEST(space_close_handle)
 {
 	struct wire_space_close m = { .head = head(WIRE_SPACE_CLOSE, sizeof(m)),
 				      .space = WIRE_MAX_SPACES - 1 };
 	uint32_t space = 0;
 
-	(void)state;
 	assert_int_equal(proto_space_close(&m, sizeof(m), &space, text, sizeof(text)), 0);
 	assert_int_equal(space, WIRE_MAX_SPACES - 1);
 	m.space = WIRE_MAX_SPACES;
 	assert_int_equal(proto_space_close(&m, sizeof(m), &space, text, sizeof(text)), -EPROTO);
 }
 
-static void order_counts_its_events(void **state)
+TEST(order_counts_its_events)
 {
 	struct {
 		struct wire_order order;
@@ -391,7 +369,6 @@ static void order_counts_its_events(void **state)
 	} m = { .order = { .head = head(WIRE_ORDER, sizeof(m)), .device = { 1 }, .n_events = 2 } };
 	struct proto_order got;
 
-	(void)state;
 	assert_int_equal(proto_order(&m, sizeof(m), 1, &got, text, sizeof(text)), 0);
 	assert_int_equal(got.n_events, 2);
 	assert_ptr_equal(got.handles, m.handles);
@@ -422,7 +399,7 @@ static int check_entry(const struct wire_sqe *e)
 	return proto_sqe(e, ARENA, text, sizeof(text));
 }
 
-static void blocks_lie_in_the_arena(void **state)
+TEST(blocks_lie_in_the_arena)
 {
 	static const struct {
 		uint32_t n, first;
@@ -445,7 +422,6 @@ static void blocks_lie_in_the_arena(void **state)
 		{ 0x80000000, 0x80000000, 0, -EPROTO },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct wire_sqe e = entry(WIRE_OP_LOAD);
 
@@ -456,19 +432,17 @@ static void blocks_lie_in_the_arena(void **state)
 	}
 }
 
-static void zero_is_no_entry(void **state)
+TEST(zero_is_no_entry)
 {
 	const struct wire_sqe e = { 0 };
 
-	(void)state;
 	assert_int_equal(check_entry(&e), -EPROTO);
 }
 
-static void ops_that_have_no_blocks(void **state)
+TEST(ops_that_have_no_blocks)
 {
 	struct wire_sqe e = { .op = WIRE_OP_NOP, .op_id = 1 };
 
-	(void)state;
 	assert_int_equal(check_entry(&e), 0);
 	e.n = 1;
 	assert_int_equal(check_entry(&e), -EPROTO);
@@ -478,12 +452,11 @@ static void ops_that_have_no_blocks(void **state)
 	assert_int_equal(check_entry(&e), -EPROTO);
 }
 
-static void priority_within_its_range(void **state)
+TEST(priority_within_its_range)
 {
 	static const int32_t bad[] = { -101, 101, INT32_MIN, INT32_MAX };
 	struct wire_sqe e = entry(WIRE_OP_STORE);
 
-	(void)state;
 	for (size_t i = 0; i < 4; i++) {
 		e.priority = bad[i];
 		assert_int_equal(check_entry(&e), -EPROTO);
@@ -492,34 +465,4 @@ static void priority_within_its_range(void **state)
 	assert_int_equal(check_entry(&e), 0);
 	e.priority = 100;
 	assert_int_equal(check_entry(&e), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(head_gives_back_what_it_checked),
-		cmocka_unit_test(head_is_untouched_on_refusal),
-		cmocka_unit_test(exact_sizes_of_every_type),
-		cmocka_unit_test(types_that_only_the_daemon_sends),
-		cmocka_unit_test(version_ranges_that_meet),
-		cmocka_unit_test(version_ranges_that_do_not),
-		cmocka_unit_test(each_struct_size),
-		cmocka_unit_test(ring_sizes_become_powers_of_two_in_bounds),
-		cmocka_unit_test(name_is_made_printable),
-		cmocka_unit_test(space_open_points_into_the_packet),
-		cmocka_unit_test(counts_against_their_limits),
-		cmocka_unit_test(counts_against_the_length),
-		cmocka_unit_test(fd_index_against_the_fds_that_came),
-		cmocka_unit_test(what_a_region_carries),
-		cmocka_unit_test(memory_of_engine_mode_is_alone),
-		cmocka_unit_test(regions_of_two_devices),
-		cmocka_unit_test(space_close_handle),
-		cmocka_unit_test(order_counts_its_events),
-		cmocka_unit_test(blocks_lie_in_the_arena),
-		cmocka_unit_test(zero_is_no_entry),
-		cmocka_unit_test(ops_that_have_no_blocks),
-		cmocka_unit_test(priority_within_its_range),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,16 +4,11 @@
  * unit_proto_parts - goal: each field of PARTS is checked at its limits, and a refusal has a
  * sentence that names the field. Method: a good one, one field changed a time.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 
 #include "daemon/shared/proto.h"
+#include "tests/lib/test.h"
 
 enum { PARTS = 3, PART_BYTES = 2 << 20 };
 
@@ -51,12 +46,11 @@ static int check(const struct message *m, size_t n, uint32_t n_fds)
 	return proto_parts(m, n, n_fds, &got, text, sizeof(text));
 }
 
-static void a_good_one_points_into_the_packet(void **state)
+TEST(a_good_one_points_into_the_packet)
 {
 	const struct message m = good(WIRE_DEVICE_FD);
 	struct proto_parts got;
 
-	(void)state;
 	assert_int_equal(proto_parts(&m, sizeof(m), PARTS, &got, text, sizeof(text)), 0);
 	assert_ptr_equal(got.parts, m.parts);
 	assert_int_equal(got.n_parts, PARTS);
@@ -72,11 +66,10 @@ static void refused(struct message m, uint32_t n_fds, const char *words)
 		fail_msg("\"%s\" does not say \"%s\"", text, words);
 }
 
-static void descriptors_are_as_many_as_parts(void **state)
+TEST(descriptors_are_as_many_as_parts)
 {
 	struct message m = good(WIRE_DEVICE_FD);
 
-	(void)state;
 	refused(m, PARTS - 1, "2 file descriptors; its 3 parts need 3");
 	refused(m, PARTS + 1, "4 file descriptors; its 3 parts need 3");
 	refused(m, 0, "0 file descriptors");
@@ -85,11 +78,10 @@ static void descriptors_are_as_many_as_parts(void **state)
 	refused(m, PARTS, "need 0");
 }
 
-static void counts_against_limit_and_length(void **state)
+TEST(counts_against_limit_and_length)
 {
 	struct message m = good(WIRE_DEVICE_FD);
 
-	(void)state;
 	m.m.n_parts = WIRE_MAX_PARTS + 1;
 	refused(m, PARTS, "n_parts is 254");
 	m.m.n_parts = UINT32_MAX;
@@ -100,11 +92,10 @@ static void counts_against_limit_and_length(void **state)
 	assert_int_equal(check(&m, sizeof(m) - 1, PARTS), -EPROTO);
 }
 
-static void places_against_the_range(void **state)
+TEST(places_against_the_range)
 {
 	struct message m = good(WIRE_DEVICE_FD);
 
-	(void)state;
 	m.m.range = WIRE_MAX_REGIONS;
 	refused(m, PARTS, "parts.range is 64");
 	m = good(WIRE_DEVICE_FD);
@@ -127,11 +118,10 @@ static void places_against_the_range(void **state)
 	refused(m, PARTS, "parts[2].bytes");
 }
 
-static void kinds_have_what_is_theirs(void **state)
+TEST(kinds_have_what_is_theirs)
 {
 	struct message m = good(WIRE_DEVICE_FD);
 
-	(void)state;
 	for (m.m.memory = 0; m.m.memory <= WIRE_MEMORIES; m.m.memory++)
 		if (m.m.memory != WIRE_DEVICE_FD && m.m.memory != WIRE_DEVICE_FABRIC)
 			refused(m, PARTS, "parts.memory");
@@ -149,30 +139,15 @@ static void kinds_have_what_is_theirs(void **state)
 	refused(m, PARTS, "parts.reserved");
 }
 
-static void no_parts_means_nothing_else(void **state)
+TEST(no_parts_means_nothing_else)
 {
 	struct message m = { .m = { .head = { .type = WIRE_PARTS } } };
 	struct proto_parts got;
 
-	(void)state;
 	assert_int_equal(proto_parts(&m, sizeof(m.m), 0, &got, text, sizeof(text)), 0);
 	assert_int_equal(got.n_parts, 0);
 	assert_int_equal(proto_parts(&m, sizeof(m.m), 1, &got, text, sizeof(text)), -EINVAL);
 	m.m.at = 1;
 	assert_int_equal(proto_parts(&m, sizeof(m.m), 0, &got, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "all else must be 0"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_good_one_points_into_the_packet),
-		cmocka_unit_test(descriptors_are_as_many_as_parts),
-		cmocka_unit_test(counts_against_limit_and_length),
-		cmocka_unit_test(places_against_the_range),
-		cmocka_unit_test(kinds_have_what_is_theirs),
-		cmocka_unit_test(no_parts_means_nothing_else),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  * meanwhile; the next store mends it. Method: a real redis-server, values planted by hand.
  */
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 #include <stdlib.h>
 
@@ -13,16 +14,14 @@ static struct kit kit;
 
 enum { SMALL = 3000 };
 
-static int start_server(void **state)
+FIXTURE(start_server)
 {
-	(void)state;
 	redis_start(&server, NULL);
 	return 0;
 }
 
-static int stop_server(void **state)
+FIXTURE(stop_server)
 {
-	(void)state;
 	redis_stop(&server);
 	return 0;
 }
@@ -85,11 +84,10 @@ static bool is_gone(struct kit *k, void *arg)
 	return redis_ask(&server, "EXISTS %s", (const char *)arg) == 0;
 }
 
-static void a_bad_value_is_a_miss_and_goes(void **state)
+TEST(a_bad_value_is_a_miss_and_goes)
 {
 	char name[KIT_NAME_BYTES];
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	plant(1, 40, 4, 0);  /* header */
@@ -113,11 +111,10 @@ static void a_bad_value_is_a_miss_and_goes(void **state)
 	kit_free(&kit);
 }
 
-static void a_forged_value_is_a_miss_and_goes(void **state)
+TEST(a_forged_value_is_a_miss_and_goes)
 {
 	char name[KIT_NAME_BYTES];
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	plant_image(1, kit.shape.payload_offset + 100, 8, true);
@@ -130,13 +127,12 @@ static void a_forged_value_is_a_miss_and_goes(void **state)
 	kit_free(&kit);
 }
 
-static void a_value_of_another_form_is_a_miss_and_stays(void **state)
+TEST(a_value_of_another_form_is_a_miss_and_stays)
 {
 	uint8_t *value;
 	char name[KIT_NAME_BYTES];
 	uint32_t n;
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	value = calloc(2, kit.room);
@@ -155,11 +151,10 @@ static void a_value_of_another_form_is_a_miss_and_stays(void **state)
 	kit_free(&kit);
 }
 
-static void a_wrong_type_is_a_miss_and_overwritten(void **state)
+TEST(a_wrong_type_is_a_miss_and_overwritten)
 {
 	char name[KIT_NAME_BYTES], text[64];
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	kit_name(1, name);
@@ -182,11 +177,10 @@ static void condemn(uint32_t block, size_t at, uint8_t flip)
 	free(image);
 }
 
-static void a_condemned_value_goes(void **state)
+TEST(a_condemned_value_goes)
 {
 	char name[KIT_NAME_BYTES];
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	plant_image(1, kit.shape.payload_offset + 100, 8, false);
@@ -200,9 +194,8 @@ static void a_condemned_value_goes(void **state)
 	kit_free(&kit);
 }
 
-static void a_condemned_value_that_was_replaced_stays(void **state)
+TEST(a_condemned_value_that_was_replaced_stays)
 {
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	assert_int_equal(kit_store(&kit, 1), 0);
@@ -213,11 +206,10 @@ static void a_condemned_value_that_was_replaced_stays(void **state)
 }
 
 /* Hashing takes the core's time: so many a second, not as many as a server sends. */
-static void condemned_in_a_row_are_not_all_hashed(void **state)
+TEST(condemned_in_a_row_are_not_all_hashed)
 {
 	struct redis_counters counters;
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	for (uint32_t i = 0; i < 15; i++)
@@ -232,18 +224,9 @@ static void condemned_in_a_row_are_not_all_hashed(void **state)
 	kit_free(&kit);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_bad_value_is_a_miss_and_goes),
-		cmocka_unit_test(a_forged_value_is_a_miss_and_goes),
-		cmocka_unit_test(a_value_of_another_form_is_a_miss_and_stays),
-		cmocka_unit_test(a_wrong_type_is_a_miss_and_overwritten),
-		cmocka_unit_test(a_condemned_value_goes),
-		cmocka_unit_test(a_condemned_value_that_was_replaced_stays),
-		cmocka_unit_test(condemned_in_a_row_are_not_all_hashed),
-	};
+TEST_GROUP(start_server, stop_server);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, start_server, stop_server) ? 1 : 0;
 }

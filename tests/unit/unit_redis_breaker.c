@@ -7,15 +7,10 @@
  * hand, with time of our own; the texts are the servers'. (sim_redis_breaker.c has the rules
  * together.)
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/test.h"
 #include "tiers/redis/redis_breaker.h"
 
 #define MS     ((uint64_t)1000000)
@@ -118,9 +113,8 @@ static const struct {
 	{ "", REDIS_SAYS_NOTHING },
 };
 
-static void verdicts(void **state)
+TEST(verdicts)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++) {
 		const size_t n = strlen(said[i].text);
 		char *text = malloc(n ? n : 1); /* of the exact size, for a sanitizer */
@@ -136,11 +130,10 @@ static void verdicts(void **state)
 
 /* --- opening, waiting, trying --- */
 
-static void three_failures_in_a_row_open(void **state)
+TEST(three_failures_in_a_row_open)
 {
 	struct redis_breaker b = closed(1);
 
-	(void)state;
 	for (int i = 0; i < 100; i++) { /* two, and an answer, of any kind */
 		redis_breaker_failure(&b, start_ns);
 		redis_breaker_failure(&b, start_ns);
@@ -158,11 +151,10 @@ static void three_failures_in_a_row_open(void **state)
 	assert_int_equal(b.opens_total, 1);
 }
 
-static void not_now_opens_at_once(void **state)
+TEST(not_now_opens_at_once)
 {
 	struct redis_breaker b = closed(1);
 
-	(void)state;
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_NOW, true, start_ns);
 	assert_false(redis_breaker_try(&b, start_ns));
 	assert_wait(start_ns, b.until_ns, SECOND);
@@ -170,12 +162,11 @@ static void not_now_opens_at_once(void **state)
 }
 
 /* Over 1,000 seeds: the order of waits, and that the jitter uses its whole range. */
-static void waits_double_and_differ(void **state)
+TEST(waits_double_and_differ)
 {
 	static const uint64_t waits[] = { 1, 2, 4, 8, 16, 30, 30, 30 };
 	uint64_t least = UINT64_MAX, most = 0;
 
-	(void)state;
 	for (uint64_t seed = 0; seed < 1000; seed++) {
 		struct redis_breaker b = opened(seed * 0x9e3779b97f4a7c15u);
 		uint64_t now = start_ns;
@@ -199,12 +190,11 @@ static void waits_double_and_differ(void **state)
 	assert_true(least < 23 * SECOND && most > 37 * SECOND);
 }
 
-static void success_begins_anew(void **state)
+TEST(success_begins_anew)
 {
 	struct redis_breaker b = opened(1);
 	uint64_t now = start_ns;
 
-	(void)state;
 	for (int i = 0; i < 5; i++) {
 		now = b.until_ns;
 		assert_true(redis_breaker_try(&b, now));
@@ -220,12 +210,11 @@ static void success_begins_anew(void **state)
 	assert_int_equal(b.opens_total, 2);
 }
 
-static void one_trial_at_a_time(void **state)
+TEST(one_trial_at_a_time)
 {
 	struct redis_breaker b = opened(1);
 	uint64_t now = b.until_ns;
 
-	(void)state;
 	assert_true(redis_breaker_usable(&b, now));
 	assert_true(redis_breaker_usable(&b, now));
 	assert_true(redis_breaker_try(&b, now));
@@ -236,12 +225,11 @@ static void one_trial_at_a_time(void **state)
 	assert_false(redis_breaker_try(&b, now + SECOND));
 }
 
-static void a_trial_of_which_nobody_tells(void **state)
+TEST(a_trial_of_which_nobody_tells)
 {
 	struct redis_breaker b = opened(1);
 	uint64_t now = b.until_ns;
 
-	(void)state;
 	assert_true(redis_breaker_try(&b, now));
 	assert_false(redis_breaker_try(&b, now + 30 * SECOND - 1));
 	assert_true(redis_breaker_try(&b, now + 30 * SECOND));
@@ -249,12 +237,11 @@ static void a_trial_of_which_nobody_tells(void **state)
 }
 
 /* A storm of timeouts of commands that were sent before it opened. */
-static void what_comes_late_changes_nothing(void **state)
+TEST(what_comes_late_changes_nothing)
 {
 	struct redis_breaker b = opened(1);
 	const struct redis_breaker before = b;
 
-	(void)state;
 	for (int i = 0; i < 1000; i++) {
 		redis_breaker_failure(&b, start_ns + SECOND / 2);
 		redis_breaker_success(&b, start_ns + SECOND / 2);
@@ -266,13 +253,12 @@ static void what_comes_late_changes_nothing(void **state)
 
 /* --- stores --- */
 
-static void full_server_takes_reads(void **state)
+TEST(full_server_takes_reads)
 {
 	static const uint64_t waits[] = { 1, 2, 4, 8, 16, 30, 30 };
 	struct redis_breaker b = closed(1);
 	uint64_t now = start_ns;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
 		assert_true(redis_breaker_may_store(&b, now));
 		for (int j = 0; j < 50; j++) /* commands on their way together count once */
@@ -290,12 +276,11 @@ static void full_server_takes_reads(void **state)
 	assert_wait(now, b.no_stores_until_ns, SECOND);
 }
 
-static void full_server_is_a_server_again(void **state)
+TEST(full_server_is_a_server_again)
 {
 	struct redis_breaker b = opened(1);
 	const uint64_t now = b.until_ns;
 
-	(void)state;
 	assert_true(redis_breaker_try(&b, now));
 	redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, now);
 	assert_int_equal(b.state, REDIS_CLOSED);
@@ -303,11 +288,10 @@ static void full_server_is_a_server_again(void **state)
 }
 
 /* The wait is over, reads are answered, it is away and comes back: none of that is a store. */
-static void takes_no_stores_until_it_has_taken_one(void **state)
+TEST(takes_no_stores_until_it_has_taken_one)
 {
 	struct redis_breaker b = closed(1);
 
-	(void)state;
 	redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, start_ns);
 	redis_breaker_untaken(&b, true);
 	assert_true(redis_breaker_may_store(&b, b.no_stores_until_ns));
@@ -323,11 +307,10 @@ static void takes_no_stores_until_it_has_taken_one(void **state)
 }
 
 /* Reads are answered all the time, so it stays CLOSED. */
-static void stores_without_an_answer_are_counted(void **state)
+TEST(stores_without_an_answer_are_counted)
 {
 	struct redis_breaker b = closed(1);
 
-	(void)state;
 	for (int round = 0; round < 10; round++) {
 		for (int i = 0; i < 3; i++) {
 			assert_true(redis_breaker_takes_stores(&b));
@@ -344,11 +327,10 @@ static void stores_without_an_answer_are_counted(void **state)
 	}
 }
 
-static void an_outage_says_nothing_about_stores(void **state)
+TEST(an_outage_says_nothing_about_stores)
 {
 	struct redis_breaker b = closed(1);
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		redis_breaker_failure(&b, start_ns);
 		redis_breaker_untaken(&b, false);
@@ -366,12 +348,11 @@ static void an_outage_says_nothing_about_stores(void **state)
 
 /* --- refusals --- */
 
-static void refused_is_tried_every_30_s(void **state)
+TEST(refused_is_tried_every_30_s)
 {
 	struct redis_breaker b = closed(1);
 	uint64_t now = start_ns;
 
-	(void)state;
 	for (int i = 0; i < 20; i++) {
 		assert_true(redis_breaker_try(&b, now));
 		for (int j = 0; j < 50; j++)
@@ -387,22 +368,20 @@ static void refused_is_tried_every_30_s(void **state)
 	assert_int_equal(b.state, REDIS_CLOSED);
 }
 
-static void refused_while_open_waits_longer(void **state)
+TEST(refused_while_open_waits_longer)
 {
 	struct redis_breaker b = opened(1);
 
-	(void)state;
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, false, start_ns);
 	assert_true(b.misconfigured);
 	assert_wait(start_ns, b.until_ns, 30 * SECOND);
 	assert_int_equal(b.opens_total, 1);
 }
 
-static void a_dead_server_refuses_nobody(void **state)
+TEST(a_dead_server_refuses_nobody)
 {
 	struct redis_breaker b = closed(1);
 
-	(void)state;
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, false, start_ns);
 	assert_true(redis_breaker_try(&b, b.until_ns));
 	redis_breaker_failure(&b, b.until_ns);
@@ -411,12 +390,11 @@ static void a_dead_server_refuses_nobody(void **state)
 }
 
 /* An ACL with GET and without SET. */
-static void a_store_refused_leaves_the_reads(void **state)
+TEST(a_store_refused_leaves_the_reads)
 {
 	struct redis_breaker b = closed(1);
 	uint64_t now = start_ns;
 
-	(void)state;
 	for (int i = 0; i < 20; i++) {
 		uint64_t until;
 
@@ -437,41 +415,14 @@ static void a_store_refused_leaves_the_reads(void **state)
 	assert_false(b.misconfigured);
 }
 
-static void a_store_refused_ends_a_trial_well(void **state)
+TEST(a_store_refused_ends_a_trial_well)
 {
 	struct redis_breaker b = opened(1);
 	const uint64_t now = b.until_ns;
 
-	(void)state;
 	assert_true(redis_breaker_try(&b, now));
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);
 	assert_int_equal(b.state, REDIS_CLOSED);
 	assert_false(b.misconfigured);
 	assert_false(redis_breaker_may_store(&b, now));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(verdicts),
-		cmocka_unit_test(three_failures_in_a_row_open),
-		cmocka_unit_test(not_now_opens_at_once),
-		cmocka_unit_test(waits_double_and_differ),
-		cmocka_unit_test(success_begins_anew),
-		cmocka_unit_test(one_trial_at_a_time),
-		cmocka_unit_test(a_trial_of_which_nobody_tells),
-		cmocka_unit_test(what_comes_late_changes_nothing),
-		cmocka_unit_test(full_server_takes_reads),
-		cmocka_unit_test(full_server_is_a_server_again),
-		cmocka_unit_test(takes_no_stores_until_it_has_taken_one),
-		cmocka_unit_test(stores_without_an_answer_are_counted),
-		cmocka_unit_test(an_outage_says_nothing_about_stores),
-		cmocka_unit_test(refused_is_tried_every_30_s),
-		cmocka_unit_test(refused_while_open_waits_longer),
-		cmocka_unit_test(a_dead_server_refuses_nobody),
-		cmocka_unit_test(a_store_refused_leaves_the_reads),
-		cmocka_unit_test(a_store_refused_ends_a_trial_well),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,8 +6,9 @@
  * with and without a password, and none.
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
-static void addresses(void **state)
+TEST(addresses)
 {
 	char path[5 + 108 + 1]; /* one more than a socket's may have */
 	const char *const wrong[] = {
@@ -33,7 +34,6 @@ static void addresses(void **state)
 	};
 	struct rig r = { 0 };
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "unix:/%0107d", 0);
 	assert_int_equal(loop_open(0, &r.loop), 0);
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -72,12 +72,11 @@ static void goes_down(const char *address, const char *username, const char *pas
 	rig_close(&r);
 }
 
-static void nobody_listens(void **state)
+TEST(nobody_listens)
 {
 	struct redis_server gone;
 	char path[REDIS_TEST_PATH + 8], address[REDIS_TEST_PATH];
 
-	(void)state;
 	redis_start(&gone, NULL);
 	(void)snprintf(path, sizeof(path), "unix:%s", gone.socket);
 	(void)snprintf(address, sizeof(address), "%s", gone.address);
@@ -88,14 +87,13 @@ static void nobody_listens(void **state)
 	goes_down(path, "", "", -ENOENT, "No such file");
 }
 
-static void passwords(void **state)
+TEST(passwords)
 {
 	struct redis_server locked, open;
 	struct rig_command c = { 0 };
 	char text[256];
 	struct rig r;
 
-	(void)state;
 	redis_start(&open, NULL);
 	redis_start(&locked, "--requirepass right-one");
 	redis_say(&locked, text, sizeof(text),
@@ -122,14 +120,7 @@ static void passwords(void **state)
 	redis_stop(&open);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(addresses),
-		cmocka_unit_test(nobody_listens),
-		cmocka_unit_test(passwords),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,6 +6,7 @@
  * whole command. Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
  */
 #include "tests/lib/lib_redis_conn.h"
+#include "tests/lib/test.h"
 
 /* Refused with these words, of which `shown` is to be seen. */
 static void refused(const char *password, const char *reply, const char *shown)
@@ -31,30 +32,26 @@ static void refused(const char *password, const char *reply, const char *shown)
 	fake_stop(&server);
 }
 
-static void harmless_words_are_shown(void **state)
+TEST(harmless_words_are_shown)
 {
-	(void)state;
 	refused("sesame", "-WRONGPASS invalid username-password pair\r\n", "WRONGPASS invalid");
 }
 
-static void the_password_is_not(void **state)
+TEST(the_password_is_not)
 {
-	(void)state;
 	refused("sesame", "-ERR sesame is not it\r\n", "not shown");
 }
 
-static void nor_one_that_is_no_ascii(void **state)
+TEST(nor_one_that_is_no_ascii)
 {
-	(void)state;
 	refused("p\xc3\xa4sswort", "-ERR p\xc3\xa4sswort is not it\r\n", "not shown");
 }
 
 /* Words are cut at REDIS_TEXT_BYTES. */
-static void nor_the_beginning_of_one(void **state)
+TEST(nor_the_beginning_of_one)
 {
 	char password[REDIS_SECRET_BYTES], reply[1024];
 
-	(void)state;
 	memset(password, 'x', sizeof(password));
 	password[0] = 'p';
 	password[sizeof(password) - 1] = 0;
@@ -62,24 +59,10 @@ static void nor_the_beginning_of_one(void **state)
 	refused(password, reply, "not shown");
 }
 
-static void nor_a_command_that_is_repeated(void **state)
+TEST(nor_a_command_that_is_repeated)
 {
-	(void)state;
 	refused("s", "-ERR unknown command `AUTH`, with args beginning with: `s`, \r\n",
 		"unknown command");
 	refused("sesame", "-ERR unknown command `AUTH`, with args beginning with: `sesame`, \r\n",
 		"unknown command");
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(harmless_words_are_shown),
-		cmocka_unit_test(the_password_is_not),
-		cmocka_unit_test(nor_one_that_is_no_ascii),
-		cmocka_unit_test(nor_the_beginning_of_one),
-		cmocka_unit_test(nor_a_command_that_is_repeated),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

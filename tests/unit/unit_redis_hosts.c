@@ -4,14 +4,10 @@
  * Goal: a Cluster's map may name hosts in [redis] cluster_hosts, or hosts near the endpoints, and
  * no others. Method: lists good and bad, hosts inside and outside, at the edges of networks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/lib/test.h"
 #include "tiers/redis/redis_hosts.h"
 
 static struct redis_hosts hosts;
@@ -22,7 +18,7 @@ static const char *parse(const char *list)
 	return redis_hosts_parse(list, &hosts);
 }
 
-static void lists_that_are_good(void **state)
+TEST(lists_that_are_good)
 {
 	static const char *const good[] = { "",
 					    "  ",
@@ -35,13 +31,12 @@ static void lists_that_are_good(void **state)
 					    "10.1.2.3/32",
 					    "fd00::1/128" };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
 		if (parse(good[i]))
 			fail_msg("\"%s\" %s", good[i], hosts.name[0]);
 }
 
-static void lists_that_are_not(void **state)
+TEST(lists_that_are_not)
 {
 	static const char *const bad[] = { "cache-a:6379",
 					   "[::1]",
@@ -58,7 +53,6 @@ static void lists_that_are_not(void **state)
 					   "*" };
 	static char many[65 * 4 + 1];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
 		if (!parse(bad[i]))
 			fail_msg("\"%s\" is taken", bad[i]);
@@ -69,7 +63,7 @@ static void lists_that_are_not(void **state)
 	assert_null(parse(many));
 }
 
-static void who_is_let_in(void **state)
+TEST(who_is_let_in)
 {
 	static const struct {
 		const char *host, *address;
@@ -95,16 +89,14 @@ static void who_is_let_in(void **state)
 		{ "another", "fe80::1%eth0", false },
 	};
 
-	(void)state;
 	assert_null(parse("10.0.0.0/8 192.168.1.0/25 fd12:3456::/32 cache-a .redis.example"));
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		if (redis_hosts_allow(&hosts, cases[i].host, cases[i].address) != cases[i].in)
 			fail_msg("%s at %s", cases[i].host, cases[i].address);
 }
 
-static void what_is_near(void **state)
+TEST(what_is_near)
 {
-	(void)state;
 	memset(&hosts, 0, sizeof(hosts));
 	redis_hosts_add_near(&hosts, "10.1.2.3");
 	redis_hosts_add_near(&hosts, "10.1.2.77");
@@ -124,11 +116,10 @@ static void what_is_near(void **state)
 }
 
 /* An endpoint's name may have other addresses every minute: the oldest are forgotten. */
-static void more_networks_than_there_are_places(void **state)
+TEST(more_networks_than_there_are_places)
 {
 	char address[32];
 
-	(void)state;
 	memset(&hosts, 0, sizeof(hosts));
 	for (unsigned i = 0; i < 2 * REDIS_NETWORKS; i++) {
 		(void)snprintf(address, sizeof(address), "10.%u.%u.1", i / 256, i % 256);
@@ -137,17 +128,4 @@ static void more_networks_than_there_are_places(void **state)
 	}
 	assert_int_equal(hosts.n_networks, REDIS_NETWORKS);
 	assert_false(redis_hosts_allow(&hosts, "x", "10.0.0.1"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lists_that_are_good),
-		cmocka_unit_test(lists_that_are_not),
-		cmocka_unit_test(who_is_let_in),
-		cmocka_unit_test(what_is_near),
-		cmocka_unit_test(more_networks_than_there_are_places),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

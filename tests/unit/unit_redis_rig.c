@@ -5,27 +5,21 @@
  * all slots, slots move with their keys, a replica takes over. Method: real redis-servers, asked
  * about themselves.
  */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/lib/lib_redis.h"
+#include "tests/lib/test.h"
 
-static void a_server_restarts_empty(void **state)
+TEST(a_server_restarts_empty)
 {
 	struct redis_server s;
 	char text[256], key[64], value[8];
 	uint16_t port;
 
-	(void)state;
 	redis_start(&s, "--requirepass secret --maxmemory 10mb");
 	port = s.port;
 	redis_put(&s, "kv:1", "\0\1\2", 3);
@@ -54,13 +48,12 @@ static uint32_t keys_at(const struct redis_server *s)
 	return (uint32_t)redis_ask(s, "DBSIZE");
 }
 
-static void a_cluster(void **state)
+TEST(a_cluster)
 {
 	struct redis_cluster_rig rig;
 	uint32_t slot, there = 0, replica;
 	char text[256], key[32];
 
-	(void)state;
 	redis_cluster_start(&rig, NULL);
 	for (uint32_t i = 0; i < 60; i++) { /* all of one slot */
 		(void)snprintf(key, sizeof(key), "{a}%u", i);
@@ -96,13 +89,7 @@ static void a_cluster(void **state)
 	redis_cluster_stop(&rig);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_server_restarts_empty),
-		cmocka_unit_test(a_cluster),
-	};
-
 	redis_needed();
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,18 +6,15 @@
  * Method: HMAC-SHA-256 of OpenSSL's other interface and a Poly1305 by hand, on random values; a
  * value with a known MAC.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <openssl/evp.h>
 
 #include "kernels/image.h"
+#include "tests/lib/test.h"
 #include "tiers/redis/redis_seal.h"
 #include "tests/lib/random.h"
 
@@ -140,12 +137,11 @@ static void mac_of(const struct redis_seal *seal, const struct redis_envelope *e
 	redis_mac_close(mac);
 }
 
-static void it_is_as_written(void **state)
+TEST(it_is_as_written)
 {
 	struct random random = random_seeded("it_is_as_written");
 	static uint8_t rest[MOST];
 
-	(void)state;
 	for (int i = 0; i < 500; i++) {
 		const size_t n = random_below(&random, i < 100 ? 40 : MOST);
 		struct {
@@ -179,7 +175,7 @@ static void it_is_as_written(void **state)
 }
 
 /* RFC 8439, 2.5.2: the Poly1305 by hand is right. */
-static void the_one_by_hand(void **state)
+TEST(the_one_by_hand)
 {
 	static const uint8_t key[32] = {
 		0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33, 0x7f, 0x44, 0x52,
@@ -193,12 +189,11 @@ static void the_one_by_hand(void **state)
 	static const char message[] = "Cryptographic Forum Research Group";
 	uint8_t have[16];
 
-	(void)state;
 	poly1305(key, (const uint8_t *)message, sizeof(message) - 1, have);
 	assert_memory_equal(have, want, sizeof(want));
 }
 
-static void every_bit_counts(void **state)
+TEST(every_bit_counts)
 {
 	struct random random = random_seeded("every_bit_counts");
 	struct {
@@ -209,7 +204,6 @@ static void every_bit_counts(void **state)
 	} v;
 	uint8_t before[16], after[16];
 
-	(void)state;
 	random_bytes(&random, &v, sizeof(v));
 	mac_of(&v.seal, &v.envelope, &v.header, v.rest, sizeof(v.rest), &random, before);
 	for (size_t bit = 0; bit < 8 * (offsetof(__typeof__(v), rest) + sizeof(v.rest)); bit++) {
@@ -222,11 +216,10 @@ static void every_bit_counts(void **state)
 	}
 }
 
-static void envelopes(void **state)
+TEST(envelopes)
 {
 	struct redis_envelope one, other;
 
-	(void)state;
 	assert_int_equal(redis_envelope_make(&one), 0);
 	assert_int_equal(redis_envelope_make(&other), 0);
 	assert_memory_not_equal(one.nonce, other.nonce, sizeof(one.nonce));
@@ -239,16 +232,4 @@ static void envelopes(void **state)
 	assert_int_equal(redis_envelope_check(&other), -ENOTSUP);
 	other.magic = 0;
 	assert_int_equal(redis_envelope_check(&other), -EBADMSG);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_one_by_hand),
-		cmocka_unit_test(it_is_as_written),
-		cmocka_unit_test(every_bit_counts),
-		cmocka_unit_test(envelopes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

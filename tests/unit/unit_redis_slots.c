@@ -6,12 +6,6 @@
  * Method: slots as a redis-server 7.0 answered CLUSTER KEYSLOT; replies as literal bytes through
  * hiredis, first a real Cluster's, then one thing wrong a time.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,19 +13,19 @@
 
 #include <hiredis/hiredis.h>
 
+#include "tests/lib/test.h"
 #include "tiers/redis/redis_slots.h"
 
 /* --- slots --- */
 
-static void crc_is_xmodem(void **state)
+TEST(crc_is_xmodem)
 {
-	(void)state;
 	assert_int_equal(redis_crc16("123456789", 9), 0x31c3);
 	assert_int_equal(redis_crc16("", 0), 0);
 	assert_int_equal(redis_crc16("\xff\x00\x80", 3), 0x5eeb);
 }
 
-static void slots_as_redis_counts_them(void **state)
+TEST(slots_as_redis_counts_them)
 {
 	static const struct {
 		const char *name;
@@ -52,15 +46,13 @@ static void slots_as_redis_counts_them(void **state)
 		{ "", 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
 		assert_int_equal(redis_slot(names[i].name, strlen(names[i].name)), names[i].slot);
 }
 
 /* The brace behind the name's end is not looked at. */
-static void a_name_ends_at_n(void **state)
+TEST(a_name_ends_at_n)
 {
-	(void)state;
 	assert_int_equal(redis_slot("{a}", 2), 10276);
 	assert_int_equal(redis_slot("foo{", 3), 12182);
 }
@@ -99,11 +91,10 @@ static const char three_masters[] = "*3\r\n"
 				    "*4\r\n:10923\r\n:16383\r\n*4\r\n" LOCAL ":7002\r\n" ID
 				    "*0\r\n*4\r\n" LOCAL ":7005\r\n" ID "*0\r\n";
 
-static void three_masters_with_replicas(void **state)
+TEST(three_masters_with_replicas)
 {
 	struct redis_map map;
 
-	(void)state;
 	assert_int_equal(parse(three_masters, "127.0.0.1:7003", &map), 0);
 	assert_int_equal(map.n_endpoints, 3);
 	assert_string_equal(map.address[0], "127.0.0.1:7000");
@@ -117,11 +108,10 @@ static void three_masters_with_replicas(void **state)
 }
 
 /* After a resharding: one master, several ranges. */
-static void ranges_of_one_endpoint_and_holes(void **state)
+TEST(ranges_of_one_endpoint_and_holes)
 {
 	struct redis_map map;
 
-	(void)state;
 	assert_int_equal(parse("*3\r\n*3\r\n:0\r\n:9\r\n*3\r\n" LOCAL ":1\r\n" ID
 			       "*3\r\n:11\r\n:11\r\n*3\r\n" LOCAL ":2\r\n" ID
 			       "*3\r\n:16383\r\n:16383\r\n*3\r\n" LOCAL ":1\r\n" ID,
@@ -138,7 +128,7 @@ static void ranges_of_one_endpoint_and_holes(void **state)
 }
 
 /* The replies of redis-server 7.0 for each cluster-preferred-endpoint-type; Redis 3 has no id. */
-static void hosts_of_every_kind(void **state)
+TEST(hosts_of_every_kind)
 {
 	static const struct {
 		const char *master, *asked, *address;
@@ -161,7 +151,6 @@ static void hosts_of_every_kind(void **state)
 	struct redis_map map;
 	char text[512];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
 		(void)snprintf(text, sizeof(text), "*1\r\n*3\r\n:0\r\n:16383\r\n%s",
 			       hosts[i].master);
@@ -171,7 +160,7 @@ static void hosts_of_every_kind(void **state)
 	}
 }
 
-static void replies_that_are_no_map(void **state)
+TEST(replies_that_are_no_map)
 {
 	static const char *const bad[] = {
 		"+OK\r\n",
@@ -206,13 +195,12 @@ static void replies_that_are_no_map(void **state)
 	};
 	struct redis_map map;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
 		assert_int_equal(parse(bad[i], "127.0.0.1:1", &map), -EPROTO);
 }
 
 /* Into a log, an address or a resolver goes nothing else than a host. */
-static void hosts_that_are_none(void **state)
+TEST(hosts_that_are_none)
 {
 	static const struct {
 		const char *host;
@@ -225,7 +213,6 @@ static void hosts_that_are_none(void **state)
 	char text[1024];
 	size_t n;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
 		n = (size_t)snprintf(text, sizeof(text), "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$%zu\r\n",
 				     hosts[i].n);
@@ -245,19 +232,17 @@ static void hosts_that_are_none(void **state)
 	}
 }
 
-static void no_slot_has_a_node(void **state)
+TEST(no_slot_has_a_node)
 {
 	struct redis_map map;
 
-	(void)state;
 	assert_int_equal(parse("*0\r\n", "127.0.0.1:1", &map), -ENOENT);
 }
 
-static void as_many_masters_as_there_are_places(void **state)
+TEST(as_many_masters_as_there_are_places)
 {
 	struct redis_map map;
 
-	(void)state;
 	for (int endpoints = REDIS_MAP_ENDPOINTS; endpoints <= REDIS_MAP_ENDPOINTS + 1;
 	     endpoints++) {
 		char text[8192];
@@ -274,7 +259,7 @@ static void as_many_masters_as_there_are_places(void **state)
 
 /* --- MOVED, ASK --- */
 
-static void redirects_that_are_good(void **state)
+TEST(redirects_that_are_good)
 {
 	static const struct {
 		const char *text;
@@ -292,7 +277,6 @@ static void redirects_that_are_good(void **state)
 		{ "ASK 5 node-1.example:6381", REDIS_REDIRECT_ASK, 5, "node-1.example:6381" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
 		char address[REDIS_ADDRESS_BYTES] = "";
 		uint32_t slot = 77;
@@ -305,7 +289,7 @@ static void redirects_that_are_good(void **state)
 	}
 }
 
-static void redirects_that_are_none(void **state)
+TEST(redirects_that_are_none)
 {
 	static const char *const bad[] = {
 		"",
@@ -337,7 +321,6 @@ static void redirects_that_are_none(void **state)
 		"MOVED 1 unix:/tmp/x",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		const size_t n = strlen(bad[i]);
 		char address[REDIS_ADDRESS_BYTES] = "untouched", *text = malloc(n ? n : 1);
@@ -351,24 +334,4 @@ static void redirects_that_are_none(void **state)
 		assert_string_equal(address, "untouched");
 		free(text);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(crc_is_xmodem),
-		cmocka_unit_test(slots_as_redis_counts_them),
-		cmocka_unit_test(a_name_ends_at_n),
-		cmocka_unit_test(three_masters_with_replicas),
-		cmocka_unit_test(ranges_of_one_endpoint_and_holes),
-		cmocka_unit_test(hosts_of_every_kind),
-		cmocka_unit_test(replies_that_are_no_map),
-		cmocka_unit_test(hosts_that_are_none),
-		cmocka_unit_test(no_slot_has_a_node),
-		cmocka_unit_test(as_many_masters_as_there_are_places),
-		cmocka_unit_test(redirects_that_are_good),
-		cmocka_unit_test(redirects_that_are_none),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,6 +7,7 @@
  * of every image is compared.
  */
 #include "tests/lib/lib_redis_tier.h"
+#include "tests/lib/test.h"
 
 #include <stdlib.h>
 
@@ -15,16 +16,14 @@ static struct kit kit;
 
 enum { SMALL = 3000, LARGE = 1 << 20 };
 
-static int start_server(void **state)
+FIXTURE(start_server)
 {
-	(void)state;
 	redis_start(&server[0], NULL);
 	return 0;
 }
 
-static int stop_server(void **state)
+FIXTURE(stop_server)
 {
-	(void)state;
 	redis_stop(&server[0]);
 	redis_stop(&server[1]);
 	return 0;
@@ -40,12 +39,11 @@ static void open_kit(uint32_t opaque_bytes)
 
 /* --- one server --- */
 
-static void what_is_stored_is_loaded(void **state)
+TEST(what_is_stored_is_loaded)
 {
 	char name[KIT_NAME_BYTES];
 	uint8_t *value;
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
@@ -63,11 +61,10 @@ static void what_is_stored_is_loaded(void **state)
 	kit_free(&kit);
 }
 
-static void a_unix_socket_will_do(void **state)
+TEST(a_unix_socket_will_do)
 {
 	char address[REDIS_TEST_PATH + 8];
 
-	(void)state;
 	open_kit(SMALL);
 	(void)snprintf(address, sizeof(address), "unix:%s", server[0].socket);
 	kit_start_at(&kit, address);
@@ -76,11 +73,10 @@ static void a_unix_socket_will_do(void **state)
 	kit_free(&kit);
 }
 
-static void a_name_is_looked_up(void **state)
+TEST(a_name_is_looked_up)
 {
 	char address[64];
 
-	(void)state;
 	open_kit(SMALL);
 	(void)snprintf(address, sizeof(address), "localhost:%u", server[0].port);
 	kit_start_at(&kit, address);
@@ -89,9 +85,8 @@ static void a_name_is_looked_up(void **state)
 	kit_free(&kit);
 }
 
-static void another_tier_finds_it(void **state)
+TEST(another_tier_finds_it)
 {
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	kit_store_all(&kit, 0, 20);
@@ -101,9 +96,8 @@ static void another_tier_finds_it(void **state)
 	kit_free(&kit);
 }
 
-static void a_probe_says_whether_it_is_there(void **state)
+TEST(a_probe_says_whether_it_is_there)
 {
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	assert_int_equal(kit_store(&kit, 1), 0);
@@ -113,11 +107,10 @@ static void a_probe_says_whether_it_is_there(void **state)
 	kit_free(&kit);
 }
 
-static void many_at_once_over_several_connections(void **state)
+TEST(many_at_once_over_several_connections)
 {
 	struct redis_counters c;
 
-	(void)state;
 	open_kit(LARGE);
 	kit.conf.connections = 4;
 	kit.conf.timeout_ms = 30000;
@@ -145,9 +138,8 @@ static uint32_t clients_whose_last_was(const char *word)
 	return n;
 }
 
-static void stores_leave_connections_to_reads(void **state)
+TEST(stores_leave_connections_to_reads)
 {
-	(void)state;
 	open_kit(LARGE);
 	kit.conf.connections = 4;
 	kit.conf.timeout_ms = 30000;
@@ -159,12 +151,11 @@ static void stores_leave_connections_to_reads(void **state)
 	kit_free(&kit);
 }
 
-static void more_than_max_in_flight_are_refused(void **state)
+TEST(more_than_max_in_flight_are_refused)
 {
 	struct kit_slot *slots[8];
 	int r;
 
-	(void)state;
 	open_kit(SMALL);
 	kit.conf.max_in_flight = 8;
 	kit_start_at(&kit, server[0].address);
@@ -180,12 +171,11 @@ static void more_than_max_in_flight_are_refused(void **state)
 	kit_free(&kit);
 }
 
-static void a_buffer_too_small_is_told_what_it_needs(void **state)
+TEST(a_buffer_too_small_is_told_what_it_needs)
 {
 	struct kit_slot *slot;
 	int r;
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	assert_int_equal(kit_store(&kit, 1), 0);
@@ -197,12 +187,11 @@ static void a_buffer_too_small_is_told_what_it_needs(void **state)
 	kit_free(&kit);
 }
 
-static void values_expire_after_ttl(void **state)
+TEST(values_expire_after_ttl)
 {
 	char name[KIT_NAME_BYTES];
 	long long left;
 
-	(void)state;
 	open_kit(SMALL);
 	kit.conf.ttl_ms = 3600000;
 	kit_start_at(&kit, server[0].address);
@@ -218,12 +207,11 @@ static void never(struct xfer *x)
 	fail_msg("an xfer that was refused has ended: %d", x->status);
 }
 
-static void a_damaged_image_is_not_stored(void **state)
+TEST(a_damaged_image_is_not_stored)
 {
 	struct kit_slot *slot;
 	int r;
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	slot = &kit.slots[0];
@@ -242,13 +230,12 @@ static void a_damaged_image_is_not_stored(void **state)
 
 /* --- cancel and close --- */
 
-static void a_cancelled_xfer_ends_once(void **state)
+TEST(a_cancelled_xfer_ends_once)
 {
 	struct kit_slot *slots[40];
 	uint32_t cancelled = 0;
 	int r;
 
-	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	redis_signal(&server[0], SIGSTOP);
@@ -272,12 +259,11 @@ static void a_cancelled_xfer_ends_once(void **state)
 	kit_free(&kit);
 }
 
-static void close_ends_what_is_lent(void **state)
+TEST(close_ends_what_is_lent)
 {
 	struct kit_slot *slots[64];
 	int r;
 
-	(void)state;
 	open_kit(LARGE);
 	kit_start_at(&kit, server[0].address);
 	kit_store_all(&kit, 0, 64); /* so that every job has a past */
@@ -299,12 +285,11 @@ static void close_ends_what_is_lent(void **state)
 
 /* Mostly before the I/O thread has seen them: earlier events of their jobs must not be taken for
  * their end. */
-static void close_right_after_submit(void **state)
+TEST(close_right_after_submit)
 {
 	struct kit_slot *slots[8];
 	int r;
 
-	(void)state;
 	open_kit(SMALL);
 	kit.conf.max_in_flight = 8;
 	for (uint32_t round = 0; round < 10; round++) {
@@ -325,11 +310,10 @@ static void close_right_after_submit(void **state)
 
 /* --- two servers without Cluster --- */
 
-static void values_are_spread_by_key(void **state)
+TEST(values_are_spread_by_key)
 {
 	long long n[2];
 
-	(void)state;
 	redis_start(&server[1], NULL);
 	open_kit(SMALL);
 	kit.conf.endpoints[1] = server[1].address;
@@ -365,9 +349,8 @@ static void refused(const char *what, const char *words)
 		fail_msg("%s: \"%s\" has no \"%s\"", what, kit.text, words);
 }
 
-static void wrong_options_are_named(void **state)
+TEST(wrong_options_are_named)
 {
-	(void)state;
 	open_kit(SMALL);
 	refused("no endpoint", "endpoints");
 	kit.conf.n_endpoints = 1;
@@ -385,27 +368,9 @@ static void wrong_options_are_named(void **state)
 	kit_free(&kit);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_stored_is_loaded),
-		cmocka_unit_test(a_unix_socket_will_do),
-		cmocka_unit_test(a_name_is_looked_up),
-		cmocka_unit_test(another_tier_finds_it),
-		cmocka_unit_test(a_probe_says_whether_it_is_there),
-		cmocka_unit_test(many_at_once_over_several_connections),
-		cmocka_unit_test(stores_leave_connections_to_reads),
-		cmocka_unit_test(more_than_max_in_flight_are_refused),
-		cmocka_unit_test(a_buffer_too_small_is_told_what_it_needs),
-		cmocka_unit_test(values_expire_after_ttl),
-		cmocka_unit_test(a_damaged_image_is_not_stored),
-		cmocka_unit_test(a_cancelled_xfer_ends_once),
-		cmocka_unit_test(close_ends_what_is_lent),
-		cmocka_unit_test(close_right_after_submit),
-		cmocka_unit_test(values_are_spread_by_key),
-		cmocka_unit_test(wrong_options_are_named),
-	};
+TEST_GROUP(start_server, stop_server);
 
+TEST_BEGIN
+{
 	redis_needed();
-	return cmocka_run_group_tests(tests, start_server, stop_server) ? 1 : 0;
 }

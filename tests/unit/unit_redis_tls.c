@@ -5,17 +5,13 @@
  * reason, and nothing asks on a terminal. Method: files made by openssl(1), spoilt one by one.
  */
 #include "tests/lib/lib_tls.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static void refused(const struct redis_tls_conf *conf, int error, const char *option,
 		    const char *words)
@@ -29,14 +25,13 @@ static void refused(const struct redis_tls_conf *conf, int error, const char *op
 		fail_msg("neither \"%s\" nor \"%s\": %s", option, words, text);
 }
 
-static void good_ones_are_taken(void **state)
+TEST(good_ones_are_taken)
 {
 	const struct redis_tls_conf trust_alone = { .ca_file = tls_group.ca };
 	const struct redis_tls_conf nothing = { .ca_file = NULL };
 	struct redis_tls *tls;
 	char text[512];
 
-	(void)state;
 	assert_int_equal(redis_tls_open(&tls_group.conf, &tls, text, sizeof(text)), 0);
 	redis_tls_close(tls);
 	assert_int_equal(redis_tls_open(&trust_alone, &tls, text, sizeof(text)), 0);
@@ -46,11 +41,10 @@ static void good_ones_are_taken(void **state)
 	redis_tls_close(NULL);
 }
 
-static void files_that_are_not_there(void **state)
+TEST(files_that_are_not_there)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 
-	(void)state;
 	conf.ca_file = "/nowhere/ca.pem";
 	refused(&conf, ENOENT, "[redis] tls_ca_file: /nowhere/ca.pem", "No such file");
 	conf = tls_group.conf;
@@ -61,13 +55,12 @@ static void files_that_are_not_there(void **state)
 	refused(&conf, ENOENT, "[redis] tls_key_file: /nowhere/key.pem", "No such file");
 }
 
-static void files_with_something_else(void **state)
+TEST(files_with_something_else)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH];
 	FILE *f;
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/nonsense", tls_group.dir);
 	f = fopen(path, "w");
 	assert_non_null(f);
@@ -85,12 +78,11 @@ static void files_with_something_else(void **state)
 }
 
 /* Opening a pipe would wait for a writer. */
-static void a_pipe_is_not_waited_for(void **state)
+TEST(a_pipe_is_not_waited_for)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH];
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/pipe", tls_group.dir);
 	assert_int_equal(mkfifo(path, 0600), 0);
 	conf.ca_file = path;
@@ -100,22 +92,20 @@ static void a_pipe_is_not_waited_for(void **state)
 	refused(&conf, EPERM, "[redis] tls_key_file: ", "is no regular file");
 }
 
-static void anothers_key(void **state)
+TEST(anothers_key)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 
-	(void)state;
 	conf.key_file = tls_group.server_key;
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", "key values mismatch");
 }
 
 /* Of another kind than the certificate. */
-static void a_key_of_another_kind(void **state)
+TEST(a_key_of_another_kind)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/rsa.key", tls_group.dir);
 	(void)snprintf(command, sizeof(command), "openssl genrsa -out %s 2048 2>/dev/null", path);
 	assert_int_equal(system(command), 0);
@@ -124,11 +114,10 @@ static void a_key_of_another_kind(void **state)
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
 }
 
-static void a_key_that_all_can_read(void **state)
+TEST(a_key_that_all_can_read)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 
-	(void)state;
 	conf.cert_file = tls_group.server;
 	conf.key_file = tls_group.server_key;
 	assert_int_equal(chmod(tls_group.server_key, 0644), 0);
@@ -137,12 +126,11 @@ static void a_key_that_all_can_read(void **state)
 	assert_int_equal(chmod(tls_group.server_key, 0640), 0);
 }
 
-static void a_key_with_a_passphrase(void **state)
+TEST(a_key_with_a_passphrase)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/locked.key", tls_group.dir);
 	(void)snprintf(command, sizeof(command),
 		       "openssl pkcs8 -topk8 -in %s -out %s -passout pass:secret",
@@ -153,41 +141,23 @@ static void a_key_with_a_passphrase(void **state)
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
 }
 
-static void a_name_too_long(void **state)
+TEST(a_name_too_long)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 	char name[300];
 
-	(void)state;
 	memset(name, 'a', sizeof(name) - 1);
 	name[sizeof(name) - 1] = 0;
 	conf.name = name;
 	refused(&conf, EINVAL, "[redis] tls_name", "longer than 255 bytes");
 }
 
-static void a_name_of_nobody(void **state)
+TEST(a_name_of_nobody)
 {
 	struct redis_tls_conf conf = tls_group.conf;
 
-	(void)state;
 	conf.name = ".";
 	refused(&conf, EINVAL, "[redis] tls_name", "the name of no server");
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(good_ones_are_taken),
-		cmocka_unit_test(files_that_are_not_there),
-		cmocka_unit_test(files_with_something_else),
-		cmocka_unit_test(a_pipe_is_not_waited_for),
-		cmocka_unit_test(anothers_key),
-		cmocka_unit_test(a_key_of_another_kind),
-		cmocka_unit_test(a_key_that_all_can_read),
-		cmocka_unit_test(a_key_with_a_passphrase),
-		cmocka_unit_test(a_name_too_long),
-		cmocka_unit_test(a_name_of_nobody),
-	};
-
-	return cmocka_run_group_tests(tests, tls_group_make, tls_group_remove) ? 1 : 0;
-}
+TEST_GROUP(tls_group_make, tls_group_remove);

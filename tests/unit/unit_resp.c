@@ -5,17 +5,12 @@
  * types ends where it ends. Method: tables of literal bytes, and each good reply cut at each byte.
  * (fuzz_resp.c tries the rest.)
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/test.h"
 #include "tiers/redis/conn/resp.h"
 
 static int line_of(const char *text, struct resp_line *ret)
@@ -25,7 +20,7 @@ static int line_of(const char *text, struct resp_line *ret)
 
 /* --- lines --- */
 
-static void lines_that_are_good(void **state)
+TEST(lines_that_are_good)
 {
 	static const struct {
 		const char *text;
@@ -61,7 +56,6 @@ static void lines_that_are_good(void **state)
 		{ "|1\r\n", RESP_ATTRIBUTE, 2, 0, "1" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
 		struct resp_line got;
 
@@ -78,7 +72,7 @@ static void lines_that_are_good(void **state)
 	}
 }
 
-static void lines_that_are_not(void **state)
+TEST(lines_that_are_not)
 {
 	static const char *const bad[] = {
 		"?\r\n",
@@ -128,7 +122,6 @@ static void lines_that_are_not(void **state)
 		"-ERR\n\r\n",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		struct resp_line got = { .count = 77 };
 
@@ -139,9 +132,8 @@ static void lines_that_are_not(void **state)
 }
 
 /* A type that is none needs no line to be refused. */
-static void first_byte_is_enough(void **state)
+TEST(first_byte_is_enough)
 {
-	(void)state;
 	for (int byte = 0; byte < 256; byte++) {
 		const char c = (char)byte;
 		struct resp_line got;
@@ -151,12 +143,11 @@ static void first_byte_is_enough(void **state)
 	}
 }
 
-static void longest_line(void **state)
+TEST(longest_line)
 {
 	char *text = malloc(RESP_LINE_BYTES + 1);
 	struct resp_line got;
 
-	(void)state;
 	assert_non_null(text);
 	memset(text, 'x', RESP_LINE_BYTES + 1);
 	text[0] = '-';
@@ -172,12 +163,11 @@ static void longest_line(void **state)
 }
 
 /* A number that goes on is refused long before a text would be. */
-static void endless_number(void **state)
+TEST(endless_number)
 {
 	char text[64];
 	struct resp_line got;
 
-	(void)state;
 	memset(text, '1', sizeof(text));
 	text[0] = ':';
 	assert_int_equal(resp_line(text, sizeof(text), &got), -EPROTO);
@@ -232,9 +222,8 @@ static const char *const replies[] = {
 };
 
 /* With any bytes behind it and any cut, a reply ends at its end. */
-static void replies_end_where_they_end(void **state)
+TEST(replies_end_where_they_end)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(replies) / sizeof(*replies); i++) {
 		const size_t length = strlen(replies[i]);
 		char text[128];
@@ -251,13 +240,12 @@ static void replies_end_where_they_end(void **state)
 }
 
 /* One after another out of one buffer, with one state. */
-static void a_row_of_replies(void **state)
+TEST(a_row_of_replies)
 {
 	char text[2048] = "";
 	struct resp_skip s;
 	size_t at = 0, used;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(replies) / sizeof(*replies); i++)
 		(void)strcat(text, replies[i]);
 	resp_skip_begin(&s);
@@ -269,7 +257,7 @@ static void a_row_of_replies(void **state)
 	assert_int_equal(used, 0);
 }
 
-static void replies_that_are_wrong(void **state)
+TEST(replies_that_are_wrong)
 {
 	static const struct {
 		const char *text;
@@ -287,7 +275,6 @@ static void replies_that_are_wrong(void **state)
 		{ "|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n%0\r\n", 32 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
 		for (size_t step = 1; step <= strlen(wrong[i].text); step++) {
 			size_t used;
@@ -300,7 +287,7 @@ static void replies_that_are_wrong(void **state)
 
 /* A reply of RESP_ELEMENTS elements is the last that is stepped over: nested ones and attributes
  * count. */
-static void elements_are_bounded(void **state)
+TEST(elements_are_bounded)
 {
 	char many[4 * 1024];
 	struct resp_skip s;
@@ -308,7 +295,6 @@ static void elements_are_bounded(void **state)
 	size_t used;
 	int r = 0;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(many); i += 4)
 		memcpy(many + i, "|0\r\n", 4);
 	resp_skip_begin(&s);
@@ -318,14 +304,13 @@ static void elements_are_bounded(void **state)
 	assert_true(seen == RESP_ELEMENTS);
 }
 
-static void as_many_as_may_be(void **state)
+TEST(as_many_as_may_be)
 {
 	static const char head[] = "*1048575\r\n";
 	const size_t length = sizeof(head) - 1 + (size_t)4 * (RESP_ELEMENTS - 1);
 	char *text = malloc(length);
 	size_t used;
 
-	(void)state;
 	assert_non_null(text);
 	memcpy(text, head, sizeof(head) - 1);
 	for (size_t at = sizeof(head) - 1; at < length; at += 4)
@@ -336,13 +321,12 @@ static void as_many_as_may_be(void **state)
 }
 
 /* 512 MiB of a body are stepped over without being looked at. */
-static void a_large_body(void **state)
+TEST(a_large_body)
 {
 	static char chunk[1 << 20];
 	struct resp_skip s;
 	size_t used;
 
-	(void)state;
 	resp_skip_begin(&s);
 	assert_int_equal(resp_skip(&s, "$536870912\r\n", 12, &used), 0);
 	assert_int_equal(used, 12);
@@ -354,12 +338,11 @@ static void a_large_body(void **state)
 	assert_int_equal(used, 2);
 }
 
-static void begun_in_the_middle(void **state)
+TEST(begun_in_the_middle)
 {
 	struct resp_skip s;
 	size_t used;
 
-	(void)state;
 	resp_skip_body(&s, 5);
 	assert_int_equal(resp_skip(&s, "ab", 2, &used), 0);
 	assert_int_equal(resp_skip(&s, "c\r\n+OK\r\n", 8, &used), 1);
@@ -370,24 +353,4 @@ static void begun_in_the_middle(void **state)
 	assert_int_equal(resp_skip(&s, "\r", 1, &used), -EPROTO);
 	resp_skip_body(&s, 3);
 	assert_int_equal(resp_skip(&s, "abc", 3, &used), -EPROTO);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lines_that_are_good),
-		cmocka_unit_test(lines_that_are_not),
-		cmocka_unit_test(first_byte_is_enough),
-		cmocka_unit_test(longest_line),
-		cmocka_unit_test(endless_number),
-		cmocka_unit_test(replies_end_where_they_end),
-		cmocka_unit_test(a_row_of_replies),
-		cmocka_unit_test(replies_that_are_wrong),
-		cmocka_unit_test(elements_are_bounded),
-		cmocka_unit_test(as_many_as_may_be),
-		cmocka_unit_test(a_large_body),
-		cmocka_unit_test(begun_in_the_middle),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,12 +6,6 @@
  * the client, on a second mapping of the same memfds. Threads asleep are real where one is woken,
  * and a number behind syscall() where many are.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -33,7 +27,7 @@ struct pair {
 	const struct wire_complete *complete;
 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	static struct pair p;
 
@@ -48,7 +42,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
 	struct pair *p = *state;
 
@@ -58,6 +52,8 @@ static int tear_down(void **state)
 	ring_close(&p->ring); /* twice is fine */
 	return 0;
 }
+
+TEST_EACH(set_up, tear_down);
 
 static struct wire_sqe *entry_at(struct pair *p, uint32_t i)
 {
@@ -72,7 +68,7 @@ static const struct wire_cqe *completion_at(const struct pair *p, uint32_t i)
 	       (i & (ENTRIES - 1));
 }
 
-static void entries_come_once_and_in_order(void **state)
+TEST(entries_come_once_and_in_order)
 {
 	struct pair *p = *state;
 	struct wire_sqe e;
@@ -91,7 +87,7 @@ static void entries_come_once_and_in_order(void **state)
 	}
 }
 
-static void full_ring_is_fine_one_more_is_not(void **state)
+TEST(full_ring_is_fine_one_more_is_not)
 {
 	struct pair *p = *state;
 	struct wire_sqe e;
@@ -104,7 +100,7 @@ static void full_ring_is_fine_one_more_is_not(void **state)
 	assert_int_equal(ring_peek(&p->ring, &e), -EPROTO);
 }
 
-static void copy_is_private(void **state)
+TEST(copy_is_private)
 {
 	struct pair *p = *state;
 	struct wire_sqe e;
@@ -116,7 +112,7 @@ static void copy_is_private(void **state)
 	assert_int_equal(e.n, 5);
 }
 
-static void completions_wrap(void **state)
+TEST(completions_wrap)
 {
 	struct pair *p = *state;
 
@@ -135,7 +131,7 @@ static void completions_wrap(void **state)
 	}
 }
 
-static void room_counts_untaken_and_outstanding(void **state)
+TEST(room_counts_untaken_and_outstanding)
 {
 	struct pair *p = *state;
 	const struct wire_cqe cqe = { .op_id = 1 };
@@ -151,7 +147,7 @@ static void room_counts_untaken_and_outstanding(void **state)
 	assert_int_equal(room, 0);
 }
 
-static void heads_that_cannot_be(void **state)
+TEST(heads_that_cannot_be)
 {
 	struct pair *p = *state;
 	uint32_t room;
@@ -163,7 +159,7 @@ static void heads_that_cannot_be(void **state)
 	assert_int_equal(ring_room(&p->ring, 0, &room), -EPROTO);
 }
 
-static void arrays_lie_where_the_client_thinks(void **state)
+TEST(arrays_lie_where_the_client_thinks)
 {
 	struct pair *p = *state;
 	uint8_t *keys = (uint8_t *)p->submit + wire_keys_offset(ENTRIES);
@@ -187,7 +183,7 @@ static void arrays_lie_where_the_client_thinks(void **state)
 	}
 }
 
-static void wake_only_when_asked(void **state)
+TEST(wake_only_when_asked)
 {
 	struct pair *p = *state;
 	const struct wire_cqe cqe = { .op_id = 1 };
@@ -239,12 +235,12 @@ static void a_completion(struct ring *ring)
 	(void)ring_complete(ring, &cqe);
 }
 
-static void a_group_of_layers_wakes_who_sleeps(void **state)
+TEST(a_group_of_layers_wakes_who_sleeps)
 {
 	who_sleeps_is_woken_by(*state, a_group);
 }
 
-static void a_completion_wakes_who_sleeps(void **state)
+TEST(a_completion_wakes_who_sleeps)
 {
 	who_sleeps_is_woken_by(*state, a_completion);
 }
@@ -281,7 +277,7 @@ long __wrap_syscall(long number, ...)
 	return n;
 }
 
-static int many_set_up(void **state)
+FIXTURE(many_set_up)
 {
 	const int r = set_up(state);
 	struct pair *p = *state;
@@ -292,7 +288,7 @@ static int many_set_up(void **state)
 	return r;
 }
 
-static int many_tear_down(void **state)
+FIXTURE(many_tear_down)
 {
 	futex.on = false;
 	return tear_down(state);
@@ -305,7 +301,7 @@ static void complete(struct pair *p)
 	(void)ring_complete(&p->ring, &cqe);
 }
 
-static void a_turn_wakes_so_many_and_the_next_as_many(void **state)
+TEST_WITH(a_turn_wakes_so_many_and_the_next_as_many, many_set_up, many_tear_down)
 {
 	struct pair *p = *state;
 
@@ -327,7 +323,7 @@ static void a_turn_wakes_so_many_and_the_next_as_many(void **state)
 
 /* However often the threads of an honest client go to sleep in a turn, all that slept when news
  * came are awake in the next one. */
-static void nobody_is_forgotten(void **state)
+TEST_WITH(nobody_is_forgotten, many_set_up, many_tear_down)
 {
 	struct pair *p = *state;
 	struct random random = random_seeded("unit_ring");
@@ -347,7 +343,7 @@ static void nobody_is_forgotten(void **state)
 	}
 }
 
-static void client_cannot_write_completions(void **state)
+TEST(client_cannot_write_completions)
 {
 	struct pair *p = *state;
 
@@ -359,7 +355,7 @@ static void client_cannot_write_completions(void **state)
 			 -1);
 }
 
-static void memory_keeps_its_size(void **state)
+TEST(memory_keeps_its_size)
 {
 	struct pair *p = *state;
 
@@ -369,7 +365,7 @@ static void memory_keeps_its_size(void **state)
 	assert_int_equal(fcntl(p->ring.submit_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
-static void lookups_grow_or_are_not_believed(void **state)
+TEST(lookups_grow_or_are_not_believed)
 {
 	struct pair *p = *state;
 	uint64_t blocks, hits;
@@ -396,7 +392,7 @@ static void lookups_grow_or_are_not_believed(void **state)
 	assert_int_equal(hits, 1);
 }
 
-static void rubbish_in_the_lookup_counters_is_bounded(void **state)
+TEST(rubbish_in_the_lookup_counters_is_bounded)
 {
 	struct pair *p = *state;
 	struct random random = random_seeded("unit_ring");
@@ -412,31 +408,4 @@ static void rubbish_in_the_lookup_counters_is_bounded(void **state)
 		assert_true(all_hits <= all_blocks);
 		assert_true(all_blocks <= UINT64_MAX / 2); /* no turn goes round */
 	}
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-#define MANY(name) cmocka_unit_test_setup_teardown(name, many_set_up, many_tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(entries_come_once_and_in_order),
-		CASE(full_ring_is_fine_one_more_is_not),
-		CASE(copy_is_private),
-		CASE(completions_wrap),
-		CASE(room_counts_untaken_and_outstanding),
-		CASE(heads_that_cannot_be),
-		CASE(arrays_lie_where_the_client_thinks),
-		CASE(a_group_of_layers_wakes_who_sleeps),
-		CASE(a_completion_wakes_who_sleeps),
-		CASE(wake_only_when_asked),
-		MANY(a_turn_wakes_so_many_and_the_next_as_many),
-		MANY(nobody_is_forgotten),
-		CASE(client_cannot_write_completions),
-		CASE(memory_keeps_its_size),
-		CASE(lookups_grow_or_are_not_believed),
-		CASE(rubbish_in_the_lookup_counters_is_bounded),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

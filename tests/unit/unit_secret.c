@@ -6,6 +6,7 @@
  * secrets apart.
  */
 #include "tests/lib/lib_space.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,13 +42,14 @@ static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[3
 	scratch_remove(dir);
 }
 
-static void nodes_that_share_a_secret_agree(void **state)
+TEST_EACH(home_set_up, home_tear_down);
+
+TEST(nodes_that_share_a_secret_agree)
 {
 	static const char one[] = "0123456789abcdef0123456789abcdef",
 			  two[] = "0123456789abcdef0123456789abcdeF";
 	uint8_t a[32], b[32];
 
-	(void)state;
 	salt_elsewhere("default", one, a);
 	salt_elsewhere("default", one, b);
 	assert_memory_equal(a, b, 32);
@@ -62,7 +64,7 @@ static void nodes_that_share_a_secret_agree(void **state)
 
 /* The output of `printf 'kvtier tenant 1\0default' | openssl dgst -sha256 -hmac KEY`: other
  * versions must agree, too. */
-static void the_derivation_stays_as_it_is(void **state)
+TEST(the_derivation_stays_as_it_is)
 {
 	static const uint8_t want[SECRET_BYTES] = {
 		0xfb, 0xf7, 0xc1, 0xa2, 0x91, 0xa0, 0x70, 0x29, 0x42, 0x81, 0x21,
@@ -71,12 +73,11 @@ static void the_derivation_stays_as_it_is(void **state)
 	};
 	uint8_t secret[SECRET_BYTES];
 
-	(void)state;
 	secret_derive((const uint8_t *)"0123456789abcdef0123456789abcdef", 32, "default", secret);
 	assert_memory_equal(secret, want, sizeof(want));
 }
 
-static void secret_is_private_and_alone(void **state)
+TEST(secret_is_private_and_alone)
 {
 	struct home *w = *state;
 	char path[128], command[128];
@@ -109,23 +110,23 @@ static void bad_secret(struct home *w, const char *bytes, mode_t mode, int error
 	assert_int_equal(spaces_tenant(w->spaces, "bad", home_text, sizeof(home_text)), 0);
 }
 
-static void secret_readable_by_others(void **state)
+TEST(secret_readable_by_others)
 {
 	bad_secret(*state, "0123456789abcdef0123456789abcdef", 0604, -EPERM,
 		   "mode 0600 (it is 0604)");
 }
 
-static void secret_too_short(void **state)
+TEST(secret_too_short)
 {
 	bad_secret(*state, "0123", 0600, -EBADMSG, "it has 4");
 }
 
-static void secret_too_long(void **state)
+TEST(secret_too_long)
 {
 	bad_secret(*state, "0123456789abcdef0123456789abcdef!", 0600, -EBADMSG, "it has 33");
 }
 
-static void secret_that_is_a_link(void **state)
+TEST(secret_that_is_a_link)
 {
 	struct home *w = *state;
 	char path[128];
@@ -134,20 +135,4 @@ static void secret_that_is_a_link(void **state)
 	assert_int_equal(symlink("secret-default", path), 0);
 	assert_int_equal(spaces_tenant(w->spaces, "link", home_text, sizeof(home_text)), -ELOOP);
 	assert_non_null(strstr(home_text, "secret-link"));
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, home_set_up, home_tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(nodes_that_share_a_secret_agree),
-		CASE(the_derivation_stays_as_it_is),
-		CASE(secret_is_private_and_alone),
-		CASE(secret_readable_by_others),
-		CASE(secret_too_short),
-		CASE(secret_too_long),
-		CASE(secret_that_is_a_link),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

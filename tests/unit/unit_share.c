@@ -5,16 +5,11 @@
  * with, and so does the next. Method: share_of_parts_is_used() alone, over clients that begin parts
  * for as long as they may, one after the other.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "daemon/base/loop.h"
 #include "daemon/op/part.h"
 #include "daemon/op/share.h"
 #include "daemon/shared/client.h"
+#include "tests/lib/test.h"
 
 enum { CLIENTS = 16 };
 
@@ -64,22 +59,20 @@ static void ends(struct bed *b, uint32_t i, uint32_t n)
 	b->all.n_free_parts += n;
 }
 
-static void alone_it_has_five_sixths(void **state)
+TEST(alone_it_has_five_sixths)
 {
 	struct bed b;
 
-	(void)state;
 	set_up(&b, 64);
 	comes(&b, 0);
 	assert_int_equal(takes(&b, 0), 54);
 	tear_down(&b);
 }
 
-static void who_comes_has_enough_to_begin_with(void **state)
+TEST(who_comes_has_enough_to_begin_with)
 {
 	struct bed b;
 
-	(void)state;
 	set_up(&b, 64);
 	comes(&b, 0);
 	(void)takes(&b, 0);
@@ -90,11 +83,10 @@ static void who_comes_has_enough_to_begin_with(void **state)
 	tear_down(&b);
 }
 
-static void what_ends_goes_to_who_has_less(void **state)
+TEST(what_ends_goes_to_who_has_less)
 {
 	struct bed b;
 
-	(void)state;
 	set_up(&b, 64);
 	comes(&b, 0);
 	(void)takes(&b, 0);
@@ -106,27 +98,14 @@ static void what_ends_goes_to_who_has_less(void **state)
 	tear_down(&b);
 }
 
-static void no_pool_is_too_small(void **state)
+TEST(no_pool_is_too_small)
 {
 	struct bed b;
 
-	(void)state;
 	for (uint32_t parts = 1; parts <= 8; parts++) {
 		set_up(&b, parts);
 		comes(&b, 0);
 		assert_true(takes(&b, 0) >= (parts + 1) / 2);
 		tear_down(&b);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(alone_it_has_five_sixths),
-		cmocka_unit_test(who_comes_has_enough_to_begin_with),
-		cmocka_unit_test(what_ends_goes_to_who_has_less),
-		cmocka_unit_test(no_pool_is_too_small),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,9 @@
  * A wanted unit gives a slot while it has any. Method: slabs over no memory at all, which become
  * usable as the test says; every answer computed by hand.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 
+#include "tests/lib/test.h"
 #include "tiers/slabs.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB, SMALL = 8 * KIB, A_SLAB = SLAB / SMALL };
@@ -79,13 +74,12 @@ static uint32_t free_slots(struct rig *rig, uint32_t class)
 	return view.free_slots;
 }
 
-static void offsets_are_apart_and_slabs_come_when_they_are_usable(void **state)
+TEST(offsets_are_apart_and_slabs_come_when_they_are_usable)
 {
 	bool seen[2 * A_SLAB] = { false };
 	struct extent where;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 2);
 	assert_int_equal(rig.tier.capacity_bytes, 2 * SLAB);
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
@@ -123,13 +117,12 @@ static void fill(struct rig *rig, uint32_t second, struct extent *ret)
 		ret[i] = take(rig, SMALL);
 }
 
-static void a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept(void **state)
+TEST(a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept)
 {
 	struct extent e[2 * A_SLAB], to, where;
 	uint32_t cursor = 0;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 2);
 	fill(&rig, 2, e);
 	slabs_free(rig.slabs, &e[0]);
@@ -163,12 +156,11 @@ static void a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept(void **s
 	slabs_close(rig.slabs);
 }
 
-static void a_slot_of_a_closed_slab_that_is_freed_needs_no_place(void **state)
+TEST(a_slot_of_a_closed_slab_that_is_freed_needs_no_place)
 {
 	struct extent e[2 * A_SLAB];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 2);
 	fill(&rig, 3, e);
 	for (uint32_t i = 0; i < 3; i++)
@@ -184,12 +176,11 @@ static void a_slot_of_a_closed_slab_that_is_freed_needs_no_place(void **state)
 	slabs_close(rig.slabs);
 }
 
-static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
+TEST(a_move_that_is_given_up_leaves_all_as_it_was)
 {
 	struct extent e[2 * A_SLAB], to;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 2);
 	fill(&rig, 2, e);
 	slabs_free(rig.slabs, &e[0]);
@@ -209,12 +200,11 @@ static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
 
 /* An outside slab runs empty meanwhile: it is free, and there may be no place for the move, nor
  * reason to go on. */
-static void a_free_slab_makes_a_move_needless(void **state)
+TEST(a_free_slab_makes_a_move_needless)
 {
 	struct extent e[2 * A_SLAB], to;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 2);
 	fill(&rig, 2, e);
 	for (uint32_t i = 0; i < 6; i++)
@@ -239,13 +229,12 @@ static struct extent take_of(struct rig *rig, uint32_t bytes, uint32_t unit)
 	return where;
 }
 
-static void a_unit_that_is_wanted_is_given_while_it_has_any(void **state)
+TEST(a_unit_that_is_wanted_is_given_while_it_has_any)
 {
 	static const uint8_t units[] = { 0, 1, 0, 1, 0, 0 };
 	struct extent where, last = { 0 };
 	struct rig rig;
 
-	(void)state;
 	units_open(&rig, units, 6);
 	/* a free slab of its own before a slot of another unit's */
 	assert_int_equal(take_of(&rig, SMALL, 0).unit, 0);
@@ -267,12 +256,11 @@ static void a_unit_that_is_wanted_is_given_while_it_has_any(void **state)
 	slabs_close(rig.slabs);
 }
 
-static void without_a_wish_the_fullest_slab_goes_then_the_unit_with_most(void **state)
+TEST(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most)
 {
 	static const uint8_t units[] = { 0, 1, 1, 1, 0, 2 };
 	struct rig rig;
 
-	(void)state;
 	units_open(&rig, units, 6);
 	assert_int_equal(take_of(&rig, SMALL, TIER_ANY_UNIT).unit, 1);
 	(void)take_of(&rig, SMALL, 2);
@@ -284,14 +272,13 @@ static void without_a_wish_the_fullest_slab_goes_then_the_unit_with_most(void **
 	slabs_close(rig.slabs);
 }
 
-static void slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit(void **state)
+TEST(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit)
 {
 	static const uint8_t units[] = { 0, 1, 2, 1 };
 	uint32_t seen = 0, slab = SLABS_NONE;
 	struct extent to, where;
 	struct rig rig;
 
-	(void)state;
 	units_open(&rig, units, 4);
 	for (uint32_t i = 0; i < A_SLAB; i++)
 		(void)take_of(&rig, SMALL, 1);
@@ -321,13 +308,12 @@ static void slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit(void **st
 	slabs_close(rig.slabs);
 }
 
-static void slots_have_numbers_without_gaps(void **state)
+TEST(slots_have_numbers_without_gaps)
 {
 	enum { SLABS = 3 };
 	struct extent slots[SLABS * A_SLAB] = { 0 }, where;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, SLABS);
 	for (uint32_t i = 0; i < SLABS * A_SLAB; i++) {
 		where = take(&rig, SMALL);
@@ -347,21 +333,4 @@ static void slots_have_numbers_without_gaps(void **state)
 	}
 	assert_int_equal(slabs_numbered(rig.slabs, UINT32_MAX, &where), -ESTALE);
 	slabs_close(rig.slabs);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(offsets_are_apart_and_slabs_come_when_they_are_usable),
-		cmocka_unit_test(a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept),
-		cmocka_unit_test(a_slot_of_a_closed_slab_that_is_freed_needs_no_place),
-		cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
-		cmocka_unit_test(a_free_slab_makes_a_move_needless),
-		cmocka_unit_test(a_unit_that_is_wanted_is_given_while_it_has_any),
-		cmocka_unit_test(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most),
-		cmocka_unit_test(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit),
-		cmocka_unit_test(slots_have_numbers_without_gaps),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -6,6 +6,7 @@
  * directory of one's own. Tenants' secrets: unit_secret.c.
  */
 #include "tests/lib/lib_space.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +33,9 @@ static struct space *acquire(struct home *w, const struct wire_geometry *g)
 	return space;
 }
 
-static void same_geometry_same_space(void **state)
+TEST_EACH(home_set_up, home_tear_down);
+
+TEST(same_geometry_same_space)
 {
 	const struct wire_geometry g = geometry();
 	struct space *a = acquire(*state, &g), *b = acquire(*state, &g);
@@ -41,7 +44,7 @@ static void same_geometry_same_space(void **state)
 	assert_int_equal(a->opened, 2);
 }
 
-static void default_codec_is_the_same_as_said(void **state)
+TEST(default_codec_is_the_same_as_said)
 {
 	struct wire_geometry g = geometry();
 	struct space *a = acquire(*state, &g);
@@ -62,7 +65,7 @@ static bool salts_equal(struct home *w, const struct space *a, const struct spac
 }
 
 /* One field changed a time: each makes another space, with another salt. */
-static void every_field_counts(void **state)
+TEST(every_field_counts)
 {
 #define FIELD(name) offsetof(struct wire_geometry, name)
 	static const struct {
@@ -99,7 +102,7 @@ static void every_field_counts(void **state)
 	}
 }
 
-static void tenants_share_an_id_but_no_salt(void **state)
+TEST(tenants_share_an_id_but_no_salt)
 {
 	struct home *w = *state;
 	const struct wire_geometry g = geometry();
@@ -113,7 +116,7 @@ static void tenants_share_an_id_but_no_salt(void **state)
 	assert_false(salts_equal(w, a, b));
 }
 
-static void salt_survives_a_restart(void **state)
+TEST(salt_survives_a_restart)
 {
 	struct home *w = *state;
 	const struct wire_geometry g = geometry();
@@ -126,7 +129,7 @@ static void salt_survives_a_restart(void **state)
 	assert_memory_equal(again, salt, sizeof(salt));
 }
 
-static void names_of_tenants(void **state)
+TEST(names_of_tenants)
 {
 	static const char *const bad[] = {
 		"", "a/b", "..", ".x", "a b", "a~1", "0123456789012345678901234567890123456789"
@@ -139,7 +142,7 @@ static void names_of_tenants(void **state)
 	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", home_text, sizeof(home_text)), 0);
 }
 
-static void refused_geometry_takes_no_number(void **state)
+TEST(refused_geometry_takes_no_number)
 {
 	struct home *w = *state;
 	struct wire_geometry g = geometry();
@@ -190,7 +193,7 @@ static uint32_t found(struct home *w, const uint8_t owner[32], uint32_t bytes, u
 	return number;
 }
 
-static void owner_is_tenant_and_id(void **state)
+TEST(owner_is_tenant_and_id)
 {
 	struct home *w = *state;
 	const struct wire_geometry g = geometry();
@@ -204,7 +207,7 @@ static void owner_is_tenant_and_id(void **state)
 	assert_memory_not_equal(space->owner, tenant, 16);
 }
 
-static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
+TEST(found_is_unknown_until_opened_and_keeps_its_number)
 {
 	struct home *w = *state;
 	const struct before b = before(w);
@@ -229,7 +232,7 @@ static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
 
 /* Of the found owner alone, so that it is the same when its engine comes; of each space another,
  * after each start another. The table of blocks knows it before there can be a block. */
-static void index_keys_follow_from_the_owner_and_the_start(void **state)
+TEST(index_keys_follow_from_the_owner_and_the_start)
 {
 	struct home *w = *state;
 	const struct before b = before(w);
@@ -250,7 +253,7 @@ static void index_keys_follow_from_the_owner_and_the_start(void **state)
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
 }
 
-static void the_order_of_sizes_stays_as_found(void **state)
+TEST(the_order_of_sizes_stays_as_found)
 {
 	struct home *w = *state;
 	const struct before b = before(w);
@@ -266,7 +269,7 @@ static void the_order_of_sizes_stays_as_found(void **state)
 	assert_int_equal(space_variant(space, CODEC_FP8), 1);
 }
 
-static void one_found_size_says_the_order(void **state)
+TEST(one_found_size_says_the_order)
 {
 	struct home *w = *state;
 	const struct before b = before(w);
@@ -276,7 +279,7 @@ static void one_found_size_says_the_order(void **state)
 	assert_int_equal(acquire(w, &g)->variant_bytes[0], b.raw);
 }
 
-static void sizes_that_do_not_fit_are_overwritten(void **state)
+TEST(sizes_that_do_not_fit_are_overwritten)
 {
 	struct home *w = *state;
 	const struct before b = before(w);
@@ -290,7 +293,7 @@ static void sizes_that_do_not_fit_are_overwritten(void **state)
 	assert_int_equal(space->variant_bytes[1], b.usual);
 }
 
-static void a_third_size_is_refused(void **state)
+TEST(a_third_size_is_refused)
 {
 	struct home *w = *state;
 	const struct before b = before(w);
@@ -307,7 +310,7 @@ static void a_third_size_is_refused(void **state)
 	assert_int_equal(variant, 77);
 }
 
-static void one_size_is_one_variant(void **state)
+TEST(one_size_is_one_variant)
 {
 	struct wire_geometry g = geometry();
 	const struct space *space;
@@ -318,29 +321,4 @@ static void one_size_is_one_variant(void **state)
 	assert_int_equal(space->variant_bytes[0], space->raw_shape.image_bytes);
 	assert_int_equal(space->variant_bytes[1], space->raw_shape.image_bytes);
 	(void)found(*state, space->owner, space->raw_shape.image_bytes, 0);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, home_set_up, home_tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(same_geometry_same_space),
-		CASE(default_codec_is_the_same_as_said),
-		CASE(every_field_counts),
-		CASE(tenants_share_an_id_but_no_salt),
-		CASE(salt_survives_a_restart),
-		CASE(names_of_tenants),
-		CASE(refused_geometry_takes_no_number),
-		CASE(owner_is_tenant_and_id),
-		CASE(found_is_unknown_until_opened_and_keeps_its_number),
-		CASE(index_keys_follow_from_the_owner_and_the_start),
-		CASE(the_order_of_sizes_stays_as_found),
-		CASE(one_found_size_says_the_order),
-		CASE(sizes_that_do_not_fit_are_overwritten),
-		CASE(a_third_size_is_refused),
-		CASE(one_size_is_one_variant),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * steps, with invariants that must hold at every moment; the seed is printed.
  */
 #include "tests/lib/lib_space.h"
+#include "tests/lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,12 +19,14 @@
 
 enum { MANY = 17, STEPS = 100000, MODELS = 400 };
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
 	(void)home_set_up(state);
 	return spaces_tenant(((struct home *)*state)->spaces, "other", home_text,
 			     sizeof(home_text));
 }
+
+TEST_EACH(set_up, home_tear_down);
 
 static int try_open(struct home *w, const char *tenant, uint32_t model, struct space **ret)
 {
@@ -85,7 +88,7 @@ static void drained(struct home *w, uint32_t number)
 	assert_null(space_at(w->spaces, number));
 }
 
-static void closed_without_blocks_is_gone_at_once(void **state)
+TEST(closed_without_blocks_is_gone_at_once)
 {
 	struct home *w = *state;
 
@@ -96,7 +99,7 @@ static void closed_without_blocks_is_gone_at_once(void **state)
 	assert_false(count(w).recycling);
 }
 
-static void all_open_is_refused_with_a_sentence(void **state)
+TEST(all_open_is_refused_with_a_sentence)
 {
 	struct home *w = *state;
 	struct space *spaces[MAX], *space = NULL;
@@ -111,7 +114,7 @@ static void all_open_is_refused_with_a_sentence(void **state)
 	assert_int_equal(open_of(w, "default", MAX)->number, 7);
 }
 
-static void the_least_recent_goes_and_its_number_waits_for_its_blocks(void **state)
+TEST(the_least_recent_goes_and_its_number_waits_for_its_blocks)
 {
 	struct home *w = *state;
 	uint32_t numbers[MAX];
@@ -133,7 +136,7 @@ static void the_least_recent_goes_and_its_number_waits_for_its_blocks(void **sta
 	assert_int_equal(count(w).recycled, 2);
 }
 
-static void those_with_few_blocks_go_before_those_with_many(void **state)
+TEST(those_with_few_blocks_go_before_those_with_many)
 {
 	struct home *w = *state;
 	uint32_t many, few, none;
@@ -158,7 +161,7 @@ static void those_with_few_blocks_go_before_those_with_many(void **state)
 	assert_false(w->doomed[many]);
 }
 
-static void a_tenant_beyond_its_share_goes_first(void **state)
+TEST(a_tenant_beyond_its_share_goes_first)
 {
 	struct home *w = *state;
 	uint32_t other[8], doomed = 0;
@@ -174,7 +177,7 @@ static void a_tenant_beyond_its_share_goes_first(void **state)
 	assert_int_equal(doomed, 8);
 }
 
-static void a_going_space_that_is_opened_again_stays(void **state)
+TEST(a_going_space_that_is_opened_again_stays)
 {
 	struct home *w = *state;
 	uint32_t numbers[MAX];
@@ -194,7 +197,7 @@ static void a_going_space_that_is_opened_again_stays(void **state)
 	assert_ptr_equal(space_at(w->spaces, numbers[0]), space);
 }
 
-static void all_numbers_going_is_said_and_passes(void **state)
+TEST(all_numbers_going_is_said_and_passes)
 {
 	struct home *w = *state;
 	struct space *space = NULL;
@@ -213,7 +216,7 @@ static void all_numbers_going_is_said_and_passes(void **state)
 	assert_int_equal(try_open(w, "default", i, &space), 0); /* sweeps by itself */
 }
 
-static void found_ones_go_before_opened_ones_the_least_recent_first(void **state)
+TEST(found_ones_go_before_opened_ones_the_least_recent_first)
 {
 	struct home *w = *state;
 	uint32_t opened, found[MAX], number = 77;
@@ -304,7 +307,7 @@ static void holds(const struct model *m)
 			assert_ptr_equal(space_at(m->w->spaces, m->open[i]->number), m->open[i]);
 }
 
-static void random_steps(void **state)
+TEST(random_steps)
 {
 	struct random random = random_seeded("unit_space_table");
 	static struct model m;
@@ -325,23 +328,4 @@ static void random_steps(void **state)
 		if (step % 50 == 0)
 			holds(&m);
 	}
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, home_tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(closed_without_blocks_is_gone_at_once),
-		CASE(all_open_is_refused_with_a_sentence),
-		CASE(the_least_recent_goes_and_its_number_waits_for_its_blocks),
-		CASE(those_with_few_blocks_go_before_those_with_many),
-		CASE(a_tenant_beyond_its_share_goes_first),
-		CASE(a_going_space_that_is_opened_again_stays),
-		CASE(all_numbers_going_is_said_and_passes),
-		CASE(found_ones_go_before_opened_ones_the_least_recent_first),
-		CASE(random_steps),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

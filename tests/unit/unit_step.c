@@ -5,32 +5,25 @@
  * Method: every step with every set of held things, against rules that are said here in other
  * words.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "daemon/base/container_of.h"
 #include "daemon/op/step.h"
 #include "daemon/op/walk.h"
+#include "tests/lib/test.h"
 
 enum { HELD_ALL = HELD_SLOT | HELD_LEASE | HELD_FLIGHT | HELD_PLACE | HELD_LENT };
 
-static void nothing_is_lent_when_a_step_begins(void **unused)
+TEST(nothing_is_lent_when_a_step_begins)
 {
-	(void)unused;
 	for (enum step step = 0; step < STEPS; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & HELD_LENT)
 				assert_false(step_allows(step, held));
 }
 
-static void a_flight_joins_no_flight(void **unused)
+TEST(a_flight_joins_no_flight)
 {
-	(void)unused;
 	for (enum step step = FLIGHT_PROBE; step < STEPS; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & HELD_FLIGHT)
@@ -39,9 +32,8 @@ static void a_flight_joins_no_flight(void **unused)
 
 /* A page is served from a block's slot or from a flight's: from one of them. A part that loads owns
  * no slot. */
-static void a_load_owns_no_slot(void **unused)
+TEST(a_load_owns_no_slot)
 {
-	(void)unused;
 	for (enum step step = LOAD_LOOKUP; step <= LOAD_END; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & (HELD_SLOT | HELD_PLACE))
@@ -56,11 +48,10 @@ static void a_load_owns_no_slot(void **unused)
 	assert_false(step_allows(LOAD_KEEP, 0));
 }
 
-static void bytes_need_a_slot(void **unused)
+TEST(bytes_need_a_slot)
 {
 	const enum step need[] = { STORE_ENCODE, FLIGHT_READ, FLIGHT_VERIFY, FLIGHT_LAND };
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(need) / sizeof(*need); i++) {
 		assert_true(step_allows(need[i], HELD_SLOT));
 		assert_false(step_allows(need[i], 0));
@@ -73,9 +64,8 @@ static void bytes_need_a_slot(void **unused)
 }
 
 /* A store that ends early still has its turn in the chain, a load has nothing more to do. */
-static void an_early_end_leads_to_the_last_step(void **unused)
+TEST(an_early_end_leads_to_the_last_step)
 {
-	(void)unused;
 	for (enum step step = 0; step < STEPS; step++) {
 		const enum step early = step_rules[step].early;
 
@@ -90,9 +80,8 @@ static void an_early_end_leads_to_the_last_step(void **unused)
 	assert_int_equal(step_rules[STORE_COMMIT].early, STORE_COMMIT);
 }
 
-static void each_has_a_name_of_its_own(void **unused)
+TEST(each_has_a_name_of_its_own)
 {
-	(void)unused;
 	for (int a = 0; a < STEPS; a++)
 		for (int b = 0; b < a; b++)
 			assert_string_not_equal(step_rules[a].name, step_rules[b].name);
@@ -127,12 +116,11 @@ static void run(struct walker *w)
 	running--;
 }
 
-static void a_push_is_no_call(void **unused)
+TEST(a_push_is_no_call)
 {
 	struct list ready;
 	struct job a = { .ready = &ready }, b = a, c = a;
 
-	(void)unused;
 	order = 0;
 	list_open(&ready);
 	a.wakes = &c;
@@ -147,12 +135,11 @@ static void a_push_is_no_call(void **unused)
 	assert_false(walk_run(&ready, 10, run));
 }
 
-static void a_budget_ends_a_turn_and_a_removed_walker_does_not_run(void **unused)
+TEST(a_budget_ends_a_turn_and_a_removed_walker_does_not_run)
 {
 	struct list ready;
 	struct job a = { .ready = &ready }, b = a;
 
-	(void)unused;
 	list_open(&ready);
 	a.wakes = &a; /* for ever */
 	walk_push(&ready, &a.w);
@@ -163,20 +150,4 @@ static void a_budget_ends_a_turn_and_a_removed_walker_does_not_run(void **unused
 	assert_int_equal(a.ran, 5);
 	assert_int_equal(b.ran, 0);
 	assert_false(list_empty(&ready));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nothing_is_lent_when_a_step_begins),
-		cmocka_unit_test(a_flight_joins_no_flight),
-		cmocka_unit_test(a_load_owns_no_slot),
-		cmocka_unit_test(bytes_need_a_slot),
-		cmocka_unit_test(an_early_end_leads_to_the_last_step),
-		cmocka_unit_test(each_has_a_name_of_its_own),
-		cmocka_unit_test(a_push_is_no_call),
-		cmocka_unit_test(a_budget_ends_a_turn_and_a_removed_walker_does_not_run),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,18 +6,13 @@
  * would last a day: an alarm ends the test.
  */
 /* make: wrap=clock_gettime */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <semaphore.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/base/thread.h"
+#include "tests/lib/test.h"
 
 enum { LIMIT_S = 60, DAY_S = 86400, WAIT_MS = 30 };
 
@@ -55,13 +50,12 @@ static void *wait_for_word(void *arg)
 	return NULL;
 }
 
-static void a_thread_that_goes_on_is_left_after_its_time(void **state)
+TEST(a_thread_that_goes_on_is_left_after_its_time)
 {
 	const struct timespec began = now();
 	pthread_t thread;
 	sem_t word;
 
-	(void)state;
 	assert_int_equal(sem_init(&word, 0, 0), 0);
 	assert_int_equal(thread_start(&thread, 0, wait_for_word, &word), 0);
 	assert_int_equal(thread_join_within(thread, WAIT_MS * 1000000u), -ETIMEDOUT);
@@ -71,7 +65,7 @@ static void a_thread_that_goes_on_is_left_after_its_time(void **state)
 	(void)sem_destroy(&word);
 }
 
-static void a_condition_nobody_signals_is_left_at_its_deadline(void **state)
+TEST(a_condition_nobody_signals_is_left_at_its_deadline)
 {
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct timespec until = now();
@@ -79,7 +73,6 @@ static void a_condition_nobody_signals_is_left_at_its_deadline(void **state)
 	pthread_cond_t cond;
 	int r = 0;
 
-	(void)state;
 	until.tv_nsec += WAIT_MS * 1000000;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
@@ -93,13 +86,7 @@ static void a_condition_nobody_signals_is_left_at_its_deadline(void **state)
 	(void)pthread_cond_destroy(&cond);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_thread_that_goes_on_is_left_after_its_time),
-		cmocka_unit_test(a_condition_nobody_signals_is_left_at_its_deadline),
-	};
-
 	(void)alarm(LIMIT_S);
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

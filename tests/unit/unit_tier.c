@@ -5,12 +5,6 @@
  * more. Method: a made-up tier of one 4 KiB record whose completions wait until the test lets them
  * go.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -18,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/lib/fault.h"
+#include "tests/lib/test.h"
 
 enum { RECORD = 4096, MAX_WAITING = 80 };
 
@@ -121,12 +116,11 @@ static struct op op(void)
 				   .done = op_done } };
 }
 
-static void an_xfer_completes_once(void **state)
+TEST(an_xfer_completes_once)
 {
 	struct record r;
 	struct op o = op();
 
-	(void)state;
 	record_open(&r);
 	assert_int_equal(tier_submit(&r.base, &o.x), 0);
 	assert_int_equal(r.base.in_flight, 1);
@@ -196,52 +190,47 @@ static void close_while_lent(void)
 	tier_close(&r.base);
 }
 
-static void misuse_aborts(void **state)
+TEST(misuse_aborts)
 {
-	(void)state;
 	assert_true(aborts(complete_twice));
 	assert_true(aborts(submit_twice));
 	assert_true(aborts(submit_unaligned));
 	assert_true(aborts(close_while_lent));
 }
 
-static void an_extent_of_another_tier_is_stale(void **state)
+TEST(an_extent_of_another_tier_is_stale)
 {
 	struct record r;
 	struct op o = op();
 
-	(void)state;
 	record_open(&r);
 	o.x.where.tier = TIER_REDIS;
 	assert_int_equal(tier_submit(&r.base, &o.x), -ESTALE);
 	assert_false(o.x.in_flight);
 }
 
-static void a_gpu_tier_without_gpus_says_so(void **state)
+TEST(a_gpu_tier_without_gpus_says_so)
 {
 	const struct tier_conf conf = { .slab_bytes = 1 << 20 };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
-	(void)state;
 	assert_int_equal(tier_open(TIER_GPU, &conf, NULL, &t, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "[gpu]"));
 }
 
-static void states_have_names(void **state)
+TEST(states_have_names)
 {
-	(void)state;
 	assert_string_equal(tier_state_name(TIER_STARTING), "starting");
 	assert_string_equal(tier_state_name(TIER_OFFLINE), "offline");
 }
 
-static void the_nth_alloc_fails(void **state)
+TEST(the_nth_alloc_fails)
 {
 	struct record r;
 	struct extent where;
 	struct tier *t;
 
-	(void)state;
 	record_open(&r);
 	assert_int_equal(fault_wrap(&r.base, &t), 0);
 	fault_set(t, &(struct fault_plan){ .alloc_nth = 2, .alloc_errno = -ENOSPC });
@@ -257,13 +246,12 @@ static void the_nth_alloc_fails(void **state)
 	assert_true(r.closed);
 }
 
-static void the_nth_xfer_fails_at_submit_or_at_the_end(void **state)
+TEST(the_nth_xfer_fails_at_submit_or_at_the_end)
 {
 	struct op a = op(), b = op(), c = op();
 	struct record r;
 	struct tier *t;
 
-	(void)state;
 	record_open(&r);
 	assert_int_equal(fault_wrap(&r.base, &t), 0);
 	fault_set(t, &(struct fault_plan){ .submit_nth = 2,
@@ -281,13 +269,12 @@ static void the_nth_xfer_fails_at_submit_or_at_the_end(void **state)
 	tier_close(t);
 }
 
-static void held_completions_wait(void **state)
+TEST(held_completions_wait)
 {
 	struct op a = op(), b = op();
 	struct record r;
 	struct tier *t;
 
-	(void)state;
 	record_open(&r);
 	assert_int_equal(fault_wrap(&r.base, &t), 0);
 	fault_set(t, &(struct fault_plan){ .hold = true });
@@ -303,13 +290,12 @@ static void held_completions_wait(void **state)
 	tier_close(t);
 }
 
-static void a_deaf_tier_does_not_hear_cancel(void **state)
+TEST(a_deaf_tier_does_not_hear_cancel)
 {
 	struct op a = op();
 	struct record r;
 	struct tier *t;
 
-	(void)state;
 	record_open(&r);
 	assert_int_equal(fault_wrap(&r.base, &t), 0);
 	assert_int_equal(tier_submit(t, &a.x), 0);
@@ -326,13 +312,12 @@ static void a_deaf_tier_does_not_hear_cancel(void **state)
 	tier_close(t);
 }
 
-static void depth_is_bounded(void **state)
+TEST(depth_is_bounded)
 {
 	static struct op ops[FAULT_MAX_XFERS + 1];
 	struct record r;
 	struct tier *t;
 
-	(void)state;
 	record_open(&r);
 	assert_int_equal(fault_wrap(&r.base, &t), 0);
 	for (int i = 0; i <= FAULT_MAX_XFERS; i++) {
@@ -343,22 +328,4 @@ static void depth_is_bounded(void **state)
 	assert_int_equal(tier_submit(t, &ops[FAULT_MAX_XFERS].x), 0);
 	record_finish_all(&r, 0);
 	tier_close(t);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_xfer_completes_once),
-		cmocka_unit_test(misuse_aborts),
-		cmocka_unit_test(an_extent_of_another_tier_is_stale),
-		cmocka_unit_test(a_gpu_tier_without_gpus_says_so),
-		cmocka_unit_test(states_have_names),
-		cmocka_unit_test(the_nth_alloc_fails),
-		cmocka_unit_test(the_nth_xfer_fails_at_submit_or_at_the_end),
-		cmocka_unit_test(held_completions_wait),
-		cmocka_unit_test(a_deaf_tier_does_not_hear_cancel),
-		cmocka_unit_test(depth_is_bounded),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -5,18 +5,14 @@
  * the same kind. Method: the flags of mappings, from smaps.
  */
 #include "daemon/base/vault.h"
+#include "tests/lib/test.h"
 
 #include <openssl/bn.h>
 #include <openssl/crypto.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-#include <cmocka.h>
 
 enum { PIECES = 8, PIECE = 700, MANY = 400, LARGE = 64 << 10 };
 
@@ -59,13 +55,12 @@ static void is_hidden(const struct mapping *m)
 		assert_non_null(strstr(m->flags, " lo"));
 }
 
-static void secrets_and_keys_are_in_one_place(void **state)
+TEST(secrets_and_keys_are_in_one_place)
 {
 	void *pieces[PIECES];
 	BIGNUM *key = BN_secure_new();
 	struct mapping place;
 
-	(void)state;
 	assert_non_null(key);
 	assert_int_equal(BN_set_bit(key, 255), 1);
 	pieces[0] = vault_alloc(PIECE);
@@ -85,12 +80,11 @@ static void secrets_and_keys_are_in_one_place(void **state)
 	BN_clear_free(key);
 }
 
-static void what_is_given_back_is_wiped(void **state)
+TEST(what_is_given_back_is_wiped)
 {
 	const char secret[] = "correct horse battery staple";
 	char *first = vault_alloc(PIECE), *held = vault_alloc(PIECE);
 
-	(void)state;
 	assert_non_null(first);
 	memcpy(first + 100, secret, sizeof(secret));
 	vault_free(first, PIECE);
@@ -100,14 +94,13 @@ static void what_is_given_back_is_wiped(void **state)
 	vault_free(NULL, PIECE);
 }
 
-static void a_full_place_is_not_the_end(void **state)
+TEST(a_full_place_is_not_the_end)
 {
 	static char *pieces[MANY];
 	static const char zeroes[PIECE];
 	const struct mapping place = mapping_of(pieces[0] = vault_alloc(LARGE));
 	bool elsewhere = false;
 
-	(void)state;
 	for (int i = 1; i < MANY; i++) {
 		pieces[i] = vault_alloc(PIECE);
 		assert_non_null(pieces[i]);
@@ -128,14 +121,7 @@ static void a_full_place_is_not_the_end(void **state)
 	vault_free(pieces[0], LARGE);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(secrets_and_keys_are_in_one_place),
-		cmocka_unit_test(what_is_given_back_is_wiped),
-		cmocka_unit_test(a_full_place_is_not_the_end),
-	};
-
 	(void)vault_open();
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,12 +7,6 @@
  * nothing. Method: works that say when they begin and go on when they are told, by semaphores: so
  * the test knows without a clock which work a thread did before its next work began.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -24,6 +18,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/workers.h"
+#include "tests/lib/test.h"
 
 enum { MANY = 5000, SOME = 12 };
 
@@ -133,9 +128,8 @@ static void expect_each_once(uint32_t n)
 
 /* --- tests --- */
 
-static void each_once_in_a_loop(void **state)
+TEST(each_once_in_a_loop)
 {
-	(void)state;
 	assert_int_equal(loop_open(0, &loop), 0);
 	open_pool(&(struct workers_conf){ .loop = loop, .threads = 4, .keep = 4 });
 	make(MANY, run_fast);
@@ -149,11 +143,10 @@ static void each_once_in_a_loop(void **state)
 	loop = NULL;
 }
 
-static void each_once_by_reaping(void **state)
+TEST(each_once_by_reaping)
 {
 	struct mails list;
 
-	(void)state;
 	open_pool(&(struct workers_conf){ .threads = 3, .keep = 3 });
 	make(MANY, run_fast);
 	mails_clear(&list);
@@ -167,9 +160,8 @@ static void each_once_by_reaping(void **state)
 	workers_close(pool);
 }
 
-static void it_takes_no_more_than_its_depth(void **state)
+TEST(it_takes_no_more_than_its_depth)
 {
-	(void)state;
 	open_pool(&(struct workers_conf){ .threads = 1, .keep = 1, .depth = 2 });
 	make(3, run_gated);
 	assert_int_equal(workers_submit(pool, &items[0].work), 0);
@@ -196,11 +188,10 @@ static void *open_gates(void *unused)
 }
 
 /* Running and waiting work is run; nothing is given back any more. */
-static void a_stop_while_busy(void **state)
+TEST(a_stop_while_busy)
 {
 	pthread_t opener;
 
-	(void)state;
 	open_pool(&(struct workers_conf){ .threads = 2, .keep = 2 });
 	make(SOME, run_gated);
 	for (uint32_t i = 0; i < SOME; i++)
@@ -217,9 +208,8 @@ static void a_stop_while_busy(void **state)
 }
 
 /* Each blocks until it is let go, and the last is let go first. */
-static void it_grows_while_its_threads_block(void **state)
+TEST(it_grows_while_its_threads_block)
 {
-	(void)state;
 	open_pool(&(struct workers_conf){ .threads = SOME, .keep = 2 });
 	for (int round = 0; round < 3; round++) {
 		make(SOME, run_gated);
@@ -273,11 +263,10 @@ static const struct workers_order last_first = {
 	.put = push, .put_back = push_under, .take = pop, .more = more
 };
 
-static void an_order_of_its_own(void **state)
+TEST(an_order_of_its_own)
 {
 	static const uint32_t want[] = { 0, 3, 1, 2 };
 
-	(void)state;
 	open_pool(&(struct workers_conf){
 		.threads = 1, .keep = 1, .order = &last_first, .order_arg = stack });
 	make(4, run_fast);
@@ -297,11 +286,10 @@ static void an_order_of_its_own(void **state)
 }
 
 /* The owner is told of the fourth that ended, and of the last. */
-static void told_once_for_several(void **state)
+TEST(told_once_for_several)
 {
 	enum { N = 6, BATCH = 4 };
 
-	(void)state;
 	open_pool(&(struct workers_conf){ .threads = 1,
 					  .keep = 1,
 					  .order = &last_first,
@@ -335,9 +323,8 @@ static enum work_end run_and_tell(struct work *work, uint32_t thread)
 	return run_fast(work, thread);
 }
 
-static void told_late_by_the_next(void **state)
+TEST(told_late_by_the_next)
 {
-	(void)state;
 	open_pool(&(struct workers_conf){ .threads = 1,
 					  .keep = 1,
 					  .order = &last_first,
@@ -391,11 +378,10 @@ static void make_stand(pthread_t thread)
 
 /* It stands for a thread that was called and waits for a CPU. A condition variable's signal waits
  * for it (alarm() ends the test then). */
-static void submitting_waits_for_no_thread(void **state)
+TEST(submitting_waits_for_no_thread)
 {
 	const struct workers_conf conf = { .threads = 2, .keep = 2 };
 
-	(void)state;
 	open_pool(&conf);
 	make(SOME, run_fast);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -435,14 +421,13 @@ static void *write_letters(void *arg)
 }
 
 /* The taker sleeps on the eventfd alone: a lost wake-up is a test that does not end. */
-static void a_mailbox_loses_nothing(void **state)
+TEST(a_mailbox_loses_nothing)
 {
 	pthread_t writers[WRITERS];
 	struct mails got;
 	struct mail *mail;
 	uint32_t n = 0;
 
-	(void)state;
 	assert_int_equal(mailbox_open(&box), 0);
 	mails_clear(&got);
 	for (int i = 0; i < WRITERS; i++)
@@ -463,12 +448,11 @@ static void a_mailbox_loses_nothing(void **state)
 	mailbox_close(&box);
 }
 
-static void a_mailbox_tells_once(void **state)
+TEST(a_mailbox_tells_once)
 {
 	struct letter two[2] = { 0 };
 	struct mails list, got;
 
-	(void)state;
 	assert_int_equal(mailbox_open(&box), 0);
 	mails_clear(&list);
 	mails_clear(&got);
@@ -494,23 +478,4 @@ static void a_mailbox_tells_once(void **state)
 	mailbox_post(&box, &list);
 	assert_true(readable(box.fd));
 	mailbox_close(&box);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_once_in_a_loop),
-		cmocka_unit_test(each_once_by_reaping),
-		cmocka_unit_test(it_takes_no_more_than_its_depth),
-		cmocka_unit_test(a_stop_while_busy),
-		cmocka_unit_test(it_grows_while_its_threads_block),
-		cmocka_unit_test(an_order_of_its_own),
-		cmocka_unit_test(told_once_for_several),
-		cmocka_unit_test(told_late_by_the_next),
-		cmocka_unit_test(submitting_waits_for_no_thread),
-		cmocka_unit_test(a_mailbox_loses_nothing),
-		cmocka_unit_test(a_mailbox_tells_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }
