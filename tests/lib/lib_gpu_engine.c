@@ -193,3 +193,12 @@ uint32_t gpu_chain_load(struct gpu_engine *ge, const struct kvtier_key *keys, ui
 	}
 	return hits;
 }
+
+struct kvtier_result gpu_not_waited_for(struct gpu_engine *ge, uint64_t op, int r)
+{
+	struct kvtier_result ret = { .size = sizeof(ret) };
+
+	assert_true(r == -EOPNOTSUPP || r == 0);
+	assert_int_equal(kvtier_wait(ge->e.client, op, r == 0 ? 0 : -1, &ret), 0);
+	return ret;
+}

@@ -42,6 +42,10 @@ struct gpu_engine {
 	struct gpu_memory memory;
 };
 
+/* r is what a call said that lets a stream wait for an op whose pages the library itself brings:
+ * that it cannot, unless the op has ended by then. The op's result. */
+struct kvtier_result gpu_not_waited_for(struct gpu_engine *ge, uint64_t op, int r);
+
 void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 		     const struct kvtier_geometry *geometry, uint32_t pages,
 		     enum gpu_memory_kind kind);
