@@ -10,6 +10,7 @@ the daemon is the one there; else the program starts one.
 import array
 import contextlib
 import ctypes as C
+import errno
 import os
 import struct
 import sys
@@ -254,12 +255,18 @@ class TorchEngine(unittest.TestCase):
         self.assertEqual((stored.status, stored.ok), (0, BLOCKS))
         target.poison()
         op = target.space.load(keys, turned, **self.options)
-        if self.options:
-            self.client.stream_wait(op, self.memory.stream)
+        waits = bool(self.options)
+        try:
+            if waits:
+                self.client.stream_wait(op, self.memory.stream)
+        except kvtier.Error as error:       # the library itself brings the pages: staged, engine mode
+            self.assertEqual(error.errno, errno.EOPNOTSUPP)
+            waits = False
+        if waits:
             got = [self.memory.read(t) for t in target.tensors]
         loaded = self.client.wait(op)
         self.assertEqual((loaded.status, loaded.ok), (0, BLOCKS))
-        if not self.options:
+        if not waits:
             got = [self.memory.read(t) for t in target.tensors]
         self.memory.settle()
         for layer, (read, want) in enumerate(zip(got, target.expected(chain, turned))):
