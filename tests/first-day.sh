@@ -107,6 +107,17 @@ tests() {	# SECONDS NAME...
 	done
 }
 
+with_mps() {	# FUNCTION, which takes WHERE
+	if [ $kind = emulated ] || ! command -v nvidia-cuda-mps-control >/dev/null; then
+		skip "$1 with MPS" "no nvidia-cuda-mps-control here"
+	elif nvidia-cuda-mps-control -d; then
+		"$1" "with MPS"
+		echo quit | timeout 30 nvidia-cuda-mps-control
+	else
+		skip "$1 with MPS" "nvidia-cuda-mps-control -d does not start"
+	fi
+}
+
 step_1() {
 	step 1 "Does the driver load the kernels, and does the installed service see the GPU?"
 	if command -v nvidia-smi >/dev/null; then
@@ -224,14 +235,7 @@ step_7() {
 	step 7 "What does a fault break: of an engine, and of an engine under the daemon's hands?"
 	faults "without MPS"
 	tests 300 gpu_client_kill gpu_again
-	if [ $kind = cuda ] && command -v nvidia-cuda-mps-control >/dev/null; then
-		nvidia-cuda-mps-control -d && {
-			faults "with MPS"
-			echo quit | timeout 30 nvidia-cuda-mps-control
-		}
-	else
-		skip "faults with MPS" "no nvidia-cuda-mps-control here"
-	fi
+	with_mps faults
 }
 
 steps_of_an_engine() {	# WHERE
@@ -246,14 +250,7 @@ steps_of_an_engine() {	# WHERE
 step_8() {
 	step 8 "What does kvtierd cost an engine's step, and registering host memory others?"
 	steps_of_an_engine "without MPS"
-	if [ $kind = cuda ] && command -v nvidia-cuda-mps-control >/dev/null; then
-		nvidia-cuda-mps-control -d && {
-			steps_of_an_engine "with MPS"
-			echo quit | timeout 30 nvidia-cuda-mps-control
-		}
-	else
-		skip "steps with MPS" "no nvidia-cuda-mps-control here"
-	fi
+	with_mps steps_of_an_engine
 	SHOW=12 try 240 "cuda.pin" "$build/kvtier-bench" cuda.pin.gpu cuda.register
 }
 

@@ -86,6 +86,39 @@ static void read_fault(struct settings *s, const char *key, char *value, const c
 	f->result = (CUresult)numbers[1];
 }
 
+static void read_flag(struct settings *s, const char *key, uint64_t number, const char *word)
+{
+	const struct {
+		const char *key;
+		bool *flag;
+	} flags[] = {
+		{ "ipc", &s->ipc },
+		{ "ipc_events", &s->ipc_events },
+		{ "fabric", &s->fabric },
+		{ "peer", &s->peer },
+		{ "reuse", &s->reuse },
+		{ "abort", &s->aborts },
+		{ "leaks", &s->leaks },
+		{ "one_thread", &s->one_thread },
+		{ "null_stream", &s->null_stream },
+		{ "mps", &s->mps },
+		{ "exclusive", &s->exclusive },
+		{ "trace", &s->trace },
+		{ "keeps", &s->keeps },
+		{ "halts", &s->halts },
+		{ "heals", &s->heals },
+		{ "queues", &s->one_queue },
+		{ "waits", &s->waits },
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(flags) / sizeof(*flags) && strcmp(flags[i].key, key); i++)
+		;
+	if (i == sizeof(flags) / sizeof(*flags) || number > 1)
+		refuse(word);
+	*flags[i].flag = number;
+}
+
 static void read_word(struct settings *s, char *word)
 {
 	char copy[512], *value = copy;
@@ -132,35 +165,7 @@ static void read_word(struct settings *s, char *word)
 	} else if (!strcmp(key, "capability")) {
 		s->capability = (int)number;
 	} else {
-		const struct {
-			const char *key;
-			bool *flag;
-		} flags[] = {
-			{ "ipc", &s->ipc },
-			{ "ipc_events", &s->ipc_events },
-			{ "fabric", &s->fabric },
-			{ "peer", &s->peer },
-			{ "reuse", &s->reuse },
-			{ "abort", &s->aborts },
-			{ "leaks", &s->leaks },
-			{ "one_thread", &s->one_thread },
-			{ "null_stream", &s->null_stream },
-			{ "mps", &s->mps },
-			{ "exclusive", &s->exclusive },
-			{ "trace", &s->trace },
-			{ "keeps", &s->keeps },
-			{ "halts", &s->halts },
-			{ "heals", &s->heals },
-			{ "queues", &s->one_queue },
-			{ "waits", &s->waits },
-		};
-		size_t i;
-
-		for (i = 0; i < sizeof(flags) / sizeof(*flags) && strcmp(flags[i].key, key); i++)
-			;
-		if (i == sizeof(flags) / sizeof(*flags) || number > 1)
-			refuse(word);
-		*flags[i].flag = number;
+		read_flag(s, key, number, word);
 	}
 }
 
