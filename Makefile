@@ -21,14 +21,14 @@ SAY      = @$(if $(V),:,printf '  %-7s %s\n')
 J        = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/build/bin:$(PATH)
-VERSION := 0.1.0
+VERSION := 0.2.0
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Werror
 SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLCF   := -I. -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC \
 	   -fvisibility=hidden -MMD -MP $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
-LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
+LIBS    := -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
@@ -36,14 +36,16 @@ NVRTC   := $(wildcard build/nvrtc/libnvrtc.so.12)
 CF_binaries := $(if $(NVCC)$(NVRTC),-DCUDA_BINARIES='"$(BUILD)/cuda/binaries.h"')
 
 # A file in a room is built, a test in the folder of its kind run. FACTS: what tests say of them.
-SOURCES := $(foreach t,client/lib client/ctl daemon kernels tiers tests,$t/*.c $t/*/*.c $t/*/*/*.c)
+SOURCES := $(foreach t,base client/lib daemon kernels tiers tests,$t/*.c $t/*/*.c $t/*/*/*.c)
 OBJS    := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(SOURCES))))
 in       = $(filter $(1:%=$(BUILD)/%),$(OBJS))
 FACTS   := $(shell tests/facts.sh)$(if $(filter-out 0,$(.SHELLSTATUS)),$(error of tests/facts.sh))
 facts    = $(patsubst $(@F):$(1)=%,%,$(filter $(@F):$(1)=%,$(FACTS)))
-ALL     := $(basename $(notdir $(filter-out tests/lib/% tests/bench/%,$(wildcard tests/*/*.c))))
+ALL     := $(basename $(notdir $(filter-out tests/lib/% tests/bench/% tests/scenario/%,\
+	   $(wildcard tests/*/*.c))))
 NOT_RUN := soak_% $(patsubst %:no=$(SAN1),%,$(filter %:no=$(SAN1),$(FACTS)))
 WANTED  := $(if $(TEST),$(basename $(notdir $(wildcard $(TEST:%=tests/*/%.c)))),%)
+TEXTS   := $(wildcard $(patsubst %,tests/*/%.kvt,$(or $(TEST),*)))
 in_tests = $(addprefix $(BUILD)/tests/,$(1))
 PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a)
 
@@ -71,7 +73,8 @@ $(BUILD)/kernels/cuda/binaries.o: $(if $(NVCC)$(NVRTC),$(BUILD)/cuda/binaries.h)
 $(BUILD)/cuda/binaries.h: $(wildcard kernels/*.h kernels/cuda/*) $(NVRTC) $(BUILD)/flags.cuda
 	$(SAY) CUDA $@
 	$(Q)kernels/cuda/binaries.sh $(@D) "$(NVCC)" "$(NVRTC)"
-$(BUILD)/daemon.a: $(filter-out %/main.o,$(call in,daemon/% kernels/% tiers/%))
+$(BUILD)/daemon.a: $(filter-out %/main.o $(BUILD)/daemon/ctl/%,\
+		$(call in,base/% daemon/% kernels/% tiers/%))
 $(BUILD)/client.a: $(call in,client/lib/%)
 # DAEMONS: kvtierd with calls wrapped, each a program. No archive has them: no test links the wraps.
 DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
@@ -87,12 +90,14 @@ $(BUILD)/kvtier.o: $(LIBKVTIER) $(BUILD)/flags.ld
 $(BUILD)/libkvtier.a: $(BUILD)/kvtier.o
 
 # One recipe links all these. EMU: an emulated CUDA driver.
-OF_TEST := $(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench
+OF_TEST := $(call in_tests,$(ALL) $(DAEMONS) kvt) $(BUILD)/kvtier-bench
 EMU     := $(BUILD)/tests/emu/libcuda.so.1
 SHARED  := $(BUILD)/libkvtier.so.0 $(EMU)
 $(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
-$(BUILD)/kvtierctl: $(call in,client/ctl/%) $(BUILD)/daemon.a $(BUILD)/libkvtier.a
-$(BUILD)/kvtier-bench: $(call in,tests/bench/%)
+$(BUILD)/kvtierctl: $(call in,daemon/ctl/%) $(BUILD)/daemon.a
+$(BUILD)/kvtier-bench: $(call in,tests/bench/%) | $(BUILD)/tests/kvtierd_tuned
+# Runs the tests that are texts, tests/*/*.kvt.
+$(BUILD)/tests/kvt: $(call in,tests/scenario/%)
 $(BUILD)/libkvtier.so.0: $(LIBKVTIER) client/lib/kvtier.map
 $(EMU): $(call in,tests/gpu/emu/% tests/gpu/host/%)
 $(SHARED): private override LIBS = -shared -Wl,-soname,$(@F) $(LD_$(@F)) -lpthread
@@ -108,7 +113,8 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 	$(Q)$(CC) $(ALLLD) $(addprefix -Wl$(comma)--wrap=,$(call facts,wrap)) -o $@ \
 		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-tests: $(PROGRAMS) $(EMU) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
+tests: $(PROGRAMS) $(EMU) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))) \
+	$(if $(TEXTS),kvt))
 test: deps
 test check:
 	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierd.h - the daemon's parts in one struct, made in main.c. No globals elsewhere. Core thread
- * only.
+ * kvtierd.h - the whole daemon in one struct, which main.c makes instead of global variables. Core
+ * thread only.
  *
- * Rooms that keep and move blocks take no struct kvtierd: store, nvme, redis and op get struct
- * store, the loop and all else that they need when they are opened. The whole daemon is for main.c,
- * for front and admin, which look at all of it, and for the two files that bring a tier up.
+ * Rooms that keep and move blocks take no struct kvtierd: move, write, verify and op get struct
+ * tables, the loop and all else that they need when they are opened. The whole daemon is for
+ * main.c, for conn and admin, which look at all of it, and for up, which brings tiers up. The
+ * comments say which room makes a member, and which rooms use it.
  */
 #ifndef KVTIER_KVTIERD_H
 #define KVTIER_KVTIERD_H
@@ -13,37 +14,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/store/block.h"
+#include "daemon/table/block.h"
 #include "daemon/config/config.h"
-#include "daemon/device/devices.h"
-#include "daemon/store/index.h"
-#include "daemon/base/loop.h"
-#include "daemon/store/space.h"
-#include "daemon/store/store.h"
+#include "daemon/device/device.h"
+#include "daemon/table/index.h"
+#include "base/loop.h"
+#include "daemon/quota/quota.h"
+#include "daemon/table/space.h"
+#include "daemon/move/tables.h"
 #include "daemon/stats/stats.h"
 
-struct server; /* front/server.c: the listening socket and the table of connections */
-struct ops;    /* op/ops.c: ops and the blocks of them in flight */
+struct server; /* conn/server.c: the listening socket and the table of connections */
+struct ops;    /* op/op.c: ops and the blocks of them in flight */
 struct ctl;    /* admin/ctl.c: the admin socket */
-struct files;  /* admin/files.c: whether its own files are where they were */
-struct purge;  /* store/purge.c: many blocks that go */
-struct flush;  /* nvme/flush.c: all of it, and synced */
-struct scrub;  /* nvme/scrub.c: reads everything back */
+struct files;  /* admin/files.c: watches the daemon's own files */
+struct purge;  /* move/purge.c: removes all blocks of a tenant */
+struct verify; /* verify/verify.c: reads all blocks back */
 
 struct kvtierd {
-	const struct config *config; /* const after start */
+	const struct config *config; /* it does not change after the start */
 	struct loop *loop;
-	/* mapped page; plain increments: the core thread alone writes */
+	/* the mapped page, which only the core thread writes */
 	struct stats *stats;
-	struct store store;     /* store; also op, nvme, redis, front, shared, admin: see there */
-	struct devices devices; /* device; also front, op, nvme */
-	struct ops *ops;        /* op; also front, which submits */
-	struct server *server;  /* front; also admin, which lists the connections */
+	struct tables tables; /* move; also write, verify, up, session, op, conn, admin */
+	struct quota quota; /* quota; also conn, admin, and as tables.quota all that take tables */
+	struct devices devices; /* device; also conn, op, verify */
+	struct ops *ops;        /* op; also conn, which submits */
+	struct server *server;  /* conn; also admin, which lists the connections */
 	struct ctl *ctl;        /* admin */
 	struct files *files;    /* admin */
-	struct purge *purge;    /* store; also admin */
-	struct flush *flush;    /* nvme. NULL: no NVMe tier */
-	struct scrub *scrub;    /* nvme. NULL: none runs */
+	struct purge *purge;    /* move; also admin */
+	struct verify *verify;  /* admin. NULL: no check runs */
 };
 
 #endif

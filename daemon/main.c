@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - starts the daemon's parts in order, runs the loop, stops them in reverse.
+ * main.c - starts the daemon's modules in order, runs the loop, and stops them in reverse order.
  *
  *	config -> lock the runtime directory -> loop -> stats page -> signals -> host memory ->
  *	index, blocks -> spaces -> copies -> devices -> ops -> NVMe -> Redis -> admin socket ->
  *	NVMe's records found -> engines' socket -> READY ... SIGTERM -> sockets closed, connections
  *	cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
  *
- * A GPU that only a new process can use brings the same stop about, with EXIT_AGAIN.
+ * If only a new process can use a GPU, the daemon stops in the same way, with EXIT_AGAIN.
  */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,34 +25,31 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/config/command_line.h"
-#include "daemon/cuda/cuda_search.h"
+#include "base/list.h"
+#include "daemon/device/device_cpu.h"
 #include "daemon/cuda/cuda_up.h"
-#include "daemon/config/config_derive.h"
-#include "daemon/config/config_print.h"
+#include "daemon/config/config.h"
 #include "daemon/config/config_redis.h"
-#include "daemon/front/server.h"
-#include "daemon/store/beside.h"
-#include "daemon/store/hints.h"
-#include "daemon/store/purge.h"
+#include "daemon/config/config_value.h"
+#include "daemon/conn/server.h"
+#include "daemon/move/gpu_cache.h"
+#include "daemon/move/hints.h"
+#include "daemon/move/purge.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/files.h"
 #include "daemon/admin/gauges.h"
 #include "kvtierd.h"
 #include "tiers/host/host.h"
-#include "daemon/base/log.h"
-#include "daemon/base/notify.h"
-#include "daemon/base/socket.h"
-#include "daemon/op/ops.h"
-#include "daemon/op/pump.h"
-#include "daemon/redis/outbox.h"
-#include "daemon/redis/redis_up.h"
-#include "daemon/nvme/scrub.h"
-#include "daemon/nvme/flush.h"
-#include "daemon/nvme/nvme_up.h"
-#include "daemon/base/vault.h"
-#include "daemon/store/tally.h"
+#include "base/log.h"
+#include "base/notify.h"
+#include "base/own.h"
+#include "base/text.h"
+#include "daemon/op/op.h"
+#include "daemon/write/outbox.h"
+#include "daemon/up/up.h"
+#include "daemon/verify/verify.h"
+#include "daemon/write/writeback.h"
+#include "base/vault.h"
 
 enum {
 	/* bad configuration or no resources: restarting will not help */
@@ -89,20 +86,20 @@ struct program {
 
 static void on_sleep(void *arg, bool asleep)
 {
-	struct wire_index *head = index_head(((struct kvtierd *)arg)->store.index);
+	struct wire_index *head = index_head(((struct kvtierd *)arg)->tables.index);
 
 	/* SEQ_CST like the client's store of sq_tail and load of this: either the pollers that run
 	 * next see its entry, or it sees us asleep and rings. */
 	__atomic_store_n(&head->asleep, asleep, __ATOMIC_SEQ_CST);
 }
 
-/* When may the loop end? Looks again every millisecond. */
+/* Looks again in a millisecond whether the loop may end. */
 static void look_again(struct program *p)
 {
 	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop) + 1000000);
 }
 
-/* Each of them has its own limit. */
+/* Called when a tier has drained. Each tier limits its own time. */
 static void on_tier_drained(void *arg)
 {
 	struct program *p = arg;
@@ -118,26 +115,27 @@ static void on_tier_drained(void *arg)
 static void drain_tiers(struct program *p)
 {
 	p->drains = 2;
-	flush_drain(p->d.flush, on_tier_drained, p);
-	outbox_drain(p->d.store.outbox, on_tier_drained, p);
+	writeback_drain(p->d.tables.writeback, on_tier_drained, p);
+	outbox_drain(p->d.tables.outbox, on_tier_drained, p);
 }
 
-/* Helpers are closing what came from clients or askers, or look at a path: each may block. */
+/* Whether helpers close what came from clients, or look at a path. Either may block. */
 static bool closing(const struct kvtierd *d)
 {
-	return server_busy(d->server) || ctl_busy(d->ctl) || files_busy(d->files);
+	return server_busy(d->server) || files_busy(d->files);
 }
 
-/* A disk that is only slow ends what it has in its hands when the tiers are drained within [nvme]
- * stall_us; else it is offline then, and nobody knows when it will. */
+/* Looks whether the stop is complete. When the tiers are drained, a disk may still have I/O. A
+ * slow disk ends it within [nvme] stall_us; a disk that takes longer is offline, and is not
+ * waited for. */
 static void on_drained(struct loop_timer *timer)
 {
 	struct program *p = container_of(timer, struct program, drained);
 	struct kvtierd *d = &p->d;
 	const uint64_t now = loop_now(d->loop);
 	const bool late = now >= p->drain_until_ns;
-	const bool idle =
-		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->store.mover.emptier);
+	const bool idle = ops_outstanding(d->ops) == 0 && !d->verify &&
+			  !emptier_busy(d->tables.mover.emptier);
 	const bool slow = now < p->io_until_ns && nvme_up_moving(d);
 
 	if (!p->tiers_drained && (idle || late))
@@ -163,8 +161,8 @@ static void begin_stop(struct program *p)
 	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
 }
 
-/* Signals that other daemons take for an order. By default they would end this one at once, with
- * nothing written to NVMe. */
+/* Signals that other daemons take for an order. By default they would end this one at once, without
+ * writing memory to NVMe. */
 static const int ignored[] = { SIGHUP, SIGUSR1, SIGUSR2 };
 
 static bool is_ignored(struct program *p, uint32_t number)
@@ -194,7 +192,7 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	begin_stop(p);
 }
 
-/* Only a new process can do it. */
+/* Stops, because only a new process can do what is needed. */
 static void begin_again(struct program *p, const char *why)
 {
 	if (p->stopping)
@@ -216,7 +214,8 @@ static void on_ending(void *arg, struct device *device, const char *why)
 	begin_again(arg, text);
 }
 
-/* Without a service manager nobody would start it again: people are told. */
+/* Without a service manager kvtierd would not be started again, so `status` asks people to do
+ * it. */
 static void look_for_gpus(struct program *p)
 {
 	struct devices *devices = &p->d.devices;
@@ -247,8 +246,8 @@ static void on_heartbeat(struct loop_timer *timer)
 	struct kvtierd *d = &p->d;
 	const uint64_t now = loop_now(d->loop);
 
-	__atomic_store_n(&index_head(d->store.index)->heartbeat_ns, now, __ATOMIC_RELAXED);
-	__atomic_store_n(&index_head(d->store.index)->entries, index_entries(d->store.index),
+	__atomic_store_n(&index_head(d->tables.index)->heartbeat_ns, now, __ATOMIC_RELAXED);
+	__atomic_store_n(&index_head(d->tables.index)->entries, index_entries(d->tables.index),
 			 __ATOMIC_RELAXED);
 	if (d->server)
 		server_sample(d->server);
@@ -267,16 +266,7 @@ static void on_heartbeat(struct loop_timer *timer)
 
 /* --- starting --- */
 
-__attribute__((format(printf, 3, 4))) static int fail(struct program *p, int error,
-						      const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(p->text, sizeof(p->text), format, args);
-	va_end(args);
-	return error;
-}
+#define fail(p, error, ...) text_fail((p)->text, sizeof((p)->text), error, __VA_ARGS__)
 
 static int lock_runtime_dir(struct program *p)
 {
@@ -293,15 +283,16 @@ static int lock_runtime_dir(struct program *p)
 			"runtime_dir",
 			p->config.daemon_runtime_dir);
 	/* the lock may have been removed under the daemon that holds it */
-	for (int i = 0; i < 2; i++) {
-		const char *socket = i == 0 ? p->config.socket_path : p->config.admin_path;
+	for (uint32_t i = 0; i <= p->config.n_sockets; i++) {
+		const bool admin = i == p->config.n_sockets;
+		const char *socket = admin ? p->config.admin_path : p->config.sockets[i].path;
 
 		if (socket_answers(socket))
 			return fail(
 				p, -EADDRINUSE,
-				"%s path: %s is another daemon's: it answers there; stop it, or "
-				"give this one its own [daemon] runtime_dir",
-				i == 0 ? "[socket]" : "[admin]", socket);
+				"%s%s is another daemon's: it answers there; stop it, or give this "
+				"one its own [daemon] runtime_dir",
+				admin ? "" : "[socket] path: ", socket);
 	}
 	return 0;
 }
@@ -310,8 +301,24 @@ static int open_stats(struct program *p)
 {
 	const int r = stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats);
 
-	p->d.store.stats = p->d.stats;
+	p->d.tables.stats = p->d.stats;
 	return r;
+}
+
+/* Sets the quotas that follow from the bytes of host memory. Others are set where their subject is
+ * made. */
+static void open_quota(struct program *p, uint64_t host_bytes)
+{
+	static const enum quota_use uses[] = { QUOTA_host_bytes, QUOTA_in_flight_bytes };
+	struct quota *quota = &p->d.quota;
+
+	for (uint32_t i = 0; i < p->config.n_sockets; i++)
+		quota_add(quota, p->config.sockets[i].tenant, p->config.sockets[i].share,
+			  p->config.sockets[i].priority);
+	for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++)
+		quota_set(quota, uses[i], host_bytes, quota_lines[uses[i]].percent);
+	quota_set(quota, QUOTA_kept_bytes, host_bytes, (uint32_t)p->config.hints_share_percent);
+	p->d.tables.quota = quota;
 }
 
 static int open_host(struct program *p)
@@ -321,12 +328,14 @@ static int open_host(struct program *p)
 	int r;
 
 	config_host(&p->config, &conf);
-	r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.store.tiers[TIER_HOST], p->text,
+	r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tables.tiers[TIER_HOST], p->text,
 		      sizeof(p->text));
-	if (r == 0 && host_nodes_text(store_host(&p->d.store), nodes, sizeof(nodes))[0])
+	if (r == 0)
+		open_quota(p, tables_host(&p->d.tables)->capacity_bytes);
+	if (r == 0 && host_nodes_text(tables_host(&p->d.tables), nodes, sizeof(nodes))[0])
 		log_info("host tier, by NUMA node: %s", nodes);
-	if (r == 0 && host_note(store_host(&p->d.store))[0]) {
-		log_info("%s", host_note(store_host(&p->d.store)));
+	if (r == 0 && host_note(tables_host(&p->d.tables))[0]) {
+		log_info("%s", host_note(tables_host(&p->d.tables)));
 		stats_health_set(p->d.stats, STATS_HEALTH_HUGE_PAGES, true);
 	}
 	return r;
@@ -335,36 +344,30 @@ static int open_host(struct program *p)
 static int open_index(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	const uint64_t max = config_max_blocks(&p->config, store_host(&d->store)->capacity_bytes);
-	int r = index_open(max, &d->store.index);
+	const uint64_t max = config_max_blocks(&p->config, tables_host(&d->tables)->capacity_bytes);
+	int r = index_open(max, &d->tables.index);
 
 	if (r == 0)
 		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max,
-						       .classes = TIER_MAX_CLASSES,
-						       .beside = beside_copies(d->store.beside),
-						       .notes = hints_notes(d->store.hints) },
-				d->store.index, &d->store.blocks);
+						       .gpu = gpu_cache_blocks(d->tables.gpu_cache),
+						       .hints = hints_table(d->tables.hints),
+						       .quota = &d->quota },
+				d->tables.index, &d->tables.blocks);
 	if (r)
 		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",
 			    max, strerror(-r));
+	quota_set(&d->quota, QUOTA_blocks, max, quota_lines[QUOTA_blocks].percent);
 	loop_on_sleep(d->loop, on_sleep, d);
-	index_head(d->store.index)->heartbeat_ns = loop_now(d->loop);
+	index_head(d->tables.index)->heartbeat_ns = loop_now(d->loop);
 	return 0;
 }
 
 static int open_device(struct program *p)
 {
-	const struct device_conf conf = {
-		.workers = p->config.device_workers,
-		.depth = p->config.device_depth,
-		.own_depth = SCRUB_JOBS + EMPTIER_JOBS,
-		.kernels = config_kernels_name(&p->config),
-	};
 	struct device *cpu;
-	int r = device_open("cpu", &conf, p->d.loop, &cpu);
+	int r = device_cpu_open(p->config.device_workers, config_device_depth(),
+				VERIFY_JOBS + EMPTIER_JOBS, p->d.loop, &cpu);
 
-	if (r == -EINVAL)
-		return fail(p, r, "[device] kernels: this CPU cannot run \"%s\"", conf.kernels);
 	if (r)
 		return fail(p, r, "[device] workers: cannot start the CPU workers: %s",
 			    strerror(-r));
@@ -376,35 +379,35 @@ static int open_device(struct program *p)
 			"is asked before each job, which costs more and sees less (memory that is "
 			"swapped out looks like a hole)");
 	stats_health_set(p->d.stats, STATS_HEALTH_NOT_GUARDED, !cpu->guarded);
-	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
-	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF,
-			 codec_kernels(conf.kernels) == &codec_ref);
+	stats_names(p->d.stats, "cpu", codec_kernels(NULL)->name);
+	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF, codec_kernels(NULL) == &codec_ref);
 	return 0;
 }
 
 static int open_gpus(struct program *p)
 {
-	const int r = cuda_up(&p->config, store_host(&p->d.store), p->d.loop, &p->d.devices,
+	const int r = cuda_up(&p->config, tables_host(&p->d.tables), p->d.loop, &p->d.devices,
 			      &p->search, p->text, sizeof(p->text));
 
-	devices_on_ending(&p->d.devices, on_ending, p);
+	p->d.devices.hooks.ending = on_ending;
+	p->d.devices.hooks.ending_arg = p;
 	for (uint32_t i = 0; i < p->d.devices.n; i++)
 		p->d.devices.all[i]->near =
-			host_unit(store_host(&p->d.store), p->d.devices.all[i]->numa_node);
+			host_unit(tables_host(&p->d.tables), p->d.devices.all[i]->numa_node);
 	return r;
 }
 
-static int open_beside(struct program *p)
+static int open_gpu_cache(struct program *p)
 {
-	const struct beside_conf conf = {
-		.store = &p->d.store,
+	const struct gpu_cache_conf conf = {
+		.tables = &p->d.tables,
 		.loop = p->d.loop,
 		.devices = &p->d.devices,
 		.unit_bytes = p->config.gpu_bytes,
 		.slab_bytes = p->config.host_slab_bytes,
 	};
 
-	return beside_open(&conf, &p->d.store.beside, p->text, sizeof(p->text));
+	return gpu_cache_open(&conf, &p->d.tables.gpu_cache, p->text, sizeof(p->text));
 }
 
 static int submit_copy(void *arg, struct device_job *job)
@@ -418,16 +421,16 @@ static int open_emptier(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 	const struct emptier_conf conf = {
-		.host = store_host(&d->store),
-		.blocks = d->store.blocks,
+		.host = tables_host(&d->tables),
+		.blocks = d->tables.blocks,
 		.loop = d->loop,
 		.submit = submit_copy,
 		.arg = d,
-		.moved_blocks = &d->store.mover.counts.moved_blocks,
-		.moved_bytes = &d->store.mover.counts.moved_bytes,
+		.moved_blocks = &d->tables.mover.counts.moved_blocks,
+		.moved_bytes = &d->tables.mover.counts.moved_bytes,
 	};
 
-	return emptier_open(&conf, &d->store.mover.emptier);
+	return emptier_open(&conf, &d->tables.mover.emptier);
 }
 
 static int open_spaces(struct program *p)
@@ -442,15 +445,15 @@ static int open_spaces(struct program *p)
 	if (r == 0 && p->text[0])
 		log_warning("%s", p->text);
 	if (r == 0)
-		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces,
-				&d->store.spaces, p->text, sizeof(p->text));
+		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->quota,
+				&d->tables.spaces, p->text, sizeof(p->text));
 	if (r == 0 && p->redis->shared_bytes)
-		spaces_share(d->store.spaces, p->redis->shared, p->redis->shared_bytes);
-	if (r == 0)
-		r = spaces_tenant(d->store.spaces, p->config.socket_tenant, p->text,
+		spaces_shared_secret(d->tables.spaces, p->redis->shared, p->redis->shared_bytes);
+	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)
+		r = spaces_tenant(d->tables.spaces, p->config.sockets[i].tenant, p->text,
 				  sizeof(p->text));
 	if (r == 0)
-		store_attach_spaces(&d->store);
+		spaces_attach(d->tables.spaces, blocks_counts(d->tables.blocks));
 	return r;
 }
 
@@ -475,7 +478,7 @@ static int open_signals(struct program *p)
 	return loop_add(p->d.loop, &p->signals, EPOLLIN);
 }
 
-/* --- the parts, in the order in which they start; they stop in the reverse order --- */
+/* --- the modules, in the order in which they start; they stop in the reverse order --- */
 
 static void close_lock(struct program *p)
 {
@@ -491,10 +494,10 @@ static void close_signals(struct program *p)
 
 static void close_index(struct program *p)
 {
-	if (p->d.store.blocks)
-		blocks_close(p->d.store.blocks);
-	if (p->d.store.index)
-		index_close(p->d.store.index);
+	if (p->d.tables.blocks)
+		blocks_close(p->d.tables.blocks);
+	if (p->d.tables.index)
+		index_close(p->d.tables.index);
 }
 
 /* Calls with the arguments that the table below cannot give. */
@@ -508,43 +511,41 @@ static void close_index(struct program *p)
 	{                                           \
 		call;                               \
 	}
-OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
-OPEN(hints, hints_open(&p->d.store, p->d.loop,
-		       &(struct hints_conf){ (uint32_t)p->config.hints_max_blocks,
-					     (uint32_t)p->config.hints_share_percent,
-					     (uint32_t)p->config.hints_max_ttl },
-		       &p->d.store.hints))
-OPEN(purge, purge_open(&p->d.store, p->d.loop, &p->d.purge))
-OPEN(ops, ops_open(&p->d.store, p->d.loop, &p->d.devices, &p->config, &p->d.ops))
-OPEN(pump, (pump_start(p->d.ops), 0))
+OPEN(loop, loop_open(config_spin_us(), &p->d.loop))
+OPEN(hints, hints_open(&p->d.tables, p->d.loop,
+		       config_max_hinted(&p->config, tables_host(&p->d.tables)->capacity_bytes),
+		       CONFIG_HINTS_TTL_S, &p->d.tables.hints))
+OPEN(purge, purge_open(&p->d.tables, p->d.loop, &p->d.purge))
+OPEN(ops, ops_open(&p->d.tables, p->d.loop, &p->d.devices, &p->config, &p->d.ops))
+OPEN(pump, (op_pump_start(p->d.ops), 0))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
 OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
 OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
 CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
-CLOSE(host, tier_close(store_host(&p->d.store)))
-CLOSE(beside, beside_close(p->d.store.beside))
-CLOSE(hints, (hints_close(p->d.store.hints), p->d.store.hints = NULL))
-CLOSE(spaces, spaces_close(p->d.store.spaces))
-CLOSE(emptier, (emptier_close(p->d.store.mover.emptier), p->d.store.mover.emptier = NULL))
+CLOSE(host, tier_close(tables_host(&p->d.tables)))
+CLOSE(gpu_cache, gpu_cache_close(p->d.tables.gpu_cache))
+CLOSE(hints, (hints_close(p->d.tables.hints), p->d.tables.hints = NULL))
+CLOSE(spaces, spaces_close(p->d.tables.spaces))
+CLOSE(emptier, (emptier_close(p->d.tables.mover.emptier), p->d.tables.mover.emptier = NULL))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
 CLOSE(gpus, cuda_search_close(p->search))
 CLOSE(ops, ops_close(p->d.ops))
-CLOSE(pump, pump_stop(p->d.ops))
+CLOSE(pump, op_pump_stop(p->d.ops))
 CLOSE(nvme, nvme_down(&p->d))
 CLOSE(redis, redis_down(&p->d))
 CLOSE(ctl, ctl_close(p->d.ctl))
 CLOSE(server, (files_close(p->d.files), server_close(p->d.server)))
 
-static const struct part {
+static const struct module {
 	/* 0 or -errno; NULL: serve() opens it, when all records are found */
 	int (*open)(struct program *p);
-	/* also of a part that was not opened, or half; NULL: another's does it */
+	/* also of a module that was not opened, or half; NULL: another's does it */
 	void (*close)(struct program *p);
 	/* of a failure, before strerror(); NULL: open() wrote one to p->text */
 	const char *sentence;
-} parts[] = {
+} modules[] = {
 	{ lock_runtime_dir, close_lock, NULL },
 	{ open_loop, close_loop, "cannot make the event loop" },
 	{ open_stats, close_stats, "[daemon] runtime_dir: cannot make the stats page there" },
@@ -552,8 +553,8 @@ static const struct part {
 	{ open_host, close_host, NULL },
 	{ open_device, close_devices, NULL },
 	{ open_gpus, close_gpus, NULL },
-	{ open_beside, close_beside, NULL },
-	{ open_hints, close_hints, "[hints] max_blocks: cannot reserve for that many" },
+	{ open_gpu_cache, close_gpu_cache, NULL },
+	{ open_hints, close_hints, "out of memory for hints: lower [index] max_blocks" },
 	{ open_index, close_index, NULL },
 	{ open_spaces, close_spaces, NULL },
 	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },
@@ -565,9 +566,10 @@ static const struct part {
 	{ open_ctl, close_ctl, NULL },
 	{ NULL, close_server, NULL },
 };
-enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
+enum { MODULES = sizeof(modules) / sizeof(modules[0]) };
 
-/* A shell's soft limit is 1024, for programs that call select(). A connection takes six. */
+/* The soft limit of a shell is 1024 descriptors, for programs that call select(). A connection
+ * takes six. */
 static void raise_descriptors(void)
 {
 	struct rlimit limit;
@@ -583,10 +585,10 @@ static int start(struct program *p)
 	int r = config_make_dirs(&p->config, p->text, sizeof(p->text));
 
 	p->d.config = &p->config;
-	for (size_t i = 0; r == 0 && i < PARTS; i++) {
-		r = parts[i].open ? parts[i].open(p) : 0;
-		if (r && parts[i].sentence)
-			(void)fail(p, r, "%s: %s", parts[i].sentence, strerror(-r));
+	for (size_t i = 0; r == 0 && i < MODULES; i++) {
+		r = modules[i].open ? modules[i].open(p) : 0;
+		if (r && modules[i].sentence)
+			(void)fail(p, r, "%s: %s", modules[i].sentence, strerror(-r));
 	}
 	config_redis_close(p->redis);
 	return r;
@@ -594,9 +596,9 @@ static int start(struct program *p)
 
 static void stop(struct program *p)
 {
-	for (size_t i = PARTS; i-- > 0;)
-		if (parts[i].close)
-			parts[i].close(p);
+	for (size_t i = MODULES; i-- > 0;)
+		if (modules[i].close)
+			modules[i].close(p);
 	notify_close(&p->notify);
 }
 
@@ -604,11 +606,12 @@ static void say_ready(struct program *p)
 {
 	const struct kvtierd *d = &p->d;
 
-	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
-		 " MiB in slabs of %" PRIu64 " KiB, kernels %s, tenant %s",
-		 p->config.socket_path, store_host(&d->store)->capacity_bytes >> 20,
-		 p->config.host_slab_bytes >> 10,
-		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
+	for (uint32_t i = 0; i < p->config.n_sockets; i++)
+		log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
+			 " MiB in slabs of %" PRIu64 " KiB, kernels %s, tenant %s",
+			 p->config.sockets[i].path, tables_host(&d->tables)->capacity_bytes >> 20,
+			 p->config.host_slab_bytes >> 10, codec_kernels(NULL)->name,
+			 p->config.sockets[i].tenant);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, false);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
@@ -622,15 +625,15 @@ static _Noreturn void leave(struct program *p, int status)
 	_exit(status);
 }
 
-/* At the end of all patience workers or a device may still have jobs, and so may a start that
- * failed: closing under a job would be worse than an abrupt end. Acknowledged blocks are safe
- * either way. */
+/* When the time for a stop is over, workers or a device may still have jobs, and so they may after
+ * a start that failed. Closing under a job would be worse than an abrupt end. Acknowledged blocks
+ * are safe either way. */
 static void exit_if_busy(struct program *p, int status)
 {
 	struct kvtierd *d = &p->d;
 
-	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub &&
-	    !emptier_busy(d->store.mover.emptier)) {
+	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->verify &&
+	    !emptier_busy(d->tables.mover.emptier)) {
 		if (!closing(d))
 			return;
 		/* Everything is written. A client's descriptor blocks a helper, and the exit closes
@@ -698,12 +701,87 @@ static int run(struct program *p)
 	return p->status;
 }
 
+/* --- the command line --- */
+
+struct command_line {
+	const char *config; /* NULL: the defaults */
+	bool check, print;
+	bool man; /* for the makers of kvtierd.8 */
+};
+
+static void print_help(FILE *out)
+{
+	fputs("kvtierd - keeps the KV-cache blocks of this node's LLM engines and gives them back\n"
+	      "\n"
+	      "usage: kvtierd [--config FILE] [--check-config] [--print-config]\n"
+	      "\n"
+	      "  --config FILE    read FILE (INI); without it the defaults below are used\n"
+	      "  --check-config   say whether the configuration is good, or which line is wrong; "
+	      "exit 0 or 1\n"
+	      "  --print-config   print the configuration in effect as a file\n"
+	      "  --version        print the version\n"
+	      "  --help           this text\n"
+	      "\n"
+	      "example: kvtierd &   then   kvtierctl status\n"
+	      "\n"
+	      "Configuration keys, by [section]:\n",
+	      out);
+	config_print_help(out);
+}
+
+/* -1: go on. Otherwise exit with this status; all output was written. *ret begins as zero. */
+static int parse_command_line(int argc, char **argv, struct command_line *ret)
+{
+	static const struct option options[] = {
+		{ "config", required_argument, NULL, 'c' },
+		{ "check-config", no_argument, NULL, 'k' },
+		{ "print-config", no_argument, NULL, 'p' },
+		{ "man-config", no_argument, NULL, 'm' },
+		{ "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int option;
+
+	while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+		switch (option) {
+		case 'c':
+			ret->config = optarg;
+			break;
+		case 'k':
+			ret->check = true;
+			break;
+		case 'p':
+			ret->print = true;
+			break;
+		case 'm':
+			ret->man = true;
+			break;
+		case 'v':
+			puts("kvtierd " KVTIER_VERSION);
+			return 0;
+		case 'h':
+			print_help(stdout);
+			return 0;
+		default:
+			fputs("try: kvtierd --help\n", stderr);
+			return 64;
+		}
+	}
+	if (optind < argc) {
+		fprintf(stderr, "kvtierd takes no argument \"%s\"; try: kvtierd --help\n",
+			argv[optind]);
+		return 64;
+	}
+	return -1;
+}
+
 int main(int argc, char **argv)
 {
 	struct program *p = calloc(1, sizeof(*p));
 	struct command_line a = { 0 };
 	gid_t group;
-	int r = command_line_parse(argc, argv, &a);
+	int r = parse_command_line(argc, argv, &a);
 
 	if (r >= 0 || !p) {
 		free(p);
@@ -718,8 +796,8 @@ int main(int argc, char **argv)
 	r = config_load(a.config, &p->config, p->text, sizeof(p->text));
 	if (r == 0)
 		r = config_derive(&p->config, p->text, sizeof(p->text));
-	if (r == 0)
-		r = config_group(&p->config, &group, p->text, sizeof(p->text));
+	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)
+		r = config_group(&p->config.sockets[i], &group, p->text, sizeof(p->text));
 	if (r == 0 && a.print)
 		config_print(&p->config, stdout);
 	if (r == 0 && a.check) {

@@ -78,7 +78,7 @@ MATH_FN int math_least(bool is_fp16, int k)
 {
 	const int one = is_fp16 ? 1024 : 128, normal = math_exponent(is_fp16, k) + one;
 
-	/* At the largest k an Inf's code would look like 256: nothing is common there. */
+	/* At the largest k an Inf's code would look like 256: no value is common there. */
 	if (math_is_largest(is_fp16, k))
 		return 0x8000;
 	return is_fp16 && normal < one ? one : normal;

@@ -7,17 +7,7 @@
  * of avx2_math.h in both.
  */
 #include "avx512_math.h"
-#include "x86_codec.h"
 
-const struct codec_kernels codec_avx512 = {
-	.name = "avx512",
-	.encode_start = x86_encode_start,
-	.decode_start = x86_decode_start,
-	.decode_layers = x86_decode_layers,
-	.verify_start = x86_verify_start,
-	.step = x86_step,
-	.fence = x86_fence,
-	.copy = x86_copy,
-	.encode_run = x86_encode_run,
-	.decode_run = x86_decode_run,
-};
+#define X86_KERNELS codec_avx512
+#define X86_NAME    "avx512"
+#include "x86_codec.h"

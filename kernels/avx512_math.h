@@ -9,8 +9,8 @@
  * steps. A compare and a branch for each step took a tenth of the time (Zen 4).
  *
  * Smaller values have a way of their own: their significands are shifted by what their exponents
- * lack. It does not hold at the largest k, nor for FP16 below k = -8, where sources that are not
- * normal can have normal codes; there all 64 values go the general way of avx2_math.h.
+ * lack. It does not hold at the largest k, and not for FP16 below k = -8, where sources that are
+ * not normal can have normal codes; there all 64 values go the general way of avx2_math.h.
  */
 #ifndef KVTIER_AVX512_MATH_H
 #define KVTIER_AVX512_MATH_H
@@ -168,7 +168,7 @@ MATH_FN __m512i wide_either32(bool is_fp16, const struct wide_encode *m, __m512i
 				     wide_small32(is_fp16, m, magnitude));
 }
 
-/* As math_encode64(), of any 64 values. A call, so that its constants take no registers of the
+/* math_encode64() for any 64 values. A call, so that its constants take no registers of the
  * common case; one step in 125 of Gaussian data. */
 static __attribute__((noinline)) __m512i wide_any64(bool is_fp16, int k, const uint8_t *src)
 {
@@ -187,7 +187,7 @@ static __attribute__((noinline)) __m512i wide_any64(bool is_fp16, int k, const u
 	return wide_finish(&m, codes, src).all;
 }
 
-/* As math_encode64(). */
+/* math_encode64() for 64 common values. */
 MATH_FN struct wide_line wide_encode64(bool is_fp16, const struct wide_encode *m,
 				       const uint8_t *src)
 {

@@ -3,28 +3,28 @@
  * error.c - how far the values of an image are from those of its page: codec_error_step() of
  * kernels.h.
  *
- * The walk over the page's units (walk.h) touches no memory. Of each `every` units one is compared.
- * A hash chooses that unit, so the sample has no stride that a page may have, as from head to head.
- * Plain C is enough for a sample this small.
+ * The walk over the page's tiles (tiles.h) touches no memory. One of each `every` tiles is
+ * compared. A hash chooses it, so the sample has no stride that a page may have, as from head to
+ * head. Plain C is enough for a sample this small.
  */
 #include <stdbool.h>
 #include <string.h>
 
 #include "fp8.h"
 #include "kernels.h"
-#include "walk.h"
+#include "tiles.h"
 
-/* Of passing over a unit: it takes as long as comparing so many bytes. */
-enum { UNIT_COST = 4 };
+/* Passing over a tile takes as long as comparing so many bytes. */
+enum { TILE_COST = 4 };
 
 struct error_run {
-	struct walk walk;
+	struct tiles tiles;
 	struct codec_error sums;
 	int is_fp16;
-	uint32_t n, every;    /* units with a scale so far; of so many one is compared */
+	uint32_t n, every;    /* tiles with a scale so far; of so many one is compared */
 	uint64_t left;        /* bytes of the page to compare yet */
-	const uint8_t *scale; /* of the next unit */
-	const uint8_t *codes; /* of the next unit, in the order of its rows */
+	const uint8_t *scale; /* of the next tile */
+	const uint8_t *codes; /* of the next tile, in the order of its rows */
 };
 static_assert(sizeof(struct error_run) <= CODEC_RUN_BYTES, "codec_run");
 
@@ -33,7 +33,7 @@ static struct error_run *error_run_of(struct codec_run *run)
 	return (struct error_run *)(void *)run->own;
 }
 
-/* The value of a 16-bit code; of Inf and NaN anything: fp8 holds none. */
+/* The value of a 16-bit code; any value for Inf and NaN, which fp8 does not hold. */
 static double value_of(int is_fp16, uint32_t code)
 {
 	const struct fp8_source source = fp8_source(is_fp16);
@@ -46,8 +46,9 @@ static double value_of(int is_fp16, uint32_t code)
 	return code & 0x8000 ? -m * power : m * power;
 }
 
-/* Of a unit with scale k and these codes, as many bytes as are left at most. Returns how many. */
-static uint64_t compare(struct error_run *x, const struct walk_unit *u, int k, const uint8_t *code)
+/* Compares a tile with scale k and these codes, at most as many bytes as are left. Returns how
+ * many. */
+static uint64_t compare(struct error_run *x, const struct page_tile *u, int k, const uint8_t *code)
 {
 	const int is_fp16 = x->is_fp16;
 	uint64_t done = 0;
@@ -65,8 +66,8 @@ static uint64_t compare(struct error_run *x, const struct walk_unit *u, int k, c
 	return done;
 }
 
-/* Of how many units one is compared, if all that is compared is to be of `sample` bytes. At least
- * one is. */
+/* One of how many tiles is compared, if all compared tiles together shall have `sample` bytes. At
+ * least one tile is compared. */
 static uint32_t one_of(const struct image_shape *shape, uint32_t sample)
 {
 	const uint64_t n = (uint64_t)shape->scale_bytes * sample / (2ull * shape->payload_bytes);
@@ -97,11 +98,11 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
 	x->every = one_of(&shape, sample);
 	x->scale = image + sizeof(struct image_header);
 	x->codes = image + shape.payload_offset;
-	walk_start(&x->walk, layout, page, header.codec_k, header.codec_v, &shape, true);
+	tiles_start(&x->tiles, layout, page, header.codec_k, header.codec_v, &shape, true);
 }
 
-/* The next unit's part in the sample, in bytes. */
-static uint64_t look_at(struct error_run *x, const struct walk_unit *u)
+/* The next tile's part in the sample, in bytes. */
+static uint64_t look_at(struct error_run *x, const struct page_tile *u)
 {
 	const uint64_t bytes = (uint64_t)u->rows * u->row_bytes;
 	const uint8_t *codes = x->codes;
@@ -117,14 +118,14 @@ static uint64_t look_at(struct error_run *x, const struct walk_unit *u)
 int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error *ret)
 {
 	struct error_run *x = error_run_of(run);
-	struct walk_unit u;
+	struct page_tile u;
 	uint64_t cost = 0;
 
-	while (x->left > 0 && walk_next(&x->walk, &u)) {
+	while (x->left > 0 && tiles_next(&x->tiles, &u)) {
 		const uint64_t done = look_at(x, &u);
 
 		x->left -= done;
-		cost += UNIT_COST + done;
+		cost += TILE_COST + done;
 		if (x->left > 0 && cost >= budget)
 			return CODEC_MORE;
 	}

@@ -42,8 +42,8 @@ enum {
 	FP8_BF16_K_MIN = -116,
 	FP8_BF16_K_MAX = 120,
 	/* FP16 needs no lower limit. Its values are multiples of 2^-24, and stay such multiples
-	 * when they are rounded to a coarser grid. Where E4M3's grid is finer, nothing is rounded.
-	 * So every decoded value is an FP16 value. */
+	 * when they are rounded to a coarser grid. Where E4M3's grid is finer, values stay as they
+	 * are. So every decoded value is an FP16 value. */
 	FP8_FP16_K_MIN = -32,
 	FP8_FP16_K_MAX = 8,
 };

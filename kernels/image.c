@@ -3,7 +3,7 @@
  * image.c - sizes, header and checksums of an image. Contract: image.h; format: daemon/IMAGE.md.
  *
  * Pure functions on private memory: any thread. All sizes are computed in 64 bits from factors that
- * were bounded first, so nothing here can overflow.
+ * were bounded first, so no sum here can overflow.
  */
 #include "image.h"
 

@@ -110,7 +110,8 @@ struct page_layout {
 	const struct page_piece *pieces;
 };
 
-/* The first piece of a layer; of `layers`: the first that is no plane, or n_pieces. */
+/* The index of a layer's first piece. For `layers` it is that of the first piece that is no plane,
+ * or n_pieces. */
 static inline uint32_t page_layer_piece(const struct page_layout *layout, uint32_t layer)
 {
 	const struct image_geometry *g = &layout->geometry;
@@ -124,11 +125,11 @@ struct image_identity {
 	uint8_t key[32];
 };
 
-/* Fills all of the header but the checksum, and seals it with image_seal(). */
+/* Fills the whole header but the checksum, and seals it with image_seal(). */
 void image_header_fill(struct image_header *ret, const struct image_geometry *geometry,
 		       enum image_codec codec_k, enum image_codec codec_v,
 		       const struct image_shape *shape, const struct image_identity *identity);
-/* checksum and header_crc */
+/* sets checksum and header_crc */
 void image_seal(struct image_header *header, uint64_t checksum);
 
 /* Checks a header that came from anywhere: magic, version, crc, every field against the geometry
@@ -138,7 +139,7 @@ void image_seal(struct image_header *header, uint64_t checksum);
 int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
 		       const struct image_identity *identity, struct image_shape *ret_shape);
 
-/* The geometry that a header claims; nothing is checked. For a caller that knows only the key. */
+/* The geometry that a header claims, unchecked. For a caller that knows only the key. */
 void image_header_geometry(const struct image_header *header, struct image_geometry *ret);
 
 /* XXH3-64 over payload, then scales (not the padding between). Payload first so that a single pass
@@ -147,7 +148,7 @@ uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape);
 
 /* CRC-32C (Castagnoli); with the CPU's instruction where there is one. */
 uint32_t image_crc32c(const void *bytes, size_t n);
-/* the same without, for tests and others */
+/* the same in plain C, whatever the CPU has */
 uint32_t image_crc32c_portable(const void *bytes, size_t n);
 
 #endif

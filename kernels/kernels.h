@@ -41,7 +41,7 @@ struct codec_kernels {
 			    const struct image_identity *identity, uint8_t *image);
 
 	/* Image -> page. The header must have passed image_header_check() against layout->geometry;
-	 * it is read once. 0, or -EBADMSG: nothing was begun. Does not verify the checksum. */
+	 * it is read once. 0, or -EBADMSG: the run was not begun. Does not verify the checksum. */
 	int (*decode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    const uint8_t *image);
 
@@ -55,56 +55,46 @@ struct codec_kernels {
 
 	/* Goes on with a run: CODEC_MORE, or the status that it ends with.
 	 *
-	 * A step does at least one unit (walk.h), and stops when the cost of its units reaches the
-	 * budget. A unit costs its bytes in the page, and 4 KiB for each row that lies in a page of
+	 * A step does at least one tile (tiles.h), and stops when the cost of its tiles reaches the
+	 * budget. A tile costs its bytes in the page, and 4 KiB for each row that lies in a page of
 	 * memory of its own. So at CODEC_PIECE_BYTES a step touches 64 KiB, or one group if that is
 	 * larger (128 KiB at head dim 4096).
 	 *
 	 * A caller may drop a run between two steps: the image is then undefined, or the page
 	 * partly written. Another thread may take the run over there, if the thread that leaves it
 	 * calls fence() first. The memory that the arguments of start point to must stay until the
-	 * last step. Scratch keeps nothing between steps. */
+	 * last step. Scratch is free between steps. */
 	int (*step)(struct codec_run *run, uint32_t budget, uint8_t *scratch);
 	void (*fence)(void); /* orders the steps' stores; the last step has done so itself */
 
 	/* Non-temporal copy: the limit that benches compare with, and raw runs use. Any
 	 * alignment. */
 	void (*copy)(void *dst, const void *src, size_t n);
-
-	/* Arrays of one group at one exponent k (scale byte = k + 127), for tests over all inputs:
-	 * source codes (BF16 or FP16) <-> E4M3 codes. */
-	void (*encode_run)(uint32_t dtype, int k, const uint16_t *src, uint8_t *dst, size_t n);
-	void (*decode_run)(uint32_t dtype, int k, const uint8_t *src, uint16_t *dst, size_t n);
 };
 
 extern const struct codec_kernels codec_ref;
 /* callable only where the CPU has AVX2+FMA+F16C+BMI2 */
 extern const struct codec_kernels codec_avx2;
-extern const struct codec_kernels codec_avx512; /* only where it has AVX-512 F+BW+VL+DQ besides */
+/* callable only where the CPU has AVX-512 F+BW+VL+DQ, too */
+extern const struct codec_kernels codec_avx512;
 
-/* Whole images: start and all steps. */
-int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout,
-		 uint64_t page, enum image_codec codec_k, enum image_codec codec_v,
-		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch);
-int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
-		 uint64_t page, const uint8_t *image, uint8_t *scratch);
-
+/* Verifies a whole image: verify_start() and all steps. */
 int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
 		 const struct image_shape *shape, uint64_t checksum);
 
 /* How far the values of an image are from its page's: sums of the squares of the page's values, and
  * of the differences. Their ratio's root is the relative error (RMS). */
 struct codec_error {
-	double squares, errors; /* both 0: nothing was compared */
+	double squares, errors; /* both 0: no tile was compared */
 };
 
-/* Of the image that was just made of this page, whole and private to the caller: of units that FP8
- * holds, a sample of at most `sample` (> 0, even) bytes of the page. A page that its owner changed
- * since then shows as error. */
+/* Compares a sample of at most `sample` (> 0, even) bytes of the page, from tiles that FP8 holds,
+ * with the image that was just made of this page, which is whole and private to the caller. A page
+ * that its owner changed since then shows as error. */
 void codec_error_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 		       const uint8_t *image, uint32_t sample);
-/* Goes on: CODEC_MORE, or 0: *ret is set. A step does at least one unit, and stops when it has
- * compared `budget` bytes; a unit that it passes over counts as 4. A microsecond for some 100
+/* Goes on: CODEC_MORE, or 0: *ret is set. A step does at least one tile, and stops when it has
+ * compared `budget` bytes; a tile that it passes over counts as 4. A microsecond for some 100
  * bytes. What the arguments of start point to must stay until the last step. */
 int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error *ret);
 

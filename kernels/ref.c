@@ -2,7 +2,7 @@
 /*
  * ref.c - the kernels in plain C: the oracle of every other implementation, and the fallback.
  *
- * Written to be read beside daemon/IMAGE.md: canonical order, one value at a time, nothing shared
+ * Written to be read beside daemon/IMAGE.md: canonical order, one value at a time, no code shared
  * with the fast paths but fp8.h. A group takes two passes: amax, then codes. If the page changes
  * between them, values saturate: the image is as wrong as any image of a page that changed under
  * its reader, and memory stays safe. The checksum is of the finished image. Any thread.
@@ -220,7 +220,7 @@ static int walk(struct ref_run *x, uint32_t budget)
 	return r;
 }
 
-/* Of the image's bytes as they are now. */
+/* Hashes the image's bytes as they are now. */
 static void sum_start(struct ref_run *x, struct codec_run *run)
 {
 	x->hash = (XXH3_state_t *)(void *)(run->own + REF_HASH_AT);
@@ -375,18 +375,6 @@ static void ref_copy(void *dst, const void *src, size_t n)
 	memcpy(dst, src, n);
 }
 
-static void ref_encode_run(uint32_t dtype, int k, const uint16_t *src, uint8_t *dst, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		dst[i] = fp8_encode(dtype == DTYPE_FP16, k, src[i]);
-}
-
-static void ref_decode_run(uint32_t dtype, int k, const uint8_t *src, uint16_t *dst, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		dst[i] = fp8_decode(dtype == DTYPE_FP16, k, src[i]);
-}
-
 const struct codec_kernels codec_ref = {
 	.name = "ref",
 	.encode_start = ref_encode_start,
@@ -396,6 +384,4 @@ const struct codec_kernels codec_ref = {
 	.step = ref_step,
 	.fence = ref_fence,
 	.copy = ref_copy,
-	.encode_run = ref_encode_run,
-	.decode_run = ref_decode_run,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * select.c - picks the kernels that this CPU can run, and runs them over whole images. Any thread;
- * no state.
+ * select.c - picks the kernels that this CPU can run, and verifies whole images with them. Any
+ * thread; no state.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -55,40 +55,15 @@ const struct codec_kernels *codec_kernels(const char *name)
 	return NULL;
 }
 
-static int all_steps(const struct codec_kernels *kernels, struct codec_run *run, uint8_t *scratch)
-{
-	int r;
-
-	do
-		r = kernels->step(run, CODEC_PIECE_BYTES, scratch);
-	while (r == CODEC_MORE);
-	return r;
-}
-
-int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout,
-		 uint64_t page, enum image_codec codec_k, enum image_codec codec_v,
-		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch)
-{
-	struct codec_run run;
-	const int r = kernels->encode_start(&run, layout, page, codec_k, codec_v, identity, image);
-
-	return r ? r : all_steps(kernels, &run, scratch);
-}
-
-int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
-		 uint64_t page, const uint8_t *image, uint8_t *scratch)
-{
-	struct codec_run run;
-	const int r = kernels->decode_start(&run, layout, page, image);
-
-	return r ? r : all_steps(kernels, &run, scratch);
-}
-
 int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
 		 const struct image_shape *shape, uint64_t checksum)
 {
 	struct codec_run run;
+	int r;
 
 	kernels->verify_start(&run, image, shape, checksum);
-	return all_steps(kernels, &run, NULL);
+	do
+		r = kernels->step(&run, CODEC_PIECE_BYTES, NULL);
+	while (r == CODEC_MORE);
+	return r;
 }

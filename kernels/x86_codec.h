@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "walk.h"
+#include "tiles.h"
 #include "x86_hash.h"
 
 enum {
@@ -30,11 +30,11 @@ enum {
 	DECODE_STEP = 32,
 	TOGETHER = 4,          /* steps that are encoded before the first of them leaves */
 	FLUSH_BYTES = 8 << 10, /* stays in L1 between the codec, the checksum and the copy */
-	WALK_AHEAD = 7,        /* units between prefetch and use */
-	NEAR_ROWS = 8,         /* of a verbatim unit, between prefetch into L1 and use */
+	TILES_AHEAD = 7,       /* tiles between prefetch and use */
+	NEAR_ROWS = 8,         /* of a verbatim tile, between prefetch into L1 and use */
 	ZEN4_L1_BYTES = 32 << 10,
-	ZEN4_AHEAD_BYTES = 64 << 10, /* its WALK_AHEAD_BYTES */
-	/* units between amax and codes: k is known when its unit's turn comes */
+	ZEN4_AHEAD_BYTES = 64 << 10, /* its TILES_AHEAD_BYTES */
+	/* tiles between amax and codes: k is known when its tile's turn comes */
 	AMAX_AHEAD = 2,
 	PREFETCH_BYTES = 2048, /* of payload, ahead of decode */
 };
@@ -164,7 +164,7 @@ static void x86_verify_start(struct codec_run *run, const uint8_t *image,
 
 static void x86_fence(void)
 {
-	_mm_sfence(); /* non-temporal stores are ordered with nothing else before this */
+	_mm_sfence(); /* no other instruction orders non-temporal stores */
 }
 
 static int x86_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
@@ -179,36 +179,15 @@ static int x86_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
 	return r;
 }
 
-/* ---- runs, for tests ---- */
-
-static void x86_encode_run(uint32_t dtype, int k, const uint16_t *src, uint8_t *dst, size_t n)
-{
-	uint8_t out[2 * STEP];
-
-	for (size_t i = 0; i < n; i += STEP) {
-		const uint32_t now = n - i < STEP ? (uint32_t)(n - i) : STEP;
-		const struct walk_unit u = { .base = (uint8_t *)(uintptr_t)(src + i),
-					     .rows = 1,
-					     .row_bytes = 2 * now };
-		const struct far far = { u.base, u.stride, false };
-
-		if (dtype == DTYPE_FP16)
-			(void)encode_as(true, k, &u, &u, far, out);
-		else
-			(void)encode_as(false, k, &u, &u, far, out);
-		memcpy(dst + i, out, now);
-	}
-}
-
-static void x86_decode_run(uint32_t dtype, int k, const uint8_t *src, uint16_t *dst, size_t n)
-{
-	const bool is_fp16 = dtype == DTYPE_FP16;
-	const struct walk_unit u = { .base = (uint8_t *)dst,
-				     .rows = 1,
-				     .row_bytes = (uint32_t)(2 * n) };
-
-	decode_unit(&u, is_fp16, k, src);
-	_mm_sfence();
-}
+const struct codec_kernels X86_KERNELS = {
+	.name = X86_NAME,
+	.encode_start = x86_encode_start,
+	.decode_start = x86_decode_start,
+	.decode_layers = x86_decode_layers,
+	.verify_start = x86_verify_start,
+	.step = x86_step,
+	.fence = x86_fence,
+	.copy = x86_copy,
+};
 
 #endif

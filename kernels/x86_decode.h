@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_decode.h - image -> page, for x86_codec.h and nobody else; read that first.
+ * x86_decode.h - image -> page, for x86_codec.h alone; read that first.
  *
  * The payload is one sequential stream, prefetched; rows go out non-temporally when they are whole
  * cache lines, through the cache otherwise.
@@ -14,46 +14,34 @@ static inline void prefetch_payload(const uint8_t *p, size_t n)
 		_mm_prefetch((const char *)(p + PREFETCH_BYTES + i), _MM_HINT_T1);
 }
 
-MATH_FN void decode_as(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst,
-		       size_t n)
+/* lines: dst, and n in bytes of the page, are whole lines. */
+MATH_FN void decode_as(bool is_fp16, bool lines, const struct math_decode *m, const uint8_t *src,
+		       uint8_t *dst, size_t n)
 {
 	uint8_t codes[DECODE_STEP] = { 0 };
 	uint16_t last[DECODE_STEP];
 	size_t i = 0;
 
 	for (; i + DECODE_STEP <= n; i += DECODE_STEP)
-		math_decode32(is_fp16, m, src + i, dst + 2 * i, false);
-	if (i == n)
+		math_decode32(is_fp16, m, src + i, dst + 2 * i, lines);
+	if (lines || i == n)
 		return;
 	memcpy(codes, src + i, n - i);
 	math_decode32(is_fp16, m, codes, (uint8_t *)last, false);
 	memcpy(dst + 2 * i, last, 2 * (n - i));
 }
 
-/* dst, and n in bytes of the page, are whole lines. */
-MATH_FN void decode_lines_as(bool is_fp16, const struct math_decode *m, const uint8_t *src,
-			     uint8_t *dst, size_t n)
-{
-	for (size_t i = 0; i < n; i += DECODE_STEP)
-		math_decode32(is_fp16, m, src + i, dst + 2 * i, true);
-}
-
-static void decode_values(bool is_fp16, const struct math_decode *m, const uint8_t *src,
+static void decode_values(bool is_fp16, bool lines, const struct math_decode *m, const uint8_t *src,
 			  uint8_t *dst, size_t n)
 {
-	if (is_fp16)
-		decode_as(true, m, src, dst, n);
+	if (is_fp16 && lines)
+		decode_as(true, true, m, src, dst, n);
+	else if (lines)
+		decode_as(false, true, m, src, dst, n);
+	else if (is_fp16)
+		decode_as(true, false, m, src, dst, n);
 	else
-		decode_as(false, m, src, dst, n);
-}
-
-static void decode_lines(bool is_fp16, const struct math_decode *m, const uint8_t *src,
-			 uint8_t *dst, size_t n)
-{
-	if (is_fp16)
-		decode_lines_as(true, m, src, dst, n);
-	else
-		decode_lines_as(false, m, src, dst, n);
+		decode_as(false, false, m, src, dst, n);
 }
 
 static void decode_foreign(bool is_fp16, int k, const uint8_t *src, uint8_t *dst, size_t n)
@@ -65,16 +53,16 @@ static void decode_foreign(bool is_fp16, int k, const uint8_t *src, uint8_t *dst
 	}
 }
 
-static bool unit_is_lines(const struct walk_unit *u)
+static bool tile_is_lines(const struct page_tile *u)
 {
 	return (((uintptr_t)u->base | u->row_bytes | (u->rows > 1 ? u->stride : 0)) & (LINE - 1)) ==
 	       0;
 }
 
-static void decode_unit(const struct walk_unit *u, bool is_fp16, int k, const uint8_t *src)
+static void decode_tile(const struct page_tile *u, bool is_fp16, int k, const uint8_t *src)
 {
 	const uint32_t n = u->row_bytes / 2;
-	const bool legal = math_decode_takes(is_fp16, k), lines = unit_is_lines(u);
+	const bool legal = math_decode_takes(is_fp16, k), lines = tile_is_lines(u);
 	struct math_decode m;
 
 	if (legal)
@@ -85,16 +73,14 @@ static void decode_unit(const struct walk_unit *u, bool is_fp16, int k, const ui
 		prefetch_payload(src, n);
 		if (!legal)
 			decode_foreign(is_fp16, k, src, row, n);
-		else if (lines)
-			decode_lines(is_fp16, &m, src, row, n);
 		else
-			decode_values(is_fp16, &m, src, row, n);
+			decode_values(is_fp16, lines, &m, src, row, n);
 	}
 }
 
-static void scatter_unit(const struct walk_unit *u, const uint8_t *src)
+static void scatter_tile(const struct page_tile *u, const uint8_t *src)
 {
-	const bool past_cache = unit_is_lines(u) || u->row_bytes >= 1024;
+	const bool past_cache = tile_is_lines(u) || u->row_bytes >= 1024;
 
 	for (uint32_t r = 0; r < u->rows; r++, src += u->row_bytes) {
 		prefetch_payload(src, u->row_bytes);
@@ -106,7 +92,7 @@ static void scatter_unit(const struct walk_unit *u, const uint8_t *src)
 }
 
 struct decode_run {
-	struct walk walk;
+	struct tiles tiles;
 	const uint8_t *scale, *payload, *end;
 	int k; /* of the group that is under way */
 	bool is_fp16;
@@ -125,39 +111,39 @@ static int decode_start(struct decode_run *d, const struct page_layout *layout, 
 	d->scale = image + sizeof(header);
 	d->payload = image + shape.payload_offset;
 	d->end = image + shape.image_bytes;
-	walk_start(&d->walk, layout, page, header.codec_k, header.codec_v, &shape, false);
+	tiles_start(&d->tiles, layout, page, header.codec_k, header.codec_v, &shape, false);
 	return 0;
 }
 
 static void decode_layers(struct decode_run *d, uint32_t first, uint32_t end)
 {
-	const struct walk *w = &d->walk;
+	const struct tiles *w = &d->tiles;
 	uint32_t scale, payload;
 
 	image_layer_at(&w->layout->geometry, w->fp8_k ? CODEC_FP8 : CODEC_RAW,
 		       w->fp8_v ? CODEC_FP8 : CODEC_RAW, first, &scale, &payload);
 	d->scale += scale;
 	d->payload += payload;
-	walk_layers(&d->walk, first, end);
+	tiles_layers(&d->tiles, first, end);
 }
 
 static int decode_step(struct decode_run *d, uint32_t budget)
 {
-	struct walk_unit u;
+	struct page_tile u;
 
 	for (uint64_t cost = 0; cost < budget; cost += u.cost) {
 		uint32_t bytes;
 
-		if (!walk_next(&d->walk, &u))
+		if (!tiles_next(&d->tiles, &u))
 			return 0;
 		bytes = u.rows * u.row_bytes / (u.fp8 ? 2 : 1);
 		assert(bytes <= (size_t)(d->end - d->payload));
 		if (u.fp8) {
 			if (!u.more)
 				d->k = (int)*d->scale++ - FP8_BIAS;
-			decode_unit(&u, d->is_fp16, d->k, d->payload);
+			decode_tile(&u, d->is_fp16, d->k, d->payload);
 		} else {
-			scatter_unit(&u, d->payload);
+			scatter_tile(&u, d->payload);
 		}
 		d->payload += bytes;
 	}

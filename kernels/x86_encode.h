@@ -2,20 +2,20 @@
 /*
  * x86_encode.h - page -> image, only for x86_codec.h; read that first.
  *
- * Units are encoded in canonical order (walk.h). Memory is fetched in another order:
+ * Tiles are encoded in canonical order (tiles.h). Memory is fetched in another order:
  * - Where token rows follow each other with their heads side by side, a whole plane is prefetched
  *   in the order of its addresses, while the plane before it is encoded head by head from L2.
- *   The first plane is prefetched before the first unit if it is fp8. A verbatim one is read as
+ *   The first plane is prefetched before the first tile if it is fp8. A verbatim one is read as
  *   fast as such a burst (Zen 4, 64 tokens in L2: 0.90 of the bare loads and stores without the
  *   burst, 0.85 with it).
- * - Elsewhere the unit WALK_AHEAD further on is prefetched.
- * One loop encodes a unit, takes the amax of a later unit, and prefetches. AMAX_AHEAD units lie
+ * - Elsewhere the tile TILES_AHEAD further on is prefetched.
+ * One loop encodes a tile, takes the amax of a later tile, and prefetches. AMAX_AHEAD tiles lie
  * between, so that k is there when it is needed. Where rows are whole steps, four steps are encoded
  * before they are hashed and stored: a step waits less for its own results (Zen 4, from L2: 7 to
  * 18 % faster, most where rows are short).
  *
- * A unit of whole lines is hashed in the register that it was made in, and stored past the cache.
- * Other units go to scratch; every FLUSH_BYTES of it are hashed and stored. After a step less than
+ * A tile of whole lines is hashed in the register that it was made in, and stored past the cache.
+ * Other tiles go to scratch; every FLUSH_BYTES of it are hashed and stored. After a step less than
  * a line is left in scratch, and is kept in the run.
  *
  * Prefetches go into L1 (T0) although the lines are used from L2: lines that T1 had brought were
@@ -27,7 +27,7 @@
 #ifndef KVTIER_X86_ENCODE_H
 #define KVTIER_X86_ENCODE_H
 
-/* An image being written. Units of whole lines are hashed and leave line by line; others are put
+/* An image being written. Tiles of whole lines are hashed and leave line by line; others are put
  * together in scratch first. */
 struct writer {
 	uint8_t *scratch;       /* of this step */
@@ -53,8 +53,8 @@ static void writer_flush(struct writer *w, bool all)
 	w->fill = rest;
 }
 
-/* Whether a unit, if something comes after it, can leave in whole lines. */
-static bool writer_takes_lines(struct writer *w, size_t line_bytes, const struct walk_unit *u)
+/* Whether a tile, if something comes after it, can leave in whole lines. */
+static bool writer_takes_lines(struct writer *w, size_t line_bytes, const struct page_tile *u)
 {
 	if (u->row_bytes % line_bytes || w->fill % LINE)
 		return false;
@@ -63,7 +63,7 @@ static bool writer_takes_lines(struct writer *w, size_t line_bytes, const struct
 	return hash_takes_lines(&w->hash);
 }
 
-/* n values that need not fill a step: reads them and nothing after. */
+/* n values that need not fill a step: reads them and no byte after. */
 MATH_FN void amax_tail(struct math_amax *amax, const uint8_t *src, uint32_t n)
 {
 	for (; n; src += 2 * STEP) {
@@ -76,7 +76,7 @@ MATH_FN void amax_tail(struct math_amax *amax, const uint8_t *src, uint32_t n)
 	}
 }
 
-static uint32_t unit_amax(const struct walk_unit *u)
+static uint32_t tile_amax(const struct page_tile *u)
 {
 	struct math_amax amax = math_amax_start();
 
@@ -95,7 +95,7 @@ MATH_FN void encode_tail(bool is_fp16, const struct math_encode *m, const uint8_
 	math_store(dst, math_encode64(is_fp16, m, (const uint8_t *)last));
 }
 
-/* Memory to prefetch beside a unit, as many rows of as many bytes. */
+/* Memory to prefetch beside a tile, as many rows of as many bytes. */
 struct far {
 	const uint8_t *base;
 	uint64_t stride;
@@ -123,12 +123,12 @@ static bool cpu_is_zen4(void)
 }
 
 /*
- * One unit's codes to dst, and up to STEP - 1 bytes of anything after them. In the same loop the
+ * One tile's codes to dst, and up to STEP - 1 bytes of anything after them. In the same loop the
  * amax of `next` is taken and `far` prefetched, so that memory is read at an even pace under the
  * arithmetic; all three have the same rows.
  */
-MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
-			   const struct walk_unit *next, struct far far, uint8_t *dst)
+MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct page_tile *u,
+			   const struct page_tile *next, struct far far, uint8_t *dst)
 {
 	const struct math_encode m = math_encode_at(is_fp16, k);
 	const uint32_t n = u->row_bytes / 2;
@@ -153,13 +153,13 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
 	return math_amax_end(&amax);
 }
 
-/* A step of a unit whose rows have whole steps, and beside it those of encode_as(). */
+/* A step of a tile whose rows have whole steps, and beside it those of encode_as(). */
 struct place {
 	const uint8_t *at, *next, *far;
 	const uint8_t *row_end;
 };
 
-MATH_FN void place_move(struct place *p, const struct walk_unit *u, const struct walk_unit *next,
+MATH_FN void place_move(struct place *p, const struct page_tile *u, const struct page_tile *next,
 			struct far far)
 {
 	p->at += 2 * STEP, p->next += 2 * STEP, p->far += 2 * STEP;
@@ -171,14 +171,14 @@ MATH_FN void place_move(struct place *p, const struct walk_unit *u, const struct
 	}
 }
 
-/* As encode_as(), for rows of whole steps, which are hashed and go to the image at once. Steps are
+/* encode_as() for rows of whole steps, which are hashed and go to the image at once. Steps are
  * encoded together, so that there is other work while one of them waits for memory or a result. */
-MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *in,
-				 const struct walk_unit *in_next, struct far far, struct hash *hash,
+MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct page_tile *in,
+				 const struct page_tile *in_next, struct far far, struct hash *hash,
 				 uint8_t *dst)
 {
 	/* of its own: the compiler would read it again after each store */
-	const struct walk_unit u = *in, next = *in_next;
+	const struct page_tile u = *in, next = *in_next;
 	const struct math_encode m = math_encode_at(is_fp16, k);
 	const uint32_t steps = u.rows * u.row_bytes / (2 * STEP);
 	struct place p = { u.base, next.base, far.base, u.base + u.row_bytes };
@@ -224,9 +224,9 @@ MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *in
 	return math_amax_end(&amax);
 }
 
-/* Encodes unit u, and takes the amax of `next` beside it. */
-static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct walk_unit *u,
-		       uint32_t amax, const struct walk_unit *next, struct far far,
+/* Encodes tile u, and takes the amax of `next` beside it. */
+static int encode_tile(struct writer *w, bool is_fp16, bool lines, const struct page_tile *u,
+		       uint32_t amax, const struct page_tile *next, struct far far,
 		       uint32_t *ret_next)
 {
 	const int k = fp8_exponent(is_fp16, amax);
@@ -251,7 +251,7 @@ static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct 
 }
 
 /* Verbatim rows. */
-static void gather_rows(const struct walk_unit *u, struct far far, uint8_t *dst)
+static void gather_rows(const struct page_tile *u, struct far far, uint8_t *dst)
 {
 	for (uint32_t r = 0; r < u->rows; r++, dst += u->row_bytes) {
 		const uint8_t *row = u->base + r * u->stride, *far_row = far.base + r * far.stride;
@@ -265,7 +265,7 @@ static void gather_rows(const struct walk_unit *u, struct far far, uint8_t *dst)
 	}
 }
 
-static void gather_lines(const struct walk_unit *u, struct far far, struct hash *hash, uint8_t *dst)
+static void gather_lines(const struct page_tile *u, struct far far, struct hash *hash, uint8_t *dst)
 {
 	const uint64_t stride = u->stride, row_bytes = u->row_bytes;
 	const uint8_t *row = u->base, *far_row = far.base;
@@ -287,7 +287,7 @@ static void gather_lines(const struct walk_unit *u, struct far far, struct hash 
 	hash_lines(hash, u->rows * u->row_bytes, line);
 }
 
-static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u, struct far far)
+static void gather_tile(struct writer *w, bool lines, const struct page_tile *u, struct far far)
 {
 	const uint32_t bytes = u->rows * u->row_bytes;
 
@@ -301,20 +301,20 @@ static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u,
 	}
 }
 
-/* One loop goes over both units, so they need the same rows: b if it has the rows of a, else a. */
-static const struct walk_unit *alike(const struct walk_unit *a, const struct walk_unit *b)
+/* One loop goes over both tiles, so they need the same rows: b if it has the rows of a, else a. */
+static const struct page_tile *alike(const struct page_tile *a, const struct page_tile *b)
 {
 	return b && a->fp8 == b->fp8 && a->rows == b->rows && a->row_bytes == b->row_bytes ? b : a;
 }
 
 struct encode_run {
 	struct writer w;
-	struct walk walk;
+	struct tiles tiles;
 	struct {
-		struct walk_unit unit;
+		struct page_tile tile;
 		uint32_t amax;
-		bool known;     /* amax is */
-	} ring[WALK_AHEAD + 1]; /* the unit at `now` and up to WALK_AHEAD after it */
+		bool known;      /* amax is */
+	} ring[TILES_AHEAD + 1]; /* the tile at `now` and up to TILES_AHEAD after it */
 	uint32_t have, now;
 	bool is_fp16;
 	bool zen4, zen4_deep; /* deep: of planes that L1 does not hold */
@@ -325,28 +325,28 @@ struct encode_run {
 	uint32_t scales_hashed;
 };
 
-/* The next unit into the ring. */
+/* The next tile into the ring. */
 static bool encode_look(struct encode_run *e, uint32_t at)
 {
 	e->ring[at].known = false;
-	return walk_next(&e->walk, &e->ring[at].unit);
+	return tiles_next(&e->tiles, &e->ring[at].tile);
 }
 
-/* The n-th unit after the one at `now`, if it has the same rows; else the one at `now`. */
-static const struct walk_unit *fellow(const struct encode_run *e, uint32_t n)
+/* The n-th tile after the one at `now`, if it has the same rows; else the one at `now`. */
+static const struct page_tile *fellow(const struct encode_run *e, uint32_t n)
 {
-	const struct walk_unit *u = &e->ring[e->now].unit;
+	const struct page_tile *u = &e->ring[e->now].tile;
 
-	return alike(u, e->have > n ? &e->ring[(e->now + n) % (WALK_AHEAD + 1)].unit : NULL);
+	return alike(u, e->have > n ? &e->ring[(e->now + n) % (TILES_AHEAD + 1)].tile : NULL);
 }
 
 static struct far encode_far(const struct encode_run *e)
 {
-	const struct walk_unit *u = &e->ring[e->now].unit, *unit = fellow(e, WALK_AHEAD);
+	const struct page_tile *u = &e->ring[e->now].tile, *tile = fellow(e, TILES_AHEAD);
 
 	if (u->ahead)
 		return (struct far){ u->ahead, u->row_bytes, u->fp8 ? e->zen4 : e->zen4_deep };
-	return (struct far){ unit->base, unit->stride, u->fp8 && e->zen4 };
+	return (struct far){ tile->base, tile->stride, u->fp8 && e->zen4 };
 }
 
 static int encode_start(struct encode_run *e, const struct page_layout *layout, uint64_t page,
@@ -375,47 +375,47 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	memset(e->w.scale + shape.scale_bytes, 0,
 	       /* the padding */
 	       shape.payload_offset - sizeof(struct image_header) - shape.scale_bytes);
-	walk_start(&e->walk, layout, page, codec_k, codec_v, &shape, true);
-	if (walk_first(&e->walk, &first, &bytes) && e->walk.fp8_k)
+	tiles_start(&e->tiles, layout, page, codec_k, codec_v, &shape, true);
+	if (tiles_first(&e->tiles, &first, &bytes) && e->tiles.fp8_k)
 		for (uint64_t i = 0; i < bytes; i += LINE)
 			_mm_prefetch((const char *)(first + i), _MM_HINT_T0);
 	e->zen4 = cpu_is_zen4();
 	e->zen4_deep = e->zen4 && bytes >= ZEN4_L1_BYTES;
 	if (e->zen4_deep)
-		e->walk.ahead_least = ZEN4_AHEAD_BYTES;
+		e->tiles.ahead_least = ZEN4_AHEAD_BYTES;
 	e->have = e->now = 0;
-	while (e->have <= WALK_AHEAD && encode_look(e, e->have))
+	while (e->have <= TILES_AHEAD && encode_look(e, e->have))
 		e->have++;
 	return 0;
 }
 
 static int encode_next(struct encode_run *e)
 {
-	const uint32_t then = (e->now + AMAX_AHEAD) % (WALK_AHEAD + 1);
-	const struct walk_unit *u = &e->ring[e->now].unit, *next = fellow(e, AMAX_AHEAD);
+	const uint32_t then = (e->now + AMAX_AHEAD) % (TILES_AHEAD + 1);
+	const struct page_tile *u = &e->ring[e->now].tile, *next = fellow(e, AMAX_AHEAD);
 	const struct far far = encode_far(e);
 	const bool lines = e->have > 1 && writer_takes_lines(&e->w, u->fp8 ? 2 * STEP : LINE, u);
 	uint32_t amax;
 	int r = 0;
 
 	if (u->fp8) {
-		amax = e->ring[e->now].known ? e->ring[e->now].amax : unit_amax(u);
-		r = encode_unit(&e->w, e->is_fp16, lines, u, amax, next, far, &amax);
+		amax = e->ring[e->now].known ? e->ring[e->now].amax : tile_amax(u);
+		r = encode_tile(&e->w, e->is_fp16, lines, u, amax, next, far, &amax);
 		e->ring[then].known = next != u;
 		e->ring[then].amax = amax;
 	} else {
-		gather_unit(&e->w, lines, u, far);
+		gather_tile(&e->w, lines, u, far);
 	}
 	if (e->w.fill >= FLUSH_BYTES)
 		writer_flush(&e->w, false);
 	e->have--;
 	if (encode_look(e, e->now))
 		e->have++;
-	e->now = (e->now + 1) % (WALK_AHEAD + 1);
+	e->now = (e->now + 1) % (TILES_AHEAD + 1);
 	return r;
 }
 
-/* All units are done: the scales' part of the checksum, then the header. */
+/* All tiles are done: the scales' part of the checksum, then the header. */
 static int encode_end(struct encode_run *e, uint32_t budget)
 {
 	const uint8_t *scales = (uint8_t *)e->header + sizeof(*e->header);
@@ -428,7 +428,7 @@ static int encode_end(struct encode_run *e, uint32_t budget)
 	e->scales_hashed += n;
 	if (n < left)
 		return CODEC_MORE;
-	image_header_fill(e->header, &e->walk.layout->geometry, e->codec_k, e->codec_v, &e->shape,
+	image_header_fill(e->header, &e->tiles.layout->geometry, e->codec_k, e->codec_v, &e->shape,
 			  e->identity);
 	image_seal(e->header, hash_end(&e->w.hash));
 	return 0;
@@ -442,7 +442,7 @@ static int encode_step(struct encode_run *e, uint32_t budget, uint8_t *scratch)
 	e->w.scratch = scratch;
 	memcpy(scratch, e->w.rest, LINE);
 	while (e->have && cost < budget && !r) {
-		cost += e->ring[e->now].unit.cost;
+		cost += e->ring[e->now].tile.cost;
 		r = encode_next(e);
 	}
 	if (!r && e->have) {

@@ -12,7 +12,7 @@ python=python3
 python=$dest/lib/$python/dist-packages/kvtier
 
 install -d "$dest/bin" "$dest/include" "$dest/lib/pkgconfig" "$dest/lib/systemd/system" \
-	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python"
+	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/lib"
 ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
@@ -23,5 +23,6 @@ for page in client/man/*.[1-8] daemon/kvtierd.8; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
 install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
+install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
 sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/kvtierd.service \
 	>"$dest/lib/systemd/system/kvtierd.service"

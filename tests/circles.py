@@ -14,7 +14,7 @@ CALL = re.compile(r"R_(?:X86_64_PLT32|AARCH64_(?:CALL|JUMP)26)\s+(\w+)")
 
 def objects(build):
     found = [os.path.relpath(os.path.join(folder, name), build)[:-2]
-             for room in ("client", "daemon", "kernels", "tiers")
+             for room in ("base", "client", "daemon", "kernels", "tiers")
              for folder, _, names in os.walk(os.path.join(build, room))
              for name in names if name.endswith(".o")]
     files = sorted(file for file in found if os.path.exists(file + ".c"))

@@ -28,5 +28,5 @@ exec awk '
 			for (v = 1; v <= n; v++)
 				print name ":" substr($i, 1, index($i, "=")) value[v]
 		}
-	}' unit/*.c fault/*.c sim/*.c fuzz/*.c regr/*.c sys/*.c sys/*.sh soak/*.c \
-		gpu/*.c gpu/*.sh lib/*.c
+	}' unit/*.c fault/*.c sim/*.c fuzz/*.c regr/*.c sys/*.c sys/*.sh sys/sys_*.py soak/*.c \
+		gpu/*.c gpu/*.sh lib/*.c scenario/*.c */*.kvt

@@ -98,7 +98,10 @@ tests() {	# SECONDS NAME...
 	local seconds=$1 name
 	shift
 	for name; do
-		if [ -x "$build/tests/$name" ]; then
+		if [ -e "tests/gpu/$name.kvt" ] && [ -x "$build/tests/kvt" ]; then
+			try "$seconds" "$name" env -u KVTIER_EMU -u KVTIER_EMU_DIR \
+				"$build/tests/kvt" "tests/gpu/$name.kvt"
+		elif [ -x "$build/tests/$name" ]; then
 			try "$seconds" "$name" env -u KVTIER_EMU -u KVTIER_EMU_DIR \
 				"$build/tests/$name"
 		else

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu-bundle.sh BUILD - puts all into BUILD/gpu-bundle that a machine with a GPU and its driver
-# needs, and nothing else, to run the tests of kind gpu and kvtier-bench cuda: the sources, the
-# programs, and the libraries that they find there (all but the C library, 2.34 or later).
+# gpu-bundle.sh BUILD - packs all into BUILD/gpu-bundle.tar.xz that a machine with a GPU and its
+# driver needs, and nothing else, to run the tests of kind gpu and kvtier-bench cuda: the sources,
+# the programs, and the libraries that they find there (all but the C library, 2.34 or later).
 # libkvtier, which a Python loads, has its own inside. There: ./run.sh, or `make check-gpu` where
 # there is a compiler.
 set -eu
@@ -21,15 +21,17 @@ make BUILD="$folder/build" CFLAGS="-O2 -ffunction-sections -fdata-sections" TEST
 		-Wl,-rpath,'\$\$ORIGIN/../../lib'" \
 	LD_libkvtier.so.0="-Wl,-z,defs,--version-script=client/lib/kvtier.map -l:libcrypto.a"
 mkdir -p "$folder/lib"
-ldd "$folder"/build/{kvtierd,kvtierctl,kvtier-bench,tests/gpu_fault} |
+ldd "$folder"/build/{kvtierd,kvtierctl,kvtier-bench,tests/gpu_fault,tests/kvt} |
 	awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libpthread|libdl)\.so/ { print $3 }' | sort -u |
 	xargs cp -L -t "$folder/lib"
 if git rev-parse --git-dir >/dev/null 2>&1; then
-	git ls-files -z -- '*.[ch]' '*.cu' '*.cuh' '*.sh' '*.py' '*.map' '*.in' Makefile LICENSE
+	git ls-files -z -- '*.[ch]' '*.cu' '*.cuh' '*.sh' '*.py' '*.map' '*.in' '*.kvt' '*.inc' \
+		Makefile LICENSE
 else
 	find . -path "./${folder#./}" -prune -o -path './build*' -prune -o -type f \
 		\( -name '*.[ch]' -o -name '*.cu*' -o -name '*.sh' \
 			-o -name '*.py' -o -name '*.map' -o -name '*.in' \
+			-o -name '*.kvt' -o -name '*.inc' \
 		-o -name Makefile -o -name LICENSE \) -print0
 fi | tar --null -T - -cf - | tar -C "$folder" -xf -
 find "$folder/build" \( -name '*.o' -o -name '*.d' -o -name '*.a' \) -delete
@@ -78,6 +80,8 @@ part() {
 exit "${PIPESTATUS[0]}"
 RUN
 chmod +x "$folder/run.sh"
-size=$(du -sm "$folder" | cut -f 1)
-echo "$folder: $size MiB; copy it to a machine with a GPU, there: ./run.sh"
+XZ_OPT="-2 -T0" tar -C "${folder%/*}" -cJf "$folder.tar.xz" "${folder##*/}"
+size=$(du -sm "$folder.tar.xz" | cut -f 1)
+echo "$folder.tar.xz: $size MiB; copy it to a machine with a GPU, there:" \
+	"tar xJf gpu-bundle.tar.xz && gpu-bundle/run.sh"
 [ "$size" -lt 60 ] || { echo "gpu-bundle: that is 60 MiB or more"; exit 1; }

@@ -15,8 +15,8 @@ import sys
 SEVERAL = {
     "kernels/kernels.h": "one face of all codecs: select.c picks one of them",
     "tiers/io/io_engine.h": "what io.c and its engines say to each other, and nobody else may",
-    "tiers/nvme/nvme_log_inner.h": "what the files of the log share, and nobody else may",
-    "tiers/nvme/nvme_log.h": "one log, whatever file of it a call is in; its head says more",
+    "tiers/nvme/log/nvme_log_inner.h": "what the files of the log share, and nobody else may",
+    "tiers/nvme/log/nvme_log.h": "one log, whatever file of it a call is in; its head says more",
 }
 
 
@@ -53,7 +53,7 @@ def tags_defined_twice(files):
 
 def main():
     build = sys.argv[1]
-    found = [file for top in ("client/lib", "client/ctl", "daemon", "kernels", "tiers")
+    found = [file for top in ("base", "client/lib", "daemon", "kernels", "tiers")
              for file in glob.glob(top + "/**/*.[ch]", recursive=True)]
     definer = defined(build, sorted(file for file in found if file.endswith(".c")))
     used, bad = set(), 0

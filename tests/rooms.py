@@ -2,38 +2,54 @@
 # SPDX-License-Identifier: Apache-2.0
 # rooms.py - the rooms of the product, from the lowest to the highest, and the rooms that each one
 # includes. A row names rows above it only. So there is no circle of rooms: a room can be read and
-# built without the rooms below it in this list.
+# built without the rooms below it in this list. And a room is a place where one finds things: it has
+# at most 4,000 lines of code, no two files of the tree have one name, and a header's guard is its name.
+import collections
 import glob
+import os
 import re
+import subprocess
 import sys
 
 ROOMS = """
+base
 kernels
-client              kernels
-client/lib          client kernels
-daemon/base
-tiers               daemon/base kernels
-daemon/stats        daemon/base tiers
-daemon/config       client daemon/base tiers
-daemon/device       client daemon/base kernels
-daemon/cuda         client daemon/base kernels tiers daemon/config daemon/device
-daemon/store        client daemon/base kernels tiers daemon/stats daemon/device
-daemon/kvtierd.h    daemon/base daemon/stats daemon/config daemon/device daemon/store
-daemon/nvme         daemon/base tiers daemon/stats daemon/config daemon/device daemon/store
-                    daemon/kvtierd.h
-daemon/redis        daemon/base tiers daemon/stats daemon/config daemon/store daemon/kvtierd.h
-daemon/shared       client daemon/base kernels tiers daemon/device daemon/store
-daemon/op           client daemon/base tiers daemon/stats daemon/config daemon/device daemon/store
-                    daemon/nvme daemon/redis daemon/shared
-daemon/front        client daemon/base daemon/config daemon/kvtierd.h daemon/shared daemon/op
-daemon/admin        client daemon/base tiers daemon/store daemon/kvtierd.h daemon/nvme daemon/op
-                    daemon/front
-daemon/main.c       daemon/base tiers daemon/config daemon/cuda daemon/store daemon/kvtierd.h
-                    daemon/nvme daemon/redis daemon/op daemon/front daemon/admin
-client/ctl          client daemon/base tiers daemon/stats daemon/config daemon/admin
+client/abi          kernels
+client
+client/lib/base     base client/abi client
+client/lib/memory   base kernels client/abi client client/lib/base
+client/lib          base client/abi client client/lib/base client/lib/memory
+tiers               base kernels
+daemon/stats        base tiers
+daemon/quota
+daemon/config       base client/abi tiers
+daemon/device       base kernels client/abi
+daemon/cuda/driver  base client/abi tiers daemon/device
+daemon/cuda/lane    base kernels daemon/device daemon/cuda/driver
+daemon/cuda         base daemon/config daemon/device daemon/cuda/driver daemon/cuda/lane
+daemon/table        base kernels client/abi client tiers daemon/quota
+daemon/policy       tiers daemon/table
+daemon/move         base kernels client/abi tiers daemon/stats daemon/device
+                    daemon/table daemon/policy
+daemon/kvtierd.h    base daemon/stats daemon/quota daemon/config daemon/device daemon/table
+                    daemon/move
+daemon/write        base tiers daemon/stats daemon/config daemon/table daemon/policy daemon/move
+daemon/verify       base tiers daemon/stats daemon/device daemon/table daemon/policy daemon/move
+daemon/up           base tiers daemon/config daemon/move daemon/kvtierd.h daemon/write
+                    daemon/verify
+daemon/session      base kernels client/abi tiers daemon/device daemon/table daemon/move
+daemon/op           base client/abi tiers daemon/stats daemon/quota daemon/config daemon/device
+                    daemon/table daemon/move daemon/write daemon/session
+daemon/conn         base client/abi daemon/config daemon/kvtierd.h daemon/session daemon/op
+daemon/admin        base client/abi tiers daemon/config daemon/table daemon/move
+                    daemon/kvtierd.h daemon/write daemon/verify daemon/up daemon/op daemon/conn
+daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/move daemon/kvtierd.h
+                    daemon/write daemon/verify daemon/up daemon/op daemon/conn daemon/admin
+daemon/ctl          base client/abi tiers daemon/stats daemon/config daemon/admin
 """
 # The files that may see the whole daemon in one struct: they look at all of it, or bring a tier up.
-WHOLE = r"daemon/(main\.c|front/.*|admin/.*|nvme/nvme_up\.c|redis/redis_up\.c)"
+LINES = 4000
+WHOLE = r"daemon/(main\.c|conn/.*|admin/.*|up/.*)"
 
 
 def table():
@@ -65,9 +81,35 @@ def includes(file):
             yield number, name if "/" in name else f"{folder}/{name}"
 
 
+def names_and_sizes():
+    tree = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cu", "*.cuh", "*.py"], check=True, capture_output=True,
+                          text=True).stdout.split()
+    tree = [file for file in tree if os.path.exists(file)]
+    lines, named = collections.Counter(), collections.defaultdict(list)
+    for file in tree:
+        folder, name = os.path.split(file)
+        with open(file, encoding="utf-8") as opened:
+            text = opened.read()
+        if not folder.startswith("tests"):
+            lines[folder] += text.count("\n")
+        if name != "__init__.py":
+            named[name].append(file)
+        guard = re.search(r"^#ifndef (\w+)\n#define \1$", text, flags=re.M)
+        wanted = "KVTIER_" + re.sub(r"\W", "_", os.path.splitext(name)[0]).upper() + "_H"
+        wanted = {"client/kvtier.h": "KVTIER_H"}.get(file, wanted)
+        if name.endswith(("h", "cuh")) and guard and guard[1] != wanted:
+            yield f"{file}: its guard is {guard[1]}: {wanted} is the name of the file"
+    for folder, count in lines.items():
+        if count > LINES:
+            yield f"{folder}: {count} lines: a room has at most {LINES}"
+    for files in named.values():
+        if len(files) > 1:
+            yield f"{' and '.join(files)} have one name"
+
+
 def main():
     rooms, used, bad = table(), {}, 0
-    files = [file for top in ("client", "daemon", "kernels", "tiers")
+    files = [file for top in ("base", "client", "daemon", "kernels", "tiers")
              for file in sorted(glob.glob(top + "/**", recursive=True))
              if re.search(r"\.(c|h|cu|cuh)$", file) and not file.startswith("client/examples/")]
     for file in files:
@@ -79,6 +121,9 @@ def main():
             if whole or other not in rooms[room] | {room}:
                 print(f"{file}:{number}: {room} may not include {name}")
                 bad = 1
+    for sentence in names_and_sizes():
+        print(sentence)
+        bad = 1
     for room, allowed in rooms.items():
         for other in sorted(allowed - used.get(room, set())):
             print(f"tests/rooms.py: {room} does not include {other} any more: take it out")

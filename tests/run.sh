@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD... - runs the tests of these builds (build, build-address, build-thread) and counts.
 #
-# A test is a program BUILD/tests/NAME or a script tests/KIND/NAME.sh. Exit status 0: it passed; 77:
-# it was skipped, its last line says why; any other: it failed. Its output is kept in
-# BUILD/tests/NAME.log, and shown when it fails. The facts that stand in a test (facts.sh) name the
-# lane it runs in, and the builds it is not run in:
+# A test is a program BUILD/tests/NAME, a text tests/KIND/NAME.kvt (tests/scenario), a script
+# tests/KIND/NAME.sh or a program in Python, tests/KIND/NAME.py; NAME begins with KIND_. Exit status
+# 0: it passed; 77: it was skipped, its last line says why; any other: it failed. Its output is kept
+# in BUILD/tests/NAME.log, and shown when it fails. The facts that stand in a test (facts.sh) name
+# the lane it runs in, and the builds it is not run in:
 #	cpu	the test computes, at least now and then: JOBS at a time (two for each core)
 #	wait	the test mostly waits: WAITERS (8) at a time, beside tests of the first lane
 #	alone	nothing may run beside the test: after all others, one at a time
@@ -23,13 +24,15 @@ trap 'trap - INT TERM; kill 0' INT TERM
 # A line for each test that runs: lane, seconds, build, file.
 plan() {
 	local facts pattern build file
+	local named='/(unit|fault|sim|fuzz|regr|sys|gpu)/\1_[^/]*$'
 	facts=$(tests/facts.sh) || exit 1
 	set -f
 	for pattern in ${TEST:-*}; do
 		set +f
 		for build in "$@"; do
-			for file in tests/{unit,fault,sim,fuzz,regr,sys,gpu}/$pattern.{c,sh}; do
-				[ -f "$file" ] && echo "$build $file"
+			for file in tests/*/$pattern.{c,kvt,sh,py}; do
+				[[ -f $file && $file =~ $named ]] || continue
+				echo "$build $file"
 			done
 		done
 	done | sort -u | awk -v facts="$facts" '
@@ -61,6 +64,8 @@ run_one() {	# BUILD FILE
 	log=$build/tests/$name.log
 	case $2 in
 	*.sh) command=(env BUILD="$build" bash "$2") ;;
+	*.py) command=(env BUILD="$build" tests/lib/python.sh "$2") ;;
+	*.kvt) command=("$build/tests/kvt" "$2") ;;
 	*) command=("$build/tests/$name") ;;
 	esac
 	case $build in

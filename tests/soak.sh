@@ -6,11 +6,12 @@
 set -eu
 cd "$(dirname "$0")/.."
 names=$(basename -s .c tests/soak/soak_*.c)
-seeded="gpu_verify gpu_cut gpu_random gpu_tier_random gpu_client_kill"
-make -j"$(nproc)" BUILD="$1" tests TEST="$seeded"
+seeded="gpu_cut gpu_random gpu_tier_random gpu_client_kill"
+make -j"$(nproc)" BUILD="$1" tests TEST="$seeded gpu_verify"
 make -j"$(nproc)" BUILD="$1" all $(printf "$1/tests/%s " $names)
 for name in $names; do "$1/tests/$name"; done
 tests/first-day.sh "$1" --emulated
 for seed in $(seq 1 "${GPU_SEEDS:-20}"); do
 	for name in $seeded; do SEED=$seed "$1/tests/$name"; done
+	SEED=$seed "$1/tests/kvt" tests/gpu/gpu_verify.kvt
 done

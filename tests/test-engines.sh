@@ -13,11 +13,12 @@
 # BUILD/engines-vllm-0.31.0. It has to be one that wants torch 2.13.0; a test of what it does not
 # have is skipped.
 cd "$(dirname "$0")/.."
-build=${1:?usage: test-engines.sh BUILD}
+build=$(realpath "${1:?usage: test-engines.sh BUILD}")
 known="transformers vllm sglang llama-cpp-python"
 venv=$build/engines${VLLM:+-vllm-$VLLM}
-export KVTIER_ENGINE_LOGS=$venv KVTIER_LIBRARY
-KVTIER_LIBRARY=$(realpath "$build/libkvtier.so.0")
+export BUILD=$build KVTIER_LIBRARY=$build/libkvtier.so.0 KVTIER_ENGINE_LOGS=$venv
+# kvtier itself is installed.
+export PYTHONPATH=$PWD/tests/sys:$PWD/tests/engines:$PWD/client/examples
 
 pip() {
 	"$venv/bin/python" -m pip install --disable-pip-version-check --quiet "$@" \
@@ -81,7 +82,7 @@ for name in ${ENGINES:-$known}; do
 		echo "skipped: $name cannot be installed:" \
 			"$(grep -v '^\s*$' "$venv/install.log" | tail -1)"
 	elif file=${name//-/_} &&
-		"$venv/bin/python" -B "tests/engines/${file%_python}_test.py" "$build"; then
+		"$venv/bin/python" -B "tests/engines/${file%_python}_test.py"; then
 		passed=$((passed + 1))
 		echo "ok: $name"
 	else

@@ -1,30 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slabs.c - see slabs.h: slabs of equal slots, one slot size (class) a slab.
+ * slabs.c - slabs of equal slots, one slot size (class) a slab. Contract: slabs.h.
  *
  * A class serves the images that fill at least 16/17 of its slot (rounded to 4 KiB). A slab that
  * loses its last image is free for any class; a class without slabs may change its slot size.
  *
- * Allocation takes a slot of the fullest slab that has one, so that sparse slabs run empty. Where a
- * unit is wanted a slab of that unit goes first, be it a free one; then any other.
+ * Allocation takes a slot of the fullest slab that has one, so that sparse slabs run empty. If a
+ * unit is wanted, a slab of that unit is taken first, even a free one; then any other.
  *
- * Per slot there are 8 bytes: the generation, odd while the slot is in use, counted up by alloc and
- * by free, so a stale extent never matches; and the owner, which in a free slot is the next free
- * one. Slots that never were in use need no list: they start at slab.fresh. The array is
- * [slot][slab], because slabs of few slots would each touch a page of their own otherwise. It costs
- * memory only as slots come into use.
+ * Each slot has 8 bytes. One half is the generation: it is odd while the slot is in use, and alloc
+ * and free each count it up, so a stale extent never matches. The other half is the owner, or in a
+ * free slot the next free slot. Slots that never were in use need no list: they start at
+ * slab.fresh. The array is [slot][slab], because slabs of few slots would each touch a page of
+ * their own otherwise. It costs memory only as slots come into use.
  *
  *	not usable yet ──more()──> free ──first slot taken──> in a class <──slabs_reopen── closed
  *	                            ^ ^───last slot freed───────┘    └──slabs_close_slab────^ │
  *	                            └─────────────────────────────────────last slot freed─────┘
  *
+ * Lists: the free slabs of each unit, and the slabs of each class, fill and unit. The unit of a
+ * slab is given and never changes. A fill is in sixteenths of a slab, rounded down, so every search
+ * is O(FILLS) a unit, for any capacity. Lists are numbered: the free ones, then
+ * [class][fill][unit], so that a walk from the sparsest to the fullest slab of a class counts up.
+ *
  * Invariants
  *   H1 a slab is in exactly one list: free, or one of its class's by its fill. A closed slab, and
- *      slabs that are not usable (yet, or ever), are in none.
+ *      slabs that are not usable (yet, or ever), are in no list.
  *   H2 a slab in a class has used > 0.
  *   H3 tier.used_bytes = sum over classes of used * slot_bytes.
  *   H4 of a class with a closed slab at least (used of that slab - moves begun) slots outside it
- *      are free: slabs_alloc() takes none of these slabs. When an outside slab of the class becomes
+ *      are free: slabs_alloc() does not take these slabs. When an outside slab of the class becomes
  *      free this ends, and so does the reason to empty one.
  */
 #include "slabs.h"
@@ -33,12 +38,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "daemon/base/reserve.h"
-#include "slab_lists.h"
+#include "base/reserve.h"
 
-enum { NO_SLOT = -1 };
-
-static_assert((uint32_t)SLAB_NONE == (uint32_t)SLABS_NONE, "the same number");
+enum { FILLS = 17 /* the last: full */, NO_SLOT = -1 };
 
 struct slot {
 	uint32_t generation;
@@ -46,10 +48,11 @@ struct slot {
 };
 
 struct slab {
+	uint32_t next, prev; /* in its list; SLABS_NONE ends */
 	uint32_t used;
 	uint32_t fresh;    /* slots from here on were not used since the slab got its class */
 	int32_t free_slot; /* the first free slot below `fresh`, or -1 */
-	uint8_t class;     /* TIER_MAX_CLASSES: none */
+	uint8_t class;     /* TIER_MAX_CLASSES: no class */
 	uint8_t fill;
 };
 
@@ -63,15 +66,103 @@ struct class
 
 struct slabs {
 	struct slabs_conf conf;
+	uint32_t n_units;   /* 1: all are of one */
 	uint32_t n_classes; /* indices that were ever in use are below */
 	uint32_t closed;    /* the slab that is being emptied, or SLABS_NONE */
 	uint32_t moving;    /* slots outside it that were taken for its own: both are in use */
 	struct slab *slabs;
-	struct slab_lists lists;
+	uint32_t *heads;                          /* of the lists; SLABS_NONE: empty */
+	uint32_t n_free, free_of[TIER_MAX_NODES]; /* free slabs: all, by unit */
 	struct slot *slots;
 	uint64_t slots_bytes;
 	struct class classes[TIER_MAX_CLASSES];
 };
+
+/* --- lists --- */
+
+static uint32_t unit_of(const struct slabs *s, uint32_t slab)
+{
+	return s->conf.units ? s->conf.units[slab] : 0;
+}
+
+/* The lists of a class are [first_list(class), first_list(class + 1)). */
+static uint32_t first_list(const struct slabs *s, uint32_t class)
+{
+	return s->n_units * (1 + class * FILLS);
+}
+
+/* By the slab's class, fill and unit. */
+static uint32_t list_of(const struct slabs *s, uint32_t slab)
+{
+	const struct slab *at = &s->slabs[slab];
+
+	return unit_of(s, slab) + (at->class == TIER_MAX_CLASSES ?
+					   0 :
+					   first_list(s, at->class) + s->n_units * at->fill);
+}
+
+/* A slab that is added is in no list. */
+static void list_add(struct slabs *s, uint32_t slab)
+{
+	struct slab *at = &s->slabs[slab];
+	uint32_t *head = &s->heads[list_of(s, slab)];
+
+	at->next = *head;
+	at->prev = SLABS_NONE;
+	if (*head != SLABS_NONE)
+		s->slabs[*head].prev = slab;
+	*head = slab;
+	s->n_free += at->class == TIER_MAX_CLASSES;
+	s->free_of[unit_of(s, slab)] += at->class == TIER_MAX_CLASSES;
+}
+
+static void list_remove(struct slabs *s, uint32_t slab)
+{
+	const struct slab *at = &s->slabs[slab];
+
+	if (at->prev != SLABS_NONE)
+		s->slabs[at->prev].next = at->next;
+	else
+		s->heads[list_of(s, slab)] = at->next;
+	if (at->next != SLABS_NONE)
+		s->slabs[at->next].prev = at->prev;
+	s->n_free -= at->class == TIER_MAX_CLASSES;
+	s->free_of[unit_of(s, slab)] -= at->class == TIER_MAX_CLASSES;
+}
+
+/* The fullest slab of a class that is not full: of this unit, or of any (TIER_ANY_UNIT).
+ * SLABS_NONE: all are full. */
+static uint32_t fullest(const struct slabs *s, uint32_t class, uint32_t unit)
+{
+	const uint32_t first = first_list(s, class);
+
+	for (uint32_t list = first + s->n_units * (FILLS - 1); list-- > first;)
+		if (s->heads[list] != SLABS_NONE &&
+		    (unit >= s->n_units || list % s->n_units == unit))
+			return s->heads[list];
+	return SLABS_NONE;
+}
+
+/* For an image of this class (SLABS_NONE: its slots are no choice): of this unit the fullest slab
+ * that is not full, or a free one. Where that unit has neither, or does not exist (>= n_units): of
+ * all units the fullest, or a free one of the unit that has most. SLABS_NONE: no slab. */
+static uint32_t pick(const struct slabs *s, uint32_t class, uint32_t unit)
+{
+	uint32_t slab = SLABS_NONE, most = 0;
+
+	if (unit < s->n_units && class != SLABS_NONE)
+		slab = fullest(s, class, unit);
+	if (unit < s->n_units && slab == SLABS_NONE)
+		slab = s->heads[unit];
+	if (slab == SLABS_NONE && class != SLABS_NONE)
+		slab = fullest(s, class, TIER_ANY_UNIT);
+	for (uint32_t i = 1; slab == SLABS_NONE && i < s->n_units; i++)
+		if (s->free_of[i] > s->free_of[most])
+			most = i;
+	return slab == SLABS_NONE ? s->heads[most] : slab;
+}
+
+/* --- slots --- */
 
 /* In the array of slots. */
 static uint32_t number_of(const struct slabs *s, uint32_t slab, uint32_t slot)
@@ -129,64 +220,42 @@ static struct slot *slot_live(const struct slabs *s, const struct extent *where)
 		return NULL;
 	return slot_at(s, slabs_slab(where), where->slot & 0xffff);
 }
-static bool is_closed(const struct slabs *s, uint32_t slab)
-{
-	return slab == s->closed && slab != SLABS_NONE;
-}
 
-/* Slots of a class that the move out of its closed slab will need. */
-static uint32_t kept(const struct slabs *s, uint32_t class)
+/* The closed slab, if it is of this class; NULL. */
+static const struct slab *closed_of(const struct slabs *s, uint32_t class)
 {
 	const struct slab *closed = s->closed == SLABS_NONE ? NULL : &s->slabs[s->closed];
 
-	return closed && closed->class == class ? closed->used - s->moving : 0;
+	return closed && closed->class == class ? closed : NULL;
 }
 
-/* Of a class: the slots in use in slabs that are not closed; how many such slabs there are. */
+/* The slots in use in the slabs of a class that are not closed. */
 static uint32_t open_used(const struct slabs *s, uint32_t class)
 {
-	const bool closed = s->closed != SLABS_NONE && s->slabs[s->closed].class == class;
+	const struct slab *closed = closed_of(s, class);
 
-	return s->classes[class].used - (closed ? s->slabs[s->closed].used : 0);
+	return s->classes[class].used - (closed ? closed->used : 0);
 }
 
 static uint32_t open_slabs(const struct slabs *s, uint32_t class)
 {
-	return s->classes[class].slabs -
-	       (s->closed != SLABS_NONE && s->slabs[s->closed].class == class);
+	return s->classes[class].slabs - (closed_of(s, class) != NULL);
 }
 
-/* Free slots of a class that a request may be given. */
+/* Free slots of a class that a request may be given: without those that the move out of its closed
+ * slab will need. */
 static uint32_t open_free(const struct slabs *s, uint32_t class)
 {
+	const struct slab *closed = closed_of(s, class);
 	const uint32_t n = open_slabs(s, class) * s->classes[class].slots - open_used(s, class);
+	const uint32_t kept = closed ? closed->used - s->moving : 0;
 
-	return n > kept(s, class) ? n - kept(s, class) : 0;
-}
-
-static struct slab_place place_of(const struct slabs *s, uint32_t slab)
-{
-	return (struct slab_place){ s->slabs[slab].class, s->slabs[slab].fill };
-}
-
-/* The slab has its class and fill. */
-static void list_add(struct slabs *s, uint32_t slab)
-{
-	const struct slab_place place = place_of(s, slab);
-
-	slab_lists_add(&s->lists, slab, &place);
-}
-
-static void list_remove(struct slabs *s, uint32_t slab)
-{
-	const struct slab_place place = place_of(s, slab);
-
-	slab_lists_remove(&s->lists, slab, &place);
+	return n > kept ? n - kept : 0;
 }
 
 static uint8_t fill_of(const struct class *c, uint32_t used)
 {
-	return (uint8_t)((uint64_t)used * (SLAB_FILLS - 1) / c->slots);
+	return (uint8_t)((uint64_t)used * (FILLS - 1) / c->slots);
 }
 
 /* After slab.used changed to a value > 0. */
@@ -195,27 +264,28 @@ static void refile(struct slabs *s, struct class *c, uint32_t slab)
 	struct slab *at = &s->slabs[slab];
 	const uint8_t fill = fill_of(c, at->used);
 
-	if (fill == at->fill || is_closed(s, slab))
+	if (fill == at->fill || slab == s->closed)
 		return;
 	list_remove(s, slab);
 	at->fill = fill;
 	list_add(s, slab);
 }
 
-/* Slabs that became usable are free. Where none is free, a slab that is not quite ready is. */
+/* Slabs that became usable are free. If no slab is, a slab that is not quite ready is taken. */
 static void harvest(struct slabs *s)
 {
 	uint32_t slab;
 
-	while ((slab = s->conf.more(s->conf.arg, s->lists.n_free == 0)) != SLABS_NONE)
-		slab_lists_add(&s->lists, slab, NULL);
+	while ((slab = s->conf.more(s->conf.arg, s->n_free == 0)) != SLABS_NONE)
+		list_add(s, slab);
 	s->conf.tier->capacity_bytes =
 		(s->conf.n_slabs - s->conf.lost(s->conf.arg)) * s->conf.slab_bytes;
 }
 
-/* It is in no list. */
+/* A free slab. */
 static void slab_to_class(struct slabs *s, uint32_t slab, uint32_t class)
 {
+	list_remove(s, slab);
 	s->slabs[slab] = (struct slab){ .free_slot = NO_SLOT, .class = (uint8_t) class };
 	list_add(s, slab);
 	s->classes[class].slabs++;
@@ -225,13 +295,13 @@ static void slab_to_free(struct slabs *s, uint32_t slab)
 {
 	struct slab *at = &s->slabs[slab];
 
-	if (is_closed(s, slab))
+	if (slab == s->closed)
 		s->closed = SLABS_NONE;
 	else
 		list_remove(s, slab);
 	s->classes[at->class].slabs--;
 	at->class = TIER_MAX_CLASSES;
-	slab_lists_add(&s->lists, slab, NULL);
+	list_add(s, slab);
 }
 
 /* The slab is the class's and has a free slot. */
@@ -302,7 +372,7 @@ static int make_class(struct slabs *s, uint32_t need)
 
 int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *ret)
 {
-	uint32_t slab, of = SLAB_NONE;
+	uint32_t slab, of = SLABS_NONE;
 	int class;
 
 	if (bytes > s->conf.slab_bytes)
@@ -311,7 +381,7 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *r
 	class = find_class(s, slot_need(bytes));
 	if (class >= 0 && open_free(s, (uint32_t) class) > 0)
 		of = (uint32_t) class;
-	slab = slab_lists_pick(&s->lists, of, unit);
+	slab = pick(s, of, unit);
 	if (slab == SLABS_NONE)
 		return -ENOSPC;
 	if (s->slabs[slab].class == TIER_MAX_CLASSES) {
@@ -319,7 +389,6 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *r
 			class = make_class(s, slot_need(bytes));
 		if (class < 0)
 			return -ENOSPC;
-		slab_lists_remove(&s->lists, slab, NULL);
 		slab_to_class(s, slab, (uint32_t) class);
 	}
 	take_slot(s, slab, ret);
@@ -401,18 +470,22 @@ void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_v
 uint32_t slabs_free_slabs(struct slabs *s)
 {
 	harvest(s);
-	return s->lists.n_free;
+	return s->n_free;
 }
 
 uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab)
 {
-	struct slab_place place;
+	const uint32_t end = first_list(s, class + 1);
+	uint32_t list = first_list(s, class);
 
 	assert(class < s->n_classes);
-	if (slab == SLABS_NONE)
-		return slab_lists_sparsest(&s->lists, class);
-	place = place_of(s, slab);
-	return slab_lists_after(&s->lists, slab, &place);
+	if (slab != SLABS_NONE && s->slabs[slab].next != SLABS_NONE)
+		return s->slabs[slab].next;
+	if (slab != SLABS_NONE)
+		list = list_of(s, slab) + 1;
+	while (list < end && s->heads[list] == SLABS_NONE)
+		list++;
+	return list < end ? s->heads[list] : SLABS_NONE;
 }
 
 bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
@@ -475,9 +548,9 @@ int slabs_move_begin(struct slabs *s, struct extent *to)
 	uint32_t slab;
 
 	assert(s->closed != SLABS_NONE && s->moving < closed->used);
-	slab = slab_lists_fullest_of(&s->lists, closed->class, slab_unit(&s->lists, s->closed));
+	slab = fullest(s, closed->class, unit_of(s, s->closed));
 	if (slab == SLABS_NONE)
-		slab = slab_lists_fullest(&s->lists, closed->class);
+		slab = fullest(s, closed->class, TIER_ANY_UNIT);
 	if (slab == SLABS_NONE)
 		return -ENOSPC;
 	s->moving++;
@@ -510,31 +583,27 @@ void slabs_reopen(struct slabs *s)
 
 /* --- life --- */
 
-static int reserve_slots(struct slabs *s)
-{
-	const uint64_t fit = s->conf.slab_bytes / SLABS_SLOT_LEAST;
-	const uint64_t slots = fit < TIER_MAX_SLAB_SLOTS ? fit : TIER_MAX_SLAB_SLOTS;
-
-	s->slots_bytes = slots * s->conf.n_slabs * sizeof(struct slot);
-	s->slots = reserve(s->slots_bytes);
-	return s->slots ? 0 : -ENOMEM;
-}
-
 int slabs_open(const struct slabs_conf *conf, struct slabs **ret)
 {
+	const uint64_t fit = conf->slab_bytes / SLABS_SLOT_LEAST;
 	struct slabs *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return -ENOMEM;
 	s->conf = *conf;
+	s->n_units = conf->units ? conf->n_units : 1;
 	s->closed = SLABS_NONE;
 	s->slabs = calloc(conf->n_slabs, sizeof(*s->slabs));
-	if (!s->slabs || reserve_slots(s) ||
-	    slab_lists_open(&s->lists, conf->n_slabs, conf->units,
-			    conf->units ? conf->n_units : 1)) {
+	s->heads = calloc(first_list(s, TIER_MAX_CLASSES), sizeof(*s->heads));
+	s->slots_bytes = (fit < TIER_MAX_SLAB_SLOTS ? fit : TIER_MAX_SLAB_SLOTS) * conf->n_slabs *
+			 sizeof(struct slot);
+	s->slots = reserve(s->slots_bytes);
+	if (!s->slabs || !s->heads || !s->slots) {
 		slabs_close(s);
 		return -ENOMEM;
 	}
+	for (uint32_t i = 0; i < first_list(s, TIER_MAX_CLASSES); i++)
+		s->heads[i] = SLABS_NONE;
 	for (uint32_t i = 0; i < conf->n_slabs; i++)
 		s->slabs[i].class = TIER_MAX_CLASSES;
 	harvest(s);
@@ -547,7 +616,7 @@ void slabs_close(struct slabs *s)
 	if (!s)
 		return;
 	unreserve(s->slots, s->slots_bytes);
-	slab_lists_close(&s->lists);
+	free(s->heads);
 	free(s->slabs);
 	free(s);
 }

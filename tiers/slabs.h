@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * slabs.h - an allocator of equal slots in slabs, over any memory: it knows numbers of slabs and
- * offsets, never an address. The host tier is this and main memory; the GPU tier has one for the
+ * offsets, never an address. The host tier is this and main memory; the GPU cache has one for the
  * memory of each GPU.
  *
  * A slab has slots of one size (its class). Each slot has a generation, so that a stale extent
  * never matches, and an owner: the number of the block whose image lies there. Core thread only;
- * nothing is allocated after slabs_open().
+ * no memory is allocated after slabs_open().
  *
  * Emptying a slab: the caller closes the slab first, takes a slot outside for each slot that is in
  * use, and frees the old one when the bytes are there. A closed slab gives no slot to any other
@@ -32,7 +32,7 @@ struct slabs_conf {
 	uint32_t n_units;    /* at most TIER_MAX_NODES */
 	uint64_t slab_bytes; /* a multiple of 4096 */
 	uint32_t n_slabs;    /* at most TIER_MAX_SLABS */
-	/* The number of a slab that became usable since, each once, in any order; SLABS_NONE: none
+	/* The number of a slab that became usable since, each once, in any order; SLABS_NONE: no
 	 * now. hurry: no slab is free, so a slab that is not quite ready may be given. */
 	uint32_t (*more)(void *arg, bool hurry);
 	uint32_t (*lost)(void *arg); /* how many slabs will never be usable */
@@ -41,21 +41,21 @@ struct slabs_conf {
 
 /* 0, -ENOMEM. */
 int slabs_open(const struct slabs_conf *conf, struct slabs **ret);
-void slabs_close(struct slabs *s); /* NULL is fine */
+void slabs_close(struct slabs *s); /* may be NULL */
 
 /* A slot of this unit while there is one, then of any; TIER_ANY_UNIT: whichever slab is fullest.
  * -ENOSPC: something must be freed first; -E2BIG: larger than a slab. The slot has no owner. */
 int slabs_alloc(struct slabs *s, uint32_t bytes, uint32_t unit, struct extent *ret);
 void slabs_free(struct slabs *s, const struct extent *where); /* a live extent */
-/* Where the slot lies, from the begin of the memory; UINT64_MAX: a stale extent, or none of
- * these. */
+/* Where the slot lies, from the beginning of the memory; UINT64_MAX: the extent is stale, or not of
+ * these slabs. */
 uint64_t slabs_offset(const struct slabs *s, const struct extent *where);
 
 /* The extent of a slot in use; -ESTALE: it is not. */
 int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret);
-/* Slots by number, for a side table of the caller's: where all are of one size, and none is free,
- * there is no number between them that is no slot. So such a table is touched as slots are used.
- * The slot is in use (-ESTALE: it is not). */
+/* Slots by number, for a side table of the caller's. Where all slots are of one size and in use,
+ * their numbers have no gaps, so such a table takes memory as slots are used. The slot is in use
+ * (-ESTALE: it is not). */
 uint32_t slabs_number(const struct slabs *s, const struct extent *where);
 int slabs_numbered(const struct slabs *s, uint32_t number, struct extent *ret);
 /* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
@@ -66,12 +66,12 @@ uint64_t slabs_slab_bytes(const struct slabs *s); /* no image may be larger */
 /* The bytes that the slot of a live extent holds; 0: stale. */
 uint32_t slabs_extent_bytes(const struct slabs *s, const struct extent *where);
 uint32_t slabs_classes(const struct slabs *s); /* class indices in use are below this */
-/* Of the slots that a request of this class could be given: not the slots of a closed slab, nor
- * slots kept for its move. */
+/* Counts the slots that a request of this class could be given: without the slots of a closed slab,
+ * and without slots kept for its move. */
 void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_view *ret);
 uint32_t slabs_free_slabs(struct slabs *s);
 /* The slabs of a class, sparsest first (to a sixteenth of a slab): SLABS_NONE starts, and ends.
- * Nothing may be allocated or freed in between. A closed slab is not among them. */
+ * No slot may be allocated or freed in between. A closed slab is not among them. */
 uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab);
 uint32_t slabs_slab(const struct extent *where); /* the slab that a live extent lies in */
 /* Calls fn for each slot in use of one slab, until it says false. fn may free the extent it is
@@ -97,7 +97,7 @@ bool slabs_closed_next(const struct slabs *s, uint32_t *cursor, struct extent *r
 int slabs_move_begin(struct slabs *s, struct extent *to);
 /* Frees one of the two slots of such a move. */
 void slabs_move_end(struct slabs *s, const struct extent *where);
-/* slots in use of the closed slab; 0: none is closed */
+/* slots in use of the closed slab; 0: no slab is closed */
 uint32_t slabs_closed_used(const struct slabs *s);
 /* it is not emptied after all; no move is under way */
 void slabs_reopen(struct slabs *s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier.c - the list of tiers, and the only layer through which the core calls them: it asserts the
- * contract of tier.h on both sides and counts. It decides nothing. Core thread only.
+ * tier.c - the list of tiers, and the only layer through which the core calls them. It asserts the
+ * contract of tier.h on both sides, and decides nothing itself. Core thread only.
  *
  *            all ready                 probe ok
  *  starting ----------> up <------------------------- degraded, readonly, offline
@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "tiers/gpu/gpu.h"
 #include "tiers/host/host.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
@@ -22,9 +21,9 @@
 
 enum { BUFFER_ALIGN = 4096 };
 
-/* Adding a tier is one line here, one file, one test. */
+/* Adding a tier is one line here, one file, one test. GPUs' memory is no such tier, but a cache:
+ * its keeper (daemon/move/gpu_cache.c) makes a struct tier of its own. */
 static const struct tier_ops *const tiers[TIER_COUNT] = {
-	[TIER_GPU] = &gpu_ops,
 	[TIER_HOST] = &host_ops,
 	[TIER_NVME] = &nvme_ops,
 	[TIER_REDIS] = &redis_ops,
@@ -38,7 +37,7 @@ int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, 
 	struct tier *t = NULL;
 	int err;
 
-	assert((unsigned int)id < TIER_COUNT && n >= TIER_TEXT_BYTES);
+	assert((unsigned int)id < TIER_COUNT && tiers[id] && n >= TIER_TEXT_BYTES);
 	err = tiers[id]->open(conf, loop, &t, text, n);
 	assert(err <= 0 && !err == !!t);
 	if (err)
@@ -73,8 +72,6 @@ int tier_alloc_near(struct tier *t, uint32_t bytes, uint32_t unit, struct extent
 	err = t->ops->alloc(t, bytes, unit, &where);
 	assert(err <= 0 && (err || where.tier == t->ops->id));
 	assert(t->used_bytes <= t->capacity_bytes);
-	t->allocs_total += !err;
-	t->allocs_full_total += err == -ENOSPC;
 	if (!err)
 		*ret = where;
 	return err;
@@ -84,15 +81,13 @@ void tier_free(struct tier *t, const struct extent *where)
 {
 	assert(where->tier == t->ops->id && t->extents > 0 && t->ops->free);
 	t->ops->free(t, where);
-	t->frees_total++;
 }
 
 uint8_t *tier_address(struct tier *t, const struct extent *where)
 {
 	uint8_t *ret;
 
-	assert(t->ops->caps & (TIER_CAP_CPU_ADDRESSABLE | TIER_CAP_DEVICE_ADDRESSABLE) &&
-	       t->ops->address);
+	assert(t->ops->address);
 	ret = where->tier == t->ops->id ? t->ops->address(t, where) : NULL;
 	assert((uintptr_t)ret % BUFFER_ALIGN == 0);
 	return ret;
@@ -127,7 +122,6 @@ int tier_submit(struct tier *t, struct xfer *x)
 	x->tier = t;
 	x->status = -EINPROGRESS;
 	x->kept = false;
-	x->next = NULL;
 	/* before the call: a worker may have finished before submit returns */
 	x->in_flight = true;
 	t->in_flight++;
@@ -155,7 +149,6 @@ void tier_complete(struct xfer *x, int status)
 	x->status = status;
 	t->in_flight--;
 	t->behind_in_flight -= x->behind;
-	t->xfers_failed_total += status < 0;
 	x->done(x); /* x may be gone, or submitted again, after this */
 }
 
@@ -199,13 +192,6 @@ struct slabs *tier_slabs(const struct tier *t)
 	return in && in->ops->slabs ? in->ops->slabs(in) : NULL;
 }
 
-static struct slabs *slabs_of(const struct tier *t, uint32_t unit)
-{
-	const struct tier *in = innermost(t);
-
-	return in && in->ops->slabs_of ? in->ops->slabs_of(in, unit) : tier_slabs(in);
-}
-
 int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret)
 {
 	return slabs_extent(tier_slabs(t), slot, ret);
@@ -213,22 +199,12 @@ int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret)
 
 uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where)
 {
-	return slabs_extent_bytes(slabs_of(t, where->unit), where);
-}
-
-uint32_t tier_slot_number(const struct tier *t, const struct extent *where)
-{
-	return slabs_number(slabs_of(t, where->unit), where);
-}
-
-int tier_slot_numbered(const struct tier *t, uint32_t unit, uint32_t number, struct extent *ret)
-{
-	return slabs_numbered(slabs_of(t, unit), number, ret);
+	return slabs_extent_bytes(tier_slabs(t), where);
 }
 
 void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner)
 {
-	slabs_set_owner(slabs_of(t, where->unit), where, owner);
+	slabs_set_owner(tier_slabs(t), where, owner);
 }
 
 /* --- questions to any tier --- */
@@ -294,18 +270,10 @@ bool tier_idle(const struct tier *t)
 	return !in || !in->ops->idle || in->ops->idle(in);
 }
 
-void tier_listen(struct tier *t, struct tier_ready *listener)
+uint8_t *tier_memory(const struct tier *t, uint64_t *ret_bytes)
 {
-	struct tier *in = innermost(t);
+	const struct tier *in = innermost(t);
 
-	if (in && in->ops->listen)
-		in->ops->listen(in, listener);
-}
-
-void tier_unlisten(struct tier *t, struct tier_ready *listener)
-{
-	struct tier *in = innermost(t);
-
-	if (in && in->ops->unlisten)
-		in->ops->unlisten(in, listener);
+	*ret_bytes = 0;
+	return in && in->ops->memory ? in->ops->memory(in, ret_bytes) : NULL;
 }

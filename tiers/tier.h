@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier.h - a tier keeps images. One const ops table each, listed in one array in tier.c.
+ * tier.h - a tier keeps images. Each tier is one const ops table, and tier.c lists them in one
+ * array.
  *
- * The core calls tier_*() in tier.c, never a table: tier_*() assert range, state and exactly one
- * completion, count and time. Core thread only, except that addressable slots are read and written
- * by device workers while the block or the request holds them.
+ * The core calls tier_*() in tier.c, never a table. These functions assert range and state, and
+ * that every transfer completes exactly once. They are for the core thread only; but device workers
+ * read and write the memory of addressable slots while the block or the request holds them.
  *
- * Ownership: alloc gives an extent to the caller, free takes it back. submit lends the xfer until
- * its `done` ran: exactly once, from the loop, never inside submit. On an error return the caller
- * still owns everything. A tier that chooses the place itself (no alloc: nvme) says in the xfer of
- * a write where it went.
+ * Ownership: alloc gives an extent to the caller, and free takes it back. submit lends the xfer
+ * until its `done` has run, which happens exactly once, from the loop, never inside submit. On an
+ * error return the caller still owns everything. A tier without alloc chooses the place of a write
+ * itself (nvme), and says in the xfer where it is.
  *
- * A disk that stalls: nobody can take back memory that it may still write to. So a read that is
+ * A disk that stalls: memory that it may still write to cannot be taken back. So a read that is
  * given up (tier_cancel(), or the tier's own patience) ends with `kept`: the slot `home` that its
  * buffer lies in now belongs to the tier, which gives it back through its configuration's release()
  * when the disk is done with it.
@@ -19,9 +20,9 @@
  * States (tier_state()):
  *  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
  *
- * The host tier knows starting, up, and degraded: a part of its memory could not be had after the
- * start. The GPU tier is starting while no GPU is in use. misconfigured: Redis refuses us until
- * somebody corrects a password or an ACL.
+ * The host tier is starting, up, or degraded: some of its memory could not be had after the start.
+ * The memory of GPUs is starting while no GPU is in use. misconfigured: Redis refuses us until an
+ * operator corrects a password or an ACL.
  */
 #ifndef KVTIER_TIER_H
 #define KVTIER_TIER_H
@@ -52,13 +53,9 @@ enum {
 enum tier_id { TIER_GPU = 0, TIER_HOST, TIER_NVME, TIER_REDIS, TIER_COUNT }; /* bit = 1 << id */
 
 enum tier_caps {
-	/* tier_address() gives a pointer that the CPU may use: no submit needed */
-	TIER_CAP_CPU_ADDRESSABLE = 1,
-	TIER_CAP_DURABLE = 2,
+	TIER_CAP_DURABLE = 1,
 	/* no extents: an image is found by its key, and is there or not */
-	TIER_CAP_KEYED = 4,
-	/* tier_address() gives a pointer that a device may use */
-	TIER_CAP_DEVICE_ADDRESSABLE = 8,
+	TIER_CAP_KEYED = 2,
 };
 
 enum tier_state {
@@ -87,15 +84,16 @@ static inline bool extent_equal(const struct extent *a, const struct extent *b)
 	       a->generation == b->generation;
 }
 
-/* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. With a geometry
- * it looks at the value's header, too: -EBADMSG if it is not this block's header, else bytes is the
- * image's size. A hint: the value may be gone before it is read. */
+/* XFER_PROBE asks a keyed tier whether it has the key, -ENOENT if not, and needs no buffer. With a
+ * geometry the tier looks at the value's header, too: -EBADMSG if that is not this block's, else
+ * bytes is the image's size. The answer is a hint: the value may be gone before it is read. */
 enum xfer_op { XFER_READ = 1, XFER_WRITE, XFER_PROBE };
 
-/* The facts that a durable tier keeps beside an image, so that a restart finds its way. */
+/* The facts that a durable tier keeps beside an image, so that the block is found again after a
+ * restart. */
 struct xfer_record {
 	uint8_t owner[32];  /* bytes 0..15: tenant; 16..31: space (space.h) */
-	uint8_t parent[32]; /* key; zeros: none, or not known */
+	uint8_t parent[32]; /* key; zeros: no parent, or not known */
 	uint64_t tick;      /* last access, < 2^48 */
 };
 
@@ -106,7 +104,7 @@ struct xfer {
 	uint8_t *buffer;     /* 4096-aligned, with room up to the next multiple of 4096 */
 	uint32_t bytes;      /* of the image */
 	enum xfer_op op;
-	/* WRITE to a durable tier: to be kept. READ: parent as found there */
+	/* WRITE to a durable tier: what it is to keep. READ: the parent is as it was found there */
 	struct xfer_record record;
 	struct extent home; /* READ: the host slot that buffer lies in */
 	/* Keyed tiers. READ and PROBE need the identity. READ needs the geometry, too; PROBE may
@@ -116,12 +114,11 @@ struct xfer {
 	 * need. */
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
-	const struct redis_seal *seal; /* whose, in all ops; as long as the tier is open */
-	bool behind;       /* nobody waits for it: write-behind, and its questions before a write */
-	bool kept;         /* READ, status < 0: `home` is the tier's for now, see above */
-	int status;        /* 0, or -errno: then the buffer's content is undefined */
-	struct xfer *next; /* the tier's while lent */
-	bool in_flight;    /* tier.c's: false before the first submit */
+	const struct redis_seal *seal; /* the tenant's, in all ops; as long as the tier is open */
+	bool behind;    /* no op waits for it: write-behind, and its questions before a write */
+	bool kept;      /* READ, status < 0: `home` is the tier's for now, see above */
+	int status;     /* 0, or -errno: then the buffer's content is undefined */
+	bool in_flight; /* tier.c's: false before the first submit */
 	void (*done)(struct xfer *x);
 };
 
@@ -135,18 +132,14 @@ struct tier_node {
 };
 
 struct tier_conf {
-	/* host, gpu: a multiple of 4096 (2 MiB with huge_pages 2) */
-	uint64_t slab_bytes;
-	uint32_t units; /* gpu: GPUs */
 	/* host */
+	uint64_t slab_bytes; /* a multiple of 4096 (2 MiB with huge_pages 2) */
 	uint64_t bytes;      /* capacity; TIER_BYTES_AUTO */
 	uint32_t huge_pages; /* 0 no, 1 transparent (madvise), 2 hugetlb 2 MiB */
-	/* so much of each of these nodes, and bytes together; 0: spread over the nodes of GPUs */
+	/* so much of each of these nodes, `bytes` together; 0: spread over the nodes of GPUs */
 	uint32_t n_nodes;
 	struct tier_node nodes[TIER_MAX_NODES];
-	bool lock; /* mlock */
-	/* 0: one per CPU this process may use, at most 8; else at most 64 */
-	uint32_t prefault_threads;
+	bool lock;                           /* mlock */
 	const struct nvme_tier_conf *nvme;   /* nvme.h */
 	const struct redis_tier_conf *redis; /* redis.h */
 };
@@ -159,40 +152,26 @@ struct tier_name {
 	const struct redis_seal *seal; /* keyed tiers: whose */
 };
 
-/* A part that wants to know of a tier's memory, to register or to pin it. Embedded in its owner,
- * until tier_unlisten(). */
-struct tier_ready {
-	/* On the core thread, for each byte once: at most 1 GiB, which stays mapped until the tier
-	 * is closed. */
-	void (*ready)(struct tier_ready *listener, void *base, uint64_t bytes);
-	/* memory need not be faulted in: all of it at once, inside tier_listen() */
-	bool mapped;
-	struct tier_ready *next; /* the tier's */
-};
-
 struct tier_ops {
-	const char *name;
 	enum tier_id id;
-	uint32_t caps;
-	/* text (n >= TIER_TEXT_BYTES): on failure a sentence naming limit and knob */
+	uint32_t caps; /* enum tier_caps */
+	/* text (n >= TIER_TEXT_BYTES): on failure a sentence that names limit and knob */
 	int (*open)(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
 		    size_t n);
 	/* accepts NULL and half-open */
 	void (*close)(struct tier *t);
-	/* of this unit while it has room, then of any. -ENOSPC: evict; -E2BIG. NULL: a write
-	 * chooses its place */
+	/* of this unit while it has room, then of any. -ENOSPC: something must be evicted first;
+	 * -E2BIG. NULL: the tier chooses the place of a write */
 	int (*alloc)(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret);
 	void (*free)(struct tier *t, const struct extent *where);
-	uint8_t *(*address)(struct tier *t, const struct extent *where); /* NULL: stale */
+	/* addressable tiers: a pointer that the CPU may use, without submit; NULL: stale */
+	uint8_t *(*address)(struct tier *t, const struct extent *where);
 	/* NULL where addressable; -EAGAIN: full */
 	int (*submit)(struct tier *t, struct xfer *x);
-	/* x->done still runs, exactly once */
+	/* x->done() still runs, exactly once */
 	void (*cancel)(struct tier *t, struct xfer *x);
 	enum tier_state (*state)(const struct tier *t);
-	/* addressable tiers: their allocator (slabs.h), or slabs_of: that of one of their units;
-	 * NULL: the unit has nothing now */
-	struct slabs *(*slabs)(const struct tier *t);
-	struct slabs *(*slabs_of)(const struct tier *t, uint32_t unit);
+	struct slabs *(*slabs)(const struct tier *t); /* addressable tiers: their allocator */
 	/* The rest may be NULL. tier_*() of the same name says its answer in that case. */
 	bool (*readable)(const struct tier *t, const struct tier_name *name);
 	bool (*writable)(const struct tier *t, const struct tier_name *name);
@@ -204,8 +183,7 @@ struct tier_ops {
 	int (*purge)(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status),
 		     void *arg);
 	bool (*idle)(const struct tier *t);
-	void (*listen)(struct tier *t, struct tier_ready *listener);
-	void (*unlisten)(struct tier *t, struct tier_ready *listener);
+	uint8_t *(*memory)(const struct tier *t, uint64_t *ret_bytes);
 };
 
 struct tier {
@@ -214,12 +192,10 @@ struct tier {
 	uint64_t capacity_bytes, used_bytes; /* used: slots in use at their class's size */
 	uint64_t extents;                    /* in use */
 	uint32_t in_flight;                  /* xfers lent */
-	uint32_t behind_in_flight;           /* of these, transfers that nobody waits for */
-	/* every transfer of a tier that is up ends within so long. Set by open; 0: at once */
+	uint32_t behind_in_flight;           /* of these, transfers that no op waits for */
+	/* every transfer of a tier that is up ends within this time. Set by open; 0: at once */
 	uint64_t patience_ns;
-	/* counted by the wrappers in tier.c */
-	uint64_t allocs_total, allocs_full_total, frees_total;
-	uint64_t xfers_total, xfers_failed_total;
+	uint64_t xfers_total; /* that were submitted */
 };
 
 /* The facts that a policy needs about one class of slots (slabs.h). */
@@ -237,57 +213,53 @@ int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, 
 	      char *text, size_t n);
 void tier_close(struct tier *t);
 int tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret);
-/* Best of this unit; TIER_ANY_UNIT, TIER_NO_UNIT: of any. */
+/* tier_alloc() from this unit, if it has room; TIER_ANY_UNIT, TIER_NO_UNIT: from any. */
 int tier_alloc_near(struct tier *t, uint32_t bytes, uint32_t unit, struct extent *ret);
 void tier_free(struct tier *t, const struct extent *where);
 uint8_t *tier_address(struct tier *t, const struct extent *where);
 int tier_submit(struct tier *t, struct xfer *x);
-/* for implementations: from the loop, runs done */
+/* For implementations: called from the loop, it runs done(). */
 void tier_complete(struct xfer *x, int status);
 void tier_cancel(struct tier *t, struct xfer *x);
 const char *tier_name(enum tier_id id);
 enum tier_state tier_state(const struct tier *t);
 const char *tier_state_name(enum tier_state state);
 
-/* The allocator of an addressable tier, wrapped or not; NULL: it has none, or one for each unit. */
+/* The allocator of an addressable tier, wrapped or not; NULL: the tier has none, or one a unit. */
 struct slabs *tier_slabs(const struct tier *t);
-/* Of slots in use, by number (extent.slot): the extent, or -ESTALE; its bytes, or 0: stale; whose
- * it is (block number). Addressable tiers. */
+/* Slots in use of an addressable tier, by number (extent.slot): the extent, or -ESTALE; its bytes,
+ * or 0: stale; whose it is (block number). */
 int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret);
 uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where);
-/* Of slots in use of one unit, by a number for side tables (slabs_number()). */
-uint32_t tier_slot_number(const struct tier *t, const struct extent *where);
-int tier_slot_numbered(const struct tier *t, uint32_t unit, uint32_t number, struct extent *ret);
 void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner);
 
 /*
- * Questions to any tier, or to none: t may be NULL (it is not configured), and the answer is then
- * the same as of a tier that has no such thing.
+ * Questions to any tier. t may be NULL (the tier is not configured): the answer is then that of a
+ * tier whose table has no such function.
  */
-/* A read, a write of this image would be tried now. Without such a thing: no. */
+/* A read, or a write, of this image would be tried now. Without such a function: no. */
 bool tier_readable(const struct tier *t, const struct tier_name *name);
 bool tier_writable(const struct tier *t, const struct tier_name *name);
 /* The image is not wanted there any more; or it was accessed at now_tick. `tick` is as the tier
- * knows it (record.tick of the write, an event, or the last touch). A stale extent is fine. Without
- * such a thing: nothing. */
+ * knows it (record.tick of the write, an event, or the last touch). The extent may be stale.
+ * Without such a function this has no effect. */
 void tier_forget(struct tier *t, const struct extent *where, uint64_t tick);
 void tier_touch(struct tier *t, const struct extent *where, uint64_t tick, uint64_t now_tick);
-/* The value that a keyed tier gave for a key failed its checks: the value goes, if it still has
- * these bytes, which may be overwritten when this returns. */
+/* The value that a keyed tier gave for a key failed its checks: the value is deleted, if it still
+ * has these bytes, which may be overwritten when this returns. */
 void tier_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
 		  uint32_t bytes);
-/* Images that were written to it survive from now on. last: nothing is written to it any more.
- * `done` runs later, once, with the first error or 0. -EBUSY: one is under way. Without such a
- * thing: -ENOTSUP. */
+/* When `done` has run with 0, images that were written before survive a crash. last: the tier takes
+ * no more writes. `done` runs later, once, with the first error or 0. -EBUSY: a flush is under way.
+ * Without such a function: -ENOTSUP. */
 int tier_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
-/* Likewise: it forgets all images of a tenant that it has now, for good. */
+/* Forgets all images that it has of a tenant, for good; done() runs as in tier_flush(). */
 int tier_purge(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status),
 	       void *arg);
-/* Nothing is in anybody else's hands: tier_close() is possible. Without such a thing: yes. */
+/* No transfer, flush or purge is under way: tier_close() is possible. */
 bool tier_idle(const struct tier *t);
-/* Addressable tiers tell of their memory: of memory that is there at once, of later memory from
- * tier_alloc() and its like. */
-void tier_listen(struct tier *t, struct tier_ready *listener);
-void tier_unlisten(struct tier *t, struct tier_ready *listener);
+/* The memory of a tier that the CPU can address, to register or to pin: one mapping, which stays
+ * until the tier is closed. Some of it may not be faulted in yet. Without such memory: NULL. */
+uint8_t *tier_memory(const struct tier *t, uint64_t *ret_bytes);
 
 #endif

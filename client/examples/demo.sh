@@ -1,9 +1,9 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
 #
-# demo.sh [BUILD]: what `make demo` runs. A real model answers questions on a text of this
-# repository, cold and then warm in new processes, through a kvtierd of its own. Everything it
-# writes is under BUILD (default: build).
+# demo.sh [BUILD]: `make demo` runs this. A real model answers questions on a text of this
+# repository, cold and then warm in new processes, through a kvtierd of its own. It writes only
+# under BUILD (default: build).
 
 tree=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$tree/build}

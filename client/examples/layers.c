@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layers.c - layer by layer: `layers store` gives each group of layers to kvtierd as soon as it is
- * computed; `layers load`, another process, computes with a group while the groups behind it are
- * still on their way. Pages are in host memory here. With pages on a GPU a stream does the work of
- * this program's CPU: kvtier_stream_wait_layers(), and kvtier_store_layers() with the stream.
- * store_load.c explains the rest. Needs a running kvtierd.
+ * layers.c - stores and loads blocks layer by layer. `layers store` gives each group of layers to
+ * kvtierd as soon as it is computed. `layers load`, another process, computes with a group while
+ * the groups behind it are still on their way. Pages are in host memory here. With pages on a GPU a
+ * stream does the work of this program's CPU: kvtier_stream_wait(), and kvtier_store_layers() with
+ * the stream. store_load.c explains the rest. The program needs a running kvtierd.
  *
  *	cc -D_GNU_SOURCE layers.c $(pkg-config --cflags --libs kvtier) -o layers
  *	./layers store && ./layers load
@@ -20,9 +20,9 @@ enum {
 	GROUPS = 4, /* of two layers each */
 	HEADS = 2,
 	DIM = 64,
-	TOKENS = 16, /* of a block */
+	TOKENS = 16, /* in a block */
 	BLOCKS = 8,
-	VALUES = TOKENS * HEADS * DIM, /* of a layer's K, or V */
+	VALUES = TOKENS * HEADS * DIM, /* in a layer's K, or V */
 	SEGMENTS = LAYERS * 2,
 	PAGE = SEGMENTS * VALUES, /* values */
 	VALUE = 2,                /* bytes of an FP16 value */
@@ -67,31 +67,19 @@ static unsigned visit(uint16_t *memory, uint32_t group, bool compute)
 static int open_space(struct kvtier_client *client, const struct kvtier_region *region,
 		      struct kvtier_space **ret)
 {
-	const struct kvtier_geometry geometry = {
-		.size = sizeof(geometry),
-		.dtype = KVTIER_FP16,
-		.model = "layers@1",
-		.convention = "example",
-		.layers = LAYERS,
-		.kv_heads = HEADS,
-		.head_dim_k = DIM,
-		.head_dim_v = DIM,
-		.block_tokens = TOKENS,
-		.world = 1,
-		.codec = KVTIER_CODEC_RAW,
-	};
+	const struct kvtier_geometry geometry =
+		KVTIER_INIT(kvtier_geometry, .dtype = KVTIER_FP16, .model = "layers@1",
+			    .convention = "example", .layers = LAYERS, .kv_heads = HEADS,
+			    .head_dim_k = DIM, .head_dim_v = DIM, .block_tokens = TOKENS,
+			    .world = 1, .codec = KVTIER_CODEC_RAW);
 	struct kvtier_segment segments[SEGMENTS];
 
 	for (uint32_t i = 0; i < SEGMENTS; i++) {
-		segments[i] = (struct kvtier_segment){
-			.size = sizeof(segments[i]),
-			.layer = i / 2,
-			.kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = (uint64_t)i * VALUES * VALUE,
-			.page_stride = PAGE * VALUE,
-			.token_stride = HEADS * DIM * VALUE,
-			.head_stride = DIM * VALUE,
-		};
+		segments[i] = KVTIER_INIT(kvtier_segment, .layer = i / 2,
+					  .kind = i % 2 ? KVTIER_V : KVTIER_K,
+					  .offset = (uint64_t)i * VALUES * VALUE,
+					  .page_stride = PAGE * VALUE, .head_stride = DIM * VALUE,
+					  .token_stride = HEADS * DIM * VALUE);
 	}
 	return kvtier_space_open(client, &geometry, region, 1, segments, SEGMENTS, ret);
 }
@@ -100,9 +88,8 @@ static int open_space(struct kvtier_client *client, const struct kvtier_region *
 static int store(struct kvtier_client *client, struct kvtier_space *space,
 		 const struct kvtier_key *keys, const uint32_t *pages, uint16_t *memory)
 {
-	const struct kvtier_op_options options = { .size = sizeof(options),
-						   .layer_groups = GROUPS };
-	struct kvtier_result result = { .size = sizeof(result) };
+	const struct kvtier_op options = KVTIER_INIT(kvtier_op, .layer_groups = GROUPS);
+	struct kvtier_result result = KVTIER_INIT(kvtier_result);
 	uint64_t op;
 
 	if (kvtier_store(space, keys, pages, BLOCKS, &options, &op) < 0)
@@ -123,9 +110,8 @@ static int store(struct kvtier_client *client, struct kvtier_space *space,
 static int load(struct kvtier_client *client, struct kvtier_space *space,
 		const struct kvtier_key *keys, const uint32_t *pages, uint16_t *memory)
 {
-	const struct kvtier_op_options options = { .size = sizeof(options),
-						   .layer_groups = GROUPS };
-	struct kvtier_result result = { .size = sizeof(result) };
+	const struct kvtier_op options = KVTIER_INIT(kvtier_op, .layer_groups = GROUPS);
+	struct kvtier_result result = KVTIER_INIT(kvtier_result);
 	unsigned wrong = 0;
 	uint64_t op;
 
@@ -165,9 +151,9 @@ static int run(bool storing, struct kvtier_client *client, struct kvtier_space *
 int main(int argc, char **argv)
 {
 	const bool storing = argc == 2 && !strcmp(argv[1], "store");
-	const struct kvtier_options options = { .size = sizeof(options), .name = "layers" };
-	struct kvtier_region region = { .size = sizeof(region) };
-	struct kvtier_shared *shared;
+	const struct kvtier_options options = KVTIER_INIT(kvtier_options, .name = "layers");
+	struct kvtier_region region = KVTIER_INIT(kvtier_region);
+	struct kvtier_memory *shared;
 	struct kvtier_client *client;
 	struct kvtier_space *space;
 	int code;

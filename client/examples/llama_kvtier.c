@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * llama_kvtier.c - an engine of llama.cpp, in C, whose prompts' KV outlives it. Answers a text
- * file; run twice, the second process computes the tokens behind the last full block, and no more.
+ * llama_kvtier.c - an engine of llama.cpp in C that keeps the KV of its prompts in kvtier. It
+ * answers a text file. Run it twice: the second process computes only the tokens behind the last
+ * full block.
  *
  *	cc -D_GNU_SOURCE llama_kvtier.c $(pkg-config --cflags --libs kvtier llama) -o llama_kvtier
  *	./llama_kvtier model.gguf prompt.txt 40
@@ -25,8 +26,8 @@ enum {
 	BLOCK = 64,   /* tokens */
 	PAGES = 16,   /* blocks under way at once */
 	CTX = 4096,   /* tokens */
-	SEQUENCE = 0, /* of the conversation */
-	SCRATCH = 1,  /* of one block, while it is copied */
+	SEQUENCE = 0, /* the conversation */
+	SCRATCH = 1,  /* one block, while it is copied */
 };
 
 struct engine {
@@ -36,11 +37,11 @@ struct engine {
 	const struct llama_vocab *vocab;
 };
 
-/* All zero: there is no daemon, and the engine goes without. */
+/* If it is all zero there is no daemon, and the engine works without a cache. */
 struct cache {
 	struct kvtier_client *client;
 	struct kvtier_space *space;
-	struct kvtier_shared *shared;
+	struct kvtier_memory *shared;
 	uint8_t *pages;
 	size_t page_bytes;
 };
@@ -124,31 +125,21 @@ static bool name_model(const char *path, char *ret, size_t n)
 
 static bool cache_open(struct cache *c, struct engine *e, const char *path)
 {
-	const struct kvtier_options options = { .size = sizeof(options), .name = "llama_kvtier" };
-	struct kvtier_region region = { .size = sizeof(region) };
+	const struct kvtier_options options = KVTIER_INIT(kvtier_options, .name = "llama_kvtier");
+	struct kvtier_region region = KVTIER_INIT(kvtier_region);
 	char model[KVTIER_MAX_STRING + 1];
 
 	c->page_bytes = block_bytes(e);
 	if (!c->page_bytes || c->page_bytes > UINT32_MAX || !name_model(path, model, sizeof(model)))
 		return false;
-	const struct kvtier_geometry geometry = {
-		.size = sizeof(geometry),
-		.dtype = KVTIER_INT8, /* bytes */
-		.model = model,
-		.convention = "llama_kvtier.c",
-		.layers = 1,
-		.kv_heads = 1,
-		.block_tokens = BLOCK,
-		.world = 1,
-		.codec = KVTIER_CODEC_RAW,
-		.opaque_bytes = (uint32_t)c->page_bytes,
-	};
-	const struct kvtier_segment segment = {
-		.size = sizeof(segment),
-		.kind = KVTIER_OPAQUE,
-		.page_stride = c->page_bytes,
-		.length = c->page_bytes,
-	};
+	const struct kvtier_geometry geometry =
+		KVTIER_INIT(kvtier_geometry, .dtype = KVTIER_INT8, .model = model,
+			    .convention = "llama_kvtier.c", .layers = 1, .kv_heads = 1,
+			    .block_tokens = BLOCK, .world = 1, .codec = KVTIER_CODEC_RAW,
+			    .opaque_bytes = (uint32_t)c->page_bytes);
+	const struct kvtier_segment segment =
+		KVTIER_INIT(kvtier_segment, .kind = KVTIER_OPAQUE, .page_stride = c->page_bytes,
+			    .length = c->page_bytes);
 	if (kvtier_memory_alloc(PAGES * c->page_bytes, "pages", &c->shared) < 0 ||
 	    kvtier_memory_region(c->shared, &region) < 0)
 		return complain("memory");
@@ -172,7 +163,7 @@ static void cache_close(struct cache *c)
 	*c = (struct cache){ 0 };
 }
 
-/* Keys of the full blocks of tokens; 0: none, or no cache. */
+/* Keys of the full blocks of tokens; 0: no full block, or no cache. */
 static size_t keys_of(struct cache *c, const llama_token *tokens, size_t n, struct kvtier_key *ret)
 {
 	size_t n_keys = n / BLOCK;
@@ -184,7 +175,7 @@ static size_t keys_of(struct cache *c, const llama_token *tokens, size_t n, stru
 }
 
 typedef int (*submit_fn)(struct kvtier_space *, const struct kvtier_key *, const uint32_t *, size_t,
-			 const struct kvtier_op_options *, uint64_t *);
+			 const struct kvtier_op *, uint64_t *);
 
 /* Loads or stores n <= PAGES blocks from key `first` on, from or to the first pages. How many
  * leading ones are good. When that fails, the daemon may use the pages still, so the cache is
@@ -192,12 +183,10 @@ typedef int (*submit_fn)(struct kvtier_space *, const struct kvtier_key *, const
 static size_t run(struct cache *c, submit_fn submit, const struct kvtier_key *keys, size_t first,
 		  size_t n)
 {
-	const struct kvtier_op_options options = {
-		.size = sizeof(options),
-		.parent = first ? &keys[first - 1] : NULL,
-		.timeout_ms = 2000,
-	};
-	struct kvtier_result result = { .size = sizeof(result) };
+	const struct kvtier_op options =
+		KVTIER_INIT(kvtier_op, .parent = first ? &keys[first - 1] : NULL,
+			    .timeout_ms = 2000);
+	struct kvtier_result result = KVTIER_INIT(kvtier_result);
 	uint32_t pages[PAGES];
 	uint64_t op;
 
@@ -216,7 +205,7 @@ static size_t run(struct cache *c, submit_fn submit, const struct kvtier_key *ke
 static size_t fetch(struct cache *c, struct engine *e, const llama_token *tokens, size_t n)
 {
 	struct kvtier_key keys[CTX / BLOCK];
-	struct kvtier_hit hit = { .size = sizeof(hit) };
+	struct kvtier_hit hit = KVTIER_INIT(kvtier_hit);
 	const size_t n_keys = keys_of(c, tokens, n, keys);
 	size_t done = 0;
 
@@ -239,7 +228,7 @@ static size_t fetch(struct cache *c, struct engine *e, const llama_token *tokens
 static size_t store(struct cache *c, struct engine *e, const llama_token *tokens, size_t n)
 {
 	struct kvtier_key keys[CTX / BLOCK];
-	struct kvtier_hit hit = { .size = sizeof(hit) };
+	struct kvtier_hit hit = KVTIER_INIT(kvtier_hit);
 	const size_t n_keys = keys_of(c, tokens, n, keys);
 	size_t stored = 0;
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_process.py - one engine process: answers questions on a document, its KV backed by kvtier.
+"""llama_process.py - one engine process that answers questions on a document, with its KV backed by kvtier.
 
     llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw or fp8)
 
-One JSON object a line on standard input is a question, one a line on standard output its answer. This is all
-that an engine has to do to use kvtier: fetch before the prefill, store after it.
+A line on standard input is a question, and a line on standard output is its answer; each line is a JSON object. An
+engine that uses kvtier has to do just this: fetch before the prefill, and store after it.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREFETCH_MS = 10_000    # an engine with a GPU would wait a second; here computi
 
 
 class Progress:
-    """A line on standard error whenever two seconds went by without one."""
+    """Prints a line on standard error when two seconds have passed without one."""
 
     def __init__(self, what: str) -> None:
         self.what, self.last = what, time.monotonic()
@@ -44,7 +44,7 @@ class Progress:
 
 
 def model_name(path: str) -> str:
-    """Name and revision: two files are the same model when their bytes are."""
+    """The name and revision of the model. Two files are the same model if their bytes are equal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for piece in iter(lambda: file.read(1 << 20), b""):
@@ -53,15 +53,15 @@ def model_name(path: str) -> str:
 
 
 def prompt(engine: llama_engine.Engine, question: dict) -> List[int]:
-    """Tokens of document and question. They are tokenized apart, so that the document's are the same whatever
-    is asked; its first prefix_tokens (a multiple of the block) are what questions share."""
+    """The tokens of document and question. They are tokenized apart, so that the document's are the same whatever is
+    asked. Questions share the first prefix_tokens of it, a multiple of the block."""
     shared = engine.tokenize(BEFORE + question["document"])[:question["prefix_tokens"]]
     return shared + engine.tokenize(AFTER.format(question=question["question"]))
 
 
 def prefill(engine: llama_engine.Engine, tokens: List[int], have: int) -> None:
-    """Computes tokens[have:]. What follows the last block boundary is always a batch of its own: llama.cpp
-    rounds differently in batches of different size, and only so is a warm run's last batch the cold run's."""
+    """Computes tokens[have:]. What follows the last block boundary is always a batch of its own, because llama.cpp
+    rounds differently in batches of different sizes: so the last batch of a warm run is that of the cold run."""
     cut, progress = (len(tokens) - 1) // BLOCK_TOKENS * BLOCK_TOKENS, Progress("computing")
     if have < cut:
         engine.decode(tokens[have:cut], lambda done: progress(done, cut - have))
@@ -69,7 +69,7 @@ def prefill(engine: llama_engine.Engine, tokens: List[int], have: int) -> None:
 
 
 def generate(engine: llama_engine.Engine, limit: int, logits: IO[bytes], first: int) -> List[int]:
-    """Greedy decoding from the first token on; the logits behind every token go to the file."""
+    """Decodes greedily from the first token on, and writes the logits behind every token to the file."""
     answer, progress = [first], Progress("answering")
     while len(answer) < limit and not engine.is_end(answer[-1]):
         engine.decode(answer[-1:])
@@ -80,7 +80,7 @@ def generate(engine: llama_engine.Engine, limit: int, logits: IO[bytes], first: 
 
 
 def nearest(tiers: kvtier.Tier) -> str:
-    """Of the tiers that have a block, the one it is loaded from."""
+    """The tier that a block is loaded from, of all tiers that have it."""
     return next((tier.name.lower() for tier in kvtier.Tier if tier in tiers), "")
 
 
@@ -107,7 +107,7 @@ def answer_question(engine: llama_engine.Engine, cache: Optional[LlamaCache], qu
 
 
 def open_cache(engine: llama_engine.Engine, path: str, socket: str, codec: str) -> Optional[LlamaCache]:
-    """The cache, or None where no daemon is: an engine does without."""
+    """The cache, or None if there is no daemon: an engine works without."""
     try:
         client = kvtier.Client(socket, name="llama-demo")
         return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),

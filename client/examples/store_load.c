@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_load.c - the whole use of libkvtier. `store_load store` fills pages and stores them;
- * `store_load load`, another process, gets them back and compares. Needs a running kvtierd.
+ * store_load.c - shows how libkvtier is used, from connecting to closing. `store_load store` fills
+ * pages and stores them. `store_load load`, another process, gets them back and compares. The
+ * program needs a running kvtierd.
  *
  *	cc -D_GNU_SOURCE store_load.c $(pkg-config --cflags --libs kvtier) -o store_load
  *	./store_load store && ./store_load load
@@ -16,7 +17,7 @@ enum {
 	LAYERS = 4,
 	HEADS = 2,
 	DIM = 64,
-	TOKENS = 16, /* of a block */
+	TOKENS = 16, /* in a block */
 	BLOCKS = 8,
 	VALUE = 2, /* bytes of an FP16 value */
 	PLANE = TOKENS * HEADS * DIM * VALUE,
@@ -55,36 +56,23 @@ static unsigned wrong_values(const uint16_t *memory, size_t blocks)
 static int open_space(struct kvtier_client *client, const struct kvtier_region *region,
 		      struct kvtier_space **ret)
 {
-	const struct kvtier_geometry geometry = {
-		.size = sizeof(geometry),
-		.dtype = KVTIER_FP16,
-		.model = "example@1",
-		.convention = "example",
-		.layers = LAYERS,
-		.kv_heads = HEADS,
-		.head_dim_k = DIM,
-		.head_dim_v = DIM,
-		.block_tokens = TOKENS,
-		.world = 1,
-		.codec = KVTIER_CODEC_RAW,
-	};
+	const struct kvtier_geometry geometry =
+		KVTIER_INIT(kvtier_geometry, .dtype = KVTIER_FP16, .model = "example@1",
+			    .convention = "example", .layers = LAYERS, .kv_heads = HEADS,
+			    .head_dim_k = DIM, .head_dim_v = DIM, .block_tokens = TOKENS,
+			    .world = 1, .codec = KVTIER_CODEC_RAW);
 	struct kvtier_segment segments[SEGMENTS];
 	for (uint32_t i = 0; i < SEGMENTS; i++) {
-		segments[i] = (struct kvtier_segment){
-			.size = sizeof(segments[i]),
-			.layer = i / 2,
-			.kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = i * PLANE,
-			.page_stride = PAGE,
-			.token_stride = HEADS * DIM * VALUE,
-			.head_stride = DIM * VALUE,
-		};
+		segments[i] = KVTIER_INIT(kvtier_segment, .layer = i / 2,
+					  .kind = i % 2 ? KVTIER_V : KVTIER_K, .offset = i * PLANE,
+					  .page_stride = PAGE, .head_stride = DIM * VALUE,
+					  .token_stride = HEADS * DIM * VALUE);
 	}
 	return kvtier_space_open(client, &geometry, region, 1, segments, SEGMENTS, ret);
 }
 
 /* How many blocks of the prompt are present. If some are missing, asks for the blocks that other
- * nodes stored in Redis. A prefetch that fails costs hits and nothing else, so the lookup alone
+ * nodes stored in Redis. A prefetch that fails costs only hits, so the lookup alone
  * counts. */
 static int find(struct kvtier_client *client, struct kvtier_space *space,
 		const struct kvtier_key *keys, size_t n, struct kvtier_hit *ret)
@@ -93,7 +81,7 @@ static int find(struct kvtier_client *client, struct kvtier_space *space,
 	if (r < 0 || ret->blocks == n)
 		return r;
 	uint64_t op;
-	if (kvtier_prefetch(space, keys, n, &op) == 0)
+	if (kvtier_prefetch(space, keys, n, NULL, &op) == 0)
 		(void)kvtier_wait(client, op, 1000, NULL);
 	return kvtier_lookup(space, keys, n, ret);
 }
@@ -111,7 +99,7 @@ static int run(bool storing, struct kvtier_client *client, struct kvtier_space *
 	size_t n = BLOCKS;
 	if (kvtier_keys(space, NULL, tokens, BLOCKS * TOKENS, keys, &n) < 0)
 		return fail("keys");
-	struct kvtier_hit hit = { .size = sizeof(hit) };
+	struct kvtier_hit hit = KVTIER_INIT(kvtier_hit);
 	if (find(client, space, keys, n, &hit) < 0)
 		return fail("find");
 	(void)printf("%u of %zu blocks are present\n", hit.blocks, n);
@@ -126,7 +114,7 @@ static int run(bool storing, struct kvtier_client *client, struct kvtier_space *
 	}
 	if (r < 0)
 		return fail("submit");
-	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_result result = KVTIER_INIT(kvtier_result);
 	if (kvtier_wait(client, op, -1, &result) < 0)
 		return fail("wait");
 	/* Only the first result.prefix blocks are in their pages. */
@@ -143,14 +131,14 @@ int main(int argc, char **argv)
 		(void)fprintf(stderr, "usage: store_load store | load\n");
 		return 2;
 	}
-	struct kvtier_shared *shared;
+	struct kvtier_memory *shared;
 	if (kvtier_memory_alloc(BLOCKS * PAGE, "pages", &shared) < 0)
 		return fail("memory");
-	struct kvtier_region region = { .size = sizeof(region) };
+	struct kvtier_region region = KVTIER_INIT(kvtier_region);
 	if (kvtier_memory_region(shared, &region) < 0)
 		return fail("region");
 	struct kvtier_client *client;
-	const struct kvtier_options options = { .size = sizeof(options), .name = "example" };
+	const struct kvtier_options options = KVTIER_INIT(kvtier_options, .name = "example");
 	if (kvtier_connect(&options, &client) < 0)
 		return fail("connect");
 	struct kvtier_space *space;

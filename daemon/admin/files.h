@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * files.h - the files that this daemon believes in: lock, stats page, sockets, NVMe's paths. Now
- * and then a helper looks whether each path still leads to the file; status and log say where it
- * does not. A file that nobody has touched for a day is touched, so that what cleans /tmp keeps it.
- * Core thread only.
+ * files.h - watches the daemon's own files: its lock, stats page, sockets and NVMe paths. A helper
+ * looks every second whether each path still leads to its file, and `status` and the log name a
+ * path that does not. The helper also touches a file that was not touched for a day, so that a
+ * cleaner of /tmp keeps it. Core thread only.
  */
 #ifndef KVTIER_FILES_H
 #define KVTIER_FILES_H
@@ -13,10 +13,10 @@
 struct files;
 struct kvtierd;
 
-/* The sockets are there. 0 or -errno. */
+/* Call it when the sockets have been made. 0 or -errno. */
 int files_open(struct kvtierd *d, struct files **ret);
-void files_close(struct files *f);      /* not busy; NULL is fine */
-void files_look(struct files *f);       /* with each heartbeat; NULL is fine */
-bool files_busy(const struct files *f); /* a look is under way; NULL: no */
+void files_close(struct files *f);      /* it is not busy, and may be NULL */
+void files_look(struct files *f);       /* call it with each heartbeat; f may be NULL */
+bool files_busy(const struct files *f); /* the helper is at work; false for NULL */
 
 #endif

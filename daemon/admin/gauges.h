@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gauges.h - the present state, put into the stats page. Core thread only.
+ * gauges.h - puts the present state of the daemon into the stats page. Core thread only.
  */
 #ifndef KVTIER_GAUGES_H
 #define KVTIER_GAUGES_H

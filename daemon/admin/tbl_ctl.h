@@ -1,90 +1,102 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tbl_ctl.h - every kvtierctl command, once: dispatch in kvtierctl and in the daemon, help and man
- * page. No include guard: included with CTL() defined, which it undefines.
+ * tbl_ctl.h - every kvtierctl command, once. Both programs find their commands and options here,
+ * and help and man page are made of it. It has no include guard: it is included with CTL() defined,
+ * which it undefines.
  *
  *	CTL(name, where, arguments, prose, example)
  *
  * where   local: kvtierctl answers by itself; admin: the daemon answers at once, through ctl.c;
- *         waits: the daemon answers when its work is done, and tells meanwhile how far it is
+ *         list: the daemon answers with a list of tbl_lists.h; waits: the daemon answers when its
+ *         work is done, and says meanwhile how far it is
+ * arguments  for people, and the list of the command's options: "--name" or "--name VALUE"
  */
-#include "client/tbl_hints.h"
+#include "client/abi/tbl_hints.h"
 
 CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--list]",
-    "A page for people: what was loaded and stored since the daemon's start, how fast, and from "
-    "which tier; how full the tiers are; what is wrong. P50 and P99 are times of ops that had a "
-    "block at least, from when the core thread reads the op until it completes it, at most 1/32 "
-    "off. The hit rate is of the blocks that engines looked up, SHARE a tier's part of the blocks "
-    "that loads asked for. --watch prints a page every SEC seconds (1), "
-    "each about the time since the page before; --count ends it after N pages. --all lists every "
-    "number instead, with --watch also its rate; -f lists the numbers whose names match GLOB; "
-    "--list explains the names. The daemon need not answer: stats works while it is stopped, and "
-    "says so.",
+    "Prints a page for people: what was loaded and stored since the daemon's start, how fast, and "
+    "from which tier; how full the tiers are; and what is wrong. P50 and P99 are times of ops that "
+    "had at least one block, from when the core thread reads the op until it completes it, at most "
+    "1/32 off. The hit rate counts the blocks that engines looked up. SHARE is the percentage of "
+    "the blocks that loads asked for which came from this tier. --watch prints a page every SEC "
+    "seconds (1), which covers the time since the page before; --count ends that after N pages. "
+    "--all lists every number instead, and with --watch also its rate. -f lists the numbers whose "
+    "names match GLOB. --list explains the names. stats needs no answer of the daemon: it works "
+    "while the daemon is stopped, and says so.",
     "kvtierctl stats --watch=2")
 CTL(status, local, "[--json]",
-    "OK, WARN, ERR or STARTING, with the reasons and what to do about each. A NOTE is no trouble: "
-    "for example, that io_uring is not in use. STARTING: the daemon is there, and no engine can "
-    "connect yet. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 4 for STARTING, 3 if no daemon is "
-    "there.",
+    "Says OK, WARN, ERR or STARTING, with the reasons and what to do about each. A NOTE is no "
+    "trouble: for example, it says that io_uring is not in use. STARTING: the daemon is there, and "
+    "no engine can connect yet. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 4 for STARTING, 3 if "
+    "no daemon is there.",
     "kvtierctl status && echo fine")
-CTL(clients, admin, "[--json]",
-    "Connected engines: process, tenant, how their pages are reached, ops, blocks. PATH: shared "
-    "(a memfd), staged (libkvtier copies), cuda-ipc, cuda-fd, cuda-fabric (a GPU's memory, by "
-    "that kind of handle), cuda-engine (kvtierd does not reach them). MODE: whose kernels encode "
-    "and decode pages on a GPU: the daemon's, the engine's, or none; NOT IN ENGINE MODE: why not "
-    "the engine's, where those were wanted. GPU STAGED: why the engine's CPU copies its pages. "
-    "STATE: open, or ending: the connection was cut, and workers still use PAGES of its pages; or "
-    "refused: a process that was refused or cut in the last ten minutes, and REFUSED FOR what. "
-    "WIRE: the version of the protocol that they speak.",
+CTL(clients, list, "[--json]",
+    "Lists the connected engines: process, tenant, how their pages are reached, ops, blocks. PATH "
+    "says how kvtierd reaches the pages: shared (a memfd), staged (libkvtier copies them), "
+    "cuda-ipc, cuda-fd or cuda-fabric (a GPU's memory, by that kind of handle), or cuda-engine "
+    "(not at all). MODE says whose kernels encode and decode pages on a GPU: the daemon's, the "
+    "engine's, or none. NOT IN ENGINE MODE says why the engine's kernels do not, though that was "
+    "wanted. GPU STAGED says why the engine's CPU copies its pages. STATE is open; or ending, if "
+    "the connection was cut and workers still use PAGES of its pages; or refused, for a process "
+    "that was refused or cut in the last ten minutes, and REFUSED FOR has the reason. WIRE is the "
+    "version of the protocol in use.",
     "kvtierctl clients")
-CTL(spaces, admin, "[--json]",
-    "Spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has the "
-    "space open. idle: no engine has it open. unknown: it was found on NVMe, and no engine has "
+CTL(tenants, list, "[--json]",
+    "Lists what each tenant has of everything that clients use together. GUARANTEED is how much no "
+    "other tenant can take from it. For host_bytes and blocks that follows from [socket] share; a "
+    "tenant without a share has a guarantee while its engines are active. LIMIT is what the tenant "
+    "may have as things are now. REFUSED counts how often it was refused more since the start. "
+    "Blocks of a tenant with a lower PRIORITY are evicted first. in_flight_bytes and parts are of "
+    "ops that are under way; kept_bytes, hint_rows and sessions belong to hints. A daemon without "
+    "[socket NAME] sections has one tenant.",
+    "kvtierctl tenants")
+CTL(spaces, list, "[--json]",
+    "Lists spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has "
+    "the space open. idle: no engine has it open. unknown: it was found on NVMe, and no engine has "
     "opened it since. going: it is being removed with its blocks, to make room for another space. "
-    "RAW: blocks that fp8 could not hold. ERROR: how far values come back from what was stored, "
-    "RMS, of a sample: a block a second at most, of engines whose pages the CPU reads. "
-    "HINTED: its blocks are the first to leave memory (demoted), or to go at all (retired).",
+    "RAW counts blocks that fp8 could not hold. ERROR is how far loaded values are from stored "
+    "ones: the root mean square of a sample, which has at most one block a second of engines whose "
+    "pages the CPU reads. HINTED: its blocks are the first to leave memory (demoted), or to be "
+    "evicted from memory and NVMe (retired).",
     "kvtierctl spaces --json")
-CTL(disks, admin, "[--json]",
-    "The paths of the NVMe tier: state and why, size, what is in use, errors.", "kvtierctl disks")
-CTL(devices, admin, "[--json]",
-    "What moves bytes between engines' pages and images: the CPU, and each GPU that can be "
+CTL(disks, list, "[--json]",
+    "Lists the paths of the NVMe tier: state and reason, size, bytes in use, errors.",
+    "kvtierctl disks")
+CTL(devices, list, "[--json]",
+    "Lists what moves bytes between engines' pages and images: the CPU, and each GPU that can be "
     "served. (Paths of the NVMe tier are disks.) STATE of a GPU: idle (no engine uses it, and "
-    "kvtierd takes nothing of it), up, silent (a call of its driver does not return), failed (it "
+    "kvtierd takes no memory of it), up, silent (a call of its driver does not return), failed (it "
     "is tried again when an engine comes), out (it failed too often: start kvtierd again), absent "
-    "(the row says why there is no GPU). MPS: kernels of kvtierd run beside the engine's; without "
-    "MPS the processes take turns, but for clients in engine mode. OWN: memory of the GPU that "
-    "kvtierd's buffers and kernels take, and IMAGES, which are what [gpu] bytes got there, and "
-    "LENT, which clients in engine mode have. CONTEXT: memory that the driver took besides when "
-    "kvtierd came to the GPU, as NVML saw it (0: no NVML). What other processes took or gave "
-    "back in that moment is in the number, too.",
+    "(the row says why there is no GPU). With MPS, kernels of kvtierd run beside the engine's; "
+    "without it the processes take turns, unless the client is in engine mode. OWN is the GPU's "
+    "memory that kvtierd's buffers and kernels take. It includes IMAGES, which [gpu] bytes got "
+    "there, and LENT, which clients in engine mode have. CONTEXT is memory that the driver took "
+    "besides when kvtierd came to the GPU, as NVML saw it (0: there is no NVML). It includes "
+    "what other processes took or gave back in that moment.",
     "kvtierctl devices")
-CTL(endpoints, admin, "[--json]",
-    "The endpoints of the Redis tier: state and why, what each did, and when an endpoint that is "
-    "left alone is tried again. --json has more counters.",
+CTL(endpoints, list, "[--json]",
+    "Lists the endpoints of the Redis tier: state and reason, what each did, and when an endpoint "
+    "that is left alone is tried again. --json has more counters.",
     "kvtierctl endpoints")
-CTL(trace, admin, "[--json]",
-    "The last steps of each op that is under way, and of the last 64 ops that ended, up to 32 "
-    "steps an op: what each block did, what it waits for, and microseconds since the op began. "
-    "FROM: where a block's bytes come from. STATUS of a block that is done: ok, present (it was "
-    "stored before) or an error.",
+CTL(trace, list, "[--json]",
+    "Lists the last steps of each op that is under way, and of the last 64 ops that ended, up to "
+    "32 steps for each op: what each block did, what it waits for, and the microseconds since the "
+    "op began. FROM says where a block's bytes come from. STATUS of a block that is done is ok, "
+    "present (it was stored before) or an error.",
     "kvtierctl trace")
 CTL(hint, admin,
-    "ACTION --session N [--turn N] | --model NAME | --space N --key HEX | prefetch --space N "
-    "--key HEX... | prefetch --space N --session N [--turn N] [--tenant NAME] [--ttl S] "
+    "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "
     "[--priority P] [--json]",
-    "Says what becomes of blocks, as engines do by kvtier_hint(). On a session; on all spaces with "
-    "this model, as `kvtierctl spaces` names it; or on one block. Actions:" HINT_ACTIONS_TEXT
-    " To prefetch, kvtierctl opens the space as an engine does, by the client socket. An engine "
-    "has to have opened the space since kvtierd's start. The NUMBER is that of `kvtierctl spaces`. "
-    "From Redis a block is kept only under the block before it: give the keys of a chain from its "
-    "beginning, in their order. After 60 s prefetch ends with what has come. Of --model, release, "
-    "superseded and ended make all its blocks the first to go, at once, however many there are; "
-    "retain, or an engine that opens the model again, ends that. --ttl in seconds; not given: "
-    "[hints] max_ttl. --priority -100 to 100. --turn: only blocks of that turn or later. Hints are "
-    "in memory: when kvtierd starts again, all are forgotten. Answers, one for each "
-    "block:" HINT_ANSWERS_TEXT
-    " Exit status 1: all were rejected or missing, or prefetch has not come to all of them.",
+    "Tells kvtierd what will become of blocks, as engines do by kvtier_hint(). The blocks are "
+    "those of a session, those of all spaces with this model (`kvtierctl spaces` has its name), or "
+    "one. "
+    "Actions:" HINT_ACTIONS_TEXT
+    " For a model, release, superseded and ended mark all its blocks at once as the first to be "
+    "evicted, however many there are; retain ends that, and so does an engine that opens the model "
+    "again. --ttl is in seconds, at most and by default a day. --priority is -100 to 100. --turn "
+    "means only blocks of that turn or later. kvtierd forgets all hints when it starts again. "
+    "Each block gets an answer:" HINT_ANSWERS_TEXT
+    " Exit status 1: every block was rejected or missing.",
     "kvtierctl hint superseded --model llama-3.1-8b@0e9e39f")
 CTL(evict, admin, "--all | --bytes N [--tier host|gpu] [--json]",
     "Drops the least recently used blocks from host memory: with --all every block that is not in "
@@ -100,13 +112,13 @@ CTL(purge, waits, "--tenant NAME [--json]",
     "Copies in Redis stay, since other nodes use them, too. Exit status 1: a disk could not be "
     "told; purge again when the disk is back.",
     "kvtierctl purge --tenant acme")
-CTL(verify, waits, "[--scrub] [--json]",
+CTL(verify, waits, "[--drop] [--json]",
     "Reads all blocks back from memory, NVMe and the memory of GPUs, and compares their checksums. "
-    "Bad blocks are listed by key and segment; --scrub also drops them. DISK of a GPU's image is "
-    "the GPU's number; a bad one is always dropped, since it is no block's last copy. DROPPED says "
-    "so of each; in the sum \"dropped\" is true if all that were bad went. Exit status 1: there "
-    "were bad blocks, or no block could be checked.",
-    "kvtierctl verify --scrub")
+    "Bad copies are listed by key and segment; --drop also drops them. For a copy on a GPU, DISK "
+    "is the GPU's number. Bad copies on a GPU are always dropped, since another copy of the block "
+    "is there. DROPPED: this bad copy was dropped; in the sum, \"dropped\" is true if all were. "
+    "Exit status 1: there were bad copies, or no block could be checked.",
+    "kvtierctl verify --drop")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "
     "block device, for which --bytes may be left out. All that the file or device holds is lost: "

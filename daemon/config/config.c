@@ -1,37 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.c - reads the INI file. libinih splits lines into section, key and value. A reader in
- * front of it counts lines, cuts comments off, and refuses lines that libinih would let pass: lines
- * cut at its buffer, text after a [section], unknown sections, lines that continue another.
+ * config.c - reads the INI file line by line, checks values that depend on each other, and fills in
+ * the values that depend on where the daemon runs.
  *
- * Invariants: the error names the first wrong line; a file with a wrong line is not used at all.
- * Runs once, before there are threads.
+ * Invariants: an error names the first wrong line, and a file with a wrong line is not used at all.
+ * This code runs once, before there are threads.
  */
 #include "config.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ini.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tiers/nvme/nvme_format.h"
-#include "config_derive.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "client/abi/runtime_dir.h"
 #include "config_redis.h"
 #include "config_value.h"
-#include "daemon/base/log.h"
+#include "tiers/nvme/log/nvme_format.h"
+#include "tiers/nvme/nvme_file.h"
+
+#define BLANKS " \t\v\f\r\n"
+enum { LINE_BYTES = 1024 };
 
 struct reader {
 	FILE *in;
 	const char *name;
 	struct config *config;
-	unsigned line;                 /* that libinih looks at */
-	unsigned line_of[CONFIG_ROWS]; /* where each key was given; 0: not */
-	unsigned failed_line;          /* 0: nothing wrong so far */
+	char section[64]; /* of the line; "": no section has begun */
+	unsigned line;    /* its number */
+	/* the line that gave each key, 0: no line did. [0] is for all sections but [socket NAME] */
+	unsigned line_of[CONFIG_SOCKETS_MAX][CONFIG_ROWS];
+	unsigned failed_line; /* 0: no line was wrong so far */
 	char *text;
 	size_t text_bytes;
 };
@@ -39,7 +47,7 @@ struct reader {
 static void fail(struct reader *r, unsigned line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Keeps the first. */
+/* Keeps the first message. */
 static void fail(struct reader *r, unsigned line, const char *format, ...)
 {
 	va_list args;
@@ -56,7 +64,7 @@ static void fail(struct reader *r, unsigned line, const char *format, ...)
 	va_end(args);
 }
 
-/* Levenshtein's distance, for words shorter than 64; larger ones are 64 apart. */
+/* Levenshtein's distance of two words; 64 if one has 64 letters or more. */
 static unsigned distance(const char *a, const char *b)
 {
 	const size_t la = strlen(a), lb = strlen(b);
@@ -82,7 +90,7 @@ static unsigned distance(const char *a, const char *b)
 	return row[lb];
 }
 
-/* A third of the letters may be wrong: enough for a typo, too little for another word. */
+/* A third of the letters may be wrong, and one more: that allows a typo, and not another word. */
 static bool close_to(const char *word, const char *known, unsigned *best)
 {
 	const unsigned apart = distance(word, known);
@@ -93,8 +101,27 @@ static bool close_to(const char *word, const char *known, unsigned *best)
 	return true;
 }
 
+static bool tenant_name(const char *name)
+{
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	const size_t n = strlen(name);
+
+	return n > 0 && n < CONFIG_NAME_BYTES && name[0] != '.' && strspn(name, letters) == n;
+}
+
+/* The NAME of "socket NAME", which is not checked yet; NULL: it is another section. */
+static const char *socket_name(const char *section)
+{
+	static const char start[] = "socket ";
+
+	return strncmp(section, start, sizeof(start) - 1) == 0 ? section + sizeof(start) - 1 : NULL;
+}
+
 static bool section_known(const char *section)
 {
+	if (socket_name(section))
+		return tenant_name(socket_name(section));
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		if (strcmp(config_rows[i].section, section) == 0)
 			return true;
@@ -113,12 +140,17 @@ static void fail_section(struct reader *r, const char *section)
 			known = config_rows[i].section;
 	}
 	log_escape(section, shown, sizeof(shown));
-	if (known)
+	if (socket_name(section))
+		fail(r, r->line,
+		     "[%s]: a socket's name is 1 to %d letters, digits, - _ and ., and does not "
+		     "begin with .",
+		     shown, CONFIG_NAME_BYTES - 1);
+	else if (known)
 		fail(r, r->line, "[%s]: no such section; did you mean [%s]?", shown, known);
 	else
 		fail(r, r->line,
-		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [nvme] "
-		     "[redis] [device] [index]",
+		     "[%s]: no such section; there are [daemon] [socket] [host] [nvme] [redis] "
+		     "[device] [gpu] [hints] [index]",
 		     shown);
 }
 
@@ -138,7 +170,12 @@ static void fail_key(struct reader *r, const char *section, const char *key)
 			known = &config_rows[i];
 	}
 	log_escape(key, shown, sizeof(shown));
-	if (known)
+	if (socket_name(section))
+		fail(r, r->line,
+		     "[%s] %s: no such key; a socket has path, mode, group, tenant, share and "
+		     "priority, and [socket] has the keys of all sockets together",
+		     section, shown);
+	else if (known)
 		fail(r, r->line, "[%s] %s: no such key; did you mean [%s] %s?", section, shown,
 		     known->section, known->key);
 	else
@@ -158,152 +195,180 @@ static void fail_value(struct reader *r, unsigned line, const struct config_row 
 }
 
 /* Lists may have lines of their own for each item. */
-static bool is_list(const struct reader *r, size_t i)
+static bool is_list(const struct reader *r, const struct config_row *row)
 {
-	const struct config_row *row = &config_rows[i];
 	const void *field = (const char *)r->config + row->offset;
 
-	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
-	       row->type == CONFIG_TYPE_HOSTS ||
-	       (row->type == CONFIG_TYPE_NODES && ((const struct config_nodes *)field)->n > 0);
+	return config_between(row->type)[0] != '\0' &&
+	       (row->type != CONFIG_TYPE_NODES || ((const struct config_nodes *)field)->n > 0);
 }
 
-/* The value of one line, or, of a list, one more. */
-static int take_value(struct reader *r, size_t i, const char *value, char *why, size_t n)
+/* The value of one line, or of a list that has begun one more. */
+static int take_value(struct reader *r, const struct config_row *row, bool begun, const char *value,
+		      char *why, size_t n)
 {
-	const char *between = config_rows[i].type == CONFIG_TYPE_PATHS ? ":" :
-			      config_rows[i].type == CONFIG_TYPE_NODES ? "," :
-									 " ";
 	char joined[2 * CONFIG_ENDPOINTS_BYTES];
 
-	if (r->line_of[i] == 0)
-		return config_value(&config_rows[i], value, r->config, why, n);
-	(void)config_text(&config_rows[i], r->config, joined, CONFIG_ENDPOINTS_BYTES);
+	if (!begun)
+		return config_value(row, value, r->config, why, n);
+	(void)config_text(row, r->config, joined, CONFIG_ENDPOINTS_BYTES);
 	snprintf(joined + strlen(joined), sizeof(joined) - strlen(joined), "%s%s",
-		 joined[0] == '\0' ? "" : between, value);
-	return config_value(&config_rows[i], joined, r->config, why, n);
+		 joined[0] == '\0' ? "" : config_between(row->type), value);
+	return config_value(row, joined, r->config, why, n);
 }
 
-/* libinih's handler: 1 go on, 0 wrong. */
-static int handle(void *user, const char *section, const char *key, const char *value)
+/* All keys, or those of a [socket NAME]. */
+static void set_defaults(struct config *config, uint32_t socket)
 {
-	struct reader *r = user;
+	char why[256];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row row = config_row_at(i, socket);
+
+		if (socket > 0 && !config_row_of_sockets(&config_rows[i]))
+			continue;
+		/* a default that its own row refuses is a mistake in the table */
+		const int r = config_value(&row, row.dflt, config, why, sizeof(why));
+
+		assert(r == 0);
+	}
+}
+
+/* The socket of this name, made if it is new. 0: there is no room for one more. */
+static uint32_t socket_named(struct reader *r, const char *name)
+{
+	struct config *c = r->config;
+	struct config_socket *socket;
+	uint32_t at = 1;
+
+	while (at < c->n_sockets && strcmp(c->sockets[at].name, name) != 0)
+		at++;
+	if (at < c->n_sockets)
+		return at;
+	if (at == CONFIG_SOCKETS_MAX)
+		return 0;
+	c->n_sockets++;
+	set_defaults(c, at);
+	socket = &c->sockets[at];
+	snprintf(socket->name, sizeof(socket->name), "%s", name);
+	snprintf(socket->tenant, sizeof(socket->tenant), "%s", name);
+	return at;
+}
+
+static void take_key(struct reader *r, const char *key, const char *value)
+{
+	const char *section = r->section, *name = socket_name(section);
+	const uint32_t socket = name ? socket_named(r, name) : 0;
+	struct config_row row;
+	unsigned *line;
 	char why[256];
 	size_t i = 0;
 
-	if (r->failed_line != 0)
-		return 0;
+	while (i < CONFIG_ROWS && (strcmp(config_rows[i].key, key) != 0 ||
+				   (name ? !config_row_of_sockets(&config_rows[i]) :
+					   strcmp(config_rows[i].section, section) != 0)))
+		i++;
 	if (section[0] == '\0') {
 		fail(r, r->line, "a key before the first [section]");
-		return 0;
-	}
-	while (i < CONFIG_ROWS && (strcmp(config_rows[i].section, section) != 0 ||
-				   strcmp(config_rows[i].key, key) != 0))
-		i++;
-	if (i == CONFIG_ROWS) {
+	} else if (name && socket == 0) {
+		fail(r, r->line, "[%s]: there are %d sockets already, the most there can be",
+		     section, CONFIG_SOCKETS_MAX);
+	} else if (i == CONFIG_ROWS) {
 		fail_key(r, section, key);
-		return 0;
+	} else {
+		row = config_row_at(i, socket);
+		row.section = section;
+		line = &r->line_of[socket][i];
+		if (*line != 0 && !is_list(r, &row))
+			fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key,
+			     *line);
+		else if (take_value(r, &row, *line != 0, value, why, sizeof(why)) < 0)
+			fail_value(r, r->line, &row, value, why);
+		*line = r->line;
 	}
-	if (r->line_of[i] != 0 && !is_list(r, i)) {
-		fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key,
-		     r->line_of[i]);
-		return 0;
-	}
-	if (take_value(r, i, value, why, sizeof(why)) < 0) {
-		fail_value(r, r->line, &config_rows[i], value, why);
-		return 0;
-	}
-	r->line_of[i] = r->line;
-	return 1;
 }
 
-/* "[name]" and nothing after it but a comment; libinih would ignore the rest. */
-static void check_section(struct reader *r, const char *line)
+/* "[name]" */
+static void take_section(struct reader *r, char *line)
 {
-	const size_t length = strcspn(line + 1, "]\n");
-	const char *rest = line + 1 + length;
-	char name[256];
+	char *end = strchr(line, ']');
 
-	if (*rest != ']') {
+	if (!end) {
 		fail(r, r->line, "a section without ]");
 		return;
 	}
-	rest += 1 + strspn(rest + 1, " \t\r\n");
-	if (*rest != '\0' && *rest != ';' && *rest != '#') {
+	*end++ = '\0';
+	snprintf(r->section, sizeof(r->section), "%.*s", (int)sizeof(r->section) - 1, line + 1);
+	if (*end != '\0')
 		fail(r, r->line, "text after a [section]");
-		return;
-	}
-	snprintf(name, sizeof(name), "%.*s", (int)length, line + 1);
-	if (!section_known(name))
-		fail_section(r, name);
+	else if (strlen(line + 1) >= sizeof(r->section) || !section_known(r->section))
+		fail_section(r, line + 1);
+	else if (socket_name(r->section)) /* also without a key */
+		(void)socket_named(r, socket_name(r->section));
 }
 
-/* Blanks, and a byte order mark before the first line, mean nothing. libinih would take an indented
- * line for a continuation of the line before. */
-static void trim_start(const struct reader *r, char *line)
+static void trim_end(char *text)
 {
-	const char *start = line;
+	size_t n = strlen(text);
 
-	if (r->line == 1 && strncmp(start, "\xef\xbb\xbf", 3) == 0)
-		start += 3;
-	start += strspn(start, " \t\v\f\r");
-	memmove(line, start, strlen(start) + 1);
+	while (n > 0 && strchr(BLANKS, text[n - 1]))
+		n--;
+	text[n] = '\0';
 }
 
-/* A # or ; behind a blank, or right behind the = or : of a key, begins a comment. libinih knows ;
- * behind a blank alone, and # would become part of a value: of the name of a file. */
+/* A line is empty, a comment, [section], or key = value, where = may be a colon. */
+static void take_line(struct reader *r, char *line)
+{
+	char *value = line + strcspn(line, "=:");
+
+	if (line[0] == '\0' || line[0] == '#' || line[0] == ';')
+		return;
+	if (line[0] == '[') {
+		take_section(r, line);
+	} else if (*value == '\0') {
+		fail(r, r->line, "neither [section] nor key = value");
+	} else {
+		*value++ = '\0';
+		trim_end(line);
+		take_key(r, line, value + strspn(value, BLANKS));
+	}
+}
+
+/* A # or ; behind a blank, or right behind the = or : of a key, begins a comment. */
 static void trim_comment(char *line)
 {
-	for (char *c = line; *c != '\0'; c++) {
-		if ((*c == '#' || *c == ';') && c > line && strchr(" \t=:", c[-1]) != NULL) {
-			memcpy(c, "\n", 2);
-			return;
-		}
-	}
+	char *c = line;
+
+	while (*c != '\0' && ((*c != '#' && *c != ';') || c == line || !strchr(BLANKS "=:", c[-1])))
+		c++;
+	*c = '\0';
 }
 
-/* libinih's reader: one line into str, without its leading blanks; NULL at the end or when
- * something is wrong already. */
-static char *read_line(char *str, int size, void *stream)
+/* Reads the next line, and drops its comment, the blanks at both ends, and a byte order mark at the
+ * begin of the file. False: the file has ended, or the line is wrong. */
+static bool read_line(struct reader *r, char line[LINE_BYTES])
 {
-	struct reader *r = stream;
+	const char *start = line;
 	int used = 0, c = 0;
 
-	if (r->failed_line != 0)
-		return NULL;
 	r->line++;
 	while (c != '\n' && (c = getc(r->in)) != EOF) {
-		if (c == '\0') {
+		if (c == '\0')
 			fail(r, r->line, "a NUL byte");
-			return NULL;
-		}
-		if (used == size - 1) {
-			fail(r, r->line, "a line of more than %d bytes", size - 2);
-			return NULL;
-		}
-		str[used++] = (char)c;
+		else if (used == LINE_BYTES - 1)
+			fail(r, r->line, "a line of more than %d bytes", LINE_BYTES - 2);
+		if (r->failed_line != 0)
+			return false;
+		line[used++] = (char)c;
 	}
-	if (used == 0)
-		return NULL;
-	str[used] = '\0';
-	trim_start(r, str);
-	trim_comment(str);
-	if (str[0] == '[')
-		check_section(r, str);
-	return r->failed_line != 0 ? NULL : str;
-}
-
-static bool power_of_two(uint32_t x)
-{
-	return x != 0 && (x & (x - 1)) == 0;
-}
-
-static bool tenant_name(const char *name)
-{
-	static const char letters[] =
-		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-
-	return name[0] != '.' && name[strspn(name, letters)] == '\0';
+	line[used] = '\0';
+	if (r->line == 1 && strncmp(start, "\xef\xbb\xbf", 3) == 0)
+		start += 3;
+	start += strspn(start, BLANKS);
+	memmove(line, start, strlen(start) + 1);
+	trim_comment(line);
+	trim_end(line);
+	return used > 0;
 }
 
 static void fail_check(struct reader *r, enum config_row_index i, const char *why)
@@ -311,11 +376,11 @@ static void fail_check(struct reader *r, enum config_row_index i, const char *wh
 	char value[CONFIG_ENDPOINTS_BYTES];
 
 	/* a default can only be wrong through another key, which then has a line */
-	fail_value(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, &config_rows[i],
+	fail_value(r, r->line_of[0][i] != 0 ? r->line_of[0][i] : r->line, &config_rows[i],
 		   config_text(&config_rows[i], r->config, value, sizeof(value)), why);
 }
 
-/* Bytes that a store of `n` segments takes; their limits are tiers/nvme/nvme_format.h's. */
+/* The bytes that a store of `n` segments takes. tiers/nvme/log/nvme_format.h has their limits. */
 static uint64_t store_bytes(const struct config *c, uint64_t n)
 {
 	return NVME_DATA_OFFSET + n * c->nvme_segment_bytes;
@@ -332,7 +397,7 @@ static void check_nvme(struct reader *r)
 	}
 	if (c->nvme_bytes == 0)
 		return;
-	if (r->line_of[CONFIG_ROW_nvme_segment_bytes] == 0)
+	if (r->line_of[0][CONFIG_ROW_nvme_segment_bytes] == 0)
 		c->nvme_segment_bytes = config_fit_segment(c->nvme_bytes, c->nvme_segment_bytes);
 	if (c->nvme_bytes < store_bytes(c, NVME_MIN_SEGMENTS)) {
 		snprintf(why, sizeof(why),
@@ -357,12 +422,12 @@ static void check_redis(struct reader *r)
 	const char *fault = config_redis_fault(r->config, &i);
 
 	if (fault)
-		fail(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, "[redis] %s: %s",
+		fail(r, r->line_of[0][i] != 0 ? r->line_of[0][i] : r->line, "[redis] %s: %s",
 		     config_rows[i].key, fault);
 }
 
-/* The least share of a node: each share has to hold a slab. */
-static uint64_t least_share(const struct config_nodes *nodes)
+/* The memory of the node that has least: a slab has to fit into it. */
+static uint64_t least_node(const struct config_nodes *nodes)
 {
 	uint64_t ret = nodes->bytes;
 
@@ -372,77 +437,78 @@ static uint64_t least_share(const struct config_nodes *nodes)
 	return ret;
 }
 
-/* Checks that need several values. */
+static void check_sockets(struct reader *r)
+{
+	const struct config *c = r->config;
+	uint32_t share = 0;
+
+	for (uint32_t i = 0; i < c->n_sockets; i++) {
+		const struct config_socket *s = &c->sockets[i];
+		const unsigned line = r->line_of[i][CONFIG_ROW_socket_tenant];
+
+		share += s->share;
+		if (!tenant_name(s->tenant))
+			fail(r, line,
+			     "[socket%s%s] tenant: \"%s\" has other characters than letters, "
+			     "digits, - _ and ., or begins with .",
+			     i > 0 ? " " : "", s->name, s->tenant);
+		for (uint32_t j = 0; j < i; j++)
+			if (strcmp(c->sockets[j].tenant, s->tenant) == 0)
+				fail(r, line ? line : r->line,
+				     "[socket%s%s] tenant: \"%s\" has another socket already; each "
+				     "tenant has one",
+				     i > 0 ? " " : "", s->name, s->tenant);
+		if (share > CONFIG_SHARES_MAX)
+			fail(r, r->line_of[i][CONFIG_ROW_socket_share],
+			     "[socket%s%s] share: all shares together are %u percent; at most %d "
+			     "can be given",
+			     i > 0 ? " " : "", s->name, share, CONFIG_SHARES_MAX);
+	}
+}
+
+/* The checks that look at several values. */
 static void check_together(struct reader *r)
 {
 	struct config *c = r->config;
-	const uint64_t unit = c->host_huge_pages == CONFIG_HUGE_2M ? 2u << 20 : 4096;
-	const uint64_t share = least_share(&c->host_bytes);
+	const uint64_t page = c->host_huge_pages == CONFIG_HUGE_2M ? 2u << 20 : 4096;
+	const uint64_t least = least_node(&c->host_bytes);
 
-	if (r->line_of[CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > share)
-		c->host_slab_bytes = share / unit * unit;
-	while (c->socket_ring_entries > CONFIG_MAX_OPS / c->socket_max_clients)
-		c->socket_ring_entries /= 2;
-	if (share < unit)
+	if (r->line_of[0][CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > least)
+		c->host_slab_bytes = least / page * page;
+	if (least < page)
 		fail_check(r, CONFIG_ROW_host_bytes,
 			   "is less than one huge page of 2M ([host] huge_pages = 2m)");
-	else if (c->host_slab_bytes % unit != 0)
+	else if (c->host_slab_bytes % page != 0)
 		fail_check(r, CONFIG_ROW_host_slab_bytes,
-			   unit == 4096 ?
+			   page == 4096 ?
 				   "is not a multiple of 4096" :
 				   "is not a multiple of 2M, as [host] huge_pages = 2m needs");
-	else if (c->host_slab_bytes > share)
+	else if (c->host_slab_bytes > least)
 		fail_check(r, CONFIG_ROW_host_slab_bytes,
 			   c->host_bytes.n ? "is more than [host] bytes of a node" :
 					     "is more than [host] bytes");
-	else if (!power_of_two(c->socket_ring_entries))
-		fail_check(r, CONFIG_ROW_socket_ring_entries, "is not a power of two");
-	else if (!power_of_two(c->socket_arena_blocks))
-		fail_check(r, CONFIG_ROW_socket_arena_blocks, "is not a power of two");
-	else if (!tenant_name(c->socket_tenant))
-		fail_check(
-			r, CONFIG_ROW_socket_tenant,
-			"has other characters than letters, digits, - _ and ., or begins with .");
 	else
 		check_nvme(r);
+	check_sockets(r);
 	check_redis(r);
-}
-
-static void set_defaults(struct config *config)
-{
-	char why[256];
-
-	memset(config, 0, sizeof(*config));
-	for (size_t i = 0; i < CONFIG_ROWS; i++) {
-		/* a default that its own row refuses is a mistake in the table */
-		const int r = config_value(&config_rows[i], config_rows[i].dflt, config, why,
-					   sizeof(why));
-
-		assert(r == 0);
-	}
 }
 
 int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n)
 {
+	char line[LINE_BYTES];
 	struct config config;
 	struct reader r = {
 		.in = in, .name = name, .config = &config, .text = text, .text_bytes = n
 	};
-	int line = 0;
 
-	set_defaults(&config);
-	if (in)
-		line = ini_parse_stream(read_line, &r, handle, &r);
+	memset(&config, 0, sizeof(config));
+	config.n_sockets = 1;
+	set_defaults(&config, 0);
+	while (in && r.failed_line == 0 && read_line(&r, line))
+		take_line(&r, line);
 	if (in && ferror(in)) {
 		snprintf(text, n, "%s: %s", name, strerror(errno));
 		return errno != 0 ? -errno : -EIO;
-	}
-	if (line < 0)
-		return -ENOMEM;
-	/* libinih found a line that is nothing it knows, before anything found here */
-	if (line > 0 && (r.failed_line == 0 || (unsigned)line < r.failed_line)) {
-		r.failed_line = 0;
-		fail(&r, (unsigned)line, "neither [section] nor key = value");
 	}
 	if (r.failed_line == 0)
 		check_together(&r);
@@ -452,7 +518,7 @@ int config_parse(FILE *in, const char *name, struct config *ret, char *text, siz
 	return 0;
 }
 
-/* Not blocking: it might be a FIFO that nobody writes to. */
+/* It does not block, since the path may lead to a FIFO without a writer. */
 static int open_regular(const char *path, FILE **ret)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -488,4 +554,316 @@ int config_load(const char *path, struct config *ret, char *text, size_t n)
 	r = config_parse(in, path, ret, text, n);
 	(void)fclose(in);
 	return r;
+}
+
+/* --- the place where the daemon runs --- */
+
+enum {                               /* [index] max_blocks = 0 */
+       HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
+       NVME_BLOCK_BYTES = 256 << 10, /* and all on NVMe */
+       MAX_BLOCKS = 64 << 20,
+       DEVICE_DEPTH = 64,
+       MIN_HINTED = 64, /* blocks with hints */
+       MAX_HINTED = 256 << 10,
+};
+
+static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
+{
+	va_list args;
+	int length;
+
+	va_start(args, format);
+	length = vsnprintf(ret, CONFIG_PATH_BYTES, format, args);
+	va_end(args);
+	return length < 0 || length >= CONFIG_PATH_BYTES ? -ENAMETOOLONG : 0;
+}
+
+/* The directory that the variable names. systemd may list several with ':' between them, and the
+ * first is ours. NULL: the variable is not set, is empty, or has a relative path, which the XDG
+ * specification says to ignore. */
+static const char *directory_from(const char *variable, int *ret_length)
+{
+	const char *value = getenv(variable);
+
+	if (!value || value[0] != '/')
+		return NULL;
+	*ret_length = (int)strcspn(value, ":");
+	return value;
+}
+
+static int derive_runtime_dir(char dir[CONFIG_PATH_BYTES])
+{
+	const char *from;
+	int length;
+
+	if (dir[0] != '\0')
+		return 0;
+	if ((from = directory_from("RUNTIME_DIRECTORY", &length)) != NULL)
+		return path_set(dir, "%.*s", length, from);
+	return runtime_dir(dir, CONFIG_PATH_BYTES) < 0 ? -ENAMETOOLONG : 0;
+}
+
+static int derive_state_dir(char dir[CONFIG_PATH_BYTES])
+{
+	const char *from;
+	int length;
+
+	if (dir[0] != '\0')
+		return 0;
+	if ((from = directory_from("STATE_DIRECTORY", &length)) != NULL)
+		return path_set(dir, "%.*s", length, from);
+	if (geteuid() == 0)
+		return path_set(dir, "/var/lib/kvtier");
+	if ((from = directory_from("XDG_STATE_HOME", &length)) != NULL)
+		return path_set(dir, "%s/kvtier", from);
+	if ((from = directory_from("HOME", &length)) != NULL)
+		return path_set(dir, "%s/.local/state/kvtier", from);
+	return -ENOENT;
+}
+
+static int derive_socket(char path[CONFIG_PATH_BYTES], const char *dir, const char *name)
+{
+	if (path[0] == '\0' && path_set(path, "%s/%s", dir, name) < 0)
+		return -ENAMETOOLONG;
+	return strlen(path) > CONFIG_SUN_PATH_MAX ? -ENAMETOOLONG : 0;
+}
+
+uint32_t config_spin_us(void)
+{
+	return thread_cpus() <= 2 ? 0 : 50;
+}
+
+static int too_long(char *text, size_t n, const char *path, const char *key)
+{
+	return text_fail(
+		text, n, -ENAMETOOLONG,
+		"%s: a socket's path may have %d bytes at most; set %s or [daemon] runtime_dir to "
+		"something shorter",
+		path, (int)CONFIG_SUN_PATH_MAX, key);
+}
+
+static_assert((int)TIER_MAX_NODES == (int)CONFIG_NODES_MAX && TIER_BYTES_AUTO == CONFIG_AUTO,
+	      "the same limits");
+
+void config_host(const struct config *config, struct tier_conf *ret)
+{
+	*ret = (struct tier_conf){
+		.bytes = config->host_bytes.bytes,
+		.slab_bytes = config->host_slab_bytes,
+		.huge_pages = config->host_huge_pages,
+		.lock = config->host_lock,
+		.n_nodes = config->host_bytes.n,
+	};
+	for (uint32_t i = 0; i < ret->n_nodes; i++)
+		ret->nodes[i] =
+			(struct tier_node){ .node = (int32_t)config->host_bytes.nodes[i].node,
+					    .bytes = config->host_bytes.nodes[i].bytes };
+}
+
+uint32_t config_device_depth(void)
+{
+	return DEVICE_DEPTH;
+}
+
+uint32_t config_ring_entries(const struct config *config)
+{
+	uint32_t entries = CONFIG_RING_ENTRIES;
+
+	while (entries > CONFIG_MAX_OPS / config->socket_max_clients)
+		entries /= 2;
+	return entries;
+}
+
+uint32_t config_max_hinted(const struct config *config, uint64_t host_bytes)
+{
+	const uint64_t quarter = config_max_blocks(config, host_bytes) / 4;
+
+	return quarter < MIN_HINTED ? MIN_HINTED :
+	       quarter < MAX_HINTED ? (uint32_t)quarter :
+				      MAX_HINTED;
+}
+
+uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes)
+{
+	const char *cursor = config->nvme_path;
+	char path[CONFIG_PATH_BYTES];
+	uint64_t max = host_bytes / HOST_BLOCK_BYTES;
+
+	if (config->index_max_blocks > 0)
+		return config->index_max_blocks;
+	while (config_next(&cursor, ":", path))
+		max += config->nvme_bytes / NVME_BLOCK_BYTES;
+	return max < MAX_BLOCKS ? max : MAX_BLOCKS;
+}
+
+static int derive_sockets(struct config *config, char *text, size_t n)
+{
+	const char *dir = config->daemon_runtime_dir;
+	char name[CONFIG_NAME_BYTES + 16] = RUNTIME_DIR_SOCKET;
+
+	for (uint32_t i = 0; i < config->n_sockets; i++) {
+		struct config_socket *s = &config->sockets[i];
+		bool taken;
+
+		if (i > 0)
+			snprintf(name, sizeof(name), "kvtier-%s.sock", s->name);
+		if (derive_socket(s->path, dir, name) < 0)
+			return too_long(text, n, s->path, "[socket] path");
+		taken = strcmp(s->path, config->admin_path) == 0;
+		for (uint32_t j = 0; j < i; j++)
+			taken |= strcmp(s->path, config->sockets[j].path) == 0;
+		if (taken)
+			return text_fail(text, n, -EINVAL,
+					 "[socket %s] path: %s is another socket's", s->name,
+					 s->path);
+	}
+	return 0;
+}
+
+int config_derive(struct config *config, char *text, size_t n)
+{
+	int r;
+
+	if (derive_runtime_dir(config->daemon_runtime_dir) < 0)
+		return text_fail(
+			text, n, -ENAMETOOLONG,
+			"the runtime directory's name is too long; set [daemon] runtime_dir");
+	if (derive_state_dir(config->daemon_state_dir) < 0)
+		return text_fail(
+			text, n, -ENOENT,
+			"cannot make out a state directory from $XDG_STATE_HOME or $HOME; set "
+			"[daemon] state_dir");
+	if (derive_socket(config->admin_path, config->daemon_runtime_dir, "admin.sock") < 0)
+		return too_long(text, n, config->admin_path, "[socket] path");
+	r = derive_sockets(config, text, n);
+	if (r)
+		return r;
+	if (path_set(config->stats_path, "%s/stats", config->daemon_runtime_dir) < 0)
+		return too_long(text, n, config->daemon_runtime_dir, "[daemon] runtime_dir");
+	config->nvme_path_derived = config->nvme_path[0] == '\0';
+	if (config->nvme_path_derived &&
+	    path_set(config->nvme_path, "%s/nvme.store", config->daemon_state_dir) < 0)
+		return text_fail(
+			text, n, -ENAMETOOLONG,
+			"%s/nvme.store: a path may have %d bytes at most; set [nvme] path or "
+			"[daemon] state_dir",
+			config->daemon_state_dir, (int)CONFIG_PATH_BYTES - 1);
+	return 0;
+}
+
+/* Makes a directory, as mkdir -p does. Its parents get the usual permissions, it gets 0700. */
+static int make_parents(const char *dir)
+{
+	char path[CONFIG_PATH_BYTES];
+
+	if (path_set(path, "%s", dir) < 0)
+		return -ENAMETOOLONG;
+	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(path, 0755) < 0 && errno != EEXIST)
+			return -errno;
+		*slash = '/';
+	}
+	return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* Refuses a directory that is not ours: in /tmp anybody may have made it before us, or a link to
+ * another place. A link that root has made is accepted, since systemd makes one for
+ * DynamicUser=. */
+static int check_ours(const char *dir, char *text, size_t n)
+{
+	struct stat st;
+
+	if (lstat(dir, &st) < 0)
+		return -errno;
+	if (S_ISLNK(st.st_mode) && st.st_uid == 0 && stat(dir, &st) < 0)
+		return -errno;
+	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+	    (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+		return text_fail(text, n, -EPERM,
+				 "%s: must be a directory of user %u that nobody else can write to",
+				 dir, (unsigned)geteuid());
+	return 0;
+}
+
+static int make_dir(const char *dir, const char *key, char *text, size_t n)
+{
+	int r = make_parents(dir);
+
+	text[0] = '\0';
+	if (r == 0)
+		r = check_ours(dir, text, n);
+	if (r < 0 && text[0] == '\0')
+		snprintf(text, n, "%s: %s; set [daemon] %s to a directory that can be made", dir,
+			 strerror(-r), key);
+	return r;
+}
+
+int config_make_dirs(const struct config *config, char *text, size_t n)
+{
+	const int r = make_dir(config->daemon_runtime_dir, "runtime_dir", text, n);
+
+	return r < 0 ? r : make_dir(config->daemon_state_dir, "state_dir", text, n);
+}
+
+uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
+{
+	while (store_bytes < NVME_DATA_OFFSET + NVME_MIN_SEGMENTS * segment_bytes &&
+	       segment_bytes / 2 >= NVME_MIN_SEGMENT_BYTES)
+		segment_bytes /= 2;
+	while (store_bytes > NVME_DATA_OFFSET + NVME_MAX_SEGMENTS * segment_bytes &&
+	       segment_bytes * 2 <= NVME_MAX_SEGMENT_BYTES)
+		segment_bytes *= 2;
+	return segment_bytes;
+}
+
+int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n)
+{
+	const char *name = socket->group;
+	const struct group *group = name[0] != '\0' ? getgrnam(name) : NULL;
+	char *end;
+	const unsigned long number = strtoul(name, &end, 10);
+
+	if (name[0] == '\0')
+		return 0;
+	if (!group && *end != '\0')
+		return text_fail(
+			text, n, -EINVAL,
+			"[socket] group: there is no group \"%s\" here; groupadd it, or correct "
+			"the name",
+			name);
+	*ret = group ? group->gr_gid : (gid_t)number;
+	return 0;
+}
+
+void config_tell_stores(const struct config *config, FILE *out)
+{
+	const char *cursor = config->nvme_path;
+	char path[CONFIG_PATH_BYTES];
+	struct nvme_super super;
+
+	while (config->nvme_bytes > 0 && config_next(&cursor, ":", path)) {
+		const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+		const bool found = fd >= 0 && nvme_newest_super(fd, &super) == 0;
+
+		if (fd >= 0)
+			(void)close(fd);
+		if (!found || super.segment_bytes == 0 ||
+		    (config->nvme_bytes - NVME_DATA_OFFSET) / super.segment_bytes == super.segments)
+			continue;
+		fprintf(out,
+			"[nvme] bytes: %s is a store of %" PRIu64 " bytes, and bytes = %" PRIu64
+			": %s; "
+			"correct bytes, or `kvtierctl format %s --bytes %" PRIu64 "`\n",
+			path, NVME_DATA_OFFSET + (uint64_t)super.segments * super.segment_bytes,
+			config->nvme_bytes,
+			(config->nvme_bytes - NVME_DATA_OFFSET) / super.segment_bytes >
+					super.segments ?
+				"kvtierd will not use it" :
+				"it stays as large as it is",
+			path, config->nvme_bytes);
+	}
 }

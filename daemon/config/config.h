@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.h - the configuration: an INI file, checked against tbl_config.h, as one const struct.
- * config.c reads the file; config_table.h is the table as data, config_value.h parses a value,
- * config_derive.h fills in keys that were left out, config_print.h writes a file, --help and the
- * manual.
+ * config_value.h parses and prints the values; config_redis.h reads the files of [redis].
  *
- * The field of [host] bytes is config->host_bytes: section_key for all. The form of a value:
+ * The field of [host] bytes is config->host_bytes: each field's name is section_key. The types,
+ * what a file may say, and the type of the field:
  *
  *	BYTES   64M, 64MiB, 64 MiB: K M G T, powers of 1024; a bare number is bytes; auto, where the
- *		row's unit says so: CONFIG_AUTO                                   uint64_t
- *	NODES   the same, or 0:8G,1:4G: of each NUMA node, in lines of their own, too
+ *		row's unit has it, is CONFIG_AUTO                                 uint64_t
+ *	NODES   the same, or 0:8G,1:4G: the bytes of each NUMA node, also in lines of their own
  *		                                                       struct config_nodes
- *	COUNT   a decimal number; auto, where the row's unit says so: CONFIG_COUNT_AUTO  uint32_t
- *	US      50us, 2ms, 1s, or a bare number of microseconds; -1 where allowed       int32_t
+ *	COUNT   a decimal number; auto, where the row's unit has it, is CONFIG_COUNT_AUTO
+ *		                                                                  uint32_t
+ *	US      50us, 2ms, 1s, or a bare number of microseconds                         uint32_t
  *	SECONDS 30s, 5m, 12h, 7d, or a bare number of seconds                           uint32_t
  *	BOOL    yes no true false                                                       bool
  *	ENUM    one of the choices; the value is its position                           uint32_t
@@ -32,6 +32,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
+
+struct tier_conf;
 
 enum {
 	CONFIG_STRING_BYTES = 64,
@@ -45,15 +48,23 @@ enum {
 	CONFIG_HOSTS_BYTES = 2048,
 	CONFIG_NODES_MAX = 16,
 	CONFIG_NODE_MOST = 1023,
-	CONFIG_MAX_OPS = 65536, /* [socket] max_clients times ring_entries, at most */
+	CONFIG_SOCKETS_MAX = 16,
+	CONFIG_SHARES_MAX = 75, /* per cent: of all sockets together */
+	CONFIG_NAME_BYTES = 32, /* of a tenant, of a [socket NAME] */
+	/* Values that are no keys, since the daemon knows them better than an operator. */
+	CONFIG_RING_ENTRIES = 256,    /* ops that a connection has at most */
+	CONFIG_MAX_OPS = 65536,       /* ops that all connections have at most */
+	CONFIG_ARENA_BLOCKS = 16384,  /* blocks in all ops of a connection, 76 bytes each */
+	CONFIG_REDIS_CONNECTIONS = 4, /* to each endpoint */
+	CONFIG_HINTS_TTL_S = 86400,   /* the longest ttl, and that of a pin without one */
 };
 
-/* BYTES, NODES: auto */
+/* What "auto" is for BYTES and NODES. */
 #define CONFIG_AUTO       UINT64_MAX
 #define CONFIG_COUNT_AUTO ((uint32_t)CONFIG_AUTO)
 
 struct config_nodes {
-	uint64_t bytes; /* all together; CONFIG_AUTO */
+	uint64_t bytes; /* of all nodes together, or CONFIG_AUTO */
 	uint32_t n;     /* 0: no node is named */
 	struct config_node {
 		uint32_t node;
@@ -72,17 +83,11 @@ enum config_redis_write {
 };
 enum config_gpu_devices { CONFIG_GPU_AUTO, CONFIG_GPU_OFF, CONFIG_GPU_REQUIRED };
 enum config_gpu_mode { CONFIG_GPU_MODE_DAEMON, CONFIG_GPU_MODE_ENGINE };
-enum config_kernels {
-	CONFIG_KERNELS_AUTO,
-	CONFIG_KERNELS_REF,
-	CONFIG_KERNELS_AVX2,
-	CONFIG_KERNELS_AVX512
-};
 
 #define CONFIG_FIELD_BYTES(name)     uint64_t name;
 #define CONFIG_FIELD_NODES(name)     struct config_nodes name;
 #define CONFIG_FIELD_COUNT(name)     uint32_t name;
-#define CONFIG_FIELD_US(name)        int32_t name;
+#define CONFIG_FIELD_US(name)        uint32_t name;
 #define CONFIG_FIELD_SECONDS(name)   uint32_t name;
 #define CONFIG_FIELD_BOOL(name)      bool name;
 #define CONFIG_FIELD_ENUM(name)      uint32_t name;
@@ -93,19 +98,67 @@ enum config_kernels {
 #define CONFIG_FIELD_HOSTS(name)     char name[CONFIG_HOSTS_BYTES];
 #define CONFIG_FIELD_MODE(name)      uint32_t name;
 
-struct config {
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_FIELD_##TYPE(section##_##key)
+struct config_socket {
+#define CONFIG(...)
+#define SOCKET(key, TYPE, ...) CONFIG_FIELD_##TYPE(key)
 #include "tbl_config.h"
-	char stats_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/stats */
-	bool nvme_path_derived;             /* nobody chose one */
+	char name[CONFIG_NAME_BYTES]; /* the NAME of [socket NAME]; "" for [socket] */
 };
 
-/* Defaults, then the file over them. path NULL: defaults alone. 0, or -errno with text (>= 512
- * bytes) saying file:line, key, the error and the allowed values; -EINVAL for anything the file
- * says, else why it could not be read. *ret is written on success only. */
+struct config {
+#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_FIELD_##TYPE(section##_##key)
+#define SOCKET(...)
+#include "tbl_config.h"
+	/* [socket] comes first. Each socket has another tenant, whose number is its place here. */
+	struct config_socket sockets[CONFIG_SOCKETS_MAX];
+	uint32_t n_sockets;
+	char stats_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/stats */
+	char admin_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/admin.sock */
+	bool nvme_path_derived;             /* the file names no path */
+};
+
+/* Takes the defaults, and what the file says over them. path NULL: the defaults alone. 0, or
+ * -errno with text (>= 512 bytes) that says file:line, key, the error and the allowed values.
+ * -EINVAL: the file says something wrong; another error: it could not be read. *ret is written
+ * on success only. */
 int config_load(const char *path, struct config *ret, char *text, size_t n);
 
-/* Reads an open file; name is for messages. */
+/* The same of a file that is open; messages call it `name`. */
 int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n);
+
+/* Fills in paths that were left empty, from the environment. It changes nothing on disk.
+ * -ENAMETOOLONG: a path does not fit; -ENOENT: the environment names no directory. */
+int config_derive(struct config *config, char *text, size_t n);
+
+/* [host], in the form that the host tier takes. */
+void config_host(const struct config *config, struct tier_conf *ret);
+/* [index] max_blocks; if that is 0, the number of blocks that a host tier of this size and the NVMe
+ * tier may hold. */
+uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes);
+
+/* The number of blocks that may have hints at once, 48 bytes each: a quarter of all blocks. */
+uint32_t config_max_hinted(const struct config *config, uint64_t host_bytes);
+/* How long the core thread looks for new ops before it sleeps. On one or two CPUs it does not spin,
+ * since engine and workers need them. */
+uint32_t config_spin_us(void);
+/* The number of jobs that a device has at once. Further blocks wait until their client is next. */
+uint32_t config_device_depth(void);
+/* The number of ops that a connection may have outstanding, a power of two. */
+uint32_t config_ring_entries(const struct config *config);
+
+/* Makes runtime_dir and state_dir (0700) and their parents, if they are absent. -EPERM: one is
+ * there and is no directory of this user, or others can write to it. */
+int config_make_dirs(const struct config *config, char *text, size_t n);
+
+/* Fits a default segment size to a store: halves or doubles it until the store has at least 4
+ * segments, and no more than it can number. Returns the nearest size if no size fits. `kvtierctl
+ * format` also calls it. */
+uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
+
+/* The number of the socket's group; *ret stays as it is if the file names no group. -EINVAL with a
+ * sentence: this machine has no such group. */
+int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n);
+/* Prints a sentence for each store that is there with another size than [nvme] bytes. */
+void config_tell_stores(const struct config *config, FILE *out);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_redis.c - [redis]: values that do not go together, and the files with secrets. Contract:
- * config_redis.h. Runs once, before there are threads.
+ * config_redis.c - checks the values of [redis] against each other, and reads the files with
+ * secrets. Contract: config_redis.h. It runs once, before there are threads.
  *
- * Invariant: a secret is in the vault from its read() on, and in no message.
+ * Invariant: a secret is read into the vault and stays there, and no message has it.
  */
 #include "config_redis.h"
 
@@ -16,9 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config_endpoints.h"
-#include "daemon/base/log.h"
-#include "daemon/base/vault.h"
+#include "config_value.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/vault.h"
 
 static_assert((int)CONFIG_ENDPOINT_BYTES == REDIS_ADDRESS_BYTES, "an endpoint is an address");
 static_assert((int)CONFIG_ENDPOINTS_MAX == REDIS_ENDPOINTS, "as many as the tier takes");
@@ -33,58 +34,49 @@ static bool plain(const char *text)
 	return *text == '\0';
 }
 
-/* Not to be ignored: an operator who set it believes that it is in use. */
-static const char *tls_fault(const struct config *config, enum config_row_index *ret)
-{
-	static const char unused[] =
-		"is set, and [redis] tls is no: set tls = yes, or leave it out";
-
-	*ret = CONFIG_ROW_redis_tls_ca_file;
-	if (config->redis_tls_ca_file[0] != '\0' && !config->redis_tls)
-		return unused;
-	*ret = CONFIG_ROW_redis_tls_cert_file;
-	if (config->redis_tls_cert_file[0] != '\0' && !config->redis_tls)
-		return unused;
-	if (config->redis_tls_cert_file[0] != '\0' && config->redis_tls_key_file[0] == '\0')
-		return "needs [redis] tls_key_file";
-	*ret = CONFIG_ROW_redis_tls_key_file;
-	if (config->redis_tls_key_file[0] != '\0' && config->redis_tls_cert_file[0] == '\0')
-		return "needs [redis] tls_cert_file";
-	*ret = CONFIG_ROW_redis_tls_name;
-	if (config->redis_tls_name[0] != '\0' && !config->redis_tls)
-		return unused;
-	if (!plain(config->redis_tls_name))
-		return "has a blank in it, or a character that is not printable ASCII";
-	if (strcmp(config->redis_tls_name, "*") == 0 && config->redis_tls_ca_file[0] == '\0')
-		return "* needs [redis] tls_ca_file: any certificate that the system trusts would "
-		       "do";
-	if (config->redis_tls_name[0] == '.')
-		return "begins with a dot: certificates for any name below it would do. Give a "
-		       "whole name";
-	return NULL;
-}
-
 const char *config_redis_fault(const struct config *config, enum config_row_index *ret)
 {
-	const char *fault = tls_fault(config, ret);
+	/* an error, and not ignored: an operator who set it believes that it is in use */
+	static const char unused[] =
+		"is set, and [redis] tls is no: set tls = yes, or leave it out";
+	static const char strange[] =
+		"has a blank in it, or a character that is not printable ASCII";
+	const char *name = config->redis_tls_name, *user = config->redis_username;
+	const bool tls = config->redis_tls, ca = config->redis_tls_ca_file[0] != '\0',
+		   cert = config->redis_tls_cert_file[0] != '\0',
+		   key = config->redis_tls_key_file[0] != '\0';
+	const struct {
+		enum config_row_index row;
+		bool wrong;
+		const char *fault;
+	} faults[] = {
+		{ CONFIG_ROW_redis_tls_ca_file, ca && !tls, unused },
+		{ CONFIG_ROW_redis_tls_cert_file, cert && !tls, unused },
+		{ CONFIG_ROW_redis_tls_cert_file, cert && !key, "needs [redis] tls_key_file" },
+		{ CONFIG_ROW_redis_tls_key_file, key && !cert, "needs [redis] tls_cert_file" },
+		{ CONFIG_ROW_redis_tls_name, name[0] != '\0' && !tls, unused },
+		{ CONFIG_ROW_redis_tls_name, !plain(name), strange },
+		{ CONFIG_ROW_redis_tls_name, strcmp(name, "*") == 0 && !ca,
+		  "* needs [redis] tls_ca_file: any certificate that the system trusts would do" },
+		{ CONFIG_ROW_redis_tls_name, name[0] == '.',
+		  "begins with a dot: certificates for any name below it would do. Give a "
+		  "whole name" },
+		{ CONFIG_ROW_redis_key_prefix, !plain(config->redis_key_prefix), strange },
+		{ CONFIG_ROW_redis_username, !plain(user), strange },
+		{ CONFIG_ROW_redis_username,
+		  user[0] != '\0' && config->redis_password_file[0] == '\0',
+		  "needs [redis] password_file: nobody can log in by name alone" },
+	};
 
-	if (fault)
-		return fault;
-	*ret = CONFIG_ROW_redis_cluster_hosts;
-	if (config->redis_cluster_hosts[0] != '\0' && config->redis_cluster == REDIS_CLUSTER_NO)
-		return "is set, and [redis] cluster is no: leave one of them out";
-	*ret = CONFIG_ROW_redis_key_prefix;
-	if (!plain(config->redis_key_prefix))
-		return "has a blank in it, or a character that is not printable ASCII";
-	*ret = CONFIG_ROW_redis_username;
-	if (!plain(config->redis_username))
-		return "has a blank in it, or a character that is not printable ASCII";
-	if (config->redis_username[0] != '\0' && config->redis_password_file[0] == '\0')
-		return "needs [redis] password_file: nobody can log in by name alone";
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+		*ret = faults[i].row;
+		if (faults[i].wrong)
+			return faults[i].fault;
+	}
 	return NULL;
 }
 
-/* Whether a Cluster hashes a part of the name alone: the text in the first { }, if it is not
+/* Whether a Cluster hashes only a piece of the name: the text in its first { }, if that is not
  * empty. */
 static bool has_hash_tag(const char *prefix)
 {
@@ -97,7 +89,7 @@ static bool any_is_a_path(const char *endpoints)
 {
 	char endpoint[CONFIG_ENDPOINT_BYTES];
 
-	while (config_endpoints_next(&endpoints, endpoint)) {
+	while (config_next(&endpoints, " ", endpoint)) {
 		if (strncmp(endpoint, "unix:", 5) == 0)
 			return true;
 	}
@@ -116,7 +108,7 @@ static void warnings(const struct config *config, char *text, size_t n)
 			text, n,
 			"[redis] secret_file is not set: other nodes find nothing of what this one "
 			"writes, nor it of theirs");
-	if (config->redis_cluster != REDIS_CLUSTER_NO && has_hash_tag(config->redis_key_prefix))
+	if (has_hash_tag(config->redis_key_prefix))
 		snprintf(text + strlen(text), n - strlen(text),
 			 "%s[redis] key_prefix \"%s\" has a hash tag { } in it: of a Cluster, one "
 			 "node gets all blocks",
@@ -132,33 +124,29 @@ static void warnings(const struct config *config, char *text, size_t n)
 
 static int no_memory(const char *option, char *text, size_t n)
 {
-	snprintf(text, n, "[redis] %s: out of memory", option);
-	return -ENOMEM;
+	return text_fail(text, n, -ENOMEM, "[redis] %s: out of memory", option);
 }
 
 static int check_file(int fd, const char *option, const char *path, char *text, size_t n)
 {
 	struct stat st;
 
-	if (fstat(fd, &st) < 0) {
-		snprintf(text, n, "[redis] %s: %s: %s", option, path, strerror(errno));
-		return -errno;
-	}
-	if (!S_ISREG(st.st_mode)) {
-		snprintf(text, n, "[redis] %s: %s is no regular file", option, path);
-		return -EPERM;
-	}
-	if ((st.st_mode & S_IRWXO) != 0) {
-		snprintf(text, n,
-			 "[redis] %s: %s has mode %04o, others than its owner and group have "
-			 "access: chmod o= it",
-			 option, path, (unsigned)(st.st_mode & 07777));
-		return -EPERM;
-	}
+	if (fstat(fd, &st) < 0)
+		return text_fail(text, n, -errno, "[redis] %s: %s: %s", option, path,
+				 strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return text_fail(text, n, -EPERM, "[redis] %s: %s is no regular file", option,
+				 path);
+	if ((st.st_mode & S_IRWXO) != 0)
+		return text_fail(
+			text, n, -EPERM,
+			"[redis] %s: %s has mode %04o, others than its owner and group have "
+			"access: chmod o= it",
+			option, path, (unsigned)(st.st_mode & 07777));
 	return 0;
 }
 
-/* As much of the file as there is room for. */
+/* Reads as many bytes of the file as fit. */
 static int read_file(const char *option, const char *path, uint8_t *ret, size_t room,
 		     size_t *ret_bytes, char *text, size_t n)
 {
@@ -167,27 +155,24 @@ static int read_file(const char *option, const char *path, uint8_t *ret, size_t 
 	ssize_t got = 1;
 	int r;
 
-	if (fd < 0) {
-		r = -errno;
-		snprintf(text, n, "[redis] %s: %s: %s", option, path, strerror(errno));
-		return r;
-	}
+	if (fd < 0)
+		return text_fail(text, n, -errno, "[redis] %s: %s: %s", option, path,
+				 strerror(errno));
 	r = check_file(fd, option, path, text, n);
 	*ret_bytes = 0;
 	while (r == 0 && got > 0 && *ret_bytes < room) {
 		got = read(fd, ret + *ret_bytes, room - *ret_bytes);
 		if (got > 0)
 			*ret_bytes += (size_t)got;
-		else if (got < 0) {
-			r = -errno;
-			snprintf(text, n, "[redis] %s: %s: %s", option, path, strerror(errno));
-		}
+		else if (got < 0)
+			r = text_fail(text, n, -errno, "[redis] %s: %s: %s", option, path,
+				      strerror(errno));
 	}
 	(void)close(fd);
 	return r;
 }
 
-/* The first line; an end of line as Windows has it is one, too. */
+/* The first line of the file. It may end as lines on Windows do. */
 static int read_password(const char *path, char ret[REDIS_SECRET_BYTES], char *text, size_t n)
 {
 	const size_t room = REDIS_SECRET_BYTES + 2;
@@ -259,7 +244,7 @@ int config_redis(const struct config *config, struct config_redis *redis,
 	uint32_t endpoints = 0;
 	int r = 0;
 
-	/* without endpoints, too: a node's keys are the same before it gets a Redis */
+	/* also without endpoints: then a node's keys stay the same when it gets a Redis */
 	if (config->redis_secret_file[0] != '\0')
 		r = read_shared(config->redis_secret_file, redis, text, n);
 	if (r == 0 && config->redis_endpoints[0] != '\0' && config->redis_password_file[0] != '\0')
@@ -267,12 +252,11 @@ int config_redis(const struct config *config, struct config_redis *redis,
 	if (r < 0)
 		return r;
 	while (endpoints < REDIS_ENDPOINTS &&
-	       config_endpoints_next(&cursor, redis->endpoints[endpoints])) {
+	       config_next(&cursor, " ", redis->endpoints[endpoints])) {
 		ret->endpoints[endpoints] = redis->endpoints[endpoints];
 		endpoints++;
 	}
 	ret->n_endpoints = endpoints;
-	ret->cluster = (enum redis_cluster)config->redis_cluster;
 	ret->cluster_hosts = config->redis_cluster_hosts;
 	ret->username = config->redis_username;
 	ret->password = redis->password;
@@ -285,7 +269,7 @@ int config_redis(const struct config *config, struct config_redis *redis,
 	};
 	ret->key_prefix = config->redis_key_prefix;
 	ret->ttl_ms = (uint64_t)config->redis_ttl * 1000;
-	ret->connections = config->redis_connections;
+	ret->connections = CONFIG_REDIS_CONNECTIONS;
 	ret->timeout_ms = config->redis_timeout_ms;
 	warnings(config, text, n);
 	return 0;

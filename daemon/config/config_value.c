@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_value.c - see config_value.h.
+ * config_value.c - see config_value.h. It runs once, before there are threads.
  *
  * Invariant: config_value(config_text(x)) gives x back, for every type (tests/unit/unit_config.c).
  */
 #include "config_value.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -13,8 +14,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_endpoints.h"
-#include "daemon/base/log.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "tiers/redis/redis_hosts.h"
+
+#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) \
+	{ #section, #key,  CONFIG_TYPE_##TYPE,                  \
+	  dflt,     min,   max,                                 \
+	  unit,     prose, offsetof(struct config, section##_##key) },
+#define SOCKET(key, TYPE, dflt, min, max, unit, prose) \
+	{ "socket", #key,  CONFIG_TYPE_##TYPE,         \
+	  dflt,     min,   max,                        \
+	  unit,     prose, offsetof(struct config, sockets[0].key) },
+const struct config_row config_rows[CONFIG_ROWS] = {
+#include "tbl_config.h"
+};
 
 struct suffix {
 	const char *text;
@@ -57,7 +71,8 @@ static const struct suffix *suffixes_of(enum config_type type)
 	}
 }
 
-/* Digits, then a suffix of the table. -EINVAL with a reason; -ERANGE: does not fit into 64 bits. */
+/* Reads digits and a suffix of the table. -EINVAL with a reason; -ERANGE: it does not fit into 64
+ * bits. */
 static int parse_number(const char *text, const struct suffix *suffix, int base, int64_t *ret,
 			char *why, size_t n)
 {
@@ -67,10 +82,8 @@ static int parse_number(const char *text, const struct suffix *suffix, int base,
 
 	/* strtoll alone would also take blanks, '+' and "0x" */
 	if (!isdigit((unsigned char)*digits) ||
-	    (digits[0] == '0' && tolower((unsigned char)digits[1]) == 'x')) {
-		snprintf(why, n, "is not a number");
-		return -EINVAL;
-	}
+	    (digits[0] == '0' && tolower((unsigned char)digits[1]) == 'x'))
+		return text_fail(why, n, -EINVAL, "is not a number");
 	errno = 0;
 	value = strtoll(text, &end, base);
 	if (errno == ERANGE)
@@ -82,11 +95,21 @@ static int parse_number(const char *text, const struct suffix *suffix, int base,
 	if (!suffix->text) {
 		char shown[32];
 
-		snprintf(why, n, "has an unknown unit \"%s\"",
-			 log_escape(end, shown, sizeof(shown)));
-		return -EINVAL;
+		return text_fail(why, n, -EINVAL, "has an unknown unit \"%s\"",
+				 log_escape(end, shown, sizeof(shown)));
 	}
 	return __builtin_mul_overflow(value, suffix->factor, ret) ? -ERANGE : 0;
+}
+
+bool config_bytes(const char *text, uint64_t *ret)
+{
+	int64_t value;
+	char why[64];
+
+	if (parse_number(text, suffixes_bytes, 10, &value, why, sizeof(why)) < 0 || value <= 0)
+		return false;
+	*ret = (uint64_t)value;
+	return true;
 }
 
 /* Position of text in "a|b|c", or -1. */
@@ -112,100 +135,20 @@ static void choice_name(const char *choices, uint64_t position, char *ret, size_
 	snprintf(ret, n, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
-static int parse_bool(const char *text, bool *ret)
-{
-	const bool yes = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0;
-
-	if (!yes && strcmp(text, "no") != 0 && strcmp(text, "false") != 0)
-		return -EINVAL;
-	*ret = yes;
-	return 0;
-}
-
 static int value_string(const struct config_row *row, const char *text, char *field, char *why,
 			size_t n)
 {
 	const size_t length = strlen(text);
 
-	if ((int64_t)length < row->min || (int64_t)length > row->max) {
-		snprintf(why, n, "is %zu bytes long", length);
-		return -EINVAL;
-	}
-	for (const char *c = text; *c != '\0'; c++) {
-		if (iscntrl((unsigned char)*c)) {
-			snprintf(why, n, "has a control character in it");
-			return -EINVAL;
-		}
-	}
-	if (row->type == CONFIG_TYPE_PATH && length > 0 && text[0] != '/') {
-		snprintf(why, n, "does not begin with /");
-		return -EINVAL;
-	}
+	if ((int64_t)length < row->min || (int64_t)length > row->max)
+		return text_fail(why, n, -EINVAL, "is %zu bytes long", length);
+	for (const char *c = text; *c != '\0'; c++)
+		if (iscntrl((unsigned char)*c))
+			return text_fail(why, n, -EINVAL, "has a control character in it");
+	if (row->type == CONFIG_TYPE_PATH && length > 0 && text[0] != '/')
+		return text_fail(why, n, -EINVAL, "does not begin with /");
 	memcpy(field, text, length + 1);
 	return 0;
-}
-
-bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES])
-{
-	const size_t length = strcspn(*cursor, ":");
-
-	if (**cursor == '\0')
-		return false;
-	assert(length < CONFIG_PATH_BYTES);
-	memcpy(ret, *cursor, length);
-	ret[length] = '\0';
-	*cursor += length + ((*cursor)[length] == ':');
-	return true;
-}
-
-/* Whether the list that ends at `end` has this item. */
-static bool listed(const char *list, const char *end, const char *item, size_t length)
-{
-	while (list < end) {
-		const size_t here = strcspn(list, ":");
-
-		if (here == length && memcmp(list, item, length) == 0)
-			return true;
-		list += here + 1;
-	}
-	return false;
-}
-
-/* Why one item of a list of paths is none; NULL: it is. */
-static const char *path_fault(const char *item, size_t length)
-{
-	if (length == 0)
-		return "has an empty path in it";
-	if (item[0] != '/')
-		return "has a path in it that does not begin with /";
-	if (length >= CONFIG_PATH_BYTES)
-		return "has a path of more than 255 bytes in it";
-	return NULL;
-}
-
-static int value_paths(const struct config_row *row, const char *text, char *field, char *why,
-		       size_t n)
-{
-	const char *item = text, *fault = NULL;
-	int items = 0, r = 0;
-
-	while (*text != '\0' && !fault) {
-		const size_t length = strcspn(item, ":");
-
-		fault = path_fault(item, length);
-		if (!fault && listed(text, item, item, length))
-			fault = "has the same path twice";
-		if (!fault && ++items > CONFIG_PATHS_MAX)
-			fault = "has more than 16 paths";
-		if (item[length] == '\0')
-			break;
-		item += length + 1;
-	}
-	if (!fault)
-		r = value_string(row, text, field, why, n);
-	else
-		snprintf(why, n, "%s", fault);
-	return !fault ? r : -EINVAL;
 }
 
 /* BYTES and COUNT may be auto where the row's unit has a second word. */
@@ -226,20 +169,23 @@ static int value_number(const struct config_row *row, const char *text, int64_t 
 		snprintf(why, n, "is none of the choices");
 		return *ret < 0 ? -EINVAL : 0;
 	}
+	if (row->type == CONFIG_TYPE_BOOL) {
+		*ret = choice_find("no|yes|false|true", text);
+		snprintf(why, n, "is neither yes nor no");
+		return *ret < 0 ? -EINVAL : 0;
+	}
 	if (may_be_auto(row) && strcmp(text, "auto") == 0) {
 		*ret = (int64_t)CONFIG_AUTO;
 		return 0;
 	}
 	r = parse_number(text, suffixes_of(row->type), row->type == CONFIG_TYPE_MODE ? 8 : 10, ret,
 			 why, n);
-	if (r == -ERANGE || (r == 0 && (*ret < row->min || *ret > row->max))) {
-		snprintf(why, n, "is out of range");
-		r = -EINVAL;
-	}
+	if (r == -ERANGE || (r == 0 && (*ret < row->min || *ret > row->max)))
+		return text_fail(why, n, -EINVAL, "is out of range");
 	return r;
 }
 
-/* "1:4G", one item of several. */
+/* Reads one item of several, such as "1:4G". */
 static int value_node(const struct config_row *row, char *item, struct config_nodes *nodes,
 		      char *why, size_t n)
 {
@@ -260,17 +206,12 @@ static int value_node(const struct config_row *row, char *item, struct config_no
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < nodes->n; i++)
-		if (nodes->nodes[i].node == (uint32_t)node) {
-			snprintf(why, n, "has node %u twice", (unsigned)node);
-			return -EINVAL;
-		}
-	if (nodes->n == CONFIG_NODES_MAX || (uint64_t)number == CONFIG_AUTO ||
-	    (int64_t)nodes->bytes + number > row->max) {
-		snprintf(why, n, "%s",
-			 nodes->n == CONFIG_NODES_MAX ? "has more than 16 nodes" :
-							"is out of range");
-		return -EINVAL;
-	}
+		if (nodes->nodes[i].node == (uint32_t)node)
+			return text_fail(why, n, -EINVAL, "has node %u twice", (unsigned)node);
+	if (nodes->n == CONFIG_NODES_MAX)
+		return text_fail(why, n, -EINVAL, "has more than 16 nodes");
+	if ((uint64_t)number == CONFIG_AUTO || (int64_t)nodes->bytes + number > row->max)
+		return text_fail(why, n, -EINVAL, "is out of range");
 	last->node = (uint32_t)node;
 	last->bytes = (uint64_t)number;
 	nodes->n++;
@@ -291,8 +232,7 @@ static int value_nodes(const struct config_row *row, const char *text, struct co
 		r = value_number(row, text, &number, why, n);
 		nodes.bytes = (uint64_t)number;
 	} else if (snprintf(copy, sizeof(copy), "%s", text) >= (int)sizeof(copy)) {
-		snprintf(why, n, "is longer than 511 bytes");
-		r = -EINVAL;
+		r = text_fail(why, n, -EINVAL, "is longer than 511 bytes");
 	} else {
 		while (r == 0 && (item = strsep(&rest, ",")) != NULL)
 			r = value_node(row, item + strspn(item, " \t"), &nodes, why, n);
@@ -301,6 +241,188 @@ static int value_nodes(const struct config_row *row, const char *text, struct co
 		memcpy(ret, &nodes, sizeof(nodes));
 	return r;
 }
+
+/* --- lists: paths, endpoints, hosts --- */
+
+enum { DIGITS_OF_A_PORT = 5 };
+
+/* A port may be left out. */
+static const char *port_fault(const char *port)
+{
+	const size_t digits = *port == ':' ? strspn(port + 1, "0123456789") : 0;
+	long number;
+
+	if (*port == '\0')
+		return NULL;
+	if (digits == 0 || digits > DIGITS_OF_A_PORT || port[1 + digits] != '\0')
+		return "has a port in it that is no number";
+	number = strtol(port + 1, NULL, 10);
+	return number < 1 || number > 65535 ? "has a port in it that is not 1 to 65535" : NULL;
+}
+
+static const char *unix_fault(const char *path)
+{
+	if (*path != '/')
+		return "has unix: in it without a path that begins with /";
+	return strlen(path) > CONFIG_SUN_PATH_MAX ?
+		       "has a unix: path of more than 107 bytes in it" :
+		       NULL;
+}
+
+/* "[v6]" or "[v6]:port"; *ret_port: the text behind the ]. */
+static const char *v6_fault(const char *item, const char **ret_port)
+{
+	const size_t length = strcspn(item + 1, "]");
+	char address[INET6_ADDRSTRLEN];
+	struct in6_addr binary;
+
+	if (item[1 + length] != ']' || length >= sizeof(address))
+		return "has [ in it without an IPv6 address and ]";
+	memcpy(address, item + 1, length);
+	address[length] = '\0';
+	*ret_port = item + length + 2;
+	return inet_pton(AF_INET6, address, &binary) == 1 ?
+		       NULL :
+		       "has something in [ ] that is no IPv6 address";
+}
+
+static const char *host_fault(const char *item, const char **ret_port)
+{
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	const size_t length = strspn(item, letters);
+
+	*ret_port = item + length;
+	if (length == 0 || (item[length] != '\0' && item[length] != ':'))
+		return "has something in it that is none of host:port, [v6]:port, unix:/path";
+	return strchr(item + length + (item[length] != '\0'), ':') ?
+		       "has an IPv6 address in it that is not in [ ], or a port too many" :
+		       NULL;
+}
+
+/* Says why an item is no endpoint. NULL: it is one, and has its port now. */
+static const char *endpoint_fault(char item[CONFIG_ENDPOINT_BYTES])
+{
+	const char *port = "", *fault;
+
+	for (const char *c = item; *c != '\0'; c++) {
+		if (iscntrl((unsigned char)*c))
+			return "has a control character in it";
+	}
+	if (strstr(item, "://"))
+		return "has a URL in it: give host:port alone; rediss:// is [redis] tls = yes, and "
+		       "a password stands in [redis] password_file";
+	if (strchr(item, ','))
+		return "has a comma in it: put blanks between endpoints, or a line for each";
+	if (strncmp(item, "unix:", 5) == 0) {
+		fault = unix_fault(item + 5);
+		port = NULL;
+	} else {
+		fault = item[0] == '[' ? v6_fault(item, &port) : host_fault(item, &port);
+		if (!fault)
+			fault = port_fault(port);
+	}
+	if (fault || !port || *port != '\0')
+		return fault;
+	if (strlen(item) + strlen(":6379") >= CONFIG_ENDPOINT_BYTES)
+		return "has an endpoint of more than 255 bytes in it";
+	strcat(item, ":6379");
+	return NULL;
+}
+
+static const char *path_fault(const char *item)
+{
+	if (item[0] == '\0')
+		return "has an empty path in it";
+	return item[0] == '/' ? NULL : "has a path in it that does not begin with /";
+}
+
+const char *config_between(enum config_type type)
+{
+	switch (type) {
+	case CONFIG_TYPE_PATHS:
+		return ":";
+	case CONFIG_TYPE_NODES:
+		return ",";
+	case CONFIG_TYPE_ENDPOINTS:
+	case CONFIG_TYPE_HOSTS:
+		return " ";
+	default:
+		return "";
+	}
+}
+
+bool config_next(const char **cursor, const char *between, char ret[CONFIG_PATH_BYTES])
+{
+	const size_t length = strcspn(*cursor, between);
+
+	if (**cursor == '\0')
+		return false;
+	assert(length < CONFIG_PATH_BYTES);
+	memcpy(ret, *cursor, length);
+	ret[length] = '\0';
+	*cursor += length + ((*cursor)[length] != '\0');
+	return true;
+}
+
+static bool listed(const char *list, const char *between, const char *item)
+{
+	char other[CONFIG_PATH_BYTES];
+
+	while (config_next(&list, between, other)) {
+		if (strcmp(other, item) == 0)
+			return true;
+	}
+	return false;
+}
+
+static_assert((int)CONFIG_PATH_BYTES == (int)CONFIG_ENDPOINT_BYTES &&
+		      (int)CONFIG_PATHS_MAX == (int)CONFIG_ENDPOINTS_MAX,
+	      "paths and endpoints have the same bounds");
+
+/* The items one by one, with one `between` between them. Paths have exactly one in the text, too;
+ * others have blanks. */
+static int value_list(const struct config_row *row, const char *text, char *field, char *why,
+		      size_t n)
+{
+	static struct redis_hosts known; /* large; there are no threads yet */
+	const bool paths = row->type == CONFIG_TYPE_PATHS, hosts = row->type == CONFIG_TYPE_HOSTS;
+	const char *between = config_between(row->type), *noun = paths ? "path" : "endpoint";
+	char list[CONFIG_ENDPOINTS_BYTES] = "", item[CONFIG_PATH_BYTES];
+	const char *fault = NULL;
+	size_t used = 0;
+	int items = 0;
+
+	if (hosts) {
+		memset(&known, 0, sizeof(known));
+		fault = redis_hosts_parse(text, &known);
+	}
+	for (bool more = *text != '\0'; more && !fault; more = *text++ != '\0') {
+		const size_t length = strcspn(text, paths ? between : " \t");
+
+		if (length == 0 && !paths)
+			continue;
+		if (length >= sizeof(item))
+			return text_fail(why, n, -EINVAL, "has %s of more than 255 bytes in it",
+					 paths ? "a path" : "an endpoint");
+		snprintf(item, sizeof(item), "%.*s", (int)length, text);
+		fault = hosts ? NULL : paths ? path_fault(item) : endpoint_fault(item);
+		if (!hosts && !fault && listed(list, between, item))
+			return text_fail(why, n, -EINVAL, "has the same %s twice", noun);
+		if (!hosts && !fault && ++items > CONFIG_PATHS_MAX)
+			return text_fail(why, n, -EINVAL, "has more than %d %ss",
+					 (int)CONFIG_PATHS_MAX, noun);
+		if (used + strlen(item) + 2 > sizeof(list))
+			return text_fail(why, n, -EINVAL, "is longer than %d bytes", (int)row->max);
+		used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
+					 used > 0 ? between : "", item);
+		text += length;
+	}
+	return fault ? text_fail(why, n, -EINVAL, "%s", fault) :
+		       value_string(row, list, field, why, n);
+}
+
+/* --- any value --- */
 
 int config_value(const struct config_row *row, const char *text, struct config *config, char *why,
 		 size_t n)
@@ -314,16 +436,11 @@ int config_value(const struct config_row *row, const char *text, struct config *
 	case CONFIG_TYPE_PATH:
 		return value_string(row, text, field, why, n);
 	case CONFIG_TYPE_PATHS:
-		return value_paths(row, text, field, why, n);
 	case CONFIG_TYPE_ENDPOINTS:
-		return config_endpoints_value(text, field, why, n);
 	case CONFIG_TYPE_HOSTS:
-		return config_hosts_value(text, field, why, n);
+		return value_list(row, text, field, why, n);
 	case CONFIG_TYPE_NODES:
 		return value_nodes(row, text, field, why, n);
-	case CONFIG_TYPE_BOOL:
-		snprintf(why, n, "is neither yes nor no");
-		return parse_bool(text, field);
 	default:
 		r = value_number(row, text, &number, why, n);
 	}
@@ -333,8 +450,8 @@ int config_value(const struct config_row *row, const char *text, struct config *
 	case CONFIG_TYPE_BYTES:
 		*(uint64_t *)field = (uint64_t)number;
 		break;
-	case CONFIG_TYPE_US:
-		*(int32_t *)field = (int32_t)number;
+	case CONFIG_TYPE_BOOL:
+		*(bool *)field = number % 2;
 		break;
 	default:
 		*(uint32_t *)field = (uint32_t)number;
@@ -342,7 +459,7 @@ int config_value(const struct config_row *row, const char *text, struct config *
 	return 0;
 }
 
-/* With the largest suffix that divides it. */
+/* Writes it with the largest suffix that divides it. */
 static char *bytes_text(uint64_t bytes, char *ret, size_t n)
 {
 	static const char units[] = " KMGT";
@@ -360,7 +477,7 @@ static char *bytes_text(uint64_t bytes, char *ret, size_t n)
 	return ret;
 }
 
-/* "8G", or "0:8G,1:4G". */
+/* Writes "8G", or "0:8G,1:4G". */
 static char *nodes_text(const struct config_nodes *nodes, char *ret, size_t n)
 {
 	char bytes[32];
@@ -455,8 +572,6 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		snprintf(ret, n, "%04o", *(const uint32_t *)field);
 		break;
 	case CONFIG_TYPE_US:
-		snprintf(ret, n, "%" PRId32, *(const int32_t *)field);
-		break;
 	case CONFIG_TYPE_COUNT:
 	case CONFIG_TYPE_SECONDS:
 		if (*(const uint32_t *)field == CONFIG_COUNT_AUTO)
@@ -466,4 +581,81 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		break;
 	}
 	return ret;
+}
+
+/* --- all of them --- */
+
+static bool first_of_section(size_t i)
+{
+	return i == 0 || strcmp(config_rows[i].section, config_rows[i - 1].section) != 0;
+}
+
+/* Prints a line for each item of a list, since all in one line may be too long for the reader. */
+static void print_key(const struct config_row *row, const char *value, FILE *out)
+{
+	do {
+		const size_t length = strcspn(value, config_between(row->type));
+
+		fprintf(out, "%s = %.*s\n", row->key, (int)length, value);
+		value += length + (value[length] != '\0');
+	} while (*value != '\0');
+}
+
+/* All keys, or those of a [socket NAME]. */
+static void print_keys(const struct config *config, uint32_t socket, FILE *out)
+{
+	char value[CONFIG_ENDPOINTS_BYTES];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row row = config_row_at(i, socket);
+
+		if (socket > 0 && !config_row_of_sockets(&config_rows[i]))
+			continue;
+		if (socket == 0 && first_of_section(i))
+			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", row.section);
+		print_key(&row, config_text(&row, config, value, sizeof(value)), out);
+	}
+}
+
+void config_print(const struct config *config, FILE *out)
+{
+	print_keys(config, 0, out);
+	for (uint32_t i = 1; i < config->n_sockets; i++) {
+		fprintf(out, "\n[socket %s]\n", config->sockets[i].name);
+		print_keys(config, i, out);
+	}
+}
+
+void config_print_help(FILE *out)
+{
+	char range[128];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+
+		if (first_of_section(i))
+			fprintf(out, "\n  [%s]\n", row->section);
+		fprintf(out, "    %s = %s    (%s)\n", row->key, row->dflt,
+			config_range(row, range, sizeof(range)));
+		text_wrap(out, row->prose, 0, 8, TEXT_WIDTH);
+	}
+}
+
+void config_print_man(FILE *out)
+{
+	char range[128];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+
+		if (first_of_section(i))
+			fprintf(out, "%s.Ss [%s]\n.Bl -tag -width Ds\n", i == 0 ? "" : ".El\n",
+				row->section);
+		fprintf(out, ".It Ic %s No = Ar %s\n", row->key,
+			row->dflt[0] == '\0' ? "\\&" : row->dflt);
+		/* a line that begins with . or ' would be a request */
+		fprintf(out, "\\&%s\n.br\nAllowed: %s\n", row->prose,
+			config_range(row, range, sizeof(range)));
+	}
+	fprintf(out, ".El\n");
 }

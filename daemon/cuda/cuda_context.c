@@ -6,19 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda_fetch.h"
-#include "cuda_lane.h"
-#include "cuda_tier.h"
-#include "daemon/base/log.h"
-#include "daemon/base/vault.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/vault.h"
+#include "daemon/cuda/driver/cuda_tier.h"
+#include "daemon/cuda/lane/cuda_lane.h"
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
 
-static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
+static int make_streams(struct cuda_gpu *gpu)
 {
 	struct cuda_context *c = &gpu->in_context;
 	int least = 0, greatest = 0;
-	int r = CUDA_CALL(gpu, cuCtxGetStreamPriorityRange, text, n, &least, &greatest);
+	int r = CUDA_DO(gpu, cuCtxGetStreamPriorityRange, &least, &greatest);
 	const struct {
 		CUstream *stream;
 		int priority;
@@ -29,49 +30,37 @@ static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && r == 0; i++)
-		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, all[i].stream,
-			      CU_STREAM_NON_BLOCKING, all[i].priority);
+		r = CUDA_DO(gpu, cuStreamCreateWithPriority, all[i].stream, CU_STREAM_NON_BLOCKING,
+			    all[i].priority);
 	return r;
 }
 
-static int load_kernels(struct cuda_gpu *gpu, char *text, size_t n)
+static int load_kernels(struct cuda_gpu *gpu)
 {
 	struct cuda_context *c = &gpu->in_context;
 	int r = cuda_check(gpu, cuda_kernels_load(gpu->api, gpu->found->kernels, &c->module),
-			   "cuModuleLoadData", text, n);
+			   "cuModuleLoadData", NULL, 0);
 
 	if (r == 0)
-		r = CUDA_CALL(gpu, cuModuleGetFunction, text, n, &c->encode, c->module,
-			      "kvtier_encode");
+		r = CUDA_DO(gpu, cuModuleGetFunction, &c->encode, c->module, "kvtier_encode");
 	if (r == 0)
-		r = CUDA_CALL(gpu, cuModuleGetFunction, text, n, &c->decode, c->module,
-			      "kvtier_decode");
+		r = CUDA_DO(gpu, cuModuleGetFunction, &c->decode, c->module, "kvtier_decode");
 	return r;
 }
 
-/* Flags in it have no mark then. */
-static int clear_staging(struct cuda_gpu *gpu, char *text, size_t n)
-{
-	const struct cuda_context *c = &gpu->in_context;
-	int r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, c->staging, 0, gpu->conf.staging_bytes,
-			  c->aside);
-
-	return r ? r : cuda_wait(gpu, c->aside, text, n);
-}
-
-static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)
+static int make_memory(struct cuda_gpu *gpu)
 {
 	struct cuda_context *c = &gpu->in_context;
 	const size_t bytes = gpu->conf.staging_bytes;
-	int r = CUDA_CALL(gpu, cuMemAlloc, text, n, &c->staging, bytes);
+	int r = CUDA_DO(gpu, cuMemAlloc, &c->staging, bytes);
 
 	if (r == 0)
-		r = CUDA_CALL(gpu, cuMemHostAlloc, text, n, (void **)&c->bounce,
-			      bytes + CUDA_FETCH_BYTES, CU_MEMHOSTALLOC_PORTABLE);
+		r = CUDA_DO(gpu, cuMemHostAlloc, (void **)&c->bounce, bytes + CUDA_FETCH_BYTES,
+			    CU_MEMHOSTALLOC_PORTABLE);
 	if (r == 0) {
 		c->fetched = c->bounce + bytes;
 		vault_hide(c->bounce, bytes + CUDA_FETCH_BYTES);
-		r = clear_staging(gpu, text, n);
+		r = cuda_zero(gpu, c->staging, bytes, NULL, 0); /* flags in it have no mark then */
 	}
 	return r;
 }
@@ -84,49 +73,44 @@ static size_t free_bytes(const struct cuda_gpu *gpu)
 	return gpu->api->cuMemGetInfo(&some, &all) == CUDA_SUCCESS ? some : 0;
 }
 
-static uint64_t used_by_all(const struct cuda_gpu *gpu)
-{
-	return cuda_meter_used(&gpu->driver->meter, gpu->found->uuid);
-}
-
 /* The difference includes memory that other processes take or give back meanwhile: no call tells
  * the two apart. */
-static int retain_context(struct cuda_gpu *gpu, char *text, size_t n)
+static int retain_context(struct cuda_gpu *gpu)
 {
 	struct cuda_context *c = &gpu->in_context;
-	const uint64_t before = used_by_all(gpu);
+	const uint64_t before = cuda_used_bytes(gpu->driver, gpu->found->uuid);
 	uint64_t after;
-	int r = CUDA_CALL(gpu, cuDevicePrimaryCtxRetain, text, n, &c->context, gpu->found->device);
+	int r = CUDA_DO(gpu, cuDevicePrimaryCtxRetain, &c->context, gpu->found->device);
 
 	if (r == 0)
-		r = CUDA_CALL(gpu, cuCtxSetCurrent, text, n, c->context);
-	after = r || !before ? 0 : used_by_all(gpu);
+		r = CUDA_DO(gpu, cuCtxSetCurrent, c->context);
+	after = r || !before ? 0 : cuda_used_bytes(gpu->driver, gpu->found->uuid);
 	gpu->context_bytes = after > before ? after - before : 0;
 	return r;
 }
 
-static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
+static int open_context(struct cuda_gpu *gpu)
 {
 	size_t before, after;
-	int r = retain_context(gpu, text, n);
+	int r = retain_context(gpu);
 
 	before = r ? 0 : free_bytes(gpu);
 	if (r == 0)
-		r = load_kernels(gpu, text, n);
+		r = load_kernels(gpu);
 	if (r == 0)
-		r = make_streams(gpu, text, n);
+		r = make_streams(gpu);
 	if (r == 0)
-		r = make_memory(gpu, text, n);
+		r = make_memory(gpu);
 	if (r == 0)
-		r = cuda_lanes_attach(gpu->path, text, n);
+		r = cuda_lanes_attach(gpu->path);
 	if (r == 0)
-		r = cuda_tier_open(gpu, gpu->generation + 1, text, n);
+		r = cuda_tier_open(gpu, gpu->generation + 1);
 	after = r ? 0 : free_bytes(gpu);
 	gpu->bytes = before > after ? before - after : gpu->conf.staging_bytes;
 	return r;
 }
 
-/* A driver that gives a sick process no context gives it none any more (cuda.h: "the process must
+/* A driver that gives a sick process no context never gives it one again (cuda.h: "the process must
  * be terminated and relaunched"); memory that others have taken meanwhile is no such refusal. A
  * first context that breaks is made anew. */
 static int refused(struct cuda_gpu *gpu, int error, bool was_sick, const char *why)
@@ -137,7 +121,7 @@ static int refused(struct cuda_gpu *gpu, int error, bool was_sick, const char *w
 		gpu->state = CUDA_ENDING;
 	if (gpu->state == CUDA_ENDING || (gpu->sick && !was_sick))
 		return -EBUSY;
-	gpu->retry_ns = cuda_now() + RETRY_NS;
+	gpu->retry_ns = clock_ns() + RETRY_NS;
 	return -ENODEV;
 }
 
@@ -149,11 +133,12 @@ int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
 
 	if (gpu->state == CUDA_UP)
 		return 0;
-	if (gpu->state != CUDA_NONE || cuda_now() < gpu->retry_ns) {
-		snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, gpu->why);
-		return gpu->state == CUDA_FAILING || gpu->state == CUDA_ENDING ? -EBUSY : -ENODEV;
+	if (gpu->state != CUDA_NONE || clock_ns() < gpu->retry_ns) {
+		r = gpu->state == CUDA_FAILING || gpu->state == CUDA_ENDING ? -EBUSY : -ENODEV;
+		return text_fail(text, n, r, "%s cannot be used: %.150s", gpu->found->name,
+				 gpu->why);
 	}
-	r = open_context(gpu, why, sizeof(why));
+	r = open_context(gpu);
 	if (r == 0) {
 		gpu->state = CUDA_UP;
 		gpu->sick = false;
@@ -163,40 +148,40 @@ int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
 		cuda_tier_tell(gpu); /* before the import is answered: its first op may use it */
 		return 0;
 	}
-	r = refused(gpu, r, was_sick, why);
-	snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, why);
-	return r;
+	memcpy(why, gpu->words, sizeof(why)); /* calls that close the context may fail, too */
+	return text_fail(text, n, refused(gpu, r, was_sick, why), "%s cannot be used: %.150s",
+			 gpu->found->name, why);
 }
 
 static void give_back(struct cuda_gpu *gpu)
 {
 	struct cuda_context *c = &gpu->in_context;
 
-	cuda_lanes_detach(gpu->path);
-	cuda_tier_close(gpu, false);
 	for (int way = 0; way < CUDA_WAYS; way++)
 		if (c->kernels[way])
-			(void)CUDA_CALL(gpu, cuStreamDestroy, NULL, 0, c->kernels[way]);
+			(void)CUDA_DO(gpu, cuStreamDestroy, c->kernels[way]);
 	for (int way = 0; way < CUDA_WIRES; way++)
 		if (c->wires[way])
-			(void)CUDA_CALL(gpu, cuStreamDestroy, NULL, 0, c->wires[way]);
+			(void)CUDA_DO(gpu, cuStreamDestroy, c->wires[way]);
 	if (c->aside)
-		(void)CUDA_CALL(gpu, cuStreamDestroy, NULL, 0, c->aside);
+		(void)CUDA_DO(gpu, cuStreamDestroy, c->aside);
 	if (c->staging)
-		(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, c->staging);
+		(void)CUDA_DO(gpu, cuMemFree, c->staging);
 	if (c->bounce)
-		(void)CUDA_CALL(gpu, cuMemFreeHost, NULL, 0, c->bounce);
+		(void)CUDA_DO(gpu, cuMemFreeHost, c->bounce);
 	if (c->module)
-		(void)CUDA_CALL(gpu, cuModuleUnload, NULL, 0, c->module);
+		(void)CUDA_DO(gpu, cuModuleUnload, c->module);
 }
 
-/* Queued work ends, and memory goes; the reference stays. Otherwise nothing says when the work has
- * ended, but the end of the process. */
+/* Queued work ends, and memory is freed; the reference stays. If this fails, only the end of the
+ * process says when the work has ended. */
 static void reset(struct cuda_gpu *gpu)
 {
+	const size_t last = CUDA_LOSSES_MAX - 1;
 	char words[100];
 
-	cuda_losses_add(&gpu->losses, cuda_now());
+	memmove(gpu->losses_ns, gpu->losses_ns + 1, last * sizeof(gpu->losses_ns[0]));
+	gpu->losses_ns[last] = clock_ns();
 	if (cuda_error(gpu->api, gpu->api->cuDevicePrimaryCtxReset(gpu->found->device),
 		       "cuDevicePrimaryCtxReset", words, sizeof(words)) == 0)
 		return;
@@ -209,13 +194,11 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 {
 	const struct cuda_api *api = gpu->api;
 
-	if (lost) {
-		cuda_lanes_forget(gpu->path);
-		cuda_tier_close(gpu, true);
-	} else {
+	cuda_lanes_detach(gpu->path, lost);
+	cuda_tier_close(gpu, lost);
+	if (!lost)
 		give_back(gpu);
-		lost = gpu->state == CUDA_FAILING; /* it broke meanwhile */
-	}
+	lost |= gpu->state == CUDA_FAILING; /* it broke meanwhile */
 	gpu->state = CUDA_NONE;
 	if (gpu->in_context.context) {
 		(void)api->cuCtxSetCurrent(NULL);

@@ -6,13 +6,13 @@
 #ifndef KVTIER_CUDA_CONTEXT_H
 #define KVTIER_CUDA_CONTEXT_H
 
-#include "cuda_gpu.h"
+#include "daemon/cuda/driver/cuda_gpu.h"
 
-/* The context is there: 0; else it is made, or -ENODEV with text. -EBUSY: it has just failed, and a
+/* Makes the context unless it is there: 0, or -ENODEV with text. -EBUSY: it has just failed, and a
  * new one can be made soon. */
 int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n);
-/* Closes it: nothing is in flight, and the pin thread is off. `lost`: by force, since no call works
- * in it any more. */
+/* Closes the context, when no job is in flight and the pin thread is off. `lost`: by force, since
+ * no call works in it any more. */
 void cuda_context_close(struct cuda_gpu *gpu, bool lost);
 
 #endif

@@ -1,78 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_region.h - memory of engines, opened in the daemon's context.
+ * cuda_region.h - memory and events of engines, opened in the daemon's context, or made there for
+ * an engine (WIRE_DEVICE_ENGINE). Helper threads.
  *
- *	helper: cuda_region_import --request--> thread: opens, checks --> helper: address
+ *	helper: cuda_region_import --request--> thread: opens or makes, checks --> helper: address
  *	helper: cuda_region_release --request--> thread: closes
+ *
+ * A region that lies in several allocations is one reservation of addresses, mapped from its
+ * beginning on without a gap. The thread takes the allocations of one message at a time, so that
+ * jobs of others go on between them. A failure, in the first call or a later one, undoes the whole
+ * region.
+ *
+ * Memory that is made (engine mode): the client's kernels encode into it and decode from it, and
+ * the daemon copies between it and the host.
  *
  * Invariants
  *   H1 no word of a client is believed: the memory must lie on this GPU, and the driver's own range
  *      must hold the whole region that the client describes.
- *   H2 a legacy handle is open once, however many regions and clients name it: `users` of its
- *      cuda_handle. Its 64 bytes tell it from every other: the driver makes new ones for memory
- *      that comes to lie where freed memory lay.
- *   H3 the descriptor of a VMM allocation is the asker's; the thread closes none, as to close one
- *      from outside can block. The handle that it stands for is released as soon as it is mapped.
- *   H4 an import that nobody waits for any more is undone by the thread.
- *   H5 a mapping is not the context's: it goes with its region, or, while the GPU is FAILING and
- *      may still use it, once the context is gone.
+ *   H2 a legacy handle is open once, however many regions and clients name it. Its 64 bytes tell
+ *      it from every other: the driver makes new ones for memory that comes to lie where freed
+ *      memory lay.
+ *   H3 the descriptor of a VMM allocation is the asker's; the thread closes no such descriptor, as
+ *      to close one from outside can block. The handle that it stands for is released as soon as it
+ *      is mapped.
+ *   H4 an import whose asker has left is undone by the thread.
+ *   H5 a mapping is not the context's: it is unmapped with its region, or, while the GPU is FAILING
+ *      and may still use it, once the context is gone.
+ *   H6 each space in engine mode has memory of its own: it is made for the space, zeroed before its
+ *      descriptor is sent, and given back to the driver whole. No other client is ever lent it. It
+ *      is memory of cuMemCreate() alone: a client that keeps its mapping keeps these bytes and no
+ *      others, whatever the daemon does meanwhile. A legacy handle promises no such thing.
+ *   H7 all clients together are lent conf.engine_bytes at most.
  */
 #ifndef KVTIER_CUDA_REGION_H
 #define KVTIER_CUDA_REGION_H
 
-#include "cuda_gpu.h"
+#include "daemon/cuda/driver/cuda_gpu.h"
 
-/* One legacy handle that is open. */
-struct cuda_handle {
-	struct list link;
-	uint8_t bytes[WIRE_HANDLE_BYTES];
-	CUdeviceptr at;
-	uint64_t size; /* from `at` on */
-	uint32_t users;
-};
-
-struct cuda_region {
-	struct cuda_request request;
-	struct region_desc desc;
-	int status;
-	char text[200];
-	uint32_t generation; /* of the context that it is open in; 0: none */
-	CUdeviceptr base;
-	struct cuda_handle *handle;           /* NULL: a mapping */
-	CUdeviceptr mapping;                  /* of fds or fabric handles: reserved... */
-	uint64_t mapping_bytes, mapped_bytes; /* ...and mapped up to there */
-	/* engine mode (cuda_engine.c): bytes that were made, and their descriptor for the client;
-	 * 0: none were */
-	uint64_t made_bytes;
-	int made_fd;
-};
-
-/* On a helper thread. As in device.h; -EOPNOTSUPP: the driver does not open it this way. */
-int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
-		       struct cuda_region **ret, char *text, size_t n);
-void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
+/* These are functions of device_ops (device.h). An import has two more errors: -EOPNOTSUPP says
+ * that the driver does not open the memory this way, and -ENOSPC, for WIRE_DEVICE_ENGINE, that too
+ * little memory is left to be lent. The `own` of events is an array of CUevent. */
+int cuda_region_import(struct device *device, const struct region_desc *desc,
+		       struct device_region *ret, char *text, size_t n);
+int cuda_region_import_allocs(struct device *device, const struct region_allocs *more,
+			      struct device_region *region, char *text, size_t n);
+void cuda_region_release(struct device *device, struct device_region *region);
+int cuda_events_import(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
+		       uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
+void cuda_events_release(struct device *device, struct device_events *events);
 
 /* On the GPU's thread: the context is gone with all that was open in it, events included. Mappings
- * of regions that left meanwhile go, too. */
+ * of regions that left meanwhile are unmapped. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
-
-/* For cuda_engine.c. On a helper thread: as cuda_region_import(), but `work` opens or makes the
- * memory, on the GPU's thread. Its request is that of a struct cuda_region, whose desc has a
- * descriptor of its own; it sets status and text. */
-int cuda_region_ask(struct cuda_gpu *gpu, const struct region_desc *desc,
-		    void (*work)(struct cuda_gpu *gpu, struct cuda_request *request),
-		    struct cuda_region **ret, char *text, size_t n);
-
-/* For cuda_parts.c and cuda_engine.c. On the GPU's thread. */
-
-/* The driver refuses the client's handle or pointer: another way may work. An error of the GPU
- * itself is passed on. */
-int cuda_other_way(const struct cuda_gpu *gpu, int error);
-void cuda_region_count(struct cuda_gpu *gpu, struct cuda_region *region); /* it is open now */
-void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *region);  /* it is not any more */
-void cuda_region_unmap(struct cuda_gpu *gpu, struct cuda_region *region); /* zeroed is fine */
-/* It came from outside, and to close it may block for as long as its maker likes: a thread does.
- * Where none can be made it stays open. */
-void cuda_close_elsewhere(int fd);
 
 #endif

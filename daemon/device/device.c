@@ -9,32 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/base/loop.h"
-#include "device_cpu.h"
-
-static const struct device_ops *const kinds[] = { &device_cpu_ops };
-
-int device_open_kind(const struct device_ops *ops, const struct device_conf *conf,
-		     struct loop *loop, struct device **ret)
-{
-	const int r = ops->open(conf, loop, ret);
-
-	if (r == 0) {
-		(*ret)->depth = conf->depth;
-		(*ret)->own_depth = conf->own_depth;
-		(*ret)->numa_node = -1;
-	}
-	return r;
-}
-
-int device_open(const char *name, const struct device_conf *conf, struct loop *loop,
-		struct device **ret)
-{
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-		if (strcmp(kinds[i]->name, name) == 0)
-			return device_open_kind(kinds[i], conf, loop, ret);
-	return -ENODEV;
-}
+#include "base/loop.h"
+#include "base/text.h"
 
 void device_close(struct device *device)
 {
@@ -51,15 +27,14 @@ int device_import(struct device *device, const struct region_desc *desc, struct 
 	return device->ops->import(device, desc, ret, text, text_bytes);
 }
 
-int device_import_parts(struct device *device, const struct region_parts *parts,
-			struct device_region *region, char *text, size_t text_bytes)
+int device_import_allocs(struct device *device, const struct region_allocs *allocs,
+			 struct device_region *region, char *text, size_t text_bytes)
 {
-	assert(parts->n > 0 && parts->n <= WIRE_MAX_PARTS);
+	assert(allocs->n > 0 && allocs->n <= WIRE_MAX_ALLOCS);
 	assert(!region->own || region->device == device);
-	if (device->ops->import_parts)
-		return device->ops->import_parts(device, parts, region, text, text_bytes);
-	snprintf(text, text_bytes, "the device has no memory in parts");
-	return -ENOTSUP;
+	if (device->ops->import_allocs)
+		return device->ops->import_allocs(device, allocs, region, text, text_bytes);
+	return text_fail(text, text_bytes, -ENOTSUP, "the device has no memory in allocations");
 }
 
 void device_release(struct device_region *region)
@@ -83,8 +58,7 @@ int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HA
 	assert(n > 0);
 	if (device->ops->import_events)
 		return device->ops->import_events(device, handles, n, ret, text, text_bytes);
-	snprintf(text, text_bytes, "the device knows no events");
-	return -ENOTSUP;
+	return text_fail(text, text_bytes, -ENOTSUP, "the device knows no events");
 }
 
 void device_release_events(struct device_events *events)
@@ -129,7 +103,6 @@ int device_submit(struct device *device, struct device_job *job)
 	       (job->kind == DEVICE_DECODE && job->first_layer < job->end_layer &&
 		job->end_layer <= job->layout->pages.geometry.layers));
 	assert(job->order.event == 0 || job->order.events->device == device);
-	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	assert(job->image_memory == IMAGE_OF_HOST ||
 	       ((job->kind == DEVICE_DECODE || job->kind == DEVICE_FETCH) &&
@@ -196,6 +169,61 @@ void device_complete(struct device_job *job)
 	if (!device->refused)
 		return;
 	device->refused = false;
-	if (device->room)
-		device->room(device->room_arg, device);
+	if (device->hooks && device->hooks->room)
+		device->hooks->room(device->hooks->room_arg, device);
+}
+
+/* --- the list of all devices --- */
+
+int devices_add(struct devices *devices, struct device *device)
+{
+	if (devices->n == DEVICES_MAX)
+		return -ENOSPC;
+	device->unit = devices->n == 0 ? DEVICE_NO_UNIT : devices->n - 1;
+	device->hooks = &devices->hooks;
+	devices->all[devices->n++] = device;
+	return 0;
+}
+
+void devices_close(struct devices *devices)
+{
+	while (devices->n > 0)
+		device_close(devices->all[--devices->n]);
+}
+
+struct device *devices_cpu(const struct devices *devices)
+{
+	return devices->all[0];
+}
+
+struct device *devices_gpu(const struct devices *devices, uint32_t unit)
+{
+	assert(unit + 1 < devices->n);
+	return devices->all[unit + 1];
+}
+
+struct device *devices_find(const struct devices *devices, const uint8_t uuid[WIRE_UUID_BYTES])
+{
+	for (uint32_t i = 0; i < devices->n; i++)
+		if (memcmp(devices->all[i]->uuid, uuid, WIRE_UUID_BYTES) == 0)
+			return devices->all[i];
+	return NULL;
+}
+
+void devices_kick(struct devices *devices)
+{
+	for (uint32_t i = 0; i < devices->n; i++)
+		device_kick(devices->all[i]);
+}
+
+struct devices_sum devices_sum(const struct devices *devices)
+{
+	struct devices_sum ret = { 0 };
+
+	for (uint32_t i = 0; i < devices->n; i++) {
+		ret.depth += devices->all[i]->depth;
+		ret.in_flight += devices->all[i]->in_flight;
+		ret.jobs_total += devices->all[i]->jobs_total;
+	}
+	return ret;
 }

@@ -3,23 +3,22 @@
  * device_cpu.c - the device for engines whose pages are in host memory: workers that run kernels/
  * between a client's mapped memfd and a host slot.
  *
- *	core: submit --turns--> worker: encode | verify, decode, in pieces --workers.h--> core: done
+ *	core: submit --queue--> worker: encode | verify, decode, in pieces --workers.h--> core: done
  *	                 ^------ others wait, quantum over --'
  *
  * Invariants
  *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
- *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its
- *      owner does later (truncation, a hole) can make a worker fault. A hole that is there is never
- *      filled by a worker: the job ends with -EFAULT (guard.h).
+ *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that no later act of
+ *      its owner (truncation, a hole) can make a worker fault. A hole that is there is never filled
+ *      by a worker: the job ends with -EFAULT (guard.h).
  *   C3 engine memory may change under a worker: kernels read it once and never trust it for
  *      control.
  *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has
  *      died and its pages are freed by it; no thread that wants to map something waits for all of
  *      it.
- *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other
+ *   C5 clients take turns (device_queue.h): a worker goes on with a job as long as no other
  *      client's waits, and else for a quantum of time. It cannot stop inside a piece (kernels.h).
- *      After a stretch it looks into the queue in any case, and offers its CPU (workers.c).
- * Turns are guarded by the workers' lock.
+ * The queue is guarded by the workers' lock.
  */
 #include "device_cpu.h"
 
@@ -33,37 +32,33 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "device_run.h"
-#include "device_turns.h"
+#include "device_queue.h"
 #include "guard.h"
-#include "daemon/base/container_of.h"
-#include "daemon/base/cpu.h"
-#include "daemon/base/loop.h"
-#include "daemon/base/vault.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/vault.h"
+#include "base/text.h"
+#include "base/thread.h"
 
 enum {
 	MAX_WORKERS = 256,
 	/* Completions gathered before the core is woken, while more jobs of the same client wait: a
 	 * context switch costs 2-5 us and a 1 MiB block 50-150 us, so 4 keeps the core's share of a
-	 * busy machine around one per cent. Of a client's last job the core learns at once: its op
+	 * busy machine around one per cent. The core learns of a client's last job at once: its op
 	 * may be complete, however many jobs others have. */
 	WAKE_BATCH = 4,
-	/* but not later than this, should the job after them take long */
+	/* the core is woken no later than this, even if the next job takes long */
 	WAKE_LATE_NS = 200000,
-	/* of one job, while another client's wait; one piece at least */
+	/* how long a worker stays with a job while jobs of other clients wait; one piece at least
+	 * */
 	QUANTUM_NS = 50000,
-	/* of one job in any case: then the worker offers its CPU (cpu.h) */
-	STRETCH_NS = 100000,
-	/* CPUs on which each worker has one of its own: where there are so few, core, workers and
-	 * engines share all of them, and the kernel leaves two workers on one for milliseconds. On
-	 * more CPUs one is idle, and the kernel finds it. */
-	APART_MAX = 4,
-	/* between two looks at the clock, if nobody waits: 10 us or so */
+	/* pieces between two looks at the clock while no client waits: 10 us or so */
 	CLOCK_PIECES = 4,
-	/* emptied between two moments in which others may map something */
+	/* so much is emptied at once; in between others may map something */
 	UNMAP_PIECE_BYTES = 32 << 20,
 };
 
@@ -73,8 +68,8 @@ struct cpu {
 	struct workers *workers;
 	int guard;                           /* guard.h: of all regions */
 	uint8_t *scratch;                    /* CODEC_SCRATCH_BYTES a worker */
-	struct device_turns turns;           /* jobs that wait; the workers' lock guards it */
-	uint32_t shown_clients, shown_first; /* of turns; atomic: read without the lock */
+	struct device_queue queue;           /* jobs that wait; the workers' lock guards it */
+	uint32_t shown_clients, shown_first; /* of the queue; atomic: read without the lock */
 	struct device_run *runs;             /* one a job */
 	struct device_run **free_runs;       /* the core's */
 	uint32_t n_free_runs;
@@ -90,13 +85,13 @@ static struct device_job *job_of(struct work *work)
 	return container_of(work, struct device_job, work);
 }
 
-/* --- turns: with the workers' lock held --- */
+/* --- the queue: with the workers' lock held --- */
 
 /* What a worker looks at between pieces, without the lock. */
-static void show_turns(struct cpu *c)
+static void show_queue(struct cpu *c)
 {
-	__atomic_store_n(&c->shown_clients, c->turns.n_clients, __ATOMIC_RELAXED);
-	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0,
+	__atomic_store_n(&c->shown_clients, c->queue.n_clients, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->shown_first, c->queue.first ? c->queue.first->client : 0,
 			 __ATOMIC_RELAXED);
 }
 
@@ -104,43 +99,35 @@ static void put(void *arg, struct work *work)
 {
 	struct cpu *c = arg;
 
-	device_turns_add(&c->turns, job_of(work));
-	show_turns(c);
+	device_queue_add(&c->queue, job_of(work));
+	show_queue(c);
 }
 
 static void put_back(void *arg, struct work *work)
 {
-	device_turns_return(&((struct cpu *)arg)->turns, job_of(work));
+	device_queue_return(&((struct cpu *)arg)->queue, job_of(work));
 }
 
 static struct work *take(void *arg)
 {
 	struct cpu *c = arg;
-	struct device_job *job = device_turns_take(&c->turns);
+	struct device_job *job = device_queue_take(&c->queue);
 
-	show_turns(c);
+	show_queue(c);
 	return job ? &job->work : NULL;
 }
 
 static bool more(void *arg, const struct work *ended)
 {
-	return device_turns_wait(&((struct cpu *)arg)->turns,
+	return device_queue_wait(&((struct cpu *)arg)->queue,
 				 container_of(ended, struct device_job, work)->client);
 }
 
-static const struct workers_order turns_order = {
+static const struct workers_order queue_order = {
 	.put = put, .put_back = put_back, .take = take, .more = more
 };
 
 /* --- worker side --- */
-
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static bool others_wait(const struct cpu *c, uint32_t client)
 {
@@ -162,13 +149,12 @@ static int run_piece(void *arg)
 	return device_run_piece(p->run, p->now, p->scratch);
 }
 
-/* Pieces of a job until it ends: true; or for a stretch, or a quantum if other clients wait:
- * false. */
+/* Pieces of a job until it ends: true; or for a quantum if other clients wait: false. */
 static bool work_on(struct cpu *c, struct device_job *job, uint32_t thread)
 {
 	uint8_t *scratch = c->scratch + (size_t)thread * CODEC_SCRATCH_BYTES;
-	/* turn: when others were first seen to wait */
-	uint64_t now = 0, begun = 0, turn = 0;
+	/* since: when others were first seen to wait */
+	uint64_t now = 0, since = 0;
 
 	for (uint32_t pieces = 0;; pieces++) {
 		const bool others = others_wait(c, job->client),
@@ -176,14 +162,12 @@ static bool work_on(struct cpu *c, struct device_job *job, uint32_t thread)
 
 		if (look)
 			now = clock_ns();
-		if (pieces == 0)
-			begun = now;
-		if (others && turn == 0)
-			turn = now;
-		if ((others && now - turn >= QUANTUM_NS) || now - begun >= STRETCH_NS)
+		if (others && since == 0)
+			since = now;
+		if (others && now - since >= QUANTUM_NS)
 			return false;
 		if (look)
-			workers_tell(c->workers, thread, now);
+			workers_tell(c->workers, now);
 		job->status =
 			guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
 		if (job->status != CODEC_MORE)
@@ -198,7 +182,7 @@ static enum work_end run(struct work *work, uint32_t thread)
 
 	if (work_on(c, job, thread))
 		return WORK_ENDED;
-	device_run_leave(job->run);
+	c->kernels->fence(); /* another thread goes on, told after this */
 	return WORK_AGAIN;
 }
 
@@ -216,14 +200,12 @@ static void done(struct work *work)
 
 static void cpu_close(struct device *device)
 {
-	struct cpu *c = device ? cpu_of(device) : NULL;
+	struct cpu *c = cpu_of(device);
 
-	if (!c)
-		return;
 	workers_close(c->workers);
 	guard_close(c->guard);
 	free(c->scratch);
-	device_turns_close(&c->turns);
+	device_queue_close(&c->queue);
 	free(c->runs);
 	free(c->free_runs);
 	free(c);
@@ -247,20 +229,16 @@ static int make_jobs(struct cpu *c, uint32_t depth)
 	return 0;
 }
 
-static int open_parts(struct cpu *c, const struct device_conf *conf)
+static int open_all(struct cpu *c, uint32_t threads)
 {
-	const uint32_t threads = conf->workers ? conf->workers : cpu_usable();
-	const uint32_t depth = conf->depth + conf->own_depth;
+	const uint32_t depth = c->base.depth + c->base.own_depth;
 	const struct workers_conf workers = {
 		.loop = c->base.loop,
 		.threads = threads < MAX_WORKERS ? threads : MAX_WORKERS,
 		.keep = MAX_WORKERS,
-		.depth = depth,
 		.wake_batch = WAKE_BATCH,
 		.late_ns = WAKE_LATE_NS,
-		.slices = true,
-		.apart = threads == cpu_usable() && threads <= APART_MAX,
-		.order = &turns_order,
+		.order = &queue_order,
 		.order_arg = c,
 	};
 	int r = guard_open(&c->guard);
@@ -268,28 +246,30 @@ static int open_parts(struct cpu *c, const struct device_conf *conf)
 	if (r)
 		return r;
 	c->base.guarded = c->guard >= 0;
-	c->kernels = codec_kernels(conf->kernels);
-	if (!c->kernels || conf->depth == 0)
-		return -EINVAL;
+	c->kernels = codec_kernels(NULL);
 	c->scratch = aligned_alloc(4096, (size_t)workers.threads * CODEC_SCRATCH_BYTES);
 	if (c->scratch)
 		vault_hide(c->scratch, (size_t)workers.threads * CODEC_SCRATCH_BYTES);
-	if (!c->scratch || make_jobs(c, depth) || device_turns_open(&c->turns, depth))
+	if (!c->scratch || make_jobs(c, depth) || device_queue_open(&c->queue, depth))
 		return -ENOMEM;
 	return workers_open(&workers, &c->workers);
 }
 
-static int cpu_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
+int device_cpu_open(uint32_t workers, uint32_t depth, uint32_t own_depth, struct loop *loop,
+		    struct device **ret)
 {
 	struct cpu *c = calloc(1, sizeof(*c));
 	int r;
 
 	if (!c)
 		return -ENOMEM;
-	c->base.ops = &device_cpu_ops;
-	c->base.loop = loop;
+	c->base = (struct device){ .ops = &device_cpu_ops,
+				   .loop = loop,
+				   .depth = depth,
+				   .own_depth = own_depth,
+				   .numa_node = -1 };
 	c->guard = -1;
-	r = open_parts(c, conf);
+	r = open_all(c, workers ? workers : thread_cpus());
 	if (r)
 		cpu_close(&c->base);
 	else
@@ -302,27 +282,24 @@ static int check_seals(int fd, char *text, size_t n)
 	const int seals = fcntl(fd, F_GET_SEALS);
 	struct statfs fs;
 
-	if (seals < 0) {
-		snprintf(text, n,
-			 "region: the fd is not a memfd that takes seals (memfd_create with "
-			 "MFD_ALLOW_SEALING)");
-		return -EPERM;
-	}
-	if (!(seals & F_SEAL_SHRINK)) {
-		snprintf(text, n,
-			 "region: the memfd lacks F_SEAL_SHRINK (seals are 0x%x): add it with "
-			 "fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)",
-			 (unsigned)seals);
-		return -EPERM;
-	}
+	if (seals < 0)
+		return text_fail(
+			text, n, -EPERM,
+			"region: the fd is not a memfd that takes seals (memfd_create with "
+			"MFD_ALLOW_SEALING)");
+	if (!(seals & F_SEAL_SHRINK))
+		return text_fail(
+			text, n, -EPERM,
+			"region: the memfd lacks F_SEAL_SHRINK (seals are 0x%x): add it with "
+			"fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)",
+			(unsigned)seals);
 	/* Its owner can punch a hole that no page is left to fill: touching it would be our
 	 * SIGBUS. */
-	if (fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC) {
-		snprintf(text, n,
-			 "region: the memfd was made with MFD_HUGETLB, which cannot be sealed "
-			 "against holes: make it without, and madvise(MADV_HUGEPAGE)");
-		return -EPERM;
-	}
+	if (fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC)
+		return text_fail(
+			text, n, -EPERM,
+			"region: the memfd was made with MFD_HUGETLB, which cannot be sealed "
+			"against holes: make it without, and madvise(MADV_HUGEPAGE)");
 	return 0;
 }
 
@@ -341,30 +318,26 @@ static int cpu_import(struct device *device, const struct region_desc *desc,
 		return r;
 	(void)fstat(desc->fd, &st); /* of a memfd, as its seals have shown */
 	if (length == 0 || offset % 4096 || st.st_size < 0 || offset > (uint64_t)st.st_size ||
-	    length > (uint64_t)st.st_size - offset) {
-		snprintf(text, n,
-			 "region: offset %llu (a multiple of 4096) + length %llu must lie in the "
-			 "memfd's %lld bytes",
-			 (unsigned long long)offset, (unsigned long long)length,
-			 (long long)st.st_size);
-		return -EINVAL;
-	}
+	    length > (uint64_t)st.st_size - offset)
+		return text_fail(
+			text, n, -EINVAL,
+			"region: offset %llu (a multiple of 4096) + length %llu must lie in the "
+			"memfd's %lld bytes",
+			(unsigned long long)offset, (unsigned long long)length,
+			(long long)st.st_size);
 	base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, desc->fd, (off_t)offset);
-	if (base == MAP_FAILED) {
-		const int error = -errno;
-
-		snprintf(text, n,
-			 "region: cannot map %llu bytes read-write: %s (a memfd sealed against "
-			 "writing cannot receive loads)",
-			 (unsigned long long)length, strerror(-error));
-		return error;
-	}
+	if (base == MAP_FAILED)
+		return text_fail(
+			text, n, -errno,
+			"region: cannot map %llu bytes read-write: %s (a memfd sealed against "
+			"writing cannot receive loads)",
+			(unsigned long long)length, strerror(errno));
 	vault_hide(base, length);
 	r = guard_region(cpu_of(device)->guard, base, length);
 	if (r) {
-		snprintf(text, n, "region: cannot be watched for holes: %s", strerror(-r));
 		(void)munmap(base, length);
-		return r;
+		return text_fail(text, n, r, "region: cannot be watched for holes: %s",
+				 strerror(-r));
 	}
 	*ret = (struct device_region){ .device = device, .base = base, .length = length };
 	return 0;
@@ -388,21 +361,18 @@ static void cpu_release(struct device *device, struct device_region *region)
 static int cpu_submit(struct device *device, struct device_job *job)
 {
 	struct cpu *c = cpu_of(device);
-	int r;
 
+	assert(job->image_memory == IMAGE_OF_HOST);
 	job->run = c->free_runs[--c->n_free_runs];
 	device_run_begin(job->run, c->kernels, job, c->base.guarded);
 	job->work.run = run;
 	job->work.done = done;
-	r = workers_submit(c->workers, &job->work);
-	assert(r == 0); /* device.c refuses more than both depths */
+	workers_submit(c->workers, &job->work);
 	return 0;
 }
 
 const struct device_ops device_cpu_ops = {
 	.name = "cpu",
-	.images = 1u << IMAGE_OF_HOST,
-	.open = cpu_open,
 	.close = cpu_close,
 	.import = cpu_import,
 	.release = cpu_release,

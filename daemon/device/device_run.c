@@ -10,7 +10,7 @@
 enum {
 	MEASURED_BYTES = 8 << 10, /* of the page, to measure an image by */
 	/* as long as other pieces, though it is plain C: all of the sample, if it lies in few
-	 * units */
+	 * tiles */
 	MEASURE_PIECE_BYTES = 8 << 10,
 	LOOK_CALLS = 8, /* of guard_look() a piece */
 };
@@ -27,7 +27,7 @@ void device_run_begin(struct device_run *run, const struct codec_kernels *kernel
 	run->copy = run->copied = 0;
 }
 
-/* The geometry that the header must have: the space's, or where nobody knows that its own. */
+/* The geometry that the header must have: the space's, or its own where that is not known. */
 static void expected(const struct device_job *job, const struct image_header *header,
 		     struct image_geometry *ret, struct image_identity *ret_identity)
 {
@@ -54,7 +54,7 @@ static int begin_decode(struct device_run *run)
 	return r;
 }
 
-/* 0, or why there is nothing to do. */
+/* Begins with an image that exists: 0, or the reason why it cannot. */
 static int begin_image(struct device_run *run)
 {
 	struct device_job *job = run->job;
@@ -105,7 +105,7 @@ static int look_piece(struct device_run *run)
 	return CODEC_MORE;
 }
 
-/* An image that is whole is measured in pieces of their own, where the encode's run was. */
+/* A finished image is measured in further pieces, in the memory of the encode's run. */
 static int measure_later(struct device_run *run, int r)
 {
 	const struct device_job *job = run->job;
@@ -158,9 +158,4 @@ int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 		return measure_later(run, r);
 	r = begin_decode(run);
 	return r ? r : CODEC_MORE;
-}
-
-void device_run_leave(struct device_run *run)
-{
-	run->kernels->fence();
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_run.h - a job done in pieces, for devices whose work is kernels/. No threads here; a run
- * may go on in another one (device_run_leave() before).
+ * device_run.h - does a job in pieces, for devices that work with kernels/. It has no threads. A
+ * run may go on in another thread, which must be told of it after kernels->fence().
  *
  *	begin -> DECODE, VERIFY: [look...] -> header checked -> [verify...] -> [decode...] -> end
  *	      |-> ENCODE: [look...] -> [encode...] -> [measure...], if asked for -> end
  *	      `-> COPY: [copy...] -> end
  *
- * [...]: pieces. [look...]: for holes in the page of a DECODE or ENCODE, if nothing watches the
- * page (guard.h).
+ * [...]: pieces. [look...]: for holes in the page of a DECODE or ENCODE, if the kernel does not
+ * watch the page (guard.h).
  */
 #ifndef KVTIER_DEVICE_RUN_H
 #define KVTIER_DEVICE_RUN_H
@@ -26,14 +26,13 @@ struct device_run {
 	enum { RUN_LOOK, RUN_NEW, RUN_VERIFY, RUN_CODEC, RUN_MEASURE } stage;
 };
 
-/* guarded: the page is watched for holes */
+/* guarded: the kernel watches the page for holes */
 void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,
 		      struct device_job *job, bool guarded);
 
-/* The next piece: CODEC_MORE, or the job's status. now_ns is compared with the job's deadline; 0:
- * not looked at this time. Before it touches anything it asks whether the job was stopped, and
- * touches nothing after. */
+/* Does the next piece, and returns CODEC_MORE or the job's status. It asks first whether the job
+ * was stopped, and then touches no byte. now_ns is compared with the job's deadline; 0: the
+ * deadline is not looked at this time. */
 int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch);
-void device_run_leave(struct device_run *run); /* another thread goes on, told after this */
 
 #endif

@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "daemon/base/bus.h"
+#include "base/bus.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY \
@@ -142,7 +142,7 @@ static struct runs runs_of(const struct page_piece *p, const struct image_geomet
 	return r;
 }
 
-/* Of [from, end), LOOK_BYTES at most, all pages of memory are there. */
+/* All pages of memory in [from, end), of which it looks at LOOK_BYTES at most, are there. */
 static bool allocated(uintptr_t from, uintptr_t end)
 {
 	const size_t bytes = end - from < LOOK_BYTES ? end - from : LOOK_BYTES;

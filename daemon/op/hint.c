@@ -12,16 +12,16 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/nvme/writeback.h"
-#include "daemon/shared/client.h"
-#include "daemon/store/block.h"
-#include "daemon/store/hints.h"
-#include "daemon/store/space.h"
-#include "daemon/store/store.h"
+#include "daemon/write/writeback.h"
+#include "daemon/session/peer.h"
+#include "daemon/table/block.h"
+#include "daemon/move/hints.h"
+#include "daemon/table/space.h"
+#include "daemon/move/tables.h"
 #include "part.h"
 
-/* A part's status, besides the client's statuses: the hint does not mean this block of the session.
- * The block is of an earlier turn, or went, or is of another space. */
+/* A status that only parts have: the hint does not mean this block of the session. The block is of
+ * an earlier turn, is gone, or is of another space. */
 enum { NOT_MEANT = 1000 };
 
 void hint_begin(struct op *op)
@@ -48,7 +48,7 @@ uint32_t hint_blocks(const struct op *op)
 	uint32_t n = 1;
 
 	if (op->hint.scope == WIRE_HINT_SESSION)
-		n = hints_session_blocks(op->all->store->hints, op->mount->space,
+		n = hints_session_blocks(op->all->tables->hints, op->mount->space,
 					 op->hint.hint.session);
 	else if (op->hint.scope == WIRE_HINT_KEYS)
 		n = op->sqe.n;
@@ -62,13 +62,13 @@ bool hint_may_bring(const struct op *op)
 
 /* --- one block --- */
 
-enum wire_hint_answer hint_on_block(struct store *store, uint32_t block, const struct hint *hint)
+enum wire_hint_answer hint_on_block(struct tables *tables, uint32_t block, const struct hint *hint)
 {
 	bool write = false;
-	const enum wire_hint_answer answer = hints_block(store->hints, block, hint, &write);
+	const enum wire_hint_answer answer = hints_block(tables->hints, block, hint, &write);
 
 	if (write)
-		writeback_add(store->writeback, block);
+		writeback_add(tables->writeback, block);
 	return answer;
 }
 
@@ -82,36 +82,36 @@ static int status_of(enum wire_hint_answer answer)
 static enum wire_hint_answer on_key(const struct part *part)
 {
 	const struct op *op = part->op;
-	struct store *store = op->all->store;
+	struct tables *tables = op->all->tables;
 	const uint32_t block =
-		blocks_find(store->blocks, part->w.job.identity.key, op->mount->space->number);
+		blocks_find(tables->blocks, part->task.job.identity.key, op->mount->space->number);
 
 	return block == BLOCK_NONE ? WIRE_HINT_MISSING :
-				     hint_on_block(store, block, &op->hint.hint);
+				     hint_on_block(tables, block, &op->hint.hint);
 }
 
 /* --- APPLY --- */
 
-/* Only of the op's space can a flight be made. */
+/* A flight can only bring a block of the op's space. */
 static enum step bring(struct part *part, uint32_t block)
 {
-	const struct blocks *blocks = part->w.all->store->blocks;
+	const struct blocks *blocks = part->task.all->tables->blocks;
 
 	if (blocks_space(blocks, block) != part->op->mount->space->number) {
 		part->status = NOT_MEANT;
 		return DONE;
 	}
-	memcpy(part->w.job.identity.key, blocks_key(blocks, block), 32);
+	memcpy(part->task.job.identity.key, blocks_key(blocks, block), 32);
 	return LOAD_LOOKUP;
 }
 
 static enum step on_session(struct part *part)
 {
 	const struct op *op = part->op;
-	struct store *store = op->all->store;
+	struct tables *tables = op->all->tables;
 	const bool any =
-		hints_session_blocks(store->hints, op->mount->space, op->hint.hint.session) > 0;
-	const uint32_t block = hints_session_next(store->hints, op->mount->space, &op->hint.hint);
+		hints_session_blocks(tables->hints, op->mount->space, op->hint.hint.session) > 0;
+	const uint32_t block = hints_session_next(tables->hints, op->mount->space, &op->hint.hint);
 
 	if (block == BLOCK_NONE) {
 		part->status = !any && op->total == 1 ? -ENOENT : NOT_MEANT;
@@ -119,13 +119,13 @@ static enum step on_session(struct part *part)
 	}
 	if (op->sqe.op == WIRE_OP_PREFETCH)
 		return bring(part, block);
-	part->status = status_of(hint_on_block(store, block, &op->hint.hint));
+	part->status = status_of(hint_on_block(tables, block, &op->hint.hint));
 	return DONE;
 }
 
-enum step hint_apply(struct walker *w)
+enum step hint_apply(struct task *task)
 {
-	struct part *part = w->part;
+	struct part *part = task->part;
 	const struct op *op = part->op;
 
 	if (op->hint.scope == WIRE_HINT_SESSION)
@@ -136,8 +136,8 @@ enum step hint_apply(struct walker *w)
 		part->status = status_of(on_key(part));
 	else
 		part->status =
-			status_of(hints_revision(w->all->store->hints, op->mount->space->revision,
-						 op->hint.hint.action));
+			status_of(hints_revision(task->all->tables->hints,
+						 op->mount->space->revision, op->hint.hint.action));
 	return DONE;
 }
 
@@ -164,11 +164,11 @@ int hint_status(struct op *op, int status)
 	case -ENOENT:
 		answer = WIRE_HINT_MISSING;
 		break;
-	default: /* not meant; or it was not come to */
+	default: /* the block was not meant, or the op ended before it */
 		return status > 0 ? 0 : status;
 	}
 	op->hint.answers[answer]++;
-	hints_count(op->all->store->hints, op->hint.hint.action, answer, 1);
+	hints_count(op->all->tables->hints, answer);
 	return status_of(answer);
 }
 
@@ -186,15 +186,15 @@ int hint_status_of_all(const struct op *op)
 void hint_fields(const struct part *part)
 {
 	const struct op *op = part->op;
-	struct store *store = op->all->store;
+	struct tables *tables = op->all->tables;
 	struct hint hint = op->hint.hint;
 	const uint32_t block =
-		blocks_find(store->blocks, part->w.job.identity.key, op->mount->space->number);
+		blocks_find(tables->blocks, part->task.job.identity.key, op->mount->space->number);
 	enum wire_hint_answer answer;
 
 	if (block == BLOCK_NONE) /* a block that a load got from Redis is not always kept */
 		return;
 	hint.fresh = op->sqe.op == WIRE_OP_STORE && part->status == 0;
-	answer = hint_on_block(store, block, &hint);
-	hints_count(store->hints, WIRE_HINT_RETAIN, answer, 1);
+	answer = hint_on_block(tables, block, &hint);
+	hints_count(tables->hints, answer);
 }

@@ -1,53 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * op.c - the life of an op, around the steps of its blocks (step.h, pump.c): from an entry of the
- * client's ring, which entry.c has checked, to the completion. Core thread only.
+ * op.c - the life of an op: from an entry of its client's ring, through the steps of its blocks
+ * (task.h), to the completion. Core thread only.
  *
- *  op_start -> queued (turn.c) -> (blocks begun in turn with other ops') -> all settled
+ *  op_start -> queued (schedule.c) -> (blocks begun in turn with other ops') -> all settled
  *                |                                                              ^ |
  *                `-- deadline, cancel, space closed, client gone: --------------' v
  *                    blocks not begun are settled at once              completion -> pool
  *
+ *  an entry:  ring_peek() copies -> proto_sqe() knows no state -> op_check_entry() -> it acts
+ *
+ *  in an iteration:     ready tasks -> tasks that wait for room or a tier try again -> blocks of
+ *                       queued ops begin -> devices start
+ *
  * Invariants
  *   O1 each block of an op gets exactly one status, and the op exactly one completion, after the
- *      last part let go of its page.
+ *      last part has given its page back.
  *   O2 key and page are each read once from the arena; the entry was copied by ring_peek().
- *   O3 parts and ops come from pools made at start (ops.c); nothing is allocated here.
- *   O4 an op that is ended early wakes its parts, and ends when the last of them has: nothing here
- *      runs a part.
+ *   O3 parts and ops come from pools made at start: a list of the free ones, and of ops the
+ *      first one that was never used; no other memory is allocated.
+ *   O4 an op that is ended early wakes its parts, and ends when the last of them has. Completions,
+ *      deadlines and cancels only wake a part or a flight, which is a push on the run queue; pump()
+ *      alone runs steps. So no step runs below another one, and the things held when a step begins
+ *      can be checked: step_allows().
+ *   E1 an entry is compared with its client's state, and no state is changed by that: open spaces,
+ *      outstanding ops, free arena slots, layers, devices, events.
+ *   E2 an entry that passes can be started: any lack after that shows as statuses of its blocks.
+ *   E3 each refusal names the field, its value and the reason.
  */
 #include "op.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "daemon/config/config.h"
+#include "daemon/device/device.h"
+#include "daemon/quota/quota.h"
 #include "daemon/stats/stats.h"
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "daemon/shared/client.h"
-#include "daemon/nvme/writeback.h"
-#include "daemon/redis/outbox.h"
-#include "daemon/store/block.h"
-#include "daemon/store/copies.h"
-#include "daemon/store/space.h"
-#include "daemon/store/store.h"
-#include "entry.h"
-#include "groups.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "daemon/session/peer.h"
+#include "daemon/write/writeback.h"
+#include "daemon/write/outbox.h"
+#include "daemon/table/block.h"
+#include "daemon/move/copies.h"
+#include "daemon/table/space.h"
+#include "daemon/move/tables.h"
+#include "flight.h"
+#include "load.h"
 #include "part.h"
-#include "share.h"
+#include "store.h"
 #include "trace.h"
-#include "turn.h"
+#include "schedule.h"
 
-/* Later deadlines are cut to this: an op of which the daemon waits for the client, for its layers,
- * event or word, has less time. */
+/* Later deadlines are cut to MAX_DEADLINE_S, or to MAX_WAIT_S if the daemon waits for the client:
+ * for layers, an event or a word. */
 enum { MAX_DEADLINE_S = 3600, MAX_WAIT_S = 60 };
+
+enum {
+	/* tasks per iteration of the loop: each takes about a microsecond */
+	READY_BUDGET = 256,
+	BEGIN_BUDGET = 64, /* blocks begun per iteration of the loop */
+};
 
 /* --- settling --- */
 
 static void count(const struct op *op, int status)
 {
-	struct stats_values *v = &op->all->store->stats->v;
+	struct stats_values *v = &op->all->tables->stats->v;
 
 	if (op->sqe.op == WIRE_OP_STORE) {
 		if (status == 1)
@@ -70,9 +94,10 @@ static void count(const struct op *op, int status)
 /* A block that has groups of layers keeps the first error of them. */
 static void set_status(struct op *op, uint32_t at, int status)
 {
-	if (groups_status(op, at) < 0)
+	if (op->groups.landed && groups_status(op, at) < 0)
 		return;
-	status = hint_status(op, status);
+	if (op->hint.scope > 0)
+		status = hint_status(op, status);
 	ring_set_status(&op->client->ring, op->sqe.first + at, status);
 	count(op, status);
 }
@@ -84,7 +109,7 @@ static void settle(struct op *op, uint32_t at, int status)
 	op->settled++;
 }
 
-/* Of all that was not begun. */
+/* Settles all that was not begun. */
 static void settle_rest(struct op *op, int status)
 {
 	const uint32_t n = op->sqe.n, left = op->total - op->next_block;
@@ -97,13 +122,13 @@ static void settle_rest(struct op *op, int status)
 
 /* --- completion --- */
 
-/* Misses are quick and say nothing of how long a load takes. */
+/* Misses are quick, and no measure of how long a load takes. */
 static void count_time(struct stats *stats, uint16_t kind, const struct wire_cqe *cqe)
 {
 	if (cqe->ok > 0 && kind == WIRE_OP_LOAD)
-		histogram_add(&stats->load_times, loop_clock() - cqe->submit_ns);
+		histogram_add(&stats->load_times, clock_ns() - cqe->submit_ns);
 	if (cqe->ok > 0 && kind == WIRE_OP_STORE)
-		histogram_add(&stats->store_times, loop_clock() - cqe->submit_ns);
+		histogram_add(&stats->store_times, clock_ns() - cqe->submit_ns);
 }
 
 static void complete(struct op *op)
@@ -129,37 +154,40 @@ static void complete(struct op *op)
 		if (status >= 0 && cqe.prefix == i)
 			cqe.prefix = i + 1;
 	}
-	groups_end(op);
-	count_time(op->all->store->stats, op->sqe.op, &cqe);
-	order_done(op->order, &op->sqe);
+	if (op->groups.landed)
+		groups_end(op);
+	count_time(op->all->tables->stats, op->sqe.op, &cqe);
+	if (op->order)
+		stream_order_done(op->order, &op->sqe);
 	if (ring_complete(&op->client->ring, &cqe))
 		op->client->wake = true;
 }
 
-/* Whether nobody built on the block and nobody uses it; a write to NVMe or Redis is no use. False
- * for a block that is gone (purged, damaged): which block came before it is not known any more. */
-static bool undoable(const struct store *store, uint32_t block)
+/* Whether no block was built on this one and no op uses it; a write to NVMe or Redis does not
+ * count. False for a block that is gone (purged, damaged): the block before it is not known any
+ * more. */
+static bool undoable(const struct tables *tables, uint32_t block)
 {
-	return blocks_live(store->blocks, block) && blocks_leaf(store->blocks, block) &&
-	       blocks_pins(store->blocks, block) ==
-		       writeback_holds(store->writeback, block) +
-			       (uint32_t)outbox_holds(store->outbox, block);
+	return blocks_live(tables->blocks, block) && blocks_leaf(tables->blocks, block) &&
+	       blocks_pins(tables->blocks, block) ==
+		       writeback_holds(tables->writeback, block) +
+			       (uint32_t)outbox_holds(tables->outbox, block);
 }
 
-/* A client that died before its store completed leaves nothing of it: the blocks this op committed
- * go again, newest first, as long as nobody else has built on them. */
+/* A client that died before its store completed leaves no block of it: the blocks this op committed
+ * are dropped, newest first, as long as no other op has built on them. */
 static void undo(struct op *op)
 {
-	struct store *store = op->all->store;
+	struct tables *tables = op->all->tables;
 	uint32_t block = op->tail.block;
 
 	if (!op->tail.held)
 		return;
-	lease_drop(store, &op->tail);
-	for (; op->fresh > 0 && undoable(store, block); op->fresh--) {
-		const uint32_t parent = blocks_parent(store->blocks, block);
+	lease_drop(tables, &op->tail);
+	for (; op->fresh > 0 && undoable(tables, block); op->fresh--) {
+		const uint32_t parent = blocks_parent(tables->blocks, block);
 
-		copies_condemn(store, block);
+		copies_condemn(tables, block);
 		block = parent;
 	}
 }
@@ -170,24 +198,25 @@ static void finish_if_settled(struct op *op)
 
 	if (op->settled < op->total)
 		return;
-	assert(list_empty(&op->parts) && op->n_parts == 0 && !list_has(&op->queue));
+	assert(list_empty(&op->parts) && !list_has(&op->queue));
 	loop_timer_unset(all->loop, &op->deadline);
 	if (!op->abandoned)
 		complete(op);
 	else if (op->sqe.op == WIRE_OP_STORE)
 		undo(op);
-	grow_end(op);
-	lease_drop(all->store, &op->tail);
+	if (op->gpu)
+		gpu_cache_end_op(op->gpu, &op->growing);
+	lease_drop(all->tables, &op->tail);
 	*op->link = op->next;
 	if (op->next)
 		op->next->link = op->link;
 	op->client->n_ops--;
-	share_op_ended(all, op);
+	schedule_op_ended(all, op);
 	trace_end(all->traces, op);
 	op->client->arena_claimed -= wire_arena_slots(&op->sqe);
 	op->mount->ops--;
 	all->outstanding--;
-	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
+	stats_set(&all->tables->stats->v.ops_outstanding, all->outstanding);
 	op->next = all->free_ops;
 	all->free_ops = op;
 }
@@ -197,7 +226,7 @@ static struct part *part_of(struct list *link)
 	return container_of(link, struct part, link);
 }
 
-void op_part_done(struct part *part)
+static void part_done(struct part *part)
 {
 	struct op *op = part->op;
 	struct ops *all = op->all;
@@ -206,24 +235,23 @@ void op_part_done(struct part *part)
 	assert(op->sqe.op != WIRE_OP_STORE || first == part);
 	list_remove(&part->link);
 	settle(op, part->at, part->status);
-	if (part->status >= 0)
+	if (part->status >= 0 && op->groups.landed)
 		groups_landed(op, part->group);
-	if (op->hint.fields && part->status >= 0 && groups_are_last(op, part->group))
+	if (part->status >= 0 && op->hint.fields && is_last_group(part))
 		hint_fields(part);
 	trace_done(op, part->at, part->status);
-	share_part_ended(all, part);
-	turn_look_again(all);
+	schedule_part_ended(all, part);
 	list_add(all->free_parts.next, &part->link);
 	first = part_of(op->parts.next);
-	if (!list_empty(&op->parts) && first->w.wait == WAIT_TURN)
-		walk_wake(&first->w);
+	if (!list_empty(&op->parts) && first->task.wait == WAIT_PREVIOUS)
+		task_wake(&first->task);
 	finish_if_settled(op);
 }
 
 /* --- ending early --- */
 
 /* Blocks not yet begun get their status now. Blocks in flight get it as soon as their jobs and
- * reads let go of them. */
+ * reads have ended. */
 static void end_early(struct op *op, int status)
 {
 	struct ops *all = op->all;
@@ -231,17 +259,17 @@ static void end_early(struct op *op, int status)
 	if (op->early)
 		return;
 	op->early = status;
-	turn_look_again(all);
-	turn_remove(op);
+	schedule_look_again(all);
+	schedule_remove(op);
 	settle_rest(op, status);
 	for (struct list *l = op->parts.next; l != &op->parts; l = l->next) {
 		struct part *part = part_of(l);
 
-		if (part->w.wait == WAIT_JOB)
-			/* its pages are let go between two pieces */
-			device_cancel(&part->w.job);
-		else if (part->w.wait != WAIT_TURN)
-			walk_wake(&part->w);
+		if (part->task.wait == WAIT_JOB)
+			/* it ends between two pieces */
+			device_cancel(&part->task.job);
+		else if (part->task.wait != WAIT_PREVIOUS)
+			task_wake(&part->task);
 	}
 	finish_if_settled(op);
 }
@@ -250,15 +278,15 @@ static void on_deadline(struct loop_timer *timer)
 {
 	struct op *op = container_of(timer, struct op, deadline);
 
-	stats_add(&op->all->store->stats->v.ops_timed_out_total, 1);
+	stats_add(&op->all->tables->stats->v.ops_timed_out_total, 1);
 	end_early(op, -ETIMEDOUT);
 }
 
 /* --- beginning blocks --- */
 
 /* A store's chain begins under its parent or not at all, and a load keeps the blocks that it brings
- * only under its parent. The parent is leased when the op's first block begins: an op that waits
- * for its turn pins nothing. */
+ * only under its parent. The parent is leased when the op's first block begins: an op that is
+ * queued has no pin. */
 static void take_parent(struct ops *all, struct op *op)
 {
 	uint32_t parent;
@@ -266,21 +294,21 @@ static void take_parent(struct ops *all, struct op *op)
 	ring_key(&op->client->ring, op->sqe.first + op->sqe.n, op->last_key);
 	if (op->sqe.op != WIRE_OP_STORE)
 		return;
-	parent = blocks_find(all->store->blocks, op->last_key, op->mount->space->number);
+	parent = blocks_find(all->tables->blocks, op->last_key, op->mount->space->number);
 	if (parent == BLOCK_NONE) {
 		op->chain_error = -ENOENT;
 		return;
 	}
-	lease_take(all->store, &op->tail, parent);
-	copies_touch(all->store, parent, op->tick);
+	lease_take(all->tables, &op->tail, parent);
+	copies_touch(all->tables, parent, op->tick);
 }
 
-struct part *op_begin_block(struct op *op)
+static struct part *begin_block(struct op *op)
 {
 	struct ops *all = op->all;
 	struct ring *ring = &op->client->ring;
 	struct part *part = part_of(all->free_parts.next);
-	struct device_job *job = &part->w.job;
+	struct device_job *job = &part->task.job;
 	/* only a load with groups comes to a block again: the others need no division */
 	const uint32_t group = op->next_block < op->sqe.n ? 0 : op->next_block / op->sqe.n,
 		       at = op->next_block - group * op->sqe.n, slot = op->sqe.first + at;
@@ -293,18 +321,22 @@ struct part *op_begin_block(struct op *op)
 	part->at = at;
 	part->group = group;
 	op->next_block++;
-	part->w.all = all;
-	part->w.part = part;
-	part->w.step = op->hint.scope > 0          ? HINT_APPLY :
-		       op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT :
-						     LOAD_LOOKUP;
-	share_part_begun(all, part);
+	part->task.all = all;
+	part->task.part = part;
+	part->task.step = op->hint.scope > 0          ? HINT_APPLY :
+			  op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT :
+							LOAD_LOOKUP;
+	schedule_part_begun(all, part);
 	job->layout = &op->mount->layout;
-	groups_begin(op, part->group, job);
-	job->done = walk_job_done;
+	if (op->groups.landed)
+		groups_begin(op, part->group, job);
+	if (op->gpu)
+		part->gpu = (struct gpu_use){ .unit = op->mount->device->unit,
+					      .space = op->mount->space };
+	job->done = task_job_done;
 	job->deadline_ns = op->sqe.deadline_ns;
 	if (op->order)
-		job->order = order_of(op->order, &op->sqe);
+		job->order = stream_order_of(op->order, &op->sqe);
 	job->page = ring_page(ring, slot);
 	memcpy(job->identity.space_id, op->mount->space->id, sizeof(job->identity.space_id));
 	ring_key(ring, slot, job->identity.key);
@@ -313,6 +345,223 @@ struct part *op_begin_block(struct op *op)
 	job->given_up = ring_given_up_word(ring);
 	list_add(&op->parts, &part->link);
 	return part;
+}
+
+/* --- tasks go on --- */
+
+/* What a task holds, as bits of enum held. */
+static uint32_t held(struct task *task)
+{
+	const struct flight *f = flight_of(task);
+
+	return (task->placed ? HELD_SLOT : 0u) | (task->lease.held ? HELD_LEASE : 0u) |
+	       (!f && task->part->flight ? HELD_FLIGHT : 0u) |
+	       (!f && gpu_use_any(&task->part->gpu) ? HELD_GPU : 0u) |
+	       (list_has(&task->room) || list_has(&task->full) ? HELD_PLACE : 0u) |
+	       (task->job.in_flight || (f && f->xfer.in_flight) ? HELD_LENT : 0u);
+}
+
+/* A part of an op that is to end does not wait any more: it goes to another step, or keeps its
+ * step. */
+static enum step early(struct part *part, enum step step)
+{
+	if (part->op->early == 0 || part->status != 0 || step_rules[step].early == step)
+		return step;
+	part->status = part->op->early;
+	return step_rules[step].early;
+}
+
+static void end_part(struct part *part)
+{
+	if (gpu_use_any(&part->gpu))
+		gpu_cache_settle(part->op->gpu, &part->gpu, &part->task.job);
+	task_unplace(&part->task);
+	lease_drop(part->task.all->tables, &part->task.lease);
+	assert(held(&part->task) == 0);
+	part_done(part);
+}
+
+/* Runs the task as far as it can go now. A flight that was given up ends when its job and its
+ * transfer are back. */
+static void go_on(struct task *task)
+{
+	struct flight *f = flight_of(task);
+	enum step next = f && f->given_up ? DONE : task->step;
+
+	task->wait = 0;
+	while (next < STEPS) {
+		struct op *op = task->part->op;
+
+		task->step = f ? next : early(task->part, next);
+		assert(step_allows(task->step, held(task)));
+		trace_step(op, task->part->at, task->step, task->source);
+		next = step_rules[task->step].run(task);
+		if (next > DONE)
+			trace_wait(op, next);
+	}
+	if (next > DONE)
+		task->wait = next;
+	else if (f)
+		flight_over(f);
+	else
+		end_part(task->part);
+}
+
+/* The first flight that a tier had no room for tries again. Returns whether the tier had room. */
+static bool retry_first(const struct list *full)
+{
+	const struct list *first = full->next;
+
+	if (list_empty(full))
+		return false;
+	go_on(container_of(first, struct task, full));
+	return full->next != first;
+}
+
+static bool must_wait(const struct op *op)
+{
+	return op->sqe.op == WIRE_OP_STORE ? store_must_wait(op) : load_must_wait(op);
+}
+
+/* Takes the next op in turn, and begins its next block if that may be. */
+static void begin_one(struct ops *all)
+{
+	struct op *op = schedule_take(all);
+
+	if (!op)
+		return;
+	if (schedule_memory_used(all, op) || must_wait(op)) {
+		schedule_pass(op);
+		return;
+	}
+	schedule_look_again(all);
+	if (op->next_block + 1 < op->total)
+		schedule_add(op);
+	go_on(&begin_block(op)->task);
+}
+
+/* --- the iteration --- */
+
+/* Tasks that wait for room try one after another. Each tries when no other task is ready, so the
+ * answer depends on no order among them. */
+static bool run_ready(struct ops *all)
+{
+	bool worked = task_run(&all->ready, READY_BUDGET, go_on);
+
+	worked |= retry_first(&all->flights.full);
+	while (list_empty(&all->ready) && room_is_waited_for(&all->room) && room_retry(all))
+		worked |= task_run(&all->ready, READY_BUDGET, go_on);
+	return worked || !list_empty(&all->ready);
+}
+
+/* Ops whose next block must wait are passed over. When all were, no block can begin before a part
+ * or a flight ends. */
+static bool pump(struct loop_poller *poller)
+{
+	struct ops *all = container_of(poller, struct ops, poller);
+	uint32_t budget = BEGIN_BUDGET;
+	bool worked;
+
+	mover_iteration(&all->tables->mover);
+	worked = run_ready(all);
+	if (worked)
+		schedule_look_again(all);
+	while (schedule_may_begin(all) && budget-- > 0) {
+		begin_one(all);
+		worked = true;
+	}
+	/* the loop asks its pollers once more before it sleeps */
+	devices_kick(all->devices);
+	return worked || !list_empty(&all->ready);
+}
+
+void op_pump_start(struct ops *all)
+{
+	all->poller.poll = pump;
+	loop_poller_add(all->loop, &all->poller);
+}
+
+void op_pump_stop(struct ops *all)
+{
+	if (all)
+		loop_poller_remove(all->loop, &all->poller);
+}
+
+/* --- may an entry be acted on? --- */
+
+static int violation(char *text, size_t n, const char *field, unsigned long long value,
+		     const char *why)
+{
+	snprintf(text, n, "sqe.%s %llu %s", field, value, why);
+	return -EPROTO;
+}
+
+static struct op *find_op(const struct client *client, uint64_t op_id)
+{
+	for (struct op *op = client->ops; op; op = op->next)
+		if (op->sqe.op_id == op_id)
+			return op;
+	return NULL;
+}
+
+static int check_layers(const struct wire_sqe *sqe, const struct op *target, char *text, size_t n)
+{
+	if (target && (target->sqe.op != WIRE_OP_STORE || sqe->n > target->sqe.groups))
+		return violation(text, n, "n", sqe->n, "is more than the groups of its target");
+	return 0;
+}
+
+static int check_order(const struct client *client, const struct wire_sqe *sqe,
+		       const struct device *device, char *text, size_t n)
+{
+	const struct stream_order *order;
+
+	if ((sqe->flags & WIRE_SQE_GIVEN) && !device->layered)
+		return violation(text, n, "flags", sqe->flags,
+				 "says GIVEN, but the device of this space waits for no word");
+	if (!sqe->event && !sqe->word)
+		return 0;
+	order = stream_order_find(client->orders, device);
+	if (!order)
+		return violation(text, n, sqe->event ? "event" : "word",
+				 sqe->event ? sqe->event : sqe->word,
+				 "is of no ORDER for the device of this space");
+	if (sqe->event > order->events.n)
+		return violation(text, n, "event", sqe->event,
+				 "is more than the events of this space's device");
+	return 0;
+}
+
+static int check_blocks(const struct client *client, const struct wire_sqe *sqe, char *text,
+			size_t n)
+{
+	const struct mount *mount = client->mounts[sqe->space];
+
+	if (!mount || mount->closing)
+		return violation(text, n, "space", sqe->space, "is not open on this connection");
+	if (find_op(client, sqe->op_id))
+		return violation(text, n, "op_id", sqe->op_id, "is in use by an outstanding op");
+	/* Slots that overlap would be work without limit: each op walks all of its own when it ends
+	 * early. */
+	if (wire_arena_slots(sqe) > client->ring.arena_blocks - client->arena_claimed)
+		return violation(text, n, "n", sqe->n,
+				 "is more than the arena slots that no outstanding op uses");
+	if (sqe->groups > mount->space->geometry.layers)
+		return violation(text, n, "groups", sqe->groups,
+				 "is more than the layers of its space");
+	return check_order(client, sqe, mount->device, text, n);
+}
+
+int op_check_entry(const struct client *client, const struct wire_sqe *sqe, struct op **ret_target,
+		   char *text, size_t n)
+{
+	*ret_target = NULL;
+	if (sqe->op == WIRE_OP_NOP)
+		return 0;
+	if (sqe->op != WIRE_OP_CANCEL && sqe->op != WIRE_OP_LAYERS)
+		return check_blocks(client, sqe, text, n);
+	*ret_target = find_op(client, sqe->target);
+	return sqe->op == WIRE_OP_LAYERS ? check_layers(sqe, *ret_target, text, n) : 0;
 }
 
 /* --- starting and ending ops --- */
@@ -331,11 +580,11 @@ static void start_nop(struct ops *all, struct client *client, const struct wire_
 
 static void cancel(struct op *op)
 {
-	stats_add(&op->all->store->stats->v.ops_canceled_total, 1);
+	stats_add(&op->all->tables->stats->v.ops_canceled_total, 1);
 	end_early(op, -ECANCELED);
 }
 
-/* There is one: a client has no more ops than its ring has entries. */
+/* There is always one, since a client has no more ops than its ring has entries. */
 static struct op *take_free(struct ops *all)
 {
 	struct op *op = all->free_ops;
@@ -361,8 +610,8 @@ static uint64_t deadline_of(const struct ops *all, const struct wire_sqe *sqe)
 	return sqe->deadline_ns < latest ? sqe->deadline_ns : latest;
 }
 
-/* Nothing of its pages is read before all layers are there, unless its device waits for them
- * itself: it has no turn until then. */
+/* Its pages are not read before all layers are there, unless its device waits for them
+ * itself: it is in no queue until then. */
 static bool lacks_layers(const struct op *op)
 {
 	return op->sqe.op == WIRE_OP_STORE && !(op->sqe.flags & WIRE_SQE_GIVEN) &&
@@ -379,36 +628,45 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.client = client,
 		.mount = mount,
 		.sqe = *sqe,
-		.order = sqe->event || sqe->word ? order_find(client->orders, mount->device) : NULL,
-		.tick = ++all->store->tick,
+		.order = sqe->event || sqe->word ?
+				 stream_order_find(client->orders, mount->device) :
+				 NULL,
+		.tick = ++all->tables->tick,
 		.submit_ns = loop_now(all->loop),
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,
 	};
 	if (op->order)
-		order_prefetch(op->order, sqe);
+		stream_order_prefetch(op->order, sqe);
 	list_open(&op->parts);
 	list_open(&op->growing);
-	hint_begin(op);
-	op->total = op->hint.scope > 0 ? hint_blocks(op) : groups_start(op);
+	if (mount->device->unit != DEVICE_NO_UNIT)
+		op->gpu = all->tables->gpu_cache;
+	op->total = sqe->n;
+	if (sqe->op == WIRE_OP_HINT || sqe->session || sqe->ttl_s || sqe->priority)
+		hint_begin(op);
+	if (op->hint.scope > 0)
+		op->total = hint_blocks(op);
+	else if (sqe->op == WIRE_OP_LOAD && sqe->groups > 0)
+		op->total = groups_start(op);
 	op->next = client->ops;
 	op->link = &client->ops;
 	if (op->next)
 		op->next->link = &op->next;
 	client->ops = op;
 	client->n_ops++;
-	share_op_started(all, op);
+	schedule_op_started(all, op);
 	client->arena_claimed += wire_arena_slots(sqe);
 	mount->ops++;
 	all->outstanding++;
-	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
+	stats_set(&all->tables->stats->v.ops_outstanding, all->outstanding);
 	op->sqe.deadline_ns = deadline_of(all, sqe);
 	loop_timer_set(all->loop, &op->deadline, op->sqe.deadline_ns);
 	trace_begin(all->traces, op);
 	if (lacks_layers(op))
 		return;
-	turn_look_again(all);
-	turn_add(op);
+	schedule_look_again(all);
+	schedule_add(op);
 }
 
 /* More of a store's layers are in its pages. */
@@ -419,15 +677,15 @@ static void give(struct op *op, uint32_t groups)
 	if (groups > op->given)
 		op->given = groups;
 	if (lacked && !lacks_layers(op))
-		turn_add(op);
-	turn_look_again(op->all);
+		schedule_add(op);
+	schedule_look_again(op->all);
 }
 
 int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe, char *text,
 	     size_t n)
 {
 	struct op *target;
-	const int r = entry_check(client, sqe, &target, text, n);
+	const int r = op_check_entry(client, sqe, &target, text, n);
 
 	if (r)
 		return r;
@@ -459,5 +717,78 @@ void op_abandon_all(struct client *client)
 	for (struct op *op = client->ops; op; op = op->next)
 		op->abandoned = true;
 	op_cancel_all(client, NULL);
-	share_client_cut(client);
+	schedule_client_cut(client);
+}
+
+/* --- the pools --- */
+
+int ops_open(struct tables *tables, struct loop *loop, struct devices *devices,
+	     const struct config *config, struct ops **ret)
+{
+	const uint32_t max_ops = config->socket_max_clients * config_ring_entries(config),
+		       parts = devices_sum(devices).depth;
+	struct ops *all = calloc(1, sizeof(*all));
+
+	if (!all)
+		return -ENOMEM;
+	*all = (struct ops){
+		.tables = tables,
+		.loop = loop,
+		.devices = devices,
+		.config = config,
+		.quota = tables->quota,
+		.max_ops = max_ops,
+		.n_parts = parts,
+		.n_free_parts = parts,
+		.op_pool = calloc(max_ops, sizeof(*all->op_pool)),
+		.landed_pool = calloc(max_ops, sizeof(*all->landed_pool)),
+		.part_pool = calloc(parts, sizeof(*all->part_pool)),
+	};
+	quota_set(all->quota, QUOTA_parts, parts, quota_lines[QUOTA_parts].percent);
+	schedule_open(all);
+	list_open(&all->ready);
+	list_open(&all->full);
+	list_open(&all->free_parts);
+	list_open(&all->room.waiters);
+	if (!all->op_pool || !all->landed_pool || !all->part_pool ||
+	    flights_open(&all->flights, parts) || traces_open(max_ops, &all->traces)) {
+		ops_close(all);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < parts; i++)
+		list_add(&all->free_parts, &all->part_pool[i].link);
+	devices->hooks.room = task_wake_full;
+	devices->hooks.room_arg = all;
+	*ret = all;
+	return 0;
+}
+
+void ops_close(struct ops *all)
+{
+	if (!all)
+		return;
+	assert(all->outstanding == 0);
+	traces_close(all->traces);
+	flights_close(&all->flights);
+	free(all->op_pool);
+	free(all->landed_pool);
+	free(all->part_pool);
+	free(all);
+}
+
+uint32_t ops_outstanding(const struct ops *all)
+{
+	return all ? all->outstanding : 0;
+}
+
+uint64_t ops_pages(const struct client *client)
+{
+	uint64_t pages = 0;
+
+	for (const struct op *op = client->ops; op; op = op->next)
+		if (op->sqe.op == WIRE_OP_STORE || op->sqe.op == WIRE_OP_LOAD)
+			pages += op->abandoned && op->total - op->settled < op->sqe.n ?
+					 op->total - op->settled :
+					 op->sqe.n;
+	return pages;
 }

@@ -7,33 +7,52 @@
 #define KVTIER_OP_H
 
 #include <stddef.h>
+#include <stdint.h>
 
-#include "client/wire.h"
+#include "client/abi/wire.h"
 
 struct client;
+struct config;
+struct devices;
+struct loop;
 struct mount;
 struct op;
 struct ops;
-struct part;
+struct tables;
 
-/* Acts on a copied entry that proto_sqe() passed: an op begins, or another one is cancelled, or
- * given layers. Where an op begins, the completion ring has room for it. 0, or -EPROTO with text:
- * entry_check(). A lack of anything else shows as per-block statuses. */
+/* Reserves all memory: an op for each entry of each client's ring, which is touched when it is
+ * used, so that no client takes the ops of another; and as many parts as the devices take jobs. The
+ * arguments stay the caller's, and must live until ops_close(). 0 or -ENOMEM. */
+int ops_open(struct tables *tables, struct loop *loop, struct devices *devices,
+	     const struct config *config, struct ops **ret);
+void ops_close(struct ops *ops);                 /* no op is outstanding; may be NULL */
+uint32_t ops_outstanding(const struct ops *ops); /* NULL: 0 */
+/* pages of its ops that the daemon may still touch */
+uint64_t ops_pages(const struct client *client);
+
+/* Acts on a copied entry that proto_sqe() has passed: begins an op, cancels one, or gives layers to
+ * one. If an op begins, the completion ring has room for it. 0, or -EPROTO with text, from
+ * op_check_entry(). If anything else is lacking, the op's blocks get statuses that say so. */
 int op_start(struct ops *ops, struct client *client, const struct wire_sqe *sqe, char *text,
 	     size_t n);
 
-/* For pump.c. The op's next block is begun: its part, whose steps are to run. */
-struct part *op_begin_block(struct op *op);
-/* The block's status is final, and the part holds nothing: it goes back to the pool, the part whose
- * turn it is then is woken, and the op completes if this was its last one. */
-void op_part_done(struct part *part);
+/* Whether a copied entry that proto_sqe() has passed may be acted on: 0, or -EPROTO with text if
+ * the client broke the protocol. *ret_target is the op that a CANCEL or LAYERS means, or NULL if
+ * that op has completed. */
+int op_check_entry(const struct client *client, const struct wire_sqe *sqe, struct op **ret_target,
+		   char *text, size_t n);
 
-/* Ends every op of a mount, or with NULL of all mounts, early (-ECANCELED for blocks not begun);
- * blocks in flight finish. mount->ops says when. */
+/* From op_pump_start() to op_pump_stop() steps run and blocks begin in each iteration of the
+ * loop. */
+void op_pump_start(struct ops *ops);
+void op_pump_stop(struct ops *ops); /* ops may be NULL */
+
+/* Ends every op of a mount early; mount NULL: of all mounts. Blocks that have not begun get
+ * -ECANCELED, and blocks in flight finish. The ops have ended when mount->ops is 0. */
 void op_cancel_all(struct client *client, const struct mount *mount);
 
-/* The client is gone: nothing more is committed, written to it or begun. client->n_ops says when
- * all let go. */
+/* The client is gone: from now on no block is committed, no status is written, and no op begins for
+ * it. Its ops have ended when client->n_ops is 0. */
 void op_abandon_all(struct client *client);
 
 #endif

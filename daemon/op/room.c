@@ -4,8 +4,10 @@
  *
  * Invariants
  *   R1 a waiter waits only while something is under way that will free a slot: jobs and reads hold
- *      pins, writes make blocks fit to be demoted, ready tasks go on. When nothing is under way,
- *      the process that holds most is refused.
+ *      pins, writes make blocks fit to be demoted, ready tasks go on, and ops that may begin their
+ *      next block come here or end. When no work is under way, the process that holds most is
+ *      refused. An op that has begun holds its whole chain, by the chain's end: it may hold most
+ *      of memory while no part of it waits here.
  *   R2 a waiter overtakes no other one of its own process, and any of another process: a large
  *      image that finds no room holds up no small one of theirs.
  *   R3 a disk or endpoint that stalls is believed for as long as one request of it may take, not
@@ -15,24 +17,24 @@
 
 #include <errno.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
+#include "base/list.h"
+#include "base/loop.h"
 #include "daemon/config/config.h"
-#include "daemon/shared/client.h"
-#include "daemon/nvme/writeback.h"
-#include "daemon/redis/outbox.h"
+#include "daemon/session/peer.h"
+#include "daemon/write/writeback.h"
+#include "daemon/write/outbox.h"
 #include "daemon/stats/stats.h"
-#include "daemon/store/space.h"
-#include "daemon/store/store.h"
+#include "daemon/table/space.h"
+#include "daemon/move/tables.h"
 #include "part.h"
-#include "share.h"
+#include "schedule.h"
 
-static struct walker *waiter_of(struct list *link)
+static struct task *waiter_of(struct list *link)
 {
-	return container_of(link, struct walker, room);
+	return container_of(link, struct task, room);
 }
 
-/* In whose name room is looked for. */
+/* The process in whose name room is looked for. */
 static struct peer *peer_of(struct list *link)
 {
 	return waiter_of(link)->part->op->client->peer;
@@ -43,10 +45,10 @@ static struct peer *peer_of(struct list *link)
 /* Grows with everything that may have made room. */
 static uint64_t progress(const struct ops *all)
 {
-	uint64_t ret = devices_jobs_total(all->devices);
+	uint64_t ret = devices_sum(all->devices).jobs_total;
 
 	for (int i = 0; i < TIER_COUNT; i++) {
-		const struct tier *t = all->store->tiers[i];
+		const struct tier *t = all->tables->tiers[i];
 
 		ret += t ? t->xfers_total - t->in_flight : 0;
 	}
@@ -54,13 +56,13 @@ static uint64_t progress(const struct ops *all)
 }
 
 /* How long reads, which hold slots and pins, may be under way without progress: as long as one of
- * the tiers may take for a transfer. 0: there are none. */
+ * the tiers may take for a transfer. 0: no read is under way. */
 static uint64_t reads_patience_ns(const struct ops *all)
 {
 	uint64_t ret = 0;
 
 	for (int i = 0; i < TIER_COUNT; i++) {
-		const struct tier *t = all->store->tiers[i];
+		const struct tier *t = all->tables->tiers[i];
 
 		if (t && t->in_flight > t->behind_in_flight && t->patience_ns > ret)
 			ret = t->patience_ns;
@@ -68,16 +70,18 @@ static uint64_t reads_patience_ns(const struct ops *all)
 	return ret;
 }
 
-/* Whether a slab is being cleared, by a few evictions a turn of the walkers that wait for it. */
-static bool clearing(const struct store *store)
+/* Whether a slab is being cleared, by a few evictions per iteration of the tasks that wait for
+ * it. */
+static bool clearing(const struct tables *tables)
 {
-	return store->mover.clearing_bytes > 0;
+	return tables->mover.clearing_bytes > 0;
 }
 
 static bool something_under_way(const struct ops *all)
 {
-	if (clearing(all->store) || devices_in_flight(all->devices) > 0 ||
-	    writeback_moving(all->store->writeback) || !list_empty(&all->ready))
+	if (clearing(all->tables) || devices_sum(all->devices).in_flight > 0 ||
+	    writeback_moving(all->tables->writeback) || !list_empty(&all->ready) ||
+	    schedule_may_begin(all))
 		return true;
 	return loop_now(all->loop) - all->room.progress_ns < reads_patience_ns(all);
 }
@@ -86,13 +90,13 @@ static void note_progress(struct ops *all)
 {
 	struct room *room = &all->room;
 
-	/* Nobody waited: nobody looked. */
+	/* No task waited, so no one looked. */
 	if (progress(all) != room->progress || list_empty(&room->waiters))
 		room->progress_ns = loop_now(all->loop);
 	room->progress = progress(all);
 }
 
-/* Whether another process waits that holds more. When nothing else helps, that process is refused
+/* Whether another process waits that holds more. When no other way is left, that process is refused
  * first, and its slots may go. */
 static bool another_holds_more(const struct room *room, const struct peer *peer)
 {
@@ -105,106 +109,109 @@ static bool another_holds_more(const struct room *room, const struct peer *peer)
 /* --- taking --- */
 
 /* Another waiter of its process is before it. */
-static bool is_behind(const struct walker *w)
+static bool is_behind(const struct task *task)
 {
-	struct room *room = &w->all->room;
+	struct room *room = &task->all->room;
 
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (peer_of(l) == w->part->op->client->peer)
-			return waiter_of(l) != w;
+		if (peer_of(l) == task->part->op->client->peer)
+			return waiter_of(l) != task;
 	return false;
 }
 
 /* The unit of the host tier that is nearest to the pages. */
-static uint8_t near_of(const struct walker *w)
+static uint8_t near_of(const struct task *task)
 {
-	return w->part->op->mount->device->near;
+	return task->part->op->mount->device->near;
 }
 
 /* A GPU's image has a slot: is it on the GPU's NUMA node? */
-static void count_near(const struct walker *w)
+static void count_near(const struct task *task)
 {
-	struct stats_values *v = &w->all->store->stats->v;
+	struct stats_values *v = &task->all->tables->stats->v;
 
-	if (near_of(w) != TIER_ANY_UNIT)
-		stats_add(w->where.unit == near_of(w) ? &v->tiers_host_near_slots_total :
-							&v->tiers_host_far_slots_total,
+	if (near_of(task) != TIER_ANY_UNIT)
+		stats_add(task->where.unit == near_of(task) ? &v->tiers_host_near_slots_total :
+							      &v->tiers_host_far_slots_total,
 			  1);
 }
 
-/* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it
- * takes a slab. */
-static int find(struct store *store, uint32_t bytes, const struct mover_for *whom,
+/* Slots that the outbox keeps are taken last, twice as many each time: one may be enough, or a
+ * whole slab may be needed. */
+static int find(struct tables *tables, uint32_t bytes, const struct mover_for *whom,
 		struct extent *ret)
 {
 	for (uint32_t n = 1;; n *= 2) {
-		const int r = mover_find_room_for(store_host(store), store->blocks, store->tick,
-						  bytes, whom, &store->mover, ret);
-		const bool stuck = r == -EAGAIN && whom->desperate && !clearing(store);
+		const int r = mover_find_room(tables_host(tables), tables->blocks, tables->tick,
+					      bytes, whom, &tables->mover, ret);
+		const bool stuck = r == -EAGAIN && whom->desperate && !clearing(tables);
 
-		if ((r != -ENOSPC && !stuck) || !outbox_give_back(store->outbox, n))
+		if ((r != -ENOSPC && !stuck) || !outbox_give_back(tables->outbox, n))
 			return r;
 	}
 }
 
-/* A block that is to be written, and cannot be now, is dropped only when there is nothing to wait
+/* A block that is to be written, and cannot be now, is dropped only when there is no work to wait
  * for. */
-static int look(struct walker *w, uint32_t bytes)
+static int look(struct task *task, uint32_t bytes)
 {
-	struct ops *all = w->all;
-	struct mover_for whom = { .space = walk_space(w)->number,
-				  .near = near_of(w),
-				  .guaranteed = share_guaranteed(all) };
-	int r = find(all->store, bytes, &whom, &w->where);
+	struct ops *all = task->all;
+	struct mover_for whom = { .space = task_space(task)->number, .near = near_of(task) };
+	int r;
+
+	schedule_guarantee(all);
+	r = find(all->tables, bytes, &whom, &task->where);
 
 	note_progress(all);
 	if (r != -EAGAIN || something_under_way(all))
 		return r;
 	whom.desperate = true;
-	return find(all->store, bytes, &whom, &w->where);
+	return find(all->tables, bytes, &whom, &task->where);
 }
 
-int room_take(struct walker *w, uint32_t bytes, bool first)
+int room_take(struct task *task, uint32_t bytes, bool first)
 {
-	struct room *room = &w->all->room;
-	const bool behind = is_behind(w);
-	const int r = behind ? -EAGAIN : look(w, bytes);
+	struct room *room = &task->all->room;
+	const bool behind = is_behind(task);
+	const int r = behind ? -EAGAIN : look(task, bytes);
 
 	if ((r == -ENOSPC || r == -EAGAIN) &&
-	    (something_under_way(w->all) || behind ||
-	     another_holds_more(room, w->part->op->client->peer))) {
-		if (!list_has(&w->room)) {
-			list_add(first ? room->waiters.next : &room->waiters, &w->room);
+	    (something_under_way(task->all) || behind ||
+	     another_holds_more(room, task->part->op->client->peer))) {
+		if (!list_has(&task->room)) {
+			list_add(first ? room->waiters.next : &room->waiters, &task->room);
 			room->n++;
 		}
 		return -EAGAIN;
 	}
-	room_leave(w);
-	w->placed = r == 0;
+	room_leave(task);
+	task->placed = r == 0;
 	if (r == 0)
-		count_near(w);
+		count_near(task);
+	if (r)
+		quota_refused(task->all->quota, QUOTA_host_bytes, task->part->op->client->tenant);
 	return r ? -ENOSPC : 0;
 }
 
-bool room_take_free(struct walker *w, uint32_t bytes)
+bool room_take_free(struct task *task, uint32_t bytes)
 {
-	w->placed = !is_behind(w) &&
-		    tier_alloc_near(store_host(w->all->store), bytes, near_of(w), &w->where) == 0;
-	if (w->placed)
-		count_near(w);
-	return w->placed;
+	task->placed = !is_behind(task) && tier_alloc_near(tables_host(task->all->tables), bytes,
+							   near_of(task), &task->where) == 0;
+	if (task->placed)
+		count_near(task);
+	return task->placed;
 }
 
-void room_leave(struct walker *w)
+void room_leave(struct task *task)
 {
-	w->all->room.n -= list_has(&w->room);
-	list_remove(&w->room);
+	task->all->room.n -= list_has(&task->room);
+	list_remove(&task->room);
 }
 
 /* --- again --- */
 
 /* The first waiter of the process that holds least, of those not yet tried in this round. */
-static struct walker *next_to_try(struct room *room)
+static struct task *next_to_try(struct room *room)
 {
 	struct list *best = NULL;
 
@@ -218,18 +225,18 @@ static struct walker *next_to_try(struct room *room)
 bool room_retry(struct ops *all)
 {
 	struct room *room = &all->room;
-	struct walker *w;
+	struct task *task;
 
 	if (!room->in_round &&
 	    (list_empty(&room->waiters) || (progress(all) == room->progress &&
-					    something_under_way(all) && !clearing(all->store))))
+					    something_under_way(all) && !clearing(all->tables))))
 		return false;
 	room->round += !room->in_round;
-	w = next_to_try(room);
-	room->in_round = w != NULL;
-	if (!w)
+	task = next_to_try(room);
+	room->in_round = task != NULL;
+	if (!task)
 		return false;
-	w->part->op->client->peer->room_round = room->round;
-	walk_push(&all->ready, w);
+	task->part->op->client->peer->room_round = room->round;
+	task_push(&all->ready, task);
 	return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * room.h - slots of host memory for blocks that are stored or brought, and the queue of the parts
- * that wait for one. Core thread only.
+ * room.h - finds slots of host memory for blocks that are stored or brought, and has the queue of
+ * the tasks that wait for a slot. Core thread only.
  */
 #ifndef KVTIER_ROOM_H
 #define KVTIER_ROOM_H
@@ -9,10 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/base/list.h"
+#include "base/list.h"
 
 struct ops;
-struct walker;
+struct task;
 
 struct room {
 	struct list waiters; /* in order of need */
@@ -23,17 +23,21 @@ struct room {
 	bool in_round;
 };
 
-/* A slot for `bytes`, which is the walker's: 0. -EAGAIN: the walker waits, and will be woken; it
- * keeps its place when it tries again. first: other parts of its op wait for it, so it goes to the
- * front. -ENOSPC: nothing is under way that would make room, and the walker no longer waits. */
-int room_take(struct walker *w, uint32_t bytes, bool first);
-/* Likewise, but only a slot that is free as it is: it evicts nothing, overtakes no waiter, and does
- * not wait. */
-bool room_take_free(struct walker *w, uint32_t bytes);
-/* it does not wait: nothing happens */
-void room_leave(struct walker *w);
-/* Wakes the waiter whose turn it is to try again, if room may have come, or if nothing is under way
- * that would bring it. It wakes one waiter, so that nothing else is ready when this waiter runs.
+/* Gives the task a slot for `bytes`: 0. -EAGAIN: the task waits in the queue and will be woken; it
+ * keeps its place when it tries again. first: other parts of its op wait for this one, so it is put
+ * first. -ENOSPC: no work is under way that would make room, and the task no longer waits. */
+int room_take(struct task *task, uint32_t bytes, bool first);
+/* The same for a slot that is free already. It evicts no block, overtakes no waiter, and does not
+ * wait. */
+bool room_take_free(struct task *task, uint32_t bytes);
+/* takes the task out of the queue; it may be in none */
+void room_leave(struct task *task);
+static inline bool room_is_waited_for(const struct room *room)
+{
+	return room->n > 0 || room->in_round;
+}
+/* Wakes the waiter whose turn it is to try again, if room may have come, or if no work is under way
+ * that would bring it. It wakes one waiter, so that no other task is ready when this waiter runs.
  * False: each process was tried, or there is no reason to try. */
 bool room_retry(struct ops *ops);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.c - the steps of a block that is stored: ADMIT -> PLACE -> ENCODE ~> COMMIT (step.h). Core
+ * store.c - the steps of a block that is stored: ADMIT -> PLACE -> ENCODE ~> COMMIT (task.h). Core
  * thread only.
  *
  * Invariants
@@ -15,74 +15,72 @@
 #include <errno.h>
 
 #include "daemon/stats/stats.h"
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "daemon/shared/client.h"
-#include "daemon/nvme/writeback.h"
-#include "daemon/redis/outbox.h"
-#include "daemon/store/block.h"
-#include "daemon/store/copies.h"
-#include "daemon/store/extents.h"
-#include "daemon/store/space.h"
-#include "daemon/store/store.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "daemon/session/peer.h"
+#include "daemon/write/writeback.h"
+#include "daemon/write/outbox.h"
+#include "daemon/table/block.h"
+#include "daemon/move/copies.h"
+#include "daemon/table/space.h"
+#include "daemon/move/tables.h"
 #include "part.h"
-#include "share.h"
+#include "schedule.h"
 
-/* A block that is away on a disk that is away, too, is stored again: its bytes are here now. */
-static bool can_be_loaded(const struct store *store, uint32_t block)
+/* A block whose disk is out of reach is stored again, since its bytes are here now. */
+static bool can_be_loaded(const struct tables *tables, uint32_t block)
 {
-	return blocks_host_slot(store->blocks, block) != BLOCK_NONE ||
-	       extents_away(store, block, NULL);
+	return blocks_host_slot(tables->blocks, block) != BLOCK_NONE ||
+	       extents_away(tables, block, NULL);
 }
 
 bool store_must_wait(const struct op *op)
 {
-	return op->sqe.op == WIRE_OP_STORE && (op->sqe.flags & WIRE_SQE_GIVEN) &&
-	       share_of_waiting_is_used(op);
+	return (op->sqe.flags & WIRE_SQE_GIVEN) && schedule_waiting_used(op);
 }
 
 /* The codec of its image. In engine mode its client has encoded it, and says where fp8 could not
  * hold it. */
-static uint8_t codec_of(struct walker *w)
+static uint8_t codec_of(struct task *task)
 {
-	const struct mount *mount = w->part->op->mount;
+	const struct mount *mount = task->part->op->mount;
 
 	if (mount->layout.image_stride > 0 && mount->space->codec == CODEC_FP8 &&
-	    w->job.page & WIRE_PAGE_RAW) {
-		w->job.page &= ~(uint64_t)WIRE_PAGE_RAW;
+	    task->job.page & WIRE_PAGE_RAW) {
+		task->job.page &= ~(uint64_t)WIRE_PAGE_RAW;
 		return CODEC_RAW;
 	}
 	return (uint8_t)mount->space->codec;
 }
 
-enum step store_admit(struct walker *w)
+enum step store_admit(struct task *task)
 {
-	struct part *part = w->part;
+	struct part *part = task->part;
 	const struct op *op = part->op;
-	struct store *store = w->all->store;
+	struct tables *tables = task->all->tables;
 	uint32_t block;
 
-	w->job.codec_k = w->job.codec_v = codec_of(w);
-	part->status = w->job.page >= op->mount->pages ? -EFAULT : op->chain_error;
+	task->job.codec_k = task->job.codec_v = codec_of(task);
+	part->status = task->job.page >= op->mount->pages ? -EFAULT : op->chain_error;
 	if (part->status)
 		return STORE_COMMIT;
-	block = blocks_find(store->blocks, w->job.identity.key, op->mount->space->number);
-	if (block != BLOCK_NONE && can_be_loaded(store, block)) {
-		lease_take(store, &w->lease, block);
+	block = blocks_find(tables->blocks, task->job.identity.key, op->mount->space->number);
+	if (block != BLOCK_NONE && can_be_loaded(tables, block)) {
+		lease_take(tables, &task->lease, block);
 		part->status = 1; /* KVTIER_BLOCK_PRESENT */
 		return STORE_COMMIT;
 	}
 	return STORE_PLACE;
 }
 
-enum step store_place(struct walker *w)
+enum step store_place(struct task *task)
 {
-	struct part *part = w->part;
+	struct part *part = task->part;
 	int r;
 
-	w->job.image_bytes = walk_image_bytes(w, w->job.codec_k);
+	task->job.image_bytes = task_image_bytes(task, task->job.codec_k);
 	/* Later blocks of its chain may hold slots, and wait for this block's commit. */
-	r = room_take(w, w->job.image_bytes, walk_is_first(w));
+	r = room_take(task, task->job.image_bytes, task_is_first(task));
 	if (r == -EAGAIN)
 		return WAIT_ROOM;
 	part->status = r;
@@ -91,101 +89,105 @@ enum step store_place(struct walker *w)
 
 static void encoded(struct device_job *job)
 {
-	struct walker *w = container_of(job, struct walker, job);
+	struct task *task = container_of(job, struct task, job);
 
 	if (job->status)
-		walk_unplace(w);
-	if (job->status)
-		near_settle(w->all->store, walk_space(w), &w->part->near, job);
+		task_unplace(task);
+	if (job->status && gpu_use_any(&task->part->gpu))
+		gpu_cache_settle(task->part->op->gpu, &task->part->gpu, job);
 	if (job->status == -ERANGE && job->codec_k != CODEC_RAW) {
 		job->codec_k = job->codec_v = CODEC_RAW;
-		w->step = STORE_PLACE;
+		task->step = STORE_PLACE;
 	} else if (job->status) {
-		const int stopped = walk_stopped(w);
+		const int stopped = task_stopped(task);
 
-		w->part->status = stopped ? stopped : -EIO;
+		task->part->status = stopped ? stopped : -EIO;
 	} else {
-		space_measured(walk_space(w), &job->error);
+		space_measured(task_space(task), &job->error);
 	}
-	walk_wake(w);
+	task_wake(task);
 }
 
-enum step store_encode(struct walker *w)
+enum step store_encode(struct task *task)
 {
-	w->job.image = extents_address(w->all->store, &w->where);
-	w->job.done = encoded;
-	w->job.measure = space_measures(walk_space(w), loop_now(w->all->loop));
-	w->job.error = (struct codec_error){ 0 };
-	near_keep(w->all->store, w->part->op->mount, &w->part->near, w->job.image_bytes, &w->job);
-	return walk_job(w, w->part->op->mount->device, DEVICE_ENCODE, STORE_COMMIT);
+	const struct op *op = task->part->op;
+
+	task->job.image = extents_address(task->all->tables, &task->where);
+	task->job.done = encoded;
+	task->job.measure = space_measures(task_space(task), loop_now(task->all->loop));
+	task->job.error = (struct codec_error){ 0 };
+	if (op->gpu)
+		gpu_cache_reserve(op->gpu, &task->part->gpu, task->job.image_bytes, &task->job);
+	return task_job(task, op->mount->device, DEVICE_ENCODE, STORE_COMMIT);
 }
 
-static void count_stored(const struct walker *w)
+static void count_stored(const struct task *task)
 {
-	struct client *client = w->part->op->client;
-	struct space *space = walk_space(w);
-	struct stats_values *v = &w->all->store->stats->v;
+	struct client *client = task->part->op->client;
+	struct space *space = task_space(task);
+	struct stats_values *v = &task->all->tables->stats->v;
 
 	client->stored_blocks++;
 	space->stored_blocks++;
 	stats_add(&v->store_blocks_total, 1);
 	stats_add(&v->store_logical_bytes_total, space->shape.logical_bytes);
-	stats_add(&v->store_image_bytes_total, w->job.image_bytes);
-	stats_add(&v->tiers_host_written_bytes_total, w->job.image_bytes);
-	if (w->job.codec_k == CODEC_RAW && space->codec == CODEC_FP8) {
+	stats_add(&v->store_image_bytes_total, task->job.image_bytes);
+	stats_add(&v->tiers_host_written_bytes_total, task->job.image_bytes);
+	if (task->job.codec_k == CODEC_RAW && space->codec == CODEC_FP8) {
 		stats_add(&v->store_raw_blocks_total, 1);
 		space->raw_blocks++;
 	}
 }
 
 /* The image is ready and its parent is the tail of the chain. */
-static int commit(struct walker *w)
+static int commit(struct task *task)
 {
-	const struct op *op = w->part->op;
+	const struct op *op = task->part->op;
 	const uint32_t parent = op->tail.held ? op->tail.block : BLOCK_NONE;
 	uint32_t block = BLOCK_NONE;
-	const int r = walk_enter(w, parent, &block);
+	const int r = task_enter(task, parent, &block);
 
 	if (r == 0)
-		count_stored(w);
+		count_stored(task);
 	if (r == 0 || (r < 0 && r != -EXFULL))
-		stats_health_set(w->all->store->stats, STATS_HEALTH_INDEX_FULL, r < 0);
+		stats_health_set(task->all->tables->stats, STATS_HEALTH_INDEX_FULL, r < 0);
 	if (r < 0)
 		return -ENOSPC;
-	lease_take(w->all->store, &w->lease, block);
+	lease_take(task->all->tables, &task->lease, block);
 	return r;
 }
 
-enum step store_commit(struct walker *w)
+enum step store_commit(struct task *task)
 {
-	struct part *part = w->part;
+	struct part *part = task->part;
 	struct op *op = part->op;
-	struct store *store = w->all->store;
+	struct tables *tables = task->all->tables;
 
-	room_leave(w); /* ended early while it waited */
-	if (!walk_is_first(w))
-		return WAIT_TURN;
+	room_leave(task); /* ended early while it waited */
+	if (!task_is_first(task))
+		return WAIT_PREVIOUS;
 	if (part->status >= 0 && op->chain_error)
 		part->status = op->chain_error;
-	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only
-	 * now. */
+	/* The client may have given its pages up while the daemon was stopped: then the page may
+	 * have changed under the encoder. */
 	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->client->ring)))
 		part->status = -ECONNRESET;
 	if (part->status == 0)
-		part->status = commit(w);
+		part->status = commit(task);
 	if (part->status < 0) {
-		w->job.kept = false; /* the table has another image by this key */
+		task->job.kept = false; /* the table has another image by this key */
 		if (!op->chain_error)
 			op->chain_error = -ENOENT;
 		return DONE;
 	}
 	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
-	copies_touch(store, w->lease.block, op->tick);
-	writeback_add(store->writeback, w->lease.block);
-	if (part->status == 0)
-		outbox_add(store->outbox, w->lease.block);
-	lease_drop(store, &op->tail);
-	op->tail = w->lease; /* the lease moves: it now holds the chain's end */
-	w->lease.held = false;
+	copies_touch(tables, task->lease.block, op->tick);
+	if (tables->writeback)
+		writeback_add(tables->writeback, task->lease.block);
+	if (part->status == 0 && tables->outbox)
+		outbox_add(tables->outbox, task->lease.block);
+	lease_drop(tables, &op->tail);
+	op->tail = task->lease; /* the lease moves: it now holds the chain's end */
+	task->lease.held = false;
 	return DONE;
 }

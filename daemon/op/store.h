@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.h - the steps of a block that is stored (step.h), for step.c. Core thread only.
+ * store.h - the steps of a block that is stored (task.h), for task.c. Core thread only.
  */
-#ifndef KVTIER_OP_STORE_H
-#define KVTIER_OP_STORE_H
+#ifndef KVTIER_STORE_H
+#define KVTIER_STORE_H
 
 #include <stdbool.h>
 
-#include "step.h"
+#include "task.h"
 
 struct op;
-struct walker;
+struct task;
 
-enum step store_admit(struct walker *w);
-enum step store_place(struct walker *w);
-enum step store_encode(struct walker *w);
-enum step store_commit(struct walker *w);
-/* Its device waits for layers, and for as many of its process as it may: no block begins now. */
+enum step store_admit(struct task *task);
+enum step store_place(struct task *task);
+enum step store_encode(struct task *task);
+enum step store_commit(struct task *task);
+/* Whether no block of the op may begin now, since as many jobs of its process wait for layers in
+ * the device as may. */
 bool store_must_wait(const struct op *op);
 
 #endif

@@ -2,8 +2,9 @@
 /*
  * trace.c - the last steps of each op. See trace.h.
  *
- * A record goes from op to op. An op that ends gives its record to the row of ended ones, and takes
- * the oldest record of the row for the next op: nothing is copied, and the records in use stay few.
+ * A record passes from op to op. An op that ends gives its record to the row of ended ones, and
+ * takes the oldest record of the row for the next op: no record is copied, and the records in use
+ * stay few.
  */
 #include "trace.h"
 
@@ -11,9 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "daemon/base/log.h"
-#include "daemon/base/loop.h"
-#include "daemon/shared/client.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "daemon/session/peer.h"
 #include "part.h"
 
 struct entry {
@@ -38,7 +39,7 @@ struct traces {
 	/* records that were ever used; ops that ended so far */
 	uint32_t high, n_ended;
 	bool debug;         /* steps are logged */
-	struct trace *free; /* and all of the pool from `high` on, which nobody has touched */
+	struct trace *free; /* and all of the pool from `high` on, which is untouched */
 	struct trace *ended[TRACE_ENDED]; /* oldest at n_ended % TRACE_ENDED */
 	struct trace pool[];
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.h - the last steps of each op: of the ops under way, and of the last TRACE_ENDED that
- * ended. For `kvtierctl trace` and, with log_level = debug, the log. Everything is reserved at
- * start. Core thread only.
+ * trace.h - keeps the last steps of the ops under way, and of the last TRACE_ENDED ops that ended,
+ * for `kvtierctl trace`. With log_level = debug the log has the steps, too. All memory is reserved
+ * at start. Core thread only.
  */
 #ifndef KVTIER_TRACE_H
 #define KVTIER_TRACE_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "step.h"
+#include "task.h"
 
 struct op;
 struct ops;
@@ -20,12 +20,13 @@ struct traces;
 enum { TRACE_STEPS = 32, TRACE_ENDED = 64 };
 
 int traces_open(uint32_t max_ops, struct traces **ret); /* -ENOMEM */
-void traces_close(struct traces *traces);               /* NULL is fine */
+void traces_close(struct traces *traces);               /* may be NULL */
 
-/* op->trace is its own from begin to end. Of the op are set: all, client, sqe, tick, submit_ns. */
+/* op->trace belongs to the op from trace_begin() to trace_end(). Before trace_begin() the op's all,
+ * client, sqe, tick and submit_ns are set. */
 void trace_begin(struct traces *traces, struct op *op);
 void trace_end(struct traces *traces, struct op *op);
-/* The op's block at this position begins a step; its last step waits; its status is final. */
+/* The op's block at this position begins a step; its last step has to wait; its status is final. */
 void trace_step(struct op *op, uint32_t at, enum step step, enum source source);
 void trace_wait(struct op *op, enum step wait);
 void trace_done(struct op *op, uint32_t at, int status);
@@ -42,8 +43,8 @@ struct trace_row {
 	int status;
 	uint64_t us; /* since the op began */
 };
-/* Row `position` (ops may be NULL): true: *ret is one; false: none there, and *ret_end says whether
- * it was the end. */
+/* True: *ret is the row at `position`. False: there is none, and *ret_end says whether the rows end
+ * there. ops may be NULL. */
 bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, bool *ret_end);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.c - makes and maps the stats page; the tables as data. Contract: stats.h.
+ * stats.c - makes and maps the stats page, and has its tables as data. Contract: stats.h.
  */
 #include "stats.h"
 
@@ -12,10 +12,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "daemon/base/bus.h"
+#include "base/bus.h"
 #include "tiers/tier.h"
 
 #ifndef KVTIER_VERSION
@@ -125,7 +124,7 @@ const char *stats_health_word(uint64_t health)
 	return word;
 }
 
-/* FNV-1a, of everything that gives the bytes of the page their meaning. */
+/* FNV-1a, for a hash of everything that gives the bytes of the page their meaning. */
 static uint32_t hash_text(uint32_t hash, const char *text)
 {
 	do {
@@ -134,7 +133,7 @@ static uint32_t hash_text(uint32_t hash, const char *text)
 	return hash;
 }
 
-uint32_t stats_layout(void)
+static uint32_t stats_layout(void)
 {
 	uint32_t hash = 2166136261u;
 
@@ -187,16 +186,13 @@ static int process_stat(int32_t pid, char *ret_state, uint64_t *ret_start)
 
 static void fill(struct stats *stats, uint64_t now_ns)
 {
-	struct timespec now;
 	char letter;
 
-	(void)clock_gettime(CLOCK_REALTIME, &now);
 	stats->layout = stats_layout();
 	stats->bytes = sizeof(*stats);
 	stats->pid = (int32_t)getpid();
 	(void)process_stat(stats->pid, &letter, &stats->pid_start);
 	stats->pid_namespace = pid_namespace();
-	stats->start_realtime_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	stats->start_monotonic_ns = now_ns;
 	stats->heartbeat_ns = now_ns;
 	stats->health = 1ull << STATS_HEALTH_STARTING;
@@ -204,11 +200,11 @@ static void fill(struct stats *stats, uint64_t now_ns)
 	stats->magic = STATS_MAGIC;
 }
 
-/* The page, and behind it memory of the daemon alone. */
+/* The page, and behind it memory that is not in the file. */
 struct mapping {
 	struct stats page;
 	_Alignas(4096) struct stats copy; /* as of the last heartbeat: bus.h */
-	int fd;                           /* of the page's file; -1: none */
+	int fd;                           /* of the page's file; -1: no file */
 };
 
 static struct mapping *mapping_of(struct stats *stats)
@@ -216,8 +212,8 @@ static struct mapping *mapping_of(struct stats *stats)
 	return (struct mapping *)(void *)stats;
 }
 
-/* The page lies in the file from now on, with its bytes, at its address. The file is reserved, not
- * sparse: a full file system is an error here and not SIGBUS later. */
+/* Moves the page into the file; it keeps its bytes and its address. The file is reserved and not
+ * sparse, so a full file system is an error here and no SIGBUS later. */
 static int into_file(struct mapping *m)
 {
 	const int r = posix_fallocate(m->fd, 0, sizeof(m->page));
@@ -232,7 +228,7 @@ static int into_file(struct mapping *m)
 		       0;
 }
 
-/* The page is at path when all of it is there. */
+/* Makes the file; path leads to it when all of the page is there. */
 static int make_file(struct mapping *m, const char *path)
 {
 	char temporary[512];
@@ -335,43 +331,12 @@ void stats_names(struct stats *stats, const char *device, const char *kernels)
 
 /* The last byte is 0 from the start and never written, so there is an end whenever a reader
  * looks. */
-static void text_set(char *to, size_t room, const char *from)
+void stats_text_set(char *text, size_t room, const char *said)
 {
-	const size_t length = strnlen(from, room - 1);
+	const size_t length = strnlen(said, room - 1);
 
 	for (size_t i = 0; i < room - 1; i++)
-		__atomic_store_n(&to[i], i < length ? from[i] : '\0', __ATOMIC_RELAXED);
-}
-
-void stats_nvme_text(struct stats *stats, const char *engine, const char *text)
-{
-	text_set(stats->nvme_engine, sizeof(stats->nvme_engine), engine);
-	text_set(stats->nvme_text, sizeof(stats->nvme_text), text);
-}
-
-void stats_clients_text(struct stats *stats, const char *text)
-{
-	text_set(stats->clients_text, sizeof(stats->clients_text), text);
-}
-
-void stats_files_text(struct stats *stats, const char *text)
-{
-	text_set(stats->files_text, sizeof(stats->files_text), text);
-}
-
-void stats_refused_text(struct stats *stats, const char *text)
-{
-	text_set(stats->refused_text, sizeof(stats->refused_text), text);
-}
-
-void stats_redis_text(struct stats *stats, const char *text)
-{
-	text_set(stats->redis_text, sizeof(stats->redis_text), text);
-}
-
-void stats_gpu_text(struct stats *stats, const char *text)
-{
-	text_set(stats->gpu_text, sizeof(stats->gpu_text), text);
+		__atomic_store_n(&text[i], i < length ? said[i] : '\0', __ATOMIC_RELAXED);
 }
 
 char *stats_text_get(const char *text, size_t room, char *ret)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * binaries.h - codec.cu as compilers made it, inside the program, and which of these a driver can
- * load.
+ * binaries.h - the programs that compilers made of codec.cu, which kvtierd and libkvtier contain,
+ * and which of them a driver can load.
  *
  * A driver of release 12.x loads the machine code of every compiler 12.x (minor version
  * compatibility), and that of older ones; it refuses that of nvcc 13. PTX is taken only by a driver
  * at least as new as the compiler. Source: CUDA Compatibility, "Minor Version Compatibility".
  */
-#ifndef KVTIER_KERNELS_CUDA_BINARIES_H
-#define KVTIER_KERNELS_CUDA_BINARIES_H
+#ifndef KVTIER_BINARIES_H
+#define KVTIER_BINARIES_H
 
 #include <stdbool.h>
 
@@ -30,13 +30,13 @@ struct cuda_binary {
 /* The best first; data NULL ends the table. Empty where there was no compiler. */
 extern const struct cuda_binary cuda_binaries[];
 
-/* The least driver that loads the binary. */
+/* The oldest driver that loads the binary. */
 int cuda_binary_driver(const struct cuda_binary *binary);
 
-/* It has code for such a GPU. */
+/* Whether the binary has code for such a GPU. */
 bool cuda_binary_is_for(const struct cuda_binary *binary, int capability);
 
-/* The least driver that loads one of `binaries` for such a GPU; 0: none has code for it. */
+/* The oldest driver that loads one of `binaries` for such a GPU; 0: no binary has code for it. */
 int cuda_binaries_driver(const struct cuda_binary *binaries, int capability);
 
 #endif

@@ -3,14 +3,14 @@
  * codec.cu - gather + amax + encode, decode + scatter: engine pages and images, both in device
  * memory. Contract: codec.h. ref.c is the oracle; the arithmetic is fp8.h's.
  *
- *	unit  find() ── told() to the warp ── share_of() a thread ──► load 8 x 16 bytes a thread
+ *	tile  find() ── told() to the warp ── chunks_of() a thread ──► load 8 x 16 bytes a thread
  *	      amax over the team ── k ──► codes from the same registers ──► store 8 x 8 bytes
  *
- * A team of one warp (head dims to 128) or more does a unit; teams take units in turn, in grids of
+ * A team of one warp (head dims to 128) or more does a tile; teams take tiles in turn, in grids of
  * any size. HBM is read once: a group's values stay in registers between amax and codes. Only a
  * group of more than 64 KiB (head dims beyond 2,048) is read a second time, from L2.
  *
- * Figures, none of them measured: nothing here has run on a GPU. The goal is 400 GB/s of BF16 with
+ * This is paper; tests/gpu/RESULTS.md has what GPUs gave. The goal is 400 GB/s of BF16 with
  * 16 blocks on as many SMs: 25 GB/s read and 12.5 written by each.
  * - Latency. A loaded HBM answers in 0.8 us. 25 GB/s times 0.8 us is 20 KB in flight an SM
  *   (Little's law). A block of 512 threads with 8 loads of 16 bytes each asks for 64 KiB at once,
@@ -36,11 +36,11 @@
 #ifdef __CUDACC__
 #define FP8_FN __device__ static __forceinline__
 #endif
-#include "kernels/cuda/codec.h"
+#include "codec.h"
 
-#include "kernels/cuda/packed.cuh"
-#include "kernels/cuda/share.cuh"
-#include "kernels/cuda/team.cuh"
+#include "packed.cuh"
+#include "chunks.cuh"
+#include "team.cuh"
 
 MEM_FN uint4 zeros(void)
 {
@@ -72,7 +72,7 @@ MEM_FN void put(uint4 *v, uint32_t i, uint4 x)
 
 /* Chunks first .. first + CUDA_CHUNKS - 1, of page or image, zeros behind the end: all loads before
  * any use. */
-MEM_FN void load_wide(const struct share *s, uint32_t first, bool from_page, uint4 *v)
+MEM_FN void load_wide(const struct chunks *s, uint32_t first, bool from_page, uint4 *v)
 {
 	const uint64_t step = from_page ? s->page_step : s->image_step;
 	uint64_t address = from_page ? chunk_page(s, first) : chunk_image(s, first);
@@ -85,7 +85,7 @@ MEM_FN void load_wide(const struct share *s, uint32_t first, bool from_page, uin
 	}
 }
 
-MEM_FN void load_odd(const struct share *s, uint32_t first, bool from_page, uint4 *v)
+MEM_FN void load_odd(const struct chunks *s, uint32_t first, bool from_page, uint4 *v)
 {
 #pragma unroll 1
 	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
@@ -99,7 +99,7 @@ MEM_FN void load_odd(const struct share *s, uint32_t first, bool from_page, uint
 	}
 }
 
-MEM_FN void load_chunks(const struct share *s, uint32_t first, bool from_page, uint4 *v)
+MEM_FN void load_chunks(const struct chunks *s, uint32_t first, bool from_page, uint4 *v)
 {
 	if (s->wide)
 		load_wide(s, first, from_page, v);
@@ -107,7 +107,7 @@ MEM_FN void load_chunks(const struct share *s, uint32_t first, bool from_page, u
 		load_odd(s, first, from_page, v);
 }
 
-MEM_FN void store_wide(const struct share *s, uint32_t first, bool to_page, const uint4 *v)
+MEM_FN void store_wide(const struct chunks *s, uint32_t first, bool to_page, const uint4 *v)
 {
 	const uint64_t step = to_page ? s->page_step : s->image_step;
 	uint64_t address = to_page ? chunk_page(s, first) : chunk_image(s, first);
@@ -118,7 +118,7 @@ MEM_FN void store_wide(const struct share *s, uint32_t first, bool to_page, cons
 			mem_store16(address, v[i]);
 }
 
-MEM_FN void store_odd(const struct share *s, uint32_t first, bool to_page, const uint4 *v)
+MEM_FN void store_odd(const struct chunks *s, uint32_t first, bool to_page, const uint4 *v)
 {
 #pragma unroll 1
 	for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
@@ -129,7 +129,7 @@ MEM_FN void store_odd(const struct share *s, uint32_t first, bool to_page, const
 }
 
 /* Bytes as they are, from the page or to it. */
-MEM_FN void copy_share(const struct share *s, bool from_page)
+MEM_FN void copy_chunks(const struct chunks *s, bool from_page)
 {
 	uint4 v[CUDA_CHUNKS];
 
@@ -143,15 +143,15 @@ MEM_FN void copy_share(const struct share *s, bool from_page)
 	}
 }
 
-MEM_FN void copy_unit(const struct work *w, const struct team *team, bool from_page)
+MEM_FN void copy_tile(const struct work *w, const struct team *team, bool from_page)
 {
-	const uint32_t singles = work_is_single(w) ? w->unit.rows : 0;
-	struct share s = share_of(w, team);
+	const uint32_t singles = work_is_single(w) ? w->tile.rows : 0;
+	struct chunks s = chunks_of(w, team);
 	uint32_t row = 0;
 
 	do {
-		copy_share(&s, from_page);
-		s = share_row(&w->unit, team, w->image, ++row);
+		copy_chunks(&s, from_page);
+		s = chunks_row(&w->tile, team, w->image, ++row);
 		s.wide = w->wide;
 	} while (row < singles);
 }
@@ -180,14 +180,15 @@ MEM_FN uint32_t largest(const uint4 *v)
 }
 
 /* Chunk i, by fp8.h, which knows every case. */
-MEM_FN void encode_plain(const struct share *s, int is_fp16, int k, uint32_t i, uint4 v)
+MEM_FN void encode_plain(const struct chunks *s, int is_fp16, int k, uint32_t i, uint4 v)
 {
 	mem_store_some8(chunk_codes(s, i), chunk_bytes(s, i) / 2, plain_encode8(is_fp16, k, v));
 }
 
-/* fp8 codes of the share's chunks from `first` on, which are in v. Chunks that are not common, or
+/* fp8 codes of the chunks from `first` on, which are in v. Chunks that are not common, or
  * not whole and aligned, come after the others, one at a time. */
-MEM_FN void encode_chunks(const struct share *s, int is_fp16, int k, uint32_t first, const uint4 *v)
+MEM_FN void encode_chunks(const struct chunks *s, int is_fp16, int k, uint32_t first,
+			  const uint4 *v)
 {
 	const struct packed_encode at = packed_encode_at(is_fp16, k);
 	uint64_t address = chunk_codes(s, first);
@@ -213,7 +214,7 @@ MEM_FN void encode_chunks(const struct share *s, int is_fp16, int k, uint32_t fi
 
 /* Chunks 0 .. n - 1 of a group beyond 64 KiB are read again, from L2. They may have changed since
  * amax was taken, and fp8_encode() saturates. */
-MEM_FN void encode_again(const struct share *s, int is_fp16, int k, uint32_t n)
+MEM_FN void encode_again(const struct chunks *s, int is_fp16, int k, uint32_t n)
 {
 #pragma unroll 1
 	for (uint32_t i = 0; i < n; i++)
@@ -224,10 +225,10 @@ MEM_FN void encode_again(const struct share *s, int is_fp16, int k, uint32_t n)
 
 /* A group's values stay in registers between amax and codes; of a group beyond 64 KiB, the last
  * part's. */
-MEM_FN void encode_unit(const struct work *w, int is_fp16, const struct cuda_tasks *tasks,
+MEM_FN void encode_tile(const struct work *w, int is_fp16, const struct cuda_tasks *tasks,
 			struct team *team, struct team_shared *shared)
 {
-	const struct share s = share_of(w, team);
+	const struct chunks s = chunks_of(w, team);
 	uint4 v[CUDA_CHUNKS];
 	uint32_t amax = 0, first = 0;
 	int k;
@@ -254,7 +255,7 @@ MEM_FN void encode_unit(const struct work *w, int is_fp16, const struct cuda_tas
 	encode_again(&s, is_fp16, k, first);
 }
 
-MEM_FN void load_codes(const struct share *s, uint32_t first, uint2 *codes)
+MEM_FN void load_codes(const struct chunks *s, uint32_t first, uint2 *codes)
 {
 	uint64_t address = chunk_codes(s, first);
 
@@ -266,7 +267,7 @@ MEM_FN void load_codes(const struct share *s, uint32_t first, uint2 *codes)
 	}
 }
 
-MEM_FN void decode_chunks(const struct share *s, int is_fp16, int k, uint32_t first)
+MEM_FN void decode_chunks(const struct chunks *s, int is_fp16, int k, uint32_t first)
 {
 	const struct packed_decode at = packed_decode_at(is_fp16, k);
 	uint2 codes[CUDA_CHUNKS];
@@ -285,7 +286,7 @@ MEM_FN void decode_chunks(const struct share *s, int is_fp16, int k, uint32_t fi
 				left |= 1u << i;
 		}
 	}
-	for (; left; left &= left - 1) { /* read again: they are in a cache, or nobody read them */
+	for (; left; left &= left - 1) { /* read again: they are in a cache, or were not read yet */
 		const uint32_t i = first + (uint32_t)__ffs((int)left) - 1, n = chunk_bytes(s, i);
 
 		mem_store_some16(chunk_page(s, i), n,
@@ -294,10 +295,10 @@ MEM_FN void decode_chunks(const struct share *s, int is_fp16, int k, uint32_t fi
 	}
 }
 
-MEM_FN void decode_unit(const struct work *w, int is_fp16, const struct team *team)
+MEM_FN void decode_tile(const struct work *w, int is_fp16, const struct team *team)
 {
 	const int k = (int)mem_load1(w->scale) - FP8_BIAS;
-	const struct share s = share_of(w, team);
+	const struct chunks s = chunks_of(w, team);
 
 #pragma unroll 1
 	for (uint32_t first = 0; first * s.step < s.end; first += CUDA_CHUNKS)
@@ -318,10 +319,10 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	struct work w;
 
 	while (tasks.n && next_work(&plan, &tasks, &round, &w)) {
-		if (w.unit.fp8)
-			encode_unit(&w, (int)plan.is_fp16, &tasks, &team, &shared);
+		if (w.tile.fp8)
+			encode_tile(&w, (int)plan.is_fp16, &tasks, &team, &shared);
 		else
-			copy_unit(&w, &team, true);
+			copy_tile(&w, &team, true);
 	}
 }
 
@@ -334,10 +335,10 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	struct work w;
 
 	while (tasks.n && next_work(&plan, &tasks, &round, &w)) {
-		if (w.unit.fp8)
-			decode_unit(&w, (int)plan.is_fp16, &team);
+		if (w.tile.fp8)
+			decode_tile(&w, (int)plan.is_fp16, &team);
 		else
-			copy_unit(&w, &team, false);
+			copy_tile(&w, &team, false);
 	}
 }
 

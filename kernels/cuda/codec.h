@@ -3,12 +3,12 @@
  * codec.h - the arguments of the CUDA kernels: a plan for each layout of pages, a task for each
  * image. Shared by C and CUDA; all of it has a fixed layout.
  *
- * An image is cut into *units*, numbered in canonical order (image.h), with any codecs:
+ * An image is cut into *tiles*, numbered in canonical order (image.h), with any codecs:
  *	planes	[layer][K, V][head][group]: up to 16 tokens of one head, what one scale covers
  *	typed	[segment][group]: up to 1,024 values
- *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.unit_bytes
- * A task does a range of units, so a large image can go in pieces, in any order, at any time. An
- * image's scales and its payload may lie apart: cuda_plan_at() says where a unit's scales and
+ *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.tile_bytes
+ * A task does a range of tiles, so a large image can go in pieces, in any order, at any time. An
+ * image's scales and its payload may lie apart: cuda_plan_at() says where a tile's scales and
  * payload begin.
  *
  * The kernels (codec.cu), in grids of any size, blocks of CUDA_THREADS:
@@ -16,14 +16,14 @@
  *	kvtier_decode(the same)
  * Both arguments are passed by value, so the tasks of a launch cross no wire of their own. The
  * plan's pieces lie in device memory, at a multiple of 16. Tasks of one launch must not write to
- * the same bytes; nothing else is asked of their order.
+ * the same bytes; their order is free otherwise.
  *
  * The header of an image and the gap between its scales and its payload are the host's: kernels
- * neither read nor write them. As in ref.c, any scale and any payload are safe to decode, and
- * pages may change while they are read.
+ * do not touch them. Any scale and any payload are safe to decode, as in ref.c, and pages
+ * may change while they are read.
  */
-#ifndef KVTIER_KERNELS_CUDA_CODEC_H
-#define KVTIER_KERNELS_CUDA_CODEC_H
+#ifndef KVTIER_CODEC_H
+#define KVTIER_CODEC_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,17 +42,19 @@ struct cuda_piece {
 	uint64_t base, page_stride, head_stride, token_stride;
 	uint32_t length; /* typed: values; opaque: bytes of the run or row */
 	uint16_t kind;   /* enum image_kind */
-	uint16_t rows;   /* opaque: rows of a unit */
-	uint32_t first_unit;
-	/* values of K and typed, values of V, opaque bytes that come before it; scales likewise */
+	uint16_t rows;   /* opaque: rows of a tile */
+	uint32_t first_tile;
+	/* what comes before the piece in an image: values of K and typed segments, values of V,
+	 * opaque bytes, and the scales of K and typed segments, and of V */
 	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
-	/* of a row that is not joined to the next: chunks; rows that a team does side by side, 0: a
-	 * row is more than it has threads; 2^20 / chunks, rounded up */
+	/* for rows that are not joined: the chunks of a row; the rows that a team does side by
+	 * side, or 0 if a row has more chunks than the team has threads; 2^20 / row_chunks, rounded
+	 * up */
 	uint32_t row_chunks, row_step, row_multiplier, reserved;
 };
 static_assert(sizeof(struct cuda_piece) == 80, "cuda_piece");
 
-/* Division by a number that is known beforehand: unit_quotient() in unit.h. */
+/* Division by a number that is known beforehand: tile_quotient() in tile.h. */
 struct cuda_divisor {
 	uint32_t divisor, multiplier, shift;
 };
@@ -60,16 +62,16 @@ struct cuda_divisor {
 struct cuda_plan {
 	uint64_t pieces; /* device address of n_pieces struct cuda_piece */
 	uint32_t n_pieces;
-	uint32_t n_units;                  /* of an image */
-	uint32_t plane_units, typed_units; /* of these the first, and the next */
+	uint32_t n_tiles;                  /* of an image */
+	uint32_t plane_tiles, typed_tiles; /* of these the first, and the next */
 	uint32_t n_planes, n_fixed;        /* pieces that are planes, and planes or typed */
 	uint32_t is_fp16, element_bytes;
 	uint32_t block_tokens, head_dim_k, head_dim_v, typed_values;
 	/* of an image: values of K and typed, of V; opaque bytes; scales, where they are fp8 */
 	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
-	uint32_t lanes;      /* threads that do a unit together: a power of two */
-	uint32_t unit_bytes; /* lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES */
-	/* units of a piece; opaque.divisor 0: pieces differ */
+	uint32_t lanes;      /* threads that do a tile together: a power of two */
+	uint32_t tile_bytes; /* lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES */
+	/* tiles of a piece; opaque.divisor 0: pieces differ */
 	struct cuda_divisor plane, typed, opaque;
 	struct cuda_divisor groups; /* of a head */
 	uint32_t reserved;
@@ -79,14 +81,14 @@ static_assert(sizeof(struct cuda_plan) == 136, "cuda_plan");
 struct cuda_task {
 	uint64_t page;
 	/* Device addresses of the image's first scale and first byte of payload. Scales and payload
-	 * of units that the task does not do need not exist. Fast where payload is a multiple of
+	 * of tiles that the task does not do need not exist. Fast where payload is a multiple of
 	 * 16. */
 	uint64_t scales, payload;
 	/* Encode: of a 32-bit word, which becomes the launch's mark when fp8 cannot hold a group;
 	 * the image is then undefined. Not used where neither codec is fp8. */
 	uint64_t flag;
-	uint32_t first_unit, n_units;
-	uint32_t start;                        /* units of the tasks before: cuda_tasks_number() */
+	uint32_t first_tile, n_tiles;
+	uint32_t start;                        /* tiles of the tasks before: cuda_tasks_number() */
 	uint8_t codec_k, codec_v, reserved[2]; /* enum image_codec; decode: the header's */
 };
 static_assert(sizeof(struct cuda_task) == 48, "cuda_task");
@@ -94,7 +96,7 @@ static_assert(sizeof(struct cuda_task) == 48, "cuda_task");
 /* The tasks of a launch. `mark` is a value that the flags did not have before, so no thread has to
  * clear a flag. */
 struct cuda_tasks {
-	uint32_t n, n_units; /* of all tasks: cuda_tasks_number() */
+	uint32_t n, n_tiles; /* of all tasks: cuda_tasks_number() */
 	uint32_t mark, reserved;
 	struct cuda_task task[CUDA_TASKS];
 };

@@ -6,8 +6,8 @@
  * A compiler for the host, which has no __CUDACC__, brings host_access(), which says where the
  * bytes of a device address lie and checks that they may be touched.
  */
-#ifndef KVTIER_KERNELS_CUDA_MEM_CUH
-#define KVTIER_KERNELS_CUDA_MEM_CUH
+#ifndef KVTIER_MEM_H
+#define KVTIER_MEM_H
 
 #include <stdint.h>
 
@@ -15,7 +15,7 @@
 
 #define MEM_FN __device__ static __forceinline__
 
-/* Pages and images are read once: evict-first. Tables are read often, and nothing writes them while
+/* Pages and images are read once: evict-first. Tables are read often, and are not written while
  * a kernel runs: through the read-only path. */
 #define MEM_LOAD(name, type)                            \
 	MEM_FN type name(uint64_t address)              \

@@ -6,17 +6,17 @@
  * Common: source and result are both normal. To divide by 2^k is then to subtract k from the
  * exponent field. To round the mantissa to three bits is to add half a step (less one, plus the
  * last kept bit: ties to even) and to shift; a carry runs into the exponent as it should. A zero is
- * not common. Of Gaussian data one value in some thousands is not.
+ * not common. In Gaussian data one value in some thousands is not.
  *
- * No instruction of the hardware's own FP8 is used: sm_80 has none, and integers can be proven on
+ * No instruction of the hardware's own FP8 is used: sm_80 lacks them, and integers can be proven on
  * the host.
  *
  * Halves of a register do not disturb each other: each result is in 0 .. 65535.
  */
-#ifndef KVTIER_KERNELS_CUDA_PACKED_CUH
-#define KVTIER_KERNELS_CUDA_PACKED_CUH
+#ifndef KVTIER_PACKED_H
+#define KVTIER_PACKED_H
 
-#include "kernels/cuda/mem.cuh"
+#include "mem.cuh"
 #include "kernels/fp8.h"
 
 enum { SIGNS = 0x80008000, HALVES = 0x00010001 };
@@ -29,7 +29,7 @@ struct packed_encode {
 };
 
 struct packed_decode {
-	uint32_t least; /* smallest E4M3 magnitude of the common case, in each byte; 128: none is */
+	uint32_t least;  /* smallest common E4M3 magnitude, each byte; 128: all are rare */
 	uint32_t offset; /* to be added to the exponent field */
 	uint32_t down;   /* from the upper byte of the half to the exponent field */
 };
@@ -122,7 +122,7 @@ MEM_FN uint32_t packed_decode2(const struct packed_decode *p, uint32_t codes)
 	return (((codes & ~(uint32_t)SIGNS) >> p->down) + p->offset) | (codes & SIGNS);
 }
 
-/* Sign bits set: all four are normal, and none is NaN. */
+/* Sign bits set: all four are normal, and not NaN. */
 MEM_FN uint32_t packed_normal(const struct packed_decode *p, uint32_t codes)
 {
 	const uint32_t magnitudes = codes & 0x7f7f7f7fu;

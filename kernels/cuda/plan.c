@@ -9,13 +9,13 @@
 #include <errno.h>
 #include <string.h>
 
-#include "kernels/cuda/unit.h"
+#include "tile.h"
 
 enum { LEAST_LANES = 32 };
 
-UNIT_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
+TILE_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
 {
-	return ((const struct cuda_piece *)(uintptr_t)plan->pieces)[piece].first_unit;
+	return ((const struct cuda_piece *)(uintptr_t)plan->pieces)[piece].first_tile;
 }
 
 static uint32_t ceil_div(uint32_t n, uint32_t by)
@@ -49,8 +49,8 @@ static uint32_t row_chunks(const struct image_geometry *g, uint32_t kind, uint64
 			CUDA_CHUNK_BYTES);
 }
 
-/* So many that each has CUDA_CHUNKS chunks of 16 tokens or fewer. Of groups of more than 64 KiB
- * (fp8 of head dims beyond 2,048) it has more. Without planes: a row of opaque bytes side by side,
+/* So many that each has CUDA_CHUNKS chunks of 16 tokens or fewer. Groups of more than 64 KiB
+ * (fp8 of head dims beyond 2,048) have more. Without planes: a row of opaque bytes side by side,
  * if that takes no more than four warps. */
 static uint32_t lanes_of(const struct page_layout *layout)
 {
@@ -86,13 +86,13 @@ static int check_geometry(const struct image_geometry *g)
 	return r;
 }
 
-static uint32_t units_of(const struct cuda_plan *plan, const struct cuda_piece *piece)
+static uint32_t tiles_of(const struct cuda_plan *plan, const struct cuda_piece *piece)
 {
 	switch (piece->kind) {
 	case KIND_OPAQUE:
-		return piece->length > plan->unit_bytes ?
+		return piece->length > plan->tile_bytes ?
 			       (piece->token_stride ? plan->block_tokens : 1) *
-				       ceil_div(piece->length, plan->unit_bytes) :
+				       ceil_div(piece->length, plan->tile_bytes) :
 			       ceil_div(piece->token_stride ? plan->block_tokens : 1, piece->rows);
 	case KIND_TYPED:
 		return plan->typed.divisor;
@@ -101,7 +101,7 @@ static uint32_t units_of(const struct cuda_plan *plan, const struct cuda_piece *
 	}
 }
 
-/* Rows of opaque bytes in a unit: as many as its chunks hold. */
+/* Rows of opaque bytes in a tile: as many as its chunks hold. */
 static uint16_t opaque_rows(const struct cuda_piece *piece)
 {
 	const uint32_t n = piece->row_step * CUDA_CHUNKS;
@@ -115,7 +115,7 @@ static void count_piece(const struct cuda_plan *plan, const struct image_geometr
 {
 	const uint32_t plane = g->kv_heads * g->block_tokens;
 
-	at->first_unit += units_of(plan, p);
+	at->first_tile += tiles_of(plan, p);
 	if (p->kind == KIND_K) {
 		at->values_k += plane * g->head_dim_k;
 		at->scales_k += plan->plane.divisor;
@@ -173,9 +173,9 @@ static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
 		.groups = divisor_of(groups),
 		.typed = divisor_of(ceil_div(g->typed_values, IMAGE_GROUP_TYPED)),
 	};
-	ret->unit_bytes = ret->lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES;
-	ret->plane_units = ret->n_planes * ret->plane.divisor;
-	ret->typed_units = g->typed_segments * ret->typed.divisor;
+	ret->tile_bytes = ret->lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES;
+	ret->plane_tiles = ret->n_planes * ret->plane.divisor;
+	ret->typed_tiles = g->typed_segments * ret->typed.divisor;
 }
 
 static void set_piece(const struct cuda_plan *plan, const struct image_geometry *g,
@@ -215,15 +215,15 @@ int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
 		set_piece(&plan, g, p, &at);
 		ret_pieces[i] = at;
 		if (i == plan.n_fixed)
-			plan.opaque = divisor_of(units_of(&plan, &at));
-		same += i >= plan.n_fixed && units_of(&plan, &at) == plan.opaque.divisor;
+			plan.opaque = divisor_of(tiles_of(&plan, &at));
+		same += i >= plan.n_fixed && tiles_of(&plan, &at) == plan.opaque.divisor;
 		count_piece(&plan, g, &ret_pieces[i], &at);
 	}
 	if (at.opaque_bytes != g->opaque_bytes)
 		return -EINVAL;
 	if (same != layout->n_pieces - plan.n_fixed)
 		plan.opaque = (struct cuda_divisor){ 0 };
-	plan.n_units = at.first_unit;
+	plan.n_tiles = at.first_tile;
 	plan.scales_k = at.scales_k;
 	plan.scales_v = at.scales_v;
 	plan.values_k = at.values_k;
@@ -234,13 +234,13 @@ int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
 }
 
 void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
-		  enum image_codec codec_k, enum image_codec codec_v, uint32_t unit,
+		  enum image_codec codec_k, enum image_codec codec_v, uint32_t tile,
 		  uint32_t *ret_scale, uint32_t *ret_payload)
 {
 	struct cuda_plan here = *plan;
-	struct unit u;
+	struct tile u;
 
-	if (unit == plan->n_units) {
+	if (tile == plan->n_tiles) {
 		*ret_scale = (codec_k == CODEC_FP8 ? plan->scales_k : 0) +
 			     (codec_v == CODEC_FP8 ? plan->scales_v : 0);
 		*ret_payload = plan->values_k * (codec_k == CODEC_FP8 ? 1 : plan->element_bytes) +
@@ -249,14 +249,14 @@ void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
 		return;
 	}
 	here.pieces = (uintptr_t)pieces;
-	u = unit_of(&here, &pieces[unit_piece(&here, unit)], codec_k, codec_v, 0, unit);
+	u = tile_of(&here, &pieces[tile_piece(&here, tile)], codec_k, codec_v, 0, tile);
 	*ret_scale = u.scale;
 	*ret_payload = u.payload;
 }
 
-uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32_t most)
+uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_tiles, uint32_t most)
 {
-	const uint32_t n = ceil_div(n_units, CUDA_THREADS / plan->lanes);
+	const uint32_t n = ceil_div(n_tiles, CUDA_THREADS / plan->lanes);
 
 	return n == 0 || most == 0 ? 1 : n < most ? n : most;
 }
@@ -267,8 +267,8 @@ uint32_t cuda_tasks_number(struct cuda_tasks *tasks)
 
 	for (uint32_t i = 0; i < tasks->n && sum < 1u << 31; i++) {
 		tasks->task[i].start = (uint32_t)sum;
-		sum += tasks->task[i].n_units;
+		sum += tasks->task[i].n_tiles;
 	}
-	tasks->n_units = sum < 1u << 31 ? (uint32_t)sum : 0;
-	return tasks->n_units;
+	tasks->n_tiles = sum < 1u << 31 ? (uint32_t)sum : 0;
+	return tasks->n_tiles;
 }

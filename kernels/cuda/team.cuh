@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * team.cuh - the threads that do one unit together: a warp, or several of a block.
+ * team.cuh - the threads that do one tile together: a warp, or several of a block.
  *
  * Teams of a block do not wait for each other. A team of several warps meets at a named barrier of
- * its own; a block has 16. Only a team's maxima go through shared memory, in two sets by turns. A
- * thread that writes a set has passed the barrier before which all threads had read this set.
+ * its own; a block has 16. Only a team's maxima go through shared memory, in two sets, one after
+ * the other. A thread that writes a set has passed the barrier before which all threads had read
+ * this set.
  */
-#ifndef KVTIER_KERNELS_CUDA_TEAM_CUH
-#define KVTIER_KERNELS_CUDA_TEAM_CUH
+#ifndef KVTIER_TEAM_H
+#define KVTIER_TEAM_H
 
-#include "kernels/cuda/mem.cuh"
+#include "mem.cuh"
 
 enum { WARP = 32, TEAM_WARPS = 32, ALL_LANES = -1 };
 
 #ifdef __CUDACC__
 
-/* Of `threads` threads of the block. A thread that has passed it sees all that the others stored
- * before. */
+/* A barrier for `threads` threads of the block. A thread that has passed it sees all that the
+ * others stored before. */
 MEM_FN void team_barrier(uint32_t id, uint32_t threads)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -42,7 +43,7 @@ struct team {
 	uint32_t teams; /* in the block */
 	uint32_t index; /* this team's */
 	uint32_t lane;  /* of this thread in it */
-	uint32_t turn;  /* 0, 1: the set that is next */
+	uint32_t set;   /* 0, 1: the set that is next */
 };
 
 MEM_FN struct team team_of(uint32_t lanes)
@@ -53,7 +54,7 @@ MEM_FN struct team team_of(uint32_t lanes)
 	t.teams = blockDim.x / lanes;
 	t.index = threadIdx.x / lanes;
 	t.lane = threadIdx.x % lanes;
-	t.turn = 0;
+	t.set = 0;
 	return t;
 }
 
@@ -91,10 +92,10 @@ MEM_FN uint32_t team_max(struct team *t, struct team_shared *shared, uint32_t x)
 	if (warps == 1)
 		return x;
 	if (lane == 0)
-		SHARED_STORE(shared->largest[t->turn][warp], x);
+		SHARED_STORE(shared->largest[t->set][warp], x);
 	team_barrier(t->index, t->lanes);
-	x = lane < warps ? SHARED_LOAD(shared->largest[t->turn][t->index * warps + lane]) : 0;
-	t->turn ^= 1;
+	x = lane < warps ? SHARED_LOAD(shared->largest[t->set][t->index * warps + lane]) : 0;
+	t->set ^= 1;
 	return warp_max(x);
 }
 

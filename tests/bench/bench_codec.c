@@ -12,20 +12,14 @@
  * nearly are; the error cases use the same. KERNELS=avx2 (or ref, avx512) in the environment
  * measures that implementation instead of the daemon's choice.
  */
-#include <errno.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "kernels/fp8.h"
-#include "kernels/kernels.h"
+#include "tests/lib/lib_pages.h"
 #include "bench.h"
 
 enum { RUNS = 15, SET_BYTES = 96 << 20, GROUP_VALUES = 2048, ERROR_GROUPS = 4096 };
@@ -49,28 +43,14 @@ struct bed {
 	uint8_t *pages, *copies, *images, *scratch;
 };
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* A memfd, as engine regions and host slots are. */
 static uint8_t *map_bytes(uint64_t n)
 {
-	const int fd = memfd_create("bench", MFD_CLOEXEC);
-	void *p = MAP_FAILED;
+	int fd;
+	uint8_t *ret = bench_memfd(n, false, &fd);
 
-	if (fd >= 0 && !ftruncate(fd, (off_t)n))
-		p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (fd >= 0)
-		(void)close(fd);
-	if (p == MAP_FAILED)
-		return NULL;
-	memset(p, 0, n); /* real pages, before anything is timed */
-	return p;
+	memset(ret, 0, n); /* real pages, before anything is timed */
+	return ret;
 }
 
 static uint32_t random32(uint64_t *state)
@@ -134,28 +114,14 @@ static void lay_out(const struct setup *s, struct bed *b)
 		};
 }
 
-static void bed_free(struct bed *b)
-{
-	uint8_t *const maps[] = { b->pages, b->copies, b->images, b->scratch };
-	const uint64_t bytes[] = { b->blocks * b->page_bytes, b->blocks * b->page_bytes,
-				   b->blocks * b->slot_bytes, CODEC_SCRATCH_BYTES };
-
-	for (int i = 0; i < 4; i++)
-		if (maps[i])
-			(void)munmap(maps[i], bytes[i]);
-}
-
-static int bed_make(const struct setup *s, const struct codec_kernels *k, struct bed *b)
+static void bed_make(const struct setup *s, const struct codec_kernels *k, struct bed *b)
 {
 	const enum image_codec codec = s->what == GATHER ? CODEC_RAW : CODEC_FP8;
 	uint64_t seed = 1;
-	int r;
 
 	*b = (struct bed){ 0 };
 	lay_out(s, b);
-	r = image_shape(&b->layout.geometry, codec, codec, &b->shape, NULL);
-	if (r)
-		return r;
+	bench_must(image_shape(&b->layout.geometry, codec, codec, &b->shape, NULL));
 	b->blocks = s->cached ? 1 : (uint32_t)(SET_BYTES / b->page_bytes);
 	b->rounds = s->cached ? (uint32_t)(SET_BYTES / b->page_bytes) : 1;
 	b->slot_bytes = (b->shape.image_bytes + 4095u) & ~4095u;
@@ -163,25 +129,18 @@ static int bed_make(const struct setup *s, const struct codec_kernels *k, struct
 	b->copies = map_bytes(b->blocks * b->page_bytes);
 	b->images = map_bytes(b->blocks * b->slot_bytes);
 	b->scratch = map_bytes(CODEC_SCRATCH_BYTES);
-	if (!b->pages || !b->copies || !b->images || !b->scratch) {
-		bed_free(b);
-		return -ENOMEM;
-	}
 	lay_out(s, b);
 	for (uint64_t i = 0; i < b->page_bytes; i += 2) {
 		const uint16_t v = to_code(s->dtype, gaussian(&seed));
 
 		memcpy(b->pages + i, &v, sizeof(v));
 	}
-	for (uint32_t i = 0; i < b->blocks && !r; i++) {
+	for (uint32_t i = 0; i < b->blocks; i++) {
 		if (i)
 			memcpy(b->pages + i * b->page_bytes, b->pages, b->page_bytes);
-		r = codec_encode(k, &b->layout, i, codec, codec, &b->identity,
-				 b->images + i * b->slot_bytes, b->scratch);
+		bench_must(codec_encode(k, &b->layout, i, codec, codec, &b->identity,
+					b->images + i * b->slot_bytes, b->scratch));
 	}
-	if (r)
-		bed_free(b);
-	return r;
 }
 
 #if defined(__x86_64__)
@@ -224,7 +183,7 @@ static void limit_pass(const struct setup *s, const struct codec_kernels *k, str
 	}
 }
 
-static int codec_pass(const struct setup *s, const struct codec_kernels *k, struct bed *b)
+static void codec_pass(const struct setup *s, const struct codec_kernels *k, struct bed *b)
 {
 	const enum image_codec codec = s->what == GATHER ? CODEC_RAW : CODEC_FP8;
 	int r = 0;
@@ -242,40 +201,36 @@ static int codec_pass(const struct setup *s, const struct codec_kernels *k, stru
 			r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, image,
 					 b->scratch);
 	}
-	return r;
+	bench_must(r);
 }
 
-static int run_speed(const struct bench_case *self, struct bench_result *ret)
+static void run_speed(const struct bench_case *self, struct bench_result *ret)
 {
 	const struct setup *s = self->arg;
 	const struct codec_kernels *k = codec_kernels(getenv("KERNELS"));
 	struct bed b;
-	int r = k ? bed_make(s, k, &b) : -ENOTSUP;
 
-	if (r)
-		return r;
-	for (int run = -1; run < RUNS && !r; run++) { /* run -1 warms up */
+	bench_must(k ? 0 : -ENOTSUP);
+	bed_make(s, k, &b);
+	for (int run = -1; run < RUNS; run++) { /* run -1 warms up */
 		const double bytes = (double)(b.blocks * b.rounds * b.page_bytes);
 		uint64_t t0, t1, t2;
 
-		t0 = cpu_ns();
-		r = codec_pass(s, k, &b);
-		t1 = cpu_ns();
+		t0 = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		codec_pass(s, k, &b);
+		t1 = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 		/* the next pass overwrites its bytes in a cached block */
 		limit_pass(s, k, &b);
-		t2 = cpu_ns();
+		t2 = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 		if (run >= 0)
-			(void)bench_add(ret, bytes / (double)(t1 - t0), bytes / (double)(t2 - t1));
+			bench_add(ret, bytes / (double)(t1 - t0), bytes / (double)(t2 - t1));
 	}
-	(void)snprintf(ret->note, sizeof(ret->note), "%s, %u heads x %u, %u tokens, %s", k->name,
-		       s->heads, s->dim, s->tokens,
-		       s->order == TOKEN_MAJOR ? "token-major" : "head-major");
-	bed_free(&b);
-	return r;
+	bench_note(ret, "%s, %u heads x %u, %u tokens, %s", k->name, s->heads, s->dim, s->tokens,
+		   s->order == TOKEN_MAJOR ? "token-major" : "head-major");
 }
 
-/* Relative RMS error of Gaussian data, and the same as a signal-to-noise ratio. */
-static int gaussian_error(double *ret_rms, double *ret_sqnr_db)
+/* Power of the error of Gaussian data, of theirs. */
+static double gaussian_error(void)
 {
 	double signal = 0, noise = 0;
 	uint64_t seed = 2;
@@ -299,32 +254,22 @@ static int gaussian_error(double *ret_rms, double *ret_sqnr_db)
 			noise += (x - y) * (x - y);
 		}
 	}
-	*ret_rms = 100 * sqrt(noise / signal);
-	*ret_sqnr_db = 10 * log10(signal / noise);
-	return 0;
+	return noise / signal;
 }
 
-static int run_error_rms(const struct bench_case *self, struct bench_result *ret)
+static void run_error_rms(const struct bench_case *self, struct bench_result *ret)
 {
-	double rms, sqnr;
-
 	(void)self;
-	(void)gaussian_error(&rms, &sqnr);
-	(void)bench_add(ret, rms, 2.687);
-	return 0;
+	bench_add(ret, 100 * sqrt(gaussian_error()), 2.687);
 }
 
-static int run_error_sqnr(const struct bench_case *self, struct bench_result *ret)
+static void run_error_sqnr(const struct bench_case *self, struct bench_result *ret)
 {
-	double rms, sqnr;
-
 	(void)self;
-	(void)gaussian_error(&rms, &sqnr);
-	(void)bench_add(ret, sqnr, 31);
-	return 0;
+	bench_add(ret, -10 * log10(gaussian_error()), 31);
 }
 
-static int shape_1mib(struct image_shape *ret)
+static struct image_shape shape_1mib(void)
 {
 	const struct image_geometry g = {
 		.dtype = DTYPE_BF16,
@@ -334,28 +279,26 @@ static int shape_1mib(struct image_shape *ret)
 		.head_dim_v = 128,
 		.block_tokens = 16,
 	};
+	struct image_shape ret;
 
-	return image_shape(&g, CODEC_FP8, CODEC_FP8, ret, NULL);
+	bench_must(image_shape(&g, CODEC_FP8, CODEC_FP8, &ret, NULL));
+	return ret;
 }
 
-static int run_size(const struct bench_case *self, struct bench_result *ret)
+static void run_size(const struct bench_case *self, struct bench_result *ret)
 {
-	struct image_shape shape;
-	int r = shape_1mib(&shape);
+	const struct image_shape shape = shape_1mib();
 
 	(void)self;
-	(void)bench_add(ret, (double)shape.packed_bytes / shape.logical_bytes, 0.5006);
-	return r;
+	bench_add(ret, (double)shape.packed_bytes / shape.logical_bytes, 0.5006);
 }
 
-static int run_size_slot(const struct bench_case *self, struct bench_result *ret)
+static void run_size_slot(const struct bench_case *self, struct bench_result *ret)
 {
-	struct image_shape shape;
-	int r = shape_1mib(&shape);
+	const struct image_shape shape = shape_1mib();
 
 	(void)self;
-	(void)bench_add(ret, (double)shape.image_bytes / shape.logical_bytes, 0.503);
-	return r;
+	bench_add(ret, (double)shape.image_bytes / shape.logical_bytes, 0.503);
 }
 
 /* 1 MiB images: 32 layers of 8 x 128 x 16 tokens, or as many layers as come near. */

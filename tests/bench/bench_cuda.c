@@ -10,13 +10,10 @@
  *
  * Without a driver, a GPU or kernels in the program every case is skipped and says why.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "bench_cuda.h"
-#include "client/cuda_kernels.h"
+#include "bench_disk.h"
+#include "client/abi/cuda_kernels.h"
 #include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
@@ -28,53 +25,35 @@ enum {
 };
 enum { LEAST_MIB = 4 };
 
-/* Notes the first failure; later calls are not made. */
-static bool ok(struct rig *r, CUresult result, const char *call)
+void rig_call(const struct rig *r, CUresult result, const char *call)
 {
 	const char *name = "";
 
-	if (r->error || result == CUDA_SUCCESS)
-		return !r->error;
+	if (result == CUDA_SUCCESS)
+		return;
 	if (r->api.cuGetErrorName(result, &name) != CUDA_SUCCESS)
 		name = "";
-	(void)snprintf(r->note, r->note_bytes, "%s: %s (%d)", call, name, (int)result);
-	r->error = -EIO;
-	return false;
+	bench_fail(-EIO, "%s: %s (%d)", call, name, (int)result);
 }
 
-#define CALL(r, name, ...) ((r)->error ? false : ok(r, (r)->api.name(__VA_ARGS__), #name))
-
-int rig_close(struct rig *r)
+static void rig_end(void *arg)
 {
-	const int error = r->error;
+	struct rig *r = arg;
 
-	r->error = 0;
 	if (r->host)
 		(void)r->api.cuMemFreeHost(r->host);
-	if (r->tables)
-		(void)r->api.cuMemFree(r->tables);
-	if (r->images)
-		(void)r->api.cuMemFree(r->images);
-	if (r->pages)
-		(void)r->api.cuMemFree(r->pages);
+	while (r->n_allocs > 0)
+		(void)r->api.cuMemFree(r->allocs[--r->n_allocs]);
 	if (r->stream)
 		(void)r->api.cuStreamDestroy(r->stream);
 	if (r->other)
 		(void)r->api.cuStreamDestroy(r->other);
 	if (r->module)
 		(void)r->api.cuModuleUnload(r->module);
-	if (r->context)
-		(void)r->api.cuDevicePrimaryCtxRelease(r->device);
-	return error;
+	(void)r->api.cuDevicePrimaryCtxRelease(r->device);
 }
 
-static int skipped(struct bench_result *ret, const char *why)
-{
-	(void)snprintf(ret->note, sizeof(ret->note), "%s", why);
-	return -ENOTSUP;
-}
-
-static int driver_open(struct rig *r, struct bench_result *ret)
+static void driver_open(struct rig *r)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	struct cuda_kernels_for kernels;
@@ -83,67 +62,63 @@ static int driver_open(struct rig *r, struct bench_result *ret)
 	int n = 0;
 
 	if (!library)
-		return skipped(ret, "no CUDA driver here: libcuda.so.1 cannot be opened");
+		bench_fail(-ENOTSUP, "no CUDA driver here: libcuda.so.1 cannot be opened");
 	if (cuda_api_load(library, &r->api, &missing))
-		return skipped(ret, "the CUDA driver is too old: 12.0 or later is needed");
+		bench_fail(-ENOTSUP, "the CUDA driver is too old: 12.0 or later is needed");
 	if (r->api.cuInit(0) != CUDA_SUCCESS || r->api.cuDeviceGetCount(&n) != CUDA_SUCCESS || !n)
-		return skipped(ret, "the CUDA driver shows no GPU");
-	(void)CALL(r, cuDeviceGet, &r->device, 0);
-	if (!r->error && cuda_kernels_ask(&r->api, r->device, &kernels) == CUDA_SUCCESS &&
+		bench_fail(-ENOTSUP, "the CUDA driver shows no GPU");
+	CALL(r, cuDeviceGet, &r->device, 0);
+	if (cuda_kernels_ask(&r->api, r->device, &kernels) == CUDA_SUCCESS &&
 	    cuda_kernels_check(kernels, why, sizeof(why)))
-		return skipped(ret, why);
-	return r->error;
+		bench_fail(-ENOTSUP, "%s", why);
 }
 
 static void make_streams(struct rig *r, enum rig_priority priority)
 {
 	int least = 0, greatest = 0, mine;
 
-	(void)CALL(r, cuCtxGetStreamPriorityRange, &least, &greatest);
+	CALL(r, cuCtxGetStreamPriorityRange, &least, &greatest);
 	mine = priority == RIG_STORES ? least : priority == RIG_LOADS ? greatest : 0;
-	(void)CALL(r, cuStreamCreateWithPriority, &r->stream, CU_STREAM_NON_BLOCKING, mine);
-	(void)CALL(r, cuStreamCreateWithPriority, &r->other, CU_STREAM_NON_BLOCKING, mine);
+	CALL(r, cuStreamCreateWithPriority, &r->stream, CU_STREAM_NON_BLOCKING, mine);
+	CALL(r, cuStreamCreateWithPriority, &r->other, CU_STREAM_NON_BLOCKING, mine);
 }
 
 static void load_kernels(struct rig *r)
 {
 	struct cuda_kernels_for kernels;
 
-	if (r->error ||
-	    !ok(r, cuda_kernels_ask(&r->api, r->device, &kernels), "cuDeviceGetAttribute"))
-		return;
-	(void)ok(r, cuda_kernels_load(&r->api, kernels, &r->module), "cuModuleLoadData");
-	(void)CALL(r, cuModuleGetFunction, &r->encode, r->module, "kvtier_encode");
-	(void)CALL(r, cuModuleGetFunction, &r->decode, r->module, "kvtier_decode");
+	rig_call(r, cuda_kernels_ask(&r->api, r->device, &kernels), "cuDeviceGetAttribute");
+	rig_call(r, cuda_kernels_load(&r->api, kernels, &r->module), "cuModuleLoadData");
+	CALL(r, cuModuleGetFunction, &r->encode, r->module, "kvtier_encode");
+	CALL(r, cuModuleGetFunction, &r->decode, r->module, "kvtier_decode");
 }
 
-int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct bench_result *ret)
+CUdeviceptr rig_alloc(struct rig *r, uint64_t bytes)
+{
+	CALL(r, cuMemAlloc, &r->allocs[r->n_allocs], bytes);
+	return r->allocs[r->n_allocs++];
+}
+
+void rig_open(struct rig *r, enum rig_priority priority, uint32_t divisor, struct bench_result *ret)
 {
 	const char *given = getenv("KVTIER_BENCH_CUDA_MIB");
-	const uint64_t mib = (given ? strtoull(given, NULL, 0) : 512) / share;
-	int e;
+	const uint64_t mib = (given ? strtoull(given, NULL, 0) : 512) / divisor;
 
-	*r = (struct rig){
-		.note = ret->note,
-		.note_bytes = sizeof(ret->note),
-		.bytes = (mib < LEAST_MIB ? LEAST_MIB : mib) * MIB,
-	};
-	e = driver_open(r, ret);
-	if (e)
-		return e;
-	(void)CALL(r, cuDevicePrimaryCtxRetain, &r->context, r->device);
-	(void)CALL(r, cuCtxSetCurrent, r->context);
+	*r = (struct rig){ .bytes = (mib < LEAST_MIB ? LEAST_MIB : mib) * MIB };
+	driver_open(r);
+	CALL(r, cuDevicePrimaryCtxRetain, &r->context, r->device);
+	bench_defer(rig_end, r);
+	CALL(r, cuCtxSetCurrent, r->context);
 	load_kernels(r);
 	make_streams(r, priority);
-	(void)CALL(r, cuMemAlloc, &r->pages, r->bytes);
-	(void)CALL(r, cuMemAlloc, &r->images, r->bytes);
-	(void)CALL(r, cuMemHostAlloc, &r->host, r->bytes, 0);
+	r->pages = rig_alloc(r, r->bytes);
+	r->images = rig_alloc(r, r->bytes);
+	CALL(r, cuMemHostAlloc, &r->host, r->bytes, 0);
 	/* 0x3e3e: BF16 0.186, E4M3 0.86 */
-	(void)CALL(r, cuMemsetD8Async, r->pages, 0x3e, r->bytes, r->stream);
-	(void)CALL(r, cuMemsetD8Async, r->images, 0x3e, r->bytes, r->stream);
-	(void)CALL(r, cuStreamSynchronize, r->stream);
-	(void)CALL(r, cuDeviceGetName, ret->note, 60, r->device);
-	return r->error;
+	CALL(r, cuMemsetD8Async, r->pages, 0x3e, r->bytes, r->stream);
+	CALL(r, cuMemsetD8Async, r->images, 0x3e, r->bytes, r->stream);
+	CALL(r, cuStreamSynchronize, r->stream);
+	CALL(r, cuDeviceGetName, ret->note, 60, r->device);
 }
 
 static void layout_bf16(struct rig *r, struct page_layout *layout, struct page_piece *pieces)
@@ -190,7 +165,7 @@ static void layout_rows(struct rig *r, struct page_layout *layout, struct page_p
 }
 
 /* Plan and pieces, to the device, and a task for each block. */
-int rig_plan(struct rig *r, bool rows)
+void rig_plan(struct rig *r, bool rows)
 {
 	struct page_piece pieces[PIECES];
 	struct cuda_piece table[PIECES];
@@ -199,14 +174,12 @@ int rig_plan(struct rig *r, bool rows)
 	uint64_t table_bytes;
 
 	r->blocks = (uint32_t)(r->bytes / (rows ? ROW_LAYERS * ROWS * ROW : BLOCK));
-	if (r->blocks == 0)
-		return -EINVAL;
+	bench_must(r->blocks > 0 ? 0 : -EINVAL);
 	(rows ? layout_rows : layout_bf16)(r, &layout, pieces);
-	if (cuda_plan_make(&layout, &r->plan, table))
-		return -EINVAL;
+	bench_must(cuda_plan_make(&layout, &r->plan, table));
 	r->plan.pieces = 0;
 	cuda_plan_at(&r->plan, table, rows ? CODEC_RAW : CODEC_FP8, rows ? CODEC_RAW : CODEC_FP8,
-		     r->plan.n_units, &scales, &payload);
+		     r->plan.n_tiles, &scales, &payload);
 	r->image_bytes = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
 				 IMAGE_ALIGN +
 			 payload;
@@ -214,16 +187,14 @@ int rig_plan(struct rig *r, bool rows)
 	r->task = (struct cuda_task){
 		.scales = r->images + sizeof(struct image_header),
 		.payload = r->images + r->image_bytes - payload,
-		.n_units = r->plan.n_units,
+		.n_tiles = r->plan.n_tiles,
 		.codec_k = rows ? CODEC_RAW : CODEC_FP8,
 		.codec_v = rows ? CODEC_RAW : CODEC_FP8,
 	};
-	(void)CALL(r, cuMemAlloc, &r->tables, table_bytes + 256);
-	r->task.flag = r->tables;
-	r->plan.pieces = r->tables + 256;
-	(void)CALL(r, cuMemcpyHtoDAsync, r->plan.pieces, table, table_bytes, r->stream);
-	(void)CALL(r, cuStreamSynchronize, r->stream);
-	return r->error;
+	r->task.flag = rig_alloc(r, table_bytes + 256);
+	r->plan.pieces = r->task.flag + 256;
+	CALL(r, cuMemcpyHtoDAsync, r->plan.pieces, table, table_bytes, r->stream);
+	CALL(r, cuStreamSynchronize, r->stream);
 }
 
 /* The tasks of one launch: of the blocks from `first` on. */
@@ -251,14 +222,14 @@ void rig_launch(struct rig *r, CUfunction f, uint32_t blocks)
 		void *params[] = { &r->plan, &tasks };
 
 		tasks_from(r, first, &tasks);
-		(void)CALL(r, cuLaunchKernel, f, cuda_plan_blocks(&r->plan, tasks.n_units, blocks),
-			   1, 1, CUDA_THREADS, 1, 1, 0, r->stream, params, NULL);
+		CALL(r, cuLaunchKernel, f, cuda_plan_blocks(&r->plan, tasks.n_tiles, blocks), 1, 1,
+		     CUDA_THREADS, 1, 1, 0, r->stream, params, NULL);
 	}
 }
 
 void rig_wait(struct rig *r)
 {
-	(void)CALL(r, cuStreamSynchronize, r->stream);
+	CALL(r, cuStreamSynchronize, r->stream);
 }
 
 /* Seconds of the launches over all blocks. */
@@ -276,9 +247,9 @@ void rig_cross(struct rig *r, enum rig_copy way)
 	const uint64_t bytes = r->blocks * r->image_bytes;
 
 	if (way == DOWN)
-		(void)CALL(r, cuMemcpyDtoHAsync, r->host, r->images, bytes, r->stream);
+		CALL(r, cuMemcpyDtoHAsync, r->host, r->images, bytes, r->stream);
 	else
-		(void)CALL(r, cuMemcpyHtoDAsync, r->images, r->host, bytes, r->stream);
+		CALL(r, cuMemcpyHtoDAsync, r->images, r->host, bytes, r->stream);
 }
 
 double rig_copy(struct rig *r, enum rig_copy which, uint64_t bytes, uint64_t piece)
@@ -291,16 +262,15 @@ double rig_copy(struct rig *r, enum rig_copy which, uint64_t bytes, uint64_t pie
 		uint8_t *host = (uint8_t *)r->host + at;
 
 		if (which == INSIDE)
-			(void)CALL(r, cuMemcpyDtoDAsync, r->images + at, r->pages + at, n,
-				   r->stream);
+			CALL(r, cuMemcpyDtoDAsync, r->images + at, r->pages + at, n, r->stream);
 		if (which == DOWN || which == BOTH)
-			(void)CALL(r, cuMemcpyDtoHAsync, host, r->images + at, n, r->stream);
+			CALL(r, cuMemcpyDtoHAsync, host, r->images + at, n, r->stream);
 		if (which == UP || which == BOTH)
-			(void)CALL(r, cuMemcpyHtoDAsync, r->pages + at,
-				   which == BOTH ? host + half : host, n, r->other);
+			CALL(r, cuMemcpyHtoDAsync, r->pages + at,
+			     which == BOTH ? host + half : host, n, r->other);
 	}
-	(void)CALL(r, cuStreamSynchronize, r->stream);
-	(void)CALL(r, cuStreamSynchronize, r->other);
+	CALL(r, cuStreamSynchronize, r->stream);
+	CALL(r, cuStreamSynchronize, r->other);
 	return (double)(bench_now_ns() - start) / 1e9 * ((double)bytes / (double)most);
 }
 
@@ -325,67 +295,56 @@ static void one_run(struct rig *r, const struct setup *s, struct bench_result *r
 		     pages = (double)r->blocks * (s->rows ? ROW_LAYERS * ROWS * ROW : BLOCK) / 1e9;
 	double value, limit;
 
+	if (s->doing == DECODE) /* the copy before it left pages where images are */
+		(void)launch(r, r->encode, rig_blocks(s->blocks));
 	if (s->doing == COPY)
 		value = gb / rig_copy(r, s->limit, r->bytes, r->image_bytes);
 	else
 		value = pages / launch(r, s->doing == ENCODE ? r->encode : r->decode,
 				       rig_blocks(s->blocks));
 	limit = s->promised > 0 ? s->promised : gb / rig_copy(r, s->limit, r->bytes, 64 * MIB);
-	(void)bench_add(ret, value, limit);
+	bench_add(ret, value, limit);
 }
 
-static int run_cuda(const struct bench_case *self, struct bench_result *ret)
+static void run_cuda(const struct bench_case *self, struct bench_result *ret)
 {
 	const struct setup *s = self->arg;
-	struct rig r;
-	int e = rig_open(&r, RIG_NORMAL, 1, ret), failed, runs;
+	struct rig *r = bench_alloc(sizeof(*r));
+	int runs;
 
-	if (!e)
-		e = rig_plan(&r, s->rows);
-	runs = r.bytes < RIG_SMALL ? 1 : RUNS;
-	for (int i = -1; i < runs && !e && !r.error; i++) { /* run -1 warms up */
-		one_run(&r, s, ret);
+	rig_open(r, RIG_NORMAL, 1, ret);
+	rig_plan(r, s->rows);
+	runs = r->bytes < RIG_SMALL ? 1 : RUNS;
+	for (int i = -1; i < runs; i++) { /* run -1 warms up */
+		one_run(r, s, ret);
 		if (i < 0)
 			ret->n = 0;
 	}
-	if (e == -ENOTSUP)
-		return e;
-	failed = rig_close(&r);
-	return e ? e : failed;
 }
 
 /* Touched memory, registered with the driver. */
-static int run_register(const struct bench_case *self, struct bench_result *ret)
+static void run_register(const struct bench_case *self, struct bench_result *ret)
 {
-	struct rig r;
+	struct rig *r = bench_alloc(sizeof(*r));
 	size_t bytes;
 	void *p;
-	int e = rig_open(&r, RIG_NORMAL, 1, ret);
 
 	(void)self;
-	if (e == -ENOTSUP)
-		return e;
-	bytes = 2 * r.bytes; /* 1 GiB, unless less was asked for */
-	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED) {
-		(void)rig_close(&r);
-		return -ENOMEM;
-	}
-	(void)madvise(p, bytes, MADV_HUGEPAGE);
-	for (int i = 0; i < RUNS && !r.error; i++) {
+	rig_open(r, RIG_NORMAL, 1, ret);
+	bytes = 2 * r->bytes; /* 1 GiB, unless less was asked for */
+	p = bench_memory(bytes, true);
+	for (int i = 0; i < RUNS; i++) {
 		uint64_t t0, t1, t2;
 
 		t0 = bench_now_ns();
 		memset(p, i, bytes);
 		t1 = bench_now_ns();
-		(void)CALL(&r, cuMemHostRegister, p, bytes, 0);
+		CALL(r, cuMemHostRegister, p, bytes, 0);
 		t2 = bench_now_ns();
-		(void)CALL(&r, cuMemHostUnregister, p);
-		(void)bench_add(ret, (double)bytes / (double)(t2 - t1),
-				(double)bytes / (double)(t1 - t0));
+		CALL(r, cuMemHostUnregister, p);
+		bench_add(ret, (double)bytes / (double)(t2 - t1),
+			  (double)bytes / (double)(t1 - t0));
 	}
-	(void)munmap(p, bytes);
-	return rig_close(&r);
 }
 
 /* clang-format off */

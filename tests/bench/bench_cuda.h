@@ -6,13 +6,13 @@
 #ifndef KVTIER_BENCH_CUDA_H
 #define KVTIER_BENCH_CUDA_H
 
-#include <stdbool.h>
-
 #include "bench.h"
-#include "client/cuda_api.h"
+#include "client/abi/cuda_api.h"
 #include "kernels/cuda/codec.h"
 
 enum rig_priority { RIG_NORMAL, RIG_STORES, RIG_LOADS }; /* default, lowest, highest */
+
+enum { RIG_ALLOCS = 4 };
 
 struct rig {
 	struct cuda_api api;
@@ -21,15 +21,13 @@ struct rig {
 	CUmodule module;
 	CUfunction encode, decode;
 	CUstream stream, other;
-	CUdeviceptr pages, images, tables;
+	CUdeviceptr pages, images, allocs[RIG_ALLOCS];
+	uint32_t n_allocs;
 	void *host; /* pinned */
 	uint64_t bytes, image_bytes;
 	uint32_t blocks;
 	struct cuda_plan plan;
 	struct cuda_task task; /* of block 0, in page 0 */
-	char *note;
-	size_t note_bytes;
-	int error; /* the first; later calls are not made */
 };
 
 /* With less memory there is one run of each: it is an emulated GPU, and no figure counts. */
@@ -40,12 +38,17 @@ uint32_t rig_blocks(uint32_t usual);
 
 enum rig_copy { INSIDE, DOWN, UP, BOTH };
 
-/* -ENOTSUP: there is no GPU to measure, and the note says why. `share`: of the memory that cases
- * take, one part in so many. */
-int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct bench_result *ret);
+/* A call of the driver that must succeed. */
+#define CALL(r, name, ...) rig_call(r, (r)->api.name(__VA_ARGS__), #name)
+void rig_call(const struct rig *r, CUresult result, const char *call);
+
+/* Until the case ends. It is skipped where there is no GPU to measure. `divisor`: of the memory
+ * that cases take, one part in so many. The note says which GPU. */
+void rig_open(struct rig *r, enum rig_priority priority, uint32_t divisor,
+	      struct bench_result *ret);
 /* Blocks, and a task for each. rows: rows of 656 bytes as they are; else BF16 as FP8. */
-int rig_plan(struct rig *r, bool rows);
-int rig_close(struct rig *r); /* r->error */
+void rig_plan(struct rig *r, bool rows);
+CUdeviceptr rig_alloc(struct rig *r, uint64_t bytes); /* at most RIG_ALLOCS times */
 /* Queues launches over all blocks, one after the other, by so many blocks of threads each. */
 void rig_launch(struct rig *r, CUfunction f, uint32_t blocks);
 /* Queues a copy of all images to pinned memory, or back. */

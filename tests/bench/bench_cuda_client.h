@@ -13,7 +13,6 @@
 
 enum {
 	CUDA_CLIENT_PAGE = 1 << 20,
-	CUDA_CLIENT_OP = 32,    /* blocks of an op at most */
 	CUDA_CLIENT_VALUE = 64, /* BF16 3.0, which FP8 holds exactly */
 };
 
@@ -27,22 +26,23 @@ struct cuda_client {
 struct cuda_client_setup {
 	uint32_t codec;      /* enum kvtier_codec */
 	uint32_t host_times; /* host memory holds the blocks of all pages so many times */
-	uint32_t gpu_times;  /* the GPU's own memory, likewise; 0: no tier there */
+	uint32_t gpu_times;  /* the GPU's own memory: so many times; 0: no tier there */
 	const char *mode;    /* [gpu] mode */
 };
 
-/* Of one whose rig is open and all else zeroed. Returns when host memory is registered with the
- * driver. On errors close it, too. */
-int cuda_client_open(struct cuda_client *c, const struct cuda_client_setup *setup);
-int cuda_client_close(struct cuda_client *c); /* the rig too; its error */
-uint64_t cuda_client_stat(const struct cuda_client *c, const char *name);
-/* Keys of n blocks, others for each run. */
+/* A space of small FP8 blocks, its pages on the GPU of the rig, or in a memfd. */
+struct kvtier_space *cuda_small_space(struct rig *rig, struct kvtier_client *client, bool on_gpu,
+				      uint32_t blocks);
+
+/* Of a zeroed one whose rig is open, until the case ends. Returns when host memory is registered
+ * with the driver. */
+void cuda_client_open(struct cuda_client *c, const struct cuda_client_setup *setup);
+/* Any thread may call these two: bench_keys(), bench_move(). */
 int cuda_client_keys(const struct cuda_client *c, uint32_t run, uint32_t n, struct kvtier_key *ret);
-/* Pages first .. first + n - 1, all ops at once; *ret_s: seconds. -errno: not all of them moved. */
-int cuda_client_move(struct cuda_client *c, bool load, const struct kvtier_key *keys,
-		     uint32_t first, uint32_t n, double *ret_s);
-int cuda_client_fill(struct cuda_client *c, uint32_t first, uint32_t n, uint8_t value);
-/* -EBADMSG: not all are filled with CUDA_CLIENT_VALUE. */
-int cuda_client_compare(struct cuda_client *c, uint32_t first, uint32_t n);
+int cuda_client_move(const struct cuda_client *c, bool load, const struct kvtier_key *keys,
+		     uint32_t first, uint32_t n);
+void cuda_client_fill(struct cuda_client *c, uint32_t first, uint32_t n, uint8_t value);
+/* All are filled with CUDA_CLIENT_VALUE. */
+void cuda_client_compare(struct cuda_client *c, uint32_t first, uint32_t n);
 
 #endif

@@ -4,21 +4,17 @@
  *
  *	cuda.store.*	from kvtier_store() of the first op to the result of the last; wire
  *			bytes, against one copy of as many bytes down, in pieces of 64 MiB
- *	cuda.load.*	likewise loads of them from host memory, against a copy up
+ *	cuda.load.*	loads of these blocks from host memory, against a copy up
  *	cuda.hit	loads that the GPU has in its own memory; logical bytes, against a copy
  *			of as many bytes inside the device
  *
  * Host memory is registered before the first run. Loaded bytes are compared at both ends of each
  * page. On the emulated driver figures mean nothing.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "bench_cuda_client.h"
 
-enum { RUNS = 7, SHARE = 4, PIECE = 64 << 20, POISON = 0xa5 };
+enum { RUNS = 7, DIVISOR = 4, PIECE = 64 << 20, POISON = 0xa5 };
 
 struct setup {
 	enum { STORE, LOAD, HIT } what;
@@ -33,80 +29,54 @@ struct bench {
 };
 
 /* Store, load, and the copy that is the limit. */
-static int one_run(struct bench *b, uint32_t run, struct bench_result *ret)
+static void one_run(struct bench *b, uint32_t run, struct bench_result *ret)
 {
 	const bool fp8 = b->setup->codec == KVTIER_CODEC_FP8;
 	const uint32_t n = b->c.blocks;
 	const double logical = (double)n * CUDA_CLIENT_PAGE, wire = fp8 ? logical / 2 : logical;
 	const enum rig_copy way[] = { [STORE] = DOWN, [LOAD] = UP, [HIT] = INSIDE };
 	const double bytes = b->setup->what == HIT ? logical : wire;
-	double store_s, load_s, copy_s;
-	int r = cuda_client_keys(&b->c, run, n, b->keys);
+	uint64_t ns[2];
+	double copy_s;
 
-	if (r == 0)
-		r = cuda_client_fill(&b->c, 0, n, CUDA_CLIENT_VALUE);
-	if (r == 0)
-		r = cuda_client_move(&b->c, false, b->keys, 0, n, &store_s);
-	if (r == 0)
-		r = cuda_client_fill(&b->c, 0, n, POISON);
-	if (r == 0)
-		r = cuda_client_move(&b->c, true, b->keys, 0, n, &load_s);
-	if (r == 0)
-		r = cuda_client_compare(&b->c, 0, n);
-	if (r)
-		return r;
+	bench_must(cuda_client_keys(&b->c, run, n, b->keys));
+	cuda_client_fill(&b->c, 0, n, CUDA_CLIENT_VALUE);
+	ns[STORE] = bench_now_ns();
+	bench_must(cuda_client_move(&b->c, false, b->keys, 0, n));
+	ns[STORE] = bench_now_ns() - ns[STORE];
+	cuda_client_fill(&b->c, 0, n, POISON);
+	ns[LOAD] = bench_now_ns();
+	bench_must(cuda_client_move(&b->c, true, b->keys, 0, n));
+	ns[LOAD] = bench_now_ns() - ns[LOAD];
+	cuda_client_compare(&b->c, 0, n);
 	copy_s = rig_copy(&b->c.rig, way[b->setup->what], (uint64_t)bytes, PIECE);
 	if (run > 0) /* the first one warms up */
-		(void)bench_add(ret, bytes / (b->setup->what == STORE ? store_s : load_s) * 1e-9,
-				bytes / copy_s * 1e-9);
-	return b->c.rig.error;
+		bench_add(ret, bytes / (double)ns[b->setup->what == STORE ? STORE : LOAD],
+			  bytes / copy_s * 1e-9);
 }
 
-static int measure(struct bench *b, struct bench_result *ret)
+static void run_daemon(const struct bench_case *self, struct bench_result *ret)
 {
-	const struct cuda_client_setup setup = {
-		.codec = b->setup->codec,
-		.host_times = b->runs + 2,
-		.gpu_times = b->setup->what == HIT,
-		.mode = "daemon",
-	};
-	int r = cuda_client_open(&b->c, &setup);
+	struct bench *b = bench_alloc(sizeof(*b));
+	struct cuda_client_setup setup = { .mode = "daemon" };
+	const struct stats_values *v;
 
-	b->keys = calloc(b->c.blocks, sizeof(*b->keys));
-	if (r == 0 && !b->keys)
-		r = -ENOMEM;
-	for (uint32_t run = 0; run <= b->runs && r == 0; run++)
-		r = one_run(b, run, ret);
-	if (r == 0 && b->setup->what == HIT &&
-	    cuda_client_stat(&b->c, "tiers.gpu.hit_blocks_total") < (uint64_t)b->c.blocks * b->runs)
-		r = -ENODATA; /* something else was measured */
-	if (r == 0)
-		(void)snprintf(ret->note, sizeof(ret->note),
-			       "%u blocks of %d KiB; pinned %" PRIu64 " MiB", b->c.blocks,
-			       CUDA_CLIENT_PAGE >> 10,
-			       cuda_client_stat(&b->c, "tiers.host.pinned_bytes") >> 20);
-	else
-		(void)snprintf(ret->note, sizeof(ret->note), "%.100s", kvtier_last_error());
-	free(b->keys);
-	return r;
-}
-
-static int run_daemon(const struct bench_case *self, struct bench_result *ret)
-{
-	struct bench *b = calloc(1, sizeof(*b));
-	int r;
-
-	if (!b)
-		return -ENOMEM;
 	b->setup = self->arg;
-	r = rig_open(&b->c.rig, RIG_NORMAL, SHARE, ret);
+	rig_open(&b->c.rig, RIG_NORMAL, DIVISOR, ret);
 	b->runs = b->c.rig.bytes < RIG_SMALL ? 1 : RUNS;
-	if (r == 0)
-		r = measure(b, ret);
-	if (r != -ENOTSUP)
-		(void)cuda_client_close(&b->c);
-	free(b);
-	return r;
+	setup.codec = b->setup->codec;
+	setup.host_times = b->runs + 2;
+	setup.gpu_times = b->setup->what == HIT;
+	cuda_client_open(&b->c, &setup);
+	b->keys = bench_alloc(b->c.blocks * sizeof(*b->keys));
+	for (uint32_t run = 0; run <= b->runs; run++)
+		one_run(b, run, ret);
+	v = &b->c.d.stats->v;
+	if (b->setup->what == HIT &&
+	    stats_get(&v->tiers_gpu_hit_blocks_total) < (uint64_t)b->c.blocks * b->runs)
+		bench_must(-ENODATA); /* something else was measured */
+	bench_note(ret, "%u blocks of %d KiB; pinned %" PRIu64 " MiB", b->c.blocks,
+		   CUDA_CLIENT_PAGE >> 10, stats_get(&v->tiers_host_pinned_bytes) >> 20);
 }
 
 /* clang-format off */

@@ -7,7 +7,7 @@
  *				kernels, in its own context
  *	cuda.step.engine	beside a client in engine mode: libkvtier's kernels, in the
  *				context of the step
- *	cuda.step.engine.hit	likewise, and the loaded blocks are in the GPU's own memory: a
+ *	cuda.step.engine.hit	the same, and the loaded blocks are in the GPU's own memory: a
  *				copy inside the device brings them, not the wire
  *
  * The client is in the step's process. One thread of it stores new blocks and another one loads
@@ -18,18 +18,14 @@
  * A case whose client has not got the case's mode fails, and so does one whose loads do not come
  * from the GPU's own memory.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "bench_cuda_client.h"
 #include "bench_cuda_step.h"
 
-enum { SHARE = 2, TIMES = 4, POISON = 0xa5, STORES = 0, LOADS = 1, SIDES };
+enum { DIVISOR = 2, TIMES = 4, POISON = 0xa5, STORES = 0, LOADS = 1, SIDES };
 
 struct setup {
 	const char *mode;
@@ -52,7 +48,6 @@ struct side {
 struct bench {
 	struct cuda_client c;
 	const struct setup *setup;
-	struct bench_result *ret;
 	uint32_t half; /* pages of a side */
 	uint32_t run;  /* of the last stores */
 	struct side sides[SIDES];
@@ -66,10 +61,9 @@ struct bench {
 static int move_once(struct side *s, bool load)
 {
 	struct bench *b = s->b;
-	double seconds;
-	int r = load ? 0 : cuda_client_keys(&b->c, ++b->run, b->half, s->keys);
+	const int r = load ? 0 : cuda_client_keys(&b->c, ++b->run, b->half, s->keys);
 
-	return r ? r : cuda_client_move(&b->c, load, s->keys, s->first, b->half, &seconds);
+	return r ? r : cuda_client_move(&b->c, load, s->keys, s->first, b->half);
 }
 
 static void *move_until_stopped(void *arg)
@@ -86,100 +80,88 @@ static void *move_until_stopped(void *arg)
 	}
 	s->seconds += (double)(bench_now_ns() - start) * 1e-9;
 	if (s->error)
-		bench_daemon_explain(s->error, s->why, sizeof(s->why));
+		(void)snprintf(s->why, sizeof(s->why), "%.60s; %s", kvtier_last_error(),
+			       strerror(-s->error));
 	return NULL;
 }
 
-static int stop(void *arg)
+static void join(void *arg)
 {
 	struct bench *b = arg;
-	int r = 0;
 
 	atomic_store(&b->stop, true);
-	for (int i = 0; i < b->n_threads; i++)
-		(void)pthread_join(b->sides[i].thread, NULL);
-	for (int i = 0; i < b->n_threads && r == 0; i++) {
-		r = b->sides[i].error;
-		if (r)
-			(void)snprintf(b->ret->note, sizeof(b->ret->note), "%s: %s", names[i],
-				       b->sides[i].why);
-	}
-	return r;
+	while (b->n_threads > 0)
+		(void)pthread_join(b->sides[--b->n_threads].thread, NULL);
+}
+
+static void stop(void *arg)
+{
+	const struct bench *b = arg;
+
+	join(arg);
+	for (int i = 0; i < SIDES; i++)
+		if (b->sides[i].error)
+			bench_fail(b->sides[i].error, "%s: %s", names[i], b->sides[i].why);
 }
 
 /* A side that fails at once is found by stop(). */
-static int start(void *arg)
+static void start(void *arg)
 {
 	struct bench *b = arg;
-	int r = 0;
 
 	atomic_store(&b->stop, false);
-	for (b->n_threads = 0; b->n_threads < SIDES && r == 0; b->n_threads += r == 0) {
+	for (; b->n_threads < SIDES; b->n_threads++) {
 		struct side *s = &b->sides[b->n_threads];
 
-		r = -pthread_create(&s->thread, NULL, move_until_stopped, s);
+		bench_must(-pthread_create(&s->thread, NULL, move_until_stopped, s));
 	}
-	for (int i = 0; i < b->n_threads; i++)
+	for (int i = 0; i < SIDES; i++)
 		(void)sem_wait(&b->moved);
-	if (r)
-		(void)stop(b);
-	return r;
 }
 
 /* --- the case --- */
 
 /* Blocks for the loads, in host memory. */
-static int prepare(struct bench *b)
+static void prepare(struct bench *b)
 {
-	struct side *loads = &b->sides[LOADS];
-	double seconds;
-	int r;
+	const struct side *loads = &b->sides[LOADS];
 
 	b->half = b->c.blocks / 2;
 	for (int i = 0; i < SIDES; i++) {
 		b->sides[i].b = b;
 		b->sides[i].first = (uint32_t)i * b->half;
-		b->sides[i].keys = calloc(b->half, sizeof(*b->sides[i].keys));
-		if (!b->sides[i].keys)
-			return -ENOMEM;
+		b->sides[i].keys = bench_alloc(b->half * sizeof(*b->sides[i].keys));
 	}
-	r = cuda_client_keys(&b->c, b->run, b->half, loads->keys);
-	if (r == 0)
-		r = cuda_client_fill(&b->c, 0, 2 * b->half, CUDA_CLIENT_VALUE);
-	if (r == 0)
-		r = cuda_client_move(&b->c, false, loads->keys, loads->first, b->half, &seconds);
-	return r ? r : cuda_client_fill(&b->c, loads->first, b->half, POISON);
+	bench_must(cuda_client_keys(&b->c, b->run, b->half, loads->keys));
+	cuda_client_fill(&b->c, 0, 2 * b->half, CUDA_CLIENT_VALUE);
+	bench_must(cuda_client_move(&b->c, false, loads->keys, loads->first, b->half));
+	cuda_client_fill(&b->c, loads->first, b->half, POISON);
 }
 
 /* In daemon mode pages that the library stages meet no kernel at all. */
-static int check_mode(const struct bench *b)
+static void check_mode(const struct bench *b)
 {
-	static const char in_engine[] = "CUDA engine mode", staged[] = "CUDA staged";
 	const bool engine = !strcmp(b->setup->mode, "engine");
 	char text[256] = "";
-	int r = kvtier_space_memory(b->c.space, text, sizeof(text));
+	const int reach = kvtier_space_memory(b->c.space, text, sizeof(text));
+	const bool other =
+		reach == KVTIER_REACH_CUDA_STAGED || engine != (reach == KVTIER_REACH_CUDA_ENGINE);
 
-	if (r == 0 && (engine != !strncmp(text, in_engine, sizeof(in_engine) - 1) ||
-		       !strncmp(text, staged, sizeof(staged) - 1)))
-		r = -ENODATA;
-	if (r)
-		(void)snprintf(b->ret->note, sizeof(b->ret->note),
-			       "not measured: pages are reached by \"%.80s\"", text);
-	return r;
+	if (reach < 0 || other)
+		bench_fail(reach < 0 ? reach : -ENODATA,
+			   "not measured: pages are reached by \"%.80s\"", text);
 }
 
 /* Nearly all: later stores may drive a few out. */
-static int check_hits(const struct bench *b)
+static void check_hits(const struct bench *b)
 {
-	const double hits = (double)cuda_client_stat(&b->c, "tiers.gpu.hit_blocks_total"),
+	const double hits = (double)stats_get(&b->c.d.stats->v.tiers_gpu_hit_blocks_total),
 		     part = hits / b->sides[LOADS].blocks;
 
-	if (!b->setup->hits || part > 0.9)
-		return 0;
-	(void)snprintf(b->ret->note, sizeof(b->ret->note),
-		       "not measured: %.0f %% of the loads came from the GPU's own memory",
-		       part * 100);
-	return -ENODATA;
+	if (b->setup->hits && part <= 0.9)
+		bench_fail(-ENODATA,
+			   "not measured: %.0f %% of the loads came from the GPU's own memory",
+			   part * 100);
 }
 
 static double image_rate(const struct side *s)
@@ -187,60 +169,32 @@ static double image_rate(const struct side *s)
 	return s->blocks * (CUDA_CLIENT_PAGE / 2.0) / s->seconds * 1e-9;
 }
 
-static int measure(struct bench *b)
+static void end_moved(void *arg)
 {
-	const struct cuda_client_setup setup = {
-		.codec = KVTIER_CODEC_FP8,
-		.host_times = TIMES,
-		.gpu_times = b->setup->hits ? TIMES : 0,
-		.mode = b->setup->mode,
-	};
-	const struct step_beside beside = { start, stop, b };
-	char *note = b->ret->note;
-	int r = cuda_client_open(&b->c, &setup);
-
-	if (r == 0)
-		r = prepare(b);
-	if (r) {
-		bench_daemon_explain(r, note, sizeof(b->ret->note));
-		return r;
-	}
-	r = check_mode(b);
-	if (r == 0)
-		r = step_run(&beside, b->ret);
-	if (r == 0)
-		r = check_mode(b); /* a new connection may have got another one */
-	if (r == 0)
-		r = check_hits(b);
-	if (r == 0)
-		r = cuda_client_compare(&b->c, b->sides[LOADS].first, b->half);
-	if (r == 0)
-		(void)snprintf(note + strlen(note), sizeof(b->ret->note) - strlen(note),
-			       "; stores %.3g, loads %.3g GB/s", image_rate(&b->sides[STORES]),
-			       image_rate(&b->sides[LOADS]));
-	return r;
+	(void)sem_destroy(arg);
 }
 
-static int run_modes(const struct bench_case *self, struct bench_result *ret)
+static void run_modes(const struct bench_case *self, struct bench_result *ret)
 {
-	struct bench *b = calloc(1, sizeof(*b));
-	int r;
+	struct bench *b = bench_alloc(sizeof(*b));
+	struct cuda_client_setup setup = { .codec = KVTIER_CODEC_FP8, .host_times = TIMES };
 
-	if (!b)
-		return -ENOMEM;
 	b->setup = self->arg;
-	b->ret = ret;
+	setup.gpu_times = b->setup->hits ? TIMES : 0;
+	setup.mode = b->setup->mode;
 	(void)sem_init(&b->moved, 0, 0);
-	r = rig_open(&b->c.rig, RIG_NORMAL, SHARE, ret);
-	if (r == 0)
-		r = measure(b);
-	if (r != -ENOTSUP)
-		(void)cuda_client_close(&b->c);
-	for (int i = 0; i < SIDES; i++)
-		free(b->sides[i].keys);
-	(void)sem_destroy(&b->moved);
-	free(b);
-	return r;
+	bench_defer(end_moved, &b->moved);
+	rig_open(&b->c.rig, RIG_NORMAL, DIVISOR, ret);
+	cuda_client_open(&b->c, &setup);
+	prepare(b);
+	bench_defer(join, b);
+	check_mode(b);
+	step_run(&(struct step_beside){ start, stop, b }, ret);
+	check_mode(b); /* a new connection may have got another one */
+	check_hits(b);
+	cuda_client_compare(&b->c, b->sides[LOADS].first, b->half);
+	bench_note(ret, "%s; stores %.3g, loads %.3g GB/s", ret->note,
+		   image_rate(&b->sides[STORES]), image_rate(&b->sides[LOADS]));
 }
 
 /* clang-format off */

@@ -15,14 +15,8 @@
  */
 #include "bench_cuda_step.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "bench_cuda.h"
 
@@ -62,7 +56,7 @@ static void run_until_it_hangs_up(struct rig *stores, struct rig *loads, int fd)
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	bool told = false;
 
-	while (!stores->error && !loads->error && poll(&p, 1, 0) == 0) {
+	while (poll(&p, 1, 0) == 0) {
 		(void)store_and_load(stores, loads);
 		if (!told)
 			(void)!write(fd, "r", 1);
@@ -70,35 +64,26 @@ static void run_until_it_hangs_up(struct rig *stores, struct rig *loads, int fd)
 	}
 }
 
-static int run_traffic(const struct bench_case *self, struct bench_result *ret)
+static void run_traffic(const struct bench_case *self, struct bench_result *ret)
 {
-	struct rig stores, loads = { 0 };
-	int e = rig_open(&stores, RIG_STORES, 2, ret), failed;
+	struct rig *stores = bench_alloc(sizeof(*stores)), *loads = bench_alloc(sizeof(*loads));
 
 	(void)self;
-	if (e == -ENOTSUP)
-		return e;
-	if (!e)
-		e = rig_plan(&stores, false);
-	if (!e)
-		e = rig_open(&loads, RIG_LOADS, 2, ret);
-	if (!e)
-		e = rig_plan(&loads, false);
-	if (!e && until() >= 0)
-		run_until_it_hangs_up(&stores, &loads, until());
-	for (int i = 0; i < runs(&stores) && !e && !stores.error && !loads.error; i++) {
-		const uint64_t start = bench_now_ns(), bytes = store_and_load(&stores, &loads);
+	rig_open(stores, RIG_STORES, 2, ret);
+	rig_plan(stores, false);
+	rig_open(loads, RIG_LOADS, 2, ret);
+	rig_plan(loads, false);
+	if (until() >= 0)
+		run_until_it_hangs_up(stores, loads, until());
+	for (int i = 0; i < runs(stores); i++) {
+		const uint64_t start = bench_now_ns(), bytes = store_and_load(stores, loads);
 		const double seconds = (double)(bench_now_ns() - start) / 1e9;
 
 		/* rig_copy(BOTH) copies as many bytes each way as it is asked for */
-		(void)bench_add(ret, (double)bytes / 1e9 / seconds,
-				2 * (double)stores.bytes / 1e9 /
-					rig_copy(&stores, BOTH, stores.bytes, RIG_SMALL));
+		bench_add(ret, (double)bytes / 1e9 / seconds,
+			  2 * (double)stores->bytes / 1e9 /
+				  rig_copy(stores, BOTH, stores->bytes, RIG_SMALL));
 	}
-	failed = loads.context ? rig_close(&loads) : 0;
-	e = e ? e : failed;
-	failed = rig_close(&stores);
-	return e ? e : failed;
 }
 
 /* --- steps --- */
@@ -120,37 +105,25 @@ static double step_p99(struct rig *r)
 	return bench_percentile(us, n, 99);
 }
 
-static int one_run(struct rig *r, const struct step_beside *b, struct bench_result *ret)
+void step_run(const struct step_beside *b, struct bench_result *ret)
 {
-	const double alone = step_p99(r);
-	double beside;
-	int e = b->start(b->arg);
+	struct rig *r = bench_alloc(sizeof(*r));
+	int mps = 0;
 
-	if (e)
-		return e;
-	beside = step_p99(r);
-	e = b->stop(b->arg);
-	if (!e)
-		(void)bench_add(ret, beside, alone);
-	return e;
-}
+	rig_open(r, RIG_NORMAL, 1, ret);
+	if (r->api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, r->device) == 0)
+		bench_note(ret, "%s; %s", ret->note,
+			   mps ? "with MPS" : "without MPS: processes take turns");
+	rig_plan(r, false);
+	for (int i = 0; i < runs(r); i++) {
+		const double alone = step_p99(r);
+		double beside;
 
-int step_run(const struct step_beside *beside, struct bench_result *ret)
-{
-	struct rig r;
-	int e = rig_open(&r, RIG_NORMAL, 1, ret), mps = 0, failed;
-
-	if (e == -ENOTSUP)
-		return e;
-	if (!e && r.api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, r.device) == 0)
-		(void)snprintf(ret->note + strlen(ret->note), sizeof(ret->note) - strlen(ret->note),
-			       "; %s", mps ? "with MPS" : "without MPS: processes take turns");
-	if (!e)
-		e = rig_plan(&r, false);
-	for (int i = 0; i < runs(&r) && !e && !r.error; i++)
-		e = one_run(&r, beside, ret);
-	failed = rig_close(&r);
-	return e ? e : failed;
+		b->start(b->arg);
+		beside = step_p99(r);
+		b->stop(b->arg);
+		bench_add(ret, beside, alone);
+	}
 }
 
 /* --- the step beside cuda.traffic --- */
@@ -161,7 +134,7 @@ struct other {
 };
 
 /* This program again, as the other process. */
-static int start_traffic(void *arg)
+static void start_traffic(void *arg)
 {
 	struct other *other = arg;
 	int fds[2], nowhere;
@@ -169,7 +142,7 @@ static int start_traffic(void *arg)
 	pid_t pid;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
-		return -errno;
+		bench_must(-errno);
 	pid = fork();
 	if (pid == 0) {
 		const int kept = fcntl(fds[1], F_DUPFD, 3); /* without CLOEXEC */
@@ -183,30 +156,39 @@ static int start_traffic(void *arg)
 	}
 	(void)close(fds[1]);
 	*other = (struct other){ .pid = pid, .fd = fds[0] };
-	if (pid > 0 && read(fds[0], &byte, 1) == 1)
-		return 0;
-	(void)close(fds[0]);
-	if (pid > 0)
-		(void)waitpid(pid, NULL, 0);
-	return -ECHILD;
+	bench_must(pid > 0 && read(fds[0], &byte, 1) == 1 ? 0 : -ECHILD);
 }
 
-static int stop_traffic(void *arg)
+/* It hears of the end, and has ended: its status. */
+static int end_other(struct other *other)
 {
-	struct other *other = arg;
 	int status = 0;
 
+	if (other->pid <= 0)
+		return 0;
 	(void)close(other->fd);
 	(void)waitpid(other->pid, &status, 0);
-	return status ? -ECHILD : 0;
+	other->pid = 0;
+	return status;
 }
 
-static int run_step(const struct bench_case *self, struct bench_result *ret)
+static void stop_traffic(void *arg)
 {
-	struct other other;
+	bench_must(end_other(arg) ? -ECHILD : 0);
+}
+
+static void leave_none(void *arg)
+{
+	(void)end_other(arg);
+}
+
+static void run_step(const struct bench_case *self, struct bench_result *ret)
+{
+	struct other *other = bench_alloc(sizeof(*other));
 
 	(void)self;
-	return step_run(&(struct step_beside){ start_traffic, stop_traffic, &other }, ret);
+	bench_defer(leave_none, other);
+	step_run(&(struct step_beside){ start_traffic, stop_traffic, other }, ret);
 }
 
 const struct bench_case bench_cuda_step_cases[] = {

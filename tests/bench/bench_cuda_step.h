@@ -10,13 +10,13 @@
 
 /* The other work. The stand-in runs alone, too, before each start(). */
 struct step_beside {
-	int (*start)(void *arg); /* returns when the work is under way; -errno: it is not */
-	int (*stop)(void *arg);  /* after each start() that did not fail; -errno: the work failed */
+	void (*start)(void *arg); /* returns when the work is under way */
+	void (*stop)(void *arg);  /* after each start() */
 	void *arg;
 };
 
 /* 99th percentiles of a step, beside the work and alone, with memory and a stream of its own in
- * the primary context. The note says which GPU, and whether it has MPS. As a case's run(). */
-int step_run(const struct step_beside *beside, struct bench_result *ret);
+ * the primary context. The note says which GPU, and whether it has MPS. */
+void step_run(const struct step_beside *beside, struct bench_result *ret);
 
 #endif

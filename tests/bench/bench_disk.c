@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_disk.c - see bench_disk.h. */
 #include "bench_disk.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <liburing.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include "bench.h"
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -23,15 +13,6 @@ struct raw {
 	uint32_t next, blocks;
 };
 
-double bench_cpu_seconds(void)
-{
-	struct rusage u;
-
-	(void)getrusage(RUSAGE_SELF, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-}
-
 /* --- memory --- */
 
 static size_t whole_pages(size_t bytes)
@@ -39,32 +20,35 @@ static size_t whole_pages(size_t bytes)
 	return (bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
 
-/* A huge page more is mapped, and the memory around the aligned part is given back. */
+struct memory {
+	uint8_t *p;
+	size_t bytes;
+};
+
+static void memory_end(void *arg)
+{
+	const struct memory *m = arg;
+
+	(void)munmap(m->p, m->bytes);
+}
+
+/* A huge page more is mapped, and the aligned part of it is used. */
 uint8_t *bench_memory(size_t bytes, bool huge)
 {
 	const size_t room = whole_pages(bytes);
-	uint8_t *p = mmap(NULL, room + HUGE_PAGE, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	size_t before;
+	struct memory *m = bench_alloc(sizeof(*m));
+	uint8_t *p;
 
-	if (p == MAP_FAILED)
-		return NULL;
-	before = whole_pages((uintptr_t)p) - (uintptr_t)p;
-	if (before)
-		(void)munmap(p, before);
-	p += before;
-	if (before < HUGE_PAGE)
-		(void)munmap(p + room, HUGE_PAGE - before);
+	m->bytes = room + HUGE_PAGE;
+	m->p = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m->p == MAP_FAILED)
+		bench_must(-errno);
+	bench_defer(memory_end, m);
+	p = m->p + (whole_pages((uintptr_t)m->p) - (uintptr_t)m->p);
 	/* a kernel without them has one kind */
 	(void)madvise(p, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	memset(p, 0x5a, room);
 	return p;
-}
-
-void bench_memory_free(uint8_t *memory, size_t bytes)
-{
-	if (memory)
-		(void)munmap(memory, whole_pages(bytes));
 }
 
 /* --- the file --- */
@@ -92,28 +76,26 @@ static int fill_file(const struct bench_disk *d)
 	return fdatasync(d->fd) ? -errno : 0;
 }
 
-static int make_file(struct bench_disk *d, char *note, size_t n)
+static void close_file(void *arg)
+{
+	(void)close(((struct bench_disk *)arg)->fd);
+}
+
+static void make_file(struct bench_disk *d)
 {
 	int r;
 
-	(void)snprintf(d->dir, sizeof(d->dir), "%.200s/kvtier-bench-XXXXXX", directory());
-	if (!mkdtemp(d->dir)) {
-		d->dir[0] = 0;
-		(void)snprintf(note, n, "%.80s: %s", directory(), strerror(errno));
-		return -errno;
-	}
+	bench_dir(directory(), d->dir, sizeof(d->dir));
 	(void)snprintf(d->path, sizeof(d->path), "%s/store", d->dir);
 	d->fd = open(d->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
-	if (d->fd < 0) {
-		(void)snprintf(note, n, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR",
-			       directory());
-		return -ENOTSUP;
-	}
+	if (d->fd < 0)
+		bench_fail(-ENOTSUP, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR",
+			   directory());
+	bench_defer(close_file, d);
 	r = fallocate(d->fd, 0, 0, (off_t)(d->from + d->bytes)) ? -errno : fill_file(d);
 	if (r)
-		(void)snprintf(note, n, "%u MiB in %.60s: %s",
-			       (unsigned)((d->from + d->bytes) >> 20), directory(), strerror(-r));
-	return r == -ENOSPC ? -ENOTSUP : r;
+		bench_fail(r == -ENOSPC ? -ENOTSUP : r, "%u MiB in %.60s: %s",
+			   (unsigned)((d->from + d->bytes) >> 20), directory(), strerror(-r));
 }
 
 static size_t room_of(const struct bench_disk *d)
@@ -121,26 +103,12 @@ static size_t room_of(const struct bench_disk *d)
 	return BENCH_DISK_DEPTH * (size_t)d->block;
 }
 
-int bench_disk_open(struct bench_disk *d, uint64_t from, uint64_t bytes, uint32_t block, char *note,
-		    size_t n)
+void bench_disk_open(struct bench_disk *d, uint64_t from, uint64_t bytes, uint32_t block)
 {
-	*d = (struct bench_disk){ .fd = -1, .from = from, .bytes = bytes, .block = block };
+	*d = (struct bench_disk){ .from = from, .bytes = bytes, .block = block };
 	d->huge = bench_memory(room_of(d), true);
 	d->small = bench_memory(room_of(d), false);
-	return d->huge && d->small ? make_file(d, note, n) : -ENOMEM;
-}
-
-void bench_disk_close(struct bench_disk *d)
-{
-	char command[300];
-
-	if (d->fd >= 0)
-		(void)close(d->fd);
-	bench_memory_free(d->huge, room_of(d));
-	bench_memory_free(d->small, room_of(d));
-	(void)snprintf(command, sizeof(command), "rm -rf '%s'", d->dir);
-	if (d->dir[0] && system(command))
-		(void)fprintf(stderr, "cannot remove %s\n", d->dir);
+	make_file(d);
 }
 
 /* --- the raw loop --- */
@@ -158,8 +126,10 @@ static int raw_open(struct raw *raw)
 
 	if (r == -EINVAL)
 		r = io_uring_queue_init(BENCH_DISK_DEPTH, &raw->ring, 0);
+	if (r == -ENOSYS || r == -EPERM)
+		bench_fail(-ENOTSUP, "io_uring is refused here");
 	if (r)
-		return r == -ENOSYS || r == -EPERM ? -ENOTSUP : r;
+		return r;
 	r = io_uring_register_files(&raw->ring, &raw->d->fd, 1);
 	if (r == 0)
 		r = io_uring_register_buffers(&raw->ring, &all, 1);
@@ -217,20 +187,21 @@ uint64_t bench_disk_walk(struct bench_disk *d, bool write, uint32_t blocks)
 	return d->from + d->walked;
 }
 
-int bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint32_t blocks, double *ret)
+double bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint32_t blocks)
 {
 	struct raw raw = { .d = d,
 			   .write = write,
 			   .offset = bench_disk_walk(d, write, blocks),
 			   .blocks = blocks };
+	double seconds;
 	uint64_t start;
 	int r = raw_open(&raw);
 
-	if (r)
-		return r;
+	bench_must(r);
 	start = bench_now_ns();
 	r = raw_run(&raw, depth);
-	*ret = (double)blocks * d->block / (double)(bench_now_ns() - start);
+	seconds = (double)(bench_now_ns() - start) * 1e-9;
 	io_uring_queue_exit(&raw.ring);
-	return r;
+	bench_must(r);
+	return (double)blocks * d->block / seconds * 1e-9;
 }

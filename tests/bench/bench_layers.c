@@ -7,13 +7,9 @@
  * driver does all work at about the same speed.
  */
 #include <dlfcn.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "bench.h"
 #include "bench_daemon.h"
-#include "client/cuda_api.h"
+#include "client/abi/cuda_api.h"
 
 enum { RUNS = 15, BLOCKS = 64, GROUPS = 16, PAGE_MIB = BENCH_PAGE >> 20 };
 static const char host[] = "[host]\nbytes = 512M\n";
@@ -23,144 +19,125 @@ struct timed {
 };
 
 /* groups 0: a plain load. */
-static int load(const struct bench_daemon *d, struct kvtier_space *space, uint32_t groups,
-		struct timed *ret)
+static struct timed load(const struct bench_daemon *d, struct kvtier_space *space, uint32_t groups)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .layer_groups = groups };
-	struct kvtier_result result = { .size = sizeof(result) };
+	const struct kvtier_op o = { .size = sizeof(o), .layer_groups = groups };
+	struct kvtier_result result;
 	uint32_t pages[BLOCKS];
+	struct timed ret;
 	uint64_t start, op;
-	int r;
 
 	for (uint32_t i = 0; i < d->blocks; i++)
 		pages[i] = i;
 	start = bench_now_ns();
-	r = kvtier_load(space, d->keys, pages, d->blocks, &o, &op);
-	if (r == 0 && groups > 0)
-		r = kvtier_wait_layers(d->client, op, 0, -1);
-	ret->first_s = (double)(bench_now_ns() - start) * 1e-9;
-	if (r == 0)
-		r = kvtier_wait(d->client, op, -1, &result);
-	ret->whole_s = (double)(bench_now_ns() - start) * 1e-9;
-	return r ? r : result.status;
+	bench_must(kvtier_load(space, d->keys, pages, d->blocks, &o, &op));
+	if (groups > 0)
+		bench_must(kvtier_wait_layers(d->client, op, 0, -1));
+	ret.first_s = (double)(bench_now_ns() - start) * 1e-9;
+	bench_must(bench_wait(d->client, op, &result));
+	ret.whole_s = (double)(bench_now_ns() - start) * 1e-9;
+	return ret;
 }
 
-static int measure_first(const struct bench_daemon *d, struct kvtier_space *space, int runs,
-			 struct bench_result *ret)
+static void measure_first(const struct bench_daemon *d, struct kvtier_space *space, int runs,
+			  struct bench_result *ret)
 {
-	struct timed t;
-	int r = load(d, space, GROUPS, &t); /* warms up */
+	(void)load(d, space, GROUPS); /* warms up */
+	for (int run = 0; run < runs; run++) {
+		const struct timed t = load(d, space, GROUPS);
 
-	for (int run = 0; run < runs && r == 0; run++) {
-		r = load(d, space, GROUPS, &t);
 		bench_add(ret, t.first_s / t.whole_s, 1.0 / 8);
 	}
-	return r;
 }
 
-static int measure_whole(const struct bench_daemon *d, struct bench_result *ret)
+static void measure_whole(const struct bench_daemon *d, struct bench_result *ret)
 {
-	const double bytes = (double)d->blocks * BENCH_PAGE;
-	struct timed grouped, plain;
-	int r = load(d, d->space, 0, &plain);
+	const double gb = (double)d->bytes * 1e-9;
 
-	for (int run = 0; run < RUNS && r == 0; run++) {
-		r = load(d, d->space, GROUPS, &grouped);
-		if (r == 0)
-			r = load(d, d->space, 0, &plain);
-		bench_add(ret, bytes / grouped.whole_s * 1e-9, bytes / plain.whole_s * 1e-9);
+	(void)load(d, d->space, 0);
+	for (int run = 0; run < RUNS; run++) {
+		const struct timed grouped = load(d, d->space, GROUPS),
+				   plain = load(d, d->space, 0);
+
+		bench_add(ret, gb / grouped.whole_s, gb / plain.whole_s);
 	}
-	return r;
 }
 
-static int begin(struct bench_daemon *d, uint32_t blocks)
+static struct bench_daemon *begin(uint32_t blocks, struct bench_result *ret)
 {
-	int r = bench_daemon_open(d, blocks, NULL, host);
+	struct bench_daemon *d = bench_alloc(sizeof(*d));
 
-	if (r == 0)
-		r = bench_daemon_await_up(d, "host");
-	if (r == 0)
-		r = bench_daemon_keys(d, 0);
-	return r ? r : bench_daemon_move(d, false);
+	bench_daemon_open(d, host, &bench_shape_1mib, blocks);
+	bench_daemon_await_up(&d->stats->v.tiers_host_state);
+	bench_daemon_keys(d, 0);
+	bench_daemon_move(d, false);
+	bench_note(ret, "%u blocks, %d groups", d->blocks, GROUPS);
+	return d;
 }
 
-static int end(struct bench_daemon *d, struct bench_result *ret, int r)
+static void run_cpu(const struct bench_case *self, struct bench_result *ret)
 {
-	if (r)
-		snprintf(ret->note, sizeof(ret->note), "%.100s", kvtier_last_error());
+	struct bench_daemon *d = begin(BLOCKS, ret);
+
+	bench_daemon_spoil(d);
+	if (self->arg)
+		measure_whole(d, ret);
 	else
-		snprintf(ret->note, sizeof(ret->note), "%u blocks, %d groups", d->blocks, GROUPS);
-	bench_daemon_close(d);
-	return r;
-}
-
-static int run_cpu(const struct bench_case *self, struct bench_result *ret)
-{
-	struct bench_daemon d = { 0 };
-	int r = begin(&d, BLOCKS);
-
-	if (r == 0) {
-		bench_daemon_spoil(&d);
-		r = self->arg ? measure_whole(&d, ret) : measure_first(&d, d.space, RUNS, ret);
-	}
-	if (r == 0 && !bench_daemon_intact(&d))
-		r = -EBADMSG;
-	return end(&d, ret, r);
+		measure_first(d, d->space, RUNS, ret);
+	bench_daemon_compare(d);
 }
 
 /* --- a GPU --- */
 
-static int skipped(struct bench_result *ret, const char *why)
-{
-	snprintf(ret->note, sizeof(ret->note), "%s", why);
-	return -ENOTSUP;
-}
-
-static int gpu_memory(struct cuda_api *api, uint64_t bytes, CUdeviceptr *ret)
-{
-	CUcontext context;
+struct pages {
+	struct cuda_api api;
 	CUdevice device;
+	CUcontext context;
+	CUdeviceptr memory;
+};
 
-	return api->cuDeviceGet(&device, 0) || api->cuDevicePrimaryCtxRetain(&context, device) ||
-			       api->cuCtxSetCurrent(context) || api->cuMemAlloc(ret, bytes) ?
-		       -ENOMEM :
-		       0;
+static void pages_end(void *arg)
+{
+	struct pages *p = arg;
+
+	(void)p->api.cuMemFree(p->memory);
+	(void)p->api.cuDevicePrimaryCtxRelease(p->device);
 }
 
-static int run_gpu(const struct bench_case *self, struct bench_result *ret)
+static void open_driver(struct pages *p)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	const char *given = getenv("KVTIER_BENCH_CUDA_MIB"), *missing;
+	const char *missing;
+	int n = 0;
+
+	if (!library || cuda_api_load(library, &p->api, &missing) || p->api.cuInit(0) ||
+	    p->api.cuDeviceGetCount(&n) || n == 0)
+		bench_fail(-ENOTSUP, "no GPU here, or no CUDA driver of 12.0 or later");
+}
+
+static void run_gpu(const struct bench_case *self, struct bench_result *ret)
+{
+	const char *given = getenv("KVTIER_BENCH_CUDA_MIB");
 	const uint32_t small = given ? (uint32_t)strtoul(given, NULL, 0) / PAGE_MIB : BLOCKS;
 	struct kvtier_region region = { .size = sizeof(region), .memory = KVTIER_CUDA };
-	struct bench_daemon d = { 0 };
-	struct kvtier_space *space = NULL;
-	struct cuda_api api;
-	CUdeviceptr pages = 0;
-	CUdevice device;
-	int n = 0, r;
+	struct pages *p = bench_alloc(sizeof(*p));
+	struct kvtier_space *space;
+	struct bench_daemon *d;
 
 	(void)self;
-	if (!library || cuda_api_load(library, &api, &missing) || api.cuInit(0) ||
-	    api.cuDeviceGetCount(&n) || n == 0)
-		return skipped(ret, "no GPU here, or no CUDA driver of 12.0 or later");
+	open_driver(p);
+	if (p->api.cuDeviceGet(&p->device, 0) ||
+	    p->api.cuDevicePrimaryCtxRetain(&p->context, p->device))
+		bench_must(-ENOMEM);
+	bench_defer(pages_end, p);
 	/* whole chains of the daemon's */
-	r = begin(&d, small < BLOCKS ? BLOCKS / 2 : BLOCKS);
-	region.length = (uint64_t)d.blocks * BENCH_PAGE;
-	if (r == 0)
-		r = gpu_memory(&api, region.length, &pages);
-	region.base = (void *)(uintptr_t)pages;
-	if (r == 0)
-		r = bench_daemon_space(&d, &region, &space);
-	if (r == 0)
-		r = measure_first(&d, space, small < BLOCKS ? 1 : RUNS, ret);
-	(void)kvtier_space_close(space);
-	r = end(&d, ret, r);
-	if (pages)
-		(void)api.cuMemFree(pages);
-	if (api.cuDeviceGet(&device, 0) == CUDA_SUCCESS)
-		(void)api.cuDevicePrimaryCtxRelease(device);
-	return r;
+	d = begin(small < BLOCKS ? BLOCKS / 2 : BLOCKS, ret);
+	if (p->api.cuCtxSetCurrent(p->context) || p->api.cuMemAlloc(&p->memory, d->bytes))
+		bench_must(-ENOMEM);
+	region.length = d->bytes;
+	region.base = (void *)(uintptr_t)p->memory;
+	space = bench_space(d->client, &bench_shape_1mib, &region);
+	measure_first(d, space, small < BLOCKS ? 1 : RUNS, ret);
 }
 
 const struct bench_case bench_layers_cases[] = {
@@ -170,5 +147,5 @@ const struct bench_case bench_layers_cases[] = {
 	  "GB/s", "whole" },
 	{ "cuda.layers.first", run_gpu, "the same share, of pages in a GPU's memory", 1, BENCH_LESS,
 	  "", NULL },
-	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+	{ 0 },
 };

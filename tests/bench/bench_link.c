@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_link.c - see bench_link.h. */
 #include "bench_link.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 struct answer {
 	int status;
@@ -50,29 +42,32 @@ static int enter(void)
 		       0;
 }
 
-static int shape(struct bench_result *ret)
+static void shape(void)
 {
 	char command[256];
 
-	if (strspn(bench_link_rate(), "0123456789.kmgtbit") != strlen(bench_link_rate())) {
-		(void)snprintf(ret->note, sizeof(ret->note),
-			       "KVTIER_BENCH_LINK: no rate as 25gbit: %.40s", bench_link_rate());
-		return -EINVAL;
-	}
+	if (strspn(bench_link_rate(), "0123456789.kmgtbit") != strlen(bench_link_rate()))
+		bench_fail(-EINVAL, "KVTIER_BENCH_LINK: no rate as 25gbit: %.40s",
+			   bench_link_rate());
 	(void)snprintf(
 		command, sizeof(command),
 		"PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && tc qdisc add dev lo root tbf "
 		"rate %s burst 4mb latency 50ms",
 		bench_link_rate());
-	if (enter() == 0 && system(command) == 0)
-		return 0;
-	(void)snprintf(ret->note, sizeof(ret->note),
-		       "needs a network namespace (root, or user namespaces), ip and tc");
-	return -ENOTSUP;
+	if (enter() || system(command))
+		bench_fail(-ENOTSUP,
+			   "needs a network namespace (root, or user namespaces), ip and tc");
 }
 
-int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result *ret),
-		   const struct bench_case *self, struct bench_result *ret)
+static bench_run_fn *run_shaped;
+
+static void shape_and_run(const struct bench_case *self, struct bench_result *ret)
+{
+	shape();
+	run_shaped(self, ret);
+}
+
+void bench_link_run(bench_run_fn *run, const struct bench_case *self, struct bench_result *ret)
 {
 	struct answer answer = { .status = -EIO };
 	int ends[2];
@@ -81,13 +76,12 @@ int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result
 
 	(void)fflush(stdout);
 	if (pipe2(ends, O_CLOEXEC))
-		return -errno;
+		bench_must(-errno);
 	pid = fork();
 	if (pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		answer.status = shape(&answer.result);
-		if (answer.status == 0)
-			answer.status = run(self, &answer.result);
+		run_shaped = run;
+		answer.status = bench_run(shape_and_run, self, &answer.result);
 		_exit(write(ends[1], &answer, sizeof(answer)) == sizeof(answer) ? 0 : 1);
 	}
 	(void)close(ends[1]);
@@ -97,7 +91,8 @@ int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result
 	if (pid > 0)
 		(void)waitpid(pid, NULL, 0);
 	if (n != (ssize_t)sizeof(answer))
-		return -EIO;
+		bench_must(-EIO);
 	*ret = answer.result;
-	return answer.status;
+	if (answer.status)
+		bench_fail(answer.status, "%s", answer.result.note);
 }

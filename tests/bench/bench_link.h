@@ -11,11 +11,10 @@
 
 const char *bench_link_rate(void); /* KVTIER_BENCH_LINK as tc takes it, or "10gbit" */
 /*
- * Runs a case in a child process with such a loopback; its servers and daemons are there, too.
- * -ENOTSUP with a note where there is no ip(8), tc(8) or namespace to be had (root has them, and
- * users who may have user namespaces).
+ * Runs a case in a child process with such a loopback; its servers and daemons are there, too. The
+ * case is skipped where there is no ip(8), tc(8) or namespace to be had (root has them, and users
+ * who may have user namespaces).
  */
-int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result *ret),
-		   const struct bench_case *self, struct bench_result *ret);
+void bench_link_run(bench_run_fn *run, const struct bench_case *self, struct bench_result *ret);
 
 #endif

@@ -8,16 +8,10 @@
  * were just made, as there. The note of each case gives a dependent random read of as many bytes,
  * measured in the same run.
  */
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "client/lib/map.h"
-#include "daemon/store/block.h"
-#include "daemon/store/index.h"
+#include "client/lib/base/map.h"
+#include "daemon/table/block.h"
+#include "daemon/table/index.h"
 #include "bench.h"
 #include "tests/lib/random.h"
 
@@ -43,7 +37,7 @@ struct bed {
 	struct random random;
 };
 
-static int bed_fill(struct bed *bed)
+static void bed_fill(struct bed *bed)
 {
 	const struct extent where = { .tier = TIER_HOST };
 	uint8_t key[32];
@@ -51,23 +45,19 @@ static int bed_fill(struct bed *bed)
 
 	for (uint64_t i = 0; i < BLOCKS; i++) {
 		random_key(i, key);
-		const int r = blocks_commit(bed->blocks, key, 0, BLOCK_NONE, 0, &where, &block);
-
-		if (r < 0)
-			return r;
+		bench_must(blocks_commit(bed->blocks, key, 0, BLOCK_NONE, 0, &where, &block));
 		blocks_touch(bed->blocks, block, i);
 	}
-	return 0;
 }
 
 /* Sattolo's shuffle: a permutation that is one cycle. One word a cache line. */
-static int bed_chain(struct bed *bed)
+static void bed_chain(struct bed *bed)
 {
 	bed->lines = (uint32_t)(index_bytes(bed->index) / 64);
 	bed->chain = mmap(NULL, bed->lines * 64ull, PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bed->chain == MAP_FAILED)
-		return -ENOMEM;
+		bench_must(-ENOMEM);
 	for (uint32_t i = 0; i < bed->lines; i++)
 		bed->chain[i * 16ull] = i;
 	for (uint32_t i = bed->lines - 1; i > 0; i--) {
@@ -76,45 +66,27 @@ static int bed_chain(struct bed *bed)
 		bed->chain[i * 16ull] = bed->chain[j * 16ull];
 		bed->chain[j * 16ull] = swap;
 	}
-	return 0;
-}
-
-static int bed_make(struct bed *bed)
-{
-	const struct blocks_conf conf = { .max_blocks = BLOCKS, .classes = 1 };
-	int r = index_open(BLOCKS, &bed->index);
-
-	if (r < 0)
-		return r;
-	bed->random.state = 1;
-	r = blocks_open(&conf, bed->index, &bed->blocks);
-	if (r < 0)
-		return r;
-	r = bed_fill(bed);
-	if (r < 0)
-		return r;
-	bed->keys = calloc(BATCH * BATCHES > PROMPT ? BATCH * BATCHES : PROMPT, sizeof(*bed->keys));
-	if (!bed->keys)
-		return -ENOMEM;
-	r = map_open(index_fd(bed->index), index_bytes(bed->index), &bed->map);
-	return r < 0 ? r : bed_chain(bed);
 }
 
 /* The table of all cases here, until the program ends. */
-static int bed_get(struct bed **ret)
+static struct bed *bed_get(void)
 {
 	static struct bed bed;
 	static bool made;
+	const struct blocks_conf conf = { .max_blocks = BLOCKS };
 
-	if (!made) {
-		const int r = bed_make(&bed);
-
-		if (r < 0)
-			return r;
-		made = true;
-	}
-	*ret = &bed;
-	return 0;
+	if (made)
+		return &bed;
+	bed.random.state = 1;
+	bench_must(index_open(BLOCKS, &bed.index));
+	bench_must(blocks_open(&conf, bed.index, &bed.blocks));
+	bed_fill(&bed);
+	bed.keys = calloc(BATCH * BATCHES > PROMPT ? BATCH * BATCHES : PROMPT, sizeof(*bed.keys));
+	bench_must(bed.keys ? 0 : -ENOMEM);
+	bench_must(map_open(index_fd(bed.index), index_bytes(bed.index), &bed.map));
+	bed_chain(&bed);
+	made = true;
+	return &bed;
 }
 
 static double chase_ns(struct bed *bed)
@@ -130,20 +102,16 @@ static double chase_ns(struct bed *bed)
 
 static void note(struct bench_result *ret, struct bed *bed)
 {
-	(void)snprintf(ret->note, sizeof(ret->note),
-		       "%u blocks; a dependent random read of %u MB: %.0f ns", BLOCKS,
-		       (uint32_t)(bed->lines * 64ull >> 20), chase_ns(bed));
+	bench_note(ret, "%u blocks; a dependent random read of %u MB: %.0f ns", BLOCKS,
+		   (uint32_t)(bed->lines * 64ull >> 20), chase_ns(bed));
 }
 
-static int run_block(const struct bench_case *self, struct bench_result *ret)
+static void run_block(const struct bench_case *self, struct bench_result *ret)
 {
 	uint8_t tiers[BATCH];
-	struct bed *bed;
-	const int r = bed_get(&bed);
+	struct bed *bed = bed_get();
 
 	(void)self;
-	if (r < 0)
-		return r;
 	for (int run = 0; run < RUNS; run++) {
 		uint32_t found = 0;
 
@@ -154,12 +122,11 @@ static int run_block(const struct bench_case *self, struct bench_result *ret)
 			map_probe(bed->map, &bed->index_key, bed->keys + i * BATCH, BATCH, tiers);
 			found += tiers[0] != 0;
 		}
-		(void)bench_add(ret, (double)(bench_now_ns() - start) / (BATCH * BATCHES), 100);
+		bench_add(ret, (double)(bench_now_ns() - start) / (BATCH * BATCHES), 100);
 		if (found != BATCHES)
-			return -EBADMSG;
+			bench_must(-EBADMSG);
 	}
 	note(ret, bed);
-	return 0;
 }
 
 /* Fills a prompt with keys of which the first `present` are in the table. */
@@ -184,14 +151,11 @@ static size_t prompt_present(struct bed *bed, enum prompt prompt)
 	}
 }
 
-static int run_prompt(const struct bench_case *self, struct bench_result *ret)
+static void run_prompt(const struct bench_case *self, struct bench_result *ret)
 {
 	const enum prompt prompt = *(const enum prompt *)self->arg;
-	struct bed *bed;
-	const int r = bed_get(&bed);
+	struct bed *bed = bed_get();
 
-	if (r < 0)
-		return r;
 	for (int run = 0; run < RUNS; run++) {
 		uint64_t spent = 0;
 
@@ -200,19 +164,16 @@ static int run_prompt(const struct bench_case *self, struct bench_result *ret)
 
 			prompt_make(bed, present);
 			const uint64_t start = bench_now_ns();
-			const size_t found = map_prefix(bed->map, &bed->index_key, bed->keys,
-							PROMPT, NULL, NULL);
+			const size_t found =
+				map_prefix(bed->map, &bed->index_key, bed->keys, PROMPT, NULL);
 			spent += bench_now_ns() - start;
 			if (found != present)
-				return -EBADMSG;
+				bench_must(-EBADMSG);
 		}
-		(void)bench_add(ret, (double)spent / SAMPLES / 1000, 10);
+		bench_add(ret, (double)spent / SAMPLES / 1000, 10);
 	}
 	note(ret, bed);
-	return 0;
 }
-
-static const enum prompt present = PROMPT_PRESENT, absent = PROMPT_ABSENT, half = PROMPT_HALF;
 
 #define LESS(name, run, prose, unit, arg)                  \
 	{                                                  \
@@ -223,8 +184,10 @@ const struct bench_case bench_lookup_cases[] = {
 	LESS("lookup.block", run_block, "a random key, in batches of 64, of 4 Mi blocks", "ns",
 	     NULL),
 	LESS("lookup.prompt.present", run_prompt, "8,192-block prompt, all present", "us",
-	     &present),
-	LESS("lookup.prompt.absent", run_prompt, "8,192-block prompt, none present", "us", &absent),
-	LESS("lookup.prompt.half", run_prompt, "8,192-block prompt, some present", "us", &half),
+	     &(const enum prompt){ PROMPT_PRESENT }),
+	LESS("lookup.prompt.absent", run_prompt, "8,192-block prompt, none present", "us",
+	     &(const enum prompt){ PROMPT_ABSENT }),
+	LESS("lookup.prompt.half", run_prompt, "8,192-block prompt, some present", "us",
+	     &(const enum prompt){ PROMPT_HALF }),
 	{ 0 },
 };

@@ -4,39 +4,170 @@
  * --json one object a line. Exit: 0 ran, 1 a case failed to run, 64 usage. Missing a goal is a
  * finding, not a failure.
  */
-#include <errno.h>
 #include <json-c/json.h>
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include <setjmp.h>
+#include <stdarg.h>
 
 #include "bench.h"
+#include "client/kvtier.h"
 
-/* Weak, so that the program links from any subset of its files (one subject, one rebuild). */
-#pragma weak bench_codec_cases
-#pragma weak bench_lookup_cases
-#pragma weak bench_memory_cases
-#pragma weak bench_keys_cases
-#pragma weak bench_io_cases
-#pragma weak bench_nvme_cases
-#pragma weak bench_nvme_daemon_cases
-#pragma weak bench_redis_cases
-#pragma weak bench_redis_daemon_cases
-#pragma weak bench_hostile_cases
-#pragma weak bench_cuda_cases
-#pragma weak bench_cuda_step_cases
-#pragma weak bench_cuda_modes_cases
-#pragma weak bench_cuda_pin_cases
-#pragma weak bench_cuda_beside_cases
-#pragma weak bench_cuda_daemon_cases
-#pragma weak bench_layers_cases
+/* --- the case under way --- */
 
-struct options {
-	bool json, list;
-	char **names;
-	int n_names;
+enum { DEFERRED = 64 };
+
+struct deferred {
+	void (*end)(void *arg);
+	void *arg;
 };
+
+static struct {
+	jmp_buf failed;
+	int status; /* of the first step that failed */
+	struct bench_result *result;
+	uint32_t n;
+	struct deferred deferred[DEFERRED];
+} now;
+
+int bench_run(bench_run_fn *run, const struct bench_case *self, struct bench_result *ret)
+{
+	now.status = 0;
+	now.result = ret;
+	now.n = 0;
+	if (setjmp(now.failed) == 0)
+		run(self, ret);
+	bench_end(0); /* a step that fails in here comes back to setjmp() */
+	return now.status;
+}
+
+uint32_t bench_mark(void)
+{
+	return now.n;
+}
+
+void bench_end(uint32_t mark)
+{
+	while (now.n > mark) {
+		const struct deferred *last = &now.deferred[--now.n];
+
+		last->end(last->arg);
+	}
+}
+
+static void write_note(struct bench_result *ret, const char *format, va_list list)
+{
+	char text[sizeof(ret->note)];
+
+	(void)vsnprintf(text, sizeof(text), format, list);
+	memcpy(ret->note, text, sizeof(text));
+}
+
+void bench_note(struct bench_result *ret, const char *format, ...)
+{
+	va_list list;
+
+	va_start(list, format);
+	write_note(ret, format, list);
+	va_end(list);
+}
+
+void bench_fail(int status, const char *format, ...)
+{
+	va_list list;
+
+	va_start(list, format);
+	if (now.status == 0 && format[0])
+		write_note(now.result, format, list);
+	va_end(list);
+	now.status = now.status ? now.status : status;
+	longjmp(now.failed, 1);
+}
+
+void bench_must(int r)
+{
+	const char *words = kvtier_last_error();
+
+	if (r < 0)
+		bench_fail(r, "%.60s%s%s", words, words[0] ? "; " : "", strerror(-r));
+}
+
+void bench_defer(void (*end)(void *arg), void *arg)
+{
+	if (now.n == DEFERRED) { /* a mistake of the case's */
+		(void)fprintf(stderr, "kvtier-bench: DEFERRED is too small\n");
+		abort();
+	}
+	now.deferred[now.n++] = (struct deferred){ end, arg };
+}
+
+void *bench_alloc(size_t bytes)
+{
+	void *ret = calloc(1, bytes);
+
+	if (!ret)
+		bench_fail(-ENOMEM, "%s", "");
+	bench_defer(free, ret);
+	return ret;
+}
+
+static void remove_dir(void *path)
+{
+	char command[320];
+
+	(void)snprintf(command, sizeof(command), "rm -rf '%s'", (const char *)path);
+	if (system(command))
+		(void)fprintf(stderr, "cannot remove %s\n", (const char *)path);
+}
+
+void bench_dir(const char *parent, char *ret, size_t n)
+{
+	(void)snprintf(ret, n, "%.200s/kvtier-bench-XXXXXX", parent);
+	if (!mkdtemp(ret))
+		bench_fail(-errno, "%.80s: %s", parent, strerror(errno));
+	bench_defer(remove_dir, ret);
+}
+
+struct memfd {
+	int fd;
+	void *map;
+	size_t bytes;
+};
+
+static void memfd_end(void *arg)
+{
+	const struct memfd *m = arg;
+
+	if (m->map != MAP_FAILED)
+		(void)munmap(m->map, m->bytes);
+	if (m->fd >= 0)
+		(void)close(m->fd);
+}
+
+uint8_t *bench_memfd(size_t bytes, bool huge, int *ret_fd)
+{
+	struct memfd *m = bench_alloc(sizeof(*m));
+
+	*m = (struct memfd){ memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING), MAP_FAILED,
+			     bytes };
+	bench_defer(memfd_end, m);
+	if (m->fd < 0 || ftruncate(m->fd, (off_t)bytes) ||
+	    fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+		bench_must(-errno);
+	m->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (m->map == MAP_FAILED)
+		bench_must(-errno);
+	if (huge)
+		(void)madvise(m->map, bytes, MADV_HUGEPAGE);
+	*ret_fd = m->fd;
+	return m->map;
+}
+
+void bench_add(struct bench_result *ret, double value, double limit)
+{
+	if (ret->n == BENCH_MAX_RUNS)
+		return;
+	ret->value[ret->n] = value;
+	ret->limit[ret->n++] = limit;
+}
 
 static int compare(const void *a, const void *b)
 {
@@ -51,12 +182,20 @@ double bench_percentile(double *values, uint32_t n, uint32_t percent)
 	return n ? values[(uint64_t)(n - 1) * percent / 100] : 0;
 }
 
+/* --- the table --- */
+
+struct options {
+	bool json, list;
+	char **names;
+	int n_names;
+};
+
 static double median(const double *values, uint32_t n)
 {
 	double sorted[BENCH_MAX_RUNS];
 
 	memcpy(sorted, values, n * sizeof(*values));
-	qsort(sorted, n, sizeof(*sorted), compare);
+	(void)bench_percentile(sorted, n, 50);
 	return n & 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
@@ -151,7 +290,7 @@ static int run_case(const struct options *o, const struct bench_case *c)
 {
 	struct bench_result result = { 0 };
 	double value = 0, limit = 0, ratio = 0;
-	int status = c->run(c, &result);
+	int status = bench_run(c->run, c, &result);
 
 	if (!status && result.n == 0)
 		status = -ENODATA;
@@ -211,14 +350,8 @@ static int parse(int argc, char **argv, struct options *ret)
 
 int main(int argc, char **argv)
 {
-	const struct bench_case *const tables[] = {
-		bench_codec_cases,    bench_lookup_cases,       bench_keys_cases,
-		bench_io_cases,       bench_nvme_cases,         bench_nvme_daemon_cases,
-		bench_redis_cases,    bench_redis_daemon_cases, bench_hostile_cases,
-		bench_cuda_cases,     bench_cuda_step_cases,    bench_cuda_modes_cases,
-		bench_cuda_pin_cases, bench_cuda_daemon_cases,  bench_cuda_beside_cases,
-		bench_layers_cases,   bench_memory_cases
-	};
+#define TABLE(subject) bench_##subject##_cases,
+	const struct bench_case *const tables[] = { BENCH_TABLES(TABLE) };
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
 
@@ -230,7 +363,7 @@ int main(int argc, char **argv)
 		(void)printf("%-36s %10s %10s %-5s %7s %6s\n", "case", "value", "limit", "unit",
 			     "ratio", "goal");
 	for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
-		for (const struct bench_case *c = tables[t]; c && c->name; c++) {
+		for (const struct bench_case *c = tables[t]; c->name; c++) {
 			if (!selected(&o, c))
 				continue;
 			ran++;

@@ -15,22 +15,16 @@
  * may be a fifth quicker than another. It writes over records that the tier was told to forget, and
  * over bytes that only a start reads.
  */
-#include "bench.h"
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
+#include "base/list.h"
+#include "base/loop.h"
 #include "tiers/io/io.h"
 #include "tiers/nvme/nvme.h"
-#include "tiers/nvme/nvme_make_store.h"
+#include "tiers/nvme/nvme_file.h"
 #include "bench_disk.h"
 #include "tests/lib/random.h"
 
 enum { RUNS = 21, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
+static const double pass_bytes = (double)BLOCKS * BLOCK;
 static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
 static const struct image_geometry geometry = {
 	.dtype = DTYPE_BF16,
@@ -70,7 +64,7 @@ struct rig {
 	struct loop_timer timer;
 	bool (*until)(struct rig *rig); /* run_until()'s */
 	uint64_t look_ns;
-	uint32_t next, ended, file;
+	uint32_t next, ended;
 	uint64_t written, tick; /* blocks that ever were */
 	uint64_t at;            /* the pass's place in the file; for tiers/io/io.h only */
 	int error, flushed;
@@ -99,18 +93,16 @@ static bool all_ended(struct rig *rig)
 	return rig->ended == BLOCKS;
 }
 
-static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
+static void run_until(struct rig *rig, bool (*until)(struct rig *rig))
 {
-	int r;
-
 	rig->until = until;
 	/* completions and on_changed() carry the blocks on */
 	rig->look_ns = until == all_ended ? 50000000 : 1000000;
 	rig->timer.fire = look_again;
 	loop_timer_set(rig->loop, &rig->timer, 0);
-	r = loop_run(rig->loop);
+	bench_must(loop_run(rig->loop));
 	loop_timer_unset(rig->loop, &rig->timer);
-	return r ? r : rig->error;
+	bench_must(rig->error);
 }
 
 /* --- one block --- */
@@ -163,7 +155,6 @@ static int start(struct rig *rig, struct slot *slot)
 	slot->block = rig->next;
 	if (rig->c->way == WAY_IO) {
 		slot->op = (struct io_op){
-			.file = rig->file,
 			.kind = rig->c->write ? IO_WRITE : IO_READ,
 			.buffer = slot->buffer,
 			.offset = rig->at + (uint64_t)rig->next * BLOCK,
@@ -205,19 +196,20 @@ static void pump(struct rig *rig)
 	}
 }
 
-static int move_all(struct rig *rig, double *ret_gbs, double *ret_cores)
+/* GB/s; the CPU seconds of it are added to *cpu. */
+static double move_all(struct rig *rig, double *cpu)
 {
-	const double cpu = bench_cpu_seconds(), bytes = (double)BLOCKS * BLOCK;
+	const double before = bench_cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
 	const uint64_t from = bench_now_ns();
-	int r;
+	double ret;
 
 	if (rig->c->way == WAY_IO)
 		rig->at = bench_disk_walk(&rig->disk, rig->c->write, BLOCKS);
 	rig->next = rig->ended = 0;
-	r = run_until(rig, all_ended);
-	*ret_gbs = bytes / (double)(bench_now_ns() - from);
-	*ret_cores = (bench_cpu_seconds() - cpu) * 1e10 / bytes;
-	return r;
+	run_until(rig, all_ended);
+	ret = pass_bytes / (double)(bench_now_ns() - from);
+	*cpu += bench_cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - before;
+	return ret;
 }
 
 /* --- the tier --- */
@@ -259,7 +251,7 @@ static bool tier_started(struct rig *rig)
 
 static bool is_idle(struct rig *rig)
 {
-	return nvme_idle(rig->tier);
+	return tier_idle(rig->tier);
 }
 
 static bool host_up(struct rig *rig)
@@ -267,7 +259,7 @@ static bool host_up(struct rig *rig)
 	return tier_state(rig->host) == TIER_UP;
 }
 
-static int open_tier(struct rig *rig, char *note, size_t n)
+static void open_tier(struct rig *rig)
 {
 	const struct nvme_tier_conf nvme = {
 		.paths = { rig->disk.path },
@@ -277,7 +269,6 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 		.read_depth = 32,
 		.write_depth = 16,
 		.stall_ns = 60000000000u,
-		.max_image_bytes = BLOCK,
 		.host = rig->host,
 		.events = { .arg = rig,
 			    .found = on_found,
@@ -293,187 +284,152 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 
 	rig->next = BLOCKS; /* nothing to pump */
 	r = tier_open(TIER_NVME, &conf, rig->loop, &rig->tier, text, sizeof(text));
-	if (r == 0)
-		r = run_until(rig, tier_started);
 	if (r)
-		return r;
+		bench_fail(r, "%.120s", text);
+	run_until(rig, tier_started);
 	nvme_status(rig->tier, &status);
-	(void)snprintf(note, n, "%.100s", status.text);
-	return tier_state(rig->tier) == TIER_UP ? 0 : -EIO;
+	if (tier_state(rig->tier) != TIER_UP)
+		bench_fail(-EIO, "%.120s", status.text);
 }
 
-static int close_tier(struct rig *rig)
+static void close_tier(struct rig *rig)
 {
-	int r;
-
-	if (!rig->tier)
-		return 0;
 	rig->next = BLOCKS;
-	r = run_until(rig, is_idle);
-	if (r)
-		return r;
+	run_until(rig, is_idle);
 	tier_close(rig->tier);
 	rig->tier = NULL;
-	return 0;
 }
 
 /* Buffers are slots of a host tier, which the I/O engine knows, as in the daemon. */
-static int open_host(struct rig *rig)
+static void open_host(struct rig *rig)
 {
 	const struct tier_conf conf = {
 		.bytes = 64 << 20,
 		.slab_bytes = 64 << 20,
 		.huge_pages = 1,
-		.prefault_threads = 1,
 	};
 	char text[TIER_TEXT_BYTES];
-	int r = tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof(text));
 
+	bench_must(tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof(text)));
 	rig->next = BLOCKS;
-	if (r == 0)
-		r = run_until(rig, host_up);
-	for (uint32_t i = 0; i < BENCH_DISK_DEPTH && r == 0; i++) {
+	run_until(rig, host_up);
+	for (uint32_t i = 0; i < BENCH_DISK_DEPTH; i++) {
 		struct slot *slot = &rig->slots[i];
 
 		slot->rig = rig;
-		r = tier_alloc(rig->host, BLOCK, &slot->home);
-		if (r == 0)
-			slot->buffer = tier_address(rig->host, &slot->home);
+		bench_must(tier_alloc(rig->host, BLOCK, &slot->home));
+		slot->buffer = tier_address(rig->host, &slot->home);
 	}
-	return r;
 }
 
 static void forget_all(struct rig *rig)
 {
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		nvme_forget(rig->tier, &rig->where[i], rig->ticks[i]);
+		tier_forget(rig->tier, &rig->where[i], rig->ticks[i]);
 }
 
 /* --- a case --- */
 
-static struct io *io_to_tell;
-
-static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
-{
-	(void)listener;
-	(void)io_buffers_add(io_to_tell, base, bytes);
-}
-
-static int open_io(struct rig *rig)
+static void open_io(struct rig *rig)
 {
 	const struct io_conf conf = { .engine = IO_ENGINE_AUTO,
 				      .read_depth = 32,
 				      .write_depth = 16 };
 	char text[IO_TEXT_BYTES];
-	struct tier_ready listener = { .ready = host_ready, .mapped = true };
-	int r = io_open(&conf, rig->loop, &rig->io, text, sizeof(text));
+	uint64_t bytes;
+	uint8_t *memory = tier_memory(rig->host, &bytes);
 
-	if (r == 0) {
-		io_to_tell = rig->io;
-		tier_listen(rig->host, &listener);
-		tier_unlisten(rig->host, &listener);
-	}
-	return r ? r : io_file_add(rig->io, rig->disk.fd, &rig->file);
+	bench_must(io_open(&conf, rig->loop, &rig->io, text, sizeof(text)));
+	(void)io_buffers_add(rig->io, memory, bytes);
+	bench_must(io_file_set(rig->io, rig->disk.fd));
 }
 
-static int open_all(struct rig *rig, char *note, size_t n)
+/* After a failed pass the disk has buffers of ours: then close_tier() fails, too, and leaves all as
+ * it is. */
+static void close_all(void *arg)
 {
-	char text[NVME_TEXT_BYTES] = "";
-	int r = bench_disk_open(&rig->disk, NVME_DATA_OFFSET, store_bytes - NVME_DATA_OFFSET, BLOCK,
-				note, n);
+	struct rig *rig = arg;
 
-	if (r == 0)
-		r = loop_open(0, &rig->loop);
-	if (r == 0)
-		r = open_host(rig);
-	if (r == 0 && rig->c->way == WAY_IO)
-		r = open_io(rig);
-	if (r == 0 && rig->c->way == WAY_TIER)
-		r = nvme_make_store(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL,
-				    text, sizeof(text));
-	if (r == 0 && rig->c->way == WAY_TIER)
-		r = open_tier(rig, text, sizeof(text));
-	if (r && text[0])
-		(void)snprintf(note, n, "%.120s", text);
-	return r;
-}
-
-static void close_all(struct rig *rig)
-{
-	if (rig->tier && close_tier(rig))
-		return; /* the disk has buffers of ours: leave everything as it is */
+	if (rig->tier)
+		close_tier(rig);
 	(void)io_close(rig->io);
 	tier_close(rig->host);
 	loop_close(rig->loop);
-	bench_disk_close(&rig->disk);
+}
+
+static struct rig *open_all(const struct bench_case *self)
+{
+	struct rig *rig = bench_alloc(sizeof(*rig));
+	char text[NVME_TEXT_BYTES] = "";
+	int r;
+
+	rig->c = self->arg;
+	bench_disk_open(&rig->disk, NVME_DATA_OFFSET, store_bytes - NVME_DATA_OFFSET, BLOCK);
+	bench_defer(close_all, rig);
+	bench_must(loop_open(0, &rig->loop));
+	open_host(rig);
+	if (rig->c->way == WAY_IO)
+		open_io(rig);
+	if (rig->c->way != WAY_TIER)
+		return rig;
+	r = nvme_make_store(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL, text,
+			    sizeof(text));
+	if (r)
+		bench_fail(r, "%.120s", text);
+	open_tier(rig);
+	return rig;
 }
 
 /* So that there is something to read. */
-static int prepare(struct rig *rig)
+static void prepare(struct rig *rig)
 {
 	static const struct nvme_case write = { true, 16, WAY_TIER };
 	const struct nvme_case *c = rig->c;
-	double gbs, cores;
-	int r;
+	double cpu = 0;
 
 	if (c->way != WAY_TIER || c->write)
-		return 0;
+		return;
 	rig->c = &write;
-	r = move_all(rig, &gbs, &cores);
+	(void)move_all(rig, &cpu);
 	rig->c = c;
-	return r;
 }
 
-static int raw_gbs(struct rig *rig, bool small_pages, double *ret)
+static double raw_gbs(struct rig *rig, bool small_pages)
 {
 	rig->disk.small_pages = small_pages;
-	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, BLOCKS, ret);
+	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, BLOCKS);
 }
 
-static int measure(struct rig *rig, struct bench_result *ret)
+static void run_nvme(const struct bench_case *self, struct bench_result *ret)
 {
-	const bool raw = rig->c->way <= WAY_PAGES, small_pages = rig->c->way == WAY_PAGES;
-	double value = 0, before = 0, after = 0, cores = 0, cores_sum = 0, raw_sum = 0;
-	int r = prepare(rig);
+	struct rig *rig = open_all(self);
+	const struct nvme_case *c = rig->c;
+	const bool raw = c->way <= WAY_PAGES, small_pages = c->way == WAY_PAGES;
+	const double per_10_gb = 1e10 / pass_bytes / RUNS;
+	double cpu = 0, raw_cpu = 0;
 
-	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
-		const double cpu = bench_cpu_seconds();
+	prepare(rig);
+	for (uint32_t run = 0; run < RUNS + 1; run++) {
+		double from, before, value, after;
 
-		r = raw_gbs(rig, small_pages, &before);
-		raw_sum +=
-			run > 0 ? (bench_cpu_seconds() - cpu) * 1e10 / ((double)BLOCKS * BLOCK) : 0;
-		if (r == 0)
-			r = raw ? raw_gbs(rig, false, &value) : move_all(rig, &value, &cores);
-		if (r == 0)
-			r = raw_gbs(rig, small_pages, &after);
-		if (r == 0 && rig->c->way == WAY_TIER && rig->c->write)
+		if (run == 1) /* the first warms up */
+			cpu = raw_cpu = 0;
+		from = bench_cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+		before = raw_gbs(rig, small_pages);
+		raw_cpu += bench_cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - from;
+		value = raw ? raw_gbs(rig, false) : move_all(rig, &cpu);
+		after = raw_gbs(rig, small_pages);
+		if (c->way == WAY_TIER && c->write)
 			forget_all(rig); /* the next run needs the room */
-		if (r == 0 && run > 0) { /* the first warms up */
+		if (run > 0)
 			bench_add(ret, value, (before + after) / 2);
-			cores_sum += cores;
-		}
 	}
-	if (r == 0 && raw)
-		(void)snprintf(ret->note, sizeof(ret->note), "depth %u, %s", rig->c->depth,
-			       small_pages ? "huge pages; limit: 4 KiB pages" : "against itself");
-	else if (r == 0)
-		(void)snprintf(ret->note, sizeof(ret->note),
-			       "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
-			       cores_sum / RUNS, raw_sum / RUNS);
-	return r;
-}
-
-static int run_nvme(const struct bench_case *self, struct bench_result *ret)
-{
-	struct rig rig = { .c = self->arg, .disk.fd = -1 };
-	int r = open_all(&rig, ret->note, sizeof(ret->note));
-
-	if (r == 0)
-		r = measure(&rig, ret);
-	if (r == -ENOTSUP && !ret->note[0])
-		(void)snprintf(ret->note, sizeof(ret->note), "io_uring is refused here");
-	close_all(&rig);
-	return r;
+	if (raw)
+		bench_note(ret, "depth %u, %s", c->depth,
+			   small_pages ? "huge pages; limit: 4 KiB pages" : "against itself");
+	else
+		bench_note(ret, "depth %u, %.2f core per 10 GB/s, by hand %.2f", c->depth,
+			   cpu * per_10_gb, raw_cpu * per_10_gb);
 }
 
 /* --- recovery --- */
@@ -489,76 +445,57 @@ static bool flush_over(struct rig *rig)
 }
 
 /* Opens the store again; its last segments are sealed by a flush, as a clean stop does. */
-static int reopen(struct rig *rig, char *note, size_t n)
+static void reopen(struct rig *rig)
 {
-	int r;
-
 	rig->flushed = 1;
-	r = nvme_flush(rig->tier, true, on_flushed, rig);
-	if (r == 0)
-		r = run_until(rig, flush_over);
-	if (r == 0)
-		r = close_tier(rig);
-	return r ? r : open_tier(rig, note, n);
+	bench_must(tier_flush(rig->tier, true, on_flushed, rig));
+	run_until(rig, flush_over);
+	close_tier(rig);
+	open_tier(rig);
 }
 
-static int run_recover(const struct bench_case *self, struct bench_result *ret)
+static void run_recover(const struct bench_case *self, struct bench_result *ret)
 {
-	struct rig rig = { .c = self->arg, .disk.fd = -1 };
+	struct rig *rig = open_all(self);
 	struct nvme_tier_status status = { 0 };
-	double gbs = 0, per_tib = 0, bytes = 0;
-	int r = open_all(&rig, ret->note, sizeof(ret->note));
+	double bytes = 0;
 
-	if (r == 0)
-		r = prepare(&rig);
-	for (uint32_t run = 0; run < RUNS && r == 0; run++) {
-		r = reopen(&rig, ret->note, sizeof(ret->note));
-		if (r == 0)
-			r = raw_gbs(&rig, false, &gbs);
-		if (r)
-			break;
-		nvme_status(rig.tier, &status);
+	prepare(rig);
+	for (uint32_t run = 0; run < RUNS; run++) {
+		double per_tib;
+
+		reopen(rig);
+		nvme_status(rig->tier, &status);
 		per_tib = (double)(1ull << 40) /
 			  (SEGMENT_BYTES * (double)status.log.recovered_segments);
 		bytes = (double)(status.log.recovery_bytes -
 				 /* less empty ones */
 				 NVME_PAGE * (SEGMENTS - status.log.recovered_segments)) *
 			per_tib;
-		bench_add(ret, bytes / gbs / 1e9, 5);
+		bench_add(ret, bytes / raw_gbs(rig, false) / 1e9, 5);
 	}
-	if (r == 0)
-		(void)snprintf(ret->note, sizeof(ret->note),
-			       "%.0f MiB to read; %u segments took %.1f ms here", bytes / (1 << 20),
-			       (unsigned)status.log.recovered_segments,
-			       (double)status.recovery_ns / 1e6);
-	close_all(&rig);
-	return r;
+	bench_note(ret, "%.0f MiB to read; %u segments took %.1f ms here", bytes / (1 << 20),
+		   (unsigned)status.log.recovered_segments, (double)status.recovery_ns / 1e6);
 }
 
-static const struct nvme_case raw_read = { false, 32, WAY_RAW }, raw_write = { true, 16, WAY_RAW };
-static const struct nvme_case pages = { false, 32, WAY_PAGES };
-static const struct nvme_case io_read = { false, 32, WAY_IO }, io_write = { true, 16, WAY_IO };
-static const struct nvme_case tier_read = { false, 32, WAY_TIER },
-			      tier_write = { true, 16, WAY_TIER };
-
+/* clang-format off */
+#define CASE(name, prose, ...) \
+	{ name, run_nvme, prose, 0.95, BENCH_MORE, "GB/s", \
+	  &(const struct nvme_case){ __VA_ARGS__ } }
 #define AGAINST ", against io_uring by hand"
+
 const struct bench_case bench_nvme_cases[] = {
-	{ "nvme.raw.read", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95,
-	  BENCH_MORE, "GB/s", &raw_read },
-	{ "nvme.raw.write", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95,
-	  BENCH_MORE, "GB/s", &raw_write },
-	{ "nvme.pages", run_nvme, "io_uring by hand into huge pages, against 4 KiB pages", 0.95,
-	  BENCH_MORE, "GB/s", &pages },
-	{ "nvme.io.read", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE,
-	  "GB/s", &io_read },
-	{ "nvme.io.write", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE,
-	  "GB/s", &io_write },
-	{ "nvme.read", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s",
-	  &tier_read },
-	{ "nvme.write", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s",
-	  &tier_write },
+	CASE("nvme.raw.read", "io_uring by hand, 1 MiB blocks, against itself", false, 32, WAY_RAW),
+	CASE("nvme.raw.write", "io_uring by hand, 1 MiB blocks, against itself", true, 16, WAY_RAW),
+	CASE("nvme.pages", "io_uring by hand into huge pages, against 4 KiB pages",
+	     false, 32, WAY_PAGES),
+	CASE("nvme.io.read", "blocks through the daemon's I/O" AGAINST, false, 32, WAY_IO),
+	CASE("nvme.io.write", "blocks through the daemon's I/O" AGAINST, true, 16, WAY_IO),
+	CASE("nvme.read", "blocks through the tier" AGAINST, false, 32, WAY_TIER),
+	CASE("nvme.write", "blocks through the tier" AGAINST, true, 16, WAY_TIER),
 	{ "nvme.recover", run_recover,
 	  "a start on 1 TiB, bytes to read at the disk's speed, against 5 s", 1.0, BENCH_LESS, "s",
-	  &tier_read },
-	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+	  &(const struct nvme_case){ false, 32, WAY_TIER } },
+	{ 0 },
 };
+/* clang-format on */

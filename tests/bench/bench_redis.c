@@ -17,16 +17,8 @@
  * Values: every image has its own key in the header and its number in its last bytes; both are
  * looked at when it comes, and all bytes of the last images in memory after each pass.
  */
-#include "bench.h"
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
+#include "base/list.h"
+#include "base/loop.h"
 #include "kernels/image.h"
 #include "tiers/redis/redis.h"
 #include "bench_disk.h"
@@ -119,15 +111,14 @@ static int look_at(struct rig *rig, struct slot *slot)
 		       -EBADMSG;
 }
 
-static int look_at_all(struct rig *rig)
+static void look_at_all(struct rig *rig)
 {
 	const size_t from = sizeof(struct image_header),
 		     n = rig->shape.image_bytes - from - sizeof(uint32_t);
 
 	for (uint32_t i = 0; i < rig->slots_used; i++)
 		if (memcmp(rig->slots[i].buffer + from, rig->expected + from, n) != 0)
-			return -EBADMSG;
-	return 0;
+			bench_must(-EBADMSG);
 }
 
 /* --- a pass: every value once --- */
@@ -182,36 +173,42 @@ static void pump(struct rig *rig)
 		loop_stop(rig->loop);
 }
 
-/* The loop's first turn: nothing may be submitted outside it. */
-static void first_turn(struct loop_timer *timer)
+/* The loop's first iteration: nothing may be submitted outside it. */
+static void first_iteration(struct loop_timer *timer)
 {
 	pump(container_of(timer, struct rig, timer));
 }
 
-static int pass(struct rig *rig, bool set, double *ret_gbs)
+/* The loop runs, with this to do first, until it is stopped. */
+static void run_loop(struct rig *rig, void (*first)(struct loop_timer *timer))
 {
-	double core, all;
+	rig->timer.fire = first;
+	loop_timer_set(rig->loop, &rig->timer, 0);
+	bench_must(loop_run(rig->loop));
+}
+
+static double pass(struct rig *rig, bool set)
+{
+	const double bytes = (double)rig->values * rig->shape.packed_bytes;
+	double core, all, ret;
 	uint64_t from;
-	int r;
 
 	if (!set)
 		memset(rig->memory, 0, (size_t)rig->slots_used * rig->shape.image_bytes);
 	rig->set = set;
 	rig->next = rig->ended = 0;
-	rig->error = 0;
-	rig->timer.fire = first_turn;
-	loop_timer_set(rig->loop, &rig->timer, 0);
-	core = bench_thread_seconds();
-	all = bench_cpu_seconds();
+	core = bench_cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+	all = bench_cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
 	from = bench_now_ns();
-	r = loop_run(rig->loop);
-	*ret_gbs = (double)rig->values * rig->shape.packed_bytes / (double)(bench_now_ns() - from);
-	core = bench_thread_seconds() - core;
+	run_loop(rig, first_iteration);
+	ret = bytes / (double)(bench_now_ns() - from);
+	core = bench_cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - core;
 	rig->cpu.core += core;
-	rig->cpu.io += bench_cpu_seconds() - all - core;
-	if (r == 0)
-		r = rig->error;
-	return r || set ? r : look_at_all(rig);
+	rig->cpu.io += bench_cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - all - core;
+	bench_must(rig->error);
+	if (!set)
+		look_at_all(rig);
+	return ret;
 }
 
 /* --- the tier --- */
@@ -226,11 +223,18 @@ static void look_again(struct loop_timer *timer)
 		loop_stop(rig->loop);
 }
 
-static int open_tier(struct rig *rig, char *note, size_t n)
+static void end_tier(void *arg)
+{
+	struct rig *rig = arg;
+
+	tier_close(rig->tier);
+	loop_close(rig->loop);
+}
+
+static void open_tier(struct rig *rig)
 {
 	struct redis_tier_conf redis = {
 		.n_endpoints = rig->c->servers,
-		.cluster = REDIS_CLUSTER_NO,
 		.key_prefix = "kvtier:",
 		.connections = CONNECTIONS,
 		.timeout_ms = 60000,
@@ -250,30 +254,26 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 		redis.tls = rig->c->way == WAY_TLS;
 		redis.tls_conf.ca_file = s->cert;
 	}
+	bench_defer(end_tier, rig);
+	bench_must(loop_open(0, &rig->loop));
 	r = tier_open(TIER_REDIS, &conf, rig->loop, &rig->tier, text, sizeof(text));
-	(void)snprintf(note, n, "%.100s", r ? text : "");
 	if (r)
-		return r;
+		bench_fail(r, "%.100s", text);
 	rig->until_ns = bench_now_ns() + patience_ns;
-	rig->timer.fire = look_again;
-	loop_timer_set(rig->loop, &rig->timer, 0);
-	r = loop_run(rig->loop);
-	if (r || tier_state(rig->tier) == TIER_UP)
-		return r;
+	run_loop(rig, look_again);
+	if (tier_state(rig->tier) == TIER_UP)
+		return;
 	redis_status(rig->tier, &status);
-	(void)snprintf(note, n, "%.120s", status.text);
-	return -EIO;
+	bench_fail(-EIO, "%.120s", status.text);
 }
 
-static int reserve(struct rig *rig)
+static void reserve(struct rig *rig)
 {
 	const size_t image = rig->shape.image_bytes;
 	uint8_t *p = bench_memory((rig->slots_used + 1) * image, true);
 	const size_t scales_end = sizeof(struct image_header) + rig->shape.scale_bytes;
 	uint64_t x = 88172645463325252u;
 
-	if (!p)
-		return -ENOMEM;
 	rig->memory = p;
 	rig->expected = p + rig->slots_used * image;
 	for (size_t i = sizeof(struct image_header); i < image; i++) {
@@ -289,13 +289,11 @@ static int reserve(struct rig *rig)
 		rig->slots[i].buffer = p + i * image;
 		memcpy(rig->slots[i].buffer, rig->expected, image);
 	}
-	return 0;
 }
 
-static int open_all(struct rig *rig, char *note, size_t n)
+static void open_all(struct rig *rig)
 {
 	const struct redis_case *c = rig->c;
-	int r = 0;
 
 	rig->geometry = (struct image_geometry){
 		.dtype = DTYPE_BF16,
@@ -319,128 +317,78 @@ static int open_all(struct rig *rig, char *note, size_t n)
 		.slots = rig->slots_used,
 		.mac = !c->bare,
 	};
-	if (c->servers > 1 && bench_server_given()) {
-		(void)snprintf(note, n,
-			       "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it",
-			       c->servers);
-		return -ENOTSUP;
-	}
-	for (uint32_t i = 0; i < c->servers && r == 0; i++) {
+	if (c->servers > 1 && bench_server_given())
+		bench_fail(-ENOTSUP, "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it",
+			   c->servers);
+	for (uint32_t i = 0; i < c->servers; i++) {
 		rig->servers[i].want_tls = c->way == WAY_TLS;
-		r = bench_server_start(&rig->servers[i], note, n);
+		bench_server_start(&rig->servers[i]);
 	}
-	if (r == 0)
-		r = reserve(rig);
-	if (r == 0)
-		r = loop_open(0, &rig->loop);
-	return r ? r : open_tier(rig, note, n);
-}
-
-static void close_all(struct rig *rig)
-{
-	tier_close(rig->tier);
-	loop_close(rig->loop);
-	bench_memory_free(rig->memory, (rig->slots_used + 1) * (size_t)rig->shape.image_bytes);
-	for (uint32_t i = 0; i < rig->c->servers; i++)
-		bench_server_stop(&rig->servers[i]);
+	reserve(rig);
+	open_tier(rig);
 }
 
 /* --- a case --- */
 
-static int one_run(struct rig *rig, double *ret_value, double *ret_limit)
+static void run_redis(const struct bench_case *self, struct bench_result *ret)
 {
-	double before = 0, after = 0;
-	int r = bench_wire_run(&rig->wire, rig->c->set, &before, &rig->cpu.raw);
+	struct rig *rig = bench_alloc(sizeof(*rig));
+	const bool set = ((const struct redis_case *)self->arg)->set;
+	double scale;
 
-	if (r == 0)
-		r = pass(rig, rig->c->set, ret_value);
-	if (r == 0)
-		r = bench_wire_run(&rig->wire, rig->c->set, &after, &rig->cpu.raw);
-	*ret_limit = (before + after) / 2;
-	return r;
-}
-
-static int measure(struct rig *rig, struct bench_result *ret)
-{
-	const double scale = 1e10 / ((double)rig->values * rig->shape.packed_bytes * RUNS);
-	double value = 0, limit = 0;
+	rig->c = self->arg;
+	open_all(rig);
+	scale = 1e10 / ((double)rig->values * rig->shape.packed_bytes * RUNS);
 	/* so that there is something to get, or to replace */
-	int r = pass(rig, true, &value);
+	(void)pass(rig, true);
+	(void)bench_wire_run(&rig->wire, true, NULL);
+	for (uint32_t run = 0; run < RUNS + 1; run++) {
+		double before, value, after;
 
-	if (r == 0)
-		r = bench_wire_run(&rig->wire, true, &limit, &rig->cpu.raw);
-	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
 		if (run == 1) /* the first warms up */
 			rig->cpu = (struct cpu){ 0 };
-		r = one_run(rig, &value, &limit);
-		if (r == 0 && run > 0)
-			bench_add(ret, value, limit);
+		before = bench_wire_run(&rig->wire, set, &rig->cpu.raw);
+		value = pass(rig, set);
+		after = bench_wire_run(&rig->wire, set, &rig->cpu.raw);
+		if (run > 0)
+			bench_add(ret, value, (before + after) / 2);
 	}
-	if (r == 0)
-		(void)snprintf(
-			ret->note, sizeof(ret->note),
-			"%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
-			"thread %.2f, by hand %.1f",
-			rig->c->way == WAY_TLS ? "TLS" : bench_wire_way(&rig->wire), CONNECTIONS,
-			sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
-			rig->cpu.raw / 2 * scale);
-	return r;
+	bench_note(ret,
+		   "%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
+		   "thread %.2f, by hand %.1f",
+		   rig->c->way == WAY_TLS ? "TLS" : bench_wire_way(&rig->wire), CONNECTIONS,
+		   sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
+		   rig->cpu.raw / 2 * scale);
 }
 
-static int run_redis(const struct bench_case *self, struct bench_result *ret)
-{
-	static struct rig rig;
-	int r;
-
-	memset(&rig, 0, sizeof(rig));
-	rig.c = self->arg;
-	r = open_all(&rig, ret->note, sizeof(ret->note));
-	if (r == 0)
-		r = measure(&rig, ret);
-	close_all(&rig);
-	return r;
-}
-
-/* set, way, servers, tokens, bare */
-static const struct redis_case set = { true, WAY_TCP, 1, 16, false },
-			       get = { false, WAY_TCP, 1, 16, false };
-static const struct redis_case set_4m = { true, WAY_TCP, 1, 64, false },
-			       get_4m = { false, WAY_TCP, 1, 64, false };
-static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16, false };
-static const struct redis_case get_unix = { false, WAY_UNIX, 1, 16, false };
-static const struct redis_case set_tls = { true, WAY_TLS, 1, 16, false },
-			       get_tls = { false, WAY_TLS, 1, 16, false };
-static const struct redis_case set_bare = { true, WAY_TCP, 1, 16, true },
-			       get_bare = { false, WAY_TCP, 1, 16, true };
-static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16, false };
-static const struct redis_case get_shards4 = { false, WAY_TCP, 4, 16, false };
-
-/* Without a goal: cases that cannot be as fast as the limit. */
+/* Without a goal: cases that cannot be as fast as the limit. Behind it: set, way, servers, tokens,
+ * bare. */
+/* clang-format off */
+#define CASE(name, prose, goal, ...) \
+	{ name, run_redis, prose, goal, BENCH_MORE, "GB/s", \
+	  &(const struct redis_case){ __VA_ARGS__ } }
 #define AGAINST ", against sockets by hand"
+
 const struct bench_case bench_redis_cases[] = {
-	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &set },
-	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &get },
-	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &set_4m },
-	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE,
-	  "GB/s", &get_4m },
-	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &set_unix },
-	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &get_unix },
-	{ "redis.set.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE,
-	  "GB/s", &set_bare },
-	{ "redis.get.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE,
-	  "GB/s", &get_bare },
-	{ "redis.set.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s",
-	  &set_tls },
-	{ "redis.get.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s",
-	  &get_tls },
-	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &get_shards2 },
-	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s",
-	  &get_shards4 },
-	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+	CASE("redis.set", "1 MiB images to one server" AGAINST, 0.90, true, WAY_TCP, 1, 16, false),
+	CASE("redis.get", "1 MiB images from one server" AGAINST, 0.90,
+	     false, WAY_TCP, 1, 16, false),
+	CASE("redis.set.4m", "4 MiB images to one server" AGAINST, 0.90,
+	     true, WAY_TCP, 1, 64, false),
+	CASE("redis.get.4m", "4 MiB images from one server" AGAINST, 0.90,
+	     false, WAY_TCP, 1, 64, false),
+	CASE("redis.set.unix", "the same, Unix socket" AGAINST, 0.90,
+	     true, WAY_UNIX, 1, 16, false),
+	CASE("redis.get.unix", "the same, Unix socket" AGAINST, 0.90,
+	     false, WAY_UNIX, 1, 16, false),
+	CASE("redis.set.nomac", "against sockets by hand that make no MAC", 0,
+	     true, WAY_TCP, 1, 16, true),
+	CASE("redis.get.nomac", "against sockets by hand that make no MAC", 0,
+	     false, WAY_TCP, 1, 16, true),
+	CASE("redis.set.tls", "over TLS, against sockets without", 0, true, WAY_TLS, 1, 16, false),
+	CASE("redis.get.tls", "over TLS, against sockets without", 0, false, WAY_TLS, 1, 16, false),
+	CASE("redis.get.shards2", "from two servers" AGAINST, 0.90, false, WAY_TCP, 2, 16, false),
+	CASE("redis.get.shards4", "from four servers" AGAINST, 0.90, false, WAY_TCP, 4, 16, false),
+	{ 0 },
 };
+/* clang-format on */

@@ -19,14 +19,6 @@
  * redis.lookup: of a chain that is here and of an absent chain, while Redis is stopped and the
  * daemon waits for it; the limit is the same while Redis is up. It stops a server of its own only.
  */
-#include "bench.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "bench_daemon.h"
 #include "bench_link.h"
@@ -42,127 +34,89 @@ struct rig {
 
 static const double pass_bytes = (double)BLOCKS * BENCH_VALUE;
 
-static int raw_set(struct rig *rig, double *ret)
+static double raw_set(struct rig *rig)
 {
-	const int r = bench_server_flush(&rig->server);
-
-	return r ? r : bench_wire_run(&rig->wire, true, ret, NULL);
-}
-
-static int evict_all(struct rig *rig)
-{
-	char text[256];
-
-	return bench_daemon_ctl(&rig->daemon, "evict --all", text, sizeof(text));
+	bench_server_flush(&rig->server);
+	return bench_wire_run(&rig->wire, true, NULL);
 }
 
 /* Asking costs the server some 10 us, one time in a thousand. */
-static int await_in_redis(struct rig *rig, long long keys)
+static void await_in_redis(struct rig *rig, long long keys)
 {
 	const uint64_t until = bench_now_ns() + BENCH_PATIENCE_MS * 1000000ull;
-	long long n = 0;
-	int r = 0;
 
-	while (r == 0 && n < keys && bench_now_ns() < until) {
+	do {
+		if (bench_now_ns() > until)
+			bench_must(-ETIMEDOUT);
 		usleep(1000);
-		r = bench_server_keys(&rig->server, &n);
-	}
-	return r ? r : n < keys ? -ETIMEDOUT : 0;
+	} while (bench_server_keys(&rig->server) < keys);
 }
 
-static int store_gbs(struct rig *rig, double *ret)
+static double store_gbs(struct rig *rig)
 {
-	long long keys;
-	uint64_t start;
-	int r = bench_server_keys(&rig->server, &keys);
+	const long long keys = bench_server_keys(&rig->server);
+	const uint64_t start = bench_now_ns();
 
-	start = bench_now_ns();
-	if (r == 0)
-		r = bench_daemon_move(&rig->daemon, false);
-	if (r == 0)
-		r = await_in_redis(rig, keys + BLOCKS);
-	*ret = pass_bytes / (double)(bench_now_ns() - start);
-	return r;
+	bench_daemon_move(&rig->daemon, false);
+	await_in_redis(rig, keys + BLOCKS);
+	return pass_bytes / (double)(bench_now_ns() - start);
 }
 
-static int load_gbs(struct rig *rig, double *ret)
+static double load_gbs(struct rig *rig)
 {
 	const uint64_t start = bench_now_ns();
-	const int r = bench_daemon_move(&rig->daemon, true);
+	double ret;
 
-	*ret = pass_bytes / (double)(bench_now_ns() - start);
-	if (r == 0 && !bench_daemon_intact(&rig->daemon))
-		return -EBADMSG;
-	return r;
+	bench_daemon_move(&rig->daemon, true);
+	ret = pass_bytes / (double)(bench_now_ns() - start);
+	bench_daemon_compare(&rig->daemon);
+	return ret;
 }
 
 struct figures {
 	double value, limit, cores;
 };
 
-static int one_store(struct rig *rig, struct figures *ret)
+static struct figures one_run(struct rig *rig, bool load)
 {
-	double before = 0, after = 0, cpu = 0;
-	int r = raw_set(rig, &before);
+	double before = raw_set(rig), after, cpu; /* there must be something to get */
+	struct figures ret;
 
-	if (r == 0)
-		r = bench_server_flush(&rig->server);
-	if (r == 0)
-		r = evict_all(rig); /* so that each run finds the same room */
-	cpu = bench_daemon_cpu_seconds(&rig->daemon);
-	if (r == 0)
-		r = store_gbs(rig, &ret->value);
-	ret->cores = (bench_daemon_cpu_seconds(&rig->daemon) - cpu) * 1e10 / pass_bytes;
-	if (r == 0)
-		r = raw_set(rig, &after);
-	ret->limit = (before + after) / 2;
-	return r;
-}
-
-static int one_load(struct rig *rig, struct figures *ret)
-{
-	double before = 0, after = 0, cpu = 0, store = 0;
-	int r = raw_set(rig, &before); /* there must be something to get */
-
-	if (r == 0)
-		r = store_gbs(rig, &store);
-	if (r == 0)
-		r = evict_all(rig);
-	bench_daemon_spoil(&rig->daemon);
-	if (r == 0)
-		r = bench_wire_run(&rig->wire, false, &before, NULL);
-	cpu = bench_daemon_cpu_seconds(&rig->daemon);
-	if (r == 0)
-		r = load_gbs(rig, &ret->value);
-	ret->cores = (bench_daemon_cpu_seconds(&rig->daemon) - cpu) * 1e10 / pass_bytes;
-	if (r == 0)
-		r = bench_wire_run(&rig->wire, false, &after, NULL);
-	ret->limit = (before + after) / 2;
-	return r;
-}
-
-static int measure(struct rig *rig, bool load, struct bench_result *ret)
-{
-	struct figures figures;
-	double sum = 0;
-	int r = 0;
-
-	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
-		r = bench_daemon_keys(&rig->daemon, run);
-		if (r == 0)
-			r = load ? one_load(rig, &figures) : one_store(rig, &figures);
-		if (r == 0 && run > 0) { /* the first warms up */
-			bench_add(ret, figures.value, figures.limit);
-			sum += figures.cores;
-		}
+	if (load)
+		(void)store_gbs(rig);
+	else
+		bench_server_flush(&rig->server);
+	bench_daemon_ctl(&rig->daemon, "evict --all"); /* so that each run finds the same room */
+	if (load) {
+		bench_daemon_spoil(&rig->daemon);
+		before = bench_wire_run(&rig->wire, false, NULL);
 	}
-	if (r == 0)
-		(void)snprintf(
-			ret->note, sizeof(ret->note),
-			"twice that in the engine's bytes; %s; daemon, codec included: %.1f cores "
-			"per 10 GB/s",
-			bench_wire_way(&rig->wire), sum / RUNS);
-	return r;
+	cpu = bench_daemon_cpu_seconds(&rig->daemon);
+	ret.value = load ? load_gbs(rig) : store_gbs(rig);
+	ret.cores = (bench_daemon_cpu_seconds(&rig->daemon) - cpu) * 1e10 / pass_bytes;
+	after = load ? bench_wire_run(&rig->wire, false, NULL) : raw_set(rig);
+	ret.limit = (before + after) / 2;
+	return ret;
+}
+
+static void measure(struct rig *rig, bool load, struct bench_result *ret)
+{
+	double sum = 0;
+
+	for (uint32_t run = 0; run < RUNS + 1; run++) {
+		struct figures figures;
+
+		bench_daemon_keys(&rig->daemon, run);
+		figures = one_run(rig, load);
+		if (run == 0) /* it warms up */
+			continue;
+		bench_add(ret, figures.value, figures.limit);
+		sum += figures.cores;
+	}
+	bench_note(ret,
+		   "twice that in the engine's bytes; %s; daemon, codec included: %.1f cores "
+		   "per 10 GB/s",
+		   bench_wire_way(&rig->wire), sum / RUNS);
 }
 
 /* --- lookups --- */
@@ -170,73 +124,61 @@ static int measure(struct rig *rig, bool load, struct bench_result *ret)
 enum { CHAIN = 32, LOOKUPS = 20000 };
 
 /* Nanoseconds a block. */
-static int lookup_ns(struct rig *rig, const struct kvtier_key *absent, double *ret)
+static double lookup_ns(struct rig *rig, const struct kvtier_key *absent)
 {
 	const uint64_t start = bench_now_ns();
 	struct kvtier_hit here = { .size = sizeof(here) }, nowhere = { .size = sizeof(nowhere) };
-	int r = 0;
 
-	for (int i = 0; i < LOOKUPS && r == 0; i++) {
-		r = kvtier_lookup(rig->daemon.space, rig->daemon.keys, CHAIN, &here);
-		if (r == 0)
-			r = kvtier_lookup(rig->daemon.space, absent, CHAIN, &nowhere);
+	for (int i = 0; i < LOOKUPS; i++) {
+		bench_must(kvtier_lookup(rig->daemon.space, rig->daemon.keys, CHAIN, &here));
+		bench_must(kvtier_lookup(rig->daemon.space, absent, CHAIN, &nowhere));
 	}
-	*ret = (double)(bench_now_ns() - start) / (2.0 * LOOKUPS * CHAIN);
-	return r ? r : here.blocks == CHAIN && nowhere.blocks == 0 ? 0 : -EBADMSG;
+	if (here.blocks != CHAIN || nowhere.blocks != 0)
+		bench_must(-EBADMSG);
+	return (double)(bench_now_ns() - start) / (2.0 * LOOKUPS * CHAIN);
 }
 
-/* With blocks asked of it that it does not answer for. */
-static int stopped_ns(struct rig *rig, const struct kvtier_key *absent, double *ret)
+/* With blocks asked of it that it does not answer for. A server that a failure leaves stopped is
+ * killed with the case. */
+static double stopped_ns(struct rig *rig, const struct kvtier_key *absent)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	uint64_t op;
-	int r;
+	double ret;
 
 	(void)kill(rig->server.pid, SIGSTOP);
-	r = kvtier_prefetch(rig->daemon.space, absent, CHAIN, &op);
-	if (r == 0)
-		r = lookup_ns(rig, absent, ret);
+	bench_must(kvtier_prefetch(rig->daemon.space, absent, CHAIN, NULL, &op));
+	ret = lookup_ns(rig, absent);
 	(void)kill(rig->server.pid, SIGCONT);
-	if (r == 0)
-		r = kvtier_wait(rig->daemon.client, op, -1, &result);
-	return r;
+	bench_must(kvtier_wait(rig->daemon.client, op, -1, &result));
+	return ret;
 }
 
-static int measure_lookup(struct rig *rig, struct bench_result *ret)
+static void measure_lookup(struct rig *rig, struct bench_result *ret)
 {
 	struct kvtier_key absent[CHAIN];
-	double before = 0, after = 0, value = 0;
-	int r = bench_daemon_keys(&rig->daemon, 1);
 
+	bench_daemon_keys(&rig->daemon, 1);
 	memcpy(absent, rig->daemon.keys, sizeof(absent));
-	if (r == 0)
-		r = bench_daemon_keys(&rig->daemon, 0);
-	if (r == 0)
-		r = bench_daemon_move(&rig->daemon, false);
-	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
-		r = lookup_ns(rig, absent, &before);
-		if (r == 0)
-			r = stopped_ns(rig, absent, &value);
-		if (r == 0)
-			r = lookup_ns(rig, absent, &after);
-		if (r == 0 && run > 0)
+	bench_daemon_keys(&rig->daemon, 0);
+	bench_daemon_move(&rig->daemon, false);
+	for (uint32_t run = 0; run < RUNS + 1; run++) {
+		const double before = lookup_ns(rig, absent), value = stopped_ns(rig, absent);
+		const double after = lookup_ns(rig, absent);
+
+		if (run > 0)
 			bench_add(ret, value, (before + after) / 2);
 	}
-	if (r == 0)
-		(void)snprintf(ret->note, sizeof(ret->note),
-			       "a block; limit: the same while Redis is up");
-	return r;
+	bench_note(ret, "a block; limit: the same while Redis is up");
 }
 
 /* --- a case --- */
 
-static int open_all(struct rig *rig, bool tcp, char *note, size_t n)
+static void open_all(struct rig *rig, bool tcp)
 {
 	char sections[512];
-	int r = bench_server_start(&rig->server, note, n);
 
-	if (r)
-		return r;
+	bench_server_start(&rig->server);
 	rig->wire = (struct bench_wire){
 		.servers = &rig->server,
 		.n_servers = 1,
@@ -249,10 +191,10 @@ static int open_all(struct rig *rig, bool tcp, char *note, size_t n)
 	};
 	(void)snprintf(sections, sizeof(sections),
 		       "[host]\nbytes = 768M\n[nvme]\nbytes = 0\n[redis]\nendpoints = %s\n"
-		       "connections = %d\ntimeout_ms = %d\nmax_inflight_bytes = 1G\n",
-		       tcp ? rig->server.tcp : rig->server.local, CONNECTIONS, BENCH_PATIENCE_MS);
-	r = bench_daemon_open(&rig->daemon, BLOCKS, NULL, sections);
-	return r ? r : bench_daemon_await_up(&rig->daemon, "redis");
+		       "timeout_ms = %d\nmax_inflight_bytes = 1G\n",
+		       tcp ? rig->server.tcp : rig->server.local, BENCH_PATIENCE_MS);
+	bench_daemon_open(&rig->daemon, sections, &bench_shape_1mib, BLOCKS);
+	bench_daemon_await_up(&rig->daemon.stats->v.tiers_redis_state);
 }
 
 struct daemon_case {
@@ -260,67 +202,49 @@ struct daemon_case {
 	enum { LINK, LOOPBACK, LOCAL } way;
 };
 
-static int run_here(const struct bench_case *self, struct bench_result *ret)
+static void run_here(const struct bench_case *self, struct bench_result *ret)
 {
 	const struct daemon_case *c = self->arg;
-	static struct rig rig;
-	int r;
+	struct rig *rig = bench_alloc(sizeof(*rig));
 
-	memset(&rig, 0, sizeof(rig));
-	if (c->what == LOOKUP && bench_server_given()) {
-		(void)snprintf(ret->note, sizeof(ret->note),
-			       "stops a server of its own: unset KVTIER_BENCH_REDIS");
-		return -ENOTSUP;
-	}
-	r = open_all(&rig, c->way != LOCAL, ret->note, sizeof(ret->note));
-	if (r == 0 && c->what == LOOKUP)
-		r = measure_lookup(&rig, ret);
-	else if (r == 0)
-		r = measure(&rig, c->what == LOAD, ret);
-	if (r && !ret->note[0])
-		bench_daemon_explain(r, ret->note, sizeof(ret->note));
-	bench_daemon_close(&rig.daemon);
-	bench_server_stop(&rig.server);
-	return r;
+	if (c->what == LOOKUP && bench_server_given())
+		bench_fail(-ENOTSUP, "stops a server of its own: unset KVTIER_BENCH_REDIS");
+	open_all(rig, c->way != LOCAL);
+	if (c->what == LOOKUP)
+		measure_lookup(rig, ret);
+	else
+		measure(rig, c->what == LOAD, ret);
 }
 
 /* A server that was given is on a link already. */
-static int run_daemon(const struct bench_case *self, struct bench_result *ret)
+static void run_daemon(const struct bench_case *self, struct bench_result *ret)
 {
 	const struct daemon_case *c = self->arg;
-	const size_t room = sizeof(ret->note);
-	int r;
 
-	if (c->way != LINK || bench_server_given())
-		return run_here(self, ret);
-	r = bench_link_run(run_here, self, ret);
-	if (r == 0)
-		(void)snprintf(ret->note + strlen(ret->note), room - strlen(ret->note), "; %s",
-			       bench_link_rate());
-	return r;
+	if (c->way != LINK || bench_server_given()) {
+		run_here(self, ret);
+		return;
+	}
+	bench_link_run(run_here, self, ret);
+	bench_note(ret, "%s; %s", ret->note, bench_link_rate());
 }
 
-static const struct daemon_case store = { STORE, LINK }, load = { LOAD, LINK },
-				lookup = { LOOKUP, LOOPBACK };
-static const struct daemon_case store_lo = { STORE, LOOPBACK }, load_lo = { LOAD, LOOPBACK };
-static const struct daemon_case store_unix = { STORE, LOCAL }, load_unix = { LOAD, LOCAL };
-
+/* clang-format off */
+#define CASE(name, prose, what, way) \
+	{ name, run_daemon, prose, 0.85, BENCH_MORE, "GB/s", \
+	  &(const struct daemon_case){ what, way } }
 #define AGAINST " through client and daemon, image bytes, against sockets by hand"
+
 const struct bench_case bench_redis_daemon_cases[] = {
-	{ "redis.store", run_daemon, "pages to Redis over a link" AGAINST, 0.85, BENCH_MORE, "GB/s",
-	  &store },
-	{ "redis.load", run_daemon, "Redis to pages over a link" AGAINST, 0.85, BENCH_MORE, "GB/s",
-	  &load },
-	{ "redis.store.loopback", run_daemon, "the same without a limit but the CPUs", 0.85,
-	  BENCH_MORE, "GB/s", &store_lo },
-	{ "redis.load.loopback", run_daemon, "the same without a limit but the CPUs", 0.85,
-	  BENCH_MORE, "GB/s", &load_lo },
-	{ "redis.store.unix", run_daemon, "the same, Unix socket", 0.85, BENCH_MORE, "GB/s",
-	  &store_unix },
-	{ "redis.load.unix", run_daemon, "the same, Unix socket", 0.85, BENCH_MORE, "GB/s",
-	  &load_unix },
+	CASE("redis.store", "pages to Redis over a link" AGAINST, STORE, LINK),
+	CASE("redis.load", "Redis to pages over a link" AGAINST, LOAD, LINK),
+	CASE("redis.store.loopback", "the same without a limit but the CPUs", STORE, LOOPBACK),
+	CASE("redis.load.loopback", "the same without a limit but the CPUs", LOAD, LOOPBACK),
+	CASE("redis.store.unix", "the same, Unix socket", STORE, LOCAL),
+	CASE("redis.load.unix", "the same, Unix socket", LOAD, LOCAL),
 	{ "redis.lookup", run_daemon,
 	  "lookups while Redis is stopped, against lookups while it is up", 0.95, BENCH_LESS, "ns",
-	  &lookup },
-	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+	  &(const struct daemon_case){ LOOKUP, LOOPBACK } },
+	{ 0 },
 };
+/* clang-format on */

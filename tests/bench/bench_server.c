@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_server.c - see bench_server.h. */
 #include "bench_server.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* --- connecting --- */
 
@@ -90,7 +80,8 @@ static int find_port(void)
 
 	if (fd >= 0)
 		(void)close(fd);
-	return r ? -EADDRINUSE : ntohs(at.sin_port);
+	bench_must(r ? -EADDRINUSE : 0);
+	return ntohs(at.sin_port);
 }
 
 static void become(const char *program, const struct bench_server *s, const char *port)
@@ -114,7 +105,7 @@ static void become(const char *program, const struct bench_server *s, const char
 }
 
 /* A certificate that vouches for itself. */
-static int make_certificate(struct bench_server *s, char *note, size_t n)
+static void make_certificate(struct bench_server *s)
 {
 	char command[512];
 	const int number = find_port();
@@ -128,11 +119,8 @@ static int make_certificate(struct bench_server *s, char *note, size_t n)
 		"-subj /CN=kvtier-bench -addext subjectAltName=IP:127.0.0.1 -out %s -keyout %s "
 		"2>/dev/null",
 		s->cert, s->key);
-	if (number < 0 || system(command) != 0) {
-		(void)snprintf(note, n, "needs openssl(1) for a certificate");
-		return -ENOTSUP;
-	}
-	return 0;
+	if (system(command) != 0)
+		bench_fail(-ENOTSUP, "needs openssl(1) for a certificate");
 }
 
 /* The server that `make deps` linked beside this program, or the one in PATH. */
@@ -150,19 +138,15 @@ static void become_any(const struct bench_server *s, const char *port)
 	become("valkey-server", s, port);
 }
 
-static int spawn(struct bench_server *s, char *note, size_t n)
+static void spawn(struct bench_server *s)
 {
 	char port[16];
 	const int number = find_port();
 
-	strcpy(s->dir, "/tmp/kvtier-bench-XXXXXX");
-	if (number < 0 || !mkdtemp(s->dir)) {
-		s->dir[0] = 0;
-		return number < 0 ? number : -errno;
-	}
+	bench_dir("/tmp", s->dir, sizeof(s->dir));
 	(void)strcpy(s->tls, ":");
-	if (s->want_tls && make_certificate(s, note, n))
-		return -ENOTSUP;
+	if (s->want_tls)
+		make_certificate(s);
 	(void)snprintf(port, sizeof(port), "%d", number);
 	(void)snprintf(s->socket, sizeof(s->socket), "%s/redis.sock", s->dir);
 	(void)snprintf(s->local, sizeof(s->local), "unix:%s", s->socket);
@@ -176,7 +160,8 @@ static int spawn(struct bench_server *s, char *note, size_t n)
 		become_any(s, port);
 		_exit(127);
 	}
-	return s->pid < 0 ? -errno : 0;
+	if (s->pid < 0)
+		bench_must(-errno);
 }
 
 /* The integer that answers a command, or 0 for "+..."; -EIO: neither. */
@@ -195,41 +180,33 @@ static int ask(struct bench_server *s, const char *command, long long *ret)
 	return 0;
 }
 
-/* Nothing of it is touched unless there is nothing in it. */
-static int use_given(struct bench_server *s, const char *given, char *note, size_t n)
+/* A server of another's is touched only if there is nothing in it. */
+static void use_given(struct bench_server *s, const char *given)
 {
 	struct sockaddr_in unused;
 	long long keys;
 
-	if (parse_tcp(given, &unused)) {
-		(void)snprintf(
-			note, n,
+	if (parse_tcp(given, &unused))
+		bench_fail(
+			-EINVAL,
 			"KVTIER_BENCH_REDIS: not an IPv4 address and port, as 10.0.0.2:6379: %.40s",
 			given);
-		return -EINVAL;
-	}
 	(void)snprintf(s->tcp, sizeof(s->tcp), "%s", given);
 	(void)snprintf(s->local, sizeof(s->local), "%s", given);
 	s->fd = bench_connect(s->tcp);
-	if (s->fd < 0) {
-		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s: %s", given, strerror(-s->fd));
-		return s->fd;
-	}
-	if (bench_server_keys(s, &keys)) {
-		(void)snprintf(note, n,
-			       "KVTIER_BENCH_REDIS: %s does not answer DBSIZE; it must ask for no "
-			       "password",
-			       given);
-		return -EIO;
-	}
+	if (s->fd < 0)
+		bench_fail(s->fd, "KVTIER_BENCH_REDIS: %s: %s", given, strerror(-s->fd));
+	if (ask(s, "DBSIZE\r\n", &keys))
+		bench_fail(-EIO,
+			   "KVTIER_BENCH_REDIS: %s does not answer DBSIZE; it must ask for no "
+			   "password",
+			   given);
 	s->flush = keys == 0;
 	if (!s->flush)
-		(void)snprintf(
-			note, n,
-			"KVTIER_BENCH_REDIS: %s is not empty, and this flushes it: name an empty "
-			"server",
-			given);
-	return s->flush ? 0 : -ENOTSUP;
+		bench_fail(-ENOTSUP,
+			   "KVTIER_BENCH_REDIS: %s is not empty, and this flushes it: name an "
+			   "empty server",
+			   given);
 }
 
 const char *bench_server_given(void)
@@ -239,63 +216,66 @@ const char *bench_server_given(void)
 	return given && given[0] ? given : NULL;
 }
 
-int bench_server_start(struct bench_server *s, char *note, size_t n)
+static void await_answer(struct bench_server *s)
 {
 	long long pong;
-	int r;
 
-	s->fd = -1;
-	if (s->want_tls && bench_server_given()) {
-		(void)snprintf(note, n, "needs a server of its own: unset KVTIER_BENCH_REDIS");
-		return -ENOTSUP;
-	}
-	if (bench_server_given())
-		return use_given(s, bench_server_given(), note, n);
-	r = spawn(s, note, n);
-	for (int i = 0; r == 0 && i < BENCH_SERVER_PATIENCE_MS / 10; i++) {
+	for (int i = 0; i < BENCH_SERVER_PATIENCE_MS / 10; i++) {
 		if (s->fd < 0)
 			s->fd = bench_connect(s->local);
 		if (s->fd >= 0 && ask(s, "PING\r\n", &pong) == 0)
-			return 0;
+			return;
 		if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
 			s->pid = 0;
-			(void)snprintf(
-				note, n,
-				"no redis-server beside this program (bin/) or on PATH, or it does "
-				"not start");
-			return -ENOTSUP;
+			bench_fail(-ENOTSUP,
+				   "no redis-server beside this program (bin/) or on PATH, or it "
+				   "does not start");
 		}
 		usleep(10000);
 	}
-	return r ? r : -ETIMEDOUT;
+	bench_must(-ETIMEDOUT);
 }
 
-void bench_server_stop(struct bench_server *s)
+static void end(void *arg)
 {
-	char command[128];
+	struct bench_server *s = arg;
+	long long ok;
 
-	if (s->flush && bench_server_flush(s))
+	if (s->flush && ask(s, "FLUSHDB\r\n", &ok))
 		(void)fprintf(stderr, "cannot flush %s: FLUSHDB by hand\n", s->tcp);
-	if (s->fd > 0)
+	if (s->fd >= 0)
 		(void)close(s->fd);
 	if (s->pid > 0) {
 		(void)kill(s->pid, SIGKILL);
 		(void)waitpid(s->pid, NULL, 0);
 	}
-	(void)snprintf(command, sizeof(command), "rm -rf %s", s->dir);
-	if (s->dir[0] && system(command))
-		(void)fprintf(stderr, "cannot remove %s\n", s->dir);
-	*s = (struct bench_server){ .fd = -1 };
 }
 
-int bench_server_flush(struct bench_server *s)
+void bench_server_start(struct bench_server *s)
+{
+	s->fd = -1;
+	if (s->want_tls && bench_server_given())
+		bench_fail(-ENOTSUP, "needs a server of its own: unset KVTIER_BENCH_REDIS");
+	if (!bench_server_given())
+		spawn(s);
+	bench_defer(end, s);
+	if (bench_server_given())
+		use_given(s, bench_server_given());
+	else
+		await_answer(s);
+}
+
+void bench_server_flush(struct bench_server *s)
 {
 	long long ok;
 
-	return ask(s, "FLUSHDB\r\n", &ok);
+	bench_must(ask(s, "FLUSHDB\r\n", &ok));
 }
 
-int bench_server_keys(struct bench_server *s, long long *ret)
+long long bench_server_keys(struct bench_server *s)
 {
-	return ask(s, "DBSIZE\r\n", ret);
+	long long ret;
+
+	bench_must(ask(s, "DBSIZE\r\n", &ret));
+	return ret;
 }

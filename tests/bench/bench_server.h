@@ -10,10 +10,7 @@
 #ifndef KVTIER_BENCH_SERVER_H
 #define KVTIER_BENCH_SERVER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
+#include "bench.h"
 
 enum { BENCH_SERVERS = 4, BENCH_SERVER_PATIENCE_MS = 10000 };
 
@@ -25,19 +22,16 @@ struct bench_server {
 	char dir[64], socket[80];
 	/* "unix:/path", "127.0.0.1:port", as in [redis] endpoints; one not ours: the same */
 	char local[96], tcp[32];
-	/* want_tls: likewise, and its certificate, which is its own authority */
+	/* want_tls: such an endpoint, and its certificate, which is its own authority */
 	char tls[32], cert[96], key[96];
 };
 
 const char *bench_server_given(void); /* KVTIER_BENCH_REDIS, or NULL */
-/* 0; -ENOTSUP: there is no redis-server here, or the given server is not empty, note says so;
- * -ETIMEDOUT: it does not answer; the note names any other trouble of the given server. Takes
- * zeroed structs. */
-int bench_server_start(struct bench_server *s, char *note, size_t n);
-void bench_server_stop(struct bench_server *s); /* half-started and zeroed ones are fine */
-/* the database that was found empty, and no other */
-int bench_server_flush(struct bench_server *s);
-int bench_server_keys(struct bench_server *s, long long *ret); /* DBSIZE */
+/* Takes a zeroed one; until the case ends. The case is skipped where there is no redis-server, or
+ * the given server is not empty. */
+void bench_server_start(struct bench_server *s);
+void bench_server_flush(struct bench_server *s);     /* the database that was found empty alone */
+long long bench_server_keys(struct bench_server *s); /* DBSIZE */
 /* To an endpoint; a blocking socket that gives up after the patience, or -errno. */
 int bench_connect(const char *endpoint);
 

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_wire.c - see bench_wire.h. */
 #include "bench_wire.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/evp.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
-#include "bench.h"
 #include "bench_disk.h"
 
 enum { HEAD_BYTES = 128, MARGIN = 64 };
@@ -37,6 +29,7 @@ struct raw {
 	const struct bench_wire *w;
 	bool set;
 	int poll;
+	EVP_MAC *mac; /* NULL: none */
 	uint32_t next[BENCH_SERVERS], begun, ended, n;
 	uint8_t *memory; /* slots: values, with the framing of a reply */
 	/* slots, in the order in which they were given back: the earliest at begun % slots, the
@@ -213,7 +206,7 @@ static int go(struct raw *raw)
 	return r;
 }
 
-static int open_conns(struct raw *raw, EVP_MAC *mac)
+static void open_conns(struct raw *raw)
 {
 	for (uint32_t i = 0; i < raw->w->n_servers * raw->w->connections; i++) {
 		struct conn *c = &raw->conns[raw->n];
@@ -222,52 +215,49 @@ static int open_conns(struct raw *raw, EVP_MAC *mac)
 
 		c->server = i % raw->w->n_servers;
 		c->fd = bench_connect(raw->w->tcp ? server->tcp : server->local);
-		if (c->fd < 0)
-			return c->fd;
+		bench_must(c->fd);
 		raw->n++;
-		c->mac = mac ? EVP_MAC_CTX_new(mac) : NULL;
-		if (mac && !c->mac)
-			return -ENOMEM;
+		c->mac = raw->mac ? EVP_MAC_CTX_new(raw->mac) : NULL;
+		if (raw->mac && !c->mac)
+			bench_must(-ENOMEM);
 		if (fcntl(c->fd, F_SETFL, O_NONBLOCK) ||
 		    epoll_ctl(raw->poll, EPOLL_CTL_ADD, c->fd, &e))
-			return -errno;
+			bench_must(-errno);
 	}
-	return 0;
 }
 
-static int open_raw(struct raw *raw)
+static void close_raw(void *arg)
 {
-	const struct bench_wire *w = raw->w;
-	EVP_MAC *mac;
-	int r;
+	struct raw *raw = arg;
 
-	raw->poll = epoll_create1(EPOLL_CLOEXEC);
-	if (w->depth > BENCH_WIRE_DEPTH || w->slots < w->n_servers * w->connections * w->depth)
-		return -EINVAL;
-	raw->memory = bench_memory(w->slots * raw->stride, true);
-	raw->free = calloc(w->slots, sizeof(*raw->free));
-	if (raw->poll < 0 || !raw->memory || !raw->free)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < w->slots; i++)
-		raw->free[i] = i;
-	for (uint32_t i = 0; i < w->n_servers; i++)
-		raw->next[i] = i;
-	mac = w->mac ? EVP_MAC_fetch(NULL, "POLY1305", NULL) : NULL;
-	r = w->mac && !mac ? -ENOSYS : open_conns(raw, mac);
-	EVP_MAC_free(mac);
-	return r;
-}
-
-static void close_raw(struct raw *raw)
-{
 	for (uint32_t i = 0; i < raw->n; i++) {
 		EVP_MAC_CTX_free(raw->conns[i].mac);
 		(void)close(raw->conns[i].fd);
 	}
-	if (raw->poll >= 0)
-		(void)close(raw->poll);
-	bench_memory_free(raw->memory, raw->w->slots * raw->stride);
-	free(raw->free);
+	EVP_MAC_free(raw->mac);
+	(void)close(raw->poll);
+}
+
+static void open_raw(struct raw *raw)
+{
+	const struct bench_wire *w = raw->w;
+
+	if (w->depth > BENCH_WIRE_DEPTH || w->slots < w->n_servers * w->connections * w->depth)
+		bench_must(-EINVAL);
+	raw->poll = epoll_create1(EPOLL_CLOEXEC);
+	if (raw->poll < 0)
+		bench_must(-errno);
+	bench_defer(close_raw, raw);
+	raw->memory = bench_memory(w->slots * raw->stride, true);
+	raw->free = bench_alloc(w->slots * sizeof(*raw->free));
+	for (uint32_t i = 0; i < w->slots; i++)
+		raw->free[i] = i;
+	for (uint32_t i = 0; i < w->n_servers; i++)
+		raw->next[i] = i;
+	raw->mac = w->mac ? EVP_MAC_fetch(NULL, "POLY1305", NULL) : NULL;
+	if (w->mac && !raw->mac)
+		bench_must(-ENOSYS);
+	open_conns(raw);
 }
 
 const char *bench_wire_way(const struct bench_wire *w)
@@ -275,31 +265,23 @@ const char *bench_wire_way(const struct bench_wire *w)
 	return bench_server_given() ? bench_server_given() : w->tcp ? "TCP" : "Unix socket";
 }
 
-double bench_thread_seconds(void)
+double bench_wire_run(const struct bench_wire *w, bool set, double *cpu)
 {
-	struct rusage u;
-
-	(void)getrusage(RUSAGE_THREAD, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-}
-
-int bench_wire_run(const struct bench_wire *w, bool set, double *ret, double *cpu)
-{
-	struct raw raw = { .w = w,
-			   .set = set,
-			   .stride = (w->value_bytes + MARGIN + 4095) & ~(size_t)4095 };
-	double from;
+	const uint32_t mark = bench_mark();
+	struct raw *raw = bench_alloc(sizeof(*raw));
+	double from, seconds;
 	uint64_t start;
-	int r = open_raw(&raw);
 
-	from = bench_thread_seconds();
+	raw->w = w;
+	raw->set = set;
+	raw->stride = (w->value_bytes + MARGIN + 4095) & ~(size_t)4095;
+	open_raw(raw);
+	from = bench_cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
 	start = bench_now_ns();
-	if (r == 0)
-		r = go(&raw);
-	*ret = (double)w->values * w->value_bytes / (double)(bench_now_ns() - start);
+	bench_must(go(raw));
+	seconds = (double)(bench_now_ns() - start) * 1e-9;
 	if (cpu)
-		*cpu += bench_thread_seconds() - from;
-	close_raw(&raw);
-	return r;
+		*cpu += bench_cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - from;
+	bench_end(mark);
+	return (double)w->values * w->value_bytes / seconds * 1e-9;
 }

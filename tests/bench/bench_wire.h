@@ -16,11 +16,6 @@
 #ifndef KVTIER_BENCH_WIRE_H
 #define KVTIER_BENCH_WIRE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-
 #include "bench_server.h"
 
 enum { BENCH_WIRE_CONNECTIONS = 64, BENCH_WIRE_DEPTH = 16 };
@@ -39,9 +34,7 @@ struct bench_wire {
 
 const char *bench_wire_way(const struct bench_wire *w); /* "TCP", for a note */
 /* All values once; GB/s of them; the CPU seconds of that are added to *cpu, unless NULL. They must
- * have been set before they are got. -EBADMSG: something else came. */
-int bench_wire_run(const struct bench_wire *w, bool set, double *ret, double *cpu);
-
-double bench_thread_seconds(void); /* of CPU, of the calling thread */
+ * have been set before they are got; if something else comes the case fails. */
+double bench_wire_run(const struct bench_wire *w, bool set, double *cpu);
 
 #endif

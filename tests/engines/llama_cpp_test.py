@@ -1,55 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_cpp_test.py BUILD - KvtierCache under the real llama-cpp-python and llama.cpp: what one process
-computed another one continues from, bit for bit; the engine answers every prompt, whatever becomes of the
-daemon; what the README says to run works as it is written."""
+"""llama_cpp_test.py - KvtierCache under the real llama-cpp-python and llama.cpp. A process continues bit for bit from
+what another one computed, the engine answers every prompt whatever becomes of the daemon, and what the README says to
+run works as it is written."""
 import importlib.util
+import itertools
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 import unittest
-import urllib.request
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
+from engine_process import MOMENTS, Engine, Trouble, blocks, commands, served
+from llama_cpp_engine import TEXT, find_model
+from world import BUILD, CONFIG, PATIENT_S, TREE, World
 
-from engine_process import Engine, blocks, commands  # noqa: E402
-from llama_demo import Daemon  # noqa: E402
-from llama_cpp_engine import TEXT, find_model  # noqa: E402
-
-BUILD = Path(sys.argv.pop(1)).resolve()
 ENGINE = Path(__file__).with_name("llama_cpp_engine.py")
-CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
-PATIENT_S = 120
 
 
-def stopped(process: subprocess.Popen) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+class OneDaemon(World):
+    settings = CONFIG.replace("64M", "256M")
 
 
-class LlamaCppPython(unittest.TestCase):
-    def setUp(self) -> None:
-        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        self.addCleanup(work.cleanup)
-        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
-        self.addCleanup(self.daemon.close)
-
+class LlamaCppPython(Trouble, OneDaemon):
     def engine(self, **options) -> Engine:
         engine = Engine(ENGINE, self.daemon.socket, json.dumps(options))
         self.addCleanup(engine.kill)
         return engine
-
-    def until(self, holds) -> None:
-        end = time.monotonic() + PATIENT_S
-        while not holds():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
 
     def same(self, answer: dict, as_in: dict) -> None:
         for name in ("text", "held", "logits"):
@@ -80,31 +59,19 @@ class LlamaCppPython(unittest.TestCase):
         self.assertEqual(engine.ask(start=0, tokens=260)["loaded_tokens"], 256)
 
     def trouble(self, number: int, after) -> None:
-        """The daemon gets a signal while the engine has given it an op, or is about to."""
         engine = self.engine()
         plain = engine.ask(start=0, tokens=150, plain=True)
-        for i, place in enumerate(("before load", "after load", "before store", "after store")):
-            with self.subTest(place):
+        for i, (op, moment) in enumerate(itertools.product(("load", "store"), MOMENTS)):
+            with self.subTest(f"{moment} {op}"):
                 self.until(lambda: engine.ask(start=0, tokens=150)["loaded_tokens"] == 128)
-                what = {"start": 0 if "load" in place else 300 + i, "tokens": 150}
+                what = {"start": 0 if op == "load" else 300 + i, "tokens": 150}
                 wanted = engine.ask(**what, plain=True)
-                engine.begin(**what, stop=place)
-                self.until(lambda: stopped(engine.process))
-                self.daemon.process.send_signal(number)
-                os.kill(engine.process.pid, signal.SIGCONT)
+                engine.begin(**what, stop=op)
+                engine.strikes(self.daemon.process, number, moment)
                 self.same(engine.read(), wanted)
                 self.same(engine.ask(start=0, tokens=150), plain)
                 after()
         self.until(lambda: engine.ask(start=0, tokens=150)["loaded_tokens"] == 128)
-
-    def test_a_daemon_that_is_killed_costs_hits_alone(self):
-        def again():
-            self.daemon.kill()
-            self.daemon.start()
-        self.trouble(signal.SIGKILL, again)
-
-    def test_a_daemon_that_stands_still_costs_hits_alone(self):
-        self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
 
     def test_an_engine_that_starts_first_finds_the_daemon_later(self):
         self.daemon.kill()
@@ -115,25 +82,18 @@ class LlamaCppPython(unittest.TestCase):
         self.assertEqual(engine.ask(start=0, tokens=100)["loaded_tokens"], 64)
 
 
-class Documented(unittest.TestCase):
-    """What client/python/README.md says, as it is written there, in a directory that has a model and a prompt."""
-    until = LlamaCppPython.until
+class Documented(OneDaemon):
+    """Runs what client/python/README.md says, as it is written, in a directory that has a model and a prompt."""
 
     def setUp(self) -> None:
-        LlamaCppPython.setUp(self)
-        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        self.addCleanup(work.cleanup)
-        self.work, self.prompt = work.name, TEXT[:900].decode()
-        Path(self.work, "model.gguf").symlink_to(find_model())
-        Path(self.work, "prompt.txt").write_text(self.prompt)
-
-    def run_as_written(self, *arguments: str) -> subprocess.Popen:
-        with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "llama_cpp_documented.log", "ab") as log:
-            return subprocess.Popen([sys.executable, "-B", *arguments], cwd=self.work, stdin=subprocess.DEVNULL,
-                                    stdout=log, stderr=log, env={**os.environ, "KVTIER_SOCKET": self.daemon.socket})
+        super().setUp()
+        self.prompt = TEXT[:900].decode()
+        (self.work / "model.gguf").symlink_to(find_model())
+        (self.work / "prompt.txt").write_text(self.prompt)
+        self.how = {"cwd": self.work, "env": {**os.environ, "KVTIER_SOCKET": self.daemon.socket}}
 
     def twice(self, run) -> None:
-        """Judged by the daemon: what the first process stores the second one loads."""
+        """The second process loads what the first one stores, as the daemon counts it."""
         first = run()
         stored, loaded = [self.daemon.stats()[name]["blocks_total"] for name in ("store", "load")]
         self.assertGreater(stored, 1)
@@ -143,40 +103,18 @@ class Documented(unittest.TestCase):
 
     def test_the_program(self):
         program, = blocks("llama-cpp-python", "python")
-        self.twice(lambda: self.assertEqual(self.run_as_written("-c", program).wait(PATIENT_S), 0))
-
-    def served(self) -> str:
-        """The answer of a server that is started for it, and killed."""
-        command, = commands("llama-cpp-python")
-        self.assertEqual(command[:2], ["python", "-m"])
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        server = self.run_as_written(*command[1:], "--port", str(port))
-        try:
-            body = json.dumps({"prompt": self.prompt, "max_tokens": 4, "temperature": 0}).encode()
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body,
-                                             {"Content-Type": "application/json"})
-
-            def up():
-                self.assertIsNone(server.poll(), "it ended; see llama_cpp_documented.log")
-                with socket.socket() as probe:
-                    return probe.connect_ex(("127.0.0.1", port)) == 0
-
-            self.until(up)
-            with urllib.request.urlopen(request, timeout=PATIENT_S) as answer:
-                return json.load(answer)["choices"][0]["text"]
-        finally:
-            server.kill()
-            server.wait()
+        self.twice(lambda: subprocess.run([sys.executable, "-B", "-c", program], check=True, timeout=PATIENT_S,
+                                          **self.how).returncode)
 
     def test_the_server(self):
-        self.twice(self.served)
+        command, = commands("llama-cpp-python")
+        self.assertEqual(command[:2], ["python", "-m"])
+        body = {"prompt": self.prompt, "max_tokens": 4, "temperature": 0}
+        self.twice(lambda: served(command[1:], "llama_cpp_documented.log", body, **self.how))
 
 
-class InC(unittest.TestCase):
-    """client/examples/llama_kvtier.c, with the library and the headers that llama-cpp-python has installed."""
-    setUp = LlamaCppPython.setUp
+class InC(OneDaemon):
+    """client/examples/llama_kvtier.c, built with the library and the headers that llama-cpp-python has installed."""
 
     def test_a_prefix_outlives_its_engine(self):
         headers = Path(sysconfig.get_path("platlib")) / "include"

@@ -2,9 +2,9 @@
 """sglang_engine.py FD FD SOCKET ORDER - a process that answers prompts by SGLang's own HiCacheController on the CPU.
 
 engine_process.py says how it is asked. Its host pool, its page hashes and its threads of queries, prefetches and
-backups are SGLang's; kvtier.sglang is loaded as its `dynamic` storage. What SGLang needs a GPU for is played here: the
-scheduler's part, and a forward whose KV of a page depends on the page's hash, that is on all tokens up to its end.
-ORDER: of the host pool's values; "mla/..." of MLA's.
+backups are SGLang's; kvtier.sglang is loaded as its `dynamic` storage. This file plays what SGLang needs a GPU for: the
+scheduler, and a forward whose KV of a page depends on the page's hash, that is on all tokens up to its end. ORDER is
+the order of the values in the host pool; "mla/..." has those of MLA.
 
 After each prompt the whole host pool is filled with one byte. A page that changes until the next prompt was written
 after its call was answered: `late`.
@@ -33,7 +33,7 @@ PERMUTED = {"layer_first": (0, 1, 2, 3, 4), "page_first": (0, 2, 1, 3, 4), "page
 
 
 def make_pools(order: str):
-    """SGLang's pools of the device, here the CPU, and of the host."""
+    """SGLang's pools: that of the device, which is the CPU here, and that of the host."""
     common = dict(size=1024, page_size=PAGE, dtype=torch.bfloat16, layer_num=LAYERS, device="cpu",
                   enable_memory_saver=False)
     how = dict(pin_memory=False, device_capacity_tokens=1024, start_layer=0, end_layer=LAYERS,
@@ -47,7 +47,7 @@ def make_pools(order: str):
 
 
 def computed(digest: str, order: str) -> torch.Tensor:
-    """What a forward gives for a page, in the pool's order."""
+    """The values that a forward gives for a page, in the pool's order."""
     numbers = torch.Generator().manual_seed(int(digest[:15], 16))
     mla = order.startswith("mla/")
     shape = (1, LAYERS, PAGE, 1, LATENT + ROPE) if mla else (2, LAYERS, PAGE, HEADS, DIM)
@@ -70,7 +70,7 @@ class Engine:
         self.host.kv_buffer.view(torch.uint8).fill_(FREE)
 
     def prefetched(self, tokens: list) -> tuple:
-        """As the scheduler: pages of the host, and how many of the leading ones came."""
+        """Prefetches like the scheduler. Returns pages of the host, and how many of the leading ones came."""
         cache = self.cache
         cache.prefetch(f"r{next(self.numbers)}", tokens, None, [])
         operation = cache.prefetch_hit_queue.get(timeout=PATIENT_S)

@@ -1,61 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sglang_test.py BUILD - kvtier.sglang under the real SGLang on the CPU: its HiCacheController with its threads, its
-host pools, hashes, failure injector, and its factories of storages and linkers. No model runs: SGLang's kernels
-between host and device want a GPU, so sglang_engine.py plays the forward and the scheduler."""
+"""sglang_test.py - kvtier.sglang under the real SGLang on the CPU: its HiCacheController with its threads, its host
+pools, hashes and failure injector, and its factories of storages and linkers. No model runs: SGLang's kernels between
+host and device need a GPU, so sglang_engine.py plays the forward and the scheduler."""
 import argparse
 import os
 import signal
-import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
-
-import torch  # noqa: E402
-from sglang.srt.mem_cache.hicache_storage import (HiCacheStorageConfig, HiCacheStorageExtraInfo,  # noqa: E402
+import torch
+from sglang.srt.mem_cache.hicache_storage import (HiCacheStorageConfig, HiCacheStorageExtraInfo,
                                                   HiCacheStorageFailureInjector, PoolHitPolicy, PoolName, PoolTransfer)
-from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool  # noqa: E402
-from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
+from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool
+from sglang.srt.mem_cache.storage import StorageBackendFactory
 
-import sglang_engine  # noqa: E402
-from engine_process import Engine, commands  # noqa: E402
-from llama_demo import Daemon  # noqa: E402
-from sglang_engine import PAGE, computed, make_pools, storage  # noqa: E402
+import sglang_engine
+from engine_process import Engine, commands
+from sglang_engine import PAGE, computed, make_pools, storage
+from world import CONFIG, Waits, started
 
-BUILD = Path(sys.argv.pop(1)).resolve()
 ENGINE = Path(__file__).with_name("sglang_engine.py")
-CONFIG = "[host]\nbytes = 512M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
-PATIENT_S = 120
 ORDERS = ("layer_first", "page_first", "page_first_direct", "page_head")
 LATENT = ("mla/layer_first", "mla/page_first", "mla/page_first_direct")
 
 
-class OneDaemon(unittest.TestCase):
+class OneDaemon(Waits):
     @classmethod
     def setUpClass(cls) -> None:
-        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        cls.addClassCleanup(work.cleanup)
-        cls.daemon = Daemon(BUILD, Path(work.name), CONFIG)
-        cls.addClassCleanup(cls.daemon.close)
+        _, cls.daemon = started(cls.addClassCleanup, CONFIG.replace("64M", "512M"))
 
     def setUp(self) -> None:
-        """Whatever an earlier test left."""
+        """Begins without what an earlier test left."""
         self.daemon.process.send_signal(signal.SIGCONT)
         if self.daemon.process.poll() is not None:
             self.daemon.start()
 
-    def until(self, holds) -> None:
-        end = time.monotonic() + PATIENT_S
-        while not holds():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.2)
-
 
 class Threads(OneDaemon):
-    """SGLang's threads query, prefetch and back up by kvtier."""
+    """SGLang's threads query, prefetch and back up pages with kvtier."""
 
     def engine(self, order: str = "page_first", **environment: str) -> Engine:
         engine = Engine(ENGINE, self.daemon.socket, order, **environment)
@@ -63,7 +46,7 @@ class Threads(OneDaemon):
         return engine
 
     def ask(self, engine: Engine, seed: int, pages: int = 150) -> dict:
-        """150 pages are two batches of SGLang's."""
+        """Asks for a prompt; 150 pages are two batches of SGLang's."""
         return self.good(engine.ask(seed=seed, pages=pages))
 
     def good(self, answer: dict) -> dict:
@@ -174,7 +157,7 @@ class Calls(OneDaemon):
             self.assertEqual(found, {(0, 0): 3, (1, 0): 3, (0, 1): 0, (1, 1): 0})
 
     def test_pools_beside_the_kv(self):
-        """As a hybrid model has them: of all pages, of the last ones, and a KV pool of numbers alone."""
+        """A hybrid model has pools of all pages, pools of the last ones, and a KV pool that has only numbers."""
         order, names = "page_first", self.names(8)
         _, side = make_pools(order)
         window = make_pools("layer_first")[1]
@@ -236,7 +219,7 @@ class Calls(OneDaemon):
             self.assertEqual((backend.batch_set_v1(names, indices), backend.batch_exists(names)), ([False] * 2, 0))
 
     def test_another_order_of_the_device_is_no_order_of_heads(self):
-        """The rows of a host pool are then not the heads of a token: such pages are kept apart, as they are."""
+        """The rows of a host pool are not the heads of a token then, so such pages are kept apart, as they are."""
         from kvtier.sglang import host_layout
         self.assertEqual(host_layout(make_pools("page_first")[1]).order, "")
         os.environ["SGLANG_USE_HND_KVCACHE"] = "1"
@@ -256,7 +239,7 @@ class Calls(OneDaemon):
 
 
 class Linked(OneDaemon):
-    """A linker, made by SGLang's factory over SGLang's device pools, which are in the CPU's memory."""
+    """A linker that SGLang's factory made over SGLang's device pools, which are in the CPU's memory."""
 
     CONFIG = {"linker": "KvtierLinker", "linker_module_path": "kvtier.sglang"}
 
@@ -280,7 +263,7 @@ class Linked(OneDaemon):
         return linker.pop_completed_offload()
 
     def test_the_commands_of_the_readme_lead_here(self):
-        """By SGLang's own parser and factories. A server is not started, as no model runs."""
+        """SGLang's own parser and factories read them. A server is not started, as no model runs."""
         from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
         from sglang.srt.server_args import ServerArgs
         parser = argparse.ArgumentParser()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers_engine.py FD FD SOCKET - a process that answers prompts by a transformers model, its KV
-backed by kvtier.
+"""transformers_engine.py FD FD SOCKET - a process that answers prompts by a transformers model backed by kvtier.
 
-engine_process.py says how it is asked. The model is a small
-Llama with seeded random weights in FP32, so two processes have the same one and greedy decoding is deterministic.
+engine_process.py says how it is asked. The model is a small Llama with seeded random weights in FP32, so two processes
+have the same one and greedy decoding is deterministic.
 """
 import hashlib
 import sys
@@ -35,7 +34,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def continued(llama: LlamaForCausalLM, ids: torch.Tensor, past, split: int) -> str:
-    """Of the logits when the first `split` tokens' KV is in `past` and the rest is computed in one forward."""
+    """A digest of the logits when the KV of the first `split` tokens is in `past` and one forward computes the rest."""
     with torch.no_grad():
         return digest(llama(input_ids=ids[:, split:], past_key_values=past, use_cache=True).logits)
 

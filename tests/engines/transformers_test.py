@@ -1,34 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers_test.py BUILD - kvtier.transformers under the real transformers: what one process computed another one
-continues from; a model that is changed is another one; the engine answers every prompt as the model
-alone does, whatever becomes of the daemon; what is not served is refused."""
+"""transformers_test.py - kvtier.transformers under the real transformers. A process continues from what another one
+computed, a model that is changed is another one, the engine answers every prompt as the model alone does whatever
+becomes of the daemon, and what is not served is refused."""
 import os
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 from pathlib import Path
 from unittest import mock
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
+from engine_process import MOMENTS, PATIENT_S, Engine, Trouble, blocks
+from world import CONFIG, World, started
 
-from engine_process import MOMENTS, PATIENT_S, Engine, blocks  # noqa: E402
-from llama_demo import Daemon  # noqa: E402
-
-BUILD = Path(sys.argv.pop(1)).resolve()
 ENGINE = Path(__file__).with_name("transformers_engine.py")
-CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+LARGE = CONFIG.replace("64M", "256M")
 
 
-class Transformers(unittest.TestCase):
-    def setUp(self) -> None:
-        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        self.addCleanup(work.cleanup)
-        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
-        self.addCleanup(self.daemon.close)
+class Transformers(Trouble, World):
+    settings = LARGE
 
     def engine(self) -> Engine:
         engine = Engine(ENGINE, self.daemon.socket)
@@ -62,14 +51,7 @@ class Transformers(unittest.TestCase):
         self.assertEqual(said[0][-1], said[1][-1])
         self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 0)
 
-    def until(self, holds) -> None:
-        end = time.monotonic() + PATIENT_S
-        while not holds():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.1)
-
     def trouble(self, number: int, after) -> None:
-        """The daemon gets a signal around the load of a prompt, and around the store of another one."""
         engine = self.engine()
         plain = {seed: engine.ask(seed=seed, tokens=600, plain=True)["tokens"] for seed in (2, 3, 4, 5)}
         for op, moment, seed in (*(("load", moment, 2) for moment in MOMENTS),
@@ -87,15 +69,6 @@ class Transformers(unittest.TestCase):
                 after()
         self.until(lambda: engine.ask(seed=2, tokens=600)["loaded_tokens"] == 576)
 
-    def test_a_daemon_that_is_killed_costs_hits_alone(self):
-        def again():
-            self.daemon.kill()
-            self.daemon.start()
-        self.trouble(signal.SIGKILL, again)
-
-    def test_a_daemon_that_stands_still_costs_hits_alone(self):
-        self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
-
     def test_an_engine_that_starts_first_finds_the_daemon_later(self):
         self.daemon.kill()
         engine = self.engine()
@@ -109,7 +82,7 @@ class Transformers(unittest.TestCase):
 NAMES = """
 import torch
 from peft import LoraConfig, get_peft_model
-from kvtier.transformers_model import look
+from kvtier.adapters.transformers_model import look
 from transformers_engine import model
 torch.set_num_threads(1)
 print(look(model(), 32).name())
@@ -122,15 +95,14 @@ print(look(get_peft_model(model(), low).eval(), 32).name())
 
 class EveryProcess(unittest.TestCase):
     def test_equal_models_have_one_name(self):
-        own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         names = [subprocess.run([sys.executable, "-W", "ignore", "-B", "-c", NAMES], stdout=subprocess.PIPE, check=True,
-                                env={**own, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
+                                env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
         self.assertEqual(names[0], names[1])
         self.assertEqual(len(set(names[0].splitlines())), 3)
 
 
 class NotServed(unittest.TestCase):
-    """Decided before a daemon is asked."""
+    """What is refused before a daemon is asked."""
 
     def cache(self, **config):
         import torch
@@ -174,10 +146,7 @@ class OneProcess(unittest.TestCase):
         torch.set_num_threads(1)
         cls.torch, cls.model = torch, staticmethod(transformers_engine.model)
         cls.ids = transformers_engine.prompt(1, 200)        # six full blocks
-        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        cls.addClassCleanup(work.cleanup)
-        cls.daemon = Daemon(BUILD, Path(work.name), CONFIG)
-        cls.addClassCleanup(cls.daemon.close)
+        _, cls.daemon = started(cls.addClassCleanup, LARGE)
 
     def cache(self, model):
         from kvtier import Client
@@ -189,7 +158,7 @@ class OneProcess(unittest.TestCase):
         return cache
 
     def loaded(self, cache, ids=None, **how) -> int:
-        """How many tokens were loaded. The answer is that of the model alone."""
+        """How many tokens were loaded. It checks that the answer is that of the model alone."""
         ids = self.ids if ids is None else ids
         how = {"max_new_tokens": 16, "do_sample": False, "pad_token_id": 0, **how}
         got = cache.generate(ids, **how)
@@ -197,7 +166,7 @@ class OneProcess(unittest.TestCase):
         return cache.last.loaded_tokens
 
     def once_more(self, cache) -> None:
-        """The model is another one now: it hits nothing of before, then its own, also in another cache."""
+        """The model is another one now: it does not hit blocks of before, then hits its own, also in another cache."""
         self.assertEqual([self.loaded(cache), self.loaded(cache)], [0, 192])
         self.assertEqual(self.loaded(self.cache(cache._model)), 192)
 
@@ -263,7 +232,8 @@ class OneProcess(unittest.TestCase):
         cache = self.cache(self.model())
         self.loaded(cache)
         own = cache._model.generation_config
-        for name, value in (("num_beams", 2), ("cache_implementation", "static"), ("prompt_lookup_num_tokens", 4)):
+        for name, value in (("num_beams", 2), ("cache_implementation", "static"), ("prompt_lookup_num_tokens", 4),
+                            ("prefill_chunk_size", 3)):
             for how in ({name: value}, {"generation_config": GenerationConfig(**{name: value})}):
                 with self.subTest(f"{name} {value} {list(how)}"):
                     self.loaded(cache, **how)
@@ -271,7 +241,7 @@ class OneProcess(unittest.TestCase):
             with self.subTest(f"{name} {value} of the model"), mock.patch.object(own, name, value):
                 self.loaded(cache)
                 self.assertIn(name, cache.last.skipped)
-        for how in ({"generation_config": GenerationConfig(max_new_tokens=5)}, {"prefill_chunk_size": 3},
+        for how in ({"generation_config": GenerationConfig(max_new_tokens=5)},
                     {"output_scores": True}, {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3}):
             self.assertEqual(self.loaded(cache, **how), 192)
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm_engine.py FD FD MODEL SOCKET [OPTIONS] - a process that answers prompts by vLLM on the CPU; SOCKET "": without
-kvtier. OPTIONS: a JSON object, see OPTIONS below.
+"""vllm_engine.py FD FD MODEL SOCKET [OPTIONS] - a process that answers prompts by vLLM on the CPU.
 
-engine_process.py says how it is asked. The engine's own prefix cache is off, unless `llm` says otherwise, so that a
-prefix can come from kvtier alone.
+engine_process.py says how it is asked. If SOCKET is "", it runs without kvtier. OPTIONS is a JSON object, see OPTIONS
+below. The engine's own prefix cache is off, unless `llm` says otherwise, so that a prefix comes from kvtier alone.
 """
 import contextlib
 import functools
@@ -51,7 +50,7 @@ def counters(llm: LLM) -> dict:
 
 
 def subscribe(endpoint: str):
-    """A function that gives the KV events since its last call."""
+    """Returns a function that gives the KV events since its last call."""
     import msgspec
     import zmq
     from vllm.distributed.kv_events import KVEventBatch
@@ -73,7 +72,8 @@ def subscribe(endpoint: str):
 
 def measure() -> dict:
     """Milliseconds in kvtier, of the first call of each; a load until its result was taken."""
-    from kvtier import vllm, vllm_core
+    from kvtier import vllm
+    from kvtier.adapters import vllm_core
     ret = {}
 
     def wrap(owner: type, function: str, name: str) -> None:
@@ -103,7 +103,7 @@ def measure() -> dict:
 
 
 def known() -> dict:
-    """What not every release has: a connector may serve several KV cache groups; requests have hints."""
+    """Says what not every release has: whether a connector may serve several KV cache groups, and requests hints."""
     from vllm.distributed.kv_transfer.kv_connector.v1 import base
     return {"groups": hasattr(base, "KVConnectorTransferResults"),
             "hints": importlib.util.find_spec("vllm.v1.kv_hints") is not None}
@@ -118,7 +118,7 @@ def look_at_modules_with_care() -> None:
 
 @contextlib.contextmanager
 def hinted(llm: LLM, hints: list):
-    """Requests have these kv_hints: (type, payload). generate() does not take them."""
+    """Gives requests these kv_hints, (type, payload), as generate() does not take them."""
     if hints:
         from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
         actions = [KvHintAction(f"a{i}", kind, "1", payload) for i, (kind, payload) in enumerate(hints)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm_models.py - small models with seeded random weights: wide enough that their answers depend on the whole prompt.
-Each function saves one in a directory."""
+"""vllm_models.py - small models with seeded random weights. They are wide enough that their answers depend on the whole
+prompt. Each function saves one in a directory."""
 import json
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def speaking(to: Path) -> None:
 
 
 def adapter(cache: Path, commit: str, seed: int) -> str:
-    """A LoRA for llama() in a cache as huggingface_hub's, of which the branch `main` is this commit. Its name."""
+    """Saves a LoRA for llama() in a cache like huggingface_hub's, where `main` is this commit. Returns its name."""
     import torch
     from safetensors.torch import save_file
     folder = cache / "models--org--adapter"
@@ -53,7 +53,7 @@ def adapter(cache: Path, commit: str, seed: int) -> str:
 
 
 def gentle(to: Path) -> None:
-    """Its answers change little when its KV is rounded."""
+    """A model whose answers change little when its KV is rounded."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(7)
@@ -61,7 +61,7 @@ def gentle(to: Path) -> None:
 
 
 def windows(to: Path) -> None:
-    """Layers with a sliding window of 128 tokens beside layers with full attention."""
+    """A model that has layers with a sliding window of 128 tokens beside layers with full attention."""
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
     torch.manual_seed(7)
@@ -70,7 +70,7 @@ def windows(to: Path) -> None:
 
 
 def latents(to: Path) -> None:
-    """Latents of 512 values and 64 of rope for each token (MLA)."""
+    """A model with latents (MLA): 512 values and 64 of rope for each token."""
     import torch
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
     torch.manual_seed(7)

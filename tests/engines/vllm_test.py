@@ -1,53 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm_test.py BUILD - kvtier.vllm under the real vLLM on the CPU: what one process computed another one continues
-from; the engine answers every request as it does without kvtier, whatever becomes of the daemon."""
+"""vllm_test.py - kvtier.vllm under the real vLLM on the CPU. A process continues from what another one computed, and
+the engine answers every request as it does without kvtier, whatever becomes of the daemon."""
 import itertools
 import json
 import math
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 import unittest
-import urllib.request
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "tests" / "engines")]
+import vllm_models
+from engine_process import MOMENTS, Engine, Trouble, commands, served
+from world import CONFIG, Waits, World, started
 
-from engine_process import MOMENTS, PATIENT_S, Engine, commands  # noqa: E402
-import vllm_models  # noqa: E402
-from llama_demo import Daemon  # noqa: E402
-
-BUILD = Path(sys.argv.pop(1)).resolve()
 ENGINE = Path(__file__).with_name("vllm_engine.py")
-CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+LARGE = CONFIG.replace("64M", "256M")
 
 
 def divergence(p: list, q: list) -> float:
-    """Kullback-Leibler, in nats, of two rows of logarithms."""
+    """The Kullback-Leibler divergence of two rows of logarithms, in nats."""
     return sum(math.exp(a) * (a - b) for a, b in zip(p, q))
 
 
-class Vllm(unittest.TestCase):
+class Vllm(Trouble, Waits):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        cls.model = Path(cls.work.name) / "tiny-llama"
+        cls.work, cls.daemon = started(cls.addClassCleanup, LARGE)
+        cls.model = cls.work / "tiny-llama"
         vllm_models.llama(cls.model)
-        cls.daemon = Daemon(BUILD, Path(cls.work.name), CONFIG)
         plain = Engine(ENGINE, str(cls.model), "")
         cls.plain = {seed: plain.ask(seeds=[seed], tokens=600)["tokens"][0] for seed in range(1, 16)}
         cls.knows = plain.ask(knows=True)
         plain.kill()
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.daemon.close()
-        cls.work.cleanup()
 
     def engine(self, options: dict = {}, model: Path = None, **environment: str) -> Engine:
         engine = Engine(ENGINE, str(model or self.model), self.daemon.socket, json.dumps(options), **environment)
@@ -56,12 +42,12 @@ class Vllm(unittest.TestCase):
 
     def made(self, kind: str) -> Path:
         """Another model than that of self.plain."""
-        to = Path(self.work.name) / kind
+        to = self.work / kind
         getattr(vllm_models, kind)(to)
         return to
 
     def carries(self, model: Path, options: dict, blocks: int) -> None:
-        """What one process computed another one continues from, also beside a daemon that is killed."""
+        """A process continues from what another one computed, also beside a daemon that is killed."""
         ask = {"seeds": [1, 2], "tokens": 600}
         cold = self.engine(options, model)
         plain = cold.ask(**ask)["tokens"]       # its blocks are in nobody's memory yet
@@ -79,12 +65,6 @@ class Vllm(unittest.TestCase):
     def loaded(self) -> int:
         return self.daemon.stats()["tiers"]["host"]["hit_blocks_total"]
 
-    def until(self, holds) -> None:
-        """On a busy machine a daemon may be found late: then the engine asks it again with a later request."""
-        end = time.monotonic() + PATIENT_S
-        while not holds():
-            self.assertLess(time.monotonic(), end, {k: self.daemon.stats()[k] for k in ("lookup", "load", "store")})
-
     def stores(self, engine: Engine, seed: int) -> None:
         before = self.daemon.stats()["store"]["blocks_total"]
 
@@ -95,7 +75,7 @@ class Vllm(unittest.TestCase):
         self.until(stored)
 
     def loads(self, engine: Engine, seed: int) -> None:
-        """All blocks of the prompt but the one with its last token."""
+        """Asks the prompt, and checks that all its blocks are loaded but the one with its last token."""
         def loaded() -> bool:
             before = self.loaded()
             self.is_right(engine.ask(seeds=[seed], tokens=600), seed)
@@ -140,7 +120,7 @@ class Vllm(unittest.TestCase):
             self.assertEqual(self.loaded() - before, came, salt)
 
     def test_an_adapter_of_a_hub_whose_branch_moves_on(self):
-        cache, ask, answers = Path(self.work.name) / "hub", {"seeds": [5], "tokens": 600}, []
+        cache, ask, answers = self.work / "hub", {"seeds": [5], "tokens": 600}, []
         for commit in ("a" * 40, "a" * 40, "b" * 40):
             ask["lora"] = vllm_models.adapter(cache, commit, seed=ord(commit[0]))
             engine = self.engine({"llm": {"enable_lora": True, "max_lora_rank": 8}}, HF_HUB_CACHE=str(cache),
@@ -211,7 +191,7 @@ class Vllm(unittest.TestCase):
         self.changes_little(self.made("gentle"), {"codec": "", "dtype": "bfloat16"}, 18)
 
     def test_an_engine_that_cannot_continue_is_not_asked_to(self):
-        """On a CPU vLLM computes latents (MLA) from a prompt's beginning only."""
+        """On a CPU vLLM computes latents (MLA) only from a prompt's beginning."""
         engine, before = self.engine({"llm": {"block_size": 16}}, self.made("latents")), self.daemon.stats()["store"]
         first, second = (engine.ask(seeds=[1], tokens=600) for _ in range(2))
         self.assertEqual((second["tokens"], second["cached"]), (first["tokens"], [0]))
@@ -259,9 +239,8 @@ class Vllm(unittest.TestCase):
         self.until(lambda: said("pin", {"session": "chat"}, tokens=600))
         self.until(lambda: said("ended", {"session": "chat", "scope": "session"}, tokens=40))
 
-    def trouble(self, number: int, fresh: tuple, after) -> None:
-        """The daemon gets a signal around the load of a prompt, and around the store of another one."""
-        engine = self.engine()
+    def trouble(self, number: int, after) -> None:
+        engine, fresh = self.engine(), (10, 11, 12) if number == signal.SIGKILL else (13, 14, 15)
 
         def counted(*names: str) -> list:
             counters = engine.ask(counters=True)["counters"]
@@ -281,15 +260,6 @@ class Vllm(unittest.TestCase):
                 after()
         self.loads(engine, 6)
 
-    def test_a_daemon_that_is_killed_costs_hits_alone(self):
-        def again():
-            self.daemon.kill()
-            self.daemon.start()
-        self.trouble(signal.SIGKILL, (10, 11, 12), again)
-
-    def test_a_daemon_that_stands_still_costs_hits_alone(self):
-        self.trouble(signal.SIGSTOP, (13, 14, 15), lambda: self.daemon.process.send_signal(signal.SIGCONT))
-
     def test_an_engine_that_starts_first_finds_the_daemon_later(self):
         self.daemon.kill()
         engine = self.engine()
@@ -298,56 +268,30 @@ class Vllm(unittest.TestCase):
         self.loads(engine, 8)
 
 
-class Server(unittest.TestCase):
-    """The command of client/python/README.md."""
+class Server(World):
+    """The server that the command in client/python/README.md starts."""
+    settings = LARGE
 
     def served(self, model: Path, words: str) -> str:
-        """The answer of a server that is started for it, and killed."""
         command, = commands("vLLM")
         self.assertEqual((command[0], command.count("M")), ("python", 1))
         command[command.index("M")] = str(model)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        more = ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "2048",
-                "--enforce-eager", "--served-model-name", "m", "--no-enable-prefix-caching"]
-        with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "vllm_server.log", "ab") as log:
-            server = subprocess.Popen([sys.executable, "-B", *command[1:], *more], stdin=subprocess.DEVNULL, stdout=log,
-                                      stderr=log, start_new_session=True, env={
-                                          **os.environ, "KVTIER_SOCKET": self.daemon.socket,
-                                          "VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_CPU_KVCACHE_SPACE": "1",
-                                          "VLLM_NO_USAGE_STATS": "1"})
-        try:
-            end = time.monotonic() + 3 * PATIENT_S
-            while True:
-                self.assertIsNone(server.poll(), f"it ended; see {log.name}")
-                self.assertLess(time.monotonic(), end)
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.2)
-            body = json.dumps({"model": "m", "prompt": words, "max_tokens": 16, "temperature": 0, "ignore_eos": True})
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body.encode(),
-                                             {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=PATIENT_S) as answer:
-                return json.load(answer)["choices"][0]["text"]
-        finally:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+        more = ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "2048", "--enforce-eager",
+                "--served-model-name", "m", "--no-enable-prefix-caching"]
+        body = {"model": "m", "prompt": words, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+        return served([*command[1:], *more], "vllm_server.log", body, env={
+            **os.environ, "KVTIER_SOCKET": self.daemon.socket, "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"})
 
     def test_a_prefix_outlives_its_server(self):
-        with tempfile.TemporaryDirectory(prefix="kvtier-engines-") as work:
-            model = Path(work) / "speaking"
-            vllm_models.speaking(model)
-            self.daemon = Daemon(BUILD, Path(work), CONFIG)
-            self.addCleanup(self.daemon.close)
-            words = " ".join(f"w{3 + i * i % 997}" for i in range(600))
-            cold = self.served(model, words)
-            self.assertGreater(self.daemon.stats()["store"]["blocks_total"], 0)
-            self.assertEqual(self.daemon.stats()["load"]["blocks_total"], 0)
-            self.assertEqual(self.served(model, words), cold)
-            self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 0)
-            self.assertEqual(len(cold.split()), 16)
+        model, words = self.work / "speaking", " ".join(f"w{3 + i * i % 997}" for i in range(600))
+        vllm_models.speaking(model)
+        cold = self.served(model, words)
+        self.assertGreater(self.daemon.stats()["store"]["blocks_total"], 0)
+        self.assertEqual(self.daemon.stats()["load"]["blocks_total"], 0)
+        self.assertEqual(self.served(model, words), cold)
+        self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 0)
+        self.assertEqual(len(cold.split()), 16)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,8 @@
 #include "tests/lib/lib_refuse.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/evp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { PAGES = 8, BLOCKS = 4, USES_MAX = 60, PATIENCE_MS = 20000 };
 
@@ -285,7 +276,7 @@ static void returning(struct world *w, bool private, int call, int error, int le
 
 TEST(connect_without_memory)
 {
-	connecting(*state, CALLOC, ENOMEM, true, 4); /* client, link, map, grave */
+	connecting(*state, CALLOC, ENOMEM, true, 4); /* client, link, map, orphan */
 	connecting(*state, MMAP, ENOMEM, true, 4);   /* statuses, two rings, index */
 }
 
@@ -335,10 +326,10 @@ TEST(connect_at_the_limit_of_descriptors)
 
 TEST(open_without_memory)
 {
-	/* space, its layout, keys, message */
-	opening(*state, false, CALLOC, ENOMEM, true, 4);
+	/* space with its layout; keys; message */
+	opening(*state, false, CALLOC, ENOMEM, true, 3);
 	/* staged and its segments as well */
-	opening(*state, true, CALLOC, ENOMEM, true, 6);
+	opening(*state, true, CALLOC, ENOMEM, true, 5);
 	opening(*state, true, MMAP, ENOMEM, true, 2); /* copies, staging */
 }
 
@@ -388,7 +379,7 @@ static void allocating(int call, int error)
 	const struct held before = held();
 
 	for (int n = 1;; n++) {
-		struct kvtier_shared *memory = NULL;
+		struct kvtier_memory *memory = NULL;
 		int rc;
 
 		arm(call, n, error);
@@ -409,7 +400,7 @@ static void allocating(int call, int error)
 static void taking_back(int call, int error)
 {
 	struct kvtier_region first = { .size = sizeof(first) }, now = { .size = sizeof(now) };
-	struct kvtier_shared *memory = NULL;
+	struct kvtier_memory *memory = NULL;
 	struct held before;
 	int rc = -1;
 	char *base;

@@ -2,36 +2,32 @@
 /* make: wrap=memfd_create,ftruncate,fcntl,mmap,munmap,getrandom,write,fsync,link */
 /* make: wrap=epoll_create1,epoll_ctl,eventfd,calloc,aligned_alloc,pthread_create */
 /*
- * fault_daemon.c - goal: when the system refuses anything while the daemon's parts open (loop,
- * rings, device, tenants' secrets, regions, layouts), the answer is an error and nothing is left
- * behind. A secret is whole or absent. Method: the linker puts the functions below in front of the
- * system's (-Wl,--wrap=NAME); call n fails, n = 0.. until an open needs fewer. Mappings and
- * descriptors are counted; memory is ASan's to watch.
+ * fault_daemon.c - goal: when the system refuses a call while a part of the daemon opens (loop,
+ * rings, index, table of blocks, device, secrets of tenants, regions, layouts) or while a client
+ * maps the index, the answer is an error, and no descriptor, mapping or memory is left behind. A
+ * secret is whole or absent. Method: the linker puts the functions below in front of the system's
+ * (-Wl,--wrap=NAME); call n fails, n = 0.. until an open needs fewer. Mappings and descriptors are
+ * counted; memory is ASan's to watch.
  */
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
-#include "daemon/device/device.h"
-#include "daemon/shared/layout.h"
-#include "daemon/base/loop.h"
-#include "daemon/shared/ring.h"
-#include "daemon/store/space.h"
+#include "client/lib/base/map.h"
+#include "daemon/device/device_cpu.h"
+#include "daemon/quota/quota.h"
+#include "daemon/session/mount.h"
+#include "base/loop.h"
+#include "daemon/session/ring.h"
+#include "daemon/table/block.h"
+#include "daemon/table/index.h"
+#include "daemon/table/space.h"
 #include "tests/lib/lib_refuse.h"
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
 
-enum { MOST_CALLS = 200, ERROR = EMLINK /* no code here makes it up */ };
+enum { MOST_CALLS = 200, ENTRIES = 1000, ERROR = EMLINK /* no code here makes it up */ };
 
 REFUSABLE(REFUSE_ANY, -1, int, memfd_create, (const char *name, unsigned flags), (name, flags))
 REFUSABLE(REFUSE_ANY, -1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
@@ -50,162 +46,148 @@ REFUSABLE(REFUSE_ANY, ERROR, int, pthread_create,
 	  (pthread_t * ret, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
 	  (ret, attr, run, arg))
 
+/* What is open; NULL: it is not. */
+static struct {
+	struct loop *loop;
+	struct ring ring;
+	struct index *index;
+	struct blocks *blocks;
+	struct map *map;
+	struct device *device;
+	struct device_region region;
+	struct page_layout layout;
+	struct spaces *spaces;
+	int memfd;
+	char dir[64];
+} w;
+
 /* Runs attempt() with ever later failures until it succeeds, and close() after that. */
-static void fail_each_call(void *arg, int (*attempt)(void *arg), void (*close_it)(void *arg))
+static void fail_each_call(int (*attempt)(void), void (*close_it)(void))
 {
 	int n;
 
 	for (n = 0; n < MOST_CALLS; n++) {
 		const int fds = descriptors_open(), maps = mappings_open;
+		bool came;
 		int r;
 
 		refuse(REFUSE_ANY, n + 1, 1, ERROR);
-		r = attempt(arg);
-		if (r == 0 && !refuse_came()) { /* it needed fewer calls */
-			refuse_nothing();
-			close_it(arg);
-			assert_int_equal(descriptors_open(), fds);
-			assert_int_equal(mappings_open, maps);
-			break;
-		}
+		r = attempt();
+		came = refuse_came();
 		refuse_nothing();
 		if (r == 0)
-			close_it(arg); /* a failure that it could do without */
+			close_it(); /* it needed fewer calls, or could do without this one */
 		else
 			assert_true(r < 0 && r >= -4095);
 		if (descriptors_open() != fds || mappings_open != maps)
 			fail_msg("call %d failed: %d descriptors and %d mappings are left behind",
 				 n, descriptors_open() - fds, mappings_open - maps);
+		if (r == 0 && !came)
+			break;
 	}
-	assert_true(n > 0 && n < MOST_CALLS);
+	assert_true(n >= 1 && n < MOST_CALLS);
 }
 
-/* --- the parts --- */
+/* open_NAME() and close_NAME(). A call that opens something sets its pointer if it succeeds, and
+ * else leaves it alone. */
+#define OPENS(name, call, close_it)                       \
+	static int open_##name(void)                      \
+	{                                                 \
+		const int r = call;                       \
+                                                          \
+		assert_int_equal(r == 0, w.name != NULL); \
+		return r;                                 \
+	}                                                 \
+	static void close_##name(void)                    \
+	{                                                 \
+		close_it(w.name);                         \
+		w.name = NULL;                            \
+	}                                                 \
+	struct test_macros_end_with_a_semicolon
 
-static int attempt_loop(void *arg)
+static const struct blocks_conf blocks_conf = { .max_blocks = ENTRIES };
+
+OPENS(loop, loop_open(0, &w.loop), loop_close);
+OPENS(index, index_open(ENTRIES, &w.index), index_close);
+OPENS(blocks, blocks_open(&blocks_conf, w.index, &w.blocks), blocks_close);
+OPENS(map, map_open(index_fd(w.index), index_bytes(w.index), &w.map), map_close);
+OPENS(device, device_cpu_open(3, 8, 0, w.loop, &w.device), device_close);
+
+/* --- the modules --- */
+
+TEST_DO(event_loop, fail_each_call(open_loop, close_loop));
+TEST_DO(index_open_fails_cleanly, fail_each_call(open_index, close_index));
+TEST_DO(blocks_open_fails_cleanly, assert_int_equal(open_index(), 0);
+	fail_each_call(open_blocks, close_blocks); close_index());
+TEST_DO(map_open_fails_cleanly, assert_int_equal(open_index(), 0);
+	fail_each_call(open_map, close_map); close_index());
+TEST_DO(device_and_its_workers, assert_int_equal(open_loop(), 0);
+	fail_each_call(open_device, close_device); close_loop());
+TEST_DO(closing_nothing_is_fine, index_close(NULL); blocks_close(NULL); map_close(NULL));
+
+static int open_ring(void)
 {
-	return loop_open(0, arg);
+	return ring_open(&w.ring, 8, 64);
 }
 
-static void close_loop(void *arg)
+static void close_ring(void)
 {
-	loop_close(*(struct loop **)arg);
+	ring_close(&w.ring);
 }
 
-TEST(event_loop)
+TEST_DO(rings, fail_each_call(open_ring, close_ring));
+
+static int import_region(void)
 {
-	struct loop *loop = NULL;
-
-	fail_each_call(&loop, attempt_loop, close_loop);
-}
-
-static int attempt_ring(void *arg)
-{
-	return ring_open(arg, 8, 64);
-}
-
-static void close_ring(void *arg)
-{
-	ring_close(arg);
-}
-
-TEST(rings)
-{
-	struct ring ring;
-
-	fail_each_call(&ring, attempt_ring, close_ring);
-}
-
-struct device_world {
-	struct loop *loop;
-	struct device *device;
-	struct device_region region;
-	int memfd;
-};
-
-static int attempt_device(void *arg)
-{
-	struct device_world *w = arg;
-
-	return device_open("cpu", &(struct device_conf){ .workers = 3, .depth = 8 }, w->loop,
-			   &w->device);
-}
-
-static void close_device(void *arg)
-{
-	device_close(((struct device_world *)arg)->device);
-}
-
-TEST(device_and_its_workers)
-{
-	struct device_world w = { 0 };
-
-	assert_int_equal(loop_open(0, &w.loop), 0);
-	fail_each_call(&w, attempt_device, close_device);
-	loop_close(w.loop);
-}
-
-static int attempt_region(void *arg)
-{
-	struct device_world *w = arg;
 	char text[200];
 
-	return device_import(w->device,
+	return device_import(w.device,
 			     &(struct region_desc){
-				     .memory = WIRE_MEMFD, .fd = w->memfd, .length = 8192 },
-			     &w->region, text, sizeof(text));
+				     .memory = WIRE_MEMFD, .fd = w.memfd, .length = 8192 },
+			     &w.region, text, sizeof(text));
 }
 
-static void close_region(void *arg)
+static void release_region(void)
 {
-	struct device_world *w = arg;
-
-	device_release(&w->region);
+	device_release(&w.region);
 }
 
 TEST(regions)
 {
-	struct device_world w = { 0 };
-
-	assert_int_equal(loop_open(0, &w.loop), 0);
-	assert_int_equal(attempt_device(&w), 0);
+	assert_int_equal(open_loop(), 0);
+	assert_int_equal(open_device(), 0);
 	w.memfd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	assert_int_equal(ftruncate(w.memfd, 8192), 0);
 	assert_int_equal(fcntl(w.memfd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	fail_each_call(&w, attempt_region, close_region);
+	fail_each_call(import_region, release_region);
 	(void)close(w.memfd);
-	device_close(w.device);
-	loop_close(w.loop);
+	close_device();
+	close_loop();
 }
 
 /* --- secrets --- */
 
-struct space_world {
-	char dir[64];
-	struct spaces *spaces;
-};
-
-static int attempt_secret(void *arg)
+static int make_secret(void)
 {
-	struct space_world *w = arg;
 	char text[256], command[128];
+	static struct quota quota;
 	int r;
 
-	snprintf(command, sizeof(command), "rm -f %s/*", w->dir);
+	snprintf(command, sizeof(command), "rm -f %s/*", w.dir);
 	assert_int_equal(system(command), 0);
-	r = spaces_open(w->dir, 64, &w->spaces, text, sizeof(text));
+	r = spaces_open(w.dir, 64, &quota, &w.spaces, text, sizeof(text));
 	if (r)
 		return r;
-	r = spaces_tenant(w->spaces, "default", text, sizeof(text));
+	r = spaces_tenant(w.spaces, "default", text, sizeof(text));
 	if (r)
-		spaces_close(w->spaces);
+		spaces_close(w.spaces);
 	return r;
 }
 
 /* After any failure: no temporary file, and the secret is whole or absent. */
-static void check_directory(const struct space_world *w)
+static void check_directory(void)
 {
-	DIR *dir = opendir(w->dir);
+	DIR *dir = opendir(w.dir);
 	const struct dirent *e;
 
 	assert_non_null(dir);
@@ -214,33 +196,29 @@ static void check_directory(const struct space_world *w)
 	(void)closedir(dir);
 }
 
-static void close_secret(void *arg)
+static void close_spaces(void)
 {
-	struct space_world *w = arg;
-
-	check_directory(w);
-	spaces_close(w->spaces);
+	check_directory();
+	spaces_close(w.spaces);
 }
 
 TEST(secret_is_whole_or_absent)
 {
-	struct space_world w = { 0 };
-
 	scratch_make("/tmp", w.dir, sizeof(w.dir));
-	fail_each_call(&w, attempt_secret, close_secret);
+	fail_each_call(make_secret, close_spaces);
 	for (int n = 0; n < 12; n++) {
 		refuse(REFUSE_ANY, n + 1, 1, ERROR);
-		if (attempt_secret(&w) == 0)
+		if (make_secret() == 0)
 			spaces_close(w.spaces);
 		refuse_nothing();
-		check_directory(&w);
+		check_directory();
 	}
 	scratch_remove(w.dir);
 }
 
 /* --- layouts --- */
 
-static int attempt_layout(void *arg)
+static int build_layout(void)
 {
 	static uint8_t memory[4096];
 	static const struct image_geometry g = {
@@ -254,17 +232,12 @@ static int attempt_layout(void *arg)
 	uint64_t pages;
 	char text[200];
 
-	return layout_build(&s, 1, &base, &length, 1, &g, arg, &pages, text, sizeof(text));
+	return layout_build(&s, 1, &base, &length, 1, &g, &w.layout, &pages, text, sizeof(text));
 }
 
-static void close_layout(void *arg)
+static void free_layout(void)
 {
-	layout_free(arg);
+	layout_free(&w.layout);
 }
 
-TEST(layouts)
-{
-	struct page_layout layout;
-
-	fail_each_call(&layout, attempt_layout, close_layout);
-}
+TEST_DO(layouts, fail_each_call(build_layout, free_layout));

@@ -13,11 +13,8 @@
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
-#include "tests/lib/test.h"
 
 #include <liburing.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -80,11 +77,7 @@ REAL(int, pthread_join, (pthread_t thread, void **ret))
 	return __real_pthread_join(thread, ret);
 }
 
-FIXTURE(nothing_refused)
-{
-	refuse_nothing();
-	return 0;
-}
+FIXTURE_DO(nothing_refused, refuse_nothing());
 
 TEST_EACH(nothing_refused, NULL);
 
@@ -128,30 +121,15 @@ static void refusing_means_threads(int call, int times, int error, const char *w
 	assert_string_equal(io_engine_name(rig.io), "threads");
 	assert_non_null(strstr(io_note(rig.io), "no io_uring: "));
 	assert_non_null(strstr(io_note(rig.io), words));
-	assert_int_equal(io_file_add(rig.io, rig.fd, &rig.file), 0);
+	assert_int_equal(io_file_set(rig.io, rig.fd), 0);
 	it_works(&rig);
 	io_rig_tear_down(&rig);
 }
 
-TEST(no_such_system_call)
-{
-	refusing_means_threads(QUEUE_INIT, 1, ENOSYS, "has none");
-}
-
-TEST(not_permitted)
-{
-	refusing_means_threads(QUEUE_INIT, 1, EPERM, "seccomp");
-}
-
-TEST(no_memory_for_the_ring)
-{
-	refusing_means_threads(QUEUE_INIT, 1, ENOMEM, "RLIMIT_MEMLOCK");
-}
-
-TEST(no_set_of_flags_will_do)
-{
-	refusing_means_threads(QUEUE_INIT, 3, EINVAL, strerror(EINVAL));
-}
+TEST_DO(no_such_system_call, refusing_means_threads(QUEUE_INIT, 1, ENOSYS, "has none"));
+TEST_DO(not_permitted, refusing_means_threads(QUEUE_INIT, 1, EPERM, "seccomp"));
+TEST_DO(no_memory_for_the_ring, refusing_means_threads(QUEUE_INIT, 1, ENOMEM, "RLIMIT_MEMLOCK"));
+TEST_DO(no_set_of_flags_will_do, refusing_means_threads(QUEUE_INIT, 3, EINVAL, strerror(EINVAL)));
 
 /* Not where the machine itself refuses: then the first refusal is another. */
 static void need_uring(void)
@@ -169,11 +147,7 @@ TEST(no_list_of_operations)
 	refusing_means_threads(GET_PROBE, 1, ENOSYS, "has none");
 }
 
-TEST(set_up_but_not_used)
-{
-	need_uring();
-	refusing_means_threads(SUBMIT, 1, EPERM, "seccomp");
-}
+TEST_DO(set_up_but_not_used, need_uring(); refusing_means_threads(SUBMIT, 1, EPERM, "seccomp"));
 
 TEST(no_wake_up)
 {
@@ -208,14 +182,16 @@ TEST(without_registered_files_it_works)
 
 TEST(a_file_that_cannot_be_registered_is_none)
 {
+	struct io_rig_op read;
 	struct io_rig rig;
-	uint32_t file = 99;
 
 	io_rig_open(&rig, &forced, PAGES);
+	read = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
 	refuse(UPDATE_FILES, 1, 1, ENOMEM);
-	assert_int_equal(io_file_add(rig.io, rig.fd, &file), -ENOMEM);
-	assert_int_equal(file, 99);
-	assert_int_equal(io_file_add(rig.io, rig.fd, &file), 0);
+	assert_int_equal(io_file_set(rig.io, rig.fd), -ENOMEM);
+	assert_int_equal(io_submit(rig.io, &read.op), -EBADF);
+	assert_int_equal(io_file_set(rig.io, rig.fd), 0);
+	it_works(&rig);
 	io_rig_tear_down(&rig);
 }
 
@@ -295,8 +271,4 @@ TEST(threads_that_cannot_be_had_are_an_error)
 	io_rig_tear_down(&rig);
 }
 
-TEST_BEGIN
-{
-	if (!io_rig_can_run())
-		exit(77);
-}
+TEST_FIRST(io_rig_needed());

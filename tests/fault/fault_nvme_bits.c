@@ -8,9 +8,6 @@
  * (lib_nvme.c asserts that bytes that pass are right). Both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
-#include "tests/lib/test.h"
-
-#include "tests/lib/random.h"
 
 enum { BLOCKS = 24 };
 
@@ -173,8 +170,4 @@ ON_BOTH(anywhere)
 	}
 }
 
-TEST_BEGIN
-{
-	if (!io_rig_can_run())
-		exit(77);
-}
+TEST_FIRST(io_rig_needed());

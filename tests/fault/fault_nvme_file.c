@@ -7,28 +7,16 @@
  * after. Also kvtierctl's way of making a store.
  */
 #include "tests/lib/lib_nvme_tier.h"
-#include "tests/lib/test.h"
-#include "tiers/nvme/nvme_make_store.h"
+#include "tiers/nvme/nvme_file.h"
 
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/fsuid.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
 static struct site site;
 
-FIXTURE(open_site)
-{
-	site_open(&site, IO_ENGINE_AUTO, 1);
-	return 0;
-}
+FIXTURE_DO(open_site, site_open(&site, IO_ENGINE_AUTO, 1));
 
-FIXTURE(close_site)
-{
-	site_close(&site);
-	return 0;
-}
+FIXTURE_DO(close_site, site_close(&site));
 
 TEST_EACH(open_site, close_site);
 
@@ -196,7 +184,7 @@ TEST(a_blank_file_that_is_too_small_is_left_alone)
 {
 	put("", 0);
 	assert_int_equal(truncate(site.path[0], SITE_BYTES / 2), 0);
-	refused("is to have");
+	refused("that `bytes` asks for");
 }
 
 TEST(a_store_that_is_too_small_is_left_alone)
@@ -376,8 +364,4 @@ TEST(format_says_why_not)
 	assert_int_equal(format(SITE_BYTES, false), -ENOTBLK);
 }
 
-TEST_BEGIN
-{
-	if (!io_rig_can_run())
-		exit(77);
-}
+TEST_FIRST(io_rig_needed());

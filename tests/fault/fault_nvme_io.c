@@ -9,9 +9,6 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_nvme_tier.h"
-#include "tests/lib/test.h"
-
-#include <time.h>
 
 #include "tests/lib/lib_io_faults.h"
 
@@ -19,19 +16,10 @@ enum { BLOCKS = 12, ALWAYS = 1 << 30 };
 
 static struct site site;
 
-FIXTURE(open_site)
-{
-	io_plan_none();
-	site_open_filled(&site, *(enum io_engine_choice *)*state, BLOCKS);
-	return 0;
-}
+FIXTURE_DO(open_site, io_plan_none();
+	   site_open_filled(&site, *(enum io_engine_choice *)*state, BLOCKS));
 
-FIXTURE(close_site)
-{
-	io_plan_none();
-	site_close(&site);
-	return 0;
-}
+FIXTURE_DO(close_site, io_plan_none(); site_close(&site));
 
 static void spoil(uint32_t kinds, uint32_t skip, uint32_t times, int32_t result)
 {
@@ -41,7 +29,7 @@ static void spoil(uint32_t kinds, uint32_t skip, uint32_t times, int32_t result)
 
 static bool is_idle(struct site *s)
 {
-	return nvme_idle(s->tier);
+	return tier_idle(s->tier);
 }
 
 static const char *text(void)
@@ -89,12 +77,13 @@ CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back)
 	}
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
 	assert_non_null(strstr(text(), "reads fail"));
-	assert_false(nvme_readable(site.tier, &site.block[4].where));
+	assert_false(
+		tier_readable(site.tier, &(struct tier_name){ .where = &site.block[4].where }));
 	assert_null(site_read(&site, 4, &r));
 	assert_int_equal(r, -ENODEV);
 	assert_int_equal(site_store(&site, 30), -EROFS);
 	for (int i = 0; i < 20; i++)
-		site_turn(&site);
+		site_iterate(&site);
 	assert_true(site.changed > 0);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
 	io_plan_none();
@@ -123,13 +112,13 @@ static void until_a_probe_succeeds(void)
 	const time_t end = time(NULL) + 120;
 
 	while (tier_state(site.tier) != TIER_UP && time(NULL) < end)
-		site_turn(&site);
+		site_iterate(&site);
 	assert_int_equal(tier_state(site.tier), TIER_UP);
 }
 
 static bool was_probed(struct site *s)
 {
-	return io_transfers() > 0 && nvme_idle(s->tier);
+	return io_transfers() > 0 && tier_idle(s->tier);
 }
 
 static void all_acknowledged_are_there(void)
@@ -239,13 +228,14 @@ CASE(a_purge_that_cannot_be_written_says_so)
 static void stall(uint32_t n)
 {
 	while (io_held() < n)
-		site_turn(&site);
+		site_iterate(&site);
 	clock_pass_ms(SITE_STALL_MS);
 }
 
 CASE(a_stalled_read_ends_and_its_buffer_is_kept)
 {
 	struct nvme_tier_status status;
+	struct nvme_disk_row row;
 	struct site_slot *slot, *other;
 	int r;
 
@@ -259,15 +249,16 @@ CASE(a_stalled_read_ends_and_its_buffer_is_kept)
 	assert_int_equal(slot->x.status, -ETIMEDOUT);
 	assert_true(slot->x.kept && slot->busy && other->x.kept);
 	assert_int_equal(site.released, 0);
-	assert_false(nvme_idle(site.tier));
+	assert_false(tier_idle(site.tier));
 	assert_int_equal(site_load(&site, 4), -ENODEV);
 	for (int i = 0; i < 100; i++)
-		site_turn(&site);
+		site_iterate(&site);
 	assert_int_equal(site.released, 0); /* as long as it takes */
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
 	nvme_status(site.tier, &status);
 	assert_int_equal(status.stalls_total, 1);
-	assert_true(status.io.oldest_ns > 0);
+	site_disk(&site, 0, &row);
+	assert_true(row.io.oldest_ns > 0);
 	io_hold(0);
 	assert_true(site_until_state(&site, TIER_UP));
 	assert_int_equal(site.released, 2);
@@ -306,15 +297,15 @@ CASE(a_read_cancelled_in_the_disk_keeps_its_buffer)
 	slot = site_read(&site, 3, &r);
 	assert_non_null(slot);
 	for (int i = 0; i < 5; i++)
-		site_turn(&site);
+		site_iterate(&site);
 	tier_cancel(site.tier, &slot->x);
 	assert_int_equal(slot->dones, 0);
 	while (!slot->dones)
-		site_turn(&site);
+		site_iterate(&site);
 	assert_int_equal(slot->x.status, -ECANCELED);
 	assert_true(slot->x.kept);
 	assert_int_equal(site.tier->in_flight, 0);
-	assert_false(nvme_idle(site.tier));
+	assert_false(tier_idle(site.tier));
 	assert_int_equal(tier_state(site.tier), TIER_UP);
 	io_hold(0);
 	assert_true(site_settle(&site, is_idle));
@@ -339,8 +330,8 @@ CASE(a_flush_waits_for_a_stalled_disk)
 	site_store_range(&site, 20, 21);
 	io_hold(1 << IO_WRITE | 1 << IO_FDATASYNC);
 	site.ended = 1;
-	assert_int_equal(nvme_flush(site.tier, true, ended, &site), 0);
-	assert_int_equal(nvme_flush(site.tier, true, ended, &site), -EBUSY);
+	assert_int_equal(tier_flush(site.tier, true, ended, &site), 0);
+	assert_int_equal(tier_flush(site.tier, true, ended, &site), -EBUSY);
 	stall(1);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(site.ended, 1);
@@ -348,8 +339,4 @@ CASE(a_flush_waits_for_a_stalled_disk)
 	assert_true(site_settle(&site, has_ended));
 }
 
-TEST_BEGIN
-{
-	if (!io_rig_can_run())
-		exit(77);
-}
+TEST_FIRST(io_rig_needed());

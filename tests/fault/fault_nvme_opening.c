@@ -5,19 +5,10 @@
  * opens too late leaves nothing behind. Method: fallocate() that waits until it is told to go on,
  * in front of the system's (-Wl,--wrap).
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/types.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
-#include "tiers/nvme/nvme_opening.h"
+#include "tiers/nvme/nvme_file.h"
 
 enum { BYTES = 1 << 20, MS = 1000000 };
 
@@ -40,12 +31,8 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t length)
 
 static char dir[256], path[300];
 
-FIXTURE(setup)
-{
-	scratch_make(scratch_parent("/var/tmp"), dir, sizeof(dir));
-	(void)snprintf(path, sizeof(path), "%.250s/store", dir);
-	return 0;
-}
+FIXTURE_DO(setup, scratch_make(scratch_parent("/var/tmp"), dir, sizeof(dir));
+	   (void)snprintf(path, sizeof(path), "%.250s/store", dir));
 
 FIXTURE(teardown)
 {

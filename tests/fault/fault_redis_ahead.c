@@ -9,7 +9,6 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
-#include "tests/lib/test.h"
 
 enum { LARGE = 1 << 20, CONNECTIONS = 2, AHEAD = 2, READS = 40, ANSWERS = 12 };
 
@@ -20,17 +19,11 @@ static void open_at(const struct fake_step *steps, uint32_t n)
 {
 	fake_start(&fake, steps, n, false);
 	kit_init(&kit, LARGE);
-	kit.conf.cluster = REDIS_CLUSTER_NO;
 	kit.conf.connections = CONNECTIONS;
 	kit_start_at(&kit, fake.address);
 }
 
-FIXTURE(clean)
-{
-	kit_free(&kit);
-	fake_stop(&fake);
-	return 0;
-}
+FIXTURE_DO(clean, kit_free(&kit); fake_stop(&fake));
 
 TEST_EACH(NULL, clean);
 
@@ -40,9 +33,8 @@ static uint32_t asked(void)
 	return fake_commands(&fake) - 1;
 }
 
-static bool is_asked_for(struct kit *k, void *n)
+static bool is_asked_for(TEST_UNUSED struct kit *k, void *n)
 {
-	(void)k;
 	return asked() >= *(uint32_t *)n;
 }
 

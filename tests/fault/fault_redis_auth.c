@@ -7,18 +7,11 @@
  * Method: real redis-servers with passwords and ACLs.
  */
 #include "tests/lib/lib_redis_tier.h"
-#include "tests/lib/test.h"
-
-#include <stdlib.h>
 
 static struct redis_server server;
 static struct kit kit;
 
-FIXTURE(clean)
-{
-	redis_stop(&server);
-	return 0;
-}
+FIXTURE_DO(clean, redis_stop(&server));
 
 TEST_EACH(NULL, clean);
 
@@ -69,7 +62,6 @@ static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state s
 
 	fake_start(&fake, steps, n, true);
 	kit_init(&kit, KIT_SMALL);
-	kit.conf.cluster = REDIS_CLUSTER_YES;
 	kit.conf.password = "hunter2-hunter2";
 	kit.conf.endpoints[0] = fake.address;
 	kit.conf.n_endpoints = 1;
@@ -100,15 +92,15 @@ TEST(a_password_in_other_words_is_not_repeated)
 	};
 	static const struct fake_step cut[] = { { .reply = "+OK\r\n" },
 						{ .reply = "-BUSY with hunter2-hun\r\n" } };
-	static const struct fake_step no_cluster[] = {
+	static const struct fake_step refused[] = {
 		{ .reply = "+OK\r\n" },
 		{ .reply = "$-1\r\n" },
-		{ .reply = "-ERR hunter2-hunter2 has no cluster\r\n" }
+		{ .reply = "-NOAUTH hunter2-hunter2 has no cluster\r\n" }
 	};
 
 	ends_as(loading, 2, TIER_OFFLINE, "repeat the password");
 	ends_as(cut, 2, TIER_OFFLINE, "repeat the password");
-	ends_as(no_cluster, 3, TIER_MISCONFIGURED, "repeat the password");
+	ends_as(refused, 3, TIER_MISCONFIGURED, "repeat the password");
 }
 
 /* A proxy, for instance, whose server is not ready. */
@@ -192,7 +184,4 @@ TEST(an_acl_without_eval_leaves_bad_values)
 	kit_free(&kit);
 }
 
-TEST_BEGIN
-{
-	redis_needed();
-}
+TEST_FIRST(redis_needed());

@@ -8,10 +8,6 @@
  * the changes come from a second thread.
  */
 #include "tests/lib/lib_redis_tier.h"
-#include "tests/lib/test.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "tiers/redis/redis_slots.h"
 
@@ -20,22 +16,13 @@ static struct kit kit;
 
 enum { BLOCKS = 300, ID_BYTES = 64 };
 
-FIXTURE(start_rig)
-{
-	redis_cluster_start(&rig, NULL);
-	return 0;
-}
+FIXTURE_DO(start_rig, redis_cluster_start(&rig, NULL));
 
-FIXTURE(stop_rig)
-{
-	redis_cluster_stop(&rig);
-	return 0;
-}
+FIXTURE_DO(stop_rig, redis_cluster_stop(&rig));
 
-static void open_kit(enum redis_cluster cluster, uint32_t seed)
+static void open_kit(uint32_t seed)
 {
 	kit_init(&kit, KIT_SMALL);
-	kit.conf.cluster = cluster;
 	kit.conf.connections = 2;
 	kit_start_at(&kit, rig.server[seed].address);
 }
@@ -69,7 +56,7 @@ TEST(values_are_spread_by_slot)
 	struct redis_tier_status status;
 	uint32_t slots = 0, found = 0;
 
-	open_kit(REDIS_CLUSTER_AUTO, 0);
+	open_kit(0);
 	kit_store_all(&kit, 0, BLOCKS);
 	for (uint32_t i = 0; i < 3; i++) {
 		const long long n = redis_ask(&rig.server[i], "DBSIZE");
@@ -91,48 +78,10 @@ TEST(values_are_spread_by_slot)
 
 TEST(a_replica_will_do_as_a_seed)
 {
-	open_kit(REDIS_CLUSTER_YES, 4);
+	open_kit(4);
 	kit_store_all(&kit, 0, 50);
 	assert_int_equal(kit_load_each(&kit, 0, 50, false), 50);
 	kit_free(&kit);
-}
-
-TEST(without_cluster_redirects_are_errors)
-{
-	open_kit(REDIS_CLUSTER_NO, 0);
-	assert_int_equal(kit_store(&kit, block_of(0, 1000)), 0);
-	assert_int_equal(kit_store(&kit, block_of(1, 1000)), -EREMOTEIO);
-	kit_until_state(&kit, TIER_READONLY);
-	assert_true(kit_says(&kit, "MOVED"));
-	assert_int_equal(kit_store(&kit, block_of(0, 1001)), 0); /* that is taken */
-	kit_until_state(&kit, TIER_UP);
-	kit_free(&kit);
-}
-
-static bool it_says_so(struct kit *k, void *arg)
-{
-	struct redis_tier_status status;
-
-	redis_status(k->tier, &status);
-	return strstr(status.text, arg) != NULL;
-}
-
-TEST(no_cluster_where_there_must_be_one)
-{
-	struct redis_server alone;
-
-	redis_start(&alone, NULL);
-	kit_init(&kit, KIT_SMALL);
-	kit.conf.cluster = REDIS_CLUSTER_YES;
-	kit.conf.endpoints[0] = alone.address;
-	kit.conf.n_endpoints = 1;
-	kit_start(&kit);
-	kit_until_state(&kit, TIER_MISCONFIGURED);
-	assert_true(kit_until(&kit, it_says_so, "cluster")); /* the text comes a little later */
-	assert_false(redis_readable(kit.tier, &redis_test_seal,
-				    (const uint8_t *)"0123456789abcdef0123456789abcdef"));
-	kit_free(&kit);
-	redis_stop(&alone);
 }
 
 /* --- redirects --- */
@@ -144,7 +93,7 @@ TEST(ask_and_moved_are_followed)
 	struct redis_counters before, after;
 	char from[ID_BYTES], to[ID_BYTES];
 
-	open_kit(REDIS_CLUSTER_AUTO, 1);
+	open_kit(1);
 	id_of(0, from);
 	id_of(1, to);
 	tell(1, "IMPORTING ", slot, from);
@@ -169,7 +118,7 @@ TEST(a_circle_ends)
 	char first[ID_BYTES], third[ID_BYTES];
 	struct redis_counters before;
 
-	open_kit(REDIS_CLUSTER_AUTO, 0);
+	open_kit(0);
 	id_of(0, first);
 	id_of(2, third);
 	before = kit_counters(&kit);
@@ -232,7 +181,7 @@ static void change_under_load(void (*what)(void))
 	struct change change = { .what = what };
 	pthread_t thread;
 
-	open_kit(REDIS_CLUSTER_AUTO, 0);
+	open_kit(0);
 	kit_store_all(&kit, 0, BLOCKS);
 	assert_int_equal(pthread_create(&thread, NULL, run_change, &change), 0);
 	assert_true(busy_during(&change, &random) > 0);
@@ -315,8 +264,4 @@ TEST(a_master_that_dies_is_replaced)
 }
 
 TEST_GROUP(start_rig, stop_rig);
-
-TEST_BEGIN
-{
-	redis_needed();
-}
+TEST_FIRST(redis_needed());

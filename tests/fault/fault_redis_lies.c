@@ -10,7 +10,6 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_lies.h"
 #include "tests/lib/lib_redis_tier.h"
-#include "tests/lib/test.h"
 
 #include "tiers/redis/redis_slots.h"
 
@@ -223,9 +222,8 @@ TEST(stores_that_cost_the_connection_are_told)
 						"not the Redis protocol");
 }
 
-static bool is_asked(struct kit *k, void *commands)
+static bool is_asked(TEST_UNUSED struct kit *k, void *commands)
 {
-	(void)k;
 	return fake_commands(&fake) >= *(uint32_t *)commands;
 }
 
@@ -305,7 +303,7 @@ TEST(odd_replies_are_misses)
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n" },
 						  { .reply = ":7\r\n" },
-						  { .reply = ",3.14\r\n" },
+						  { .reply = "+3.14\r\n" },
 						  { .reply = "$-1\r\n" } };
 
 	open_fake(steps, 5);
@@ -346,13 +344,7 @@ TEST(redirects_to_nowhere_end)
 	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);
 }
 
-TEST(lies_by_chance_are_no_hits)
-{
-	print_message("%llu lies\n", (unsigned long long)redis_lies_by_chance(&rnd, SERVERS));
-}
+TEST_DO(lies_by_chance_are_no_hits,
+	print_message("%llu lies\n", (unsigned long long)redis_lies_by_chance(&rnd, SERVERS)));
 
-TEST_BEGIN
-{
-	redis_needed();
-	rnd = random_seeded("fault_redis_lies");
-}
+TEST_FIRST(redis_needed(); rnd = random_seeded("fault_redis_lies"));

@@ -7,14 +7,10 @@
  * it should (SO_RCVLOWAT).
  */
 #include "tests/lib/lib_redis_conn.h"
-#include "tests/lib/test.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { PAUSE_US = 20000, MAX_CUTS = 4, HEADER = sizeof(struct image_header) };
 
@@ -130,8 +126,7 @@ static void in_pieces(const int64_t cuts[MAX_CUTS])
 		begin(&server, serve);
 		rig_open(&r, server.address);
 		for (int i = 0; i < 3; i++) {
-			rig_get(&get, &b);
-			assert_int_equal(rig_do(&r, &get), 0);
+			assert_int_equal(rig_load(&r, &get, &b), 0);
 			rig_has(&get, &b);
 			rig_exists(&exists, &b);
 			assert_int_equal(rig_do(&r, &exists), 0);
@@ -144,53 +139,27 @@ static void in_pieces(const int64_t cuts[MAX_CUTS])
 	}
 }
 
-TEST(the_end_of_line_comes_late)
-{
-	in_pieces((const int64_t[MAX_CUTS]){ 300000, -2 });
-}
-
-TEST(half_an_end_of_line)
-{
-	in_pieces((const int64_t[MAX_CUTS]){ 300000, -1 });
-}
-
-TEST(the_last_bytes_come_late)
-{
-	in_pieces((const int64_t[MAX_CUTS]){ 1000, 300000, -1000, -3 });
-}
-
-TEST(a_header_alone)
-{
-	in_pieces((const int64_t[MAX_CUTS]){ 5, HEADER, HEADER + 1, -2 });
-}
+TEST_DO(the_end_of_line_comes_late, in_pieces((const int64_t[MAX_CUTS]){ 300000, -2 }));
+TEST_DO(half_an_end_of_line, in_pieces((const int64_t[MAX_CUTS]){ 300000, -1 }));
+TEST_DO(the_last_bytes_come_late, in_pieces((const int64_t[MAX_CUTS]){ 1000, 300000, -1000, -3 }));
+TEST_DO(a_header_alone, in_pieces((const int64_t[MAX_CUTS]){ 5, HEADER, HEADER + 1, -2 }));
 
 TEST(a_flood_instead_of_a_handshake)
 {
 	struct tls_files files;
 	struct server server = { 0 };
-	struct redis_conn_conf conf = { .username = "",
-					.password = "",
-					.host = "127.0.0.1",
-					.max_value_bytes = RIG_MAX_VALUE,
-					.changed = rig_changed };
-	struct rig r = { .tick.fire = rig_tick };
-	uint32_t turns = 0;
-	int why;
+	struct rig r;
+	uint32_t iterations = 0;
 
 	tls_make(&files);
 	rig_tls_begin(&files);
 	begin(&server, flood);
-	conf.address = server.address;
-	conf.tls = rig_tls;
-	conf.arg = &r;
-	conf.deadline_ns = rig_in_ms(300);
-	assert_int_equal(loop_open(0, &r.loop), 0);
-	assert_int_equal(redis_conn_open(r.loop, &conf, &r.conn), 0);
-	for (; redis_conn_state(r.conn) != REDIS_CONN_DOWN; turns++)
+	rig_open_within(&r, server.address, "", "", 300);
+	for (; redis_conn_state(r.conn) != REDIS_CONN_DOWN; iterations++)
 		rig_run(&r, 1);
-	assert_true(turns > 5); /* each is another's turn of the loop */
-	assert_string_equal(rig_why(&r, &why), "no TLS handshake in time; is this its TLS port?");
-	assert_int_equal(why, -ETIMEDOUT);
+	assert_true(iterations > 5); /* each is another iteration of the loop */
+	assert_string_equal(rig_goes_down(&r, -ETIMEDOUT),
+			    "no TLS handshake in time; is this its TLS port?");
 	rig_close(&r);
 	end(&server);
 	rig_tls_end(&files);

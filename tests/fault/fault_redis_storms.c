@@ -9,18 +9,13 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
-#include "tests/lib/test.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
 #include <dlfcn.h>
 #include <netdb.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "base/clock.h"
 #include "tiers/redis/redis_slots.h"
 
 enum { GUESTS = 16, TEXT = 4096, LOOKUPS = 16, FEW = 40, NAMES = 120 };
@@ -122,9 +117,8 @@ static void let_in(void)
 	show_out(&guest);
 }
 
-static void *keep_door(void *arg)
+static void *keep_door(TEST_UNUSED void *arg)
 {
-	(void)arg;
 	while (!atomic_load(&door.over)) {
 		(void)poll(door.guests, GUESTS + 1, 10);
 		if (door.guests[0].revents)
@@ -201,10 +195,8 @@ int getaddrinfo(const char *restrict name, const char *restrict service,
 	return EAI_NONAME;
 }
 
-static bool nobody_looks(struct kit *k, void *arg)
+static bool nobody_looks(TEST_UNUSED struct kit *k, TEST_UNUSED void *arg)
 {
-	(void)k;
-	(void)arg;
 	return atomic_load(&looking) == 0;
 }
 
@@ -238,22 +230,11 @@ static void is_left_alone(const char *words, enum tier_state state, const char *
 	kit_free(&kit);
 }
 
-TEST(accepted_and_closed)
-{
-	is_left_alone(NULL, TIER_OFFLINE, door.address);
-}
-
-TEST(accepted_and_full)
-{
-	is_left_alone("-ERR max number of clients reached\r\n", TIER_OFFLINE,
-		      "max number of clients");
-}
-
-TEST(accepted_and_denied)
-{
-	is_left_alone("-DENIED Redis is running in protected mode\r\n", TIER_MISCONFIGURED,
-		      "protected mode");
-}
+TEST_DO(accepted_and_closed, is_left_alone(NULL, TIER_OFFLINE, door.address));
+TEST_DO(accepted_and_full, is_left_alone("-ERR max number of clients reached\r\n", TIER_OFFLINE,
+					 "max number of clients"));
+TEST_DO(accepted_and_denied, is_left_alone("-DENIED Redis is running in protected mode\r\n",
+					   TIER_MISCONFIGURED, "protected mode"));
 
 static void has_room_for_one(bool patient)
 {
@@ -274,44 +255,31 @@ static void has_room_for_one(bool patient)
 	kit_free(&kit);
 }
 
-static uint64_t clock_ms(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-TEST(room_for_one_is_enough)
-{
-	has_room_for_one(false);
-}
+TEST_DO(room_for_one_is_enough, has_room_for_one(false));
 
 /* The answer to a GET is that there is no room. */
-TEST(room_for_one_is_enough_told_late)
-{
-	has_room_for_one(true);
-}
+TEST_DO(room_for_one_is_enough_told_late, has_room_for_one(true));
 
 /* Never three failures in a row, but no reason to connect as often as there is something to ask:
- * each of the two connections is opened again every RETRY_MS of redis_link.c (100), however long
- * this takes. */
+ * each of the two connections is opened again every RETRY_MS of redis_endpoint.c (100), however
+ * long this takes. */
 TEST(one_answer_each_time)
 {
-	uint64_t began_ms;
+	uint64_t began;
 
 	start_up();
-	began_ms = clock_ms();
+	began = clock_ns();
 	atomic_store(&door.once, true);
-	while (clock_ms() < began_ms + 1000)
+	while (clock_ns() < began + ms_to_ns(1000))
 		(void)kit_load_each(&kit, 0, 8, true);
-	assert_in_range(atomic_load(&door.accepted), 2, 2 * ((clock_ms() - began_ms) / 100 + 2));
+	assert_in_range(atomic_load(&door.accepted), 2,
+			2 * ((clock_ns() - began) / ms_to_ns(100) + 2));
 	kit_free(&kit);
 }
 
 static bool is_served(struct kit *k, void *arg)
 {
-	return redis_readable(k->tier, &redis_test_seal, ((const struct image_identity *)arg)->key);
+	return kit_readable(k, ((const struct image_identity *)arg)->key);
 }
 
 TEST(a_slot_that_nobody_has_is_asked_for_again)

@@ -8,7 +8,6 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
-#include "tests/lib/test.h"
 
 static struct redis_server server[2];
 enum { LONGEST_REST_MS = 40000 };
@@ -16,12 +15,7 @@ enum { LONGEST_REST_MS = 40000 };
 static struct kit kit;
 
 /* Ends all that a case left. */
-FIXTURE(clean)
-{
-	redis_stop(&server[0]);
-	redis_stop(&server[1]);
-	return 0;
-}
+FIXTURE_DO(clean, redis_stop(&server[0]); redis_stop(&server[1]));
 
 TEST_EACH(NULL, clean);
 
@@ -113,7 +107,7 @@ TEST(a_stopped_server_costs_one_deadline_and_then_nothing)
 	assert_int_equal(r, -ENODEV);
 	assert_null(kit_begin(&kit, XFER_WRITE, 1, &r));
 	assert_int_equal(r, -ENODEV);
-	assert_false(redis_readable(kit.tier, &redis_test_seal, slots[0]->identity.key));
+	assert_false(kit_readable(&kit, slots[0]->identity.key));
 	assert_true(kit_says(&kit, "timeout_ms"));
 	assert_true(kit_row(&kit, 0).retry_in_ms <= 40000);
 	redis_signal(&server[0], SIGCONT);
@@ -303,7 +297,4 @@ TEST(xfers_end_whatever_happens)
 	kit_free(&kit);
 }
 
-TEST_BEGIN
-{
-	redis_needed();
-}
+TEST_FIRST(redis_needed());

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/config/config_endpoints.h"
-#include "daemon/config/config_print.h"
 #include "daemon/config/config_value.h"
 #include "tests/lib/random.h"
 
@@ -40,7 +38,7 @@ static void check_round_trip(const struct config *config)
 	if (r == 0)
 		assert(again.host_bytes.bytes == config->host_bytes.bytes &&
 		       again.host_bytes.n == config->host_bytes.n &&
-		       again.socket_mode == config->socket_mode &&
+		       again.sockets[0].mode == config->sockets[0].mode &&
 		       again.nvme_segment_bytes == config->nvme_segment_bytes);
 }
 
@@ -52,7 +50,7 @@ static void check_paths(const char *paths)
 	int n = 0;
 
 	assert(strlen(paths) < CONFIG_PATHS_BYTES);
-	for (const char *cursor = paths; config_paths_next(&cursor, path); n++) {
+	for (const char *cursor = paths; config_next(&cursor, ":", path); n++) {
 		assert(path[0] == '/');
 		bytes += strlen(path) + (n > 0);
 	}
@@ -67,7 +65,7 @@ static void check_endpoints(const char *endpoints)
 	int n = 0;
 
 	assert(strlen(endpoints) < CONFIG_ENDPOINTS_BYTES);
-	for (const char *cursor = endpoints; config_endpoints_next(&cursor, endpoint); n++) {
+	for (const char *cursor = endpoints; config_next(&cursor, " ", endpoint); n++) {
 		assert(strncmp(endpoint, "unix:/", 6) == 0 || atoi(strrchr(endpoint, ':') + 1) > 0);
 		bytes += strlen(endpoint) + (n > 0);
 	}

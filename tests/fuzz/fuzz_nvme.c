@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_format.h"
+#include "tiers/nvme/log/nvme_format.h"
 #include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

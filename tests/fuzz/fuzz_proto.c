@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/shared/layout.h"
-#include "daemon/shared/proto.h"
+#include "daemon/session/mount.h"
+#include "daemon/session/proto.h"
 #include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -115,24 +115,24 @@ static void try_entry(const uint8_t *data, size_t size)
 		       e.space < WIRE_MAX_SPACES);
 }
 
-/* Accepted parts fill a piece of their range, and no more. */
-static void try_parts(const void *packet, size_t size)
+/* Accepted allocations fill a piece of their range, and no more. */
+static void try_allocs(const void *packet, size_t size)
 {
-	const uint32_t n_fds = size > 80 ? ((const struct wire_parts *)packet)->n_parts : 0;
-	struct proto_parts parts;
+	const uint32_t n_fds = size > 80 ? ((const struct wire_allocs *)packet)->n_allocs : 0;
+	struct proto_allocs allocs;
 	unsigned __int128 end;
 
-	if (proto_parts(packet, size, n_fds, &parts, text, sizeof(text)) &&
-	    proto_parts(packet, size, 0, &parts, text, sizeof(text)))
+	if (proto_allocs(packet, size, n_fds, &allocs, text, sizeof(text)) &&
+	    proto_allocs(packet, size, 0, &allocs, text, sizeof(text)))
 		return;
-	assert(parts.n_parts <= WIRE_MAX_PARTS && parts.range < WIRE_MAX_REGIONS);
-	assert((const char *)(parts.parts + parts.n_parts) == (const char *)packet + size);
-	end = parts.at;
-	for (uint32_t i = 0; i < parts.n_parts; i++) {
-		assert(parts.parts[i].bytes > 0);
-		end += parts.parts[i].bytes;
+	assert(allocs.n_allocs <= WIRE_MAX_ALLOCS && allocs.range < WIRE_MAX_REGIONS);
+	assert((const char *)(allocs.allocs + allocs.n_allocs) == (const char *)packet + size);
+	end = allocs.at;
+	for (uint32_t i = 0; i < allocs.n_allocs; i++) {
+		assert(allocs.allocs[i].bytes > 0);
+		end += allocs.allocs[i].bytes;
 	}
-	assert(end <= parts.range_bytes && parts.range_bytes <= WIRE_MAX_RANGE_BYTES);
+	assert(end <= allocs.range_bytes && allocs.range_bytes <= WIRE_MAX_RANGE_BYTES);
 }
 
 static void try_packet(const void *packet, size_t size)
@@ -170,8 +170,8 @@ static void try_packet(const void *packet, size_t size)
 			assert((const char *)(order.handles + order.n_events) ==
 			       (const char *)packet + size);
 		break;
-	case WIRE_PARTS:
-		try_parts(packet, size);
+	case WIRE_ALLOCS:
+		try_allocs(packet, size);
 		break;
 	default:
 		assert(head.type == WIRE_DOORBELL);
@@ -243,25 +243,25 @@ static size_t good_space_open(struct random *random, uint8_t *ret)
 	return n;
 }
 
-static size_t good_parts(struct random *random, uint8_t *ret)
+static size_t good_allocs(struct random *random, uint8_t *ret)
 {
-	const uint32_t parts = random_below(random, 4);
+	const uint32_t allocs = random_below(random, 4);
 	const bool fabric = random_below(random, 2);
-	const struct wire_part part = { .bytes = 2 << 20, .handle = { fabric } };
-	struct wire_parts m = { .n_parts = parts };
+	const struct wire_alloc alloc = { .bytes = 2 << 20, .handle = { fabric } };
+	struct wire_allocs m = { .n_allocs = allocs };
 	size_t n = sizeof(m);
 
-	if (parts > 0) {
+	if (allocs > 0) {
 		m.device[2] = 1;
 		m.memory = fabric ? WIRE_DEVICE_FABRIC : WIRE_DEVICE_FD;
 		m.range = random_below(random, WIRE_MAX_REGIONS);
 		m.at = (uint64_t)random_below(random, 3) << 21;
 		m.range_bytes = 8 << 21;
 	}
-	for (uint32_t i = 0; i < parts; i++, n += sizeof(part))
-		memcpy(ret + n, &part, sizeof(part));
+	for (uint32_t i = 0; i < allocs; i++, n += sizeof(alloc))
+		memcpy(ret + n, &alloc, sizeof(alloc));
 	m.head = (struct wire_head){ .magic = WIRE_MAGIC,
-				     .type = WIRE_PARTS,
+				     .type = WIRE_ALLOCS,
 				     .length = (uint32_t)n };
 	memcpy(ret, &m, sizeof(m));
 	return n;
@@ -318,7 +318,7 @@ static size_t good_message(struct random *random, uint8_t *ret)
 		return sizeof(e);
 	case 4:
 	case 5:
-		return good_parts(random, ret);
+		return good_allocs(random, ret);
 	case 6:
 		return good_order(random, ret);
 	default:

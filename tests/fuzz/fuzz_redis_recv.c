@@ -10,25 +10,170 @@
  * many, 3,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with
  * SAN=address,undefined.
  */
+#include <assert.h>
 #include <errno.h>
 #include <hiredis/hiredis.h>
+#include <malloc.h>
+#include <openssl/evp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-#include "tests/lib/lib_fuzz_redis.h"
+#include "base/loop.h"
+#include "tests/lib/random.h"
+#include "tiers/redis/conn/redis_conn.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum {
+	FUZZ_BLOCKS = 4,
 	COMMANDS = 400,
 	GUARD = 4096,
 	MAX_SENT = 4 << 20,
 	MAX_VALUE = 64 << 10,
 	MAX_ASKED = 16 << 10,
 	LIVE = 0xa5,
-	ENDED = 0x5a,  /* buffers are filled with it */
-	TURNS = 10000, /* more than it takes to read all that was sent */
+	ENDED = 0x5a,       /* buffers are filled with it */
+	ITERATIONS = 10000, /* more than it takes to read all that was sent */
 	/* of a connection: a small reply, and room that grew by doubling */
 	MEMORY = 8 << 20,
 };
+
+/* --- what outlives one input: a loop, a listening socket, four blocks --- */
+
+struct block {
+	struct image_geometry geometry;
+	struct image_identity identity;
+	struct image_shape shape;
+	uint8_t *value; /* as Redis has it */
+	uint32_t bytes; /* of it */
+};
+
+static struct {
+	struct loop *loop;
+	struct loop_timer tick;
+	int listener;
+	char address[64]; /* unix:path */
+	struct block blocks[FUZZ_BLOCKS];
+} world;
+
+static const struct redis_seal fuzz_seal_of = { .key = "a key of tests, of them alone",
+						.tag = "feedfacefeedface" };
+
+static size_t memory_in_use(void)
+{
+	const struct mallinfo2 m = mallinfo2(); /* zeros under a sanitizer */
+
+	return m.uordblks + m.hblkhd;
+}
+
+static bool filled_with(const uint8_t *bytes, size_t n, uint8_t with)
+{
+	return n == 0 || (bytes[0] == with && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
+/* The buffer has an image of this block, and zeros in its padding. ret: the packed image, to be
+ * freed. */
+static uint8_t *image_value(const uint8_t *buffer, const struct block *b)
+{
+	const size_t head = sizeof(struct image_header) + b->shape.scale_bytes;
+	uint8_t *packed = malloc(b->shape.packed_bytes);
+	struct image_shape found;
+
+	assert(packed);
+	assert(image_header_check((const void *)buffer, &b->geometry, &b->identity, &found) == 0);
+	memcpy(packed, buffer, head);
+	memcpy(packed + head, buffer + b->shape.payload_offset, b->shape.payload_bytes);
+	assert(filled_with(buffer + head, b->shape.payload_offset - head, 0));
+	assert(filled_with(buffer + b->shape.image_bytes, -b->shape.image_bytes % IMAGE_ALIGN, 0));
+	return packed;
+}
+
+static void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
+{
+	static const struct redis_envelope envelope = { .magic = REDIS_VALUE_MAGIC,
+							.form = REDIS_VALUE_FORM,
+							.nonce = "constant: again" };
+	EVP_MAC_CTX *mac = redis_mac_open();
+	bool good;
+
+	assert(mac);
+	memcpy(ret, &envelope, sizeof(envelope));
+	memcpy(ret + sizeof(envelope), packed, n);
+	good = redis_mac_begin(mac, &fuzz_seal_of, &envelope, (const void *)packed) &&
+	       redis_mac_add(mac, packed + sizeof(struct image_header),
+			     n - sizeof(struct image_header)) &&
+	       redis_mac_end(mac, ret + sizeof(envelope) + n);
+	assert(good);
+	EVP_MAC_CTX_free(mac);
+}
+
+/* Of a few hundred bytes, and more than one read takes; the last as raw as values come. */
+static void make_block(struct block *b, uint64_t number)
+{
+	static const uint32_t opaque[FUZZ_BLOCKS] = { 10, 5000, 40000, 300 };
+	const enum image_codec codec = number == FUZZ_BLOCKS - 1 ? CODEC_RAW : CODEC_FP8;
+	struct random random = { .state = number };
+	struct image_header header;
+	uint8_t *packed;
+
+	b->geometry = (struct image_geometry){ .dtype = DTYPE_BF16,
+					       .layers = 2,
+					       .kv_heads = 2,
+					       .head_dim_k = 4,
+					       .head_dim_v = 4,
+					       .block_tokens = 20,
+					       .opaque_bytes = opaque[number] };
+	random_key(number, b->identity.key);
+	assert(image_shape(&b->geometry, codec, codec, &b->shape, NULL) == 0);
+	b->bytes = b->shape.packed_bytes + REDIS_SEAL_BYTES;
+	b->value = malloc(b->bytes);
+	packed = malloc(b->shape.packed_bytes);
+	assert(b->value && packed);
+	for (uint32_t i = sizeof(header); i < b->shape.packed_bytes; i++)
+		packed[i] = (uint8_t)random_next(&random);
+	image_header_fill(&header, &b->geometry, codec, codec, &b->shape, &b->identity);
+	image_seal(&header, random_next(&random)); /* of the body nobody asks here */
+	memcpy(packed, &header, sizeof(header));
+	fuzz_seal(packed, b->shape.packed_bytes, b->value);
+	free(packed);
+}
+
+static void world_tick(struct loop_timer *timer)
+{
+	(void)timer;
+	loop_stop(world.loop);
+}
+
+static void unlink_socket(void)
+{
+	(void)unlink(world.address + 5);
+}
+
+static void world_begin(void)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	for (uint64_t i = 0; i < FUZZ_BLOCKS; i++)
+		make_block(&world.blocks[i], i);
+	world.tick.fire = world_tick;
+	(void)snprintf(world.address, sizeof(world.address), "unix:/tmp/kvtier-fuzz-redis-recv-%d",
+		       (int)getpid());
+	(void)strcpy(a.sun_path, world.address + 5);
+	(void)unlink(a.sun_path);
+	world.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert(bind(world.listener, (struct sockaddr *)&a, sizeof(a)) == 0 &&
+	       listen(world.listener, 1) == 0);
+	assert(loop_open(0, &world.loop) == 0 && atexit(unlink_socket) == 0);
+}
+
+/* --- one input, and the connection that it is tried on --- */
 
 struct fuzz_command {
 	struct redis_command command; /* first */
@@ -45,6 +190,7 @@ struct fuzz {
 	const uint8_t *program;
 	size_t left;
 	struct redis_conn *conn;
+	struct redis_conn_counters counters;
 	int peer;
 	bool chunks;   /* the next words come in pieces */
 	bool lies;     /* said something that is no reply, or nobody asked for */
@@ -59,7 +205,7 @@ struct fuzz {
 
 static struct fuzz *running; /* its commands end; there is one run at a time */
 
-/* --- input --- */
+/* --- its bytes --- */
 
 static uint8_t next(struct fuzz *f)
 {
@@ -76,7 +222,7 @@ static bool rarely(struct fuzz *f)
 
 static const struct block *any_block(struct fuzz *f)
 {
-	return &the_world()->blocks[next(f) % FUZZ_BLOCKS];
+	return &world.blocks[next(f) % FUZZ_BLOCKS];
 }
 
 /* --- commands --- */
@@ -198,7 +344,7 @@ static void prepare_get(struct fuzz *f, struct fuzz_command *m, const char *name
 					 .seal = &fuzz_seal_of,
 					 .room = b->shape.image_bytes - tight };
 	m->command.value = &m->value;
-	redis_command_get(&m->command, name, strlen(name));
+	redis_command_make(&m->command, (const char *const[]){ "GET", name, NULL });
 }
 
 /* Whether it was. */
@@ -217,7 +363,7 @@ static bool submit(struct fuzz *f, uint8_t how)
 	m->command.deadline_ns = m->expires ? 0 : UINT64_MAX;
 	m->again = (how & 24) == 24;
 	if (how & 64)
-		redis_command_exists(&m->command, name, strlen(name));
+		redis_command_make(&m->command, (const char *const[]){ "EXISTS", name, NULL });
 	else
 		prepare_get(f, m, name, (how & 160) == 160);
 	r = redis_conn_submit(f->conn, &m->command);
@@ -233,12 +379,13 @@ static bool submit(struct fuzz *f, uint8_t how)
 
 /* --- the server --- */
 
-/* One turn of the loop; the server takes all bytes that come. */
-static void turn(struct fuzz *f)
+/* One iteration of the loop; the server takes all bytes that come. */
+static void iterate(struct fuzz *f)
 {
 	ssize_t n;
 
-	world_turn(the_world());
+	loop_timer_set(world.loop, &world.tick, 0);
+	assert(loop_run(world.loop) == 0);
 	while (f->peer >= 0 &&
 	       (n = read(f->peer, f->asked + f->asked_bytes, MAX_ASKED - f->asked_bytes)) > 0)
 		f->asked_bytes += (size_t)n;
@@ -301,7 +448,7 @@ static void say(struct fuzz *f, const void *bytes, size_t n)
 		if (f->chunks && next(f) < 16)
 			cancel(f);
 		if (f->chunks || sent < 0)
-			turn(f);
+			iterate(f);
 	}
 }
 
@@ -337,7 +484,7 @@ static void answer_well(struct fuzz *f)
 	else if (m)
 		say_text(f, ":1\r\n");
 	else
-		turn(f);
+		iterate(f);
 }
 
 /* Some block's value, a part of it, damaged, with a length that is wrong. */
@@ -361,6 +508,37 @@ static void answer_badly(struct fuzz *f)
 	else
 		say_value(f, b, n, lies(f) ? (long long)whole : (long long)n, n > 0 && how & 1);
 }
+
+/* Replies that Redis may send and hardly ever sends; behind them bytes that are no reply. */
+enum { ODD_REPLIES = 16, NO_REPLIES = 9 };
+
+static const char *const odd_replies[ODD_REPLIES + NO_REPLIES] = {
+	"$-1\r\n",
+	"*-1\r\n",
+	"+OK\r\n",
+	"+\r\n",
+	":0\r\n",
+	":-9223372036854775808\r\n",
+	"-ERR no\r\n",
+	"-\r\n",
+	"-WRONGTYPE no\r\n",
+	"-MOVED 1 :1\r\n",
+	"*0\r\n",
+	"*2\r\n$3\r\nabc\r\n*1\r\n:5\r\n",
+	"*3\r\n$4\r\n\r\n\r\n\r\n*-1\r\n$-1\r\n",
+	"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+	"$0\r\n\r\n",
+	"$4\r\n\r\n\r\n\r\n",
+	"$5\r\nab\r\n",
+	"*9\r\n*9\r\n*9\r\n*9\r\n",
+	"\r\n",
+	"_\r\n",
+	"%1\r\n+a\r\n:1\r\n",
+	">0\r\n:1\r\n",
+	"$",
+	"*1048576\r\n",
+	"$3\r\nabcd\r\n",
+};
 
 static void say_something(struct fuzz *f)
 {
@@ -395,7 +573,7 @@ static void say_endlessly(struct fuzz *f)
 	say_text(f, "*1000000\r\n");
 	for (int i = 0; i < 24 && !is_down(f); i++) {
 		say(f, elements, sizeof(elements));
-		turn(f);
+		iterate(f);
 	}
 	assert(!small || m->canceled || is_down(f) || f->said > MAX_SENT - sizeof(elements));
 }
@@ -439,7 +617,7 @@ static void do_one(struct fuzz *f)
 		cancel(f);
 		break;
 	default:
-		turn(f);
+		iterate(f);
 	}
 }
 
@@ -451,21 +629,21 @@ static void on_changed(struct redis_conn *c, void *arg)
 
 static void begin(struct fuzz *f)
 {
-	struct world *w = the_world();
-	const struct redis_conn_conf conf = { .address = w->address,
+	const struct redis_conn_conf conf = { .address = world.address,
 					      .username = "",
 					      .password = "",
 					      .deadline_ns = UINT64_MAX,
 					      .max_value_bytes = MAX_VALUE,
-					      .changed = on_changed };
+					      .changed = on_changed,
+					      .counters = &f->counters };
 
 	running = f;
 	f->memory = memory_in_use();
-	assert(redis_conn_open(w->loop, &conf, &f->conn) == 0);
-	f->peer = accept4(w->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	assert(redis_conn_open(world.loop, &conf, &f->conn) == 0);
+	f->peer = accept4(world.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	assert(f->peer >= 0);
 	while (redis_conn_state(f->conn) != REDIS_CONN_UP)
-		turn(f);
+		iterate(f);
 }
 
 /* All words are taken in: commands that were answered have ended, and only lies end the
@@ -473,7 +651,7 @@ static void begin(struct fuzz *f)
 static void settle(struct fuzz *f)
 {
 	for (int i = 0; i < 20; i++)
-		turn(f);
+		iterate(f);
 	assert(f->lies || !is_down(f));
 	for (uint32_t i = 0; i < f->n && !f->lies; i++)
 		assert(!f->commands[i].answered || f->commands[i].dones == 1);
@@ -483,13 +661,13 @@ static void settle(struct fuzz *f)
  * alone. */
 static void end(struct fuzz *f)
 {
-	int turns = 0;
+	int iterations = 0;
 
 	(void)close(f->peer);
 	f->peer = -1;
 	while (!is_down(f)) {
-		turn(f);
-		assert(++turns < TURNS);
+		iterate(f);
+		assert(++iterations < ITERATIONS);
 	}
 	redis_conn_close(f->conn);
 	for (uint32_t i = 0; i < f->n; i++) {
@@ -504,6 +682,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct fuzz f;
 
+	if (!world.loop)
+		world_begin();
 	memset(&f, 0, offsetof(struct fuzz, stream));
 	f.program = data;
 	f.left = size;

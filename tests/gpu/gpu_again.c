@@ -8,33 +8,14 @@
  * goes again and again leaves nothing behind. Method: the wire by hand, legacy handles and
  * descriptors, two GPUs; the emulated driver reports a handle that is opened twice.
  */
-#include "tests/lib/lib_gpu_parts.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/lib/lib_gpu_range.h"
 
 enum { N = 4, CHAIN = 7 };
 
 static const char config[] = GPU_CONFIG("32M", "1M");
 
-static struct daemon d;
-static struct gpu gpu;
+GPU_DAEMON_EACH(config);
 static struct kvtier_geometry geometry;
-
-FIXTURE(begin)
-{
-	geometry = tiny_geometry(KVTIER_CODEC_FP8);
-	return gpu_daemon_begin(&d, &gpu, config);
-}
-
-FIXTURE(end)
-{
-	return gpu_daemon_end(&d, &gpu);
-}
-
-TEST_EACH(begin, end);
 
 static void open_again(struct gpu_raw *e)
 {
@@ -62,8 +43,7 @@ TEST(reused_addresses_are_other_memory)
 	gpu_raw_round_trip(&e, CHAIN + 1, N);
 	gpu_raw_close_space(&e);
 	e.space--;
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 }
 
 TEST(one_client_registers_memory_twice)
@@ -84,8 +64,7 @@ TEST(one_client_registers_memory_twice)
 	two[1] = two[0];
 	assert_int_equal(gpu_raw_space(&e, two, 2, NULL, 0, NULL), 0);
 	gpu_raw_round_trip(&e, CHAIN + 2, N);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 }
 
 TEST(two_clients_register_the_same_memory)
@@ -115,14 +94,14 @@ static void open_by_descriptor(struct gpu_raw *e, const struct gpu_range *range)
 	struct wire_region region = { .memory = WIRE_DEVICE_FD,
 				      .offset = e->offset,
 				      .length = e->pages * e->page_bytes };
-	struct gpu_parts parts;
+	struct gpu_allocs allocs;
 	char text[232] = "";
 
 	gpu_uuid(&gpu, region.device);
-	gpu_parts_fill(range, 0, 0, 1, &parts);
-	if (gpu_raw_space(e, &region, 1, parts.fds, parts.n_fds, text))
+	gpu_allocs_fill(range, 0, 0, 1, &allocs);
+	if (gpu_raw_space(e, &region, 1, allocs.fds, allocs.n_fds, text))
 		fail_msg("SPACE_OPEN was refused: %s", text);
-	(void)close(parts.fds[0]);
+	(void)close(allocs.fds[0]);
 }
 
 TEST(a_descriptors_memory_is_registered_twice)
@@ -142,7 +121,7 @@ TEST(a_descriptors_memory_is_registered_twice)
 	open_by_descriptor(&e, &range);
 	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
 	gpu_raw_round_trip(&e, CHAIN + 1, N);
-	assert_true(gpu_used() < used + range.part_bytes || gpu_is_real()); /* a table of pieces */
+	assert_true(gpu_used() < used + range.alloc_bytes || gpu_is_real()); /* a table of pieces */
 	gpu_raw_close_space(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	e.space--;
@@ -171,8 +150,7 @@ TEST(memory_is_freed_after_registering)
 	gpu_raw_close_space(&e);
 	GPU(gpu_api()->cuMemAlloc(&e.memory, 4096)); /* for gpu_raw_close() */
 	gpu_raw_close(&e);
-	gpu_raw_close_space(&other);
-	gpu_raw_close(&other);
+	gpu_raw_close_all(&other);
 }
 
 /* --- another GPU --- */
@@ -186,26 +164,26 @@ static void refused(struct gpu_raw *e, const struct wire_region *region, int fd)
 		fail_msg("%d \"%s\"", r, text);
 }
 
-static void one_part(struct gpu_raw *e, const struct gpu_range *range, struct wire_region *region)
+static void one_alloc(struct gpu_raw *e, const struct gpu_range *range, struct wire_region *region)
 {
-	struct gpu_parts parts;
+	struct gpu_allocs allocs;
 
-	gpu_parts_fill(range, 0, 0, 1, &parts);
-	memcpy(region->handle, parts.parts[0].handle, sizeof(region->handle));
-	refused(e, region, parts.n_fds ? parts.fds[0] : -1);
-	while (parts.n_fds > 0)
-		(void)close(parts.fds[--parts.n_fds]);
+	gpu_allocs_fill(range, 0, 0, 1, &allocs);
+	memcpy(region->handle, allocs.allocs[0].handle, sizeof(region->handle));
+	refused(e, region, allocs.n_fds ? allocs.fds[0] : -1);
+	while (allocs.n_fds > 0)
+		(void)close(allocs.fds[--allocs.n_fds]);
 }
 
-static void in_parts(struct gpu_raw *e, const struct gpu_range *range, const uint8_t *uuid)
+static void in_allocs(struct gpu_raw *e, const struct gpu_range *range, const uint8_t *uuid)
 {
-	struct gpu_parts parts;
+	struct gpu_allocs allocs;
 	char text[232] = "";
 
-	gpu_parts_fill(range, 0, 0, 2, &parts);
-	memcpy(parts.m.device, uuid, sizeof(parts.m.device));
-	assert_int_equal(gpu_parts_send(&e->raw, &parts, text), -EINVAL);
-	assert_non_null(strstr(text, "parts[0]: the memory is not of the GPU"));
+	gpu_allocs_fill(range, 0, 0, 2, &allocs);
+	memcpy(allocs.m.device, uuid, sizeof(allocs.m.device));
+	assert_int_equal(gpu_allocs_send(&e->raw, &allocs, text), -EINVAL);
+	assert_non_null(strstr(text, "allocs[0]: the memory is not of the GPU"));
 }
 
 TEST(memory_of_another_gpu_is_refused)
@@ -222,14 +200,14 @@ TEST(memory_of_another_gpu_is_refused)
 	gpu_raw_dial(&e, d.socket, &other, &geometry, 2 * N);
 	region.length = e.pages * e.page_bytes;
 	gpu_range_make(&other, WIRE_DEVICE_FD, 2, &range);
-	one_part(&e, &range, &region);
-	in_parts(&e, &range, region.device);
+	one_alloc(&e, &range, &region);
+	in_allocs(&e, &range, region.device);
 	gpu_range_free(&range);
 	if (gpu_range_possible(&other, WIRE_DEVICE_FABRIC)) {
 		gpu_range_make(&other, WIRE_DEVICE_FABRIC, 2, &range);
 		region.memory = WIRE_DEVICE_FABRIC;
-		one_part(&e, &range, &region);
-		in_parts(&e, &range, region.device);
+		one_alloc(&e, &range, &region);
+		in_allocs(&e, &range, region.device);
 		gpu_range_free(&range);
 	}
 	gpu_raw_close(&e);
@@ -243,10 +221,10 @@ TEST(memory_of_another_gpu_is_refused)
 static void many_regions(struct gpu_raw *e, const struct gpu_range *range)
 {
 	struct wire_region regions[WIRE_MAX_REGIONS];
-	struct gpu_parts parts;
+	struct gpu_allocs allocs;
 	char text[232] = "";
 
-	gpu_parts_fill(range, 0, 0, WIRE_MAX_REGIONS, &parts);
+	gpu_allocs_fill(range, 0, 0, WIRE_MAX_REGIONS, &allocs);
 	for (uint32_t i = 0; i < WIRE_MAX_REGIONS; i++) {
 		regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_FD,
 						   .fd_index = i,
@@ -254,10 +232,10 @@ static void many_regions(struct gpu_raw *e, const struct gpu_range *range)
 						   .length = e->pages * e->page_bytes };
 		gpu_uuid(&gpu, regions[i].device);
 	}
-	if (gpu_raw_space(e, regions, WIRE_MAX_REGIONS, parts.fds, parts.n_fds, text))
+	if (gpu_raw_space(e, regions, WIRE_MAX_REGIONS, allocs.fds, allocs.n_fds, text))
 		fail_msg("SPACE_OPEN was refused: %s", text);
-	while (parts.n_fds > 0)
-		(void)close(parts.fds[--parts.n_fds]);
+	while (allocs.n_fds > 0)
+		(void)close(allocs.fds[--allocs.n_fds]);
 }
 
 TEST(sixty_four_regions_come_and_go_ten_times)
@@ -291,7 +269,5 @@ TEST(sixty_four_regions_come_and_go_ten_times)
 	gpu_range_free(&range);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 fabric=1 reuse=1");
-}
+TEST_FIRST(gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 fabric=1 reuse=1");
+	   geometry = tiny_geometry(KVTIER_CODEC_FP8));

@@ -8,13 +8,6 @@
  * whose engine is a process of its own.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 
 enum { N = 4, ROUNDS = 8, HELD = 0, OTHER = 1, DEADLINE_MS = 60000 };
 
@@ -36,17 +29,13 @@ static int engine(const char *socket)
 
 	gpu_open(&own, 1);
 	while (!done && now_ns() < until) {
-		struct wire_region region;
 		struct wire_error error;
 		struct gpu_raw e;
 
 		gpu_raw_dial(&e, socket, &own, &g, 2 * N);
-		gpu_raw_region(&own, e.memory, e.offset, e.pages * e.page_bytes, &region);
-		if (gpu_raw_space(&e, &region, 1, NULL, 0, NULL) == 0) {
-			const struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, HELD, 0, N);
-
+		if (gpu_raw_ask(&e, NULL) == 0) {
 			gpu_raw_fill(&e, HELD, 0, N);
-			gpu_raw_send(&e, &sqe);
+			gpu_raw_start(&e, WIRE_OP_STORE, HELD, 0, N);
 			while (!gpu_raw_completed(&e) && now_ns() < until &&
 			       recv(e.raw.fd, &error, sizeof(error), MSG_DONTWAIT | MSG_PEEK) < 0)
 				nap_ms(1);
@@ -98,8 +87,7 @@ static void comes_and_goes(void)
 		for (uint32_t k = 0; k < N; k++)
 			assert_true(gpu_raw_holds(&e, OTHER + i, k, N + k));
 	}
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 }
 
 /* The second GPU's thread is in this call from here on. */
@@ -125,20 +113,9 @@ static void held_in(const char *call)
 	gpu_report_clean("kvtierd");
 }
 
-TEST(a_launch_that_hangs_holds_up_its_gpu_alone)
-{
-	held_in("cuLaunchKernel");
-}
-
-TEST(a_question_that_hangs_holds_up_its_gpu_alone)
-{
-	held_in("cuEventQuery");
-}
-
-TEST(an_import_that_hangs_holds_up_its_gpu_alone)
-{
-	held_in("cuIpcOpenMemHandle");
-}
+TEST_DO(a_launch_that_hangs_holds_up_its_gpu_alone, held_in("cuLaunchKernel"));
+TEST_DO(a_question_that_hangs_holds_up_its_gpu_alone, held_in("cuEventQuery"));
+TEST_DO(an_import_that_hangs_holds_up_its_gpu_alone, held_in("cuIpcOpenMemHandle"));
 
 /* The engine of the first GPU has the same connection all the while. */
 TEST(a_broken_context_is_its_gpus_alone)
@@ -160,8 +137,7 @@ TEST(a_broken_context_is_its_gpus_alone)
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_holds(&e, OTHER, i, N + i));
 	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 1);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	stop();
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=5 */
+/* make: seconds=5 needs=kvtierd_tuned */
 /*
  * gpu_batches - goal: blocks that wait together cross the wire in few large copies; at most two
  * batches of a direction are on the GPU, and two are; stores have the lowest priority and loads the
@@ -10,16 +10,12 @@
  * would be queued, too, if it could.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <stdio.h>
-#include <string.h>
 
 /* 31 pages of 128 KiB in a lane of 4 MiB: three lanes. */
 enum { N = 93, CHAIN = 1, LANES = 3, WARMUP = 2 };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 128\n"
+			     "[device]\nworkers = 2\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 32M\n";
 
 static struct daemon d;
@@ -47,7 +43,7 @@ static void run_held(enum wire_op op, uint32_t first)
 	sqe.word = 1;
 	sqe.flags = WIRE_SQE_READY;
 	gpu_raw_send(&e, &sqe);
-	gpu_jobs_become(&d, N);
+	gpu_devices_have(&d, "jobs", N);
 	gpu_hold();
 	__atomic_store_n(&e.words->ready[0], sqe.op_id, __ATOMIC_RELEASE);
 	if (!gpu_is_real())
@@ -100,10 +96,7 @@ static void is_merged(const struct way *way, const char *name)
 
 static void run_one(enum wire_op op, uint32_t first)
 {
-	const struct wire_sqe sqe = gpu_raw_sqe(&e, op, CHAIN + 1, first, 1);
-
-	gpu_raw_send(&e, &sqe);
-	assert_int_equal(gpu_raw_await(&e).status, 0);
+	assert_int_equal(gpu_raw_run(&e, op, CHAIN + 1, first, 1).status, 0);
 }
 
 /* The first batches bring the layout of pages to the GPU, and wait for it. */
@@ -113,6 +106,7 @@ static void begin(void)
 
 	gpu_let_go();
 	gpu_open(&gpu, 0);
+	daemon_tuned(NULL, 128);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
@@ -136,11 +130,10 @@ TEST(blocks_that_wait_together_go_together)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
 	gpu_report_each("kvtierd", "note", look, &seen);
 	if (!gpu_is_real())
-		daemon_stat_becomes(&d, "gpu.batches_total",
+		daemon_stat_becomes(&d, "devices:batches_total",
 				    (uint64_t)(WARMUP + seen.store.copies + seen.load.copies),
 				    PATIENT_MS);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("kvtierd");
@@ -170,7 +163,4 @@ TEST(no_call_of_the_driver_can_call_back)
 			fail_msg("%s is in the table of calls", names[i]);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1 trace=1 halts=1");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1 trace=1 halts=1"));

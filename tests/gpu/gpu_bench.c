@@ -10,10 +10,6 @@
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_gpu.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const cases[] = {
 	"cuda.encode",        "cuda.decode",      "cuda.encode.rows656", "cuda.decode.rows656",
 	"cuda.d2h",           "cuda.h2d",         "cuda.both",           "cuda.register",
@@ -73,7 +69,4 @@ TEST(daemon_mode_is_not_called_engine_mode)
 	gpu_report_clean("kvtier-bench");
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 late=0");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 late=0"));

@@ -9,12 +9,6 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <string.h>
-
 enum { BLOCKS = 4 };
 
 static const char config[] = GPU_CONFIG("64M", "2M");
@@ -52,11 +46,10 @@ static bool is_capturing(CUstream stream)
 	return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	CUgraph graph;
 
-	(void)state;
 	if (is_capturing(capturing)) /* a case failed */
 		(void)gpu_api()->cuStreamEndCapture(capturing, &graph);
 	gpu_engine_close(&ge);
@@ -97,7 +90,7 @@ static struct kvtier_result wait_for(uint64_t op)
 
 static _Atomic bool stop;
 
-static void *poll(void *argument)
+static void *poll_often(void *argument)
 {
 	(void)argument;
 	while (!stop) {
@@ -110,8 +103,7 @@ static void *poll(void *argument)
 /* Stores, a load, a daemon that goes and comes, a space that closes and opens again. */
 static void client_works(void)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = plain };
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	const struct kvtier_op o = { .size = sizeof(o), .stream = plain };
 	uint32_t pages[2 * BLOCKS];
 	uint64_t op;
 
@@ -122,10 +114,7 @@ static void client_works(void)
 	assert_int_equal(gpu_engine_space(&ge), 0);
 	daemon_signal(&d, SIGTERM);
 	daemon_restart(&d);
-	while (kvtier_store(ge.e.space, keys[1], pages + BLOCKS, BLOCKS, &o, &op)) {
-		assert_true(now_ns() < until);
-		nap_ms(5);
-	}
+	AWAIT(kvtier_store(ge.e.space, keys[1], pages + BLOCKS, BLOCKS, &o, &op) == 0);
 	assert_int_equal(wait_for(op).ok, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys[1], pages, BLOCKS, &o, &op), 0);
 	assert_int_equal(wait_for(op).ok, BLOCKS);
@@ -137,7 +126,7 @@ static void captures_go_on(void)
 
 	GPU(gpu_api()->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	stop = false;
-	assert_int_equal(pthread_create(&thread, NULL, poll, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, poll_often, NULL), 0);
 	client_works();
 	stop = true;
 	assert_int_equal(pthread_join(thread, NULL), 0);
@@ -148,41 +137,25 @@ static void captures_go_on(void)
 		assert_true(page_is(&ge.e, i, &keys[1][i], 0));
 }
 
-static void a_capture_goes_on_beside_shared_pages(void **state)
-{
-	(void)state;
-	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
-	captures_go_on();
-}
-
-static void a_capture_goes_on_beside_pages_by_descriptor(void **state)
-{
-	(void)state;
+TEST_DO(a_capture_goes_on_beside_shared_pages, begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+	captures_go_on());
+TEST_DO(a_capture_goes_on_beside_pages_by_descriptor,
 	begin_with(GPU_VMM_FD, KVTIER_GPU_DAEMON, "CUDA descriptor");
-	captures_go_on();
-}
+	captures_go_on());
 
-static void a_capture_goes_on_beside_staged_pages(void **state)
-{
-	(void)state;
+TEST_DO(a_capture_goes_on_beside_staged_pages,
 	begin_with(GPU_POOL, KVTIER_GPU_DAEMON, "CUDA staged");
-	captures_go_on();
-}
-
-static void a_capture_goes_on_beside_engine_mode(void **state)
-{
-	(void)state;
+	captures_go_on());
+TEST_DO(a_capture_goes_on_beside_engine_mode,
 	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
-	captures_go_on();
-}
+	captures_go_on());
 
-static void the_threads_mode_stays_the_engines(void **state)
+TEST(the_threads_mode_stays_the_engines)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
 	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
 	pages_from(0, pages, BLOCKS);
@@ -202,17 +175,17 @@ static void is_refused(int result)
 /* The blocks are new, so the op waits for its layers. */
 static void stream_is_refused(CUstream stream, const struct kvtier_key *new)
 {
-	struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = stream };
+	struct kvtier_op o = { .size = sizeof(o), .stream = stream };
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
 	pages_from(0, pages, BLOCKS);
 	is_refused(kvtier_store(ge.e.space, new, pages, BLOCKS, &o, &op));
 	is_refused(kvtier_load(ge.e.space, new, pages, BLOCKS, &o, &op));
-	o.cuda_stream = NULL;
+	o.stream = NULL;
 	o.layer_groups = 2;
 	assert_int_equal(kvtier_store(ge.e.space, new, pages, BLOCKS, &o, &op), 0);
-	is_refused(kvtier_stream_wait(ge.e.client, op, stream));
+	is_refused(kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, stream));
 	is_refused(kvtier_store_layers(ge.e.client, op, 2, stream));
 	assert_int_equal(kvtier_store_layers(ge.e.client, op, 2, NULL), 0);
 	assert_int_equal(wait_for(op).ok, BLOCKS);
@@ -231,39 +204,23 @@ static void streams_that_capture_are_refused(void)
 	capture_end(blocking);
 }
 
-static void a_stream_that_captures_is_refused(void **state)
-{
-	(void)state;
-	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
-	streams_that_capture_are_refused();
-}
+TEST_DO(a_stream_that_captures_is_refused, begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+	streams_that_capture_are_refused());
+
+TEST_EACH(NULL, end);
 
 static void without_events_it_is_refused_too(void **state)
 {
-	(void)state;
 	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
 	streams_that_capture_are_refused();
+	(void)end(state);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-#define CASE(name) cmocka_unit_test_teardown(name, end)
-	const struct CMUnitTest tests[] = {
-		CASE(a_capture_goes_on_beside_shared_pages),
-		CASE(a_capture_goes_on_beside_pages_by_descriptor),
-		CASE(a_capture_goes_on_beside_staged_pages),
-		CASE(a_capture_goes_on_beside_engine_mode),
-		CASE(the_threads_mode_stays_the_engines),
-		CASE(a_stream_that_captures_is_refused),
-	};
-	const struct CMUnitTest words[] = { CASE(without_events_it_is_refused_too) };
-
-	if (argc > 1) {
-		gpu_begin(argv, "");
-		return cmocka_run_group_tests(words, NULL, NULL);
-	}
 	gpu_begin(argv, "");
+	if (argc > 1)
+		test_only(without_events_it_is_refused_too);
 	if (gpu_wait(gpu_spawn("words", "ipc_events=0", NULL)) != 0)
-		return 1;
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(1);
 }

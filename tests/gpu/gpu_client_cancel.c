@@ -10,12 +10,6 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 /* PATIENCE_MS: on a busy machine an op ends later than a second after its deadline. TRIES_MOST: it
  * may be done each time before it is stopped. STABLE_MS: after a connection that lasted so long
@@ -63,14 +57,12 @@ FIXTURE(end)
 
 static void poison_all(void)
 {
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	gpu_pages_poison(&ge, 0, BLOCKS);
 }
 
 static uint64_t start_load(uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
+	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 	uint64_t op;
 
 	poison_all();
@@ -150,27 +142,13 @@ TEST_ROWS(a_late_load_leaves_its_pages,
 /* The next daemon has the blocks, too. Until it is there, one block is enough to ask with. */
 static void begin_again(void)
 {
-	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
 	int s;
 
 	daemon_restart(&d);
-	while ((s = gpu_chain_store(&ge, keys, 0, 1)) == -ENOTCONN || s == -ECONNRESET) {
-		assert_true(now_ns() < until);
-		nap_ms(5);
-	}
+	AWAIT((s = gpu_chain_store(&ge, keys, 0, 1)) != -ENOTCONN && s != -ECONNRESET);
 	assert_int_equal(s, 0);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	clock_pass_ms(STABLE_MS);
-}
-
-static void await_none_lent(void)
-{
-	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
-
-	while (kvtier_lent(ge.e.client, NULL, 0) > 0) {
-		assert_true(now_ns() < until);
-		nap_ms(1);
-	}
 }
 
 /* A GPU goes on with the work of a daemon that dies, until the kernel has closed the driver's
@@ -191,7 +169,7 @@ TEST_ROWS(a_load_whose_daemon_dies_leaves_its_pages,
 		}
 		assert_int_equal(kill(d.pid, SIGKILL), 0);
 		take(op, -ECONNRESET);
-		await_none_lent();
+		AWAIT(kvtier_lent(ge.e.client, NULL, 0) <= 0);
 		assert_untouched_from_now_on();
 		(void)daemon_wait(&d, PATIENCE_MS);
 		begin_again();
@@ -199,7 +177,4 @@ TEST_ROWS(a_load_whose_daemon_dies_leaves_its_pages,
 	assert_some_ended();
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 late=4");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 late=4"));

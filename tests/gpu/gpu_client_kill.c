@@ -8,13 +8,6 @@
  * loads; the daemon likewise.
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = PATIENT_MS };
 
@@ -64,18 +57,6 @@ static int engine(const char *socket)
 	}
 }
 
-/* Milliseconds from then until the GPU has no more memory in use than this. */
-static uint64_t await_used(uint64_t used, uint64_t began)
-{
-	while (gpu_used() > used) {
-		if (now_ns() > began + DEADLINE_MS * 1000000ull)
-			fail_msg("%llu bytes of the GPU are in use, %llu before",
-				 (unsigned long long)gpu_used(), (unsigned long long)used);
-		nap_ms(1);
-	}
-	return (now_ns() - began) / 1000000;
-}
-
 static char in_engine_mode[] = "";
 
 TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_killed, begin, end),
@@ -106,7 +87,8 @@ TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_kill
 		assert_int_equal(gpu_wait(victim), -SIGKILL);
 		(void)close(socket);
 		assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
-		ms = await_used(used, killed);
+		gpu_used_falls_to(used);
+		ms = (now_ns() - killed) / 1000000;
 		longest = ms > longest ? ms : longest;
 		daemon_stat_becomes(&d, "clients", 1, DEADLINE_MS);
 	}
@@ -118,15 +100,19 @@ TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_kill
 
 /* Something of the first block is in its page; the last may be far from it. In engine mode that
  * takes calls of the library. */
-static void await_first_page(struct gpu_engine *ge)
+static bool first_page_is_poison(struct gpu_engine *ge)
 {
-	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
+	(void)kvtier_lent(ge->e.client, NULL, 0);
+	gpu_pages_pull(ge, 0, 1);
+	return page_is_poison(&ge->e, 0);
+}
 
-	do {
-		assert_true(now_ns() < until);
-		(void)kvtier_lent(ge->e.client, NULL, 0);
-		gpu_pages_pull(ge, 0, 1);
-	} while (page_is_poison(&ge->e, 0));
+/* The library may learn of the daemon's death by this store. */
+static bool is_away(struct gpu_engine *ge, const struct kvtier_key *key)
+{
+	const int s = gpu_chain_store(ge, key, 0, 1);
+
+	return s == -ENOTCONN || s == -ECONNRESET;
 }
 
 /* Pages that are not the op's are poison before and after; the op's pages have their bytes, or a
@@ -153,12 +139,10 @@ TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
 
 		chain_keys(&ge.e, 1, BLOCKS, keys);
 		assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
-		for (uint32_t k = 0; k < 2 * BLOCKS; k++)
-			page_poison(&ge.e, k);
-		gpu_pages_push(&ge, 0, 2 * BLOCKS);
+		gpu_pages_poison(&ge, 0, 2 * BLOCKS);
 		assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
 		if (i % 2)
-			await_first_page(&ge);
+			AWAIT(!first_page_is_poison(&ge));
 		else
 			usleep(random_below(&random, 3000));
 		daemon_signal(&d, SIGKILL);
@@ -171,15 +155,7 @@ TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
 		for (uint32_t k = BLOCKS; k < 2 * BLOCKS; k++)
 			assert_true(page_is_poison(&ge.e, k));
 		daemon_restart(&d);
-		for (const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;;) {
-			/* the library may learn of the death by this store */
-			const int s = gpu_chain_store(&ge, keys, 0, 1);
-
-			if (s != -ENOTCONN && s != -ECONNRESET)
-				break;
-			assert_true(now_ns() < until);
-			nap_ms(10);
-		}
+		AWAIT(!is_away(&ge, keys));
 	}
 	gpu_engine_close(&ge);
 }

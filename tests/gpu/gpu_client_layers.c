@@ -8,12 +8,6 @@
  * or in, without the CPU in between; a gate in front of it.
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { BLOCKS = 12, LAYERS = 8, GROUPS = 3 };
 
@@ -69,7 +63,9 @@ FIXTURE(end)
 	return 0;
 }
 
-TEST_EACH(NULL, end);
+FIXTURE_DO(begin, begin_with(GPU_ALLOC, "CUDA IPC"));
+
+TEST_EACH(begin, end);
 
 static uint32_t first_layer(uint32_t group)
 {
@@ -98,16 +94,14 @@ static void copy_group(uint32_t group, bool in)
 
 static void poison(void)
 {
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	gpu_pages_poison(&ge, 0, BLOCKS);
 }
 
 static uint64_t submit(bool store, const struct kvtier_key *chain, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o),
-					     .timeout_ms = timeout_ms,
-					     .layer_groups = GROUPS };
+	const struct kvtier_op o = { .size = sizeof(o),
+				     .timeout_ms = timeout_ms,
+				     .layer_groups = GROUPS };
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
@@ -134,7 +128,7 @@ static void a_stream_finds_each_group(void)
 	const uint64_t op = submit(false, keys, 0);
 
 	for (uint32_t g = 0; g < GROUPS; g++) {
-		assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, g, engine_stream), 0);
+		assert_int_equal(kvtier_stream_wait(ge.e.client, op, g, engine_stream), 0);
 		copy_group(g, false);
 	}
 	assert_int_equal(result_of(op).status, 0);
@@ -196,19 +190,15 @@ static void both_ways(void)
 	a_store_reads_what_the_stream_wrote();
 }
 
-TEST(over_ipc)
-{
-	begin_with(GPU_ALLOC, "CUDA IPC");
-	both_ways();
-}
+TEST_DO(over_ipc, both_ways());
 
-TEST(with_images_that_are_verified)
+TEST_WITH(with_images_that_are_verified, NULL, end)
 {
 	begin_verifying(GPU_ALLOC, "CUDA IPC", "always");
 	both_ways();
 }
 
-TEST(staged)
+TEST_WITH(staged, NULL, end)
 {
 	uint64_t op;
 	int r;
@@ -217,7 +207,7 @@ TEST(staged)
 	the_cpu_finds_each_group();
 	a_store_reads_what_the_stream_wrote();
 	op = submit(false, others, 0); /* the library's calls bring the pages */
-	r = kvtier_stream_wait_layers(ge.e.client, op, 0, engine_stream);
+	r = kvtier_stream_wait(ge.e.client, op, 0, engine_stream);
 	assert_int_equal(gpu_not_waited_for(&ge, op, r).status, 0);
 	copy_group(0, false);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
@@ -229,7 +219,6 @@ TEST(groups_can_be_given_by_the_cpu)
 {
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = submit(true, others, 0);
 	fill();
 	for (uint32_t g = 0; g < GROUPS; g++) {
@@ -247,7 +236,6 @@ TEST(stores_that_wait_for_layers_leave_room_for_loads)
 {
 	uint64_t ops[16];
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	for (int i = 0; i < 16; i++) {
 		chain_keys(&ge.e, 100 + (uint64_t)i, BLOCKS, others);
 		ops[i] = submit(true, others, PATIENT_MS);
@@ -264,7 +252,6 @@ TEST(a_store_that_is_not_given_all_ends_at_its_deadline)
 {
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = submit(true, others, 300);
 	fill();
 	copy_group(0, true);
@@ -280,7 +267,6 @@ TEST(a_late_layer_can_make_a_block_raw)
 	const uint16_t nan = 0x7fc0;
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = submit(true, others, 0);
 	fill();
 	memcpy(ge.e.memory + ge.e.page_bytes - sizeof(nan), &nan, sizeof(nan));
@@ -305,10 +291,7 @@ TEST(a_late_layer_can_make_a_block_raw)
 
 static void assert_stream_ends(void)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-
-	while (gpu_api()->cuStreamQuery(engine_stream) == CUDA_ERROR_NOT_READY && now_ns() < until)
-		nap_ms(1);
+	AWAIT(gpu_api()->cuStreamQuery(engine_stream) != CUDA_ERROR_NOT_READY);
 	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_SUCCESS);
 }
 
@@ -323,10 +306,10 @@ static void assert_let_go(uint64_t op, int status)
 
 static uint64_t load_behind_the_gate(uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o),
-					     .timeout_ms = timeout_ms,
-					     .layer_groups = GROUPS,
-					     .cuda_stream = engine_stream };
+	const struct kvtier_op o = { .size = sizeof(o),
+				     .timeout_ms = timeout_ms,
+				     .layer_groups = GROUPS,
+				     .stream = engine_stream };
 	uint32_t pages[BLOCKS];
 	CUstream waits;
 	uint64_t op;
@@ -336,7 +319,7 @@ static uint64_t load_behind_the_gate(uint32_t timeout_ms)
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&waits, CU_STREAM_NON_BLOCKING, 0));
-	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, GROUPS - 1, waits), 0);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, GROUPS - 1, waits), 0);
 	assert_int_equal(gpu_api()->cuStreamQuery(waits), CUDA_ERROR_NOT_READY);
 	gated = engine_stream; /* the gate stays closed for it */
 	engine_stream = waits;
@@ -347,7 +330,6 @@ TEST(a_cancel_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = load_behind_the_gate(PATIENT_MS);
 	assert_int_equal(kvtier_cancel(ge.e.client, op, PATIENT_MS), 0);
 	assert_let_go(op, -ECANCELED);
@@ -358,7 +340,6 @@ TEST(a_deadline_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	op = load_behind_the_gate(200);
 	assert_stream_ends(); /* nobody calls the library: it is the daemon that lets go */
 	assert_let_go(op, -ETIMEDOUT);
@@ -369,10 +350,9 @@ TEST(a_missing_block_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	keys[BLOCKS - 1] = others[0];
 	op = submit(false, keys, 0);
-	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, 0, engine_stream), 0);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, 0, engine_stream), 0);
 	assert_stream_ends();
 	assert_int_equal(kvtier_wait_layers(ge.e.client, op, 0, PATIENT_MS), -ENODATA);
 	assert_let_go(op, -ENOENT);
@@ -382,10 +362,9 @@ TEST(a_daemons_death_lets_go_of_the_stream)
 {
 	uint64_t op;
 
-	begin_with(GPU_ALLOC, "CUDA IPC");
 	daemon_signal(&d, SIGSTOP);
 	op = submit(false, keys, PATIENT_MS);
-	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, 0, engine_stream), 0);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, 0, engine_stream), 0);
 	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_ERROR_NOT_READY);
 	daemon_signal(&d, SIGKILL);
 	assert_int_equal(kvtier_wait_layers(ge.e.client, op, 0, PATIENT_MS), -ENODATA);
@@ -394,7 +373,4 @@ TEST(a_daemons_death_lets_go_of_the_stream)
 	daemon_restart(&d);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 late=3");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 late=3"));

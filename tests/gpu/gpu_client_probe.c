@@ -5,12 +5,6 @@
  * Method: pointers of each wrong kind, on two GPUs.
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { BYTES = 1 << 20 };
 
@@ -67,7 +61,7 @@ static int try(const CUdeviceptr *bases, const uint64_t *lengths, size_t n)
 	GPU(gpu_api()->cuCtxGetCurrent(&after));
 	assert_ptr_equal(before, after);
 	if (r == 0) {
-		assert_int_equal(kvtier_space_memory(space, reached, sizeof(reached)), 0);
+		assert_true(kvtier_space_memory(space, reached, sizeof(reached)) > 0);
 		assert_int_equal(kvtier_space_close(space), 0);
 	}
 	return r;

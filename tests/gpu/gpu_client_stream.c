@@ -9,10 +9,6 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <string.h>
-
 enum { BLOCKS = 8, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
@@ -38,9 +34,8 @@ static void begin_with(enum gpu_memory_kind kind, const char *words)
 	gpu_gate_make(&gate);
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	gpu_gate_open(&gate); /* a case that failed left it closed */
 	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
@@ -68,15 +63,13 @@ static void assert_not_done(uint64_t op)
 /* The pages get their contents in the stream, behind the gate, while the store is under way. */
 static void a_store_reads_what_the_stream_wrote(void)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = engine_stream };
+	const struct kvtier_op o = { .size = sizeof(o), .stream = engine_stream };
 	const size_t bytes = BLOCKS * ge.e.page_bytes;
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
 	pages_from(0, pages, BLOCKS);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	gpu_pages_poison(&ge, 0, BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		page_fill(&ge.e, i, &keys[i], 0);
 	gpu_gate_close(&gate, engine_stream);
@@ -97,12 +90,10 @@ static void a_stream_copies_what_the_load_brought(bool brings)
 	uint64_t op;
 	int r;
 
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	gpu_pages_poison(&ge, 0, BLOCKS);
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
-	r = kvtier_stream_wait(ge.e.client, op, engine_stream);
+	r = kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, engine_stream);
 	if (brings)
 		assert_int_equal(gpu_not_waited_for(&ge, op, r).ok, BLOCKS);
 	else
@@ -121,50 +112,28 @@ static void both_ways(void)
 	a_stream_copies_what_the_load_brought(false);
 }
 
-static void over_ipc_with_events(void **state)
-{
-	(void)state;
-	begin_with(GPU_ALLOC, "CUDA IPC");
-	both_ways();
-}
+TEST_DO(over_ipc_with_events, begin_with(GPU_ALLOC, "CUDA IPC"); both_ways());
+TEST_DO(over_a_descriptor, begin_with(GPU_VMM_FD, "CUDA descriptor"); both_ways());
 
-static void over_ipc_with_words_alone(void **state)
+TEST(staged)
 {
-	(void)state;
-	begin_with(GPU_ALLOC, "CUDA IPC");
-	both_ways();
-}
-
-static void over_a_descriptor(void **state)
-{
-	(void)state;
-	begin_with(GPU_VMM_FD, "CUDA descriptor");
-	both_ways();
-}
-
-static void staged(void **state)
-{
-	(void)state;
 	begin_with(GPU_POOL, "CUDA staged");
 	a_store_reads_what_the_stream_wrote();
 	a_stream_copies_what_the_load_brought(true);
 }
 
 /* A load into pages that the stream still reads waits for the stream, too. */
-static void a_load_comes_after_the_stream(void **state)
+TEST(a_load_comes_after_the_stream)
 {
-	struct kvtier_op_options options = { .size = sizeof(options) };
+	struct kvtier_op options = { .size = sizeof(options) };
 	uint8_t *out;
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
-	options.cuda_stream = engine_stream;
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	options.stream = engine_stream;
+	gpu_pages_poison(&ge, 0, BLOCKS);
 	gpu_gate_close(&gate, engine_stream);
 	GPU(gpu_api()->cuMemHostAlloc((void **)&out, BLOCKS * ge.e.page_bytes, 0));
 	GPU(gpu_api()->cuMemcpyDtoHAsync(out, ge.memory.base, BLOCKS * ge.e.page_bytes,
@@ -181,20 +150,17 @@ static void a_load_comes_after_the_stream(void **state)
 }
 
 /* A stream that never comes so far: the op ends at its deadline, and no page was touched. */
-static void an_op_whose_stream_stands_still_ends_at_its_deadline(void **state)
+TEST(an_op_whose_stream_stands_still_ends_at_its_deadline)
 {
-	struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = 200 };
+	struct kvtier_op o = { .size = sizeof(o), .timeout_ms = 200 };
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	gpu_pages_poison(&ge, 0, BLOCKS);
 	gpu_gate_close(&gate, engine_stream);
-	o.cuda_stream = engine_stream;
+	o.stream = engine_stream;
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
 	assert_int_equal(result_of(op, DEADLINE_MS).status, -ETIMEDOUT);
@@ -204,19 +170,18 @@ static void an_op_whose_stream_stands_still_ends_at_its_deadline(void **state)
 		assert_true(page_is_poison(&ge.e, i));
 }
 
-static void a_daemons_death_frees_a_stream_that_waits(void **state)
+TEST(a_daemons_death_frees_a_stream_that_waits)
 {
 	struct kvtier_result r = { .size = sizeof(r) };
 	uint32_t pages[BLOCKS];
 	uint64_t op;
 
-	(void)state;
 	begin_with(GPU_ALLOC, "CUDA IPC");
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	daemon_signal(&d, SIGSTOP);
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
-	assert_int_equal(kvtier_stream_wait(ge.e.client, op, engine_stream), 0);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, engine_stream), 0);
 	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_ERROR_NOT_READY);
 	daemon_signal(&d, SIGKILL);
 	r = result_of(op, -1);
@@ -226,26 +191,20 @@ static void a_daemons_death_frees_a_stream_that_waits(void **state)
 	daemon_restart(&d);
 }
 
-int main(int argc, char **argv)
-{
-#define CASE(name) cmocka_unit_test_teardown(name, end)
-	const struct CMUnitTest tests[] = {
-		/* first: its settings are this process's */
-		CASE(over_ipc_with_events),
-		CASE(over_a_descriptor),
-		CASE(staged),
-		CASE(a_load_comes_after_the_stream),
-		CASE(an_op_whose_stream_stands_still_ends_at_its_deadline),
-		CASE(a_daemons_death_frees_a_stream_that_waits),
-	};
-	const struct CMUnitTest words[] = { CASE(over_ipc_with_words_alone) };
+TEST_EACH(NULL, end);
 
-	if (argc > 1 && strcmp(argv[1], "words") == 0) {
-		gpu_begin(argv, "");
-		return cmocka_run_group_tests(words, NULL, NULL);
-	}
-	gpu_begin(argv, "null_stream=0");
+static void over_ipc_with_words_alone(void **state)
+{
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	both_ways();
+	(void)end(state);
+}
+
+TEST_BEGIN
+{
+	gpu_begin(argv, argc > 1 ? "" : "null_stream=0");
+	if (argc > 1)
+		test_only(over_ipc_with_words_alone);
 	if (gpu_wait(gpu_spawn("words", "ipc_events=0", NULL)) != 0)
-		return 1;
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		exit(1);
 }

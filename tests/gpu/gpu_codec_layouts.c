@@ -9,21 +9,6 @@
 #include "tests/lib/lib_cuda_codec.h"
 #include "tests/lib/test.h"
 
-FIXTURE(set_up)
-{
-	static struct cuda_bed bed;
-
-	cuda_bed_open(&bed, "gpu_codec_layouts");
-	*state = &bed;
-	return 0;
-}
-
-FIXTURE(tear_down)
-{
-	cuda_bed_close(*state);
-	return 0;
-}
-
 static void all_layouts(struct cuda_bed *b, uint32_t dtype, enum image_codec codec_k,
 			enum image_codec codec_v)
 {
@@ -42,21 +27,10 @@ static void all_layouts(struct cuda_bed *b, uint32_t dtype, enum image_codec cod
 		}
 }
 
-TEST(bf16_as_fp8)
-{
-	all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_FP8);
-}
-
-TEST(fp16_as_fp8)
-{
-	all_layouts(*state, DTYPE_FP16, CODEC_FP8, CODEC_FP8);
-}
-
-TEST(one_of_k_and_v_as_fp8)
-{
-	all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_RAW);
-	all_layouts(*state, DTYPE_FP16, CODEC_RAW, CODEC_FP8);
-}
+TEST_DO(bf16_as_fp8, all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_FP8));
+TEST_DO(fp16_as_fp8, all_layouts(*state, DTYPE_FP16, CODEC_FP8, CODEC_FP8));
+TEST_DO(one_of_k_and_v_as_fp8, all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_RAW);
+	all_layouts(*state, DTYPE_FP16, CODEC_RAW, CODEC_FP8));
 
 TEST(raw_of_every_dtype)
 {
@@ -65,10 +39,7 @@ TEST(raw_of_every_dtype)
 	all_layouts(*state, DTYPE_INT8, CODEC_RAW, CODEC_RAW);
 }
 
-TEST(fp8_native)
-{
-	all_layouts(*state, DTYPE_E4M3, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
-	all_layouts(*state, DTYPE_E5M2, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
-}
+TEST_DO(fp8_native, all_layouts(*state, DTYPE_E4M3, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
+	all_layouts(*state, DTYPE_E5M2, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE));
 
-TEST_GROUP(set_up, tear_down);
+TEST_GROUP(cuda_bed_begin, cuda_bed_end);

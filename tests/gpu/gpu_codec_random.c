@@ -3,13 +3,10 @@
 /*
  * Goal: the CUDA kernels agree with ref.c for any geometry, strides, alignment, and cut of an image
  * into tasks.
- * Method: random pages (SEED), images in 1 to 9 ranges of units in any order, several tasks a
+ * Method: random pages (SEED), images in 1 to 9 ranges of tiles in any order, several tasks a
  * launch, 1 to 16 blocks. Values that fp8 cannot hold set the flag where ref.c refuses; any bytes
  * decode as ref.c decodes them; a page may change under the kernel.
  */
-#include <string.h>
-
-#include <errno.h>
 
 #include "tests/lib/lib_cuda_codec.h"
 #include "tests/lib/test.h"
@@ -18,18 +15,9 @@ static uint32_t rounds; /* $STEPS, or 150 */
 
 FIXTURE(set_up)
 {
-	static struct cuda_bed bed;
-
+	(void)cuda_bed_begin(state);
 	rounds = (uint32_t)env_number("STEPS", 150);
-	cuda_bed_open(&bed, "gpu_codec_random");
-	bed.max_ranges = 9;
-	*state = &bed;
-	return 0;
-}
-
-FIXTURE(tear_down)
-{
-	cuda_bed_close(*state);
+	((struct cuda_bed *)*state)->max_ranges = 9;
 	return 0;
 }
 
@@ -139,8 +127,8 @@ TEST(a_range_touches_its_own_bytes_alone)
 		uint32_t from, to;
 
 		random_fp8(b);
-		from = pick(b, b->plan.n_units);
-		to = from + pick(b, b->plan.n_units - from) + 1;
+		from = pick(b, b->plan.n_tiles);
+		to = from + pick(b, b->plan.n_tiles - from) + 1;
 		cuda_bed_range(b, from, to);
 	}
 }
@@ -165,4 +153,4 @@ TEST(pages_may_change)
 	}
 }
 
-TEST_GROUP(set_up, tear_down);
+TEST_GROUP(set_up, cuda_bed_end);

@@ -8,28 +8,12 @@
  * done mix. Each input alone is a group, too: its scale, or its flag. All 256 codes at all 256
  * scales, foreign ones included.
  */
-#include <string.h>
 
 #include "kernels/fp8.h"
 #include "tests/lib/lib_cuda_codec.h"
 #include "tests/lib/test.h"
 
 enum { GROUP = IMAGE_GROUP_TYPED, GROUPS = 1024, INPUTS = 65536, HEADS = 1024, LAYERS = 4 };
-
-FIXTURE(set_up)
-{
-	static struct cuda_bed bed;
-
-	cuda_bed_open(&bed, "gpu_codec_values");
-	*state = &bed;
-	return 0;
-}
-
-FIXTURE(tear_down)
-{
-	cuda_bed_close(*state);
-	return 0;
-}
 
 static void typed_pages(struct cuda_bed *b, int is_fp16, uint32_t groups)
 {
@@ -101,17 +85,8 @@ static void all_inputs(struct cuda_bed *b, int is_fp16, uint32_t multiplier)
 	assert_true(in.seen > (is_fp16 ? 800000 : 7000000));
 }
 
-TEST(every_input_in_order)
-{
-	all_inputs(*state, 0, 1);
-	all_inputs(*state, 1, 1);
-}
-
-TEST(every_input_scattered)
-{
-	all_inputs(*state, 0, 40503);
-	all_inputs(*state, 1, 40503);
-}
+TEST_DO(every_input_in_order, all_inputs(*state, 0, 1); all_inputs(*state, 1, 1));
+TEST_DO(every_input_scattered, all_inputs(*state, 0, 40503); all_inputs(*state, 1, 40503));
 
 /* Groups of one value, LAYERS * HEADS of them from `first` on; values that fp8 cannot hold are left
  * out. */
@@ -198,4 +173,4 @@ TEST(every_code_at_every_scale)
 	}
 }
 
-TEST_GROUP(set_up, tear_down);
+TEST_GROUP(cuda_bed_begin, cuda_bed_end);

@@ -8,11 +8,6 @@
  * daemon has forgotten them. How long an engine's memory stays mapped after its end is printed.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { N = 8, TRIES = 12, CHAIN = 1, DEADLINE_MS = PATIENT_MS, NEW_CHAIN = 100 };
 
@@ -42,12 +37,8 @@ FIXTURE(begin)
 
 FIXTURE(end)
 {
-	gpu_raw_close_space(&keeper);
-	gpu_raw_close(&keeper);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
-	return 0;
+	gpu_raw_close_all(&keeper);
+	return gpu_daemon_end(&d, &gpu);
 }
 
 TEST_EACH(begin, end);
@@ -63,33 +54,16 @@ static void cut(struct gpu_raw *e)
 		;
 }
 
-/* The keeper's pages alone are mapped. */
-static void forgotten(void)
-{
-	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
-	char text[4096];
-
-	do {
-		if (now_ns() > until)
-			fail_msg("pages are mapped still: %s", text);
-		(void)daemon_ctl(&d, "devices --json", text, sizeof(text));
-	} while (!strstr(text, "\"regions\":1,"));
-}
-
 static void start(struct gpu_raw *e, enum wire_op op, uint32_t chain)
 {
-	struct wire_sqe sqe;
-
 	gpu_raw_open(e, d.socket, &gpu, &geometry, N);
 	if (op == WIRE_OP_LOAD)
 		gpu_raw_poison(e, 0, N);
 	else
 		gpu_raw_fill(e, chain, 0, N);
-	sqe = gpu_raw_sqe(e, op, chain, 0, N);
-	gpu_raw_send(e, &sqe);
+	gpu_raw_start(e, op, chain, 0, N);
 	/* an entry of a space that was closed before the daemon read it is a violation */
-	while (__atomic_load_n(&e->raw.complete->sq_head, __ATOMIC_ACQUIRE) != e->position)
-		nap_ms(1);
+	AWAIT(__atomic_load_n(&e->raw.complete->sq_head, __ATOMIC_ACQUIRE) == e->position);
 	usleep(random_below(&seed, 12000));
 }
 
@@ -97,7 +71,7 @@ static void start(struct gpu_raw *e, enum wire_op op, uint32_t chain)
 static void assert_untouched(struct gpu_raw *e)
 {
 	gpu_raw_poison(e, 0, N);
-	forgotten();
+	gpu_devices_have(&d, "regions", 1); /* the keeper's pages alone are mapped */
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_is_poison(e, i));
 }
@@ -144,7 +118,7 @@ TEST(a_cut_store_leaves_nothing_or_what_is_right)
 		start(&e, WIRE_OP_STORE, NEW_CHAIN + i);
 		cut(&e);
 		gpu_raw_poison(&e, 0, N);
-		forgotten();
+		gpu_devices_have(&d, "regions", 1);
 		gpu_raw_poison(&keeper, N, N);
 		ok = gpu_raw_run(&keeper, WIRE_OP_LOAD, NEW_CHAIN + i, N, N).prefix;
 		for (uint32_t k = 0; k < N; k++)
@@ -154,7 +128,4 @@ TEST(a_cut_store_leaves_nothing_or_what_is_right)
 	}
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1 late=4");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1 late=4"));

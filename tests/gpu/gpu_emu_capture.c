@@ -4,16 +4,11 @@
  * event that is recorded there is not recorded for others, and calls that no stream orders make the
  * capture void, as the manual of cuThreadExchangeStreamCaptureMode() says.
  */
-#include <pthread.h>
-#include <string.h>
 
-#include "tests/lib/lib.h"
-#include "tests/lib/lib_gpu.h"
+#include "tests/lib/lib_gpu_emu.h"
 
 enum { WORDS = 1024, BYTES = 4 * WORDS };
 
-static struct gpu gpu;
-static const struct cuda_api *cu;
 static CUstream stream, other, blocking;
 static CUevent event;
 static CUdeviceptr memory;
@@ -21,28 +16,25 @@ static uint32_t *host;
 
 FIXTURE(setup)
 {
-	cu = gpu_api();
-	gpu_open(&gpu, 0);
-	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
-	GPU(cu->cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
-	GPU(cu->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
-	GPU(cu->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-	GPU(cu->cuMemAlloc(&memory, BYTES));
-	GPU(cu->cuMemHostAlloc((void **)&host, BYTES, 0));
+	(void)emu_begin(state);
+	DO(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+	DO(cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
+	DO(cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
+	DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	memory = emu_alloc(BYTES);
+	DO(cuMemHostAlloc((void **)&host, BYTES, 0));
 	return 0;
 }
 
 FIXTURE(teardown)
 {
-	GPU(cu->cuMemFreeHost(host));
-	GPU(cu->cuMemFree(memory));
-	GPU(cu->cuEventDestroy(event));
-	GPU(cu->cuStreamDestroy(blocking));
-	GPU(cu->cuStreamDestroy(other));
-	GPU(cu->cuStreamDestroy(stream));
-	gpu_close(&gpu);
-	gpu_report_clean("");
-	return 0;
+	DO(cuMemFreeHost(host));
+	DO(cuMemFree(memory));
+	DO(cuEventDestroy(event));
+	DO(cuStreamDestroy(blocking));
+	DO(cuStreamDestroy(other));
+	DO(cuStreamDestroy(stream));
+	return emu_end(state);
 }
 
 TEST_EACH(setup, teardown);
@@ -51,14 +43,14 @@ static CUstreamCaptureStatus status_of(CUstream s)
 {
 	CUstreamCaptureStatus status;
 
-	GPU(cu->cuStreamIsCapturing(s, &status));
+	DO(cuStreamIsCapturing(s, &status));
 	return status;
 }
 
 static void begin(CUstreamCaptureMode mode)
 {
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
-	GPU(cu->cuStreamBeginCapture(stream, mode));
+	DO(cuStreamBeginCapture(stream, mode));
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
@@ -67,9 +59,9 @@ static void end_good(void)
 	CUgraph graph;
 
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_ACTIVE);
-	GPU(cu->cuStreamEndCapture(stream, &graph));
+	DO(cuStreamEndCapture(stream, &graph));
 	assert_non_null(graph);
-	GPU(cu->cuGraphDestroy(graph));
+	DO(cuGraphDestroy(graph));
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
@@ -78,8 +70,7 @@ static void end_void(const char *said)
 	CUgraph graph;
 
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-	gpu_expect(cu->cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-		   said);
+	BREAKS(cuStreamEndCapture(stream, &graph), STREAM_CAPTURE_INVALIDATED, said);
 	assert_null(graph);
 	assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
@@ -89,9 +80,9 @@ TEST(captured_operations_do_not_run)
 	memset(host, 1, BYTES);
 	gpu_write(&gpu, memory, host, BYTES);
 	begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-	GPU(cu->cuMemsetD8Async(memory, 2, BYTES, stream));
+	DO(cuMemsetD8Async(memory, 2, BYTES, stream));
 	end_good();
-	GPU(cu->cuStreamSynchronize(stream));
+	DO(cuStreamSynchronize(stream));
 	gpu_read(&gpu, host, memory, BYTES);
 	assert_int_equal(host[0], 0x01010101);
 }
@@ -100,30 +91,29 @@ TEST(captured_operations_do_not_run)
 TEST(a_captured_event_is_not_recorded)
 {
 	begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-	GPU(cu->cuEventRecord(event, stream));
-	GPU(cu->cuStreamWaitEvent(other, event, 0));
+	DO(cuEventRecord(event, stream));
+	DO(cuStreamWaitEvent(other, event, 0));
 	assert_int_equal(status_of(other), CU_STREAM_CAPTURE_STATUS_ACTIVE);
 	end_good();
 	assert_int_equal(status_of(other), CU_STREAM_CAPTURE_STATUS_NONE);
-	assert_int_equal(cu->cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
-	assert_int_equal(cu->cuStreamWaitEvent(other, event, 0), CUDA_ERROR_CAPTURED_EVENT);
-	GPU(cu->cuEventRecord(event, stream));
-	GPU(cu->cuEventSynchronize(event));
+	GIVES(cuEventQuery(event), CAPTURED_EVENT);
+	GIVES(cuStreamWaitEvent(other, event, 0), CAPTURED_EVENT);
+	DO(cuEventRecord(event, stream));
+	DO(cuEventSynchronize(event));
 }
 
 TEST(an_event_from_outside_ends_a_capture)
 {
-	GPU(cu->cuEventRecord(event, other));
+	DO(cuEventRecord(event, other));
 	begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-	assert_int_equal(cu->cuStreamWaitEvent(stream, event, 0),
-			 CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+	GIVES(cuStreamWaitEvent(stream, event, 0), STREAM_CAPTURE_ISOLATION);
 	end_void("the event is not of the graph");
 }
 
 TEST(a_stream_that_captures_cannot_be_awaited)
 {
 	begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-	assert_int_equal(cu->cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	GIVES(cuStreamSynchronize(stream), STREAM_CAPTURE_UNSUPPORTED);
 	end_void("the stream captures");
 }
 
@@ -132,19 +122,17 @@ TEST(the_null_stream_waits_for_blocking_streams_that_capture)
 	CUstreamCaptureStatus status;
 	CUgraph graph;
 
-	GPU(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
-	assert_int_equal(cu->cuStreamIsCapturing(CU_STREAM_LEGACY, &status),
-			 CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+	DO(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+	GIVES(cuStreamIsCapturing(CU_STREAM_LEGACY, &status), STREAM_CAPTURE_IMPLICIT);
 	assert_int_equal(status_of(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
-	assert_int_equal(cu->cuEventRecord(event, CU_STREAM_LEGACY),
-			 CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-	gpu_expect(cu->cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-		   "the NULL stream waits");
+	GIVES(cuEventRecord(event, CU_STREAM_LEGACY), STREAM_CAPTURE_IMPLICIT);
+	BREAKS(cuStreamEndCapture(blocking, &graph), STREAM_CAPTURE_INVALIDATED,
+	       "the NULL stream waits");
 }
 
 static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
 {
-	GPU(cu->cuThreadExchangeStreamCaptureMode(&mode));
+	DO(cuThreadExchangeStreamCaptureMode(&mode));
 	return mode;
 }
 
@@ -153,7 +141,7 @@ static void *ask(void *argument)
 {
 	static CUresult result;
 
-	GPU(cu->cuCtxSetCurrent(gpu.context));
+	DO(cuCtxSetCurrent(gpu.context));
 	assert_int_equal(exchange(*(CUstreamCaptureMode *)argument), CU_STREAM_CAPTURE_MODE_GLOBAL);
 	result = cu->cuEventQuery(event);
 	return &result;
@@ -174,8 +162,8 @@ TEST(calls_are_forbidden_as_the_manual_says)
 {
 	const CUresult no = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
-	GPU(cu->cuEventRecord(event, other));
-	GPU(cu->cuEventSynchronize(event));
+	DO(cuEventRecord(event, other));
+	DO(cuEventSynchronize(event));
 	for (unsigned capture = 0; capture < 3; capture++)
 		for (unsigned thread = 0; thread < 3; thread++)
 			for (int same = 0; same < 2; same++) {
@@ -203,8 +191,4 @@ TEST(calls_are_forbidden_as_the_manual_says)
 			}
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "");
-	gpu_needs_emulation("it asks what the emulated driver forbids");
-}
+TEST_FIRST(gpu_begin(argv, ""); gpu_needs_emulation("it asks what the emulated driver forbids"));

@@ -1,34 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_emu_faults - faults that the emulated driver's settings plant, each in a process of its own.
+ * gpu_emu_faults - faults that the emulated driver's settings plant, each in a process of its own,
+ * which has opened GPU 0.
  */
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "tests/lib/lib.h"
-#include "tests/lib/lib_gpu.h"
-
-static struct gpu gpu;
-static const struct cuda_api *cu;
+#include "tests/lib/lib_gpu_emu.h"
 
 static int third_alloc_fails(void)
 {
 	CUdeviceptr ptr[4];
 	CUresult r[4];
-	int i;
 
-	gpu_open(&gpu, 0);
-	for (i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++)
 		r[i] = cu->cuMemAlloc(&ptr[i], 8);
 	return !(!r[0] && !r[1] && r[2] == CUDA_ERROR_OUT_OF_MEMORY && !r[3]);
 }
 
 static int every_query_fails(void)
 {
-	gpu_open(&gpu, 0);
 	return !(cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_ECC_UNCORRECTABLE &&
 		 cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_ECC_UNCORRECTABLE &&
 		 cu->cuStreamSynchronize(gpu.stream) == CUDA_SUCCESS);
@@ -38,7 +26,6 @@ static int second_alloc_breaks(void)
 {
 	CUdeviceptr ptr;
 
-	gpu_open(&gpu, 0);
 	return !(cu->cuMemAlloc(&ptr, 8) == CUDA_SUCCESS &&
 		 cu->cuMemAlloc(&ptr, 8) == CUDA_ERROR_LAUNCH_FAILED &&
 		 cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_LAUNCH_FAILED);
@@ -50,8 +37,8 @@ static atomic_bool waited;
 static void *waits(void *unused)
 {
 	(void)unused;
-	GPU(cu->cuCtxSetCurrent(gpu.context));
-	GPU(cu->cuStreamSynchronize(gpu.stream));
+	DO(cuCtxSetCurrent(gpu.context));
+	DO(cuStreamSynchronize(gpu.stream));
 	waited = true;
 	return NULL;
 }
@@ -62,7 +49,6 @@ static int one_call_is_slow(void)
 	pthread_t thread;
 	int n = 0;
 
-	gpu_open(&gpu, 0);
 	if (pthread_create(&thread, NULL, waits, NULL))
 		return 1;
 	while (!waited && !cu->cuStreamQuery(gpu.stream))
@@ -77,12 +63,11 @@ static int gpu_stands_still(void)
 	const uint64_t before = now_ns();
 	CUdeviceptr ptr;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&ptr, 8));
-	GPU(cu->cuMemsetD8Async(ptr, 0, 8, gpu.stream));
-	GPU(cu->cuStreamSynchronize(gpu.stream));
-	GPU(cu->cuMemsetD8Async(ptr, 0, 8, gpu.stream));
-	GPU(cu->cuStreamSynchronize(gpu.stream));
+	DO(cuMemAlloc(&ptr, 8));
+	DO(cuMemsetD8Async(ptr, 0, 8, gpu.stream));
+	DO(cuStreamSynchronize(gpu.stream));
+	DO(cuMemsetD8Async(ptr, 0, 8, gpu.stream));
+	DO(cuStreamSynchronize(gpu.stream));
 	return now_ns() - before < 200000000;
 }
 
@@ -94,12 +79,10 @@ static int ipc_is_refused(void)
 	CUevent event;
 	int capable = 1, events = 1;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&ptr, 8));
-	GPU(cu->cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-	GPU(cu->cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-				      ptr));
-	GPU(cu->cuDeviceGetAttribute(&events, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 0));
+	DO(cuMemAlloc(&ptr, 8));
+	DO(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	DO(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr));
+	DO(cuDeviceGetAttribute(&events, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 0));
 	return !(cu->cuIpcGetMemHandle(&memory, ptr) == CUDA_ERROR_NOT_SUPPORTED &&
 		 cu->cuIpcGetEventHandle(&handle, event) == CUDA_ERROR_NOT_SUPPORTED && !capable &&
 		 !events);
@@ -109,10 +92,9 @@ static int address_is_reused(void)
 {
 	CUdeviceptr first, second;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&first, 8));
-	GPU(cu->cuMemFree(first));
-	GPU(cu->cuMemAlloc(&second, 8));
+	DO(cuMemAlloc(&first, 8));
+	DO(cuMemFree(first));
+	DO(cuMemAlloc(&second, 8));
 	return first == second;
 }
 
@@ -122,10 +104,9 @@ static int second_call_fails(void)
 	CUdeviceptr first, second;
 	CUresult r;
 
-	gpu_open(&gpu, 0);
 	(void)gpu_countdown(2);
-	GPU(cu->cuMemAlloc(&first, 8));
-	GPU(cu->cuStreamQuery(gpu.stream));
+	DO(cuMemAlloc(&first, 8));
+	DO(cuStreamQuery(gpu.stream));
 	if (gpu_failed())
 		return 1;
 	r = cu->cuMemAlloc(&second, 8);
@@ -138,9 +119,8 @@ static int failing_free_frees(void)
 	CUdeviceptr ptr;
 	uint64_t live;
 
-	gpu_open(&gpu, 0);
 	live = gpu_live();
-	GPU(cu->cuMemAlloc(&ptr, 8));
+	DO(cuMemAlloc(&ptr, 8));
 	if (gpu_live() != live + 1)
 		return 1;
 	(void)gpu_countdown(1);
@@ -152,7 +132,6 @@ static int sixth_call_breaks(void)
 {
 	CUdeviceptr ptr;
 
-	gpu_open(&gpu, 0);
 	return !(cu->cuMemAlloc(&ptr, 8) == CUDA_ERROR_LAUNCH_FAILED &&
 		 cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_LAUNCH_FAILED);
 }
@@ -161,8 +140,7 @@ static int mps_is_said(void)
 {
 	int mps = 0;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu.device));
+	DO(cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu.device));
 	return !mps;
 }
 
@@ -174,25 +152,24 @@ static int queues_are_apart(void)
 	CUstream other;
 	int done = 0;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&ptr, 8));
-	GPU(cu->cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
+	DO(cuMemAlloc(&ptr, 8));
+	DO(cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
 	gpu_gate_make(&gate);
 	gpu_gate_close(&gate, gpu.stream);
-	GPU(cu->cuMemsetD8Async(ptr, 0, 8, other));
+	DO(cuMemsetD8Async(ptr, 0, 8, other));
 	for (int i = 0; i < 100 && !done; i++) {
 		done = cu->cuStreamQuery(other) == CUDA_SUCCESS;
 		nap_ms(1);
 	}
 	gpu_gate_open(&gate);
-	GPU(cu->cuStreamSynchronize(other));
+	DO(cuStreamSynchronize(other));
 	return !done;
 }
 
 static void *frees(void *ptr)
 {
-	GPU(cu->cuCtxSetCurrent(gpu.context));
-	GPU(cu->cuMemFree(*(CUdeviceptr *)ptr));
+	DO(cuCtxSetCurrent(gpu.context));
+	DO(cuMemFree(*(CUdeviceptr *)ptr));
 	waited = true;
 	return NULL;
 }
@@ -205,8 +182,7 @@ static int free_waits_for_all(void)
 	CUdeviceptr ptr;
 	bool before;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&ptr, 8));
+	DO(cuMemAlloc(&ptr, 8));
 	gpu_gate_make(&gate);
 	gpu_gate_close(&gate, gpu.stream);
 	if (pthread_create(&thread, NULL, frees, &ptr))
@@ -223,9 +199,8 @@ static int frees_twice(void)
 {
 	CUdeviceptr ptr;
 
-	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&ptr, 8));
-	GPU(cu->cuMemFree(ptr));
+	DO(cuMemAlloc(&ptr, 8));
+	DO(cuMemFree(ptr));
 	(void)cu->cuMemFree(ptr);
 	return 0;
 }
@@ -255,38 +230,32 @@ static const struct role {
 	{ "a free waits for all", "waits=1", free_waits_for_all, 0 },
 	{ "unknown setting", "laet=1", address_is_reused, 255 },
 	{ "unknown call", "fail=cuMemAllok:1", address_is_reused, 255 },
-	/* last: a violation stays in the report */
 	{ "a violation is said", "", frees_twice, 0 },
 	{ "a violation ends the process", "abort=1", frees_twice, -SIGABRT },
 };
 
-static void each_fault_is_where_the_settings_say(void **state)
+TEST(each_fault_is_where_the_settings_say)
 {
-	size_t i;
 	int code;
 
-	(void)state;
-	for (i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
+	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
 		code = gpu_wait(gpu_spawn(roles[i].name, roles[i].settings, NULL));
 		if (roles[i].exit == 255 ? code == 0 : code != roles[i].exit)
 			fail_msg("%s (%s): %d", roles[i].name, roles[i].settings, code);
 	}
-	assert_int_equal(gpu_reported("", "violation", ""), 2);
-	assert_int_equal(gpu_reported("", "violation", "cuMemFree"), 2);
+	REPORTED("violation", "", 2);
+	REPORTED("violation", "cuMemFree", 2);
 }
 
-int main(int argc, char **argv)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_fault_is_where_the_settings_say),
-	};
-	size_t i;
+	size_t i = 0;
 
 	gpu_begin(argv, "");
 	if (argc == 1)
-		return cmocka_run_group_tests(tests, NULL, NULL);
-	cu = gpu_api();
-	for (i = 0; strcmp(roles[i].name, argv[1]); i++)
-		;
-	return roles[i].run();
+		return;
+	(void)emu_begin(NULL);
+	while (strcmp(roles[i].name, argv[1]) != 0)
+		i++;
+	exit(roles[i].run());
 }

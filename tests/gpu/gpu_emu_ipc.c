@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_emu_ipc - the emulated driver between processes: memory and events by handle.
+ * gpu_emu_ipc - the emulated driver between processes: memory and events by handle; allocations by
+ * descriptor, and virtual memory management in one process.
  *
- * This process takes the daemon's part: it opens the memory and events that an engine, this program
- * again, exports. The engine obeys the packets on its socket.
+ * This process takes the daemon's part: it opens what an engine, this program again, exports. The
+ * engine obeys the packets on its socket.
  */
-#include <signal.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "tests/lib/lib_packet.h"
+#include "tests/lib/lib_raw.h"
 
-#include "tests/lib/lib.h"
-#include "tests/lib/lib_gpu.h"
+#include "tests/lib/lib_gpu_emu.h"
 
 enum { WORDS = 4096, BYTES = 4 * WORDS };
+enum { FD = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, GRANULE = 2 << 20, MAPPED = 2 * GRANULE };
 
 enum order { EXPORT, FILL, FILL_LATE, FREE, FREE_AND_ALLOC, EVENT_ANEW, OPEN_OWN, QUIT };
 
@@ -24,22 +23,7 @@ struct reply {
 	int32_t results[2];
 };
 
-static struct gpu gpu;
-static const struct cuda_api *cu;
-
 /* --- the engine --- */
-
-static void fill(CUdeviceptr to, uint32_t value, CUstream stream)
-{
-	CUmodule module;
-	CUfunction function;
-	uint32_t n = WORDS;
-	void *params[] = { &to, &value, &n };
-
-	GPU(cu->cuModuleLoadData(&module, ""));
-	GPU(cu->cuModuleGetFunction(&function, module, "emu_fill"));
-	GPU(cu->cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
-}
 
 static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr never)
 {
@@ -48,30 +32,30 @@ static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr 
 
 	switch (order) {
 	case EXPORT:
-		GPU(cu->cuIpcGetMemHandle(&r->memory, r->ptr));
-		GPU(cu->cuIpcGetEventHandle(&r->event, *event));
+		DO(cuIpcGetMemHandle(&r->memory, r->ptr));
+		DO(cuIpcGetEventHandle(&r->event, *event));
 		break;
 	case FILL_LATE: /* waits for an event that never comes */
-		GPU(cu->cuStreamWaitValue64(gpu.stream, never, 1, CU_STREAM_WAIT_VALUE_EQ));
-		GPU(cu->cuEventRecord(*event, gpu.stream));
+		DO(cuStreamWaitValue64(gpu.stream, never, 1, CU_STREAM_WAIT_VALUE_EQ));
+		DO(cuEventRecord(*event, gpu.stream));
 		break;
 	case FILL:
-		fill(r->ptr, 77, gpu.stream);
-		GPU(cu->cuEventRecord(*event, gpu.stream));
+		emu_fill(emu_function("emu_fill"), r->ptr, 77, WORDS, gpu.stream);
+		DO(cuEventRecord(*event, gpu.stream));
 		break;
 	case FREE:
-		GPU(cu->cuMemFree(r->ptr));
+		DO(cuMemFree(r->ptr));
 		break;
 	case FREE_AND_ALLOC:
 		own = r->ptr;
-		GPU(cu->cuMemFree(r->ptr));
-		GPU(cu->cuMemAlloc(&r->ptr, BYTES));
+		DO(cuMemFree(r->ptr));
+		DO(cuMemAlloc(&r->ptr, BYTES));
 		assert_int_equal(r->ptr, own); /* reuse=1 */
 		break;
 	case EVENT_ANEW: /* the old one goes last: anything that they share stays */
 		own_event = *event;
-		GPU(cu->cuEventCreate(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-		GPU(cu->cuEventDestroy(own_event));
+		DO(cuEventCreate(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+		DO(cuEventDestroy(own_event));
 		break;
 	case OPEN_OWN:
 		r->results[0] = (int32_t)cu->cuIpcOpenMemHandle(&own, r->memory,
@@ -92,10 +76,10 @@ static int engine(void)
 
 	cu = gpu_api();
 	gpu_open(&gpu, 0);
-	GPU(cu->cuMemAlloc(&r.ptr, BYTES));
-	GPU(cu->cuMemAlloc(&never, 8));
-	GPU(cu->cuMemsetD8Async(never, 0, 8, gpu.stream));
-	GPU(cu->cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	r.ptr = emu_alloc(BYTES);
+	never = emu_alloc(8);
+	DO(cuMemsetD8Async(never, 0, 8, gpu.stream));
+	DO(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
 	while (order != QUIT && recv(STDIN_FILENO, &order, sizeof(order), 0) == sizeof(order)) {
 		obey(order, &r, &event, never);
 		if (send(STDIN_FILENO, &r, sizeof(r), 0) != sizeof(r))
@@ -112,306 +96,437 @@ struct peer {
 	struct reply reply;
 };
 
-static void tell(struct peer *p, enum order order)
+/* The engine of the case, which is killed at its end, or by the case. */
+static struct peer p;
+static uint64_t used; /* memory, before it came */
+
+static void tell(enum order order)
 {
-	assert_int_equal(send(p->socket, &order, sizeof(order), 0), sizeof(order));
-	assert_int_equal(recv(p->socket, &p->reply, sizeof(p->reply), 0), sizeof(p->reply));
+	assert_int_equal(send(p.socket, &order, sizeof(order), 0), sizeof(order));
+	assert_int_equal(recv(p.socket, &p.reply, sizeof(p.reply), 0), sizeof(p.reply));
 }
 
-static void start(struct peer *p)
+FIXTURE(start)
 {
-	p->pid = gpu_spawn("engine", "reuse=1", &p->socket);
-	tell(p, EXPORT);
+	used = gpu_used();
+	p.pid = gpu_spawn("engine", "reuse=1", &p.socket);
+	tell(EXPORT);
+	return 0;
 }
 
-static void stop(struct peer *p, int signal_number)
+static void kill_peer(void)
 {
-	(void)kill(p->pid, signal_number);
-	assert_int_equal(gpu_wait(p->pid), -signal_number);
-	close(p->socket);
+	(void)kill(p.pid, SIGKILL);
+	assert_int_equal(gpu_wait(p.pid), -SIGKILL);
+	close(p.socket);
+	p.pid = 0;
 }
 
-static CUresult open_memory(const struct peer *p, CUdeviceptr *ret)
+FIXTURE(stop)
 {
-	return cu->cuIpcOpenMemHandle(ret, p->reply.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (p.pid > 0)
+		kill_peer();
+	return 0;
+}
+
+static CUresult open_memory(CUdeviceptr *ret)
+{
+	return cu->cuIpcOpenMemHandle(ret, p.reply.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
 static bool holds(CUdeviceptr ptr, uint32_t value)
 {
 	static uint32_t words[WORDS];
-	uint32_t i;
 
 	gpu_read(&gpu, words, ptr, BYTES);
-	for (i = 0; i < WORDS && words[i] == value; i++)
-		;
-	return i == WORDS;
+	return emu_words_are(words, WORDS, value);
 }
 
-static int setup(void **state)
+TEST_WITH(memory_and_its_order_reach_another_process, start, stop)
 {
-	(void)state;
-	cu = gpu_api();
-	gpu_open(&gpu, 0);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	gpu_close(&gpu);
-	return 0;
-}
-
-static void memory_and_its_order_reach_another_process(void **state)
-{
-	struct peer p;
 	CUdeviceptr ptr;
 	CUevent event;
 
-	(void)state;
-	start(&p);
-	GPU(open_memory(&p, &ptr));
+	GPU(open_memory(&ptr));
 	assert_int_not_equal(ptr, p.reply.ptr);
-	GPU(cu->cuIpcOpenEventHandle(&event, p.reply.event));
-	GPU(cu->cuEventQuery(event));
-	tell(&p, FILL);
-	GPU(cu->cuStreamWaitEvent(gpu.stream, event, 0));
+	DO(cuIpcOpenEventHandle(&event, p.reply.event));
+	DO(cuEventQuery(event));
+	tell(FILL);
+	DO(cuStreamWaitEvent(gpu.stream, event, 0));
 	assert_true(holds(ptr, 77));
-	GPU(cu->cuEventQuery(event));
-	GPU(cu->cuEventDestroy(event));
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	stop(&p, SIGKILL);
+	DO(cuEventQuery(event));
+	DO(cuEventDestroy(event));
+	DO(cuIpcCloseMemHandle(ptr));
 	gpu_report_clean("");
 }
 
-static void open_memory_outlives_its_process_and_is_given_back_at_the_close(void **state)
+TEST_WITH(open_memory_outlives_its_process_and_is_given_back_at_the_close, start, stop)
 {
-	const uint64_t before = gpu_used();
 	CUdeviceptr ptr, again;
-	struct peer p;
 
-	(void)state;
-	start(&p);
-	GPU(open_memory(&p, &ptr));
-	tell(&p, FILL);
-	GPU(cu->cuMemcpyDtoDAsync(ptr, ptr, 4, gpu.stream));
-	stop(&p, SIGKILL);
-	assert_int_equal(gpu_used(), before + BYTES);
+	GPU(open_memory(&ptr));
+	tell(FILL);
+	DO(cuMemcpyDtoDAsync(ptr, ptr, 4, gpu.stream));
+	kill_peer();
+	assert_int_equal(gpu_used(), used + BYTES);
 	(void)holds(ptr, 0); /* it can be read */
-	assert_int_equal(open_memory(&p, &again), CUDA_ERROR_INVALID_VALUE);
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	assert_int_equal(gpu_used(), before);
+	assert_int_equal(open_memory(&again), CUDA_ERROR_INVALID_VALUE);
+	DO(cuIpcCloseMemHandle(ptr));
+	assert_int_equal(gpu_used(), used);
 }
 
-static void memory_that_its_owner_frees_stays_while_it_is_open(void **state)
+TEST_WITH(memory_that_its_owner_frees_stays_while_it_is_open, start, stop)
 {
 	CUdeviceptr ptr;
 	CUevent event;
-	struct peer p;
 
-	(void)state;
-	start(&p);
-	GPU(open_memory(&p, &ptr));
-	GPU(cu->cuIpcOpenEventHandle(&event, p.reply.event));
-	tell(&p, FILL);
-	GPU(cu->cuStreamWaitEvent(gpu.stream, event, 0));
-	GPU(cu->cuStreamSynchronize(gpu.stream));
-	tell(&p, FREE);
+	GPU(open_memory(&ptr));
+	DO(cuIpcOpenEventHandle(&event, p.reply.event));
+	tell(FILL);
+	DO(cuStreamWaitEvent(gpu.stream, event, 0));
+	DO(cuStreamSynchronize(gpu.stream));
+	tell(FREE);
 	assert_true(holds(ptr, 77));
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	GPU(cu->cuEventDestroy(event));
-	stop(&p, SIGKILL);
+	DO(cuIpcCloseMemHandle(ptr));
+	DO(cuEventDestroy(event));
 }
 
-static void a_handle_of_freed_memory_opens_nothing_not_even_what_came_after(void **state)
+TEST_WITH(a_handle_of_freed_memory_opens_nothing_not_even_what_came_after, start, stop)
 {
 	CUdeviceptr ptr;
-	struct peer p;
 
-	(void)state;
-	start(&p);
-	tell(&p, FREE_AND_ALLOC);
-	assert_int_equal(open_memory(&p, &ptr), CUDA_ERROR_INVALID_VALUE);
-	tell(&p, EXPORT);
-	GPU(open_memory(&p, &ptr));
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	stop(&p, SIGKILL);
+	tell(FREE_AND_ALLOC);
+	assert_int_equal(open_memory(&ptr), CUDA_ERROR_INVALID_VALUE);
+	tell(EXPORT);
+	GPU(open_memory(&ptr));
+	DO(cuIpcCloseMemHandle(ptr));
 }
 
-static void a_handle_of_a_destroyed_event_opens_nothing_not_even_what_came_after(void **state)
+TEST_WITH(a_handle_of_a_destroyed_event_opens_nothing_not_even_what_came_after, start, stop)
 {
 	CUevent event, open;
-	struct peer p;
 
-	(void)state;
-	start(&p);
-	GPU(cu->cuIpcOpenEventHandle(&open, p.reply.event));
-	tell(&p, EVENT_ANEW);
-	assert_int_equal(cu->cuIpcOpenEventHandle(&event, p.reply.event), CUDA_ERROR_INVALID_VALUE);
-	tell(&p, EXPORT);
-	GPU(cu->cuIpcOpenEventHandle(&event, p.reply.event));
-	tell(&p, FILL_LATE);
-	assert_int_equal(cu->cuEventQuery(event), CUDA_ERROR_NOT_READY);
-	GPU(cu->cuEventQuery(open)); /* it was never recorded, and has nothing of the new one */
-	GPU(cu->cuEventDestroy(event));
-	GPU(cu->cuEventDestroy(open));
-	stop(&p, SIGKILL);
+	DO(cuIpcOpenEventHandle(&open, p.reply.event));
+	tell(EVENT_ANEW);
+	GIVES(cuIpcOpenEventHandle(&event, p.reply.event), INVALID_VALUE);
+	tell(EXPORT);
+	DO(cuIpcOpenEventHandle(&event, p.reply.event));
+	tell(FILL_LATE);
+	GIVES(cuEventQuery(event), NOT_READY);
+	DO(cuEventQuery(open)); /* it was never recorded, and has nothing of the new one */
+	DO(cuEventDestroy(event));
+	DO(cuEventDestroy(open));
 }
 
-static void handles_do_not_open_in_their_own_process(void **state)
+TEST_WITH(handles_do_not_open_in_their_own_process, start, stop)
 {
-	struct peer p;
-
-	(void)state;
-	start(&p);
-	tell(&p, OPEN_OWN);
+	tell(OPEN_OWN);
 	assert_int_equal(p.reply.results[0], CUDA_ERROR_INVALID_CONTEXT);
 	assert_int_equal(p.reply.results[1], CUDA_ERROR_INVALID_CONTEXT);
-	stop(&p, SIGKILL);
 }
 
-static void the_event_of_a_process_that_died_before_is_never_complete(void **state)
+TEST_WITH(the_event_of_a_process_that_died_before_is_never_complete, start, stop)
 {
-	struct peer p;
 	CUevent event;
 
-	(void)state;
-	start(&p);
-	GPU(cu->cuIpcOpenEventHandle(&event, p.reply.event));
-	tell(&p, FILL_LATE);
-	assert_int_equal(cu->cuEventQuery(event), CUDA_ERROR_NOT_READY);
-	stop(&p, SIGKILL);
+	DO(cuIpcOpenEventHandle(&event, p.reply.event));
+	tell(FILL_LATE);
+	GIVES(cuEventQuery(event), NOT_READY);
+	kill_peer();
 	nap_ms(20);
-	assert_int_equal(cu->cuEventQuery(event), CUDA_ERROR_NOT_READY);
-	GPU(cu->cuEventDestroy(event));
+	GIVES(cuEventQuery(event), NOT_READY);
+	DO(cuEventDestroy(event));
 }
 
-static void opening_twice_and_closing_twice_are_violations(void **state)
+TEST_WITH(opening_twice_and_closing_twice_are_violations, start, stop)
 {
 	CUdeviceptr ptr, again;
-	struct peer p;
 
-	(void)state;
 	gpu_report_clean("");
-	start(&p);
-	GPU(open_memory(&p, &ptr));
-	GPU(open_memory(&p, &again));
+	GPU(open_memory(&ptr));
+	GPU(open_memory(&again));
 	assert_int_equal(again, ptr);
-	assert_int_equal(gpu_reported("", "violation", "is open already"), 1);
-	GPU(cu->cuIpcCloseMemHandle(ptr));
+	REPORTED("violation", "is open already", 1);
+	DO(cuIpcCloseMemHandle(ptr));
 	(void)holds(ptr, 0); /* once is still open */
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	assert_int_equal(cu->cuIpcCloseMemHandle(ptr), CUDA_ERROR_INVALID_VALUE);
-	assert_int_equal(gpu_reported("", "violation", "no handle is open there"), 1);
-	stop(&p, SIGKILL);
+	DO(cuIpcCloseMemHandle(ptr));
+	GIVES(cuIpcCloseMemHandle(ptr), INVALID_VALUE);
+	REPORTED("violation", "no handle is open there", 1);
 	gpu_report_clear();
 }
 
-static void memory_used_after_its_handle_was_closed_is_a_violation(void **state)
+TEST_WITH(memory_used_after_its_handle_was_closed_is_a_violation, start, stop)
 {
 	uint32_t word;
 	CUdeviceptr ptr;
-	struct peer p;
 
-	(void)state;
-	start(&p);
-	GPU(open_memory(&p, &ptr));
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	assert_int_equal(cu->cuMemcpyDtoHAsync(&word, ptr, 4, gpu.stream),
-			 CUDA_ERROR_INVALID_VALUE);
-	assert_int_equal(gpu_reported("", "violation", "there is no device memory"), 1);
-	stop(&p, SIGKILL);
+	GPU(open_memory(&ptr));
+	DO(cuIpcCloseMemHandle(ptr));
+	GIVES(cuMemcpyDtoHAsync(&word, ptr, 4, gpu.stream), INVALID_VALUE);
+	REPORTED("violation", "there is no device memory", 1);
 	gpu_report_clear();
 }
 
-static void a_handle_closed_under_queued_work_is_a_violation(void **state)
+TEST_WITH(a_handle_closed_under_queued_work_is_a_violation, start, stop)
 {
 	static uint32_t *words;
 	CUdeviceptr ptr;
-	struct peer p;
 	int tries = 0;
 
-	(void)state;
-	GPU(cu->cuMemHostAlloc((void **)&words, BYTES, 0));
-	start(&p);
-	GPU(open_memory(&p, &ptr));
+	DO(cuMemHostAlloc((void **)&words, BYTES, 0));
+	GPU(open_memory(&ptr));
 	while (!gpu_reported("", "violation", "queued operations still use")) {
 		assert_true(tries++ < 10000);
-		GPU(cu->cuMemcpyDtoHAsync(words, ptr, BYTES, gpu.stream));
-		GPU(cu->cuIpcCloseMemHandle(ptr));
-		GPU(open_memory(&p, &ptr));
+		DO(cuMemcpyDtoHAsync(words, ptr, BYTES, gpu.stream));
+		DO(cuIpcCloseMemHandle(ptr));
+		GPU(open_memory(&ptr));
 	}
-	GPU(cu->cuIpcCloseMemHandle(ptr));
-	GPU(cu->cuMemFreeHost(words));
-	stop(&p, SIGKILL);
+	DO(cuIpcCloseMemHandle(ptr));
+	DO(cuMemFreeHost(words));
 	gpu_report_clear();
 }
 
-static void a_handle_opens_on_its_own_gpu_only(void **state)
+TEST_WITH(a_handle_opens_on_its_own_gpu_only, start, stop)
 {
 	struct gpu other;
 	CUdeviceptr ptr;
 	CUevent event;
-	struct peer p;
 
-	(void)state;
-	start(&p);
 	gpu_open(&other, 1);
-	assert_int_equal(open_memory(&p, &ptr), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-	assert_int_equal(cu->cuIpcOpenEventHandle(&event, p.reply.event),
-			 CUDA_ERROR_INVALID_DEVICE);
+	assert_int_equal(open_memory(&ptr), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+	GIVES(cuIpcOpenEventHandle(&event, p.reply.event), INVALID_DEVICE);
 	gpu_close(&other);
-	GPU(cu->cuCtxSetCurrent(gpu.context));
-	stop(&p, SIGKILL);
+	DO(cuCtxSetCurrent(gpu.context));
 	gpu_report_clean("");
 }
 
-static void bytes_that_are_no_handle_open_nothing(void **state)
+TEST_WITH(bytes_that_are_no_handle_open_nothing, start, stop)
 {
 	CUdeviceptr ptr;
 	CUevent event;
-	struct peer p;
-	size_t i;
 
-	(void)state;
-	start(&p);
-	for (i = 0; i < sizeof(p.reply.memory); i++) {
+	for (size_t i = 0; i < sizeof(p.reply.memory); i++) {
 		p.reply.memory.reserved[i] ^= 1;
 		p.reply.event.reserved[i] ^= 1;
-		assert_int_equal(open_memory(&p, &ptr), CUDA_ERROR_INVALID_VALUE);
-		assert_int_equal(cu->cuIpcOpenEventHandle(&event, p.reply.event),
-				 CUDA_ERROR_INVALID_VALUE);
+		assert_int_equal(open_memory(&ptr), CUDA_ERROR_INVALID_VALUE);
+		GIVES(cuIpcOpenEventHandle(&event, p.reply.event), INVALID_VALUE);
 		p.reply.memory.reserved[i] ^= 1;
 		p.reply.event.reserved[i] ^= 1;
 	}
-	assert_int_equal(cu->cuIpcOpenMemHandle(&ptr, p.reply.memory, 0), CUDA_ERROR_INVALID_VALUE);
-	stop(&p, SIGKILL);
+	GIVES(cuIpcOpenMemHandle(&ptr, p.reply.memory, 0), INVALID_VALUE);
 	gpu_report_clean("");
 }
 
-int main(int argc, char **argv)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_and_its_order_reach_another_process),
-		cmocka_unit_test(open_memory_outlives_its_process_and_is_given_back_at_the_close),
-		cmocka_unit_test(memory_that_its_owner_frees_stays_while_it_is_open),
-		cmocka_unit_test(a_handle_of_freed_memory_opens_nothing_not_even_what_came_after),
-		cmocka_unit_test(
-			a_handle_of_a_destroyed_event_opens_nothing_not_even_what_came_after),
-		cmocka_unit_test(handles_do_not_open_in_their_own_process),
-		cmocka_unit_test(the_event_of_a_process_that_died_before_is_never_complete),
-		cmocka_unit_test(opening_twice_and_closing_twice_are_violations),
-		cmocka_unit_test(memory_used_after_its_handle_was_closed_is_a_violation),
-		cmocka_unit_test(a_handle_closed_under_queued_work_is_a_violation),
-		cmocka_unit_test(a_handle_opens_on_its_own_gpu_only),
-		cmocka_unit_test(bytes_that_are_no_handle_open_nothing),
-	};
-	int failed;
+/* --- virtual memory management --- */
 
+static const CUmemAccessDesc access_all = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+					    CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+static const CUmemAccessDesc access_read = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+					     CU_MEM_ACCESS_FLAGS_PROT_READ };
+
+static CUmemAllocationProp prop_of(unsigned handle_types)
+{
+	return (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				      .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+				      .requestedHandleTypes = handle_types };
+}
+
+static CUmemGenericAllocationHandle create(unsigned handle_types)
+{
+	const CUmemAllocationProp prop = prop_of(handle_types);
+	CUmemGenericAllocationHandle handle;
+
+	DO(cuMemCreate(&handle, MAPPED, &prop, 0));
+	return handle;
+}
+
+static CUdeviceptr reserve(void)
+{
+	CUdeviceptr ptr;
+
+	DO(cuMemAddressReserve(&ptr, 2 * MAPPED, 0, 0, 0));
+	return ptr;
+}
+
+/* --- the engine --- */
+
+static int engine_with_a_descriptor(void)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr ptr;
+	char byte;
+	int fd;
+
+	cu = gpu_api();
+	gpu_open(&gpu, 0);
+	handle = create(FD);
+	ptr = reserve();
+	DO(cuMemMap(ptr, MAPPED, 0, handle, 0));
+	DO(cuMemSetAccess(ptr, MAPPED, &access_all, 1));
+	emu_fill(emu_function("emu_fill"), ptr, 99, WORDS, gpu.stream);
+	DO(cuStreamSynchronize(gpu.stream));
+	DO(cuMemExportToShareableHandle(&fd, handle, FD, 0));
+	assert_int_equal(packet_with_fds(STDIN_FILENO, "", 1, &fd, 1), 0);
+	close(fd);
+	(void)!recv(STDIN_FILENO, &byte, 1, 0);
+	_exit(0);
+}
+
+TEST(memory_of_another_process_is_mapped_and_outlives_it)
+{
+	const uint64_t before = gpu_used();
+	CUmemGenericAllocationHandle handle;
+	static uint32_t words[WORDS];
+	CUdeviceptr ptr = reserve();
+	uint64_t kinds = 0;
+	int socket, fd;
+	pid_t child;
+	char byte;
+
+	child = gpu_spawn("descriptor", "", &socket);
+	assert_int_equal(raw_receive_fd(&(struct raw){ .fd = socket }, &byte, 1, &fd), 1);
+	DO(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, FD));
+	close(fd);
+	DO(cuMemMap(ptr, MAPPED, 0, handle, 0));
+	DO(cuMemRelease(handle));
+	DO(cuMemSetAccess(ptr, MAPPED, &access_all, 1));
+	kill(child, SIGKILL);
+	assert_int_equal(gpu_wait(child), -SIGKILL);
+	assert_int_equal(gpu_used(), before + MAPPED);
+	gpu_read(&gpu, words, ptr, sizeof(words));
+	assert_true(emu_words_are(words, WORDS, 99));
+	DO(cuPointerGetAttribute(&kinds, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, ptr));
+	assert_int_equal(kinds, FD);
+	DO(cuMemUnmap(ptr, MAPPED));
+	assert_int_equal(gpu_used(), before);
+	DO(cuMemAddressFree(ptr, 2 * MAPPED));
+	close(socket);
+	gpu_report_clean("");
+}
+
+TEST(a_descriptor_opens_nothing_but_this_driver)
+{
+	CUmemGenericAllocationHandle handle = create(FD);
+	char byte;
+	int fd;
+
+	DO(cuMemExportToShareableHandle(&fd, handle, FD, 0));
+	assert_ptr_equal(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0), MAP_FAILED);
+	assert_int_equal(pread(fd, &byte, 1, 0), -1);
+	close(fd);
+	DO(cuMemRelease(handle));
+	fd = memfd_make(MAPPED, 0);
+	GIVES(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, FD), UNKNOWN);
+	close(fd);
+	/* made without a handle type */
+	handle = create(0);
+	GIVES(cuMemExportToShareableHandle(&fd, handle, FD, 0), INVALID_VALUE);
+	DO(cuMemRelease(handle));
+	gpu_report_clean("");
+}
+
+TEST(mapped_memory_is_touched_only_as_its_access_says)
+{
+	CUmemGenericAllocationHandle handle = create(0);
+	static uint32_t word;
+	CUdeviceptr ptr = reserve();
+
+	DO(cuMemMap(ptr, MAPPED, 0, handle, 0));
+	DO(cuMemRelease(handle));
+	DO(cuMemSetAccess(ptr, MAPPED, &access_read, 1));
+	gpu_read(&gpu, &word, ptr, 4);
+	DO(cuMemsetD8Async(ptr, 0, 4, gpu.stream));
+	GIVES(cuStreamSynchronize(gpu.stream), ILLEGAL_ADDRESS);
+	BREAKS(cuCtxSynchronize(), ILLEGAL_ADDRESS, "may not be accessed so");
+	emu_reopen();
+	/* Mappings are not of the context. */
+	DO(cuMemUnmap(ptr, MAPPED));
+	DO(cuMemAddressFree(ptr, 2 * MAPPED));
+	gpu_report_clean("");
+}
+
+TEST(memory_lives_until_released_and_unmapped)
+{
+	const uint64_t before = gpu_used();
+	CUmemGenericAllocationHandle handle = create(0), same;
+	CUdeviceptr ptr = reserve(), second = reserve();
+
+	DO(cuMemMap(ptr, MAPPED, 0, handle, 0));
+	DO(cuMemMap(second, MAPPED, 0, handle, 0)); /* one memory, two addresses */
+	assert_int_equal(gpu_used(), before + MAPPED);
+	DO(cuMemRetainAllocationHandle(&same, (void *)(ptr + 5)));
+	assert_int_equal(same, handle);
+	DO(cuMemRelease(handle));
+	DO(cuMemRelease(handle));
+	BREAKS(cuMemRelease(handle), INVALID_VALUE, "after it was destroyed");
+	DO(cuMemUnmap(ptr, MAPPED));
+	assert_int_equal(gpu_used(), before + MAPPED);
+	DO(cuMemUnmap(second, MAPPED));
+	assert_int_equal(gpu_used(), before);
+	DO(cuMemAddressFree(ptr, 2 * MAPPED));
+	DO(cuMemAddressFree(second, 2 * MAPPED));
+}
+
+/* As torch's expandable segments lie. */
+TEST(an_operation_goes_over_the_border_of_two_mappings)
+{
+	CUmemGenericAllocationHandle first = create(0), second = create(0);
+	static uint8_t bytes[64], back[64];
+	CUdeviceptr ptr = reserve();
+
+	DO(cuMemMap(ptr, MAPPED, 0, first, 0));
+	DO(cuMemMap(ptr + MAPPED, MAPPED, 0, second, 0));
+	DO(cuMemSetAccess(ptr, 2 * MAPPED, &access_all, 1));
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)i;
+	gpu_write(&gpu, ptr + MAPPED - 32, bytes, sizeof(bytes));
+	gpu_read(&gpu, back, ptr + MAPPED - 32, sizeof(back));
+	assert_memory_equal(back, bytes, sizeof(bytes));
+	gpu_report_clean("");
+	BREAKS(cuMemsetD8Async(ptr + MAPPED, 0, MAPPED + 1, gpu.stream), INVALID_VALUE,
+	       "out of bounds");
+	/* Not when the second one may not be touched. */
+	DO(cuMemSetAccess(ptr + MAPPED, MAPPED, &access_read, 1));
+	DO(cuMemcpyDtoHAsync(back, ptr + MAPPED - 32, 64, gpu.stream));
+	DO(cuMemsetD8Async(ptr + MAPPED - 32, 0, 64, gpu.stream));
+	GIVES(cuStreamSynchronize(gpu.stream), ILLEGAL_ADDRESS);
+	emu_reopen();
+	DO(cuMemUnmap(ptr, 2 * MAPPED));
+	DO(cuMemAddressFree(ptr, 2 * MAPPED));
+	DO(cuMemRelease(first));
+	DO(cuMemRelease(second));
+}
+
+TEST(what_is_not_a_whole_mapping_is_refused)
+{
+	CUmemGenericAllocationHandle handle = create(0), none;
+	CUdeviceptr ptr = reserve();
+	CUmemAllocationProp prop = prop_of(0);
+
+	GIVES(cuMemCreate(&none, GRANULE / 2, &prop, 0), INVALID_VALUE);
+	GIVES(cuMemMap(ptr, 2 * MAPPED, 0, handle, 0), NOT_SUPPORTED);
+	GIVES(cuMemMap(ptr + 4096, GRANULE, 0, handle, 0), INVALID_VALUE);
+	GIVES(cuMemMap(ptr, MAPPED, GRANULE, handle, 0), INVALID_VALUE);
+	GIVES(cuMemMap(ptr + 2 * MAPPED, MAPPED, 0, handle, 0), INVALID_VALUE);
+	GIVES(cuMemSetAccess(ptr, MAPPED, &access_all, 1), INVALID_VALUE);
+	DO(cuMemMap(ptr, MAPPED, 0, handle, 0));
+	GIVES(cuMemMap(ptr + GRANULE, MAPPED, 0, handle, 0), INVALID_VALUE);
+	gpu_report_clean("");
+	BREAKS(cuMemUnmap(ptr, GRANULE), INVALID_VALUE, "not what was mapped");
+	BREAKS(cuMemAddressFree(ptr, 2 * MAPPED), INVALID_VALUE, "still mapped");
+	BREAKS(cuMemFree(ptr), INVALID_VALUE, "for cuMemUnmap()");
+	DO(cuMemUnmap(ptr, MAPPED));
+	BREAKS(cuMemUnmap(ptr, MAPPED), INVALID_VALUE, "not what was mapped");
+	BREAKS(cuMemAddressFree(ptr, MAPPED), INVALID_VALUE, "no reservation");
+	DO(cuMemAddressFree(ptr, 2 * MAPPED));
+	DO(cuMemRelease(handle));
+}
+
+TEST_GROUP(emu_begin, emu_end);
+
+TEST_BEGIN
+{
 	gpu_begin(argv, "gpus=2");
 	if (argc > 1)
-		return engine();
-	failed = cmocka_run_group_tests(tests, setup, teardown);
-	gpu_report_clean("");
-	return failed;
+		exit(strcmp(argv[1], "engine") == 0 ? engine() : engine_with_a_descriptor());
 }

@@ -1,66 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_emu_memory - the emulated driver sees each misuse of memory: device, pinned, registered.
- *
- * Each case makes the mistake, and looks for the error of the call and the line in the report.
+ * gpu_emu_memory - the emulated driver sees each misuse of memory: device, pinned, registered. Each
+ * case makes the mistake, and looks for the error of the call and the line in the report.
  */
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "tests/lib/lib_gpu_emu.h"
 
-#include "tests/lib/lib.h"
-#include "tests/lib/lib_gpu.h"
+enum { WORDS = 4096, BYTES = 4 * WORDS, PAGE = 4096, PIECE = 4 << 20, PINNED_MIB = 16 };
 
-enum { WORDS = 4096, BYTES = 4 * WORDS, PAGE = 4096 };
+static struct gpu second;            /* a second GPU */
+static uint8_t *host;                /* of the host, 8 pieces */
+static CUdeviceptr on_gpu, on_other; /* a piece each */
 
-static struct gpu gpu;
-static const struct cuda_api *cu;
-
-static int setup(void **state)
+static void open_both(void)
 {
-	(void)state;
-	cu = gpu_api();
+	gpu_open(&second, 1);
+	on_other = emu_alloc(PIECE);
 	gpu_open(&gpu, 0);
-	return 0;
+	on_gpu = emu_alloc(PIECE);
 }
 
-static int teardown(void **state)
+FIXTURE(setup)
 {
-	(void)state;
-	gpu_close(&gpu);
+	cu = gpu_api();
+	host = mmap(NULL, 8 * PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(host, MAP_FAILED);
+	open_both();
 	return 0;
 }
 
-/* The context was broken on purpose. */
+FIXTURE(teardown)
+{
+	DO(cuCtxSetCurrent(second.context));
+	DO(cuMemFree(on_other));
+	gpu_close(&second);
+	DO(cuCtxSetCurrent(gpu.context));
+	DO(cuMemFree(on_gpu));
+	(void)munmap(host, 8 * PIECE);
+	return emu_end(state);
+}
+
+/* Its context was broken on purpose, and the first GPU's memory has gone with it. */
 static void reopen(void)
 {
-	GPU(cu->cuDevicePrimaryCtxReset(gpu.device));
-	GPU(cu->cuDevicePrimaryCtxRelease(gpu.device));
-	gpu_open(&gpu, 0);
-	gpu_report_clear();
+	emu_reopen();
+	on_gpu = emu_alloc(PIECE);
 }
 
-static CUdeviceptr alloc(size_t bytes)
+static void launch(CUdeviceptr to, uint32_t n)
 {
-	CUdeviceptr ptr;
-
-	GPU(cu->cuMemAlloc(&ptr, bytes));
-	return ptr;
-}
-
-static void launch(const char *name, CUdeviceptr to, uint32_t n)
-{
-	uint32_t value = 5;
-	CUmodule module;
-	CUfunction function;
-	void *params[] = { &to, &value, &n };
-
-	GPU(cu->cuModuleLoadData(&module, ""));
-	GPU(cu->cuModuleGetFunction(&function, module, name));
-	GPU(cu->cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, gpu.stream, params, NULL));
+	emu_fill(emu_function("emu_fill"), to, 5, n, gpu.stream);
 	(void)cu->cuStreamSynchronize(gpu.stream);
-	(void)cu->cuModuleUnload(module);
 }
 
 /* --- processes that die of it --- */
@@ -69,280 +58,244 @@ static int touch(void)
 {
 	cu = gpu_api();
 	gpu_open(&gpu, 0);
-	return *(const volatile uint8_t *)alloc(BYTES) & 0;
+	return *(const volatile uint8_t *)emu_alloc(BYTES) & 0;
 }
 
-static void a_program_that_reads_device_memory_dies_and_the_report_says_so(void **state)
+TEST(a_program_that_reads_device_memory_dies_and_the_report_says_so)
 {
-	(void)state;
 	assert_int_not_equal(gpu_wait(gpu_spawn("touch", "leaks=0", NULL)), 0);
-	assert_int_equal(gpu_reported("", "violation", "the program itself touched device memory"),
-			 1);
+	REPORTED("violation", "the program itself touched device memory", 1);
 	gpu_report_clear();
 }
 
-static void the_kernel_refuses_device_addresses_too(void **state)
+TEST(the_kernel_refuses_device_addresses_too)
 {
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 	int ends[2];
 
-	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(write(ends[1], (const void *)ptr, 16), -1);
 	close(ends[0]);
 	close(ends[1]);
-	GPU(cu->cuMemFree(ptr));
+	DO(cuMemFree(ptr));
 }
 
 /* --- copies --- */
 
-static void a_copy_out_of_bounds_is_refused(void **state)
+TEST(a_copy_out_of_bounds_is_refused)
 {
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 	static uint8_t *pinned;
 
-	(void)state;
-	GPU(cu->cuMemHostAlloc((void **)&pinned, BYTES, 0));
-	gpu_expect(cu->cuMemcpyHtoDAsync(ptr + 1, pinned, BYTES, gpu.stream),
-		   CUDA_ERROR_INVALID_VALUE, "out of bounds");
-	gpu_expect(cu->cuMemcpyDtoHAsync(pinned + 1, ptr, BYTES, gpu.stream),
-		   CUDA_ERROR_INVALID_VALUE, "out of bounds");
-	gpu_expect(cu->cuMemcpyDtoHAsync(pinned, ptr + BYTES, 1, gpu.stream),
-		   CUDA_ERROR_INVALID_VALUE, "there is no device memory");
-	gpu_expect(cu->cuMemsetD8Async(ptr, 0, BYTES + 1, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-		   "out of bounds");
-	GPU(cu->cuMemcpyDtoHAsync(pinned, ptr + BYTES - 1, 1, gpu.stream));
-	GPU(cu->cuStreamSynchronize(gpu.stream));
-	GPU(cu->cuMemFreeHost(pinned));
-	GPU(cu->cuMemFree(ptr));
+	DO(cuMemHostAlloc((void **)&pinned, BYTES, 0));
+	BREAKS(cuMemcpyHtoDAsync(ptr + 1, pinned, BYTES, gpu.stream), INVALID_VALUE,
+	       "out of bounds");
+	BREAKS(cuMemcpyDtoHAsync(pinned + 1, ptr, BYTES, gpu.stream), INVALID_VALUE,
+	       "out of bounds");
+	BREAKS(cuMemcpyDtoHAsync(pinned, ptr + BYTES, 1, gpu.stream), INVALID_VALUE,
+	       "there is no device memory");
+	BREAKS(cuMemsetD8Async(ptr, 0, BYTES + 1, gpu.stream), INVALID_VALUE, "out of bounds");
+	DO(cuMemcpyDtoHAsync(pinned, ptr + BYTES - 1, 1, gpu.stream));
+	DO(cuStreamSynchronize(gpu.stream));
+	DO(cuMemFreeHost(pinned));
+	DO(cuMemFree(ptr));
 }
 
-static void a_copy_between_the_wrong_sides_is_refused(void **state)
+TEST(a_copy_between_the_wrong_sides_is_refused)
 {
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 	static uint8_t pageable[64];
 
-	(void)state;
-	gpu_expect(cu->cuMemcpyHtoDAsync(ptr, (void *)(ptr + 64), 64, gpu.stream),
-		   CUDA_ERROR_INVALID_VALUE, "it is device memory");
-	gpu_expect(cu->cuMemcpyDtoDAsync((CUdeviceptr)pageable, ptr, 64, gpu.stream),
-		   CUDA_ERROR_INVALID_VALUE, "it is pageable host memory");
-	GPU(cu->cuMemFree(ptr));
+	BREAKS(cuMemcpyHtoDAsync(ptr, (void *)(ptr + 64), 64, gpu.stream), INVALID_VALUE,
+	       "it is device memory");
+	BREAKS(cuMemcpyDtoDAsync((CUdeviceptr)pageable, ptr, 64, gpu.stream), INVALID_VALUE,
+	       "it is pageable host memory");
+	DO(cuMemFree(ptr));
 }
 
-static void a_strided_copy_moves_its_rows_and_nothing_else(void **state)
+TEST(a_strided_copy_moves_its_rows_and_nothing_else)
 {
 	static uint8_t from[64 * 32], to[64 * 48];
-	const CUdeviceptr ptr = alloc(sizeof(from));
-	const CUDA_MEMCPY2D in = { .srcMemoryType = CU_MEMORYTYPE_HOST,
-				   .srcHost = from,
-				   .srcPitch = 64,
-				   .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-				   .dstDevice = ptr,
-				   .dstPitch = 64,
-				   .WidthInBytes = 64,
-				   .Height = 32 };
-	CUDA_MEMCPY2D out = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
-			      .srcDevice = ptr,
-			      .srcPitch = 64,
-			      .srcXInBytes = 16,
-			      .srcY = 2,
-			      .dstMemoryType = CU_MEMORYTYPE_HOST,
-			      .dstHost = to,
-			      .dstPitch = 48,
-			      .dstXInBytes = 8,
-			      .dstY = 1,
-			      .WidthInBytes = 32,
-			      .Height = 20 };
+	const CUdeviceptr ptr = emu_alloc(sizeof(from));
+	/* clang-format off */
+	const CUDA_MEMCPY2D in = {
+		.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = from, .srcPitch = 64,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = ptr, .dstPitch = 64,
+		.WidthInBytes = 64, .Height = 32 };
+	CUDA_MEMCPY2D out = {
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = ptr, .srcPitch = 64,
+		.srcXInBytes = 16, .srcY = 2,
+		.dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = to, .dstPitch = 48,
+		.dstXInBytes = 8, .dstY = 1, .WidthInBytes = 32, .Height = 20 };
+	/* clang-format on */
 	size_t x, y;
 
-	(void)state;
 	for (x = 0; x < sizeof(from); x++)
 		from[x] = (uint8_t)(x * 7 + 1);
 	memset(to, 0xee, sizeof(to));
-	GPU(cu->cuMemcpy2DAsync(&in, gpu.stream));
-	GPU(cu->cuMemcpy2DAsync(&out, gpu.stream));
-	GPU(cu->cuStreamSynchronize(gpu.stream));
+	DO(cuMemcpy2DAsync(&in, gpu.stream));
+	DO(cuMemcpy2DAsync(&out, gpu.stream));
+	DO(cuStreamSynchronize(gpu.stream));
 	for (y = 0; y < 64; y++)
 		for (x = 0; x < 48; x++)
 			assert_int_equal(to[y * 48 + x], y >= 1 && y < 21 && x >= 8 && x < 40 ?
 								 from[(y + 1) * 64 + x + 8] :
 								 0xee);
 	out.Height = 31;
-	gpu_expect(cu->cuMemcpy2DAsync(&out, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-		   "out of bounds");
-	GPU(cu->cuMemFree(ptr));
+	BREAKS(cuMemcpy2DAsync(&out, gpu.stream), INVALID_VALUE, "out of bounds");
+	DO(cuMemFree(ptr));
 }
 
-static void pageable_memory_is_read_in_the_call_and_written_before_it_returns(void **state)
+TEST(pageable_memory_is_read_in_the_call_and_written_before_it_returns)
 {
 	static uint8_t bytes[BYTES], back[BYTES];
-	const CUdeviceptr ptr = alloc(BYTES);
-	int round;
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 
-	(void)state;
-	for (round = 0; round < 50; round++) {
+	for (int round = 0; round < 50; round++) {
 		memset(bytes, round, BYTES);
-		GPU(cu->cuMemcpyHtoDAsync(ptr, bytes, BYTES, gpu.stream));
+		DO(cuMemcpyHtoDAsync(ptr, bytes, BYTES, gpu.stream));
 		memset(bytes, 0xff, BYTES);
-		GPU(cu->cuMemcpyDtoHAsync(back, ptr, BYTES, gpu.stream));
+		DO(cuMemcpyDtoHAsync(back, ptr, BYTES, gpu.stream));
 		memset(bytes, round, BYTES);
 		assert_memory_equal(back, bytes, BYTES);
 	}
 	assert_true(gpu_reported("", "note", "pageable host memory") >= 100);
-	GPU(cu->cuMemFree(ptr));
+	DO(cuMemFree(ptr));
 }
 
 /* --- kernels --- */
 
-static void a_kernel_out_of_bounds_breaks_its_context_for_good(void **state)
+TEST(a_kernel_out_of_bounds_breaks_its_context_for_good)
 {
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 	CUdeviceptr other;
 	CUevent event;
 
-	(void)state;
-	launch("emu_fill", ptr, WORDS);
+	launch(ptr, WORDS);
 	gpu_report_clean("");
-	launch("emu_fill", ptr, WORDS + 1);
-	assert_int_equal(gpu_reported("", "violation", "there is no memory"), 1);
-	assert_int_equal(cu->cuStreamSynchronize(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS);
-	assert_int_equal(cu->cuMemAlloc(&other, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
-	assert_int_equal(cu->cuMemFree(ptr), CUDA_ERROR_ILLEGAL_ADDRESS);
-	assert_int_equal(cu->cuEventCreate(&event, 0), CUDA_ERROR_ILLEGAL_ADDRESS);
+	launch(ptr, WORDS + 1);
+	REPORTED("violation", "there is no memory", 1);
+	GIVES(cuStreamSynchronize(gpu.stream), ILLEGAL_ADDRESS);
+	GIVES(cuMemAlloc(&other, 8), ILLEGAL_ADDRESS);
+	GIVES(cuMemFree(ptr), ILLEGAL_ADDRESS);
+	GIVES(cuEventCreate(&event, 0), ILLEGAL_ADDRESS);
 	reopen();
-	GPU(cu->cuMemFree(alloc(BYTES)));
+	DO(cuMemFree(emu_alloc(BYTES)));
 }
 
-static void an_access_that_lies_partly_in_bounds_is_out_of_bounds(void **state)
+TEST(an_access_that_lies_partly_in_bounds_is_out_of_bounds)
 {
-	(void)state;
-	launch("emu_fill", alloc(BYTES + 2), WORDS + 1);
-	gpu_expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "runs over its end");
+	launch(emu_alloc(BYTES + 2), WORDS + 1);
+	BREAKS(cuStreamQuery(gpu.stream), ILLEGAL_ADDRESS, "runs over its end");
 	reopen();
 }
 
-static void a_kernel_that_uses_freed_memory_breaks_its_context(void **state)
+TEST(a_kernel_that_uses_freed_memory_breaks_its_context)
 {
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 
-	(void)state;
-	GPU(cu->cuMemFree(ptr));
-	launch("emu_fill", ptr, 1);
-	gpu_expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "there is no memory");
+	DO(cuMemFree(ptr));
+	launch(ptr, 1);
+	BREAKS(cuStreamQuery(gpu.stream), ILLEGAL_ADDRESS, "there is no memory");
 	reopen();
 }
 
 /* --- freeing --- */
 
-static void memory_is_freed_once_from_its_beginning_by_its_own_call(void **state)
+TEST(memory_is_freed_once_from_its_beginning_by_its_own_call)
 {
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 	void *pinned;
 
-	(void)state;
-	GPU(cu->cuMemHostAlloc(&pinned, BYTES, 0));
-	gpu_expect(cu->cuMemFree(ptr + 8), CUDA_ERROR_INVALID_VALUE,
-		   "not where the allocation begins");
-	gpu_expect(cu->cuMemFree((CUdeviceptr)pinned), CUDA_ERROR_INVALID_VALUE,
-		   "it is host memory");
-	gpu_expect(cu->cuIpcCloseMemHandle(ptr), CUDA_ERROR_INVALID_VALUE,
-		   "no handle is open there");
-	gpu_expect(cu->cuMemFreeHost((void *)ptr), CUDA_ERROR_INVALID_VALUE, "not the beginning");
-	GPU(cu->cuMemFree(ptr));
-	gpu_expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "freed before");
-	GPU(cu->cuMemFreeHost(pinned));
-	gpu_expect(cu->cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE, "not the beginning");
+	DO(cuMemHostAlloc(&pinned, BYTES, 0));
+	BREAKS(cuMemFree(ptr + 8), INVALID_VALUE, "not where the allocation begins");
+	BREAKS(cuMemFree((CUdeviceptr)pinned), INVALID_VALUE, "it is host memory");
+	BREAKS(cuIpcCloseMemHandle(ptr), INVALID_VALUE, "no handle is open there");
+	BREAKS(cuMemFreeHost((void *)ptr), INVALID_VALUE, "not the beginning");
+	DO(cuMemFree(ptr));
+	BREAKS(cuMemFree(ptr), INVALID_VALUE, "freed before");
+	DO(cuMemFreeHost(pinned));
+	BREAKS(cuMemFreeHost(pinned), INVALID_VALUE, "not the beginning");
 }
 
-static void memory_freed_under_queued_work_is_a_violation(void **state)
+TEST(memory_freed_under_queued_work_is_a_violation)
 {
 	CUdeviceptr ptr;
 	int tries = 0;
 
-	(void)state;
 	while (!gpu_reported("", "violation", "queued operations still use")) {
 		assert_true(tries++ < 10000);
-		ptr = alloc(BYTES);
-		GPU(cu->cuMemsetD8Async(ptr, 0, BYTES, gpu.stream));
-		GPU(cu->cuMemFree(ptr));
+		ptr = emu_alloc(BYTES);
+		DO(cuMemsetD8Async(ptr, 0, BYTES, gpu.stream));
+		DO(cuMemFree(ptr));
 	}
 	gpu_report_clear();
 }
 
-static void memory_of_a_pool_is_freed_when_the_stream_gets_there(void **state)
+TEST(memory_of_a_pool_is_freed_when_the_stream_gets_there)
 {
 	CUdeviceptr ptr;
 
-	(void)state;
-	GPU(cu->cuMemAllocAsync(&ptr, BYTES, gpu.stream));
-	GPU(cu->cuMemsetD8Async(ptr, 1, BYTES, gpu.stream));
-	GPU(cu->cuMemFreeAsync(ptr, gpu.stream));
-	gpu_expect(cu->cuMemFreeAsync(ptr, gpu.stream), CUDA_ERROR_INVALID_VALUE, "");
-	GPU(cu->cuStreamSynchronize(gpu.stream));
-	gpu_expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "there is no memory");
+	DO(cuMemAllocAsync(&ptr, BYTES, gpu.stream));
+	DO(cuMemsetD8Async(ptr, 1, BYTES, gpu.stream));
+	DO(cuMemFreeAsync(ptr, gpu.stream));
+	BREAKS(cuMemFreeAsync(ptr, gpu.stream), INVALID_VALUE, "");
+	DO(cuStreamSynchronize(gpu.stream));
+	BREAKS(cuMemFree(ptr), INVALID_VALUE, "there is no memory");
 }
 
-static void fresh_memory_holds_bytes_that_nobody_wrote(void **state)
+TEST(fresh_memory_holds_bytes_that_nobody_wrote)
 {
 	static uint8_t bytes[BYTES], zeros[BYTES];
-	CUdeviceptr ptr = alloc(BYTES);
+	CUdeviceptr ptr = emu_alloc(BYTES);
 
-	(void)state;
 	gpu_read(&gpu, bytes, ptr, BYTES);
 	assert_memory_not_equal(bytes, zeros, BYTES);
-	GPU(cu->cuMemFree(ptr));
+	DO(cuMemFree(ptr));
 }
 
-static void memory_is_counted_and_ends(void **state)
+TEST(memory_is_counted_and_ends)
 {
 	const uint64_t before = gpu_used();
-	CUdeviceptr ptr = alloc(64 << 20), more;
+	CUdeviceptr ptr = emu_alloc(64 << 20), more;
 
-	(void)state;
 	assert_int_equal(gpu_used(), before + (64 << 20));
-	assert_int_equal(cu->cuMemAlloc(&more, 64 << 20), CUDA_ERROR_OUT_OF_MEMORY);
-	GPU(cu->cuMemFree(ptr));
+	GIVES(cuMemAlloc(&more, 64 << 20), OUT_OF_MEMORY);
+	DO(cuMemFree(ptr));
 	assert_int_equal(gpu_used(), before);
 }
 
 /* --- host memory --- */
 
-static void host_memory_is_registered_once_and_unregistered_once(void **state)
+TEST(host_memory_is_registered_once_and_unregistered_once)
 {
 	uint8_t *memory =
 		mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CUdeviceptr device;
 
-	(void)state;
-	GPU(cu->cuMemHostRegister(memory, PAGE + 100, 0));
-	assert_int_equal(cu->cuMemHostRegister(memory, PAGE, 0),
-			 CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	DO(cuMemHostRegister(memory, PAGE + 100, 0));
+	GIVES(cuMemHostRegister(memory, PAGE, 0), HOST_MEMORY_ALREADY_REGISTERED);
 	/* the rest of its last page */
-	assert_int_equal(cu->cuMemHostRegister(memory + PAGE + 200, PAGE, 0),
-			 CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	GPU(cu->cuMemHostRegister(memory + 2 * PAGE, PAGE, 0));
-	GPU(cu->cuMemHostGetDevicePointer(&device, memory + 8, 0));
+	GIVES(cuMemHostRegister(memory + PAGE + 200, PAGE, 0), HOST_MEMORY_ALREADY_REGISTERED);
+	DO(cuMemHostRegister(memory + 2 * PAGE, PAGE, 0));
+	DO(cuMemHostGetDevicePointer(&device, memory + 8, 0));
 	assert_int_equal(device, (CUdeviceptr)memory + 8);
 	gpu_report_clean("");
-	gpu_expect(cu->cuMemHostUnregister(memory + 8), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
-		   "not the beginning");
-	GPU(cu->cuMemHostUnregister(memory));
-	gpu_expect(cu->cuMemHostUnregister(memory), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
-		   "not the beginning");
-	GPU(cu->cuMemHostUnregister(memory + 2 * PAGE));
+	BREAKS(cuMemHostUnregister(memory + 8), HOST_MEMORY_NOT_REGISTERED, "not the beginning");
+	DO(cuMemHostUnregister(memory));
+	BREAKS(cuMemHostUnregister(memory), HOST_MEMORY_NOT_REGISTERED, "not the beginning");
+	DO(cuMemHostUnregister(memory + 2 * PAGE));
 	munmap(memory, 4 * PAGE);
-	assert_int_equal(cu->cuMemHostRegister(memory, PAGE, 0), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemHostRegister(memory, PAGE, 0), INVALID_VALUE);
 	gpu_report_clean("");
 }
 
-static void registered_memory_that_was_unmapped_is_a_violation(void **state)
+TEST(registered_memory_that_was_unmapped_is_a_violation)
 {
 	uint8_t *memory =
 		mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	(void)state;
-	GPU(cu->cuMemHostRegister(memory, PAGE, 0));
+	DO(cuMemHostRegister(memory, PAGE, 0));
 	munmap(memory, PAGE);
 	gpu_expect(cu->cuMemHostUnregister(memory), CUDA_SUCCESS,
 		   "unmapped while it was registered");
@@ -354,25 +307,24 @@ static uint64_t attribute(CUdeviceptr ptr, CUpointer_attribute which)
 {
 	uint64_t value = 0;
 
-	GPU(cu->cuPointerGetAttribute(&value, which, ptr));
+	DO(cuPointerGetAttribute(&value, which, ptr));
 	return value;
 }
 
-static void the_driver_knows_what_an_address_is(void **state)
+TEST(the_driver_knows_what_an_address_is)
 {
 	CUpointer_attribute both[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
 				       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL };
-	const CUdeviceptr ptr = alloc(BYTES);
+	const CUdeviceptr ptr = emu_alloc(BYTES);
 	CUdeviceptr pool, managed, base;
 	void *pinned, *values[2];
 	uint32_t type;
 	int ordinal;
 	size_t bytes;
 
-	(void)state;
-	GPU(cu->cuMemHostAlloc(&pinned, BYTES, 0));
-	GPU(cu->cuMemAllocAsync(&pool, BYTES, gpu.stream));
-	GPU(cu->cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL));
+	DO(cuMemHostAlloc(&pinned, BYTES, 0));
+	DO(cuMemAllocAsync(&pool, BYTES, gpu.stream));
+	DO(cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL));
 	*(volatile uint8_t *)managed = 1; /* the CPU may */
 	assert_int_equal(attribute(ptr + 5, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), ptr);
 	assert_int_equal(attribute(ptr + 5, CU_POINTER_ATTRIBUTE_RANGE_SIZE), BYTES);
@@ -385,51 +337,145 @@ static void the_driver_knows_what_an_address_is(void **state)
 	assert_int_equal(attribute(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED), 1);
 	assert_int_equal(attribute((CUdeviceptr)pinned, CU_POINTER_ATTRIBUTE_MEMORY_TYPE),
 			 CU_MEMORYTYPE_HOST);
-	GPU(cu->cuMemGetAddressRange(&base, &bytes, ptr + BYTES - 1));
+	DO(cuMemGetAddressRange(&base, &bytes, ptr + BYTES - 1));
 	assert_int_equal(base, ptr);
 	assert_int_equal(bytes, BYTES);
-	GPU(cu->cuMemFree(managed));
-	GPU(cu->cuMemFree(pool));
-	GPU(cu->cuMemFreeHost(pinned));
-	GPU(cu->cuMemFree(ptr));
+	DO(cuMemFree(managed));
+	DO(cuMemFree(pool));
+	DO(cuMemFreeHost(pinned));
+	DO(cuMemFree(ptr));
 	/* freed, and never known */
-	assert_int_equal(cu->cuPointerGetAttribute(&type, both[0], ptr), CUDA_ERROR_INVALID_VALUE);
-	assert_int_equal(cu->cuPointerGetAttribute(&type, both[0], (CUdeviceptr)&type),
-			 CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuPointerGetAttribute(&type, both[0], ptr), INVALID_VALUE);
+	GIVES(cuPointerGetAttribute(&type, both[0], (CUdeviceptr)&type), INVALID_VALUE);
 	values[0] = &type;
 	values[1] = &ordinal;
-	GPU(cu->cuPointerGetAttributes(2, both, values, ptr));
+	DO(cuPointerGetAttributes(2, both, values, ptr));
 	assert_int_equal(type, 0);
 	assert_int_equal(ordinal, -2);
 }
 
-int main(int argc, char **argv)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_program_that_reads_device_memory_dies_and_the_report_says_so),
-		cmocka_unit_test(the_kernel_refuses_device_addresses_too),
-		cmocka_unit_test(a_copy_out_of_bounds_is_refused),
-		cmocka_unit_test(a_copy_between_the_wrong_sides_is_refused),
-		cmocka_unit_test(a_strided_copy_moves_its_rows_and_nothing_else),
-		cmocka_unit_test(pageable_memory_is_read_in_the_call_and_written_before_it_returns),
-		cmocka_unit_test(a_kernel_out_of_bounds_breaks_its_context_for_good),
-		cmocka_unit_test(an_access_that_lies_partly_in_bounds_is_out_of_bounds),
-		cmocka_unit_test(a_kernel_that_uses_freed_memory_breaks_its_context),
-		cmocka_unit_test(memory_is_freed_once_from_its_beginning_by_its_own_call),
-		cmocka_unit_test(memory_freed_under_queued_work_is_a_violation),
-		cmocka_unit_test(memory_of_a_pool_is_freed_when_the_stream_gets_there),
-		cmocka_unit_test(fresh_memory_holds_bytes_that_nobody_wrote),
-		cmocka_unit_test(memory_is_counted_and_ends),
-		cmocka_unit_test(host_memory_is_registered_once_and_unregistered_once),
-		cmocka_unit_test(registered_memory_that_was_unmapped_is_a_violation),
-		cmocka_unit_test(the_driver_knows_what_an_address_is),
-	};
-	int failed;
+/* --- registered memory --- */
 
-	gpu_begin(argv, "memory=160 context=64");
-	if (argc > 1)
-		return touch();
-	failed = cmocka_run_group_tests(tests, setup, teardown);
+/* Work that is queued now and done much later. */
+static void copy_late(const struct gpu *g, CUdeviceptr to, const uint8_t *from)
+{
+	DO(cuCtxSetCurrent(g->context));
+	for (int i = 0; i < 20; i++)
+		DO(cuMemcpyHtoDAsync(to, from, PIECE, g->stream));
+}
+
+TEST(a_copy_waits_for_nothing_where_memory_is_registered)
+{
+	DO(cuMemHostRegister(host, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	gpu_report_clear();
+	copy_late(&gpu, on_gpu, host);
+	GIVES(cuStreamQuery(gpu.stream), NOT_READY);
+	DO(cuStreamSynchronize(gpu.stream));
+	copy_late(&second, on_other, host); /* PORTABLE: in all contexts */
+	DO(cuStreamSynchronize(second.stream));
+	REPORTED("note", "pageable", 0);
+	DO(cuCtxSetCurrent(gpu.context));
+	DO(cuMemHostUnregister(host));
 	gpu_report_clean("");
-	return failed;
+}
+
+TEST(what_is_not_portable_is_pageable_elsewhere)
+{
+	DO(cuMemHostRegister(host, PIECE, 0));
+	gpu_report_clear();
+	DO(cuMemcpyHtoDAsync(on_gpu, host, PIECE, gpu.stream));
+	DO(cuStreamSynchronize(gpu.stream));
+	REPORTED("note", "pageable", 0);
+	DO(cuCtxSetCurrent(second.context));
+	DO(cuMemcpyHtoDAsync(on_other, host, PIECE, second.stream));
+	REPORTED("note", "pageable", 1);
+	DO(cuStreamSynchronize(second.stream));
+	DO(cuCtxSetCurrent(gpu.context));
+	DO(cuMemHostUnregister(host));
+	gpu_report_clean("");
+}
+
+TEST(memory_is_not_unregistered_under_a_copy)
+{
+	DO(cuMemHostRegister(host, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	copy_late(&second, on_other, host);
+	DO(cuCtxSetCurrent(gpu.context));
+	gpu_expect(cu->cuMemHostUnregister(host), CUDA_SUCCESS, "queued operations still use");
+	DO(cuCtxSetCurrent(second.context));
+	DO(cuStreamSynchronize(second.stream));
+	DO(cuCtxSetCurrent(gpu.context));
+}
+
+TEST(a_copy_crosses_no_border_of_registrations)
+{
+	DO(cuMemHostRegister(host, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	BREAKS(cuMemcpyHtoDAsync(on_gpu, host + PIECE - PAGE, 2 * PAGE, gpu.stream), INVALID_VALUE,
+	       "out of bounds");
+	DO(cuMemHostRegister(host + PIECE, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	BREAKS(cuMemcpyHtoDAsync(on_gpu, host + PIECE - PAGE, 2 * PAGE, gpu.stream), INVALID_VALUE,
+	       "out of bounds");
+	DO(cuMemHostUnregister(host));
+	BREAKS(cuMemcpyHtoDAsync(on_gpu, host + PIECE - PAGE, 2 * PAGE, gpu.stream), INVALID_VALUE,
+	       "pinned memory lies in a part of it");
+	DO(cuMemHostUnregister(host + PIECE));
+}
+
+TEST(registering_has_a_limit)
+{
+	void *pinned;
+	int n = 0;
+
+	while (cu->cuMemHostRegister(host + n * PIECE, PIECE, 0) == CUDA_SUCCESS)
+		n++;
+	assert_int_equal(n, (PINNED_MIB << 20) / PIECE);
+	GIVES(cuMemHostAlloc(&pinned, PAGE, 0), OUT_OF_MEMORY);
+	DO(cuMemHostUnregister(host));
+	DO(cuMemHostAlloc(&pinned, PAGE, 0));
+	DO(cuMemFreeHost(pinned));
+	while (--n > 0)
+		DO(cuMemHostUnregister(host + n * PIECE));
+	gpu_report_clean("");
+}
+
+/* The other one's context breaks, as its memory is gone under its copies. */
+TEST(a_context_that_goes_takes_its_registrations_along)
+{
+	DO(cuMemHostRegister(host, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	copy_late(&second, on_other, host);
+	DO(cuDevicePrimaryCtxReset(gpu.device));
+	REPORTED("violation", "operations of others use", 1);
+	REPORTED("leak", "registered host memory", 0);
+	DO(cuCtxSetCurrent(second.context));
+	assert_int_not_equal(cu->cuStreamSynchronize(second.stream), CUDA_SUCCESS);
+	DO(cuDevicePrimaryCtxReset(second.device));
+	DO(cuDevicePrimaryCtxRelease(second.device));
+	DO(cuDevicePrimaryCtxRelease(gpu.device));
+	open_both();
+	gpu_report_clear();
+	/* and leaves nothing: it can be registered again */
+	DO(cuMemHostRegister(host, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	DO(cuMemHostUnregister(host));
+	gpu_report_clean("");
+}
+
+TEST(what_is_left_registered_is_a_leak)
+{
+	CUcontext context;
+
+	DO(cuCtxCreate(&context, 0, gpu.device));
+	DO(cuMemHostRegister(host, PIECE, CU_MEMHOSTREGISTER_PORTABLE));
+	DO(cuCtxDestroy(context));
+	REPORTED("leak", "registered host memory", 1);
+	gpu_report_clear();
+	DO(cuCtxSetCurrent(gpu.context));
+}
+
+TEST_GROUP(setup, teardown);
+
+TEST_BEGIN
+{
+	gpu_begin(argv, "gpus=2 late=2 pinned=16 memory=160 context=64");
+	if (argc > 1)
+		exit(touch());
+	gpu_needs_emulation("it is about the emulated driver");
 }

@@ -7,11 +7,6 @@
  * an honest one; memory is looked at when it comes, and after its client gave it back and kept it.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/image.h"
 
@@ -106,10 +101,9 @@ TEST_GIVEN(rubbish_is_its_own_block, begin, end, config)
 	gpu_raw_open(&honest, d.socket, &gpu, &g, 2 * N);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		const uint32_t chain = HOSTILE + 100 * round;
-		const struct wire_sqe sqe = gpu_raw_sqe(&hostile, WIRE_OP_STORE, chain, 0, N);
 
 		scribble(&hostile, 4);
-		gpu_raw_send(&hostile, &sqe);
+		gpu_raw_start(&hostile, WIRE_OP_STORE, chain, 0, N);
 		scribble(&hostile, 8);
 		gpu_raw_round_trip(&honest, HONEST + 100 * round, N);
 		assert_int_equal(gpu_raw_await(&hostile).status, 0);
@@ -148,13 +142,12 @@ TEST_GIVEN(what_a_gpu_keeps_does_not_come_from_pages, begin, end, keeping)
 	gpu_raw_fill(&honest, HONEST, 0, N);
 	assert_int_equal(gpu_raw_run(&honest, WIRE_OP_STORE, HONEST, 0, N).status, 0);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
-		const struct wire_sqe sqe = gpu_raw_sqe(&hostile, WIRE_OP_LOAD, HONEST, 0, N);
 		const uint64_t hits = daemon_stat(&d, "tiers.gpu.hit_blocks_total");
 
 		assert_int_equal(daemon_ctl(&d, "evict --all --tier gpu", text, sizeof(text)), 0);
 		daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 		scribble(&hostile, 2);
-		gpu_raw_send(&hostile, &sqe);
+		gpu_raw_start(&hostile, WIRE_OP_LOAD, HONEST, 0, N);
 		scribble(&hostile, 16);
 		assert_int_equal(gpu_raw_await(&hostile).status, 0);
 		assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), hits);
@@ -226,7 +219,4 @@ TEST_GIVEN(pages_end_with_their_memory, begin, end, config)
 	gpu_raw_close(&e);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 keeps=1");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 keeps=1"));

@@ -1,37 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=12 */
+/* make: seconds=24 */
 /*
  * gpu_fault - goal: whichever call of the driver fails, the daemon's and libkvtier's: the engine
  * gets an error or its bytes, never wrong ones; nothing hangs, nothing is left behind, and the next
- * engine is served. Method: a whole store, load and close, in which the n-th call fails, for each n
- * until none is left to fail (tests/gpu/emu/countdown.c).
+ * engine is served. The same while the daemon puts a region in several allocations together.
+ * Method: a whole store, load and close, or ALLOCS by hand, in which the n-th call fails, for each
+ * n until none is left to fail (tests/gpu/emu/countdown.c).
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
+#include "tests/lib/lib_gpu_range.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-
-enum { N = 4, CHAIN = 2, DEADLINE_MS = PATIENT_MS, CALLS_MAX = 2000, BREAKS = 6 };
+enum { N = 4, CHAIN = 2, DEADLINE_MS = PATIENT_MS, CALLS_MAX = 2000, BREAKS = 6, ALLOCS = 4 };
 
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 1\ndepth = 16\n"
+			     "[device]\nworkers = 1\n"
 			     "[gpu]\nstaging_bytes = 8M\n";
 
 static struct gpu gpu;
+static struct gpu_range range; /* of the case with several allocations */
 
 /* --- the daemon's calls --- */
 
 /* The connection may be cut on the way: then there is no completion. */
 static bool run(struct gpu_raw *e, enum wire_op op, uint32_t first, struct wire_cqe *ret)
 {
-	const struct wire_sqe sqe = gpu_raw_sqe(e, op, CHAIN, first, N);
 	struct wire_error error;
 
-	gpu_raw_send(e, &sqe);
+	gpu_raw_start(e, op, CHAIN, first, N);
 	for (int ms = 0; ms < DEADLINE_MS; ms++) {
 		if (__atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position) {
 			*ret = gpu_raw_await(e);
@@ -46,18 +41,24 @@ static bool run(struct gpu_raw *e, enum wire_op op, uint32_t first, struct wire_
 	return false;
 }
 
+static bool serves_a_gpu(const struct daemon *d)
+{
+	char text[4096];
+
+	assert_int_equal(daemon_ctl(d, "devices --json", text, sizeof(text)), 0);
+	return strstr(text, "\"kind\":\"cuda\"") && !strstr(text, "\"state\":\"absent\"");
+}
+
 /* True: all of it went well, or the daemon has said that the GPU is not to be had for now. */
 static bool use(const struct daemon *d, const struct kvtier_geometry *g)
 {
 	char text[232] = "";
-	struct wire_region region;
 	struct wire_cqe cqe = { 0 };
 	struct gpu_raw e;
 	bool good = false;
 
 	gpu_raw_dial(&e, d->socket, &gpu, g, 2 * N);
-	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
-	if (gpu_raw_space(&e, &region, 1, NULL, 0, text) == 0) {
+	if (gpu_raw_ask(&e, text) == 0) {
 		gpu_raw_fill(&e, CHAIN, 0, N);
 		gpu_raw_poison(&e, N, N);
 		good = run(&e, WIRE_OP_STORE, 0, &cqe) && cqe.status == 0;
@@ -68,15 +69,33 @@ static bool use(const struct daemon *d, const struct kvtier_geometry *g)
 				fail_msg("block %u of %u has wrong bytes", i, cqe.prefix);
 	}
 	gpu_raw_close(&e);
-	return good || strstr(text, "cannot be used");
+	return good || strstr(text, "cannot be used") || !serves_a_gpu(d);
 }
 
-static bool serves_a_gpu(const struct daemon *d)
+static bool use_range(const struct daemon *d, const struct kvtier_geometry *g)
 {
-	char text[4096];
+	struct wire_region region;
+	struct gpu_allocs allocs;
+	CUdeviceptr plain;
+	char text[232] = "";
+	struct gpu_raw e;
+	bool good = true;
 
-	assert_int_equal(daemon_ctl(d, "devices --json", text, sizeof(text)), 0);
-	return strstr(text, "\"kind\":\"cuda\"") && !strstr(text, "\"state\":\"absent\"");
+	gpu_raw_dial(&e, d->socket, &gpu, g, 2 * N);
+	plain = e.memory;
+	e.memory = range.base;
+	e.offset = range.alloc_bytes - N * e.page_bytes;
+	region = gpu_range_region(&range, 0, e.offset, e.pages * e.page_bytes);
+	for (uint32_t at = 0; at < ALLOCS && good; at += 2) {
+		gpu_allocs_fill(&range, 0, at, 2, &allocs);
+		good = gpu_allocs_send(&e.raw, &allocs, text) == 0;
+	}
+	good = good && gpu_raw_space(&e, &region, 1, NULL, 0, text) == 0;
+	if (good)
+		gpu_raw_close_space(&e);
+	e.memory = plain;
+	gpu_raw_close(&e);
+	return good || strstr(text, "cannot be used") || strstr(text, "no such device");
 }
 
 static bool has_failed(void)
@@ -84,19 +103,23 @@ static bool has_failed(void)
 	return gpu_reported("kvtierd", "note", "fails, by countdown") > 0;
 }
 
+typedef bool use_fn(const struct daemon *d, const struct kvtier_geometry *g);
+
 /* A daemon whose n-th call fails. False: it made fewer calls. */
-static bool daemon_with_fault(const struct kvtier_geometry *g, const char *fault, int n)
+static bool daemon_with_fault(use_fn *use_it, const char *fault, int n)
 {
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct daemon d;
 	bool failed;
 
 	gpu_settings("%s%d", fault, n);
 	daemon_start(&d, config);
-	(void)use(&d, g);
+	(void)use_it(&d, &g);
 	daemon_stat_becomes(&d, "ops.outstanding", 0, DEADLINE_MS);
 	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
-	if (has_failed() && !use(&d, g) && serves_a_gpu(&d))
+	if (has_failed() && !use_it(&d, &g))
 		fail_msg("%s%d: the next engine is not served", fault, n);
+	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
 	daemon_remove(&d);
 	failed = has_failed();
 	gpu_report_clean("kvtierd");
@@ -104,31 +127,44 @@ static bool daemon_with_fault(const struct kvtier_geometry *g, const char *fault
 	return failed;
 }
 
-TEST(each_call_of_the_daemon_may_fail)
+static void each_call_may_fail(use_fn *use_it, int least)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	int n = 1;
 
-	gpu_open(&gpu, 0);
-	while (daemon_with_fault(&g, "countdown=", n))
+	while (daemon_with_fault(use_it, "countdown=", n))
 		n++;
 	print_message("the daemon made %d calls\n", n - 1);
-	assert_in_range(n, 50, CALLS_MAX);
-	for (n = 1; n <= 3; n++) /* not counted: how often it asks is up to the GPU */
-		(void)daemon_with_fault(&g, "fail=cuEventQuery:", n);
+	assert_in_range(n, least, CALLS_MAX);
+}
+
+TEST(each_call_of_the_daemon_may_fail)
+{
+	gpu_open(&gpu, 0);
+	each_call_may_fail(use, 50);
+	for (int n = 1; n <= 3; n++) /* not counted: how often it asks is up to the GPU */
+		(void)daemon_with_fault(use, "fail=cuEventQuery:", n);
+	gpu_close(&gpu);
+}
+
+TEST(each_call_of_the_daemon_for_several_allocations_may_fail)
+{
+	gpu_report_clear();
+	gpu_open(&gpu, 0);
+	gpu_range_make(&gpu, WIRE_DEVICE_FD, ALLOCS, &range);
+	each_call_may_fail(use_range, 40);
+	gpu_range_free(&range);
 	gpu_close(&gpu);
 }
 
 /* Some calls: the events that follow are the same for any call. */
 TEST(a_call_of_the_daemon_may_break_its_context)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() };
 	int n = 1 + (int)random_below(&random, BREAKS);
 
 	gpu_report_clear();
 	gpu_open(&gpu, 0);
-	while (daemon_with_fault(&g, "breakdown=", n))
+	while (daemon_with_fault(use, "breakdown=", n))
 		n += 1 + (int)random_below(&random, 2 * BREAKS);
 	gpu_close(&gpu);
 }
@@ -171,7 +207,7 @@ static void take(struct round *r, uint64_t op, int32_t *blocks)
 
 static void store(struct round *r, const struct kvtier_key *keys, const uint32_t *pages)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = r->stream };
+	const struct kvtier_op o = { .size = sizeof(o), .stream = r->stream };
 	int32_t blocks[N];
 	uint64_t op;
 	int error;
@@ -188,7 +224,7 @@ static void store(struct round *r, const struct kvtier_key *keys, const uint32_t
 
 static void load(struct round *r, const struct kvtier_key *keys, const uint32_t *pages)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = r->stream };
+	const struct kvtier_op o = { .size = sizeof(o), .stream = r->stream };
 	int32_t blocks[N];
 	uint64_t op;
 	int error;
@@ -201,7 +237,7 @@ static void load(struct round *r, const struct kvtier_key *keys, const uint32_t 
 		r->good = false;
 		return;
 	}
-	COUNTED(r, error, kvtier_stream_wait(r->client, op, r->stream));
+	COUNTED(r, error, kvtier_stream_wait(r->client, op, KVTIER_ALL, r->stream));
 	r->good &= error == 0 || error == -EOPNOTSUPP; /* staged, engine mode */
 	take(r, op, blocks);
 	GPU(gpu_api()->cuStreamSynchronize(r->stream));
@@ -218,7 +254,7 @@ static void says_how(struct round *r, const char *words)
 {
 	char text[256];
 
-	assert_int_equal(kvtier_space_memory(r->e.space, text, sizeof(text)), 0);
+	assert_true(kvtier_space_memory(r->e.space, text, sizeof(text)) > 0);
 	if (strstr(text, words))
 		return;
 	r->good = false;
@@ -317,7 +353,7 @@ static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, uint32_t 
 	assert_non_null(r.e.memory);
 	gpu_memory_make(&gpu, kind, 2 * N * r.e.page_bytes, &r.memory);
 	r.base = r.memory.base;
-	if (r.memory.parts == 2)
+	if (r.memory.allocs == 2)
 		r.base += r.memory.bytes / 2 - N * r.e.page_bytes;
 	GPU(gpu_api()->cuStreamCreateWithPriority(&r.stream, CU_STREAM_NON_BLOCKING, 0));
 	while (n > 0) {
@@ -344,33 +380,17 @@ static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, uint32_t 
 	gpu_report_clean("");
 }
 
-TEST(each_call_of_an_engine_by_ipc_may_fail)
-{
-	each_call_of_an_engine_may_fail(GPU_ALLOC, 0, "CUDA IPC");
-}
+TEST_DO(each_call_of_an_engine_by_ipc_may_fail,
+	each_call_of_an_engine_may_fail(GPU_ALLOC, 0, "CUDA IPC"));
+TEST_DO(each_call_of_an_engine_by_descriptor_may_fail,
+	each_call_of_an_engine_may_fail(GPU_VMM_FD, 0, "CUDA descriptor"));
+TEST_DO(each_call_of_an_engine_with_two_allocations_may_fail,
+	each_call_of_an_engine_may_fail(GPU_VMM_TWO, 0, "CUDA descriptor of 2"));
+TEST_DO(each_call_of_a_staged_engine_may_fail,
+	each_call_of_an_engine_may_fail(GPU_POOL, 0,
+					"CUDA staged: it is of a stream-ordered pool"));
+TEST_DO(each_call_of_an_engine_in_engine_mode_may_fail,
+	each_call_of_an_engine_may_fail(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode"));
 
-TEST(each_call_of_an_engine_by_descriptor_may_fail)
-{
-	each_call_of_an_engine_may_fail(GPU_VMM_FD, 0, "CUDA descriptor");
-}
-
-TEST(each_call_of_an_engine_with_two_allocations_may_fail)
-{
-	each_call_of_an_engine_may_fail(GPU_VMM_TWO, 0, "CUDA descriptor of 2");
-}
-
-TEST(each_call_of_a_staged_engine_may_fail)
-{
-	each_call_of_an_engine_may_fail(GPU_POOL, 0, "CUDA staged: it is of a stream-ordered pool");
-}
-
-TEST(each_call_of_an_engine_in_engine_mode_may_fail)
-{
-	each_call_of_an_engine_may_fail(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
-}
-
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0");
-	gpu_needs_emulation("its faults are settings of the emulated driver");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0");
+	   gpu_needs_emulation("its faults are settings of the emulated driver"));

@@ -13,17 +13,8 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
+#include "base/list.h"
+#include "base/loop.h"
 #include "daemon/cuda/device_cuda.h"
 
 enum { LAYERS = 2, TOKENS = 16, DIM = 64, ROW = 2 * DIM, PLANE = ROW * TOKENS };
@@ -130,6 +121,8 @@ static void on_memory(void *arg, struct device *device, const struct device_memo
 	b.has_tier = true;
 }
 
+static const struct device_hooks hooks = { .memory = on_memory };
+
 static void begin(void)
 {
 	char text[256];
@@ -145,7 +138,7 @@ static void begin(void)
 		assert_int_equal(device_cuda_open(&b.driver, &b.driver.found[1], &conf, b.loop,
 						  &b.other),
 				 0);
-	b.device->memory = on_memory;
+	b.device->hooks = &hooks;
 	b.images = aligned_alloc(4096, 2 * IMAGE);
 	assert_non_null(b.images);
 	assert_int_equal(recv(b.socket, b.handle, sizeof(b.handle), 0), sizeof(b.handle));
@@ -243,10 +236,7 @@ static void await_queued(const char *call, int n)
 	char words[64];
 
 	(void)snprintf(words, sizeof(words), "queued %s", call);
-	for (int ms = 0; gpu_reported("gpu_hang", "note", words) < n; ms++) {
-		assert_true(ms < PATIENT_MS);
-		nap_ms(1);
-	}
+	AWAIT(gpu_reported("gpu_hang", "note", words) >= n);
 }
 
 /* Memory for a client in engine mode. */
@@ -300,10 +290,7 @@ static int late(void)
 
 	begin();
 	submit(&first, 0);
-	for (int ms = 0; note().lost_total == 0; ms++) {
-		assert_true(ms < PATIENT_MS);
-		nap_ms(1);
-	}
+	AWAIT(note().lost_total > 0);
 	submit(&second, 1);
 	await(&first);
 	await(&second);
@@ -376,8 +363,7 @@ static int over(void)
 	old = b.tier;
 	gpu_hold();
 	submit(&first, 0);
-	while (gpu_reported("gpu_hang", "note", "cuDevicePrimaryCtxRetain is held") == 0)
-		nap_ms(1);
+	AWAIT(gpu_reported("gpu_hang", "note", "cuDevicePrimaryCtxRetain is held") > 0);
 	submit(&store, 1);
 	submit_fetch(&read, &old);
 	gpu_let_go();
@@ -441,44 +427,23 @@ static void ends_in_a_process(const char *role, const char *settings)
 	assert_int_equal(gpu_wait(gpu_spawn(role, settings, NULL)), 0);
 }
 
-TEST(a_job_that_comes_when_its_context_has_gone)
-{
-	ends_in_a_process("late", "sticky=cuLaunchKernel:1");
-}
-
-TEST(jobs_that_a_new_context_finds_in_the_mailbox)
-{
+TEST_DO(a_job_that_comes_when_its_context_has_gone,
+	ends_in_a_process("late", "sticky=cuLaunchKernel:1"));
+TEST_DO(jobs_that_a_new_context_finds_in_the_mailbox,
 	ends_in_a_process("over",
-			  "reuse=1 sticky=cuLaunchKernel:1 held=cuDevicePrimaryCtxRetain:2");
-}
+			  "reuse=1 sticky=cuLaunchKernel:1 held=cuDevicePrimaryCtxRetain:2"));
 
 /* Staging is zeroed first. */
-TEST(a_job_whose_layout_never_comes)
-{
-	ends_in_a_process("still", "stall=2:3600000");
-}
-
-TEST(a_job_whose_kernel_never_runs)
-{
-	ends_in_a_process("still", "stall=3:3600000");
-}
-
-TEST(a_job_whose_copy_never_ends)
-{
-	ends_in_a_process("still", "stall=6:3600000");
-}
+TEST_DO(a_job_whose_layout_never_comes, ends_in_a_process("still", "stall=2:3600000"));
+TEST_DO(a_job_whose_kernel_never_runs, ends_in_a_process("still", "stall=3:3600000"));
+TEST_DO(a_job_whose_copy_never_ends, ends_in_a_process("still", "stall=6:3600000"));
 
 static const char stands_still[] = "gpus=2 halts=1 faulty=0 trace=1";
 
-TEST(an_image_that_is_read_back_from_a_gpu_that_stands_still)
-{
-	ends_in_a_process("fetch", stands_still);
-}
-
-TEST(an_import_in_engine_mode_by_a_gpu_that_stands_still)
-{
-	ends_in_a_process("import", stands_still);
-}
+TEST_DO(an_image_that_is_read_back_from_a_gpu_that_stands_still,
+	ends_in_a_process("fetch", stands_still));
+TEST_DO(an_import_in_engine_mode_by_a_gpu_that_stands_still,
+	ends_in_a_process("import", stands_still));
 
 static int run_role(const char *role)
 {

@@ -5,9 +5,6 @@
  * Method: small kernels, each with one mistake, and their right twins, at many seeds. A mistake
  * ends the launch with the right code and a sentence that names kernel, block and thread.
  */
-#include <string.h>
-
-#include <errno.h>
 
 #include "tests/gpu/host/host_cuda.h"
 #include "tests/gpu/host/host_kernel.h"
@@ -267,11 +264,8 @@ static void reads_beside(void *const *params)
 		(void)host_access(BASE + ROOM, 4, 0);
 }
 
-TEST(a_wrong_access_is_a_mistake)
-{
-	ends_with(reads_odd, -EFAULT, "16 bytes are read at 0x1008");
-	ends_with(reads_beside, -EFAULT, "thread 17: 4 bytes must not be read at 0x2000");
-}
+TEST_DO(a_wrong_access_is_a_mistake, ends_with(reads_odd, -EFAULT, "16 bytes are read at 0x1008");
+	ends_with(reads_beside, -EFAULT, "thread 17: 4 bytes must not be read at 0x2000"));
 
 TEST(wrong_launches_are_refused)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=9 */
+/* make: seconds=9 needs=kvtierd_tuned */
 /*
  * gpu_layers - goal: the words that say how many layer groups of a load are in its pages (wire.h:
  * layers[] of the ring, and of the device's words) are never ahead of the bytes; a run is scattered
@@ -11,12 +11,6 @@
  * promises. The driver's trace has the copies and kernels, and their order.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
 
 enum { N = 3, CHAIN = 3, OTHER = 4, LOADS = 16, ENOUGH = 12 };
 
@@ -45,8 +39,9 @@ static int begin_with(const char *bytes, uint32_t depth)
 	const struct kvtier_geometry g = in_runs();
 	char config[256];
 
-	(void)snprintf(config, sizeof(config), "%sbytes = %s\n[device]\nworkers = 2\ndepth = %u\n",
-		       common, bytes, depth);
+	(void)snprintf(config, sizeof(config), "%sbytes = %s\n[device]\nworkers = 2\n", common,
+		       bytes);
+	daemon_tuned(NULL, depth);
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
@@ -77,12 +72,8 @@ FIXTURE(begin_near_in_turn)
 
 FIXTURE(end)
 {
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
-	return 0;
+	gpu_raw_close_all(&e);
+	return gpu_daemon_end(&d, &gpu);
 }
 
 TEST_EACH(begin, end);
@@ -306,6 +297,16 @@ TEST_WITH(a_load_by_groups_brings_it_as_it_passes, begin_near, end)
 	}
 }
 
+/* A load of the chain, all blocks of which are evicted when the first group has come. */
+static void load_and_evict(void)
+{
+	const struct wire_sqe sqe = load(CHAIN, 16);
+
+	while (ring_word(sqe.first) == 0 && !gpu_raw_completed(&e))
+		rest();
+	evict_all();
+}
+
 /* Blocks go while their groups come: a block that did not come whole is no copy, and its room is
  * free. */
 TEST_WITH(a_load_by_groups_that_misses_leaves_no_part_there, begin_near_in_turn, end)
@@ -313,15 +314,11 @@ TEST_WITH(a_load_by_groups_that_misses_leaves_no_part_there, begin_near_in_turn,
 	uint32_t cut_off = 0;
 
 	for (int i = 0; i < LOADS && cut_off == 0; i++) {
-		struct wire_sqe sqe;
 		struct wire_cqe cqe;
 
 		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
 		evict_there();
-		sqe = load(CHAIN, 16);
-		while (ring_word(sqe.first) == 0 && !gpu_raw_completed(&e))
-			rest();
-		evict_all();
+		load_and_evict();
 		cqe = gpu_raw_await(&e);
 		assert_true(cqe.status == 0 || cqe.status == -ENOENT);
 		cut_off += cqe.ok > 0 && cqe.ok < N;
@@ -356,16 +353,11 @@ TEST_WITH(a_copy_is_of_one_image, begin_near_in_turn, end)
 	gpu_raw_open_host(&cpu, d.socket, &g, N);
 	gpu_raw_fill(&cpu, OTHER, 0, N);
 	for (int i = 0; i < LOADS && both == 0; i++) {
-		struct wire_sqe sqe;
-
 		evict_all();
 		gpu_raw_fill(&e, CHAIN, 0, N);
 		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
 		evict_there();
-		sqe = load(CHAIN, 16);
-		while (ring_word(sqe.first) == 0 && !gpu_raw_completed(&e))
-			rest();
-		evict_all();
+		load_and_evict();
 		assert_int_equal(gpu_raw_run(&cpu, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
 		(void)gpu_raw_await(&e);
 		both = mixed();
@@ -417,7 +409,4 @@ TEST(a_run_is_scattered_while_the_next_one_crosses)
 		fail_msg("in %d loads no kernel ran while a later run was on the wire", LOADS);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1 late=3 trace=1");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1 late=3 trace=1"));

@@ -8,10 +8,6 @@
  * daemon's context, fails or delays a call; a witness on the CPU.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <string.h>
 
 enum { N = 4, CHAIN = 5 };
 
@@ -75,11 +71,7 @@ TEST(a_broken_context_is_replaced)
 	gpu_raw_fill(&e, CHAIN, 0, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
-	{
-		const struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
-
-		gpu_raw_send(&e, &sqe);
-	}
+	gpu_raw_start(&e, WIRE_OP_LOAD, CHAIN, N, N);
 	is_cut(&e, "CUDA_ERROR_LAUNCH_FAILED");
 	gpu_raw_close(&e);
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
@@ -88,28 +80,21 @@ TEST(a_broken_context_is_replaced)
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	stop();
 }
 
 TEST(a_gpu_that_fails_always_stays_out)
 {
 	char text[232] = "";
-	struct wire_region region;
 	struct gpu_raw e;
 
 	start("sticky=cuMemcpyHtoDAsync:0");
 	for (uint32_t i = 1; i <= 4; i++) {
 		gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
-		gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
-		if (gpu_raw_space(&e, &region, 1, NULL, 0, text))
+		if (gpu_raw_ask(&e, text))
 			break;
-		{
-			const struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, CHAIN, 0, N);
-
-			gpu_raw_send(&e, &sqe);
-		}
+		gpu_raw_start(&e, WIRE_OP_STORE, CHAIN, 0, N);
 		is_cut(&e, "the GPU failed");
 		gpu_raw_close(&e);
 		daemon_stat_becomes(&d, "gpu.lost_total", i, PATIENT_MS);
@@ -132,8 +117,7 @@ TEST(a_call_that_fails_once_fails_its_ops_alone)
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, 1).status, 0);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 1, 0, 1).status, -EIO);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 2, 0, 1).status, 0);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 0);
 	stop();
 	gpu_report_clean("kvtierd");
@@ -143,28 +127,22 @@ TEST(a_call_that_fails_once_fails_its_ops_alone)
 TEST(an_import_that_hangs_has_a_deadline)
 {
 	char text[232] = "";
-	struct wire_region region;
 	struct gpu_raw e;
 
 	gpu_hold();
 	start("held=cuIpcOpenMemHandle:1");
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
-	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ETIMEDOUT);
+	assert_int_equal(gpu_raw_ask(&e, text), -ETIMEDOUT);
 	assert_non_null(strstr(text, "did not answer within"));
 	status_says("has taken", true);
 	gpu_let_go();
 	daemon_stat_becomes(&d, "gpu.failed_devices", 0, PATIENT_MS); /* it came back */
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
-	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), 0);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	assert_int_equal(gpu_raw_ask(&e, text), 0);
+	gpu_raw_close_all(&e);
 	stop();
 	gpu_report_clean("kvtierd");
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1");
-	gpu_needs_emulation("its faults are settings of the emulated driver");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1");
+	   gpu_needs_emulation("its faults are settings of the emulated driver"));

@@ -7,13 +7,6 @@
  * be made. (gpu_namespace.c: an engine in one.)
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { BLOCKS = 12 }; /* twice as many pages lie in two allocations */
 
@@ -57,7 +50,4 @@ TEST(memory_goes_by_descriptor_or_is_staged)
 	gpu_report_clean("");
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0"));

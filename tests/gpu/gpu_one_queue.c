@@ -8,11 +8,6 @@
  * and synchronizes the context. A case that fails hangs.
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <string.h>
 
 enum { BLOCKS = 8 };
 
@@ -70,11 +65,9 @@ static void a_load_and_a_step(bool waits)
 
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	pages_from(0, pages, BLOCKS);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&ge.e, i);
-	gpu_pages_push(&ge, 0, BLOCKS);
+	gpu_pages_poison(&ge, 0, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
-	r = kvtier_stream_wait(ge.e.client, op, engine_stream);
+	r = kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, engine_stream);
 	if (waits)
 		assert_int_equal(r, 0);
 	else
@@ -88,23 +81,16 @@ static void a_load_and_a_step(bool waits)
 		assert_true(page_is(&ge.e, i, &keys[i], 0));
 }
 
-TEST(a_stream_waits_for_the_daemon)
-{
+TEST_DO(a_stream_waits_for_the_daemon,
 	begin_with(config, GPU_ALLOC, KVTIER_GPU_DAEMON, BLOCKS, "CUDA IPC");
-	a_load_and_a_step(true);
-}
-
-TEST(no_stream_waits_for_staged_pages)
-{
+	a_load_and_a_step(true));
+TEST_DO(no_stream_waits_for_staged_pages,
 	begin_with(config, GPU_POOL, KVTIER_GPU_DAEMON, BLOCKS, "CUDA staged");
-	a_load_and_a_step(false);
-}
+	a_load_and_a_step(false));
 
-TEST(no_stream_waits_in_engine_mode)
-{
+TEST_DO(no_stream_waits_in_engine_mode,
 	begin_with(config, GPU_ALLOC, KVTIER_GPU_ENGINE, BLOCKS, "CUDA engine mode");
-	a_load_and_a_step(false);
-}
+	a_load_and_a_step(false));
 
 /* A second space of the same client, whose pages the daemon reaches by itself. */
 static struct kvtier_space *second_space(struct gpu_memory *memory)
@@ -122,7 +108,7 @@ static struct kvtier_space *second_space(struct gpu_memory *memory)
 	assert_int_equal(kvtier_space_open(ge.e.client, &ge.e.geometry, &region, 1, segments, n,
 					   &ret),
 			 0);
-	assert_int_equal(kvtier_space_memory(ret, text, sizeof(text)), 0);
+	assert_int_equal(kvtier_space_memory(ret, text, sizeof(text)), KVTIER_REACH_CUDA_IPC);
 	if (strncmp(text, "CUDA IPC; not in engine mode", 28) != 0)
 		fail_msg("it says: %s", text);
 	return ret;
@@ -130,7 +116,7 @@ static struct kvtier_space *second_space(struct gpu_memory *memory)
 
 static uint64_t store_in(struct kvtier_space *space, uint32_t block, uint32_t groups)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .layer_groups = groups };
+	const struct kvtier_op o = { .size = sizeof(o), .layer_groups = groups };
 	uint64_t op;
 
 	assert_int_equal(kvtier_store(space, &keys[block], &block, 1, &o, &op), 0);
@@ -153,7 +139,9 @@ TEST(a_daemons_death_frees_streams_before_kernels)
 	waited[1] = store_in(space, 2, 2);
 	assert_int_equal(result_of(before).ok, 1);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(kvtier_stream_wait(ge.e.client, waited[i], engine_stream), 0);
+		assert_int_equal(kvtier_stream_wait(ge.e.client, waited[i], KVTIER_ALL,
+						    engine_stream),
+				 0);
 	op = store_in(ge.e.space, 3, 0);
 	assert_int_equal(op & 255, before & 255);
 	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_ERROR_NOT_READY);
@@ -175,14 +163,11 @@ TEST(a_close_frees_streams_that_wait)
 
 	begin_with(config, GPU_ALLOC, KVTIER_GPU_DAEMON, BLOCKS, "CUDA IPC");
 	op = store_in(ge.e.space, 0, 2);
-	assert_int_equal(kvtier_stream_wait(ge.e.client, op, engine_stream), 0);
+	assert_int_equal(kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, engine_stream), 0);
 	kvtier_close(ge.e.client);
 	ge.e.client = NULL;
 	ge.e.space = NULL;
 	GPU(gpu_api()->cuCtxSynchronize());
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "queues=1 waits=1");
-}
+TEST_FIRST(gpu_begin(argv, "queues=1 waits=1"));

@@ -7,46 +7,32 @@
  * other bytes, so a store that ran early would keep these, and a load would be overwritten.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <string.h>
 
 enum { N = 4, OLD = 1, NEW = 2, CHAIN = 9, OTHER = 77 };
 
 static const char config[] = GPU_CONFIG("16M", "1M");
 
-static struct daemon d;
-static struct gpu gpu;
-
-FIXTURE(begin)
-{
-	return gpu_daemon_begin(&d, &gpu, config);
-}
-
-FIXTURE(end)
-{
-	return gpu_daemon_end(&d, &gpu);
-}
-
-TEST_EACH(begin, end);
+GPU_DAEMON_EACH(config);
 
 static bool completed(const struct gpu_raw *e)
 {
 	return __atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position;
 }
 
-/* Another client's op comes and goes meanwhile. */
-static void another_is_served(void)
+/* Another client, which is served meanwhile. Its memory is made before a stream is held, and freed
+ * after: a driver may wait for all streams of the process before it frees. */
+static void another(struct gpu_raw *other)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct gpu_raw other;
 
-	gpu_raw_open(&other, d.socket, &gpu, &g, N);
-	gpu_raw_fill(&other, OTHER, 0, N);
-	assert_int_equal(gpu_raw_run(&other, WIRE_OP_STORE, OTHER, 0, N).status, 0);
-	assert_int_equal(gpu_raw_run(&other, WIRE_OP_LOAD, OTHER, 0, N).status, 0);
-	gpu_raw_close(&other);
+	gpu_raw_open(other, d.socket, &gpu, &g, N);
+	gpu_raw_fill(other, OTHER, 0, N);
+}
+
+static void is_served(struct gpu_raw *other)
+{
+	assert_int_equal(gpu_raw_run(other, WIRE_OP_STORE, OTHER, 0, N).status, 0);
+	assert_int_equal(gpu_raw_run(other, WIRE_OP_LOAD, OTHER, 0, N).status, 0);
 }
 
 /* The bytes of chain NEW come into pages 0.. by the stream, once the gate is open. */
@@ -69,7 +55,7 @@ static void a_store_waits(bool by_word)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const struct cuda_api *cu = gpu_api();
-	struct gpu_raw e;
+	struct gpu_raw e, other;
 	struct wire_sqe sqe;
 	struct gpu_gate gate;
 	CUdeviceptr words = 0;
@@ -79,6 +65,7 @@ static void a_store_waits(bool by_word)
 	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	another(&other);
 	assert_int_equal(gpu_raw_order(&e, by_word ? 0 : 3), 0);
 	pinned = fill_late(&e, stream, &gate);
 	sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, CHAIN, 0, N);
@@ -93,7 +80,7 @@ static void a_store_waits(bool by_word)
 		GPU(cu->cuEventRecord(e.events[1], stream));
 	}
 	gpu_raw_send(&e, &sqe);
-	another_is_served();
+	is_served(&other);
 	assert_false(completed(&e));
 	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) != sqe.op_id);
 	gpu_gate_open(&gate);
@@ -106,28 +93,22 @@ static void a_store_waits(bool by_word)
 	if (by_word)
 		GPU(cu->cuMemHostUnregister(e.words));
 	gpu_raw_close_space(&e);
+	gpu_raw_close(&other);
 	gpu_raw_close(&e);
 	GPU(cu->cuMemFreeHost(pinned));
 	gpu_gate_free(&gate);
 	GPU(cu->cuStreamDestroy(stream));
 }
 
-TEST(a_store_waits_for_its_event)
-{
-	a_store_waits(false);
-}
-
-TEST(a_store_waits_for_its_word)
-{
-	a_store_waits(true);
-}
+TEST_DO(a_store_waits_for_its_event, a_store_waits(false));
+TEST_DO(a_store_waits_for_its_word, a_store_waits(true));
 
 /* The engine uses the page's bytes until the event; the load must not come before. */
 TEST(a_load_waits_for_its_event)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const struct cuda_api *cu = gpu_api();
-	struct gpu_raw e;
+	struct gpu_raw e, other;
 	struct wire_sqe sqe;
 	struct gpu_gate gate;
 	CUstream stream;
@@ -136,6 +117,7 @@ TEST(a_load_waits_for_its_event)
 	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	another(&other);
 	assert_int_equal(gpu_raw_order(&e, 3), 0);
 	gpu_raw_fill(&e, CHAIN, N, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, N, N).status, 0);
@@ -144,13 +126,14 @@ TEST(a_load_waits_for_its_event)
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);
 	sqe.event = 1;
 	gpu_raw_send(&e, &sqe);
-	another_is_served();
+	is_served(&other);
 	assert_false(completed(&e));
 	gpu_gate_open(&gate);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, i));
 	gpu_raw_close_space(&e);
+	gpu_raw_close(&other);
 	gpu_raw_close(&e);
 	GPU(cu->cuMemFreeHost(pinned));
 	gpu_gate_free(&gate);
@@ -160,10 +143,11 @@ TEST(a_load_waits_for_its_event)
 TEST(who_waits_can_be_cancelled)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
-	struct gpu_raw e;
+	struct gpu_raw e, other;
 	struct wire_sqe sqe, cancel = { .op = WIRE_OP_CANCEL, .op_id = 1 };
 
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	another(&other);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_fill(&e, CHAIN, 0, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
@@ -172,15 +156,16 @@ TEST(who_waits_can_be_cancelled)
 	sqe.word = 1;
 	sqe.flags = WIRE_SQE_READY; /* and nobody writes it */
 	gpu_raw_send(&e, &sqe);
-	another_is_served();
+	is_served(&other);
 	cancel.target = sqe.op_id;
 	raw_put(&e.raw, e.position, &cancel);
 	raw_publish(&e.raw, e.position + 1);
 	assert_int_equal(gpu_raw_await(&e).status, -ECANCELED);
 	e.words->ready[0] = sqe.op_id;
-	another_is_served();
+	is_served(&other);
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_is_poison(&e, N + i));
+	gpu_raw_close(&other);
 	gpu_raw_close(&e);
 }
 
@@ -200,7 +185,4 @@ TEST(an_order_is_checked)
 	gpu_raw_close(&e);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1"));

@@ -2,17 +2,10 @@
 /* make: no=address,thread (it loads libkvtier into Python, which has no sanitizer) */
 /*
  * gpu_python - goal: a tensor in expandable segments is a region like any other in Python:
- * kvtier.torch_region(tensor), and its pages are reached by descriptors. Method: gpu_expandable.py,
+ * kvtier.torch_region(tensor), and its pages are reached by descriptors. Method: expandable.py,
  * without torch, in a process of its own.
  */
 #include "tests/lib/lib_gpu_engine.h"
-#include "tests/lib/test.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 TEST(a_tensor_in_expandable_segments_is_reached)
 {
@@ -28,13 +21,13 @@ TEST(a_tensor_in_expandable_segments_is_reached)
 	assert_true(child >= 0);
 	if (child == 0) {
 		(void)setenv("KVTIER_LIBRARY", library, 1);
-		(void)execlp("python3", "python3", "-B", "tests/gpu/gpu_expandable.py", d.socket,
+		(void)execlp("python3", "python3", "-B", "tests/gpu/expandable.py", d.socket,
 			     (char *)NULL);
 		_exit(127);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	if (!WIFEXITED(status) || WEXITSTATUS(status))
-		fail_msg("gpu_expandable.py ended with 0x%x", (unsigned)status);
+		fail_msg("expandable.py ended with 0x%x", (unsigned)status);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	daemon_remove(&d);
 	gpu_report_clean("");

@@ -8,9 +8,6 @@
  * emulated driver runs queued operations late and in an order of its own.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
 
 enum { ENGINES = 4, N = 6, CHAINS = 5 };
 
@@ -120,7 +117,4 @@ TEST(all_at_once)
 	gpu_daemon_end(&d, &gpu);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1"));

@@ -7,25 +7,13 @@
  * descriptors; two GPUs.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { N = 4, CHAIN = 3 };
 
 static const char config[] = GPU_CONFIG("32M", "1M");
 
-static struct daemon d;
-static struct gpu gpu;
+GPU_DAEMON_EACH(config);
 static struct kvtier_geometry geometry;
-
-FIXTURE(begin)
-{
-	geometry = tiny_geometry(KVTIER_CODEC_FP8);
-	return gpu_daemon_begin(&d, &gpu, config);
-}
 
 /* The driver opens a handle of one GPU in a context of another one, so the daemon has to look. */
 FIXTURE(begin_as_peers)
@@ -36,13 +24,6 @@ FIXTURE(begin_as_peers)
 	*state = &d; /* the test knows */
 	return 0;
 }
-
-FIXTURE(end)
-{
-	return gpu_daemon_end(&d, &gpu);
-}
-
-TEST_EACH(begin, end);
 
 static void refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,
 		    const char *words)
@@ -76,8 +57,7 @@ TEST(wrong_regions_are_refused)
 	refused(&e, &bad, -1, -EOPNOTSUPP, "cuIpcOpenMemHandle");
 	assert_int_equal(gpu_raw_space(&e, &good, 1, NULL, 0, NULL), 0);
 	gpu_raw_round_trip(&e, CHAIN, N);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 }
 
 TEST(a_descriptor_that_is_no_memory_is_refused)
@@ -90,6 +70,8 @@ TEST(a_descriptor_that_is_no_memory_is_refused)
 	gpu_uuid(&gpu, region.device);
 	assert_int_equal(pipe(ends), 0);
 	refused(&e, &region, ends[0], -EOPNOTSUPP, "cuMemImportFromShareableHandle");
+	/* and the GPU is not taken for broken: nobody else pays for it */
+	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 0);
 	(void)close(ends[0]);
 	(void)close(ends[1]);
 	gpu_raw_close(&e);
@@ -236,7 +218,5 @@ TEST(devices_are_listed)
 	assert_non_null(strstr(text, "\"state\":\"idle\""));
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
-}
+TEST_FIRST(gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
+	   geometry = tiny_geometry(KVTIER_CODEC_FP8));

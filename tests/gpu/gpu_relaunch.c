@@ -12,15 +12,11 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
 
-#include "daemon/cuda/cuda_gpu.h"
+#include <limits.h>
 
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
+#include "base/clock.h"
+#include "base/loop.h"
 
 enum {
 	N = 4,
@@ -69,23 +65,17 @@ static void ends_to_be_started_again(void)
 /* One store, whose end is of no interest. */
 static void give_work(struct gpu_raw *e)
 {
-	struct wire_region region;
-	struct wire_sqe sqe;
-
 	gpu_raw_dial(e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_region(&gpu, e->memory, e->offset, e->pages * e->page_bytes, &region);
-	if (gpu_raw_space(e, &region, 1, NULL, 0, NULL))
+	if (gpu_raw_ask(e, NULL))
 		return;
 	gpu_raw_fill(e, CHAIN, 0, N);
-	sqe = gpu_raw_sqe(e, WIRE_OP_STORE, CHAIN, 0, N);
-	gpu_raw_send(e, &sqe);
+	gpu_raw_start(e, WIRE_OP_STORE, CHAIN, 0, N);
 }
 
 TEST(an_engine_finds_its_blocks_in_the_next_process)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[N], more[N];
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	struct gpu_engine ge;
 
 	start("heals=0 sticky=cuLaunchKernel:3", with_nvme);
@@ -99,10 +89,7 @@ TEST(an_engine_finds_its_blocks_in_the_next_process)
 		(void)gpu_chain_load(&ge, keys, N, N);
 	ends_to_be_started_again();
 	daemon_restart(&d);
-	while (gpu_chain_load(&ge, keys, N, N) < N) { /* it has to connect first */
-		assert_true(now_ns() < until);
-		nap_ms(5);
-	}
+	AWAIT(gpu_chain_load(&ge, keys, N, N) == N); /* it has to connect first */
 	gpu_engine_reached(&ge, "CUDA IPC");
 	gpu_engine_close(&ge);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
@@ -112,13 +99,8 @@ TEST(an_engine_finds_its_blocks_in_the_next_process)
 /* The next process serves it. Its opening may have ended with the connection. */
 static void comes_back(struct gpu_engine *ge, bool opened)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-
 	daemon_restart(&d);
-	while (!opened && gpu_engine_space(ge)) {
-		assert_true(now_ns() < until);
-		nap_ms(5);
-	}
+	AWAIT(opened || gpu_engine_space(ge) == 0);
 	gpu_engine_reached(ge, "CUDA IPC"); /* and not staged for good */
 	gpu_engine_close(ge);
 }
@@ -157,8 +139,7 @@ TEST(a_context_that_breaks_as_it_is_closed_ends_the_process)
 
 	start("heals=0 sticky=cuStreamDestroy:1", config);
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	clock_pass_ms(UNUSED_MS);
 	ends_to_be_started_again();
@@ -168,12 +149,10 @@ TEST(a_context_that_breaks_as_it_is_closed_ends_the_process)
 static void stays_out(const char *words)
 {
 	char text[4096] = "";
-	struct wire_region region;
 	struct gpu_raw e;
 
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
-	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ENODEV);
+	assert_int_equal(gpu_raw_ask(&e, text), -ENODEV);
 	assert_non_null(strstr(text, words));
 	daemon_stat_becomes(&d, "gpu.failed_devices", 1, PATIENT_MS);
 	gpu_raw_close(&e);
@@ -196,24 +175,38 @@ TEST(a_reset_that_fails_ends_the_process)
 	stop();
 }
 
+/* Three at the same time: a number a line, in the file of this GPU. */
+static void leave_losses(uint64_t at_ns)
+{
+	uint8_t uuid[WIRE_UUID_BYTES];
+	char path[PATH_MAX];
+	FILE *file;
+	int n = snprintf(path, sizeof(path), "%s/gpu-", d.disk[0] ? d.disk : d.dir);
+
+	gpu_uuid(&gpu, uuid);
+	for (int i = 0; i < WIRE_UUID_BYTES; i++)
+		n += snprintf(path + n, sizeof(path) - (size_t)n, "%02x", uuid[i]);
+	(void)snprintf(path + n, sizeof(path) - (size_t)n, ".losses");
+	file = fopen(path, "w");
+	assert_non_null(file);
+	for (int i = 0; i < LOSSES; i++)
+		(void)fprintf(file, "%" PRIu64 "\n", at_ns);
+	assert_int_equal(fclose(file), 0);
+}
+
 /* The last of the processes before has left the times. */
 TEST(a_gpu_that_has_ended_too_many_is_not_tried)
 {
-	const uint64_t now = cuda_now();
-	const struct cuda_losses losses = { { now, now, now } };
-	uint8_t uuid[WIRE_UUID_BYTES];
 	struct gpu_raw e;
 
 	start("", config);
-	gpu_uuid(&gpu, uuid);
-	assert_int_equal(cuda_losses_save(&losses, d.disk[0] ? d.disk : d.dir, uuid), 0);
+	leave_losses(clock_ns());
 	stays_out("3 times within a minute");
 	clock_pass_ms(61000);
 	daemon_signal(&d, SIGTERM);
 	daemon_restart(&d);
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N); /* that was long ago */
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	stop();
 }
 
@@ -242,7 +235,6 @@ TEST(a_gpu_that_breaks_each_process_stays_out)
 TEST(a_gpu_without_memory_is_waited_for)
 {
 	char text[232] = "";
-	struct wire_region region;
 	struct gpu_raw e;
 
 	start("sticky=cuLaunchKernel:1 fail=cuDevicePrimaryCtxRetain:2:2", config);
@@ -250,13 +242,11 @@ TEST(a_gpu_without_memory_is_waited_for)
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	gpu_raw_close(&e);
 	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
-	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ENODEV);
+	assert_int_equal(gpu_raw_ask(&e, text), -ENODEV);
 	assert_non_null(strstr(text, "OUT_OF_MEMORY"));
 	clock_pass_ms(RETRY_MS);
-	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), 0);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	assert_int_equal(gpu_raw_ask(&e, text), 0);
+	gpu_raw_close_all(&e);
 	stop();
 }
 
@@ -274,8 +264,5 @@ TEST(a_first_context_that_breaks_is_made_anew)
 	gpu_report_clean("kvtierd");
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1");
-	gpu_needs_emulation("its faults are settings of the emulated driver");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1");
+	   gpu_needs_emulation("its faults are settings of the emulated driver"));

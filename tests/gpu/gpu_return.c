@@ -13,13 +13,8 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
-
-#include "client/lib/cuda.h"
+#include "client/lib/memory/cuda.h"
 
 enum { BLOCKS = 12, N = 4, TRIES = 10, IMPORT_MS = 10000 };
 
@@ -91,20 +86,12 @@ static void comes_back(const char *settings, enum gpu_memory_kind kind, const ch
 	stop();
 }
 
-TEST(a_context_breaks_at_a_handle)
-{
-	comes_back("sticky=cuIpcOpenMemHandle:1", GPU_ALLOC, "CUDA IPC");
-}
-
-TEST(a_context_breaks_at_a_descriptor)
-{
-	comes_back("sticky=cuMemGetAddressRange:1", GPU_VMM_FD, "CUDA descriptor");
-}
-
-TEST(a_context_breaks_at_an_event)
-{
-	comes_back("sticky=cuIpcOpenEventHandle:3", GPU_ALLOC, "CUDA IPC");
-}
+TEST_DO(a_context_breaks_at_a_handle,
+	comes_back("sticky=cuIpcOpenMemHandle:1", GPU_ALLOC, "CUDA IPC"));
+TEST_DO(a_context_breaks_at_a_descriptor,
+	comes_back("sticky=cuMemGetAddressRange:1", GPU_VMM_FD, "CUDA descriptor"));
+TEST_DO(a_context_breaks_at_an_event,
+	comes_back("sticky=cuIpcOpenEventHandle:3", GPU_ALLOC, "CUDA IPC"));
 
 /* Three times, and the GPU stays out. */
 TEST(a_gpu_that_always_breaks_is_done_without)
@@ -166,8 +153,9 @@ static void dial(struct caller *c, const struct kvtier_geometry *g)
 	gpu_raw_region(&gpu, c->e.memory, c->e.offset, c->e.pages * c->e.page_bytes, &c->region);
 }
 
-/* The first import is held. The two that come meanwhile are mostly taken in one turn of the GPU's
- * thread: one breaks the context, and the other one finds it broken. How many were told so. */
+/* The first import is held. The two that come meanwhile are mostly taken in one iteration of the
+ * GPU's thread: one breaks the context, and the other one finds it broken. How many were told
+ * so. */
 static int three_imports(void)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
@@ -249,8 +237,5 @@ TEST(a_driver_that_hangs_is_waited_for)
 	gpu_report_clean("kvtierd");
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0");
-	gpu_needs_emulation("its faults are settings of the emulated driver");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0");
+	   gpu_needs_emulation("its faults are settings of the emulated driver"));

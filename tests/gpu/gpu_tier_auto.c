@@ -10,7 +10,6 @@
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
 
 enum { N = 8, CHAINS = 40, TEN_S = 10000, SLAB = 1 << 20 };
 
@@ -49,19 +48,6 @@ static uint64_t takes_a_quarter(void)
 		fail_msg("it has %llu MiB, of %llu that were free", (unsigned long long)bytes >> 20,
 			 (unsigned long long)was_free >> 20);
 	return bytes;
-}
-
-static void used_becomes(uint64_t bytes)
-{
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-
-	while (gpu_used() != bytes) {
-		if (now_ns() > until)
-			fail_msg("%llu MiB of the GPU are in use, %llu before",
-				 (unsigned long long)gpu_used() >> 20,
-				 (unsigned long long)bytes >> 20);
-		nap_ms(10);
-	}
 }
 
 static void store(struct gpu_raw *e, uint32_t chain)
@@ -106,24 +92,19 @@ TEST(a_share_that_does_not_grow_and_goes)
 	assert_true(gpu_used() <= used - large_piece);
 
 	/* its last region goes */
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	clock_pass_ms(TEN_S);
-	used_becomes(before - large_piece);
+	AWAIT(gpu_used() == before - large_piece);
 	daemon_stat_becomes(&d, "tiers.gpu.capacity_bytes", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 
 	gpu_raw_open(&e, d.socket, &gpu, &g, N);
 	assert_true(takes_a_quarter() >= first + large_piece / 4 - SLAB);
 	store(&e, 1);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	gpu_daemon_end(&d, &gpu);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1 memory=512");
-	gpu_needs_emulation("a GPU of this size");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1 memory=512");
+	   gpu_needs_emulation("a GPU of this size"));

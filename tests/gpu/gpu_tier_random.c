@@ -11,18 +11,11 @@
  * tiers has been hit, and the GPUs' has been evicted from.
  */
 #include "tests/lib/lib_gpu_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 enum { GPUS = 2, ENGINES = 4, OPS = 3, N = 6, CHAINS = 12 };
 
 static const char config[] = "[host]\nbytes = 6M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[device]\nworkers = 2\n"
 			     "[nvme]\nbytes = 16M\nsegment_bytes = 1M\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 2M\n";
 

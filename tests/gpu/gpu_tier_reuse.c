@@ -9,33 +9,15 @@
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_gpu_tier.h"
-#include "tests/lib/test.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MIB = 1 << 20, TIER = 3 * MIB, N = 12 };
 
 /* One slab of 3 MiB: the daemon's memory of this size, and a page, is the tier. */
 static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 3M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 64\n"
+			     "[device]\nworkers = 2\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 3M\n";
 
-static struct daemon d;
-static struct gpu gpu;
-
-FIXTURE(begin)
-{
-	return gpu_daemon_begin(&d, &gpu, config);
-}
-
-FIXTURE(end)
-{
-	return gpu_daemon_end(&d, &gpu);
-}
-
-TEST_EACH(begin, end);
+GPU_DAEMON_EACH(config);
 
 /* 128 KiB a page, 132 KiB an image: 23 in the slab. The hits wait for a word of their engine while
  * stores want their room. */
@@ -56,7 +38,7 @@ TEST(a_hit_in_flight_keeps_its_slot)
 	load.word = 1;
 	load.flags = WIRE_SQE_READY;
 	gpu_raw_send(&hits, &load);
-	gpu_jobs_become(&d, FIT);
+	gpu_devices_have(&d, "jobs", FIT);
 	gpu_raw_fill(&stores, OTHER, 0, FIT);
 	assert_int_equal(gpu_raw_run(&stores, WIRE_OP_STORE, OTHER, 0, FIT).status, 0);
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.evicted_blocks_total"), 0);
@@ -68,10 +50,8 @@ TEST(a_hit_in_flight_keeps_its_slot)
 	/* now they may go */
 	gpu_raw_round_trip(&stores, OTHER + 1, FIT);
 	assert_true(daemon_stat(&d, "tiers.gpu.evicted_blocks_total") > 0);
-	gpu_raw_close_space(&stores);
-	gpu_raw_close(&stores);
-	gpu_raw_close_space(&hits);
-	gpu_raw_close(&hits);
+	gpu_raw_close_all(&stores);
+	gpu_raw_close_all(&hits);
 }
 
 /* --- bytes --- */
@@ -135,8 +115,7 @@ static uint8_t *store_first(void)
 	assert_int_equal(gpu_raw_run(&first, WIRE_OP_STORE, 2, 0, 1).status, 0);
 	for (size_t i = 0; i < N && !gpu_is_real(); i++) /* it can be seen */
 		assert_int_equal(rows_there(ret + i * first.page_bytes, ROW), 1);
-	gpu_raw_close_space(&first);
-	gpu_raw_close(&first);
+	gpu_raw_close_all(&first);
 	return ret;
 }
 
@@ -157,8 +136,7 @@ TEST(a_slot_keeps_nothing_of_another_space)
 	}
 	assert_int_equal(rows_there(copy, N * (size_t)LAYERS * LAYER), 0);
 	free(copy);
-	gpu_raw_close_space(&second);
-	gpu_raw_close(&second);
+	gpu_raw_close_all(&second);
 }
 
 /* The second space's blocks come by groups of layers, from host memory, to where the first one's
@@ -193,8 +171,7 @@ static void load_by_groups_after(const char *evict, uint32_t left)
 	if (!gpu_is_real()) /* the first page is in what is left */
 		assert_int_equal(rows_there(copy + LAYERS * LAYER, (N - 1) * LAYERS * LAYER), 0);
 	free(copy);
-	gpu_raw_close_space(&second);
-	gpu_raw_close(&second);
+	gpu_raw_close_all(&second);
 	gpu_raw_close(&cpu);
 }
 
@@ -208,10 +185,7 @@ TEST(nor_at_a_slots_end_when_layers_come_by_groups)
 }
 
 /* The slab has slots of another size, whose headers come to lie where layers were. */
-TEST(nor_in_front_of_the_layers)
-{
-	load_by_groups_after("evict --tier gpu --all", 0);
-}
+TEST_DO(nor_in_front_of_the_layers, load_by_groups_after("evict --tier gpu --all", 0));
 
 /* A purge reaches the GPU: what the tenant had there is served to nobody. */
 TEST(a_purge_takes_the_copies_too)
@@ -238,11 +212,7 @@ TEST(a_purge_takes_the_copies_too)
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.used_bytes", 0, PATIENT_MS);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, 2, N, N).ok, 0);
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1 late=6 keeps=1");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1 late=6 keeps=1"));

@@ -9,17 +9,11 @@
  */
 #include "tests/lib/lib_gpu_raw.h"
 #include "tests/lib/lib_gpu_tier.h"
-#include "tests/lib/test.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N = 6, CHAIN = 3, VICTIM = 2, TIER = 48 << 20, ROW = 128 };
 
 static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 8M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[device]\nworkers = 2\n"
 			     "[nvme]\nbytes = 128M\nsegment_bytes = 16M\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 48M\n";
 
@@ -66,8 +60,7 @@ static void flush(void)
 
 static void end(void)
 {
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	gpu_daemon_end(&d, &gpu);
 	free(pages);
 }
@@ -179,8 +172,7 @@ TEST(one_that_differs_from_nvme)
 /* The next daemon, with these settings, has loaded all blocks from NVMe once. */
 static void begin_again(const struct kvtier_geometry *g, const char *settings)
 {
-	gpu_raw_close_space(&e);
-	gpu_raw_close(&e);
+	gpu_raw_close_all(&e);
 	gpu_settings("%s", settings);
 	daemon_signal(&d, SIGTERM);
 	daemon_restart(&d);
@@ -207,8 +199,5 @@ TEST(a_gpu_that_fails_meanwhile)
 	end();
 }
 
-TEST_BEGIN
-{
-	gpu_begin(argv, "null_stream=0 one_thread=1");
-	gpu_needs_emulation("it changes the memory of another process");
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0 one_thread=1");
+	   gpu_needs_emulation("it changes the memory of another process"));

@@ -9,12 +9,6 @@
  */
 #include "tests/lib/lib_gpu_engine.h"
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { GPUS = 2, ENGINES = 4, BLOCKS = 5, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
@@ -41,7 +35,7 @@ static bool told(char *ret)
 	return read(STDIN_FILENO, ret, 1) == 1;
 }
 
-static void engine(void **state)
+static void engine(TEST_UNUSED void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const uint64_t chain = strtoull(getenv("KVTIER_TEST_CHAIN"), NULL, 10);
@@ -50,7 +44,6 @@ static void engine(void **state)
 	struct gpu own;
 	char order = 0;
 
-	(void)state;
 	assert_int_equal(gpu_count(), 1);
 	gpu_open(&own, 0);
 	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &g, BLOCKS, GPU_ALLOC);
@@ -116,19 +109,8 @@ static uint64_t used_of(uint32_t i)
 	return gpu_used();
 }
 
-static void used_falls_to(uint32_t i, uint64_t bytes)
+FIXTURE(begin)
 {
-	for (const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull; used_of(i) > bytes;) {
-		if (now_ns() > until)
-			fail_msg("GPU %u: %llu bytes are in use, %llu before", i,
-				 (unsigned long long)used_of(i), (unsigned long long)bytes);
-		nap_ms(10);
-	}
-}
-
-static int begin(void **state)
-{
-	(void)state;
 	if (gpu_count() < GPUS)
 		return 0;
 	for (uint32_t i = 0; i < GPUS; i++)
@@ -139,14 +121,14 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-	(void)state;
 	if (gpu_count() < GPUS)
 		return 0;
 	daemon_remove(&d);
 	for (uint32_t i = 0; i < GPUS; i++) {
-		used_falls_to(i, used[i]);
+		(void)used_of(i);
+		gpu_used_falls_to(used[i]);
 		gpu_close(&gpus[i]);
 	}
 	assert_int_equal(gpu_reported("", "violation", ""), 0);
@@ -154,9 +136,8 @@ static int end(void **state)
 	return 0;
 }
 
-static void every_engine_loads_the_blocks_of_all(void **state)
+TEST(every_engine_loads_the_blocks_of_all)
 {
-	(void)state;
 	if (gpu_count() < GPUS)
 		skip();
 	engines_start();
@@ -175,11 +156,10 @@ static void every_engine_loads_the_blocks_of_all(void **state)
 	assert_int_equal(gpu_reported("gpu_two", "leak", ""), 0);
 }
 
-static void a_killed_engine_harms_no_other(void **state)
+TEST(a_killed_engine_harms_no_other)
 {
 	struct random random = { .state = gpu_seed() };
 
-	(void)state;
 	if (gpu_count() < GPUS)
 		skip();
 	engines_start();
@@ -201,16 +181,11 @@ static void a_killed_engine_harms_no_other(void **state)
 	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
 }
 
-int main(int argc, char **argv)
-{
-	const struct CMUnitTest engines[] = { cmocka_unit_test(engine) };
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(every_engine_loads_the_blocks_of_all, begin, end),
-		cmocka_unit_test_setup_teardown(a_killed_engine_harms_no_other, begin, end),
-	};
+TEST_EACH(begin, end);
 
+TEST_BEGIN
+{
 	gpu_begin(argv, "gpus=2 null_stream=0");
 	if (argc > 1)
-		return cmocka_run_group_tests(engines, NULL, NULL);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+		test_only(engine);
 }

@@ -7,18 +7,14 @@
 # layers are one: it reads blocks behind the engine's stream, writes them behind it, and says that a
 # load is over when its bytes are there; where the daemon stands still, it says so when the pages
 # are the engine's again.
-# Method: vllm_engine.py: kvtier.vllm over a double of vLLM whose tensors lie in the memory of the
+# Method: vllm_gpu.py: kvtier.vllm over a double of vLLM whose tensors lie in the memory of the
 # driver that there is, the emulated one or this machine's; a kvtierd of its own.
 set -u
 . "$(dirname "$0")/../lib/library.sh"
 . "$(dirname "$0")/../lib/emulated.sh"
 
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {
-	echo "skipped: no Python 3.10 or newer"
-	exit 77
-}
 engine() {
-	KVTIER_LIBRARY=$build/libkvtier.so.0 python3 -B "$tree/tests/gpu/vllm_engine.py" "$build"
+	"$tree/tests/lib/python.sh" "$tree/tests/gpu/vllm_gpu.py"
 }
 
 if [ "${KVTIER_REAL_GPU:-0}" != 0 ]; then

@@ -130,13 +130,14 @@ class Emulated:
         def data_ptr(self) -> int:
             return self.address
 
-    def __init__(self, late: int = 40) -> None:
+    def __init__(self, late: int = 40, waits: int = 0) -> None:
         library = C.CDLL("libcuda.so.1")
         self._find = library.cuGetProcAddress_v2
         context, stream = C.c_void_p(), C.c_void_p()
         self.made, self.pinned = [], []
         settings = os.environ["KVTIER_EMU"]
-        os.environ["KVTIER_EMU"] = f"{settings} late={late}"   # what forgets to wait for this stream is too early
+        # what forgets to wait for this stream is too early
+        os.environ["KVTIER_EMU"] = f"{settings} late={late} waits={waits}"
         self.call("cuInit", 2000, C.c_uint(0))
         os.environ["KVTIER_EMU"] = settings                 # the daemon's
         self.call("cuDevicePrimaryCtxRetain", 7000, C.byref(context), C.c_int(0))

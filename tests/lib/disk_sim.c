@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* disk_sim.c - see disk_sim.h. */
 #include "disk_sim.h"
 
 #include <assert.h>

@@ -11,13 +11,13 @@
  * It may also lie: end a write well and lose it, or write it elsewhere; answer a read with earlier
  * bytes.
  */
-#ifndef KVTIER_TESTS_DISK_SIM_H
-#define KVTIER_TESTS_DISK_SIM_H
+#ifndef KVTIER_DISK_SIM_H
+#define KVTIER_DISK_SIM_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tiers/nvme/nvme_log.h"
+#include "tiers/nvme/log/nvme_log.h"
 #include "random.h"
 
 enum { SIM_SECTOR = 512, SIM_DEPTH = 32, SIM_UNSYNCED = 4096 };

@@ -143,18 +143,18 @@ static enum tier_state fault_state(const struct tier *t)
 }
 
 /* One table per wrapped id, because ids and capabilities are asked of tables. */
-#define FAULT_OPS(tier_name, tier_id, tier_caps)                                                 \
-	{                                                                                        \
-		.name = (tier_name), .id = (tier_id), .caps = (tier_caps), .close = fault_close, \
-		.alloc = fault_alloc, .free = fault_free, .address = fault_address,              \
-		.submit = fault_submit, .cancel = fault_cancel, .state = fault_state             \
+#define FAULT_OPS(tier_id, tier_caps)                                                             \
+	{                                                                                         \
+		.id = (tier_id), .caps = (tier_caps), .close = fault_close, .alloc = fault_alloc, \
+		.free = fault_free, .address = fault_address, .submit = fault_submit,             \
+		.cancel = fault_cancel, .state = fault_state                                      \
 	}
 
 static const struct tier_ops fault_ops[TIER_COUNT] = {
-	[TIER_GPU] = FAULT_OPS("gpu", TIER_GPU, TIER_CAP_DEVICE_ADDRESSABLE),
-	[TIER_HOST] = FAULT_OPS("host", TIER_HOST, TIER_CAP_CPU_ADDRESSABLE),
-	[TIER_NVME] = FAULT_OPS("nvme", TIER_NVME, TIER_CAP_DURABLE),
-	[TIER_REDIS] = FAULT_OPS("redis", TIER_REDIS, TIER_CAP_KEYED),
+	[TIER_GPU] = FAULT_OPS(TIER_GPU, 0),
+	[TIER_HOST] = FAULT_OPS(TIER_HOST, 0),
+	[TIER_NVME] = FAULT_OPS(TIER_NVME, TIER_CAP_DURABLE),
+	[TIER_REDIS] = FAULT_OPS(TIER_REDIS, TIER_CAP_KEYED),
 };
 
 int fault_wrap(struct tier *inner, struct tier **ret)

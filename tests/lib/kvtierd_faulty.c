@@ -4,7 +4,7 @@
 /*
  * kvtierd_faulty.c - a kvtierd whose disks fail on command: linked in with lib_io_faults.c, it
  * takes its plan from the file that KVTIER_TEST_FAULTS names. The test holds its clock, too
- * (lib_clock.h). For sys_nvme_io.c and its kind; never installed.
+ * (lib_clock.h). For sys_nvme_io.kvt and its kind; never installed.
  */
 #include "lib_io_faults.h"
 

@@ -18,10 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/front/server.h"
+#include "daemon/conn/server.h"
 #include "daemon/kvtierd.h"
-#include "daemon/nvme/nvme_up.h"
-#include "daemon/nvme/writeback.h"
+#include "daemon/up/up.h"
+#include "daemon/write/writeback.h"
 #include "lib_refuse.h"
 
 enum { ERROR = EMLINK /* no code here makes it up */ };

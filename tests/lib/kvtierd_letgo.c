@@ -3,7 +3,7 @@
 /*
  * kvtierd_letgo.c - a kvtierd that says which of its threads closes or unmaps big memory of a
  * client, and whose helpers can be held there. The core is the first thread. For
- * regr_11_03b_last_reference.c; never installed.
+ * regr_last_reference.c; never installed.
  */
 #include "kvtierd_letgo.h"
 
@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 int __real_close(int fd);
@@ -42,15 +41,13 @@ __attribute__((constructor)) static void join_the_test(void)
 
 static void begin(void)
 {
-	const struct timespec nap = { .tv_nsec = 1000000 };
-
 	if (gettid() == getpid()) {
 		(void)atomic_fetch_add(&shared->by_core, 1);
 		return;
 	}
 	(void)atomic_fetch_add(&shared->by_helpers, 1);
 	while (atomic_load(&shared->hold))
-		(void)nanosleep(&nap, NULL);
+		(void)usleep(1000);
 }
 
 static bool is_big_memfd(int fd)

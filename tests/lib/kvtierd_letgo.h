@@ -4,8 +4,8 @@
  * go of big memory of a client, and when it may go on. The file that LETGO_PATH names begins
  * zeroed.
  */
-#ifndef KVTIER_TESTS_LIB_KVTIERD_LETGO_H
-#define KVTIER_TESTS_LIB_KVTIERD_LETGO_H
+#ifndef KVTIER_KVTIERD_LETGO_H
+#define KVTIER_KVTIERD_LETGO_H
 
 #include <stdatomic.h>
 

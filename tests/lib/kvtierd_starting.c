@@ -3,14 +3,14 @@
 /*
  * kvtierd_starting.c - what makes of kvtierd one that stops (SIGSTOP) three times while it starts:
  * when the files "shared" and "password" were read and are about to be closed, and before NVMe
- * comes up, when it has all secrets. For regr_11_17_core_dump.c; never installed.
+ * comes up, when it has all secrets. For regr_core_dump.c; never installed.
  */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/nvme/nvme_up.h"
+#include "daemon/up/up.h"
 
 __typeof__(close) __real_close, __wrap_close;
 __typeof__(nvme_up) __real_nvme_up, __wrap_nvme_up;

@@ -12,15 +12,10 @@
 #include <string.h>
 
 #include "daemon/device/device_cpu.h"
-#include "daemon/device/devices.h"
+#include "daemon/device/device.h"
 
 static struct device_job *gathered[TWO_DEPTH];
 static uint32_t n_gathered;
-
-static int two_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
-{
-	return device_cpu_ops.open(conf, loop, ret);
-}
 
 static void two_close(struct device *device)
 {
@@ -76,8 +71,6 @@ static void two_kick(struct device *device)
 
 static const struct device_ops two_ops = {
 	.name = "two",
-	.images = 1u << IMAGE_OF_HOST,
-	.open = two_open,
 	.close = two_close,
 	.import = two_import,
 	.release = two_release,
@@ -93,12 +86,11 @@ int __wrap_devices_add(struct devices *devices, struct device *device);
 /* main.c adds the CPU. */
 int __wrap_devices_add(struct devices *devices, struct device *device)
 {
-	const struct device_conf conf = { .workers = 1, .depth = TWO_DEPTH };
 	struct device *second;
 	int r = __real_devices_add(devices, device);
 
 	if (r == 0)
-		r = device_open_kind(&two_ops, &conf, device->loop, &second);
+		r = device_cpu_open(1, TWO_DEPTH, 0, device->loop, &second);
 	if (r)
 		return r;
 	second->ops = &two_ops;

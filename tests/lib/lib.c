@@ -7,18 +7,6 @@
 #include "lib_scratch.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <json-c/json.h>
 
@@ -54,12 +42,27 @@ const char *build_dir(void)
 	return dir;
 }
 
+static bool tuned;
+
+void daemon_tuned(const char *kernels, unsigned depth)
+{
+	char number[16];
+
+	tuned = true;
+	(void)snprintf(number, sizeof(number), "%u", depth);
+	(void)(kernels ? setenv("KVTIER_TEST_KERNELS", kernels, 1) :
+			 unsetenv("KVTIER_TEST_KERNELS"));
+	(void)(depth ? setenv("KVTIER_TEST_DEPTH", number, 1) : unsetenv("KVTIER_TEST_DEPTH"));
+}
+
 static void spawn(struct daemon *d)
 {
 	char program[600];
 
 	snprintf(program, sizeof(program), "%s/%s", build_dir(),
-		 d->program ? d->program : "kvtierd");
+		 d->program ? d->program :
+		 tuned      ? "tests/kvtierd_tuned" :
+			      "kvtierd");
 	d->pid = fork();
 	if (d->pid == 0) {
 		char log[128];
@@ -286,11 +289,38 @@ static struct json_object *stat_at(const struct daemon *d, const char *path,
 	return at;
 }
 
+/* The sum of a column of a list: "disks:read_bytes". */
+static uint64_t list_sum(const struct daemon *d, const char *path)
+{
+	static char text[65536];
+	const char *column = strchr(path, ':') + 1;
+	struct json_object *root, *rows = NULL, *value;
+	uint64_t sum = 0;
+	char command[128];
+
+	(void)snprintf(command, sizeof(command), "%.*s --json", (int)(column - path - 1), path);
+	if (daemon_ctl(d, command, text, sizeof(text)) != 0)
+		fail_msg("kvtierctl %s: %s", command, text);
+	root = json_tokener_parse(text);
+	command[column - path - 1] = '\0';
+	(void)json_object_object_get_ex(root, command, &rows);
+	for (size_t i = 0; rows && i < json_object_array_length(rows); i++) {
+		if (!json_object_object_get_ex(json_object_array_get_idx(rows, i), column, &value))
+			fail_msg("%s has no %s", command, column);
+		sum += json_object_get_uint64(value);
+	}
+	json_object_put(root);
+	return sum;
+}
+
 uint64_t daemon_stat(const struct daemon *d, const char *path)
 {
 	struct json_object *root;
-	const uint64_t value = json_object_get_uint64(stat_at(d, path, &root));
+	uint64_t value;
 
+	if (strchr(path, ':'))
+		return list_sum(d, path);
+	value = json_object_get_uint64(stat_at(d, path, &root));
 	json_object_put(root);
 	return value;
 }
@@ -343,19 +373,33 @@ void daemon_stat_reaches(const struct daemon *d, const char *path, uint64_t valu
 				 (unsigned long long)now, (unsigned long long)value);
 }
 
-int daemon_maps(const struct daemon *d, const char *word)
+static int lines_with(const char *path, const char *word)
 {
-	char path[64], line[512];
+	char line[2048];
 	int n = 0;
-	FILE *f;
+	FILE *f = fopen(path, "re");
 
-	snprintf(path, sizeof(path), "/proc/%d/maps", d->pid);
-	f = fopen(path, "r");
 	while (f && fgets(line, sizeof(line), f))
 		n += strstr(line, word) != NULL;
 	if (f)
-		fclose(f);
+		(void)fclose(f);
 	return n;
+}
+
+int daemon_log_lines(const struct daemon *d, const char *word)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/log", d->dir);
+	return lines_with(path, word);
+}
+
+int daemon_maps(const struct daemon *d, const char *word)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", d->pid);
+	return lines_with(path, word);
 }
 
 void daemon_maps_become(const struct daemon *d, const char *word, int lines, int timeout_ms)

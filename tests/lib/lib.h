@@ -4,15 +4,10 @@
  * describe themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here
  * waits without a deadline.
  */
-#ifndef KVTIER_TESTS_LIB_H
-#define KVTIER_TESTS_LIB_H
-
-#include <errno.h>
-#include <stdbool.h>
-#include <sys/types.h>
+#ifndef KVTIER_LIB_H
+#define KVTIER_LIB_H
 
 #include "client/kvtier.h"
-#include "random.h"
 #include "test.h"
 
 /* A busy machine does things late: the bound of each wait that has no other bound. */
@@ -25,8 +20,10 @@ struct daemon {
 	char dir[64];   /* its own runtime and state directory, removed by daemon_remove() */
 	char disk[160]; /* with an NVMe tier: its state directory, where O_DIRECT works; likewise */
 	char socket[96];
-	char config[96];     /* file */
-	const char *program; /* in the build directory; NULL: kvtierd. After daemon_place() */
+	char config[96]; /* file */
+	/* in the build directory; NULL: kvtierd, or what daemon_tuned() asked for. After
+	 * daemon_place() */
+	const char *program;
 	/* Its next heartbeat is now, where the test holds its clock; else NULL. */
 	void (*beat)(void);
 	/* Runs in the new process, before it is kvtierd; NULL: nothing. After daemon_place() */
@@ -51,7 +48,11 @@ void daemon_remove(struct daemon *d); /* stops it and removes its directory; ass
 /* Runs kvtierctl with these arguments against it; returns the exit code, output (cut to n) in
  * ret. */
 int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n);
-/* A number of `kvtierctl stats --json` by its dotted path, e.g. "tiers.host.blocks". */
+/* Daemons from now on are kvtierd_tuned (a test that calls it needs that), with this codec and so
+ * many jobs at once; NULL and 0: as kvtierd. */
+void daemon_tuned(const char *kernels, unsigned depth);
+/* A number of `kvtierctl stats --json` by its dotted path, e.g. "tiers.host.blocks"; or the sum of
+ * a column of a list, e.g. "disks:read_bytes" of `kvtierctl disks --json`. */
 uint64_t daemon_stat(const struct daemon *d, const char *path);
 /* Likewise a text, e.g. "tiers.nvme.state". */
 void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n);
@@ -80,7 +81,8 @@ bool look_again(struct look *look);
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms);
 /* Likewise, until it is at least that. */
 void daemon_stat_reaches(const struct daemon *d, const char *path, uint64_t value);
-/* lines of /proc/PID/maps with this word */
+/* Lines with this word: of its log, of its /proc/PID/maps. */
+int daemon_log_lines(const struct daemon *d, const char *word);
 int daemon_maps(const struct daemon *d, const char *word);
 /* Large regions are unmapped behind the core's back. */
 void daemon_maps_become(const struct daemon *d, const char *word, int lines, int timeout_ms);
@@ -88,6 +90,16 @@ void daemon_maps_become(const struct daemon *d, const char *word, int lines, int
 int shell(const char *command, char *ret, size_t n);
 const char *build_dir(void); /* where this test program's build lies */
 void nap_ms(uint32_t ms);
+/* Looks again each millisecond until this is so; the test ends when it has not become so in
+ * PATIENT_MS of this process's clock. */
+#define AWAIT(condition)                                                          \
+	do {                                                                      \
+		const uint64_t until_ns = now_ns() + PATIENT_MS * 1000000ull;     \
+                                                                                  \
+		for (; !(condition); nap_ms(1))                                   \
+			if (now_ns() > until_ns)                                  \
+				fail_msg("it has not become so: %s", #condition); \
+	} while (0)
 
 /* --- an engine --- */
 
@@ -182,8 +194,6 @@ uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint3
 			  uint32_t n, uint32_t timeout_ms);
 uint32_t chain_load_end(struct engine *e, uint64_t op, const struct kvtier_key *keys,
 			uint32_t first, uint32_t n, int32_t otherwise);
-/* pages first.. are poison still */
-void chain_untouched(const struct engine *e, uint32_t first, uint32_t n);
 
 /* A daemon and an engine of it, "engine". The worlds of several tests begin with this. */
 struct served {

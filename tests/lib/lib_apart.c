@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_apart.c - see lib_apart.h. */
 #include "lib_apart.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 int __real_connect(int fd, const struct sockaddr *address, socklen_t n);
@@ -29,11 +27,9 @@ static bool is_client(int fd)
 /* It has no descriptor of the test's any more: the daemon and others see these close. */
 static void live_on(pid_t parent)
 {
-	const struct timespec nap = { .tv_nsec = 50000000 };
-
 	(void)close_range(3, ~0u, 0);
 	while (getppid() == parent)
-		(void)nanosleep(&nap, NULL);
+		(void)usleep(50000);
 	_exit(0);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_apart.h - clients of one test that are processes of their own for the daemon: shares and
- * turns are by process. The linker puts connect() of lib_apart.c in front of the system's
+ * lib_apart.h - clients of one test that are processes of their own for the daemon: guarantees and
+ * queues are by process. The linker puts connect() of lib_apart.c in front of the system's
  * (wrap=connect): a child connects the test's socket, so the kernel names the child as its peer.
  * The child lives as long as the test.
  */
-#ifndef KVTIER_TESTS_LIB_APART_H
-#define KVTIER_TESTS_LIB_APART_H
+#ifndef KVTIER_LIB_APART_H
+#define KVTIER_LIB_APART_H
 
 #include <stdbool.h>
 

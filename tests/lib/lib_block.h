@@ -4,12 +4,11 @@
  * number. For cmocka tests. The numbers of blocks are a test's own; each stands for a key, an
  * address in host memory and one on disk.
  */
-#ifndef KVTIER_TESTS_LIB_BLOCK_H
-#define KVTIER_TESTS_LIB_BLOCK_H
+#ifndef KVTIER_LIB_BLOCK_H
+#define KVTIER_LIB_BLOCK_H
 
-#include "client/lib/map.h"
-#include "daemon/store/block.h"
-#include "random.h"
+#include "client/lib/base/map.h"
+#include "daemon/table/block.h"
 #include "test.h"
 
 enum { MAX = 64, SPACE = 5, CLASS = 1, HOST = 1 << TIER_HOST, NVME = 1 << TIER_NVME };
@@ -17,32 +16,26 @@ enum { MAX = 64, SPACE = 5, CLASS = 1, HOST = 1 << TIER_HOST, NVME = 1 << TIER_N
 /* Of SPACE. */
 static const uint8_t index_key_bytes[16] = { 0xc0, 0xff, 0xee };
 
-struct table {
-	struct index *index;
-	struct blocks *blocks;
-	struct map *map;
-};
+extern struct index *table;
+extern struct blocks *blocks;
 
-/* Around a case: *state is a table, empty at first. */
+/* Around a case: the table is empty at first. */
 int table_set_up(void **state);
 int table_tear_down(void **state);
-struct blocks *table_of(void **state);
 struct extent table_host_at(uint32_t slot);
-/* With the largest values that a place can have for number 0. */
-struct extent table_nvme_at(uint32_t number);
 /* A new block in host memory; in both; on disk alone. */
-uint32_t table_commit(struct blocks *blocks, uint32_t number, uint32_t parent);
-int table_try_away(struct blocks *blocks, uint32_t number, uint64_t tick, uint32_t *ret);
-uint32_t table_commit_away(struct blocks *blocks, uint32_t number, uint64_t tick);
-void table_set_nvme(struct blocks *blocks, uint32_t block, uint32_t number);
-void table_promote(struct blocks *blocks, uint32_t block, uint32_t parent, uint32_t slot);
-uint32_t table_commit_both(struct blocks *blocks, uint32_t number);
+int table_try(uint64_t number, uint32_t parent, uint32_t *ret);
+uint32_t table_commit(uint64_t number, uint32_t parent);
+int table_try_away(uint32_t number, uint64_t tick, uint32_t *ret);
+uint32_t table_commit_away(uint32_t number, uint64_t tick);
+void table_set_nvme(uint32_t block, uint32_t number);
+void table_promote(uint32_t block, uint32_t parent, uint32_t slot);
+uint32_t table_commit_both(uint32_t number);
 /* A block that was in host and is away now. */
-uint32_t table_demoted(struct blocks *blocks, uint32_t number);
-uint32_t table_find(struct blocks *blocks, uint32_t number);
+uint32_t table_demoted(uint32_t number);
+uint32_t table_find(uint64_t number);
 /* Asserts the client's view of a block, and the counts. */
-void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host,
-		   uint32_t in_nvme);
-void table_is_nvme(struct blocks *blocks, uint32_t block, uint32_t number);
+void table_is_seen(uint32_t number, uint32_t tiers, uint32_t in_host, uint32_t in_nvme);
+void table_is_nvme(uint32_t block, uint32_t number);
 
 #endif

@@ -6,7 +6,7 @@
  *
  * The linker puts clock_gettime() and epoll_wait() of lib_clock.c in front of the system's
  * (wrap=clock_gettime,epoll_wait): all times of kvtier come from clock_gettime(), and all its
- * timers are waited for in epoll_wait(). A test of parts holds the clock of its own process. A test
+ * timers are waited for in epoll_wait(). A unit test holds the clock of its own process. A test
  * of a daemon shares it: with libkvtier in the test, whose deadlines the daemon reads, and with
  * each kvtierd_clock or kvtierd_faulty that it starts. kvtierctl and all other programs have the
  * machine's clock; lib_clock_daemon.c writes that into the page that kvtierctl reads.
@@ -14,8 +14,8 @@
  * Time jumps only where the test says so, and passes between jumps as it does everywhere.
  * Operations that are under way while a jump is made have taken that much longer.
  */
-#ifndef KVTIER_TESTS_LIB_CLOCK_H
-#define KVTIER_TESTS_LIB_CLOCK_H
+#ifndef KVTIER_LIB_CLOCK_H
+#define KVTIER_LIB_CLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,9 +28,7 @@ void clock_pass_ms(uint64_t ms);
  * where a program stands still. Bounds of the test's own pass as fast. */
 void clock_hurry(bool on);
 
-/* So much time passes, again and again, until this gauge or counter of the daemon is that. */
 struct daemon;
-void clock_pass_until(const struct daemon *d, uint64_t ms, const char *path, uint64_t value);
 
 /* From here on daemons that are started have this clock. Again: nothing happens. */
 void clock_share(void);

@@ -1,56 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
-#include <inttypes.h>
 #include <json-c/json.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "daemon/admin/ctl.h"
-#include "daemon/front/server.h"
-#include "daemon/nvme/flush.h"
-#include "daemon/nvme/scrub.h"
-#include "daemon/store/purge.h"
-#include "daemon/store/tally.h"
+#include "daemon/conn/server.h"
+#include "daemon/write/writeback.h"
+#include "daemon/verify/verify.h"
+#include "daemon/move/purge.h"
+#include "daemon/table/space_counts.h"
 #include "lib_ctl.h"
+#include "lib_packet.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
 
-struct fake_parts fake;
+struct fake_modules fake;
 struct heard heard;
 struct kvtierd admin_daemon;
 struct config admin_config;
 
 static const char nasty[] = "a\"b\\c\n\033[31m\xff\xc2\x9b\xe2\x82\xac";
 
-/* --- the daemon's other parts, faked --- */
+/* --- the other modules of the daemon, faked --- */
 
 __typeof__(server_row) __wrap_server_row;
 __typeof__(space_at) __wrap_space_at;
 __typeof__(spaces_numbers) __wrap_spaces_numbers;
-__typeof__(blocks_tally) __wrap_blocks_tally;
-__typeof__(tally_count) __wrap_tally_count;
-__typeof__(tally_blocks) __wrap_tally_blocks;
+__typeof__(blocks_counts) __wrap_blocks_counts;
+__typeof__(counts_variant) __wrap_counts_variant;
+__typeof__(counts_blocks) __wrap_counts_blocks;
 __typeof__(mover_evict_bytes) __wrap_mover_evict_bytes;
-__typeof__(flush_begin) __wrap_flush_begin;
-__typeof__(flush_cancel) __wrap_flush_cancel;
+__typeof__(writeback_flush) __wrap_writeback_flush;
+__typeof__(writeback_flush_cancel) __wrap_writeback_flush_cancel;
 __typeof__(purge_begin) __wrap_purge_begin;
 __typeof__(purge_cancel) __wrap_purge_cancel;
-__typeof__(scrub_start) __wrap_scrub_start;
-__typeof__(scrub_report) __wrap_scrub_report;
-__typeof__(scrub_next_bad) __wrap_scrub_next_bad;
-__typeof__(scrub_end) __wrap_scrub_end;
+__typeof__(verify_begin) __wrap_verify_begin;
+__typeof__(verify_report) __wrap_verify_report;
+__typeof__(verify_next_bad) __wrap_verify_next_bad;
+__typeof__(verify_cancel) __wrap_verify_cancel;
 __typeof__(nvme_row) __wrap_nvme_row;
 __typeof__(redis_endpoint_row) __wrap_redis_endpoint_row;
 
-bool __wrap_server_row(const struct server *server, uint32_t position, struct conn_row *ret)
+bool __wrap_server_row(TEST_UNUSED const struct server *server, uint32_t position,
+		       struct conn_row *ret)
 {
-	(void)server;
 	if (position >= fake.clients)
 		return false;
 	*ret = (struct conn_row){ .id = position,
@@ -64,11 +57,10 @@ bool __wrap_server_row(const struct server *server, uint32_t position, struct co
 	return true;
 }
 
-struct space *__wrap_space_at(const struct spaces *spaces, uint32_t number)
+struct space *__wrap_space_at(TEST_UNUSED const struct spaces *spaces, uint32_t number)
 {
 	static struct space space;
 
-	(void)spaces;
 	if (number >= 2 * fake.spaces || number % 2 == 0) /* with holes */
 		return NULL;
 	space.number = number;
@@ -79,38 +71,32 @@ struct space *__wrap_space_at(const struct spaces *spaces, uint32_t number)
 	return &space;
 }
 
-uint32_t __wrap_spaces_numbers(const struct spaces *spaces)
+uint32_t __wrap_spaces_numbers(TEST_UNUSED const struct spaces *spaces)
 {
-	(void)spaces;
 	return 2 * fake.spaces;
 }
 
-struct tally *__wrap_blocks_tally(const struct blocks *blocks)
+struct space_counts *__wrap_blocks_counts(TEST_UNUSED const struct blocks *blocks)
 {
-	(void)blocks;
 	return NULL;
 }
 
-uint32_t __wrap_tally_count(const struct tally *tally, uint32_t space, uint32_t variant)
+uint32_t __wrap_counts_variant(TEST_UNUSED const struct space_counts *counts,
+			       TEST_UNUSED uint32_t space, uint32_t variant)
 {
-	(void)tally;
-	(void)space;
 	return variant;
 }
 
-uint32_t __wrap_tally_blocks(const struct tally *tally, uint32_t space)
+uint32_t __wrap_counts_blocks(TEST_UNUSED const struct space_counts *counts, uint32_t space)
 {
-	(void)tally;
 	return space * 10;
 }
 
-uint64_t __wrap_mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
-				  uint32_t max_steps, struct mover *mover)
+uint64_t __wrap_mover_evict_bytes(TEST_UNUSED struct tier *host, TEST_UNUSED struct blocks *blocks,
+				  uint64_t bytes, uint32_t max_steps, struct mover *mover)
 {
 	uint64_t freed = 0;
 
-	(void)host;
-	(void)blocks;
 	fake.slices++;
 	for (uint32_t i = 0; i < max_steps && fake.blocks > 0 && freed < bytes; i++) {
 		fake.blocks--;
@@ -134,9 +120,8 @@ static void count(uint32_t *n)
 	(void)__atomic_fetch_add(n, 1, __ATOMIC_RELAXED);
 }
 
-static void fake_finish(struct loop_timer *timer)
+static void fake_finish(TEST_UNUSED struct loop_timer *timer)
 {
-	(void)timer;
 	count(&fake.ended);
 	if (waiting.flushed)
 		waiting.flushed(waiting.arg, fake.status);
@@ -164,80 +149,75 @@ static void fake_cancel(const void *arg)
 	count(&fake.canceled);
 }
 
-int __wrap_flush_begin(struct flush *of, bool last, void (*done)(void *arg, int status), void *arg)
+int __wrap_writeback_flush(TEST_UNUSED struct writeback *of, bool last,
+			   void (*done)(void *arg, int status), void *arg)
 {
-	(void)of;
 	assert_false(last);
 	waiting.flushed = done;
 	return fake_wait(arg);
 }
 
-void __wrap_flush_cancel(struct flush *of, void *arg)
+void __wrap_writeback_flush_cancel(TEST_UNUSED struct writeback *of, void *arg)
 {
-	(void)of;
 	fake_cancel(arg);
 }
 
-int __wrap_purge_begin(struct purge *of, const char *tenant,
+int __wrap_purge_begin(TEST_UNUSED struct purge *of, const char *tenant,
 		       void (*done)(void *arg, int status, uint64_t blocks), void *arg)
 {
-	(void)of;
 	waiting.flushed = NULL;
 	waiting.purged = done;
 	snprintf(fake.tenant, sizeof(fake.tenant), "%s", tenant);
 	return fake_wait(arg);
 }
 
-void __wrap_purge_cancel(struct purge *of, void *arg)
+void __wrap_purge_cancel(TEST_UNUSED struct purge *of, void *arg)
 {
-	(void)of;
 	fake_cancel(arg);
 }
 
-int __wrap_scrub_start(const struct scrub_conf *of, bool repair, struct scrub **ret)
+int __wrap_verify_begin(TEST_UNUSED const struct verify_conf *of, bool drop, struct verify **ret)
 {
-	(void)of;
 	if (fake.start < 0)
 		return fake.start;
-	fake.repair = repair;
+	fake.drop = drop;
 	count(&fake.begun);
-	*ret = (struct scrub *)(void *)&fake.looks;
+	*ret = (struct verify *)(void *)&fake.looks;
 	return 0;
 }
 
-void __wrap_scrub_report(const struct scrub *scrub, struct scrub_report *ret)
+void __wrap_verify_report(const struct verify *verify, struct verify_report *ret)
 {
-	assert_ptr_equal(scrub, &fake.looks);
+	assert_ptr_equal(verify, &fake.looks);
 	fake.looks++;
-	*ret = (struct scrub_report){ .checked_blocks = 990,
-				      .checked_bytes = 1 << 20,
-				      .walked_blocks = 1000,
-				      .total_blocks = 2000,
-				      .bad_blocks = 300,
-				      .dropped_blocks = fake.repair ? 300 : 0,
-				      .done = !fake.never && fake.looks > fake.looks_needed };
+	*ret = (struct verify_report){ .checked_blocks = 990,
+				       .checked_bytes = 1 << 20,
+				       .walked_blocks = 1000,
+				       .total_blocks = 2000,
+				       .bad_blocks = 300,
+				       .dropped_blocks = fake.drop ? 300 : 0,
+				       .done = !fake.never && fake.looks > fake.looks_needed };
 }
 
-bool __wrap_scrub_next_bad(struct scrub *scrub, struct scrub_bad *ret)
+bool __wrap_verify_next_bad(struct verify *verify, struct verify_bad *ret)
 {
-	assert_ptr_equal(scrub, &fake.looks);
+	assert_ptr_equal(verify, &fake.looks);
 	if (fake.bad == 0 || fake.looks <= fake.looks_needed)
 		return false;
-	*ret = (struct scrub_bad){ .space = 1, .tier = TIER_NVME, .disk = 2, .segment = 77 };
+	*ret = (struct verify_bad){ .space = 1, .tier = TIER_NVME, .disk = 2, .segment = 77 };
 	memset(ret->key, 0xab, sizeof(ret->key));
 	fake.bad--;
 	return true;
 }
 
-void __wrap_scrub_end(struct scrub *scrub)
+void __wrap_verify_cancel(struct verify *verify)
 {
-	assert_ptr_equal(scrub, &fake.looks);
+	assert_ptr_equal(verify, &fake.looks);
 	count(&fake.ended);
 }
 
-bool __wrap_nvme_row(const struct tier *tier, uint32_t i, struct nvme_disk_row *ret)
+bool __wrap_nvme_row(TEST_UNUSED const struct tier *tier, uint32_t i, struct nvme_disk_row *ret)
 {
-	(void)tier;
 	if (i >= fake.disks)
 		return false;
 	*ret = (struct nvme_disk_row){ .state = TIER_OFFLINE, .capacity_bytes = 1ull << 40 };
@@ -247,9 +227,9 @@ bool __wrap_nvme_row(const struct tier *tier, uint32_t i, struct nvme_disk_row *
 	return true;
 }
 
-bool __wrap_redis_endpoint_row(const struct tier *tier, uint32_t i, struct redis_endpoint_row *ret)
+bool __wrap_redis_endpoint_row(TEST_UNUSED const struct tier *tier, uint32_t i,
+			       struct redis_endpoint_row *ret)
 {
-	(void)tier;
 	if (i >= fake.endpoints)
 		return false;
 	*ret = (struct redis_endpoint_row){ .state = TIER_OFFLINE,
@@ -269,73 +249,54 @@ static struct stop {
 } stop;
 static void (*asker)(void);
 
-static void stop_ready(struct loop_watch *watch, uint32_t events)
+static void stop_ready(TEST_UNUSED struct loop_watch *watch, TEST_UNUSED uint32_t events)
 {
-	(void)watch;
-	(void)events;
 	loop_stop(admin_daemon.loop);
 }
 
-static void *asker_thread(void *unused)
+static void *asker_thread(TEST_UNUSED void *unused)
 {
-	(void)unused;
 	asker();
 	assert_int_equal(write(stop.watch.fd, &(uint64_t){ 1 }, 8), 8);
 	return NULL;
 }
 
-int admin_set_up(void **unused)
+int admin_set_up(TEST_UNUSED void **unused)
 {
 	static struct tier host;
 	char text[256];
 
-	(void)unused;
 	memset(&admin_daemon, 0, sizeof(admin_daemon));
 	memset(&admin_config, 0, sizeof(admin_config));
 	snprintf(admin_config.admin_path, sizeof(admin_config.admin_path), "/tmp/unit_ctl.%d.sock",
 		 (int)getpid());
-	admin_config.admin_mode = 0600;
 	admin_daemon.config = &admin_config;
 	/* only compared with NULL here */
 	admin_daemon.server = (struct server *)(void *)&host;
-	admin_daemon.store.spaces = (struct spaces *)(void *)&host;
-	admin_daemon.store.blocks = (struct blocks *)(void *)&host;
-	admin_daemon.store.tiers[TIER_HOST] = admin_daemon.store.tiers[TIER_NVME] =
-		admin_daemon.store.tiers[TIER_REDIS] = &host;
+	admin_daemon.tables.spaces = (struct spaces *)(void *)&host;
+	admin_daemon.tables.blocks = (struct blocks *)(void *)&host;
+	admin_daemon.tables.tiers[TIER_HOST] = admin_daemon.tables.tiers[TIER_NVME] =
+		admin_daemon.tables.tiers[TIER_REDIS] = &host;
 	fake.clients = 3;
 	fake.spaces = 2;
 	fake.slices = fake.bad = fake.looks = fake.looks_needed = fake.disks = fake.endpoints = 0;
 	fake.begun = fake.ended = fake.canceled = 0;
 	fake.start = fake.status = 0;
-	fake.never = fake.repair = false;
+	fake.never = fake.drop = false;
 	return loop_open(0, &admin_daemon.loop) < 0 ||
 			       ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)) < 0 ?
 		       -1 :
 		       0;
 }
 
-static void close_look(struct loop_timer *timer)
-{
-	if (ctl_busy(admin_daemon.ctl))
-		loop_timer_set(admin_daemon.loop, timer, loop_now(admin_daemon.loop) + 1000000u);
-	else
-		loop_stop(admin_daemon.loop);
-}
-
 void admin_close(void)
 {
-	struct loop_timer look = { .fire = close_look };
-
-	ctl_shutdown(admin_daemon.ctl);
-	loop_timer_set(admin_daemon.loop, &look, loop_now(admin_daemon.loop));
-	assert_int_equal(loop_run(admin_daemon.loop), 0);
 	ctl_close(admin_daemon.ctl);
 	admin_daemon.ctl = NULL;
 }
 
-int admin_tear_down(void **unused)
+int admin_tear_down(TEST_UNUSED void **unused)
 {
-	(void)unused;
 	admin_close();
 	loop_close(admin_daemon.loop);
 	return access(admin_config.admin_path, F_OK) == 0 ? -1 : 0;
@@ -355,13 +316,33 @@ void admin_with_loop(void (*fn)(void))
 	(void)close(stop.watch.fd);
 }
 
+static void (*asker_over)(int fd);
+
+static void dial_and_ask(void)
+{
+	const int fd = admin_dial();
+
+	asker_over(fd);
+	(void)close(fd);
+}
+
+void admin_asks(void (*fn)(int fd))
+{
+	asker_over = fn;
+	admin_with_loop(dial_and_ask);
+}
+
+void admin_says(const char *words)
+{
+	if (!strstr(heard.text, words))
+		fail_msg("'%s' is not in the reply: %.200s", words, heard.text);
+}
+
 int admin_dial(void)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const int fd = packet_dial(admin_config.admin_path, 0);
 
-	memcpy(address.sun_path, admin_config.admin_path, strlen(admin_config.admin_path));
-	assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+	assert_true(fd >= 0);
 	return fd;
 }
 

@@ -1,32 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_ctl.h - shared by unit_ctl*.c: the real ctl.c and loop.c in a daemon whose other parts are
- * faked, with knobs, and an asker in a second thread. A test names the parts that it wants faked in
- * its fact `wrap`.
+ * lib_ctl.h - shared by unit_ctl*.c: the real ctl.c and loop.c in a daemon whose other modules
+ * are faked, with knobs, and an asker in a second thread. A test names in its fact `wrap` the
+ * functions that it wants faked.
  *
  * The knobs are set before admin_with_loop() and read after it; in between the loop's thread owns
  * them, but for the knobs marked as shared.
  */
-#ifndef KVTIER_TESTS_LIB_CTL_H
-#define KVTIER_TESTS_LIB_CTL_H
-
-#include <stdbool.h>
+#ifndef KVTIER_LIB_CTL_H
+#define KVTIER_LIB_CTL_H
 
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
-#include "tests/lib/test.h"
+#include "test.h"
 
-extern struct fake_parts {
+extern struct fake_modules {
 	uint32_t clients, spaces;
 	uint64_t blocks;       /* of 1,000 bytes each, in the host tier */
 	uint32_t slices;       /* mover calls */
 	int start;             /* the result of starting a flush, purge or verify */
 	int status;            /* how it ends */
 	bool never;            /* it does not end */
-	uint32_t looks;        /* how often a scrub was asked how far it is */
+	uint32_t looks;        /* how often a verify was asked how far it is */
 	uint32_t looks_needed; /* until it is done */
 	uint32_t bad;          /* blocks, all found at the end */
-	bool repair;           /* the scrub's argument */
+	bool drop;             /* the verify's argument */
 	char tenant[32];       /* that was purged */
 	uint32_t disks, endpoints;
 	uint32_t begun, ended, canceled; /* shared: relaxed */
@@ -48,12 +46,16 @@ int admin_tear_down(void **unused);
 void admin_close(void);
 /* Runs the loop until `fn`, in a thread of its own, has returned. */
 void admin_with_loop(void (*fn)(void));
+/* The same; `fn` has a connection to the admin socket, which is closed when it has returned. */
+void admin_asks(void (*fn)(int fd));
 /* In that thread: a connection to the admin socket. */
 int admin_dial(void);
 /* A whole reply into `heard`. Returns the first byte of its last packet, 0 when it was cut off. */
 char admin_hear(int fd);
 char admin_ask(int fd, const char *words, size_t n);
 #define ASK(fd, words) admin_ask(fd, words, sizeof(words) - 1)
+/* Asserts that the reply has these words. */
+void admin_says(const char *words);
 /* How many rows of this name the reply has, which must be JSON. */
 size_t admin_rows(const char *name);
 

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_cuda_codec.c - see lib_cuda_codec.h. */
-#include "tests/lib/lib_cuda_codec.h"
+#include "lib_cuda_codec.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "client/cuda_kernels.h"
+#include "client/abi/cuda_kernels.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/fp8.h"
 #include "tests/gpu/host/host_kernel.h"
-#include "tests/lib/lib_gpu.h"
-#include "tests/lib/test.h"
+#include "lib_gpu.h"
+#include "test.h"
 
 enum { READ = 1, WRITE = 2 };
 enum {
@@ -22,10 +16,12 @@ enum {
 };
 static_assert(PIECES_AT + PAGES_MAX_PIECES * sizeof(struct cuda_piece) <= CUDA_BED_BYTES, "tables");
 
-void cuda_bed_open(struct cuda_bed *bed, const char *test)
+int cuda_bed_begin(void **state)
 {
-	*bed = (struct cuda_bed){
-		.random = random_seeded(test),
+	static struct cuda_bed bed;
+
+	bed = (struct cuda_bed){
+		.random = random_seeded(program_invocation_short_name),
 		.memory = aligned_alloc(4096, CUDA_BED_BYTES),
 		.rights = calloc(1, CUDA_BED_BYTES),
 		.twin = aligned_alloc(4096, CUDA_BED_PAGES),
@@ -33,16 +29,21 @@ void cuda_bed_open(struct cuda_bed *bed, const char *test)
 		.max_ranges = 1,
 		.max_blocks = 16,
 	};
-	assert_true(bed->memory && bed->rights && bed->twin && bed->image);
-	memset(bed->memory, CUDA_BED_FILLER, CUDA_BED_BYTES);
+	assert_true(bed.memory && bed.rights && bed.twin && bed.image);
+	memset(bed.memory, CUDA_BED_FILLER, CUDA_BED_BYTES);
+	*state = &bed;
+	return 0;
 }
 
-void cuda_bed_close(struct cuda_bed *bed)
+int cuda_bed_end(void **state)
 {
+	struct cuda_bed *bed = *state;
+
 	free(bed->memory);
 	free(bed->rights);
 	free(bed->twin);
 	free(bed->image);
+	return 0;
 }
 
 static void *access_memory(void *arg, uint64_t address, size_t bytes, int write)
@@ -137,14 +138,14 @@ static struct cuda_task task_of(const struct cuda_bed *bed, uint32_t i, uint32_t
 		.scales = CUDA_BED_DEVICE + IMAGE_AT + sizeof(struct image_header),
 		.payload = CUDA_BED_DEVICE + IMAGE_AT + bed->shape.payload_offset,
 		.flag = CUDA_BED_DEVICE + FLAGS_AT + 4 * i,
-		.first_unit = from,
-		.n_units = to - from,
+		.first_tile = from,
+		.n_tiles = to - from,
 		.codec_k = (uint8_t)bed->codec_k,
 		.codec_v = (uint8_t)bed->codec_v,
 	};
 }
 
-/* 1 .. max_ranges tasks that do each unit once, in any order. */
+/* 1 .. max_ranges tasks that do each tile once, in any order. */
 static void make_tasks(struct cuda_bed *bed, struct cuda_tasks *ret)
 {
 	const uint32_t n = 1 + random_below(&bed->random, bed->max_ranges);
@@ -152,8 +153,8 @@ static void make_tasks(struct cuda_bed *bed, struct cuda_tasks *ret)
 	uint32_t from = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t left = bed->plan.n_units - from;
-		const uint32_t to = i == n - 1 ? bed->plan.n_units :
+		const uint32_t left = bed->plan.n_tiles - from;
+		const uint32_t to = i == n - 1 ? bed->plan.n_tiles :
 						 from + random_below(&bed->random, left + 1);
 
 		tasks[i] = task_of(bed, i, from, to);
@@ -367,10 +368,10 @@ void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to)
 
 void cuda_bed_flags(struct cuda_bed *bed, uint32_t n)
 {
-	struct cuda_tasks tasks = { .n = bed->plan.n_units };
+	struct cuda_tasks tasks = { .n = bed->plan.n_tiles };
 
-	assert_true(bed->plan.n_units <= CUDA_TASKS);
-	for (uint32_t i = 0; i < bed->plan.n_units; i++)
+	assert_true(bed->plan.n_tiles <= CUDA_TASKS);
+	for (uint32_t i = 0; i < bed->plan.n_tiles; i++)
 		tasks.task[i] = task_of(bed, i, i, i + 1);
 	encode_start(bed);
 	allow_table(bed);

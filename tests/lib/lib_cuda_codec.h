@@ -5,12 +5,12 @@
  * one byte beside them, and the launch fails. With KVTIER_REAL_GPU=1 the launches go to this
  * machine's GPU; then only a kernel's writes are checked so.
  */
-#ifndef KVTIER_TESTS_LIB_CUDA_CODEC_H
-#define KVTIER_TESTS_LIB_CUDA_CODEC_H
+#ifndef KVTIER_LIB_CUDA_CODEC_H
+#define KVTIER_LIB_CUDA_CODEC_H
 
 #include "kernels/cuda/codec.h"
 #include "kernels/kernels.h"
-#include "tests/lib/lib_pages.h"
+#include "lib_pages.h"
 
 enum {
 	CUDA_BED_PAGES = 4 << 20,
@@ -40,8 +40,9 @@ struct cuda_bed {
 	uint32_t mark;       /* of this encode's launches */
 };
 
-void cuda_bed_open(struct cuda_bed *bed, const char *test);
-void cuda_bed_close(struct cuda_bed *bed);
+/* The fixtures of a program's cases, whose *state is the bed. */
+int cuda_bed_begin(void **state);
+int cuda_bed_end(void **state);
 /* bed->pages is laid out at CUDA_BED_DEVICE; picks one page of them. False: it takes more room than
  * there is. */
 bool cuda_bed_plan(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v);
@@ -52,9 +53,9 @@ void cuda_bed_fill(struct cuda_bed *bed);
 int cuda_bed_encode(struct cuda_bed *bed);
 /* Decodes bed->image with both into pages of filler, and compares all bytes. Asserts. */
 void cuda_bed_decode(struct cuda_bed *bed);
-/* Encodes units [from, to), allowed to touch their bytes of the image alone. Asserts. */
+/* Encodes tiles [from, to), allowed to touch their bytes of the image alone. Asserts. */
 void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to);
-/* Encodes each unit by a task of its own: asserts that the first n set flags, and no other. */
+/* Encodes each tile by a task of its own: asserts that the first n set flags, and no other. */
 void cuda_bed_flags(struct cuda_bed *bed, uint32_t n);
 /* Encodes a page that changes: asserts that no code is NaN. */
 void cuda_bed_changing(struct cuda_bed *bed);

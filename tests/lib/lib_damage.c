@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_damage.c - see lib_damage.h. */
 #include "lib_damage.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tiers/host/host_memory.h"
 

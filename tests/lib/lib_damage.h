@@ -3,8 +3,8 @@
  * lib_damage.h - bits that flip in a daemon's host memory, by /proc/PID/mem; and images with right
  * sums that no kvtierd makes.
  */
-#ifndef KVTIER_TESTS_LIB_DAMAGE_H
-#define KVTIER_TESTS_LIB_DAMAGE_H
+#ifndef KVTIER_LIB_DAMAGE_H
+#define KVTIER_LIB_DAMAGE_H
 
 #include "kernels/image.h"
 #include "lib.h"

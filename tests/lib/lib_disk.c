@@ -5,15 +5,7 @@
  */
 #include "lib_disk.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/io_uring.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "kernels/image.h"
 #include "lib_clock.h"
@@ -68,37 +60,13 @@ void disk_state_becomes(const struct daemon *d, const char *state, int timeout_m
 	fail_msg("the NVMe tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
 }
 
-void disk_restart(struct daemon *d)
-{
-	daemon_restart(d);
-	disk_state_becomes(d, "up", PATIENT_MS);
-}
-
 void disk_start(struct daemon *d, const char *engine, const char *config)
 {
 	daemon_place(d, true);
 	clock_hold(d);
 	disk_configure(d, engine, config);
-	disk_restart(d);
-}
-
-void disk_flush(const struct daemon *d)
-{
-	char text[512];
-
-	if (daemon_ctl(d, "flush", text, sizeof(text)) != 0)
-		fail_msg("kvtierctl flush: %s", text);
-}
-
-int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n)
-{
-	struct look look = look_at(d, PATIENT_MS);
-	int code;
-
-	while (code = daemon_ctl(d, "status", ret, n), !strstr(ret, word))
-		if (!look_again(&look))
-			fail_msg("kvtierctl status does not say \"%s\": %s", word, ret);
-	return code;
+	daemon_restart(d);
+	disk_state_becomes(d, "up", PATIENT_MS);
 }
 
 /* --- a daemon, an engine, a chain --- */
@@ -117,18 +85,14 @@ struct disk_world *disk_place(void **state, const char *config)
 	return &w;
 }
 
-void disk_join(struct disk_world *w)
+void disk_live(struct disk_world *w)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
+	daemon_restart(&w->d);
+	disk_state_becomes(&w->d, "up", PATIENT_MS);
 	engine_open(&w->e, w->d.socket, "engine", &g, 2 * DISK_BLOCKS);
 	chain_keys(&w->e, 1, DISK_BLOCKS, w->keys);
-}
-
-void disk_live(struct disk_world *w)
-{
-	disk_restart(&w->d);
-	disk_join(w);
 }
 
 void disk_die(struct disk_world *w, int signal)
@@ -142,24 +106,14 @@ void disk_end(struct disk_world *w)
 	daemon_remove(&w->d);
 }
 
-void disk_fill(struct disk_world *w)
-{
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
-}
-
-void disk_last_life(struct disk_world *w)
-{
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
-}
-
 void disk_fill_and_die(struct disk_world *w)
 {
+	char text[512];
+
 	disk_live(w);
-	disk_fill(w);
+	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
+	if (daemon_ctl(&w->d, "flush", text, sizeof(text)) != 0)
+		fail_msg("kvtierctl flush: %s", text);
 	disk_die(w, SIGKILL);
 }
 

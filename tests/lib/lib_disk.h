@@ -3,8 +3,8 @@
  * lib_disk.h - shared by system tests of the NVMe tier: a daemon with a store on a disk, cases that
  * run on both I/O engines, and hands in the store's file.
  */
-#ifndef KVTIER_TESTS_LIB_DISK_H
-#define KVTIER_TESTS_LIB_DISK_H
+#ifndef KVTIER_LIB_DISK_H
+#define KVTIER_LIB_DISK_H
 
 #include "lib.h"
 
@@ -20,13 +20,9 @@ void disk_need(const char *engine);
 /* daemon_start() with these lines, of which the last section is [nvme], and this engine; waits
  * until the tier is up. */
 void disk_start(struct daemon *d, const char *engine, const char *config);
-/* The same steps apart: daemon_configure() for it; daemon_restart() and waiting for a state. */
+/* Two of its steps: daemon_configure() for it, and waiting for a state. */
 void disk_configure(struct daemon *d, const char *engine, const char *config);
-void disk_restart(struct daemon *d);
 void disk_state_becomes(const struct daemon *d, const char *state, int timeout_ms);
-void disk_flush(const struct daemon *d); /* kvtierctl flush; it must be acknowledged */
-/* Runs `kvtierctl status` until its output contains `word`; returns its exit code then. */
-int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n);
 
 /* --- a daemon, an engine, a chain --- */
 
@@ -36,22 +32,17 @@ struct disk_world {
 	const char *engine; /* of the I/O */
 	struct daemon d;
 	struct engine e;                     /* tiny raw pages, 2 * DISK_BLOCKS of them */
-	struct kvtier_key keys[DISK_BLOCKS]; /* of a chain; from disk_join() on */
+	struct kvtier_key keys[DISK_BLOCKS]; /* of a chain; from disk_live() on */
 	char path[200];                      /* of the default store */
-	char text[4096];                     /* for output */
 };
 
 struct disk_world *disk_place(void **state, const char *config); /* nothing runs yet */
-void disk_join(struct disk_world *w);                            /* the engine connects */
 /* the daemon starts, the tier is up, the engine connects */
 void disk_live(struct disk_world *w);
 void disk_die(struct disk_world *w, int signal); /* both are gone */
 void disk_end(struct disk_world *w);
-void disk_fill(struct disk_world *w); /* the chain is stored and flushed */
-/* a life in which it was; kill -9 */
+/* a life in which the chain is stored and flushed; kill -9 */
 void disk_fill_and_die(struct disk_world *w);
-/* One more life, which has the whole chain. Then the daemon stops, and all is removed. */
-void disk_last_life(struct disk_world *w);
 /* how many of the blocks load, each by an op of its own */
 uint32_t disk_load_each(struct disk_world *w);
 

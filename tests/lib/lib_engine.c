@@ -5,14 +5,6 @@
  */
 #include "lib.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 enum { VALUE_BYTES = 2 };
 
 struct kvtier_geometry tiny_geometry(uint32_t codec)
@@ -173,7 +165,7 @@ static int finish(struct engine *e, int r, uint64_t op, int32_t *blocks, size_t 
 int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
 		 const struct kvtier_key *parent, int32_t *blocks)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .parent = parent };
+	const struct kvtier_op o = { .size = sizeof(o), .parent = parent };
 	uint64_t op = 0;
 	const int r = kvtier_store(e->space, keys, pages, n, &o, &op);
 
@@ -385,7 +377,7 @@ uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t fi
 uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint32_t first,
 			  uint32_t n, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
+	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 	uint32_t pages[KVTIER_MAX_BLOCKS];
 	uint64_t op;
 
@@ -414,12 +406,6 @@ uint32_t chain_load_end(struct engine *e, uint64_t op, const struct kvtier_key *
 		hits += blocks[i] == 0;
 	}
 	return hits;
-}
-
-void chain_untouched(const struct engine *e, uint32_t first, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		assert_true(page_is_poison(e, first + i));
 }
 
 void engine_works(const char *socket)

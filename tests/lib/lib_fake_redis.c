@@ -9,18 +9,7 @@
 #include "test.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { VALUE_BYTES = 8 << 20, INPUT_BYTES = 16 << 10, WORD_BYTES = 32 };
 
@@ -139,19 +128,12 @@ static void send_value(const struct peer *p, size_t cut)
 	send_cut(p, "\r\n", 2, &cut);
 }
 
-static void rest_ms(uint32_t ms)
-{
-	const struct timespec rest = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
-
-	(void)nanosleep(&rest, NULL);
-}
-
 static void await_release(const struct peer *p)
 {
 	const uint32_t place = __atomic_fetch_add(&p->shared->held, 1, __ATOMIC_ACQ_REL);
 
 	while (__atomic_load_n(&p->shared->released, __ATOMIC_ACQUIRE) <= place)
-		rest_ms(1);
+		(void)usleep(1000);
 }
 
 static void take_step(const struct peer *p, const struct fake_step *step)
@@ -162,7 +144,7 @@ static void take_step(const struct peer *p, const struct fake_step *step)
 		return;
 	if (step->held)
 		await_release(p);
-	rest_ms(step->delay_ms);
+	(void)usleep(1000 * step->delay_ms);
 	do {
 		if (step->bytes == 0 && strcmp(step->reply, "\1") == 0)
 			send_value(p, cut);
@@ -179,7 +161,7 @@ static void serve(struct peer *p)
 		uint32_t step;
 
 		read_command(p, name);
-		if (!p->raw && (strcasecmp(name, "AUTH") == 0 || strcasecmp(name, "HELLO") == 0)) {
+		if (!p->raw && strcasecmp(name, "AUTH") == 0) {
 			send_bytes(p, "+OK\r\n", 5);
 			continue;
 		}

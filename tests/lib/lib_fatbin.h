@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_fatbin.h - a fat binary that is not compressed: entries of machine code (ELF) and of PTX. */
-#ifndef KVTIER_TESTS_FATBIN_H
-#define KVTIER_TESTS_FATBIN_H
+#ifndef KVTIER_LIB_FATBIN_H
+#define KVTIER_LIB_FATBIN_H
 
 #include <elf.h>
 #include <stdint.h>

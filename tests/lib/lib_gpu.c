@@ -1,13 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/cuda/binaries.h"
 #include "lib.h"
@@ -224,6 +215,15 @@ uint64_t gpu_used(void)
 	return total - free_bytes;
 }
 
+void gpu_used_falls_to(uint64_t bytes)
+{
+	const uint64_t before = gpu_used();
+
+	print_message("%llu bytes of the GPU are in use, %llu before\n", (unsigned long long)before,
+		      (unsigned long long)bytes);
+	AWAIT(gpu_used() <= bytes);
+}
+
 void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes)
 {
 	GPU(gpu_api()->cuMemcpyHtoDAsync(to, from, bytes, g->stream));
@@ -371,6 +371,20 @@ void gpu_report_clean(const char *program)
 	fail_msg("the driver's report has %d complaints", bad);
 }
 
+/* The plan of a layout is a few hundred bytes of the heap. */
+static void look_for_pageable(void *arg, const char *said)
+{
+	const char *bytes = strstr(said, ": ");
+
+	if (strstr(said, "pageable") && (!bytes || strtoull(bytes + 2, NULL, 10) > 65536))
+		fail_msg("%s copies to or from pageable memory: %s", (char *)arg, said);
+}
+
+void gpu_report_copies_pinned(char *program)
+{
+	gpu_report_each(program, "note", look_for_pageable, program);
+}
+
 void gpu_report_clear(void)
 {
 	char path[128];
@@ -384,13 +398,7 @@ void gpu_report_clear(void)
 
 void gpu_report_has(const char *text, int n)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-
-	while (gpu_reported("kvtierd", "note", text) < n) {
-		if (now_ns() > until)
-			fail_msg("the report has no %d notes of \"%s\"", n, text);
-		nap_ms(1);
-	}
+	AWAIT(gpu_reported("kvtierd", "note", text) >= n);
 }
 
 static void go_path(char *ret, size_t n)

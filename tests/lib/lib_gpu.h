@@ -14,8 +14,8 @@
  * With KVTIER_REAL_GPU=1 the same test runs on the machine's driver: there is no report then, and
  * settings say nothing.
  */
-#ifndef KVTIER_TESTS_LIB_GPU_H
-#define KVTIER_TESTS_LIB_GPU_H
+#ifndef KVTIER_LIB_GPU_H
+#define KVTIER_LIB_GPU_H
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -23,12 +23,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "client/cuda_api.h"
+#include "tests/gpu/emu/cuda_more.h"
 
 /* What most tests say to kvtierd; further lines are those of [gpu]. */
 #define GPU_CONFIG(host_bytes, slab_bytes)                                               \
 	"[host]\nbytes = " host_bytes "\nslab_bytes = " slab_bytes "\nhuge_pages = no\n" \
-	"[device]\nworkers = 2\ndepth = 16\n"                                            \
+	"[device]\nworkers = 2\n"                                                        \
 	"[gpu]\ndevices = required\nstaging_bytes = 8M\n"
 
 /* First in main(). Puts the emulated driver where dlopen("libcuda.so.1") finds it, for this process
@@ -60,6 +60,7 @@ struct gpu {
 void gpu_open(struct gpu *g, int ordinal);
 void gpu_close(struct gpu *g);
 uint64_t gpu_used(void); /* memory in use on the current context's GPU, by all processes */
+void gpu_used_falls_to(uint64_t bytes); /* or less */
 /* Copies and waits, on the stream; the host side may be any memory. */
 void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes);
 void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes);
@@ -96,6 +97,8 @@ void gpu_report_each(const char *program, const char *kind,
 		     void (*each)(void *arg, const char *said), void *arg);
 /* Ends the test, with the lines, when there are violations or leaks of this program. */
 void gpu_report_clean(const char *program);
+/* Ends the test when a payload was copied to or from pageable memory. */
+void gpu_report_copies_pinned(char *program);
 void gpu_report_clear(void);
 /* Waits until kvtierd's part of the report has n of these notes. */
 void gpu_report_has(const char *text, int n);

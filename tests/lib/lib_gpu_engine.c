@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib_gpu_engine.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static size_t granularity(const CUmemAllocationProp *prop)
 {
 	size_t ret;
@@ -27,18 +23,18 @@ static void make_mapped(const struct gpu *g, size_t bytes, struct gpu_memory *m)
 	};
 	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	const size_t unit = granularity(&prop);
-	size_t part;
+	size_t each;
 
-	m->parts = m->kind == GPU_VMM_TWO || m->kind == GPU_VMM_FABRIC_TWO ? 2 : 1;
+	m->allocs = m->kind == GPU_VMM_TWO || m->kind == GPU_VMM_FABRIC_TWO ? 2 : 1;
 	if (m->kind == GPU_VMM_MANY)
-		m->parts = (bytes + unit - 1) / unit;
-	assert_true(m->parts <= GPU_MEMORY_PARTS);
-	part = (bytes / m->parts + unit - 1) / unit * unit;
-	m->bytes = part * m->parts;
+		m->allocs = (bytes + unit - 1) / unit;
+	assert_true(m->allocs <= GPU_MEMORY_ALLOCS);
+	each = (bytes / m->allocs + unit - 1) / unit * unit;
+	m->bytes = each * m->allocs;
 	GPU(cu->cuMemAddressReserve(&m->base, m->bytes, 0, 0, 0));
-	for (size_t i = 0; i < m->parts; i++) {
-		GPU(cu->cuMemCreate(&m->handles[i], part, &prop, 0));
-		GPU(cu->cuMemMap(m->base + i * part, part, 0, m->handles[i], 0));
+	for (size_t i = 0; i < m->allocs; i++) {
+		GPU(cu->cuMemCreate(&m->handles[i], each, &prop, 0));
+		GPU(cu->cuMemMap(m->base + i * each, each, 0, m->handles[i], 0));
 	}
 	GPU(cu->cuMemSetAccess(m->base, m->bytes, &access, 1));
 }
@@ -68,7 +64,7 @@ void gpu_memory_free(const struct gpu *g, struct gpu_memory *m)
 		GPU(cu->cuStreamSynchronize(g->stream));
 	} else {
 		GPU(cu->cuMemUnmap(m->base, m->bytes));
-		for (size_t i = 0; i < m->parts; i++)
+		for (size_t i = 0; i < m->allocs; i++)
 			GPU(cu->cuMemRelease(m->handles[i]));
 		GPU(cu->cuMemAddressFree(m->base, m->bytes));
 	}
@@ -139,10 +135,19 @@ void gpu_engine_close(struct gpu_engine *ge)
 
 void gpu_engine_reached(const struct gpu_engine *ge, const char *words)
 {
+	static const char *const begins[] = {
+		[KVTIER_REACH_CUDA_IPC] = "CUDA IPC",
+		[KVTIER_REACH_CUDA_FD] = "CUDA descriptor",
+		[KVTIER_REACH_CUDA_FABRIC] = "CUDA fabric handle",
+		[KVTIER_REACH_CUDA_STAGED] = "CUDA staged",
+		[KVTIER_REACH_CUDA_ENGINE] = "CUDA engine mode",
+	};
 	char text[256];
+	const int reach = kvtier_space_memory(ge->e.space, text, sizeof(text));
 
-	assert_int_equal(kvtier_space_memory(ge->e.space, text, sizeof(text)), 0);
-	if (!strstr(text, words))
+	assert_in_range(reach, KVTIER_REACH_CUDA_IPC, KVTIER_REACH_CUDA_ENGINE);
+	assert_int_equal(kvtier_space_memory(ge->e.space, NULL, 0), reach);
+	if (!strstr(text, words) || strncmp(text, begins[reach], strlen(begins[reach])) != 0)
 		fail_msg("pages are reached by \"%s\", not by \"%s\"", text, words);
 }
 
@@ -150,6 +155,13 @@ void gpu_pages_push(const struct gpu_engine *ge, uint32_t first, uint32_t n)
 {
 	for (size_t at = first * ge->e.page_bytes; n > 0; n--, at += ge->e.page_bytes)
 		gpu_write(ge->gpu, ge->memory.base + at, ge->e.memory + at, ge->e.page_bytes);
+}
+
+void gpu_pages_poison(struct gpu_engine *ge, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		page_poison(&ge->e, first + i);
+	gpu_pages_push(ge, first, n);
 }
 
 void gpu_pages_pull(const struct gpu_engine *ge, uint32_t first, uint32_t n)
@@ -177,11 +189,9 @@ uint32_t gpu_chain_load(struct gpu_engine *ge, const struct kvtier_key *keys, ui
 	int32_t blocks[KVTIER_MAX_BLOCKS];
 
 	pages_from(first, pages, n);
-	for (uint32_t i = 0; i < n; i++) {
-		page_poison(&ge->e, pages[i]);
+	for (uint32_t i = 0; i < n; i++)
 		blocks[i] = -EINPROGRESS;
-	}
-	gpu_pages_push(ge, first, n);
+	gpu_pages_poison(ge, first, n);
 	(void)engine_load(&ge->e, keys, pages, n, blocks);
 	gpu_pages_pull(ge, first, n);
 	for (uint32_t i = 0; i < n; i++) {

@@ -3,8 +3,8 @@
  * lib_gpu_engine.h - an engine whose pages are in a GPU's memory, through libkvtier. Pages are
  * filled and compared in a copy on the host (lib.h), which goes to the GPU and comes from there.
  */
-#ifndef KVTIER_TESTS_LIB_GPU_ENGINE_H
-#define KVTIER_TESTS_LIB_GPU_ENGINE_H
+#ifndef KVTIER_LIB_GPU_ENGINE_H
+#define KVTIER_LIB_GPU_ENGINE_H
 
 #include "lib.h"
 #include "lib_gpu.h"
@@ -22,14 +22,14 @@ enum gpu_memory_kind {
 	GPU_VMM_MANY,
 };
 
-enum { GPU_MEMORY_PARTS = 512 };
+enum { GPU_MEMORY_ALLOCS = 512 };
 
 struct gpu_memory {
 	enum gpu_memory_kind kind;
 	CUdeviceptr base;
-	size_t bytes; /* of its address range */
-	size_t parts; /* VMM: allocations */
-	CUmemGenericAllocationHandle handles[GPU_MEMORY_PARTS];
+	size_t bytes;  /* of its address range */
+	size_t allocs; /* VMM: allocations */
+	CUmemGenericAllocationHandle handles[GPU_MEMORY_ALLOCS];
 };
 
 void gpu_memory_make(const struct gpu *g, enum gpu_memory_kind kind, size_t bytes,
@@ -60,6 +60,7 @@ void gpu_engine_close(struct gpu_engine *ge);
 /* How its pages are reached. */
 void gpu_engine_reached(const struct gpu_engine *ge, const char *words);
 void gpu_pages_push(const struct gpu_engine *ge, uint32_t first, uint32_t n); /* host -> GPU */
+void gpu_pages_poison(struct gpu_engine *ge, uint32_t first, uint32_t n);     /* on both sides */
 void gpu_pages_pull(const struct gpu_engine *ge, uint32_t first, uint32_t n);
 /* As chain_store() and chain_load() in lib.h. */
 int gpu_chain_store(struct gpu_engine *ge, const struct kvtier_key *keys, uint32_t first,

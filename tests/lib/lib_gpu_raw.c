@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_gpu_raw.c - see lib_gpu_raw.h. */
 #include "lib_gpu_raw.h"
-
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { MAX_SEGMENTS = 64 };
 
@@ -133,6 +125,14 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 	if (fd >= 0)
 		map_images(e, fd, answer.ok.engine_bytes);
 	return 0;
+}
+
+int gpu_raw_ask(struct gpu_raw *e, char *text)
+{
+	struct wire_region region;
+
+	gpu_raw_region(e->gpu, e->memory, e->offset, e->pages * e->page_bytes, &region);
+	return gpu_raw_space(e, &region, 1, NULL, 0, text);
 }
 
 void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
@@ -268,6 +268,12 @@ void gpu_raw_close(struct gpu_raw *e)
 		GPU(gpu_api()->cuMemFree(e->memory));
 }
 
+void gpu_raw_close_all(struct gpu_raw *e)
+{
+	gpu_raw_close_space(e);
+	gpu_raw_close(e);
+}
+
 /* --- ops --- */
 
 struct wire_sqe gpu_raw_sqe_at(struct gpu_raw *e, uint32_t slot, enum wire_op op, uint32_t chain,
@@ -324,12 +330,17 @@ bool gpu_raw_completed(const struct gpu_raw *e)
 	return __atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position;
 }
 
-struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
-			    uint32_t n)
+void gpu_raw_start(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first, uint32_t n)
 {
 	const struct wire_sqe sqe = gpu_raw_sqe(e, op, chain, first, n);
 
 	gpu_raw_send(e, &sqe);
+}
+
+struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
+			    uint32_t n)
+{
+	gpu_raw_start(e, op, chain, first, n);
 	return gpu_raw_await(e);
 }
 
@@ -407,26 +418,6 @@ bool gpu_raw_holds_layers(struct gpu_raw *e, uint32_t chain, uint32_t block, uin
 	return ret;
 }
 
-enum { SPOILT = 0x7fc0 /* NaN */ };
-
-void gpu_raw_spoil(struct gpu_raw *e, uint32_t page)
-{
-	const uint16_t value = SPOILT;
-
-	page_write(e, page, &value, sizeof(value));
-}
-
-bool gpu_raw_is_spoilt(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page)
-{
-	uint16_t *bytes = read_page(e, page);
-	bool ret = bytes[0] == SPOILT;
-
-	for (size_t k = 1; k < e->page_bytes / 2; k++)
-		ret &= bytes[k] == value_at(chain, block, k);
-	free(bytes);
-	return ret;
-}
-
 bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page)
 {
 	uint16_t *bytes = read_page(e, page);
@@ -449,18 +440,19 @@ void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n)
 			fail_msg("block %u of chain %u has other bytes", i, chain);
 }
 
-void gpu_jobs_become(const struct daemon *d, uint32_t n)
+static bool devices_say(const struct daemon *d, const char *words)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-	char wanted[32], text[4096];
+	char text[4096];
 
-	snprintf(wanted, sizeof(wanted), "\"jobs\":%u,", n);
-	do {
-		if (now_ns() > until)
-			fail_msg("the GPU has not %u jobs: %s", n, text);
-		nap_ms(1);
-		(void)daemon_ctl(d, "devices --json", text, sizeof(text));
-	} while (!strstr(text, wanted));
+	return daemon_ctl(d, "devices --json", text, sizeof(text)) == 0 && strstr(text, words);
+}
+
+void gpu_devices_have(const struct daemon *d, const char *what, uint32_t n)
+{
+	char words[48];
+
+	snprintf(words, sizeof(words), "\"%s\":%u,", what, n);
+	AWAIT(devices_say(d, words));
 }
 
 int gpu_daemon_begin(struct daemon *d, struct gpu *gpu, const char *config)

@@ -3,8 +3,8 @@
  * lib_gpu_raw.h - an engine with pages in the memory of a GPU that speaks the wire by hand, for
  * tests of the daemon's work on them. Helpers end the test when they cannot do their part.
  */
-#ifndef KVTIER_TESTS_LIB_GPU_RAW_H
-#define KVTIER_TESTS_LIB_GPU_RAW_H
+#ifndef KVTIER_LIB_GPU_RAW_H
+#define KVTIER_LIB_GPU_RAW_H
 
 #include "lib_gpu.h"
 #include "lib_raw.h"
@@ -41,7 +41,9 @@ void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
 /* SPACE_OPEN over these regions; the answer's errno: 0, or the ERROR's (text: >= 232 bytes). */
 int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
 		  uint32_t n_fds, char *text);
-/* All of it, with one region of a legacy handle. */
+/* Asks once, for one region of a legacy handle. */
+int gpu_raw_ask(struct gpu_raw *e, char *text);
+/* All of it, with such a region. */
 void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages);
 /* The same space, its pages in a memfd. */
@@ -60,6 +62,7 @@ void gpu_raw_unmap(struct gpu_raw *e);
 int gpu_raw_order(struct gpu_raw *e, uint32_t n_events);
 void gpu_raw_close_space(struct gpu_raw *e); /* waits for SPACE_CLOSED */
 void gpu_raw_close(struct gpu_raw *e);       /* and frees the pages */
+void gpu_raw_close_all(struct gpu_raw *e);   /* first the space, then the rest */
 
 /* Entries for n blocks of a chain named by a number, from page `first` on. */
 struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
@@ -70,6 +73,8 @@ struct wire_sqe gpu_raw_sqe_at(struct gpu_raw *e, uint32_t slot, enum wire_op op
 /* The status of the block in a slot of the arena; its op has completed. */
 int32_t gpu_raw_status(const struct gpu_raw *e, uint32_t slot);
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe);
+/* Sends such an entry as it is. */
+void gpu_raw_start(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first, uint32_t n);
 /* Waits for the completions of all entries, and takes them: that of the last one to complete. */
 struct wire_cqe gpu_raw_await(struct gpu_raw *e);
 bool gpu_raw_completed(const struct gpu_raw *e); /* its completion is there */
@@ -83,20 +88,29 @@ bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t p
 /* Of its first layers only. */
 bool gpu_raw_holds_layers(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page,
 			  uint32_t layers);
-/* One value of the page becomes NaN, which FP8 cannot hold. */
-void gpu_raw_spoil(struct gpu_raw *e, uint32_t page);
-/* Whether the page is gpu_raw_fill()'s but for a spoilt first value. */
-bool gpu_raw_is_spoilt(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
 bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
 /* Stores n blocks from the first n pages, loads them into the next n, and looks at these. */
 void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n);
 
-/* Waits until the daemon's GPU has n jobs that have not ended. */
-void gpu_jobs_become(const struct daemon *d, uint32_t n);
+/* Waits until the daemon's devices have so many of it: "jobs" that have not ended, "regions". */
+void gpu_devices_have(const struct daemon *d, const char *what, uint32_t n);
 /* The first GPU and a kvtierd, as the setup of a case: returns 0. */
 int gpu_daemon_begin(struct daemon *d, struct gpu *gpu, const char *config);
 /* The end of a case that has closed its engines: the daemon has no region and no op in flight and
  * stops, and the driver's report has no complaint of it. Returns 0. */
 int gpu_daemon_end(struct daemon *d, struct gpu *gpu);
+/* Each case has both: `gpu`, and the daemon `d`. */
+#define GPU_DAEMON_EACH(config)                            \
+	static struct daemon d;                            \
+	static struct gpu gpu;                             \
+	FIXTURE(begin)                                     \
+	{                                                  \
+		return gpu_daemon_begin(&d, &gpu, config); \
+	}                                                  \
+	FIXTURE(end)                                       \
+	{                                                  \
+		return gpu_daemon_end(&d, &gpu);           \
+	}                                                  \
+	TEST_EACH(begin, end)
 
 #endif

@@ -3,12 +3,6 @@
 #include "lib_gpu_tier.h"
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { MIB = 1 << 20, STEP = 256 };
 

@@ -3,8 +3,8 @@
  * lib_gpu_tier.h - the memory that a daemon has for images on the emulated GPU, seen from outside.
  * Helpers end the test when they cannot do their part.
  */
-#ifndef KVTIER_TESTS_LIB_GPU_TIER_H
-#define KVTIER_TESTS_LIB_GPU_TIER_H
+#ifndef KVTIER_LIB_GPU_TIER_H
+#define KVTIER_LIB_GPU_TIER_H
 
 #include "lib.h"
 

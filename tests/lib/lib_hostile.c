@@ -1,27 +1,402 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_hostile.c - see lib_hostile.h: the process, its threads, its deeds. The protocol:
- * lib_hostile_wire.c. */
+/*
+ * lib_hostile.c - see lib_hostile.h. First the wire protocol, for connections that may be refused,
+ * cut or left at any step: no call there waits for longer than 200 ms, and no call asserts. Then
+ * the deeds, and the process with its threads.
+ */
 #include "lib_hostile.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "lib_hostile_wire.h"
+#include "base/clock.h"
+#include "client/kvtier.h"
+#include "lib_packet.h"
+#include "test.h"
+
+enum {
+	PATIENCE_MS = 200,
+	OP_BLOCKS = 16,
+	ARENA = 1024,
+	OP_MS = 2000,
+	VALUE_BYTES = 2,
+	KEYS = 4096
+};
+
+/* Pages [page][layer][K|V][token][head][dim] of BF16; with a token stride,
+ * [page][layer][token] with K and V of a token in either half of it. */
+struct evil_layout {
+	uint32_t layers, heads, dim, tokens, pages;
+	uint64_t token_stride; /* 0: close together */
+	bool touched;          /* its memory is there before the daemon sees it */
+	bool fp8;              /* else raw; touched with values that fp8 holds */
+};
+
+struct evil {
+	int fd; /* -1: not connected */
+	uint32_t seq;
+	struct wire_hello_ok ok;
+	struct wire_submit *submit;
+	const struct wire_complete *complete;
+	uint32_t space, n_pages;
+	int memory; /* of the space's region, or -1 */
+	uint8_t *pages;
+	size_t bytes;
+	uint64_t model; /* which space it is; 0: the usual one */
+	uint64_t op_id, key;
+	bool starves; /* takes no completions */
+	atomic_bool stop;
+	struct random random;
+};
+
+static int evil_memfd(uint64_t bytes, int seals)
+{
+	const int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd >= 0 && (ftruncate(fd, (off_t)bytes) || (seals && fcntl(fd, F_ADD_SEALS, seals)))) {
+		(void)close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* --- connection --- */
+
+static void evil_init(struct evil *e, uint64_t seed)
+{
+	memset(e, 0, sizeof(*e));
+	e->random.state = seed;
+	e->fd = e->memory = -1;
+}
+
+static void forget_space(struct evil *e)
+{
+	if (e->pages)
+		(void)munmap(e->pages, e->bytes);
+	if (e->memory >= 0)
+		(void)close(e->memory);
+	e->pages = NULL;
+	e->memory = -1;
+	e->n_pages = 0;
+}
+
+static void evil_close(struct evil *e)
+{
+	forget_space(e);
+	if (e->submit)
+		(void)munmap(e->submit, e->ok.submit_bytes);
+	if (e->complete)
+		(void)munmap((void *)(uintptr_t)e->complete, e->ok.complete_bytes);
+	if (e->fd >= 0)
+		(void)close(e->fd);
+	e->submit = NULL;
+	e->complete = NULL;
+	e->fd = -1;
+	e->model = 0;
+	e->starves = false;
+}
+
+static int evil_dial(struct evil *e, const char *socket_path)
+{
+	e->fd = packet_dial(socket_path, PATIENCE_MS);
+	return e->fd < 0 ? e->fd : 0;
+}
+
+static struct wire_head head(struct evil *e, enum wire_type type, size_t n)
+{
+	return packet_head(type, n, ++e->seq);
+}
+
+static void close_all(int *fds, size_t n)
+{
+	while (n > 0)
+		(void)close(fds[--n]);
+}
+
+/* Skips messages that it did not ask for. */
+static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, size_t n,
+			  int fds[PACKET_FDS], size_t *ret_fds)
+{
+	uint8_t packet[512];
+
+	for (int i = 0; i < 64; i++) {
+		const ssize_t got = packet_receive(e->fd, 0, packet, sizeof(packet), fds, ret_fds);
+		struct wire_head h;
+
+		if (got < (ssize_t)sizeof(h))
+			return false;
+		memcpy(&h, packet, sizeof(h));
+		if (h.type == type && (size_t)got == n) {
+			memcpy(ret, packet, n);
+			return true;
+		}
+		close_all(fds, *ret_fds);
+		if (h.type == WIRE_ERROR)
+			return false;
+	}
+	return false;
+}
+
+/* This one, evil_ring_with() and evil_space_over() wait for no answer. */
+static int evil_hello_with(struct evil *e, const int *fds, size_t n)
+{
+	const struct wire_hello hello = packet_hello(++e->seq, ARENA, "hostile");
+
+	return packet_with_fds(e->fd, &hello, sizeof(hello), fds, n);
+}
+
+static int evil_hello(struct evil *e)
+{
+	int fds[PACKET_FDS];
+	size_t n;
+	void *submit, *complete;
+
+	if (evil_hello_with(e, NULL, 0) ||
+	    !receive_reply(e, WIRE_HELLO_OK, &e->ok, sizeof(e->ok), fds, &n))
+		return -EPROTO;
+	if (n < 2) {
+		close_all(fds, n);
+		return -EPROTO;
+	}
+	submit = mmap(NULL, e->ok.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+	complete = mmap(NULL, e->ok.complete_bytes, PROT_READ, MAP_SHARED, fds[1], 0);
+	close_all(fds, n);
+	e->submit = submit == MAP_FAILED ? NULL : submit;
+	e->complete = complete == MAP_FAILED ? NULL : complete;
+	return e->submit && e->complete ? 0 : -ENOMEM;
+}
+
+static int evil_open(struct evil *e, const char *socket_path)
+{
+	const int r = evil_dial(e, socket_path);
+
+	return r ? r : evil_hello(e);
+}
+
+/* Reads, and forgets, the daemon's messages. */
+static bool evil_is_cut(struct evil *e)
+{
+	uint8_t packet[512];
+	int fds[PACKET_FDS];
+	size_t n;
+	ssize_t got;
+
+	do {
+		got = packet_receive(e->fd, MSG_DONTWAIT, packet, sizeof(packet), fds, &n);
+		close_all(fds, n);
+	} while (got > 0);
+	return got == 0 || (got != -EAGAIN && got != -EINTR);
+}
+
+static int evil_ring_with(struct evil *e, const int *fds, size_t n)
+{
+	const struct wire_head bell = head(e, WIRE_DOORBELL, sizeof(bell));
+
+	return packet_with_fds(e->fd, &bell, sizeof(bell), fds, n);
+}
+
+static void evil_ring(struct evil *e)
+{
+	(void)evil_ring_with(e, NULL, 0);
+}
+
+/* A request that is refused; the refusal is not read. */
+static void evil_ask_nonsense(struct evil *e)
+{
+	const struct wire_space_close close_none = {
+		.head = head(e, WIRE_SPACE_CLOSE, sizeof(close_none)), .space = 31
+	};
+	const int flags = fcntl(e->fd, F_GETFL);
+
+	(void)fcntl(e->fd, F_SETFL, flags | O_NONBLOCK);
+	(void)packet_with_fds(e->fd, &close_none, sizeof(close_none), NULL, 0);
+	(void)fcntl(e->fd, F_SETFL, flags);
+}
+
+/* --- spaces --- */
+
+struct evil_space_message {
+	struct wire_space_open open;
+	struct wire_region region;
+	struct wire_segment segments[128];
+};
+
+static uint64_t row_bytes(const struct evil_layout *l)
+{
+	return (uint64_t)l->heads * l->dim * VALUE_BYTES;
+}
+
+static uint64_t page_bytes(const struct evil_layout *l)
+{
+	return (uint64_t)l->layers * l->tokens *
+	       (l->token_stride ? l->token_stride : 2 * row_bytes(l));
+}
+
+static uint64_t region_bytes(const struct evil_layout *l)
+{
+	return (page_bytes(l) * l->pages + 4095) & ~4095ull;
+}
+
+static size_t fill(struct evil *e, const struct evil_layout *l, struct evil_space_message *m)
+{
+	const uint64_t layer_bytes = page_bytes(l) / l->layers;
+	const size_t n =
+		sizeof(m->open) + sizeof(m->region) + 2ull * l->layers * sizeof(*m->segments);
+
+	memset(m, 0, sizeof(*m));
+	m->open.head = head(e, WIRE_SPACE_OPEN, n);
+	m->open.n_regions = 1;
+	m->open.n_segments = 2 * l->layers;
+	m->open.geometry = (struct wire_geometry){
+		.dtype = KVTIER_BF16,
+		.codec = l->fp8 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW,
+		.layers = l->layers,
+		.kv_heads = l->heads,
+		.head_dim_k = l->dim,
+		.head_dim_v = l->dim,
+		.block_tokens = l->tokens,
+		.world = 1,
+	};
+	(void)snprintf(m->open.geometry.model, sizeof(m->open.geometry.model), "hostile%llx@1",
+		       (unsigned long long)e->model);
+	m->region = (struct wire_region){ .memory = WIRE_MEMFD, .length = region_bytes(l) };
+	for (uint32_t i = 0; i < 2 * l->layers; i++)
+		m->segments[i] = (struct wire_segment){
+			.layer = i / 2,
+			.kind = i % 2 ? KVTIER_V : KVTIER_K,
+			.offset = i / 2 * layer_bytes +
+				  i % 2 * (l->token_stride ? l->token_stride / 2 : layer_bytes / 2),
+			.page_stride = page_bytes(l),
+			.head_stride = (uint64_t)l->dim * VALUE_BYTES,
+			.token_stride = l->token_stride ? l->token_stride : row_bytes(l),
+		};
+	return n;
+}
+
+/* One page of each row, or each page where rows lie close together; each byte for fp8. */
+static void touch(struct evil *e, const struct evil_layout *l)
+{
+	const uint64_t step = l->token_stride ? l->token_stride / 2 : 4096;
+
+	if (l->fp8) {
+		memset(e->pages, 0x3f, e->bytes);
+		return;
+	}
+	for (uint64_t at = 0; at < e->bytes; at += step)
+		e->pages[at] = (uint8_t)at | 1;
+}
+
+static int evil_space(struct evil *e, const struct evil_layout *l)
+{
+	struct evil_space_message m;
+	struct wire_space_ok ok;
+	int fds[PACKET_FDS];
+	size_t n = fill(e, l, &m);
+
+	forget_space(e);
+	e->bytes = region_bytes(l);
+	e->memory = evil_memfd(e->bytes, F_SEAL_SHRINK | F_SEAL_GROW);
+	e->pages = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+			e->memory, 0);
+	if (e->pages == MAP_FAILED) {
+		e->pages = NULL;
+		return -ENOMEM;
+	}
+	if (l->touched)
+		touch(e, l);
+	if (packet_with_fds(e->fd, &m, n, &e->memory, 1) ||
+	    !receive_reply(e, WIRE_SPACE_OK, &ok, sizeof(ok), fds, &n))
+		return -EPROTO;
+	close_all(fds, n);
+	e->space = ok.space;
+	e->n_pages = l->pages;
+	return 0;
+}
+
+static int evil_space_over(struct evil *e, const struct evil_layout *l, const int *fds, size_t n)
+{
+	struct evil_space_message m;
+	const size_t bytes = fill(e, l, &m);
+
+	m.region.fd_index = random_below(&e->random, (uint32_t)n);
+	return packet_with_fds(e->fd, &m, bytes, fds, n);
+}
+
+/* --- rings --- */
+
+/* Most of the time it asks for keys that it stored lately. */
+static void put_keys(struct evil *e, uint32_t first, bool store)
+{
+	uint8_t *keys = (uint8_t *)e->submit + wire_keys_offset(e->ok.sq_entries);
+	uint32_t *pages =
+		(uint32_t *)(void *)((char *)e->submit +
+				     wire_pages_offset(e->ok.sq_entries, e->ok.arena_blocks));
+	const uint32_t lately = e->key < KEYS ? (uint32_t)e->key : KEYS;
+	const uint64_t from = store || !lately ? e->key : e->key - random_below(&e->random, lately);
+
+	for (uint32_t i = 0; i < OP_BLOCKS; i++) {
+		random_key((uint64_t)e->memory << 40 ^ (from + i), keys + (size_t)(first + i) * 32);
+		pages[first + i] = random_below(&e->random, e->n_pages);
+	}
+	e->key += store ? OP_BLOCKS : 0;
+}
+
+static void put(struct evil *e, uint32_t tail, bool nop)
+{
+	struct wire_sqe *ring = (struct wire_sqe *)(void *)((char *)e->submit + WIRE_RING_OFFSET);
+	const bool store = random_below(&e->random, 2);
+	const uint32_t slots = e->ok.arena_blocks / OP_BLOCKS;
+	struct wire_sqe sqe = {
+		.op = nop   ? WIRE_OP_NOP :
+		      store ? WIRE_OP_STORE :
+			      WIRE_OP_LOAD,
+		.space = (uint16_t)e->space,
+		.op_id = ++e->op_id,
+	};
+
+	if (!nop) {
+		sqe.n = OP_BLOCKS;
+		sqe.deadline_ns = clock_ns() + OP_MS * 1000000ull;
+		sqe.first = tail % slots * OP_BLOCKS;
+		put_keys(e, sqe.first, store);
+	}
+	ring[tail & (e->ok.sq_entries - 1)] = sqe;
+}
+
+/* As many ops as the ring takes; returns how many. Stores of new keys and loads of some that were
+ * stored before, or NOPs. */
+static uint64_t push(struct evil *e, bool nop)
+{
+	const uint32_t slots = e->ok.arena_blocks / OP_BLOCKS;
+	const uint32_t room = slots < e->ok.sq_entries ? slots : e->ok.sq_entries;
+	const uint32_t done = __atomic_load_n(&e->complete->cq_tail, __ATOMIC_ACQUIRE);
+	uint32_t tail = __atomic_load_n(&e->submit->sq_tail, __ATOMIC_ACQUIRE);
+	uint64_t n = 0;
+
+	if (!e->starves)
+		__atomic_store_n(&e->submit->cq_head, done, __ATOMIC_SEQ_CST);
+	/* Each op has one completion, so the ops behind it are outstanding. */
+	for (; tail - done < room && n < room; n++)
+		put(e, tail++, nop);
+	if (n == 0)
+		return 0;
+	__atomic_store_n(&e->submit->sq_tail, tail, __ATOMIC_SEQ_CST);
+	evil_ring(e);
+	return n;
+}
+
+static uint64_t evil_push_blocks(struct evil *e)
+{
+	return push(e, e->n_pages == 0);
+}
+
+static uint64_t evil_push_nops(struct evil *e)
+{
+	return push(e, true);
+}
+
+/* --- the threads --- */
 
 enum {
 	HELD = 300,
@@ -62,8 +437,8 @@ static const struct evil_layout slow = { .layers = 4,
 static const struct evil_layout sparse = {
 	.layers = 4, .heads = 2, .dim = 64, .tokens = 512, .pages = 8, .token_stride = 1 << 20
 };
-/* 65,536 units of 32 bytes a block */
-static const struct evil_layout units = { .layers = 32,
+/* 65,536 tiles of 32 bytes a block */
+static const struct evil_layout tiles = { .layers = 32,
 					  .heads = 1024,
 					  .dim = 1,
 					  .tokens = 16,
@@ -83,19 +458,19 @@ static void keep_busy(struct thread *t, const struct evil_layout *layout,
 
 	if (evil_open(e, t->world->socket))
 		return;
-	if (layout == &units) /* a space measures its first store, and then one a second */
+	if (layout == &tiles) /* a space measures its first store, and then one a second */
 		e->model = random_next(&e->random);
 	if (evil_space(e, layout))
 		return;
-	end = evil_now_ns() + BUSY_MS * 1000000ull;
-	while (evil_now_ns() < end) {
+	end = clock_ns() + BUSY_MS * 1000000ull;
+	while (clock_ns() < end) {
 		const uint64_t pushed = evil_push_blocks(e);
 
 		atomic_fetch_add(&t->world->tally->ops, pushed);
 		if (beside)
 			beside(e);
 		if (!pushed || evil_is_cut(e))
-			evil_nap_us(200);
+			(void)usleep(200);
 	}
 }
 
@@ -146,7 +521,7 @@ static void rewrite(struct thread *t)
 		return;
 	for (int i = 0; i < 60 && !evil_is_cut(e); i++) {
 		atomic_fetch_add(&t->world->tally->ops, evil_push_blocks(e));
-		evil_nap_us(300);
+		(void)usleep(300);
 	}
 	atomic_store(&other.stop, true);
 	(void)pthread_join(thread, NULL);
@@ -156,12 +531,12 @@ static void rewrite(struct thread *t)
 
 static void flood(struct thread *t)
 {
-	const uint64_t end = evil_now_ns() + LIFE_MS * 1000000ull;
+	const uint64_t end = clock_ns() + LIFE_MS * 1000000ull;
 	struct evil *e = &t->e;
 
 	if (evil_open(e, t->world->socket) || evil_space(e, &tiny))
 		return;
-	while (evil_now_ns() < end && !evil_is_cut(e)) {
+	while (clock_ns() < end && !evil_is_cut(e)) {
 		atomic_fetch_add(&t->world->tally->ops, random_below(&e->random, 4) ?
 								evil_push_nops(e) :
 								evil_push_blocks(e));
@@ -183,7 +558,7 @@ static void starve(struct thread *t)
 		atomic_fetch_add(&t->world->tally->ops, evil_push_blocks(e));
 		evil_ask_nonsense(e);
 	}
-	evil_nap_us(LIFE_MS * 1000);
+	(void)usleep(LIFE_MS * 1000);
 }
 
 /* --- connections --- */
@@ -304,7 +679,7 @@ static void descriptors(struct thread *t)
 			(void)close(fds[i]);
 		else
 			close_at_once(fds[i]);
-	evil_nap_us(5000);
+	(void)usleep(5000);
 }
 
 static void half_way(struct thread *t)
@@ -344,9 +719,9 @@ static void hold(struct thread *t)
 	static int fds[HELD]; /* only one thread does this */
 	int n = 0;
 
-	while (n < HELD && (fds[n] = evil_connect(t->world->socket)) >= 0)
+	while (n < HELD && (fds[n] = packet_dial(t->world->socket, PATIENCE_MS)) >= 0)
 		n++;
-	evil_nap_us(LIFE_MS * 1000);
+	(void)usleep(LIFE_MS * 1000);
 	while (n > 0)
 		(void)close(fds[--n]);
 }
@@ -356,7 +731,7 @@ static void hold(struct thread *t)
 const char *hostile_deed_name(enum hostile_deed deed)
 {
 	static const char *const names[HOSTILE_DEEDS] = {
-		"slow layouts", "sparse regions",  "many units", "big blocks",
+		"slow layouts", "sparse regions",  "many tiles", "big blocks",
 		"holes",        "rewritten rings", "floods",     "starved rings",
 		"descriptors",  "ends half-way",   "spaces",     "connections held",
 	};
@@ -373,8 +748,8 @@ static void one(struct thread *t, enum hostile_deed deed)
 	case HOSTILE_SPARSE:
 		keep_busy(t, &sparse, NULL);
 		break;
-	case HOSTILE_UNITS:
-		keep_busy(t, &units, NULL);
+	case HOSTILE_TILES:
+		keep_busy(t, &tiles, NULL);
 		break;
 	case HOSTILE_BIG:
 		keep_busy(t, &big, NULL);
@@ -416,14 +791,14 @@ static void *run(void *arg)
 
 	for (;;) {
 		one(t, t->deeds[random_below(&t->e.random, (uint32_t)t->n_deeds)]);
-		evil_nap_us(1000); /* a refusal is quick */
+		(void)usleep(1000); /* a refusal is quick */
 	}
 	return NULL;
 }
 
 static void be_hostile(const struct world *w)
 {
-	static const enum hostile_deed jobs[] = { HOSTILE_SLOW, HOSTILE_SPARSE, HOSTILE_UNITS,
+	static const enum hostile_deed jobs[] = { HOSTILE_SLOW, HOSTILE_SPARSE, HOSTILE_TILES,
 						  HOSTILE_BIG,  HOSTILE_HOLES,  HOSTILE_REWRITE },
 				       rings[] = { HOSTILE_FLOOD, HOSTILE_STARVE },
 				       connections[] = { HOSTILE_DESCRIPTORS, HOSTILE_DESCRIPTORS,

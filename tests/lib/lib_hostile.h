@@ -6,7 +6,7 @@
  *
  * It has three threads, each with one connection at a time (hostile_hold takes many for a moment):
  *	jobs         what keeps workers busy: slow layouts, sparse regions, blocks of very many
- *		     units, big blocks, holes punched under loads, and a ring that is rewritten
+ *		     tiles, big blocks, holes punched under loads, and a ring that is rewritten
  *		     while it is read
  *	rings        floods of ops and doorbells; completions that nobody takes, replies that nobody
  *		     reads
@@ -15,8 +15,8 @@
  * It runs at nice value 19, or lower still (`idle`): the client's messages are to harm the daemon,
  * not a lack of CPU.
  */
-#ifndef KVTIER_TESTS_LIB_HOSTILE_H
-#define KVTIER_TESTS_LIB_HOSTILE_H
+#ifndef KVTIER_LIB_HOSTILE_H
+#define KVTIER_LIB_HOSTILE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,7 +26,7 @@
 enum hostile_deed {
 	HOSTILE_SLOW,   /* rows far apart: each on a page of its own */
 	HOSTILE_SPARSE, /* the same over memory that nobody touched */
-	HOSTILE_UNITS,  /* fp8 blocks of very many units, in a new space: they are measured */
+	HOSTILE_TILES,  /* fp8 blocks of very many tiles, in a new space: they are measured */
 	HOSTILE_BIG,    /* new blocks of 1 MiB, as fast as they are taken */
 	HOSTILE_HOLES,
 	HOSTILE_REWRITE,
@@ -56,5 +56,9 @@ const char *hostile_deed_name(enum hostile_deed deed);
 int hostile_start(struct hostile *h, const char *socket, uint64_t seed);
 void hostile_stop(struct hostile *h); /* kill -9. The tally stays until hostile_free() */
 void hostile_free(struct hostile *h);
+
+/* lib_hostile_beside.c: an honest engine and a hostile client of one daemon, for at least so long.
+ * The engine stores, loads and compares every byte; the test ends if anything is wrong. */
+void hostile_beside(const char *test, uint32_t seconds);
 
 #endif

@@ -1,10 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_hostile_beside.c - see lib_hostile_beside.h. */
-#include "lib_hostile_beside.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "lib_hostile.h"
 #include "lib_raw.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_io.c - see lib_io.h. */
 #include "lib_io.h"
 
 enum io_engine_choice on_uring = IO_ENGINE_URING, on_threads = IO_ENGINE_THREADS;
 
-int io_rig_file(void)
+/* A new file without a name, O_DIRECT, on a disk; -1: there is no such place. */
+static int new_file(void)
 {
 	const char *given = getenv("TMPDIR");
 	const char *dir = given ? given : access("build", W_OK) == 0 ? "build" : ".";
@@ -23,18 +23,19 @@ int io_rig_file(void)
 	return -1;
 }
 
-int io_rig_can_run(void)
+void io_rig_needed(void)
 {
-	const int fd = io_rig_file();
+	const int fd = new_file();
 
-	if (fd < 0)
+	if (fd < 0) {
 		(void)printf("skipped: no O_DIRECT on a disk here; set TMPDIR\n");
-	else
-		(void)close(fd);
-	return fd >= 0;
+		exit(77);
+	}
+	(void)close(fd);
 }
 
-uint8_t io_rig_byte(uint64_t what, uint64_t i)
+/* Byte i of the block with content `what`. */
+static uint8_t byte_of(uint64_t what, uint64_t i)
 {
 	return (uint8_t)((what * 0x9e3779b97f4a7c15u + i / 8 * 0xd1342543de82ef95u) >>
 			 (8 + i % 8 * 6));
@@ -43,13 +44,13 @@ uint8_t io_rig_byte(uint64_t what, uint64_t i)
 void io_rig_fill(uint8_t *at, uint64_t what, uint32_t bytes)
 {
 	for (uint32_t i = 0; i < bytes; i++)
-		at[i] = io_rig_byte(what, i);
+		at[i] = byte_of(what, i);
 }
 
 bool io_rig_is(const uint8_t *at, uint64_t what, uint32_t bytes)
 {
 	for (uint32_t i = 0; i < bytes; i++)
-		if (at[i] != io_rig_byte(what, i))
+		if (at[i] != byte_of(what, i))
 			return false;
 	return true;
 }
@@ -64,7 +65,7 @@ bool io_rig_pages_are(const struct io_rig *rig, uint32_t page, uint64_t what, ui
 
 void io_rig_prepare(struct io_rig *rig, uint32_t pages)
 {
-	*rig = (struct io_rig){ .fd = io_rig_file() };
+	*rig = (struct io_rig){ .fd = new_file() };
 	assert_true(rig->fd >= 0);
 	assert_int_equal(loop_open(0, &rig->loop), 0);
 	rig->buffers = mmap(NULL, IO_RIG_BUFFER_BYTES, PROT_READ | PROT_WRITE,
@@ -97,7 +98,7 @@ void io_rig_open(struct io_rig *rig, const struct io_conf *conf, uint32_t pages)
 		skip();
 	}
 	assert_int_equal(r, 0);
-	assert_int_equal(io_file_add(rig->io, rig->fd, &rig->file), 0);
+	assert_int_equal(io_file_set(rig->io, rig->fd), 0);
 }
 
 void io_rig_open_plain(struct io_rig *rig, void **state, uint32_t pages)
@@ -123,8 +124,7 @@ struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offse
 			   uint32_t page)
 {
 	struct io_rig_op r = { .rig = rig,
-			       .op = { .file = rig->file,
-				       .kind = kind,
+			       .op = { .kind = kind,
 				       .offset = offset,
 				       .bytes = bytes,
 				       .buffer = rig->buffers + (size_t)page * PAGE,

@@ -3,22 +3,14 @@
  * lib_io.h - shared by unit_io*.c and fault_io*.c: a file on a disk, a loop, an io on one of the
  * engines, and ops that count their completions.
  */
-#ifndef KVTIER_TESTS_LIB_IO_H
-#define KVTIER_TESTS_LIB_IO_H
+#ifndef KVTIER_LIB_IO_H
+#define KVTIER_LIB_IO_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/statfs.h>
-#include <unistd.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "tests/lib/test.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "test.h"
 #include "tiers/io/io.h"
 
 enum { PAGE = IO_ALIGN, IO_RIG_BUFFER_BYTES = 4 << 20, IO_RIG_TMPFS = 0x01021994 };
@@ -27,7 +19,6 @@ struct io_rig {
 	struct loop *loop;
 	struct io *io;
 	int fd;
-	uint32_t file;
 	uint32_t ended, stop_at; /* ops */
 	struct loop_timer pause;
 	uint8_t *buffers; /* IO_RIG_BUFFER_BYTES */
@@ -53,6 +44,16 @@ extern enum io_engine_choice on_uring, on_threads;
 	}
 #define ON_THREADS(fn) TEST_ROWS(fn, ROW_ON_THREADS(fn))
 #define ON_BOTH(fn)    TEST_ROWS(fn, ROW_ON_URING(fn), ROW_ON_THREADS(fn))
+/* The same between two statements, which see `state`. */
+#define ON_BOTH_BETWEEN(fn, begin, end) \
+	static void fn##_between(void); \
+	ON_BOTH(fn)                     \
+	{                               \
+		begin;                  \
+		fn##_between();         \
+		end;                    \
+	}                               \
+	static void fn##_between(void)
 
 /* The head of a function that the linker puts in front of another (-Wl,--wrap=NAME). */
 #define REAL(type, name, params)   \
@@ -60,12 +61,8 @@ extern enum io_engine_choice on_uring, on_threads;
 	type __wrap_##name params; \
 	type __wrap_##name params
 
-/* A new file without a name, O_DIRECT, on a disk; -1: there is no such place. */
-int io_rig_file(void);
-/* For main: the tests prove nothing where nothing is direct. */
-int io_rig_can_run(void);
-/* Byte i of the block with content `what`. */
-uint8_t io_rig_byte(uint64_t what, uint64_t i);
+/* For TEST_FIRST: the tests prove nothing where nothing is direct, and are skipped there. */
+void io_rig_needed(void);
 void io_rig_fill(uint8_t *at, uint64_t what, uint32_t bytes);
 bool io_rig_is(const uint8_t *at, uint64_t what, uint32_t bytes);
 /* Pages `page`... of the rig's buffers have the contents `what`... */
@@ -79,9 +76,9 @@ void io_rig_open_plain(struct io_rig *rig, void **state, uint32_t pages);
 /* An op on the rig's file, its buffer at `page` of the rig's. */
 struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,
 			   uint32_t page);
-/* Until `n` more ops have ended, or some more that ended in the same turn. */
+/* Until `n` more ops have ended, or some more that ended in the same iteration. */
 void io_rig_run(struct io_rig *rig, uint32_t n);
-/* Some turns of the loop; any ops may end in them. */
+/* Some iterations of the loop; any ops may end in them. */
 void io_rig_run_a_little(struct io_rig *rig);
 /* Submits one op and gives its status. */
 int io_rig_do(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,

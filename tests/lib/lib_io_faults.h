@@ -11,8 +11,8 @@
  * The plan (lib_io_plan.c) is this process's, or lies in a file that two processes map. So a test
  * commands a daemon's disk in any state of the daemon, also while it dies.
  */
-#ifndef KVTIER_TESTS_LIB_IO_FAULTS_H
-#define KVTIER_TESTS_LIB_IO_FAULTS_H
+#ifndef KVTIER_LIB_IO_FAULTS_H
+#define KVTIER_LIB_IO_FAULTS_H
 
 #include <stdbool.h>
 

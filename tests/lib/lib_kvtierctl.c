@@ -1,34 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <json-c/json.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "lib_kvtierctl.h"
 
+#include "lib_packet.h"
+
 struct tool tool;
 
-uint64_t tool_now_ns(void)
+int tool_set_up(TEST_UNUSED void **unused)
 {
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-int tool_set_up(void **unused)
-{
-	(void)unused;
 	scratch_make("/tmp", tool.dir, sizeof(tool.dir));
 	snprintf(tool.path, sizeof(tool.path), "%s/stats", tool.dir);
 	snprintf(tool.admin, sizeof(tool.admin), "%s/admin.sock", tool.dir);
-	if (stats_open(tool.path, tool_now_ns(), &tool.page) < 0)
+	if (stats_open(tool.path, clock_ns(), &tool.page) < 0)
 		return -1;
 	tool.uptime_ns = 0;
 	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
@@ -36,9 +20,8 @@ int tool_set_up(void **unused)
 	return 0;
 }
 
-int tool_tear_down(void **unused)
+int tool_tear_down(TEST_UNUSED void **unused)
 {
-	(void)unused;
 	stats_close(tool.page, tool.path);
 	(void)unlink(tool.path);
 	(void)unlink(tool.admin);
@@ -55,10 +38,10 @@ int tool_run(const char *arguments)
 		 tool.dir, arguments);
 	/* the page is of a daemon that lives */
 	if (tool.uptime_ns > 0)
-		tool.page->start_monotonic_ns = tool_now_ns() - tool.uptime_ns;
+		tool.page->start_monotonic_ns = clock_ns() - tool.uptime_ns;
 	stats_heartbeat(tool.page, tool.uptime_ns > 0 ?
 					   tool.page->start_monotonic_ns + tool.uptime_ns :
-					   tool_now_ns());
+					   clock_ns());
 	pipe = popen(command, "r");
 	assert_non_null(pipe);
 	n = fread(tool.output, 1, sizeof(tool.output) - 1, pipe);
@@ -89,7 +72,7 @@ char *tool_json_at(const char *where)
 	return value;
 }
 
-bool tool_find(void)
+void tool_needed(void)
 {
 	const char *given = getenv("KVTIERCTL");
 	const ssize_t n = readlink("/proc/self/exe", tool.program, sizeof(tool.program) - 32);
@@ -97,30 +80,27 @@ bool tool_find(void)
 
 	if (given) {
 		snprintf(tool.program, sizeof(tool.program), "%s", given);
-		return access(tool.program, X_OK) == 0;
-	}
-	if (n <= 0)
-		return false;
-	tool.program[n] = '\0';
-	for (int up = 0; up < 2 && (slash = strrchr(tool.program, '/')) != NULL; up++) {
-		strcpy(slash, "/kvtierctl");
 		if (access(tool.program, X_OK) == 0)
-			return true;
-		*slash = '\0';
+			return;
+	} else if (n > 0) {
+		tool.program[n] = '\0';
+		for (int up = 0; up < 2 && (slash = strrchr(tool.program, '/')) != NULL; up++) {
+			strcpy(slash, "/kvtierctl");
+			if (access(tool.program, X_OK) == 0)
+				return;
+			*slash = '\0';
+		}
 	}
-	return false;
+	printf("kvtierctl is not built\n");
+	exit(77);
 }
 
 pid_t tool_play(const struct tool_packet *script)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const int fd = packet_listen(tool.admin);
 	char request[512];
 	pid_t child;
 
-	memcpy(address.sun_path, tool.admin, strlen(tool.admin));
-	assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-	assert_int_equal(listen(fd, 8), 0);
 	child = fork();
 	if (child == 0) {
 		const int asker = accept(fd, NULL, NULL);
@@ -145,4 +125,47 @@ int tool_run_with(const char *arguments, const struct tool_packet *script)
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	assert_int_equal(unlink(tool.admin), 0);
 	return status;
+}
+
+int tool_told(const char *arguments, const char *packet, const char *second)
+{
+	return tool_run_with(arguments,
+			     (struct tool_packet[]){ { 0, packet }, { 0, second }, { 0 } });
+}
+
+pid_t tool_child(void)
+{
+	int ready[2];
+	pid_t child;
+	char byte;
+
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		struct stats *own;
+
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (stats_open(tool.path, clock_ns(), &own) < 0 || write(ready[1], "x", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	(void)close(ready[0]);
+	(void)close(ready[1]);
+	return child;
+}
+
+void tool_child_stops(pid_t child)
+{
+	int status;
+
+	assert_int_equal(kill(child, SIGSTOP), 0);
+	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+}
+
+void tool_child_ends(pid_t child)
+{
+	(void)kill(child, SIGKILL);
+	(void)waitpid(child, NULL, 0);
 }

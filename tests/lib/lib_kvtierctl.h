@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_kvtierctl.h - shared by unit_kvtierctl*.c: a directory with a stats page, the built program
- * run there, and a child that plays the daemon's admin socket by a script. The program is
- * $KVTIERCTL, or lies in the test's directory or its parent.
+ * lib_kvtierctl.h - for unit_kvtierctl*.c: a directory with a stats page, the built program run
+ * there, a child that plays the daemon's admin socket by a script, and one that has the page, for
+ * unit_stats.c, too. The program is $KVTIERCTL, or lies in the test's directory or its parent.
  */
-#ifndef KVTIER_TESTS_LIB_KVTIERCTL_H
-#define KVTIER_TESTS_LIB_KVTIERCTL_H
+#ifndef KVTIER_LIB_KVTIERCTL_H
+#define KVTIER_LIB_KVTIERCTL_H
 
-#include <stdbool.h>
-#include <sys/types.h>
-
+#include "base/clock.h"
 #include "daemon/stats/stats.h"
 #include "lib_scratch.h"
 #include "test.h"
@@ -28,7 +26,7 @@ struct tool_packet {
 	const char *text;
 };
 
-bool tool_find(void); /* false: kvtierctl is not built */
+void tool_needed(void); /* finds kvtierctl; the test is skipped where it is not built */
 /* Around a case: the directory, and in it the page of a daemon that lives. */
 int tool_set_up(void **unused);
 int tool_tear_down(void **unused);
@@ -37,9 +35,14 @@ int tool_run(const char *arguments); /* exit status */
 pid_t tool_play(const struct tool_packet *script);
 /* tool_run() beside such a child. */
 int tool_run_with(const char *arguments, const struct tool_packet *script);
+/* Likewise; it answers at once, with one packet or two. */
+int tool_told(const char *arguments, const char *packet, const char *second);
+/* The page becomes that of a child, which waits to be stopped or to end; its pid. */
+pid_t tool_child(void);
+void tool_child_stops(pid_t child);
+void tool_child_ends(pid_t child);
 void tool_says(const char *words); /* asserts that the output has them */
 /* The value at a path of the JSON text in the output. */
 char *tool_json_at(const char *where);
-uint64_t tool_now_ns(void);
 
 #endif

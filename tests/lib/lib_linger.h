@@ -3,8 +3,8 @@
  * lib_linger.h - TCP sockets whose close() waits, as a hostile client sends them: with data that
  * the peer does not take, and SO_LINGER.
  */
-#ifndef KVTIER_TESTS_LIB_LINGER_H
-#define KVTIER_TESTS_LIB_LINGER_H
+#ifndef KVTIER_LIB_LINGER_H
+#define KVTIER_LIB_LINGER_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
 /*
  * lib_man.h - a part of a manual page equals the text that the tables make. For cmocka tests.
  */
-#ifndef KVTIER_TESTS_LIB_MAN_H
-#define KVTIER_TESTS_LIB_MAN_H
+#ifndef KVTIER_LIB_MAN_H
+#define KVTIER_LIB_MAN_H
 
 #include <stdio.h>
 

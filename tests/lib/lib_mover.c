@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
-#include <string.h>
-#include <time.h>
 
 #include "lib_mover.h"
 
+#include "random.h"
+
 struct copier world_copier;
+struct quota *world_quota;
 uint64_t world_moved_blocks, world_moved_bytes;
 
 struct world world_open_of(uint32_t slabs, uint32_t slab_bytes)
 {
 	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes,
 					.slab_bytes = slab_bytes };
-	const struct blocks_conf blocks = { .max_blocks = 1000, .classes = TIER_MAX_CLASSES };
+	const struct blocks_conf blocks = { .max_blocks = 1000, .quota = world_quota };
 	char text[TIER_TEXT_BYTES];
 	struct world w = { .tick = 1 };
 
@@ -43,58 +43,59 @@ void world_close(struct world *w)
 	index_close(w->index);
 }
 
-void world_key(uint32_t name, uint8_t ret[32])
-{
-	for (uint32_t i = 0; i < 8; i++) {
-		const uint32_t word = name * 2654435761u + i * 40503u;
-
-		memcpy(ret + 4 * i, &word, 4);
-	}
-}
-
 struct world world_open(uint32_t slabs)
 {
 	return world_open_of(slabs, SLAB);
 }
 
-int world_make_room(struct world *w, uint32_t bytes, uint32_t steps, struct extent *ret)
+int world_try(struct world *w, uint32_t bytes, bool desperate, struct extent *ret)
+{
+	const struct mover_for whom = { .desperate = desperate, .near = TIER_ANY_UNIT };
+
+	return mover_find_room(w->host, w->blocks, w->tick, bytes, &whom, &w->mover, ret);
+}
+
+int world_make_room(struct world *w, uint32_t bytes, struct extent *ret)
 {
 	int r;
 
-	mover_turn(&w->mover);
-	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->mover, ret)) ==
-		       -EAGAIN &&
+	mover_iteration(&w->mover);
+	while ((r = world_try(w, bytes, true, ret)) == -EAGAIN &&
 	       (world_copier.n || w->mover.clearing_bytes)) {
 		copier_run(&world_copier);
-		mover_turn(&w->mover);
+		mover_iteration(&w->mover);
 	}
 	w->mover.counts.moved_blocks = world_moved_blocks;
 	w->mover.counts.moved_bytes = world_moved_bytes;
 	return r;
 }
 
-uint32_t world_store(struct world *w, uint32_t name, uint32_t bytes, uint32_t parent)
+uint32_t world_commit(struct world *w, uint32_t space, uint32_t name, uint32_t parent,
+		      const struct extent *where)
 {
-	struct extent where;
-	uint8_t key[32];
 	uint32_t block;
 
 	w->tick++;
-	assert_int_equal(world_make_room(w, bytes, MOVER_STEPS, &where), 0);
-	memset(tier_address(w->host, &where), (int)(name & 0xff), bytes);
-	world_key(name, key);
-	assert_int_equal(blocks_commit(w->blocks, key, 0, parent, 0, &where, &block), 0);
-	tier_set_owner(w->host, &where, block);
+	assert_int_equal(blocks_commit(w->blocks, random_key_of(name).bytes, space, parent, 0,
+				       where, &block),
+			 0);
+	tier_set_owner(w->host, where, block);
 	blocks_touch(w->blocks, block, w->tick);
 	return block;
 }
 
+uint32_t world_store(struct world *w, uint32_t name, uint32_t bytes, uint32_t parent)
+{
+	struct extent where;
+
+	assert_int_equal(world_make_room(w, bytes, &where), 0);
+	memset(tier_address(w->host, &where), (int)(name & 0xff), bytes);
+	return world_commit(w, 0, name, parent, &where);
+}
+
 uint32_t world_find(const struct world *w, uint32_t name)
 {
-	uint8_t key[32];
-
-	world_key(name, key);
-	return blocks_find(w->blocks, key, 0);
+	return blocks_find(w->blocks, random_key_of(name).bytes, 0);
 }
 
 void world_where(const struct world *w, uint32_t block, struct extent *ret)
@@ -112,4 +113,41 @@ void world_bytes_are(const struct world *w, uint32_t name, uint32_t bytes)
 	assert_non_null(at);
 	for (uint32_t i = 0; i < bytes; i++)
 		assert_int_equal(at[i], (uint8_t)name);
+}
+
+/* --- workers --- */
+
+int copier_submit(void *arg, struct device_job *job)
+{
+	struct copier *c = arg;
+	uint64_t bytes = 0;
+
+	if (c->full || c->n == EMPTIER_JOBS)
+		return -EAGAIN;
+	for (uint32_t i = 0; i < job->n_copies; i++)
+		bytes += job->copies[i].bytes;
+	c->jobs[c->n++] = job;
+	c->jobs_total++;
+	c->bytes_total += bytes;
+	c->most_bytes = bytes > c->most_bytes ? bytes : c->most_bytes;
+	c->most_copies = job->n_copies > c->most_copies ? job->n_copies : c->most_copies;
+	c->most_jobs = c->n > c->most_jobs ? c->n : c->most_jobs;
+	return 0;
+}
+
+void copier_end(struct copier *c, uint32_t which, int status)
+{
+	struct device_job *job = c->jobs[which];
+
+	for (uint32_t i = 0; !status && i < job->n_copies; i++)
+		memcpy(job->copies[i].to, job->copies[i].from, job->copies[i].bytes);
+	c->jobs[which] = c->jobs[--c->n];
+	job->status = status;
+	job->done(job);
+}
+
+void copier_run(struct copier *c)
+{
+	while (c->n)
+		copier_end(c, 0, 0);
 }

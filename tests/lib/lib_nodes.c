@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_nodes.c - see lib_nodes.h. */
 #include "lib_nodes.h"
 
 #include <errno.h>

@@ -8,8 +8,8 @@
  * where $KVTIER_TEST_NODES names a file, written there: a daemon's test reads it. The node that
  * $KVTIER_TEST_NODES_FULL names has no page left: they come from node 0. Any thread.
  */
-#ifndef KVTIER_TESTS_LIB_NODES_H
-#define KVTIER_TESTS_LIB_NODES_H
+#ifndef KVTIER_LIB_NODES_H
+#define KVTIER_LIB_NODES_H
 
 #include <stdbool.h>
 #include <stddef.h>

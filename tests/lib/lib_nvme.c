@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_nvme.c - see lib_nvme.h. */
 #include "lib_nvme.h"
 
 #include <assert.h>
@@ -7,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_log_inner.h"
+#include "base/list.h"
+#include "tiers/nvme/log/nvme_log_inner.h"
 
 static const struct image_geometry shapes[3] = {
 	{ .dtype = DTYPE_BF16, .block_tokens = 16, .opaque_bytes = 5000 },
@@ -91,7 +91,7 @@ static struct kit_block *block_at(struct kit *kit, const struct nvme_entry *entr
 	return &kit->block[*ret];
 }
 
-static bool on_found(void *arg, const struct nvme_entry *entry, uint64_t location)
+static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
 	struct kit *kit = arg;
 	uint32_t number;
@@ -99,7 +99,7 @@ static bool on_found(void *arg, const struct nvme_entry *entry, uint64_t locatio
 
 	if (kit->refuse_found || block->location != NVME_NOWHERE)
 		return false;
-	block->location = location;
+	block->location = nvme_extent_location(where);
 	block->tick = entry->tick;
 	if (entry->tick > kit->tick)
 		kit->tick = entry->tick;
@@ -109,52 +109,50 @@ static bool on_found(void *arg, const struct nvme_entry *entry, uint64_t locatio
 	return true;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, uint64_t location,
-			       uint64_t *ret_tick)
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
+			       const struct extent *where, uint64_t *ret_tick)
 {
 	struct kit *kit = arg;
 	uint32_t number;
 	const struct kit_block *block = block_at(kit, entry, &number);
 
-	if (block->location != location)
+	if (block->location != nvme_extent_location(where))
 		return NVME_GONE;
 	*ret_tick = block->tick;
 	return kit->answer;
 }
 
-static bool on_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to,
-		     uint64_t *ret_tick)
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,
+		     const struct extent *to, uint64_t *ret_tick)
 {
 	struct kit *kit = arg;
 	uint32_t number;
 	struct kit_block *block = block_at(kit, entry, &number);
 
-	if (block->location != from)
+	if (block->location != nvme_extent_location(from))
 		return false;
-	block->location = to;
+	block->location = nvme_extent_location(to);
 	*ret_tick = block->tick;
 	kit->moved++;
 	return true;
 }
 
-static void on_dropped(void *arg, const struct nvme_entry *entry, uint64_t location)
+static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
 	struct kit *kit = arg;
 	uint32_t number;
 	struct kit_block *block = block_at(kit, entry, &number);
 
-	if (block->location != location)
+	if (block->location != nvme_extent_location(where))
 		return;
 	block->location = NVME_NOWHERE;
 	kit->dropped++;
 	kit->blocks--;
 }
 
-static void on_ready(void *arg, int status)
+static void on_ready(struct nvme_medium *medium, int status)
 {
-	struct kit *kit = arg;
-
-	kit->ready = status;
+	container_of(medium, struct kit, sim.medium)->ready = status;
 }
 
 void kit_open(struct kit *kit, uint32_t segments, uint64_t seed)
@@ -190,6 +188,12 @@ void kit_forget_log(struct kit *kit)
 	kit->blocks = kit->found = 0;
 }
 
+void kit_crash(struct kit *kit, enum sim_crash how)
+{
+	kit_forget_log(kit);
+	disk_sim_crash(&kit->sim, how);
+}
+
 void kit_close(struct kit *kit)
 {
 	kit_forget_log(kit);
@@ -202,19 +206,18 @@ void kit_close(struct kit *kit)
 
 static void make_log(struct kit *kit)
 {
-	const struct nvme_table table = {
+	const struct nvme_events events = {
 		.arg = kit,
 		.found = on_found,
 		.ask = on_ask,
 		.moved = on_moved,
 		.dropped = on_dropped,
-		.ready = on_ready,
 	};
-	char text[NVME_TEXT_BYTES];
 
 	assert(!kit->log);
 	kit->ready = 1;
-	assert(!nvme_log_new(&kit->conf, &kit->sim.medium, &table, &kit->log, text, sizeof(text)));
+	kit->sim.medium.ready = on_ready;
+	assert(!nvme_log_new(&kit->conf, &kit->sim.medium, &events, &kit->log));
 }
 
 bool kit_step(struct kit *kit)
@@ -308,6 +311,15 @@ int kit_store(struct kit *kit, uint32_t number)
 		if (!kit_step(kit))
 			return -ETIMEDOUT; /* stalled, or no power */
 	return kit->block[number].location == NVME_NOWHERE ? -EIO : 0;
+}
+
+void kit_store_range(struct kit *kit, uint32_t from, uint32_t to)
+{
+	for (uint32_t i = from; i < to; i++) {
+		const int r = kit_store(kit, i);
+
+		assert(!r);
+	}
 }
 
 void kit_touch(struct kit *kit, uint32_t number)
@@ -476,8 +488,8 @@ void kit_check(struct kit *kit)
 		assert(!kit->log->heat[i].blocks == !kit->log->segments[i].live_bytes);
 	}
 	assert(have_blocks == blocks && have_ticks == ticks);
-	assert(nvme_log_live_records(kit->log) == blocks &&
-	       nvme_log_live_bytes(kit->log) == have_bytes);
+	assert(nvme_log_facts(kit->log)->live_records == blocks &&
+	       nvme_log_facts(kit->log)->live_bytes == have_bytes);
 }
 
 uint64_t kit_table_bytes(struct kit *kit)

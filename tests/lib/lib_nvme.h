@@ -7,8 +7,8 @@
  * padding of the first page, in a page of its own, in the padding of a later page. Its image
  * follows from its number alone.
  */
-#ifndef KVTIER_TESTS_LIB_NVME_H
-#define KVTIER_TESTS_LIB_NVME_H
+#ifndef KVTIER_LIB_NVME_H
+#define KVTIER_LIB_NVME_H
 
 #include "disk_sim.h"
 
@@ -52,17 +52,19 @@ struct kit {
 };
 
 void kit_open(struct kit *kit, uint32_t segments, uint64_t seed);
-void kit_close(struct kit *kit);      /* I/O on its way is forgotten */
-int kit_format(struct kit *kit);      /* ready's argument */
-int kit_recover(struct kit *kit);     /* with an empty table */
-void kit_forget_log(struct kit *kit); /* as a crash does */
-void kit_run(struct kit *kit);        /* until nothing is on its way */
+void kit_close(struct kit *kit);                     /* I/O on its way is forgotten */
+int kit_format(struct kit *kit);                     /* ready's argument */
+int kit_recover(struct kit *kit);                    /* with an empty table */
+void kit_forget_log(struct kit *kit);                /* as a crash does */
+void kit_crash(struct kit *kit, enum sim_crash how); /* and the disk's part of it */
+void kit_run(struct kit *kit);                       /* until nothing is on its way */
 bool kit_step(struct kit *kit);
 
 /* 0, or nvme_log_append()'s error. kit_store() waits until it could be done, and reports the
  * end. */
 int kit_append(struct kit *kit, uint32_t block);
 int kit_store(struct kit *kit, uint32_t block);
+void kit_store_range(struct kit *kit, uint32_t from, uint32_t to); /* all must succeed */
 void kit_touch(struct kit *kit, uint32_t block);
 void kit_forget(struct kit *kit, uint32_t block);
 /* 0: whole and right; -ENOENT: not in the table; else a miss, and gone from the table. Wrong bytes:

@@ -12,15 +12,6 @@
  */
 #include "lib_nvme_kill.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "lib_clock.h"
 
 enum {
@@ -207,7 +198,7 @@ static int op_start(struct loop *l, uint32_t slot, enum action action)
 			page_poison(&l->e, pages[i]);
 	}
 	if (action == PREFETCH)
-		r = kvtier_prefetch(l->e.space, keys, LENGTH, &op->id);
+		r = kvtier_prefetch(l->e.space, keys, LENGTH, NULL, &op->id);
 	else
 		r = action == STORE ? kvtier_store(l->e.space, keys, pages, LENGTH, NULL, &op->id) :
 				      kvtier_load(l->e.space, keys, pages, LENGTH, NULL, &op->id);

@@ -9,8 +9,8 @@
  * Rule: every block is its own bytes or a miss, in any life; and a kept block is there, as long as
  * its store took nothing back and was not damaged.
  */
-#ifndef KVTIER_TESTS_LIB_NVME_KILL_H
-#define KVTIER_TESTS_LIB_NVME_KILL_H
+#ifndef KVTIER_LIB_NVME_KILL_H
+#define KVTIER_LIB_NVME_KILL_H
 
 #include "lib_disk.h"
 

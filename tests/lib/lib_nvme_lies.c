@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_nvme_lies.c - see lib_nvme_lies.h. */
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
+#include "base/clock.h"
 #include "test.h"
-#include "tiers/nvme/nvme_log_inner.h"
+#include "tiers/nvme/log/nvme_log_inner.h"
 #include "lib_nvme_lies.h"
 
 enum { SEGMENTS = 6, BLOCKS = 36, LATER = 1000 };
@@ -42,8 +37,7 @@ static void honest_again(void)
 
 static void start_again(enum sim_crash how)
 {
-	kit_forget_log(&kit);
-	disk_sim_crash(&kit.sim, how);
+	kit_crash(&kit, how);
 	(void)kit_recover(&kit);
 }
 
@@ -53,7 +47,7 @@ static void it_goes_on(void)
 	honest_again();
 	for (int i = 0; i < SIM_CRASHES; i++) {
 		start_again((enum sim_crash)i);
-		assert_int_equal(nvme_log_state(kit.log), NVME_UP);
+		assert_int_equal(nvme_log_facts(kit.log)->state, NVME_UP);
 		workload(LATER);
 		(void)kit_load_all(&kit);
 		kit_check(&kit);
@@ -67,27 +61,18 @@ void lies_at_every_io(enum sim_lie lie, uint64_t seed)
 	for (n = 1; told; n++) {
 		kit_open(&kit, SEGMENTS, seed + n);
 		assert_int_equal(kit_format(&kit), 0);
-		for (uint32_t i = 2000; i < 2010; i++)
-			assert_int_equal(kit_store(&kit, i), 0);
+		kit_store_range(&kit, 2000, 2010);
 		kit_run(&kit);
 		kit.sim.lie = lie;
 		kit.sim.lie_nth = kit.sim.submits + n;
 		start_again(SIM_KEEP_ALL);
-		if (nvme_log_state(kit.log) == NVME_UP)
+		if (nvme_log_facts(kit.log)->state == NVME_UP)
 			workload(0);
 		told = kit.sim.lies;
 		it_goes_on();
 		kit_close(&kit);
 	}
 	printf("%d: %llu I/Os\n", (int)lie, (unsigned long long)n - 1);
-}
-
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* One store: six lives. Superblocks may both be gone then: a store that is left alone is right,
@@ -99,7 +84,7 @@ static uint64_t lies_in_one_store(uint64_t seed, uint64_t *starts)
 	kit_open(&kit, SEGMENTS, seed);
 	assert_int_equal(kit_format(&kit), 0);
 	kit.sim.lie_one_in = 8;
-	for (int i = 0; i < 6 && nvme_log_state(kit.log) == NVME_UP; i++, (*starts)++) {
+	for (int i = 0; i < 6 && nvme_log_facts(kit.log)->state == NVME_UP; i++, (*starts)++) {
 		workload(i % 2 ? 0 : LATER);
 		start_again((enum sim_crash)(i % SIM_CRASHES));
 	}

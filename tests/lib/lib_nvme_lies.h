@@ -4,8 +4,8 @@
  * lost it, wrote it elsewhere, or answers a read with earlier bytes. A wrong byte, or a log that
  * does not start again, ends the test.
  */
-#ifndef KVTIER_TESTS_LIB_NVME_LIES_H
-#define KVTIER_TESTS_LIB_NVME_LIES_H
+#ifndef KVTIER_LIB_NVME_LIES_H
+#define KVTIER_LIB_NVME_LIES_H
 
 #include "lib_nvme.h"
 

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_nvme_tier.c - see lib_nvme_tier.h. */
-#include "daemon/base/container_of.h"
+#include "base/list.h"
 #include "lib_clock.h"
 #include "lib_nvme_tier.h"
 #include "lib_scratch.h"
 
 #include <assert.h>
-#include <sys/stat.h>
-#include <time.h>
 
-enum { PATIENCE = 30, TURN_NS = 1000000, IDLE_MS = 250 };
+enum { PATIENCE = 30, ITERATION_NS = 1000000, IDLE_MS = 250 };
 
 /* --- the table --- */
 
@@ -203,7 +200,7 @@ void site_open_filled(struct site *site, enum io_engine_choice engine, uint32_t 
 
 static bool is_idle(struct site *site)
 {
-	return nvme_idle(site->tier);
+	return tier_idle(site->tier);
 }
 
 void site_stop(struct site *site, bool flush)
@@ -220,12 +217,12 @@ static void pause_over(struct loop_timer *timer)
 	loop_stop((container_of(timer, struct site, pause))->loop);
 }
 
-void site_turn(struct site *site)
+void site_iterate(struct site *site)
 {
-	if (site->tier && nvme_idle(site->tier))
+	if (site->tier && tier_idle(site->tier))
 		clock_pass_ms(IDLE_MS);
 	site->pause.fire = pause_over;
-	loop_timer_set(site->loop, &site->pause, loop_now(site->loop) + TURN_NS);
+	loop_timer_set(site->loop, &site->pause, loop_now(site->loop) + ITERATION_NS);
 	assert(!loop_run(site->loop));
 }
 
@@ -236,7 +233,7 @@ bool site_settle(struct site *site, bool (*is)(struct site *site))
 	while (!is(site)) {
 		if (time(NULL) > end)
 			return false;
-		site_turn(site);
+		site_iterate(site);
 	}
 	return true;
 }
@@ -246,7 +243,7 @@ bool site_until_state(struct site *site, enum tier_state state)
 	const time_t end = time(NULL) + PATIENCE;
 
 	while (tier_state(site->tier) != state && time(NULL) <= end)
-		site_turn(site);
+		site_iterate(site);
 	return tier_state(site->tier) == state;
 }
 
@@ -319,12 +316,13 @@ struct site_slot *site_read(struct site *site, uint32_t block, int *ret)
 	return submit(site, slot, ret);
 }
 
-static int wait_for(struct site *site, const struct site_slot *slot)
+int site_wait(struct site *site, const struct site_slot *slot)
 {
 	const time_t end = time(NULL) + PATIENCE;
 
+	assert_non_null(slot);
 	while (!slot->dones && time(NULL) <= end)
-		site_turn(site);
+		site_iterate(site);
 	assert_int_equal(slot->dones, 1);
 	return slot->x.status;
 }
@@ -336,15 +334,15 @@ int site_store(struct site *site, uint32_t block)
 	int r;
 
 	while (!(slot = site_write(site, block, &r)) && r == -EAGAIN && time(NULL) <= end)
-		site_turn(site);
-	return slot ? wait_for(site, slot) : r;
+		site_iterate(site);
+	return slot ? site_wait(site, slot) : r;
 }
 
 void site_forget(struct site *site, uint32_t block)
 {
 	if (!site->block[block].there)
 		return;
-	nvme_forget(site->tier, &site->block[block].where, site->block[block].tick);
+	tier_forget(site->tier, &site->block[block].where, site->block[block].tick);
 	site->block[block].there = false;
 	site->blocks--;
 }
@@ -358,7 +356,7 @@ int site_load(struct site *site, uint32_t block)
 		return -ENOENT;
 	slot = site_read(site, block, &r);
 	if (slot)
-		r = wait_for(site, slot);
+		r = site_wait(site, slot);
 	if (!r)
 		r = kit_image_check(slot->bytes, block, site->expected);
 	if (r == -EBADMSG || r == -ESTALE)
@@ -408,13 +406,13 @@ int site_purge(struct site *site, uint32_t tenant)
 	for (uint32_t i = tenant; i < SITE_BLOCKS; i += KIT_TENANTS)
 		site_forget(site, i);
 	site->ended = 1;
-	return wait_end(site, nvme_purge(site->tier, owner, on_ended, site));
+	return wait_end(site, tier_purge(site->tier, owner, on_ended, site));
 }
 
 int site_flush(struct site *site, bool last)
 {
 	site->ended = 1;
-	return wait_end(site, nvme_flush(site->tier, last, on_ended, site));
+	return wait_end(site, tier_flush(site->tier, last, on_ended, site));
 }
 
 void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret)

@@ -4,8 +4,8 @@
  * bytes (as in lib_nvme.h), and slots for reads and writes. The test holds the clock: it is linked
  * with wrap=clock_gettime,epoll_wait.
  */
-#ifndef KVTIER_TESTS_LIB_NVME_TIER_H
-#define KVTIER_TESTS_LIB_NVME_TIER_H
+#ifndef KVTIER_LIB_NVME_TIER_H
+#define KVTIER_LIB_NVME_TIER_H
 
 #include "tiers/nvme/nvme.h"
 #include "lib_io.h"
@@ -58,16 +58,18 @@ void site_start(struct site *site);
 void site_open_filled(struct site *site, enum io_engine_choice engine, uint32_t n);
 /* without flush: as a kill does, when nothing is on its way */
 void site_stop(struct site *site, bool flush);
-/* Some turns of the loop: a millisecond or two. While no disk has anything in its hands time passes
- * faster (lib_clock.h), so that nobody waits for a probe. */
-void site_turn(struct site *site);
-/* turns until it is; false: not in 30 s */
+/* Some iterations of the loop: a millisecond or two. While no disk has anything in its hands time
+ * passes faster (lib_clock.h), so that nobody waits for a probe. */
+void site_iterate(struct site *site);
+/* iterations until it is; false: not in 30 s */
 bool site_settle(struct site *site, bool (*is)(struct site *site));
 bool site_until_state(struct site *site, enum tier_state state);
 
 /* Submits; NULL and *ret: refused. */
 struct site_slot *site_write(struct site *site, uint32_t block, int *ret);
 struct site_slot *site_read(struct site *site, uint32_t block, int *ret);
+/* Until it has ended: its status. */
+int site_wait(struct site *site, const struct site_slot *slot);
 /* 0, or the status it ended with. store waits while it is -EAGAIN. load: -ENOENT not in the table;
  * -EBADMSG: the bytes are not the block's, as a reader sees; a block that could not be read is
  * dropped from the table. */

@@ -1,10 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-
 #include "lib_packet.h"
+
+#include "test.h"
+
+static struct sockaddr_un address_of(const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	(void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	return a;
+}
+
+int packet_dial(const char *path, uint32_t patience_ms)
+{
+	const struct timeval patience = { .tv_sec = patience_ms / 1000,
+					  .tv_usec = patience_ms % 1000 * 1000 };
+	const struct sockaddr_un a = address_of(path);
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (const struct sockaddr *)&a, sizeof(a)) == 0)
+		return fd;
+	r = -errno;
+	(void)close(fd);
+	return r;
+}
+
+int packet_listen(const char *path)
+{
+	const struct sockaddr_un a = address_of(path);
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(fd, (const struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	return fd;
+}
 
 int packet_with_fds(int socket, const void *message, size_t n, const int *fds, size_t n_fds)
 {
@@ -28,9 +62,42 @@ int packet_with_fds(int socket, const void *message, size_t n, const int *fds, s
 	return sendmsg(socket, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-struct wire_hello packet_hello(uint32_t arena_blocks, const char *name)
+ssize_t packet_receive(int socket, int flags, void *ret, size_t room, int fds[PACKET_FDS],
+		       size_t *ret_fds)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(PACKET_FDS * sizeof(int))];
+	} control;
+	struct iovec iov = { .iov_base = ret, .iov_len = room };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = sizeof(control.bytes) };
+	const ssize_t n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC | flags);
+
+	*ret_fds = 0;
+	if (n < 0)
+		return -errno;
+	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+		if (h->cmsg_type == SCM_RIGHTS) {
+			*ret_fds = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(fds, CMSG_DATA(h), *ret_fds * sizeof(int));
+		}
+	return n;
+}
+
+struct wire_head packet_head(enum wire_type type, size_t n, uint32_t seq)
+{
+	return (struct wire_head){
+		.magic = WIRE_MAGIC, .type = (uint16_t)type, .length = (uint32_t)n, .seq = seq
+	};
+}
+
+struct wire_hello packet_hello(uint32_t seq, uint32_t arena_blocks, const char *name)
 {
 	struct wire_hello hello = {
+		.head = packet_head(WIRE_HELLO, sizeof(hello), seq),
 		.version_min = WIRE_VERSION_MIN,
 		.version_max = WIRE_VERSION_MAX,
 		.size_geometry = sizeof(struct wire_geometry),

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_pages.c - see lib_pages.h. */
-#include "tests/lib/lib_pages.h"
+#include "lib_pages.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -299,4 +298,33 @@ void pages_print(const struct pages *pages)
 		       (unsigned long long)p->page_stride, (unsigned long long)p->head_stride,
 		       (unsigned long long)p->token_stride, (unsigned long long)p->length);
 	}
+}
+
+static int all_steps(const struct codec_kernels *kernels, struct codec_run *run, uint8_t *scratch)
+{
+	int r;
+
+	do
+		r = kernels->step(run, CODEC_PIECE_BYTES, scratch);
+	while (r == CODEC_MORE);
+	return r;
+}
+
+int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, enum image_codec codec_k, enum image_codec codec_v,
+		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch)
+{
+	struct codec_run run;
+	const int r = kernels->encode_start(&run, layout, page, codec_k, codec_v, identity, image);
+
+	return r ? r : all_steps(kernels, &run, scratch);
+}
+
+int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, const uint8_t *image, uint8_t *scratch)
+{
+	struct codec_run run;
+	const int r = kernels->decode_start(&run, layout, page, image);
+
+	return r ? r : all_steps(kernels, &run, scratch);
 }

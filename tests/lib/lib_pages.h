@@ -3,13 +3,13 @@
  * lib_pages.h - layouts of pages for tests of codecs: engines' layouts, by name, and random ones.
  * Pieces lie at addresses that count from `base`; the caller has pages->bytes of memory there.
  */
-#ifndef KVTIER_TESTS_LIB_PAGES_H
-#define KVTIER_TESTS_LIB_PAGES_H
+#ifndef KVTIER_LIB_PAGES_H
+#define KVTIER_LIB_PAGES_H
 
 #include <stdbool.h>
 
-#include "kernels/image.h"
-#include "tests/lib/random.h"
+#include "kernels/kernels.h"
+#include "random.h"
 
 enum { PAGES_MAX_PIECES = 160 };
 
@@ -45,6 +45,12 @@ void pages_make(struct pages *ret, const struct pages_named *named, uint32_t dty
 /* Any geometry with at most `most` values a plane, any order, strides with gaps, alignments of the
  * dtype and no more. */
 void pages_random(struct pages *ret, struct random *random, uint32_t dtype, uint64_t base);
+/* A whole image in one call: start and all steps. */
+int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, enum image_codec codec_k, enum image_codec codec_v,
+		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch);
+int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, const uint8_t *image, uint8_t *scratch);
 /* Describes them in one line, for a failing test. */
 void pages_print(const struct pages *pages);
 

@@ -2,18 +2,9 @@
 /*
  * lib_raw.c - the wire protocol by hand, and the witness (lib_raw.h).
  */
-#include "lib_packet.h"
 #include "lib_raw.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <unistd.h>
+#include "lib_packet.h"
 
 enum { PATIENCE_S = 60 };
 
@@ -21,37 +12,22 @@ enum { PATIENCE_S = 60 };
 
 void raw_dial(struct raw *r, const char *socket_path)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const struct timeval patience = { .tv_sec = PATIENCE_S };
 	const int send_bytes = 1 << 20;
 
-	memset(r, 0, sizeof(*r));
-	snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
-	r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	assert_true(r->fd >= 0);
-	(void)setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	*r = (struct raw){ .fd = packet_dial(socket_path, 1000 * PATIENCE_S) };
+	if (r->fd < 0)
+		fail_msg("connect: %s", strerror(-r->fd));
 	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));
-	if (connect(r->fd, (const struct sockaddr *)&address, sizeof(address)))
-		fail_msg("connect: %s", strerror(errno));
 }
 
 struct wire_head raw_head(struct raw *r, enum wire_type type, size_t n)
 {
-	return (struct wire_head){
-		.magic = WIRE_MAGIC,
-		.type = (uint16_t)type,
-		.length = (uint32_t)n,
-		.seq = ++r->seq,
-	};
+	return packet_head(type, n, ++r->seq);
 }
 
 struct wire_hello raw_hello_message(struct raw *r)
 {
-	struct wire_hello hello = packet_hello(1024, "raw");
-
-	hello.head = raw_head(r, WIRE_HELLO, sizeof(hello));
-	return hello;
+	return packet_hello(++r->seq, 1024, "raw");
 }
 
 int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds)
@@ -59,38 +35,24 @@ int raw_send(const struct raw *r, const void *message, size_t n, const int *fds,
 	return packet_with_fds(r->fd, message, n, fds, fds ? n_fds : 0);
 }
 
-static size_t receive(const struct raw *r, void *ret, size_t room, int fds[8], size_t *ret_fds)
+static size_t receive(const struct raw *r, void *ret, size_t room, int fds[PACKET_FDS],
+		      size_t *ret_fds)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(8 * sizeof(int))];
-	} control;
-	struct iovec iov = { .iov_base = ret, .iov_len = room };
-	struct msghdr m = { .msg_iov = &iov,
-			    .msg_iovlen = 1,
-			    .msg_control = control.bytes,
-			    .msg_controllen = sizeof(control.bytes) };
-	ssize_t n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
+	ssize_t n = packet_receive(r->fd, 0, ret, room, fds, ret_fds);
 
 	/* Closed before it had read all: told once, and before the packets that say why. */
-	if (n < 0 && errno == ECONNRESET)
-		n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
-	*ret_fds = 0;
-	if (n < 0 && (errno == ECONNRESET || errno == EPIPE))
+	if (n == -ECONNRESET)
+		n = packet_receive(r->fd, 0, ret, room, fds, ret_fds);
+	if (n == -ECONNRESET || n == -EPIPE)
 		return 0;
 	if (n < 0)
-		fail_msg("the daemon does not answer: %s", strerror(errno));
-	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
-		if (h->cmsg_type == SCM_RIGHTS) {
-			*ret_fds = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-			memcpy(fds, CMSG_DATA(h), *ret_fds * sizeof(int));
-		}
+		fail_msg("the daemon does not answer: %s", strerror((int)-n));
 	return (size_t)n;
 }
 
 size_t raw_receive_fd(const struct raw *r, void *ret, size_t room, int *ret_fd)
 {
-	int fds[8];
+	int fds[PACKET_FDS];
 	size_t n_fds;
 	const size_t n = receive(r, ret, room, fds, &n_fds);
 
@@ -113,7 +75,7 @@ size_t raw_receive(const struct raw *r, void *ret, size_t room)
 void raw_hello(struct raw *r)
 {
 	const struct wire_hello hello = raw_hello_message(r);
-	int fds[8];
+	int fds[PACKET_FDS];
 	size_t n_fds;
 
 	assert_int_equal(raw_send(r, &hello, sizeof(hello), NULL, 0), 0);

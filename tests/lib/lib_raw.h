@@ -4,13 +4,10 @@
  * be spoken wrongly), and a witness: an honest engine on a thread of its own that stores and loads
  * all the while.
  */
-#ifndef KVTIER_TESTS_LIB_RAW_H
-#define KVTIER_TESTS_LIB_RAW_H
+#ifndef KVTIER_LIB_RAW_H
+#define KVTIER_LIB_RAW_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-
-#include "client/wire.h"
+#include "client/abi/wire.h"
 #include "lib.h"
 
 struct raw {

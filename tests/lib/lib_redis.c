@@ -7,39 +7,16 @@
 #include "lib_redis.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <hiredis/hiredis.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <openssl/evp.h>
 #include <strings.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "base/clock.h"
 #include "kernels/image.h"
 #include "lib_scratch.h"
 #include "test.h"
 
-enum { PATIENCE_MS = 20000, ASK_SECONDS = 10, WORDS = 64, BUS_PORT = 10000 };
-
-static void nap(void)
-{
-	const struct timespec t = { .tv_nsec = 5000000 };
-
-	(void)nanosleep(&t, NULL);
-}
-
-static uint64_t clock_ms(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
+enum { PATIENCE_MS = 20000, NAP_US = 5000, ASK_SECONDS = 10, WORDS = 64, BUS_PORT = 10000 };
 
 void redis_needed(void)
 {
@@ -57,7 +34,7 @@ void redis_needed(void)
 
 size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t n, uint8_t *ret)
 {
-	struct redis_mac *mac = redis_mac_open();
+	EVP_MAC_CTX *mac = redis_mac_open();
 	struct redis_envelope envelope;
 	struct image_header header;
 
@@ -69,7 +46,7 @@ size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t
 	assert_true(redis_mac_begin(mac, seal, &envelope, &header));
 	assert_true(redis_mac_add(mac, packed + sizeof(header), n - sizeof(header)));
 	assert_true(redis_mac_end(mac, ret + sizeof(envelope) + n));
-	redis_mac_close(mac);
+	EVP_MAC_CTX_free(mac);
 	return n + REDIS_SEAL_BYTES;
 }
 
@@ -343,7 +320,7 @@ static bool answers(const struct redis_server *s)
 /* False: it ended by itself, as when somebody else has taken the port. */
 static bool launch(struct redis_server *s)
 {
-	const uint64_t until = clock_ms() + PATIENCE_MS;
+	const uint64_t until = clock_ns() + ms_to_ns(PATIENCE_MS);
 
 	(void)unlink(s->socket);
 	s->pid = fork();
@@ -357,9 +334,9 @@ static bool launch(struct redis_server *s)
 			s->pid = 0;
 			return false;
 		}
-		if (clock_ms() > until)
+		if (clock_ns() > until)
 			fail_msg("redis-server does not answer within %d ms", PATIENCE_MS);
-		nap();
+		(void)usleep(NAP_US);
 	}
 	return true;
 }
@@ -384,13 +361,13 @@ void redis_start(struct redis_server *s, const char *options)
 
 void redis_restart(struct redis_server *s)
 {
-	const uint64_t until = clock_ms() + PATIENCE_MS;
+	const uint64_t until = clock_ns() + ms_to_ns(PATIENCE_MS);
 
 	assert_int_equal(s->pid, 0);
 	while (!launch(s)) {
-		if (clock_ms() > until)
+		if (clock_ns() > until)
 			fail_msg("redis-server does not start again on port %u", s->port);
-		nap();
+		(void)usleep(NAP_US);
 	}
 }
 

@@ -5,15 +5,15 @@
  * and on loopback (a port that was free); all die with the test (PR_SET_PDEATHSIG). A wait has an
  * end and then fails the test.
  */
-#ifndef KVTIER_TESTS_LIB_REDIS_H
-#define KVTIER_TESTS_LIB_REDIS_H
+#ifndef KVTIER_LIB_REDIS_H
+#define KVTIER_LIB_REDIS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "tiers/redis/redis_seal.h"
+#include "tiers/redis/conn/redis_seal.h"
 
 enum { REDIS_TEST_PATH = 200, REDIS_CLUSTER_SERVERS = 6 };
 
@@ -98,8 +98,8 @@ struct fake_server {
 	uint32_t *released; /* fake_release() */
 };
 
-/* A child process. It answers AUTH and HELLO with +OK, and CLUSTER with -ERR (both not steps)
- * unless `raw`. */
+/* A child process. It answers AUTH with +OK, and CLUSTER with -ERR (both not steps) unless
+ * `raw`. */
 void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n, bool raw);
 /* So many more of the steps that are held may be sent, in the order in which they were taken. */
 void fake_release(struct fake_server *s, uint32_t steps);

@@ -7,26 +7,15 @@
 #include "lib_redis.h"
 #include "test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 enum {
 	MASTERS = 3,
 	SLOTS = 16384,
 	PATIENCE_S = 60,
+	NAP_US = 20000,
 	NODES_BYTES = 8192,
 	ID_BYTES = 64,
 	KEYS_BYTES = 65536
 };
-
-static void nap(void)
-{
-	const struct timespec t = { .tv_nsec = 20000000 };
-
-	(void)nanosleep(&t, NULL);
-}
 
 /* Sends, and the reply must be this. */
 static void must(const struct redis_server *s, const char *want, const char *command)
@@ -55,7 +44,7 @@ static void becomes(const struct redis_server *s, const char *command, const cha
 {
 	char text[NODES_BYTES];
 
-	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; nap()) {
+	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; (void)usleep(NAP_US)) {
 		redis_say(s, text, sizeof(text), "%s", command);
 		if (strstr(text, word))
 			return;
@@ -68,7 +57,7 @@ static void knows_the_replicas(const struct redis_server *s)
 {
 	char text[NODES_BYTES];
 
-	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; nap()) {
+	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; (void)usleep(NAP_US)) {
 		uint32_t n = 0;
 
 		redis_say(s, text, sizeof(text), "CLUSTER NODES");

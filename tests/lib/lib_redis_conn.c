@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * lib_redis_conn.c - see lib_redis_conn.h.
- */
 #include "lib_redis_conn.h"
-
-#include <time.h>
 
 struct redis_tls *rig_tls;
 struct redis_server rig_server;
@@ -24,9 +19,8 @@ void rig_tls_end(struct tls_files *files)
 	tls_remove(files);
 }
 
-int rig_server_start(void **state)
+int rig_server_start(TEST_UNUSED void **state)
 {
-	(void)state;
 	redis_start(&rig_server, NULL);
 	return 0;
 }
@@ -39,28 +33,19 @@ int rig_server_start_with_tls(void **state)
 	return 0;
 }
 
-int rig_server_stop(void **state)
+int rig_server_stop(TEST_UNUSED void **state)
 {
-	(void)state;
 	redis_stop(&rig_server);
 	rig_tls_end(&tls_group);
 	return 0;
 }
 
-uint64_t rig_now(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t rig_in_ms(uint64_t ms)
 {
-	return rig_now() + ms * 1000000u;
+	return clock_ns() + ms * 1000000u;
 }
 
-void rig_tick(struct loop_timer *timer)
+static void rig_tick(struct loop_timer *timer)
 {
 	struct rig *r = container_of(timer, struct rig, tick);
 
@@ -92,7 +77,7 @@ void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 		const char *text = "";
 
 		(void)redis_conn_why(r->conn, &text);
-		if (rig_now() > until || redis_conn_state(r->conn) == REDIS_CONN_DOWN)
+		if (clock_ns() > until || redis_conn_state(r->conn) == REDIS_CONN_DOWN)
 			fail_msg("the connection is in state %d, not %d: %s",
 				 redis_conn_state(r->conn), state, text);
 		rig_run(r, 1);
@@ -113,6 +98,7 @@ void rig_open_within(struct rig *r, const char *address, const char *username, c
 		.max_value_bytes = RIG_MAX_VALUE,
 		.changed = rig_changed,
 		.arg = r,
+		.counters = &r->counters,
 	};
 
 	memset(r, 0, sizeof(*r));
@@ -138,11 +124,17 @@ void rig_close(struct rig *r)
 	loop_close(r->loop);
 }
 
-const char *rig_why(struct rig *r, int *ret_why)
+const char *rig_goes_down(struct rig *r, int why)
 {
+	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
+	const bool was_up = redis_conn_state(r->conn) == REDIS_CONN_UP;
 	const char *text;
 
-	*ret_why = redis_conn_why(r->conn, &text);
+	for (; redis_conn_state(r->conn) != REDIS_CONN_DOWN; rig_run(r, 1)) {
+		assert_true(clock_ns() < until);
+		assert_true(was_up || redis_conn_state(r->conn) != REDIS_CONN_UP);
+	}
+	assert_int_equal(redis_conn_why(r->conn, &text), why);
 	return text;
 }
 
@@ -256,21 +248,21 @@ void rig_get(struct rig_command *c, const struct block *b)
 					 .seal = &redis_test_seal,
 					 .room = b->shape.image_bytes };
 	c->command.value = &c->value;
-	redis_command_get(&c->command, b->name, strlen(b->name));
+	redis_command_make(&c->command, (const char *const[]){ "GET", b->name, NULL });
 }
 
 void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms)
 {
 	rig_fresh(c);
-	assert_int_equal(redis_command_set(&c->command, b->name, strlen(b->name), b->image,
-					   &b->shape, &redis_test_seal, ttl_ms),
+	assert_int_equal(redis_command_set(&c->command, b->name, b->image, &b->shape,
+					   &redis_test_seal, ttl_ms),
 			 0);
 }
 
 void rig_exists(struct rig_command *c, const struct block *b)
 {
 	rig_fresh(c);
-	redis_command_exists(&c->command, b->name, strlen(b->name));
+	redis_command_make(&c->command, (const char *const[]){ "EXISTS", b->name, NULL });
 }
 
 void rig_submit(struct rig *r, struct rig_command *c)
@@ -286,7 +278,7 @@ void rig_wait(struct rig *r, struct rig_command *c)
 
 	r->waits = true;
 	while (c->dones == 0) {
-		if (rig_now() > until)
+		if (clock_ns() > until)
 			fail_msg("a command has not ended");
 		rig_run(r, 1);
 	}
@@ -294,11 +286,29 @@ void rig_wait(struct rig *r, struct rig_command *c)
 	assert_int_equal(c->dones, 1);
 }
 
+void rig_ends(struct rig *r, struct rig_command *c, int status)
+{
+	rig_wait(r, c);
+	assert_int_equal(c->command.status, status);
+}
+
 int rig_do(struct rig *r, struct rig_command *c)
 {
 	rig_submit(r, c);
 	rig_wait(r, c);
 	return c->command.status;
+}
+
+int rig_load(struct rig *r, struct rig_command *c, const struct block *b)
+{
+	rig_get(c, b);
+	return rig_do(r, c);
+}
+
+void rig_store(struct rig *r, struct rig_command *c, const struct block *b)
+{
+	rig_set(c, b, 0);
+	assert_int_equal(rig_do(r, c), 0);
 }
 
 void rig_has(const struct rig_command *c, const struct block *b)

@@ -4,23 +4,18 @@
  * images of random shape. Buffers are poisoned, and larger than the bytes that may be written to
  * them, so that a byte too far is seen.
  */
-#ifndef KVTIER_TESTS_LIB_REDIS_CONN_H
-#define KVTIER_TESTS_LIB_REDIS_CONN_H
+#ifndef KVTIER_LIB_REDIS_CONN_H
+#define KVTIER_LIB_REDIS_CONN_H
 
-#include <errno.h>
 #include <hiredis/hiredis.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/loop.h"
 #include "test.h"
 #include "tiers/redis/conn/redis_conn.h"
 #include "lib_redis.h"
 #include "lib_tls.h"
-#include "random.h"
 
 enum { RIG_POISON = 0xa5, RIG_GUARD = 8192, RIG_MAX_VALUE = 8 << 20, RIG_PATIENCE_S = 60 };
 
@@ -42,6 +37,7 @@ struct rig {
 	struct loop *loop;
 	struct loop_timer tick;
 	struct redis_conn *conn;
+	struct redis_conn_counters counters;
 	uint32_t changes;
 	/* for the end of a command, or a change: the loop stops then */
 	bool waits;
@@ -67,15 +63,12 @@ struct rig_command {
 	char words[128];   /* likewise */
 };
 
-uint64_t rig_now(void);
 uint64_t rig_in_ms(uint64_t ms);
 
 /* --- the loop --- */
 
 /* Lets the loop run for so long. */
 void rig_run(struct rig *r, uint64_t ms);
-/* of rig.tick, where a test makes the rig by hand */
-void rig_tick(struct loop_timer *timer);
 
 void rig_changed(struct redis_conn *c, void *rig); /* changed() of the connections */
 /* Fails the test after a minute, or if the connection dies instead. */
@@ -86,7 +79,8 @@ void rig_open_within(struct rig *r, const char *address, const char *username, c
 		     uint64_t ms); /* a deadline of its own; open_to() has 20 s */
 void rig_open(struct rig *r, const char *address);
 void rig_close(struct rig *r);
-const char *rig_why(struct rig *r, int *ret_why);
+/* Waits until it is DOWN, for this reason; one that is not UP must not become so. Its words. */
+const char *rig_goes_down(struct rig *r, int why);
 
 /* --- blocks --- */
 
@@ -111,7 +105,11 @@ void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms);
 void rig_exists(struct rig_command *c, const struct block *b);
 void rig_submit(struct rig *r, struct rig_command *c);
 void rig_wait(struct rig *r, struct rig_command *c);
-int rig_do(struct rig *r, struct rig_command *c); /* both; the status */
+void rig_ends(struct rig *r, struct rig_command *c, int status); /* likewise, so */
+int rig_do(struct rig *r, struct rig_command *c);                /* submits and waits; the status */
+int rig_load(struct rig *r, struct rig_command *c, const struct block *b); /* a GET, likewise */
+void rig_store(struct rig *r, struct rig_command *c,
+	       const struct block *b); /* a SET; it succeeds */
 /* In the buffer: the image, its padding zero, and nothing written behind it. */
 void rig_has(const struct rig_command *c, const struct block *b);
 void rig_is_poison(const struct rig_command *c);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_redis_lies.c - see lib_redis_lies.h. */
 #include "lib_redis_lies.h"
-
-#include <stdlib.h>
 
 #include "lib_clock.h"
 #include "lib_redis_tier.h"

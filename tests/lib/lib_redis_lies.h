@@ -4,8 +4,8 @@
  * wrong lengths, types and nestings; errors, redirects, noise; answers that come late, twice, never
  * or without end. For a test that holds the clock, as lib_redis_tier.h says.
  */
-#ifndef KVTIER_TESTS_LIB_REDIS_LIES_H
-#define KVTIER_TESTS_LIB_REDIS_LIES_H
+#ifndef KVTIER_LIB_REDIS_LIES_H
+#define KVTIER_LIB_REDIS_LIES_H
 
 #include <stdint.h>
 

@@ -1,26 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * lib_redis_tier.c - see lib_redis_tier.h.
- */
 #include "lib_redis_tier.h"
 
-#include <stdlib.h>
-#include <time.h>
-
-#include "daemon/base/container_of.h"
+#include "base/clock.h"
+#include "base/list.h"
 #include "lib_clock.h"
 #include "tiers/redis/redis_slots.h"
 
 /* PATIENCE_S: on the machine's clock. The tier shows its rows every VIEW_MS. */
 enum { PATIENCE_S = 60, VIEW_MS = 100 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* --- life --- */
 
@@ -54,8 +41,7 @@ void kit_init(struct kit *kit, uint32_t opaque_bytes)
 	kit->expected = aligned_alloc(IMAGE_ALIGN, kit->room);
 	assert_true(kit->memory && kit->expected);
 	kit->pause.fire = on_pause;
-	kit->conf = (struct redis_tier_conf){ .cluster = REDIS_CLUSTER_AUTO,
-					      .key_prefix = "kv:",
+	kit->conf = (struct redis_tier_conf){ .key_prefix = "kv:",
 					      .connections = 2,
 					      .timeout_ms = KIT_TIMEOUT_MS,
 					      .max_in_flight = 64,
@@ -298,9 +284,8 @@ struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block, int
 	return kit_begin_with(kit, op, block, kit->shape.image_bytes, ret);
 }
 
-static bool is_done(struct kit *kit, void *arg)
+static bool is_done(TEST_UNUSED struct kit *kit, void *arg)
 {
-	(void)kit;
 	return ((struct kit_slot *)arg)->dones > 0;
 }
 

@@ -6,22 +6,14 @@
  * The test holds the clock: it is linked with wrap=clock_gettime,epoll_wait. Where an endpoint
  * rests and no xfer is under way, waiting for a state lets its rest pass at once.
  */
-#ifndef KVTIER_TESTS_LIB_REDIS_TIER_H
-#define KVTIER_TESTS_LIB_REDIS_TIER_H
+#ifndef KVTIER_LIB_REDIS_TIER_H
+#define KVTIER_LIB_REDIS_TIER_H
 
-#include <stdbool.h>
-
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "daemon/base/loop.h"
+#include "base/loop.h"
 #include "kernels/image.h"
 #include "test.h"
 #include "tiers/redis/redis.h"
 #include "lib_redis.h"
-#include "random.h"
 
 enum {
 	KIT_SLOTS = 256,
@@ -69,7 +61,7 @@ void kit_start(struct kit *kit);                         /* the tier is open */
 void kit_start_at(struct kit *kit, const char *address); /* one endpoint, and it is UP */
 void kit_stop(struct kit *kit);                          /* closed; nothing is left on its way */
 void kit_free(struct kit *kit);                          /* stop, and the memory */
-void kit_run_ms(struct kit *kit, uint32_t ms);           /* turns of the loop for so long */
+void kit_run_ms(struct kit *kit, uint32_t ms);           /* iterations of the loop for so long */
 /* So much time passes at once, and the tier has done all that was due; xfers under way are that
  * much older. */
 void kit_pass_ms(struct kit *kit, uint32_t ms);
@@ -84,6 +76,11 @@ uint32_t kit_slot_of(uint32_t block);                    /* of its name, in a Cl
 void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret);
 uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret); /* in Redis; its length */
 
+static inline bool kit_readable(const struct kit *kit, const uint8_t key[32])
+{
+	return tier_readable(kit->tier,
+			     &(struct tier_name){ .seal = &redis_test_seal, .key = key });
+}
 /* Submits; NULL and *ret: refused. The slot is busy until kit_settle(). */
 struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block, int *ret);
 struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_refuse.c - see lib_refuse.h. */
 #include "lib_refuse.h"
 
 #include <assert.h>

@@ -7,8 +7,8 @@
  * README.md); REFUSABLE writes such a function. A test gives its functions numbers, which the plan
  * names. Any thread may call a wrapped function; one thread makes the plan.
  */
-#ifndef KVTIER_TESTS_LIB_REFUSE_H
-#define KVTIER_TESTS_LIB_REFUSE_H
+#ifndef KVTIER_LIB_REFUSE_H
+#define KVTIER_LIB_REFUSE_H
 
 #include <errno.h>
 #include <stdbool.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_scratch.c - see lib_scratch.h. */
 #include "lib_scratch.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
  * lib_scratch.h - a directory of a test's own. A directory that cannot be made or removed ends the
  * test's process with a message.
  */
-#ifndef KVTIER_TESTS_LIB_SCRATCH_H
-#define KVTIER_TESTS_LIB_SCRATCH_H
+#ifndef KVTIER_LIB_SCRATCH_H
+#define KVTIER_LIB_SCRATCH_H
 
 #include <stddef.h>
 

@@ -1,19 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * lib_shared.c - see lib_shared.h.
- */
 #include "lib_shared.h"
 
-#include "daemon/store/secret.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
+#include "daemon/table/secret.h"
 
 #include "lib_clock.h"
 #include "lib_disk.h"
@@ -92,30 +80,10 @@ void node_join(struct node *n, const struct kvtier_geometry *geometry)
 	engine_open(&n->e, n->d.socket, "engine", geometry, SHARED_PAGES);
 }
 
-void node_leave(struct node *n)
+void node_end(struct node *n)
 {
 	if (n->e.client)
 		engine_close(&n->e);
-}
-
-void node_die(struct node *n, int signal)
-{
-	node_leave(n);
-	daemon_signal(&n->d, signal);
-}
-
-void node_again(struct node *n, const struct node_conf *conf,
-		const struct kvtier_geometry *geometry)
-{
-	node_die(n, SIGTERM);
-	node_configure(n, conf);
-	node_live(n);
-	node_join(n, geometry);
-}
-
-void node_end(struct node *n)
-{
-	node_leave(n);
 	if (n->d.dir[0])
 		daemon_remove(&n->d);
 }
@@ -162,40 +130,9 @@ void node_becomes(const struct node *n, const char *state, int timeout_ms)
 	fail_msg("the Redis tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
 }
 
-void node_text_has(const struct node *n, const char *word)
-{
-	struct look look = look_at(&n->d, SHARED_MS);
-	static char text[8192];
-
-	while (daemon_word(&n->d, "tiers.redis.text", text, sizeof(text)), !strstr(text, word))
-		if (!look_again(&look))
-			fail_msg("tiers.redis.text does not say \"%s\": %s", word, text);
-	(void)disk_status_says(&n->d, word, text, sizeof(text));
-}
-
 void node_stat_reaches(const struct node *n, const char *path, uint64_t value)
 {
 	daemon_stat_reaches(&n->d, path, value);
-}
-
-uint32_t node_log_lines(const struct node *n, const char *word)
-{
-	char path[128], line[2048];
-	uint32_t found = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "%s/log", n->d.dir);
-	f = fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f))
-		found += strstr(line, word) != NULL;
-	if (f)
-		(void)fclose(f);
-	return found;
-}
-
-bool node_log_has(const struct node *n, const char *word)
-{
-	return node_log_lines(n, word) > 0;
 }
 
 /* --- ops --- */
@@ -208,7 +145,7 @@ uint32_t node_prefetch(struct node *n, const struct kvtier_key *keys, uint32_t b
 					.blocks_max = KVTIER_MAX_BLOCKS };
 	uint64_t op;
 
-	assert_int_equal(kvtier_prefetch(n->e.space, keys, blocks, &op), 0);
+	assert_int_equal(kvtier_prefetch(n->e.space, keys, blocks, NULL, &op), 0);
 	assert_int_equal(kvtier_wait(n->e.client, op, -1, &result), 0);
 	for (uint32_t i = 0; i < blocks; i++)
 		if (statuses[i] != 0 && statuses[i] != -ENOENT && statuses[i] != -ENOSPC)
@@ -222,28 +159,11 @@ uint32_t node_load_each(struct node *n, const struct kvtier_key *keys, uint32_t 
 	uint32_t hits = 0;
 
 	for (uint32_t i = 0; i < blocks; i++) {
-		const uint64_t op = node_load_begin(n, &keys[i], first + i, 1, 0);
+		const uint64_t op = chain_load_begin(&n->e, &keys[i], first + i, 1, 0);
 
-		hits += node_load_end(n, op, &keys[i], first + i, 1, -ENOENT);
+		hits += chain_load_end(&n->e, op, &keys[i], first + i, 1, -ENOENT);
 	}
 	return hits;
-}
-
-uint64_t node_load_begin(struct node *n, const struct kvtier_key *keys, uint32_t first,
-			 uint32_t blocks, uint32_t timeout_ms)
-{
-	return chain_load_begin(&n->e, keys, first, blocks, timeout_ms);
-}
-
-uint32_t node_load_end(struct node *n, uint64_t op, const struct kvtier_key *keys, uint32_t first,
-		       uint32_t blocks, int32_t otherwise)
-{
-	return chain_load_end(&n->e, op, keys, first, blocks, otherwise);
-}
-
-void node_untouched(const struct node *n, uint32_t first, uint32_t blocks)
-{
-	chain_untouched(&n->e, first, blocks);
 }
 
 static uint64_t answered(const struct node *n)

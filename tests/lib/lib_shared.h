@@ -3,11 +3,8 @@
  * lib_shared.h - shared by system tests of the Redis tier: daemons with an engine each ("nodes")
  * that look at the same Redis, and their words about it. Waits have an end, which ends the test.
  */
-#ifndef KVTIER_TESTS_LIB_SHARED_H
-#define KVTIER_TESTS_LIB_SHARED_H
-
-#include <pthread.h>
-#include <stdatomic.h>
+#ifndef KVTIER_LIB_SHARED_H
+#define KVTIER_LIB_SHARED_H
 
 #include "lib.h"
 #include "lib_redis.h"
@@ -49,24 +46,15 @@ void node_configure(struct node *n, const struct node_conf *conf);
 /* the daemon starts, and knows its Redis's state */
 void node_live(struct node *n);
 void node_join(struct node *n, const struct kvtier_geometry *geometry); /* SHARED_PAGES pages */
-/* The same directories, otherwise configured, and a space of this geometry: its next life. */
-void node_again(struct node *n, const struct node_conf *conf,
-		const struct kvtier_geometry *geometry);
-void node_leave(struct node *n);           /* the engine goes */
-void node_die(struct node *n, int signal); /* engine and daemon */
-void node_end(struct node *n);             /* all of it; NULL-safe on a zeroed one */
+void node_end(struct node *n); /* all of it; NULL-safe on a zeroed one */
 /* Asserts the state in which nothing is under way: no lease, no op, no slot of host memory. Evicts
  * all blocks from memory. */
 void node_owes_nothing(struct node *n);
 
 /* tiers.redis.state */
 void node_becomes(const struct node *n, const char *state, int timeout_ms);
-/* tiers.redis.text, and status, sooner or later */
-void node_text_has(const struct node *n, const char *word);
 void node_stat_reaches(const struct node *n, const char *path, uint64_t value);
 void node_evict(struct node *n); /* kvtierctl evict --all */
-bool node_log_has(const struct node *n, const char *word);
-uint32_t node_log_lines(const struct node *n, const char *word); /* how many have it */
 /* A file of these bytes in the node's directory, with this mode; its path into ret. */
 void node_file(const struct node *n, const char *name, const char *text, int mode, char ret[200]);
 
@@ -76,14 +64,6 @@ uint32_t node_prefetch(struct node *n, const struct kvtier_key *keys, uint32_t b
  * untouched. */
 uint32_t node_load_each(struct node *n, const struct kvtier_key *keys, uint32_t first,
 			uint32_t blocks);
-/* One op with a deadline (0: the engine's); pages first.. are poisoned before. */
-uint64_t node_load_begin(struct node *n, const struct kvtier_key *keys, uint32_t first,
-			 uint32_t blocks, uint32_t timeout_ms);
-/* Waits for it: how many came. Any other block has this status, and an untouched page. */
-uint32_t node_load_end(struct node *n, uint64_t op, const struct kvtier_key *keys, uint32_t first,
-		       uint32_t blocks, int32_t otherwise);
-/* pages: all poison */
-void node_untouched(const struct node *n, uint32_t first, uint32_t blocks);
 /* Stores a chain and waits until it was written behind, or found there. */
 void node_store_through(struct node *n, const struct kvtier_key *keys, uint32_t blocks);
 
@@ -116,24 +96,24 @@ void shared_end(struct shared *w);
 enum { SHARED_CHAINS = 48 };
 
 /* A thread that stores these chains, or loads them, over and over: the same ones in every node with
- * the same secret. No other thread uses the node's first SHARED_BLOCKS pages. A block is right, or
- * a miss and its page untouched. */
+ * the same secret. No other thread uses the engine's first SHARED_BLOCKS pages. A block is right,
+ * or a miss and its page untouched. */
 struct shared_load {
 	pthread_t thread;
-	struct node *node;
+	struct engine *e;
 	struct kvtier_key chains[SHARED_CHAINS][SHARED_BLOCKS];
 	bool stores, good;
 	atomic_bool stop;
 	uint64_t rounds, hits; /* hits: blocks that came */
 };
 
-void shared_load_begin(struct shared_load *load, struct node *n, bool stores);
+void shared_load_begin(struct shared_load *load, struct engine *e, bool stores);
 void shared_load_end(struct shared_load *load);
 /* Memory for 85 raw blocks: most blocks that a thread loads come from Redis. */
 #define SHARED_TIGHT "bytes = 1M\nslab_bytes = 256K"
 /* Stores fresh chains at A until B finds one whole: the first may be before a server is tried
  * again. */
-void shared_works_again(struct node *a, struct node *b);
+void shared_meets(const struct daemon *d, struct engine *a, struct engine *b);
 
 /* A node whose Redis is stopped stores for so long as fast as it can, its local blocks are loaded
  * all the time, and its memory does not grow beyond the configured size. */

@@ -4,10 +4,6 @@
  */
 #include "lib_shared.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-
 /* --- threads: nothing here may assert, which would end the thread and not the test --- */
 
 static bool well(struct engine *e, uint32_t page, const struct kvtier_key *key, int32_t status)
@@ -17,7 +13,7 @@ static bool well(struct engine *e, uint32_t page, const struct kvtier_key *key, 
 	return (status == -ENOENT || status == -ENOSPC) && page_is_poison(e, page);
 }
 
-static bool load_quietly(struct node *n, const struct kvtier_key *keys, uint32_t first,
+static bool load_quietly(struct engine *e, const struct kvtier_key *keys, uint32_t first,
 			 uint32_t blocks, uint64_t *hits)
 {
 	uint32_t pages[SHARED_PAGES];
@@ -26,12 +22,12 @@ static bool load_quietly(struct node *n, const struct kvtier_key *keys, uint32_t
 
 	pages_from(first, pages, blocks);
 	for (uint32_t i = 0; i < blocks; i++) {
-		page_poison(&n->e, pages[i]);
+		page_poison(e, pages[i]);
 		statuses[i] = -EINPROGRESS;
 	}
-	(void)engine_load(&n->e, keys, pages, blocks, statuses);
+	(void)engine_load(e, keys, pages, blocks, statuses);
 	for (uint32_t i = 0; i < blocks; i++) {
-		if (!well(&n->e, pages[i], &keys[i], statuses[i])) {
+		if (!well(e, pages[i], &keys[i], statuses[i])) {
 			fprintf(stderr, "block %u with status %d is not right\n", i, statuses[i]);
 			good = false;
 		}
@@ -40,15 +36,15 @@ static bool load_quietly(struct node *n, const struct kvtier_key *keys, uint32_t
 	return good;
 }
 
-static bool store_quietly(struct node *n, const struct kvtier_key *keys)
+static bool store_quietly(struct engine *e, const struct kvtier_key *keys)
 {
 	uint32_t pages[SHARED_BLOCKS];
 	int r;
 
 	pages_from(0, pages, SHARED_BLOCKS);
 	for (uint32_t i = 0; i < SHARED_BLOCKS; i++)
-		page_fill(&n->e, pages[i], &keys[i], 0);
-	r = engine_store(&n->e, keys, pages, SHARED_BLOCKS, NULL, NULL);
+		page_fill(e, pages[i], &keys[i], 0);
+	r = engine_store(e, keys, pages, SHARED_BLOCKS, NULL, NULL);
 	if (r != 0 && r != -ENOSPC)
 		fprintf(stderr, "a store ended with %d\n", r);
 	return r == 0 || r == -ENOSPC;
@@ -62,17 +58,17 @@ static void *run(void *arg)
 		const struct kvtier_key *keys = load->chains[load->rounds % SHARED_CHAINS];
 
 		load->good = load->stores ?
-				     store_quietly(load->node, keys) :
-				     load_quietly(load->node, keys, 0, SHARED_BLOCKS, &load->hits);
+				     store_quietly(load->e, keys) :
+				     load_quietly(load->e, keys, 0, SHARED_BLOCKS, &load->hits);
 	}
 	return NULL;
 }
 
-void shared_load_begin(struct shared_load *load, struct node *n, bool stores)
+void shared_load_begin(struct shared_load *load, struct engine *e, bool stores)
 {
-	*load = (struct shared_load){ .node = n, .stores = stores };
+	*load = (struct shared_load){ .e = e, .stores = stores };
 	for (uint32_t i = 0; i < SHARED_CHAINS; i++)
-		chain_keys(&n->e, 1000 + i, SHARED_BLOCKS, load->chains[i]);
+		chain_keys(e, 1000 + i, SHARED_BLOCKS, load->chains[i]);
 	assert_int_equal(pthread_create(&load->thread, NULL, run, load), 0);
 }
 
@@ -88,7 +84,7 @@ void shared_load_end(struct shared_load *load)
 	assert_true(load->good);
 }
 
-void shared_works_again(struct node *a, struct node *b)
+void shared_meets(const struct daemon *d, struct engine *a, struct engine *b)
 {
 	const uint64_t until = now_ns() + 3 * SHARED_MS * 1000000ull;
 	struct kvtier_key fresh[SHARED_BLOCKS];
@@ -97,13 +93,13 @@ void shared_works_again(struct node *a, struct node *b)
 	do {
 		if (now_ns() > until)
 			fail_msg("no chain goes from one node to the other any more");
-		chain_keys(&a->e, now_ns(), SHARED_BLOCKS, fresh);
-		r = chain_store(&a->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS);
+		chain_keys(a, now_ns(), SHARED_BLOCKS, fresh);
+		r = chain_store(a, fresh, SHARED_BLOCKS, SHARED_BLOCKS);
 		/* little memory may be full of blocks being written */
 		assert_true(r == 0 || r == -ENOSPC);
-		daemon_stat_becomes(&a->d, "tiers.redis.queued_blocks", 0, SHARED_MS);
+		daemon_stat_becomes(d, "tiers.redis.queued_blocks", 0, SHARED_MS);
 		nap_ms(50);
-	} while (chain_load(&b->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS) < SHARED_BLOCKS);
+	} while (chain_load(b, fresh, SHARED_BLOCKS, SHARED_BLOCKS) < SHARED_BLOCKS);
 }
 
 /* --- under full write load --- */

@@ -1,63 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
 
 #include "client/kvtier.h"
 #include "lib_space.h"
 
+struct home home;
 char home_text[256];
 
-static uint32_t blocks_held(void *arg, uint32_t space)
+uint32_t home_blocks(uint32_t space)
 {
-	return ((struct home *)arg)->blocks[space];
+	return counts_held(home.counts, space);
 }
 
-static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16], uint32_t tenant)
+void home_set_blocks(uint32_t space, uint32_t n)
 {
-	struct home *w = arg;
-
-	assert_true(space < NUMBERS);
-	assert_int_equal(w->blocks[space], 0); /* T2 of space_table.h */
-	(void)tenant;
-	memcpy(w->index_keys[space], index_key, 16);
-	w->doomed[space] = false;
+	while (home_blocks(space) < n)
+		counts_enter(home.counts, space, 0);
+	while (home_blocks(space) > n) {
+		counts_vanish(home.counts, space, 0);
+		counts_release(home.counts, space);
+	}
 }
 
-static void blocks_doom(void *arg, uint32_t space, bool doomed)
+bool home_doomed(uint32_t space)
 {
-	struct home *w = arg;
-
-	assert_int_not_equal(w->doomed[space], doomed);
-	w->doomed[space] = doomed;
+	return counts_is_doomed(home.counts, space);
 }
 
-void home_open(struct home *w)
+void home_open(void)
 {
-	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, home_text, sizeof(home_text)), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "default", home_text, sizeof(home_text)), 0);
+	assert_int_equal(spaces_open(home.dir, MAX, &home.quota, &home.spaces, home_text,
+				     sizeof(home_text)),
+			 0);
+	assert_int_equal(spaces_tenant(home.spaces, "default", home_text, sizeof(home_text)), 0);
 }
 
-int home_set_up(void **state)
+int home_set_up(TEST_UNUSED void **state)
 {
-	static struct home w;
-
-	w = (struct home){ 0 };
-	scratch_make("/tmp", w.dir, sizeof(w.dir));
-	home_open(&w);
-	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w,
-							 .held = blocks_held,
-							 .is = blocks_are,
-							 .doom = blocks_doom });
-	*state = &w;
+	home = (struct home){ 0 };
+	scratch_make("/tmp", home.dir, sizeof(home.dir));
+	home_open();
+	assert_int_equal(counts_open(NULL, &home.counts), 0);
+	spaces_attach(home.spaces, home.counts);
 	return 0;
 }
 
-int home_tear_down(void **state)
+int home_tear_down(TEST_UNUSED void **state)
 {
-	struct home *w = *state;
-
-	spaces_close(w->spaces);
+	spaces_close(home.spaces);
 	spaces_close(NULL);
-	scratch_remove(w->dir);
+	counts_close(home.counts);
+	counts_close(NULL);
+	scratch_remove(home.dir);
 	return 0;
 }
 

@@ -1,20 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * lib_storm.c - see lib_storm.h.
- */
 #include "lib_storm.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "test.h"
 
 enum {
 	SPACES = 3,
@@ -115,7 +100,7 @@ static void choose_keys(struct storm_client *c, struct storm_op *op)
 static void op_start(struct storm_client *c, struct storm_op *op)
 {
 	static const enum storm_kind kinds[] = { STORE, STORE, LOAD, LOAD, LOAD, PREFETCH };
-	struct kvtier_op_options o = { .size = sizeof(o) };
+	struct kvtier_op o = { .size = sizeof(o) };
 	uint32_t pages[STORM_LENGTH];
 	int r;
 
@@ -137,7 +122,7 @@ static void op_start(struct storm_client *c, struct storm_op *op)
 	else if (op->kind == LOAD)
 		r = kvtier_load(c->e.space, op->keys, pages, op->n, &o, &op->id);
 	else
-		r = kvtier_prefetch(c->e.space, op->keys, op->n, &op->id);
+		r = kvtier_prefetch(c->e.space, op->keys, op->n, NULL, &op->id);
 	/* the machine is busy: its pages were not allocated by its deadline */
 	if (r == -ETIMEDOUT)
 		op->kind = NOTHING;

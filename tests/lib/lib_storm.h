@@ -10,16 +10,10 @@
  *
  * Needs cmocka; fails the test that runs.
  */
-#ifndef KVTIER_TESTS_LIB_STORM_H
-#define KVTIER_TESTS_LIB_STORM_H
-
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
+#ifndef KVTIER_LIB_STORM_H
+#define KVTIER_LIB_STORM_H
 
 #include "lib.h"
-#include "random.h"
 
 enum {
 	STORM_ENGINES = 5,

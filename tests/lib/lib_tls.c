@@ -4,12 +4,6 @@
 #include "lib_tls.h"
 #include "test.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 static void run(const char *command)
 {
 	if (system(command) != 0)
@@ -75,16 +69,14 @@ const char *tls_options_with(const char *cert, const char *key, const char *ca)
 
 struct tls_files tls_group;
 
-int tls_group_make(void **state)
+int tls_group_make(TEST_UNUSED void **state)
 {
-	(void)state;
 	tls_make(&tls_group);
 	return 0;
 }
 
-int tls_group_remove(void **state)
+int tls_group_remove(TEST_UNUSED void **state)
 {
-	(void)state;
 	tls_remove(&tls_group);
 	return 0;
 }

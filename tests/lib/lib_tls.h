@@ -4,8 +4,8 @@
  * a server's certificate by it (for "localhost" and 127.0.0.1), one for another name, a client's;
  * and another authority with a client of its own.
  */
-#ifndef KVTIER_TESTS_LIB_TLS_H
-#define KVTIER_TESTS_LIB_TLS_H
+#ifndef KVTIER_LIB_TLS_H
+#define KVTIER_LIB_TLS_H
 
 #include <stddef.h>
 

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_trace.c - see lib_trace.h. */
 #include "lib_trace.h"
 
 #include <assert.h>
 #include <json-c/json.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include "daemon/store/evict.h"
-#include "tests/lib/test.h"
+#include "daemon/table/evict.h"
 
 static void add_request(struct trace *t, struct json_object *ids)
 {
@@ -32,7 +28,7 @@ static void add_request(struct trace *t, struct json_object *ids)
 	t->ends[t->n_requests++] = (uint32_t)t->n_ids;
 }
 
-bool trace_read(const char *path, struct trace *ret)
+static bool trace_read(const char *path, struct trace *ret)
 {
 	FILE *file = path ? fopen(path, "re") : NULL;
 	char *line = NULL;
@@ -53,25 +49,27 @@ bool trace_read(const char *path, struct trace *ret)
 	return true;
 }
 
-void trace_free(struct trace *trace)
+static struct trace given;
+
+void trace_needed(void)
 {
-	free(trace->ids);
-	free(trace->ends);
+	if (trace_read(getenv("KVTIER_TRACE"), &given))
+		return;
+	printf("KVTIER_TRACE names no trace: skipped\n");
+	exit(77);
 }
 
-int trace_run(const char *name, void (*test)(void **state))
+int trace_begin(void **state)
 {
-	struct trace trace;
-	const struct CMUnitTest tests[] = { { name, test, NULL, NULL, &trace } };
-	int failed;
+	*state = &given;
+	return 0;
+}
 
-	if (!trace_read(getenv("KVTIER_TRACE"), &trace)) {
-		printf("KVTIER_TRACE names no trace: skipped\n");
-		return 77;
-	}
-	failed = cmocka_run_group_tests(tests, NULL, NULL);
-	trace_free(&trace);
-	return failed ? 1 : 0;
+int trace_end(TEST_UNUSED void **state)
+{
+	free(given.ids);
+	free(given.ends);
+	return 0;
 }
 
 /* --- leaf-first LRU --- */
@@ -87,7 +85,8 @@ static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, con
 		hits++;
 	for (size_t i = 0; i < n; i++, done++) {
 		if (!here[ids[i]]) {
-			const uint32_t victim = *room ? EVICT_NONE : evict_victim(evict, 0);
+			const uint32_t victim =
+				*room ? EVICT_NONE : evict_victim(evict, 0, 0, EVICT_USUAL);
 
 			if (!*room && victim == EVICT_NONE)
 				break;
@@ -115,7 +114,7 @@ double trace_lru(const struct trace *t, uint32_t room)
 	size_t first = 0, hits = 0;
 
 	assert_non_null(here);
-	assert_int_equal(evict_open(t->unique, 1, 1, &evict), 0);
+	assert_int_equal(evict_open(t->unique, 1, NULL, 1, &evict), 0);
 	for (size_t r = 0; r < t->n_requests; r++) {
 		hits += replay_one(evict, here, &room, t->ids + first, t->ends[r] - first, r + 1);
 		first = t->ends[r];

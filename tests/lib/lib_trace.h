@@ -2,12 +2,10 @@
 /*
  * lib_trace.h - a public trace of requests (JSONL, "hash_ids": the block ids of each) for replays.
  */
-#ifndef KVTIER_TESTS_LIB_TRACE_H
-#define KVTIER_TESTS_LIB_TRACE_H
+#ifndef KVTIER_LIB_TRACE_H
+#define KVTIER_LIB_TRACE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "test.h"
 
 /* Requests as runs in one array of block ids. */
 struct trace {
@@ -18,12 +16,18 @@ struct trace {
 	uint32_t unique; /* ids are < unique */
 };
 
-bool trace_read(const char *path, struct trace *ret); /* false: no such file, or path is NULL */
-void trace_free(struct trace *trace);
-
-/* main() of a test with one case, whose *state is the trace of $KVTIER_TRACE: its exit status, 77
- * without a trace. */
-int trace_run(const char *name, void (*test)(void **state));
+/* In a test whose cases need the trace of $KVTIER_TRACE, which is their *state. Without a trace the
+ * test is skipped. */
+#define TRACE_TEST                          \
+	TEST_GROUP(trace_begin, trace_end); \
+	TEST_BEGIN                          \
+	{                                   \
+		trace_needed();             \
+	}                                   \
+	struct test_macros_end_with_a_semicolon
+void trace_needed(void);
+int trace_begin(void **state);
+int trace_end(void **state);
 
 /* The share of block ids found, with room for so many blocks: blocks in front of the first absent
  * one of a request count. The least recent leaf is evicted (evict.h). */

@@ -35,3 +35,11 @@ void random_key(uint64_t number, uint8_t ret[32])
 		memcpy(ret + 8 * i, &word, 8);
 	}
 }
+
+struct random_key random_key_of(uint64_t number)
+{
+	struct random_key ret;
+
+	random_key(number, ret.bytes);
+	return ret;
+}

@@ -3,8 +3,8 @@
  * random.h - random numbers for tests: splitmix64, from $SEED or the clock, and the seed printed;
  * and the other numbers that the environment may give to a test.
  */
-#ifndef KVTIER_TESTS_RANDOM_H
-#define KVTIER_TESTS_RANDOM_H
+#ifndef KVTIER_RANDOM_H
+#define KVTIER_RANDOM_H
 
 #include <inttypes.h>
 #include <stdint.h>
@@ -31,6 +31,10 @@ static inline uint32_t random_below(struct random *random, uint32_t n)
 struct random random_seeded(const char *test);
 /* A 32-byte key that depends on `number` alone, as random as a SHA-256. */
 void random_key(uint64_t number, uint8_t ret[32]);
+/* The same as a value, for an argument: random_key_of(7).bytes. */
+struct random_key {
+	uint8_t bytes[32];
+} random_key_of(uint64_t number);
 /* The number in this variable of the environment, e.g. "STEPS", or else `otherwise`. */
 uint64_t env_number(const char *variable, uint64_t otherwise);
 

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "test.h"
 
-#include <stdio.h>
-#include <string.h>
-
-enum { MAX_TESTS = 256 };
+enum { MAX_TESTS = 256, MAX_GROUPS = 4 };
 
 static struct CMUnitTest tests[MAX_TESTS];
 static int lines[MAX_TESTS];
 static size_t n_tests;
-static CMFixtureFunction each_begin, each_end, group_begin, group_end;
+static CMFixtureFunction each_begin, each_end;
+static struct test_group groups[MAX_GROUPS];
+static int n_groups;
 
 /* The compiler may call the constructors of a file in any order. */
 void test_add(int line, const struct CMUnitTest *rows, size_t n)
@@ -34,14 +33,50 @@ void test_each(CMFixtureFunction begin, CMFixtureFunction end)
 	each_end = end;
 }
 
-void test_group(CMFixtureFunction begin, CMFixtureFunction end)
+void test_group(const struct test_group *group)
 {
-	group_begin = begin;
-	group_end = end;
+	if (n_groups == MAX_GROUPS)
+		abort();
+	groups[n_groups++] = *group;
+}
+
+void test_only(CMUnitTestFunction function)
+{
+	const struct CMUnitTest test = { "the role", function, NULL, NULL, NULL };
+
+	exit(_cmocka_run_group_tests("role", &test, 1, NULL, NULL) ? 1 : 0);
+}
+
+bool test_aborts(void (*fn)(void *arg), void *arg)
+{
+	const pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		(void)signal(SIGABRT, SIG_DFL);
+		(void)close(STDERR_FILENO);
+		fn(arg);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+/* cmocka does not count a group's end that fails. */
+static CMFixtureFunction end;
+static int unfinished;
+
+static int end_counted(void **state)
+{
+	unfinished = 1;
+	unfinished = end ? end(state) : 0;
+	return unfinished;
 }
 
 int main(int argc, char **argv)
 {
+	int failed = 0;
+
 	if (test_begin)
 		test_begin(argc, argv);
 	if (n_tests == 0) {
@@ -54,5 +89,13 @@ int main(int argc, char **argv)
 			test->teardown_func = each_end;
 		}
 	}
-	return _cmocka_run_group_tests("tests", tests, n_tests, group_begin, group_end) ? 1 : 0;
+	if (n_groups == 0)
+		groups[n_groups++] = (struct test_group){ "tests", NULL, NULL };
+	for (int i = 0; i < n_groups; i++) {
+		end = groups[i].end;
+		failed |= _cmocka_run_group_tests(groups[i].name, tests, n_tests, groups[i].begin,
+						  end_counted);
+		failed |= unfinished;
+	}
+	return failed ? 1 : 0;
 }

@@ -1,22 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test.h - a test of cases: TEST(a_sentence_that_it_proves) { ... } is one, and registers itself.
- * The main() of libtest.a runs all cases of the program in the order of its source. A program that
- * has a main() of its own takes nothing from here but cmocka.
+ * The main() of libtest.a runs all cases of the program in the order of its source. This header
+ * brings cmocka, the random numbers of random.h, and what most tests use of libc and Linux.
  */
-#ifndef KVTIER_TESTS_TEST_H
-#define KVTIER_TESTS_TEST_H
+#ifndef KVTIER_TEST_H
+#define KVTIER_TEST_H
 
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "random.h"
+
 /* A case. `state` is cmocka's: what a fixture put there. */
 #define TEST(name) TEST_WITH(name, NULL, NULL)
+/* A case of a statement or two. */
+#define TEST_DO(name, statement) \
+	TEST(name)               \
+	{                        \
+		statement;       \
+	}                        \
+	struct test_macros_end_with_a_semicolon
 /* Likewise, with fixtures of its own; each may be NULL. */
 #define TEST_WITH(name, begin, end) TEST_GIVEN(name, begin, end, NULL)
 /* Likewise; *state is `given` at first. */
@@ -35,6 +66,14 @@
 
 /* A fixture: returns 0, or another number when it failed. */
 #define FIXTURE(name) static int name(TEST_UNUSED void **state)
+/* One of a statement or two, which do not fail. */
+#define FIXTURE_DO(name, ...) \
+	FIXTURE(name)         \
+	{                     \
+		__VA_ARGS__;  \
+		return 0;     \
+	}                     \
+	struct test_macros_end_with_a_semicolon
 
 /* The fixtures of each case that names none, wherever in the file this stands. */
 #define TEST_EACH(begin, end)          \
@@ -44,17 +83,33 @@
 	}                              \
 	struct test_macros_end_with_a_semicolon
 /* The fixtures of all cases together. */
-#define TEST_GROUP(begin, end)          \
-	TEST_DOES(test_group_is_said)   \
-	{                               \
-		test_group(begin, end); \
-	}                               \
+#define TEST_GROUP(begin, end) TEST_GROUPS({ "tests", begin, end })
+/* All cases, once with each of these: a name, and fixtures of all cases together. */
+#define TEST_GROUPS(...)                                                        \
+	TEST_DOES(test_groups_are_said)                                         \
+	{                                                                       \
+		const struct test_group groups[] = { __VA_ARGS__ };             \
+                                                                                \
+		for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) \
+			test_group(&groups[i]);                                 \
+	}                                                                       \
 	struct test_macros_end_with_a_semicolon
+struct test_group {
+	const char *name;
+	CMFixtureFunction begin, end;
+};
 
 /* TEST_BEGIN { ... } runs before all of them and has argc and argv. Where no case shall run it
  * calls exit(): with 77 if the test cannot run here, or with the status of a process that was
  * started as something else than the test. */
 #define TEST_BEGIN void test_begin(TEST_UNUSED int argc, TEST_UNUSED char **argv)
+/* One that is a statement or two. */
+#define TEST_FIRST(...)      \
+	TEST_BEGIN           \
+	{                    \
+		__VA_ARGS__; \
+	}                    \
+	struct test_macros_end_with_a_semicolon
 
 #define TEST_UNUSED __attribute__((unused))
 /* A function that runs before main(). */
@@ -62,7 +117,12 @@
 
 void test_add(int line, const struct CMUnitTest *rows, size_t n);
 void test_each(CMFixtureFunction begin, CMFixtureFunction end);
-void test_group(CMFixtureFunction begin, CMFixtureFunction end);
+void test_group(const struct test_group *group);
+/* Runs this function as the only case, and exits: a process that plays a role, started as the test
+ * again, may assert as the test does. */
+_Noreturn void test_only(CMUnitTestFunction function);
+/* Runs fn(arg) in a child process. Whether an assertion of the product ended it: SIGABRT. */
+bool test_aborts(void (*fn)(void *arg), void *arg);
 __attribute__((weak)) void test_begin(int argc, char **argv);
 
 #endif

@@ -1,37 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_admit - blocks are written to NVMe by the rules of admit.h, and refused keys are remembered
- * as long as it says. Method: small sequences of questions, and a long one of random keys. Hit
- * rates: sim_admit_trace.c.
+ * sim_admit - blocks are written to NVMe by the rules of writeback.h, and refused keys are
+ * remembered as long as it says. Method: small sequences of questions, and a long one of random
+ * keys. Hit rates: sim_admit_trace.c.
  */
-#include <stdio.h>
 
-#include "daemon/store/admit.h"
-#include "tests/lib/random.h"
+#include "daemon/write/writeback.h"
 #include "tests/lib/test.h"
 
 enum { PLENTY = ADMIT_PLENTY_PERCENT, SHORT = ADMIT_PLENTY_PERCENT - 1 };
 
 FIXTURE(set_up)
 {
-	return admit_open((struct admit **)state);
+	*state = calloc(1, sizeof(struct admit));
+	return *state ? 0 : -1;
 }
 
-FIXTURE(tear_down)
-{
-	admit_close(*state);
-	admit_close(NULL);
-	return 0;
-}
+FIXTURE_DO(tear_down, free(*state));
 
 TEST_EACH(set_up, tear_down);
 
 static bool ask(void **state, uint64_t number, uint32_t percent, bool parent_there)
 {
-	uint8_t key[32];
-
-	random_key(number, key);
-	return admit_ask(*state, key, percent, parent_there);
+	return admit_ask(*state, random_key_of(number).bytes, percent, parent_there);
 }
 
 TEST(with_plenty_all_are_admitted)
@@ -105,9 +96,9 @@ TEST(the_latest_are_remembered_and_the_old_forgotten)
 TEST(replays_alike)
 {
 	struct random random = random_seeded("replays_alike");
-	struct admit *again;
+	struct admit *again = calloc(1, sizeof(*again));
 
-	assert_int_equal(admit_open(&again), 0);
+	assert_non_null(again);
 	for (int i = 0; i < 100000; i++) {
 		const uint64_t number = random_below(&random, 20000);
 		const uint32_t percent = random_below(&random, 101);
@@ -116,5 +107,5 @@ TEST(replays_alike)
 		assert_int_equal(ask(state, number, percent, parent),
 				 ask((void **)&again, number, percent, parent));
 	}
-	admit_close(again);
+	free(again);
 }

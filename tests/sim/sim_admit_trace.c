@@ -8,20 +8,9 @@
  * stored block is asked about once, as it is stored. The budget flows in with the requests, through
  * a bucket that starts full, as the log's does.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "daemon/store/admit.h"
-#include "daemon/store/evict.h"
+#include "daemon/write/writeback.h"
+#include "daemon/table/evict.h"
 #include "tests/lib/lib_trace.h"
-#include "tests/lib/random.h"
 
 enum policy { EVERYTHING, FIRST_COME, SECOND_MISS };
 
@@ -46,7 +35,7 @@ static struct level level(const struct trace *t, double share)
 			     .room = (uint32_t)(share * t->unique + .5) };
 
 	assert_non_null(ret.here);
-	assert_int_equal(evict_open(t->unique, 1, 1, &ret.evict), 0);
+	assert_int_equal(evict_open(t->unique, 1, NULL, 1, &ret.evict), 0);
 	return ret;
 }
 
@@ -60,7 +49,7 @@ static void level_end(struct level *level)
 static bool level_add(struct level *level, uint32_t id, uint32_t parent, uint64_t tick)
 {
 	if (!level->room) {
-		const uint32_t victim = evict_victim(level->evict, 0);
+		const uint32_t victim = evict_victim(level->evict, 0, 0, EVICT_USUAL);
 
 		if (victim == EVICT_NONE)
 			return false;
@@ -78,17 +67,15 @@ static bool level_add(struct level *level, uint32_t id, uint32_t parent, uint64_
 static bool admitted(struct replay *r, uint32_t id, uint32_t parent)
 {
 	const bool parent_there = parent == EVICT_NONE || r->nvme.here[parent];
-	uint8_t key[32];
 
-	random_key(id, key);
 	switch (r->policy) {
 	case EVERYTHING:
 		return parent_there;
 	case FIRST_COME:
 		return parent_there && r->bucket >= 1;
 	default:
-		return admit_ask(r->admit, key, (uint32_t)(100 * r->bucket / r->bucket_full),
-				 parent_there) &&
+		return admit_ask(r->admit, random_key_of(id).bytes,
+				 (uint32_t)(100 * r->bucket / r->bucket_full), parent_there) &&
 		       r->bucket >= 1;
 	}
 }
@@ -146,19 +133,20 @@ static double replay(const struct trace *t, enum policy policy, double nvme_shar
 			    .per_request = budget * (1 - bucket_share) / (double)t->n_requests };
 	size_t first = 0;
 
-	assert_int_equal(admit_open(&r.admit), 0);
+	r.admit = calloc(1, sizeof(*r.admit));
+	assert_non_null(r.admit);
 	for (size_t i = 0; i < t->n_requests; i++) {
 		replay_one(&r, t->ids + first, t->ends[i] - first, i + 1);
 		first = t->ends[i];
 	}
-	admit_close(r.admit);
+	free(r.admit);
 	level_end(&r.host);
 	level_end(&r.nvme);
 	*ret_writes = r.writes;
 	return (double)r.hits / (double)t->n_ids;
 }
 
-static void second_miss_is_better_than_first_come(void **state)
+TEST(second_miss_is_better_than_first_come)
 {
 	static const double nvme_shares[] = { .1, .2, .5, 1 }, bucket_shares[] = { .04, .25, 1 };
 	const struct trace *t = *state;
@@ -185,8 +173,4 @@ static void second_miss_is_better_than_first_come(void **state)
 	}
 }
 
-int main(void)
-{
-	return trace_run("second_miss_is_better_than_first_come",
-			 second_miss_is_better_than_first_come);
-}
+TRACE_TEST;

@@ -7,18 +7,14 @@
  * is looked up in all of them, and now and then everything is compared; at the end the numbers are
  * shown not to be lost.
  */
-#include <errno.h>
-#include <stdlib.h>
 
-#include "client/lib/map.h"
-#include "daemon/store/block.h"
-#include "daemon/store/copy_table.h"
-#include "tests/lib/random.h"
-#include "daemon/store/tally.h"
-#include "daemon/store/herd.h"
+#include "client/lib/base/map.h"
+#include "daemon/table/block.h"
+#include "daemon/table/space_counts.h"
+#include "daemon/policy/victim.h"
 #include "tests/lib/test.h"
 
-enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, UNITS = 3, BESIDE = 40 };
+enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, UNITS = 3 };
 enum { STEPS = 200000, NOT_HERE = 0xfffffff0 };
 
 /* One key's block, as the model has it. */
@@ -31,22 +27,19 @@ struct entry {
 	bool in_host, in_nvme;
 	uint32_t variant;
 	struct extent host, nvme; /* of host: slot and class */
-	uint32_t beside;          /* units, as bits 1 << unit */
+	uint32_t gpu;             /* units, as bits 1 << unit */
 };
 
 struct model {
 	struct index *index;
 	struct blocks *blocks;
-	struct copy_table *copies;
+	uint64_t gpu[MAX]; /* the same by number of block, as the keeper of copies has it */
 	struct map *map;
 	struct random random;
 	struct entry entry[KEYS];
 	uint64_t parent_life[KEYS]; /* of the parent block when the child came */
 	uint32_t held[MAX];         /* condemned blocks still pinned: pins by block number */
 	uint32_t here, in_host, in_nvme, condemned, returned; /* condemned: with a slot */
-	uint32_t beside;                                      /* slots of devices in use */
-	uint32_t free_copy[UNITS][BESIDE], n_free[UNITS];     /* the others */
-	uint32_t owner[UNITS][BESIDE];                        /* their blocks */
 	uint64_t now, lives;
 };
 
@@ -108,44 +101,27 @@ static void change_nvme(struct model *m, uint32_t k)
 	e->in_nvme = stays;
 }
 
-static uint32_t owner_of(void *arg, uint32_t unit, uint32_t copy)
+static uint64_t units_of(void *arg, uint32_t block)
 {
-	return ((const struct model *)arg)->owner[unit][copy];
+	return ((const struct model *)arg)->gpu[block];
+}
+
+static void forget_gpu(void *arg, uint32_t block)
+{
+	struct model *m = arg;
+
+	assert_true(m->gpu[block] != 0);
+	m->gpu[block] = 0;
 }
 
 /* A copy comes, or goes, on some unit, whatever else is with the block. */
-static void change_beside(struct model *m, uint32_t k)
+static void change_gpu(struct model *m, uint32_t k)
 {
 	struct entry *e = &m->entry[k];
-	const uint32_t unit = random_below(&m->random, UNITS);
 
-	if (e->beside & 1u << unit) {
-		const uint32_t copy = copy_table_remove(m->copies, e->block, unit);
-
-		m->free_copy[unit][m->n_free[unit]++] = copy;
-		m->beside--;
-	} else if (m->n_free[unit] > 0) {
-		const uint32_t copy = m->free_copy[unit][--m->n_free[unit]];
-
-		m->owner[unit][copy] = e->block;
-		assert_int_equal(copy_table_add(m->copies, e->block, unit, copy, 0), 0);
-		m->beside++;
-	} else {
-		return; /* the unit is full */
-	}
-	e->beside ^= 1u << unit;
-	blocks_look_beside(m->blocks, e->block);
-}
-
-/* Devices' slots of blocks that went, and no others. */
-static void take_beside(struct model *m)
-{
-	uint32_t unit, copy;
-
-	while (copy_table_loose(m->copies, &unit, &copy)) {
-		m->free_copy[unit][m->n_free[unit]++] = copy;
-		m->beside--;
-	}
+	e->gpu ^= 1u << random_below(&m->random, UNITS);
+	m->gpu[e->block] = e->gpu;
+	blocks_gpu_changed(m->blocks, e->block);
 }
 
 static void commit(struct model *m, uint32_t k, bool away)
@@ -194,7 +170,7 @@ static void forget(struct model *m, uint32_t k)
 	m->in_host -= m->entry[k].in_host;
 	m->in_nvme -= m->entry[k].in_nvme;
 	m->entry[k].here = false;
-	take_beside(m);
+	assert_int_equal(m->gpu[m->entry[k].block], 0);
 	m->here--;
 }
 
@@ -263,7 +239,7 @@ static void evict(struct model *m)
 	const uint32_t class = random_below(&m->random, CLASSES);
 	uint32_t best = NOT_HERE, k;
 	uint64_t tick;
-	const uint32_t victim = herd_victim(m->blocks, class, &tick);
+	const uint32_t victim = victim_of(m->blocks, class, NULL, &tick);
 
 	for (k = 0; k < KEYS; k++) {
 		const struct entry *e = &m->entry[k];
@@ -308,7 +284,7 @@ static void step(struct model *m)
 	else if (what < 17)
 		change_nvme(m, k);
 	else if (what < 20)
-		change_beside(m, k);
+		change_gpu(m, k);
 	else if (what < 24)
 		(e->in_host ? demote : promote)(m, k);
 	else if (what < 28) {
@@ -336,7 +312,7 @@ static void compare_seen(struct model *m, uint32_t k, const struct kvtier_key *k
 	const int seen = !e->here ? 0 :
 				    (e->in_host ? 1 << TIER_HOST : 0) |
 					    (e->in_nvme ? 1 << TIER_NVME : 0) |
-					    (e->beside ? 1 << TIER_GPU : 0);
+					    (e->gpu ? 1 << TIER_GPU : 0);
 
 	for (uint32_t space = 0; space < SPACES; space++) {
 		uint8_t bytes[32], tiers;
@@ -367,7 +343,7 @@ static void compare(struct model *m, uint32_t k)
 	assert_int_equal(there, e->in_nvme);
 	if (there)
 		assert_memory_equal(&where, &e->nvme, sizeof(where));
-	assert_int_equal(copy_table_units(m->copies, e->block), e->beside);
+	assert_int_equal(m->gpu[e->block], e->gpu);
 	assert_int_equal(blocks_variant(m->blocks, e->block), e->variant);
 	assert_int_equal(blocks_tick(m->blocks, e->block), e->tick);
 	assert_int_equal(blocks_parent(m->blocks, e->block) != BLOCK_NONE,
@@ -378,23 +354,21 @@ static void compare(struct model *m, uint32_t k)
 
 static void compare_all(struct model *m)
 {
-	uint32_t count[SPACES] = { 0 }, beside = 0, slots = 0;
+	uint32_t count[SPACES] = { 0 }, on_gpus = 0;
 
 	for (uint32_t k = 0; k < KEYS; k++) {
 		compare(m, k);
 		if (!m->entry[k].here)
 			continue;
 		count[m->entry[k].space]++;
-		beside += m->entry[k].beside != 0;
-		slots += (uint32_t)__builtin_popcount(m->entry[k].beside);
+		on_gpus += m->entry[k].gpu != 0;
 	}
 	for (uint32_t space = 0; space < SPACES; space++)
-		assert_int_equal(tally_blocks(blocks_tally(m->blocks), space), count[space]);
+		assert_int_equal(counts_blocks(blocks_counts(m->blocks), space), count[space]);
 	assert_int_equal(blocks_count(m->blocks), m->here);
 	assert_int_equal(blocks_copies(m->blocks, TIER_HOST), m->in_host);
 	assert_int_equal(blocks_copies(m->blocks, TIER_NVME), m->in_nvme);
-	assert_int_equal(blocks_copies(m->blocks, TIER_GPU), beside);
-	assert_int_equal(m->beside, slots);
+	assert_int_equal(blocks_copies(m->blocks, TIER_GPU), on_gpus);
 	assert_int_equal(index_entries(m->index), m->here);
 }
 
@@ -421,33 +395,19 @@ static void empty_and_refill(struct model *m)
 TEST(everything_is_what_the_naive_model_is)
 {
 	struct model *m = calloc(1, sizeof(*m));
+	const struct blocks_gpu gpu = { .arg = m, .forget = forget_gpu, .units = units_of };
 
 	assert_non_null(m);
 	m->random = random_seeded("sim_block");
 	assert_int_equal(index_open(MAX, &m->index), 0);
-	assert_int_equal(copy_table_open(&(struct copy_table_conf){ .units = UNITS,
-								    .copies = BESIDE,
-								    .classes = 1,
-								    .seed = 1,
-								    .block_of = owner_of,
-								    .arg = m },
-					 &m->copies),
-			 0);
-	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX,
-							    .classes = CLASSES,
-							    .beside = m->copies },
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .gpu = &gpu },
 				     m->index, &m->blocks),
 			 0);
-	for (uint32_t unit = 0; unit < UNITS; unit++)
-		while (m->n_free[unit] < BESIDE) {
-			m->free_copy[unit][m->n_free[unit]] = m->n_free[unit];
-			m->n_free[unit]++;
-		}
 	for (uint32_t space = 0; space < SPACES; space++) {
 		uint8_t bytes[32];
 
 		(void)index_key_of(space, bytes);
-		tally_space_is(blocks_tally(m->blocks), space, bytes, 0);
+		counts_space_is(blocks_counts(m->blocks), space, bytes, 0);
 	}
 	assert_int_equal(map_open(index_fd(m->index), index_bytes(m->index), &m->map), 0);
 	for (uint32_t i = 0; i < STEPS; i++) {
@@ -460,7 +420,6 @@ TEST(everything_is_what_the_naive_model_is)
 	compare_all(m);
 	map_close(m->map);
 	blocks_close(m->blocks);
-	copy_table_close(m->copies);
 	index_close(m->index);
 	free(m);
 }

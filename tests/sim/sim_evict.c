@@ -4,11 +4,8 @@
  * evict.c and on a naive model that scans all blocks for its victim, compared after each. Hit rates
  * on a real trace: sim_evict_trace.c.
  */
-#include <stdlib.h>
-#include <string.h>
 
-#include "daemon/store/evict.h"
-#include "tests/lib/random.h"
+#include "daemon/table/evict.h"
 #include "tests/lib/test.h"
 
 enum { BLOCKS = 200, CLASSES = 3, OPS = 300000 };
@@ -149,13 +146,13 @@ static void model_compare(const struct model *m, uint32_t i)
 	const struct model_block *b = &m->block[i];
 
 	for (uint32_t class = 0; class < CLASSES; class ++)
-		assert_int_equal(evict_victim(m->evict, class), model_victim(m, class));
+		assert_int_equal(evict_victim(m->evict, 0, class, EVICT_USUAL),
+				 model_victim(m, class));
 	if (!b->here)
 		return;
 	assert_int_equal(evict_pins(m->evict, i), b->pins);
 	assert_int_equal(evict_children(m->evict, i), b->children);
 	assert_int_equal(evict_parent(m->evict, i), b->parent);
-	assert_int_equal(evict_is_away(m->evict, i), b->away);
 	if (!b->away)
 		assert_int_equal(evict_class(m->evict, i), b->class);
 	assert_int_equal(evict_tick(m->evict, i), b->tick);
@@ -168,7 +165,7 @@ TEST(is_what_the_naive_model_is)
 	assert_non_null(m);
 	m->random = random_seeded("sim_evict");
 	m->now = UINT32_MAX - OPS / 8; /* the tick's low half wraps on the way */
-	assert_int_equal(evict_open(BLOCKS, CLASSES, random_next(&m->random), &m->evict), 0);
+	assert_int_equal(evict_open(BLOCKS, CLASSES, NULL, random_next(&m->random), &m->evict), 0);
 	for (int op = 0; op < OPS; op++) {
 		const uint32_t i = random_below(&m->random, BLOCKS);
 

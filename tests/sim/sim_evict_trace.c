@@ -5,18 +5,11 @@
  * absent) against the rates that two independent simulators gave. Hits are the leading blocks of a
  * request that are present; capacity is a share of the trace's unique blocks.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdio.h>
 
 #include "tests/lib/lib_trace.h"
 
-static void has_the_reference_hit_rates(void **state)
+TEST(has_the_reference_hit_rates)
 {
 	static const struct {
 		double share, rate;
@@ -35,7 +28,4 @@ static void has_the_reference_hit_rates(void **state)
 	}
 }
 
-int main(void)
-{
-	return trace_run("has_the_reference_hit_rates", has_the_reference_hit_rates);
-}
+TRACE_TEST;

@@ -7,12 +7,9 @@
  * disk keeps all, nothing, some or torn pieces of the unsynced writes. Then recovery, more work, a
  * second crash. Seed printed.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/lib/test.h"
-#include "tiers/nvme/nvme_log_inner.h"
+#include "tiers/nvme/log/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
 enum { SEGMENTS = 6, BEFORE = 24, AFTER = 44, PURGED = 1, LATER = 1000 };
@@ -80,16 +77,13 @@ static bool crash_at(uint64_t write, enum sim_crash how)
 	over = kit.sim.write_ends < write;
 	for (uint32_t i = 0; i < AFTER; i++)
 		had[i] = kit.block[i].location != NVME_NOWHERE;
-	kit_forget_log(&kit);
-	disk_sim_crash(&kit.sim, how);
+	kit_crash(&kit, how);
 	check_recovered(purged, had, how == SIM_KEEP_ALL);
 
-	for (uint32_t i = 0; i < 9; i++)
-		assert_int_equal(kit_store(&kit, LATER + i), 0);
+	kit_store_range(&kit, LATER, LATER + 9);
 	(void)kit_load_all(&kit);
 	kit_run(&kit);
-	kit_forget_log(&kit);
-	disk_sim_crash(&kit.sim, how);
+	kit_crash(&kit, how);
 	memset(had, 0, sizeof(had));
 	check_recovered(purged, had, how == SIM_KEEP_ALL);
 	if (how == SIM_KEEP_ALL)
@@ -114,27 +108,9 @@ static void at_every_write(enum sim_crash how)
 	printf("%d: %llu cuts\n", (int)how, (unsigned long long)write);
 }
 
-TEST(keeps_all)
-{
-	at_every_write(SIM_KEEP_ALL);
-}
+TEST_DO(keeps_all, at_every_write(SIM_KEEP_ALL));
+TEST_DO(drops_all, at_every_write(SIM_DROP_ALL));
+TEST_DO(drops_some_writes, at_every_write(SIM_DROP_WRITES));
+TEST_DO(tears_sectors, at_every_write(SIM_TEAR_SECTORS));
 
-TEST(drops_all)
-{
-	at_every_write(SIM_DROP_ALL);
-}
-
-TEST(drops_some_writes)
-{
-	at_every_write(SIM_DROP_WRITES);
-}
-
-TEST(tears_sectors)
-{
-	at_every_write(SIM_TEAR_SECTORS);
-}
-
-TEST_BEGIN
-{
-	seed = random_seeded("sim_nvme_crash").state;
-}
+TEST_FIRST(seed = random_seeded("sim_nvme_crash").state);

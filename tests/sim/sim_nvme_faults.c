@@ -5,12 +5,9 @@
  * workload with the n-th I/O going wrong, n = 1, 2, ... until a run has no n-th I/O; in several
  * ways. Seed printed.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/lib/test.h"
-#include "tiers/nvme/nvme_log_inner.h"
+#include "tiers/nvme/log/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
 enum { SEGMENTS = 6, BLOCKS = 36, LATER = 1000 };
@@ -48,19 +45,17 @@ static void with_a_good_disk_it_goes_on(void)
 	clear_faults();
 	kit.sim.time_ns += 1000000000; /* failed I/O is tried again after a while */
 	kit_run(&kit);
-	assert_false(nvme_log_busy(kit.log));
-	if (nvme_log_state(kit.log) == NVME_UP) {
+	assert_int_equal(kit.sim.n_lent, 0);
+	if (nvme_log_facts(kit.log)->state == NVME_UP) {
 		(void)kit_load_all(&kit);
 		kit_run(&kit);
-		for (uint32_t i = 0; i < 12; i++)
-			assert_int_equal(kit_store(&kit, LATER + i), 0);
+		kit_store_range(&kit, LATER, LATER + 12);
 		kit_run(&kit);
 		kit_check(&kit);
 		for (uint32_t i = 6; i < 12; i++)
 			assert_int_equal(kit_load(&kit, LATER + i), 0);
 	}
-	kit_forget_log(&kit);
-	disk_sim_crash(&kit.sim, SIM_DROP_WRITES);
+	kit_crash(&kit, SIM_DROP_WRITES);
 	assert_int_equal(kit_recover(&kit), 0);
 	(void)kit_load_all(&kit);
 	kit_check(&kit);
@@ -74,15 +69,13 @@ static void at_every_io(void (*set)(struct disk_sim *sim, uint64_t nth))
 	for (n = 1; n <= last; n++) {
 		kit_open(&kit, SEGMENTS, seed + n);
 		assert_int_equal(kit_format(&kit), 0);
-		for (uint32_t i = 2000; i < 2010; i++)
-			assert_int_equal(kit_store(&kit, i), 0);
+		kit_store_range(&kit, 2000, 2010);
 		kit_run(&kit);
-		kit_forget_log(&kit);
-		disk_sim_crash(&kit.sim, SIM_KEEP_ALL);
+		kit_crash(&kit, SIM_KEEP_ALL);
 		const uint64_t before = kit.sim.submits;
 		set(&kit.sim, before + n);
 		(void)kit_recover(&kit);
-		if (nvme_log_state(kit.log) == NVME_UP)
+		if (nvme_log_facts(kit.log)->state == NVME_UP)
 			workload();
 		if (kit.sim.submits < before + n)
 			last = n;
@@ -92,73 +85,18 @@ static void at_every_io(void (*set)(struct disk_sim *sim, uint64_t nth))
 	printf("%llu I/Os\n", (unsigned long long)n - 1);
 }
 
-static void set_fails(struct disk_sim *sim, uint64_t nth)
-{
-	sim->fail_nth = nth;
-	sim->fail_status = -EIO;
-}
+#define CASE(name, ...)                                          \
+	static void set_##name(struct disk_sim *sim, uint64_t n) \
+	{                                                        \
+		__VA_ARGS__;                                     \
+	}                                                        \
+	TEST_DO(name, at_every_io(set_##name))
 
-static void set_lies(struct disk_sim *sim, uint64_t nth)
-{
-	sim->fail_nth = nth;
-	sim->fail_status = -EIO;
-	sim->fail_done = true;
-}
+CASE(an_io_fails, sim->fail_nth = n; sim->fail_status = -EIO);
+CASE(an_io_fails_but_wrote, sim->fail_nth = n; sim->fail_status = -EIO; sim->fail_done = true);
+CASE(the_disk_vanishes_and_comes_back, sim->fail_from = n; sim->fail_status = -ENODEV);
+CASE(the_queue_is_full_once, sim->refuse_nth = n; sim->refuse_status = -EAGAIN);
+CASE(an_io_is_refused, sim->refuse_nth = n; sim->refuse_status = -EBADF);
+CASE(an_io_stalls, sim->stall_nth = n);
 
-static void set_vanishes(struct disk_sim *sim, uint64_t nth)
-{
-	sim->fail_from = nth;
-	sim->fail_status = -ENODEV;
-}
-
-static void set_queue_full(struct disk_sim *sim, uint64_t nth)
-{
-	sim->refuse_nth = nth;
-	sim->refuse_status = -EAGAIN;
-}
-
-static void set_refuses(struct disk_sim *sim, uint64_t nth)
-{
-	sim->refuse_nth = nth;
-	sim->refuse_status = -EBADF;
-}
-
-static void set_stalls(struct disk_sim *sim, uint64_t nth)
-{
-	sim->stall_nth = nth;
-}
-
-TEST(an_io_fails)
-{
-	at_every_io(set_fails);
-}
-
-TEST(an_io_fails_but_wrote)
-{
-	at_every_io(set_lies);
-}
-
-TEST(the_disk_vanishes_and_comes_back)
-{
-	at_every_io(set_vanishes);
-}
-
-TEST(the_queue_is_full_once)
-{
-	at_every_io(set_queue_full);
-}
-
-TEST(an_io_is_refused)
-{
-	at_every_io(set_refuses);
-}
-
-TEST(an_io_stalls)
-{
-	at_every_io(set_stalls);
-}
-
-TEST_BEGIN
-{
-	seed = random_seeded("sim_nvme_faults").state;
-}
+TEST_FIRST(seed = random_seeded("sim_nvme_faults").state);

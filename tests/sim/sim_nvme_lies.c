@@ -13,27 +13,9 @@ enum { LIES = 10000 };
 
 static uint64_t seed;
 
-TEST(a_write_is_lost)
-{
-	lies_at_every_io(SIM_LOST, seed);
-}
+TEST_DO(a_write_is_lost, lies_at_every_io(SIM_LOST, seed));
+TEST_DO(a_write_goes_elsewhere, lies_at_every_io(SIM_MISDIRECTED, seed));
+TEST_DO(a_read_is_stale, lies_at_every_io(SIM_STALE, seed));
+TEST_DO(many_lies, lies_by_chance(seed, LIES, 0));
 
-TEST(a_write_goes_elsewhere)
-{
-	lies_at_every_io(SIM_MISDIRECTED, seed);
-}
-
-TEST(a_read_is_stale)
-{
-	lies_at_every_io(SIM_STALE, seed);
-}
-
-TEST(many_lies)
-{
-	lies_by_chance(seed, LIES, 0);
-}
-
-TEST_BEGIN
-{
-	seed = random_seeded("sim_nvme_lies").state;
-}
+TEST_FIRST(seed = random_seeded("sim_nvme_lies").state);

@@ -6,17 +6,7 @@
  * when absent) on a model log of segments, with the policy's own functions, beside leaf-first LRU
  * by block. Hits are the leading blocks of a request that are present.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tiers/nvme/nvme_victim.h"
+#include "tiers/nvme/log/nvme_log_inner.h"
 #include "tests/lib/lib_trace.h"
 
 enum { SEGMENT_BLOCKS = 64, NOWHERE = 0xffffffff };
@@ -155,7 +145,7 @@ static double replay_log(const struct trace *t, uint32_t blocks, double *ret_car
 	return (double)hits / (double)t->n_ids;
 }
 
-static void loses_little_against_exact_lru(void **state)
+TEST(loses_little_against_exact_lru)
 {
 	static const double shares[] = { .05, .10, .20, .40 };
 	const struct trace *t = *state;
@@ -173,7 +163,4 @@ static void loses_little_against_exact_lru(void **state)
 	}
 }
 
-int main(void)
-{
-	return trace_run("loses_little_against_exact_lru", loses_little_against_exact_lru);
-}
+TRACE_TEST;

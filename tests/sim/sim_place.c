@@ -11,20 +11,12 @@
  * that copy end their jobs in any order between other events, and sometimes fail. SEED and STEPS
  * from the environment.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-#include "daemon/store/mover.h"
-#include "tests/lib/lib_copier.h"
-#include "tests/lib/test.h"
+#include "daemon/move/mover.h"
+#include "tests/lib/lib_mover.h"
 #include "tiers/slabs.h"
-#include "tests/lib/random.h"
 
-enum { UNIT = 4096, SLAB = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB / UNIT };
+enum { UNIT = 4096, SLAB_BYTES = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB_BYTES / UNIT };
 enum { MAX_BLOCKS = 4096, MAX_WRITING = 12, MAX_PINS = 24 };
 
 /* Our account of one block, by number. */
@@ -66,8 +58,8 @@ static uint32_t steps(void)
 
 static struct sim *sim_open(void)
 {
-	const struct tier_conf conf = { .bytes = SLABS * SLAB, .slab_bytes = SLAB };
-	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS, .classes = TIER_MAX_CLASSES };
+	const struct tier_conf conf = { .bytes = SLABS * SLAB_BYTES, .slab_bytes = SLAB_BYTES };
+	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS };
 	struct sim *s = calloc(1, sizeof(*s));
 	char text[TIER_TEXT_BYTES];
 
@@ -137,7 +129,7 @@ static void orphan_children(struct sim *s, uint32_t block)
 	s->accounts[block].children = 0;
 }
 
-/* After mover_make_room, or the end of a copy: which blocks went or moved, and was that allowed? */
+/* After mover_find_room, or the end of a copy: which blocks went or moved, and was that allowed? */
 static void settle(struct sim *s, const struct mover_counts *before)
 {
 	uint64_t evicted = 0, moved = 0, demoted = 0;
@@ -232,7 +224,8 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 /* Nothing is being moved: then only slots that we know are in use. */
 static bool at_rest(const struct sim *s)
 {
-	emptier_let_go(s->mover.emptier);
+	while (!emptier_busy(s->mover.emptier) && emptier_poll(s->mover.emptier))
+		; /* until the slot is owed no more */
 	return !emptier_busy(s->mover.emptier);
 }
 
@@ -250,7 +243,7 @@ static void check_counts(struct sim *s)
 /* Everything, slowly: slots, bytes, owners. */
 static void check_all(struct sim *s)
 {
-	static bool taken[SLABS * SLAB / UNIT];
+	static bool taken[SLABS * SLAB_BYTES / UNIT];
 	uint64_t used = 0;
 	uint32_t n = 0;
 
@@ -266,9 +259,9 @@ static void check_all(struct sim *s)
 		bytes = tier_extent_bytes(s->host, w);
 		assert_true(bytes > 0);
 		for (uint32_t at = 0; at < bytes; at += UNIT) {
-			bool *unit =
-				&taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) /
-				       UNIT];
+			bool *unit = &taken[((w->slot >> 16) * SLAB_BYTES +
+					     (w->slot & 0xffff) * bytes + at) /
+					    UNIT];
 
 			assert_false(*unit);
 			*unit = true;
@@ -316,22 +309,24 @@ static void copy_ends(struct sim *s)
 	settle(s, &before);
 }
 
-static void turn(struct sim *s)
+static void iterate(struct sim *s)
 {
 	const struct mover_counts before = s->mover.counts;
 
-	(void)emptier_turn(s->mover.emptier);
+	(void)emptier_poll(s->mover.emptier);
 	if (memcmp(&before, &s->mover.counts, sizeof(before)))
 		settle(s, &before);
 }
+
+static const struct mover_for recency_alone = { .desperate = true, .near = TIER_ANY_UNIT };
 
 static int make_room(struct sim *s, uint32_t bytes, struct extent *ret)
 {
 	const struct mover_counts before = s->mover.counts;
 	int err;
 
-	mover_turn(&s->mover);
-	err = mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->mover, ret);
+	mover_iteration(&s->mover);
+	err = mover_find_room(s->host, s->blocks, s->tick, bytes, &recency_alone, &s->mover, ret);
 	if (memcmp(&before, &s->mover.counts, sizeof(before)))
 		settle(s, &before);
 	assert_true(err != -EAGAIN || (emptier_busy(s->mover.emptier) && s->copier.n > 0));
@@ -459,7 +454,7 @@ static void random_step(struct sim *s, uint32_t step)
 {
 	const uint32_t what = rnd(s, 100), block = any_block(s);
 
-	turn(s);
+	iterate(s);
 	if (s->copier.n && rnd(s, 8) == 0)
 		copy_ends(s);
 	if (what < 45 && s->n_writing < MAX_WRITING) {

@@ -5,10 +5,6 @@
  * of events show in thousands of lives. Not part of `make test`: takes half an hour.
  */
 #include "tests/lib/lib_nvme_kill.h"
-#include "tests/lib/test.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { KILLS = 10000, ROUND = 100 };
 

@@ -8,12 +8,7 @@
 
 static uint64_t seed;
 
-TEST(many_lies)
-{
-	lies_by_chance(seed, 1, now_ns() + env_number("SOAK_SECONDS", 600) * 1000000000ull);
-}
+TEST_DO(many_lies,
+	lies_by_chance(seed, 1, now_ns() + env_number("SOAK_SECONDS", 600) * 1000000000ull));
 
-TEST_BEGIN
-{
-	seed = random_seeded("soak_nvme_lies").state;
-}
+TEST_FIRST(seed = random_seeded("soak_nvme_lies").state);

@@ -6,12 +6,6 @@
  * many (10,000,000). Not part of `make test`: takes minutes.
  */
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { CHAINS = 64, BLOCKS = 4, DEPTH = 64, PAGES = DEPTH * BLOCKS };
 

@@ -7,14 +7,7 @@
  * the time. Not part of `make test`, where sys_redis_trouble does the same for a shorter time.
  */
 #include "tests/lib/lib_shared.h"
-#include "tests/lib/test.h"
 
-TEST(a_flood_while_it_is_stopped)
-{
-	shared_flood((uint32_t)env_number("SOAK_SECONDS", 600));
-}
+TEST_DO(a_flood_while_it_is_stopped, shared_flood((uint32_t)env_number("SOAK_SECONDS", 600)));
 
-TEST_BEGIN
-{
-	redis_needed();
-}
+TEST_FIRST(redis_needed());

@@ -4,8 +4,6 @@
  * soak_redis_lies.c - as the last case of fault_redis_lies.c, for SOAK_SECONDS (600): a Redis that
  * lies by chance. Memory may not grow. Not part of `make test`.
  */
-#include <stdio.h>
-#include <time.h>
 
 #include "tests/lib/lib_redis_lies.h"
 #include "tests/lib/test.h"
@@ -40,7 +38,4 @@ TEST(lies_by_chance)
 	assert_true(resident_kib() <= before + GROWTH_KIB);
 }
 
-TEST_BEGIN
-{
-	rnd = random_seeded("soak_redis_lies");
-}
+TEST_FIRST(rnd = random_seeded("soak_redis_lies"));

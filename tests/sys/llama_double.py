@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A double of llama-cpp-python, and of the memory of a llama.cpp context, in the standard library alone.
 
-Memory writes and reads the bytes of a sequence as llama.cpp does (kvtier.llama_state says how). The KV of a token
-depends on all tokens up to it, and the answer on the KV that the memory holds, so a wrong block is a wrong answer.
+Memory writes and reads the bytes of a sequence as llama.cpp does (kvtier.adapters.llama_state says how). The KV of a
+token depends on all tokens up to it, and the answer on the KV that the memory holds: a wrong block is a wrong answer.
 Llama calls its cache as llama-cpp-python 0.3.36 does. install() makes it the package `llama_cpp`.
 """
 import abc
@@ -148,7 +148,7 @@ class Memory:
 
 
 class Functions:
-    """In place of kvtier.llama_state.Functions: each is called with a Memory first."""
+    """In place of kvtier.adapters.llama_state.Functions: each is called with a Memory first."""
 
     def __init__(self, lib) -> None:
         pass
@@ -280,7 +280,8 @@ def server(settings: Sequence[ModelSettings], loaded: list) -> None:
 
 def install() -> None:
     """`import llama_cpp` gives the double from now on, and kvtier's functions of llama.h are those of a Memory."""
-    from kvtier import llama_cpp, llama_state
+    from kvtier import llama_cpp
+    from kvtier.adapters import llama_state
     llama_state.Functions = llama_cpp.Functions = Functions
     package = types.ModuleType("llama_cpp")
     for name in (BaseLlamaCache, Llama, LlamaState):

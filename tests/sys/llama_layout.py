@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of sys_llama_layout.sh: llama.cpp's layouts are checked, never believed.
+"""The cases of sys_llama_layout.sh: the layout of llama.cpp's state is checked, never believed.
 
 Shelf stands in for client and space: it keeps the bytes of pages in a dictionary, so each case fails for
 reasons of the adapter alone.
 """
 import ctypes as C
 import errno
-import sys
 import unittest
-from pathlib import Path
 from unittest import mock
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
-
-import llama_engine  # noqa: E402
-from kvtier import Error, Hit, Kind, Result, Tier  # noqa: E402
-from kvtier.llama_cpp import BLOCK_TOKENS, LayoutError, LlamaCache  # noqa: E402
-from kvtier.llama_state import Functions  # noqa: E402
+import llama_engine
+from kvtier import Error, Hit, Kind, Result, Tier
+from kvtier.llama_cpp import BLOCK_TOKENS, LayoutError, LlamaCache
+from kvtier.adapters.llama_state import Functions
+from world import TREE
 
 
 class Shelf:
@@ -38,7 +34,7 @@ class Shelf:
 
     def lookup(self, keys):
         n = next((i for i, key in enumerate(keys) if key not in self.pages), len(keys))
-        return Hit(n, Tier.HOST, 0)
+        return Hit(n, Tier.HOST)
 
     def store(self, keys, pages, timeout_ms):
         for key, page in zip(keys, pages):
@@ -106,25 +102,10 @@ class Layouts(unittest.TestCase):
         self.addCleanup(self.lib.llama_free, ctx)
         return ctx
 
-    def test_another_default_is_refused(self):
-        with mock.patch.dict(llama_engine.CONTEXT_DEFAULTS, n_batch=1024):
-            with self.assertRaisesRegex(llama_engine.LayoutError, "n_batch"):
-                llama_engine.check_layout(C.CDLL(self.lib._name))
-
-    def test_a_field_too_many_is_refused(self):
-        fields = list(llama_engine.ContextParams._fields_)
-        longer = type("ContextParams", (C.Structure,),
-                      {"_fields_": fields[:4] + [("new", C.c_uint64)] + fields[4:]})
-        with mock.patch.object(llama_engine, "ContextParams", longer):
-            with self.assertRaises(llama_engine.LayoutError):
-                llama_engine.check_layout(C.CDLL(self.lib._name))
-
-    def test_a_field_too_few_at_the_end_is_refused(self):
-        shorter = type("ContextParams", (C.Structure,),
-                       {"_fields_": llama_engine.ContextParams._fields_[:-1]})
-        with mock.patch.object(llama_engine, "ContextParams", shorter):
-            with self.assertRaisesRegex(llama_engine.LayoutError, "no field"):
-                llama_engine.check_layout(C.CDLL(self.lib._name))
+    def test_another_release_is_refused(self):
+        with mock.patch.object(llama_engine.importlib.metadata, "version", return_value="2026.10.11550"):
+            with self.assertRaisesRegex(RuntimeError, "2026.10.11550 may lay its structs out in another way"):
+                llama_engine.load_library()
 
     def test_transposed_v_is_refused(self):
         with self.assertRaises(LayoutError):

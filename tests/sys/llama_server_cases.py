@@ -7,25 +7,17 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python", "tests/engines")]
+from engine_process import MOMENTS, Engine, Trouble, blocks
+from kvtier.llama_server import SlotFile
+from kvtier.adapters.llama_state import LayoutError
+from world import PATIENT_S, TREE, World
 
-from engine_process import MOMENTS, Engine, blocks  # noqa: E402
-from kvtier.llama_server import SlotFile  # noqa: E402
-from kvtier.llama_state import LayoutError  # noqa: E402
-from llama_demo import Daemon  # noqa: E402
-
-BUILD = Path(sys.argv.pop(1)).resolve()
 PROCESS = Path(__file__).with_name("llama_server_process.py")
-CONFIG = "[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
 TEXT = (TREE / "LICENSE").read_text()
 BLOCK_TOKENS = 16       # a token takes the server some 5 ms: blocks and prompts are short
-PATIENT_S = 120
 
 
 def lora() -> bytes:
@@ -45,15 +37,12 @@ def lora() -> bytes:
     return data + struct.pack(f"<{width + rows}f", *[of.uniform(-1, 1) for _ in range(width + rows)])
 
 
-class Server(unittest.TestCase):
+class Server(Trouble, World):
     def setUp(self) -> None:
-        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
-        self.addCleanup(work.cleanup)
-        self.slots = Path(work.name) / "slots"
+        super().setUp()
+        self.slots = self.work / "slots"
         self.slots.mkdir()
-        os.environ["KVTIER_ENGINE_LOGS"] = work.name
-        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
-        self.addCleanup(self.daemon.close)
+        os.environ["KVTIER_ENGINE_LOGS"] = str(self.work)
 
     def server(self, slots: bool = True, **options) -> Engine:
         engine = Engine(PROCESS, self.daemon.socket, f"{self.slots}/" if slots else "", str(BLOCK_TOKENS),
@@ -66,12 +55,6 @@ class Server(unittest.TestCase):
         """A prompt of two or three blocks."""
         return {"path": "/completion",
                 "body": {"prompt": TEXT[start:start + 240], "n_predict": 4, "temperature": 0, "n_probs": 2, **body}}
-
-    def until(self, holds) -> None:
-        end = time.monotonic() + PATIENT_S
-        while not holds():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
 
     def test_a_prefix_outlives_its_server(self):
         cold = self.server()
@@ -132,8 +115,6 @@ class Server(unittest.TestCase):
         """Judged by the daemon: what the first process stores the second one loads."""
         program, = blocks("xllamacpp, llama-server", "python")
         own = f"""
-import sys
-sys.path[:0] = {[str(PROCESS.parent), str(TREE / "client/python")]}
 from llama_server_process import made
 params, messages = made(64), [{{"role": "user", "content": {TEXT[:240]!r}}}]
 """
@@ -190,16 +171,6 @@ params, messages = made(64), [{{"role": "user", "content": {TEXT[:240]!r}}}]
                 again = server.ask(**question(0 if op == "load" else i))
                 self.assertEqual(struck["answer"]["content"], again["answer"]["content"])
         self.until(is_kept)
-
-    def test_the_daemon_is_killed_in_a_load_and_in_a_store(self):
-        def again() -> None:
-            self.daemon.kill()
-            self.daemon.start()
-
-        self.trouble(signal.SIGKILL, again)
-
-    def test_the_daemon_stands_still_in_a_load_and_in_a_store(self):
-        self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
 
 
 class Files(unittest.TestCase):

@@ -7,16 +7,12 @@ through the SlotCache, but with "around" past it.
 """
 import json
 import sys
-from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / part) for part in ("client/examples", "client/python", "tests/engines")]
+import xllamacpp
 
-import xllamacpp  # noqa: E402
-
-from engine_process import serve, stops_around  # noqa: E402
-from kvtier.llama_server import SlotCache  # noqa: E402
-from llama_engine import find_model  # noqa: E402
+from engine_process import serve, stops_around
+from kvtier.llama_server import SlotCache
+from llama_engine import find_model
 
 
 def made(block_tokens: int) -> xllamacpp.CommonParams:

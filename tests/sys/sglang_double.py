@@ -3,7 +3,7 @@
 torch. The real SGLang: make test-engines.
 
 HostPool is a HostKVCache in one of SGLang's orders; DevicePool an MHATokenToKVPool whose memory is the CPU's. Their
-bytes lie in a KvPool of python_engines_sglang.py, which fills and compares pages.
+bytes lie in a KvPool of sys_python_engines_sglang.py, which fills and compares pages.
 """
 import abc
 import ctypes as C
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, List, Optional
 
 import torch_double
-from python_engines_sglang import DIM, HEADS, LAYERS, PAGES, TOKENS, KvPool, Memory
+from sys_python_engines_sglang import DIM, HEADS, LAYERS, PAGES, TOKENS, KvPool, Memory
 from torch_double import Numbers, Tensor, module
 
 

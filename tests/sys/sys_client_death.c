@@ -5,22 +5,13 @@
  * engines do not notice. Method: forked engines that store chain after chain and note progress in
  * shared memory, killed at random moments; then each of their chains is looked up and compared.
  */
+/* make: needs=kvtierd_tuned */
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { BLOCKS = 48, CHAINS = 8, PAGES = 2 * BLOCKS, DEATHS = 40 };
 
 static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\nkernels = ref\n";
+			     "[device]\nworkers = 2\n";
 
 struct progress {                              /* of the engine that will die; shared with it */
 	_Atomic uint32_t submitted, completed; /* chains */
@@ -215,3 +206,8 @@ FIXTURE(end)
 }
 
 TEST_GROUP(begin, end);
+
+TEST_BEGIN
+{
+	daemon_tuned("ref", 0);
+}

@@ -2,21 +2,15 @@
 /* make: lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * sys_clients_refused.c - goal: an operator sees each client that was refused, for ten minutes:
- * which process, its name and versions where it has said them, and why; and the lookups of
- * connections that have ended are in the counters. Method: a real kvtierd, engines, and clients by
- * hand: of another version, of a longer HELLO, with words that are no HELLO, one too many.
+ * sys_clients_refused.c - goal: for ten minutes an operator sees each client that was refused, and
+ * why: which process it is, its name and versions if it has said them. Method: a real kvtierd and
+ * clients by hand: of another version, of a longer HELLO, with words that are no HELLO, one too
+ * many.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-enum { BLOCKS = 8, ROUNDS = 20, MINUTES_MS = 60000 };
+enum { MINUTES_MS = 60000 };
 
 static struct daemon d;
 static char out[1 << 15];
@@ -169,25 +163,4 @@ TEST(a_refusal_is_shown_for_ten_minutes)
 	clock_pass_ms(1 * MINUTES_MS);
 	assert_null(strstr(told("clients --json"), "refused\""));
 	assert_null(strstr(told("status"), "refused"));
-}
-
-TEST(lookups_of_connections_that_end_are_counted)
-{
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct kvtier_key keys[2 * BLOCKS];
-	uint32_t pages[BLOCKS];
-	struct engine e;
-
-	for (uint32_t round = 0; round < ROUNDS; round++) {
-		engine_open(&e, d.socket, "engine", &g, BLOCKS);
-		chain_keys(&e, 1, 2 * BLOCKS, keys);
-		for (uint32_t i = 0; i < BLOCKS; i++)
-			page_fill(&e, pages[i] = i, &keys[i], 1);
-		if (round == 0)
-			assert_int_equal(engine_store(&e, keys, pages, BLOCKS, NULL, NULL), 0);
-		assert_int_equal(engine_lookup(&e, keys, 2 * BLOCKS), BLOCKS);
-		engine_close(&e);
-	}
-	daemon_stat_becomes(&d, "lookup.requested_blocks_total", ROUNDS * 2 * BLOCKS, PATIENT_MS);
-	daemon_stat_becomes(&d, "lookup.hit_blocks_total", ROUNDS * BLOCKS, PATIENT_MS);
 }

@@ -7,10 +7,6 @@
  */
 #include "tests/lib/lib.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <string.h>
-
 enum { BLOCKS = 32, PAGES = BLOCKS, ROUNDS = 6, TIMEOUT_MS = 100 };
 
 static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 256K\nhuge_pages = no\n";
@@ -23,7 +19,7 @@ struct world {
 };
 
 typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys,
-		      const uint32_t *pages, size_t n, const struct kvtier_op_options *options,
+		      const uint32_t *pages, size_t n, const struct kvtier_op *options,
 		      uint64_t *ret_op);
 
 /* Another connection of the same pages, with a short patience. */
@@ -51,7 +47,7 @@ static struct kvtier_client *impatient(struct world *w, struct kvtier_space *ret
  * serves again. */
 static void give_up(struct world *w, submit_fn *submit)
 {
-	const struct kvtier_op_options patient = { .size = sizeof(patient), .timeout_ms = 60000 };
+	const struct kvtier_op patient = { .size = sizeof(patient), .timeout_ms = 60000 };
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_space *spaces[2];
 	struct kvtier_client *client = impatient(w, spaces);

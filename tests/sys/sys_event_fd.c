@@ -6,12 +6,6 @@
  */
 #include "tests/lib/lib.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { BLOCKS = 8, PAGES = 2 * BLOCKS, PATIENCE_MS = 20000 };
 
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";

@@ -58,6 +58,22 @@ for standard in "gcc -x c -std=c11 -Wpedantic" "gcc -x c -std=gnu99" \
 	echo '#include <kvtier.h>' | $standard -Wall -Wextra -Werror -fsyntax-only $flags - ||
 		fail "kvtier.h: $standard"
 done
+cat >init.c <<'END'
+#include <kvtier.h>
+int main(void)
+{
+	struct kvtier_hit hit = KVTIER_INIT(kvtier_hit), hits[2] = { KVTIER_INIT(kvtier_hit) };
+	const struct kvtier_op op = KVTIER_INIT(kvtier_op, .kind = KVTIER_LOAD, .priority = -7);
+	hits[1] = hit;
+	return hit.size + hits[0].size != 2 * sizeof(hit) || hits[1].blocks != 0 ||
+	       op.size != sizeof(op) || op.kind != KVTIER_LOAD || op.priority != -7 || op.n != 0;
+}
+END
+for standard in "gcc -x c -std=c11" "g++ -x c++ -std=c++20" "g++ -x c++ -std=gnu++17"; do
+	command -v "${standard%% *}" >/dev/null || continue
+	$standard -Wall -Wextra -Wno-missing-field-initializers -Werror init.c $flags -o init &&
+		LD_LIBRARY_PATH=$root/lib ./init || fail "KVTIER_INIT: $standard"
+done
 
 export XDG_RUNTIME_DIR=$work/run XDG_STATE_HOME=$work/state
 mkdir -m 700 run state

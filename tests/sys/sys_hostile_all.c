@@ -2,10 +2,10 @@
 /*
  * sys_hostile_all.c - goal: while a client program does all kinds of harm at once, another client's
  * bytes are right and none of its ops fails. Method: lib_hostile.h beside an honest engine
- * (lib_hostile_beside.h) for ten seconds. Longer: soak_hostile.c.
+ * (lib_hostile.h) for ten seconds. Longer: soak_hostile.c.
  */
 #include "tests/lib/lib.h"
-#include "tests/lib/lib_hostile_beside.h"
+#include "tests/lib/lib_hostile.h"
 
 TEST(beside_a_hostile_client)
 {

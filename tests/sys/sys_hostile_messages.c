@@ -6,14 +6,6 @@
  * protocol_errors_total grew by the number of offences.
  */
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 static const char config[] =
 	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";

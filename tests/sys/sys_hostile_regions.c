@@ -7,14 +7,6 @@
  */
 #include "tests/lib/lib_raw.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
 
 struct world {
@@ -47,7 +39,7 @@ static void refused(struct world *w, void (*change)(struct raw_space *), const c
 	{                                           \
 		assignment;                         \
 	}                                           \
-	static void name(void **state)              \
+	TEST(name)                                  \
 	{                                           \
 		refused(*state, set_##name, text);  \
 	}
@@ -96,7 +88,7 @@ FIELD_CASE(model_with_a_tail, s->open.geometry.model[200] = 'm',
 	   "geometry.model must be zero-padded")
 FIELD_CASE(opaque_bytes_nowhere, s->open.geometry.opaque_bytes = 64, "opaque_bytes is 64")
 
-static void block_of_gigabytes(void **state)
+TEST(block_of_gigabytes)
 {
 	struct world *w = *state;
 	struct raw_space space;
@@ -109,7 +101,7 @@ static void block_of_gigabytes(void **state)
 		     "use fewer block_tokens");
 }
 
-static void block_larger_than_a_slab(void **state)
+TEST(block_larger_than_a_slab)
 {
 	struct world *w = *state;
 	struct raw_space space;
@@ -132,7 +124,7 @@ static void over(struct world *w, int fd, int error, const char *text)
 
 /* By a handle, without a descriptor, and by a descriptor that is no memfd: both get as far as the
  * list of devices. */
-static void memory_of_a_device_that_is_not_here(void **state)
+TEST(memory_of_a_device_that_is_not_here)
 {
 	struct world *w = *state;
 	const int any = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -150,19 +142,19 @@ static void memory_of_a_device_that_is_not_here(void **state)
 	refused_over(w, &space, any, -ENODEV, "serves no device 00000000000000000000000000000001");
 }
 
-static void memfd_that_could_shrink(void **state)
+TEST(memfd_that_could_shrink)
 {
 	over(*state, memfd_make(raw_region_bytes(), F_SEAL_GROW), -EPERM, "lacks F_SEAL_SHRINK");
 }
 
-static void memfd_sealed_against_writing(void **state)
+TEST(memfd_sealed_against_writing)
 {
 	over(*state, memfd_make(raw_region_bytes(), F_SEAL_SHRINK | F_SEAL_WRITE), -EPERM,
 	     "sealed against writing cannot receive loads");
 }
 
 /* Its owner could punch holes for which the machine has no huge page left. */
-static void memfd_of_huge_pages(void **state)
+TEST(memfd_of_huge_pages)
 {
 	const int fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
 
@@ -171,7 +163,7 @@ static void memfd_of_huge_pages(void **state)
 	over(*state, fd, -EPERM, "MFD_HUGETLB");
 }
 
-static void memfd_open_for_reading(void **state)
+TEST(memfd_open_for_reading)
 {
 	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
 	char path[64];
@@ -181,7 +173,7 @@ static void memfd_open_for_reading(void **state)
 	(void)close(fd);
 }
 
-static void pipe_for_memory(void **state)
+TEST(pipe_for_memory)
 {
 	int fds[2];
 
@@ -190,7 +182,7 @@ static void pipe_for_memory(void **state)
 	(void)close(fds[0]);
 }
 
-static void regular_file_for_memory(void **state)
+TEST(regular_file_for_memory)
 {
 	char path[] = "/tmp/kvtier-test-file-XXXXXX";
 	const int fd = mkostemp(path, O_CLOEXEC);
@@ -203,7 +195,7 @@ static void regular_file_for_memory(void **state)
 
 /* Sparse, and so free for its owner; but of the daemon's address space there is no more for others
  * then. */
-static void region_of_terabytes(void **state)
+TEST(region_of_terabytes)
 {
 	struct world *w = *state;
 	const uint64_t bytes = 64ull << 40;
@@ -216,7 +208,7 @@ static void region_of_terabytes(void **state)
 }
 
 /* Each is a mapping, of which a process may have 65,530. */
-static void more_regions_than_its_share(void **state)
+TEST(more_regions_than_its_share)
 {
 	struct world *w = *state;
 	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
@@ -251,7 +243,7 @@ static void more_regions_than_its_share(void **state)
 	(void)close(fd);
 }
 
-static void more_spaces_than_there_can_be(void **state)
+TEST(more_spaces_than_there_can_be)
 {
 	struct world *w = *state;
 	struct raw_space space;
@@ -274,7 +266,7 @@ static void more_spaces_than_there_can_be(void **state)
 
 /* --- the world around each case --- */
 
-static int after_each(void **state)
+FIXTURE(after_each)
 {
 	struct world *w = *state;
 	struct wire_space_close message;
@@ -296,7 +288,7 @@ static int after_each(void **state)
 	return 0;
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world world;
 
@@ -310,7 +302,7 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
 	struct world *w = *state;
 
@@ -320,53 +312,5 @@ static int end(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_teardown(name, after_each)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(segment_past_the_region),
-		CASE(segment_that_wraps),
-		CASE(token_stride_that_wraps),
-		CASE(head_stride_past_the_region),
-		CASE(page_stride_zero),
-		CASE(odd_offset),
-		CASE(region_that_is_not_there),
-		CASE(kind_that_is_none),
-		CASE(layer_too_high),
-		CASE(layer_twice),
-		CASE(region_longer_than_its_memfd),
-		CASE(region_offset_that_wraps),
-		CASE(region_offset_unaligned),
-		CASE(region_of_no_bytes),
-		CASE(fd_that_did_not_come),
-		CASE(memory_of_unknown_kind),
-		CASE(memfd_with_a_handle),
-		CASE(memfd_of_a_device),
-		CASE(handle_of_no_device),
-		CASE(region_reserved_in_use),
-		CASE(memory_of_a_device_that_is_not_here),
-		CASE(no_layers),
-		CASE(too_many_heads),
-		CASE(rank_beyond_world),
-		CASE(codec_of_tomorrow),
-		CASE(codec_against_dtype),
-		CASE(model_empty),
-		CASE(model_without_end),
-		CASE(model_with_a_tail),
-		CASE(opaque_bytes_nowhere),
-		CASE(block_of_gigabytes),
-		CASE(block_larger_than_a_slab),
-		CASE(memfd_that_could_shrink),
-		CASE(memfd_sealed_against_writing),
-		CASE(memfd_of_huge_pages),
-		CASE(memfd_open_for_reading),
-		CASE(pipe_for_memory),
-		CASE(regular_file_for_memory),
-		CASE(region_of_terabytes),
-		CASE(more_regions_than_its_share),
-		CASE(more_spaces_than_there_can_be),
-	};
-
-	return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_EACH(NULL, after_each);
+TEST_GROUP(begin, end);

@@ -7,13 +7,6 @@
  */
 #include "tests/lib/lib_raw.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 static const char config[] =
 	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
 
@@ -39,7 +32,7 @@ static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const cha
 	{                                          \
 		assignment;                        \
 	}                                          \
-	static void name(void **state)             \
+	TEST(name)                                 \
 	{                                          \
 		cut_by(*state, set_##name, text);  \
 	}
@@ -101,7 +94,7 @@ ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL;
 	   e->target = 0, "sqe.target is 0 in a cancel")
 ENTRY_CASE(nop_with_blocks, e->op = WIRE_OP_NOP; e->n = 1, "sqe.n is 1; a nop has none")
 
-static void tail_beyond_the_ring(void **state)
+TEST(tail_beyond_the_ring)
 {
 	struct world *w = *state;
 
@@ -109,7 +102,7 @@ static void tail_beyond_the_ring(void **state)
 	raw_expect_cut(&w->raw, "sq_tail or cq_head");
 }
 
-static void head_beyond_the_tail(void **state)
+TEST(head_beyond_the_tail)
 {
 	struct world *w = *state;
 	const struct wire_sqe nop = raw_sqe(WIRE_OP_NOP, 0);
@@ -121,7 +114,7 @@ static void head_beyond_the_tail(void **state)
 }
 
 /* LAYERS of another op than a store with so many groups. */
-static void layers_that_a_store_has_not(void **state)
+TEST(layers_that_a_store_has_not)
 {
 	struct world *w = *state;
 	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
@@ -135,7 +128,7 @@ static void layers_that_a_store_has_not(void **state)
 	raw_expect_cut(&w->raw, "sqe.n 2 is more than the groups of its target");
 }
 
-static void op_id_in_use(void **state)
+TEST(op_id_in_use)
 {
 	struct world *w = *state;
 	const struct wire_sqe e = raw_sqe(WIRE_OP_LOAD, w->space);
@@ -147,7 +140,7 @@ static void op_id_in_use(void **state)
 }
 
 /* Not a violation: a page that is not there is that block's status. */
-static void page_that_is_not_there(void **state)
+TEST(page_that_is_not_there)
 {
 	struct world *w = *state;
 	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
@@ -170,7 +163,7 @@ static void page_that_is_not_there(void **state)
 }
 
 /* Completions that nobody takes: the daemon takes no more ops than it has room to answer. */
-static void completions_that_nobody_takes(void **state)
+TEST(completions_that_nobody_takes)
 {
 	struct world *w = *state;
 	const uint32_t entries = w->raw.ok.sq_entries;
@@ -204,7 +197,7 @@ static void push_sharers(struct world *w, uint32_t n)
 	raw_publish(&w->raw, n);
 }
 
-static void ops_that_share_slots(void **state)
+TEST(ops_that_share_slots)
 {
 	struct world *w = *state;
 
@@ -214,7 +207,7 @@ static void ops_that_share_slots(void **state)
 }
 
 /* All together they may not claim more slots than there are: that would be work without limit. */
-static void more_slots_than_the_arena_has(void **state)
+TEST(more_slots_than_the_arena_has)
 {
 	struct world *w = *state;
 
@@ -257,7 +250,7 @@ static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct 
 
 /* SPACE_CLOSE while ops run: answered after the last of them completed, and not before its pages
  * were let go. */
-static void close_while_ops_run(void **state)
+TEST(close_while_ops_run)
 {
 	struct world *w = *state;
 	struct random random = random_seeded("close_while_ops_run");
@@ -353,7 +346,7 @@ static void rewriting_one_life(struct world *w, struct random *random)
 	raw_close(&w->raw);
 }
 
-static void rewriting_while_it_is_read(void **state)
+TEST(rewriting_while_it_is_read)
 {
 	struct world *w = *state;
 	struct random random = random_seeded("rewriting_while_it_is_read");
@@ -376,7 +369,7 @@ static void rewriting_while_it_is_read(void **state)
 
 /* --- the world around each case --- */
 
-static int before_each(void **state)
+FIXTURE(before_each)
 {
 	struct world *w = *state;
 
@@ -385,7 +378,7 @@ static int before_each(void **state)
 	return attacked_before_case(state);
 }
 
-static int after_each(void **state)
+FIXTURE(after_each)
 {
 	struct world *w = *state;
 
@@ -395,7 +388,7 @@ static int after_each(void **state)
 	return 0;
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
 	static struct world world;
 
@@ -404,64 +397,5 @@ static int begin(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, before_each, after_each)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(zeroed_entry),
-		CASE(unknown_op),
-		CASE(unknown_flag),
-		CASE(no_blocks),
-		CASE(more_blocks_than_arena),
-		CASE(n_that_wraps_with_a_parent),
-		CASE(no_slot_for_the_parent),
-		CASE(first_past_the_arena),
-		CASE(first_that_wraps),
-		CASE(no_op_id),
-		CASE(no_deadline),
-		CASE(space_out_of_range),
-		CASE(space_that_is_not_open),
-		CASE(priority_out_of_range),
-		CASE(word_of_no_device),
-		CASE(event_of_no_device),
-		CASE(event_out_of_range),
-		CASE(word_out_of_range),
-		CASE(ready_without_a_word),
-		CASE(given_without_a_word),
-		CASE(given_without_groups),
-		CASE(given_of_no_device),
-		CASE(groups_out_of_range),
-		CASE(groups_of_a_prefetch),
-		CASE(more_groups_than_layers),
-		CASE(action_of_a_load),
-		CASE(scope_of_a_load),
-		CASE(hint_without_action),
-		CASE(hint_of_no_action),
-		CASE(hint_of_no_scope),
-		CASE(hint_with_a_parent),
-		CASE(hint_with_an_event),
-		CASE(hint_with_groups),
-		CASE(hint_of_no_session),
-		CASE(hint_on_a_session_with_keys),
-		CASE(hint_out_of_range),
-		CASE(hint_without_a_key),
-		CASE(layers_without_target),
-		CASE(layers_of_no_group),
-		CASE(target_without_cancel),
-		CASE(cancel_without_target),
-		CASE(nop_with_blocks),
-		CASE(tail_beyond_the_ring),
-		CASE(head_beyond_the_tail),
-		CASE(layers_that_a_store_has_not),
-		CASE(op_id_in_use),
-		CASE(page_that_is_not_there),
-		CASE(completions_that_nobody_takes),
-		CASE(ops_that_share_slots),
-		CASE(more_slots_than_the_arena_has),
-		CASE(close_while_ops_run),
-		CASE(rewriting_while_it_is_read),
-	};
-
-	return cmocka_run_group_tests(tests, begin, attacked_end);
-}
+TEST_EACH(before_each, after_each);
+TEST_GROUP(begin, attacked_end);

@@ -11,5 +11,4 @@
 # its own. Skipped only where the wheels of engine and model are not there and cannot be had.
 
 . "$(dirname "$0")/../lib/llama.sh"
-exec env KVTIER_LIBRARY="$build/libkvtier.so.0" \
-	"$python" -B "$tree/tests/sys/llama_server_cases.py" "$build"
+exec "$python" -B "$tree/tests/sys/llama_server_cases.py"

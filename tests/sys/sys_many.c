@@ -6,18 +6,6 @@
  * which fills pools that are kept for reuse.
  */
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum {
 	CROWD = 64,

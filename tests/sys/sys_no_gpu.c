@@ -5,13 +5,6 @@
  * refuse to start. Method: CUDA_VISIBLE_DEVICES hides the GPUs of this machine.
  */
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char common[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n";
 

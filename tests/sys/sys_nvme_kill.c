@@ -9,10 +9,6 @@
  * timing). 10,000 of them: soak_nvme_kill.c.
  */
 #include "tests/lib/lib_nvme_kill.h"
-#include "tests/lib/test.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #ifndef __has_feature
 #define __has_feature(x) 0

@@ -10,16 +10,8 @@
  * The images themselves are holes: no engine knows this space, and one that asked would get misses.
  */
 #include "tests/lib/lib_disk.h"
-#include "tests/lib/test.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "tiers/nvme/nvme_format.h"
+#include "tiers/nvme/log/nvme_format.h"
 
 enum {
 	SEGMENT_BYTES = 64 << 20,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: needs=kvtierd_tuned */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_stress.c - goal: when operations of all kinds overlap, no engine gets a wrong byte, and
@@ -9,18 +10,13 @@
  * never rests.
  */
 #include "tests/lib/lib_disk.h"
-#include "tests/lib/test.h"
 
 #include "tests/lib/lib_storm.h"
 
-#include <stdio.h>
-
 enum { RUN_MS = 4000 };
 
-static const char config[] =
-	"[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
-	"[device]\ndepth = 24\n"
-	"[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
+			     "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\n";
 
 static void operate(struct storm *s)
 {
@@ -29,7 +25,7 @@ static void operate(struct storm *s)
 		"evict --bytes 1M",
 		"evict --bytes 200K",
 		"verify",
-		"verify --scrub",
+		"verify --drop",
 		"flush",
 		"purge --tenant other",
 		"disks",

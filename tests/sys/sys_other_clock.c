@@ -7,14 +7,6 @@
  */
 #include "tests/lib/lib.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
 #endif

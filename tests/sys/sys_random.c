@@ -7,10 +7,6 @@
  */
 #include "tests/lib/lib.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 enum {
 	ENGINES = 6,
 	SPACES = 4,
@@ -224,7 +220,7 @@ struct ongoing {
 static void submit(struct world *w, uint32_t engine, struct ongoing *o)
 {
 	struct engine *e = &w->engines[engine];
-	const struct kvtier_op_options options = { .size = sizeof(options) };
+	const struct kvtier_op options = { .size = sizeof(options) };
 	uint32_t pages[LENGTH];
 
 	o->load = random_below(&w->random, 2);

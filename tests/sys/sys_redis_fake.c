@@ -10,19 +10,13 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* One layer of one head of 16 dimensions, 16 tokens, FP8: header, 2 scales, 512 values. */
 enum { VALUE = 32 + 128 + 2 + 512 + 16, REPLY = VALUE + 8 };
 enum { HEAD = 10, STRIDE = 19, LOADS = 6, SLACK_KIB = 64 << 10, LINE = 4096 };
 /* A server that was left alone is tried again when some of these have passed, and has a while. */
 enum { STEP_MS = 8000, TRIES = 60, QUIET_MS_MAX = 1000 };
 
-static const char lines[] = "timeout_ms = 300\nconnections = 1\n";
+static const char lines[] = "timeout_ms = 300\n";
 
 static struct {
 	uint8_t value[VALUE]; /* of the first key */
@@ -44,12 +38,11 @@ static struct kvtier_geometry small(void)
 	return g;
 }
 
-static int make_value(void **state)
+FIXTURE(make_value)
 {
 	const struct kvtier_geometry g = small();
 	char name[SHARED_NAME];
 
-	(void)state;
 	memset(&w, 0, sizeof(w));
 	redis_start(&w.real, NULL);
 	node_place(&w.node, &(struct node_conf){ .endpoints = w.real.address });
@@ -67,9 +60,8 @@ static int make_value(void **state)
 	return 0;
 }
 
-static int forget_value(void **state)
+FIXTURE(forget_value)
 {
-	(void)state;
 	redis_stop(&w.real);
 	return 0;
 }
@@ -136,13 +128,12 @@ static void a_real_server_in_its_place_is_used(void)
 /* Each costs a tenth of a second, before which no connection is made again: the ends byte by byte,
  * the middle in strides; the connection's own tests have every byte. After each a whole "not
  * there", or it would be left alone. */
-static void cut_in_many_places(void **state)
+TEST(cut_in_many_places)
 {
 	static struct fake_step steps[2 * REPLY];
 	const uint64_t until = now_ns() + 6 * SHARED_MS * 1000000ull;
 	uint32_t n = 0;
 
-	(void)state;
 	for (size_t cut = 1; cut < REPLY; cut += cut < HEAD || cut + STRIDE >= REPLY ? 1 : STRIDE) {
 		steps[n++] = (struct fake_step){ .reply = w.reply, .bytes = REPLY, .cut = cut };
 		steps[n++] = (struct fake_step){ .reply = "$-1\r\n" };
@@ -282,27 +273,21 @@ static struct lie made[] = {
 
 /* --- all of them --- */
 
-enum {
-	LIES = sizeof(lies) / sizeof(lies[0]),
-	STUBBORN = sizeof(stubborn) / sizeof(stubborn[0]),
-	MADE = sizeof(made) / sizeof(made[0]),
-};
+#define ADD(rows, function) add(rows, sizeof(rows) / sizeof(rows[0]), function)
 
-static void add(struct CMUnitTest **at, struct lie *rows, size_t n, CMUnitTestFunction function)
+static void add(struct lie *rows, size_t n, CMUnitTestFunction function)
 {
 	for (size_t i = 0; i < n; i++)
-		*(*at)++ = (struct CMUnitTest){ rows[i].name, function, NULL, NULL, &rows[i] };
+		test_add(__LINE__,
+			 &(struct CMUnitTest){ rows[i].name, function, NULL, NULL, &rows[i] }, 1);
 }
 
-int main(void)
-{
-	struct CMUnitTest tests[1 + LIES + STUBBORN + MADE] = { cmocka_unit_test(
-		cut_in_many_places) };
-	struct CMUnitTest *at = tests + 1;
+TEST_GROUP(make_value, forget_value);
 
+TEST_BEGIN
+{
 	redis_needed();
-	add(&at, lies, LIES, is_told);
-	add(&at, stubborn, STUBBORN, is_told_and_goes);
-	add(&at, made, MADE, is_made_and_told);
-	return cmocka_run_group_tests(tests, make_value, forget_value);
+	ADD(lies, is_told);
+	ADD(stubborn, is_told_and_goes);
+	ADD(made, is_made_and_told);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: lane=wait needs=kvtierd_tuned */
 /* make: wrap=clock_gettime,epoll_wait (lib_disk.c calls for it: this clock is the machine's) */
 /*
  * sys_redis_storm.c - goal: when operations of all kinds overlap inside one daemon with a Redis
@@ -18,18 +18,11 @@
 
 #include "tests/lib/lib_storm.h"
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { RUN_MS = 2000 };
 
-static const char memory[] =
-	"[host]\nslab_bytes = 256K\nhuge_pages = no\nbytes = %s\n[device]\ndepth = %u\n"
-	"[index]\nmax_blocks = %u\n";
-static const char disk[] =
-	"[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
+static const char memory[] = "[host]\nslab_bytes = 256K\nhuge_pages = no\nbytes = %s\n"
+			     "[index]\nmax_blocks = %u\n";
+static const char disk[] = "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\n";
 
 struct variant {
 	const char *write; /* lines of [redis] */
@@ -105,7 +98,7 @@ static void operate(struct world *w)
 static void stop_while_redis_does_not_answer(struct world *w)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	const struct kvtier_op_options o = { .size = sizeof(o) };
+	const struct kvtier_op o = { .size = sizeof(o) };
 	struct kvtier_key keys[STORM_LENGTH];
 	uint32_t pages[STORM_LENGTH];
 	struct engine e;
@@ -158,11 +151,11 @@ static void begin(struct world *w, const struct variant *v)
 
 	redis_start(&w->redis, NULL);
 	n = snprintf(lines, sizeof(lines), memory, bytes[random_below(&w->storm.random, 3)],
-		     depths[random_below(&w->storm.random, 3)],
 		     blocks[random_below(&w->storm.random, 3)]);
 	(void)snprintf(lines + n, sizeof(lines) - (size_t)n,
 		       "%s[redis]\nendpoints = %s\ntimeout_ms = 200\n%s\n", v->nvme ? disk : "",
 		       w->redis.address, v->write);
+	daemon_tuned(NULL, depths[random_below(&w->storm.random, 3)]);
 	daemon_place(&w->storm.d, v->nvme);
 	daemon_configure(&w->storm.d, lines);
 	daemon_restart(&w->storm.d);
@@ -171,7 +164,16 @@ static void begin(struct world *w, const struct variant *v)
 	storm_engines_start(&w->storm);
 }
 
-static void everything_at_once(void **state)
+static struct variant through = { "write = through", false };
+static struct variant through_disk = { "write = through", true };
+static struct variant evicted = { "write = on-evict\nmax_inflight_bytes = 1M", false };
+static struct variant evicted_disk = { "write = on-evict", true };
+
+TEST_ROWS(everything_at_once,
+	  { "everything_at_once [through]", everything_at_once, NULL, NULL, &through },
+	  { "everything_at_once [on-evict]", everything_at_once, NULL, NULL, &evicted },
+	  { "everything_at_once [through, NVMe]", everything_at_once, NULL, NULL, &through_disk },
+	  { "everything_at_once [on-evict, NVMe]", everything_at_once, NULL, NULL, &evicted_disk })
 {
 	struct world w;
 	char said[64];
@@ -192,23 +194,9 @@ static void everything_at_once(void **state)
 	storm_end(&w.storm);
 }
 
-int main(void)
+TEST_BEGIN
 {
-	static struct variant through = { "write = through", false },
-			      through_disk = { "write = through", true };
-	static struct variant evicted = { "write = on-evict\nmax_inflight_bytes = 1M", false };
-	static struct variant evicted_disk = { "write = on-evict", true };
-	const struct CMUnitTest tests[] = {
-		{ "everything_at_once [through]", everything_at_once, NULL, NULL, &through },
-		{ "everything_at_once [on-evict]", everything_at_once, NULL, NULL, &evicted },
-		{ "everything_at_once [through, NVMe]", everything_at_once, NULL, NULL,
-		  &through_disk },
-		{ "everything_at_once [on-evict, NVMe]", everything_at_once, NULL, NULL,
-		  &evicted_disk },
-	};
-
 	redis_needed();
 	if (!disk_dir())
 		printf("neither $TMPDIR nor /var/tmp takes O_DIRECT: without NVMe only\n");
-	return cmocka_run_group_tests_name("sys_redis_storm", tests, NULL, NULL);
 }

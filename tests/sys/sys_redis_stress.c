@@ -8,10 +8,6 @@
  * and a random sequence of stops, kills, losses and damage.
  */
 #include "tests/lib/lib_shared.h"
-#include "tests/lib/test.h"
-
-#include <signal.h>
-#include <stdio.h>
 
 enum { EVENTS = 40, EVENT_MS = 150, NAME = 200, VALUE = 1 << 16 };
 
@@ -74,8 +70,8 @@ TEST(whatever_happens)
 		shared_begin_in(NULL, "timeout_ms = 100", SHARED_TIGHT, KVTIER_CODEC_RAW);
 	char text[256];
 
-	shared_load_begin(&stores, &w->a, true);
-	shared_load_begin(&loads, &w->b, false);
+	shared_load_begin(&stores, &w->a.e, true);
+	shared_load_begin(&loads, &w->b.e, false);
 	for (int i = 0; i < EVENTS; i++) {
 		something_happens(w, &random);
 		nap_ms(random_below(&random, EVENT_MS));
@@ -83,7 +79,7 @@ TEST(whatever_happens)
 	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 0");
 	shared_load_end(&stores);
 	shared_load_end(&loads);
-	shared_works_again(&w->a, &w->b);
+	shared_meets(&w->a.d, &w->a.e, &w->b.e);
 	node_owes_nothing(&w->a);
 	node_owes_nothing(&w->b);
 	shared_end(w);

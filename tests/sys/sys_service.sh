@@ -30,13 +30,11 @@ for line in '^After=.*nvidia-fabricmanager.service' '^After=.*nvidia-persistence
 	grep -q "$line" "$unit" || fail "the unit has no line $line"
 done
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)$/\1/p' "$unit")
-drains=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^drain_us = \([0-9]*\)$/\1/p')
-[ "$(echo "$drains" | wc -l)" = 2 ] || fail "not two times of drain_us: $drains"
+drain=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^stop_us = \([0-9]*\)$/\1/p')
 stall=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^stall_us = \([0-9]*\)$/\1/p')
-for drain in $drains; do	# and 3 s for ops and the rest, see main.c
-	[ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] ||
-		fail "TimeoutStopSec=$stop is too short for drain_us = $drain"
-done
+# and 3 s for ops and the rest, see main.c
+[ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] ||
+	fail "TimeoutStopSec=$stop is too short for stop_us = $drain"
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
 systemd-analyze verify "$unit"

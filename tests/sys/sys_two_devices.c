@@ -9,17 +9,11 @@
  */
 #include "tests/lib/kvtierd_two.h"
 #include "tests/lib/lib_raw.h"
-#include "tests/lib/test.h"
-
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { N = RAW_PAGES, ROUNDS = 20 };
 
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n";
+			     "[device]\nworkers = 2\n";
 
 /* A connection with one space over pages of its own. */
 struct side {

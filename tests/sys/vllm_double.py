@@ -158,9 +158,6 @@ class Extra:
         self.kv_connector_extra_config = extra
         self.__dict__.update(more)
 
-    def get_from_extra_config(self, name: str, default):
-        return self.kv_connector_extra_config.get(name, default)
-
 
 class Backend:
     """An attention backend of which vLLM asks where the axis of layers lies. order: of the axes in memory."""

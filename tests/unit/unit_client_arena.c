@@ -4,11 +4,8 @@
  * Goal: ranges of a client's arena never overlap, come back in any order, and are found whenever
  * they fit. Method: a byte a slot as the model, random takes and gives (seed printed).
  */
-#include <errno.h>
-#include <string.h>
 
-#include "client/lib/arena.h"
-#include "tests/lib/random.h"
+#include "client/lib/base/client_ring.h"
 #include "tests/lib/test.h"
 
 TEST(fills_to_the_last_slot)

@@ -2,21 +2,15 @@
 /* make: link=client.a (the library's inner names) */
 /*
  * Goal: the corners of kvtier.h: odd arguments, extreme timeouts, and state that must not add up
- * over many ops, errors and reconnections. Method: a fake daemon (fake_peer.h); the test looks at
+ * over many ops, errors and reconnections. Method: a fake daemon (fake_engine.h); the test looks at
  * facts that cannot be seen from outside in the client's own struct.
  */
-#include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "client/lib/client.h"
-#include "client/lib/ring.h"
-#include "client/lib/space.h"
-#include "client/lib/staged.h"
+#include "client/lib/base/client_ring.h"
+#include "client/lib/client_space.h"
+#include "client/lib/memory/staged.h"
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
 
@@ -96,7 +90,7 @@ TEST(lookup_only_space_stores_nothing)
 	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, NULL, 0, NULL, 0, &space), 0);
 	assert_int_equal(kvtier_store(space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "without regions"));
-	assert_int_equal(kvtier_prefetch(space, &key, 1, &op), 0);
+	assert_int_equal(kvtier_prefetch(space, &key, 1, NULL, &op), 0);
 	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
 	assert_int_equal(result.status, -ENOENT);
 	kvtier_space_close(space);
@@ -105,7 +99,7 @@ TEST(lookup_only_space_stores_nothing)
 
 TEST(longest_timeouts_do_not_overflow)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = UINT32_MAX };
+	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = UINT32_MAX };
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key key;
 	struct engine e;
@@ -122,15 +116,37 @@ TEST(longest_timeouts_do_not_overflow)
 	fake_close(&e);
 }
 
-TEST(results_of_one_array_have_one_size)
+/* Only the first result of the array has its size. */
+TEST(results_give_back_the_users_words)
 {
-	struct kvtier_result results[2] = { { .size = 24 }, { .size = sizeof(results[0]) } };
+	struct kvtier_result results[4] = { KVTIER_INIT(kvtier_result) };
+	const uint64_t words[4] = { 7, UINT64_MAX, 0, 1ull << 63 };
+	struct kvtier_key key;
 	struct engine e;
+	uint64_t ops[4];
+	int n = 0;
 
 	fake_open(&e, false);
-	memcpy((uint8_t *)results + 24, &(uint32_t){ sizeof(results[0]) }, sizeof(uint32_t));
-	assert_int_equal(kvtier_poll(e.client, results, 2), -EINVAL);
-	assert_non_null(strstr(kvtier_last_error(), "ret[1].size"));
+	fake_keys(&e, 1, 1, &key);
+	for (int i = 0; i < 4; i++) {
+		const struct kvtier_op o =
+			KVTIER_INIT(kvtier_op, .kind = KVTIER_STORE, .keys = &key, .n = 1,
+				    .pages = &(uint32_t){ 0 }, .user = words[i]);
+
+		assert_int_equal(kvtier_submit(e.space, &o, &ops[i]), 0);
+	}
+	for (int i = 0; i < 5000 && n < 4; i++, (void)usleep(1000)) {
+		const int taken = kvtier_poll(e.client, results, 4);
+
+		assert_true(taken >= 0);
+		for (int k = 0; k < taken; k++, n++) {
+			assert_true(results[k].user == words[n] && results[k].op == ops[n]);
+			assert_int_equal(results[k].size, sizeof(results[0]));
+		}
+	}
+	assert_int_equal(n, 4);
+	results[0].size = 2;
+	assert_int_equal(kvtier_poll(e.client, results, 4), -EINVAL);
 	fake_close(&e);
 }
 
@@ -167,19 +183,12 @@ static void nothing_adds_up(bool private)
 	assert_int_equal(e.client->link->in_flight, 0);
 	assert_int_equal(e.client->staged_running, 0);
 	if (private)
-		assert_int_equal(staged_arena(e.space->staged)->n_used, 0);
+		assert_int_equal(e.space->staged->arena.n_used, 0);
 	fake_close(&e);
 }
 
-TEST(nothing_adds_up_shared)
-{
-	nothing_adds_up(false);
-}
-
-TEST(nothing_adds_up_staged)
-{
-	nothing_adds_up(true);
-}
+TEST_DO(nothing_adds_up_shared, nothing_adds_up(false));
+TEST_DO(nothing_adds_up_staged, nothing_adds_up(true));
 
 TEST(ids_are_not_used_again_after_reconnection)
 {
@@ -348,7 +357,7 @@ static void refused_by_the_limit(int rc, const char *name)
 TEST(memory_larger_than_files_may_be)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	struct kvtier_shared *fits = NULL, *other = NULL;
+	struct kvtier_memory *fits = NULL, *other = NULL;
 
 	limit_files(2 * page);
 	refused_by_the_limit(kvtier_memory_alloc(2 * page + 1, "large", &other), "large");

@@ -6,11 +6,8 @@
  * struct.pack("<4I", ...)), from k = bytes(range(32)), tokens 1000, 1001, ...), and properties of
  * the chain.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "client/lib/keys.h"
+#include "client/lib/base/keys.h"
 #include "tests/lib/test.h"
 
 static const char *const expected[] = {

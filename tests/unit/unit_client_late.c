@@ -2,14 +2,11 @@
 /* make: wrap=free lane=wait (openings are given up at their deadline) */
 /*
  * Goal: a space whose opening was given up is closed by the daemon's late answer, whatever it says,
- * and memory that was freed then is not touched again. Method: a fake daemon (fake_peer.h) reads
+ * and memory that was freed then is not touched again. Method: a fake daemon (fake_engine.h) reads
  * nothing until kvtier_space_open() has given up. free() keeps the memory and fills it with a mark,
  * which must still be there at the end; under AddressSanitizer, which looks itself, it frees it.
  */
-#include <errno.h>
 #include <malloc.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
@@ -125,25 +122,10 @@ static void late_answer(enum peer_lie lie, bool hangs_up)
 	freed_memory_is_untouched();
 }
 
-TEST(the_daemon_opens_it_late)
-{
-	late_answer(PEER_HONEST, false);
-}
-
-TEST(the_daemon_refuses_it_late)
-{
-	late_answer(PEER_REFUSES_SPACE, false);
-}
-
-TEST(the_daemon_opens_it_late_and_does_not_close_it)
-{
-	late_answer(PEER_IGNORES_CLOSE, false);
-}
-
-TEST(the_daemon_hangs_up)
-{
-	late_answer(PEER_HONEST, true);
-}
+TEST_DO(the_daemon_opens_it_late, late_answer(PEER_HONEST, false));
+TEST_DO(the_daemon_refuses_it_late, late_answer(PEER_REFUSES_SPACE, false));
+TEST_DO(the_daemon_opens_it_late_and_does_not_close_it, late_answer(PEER_IGNORES_CLOSE, false));
+TEST_DO(the_daemon_hangs_up, late_answer(PEER_HONEST, true));
 
 TEST(the_client_is_closed_before_the_answer)
 {

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: a lost daemon ends every op and nothing else: the client comes back by itself with its
- * spaces, whichever threads are in it. Method: a fake daemon (fake_peer.h) that hangs up.
+ * spaces, whichever threads are in it. Method: a fake daemon (fake_engine.h) that hangs up.
  */
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
@@ -36,15 +33,8 @@ static void lost_daemon_ends_every_op(bool private)
 	fake_close(&e);
 }
 
-TEST(lost_daemon_ends_shared_ops)
-{
-	lost_daemon_ends_every_op(false);
-}
-
-TEST(lost_daemon_ends_staged_ops)
-{
-	lost_daemon_ends_every_op(true);
-}
+TEST_DO(lost_daemon_ends_shared_ops, lost_daemon_ends_every_op(false));
+TEST_DO(lost_daemon_ends_staged_ops, lost_daemon_ends_every_op(true));
 
 static void comes_back_with_its_spaces(bool private)
 {
@@ -67,15 +57,8 @@ static void comes_back_with_its_spaces(bool private)
 	fake_close(&e);
 }
 
-TEST(reconnects_shared)
-{
-	comes_back_with_its_spaces(false);
-}
-
-TEST(reconnects_staged)
-{
-	comes_back_with_its_spaces(true);
-}
+TEST_DO(reconnects_shared, comes_back_with_its_spaces(false));
+TEST_DO(reconnects_staged, comes_back_with_its_spaces(true));
 
 static void *hammer(void *arg)
 {

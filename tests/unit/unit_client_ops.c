@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: ops do what kvtier.h promises: results once, pages right, deadlines kept, lost daemons
- * survived, for shared and for private (staged) memory. Method: a fake daemon (fake_peer.h) that is
- * honest, or stands still, or goes away.
+ * survived, for shared and for private (staged) memory. Method: a fake daemon (fake_engine.h) that
+ * is honest, or stands still, or goes away.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
@@ -56,15 +50,8 @@ static void round_trip(bool private)
 	fake_close(&e);
 }
 
-TEST(shared_pages_come_back)
-{
-	round_trip(false);
-}
-
-TEST(private_pages_come_back_in_chunks)
-{
-	round_trip(true);
-}
+TEST_DO(shared_pages_come_back, round_trip(false));
+TEST_DO(private_pages_come_back_in_chunks, round_trip(true));
 
 TEST(second_store_says_present)
 {
@@ -160,7 +147,7 @@ TEST(no_more_than_max_ops)
 
 TEST(wait_ends_at_its_timeout_and_the_op_goes_on)
 {
-	const struct kvtier_op_options brief = { .size = sizeof(brief), .timeout_ms = 500 };
+	const struct kvtier_op brief = { .size = sizeof(brief), .timeout_ms = 500 };
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
 	struct kvtier_key key;
@@ -267,16 +254,57 @@ TEST(results_taken_by_others_are_not_lost_to_event_fd)
 	fake_close(&e);
 }
 
+static void refused(struct engine *e, struct kvtier_op o, const char *field)
+{
+	uint64_t op = 5;
+
+	assert_int_equal(kvtier_submit(e->space, &o, &op), -EINVAL);
+	if (!strstr(kvtier_last_error(), field) || op != 5)
+		fail_msg("\"%s\" does not name %s", kvtier_last_error(), field);
+}
+
+TEST(a_field_that_the_kind_of_op_does_not_have_is_refused)
+{
+	const struct kvtier_key key = { { 0 } };
+	const struct kvtier_op prefetch =
+		KVTIER_INIT(kvtier_op, .kind = KVTIER_PREFETCH, .keys = &key, .n = 1);
+	const struct kvtier_op hint =
+		KVTIER_INIT(kvtier_op, .kind = KVTIER_HINT, .keys = &key, .n = 1,
+			    .action = KVTIER_HINT_PIN, .scope = KVTIER_HINT_KEYS);
+	struct engine e;
+
+	fake_open(&e, false);
+#define WRONG(base, change, field)         \
+	do {                               \
+		struct kvtier_op o = base; \
+		o.change;                  \
+		refused(&e, o, field);     \
+	} while (0)
+	WRONG(prefetch, kind = 0, "op.kind is 0");
+	WRONG(prefetch, kind = 5, "op.kind is 5");
+	WRONG(prefetch, size = 0, "op.size is 0");
+	WRONG(prefetch, layer_groups = 1, "op.layer_groups");
+	WRONG(prefetch, stream = &e, "op.stream");
+	WRONG(prefetch, action = 1, "op.action");
+	WRONG(prefetch, scope = 1, "op.scope");
+	WRONG(prefetch, reserved = 1, "op.reserved");
+	WRONG(hint, layer_groups = 1, "op.layer_groups");
+	WRONG(hint, stream = &e, "op.stream");
+	WRONG(hint, parent = &key, "op.parent");
+	assert_int_equal(e.peer.ops, 0);
+	fake_close(&e);
+}
+
 TEST(bad_arguments_submit_nothing)
 {
-	struct kvtier_op_options o = { .size = sizeof(o), .priority = 101 };
+	struct kvtier_op o = { .size = sizeof(o), .priority = 101 };
 	struct kvtier_key key = { { 0 } };
 	struct engine e;
 	uint64_t op;
 
 	fake_open(&e, false);
 	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
-	assert_non_null(strstr(kvtier_last_error(), "options.priority is 101"));
+	assert_non_null(strstr(kvtier_last_error(), "op.priority is 101"));
 	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, 0, NULL, &op), -EINVAL);
 	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, KVTIER_MAX_BLOCKS + 1, NULL,
 				     &op),

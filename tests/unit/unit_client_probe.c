@@ -9,11 +9,8 @@
  */
 #include "tests/lib/lib.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "client/lib/cuda_probe.h"
-#include "client/wire.h"
+#include "client/lib/memory/cuda_memory.h"
+#include "client/abi/wire.h"
 
 static const uint64_t base = 1ull << 40, part = 2 << 20;
 
@@ -101,7 +98,7 @@ static uint32_t rungs(uint64_t parts, char why[200])
 	uint32_t ret = 0;
 
 	assert_int_equal(probe(parts, &ret, &range, why), 0);
-	assert_int_equal(range.parts, parts);
+	assert_int_equal(range.allocs, parts);
 	return ret;
 }
 
@@ -109,7 +106,7 @@ TEST(as_many_allocations_as_may_be_are_exported)
 {
 	char why[200];
 
-	assert_true(rungs(WIRE_MAX_RANGE_PARTS, why) & 1u << CUDA_RUNG_FD);
+	assert_true(rungs(WIRE_MAX_RANGE_ALLOCS, why) & 1u << CUDA_RUNG_FD);
 	assert_string_equal(why, "");
 }
 
@@ -117,7 +114,7 @@ TEST(too_many_are_staged_and_the_setting_is_named)
 {
 	char why[200];
 
-	assert_int_equal(rungs(WIRE_MAX_RANGE_PARTS + 1, why), 1u << CUDA_RUNG_STAGED);
+	assert_int_equal(rungs(WIRE_MAX_RANGE_ALLOCS + 1, why), 1u << CUDA_RUNG_STAGED);
 	assert_string_equal(why, "it lies in 65537 allocations; a region has at most 65536: in "
 				 "torch, expandable_segments:False takes one allocation");
 }
@@ -157,7 +154,7 @@ TEST(a_refused_attribute_refuses_no_region)
 		if (found != rows[i / 2].rungs || rc != (found ? 0 : -EINVAL))
 			fail_msg("attribute %u: %d, rungs %#x", refused, rc, found);
 		if (found)
-			assert_int_equal(range.parts, 3);
+			assert_int_equal(range.allocs, 3);
 	}
 	refused = 0;
 	one_by_one = false;

@@ -2,19 +2,12 @@
 /*
  * Goal: a daemon that writes anything anywhere into the memory it shares, while it is read, makes
  * calls fail and nothing worse: each call returns, and no count is larger than the request.
- * Method: an honest fake daemon (fake_peer.h) whose completions, statuses and index a thread
+ * Method: an honest fake daemon (fake_engine.h) whose completions, statuses and index a thread
  * overwrites, for hundreds of connections, each until the client has had enough of it; a sanitizer
  * sees the rest. Seed printed.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "tests/lib/fake_engine.h"
-#include "tests/lib/random.h"
 #include "tests/lib/test.h"
 
 enum { LIVES = 300, CALLS = 400, BLOCKS = 8, CHAINS = 40 };
@@ -107,8 +100,7 @@ static void take(struct engine *e, uint64_t op, struct random *random)
 /* False: refused, as the client cut the connection. */
 static bool call(struct engine *e, struct random *random)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o),
-					     .timeout_ms = 1 + random_below(random, 4) };
+	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = 1 + random_below(random, 4) };
 	struct kvtier_hit hit = { .size = sizeof(hit) };
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS];
@@ -150,17 +142,7 @@ static void lives(bool private, const char *name)
 	assert_true(cut > 0); /* some of it was seen through */
 }
 
-TEST(shared_memory)
-{
-	lives(false, "unit_client_scribbles, shared");
-}
+TEST_DO(shared_memory, lives(false, "unit_client_scribbles, shared"));
+TEST_DO(private_memory, lives(true, "unit_client_scribbles, private"));
 
-TEST(private_memory)
-{
-	lives(true, "unit_client_scribbles, private");
-}
-
-TEST_BEGIN
-{
-	fake_timeout_ms = 500;
-}
+TEST_FIRST(fake_timeout_ms = 500);

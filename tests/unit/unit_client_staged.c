@@ -5,14 +5,9 @@
  * and no others. Method: random geometries and strides (seed printed); every byte checked against
  * the address formula of kvtier.h.
  */
-#include <errno.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
-#include "client/lib/staged.h"
-#include "tests/lib/random.h"
+#include "client/lib/base/pages.h"
+#include "client/lib/memory/staged.h"
 #include "tests/lib/test.h"
 
 enum { ENGINE_PAGES = 3 };
@@ -104,6 +99,18 @@ static size_t walk(const struct engine *e, const struct staged *staged, uint64_t
 	return n;
 }
 
+static int open_staged(const struct engine *e, uint64_t staging_bytes, struct staged **ret)
+{
+	static struct space_layout l;
+
+	l.geometry = e->g;
+	l.regions[0] = e->region;
+	l.n_regions = 1;
+	l.n_segments = e->n;
+	memcpy(l.segments, e->s, sizeof(e->s));
+	return staged_open(&l, staging_bytes, NULL, false, ret);
+}
+
 TEST(random_layouts_byte_by_byte)
 {
 	struct random random = random_seeded("unit_client_staged");
@@ -115,16 +122,16 @@ TEST(random_layouts_byte_by_byte)
 		uint8_t *memory, *before;
 		size_t n;
 
-		assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), 0);
-		assert_int_equal(staged_user_pages(staged), ENGINE_PAGES);
+		assert_int_equal(open_staged(&e, 1 << 20, &staged), 0);
+		assert_int_equal(staged->user_pages, ENGINE_PAGES);
 		assert_int_equal(staged_renew(staged), 0);
-		memory = mmap(NULL, staged_bytes(staged), PROT_READ | PROT_WRITE, MAP_SHARED,
-			      staged_fd(staged), 0);
+		memory = mmap(NULL, staged->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, staged->fd,
+			      0);
 		assert_true(memory != MAP_FAILED);
-		n = walk(&e, staged, 2, staged_pages(staged) - 1, user, ours);
+		n = walk(&e, staged, 2, staged->pages - 1, user, ours);
 		for (size_t i = 0; i < e.region.length; i++)
 			e.memory[i] = (uint8_t)random_next(&random);
-		staged_copy_in(staged, 2, staged_pages(staged) - 1);
+		staged_copy(staged, 2, staged->pages - 1, false);
 		for (size_t i = 0; i < n; i++)
 			assert_int_equal(memory[ours[i]], e.memory[user[i]]);
 
@@ -133,11 +140,11 @@ TEST(random_layouts_byte_by_byte)
 		memcpy(before, e.memory, e.region.length);
 		for (size_t i = 0; i < n; i++)
 			before[user[i]] = memory[ours[i]] = (uint8_t)random_next(&random);
-		staged_copy_out(staged, 2, staged_pages(staged) - 1);
+		staged_copy(staged, 2, staged->pages - 1, true);
 		/* gaps and other pages too */
 		assert_memory_equal(e.memory, before, e.region.length);
 		free(before);
-		(void)munmap(memory, staged_bytes(staged));
+		(void)munmap(memory, staged->bytes);
 		staged_close(staged);
 		free(e.memory);
 	}
@@ -150,12 +157,12 @@ TEST(page_outside_its_region_is_refused)
 	struct staged *staged;
 
 	e.s[1].offset = e.region.length - 1;
-	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), -EINVAL);
+	assert_int_equal(open_staged(&e, 1 << 20, &staged), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "segments[1]"));
 	e.s[1].offset = 0;
 	e.g.block_tokens = 2;
 	e.s[1].token_stride = UINT64_MAX - 1; /* wraps, in careless arithmetic */
-	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), -EINVAL);
+	assert_int_equal(open_staged(&e, 1 << 20, &staged), -EINVAL);
 	free(e.memory);
 }
 
@@ -165,8 +172,8 @@ TEST(staging_holds_at_least_one_page)
 	struct engine e = engine_random(&random);
 	struct staged *staged;
 
-	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1, NULL, &staged), 0);
-	assert_int_equal(staged_pages(staged), 1);
+	assert_int_equal(open_staged(&e, 1, &staged), 0);
+	assert_int_equal(staged->pages, 1);
 	staged_close(staged);
 	free(e.memory);
 }

@@ -2,22 +2,16 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * Goal: one value is encoded and decoded as daemon/IMAGE.md says, by every implementation, bit for
- * bit. Method: exhaustive. fp8.h is held against the definition in double arithmetic; the fast
- * kernels against fp8.h over all 65,536 inputs at all legal exponents, and all 256 codes at all 256
- * scale bytes.
+ * bit. Method: exhaustive. fp8.h is held against the definition in double arithmetic. The fast
+ * kernels are held against ref.c in whole images of typed values: at each legal exponent all inputs
+ * that a group of this exponent may have, and all 256 codes at all 256 scale bytes.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdbool.h>
 
 #include "kernels/fp8.h"
-#include "kernels/kernels.h"
+#include "tests/lib/lib_pages.h"
+#include "tests/lib/test.h"
 
 enum { CODES = 65536 };
 
@@ -52,9 +46,8 @@ static double e4m3_value(uint32_t magnitude) /* 0 .. 0x7e */
 	return exponent ? ldexp(1 + fraction, exponent - 7) : ldexp(fraction, -6);
 }
 
-static void exponent_is_the_least_that_holds_amax(void **state)
+TEST(exponent_is_the_least_that_holds_amax)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++) {
 		const uint32_t limit = h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT;
 
@@ -74,16 +67,14 @@ static void exponent_is_the_least_that_holds_amax(void **state)
 	}
 }
 
-static void zero_group_has_scale_one(void **state)
+TEST(zero_group_has_scale_one)
 {
-	(void)state;
 	assert_int_equal(fp8_exponent(0, 0), 0);
 	assert_int_equal(fp8_exponent(1, 0), 0);
 }
 
-static void limits_are_the_first_that_round_to_infinity(void **state)
+TEST(limits_are_the_first_that_round_to_infinity)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++) {
 		const uint32_t limit = h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT;
 		const double x = source_value(h, limit), below = source_value(h, limit - 1);
@@ -112,9 +103,8 @@ static void check_nearest(double y, uint32_t code)
 	}
 }
 
-static void code_is_the_nearest_even(void **state)
+TEST(code_is_the_nearest_even)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++)
 		for (int k = k_least(h); k <= k_most(h); k += h ? 1 : 7)
 			for (uint32_t v = 0; v < (h ? 0x7c00u : 0x7f80u); v++) {
@@ -129,9 +119,8 @@ static void code_is_the_nearest_even(void **state)
 			}
 }
 
-static void decode_is_exact_where_a_group_can_be(void **state)
+TEST(decode_is_exact_where_a_group_can_be)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++)
 		for (uint32_t amax = 1; amax < 0x7c00; amax++) {
 			const int k = fp8_exponent(h, amax);
@@ -147,9 +136,8 @@ static void decode_is_exact_where_a_group_can_be(void **state)
 		}
 }
 
-static void decoded_amax_has_the_same_exponent(void **state)
+TEST(decoded_amax_has_the_same_exponent)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++)
 		for (uint32_t amax = 0; amax < 0x8000; amax++) {
 			const int k = fp8_exponent(h, amax);
@@ -163,9 +151,8 @@ static void decoded_amax_has_the_same_exponent(void **state)
 }
 
 /* Any value that may stand beside that amax: each code must come back as itself. */
-static void reencoding_gives_the_same_code(void **state)
+TEST(reencoding_gives_the_same_code)
 {
-	(void)state;
 	for (int h = 0; h < 2; h++)
 		for (int k = k_least(h); k <= k_most(h); k++)
 			for (uint32_t v = 0; v < CODES; v++) {
@@ -179,106 +166,126 @@ static void reencoding_gives_the_same_code(void **state)
 			}
 }
 
+#define FAST_ROW(name, kernels)                                                 \
+	{                                                                       \
+		kernels "_" #name, name, NULL, NULL, (void *)(uintptr_t)kernels \
+	}
+/* Of each fast implementation; skipped where this CPU has not got it. */
+#define FAST(name) TEST_ROWS(name, FAST_ROW(name, "avx2"), FAST_ROW(name, "avx512"))
+
 static const struct codec_kernels *fast_or_skip(void **state)
 {
-	if (!*state)
-		skip(); /* not on this CPU */
-	return *state;
+	const struct codec_kernels *fast = codec_kernels(*state);
+
+	if (!fast)
+		skip();
+	return fast;
 }
 
-static void encode_equals_ref(void **state)
-{
-	const struct codec_kernels *fast = fast_or_skip(state);
-	uint16_t *in = malloc(CODES * sizeof(*in));
-	uint8_t *got = malloc(CODES), *want = malloc(CODES);
+enum { GROUP = IMAGE_GROUP_TYPED, GROUPS = 9, VALUES = 256 * GROUPS * GROUP };
 
-	for (uint32_t v = 0; v < CODES; v++)
-		in[v] = (uint16_t)v;
+/* Two images, and two pages of one typed segment. */
+static struct bed {
+	_Alignas(4096) uint8_t images[2][IMAGE_ALIGN + VALUES];
+	_Alignas(64) uint8_t scratch[CODEC_SCRATCH_BYTES];
+	uint16_t pages[2][VALUES];
+} b;
+
+static const struct image_identity who;
+
+static struct image_geometry geometry_of(int is_fp16, uint32_t values)
+{
+	return (struct image_geometry){ .dtype = dtypes[is_fp16],
+					.block_tokens = 1,
+					.typed_segments = 1,
+					.typed_values = values };
+}
+
+static void run(const struct codec_kernels *kernels, int is_fp16, uint32_t values, bool decode,
+		uint16_t *page, uint8_t *image)
+{
+	const struct page_piece piece = { .base = (uint8_t *)page,
+					  .kind = KIND_TYPED,
+					  .length = values };
+	const struct page_layout layout = { geometry_of(is_fp16, values), 1, &piece };
+
+	assert_int_equal(decode ? codec_decode(kernels, &layout, 0, image, b.scratch) :
+				  codec_encode(kernels, &layout, 0, CODEC_FP8, CODEC_FP8, &who,
+					       image, b.scratch),
+			 0);
+}
+
+/* All inputs up to the largest of exponent k, with both signs, `stride` apart: another order mixes
+ * the ways that a step can take. Each group begins with the largest. */
+static void encodes_as_ref(const struct codec_kernels *fast, int is_fp16, int k, uint32_t stride)
+{
+	uint32_t amax = 0x7fff, n = 0;
+
+	while (fp8_exponent(is_fp16, amax) != k)
+		amax--;
+	for (uint32_t i = 0; i < CODES; i++) {
+		const uint16_t v = (uint16_t)(i * stride);
+
+		if (n % GROUP == 0)
+			b.pages[0][n++] = (uint16_t)amax;
+		if ((v & 0x7fff) <= amax)
+			b.pages[0][n++] = v;
+	}
+	run(fast, is_fp16, n, false, b.pages[0], b.images[0]);
+	run(&codec_ref, is_fp16, n, false, b.pages[0], b.images[1]);
+	assert_int_equal(b.images[1][sizeof(struct image_header)], k + FP8_BIAS);
+	assert_memory_equal(b.images[0], b.images[1], IMAGE_ALIGN + n);
+}
+
+static void encode_equals(const struct codec_kernels *fast, uint32_t stride)
+{
 	for (int h = 0; h < 2; h++)
-		for (int k = k_least(h); k <= k_most(h); k++) {
-			codec_ref.encode_run(dtypes[h], k, in, want, CODES);
-			fast->encode_run(dtypes[h], k, in, got, CODES);
-			assert_memory_equal(got, want, CODES);
-		}
-	free(in);
-	free(got);
-	free(want);
+		for (int k = k_least(h); k <= k_most(h); k++)
+			encodes_as_ref(fast, h, k, stride);
 }
 
-/* Neighbours decide which way a step takes: the same inputs scattered, so that steps are mixed. */
-static void encode_equals_ref_in_mixed_steps(void **state)
+FAST(encode_equals_ref)
+{
+	encode_equals(fast_or_skip(state), 1);
+}
+
+FAST(encode_equals_ref_in_mixed_steps)
+{
+	encode_equals(fast_or_skip(state), 40503);
+}
+
+/* The groups of a scale have all codes in two orders: mixed, so that a step has common and rare
+ * ones; and 32 times each, so that a step has one kind. */
+static uint8_t code_at(uint32_t i)
+{
+	return (uint8_t)(i < GROUP ? i * (i / 256 * 14 + 1) : (i - GROUP) / 32);
+}
+
+FAST(decode_equals_ref)
 {
 	const struct codec_kernels *fast = fast_or_skip(state);
-	uint16_t *in = malloc(CODES * sizeof(*in));
-	uint8_t *got = malloc(CODES), *want = malloc(CODES);
+	uint8_t *image = b.images[0];
 
-	for (uint32_t v = 0; v < CODES; v++)
-		in[v] = (uint16_t)(v * 40503u);
-	for (int h = 0; h < 2; h++)
-		for (int k = k_least(h); k <= k_most(h); k++) {
-			codec_ref.encode_run(dtypes[h], k, in, want, CODES);
-			fast->encode_run(dtypes[h], k, in, got, CODES);
-			assert_memory_equal(got, want, CODES);
-		}
-	free(in);
-	free(got);
-	free(want);
+	for (int h = 0; h < 2; h++) {
+		const struct image_geometry g = geometry_of(h, VALUES);
+		struct image_shape shape;
+
+		assert_int_equal(image_shape(&g, CODEC_FP8, CODEC_FP8, &shape, NULL), 0);
+		image_header_fill((void *)image, &g, CODEC_FP8, CODEC_FP8, &shape, &who);
+		for (uint32_t i = 0; i < 256 * GROUPS; i++)
+			image[sizeof(struct image_header) + i] = (uint8_t)(i / GROUPS);
+		for (uint32_t i = 0; i < VALUES; i++)
+			image[IMAGE_ALIGN + i] = code_at(i % (GROUPS * GROUP));
+		run(fast, h, VALUES, true, b.pages[0], image);
+		run(&codec_ref, h, VALUES, true, b.pages[1], image);
+		assert_memory_equal(b.pages[0], b.pages[1], sizeof(b.pages[0]));
+	}
 }
 
-static void decode_equals_ref(void **state)
+TEST(nan_codes_decode_to_nan)
 {
-	const struct codec_kernels *fast = fast_or_skip(state);
-	_Alignas(64) uint16_t got[256], want[256];
-	uint8_t codes[256];
-
-	for (uint32_t step = 1; step < 256; step += 14) /* odd: every order holds all codes */
-		for (int h = 0; h < 2; h++)
-			for (int scale = 0; scale < 256; scale++) {
-				for (uint32_t i = 0; i < 256; i++)
-					codes[i] = (uint8_t)(i * (step | 1));
-				codec_ref.decode_run(dtypes[h], scale - FP8_BIAS, codes, want, 256);
-				fast->decode_run(dtypes[h], scale - FP8_BIAS, codes, got, 256);
-				assert_memory_equal(got, want, sizeof(want));
-			}
-}
-
-static void nan_codes_decode_to_nan(void **state)
-{
-	(void)state;
 	assert_int_equal(fp8_decode(0, 3, 0x7f), 0x7fc0);
 	assert_int_equal(fp8_decode(0, 3, 0xff), 0xffc0);
 	assert_int_equal(fp8_decode(1, -3, 0x7f), 0x7e00);
 	assert_int_equal(fp8_decode(1, FP8_K_NAN, 0x81), 0xfe00);
-}
-
-#define FAST(name, test)                                                                 \
-	{                                                                                \
-		name "_" #test, test, NULL, NULL, (void *)(uintptr_t)codec_kernels(name) \
-	}
-
-int main(void)
-{
-	const struct CMUnitTest exact[] = {
-		cmocka_unit_test(exponent_is_the_least_that_holds_amax),
-		cmocka_unit_test(zero_group_has_scale_one),
-		cmocka_unit_test(limits_are_the_first_that_round_to_infinity),
-		cmocka_unit_test(code_is_the_nearest_even),
-		cmocka_unit_test(decode_is_exact_where_a_group_can_be),
-		cmocka_unit_test(decoded_amax_has_the_same_exponent),
-		cmocka_unit_test(reencoding_gives_the_same_code),
-		cmocka_unit_test(nan_codes_decode_to_nan),
-	};
-	const struct CMUnitTest fast[] = {
-		FAST("avx2", encode_equals_ref),
-		FAST("avx2", encode_equals_ref_in_mixed_steps),
-		FAST("avx2", decode_equals_ref),
-		FAST("avx512", encode_equals_ref),
-		FAST("avx512", encode_equals_ref_in_mixed_steps),
-		FAST("avx512", decode_equals_ref),
-	};
-
-	return cmocka_run_group_tests(exact, NULL, NULL) +
-			       cmocka_run_group_tests(fast, NULL, NULL) ?
-		       1 :
-		       0;
 }

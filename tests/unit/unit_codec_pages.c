@@ -7,21 +7,8 @@
  * kernels must equal ref.c's in every byte, done at once or in steps of random budgets; decoding
  * must restore the reference's page and leave every byte between the rows alone.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#include "kernels/kernels.h"
-#include "tests/lib/random.h"
+#include "tests/lib/lib_pages.h"
+#include "tests/lib/test.h"
 
 /* The largest layout has 5.5 MB. */
 enum { ROUNDS = 400, MAX_PIECES = 32, ARENA = 8 << 20, IMAGE_ROOM = 8 << 20, FILLER = 0xa5 };
@@ -39,9 +26,11 @@ struct bed {
 	uint64_t used; /* bytes at the end of the arena that hold the page */
 };
 
-static uint32_t pick(struct bed *b, uint32_t n) /* 0 .. n - 1 */
+static struct bed b;
+
+static uint32_t pick(uint32_t n) /* 0 .. n - 1 */
 {
-	return random_below(&b->random, n);
+	return random_below(&b.random, n);
 }
 
 /* n bytes that end exactly where an inaccessible page begins. */
@@ -55,262 +44,239 @@ static uint8_t *fenced(size_t n)
 	return p;
 }
 
-static int set_up(void **state, const char *name)
+static void set_up_with(const char *name)
 {
-	struct bed *b = calloc(1, sizeof(*b));
-
-	b->fast = codec_kernels(name);
-	b->random = random_seeded(name);
-	b->arena = fenced(ARENA);
-	b->other = fenced(ARENA);
-	b->image = fenced(IMAGE_ROOM);
-	b->image2 = fenced(IMAGE_ROOM);
-	b->scratch = fenced(CODEC_SCRATCH_BYTES);
-	*state = b;
-	return 0;
+	memset(&b, 0, sizeof(b));
+	b.fast = codec_kernels(name);
+	b.random = random_seeded(name);
+	b.arena = fenced(ARENA);
+	b.other = fenced(ARENA);
+	b.image = fenced(IMAGE_ROOM);
+	b.image2 = fenced(IMAGE_ROOM);
+	b.scratch = fenced(CODEC_SCRATCH_BYTES);
 }
 
-static int set_up_avx2(void **state)
-{
-	return set_up(state, "avx2");
-}
+FIXTURE_DO(set_up_avx2, set_up_with("avx2"));
+FIXTURE_DO(set_up_avx512, set_up_with("avx512"));
+FIXTURE_DO(tear_down, (void)munmap(b.arena, ARENA + 4096); (void)munmap(b.other, ARENA + 4096);
+	   (void)munmap(b.image, IMAGE_ROOM + 4096); (void)munmap(b.image2, IMAGE_ROOM + 4096);
+	   (void)munmap(b.scratch, CODEC_SCRATCH_BYTES + 4096));
 
-static int set_up_avx512(void **state)
-{
-	return set_up(state, "avx512");
-}
-
-static int tear_down(void **state)
-{
-	struct bed *b = *state;
-
-	(void)munmap(b->arena, ARENA + 4096);
-	(void)munmap(b->other, ARENA + 4096);
-	(void)munmap(b->image, IMAGE_ROOM + 4096);
-	(void)munmap(b->image2, IMAGE_ROOM + 4096);
-	(void)munmap(b->scratch, CODEC_SCRATCH_BYTES + 4096);
-	free(b);
-	return 0;
-}
-
-static void random_geometry(struct bed *b, uint32_t dtype)
+static void random_geometry(uint32_t dtype)
 {
 	static const uint32_t dims[] = { 1, 3, 16, 31, 32, 33, 64, 80, 127, 128, 256, 576 };
 	static const uint32_t tokens[] = { 1, 5, 15, 16, 17, 32, 40, 64 };
-	struct image_geometry *g = &b->layout.geometry;
+	struct image_geometry *g = &b.layout.geometry;
 
 	*g = (struct image_geometry){
 		.dtype = dtype,
-		.layers = 1 + pick(b, 3),
-		.kv_heads = 1 + pick(b, 5),
-		.head_dim_k = pick(b, 8) ? dims[pick(b, 12)] : 0,
-		.head_dim_v = pick(b, 6) ? dims[pick(b, 12)] : 0,
-		.block_tokens = tokens[pick(b, 8)],
-		.typed_segments = pick(b, 3),
+		.layers = 1 + pick(3),
+		.kv_heads = 1 + pick(5),
+		.head_dim_k = pick(8) ? dims[pick(12)] : 0,
+		.head_dim_v = pick(6) ? dims[pick(12)] : 0,
+		.block_tokens = tokens[pick(8)],
+		.typed_segments = pick(3),
 		.opaque_bytes = 0,
 	};
-	g->typed_values = g->typed_segments ? 1 + pick(b, 3000) : 0;
+	g->typed_values = g->typed_segments ? 1 + pick(3000) : 0;
 	if (!g->head_dim_k && !g->head_dim_v && !g->typed_segments)
 		g->head_dim_k = 64;
 }
 
 /* One piece at the end of the layout so far (offsets are counted from the page's start). */
-static void add_piece(struct bed *b, struct page_piece piece, uint64_t bytes, uint32_t element)
+static void add_piece(struct page_piece piece, uint64_t bytes, uint32_t element)
 {
 	/* a gap, and another alignment */
-	b->used += pick(b, 2) ? 0 : (uint64_t)element * pick(b, 70);
-	piece.base = (uint8_t *)(uintptr_t)b->used; /* an offset, until place() */
-	assert_true(b->layout.n_pieces < MAX_PIECES);
-	b->pieces[b->layout.n_pieces++] = piece;
-	b->used += bytes;
+	b.used += pick(2) ? 0 : (uint64_t)element * pick(70);
+	piece.base = (uint8_t *)(uintptr_t)b.used; /* an offset, until place() */
+	assert_true(b.layout.n_pieces < MAX_PIECES);
+	b.pieces[b.layout.n_pieces++] = piece;
+	b.used += bytes;
 }
 
-static void add_plane(struct bed *b, uint32_t layer, uint32_t kind, uint32_t element)
+static void add_plane(uint32_t layer, uint32_t kind, uint32_t element)
 {
-	const struct image_geometry *g = &b->layout.geometry;
+	const struct image_geometry *g = &b.layout.geometry;
 	const uint64_t row = (uint64_t)element * (kind == KIND_K ? g->head_dim_k : g->head_dim_v);
-	const uint64_t gap = pick(b, 2) ? 0 : (uint64_t)element * pick(b, 40);
+	const uint64_t gap = pick(2) ? 0 : (uint64_t)element * pick(40);
 	struct page_piece p = { .kind = kind, .layer = layer };
 
 	if (row == 0)
 		return;
-	if (pick(b, 2)) { /* token-major */
+	if (pick(2)) { /* token-major */
 		p.head_stride = row + gap;
 		p.token_stride = g->kv_heads * p.head_stride;
-		add_piece(b, p,
+		add_piece(p,
 			  (g->block_tokens - 1) * p.token_stride +
 				  (g->kv_heads - 1) * p.head_stride + row,
 			  element);
 	} else {
 		p.token_stride = row + gap;
 		p.head_stride = g->block_tokens * p.token_stride;
-		add_piece(b, p,
+		add_piece(p,
 			  (g->kv_heads - 1) * p.head_stride +
 				  (g->block_tokens - 1) * p.token_stride + row,
 			  element);
 	}
 }
 
-static void add_opaque(struct bed *b)
+static void add_opaque(void)
 {
-	const uint32_t rows = pick(b, 2) ? b->layout.geometry.block_tokens : 1;
-	const uint32_t length = pick(b, 8) ? 1 + pick(b, 100) : 5000;
+	const uint32_t rows = pick(2) ? b.layout.geometry.block_tokens : 1;
+	const uint32_t length = pick(8) ? 1 + pick(100) : 5000;
 	struct page_piece p = { .kind = KIND_OPAQUE, .length = length };
 
-	p.token_stride = rows > 1 ? length + pick(b, 30) : 0;
-	b->layout.geometry.opaque_bytes += rows * length;
-	add_piece(b, p, (rows - 1) * p.token_stride + length, 1);
+	p.token_stride = rows > 1 ? length + pick(30) : 0;
+	b.layout.geometry.opaque_bytes += rows * length;
+	add_piece(p, (rows - 1) * p.token_stride + length, 1);
 }
 
 /* The page ends where the arena does. */
-static void place(struct bed *b)
+static void place(void)
 {
 	/* whole cache lines go another way than the rest */
-	const uint64_t align = pick(b, 2) ? 64 : 8;
+	const uint64_t align = pick(2) ? 64 : 8;
 	uint64_t start;
 
-	b->used = (b->used + align - 1) & ~(align - 1);
-	assert_true(b->used <= ARENA);
-	start = ARENA - b->used;
-	b->layout2 = b->layout;
-	for (uint32_t i = 0; i < b->layout.n_pieces; i++) {
-		const uintptr_t offset = (uintptr_t)b->pieces[i].base;
+	b.used = (b.used + align - 1) & ~(align - 1);
+	assert_true(b.used <= ARENA);
+	start = ARENA - b.used;
+	b.layout2 = b.layout;
+	for (uint32_t i = 0; i < b.layout.n_pieces; i++) {
+		const uintptr_t offset = (uintptr_t)b.pieces[i].base;
 
-		b->pieces2[i] = b->pieces[i];
-		b->pieces[i].base = b->arena + start + offset;
-		b->pieces2[i].base = b->other + start + offset;
+		b.pieces2[i] = b.pieces[i];
+		b.pieces[i].base = b.arena + start + offset;
+		b.pieces2[i].base = b.other + start + offset;
 	}
-	b->layout.pieces = b->pieces;
-	b->layout2.pieces = b->pieces2;
+	b.layout.pieces = b.pieces;
+	b.layout2.pieces = b.pieces2;
 }
 
-static void random_layout(struct bed *b, uint32_t dtype, uint32_t element, enum image_codec k,
-			  enum image_codec v)
+static void random_layout(uint32_t dtype, uint32_t element, enum image_codec k, enum image_codec v)
 {
-	const uint32_t typed = (random_geometry(b, dtype), b->layout.geometry.typed_segments);
+	const uint32_t typed = (random_geometry(dtype), b.layout.geometry.typed_segments);
 
-	b->used = 0;
-	b->layout.n_pieces = 0;
-	for (uint32_t l = 0; l < b->layout.geometry.layers; l++) {
-		add_plane(b, l, KIND_K, element);
-		add_plane(b, l, KIND_V, element);
+	b.used = 0;
+	b.layout.n_pieces = 0;
+	for (uint32_t l = 0; l < b.layout.geometry.layers; l++) {
+		add_plane(l, KIND_K, element);
+		add_plane(l, KIND_V, element);
 	}
 	for (uint32_t i = 0; i < typed; i++)
-		add_piece(b,
-			  (struct page_piece){ .kind = KIND_TYPED,
-					       .length = b->layout.geometry.typed_values },
-			  (uint64_t)element * b->layout.geometry.typed_values, element);
-	for (uint32_t i = pick(b, 3); i; i--) {
-		add_opaque(b);
-		b->used = (b->used + 7) & ~7ull;
+		add_piece((struct page_piece){ .kind = KIND_TYPED,
+					       .length = b.layout.geometry.typed_values },
+			  (uint64_t)element * b.layout.geometry.typed_values, element);
+	for (uint32_t i = pick(3); i; i--) {
+		add_opaque();
+		b.used = (b.used + 7) & ~7ull;
 	}
-	place(b);
-	b->codec_k = k;
-	b->codec_v = v;
-	for (size_t i = 0; i < sizeof(b->identity); i++)
-		((uint8_t *)&b->identity)[i] = (uint8_t)pick(b, 256);
-	assert_int_equal(image_shape(&b->layout.geometry, k, v, &b->shape, NULL), 0);
-	assert_true(b->shape.image_bytes <= IMAGE_ROOM);
+	place();
+	b.codec_k = k;
+	b.codec_v = v;
+	for (size_t i = 0; i < sizeof(b.identity); i++)
+		((uint8_t *)&b.identity)[i] = (uint8_t)pick(256);
+	assert_int_equal(image_shape(&b.layout.geometry, k, v, &b.shape, NULL), 0);
+	assert_true(b.shape.image_bytes <= IMAGE_ROOM);
 }
 
 /* Finite values that fp8 can hold: around one, with zeros and small ones; or all zeros. */
-static void fill_values(struct bed *b)
+static void fill_values(void)
 {
-	uint8_t *page = b->arena + ARENA - b->used;
-	const uint32_t mood = pick(b, 8),
-		       top = b->layout.geometry.dtype == DTYPE_FP16 ? 0x7b00 : 0x7f00;
+	uint8_t *page = b.arena + ARENA - b.used;
+	const uint32_t mood = pick(8),
+		       top = b.layout.geometry.dtype == DTYPE_FP16 ? 0x7b00 : 0x7f00;
 
-	for (uint64_t i = 0; i + 2 <= b->used; i += 2) {
-		uint32_t v = mood == 0 ? 0 : mood == 1 ? pick(b, top) : top / 2 - pick(b, 0x600);
+	for (uint64_t i = 0; i + 2 <= b.used; i += 2) {
+		uint32_t v = mood == 0 ? 0 : mood == 1 ? pick(top) : top / 2 - pick(0x600);
 
-		v |= pick(b, 2) << 15;
+		v |= pick(2) << 15;
 		page[i] = (uint8_t)v;
 		page[i + 1] = (uint8_t)(v >> 8);
 	}
 }
 
 /* its end at the fence when sizes allow */
-static uint8_t *image_at(uint8_t *room, const struct bed *b)
+static uint8_t *image_at(uint8_t *room)
 {
-	return room + ((IMAGE_ROOM - b->shape.image_bytes) & ~4095u);
+	return room + ((IMAGE_ROOM - b.shape.image_bytes) & ~4095u);
 }
 
 /* In steps of random budgets, on scratch that does not stay. */
-static int steps(struct bed *b, struct codec_run *run)
+static int steps(struct codec_run *run)
 {
 	int r;
 
 	do {
-		memset(b->scratch, (int)pick(b, 256), CODEC_SCRATCH_BYTES / 8);
-		r = b->fast->step(run, 1 + pick(b, pick(b, 2) ? 200 : 2 * CODEC_PIECE_BYTES),
-				  b->scratch);
+		memset(b.scratch, (int)pick(256), CODEC_SCRATCH_BYTES / 8);
+		r = b.fast->step(run, 1 + pick(pick(2) ? 200 : 2 * CODEC_PIECE_BYTES), b.scratch);
 	} while (r == CODEC_MORE);
 	return r;
 }
 
-static int encode_fast(struct bed *b, uint8_t *image)
+static int encode_fast(uint8_t *image)
 {
 	struct codec_run run;
 	int r;
 
-	if (pick(b, 2))
-		return codec_encode(b->fast, &b->layout, 0, b->codec_k, b->codec_v, &b->identity,
-				    image, b->scratch);
-	r = b->fast->encode_start(&run, &b->layout, 0, b->codec_k, b->codec_v, &b->identity, image);
-	return r ? r : steps(b, &run);
+	if (pick(2))
+		return codec_encode(b.fast, &b.layout, 0, b.codec_k, b.codec_v, &b.identity, image,
+				    b.scratch);
+	r = b.fast->encode_start(&run, &b.layout, 0, b.codec_k, b.codec_v, &b.identity, image);
+	return r ? r : steps(&run);
 }
 
-static int decode_fast(struct bed *b, const uint8_t *image)
+static int decode_fast(const uint8_t *image)
 {
 	struct codec_run run;
 	int r;
 
-	if (pick(b, 2))
-		return codec_decode(b->fast, &b->layout, 0, image, b->scratch);
-	r = b->fast->decode_start(&run, &b->layout, 0, image);
-	return r ? r : steps(b, &run);
+	if (pick(2))
+		return codec_decode(b.fast, &b.layout, 0, image, b.scratch);
+	r = b.fast->decode_start(&run, &b.layout, 0, image);
+	return r ? r : steps(&run);
 }
 
-static int encode_both(struct bed *b, uint8_t **ret_image)
+static int encode_both(uint8_t **ret_image)
 {
-	uint8_t *fast = image_at(b->image, b), *ref = image_at(b->image2, b);
+	uint8_t *fast = image_at(b.image), *ref = image_at(b.image2);
 	int r, s;
 
-	memset(fast, FILLER, b->shape.image_bytes);
-	memset(ref, ~FILLER, b->shape.image_bytes);
-	r = encode_fast(b, fast);
-	s = codec_encode(&codec_ref, &b->layout, 0, b->codec_k, b->codec_v, &b->identity, ref,
-			 b->scratch);
+	memset(fast, FILLER, b.shape.image_bytes);
+	memset(ref, ~FILLER, b.shape.image_bytes);
+	r = encode_fast(fast);
+	s = codec_encode(&codec_ref, &b.layout, 0, b.codec_k, b.codec_v, &b.identity, ref,
+			 b.scratch);
 	assert_int_equal(r, s);
 	if (!r)
-		assert_memory_equal(fast, ref, b->shape.image_bytes);
+		assert_memory_equal(fast, ref, b.shape.image_bytes);
 	*ret_image = fast;
 	return r;
 }
 
-static void check_header(const struct bed *b, const uint8_t *image)
+static void check_header(const uint8_t *image)
 {
 	struct image_shape shape;
 
-	assert_int_equal(image_header_check((const void *)image, &b->layout.geometry, &b->identity,
+	assert_int_equal(image_header_check((const void *)image, &b.layout.geometry, &b.identity,
 					    &shape),
 			 0);
-	assert_memory_equal(&shape, &b->shape, sizeof(shape));
+	assert_memory_equal(&shape, &b.shape, sizeof(shape));
 	assert_int_equal(((const struct image_header *)(const void *)image)->checksum,
 			 image_checksum(image, &shape));
-	assert_int_equal(codec_verify(b->fast, image, &shape, image_checksum(image, &shape)), 0);
-	assert_int_equal(codec_verify(b->fast, image, &shape, image_checksum(image, &shape) ^ 1),
+	assert_int_equal(codec_verify(b.fast, image, &shape, image_checksum(image, &shape)), 0);
+	assert_int_equal(codec_verify(b.fast, image, &shape, image_checksum(image, &shape) ^ 1),
 			 -EBADMSG);
 }
 
 /* Decodes with both into identical arenas and compares them whole: rows, gaps and all. */
-static void decode_both(struct bed *b, const uint8_t *image)
+static void decode_both(const uint8_t *image)
 {
-	memset(b->arena + ARENA - b->used, FILLER, b->used);
-	memset(b->other + ARENA - b->used, FILLER, b->used);
-	assert_int_equal(decode_fast(b, image), 0);
-	assert_int_equal(codec_decode(&codec_ref, &b->layout2, 0, image, b->scratch), 0);
-	assert_memory_equal(b->arena + ARENA - b->used, b->other + ARENA - b->used, b->used);
+	memset(b.arena + ARENA - b.used, FILLER, b.used);
+	memset(b.other + ARENA - b.used, FILLER, b.used);
+	assert_int_equal(decode_fast(image), 0);
+	assert_int_equal(codec_decode(&codec_ref, &b.layout2, 0, image, b.scratch), 0);
+	assert_memory_equal(b.arena + ARENA - b.used, b.other + ARENA - b.used, b.used);
 }
 
 /* Whether a decode has left all rows of a plane alone. */
@@ -328,116 +294,108 @@ static bool plane_is_filler(const struct page_layout *l, const struct page_piece
 	return true;
 }
 
-static void decode_range(struct bed *b, const uint8_t *image, uint32_t first, uint32_t end)
+static void decode_range(const uint8_t *image, uint32_t first, uint32_t end)
 {
 	struct codec_run run;
 
-	assert_int_equal(b->fast->decode_start(&run, &b->layout, 0, image), 0);
-	b->fast->decode_layers(&run, first, end);
-	assert_int_equal(steps(b, &run), 0);
+	assert_int_equal(b.fast->decode_start(&run, &b.layout, 0, image), 0);
+	b.fast->decode_layers(&run, first, end);
+	assert_int_equal(steps(&run), 0);
 }
 
 /* Two ranges of layers, the later one first: each does its own planes and no others, both together
  * the page. */
-static void layers_by_themselves(void **state)
+TEST(layers_by_themselves)
 {
-	struct bed *b = *state;
-
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		uint32_t layers, cut;
 		uint8_t *image;
 
-		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2,
-			      pick(b, 2) ? CODEC_FP8 : CODEC_RAW,
-			      pick(b, 2) ? CODEC_FP8 : CODEC_RAW);
-		layers = b->layout.geometry.layers;
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, pick(2) ? CODEC_FP8 : CODEC_RAW,
+			      pick(2) ? CODEC_FP8 : CODEC_RAW);
+		layers = b.layout.geometry.layers;
 		if (layers < 2)
 			continue;
-		fill_values(b);
-		if (encode_both(b, &image))
+		fill_values();
+		if (encode_both(&image))
 			continue;
-		memset(b->arena + ARENA - b->used, FILLER, b->used);
-		memset(b->other + ARENA - b->used, FILLER, b->used);
-		assert_int_equal(codec_decode(&codec_ref, &b->layout2, 0, image, b->scratch), 0);
-		cut = 1 + pick(b, layers - 1);
-		decode_range(b, image, cut, layers);
-		for (uint32_t k = 0; k < b->layout.n_pieces; k++)
-			if (b->layout.pieces[k].kind <= KIND_V && b->layout.pieces[k].layer < cut)
-				assert_true(plane_is_filler(&b->layout, &b->layout.pieces[k]));
-		decode_range(b, image, 0, cut);
-		assert_memory_equal(b->arena + ARENA - b->used, b->other + ARENA - b->used,
-				    b->used);
+		memset(b.arena + ARENA - b.used, FILLER, b.used);
+		memset(b.other + ARENA - b.used, FILLER, b.used);
+		assert_int_equal(codec_decode(&codec_ref, &b.layout2, 0, image, b.scratch), 0);
+		cut = 1 + pick(layers - 1);
+		decode_range(image, cut, layers);
+		for (uint32_t k = 0; k < b.layout.n_pieces; k++)
+			if (b.layout.pieces[k].kind <= KIND_V && b.layout.pieces[k].layer < cut)
+				assert_true(plane_is_filler(&b.layout, &b.layout.pieces[k]));
+		decode_range(image, 0, cut);
+		assert_memory_equal(b.arena + ARENA - b.used, b.other + ARENA - b.used, b.used);
 	}
 }
 
-static void fp8_pages(void **state)
+TEST(fp8_pages)
 {
-	struct bed *b = *state;
 	uint32_t fitted = 0;
 
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		uint8_t *image;
 
-		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2,
-			      pick(b, 5) ? CODEC_FP8 : CODEC_RAW,
-			      pick(b, 5) ? CODEC_FP8 : CODEC_RAW);
-		fill_values(b);
-		if (encode_both(b, &image))
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, pick(5) ? CODEC_FP8 : CODEC_RAW,
+			      pick(5) ? CODEC_FP8 : CODEC_RAW);
+		fill_values();
+		if (encode_both(&image))
 			continue;
 		fitted++;
-		check_header(b, image);
-		decode_both(b, image);
+		check_header(image);
+		decode_both(image);
 	}
 	assert_true(fitted > ROUNDS / 2);
 }
 
 /* decode, then encode again: the same image to the last byte. */
-static void reencoding_is_identical(void **state)
+TEST(reencoding_is_identical)
 {
-	struct bed *b = *state;
-
 	for (uint32_t i = 0; i < ROUNDS / 2; i++) {
-		uint8_t *image, *again = b->image2;
+		uint8_t *image, *again = b.image2;
 
-		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
-		fill_values(b);
-		if (encode_both(b, &image))
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+		fill_values();
+		if (encode_both(&image))
 			continue;
-		decode_both(b, image);
-		assert_int_equal(codec_encode(b->fast, &b->layout, 0, CODEC_FP8, CODEC_FP8,
-					      &b->identity, again, b->scratch),
+		decode_both(image);
+		assert_int_equal(codec_encode(b.fast, &b.layout, 0, CODEC_FP8, CODEC_FP8,
+					      &b.identity, again, b.scratch),
 				 0);
-		assert_memory_equal(again, image, b->shape.image_bytes);
+		assert_memory_equal(again, image, b.shape.image_bytes);
 	}
 }
 
-static void verbatim(struct bed *b, uint32_t dtype, uint32_t element, enum image_codec codec)
+static void verbatim(uint32_t dtype, uint32_t element, enum image_codec codec)
 {
 	uint8_t *image, *page;
 
-	random_layout(b, dtype, element, codec, codec);
-	page = b->arena + ARENA - b->used;
-	for (uint64_t i = 0; i < b->used; i++)
-		page[i] = (uint8_t)pick(b, 256);
-	assert_int_equal(encode_both(b, &image), 0);
-	assert_int_equal(b->shape.payload_bytes, b->shape.logical_bytes);
-	check_header(b, image);
-	memcpy(b->other + ARENA - b->used, page, b->used);
+	random_layout(dtype, element, codec, codec);
+	page = b.arena + ARENA - b.used;
+	for (uint64_t i = 0; i < b.used; i++)
+		page[i] = (uint8_t)pick(256);
+	assert_int_equal(encode_both(&image), 0);
+	assert_int_equal(b.shape.payload_bytes, b.shape.logical_bytes);
+	check_header(image);
+	memcpy(b.other + ARENA - b.used, page, b.used);
 	/* Decoding over the inverse of it restores every byte that belongs to the block, and no
 	 * other. */
-	for (uint64_t i = 0; i < b->used; i++)
+	for (uint64_t i = 0; i < b.used; i++)
 		page[i] = (uint8_t)~page[i];
-	assert_int_equal(decode_fast(b, image), 0);
+	assert_int_equal(decode_fast(image), 0);
 	{
 		uint64_t restored = 0;
 
-		for (uint64_t i = 0; i < b->used; i++)
-			restored += page[i] == b->other[ARENA - b->used + i];
-		assert_int_equal(restored, b->shape.logical_bytes);
+		for (uint64_t i = 0; i < b.used; i++)
+			restored += page[i] == b.other[ARENA - b.used + i];
+		assert_int_equal(restored, b.shape.logical_bytes);
 	}
 }
 
-static void raw_is_byte_exact(void **state)
+TEST(raw_is_byte_exact)
 {
 	static const struct {
 		uint32_t dtype, element;
@@ -447,124 +405,100 @@ static void raw_is_byte_exact(void **state)
 	};
 
 	for (uint32_t i = 0; i < ROUNDS / 2; i++)
-		verbatim(*state, all[i % 6].dtype, all[i % 6].element, CODEC_RAW);
+		verbatim(all[i % 6].dtype, all[i % 6].element, CODEC_RAW);
 }
 
-static void native_is_byte_exact(void **state)
+TEST(native_is_byte_exact)
 {
 	for (uint32_t i = 0; i < ROUNDS / 4; i++)
-		verbatim(*state, DTYPE_E4M3 + i % 3, 1, CODEC_FP8_NATIVE);
+		verbatim(DTYPE_E4M3 + i % 3, 1, CODEC_FP8_NATIVE);
 }
 
 /* One bad value anywhere makes the whole block -ERANGE, in both. */
-static void unfit_values_are_refused(void **state)
+TEST(unfit_values_are_refused)
 {
 	static const uint16_t bad[2][6] = {
 		{ 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7f78, 0xff79 }, /* Inf, NaN, rounds to Inf */
 		{ 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x7bc0, 0xfbff },
 	};
-	struct bed *b = *state;
 
 	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
 		const int h = i & 1;
 		const struct page_piece *p;
 		uint8_t *image, *at;
 
-		random_layout(b, h ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
-		fill_values(b);
-		p = &b->pieces[pick(b, b->layout.n_pieces)];
+		random_layout(h ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+		fill_values();
+		p = &b.pieces[pick(b.layout.n_pieces)];
 		if (p->kind == KIND_OPAQUE)
 			continue;
-		at = p->base +
-		     (p->kind == KIND_TYPED ?
-			      2 * (uint64_t)pick(b, (uint32_t)p->length) :
-			      pick(b, b->layout.geometry.block_tokens) * p->token_stride +
-				      pick(b, b->layout.geometry.kv_heads) * p->head_stride);
-		memcpy(at, &bad[h][pick(b, 6)], 2);
-		assert_int_equal(encode_both(b, &image), -ERANGE);
+		at = p->base + (p->kind == KIND_TYPED ?
+					2 * (uint64_t)pick((uint32_t)p->length) :
+					pick(b.layout.geometry.block_tokens) * p->token_stride +
+						pick(b.layout.geometry.kv_heads) * p->head_stride);
+		memcpy(at, &bad[h][pick(6)], 2);
+		assert_int_equal(encode_both(&image), -ERANGE);
 	}
 }
 
-static void too_small_bf16_groups_are_refused(void **state)
+TEST(too_small_bf16_groups_are_refused)
 {
-	struct bed *b = *state;
 	const uint16_t tiny = 0x0100; /* 2^-125 */
 	uint8_t *image;
 
-	random_layout(b, DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
-	for (uint64_t i = 0; i < b->used; i += 2)
-		memcpy(b->arena + ARENA - b->used + i, &tiny, 2);
-	assert_int_equal(encode_both(b, &image), -ERANGE);
+	random_layout(DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+	for (uint64_t i = 0; i < b.used; i += 2)
+		memcpy(b.arena + ARENA - b.used + i, &tiny, 2);
+	assert_int_equal(encode_both(&image), -ERANGE);
 }
 
 /* Any payload and any scales under a good header: decodes the same, and inside the page. */
-static void foreign_payload_is_safe(void **state)
+TEST(foreign_payload_is_safe)
 {
-	struct bed *b = *state;
-
 	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
 		uint8_t *image;
 
-		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
-		memset(b->arena + ARENA - b->used, 0, b->used);
-		assert_int_equal(encode_both(b, &image), 0);
-		for (uint32_t j = sizeof(struct image_header); j < b->shape.image_bytes; j++)
-			image[j] = (uint8_t)pick(b, 256);
-		decode_both(b, image);
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+		memset(b.arena + ARENA - b.used, 0, b.used);
+		assert_int_equal(encode_both(&image), 0);
+		for (uint32_t j = sizeof(struct image_header); j < b.shape.image_bytes; j++)
+			image[j] = (uint8_t)pick(256);
+		decode_both(image);
 	}
 }
 
-static void decode_refuses_a_codec_that_does_not_fit(void **state)
+TEST(decode_refuses_a_codec_that_does_not_fit)
 {
-	struct bed *b = *state;
-	struct image_header *h = (void *)b->image;
+	struct image_header *h = (void *)b.image;
 
-	random_layout(b, DTYPE_FP32, 4, CODEC_RAW, CODEC_RAW);
-	image_header_fill(h, &b->layout.geometry, CODEC_RAW, CODEC_RAW, &b->shape, &b->identity);
+	random_layout(DTYPE_FP32, 4, CODEC_RAW, CODEC_RAW);
+	image_header_fill(h, &b.layout.geometry, CODEC_RAW, CODEC_RAW, &b.shape, &b.identity);
 	h->codec_k = CODEC_FP8;
-	assert_int_equal(codec_decode(b->fast, &b->layout, 0, b->image, b->scratch), -EBADMSG);
-	assert_int_equal(codec_decode(&codec_ref, &b->layout, 0, b->image, b->scratch), -EBADMSG);
+	assert_int_equal(codec_decode(b.fast, &b.layout, 0, b.image, b.scratch), -EBADMSG);
+	assert_int_equal(codec_decode(&codec_ref, &b.layout, 0, b.image, b.scratch), -EBADMSG);
 }
 
-static void copy_is_exact_at_any_alignment(void **state)
+TEST(copy_is_exact_at_any_alignment)
 {
-	struct bed *b = *state;
-
 	for (uint32_t i = 0; i < ROUNDS; i++) {
-		const uint32_t n = pick(b, 700), from = pick(b, 130), to = pick(b, 130);
+		const uint32_t n = pick(700), from = pick(130), to = pick(130);
 
 		for (uint32_t j = 0; j < 1024; j++)
-			b->arena[j] = (uint8_t)pick(b, 256);
-		memset(b->other, FILLER, 1024);
-		b->fast->copy(b->other + to, b->arena + from, n);
-		assert_memory_equal(b->other + to, b->arena + from, n);
+			b.arena[j] = (uint8_t)pick(256);
+		memset(b.other, FILLER, 1024);
+		b.fast->copy(b.other + to, b.arena + from, n);
+		assert_memory_equal(b.other + to, b.arena + from, n);
 		for (uint32_t j = 0; j < 1024; j++)
 			if (j < to || j >= to + n)
-				assert_int_equal(b->other[j], FILLER);
+				assert_int_equal(b.other[j], FILLER);
 	}
 }
 
-int main(void)
+TEST_BEGIN
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(fp8_pages),
-		cmocka_unit_test(layers_by_themselves),
-		cmocka_unit_test(reencoding_is_identical),
-		cmocka_unit_test(raw_is_byte_exact),
-		cmocka_unit_test(native_is_byte_exact),
-		cmocka_unit_test(unfit_values_are_refused),
-		cmocka_unit_test(too_small_bf16_groups_are_refused),
-		cmocka_unit_test(foreign_payload_is_safe),
-		cmocka_unit_test(decode_refuses_a_codec_that_does_not_fit),
-		cmocka_unit_test(copy_is_exact_at_any_alignment),
-	};
-
-	int failed = 0;
-
 	if (!codec_kernels("avx2"))
-		return 77; /* then there is nothing to hold against ref.c */
-	failed += cmocka_run_group_tests_name("avx2", tests, set_up_avx2, tear_down);
+		exit(77); /* then there is nothing to hold against ref.c */
+	test_group(&(struct test_group){ "avx2", set_up_avx2, tear_down });
 	if (codec_kernels("avx512"))
-		failed += cmocka_run_group_tests_name("avx512", tests, set_up_avx512, tear_down);
-	return failed ? 1 : 0;
+		test_group(&(struct test_group){ "avx512", set_up_avx512, tear_down });
 }

@@ -6,11 +6,8 @@
  * all values of both are compared here.
  */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/fp8.h"
-#include "kernels/kernels.h"
 #include "tests/lib/lib_pages.h"
 #include "tests/lib/test.h"
 
@@ -137,10 +134,7 @@ static void of_all(struct bed *b)
 	assert_true(fabs(error.squares - b->whole.squares) <= 1e-9 * b->whole.squares);
 }
 
-TEST(with_room_for_all_it_is_exact)
-{
-	each(of_all);
-}
+TEST_DO(with_room_for_all_it_is_exact, each(of_all));
 
 static void of_some(struct bed *b)
 {
@@ -152,12 +146,9 @@ static void of_some(struct bed *b)
 	assert_true(fabs(ratio(&error) - ratio(&b->whole)) <= 0.1 * ratio(&b->whole));
 }
 
-TEST(a_sample_is_close)
-{
-	each(of_some);
-}
+TEST_DO(a_sample_is_close, each(of_some));
 
-/* Each unit is a step of its own, or a few are: the sample is the same. */
+/* Each tile is a step of its own, or a few are: the sample is the same. */
 static void of_steps(struct bed *b)
 {
 	struct codec_error whole, error;
@@ -178,10 +169,7 @@ static void of_steps(struct bed *b)
 	}
 }
 
-TEST(steps_of_any_budget_find_the_same)
-{
-	each(of_steps);
-}
+TEST_DO(steps_of_any_budget_find_the_same, each(of_steps));
 
 static void of_raw(struct bed *b)
 {
@@ -202,7 +190,4 @@ static void of_raw(struct bed *b)
 	free(image);
 }
 
-TEST(nothing_of_a_raw_image_is_compared)
-{
-	each(of_raw);
-}
+TEST_DO(nothing_of_a_raw_image_is_compared, each(of_raw));

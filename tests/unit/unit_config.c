@@ -6,15 +6,8 @@
  * below a temporary one. `unit_config man` prints the part of kvtierd.8 that the table makes; the
  * test compares it with the page.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "daemon/config/config_derive.h"
-#include "daemon/config/config_print.h"
+#include "daemon/config/config.h"
 #include "daemon/config/config_value.h"
 #include "tests/lib/lib_man.h"
 #include "tests/lib/lib_scratch.h"
@@ -67,28 +60,24 @@ TEST(defaults)
 	assert_int_equal(c.host_bytes.n, 0);
 	assert_int_equal(c.host_verify, CONFIG_VERIFY_ONCE);
 	assert_false(c.host_lock);
-	assert_int_equal(c.socket_mode, 0600);
-	assert_string_equal(c.socket_tenant, "default");
+	assert_int_equal(c.sockets[0].mode, 0600);
+	assert_string_equal(c.sockets[0].tenant, "default");
 	assert_int_equal(c.socket_max_clients, 256);
-	assert_int_equal(c.daemon_spin_us, -1);
+	assert_int_equal(c.daemon_stop_us, 10000000);
 	assert_string_equal(c.nvme_path, "");
 	assert_int_equal(c.nvme_bytes, 8ull << 30);
 	assert_int_equal(c.nvme_segment_bytes, 64u << 20);
 	assert_int_equal(c.nvme_queue_depth, 32);
-	assert_int_equal(c.nvme_write_depth, 16);
 	assert_int_equal(c.nvme_write_budget_bytes_per_day, 0);
 	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_AUTO);
 	assert_int_equal(c.nvme_stall_us, 5000000);
-	assert_int_equal(c.nvme_drain_us, 10000000);
 	assert_string_equal(c.redis_endpoints, "");
 	assert_string_equal(c.redis_key_prefix, "kvtier:");
 	assert_int_equal(c.redis_write, CONFIG_REDIS_WRITE_THROUGH);
-	assert_int_equal(c.redis_connections, 4);
 	assert_int_equal(c.redis_timeout_ms, 1000);
 	assert_int_equal(c.redis_max_inflight_bytes, 64u << 20);
-	assert_int_equal(c.redis_drain_us, 2000000);
 	assert_int_equal(c.redis_ttl, 0);
-	assert_null(config_kernels_name(&c));
+	assert_int_equal(config_ring_entries(&c), 256);
 }
 
 TEST(every_type_is_read)
@@ -96,26 +85,25 @@ TEST(every_type_is_read)
 	struct config c;
 
 	assert_int_equal(
-		parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
+		parse("# a comment\n[daemon]\nstop_us = 2ms\nlog_level=debug ; and why\n\n"
 		      "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
 		      "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\n"
-		      "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
+		      "verify = always\nhuge_pages=no\n[device]\nworkers = 3\n"
 		      "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
 		      "[redis]\nendpoints = a  b:1\nendpoints = unix:/c\nttl = 12h\nwrite = "
 		      "on-evict\n",
 		      &c),
 		0);
-	assert_int_equal(c.daemon_spin_us, 2000);
+	assert_int_equal(c.daemon_stop_us, 2000);
 	assert_int_equal(c.daemon_log_level, 3);
-	assert_int_equal(c.socket_mode, 0660);
-	assert_string_equal(c.socket_group, "engines");
-	assert_string_equal(c.socket_path, "/tmp/x.sock");
+	assert_int_equal(c.sockets[0].mode, 0660);
+	assert_string_equal(c.sockets[0].group, "engines");
+	assert_string_equal(c.sockets[0].path, "/tmp/x.sock");
 	assert_int_equal(c.host_bytes.bytes, 3ull << 30);
 	assert_int_equal(c.host_slab_bytes, 131072);
 	assert_true(c.host_lock);
 	assert_int_equal(c.host_verify, CONFIG_VERIFY_ALWAYS);
 	assert_int_equal(c.host_huge_pages, CONFIG_HUGE_NO);
-	assert_string_equal(config_kernels_name(&c), "ref");
 	assert_int_equal(c.device_workers, 3);
 	assert_string_equal(c.nvme_path, "/dev/a:/b/c:/d");
 	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_THREADS);
@@ -189,12 +177,25 @@ TEST(values_that_do_not_fit_together)
 		"multiple of 4096");
 	REFUSED("[host]\nslab_bytes = 1M\nhuge_pages = 2m\n", "multiple of 2M");
 	REFUSED("[host]\nslab_bytes = 1M\nbytes = 512K\n", "more than [host] bytes");
-	REFUSED("[socket]\nring_entries = 100\n", "power of two");
-	REFUSED("[socket]\narena_blocks = 100\n", "power of two");
 	REFUSED("[socket]\ntenant = ../root\n", "[socket] tenant", "letters");
 	assert_int_equal(parse("[host]\nbytes = 1M\n", &c), 0);
 	/* the default follows; a given one is never changed */
 	assert_int_equal(c.host_slab_bytes, 1u << 20);
+}
+
+/* What follows from other keys, or from the machine. */
+TEST(figures_that_nobody_sets)
+{
+	struct config c;
+
+	assert_int_equal(parse("[socket]\nmax_clients = 4096\n", &c), 0);
+	assert_int_equal(config_ring_entries(&c), 16);
+	assert_int_equal(parse("[socket]\nmax_clients = 300\n[index]\nmax_blocks = 512\n", &c), 0);
+	assert_int_equal(config_ring_entries(&c), 128);
+	assert_int_equal(config_max_hinted(&c, 1 << 20), 128);
+	assert_int_equal(parse("[nvme]\nbytes = 0\n", &c), 0);
+	assert_int_equal(config_max_hinted(&c, 1 << 20), 64);
+	assert_int_equal(config_max_hinted(&c, 1ull << 40), 256 << 10);
 }
 
 TEST(paths_are_a_list)
@@ -221,7 +222,7 @@ TEST(paths_are_a_list)
 		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s/%c",
 			 i == 0 ? "" : ":", names[i]);
 	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
-	for (cursor = c.nvme_path; config_paths_next(&cursor, path); n++) {
+	for (cursor = c.nvme_path; config_next(&cursor, ":", path); n++) {
 		assert_int_equal(strlen(path), 2);
 		assert_int_equal(path[1], names[n]);
 	}
@@ -262,10 +263,53 @@ TEST(segments_fit_the_store)
 	assert_int_equal(c.nvme_segment_bytes, 256u << 20);
 }
 
-TEST(duplicates)
+TEST_DO(duplicates, REFUSED("[host]\nbytes = 1G\n[socket]\nmode = 0600\n[host]\nbytes = 2G\n",
+			    "test.conf:6:", "given twice", "line 2"));
+
+TEST(each_named_socket_is_another_tenants)
 {
-	REFUSED("[host]\nbytes = 1G\n[socket]\nmode = 0600\n[host]\nbytes = 2G\n",
-		"test.conf:6:", "given twice", "line 2");
+	struct config c;
+
+	assert_int_equal(parse("[socket]\nmode = 0660\n[socket acme]\n[socket b.2]\npath = /tmp/b\n"
+			       "tenant = team\ngroup = staff\n[socket]\nmax_clients = 8\n",
+			       &c),
+			 0);
+	assert_int_equal(c.n_sockets, 3);
+	assert_int_equal(c.sockets[0].mode, 0660);
+	assert_string_equal(c.sockets[0].tenant, "default");
+	assert_int_equal(c.socket_max_clients, 8);
+	assert_string_equal(c.sockets[1].tenant,
+			    "acme"); /* all else as of [socket] without a key */
+	assert_int_equal(c.sockets[1].mode, 0600);
+	assert_string_equal(c.sockets[1].path, "");
+	assert_string_equal(c.sockets[2].tenant, "team");
+	assert_string_equal(c.sockets[2].path, "/tmp/b");
+	assert_string_equal(c.sockets[2].group, "staff");
+	assert_string_equal(c.sockets[2].name, "b.2");
+}
+
+TEST(what_a_named_socket_cannot_have)
+{
+	char many[1024] = "";
+
+	for (int i = 0; i < CONFIG_SOCKETS_MAX; i++)
+		snprintf(many + strlen(many), 64, "[socket s%d]\nmode = 0600\n", i);
+	REFUSED(many, "test.conf:32:", "16 sockets already");
+	REFUSED("[socket a b]\n", "test.conf:1:", "a socket's name is 1 to 31");
+	REFUSED("[socket .a]\n", "a socket's name");
+	REFUSED("[socket ]\n", "a socket's name");
+	REFUSED("[socket 12345678901234567890123456789012]\n", "a socket's name");
+	REFUSED("[socket a]\nmode = 0600\n[socket a]\nmode = 0660\n", "test.conf:4:", "given twice",
+		"line 2");
+	REFUSED("[socket a]\nmode = 9\n", "test.conf:2:", "[socket a] mode", "0 to 0777");
+	REFUSED("[socket a]\nmax_clients = 9\n", "test.conf:2:", "[socket a] max_clients",
+		"a socket has path, mode");
+	REFUSED("[socket default]\n", "has another socket already");
+	REFUSED("[socket a]\n[socket b]\ntenant = a\n", "test.conf:3:", "\"a\" has another socket");
+	REFUSED("[socket a]\ntenant = a/b\n", "test.conf:2:", "other characters");
+	REFUSED("[socket a]\ntenant = a b\n", "test.conf:2:", "other characters");
+	REFUSED("[socket a]\ntenant = a~1\n", "test.conf:2:", "other characters");
+	REFUSED("[socket a]\ntenant = ..\n", "test.conf:2:", "begins with .");
 }
 
 TEST(memory_by_node)
@@ -313,14 +357,14 @@ TEST(a_number_may_be_automatic)
 	assert_int_equal(c.gpu_max_ctas, 7);
 	REFUSED("[gpu]\nmax_ctas = 0\n", "1 to 1024 blocks, or auto");
 	REFUSED("[gpu]\nmax_ctas = 4294967295\n", "out of range");
-	REFUSED("[device]\ndepth = auto\n", "is not a number");
+	REFUSED("[device]\nworkers = auto\n", "is not a number");
 }
 
-/* Files that libinih alone would let pass. */
+/* Lines that are nothing, that many parsers let pass. */
 TEST(the_parsers_traps)
 {
 	struct config c;
-	char long_line[600];
+	char long_line[1100];
 
 	REFUSED("[host]\nbytes = 1G\n  lock\n",
 		"test.conf:3:", "neither [section] nor key = value");
@@ -363,15 +407,14 @@ TEST(printing_and_reading_gives_the_same)
 	struct config a, b;
 	FILE *out;
 
-	assert_int_equal(
-		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = "
-		      "true\n[socket]\n"
-		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n"
-		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n"
-		      "[redis]\nendpoints = [::1]:7 x.y\ncluster = yes\nttl = 7d\nkey_prefix = "
-		      "a;b#\nwrite = off\n",
-		      &a),
-		0);
+	assert_int_equal(parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = "
+			       "true\n[socket]\n"
+			       "mode=0666\n[daemon]\nstop_us = 7\nruntime_dir = /tmp/a b\n"
+			       "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\n"
+			       "[redis]\nendpoints = [::1]:7 x.y\nttl = 7d\nkey_prefix = "
+			       "a;b#\nwrite = off\n",
+			       &a),
+			 0);
 	out = fmemopen(file, sizeof(file), "w");
 	config_print(&a, out);
 	(void)fclose(out);
@@ -415,11 +458,23 @@ TEST_WITH(systemd_directories_come_first, clear_environment, NULL)
 	c = derived();
 	assert_string_equal(c.daemon_runtime_dir, "/run/one");
 	assert_string_equal(c.daemon_state_dir, "/var/lib/one");
-	assert_string_equal(c.socket_path, "/run/one/kvtier.sock");
+	assert_string_equal(c.sockets[0].path, "/run/one/kvtier.sock");
 	assert_string_equal(c.admin_path, "/run/one/admin.sock");
 	assert_string_equal(c.stats_path, "/run/one/stats");
 	assert_string_equal(c.nvme_path, "/var/lib/one/nvme.store");
-	assert_true(c.daemon_spin_us == 0 || c.daemon_spin_us == 50);
+	assert_true(config_spin_us() == 0 || config_spin_us() == 50);
+}
+
+TEST_WITH(named_sockets_lie_beside_the_first, clear_environment, NULL)
+{
+	struct config c;
+
+	setenv("RUNTIME_DIRECTORY", "/run/one", 1);
+	setenv("STATE_DIRECTORY", "/var/lib/one", 1);
+	assert_int_equal(parse("[socket acme]\n[socket b]\npath = /run/one/admin.sock\n", &c), 0);
+	assert_int_equal(config_derive(&c, text, sizeof(text)), -EINVAL);
+	assert_non_null(strstr(text, "[socket b] path: /run/one/admin.sock is another socket's"));
+	assert_string_equal(c.sockets[1].path, "/run/one/kvtier-acme.sock");
 }
 
 TEST_WITH(a_user_has_xdg_directories, clear_environment, NULL)
@@ -453,7 +508,7 @@ TEST_WITH(a_long_socket_path_is_an_error, clear_environment, NULL)
 	snprintf(file, sizeof(file), "[daemon]\nruntime_dir = %s\nstate_dir = /s\n", dir);
 	assert_int_equal(parse(file, &c), 0);
 	assert_int_equal(config_derive(&c, text, sizeof(text)), 0);
-	assert_int_equal(strlen(c.socket_path), 107);
+	assert_int_equal(strlen(c.sockets[0].path), 107);
 	strcat(dir, "d");
 	snprintf(file, sizeof(file), "[daemon]\nruntime_dir = %s\nstate_dir = /s\n", dir);
 	assert_int_equal(parse(file, &c), 0);

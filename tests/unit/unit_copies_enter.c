@@ -8,15 +8,12 @@
  * without memory, and a tier of durable copies whose answers the test gives; slots, owners and what
  * that tier was told are looked at after each step.
  */
-#include <errno.h>
 
 #include "daemon/stats/stats.h"
-#include "daemon/store/copies.h"
-#include "daemon/store/extents.h"
-#include "daemon/store/space.h"
-#include "daemon/store/store.h"
-#include "daemon/store/tally.h"
-#include "tests/lib/random.h"
+#include "daemon/move/copies.h"
+#include "daemon/table/space.h"
+#include "daemon/move/tables.h"
+#include "daemon/table/space_counts.h"
 #include "tests/lib/test.h"
 #include "tiers/slabs.h"
 
@@ -45,17 +42,15 @@ struct disk {
 	uint32_t forgotten; /* extents */
 };
 
-static uint32_t more(void *arg, bool hurry)
+static uint32_t more(void *arg, TEST_UNUSED bool hurry)
 {
 	struct host *h = arg;
 
-	(void)hurry;
 	return h->given < SLABS ? h->given++ : SLABS_NONE;
 }
 
-static uint32_t lost(void *arg)
+static uint32_t lost(TEST_UNUSED void *arg)
 {
-	(void)arg;
 	return 0;
 }
 
@@ -86,21 +81,16 @@ static bool disk_writable(const struct tier *t, const struct tier_name *name)
 	return ((const struct disk *)(const void *)t)->writable;
 }
 
-static void disk_forget(struct tier *t, const struct extent *where, uint64_t tick)
+static void disk_forget(struct tier *t, const struct extent *where, TEST_UNUSED uint64_t tick)
 {
-	(void)tick;
 	assert_int_equal(where->slot, DISK_SLOT);
 	((struct disk *)(void *)t)->forgotten++;
 }
 
-static const struct tier_ops memory_ops = { .name = "host",
-					    .id = TIER_HOST,
-					    .caps = TIER_CAP_CPU_ADDRESSABLE,
-					    .alloc = host_alloc,
-					    .free = host_free,
-					    .slabs = host_slabs };
-static const struct tier_ops disk_ops = { .name = "nvme",
-					  .id = TIER_NVME,
+static const struct tier_ops memory_ops = {
+	.id = TIER_HOST, .alloc = host_alloc, .free = host_free, .slabs = host_slabs
+};
+static const struct tier_ops disk_ops = { .id = TIER_NVME,
 					  .caps = TIER_CAP_DURABLE,
 					  .forget = disk_forget,
 					  .readable = disk_readable,
@@ -108,10 +98,9 @@ static const struct tier_ops disk_ops = { .name = "nvme",
 
 /* --- a store --- */
 
-static struct store store;
+static struct tables tables;
 static struct host host;
 static struct disk disk;
-static uint64_t guaranteed[TIER_MAX_SPACES]; /* bytes */
 static struct space space = {
 	.number = SPACE, /* or OTHER: whose blocks are entered next */
 	.codec = CODEC_FP8,
@@ -131,22 +120,20 @@ FIXTURE(set_up)
 					 .arg = &host };
 	uint8_t bytes[32];
 
-	store = (struct store){ 0 };
+	tables = (struct tables){ 0 };
 	host = (struct host){ .base.ops = &memory_ops, .base.capacity_bytes = SLABS * SLAB };
 	disk = (struct disk){ .base.ops = &disk_ops, .readable = true, .writable = true };
 	assert_int_equal(slabs_open(&conf, &host.slabs), 0);
-	store.tiers[TIER_HOST] = &host.base;
-	store.tiers[TIER_NVME] = &disk.base;
-	assert_int_equal(stats_open(NULL, 1, &store.stats), 0);
-	assert_int_equal(index_open(BLOCKS, &store.index), 0);
-	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = BLOCKS,
-							    .classes = TIER_MAX_CLASSES },
-				     store.index, &store.blocks),
+	tables.tiers[TIER_HOST] = &host.base;
+	tables.tiers[TIER_NVME] = &disk.base;
+	assert_int_equal(stats_open(NULL, 1, &tables.stats), 0);
+	assert_int_equal(index_open(BLOCKS, &tables.index), 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = BLOCKS }, tables.index,
+				     &tables.blocks),
 			 0);
 	random_key(1, bytes);
 	for (uint32_t i = SPACE; i <= NEWCOMER; i++) {
-		tally_space_is(blocks_tally(store.blocks), i, bytes, 0);
-		guaranteed[i] = 0;
+		counts_space_is(blocks_counts(tables.blocks), i, bytes, 0);
 	}
 	space.number = SPACE;
 	return 0;
@@ -154,9 +141,9 @@ FIXTURE(set_up)
 
 FIXTURE(tear_down)
 {
-	blocks_close(store.blocks);
-	index_close(store.index);
-	stats_close(store.stats, NULL);
+	blocks_close(tables.blocks);
+	index_close(tables.index);
+	stats_close(tables.stats, NULL);
 	slabs_close(host.slabs);
 	return 0;
 }
@@ -174,10 +161,8 @@ static struct extent slot(void)
 static int enter(uint32_t number, enum image_codec codec, const struct extent *where,
 		 uint32_t parent, uint32_t *ret)
 {
-	uint8_t key[32];
-
-	random_key(number, key);
-	return copies_enter(&store, &space, key, codec, where, parent, guaranteed, ret);
+	return copies_enter(&tables, &space, random_key_of(number).bytes, codec, where, parent,
+			    ret);
 }
 
 static uint32_t entered(uint32_t number, uint32_t parent)
@@ -189,12 +174,17 @@ static uint32_t entered(uint32_t number, uint32_t parent)
 	return block;
 }
 
+static bool has(uint32_t number, uint32_t name)
+{
+	return blocks_find(tables.blocks, random_key_of(name).bytes, number) != BLOCK_NONE;
+}
+
 /* The block's, and it says so from both sides. */
 static void owns(uint32_t block, const struct extent *where)
 {
 	struct extent found;
 
-	assert_true(extents_in_host(&store, block, &found));
+	assert_true(extents_in_host(&tables, block, &found));
 	assert_true(extent_equal(&found, where));
 	assert_int_equal(slabs_owner(host.slabs, where), block);
 }
@@ -206,8 +196,8 @@ static uint32_t away(uint32_t number)
 	const uint32_t block = entered(number, BLOCK_NONE);
 	struct extent where;
 
-	blocks_set_nvme(store.blocks, block, &there);
-	assert_int_equal(tier_extent(&host.base, blocks_demote(store.blocks, block), &where), 0);
+	blocks_set_nvme(tables.blocks, block, &there);
+	assert_int_equal(tier_extent(&host.base, blocks_demote(tables.blocks, block), &where), 0);
 	tier_free(&host.base, &where);
 	return block;
 }
@@ -223,10 +213,10 @@ TEST(a_new_block_has_slot_parent_and_codec)
 	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
 	assert_int_equal(enter(2, CODEC_RAW, &where, parent, &block), 0);
 	owns(block, &where);
-	assert_int_equal(blocks_parent(store.blocks, block), parent);
-	assert_int_equal(blocks_parent(store.blocks, parent), BLOCK_NONE);
-	assert_int_equal(blocks_variant(store.blocks, block), 1); /* the larger image */
-	assert_int_equal(blocks_variant(store.blocks, parent), 0);
+	assert_int_equal(blocks_parent(tables.blocks, block), parent);
+	assert_int_equal(blocks_parent(tables.blocks, parent), BLOCK_NONE);
+	assert_int_equal(blocks_variant(tables.blocks, block), 1); /* the larger image */
+	assert_int_equal(blocks_variant(tables.blocks, parent), 0);
 	assert_int_equal(host.base.extents, 2);
 }
 
@@ -241,7 +231,7 @@ TEST(one_that_memory_has_leaves_the_slot_to_the_caller)
 	owns(block, &first);
 	assert_int_equal(slabs_owner(host.slabs, &second), SLABS_NO_OWNER);
 	tier_free(&host.base, &second);
-	assert_int_equal(blocks_count(store.blocks), 1);
+	assert_int_equal(blocks_count(tables.blocks), 1);
 }
 
 TEST(one_that_is_away_comes_back_under_its_parent)
@@ -253,8 +243,8 @@ TEST(one_that_is_away_comes_back_under_its_parent)
 	assert_int_equal(enter(1, CODEC_FP8, &where, parent, &again), 0);
 	assert_int_equal(again, block);
 	owns(block, &where);
-	assert_int_equal(blocks_parent(store.blocks, block), parent);
-	assert_true(blocks_nvme(store.blocks, block, NULL));
+	assert_int_equal(blocks_parent(tables.blocks, block), parent);
+	assert_true(blocks_nvme(tables.blocks, block, NULL));
 	assert_int_equal(disk.forgotten, 0);
 }
 
@@ -267,7 +257,7 @@ TEST(one_that_is_away_is_not_its_own_parent)
 
 	assert_int_equal(enter(1, CODEC_FP8, &where, block, &again), 0);
 	assert_int_equal(again, block);
-	assert_int_equal(blocks_parent(store.blocks, block), BLOCK_NONE);
+	assert_int_equal(blocks_parent(tables.blocks, block), BLOCK_NONE);
 }
 
 /* Another disk takes writes: the copy that nobody can read goes, and a new one is to be written. */
@@ -281,7 +271,7 @@ TEST(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it)
 	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
 	assert_int_equal(again, block);
 	owns(block, &where);
-	assert_false(blocks_nvme(store.blocks, block, NULL));
+	assert_false(blocks_nvme(tables.blocks, block, NULL));
 	assert_int_equal(disk.forgotten, 1);
 }
 
@@ -294,7 +284,7 @@ TEST(without_another_disk_it_stays)
 	disk.readable = disk.writable = false;
 	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
 	assert_int_equal(again, block);
-	assert_true(blocks_nvme(store.blocks, block, NULL));
+	assert_true(blocks_nvme(tables.blocks, block, NULL));
 	assert_int_equal(disk.forgotten, 0);
 }
 
@@ -302,21 +292,19 @@ TEST(a_full_table_loses_its_oldest_leaf)
 {
 	uint32_t blocks[BLOCKS];
 	struct extent where;
-	uint8_t key[32];
 	uint32_t block = BLOCK_NONE;
 
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = entered(i + 1, BLOCK_NONE);
 	for (uint32_t i = 0; i < BLOCKS; i++) /* the third is the oldest */
-		copies_touch(&store, blocks[(i + 2) % BLOCKS], 10 + i);
+		copies_touch(&tables, blocks[(i + 2) % BLOCKS], 10 + i);
 	where = slot();
 	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), 0);
 	owns(block, &where);
-	random_key(3, key);
-	assert_int_equal(blocks_find(store.blocks, key, SPACE), BLOCK_NONE);
-	assert_int_equal(blocks_count(store.blocks), BLOCKS);
+	assert_false(has(SPACE, 3));
+	assert_int_equal(blocks_count(tables.blocks), BLOCKS);
 	assert_int_equal(host.base.extents, BLOCKS); /* its slot is free */
-	assert_int_equal(store.mover.counts.evicted_blocks, 1);
+	assert_int_equal(tables.mover.counts.evicted_blocks, 1);
 }
 
 /* `theirs` blocks of SPACE, each older than all of OTHER's, which fill the table. away: all of them
@@ -325,22 +313,15 @@ static void fill(uint32_t theirs, bool are_away)
 {
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		space.number = i < theirs ? SPACE : OTHER;
-		copies_touch(&store, are_away ? away(i + 1) : entered(i + 1, BLOCK_NONE), 10 + i);
+		copies_touch(&tables, are_away ? away(i + 1) : entered(i + 1, BLOCK_NONE), 10 + i);
 	}
 }
 
 /* So many of the numbers. */
 static void guarantee(uint32_t number, uint32_t numbers)
 {
-	guaranteed[number] = host.base.capacity_bytes / BLOCKS * numbers;
-}
-
-static bool has(uint32_t number, uint32_t name)
-{
-	uint8_t key[32];
-
-	random_key(name, key);
-	return blocks_find(store.blocks, key, number) != BLOCK_NONE;
+	counts_guarantee(blocks_counts(tables.blocks), number,
+			 host.base.capacity_bytes / BLOCKS * numbers);
 }
 
 TEST(a_full_table_drops_of_whoever_has_more_than_its_share)
@@ -392,7 +373,7 @@ TEST(a_newcomer_takes_from_anybody_rather_than_be_refused)
 	guarantee(NEWCOMER, 1);
 	fill(1, false);
 	for (uint32_t i = 1; i < BLOCKS; i++)
-		blocks_pin(store.blocks, i);
+		blocks_pin(tables.blocks, i);
 	where = slot();
 	space.number = OTHER;
 	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), -ENOSPC);
@@ -402,7 +383,7 @@ TEST(a_newcomer_takes_from_anybody_rather_than_be_refused)
 	assert_false(has(SPACE, 1));
 	assert_true(has(NEWCOMER, 9));
 	for (uint32_t i = 1; i < BLOCKS; i++)
-		blocks_unpin(store.blocks, i);
+		blocks_unpin(tables.blocks, i);
 }
 
 TEST(a_full_table_of_blocks_in_use_refuses)
@@ -411,13 +392,13 @@ TEST(a_full_table_of_blocks_in_use_refuses)
 	struct extent where;
 
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		blocks_pin(store.blocks, entered(i + 1, BLOCK_NONE));
+		blocks_pin(tables.blocks, entered(i + 1, BLOCK_NONE));
 	where = slot();
 	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), -ENOSPC);
 	assert_int_equal(block, BLOCK_NONE);
 	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
-	assert_int_equal(blocks_count(store.blocks), BLOCKS);
+	assert_int_equal(blocks_count(tables.blocks), BLOCKS);
 	tier_free(&host.base, &where);
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		blocks_unpin(store.blocks, i);
+		blocks_unpin(tables.blocks, i);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: wrap=server_row,space_at,spaces_numbers,blocks_tally,tally_count,tally_blocks */
+/* make: wrap=server_row,space_at,spaces_numbers,blocks_counts,counts_variant,counts_blocks */
 /* make: wrap=mover_evict_bytes */
 /*
  * unit_ctl - goal: the admin socket answers users who may ask, whole and as JSON; a user who asks
@@ -7,92 +7,58 @@
  * faked (lib_ctl.h); the asker is a second thread.
  */
 #include "tests/lib/lib_ctl.h"
-
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/lib/lib_packet.h"
 
 #include "daemon/admin/ctl.h"
 
 /* --- cases --- */
 
-struct scene {
-	const char *name;
-	void (*asker)(void);
-	uint32_t clients, spaces;
-	uint64_t blocks;
-};
-
-static void ask_clients(void)
+static void ask_clients(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "clients"), '.');
 	assert_int_equal(admin_rows("clients"), 3);
 	assert_null(strpbrk(heard.text, "\033\xff\x9b")); /* nothing that talks to a terminal */
-	assert_non_null(strstr(heard.text, "a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd"));
-	assert_non_null(strstr(heard.text, "\"state\":\"open\",\"wire\":\"\",\"path\":\"shared\""));
-	assert_non_null(
-		strstr(heard.text, "\"state\":\"ending\",\"wire\":\"\",\"path\":\"shared\""));
-	assert_non_null(strstr(heard.text, "\"pages\":2,"));
-	(void)close(fd);
+	admin_says("a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd");
+	admin_says("\"state\":\"open\",\"wire\":\"\",\"path\":\"shared\"");
+	admin_says("\"state\":\"ending\",\"wire\":\"\",\"path\":\"shared\"");
+	admin_says("\"pages\":2,");
 }
 
-static void ask_many_clients(void)
+static void ask_many_clients(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "clients"), '.');
 	assert_int_equal(admin_rows("clients"), 4096);
 	assert_true(heard.packets > 1);
-	(void)close(fd);
 }
 
-static void ask_spaces(void)
+static void ask_spaces(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "spaces"), '.');
 	assert_int_equal(admin_rows("spaces"), 300);
-	assert_non_null(strstr(heard.text, "\"dtype\":\"bf16\",\"codec\":\"fp8\""));
-	assert_non_null(strstr(heard.text, "\"blocks\":5990"));
-	(void)close(fd);
+	admin_says("\"dtype\":\"bf16\",\"codec\":\"fp8\"");
+	admin_says("\"blocks\":5990");
 }
 
-static void ask_empty(void)
+static void ask_empty(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "clients"), '.');
 	assert_int_equal(admin_rows("clients"), 0);
 	assert_int_equal(ASK(fd, "spaces"), '.');
 	assert_int_equal(admin_rows("spaces"), 0);
-	(void)close(fd);
 }
 
-static void ask_evict_all(void)
+static void ask_evict_all(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "evict\0--all"), '.');
 	assert_true(fake.slices > 10);
 	assert_string_equal(
 		heard.text,
 		"{\"evicted_blocks\":10000,\"demoted_blocks\":5000,\"freed_bytes\":10000000,"
 		"\"complete\":true}\n");
-	(void)close(fd);
 }
 
-static void ask_evict_bytes(void)
+static void ask_evict_bytes(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "5500"),
 			 '.');
@@ -105,7 +71,6 @@ static void ask_evict_bytes(void)
 	assert_string_equal(heard.text,
 			    "{\"evicted_blocks\":4,\"demoted_blocks\":2,\"freed_bytes\":4000,"
 			    "\"complete\":false}\n");
-	(void)close(fd);
 }
 
 static void ask_badly(void)
@@ -114,23 +79,34 @@ static void ask_badly(void)
 	char large[CTL_MAX_REQUEST + 1];
 
 	memset(large, 'x', sizeof(large));
-	assert_int_equal(ASK(fd, "reboot\033"), '!');
-	assert_non_null(
-		strstr(heard.text, "reboot\\x1b: no such command; this daemon knows clients, "));
-	assert_int_equal(ASK(fd, "clients\0now"), '!');
-	assert_int_equal(ASK(fd, "evict"), '!');
-	assert_int_equal(ASK(fd, "evict\0--bytes\0-5"), '!');
+	assert_int_equal(ASK(fd, "reboot\033"), '?');
+	admin_says("reboot\\x1b: no such command; this daemon knows clients, ");
+	assert_int_equal(ASK(fd, "clients\0now"), '?');
+	assert_int_equal(ASK(fd, "evict"), '?');
+	assert_int_equal(ASK(fd, "evict\0--bytes\0-5"), '?');
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "99999999999999999999"),
-			 '!');
+			 '?');
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "5x"),
-			 '!');
-	assert_int_equal(ASK(fd, "a\0a\0a\0a\0a\0a\0a\0a\0a"), '!');
-	assert_int_equal(admin_ask(fd, large, sizeof(large)), '!');
-	assert_non_null(strstr(heard.text, "at most 512 bytes"));
-	assert_int_equal(admin_ask(fd, large, sizeof(large) - 1), '!');
-	assert_non_null(strstr(heard.text, "no such command"));
+			 '?');
+	assert_int_equal(ASK(fd, "a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a\0a"), '?');
+	admin_says("one to 18 words");
+	assert_int_equal(ASK(fd, "evict\0--all\0--bytes\0"
+				 "5"),
+			 '?');
+	admin_says("evict takes either --all, or --bytes and a number above 0");
+	assert_int_equal(ASK(fd, "evict\0--bytes\0--all"), '?'); /* a value, and no number */
+	admin_says("evict takes either --all, or --bytes and a number above 0");
+	assert_int_equal(ASK(fd, "evict\0--bytes"), '?');
+	admin_says("evict: --bytes needs a value");
+	assert_int_equal(ASK(fd, "evict\0--all\0--tier\0nvme"), '?');
+	assert_int_equal(ASK(fd, "evict\0--al"), '?');
+	admin_says("evict takes no \"--al\"; it takes --all | --bytes N");
+	assert_int_equal(admin_ask(fd, large, sizeof(large)), '?');
+	admin_says("at most 512 bytes");
+	assert_int_equal(admin_ask(fd, large, sizeof(large) - 1), '?');
+	admin_says("no such command");
 	assert_int_equal(ASK(fd, "clients"), '.'); /* and the connection still serves */
 	(void)close(fd);
 	assert_int_equal(fake.slices, 0);
@@ -174,13 +150,17 @@ static void ask_beside_one_that_does_not_read(void)
 
 static void ask_and_hang_up(void)
 {
+	int fd;
+
 	for (int i = 0; i < 500; i++) {
-		const int fd = admin_dial();
+		fd = admin_dial();
 
 		assert_int_equal(send(fd, "clients", 7, 0), 7);
 		(void)close(fd);
 	}
-	ask_clients();
+	fd = admin_dial();
+	ask_clients(fd);
+	(void)close(fd);
 }
 
 static void ask_as_nobody(void)
@@ -203,58 +183,49 @@ static void ask_as_nobody(void)
 	assert_int_equal(status, 0);
 }
 
-static void other_users_are_refused(void **unused)
+TEST(other_users_are_refused)
 {
-	(void)unused;
 	if (geteuid() != 0)
 		skip();
 	assert_int_equal(chmod(admin_config.admin_path, 0666), 0);
 	admin_with_loop(ask_as_nobody);
 }
 
-static void the_socket_has_the_mode_asked_for(void **unused)
+TEST(the_socket_has_the_mode_asked_for)
 {
 	struct stat st;
 
-	(void)unused;
 	assert_int_equal(stat(admin_config.admin_path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-static void an_answered_socket_is_not_taken(void **unused)
+TEST(an_answered_socket_is_not_taken)
 {
 	struct ctl *second = NULL;
 	char text[256];
 
-	(void)unused;
 	assert_int_equal(ctl_open(&admin_daemon, &second, text, sizeof(text)), -EADDRINUSE);
 	assert_non_null(strstr(text, "another kvtierd answers there"));
 	assert_null(second);
 	assert_int_equal(access(admin_config.admin_path, F_OK), 0);
 }
 
-static void a_dead_daemons_socket_is_replaced(void **unused)
+TEST(a_dead_daemons_socket_is_replaced)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const int dead = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	char text[256];
 
-	(void)unused;
 	admin_close();
-	memcpy(address.sun_path, admin_config.admin_path, strlen(admin_config.admin_path));
-	assert_int_equal(bind(dead, (const struct sockaddr *)&address, sizeof(address)), 0);
-	(void)close(dead);
+	(void)close(packet_listen(admin_config.admin_path));
 	assert_int_equal(access(admin_config.admin_path, F_OK), 0);
 	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), 0);
-	admin_with_loop(ask_clients);
+	admin_asks(ask_clients);
 }
 
-static void a_file_is_not_replaced(void **unused)
+TEST(a_file_is_not_replaced)
 {
 	char text[256];
 	FILE *file;
 
-	(void)unused;
 	admin_close();
 	file = fopen(admin_config.admin_path, "w");
 	(void)fclose(file);
@@ -264,54 +235,24 @@ static void a_file_is_not_replaced(void **unused)
 	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), 0);
 }
 
+static void scene(uint32_t clients, uint32_t spaces, uint64_t blocks)
+{
+	fake.clients = clients;
+	fake.spaces = spaces;
+	fake.blocks = blocks;
+}
+
 /* Commands that need no more than an asker and a daemon that has so many of each. */
-static const struct scene scenes[] = {
-	{ "clients_are_json", ask_clients, 3, 2, 0 },
-	{ "long_lists_come_in_packets", ask_many_clients, 4096, 2, 0 },
-	{ "spaces_are_json", ask_spaces, 3, 300, 0 },
-	{ "empty_lists_are_lists", ask_empty, 0, 0, 0 },
-	{ "evicting_all_goes_in_slices", ask_evict_all, 3, 2, 10000 },
-	{ "evicting_some_stops_there", ask_evict_bytes, 3, 2, 10 },
-	{ "bad_requests_get_a_sentence", ask_badly, 3, 2, 0 },
-	{ "who_does_not_read_is_cut_off", ask_and_not_read, 20000, 2, 0 },
-	{ "others_are_served_meanwhile", ask_beside_one_that_does_not_read, 20000, 2, 0 },
-	{ "who_hangs_up_leaves_nothing", ask_and_hang_up, 3, 2, 0 },
-};
+TEST_DO(clients_are_json, scene(3, 2, 0); admin_asks(ask_clients));
+TEST_DO(long_lists_come_in_packets, scene(4096, 2, 0); admin_asks(ask_many_clients));
+TEST_DO(spaces_are_json, scene(3, 300, 0); admin_asks(ask_spaces));
+TEST_DO(empty_lists_are_lists, scene(0, 0, 0); admin_asks(ask_empty));
+TEST_DO(evicting_all_goes_in_slices, scene(3, 2, 10000); admin_asks(ask_evict_all));
+TEST_DO(evicting_some_stops_there, scene(3, 2, 10); admin_asks(ask_evict_bytes));
+TEST_DO(bad_requests_get_a_sentence, scene(3, 2, 0); admin_with_loop(ask_badly));
+TEST_DO(who_does_not_read_is_cut_off, scene(20000, 2, 0); admin_with_loop(ask_and_not_read));
+TEST_DO(others_are_served_meanwhile, scene(20000, 2, 0);
+	admin_with_loop(ask_beside_one_that_does_not_read));
+TEST_DO(who_hangs_up_leaves_nothing, scene(3, 2, 0); admin_with_loop(ask_and_hang_up));
 
-static void play(void **state)
-{
-	const struct scene *scene = *state;
-
-	fake.clients = scene->clients;
-	fake.spaces = scene->spaces;
-	fake.blocks = scene->blocks;
-	admin_with_loop(scene->asker);
-}
-
-int main(void)
-{
-	const struct CMUnitTest others[] = {
-		cmocka_unit_test_setup_teardown(other_users_are_refused, admin_set_up,
-						admin_tear_down),
-		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, admin_set_up,
-						admin_tear_down),
-		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, admin_set_up,
-						admin_tear_down),
-		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, admin_set_up,
-						admin_tear_down),
-		cmocka_unit_test_setup_teardown(a_file_is_not_replaced, admin_set_up,
-						admin_tear_down),
-	};
-	enum {
-		SCENES = sizeof(scenes) / sizeof(scenes[0]),
-		OTHERS = sizeof(others) / sizeof(others[0])
-	};
-	struct CMUnitTest tests[SCENES + OTHERS];
-
-	for (size_t i = 0; i < SCENES; i++) {
-		tests[i] = (struct CMUnitTest){ scenes[i].name, play, admin_set_up, admin_tear_down,
-						(void *)(uintptr_t)&scenes[i] };
-	}
-	memcpy(tests + SCENES, others, sizeof(others));
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
-}
+TEST_EACH(admin_set_up, admin_tear_down);

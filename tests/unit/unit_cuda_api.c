@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_cuda_api - client/cuda_api.h agrees with the toolkit's own header; and an -errno for each
- * result.
+ * unit_cuda_api - client/abi/cuda_api.h agrees with the toolkit's own header; each result has an
+ * -errno.
  *
  * The compiler does the first: where the toolkit's cuda.h is, each constant, the layout of each
  * struct and the prototype of each call at its version is held to it. Without a toolkit the test
- * is skipped, after the second.
+ * the first is skipped.
  */
-#include <stdio.h>
-
 #if __has_include("/usr/local/cuda/include/cudaTypedefs.h")
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
@@ -18,12 +16,14 @@
 #define HAVE_TOOLKIT 1
 #endif
 
-#include "client/cuda_api.h"
+#include "tests/gpu/emu/cuda_more.h"
+#include "tests/lib/test.h"
 
 #ifdef HAVE_TOOLKIT
 #define VALUE(name, value) static_assert((int)(name) == (value), #name);
 CUDA_RESULTS(VALUE)
 CUDA_VALUES(VALUE)
+CUDA_MORE_VALUES(VALUE)
 
 #define PROTOTYPE(name, version, arguments)                                 \
 	static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, \
@@ -44,28 +44,26 @@ static_assert((CUdevice_attribute)-1 > 0, "the enums are unsigned");
 #endif
 
 /* 0 is success alone. */
-static void check_errors(void)
+TEST(each_result_has_an_errno)
 {
-#define ROW(name, value) assert((cuda_errno(name) == 0) == ((value) == 0));
+#define ROW(name, value) assert_int_equal(cuda_errno(name) == 0, (value) == 0);
 	CUDA_RESULTS(ROW)
 #undef ROW
-	assert(cuda_errno(CUDA_ERROR_OUT_OF_MEMORY) == -ENOMEM);
-	assert(cuda_errno(CUDA_ERROR_INVALID_HANDLE) == -EINVAL);
-	assert(cuda_errno(CUDA_ERROR_NOT_SUPPORTED) == -EOPNOTSUPP);
-	assert(cuda_errno(CUDA_ERROR_NOT_PERMITTED) == -EPERM);
-	assert(cuda_errno(CUDA_ERROR_LAUNCH_FAILED) == -EIO); /* no row of its own */
-	assert(cuda_errno((CUresult)12345) == -EIO);
+	assert_int_equal(cuda_errno(CUDA_ERROR_OUT_OF_MEMORY), -ENOMEM);
+	assert_int_equal(cuda_errno(CUDA_ERROR_INVALID_HANDLE), -EINVAL);
+	assert_int_equal(cuda_errno(CUDA_ERROR_NOT_SUPPORTED), -EOPNOTSUPP);
+	assert_int_equal(cuda_errno(CUDA_ERROR_NOT_PERMITTED), -EPERM);
+	assert_int_equal(cuda_errno(CUDA_ERROR_LAUNCH_FAILED), -EIO); /* no row of its own */
+	assert_int_equal(cuda_errno((CUresult)12345), -EIO);
 }
 
-int main(void)
+TEST(the_calls_are_those_of_the_toolkit)
 {
-	check_errors();
 #ifdef HAVE_TOOLKIT
 	printf("the %d calls of cuda_api.h are those of CUDA %d\n",
 	       (int)(sizeof(struct cuda_api) / sizeof(void *)), CUDA_VERSION);
-	return 0;
 #else
 	printf("no /usr/local/cuda/include/cudaTypedefs.h to compare with\n");
-	return 77;
+	skip();
 #endif
 }

@@ -8,7 +8,6 @@
  * .nv.info is NVIDIA's own: records of a format byte, an attribute byte and 16 bits of length, then
  * (of the attributes looked at here) the kernel's symbol and a number, 32 bits each.
  */
-#include <stdio.h>
 
 #include "kernels/cuda/binaries.h"
 #include "tests/lib/lib_fatbin.h"

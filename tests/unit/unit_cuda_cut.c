@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_cuda_cut - goal: images are laid into lanes whole where they fit, and cut into runs of units
+ * unit_cuda_cut - goal: images are laid into lanes whole where they fit, and cut into runs of tiles
  * where they do not; no byte is left out, none lies in two pieces, none outside its lane. Method:
  * random geometries, codecs and lane sizes; lanes filled as the daemon does; a map of the bytes of
  * each image.
  */
-#include <stdlib.h>
-#include <string.h>
 
-#include "daemon/cuda/cuda_cut.h"
+#include "daemon/cuda/lane/cuda_image.h"
 #include "kernels/cuda/plan.h"
-#include "tests/lib/random.h"
 #include "tests/lib/test.h"
 
 enum { ROUNDS = 300, MAX_PIECES = 256 };
@@ -20,7 +17,7 @@ struct picture {
 	struct cuda_piece on_gpu[MAX_PIECES];
 	struct page_layout layout;
 	struct cuda_plan plan;
-	struct cuda_units units;
+	struct cuda_tiles tiles;
 	struct image_shape shape;
 };
 
@@ -67,7 +64,7 @@ static void make(struct picture *p, struct random *seed, enum image_codec codec)
 	p->layout.pieces = p->pieces;
 	assert_int_equal(image_shape(g, codec, codec, &p->shape, NULL), 0);
 	assert_int_equal(cuda_plan_make(&p->layout, &p->plan, p->on_gpu), 0);
-	p->units = (struct cuda_units){ &p->plan, p->on_gpu, codec, codec, 0, p->plan.n_units };
+	p->tiles = (struct cuda_tiles){ &p->plan, p->on_gpu, codec, codec, 0, p->plan.n_tiles };
 }
 
 /* Where images go. */
@@ -77,7 +74,7 @@ struct lanes {
 
 static void check_cut(const struct picture *p, const struct lanes *l, const struct cuda_cut *c)
 {
-	assert_true(c->n_units > 0 && c->first_unit + c->n_units <= p->plan.n_units);
+	assert_true(c->n_tiles > 0 && c->first_tile + c->n_tiles <= p->plan.n_tiles);
 	assert_true(c->scale_at >= l->used);
 	assert_true(c->payload_at >= c->scale_at + c->scale_bytes);
 	assert_true(c->end == c->payload_at + c->payload_bytes && c->end <= l->bytes);
@@ -87,21 +84,21 @@ static void check_cut(const struct picture *p, const struct lanes *l, const stru
 /* Returns how many pieces it took. */
 static uint32_t lay(const struct picture *p, struct lanes *l)
 {
-	uint32_t unit = 0, scales = 0, payload = 0, pieces = 0;
+	uint32_t tile = 0, scales = 0, payload = 0, pieces = 0;
 	struct cuda_cut c;
 
-	while (unit < p->plan.n_units) {
-		if (!cuda_cut(&p->units, unit, l->used, l->bytes, &c)) {
+	while (tile < p->plan.n_tiles) {
+		if (!cuda_cut(&p->tiles, tile, l->used, l->bytes, &c)) {
 			assert_true(l->used > CUDA_LANE_HEAD);
 			l->used = CUDA_LANE_HEAD;
 			l->n++;
 			continue;
 		}
 		check_cut(p, l, &c);
-		assert_int_equal(c.first_unit, unit);
+		assert_int_equal(c.first_tile, tile);
 		assert_int_equal(c.scale, scales);
 		assert_int_equal(c.payload, payload);
-		unit += c.n_units;
+		tile += c.n_tiles;
 		scales += c.scale_bytes;
 		payload += c.payload_bytes;
 		l->used = c.end;
@@ -149,7 +146,7 @@ TEST(runs_are_as_long_as_lanes)
 	assert_true(pieces <= p.shape.payload_bytes / (CUDA_LANE_LEAST - CUDA_PIECE_LEAST) + 1);
 }
 
-/* A range of units goes into lanes as an image does: no byte beside its own. */
+/* A range of tiles goes into lanes as an image does: no byte beside its own. */
 TEST(a_range_is_cut_as_an_image)
 {
 	static struct picture p;
@@ -157,28 +154,28 @@ TEST(a_range_is_cut_as_an_image)
 
 	for (int i = 0; i < ROUNDS; i++) {
 		struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
-		uint32_t unit, end = 0, scale, payload;
+		uint32_t tile, end = 0, scale, payload;
 
 		l.bytes += 4096 * random_below(&seed, 1024);
 		make(&p, &seed, random_below(&seed, 2) ? CODEC_RAW : CODEC_FP8);
-		for (uint32_t first = 0; first < p.plan.n_units; first = end) {
+		for (uint32_t first = 0; first < p.plan.n_tiles; first = end) {
 			struct cuda_cut c;
 
-			end = first + 1 + random_below(&seed, p.plan.n_units - first);
-			p.units.first = unit = first;
-			p.units.end = end;
-			while (unit < end) {
-				if (!cuda_cut(&p.units, unit, l.used, l.bytes, &c)) {
+			end = first + 1 + random_below(&seed, p.plan.n_tiles - first);
+			p.tiles.first = tile = first;
+			p.tiles.end = end;
+			while (tile < end) {
+				if (!cuda_cut(&p.tiles, tile, l.used, l.bytes, &c)) {
 					assert_true(l.used > CUDA_LANE_HEAD);
 					l.used = CUDA_LANE_HEAD;
 					continue;
 				}
 				check_cut(&p, &l, &c);
-				cuda_plan_at(&p.plan, p.on_gpu, p.units.codec_k, p.units.codec_v,
-					     unit, &scale, &payload);
+				cuda_plan_at(&p.plan, p.on_gpu, p.tiles.codec_k, p.tiles.codec_v,
+					     tile, &scale, &payload);
 				assert_true(c.scale == scale && c.payload == payload);
-				unit += c.n_units;
-				assert_true(unit <= end);
+				tile += c.n_tiles;
+				assert_true(tile <= end);
 				l.used = c.end;
 			}
 		}

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: the plan of a layout says for every unit where it lies in page and image.
- * Method: layouts by name and random ones (SEED). A raw image made unit by unit, at the places that
- * the plan gives, equals ref.c's. In an fp8 image each unit begins where the unit before ended, and
+ * Goal: the plan of a layout says for every tile where it lies in page and image.
+ * Method: layouts by name and random ones (SEED). A raw image made tile by tile, at the places that
+ * the plan gives, equals ref.c's. In an fp8 image each tile begins where the tile before ended, and
  * the last ends where image_shape() says. Division by multiplication is held against division.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/cuda/plan.h"
-#include "kernels/cuda/unit.h"
-#include "kernels/kernels.h"
+#include "kernels/cuda/tile.h"
 #include "tests/lib/lib_pages.h"
 #include "tests/lib/test.h"
 
@@ -19,10 +15,10 @@ enum { ROUNDS = 2000, ARENA = 8 << 20 };
 
 static struct cuda_piece table[PAGES_MAX_PIECES];
 
-UNIT_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
+TILE_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
 {
 	assert_true(piece < plan->n_pieces);
-	return table[piece].first_unit;
+	return table[piece].first_tile;
 }
 
 TEST(quotients_are_exact)
@@ -45,26 +41,26 @@ TEST(quotients_are_exact)
 			const uint32_t d = plan.typed.divisor,
 				       any = random_below(&random, 1u << 31), edge = any / d * d;
 
-			assert_int_equal(unit_quotient(&plan.typed, any), any / d);
-			assert_int_equal(unit_quotient(&plan.typed, edge), edge / d);
-			assert_int_equal(unit_quotient(&plan.typed, edge + d - 1 < 1u << 31 ?
+			assert_int_equal(tile_quotient(&plan.typed, any), any / d);
+			assert_int_equal(tile_quotient(&plan.typed, edge), edge / d);
+			assert_int_equal(tile_quotient(&plan.typed, edge + d - 1 < 1u << 31 ?
 									    edge + d - 1 :
 									    edge),
 					 edge / d);
-			assert_int_equal(unit_quotient(&plan.typed, 0x7fffffff), 0x7fffffff / d);
+			assert_int_equal(tile_quotient(&plan.typed, 0x7fffffff), 0x7fffffff / d);
 		}
 	}
 }
 
-static void raw_image_by_units(const struct pages *p, const struct cuda_plan *plan, uint64_t page,
+static void raw_image_by_tiles(const struct pages *p, const struct cuda_plan *plan, uint64_t page,
 			       uint8_t *image)
 {
 	struct image_shape shape;
 
 	assert_int_equal(image_shape(&p->layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL), 0);
-	for (uint32_t i = 0; i < plan->n_units; i++) {
-		const struct unit u =
-			unit_of(plan, &table[unit_piece(plan, i)], CODEC_RAW, CODEC_RAW, page, i);
+	for (uint32_t i = 0; i < plan->n_tiles; i++) {
+		const struct tile u =
+			tile_of(plan, &table[tile_piece(plan, i)], CODEC_RAW, CODEC_RAW, page, i);
 		const uint8_t *from = (const uint8_t *)(uintptr_t)u.address;
 
 		assert_false(u.fp8);
@@ -75,16 +71,16 @@ static void raw_image_by_units(const struct pages *p, const struct cuda_plan *pl
 	}
 }
 
-static void fp8_units_follow_each_other(const struct pages *p, const struct cuda_plan *plan,
+static void fp8_tiles_follow_each_other(const struct pages *p, const struct cuda_plan *plan,
 					uint32_t codec_k, uint32_t codec_v)
 {
 	struct image_shape shape;
 	uint32_t scale = 0, payload = 0, at_scale, at_payload;
 
 	assert_int_equal(image_shape(&p->layout.geometry, codec_k, codec_v, &shape, NULL), 0);
-	for (uint32_t i = 0; i < plan->n_units; i++) {
-		const struct unit u =
-			unit_of(plan, &table[unit_piece(plan, i)], codec_k, codec_v, 0, i);
+	for (uint32_t i = 0; i < plan->n_tiles; i++) {
+		const struct tile u =
+			tile_of(plan, &table[tile_piece(plan, i)], codec_k, codec_v, 0, i);
 
 		cuda_plan_at(plan, table, codec_k, codec_v, i, &at_scale, &at_payload);
 		assert_int_equal(at_payload, payload);
@@ -93,7 +89,7 @@ static void fp8_units_follow_each_other(const struct pages *p, const struct cuda
 		scale += u.fp8;
 		payload += u.rows * u.row_bytes / (u.fp8 ? 2 : 1);
 	}
-	cuda_plan_at(plan, table, codec_k, codec_v, plan->n_units, &at_scale, &at_payload);
+	cuda_plan_at(plan, table, codec_k, codec_v, plan->n_tiles, &at_scale, &at_payload);
 	assert_int_equal(scale, shape.scale_bytes);
 	assert_int_equal(at_scale, shape.scale_bytes);
 	assert_int_equal(payload, shape.payload_bytes);
@@ -110,7 +106,7 @@ static void check(struct pages *p, uint64_t page)
 	if (image_element_bytes(p->layout.geometry.dtype) == 2)
 		for (uint32_t c = 0; c < 4; c++) {
 			assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
-			fp8_units_follow_each_other(p, &plan, c & 1 ? CODEC_FP8 : CODEC_RAW,
+			fp8_tiles_follow_each_other(p, &plan, c & 1 ? CODEC_FP8 : CODEC_RAW,
 						    c & 2 ? CODEC_FP8 : CODEC_RAW);
 		}
 	assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
@@ -120,7 +116,7 @@ static void check(struct pages *p, uint64_t page)
 	assert_int_equal(codec_encode(&codec_ref, &p->layout, page, CODEC_RAW, CODEC_RAW, &identity,
 				      ref, NULL),
 			 0);
-	raw_image_by_units(p, &plan, page, mine);
+	raw_image_by_tiles(p, &plan, page, mine);
 	assert_memory_equal(mine + shape.payload_offset, ref + shape.payload_offset,
 			    shape.payload_bytes);
 	free(ref);
@@ -194,14 +190,14 @@ TEST(tasks_are_numbered)
 {
 	struct cuda_tasks tasks = {
 		.n = 3,
-		.task = { { .n_units = 5 }, { .n_units = 0 }, { .n_units = 7 } },
+		.task = { { .n_tiles = 5 }, { .n_tiles = 0 }, { .n_tiles = 7 } },
 	};
 
 	assert_int_equal(cuda_tasks_number(&tasks), 12);
-	assert_int_equal(tasks.n_units, 12);
+	assert_int_equal(tasks.n_tiles, 12);
 	assert_int_equal(tasks.task[1].start, 5);
 	assert_int_equal(tasks.task[2].start, 5);
-	tasks.task[1].n_units = 0x7ffffff8;
+	tasks.task[1].n_tiles = 0x7ffffff8;
 	assert_int_equal(cuda_tasks_number(&tasks), 0);
 	tasks.n = 0;
 	assert_int_equal(cuda_tasks_number(&tasks), 0);

@@ -6,11 +6,9 @@
  * where there is one: a new toolkit with a new sticky result fails here.
  */
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "daemon/cuda/cuda_load.h"
+#include "daemon/cuda/driver/cuda_load.h"
+#include "tests/lib/test.h"
 
 #define HEADER "/usr/local/cuda/include/cuda.h"
 
@@ -32,14 +30,12 @@ static bool has(const int *numbers, size_t n, int number)
 }
 #define HAS(numbers, number) has(numbers, sizeof(numbers) / sizeof(*(numbers)), number)
 
-static void check_all_numbers(void)
+TEST(the_numbers_are_those_of_the_table)
 {
 	for (int i = 0; i < 2000; i++)
-		if (cuda_sticky((CUresult)i) != (HAS(by_the_manual, i) || HAS(by_experience, i))) {
-			printf("result %d is%s taken for sticky\n", i,
-			       cuda_sticky((CUresult)i) ? "" : " not");
-			exit(1);
-		}
+		if (cuda_sticky((CUresult)i) != (HAS(by_the_manual, i) || HAS(by_experience, i)))
+			fail_msg("result %d is%s taken for sticky", i,
+				 cuda_sticky((CUresult)i) ? "" : " not");
 }
 
 /* --- the header --- */
@@ -53,7 +49,7 @@ static bool read_header(char *ret, size_t bytes)
 	if (!file)
 		return false;
 	n = fread(ret, 1, bytes, file);
-	assert(n > 0 && n < bytes);
+	assert_true(n > 0 && n < bytes);
 	ret[n] = '\0';
 	(void)fclose(file);
 	return true;
@@ -84,38 +80,34 @@ static int check_header(char *text)
 	char *at = strstr(text, "enum cudaError_enum"), *end = at ? strstr(at, "} CUresult") : NULL;
 	int n = 0;
 
-	assert(at && end);
+	assert_true(at && end);
 	*end = '\0';
 	while ((at = strstr(at, "/**")) != NULL) {
 		char *comment = at + 3, *after = strstr(comment, "*/"), *number;
 		int value;
 
-		assert(after);
+		assert_true(after);
 		number = strchr(after, '=');
 		if (!number)
 			break;
 		value = atoi(number + 1);
 		*after = '\0';
 		plain(comment);
-		if (says_sticky(comment) != HAS(by_the_manual, value)) {
-			printf("result %d: cuda.h says '%s'\n", value, comment);
-			exit(1);
-		}
+		if (says_sticky(comment) != HAS(by_the_manual, value))
+			fail_msg("result %d: cuda.h says '%s'", value, comment);
 		at = number;
 		n++;
 	}
 	return n;
 }
 
-int main(void)
+TEST(the_words_of_the_header_say_the_same)
 {
 	static char text[8 << 20];
 
-	check_all_numbers();
 	if (!read_header(text, sizeof(text))) {
 		printf("no " HEADER " to compare with\n");
-		return 77;
+		skip();
 	}
 	printf("the %d results of " HEADER " are as kvtierd takes them\n", check_header(text));
-	return 0;
 }

@@ -7,13 +7,9 @@
  * Method: device_run alone, no threads, a clock of the test's own. An image of 128 KiB is decoded
  * piece by piece, and stopped after each possible number of pieces: the page is compared before and
  * after. Encodes and verifications likewise, by what they answer. On every kernel. Then an image of
- * 65,536 units of 32 bytes is measured: as many pieces as its units ask for, and a stop is seen in
+ * 65,536 tiles of 32 bytes is measured: as many pieces as its tiles ask for, and a stop is seen in
  * every seventh. Likewise a page of 1,024 rows is looked at for holes, row by row.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "daemon/device/device_run.h"
 #include "tests/lib/test.h"
@@ -25,7 +21,7 @@ enum {
 	DIM = 128,
 	PAGE = 2 * LAYERS * HEADS * TOKENS * DIM * 2,
 	LAYERS_MOST = 256,
-	PIECE_UNITS = 2048, /* that a piece of measuring passes over, at most */
+	PIECE_TILES = 2048, /* that a piece of measuring passes over, at most */
 	MEMORY_PAGE = 4096,
 	ROWS = 2 * LAYERS * HEADS * TOKENS,
 	PIECE_CALLS = 8, /* of mincore(), at most */
@@ -34,7 +30,7 @@ enum {
 };
 enum how { GIVEN_UP, CANCELLED, LATE, HOWS };
 
-struct bed {
+static struct bed {
 	const struct codec_kernels *kernels;
 	struct page_piece pieces[2 * LAYERS_MOST];
 	struct device_layout layout;
@@ -44,7 +40,7 @@ struct bed {
 	uint32_t given_up;
 	bool unguarded;
 	uint8_t *page, *before, *image, *scratch;
-};
+} b;
 
 static const struct image_geometry usual = { .dtype = DTYPE_BF16,
 					     .layers = LAYERS,
@@ -52,7 +48,7 @@ static const struct image_geometry usual = { .dtype = DTYPE_BF16,
 					     .head_dim_k = DIM,
 					     .head_dim_v = DIM,
 					     .block_tokens = TOKENS };
-static const struct image_geometry many_units = { .dtype = DTYPE_BF16,
+static const struct image_geometry many_tiles = { .dtype = DTYPE_BF16,
 						  .layers = LAYERS_MOST,
 						  .kv_heads = 128,
 						  .head_dim_k = 1,
@@ -60,128 +56,128 @@ static const struct image_geometry many_units = { .dtype = DTYPE_BF16,
 						  .block_tokens = IMAGE_GROUP_TOKENS };
 
 /* Rows lie so far apart. */
-static void bed_make_apart(struct bed *b, const struct codec_kernels *kernels,
-			   const struct image_geometry *g, uint32_t row)
+static void bed_make_apart(const struct codec_kernels *kernels, const struct image_geometry *g,
+			   uint32_t row)
 {
 	const uint32_t plane = row * g->kv_heads * g->block_tokens, page = 2 * g->layers * plane;
 
-	*b = (struct bed){ .kernels = kernels };
-	b->page = aligned_alloc(MEMORY_PAGE, page);
-	b->before = malloc(page);
-	b->image = aligned_alloc(4096, page);
-	b->scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
-	b->run = aligned_alloc(_Alignof(struct device_run), sizeof(*b->run));
-	assert_true(b->page && b->before && b->image && b->scratch && b->run);
+	b = (struct bed){ .kernels = kernels };
+	b.page = aligned_alloc(MEMORY_PAGE, page);
+	b.before = malloc(page);
+	b.image = aligned_alloc(4096, page);
+	b.scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
+	b.run = aligned_alloc(_Alignof(struct device_run), sizeof(*b.run));
+	assert_true(b.page && b.before && b.image && b.scratch && b.run);
 	for (uint32_t i = 0; i < 2 * g->layers; i++)
-		b->pieces[i] = (struct page_piece){
-			.base = b->page + (size_t)i * plane,
+		b.pieces[i] = (struct page_piece){
+			.base = b.page + (size_t)i * plane,
 			.page_stride = page,
 			.head_stride = row,
 			.token_stride = row * g->kv_heads,
 			.kind = i & 1 ? KIND_V : KIND_K,
 			.layer = i / 2,
 		};
-	b->layout.pages = (struct page_layout){
+	b.layout.pages = (struct page_layout){
 		.geometry = *g,
 		.n_pieces = 2 * g->layers,
-		.pieces = b->pieces,
+		.pieces = b.pieces,
 	};
-	assert_int_equal(image_shape(&b->layout.pages.geometry, CODEC_FP8, CODEC_FP8, &b->shape,
+	assert_int_equal(image_shape(&b.layout.pages.geometry, CODEC_FP8, CODEC_FP8, &b.shape,
 				     NULL),
 			 0);
-	memset(b->page, 0x3f, page);
+	memset(b.page, 0x3f, page);
 }
 
-static void bed_make(struct bed *b, const struct codec_kernels *kernels,
-		     const struct image_geometry *g)
+static void bed_make(const struct codec_kernels *kernels, const struct image_geometry *g)
 {
-	bed_make_apart(b, kernels, g, 2 * g->head_dim_k);
+	bed_make_apart(kernels, g, 2 * g->head_dim_k);
 }
 
-static void bed_free(struct bed *b)
-{
-	free(b->page);
-	free(b->before);
-	free(b->image);
-	free(b->scratch);
-	free(b->run);
-}
+FIXTURE_DO(bed_free, free(b.page); free(b.before); free(b.image); free(b.scratch); free(b.run));
 
-static void begin(struct bed *b, enum device_job_kind kind)
+TEST_EACH(NULL, bed_free);
+
+static void begin(enum device_job_kind kind)
 {
-	b->given_up = 0;
-	b->job = (struct device_job){
+	b.given_up = 0;
+	b.job = (struct device_job){
 		.kind = kind,
 		.codec_k = CODEC_FP8,
 		.codec_v = CODEC_FP8,
 		.verify = kind == DEVICE_DECODE,
-		.layout = &b->layout,
-		.geometry = &b->layout.pages.geometry,
-		.image = b->image,
-		.image_bytes = b->shape.image_bytes,
-		.given_up = &b->given_up,
+		.layout = &b.layout,
+		.geometry = &b.layout.pages.geometry,
+		.image = b.image,
+		.image_bytes = b.shape.image_bytes,
+		.given_up = &b.given_up,
 		.deadline_ns = DEADLINE,
 	};
-	device_run_begin(b->run, b->kernels, &b->job, !b->unguarded);
+	device_run_begin(b.run, b.kernels, &b.job, !b.unguarded);
 }
 
-static int piece(struct bed *b, uint64_t now)
+static int piece(uint64_t now)
 {
-	return device_run_piece(b->run, now, b->scratch);
+	return device_run_piece(b.run, now, b.scratch);
 }
 
 /* Pieces until the end; *ret: how many. */
-static int all(struct bed *b, uint32_t *ret)
+static int all(uint32_t *ret)
 {
 	int r;
 
 	*ret = 0;
 	do {
-		r = piece(b, 0);
+		r = piece(0);
 		(*ret)++;
 	} while (r == CODEC_MORE);
 	return r;
 }
 
-static int stop(struct bed *b, enum how how)
+static uint32_t calls;
+
+/* After so many pieces it stops, and at once. */
+static void stops_after(uint32_t pieces, enum how how)
 {
+	for (uint32_t i = 0; i < pieces; i++)
+		assert_int_equal(piece(DEADLINE - 1), CODEC_MORE);
+	calls = 0;
 	if (how == GIVEN_UP)
-		b->given_up = 1;
+		b.given_up = 1;
 	if (how == CANCELLED)
-		b->job.cancelled = 1;
-	return piece(b, how == LATE ? DEADLINE : DEADLINE - 1);
+		b.job.cancelled = 1;
+	assert_int_equal(piece(how == LATE ? DEADLINE : DEADLINE - 1),
+			 how == LATE ? -ETIMEDOUT : -ECANCELED);
 }
 
-static uint32_t changed(const struct bed *b)
+static uint32_t changed(void)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < PAGE; i++)
-		n += b->page[i] != b->before[i];
+		n += b.page[i] != b.before[i];
 	return n;
 }
 
-static void stopped_everywhere(struct bed *b, enum device_job_kind kind)
+static void stopped_everywhere(enum device_job_kind kind)
 {
 	uint32_t n;
 
-	begin(b, kind);
-	assert_int_equal(all(b, &n), 0);
+	begin(kind);
+	assert_int_equal(all(&n), 0);
 	assert_true(n >= (kind == DEVICE_VERIFY ? PAGE / 2 : PAGE) / CODEC_PIECE_BYTES);
 	for (int how = 0; how < HOWS; how++)
 		for (uint32_t at = 0; at < n; at++) {
-			memset(b->page, kind == DEVICE_DECODE ? FILLER : 0x3f, PAGE);
-			begin(b, kind);
+			memset(b.page, kind == DEVICE_DECODE ? FILLER : 0x3f, PAGE);
+			begin(kind);
 			for (uint32_t i = 0; i < at; i++) {
 				if (at + 1 == n) /* once is enough */
-					memcpy(b->before, b->page, PAGE);
-				assert_int_equal(piece(b, DEADLINE - 1), CODEC_MORE);
-				assert_true(at + 1 < n || changed(b) <= CODEC_PIECE_BYTES);
+					memcpy(b.before, b.page, PAGE);
+				assert_int_equal(piece(DEADLINE - 1), CODEC_MORE);
+				assert_true(at + 1 < n || changed() <= CODEC_PIECE_BYTES);
 			}
-			memcpy(b->before, b->page, PAGE);
-			assert_int_equal(stop(b, (enum how)how),
-					 how == LATE ? -ETIMEDOUT : -ECANCELED);
-			assert_memory_equal(b->page, b->before, PAGE);
+			memcpy(b.before, b.page, PAGE);
+			stops_after(0, (enum how)how);
+			assert_memory_equal(b.page, b.before, PAGE);
 		}
 }
 
@@ -190,84 +186,64 @@ static void each(enum device_job_kind kind)
 	static const char *const names[] = { "ref", "avx2", "avx512" };
 
 	for (int i = 0; i < 3; i++) {
-		struct bed b;
 		uint32_t n;
 
 		if (!codec_kernels(names[i]))
 			continue;
-		bed_make(&b, codec_kernels(names[i]), &usual);
-		begin(&b, DEVICE_ENCODE);
-		assert_int_equal(all(&b, &n), 0);
-		stopped_everywhere(&b, kind);
-		bed_free(&b);
+		bed_make(codec_kernels(names[i]), &usual);
+		begin(DEVICE_ENCODE);
+		assert_int_equal(all(&n), 0);
+		stopped_everywhere(kind);
+		(void)bed_free(NULL);
+		b = (struct bed){ 0 };
 	}
 }
 
-TEST(a_decode_stops_between_pieces)
-{
-	each(DEVICE_DECODE);
-}
-
-TEST(an_encode_stops_between_pieces)
-{
-	each(DEVICE_ENCODE);
-}
-
-TEST(a_verification_stops_between_pieces)
-{
-	each(DEVICE_VERIFY);
-}
+TEST_DO(a_decode_stops_between_pieces, each(DEVICE_DECODE));
+TEST_DO(an_encode_stops_between_pieces, each(DEVICE_ENCODE));
+TEST_DO(a_verification_stops_between_pieces, each(DEVICE_VERIFY));
 
 TEST(a_damaged_image_touches_no_page)
 {
-	struct bed b;
 	uint32_t n;
 
-	bed_make(&b, codec_kernels(NULL), &usual);
-	begin(&b, DEVICE_ENCODE);
-	assert_int_equal(all(&b, &n), 0);
+	bed_make(codec_kernels(NULL), &usual);
+	begin(DEVICE_ENCODE);
+	assert_int_equal(all(&n), 0);
 	b.image[b.shape.image_bytes - 1] ^= 1;
 	memset(b.page, FILLER, PAGE);
 	memset(b.before, FILLER, PAGE);
-	begin(&b, DEVICE_DECODE);
-	assert_int_equal(all(&b, &n), -EBADMSG);
+	begin(DEVICE_DECODE);
+	assert_int_equal(all(&n), -EBADMSG);
 	assert_memory_equal(b.page, b.before, PAGE);
-	bed_free(&b);
 }
 
-static void measure(struct bed *b)
+static void measure(void)
 {
-	begin(b, DEVICE_ENCODE);
-	b->job.measure = true;
+	begin(DEVICE_ENCODE);
+	b.job.measure = true;
 }
 
 TEST(measuring_stops_between_pieces)
 {
 	uint32_t encoding, n;
-	struct bed b;
 
-	bed_make(&b, codec_kernels(NULL), &many_units);
-	begin(&b, DEVICE_ENCODE);
-	assert_int_equal(all(&b, &encoding), 0);
+	bed_make(codec_kernels(NULL), &many_tiles);
+	begin(DEVICE_ENCODE);
+	assert_int_equal(all(&encoding), 0);
 	assert_true(b.job.error.squares == 0);
-	measure(&b);
-	assert_int_equal(all(&b, &n), 0);
+	measure();
+	assert_int_equal(all(&n), 0);
 	assert_true(b.job.error.squares > 0);
-	assert_in_range(n - encoding, b.shape.scale_bytes / PIECE_UNITS,
-			2 * b.shape.scale_bytes / PIECE_UNITS);
+	assert_in_range(n - encoding, b.shape.scale_bytes / PIECE_TILES,
+			2 * b.shape.scale_bytes / PIECE_TILES);
 	for (int how = 0; how < HOWS; how++)
 		for (uint32_t at = encoding; at < n; at += 7) {
-			measure(&b);
-			for (uint32_t i = 0; i < at; i++)
-				assert_int_equal(piece(&b, DEADLINE - 1), CODEC_MORE);
-			assert_int_equal(stop(&b, (enum how)how),
-					 how == LATE ? -ETIMEDOUT : -ECANCELED);
+			measure();
+			stops_after(at, (enum how)how);
 			assert_true(b.job.error.squares == 0);
 		}
-	bed_free(&b);
 }
-
-static uint32_t calls;
 
 int __real_mincore(void *address, size_t length, unsigned char *vec);
 int __wrap_mincore(void *address, size_t length, unsigned char *vec);
@@ -279,14 +255,14 @@ int __wrap_mincore(void *address, size_t length, unsigned char *vec)
 }
 
 /* Pieces until the page was looked at; none has more calls than it may. */
-static uint32_t look(struct bed *b, enum device_job_kind kind)
+static uint32_t look(enum device_job_kind kind)
 {
 	uint32_t n = 0;
 
-	begin(b, kind);
+	begin(kind);
 	for (uint32_t all = 0; all < ROWS; all += calls) {
 		calls = 0;
-		assert_int_equal(piece(b, DEADLINE - 1), CODEC_MORE);
+		assert_int_equal(piece(DEADLINE - 1), CODEC_MORE);
 		assert_in_range(calls, 1, PIECE_CALLS);
 		n++;
 	}
@@ -295,59 +271,51 @@ static uint32_t look(struct bed *b, enum device_job_kind kind)
 
 TEST(looking_for_holes_stops_between_pieces)
 {
-	struct bed b;
 	uint32_t n;
 
-	bed_make_apart(&b, codec_kernels(NULL), &usual, MEMORY_PAGE);
+	bed_make_apart(codec_kernels(NULL), &usual, MEMORY_PAGE);
 	b.unguarded = true;
-	n = look(&b, DEVICE_ENCODE);
+	n = look(DEVICE_ENCODE);
 	assert_int_equal(n, ROWS / PIECE_CALLS);
 	for (int how = 0; how < HOWS; how++)
 		for (uint32_t at = 0; at < n; at += 7) {
-			begin(&b, DEVICE_ENCODE);
-			for (uint32_t i = 0; i < at; i++)
-				assert_int_equal(piece(&b, DEADLINE - 1), CODEC_MORE);
-			calls = 0;
-			assert_int_equal(stop(&b, (enum how)how),
-					 how == LATE ? -ETIMEDOUT : -ECANCELED);
+			begin(DEVICE_ENCODE);
+			stops_after(at, (enum how)how);
 			assert_int_equal(calls, 0);
 		}
-	bed_free(&b);
 }
 
 TEST(a_page_with_a_hole_is_not_touched)
 {
 	const size_t hole = (size_t)(ROWS - 5) * MEMORY_PAGE;
 	unsigned char there;
-	struct bed b;
 	uint32_t n;
 
-	bed_make_apart(&b, codec_kernels(NULL), &usual, MEMORY_PAGE);
+	bed_make_apart(codec_kernels(NULL), &usual, MEMORY_PAGE);
 	b.unguarded = true;
-	(void)look(&b, DEVICE_ENCODE);
-	assert_int_equal(all(&b, &n), 0); /* the rest of it */
+	(void)look(DEVICE_ENCODE);
+	assert_int_equal(all(&n), 0); /* the rest of it */
 	memset(b.page, FILLER, hole);
 	memset(b.before, FILLER, hole);
 	for (enum device_job_kind kind = DEVICE_ENCODE; kind <= DEVICE_DECODE; kind++) {
 		assert_int_equal(madvise(b.page + hole, MEMORY_PAGE, MADV_DONTNEED), 0);
-		begin(&b, kind);
-		assert_int_equal(all(&b, &n), -EFAULT);
+		begin(kind);
+		assert_int_equal(all(&n), -EFAULT);
 		assert_int_equal(n, ROWS / PIECE_CALLS);
 		assert_memory_equal(b.page, b.before, hole);
 		assert_int_equal(__real_mincore(b.page + hole, MEMORY_PAGE, &there), 0);
 		assert_int_equal(there & 1, 0);
 	}
 	b.page[hole] = 1;
-	(void)look(&b, DEVICE_DECODE);
-	assert_int_equal(all(&b, &n), 0);
+	(void)look(DEVICE_DECODE);
+	assert_int_equal(all(&n), 0);
 	/* Where the kernel watches, and for jobs without a page, nothing is asked. */
 	b.unguarded = false;
 	calls = 0;
-	begin(&b, DEVICE_DECODE);
-	assert_int_equal(all(&b, &n), 0);
+	begin(DEVICE_DECODE);
+	assert_int_equal(all(&n), 0);
 	b.unguarded = true;
-	begin(&b, DEVICE_VERIFY);
-	assert_int_equal(all(&b, &n), 0);
+	begin(DEVICE_VERIFY);
+	assert_int_equal(all(&n), 0);
 	assert_int_equal(calls, 0);
-	bed_free(&b);
 }

@@ -3,75 +3,71 @@
  * Goal: a slab is emptied by jobs of bounded size while the core thread copies nothing; a block in
  * it is served from its old slot until all of it is elsewhere; leases are respected; the request
  * that waited for the slab gets it. Method: a real host tier under a real table of blocks, with
- * workers whose jobs end when the test says so (tests/lib/lib_copier.h); then the same with the CPU
+ * workers whose jobs end when the test says so (tests/lib/lib_mover.h); then the same with the CPU
  * device's threads, beside readers.
  */
 #include "tests/lib/lib_mover.h"
-#include "tests/lib/test.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "tests/lib/random.h"
-#include "daemon/store/herd.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "daemon/device/device_cpu.h"
+#include "daemon/policy/victim.h"
 
 enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
 
-static int ask(struct world *w, uint32_t bytes, struct extent *ret)
+static struct world w;
+
+FIXTURE_DO(end, world_close(&w));
+
+static int ask(uint32_t bytes, struct extent *ret)
 {
-	mover_turn(&w->mover);
-	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->mover, ret);
+	mover_iteration(&w.mover);
+	return world_try(&w, bytes, true, ret);
 }
 
 /* Three slabs of small images, of each of which a third was condemned: an emptying moves the rest
  * of one. */
-static struct world sparse_world(void)
+FIXTURE(sparse_world)
 {
-	struct world w = world_open(3);
-
+	w = world_open(3);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		(void)world_store(&w, i, SMALL, BLOCK_NONE);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i += 3)
 		blocks_condemn(w.blocks, world_find(&w, i));
-	herd_free_condemned(w.blocks, w.host);
-	return w;
+	mover_free_condemned(w.host, w.blocks);
+	return 0;
 }
 
 /* Begins one. */
-static void begin(struct world *w)
+static void begin(void)
 {
 	struct extent where;
 
-	assert_int_equal(ask(w, BIG, &where), -EAGAIN);
-	assert_true(emptier_busy(w->mover.emptier));
+	assert_int_equal(ask(BIG, &where), -EAGAIN);
+	assert_true(emptier_busy(w.mover.emptier));
 	assert_int_equal(world_copier.n, 1);
 }
 
 /* The block of the i-th copy of a job, and its name. */
-static uint32_t copied_block(struct world *w, uint32_t i, uint32_t *ret_name)
+static uint32_t copied_block(uint32_t i, uint32_t *ret_name)
 {
 	*ret_name = world_copier.jobs[0]->copies[i].from[0];
-	return world_find(w, *ret_name);
+	return world_find(&w, *ret_name);
 }
 
-TEST(all_stays_where_it_was_until_it_is_copied)
+TEST_WITH(all_stays_where_it_was_until_it_is_copied, sparse_world, end)
 {
-	struct world w = sparse_world();
 	uint32_t slots[3 * A_SLAB];
 	struct extent where;
 
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		slots[i] = i % 3 ? blocks_host_slot(w.blocks, world_find(&w, i)) : 0;
-	begin(&w);
+	begin();
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		if (i % 3)
 			assert_int_equal(blocks_host_slot(w.blocks, world_find(&w, i)), slots[i]);
 	assert_int_equal(world_moved_blocks, 0);
-	assert_int_equal(ask(&w, BIG, &where), -EAGAIN); /* one at a time */
+	assert_int_equal(ask(BIG, &where), -EAGAIN); /* one at a time */
 	assert_int_equal(world_copier.n, 1);
 	copier_run(&world_copier);
 	assert_false(emptier_busy(w.mover.emptier));
@@ -81,124 +77,116 @@ TEST(all_stays_where_it_was_until_it_is_copied)
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		if (i % 3)
 			world_bytes_are(&w, i, SMALL);
-	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_close(&w);
+	assert_int_equal(ask(BIG, &where), 0);
 }
 
 /* 8 MiB of 64 KiB images: not time bounds the copies, but the size of a job. */
-TEST(what_one_job_and_one_turn_take_is_bounded)
+TEST_WITH(what_one_job_and_one_iteration_take_is_bounded, NULL, end)
 {
 	enum { IMAGE = 64 * KIB, LARGE = 8 * MIB, N = LARGE / IMAGE };
-	struct world w = world_open_of(2, LARGE);
-	uint64_t turns = 0;
+	uint64_t iterations = 0;
 	struct extent where;
 
+	w = world_open_of(2, LARGE);
 	for (uint32_t i = 0; i < 2 * N; i++)
 		(void)world_store(&w, i, IMAGE, BLOCK_NONE);
 	for (uint32_t i = 0; i < N; i++) /* half of each slab */
 		blocks_condemn(w.blocks, world_find(&w, 2 * i));
-	herd_free_condemned(w.blocks, w.host);
-	assert_int_equal(ask(&w, LARGE, &where), -EAGAIN);
+	mover_free_condemned(w.host, w.blocks);
+	assert_int_equal(ask(LARGE, &where), -EAGAIN);
 	while (world_copier.n) {
 		const uint64_t before = world_copier.bytes_total;
 
 		copier_end(&world_copier, 0, 0);
 		assert_true(world_copier.bytes_total - before <= EMPTIER_JOBS * EMPTIER_JOB_BYTES);
-		turns++;
+		iterations++;
 	}
 	assert_int_equal(world_moved_bytes, LARGE / 2);
 	assert_int_equal(world_copier.bytes_total, LARGE / 2);
-	assert_true(turns >= LARGE / 2 / EMPTIER_JOB_BYTES);
+	assert_true(iterations >= LARGE / 2 / EMPTIER_JOB_BYTES);
 	assert_in_range(world_copier.most_bytes, 1, EMPTIER_JOB_BYTES);
 	assert_in_range(world_copier.most_copies, 1, EMPTIER_JOB_COPIES);
 	assert_in_range(world_copier.most_jobs, 1, EMPTIER_JOBS);
-	assert_int_equal(ask(&w, LARGE, &where), 0);
-	world_close(&w);
+	assert_int_equal(ask(LARGE, &where), 0);
 }
 
-TEST(a_block_that_is_leased_meanwhile_moves_when_it_is_not)
+TEST_WITH(a_block_that_is_leased_meanwhile_moves_when_it_is_not, sparse_world, end)
 {
-	struct world w = sparse_world();
 	struct extent before, after, where;
 	uint32_t block, name;
 
-	begin(&w);
-	block = copied_block(&w, 0, &name);
+	begin();
+	block = copied_block(0, &name);
 	world_where(&w, block, &before);
 	blocks_pin(w.blocks, block);
 	copier_run(&world_copier);
 	world_where(&w, block, &after);
 	assert_true(extent_equal(&before, &after));
-	assert_true(emptier_stuck(w.mover.emptier));
+	assert_true(emptier_busy(w.mover.emptier));
+	assert_int_equal(world_copier.n, 0);
 	world_bytes_are(&w, name, SMALL);
 	blocks_unpin(w.blocks, block);
-	assert_true(emptier_turn(w.mover.emptier));
+	assert_true(emptier_poll(w.mover.emptier));
 	world_where(&w, block, &after);
 	assert_false(extent_equal(&before, &after));
 	world_bytes_are(&w, name, SMALL);
 	assert_int_equal(blocks_pins(w.blocks, block), 0);
 	assert_int_equal(slabs_owner(tier_slabs(w.host), &after), block);
 	assert_null(tier_address(w.host, &before));
-	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_close(&w);
+	assert_int_equal(ask(BIG, &where), 0);
 }
 
-TEST(a_block_that_is_condemned_meanwhile_is_gone_at_once)
+TEST_WITH(a_block_that_is_condemned_meanwhile_is_gone_at_once, sparse_world, end)
 {
-	struct world w = sparse_world();
 	const uint64_t extents = w.host->extents;
 	uint32_t block, name;
 	struct extent where;
 
-	begin(&w);
-	block = copied_block(&w, 1, &name);
+	begin();
+	block = copied_block(1, &name);
 	blocks_condemn(w.blocks, block);
 	assert_int_equal(world_find(&w, name), BLOCK_NONE);
 	copier_run(&world_copier);
 	assert_false(emptier_busy(w.mover.emptier));
-	emptier_let_go(w.mover.emptier);
+	while (emptier_poll(w.mover.emptier)) /* until the slot is owed no more */
+		;
 	assert_int_equal(w.host->extents, extents - 1);
-	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_close(&w);
+	assert_int_equal(ask(BIG, &where), 0);
 }
 
-TEST(one_who_waits_with_a_lease_ends_a_stuck_emptying)
+TEST_WITH(one_who_waits_with_a_lease_ends_a_stuck_emptying, sparse_world, end)
 {
-	struct world w = sparse_world();
 	const uint64_t extents = w.host->extents;
-	const uint64_t none[TIER_MAX_SPACES] = { 0 };
-	const struct mover_for patient = { .guaranteed = none };
+	const struct mover_for patient = { 0 };
 	struct extent where, before, after;
 	uint32_t block, name;
 
-	begin(&w);
-	block = copied_block(&w, 0, &name);
+	begin();
+	block = copied_block(0, &name);
 	world_where(&w, block, &before);
 	blocks_pin(w.blocks, block);
 	copier_run(&world_copier);
-	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.mover,
-					     &where),
+	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, &patient, &w.mover, &where),
 			 -EAGAIN);
-	assert_true(emptier_stuck(w.mover.emptier));
+	assert_true(emptier_busy(w.mover.emptier));
+	assert_int_equal(world_copier.n, 0);
 	/* another slab than the slab with the lease */
-	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);
+	assert_int_equal(ask(BIG, &where), -EAGAIN);
 	assert_int_equal(world_copier.n, 1);
 	copier_run(&world_copier);
-	assert_int_equal(ask(&w, BIG, &where), 0);
+	assert_int_equal(ask(BIG, &where), 0);
 	world_where(&w, block, &after);
 	assert_true(extent_equal(&before, &after));
 	world_bytes_are(&w, name, SMALL);
 	assert_int_equal(w.host->extents, extents + 1);
 	blocks_unpin(w.blocks, block);
-	world_close(&w);
 }
 
-TEST(a_job_that_fails_leaves_all_and_is_tried_again)
+TEST_WITH(a_job_that_fails_leaves_all_and_is_tried_again, sparse_world, end)
 {
-	struct world w = sparse_world();
 	struct extent where;
 
-	begin(&w);
+	begin();
 	copier_end(&world_copier, 0, -ECANCELED);
 	assert_int_equal(world_moved_blocks, 0);
 	assert_true(emptier_busy(w.mover.emptier));
@@ -206,62 +194,54 @@ TEST(a_job_that_fails_leaves_all_and_is_tried_again)
 	world_copier.full = true;
 	copier_end(&world_copier, 0, -EIO);
 	assert_int_equal(world_copier.n, 0);
-	assert_false(emptier_turn(w.mover.emptier));
+	assert_false(emptier_poll(w.mover.emptier));
 	world_copier.full = false;
-	assert_true(emptier_turn(w.mover.emptier));
+	assert_true(emptier_poll(w.mover.emptier));
 	copier_run(&world_copier);
-	assert_int_equal(ask(&w, BIG, &where), 0);
+	assert_int_equal(ask(BIG, &where), 0);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		if (i % 3)
 			world_bytes_are(&w, i, SMALL);
-	world_close(&w);
 }
 
-TEST(stores_of_its_class_do_not_take_the_room_it_needs)
+TEST_WITH(stores_of_its_class_do_not_take_the_room_it_needs, sparse_world, end)
 {
-	struct world w = sparse_world();
 	struct extent where;
 
-	begin(&w);
+	begin();
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
-		assert_int_equal(ask(&w, SMALL, &where), 0); /* the oldest go */
+		assert_int_equal(ask(SMALL, &where), 0); /* the oldest go */
 		tier_free(w.host, &where);
 		(void)world_store(&w, 100 + i, SMALL, BLOCK_NONE);
 	}
 	copier_run(&world_copier);
 	assert_false(emptier_busy(w.mover.emptier));
-	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_close(&w);
+	assert_int_equal(ask(BIG, &where), 0);
 }
 
-TEST(the_slab_is_for_who_waited)
+TEST_WITH(the_slab_is_for_who_waited, sparse_world, end)
 {
-	struct world w = sparse_world();
 	struct extent where, big;
 	uint64_t evicted;
 
-	begin(&w);
+	begin();
 	copier_run(&world_copier);
 	while (!tier_alloc(w.host, SMALL, &where))
 		; /* any slots that are free now: no class's slab */
 	evicted = w.mover.counts.evicted_blocks;
-	assert_int_equal(ask(&w, BIG, &big), 0);
+	assert_int_equal(ask(BIG, &big), 0);
 	assert_int_equal(w.mover.counts.evicted_blocks, evicted);
 	assert_int_equal(tier_extent_bytes(w.host, &big), BIG);
-	world_close(&w);
 }
 
-TEST(a_slab_that_nobody_comes_for_is_free)
+TEST_WITH(a_slab_that_nobody_comes_for_is_free, sparse_world, end)
 {
-	struct world w = sparse_world();
-
-	begin(&w);
+	begin();
 	copier_run(&world_copier);
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 0);
-	while (emptier_turn(w.mover.emptier))
+	while (emptier_poll(w.mover.emptier))
 		;
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 1);
-	world_close(&w);
 }
 
 /* --- with threads --- */
@@ -278,7 +258,6 @@ struct reader {
 };
 
 struct bed {
-	struct world w;
 	struct loop *loop;
 	struct device *device;
 	struct loop_poller poller;
@@ -302,9 +281,9 @@ static void was_read(struct device_job *job)
 	for (uint32_t i = 0; i < SMALL; i++)
 		assert_int_equal(r->buffer[i], (uint8_t)r->name);
 	b->reads++;
-	b->reads_of_moving += emptier_busy(b->w.mover.emptier);
-	blocks_unpin(b->w.blocks, r->block);
-	herd_free_condemned(b->w.blocks, b->w.host);
+	b->reads_of_moving += emptier_busy(w.mover.emptier);
+	blocks_unpin(w.blocks, r->block);
+	mover_free_condemned(w.host, w.blocks);
 	r->busy = false;
 }
 
@@ -314,13 +293,13 @@ static void read_some(struct bed *b, struct reader *r)
 	struct extent where;
 
 	r->name = b->next_name - 1 - random_below(&b->random, 5 * A_SLAB);
-	r->block = world_find(&b->w, r->name);
+	r->block = world_find(&w, r->name);
 	if (r->block == BLOCK_NONE)
 		return;
-	world_where(&b->w, r->block, &where);
-	blocks_pin(b->w.blocks, r->block);
+	world_where(&w, r->block, &where);
+	blocks_pin(w.blocks, r->block);
 	r->copy = (struct device_copy){ .to = r->buffer,
-					.from = tier_address(b->w.host, &where),
+					.from = tier_address(w.host, &where),
 					.bytes = SMALL };
 	r->job = (struct device_job){ .kind = DEVICE_COPY,
 				      .image = r->buffer,
@@ -346,31 +325,24 @@ static bool work(struct loop_poller *poller)
 		busy |= b->readers[i].busy;
 	}
 	if (b->rounds == ROUNDS) {
-		if (!busy && !emptier_busy(b->w.mover.emptier))
+		if (!busy && !emptier_busy(w.mover.emptier))
 			loop_stop(b->loop);
 		return true;
 	}
-	if (!emptier_busy(b->w.mover.emptier)) {
-		block = world_find(&b->w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
+	if (!emptier_busy(w.mover.emptier)) {
+		block = world_find(&w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
 		if (block != BLOCK_NONE && random_below(&b->random, 4) == 0)
-			blocks_condemn(b->w.blocks, block);
-		else if (ask(&b->w, SMALL, &where) == 0) {
-			uint8_t key[32];
-
-			memset(tier_address(b->w.host, &where), (int)(b->next_name & 0xff), SMALL);
-			world_key(b->next_name++, key);
-			assert_int_equal(blocks_commit(b->w.blocks, key, 0, BLOCK_NONE, 0, &where,
-						       &block),
-					 0);
-			tier_set_owner(b->w.host, &where, block);
-			blocks_touch(b->w.blocks, block, ++b->w.tick);
+			blocks_condemn(w.blocks, block);
+		else if (ask(SMALL, &where) == 0) {
+			memset(tier_address(w.host, &where), (int)(b->next_name & 0xff), SMALL);
+			(void)world_commit(&w, 0, b->next_name++, BLOCK_NONE, &where);
 		}
-		herd_free_condemned(b->w.blocks, b->w.host);
+		mover_free_condemned(w.host, w.blocks);
 		if (random_below(&b->random, 32) != 0)
 			return true;
 	}
-	if (ask(&b->w, BIG, &where) == 0) {
-		tier_free(b->w.host, &where);
+	if (ask(BIG, &where) == 0) {
+		tier_free(w.host, &where);
 		b->rounds++;
 	}
 	return true;
@@ -378,32 +350,28 @@ static bool work(struct loop_poller *poller)
 
 TEST(what_is_moved_is_read_right_by_others)
 {
-	const struct device_conf conf = { .workers = 3,
-					  .depth = READERS,
-					  .own_depth = EMPTIER_JOBS };
 	static struct bed b;
 
-	b = (struct bed){ .w = world_open(6),
-			  .poller.poll = work,
-			  .random = random_seeded("unit_emptier") };
-	emptier_close(b.w.mover.emptier);
+	b = (struct bed){ .poller.poll = work, .random = random_seeded("unit_emptier") };
+	w = world_open(6);
+	emptier_close(w.mover.emptier);
 	assert_int_equal(loop_open(0, &b.loop), 0);
-	assert_int_equal(device_open("cpu", &conf, b.loop, &b.device), 0);
-	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = b.w.host,
-							      .blocks = b.w.blocks,
+	assert_int_equal(device_cpu_open(3, READERS, EMPTIER_JOBS, b.loop, &b.device), 0);
+	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = w.host,
+							      .blocks = w.blocks,
 							      .loop = b.loop,
 							      .submit = submit,
 							      .arg = &b,
 							      .moved_blocks = &world_moved_blocks,
 							      .moved_bytes = &world_moved_bytes },
-				      &b.w.mover.emptier),
+				      &w.mover.emptier),
 			 0);
 	for (int i = 0; i < READERS; i++) {
 		b.readers[i] = (struct reader){ .bed = &b, .buffer = aligned_alloc(4096, SMALL) };
 		assert_non_null(b.readers[i].buffer);
 	}
 	for (b.next_name = 0; b.next_name < 6 * A_SLAB; b.next_name++)
-		(void)world_store(&b.w, b.next_name, SMALL, BLOCK_NONE);
+		(void)world_store(&w, b.next_name, SMALL, BLOCK_NONE);
 	loop_poller_add(b.loop, &b.poller);
 	assert_int_equal(loop_run(b.loop), 0);
 	loop_poller_remove(b.loop, &b.poller);
@@ -412,7 +380,7 @@ TEST(what_is_moved_is_read_right_by_others)
 	       (unsigned long long)world_moved_blocks);
 	assert_true(world_moved_blocks > 0 && b.reads_of_moving > 0);
 	device_close(b.device);
-	world_close(&b.w);
+	world_close(&w);
 	loop_close(b.loop);
 	for (int i = 0; i < READERS; i++)
 		free(b.readers[i].buffer);

@@ -2,15 +2,13 @@
 /*
  * unit_entry - goal: an entry that asks for more than its client has is refused with a sentence
  * that names field and value, an entry at the very limit is not, and the check changes nothing.
- * Method: entry_check() alone, on one good entry that each case bends.
+ * Method: op_check_entry() alone, on one good entry that each case bends.
  */
-#include <errno.h>
-#include <string.h>
 
-#include "daemon/op/entry.h"
+#include "daemon/op/op.h"
 #include "daemon/op/part.h"
-#include "daemon/shared/client.h"
-#include "daemon/store/space.h"
+#include "daemon/session/peer.h"
+#include "daemon/table/space.h"
 #include "tests/lib/test.h"
 
 enum { SLOTS = 16, CLAIMED = 6, LAYERS = 4, EVENTS = 3, OUTSTANDING = 70, LOAD = 71, GROUPS = 2 };
@@ -20,7 +18,7 @@ static struct space space = { .geometry = { .layers = LAYERS } };
 static struct mount open_mount = { .space = &space, .device = &layered };
 static struct mount plain_mount = { .space = &space, .device = &plain };
 static struct mount closing_mount = { .space = &space, .device = &layered, .closing = true };
-static struct order order = { .device = &layered, .events = { .n = EVENTS } };
+static struct stream_order order = { .device = &layered, .events = { .n = EVENTS } };
 static struct op load = { .sqe = { .op = WIRE_OP_LOAD, .op_id = LOAD, .groups = GROUPS } };
 static struct op store = {
 	.next = &load,
@@ -86,7 +84,7 @@ TEST(what_a_client_does_not_have_is_refused)
 		int r;
 
 		memcpy(&before, &client, sizeof(client));
-		r = entry_check(&client, &bends[i].sqe, &target, text, sizeof(text));
+		r = op_check_entry(&client, &bends[i].sqe, &target, text, sizeof(text));
 
 		print_message("%zu: %d %s\n", i, r, text);
 		assert_int_equal(r, bends[i].refused ? -EPROTO : 0);
@@ -120,7 +118,7 @@ TEST(the_target_of_an_entry_is_found)
 		struct op *target = &load;
 		char text[200];
 
-		assert_int_equal(entry_check(&client, &sqe, &target, text, sizeof(text)), 0);
+		assert_int_equal(op_check_entry(&client, &sqe, &target, text, sizeof(text)), 0);
 		assert_ptr_equal(target, cases[i].found);
 	}
 }

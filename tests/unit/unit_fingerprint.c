@@ -8,8 +8,7 @@
 #include <openssl/evp.h>
 #include <openssl/params.h>
 
-#include "client/fingerprint.h"
-#include "tests/lib/random.h"
+#include "client/abi/fingerprint.h"
 #include "tests/lib/test.h"
 
 enum { ROUNDS = 2000 };

@@ -7,13 +7,6 @@
  * Method: a memfd mapped and watched; then pages of several layouts with one page of memory missing
  * at a time, looked at with each number of calls, which are counted.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "daemon/device/guard.h"
 #include "tests/lib/test.h"

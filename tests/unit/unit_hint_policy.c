@@ -4,10 +4,8 @@
  * hints. Method: single plans; then random hints, whose plans are executed on a model of a tenant's
  * blocks.
  */
-#include <stdlib.h>
 
-#include "daemon/store/hint_policy.h"
-#include "tests/lib/random.h"
+#include "daemon/move/hints.h"
 #include "tests/lib/test.h"
 
 static const struct hint_limits limits = {

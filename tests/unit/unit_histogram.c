@@ -5,10 +5,8 @@
  * promises. Method: known times at the edges of buckets; then random times of all magnitudes,
  * beside the exact percentiles of the sorted times.
  */
-#include <stdlib.h>
 
-#include "daemon/base/histogram.h"
-#include "tests/lib/random.h"
+#include "base/histogram.h"
 #include "tests/lib/test.h"
 
 enum { TIMES = 5000 };

@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: the host tier's memory: every shortfall is a sentence that names limit, knob and next step;
- * opened memory is faulted in, kept out of core dumps, and let go. Method: host_limits_check() on
+ * opened memory is faulted in, kept out of core dumps, and unmapped. Method: host_limits_check() on
  * invented machines; host_memory_open() on this one.
  */
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "tests/lib/test.h"
-#include "tiers/host/host_limits.h"
 #include "tiers/host/host_memory.h"
 #include "tiers/slabs.h"
 
@@ -25,9 +14,7 @@
 #define GIB (1024 * MIB)
 
 static const struct host_limits plenty = { UINT64_MAX, UINT64_MAX, UINT64_MAX - 1 };
-static const struct tier_conf small = { .bytes = 1 * MIB,
-					.slab_bytes = 64 * KIB,
-					.prefault_threads = 2 };
+static const struct tier_conf small = { .bytes = 1 * MIB, .slab_bytes = 64 * KIB };
 
 /* The check fails with err and its text has every word of the NULL-terminated list. */
 static void expect_refusal(const struct tier_conf *conf, const struct host_limits *limits, int err,
@@ -175,7 +162,7 @@ TEST(every_slab_is_handed_out_once_in_order)
 			(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 	}
 	assert_int_equal(host_memory_next(m), SLABS_NONE);
-	assert_int_equal(host_memory_lost(m), 0);
+	assert_int_equal(atomic_load(&m->lost), 0);
 	host_memory_close(m);
 }
 
@@ -185,7 +172,7 @@ TEST(a_slab_handed_out_is_resident)
 	unsigned char resident[16];
 
 	assert_int_equal(host_memory_next(m), 0);
-	assert_int_equal(mincore(host_memory_base(m), 64 * KIB, resident), 0);
+	assert_int_equal(mincore(m->base, 64 * KIB, resident), 0);
 	for (int i = 0; i < 16; i++)
 		assert_true(resident[i] & 1);
 	host_memory_close(m);
@@ -216,7 +203,7 @@ TEST(a_core_dump_has_none_of_it)
 	struct host_memory *m = open_small(&small);
 	char flags[512];
 
-	smaps_line(host_memory_base(m), "VmFlags:", flags, sizeof(flags));
+	smaps_line(m->base, "VmFlags:", flags, sizeof(flags));
 	assert_non_null(strstr(flags, " dd"));
 	host_memory_close(m);
 }
@@ -289,8 +276,8 @@ TEST(huge_pages_without_effect_are_told)
 	conf.huge_pages = 1;
 	m = open_small(&conf);
 	if (!line[0] || strstr(line, "[never]"))
-		assert_non_null(strstr(host_memory_note(m), "[host] huge_pages = thp"));
+		assert_non_null(strstr(m->note, "[host] huge_pages = thp"));
 	else
-		assert_string_equal(host_memory_note(m), "");
+		assert_string_equal(m->note, "");
 	host_memory_close(m);
 }

@@ -5,13 +5,10 @@
  * turn.
  * Method: a tree of files as sysfs has it; for the layout, shares of a few nodes.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
-#include "tiers/host/host_nodes.h"
+#include "tiers/host/host_memory.h"
 
 static char dir[128];
 
@@ -63,22 +60,18 @@ FIXTURE(begin)
 	return 0;
 }
 
-FIXTURE(end)
-{
-	scratch_remove(dir);
-	return 0;
-}
+FIXTURE_DO(end, scratch_remove(dir));
 
 TEST_WITH(a_machine_without_gpus_has_no_preference, begin, end)
 {
-	struct host_shares shares;
+	struct host_split split;
 	struct host_nodes nodes;
 
 	device("0000:00:00.0", "0x8086\n", "0x060000\n", "0\n");
 	read_nodes(8, &nodes);
 	assert_int_equal(nodes.n, 0);
-	host_nodes_by_gpus(&nodes, 100, &shares);
-	assert_int_equal(shares.n, 0);
+	host_nodes_by_gpus(&nodes, 100, &split);
+	assert_int_equal(split.n, 0);
 	host_nodes_read("/tmp/there-is-no-such-directory", below, &(int32_t){ 8 }, &nodes);
 	assert_int_equal(nodes.n, 0);
 }
@@ -86,19 +79,19 @@ TEST_WITH(a_machine_without_gpus_has_no_preference, begin, end)
 TEST_WITH(each_gpu_has_its_share, begin, end)
 {
 	struct host_nodes nodes;
-	struct host_shares shares;
+	struct host_split split;
 
 	device("0000:c1:00.0", "0x10de\n", "0x030200\n", "1\n");
 	device("0000:41:00.0", "0x10de\n", "0x030000\n", "0\n");
 	device("0000:a1:00.0", "0x10de\n", "0x030200\n", "1\n");
 	read_nodes(8, &nodes);
 	assert_int_equal(nodes.n, 3);
-	host_nodes_by_gpus(&nodes, 301, &shares);
-	assert_int_equal(shares.n, 2);
-	assert_int_equal(shares.node[0], 0);
-	assert_int_equal(shares.node[1], 1);
-	assert_int_equal(shares.slabs[0], 100);
-	assert_int_equal(shares.slabs[1], 201);
+	host_nodes_by_gpus(&nodes, 301, &split);
+	assert_int_equal(split.n, 2);
+	assert_int_equal(split.node[0], 0);
+	assert_int_equal(split.node[1], 1);
+	assert_int_equal(split.slabs[0], 100);
+	assert_int_equal(split.slabs[1], 201);
 }
 
 TEST_WITH(what_is_no_gpu_or_has_no_node_counts_for_nothing, begin, end)
@@ -144,15 +137,15 @@ TEST_WITH(more_gpus_than_there_is_room_for, begin, end)
 TEST(more_nodes_than_there_is_room_for)
 {
 	struct host_nodes nodes = { .n = HOST_GPUS_MAX };
-	struct host_shares shares;
+	struct host_split split;
 	uint32_t slabs = 0;
 
 	for (int32_t i = 0; i < HOST_GPUS_MAX; i++)
 		nodes.of_gpu[i] = i;
-	host_nodes_by_gpus(&nodes, 640, &shares);
-	assert_int_equal(shares.n, TIER_MAX_NODES);
-	for (uint32_t i = 0; i < shares.n; i++)
-		slabs += shares.slabs[i];
+	host_nodes_by_gpus(&nodes, 640, &split);
+	assert_int_equal(split.n, TIER_MAX_NODES);
+	for (uint32_t i = 0; i < split.n; i++)
+		slabs += split.slabs[i];
 	assert_int_equal(slabs, 640);
 }
 
@@ -161,37 +154,37 @@ TEST(shares_are_whole_slabs_of_the_nodes_named)
 	const struct tier_conf conf = { .slab_bytes = 64 << 10,
 					.n_nodes = 2,
 					.nodes = { { 3, 300 << 10 }, { 1, 64 << 10 } } };
-	struct host_shares shares;
+	struct host_split split;
 
-	host_nodes_by_conf(&conf, &shares);
-	assert_int_equal(shares.n, 2);
-	assert_int_equal(shares.node[0], 3);
-	assert_int_equal(shares.slabs[0], 4);
-	assert_int_equal(shares.node[1], 1);
-	assert_int_equal(shares.slabs[1], 1);
+	host_nodes_by_conf(&conf, &split);
+	assert_int_equal(split.n, 2);
+	assert_int_equal(split.node[0], 3);
+	assert_int_equal(split.slabs[0], 4);
+	assert_int_equal(split.node[1], 1);
+	assert_int_equal(split.slabs[1], 1);
 }
 
 /* At any time the nodes are as far apart as a run, and in the end each has its share. */
 TEST(nodes_come_in_turn)
 {
 	enum { RUN = 4, SLABS = 120 };
-	const struct host_shares shares = { .n = 3, .node = { 0, 2, 5 }, .slabs = { 60, 20, 40 } };
+	const struct host_split split = { .n = 3, .node = { 0, 2, 5 }, .slabs = { 60, 20, 40 } };
 	uint8_t of[SLABS + 1];
 	uint32_t given[3] = { 0, 0, 0 }, runs = 1;
 
 	of[SLABS] = 0xaa;
-	host_nodes_lay_out(&shares, RUN, of);
+	host_nodes_lay_out(&split, RUN, of);
 	assert_int_equal(of[SLABS], 0xaa);
 	for (uint32_t i = 0; i < SLABS; i++) {
 		given[of[i]]++;
 		runs += i > 0 && of[i] != of[i - 1];
 		for (uint32_t node = 0; node < 3; node++) {
-			const int32_t due = (int32_t)(shares.slabs[node] * (i + 1) / SLABS);
+			const int32_t due = (int32_t)(split.slabs[node] * (i + 1) / SLABS);
 
 			assert_in_range((int32_t)given[node] - due + 2 * RUN, 0, 4 * RUN);
 		}
 	}
 	for (uint32_t node = 0; node < 3; node++)
-		assert_int_equal(given[node], shares.slabs[node]);
+		assert_int_equal(given[node], split.slabs[node]);
 	assert_true(runs <= SLABS / RUN);
 }

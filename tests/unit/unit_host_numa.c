@@ -5,9 +5,6 @@
  * no other ones; a node that is not there, or too small, is a sentence; memory that lies elsewhere
  * is counted. Method: host_memory_open() on a machine of three nodes (lib_nodes.h).
  */
-#include <errno.h>
-#include <string.h>
-#include <time.h>
 
 #include "tests/lib/lib_nodes.h"
 #include "tests/lib/test.h"
@@ -23,7 +20,7 @@ static struct host_memory *open_settled(const struct tier_conf *conf)
 
 	if (host_memory_open(conf, &m, text, sizeof(text)))
 		fail_msg("%s", text);
-	while (!host_memory_settled(m))
+	while (atomic_load(&m->done) < m->n_slabs)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 	return m;
 }
@@ -41,23 +38,22 @@ TEST(each_slab_is_bound_to_its_node)
 
 	nodes_reset(-1);
 	m = open_settled(&conf);
-	assert_int_equal(host_memory_slabs(m), 8);
-	assert_int_equal(host_memory_node(m, 0), 2);
-	assert_int_equal(host_memory_node(m, 1), 0);
-	assert_int_equal(host_memory_node(m, 2), -1);
+	assert_int_equal(m->n_slabs, 8);
+	assert_int_equal(m->split.n, 2);
+	assert_int_equal(m->split.node[0], 2);
+	assert_int_equal(m->split.node[1], 0);
 	n = nodes_bound(bound, MOST);
 	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t first = (uint64_t)(bound[i].at - host_memory_base(m)) / SLAB;
+		const uint64_t first = (uint64_t)(bound[i].at - m->base) / SLAB;
 
 		assert_true(bound[i].strict);
-		assert_ptr_equal(bound[i].at, host_memory_base(m) + bytes);
+		assert_ptr_equal(bound[i].at, m->base + bytes);
 		for (uint64_t slab = first; slab < first + bound[i].bytes / SLAB; slab++)
-			assert_int_equal(host_memory_node(m, host_memory_nodes(m)[slab]),
-					 bound[i].node);
+			assert_int_equal(m->split.node[m->nodes[slab]], bound[i].node);
 		bytes += bound[i].bytes;
 	}
 	assert_int_equal(bytes, 8 * SLAB);
-	assert_int_equal(host_memory_astray(m), 0);
+	assert_int_equal(atomic_load(&m->astray), 0);
 	host_memory_close(m);
 }
 
@@ -71,7 +67,7 @@ TEST(memory_that_lies_elsewhere_is_counted)
 
 	nodes_reset(1);
 	m = open_settled(&conf);
-	assert_int_equal(host_memory_astray(m), 4);
+	assert_int_equal(atomic_load(&m->astray), 4);
 	host_memory_close(m);
 }
 
@@ -113,7 +109,7 @@ TEST(without_nodes_no_memory_is_bound)
 	m = open_settled(&conf);
 	for (uint32_t i = 0; i < nodes_bound(bound, MOST); i++)
 		assert_false(bound[i].strict);
-	if (host_memory_node(m, 0) < 0) {
+	if (m->split.n == 0) {
 		assert_int_equal(nodes_bound(bound, MOST), 1);
 		assert_int_equal(bound[0].node, -1); /* interleaved */
 		assert_int_equal(bound[0].bytes, 4 * SLAB);

@@ -5,9 +5,6 @@
  * else. Method: known figures, every single-bit flip of a header, every field changed and sealed
  * again, limits one past.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 #include "kernels/image.h"

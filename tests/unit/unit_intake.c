@@ -5,18 +5,11 @@
  * and without descriptors through a socket pair; a pipe tells whether its other end, which lies in
  * a packet, is still open. Jobs that block until they are let go, more and more of them.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "daemon/front/intake.h"
-#include "daemon/base/loop.h"
+#include "daemon/conn/intake.h"
+#include "base/loop.h"
 #include "tests/lib/lib_packet.h"
+#include "tests/lib/lib_refuse.h"
 #include "tests/lib/test.h"
 
 static void send_packet(int socket, const void *bytes, size_t n, const int *fds, size_t n_fds)
@@ -84,8 +77,8 @@ static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, 
 	send_packet(pair[0], bytes, n, fds, n_fds);
 	in->socket = pair[1];
 	in->greeted = greeted;
-	in->share = (struct intake_share){ .max_bytes = 1 << 20, .max_regions = 4, .clients = 1 };
-	intake_run(&in->job);
+	in->usage = (struct intake_usage){ .max_bytes = 1 << 20, .max_regions = 4, .clients = 1 };
+	intake_run(&in->work, 0);
 	status = in->status;
 	memcpy(text, in->text, 232);
 	assert_int_equal(in->n_fds, 0);
@@ -98,80 +91,70 @@ static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, 
 	return status;
 }
 
-static int open_fds(void)
-{
-	int n = 0;
+/* A SPACE_OPEN of one region, which has so many bytes. */
+struct space_message {
+	struct wire_space_open open;
+	struct wire_region region;
+	struct wire_segment segment;
+};
 
-	for (int fd = 0; fd < 1024; fd++)
-		n += fcntl(fd, F_GETFD) >= 0;
-	return n;
+static struct space_message space_of(uint64_t bytes)
+{
+	return (struct space_message){
+		.open = { .head = packet_head(WIRE_SPACE_OPEN, sizeof(struct space_message), 0),
+			  .n_regions = 1,
+			  .n_segments = 1 },
+		.region = { .memory = WIRE_MEMFD, .length = bytes },
+	};
 }
 
 TEST(whatever_comes_is_closed)
 {
-	struct {
-		struct wire_space_open open;
-		struct wire_region region;
-		struct wire_segment segment;
-	} m = { 0 };
-	struct wire_head bell = { .magic = WIRE_MAGIC,
-				  .type = WIRE_DOORBELL,
-				  .length = sizeof(bell) };
+	const struct wire_head bell = packet_head(WIRE_DOORBELL, sizeof(bell), 0);
+	struct space_message m = space_of(2 << 20);
 	int many[INTAKE_MAX_FDS];
 	char text[232];
-	const int before = open_fds();
+	const int before = descriptors_open();
 
 	for (int i = 0; i < INTAKE_MAX_FDS; i++)
 		many[i] = STDERR_FILENO;
 	assert_int_equal(intake_of("x", 1, many, 1, true, text), -EPROTO);
 	assert_int_equal(intake_of("x", 1, many, INTAKE_MAX_FDS, true, text), -EPROTO);
-	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC,
-					  .type = WIRE_SPACE_OPEN,
-					  .length = sizeof(m) };
+	m.open.n_regions = m.open.n_segments = 0;
 	assert_int_equal(intake_of(&m, sizeof(m), many, WIRE_MAX_REGIONS + 1, true, text), -EPROTO);
 	assert_non_null(strstr(text, "more than 64 file descriptors"));
 	assert_int_equal(intake_of(&bell, sizeof(bell), many, 1, true, text), -EPROTO);
 	assert_non_null(strstr(text, "takes none"));
-	m.open.n_regions = m.open.n_segments = 1;
-	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 2 << 20 };
+	m = space_of(2 << 20);
 	assert_int_equal(intake_of(&m, sizeof(m), many, 1, false, text), -EPROTO);
 	assert_non_null(strstr(text, "HELLO"));
 	assert_int_equal(intake_of(&m, sizeof(m), many, 1, true, text), -ENOSPC);
 	assert_non_null(strstr(text, "max_clients"));
 	m.region.fd_index = 1;
 	assert_int_equal(intake_of(&m, sizeof(m), many, 1, true, text), -EINVAL);
-	assert_int_equal(open_fds(), before);
+	assert_int_equal(descriptors_open(), before);
 }
 
-/* Over its share only while some of it waits to be unmapped: the packet and its descriptors are
+/* Over its limits only while some of it waits to be unmapped: the packet and its descriptors are
  * kept. */
-TEST(a_packet_waits_for_its_share)
+TEST(a_packet_waits_within_its_limits)
 {
-	struct {
-		struct wire_space_open open;
-		struct wire_region region;
-		struct wire_segment segment;
-	} m = { 0 };
+	const struct space_message m = space_of(1 << 20);
 	struct intake *in = calloc(1, sizeof(*in));
 	int pair[2], fd = STDERR_FILENO;
 
-	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC,
-					  .type = WIRE_SPACE_OPEN,
-					  .length = sizeof(m) };
-	m.open.n_regions = m.open.n_segments = 1;
-	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 1 << 20 };
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	send_packet(pair[0], &m, sizeof(m), &fd, 1);
 	in->socket = pair[1];
 	in->greeted = true;
-	in->share = (struct intake_share){
+	in->usage = (struct intake_usage){
 		.bytes = 1 << 20, .max_bytes = 1 << 20, .max_regions = 4, .waits = true
 	};
-	intake_run(&in->job);
+	intake_run(&in->work, 0);
 	assert_int_equal(in->status, -EAGAIN);
 	assert_int_equal(in->n_fds, 1);
-	in->share.waits = false;
-	intake_run(&in->job);
+	in->usage.waits = false;
+	intake_run(&in->work, 0);
 	assert_int_equal(in->status, -ENOSPC);
 	assert_int_equal(in->n_fds, 0);
 	intake_drop(in);
@@ -197,7 +180,7 @@ TEST(rings_are_made)
 	in->ring_entries = 8;
 	in->arena_blocks = 64;
 	in->seq = 7;
-	intake_run(&in->job);
+	intake_run(&in->work, 0);
 	assert_int_equal(in->status, 0);
 	assert_int_equal(in->seq, 7);
 	assert_int_equal(ring.complete->magic, WIRE_MAGIC);
@@ -207,7 +190,7 @@ TEST(rings_are_made)
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	none = (struct rlimit){ .rlim_cur = 0, .rlim_max = before.rlim_max };
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	intake_run(&in->job);
+	intake_run(&in->work, 0);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 	assert_int_equal(in->status, -EMFILE);
 	assert_non_null(strstr(in->text, "cannot make rings: Too many open files"));
@@ -225,7 +208,7 @@ TEST(rings_are_made)
 enum { JOBS = 40 };
 
 struct blocked {
-	struct helper_job job;
+	struct work work;
 	int pipe[2];
 	bool done;
 };
@@ -233,16 +216,17 @@ struct blocked {
 static struct loop *loop;
 static uint32_t n_done, n_wanted;
 
-static void block(struct helper_job *job)
+static enum work_end block(struct work *work, TEST_UNUSED uint32_t thread)
 {
 	char byte;
 
-	(void)!read(((struct blocked *)(void *)job)->pipe[0], &byte, 1);
+	(void)!read(((struct blocked *)(void *)work)->pipe[0], &byte, 1);
+	return WORK_ENDED;
 }
 
-static void unblocked(struct helper_job *job)
+static void unblocked(struct work *work)
 {
-	((struct blocked *)(void *)job)->done = true;
+	((struct blocked *)(void *)work)->done = true;
 	if (++n_done == n_wanted)
 		loop_stop(loop);
 }
@@ -251,57 +235,56 @@ static void unblocked(struct helper_job *job)
 TEST(none_waits_for_another)
 {
 	static struct blocked jobs[JOBS];
-	struct helpers *helpers = NULL;
+	struct workers *helpers = NULL;
 
 	assert_int_equal(loop_open(0, &loop), 0);
-	assert_int_equal(helpers_open(loop, JOBS, &helpers), 0);
+	assert_int_equal(workers_open_helpers(loop, JOBS, &helpers), 0);
 	for (int i = 0; i < JOBS; i++) {
-		jobs[i].job = (struct helper_job){ .run = block, .done = unblocked };
+		jobs[i].work = (struct work){ .run = block, .done = unblocked };
 		assert_int_equal(pipe2(jobs[i].pipe, O_CLOEXEC), 0);
-		helper_start(helpers, &jobs[i].job);
+		workers_submit(helpers, &jobs[i].work);
 	}
-	assert_int_equal(helpers_busy(helpers), JOBS);
+	assert_int_equal(workers_lent(helpers), JOBS);
 	for (int i = JOBS; i-- > 0;) {
 		n_wanted = n_done + 1;
 		assert_int_equal(write(jobs[i].pipe[1], "x", 1), 1);
 		assert_int_equal(loop_run(loop), 0);
 		assert_true(jobs[i].done);
 	}
-	assert_int_equal(helpers_busy(helpers), 0);
+	assert_int_equal(workers_lent(helpers), 0);
 	for (int i = 0; i < JOBS; i++) {
 		(void)close(jobs[i].pipe[0]);
 		(void)close(jobs[i].pipe[1]);
 	}
-	helpers_close(helpers);
+	workers_close(helpers);
 	loop_close(loop);
 }
 
 static int nice_of_helper;
 
-static void look_at_nice(struct helper_job *job)
+static enum work_end look_at_nice(TEST_UNUSED struct work *work, TEST_UNUSED uint32_t thread)
 {
-	(void)job;
 	nice_of_helper = getpriority(PRIO_PROCESS, 0);
+	return WORK_ENDED;
 }
 
-static void over(struct helper_job *job)
+static void over(TEST_UNUSED struct work *work)
 {
-	(void)job;
 	loop_stop(loop);
 }
 
 TEST(helpers_get_less_of_a_cpu_than_the_core)
 {
-	struct helper_job job = { .run = look_at_nice, .done = over };
+	struct work job = { .run = look_at_nice, .done = over };
 	const int own = getpriority(PRIO_PROCESS, 0);
-	struct helpers *helpers = NULL;
+	struct workers *helpers = NULL;
 
 	assert_int_equal(loop_open(0, &loop), 0);
-	assert_int_equal(helpers_open(loop, 1, &helpers), 0);
-	helper_start(helpers, &job);
+	assert_int_equal(workers_open_helpers(loop, 1, &helpers), 0);
+	workers_submit(helpers, &job);
 	assert_int_equal(loop_run(loop), 0);
 	assert_int_equal(nice_of_helper, own + 5 > 19 ? 19 : own + 5);
 	assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
-	helpers_close(helpers);
+	workers_close(helpers);
 	loop_close(loop);
 }

@@ -5,7 +5,6 @@
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
-#include "tests/lib/test.h"
 
 ON_THREADS(a_configuration_out_of_range_is_refused)
 {
@@ -14,9 +13,6 @@ ON_THREADS(a_configuration_out_of_range_is_refused)
 		{ .read_depth = 1, .write_depth = 0 },
 		{ .read_depth = IO_MAX_DEPTH + 1, .write_depth = 1 },
 		{ .read_depth = 1, .write_depth = IO_MAX_DEPTH + 1 },
-		{ .read_depth = 1, .write_depth = 1, .read_queue = IO_MAX_QUEUE + 1 },
-		{ .read_depth = 1, .write_depth = 1, .threads = 1 },
-		{ .read_depth = 1, .write_depth = 1, .threads = IO_MAX_THREADS + 1 },
 		{ .read_depth = 1, .write_depth = 1, .engine = (enum io_engine_choice)3 },
 	};
 	struct io_rig rig;
@@ -32,22 +28,22 @@ ON_THREADS(a_configuration_out_of_range_is_refused)
 	io_rig_tear_down(&rig);
 }
 
-ON_THREADS(threads_fewer_than_the_depths_lower_them)
+ON_THREADS(depths_beyond_the_threads_are_lowered)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
-				      .read_depth = 32,
-				      .write_depth = 16,
-				      .threads = 4 };
-	struct io_rig_op ops[20];
+				      .read_depth = 2 * IO_MAX_THREADS,
+				      .write_depth = IO_MAX_THREADS };
+	struct io_rig_op ops[100];
 	struct io_rig rig;
 
 	io_rig_open(&rig, &conf, 1);
-	assert_string_equal(io_note(rig.io), "4 I/O threads: at most 3 reads and 1 writes at once");
-	for (uint32_t i = 0; i < 20; i++) {
+	assert_string_equal(io_note(rig.io),
+			    "64 I/O threads: at most 43 reads and 21 writes at once");
+	for (uint32_t i = 0; i < 100; i++) {
 		ops[i] = io_rig_op(&rig, IO_READ, 0, PAGE, i);
 		assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
 	}
-	io_rig_run(&rig, 20);
+	io_rig_run(&rig, 100);
 	io_rig_tear_down(&rig);
 }
 
@@ -80,8 +76,4 @@ ON_BOTH(it_says_which_engine_it_is)
 	io_rig_tear_down(&rig);
 }
 
-TEST_BEGIN
-{
-	if (!io_rig_can_run())
-		exit(77);
-}
+TEST_FIRST(io_rig_needed());

@@ -9,22 +9,24 @@
  */
 #include "tests/lib/lib_kvtierctl.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "tests/lib/random.h"
-
 enum { ROUNDS = 60 };
 
-static const char *const lists[] = {
-	"clients",        "spaces",           "disks",
-	"devices",        "endpoints",        "trace",
-	"clients --json", "trace --json",     "verify",
-	"flush",          "verify --json",    "flush --json",
-	"evict --all",    "purge --tenant x", "hint retain --model x"
-};
+static const char *const lists[] = { "clients",
+				     "spaces",
+				     "tenants",
+				     "disks",
+				     "devices",
+				     "endpoints",
+				     "trace",
+				     "clients --json",
+				     "trace --json",
+				     "verify",
+				     "flush",
+				     "verify --json",
+				     "flush --json",
+				     "evict --all",
+				     "purge --tenant x",
+				     "hint retain --model x" };
 
 static struct random rnd;
 
@@ -44,7 +46,7 @@ static void is_survived(const char *command, const char *packet)
 	const struct tool_packet script[] = { { 0, packet }, { 0 } };
 	const int status = tool_run_with(command, script);
 
-	if (status < 0 || status > 4)
+	if (status < 0 || (status > 4 && (status != 64 || packet[0] != '?')))
 		fail_msg("%s ended with %d: %s", command, status, tool.output);
 	is_tame();
 }
@@ -55,16 +57,15 @@ static void all_survive(const char *packet)
 		is_survived(lists[i], packet);
 }
 
-static void escapes_do_not_reach_the_terminal(void **unused)
+TEST(escapes_do_not_reach_the_terminal)
 {
-	(void)unused;
 	all_survive("!no \033[2J\007\x9b\xc2\x9b\r\b");
 	assert_non_null(strstr(tool.output, "no \\x1b[2J"));
 	all_survive(".{\"clients\":[{\"name\":\"\033]0;x\007\xc2\x9b\x7f\"}],\"disks\":[{\"path\":"
 		    "\"\\u001b[2J\\u009b\"}]}\r\n");
 }
 
-static void nulls_and_other_types_are_not_followed(void **unused)
+TEST(nulls_and_other_types_are_not_followed)
 {
 	static const char *const values[] = { "null",
 					      "[]",
@@ -77,7 +78,6 @@ static void nulls_and_other_types_are_not_followed(void **unused)
 					      "18446744073709551616" };
 	char packet[1024];
 
-	(void)unused;
 	all_survive(".");
 	all_survive(".null");
 	all_survive(".[]");
@@ -105,13 +105,12 @@ static void nulls_and_other_types_are_not_followed(void **unused)
 	}
 }
 
-static void progress_of_no_sense_is_no_end(void **unused)
+TEST(progress_of_no_sense_is_no_end)
 {
 	static const char *const said[] = { "~{\"done\":1,\"total\":2,\"unit\":null}",
 					    "~{\"done\":9e18,\"total\":1,\"unit\":\"\033[2J\"}",
 					    "~", "~null" };
 
-	(void)unused;
 	for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
 		const struct tool_packet script[] = { { 0, said[i] },
 						      { 0, ".{\"clients\":[]}" },
@@ -122,11 +121,10 @@ static void progress_of_no_sense_is_no_end(void **unused)
 	}
 }
 
-static void bytes_by_chance_are_survived(void **unused)
+TEST(bytes_by_chance_are_survived)
 {
 	char packet[200];
 
-	(void)unused;
 	for (int i = 0; i < ROUNDS; i++) {
 		const size_t n = 1 + random_below(&rnd, sizeof(packet) - 2);
 
@@ -155,11 +153,10 @@ static void all_pages_are_survived(void)
 	}
 }
 
-static void names_without_an_end_are_cut(void **unused)
+TEST(names_without_an_end_are_cut)
 {
 	struct stats *page = tool.page;
 
-	(void)unused;
 	memset(page->version, '\033', sizeof(page->version));
 	memset(page->device, '\033', sizeof(page->device));
 	memset(page->kernels, '\033', sizeof(page->kernels));
@@ -173,9 +170,8 @@ static void names_without_an_end_are_cut(void **unused)
 }
 
 /* All but what makes it a page, and its process. */
-static void a_page_of_chance_is_survived(void **unused)
+TEST(a_page_of_chance_is_survived)
 {
-	(void)unused;
 	for (int i = 0; i < ROUNDS / 6; i++) {
 		uint8_t *from = (uint8_t *)tool.page->version, *end = (uint8_t *)(tool.page + 1);
 
@@ -186,9 +182,8 @@ static void a_page_of_chance_is_survived(void **unused)
 	}
 }
 
-static void a_page_that_is_too_short_is_an_error(void **unused)
+TEST(a_page_that_is_too_short_is_an_error)
 {
-	(void)unused;
 	assert_int_equal(truncate(tool.path, 4096), 0);
 	for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
 		const int status = tool_run(pages[i]);
@@ -198,24 +193,5 @@ static void a_page_that_is_too_short_is_an_error(void **unused)
 	}
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(escapes_do_not_reach_the_terminal),
-		CASE(nulls_and_other_types_are_not_followed),
-		CASE(progress_of_no_sense_is_no_end),
-		CASE(bytes_by_chance_are_survived),
-		CASE(names_without_an_end_are_cut),
-		CASE(a_page_of_chance_is_survived),
-		CASE(a_page_that_is_too_short_is_an_error),
-	};
-
-	if (!tool_find()) {
-		printf("kvtierctl is not built\n");
-		return 77;
-	}
-	rnd = random_seeded("unit_kvtierctl_hostile");
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
-}
+TEST_EACH(tool_set_up, tool_tear_down);
+TEST_FIRST(tool_needed(); rnd = random_seeded("unit_kvtierctl_hostile"));

@@ -7,22 +7,11 @@
  * terminal (a pty) where it matters; a child plays the daemon's admin socket.
  */
 #include "tests/lib/lib_kvtierctl.h"
-#include "tests/lib/test.h"
 
-#include <fcntl.h>
 #include <pty.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "tiers/nvme/nvme_format.h"
+#include "tiers/nvme/log/nvme_format.h"
 
 static char store[600], disk[512];
 
@@ -235,66 +224,43 @@ TEST(format_refuses_with_words)
 
 TEST_WITH(verify_is_1_when_something_is_bad, tool_set_up, tool_tear_down)
 {
-	assert_int_equal(tool_run_with("verify",
-				       (const struct tool_packet[]){
-					       { 0, ".{\"bad\":[" SUMS("0", "0", "false") },
-					       { 0 } }),
-			 0);
+	assert_int_equal(tool_told("verify", ".{\"bad\":[" SUMS("0", "0", "false"), NULL), 0);
 	tool_says("20 copies, 4.0 KiB, in 3s: all are good");
 	tool_says("not checked: 1");
-	assert_int_equal(tool_run_with("verify",
-				       (const struct tool_packet[]){
-					       { 0, "+{\"bad\":[\n" BAD },
-					       { 0, "." SUMS("1", "0", "false") },
-					       { 0 } }),
-			 1);
+	assert_int_equal(tool_told("verify", "+{\"bad\":[\n" BAD, "." SUMS("1", "0", "false")), 1);
 	tool_says("nvme");
 	tool_says("77");
 	tool_says("ab12");
 	tool_says("false");
-	tool_says("1 bad, 0 dropped; kvtierctl verify --scrub drops all");
-	assert_int_equal(tool_run_with("verify",
-				       (const struct tool_packet[]){
-					       { 0, "+{\"bad\":[\n" BAD ",\n" BAD_GPU },
-					       { 0, "." SUMS("2", "1", "false") },
-					       { 0 } }),
+	tool_says("1 bad, 0 dropped; kvtierctl verify --drop drops all");
+	assert_int_equal(tool_told("verify", "+{\"bad\":[\n" BAD ",\n" BAD_GPU,
+				   "." SUMS("2", "1", "false")),
 			 1);
 	tool_says("true");
-	tool_says("2 bad, 1 dropped; kvtierctl verify --scrub drops all");
-	assert_int_equal(tool_run_with("verify",
-				       (const struct tool_packet[]){
-					       { 0, "+{\"bad\":[\n" BAD_GPU },
-					       { 0, "." SUMS("1", "1", "true") },
-					       { 0 } }),
+	tool_says("2 bad, 1 dropped; kvtierctl verify --drop drops all");
+	assert_int_equal(tool_told("verify", "+{\"bad\":[\n" BAD_GPU, "." SUMS("1", "1", "true")),
 			 1);
 	tool_says("1 bad, 1 dropped; a block without another copy is a miss now");
-	assert_int_equal(tool_run_with("verify --scrub --json",
-				       (const struct tool_packet[]){
-					       { 0, "+{\"bad\":[\n" BAD },
-					       { 0, "." SUMS("1", "1", "true") },
-					       { 0 } }),
+	assert_int_equal(tool_told("verify --drop --json", "+{\"bad\":[\n" BAD,
+				   "." SUMS("1", "1", "true")),
 			 1);
 	assert_string_equal(tool_json_at("bad_blocks"), "1");
 }
 
 TEST_WITH(verify_is_1_when_nothing_could_be_checked, tool_set_up, tool_tear_down)
 {
-	static const struct tool_packet nothing[] = {
-		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,"
-		     "\"bad_blocks\":0,\"dropped_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
-		{ 0 },
-	};
-	static const struct tool_packet empty[] = {
-		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,"
-		     "\"bad_blocks\":0,\"dropped_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
-		{ 0 },
-	};
+	static const char nothing[] =
+		".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,"
+		"\"bad_blocks\":0,\"dropped_blocks\":0,\"dropped\":false,\"ms\":1}\n";
+	static const char empty[] =
+		".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,"
+		"\"bad_blocks\":0,\"dropped_blocks\":0,\"dropped\":false,\"ms\":1}\n";
 
-	assert_int_equal(tool_run_with("verify", nothing), 1);
+	assert_int_equal(tool_told("verify", nothing, NULL), 1);
 	tool_says("nothing could be checked");
 	tool_says("not checked: 7");
-	assert_int_equal(tool_run_with("verify --json", nothing), 1);
-	assert_int_equal(tool_run_with("verify", empty), 0);
+	assert_int_equal(tool_told("verify --json", nothing, NULL), 1);
+	assert_int_equal(tool_told("verify", empty, NULL), 0);
 }
 
 /* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of
@@ -328,32 +294,20 @@ TEST_WITH(a_terminal_sees_progress, tool_set_up, tool_tear_down)
 
 TEST_WITH(purge_and_disks_show_what_came, tool_set_up, tool_tear_down)
 {
-	assert_int_equal(tool_run("purge"), 64);
+	assert_int_equal(tool_run("purge --tenant"), 64);
 	tool_says("--tenant");
-	assert_int_equal(
-		tool_run_with("purge --tenant acme",
-			      (const struct tool_packet[]){
-				      { 0, ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}" },
-				      { 0 } }),
-		0);
+	assert_int_equal(tool_told("purge --tenant acme",
+				   ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}", NULL),
+			 0);
 	tool_says("purged 42 blocks");
-	assert_int_equal(
-		tool_run_with(
-			"disks",
-			(const struct tool_packet[]){
-				{ 0, ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\","
-				     "\"text\":\"went away\",\"capacity_bytes\":1073741824}]}" },
-				{ 0 } }),
-		0);
+	assert_int_equal(tool_told("disks",
+				   ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\","
+				   "\"text\":\"went away\",\"capacity_bytes\":1073741824}]}",
+				   NULL),
+			 0);
 	tool_says("/dev/nvme0");
 	tool_says("went away");
 	tool_says("1.0 GiB");
 }
 
-TEST_BEGIN
-{
-	if (!tool_find()) {
-		printf("kvtierctl is not built\n");
-		exit(77);
-	}
-}
+TEST_FIRST(tool_needed());

@@ -4,12 +4,6 @@
  * 80 columns. Method: a stats page with known numbers, and the whole text compared.
  */
 #include "tests/lib/lib_kvtierctl.h"
-#include "tests/lib/test.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static void put(uint64_t *value, uint64_t to)
 {
@@ -106,9 +100,8 @@ TEST(known_numbers_are_a_known_page)
 	times(&tool.page->store_times, 900, 3500000000);
 	put(&tool.page->v.store_dropped_blocks_total, 12);
 	put(&tool.page->v.tiers_nvme_queued_blocks, 34);
-	put(&tool.page->v.hints_pin_accepted_total, 40);
-	put(&tool.page->v.hints_ended_accepted_total, 2);
-	put(&tool.page->v.hints_ended_missing_total, 1);
+	put(&tool.page->v.hints_accepted_blocks_total, 42);
+	put(&tool.page->v.hints_missing_blocks_total, 1);
 	put(&tool.page->v.hints_noted_blocks, 41);
 	put(&tool.page->v.hints_sessions, 1);
 	put(&tool.page->v.hints_kept_bytes, 3 << 20);
@@ -152,10 +145,11 @@ TEST(nothing_makes_a_line_too_long)
 	for (size_t i = 9; i < sizeof(words); i += 10)
 		words[i] = ' ';
 	words[sizeof(words) - 1] = '\0';
-	stats_nvme_text(tool.page, "io_uring+threads", words);
-	stats_redis_text(tool.page, words);
-	stats_clients_text(tool.page, words);
-	stats_refused_text(tool.page, words);
+	stats_text_set(tool.page->nvme_engine, STATS_NAME_BYTES, "io_uring+threads");
+	stats_text_set(tool.page->nvme_text, STATS_TEXT_BYTES, words);
+	stats_text_set(tool.page->redis_text, STATS_TEXT_BYTES, words);
+	stats_text_set(tool.page->clients_text, STATS_TEXT_BYTES, words);
+	stats_text_set(tool.page->refused_text, STATS_TEXT_BYTES, words);
 	stats_names(tool.page, "a device with a long name......",
 		    "kernels that have a long name.......");
 	times(&tool.page->load_times, UINT64_MAX, 999999);
@@ -199,10 +193,4 @@ TEST(the_list_is_behind_all)
 	assert_string_equal(tool_json_at("load.p99_us"), "1200");
 }
 
-TEST_BEGIN
-{
-	if (!tool_find()) {
-		printf("kvtierctl is not built\n");
-		exit(77);
-	}
-}
+TEST_FIRST(tool_needed());

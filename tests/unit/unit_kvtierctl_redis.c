@@ -7,11 +7,6 @@
  */
 #include "tests/lib/lib_kvtierctl.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "tiers/tier.h"
 
 static void redis_is(enum tier_state state, uint64_t usable, const char *text)
@@ -19,29 +14,26 @@ static void redis_is(enum tier_state state, uint64_t usable, const char *text)
 	stats_set(&tool.page->v.tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
 	stats_set(&tool.page->v.tiers_redis_endpoints, 3);
 	stats_set(&tool.page->v.tiers_redis_usable_endpoints, usable);
-	stats_redis_text(tool.page, text);
+	stats_text_set(tool.page->redis_text, STATS_TEXT_BYTES, text);
 }
 
-static void status_says_nothing_of_what_is_not_there(void **unused)
+TEST(status_says_nothing_of_what_is_not_there)
 {
-	(void)unused;
 	assert_int_equal(tool_run("status"), 0);
 	assert_null(strstr(tool.output, "redis"));
 	assert_int_equal(tool_run("status --json"), 0);
 	assert_string_equal(tool_json_at("redis.state"), "off");
 }
 
-static void status_shows_a_tier_that_is_up(void **unused)
+TEST(status_shows_a_tier_that_is_up)
 {
-	(void)unused;
 	redis_is(TIER_UP, 3, "");
 	assert_int_equal(tool_run("status"), 0);
 	tool_says("  redis: up, 3 of 3 endpoints usable\n");
 }
 
-static void status_shows_the_reason(void **unused)
+TEST(status_shows_the_reason)
 {
-	(void)unused;
 	redis_is(TIER_MISCONFIGURED, 0, "10.0.0.7:6379: WRONGPASS \033[31m");
 	stats_health_set(tool.page, STATS_HEALTH_REDIS_MISCONFIGURED, true);
 	assert_int_equal(tool_run("status"), 1);
@@ -56,16 +48,15 @@ static void status_shows_the_reason(void **unused)
 	assert_string_equal(tool_json_at("redis.text"), "10.0.0.7:6379: WRONGPASS \033[31m");
 }
 
-static void stats_has_the_text_beside_the_numbers(void **unused)
+TEST(stats_has_the_text_beside_the_numbers)
 {
-	(void)unused;
 	redis_is(TIER_OFFLINE, 0, "a:1: \"refused\"");
 	assert_int_equal(tool_run("stats --json -f tiers.redis.text -f tiers.redis.state"), 0);
 	assert_string_equal(tool.output,
 			    "{\"tiers\":{\"redis\":{\"state\":\"offline\",\"text\":\"a:1: "
 			    "\\\"refused\\\"\"}}}\n");
 	assert_int_equal(tool_run("stats --all"), 0);
-	tool_says("tiers.redis.text: a:1:");
+	tool_says("endpoints usable; a:1:");
 }
 
 #define ROW_UP                                                                                \
@@ -98,14 +89,11 @@ static char *line_of(const char *begin)
 	return line;
 }
 
-static void endpoints_are_a_table(void **unused)
+TEST(endpoints_are_a_table)
 {
-	static const struct tool_packet script[] = {
-		{ 0, ".{\"endpoints\":[" ROW_UP ",\n" ROW_AWAY "]}\n" }, { 0 }
-	};
-
-	(void)unused;
-	assert_int_equal(tool_run_with("endpoints", script), 0);
+	assert_int_equal(tool_told("endpoints", ".{\"endpoints\":[" ROW_UP ",\n" ROW_AWAY "]}\n",
+				   NULL),
+			 0);
 	assert_memory_equal(
 		line_of("ADDRESS"),
 		"ADDRESS STATE TLS SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY "
@@ -116,51 +104,23 @@ static void endpoints_are_a_table(void **unused)
 	assert_non_null(strstr(line_of("unix:"), " 9 7.3 s connection refused\\x1b[0m"));
 }
 
-static void endpoints_of_no_tier_are_none(void **unused)
+TEST(endpoints_of_no_tier_are_none)
 {
-	(void)unused;
-	assert_int_equal(tool_run_with("endpoints",
-				       (const struct tool_packet[]){ { 0, ".{\"endpoints\":[]}\n" },
-								     { 0 } }),
-			 0);
+	assert_int_equal(tool_told("endpoints", ".{\"endpoints\":[]}\n", NULL), 0);
 	assert_string_equal(tool.output, "no endpoints\n");
 }
 
-static void json_is_what_the_daemon_said(void **unused)
+TEST(json_is_what_the_daemon_said)
 {
-	(void)unused;
-	assert_int_equal(
-		tool_run_with("endpoints --json",
-			      (const struct tool_packet[]){
-				      { 0, "+{\"endpoints\":[" ROW_UP }, { 0, ".]}\n" }, { 0 } }),
-		0);
+	assert_int_equal(tool_told("endpoints --json", "+{\"endpoints\":[" ROW_UP, ".]}\n"), 0);
 	assert_string_equal(tool.output, "{\"endpoints\":[" ROW_UP "]}\n");
 }
 
-static void endpoints_takes_no_arguments(void **unused)
+TEST(endpoints_takes_no_arguments)
 {
-	(void)unused;
 	assert_int_equal(tool_run("endpoints all"), 64);
 	assert_int_equal(tool_run("endpoints"), 3); /* nobody there */
 }
 
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
-	const struct CMUnitTest tests[] = {
-		CASE(status_says_nothing_of_what_is_not_there),
-		CASE(status_shows_a_tier_that_is_up),
-		CASE(status_shows_the_reason),
-		CASE(stats_has_the_text_beside_the_numbers),
-		CASE(endpoints_are_a_table),
-		CASE(endpoints_of_no_tier_are_none),
-		CASE(json_is_what_the_daemon_said),
-		CASE(endpoints_takes_no_arguments),
-	};
-
-	if (!tool_find()) {
-		printf("kvtierctl is not built\n");
-		return 77;
-	}
-	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
-}
+TEST_EACH(tool_set_up, tool_tear_down);
+TEST_FIRST(tool_needed());

@@ -5,11 +5,8 @@
  * order, and has exactly the pages that fit; a layout that does not fit or add up is refused.
  * Method: small geometries, sizes worked out by hand.
  */
-#include <errno.h>
-#include <stdbool.h>
-#include <string.h>
 
-#include "daemon/shared/layout.h"
+#include "daemon/session/mount.h"
 #include "tests/lib/test.h"
 
 enum { REGION = 1 << 20, MAX_SEGMENTS = 16 };
@@ -44,6 +41,16 @@ static struct built build(const struct image_geometry *g, const struct wire_segm
 	b.result = layout_build(segments, n, bases, lengths, 2, g, &b.layout, &b.pages, text,
 				sizeof(text));
 	return b;
+}
+
+/* The small geometry so: there are that many pages. */
+static void fits(const struct wire_segment segments[4], uint64_t length, uint64_t pages)
+{
+	struct built b = build(&small, segments, 4, length);
+
+	assert_int_equal(b.result, 0);
+	assert_int_equal(b.pages, pages);
+	layout_free(&b.layout);
 }
 
 /* Token-major planes one after another: layer 0 K, V, layer 1 K, V. */
@@ -89,13 +96,8 @@ TEST(pages_are_those_that_fit_wholly)
 	struct wire_segment s[4];
 
 	token_major(s);
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		struct built b = build(&small, s, 4, cases[i][0]);
-
-		assert_int_equal(b.result, 0);
-		assert_int_equal(b.pages, cases[i][1]);
-		layout_free(&b.layout);
-	}
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		fits(s, cases[i][0], cases[i][1]);
 }
 
 TEST(not_even_one_page)
@@ -115,41 +117,32 @@ TEST(not_even_one_page)
 TEST(planes_of_all_pages_together)
 {
 	struct wire_segment s[4];
-	struct built b;
 
 	token_major(s);
 	for (uint32_t i = 0; i < 4; i++) {
 		s[i].offset = i * 128 * 10;
 		s[i].page_stride = 128;
 	}
-	b = build(&small, s, 4, 4 * 128 * 10);
-	assert_int_equal(b.result, 0);
-	assert_int_equal(b.pages, 10);
-	layout_free(&b.layout);
+	fits(s, 4 * 128 * 10, 10);
 }
 
 /* Head-major pages [page][head][token][dim]. */
 TEST(heads_before_tokens)
 {
 	struct wire_segment s[4];
-	struct built b;
 
 	token_major(s);
 	for (uint32_t i = 0; i < 4; i++) {
 		s[i].head_stride = 64;
 		s[i].token_stride = 16;
 	}
-	b = build(&small, s, 4, 512);
-	assert_int_equal(b.result, 0);
-	assert_int_equal(b.pages, 1);
-	layout_free(&b.layout);
+	fits(s, 512, 1);
 }
 
 /* K and V of a token side by side: overlapping spans, disjoint bytes. */
 TEST(k_and_v_interleaved)
 {
 	struct wire_segment s[4];
-	struct built b;
 
 	for (uint32_t i = 0; i < 4; i++)
 		s[i] = (struct wire_segment){
@@ -160,10 +153,7 @@ TEST(k_and_v_interleaved)
 			.head_stride = 16,
 			.token_stride = 64,
 		};
-	b = build(&small, s, 4, 512);
-	assert_int_equal(b.result, 0);
-	assert_int_equal(b.pages, 1);
-	layout_free(&b.layout);
+	fits(s, 512, 1);
 }
 
 TEST(several_regions)

@@ -5,16 +5,12 @@
  * missed between the last look and the sleep. Method: small worlds around one loop, each ended by a
  * timer.
  */
-#include <errno.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
+#include "base/list.h"
+#include "base/loop.h"
 #include "daemon/config/config.h"
-#include "tests/lib/random.h"
 #include "tests/lib/test.h"
 
 enum { TIMERS = 500 };
@@ -24,43 +20,30 @@ struct world {
 	struct loop_timer end;
 };
 
-static void stop(struct loop_timer *timer)
-{
-	struct world *w = container_of(timer, struct world, end);
+static struct world w;
 
-	loop_stop(w->loop);
+static void stop(TEST_UNUSED struct loop_timer *timer)
+{
+	loop_stop(w.loop);
 }
 
-FIXTURE(set_up)
-{
-	static struct world w;
+FIXTURE_DO(set_up, w = (struct world){ .end.fire = stop };
+	   assert_int_equal(loop_open(0, &w.loop), 0));
 
-	w = (struct world){ .end.fire = stop };
-	assert_int_equal(loop_open(0, &w.loop), 0);
-	*state = &w;
-	return 0;
-}
-
-FIXTURE(tear_down)
-{
-	loop_close(((struct world *)*state)->loop);
-	loop_close(NULL);
-	return 0;
-}
+FIXTURE_DO(tear_down, loop_close(w.loop); loop_close(NULL));
 
 TEST_EACH(set_up, tear_down);
 
-static void run_for(struct world *w, uint64_t ms)
+static void run_for(uint64_t ms)
 {
-	loop_timer_set(w->loop, &w->end, loop_now(w->loop) + ms * 1000000);
-	assert_int_equal(loop_run(w->loop), 0);
+	loop_timer_set(w.loop, &w.end, loop_now(w.loop) + ms * 1000000);
+	assert_int_equal(loop_run(w.loop), 0);
 }
 
 /* --- timers --- */
 
 struct numbered {
 	struct loop_timer timer;
-	struct world *world;
 	uint64_t due_ns;
 	int fired;
 	struct numbered *also_unset;
@@ -73,54 +56,50 @@ static void fire_numbered(struct loop_timer *timer)
 {
 	struct numbered *n = (struct numbered *)(void *)timer;
 
-	assert_true(n->due_ns >= last_due);                 /* in order */
-	assert_true(loop_now(n->world->loop) >= n->due_ns); /* not early */
+	assert_true(n->due_ns >= last_due);         /* in order */
+	assert_true(loop_now(w.loop) >= n->due_ns); /* not early */
 	last_due = n->due_ns;
 	n->fired++;
 	if (n->also_unset)
-		loop_timer_unset(n->world->loop, &n->also_unset->timer);
+		loop_timer_unset(w.loop, &n->also_unset->timer);
 }
 
 TEST(timers_fire_in_order_and_once)
 {
-	struct world *w = *state;
 	struct random random = random_seeded("timers_fire_in_order_and_once");
-	const uint64_t start = loop_now(w->loop);
+	const uint64_t start = loop_now(w.loop);
 
 	last_due = 0;
 	memset(numbered, 0, sizeof(numbered));
 	for (int i = 0; i < TIMERS; i++) {
-		numbered[i].world = w;
 		numbered[i].timer.fire = fire_numbered;
 		numbered[i].due_ns = start + random_below(&random, 5000000);
-		loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns);
+		loop_timer_set(w.loop, &numbered[i].timer, numbered[i].due_ns);
 	}
 	for (int i = 0; i < TIMERS; i += 3) { /* set again, later or earlier; unset */
 		numbered[i].due_ns = start + random_below(&random, 5000000);
-		loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns);
-		loop_timer_unset(w->loop, &numbered[i + 1].timer);
-		loop_timer_unset(w->loop, &numbered[i + 1].timer);
+		loop_timer_set(w.loop, &numbered[i].timer, numbered[i].due_ns);
+		loop_timer_unset(w.loop, &numbered[i + 1].timer);
+		loop_timer_unset(w.loop, &numbered[i + 1].timer);
 	}
-	run_for(w, 20);
+	run_for(20);
 	for (int i = 0; i < TIMERS; i++)
 		assert_int_equal(numbered[i].fired, i % 3 != 1);
 }
 
 TEST(timer_may_unset_another_that_is_due)
 {
-	struct world *w = *state;
-	const uint64_t now = loop_now(w->loop);
+	const uint64_t now = loop_now(w.loop);
 
 	last_due = 0;
 	memset(numbered, 0, sizeof(numbered));
 	for (int i = 0; i < 2; i++) {
-		numbered[i].world = w;
 		numbered[i].timer.fire = fire_numbered;
 		numbered[i].due_ns = now + (uint64_t)i;
-		loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns);
+		loop_timer_set(w.loop, &numbered[i].timer, numbered[i].due_ns);
 	}
 	numbered[0].also_unset = &numbered[1];
-	run_for(w, 2);
+	run_for(2);
 	assert_int_equal(numbered[0].fired, 1);
 	assert_int_equal(numbered[1].fired, 0);
 }
@@ -129,22 +108,19 @@ static int again_fired;
 
 static void fire_again(struct loop_timer *timer)
 {
-	struct numbered *n = (struct numbered *)(void *)timer;
-
 	again_fired++;
-	loop_timer_set(n->world->loop, timer, loop_now(n->world->loop)); /* for ever */
+	loop_timer_set(w.loop, timer, loop_now(w.loop)); /* for ever */
 }
 
 TEST(timer_that_sets_itself_starves_nobody)
 {
-	struct world *w = *state;
-	struct numbered n = { .world = w, .timer.fire = fire_again };
+	struct numbered n = { .timer.fire = fire_again };
 
 	again_fired = 0;
-	loop_timer_set(w->loop, &n.timer, 0);
-	run_for(w, 3);
+	loop_timer_set(w.loop, &n.timer, 0);
+	run_for(3);
 	assert_true(again_fired > 1);
-	loop_timer_unset(w->loop, &n.timer);
+	loop_timer_unset(w.loop, &n.timer);
 }
 
 #define CONFIG(section, key, type, preset, min, max, unit, prose) \
@@ -154,49 +130,34 @@ TEST(timer_that_sets_itself_starves_nobody)
 #include "daemon/config/tbl_config.h"
 #pragma GCC diagnostic pop
 
-TEST(no_configuration_needs_more_timers_than_there_are)
-{
-	assert_true(CONFIG_MAX_OPS + most_socket_max_clients + most_device_depth < LOOP_MAX_TIMERS);
-}
+TEST_DO(no_configuration_needs_more_timers_than_there_are,
+	assert_true(CONFIG_MAX_OPS + most_socket_max_clients + config_device_depth() <
+		    LOOP_MAX_TIMERS));
 
 /* --- watches --- */
 
 struct pair {
 	struct loop_watch a, b;
-	struct world *world;
 	int fired;
 };
 
-static void ready_a(struct loop_watch *watch, uint32_t events)
-{
-	struct pair *p = container_of(watch, struct pair, a);
+static struct pair p;
 
-	(void)events;
-	p->fired++;
-	loop_remove(p->world->loop, &p->a);
-	loop_remove(p->world->loop, &p->b);
+static void ready(TEST_UNUSED struct loop_watch *watch, TEST_UNUSED uint32_t events)
+{
+	p.fired++;
+	loop_remove(w.loop, &p.a);
+	loop_remove(w.loop, &p.b);
 }
 
-static void ready_b(struct loop_watch *watch, uint32_t events)
-{
-	struct pair *p = container_of(watch, struct pair, b);
-
-	(void)events;
-	p->fired++;
-	loop_remove(p->world->loop, &p->a);
-	loop_remove(p->world->loop, &p->b);
-}
-
-/* Both are ready in the same turn; the first one removes both. */
+/* Both are ready in the same iteration; the first one removes both. */
 TEST(watch_may_remove_another_that_is_ready)
 {
-	struct pair p = { .world = *state, .a.ready = ready_a, .b.ready = ready_b };
-
-	p.a.fd = eventfd(1, EFD_CLOEXEC);
-	p.b.fd = eventfd(1, EFD_CLOEXEC);
-	assert_int_equal(loop_add(p.world->loop, &p.a, EPOLLIN), 0);
-	assert_int_equal(loop_add(p.world->loop, &p.b, EPOLLIN), 0);
-	run_for(p.world, 2);
+	p = (struct pair){ .a = { .fd = eventfd(1, EFD_CLOEXEC), .ready = ready },
+			   .b = { .fd = eventfd(1, EFD_CLOEXEC), .ready = ready } };
+	assert_int_equal(loop_add(w.loop, &p.a, EPOLLIN), 0);
+	assert_int_equal(loop_add(w.loop, &p.b, EPOLLIN), 0);
+	run_for(2);
 	assert_int_equal(p.fired, 1);
 	(void)close(p.a.fd);
 	(void)close(p.b.fd);
@@ -204,13 +165,12 @@ TEST(watch_may_remove_another_that_is_ready)
 
 TEST(watch_added_twice_is_an_error)
 {
-	struct world *w = *state;
-	struct loop_watch watch = { .fd = eventfd(0, EFD_CLOEXEC), .ready = ready_a };
+	struct loop_watch watch = { .fd = eventfd(0, EFD_CLOEXEC), .ready = ready };
 
-	assert_int_equal(loop_add(w->loop, &watch, EPOLLIN), 0);
-	assert_int_equal(loop_add(w->loop, &watch, EPOLLIN), -EEXIST);
-	loop_remove(w->loop, &watch);
-	assert_int_equal(loop_modify(w->loop, &watch, EPOLLIN), -ENOENT);
+	assert_int_equal(loop_add(w.loop, &watch, EPOLLIN), 0);
+	assert_int_equal(loop_add(w.loop, &watch, EPOLLIN), -EEXIST);
+	loop_remove(w.loop, &watch);
+	assert_int_equal(loop_modify(w.loop, &watch, EPOLLIN), -ENOENT);
 	(void)close(watch.fd);
 }
 
@@ -218,7 +178,6 @@ TEST(watch_added_twice_is_an_error)
 
 struct counted {
 	struct loop_poller poller;
-	struct world *world;
 	struct counted *remove;
 	int polled, works;
 };
@@ -229,29 +188,27 @@ static bool poll_counted(struct loop_poller *poller)
 
 	c->polled++;
 	if (c->remove)
-		loop_poller_remove(c->world->loop, &c->remove->poller);
+		loop_poller_remove(w.loop, &c->remove->poller);
 	return c->works-- > 0;
 }
 
 /* Three of them; the middle one removes itself, or its neighbour on either side. */
 TEST(poller_may_remove_any)
 {
-	struct world *w = *state;
-
 	for (int victim = 0; victim < 3; victim++) {
 		struct counted c[3];
 
 		for (int i = 0; i < 3; i++) {
-			c[i] = (struct counted){ .poller.poll = poll_counted, .world = w };
-			loop_poller_add(w->loop, &c[i].poller);
+			c[i] = (struct counted){ .poller.poll = poll_counted };
+			loop_poller_add(w.loop, &c[i].poller);
 		}
 		c[1].remove = &c[victim];
-		run_for(w, 1);
+		run_for(1);
 		assert_true(c[victim].polled <= 1);
 		for (int i = 0; i < 3; i++)
 			assert_true(i == victim || c[i].polled >= 2);
 		for (int i = 0; i < 3; i++)
-			loop_poller_remove(w->loop, &c[i].poller);
+			loop_poller_remove(w.loop, &c[i].poller);
 	}
 }
 
@@ -287,12 +244,11 @@ static bool poll_sleeper(struct loop_poller *poller)
 
 TEST(pollers_are_asked_once_more_before_sleeping)
 {
-	struct world *w = *state;
 	struct sleeper s = { .counted.poller.poll = poll_sleeper };
 
-	loop_poller_add(w->loop, &s.counted.poller);
-	loop_on_sleep(w->loop, on_sleep, &s);
-	run_for(w, 2);
+	loop_poller_add(w.loop, &s.counted.poller);
+	loop_on_sleep(w.loop, on_sleep, &s);
+	run_for(2);
 	assert_int_equal(s.work_found_asleep, 5);
 	assert_true(s.polled_asleep > 5);
 	assert_int_equal(s.asleep, s.awake);
@@ -300,17 +256,15 @@ TEST(pollers_are_asked_once_more_before_sleeping)
 
 TEST(busy_poller_starves_nobody)
 {
-	struct world *w = *state;
-	struct counted busy = { .poller.poll = poll_counted, .world = w, .works = INT32_MAX };
-	struct pair p = { .world = w, .a.ready = ready_a, .b.ready = ready_b };
+	struct counted busy = { .poller.poll = poll_counted, .works = INT32_MAX };
 
-	p.a.fd = eventfd(1, EFD_CLOEXEC);
-	p.b.fd = eventfd(0, EFD_CLOEXEC);
-	loop_poller_add(w->loop, &busy.poller);
-	assert_int_equal(loop_add(w->loop, &p.a, EPOLLIN), 0);
-	run_for(w, 2); /* the timer that ends it is proof enough of timers */
+	p = (struct pair){ .a = { .fd = eventfd(1, EFD_CLOEXEC), .ready = ready },
+			   .b = { .fd = eventfd(0, EFD_CLOEXEC), .ready = ready } };
+	loop_poller_add(w.loop, &busy.poller);
+	assert_int_equal(loop_add(w.loop, &p.a, EPOLLIN), 0);
+	run_for(2); /* the timer that ends it is proof enough of timers */
 	assert_int_equal(p.fired, 1);
-	loop_poller_remove(w->loop, &busy.poller);
+	loop_poller_remove(w.loop, &busy.poller);
 	(void)close(p.a.fd);
 	(void)close(p.b.fd);
 }

@@ -5,16 +5,9 @@
  * and memory that is not an index. Method: an index in this process, keys by number; the answer is
  * known for each.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "client/lib/map.h"
-#include "daemon/store/index.h"
-#include "tests/lib/random.h"
+#include "client/lib/base/map.h"
+#include "daemon/table/index.h"
 #include "tests/lib/test.h"
 
 enum { MAX = 10000, TIERS = 6 };
@@ -27,127 +20,114 @@ struct fixture {
 	struct kvtier_key *keys;
 };
 
+static struct fixture f;
+
 FIXTURE(set_up)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
-
-	if (!f || index_open(MAX, &f->index) < 0 ||
-	    map_open(index_fd(f->index), index_bytes(f->index), &f->map) < 0)
+	if (index_open(MAX, &f.index) < 0 ||
+	    map_open(index_fd(f.index), index_bytes(f.index), &f.map) < 0)
 		return -1;
-	f->keys = calloc(MAX, sizeof(*f->keys));
-	for (uint64_t i = 0; f->keys && i < MAX; i++)
-		random_key(i, f->keys[i].bytes);
-	*state = f;
-	return f->keys ? 0 : -1;
+	f.keys = calloc(MAX, sizeof(*f.keys));
+	for (uint64_t i = 0; f.keys && i < MAX; i++)
+		random_key(i, f.keys[i].bytes);
+	return f.keys ? 0 : -1;
 }
 
 FIXTURE(tear_down)
 {
-	struct fixture *f = *state;
-
-	map_close(f->map);
-	index_close(f->index);
-	free(f->keys);
-	free(f);
+	map_close(f.map);
+	index_close(f.index);
+	free(f.keys);
 	return 0;
 }
 
 TEST_EACH(set_up, tear_down);
 
-static void insert(struct fixture *f, uint32_t number)
+static void insert(uint32_t number)
 {
-	const struct print print = fingerprint(&index_key, f->keys[number].bytes);
+	const struct print print = fingerprint(&index_key, f.keys[number].bytes);
 
-	assert_int_equal(index_insert(f->index, &print, number, TIERS, 100 + number), 0);
+	assert_int_equal(index_insert(f.index, &print, number, TIERS, 100 + number), 0);
 }
 
-static void prefix_is_exact(struct fixture *f, size_t n, size_t present)
+static void prefix_is_exact(size_t n, size_t present)
 {
-	uint32_t tiers = 77, generation = 77;
+	uint32_t tiers = 77;
 
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, n, &tiers, &generation),
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, n, &tiers),
 			 present < n ? present : n);
 	const size_t last = present < n ? present : n;
 	assert_int_equal(tiers, last ? TIERS : 0);
-	assert_int_equal(generation, last ? 99 + last : 0);
 }
 
 /* Every number present, against every length up to a few rounds of the search, then some long
  * ones. */
 TEST(prefix_of_every_length)
 {
-	struct fixture *f = *state;
-
 	for (uint32_t present = 0; present <= 200; present++) {
 		for (size_t n = 0; n <= 200; n++)
-			prefix_is_exact(f, n, present);
-		insert(f, present);
+			prefix_is_exact(n, present);
+		insert(present);
 	}
 	for (uint32_t present = 201; present < MAX; present++) {
 		if (present % 97 == 0) {
-			prefix_is_exact(f, MAX, present);
-			prefix_is_exact(f, present + 1, present);
+			prefix_is_exact(MAX, present);
+			prefix_is_exact(present + 1, present);
 		}
-		insert(f, present);
+		insert(present);
 	}
-	prefix_is_exact(f, 8192, MAX);
+	prefix_is_exact(8192, MAX);
 }
 
 TEST(outputs_may_be_null)
 {
-	struct fixture *f = *state;
-
-	insert(f, 0);
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 2, NULL, NULL), 1);
+	insert(0);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 2, NULL), 1);
 }
 
 TEST(probe_answers_each_key_on_its_own)
 {
-	struct fixture *f = *state;
 	uint8_t tiers[MAX];
 
 	for (uint32_t i = 0; i < MAX; i += 3)
-		insert(f, i);
+		insert(i);
 	for (size_t n = 0; n < 40; n++) {
 		memset(tiers, 0xee, sizeof(tiers));
-		map_probe(f->map, &index_key, f->keys, n, tiers);
+		map_probe(f.map, &index_key, f.keys, n, tiers);
 		for (size_t i = 0; i < n; i++)
 			assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
 		assert_int_equal(tiers[n], 0xee);
 	}
-	map_probe(f->map, &index_key, f->keys, MAX, tiers);
+	map_probe(f.map, &index_key, f.keys, MAX, tiers);
 	for (size_t i = 0; i < MAX; i++)
 		assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
 }
 
 TEST(removed_and_updated_are_seen)
 {
-	struct fixture *f = *state;
-	uint32_t tiers, generation;
+	uint32_t tiers;
 
-	const struct print print = fingerprint(&index_key, f->keys[0].bytes);
+	const struct print print = fingerprint(&index_key, f.keys[0].bytes);
 
-	insert(f, 0);
-	index_update(f->index, &print, 0, 9, 0x1abcdef);
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 1);
+	insert(0);
+	index_update(f.index, &print, 0, 9, 0x1abcdef);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &tiers), 1);
 	assert_int_equal(tiers, 9);
-	assert_int_equal(generation, 0x1abcdef & WIRE_GENERATION_MASK);
-	index_remove(f->index, &print, 0);
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 0);
+	index_remove(f.index, &print, 0);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &tiers), 0);
 }
 
 /* A copy in the memory of a GPU counts for that GPU's engines; host memory counts for all. */
 TEST(a_gpus_copy_is_seen_from_that_gpu_alone)
 {
 	const uint32_t host = KVTIER_TIER_HOST, gpu = KVTIER_TIER_GPU;
-	struct fixture *f = *state;
 	uint32_t places;
 
-	const struct print print = fingerprint(&index_key, f->keys[0].bytes);
+	const struct print print = fingerprint(&index_key, f.keys[0].bytes);
 
-	insert(f, 0);
-	index_update(f->index, &print, 0, wire_places(gpu | host, 1u << 1 | 1u << 7), 1);
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &places, NULL), 1);
+	insert(0);
+	index_update(f.index, &print, 0, wire_places(gpu | host, 1u << 1 | 1u << 7), 1);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &places), 1);
 	for (uint32_t unit = 0; unit < WIRE_GPU_BITS; unit++)
 		assert_int_equal(wire_tiers(places, wire_gpu_bit(unit)),
 				 unit == 1 || unit == 7 ? gpu | host : host);
@@ -162,14 +142,13 @@ TEST(a_gpus_copy_is_seen_from_that_gpu_alone)
 TEST(another_index_key_finds_nothing)
 {
 	const struct fingerprint_key other = { { index_key.k[0] ^ 1, index_key.k[1] } };
-	struct fixture *f = *state;
 	uint8_t tiers[200];
 
 	for (uint32_t i = 0; i < 200; i++)
-		insert(f, i);
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 200, NULL, NULL), 200);
-	assert_int_equal(map_prefix(f->map, &other, f->keys, 200, NULL, NULL), 0);
-	map_probe(f->map, &other, f->keys, 200, tiers);
+		insert(i);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 200, NULL), 200);
+	assert_int_equal(map_prefix(f.map, &other, f.keys, 200, NULL), 0);
+	map_probe(f.map, &other, f.keys, 200, tiers);
 	for (uint32_t i = 0; i < 200; i++)
 		assert_int_equal(tiers[i], 0);
 }
@@ -221,18 +200,17 @@ TEST(other_memory_is_refused)
  * "absent". */
 TEST(wild_shapes_read_nothing_outside)
 {
-	struct fixture *f = *state;
-	struct wire_index *head = index_head(f->index);
+	struct wire_index *head = index_head(f.index);
 	const uint64_t shape = head->shape;
 	const uint64_t wild[] = {
 		UINT64_MAX, 40ull << 32, 31ull << 32, 6ull << 32 | 64, 12ull << 32 | 4095, 1,
 	};
 
-	insert(f, 0);
+	insert(0);
 	for (size_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
 		head->shape = wild[i];
-		assert_int_equal(map_prefix(f->map, &index_key, f->keys, MAX, NULL, NULL), 0);
+		assert_int_equal(map_prefix(f.map, &index_key, f.keys, MAX, NULL), 0);
 	}
 	head->shape = shape;
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, NULL, NULL), 1);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, NULL), 1);
 }

@@ -7,14 +7,9 @@
  * until it is done. Meant for -fsanitize=thread too. A writer that stops half-way is played by
  * hand.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "client/lib/map.h"
-#include "daemon/store/index.h"
-#include "tests/lib/random.h"
+#include "client/lib/base/map.h"
+#include "daemon/table/index.h"
 #include "tests/lib/test.h"
 
 enum {

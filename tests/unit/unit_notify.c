@@ -4,13 +4,8 @@
  * unit_notify - goal: the service manager gets the datagrams it is owed and no others. Method: a
  * datagram socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "daemon/base/notify.h"
+#include "base/notify.h"
 #include "tests/lib/test.h"
 
 FIXTURE(clear_environment)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: each rule of daemon/store/place.h, and the order they come in; whose block a full table
+ * Goal: each rule of daemon/policy/place.h, and the order they come in; whose block a full table
  * drops.
  * Method: states by hand, plans compared.
  */
-#include "daemon/store/place.h"
+#include "daemon/policy/place.h"
 #include "tests/lib/test.h"
 
 /* A class of 3 slabs of 8 slots, of which so many are free; its least recent leaf. */
@@ -46,6 +46,12 @@ static const struct place_plan *plan(struct fixture *f)
 	return &f->plan;
 }
 
+static void plans(struct fixture *f, enum place_action action, uint32_t class)
+{
+	assert_int_equal(plan(f)->action, action);
+	assert_int_equal(f->plan.class, class);
+}
+
 TEST(a_free_slot_is_taken)
 {
 	struct fixture f = fixture(500, 1);
@@ -68,8 +74,7 @@ TEST(a_class_evicts_its_own)
 {
 	struct fixture f = fixture(500, 400);
 
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 0);
+	plans(&f, PLACE_EVICT, 0);
 	assert_int_equal(f.plan.count, 1);
 }
 
@@ -79,8 +84,7 @@ TEST(only_more_than_twice_as_old_gives)
 
 	assert_int_equal(plan(&f)->class, 0);
 	f = fixture(900, 799);
-	assert_int_equal(plan(&f)->action, PLACE_LOOK);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_LOOK, 1);
 }
 
 TEST(the_deficit_is_evicted_then_the_slab_moved)
@@ -90,8 +94,7 @@ TEST(the_deficit_is_evicted_then_the_slab_moved)
 	f.classes[1].view.free_slots = 3;
 	f.classes[1].look = PLACE_FOUND;
 	f.classes[1].slab = 77;
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_EVICT, 1);
 	assert_int_equal(f.plan.count, 5);
 	assert_int_equal(f.plan.donor, 1);
 	f.classes[1].view.free_slots = 8;
@@ -106,8 +109,7 @@ TEST(what_was_begun_is_finished)
 	f.state.donor = 1;
 	f.classes[1].view.free_slots = 7;
 	f.classes[1].look = PLACE_FOUND;
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_EVICT, 1);
 	f.classes[1].oldest_tick = PLACE_NO_TICK; /* unless it cannot be */
 	assert_int_equal(plan(&f)->class, 0);
 }
@@ -117,11 +119,9 @@ TEST(what_was_begun_is_looked_at_again_before_the_move)
 	struct fixture f = fixture(500, 400);
 
 	f.state.donor = 1;
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_EVICT, 1);
 	f.classes[1].view.free_slots = 8;
-	assert_int_equal(plan(&f)->action, PLACE_LOOK);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_LOOK, 1);
 }
 
 TEST(a_slabs_worth_of_free_slots_is_packed_first)
@@ -129,8 +129,7 @@ TEST(a_slabs_worth_of_free_slots_is_packed_first)
 	struct fixture f = fixture(500, 999);
 
 	f.classes[1].view.free_slots = 8;
-	assert_int_equal(plan(&f)->action, PLACE_LOOK);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_LOOK, 1);
 }
 
 TEST(a_class_looked_at_in_vain_is_left_alone)
@@ -138,8 +137,7 @@ TEST(a_class_looked_at_in_vain_is_left_alone)
 	struct fixture f = fixture(900, 1);
 
 	f.classes[1].look = PLACE_NONE;
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 0);
+	plans(&f, PLACE_EVICT, 0);
 }
 
 TEST(a_new_class_takes_from_the_oldest)
@@ -147,8 +145,7 @@ TEST(a_new_class_takes_from_the_oldest)
 	struct fixture f = fixture(500, 400);
 
 	f.state.wanted = PLACE_NO_CLASS;
-	assert_int_equal(plan(&f)->action, PLACE_LOOK);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_LOOK, 1);
 	f.classes[1].look = PLACE_NONE;
 	assert_int_equal(plan(&f)->class, 0);
 }
@@ -169,8 +166,7 @@ TEST(without_a_victim_of_its_own_any_progress_counts)
 
 	f.state.steps_left = 2;
 	f.classes[1].look = PLACE_FOUND;
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_EVICT, 1);
 }
 
 TEST(all_pinned_fails)
@@ -192,8 +188,7 @@ TEST(ticks_ahead_of_now_are_age_zero)
 {
 	struct fixture f = fixture(2000, 1500);
 
-	assert_int_equal(plan(&f)->action, PLACE_EVICT);
-	assert_int_equal(f.plan.class, 0);
+	plans(&f, PLACE_EVICT, 0);
 }
 
 TEST(the_oldest_of_all_classes)
@@ -203,32 +198,6 @@ TEST(the_oldest_of_all_classes)
 	assert_int_equal(place_oldest(f.classes, 3), 1);
 	assert_int_equal(place_oldest(&f.classes[2], 1), PLACE_NO_CLASS);
 	assert_int_equal(place_oldest(f.classes, 0), PLACE_NO_CLASS);
-}
-
-TEST(a_number_comes_from_whoever_holds_more_than_its_guarantee)
-{
-	const struct place_account rich = { 11, 10 }, even = { 10, 10 };
-
-	assert_true(place_may_drop(&rich, &even, PLACE_FROM_RICH));
-	assert_false(place_may_drop(&even, &rich, PLACE_FROM_RICH));
-	assert_false(place_may_drop(&even, &even, PLACE_FROM_RICH)); /* nor its own */
-	assert_true(place_may_drop(&rich, &rich, PLACE_FROM_RICH));
-}
-
-TEST(then_from_its_own)
-{
-	const struct place_account own = { 10, 10 }, other = { 10, 10 };
-
-	assert_true(place_may_drop(&own, &own, PLACE_FROM_OWN));
-	assert_false(place_may_drop(&other, &own, PLACE_FROM_OWN));
-}
-
-TEST(then_from_anybody_for_one_within_its_guarantee)
-{
-	const struct place_account poor = { 9, 10 }, even = { 10, 10 };
-
-	assert_true(place_may_drop(&even, &poor, PLACE_FROM_ANY));
-	assert_false(place_may_drop(&poor, &even, PLACE_FROM_ANY));
 }
 
 /* Two of eight slots are in use. */
@@ -252,8 +221,7 @@ TEST(a_new_class_takes_a_sparse_slab_where_there_are_enough)
 	f.state.sparse_max = 2;
 	assert_int_equal(plan(&f)->class, 1);
 	f.state.sparse_max = 1;
-	assert_int_equal(plan(&f)->action, PLACE_LOOK);
-	assert_int_equal(f.plan.class, 0);
+	plans(&f, PLACE_LOOK, 0);
 	f.classes[0].oldest_tick = PLACE_NO_TICK; /* none of it may be taken */
 	assert_int_equal(plan(&f)->class, 1);
 }
@@ -267,8 +235,7 @@ TEST(more_sparse_slabs_give_if_they_are_older)
 	assert_int_equal(plan(&f)->class, 0);
 	f.classes[2] = sparse_with(901);
 	f.state.n_classes = 3;
-	assert_int_equal(plan(&f)->action, PLACE_LOOK);
-	assert_int_equal(f.plan.class, 1);
+	plans(&f, PLACE_LOOK, 1);
 	f.classes[1].oldest_tick = 901;
 	assert_int_equal(plan(&f)->class, 0);
 	f.classes[1] = class_with(0, 700); /* no sparse one: as ever, twice as old */

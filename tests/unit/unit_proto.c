@@ -5,10 +5,8 @@
  * refusal has a sentence that names the field. Method: a good one, one field changed a time.
  * (fuzz_proto.c tries the rest.)
  */
-#include <errno.h>
-#include <string.h>
 
-#include "daemon/shared/proto.h"
+#include "daemon/session/proto.h"
 #include "tests/lib/lib_packet.h"
 #include "tests/lib/test.h"
 
@@ -65,8 +63,8 @@ TEST(exact_sizes_of_every_type)
 TEST(types_that_only_the_daemon_sends)
 {
 	static const uint16_t types[] = {
-		0,         WIRE_HELLO_OK, WIRE_ERROR,    WIRE_SPACE_OK,     WIRE_SPACE_CLOSED,
-		WIRE_WAKE, WIRE_ORDER_OK, WIRE_PARTS_OK, WIRE_PARTS_OK + 1, 0xffff
+		0,         WIRE_HELLO_OK, WIRE_ERROR,     WIRE_SPACE_OK,      WIRE_SPACE_CLOSED,
+		WIRE_WAKE, WIRE_ORDER_OK, WIRE_ALLOCS_OK, WIRE_ALLOCS_OK + 1, 0xffff
 	};
 	uint8_t packet[512] = { 0 };
 
@@ -85,10 +83,7 @@ TEST(types_that_only_the_daemon_sends)
 
 static struct wire_hello hello(void)
 {
-	struct wire_hello h = packet_hello(ARENA, "unit");
-
-	h.head = head(WIRE_HELLO, sizeof(h));
-	return h;
+	return packet_hello(9, ARENA, "unit");
 }
 
 static int check_hello(const struct wire_hello *h, struct wire_hello *ret, uint32_t *ret_version)
@@ -262,10 +257,10 @@ TEST(what_a_region_carries)
 		{ 0, 0, 0, 0, 0, "memory is 0" },
 		{ WIRE_MEMORIES, 0, 0, 0, 0, "memory is 8" },
 		{ WIRE_DEVICE_FABRIC, 0, 1, 1, 0, NULL },
-		{ WIRE_DEVICE_PARTS, WIRE_MAX_REGIONS - 1, 1, 0, 0, NULL },
-		{ WIRE_DEVICE_PARTS, WIRE_MAX_REGIONS, 1, 0, 0, "fd_index is 64; a range's" },
-		{ WIRE_DEVICE_PARTS, 0, 0, 0, 0, "needs a device's UUID" },
-		{ WIRE_DEVICE_PARTS, 0, 1, 1, 0, "handle: a range of parts has none" },
+		{ WIRE_DEVICE_RANGE, WIRE_MAX_REGIONS - 1, 1, 0, 0, NULL },
+		{ WIRE_DEVICE_RANGE, WIRE_MAX_REGIONS, 1, 0, 0, "fd_index is 64; a range's" },
+		{ WIRE_DEVICE_RANGE, 0, 0, 0, 0, "needs a device's UUID" },
+		{ WIRE_DEVICE_RANGE, 0, 1, 1, 0, "handle: a range has none" },
 		{ WIRE_DEVICE_ENGINE, 0, 1, 0, 0, NULL },
 		{ WIRE_DEVICE_ENGINE, 1, 1, 0, 0, "has no file descriptor" },
 		{ WIRE_DEVICE_ENGINE, 0, 0, 0, 0, "needs a device's UUID" },

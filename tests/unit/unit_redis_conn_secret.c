@@ -6,46 +6,29 @@
  * whole command. Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
  */
 #include "tests/lib/lib_redis_conn.h"
-#include "tests/lib/test.h"
 
 /* Refused with these words, of which `shown` is to be seen. */
 static void refused(const char *password, const char *reply, const char *shown)
 {
 	const struct fake_step step = { .reply = reply };
-	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
 	struct fake_server server;
 	const char *text;
 	struct rig r;
-	int why;
 
 	fake_start(&server, &step, 1, true);
 	rig_open_to(&r, server.address, "", password);
-	while (redis_conn_state(r.conn) != REDIS_CONN_DOWN) {
-		assert_true(rig_now() < until);
-		rig_run(&r, 1);
-	}
-	text = rig_why(&r, &why);
-	assert_int_equal(why, -EACCES);
+	text = rig_goes_down(&r, -EACCES);
 	if (!strstr(text, shown))
 		fail_msg("\"%s\" does not say \"%s\"", text, shown);
 	rig_close(&r);
 	fake_stop(&server);
 }
 
-TEST(harmless_words_are_shown)
-{
-	refused("sesame", "-WRONGPASS invalid username-password pair\r\n", "WRONGPASS invalid");
-}
-
-TEST(the_password_is_not)
-{
-	refused("sesame", "-ERR sesame is not it\r\n", "not shown");
-}
-
-TEST(nor_one_that_is_no_ascii)
-{
-	refused("p\xc3\xa4sswort", "-ERR p\xc3\xa4sswort is not it\r\n", "not shown");
-}
+TEST_DO(harmless_words_are_shown,
+	refused("sesame", "-WRONGPASS invalid username-password pair\r\n", "WRONGPASS invalid"));
+TEST_DO(the_password_is_not, refused("sesame", "-ERR sesame is not it\r\n", "not shown"));
+TEST_DO(nor_one_that_is_no_ascii,
+	refused("p\xc3\xa4sswort", "-ERR p\xc3\xa4sswort is not it\r\n", "not shown"));
 
 /* Words are cut at REDIS_TEXT_BYTES. */
 TEST(nor_the_beginning_of_one)

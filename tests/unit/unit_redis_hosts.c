@@ -4,8 +4,6 @@
  * Goal: a Cluster's map may name hosts in [redis] cluster_hosts, or hosts near the endpoints, and
  * no others. Method: lists good and bad, hosts inside and outside, at the edges of networks.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/lib/test.h"
 #include "tiers/redis/redis_hosts.h"

@@ -7,22 +7,23 @@
 #include "tests/lib/lib_tls.h"
 #include "tests/lib/test.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
+static struct redis_tls_conf conf;
 
-static void refused(const struct redis_tls_conf *conf, int error, const char *option,
-		    const char *words)
+FIXTURE_DO(all_is_good, conf = tls_group.conf);
+
+TEST_EACH(all_is_good, NULL);
+
+/* conf is, for this reason; then it is good again. */
+static void refused(int error, const char *option, const char *words)
 {
 	struct redis_tls *tls = NULL;
 	char text[512] = "";
 
-	assert_int_equal(redis_tls_open(conf, &tls, text, sizeof(text)), -error);
+	assert_int_equal(redis_tls_open(&conf, &tls, text, sizeof(text)), -error);
 	assert_null(tls);
 	if (!strstr(text, option) || !strstr(text, words))
 		fail_msg("neither \"%s\" nor \"%s\": %s", option, words, text);
+	conf = tls_group.conf;
 }
 
 TEST(good_ones_are_taken)
@@ -43,21 +44,16 @@ TEST(good_ones_are_taken)
 
 TEST(files_that_are_not_there)
 {
-	struct redis_tls_conf conf = tls_group.conf;
-
 	conf.ca_file = "/nowhere/ca.pem";
-	refused(&conf, ENOENT, "[redis] tls_ca_file: /nowhere/ca.pem", "No such file");
-	conf = tls_group.conf;
+	refused(ENOENT, "[redis] tls_ca_file: /nowhere/ca.pem", "No such file");
 	conf.cert_file = "/nowhere/cert.pem";
-	refused(&conf, ENOENT, "[redis] tls_cert_file: /nowhere/cert.pem", "No such file");
-	conf = tls_group.conf;
+	refused(ENOENT, "[redis] tls_cert_file: /nowhere/cert.pem", "No such file");
 	conf.key_file = "/nowhere/key.pem";
-	refused(&conf, ENOENT, "[redis] tls_key_file: /nowhere/key.pem", "No such file");
+	refused(ENOENT, "[redis] tls_key_file: /nowhere/key.pem", "No such file");
 }
 
 TEST(files_with_something_else)
 {
-	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH];
 	FILE *f;
 
@@ -68,42 +64,35 @@ TEST(files_with_something_else)
 	assert_int_equal(fclose(f), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 	conf.ca_file = path;
-	refused(&conf, EINVAL, "[redis] tls_ca_file: ", path);
-	conf = tls_group.conf;
+	refused(EINVAL, "[redis] tls_ca_file: ", path);
 	conf.cert_file = path;
-	refused(&conf, EINVAL, "[redis] tls_cert_file: ", path);
-	conf = tls_group.conf;
+	refused(EINVAL, "[redis] tls_cert_file: ", path);
 	conf.key_file = path;
-	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+	refused(EINVAL, "[redis] tls_key_file: ", path);
 }
 
 /* Opening a pipe would wait for a writer. */
 TEST(a_pipe_is_not_waited_for)
 {
-	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH];
 
 	(void)snprintf(path, sizeof(path), "%s/pipe", tls_group.dir);
 	assert_int_equal(mkfifo(path, 0600), 0);
 	conf.ca_file = path;
-	refused(&conf, EPERM, "[redis] tls_ca_file: ", "is no regular file");
-	conf = tls_group.conf;
+	refused(EPERM, "[redis] tls_ca_file: ", "is no regular file");
 	conf.key_file = path;
-	refused(&conf, EPERM, "[redis] tls_key_file: ", "is no regular file");
+	refused(EPERM, "[redis] tls_key_file: ", "is no regular file");
 }
 
 TEST(anothers_key)
 {
-	struct redis_tls_conf conf = tls_group.conf;
-
 	conf.key_file = tls_group.server_key;
-	refused(&conf, EINVAL, "[redis] tls_key_file: ", "key values mismatch");
+	refused(EINVAL, "[redis] tls_key_file: ", "key values mismatch");
 }
 
 /* Of another kind than the certificate. */
 TEST(a_key_of_another_kind)
 {
-	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
 	(void)snprintf(path, sizeof(path), "%s/rsa.key", tls_group.dir);
@@ -111,24 +100,21 @@ TEST(a_key_of_another_kind)
 	assert_int_equal(system(command), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 	conf.key_file = path;
-	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+	refused(EINVAL, "[redis] tls_key_file: ", path);
 }
 
 TEST(a_key_that_all_can_read)
 {
-	struct redis_tls_conf conf = tls_group.conf;
-
 	conf.cert_file = tls_group.server;
 	conf.key_file = tls_group.server_key;
 	assert_int_equal(chmod(tls_group.server_key, 0644), 0);
-	refused(&conf, EPERM, "[redis] tls_key_file: ",
+	refused(EPERM, "[redis] tls_key_file: ",
 		"has mode 0644, others than its owner and group have access");
 	assert_int_equal(chmod(tls_group.server_key, 0640), 0);
 }
 
 TEST(a_key_with_a_passphrase)
 {
-	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
 	(void)snprintf(path, sizeof(path), "%s/locked.key", tls_group.dir);
@@ -138,26 +124,23 @@ TEST(a_key_with_a_passphrase)
 	assert_int_equal(system(command), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 	conf.key_file = path;
-	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+	refused(EINVAL, "[redis] tls_key_file: ", path);
 }
 
 TEST(a_name_too_long)
 {
-	struct redis_tls_conf conf = tls_group.conf;
 	char name[300];
 
 	memset(name, 'a', sizeof(name) - 1);
 	name[sizeof(name) - 1] = 0;
 	conf.name = name;
-	refused(&conf, EINVAL, "[redis] tls_name", "longer than 255 bytes");
+	refused(EINVAL, "[redis] tls_name", "longer than 255 bytes");
 }
 
 TEST(a_name_of_nobody)
 {
-	struct redis_tls_conf conf = tls_group.conf;
-
 	conf.name = ".";
-	refused(&conf, EINVAL, "[redis] tls_name", "the name of no server");
+	refused(EINVAL, "[redis] tls_name", "the name of no server");
 }
 
 TEST_GROUP(tls_group_make, tls_group_remove);

@@ -6,18 +6,10 @@
  * the client, on a second mapping of the same memfds. Threads asleep are real where one is woken,
  * and a number behind syscall() where many are.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "daemon/shared/ring.h"
+#include "daemon/session/ring.h"
 #include "tests/lib/lib.h"
-#include "tests/lib/random.h"
 
 enum { ENTRIES = 8, ARENA = 64 };
 
@@ -27,10 +19,10 @@ struct pair {
 	const struct wire_complete *complete;
 };
 
+static struct pair p;
+
 FIXTURE(set_up)
 {
-	static struct pair p;
-
 	assert_int_equal(ring_open(&p.ring, ENTRIES, ARENA), 0);
 	p.submit = mmap(NULL, p.ring.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 			p.ring.submit_fd, 0);
@@ -38,188 +30,175 @@ FIXTURE(set_up)
 		mmap(NULL, p.ring.complete_bytes, PROT_READ, MAP_SHARED, p.ring.complete_fd, 0);
 	assert_ptr_not_equal(p.submit, MAP_FAILED);
 	assert_ptr_not_equal(p.complete, MAP_FAILED);
-	*state = &p;
 	return 0;
 }
 
 FIXTURE(tear_down)
 {
-	struct pair *p = *state;
-
-	(void)munmap(p->submit, p->ring.submit_bytes);
-	(void)munmap((void *)(uintptr_t)p->complete, p->ring.complete_bytes);
-	ring_close(&p->ring);
-	ring_close(&p->ring); /* twice is fine */
+	(void)munmap(p.submit, p.ring.submit_bytes);
+	(void)munmap((void *)(uintptr_t)p.complete, p.ring.complete_bytes);
+	ring_close(&p.ring);
+	ring_close(&p.ring); /* twice is fine */
 	return 0;
 }
 
 TEST_EACH(set_up, tear_down);
 
-static struct wire_sqe *entry_at(struct pair *p, uint32_t i)
+static struct wire_sqe *entry_at(uint32_t i)
 {
-	return (struct wire_sqe *)(void *)((char *)p->submit + WIRE_RING_OFFSET) +
+	return (struct wire_sqe *)(void *)((char *)p.submit + WIRE_RING_OFFSET) +
 	       (i & (ENTRIES - 1));
 }
 
-static const struct wire_cqe *completion_at(const struct pair *p, uint32_t i)
+static const struct wire_cqe *completion_at(uint32_t i)
 {
-	return (const struct wire_cqe *)(const void *)((const char *)p->complete +
+	return (const struct wire_cqe *)(const void *)((const char *)p.complete +
 						       WIRE_RING_OFFSET) +
 	       (i & (ENTRIES - 1));
 }
 
 TEST(entries_come_once_and_in_order)
 {
-	struct pair *p = *state;
 	struct wire_sqe e;
 
 	/* Indices run through 2^32. */
-	p->ring.sq_head = p->submit->sq_tail = 0xfffffff0;
+	p.ring.sq_head = p.submit->sq_tail = 0xfffffff0;
 	for (uint32_t i = 0; i < 100; i++) {
-		assert_int_equal(ring_peek(&p->ring, &e), 0);
-		entry_at(p, p->submit->sq_tail)->op_id = i + 1;
-		p->submit->sq_tail++;
-		assert_int_equal(ring_peek(&p->ring, &e), 1);
-		assert_int_equal(ring_peek(&p->ring, &e), 1); /* looking takes nothing */
+		assert_int_equal(ring_peek(&p.ring, &e), 0);
+		entry_at(p.submit->sq_tail)->op_id = i + 1;
+		p.submit->sq_tail++;
+		assert_int_equal(ring_peek(&p.ring, &e), 1);
+		assert_int_equal(ring_peek(&p.ring, &e), 1); /* looking takes nothing */
 		assert_int_equal(e.op_id, i + 1);
-		ring_advance(&p->ring);
-		assert_int_equal(p->complete->sq_head, p->submit->sq_tail);
+		ring_advance(&p.ring);
+		assert_int_equal(p.complete->sq_head, p.submit->sq_tail);
 	}
 }
 
 TEST(full_ring_is_fine_one_more_is_not)
 {
-	struct pair *p = *state;
 	struct wire_sqe e;
 
-	p->submit->sq_tail = ENTRIES;
-	assert_int_equal(ring_peek(&p->ring, &e), 1);
-	p->submit->sq_tail = ENTRIES + 1;
-	assert_int_equal(ring_peek(&p->ring, &e), -EPROTO);
-	p->submit->sq_tail = 0xffffffff; /* backwards */
-	assert_int_equal(ring_peek(&p->ring, &e), -EPROTO);
+	p.submit->sq_tail = ENTRIES;
+	assert_int_equal(ring_peek(&p.ring, &e), 1);
+	p.submit->sq_tail = ENTRIES + 1;
+	assert_int_equal(ring_peek(&p.ring, &e), -EPROTO);
+	p.submit->sq_tail = 0xffffffff; /* backwards */
+	assert_int_equal(ring_peek(&p.ring, &e), -EPROTO);
 }
 
 TEST(copy_is_private)
 {
-	struct pair *p = *state;
 	struct wire_sqe e;
 
-	entry_at(p, 0)->n = 5;
-	p->submit->sq_tail = 1;
-	assert_int_equal(ring_peek(&p->ring, &e), 1);
-	entry_at(p, 0)->n = 500;
+	entry_at(0)->n = 5;
+	p.submit->sq_tail = 1;
+	assert_int_equal(ring_peek(&p.ring, &e), 1);
+	entry_at(0)->n = 500;
 	assert_int_equal(e.n, 5);
 }
 
 TEST(completions_wrap)
 {
-	struct pair *p = *state;
-
-	p->ring.cq_tail = 0xfffffffa;
-	p->submit->cq_head = 0xfffffffa;
+	p.ring.cq_tail = 0xfffffffa;
+	p.submit->cq_head = 0xfffffffa;
 	for (uint32_t i = 0; i < 30; i++) {
 		const struct wire_cqe cqe = { .op_id = i + 1, .status = -5, .n = i };
 		uint32_t room = 0;
 
-		assert_int_equal(ring_room(&p->ring, 0, &room), 0);
+		assert_int_equal(ring_room(&p.ring, 0, &room), 0);
 		assert_int_equal(room, ENTRIES);
-		assert_false(ring_complete(&p->ring, &cqe));
-		assert_int_equal(p->complete->cq_tail, p->submit->cq_head + 1);
-		assert_memory_equal(completion_at(p, p->submit->cq_head), &cqe, sizeof(cqe));
-		p->submit->cq_head++;
+		assert_false(ring_complete(&p.ring, &cqe));
+		assert_int_equal(p.complete->cq_tail, p.submit->cq_head + 1);
+		assert_memory_equal(completion_at(p.submit->cq_head), &cqe, sizeof(cqe));
+		p.submit->cq_head++;
 	}
 }
 
 TEST(room_counts_untaken_and_outstanding)
 {
-	struct pair *p = *state;
 	const struct wire_cqe cqe = { .op_id = 1 };
 	uint32_t room;
 
 	for (uint32_t i = 0; i < 3; i++)
-		(void)ring_complete(&p->ring, &cqe);
-	assert_int_equal(ring_room(&p->ring, 2, &room), 0);
+		(void)ring_complete(&p.ring, &cqe);
+	assert_int_equal(ring_room(&p.ring, 2, &room), 0);
 	assert_int_equal(room, ENTRIES - 5);
-	assert_int_equal(ring_room(&p->ring, ENTRIES - 3, &room), 0);
+	assert_int_equal(ring_room(&p.ring, ENTRIES - 3, &room), 0);
 	assert_int_equal(room, 0);
-	assert_int_equal(ring_room(&p->ring, 100, &room), 0);
+	assert_int_equal(ring_room(&p.ring, 100, &room), 0);
 	assert_int_equal(room, 0);
 }
 
 TEST(heads_that_cannot_be)
 {
-	struct pair *p = *state;
 	uint32_t room;
 
-	p->submit->cq_head = 1; /* took one that never came */
-	assert_int_equal(ring_room(&p->ring, 0, &room), -EPROTO);
-	p->ring.cq_tail = ENTRIES + 1;
-	p->submit->cq_head = 0;
-	assert_int_equal(ring_room(&p->ring, 0, &room), -EPROTO);
+	p.submit->cq_head = 1; /* took one that never came */
+	assert_int_equal(ring_room(&p.ring, 0, &room), -EPROTO);
+	p.ring.cq_tail = ENTRIES + 1;
+	p.submit->cq_head = 0;
+	assert_int_equal(ring_room(&p.ring, 0, &room), -EPROTO);
 }
 
 TEST(arrays_lie_where_the_client_thinks)
 {
-	struct pair *p = *state;
-	uint8_t *keys = (uint8_t *)p->submit + wire_keys_offset(ENTRIES);
+	uint8_t *keys = (uint8_t *)p.submit + wire_keys_offset(ENTRIES);
 	uint32_t *pages =
-		(uint32_t *)(void *)((char *)p->submit + wire_pages_offset(ENTRIES, ARENA));
-	const int32_t *statuses = (const int32_t *)(const void *)((const char *)p->complete +
+		(uint32_t *)(void *)((char *)p.submit + wire_pages_offset(ENTRIES, ARENA));
+	const int32_t *statuses = (const int32_t *)(const void *)((const char *)p.complete +
 								  wire_status_offset(ENTRIES));
 	uint8_t key[WIRE_KEY_BYTES];
 
 	for (uint32_t i = 0; i < ARENA; i++) {
 		memset(keys + i * WIRE_KEY_BYTES, (int)i + 1, WIRE_KEY_BYTES);
 		pages[i] = i * 7;
-		ring_set_status(&p->ring, i, -(int32_t)i);
+		ring_set_status(&p.ring, i, -(int32_t)i);
 	}
 	for (uint32_t i = 0; i < ARENA; i++) {
-		ring_key(&p->ring, i, key);
+		ring_key(&p.ring, i, key);
 		assert_memory_equal(key, keys + i * WIRE_KEY_BYTES, sizeof(key));
-		assert_int_equal(ring_page(&p->ring, i), i * 7);
+		assert_int_equal(ring_page(&p.ring, i), i * 7);
 		assert_int_equal(statuses[i], -(int32_t)i);
-		assert_int_equal(ring_status(&p->ring, i), -(int32_t)i);
+		assert_int_equal(ring_status(&p.ring, i), -(int32_t)i);
 	}
 }
 
 TEST(wake_only_when_asked)
 {
-	struct pair *p = *state;
 	const struct wire_cqe cqe = { .op_id = 1 };
 
-	assert_false(ring_complete(&p->ring, &cqe));
-	p->submit->want_wake = 1;
-	assert_true(ring_complete(&p->ring, &cqe));
-	p->submit->sleepers = 0xffffffff; /* costs a futex call, nothing else */
-	assert_true(ring_complete(&p->ring, &cqe));
+	assert_false(ring_complete(&p.ring, &cqe));
+	p.submit->want_wake = 1;
+	assert_true(ring_complete(&p.ring, &cqe));
+	p.submit->sleepers = 0xffffffff; /* costs a futex call, nothing else */
+	assert_true(ring_complete(&p.ring, &cqe));
 }
 
 /* Woken, or too late to sleep at all: 0. */
-static void *sleep_on_news(void *arg)
+static void *sleep_on_news(TEST_UNUSED void *arg)
 {
-	struct pair *p = arg;
 	const struct timespec patience = { .tv_sec = PATIENT_MS / 1000 };
 	long r;
 
-	(void)__atomic_fetch_add(&p->submit->sleepers, 1, __ATOMIC_SEQ_CST);
-	r = syscall(SYS_futex, &p->complete->news, FUTEX_WAIT, 0, &patience, NULL, 0);
-	return r == 0 || errno == EAGAIN ? NULL : p;
+	(void)__atomic_fetch_add(&p.submit->sleepers, 1, __ATOMIC_SEQ_CST);
+	r = syscall(SYS_futex, &p.complete->news, FUTEX_WAIT, 0, &patience, NULL, 0);
+	return r == 0 || errno == EAGAIN ? NULL : &p;
 }
 
-static void who_sleeps_is_woken_by(struct pair *p, void (*event)(struct ring *ring))
+static void who_sleeps_is_woken_by(void (*event)(struct ring *ring))
 {
 	pthread_t thread;
 	void *failed;
 
-	assert_int_equal(p->complete->news, 0);
-	assert_int_equal(pthread_create(&thread, NULL, sleep_on_news, p), 0);
-	while (__atomic_load_n(&p->submit->sleepers, __ATOMIC_SEQ_CST) == 0)
+	assert_int_equal(p.complete->news, 0);
+	assert_int_equal(pthread_create(&thread, NULL, sleep_on_news, &p), 0);
+	while (__atomic_load_n(&p.submit->sleepers, __ATOMIC_SEQ_CST) == 0)
 		nap_ms(1);
-	event(&p->ring);
+	event(&p.ring);
 	assert_int_equal(pthread_join(thread, &failed), 0);
 	assert_null(failed);
-	assert_int_equal(p->complete->news, 1);
+	assert_int_equal(p.complete->news, 1);
 }
 
 static void a_group(struct ring *ring)
@@ -235,15 +214,8 @@ static void a_completion(struct ring *ring)
 	(void)ring_complete(ring, &cqe);
 }
 
-TEST(a_group_of_layers_wakes_who_sleeps)
-{
-	who_sleeps_is_woken_by(*state, a_group);
-}
-
-TEST(a_completion_wakes_who_sleeps)
-{
-	who_sleeps_is_woken_by(*state, a_completion);
-}
+TEST_DO(a_group_of_layers_wakes_who_sleeps, who_sleeps_is_woken_by(a_group));
+TEST_DO(a_completion_wakes_who_sleeps, who_sleeps_is_woken_by(a_completion));
 
 /* --- many sleepers --- */
 
@@ -280,9 +252,8 @@ long __wrap_syscall(long number, ...)
 FIXTURE(many_set_up)
 {
 	const int r = set_up(state);
-	struct pair *p = *state;
 
-	p->submit->sleepers = 1;
+	p.submit->sleepers = 1;
 	futex.on = true;
 	futex.asleep = futex.woken = 0;
 	return r;
@@ -294,38 +265,35 @@ FIXTURE(many_tear_down)
 	return tear_down(state);
 }
 
-static void complete(struct pair *p)
+static void complete(void)
 {
 	const struct wire_cqe cqe = { .op_id = 1 };
 
-	(void)ring_complete(&p->ring, &cqe);
+	(void)ring_complete(&p.ring, &cqe);
 }
 
-TEST_WITH(a_turn_wakes_so_many_and_the_next_as_many, many_set_up, many_tear_down)
+TEST_WITH(an_iteration_wakes_so_many_and_the_next_as_many, many_set_up, many_tear_down)
 {
-	struct pair *p = *state;
-
 	futex.asleep = 10 * MOST;
 	for (int i = 0; i < 64; i++)
-		complete(p);
+		complete();
 	assert_int_equal(futex.woken, MOST);
-	ring_turn(&p->ring);
+	ring_iteration(&p.ring);
 	assert_int_equal(futex.woken, 2 * MOST);
-	complete(p); /* in a turn that has paid already */
+	complete(); /* in an iteration that has paid already */
 	assert_int_equal(futex.woken, 2 * MOST);
 	for (int i = 0; i < 5; i++)
-		ring_turn(&p->ring);
+		ring_iteration(&p.ring);
 	assert_int_equal(futex.woken, 3 * MOST);
-	complete(p);
-	ring_turn(&p->ring); /* one completion owes nothing */
+	complete();
+	ring_iteration(&p.ring); /* one completion owes nothing */
 	assert_int_equal(futex.woken, 4 * MOST);
 }
 
-/* However often the threads of an honest client go to sleep in a turn, all that slept when news
- * came are awake in the next one. */
+/* However often the threads of an honest client go to sleep in an iteration, all that slept when
+ * news came are awake in the next one. */
 TEST_WITH(nobody_is_forgotten, many_set_up, many_tear_down)
 {
-	struct pair *p = *state;
 	struct random random = random_seeded("unit_ring");
 
 	for (uint32_t round = 0; round < ROUNDS; round++) {
@@ -334,78 +302,71 @@ TEST_WITH(nobody_is_forgotten, many_set_up, many_tear_down)
 
 		for (uint32_t i = 0; i < news; i++) {
 			futex.asleep += random_below(&random, MOST + 1 - futex.asleep);
-			complete(p);
+			complete();
 		}
 		assert_in_range(futex.woken - before, 0, MOST);
-		ring_turn(&p->ring);
+		ring_iteration(&p.ring);
 		assert_int_equal(futex.asleep, 0);
-		ring_turn(&p->ring); /* nothing told: a whole turn's room for the next round */
+		ring_iteration(&p.ring); /* nothing told: all room for the next round */
 	}
 }
 
 TEST(client_cannot_write_completions)
 {
-	struct pair *p = *state;
-
-	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, p->ring.complete_fd,
+	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, p.ring.complete_fd,
 			      0),
 			 MAP_FAILED);
-	assert_int_equal(pwrite(p->ring.complete_fd, "x", 1, 0), -1);
-	assert_int_equal(mprotect((void *)(uintptr_t)p->complete, 4096, PROT_READ | PROT_WRITE),
-			 -1);
+	assert_int_equal(pwrite(p.ring.complete_fd, "x", 1, 0), -1);
+	assert_int_equal(mprotect((void *)(uintptr_t)p.complete, 4096, PROT_READ | PROT_WRITE), -1);
 }
 
 TEST(memory_keeps_its_size)
 {
-	struct pair *p = *state;
-
-	assert_int_equal(ftruncate(p->ring.submit_fd, 0), -1);
-	assert_int_equal(ftruncate(p->ring.submit_fd, 1 << 24), -1);
-	assert_int_equal(ftruncate(p->ring.complete_fd, 0), -1);
-	assert_int_equal(fcntl(p->ring.submit_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+	assert_int_equal(ftruncate(p.ring.submit_fd, 0), -1);
+	assert_int_equal(ftruncate(p.ring.submit_fd, 1 << 24), -1);
+	assert_int_equal(ftruncate(p.ring.complete_fd, 0), -1);
+	assert_int_equal(fcntl(p.ring.submit_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
 TEST(lookups_grow_or_are_not_believed)
 {
-	struct pair *p = *state;
 	uint64_t blocks, hits;
 
-	p->submit->lookup_blocks = 100;
-	p->submit->lookup_hits = 60;
-	ring_sample_lookups(&p->ring, &blocks, &hits);
+	p.submit->lookup_blocks = 100;
+	p.submit->lookup_hits = 60;
+	ring_sample_lookups(&p.ring, &blocks, &hits);
 	assert_int_equal(blocks, 100);
 	assert_int_equal(hits, 60);
-	ring_sample_lookups(&p->ring, &blocks, &hits);
+	ring_sample_lookups(&p.ring, &blocks, &hits);
 	assert_int_equal(blocks + hits, 0);
-	p->submit->lookup_blocks = 3;        /* backwards */
-	p->submit->lookup_hits = 1ull << 60; /* more than anybody could ask */
-	ring_sample_lookups(&p->ring, &blocks, &hits);
+	p.submit->lookup_blocks = 3;        /* backwards */
+	p.submit->lookup_hits = 1ull << 60; /* more than anybody could ask */
+	ring_sample_lookups(&p.ring, &blocks, &hits);
 	assert_int_equal(blocks + hits, 0);
-	p->submit->lookup_blocks = 100; /* and forwards again: no news */
-	p->submit->lookup_hits = 101;   /* more than there were lookups */
-	ring_sample_lookups(&p->ring, &blocks, &hits);
+	p.submit->lookup_blocks = 100; /* and forwards again: no news */
+	p.submit->lookup_hits = 101;   /* more than there were lookups */
+	ring_sample_lookups(&p.ring, &blocks, &hits);
 	assert_int_equal(blocks + hits, 0);
-	p->submit->lookup_blocks = 103;
-	p->submit->lookup_hits = 61;
-	ring_sample_lookups(&p->ring, &blocks, &hits);
+	p.submit->lookup_blocks = 103;
+	p.submit->lookup_hits = 61;
+	ring_sample_lookups(&p.ring, &blocks, &hits);
 	assert_int_equal(blocks, 3);
 	assert_int_equal(hits, 1);
 }
 
 TEST(rubbish_in_the_lookup_counters_is_bounded)
 {
-	struct pair *p = *state;
 	struct random random = random_seeded("unit_ring");
 	uint64_t all_blocks = 0, all_hits = 0, blocks, hits;
 
 	for (int i = 0; i < 10000; i++) {
-		p->submit->lookup_blocks = random_next(&random) >> random_below(&random, 64);
-		p->submit->lookup_hits = random_next(&random) >> random_below(&random, 64);
-		ring_sample_lookups(&p->ring, &blocks, &hits);
+		p.submit->lookup_blocks = random_next(&random) >> random_below(&random, 64);
+		p.submit->lookup_hits = random_next(&random) >> random_below(&random, 64);
+		ring_sample_lookups(&p.ring, &blocks, &hits);
 		assert_true(blocks < 1ull << 40 && hits < 1ull << 40);
 		all_blocks += blocks;
 		all_hits += hits;
 		assert_true(all_hits <= all_blocks);
-		assert_true(all_blocks <= UINT64_MAX / 2); /* no turn goes round */
+		assert_true(all_blocks <= UINT64_MAX / 2); /* no iteration goes round */
 	}
 }

@@ -6,18 +6,9 @@
  * secrets apart.
  */
 #include "tests/lib/lib_space.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "client/kvtier.h"
-#include "daemon/store/secret.h"
+#include "daemon/table/secret.h"
 
 /* Spaces of another node: another state directory, the same shared secret, if any. The salt of the
  * usual geometry. */
@@ -25,13 +16,14 @@ static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[3
 {
 	const struct wire_geometry g = home_geometry();
 	char dir[SCRATCH_BYTES], command[128];
+	struct quota quota = { 0 };
 	struct spaces *other;
 	struct space *space;
 
 	scratch_make("/tmp", dir, sizeof(dir));
-	assert_int_equal(spaces_open(dir, 64, &other, home_text, sizeof(home_text)), 0);
+	assert_int_equal(spaces_open(dir, 64, &quota, &other, home_text, sizeof(home_text)), 0);
 	if (shared)
-		spaces_share(other, (const uint8_t *)shared, strlen(shared));
+		spaces_shared_secret(other, (const uint8_t *)shared, strlen(shared));
 	assert_int_equal(spaces_tenant(other, tenant, home_text, sizeof(home_text)), 0);
 	assert_int_equal(space_acquire(other, tenant, &g, &space, home_text, sizeof(home_text)), 0);
 	space_salt(other, space, ret);
@@ -79,60 +71,48 @@ TEST(the_derivation_stays_as_it_is)
 
 TEST(secret_is_private_and_alone)
 {
-	struct home *w = *state;
 	char path[128], command[128];
 	struct stat st;
 
-	snprintf(path, sizeof(path), "%s/secret-default", w->dir);
+	snprintf(path, sizeof(path), "%s/secret-default", home.dir);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(st.st_size, 32);
 	assert_int_equal(st.st_nlink, 1); /* the temporary name is gone */
-	snprintf(command, sizeof(command), "test $(ls -A %s | wc -l) = 1", w->dir);
+	snprintf(command, sizeof(command), "test $(ls -A %s | wc -l) = 1", home.dir);
 	assert_int_equal(system(command), 0);
 }
 
-static void bad_secret(struct home *w, const char *bytes, mode_t mode, int error, const char *words)
+static void bad_secret(const char *bytes, mode_t mode, int error, const char *words)
 {
 	char path[128];
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/secret-bad", w->dir);
+	snprintf(path, sizeof(path), "%s/secret-bad", home.dir);
 	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, bytes, strlen(bytes)), strlen(bytes));
 	assert_int_equal(fchmod(fd, mode), 0);
 	(void)close(fd);
-	assert_int_equal(spaces_tenant(w->spaces, "bad", home_text, sizeof(home_text)), error);
+	assert_int_equal(spaces_tenant(home.spaces, "bad", home_text, sizeof(home_text)), error);
 	assert_non_null(strstr(home_text, words));
 	assert_int_equal(unlink(path), 0);
 	/* nothing half-applied */
-	assert_int_equal(spaces_tenant(w->spaces, "bad", home_text, sizeof(home_text)), 0);
+	assert_int_equal(spaces_tenant(home.spaces, "bad", home_text, sizeof(home_text)), 0);
 }
 
-TEST(secret_readable_by_others)
-{
-	bad_secret(*state, "0123456789abcdef0123456789abcdef", 0604, -EPERM,
-		   "mode 0600 (it is 0604)");
-}
-
-TEST(secret_too_short)
-{
-	bad_secret(*state, "0123", 0600, -EBADMSG, "it has 4");
-}
-
-TEST(secret_too_long)
-{
-	bad_secret(*state, "0123456789abcdef0123456789abcdef!", 0600, -EBADMSG, "it has 33");
-}
+TEST_DO(secret_readable_by_others,
+	bad_secret("0123456789abcdef0123456789abcdef", 0604, -EPERM, "mode 0600 (it is 0604)"));
+TEST_DO(secret_too_short, bad_secret("0123", 0600, -EBADMSG, "it has 4"));
+TEST_DO(secret_too_long,
+	bad_secret("0123456789abcdef0123456789abcdef!", 0600, -EBADMSG, "it has 33"));
 
 TEST(secret_that_is_a_link)
 {
-	struct home *w = *state;
 	char path[128];
 
-	snprintf(path, sizeof(path), "%s/secret-link", w->dir);
+	snprintf(path, sizeof(path), "%s/secret-link", home.dir);
 	assert_int_equal(symlink("secret-default", path), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "link", home_text, sizeof(home_text)), -ELOOP);
+	assert_int_equal(spaces_tenant(home.spaces, "link", home_text, sizeof(home_text)), -ELOOP);
 	assert_non_null(strstr(home_text, "secret-link"));
 }

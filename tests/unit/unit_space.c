@@ -6,12 +6,6 @@
  * directory of one's own. Tenants' secrets: unit_secret.c.
  */
 #include "tests/lib/lib_space.h"
-#include "tests/lib/test.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "client/kvtier.h"
 
@@ -24,11 +18,11 @@ static struct wire_geometry geometry(void)
 	return g;
 }
 
-static struct space *acquire(struct home *w, const struct wire_geometry *g)
+static struct space *acquire(const struct wire_geometry *g)
 {
 	struct space *space = NULL;
 
-	if (space_acquire(w->spaces, "default", g, &space, home_text, sizeof(home_text)))
+	if (space_acquire(home.spaces, "default", g, &space, home_text, sizeof(home_text)))
 		fail_msg("%s", home_text);
 	return space;
 }
@@ -38,7 +32,7 @@ TEST_EACH(home_set_up, home_tear_down);
 TEST(same_geometry_same_space)
 {
 	const struct wire_geometry g = geometry();
-	struct space *a = acquire(*state, &g), *b = acquire(*state, &g);
+	struct space *a = acquire(&g), *b = acquire(&g);
 
 	assert_ptr_equal(a, b);
 	assert_int_equal(a->opened, 2);
@@ -47,20 +41,20 @@ TEST(same_geometry_same_space)
 TEST(default_codec_is_the_same_as_said)
 {
 	struct wire_geometry g = geometry();
-	struct space *a = acquire(*state, &g);
+	struct space *a = acquire(&g);
 
 	g.codec = KVTIER_CODEC_FP8;
-	assert_ptr_equal(acquire(*state, &g), a);
+	assert_ptr_equal(acquire(&g), a);
 	g.codec = KVTIER_CODEC_RAW;
-	assert_ptr_not_equal(acquire(*state, &g), a);
+	assert_ptr_not_equal(acquire(&g), a);
 }
 
-static bool salts_equal(struct home *w, const struct space *a, const struct space *b)
+static bool salts_equal(const struct space *a, const struct space *b)
 {
 	uint8_t one[32], other[32];
 
-	space_salt(w->spaces, a, one);
-	space_salt(w->spaces, b, other);
+	space_salt(home.spaces, a, one);
+	space_salt(home.spaces, b, other);
 	return memcmp(one, other, sizeof(one)) == 0;
 }
 
@@ -87,74 +81,58 @@ TEST(every_field_counts)
 	};
 #undef FIELD
 	const struct wire_geometry base = geometry();
-	struct space *first = acquire(*state, &base);
+	struct space *first = acquire(&base);
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
 		struct wire_geometry g = base;
 		struct space *other;
 
 		memcpy((char *)&g + fields[i].at, &fields[i].value, sizeof(fields[i].value));
-		other = acquire(*state, &g);
+		other = acquire(&g);
 		assert_ptr_not_equal(other, first);
 		assert_memory_not_equal(other->id, first->id, 32);
-		assert_false(salts_equal(*state, other, first));
+		assert_false(salts_equal(other, first));
 		assert_memory_not_equal(other->owner, first->owner, 32);
 	}
 }
 
 TEST(tenants_share_an_id_but_no_salt)
 {
-	struct home *w = *state;
 	const struct wire_geometry g = geometry();
-	struct space *a = acquire(w, &g), *b = NULL;
+	struct space *a = acquire(&g), *b = NULL;
 
-	assert_int_equal(spaces_tenant(w->spaces, "other", home_text, sizeof(home_text)), 0);
-	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, home_text, sizeof(home_text)),
+	assert_int_equal(spaces_tenant(home.spaces, "other", home_text, sizeof(home_text)), 0);
+	assert_int_equal(space_acquire(home.spaces, "other", &g, &b, home_text, sizeof(home_text)),
 			 0);
 	assert_ptr_not_equal(a, b);
 	assert_memory_equal(a->id, b->id, 32);
-	assert_false(salts_equal(w, a, b));
+	assert_false(salts_equal(a, b));
 }
 
 TEST(salt_survives_a_restart)
 {
-	struct home *w = *state;
 	const struct wire_geometry g = geometry();
 	uint8_t salt[32], again[32];
 
-	space_salt(w->spaces, acquire(w, &g), salt);
-	spaces_close(w->spaces);
-	home_open(w);
-	space_salt(w->spaces, acquire(w, &g), again);
+	space_salt(home.spaces, acquire(&g), salt);
+	spaces_close(home.spaces);
+	home_open();
+	space_salt(home.spaces, acquire(&g), again);
 	assert_memory_equal(again, salt, sizeof(salt));
-}
-
-TEST(names_of_tenants)
-{
-	static const char *const bad[] = {
-		"", "a/b", "..", ".x", "a b", "a~1", "0123456789012345678901234567890123456789"
-	};
-	struct home *w = *state;
-
-	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-		assert_int_equal(spaces_tenant(w->spaces, bad[i], home_text, sizeof(home_text)),
-				 -EINVAL);
-	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", home_text, sizeof(home_text)), 0);
 }
 
 TEST(refused_geometry_takes_no_number)
 {
-	struct home *w = *state;
 	struct wire_geometry g = geometry();
 	struct space *space = NULL;
 
 	g.kv_heads = 0;
-	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, home_text,
+	assert_int_equal(space_acquire(home.spaces, "default", &g, &space, home_text,
 				       sizeof(home_text)),
 			 -EINVAL);
 	assert_non_null(strstr(home_text, "geometry.kv_heads is 0; must be 1 to 1024"));
 	g = geometry();
-	assert_int_equal(acquire(w, &g)->number, 0);
+	assert_int_equal(acquire(&g)->number, 0);
 }
 
 /* --- spaces found on a device --- */
@@ -165,14 +143,16 @@ struct before {
 	uint32_t usual, raw;
 };
 
-static struct before before(struct home *w)
+static struct before before(void)
 {
 	const struct wire_geometry g = geometry();
+	struct quota quota = { 0 };
 	struct spaces *other;
 	struct space *space;
 	struct before ret;
 
-	assert_int_equal(spaces_open(w->dir, MAX, &other, home_text, sizeof(home_text)), 0);
+	assert_int_equal(spaces_open(home.dir, MAX, &quota, &other, home_text, sizeof(home_text)),
+			 0);
 	assert_int_equal(spaces_tenant(other, "default", home_text, sizeof(home_text)), 0);
 	assert_int_equal(space_acquire(other, "default", &g, &space, home_text, sizeof(home_text)),
 			 0);
@@ -184,49 +164,47 @@ static struct before before(struct home *w)
 	return ret;
 }
 
-static uint32_t found(struct home *w, const uint8_t owner[32], uint32_t bytes, uint32_t variant)
+static uint32_t found(const uint8_t owner[32], uint32_t bytes, uint32_t variant)
 {
 	uint32_t number = 77, got = 77;
 
-	assert_int_equal(space_found(w->spaces, owner, bytes, 1, &number, &got), 0);
+	assert_int_equal(space_found(home.spaces, owner, bytes, 1, &number, &got), 0);
 	assert_int_equal(got, variant);
 	return number;
 }
 
 TEST(owner_is_tenant_and_id)
 {
-	struct home *w = *state;
 	const struct wire_geometry g = geometry();
-	const struct space *space = acquire(w, &g);
+	const struct space *space = acquire(&g);
 	uint8_t tenant[16];
 
-	spaces_tenant_owner(w->spaces, "default", tenant);
+	spaces_tenant_owner(home.spaces, "default", tenant);
 	assert_memory_equal(space->owner, tenant, 16);
 	assert_memory_equal(space->owner + 16, space->id, 16);
-	spaces_tenant_owner(w->spaces, "other", tenant);
+	spaces_tenant_owner(home.spaces, "other", tenant);
 	assert_memory_not_equal(space->owner, tenant, 16);
 }
 
 TEST(found_is_unknown_until_opened_and_keeps_its_number)
 {
-	struct home *w = *state;
-	const struct before b = before(w);
+	const struct before b = before();
 	const struct wire_geometry g = geometry();
-	const uint32_t number = found(w, b.owner, b.usual, 0);
-	const struct space *space = space_at(w->spaces, number);
+	const uint32_t number = found(b.owner, b.usual, 0);
+	const struct space *space = space_at(home.spaces, number);
 
 	assert_false(space->known);
 	assert_memory_equal(space->owner, b.owner, 32);
 	assert_int_equal(space->variant_bytes[0], b.usual);
-	assert_int_equal(found(w, b.owner, b.usual, 0), number);
-	space = acquire(w, &g);
+	assert_int_equal(found(b.owner, b.usual, 0), number);
+	space = acquire(&g);
 	assert_true(space->known);
 	assert_int_equal(space->number, number);
-	assert_ptr_equal(space_at(w->spaces, number), space);
+	assert_ptr_equal(space_at(home.spaces, number), space);
 	assert_int_equal(space->opened, 1);
 	assert_int_equal(space->variant_bytes[0], b.usual);
 	assert_int_equal(space->variant_bytes[1], b.raw);
-	assert_int_equal(found(w, b.owner, b.raw, 1), number);
+	assert_int_equal(found(b.owner, b.raw, 1), number);
 	assert_int_equal(space->opened, 1);
 }
 
@@ -234,35 +212,35 @@ TEST(found_is_unknown_until_opened_and_keeps_its_number)
  * after each start another. The table of blocks knows it before there can be a block. */
 TEST(index_keys_follow_from_the_owner_and_the_start)
 {
-	struct home *w = *state;
-	const struct before b = before(w);
+	const struct before b = before();
 	struct wire_geometry g = geometry();
-	const uint32_t number = found(w, b.owner, b.usual, 0);
+	const uint32_t number = found(b.owner, b.usual, 0);
+	struct fingerprint_key told;
 	uint8_t key[16];
 
-	memcpy(key, space_at(w->spaces, number)->index_key, 16);
-	assert_memory_equal(w->index_keys[number], key, 16);
-	w->blocks[number] = 1;
-	assert_memory_equal(acquire(w, &g)->index_key, key, 16);
+	memcpy(key, space_at(home.spaces, number)->index_key, 16);
+	told = fingerprint_key_of(key);
+	assert_memory_equal(counts_index_key(home.counts, number), &told, sizeof(told));
+	home_set_blocks(number, 1);
+	assert_memory_equal(acquire(&g)->index_key, key, 16);
 	strcpy(g.model, "another@1");
-	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
-	w->blocks[number] = 0;
-	spaces_close(w->spaces);
-	home_open(w);
+	assert_memory_not_equal(acquire(&g)->index_key, key, 16);
+	home_set_blocks(number, 0);
+	spaces_close(home.spaces);
+	home_open();
 	g = geometry();
-	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
+	assert_memory_not_equal(acquire(&g)->index_key, key, 16);
 }
 
 TEST(the_order_of_sizes_stays_as_found)
 {
-	struct home *w = *state;
-	const struct before b = before(w);
+	const struct before b = before();
 	const struct wire_geometry g = geometry();
 	const struct space *space;
 
-	(void)found(w, b.owner, b.raw, 0);
-	(void)found(w, b.owner, b.usual, 1);
-	space = acquire(w, &g);
+	(void)found(b.owner, b.raw, 0);
+	(void)found(b.owner, b.usual, 1);
+	space = acquire(&g);
 	assert_int_equal(space->variant_bytes[0], b.raw);
 	assert_int_equal(space->variant_bytes[1], b.usual);
 	assert_int_equal(space_variant(space, CODEC_RAW), 0);
@@ -271,41 +249,38 @@ TEST(the_order_of_sizes_stays_as_found)
 
 TEST(one_found_size_says_the_order)
 {
-	struct home *w = *state;
-	const struct before b = before(w);
+	const struct before b = before();
 	const struct wire_geometry g = geometry();
 
-	(void)found(w, b.owner, b.raw, 0);
-	assert_int_equal(acquire(w, &g)->variant_bytes[0], b.raw);
+	(void)found(b.owner, b.raw, 0);
+	assert_int_equal(acquire(&g)->variant_bytes[0], b.raw);
 }
 
 TEST(sizes_that_do_not_fit_are_overwritten)
 {
-	struct home *w = *state;
-	const struct before b = before(w);
+	const struct before b = before();
 	const struct wire_geometry g = geometry();
 	const struct space *space;
 
-	(void)found(w, b.owner, 12345, 0);
-	(void)found(w, b.owner, b.usual, 1);
-	space = acquire(w, &g);
+	(void)found(b.owner, 12345, 0);
+	(void)found(b.owner, b.usual, 1);
+	space = acquire(&g);
 	assert_int_equal(space->variant_bytes[0], b.raw);
 	assert_int_equal(space->variant_bytes[1], b.usual);
 }
 
 TEST(a_third_size_is_refused)
 {
-	struct home *w = *state;
-	const struct before b = before(w);
+	const struct before b = before();
 	const struct wire_geometry g = geometry();
 	uint32_t number = 77, variant = 77;
 
-	assert_int_equal(space_found(w->spaces, b.owner, 0, 1, &number, &variant), -EBADMSG);
-	(void)found(w, b.owner, 4096, 0);
-	(void)found(w, b.owner, 8192, 1);
-	assert_int_equal(space_found(w->spaces, b.owner, 12288, 1, &number, &variant), -EBADMSG);
-	(void)acquire(w, &g);
-	assert_int_equal(space_found(w->spaces, b.owner, 4096, 1, &number, &variant), -EBADMSG);
+	assert_int_equal(space_found(home.spaces, b.owner, 0, 1, &number, &variant), -EBADMSG);
+	(void)found(b.owner, 4096, 0);
+	(void)found(b.owner, 8192, 1);
+	assert_int_equal(space_found(home.spaces, b.owner, 12288, 1, &number, &variant), -EBADMSG);
+	(void)acquire(&g);
+	assert_int_equal(space_found(home.spaces, b.owner, 4096, 1, &number, &variant), -EBADMSG);
 	assert_int_equal(number, 77);
 	assert_int_equal(variant, 77);
 }
@@ -316,9 +291,9 @@ TEST(one_size_is_one_variant)
 	const struct space *space;
 
 	g.codec = KVTIER_CODEC_RAW;
-	space = acquire(*state, &g);
+	space = acquire(&g);
 	assert_int_equal(space_variant(space, CODEC_RAW), 0);
 	assert_int_equal(space->variant_bytes[0], space->raw_shape.image_bytes);
 	assert_int_equal(space->variant_bytes[1], space->raw_shape.image_bytes);
-	(void)found(*state, space->owner, space->raw_shape.image_bytes, 0);
+	(void)found(space->owner, space->raw_shape.image_bytes, 0);
 }

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_step - goal: the table of steps refuses things that must not be held when a step begins, and
- * the run queue runs a walker once for any number of pushes, in order, and never inside a push.
+ * the run queue runs a task once for any number of pushes, in order, and never inside a push.
  * Method: every step with every set of held things, against rules that are said here in other
  * words.
  */
-#include <string.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/op/step.h"
-#include "daemon/op/walk.h"
+#include "base/list.h"
+#include "daemon/op/task.h"
 #include "tests/lib/test.h"
 
 enum { HELD_ALL = HELD_SLOT | HELD_LEASE | HELD_FLIGHT | HELD_PLACE | HELD_LENT };
@@ -96,7 +94,7 @@ TEST(each_has_a_name_of_its_own)
 /* --- the run queue --- */
 
 struct job {
-	struct walker w;
+	struct task task;
 	struct list *ready;
 	struct job *wakes; /* when it runs */
 	uint32_t ran, at;
@@ -104,15 +102,15 @@ struct job {
 
 static uint32_t running, order;
 
-static void run(struct walker *w)
+static void run(struct task *task)
 {
-	struct job *job = container_of(w, struct job, w);
+	struct job *job = container_of(task, struct job, task);
 
 	assert_int_equal(running++, 0);
 	job->ran++;
 	job->at = order++;
 	if (job->wakes)
-		walk_push(job->ready, &job->wakes->w);
+		task_push(job->ready, &job->wakes->task);
 	running--;
 }
 
@@ -124,29 +122,29 @@ TEST(a_push_is_no_call)
 	order = 0;
 	list_open(&ready);
 	a.wakes = &c;
-	walk_push(&ready, &a.w);
-	walk_push(&ready, &b.w);
-	walk_push(&ready, &a.w);
+	task_push(&ready, &a.task);
+	task_push(&ready, &b.task);
+	task_push(&ready, &a.task);
 	assert_int_equal(a.ran + b.ran + c.ran, 0);
-	assert_true(walk_run(&ready, 10, run));
+	assert_true(task_run(&ready, 10, run));
 	assert_int_equal(a.ran, 1);
 	assert_true(a.at < b.at && b.at < c.at);
 	assert_true(list_empty(&ready));
-	assert_false(walk_run(&ready, 10, run));
+	assert_false(task_run(&ready, 10, run));
 }
 
-TEST(a_budget_ends_a_turn_and_a_removed_walker_does_not_run)
+TEST(a_budget_ends_an_iteration_and_a_removed_task_does_not_run)
 {
 	struct list ready;
 	struct job a = { .ready = &ready }, b = a;
 
 	list_open(&ready);
 	a.wakes = &a; /* for ever */
-	walk_push(&ready, &a.w);
-	walk_push(&ready, &b.w);
-	list_remove(&b.w.ready);
-	list_remove(&b.w.ready);
-	assert_true(walk_run(&ready, 5, run));
+	task_push(&ready, &a.task);
+	task_push(&ready, &b.task);
+	list_remove(&b.task.ready);
+	list_remove(&b.task.ready);
+	assert_true(task_run(&ready, 5, run));
 	assert_int_equal(a.ran, 5);
 	assert_int_equal(b.ran, 0);
 	assert_false(list_empty(&ready));

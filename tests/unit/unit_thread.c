@@ -6,12 +6,10 @@
  * would last a day: an alarm ends the test.
  */
 /* make: wrap=clock_gettime */
-#include <errno.h>
 #include <semaphore.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "daemon/base/thread.h"
+#include "base/clock.h"
+#include "base/thread.h"
 #include "tests/lib/test.h"
 
 enum { LIMIT_S = 60, DAY_S = 86400, WAIT_MS = 30 };
@@ -28,21 +26,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 	return r;
 }
 
-static struct timespec now(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return t;
-}
-
-static int64_t ms_since(struct timespec from)
-{
-	const struct timespec t = now();
-
-	return (t.tv_sec - from.tv_sec) * 1000 + (t.tv_nsec - from.tv_nsec) / 1000000;
-}
-
 static void *wait_for_word(void *arg)
 {
 	while (sem_wait(arg))
@@ -52,14 +35,14 @@ static void *wait_for_word(void *arg)
 
 TEST(a_thread_that_goes_on_is_left_after_its_time)
 {
-	const struct timespec began = now();
+	const uint64_t began = clock_ns();
 	pthread_t thread;
 	sem_t word;
 
 	assert_int_equal(sem_init(&word, 0, 0), 0);
 	assert_int_equal(thread_start(&thread, 0, wait_for_word, &word), 0);
-	assert_int_equal(thread_join_within(thread, WAIT_MS * 1000000u), -ETIMEDOUT);
-	assert_true(ms_since(began) >= WAIT_MS);
+	assert_int_equal(thread_join_within(thread, ms_to_ns(WAIT_MS)), -ETIMEDOUT);
+	assert_true(clock_ns() - began >= ms_to_ns(WAIT_MS));
 	assert_int_equal(sem_post(&word), 0);
 	assert_int_equal(thread_join_within(thread, UINT64_MAX), 0);
 	(void)sem_destroy(&word);
@@ -68,25 +51,19 @@ TEST(a_thread_that_goes_on_is_left_after_its_time)
 TEST(a_condition_nobody_signals_is_left_at_its_deadline)
 {
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	struct timespec until = now();
-	const struct timespec began = until;
+	const uint64_t began = clock_ns();
+	const struct timespec until = clock_timespec(began + ms_to_ns(WAIT_MS));
 	pthread_cond_t cond;
 	int r = 0;
 
-	until.tv_nsec += WAIT_MS * 1000000;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	thread_cond_open(&cond);
 	(void)pthread_mutex_lock(&lock);
 	while (r == 0)
 		r = pthread_cond_timedwait(&cond, &lock, &until);
 	(void)pthread_mutex_unlock(&lock);
 	assert_int_equal(r, ETIMEDOUT);
-	assert_true(ms_since(began) >= WAIT_MS - 1);
+	assert_true(clock_ns() - began >= ms_to_ns(WAIT_MS));
 	(void)pthread_cond_destroy(&cond);
 }
 
-TEST_BEGIN
-{
-	(void)alarm(LIMIT_S);
-}
+TEST_FIRST((void)alarm(LIMIT_S));

@@ -4,15 +4,11 @@
  * core dumps; a piece that is given back is wiped; where the place is full there is another one of
  * the same kind. Method: the flags of mappings, from smaps.
  */
-#include "daemon/base/vault.h"
+#include "base/vault.h"
 #include "tests/lib/test.h"
 
 #include <openssl/bn.h>
 #include <openssl/crypto.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
 
 enum { PIECES = 8, PIECE = 700, MANY = 400, LARGE = 64 << 10 };
 
@@ -121,7 +117,4 @@ TEST(a_full_place_is_not_the_end)
 	vault_free(pieces[0], LARGE);
 }
 
-TEST_BEGIN
-{
-	(void)vault_open();
-}
+TEST_FIRST((void)vault_open());

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.c - the host tier: images in slots (slabs.h) of main memory (host_memory.h). Core thread;
- * device workers read and write the memory of slots, and nothing else of this.
+ * host.c - the host tier: images in slots (slabs.h) of main memory (host_memory.h). All functions
+ * run on the core thread; device workers only read and write the memory of slots.
  *
  * A slab is usable from the moment it is mapped: the first touch faults it in, only slower. So a
- * store does not wait, nor evict, for memory that is about to come.
+ * store does not wait or evict while memory is about to come.
  */
 #include "host.h"
 
@@ -17,15 +17,10 @@
 #include "host_memory.h"
 #include "tiers/slabs.h"
 
-/* a call of tier_ready gets at most so many: io_uring registers no more at once */
-enum { PIECE_BYTES = 1 << 30 };
-
 struct host {
 	struct tier base;
 	struct host_memory *memory;
 	struct slabs *slabs;
-	uint64_t slab_bytes;
-	struct tier_ready *listeners;
 };
 
 static struct host *host_of(const struct tier *t)
@@ -38,46 +33,22 @@ static struct host *host_of(const struct tier *t)
 
 static uint32_t more(void *arg, bool hurry)
 {
-	struct host *h = arg;
-	const uint32_t slab = (hurry ? host_memory_take_cold : host_memory_next)(h->memory);
+	struct host_memory *m = ((struct host *)arg)->memory;
 
-	for (struct tier_ready *l = slab == SLABS_NONE ? NULL : h->listeners; l; l = l->next)
-		if (!l->mapped)
-			l->ready(l, host_memory_base(h->memory) + slab * h->slab_bytes,
-				 h->slab_bytes);
-	return slab;
+	return hurry ? host_memory_take_cold(m) : host_memory_next(m);
 }
 
 static uint32_t lost(void *arg)
 {
-	return host_memory_lost(((struct host *)arg)->memory);
+	return atomic_load(&((struct host *)arg)->memory->lost);
 }
 
-static void host_listen(struct tier *t, struct tier_ready *listener)
+static uint8_t *host_mapping(const struct tier *t, uint64_t *ret_bytes)
 {
-	struct host *h = host_of(t);
-	const uint64_t all = host_memory_slabs(h->memory) * h->slab_bytes;
-	const uint64_t step = listener->mapped ? PIECE_BYTES : h->slab_bytes;
-	const uint64_t end =
-		listener->mapped ? all : host_memory_handed_out(h->memory) * h->slab_bytes;
+	const struct host_memory *m = host_of(t)->memory;
 
-	listener->next = h->listeners;
-	h->listeners = listener;
-	for (uint64_t from = 0; from < end; from += step)
-		if (listener->mapped ||
-		    !host_memory_is_lost(h->memory, (uint32_t)(from / h->slab_bytes)))
-			listener->ready(listener, host_memory_base(h->memory) + from,
-					end - from < step ? end - from : step);
-}
-
-static void host_unlisten(struct tier *t, struct tier_ready *listener)
-{
-	struct tier_ready **link = &host_of(t)->listeners;
-
-	while (*link && *link != listener)
-		link = &(*link)->next;
-	if (*link)
-		*link = listener->next;
+	*ret_bytes = m->bytes;
+	return m->base;
 }
 
 /* --- the table --- */
@@ -97,7 +68,7 @@ static uint8_t *host_address(struct tier *t, const struct extent *where)
 	const struct host *h = host_of(t);
 	const uint64_t offset = slabs_offset(h->slabs, where);
 
-	return offset == UINT64_MAX ? NULL : host_memory_base(h->memory) + offset;
+	return offset == UINT64_MAX ? NULL : h->memory->base + offset;
 }
 
 static struct slabs *host_slabs(const struct tier *t)
@@ -109,9 +80,9 @@ static enum tier_state host_state(const struct tier *t)
 {
 	const struct host_memory *m = host_of(t)->memory;
 
-	return !host_memory_settled(m) ? TIER_STARTING :
-	       host_memory_lost(m)     ? TIER_DEGRADED :
-					 TIER_UP;
+	return atomic_load(&m->done) < m->n_slabs ? TIER_STARTING :
+	       atomic_load(&m->lost)              ? TIER_DEGRADED :
+						    TIER_UP;
 }
 
 static void host_close(struct tier *t)
@@ -140,15 +111,13 @@ static int host_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	if (!h)
 		return -ENOMEM;
 	h->base.ops = &host_ops;
-	h->slab_bytes = conf->slab_bytes;
 	slabs.tier = &h->base;
 	err = host_memory_open(conf, &h->memory, text, n);
 	if (err)
 		goto fail;
-	slabs.n_slabs = host_memory_slabs(h->memory);
-	slabs.units = host_memory_nodes(h->memory);
-	slabs.n_units = host_memory_node_count(h->memory);
-	slabs.n_units += slabs.n_units == 0;
+	slabs.n_slabs = h->memory->n_slabs;
+	slabs.units = h->memory->nodes;
+	slabs.n_units = h->memory->split.n + (h->memory->split.n == 0);
 	err = slabs_open(&slabs, &h->slabs);
 	if (err) {
 		(void)snprintf(text, n, "[host] bytes: no memory for the table of slots");
@@ -162,9 +131,7 @@ fail:
 }
 
 const struct tier_ops host_ops = {
-	.name = "host",
 	.id = TIER_HOST,
-	.caps = TIER_CAP_CPU_ADDRESSABLE,
 	.open = host_open,
 	.close = host_close,
 	.alloc = host_alloc,
@@ -172,46 +139,44 @@ const struct tier_ops host_ops = {
 	.address = host_address,
 	.slabs = host_slabs,
 	.state = host_state,
-	.listen = host_listen,
-	.unlisten = host_unlisten,
+	.memory = host_mapping,
 };
 
 const char *host_note(const struct tier *t)
 {
-	return host_memory_note(host_of(t)->memory);
+	return host_of(t)->memory->note;
 }
 
 uint8_t host_unit(const struct tier *t, int32_t node)
 {
-	const struct host_memory *m = host_of(t)->memory;
-	const uint32_t n = host_memory_node_count(m);
+	const struct host_split *split = &host_of(t)->memory->split;
 
-	for (uint32_t i = 0; node >= 0 && i < n; i++)
-		if (host_memory_node(m, i) == node)
+	for (uint32_t i = 0; node >= 0 && i < split->n; i++)
+		if (split->node[i] == node)
 			return (uint8_t)i;
-	return node < 0 || n == 0 ? TIER_ANY_UNIT : TIER_NO_UNIT;
+	return node < 0 || split->n == 0 ? TIER_ANY_UNIT : TIER_NO_UNIT;
 }
 
 uint64_t host_astray_bytes(const struct tier *t)
 {
-	return host_memory_astray(host_of(t)->memory) * host_of(t)->slab_bytes;
+	const struct host_memory *m = host_of(t)->memory;
+
+	return atomic_load(&m->astray) * m->slab_bytes;
 }
 
 char *host_nodes_text(const struct tier *t, char *ret, size_t n)
 {
-	const struct host *h = host_of(t);
-	const uint8_t *nodes = host_memory_nodes(h->memory);
+	const struct host_memory *m = host_of(t)->memory;
 	size_t used = 0;
 
 	ret[0] = '\0';
-	for (uint32_t at = 0; host_memory_node(h->memory, at) >= 0 && used < n; at++) {
+	for (uint32_t at = 0; at < m->split.n && used < n; at++) {
 		uint64_t bytes = 0;
 
-		for (uint32_t i = 0; i < host_memory_slabs(h->memory); i++)
-			bytes += nodes[i] == at ? h->slab_bytes : 0;
+		for (uint32_t i = 0; i < m->n_slabs; i++)
+			bytes += m->nodes[i] == at ? m->slab_bytes : 0;
 		used += (size_t)snprintf(ret + used, n - used, "%s%" PRId32 ": %" PRIu64 " MiB",
-					 at ? ", " : "", host_memory_node(h->memory, at),
-					 bytes >> 20);
+					 at ? ", " : "", m->split.node[at], bytes >> 20);
 	}
 	return ret;
 }

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memory.c - mapping, placement, locking and pre-faulting of the host tier's memory.
+ * host_memory.c - the host tier's memory: whether it fits this machine, from which NUMA nodes it
+ * comes, and how it is mapped, locked and faulted in. Contract: host_memory.h.
+ *
+ * A configuration that does not fit is refused with a sentence that names the knob, the limit and
+ * the next step.
  *
  * The mapping is anonymous and private:
- * - Nobody else can have a descriptor of it and take a page away under a copy (SIGBUS).
+ * - No other process can have a descriptor of it and take a page away under a copy (SIGBUS).
  * - Nearly every kernel gives it transparent huge pages when asked. A memfd gets them only where
  *   shmem_enabled allows, and that is "never" nearly everywhere. Huge pages are worth having: a
  *   disk takes a request as a limited number of physically consecutive pieces (virtio: 254), and 1
  *   MiB in single 4 KiB pages is 256 pieces or more.
- * - Nothing here forks, so private pages are never copied on write.
+ * - The daemon does not fork, so private pages are never copied on write.
  *
- * Its slabs are of the NUMA nodes asked for; else of the nodes of GPUs, where GPUs have one
- * (host_nodes.h); else pages are interleaved over all allowed nodes.
+ * Its slabs come from the NUMA nodes that the configuration names. Without such names they come
+ * from the nodes of GPUs, each GPU alike; the kernel knows where GPUs are (sysfs), so no driver is
+ * needed. Where no GPU has a node, pages are interleaved over all allowed nodes.
  *
  * A slab's state, written by the thread that faults it in and read by the core:
  *
@@ -23,25 +28,23 @@
  * them out in order. Faulting in never changes a byte, because the slab may be in use by then.
  */
 #include "host_memory.h"
-#include "host_limits.h"
-#include "host_nodes.h"
-#include "host_numa.h"
-#include "tiers/slabs.h"
-#include "daemon/base/thread.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdatomic.h>
+#include <numa.h>
+#include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+
+#include "base/text.h"
+#include "base/thread.h"
+#include "tiers/slabs.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -56,48 +59,388 @@
 
 enum {
 	PAGE = 4096,
+	HUGE_PAGE = 2 << 20,
+	PATH_BYTES = 512,
+	AUTO_DIVISOR = 4,
 	/* faulted in between two looks at `stop`: close waits a few ms */
 	PIECE_BYTES = 16 << 20,
 	/* of one node, before another one's: not smaller, as each is a mapping of its own to the
 	 * kernel, which has a limit on them (vm.max_map_count) */
 	RUN_BYTES = 1 << 30,
+	VENDOR_NVIDIA = 0x10de,
+	CLASS_DISPLAY = 0x03, /* the first byte of three: VGA controllers, 3D controllers */
 };
+
+#define MAX_SLAB_BYTES (1ull << 30)
 
 enum slab_state { SLAB_COLD, SLAB_READY, SLAB_LOST, SLAB_TAKEN };
 
-struct host_memory {
-	uint8_t *base;
-	uint64_t bytes, slab_bytes;
-	uint32_t n_slabs;
-	struct host_shares shares; /* n 0: of any node */
-	bool strict;               /* of the nodes in shares and no others */
-	uint8_t *nodes;            /* by slab: index in shares */
-	char note[160];
-	_Atomic uint8_t *states; /* enum slab_state, one a slab */
-	atomic_uint next;        /* slab that the next free thread takes */
-	atomic_bool stop;
-	/* core: slabs with lower numbers were given by host_memory_next() */
-	uint32_t handed_out;
-	atomic_uint done, lost; /* slabs no longer cold; of them, lost */
-	atomic_uint astray;     /* of them, with a first page of another node */
-	uint32_t n_threads;
-	pthread_t threads[HOST_MAX_THREADS];
+/* --- does it fit this machine? --- */
+
+struct size_text {
+	char s[32];
 };
 
-/* The failed action goes into text, with the system's reason; returns -err. */
-__attribute__((format(printf, 4, 5))) static int failed(int err, char *text, size_t n,
-							const char *format, ...)
+/* A size as a configuration file has it: 65536 is "64K". Odd numbers stay bytes. */
+static struct size_text size_text(uint64_t bytes)
 {
-	va_list args;
-	int used;
+	static const char units[] = "\0KMGT";
+	struct size_text ret;
+	int u = 0;
 
-	va_start(args, format);
-	used = vsnprintf(text, n, format, args);
-	va_end(args);
-	if (used >= 0 && (size_t)used < n)
-		(void)snprintf(text + used, n - (size_t)used, ": %s", strerror(err));
-	return -err;
+	while (u < 4 && bytes >= 1024 && bytes % 1024 == 0) {
+		bytes /= 1024;
+		u++;
+	}
+	(void)snprintf(ret.s, sizeof(ret.s), "%" PRIu64 "%.1s", bytes, &units[u]);
+	return ret;
 }
+
+static int check_shape(const struct tier_conf *conf, char *text, size_t n)
+{
+	const uint64_t page = conf->huge_pages == 2 ? HUGE_PAGE : PAGE;
+
+	assert(conf->huge_pages <= 2);
+	if (conf->slab_bytes == 0 || conf->slab_bytes % page)
+		return text_fail(text, n, -EINVAL,
+				 "[host] slab_bytes = %s is not a multiple of %s%s",
+				 size_text(conf->slab_bytes).s, size_text(page).s,
+				 conf->huge_pages == 2 ?
+					 ", the page size of [host] huge_pages = 2m" :
+					 "");
+	if (conf->slab_bytes > MAX_SLAB_BYTES)
+		return text_fail(text, n, -EINVAL,
+				 "[host] slab_bytes = %s is more than the limit, %s",
+				 size_text(conf->slab_bytes).s, size_text(MAX_SLAB_BYTES).s);
+	for (uint32_t i = 0; i < conf->n_nodes; i++)
+		if (conf->nodes[i].bytes < conf->slab_bytes)
+			return text_fail(
+				text, n, -EINVAL,
+				"[host] bytes = %s of NUMA node %" PRId32
+				" is less than one slab ([host] slab_bytes = %s): give the node "
+				"more, or lower slab_bytes",
+				size_text(conf->nodes[i].bytes).s, conf->nodes[i].node,
+				size_text(conf->slab_bytes).s);
+	if (conf->bytes < conf->slab_bytes)
+		return text_fail(
+			text, n, -EINVAL,
+			"[host] bytes = %s is less than one slab ([host] slab_bytes = %s): "
+			"raise bytes, or lower slab_bytes (a slab must hold the largest block's "
+			"image)",
+			size_text(conf->bytes).s, size_text(conf->slab_bytes).s);
+	if (conf->bytes / conf->slab_bytes > TIER_MAX_SLABS)
+		return text_fail(
+			text, n, -EINVAL,
+			"[host] bytes = %s is %" PRIu64
+			" slabs of [host] slab_bytes = %s; the limit is %d slabs: raise slab_bytes",
+			size_text(conf->bytes).s, conf->bytes / conf->slab_bytes,
+			size_text(conf->slab_bytes).s, TIER_MAX_SLABS);
+	return 0;
+}
+
+uint64_t host_limits_auto(const struct tier_conf *conf, const struct host_limits *limits)
+{
+	uint64_t most = limits->available_bytes;
+
+	if (limits->cgroup_bytes < most)
+		most = limits->cgroup_bytes;
+	if (conf->huge_pages == 2)
+		most = limits->free_huge_pages == UINT64_MAX ? 0 :
+							       limits->free_huge_pages * HUGE_PAGE;
+	if (most == UINT64_MAX || conf->slab_bytes == 0) /* not known: a slab is all we dare */
+		return conf->slab_bytes;
+	return most / AUTO_DIVISOR / conf->slab_bytes * conf->slab_bytes;
+}
+
+int host_limits_check(const struct tier_conf *conf, const struct host_limits *limits, char *text,
+		      size_t n)
+{
+	const int err = check_shape(conf, text, n);
+	uint64_t bytes, pages;
+
+	if (err)
+		return err;
+	bytes = conf->bytes / conf->slab_bytes * conf->slab_bytes;
+	pages = bytes / HUGE_PAGE;
+	if (conf->huge_pages == 2) { /* set aside at boot: neither limit below counts them */
+		if (limits->free_huge_pages == UINT64_MAX)
+			return text_fail(
+				text, n, -ENOMEM,
+				"[host] huge_pages = 2m, but this kernel has no 2 MiB huge pages: "
+				"set [host] huge_pages = thp");
+		if (pages > limits->free_huge_pages)
+			return text_fail(
+				text, n, -ENOMEM,
+				"[host] huge_pages = 2m and [host] bytes = %s need %" PRIu64
+				" huge pages of 2 MiB, %" PRIu64
+				" are free: raise vm.nr_hugepages by %" PRIu64
+				" (sysctl), lower bytes, or set huge_pages = thp",
+				size_text(conf->bytes).s, pages, limits->free_huge_pages,
+				pages - limits->free_huge_pages);
+		return 0;
+	}
+	if (bytes > limits->available_bytes)
+		return text_fail(
+			text, n, -ENOMEM,
+			"[host] bytes = %s is more than this machine has available (MemAvailable = "
+			"%" PRIu64 "M): lower [host] bytes",
+			size_text(conf->bytes).s, limits->available_bytes >> 20);
+	if (bytes > limits->cgroup_bytes)
+		return text_fail(
+			text, n, -ENOMEM,
+			"[host] bytes = %s is more than this control group may use (memory.max = "
+			"%" PRIu64 "M): lower [host] bytes, or raise MemoryMax= of the service",
+			size_text(conf->bytes).s, limits->cgroup_bytes >> 20);
+	return 0;
+}
+
+/* The whole number that a file holds; UINT64_MAX: it holds none, as "max" in memory.max. */
+static uint64_t number_in(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	uint64_t ret;
+
+	if (!f)
+		return UINT64_MAX;
+	if (fscanf(f, "%" SCNu64, &ret) != 1)
+		ret = UINT64_MAX;
+	(void)fclose(f);
+	return ret;
+}
+
+static uint64_t mem_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	uint64_t kib, ret = UINT64_MAX;
+
+	if (!f)
+		return UINT64_MAX;
+	while (ret == UINT64_MAX && fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
+			ret = kib * 1024;
+	(void)fclose(f);
+	return ret;
+}
+
+/* The lowest limit from the group `path` up to the root of the hierarchy mounted at `mount`. */
+static uint64_t group_limit(const char *mount, const char *path, const char *file)
+{
+	char group[PATH_BYTES], full[2 * PATH_BYTES];
+	uint64_t ret = UINT64_MAX;
+
+	(void)snprintf(group, sizeof(group), "%s", path);
+	for (;;) {
+		char *slash = strrchr(group, '/');
+		uint64_t limit;
+
+		(void)snprintf(full, sizeof(full), "%s%s/%s", mount, slash && slash[1] ? group : "",
+			       file);
+		limit = number_in(full);
+		if (limit < ret)
+			ret = limit;
+		if (!slash || !slash[1])
+			return ret;
+		if (slash == group)
+			slash++; /* the root stays "/" */
+		*slash = '\0';
+	}
+}
+
+static uint64_t cgroup_limit(void)
+{
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	char line[PATH_BYTES], *path;
+	uint64_t limit, ret = UINT64_MAX;
+
+	if (!f)
+		return UINT64_MAX;
+	while (fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = '\0';
+		path = strchr(line, '/');
+		if (!path)
+			continue;
+		limit = UINT64_MAX;
+		if (!strncmp(line, "0::", 3))
+			limit = group_limit("/sys/fs/cgroup", path, "memory.max");
+		else if (strstr(line, ":memory:"))
+			limit = group_limit("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes");
+		if (limit < ret)
+			ret = limit;
+	}
+	(void)fclose(f);
+	return ret;
+}
+
+void host_limits_read(struct host_limits *ret)
+{
+	static const char dir[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+	char path[PATH_BYTES];
+	uint64_t reserved;
+
+	ret->available_bytes = mem_available();
+	ret->cgroup_bytes = cgroup_limit();
+	(void)snprintf(path, sizeof(path), "%s/free_hugepages", dir);
+	ret->free_huge_pages = number_in(path);
+	(void)snprintf(path, sizeof(path), "%s/resv_hugepages", dir);
+	reserved = number_in(path);
+	if (ret->free_huge_pages != UINT64_MAX && reserved != UINT64_MAX)
+		ret->free_huge_pages -=
+			reserved < ret->free_huge_pages ? reserved : ret->free_huge_pages;
+}
+
+/* --- the nodes of GPUs --- */
+
+/* The number in a file: hexadecimal, with 0x before it. */
+static bool number_of(const char *device, const char *file, long *ret)
+{
+	char path[512];
+	FILE *f;
+	bool good;
+
+	if (snprintf(path, sizeof(path), "%s/%s", device, file) >= (int)sizeof(path))
+		return false;
+	f = fopen(path, "re");
+	good = f && fscanf(f, "%li", ret) == 1;
+	if (f)
+		(void)fclose(f);
+	return good;
+}
+
+static void add(struct host_nodes *nodes, int32_t node)
+{
+	uint32_t at = nodes->n++;
+
+	for (; at > 0 && nodes->of_gpu[at - 1] > node; at--)
+		nodes->of_gpu[at] = nodes->of_gpu[at - 1];
+	nodes->of_gpu[at] = node;
+}
+
+void host_nodes_read(const char *sys, bool (*allowed)(void *arg, int32_t node), void *arg,
+		     struct host_nodes *ret)
+{
+	const struct dirent *entry;
+	char path[384];
+	DIR *dir;
+
+	ret->n = 0;
+	(void)snprintf(path, sizeof(path), "%.255s/bus/pci/devices", sys);
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir)) != NULL && ret->n < HOST_GPUS_MAX) {
+		long vendor, class, node;
+
+		(void)snprintf(path, sizeof(path), "%.255s/bus/pci/devices/%.64s", sys,
+			       entry->d_name);
+		if (entry->d_name[0] != '.' && number_of(path, "vendor", &vendor) &&
+		    vendor == VENDOR_NVIDIA && number_of(path, "class", &class) &&
+		    class >> 16 == CLASS_DISPLAY && number_of(path, "numa_node", &node) &&
+		    node >= 0 && node < HOST_NODES_MAX && allowed(arg, (int32_t)node))
+			add(ret, (int32_t)node);
+	}
+	if (dir)
+		(void)closedir(dir);
+}
+
+void host_nodes_by_gpus(const struct host_nodes *gpus, uint32_t slabs, struct host_split *ret)
+{
+	uint32_t given = 0, before = 0;
+
+	ret->n = 0;
+	for (uint32_t i = 0; i < gpus->n; i++) {
+		const bool last = i + 1 == gpus->n || gpus->of_gpu[i + 1] != gpus->of_gpu[i];
+
+		if (!last)
+			continue;
+		if (ret->n == TIER_MAX_NODES)
+			break;
+		given = (uint32_t)((uint64_t)slabs * (i + 1) / gpus->n);
+		ret->node[ret->n] = gpus->of_gpu[i];
+		ret->slabs[ret->n++] = given - before;
+		before = given;
+	}
+	if (ret->n > 0) /* the slabs of nodes that there was no room for */
+		ret->slabs[ret->n - 1] += slabs - given;
+}
+
+void host_nodes_by_conf(const struct tier_conf *conf, struct host_split *ret)
+{
+	ret->n = conf->n_nodes;
+	for (uint32_t i = 0; i < conf->n_nodes; i++) {
+		ret->node[i] = conf->nodes[i].node;
+		ret->slabs[i] = (uint32_t)(conf->nodes[i].bytes / conf->slab_bytes);
+	}
+}
+
+/* The node that has had the smallest fraction of its slabs; TIER_MAX_NODES: all have had all. */
+static uint32_t furthest_behind(const struct host_split *split, const uint32_t *given)
+{
+	uint32_t best = TIER_MAX_NODES;
+
+	for (uint32_t i = 0; i < split->n; i++)
+		if (given[i] < split->slabs[i] &&
+		    (best == TIER_MAX_NODES || (uint64_t)given[i] * split->slabs[best] <
+						       (uint64_t)given[best] * split->slabs[i]))
+			best = i;
+	return best;
+}
+
+void host_nodes_lay_out(const struct host_split *split, uint32_t run, uint8_t *ret)
+{
+	uint32_t given[TIER_MAX_NODES] = { 0 }, at = 0, node;
+
+	while ((node = furthest_behind(split, given)) != TIER_MAX_NODES)
+		for (uint32_t i = 0; i < run && given[node] < split->slabs[node]; i++) {
+			ret[at++] = (uint8_t)node;
+			given[node]++;
+		}
+}
+
+/* --- NUMA: where the kernel knows nodes --- */
+
+static bool numa_known(void)
+{
+	return numa_available() >= 0;
+}
+
+/* This process may have memory of the node. arg: not used. */
+static bool is_allowed(void *arg, int32_t node)
+{
+	struct bitmask *allowed = numa_get_mems_allowed();
+	const bool ret = node >= 0 && numa_bitmask_isbitset(allowed, (unsigned int)node);
+
+	(void)arg;
+	numa_bitmask_free(allowed);
+	return ret;
+}
+
+/* Where pages of a mapping are to come from, before they are touched: strictly from this node, or
+ * from another one where it is full. 0, or the error of mbind(), as -errno. */
+static int place(void *at, uint64_t bytes, int32_t node, bool strict)
+{
+	struct bitmask *one = numa_allocate_nodemask();
+	long r;
+
+	numa_bitmask_setbit(one, (unsigned int)node);
+	r = mbind(at, bytes, strict ? MPOL_BIND : MPOL_PREFERRED, one->maskp, one->size + 1, 0);
+	r = r ? -errno : 0;
+	numa_bitmask_free(one);
+	return (int)r;
+}
+
+/* From all allowed nodes in turn, where there are several. */
+static int interleave(void *at, uint64_t bytes)
+{
+	struct bitmask *allowed = numa_get_mems_allowed();
+	long r = 0;
+
+	if (numa_bitmask_weight(allowed) > 1)
+		r = mbind(at, bytes, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1, 0);
+	r = r ? -errno : 0;
+	numa_bitmask_free(allowed);
+	return (int)r;
+}
+
+/* --- the mapping --- */
 
 static int map_memory(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
 {
@@ -107,45 +450,49 @@ static int map_memory(struct host_memory *m, const struct tier_conf *conf, char 
 		       -1, 0);
 	if (m->base == MAP_FAILED) {
 		m->base = NULL;
-		return failed(errno, text, n, "[host] bytes: cannot map %" PRIu64 " bytes",
-			      m->bytes);
+		return text_fail(text, n, -errno, "[host] bytes: cannot map %" PRIu64 " bytes: %s",
+				 m->bytes, strerror(errno));
 	}
 	/* For readers of /proc/PID/maps or smaps; a kernel without it is fine. */
 	(void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, m->base, m->bytes, HOST_MEMORY_NAME);
-	/* Prompts of all tenants: not for a file that a crash leaves behind, nor is that to be of
-	 * this size. */
+	/* It holds prompts of all tenants, which do not belong in a file that a crash leaves
+	 * behind. Such a file would also be very large. */
 	if (madvise(m->base, m->bytes, MADV_DONTDUMP))
-		return failed(errno, text, n, "[host] cannot keep the memory out of core dumps");
+		return text_fail(text, n, -errno,
+				 "[host] cannot keep the memory out of core dumps: %s",
+				 strerror(errno));
 	return 0;
 }
 
-/* Strict where nodes are named: memory that lies elsewhere is a slow GPU that nobody can
- * explain. */
+/* Nodes that are named are taken strictly: memory that lies elsewhere would make a GPU slow, and
+ * the operator could not tell why. */
 static int check_node(const struct tier_node *node, char *text, size_t n)
 {
-	const uint64_t has = host_numa_known() ? host_numa_bytes(node->node) : 0;
+	long long has;
 
-	if (!host_numa_known())
-		return failed(ENOSYS, text, n,
-			      "[host] bytes names NUMA node %" PRId32
-			      ", but this kernel knows no nodes; leave the nodes out",
-			      node->node);
-	if (!host_numa_allowed(NULL, node->node))
-		return failed(EINVAL, text, n,
-			      "[host] bytes: %" PRId32
-			      " is no NUMA node that this process may use (highest node: %" PRId32
-			      "); leave the nodes out to use all",
-			      node->node, host_numa_highest());
-	if (has > 0 && node->bytes > has)
-		return failed(ENOMEM, text, n,
-			      "[host] bytes = %" PRIu64 "M of NUMA node %" PRId32
-			      " is more than this node has, %" PRIu64 "M; give it less",
-			      node->bytes >> 20, node->node, has >> 20);
+	if (!numa_known())
+		return text_fail(text, n, -ENOSYS,
+				 "[host] bytes names NUMA node %" PRId32
+				 ", but this kernel knows no nodes; leave the nodes out",
+				 node->node);
+	if (!is_allowed(NULL, node->node))
+		return text_fail(
+			text, n, -EINVAL,
+			"[host] bytes: %" PRId32
+			" is no NUMA node that this process may use (highest node: %" PRId32
+			"); leave the nodes out to use all",
+			node->node, numa_max_node());
+	has = numa_node_size64(node->node, NULL); /* 0, -1: not known */
+	if (has > 0 && node->bytes > (uint64_t)has)
+		return text_fail(text, n, -ENOMEM,
+				 "[host] bytes = %" PRIu64 "M of NUMA node %" PRId32
+				 " is more than this node has, %lldM; give it less",
+				 node->bytes >> 20, node->node, has >> 20);
 	return 0;
 }
 
 /* Which slab is to be of which node. */
-static int share_out(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
+static int split_slabs(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
 {
 	const uint64_t run = m->slab_bytes < RUN_BYTES ? RUN_BYTES / m->slab_bytes : 1;
 	struct host_nodes gpus = { 0 };
@@ -156,13 +503,13 @@ static int share_out(struct host_memory *m, const struct tier_conf *conf, char *
 	if (err)
 		return err;
 	m->strict = conf->n_nodes > 0;
-	if (!m->strict && host_numa_known())
-		host_nodes_read("/sys", host_numa_allowed, NULL, &gpus);
+	if (!m->strict && numa_known())
+		host_nodes_read("/sys", is_allowed, NULL, &gpus);
 	if (m->strict)
-		host_nodes_by_conf(conf, &m->shares);
+		host_nodes_by_conf(conf, &m->split);
 	else
-		host_nodes_by_gpus(&gpus, m->n_slabs, &m->shares);
-	host_nodes_lay_out(&m->shares, (uint32_t)run, m->nodes);
+		host_nodes_by_gpus(&gpus, m->n_slabs, &m->split);
+	host_nodes_lay_out(&m->split, (uint32_t)run, m->nodes);
 	return 0;
 }
 
@@ -174,8 +521,8 @@ static int place_runs(struct host_memory *m)
 	for (uint32_t i = 0, end; !err && i < m->n_slabs; i = end) {
 		for (end = i + 1; end < m->n_slabs && m->nodes[end] == m->nodes[i]; end++)
 			;
-		err = host_numa_place(m->base + i * m->slab_bytes, (end - i) * m->slab_bytes,
-				      m->shares.node[m->nodes[i]], m->strict);
+		err = place(m->base + i * m->slab_bytes, (end - i) * m->slab_bytes,
+			    m->split.node[m->nodes[i]], m->strict);
 	}
 	return err;
 }
@@ -184,17 +531,20 @@ static int place_runs(struct host_memory *m)
  * the kernel refuses it the memory is interleaved. */
 static int set_policy(struct host_memory *m, char *text, size_t n)
 {
-	int err = m->shares.n ? place_runs(m) : -ENOENT;
+	int err = m->split.n ? place_runs(m) : -ENOENT;
 
 	if (err && m->strict)
-		return failed(-err, text, n,
-			      "[host] bytes: memory cannot be bound to the NUMA nodes");
-	if (!err || !host_numa_known())
+		return text_fail(text, n, err,
+				 "[host] bytes: memory cannot be bound to the NUMA nodes: %s",
+				 strerror(-err));
+	if (!err || !numa_known())
 		return 0;
-	m->shares.n = 0;
+	m->split.n = 0;
 	memset(m->nodes, 0, m->n_slabs);
-	err = host_numa_interleave(m->base, m->bytes);
-	return err ? failed(-err, text, n, "[host] cannot interleave memory over the NUMA nodes") :
+	err = interleave(m->base, m->bytes);
+	return err ? text_fail(text, n, err,
+			       "[host] cannot interleave memory over the NUMA nodes: %s",
+			       strerror(-err)) :
 		     0;
 }
 
@@ -228,13 +578,16 @@ static int lock_memory(struct host_memory *m, char *text, size_t n)
 	err = errno;
 	if (getrlimit(RLIMIT_MEMLOCK, &limit))
 		limit.rlim_cur = 0;
-	return failed(
-		err, text, n,
+	return text_fail(
+		text, n, -err,
 		"[host] lock = yes needs %" PRIu64
 		" bytes of locked memory, the limit (RLIMIT_MEMLOCK) is %" PRIu64
-		": raise LimitMEMLOCK= in the unit (ulimit -l in a shell), or set [host] lock = no",
-		m->bytes, (uint64_t)limit.rlim_cur);
+		": raise LimitMEMLOCK= in the unit (ulimit -l in a shell), or set [host] lock = no "
+		"(%s)",
+		m->bytes, (uint64_t)limit.rlim_cur, strerror(err));
 }
+
+/* --- faulting in --- */
 
 static int fault_in(uint8_t *at, uint64_t n)
 {
@@ -262,10 +615,11 @@ static int fault_in_slab(struct host_memory *m, uint32_t slab)
 			return -ECANCELED;
 		err = fault_in(at + i, left < PIECE_BYTES ? left : PIECE_BYTES);
 	}
-	if (!err && m->shares.n) {
-		const int32_t node = host_numa_of(at);
+	if (!err && m->split.n) {
+		int node = -1;
 
-		atomic_fetch_add(&m->astray, node >= 0 && node != m->shares.node[m->nodes[slab]]);
+		(void)get_mempolicy(&node, NULL, 0, at, MPOL_F_NODE | MPOL_F_ADDR);
+		atomic_fetch_add(&m->astray, node >= 0 && node != m->split.node[m->nodes[slab]]);
 	}
 	if (atomic_compare_exchange_strong(&m->states[slab], &before, err ? SLAB_LOST : SLAB_READY))
 		atomic_fetch_add(&m->lost, err != 0);
@@ -285,29 +639,23 @@ static void *prefault(void *arg)
 	}
 }
 
-static uint32_t thread_count(const struct tier_conf *conf, uint32_t cold_slabs)
+/* One for each CPU, and no more than there are slabs to fault in. */
+static int start_threads(struct host_memory *m, char *text, size_t n)
 {
-	uint32_t ret = conf->prefault_threads;
-	cpu_set_t cpus;
-
-	if (ret == 0) {
-		ret = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
-		if (ret > HOST_DEFAULT_THREADS)
-			ret = HOST_DEFAULT_THREADS;
-	}
-	return ret < cold_slabs ? ret : cold_slabs;
-}
-
-static int start_threads(struct host_memory *m, uint32_t count, char *text, size_t n)
-{
+	uint32_t count = thread_cpus();
 	int err = 0;
 
+	if (count > HOST_MAX_THREADS)
+		count = HOST_MAX_THREADS;
+	if (count > m->n_slabs - 1)
+		count = m->n_slabs - 1;
 	while (!err && m->n_threads < count) {
-		err = -thread_start(&m->threads[m->n_threads], 0, prefault, m);
+		err = thread_start(&m->threads[m->n_threads], 0, prefault, m);
 		m->n_threads += !err;
 	}
-	return err ? failed(err, text, n, "[host] cannot start %" PRIu32 " prefault_threads",
-			    count) :
+	return err ? text_fail(text, n, err,
+			       "[host] cannot start %" PRIu32 " threads that touch the memory: %s",
+			       count, strerror(-err)) :
 		     0;
 }
 
@@ -329,8 +677,8 @@ static int make_tables(struct host_memory *m, const struct tier_conf *conf, char
 	m->states = calloc(m->n_slabs, sizeof(*m->states));
 	m->nodes = calloc(m->n_slabs, sizeof(*m->nodes));
 	if (!m->states || !m->nodes)
-		return failed(ENOMEM, text, n, "[host] no memory to start");
-	return share_out(m, conf, text, n);
+		return text_fail(text, n, -ENOMEM, "[host] no memory to start");
+	return split_slabs(m, conf, text, n);
 }
 
 int host_memory_open(const struct tier_conf *given, struct host_memory **ret, char *text, size_t n)
@@ -348,7 +696,7 @@ int host_memory_open(const struct tier_conf *given, struct host_memory **ret, ch
 		return err;
 	m = calloc(1, sizeof(*m));
 	if (!m)
-		return failed(ENOMEM, text, n, "[host] no memory to start");
+		return text_fail(text, n, -ENOMEM, "[host] no memory to start");
 	err = make_tables(m, conf, text, n);
 	if (!err)
 		err = map_memory(m, conf, text, n);
@@ -363,9 +711,10 @@ int host_memory_open(const struct tier_conf *given, struct host_memory **ret, ch
 	atomic_store(&m->next, 1);
 	err = fault_in_slab(m, 0);
 	if (err)
-		err = failed(-err, text, n, "[host] bytes: no memory for the first slab");
+		err = text_fail(text, n, err, "[host] bytes: no memory for the first slab: %s",
+				strerror(-err));
 	else
-		err = start_threads(m, thread_count(conf, m->n_slabs - 1), text, n);
+		err = start_threads(m, text, n);
 	if (err)
 		goto fail;
 	*ret = m;
@@ -389,40 +738,7 @@ void host_memory_close(struct host_memory *m)
 	free(m);
 }
 
-uint8_t *host_memory_base(const struct host_memory *m)
-{
-	return m->base;
-}
-
-uint32_t host_memory_slabs(const struct host_memory *m)
-{
-	return m->n_slabs;
-}
-
-uint32_t host_memory_node_count(const struct host_memory *m)
-{
-	return m->shares.n;
-}
-
-int32_t host_memory_node(const struct host_memory *m, uint32_t at)
-{
-	return at < m->shares.n ? m->shares.node[at] : -1;
-}
-
-const uint8_t *host_memory_nodes(const struct host_memory *m)
-{
-	return m->nodes;
-}
-
-uint32_t host_memory_astray(const struct host_memory *m)
-{
-	return atomic_load(&m->astray);
-}
-
-const char *host_memory_note(const struct host_memory *m)
-{
-	return m->note;
-}
+/* --- handing slabs out --- */
 
 uint32_t host_memory_next(struct host_memory *m)
 {
@@ -450,24 +766,4 @@ uint32_t host_memory_take_cold(struct host_memory *m)
 			return m->handed_out++;
 	}
 	return ret;
-}
-
-uint32_t host_memory_handed_out(const struct host_memory *m)
-{
-	return m->handed_out;
-}
-
-bool host_memory_is_lost(const struct host_memory *m, uint32_t slab)
-{
-	return atomic_load(&m->states[slab]) == SLAB_LOST;
-}
-
-bool host_memory_settled(const struct host_memory *m)
-{
-	return atomic_load(&m->done) == m->n_slabs;
-}
-
-uint32_t host_memory_lost(const struct host_memory *m)
-{
-	return atomic_load(&m->lost);
 }

@@ -10,7 +10,7 @@
  * Invariants
  *	I1 lent[d] = waiting[d].n + in_disk[d] <= bound[d]; in_disk[d] <= depth[d]; started.n =
  *	   their sum
- *	I2 done() runs from the poller alone, and the op is idle, and no more counted, when it does
+ *	I2 done() runs from the poller alone, when the op is idle and is no longer counted
  *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned
  *	   as the op
  */
@@ -24,11 +24,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "daemon/base/container_of.h"
+#include "base/list.h"
+#include "base/text.h"
 
 enum {
-	REAP_BUDGET = 64,   /* completions a turn: others want the core thread, too */
-	MAX_TRIES = 16,     /* of a transfer that moves nothing */
+	REAP_BUDGET = 64,   /* completions an iteration: others want the core thread, too */
+	MAX_TRIES = 16,     /* of a transfer that moves no byte */
 	RETRY_NS = 1000000, /* the kernel is short of something: leave it alone for so long */
 };
 
@@ -72,33 +73,29 @@ static enum io_direction direction(const struct io_op *op)
  * well. */
 static bool at_end(const struct io *io, const struct io_op *op, uint32_t result)
 {
-	const off_t size = lseek(io->files[op->file].fd, 0, SEEK_END);
+	const off_t size = lseek(io->fd, 0, SEEK_END);
 
 	return size >= 0 && io_op_offset(op) + result >= (uint64_t)size;
 }
 
-static int try_again(struct io *io, struct io_op *op, int otherwise)
+static int try_again(struct io_op *op, int otherwise)
 {
-	if (++op->tries > MAX_TRIES)
-		return otherwise;
-	io->counters.retries_total++;
-	return AGAIN;
+	return ++op->tries > MAX_TRIES ? otherwise : AGAIN;
 }
 
 /* 0: all of it moved, AGAIN, or -errno. */
-static int judge(struct io *io, struct io_op *op, int32_t result)
+static int judge(const struct io *io, struct io_op *op, int32_t result)
 {
 	uint32_t n, whole;
 
 	if (result == -EINTR || result == -EAGAIN)
-		return try_again(io, op, result);
+		return try_again(op, result);
 	if (result < 0 || op->kind == IO_FDATASYNC)
 		return result;
 	n = (uint32_t)result;
 	assert(n <= io_op_left(op));
 	if (n == io_op_left(op))
 		return 0;
-	io->counters.short_total++;
 	whole = n & ~(uint32_t)(IO_ALIGN - 1); /* the rest of a torn page moves once more */
 	if (whole > 0) {
 		op->moved += whole;
@@ -107,22 +104,7 @@ static int judge(struct io *io, struct io_op *op, int32_t result)
 	}
 	if (op->kind == IO_READ && at_end(io, op, n))
 		return -ENODATA;
-	return n == 0 ? -EIO : try_again(io, op, -EIO);
-}
-
-static void count_end(struct io_counters *c, const struct io_op *op)
-{
-	if (op->status) {
-		c->errors_total++;
-	} else if (op->kind == IO_READ) {
-		c->reads_total++;
-		c->read_bytes_total += op->bytes;
-	} else if (op->kind == IO_WRITE) {
-		c->writes_total++;
-		c->written_bytes_total += op->bytes;
-	} else {
-		c->syncs_total++;
-	}
+	return n == 0 ? -EIO : try_again(op, -EIO);
 }
 
 void io_transferred(struct io *io, struct io_op *op, int32_t result)
@@ -144,12 +126,10 @@ void io_transferred(struct io *io, struct io_op *op, int32_t result)
 	op->status = verdict;
 	op->state = IO_IDLE;
 	io->lent[d]--;
-	io->files[op->file].lent--;
-	count_end(&io->counters, op);
 	op->done(op);
 }
 
-/* --- the turn --- */
+/* --- the iteration --- */
 
 static void start_some(struct io *io, enum io_direction d)
 {
@@ -167,7 +147,7 @@ static void start_some(struct io *io, enum io_direction d)
 	}
 }
 
-static bool turn(struct loop_poller *poller)
+static bool poll_io(struct loop_poller *poller)
 {
 	struct io *io = container_of(poller, struct io, poller);
 	const uint32_t before = io->started.n;
@@ -210,16 +190,9 @@ static int check_conf(const struct io_conf *c, char *text, size_t n)
 	if (c->read_depth < 1 || c->read_depth > IO_MAX_DEPTH || c->write_depth < 1 ||
 	    c->write_depth > IO_MAX_DEPTH)
 		what = "read_depth and write_depth must be 1 to 1024";
-	else if (c->read_queue > IO_MAX_QUEUE || c->write_queue > IO_MAX_QUEUE)
-		what = "read_queue and write_queue must be at most 65536";
-	else if (c->threads == 1 || c->threads > IO_MAX_THREADS)
-		what = "threads must be 2 to 64, or 0";
 	else if (c->engine > IO_ENGINE_THREADS)
 		what = "no such engine";
-	if (!what)
-		return 0;
-	(void)snprintf(text, n, "%s", what);
-	return -EINVAL;
+	return what ? text_fail(text, n, -EINVAL, "%s", what) : 0;
 }
 
 void io_note_add(struct io *io, const char *format, ...)
@@ -258,12 +231,11 @@ static int open_engine(const struct io_conf *conf, struct io **ret, char *text, 
 static int attach(struct io *io, const struct io_conf *conf, struct loop *loop)
 {
 	io->loop = loop;
-	io->bound[IO_READS] = conf->read_queue ? conf->read_queue : 4 * conf->read_depth;
-	io->bound[IO_WRITES] = conf->write_queue ? conf->write_queue : 4 * conf->write_depth;
-	for (uint32_t i = 0; i < IO_MAX_FILES; i++)
-		io->files[i].fd = -1;
+	io->fd = -1;
+	io->bound[IO_READS] = IO_QUEUES * conf->read_depth;
+	io->bound[IO_WRITES] = IO_QUEUES * conf->write_depth;
 	io->watch = (struct loop_watch){ .fd = io->event_fd, .ready = woken };
-	io->poller.poll = turn;
+	io->poller.poll = poll_io;
 	io->retry.fire = retry_due;
 	return loop_add(loop, &io->watch, EPOLLIN | EPOLLET);
 }
@@ -282,9 +254,8 @@ int io_open(const struct io_conf *conf, struct loop *loop, struct io **ret, char
 		return r;
 	r = attach(io, conf, loop);
 	if (r) {
-		(void)snprintf(text, n, "cannot watch the completions: %s", strerror(-r));
 		io->engine->close(io);
-		return r;
+		return text_fail(text, n, r, "cannot watch the completions: %s", strerror(-r));
 	}
 	loop_poller_add(loop, &io->poller);
 	*ret = io;
@@ -305,45 +276,18 @@ int io_close(struct io *io)
 	return 0;
 }
 
-/* --- files and buffers --- */
+/* --- the file, and buffers --- */
 
-int io_file_add(struct io *io, int fd, uint32_t *ret)
+int io_file_set(struct io *io, int fd)
 {
-	loop_assert_core(io->loop);
-	if (fd < 0)
-		return -EBADF;
-	for (uint32_t i = 0; i < IO_MAX_FILES; i++) {
-		int r;
-
-		if (io->files[i].fd >= 0)
-			continue;
-		r = io->engine->file_set(io, i, fd);
-		if (r)
-			return r;
-		io->files[i] = (struct io_file){ .fd = fd };
-		*ret = i;
-		return 0;
-	}
-	return -ENOSPC;
-}
-
-static bool has_file(const struct io *io, uint32_t file)
-{
-	return file < IO_MAX_FILES && io->files[file].fd >= 0;
-}
-
-int io_file_remove(struct io *io, uint32_t file)
-{
-	int r;
+	int r = 0;
 
 	loop_assert_core(io->loop);
-	if (!has_file(io, file))
-		return -EBADF;
-	if (io->files[file].lent > 0)
+	if (io->lent[IO_READS] + io->lent[IO_WRITES] > 0)
 		return -EBUSY;
-	r = io->engine->file_set(io, file, -1);
-	if (r == 0)
-		io->files[file].fd = -1;
+	if (io->engine->file_set)
+		r = io->engine->file_set(io, fd);
+	io->fd = r ? -1 : fd;
 	return r;
 }
 
@@ -373,7 +317,7 @@ static int check_op(const struct io *io, const struct io_op *op)
 	} else {
 		return -EINVAL;
 	}
-	return has_file(io, op->file) ? 0 : -EBADF;
+	return io->fd >= 0 ? 0 : -EBADF;
 }
 
 int io_submit(struct io *io, struct io_op *op)
@@ -394,7 +338,6 @@ int io_submit(struct io *io, struct io_op *op)
 	op->state = IO_WAITING;
 	queue_append(&io->waiting[d], op);
 	io->lent[d]++;
-	io->files[op->file].lent++;
 	return 0;
 }
 
@@ -410,15 +353,14 @@ const char *io_note(const struct io *io)
 	return io->note;
 }
 
-void io_counters(const struct io *io, struct io_counters *ret)
+void io_load(const struct io *io, struct io_load *ret)
 {
-	*ret = io->counters;
-	ret->reads_lent = io->lent[IO_READS];
-	ret->writes_lent = io->lent[IO_WRITES];
-	ret->reads_in_disk = io->in_disk[IO_READS];
-	ret->writes_in_disk = io->in_disk[IO_WRITES];
-	ret->oldest_ns = 0;
-	if (io->started.first)
-		/* never 0 */
-		ret->oldest_ns = loop_now(io->loop) - io->started.first->start_ns + 1;
+	const struct io_op *oldest = io->started.first;
+
+	*ret = (struct io_load){
+		.lent = io->lent[IO_READS] + io->lent[IO_WRITES],
+		.reads_in_disk = io->in_disk[IO_READS],
+		.writes_in_disk = io->in_disk[IO_WRITES],
+		.oldest_ns = oldest ? loop_now(io->loop) - oldest->start_ns + 1 : 0,
+	};
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_threads.c - the engine for where io_uring is refused: threads that each do one pread, pwrite
- * or fdatasync at a time.
+ * io_threads.c - the engine where io_uring is refused: threads that each do one pread, pwrite or
+ * fdatasync at a time.
  *
  * There is a thread for every op that can be in the disk, since depth[] is lowered to the number of
- * threads; so nothing waits behind a stalled transfer here, and order stays io.c's business.
+ * threads. So no op waits here behind a stalled transfer, and io.c alone decides the order.
  *
  *	start -> fresh --flush--> workers: one system call --reap--> io_transferred()
  */
@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/base/container_of.h"
+#include "base/list.h"
+#include "base/text.h"
 #include "io_engine.h"
 
 struct pool {
@@ -25,10 +26,9 @@ struct pool {
 
 /* --- workers --- */
 
-/* files[] of an op that is lent does not change. */
 static int32_t transfer(const struct io *io, const struct io_op *op)
 {
-	const int fd = io->files[op->file].fd;
+	const int fd = io->fd; /* constant while an op is lent */
 	const off_t offset = (off_t)io_op_offset(op);
 	ssize_t r;
 
@@ -70,23 +70,16 @@ static void pool_start(struct io *io, struct io_op *op)
 static int pool_flush(struct io *io)
 {
 	struct pool *p = (struct pool *)io;
+	struct mail *mail;
 
-	if (p->fresh.n > 0)
-		workers_submit_all(p->workers, &p->fresh);
+	while ((mail = mails_take(&p->fresh)) != NULL)
+		workers_submit(p->workers, container_of(mail, struct work, mail));
 	return 0;
 }
 
 static uint32_t pool_reap(struct io *io, uint32_t budget)
 {
 	return workers_reap(((struct pool *)io)->workers, budget);
-}
-
-static int pool_file_set(struct io *io, uint32_t file, int fd)
-{
-	(void)io;
-	(void)file;
-	(void)fd;
-	return 0;
 }
 
 /* --- open and close --- */
@@ -99,24 +92,23 @@ static void pool_close(struct io *io)
 	free(p);
 }
 
-/* As many threads as both depths together, or both depths as small as there are threads. */
+/* Starts a thread for each op of both depths, or lowers the depths to the threads that there may
+ * be. */
 static uint32_t fit_depths(struct pool *p, const struct io_conf *conf)
 {
 	const uint32_t wanted = conf->read_depth + conf->write_depth;
-	const uint32_t most = conf->threads ? conf->threads : IO_MAX_THREADS;
-	uint32_t writes = conf->write_depth;
+	uint32_t *depth = p->base.depth;
 
-	if (wanted > most) {
-		writes = most * conf->write_depth / wanted;
-		if (writes == 0)
-			writes = 1;
-	}
-	p->base.depth[IO_WRITES] = writes;
-	p->base.depth[IO_READS] = wanted > most ? most - writes : conf->read_depth;
-	if (wanted > most)
-		io_note_add(&p->base, "%u I/O threads: at most %u reads and %u writes at once",
-			    most, p->base.depth[IO_READS], writes);
-	return p->base.depth[IO_READS] + writes;
+	depth[IO_READS] = conf->read_depth;
+	depth[IO_WRITES] = conf->write_depth;
+	if (wanted <= IO_MAX_THREADS)
+		return wanted;
+	depth[IO_WRITES] = IO_MAX_THREADS * conf->write_depth / wanted;
+	depth[IO_WRITES] += depth[IO_WRITES] == 0;
+	depth[IO_READS] = IO_MAX_THREADS - depth[IO_WRITES];
+	io_note_add(&p->base, "%d I/O threads: at most %u reads and %u writes at once",
+		    IO_MAX_THREADS, depth[IO_READS], depth[IO_WRITES]);
+	return IO_MAX_THREADS;
 }
 
 static int pool_open(const struct io_conf *conf, struct io **ret, char *text, size_t n)
@@ -125,18 +117,15 @@ static int pool_open(const struct io_conf *conf, struct io **ret, char *text, si
 	struct workers_conf workers = { .loop = NULL };
 	int r;
 
-	if (!p) {
-		(void)snprintf(text, n, "no memory for the I/O threads");
-		return -ENOMEM;
-	}
+	if (!p)
+		return text_fail(text, n, -ENOMEM, "no memory for the I/O threads");
 	p->base.engine = &io_engine_threads;
 	mails_clear(&p->fresh);
 	workers.threads = workers.keep = fit_depths(p, conf);
 	r = workers_open(&workers, &p->workers);
 	if (r) {
-		(void)snprintf(text, n, "cannot start the I/O threads: %s", strerror(-r));
 		free(p);
-		return r;
+		return text_fail(text, n, r, "cannot start the I/O threads: %s", strerror(-r));
 	}
 	p->base.event_fd = workers_fd(p->workers);
 	*ret = &p->base;
@@ -147,7 +136,6 @@ const struct io_engine io_engine_threads = {
 	.name = "threads",
 	.open = pool_open,
 	.close = pool_close,
-	.file_set = pool_file_set,
 	.start = pool_start,
 	.flush = pool_flush,
 	.reap = pool_reap,

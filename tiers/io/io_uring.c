@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_uring.c - the io_uring engine: one ring, submitted to once a turn of the loop.
+ * io_uring.c - the io_uring engine: one ring, submitted to once per iteration of the loop.
  *
- * Asked for, best first, until the kernel accepts: completions run when we ask for them
- * (DEFER_TASKRUN, Linux 6.1: nothing interrupts the core thread), completions without an interrupt
- * (COOP_TASKRUN, 5.19), neither. With the first two a flag in shared memory says that there is
- * something to run, so looking costs no system call. No SQPOLL: it takes a core per ring.
+ * The ring is asked for in three ways, the best first, until the kernel accepts one: completions
+ * run when we ask for them (DEFER_TASKRUN, Linux 6.1), so the core thread is not interrupted;
+ * completions come without an interrupt (COOP_TASKRUN, 5.19); neither. With the first two a flag in
+ * shared memory says that there is something to run, so looking costs no system call. SQPOLL is not
+ * used, since it takes a core for each ring.
  *
  * The loop is woken through an eventfd that is never read: edge-triggered, each signal is an edge.
  * The ring's own descriptor would do without it, but deferred completions do not wake an epoll of
  * it (Linux 6.18: it sleeps for good).
  *
- * Files are registered, which saves a reference count per op. Buffers are registered in pieces in a
- * table of fixed size. An op whose memory does not lie in one piece runs as well: the kernel pins
- * its pages for the time of the op.
+ * The file is registered, which saves a reference count per op. Buffers are registered in pieces,
+ * in a table of fixed size. An op whose memory does not lie in one piece runs as well: the kernel
+ * pins its pages for the time of the op.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -23,29 +24,21 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "io_engine.h"
 
 enum {
 	MAX_PIECES = 1024,     /* of registered memory */
 	PIECE_BYTES = 1 << 30, /* the kernel's bound for one */
-	MAX_AREAS = 16,        /* calls of io_buffers_add() remembered */
 	BATCH = 64,
-};
-
-/* Consecutive pieces, all of PIECE_BYTES but the last. */
-struct area {
-	uintptr_t base;
-	/* registered: less than asked for where the kernel refused some */
-	uint64_t bytes;
-	uint32_t first_piece;
 };
 
 struct uring {
 	struct io base; /* first */
 	struct io_uring ring;
-	bool ring_open, files_registered, buffers_possible;
-	uint32_t n_areas, n_pieces;
-	struct area areas[MAX_AREAS];
+	bool ring_open, file_registered, buffers_possible;
+	uint32_t n_pieces;
+	struct iovec pieces[MAX_PIECES]; /* registered, by number */
 };
 
 /* --- open --- */
@@ -122,11 +115,9 @@ static int check_round_trip(struct uring *u)
 /* Registrations make it faster, and may be missing. */
 static void register_tables(struct uring *u)
 {
-	int fds[IO_MAX_FILES], r;
+	const int none = -1, r = io_uring_register_files(&u->ring, &none, 1);
 
-	memset(fds, -1, sizeof(fds));
-	r = io_uring_register_files(&u->ring, fds, IO_MAX_FILES);
-	u->files_registered = r == 0;
+	u->file_registered = r == 0;
 	if (r)
 		io_note_add(&u->base, "io_uring: no registered files: %s", strerror(-r));
 	/* Linux 5.19 */
@@ -172,20 +163,19 @@ static int uring_open(const struct io_conf *conf, struct io **ret, char *text, s
 	*ret = &u->base;
 	return 0;
 fail:
-	(void)snprintf(text, n, "no io_uring: %s", reason(r));
 	if (u)
 		uring_close(&u->base);
-	return r;
+	return text_fail(text, n, r, "no io_uring: %s", reason(r));
 }
 
-static int uring_file_set(struct io *io, uint32_t file, int fd)
+static int uring_file_set(struct io *io, int fd)
 {
 	struct uring *u = (struct uring *)io;
 	int r;
 
-	if (!u->files_registered)
+	if (!u->file_registered)
 		return 0;
-	r = io_uring_register_files_update(&u->ring, file, &fd, 1);
+	r = io_uring_register_files_update(&u->ring, 0, &fd, 1);
 	return r < 0 ? r : 0;
 }
 
@@ -194,52 +184,53 @@ static int uring_file_set(struct io *io, uint32_t file, int fd)
 static void uring_buffers_add(struct io *io, uint8_t *base, uint64_t bytes)
 {
 	struct uring *u = (struct uring *)io;
-	struct area *area = &u->areas[u->n_areas];
+	uint64_t at = 0;
 	int r = 0;
 
 	if (!u->buffers_possible) {
 		io_note_add(io, "io_uring: no registered buffers: they need Linux 5.19");
 		return;
 	}
-	if (u->n_areas == MAX_AREAS) {
-		io_note_add(io, "io_uring: more than %d areas of buffers: not registered",
-			    MAX_AREAS);
-		return;
-	}
-	*area = (struct area){ .base = (uintptr_t)base, .first_piece = u->n_pieces };
-	while (area->bytes < bytes) {
-		const uint64_t left = bytes - area->bytes;
-		const struct iovec piece = { base + area->bytes,
-					     left < PIECE_BYTES ? left : PIECE_BYTES };
+	while (at < bytes) {
+		const uint64_t left = bytes - at;
+		struct iovec *piece = &u->pieces[u->n_pieces];
 
-		r = u->n_pieces == MAX_PIECES ?
-			    -ENOSPC :
-			    io_uring_register_buffers_update_tag(&u->ring, u->n_pieces, &piece,
-								 NULL, 1);
+		r = -ENOSPC;
+		if (u->n_pieces == MAX_PIECES)
+			break;
+		*piece = (struct iovec){ base + at, left < PIECE_BYTES ? left : PIECE_BYTES };
+		r = io_uring_register_buffers_update_tag(&u->ring, u->n_pieces, piece, NULL, 1);
 		if (r < 0)
 			break;
-		area->bytes += piece.iov_len;
+		at += piece->iov_len;
 		u->n_pieces++;
 	}
-	u->n_areas += area->bytes > 0;
 	if (r < 0)
 		io_note_add(io, "io_uring: registered %llu of %llu MiB of buffers: %s",
-			    (unsigned long long)area->bytes >> 20, (unsigned long long)bytes >> 20,
+			    (unsigned long long)at >> 20, (unsigned long long)bytes >> 20,
 			    r == -ENOMEM ? "RLIMIT_MEMLOCK, or no memory" : strerror(-r));
 }
 
-/* The piece that all of it lies in; -1: none. */
+/* The piece that all of it lies in; -1: no piece does. */
+static bool is_in(const struct iovec *piece, const uint8_t *buffer, uint32_t bytes)
+{
+	/* huge when the buffer is before the piece */
+	const uint64_t at = (uintptr_t)buffer - (uintptr_t)piece->iov_base;
+
+	return at < piece->iov_len && bytes <= piece->iov_len - at;
+}
+
 static int find_piece(const struct uring *u, const uint8_t *buffer, uint32_t bytes)
 {
-	for (uint32_t i = 0; i < u->n_areas; i++) {
-		const struct area *a = &u->areas[i];
-		const uint64_t at = (uintptr_t)buffer - a->base; /* huge when before it */
+	const uint8_t *first = u->n_pieces > 0 ? u->pieces[0].iov_base : buffer;
+	/* Host memory is one area, and all its pieces but the last are of one size. */
+	const uint64_t guess = (uint64_t)(buffer - first) / PIECE_BYTES;
 
-		if (at >= a->bytes || bytes > a->bytes - at)
-			continue;
-		if (at / PIECE_BYTES == (at + bytes - 1) / PIECE_BYTES)
-			return (int)(a->first_piece + at / PIECE_BYTES);
-	}
+	if (guess < u->n_pieces && is_in(&u->pieces[guess], buffer, bytes))
+		return (int)guess;
+	for (uint32_t i = 0; i < u->n_pieces; i++)
+		if (is_in(&u->pieces[i], buffer, bytes))
+			return (int)i;
 	return -1;
 }
 
@@ -250,7 +241,7 @@ static void uring_start(struct io *io, struct io_op *op)
 	struct uring *u = (struct uring *)io;
 	/* there is one: the ring holds both depths */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
-	const int fd = u->files_registered ? (int)op->file : io->files[op->file].fd;
+	const int fd = u->file_registered ? 0 : io->fd;
 	const int piece =
 		op->kind == IO_FDATASYNC ? -1 : find_piece(u, io_op_buffer(op), io_op_left(op));
 
@@ -266,7 +257,7 @@ static void uring_start(struct io *io, struct io_op *op)
 					  io_op_offset(op), piece);
 	else
 		io_uring_prep_write(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
-	if (u->files_registered)
+	if (u->file_registered)
 		io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 	io_uring_sqe_set_data(sqe, op);
 }

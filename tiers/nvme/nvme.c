@@ -8,19 +8,18 @@
  * events.changed may start something, so this timer alone calls it.
  */
 #include "nvme.h"
-#include "daemon/base/container_of.h"
+#include "base/list.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/base/loop.h"
+#include "base/loop.h"
+#include "base/text.h"
 #include "nvme_disk.h"
-#include "nvme_transfer.h"
 
 #define POLL_NS 5000000ull  /* something waits, and no completion will carry it on */
 #define LENT_NS 50000000ull /* an I/O is in a disk: it may stall */
@@ -32,7 +31,7 @@ struct together {
 	/* that 1 is still there: done never runs inside the caller's call */
 	bool started;
 	int status;                          /* the first that was not 0 */
-	void (*done)(void *arg, int status); /* NULL: none is under way */
+	void (*done)(void *arg, int status); /* NULL: no flush is under way */
 	void *arg;
 };
 
@@ -71,13 +70,14 @@ static void sum_up(struct nvme *t)
 {
 	t->base.capacity_bytes = t->base.used_bytes = t->base.extents = 0;
 	for (uint32_t i = 0; i < t->n; i++) {
-		const struct nvme_log *log = t->disks[i].log;
+		const struct nvme_facts *log =
+			t->disks[i].log ? nvme_log_facts(t->disks[i].log) : NULL;
 
 		if (!log || t->disks[i].for_good)
 			continue;
-		t->base.capacity_bytes += nvme_log_capacity(log);
-		t->base.used_bytes += nvme_log_live_bytes(log);
-		t->base.extents += nvme_log_live_records(log);
+		t->base.capacity_bytes += log->capacity_bytes;
+		t->base.used_bytes += log->live_bytes;
+		t->base.extents += log->live_records;
 	}
 }
 
@@ -164,10 +164,7 @@ static int check_conf(const struct nvme_tier_conf *c, char *text, size_t n)
 			if (!strcmp(c->paths[i], c->paths[j]))
 				what = "path is given twice";
 	}
-	if (!what)
-		return 0;
-	(void)snprintf(text, n, "[nvme] %s", what);
-	return -EINVAL;
+	return what ? text_fail(text, n, -EINVAL, "[nvme] %s", what) : 0;
 }
 
 static void nvme_close(struct tier *base)
@@ -207,10 +204,8 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	if (r)
 		return r;
 	t = calloc(1, sizeof(*t));
-	if (!t) {
-		(void)snprintf(text, n, "[nvme] not enough memory");
-		return -ENOMEM;
-	}
+	if (!t)
+		return text_fail(text, n, -ENOMEM, "[nvme] not enough memory");
 	t->base.ops = &nvme_ops;
 	t->base.patience_ns = conf->nvme->stall_ns;
 	t->loop = loop;
@@ -302,49 +297,21 @@ static enum tier_state nvme_state(const struct tier *base)
 	return writable ? TIER_DEGRADED : TIER_READONLY;
 }
 
-static bool readable(const struct tier *t, const struct tier_name *name)
+/* A disk takes writes of this key now. */
+static bool nvme_writable(const struct tier *t, const struct tier_name *name)
 {
-	return nvme_readable(t, name->where);
+	return disk_for(nvme_of(t), name->key) != NULL;
 }
 
-static bool writable(const struct tier *t, const struct tier_name *name)
+/* The disk answers reads now. */
+static bool nvme_readable(const struct tier *t, const struct tier_name *name)
 {
-	return nvme_writable(t, name->key);
-}
-
-const struct tier_ops nvme_ops = {
-	.name = "nvme",
-	.id = TIER_NVME,
-	.caps = TIER_CAP_DURABLE,
-	.open = nvme_open,
-	.close = nvme_close,
-	.submit = nvme_submit,
-	.cancel = nvme_cancel,
-	.state = nvme_state,
-	.readable = readable,
-	.writable = writable,
-	.forget = nvme_forget,
-	.touch = nvme_touch,
-	.flush = nvme_flush,
-	.purge = nvme_purge,
-	.idle = nvme_idle,
-};
-
-/* --- beyond the table --- */
-
-bool nvme_writable(const struct tier *t, const uint8_t key[32])
-{
-	return disk_for(nvme_of(t), key) != NULL;
-}
-
-bool nvme_readable(const struct tier *t, const struct extent *where)
-{
-	const struct nvme_disk *d = disk_at(nvme_of(t), where);
+	const struct nvme_disk *d = disk_at(nvme_of(t), name->where);
 
 	return d && nvme_disk_readable(d);
 }
 
-void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick_then)
+static void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick_then)
 {
 	struct nvme_disk *d = disk_at(nvme_of(t), where);
 
@@ -352,7 +319,8 @@ void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick_then)
 		nvme_log_forget(d->log, nvme_extent_location(where), tick_then);
 }
 
-void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick_then, uint64_t now_tick)
+static void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick_then,
+		       uint64_t now_tick)
 {
 	struct nvme_disk *d = disk_at(nvme_of(t), where);
 
@@ -360,7 +328,8 @@ void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick_then, 
 		nvme_log_touch(d->log, nvme_extent_location(where), tick_then, now_tick);
 }
 
-bool nvme_idle(const struct tier *base)
+/* No disk has an I/O of ours: tier_close() is possible. */
+static bool nvme_idle(const struct tier *base)
 {
 	const struct nvme *t = nvme_of(base);
 
@@ -377,7 +346,8 @@ bool nvme_answers(const struct tier *base)
 	for (uint32_t i = 0; i < t->n; i++) {
 		const struct nvme_disk *d = &t->disks[i];
 
-		if (d->state != TIER_UP && !d->for_good && d->log && nvme_log_segment_bytes(d->log))
+		if (d->state != TIER_UP && !d->for_good && d->log &&
+		    nvme_log_facts(d->log)->segment_bytes)
 			return false;
 	}
 	return true;
@@ -418,8 +388,11 @@ static void note(struct together *all, int r)
 		all->status = r;
 }
 
-int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES],
-	       void (*done)(void *arg, int status), void *arg)
+/* nvme_log_purge() on every disk that is up. done() gets the first error, or 0; -EIO where a disk
+ * is not up, since its records could come back with it. Returns 0, or -EBUSY: a purge is under
+ * way. */
+static int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES],
+		      void (*done)(void *arg, int status), void *arg)
 {
 	struct nvme *t = nvme_of(base);
 
@@ -428,14 +401,18 @@ int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES],
 	begin(t, &t->purge, done, arg);
 	for (uint32_t i = 0; i < t->n; i++) {
 		struct nvme_disk *d = &t->disks[i];
-		const bool there = nvme_disk_readable(d) && nvme_log_state(d->log) == NVME_UP;
+		const bool there =
+			nvme_disk_readable(d) && nvme_log_facts(d->log)->state == NVME_UP;
 
 		note(&t->purge, there ? nvme_log_purge(d->log, tenant, ended, &t->purge) : -EIO);
 	}
 	return 0;
 }
 
-int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status), void *arg)
+/* nvme_log_flush() on every disk that takes writes. done() gets the first error, or 0; -EIO where a
+ * disk is in trouble, since its earlier writes may not be synced. Returns 0, or -EBUSY: a flush is
+ * under way. */
+static int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status), void *arg)
 {
 	struct nvme *t = nvme_of(base);
 
@@ -447,39 +424,39 @@ int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status)
 
 		if (nvme_disk_writable(d))
 			note(&t->flush, nvme_log_flush(d->log, last, ended, &t->flush));
-		else if (d->log && nvme_log_state(d->log) == NVME_UP)
+		else if (d->log && nvme_log_facts(d->log)->state == NVME_UP)
 			note(&t->flush, -EIO); /* its earlier writes may not be synced */
 	}
 	return 0;
 }
 
+const struct tier_ops nvme_ops = {
+	.id = TIER_NVME,
+	.caps = TIER_CAP_DURABLE,
+	.open = nvme_open,
+	.close = nvme_close,
+	.submit = nvme_submit,
+	.cancel = nvme_cancel,
+	.state = nvme_state,
+	.readable = nvme_readable,
+	.writable = nvme_writable,
+	.forget = nvme_forget,
+	.touch = nvme_touch,
+	.flush = nvme_flush,
+	.purge = nvme_purge,
+	.idle = nvme_idle,
+};
+
 /* --- for operators: sums, a row a disk, troubles --- */
 
-static void add_log(struct nvme_counters *sum, const struct nvme_counters *c)
+/* All members are uint64_t. */
+static void add(struct nvme_counters *sum, const struct nvme_counters *counters)
 {
-	uint64_t *to = (uint64_t *)(void *)sum;
-	const uint64_t *from = (const uint64_t *)(const void *)c;
+	uint64_t *to = (uint64_t *)sum;
+	const uint64_t *from = (const uint64_t *)counters;
 
-	static_assert(sizeof(*c) % sizeof(uint64_t) == 0, "nothing but uint64_t");
-	for (size_t i = 0; i < sizeof(*c) / sizeof(*from); i++)
+	for (size_t i = 0; i < sizeof(*sum) / sizeof(*to); i++)
 		to[i] += from[i];
-}
-
-static void add_io(struct io_counters *sum, const struct io_counters *c)
-{
-	sum->reads_total += c->reads_total;
-	sum->writes_total += c->writes_total;
-	sum->syncs_total += c->syncs_total;
-	sum->read_bytes_total += c->read_bytes_total;
-	sum->written_bytes_total += c->written_bytes_total;
-	sum->errors_total += c->errors_total;
-	sum->short_total += c->short_total;
-	sum->retries_total += c->retries_total;
-	sum->reads_lent += c->reads_lent;
-	sum->writes_lent += c->writes_lent;
-	sum->reads_in_disk += c->reads_in_disk;
-	sum->writes_in_disk += c->writes_in_disk;
-	sum->oldest_ns = c->oldest_ns > sum->oldest_ns ? c->oldest_ns : sum->oldest_ns;
 }
 
 static void fill_row(const struct nvme_disk *d, struct nvme_disk_row *ret)
@@ -491,13 +468,13 @@ static void fill_row(const struct nvme_disk *d, struct nvme_disk_row *ret)
 	ret->state = d->state;
 	ret->for_good = d->for_good;
 	if (d->log) {
-		ret->capacity_bytes = nvme_log_capacity(d->log);
-		ret->live_bytes = nvme_log_live_bytes(d->log);
-		ret->segment_bytes = nvme_log_segment_bytes(d->log);
-		nvme_log_counters(d->log, &ret->log);
+		ret->capacity_bytes = nvme_log_facts(d->log)->capacity_bytes;
+		ret->live_bytes = nvme_log_facts(d->log)->live_bytes;
+		ret->segment_bytes = nvme_log_facts(d->log)->segment_bytes;
+		ret->log = nvme_log_facts(d->log)->counters;
 	}
 	if (d->io)
-		io_counters(d->io, &ret->io);
+		io_load(d->io, &ret->io);
 }
 
 bool nvme_row(const struct tier *base, uint32_t i, struct nvme_disk_row *ret)
@@ -550,17 +527,15 @@ void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
 		struct nvme_disk_row row;
 
 		fill_row(d, &row);
-		add_log(&ret->log, &row.log);
-		add_io(&ret->io, &row.io);
+		add(&ret->log, &row.log);
 		ret->quarantined = ret->quarantined || d->quarantined;
-		ret->larger = ret->larger ||
-			      (d->log && t->conf.bytes &&
-			       nvme_log_capacity(d->log) + NVME_DATA_OFFSET > t->conf.bytes);
+		ret->larger =
+			ret->larger || (t->conf.bytes && row.capacity_bytes &&
+					row.capacity_bytes + NVME_DATA_OFFSET > t->conf.bytes);
 		ret->usable += nvme_disk_readable(d);
 		ret->stalls_total += d->stalls_total;
 		ret->recovery_ns =
 			d->recovery_ns > ret->recovery_ns ? d->recovery_ns : ret->recovery_ns;
 	}
 	ret->budget_percent = nvme_budget_percent(base);
-	memcpy(ret->residency, ret->log.residency, sizeof(ret->residency));
 }

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_disk.c - one path of the NVMe tier: opened, judged by how its I/O ends, probed when it is in
- * trouble. States and invariants: nvme_disk.h. Core thread only.
+ * trouble; and its transfers. States and invariants: nvme_disk.h. Core thread only.
+ *
+ * A transfer:
+ *	free ──start──> lent ──────────────────────────── done ──> free, the xfer ends
+ *	                  └── given up: the xfer ends, kept ──done──> free, release(home)
  */
 #include "nvme_disk.h"
 
@@ -9,18 +13,173 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <stddef.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "nvme_opening.h"
-#include "nvme_transfer.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "nvme_file.h"
+
+/* --- transfers --- */
+
+static int transfers_open(struct nvme_disk *d, uint32_t n)
+{
+	d->transfers = calloc(n, sizeof(*d->transfers));
+	if (!d->transfers)
+		return -ENOMEM;
+	d->n_transfers = n;
+	for (uint32_t i = n; i-- > 0;) {
+		d->transfers[i].disk = d;
+		d->transfers[i].next_free = d->free;
+		d->free = &d->transfers[i];
+	}
+	return 0;
+}
+
+static void transfers_close(struct nvme_disk *d)
+{
+	for (uint32_t i = 0; i < d->n_transfers; i++)
+		assert(!d->transfers[i].lent);
+	free(d->transfers);
+	d->transfers = d->free = NULL;
+	d->n_transfers = 0;
+}
+
+/* Frees the transfer. Returns its xfer; NULL: the xfer was given up. */
+static struct xfer *retire(struct nvme_transfer *t)
+{
+	struct xfer *x = t->x;
+
+	assert(t->lent);
+	t->disk->cancels -= t->cancelled;
+	t->x = NULL;
+	t->lent = t->cancelled = false;
+	t->next_free = t->disk->free;
+	t->disk->free = t;
+	return x;
+}
+
+static void read_done(struct nvme_read *read)
+{
+	struct nvme_transfer *t = (struct nvme_transfer *)(void *)read;
+	const struct nvme_events *events = &t->disk->conf->events;
+	const struct extent home = t->home;
+	struct xfer *x = retire(t);
+
+	if (!x) {
+		if (events->release)
+			events->release(events->arg, &home);
+		return;
+	}
+	if (!read->status)
+		memcpy(x->record.parent, read->parent, sizeof(x->record.parent));
+	tier_complete(x, read->status);
+}
+
+static void append_done(struct nvme_append *append)
+{
+	struct nvme_transfer *t = (struct nvme_transfer *)(void *)append;
+	struct xfer *x = retire(t);
+
+	if (!append->status)
+		x->where = nvme_location_extent(append->location);
+	tier_complete(x, append->status);
+}
+
+static int start_read(struct nvme_transfer *t, struct xfer *x)
+{
+	struct nvme_read *read = &t->io.read;
+
+	memset(read, 0, sizeof(*read));
+	read->location = nvme_extent_location(&x->where);
+	read->buffer = x->buffer;
+	read->bytes = x->bytes;
+	read->done = read_done;
+	return nvme_log_read(t->disk->log, read);
+}
+
+static int start_append(struct nvme_transfer *t, struct xfer *x)
+{
+	struct nvme_disk *d = t->disk;
+	struct nvme_append *append = &t->io.append;
+	const struct nvme_counters *counters = &nvme_log_facts(d->log)->counters;
+	const uint64_t before = counters->refused_budget;
+	int r;
+
+	memset(append, 0, sizeof(*append));
+	append->image = x->buffer;
+	append->bytes = x->bytes;
+	append->tick = x->record.tick;
+	append->done = append_done;
+	memcpy(append->owner, x->record.owner, sizeof(append->owner));
+	memcpy(append->parent, x->record.parent, sizeof(append->parent));
+	r = nvme_log_append(d->log, append);
+	if (r == -EAGAIN) {
+		d->refused_budget = counters->refused_budget != before;
+		d->refused = !d->refused_budget;
+	}
+	return r;
+}
+
+int nvme_transfer_start(struct nvme_disk *d, struct xfer *x)
+{
+	struct nvme_transfer *t = d->free;
+	int r;
+
+	if (!t) {
+		d->refused = d->refused || x->op == XFER_WRITE;
+		return -EAGAIN;
+	}
+	r = x->op == XFER_READ ? start_read(t, x) : start_append(t, x);
+	if (r)
+		return r;
+	d->free = t->next_free;
+	t->x = x;
+	t->home = x->home;
+	t->lent = true;
+	t->cancelled = false;
+	t->is_read = x->op == XFER_READ;
+	return 0;
+}
+
+bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x)
+{
+	for (uint32_t i = 0; i < d->n_transfers; i++) {
+		struct nvme_transfer *t = &d->transfers[i];
+
+		if (!t->lent || t->x != x)
+			continue;
+		if (!t->is_read)
+			return false;
+		d->cancels += !t->cancelled;
+		t->cancelled = true;
+		return true;
+	}
+	return false;
+}
+
+/* The owner of an xfer that ends here may start and cancel other xfers: each transfer is looked at
+ * afresh. */
+static void nvme_transfers_give_up(struct nvme_disk *d, bool all, int status)
+{
+	for (uint32_t i = 0; i < d->n_transfers; i++) {
+		struct nvme_transfer *t = &d->transfers[i];
+		struct xfer *x = t->x;
+
+		if (!t->lent || !x || !t->is_read || !(all || t->cancelled))
+			continue;
+		d->cancels -= t->cancelled;
+		t->cancelled = false;
+		t->x = NULL;
+		x->kept = true;
+		tier_complete(x, status);
+	}
+}
 
 enum { FAILURES = 3 }; /* in a row: one error may be one bad sector */
 
@@ -50,7 +209,7 @@ static void up(struct nvme_disk *d)
 	d->text[0] = '\0';
 	d->up_ns = loop_now(d->loop);
 	d->probes_failed = 0;
-	set_state(d, nvme_log_state(d->log) == NVME_STARTING ? TIER_STARTING : TIER_UP);
+	set_state(d, nvme_log_facts(d->log)->state == NVME_STARTING ? TIER_STARTING : TIER_UP);
 }
 
 /* Each wait is twice the last one, and up to a quarter longer or shorter by chance: many daemons
@@ -89,12 +248,12 @@ static void refuse(struct nvme_disk *d, const char *text)
 
 bool nvme_disk_readable(const struct nvme_disk *d)
 {
-	return d->log && d->state != TIER_OFFLINE && nvme_log_state(d->log) != NVME_FAILED;
+	return d->log && d->state != TIER_OFFLINE && nvme_log_facts(d->log)->state != NVME_FAILED;
 }
 
 bool nvme_disk_writable(const struct nvme_disk *d)
 {
-	return d->log && nvme_log_state(d->log) == NVME_UP && d->state == TIER_UP;
+	return d->log && nvme_log_facts(d->log)->state == NVME_UP && d->state == TIER_UP;
 }
 
 /* --- how I/O ends --- */
@@ -153,7 +312,8 @@ static void medium_ended(struct nvme_medium *medium, const struct io_op *op)
 {
 	struct nvme_disk *d = disk_of(medium);
 
-	if (nvme_log_state(d->log) == NVME_STARTING || (op->status && d->state == TIER_OFFLINE))
+	if (nvme_log_facts(d->log)->state == NVME_STARTING ||
+	    (op->status && d->state == TIER_OFFLINE))
 		return;
 	if (is_gone(d, op))
 		gone(d);
@@ -166,14 +326,13 @@ static void medium_ended(struct nvme_medium *medium, const struct io_op *op)
 static int medium_submit(struct nvme_medium *medium, struct io_op *op)
 {
 	struct nvme_disk *d = disk_of(medium);
-	const bool starting = nvme_log_state(d->log) == NVME_STARTING;
+	const bool starting = nvme_log_facts(d->log)->state == NVME_STARTING;
 
 	if (!starting && d->state == TIER_OFFLINE)
 		return -ENODEV;
 	if (!starting && d->state == TIER_READONLY && op->kind == IO_WRITE &&
 	    op->offset >= NVME_DATA_OFFSET)
 		return -EROFS;
-	op->file = d->io_file;
 	return io_submit(d->io, op);
 }
 
@@ -191,47 +350,6 @@ static uint64_t medium_wall(struct nvme_medium *medium)
 	return (uint64_t)now.tv_sec;
 }
 
-/* --- the block table, as the log sees it: the log's locations are the table's extents --- */
-
-static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t location)
-{
-	const struct nvme_disk *d = arg;
-	struct extent where;
-
-	nvme_location_extent(location, &where);
-	return d->conf->events.found(d->conf->events.arg, entry, &where);
-}
-
-static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uint64_t location,
-				  uint64_t *ret_tick)
-{
-	const struct nvme_disk *d = arg;
-	struct extent where;
-
-	nvme_location_extent(location, &where);
-	return d->conf->events.ask(d->conf->events.arg, entry, &where, ret_tick);
-}
-
-static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to,
-			uint64_t *ret_tick)
-{
-	const struct nvme_disk *d = arg;
-	struct extent old, new;
-
-	nvme_location_extent(from, &old);
-	nvme_location_extent(to, &new);
-	return d->conf->events.moved(d->conf->events.arg, entry, &old, &new, ret_tick);
-}
-
-static void table_dropped(void *arg, const struct nvme_entry *entry, uint64_t location)
-{
-	const struct nvme_disk *d = arg;
-	struct extent where;
-
-	nvme_location_extent(location, &where);
-	d->conf->events.dropped(d->conf->events.arg, entry, &where);
-}
-
 /* --- start --- */
 
 /* Only format or the operator can mend this. Any other error may pass. */
@@ -241,10 +359,10 @@ static bool needs_operator(int status)
 	       status == -EBADMSG || status == -EUCLEAN || status == -ENOSPC || status == -EINVAL;
 }
 
-static void table_ready(void *arg, int status)
+static void medium_ready(struct nvme_medium *medium, int status)
 {
-	struct nvme_disk *d = arg;
-	const char *text = nvme_log_text(d->log);
+	struct nvme_disk *d = disk_of(medium);
+	const char *text = nvme_log_facts(d->log)->text;
 
 	if (!status) {
 		d->recovery_ns = loop_now(d->loop) - d->opened_ns;
@@ -268,29 +386,19 @@ static void table_ready(void *arg, int status)
 
 static void start_log(struct nvme_disk *d)
 {
-	const struct nvme_table table = {
-		.arg = d,
-		.found = table_found,
-		.ask = table_ask,
-		.moved = table_moved,
-		.dropped = table_dropped,
-		.ready = table_ready,
-	};
 	struct nvme_conf conf = {
 		.disk_bytes = d->file.bytes,
 		.bytes = d->conf->bytes,
 		.write_budget_bytes_per_day = d->budget_bytes_per_day,
 		.segment_bytes = d->conf->segment_bytes,
-		.max_image_bytes = d->conf->max_image_bytes,
 		.disk = d->number,
 	};
-	char text[NVME_TEXT_BYTES];
 
 	if (d->file.blank && getrandom(conf.uuid, sizeof(conf.uuid), 0) != sizeof(conf.uuid)) {
 		refuse(d, "the system has no random numbers");
 		return;
 	}
-	if (nvme_log_new(&conf, &d->medium, &table, &d->log, text, sizeof(text))) {
+	if (nvme_log_new(&conf, &d->medium, &d->conf->events, &d->log)) {
 		refuse(d, "not enough memory");
 		return;
 	}
@@ -301,29 +409,6 @@ static void start_log(struct nvme_disk *d)
 		nvme_log_recover(d->log);
 }
 
-struct registration {
-	struct tier_ready listener;
-	struct io *io;
-};
-
-static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
-{
-	const struct registration *r = container_of(listener, struct registration, listener);
-
-	/* a refusal costs speed alone, and io_note() tells of it */
-	(void)io_buffers_add(r->io, base, bytes);
-}
-
-/* All memory at once: io_uring pins pages that are not faulted in, too. */
-static void register_host(struct nvme_disk *d)
-{
-	struct registration r = { .listener = { .ready = host_ready, .mapped = true },
-				  .io = d->io };
-
-	tier_listen(d->conf->host, &r.listener);
-	tier_unlisten(d->conf->host, &r.listener);
-}
-
 static int open_io(struct nvme_disk *d)
 {
 	const struct io_conf conf = {
@@ -332,24 +417,25 @@ static int open_io(struct nvme_disk *d)
 		.write_depth = d->conf->write_depth,
 	};
 	char text[IO_TEXT_BYTES];
+	uint64_t bytes;
+	uint8_t *memory = tier_memory(d->conf->host, &bytes);
 	int r = io_open(&conf, d->loop, &d->io, text, sizeof(text));
 
 	if (r) {
 		refuse(d, text);
 		return r;
 	}
-	r = io_file_add(d->io, d->file.fd, &d->io_file);
-	if (r) {
+	r = io_file_set(d->io, d->file.fd);
+	if (r)
 		refuse(d, "the I/O engine does not take the file");
-		return r;
-	}
-	register_host(d);
-	return 0;
+	else if (memory)
+		/* a refusal costs speed alone, and io_note() tells of it */
+		(void)io_buffers_add(d->io, memory, bytes);
+	return r;
 }
 
 void nvme_disk_open(struct nvme_disk *d)
 {
-	enum { QUEUES = 4 }; /* so many times the depths: I/Os that the engine takes */
 	/* To make a large file takes a while. A disk that stalls keeps the daemon waiting for no
 	 * longer than this. */
 	const uint64_t patience_ns = 20 * SECOND_NS;
@@ -357,12 +443,13 @@ void nvme_disk_open(struct nvme_disk *d)
 	d->medium = (struct nvme_medium){ .submit = medium_submit,
 					  .now_ns = medium_now,
 					  .wall_s = medium_wall,
-					  .ended = medium_ended };
+					  .ended = medium_ended,
+					  .ready = medium_ready };
 	d->opened_ns = loop_now(d->loop);
 	d->file.fd = -1;
 	d->probe_page = aligned_alloc(NVME_PAGE, NVME_SUPER_COPIES * NVME_PAGE);
 	if (!d->probe_page ||
-	    nvme_transfers_open(d, QUEUES * (d->conf->read_depth + d->conf->write_depth))) {
+	    transfers_open(d, IO_QUEUES * (d->conf->read_depth + d->conf->write_depth))) {
 		refuse(d, "not enough memory");
 		return;
 	}
@@ -387,7 +474,7 @@ void nvme_disk_close(struct nvme_disk *d)
 		return;
 	assert(nvme_disk_idle(d));
 	nvme_opening_leave(d->opening);
-	nvme_transfers_close(d);
+	transfers_close(d);
 	nvme_log_free(d->log);
 	if (d->io) {
 		const int r = io_close(d->io);
@@ -401,12 +488,11 @@ void nvme_disk_close(struct nvme_disk *d)
 
 bool nvme_disk_idle(const struct nvme_disk *d)
 {
-	struct io_counters c;
+	struct io_load load = { 0 };
 
-	if (!d->io)
-		return true;
-	io_counters(d->io, &c);
-	return c.reads_lent + c.writes_lent == 0;
+	if (d->io)
+		io_load(d->io, &load);
+	return load.lent == 0;
 }
 
 uint64_t nvme_disk_probe_in(const struct nvme_disk *d)
@@ -429,10 +515,10 @@ bool nvme_disk_waits(const struct nvme_disk *d)
 /* Whether an I/O has been in the disk for too long. */
 static bool stalls(struct nvme_disk *d)
 {
-	struct io_counters c;
+	struct io_load load;
 
-	io_counters(d->io, &c);
-	d->stall_polls = c.oldest_ns > d->conf->stall_ns ? d->stall_polls + 1 : 0;
+	io_load(d->io, &load);
+	d->stall_polls = load.oldest_ns > d->conf->stall_ns ? d->stall_polls + 1 : 0;
 	return d->stall_polls >= 2;
 }
 
@@ -452,7 +538,7 @@ static void stalled(struct nvme_disk *d)
 /* The log goes on where it was. A log that FAILED at its start starts again. */
 static void answers(struct nvme_disk *d)
 {
-	if (nvme_log_state(d->log) != NVME_FAILED) {
+	if (nvme_log_facts(d->log)->state != NVME_FAILED) {
 		up(d);
 		return;
 	}
@@ -464,7 +550,7 @@ static void answers(struct nvme_disk *d)
 /* False while a start goes on, where a store was still to be made, and after the last flush. */
 static bool may_come_back(const struct nvme_disk *d)
 {
-	const enum nvme_log_state state = nvme_log_state(d->log);
+	const enum nvme_log_state state = nvme_log_facts(d->log)->state;
 
 	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
 }
@@ -509,7 +595,7 @@ static void probe_ended(struct io_op *op)
 static void open_again(struct nvme_disk *d)
 {
 	/* an I/O is still in the disk */
-	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))
+	if (d->file.fd >= 0 && io_file_set(d->io, -1))
 		return;
 	nvme_file_close(&d->file);
 	if (nvme_opening_begin(d->path, &d->opening))
@@ -526,9 +612,9 @@ static void look_whether_opened(struct nvme_disk *d)
 		return;
 	d->opening = NULL;
 	/* in another state the log knows no store to compare with */
-	if (!r && nvme_log_state(d->log) == NVME_UP)
+	if (!r && nvme_log_facts(d->log)->state == NVME_UP)
 		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
-	if (!r && (r = io_file_add(d->io, file.fd, &d->io_file)) != 0)
+	if (!r && (r = io_file_set(d->io, file.fd)) != 0)
 		(void)snprintf(text, sizeof(text), "the I/O engine does not take it: %s",
 			       strerror(-r));
 	if (r) {
@@ -558,14 +644,13 @@ static void probe(struct nvme_disk *d)
 		open_again(d);
 		return;
 	}
-	d->probe_op = (struct io_op){ .file = d->io_file,
-				      .kind = IO_READ,
+	d->probe_op = (struct io_op){ .kind = IO_READ,
 				      .buffer = d->probe_page,
 				      .bytes = NVME_PAGE,
 				      .offset = nvme_super_offset(0),
 				      .done = probe_ended };
 	if (d->state == TIER_READONLY) {
-		if (nvme_log_state(d->log) != NVME_UP) /* after the last flush */
+		if (nvme_log_facts(d->log)->state != NVME_UP) /* after the last flush */
 			return;
 		d->probe_op.kind = IO_WRITE;
 		d->probe_op.offset = nvme_log_spare(d->log);

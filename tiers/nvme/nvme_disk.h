@@ -39,16 +39,16 @@
  *   D1 While OFFLINE only two things are submitted: the probe, which reads a superblock, and the
  *      reads of a recovery that has begun. So I/Os in the disk only get fewer. The log is paused
  *      whenever the disk is not UP.
- *   D2 While READONLY no record, header or footer is written and nothing is reclaimed. The probe
+ *   D2 While READONLY no record, header or footer is written and no segment is reclaimed. The probe
  *      writes a page where the next record would go, or in a reserved place (nvme_log_spare()). A
  *      full file system refuses that page as it would refuse the record; a full log does not. So
- *      the disk comes UP though nobody stores anything.
+ *      the disk comes UP even if no engine stores.
  *   D3 A read that was given up keeps its transfer until the disk is done with the buffer; then
  *      release().
  *   D4 An I/O counts as stalled when two polls in a row found it too old: one poll may follow a
  *      sleep of the daemon itself.
- *   D5 A descriptor is closed when no I/O is in the disk and the I/O engine has let go of it.
- *      file.fd is -1 only while OFFLINE, with a log that is not STARTING: nothing is submitted
+ *   D5 A descriptor is closed when no I/O is in the disk and the I/O engine does not use it any
+ *      more. file.fd is -1 only while OFFLINE, with a log that is not STARTING: no I/O is submitted
  *      then, not even the probe.
  */
 #ifndef KVTIER_NVME_DISK_H
@@ -58,8 +58,26 @@
 #include "nvme_file.h"
 
 struct loop;
+struct nvme_disk;
 struct nvme_opening;
-struct nvme_transfer;
+
+/*
+ * An xfer of the tier as a read or an append of this disk's log. A disk has as many transfers as
+ * its I/O engine takes I/Os. A read can be given up: its xfer ends at once, with x->kept, and its
+ * transfer stays with the disk until the disk is done with the buffer; then events.release() gives
+ * the buffer's slot back.
+ */
+struct nvme_transfer {
+	union { /* first: done() gets back to us */
+		struct nvme_read read;
+		struct nvme_append append;
+	} io;
+	struct nvme_disk *disk;
+	struct xfer *x;     /* NULL: given up */
+	struct extent home; /* of that xfer */
+	bool lent, is_read, cancelled;
+	struct nvme_transfer *next_free;
+};
 
 struct nvme_disk {
 	struct nvme_medium medium; /* first: the log gets back to us */
@@ -70,8 +88,7 @@ struct nvme_disk {
 	uint64_t budget_bytes_per_day; /* its share */
 
 	struct nvme_file file;
-	struct io *io; /* NULL: refused when it was opened */
-	uint32_t io_file;
+	struct io *io;        /* NULL: refused when it was opened */
 	struct nvme_log *log; /* likewise */
 	enum tier_state state;
 	bool for_good, quarantined;
@@ -95,17 +112,21 @@ struct nvme_disk {
 	uint32_t n_transfers, cancels; /* cancels: to be ended by the next poll */
 };
 
-/* path, number, conf, loop and budget are set. A failure goes into state and text. */
+/* path, number, conf, loop and budget are set. State and text tell of a failure. */
 void nvme_disk_open(struct nvme_disk *d);
-/* idle; half-open and never opened is fine */
+/* The disk is idle. It may be half-open, or never opened. */
 void nvme_disk_close(struct nvme_disk *d);
 void nvme_disk_poll(struct nvme_disk *d);
-bool nvme_disk_idle(const struct nvme_disk *d); /* nothing in its hands */
-/* for a poll: no completion will carry it on */
+bool nvme_disk_idle(const struct nvme_disk *d); /* no I/O is in it */
+/* It waits for a poll: no completion will carry it on. */
 bool nvme_disk_waits(const struct nvme_disk *d);
 /* Until a poll will probe it, in ns; UINT64_MAX: it needs no probe. */
 uint64_t nvme_disk_probe_in(const struct nvme_disk *d);
 bool nvme_disk_readable(const struct nvme_disk *d);
 bool nvme_disk_writable(const struct nvme_disk *d);
+
+int nvme_transfer_start(struct nvme_disk *d, struct xfer *x); /* as tier_submit() */
+/* True: the xfer is a read of this disk, and the next poll ends it. */
+bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis.c - the Redis tier on the core thread: submit, cancel, complete, and questions. Contract:
- * redis.h; the instance: redis_tier.h; the other thread: redis_io.h.
+ * redis.h; the instance, and the other thread: redis_io.h.
  *
  * Invariants
  *   R1 a job is in one list at a time, and the pool has max_in_flight jobs. So both mailboxes are
  *      bounded, and putting a job in cannot fail.
- *   R2 an xfer is completed from the loop, at most TURN of them in a turn: a thousand answers at
- *      once do not keep engines waiting. The mailbox is rung again while there are more.
+ *   R2 an xfer is completed from the loop, at most PER_ITERATION of them in one iteration: a
+ *      thousand answers at once do not keep engines waiting. The mailbox is rung again while there
+ *      are more.
  *
  * Core thread only.
  */
@@ -22,33 +23,29 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/vault.h"
+#include "base/list.h"
+#include "base/text.h"
+#include "base/vault.h"
 #include "redis_io.h"
 #include "redis_slots.h"
-#include "redis_tier.h"
 #include "redis_topology.h"
-#include "redis_view.h"
 #include "tiers/redis/conn/redis_address.h"
 
-enum { TURN = 64, CONDEMNED_A_SECOND = 10 };
+enum { PER_ITERATION = 64, CONDEMNED_A_SECOND = 10 };
 
 /* --- which endpoint, and whether it may be asked --- */
-
-static struct redis *redis_of(struct tier *t)
-{
-	while (t->inner)
-		t = t->inner;
-	assert(t->ops == &redis_ops);
-	return (struct redis *)t; /* base is the first member */
-}
 
 static const struct redis *redis_of_const(const struct tier *t)
 {
 	while (t->inner)
 		t = t->inner;
 	assert(t->ops == &redis_ops);
-	return (const struct redis *)t;
+	return (const struct redis *)t; /* base is the first member */
+}
+
+static struct redis *redis_of(struct tier *t)
+{
+	return (struct redis *)(uintptr_t)redis_of_const(t);
 }
 
 /* Rendezvous hashing over all configured endpoints, also over endpoints that are down. While an
@@ -85,8 +82,8 @@ static void name_of(const struct redis *r, const struct redis_seal *seal, const 
 		ret->text[n++] = digits[key[i] >> 4];
 		ret->text[n++] = digits[key[i] & 15];
 	}
-	ret->bytes = (uint32_t)n;
-	ret->slot = redis_slot(ret->text, ret->bytes);
+	ret->text[n] = 0;
+	ret->slot = redis_slot(ret->text, n);
 	ret->endpoint = endpoint_of(r, key);
 }
 
@@ -104,24 +101,23 @@ static unsigned int flags_of(const struct redis *r, const struct redis_name *nam
 		       0;
 }
 
-static unsigned int flags_of_key(const struct tier *t, const struct redis_seal *seal,
-				 const uint8_t key[32])
+static bool has_flag(const struct tier *t, const struct tier_name *name, unsigned int flag)
 {
 	const struct redis *r = redis_of_const(t);
-	struct redis_name name;
+	struct redis_name text;
 
-	name_of(r, seal, key, &name);
-	return flags_of(r, &name);
+	name_of(r, name->seal, name->key, &text);
+	return flags_of(r, &text) & flag;
 }
 
-bool redis_readable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
+static bool readable(const struct tier *t, const struct tier_name *name)
 {
-	return flags_of_key(t, seal, key) & REDIS_TAKES_READS;
+	return has_flag(t, name, REDIS_TAKES_READS);
 }
 
-bool redis_writable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
+static bool writable(const struct tier *t, const struct tier_name *name)
 {
-	return flags_of_key(t, seal, key) & REDIS_MAY_STORE;
+	return has_flag(t, name, REDIS_MAY_STORE);
 }
 
 /* --- from the core to the I/O thread --- */
@@ -235,8 +231,10 @@ static bool may_condemn(struct redis *r)
 	return room && r->n_hashed++ < CONDEMNED_A_SECOND;
 }
 
-void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
-		   uint32_t bytes)
+/* To hash a value takes about a millisecond for a MiB. So at most CONDEMNED_A_SECOND are hashed;
+ * others stay until they are found bad again, as they do where EVAL is refused. */
+static void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
+			  uint32_t bytes)
 {
 	/* it is only read */
 	const struct xfer x = { .buffer = (uint8_t *)(uintptr_t)image, .bytes = bytes };
@@ -285,7 +283,7 @@ static void on_answered(struct loop_watch *watch, uint32_t events)
 	(void)events;
 	mailbox_hear(&r->mail.answered);
 	mailbox_take(&r->mail.answered, &r->arrived);
-	for (int i = 0; i < TURN && (job = redis_job_take(&r->arrived)) != NULL; i++)
+	for (int i = 0; i < PER_ITERATION && (job = redis_job_take(&r->arrived)) != NULL; i++)
 		complete(r, job, job->status);
 	if (r->arrived.n > 0)
 		mailbox_ring(&r->mail.answered);
@@ -371,40 +369,31 @@ static void redis_close(struct tier *t)
 	free(r);
 }
 
-static int wrong(char *text, size_t n, const char *what)
-{
-	(void)snprintf(text, n, "[redis] %s", what);
-	return -EINVAL;
-}
-
 static int check(const struct redis_tier_conf *c, char *text, size_t n)
 {
 	if (c->n_endpoints == 0 || c->n_endpoints > REDIS_ENDPOINTS)
-		return wrong(text, n, "endpoints: 1 to 16 are possible");
+		return text_fail(text, n, -EINVAL, "[redis] endpoints: name 1 to 16 of them");
 	for (uint32_t i = 0; i < c->n_endpoints; i++) {
-		if (!redis_address_valid(c->endpoints[i])) {
-			(void)snprintf(
-				text, n,
+		if (!redis_address_valid(c->endpoints[i]))
+			return text_fail(
+				text, n, -EINVAL,
 				"[redis] endpoints: \"%.200s\" is neither host:port nor unix:/path",
 				c->endpoints[i]);
-			return -EINVAL;
-		}
 		for (uint32_t j = 0; j < i; j++)
 			if (strcmp(c->endpoints[i], c->endpoints[j]) == 0)
-				return wrong(text, n, "endpoints: one is there twice");
+				return text_fail(text, n, -EINVAL,
+						 "[redis] endpoints: the same one is given twice");
 	}
 	if (c->username && strlen(c->username) >= REDIS_SECRET_BYTES)
-		return wrong(text, n, "username: longer than 511 bytes");
+		return text_fail(text, n, -EINVAL, "[redis] username: longer than 511 bytes");
 	if (c->password && strlen(c->password) >= REDIS_SECRET_BYTES)
-		return wrong(text, n, "password_file: the password is longer than 511 bytes");
+		return text_fail(text, n, -EINVAL,
+				 "[redis] password_file: the password is longer than 511 bytes");
 	if (c->key_prefix && strlen(c->key_prefix) >= REDIS_PREFIX_BYTES)
-		return wrong(text, n, "key_prefix: longer than 63 bytes");
-	if (c->connections == 0 || c->connections > REDIS_CONNECTIONS)
-		return wrong(text, n, "connections: 1 to 64 are possible");
-	if (c->timeout_ms == 0)
-		return wrong(text, n, "timeout_ms: must not be 0");
-	if (c->max_in_flight == 0 || c->max_in_flight > 65536)
-		return wrong(text, n, "at most 65536 values can be on their way at once");
+		return text_fail(text, n, -EINVAL, "[redis] key_prefix: longer than 63 bytes");
+	/* the daemon sets these, and [redis] timeout_ms has a range */
+	assert(c->connections > 0 && c->connections <= REDIS_CONNECTIONS);
+	assert(c->timeout_ms > 0 && c->max_in_flight > 0 && c->max_in_flight <= 65536);
 	return 0;
 }
 
@@ -425,7 +414,6 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	keep(r->login->username, c->username);
 	keep(r->login->password, c->password);
 	keep(r->key_prefix, c->key_prefix);
-	r->cluster = c->cluster;
 	if (c->cluster_hosts && c->cluster_hosts[0])
 		r->cluster_hosts = strdup(c->cluster_hosts);
 	r->ttl_ms = c->ttl_ms;
@@ -433,11 +421,10 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	r->timeout_ms = c->timeout_ms;
 	r->base.patience_ns = (uint64_t)c->timeout_ms * 1000000;
 	r->max_in_flight = c->max_in_flight;
-	r->max_image_bytes = c->max_image_bytes ? c->max_image_bytes : IMAGE_MAX_BYTES;
 	r->events = c->events;
 }
 
-/* All that the thread uses from its first turn on. */
+/* All that the thread uses from its first iteration on. */
 static int reserve(struct redis *r)
 {
 	const int asked = mailbox_open(&r->mail.asked), answered = mailbox_open(&r->mail.answered);
@@ -478,8 +465,7 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	if (!r || !r->login) {
 		free(r);
 		redis_tls_close(tls);
-		(void)snprintf(text, n, "[redis] no memory");
-		return -ENOMEM;
+		return text_fail(text, n, -ENOMEM, "[redis] not enough memory");
 	}
 	r->base.ops = &redis_ops;
 	r->tls = tls;
@@ -495,26 +481,14 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	if (!err)
 		err = redis_io_start(r);
 	if (err) {
-		(void)snprintf(text, n, "[redis] cannot start: %s", strerror(-err));
 		redis_close(&r->base);
-		return err;
+		return text_fail(text, n, err, "[redis] cannot start: %s", strerror(-err));
 	}
 	*ret = &r->base;
 	return 0;
 }
 
-static bool readable(const struct tier *t, const struct tier_name *name)
-{
-	return redis_readable(t, name->seal, name->key);
-}
-
-static bool writable(const struct tier *t, const struct tier_name *name)
-{
-	return redis_writable(t, name->seal, name->key);
-}
-
 const struct tier_ops redis_ops = {
-	.name = "redis",
 	.id = TIER_REDIS,
 	.caps = TIER_CAP_KEYED,
 	.open = redis_open,

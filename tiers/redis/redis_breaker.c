@@ -50,13 +50,12 @@ static const struct {
 	{ "ERR Unknown subcommand", REDIS_SAYS_UNKNOWN_COMMAND }, /* before Redis 7 */
 };
 
-enum redis_verdict redis_verdict(const char *text, size_t n)
+enum redis_verdict redis_verdict(const char *text)
 {
 	for (size_t i = 0; i < sizeof(verdicts) / sizeof(*verdicts); i++) {
 		const size_t length = strlen(verdicts[i].says);
 
-		if (n >= length && memcmp(text, verdicts[i].says, length) == 0 &&
-		    (n == length || text[length] == ' ' || text[length] == ','))
+		if (strncmp(text, verdicts[i].says, length) == 0 && strchr(" ,", text[length]))
 			return verdicts[i].verdict;
 	}
 	return REDIS_SAYS_NOTHING;
@@ -65,7 +64,7 @@ enum redis_verdict redis_verdict(const char *text, size_t n)
 static uint64_t random_next(struct redis_breaker *b)
 {
 	assert(b->random != 0);
-	b->random ^= b->random << 13; /* xorshift64: nobody gains by guessing it */
+	b->random ^= b->random << 13; /* xorshift64: there is no gain in guessing it */
 	b->random ^= b->random >> 7;
 	b->random ^= b->random << 17;
 	return b->random;
@@ -91,7 +90,6 @@ static void open_for(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
 	b->state = REDIS_OPEN;
 	b->wait_ns = wait_ns;
 	b->until_ns = now_ns + jittered(b, wait_ns);
-	b->trial_ns = 0;
 	b->failures = 0;
 	if (redis_breaker_takes_stores(b))
 		b->untaken = 0; /* that was the outage's doing */
@@ -111,38 +109,13 @@ void redis_breaker_open(struct redis_breaker *b, uint64_t seed)
 	};
 }
 
-static bool trial_is_free(const struct redis_breaker *b, uint64_t now_ns)
-{
-	return b->trial_ns == 0 || now_ns >= b->trial_ns + LONGEST_NS;
-}
-
-bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns)
-{
-	switch (b->state) {
-	case REDIS_CLOSED:
-		return true;
-	case REDIS_OPEN:
-		return now_ns >= b->until_ns;
-	default:
-		return trial_is_free(b, now_ns);
-	}
-}
-
 bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns)
 {
-	if (!redis_breaker_usable(b, now_ns))
-		return false;
-	if (b->state != REDIS_CLOSED) {
+	if (b->state == REDIS_OPEN && now_ns >= b->until_ns) {
 		b->state = REDIS_HALF;
-		b->trial_ns = now_ns ? now_ns : 1;
+		return true;
 	}
-	return true;
-}
-
-void redis_breaker_untried(struct redis_breaker *b)
-{
-	if (b->state == REDIS_HALF)
-		b->trial_ns = 0;
+	return b->state == REDIS_CLOSED;
 }
 
 bool redis_breaker_may_store(const struct redis_breaker *b, uint64_t now_ns)
@@ -155,14 +128,12 @@ bool redis_breaker_takes_stores(const struct redis_breaker *b)
 	return b->untaken < REDIS_BREAKER_FAILURES;
 }
 
-void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns)
+void redis_breaker_success(struct redis_breaker *b)
 {
-	(void)now_ns;
 	if (b->state == REDIS_OPEN)
 		return;
 	b->state = REDIS_CLOSED;
 	b->failures = 0;
-	b->trial_ns = 0;
 	b->misconfigured = false;
 }
 
@@ -195,7 +166,7 @@ static void no_stores(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns
 {
 	if (redis_breaker_may_store(b, now_ns))
 		stop_stores(b, wait_ns, now_ns);
-	redis_breaker_success(b, now_ns);
+	redis_breaker_success(b);
 }
 
 void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store,
@@ -216,7 +187,7 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		no_stores(b, doubled(b->no_stores_wait_ns), now_ns);
 		break;
 	default:
-		redis_breaker_success(b, now_ns); /* it answers */
+		redis_breaker_success(b); /* it answers */
 	}
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_hosts.c - see redis_hosts.h.
+ * redis_hosts.c - which hosts a slot map may name. Contract: redis_hosts.h.
  */
 #include "redis_hosts.h"
 
@@ -48,14 +48,14 @@ static const char *take_network(struct redis_hosts *h, const char *item, const c
 	(void)snprintf(host, sizeof(host), "%.*s",
 		       (int)(slash ? (size_t)(slash - item) : strlen(item)), item);
 	if (!to_binary(host, network.address, &v4))
-		return "has a network in it whose address is none; such as 10.0.0.0/8 or fd00::/8 "
-		       "will do";
+		return "has a network in it whose address is not valid: write one such as "
+		       "10.0.0.0/8 or fd00::/8";
 	if (slash) {
 		const unsigned long bits = strtoul(slash + 1, &end, 10), most = v4 ? 32 : 128;
 
 		if (slash[1] < '0' || slash[1] > '9' || *end || bits > most)
-			return "has a network in it whose length is not 0 to 32, or of IPv6 0 to "
-			       "128";
+			return "has a network in it whose length is not 0 to 32, or 0 to 128 for "
+			       "IPv6";
 		network.bits = (uint32_t)bits + (v4 ? MAPPED_BITS : 0);
 	}
 	h->network[h->n_networks++] = network;
@@ -75,8 +75,8 @@ static const char *take(struct redis_hosts *h, const char *item)
 	if (slash || to_binary(item, address, &v4))
 		return take_network(h, item, slash);
 	if (strchr(item, ':'))
-		return "has a port in it, or a colon that is of no IPv6 address: entries are hosts,"
-		       " without port and [ ]";
+		return "has a port in it, or a colon that is not part of an IPv6 address: entries "
+		       "are hosts, without port and [ ]";
 	if (item[strspn(item, letters)] || strcmp(item, ".") == 0)
 		return "has something in it that is no name, address or network";
 	memcpy(h->name[h->n_names++], item, strlen(item) + 1);

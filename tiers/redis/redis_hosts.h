@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_hosts.h - which hosts a Cluster's slot map may name. A host that kvtierd connects to gets
- * the password. So one endpoint must not decide that another host is of the Cluster. Pure functions
- * on the caller's memory.
+ * the password. So one endpoint must not decide that another host is of the Cluster. The functions
+ * are pure, on the caller's memory.
  *
- * An entry of the list: a name; ".domain", for all names below it; an address; a network as
- * 10.0.0.0/8 or fd00::/8.
+ * An entry of the list is a name; or ".domain", for all names below it; or an address; or a network
+ * such as 10.0.0.0/8 or fd00::/8.
  */
 #ifndef KVTIER_REDIS_HOSTS_H
 #define KVTIER_REDIS_HOSTS_H
@@ -29,9 +29,10 @@ struct redis_hosts {
 	struct redis_network network[REDIS_NETWORKS];
 };
 
-/* Adds the entries of a list with blanks between. NULL, or its fault: "has ... in it". */
+/* Adds the entries of a list, which blanks separate. NULL: it is good; else its fault in words:
+ * "has ... in it". */
 const char *redis_hosts_parse(const char *list, struct redis_hosts *ret);
-/* one too many is left out */
+/* A name beyond REDIS_HOST_NAMES is left out. */
 void redis_hosts_add_name(struct redis_hosts *h, const char *name);
 /* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: its /24 or /64. A loopback
  * address is taken alone. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_job.h - a job: one xfer on its way through the I/O thread. Jobs lie in a pool of
- * max_in_flight, so nothing is allocated under way. The functions: I/O thread only.
+ * max_in_flight, so no memory is allocated under way. The functions are for the I/O thread only.
  *
  * Which struct lies in which:
  *
@@ -12,19 +12,19 @@
  *	       └ row entry   where its reply is awaited (redis_row.h)     may outlive the others
  *
  *	endpoint          one Redis: its breaker, its queue of jobs (redis_endpoint.h)
- *	 └ link           one of its `connections`, opened again when it dies (redis_link.h)
+ *	 └ link           one of its `connections`, opened again when it dies (redis_endpoint.h)
  *	    └ connection  one socket, until it dies; has the row (redis_conn.h)
  *
  * A job's phases:
  *
  *	mail.asked ──> WAITING for a link ──> SENT ──reply, deadline──> ENDED ──> mail.answered
  *	                 ^                     │
- *	                 ├── DELAYED <─────────┤ -TRYAGAIN, -CLUSTERDOWN, redirect to nobody
+ *	                 ├── DELAYED <─────────┤ -TRYAGAIN, -CLUSTERDOWN, a redirect not followed
  *	                 └─────────────────────┘ MOVED, ASK
  *
  * Which struct times out. A job has one deadline, timeout_ms after tier_submit(); all its attempts
- * have the same one. At any moment one party looks at it:
- *	in a mailbox	nobody; taking the job from mail.asked ends it if the deadline has passed
+ * have the same one. Where it is looked at, by the phase:
+ *	in a mailbox	taking the job from mail.asked ends it if the deadline has passed
  *	WAITING		the job's timer, in redis_endpoint.c
  *	DELAYED		the job's timer, in redis_topology.c: the next attempt, or the end
  *	SENT		the connection, in redis_row.c. The command ends, and with it the job. Its
@@ -40,9 +40,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "daemon/base/mailbox.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/mailbox.h"
 #include "redis.h"
 #include "tiers/redis/conn/redis_command.h"
 
@@ -54,8 +54,7 @@ enum redis_phase { REDIS_IDLE, REDIS_WAITING, REDIS_DELAYED, REDIS_SENT, REDIS_E
 
 /* A block's name in Redis, and where it belongs by that name. */
 struct redis_name {
-	char text[REDIS_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 64];
-	uint32_t bytes;
+	char text[REDIS_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 64 + 1];
 	uint32_t slot;     /* in a Cluster */
 	uint32_t endpoint; /* without one: the endpoint's number */
 };
@@ -93,11 +92,36 @@ static inline struct redis_job *redis_job_take(struct mails *list)
 	return mail ? container_of(mail, struct redis_job, mail) : NULL;
 }
 
-/* Sends the job as a command, with ASKING before it where that is due. Its done() is
- * redis_attempt.c's, set before. -EAGAIN, -ENOTCONN as redis_conn_submit(); -EIO: no nonce for the
- * value. */
+/* Sends the job as a command, with ASKING before it where that is due. Its done() was set before,
+ * by redis_io.c. -EAGAIN, -ENOTCONN as redis_conn_submit(); -EIO: no nonce for the value. */
 int redis_job_send(struct redis_job *job, struct redis_conn *conn);
-/* on its way back to the core */
+/* Sends the job back to the core. */
 void redis_job_end(struct redis_io *io, struct redis_job *job, int status);
+
+/* --- chores --- */
+
+enum { REDIS_CHORES = 64 };
+
+/* A command of the tier's own: the trial of an endpoint, CLUSTER SLOTS, ASKING, the deletion of a
+ * bad value. They lie in a pool. */
+struct redis_chore {
+	struct redis_command command; /* first */
+	struct redis_value value;
+	struct redis_endpoint *endpoint;
+	struct redis_chore *next; /* free */
+};
+
+static inline struct redis_chore *redis_chore_of(struct redis_command *command)
+{
+	return container_of(command, struct redis_chore, command);
+}
+
+/* NULL: all are lent. done() gives it back. */
+struct redis_chore *redis_chore_take(struct redis_endpoint *endpoint,
+				     void (*done)(struct redis_command *command));
+void redis_chore_give(struct redis_chore *chore);
+/* Lends the chore to a connection until its done(). On error, -ENOTCONN if there is no connection,
+ * it is given back. */
+int redis_chore_send(struct redis_chore *chore, struct redis_conn *conn);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_slots.h - Redis Cluster: which slot a name has, and which endpoint a slot. Pure; one thread
- * at a time. Source: Redis Cluster specification (key distribution model, hash tags, MOVED and
- * ASK).
+ * redis_slots.h - Redis Cluster: which slot a name has, and which endpoint has a slot. The
+ * functions are pure. Source: Redis Cluster specification (key distribution model, hash tags, MOVED
+ * and ASK).
  */
 #ifndef KVTIER_REDIS_SLOTS_H
 #define KVTIER_REDIS_SLOTS_H
@@ -21,20 +21,19 @@ struct redis_map {
 	uint32_t n_endpoints;                                   /* masters that have slots */
 	char address[REDIS_MAP_ENDPOINTS][REDIS_ADDRESS_BYTES]; /* "host:port", v6 in brackets */
 	uint32_t slots[REDIS_MAP_ENDPOINTS];                    /* how many each has */
-	uint8_t endpoint[REDIS_SLOTS];                          /* REDIS_NO_ENDPOINT: nobody */
+	uint8_t endpoint[REDIS_SLOTS]; /* REDIS_NO_ENDPOINT: it is not served */
 	uint32_t n_replicas;
 	/* may be masters soon; more are left out */
 	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
 };
 
-uint16_t redis_crc16(const void *bytes, size_t n); /* XMODEM; of "123456789": 0x31c3 */
 /* With hash tags: only the bytes between the first { and the next } count, if there are any. */
 uint32_t redis_slot(const void *name, size_t n);
 
 /* From a reply to CLUSTER SLOTS. `asked` is the address of the endpoint that replied; its host
  * stands for an empty or nil host or "?" (127.0.0.1 for a Unix socket). Hosts may be names. A
  * replica with a wrong address is left out, and the map stays good. 0; -EPROTO: not of that shape,
- * a port or slot out of range, a slot twice, a host that is none; -E2BIG: more than
+ * a port or slot out of range, a slot twice, a host that is no host; -E2BIG: more than
  * REDIS_MAP_ENDPOINTS masters; -ENOENT: no slot has an endpoint. On error *ret is undefined. */
 int redis_map_parse(const struct redisReply *reply, const char *asked, struct redis_map *ret);
 
@@ -43,8 +42,8 @@ enum redis_redirect { REDIS_REDIRECT_NONE, REDIS_REDIRECT_MOVED, REDIS_REDIRECT_
 /* "MOVED 3999 127.0.0.1:6381", without the '-'. ret_address of REDIS_ADDRESS_BYTES, as in the map;
  * an empty host or "?" is that of `asked`. NONE: it is neither, or malformed; the outputs are
  * untouched. */
-enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked,
-					 uint32_t *ret_slot, char *ret_address);
+enum redis_redirect redis_redirect_parse(const char *text, const char *asked, uint32_t *ret_slot,
+					 char *ret_address);
 
 /* A slot on its way from one endpoint to another, or a Cluster that is voting: -TRYAGAIN,
  * -CLUSTERDOWN. */

@@ -3,23 +3,21 @@
  * redis_topology.c - which endpoint has a key: by rendezvous over the configured endpoints, or by a
  * Cluster's slot map. Contract: redis_topology.h. I/O thread only.
  *
- *	cluster = no:    SPREAD
- *	cluster = auto:  UNKNOWN ──a map──> CLUSTER
- *	                    └──an error──> SPREAD ──MOVED, a map (asked for after 30 s)──> CLUSTER
- *	cluster = yes:   UNKNOWN ──a map──> CLUSTER; an error: misconfigured, asked every 30 s
+ *	UNKNOWN ──a map──> CLUSTER
+ *	   └──an error──> SPREAD ──MOVED, a map (asked for after 30 s)──> CLUSTER
  *
  * The map is asked for at the start, and again when an endpoint said MOVED or went away, or as long
  * as slots have no endpoint; at most once a second.
  *
  * In a Cluster the configured endpoints are seeds: they are asked while no endpoint of the map is
  * usable, and else left alone unless they are in the map. Endpoints that have no slots any more are
- * closed when nothing is on its way to them.
+ * closed when all that was on its way to them has ended.
  *
  * A redirect is followed if it names an endpoint of the map, replicas included, or a configured
  * one. Then it is believed: for this job and, if it is a MOVED, for its slot until the next map.
  * Any other redirect is not followed: the map is asked for again, and the job waits for it a
- * little. An endpoint of the map that redis_hosts.h keeps out is not connected to (redis_link.c).
- * Otherwise one endpoint that lies could have the password sent to any host.
+ * little. An endpoint of the map that redis_hosts.h keeps out is not connected to
+ * (redis_endpoint.c). Otherwise one endpoint that lies could have the password sent to any host.
  */
 #include "redis_topology.h"
 
@@ -29,15 +27,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/log.h"
-#include "redis_chore.h"
+#include "base/list.h"
+#include "base/log.h"
 #include "redis_endpoint.h"
-#include "redis_health.h"
 #include "redis_io.h"
-#include "redis_view.h"
 #include "tiers/redis/conn/redis_address.h"
-#include "tiers/redis/conn/redis_words.h"
 
 enum {
 	NAMED_MS = 5000,
@@ -71,8 +65,8 @@ static struct redis_endpoint *find(struct redis_io *io, const char *address)
 	return NULL;
 }
 
-/* NULL: it is no address, or there are too many. Closes nothing: this may run inside a connection's
- * callback. */
+/* NULL: it is no address, or there are too many. No endpoint is closed: this may run inside a
+ * callback of a connection. */
 static struct redis_endpoint *find_or_open(struct redis_io *io, const char *address)
 {
 	struct redis_endpoint *endpoint = find(io, address);
@@ -116,33 +110,21 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 					       number[map->endpoint[i]];
 		io->topology.holes |= io->topology.slot[i] == REDIS_NO_ENDPOINT;
 	}
-	io->topology.wanted = io->topology.refused = false;
+	io->topology.wanted = false;
 	io->topology.text[0] = 0;
 	io->mode = REDIS_MODE_CLUSTER;
 	io->gone.topology_total++;
-	redis_view_slots(io);
-	redis_view_flags(io);
+	io->changed = io->slots_changed = true;
 }
 
 /* An endpoint that was asked says that there is no Cluster. */
-static void no_cluster(struct redis_io *io, const char *words)
+static void no_cluster(struct redis_io *io)
 {
-	char shown[REDIS_TEXT_BYTES];
-
 	io->topology.wanted = false;
 	if (io->mode == REDIS_MODE_CLUSTER)
 		return; /* there is one: this endpoint has left it */
-	if (io->tier->cluster == REDIS_CLUSTER_YES) {
-		redis_words_show(words, io->tier->login->password, shown, sizeof(shown));
-		(void)snprintf(io->topology.text, sizeof(io->topology.text),
-			       "[redis] cluster = yes, but there is none: %.160s", shown);
-		if (!io->topology.refused)
-			log_warning("%s", io->topology.text);
-		io->topology.refused = true;
-	} else {
-		io->mode = REDIS_MODE_SPREAD;
-	}
-	redis_view_flags(io);
+	io->mode = REDIS_MODE_SPREAD;
+	io->changed = true;
 }
 
 static const char *why_no_map(int error)
@@ -168,70 +150,61 @@ static void take_map(struct redis_io *io, const struct redis_endpoint *endpoint,
 
 static void map_refused(struct redis_io *io, struct redis_endpoint *endpoint, const char *words)
 {
-	const enum redis_verdict verdict = redis_verdict(words, strlen(words));
+	const enum redis_verdict verdict = redis_verdict(words);
 
 	/* A user without the right to CLUSTER SLOTS: kvtierd assumes that there is no Cluster. */
 	if (verdict == REDIS_SAYS_NOT_NOW ||
 	    (verdict == REDIS_SAYS_NOT_YOU && strncmp(words, "NOPERM", 6) != 0))
-		redis_health_verdict(endpoint, verdict, false, words);
+		redis_endpoint_verdict(endpoint, verdict, false, words);
 	else
-		no_cluster(io, words);
+		no_cluster(io);
 }
 
-static void map_came(struct redis_chore *chore)
+static void map_came(struct redis_command *c)
 {
-	const struct redis_command *c = &chore->command;
-	struct redis_endpoint *endpoint = chore->endpoint;
+	struct redis_endpoint *endpoint = redis_chore_of(c)->endpoint;
 	struct redis_io *io = endpoint->io;
 
 	io->topology.asking = false;
 	if (c->status == -EREMOTEIO)
 		map_refused(io, endpoint, c->error);
 	else if (c->status)
-		redis_health_failed(endpoint, redis_health_why(c));
+		redis_endpoint_failed(endpoint, redis_endpoint_why(c));
 	else if (c->reply && c->reply->type == REDIS_REPLY_ARRAY)
 		take_map(io, endpoint, c->reply);
 	else
-		no_cluster(io, "CLUSTER SLOTS is not answered by a list");
-	redis_chore_give(io, chore);
+		no_cluster(io);
+	redis_chore_give(redis_chore_of(c));
 }
 
 static bool due(const struct redis_io *io)
 {
 	const struct redis_topology *t = &io->topology;
-	const bool asked_in_vain = t->refused || io->mode == REDIS_MODE_SPREAD;
-	const uint64_t wait_ns = (asked_in_vain ? ASK_REFUSED_MS : ASK_MS) * 1000000ull;
+	const uint32_t wait_ms = io->mode == REDIS_MODE_SPREAD ? ASK_REFUSED_MS : ASK_MS;
 
-	if (t->asking || io->tier->cluster == REDIS_CLUSTER_NO)
+	if (t->asking || (io->mode != REDIS_MODE_UNKNOWN && !t->wanted))
 		return false;
-	if (io->mode != REDIS_MODE_UNKNOWN && !t->wanted)
-		return false;
-	return t->asked_ns == 0 || loop_now(io->loop) >= t->asked_ns + wait_ns;
+	return t->asked_ns == 0 || loop_now(io->loop) >= t->asked_ns + wait_ms * 1000000ull;
 }
 
-static bool ask(struct redis_io *io, struct redis_endpoint *endpoint)
+static bool ask(struct redis_endpoint *endpoint)
 {
-	static const char *const words[] = { "CLUSTER", "SLOTS" };
-	struct redis_chore *chore = redis_health_usable(endpoint) ? redis_chore_take(io) : NULL;
+	struct redis_chore *chore =
+		redis_endpoint_usable(endpoint) ? redis_chore_take(endpoint, map_came) : NULL;
 
 	if (!chore)
 		return false;
-	redis_command_words(&chore->command, words, 2);
-	chore->done = map_came;
-	if (redis_endpoint_send(endpoint, chore)) {
-		redis_chore_give(io, chore);
-		return false;
-	}
-	return true;
+	redis_command_make(&chore->command, (const char *const[]){ "CLUSTER", "SLOTS", NULL });
+	return redis_endpoint_send(endpoint, chore) == 0;
 }
 
-static void ask_in_turn(struct redis_io *io)
+static void ask_next(struct redis_io *io)
 {
 	struct redis_topology *t = &io->topology;
 
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS && due(io); i++) {
 		t->next = (t->next + 1) % REDIS_ALL_ENDPOINTS;
-		t->asking = io->endpoints[t->next].used && ask(io, &io->endpoints[t->next]);
+		t->asking = io->endpoints[t->next].used && ask(&io->endpoints[t->next]);
 		if (t->asking)
 			t->asked_ns = loop_now(io->loop);
 	}
@@ -247,22 +220,22 @@ void redis_topology_tick(struct redis_io *io)
 		if (disposable(endpoint))
 			redis_endpoint_close(endpoint);
 		else if (endpoint->used)
-			redis_endpoint_turn(endpoint);
-		if (endpoint->used && endpoint->listed && !redis_health_usable(endpoint) &&
+			redis_endpoint_poll(endpoint);
+		if (endpoint->used && endpoint->listed && !redis_endpoint_usable(endpoint) &&
 		    io->mode == REDIS_MODE_CLUSTER)
 			io->topology.wanted = true; /* its replica may have taken over */
 	}
 	/* A key whose slot has no endpoint brings no job here, and so no -MOVED. */
 	io->topology.wanted |= io->mode == REDIS_MODE_CLUSTER && io->topology.holes;
-	ask_in_turn(io);
+	ask_next(io);
 }
 
-static void on_turn(struct loop_timer *timer)
+static void on_due(struct loop_timer *timer)
 {
-	ask_in_turn(container_of(timer, struct redis_io, topology.turn));
+	ask_next(container_of(timer, struct redis_io, topology.due));
 }
 
-/* The hosts that are known before any name is looked up; redis_link_lookup() adds addresses. */
+/* The hosts that are known before any name is looked up; redis_endpoint.c adds addresses. */
 static void let_in_endpoints(struct redis_io *io)
 {
 	const struct redis *r = io->tier;
@@ -286,10 +259,9 @@ static void let_in_endpoints(struct redis_io *io)
 void redis_topology_start(struct redis_io *io)
 {
 	let_in_endpoints(io);
-	io->topology.turn.fire = on_turn;
+	io->topology.due.fire = on_due;
 	memset(io->topology.slot, REDIS_NO_ENDPOINT, sizeof(io->topology.slot));
-	redis_view_slots(io);
-	io->mode = io->tier->cluster == REDIS_CLUSTER_NO ? REDIS_MODE_SPREAD : REDIS_MODE_UNKNOWN;
+	io->changed = io->slots_changed = true;
 	for (uint32_t i = 0; i < io->tier->n_endpoints; i++) {
 		redis_endpoint_open(&io->endpoints[i], io, io->tier->configured[i]);
 		io->endpoints[i].seed = io->endpoints[i].listed = true;
@@ -329,10 +301,9 @@ static void gave_up(struct redis_job *job)
 
 	/* The Cluster is down for longer than a job lasts: the next jobs need not wait for it. */
 	if (job->endpoint->used && redis_slots_pass(words))
-		redis_health_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
-				     words);
+		redis_endpoint_verdict(job->endpoint, redis_verdict(words), false, words);
 	if (job->op == XFER_WRITE)
-		redis_health_untaken(job->endpoint, true, words);
+		redis_endpoint_untaken(job->endpoint, true, words);
 	redis_job_end(job->endpoint->io, job, -ETIMEDOUT);
 }
 
@@ -377,7 +348,7 @@ static void redirected_in_vain(struct redis_io *io, struct redis_job *job)
 {
 	job->endpoint->counters.errors_total++;
 	if (job->op == XFER_WRITE)
-		redis_health_untaken(job->endpoint, true, job->command.error);
+		redis_endpoint_untaken(job->endpoint, true, job->command.error);
 	redis_job_end(io, job, -EREMOTEIO);
 }
 
@@ -394,7 +365,7 @@ static void not_followed(struct redis_io *io, struct redis_job *job, const char 
 	}
 	if (io->mode == REDIS_MODE_CLUSTER && job->hops <= HOPS &&
 	    loop_now(io->loop) < job->deadline_ns) {
-		ask_in_turn(io);
+		ask_next(io);
 		redis_topology_delay(io, job);
 		return;
 	}
@@ -408,14 +379,11 @@ bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const
 	enum redis_redirect kind;
 	uint32_t slot;
 
-	if (io->tier->cluster == REDIS_CLUSTER_NO)
-		return false;
-	kind = redis_redirect_parse(words, strlen(words), redis_endpoint_itself(job->endpoint),
-				    &slot, address);
+	kind = redis_redirect_parse(words, redis_endpoint_itself(job->endpoint), &slot, address);
 	if (kind == REDIS_REDIRECT_NONE || slot != job->name.slot)
 		return false;
 	job->endpoint->counters.redirects_total++;
-	redis_health_answered(job->endpoint);
+	redis_endpoint_answered(job->endpoint);
 	job->hops++;
 	endpoint = of_the_map(io, address);
 	if (!endpoint) {

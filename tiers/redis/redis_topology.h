@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_topology.h - which endpoint has a key, and which endpoints there are. Modes, and which
- * redirects are followed: redis_topology.c. I/O thread only.
+ * redis_topology.h - which endpoint has a key, and which endpoints there are. redis_topology.c
+ * tells the modes, and which redirects are followed. I/O thread only.
  */
 #ifndef KVTIER_REDIS_TOPOLOGY_H
 #define KVTIER_REDIS_TOPOLOGY_H
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/base/loop.h"
+#include "base/loop.h"
 #include "redis_slots.h"
 
 struct redis_endpoint;
@@ -26,12 +26,11 @@ static_assert((int)REDIS_ALL_ENDPOINTS < (int)REDIS_NO_ENDPOINT, "an endpoint's 
 struct redis_topology {
 	uint8_t slot[REDIS_SLOTS]; /* number of an endpoint */
 	bool wanted;               /* a reply or a failure said that the map is old */
-	struct loop_timer turn;    /* set: the map is asked for, if that is due */
+	struct loop_timer due;     /* set: the map is asked for, if that is due */
 	bool asking;               /* CLUSTER SLOTS is on its way */
 	bool holes;                /* slots without an endpoint */
 	uint64_t asked_ns;
 	uint32_t next; /* number of the endpoint to ask */
-	bool refused;  /* cluster = yes, and there is none */
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
 	uint32_t n_replicas; /* of the map in force */
 	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
@@ -40,11 +39,11 @@ struct redis_topology {
 
 void redis_topology_start(struct redis_io *io); /* opens the configured endpoints */
 void redis_topology_tick(struct redis_io *io);  /* ten times a second */
-/* NULL: nobody */
+/* NULL: the key has no endpoint now. */
 struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct redis_name *name);
-/* to its endpoint, or its end */
+/* Sends the job to its endpoint, or ends it. */
 void redis_topology_route(struct redis_io *io, struct redis_job *job);
-/* routed again in 50 ms, or ended at its deadline */
+/* The job is routed again in 50 ms, or ends at its deadline. */
 void redis_topology_delay(struct redis_io *io, struct redis_job *job);
 /* An error reply to a job. True: it was a redirect; the job is on its way elsewhere, or ended. */
 bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words);

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""_lib.py - libkvtier.so.0 found, loaded and declared; the structs of client/kvtier.h, field for field.
+"""_lib.py - finds, loads and declares libkvtier.so.0, with the structs of client/kvtier.h field for field.
 
-Private to the package. Structs that may grow carry their size first, so this file and an older or newer
+This file is private to the package. Structs that may grow carry their size first, so this file and an older or newer
 library of the same SONAME agree on what each knows; sized() fills that field in.
 
-Here Python becomes C. ctypes would cut a number to the bits of its C type, and C would end a text at its first NUL.
-So integer(), text() and pages() check each of them, and nothing else makes C values of what callers give: sized() for
-fields of structs, the types of _declare()'s table for arguments.
-"""
+Here Python becomes C. ctypes would cut a number to the bits of its C type, and C would end a text at its first NUL. So
+integer(), text() and pages() check each value. What a caller passes becomes C through them alone: sized() calls them
+for the fields of structs, and the types of _declare()'s table call them for arguments."""
 from __future__ import annotations
 
 import array
@@ -24,11 +23,21 @@ SONAME = "libkvtier.so.0"
 
 
 class Error(OSError):
-    """A call of libkvtier failed: `errno`, and `strerror`, the sentence that names the field and the
+    """A call of libkvtier failed. It has the errno, and in `strerror` the sentence that names the field and the
     limit."""
 
 
 Error.__module__ = "kvtier"
+
+
+class Closes:
+    """A `with` block closes it at its end."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
 
 
 @functools.lru_cache(maxsize=None)
@@ -39,7 +48,7 @@ def _limits(kind: type) -> "tuple[int, int]":
 
 
 def integer(value, kind: type, name: str) -> int:
-    """The number, which the C type has. A bool is no number: it is another argument's, or a mask's."""
+    """The number, if the C type can hold it. A bool is refused: it was meant for another argument, or as a mask."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -53,7 +62,7 @@ def integer(value, kind: type, name: str) -> int:
 
 
 def text(value, name: str) -> "bytes | None":
-    """UTF-8, or the bytes that they are, for C; None is NULL."""
+    """The bytes for C: a str as UTF-8, bytes as they are, and None for NULL."""
     if value is None:
         return None
     try:
@@ -149,21 +158,28 @@ class Hit(C.Structure):
         ("size", C.c_uint32),
         ("blocks", C.c_uint32),
         ("tiers", C.c_uint32),
-        ("generation", C.c_uint32),
     ]
 
 
-class OpOptions(C.Structure):
+class Op(C.Structure):
     _fields_ = [
         ("size", C.c_uint32),
-        ("timeout_ms", C.c_uint32),
+        ("kind", C.c_uint32),
+        ("keys", C.POINTER(Key)),
+        ("pages", C.POINTER(C.c_uint32)),
+        ("n", C.c_size_t),
         ("parent", C.POINTER(Key)),
+        ("user", C.c_uint64),
+        ("timeout_ms", C.c_uint32),
+        ("layer_groups", C.c_uint32),
+        ("stream", C.c_void_p),
         ("session", C.c_uint64),
-        ("turn", C.c_uint32),
+        ("turn_number", C.c_uint32),
         ("ttl_s", C.c_uint32),
         ("priority", C.c_int32),
-        ("layer_groups", C.c_uint32),
-        ("cuda_stream", C.c_void_p),
+        ("action", C.c_uint32),
+        ("scope", C.c_uint32),
+        ("reserved", C.c_uint32),
     ]
 
 
@@ -172,31 +188,14 @@ class Result(C.Structure):
         ("size", C.c_uint32),
         ("status", C.c_int32),
         ("op", C.c_uint64),
+        ("user", C.c_uint64),
         ("n", C.c_uint32),
         ("ok", C.c_uint32),
         ("prefix", C.c_uint32),
         ("blocks_max", C.c_uint32),
         ("blocks", C.POINTER(C.c_int32)),
         ("lent", C.c_uint32),
-        ("reserved", C.c_uint32),
         ("answers", C.c_uint32 * 5),
-        ("reserved2", C.c_uint32),
-    ]
-
-
-class Hint(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("action", C.c_uint32),
-        ("scope", C.c_uint32),
-        ("timeout_ms", C.c_uint32),
-        ("keys", C.POINTER(Key)),
-        ("n", C.c_size_t),
-        ("session", C.c_uint64),
-        ("turn", C.c_uint32),
-        ("ttl_s", C.c_uint32),
-        ("priority", C.c_int32),
-        ("reserved", C.c_uint32),
     ]
 
 
@@ -214,7 +213,7 @@ class Lent(C.Structure):
 
 @functools.lru_cache(maxsize=None)
 def _field_checks(kind: type) -> dict:
-    """What makes C of each field of a struct that is a number or a text."""
+    """For each field of a struct that is a number or a text: the function that makes a C value for it."""
     return {name: text if plain is C.c_char_p else functools.partial(_number, plain)
             for name, plain in kind._fields_ if issubclass(plain, C._SimpleCData)}
 
@@ -224,7 +223,7 @@ def _number(kind: type, value, name: str) -> "int | None":
 
 
 def sized(kind: type, what: str = "", /, **fields) -> C.Structure:
-    """A struct with its size filled in, the given fields set and the rest zero. what: its name for people."""
+    """A struct with its size filled in, the given fields set and the rest zero. what: the name that errors give it."""
     checks = _field_checks(kind)
     for name, value in fields.items():
         if name in checks:
@@ -268,7 +267,7 @@ class Buffer(C.Structure):
 
 
 def _view(tokens) -> "memoryview | None":
-    """The buffer of it, or of the array that it says it is; None: it is neither."""
+    """The buffer of the tokens, or of the array that they turn themselves into. None: they have no buffer."""
     try:
         return memoryview(tokens)
     except TypeError:
@@ -283,7 +282,7 @@ def _ids(items) -> memoryview:
 
 
 def _ids_of(view: memoryview) -> memoryview:
-    """Contiguous, 32 bits each; the view itself where it is so."""
+    """The view as contiguous items of 32 bits: the view itself where it is that already."""
     kind = view.format.lstrip("@=<")
     if view.ndim != 1:
         raise ValueError(f"tokens are one row: this buffer has {view.ndim} dimensions")
@@ -296,8 +295,8 @@ def _ids_of(view: memoryview) -> memoryview:
 
 @contextlib.contextmanager
 def tokens(items):
-    """(address, number) of 32-bit tokens, for as long as the context lasts. No copy where it is a contiguous buffer
-    of them."""
+    """(address, number) of 32-bit tokens, for as long as the context lasts. A contiguous buffer of such tokens is not
+    copied."""
     view = _view(items)
     ids = _ids(items) if view is None else _ids_of(view)
     got = Buffer()
@@ -309,8 +308,8 @@ def tokens(items):
 
 
 def _candidates():
-    """Where libkvtier may be, most wished first: the environment, the build beside this source tree, the
-    system."""
+    """Where libkvtier may be, the best place first: the environment's, the build beside this source tree, the
+    system's."""
     named = os.environ.get("KVTIER_LIBRARY")
     if named:
         yield named
@@ -324,7 +323,7 @@ def _candidates():
 
 def _declare(lib: C.CDLL) -> None:
     p, i32, u64, size = C.c_void_p, C.c_int, C.c_uint64, C.c_size_t
-    keys, pages, to = C.POINTER(Key), C.POINTER(C.c_uint32), C.POINTER
+    keys, to = C.POINTER(Key), C.POINTER
     op, group, groups = Number(u64, "op"), Number(C.c_uint32, "group"), Number(C.c_uint32, "groups")
     timeout, stream = Number(i32, "timeout_ms"), Number(p, "stream")
     for name, result, arguments in (
@@ -338,17 +337,13 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_space_resume", i32, [p, to(Region), size]),
         ("kvtier_keys", i32, [p, keys, p, size, keys, to(size)]),
         ("kvtier_lookup", i32, [p, keys, size, to(Hit)]),
-        ("kvtier_store", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
-        ("kvtier_load", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
-        ("kvtier_prefetch", i32, [p, keys, size, to(u64)]),
-        ("kvtier_hint", i32, [p, to(Hint), to(u64)]),
+        ("kvtier_submit", i32, [p, to(Op), to(u64)]),
         ("kvtier_wait", i32, [p, op, timeout, to(Result)]),
         ("kvtier_poll", i32, [p, to(Result), size]),
         ("kvtier_event_fd", i32, [p]),
         ("kvtier_cancel", i32, [p, op, timeout]),
-        ("kvtier_stream_wait", i32, [p, op, stream]),
         ("kvtier_wait_layers", i32, [p, op, group, timeout]),
-        ("kvtier_stream_wait_layers", i32, [p, op, group, stream]),
+        ("kvtier_stream_wait", i32, [p, op, group, stream]),
         ("kvtier_store_layers", i32, [p, op, groups, stream]),
         ("kvtier_status", i32, [p, C.c_char_p, size]),
         ("kvtier_tiers", i32, [p]),
@@ -381,8 +376,8 @@ def _checked(function, arguments: list):
 
 @functools.lru_cache(maxsize=None)
 def load() -> C.CDLL:
-    """libkvtier, declared; loaded at first use, so that `import kvtier` works where the library is not.
-    OSError with every place that was tried when there is none."""
+    """libkvtier with its functions declared. It is loaded at its first use, so that `import kvtier` works where there
+    is no library. OSError names every place that was tried when the library is not found."""
     failures = []
     for path in _candidates():
         try:

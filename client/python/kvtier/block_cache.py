@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.block_cache - prefixes of one engine's KV, by way of a buffer of pages that kvtierd maps.
+"""kvtier.block_cache - keeps prefixes of one engine's KV, by way of a buffer of pages that kvtierd maps.
 
-What adapters share whose engine gives its KV away block by block (llama.cpp, transformers). The engine's part is two
-functions: one writes the KV of a block into a page, the other one reads it from there. This file does the rest: keys,
-lookups, loads and stores in runs of pages, a prefetch of blocks that are further away than this node.
+The adapters of engines that give their KV away block by block (llama.cpp, transformers) are built on this file. An
+engine supplies two functions: one writes the KV of a block into a page, the other one reads it from there. This file
+does the rest: keys, lookups, loads and stores in runs of pages, and a prefetch of blocks that this node lacks.
 
     CLOSED --open()--> IDLE --load, store--> LENT --result taken--> IDLE
     CLOSED --a fetch or store, once in 5 s--> IDLE; the daemon is still away: CLOSED
     LENT --the daemon stands still--> CLOSED, with a fresh memfd under the same addresses
 
-The engine always answers: fetch() and store() do not raise for a daemon that is away, slow or short of space. They say
-so in `error`. Pages that a daemon which stands still may yet write into are taken back before they are used.
+The engine always answers: fetch() and store() do not raise when a daemon is away, slow or short of space. They say so
+in `error`. A daemon that stands still may yet write into pages, so those are taken back before they are used.
 """
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ import hashlib
 import time
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
-from . import MAX_BLOCKS, Client, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
+from . import MAX_BLOCKS, Client, Codec, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["BlockCache", "Fetched", "Stored", "known", "milliseconds", "named"]
+__all__ = ["Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "known", "milliseconds",
+           "named"]
 
-_AGAIN_S = 5.0     # opening a space waits for a daemon: not with every prompt
-
-
-_NAME_MAX = 255    # bytes of a name of a Geometry
+_AGAIN_S = 5.0     # between two tries to open a space, as each waits for a daemon
+_NAME_MAX = 255    # bytes of a name in a Geometry
 _MS_MAX = 24 * 3600 * 1000
 
 
 def named(text: str) -> str:
-    """text, if a Geometry can have it as a name; else its end behind a digest of all of it: different texts are
-    different names."""
+    """A name for a Geometry: the text itself if it is short enough, else its end behind a digest of all of it.
+    Different texts give different names."""
     data = text.encode()
     if len(data) <= _NAME_MAX:
         return text
@@ -41,15 +40,15 @@ def named(text: str) -> str:
 
 
 def known(options: Any, names: Sequence[str]) -> None:
-    """ValueError, a sentence: there is an option that is none of `names`; it would be without effect."""
+    """Checks that each option is one of `names`. ValueError names those that would have no effect."""
     wrong = sorted(str(name) for name in options if name not in names)
     if wrong:
         raise ValueError(f"no option {', '.join(wrong)}: the options are {', '.join(sorted(names))}")
 
 
 def milliseconds(options: Any, name: str, default: int, least: int = 1) -> int:
-    """The option of this name, `default` where it is left out. ValueError, a sentence: it is no number of
-    milliseconds, or below `least`."""
+    """The option of this name, or `default` where it is left out. ValueError says that it is no number of milliseconds,
+    or is below `least`."""
     value = options.get(name, default)
     try:
         ms = int(value)
@@ -60,42 +59,86 @@ def milliseconds(options: Any, name: str, default: int, least: int = 1) -> int:
     return ms
 
 
+def codec_of(options: Any) -> Codec:
+    """The option `codec`. ValueError says that there is no such codec."""
+    codecs, value = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}, options.get("codec", "")
+    if value not in list(codecs):
+        raise ValueError(f"option codec is {value!r}, must be 'fp8' or 'raw'")
+    return codecs[value]
+
+
+class LayoutError(RuntimeError):
+    """This engine or this model keeps its KV in a way that kvtier does not serve."""
+
+
+class Reused(NamedTuple):
+    """What became of one prompt."""
+    prompt_tokens: int = 0
+    loaded_tokens: int = 0      # how many of these got their KV from kvtier
+    tiers: Tier = Tier(0)       # where the last of them came from
+    stored_blocks: int = 0      # how many of the new blocks are in kvtier now
+    skipped: str = ""           # why kvtier was not asked; "" when it was
+    error: Optional[Exception] = None   # why it was not more: a daemon that is away, slow or full, or a server
+
+
 class Fetched(NamedTuple):
-    tokens: int               # leading tokens whose KV the engine has now
+    tokens: int               # how many leading tokens the engine has KV of now
     tiers: Tier               # where the last of them came from
-    error: Optional[Error]    # why it was not more, when that was not simply a miss
+    error: Optional[Error]    # why it was not more, if that was no miss
 
 
 class Stored(NamedTuple):
-    blocks: int               # offered
-    kept: int                 # of them, in kvtier now (some may have been there before)
+    blocks: int               # how many were offered
+    kept: int                 # how many of them kvtier has now; some may have been there before
     error: Optional[Error]
 
 
-# (page, position of the block's first token): reads the page's bytes, or writes all of them. They may raise Error.
+class Ahead:
+    """Prefetches blocks that this node lacks. One prefetch is under way at a time, so a daemon that stands still costs
+    the wait for one."""
+
+    def __init__(self) -> None:
+        self._op: Optional[Op] = None       # a prefetch that had not ended when the wait for it did
+
+    def ask(self, client: Client, space: Space, keys: Keys, wait_ms: int) -> None:
+        """Asks for the whole chain, as a block is kept only under the one before it, and waits for it. Blocks that come
+        after the wait serve the next prompt. Raises Error."""
+        try:
+            if self._op is not None:
+                client.wait(self._op, 0)
+            self._op = space.prefetch(keys[:MAX_BLOCKS])
+            client.wait(self._op, wait_ms)
+            self._op = None
+        except Error as error:
+            if error.errno != errno.ETIMEDOUT:
+                self._op = None
+            raise
+
+
+# Called with (page, position of the block's first token), it reads the page's bytes or writes all. It may raise Error.
 PageFunction = Callable[[memoryview, int], None]
 
 
 class BlockCache:
-    """A space and its buffer of `pages` pages, each `stride` bytes apart and with `page_bytes` of content. For one
-    thread at a time."""
+    """A space and its buffer of `pages` pages, each `stride` bytes apart and with `page_bytes` of content. One thread
+    at a time may use it."""
 
     def __init__(self, client: Union[Client, Callable[[], Client]], geometry: Geometry,
                  segments: Sequence[Segment], page_bytes: int, stride: int, pages: int,
                  timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
-        """client: or a function that connects one, which is called when the space is opened and the function
-        has given none yet. timeout_ms: of one load or store, 0: the client's. prefetch_ms: how long fetch()
-        waits for blocks of a prompt that are further away than this node (a Redis that nodes share); 0: it
-        does not ask for them."""
+        """client: a Client, or a function that connects one; the function is called when the space is opened and it has
+        not given a client yet. timeout_ms: for one load or store; 0: the client's. prefetch_ms: how long fetch() waits
+        for blocks of a prompt that this node lacks and a Redis of several nodes may have; 0: it does not ask for
+        them."""
         self._connect = client if callable(client) else lambda: client
         self._client: Optional[Client] = None   # None: not connected yet
         self._geometry, self._segments = geometry, list(segments)
         self._page_bytes, self._stride, self._pages = page_bytes, stride, pages
         self._timeout_ms, self._prefetch_ms = timeout_ms, prefetch_ms
-        self._space: Optional[Space] = None     # None: to be opened again
-        self._again = 0.0                       # not before
-        self._lent: Optional[Op] = None         # it may still touch the pages
-        self._ahead: Optional[Op] = None        # a prefetch whose end was not waited for
+        self._space: Optional[Space] = None     # None: it has to be opened again
+        self._again = 0.0                       # the earliest time at which it is opened again
+        self._lent: Optional[Op] = None         # the op that may still touch the pages
+        self._ahead = Ahead()
         self._shared = SharedMemory(pages * stride)
 
     @property
@@ -103,7 +146,7 @@ class BlockCache:
         return self._geometry.block_tokens
 
     def open(self) -> None:
-        """Opens the space. Error as Client() and Client.open_space()."""
+        """Opens the space. Raises what Client() and Client.open_space() raise."""
         self._again = time.monotonic() + _AGAIN_S
         if self._client is None:
             self._client = self._connect()
@@ -116,16 +159,17 @@ class BlockCache:
         self._shared.close()    # what is lent still belongs to the daemon alone then
 
     def page(self, number: int) -> memoryview:
-        """The bytes of a page. Release it: `with`."""
+        """The bytes of a page, for a `with` block, which releases them."""
         at = number * self._stride
         return self._shared.view[at:at + self._page_bytes]
 
     def address(self, number: int) -> int:
-        """Of a page's first byte; as long as the cache is open."""
+        """The address of a page's first byte; it is valid as long as the cache is open."""
         return self._shared.address + number * self._stride
 
     def present(self, tokens: Sequence[int], limit: Optional[int] = None) -> int:
-        """How many leading tokens this node has now: a hint, without a system call. 0 when the daemon is away."""
+        """How many leading tokens this node has now. It is a hint and costs no system call; 0 while the daemon is
+        away."""
         try:
             keys = self._keys(tokens if limit is None else tokens[:max(0, limit)])
             return self._space.lookup(keys).blocks * self.block_tokens
@@ -133,16 +177,19 @@ class BlockCache:
             return 0
 
     def fetch(self, tokens: Sequence[int], take: PageFunction, limit: Optional[int] = None, have: int = 0) -> Fetched:
-        """Gives `take` the pages of as many leading blocks of tokens as kvtier has, from the first one on. limit: so
-        many leading tokens at most. have: the engine has so many of them; the first page is the one of the block in
-        which they end, and there is none unless it goes further. What this node lacks is asked of Redis, if the daemon
-        has one."""
+        """Gives `take` the pages of as many leading blocks of tokens as kvtier has, from the first one on. limit: the
+        most leading tokens that are asked for. have: how many of them the engine has; then the first page is the one of
+        the block in which these end, and only a longer chain counts. If the daemon has a Redis, that is asked for what
+        this node lacks."""
         done, tiers, wrong = have // self.block_tokens, Tier(0), None
         try:
             keys = self._keys(tokens if limit is None else tokens[:max(0, limit)])
             hit = self._space.lookup(keys)
             if hit.blocks < len(keys) and self._prefetch_ms > 0 and self._client.tiers & Tier.REDIS:
-                wrong = self._prefetch(keys)
+                try:
+                    self._ahead.ask(self._client, self._space, keys, self._prefetch_ms)
+                except Error as error:
+                    wrong = error
                 hit = self._space.lookup(keys)
             while done < hit.blocks:
                 n = min(self._pages, hit.blocks - done)
@@ -151,14 +198,14 @@ class BlockCache:
                     self._use(take, number, done * self.block_tokens)
                     done, tiers = done + 1, hit.tiers
                 if result.prefix < n:
-                    break       # evicted since the lookup, or the daemon went: what came is good
+                    break       # a block was evicted since the lookup, or the daemon is away: what came is good
             return Fetched(done * self.block_tokens, tiers, wrong)
         except Error as error:
             return Fetched(done * self.block_tokens, tiers, error)
 
     def store(self, tokens: Sequence[int], give: PageFunction, first: int = 0) -> Stored:
         """Has `give` write the full blocks of tokens from position `first` (a multiple of block_tokens) on, and stores
-        them; returns when the daemon has them or will not. tokens begin at the prompt's first."""
+        them. Returns when the daemon has them or refuses them. tokens begin with the prompt's first token."""
         if first % self.block_tokens:
             raise ValueError(f"first must be a multiple of {self.block_tokens}")
         done = first // self.block_tokens
@@ -185,44 +232,29 @@ class BlockCache:
         with self.page(number) as page:
             function(page, position)
 
-    def _prefetch(self, keys: Keys) -> Optional[Error]:
-        """Asks for the whole chain, as a block is kept only under the one before it, and waits for prefetch_ms. What
-        comes later serves the next prompt. One is under way at a time, so a stopped daemon costs this wait once."""
-        try:
-            if self._ahead is not None:
-                self._client.wait(self._ahead, 0)
-            self._ahead = self._space.prefetch(keys[:MAX_BLOCKS])
-            self._client.wait(self._ahead, self._prefetch_ms)
-            self._ahead = None
-        except Error as error:
-            if error.errno != errno.ETIMEDOUT:
-                self._ahead = None
-            return error
-        return None
-
     def _run(self, submit: Callable[..., Op], keys: Keys) -> Result:
-        """A load or store of keys to or from the first pages. Where the wait for it ends first (a stopped
-        daemon: Error ETIMEDOUT), the pages stay lent."""
+        """A load or store of keys to or from the first pages. If the wait for it ends first (Error ETIMEDOUT: the
+        daemon stands still), the pages stay lent."""
         self._lent = submit(keys, range(len(keys)), timeout_ms=self._timeout_ms)
         result = self._client.wait(self._lent)
         self._lent = None
         return result
 
     def _reclaim(self) -> None:
-        """The pages are ours again, or Error ETIMEDOUT: other bytes in them now could be stored under an
-        earlier key, or overwritten by an earlier load."""
+        """Makes the pages ours again. Error ETIMEDOUT: they are lent, and other bytes in them could be stored under an
+        earlier key, or be overwritten by an earlier load."""
         if self._lent is not None:
             try:
                 self._client.wait(self._lent, 0)
             except Error as error:
-                if error.errno != errno.ENOENT:     # who else polls the client took the result: it is over
+                if error.errno != errno.ENOENT:     # the op is over, and someone else who polls has its result
                     raise
             self._lent = None
-        if self._shared.lent():     # its connection was cut, and the daemon stands still
+        if self._shared.lent():     # the connection was cut, and the daemon stands still
             space, self._space = self._space, None
             if space is not None:
                 space.close()
-            self._ahead = None
+            self._ahead = Ahead()
             self._shared.take_back()
         if self._space is None:
             if time.monotonic() < self._again:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.llama_server - prompts of llama.cpp's server, into kvtier and back: of xllamacpp.Server, or a llama-server.
+"""kvtier.llama_server - keeps the KV of llama.cpp's server in kvtier: of an xllamacpp.Server, or of a llama-server.
 
     params.slot_save_path = "/dev/shm/slots/"               # llama-server: --slot-save-path /dev/shm/slots/
     server = xllamacpp.Server(params)
@@ -7,38 +7,39 @@
         answer = cache.ask("/v1/chat/completions", {"messages": [...], "max_tokens": 64})
         print(cache.last)       # Reused(prompt_tokens=2071, loaded_tokens=2048, ...)
 
-The server is not patched, and has no plug-ins: its context belongs to threads of its own. What it offers is
-that a slot is saved to a file, and restored from one (POST /slots/N?action=save). ask() looks the prompt up,
-makes such a file of the blocks that kvtier has, has the server restore it into a free slot, and asks that
-slot, which computes the rest; then it has the slot saved, and stores the blocks that are new. So each prompt
-that gains is a file written and read, and so is each answer that fills a block: the directory belongs on a
-tmpfs, and it must be the server's and this process's.
+The server is not patched, and it has no plug-ins: its context belongs to threads of its own. But it saves a slot to a
+file, and restores one from a file (POST /slots/N?action=save). ask() looks the prompt up, makes such a file of the
+blocks that kvtier has, has the server restore it into a free slot, and asks that slot, which computes the rest. Then it
+has the slot saved, and stores the blocks that are new. So each prompt that gains costs a file that is written and read,
+and so does each answer that fills a block. The directory belongs on a tmpfs that both the server and this process see.
+A file holds:
 
     8 B         magic, version (kept as they came)
     4 B + 4 x   the slot's tokens, count first: -1, 1, n, n tokens, 0 (of media); or n tokens alone
     4 B         streams; of each its cells; of the one that has any: the cells and planes of llama_state.py
 
-The tokens in the file are what the server compares a prompt with, and what keys are made of, so a request whose prompt
-this file reads otherwise than the server does costs hits, and nothing else. What is not understood is not served:
-`refused` says why, and ask() asks without a cache; so it does for images and LoRA by request, and `last.skipped` says
-why. A slot that was shifted holds KV that its tokens do not say, so context shift and cache reuse must be off, as they
-are by default.
+The server compares a prompt with the tokens in the file, and keys are made of the same tokens. So if this module reads
+a prompt otherwise than the server does, that costs only hits. A server that is not understood is not served: `refused`
+says why, and ask() asks it without a cache. It does the same for images and for LoRA by request, and `last.skipped`
+says why. A slot that was shifted holds KV that its tokens do not say, so context shift and cache reuse must be off, as
+they are by default.
 
-Whatever is behind the URL may become another one: the scales of its adapters change, or it is another server, with
-another model or context. So KV is named by the files of the weights and adapters, by scales, and by the KV that the
-server computes of a fixed text, which shows what no file says, as rope settings. Before it restores a slot, ask() asks
-the server what it is, and learns it anew if it is another one or could not be reached; after an answer it asks again,
-and where it has changed meanwhile, the answer is computed without restored KV, and nothing is stored.
+The server behind the URL may change: the scales of its adapters do, or another server takes its place, with another
+model or context. So KV is named by the files of the weights and adapters, by the scales, and by the KV that the server
+computes of a fixed text. That KV shows what no file says, rope settings for one. Before it restores a slot, ask() asks
+the server what it is, and learns it anew if it has changed or could not be reached. After an answer it asks again; if
+the server has changed meanwhile, the answer is computed without restored KV, and is not stored.
 
-A server with adapters leaves KV of other scales in a slot, and goes on from it, so there a slot is used only as it was
+A server with adapters leaves KV of other scales in a slot and continues from it. There a slot is used only as it was
 restored.
 
-Any thread may call ask(); as many are under way as the server has slots.
+Any thread may call ask(). Each call that is under way holds one of the slots of the server.
 """
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import http.client
 import itertools
@@ -55,9 +56,10 @@ import urllib.request
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import Client, Codec, Error, Kind, Tier
-from .block_cache import BlockCache, named
+from ._lib import Closes
+from .block_cache import BlockCache, LayoutError, Reused, named
 from .llama_cpp import BLOCK_TOKENS
-from .llama_state import CELL, SHORT_CELL, Layout, LayoutError, Plane, files_said, weights
+from .adapters.llama_state import CELL, COLUMN_HEAD, SHORT_CELL, Layout, Plane, files_said, weights
 
 __all__ = ["Reused", "SlotCache", "SlotFile"]
 
@@ -65,29 +67,18 @@ _log = logging.getLogger("kvtier")
 _U32 = struct.Struct("<I")
 _HEAD = struct.Struct("<3I")                # magic, version, number of the words of tokens
 _MAGIC = 0x67677371
-_COLUMNS = struct.Struct("<iII")            # type, bytes of a value, rows: the head of a transposed plane
 _STREAMS_MAX = 256
-_WAKE_S = 0.5                               # how often who waits for a slot sees whether the server is still that one
+_WAKE_S = 0.5                               # who waits for a slot looks so often whether the server has changed
 _PATHS = ("/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions")
 _KNOWN_TEXT = "one two three four five six seven eight nine ten"
 _UNDER_WAY = "the server has changed, and prompts of before are under way"
-_AWAY = (502, 503, 504)                     # HTTP: nobody answers there, or not yet
-# What a server, and a file of its, can raise here.
+_AWAY = (502, 503, 504)                     # HTTP: no server answers there, or not yet
+# What a server and its files can raise here.
 _ERRORS = (RuntimeError, OSError, http.client.HTTPException, LookupError, TypeError, ValueError, AttributeError)
 
 
-class Reused(NamedTuple):
-    """What became of one prompt."""
-    prompt_tokens: int
-    loaded_tokens: int         # of these, whose KV was restored into the slot
-    tiers: Tier                # where the last of them came from
-    stored_blocks: int         # in kvtier now, of those that were new
-    skipped: str               # why kvtier was not asked; "" otherwise
-    error: Optional[Exception]     # what kept it from being more
-
-
 class SlotFile:
-    """What the server saved of a slot. LayoutError: it is not as it must be."""
+    """A file in which the server saved a slot. LayoutError: the file is not as it must be."""
 
     def __init__(self, data: bytes) -> None:
         try:
@@ -110,7 +101,7 @@ class SlotFile:
         return tokens, packed
 
     def _cells(self, data: bytes, at: int) -> None:
-        """Cells and planes: of one stream, while the others have none."""
+        """Reads the cells and planes of one stream, while the other streams are empty."""
         self.streams, = _U32.unpack_from(data, at)
         at += 4
         n, left = 0, self.streams
@@ -140,8 +131,9 @@ class SlotFile:
         return Layout(0, self.words, self.planes, (0, 0, 0), tokens)
 
     def digest(self, n: int) -> str:
-        """Of the KV of the first n tokens, as far as it depends on them alone, and not on what else the server keeps:
-        of the first token, whose attention is to itself, and of the first layer, which is behind no attention."""
+        """A digest of that KV of the first n tokens that depends on them alone, and not on other state of the server:
+        the KV of the first token, whose attention is to itself, and of the first layer, which is behind no
+        attention."""
         layout, h = self.layout(1), hashlib.sha256()
         page = bytearray(layout.size)
         for p0 in range(n):
@@ -152,7 +144,7 @@ class SlotFile:
         return h.hexdigest()[:32]
 
     def give(self, layout: Layout, page: memoryview, p0: int) -> None:
-        """The block at position p0 into a page."""
+        """Copies the block at position p0 into a page."""
         n, t = len(self.tokens), layout.tokens
         page[:layout.head_bytes] = layout.head(p0)
         for plane, start, at in zip(self.planes, self.starts, layout.offsets):
@@ -163,7 +155,7 @@ class SlotFile:
                 page[to:to + t * width] = self._data[source:source + t * width]
 
     def of_pages(self, layout: Layout, tokens: Sequence[int], pages: Sequence[bytes]) -> bytearray:
-        """A file as the server would save it of a slot that holds these tokens, a block in each page."""
+        """The file that the server would save of a slot that holds these tokens; each page has a block of them."""
         n, t = len(tokens), layout.tokens
         words = [-1, 1, n, *tokens, 0] if self.packed else list(tokens)
         data = bytearray(_HEAD.pack(_MAGIC, self.version, len(words)) + struct.pack(f"<{len(words)}i", *words))
@@ -180,11 +172,12 @@ class SlotFile:
 
 
 def _runs(layout: Layout, plane: Plane) -> Iterator[tuple]:
-    """(row, bytes of a token in it) of a plane: one row of tokens, or transposed, one for each value."""
+    """Yields (row, bytes of a token in it) of a plane: one row of tokens, or where the plane is transposed, a row for
+    each value."""
     if not layout.transposed or plane.kind != Kind.V:
         yield 0, plane.row
         return
-    _, width, rows = _COLUMNS.unpack(plane.head)
+    _, width, rows = COLUMN_HEAD.unpack(plane.head)
     for row in range(rows):
         yield row, width
 
@@ -194,15 +187,15 @@ class _Server:
 
     def __init__(self, url: str, headers: Mapping[str, str], answer_s: float) -> None:
         self._url, self._headers, self._answer_s = url.rstrip("/"), dict(headers), answer_s
-        self.failures = 0       # times that it was not reached
+        self.failures = 0       # how many times it was not reached
 
     def ask(self, path: str, body: Optional[Dict[str, Any]] = None) -> Any:
-        """GET without a body."""
+        """The answer to a POST with this body, or to a GET without one."""
         with self._answer(path, body) as answer:
             return json.load(answer)
 
     def parts(self, path: str, body: Dict[str, Any]) -> Iterator[Any]:
-        """The answer, or if it is a stream, its parts."""
+        """Yields the answer, or its parts if it is a stream."""
         if not body.get("stream"):
             yield self.ask(path, body)
             return
@@ -228,12 +221,13 @@ class _Server:
 
 
 class _Changed(RuntimeError):
-    """The server is another one than it was, or cannot be had now; it is looked at again."""
+    """The server has changed, or cannot be reached now, so it is looked at again."""
 
 
 class _Said(NamedTuple):
-    """What a server says of itself, and this machine of its files. If it says anything else, it may make other KV."""
-    props: Dict[str, Any]       # builds of today have a word in them that is another one for each process
+    """What a server says of itself, and this machine of its files. A server that says anything else may make other
+    KV."""
+    props: Dict[str, Any]       # builds of today have a word in them that differs from process to process
     loras: List[Dict[str, Any]]
     files: Dict[str, Any]
     failures: int
@@ -244,13 +238,13 @@ class _Said(NamedTuple):
         props, loras = server.ask("/props"), server.ask("/lora-adapters")
         props.pop("is_sleeping", None)
         for path in [props["model_path"], *[lora["path"] for lora in loras]]:
-            with contextlib.suppress(OSError):      # it is not on this machine
+            with contextlib.suppress(OSError):      # the file is not on this machine
                 files[path] = files_said(path)
         return cls(props, loras, files, failures)
 
 
 class _Learned(NamedTuple):
-    """A server, as far as it is known."""
+    """What is known of a server."""
     said: _Said
     form: SlotFile
     layout: Layout
@@ -262,7 +256,7 @@ def _are_tokens(found: Any) -> bool:
 
 
 def _unserved(path: str, body: Dict[str, Any]) -> str:
-    """"" when a request can be served, else the reason."""
+    """Why a request cannot be served; "" if it can."""
     if path not in _PATHS:
         return f"{path} is not a path of completions"
     if body.get("lora"):
@@ -291,40 +285,43 @@ def _sentence(error: Exception) -> str:
     return f"an answer of the server has no {error}" if isinstance(error, KeyError) else str(error) or repr(error)
 
 
-class SlotCache:
-    """Slots of one server, backed by kvtier."""
+class SlotCache(Closes):
+    """The slots of one server, backed by kvtier."""
 
     def __init__(self, url: str, slots: str, *, client: Optional[Client] = None, socket: Optional[str] = None,
                  model: Optional[str] = None, extras: str = "", codec: Codec = Codec.RAW, pages: int = 16,
                  block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 2000, prefetch_ms: int = 1000,
                  answer_s: float = 600, api_key: Optional[str] = None,
                  headers: Optional[Mapping[str, str]] = None) -> None:
-        """url: the server's. slots: its slot_save_path, a directory of this machine. client: one of yours;
-        default one of its own at `socket`, connected when there is a daemon. model: a name that means equal
-        weights, in place of the name, size and time of the server's file. extras: more text in the KV's name. codec,
-        pages, timeout_ms, prefetch_ms: as of KvtierCache. answer_s: how long an answer may take. api_key: the server's
-        --api-key; headers: of each request. The server computes a few tokens, to see what KV it makes."""
-        self.last, self.refused = Reused(0, 0, Tier(0), 0, "", None), ""
+        """url: the server's. slots: its slot_save_path, a directory of this machine. client: one of yours; by default
+        the cache has one of its own at `socket`, which is connected when there is a daemon. model: a name that means
+        equal weights, in place of the name, size and time of the server's file. extras: more text in the KV's name.
+        codec, pages, timeout_ms, prefetch_ms: as for KvtierCache. answer_s: how long an answer may take. api_key: the
+        server's --api-key. headers: what each request has. The server computes a few tokens here, which shows what KV
+        it makes."""
+        self.last, self.refused = Reused(), ""
         key = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._server, self._slots = _Server(url, {**key, **(headers or {})}, answer_s), slots
-        self._client, self._own, self._socket, self._timeout_ms = client, None, socket, timeout_ms
+        self._ends, self._timeout_ms = contextlib.ExitStack(), timeout_ms
+        self._connect = functools.cache(lambda: client or self._ends.enter_context(
+            Client(socket, name="llama-server", timeout_ms=timeout_ms)))
         self._model, self._extras, self._codec, self._block_tokens = model, extras, codec, block_tokens
         self._pages, self._prefetch_ms, self._answer_s = pages, prefetch_ms, answer_s
         self._blocks: Optional[BlockCache] = None
         self._geometry: Any = None          # of the blocks
-        self._lock = threading.Lock()       # of the blocks: they are for one thread at a time. A leaf.
-        self._learning = threading.Lock()   # of what is learned; held without a slot
-        self._looked: Optional[_Said] = None        # what is known of
-        self._learned: Optional[_Learned] = None    # if it is served, else why not
+        self._lock = threading.Lock()       # guards the blocks, which one thread at a time may use. A leaf.
+        self._learning = threading.Lock()   # guards what is learned; held without a slot
+        self._looked: Optional[_Said] = None        # the server that was looked at last
+        self._learned: Optional[_Learned] = None    # what is known of it; None: it is not served
         self._why, self._closed = "", False
         self._free: "queue.Queue[int]" = queue.Queue()
-        self._total = 0                     # slots, those in use among them
+        self._total = 0                     # how many slots there are, those in use among them
         self._held: Dict[int, List[int]] = {}
         self._look()
 
     def _look(self, slot_s: Optional[float] = None) -> tuple:
-        """(the server as it is now, one of its slots if it is to be had within slot_s); (None, None) where the server
-        is not served now: `refused` says why."""
+        """(the server as it is now, one of its slots if one is free within slot_s, ""), or (None, None, why) if the
+        server is not served now. `refused` is for people, as other threads may look at the same time."""
         got, slot, why = None, None, ""
         try:
             said = _Said.of(self._server)
@@ -332,17 +329,19 @@ class SlotCache:
                 if said != self._looked:
                     self._learn_anew(said)
                 got, why = self._learned, self._why
-            if got is not None and slot_s is not None:
+            if got is None:
+                why = why or _UNDER_WAY
+            elif slot_s is not None:
                 slot = self._slot(got, slot_s)
         except _ERRORS as error:
             got, why = None, _sentence(error)
         if why and why != self.refused:
             _log.warning("kvtier: this server runs without a cache: %s", why)
         self.refused = why
-        return got, slot
+        return got, slot, why
 
     def _slot(self, now: _Learned, slot_s: float) -> int:
-        """A slot of it. While that is not put back nothing is learned, as that takes all slots."""
+        """Takes a slot of the server. Learning takes all slots, so it waits until this one is put back."""
         end = time.monotonic() + slot_s
         while now is self._learned:
             try:
@@ -357,7 +356,8 @@ class SlotCache:
         raise _Changed(_UNDER_WAY)
 
     def _learn_anew(self, said: _Said) -> None:
-        """When no ask() is under way that knows it as another one. Raises where it is to be looked at again."""
+        """Learns the server anew, when no ask() is under way that knew it before. Raises if it has to be looked at
+        again."""
         taken = []
         try:
             while len(taken) < self._total:
@@ -401,42 +401,30 @@ class SlotCache:
         return _Learned(said, form, layout, said.props["default_generation_settings"]["n_ctx"])
 
     def _open(self, geometry: Any, layout: Layout) -> None:
-        """Blocks of this geometry; those that there are, if it is theirs."""
+        """Opens blocks of this geometry, or keeps those that are open if it is theirs."""
         if self._blocks is not None and geometry == self._geometry:
             return
         if self._blocks is not None:
             self._blocks.close()
         self._geometry = geometry
-        self._blocks = BlockCache(self._client or self._connect, geometry, layout.segments(), layout.size,
+        self._blocks = BlockCache(self._connect, geometry, layout.segments(), layout.size,
                                   layout.stride, self._pages, self._timeout_ms, self._prefetch_ms)
         with contextlib.suppress(Error):
-            self._blocks.open()     # the daemon is away: ask() asks it again
-
-    def _connect(self) -> Client:
-        if self._own is None:
-            self._own = Client(self._socket, name="llama-server", timeout_ms=self._timeout_ms)
-        return self._own
+            self._blocks.open()     # if the daemon is away, ask() asks it again
 
     def close(self) -> None:
-        """When no ask() is under way. Twice is fine."""
+        """Closes the cache. No ask() may be under way. It may be called twice."""
         self.refused, self._closed = "it is closed", True
         if self._blocks is not None:
             self._blocks.close()
             self._blocks = None
-        if self._own is not None:
-            self._own.close()
-            self._own = None
-
-    def __enter__(self) -> "SlotCache":
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self.close()
+        self._ends.close()
 
     def ask(self, path: str, body: Dict[str, Any]) -> Union[Dict[str, Any], Iterator[Dict[str, Any]]]:
-        """The server's answer to a request: POST /completion, /v1/completions or /v1/chat/completions, any other one
-        without kvtier. With "stream": true an iterator of the answer's parts, which asks when its first part is taken;
-        `last` is of a prompt whose parts were all taken. OSError as of urllib when the server gives no answer."""
+        """The server's answer to a POST of this body. kvtier serves /completion, /v1/completions and
+        /v1/chat/completions; other requests are asked without it. With "stream": true this is an iterator of the
+        answer's parts. It asks when its first part is taken, and sets `last` when all were taken. OSError, as urllib
+        raises it: the server gives no answer."""
         parts = self._parts(path, body)
         if body.get("stream"):
             return parts
@@ -444,19 +432,19 @@ class SlotCache:
         return answer
 
     def _parts(self, path: str, body: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
-        """The parts of the answer. When all were taken, what is new is stored."""
+        """Yields the parts of the answer. When all were taken, what is new is stored."""
         skipped = _unserved(path, body) or ("it is closed" if self._closed else "")
-        now, slot = (None, None) if skipped else self._look(self._answer_s)
+        now, slot, why = (None, None, skipped) if skipped else self._look(self._answer_s)
         try:
             if now is None:
-                skipped = skipped or self.refused
+                skipped = why
             else:
                 tokens = self._tokens(path, body)
         except _ERRORS as error:
             skipped = f"the prompt's tokens are not known: {_sentence(error)}"
         try:
             if skipped:
-                self.last = Reused(0, 0, Tier(0), 0, skipped, None)
+                self.last = Reused(skipped=skipped)
                 yield from self._server.parts(path, body)
             else:
                 yield from self._served(now, slot, tokens, path, body)
@@ -480,10 +468,10 @@ class SlotCache:
         parts = self._server.parts(path, body)
         first = list(itertools.islice(parts, 1))
         if loaded and self._changed(now):
-            parts.close()       # it may have gone on from KV that is not its own
+            parts.close()       # the answer may have continued from KV that is not this server's
             loaded, tiers, error = 0, Tier(0), _Changed("the server changed as it answered")
             first, parts = [], self._server.parts(path, {**body, "cache_prompt": False})
-        self.last, timings = Reused(len(tokens), loaded, tiers, 0, "", error), {}
+        self.last, timings = Reused(len(tokens), loaded, tiers, error=error), {}
         for part in itertools.chain(first, parts):
             if isinstance(part, dict):
                 timings = part.get("timings") or timings
@@ -498,8 +486,8 @@ class SlotCache:
             return True
 
     def _restore(self, now: _Learned, slot: int, tokens: List[int]) -> tuple:
-        """(tokens restored, tiers, error)"""
-        held = self._held.pop(slot, [])     # as of the last save; the server knows better
+        """Restores what kvtier has of these tokens. Returns (tokens restored, tiers, error)."""
+        held = self._held.pop(slot, [])     # at the last save; the server knows better
         have = next((i for i, (a, b) in enumerate(zip(held, tokens)) if a != b), min(len(held), len(tokens)))
         pages: List[bytes] = []
 
@@ -520,7 +508,7 @@ class SlotCache:
             return 0, Tier(0), error
 
     def _store(self, now: _Learned, slot: int, tokens: List[int], loaded: int, timings: Dict[str, Any]) -> tuple:
-        """(blocks stored, error)"""
+        """Stores the new blocks of a slot. Returns (blocks stored, error)."""
         with self._lock:
             present = self._blocks.present(tokens)
         try:
@@ -561,7 +549,8 @@ class SlotCache:
 
     @contextlib.contextmanager
     def _file(self, slot: int, action: str, data: Optional[bytearray] = None) -> Iterator[tuple]:
-        """(path, answer) of a slot's file, as long as it takes: with this content, or what the server saves."""
+        """Yields (path, answer) of a slot's file for a `with` block: the file has this content, or what the server
+        saves."""
         name = f"kvtier-{os.getpid()}-{secrets.token_hex(8)}.bin"
         path = os.path.join(self._slots, name)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.sglang - pages of SGLang's KV come from and go to kvtierd: as HiCache's storage, or linked to device pools.
+"""kvtier.sglang - keeps pages of SGLang's KV in kvtierd, as HiCache's storage or linked to the pools of the device.
 
     python -m sglang.launch_server --model M --page-size 64 --enable-hierarchical-cache \\
         --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
@@ -10,16 +10,21 @@
         --unified-cache-external-linker-backend dynamic \\
         --unified-cache-external-linker-config '{"linker": "KvtierLinker", "linker_module_path": "kvtier.sglang"}'
 
-Options, in either JSON object (the linker's in "linker_extra_config"): socket (path of the daemon's socket), codec
-("fp8", "raw"; default the daemon's for the type), timeout_ms (of a load or store, 2000), prefetch_ms (how long a lookup
-waits for a Redis that nodes share, 1000), model (a name instead of the engine's), extras (more text in the KV's name).
+Either JSON object may have these options; the linker's are in "linker_extra_config":
 
-A page of SGLang is a block of kvtier. The layout is taken from the pools that SGLang registers: their tensors' shapes,
-strides and addresses. A pool whose K and V are not known is kept as it is, if its pages are one stride apart; another
-pool is refused in one line of the log, and the engine runs uncached. So it does where an option is wrong.
+    socket          path of the daemon's socket
+    codec           "fp8" or "raw"; by default the daemon chooses by the type
+    timeout_ms      for a load or store (2000)
+    prefetch_ms     how long a lookup waits for a Redis that nodes share (1000)
+    model           a name instead of the engine's
+    extras          more text in the KV's name
 
-Nothing raises into the engine, not even a constructor: an exception would end its backup thread for good. A page that
-failed is False, and counted: KvtierStorage.counts, and `kvtierctl stats`.
+A page of SGLang is a block of kvtier. The layout is taken from the shapes, strides and addresses of the tensors in the
+pools that SGLang registers. A pool whose K and V are not known is kept as it is, if its pages are one stride apart. Any
+other pool, and an option that is wrong, is refused in one line of the log, and the engine runs uncached.
+
+No call raises into the engine, not even a constructor, as an exception would end its backup thread for good. The answer
+for a page that failed is False, and KvtierStorage.counts and `kvtierctl stats` count it.
 """
 from __future__ import annotations
 
@@ -36,19 +41,19 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorageConfig, HiCacheStorageExtraInfo,
                                                   PoolHitPolicy, PoolName, PoolTransfer, PoolTransferResult)
 
-from . import Client, Codec, Dtype
-from .block_cache import known, milliseconds
-from .sglang_core import Layout, Pool, Store, geometry_of
-from .sglang_pools import device_layout, host_layout, places
-from .vllm_adapters import commit_of, is_local
-from .vllm_layout import at_revision, files_of, revision_of
+from . import Client, Dtype
+from .block_cache import codec_of, known, milliseconds
+from .adapters.sglang_core import Layout, Pool, Store, geometry_of
+from .adapters.sglang_pools import device_layout, host_layout, places
+from .adapters.vllm_adapters import commit_of, is_local
+from .adapters.vllm_layout import at_revision, files_of, revision_of
 
 try:
     from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (DevicePoolEntry, DevicePoolGroup,
                                                                          resolve_hybrid_device_pool_group)
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
     from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
-except ImportError:         # an older SGLang has no linkers
+except ImportError:         # an older SGLang does not have linkers
     UnifiedCacheLinker = None
 
 __all__ = ["KvtierLinker", "KvtierStorage"] if UnifiedCacheLinker else ["KvtierStorage"]
@@ -60,7 +65,6 @@ _OPTIONS = ("codec", "extras", "model", "prefetch_ms", "socket", "timeout_ms")
 _ENGINES_OPTIONS = ("backend_name", "class_name", "file_storage_path", "hicache_storage_pass_prefix_keys",
                     "interface_v1", "module_path", "prefetch_threshold", "prefetch_timeout_base",
                     "prefetch_timeout_per_ki_token", "tp_lcm_size")     # SGLang's own, in the same JSON object
-_CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
 
 
 # --- what both ways have in common ---
@@ -70,7 +74,7 @@ def _nobody() -> Client:
 
 
 class _Cache:
-    """The pages of one rank. After refuse() it has none, and says so in one line."""
+    """The pages of one rank. After refuse() it has no pages, and one line of the log says why."""
 
     def __init__(self) -> None:
         self.refused = ""
@@ -79,27 +83,25 @@ class _Cache:
         self._adapters = ""
 
     def open(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
-        """Refuses options that are wrong. Raises where config is no such configuration."""
+        """Takes the options and makes the store. It refuses options that are wrong, and raises for another config."""
         self.config, self.options, self._settings = config, options, _settings()
-        # the configuration has the name that the model is served under, which says nothing of its weights
+        # the configuration has the name under which the model is served, which does not name its weights
         self._model = str(options.get("model") or getattr(self._settings, "model_path", None) or config.model_name or
                           "")
         self._revision = "" if options.get("model") else revision_of(_hf_config(self._settings),
                                                                      getattr(self._settings, "revision", None))
         try:
             known(options, _OPTIONS + _ENGINES_OPTIONS)
-            timeout_ms, prefetch_ms = milliseconds(options, "timeout_ms", 2000), milliseconds(options, "prefetch_ms",
-                                                                                              1000, 0)
+            timeout_ms = milliseconds(options, "timeout_ms", 2000)
+            prefetch_ms = milliseconds(options, "prefetch_ms", 1000, 0)
+            self._codec = codec_of(options)
         except ValueError as error:
             self.refuse(str(error))
             return
         self.store = Store(lambda: Client(options.get("socket"), name=f"sglang {name}", timeout_ms=timeout_ms),
                            timeout_ms, prefetch_ms, lambda text: logger.info("kvtier: %s", text))
         self.writes = getattr(config, "is_storage_writer", not config.is_mla_model or config.tp_rank == 0)
-        self._codec = _CODECS.get(str(options.get("codec", "")))
-        if self._codec is None:
-            self.refuse(f"option codec is {options['codec']!r}, must be 'fp8' or 'raw'")
-        elif not self._model:
+        if not self._model:
             self.refuse("the model has no name: option model gives it one")
         elif getattr(config, "dcp_size", 1) > 1 or getattr(config, "should_split_heads", False):
             self.refuse("pages that are split over ranks of a decode context, or by tp_lcm_size")
@@ -107,12 +109,12 @@ class _Cache:
             self._adapters = self._weights_of_adapters()
 
     def _weights_of_adapters(self) -> str:
-        """Which weights the adapters have that the engine began with: SGLang names a page by their names and paths
-        alone. Refuses an adapter whose weights are not known."""
+        """A text that names the weights of the adapters that the engine began with, as SGLang names a page by their
+        names and paths alone. It refuses an adapter whose weights are not known."""
         own, weights = bool(self.options.get("model")), set()
         for path in _adapter_paths(self._settings):
             if is_local(path):
-                if not own:         # else the user says by `model` which weights these are
+                if not own:         # else the user's `model` says which weights these are
                     weights.add(f"{path}={files_of(os.path.expanduser(path))}")
                 continue
             commit = commit_of(path, math.inf)      # they were loaded before there was a cache
@@ -122,14 +124,14 @@ class _Cache:
         return ",".join(sorted(weights))
 
     def refuse(self, why: str) -> None:
-        """The first reason is said, and counted as `refused`."""
+        """Stops serving. The first reason is logged, and counted as `refused`."""
         if not self.refused:
             self.refused = why
             self.store.count(refused=1)
             logger.warning("kvtier: this engine is not served, it runs uncached: %s", why)
 
     def refuse_for(self, error: Exception) -> None:
-        """Of a constructor that could not go on: of an engine of another version, for one."""
+        """Refuses for a constructor that could not finish, for example in an engine of another version."""
         text = str(error) if isinstance(error, (ValueError, NotImplementedError)) else ""
         self.refuse(text or f"{type(error).__name__}: {error}")
 
@@ -141,10 +143,10 @@ class _Cache:
             logger.warning("kvtier: %s (said once; the engine computes what it asked for)", said)
 
     def add(self, name: str, pool: Any, layout_of: Callable[[Any], Layout]) -> None:
-        """A pool that is not served is not in the store; without the pool of KV nothing is."""
+        """Adds a pool to the store, if it is served. Without the pool of KV no other pool is served."""
         try:
             layout = layout_of(pool)
-        except Exception as error:      # LayoutError, or a pool that has not what others have
+        except Exception as error:      # LayoutError, or the pool lacks what others have
             if name == KV:
                 self.refuse(f"pool {name}: {error or type(error).__name__}")
             else:
@@ -152,7 +154,7 @@ class _Cache:
             return
         c, settings = self.config, [str(getattr(self._settings, name, "")) for name in _SETTINGS]
         if self._revision:
-            settings[_SETTINGS.index("revision")] = ""      # it is in the model's name
+            settings[_SETTINGS.index("revision")] = ""      # the model's name has the revision
         if not any(settings) and layout.dtype == Dtype.INT8 and not layout.order and not self.options.get("extras"):
             self.refuse(f"pool {name} has values of 8 bits: option extras must say of which type")
             return
@@ -171,18 +173,18 @@ class _Cache:
                                                       self._codec)))
 
     def is_written(self, name: str) -> bool:
-        """By this rank. MLA's KV is the same in all: one writes it."""
+        """Whether this rank writes the pool. MLA's KV is the same in all ranks, so one of them writes it."""
         return self.writes or self.store[name].geometry.world > 1
 
     def restorable(self, keys: List[str], transfers: Sequence[PoolTransfer], prefix: Sequence[str]
                    ) -> Tuple[Dict[str, int], List[int]]:
-        """Of each pool how many leading pages can be loaded, and each number of pages that can be loaded of all."""
+        """How many leading pages of each pool can be loaded, and each number of pages that all pools can load."""
         n = self.store.exists(KV, keys, prefix) if KV in self.store else len(keys)
         hits: Dict[str, int] = {PoolName.KV: n} if n else {}
         good = set(range(1, n + 1))
         for transfer in transfers:
             name = str(transfer.name)
-            if name == KV or transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:     # it never limits the KV
+            if name == KV or transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:     # these never limit the KV
                 continue
             if name not in self.store:
                 mine = set()
@@ -214,7 +216,7 @@ _SETTINGS = ("quantization", "revision", "dtype", "kv_cache_dtype", "json_model_
 
 
 def _settings() -> Any:
-    """Of the engine. None: this is no engine, or it keeps its settings elsewhere."""
+    """The engine's settings. None: this is no engine, or the engine keeps its settings elsewhere."""
     try:
         from sglang.srt.runtime_context import get_server_args
         return get_server_args()
@@ -226,12 +228,12 @@ def _hf_config(settings: Any) -> Any:
     """What transformers says of the model. None: it is not known."""
     try:
         return settings.get_model_config().hf_config
-    except Exception:       # there are no settings, or an older SGLang's, or a model that transformers does not know
+    except Exception:       # no settings, those of an older SGLang, or a model that transformers does not know
         return None
 
 
 def _adapter_paths(settings: Any) -> List[str]:
-    """Of LoRA: directories, or names of a hub."""
+    """The paths of the LoRA adapters: directories, or names of a hub."""
     listed = getattr(settings, "lora_paths", None) or ()
     paths = []
     for one in listed.values() if isinstance(listed, dict) else listed:
@@ -251,8 +253,8 @@ def _none_of_pools(transfers: Optional[Sequence[PoolTransfer]], *_: Any, **__: A
 
 
 def _never(instead: Callable[..., Any], refused: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Of a method that SGLang calls: it raises nothing. instead: its answer when nothing could be done. refused: it is
-    also called for an engine that is not served."""
+    """Wraps a method that SGLang calls, so that it never raises. instead: gives its answer when it failed. refused:
+    the method is also called when the engine is not served."""
     def of(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def guarded(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -273,13 +275,13 @@ def _prefix(extra_info: Optional[HiCacheStorageExtraInfo]) -> List[str]:
 # --- HiCache's storage ---
 
 class KvtierStorage(HiCacheStorage):
-    """SGLang's threads call it: of queries, of prefetches, of backups. Keys are names of pages, in a prompt's order;
-    indices are slots of the host pool: a tensor of integers, page_size consecutive ones for each key. Answers: True for
-    each page that was moved. A call raises nothing: where it fails its pages are False, and a line of the log says why.
-    It takes about twice timeout_ms at most."""
+    """SGLang's threads for queries, prefetches and backups call it. Keys are names of pages, in a prompt's order.
+    Indices are slots of the host pool: a tensor of integers, with page_size consecutive ones for each key. An answer is
+    True for each page that was moved. A call never raises: if it fails, its pages are False, and a line of the log says
+    why. It takes about twice timeout_ms at most."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
-        """storage_config.extra_config: the options; see above. Connects to nothing. Raises nothing."""
+        """storage_config.extra_config: the options of the file's head. It does not connect, and never raises."""
         self._cache, self.registered_pools = _Cache(), {}
         try:
             options = dict(storage_config.extra_config or {})
@@ -291,26 +293,26 @@ class KvtierStorage(HiCacheStorage):
 
     @property
     def counts(self) -> Counter:
-        """Of pages: hit, loaded, missed, stored, unstored. Of calls that ended with an error: errors. refused: 1 where
-        the engine runs uncached."""
+        """Counts of pages: hit, loaded, missed, stored, unstored. errors counts calls that ended with an error. refused
+        is 1 if the engine runs uncached."""
         return self._cache.store.counts
 
     @_never(lambda pool: None)
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """The host pool of the KV (HostKVCache). One whose layout is not known is refused."""
+        """Registers the host pool of the KV (HostKVCache). A pool whose layout is not known is refused."""
         self.mem_pool_host = mem_pool_host
         self._cache.add(KV, mem_pool_host, host_layout)
 
     @_never(lambda pool, name: None)
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """A host pool by its name (PoolName): of the KV, or beside it."""
+        """Registers a host pool by its name (PoolName): that of the KV, or one beside it."""
         self.registered_pools[host_pool_name] = host_pool
         if host_pool is not getattr(self, "mem_pool_host", None) or str(host_pool_name) != KV:
             self._cache.add(str(host_pool_name), host_pool, host_layout)
 
     @_never(lambda keys, *_, **__: 0)
     def batch_exists(self, keys: List[str], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> int:
-        """How many leading pages of the KV can be loaded. Waits prefetch_ms at most for pages of other nodes."""
+        """How many leading pages of the KV can be loaded. It waits prefetch_ms at most for pages of other nodes."""
         return self._cache.store.exists(KV, keys, _prefix(extra_info))
 
     @_never(lambda key: False)
@@ -321,81 +323,82 @@ class KvtierStorage(HiCacheStorage):
     @_never(_none_of)
     def batch_get_v1(self, keys: List[str], host_indices: torch.Tensor,
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
-        """Loads pages of the KV into their slots. False: the slots of that page may hold a part of it."""
+        """Loads pages of the KV into their slots. If a page is False, its slots may hold a part of it."""
         return self._cache.move(True, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
 
     @_never(_none_of)
     def batch_set_v1(self, keys: List[str], host_indices: torch.Tensor,
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
-        """Stores pages of the KV; returns when their slots were read."""
+        """Stores pages of the KV. Returns when their slots were read."""
         return self._cache.move(False, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
 
     @_never(lambda *_, **__: PoolTransferResult.empty())
     def batch_exists_v2(self, keys: List[str], pool_transfers: Optional[List[PoolTransfer]] = None,
                         extra_info: Optional[HiCacheStorageExtraInfo] = None) -> PoolTransferResult:
-        """How many leading pages can be loaded of the KV and of each pool of pool_transfers, and of all together."""
+        """How many leading pages can be loaded of the KV, of each pool of pool_transfers, and of all together."""
         hits, restorable = self._cache.restorable(keys, pool_transfers or (), _prefix(extra_info))
         return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
 
     @_never(_none_of_pools)
     def batch_get_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
-        """As batch_get_v1(), of several pools: by pool."""
+        """batch_get_v1() for several pools. The results are by pool."""
         return {transfer.name: self._cache.move(True, transfer, _prefix(extra_info)) for transfer in transfers}
 
     @_never(_none_of_pools)
     def batch_set_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
-        """As batch_set_v1(), of several pools: by pool."""
+        """batch_set_v1() for several pools. The results are by pool."""
         return {transfer.name: self._cache.move(False, transfer, _prefix(extra_info)) for transfer in transfers}
 
-    # Of the interface that copies each page twice: it is refused when the storage is made.
+    # These belong to the interface that copies each page twice. It is refused when the storage is made.
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> None:
-        """None: as of a miss."""
+        """None, the answer to a miss."""
         return None
 
     def batch_get(self, keys: List[str], target_locations: Any = None, target_sizes: Any = None) -> List[None]:
-        """A None for each key: as of misses."""
+        """A None for each key, the answer to misses."""
         return [None] * len(keys)
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
-        """False: not kept."""
+        """False: the page is not kept."""
         return False
 
     def batch_set(self, keys: List[str], values: Any = None, target_locations: Any = None,
                   target_sizes: Any = None) -> bool:
-        """False: none is kept."""
+        """False: the page is not kept."""
         return False
 
     def clear(self) -> bool:
-        """Other engines use the pages, too: they stay. `kvtierctl purge` removes them."""
+        """Keeps the pages, as other engines use them, too. `kvtierctl purge` removes them."""
         logger.warning("kvtier: pages in kvtierd stay: kvtierctl purge removes them")
         return False
 
     @_never(lambda: None, refused=True)
     def close(self) -> None:
-        """When no thread is in a call. Waits for the daemon for timeout_ms at most."""
+        """Closes the connections. No thread may be in a call. It waits for the daemon for timeout_ms at most."""
         if not self._cache.refused:
             logger.info("kvtier: pages: %s", dict(self.counts))
         self._cache.store.close()
 
 
-# --- the linker: the device's pools, without a host pool between ---
+# --- the linker: the device's pools, without a host pool in between ---
 
 if UnifiedCacheLinker:
 
     class KvtierLinker(UnifiedCacheLinker):
-        """SGLang's scheduler thread calls it. A load is done when load() returns: a load that fails later would make
+        """SGLang's scheduler thread calls it. A load is done when load() returns, as a load that fails later would make
         SGLang abort its request. With several ranks SGLang wants one answer of all, so there a failed load does abort
-        its requests. Stores are done by a thread, after the forward that fills their pages.
+        its requests. A thread does the stores, after the forward that fills their pages.
 
-        Transfers name pages by keys, and by device_indices: a tensor of integers, page_size consecutive slots for each
-        key. A call raises nothing: where it fails its answer is "nothing", and a line of the log says why."""
+        Transfers name pages by keys, and by device_indices: a tensor of integers, with page_size consecutive slots for
+        each key. A call never raises: if it fails, its answer is that of a miss, and a line of the log says why."""
 
         def __init__(self, server_args: Any, params: Any, *, components: Any, extra_config: Optional[dict] = None,
                      forward_stream: Any = None) -> None:
-            """extra_config: the options. Connects to nothing. Raises nothing: what is not served runs uncached."""
+            """extra_config: the options. It does not connect, and never raises; an engine that is not served runs
+            uncached."""
             self.forward_stream, self.pools, self._group, self._alone = forward_stream, {}, None, True
             self._cache, self._device, layers = _Cache(), torch.device("cpu"), 0
             try:
@@ -408,7 +411,7 @@ if UnifiedCacheLinker:
             self.layer_done_counter = LayerWiseLoadCounter(layers)
             if PoolName.MAMBA in self.pools:
                 params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
-            self._loaded: Dict[str, bool] = {}      # by request, since the last start: whether all of it came
+            self._loaded: Dict[str, bool] = {}      # whether all of a request came, since the last start
             self._offloads: Queue = Queue()
             self._done: Queue = Queue()
             self._thread = threading.Thread(target=self._offload_all, daemon=True, name="kvtier-offload")
@@ -435,20 +438,20 @@ if UnifiedCacheLinker:
 
         @property
         def counts(self) -> Counter:
-            """As KvtierStorage.counts."""
+            """The same counts as KvtierStorage.counts."""
             return self._cache.store.counts
 
         @_never(lambda *_: [])
         def lookup(self, rid: str, transfers: List[PoolTransfer]) -> List[int]:
-            """Each number of leading pages, from 1 on, that can be loaded of all pools."""
+            """The numbers of leading pages, from 1 on, that all pools can load."""
             expanded = self._group.resolve_transfers(transfers)
             kv = next((transfer for transfer in transfers if transfer.name == PoolName.KV), None)
             return self._cache.restorable(list(kv.keys), expanded, ())[1] if expanded and kv else []
 
         @_never(lambda *_: False)
         def load(self, rid: str, transfers: List[PoolTransfer]) -> bool:
-            """Loads pages into their slots, and returns when all are there, after about twice timeout_ms at most.
-            False: the request is to be computed."""
+            """Loads pages into their slots. Returns when all are there, after about twice timeout_ms at most. False:
+            the request has to be computed."""
             expanded = self._group.resolve_transfers(transfers, allow_partial=True, allow_missing_kv=True)
             if not expanded:
                 return False
@@ -458,12 +461,12 @@ if UnifiedCacheLinker:
                 self._cache.failed("load", error)
                 landed = False
             if not landed and self._alone:
-                return False        # it is computed
+                return False        # the request is computed
             self._loaded[rid] = landed
             return True
 
         def _stream(self) -> Any:
-            """Whose work comes before a transfer."""
+            """The stream whose work comes before a transfer."""
             if self._device.type != "cuda":
                 return None
             torch.cuda.current_stream(self._device).synchronize()
@@ -471,7 +474,8 @@ if UnifiedCacheLinker:
 
         @_never(lambda: -1, refused=True)
         def start_layer_wise_loading(self) -> int:
-            """The counter's index of the loads since the last call, whose layers are all there; -1: there was none."""
+            """The counter's index for the loads since the last call, whose layers are all there. -1: there was no
+            load."""
             if not self._loaded:
                 return -1
             landed, self._loaded = all(self._loaded.values()), {}
@@ -494,7 +498,7 @@ if UnifiedCacheLinker:
 
         @_never(lambda *_, **__: False)
         def offload(self, transfers: List[PoolTransfer], session_id: Optional[str] = None) -> bool:
-            """Queues pages to be stored after the work that is in the stream now. False: they are not."""
+            """Queues pages to be stored after the work that is in the stream now. False: they are not stored."""
             expanded = self._group.resolve_transfers(transfers, allow_partial=True)
             if not expanded:
                 return False
@@ -520,12 +524,12 @@ if UnifiedCacheLinker:
 
         @_never(lambda: 0, refused=True)
         def num_completed_offloads(self) -> int:
-            """Stores that have ended, and were not popped yet."""
+            """How many stores have ended and were not popped yet."""
             return self._done.qsize()
 
         @_never(lambda: False, refused=True)
         def pop_completed_offload(self) -> bool:
-            """Whether the oldest of these stores kept all its pages. False also where there is none."""
+            """Whether the oldest of these stores kept all its pages. Without a store it is False, too."""
             try:
                 return self._done.get_nowait()
             except Empty:
@@ -533,7 +537,7 @@ if UnifiedCacheLinker:
 
         @_never(lambda: None, refused=True)
         def reset(self) -> None:
-            """Waits for the stores that are queued, each for about twice timeout_ms at most, and forgets all loads."""
+            """Waits for the queued stores, each for about twice timeout_ms at most, and forgets all loads."""
             self._loaded.clear()
             self._offloads.join()
             while self._done.qsize():
@@ -542,7 +546,7 @@ if UnifiedCacheLinker:
 
         @_never(lambda: None, refused=True)
         def close(self) -> None:
-            """As reset(); then the connections are closed. Twice is fine."""
+            """Does reset(), then closes the connections. It may be called twice."""
             self.reset()
             if self._thread.is_alive():
                 self._offloads.put(None)
@@ -552,7 +556,8 @@ if UnifiedCacheLinker:
             self._cache.store.close()
 
     def _plain_pool(kvcache: Any, params: Any) -> Any:
-        """Of a model with full attention alone, which SGLang's own linkers do not serve. None: it is another one."""
+        """The pools of a model with full attention alone, which SGLang's own linkers do not serve. None: it is another
+        model."""
         draft = getattr(params, "mtp_draft_device_pools", ()) or getattr(params, "sidecar_draft_device_pools", ())
         if type(kvcache) not in (MHATokenToKVPool, MLATokenToKVPool) or draft or kvcache.layer_shard_enabled:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.transformers - prompts' KV of a Hugging Face transformers model, into kvtier and back.
+"""kvtier.transformers - keeps the KV of prompts of a Hugging Face transformers model in kvtier.
 
     from kvtier.transformers import kvtier_cache
 
@@ -8,63 +8,53 @@
         print(cache.last)      # Reused(prompt_tokens=2048, loaded_tokens=2016, stored_blocks=3, ...)
 
 generate() looks the prompt up, loads the blocks that kvtier has, lets the model compute the rest, and stores the full
-blocks that were new. It may be another process, or this one after a restart, that stored them. The KV is kept raw:
-the model continues from the very values that it computed (codec=Codec.FP8 halves the bytes, and is lossy).
+blocks that were new. Another process may have stored what is loaded, or this one before a restart. The KV is kept raw,
+so the model continues from the very values that it computed (codec=Codec.FP8 halves the bytes, and is lossy).
 
 A block is `block_tokens` tokens of all layers, copied between a DynamicCache and pages that kvtierd maps:
 
-    layer 0: K [kv_heads, block_tokens, head_dim], V likewise; layer 1: ...       values of the model's KV dtype
+    layer 0: K [kv_heads, block_tokens, head_dim], V of the same shape; layer 1: ...    values of the model's KV dtype
 
-What is served: decoder models whose layers all keep [1, kv_heads, tokens, head_dim] of the whole prompt. The layout is
-taken from the tensors of one short forward, never from the model's name. A sliding window, a state-space layer or
-layers of different shapes are refused with LayoutError when the cache is made. A batch of several prompts, padding,
-beams, guesses or a cache of another kind are computed without kvtier, and `last.skipped` says why:
-transformers_calls.py.
+Served are decoder models whose layers all keep [1, kv_heads, tokens, head_dim] of the whole prompt. The layout is taken
+from the tensors of one short forward, never from the model's name. A sliding window, a state-space layer or layers of
+different shapes are refused with LayoutError when the cache is made. A batch of several prompts, padding, beams,
+guesses or a cache of another kind are computed without kvtier, and `last.skipped` says why: transformers_calls.py.
 
-Which prompts share blocks: equal model name, equal `extras`, and a model that does the same: transformers_model.py. The
-model is looked at before each prompt, and once more before its blocks are stored, so adapters may be switched, merged
-and disabled, and weights and settings changed, between two calls. The engine always answers, whatever the daemon does:
-block_cache.py. One thread at a time.
+Prompts share blocks if their model has the same name, computes the same, and has the same `extras`:
+transformers_model.py. The model is looked at before each prompt, and once more before its blocks are stored, so
+adapters may be switched, merged and disabled, and weights and settings changed, between two calls. The engine always
+answers, whatever the daemon does: block_cache.py. One thread at a time may use a cache.
 """
 from __future__ import annotations
 
 import contextlib
 import errno
 import functools
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Iterator, List, Optional, Tuple, Union
 
 from . import Client, Codec, Error, Kind, Tier
-from .block_cache import BlockCache, named
-from .transformers_calls import why_not
-from .transformers_model import BYTES, CONVENTION, LayoutError, Seen, empty, look
+from ._lib import Closes
+from .block_cache import BlockCache, LayoutError, Reused, named
+from .adapters.transformers_calls import why_not
+from .adapters.transformers_model import BYTES, CONVENTION, Seen, empty, look
 
 __all__ = ["BLOCK_TOKENS", "CONVENTION", "LayoutError", "PrefixCache", "Reused", "cached_generate", "kvtier_cache"]
 
 BLOCK_TOKENS = 32
 
 
-class Reused(NamedTuple):
-    """What became of one prompt."""
-    prompt_tokens: int
-    loaded_tokens: int         # of these, whose KV came from kvtier
-    tiers: Tier                # where the last of them came from
-    stored_blocks: int         # in kvtier now, of those that were new
-    skipped: str               # why kvtier was not asked; "" otherwise
-    error: Optional[Error]     # what a daemon that is away, slow or full said
-
-
-class PrefixCache:
-    """Blocks of one model. Made by kvtier_cache()."""
+class PrefixCache(Closes):
+    """The blocks of one model; kvtier_cache() makes it."""
 
     def __init__(self, client: Union[Client, Callable[[], Client]], model: Any, *, name: Optional[str] = None,
                  extras: str = "", codec: Codec = Codec.RAW, pages: int = 16, block_tokens: int = BLOCK_TOKENS,
                  timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
-        """client: or a function that connects one, as BlockCache has it. model: of transformers, in eval mode. name:
-        the model's name in kvtier; default the name that it was loaded by. extras: a text for all else that changes KV
-        and cannot be seen in the model. pages: blocks under way at once, that is the memory this takes.
-        timeout_ms, prefetch_ms: as in BlockCache. LayoutError: its KV is not served."""
+        """client, timeout_ms, prefetch_ms: as in BlockCache. model: one of transformers, in eval mode. name: the
+        model's name in kvtier; by default the name that it was loaded by. extras: a text for all else that changes KV
+        and cannot be seen in the model. pages: how many blocks are under way at once, which is the memory that this
+        takes. LayoutError: the model's KV is not served."""
         from transformers import GenerationConfig
-        self._model, self.last = model, Reused(0, 0, Tier(0), 0, "", None)
+        self._model, self.last = model, Reused()
         self._client = functools.cache(client) if callable(client) else client
         self._name, self._extras, self._codec = name, extras, codec
         self._pages, self._times, self._block_tokens = pages, (timeout_ms, prefetch_ms), block_tokens
@@ -77,10 +67,10 @@ class PrefixCache:
             if error.errno == errno.EINVAL:
                 self.close()
                 raise
-            self.last = self.last._replace(error=error)     # the daemon is away: generate() asks it again
+            self.last = self.last._replace(error=error)     # the daemon is away, and generate() asks it again
 
     def _adopt(self, seen: Seen) -> None:
-        """From now on blocks are those of the model as it was seen. Error: there is no memory for pages."""
+        """From now on blocks belong to the model as it was seen. Error: there is no memory for pages."""
         name = self._name or getattr(self._model.config, "_name_or_path", "") or type(self._model).__name__
         layout, before = seen.layout, self._blocks
         self._blocks = BlockCache(
@@ -91,8 +81,8 @@ class PrefixCache:
             before.close()
 
     def _renew(self) -> Tuple[str, str]:
-        """Looks at the model. What has changed since the last look, "" for nothing; and why it is not served as it is
-        now, "" when it is."""
+        """Looks at the model. Returns what has changed since the last look ("": it is the same), and why it is not
+        served as it is now ("": it is)."""
         try:
             seen = look(self._model, self._block_tokens, self._seen)
             changed = seen.changed(self._seen)
@@ -100,37 +90,32 @@ class PrefixCache:
                 self._adopt(seen)
         except (LayoutError, Error) as error:
             return "", str(error)
-        self._seen = seen       # its device may be another one
+        self._seen = seen       # the device may be another one
         return changed, ""
 
     def close(self) -> None:
         self._blocks.close()
 
-    def __enter__(self) -> "PrefixCache":
-        return self
-
-    def __exit__(self, *exc) -> None:
-        self.close()
-
     def generate(self, input_ids: Any, **keywords: Any) -> Any:
-        """model.generate(input_ids, **keywords), with what kvtier has of the prompt. `last` says what came of it."""
+        """Does model.generate(input_ids, **keywords) with what kvtier has of the prompt. `last` says what came of
+        it."""
         skipped = self._skipped(input_ids, keywords) or self._renew()[1]
         if not skipped and input_ids.shape[-1] > self._seen.longest:
             skipped = f"a prompt of more than {self._seen.longest} tokens, whose KV depends on how many there are"
         past, loaded, tiers, error = (None, 0, Tier(0), None) if skipped else self._fetch(input_ids)
         if not skipped:
             mask = keywords.get("attention_mask")
-            if mask is None:    # its default is made from the tokens that are left to compute in some versions
+            if mask is None:    # some versions make a default of the tokens that are left to compute
                 mask = input_ids.new_ones(input_ids.shape)
             try:
                 output = self._model.generate(input_ids, past_key_values=past, **{**keywords, "attention_mask": mask})
             except Exception as failure:
-                if keywords.get("streamer") is not None:    # its reader has had the beginning
+                if keywords.get("streamer") is not None:    # its reader has seen the beginning already
                     raise
                 skipped = f"generate() raised when it was given a cache: {type(failure).__name__}: {failure}"
         if skipped:
-            past = None     # its memory may be what was missing
-            self.last = Reused(input_ids.shape[-1], 0, Tier(0), 0, skipped, error)
+            past = None     # its memory may be what the model lacked
+            self.last = Reused(input_ids.shape[-1], skipped=skipped, error=error)
             return self._model.generate(input_ids, **keywords)
         stored, store_error = self.store(getattr(output, "sequences", output), past, loaded)
         self.last = Reused(input_ids.shape[-1], loaded, tiers, stored, "", error or store_error)
@@ -142,8 +127,9 @@ class PrefixCache:
         return why_not(input_ids.shape, input_ids[0].tolist(), self._settings, keywords, *configs)
 
     def fetch(self, input_ids: Any) -> Tuple[Any, int, Tier, Optional[Error]]:
-        """input_ids: [1, tokens], int. A DynamicCache with the KV of as many leading tokens as kvtier has, how many,
-        from where, and why it was not more when that was no miss. At least one token is left to compute."""
+        """input_ids: [1, tokens], int. Returns a DynamicCache with the KV of as many leading tokens as kvtier has, how
+        many these are, where they came from, and why it was not more if that was no miss. At least one token is left to
+        compute."""
         refused = self._renew()[1]
         if refused or input_ids.shape[-1] > self._seen.longest:
             return empty(self._model), 0, Tier(0), Error(errno.EOPNOTSUPP, refused or "the prompt is too long for "
@@ -165,8 +151,9 @@ class PrefixCache:
         return past, got.tokens, got.tiers, got.error
 
     def store(self, sequences: Any, past: Any, first: int = 0) -> Tuple[int, Optional[Error]]:
-        """sequences: [1, tokens], int. Stores the full blocks from token `first` on whose KV `past` holds, computed
-        since fetch() or store() was called last. How many of them kvtier has now, and why not all."""
+        """sequences: [1, tokens], int. Stores the full blocks from token `first` on whose KV `past` holds and which
+        were computed since the last call of fetch() or store(). Returns how many of them kvtier has now, and why not
+        all."""
         have, total = past.get_seq_length(), sequences.shape[-1]
         if have // self._block_tokens * self._block_tokens <= first:
             return 0, None
@@ -179,7 +166,8 @@ class PrefixCache:
         return got.kept, got.error
 
     def _views(self, flat: Any) -> Iterator[Tuple[int, Any, Any]]:
-        """(layer, K, V) of pages in one tensor [..., values of a page]; K and V are [..., heads, tokens, dim]."""
+        """Yields (layer, K, V) of the pages in one tensor [..., values of a page]. K and V are views [..., heads,
+        tokens, dim]."""
         layout = self._seen.layout
         size = BYTES[layout.dtype]
         for layer in range(layout.layers):
@@ -211,8 +199,8 @@ class PrefixCache:
 
 @contextlib.contextmanager
 def kvtier_cache(model: Any, client: Optional[Client] = None, **options: Any) -> Iterator[PrefixCache]:
-    """A PrefixCache for a `with` block; options as there. client: one of yours; default one of its own, which is
-    connected when there is a daemon."""
+    """A PrefixCache for a `with` block, with the options of PrefixCache. client: one of yours; by default the cache has
+    one of its own, which is connected when there is a daemon."""
     with contextlib.ExitStack() as stack:
         own = lambda: stack.enter_context(Client(name="transformers"))     # noqa: E731
         cache = PrefixCache(client or own, model, **options)
@@ -224,7 +212,7 @@ def kvtier_cache(model: Any, client: Optional[Client] = None, **options: Any) ->
 
 def cached_generate(model: Any, input_ids: Any, *, client: Optional[Client] = None, cache: Optional[dict] = None,
                     **keywords: Any) -> Any:
-    """model.generate(input_ids, **keywords) with kvtier, in one call: for scripts that generate once. cache: options of
-    PrefixCache."""
+    """Does model.generate(input_ids, **keywords) with kvtier in one call, for scripts that generate once. cache: the
+    options of PrefixCache."""
     with kvtier_cache(model, client, **(cache or {})) as prefix:
         return prefix.generate(input_ids, **keywords)

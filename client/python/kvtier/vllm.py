@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier.vllm - a vLLM KV connector: prefixes come from and go to kvtierd.
+"""kvtier.vllm - a vLLM KV connector that keeps prefixes in kvtierd.
 
     python -m vllm.entrypoints.openai.api_server --model M --kv-transfer-config '{
         "kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm", "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute"}'
 
-`kv_connector_extra_config` may have: socket (path of the daemon's socket), codec ("fp8", "raw"; default the daemon's
-for the type), timeout_ms (of a load or save, 2000), prefetch_ms (how long a request waits for a Redis that nodes share,
-1000; 0: not), model (a name instead of the engine's), extras (more text in the KV's name), zero_copy (of a CPU's KV,
-true), cross_layers (of a GPU's: a block of all layers lies together, true).
+`kv_connector_extra_config` may have these options:
 
-Loads are asynchronous: the engine goes on with other requests, and a request begins when its blocks are there. A block
-that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept as
-blocks of prompts are. While the daemon is away every lookup is a miss; it is looked for again every 5 s.
+    socket          path of the daemon's socket
+    codec           "fp8" or "raw"; by default the daemon chooses by the type
+    timeout_ms      for a load or save (2000)
+    prefetch_ms     how long a request waits for a Redis that nodes share (1000); 0: it does not wait
+    model           a name instead of the engine's
+    extras          more text in the KV's name
+    zero_copy       on a CPU the daemon maps the engine's KV (true)
+    cross_layers    on a GPU all layers of a block lie together (true)
 
-Which requests share blocks: equal model and revision, KV type, block size, rank, order of values in a block, ISA of a
-CPU; equal tokens, adapter, cache_salt and images. The layout is taken from the tensors that the engine registers. A
-layout that is not known is refused in one line, and the engine runs uncached. So is a model with a group of state-space
-layers. Ranks that hold the same KV (latents, few KV heads) share blocks, and one of them saves.
+Loads are asynchronous: the engine continues with other requests, and a request begins when its blocks are there. A
+block that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept
+like blocks of prompts. While the daemon is away every lookup is a miss; it is looked for again every 5 s.
+
+Requests share blocks if their engines have the same model and revision, KV type, block size, rank, order of values in a
+block and ISA of a CPU, and the requests have the same tokens, adapter, cache_salt and images. The layout is taken from
+the tensors that the engine registers. A layout that is not known is refused in one line, and so is a model with a group
+of state-space layers; the engine then runs uncached. Ranks that hold the same KV (latents, few KV heads) share blocks,
+and one of them saves.
 
 A request's `kv_hints` are executed: vllm_hints.py says which actions there are.
 
-vllm_core.py is the part without vLLM. This file is the other part: the names that vLLM gives to things, version by
-version.
+vllm_core.py does the work without vLLM. This file knows the names that vLLM gives to things, version by version.
 """
 from __future__ import annotations
 
@@ -40,22 +46,22 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
-from .block_cache import known, milliseconds, named
-from .vllm_adapters import Adapters, is_local
-from .vllm_core import Scheduler, Transfer, Worker, is_named, root_of
-from .vllm_hints import hints_of
-from .vllm_layout import (Layout, LayoutError, Tensor, at_revision, files_of, geometry_of, layout_of, layout_of_all,
-                          overrides_of, revision_of, why_no_group)
-from .vllm_metrics import KvtierMetrics, KvtierStats, events_of
+from .block_cache import LayoutError, codec_of, known, milliseconds, named
+from .adapters.vllm_adapters import Adapters, is_local
+from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, root_of
+from .adapters.vllm_hints import hints_of
+from .adapters.vllm_layout import (Layout, at_revision, files_of, geometry_of, layout_of, layout_of_all, overrides_of,
+                                   revision_of, tensor_of, why_no_group)
+from .adapters.vllm_metrics import KvtierMetrics, KvtierStats, events_of
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
-except ImportError:         # an older vLLM asks for no source
+except ImportError:         # an older vLLM does not ask where a hit came from
     CacheHitSource = None
 try:
     from vllm.distributed.kv_transfer.kv_checksum.checksum import KVChecksumCarrier
     _CARRIER = KVChecksumCarrier.KV_TRANSFER_PARAMS
-except (ImportError, AttributeError):       # an older vLLM sums no KV
+except (ImportError, AttributeError):       # an older vLLM has no checksums of KV
     _CARRIER = None
 
 __all__ = ["KvtierConnector"]
@@ -64,7 +70,6 @@ logger = init_logger("vllm.kvtier")
 
 _MUCH = 1 << 20         # bytes: a tensor of so many is the KV, not a buffer
 _OPTIONS = ("codec", "cross_layers", "extras", "model", "prefetch_ms", "socket", "timeout_ms", "zero_copy")
-_CODECS = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}
 # an older vLLM has no way to say that a load of several groups failed, and refuses their models for such a connector
 _FAILS_REQUESTS = hasattr(base, "KVConnectorTransferResults")
 _BASES = (KVConnectorBase_V1, base.SupportsHMA) if _FAILS_REQUESTS else (KVConnectorBase_V1,)
@@ -72,7 +77,7 @@ _BASES = (KVConnectorBase_V1, base.SupportsHMA) if _FAILS_REQUESTS else (KVConne
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
-    """Of one step of the engine."""
+    """What workers load and save in one step of the engine."""
     loads: List[Transfer] = field(default_factory=list)
     saves: List[Transfer] = field(default_factory=list)
     preempted: Set[str] = field(default_factory=set)
@@ -81,33 +86,35 @@ class KvtierMetadata(KVConnectorMetadata):
 
 @dataclass
 class KvtierHandshake(getattr(base, "KVConnectorHandshakeMetadata", object)):
-    """A worker tells the scheduler what its blocks are: a geometry of each group. None: it serves none."""
+    """What a worker tells the scheduler about its blocks: a geometry of each group. None: it serves no group."""
     geometries: Optional[List[Tuple]] = None
 
 
 def _isa() -> str:
-    """What the packing of a CPU's KV depends on."""
+    """The ISA of this CPU, which the packing of its KV depends on."""
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: "?")()
     return f"{platform.machine()}/{capability}"
 
 
 class KvtierConnector(*_BASES):
-    """vLLM makes one in its scheduler and one in each worker. Requests go by their ids, blocks by vLLM's block numbers,
-    lengths are in tokens. No method raises for a daemon that is away, slow or dead, nor for a model or an option that
-    is not served: the engine then runs uncached, and one line of the log says why."""
+    """vLLM makes a connector in its scheduler and one in each worker. Requests are named by their ids, blocks by vLLM's
+    block numbers, and lengths are in tokens. No method raises because a daemon is away, slow or dead, or because a
+    model or an option is not served: the engine then runs uncached, and one line of the log says why."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
-        """vllm_config: VllmConfig. kv_cache_config: KVCacheConfig: its groups and num_blocks. Connects to nothing."""
+        """vllm_config: a VllmConfig. kv_cache_config: a KVCacheConfig, whose groups and num_blocks are used. It does
+        not connect yet."""
         super().__init__(vllm_config, role, kv_cache_config)
         self._block_tokens = vllm_config.cache_config.block_size
+        self._options = dict(getattr(self._kv_transfer_config, "kv_connector_extra_config", None) or {})
         self._scheduler: Optional[Scheduler] = None
         self._worker: Optional[Worker] = None
-        self._geometries: Optional[List[Geometry]] = None   # the worker's, of each group; None: it serves none
+        self._geometries: Optional[List[Geometry]] = None   # one of each group of the worker; None: it serves no group
         self._clients: List[Client] = []
         self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
         self._events = events_of(vllm_config, kv_cache_config)
         self._adapters = Adapters(lambda text: logger.warning("kvtier: %s", text))
-        self._adapter_of: Dict[str, Tuple[int, str, str]] = {}      # of requests: its number, path and weights
+        self._adapter_of: Dict[str, Tuple[int, str, str]] = {}      # its number, path and weights, by request
         self._in_use: Set[Tuple[int, str]] = set()          # adapters that vLLM has computed with
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
@@ -120,21 +127,18 @@ class KvtierConnector(*_BASES):
             self._refuse(str(error))
 
     def _look_at_options(self) -> None:
-        """ValueError: one is not known, or has a value that it may not have."""
-        known(getattr(self._kv_transfer_config, "kv_connector_extra_config", None) or (), _OPTIONS)
-        self._timeout_ms = milliseconds({"timeout_ms": self._option("timeout_ms", 2000)}, "timeout_ms", 2000)
-        self._prefetch_ms = milliseconds({"prefetch_ms": self._option("prefetch_ms", 1000)}, "prefetch_ms", 1000, 0)
+        """Checks the options. ValueError: one is not known, or has a value that it may not have."""
+        known(self._options, _OPTIONS)
+        self._timeout_ms = milliseconds(self._options, "timeout_ms", 2000)
+        self._prefetch_ms = milliseconds(self._options, "prefetch_ms", 1000, 0)
         if getattr(self._kv_transfer_config, "kv_checksum_fail_closed", False):
             self._fails_closed = True
             if _CARRIER is None:
                 raise ValueError("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM")
-        codec = self._option("codec", "")
-        if codec not in list(_CODECS):
-            raise ValueError(f"option codec is {codec!r}, must be 'fp8' or 'raw'")
-        self._codec = _CODECS[codec]
+        self._codec = codec_of(self._options)
         for name in ("socket", "model", "extras"):
-            if not isinstance(self._option(name, None), (str, type(None))):
-                raise ValueError(f"option {name} is {self._option(name, None)!r}, must be a text")
+            if not isinstance(self._options.get(name), (str, type(None))):
+                raise ValueError(f"option {name} is {self._options[name]!r}, must be a text")
 
     def _look_at_groups(self, groups: Any) -> None:
         self._groups = max(1, len(groups))
@@ -162,23 +166,20 @@ class KvtierConnector(*_BASES):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """False: a save that is dropped is a miss later."""
+        """False, as a save that is dropped is only a miss later."""
         return False
 
     def _on_cpu(self) -> bool:
         return getattr(self._vllm_config.device_config, "device_type", "") == "cpu"
 
-    def _option(self, name: str, default: Any) -> Any:
-        return self._kv_transfer_config.get_from_extra_config(name, default)
-
     def _open(self, name: str, open_spaces: Any) -> Tuple[Client, Any]:
-        client = Client(self._option("socket", None), name=f"vllm {name}", timeout_ms=self._timeout_ms)
+        client = Client(self._options.get("socket"), name=f"vllm {name}", timeout_ms=self._timeout_ms)
         try:
             got = open_spaces(client)
         except BaseException:
             client.close()
             raise
-        self._clients = [client]        # the one before was closed, or has no daemon
+        self._clients = [client]        # the client before it was closed, or has no daemon
         return client, got
 
     def _refuse(self, why: str) -> None:
@@ -188,10 +189,10 @@ class KvtierConnector(*_BASES):
     # --- worker ---
 
     def get_mem_pool_context(self) -> Any:
-        """On a CPU: a context in which the engine allocates its KV in memory that the daemon maps, so that nothing is
-        copied in between. None: the engine allocates as ever. That hangs on how vLLM allocates (one torch.zeros() of
-        bytes): where it does so in another way, or there is no such memory, libkvtier copies."""
-        wanted = self._on_cpu() and not self._refused and self._option("zero_copy", True)
+        """On a CPU: a context in which the engine allocates its KV in memory that the daemon maps, so that no copy is
+        needed. None: the engine allocates as ever. It depends on how vLLM allocates (one torch.zeros() of bytes): if
+        it does so in another way, or there is no such memory, libkvtier copies."""
+        wanted = self._on_cpu() and not self._refused and self._options.get("zero_copy", True)
         return self._shared_zeros() if wanted else None
 
     @contextlib.contextmanager
@@ -212,7 +213,8 @@ class KvtierConnector(*_BASES):
             torch.zeros = zeros
 
     def _share(self, length: int) -> Optional[torch.Tensor]:
-        """length bytes; they live as long as a tensor shows them. None: there is no such memory."""
+        """length bytes that the daemon can map, alive as long as a tensor shows them. None: there is no such
+        memory."""
         try:
             self._shared = memory = SharedMemory(length, "kvtier-vllm")
         except OSError as error:
@@ -223,22 +225,23 @@ class KvtierConnector(*_BASES):
         return torch.frombuffer(array, dtype=torch.int8)
 
     def register_kv_caches(self, kv_caches: Dict[str, torch.Tensor]) -> None:
-        """kv_caches: by layer's name, [blocks, ...] or [2, blocks, ...] (K and V apart), of one dtype (BF16, FP16,
-        FP32, FP8, 8-bit integers); views of the engine's memory, on a GPU or not. Another layout is refused."""
+        """kv_caches: the tensors by layer's name, [blocks, ...] or [2, blocks, ...] (K and V apart), all of one dtype
+        (BF16, FP16, FP32, FP8, 8-bit integers). They are views of the engine's memory, on a GPU or not. Another layout
+        is refused."""
         self._register(kv_caches, lambda: self._layouts(kv_caches))
 
     @property
     def prefer_cross_layer_blocks(self) -> bool:
-        """True on a GPU, but for option cross_layers: where all layers are alike, vLLM then allocates them in one
-        tensor, in which the layers' parts of a block lie side by side."""
+        """True on a GPU, unless option cross_layers says no. If all layers are alike, vLLM then allocates them in one
+        tensor, where all layers of a block lie side by side."""
         return (getattr(self._vllm_config.device_config, "device_type", "") == "cuda" and self._groups == 1 and
-                not self._refused and bool(self._option("cross_layers", True)))
+                not self._refused and bool(self._options.get("cross_layers", True)))
 
     def register_cross_layers_kv_cache(self, kv_cache: torch.Tensor, attn_backend: Any) -> None:
-        """In the place of register_kv_caches(). kv_cache: the KV of all layers, as it lies in memory. attn_backend: its
-        get_kv_cache_stride_order() says which of the axes is the layers'; where it says nothing, the first one is."""
+        """Called instead of register_kv_caches(). kv_cache: the KV of all layers, as it lies in memory. attn_backend:
+        its get_kv_cache_stride_order() says which axis is that of the layers; by default the first one is."""
         def layouts() -> List[Layout]:
-            tensor = _tensor("all layers", kv_cache)
+            tensor = tensor_of("all layers", kv_cache)
             try:
                 order = list(attn_backend.get_kv_cache_stride_order(include_num_layers_dimension=True))
             except (AttributeError, NotImplementedError, TypeError):
@@ -248,7 +251,7 @@ class KvtierConnector(*_BASES):
         self._register(kv_cache, layouts)
 
     def _register(self, keep: Any, layouts_of: Callable[[], List[Layout]]) -> None:
-        """keep: the tensors. layouts_of: of each group, or raises."""
+        """keep: the tensors. layouts_of: gives the layout of each group, or raises."""
         if self._refused:
             return
         try:
@@ -264,7 +267,7 @@ class KvtierConnector(*_BASES):
         self._keep = keep       # the daemon's view of it ends with the space
         cuda, geometries, shared = bool(layouts[0].regions[0].cuda), self._geometries, self._shared
         if shared and any(layout.regions != [Region(shared.length, base=shared.address)] for layout in layouts):
-            shared = None       # some of the KV lies elsewhere
+            shared = None       # as some of the KV lies elsewhere
 
         def open_spaces() -> Tuple[Client, Any]:
             return self._open("worker", lambda client: [
@@ -278,8 +281,8 @@ class KvtierConnector(*_BASES):
                               shared.take_back if shared else None)
 
     def _layouts(self, kv_caches: Dict[str, torch.Tensor]) -> List[Layout]:
-        """Of each group."""
-        tensors = {name: _tensor(name, t) for name, t in kv_caches.items()}
+        """The layout of each group."""
+        tensors = {name: tensor_of(name, t) for name, t in kv_caches.items()}
         groups = [group.layer_names for group in getattr(self._kv_cache_config, "kv_cache_groups", None) or ()]
         if len(groups) < 2:
             groups = [list(tensors)]
@@ -287,7 +290,7 @@ class KvtierConnector(*_BASES):
                           self._block_tokens, self._rope()) for names in groups]
 
     def _rope(self) -> int:
-        """How many values of a token's latent (MLA) are not to be rounded."""
+        """How many values of a token's latent (MLA) must not be rounded."""
         model = self._vllm_config.model_config
         if not getattr(model, "use_mla", False):
             return 0
@@ -306,7 +309,7 @@ class KvtierConnector(*_BASES):
     def _geometry_of(self, layout: Layout, group: int) -> Geometry:
         model = self._vllm_config.model_config
         first = next(iter(layout.segments))
-        own, asked = self._option("model", None), getattr(model, "revision", None)
+        own, asked = self._options.get("model"), getattr(model, "revision", None)
         revision = revision_of(getattr(model, "hf_config", None), asked)
         name = str(own) if own else at_revision(str(model.model), revision)     # own: a user says which weights
         extras = {"revision": asked if own else "", "files": "" if own else files_of(model.model),
@@ -316,7 +319,7 @@ class KvtierConnector(*_BASES):
                   "layout": getattr(self._kv_cache_config, "kv_cache_layout", None), "runs": layout.runs,
                   "order": layout.order,
                   "group": f"{group}/{self._groups}" if self._groups > 1 else "",
-                  "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._option("extras", "")}
+                  "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._options.get("extras", "")}
         text = ";".join(f"{key}={value}" for key, value in extras.items() if value)
         codec = self._codec
         if codec == Codec.DEFAULT and not layout.regions[first.region].cuda and layout.dtype.name == "FP32":
@@ -326,57 +329,59 @@ class KvtierConnector(*_BASES):
         return geometry_of(layout, named(name), named(text), self._block_tokens, layers, rank, world, codec)
 
     def get_handshake_metadata(self) -> Any:
-        """What the scheduler has to know of this worker: a Geometry of each group, or None: it serves none."""
+        """What the scheduler has to know of this worker: a Geometry of each group. None: it serves no group."""
         return KvtierHandshake([tuple(g) for g in self._geometries] if self._geometries else None)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begins the loads of this step's metadata, and returns. On a GPU they come after the stream's work."""
+        """Begins the loads of this step's metadata, and returns. On a GPU they wait for the stream's work."""
         if self._worker:
             self._worker.load(self._get_connector_metadata().loads)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing: loads are over before their request is computed."""
+        """Does nothing, as loads are over before their request is computed."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """Nothing: blocks are saved with all their layers, in wait_for_save()."""
+        """Does nothing, as wait_for_save() saves blocks with all their layers."""
 
     def wait_for_save(self) -> None:
-        """Begins the saves of this step's metadata. They are over when get_finished() names their request; of a model
-        with several groups, when this returns: at the latest after about timeout_ms."""
+        """Begins the saves of this step's metadata. They are over when get_finished() names their request. For a model
+        with several groups they are over when this returns, after about timeout_ms at the latest."""
         if self._worker:
             meta = self._get_connector_metadata()
-            # by now vLLM has loaded all adapters of the step: perhaps other weights than the request's keys say
+            # by now vLLM has loaded all adapters of the step, perhaps with other weights than the request's keys say
             others = {name for name, (number, path, weights) in meta.adapters.items()
                       if self._adapters.weights(number, path) != weights}
             self._worker.save(meta.saves, others)
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Waits until the saves of preempted requests have read their blocks: for about timeout_ms at most."""
+        """Waits until the saves of preempted requests have read their blocks, for about timeout_ms at most."""
         preempted = getattr(kv_connector_metadata, "preempted", None)
         if self._worker and preempted:
-            self._worker.preempted(preempted)       # their blocks are about to be others'
+            self._worker.preempted(preempted)       # other requests are about to get their blocks
 
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
-        """(requests that request_finished() kept and whose saves are over; requests whose loads are over, also loads
-        that failed or were aborted), each once; None for an empty set. No system call while nothing has ended."""
+        """(requests that request_finished() kept and whose saves are over; requests whose loads are over, failed or
+        were aborted). Each request is named once, and an empty set is None. It makes no system call before an op has
+        ended."""
         if not self._worker:
             return None, None
         sent, received = self._worker.finished(finished_req_ids)
         return sent or None, received or None
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
-        """As get_finished(), and the requests that must be computed from the beginning: of a model with several groups,
-        whose load was not whole."""
+        """get_finished(), and the requests that must be computed from the beginning: those of a model with several
+        groups whose load was not whole."""
         sent, received = self.get_finished(finished_req_ids)
         failed = self._worker.failed_requests(received or set()) if self._worker else set()
         return base.KVConnectorTransferResults(sent or set(), received or set(), failed)
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
-        """Block numbers that a load did not fill, since the last call: from the first bad block of a request on."""
+        """The block numbers that loads did not fill since the last call: all from the first bad block of a request
+        on."""
         return self._worker.failed_blocks() if self._worker else set()
 
     def get_kv_connector_stats(self) -> Optional[KvtierStats]:
-        """vllm_core.COUNTS since the last call: blocks, ops, seconds. None: nothing has changed."""
+        """What vllm_core.COUNTS (blocks, ops, seconds) grew by since the last call. None: they are the same."""
         if not self._worker or self._worker.counts == self._counted:
             return None
         counts, before, self._counted = self._worker.counts, self._counted, dict(self._worker.counts)
@@ -396,7 +401,7 @@ class KvtierConnector(*_BASES):
     # --- scheduler ---
 
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
-        """metadata: the workers' get_handshake_metadata(), by whatever number. All ranks are needed, else the engine
+        """metadata: what the workers' get_handshake_metadata() gave, by any numbers. If a rank is missing, the engine
         runs uncached."""
         ranks: Dict[int, List[Geometry]] = {}
         for m in metadata.values():
@@ -417,23 +422,23 @@ class KvtierConnector(*_BASES):
                                     lambda text: logger.info("kvtier: scheduler: %s", text), self._groups,
                                     self._events.planned if self._events else None, self._prefetch_ms / 1000)
 
-    set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # ranks say themselves which they are
+    set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # each rank says itself which one it is
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
-        """(tokens that kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether they
-        are loaded asynchronously: always, when there are any). Reads shared memory, and plans nothing. (None, False):
-        Redis is being asked for what this node lacks; vLLM asks again in its next step."""
+        """(how many tokens kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether
+        there are any, as they are always loaded asynchronously). It reads shared memory, and makes no plan. (None,
+        False): Redis is being asked for what this node lacks, and vLLM asks again in its next step."""
         if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
         if not self._scheduler.knows(request.request_id):
             return 0, False
-        # a token is left to compute: its logits are the next token's
+        # one token is left to compute, as the next token comes from its logits
         n = self._scheduler.matched(request.request_id, num_computed_tokens, request.num_tokens - 1)
         return n, bool(n)
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Dict[Any, int]:
-        """Tokens of the last match by CacheHitSource: all count for the place of its last block."""
+        """The tokens of the last match by CacheHitSource. All count for the place of the last block."""
         if not num_external_tokens or not self._scheduler:
             return {}
         tier = self._scheduler.tier(request.request_id)
@@ -442,14 +447,14 @@ class KvtierConnector(*_BASES):
         return {source: num_external_tokens}
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Plans the load of num_external_tokens into blocks (KVCacheBlocks). 0: nothing is loaded."""
+        """Plans the load of num_external_tokens tokens into blocks (KVCacheBlocks). 0: no block is loaded."""
         if self._scheduler and num_external_tokens > 0:
             self._scheduler.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
     def kv_checksum_carrier(self, request: Any, receiving: bool = False) -> Any:
-        """How vLLM's checksums of a request's KV come to the request that loads it: in the kv_transfer_params of the
-        answer, which the client hands on. None: this request is not summed, as its blocks are not kept, its space may
-        not give back every bit, or nobody asks for it."""
+        """Says how vLLM's checksums of a request's KV reach the request that loads it: in the kv_transfer_params of the
+        answer, which the client hands on. None: this request has no checksums, because its blocks are not kept, its
+        space may not give back every bit, or they are not asked for."""
         if _CARRIER is None or not self._exact or not self._scheduler or not self._scheduler.knows(request.request_id):
             return None
         if receiving:
@@ -458,7 +463,7 @@ class KvtierConnector(*_BASES):
         return _CARRIER if getattr(self._kv_transfer_config, "enable_kv_checksum", False) else None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """The step's loads, and saves of the blocks that are full after it."""
+        """The loads of this step, and the saves of the blocks that are full after it."""
         meta = KvtierMetadata()
         if not self._scheduler:
             return meta
@@ -480,15 +485,15 @@ class KvtierConnector(*_BASES):
         return meta
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """connector_output: KVConnectorOutput of all workers together."""
+        """connector_output: the KVConnectorOutput of all workers together."""
         if self._scheduler:
             self._scheduler.saved(connector_output.finished_sending or ())
             self._scheduler.loaded(connector_output.finished_recving or (), connector_output.invalid_block_ids or (),
                                    getattr(connector_output, "failed_recving", None) or ())
 
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        """(whether its blocks stay until get_finished() names the request, as they are being saved; a dict for vLLM's
-        checksums where the answer carries them, else None)."""
+        """(whether the request's blocks are being saved, and stay until get_finished() names it; a dict for vLLM's
+        checksums if the answer carries them, else None)."""
         parameters: Optional[Dict[str, Any]] = None if self.kv_checksum_carrier(request) is None else {}
         adapter = self._adapter_of.pop(request.request_id, None)
         if adapter and request.num_output_tokens:
@@ -499,16 +504,16 @@ class KvtierConnector(*_BASES):
 
     def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> \
             Tuple[bool, Optional[Dict[str, Any]]]:
-        """As request_finished(), of a model with several groups."""
+        """request_finished() for a model with several groups."""
         return self.request_finished(request, [])
 
     def take_events(self) -> Iterable[Any]:
-        """BlockStored and BlockRemoved since the last call; none without --kv-events-config."""
+        """The events BlockStored and BlockRemoved since the last call; none without --kv-events-config."""
         return self._events.take() if self._events else ()
 
     def reset_cache(self) -> Optional[bool]:
-        """vLLM has other weights, or wants to compute all again: no block that was kept until now is used any more.
-        True: done."""
+        """Called when vLLM has other weights, or wants to compute all again: no block that was kept until now is used
+        any more. True: done."""
         if self._scheduler:
             self._scheduler.reset()
             if self._events:
@@ -516,7 +521,7 @@ class KvtierConnector(*_BASES):
         return True
 
     def _add(self, request: Any) -> None:
-        """A request whose adapter is not known is left out."""
+        """Adds a request to the plan, unless its adapter's weights are not known."""
         if self._scheduler.knows(request.request_id):
             return
         lora, adapter, loads = getattr(request, "lora_request", None), None, True
@@ -526,7 +531,7 @@ class KvtierConnector(*_BASES):
                 return
             adapter = (lora.lora_name, lora.lora_path, weights)
             self._adapter_of[request.request_id] = lora.lora_int_id, lora.lora_path, weights
-            # until vLLM has loaded one of a hub, the next download may bring another commit
+            # until vLLM has loaded an adapter of a hub, the next download may bring another commit
             loads = is_local(lora.lora_path) or (lora.lora_int_id, lora.lora_path) in self._in_use
         root = root_of({"lora": adapter,
                         "salt": getattr(request, "cache_salt", None),
@@ -539,8 +544,8 @@ class KvtierConnector(*_BASES):
             self._events.add(request)
 
     def shutdown(self) -> None:
-        """Waits for loads and saves that are under way (about timeout_ms at most), and closes the connection. Later
-        calls find nothing."""
+        """Waits for the loads and saves that are under way, for about timeout_ms at most, and closes the connection.
+        Later calls find no block."""
         if self._worker:
             self._worker.wait()
         self._worker = self._scheduler = None
@@ -550,11 +555,8 @@ class KvtierConnector(*_BASES):
 
 
 def _are_exact(geometries: Iterable[Geometry]) -> bool:
-    """False also where the daemon chooses the codec, as its choice is not known here."""
+    """Whether spaces of these geometries keep every bit. If the daemon chooses the codec it is False, as the choice is
+    not known here."""
     return all(geometry.codec == Codec.RAW for geometry in geometries)
 
 
-def _tensor(name: str, t: torch.Tensor) -> Tensor:
-    storage = t.untyped_storage()
-    return Tensor(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), tuple(t.stride()),
-                  t.data_ptr() - storage.data_ptr(), storage.data_ptr(), storage.nbytes(), t.is_cuda)

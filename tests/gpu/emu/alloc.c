@@ -5,9 +5,6 @@
  * cuMemFree() takes the address that cuMemAlloc() gave, once, in the context that it was made in,
  * when no queued operation names it. A real driver forgives some of it; each is a violation here.
  */
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "emu.h"
 
@@ -119,25 +116,16 @@ CUresult cuMemFree(CUdeviceptr ptr)
 /* The memory is there at once, which is early but legal. */
 CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
 {
-	struct stream *s;
-	CUresult r;
-
-	CALL(cuMemAllocAsync, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	return r ? r : take(call.ctx, RANGE_POOL, bytes, ptr);
+	CALL_ON_STREAM(cuMemAllocAsync, stream);
+	return take(call.ctx, RANGE_POOL, bytes, ptr);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
 	struct operation *op;
-	struct stream *s;
 	struct range *range;
-	CUresult r;
 
-	CALL(cuMemFreeAsync, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (r)
-		return r;
+	CALL_ON_STREAM(cuMemFreeAsync, stream);
 	range = find_to_free(&call, ptr);
 	if (!range || range->kind == RANGE_MANAGED)
 		return CUDA_ERROR_INVALID_VALUE;

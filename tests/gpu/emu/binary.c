@@ -6,8 +6,6 @@
  * Machine code of nvcc 13 has ELF ABI 8; that of 12.x has 7 for the GPUs before Blackwell (10.0),
  * which came with 12.8 and ABI 8.
  */
-#include <stdlib.h>
-#include <string.h>
 
 #include "emu.h"
 #include "tests/lib/lib_fatbin.h"

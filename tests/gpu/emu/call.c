@@ -6,11 +6,7 @@
  * counted, and delayed or failed when a fault is planted for it; then it takes emu.lock and looks
  * for the current context, which must be there and healthy where the call needs one.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -146,12 +142,10 @@ static bool is_hit(struct fault *f, const struct call *call)
 
 static CUresult planted(struct call *call)
 {
-	uint32_t i;
-
 	emu.counts[call->id]++;
 	if (countdown_takes(call->id, call->ctx))
 		return fail_by_countdown(call);
-	for (i = 0; i < emu.settings.n_faults; i++) {
+	for (uint32_t i = 0; i < emu.settings.n_faults; i++) {
 		struct fault *f = &emu.settings.faults[i];
 
 		if (!is_hit(f, call))
@@ -259,9 +253,7 @@ static const struct {
 
 static const char *result_name(CUresult result)
 {
-	size_t i;
-
-	for (i = 0; i < sizeof(results) / sizeof(*results); i++)
+	for (size_t i = 0; i < sizeof(results) / sizeof(*results); i++)
 		if (results[i].result == result)
 			return results[i].name;
 	return NULL;

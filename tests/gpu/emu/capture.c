@@ -14,8 +14,6 @@
  *
  * Graphs are not launched. A stream that joined a capture leaves it when it ends.
  */
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -40,9 +38,7 @@ static _Thread_local CUstreamCaptureMode mode_here; /* CU_STREAM_CAPTURE_MODE_GL
 
 static struct capture *find(uint64_t id)
 {
-	uint32_t i;
-
-	for (i = 0; id && i < CAPTURES; i++)
+	for (uint32_t i = 0; id && i < CAPTURES; i++)
 		if (captures[i].id == id)
 			return &captures[i];
 	return NULL;
@@ -142,55 +138,29 @@ CUresult capture_asks_null(const struct call *call)
 /* --- calls of all threads --- */
 
 /* It is put into a stream, or changes and awaits nothing. */
+#define SAFE(name) [CALL_##name] = true
+/* clang-format off */
+static const bool safe[] = {
+	SAFE(cuInit), SAFE(cuGetErrorName), SAFE(cuGetErrorString), SAFE(cuDriverGetVersion),
+	SAFE(cuDeviceGetCount), SAFE(cuDeviceGet), SAFE(cuDeviceGetUuid),
+	SAFE(cuDeviceGetName), SAFE(cuDeviceGetAttribute), SAFE(cuDeviceGetPCIBusId),
+	SAFE(cuDeviceTotalMem), SAFE(cuDevicePrimaryCtxGetState), SAFE(cuCtxPushCurrent),
+	SAFE(cuCtxPopCurrent), SAFE(cuCtxGetCurrent), SAFE(cuCtxSetCurrent),
+	SAFE(cuCtxGetDevice), SAFE(cuCtxGetStreamPriorityRange), SAFE(cuFuncGetAttribute),
+	SAFE(cuLaunchKernel), SAFE(cuMemAllocAsync), SAFE(cuMemFreeAsync), SAFE(cuMemGetInfo),
+	SAFE(cuMemGetAddressRange), SAFE(cuPointerGetAttribute), SAFE(cuPointerGetAttributes),
+	SAFE(cuMemcpyAsync), SAFE(cuMemcpyHtoDAsync), SAFE(cuMemcpyDtoHAsync),
+	SAFE(cuMemcpyDtoDAsync), SAFE(cuMemcpy2DAsync), SAFE(cuMemsetD8Async),
+	SAFE(cuStreamGetCtx), SAFE(cuStreamIsCapturing), SAFE(cuStreamBeginCapture),
+	SAFE(cuStreamEndCapture), SAFE(cuStreamWaitEvent), SAFE(cuStreamWriteValue64),
+	SAFE(cuStreamWaitValue64), SAFE(cuEventRecord), SAFE(cuGraphDestroy),
+	SAFE(cuThreadExchangeStreamCaptureMode),
+};
+/* clang-format on */
+
 static bool is_safe(enum call_id id)
 {
-	switch (id) {
-	case CALL_cuInit:
-	case CALL_cuGetErrorName:
-	case CALL_cuGetErrorString:
-	case CALL_cuDriverGetVersion:
-	case CALL_cuDeviceGetCount:
-	case CALL_cuDeviceGet:
-	case CALL_cuDeviceGetUuid:
-	case CALL_cuDeviceGetName:
-	case CALL_cuDeviceGetAttribute:
-	case CALL_cuDeviceGetPCIBusId:
-	case CALL_cuDeviceTotalMem:
-	case CALL_cuDevicePrimaryCtxGetState:
-	case CALL_cuCtxPushCurrent:
-	case CALL_cuCtxPopCurrent:
-	case CALL_cuCtxGetCurrent:
-	case CALL_cuCtxSetCurrent:
-	case CALL_cuCtxGetDevice:
-	case CALL_cuCtxGetStreamPriorityRange:
-	case CALL_cuFuncGetAttribute:
-	case CALL_cuLaunchKernel:
-	case CALL_cuMemAllocAsync:
-	case CALL_cuMemFreeAsync:
-	case CALL_cuMemGetInfo:
-	case CALL_cuMemGetAddressRange:
-	case CALL_cuPointerGetAttribute:
-	case CALL_cuPointerGetAttributes:
-	case CALL_cuMemcpyAsync:
-	case CALL_cuMemcpyHtoDAsync:
-	case CALL_cuMemcpyDtoHAsync:
-	case CALL_cuMemcpyDtoDAsync:
-	case CALL_cuMemcpy2DAsync:
-	case CALL_cuMemsetD8Async:
-	case CALL_cuStreamGetCtx:
-	case CALL_cuStreamIsCapturing:
-	case CALL_cuStreamBeginCapture:
-	case CALL_cuStreamEndCapture:
-	case CALL_cuStreamWaitEvent:
-	case CALL_cuStreamWriteValue64:
-	case CALL_cuStreamWaitValue64:
-	case CALL_cuEventRecord:
-	case CALL_cuGraphDestroy:
-	case CALL_cuThreadExchangeStreamCaptureMode:
-		return true;
-	default:
-		return false;
-	}
+	return (size_t)id < sizeof(safe) && safe[id];
 }
 
 /* The table in the manual of cuThreadExchangeStreamCaptureMode(). */
@@ -207,9 +177,8 @@ static bool forbids(const struct capture *c)
 CUresult capture_check(enum call_id id)
 {
 	CUresult r = CUDA_SUCCESS;
-	uint32_t i;
 
-	for (i = 0; n_captures && i < CAPTURES && !is_safe(id); i++)
+	for (uint32_t i = 0; n_captures && i < CAPTURES && !is_safe(id); i++)
 		if (forbids(&captures[i])) {
 			make_void(&captures[i], id, "the thread is not relaxed");
 			r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -233,13 +202,8 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
 	const struct capture *c;
-	struct stream *s;
-	CUresult r;
 
-	CALL(cuStreamIsCapturing, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (r)
-		return r;
+	CALL_ON_STREAM(cuStreamIsCapturing, stream);
 	c = find(s->capture);
 	*status = !c         ? CU_STREAM_CAPTURE_STATUS_NONE :
 		  c->is_void ? CU_STREAM_CAPTURE_STATUS_INVALIDATED :
@@ -250,14 +214,9 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
 {
 	static uint64_t ids;
-	struct stream *s;
 	uint32_t i;
-	CUresult r;
 
-	CALL(cuStreamBeginCapture, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (r)
-		return r;
+	CALL_ON_STREAM(cuStreamBeginCapture, stream);
 	if (s == call.ctx->legacy)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	for (i = 0; i < CAPTURES && captures[i].id; i++)
@@ -275,14 +234,9 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
 	struct graph *g = NULL;
 	struct capture *c;
-	struct stream *s;
 	bool is_void;
-	CUresult r;
 
-	CALL(cuStreamEndCapture, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (r)
-		return r;
+	CALL_ON_STREAM(cuStreamEndCapture, stream);
 	c = find(s->capture);
 	if (!graph || !c || c->origin != s)
 		return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;

@@ -10,8 +10,6 @@
  * healthy context still had at its death are leaks. The struct stays, because a thread may still
  * have it as its current context. Each thread has a stack of its own.
  */
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -105,7 +103,7 @@ static void say_leaks(const struct context *ctx)
 			leak("%s was left in its context", object_kind_name(object->kind));
 	at = 0;
 	while ((range = range_next(&at)) != NULL)
-		if (range->ctx == ctx)
+		if (range->ctx == ctx && !range->stays)
 			leak("%zu bytes of %s were left in their context", range->bytes,
 			     range_name(range));
 }
@@ -183,12 +181,7 @@ void context_at_exit(void)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-	struct device *gpu;
-
-	CALL(cuDevicePrimaryCtxRetain, NEEDS_INIT);
-	gpu = device_find(device);
-	if (!gpu)
-		return CUDA_ERROR_INVALID_DEVICE;
+	CALL_ON_DEVICE(cuDevicePrimaryCtxRetain, device);
 	if (!gpu->primary && broken)
 		return broken;
 	if (!gpu->primary)
@@ -202,12 +195,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-	struct device *gpu;
-
-	CALL(cuDevicePrimaryCtxRelease, NEEDS_INIT);
-	gpu = device_find(device);
-	if (!gpu)
-		return CUDA_ERROR_INVALID_DEVICE;
+	CALL_ON_DEVICE(cuDevicePrimaryCtxRelease, device);
 	if (!gpu->retains) {
 		violation("%s: the primary context is not retained", call_name(call.id));
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -222,12 +210,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 /* It does not release: a program that retained the context still has to. */
 CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-	struct device *gpu;
-
-	CALL(cuDevicePrimaryCtxReset, NEEDS_INIT);
-	gpu = device_find(device);
-	if (!gpu)
-		return CUDA_ERROR_INVALID_DEVICE;
+	CALL_ON_DEVICE(cuDevicePrimaryCtxReset, device);
 	if (gpu->primary) {
 		note("%s: a context goes, with all that is in it", call_name(call.id));
 		destroy(gpu->primary);
@@ -237,9 +220,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device)
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
-	CALL(cuDevicePrimaryCtxGetState, NEEDS_INIT);
-	if (!device_find(device))
-		return CUDA_ERROR_INVALID_DEVICE;
+	CALL_ON_DEVICE(cuDevicePrimaryCtxGetState, device);
 	*flags = CU_CTX_SCHED_AUTO;
 	*active = !!emu.gpus[device].primary;
 	return CUDA_SUCCESS;

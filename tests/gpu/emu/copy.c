@@ -8,8 +8,6 @@
  *			pageable
  *	any		the kind of its memory: cuMemcpyAsync()
  */
-#include <stdlib.h>
-#include <string.h>
 
 #include "emu.h"
 
@@ -170,14 +168,11 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
 	struct operation *op;
-	struct stream *s;
 	bool pageable;
 	CUresult r;
 
-	CALL(cuMemsetD8Async, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (!r)
-		r = check_side(&call, to, bytes, SIDE_DEVICE, &pageable);
+	CALL_ON_STREAM(cuMemsetD8Async, stream);
+	r = check_side(&call, to, bytes, SIDE_DEVICE, &pageable);
 	if (r || !bytes)
 		return r;
 	op = operation_new(OPERATION_FILL, call.id);

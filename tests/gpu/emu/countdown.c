@@ -14,7 +14,6 @@
  * A test in the same process arms it around the calls of libkvtier, with the three functions that
  * this library shows besides cuGetProcAddress_v2 (lib_gpu.h: gpu_countdown()).
  */
-#include <string.h>
 
 #include "emu.h"
 
@@ -87,17 +86,19 @@ const char *kvtier_emu_failed(void)
 	return ret;
 }
 
-/* Handles, pieces of memory and uses of primary contexts that this process has. */
+/* Handles, pieces of memory and uses of primary contexts that this process has, less memory that
+ * may stay. */
 uint64_t kvtier_emu_live(void)
 {
+	const struct range *r;
 	uint64_t n = 0;
 	uint32_t at = 0;
 
 	pthread_mutex_lock(&emu.lock);
 	while (object_next(NULL, &at))
 		n++;
-	for (at = 0; range_next(&at);)
-		n++;
+	for (at = 0; (r = range_next(&at)) != NULL;)
+		n += !r->stays;
 	for (uint32_t i = 0; i < emu.n_gpus; i++)
 		n += emu.gpus[i].retains;
 	pthread_mutex_unlock(&emu.lock);

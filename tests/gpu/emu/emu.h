@@ -7,11 +7,11 @@
  *	countdown.c the n-th call of all fails
  *	report.c   violations, notes, leaks: one line each in the log
  *	object.c   handles: contexts, streams, events, modules, functions, VMM handles
- *	device.c   GPUs, their names in this process, attributes; cuInit()
+ *	emu_device.c  GPUs, their names in this process, attributes; cuInit()
  *	context.c  contexts, the stack of current ones of each thread
  *	memory.c   physical memory, the map of addresses
  *	alloc.c    device memory and managed memory
- *	host.c     pinned and registered host memory
+ *	emu_host.c  pinned and registered host memory
  *	pointer.c  queries of addresses
  *	hbm.c      how much memory is in use, by all processes
  *	stream.c   streams, and the operations queued in them
@@ -36,14 +36,21 @@
 #ifndef KVTIER_EMU_H
 #define KVTIER_EMU_H
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/types.h>
+#include <unistd.h>
 
-#include "client/cuda_api.h"
+#include "tests/gpu/emu/cuda_more.h"
 
 enum {
 	EMU_GPUS = 8,
@@ -151,7 +158,7 @@ struct object *object_find(enum object_kind kind, uint64_t handle, const char *w
 struct object *object_next(const struct context *ctx, uint32_t *at);
 const char *object_kind_name(enum object_kind kind);
 
-/* --- device.c --- */
+/* --- emu_device.c --- */
 
 struct device {
 	uint32_t physical; /* which GPU of the machine */
@@ -239,6 +246,7 @@ struct range {
 	size_t reserved_bytes;
 	bool freed_late; /* cuMemFreeAsync is queued */
 	bool own;        /* registered without PORTABLE: pinned in its context alone */
+	bool stays;      /* registered with DEVICEMAP: that it is left is no leak */
 };
 
 struct physical *physical_make(struct device *gpu, size_t bytes, uint32_t handle_types);
@@ -490,6 +498,21 @@ CUresult call_done(const struct call *call);
                                                                                        \
 	if (refused)                                                                   \
 	return refused
+
+/* The same for calls on a stream, which is `s` behind it, and on a GPU, which is `gpu`. */
+#define CALL_ON_STREAM(name, stream)                             \
+	CALL(name, NEEDS_CONTEXT);                               \
+	struct stream *s;                                        \
+	const CUresult unknown = stream_find(&call, stream, &s); \
+                                                                 \
+	if (unknown)                                             \
+	return unknown
+#define CALL_ON_DEVICE(name, device)                    \
+	CALL(name, NEEDS_INIT);                         \
+	struct device *const gpu = device_find(device); \
+                                                        \
+	if (!gpu)                                       \
+	return CUDA_ERROR_INVALID_DEVICE
 
 struct emu {
 	pthread_mutex_t lock;

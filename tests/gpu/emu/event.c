@@ -15,10 +15,6 @@
  * page is never used twice, so a handle of an event that is gone finds no magic there. The sheet
  * goes with the last event in it.
  */
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -175,15 +171,12 @@ CUresult cuEventDestroy(CUevent event)
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	struct operation *op;
-	struct stream *s;
 	struct event *e;
-	CUresult r;
 
-	CALL(cuEventRecord, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
+	CALL_ON_STREAM(cuEventRecord, stream);
 	e = find(&call, event);
-	if (r || !e)
-		return r ? r : CUDA_ERROR_INVALID_HANDLE;
+	if (!e)
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (e->object.ctx != s->object.ctx) {
 		violation("%s: the event is of another context than the stream",
 			  call_name(call.id));
@@ -204,15 +197,13 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
 	struct operation *op;
-	struct stream *s;
 	struct event *e;
 	CUresult r;
 
-	CALL(cuStreamWaitEvent, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
+	CALL_ON_STREAM(cuStreamWaitEvent, stream);
 	e = find(&call, event);
-	if (r || !e || flags)
-		return r ? r : e ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+	if (!e || flags)
+		return e ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 	if (capture_join(&call, s, e, &r))
 		return r;
 	op = operation_new(OPERATION_WAIT_EVENT, call.id);

@@ -19,7 +19,6 @@
  *     it would have seen it, and leaves the processor to the threads that bring the change.
  */
 #include <signal.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "emu.h"

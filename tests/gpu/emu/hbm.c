@@ -9,12 +9,6 @@
  * A row is taken by one compare-and-swap of its owner; there is no lock that a killed process could
  * leave behind. Two processes that take the last bytes at once may both get them.
  */
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -115,10 +109,9 @@ static bool counted_before(uint64_t inode)
 uint64_t hbm_used(uint32_t physical_gpu)
 {
 	uint64_t used = 0, alive_pid = 0;
-	uint32_t i;
 
 	walks++;
-	for (i = 0; i < table->used; i++) {
+	for (uint32_t i = 0; i < table->used; i++) {
 		const uint64_t owner = rows[i].owner;
 
 		if (!owner || owner == ROW_BUSY || rows[i].gpu != physical_gpu)
@@ -135,11 +128,10 @@ uint64_t hbm_used(uint32_t physical_gpu)
 bool hbm_take(uint32_t physical_gpu, uint64_t inode, uint64_t bytes, uint32_t *ret_row)
 {
 	uint64_t used = 0;
-	uint32_t i;
 
 	if (hbm_used(physical_gpu) + bytes > emu.settings.hbm_bytes)
 		return false;
-	for (i = 0; i < ROWS; i++) {
+	for (uint32_t i = 0; i < ROWS; i++) {
 		uint64_t none = 0;
 
 		if (!atomic_compare_exchange_strong(&rows[i].owner, &none, ROW_BUSY))

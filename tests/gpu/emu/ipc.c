@@ -11,12 +11,7 @@
  * Memory is opened once for each process: the same handle again is a violation (and counts, as a
  * driver does); opened by two contexts, it is refused.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "emu.h"
 

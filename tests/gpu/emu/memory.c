@@ -14,15 +14,8 @@
  *
  * The map changes under emu.lock and map_lock; it is read under either.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -69,11 +62,10 @@ CUdeviceptr address_take(size_t bytes, size_t alignment)
 	const uint64_t need = round_up(bytes, EMU_GRANULE);
 	const uint64_t unit = alignment > EMU_GRANULE ? alignment : EMU_GRANULE;
 	uint64_t base;
-	uint32_t i;
 
 	if (!window && !window_open())
 		return 0;
-	for (i = n_spans; emu.settings.reuse && i-- > 0;)
+	for (uint32_t i = n_spans; emu.settings.reuse && i-- > 0;)
 		if (spans[i].bytes == need && spans[i].base % unit == 0) {
 			base = spans[i].base;
 			spans[i] = spans[--n_spans];
@@ -140,7 +132,6 @@ static void keep(const struct physical *p)
 static void make_dirty(uint8_t *at, size_t bytes)
 {
 	const uint64_t word = draw(&emu.random) | 0x8000800080008000;
-	size_t i;
 
 	if (bytes > FRESH_BYTES)
 		bytes = FRESH_BYTES;
@@ -150,7 +141,7 @@ static void make_dirty(uint8_t *at, size_t bytes)
 		memcpy(at, kept.bytes, bytes < kept.n ? bytes : kept.n);
 		return;
 	}
-	for (i = 0; i + 8 <= bytes; i += 8)
+	for (size_t i = 0; i + 8 <= bytes; i += 8)
 		memcpy(at + i, &word, 8);
 }
 

@@ -12,9 +12,6 @@
  *
  * Arguments are copied when the launch is queued. Each access of a kernel goes through translate().
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "emu.h"
 #include "tests/gpu/host/host_kernel.h"
@@ -65,9 +62,7 @@ static const struct host_kernel own[] = {
 
 static const struct host_kernel *find_kernel(const char *name)
 {
-	size_t i;
-
-	for (i = 0; i < sizeof(own) / sizeof(*own); i++)
+	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
 		if (!strcmp(own[i].name, name))
 			return &own[i];
 	return host_kernel_find ? host_kernel_find(name) : NULL;
@@ -242,12 +237,11 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 static bool copy_params(struct operation *op, const struct host_kernel *kernel, void **params)
 {
 	size_t bytes = 0, at = 0;
-	uint32_t i;
 
-	for (i = 0; i < kernel->n_params; i++)
+	for (uint32_t i = 0; i < kernel->n_params; i++)
 		bytes += (kernel->param_bytes[i] + 15) / 16 * 16;
 	op->params = aligned_alloc(16, bytes + 16);
-	for (i = 0; op->params && i < kernel->n_params; i++) {
+	for (uint32_t i = 0; op->params && i < kernel->n_params; i++) {
 		memcpy(op->params + at, params[i], kernel->param_bytes[i]);
 		at += (kernel->param_bytes[i] + 15) / 16 * 16;
 	}
@@ -262,16 +256,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	const struct host_kernel *kernel;
 	struct operation *op;
 	struct function *f;
-	struct stream *s;
-	CUresult r;
 
-	CALL(cuLaunchKernel, NEEDS_CONTEXT);
+	CALL_ON_STREAM(cuLaunchKernel, stream);
 	f = find(&call, function);
 	if (!f)
 		return CUDA_ERROR_INVALID_HANDLE;
-	r = stream_find(&call, stream, &s);
-	if (r)
-		return r;
 	kernel = f->kernel;
 	if (!threads || threads > kernel->max_threads || !grid_x || !grid_y || !grid_z || extra ||
 	    (kernel->n_params && !params) || shared_bytes > 48 << 10)

@@ -3,8 +3,6 @@
  * nvml.c - kvtierd's questions to NVML, so that the emulated driver can stand for
  * libnvidia-ml.so.1, too: memory of a GPU in use by all processes, without a context.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "emu.h"
 

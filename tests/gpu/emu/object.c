@@ -6,7 +6,6 @@
  * program that looks behind it faults, and a handle whose object has gone is known as such for
  * ever: a slot's generation grows when its object goes. Guarded by emu.lock.
  */
-#include <stdlib.h>
 
 #include "emu.h"
 

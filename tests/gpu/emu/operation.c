@@ -6,8 +6,6 @@
  * destination may be made void: until the copy is done, no program may rely on the bytes there, not
  * even on the old ones.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "emu.h"
 

@@ -14,7 +14,6 @@
  * cuPointerGetAttributes() gives zeros. The latter refuses all attributes if one is not in its
  * manual's list.
  */
-#include <string.h>
 
 #include "emu.h"
 

@@ -11,13 +11,8 @@
  * interest to tests. Several processes write one log: a line is one write() to a file opened for
  * appending.
  */
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "emu.h"
 

@@ -47,9 +47,6 @@
  *
  * A word that it does not know ends the process: a test with a typing error proves nothing.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "emu.h"
 
@@ -66,9 +63,8 @@ static void read_fault(struct settings *s, const char *key, char *value, const c
 	struct fault *f = &s->faults[s->n_faults];
 	uint64_t numbers[2] = { 0, 0 };
 	char *rest = value, *name = strsep(&rest, ":");
-	unsigned i;
 
-	for (i = 0; i < 2 && rest; i++)
+	for (unsigned i = 0; i < 2 && rest; i++)
 		numbers[i] = strtoull(strsep(&rest, ":"), NULL, 0);
 	for (f->call = 0; f->call < CALLS && strcmp(call_name(f->call), name); f->call++)
 		;

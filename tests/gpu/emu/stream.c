@@ -13,8 +13,6 @@
  *     is copied in the call: to the device after the stream has run dry, from it while the caller
  *     waits.
  */
-#include <stdlib.h>
-#include <string.h>
 
 #include "emu.h"
 
@@ -261,25 +259,19 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 
 CUresult cuStreamQuery(CUstream stream)
 {
-	struct stream *s;
 	CUresult r;
 
-	CALL(cuStreamQuery, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (!r)
-		r = capture_asks_stream(&call, s);
+	CALL_ON_STREAM(cuStreamQuery, stream);
+	r = capture_asks_stream(&call, s);
 	return r ? r : stream_idle(s) ? CUDA_SUCCESS : not_ready(s->object.handle);
 }
 
 CUresult cuStreamSynchronize(CUstream stream)
 {
-	struct stream *s;
 	CUresult r;
 
-	CALL(cuStreamSynchronize, NEEDS_CONTEXT);
-	r = stream_find(&call, stream, &s);
-	if (!r)
-		r = capture_asks_stream(&call, s);
+	CALL_ON_STREAM(cuStreamSynchronize, stream);
+	r = capture_asks_stream(&call, s);
 	return r ? r : stream_wait(s, emu.tickets);
 }
 

@@ -11,12 +11,7 @@
  * a leak.
  */
 #include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "emu.h"
 
@@ -250,8 +245,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (type == CU_MEM_HANDLE_TYPE_FABRIC && !emu.settings.fabric)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	fd = open_shareable(shareable, type, &gpu, &types, &bytes);
-	if (fd < 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	if (fd < 0) /* as driver 580 of an H100 says it */
+		return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_INVALID_VALUE :
+							   CUDA_ERROR_UNKNOWN;
 	if (device_of(gpu))
 		memory = physical_open(device_of(gpu), fd, bytes, types);
 	close(fd);
@@ -327,8 +323,10 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllo
 	a = find(&call, handle);
 	reservation = reservation_of(ptr, bytes);
 	if (!a || !reservation || !bytes || !aligned(ptr) || !aligned(bytes) || offset || flags ||
-	    bytes > a->memory->bytes || range_overlapping(ptr, bytes))
+	    range_overlapping(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (bytes > a->memory->bytes) /* as driver 580 of an H100 says it */
+		return CUDA_ERROR_NOT_SUPPORTED;
 	r.memory = a->memory;
 	r.alias = reservation->alias + (ptr - reservation->base);
 	r.gpu = a->memory->gpu;
@@ -377,9 +375,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 
 static CUresult check_access(const CUmemAccessDesc *access, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
 		    !device_find(access[i].location.id) ||
 		    (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
@@ -392,7 +388,6 @@ static CUresult check_access(const CUmemAccessDesc *access, size_t n)
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *access, size_t n)
 {
 	CUdeviceptr at;
-	size_t i;
 
 	CALL(cuMemSetAccess, NEEDS_INIT);
 	if (!bytes || !access || !n || !mapped(ptr, bytes) || check_access(access, n))
@@ -401,7 +396,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *ac
 	for (at = ptr; at < ptr + bytes;) {
 		struct range *r = range_at(at);
 
-		for (i = 0; i < n; i++) {
+		for (size_t i = 0; i < n; i++) {
 			r->access = access[i].flags;
 			if (device_find(access[i].location.id) != r->gpu)
 				r->peer = device_find(access[i].location.id);

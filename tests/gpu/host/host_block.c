@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/gpu/host/host_block.h"
-#include "tests/gpu/host/host_cuda.h"
+#include "host_block.h"
+#include "host_cuda.h"
 
 enum { YIELD_ONE_OF = 32 }; /* accesses to global memory */
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* host_block.h - a block that runs: shared by host_block.c, host_meet.c and host_shared.c alone. */
-#ifndef KVTIER_TESTS_HOST_BLOCK_H
-#define KVTIER_TESTS_HOST_BLOCK_H
+#ifndef KVTIER_HOST_BLOCK_H
+#define KVTIER_HOST_BLOCK_H
 
 #include <stdbool.h>
 
-#include "tests/gpu/host/host_fiber.h"
-#include "tests/gpu/host/host_kernel.h"
+#include "host_fiber.h"
+#include "host_kernel.h"
 
 enum {
 	HOST_WARP = 32,

@@ -2,10 +2,10 @@
 /* host_codec.c - kernels/cuda/codec.cu, compiled for the host, and the list of its kernels. */
 #include <string.h>
 
-#include "tests/gpu/host/host_cuda.h"
+#include "host_cuda.h"
 
 #include "kernels/cuda/codec.h"
-#include "tests/gpu/host/host_kernel.h"
+#include "host_kernel.h"
 
 void kvtier_encode(struct cuda_plan plan, struct cuda_tasks tasks);
 void kvtier_decode(struct cuda_plan plan, struct cuda_tasks tasks);

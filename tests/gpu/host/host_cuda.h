@@ -3,8 +3,8 @@
  * host_cuda.h - the parts of CUDA that a .cu file needs, for a compiler of C on the host. The
  * threads that run it are fibers of host_block.c.
  */
-#ifndef KVTIER_TESTS_HOST_CUDA_H
-#define KVTIER_TESTS_HOST_CUDA_H
+#ifndef KVTIER_HOST_CUDA_H
+#define KVTIER_HOST_CUDA_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_fiber.c - see host_fiber.h. */
-#include "tests/gpu/host/host_fiber.h"
+#include "host_fiber.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "tests/gpu/host/host_kernel.h"
+#include "host_kernel.h"
 
 enum { GUARD = 4096, STRIDE = HOST_STACK_BYTES + GUARD };
 

@@ -3,8 +3,8 @@
  * host_fiber.h - stacks of one thread of the host, between which it switches. A stack ends at an
  * inaccessible page. Nothing is unwound: a fiber that is not gone on with is forgotten.
  */
-#ifndef KVTIER_TESTS_HOST_FIBER_H
-#define KVTIER_TESTS_HOST_FIBER_H
+#ifndef KVTIER_HOST_FIBER_H
+#define KVTIER_HOST_FIBER_H
 
 #include <stdint.h>
 

@@ -12,8 +12,8 @@
  * Any number of threads may run launches at the same time. Nothing is kept between launches but
  * the memory of a thread's stacks.
  */
-#ifndef KVTIER_TESTS_HOST_KERNEL_H
-#define KVTIER_TESTS_HOST_KERNEL_H
+#ifndef KVTIER_HOST_KERNEL_H
+#define KVTIER_HOST_KERNEL_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "tests/gpu/host/host_block.h"
-#include "tests/gpu/host/host_cuda.h"
+#include "host_block.h"
+#include "host_cuda.h"
 
 /* They can never meet: says so now, where both still stand. */
 static void check_shuffle(const struct host_block *b, uint32_t self, uint32_t other)

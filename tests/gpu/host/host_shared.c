@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/gpu/host/host_block.h"
-#include "tests/gpu/host/host_cuda.h"
+#include "host_block.h"
+#include "host_cuda.h"
 
 static struct host_word *word_of(struct host_block *b, const uint32_t *address)
 {

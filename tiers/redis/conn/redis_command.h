@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_command.h - a command and its reply. A command lies in its owner (a job, a chore), is
- * filled by one of the functions below, and is lent to a connection (redis_conn.h) until done()
- * ran. The functions are pure; any thread.
+ * redis_command.h - a command and its reply. A command lies in its owner (a job, a chore). One of
+ * the functions below fills it, and it is lent to a connection (redis_conn.h) until done() has run.
+ * The functions are pure, and any thread may call them.
  */
 #ifndef KVTIER_REDIS_COMMAND_H
 #define KVTIER_REDIS_COMMAND_H
@@ -13,8 +13,7 @@
 #include <sys/uio.h>
 
 #include "kernels/image.h"
-#include "redis_words.h"
-#include "tiers/redis/redis_seal.h"
+#include "redis_seal.h"
 
 struct redis_conn;
 struct redisReply;
@@ -22,6 +21,7 @@ struct redisReply;
 enum {
 	REDIS_COMMAND_BYTES = 640, /* of a command without its value */
 	REDIS_PIECES = 4,
+	REDIS_TEXT_BYTES = 256, /* of an endpoint's sentence, with its 0 */
 };
 
 /* The first bytes of a value. */
@@ -33,17 +33,17 @@ static_assert(sizeof(struct redis_front) ==
 		      sizeof(struct redis_envelope) + sizeof(struct image_header),
 	      "redis_front");
 
-/* A GET: which block the value must be, and where its image goes. */
+/* A GET: which block the value must be, and where its image is written. */
 struct redis_value {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal; /* the tenant's */
 	uint8_t *buffer;               /* for an image and its padding, which is zeroed */
-	/* bytes there, and up to the next multiple of 4096 behind them (tier.h) */
+	/* bytes of the buffer, which goes on to the next multiple of 4096 behind them (tier.h) */
 	uint32_t room;
 	/* ret: bytes of the image (status 0), or the room that it would need (-EFBIG) */
 	uint32_t bytes;
-	uint64_t length; /* ret: of the value as it came; 0: there was none */
+	uint64_t length; /* ret: of the value as it came; 0: there was no value */
 	/* ret, with -EBADMSG and -EKEYREJECTED: the value's hash, if `hashed` */
 	uint8_t sha1[20];
 	bool hashed;
@@ -64,18 +64,18 @@ struct redis_command {
 	struct iovec pieces[REDIS_PIECES]; /* the bytes to send, in order; may point into text */
 	uint32_t n_pieces;
 	char text[REDIS_COMMAND_BYTES];
-	struct redis_value *value;    /* GET: where the bulk goes. NULL: the reply is small */
+	struct redis_value *value; /* GET: where the value is written. NULL: the reply is small */
 	struct redis_sealing sealing; /* SET: pieces 1 and 2 are the packed image */
 	uint64_t deadline_ns;         /* CLOCK_MONOTONIC */
 	void (*done)(struct redis_command *c);
 	/*
 	 * Set before done():
 	 *	0		a reply that is no error; in `reply`, or with `value` in its buffer
-	 *	-ENOENT		value: nil
-	 *	-EBADMSG	value: not this block, or damaged, or no bulk
-	 *	-EKEYREJECTED	value: all is right but the MAC
-	 *	-ENOTSUP	value: of another form, by an older or newer kvtierd
-	 *	-EFBIG		value: larger than `room`
+	 *	-ENOENT		there is no such value (nil)
+	 *	-EBADMSG	the value is not this block, or it is damaged, or it is no bulk
+	 *	-EKEYREJECTED	all of the value is right but the MAC
+	 *	-ENOTSUP	the value is of another form, by an older or newer kvtierd
+	 *	-EFBIG		the value is larger than `room`
 	 *	-EREMOTEIO	an error reply, in `error`
 	 *	-ETIMEDOUT, -ECANCELED, -ECONNRESET: no reply
 	 */
@@ -88,31 +88,36 @@ struct redis_command {
 	bool lent;
 };
 
-/* Fill pieces and text. `name` is the value's name as redis.h has it, n bytes. */
-void redis_command_get(struct redis_command *c, const char *name, size_t n);
-void redis_command_exists(struct redis_command *c, const char *name, size_t n);
-/* STRLEN: 0 if there is no value. */
-void redis_command_length(struct redis_command *c, const char *name, size_t n);
-/* GETRANGE: the first `bytes` of the value come as a small reply; fewer if the value is shorter, ""
- * if there is none. */
-void redis_command_front(struct redis_command *c, const char *name, size_t n, uint32_t bytes);
-/* image: complete, as in memory; its packed parts become pieces. ttl_ms 0: none. -EIO: no nonce can
- * be had. */
-int redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
+/* Fill pieces and text. */
+
+/* The words end with NULL: { "GET", name, NULL }. */
+void redis_command_make(struct redis_command *c, const char *const *words);
+/* SET. The image is complete, as it lies in memory; its packed parts become pieces of the command.
+ * ttl_ms 0: the value stays. -EIO: the system gives no random bytes. */
+int redis_command_set(struct redis_command *c, const char *name, const uint8_t *image,
 		      const struct image_shape *shape, const struct redis_seal *seal,
 		      uint64_t ttl_ms);
-/* EVAL: deletes the value if it has this length and this SHA-1 (packed: of the image in it). The
- * reply is 1 or 0. */
-void redis_command_delete_if(struct redis_command *c, const char *name, size_t n,
-			     const uint8_t sha1[20], bool packed, uint64_t length);
-/* Any other command, by its words: CLUSTER SLOTS, ASKING, PING, REPLICAOF... */
-void redis_command_words(struct redis_command *c, const char *const *words, uint32_t n);
+/* EVAL: deletes the value if it still has this length and this SHA-1. packed: the SHA-1 is of the
+ * image in the value. The reply is 1 or 0. */
+void redis_command_delete_if(struct redis_command *c, const char *name, const uint8_t sha1[20],
+			     bool packed, uint64_t length);
 
-/* Whether envelope and header of a value are this block's; its shape. -ENOTSUP: of another form;
- * -EBADMSG. */
+/* 0: envelope and header of the value are this block's, and *ret is the shape of its image.
+ * -ENOTSUP: the value is of another form. -EBADMSG: it is not this block's. */
 int redis_front_check(const struct redis_front *front, const struct image_identity *identity,
 		      const struct image_geometry *geometry, struct image_shape *ret);
-/* of the packed image */
+/* The SHA-1 of the packed image. */
 void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20]);
+
+/* --- an endpoint's sentences, made fit for people: it may repeat a password --- */
+
+/* n bytes of `words` into ret, cut to `room` with the 0. A byte that is not printable ASCII becomes
+ * '?'. */
+void redis_words_clean(char *ret, size_t room, const char *words, size_t n);
+/* Whether cleaned words repeat this secret, or its first bytes: then they may not be shown. */
+bool redis_words_betray(const char *words, const char *secret);
+/* Cleaned words for a log line or a status: cut where they begin to repeat a command, and replaced
+ * by another sentence where the password is in them. */
+void redis_words_show(const char *words, const char *password, char *ret, size_t n);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_conn.h - one connection to one endpoint. Commands go out in the order of submission and
- * replies come back in that order. A value goes straight between the socket and the caller's
- * memory; with TLS (redis_tls_stream.h) it goes through OpenSSL's buffers. hiredis connects and
- * turns small replies into trees, and does nothing else.
+ * replies come back in that order. A value is moved straight between the socket and the caller's
+ * memory; with TLS (redis_tls.h) it passes through OpenSSL's buffers. hiredis connects, makes
+ * AUTH, and parses every reply but a value (redis_recv.c).
  *
- * All functions: on the thread of the loop that the connection was opened with. Nothing blocks.
- * Nothing is allocated for a command, but hiredis allocates small replies, and OpenSSL a few
- * hundred bytes while a value's MAC is made.
+ * All functions run on the thread of the loop that the connection was opened with, and no function
+ * blocks. No memory is allocated for a command, but hiredis allocates small replies, and OpenSSL a
+ * few hundred bytes while it makes a value's MAC.
  *
  *	CONNECTING ──> SECURING ──TLS──> GREETING ──AUTH──> UP ──EOF, error, C3──> DOWN
  *	     │             │                 │                                      ^
@@ -22,8 +22,7 @@
  *      closed.
  *   C4 a value's length is checked before its header, and its header before a byte of its body is
  *      accepted. Status 0 says that its MAC (redis_seal.h) is the tenant's.
- *   C5 from DOWN on nothing happens any more. The owner closes the connection, and opens another
- *      when it likes.
+ *   C5 DOWN is the end. The owner closes the connection, and opens another when it likes.
  */
 #ifndef KVTIER_REDIS_CONN_H
 #define KVTIER_REDIS_CONN_H
@@ -38,7 +37,7 @@ struct redis_conn;
 struct redis_tls;
 
 enum {
-	/* entries of a connection's row: commands, and ended ones without reply */
+	/* entries of a connection's row: commands, and entries whose command ended unanswered */
 	REDIS_CONN_COMMANDS = 128,
 	REDIS_SMALL_BYTES = 1 << 20, /* of a small reply; a slot map is the largest */
 	REDIS_SECRET_BYTES = 512,    /* username, password; with the 0 */
@@ -52,12 +51,18 @@ enum redis_conn_state {
 	REDIS_CONN_DOWN,
 };
 
+struct redis_conn_counters {
+	uint64_t received_bytes, sent_bytes; /* of values */
+	/* late: replies whose command had ended. protocol_errors: bytes that are no reply */
+	uint64_t late, protocol_errors;
+};
+
 /* redis_conn_open() copies the strings. */
 struct redis_conn_conf {
 	/* "127.0.0.1:6379", "[::1]:6379", "unix:/path": no name is looked up here */
 	const char *address;
-	const char *username, *password; /* "": none */
-	/* outlives the connection; NULL: none. A unix: address has none in any case */
+	const char *username, *password; /* may be "" */
+	/* outlives the connection; may be NULL. A unix: address is connected to without TLS */
 	const struct redis_tls *tls;
 	const char *host;         /* with tls: the name that the certificate must have */
 	uint64_t deadline_ns;     /* for all steps up to UP together */
@@ -66,16 +71,11 @@ struct redis_conn_conf {
 	 * redis_conn_why() says why. This call may not close the connection; a timer of the owner
 	 * may. */
 	void (*changed)(struct redis_conn *c, void *arg);
-	/* A late reply came: redis_conn_expected_bytes() is less now, and no done() tells. NULL:
-	 * nobody is told. */
+	/* A late reply came: redis_conn_expected_bytes() is less now, and no done() tells. May be
+	 * NULL. */
 	void (*room)(struct redis_conn *c, void *arg);
 	void *arg;
-};
-
-struct redis_conn_counters {
-	uint64_t received_bytes, sent_bytes; /* of values */
-	/* late: replies that nobody waited for. protocol_errors: bytes that are no reply */
-	uint64_t late, protocol_errors;
+	struct redis_conn_counters *counters; /* added to; outlive the connection */
 };
 
 /* -EINVAL: address; -ENOMEM; -errno of socket(). changed() tells that a connection was refused. */
@@ -84,23 +84,22 @@ int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struc
 void redis_conn_close(struct redis_conn *c);
 enum redis_conn_state redis_conn_state(const struct redis_conn *c);
 /*
- * Why it is DOWN, with a sentence, ours or the endpoint's:
- *	-ECONNREFUSED	also an error that nobody asked for, such as "max number of clients reached"
+ * Why the connection is DOWN. *ret_text is a sentence about it, ours or the endpoint's:
+ *	-ECONNREFUSED	also an error before any command, "max number of clients reached"
  *	-EACCES		AUTH was refused, or the endpoint does not accept our TLS
- *	-EKEYREJECTED	its certificate was not accepted; it has heard nothing but a handshake
+ *	-EKEYREJECTED	its certificate was not accepted; all that it has heard is a handshake
  *	-ETIMEDOUT, -ECONNRESET (EOF), -EPROTO (no Redis protocol), -errno of the socket
  */
 int redis_conn_why(const struct redis_conn *c, const char **ret_text);
 /* -EAGAIN: row full; -ENOTCONN: not UP */
 int redis_conn_submit(struct redis_conn *c, struct redis_command *command);
-/* The command ends soon with -ECANCELED (from the loop), unless it has ended; its buffers are free
- * then. A half-sent command (C3) ends when the rest of it is out, or at its deadline. */
+/* The command ends soon with -ECANCELED (from the loop), unless it has ended already. Its buffers
+ * are free then. A half-sent command (C3) ends when the rest of it is out, or at its deadline. */
 void redis_conn_cancel(struct redis_command *command);
 uint32_t redis_conn_in_flight(const struct redis_conn *c); /* entries in the row */
 uint64_t redis_conn_unsent_bytes(const struct redis_conn *c);
-/* of values asked for, late ones included */
+/* The room of all values that were asked for and have not come whole, late ones included. */
 uint64_t redis_conn_expected_bytes(const struct redis_conn *c);
-void redis_conn_counters(const struct redis_conn *c, struct redis_conn_counters *ret);
-const char *redis_conn_tls(const struct redis_conn *c); /* "TLSv1.3"; "": none */
+const char *redis_conn_tls(const struct redis_conn *c); /* "TLSv1.3"; "": without TLS */
 
 #endif

@@ -2,21 +2,25 @@
 /*
  * redis_recv.c - the receiving side of a connection. Contract: redis_recv.h.
  *
- *	   ┌────────────────── the reply has ended ─────────────────────┐
- *	   v                                                            │
- *	 LINE ──no value is asked for──> SMALL ──whole──────────────────┤ hiredis, done()
- *	   ├──bulk, length good──> HEADER ──good, room──> BODY ──whole──┤ done(0), or see below
- *	   │                          └──no──> SKIP ──whole─────────────┤ done(-EBADMSG, -EFBIG...)
- *	   ├──another kind, a bad length, a push, nobody waits──> SKIP
- *	   └──nil, an error: done(-ENOENT, -EREMOTEIO)
+ * hiredis parses every reply but a value. A value is a bulk "$n" that answers a command with a
+ * redis_value, or a command that has ended: its length is read here, and its body is moved
+ * straight into the image, or is thrown away.
  *
- * BODY whole, but its MAC is wrong: done(-EKEYREJECTED). If its checksum is wrong, too:
- * done(-EBADMSG). HEADER, BODY, SMALL whose command ended (deadline, cancel) become SKIP.
+ *	   ┌─────────────────── the reply has ended ────────────────────┐
+ *	   v                                                            │
+ *	 LINE ──a value, its length good──> HEADER ──good, room──> BODY─┤ done(0), or see below
+ *	   │                                   └──no──┐                 │
+ *	   ├──a value, a bad length, or its command ended──> SKIP ──────┤ done(-EBADMSG, -EFBIG...)
+ *	   └──any other reply──> SMALL ──hiredis has it whole───────────┘ done()
+ *
+ * If the BODY is whole, but its MAC is wrong: done(-EKEYREJECTED). If its checksum is wrong as
+ * well: done(-EBADMSG). When the command of a value has ended (deadline, cancel), HEADER and BODY
+ * become SKIP.
  *
  * The body of a value is read straight into the image. All other bytes are read into `bytes`, also
- * bytes that follow a body in the same call. An endpoint decides the size of nothing here: lines
- * and framing are bounded by resp.h; small replies, and pushes between two replies, by
- * REDIS_SMALL_BYTES; values by the caller's room.
+ * bytes that follow a body in the same call. An endpoint decides no size here: a reply for hiredis
+ * has at most REDIS_SMALL_BYTES, an array in it SMALL_ELEMENTS, arrays in arrays SMALL_DEPTH
+ * levels; values are bounded by the caller's room.
  *
  * Each step returns 1: it took something, go on; 0: more bytes are needed; -EPROTO: this is no
  * reply; -ENOMEM.
@@ -31,40 +35,62 @@
 #include <sys/socket.h>
 
 #include "redis_row.h"
-#include "redis_send.h"
-#include "redis_tls_stream.h"
+#include "redis_tls.h"
 
 enum {
 	HEADER_BYTES = sizeof(struct image_header),
 	FRONT_BYTES = sizeof(struct redis_front),
 	CRLF_BYTES = 2,
-	TURN_BYTES = 512 << 10, /* read in one turn; then other connections have theirs */
-	WAKE_BYTES = 512 << 10, /* of a body: the thread sleeps until so many are there */
+	BULK_BYTES = 512 << 20, /* of a bulk: the limit of Redis itself */
+	SMALL_ELEMENTS = 16384, /* of an array; a slot map has at most one for each slot */
+	SMALL_DEPTH = 8,
+	BYTES_PER_ITERATION = 512 << 10, /* read in one iteration; then others are served */
+	WAKE_BYTES = 512 << 10,          /* of a body: the thread sleeps until so many are there */
 };
+
+#if HIREDIS_MAJOR == 0
+typedef int array_size;
+#else
+typedef size_t array_size;
+#endif
+
+/* hiredis makes room for all elements as soon as they are announced, and frees arrays in arrays by
+ * recursion. */
+static void *create_array(const redisReadTask *task, array_size elements)
+{
+	const redisReplyObjectFunctions *plain = task->privdata;
+	uint32_t depth = 1;
+
+	for (const redisReadTask *up = task->parent; up; up = up->parent)
+		depth++;
+	if (depth > SMALL_DEPTH || (size_t)elements > SMALL_ELEMENTS)
+		return NULL;
+	return plain->createArray(task, elements);
+}
 
 int redis_recv_open(struct redis_recv *in)
 {
 	in->sha1 = EVP_MD_CTX_new();
 	in->reader = redisReaderCreate();
 	in->mac = redis_mac_open();
-	return in->sha1 && in->reader && in->mac ? 0 : -ENOMEM;
-}
-
-static void forget_reader(struct redis_recv *in)
-{
-	if (in->reader)
-		redisReaderFree(in->reader);
-	in->reader = NULL;
-	in->small_bytes = 0;
+	if (!in->sha1 || !in->reader || !in->mac)
+		return -ENOMEM;
+	in->functions = *in->reader->fn;
+	in->functions.createArray = create_array;
+	in->reader->privdata = in->reader->fn;
+	in->reader->fn = &in->functions;
+	return 0;
 }
 
 void redis_recv_close(struct redis_recv *in)
 {
 	EVP_MD_CTX_free(in->sha1);
 	in->sha1 = NULL;
-	redis_mac_close(in->mac);
+	EVP_MAC_CTX_free(in->mac);
 	in->mac = NULL;
-	forget_reader(in);
+	if (in->reader)
+		redisReaderFree(in->reader);
+	in->reader = NULL;
 }
 
 static uint32_t available(const struct redis_recv *in)
@@ -72,7 +98,7 @@ static uint32_t available(const struct redis_recv *in)
 	return in->end - in->at;
 }
 
-/* The entry whose reply comes next; NULL: nobody waits for a reply. */
+/* The entry whose reply comes next; NULL: all replies have come. */
 static struct redis_row_entry *first_entry(struct redis_conn *c)
 {
 	return c->first == c->unsent ? NULL : redis_row_at(c, c->first);
@@ -80,61 +106,42 @@ static struct redis_row_entry *first_entry(struct redis_conn *c)
 
 /* --- SKIP --- */
 
-/* From here on bytes are thrown away up to the reply's end. Then the command, if it is still there,
- * ends with this status. */
-static void skip_with(struct redis_recv *in, int status)
-{
-	in->state = RECV_SKIP;
-	in->status = status;
-	in->push = false;
-	in->hashing = false;
-	in->hash_left = 0;
-}
-
 static void hash(struct redis_recv *in, const void *bytes, size_t n)
 {
 	if (in->hashing && n > 0)
 		in->hashing = EVP_DigestUpdate(in->sha1, bytes, n) == 1;
 }
 
-/* The rest of a bulk, of which `taken` bytes are in `header`. */
-static void skip_value(struct redis_conn *c, int status, const void *header, uint32_t taken)
+/* The rest of a value is thrown away; `taken` bytes of it are in `front`, or in the image. Then the
+ * command, if it is still there, ends with this status. */
+static void skip_value(struct redis_conn *c, int status, const void *front, uint32_t taken)
 {
 	struct redis_recv *in = &c->in;
 
-	skip_with(in, status);
-	resp_skip_begin(&in->skip);
-	resp_skip_body(&in->skip, in->length - taken + CRLF_BYTES);
-	if (status == -EBADMSG && in->length <= c->conf.max_value_bytes) {
-		in->hashing = EVP_DigestInit_ex(in->sha1, EVP_sha1(), NULL) == 1;
-		in->hash_left = in->length - taken;
-		hash(in, header, taken);
-	}
+	in->state = RECV_SKIP;
+	in->status = status;
+	in->left = in->length - taken;
+	in->hashing = status == -EBADMSG && in->length <= c->conf.max_value_bytes &&
+		      EVP_DigestInit_ex(in->sha1, EVP_sha1(), NULL) == 1;
+	hash(in, front, taken);
 }
 
 static int step_skip(struct redis_conn *c)
 {
 	struct redis_recv *in = &c->in;
-	size_t used = 0, hashed;
-	struct redis_row_entry *p;
-	const int r = resp_skip(&in->skip, in->bytes + in->at, available(in), &used);
+	const uint32_t used = in->left < available(in) ? (uint32_t)in->left : available(in);
+	struct redis_row_entry *p = first_entry(c);
 
-	if (r < 0)
-		return r;
-	hashed = used < in->hash_left ? used : (size_t)in->hash_left;
-	hash(in, in->bytes + in->at, hashed);
-	in->hash_left -= hashed;
-	in->at += (uint32_t)used;
-	in->push_bytes += in->push ? used : 0;
-	if (in->push_bytes > REDIS_SMALL_BYTES)
-		return -EPROTO;
-	if (r == 0)
+	hash(in, in->bytes + in->at, used);
+	in->left -= used;
+	in->at += used;
+	if (in->left > 0 || available(in) < CRLF_BYTES)
 		return 0;
+	if (memcmp(in->bytes + in->at, "\r\n", CRLF_BYTES) != 0)
+		return -EPROTO;
+	in->at += CRLF_BYTES;
 	in->state = RECV_LINE;
-	if (in->push)
-		return 1;
-	p = first_entry(c);
-	if (p->command && p->command->value && in->hashing)
+	if (in->hashing)
 		p->command->value->hashed =
 			EVP_DigestFinal_ex(in->sha1, p->command->value->sha1, NULL) == 1;
 	redis_row_answered(c, in->status, NULL);
@@ -148,80 +155,74 @@ static void abandon(struct redis_conn *c)
 	struct redis_recv *in = &c->in;
 
 	in->hashing = false;
-	switch (in->state) {
-	case RECV_SMALL: /* `skip` knows how far the reply is */
-		forget_reader(in);
-		skip_with(in, 0);
-		break;
-	case RECV_HEADER:
+	if (in->state == RECV_HEADER)
 		skip_value(c, 0, NULL, 0);
-		break;
-	case RECV_BODY:
+	else if (in->state == RECV_BODY)
 		skip_value(c, 0, NULL, FRONT_BYTES + (uint32_t)in->body);
-		break;
-	case RECV_LINE:
-	case RECV_SKIP:
-		break;
-	}
 }
 
 /* --- SMALL --- */
 
-static void small_answered(struct redis_conn *c)
+/* The meaning of a reply for its command. */
+static int meaning(struct redis_command *command, const redisReply *reply)
 {
-	struct redis_command *command = first_entry(c)->command;
-	struct redis_recv *in = &c->in;
-	redisReply *reply = NULL;
-	void *tree = NULL;
-	int status = 0;
-
-	/* hiredis may refuse a reply that is framed well: one of a later protocol's kind, or one
-	 * with too many levels. */
-	if (redisReaderGetReply(in->reader, &tree) == REDIS_OK)
-		reply = tree;
-	in->state = RECV_LINE;
-	in->small_bytes = 0;
-	if (!reply) {
-		forget_reader(in);
-		redis_words_clean(command->error, sizeof(command->error), "unexpected reply", 16);
-		redis_row_answered(c, -EREMOTEIO, NULL);
-		return;
-	}
 	if (reply->type == REDIS_REPLY_ERROR) {
 		redis_words_clean(command->error, sizeof(command->error), reply->str,
 				  (size_t)reply->len);
-		status = -EREMOTEIO;
+		return command->value && strncmp(command->error, "WRONGTYPE", 9) == 0 ? -EBADMSG :
+											-EREMOTEIO;
 	}
-	redis_row_answered(c, status, reply);
-	freeReplyObject(reply);
+	if (!command->value)
+		return 0;
+	return reply->type == REDIS_REPLY_NIL ? -ENOENT : -EBADMSG;
 }
 
+static void small_answered(struct redis_conn *c, const redisReply *reply)
+{
+	const struct redis_row_entry *p = first_entry(c);
+	char words[REDIS_TEXT_BYTES];
+
+	c->in.state = RECV_LINE;
+	if (p) {
+		redis_row_answered(c, p->command ? meaning(p->command, reply) : 0, reply);
+		return;
+	}
+	/* An endpoint that refuses us sends an error that no command asked for, and closes. */
+	redis_words_clean(words, sizeof(words), reply->str, (size_t)reply->len);
+	redis_row_down(c, -ECONNREFUSED, words);
+}
+
+/* A reply ends with CR LF. So hiredis gets the bytes up to one CR LF at a time, and never a byte of
+ * the next reply, which may be a value. */
 static int step_small(struct redis_conn *c)
 {
 	struct redis_recv *in = &c->in;
-	size_t used = 0;
-	const int r = resp_skip(&in->skip, in->bytes + in->at, available(in), &used);
+	const uint8_t *from = in->bytes + in->at;
+	const uint8_t *end = memmem(from, available(in), "\r\n", CRLF_BYTES);
+	uint32_t n = end ? (uint32_t)(end - from) + CRLF_BYTES : available(in);
+	void *reply = NULL;
+	bool whole;
 
-	if (r < 0 || in->small_bytes + used > REDIS_SMALL_BYTES)
+	if (!end && n > 0 && from[n - 1] == '\r')
+		n--; /* its LF may be to come */
+	if (n == 0)
+		return 0;
+	in->small_bytes += n;
+	in->at += n;
+	if (in->small_bytes > REDIS_SMALL_BYTES)
 		return -EPROTO;
-	if (used > 0 && redisReaderFeed(in->reader, (char *)in->bytes + in->at, used) != REDIS_OK)
+	if (redisReaderFeed(in->reader, (const char *)from, n) != REDIS_OK)
 		return -ENOMEM;
-	in->small_bytes += used;
-	in->at += (uint32_t)used;
-	if (r == 1)
-		small_answered(c);
-	return r;
-}
-
-static int begin_small(struct redis_recv *in)
-{
-	if (!in->reader)
-		in->reader = redisReaderCreate();
-	if (!in->reader)
-		return -ENOMEM;
-	in->state = RECV_SMALL;
-	resp_skip_begin(&in->skip);
-	return 1;
+	if (end && redisReaderGetReply(in->reader, &reply) != REDIS_OK)
+		return -EPROTO;
+	if (!reply)
+		return 1;
+	/* hiredis does not look at the CR LF behind a bulk: something else may be there */
+	whole = in->reader->pos == in->reader->len;
+	if (whole)
+		small_answered(c, reply);
+	freeReplyObject(reply);
+	return whole ? 1 : -EPROTO;
 }
 
 /* --- values --- */
@@ -254,7 +255,7 @@ static int step_header(struct redis_conn *c)
 	return redis_mac_begin(in->mac, value->seal, &front.envelope, &front.header) ? 1 : -ENOMEM;
 }
 
-/* Where the rest of the body goes: the scales lie behind the header, the payload on a page of its
+/* The place of the rest of the body: the scales lie behind the header, the payload on a page of its
  * own. */
 static int body_pieces(const struct redis_recv *in, const struct redis_value *value,
 		       struct iovec iov[2])
@@ -357,102 +358,74 @@ static int step_body(struct redis_conn *c)
 		return -ENOMEM;
 	in->at += REDIS_MAC_BYTES + CRLF_BYTES;
 	zero_padding(&in->shape, value->buffer);
-	c->counters.received_bytes += in->shape.packed_bytes;
+	c->conf.counters->received_bytes += in->shape.packed_bytes;
 	in->state = RECV_LINE;
 	redis_row_answered(c, status, NULL);
 	return 1;
 }
 
-static void value_error(struct redis_conn *c, const struct resp_line *line)
-{
-	struct redis_command *command = first_entry(c)->command;
-	int status;
+/* --- LINE --- */
 
-	redis_words_clean(command->error, sizeof(command->error), line->text, line->text_bytes);
-	status = strncmp(command->error, "WRONGTYPE", 9) == 0 ? -EBADMSG : -EREMOTEIO;
-	c->in.at += line->bytes;
-	redis_row_answered(c, status, NULL);
+/* "$n": how many bytes the line has, and *ret_length. 0: more of it must come. */
+static int value_line(const struct redis_recv *in, uint64_t *ret_length)
+{
+	const uint8_t *p = in->bytes + in->at;
+	uint32_t n = 1, rest;
+	uint64_t length = 0;
+
+	for (; n < available(in) && p[n] >= '0' && p[n] <= '9'; n++) {
+		length = 10 * length + (uint64_t)(p[n] - '0');
+		if (length > BULK_BYTES || (n > 1 && p[1] == '0'))
+			return -EPROTO;
+	}
+	rest = available(in) - n < CRLF_BYTES ? available(in) - n : CRLF_BYTES;
+	if (n == 1 || memcmp(p + n, "\r\n", rest) != 0)
+		return -EPROTO;
+	*ret_length = length;
+	return rest == CRLF_BYTES ? (int)(n + CRLF_BYTES) : 0;
 }
 
 static int begin_value(struct redis_conn *c)
 {
-	struct redis_value *value = first_entry(c)->command->value;
+	const struct redis_command *command = first_entry(c)->command;
 	struct redis_recv *in = &c->in;
-	struct resp_line line;
-	int r;
+	const int line = value_line(in, &in->length);
 
-	/* it belongs to the reply behind it, which resp_line() does not see */
-	if (in->bytes[in->at] == RESP_ATTRIBUTE) {
-		skip_with(in, -EBADMSG);
-		resp_skip_begin(&in->skip);
-		return 1;
-	}
-	r = resp_line(in->bytes + in->at, available(in), &line);
-	if (r <= 0)
-		return r;
-	switch (line.kind) {
-	case RESP_BULK:
-		in->at += line.bytes;
-		value->length = in->length = line.count;
-		in->state = RECV_HEADER;
-		if (line.count < FRONT_BYTES || line.count > c->conf.max_value_bytes)
-			skip_value(c, -EBADMSG, NULL, 0);
-		break;
-	case RESP_NIL:
-		in->at += line.bytes;
-		redis_row_answered(c, -ENOENT, NULL);
-		break;
-	case RESP_ERROR:
-		value_error(c, &line);
-		break;
-	default:
-		skip_with(in, -EBADMSG);
-		resp_skip_begin(&in->skip);
-		break;
-	}
+	if (line <= 0)
+		return line;
+	in->at += (uint32_t)line;
+	in->state = RECV_HEADER;
+	if (command)
+		command->value->length = in->length;
+	if (!command)
+		skip_value(c, 0, NULL, 0);
+	else if (in->length < FRONT_BYTES || in->length > c->conf.max_value_bytes)
+		skip_value(c, -EBADMSG, NULL, 0);
 	return 1;
 }
 
-/* --- LINE --- */
-
-/* A reply that nobody asked for. An endpoint that refuses us sends an error this way, and
- * closes. */
-static int unasked(struct redis_conn *c)
-{
-	struct redis_recv *in = &c->in;
-	struct resp_line line;
-	char words[REDIS_TEXT_BYTES];
-	const int r = resp_line(in->bytes + in->at, available(in), &line);
-
-	if (r <= 0)
-		return r;
-	if (line.kind != RESP_ERROR)
-		return -EPROTO;
-	redis_words_clean(words, sizeof(words), line.text, line.text_bytes);
-	redis_row_down(c, -ECONNREFUSED, words);
-	return 0;
-}
-
+/* The first bytes of a reply. */
 static int step_line(struct redis_conn *c)
 {
+	static const char kinds[] = { '+', '-', ':', '$', '*' }; /* of RESP2 */
 	const struct redis_row_entry *p = first_entry(c);
 	struct redis_recv *in = &c->in;
-	bool push;
+	const uint8_t *bytes = in->bytes + in->at;
 
 	if (available(in) == 0)
 		return 0;
-	push = in->bytes[in->at] == RESP_PUSH;
-	if (!push)
-		in->push_bytes = 0;
-	if (push || (p && !p->command)) {
-		skip_with(in, 0);
-		in->push = push;
-		resp_skip_begin(&in->skip);
-		return 1;
+	/* an error may come unasked, and no other reply */
+	if (!memchr(kinds, bytes[0], sizeof(kinds)) || (!p && bytes[0] != '-'))
+		return -EPROTO;
+	if (bytes[0] == '$' && (!p->command || p->command->value)) {
+		if (available(in) == 1)
+			return 0;
+		if (bytes[1] != '-') /* nil */
+			return begin_value(c);
 	}
-	if (!p)
-		return unasked(c);
-	return p->command->value ? begin_value(c) : begin_small(in);
+	in->state = RECV_SMALL;
+	in->small_bytes = 0;
+	return 1;
 }
 
 static int step(struct redis_conn *c)
@@ -543,10 +516,10 @@ static void wake_when(struct redis_conn *c)
 		c->sleeps_long = false;
 }
 
-void redis_recv_turn(struct redis_conn *c)
+void redis_recv_poll(struct redis_conn *c)
 {
 	const struct redis_row_entry *p = first_entry(c);
-	size_t budget = TURN_BYTES;
+	size_t budget = BYTES_PER_ITERATION;
 	int r = 1;
 
 	if (p && !p->command)
@@ -573,5 +546,5 @@ void redis_recv_turn(struct redis_conn *c)
 	}
 	wake_when(c);
 	if (c->tls)
-		redis_send_after_read(c);
+		redis_row_after_read(c);
 }

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * histogram.h - counts of times by their length, in an array of fixed size that a second process
+ * may read.
+ *
+ * Each doubling of the time is cut into HISTOGRAM_STEPS equal buckets, and a bucket stands for its
+ * middle. So a time read from here is at most 1/32 (3.2 %) too small or too large, and below
+ * HISTOGRAM_STEPS ns it is exact. Times above HISTOGRAM_MAX_NS (18 minutes) are counted as that.
+ *
+ * Writer: one thread, by relaxed stores. Readers may be many; each counter is whole, but not all
+ * are of one instant.
+ */
+#ifndef KVTIER_HISTOGRAM_H
+#define KVTIER_HISTOGRAM_H
+
+#include <stdint.h>
+
+enum {
+	HISTOGRAM_STEP_BITS = 4,
+	HISTOGRAM_STEPS = 1 << HISTOGRAM_STEP_BITS,
+	HISTOGRAM_TOP_BIT = 40, /* times of this many bits have buckets */
+	HISTOGRAM_BUCKETS = (HISTOGRAM_TOP_BIT - HISTOGRAM_STEP_BITS + 1) * HISTOGRAM_STEPS,
+};
+#define HISTOGRAM_MAX_NS ((1ull << HISTOGRAM_TOP_BIT) - 1)
+
+/* A zeroed histogram is empty. */
+struct histogram {
+	uint64_t count[HISTOGRAM_BUCKETS];
+};
+
+void histogram_add(struct histogram *histogram, uint64_t ns);
+/* The values that came into `now` since it was `before`; the three may be the same object. */
+void histogram_since(const struct histogram *now, const struct histogram *before,
+		     struct histogram *ret);
+uint64_t histogram_total(const struct histogram *histogram);
+/* The time in ns that `percent` per cent of the times do not exceed; 0 if no time was counted.
+ * percent: 1 to 100. */
+uint64_t histogram_percentile(const struct histogram *histogram, unsigned percent);
+
+#endif

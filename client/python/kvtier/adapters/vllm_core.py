@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier.adapters.vllm_core - what kvtier.vllm does, so that it is read and tested without vLLM and torch.
+
+The Scheduler (in one process) looks blocks up and plans. A Worker (one for each rank) moves bytes. Each step of the
+engine carries a plan from the scheduler to the workers.
+
+    a request in the scheduler: matched() --Redis was asked, once--> matched() --blocks allocated--> load planned
+    load planned --worker has loaded--> computing
+    computing --a block is full after this step--> save planned --> ... --finished()--> its blocks are freed when the
+    worker has read what was planned
+
+After a load the worker names every block that was not proven good: the engine computes again from the first block on
+that is missing, late or wrong. A save names blocks that the engine has computed in full; a block that a load brought is
+not saved. While the daemon is away no prompt matches, loads fail at once, and saves are dropped.
+
+A model may have several KV cache groups, each with pages of its own (sliding windows beside full attention). Each group
+of each rank is a space: a block of tokens is there when every rank and every group has it. If a group has a window, the
+engine takes blocks back while their request runs, so their saves are waited for in the step that plans them. A load of
+such a model is whole, or its request is computed from the beginning.
+"""
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import json
+import os
+import struct
+import time
+from typing import Any, Callable, Container, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from .. import MAX_BLOCKS, Client, Error, Keys, Op, Result, Space, Tier, lent
+from .vllm_hints import Hint, Hints, UnderWay
+
+__all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
+
+AGAIN_S = 5.0           # between two tries to reach a daemon that is away
+SLACK_S = 0.5           # an op ends at its deadline, and its end is seen a little later
+LENT_LOOK_S = 0.5       # between two looks at pages that are lent to a daemon which stands still
+NO_PAGE = 0             # the engine's number for a block outside of a window
+
+
+def root_of(what: Dict[str, Any]) -> Optional[bytes]:
+    """A digest of what changes a request's KV beside its tokens (adapter, salt, images). None: only the tokens do. The
+    digest is the same in each process and after each start."""
+    said = {key: value for key, value in what.items() if value}
+    if not said:
+        return None
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()
+
+
+def is_named(request: Any) -> bool:
+    """Whether the request's token ids say all of its prompt, apart from what root_of() is told. Tokens that came as
+    embeddings have zeros as ids, so two such prompts would look the same."""
+    return request.prompt_token_ids is not None and getattr(request, "prompt_embeds", None) is None
+
+
+# --- what goes from scheduler to worker ---
+
+class Transfer(NamedTuple):
+    """A load or a save of blocks of one group."""
+    request: str
+    group: int
+    keys: List[bytes]               # one for each rank
+    parents: List[Optional[bytes]]  # one for each rank
+    pages: List[int]                # the engine's block numbers, one for each key
+
+
+class _Line:
+    """A daemon that may be away, and is tried again after AGAIN_S. say: told when it is reached, and when it is not."""
+
+    def __init__(self, open_now: Callable[[], Any], say: Callable[[str], None]) -> None:
+        self._open, self._say, self.got, self._again = open_now, say, None, 0.0
+        self.why = ""       # why it is away; "": it is not
+
+    def get(self) -> Any:
+        """What the function returned, or None."""
+        if self.got is None and time.monotonic() >= self._again:
+            try:
+                self.got = self._open()
+                self.why = ""
+                self._say("kvtierd is reached")
+            except OSError as error:        # kvtier's, or there is no libkvtier
+                self.lost(str(error))
+        return self.got
+
+    def lost(self, why: str) -> None:
+        if not self.why:
+            self._say(f"kvtierd is not reached, and asked again every {AGAIN_S:.0f} s: {why}")
+        self.got, self.why, self._again = None, why, time.monotonic() + AGAIN_S
+
+
+class _Request:
+    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], groups: int) -> None:
+        self.tokens, self.root = tokens, root
+        self.keys: Dict[Tuple[int, int], bytes] = {}    # by rank and group
+        self.pages: List[List[int]] = [[] for _ in range(groups)]
+        self.next_save = 0          # the first block that was not planned to be saved or loaded
+        self.saves = False          # whether a save was planned
+        self.asked = 0              # how many tokens the engine had when it asked last
+        self.brought = 0            # how many it has with its last load; 0: no load, or it was preempted since
+        self.tiers = Tier(0)        # where the last block lay that the engine was told of
+        self.loading: Set[int] = set()      # the blocks that a worker loads
+        self.loads = self.served = True     # whether it may load; whether it may also save
+        self.far: Optional[int] = None      # how many of its prefetches are under way; None: Redis was not asked yet
+        self.far_until = 0.0                # the wait for these prefetches ends then
+        self.hints: List[Hint] = []         # these are said again when its blocks were saved
+        self.prompt = 0                     # how many full blocks the prompt has
+
+    def came(self, result: Optional[Result]) -> None:
+        """A prefetch for the request is over. None: its daemon is away."""
+        self.far -= 1
+
+
+class Scheduler:
+    """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. planned: told
+    of each block that is about to be saved (the request, the number of the block, its key in each space). prefetch_s:
+    how long a request waits for a Redis that nodes share; 0: Redis is not asked."""
+
+    def __init__(self, block_tokens: int, open_spaces: Callable[[], List[List[Space]]],
+                 say: Callable[[str], None] = lambda text: None, groups: int = 1,
+                 planned: Optional[Callable[[str, int, List[Tuple[Space, Keys]]], None]] = None,
+                 prefetch_s: float = 0.0) -> None:
+        self.block_tokens, self._line, self._groups = block_tokens, _Line(open_spaces, say), groups
+        self._planned, self._prefetch_s = planned, prefetch_s
+        self._epoch = b""           # each key has it beside the tokens
+        self._line.get()
+        self._requests: Dict[str, _Request] = {}
+        self._ended: Dict[str, _Request] = {}       # requests with hints, whose last blocks are being saved
+        self._loads: List[Transfer] = []
+        self._under_way = UnderWay()
+        self.hints = Hints(self._under_way)
+
+    def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
+            hints: Sequence[Hint] = (), loads: bool = True) -> None:
+        """Adds a request; one that is known stays as it is. tokens: gives all tokens that the request has when it is
+        called. loads: whether its blocks are looked up; without that they are only kept."""
+        if request not in self._requests:
+            if self._epoch:
+                root = hashlib.sha256(self._epoch + (root or b"")).digest()
+            self._requests[request] = r = _Request(tokens, root, self._groups)
+            r.loads = loads
+            if hints:
+                r.prompt = len(tokens()) // self.block_tokens
+                self._hint(r, hints)
+                r.hints = [hint for hint in hints if hint.again()]
+
+    def _hint(self, r: _Request, hints: Iterable[Hint]) -> None:
+        """Says the hints of a request, with the keys of its prompt's blocks where they name these."""
+        known = self._make_keys(r, r.prompt)
+        for hint in hints:
+            n = r.prompt if hint.tokens is None else min(r.prompt, hint.tokens // self.block_tokens)
+            self.hints.say(hint, [(space, self._keys(r, where, 0, n) if n else None)
+                                  for where, space in self._spaces()] if known else [])
+
+    def knows(self, request: str) -> bool:
+        return request in self._requests
+
+    def matched(self, request: str, computed: int, limit: int) -> Optional[int]:
+        """How many tokens beyond `computed` can be loaded, in whole blocks and up to token `limit` at most. It makes no
+        plan. None: Redis is being asked for what this node lacks, so call it again."""
+        r, bt = self._requests[request], self.block_tokens
+        r.asked = computed
+        if computed < r.brought:
+            r.loads = False     # the engine refused the load by its checksum, and would refuse the next one, too
+        first, last = computed // bt, limit // bt
+        if not (r.loads and r.served) or computed % bt or last <= first or not self._make_keys(r, last):
+            return 0
+        self._under_way.poll()          # before the lookup, so that this sees what finished prefetches brought
+        hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
+        worst = min(hits, key=lambda hit: hit.blocks)
+        if worst.blocks < last and self._is_asked(r, last):
+            return None
+        r.tiers = worst.tiers
+        return max(0, min(worst.blocks, last) - first) * bt
+
+    def _is_asked(self, r: _Request, last: int) -> bool:
+        """Asks Redis for the leading blocks, once for each request. True: its answer is still waited for. Blocks that
+        come after the wait serve the next request."""
+        if r.far is None:
+            r.far, r.far_until = 0, time.monotonic() + self._prefetch_s
+            for where, space in self._spaces() if self._prefetch_s > 0 else ():
+                # from the chain's beginning, as a block from Redis is kept only under the one before it
+                keys = self._keys(r, where, 0, min(last, MAX_BLOCKS))
+                if space.client.tiers & Tier.REDIS:
+                    r.far += self._under_way.begin(space.client, functools.partial(space.prefetch, keys), r.came)
+        return r.far > 0 and time.monotonic() < r.far_until
+
+    def tier(self, request: str) -> Tier:
+        """The tier in which the last block of matched() lay."""
+        return self._requests[request].tiers
+
+    def allocated(self, request: str, pages: Sequence[Sequence[int]], external: int) -> None:
+        """Plans a load. pages: the blocks of each group that the engine gave to the request, from its first token on.
+        external: how many tokens of the last matched() it takes from here."""
+        r, bt = self._requests[request], self.block_tokens
+        r.pages = [list(own) for own in pages]
+        if external > 0:
+            first, last = r.asked // bt, (r.asked + external) // bt
+            self._plan(self._loads, request, first, last)
+            r.brought = last * bt
+            r.loading = {page for own in r.pages for page in own[first:last] if page != NO_PAGE}
+            r.next_save = max(r.next_save, last)
+
+    def loaded(self, requests: Iterable[str], failed_pages: Iterable[int], failed: Iterable[str]) -> None:
+        """Takes what workers said since: the requests whose loads are over, and the blocks and requests of failed
+        loads. A request does not ask again for what a daemon promised and did not give."""
+        bad, failed = set(failed_pages), set(failed)
+        if bad or failed:
+            for name, r in self._requests.items():
+                if name in failed or r.loading & bad:
+                    r.loads = False
+        for name in requests:
+            if name in self._requests:
+                self._requests[name].loading = set()
+
+    def step(self, request: str, computed: int, scheduled: int, new_pages: Optional[Sequence[Sequence[int]]],
+             anew: bool, saves: List[Transfer]) -> None:
+        """Adds the blocks that are full after the step to saves. The engine computes `scheduled` tokens from token
+        `computed` on. new_pages: all blocks of the request (anew), or else more of them, for each group."""
+        r, bt = self._requests[request], self.block_tokens
+        more = [list(own) for own in new_pages] if new_pages else [[] for _ in range(self._groups)]
+        r.pages = more if anew else [own + new for own, new in zip(r.pages, more)]
+        # tokens that the engine only guesses are not the request's yet
+        last = min(computed + scheduled, len(r.tokens())) // bt
+        first = min(r.next_save, computed // bt)
+        last = min(last, min(len(own) for own in r.pages))
+        if last > first and r.served:
+            r.saves |= self._plan(saves, request, self._not_kept(r, first, last), last, self._planned)
+        r.next_save = max(first, last)
+
+    def _not_kept(self, r: _Request, first: int, last: int) -> int:
+        """The first block that is worth a save. Blocks that are kept are not copied again, except for the last of them,
+        which tells the daemon that its chain is in use."""
+        if not self._make_keys(r, last):
+            return first
+        kept = min(space.lookup(self._keys(r, where, first, last)).blocks for where, space in self._spaces())
+        return first + max(0, kept - 1)
+
+    def take_loads(self) -> List[Transfer]:
+        self._under_way.poll()
+        ret, self._loads = self._loads, []
+        return ret
+
+    def preempted(self, requests: Iterable[str]) -> None:
+        """Forgets the blocks of these requests, as the engine took them back. It waits for a worker that reads them
+        before it uses them."""
+        for name in requests:
+            if name in self._requests:
+                self._requests[name].saves = False
+                self._requests[name].brought = 0
+
+    def finished(self, request: str) -> bool:
+        """Ends a request. True: a save was planned, so its blocks stay until the worker says that it has read them."""
+        r = self._requests.pop(request, None)
+        if r and r.hints:
+            self._ended[request] = r
+            if not r.saves:
+                self.saved((request,))
+        return bool(r and r.saves)
+
+    def saved(self, requests: Iterable[str]) -> None:
+        """Takes what workers said since: the requests that have ended and whose blocks were read."""
+        for name in requests:
+            r = self._ended.pop(name, None)
+            if r:
+                self._hint(r, r.hints)
+
+    def reset(self) -> None:
+        """Called when the engine has other weights: later requests find no block from before, and the blocks of current
+        requests are not kept. Later blocks are this engine's alone."""
+        self._epoch = os.urandom(32)
+        for r in self._requests.values():
+            r.served = False
+
+    def _spaces(self) -> List[Tuple[Tuple[int, int], Space]]:
+        got = self._line.get() or []
+        return [((rank, group), space) for rank, groups in enumerate(got) for group, space in enumerate(groups)]
+
+    def _plan(self, to: List[Transfer], request: str, first: int, last: int, tell: Any = None) -> bool:
+        r = self._requests[request]
+        if not self._make_keys(r, last):
+            return False
+        before = len(to)
+        ranks = len(r.keys) // self._groups
+        for group, pages in enumerate(r.pages):
+            begin = first
+            while begin < last and pages[begin] == NO_PAGE:     # in front of a window
+                begin += 1
+            for at in range(begin, last, MAX_BLOCKS):
+                end = min(last, at + MAX_BLOCKS)
+                some = [self._keys(r, (rank, group), at, end) for rank in range(ranks)]
+                to.append(Transfer(request, group, [bytes(keys) for keys in some], [keys.parent for keys in some],
+                                   pages[at:end]))
+        if tell:
+            for block in range(first, last):
+                tell(request, block, [(space, self._keys(r, where, block, block + 1))
+                                      for where, space in self._spaces()])
+        return len(to) > before
+
+    @staticmethod
+    def _keys(r: _Request, where: Tuple[int, int], first: int, last: int) -> Keys:
+        keys = r.keys[where]
+        return Keys.of(keys[32 * first:32 * last], keys[32 * first - 32:32 * first] if first else None)
+
+    def _make_keys(self, r: _Request, blocks: int) -> bool:
+        """Makes the keys of at least so many leading blocks, each key once. False: no daemon has said how."""
+        spaces, bt = self._spaces(), self.block_tokens
+        for where, space in spaces:
+            own = r.keys.get(where, b"")
+            have = len(own) // 32
+            if have < blocks:
+                # what the root is made of comes first, as tokens, so that other tenants and spaces have other keys
+                before = own[-32:] or (r.root and bytes(space.keys(_as_tokens(r.root, bt)))[-32:])
+                r.keys[where] = own + bytes(space.keys(r.tokens()[have * bt:blocks * bt], before or None))
+        return bool(spaces)
+
+
+def _as_tokens(digest: bytes, block_tokens: int) -> List[int]:
+    """The digest as tokens that fill whole blocks."""
+    words = struct.unpack(f"<{len(digest) // 4}I", digest)
+    return [*words, *[0] * (-len(words) % block_tokens)]
+
+
+# --- the worker ---
+
+# What a worker counts. Seconds count from the begin of an op until its end was seen.
+COUNTS = ("loads", "loaded_blocks", "missed_blocks", "load_seconds", "saves", "saved_blocks", "unsaved_blocks",
+          "save_seconds")
+
+
+class _Running(NamedTuple):
+    transfer: Transfer
+    load: bool
+    begun: float
+    until: float        # a daemon that has not ended it by then stands still
+
+
+class Worker:
+    """open_spaces: connects, and opens the space of each group over the engine's memory. stream: the GPU's stream that
+    ops wait for. timeout_s: the client's; an op that a daemon has not ended by then is given up, and the connection
+    with it. rank: which of a transfer's keys are this worker's. saves: False if another rank has the same KV and saves
+    it. whole: a load that is not whole fails its request, and a save is over when save() returns. take_back: makes
+    pages that the daemon maps free at once, when no space uses them."""
+
+    def __init__(self, open_spaces: Callable[[], Tuple[Client, List[Space]]], timeout_s: float,
+                 stream: Callable[[], Any] = lambda: None, say: Callable[[str], None] = lambda text: None,
+                 rank: int = 0, saves: bool = True, whole: bool = False,
+                 take_back: Optional[Callable[[], None]] = None) -> None:
+        self._line, self._stream, self._timeout_s = _Line(open_spaces, say), stream, timeout_s
+        self._rank, self._saves, self._whole, self._take_back = rank, saves, whole, take_back
+        self._line.get()
+        self._running: Dict[int, _Running] = {}
+        self._left: Dict[str, int] = {}             # how many ops have not ended, by request
+        self._receiving: Set[str] = set()
+        self._sent: Set[str] = set()                # requests that had a save
+        self._ending: Set[str] = set()              # those of them whose blocks wait to be freed
+        self._received: Set[str] = set()
+        self._failed: Set[int] = set()              # blocks
+        self._failing: Set[str] = set()             # requests, with `whole`
+        self._lent: List[Tuple[str, Set[int]]] = []     # requests and ops whose pages a daemon that stands still has
+        self._lent_look = 0.0
+        self.counts = {name: 0 for name in COUNTS}
+
+    def load(self, loads: Iterable[Transfer]) -> None:
+        for transfer in loads:
+            self._receiving.add(transfer.request)
+            self._begin(transfer, True)
+        self._settle()
+
+    def save(self, saves: Iterable[Transfer], others: Container[str] = ()) -> None:
+        """Begins saves. others: the requests whose blocks are not what their keys say, so they are not kept."""
+        requests = set()
+        for transfer in saves:
+            self._sent.add(transfer.request)
+            if self._saves and transfer.request in others:
+                self._count(transfer, False, 0, 0.0)
+            elif self._saves:
+                self._begin(transfer, False)
+                requests.add(transfer.request)
+        if self._whole and requests:
+            self.wait(requests)
+
+    def _begin(self, transfer: Transfer, load: bool) -> None:
+        got = self._line.get()
+        now = time.monotonic()
+        try:
+            if got is None:
+                raise Error(errno.ENOTCONN, self._line.why)
+            space = got[1][transfer.group]
+            stream = self._stream()
+            how = {} if stream is None else {"stream": stream}
+            keys = Keys.of(transfer.keys[self._rank], transfer.parents[self._rank])
+            op: Op = (space.load if load else space.store)(keys, transfer.pages, **how)
+        except Error:
+            self._count(transfer, load, 0, 0.0)
+            return
+        self._running[op.id] = _Running(transfer, load, now, now + self._timeout_s + SLACK_S)
+        self._left[transfer.request] = self._left.get(transfer.request, 0) + 1
+
+    def _count(self, transfer: Transfer, load: bool, good: int, seconds: float) -> None:
+        """good: how many leading blocks of a load, or blocks of a save."""
+        n, what = len(transfer.pages), "load" if load else "save"
+        self.counts[f"{what}s"] += 1
+        self.counts[f"{what}_seconds"] += seconds
+        self.counts["loaded_blocks" if load else "saved_blocks"] += good
+        self.counts["missed_blocks" if load else "unsaved_blocks"] += n - good
+        if load and good < n:
+            if self._whole:
+                self._failing.add(transfer.request)
+            else:
+                self._failed.update(transfer.pages[good:])
+
+    def poll(self) -> None:
+        """Takes the results that there are. Without one it makes no system call."""
+        got = self._line.get() if self._running else None
+        while got is not None and self._running:
+            results = got[0].poll(16, MAX_BLOCKS)
+            for result in results:
+                self._ended(result)
+            if len(results) < 16:
+                break
+        if self._running and time.monotonic() > min(running.until for running in self._running.values()):
+            self._cut()
+        self._look_at_lent()
+        self._settle()
+
+    def wait(self, requests: Optional[Set[str]] = None) -> None:
+        """Waits until the ops of these requests (None: all) have ended, at their deadline at the latest."""
+        for op, running in list(self._running.items()):
+            if requests is None or running.transfer.request in requests:
+                if op not in self._running:
+                    continue
+                try:
+                    self._ended(self._line.get()[0].wait(Op(op, len(running.transfer.pages), running.until)))
+                except Error:
+                    self._cut()
+        self._settle()
+
+    def _cut(self) -> None:
+        """Cuts the connection, as the daemon stands still. It waits for the client's timeout at most, and then no op is
+        under way any more."""
+        if self._line.got is not None:
+            client, spaces = self._line.got
+            for space in spaces:
+                space.close()
+            client.close()
+        if self._take_back:
+            self._take_back()
+        self._line.lost("the daemon stood still")
+        held = {page.op for page in lent()}
+        for op, running in list(self._running.items()):
+            self._ended(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held))
+
+    def _ended(self, result: Result) -> None:
+        running = self._running.pop(result.op, None)
+        if running is None:
+            return
+        transfer = running.transfer
+        self._count(transfer, running.load, result.prefix if running.load else result.ok,
+                    time.monotonic() - running.begun)
+        if result.lent and self._take_back:
+            self._cut()         # the results of other ops follow; the pages of this one are ours again
+            self._done(transfer.request)
+        elif result.lent:
+            self._lent.append((transfer.request, {result.op}))
+        else:
+            self._done(transfer.request)
+
+    def _done(self, request: str) -> None:
+        self._left[request] -= 1
+        if self._left[request] == 0:
+            del self._left[request]
+
+    def _look_at_lent(self) -> None:
+        """Looks at the lent pages. One may yet be written, so its request continues only when the daemon gives the page
+        back, or is dead."""
+        if not self._lent or time.monotonic() < self._lent_look:
+            return
+        self._lent_look = time.monotonic() + LENT_LOOK_S
+        held = {page.op for page in lent()}
+        for request, ops in self._lent:
+            if not ops & held:
+                self._done(request)
+        self._lent = [entry for entry in self._lent if entry[1] & held]
+
+    def _settle(self) -> None:
+        done = {request for request in self._receiving if request not in self._left}
+        self._receiving -= done
+        self._received |= done
+
+    def preempted(self, requests: Set[str]) -> None:
+        """Waits for the saves of these requests, as others are about to get their blocks. vLLM does not ask about them
+        again."""
+        self.wait(requests)
+        self._sent -= requests
+
+    def finished(self, ended: Set[str]) -> Tuple[Set[str], Set[str]]:
+        """(requests whose saves are over, requests whose loads are over). ended: those that the engine has finished
+        since the last call."""
+        self._ending |= ended & self._sent
+        self.poll()
+        sent = {request for request in self._ending if request not in self._left}
+        self._ending -= sent
+        self._sent -= sent
+        received, self._received = self._received, set()
+        return sent, received
+
+    def failed_requests(self, received: Set[str]) -> Set[str]:
+        """The requests among these that must be computed from the beginning. Their loads are over."""
+        ret = self._failing & received
+        self._failing -= ret
+        return ret
+
+    def failed_blocks(self) -> Set[int]:
+        ret, self._failed = self._failed, set()
+        return ret

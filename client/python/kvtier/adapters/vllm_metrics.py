@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier.adapters.vllm_metrics - what vLLM says of kvtier: statistics in its log, counters for Prometheus, KV events.
+
+Workers count what happened; vLLM's own counters for external hits count what was promised. Prometheus has these, with
+`_total` behind each name and vLLM's own labels:
+
+    vllm:kvtier_loads, vllm:kvtier_loaded_blocks, vllm:kvtier_missed_blocks, vllm:kvtier_load_seconds
+    vllm:kvtier_saves, vllm:kvtier_saved_blocks, vllm:kvtier_unsaved_blocks, vllm:kvtier_save_seconds
+
+With kv_events_config.enable_kv_cache_events the engine also publishes BlockStored and BlockRemoved for blocks that it
+gave to kvtier, under the block hashes of vLLM. The medium is CPU (memory of this node) or STORAGE.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from prometheus_client import Counter
+from vllm.distributed import kv_events
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+from .. import Keys, Space, Tier
+from .vllm_core import COUNTS
+from .vllm_events import Events
+
+try:
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+except ImportError:
+    def maybe_convert_block_hash(hash_bytes: Any) -> Any:
+        return hash_bytes
+
+__all__ = ["KvtierMetrics", "KvtierStats", "events_of"]
+
+_SAY = {
+    "loads": "Loads from kvtierd, of one or more blocks.", "saves": "Saves to kvtierd, of one or more blocks.",
+    "loaded_blocks": "Blocks that loads brought.", "saved_blocks": "Blocks that kvtierd has after a save.",
+    "missed_blocks": "Blocks that were promised and did not come: they were computed.",
+    "unsaved_blocks": "Blocks that kvtierd did not take.",
+    "load_seconds": "Seconds that loads took.", "save_seconds": "Seconds that saves took, beside the engine's work.",
+}
+
+
+@dataclass
+class KvtierStats(KVConnectorStats):
+    """The statistics of an interval. data: vllm_core.COUNTS."""
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        for name in COUNTS:
+            self.data[name] = self.data.get(name, 0) + other.data.get(name, 0)
+        return self
+
+    def reduce(self) -> Dict[str, Any]:
+        ret = {f"kvtier {name}": n for name, n in self.data.items() if not name.endswith("seconds")}
+        for what in ("load", "save"):
+            if self.data.get(f"{what}s"):
+                ret[f"kvtier {what} ms"] = round(1000 * self.data[f"{what}_seconds"] / self.data[f"{what}s"], 2)
+        return ret
+
+    def is_empty(self) -> bool:
+        return not any(self.data.values())
+
+
+class KvtierMetrics(KVConnectorPromMetrics):
+    def __init__(self, vllm_config: Any, metric_types: Any, labelnames: List[str],
+                 per_engine_labelvalues: Dict[int, List[object]]) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        counter = metric_types[Counter]
+        self._counters = {name: counter(name=f"vllm:kvtier_{name}", documentation=_SAY[name], labelnames=labelnames)
+                          for name in COUNTS}
+
+    def observe(self, transfer_stats_data: Dict[str, Any], engine_idx: int = 0) -> None:
+        labels = self.per_engine_labelvalues[engine_idx]
+        for name, counter in self._counters.items():
+            if transfer_stats_data.get(name):
+                counter.labels(*labels).inc(transfer_stats_data[name])
+
+
+def _medium(tiers: Tier) -> str:
+    return getattr(kv_events, "MEDIUM_CPU", "CPU") if tiers & (Tier.GPU | Tier.HOST) else "STORAGE"
+
+
+class _VllmEvents:
+    """The events of the scheduler. A block is described when its save is planned, while its request is known."""
+
+    def __init__(self, block_tokens: int, hash_tokens: int) -> None:
+        self._events, self._block_tokens = Events(_medium), block_tokens
+        self._steps = block_tokens // hash_tokens       # vLLM may hash in finer steps: a block has the hash of its last
+        self._requests: Dict[str, Any] = {}
+        self._late: List[Any] = []
+
+    def add(self, request: Any) -> None:
+        self._requests[request.request_id] = request
+
+    def forget(self, name: str) -> None:
+        self._requests.pop(name, None)
+
+    def planned(self, name: str, block: int, where: Sequence[Tuple[Space, Keys]]) -> None:
+        request, bt = self._requests.get(name), self._block_tokens
+        hashes = getattr(request, "block_hashes", None) or ()
+        steps = self._steps
+        if steps and (block + 1) * steps <= len(hashes):
+            lora = request.lora_request
+            self._events.planned({
+                "block_hashes": [maybe_convert_block_hash(hashes[(block + 1) * steps - 1])],
+                "parent_block_hash": maybe_convert_block_hash(hashes[block * steps - 1]) if block else None,
+                "token_ids": list(request.all_token_ids[block * bt:(block + 1) * bt]), "block_size": bt,
+                "lora_id": lora.lora_int_id if lora else None, "lora_name": lora.lora_name if lora else None,
+                "group_idx": 0, "session_id": getattr(request, "session_id", None)}, where)
+
+    def take(self) -> List[Any]:
+        late, self._late = self._late, []
+        return late + [_event(*event) for event in self._events.take()]
+
+    def reset(self) -> None:
+        self._late += [_event(*event) for event in self._events.clear()]
+
+
+def _event(stored: bool, payload: Dict[str, Any], tiers: Tier) -> Any:
+    kind = kv_events.BlockStored if stored else kv_events.BlockRemoved
+    said = {**payload, "medium": _medium(tiers), "locality": "REMOTE" if tiers & Tier.REDIS else "LOCAL"}
+    return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
+
+
+def events_of(vllm_config: Any, kv_cache_config: Any) -> Optional[_VllmEvents]:
+    """The events, if the engine publishes them; else None."""
+    wanted = getattr(vllm_config, "kv_events_config", None)
+    if not wanted or not wanted.enable_kv_cache_events:
+        return None
+    tokens = vllm_config.cache_config.block_size
+    return _VllmEvents(tokens, getattr(kv_cache_config, "hash_block_size", None) or tokens)

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl.c - the operator's program. It finds the daemon and runs a command of tbl_ctl.h. This
+ * file also has what the commands share: numbers, times, progress and tables for people.
+ */
+#include "kvtierctl.h"
+
+#include <assert.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "client/abi/runtime_dir.h"
+
+/* --- for people --- */
+
+char *text_bytes(uint64_t bytes, char *ret, size_t n)
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	while (value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+		value /= 1024;
+		unit++;
+	}
+	snprintf(ret, n, unit == 0 || value >= 99.95 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+	return ret;
+}
+
+/* The values of a page may be anything: a value that does not fit becomes the largest that does. */
+uint64_t whole_number(double value)
+{
+	if (!(value > 0))
+		return 0;
+	return value < 18446744073709549568.0 ? (uint64_t)value : UINT64_MAX;
+}
+
+char *text_age(uint64_t seconds, char *ret, size_t n)
+{
+	const uint64_t minutes = seconds / 60, hours = minutes / 60, days = hours / 24;
+
+	if (days > 0)
+		snprintf(ret, n, "%" PRIu64 "d %" PRIu64 "h", days, hours % 24);
+	else if (hours > 0)
+		snprintf(ret, n, "%" PRIu64 "h %" PRIu64 "m", hours, minutes % 60);
+	else if (minutes > 0)
+		snprintf(ret, n, "%" PRIu64 "m %" PRIu64 "s", minutes, seconds % 60);
+	else
+		snprintf(ret, n, "%" PRIu64 "s", seconds);
+	return ret;
+}
+
+enum { PROGRESS_AFTER_MS = 2000, PROGRESS_EVERY_MS = 200 };
+
+void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit)
+{
+	const bool bytes = strcmp(unit, "bytes") == 0;
+	const uint64_t now_ns = clock_ns();
+	char a[32], b[32], age[32], shown[64];
+
+	if (progress->start_ns == 0)
+		progress->start_ns = now_ns;
+	if (now_ns - progress->start_ns < PROGRESS_AFTER_MS * 1000000ull ||
+	    now_ns - progress->shown_ns < PROGRESS_EVERY_MS * 1000000ull ||
+	    isatty(STDERR_FILENO) != 1)
+		return;
+	progress->shown_ns = now_ns;
+	snprintf(a, sizeof(a), "%" PRIu64, done);
+	snprintf(b, sizeof(b), "%" PRIu64, total);
+	text_age((now_ns - progress->start_ns) / 1000000000u, age, sizeof(age));
+	if (total == 0)
+		fprintf(stderr, "\r\033[K%s: %s", progress->what, age);
+	else
+		fprintf(stderr, "\r\033[K%s: %s of %s%s%s, %d %%, %s", progress->what,
+			bytes ? text_bytes(done, a, sizeof(a)) : a,
+			bytes ? text_bytes(total, b, sizeof(b)) : b, bytes ? "" : " ",
+			bytes ? "" : log_escape(unit, shown, sizeof(shown)),
+			done < total ? (int)(100.0 * (double)done / (double)total) : 100, age);
+	fflush(stderr);
+}
+
+void progress_end(struct progress *progress)
+{
+	if (progress->shown_ns != 0)
+		fputs("\r\033[K", stderr);
+	progress->shown_ns = 0;
+}
+
+struct table {
+	size_t columns, n, room;
+	char **cells;
+};
+
+static void *must(void *memory)
+{
+	if (!memory) {
+		fprintf(stderr, "kvtierctl: out of memory\n");
+		exit(EXIT_FAILED);
+	}
+	return memory;
+}
+
+struct table *table_new(size_t columns)
+{
+	struct table *table = must(calloc(1, sizeof(*table)));
+
+	table->columns = columns;
+	return table;
+}
+
+void table_cell(struct table *table, const char *text)
+{
+	size_t bytes;
+
+	if (!text) /* a null of JSON */
+		text = "?";
+	bytes = strlen(text) * 4 + 8; /* as large as escaping can make it */
+
+	if (table->n == table->room) {
+		table->room = table->room * 2 + 64;
+		table->cells = must(realloc(table->cells, table->room * sizeof(table->cells[0])));
+	}
+	table->cells[table->n] = must(malloc(bytes));
+	log_escape(text, table->cells[table->n++], bytes);
+}
+
+void table_print(struct table *table, const bool *right)
+{
+	int *widths = must(calloc(table->columns, sizeof(widths[0])));
+
+	assert(table->n % table->columns == 0);
+	for (size_t i = 0; i < table->n; i++) {
+		const int here = text_columns(table->cells[i]);
+
+		if (here > widths[i % table->columns])
+			widths[i % table->columns] = here;
+	}
+	for (size_t i = 0; i < table->n; i++) {
+		const size_t column = i % table->columns;
+		const bool last = column == table->columns - 1;
+		const int blank = widths[column] - text_columns(table->cells[i]);
+
+		if (right[column])
+			printf("%*s", blank, "");
+		fputs(table->cells[i], stdout);
+		if (!last)
+			printf("%*s", (right[column] ? 0 : blank) + 2, "");
+		else
+			putchar('\n');
+		free(table->cells[i]);
+	}
+	free(widths);
+	free(table->cells);
+	free(table);
+}
+
+/* --- the program --- */
+
+static const struct command commands[] = {
+#define CTL(name, where, arguments, prose, example) \
+	{ #name, arguments, prose, example, CTL_RUN_##where(name) },
+#include "daemon/admin/tbl_ctl.h"
+};
+enum { COMMANDS = sizeof(commands) / sizeof(commands[0]), MAX_OPTIONS = 16 };
+/* The options of every command, in the order of read_options(). A command's own come next. */
+enum { OPTION_SOCKET, OPTION_HELP, OPTION_JSON, OPTION_OWN };
+
+static void print_help(FILE *out)
+{
+	fprintf(out, "usage: kvtierctl [--socket PATH] COMMAND [OPTION...]\n\n"
+		     "Asks and steers a running kvtierd.\n\ncommands:\n");
+	for (size_t i = 0; i < COMMANDS; i++) {
+		fprintf(out, "  %s %s\n", commands[i].name, commands[i].arguments);
+		text_wrap(out, commands[i].prose, 0, 6, TEXT_WIDTH);
+	}
+	fprintf(out,
+		"\noptions of every command:\n"
+		"  --socket PATH  the daemon's client socket; its admin socket and stats page are "
+		"found beside it.\n"
+		"                 Default: $KVTIER_SOCKET, else /run/kvtier/kvtier.sock for root, "
+		"else\n"
+		"                 $XDG_RUNTIME_DIR/kvtier/kvtier.sock, else "
+		"/tmp/kvtier-UID/kvtier.sock\n"
+		"  --json         JSON instead of text\n"
+		"  --help         this, or with a command its own help\n\n"
+		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon answers; "
+		"64 usage\n\n"
+		"example:\n  kvtierctl status || kvtierctl stats -f '*dropped*' -f '*failed*'\n");
+}
+
+static void print_command_help(const struct command *command)
+{
+	printf("usage: kvtierctl [--socket PATH] %s %s\n\n", command->name, command->arguments);
+	text_wrap(stdout, command->prose, 0, 0, TEXT_WIDTH);
+	printf("\nexample:\n  %s\n", command->example);
+}
+
+void usage_error(const struct context *context, const char *format, ...)
+{
+	va_list args;
+
+	fputs("kvtierctl: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	if (context->command)
+		fprintf(stderr, "\nusage: kvtierctl %s %s\n", context->command->name,
+			context->command->arguments);
+	else
+		fprintf(stderr,
+			"\nusage: kvtierctl [--socket PATH] COMMAND [OPTION...]; kvtierctl --help "
+			"says more\n");
+	exit(EXIT_USAGE);
+}
+
+/* The three paths, from the client socket's. */
+static void set_socket(struct context *context, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const int directory = !slash ? 0 : (int)(slash - path) + 1;
+
+	/* room for the names beside it, "admin.sock" the longest */
+	if (path[0] == '\0' || strlen(path) + 16 > sizeof(context->socket_path))
+		usage_error(context, "--socket needs a path of 1 to %zu bytes",
+			    sizeof(context->socket_path) - 16);
+	snprintf(context->socket_path, sizeof(context->socket_path), "%s", path);
+	snprintf(context->admin_path, sizeof(context->admin_path), "%.*sadmin.sock", directory,
+		 path);
+	snprintf(context->stats_path, sizeof(context->stats_path), "%.*sstats", directory, path);
+}
+
+static void default_socket(struct context *context)
+{
+	const char *path = getenv("KVTIER_SOCKET");
+	char directory[4096], text[sizeof(directory) + 16];
+
+	if (!path || path[0] == '\0') {
+		if (runtime_dir(directory, sizeof(directory)) < 0)
+			usage_error(context, "$XDG_RUNTIME_DIR is too long; give --socket PATH");
+		snprintf(text, sizeof(text), "%s/" RUNTIME_DIR_SOCKET, directory);
+		path = text;
+	}
+	set_socket(context, path);
+}
+
+/* The options that `arguments` names, cut up in `text`: a word behind "--bytes" makes it take a
+ * value, and in "--watch[=SEC]" it may have one. Each option's value is its place. */
+static void read_options(const char *arguments, char *text, size_t n, struct option *ret)
+{
+	struct option *last = NULL;
+	int at = OPTION_OWN;
+
+	ret[OPTION_SOCKET] = (struct option){ "socket", required_argument, NULL, OPTION_SOCKET };
+	ret[OPTION_HELP] = (struct option){ "help", no_argument, NULL, OPTION_HELP };
+	ret[OPTION_JSON] = (struct option){ "json", no_argument, NULL, OPTION_JSON };
+	snprintf(text, n, "%s", arguments);
+	for (char *word = strtok(text, " []|"); word; word = strtok(NULL, " []|")) {
+		if (word[0] != '-' && last)
+			last->has_arg = word[0] == '=' ? optional_argument : required_argument;
+		if (word[0] != '-')
+			continue;
+		last = NULL;
+		if (word[1] != '-' || strcmp(word, "--json") == 0)
+			continue;
+		assert(at < MAX_OPTIONS);
+		last = &ret[at];
+		*last = (struct option){ word + 2, no_argument, NULL, at++ };
+	}
+	ret[at] = (struct option){ 0 };
+}
+
+const char *context_option(struct context *context, int argc, char **argv)
+{
+	static struct option all[MAX_OPTIONS + 1];
+	static char text[256];
+	const char *arguments = context->command ? context->command->arguments : "";
+	const char *letters = !context->command ? "+" : /* stop at the command */
+				      strstr(arguments, "[-f ") ? "f:" :
+								  "";
+
+	read_options(arguments, text, sizeof(text), all);
+	for (;;) {
+		const int option = getopt_long(argc, argv, letters, all, NULL);
+
+		switch (option) {
+		case -1:
+			return NULL;
+		case OPTION_SOCKET:
+			set_socket(context, optarg);
+			break;
+		case OPTION_JSON:
+			context->json = true;
+			break;
+		case OPTION_HELP:
+			if (!context->command)
+				print_help(stdout);
+			else
+				print_command_help(context->command);
+			exit(EXIT_FINE);
+		case '?':
+			usage_error(context, "see above"); /* getopt has said which option */
+		case 'f':
+			return "-f";
+		default:
+			return all[option].name - 2; /* its dashes stand before it in the text */
+		}
+	}
+}
+
+void no_more_arguments(const struct context *context, int argc, char **argv)
+{
+	if (optind < argc)
+		usage_error(context, "%s takes no \"%s\"", context->command->name, argv[optind]);
+}
+
+/* The stats page was truncated while it was read. */
+static void on_sigbus(int signal_number)
+{
+	static const char said[] = "kvtierctl: the stats page was truncated; see who writes to "
+				   "[daemon] runtime_dir\n";
+
+	(void)signal_number;
+	if (write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
+		_exit(EXIT_FAILED);
+	_exit(EXIT_FAILED);
+}
+
+int main(int argc, char **argv)
+{
+	struct context context = { 0 };
+	char *program = argv[0];
+	const char *name;
+
+	(void)signal(SIGBUS, on_sigbus);
+	default_socket(&context);
+	(void)context_option(&context, argc, argv);
+	if (optind == argc) {
+		print_help(stderr);
+		return EXIT_USAGE;
+	}
+	name = argv[optind];
+	for (size_t i = 0; i < COMMANDS; i++) {
+		if (strcmp(commands[i].name, name) == 0)
+			context.command = &commands[i];
+	}
+	if (!context.command)
+		usage_error(&context, "%s: no such command", name);
+	argc -= optind;
+	argv += optind;
+	optind = 0; /* glibc: start over, with the command's own arguments */
+	argv[0] = program;
+	return context.command->run(&context, argc, argv);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl.h - the commands of kvtierctl, their context, and what they share. kvtierctl is a
+ * short-lived program with one thread, so it may allocate memory, and it prints each sentence where
+ * it finds the fact.
+ */
+#ifndef KVTIER_KVTIERCTL_H
+#define KVTIER_KVTIERCTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum exit_status {
+	EXIT_FINE = 0,
+	EXIT_FAILED = 1,    /* status: WARN */
+	EXIT_ERR = 2,       /* status: ERR */
+	EXIT_NO_DAEMON = 3, /* nothing there, or it does not answer */
+	EXIT_STARTING = 4,  /* status: it is there, and no engine can connect yet */
+	EXIT_USAGE = 64,
+};
+
+struct command;
+
+struct context {
+	const struct command *command;
+	char socket_path[256]; /* the daemon's client socket; the others are beside it */
+	char admin_path[256];
+	char stats_path[256];
+	bool json;
+};
+
+struct command {
+	const char *name;
+	const char *arguments;
+	const char *prose;
+	const char *example;
+	/* argv[0]: the command; exit status */
+	int (*run)(struct context *context, int argc, char **argv);
+};
+
+/* command_NAME of each command that kvtierctl answers by itself, and command_ask of all that the
+ * daemon answers; argv[0]: the command. The exit status. The table makes their prototypes, so all
+ * stand here, whichever file a command is in. */
+#define CTL_RUN_local(name) command_##name
+#define CTL_RUN_admin(name) command_ask
+#define CTL_RUN_waits(name) command_ask
+#define CTL_RUN_list(name)  command_ask
+#define CTL(name, where, arguments, prose, example) \
+	int CTL_RUN_##where(name)(struct context * context, int argc, char **argv);
+#include "daemon/admin/tbl_ctl.h"
+
+/* getopt_long(3) with the options that the command's arguments name in tbl_ctl.h; those that every
+ * command takes are dealt with. Returns the option as it is typed, "--bytes", or NULL at the end;
+ * on a mistake or --help it exits. */
+const char *context_option(struct context *context, int argc, char **argv);
+void usage_error(const struct context *context, const char *format, ...)
+	__attribute__((format(printf, 2, 3), noreturn));
+/* after context_option's NULL */
+void no_more_arguments(const struct context *context, int argc, char **argv);
+
+/* --- for people --- */
+
+char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
+char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
+uint64_t whole_number(double value);                   /* cut to the range of the type */
+
+/* One line on stderr that is written over itself. It appears if stderr is a terminal and the work
+ * takes over two seconds. `what` is the caller's; all else begins as zero. */
+struct progress {
+	const char *what;
+	uint64_t start_ns, shown_ns;
+};
+/* total 0: it is not known */
+void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit);
+void progress_end(struct progress *progress); /* clears the line */
+
+/* A table with aligned columns. Cells are copied, escaped for the terminal, and printed by
+ * table_print(). */
+struct table;
+struct table *table_new(size_t columns);
+void table_cell(struct table *table, const char *text);   /* NULL: "?" */
+void table_print(struct table *table, const bool *right); /* columns to align right; frees */
+
+#endif

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl_admin.c - the commands that the daemon answers over its admin socket, whose protocol is
+ * in daemon/admin/ctl.h. This file asks the question and shows the reply to people.
+ */
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "client/abi/tbl_hints.h"
+#include "client/abi/wire.h"
+#include "daemon/admin/ctl.h"
+#include "daemon/admin/tbl_lists.h"
+#include "daemon/stats/stats.h"
+#include "kvtierctl.h"
+
+enum { REPLY_MS = 5000, REPLY_BYTES_MAX = 64 << 20 };
+
+struct reply {
+	char *text; /* NUL-terminated */
+	size_t bytes;
+};
+
+/* --- asking --- */
+
+/* Says on stderr that the daemon does not answer, and why, if the stats page knows. */
+static void explain_silence(const struct context *context)
+{
+	const struct stats *stats;
+	uint64_t health;
+
+	fprintf(stderr, "kvtierctl: kvtierd does not answer at %s within %d s\n",
+		context->admin_path, REPLY_MS / 1000);
+	if (stats_map(context->stats_path, &stats) < 0)
+		return;
+	health = stats_health(stats, clock_ns());
+	for (unsigned bit = STATS_HEALTH_STOPPED; bit < STATS_HEALTH_COUNT; bit++) {
+		if ((health >> bit & 1) != 0)
+			fprintf(stderr, "%s (pid %d): %s\n", stats_health_row(bit)->name,
+				stats->pid, stats_health_row(bit)->prose);
+	}
+	stats_unmap(stats);
+}
+
+/* A connected socket, or -1 after the reason was printed. */
+static int connect_admin(const struct context *context)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const struct timeval timeout = { .tv_sec = REPLY_MS / 1000 };
+	int fd, error;
+
+	if (strlen(context->admin_path) >= sizeof(address.sun_path)) {
+		fprintf(stderr, "kvtierctl: %s: longer than a socket's path may be\n",
+			context->admin_path);
+		return -1;
+	}
+	memcpy(address.sun_path, context->admin_path, strlen(context->admin_path) + 1);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0) {
+		fprintf(stderr, "kvtierctl: %s\n", strerror(errno));
+		return -1;
+	}
+	/* connect() waits while the backlog is full, but no longer than this */
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+		return fd;
+	error = errno;
+	(void)close(fd);
+	if (error == EAGAIN)
+		explain_silence(context);
+	else if (error == ENOENT || error == ECONNREFUSED)
+		fprintf(stderr,
+			"kvtierctl: no kvtierd answers at %s; is it running, or starting? "
+			"(kvtierctl status)\n",
+			context->admin_path);
+	else if (error == EACCES)
+		fprintf(stderr, "kvtierctl: %s: only root and the daemon's own user may ask\n",
+			context->admin_path);
+	else
+		fprintf(stderr, "kvtierctl: %s: %s\n", context->admin_path, strerror(error));
+	return -1;
+}
+
+static bool send_request(int fd, int argc, const char *const *words)
+{
+	char packet[CTL_MAX_REQUEST];
+	size_t used = 0;
+
+	for (int i = 0; i < argc; i++) {
+		const size_t length = strlen(words[i]) + 1;
+
+		if (used + length > sizeof(packet))
+			return false;
+		memcpy(packet + used, words[i], length);
+		used += length;
+	}
+	return send(fd, packet, used, MSG_NOSIGNAL) == (ssize_t)used;
+}
+
+static bool append(struct reply *reply, const char *text, size_t n)
+{
+	char *larger;
+
+	if (reply->bytes + n > REPLY_BYTES_MAX)
+		return false;
+	larger = realloc(reply->text, reply->bytes + n + 1);
+	if (!larger)
+		return false;
+	memcpy(larger + reply->bytes, text, n);
+	reply->text = larger;
+	reply->bytes += n;
+	reply->text[reply->bytes] = '\0';
+	return true;
+}
+
+/* Waits for the next packet until deadline_ns, and puts NUL behind it. Returns its length, or -1
+ * after the reason was printed. */
+static ssize_t read_packet(const struct context *context, int fd, uint64_t deadline_ns,
+			   char *packet)
+{
+	for (;;) {
+		struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+		const uint64_t now_ns = clock_ns();
+		ssize_t n;
+
+		if (now_ns >= deadline_ns ||
+		    poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 0) {
+			explain_silence(context);
+			return -1;
+		}
+		n = recv(fd, packet, CTL_MAX_REPLY, MSG_DONTWAIT);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		if (n <= 0) {
+			fprintf(stderr, "kvtierctl: kvtierd ended the connection: %s\n",
+				n < 0 ? strerror(errno) : "it stopped, or this took too long");
+			return -1;
+		}
+		packet[n] = '\0';
+		return n;
+	}
+}
+
+static void show_progress(struct progress *progress, const char *text)
+{
+	struct json_object *root = json_tokener_parse(text), *done = NULL, *total = NULL,
+			   *unit = NULL;
+
+	if (json_object_object_get_ex(root, "done", &done) &&
+	    json_object_object_get_ex(root, "total", &total) &&
+	    json_object_object_get_ex(root, "unit", &unit) &&
+	    json_object_is_type(unit, json_type_string))
+		progress_show(progress, json_object_get_uint64(done), json_object_get_uint64(total),
+			      json_object_get_string(unit));
+	json_object_put(root);
+}
+
+/* Reads packets up to the last one. */
+static int read_reply(const struct context *context, int fd, struct reply *reply,
+		      struct progress *progress)
+{
+	uint64_t deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
+	static char packet[CTL_MAX_REPLY + 1], shown[1024];
+
+	for (;;) {
+		const ssize_t n = read_packet(context, fd, deadline_ns, packet);
+
+		if (n < 0)
+			return EXIT_NO_DAEMON;
+		if (packet[0] == '~') {
+			deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
+			show_progress(progress, packet + 1);
+			continue;
+		}
+		(void)log_escape(packet + 1, shown, sizeof(shown));
+		if (packet[0] == '?')
+			usage_error(context, "%s", shown);
+		if (packet[0] == '!') {
+			progress_end(progress);
+			fprintf(stderr, "kvtierctl: %s\n", shown);
+			return EXIT_FAILED;
+		}
+		if ((packet[0] != '+' && packet[0] != '.') ||
+		    !append(reply, packet + 1, (size_t)n - 1)) {
+			fprintf(stderr, "kvtierctl: a reply of %zu bytes that makes no sense\n",
+				reply->bytes);
+			return EXIT_FAILED;
+		}
+		if (packet[0] == '.')
+			return EXIT_FINE;
+	}
+}
+
+/* Replaces bytes that are not printable, which no daemon of ours writes. A string in the JSON
+ * may still have them in an escaped form, so strings are escaped again where they are shown to
+ * people. */
+static void tame(struct reply *reply)
+{
+	size_t length;
+
+	for (size_t i = 0; i < reply->bytes; i += length) {
+		length = log_printable(reply->text + i);
+		if (length > 0)
+			continue;
+		length = 1;
+		if (reply->text[i] != '\n')
+			reply->text[i] = '?';
+	}
+}
+
+/* Prints the reply for people, unless context->json; the exit status. */
+typedef int print_fn(const struct context *context, struct json_object *root);
+
+/* Sends the words, of which the first is the command, and prints the reply as it is or by `print`.
+ * Returns the exit status. */
+static int ask(const struct context *context, int argc, const char *const *words, print_fn *print)
+{
+	const int fd = connect_admin(context);
+	struct progress progress = { .what = words[0] };
+	struct reply reply = { 0 };
+	struct json_object *root;
+	int r;
+
+	if (fd < 0)
+		return EXIT_NO_DAEMON;
+	/* a client that is refused has its reply already, though the request cannot be sent */
+	(void)send_request(fd, argc, words);
+	r = read_reply(context, fd, &reply, &progress);
+	tame(&reply);
+	progress_end(&progress);
+	(void)close(fd);
+	if (r == EXIT_FINE) {
+		if (context->json)
+			fputs(reply.text, stdout);
+		root = json_tokener_parse(reply.text);
+		r = print(context, root);
+		json_object_put(root);
+	}
+	free(reply.text);
+	return r;
+}
+
+static uint64_t number_at(struct json_object *root, const char *name)
+{
+	struct json_object *value = NULL;
+
+	(void)json_object_object_get_ex(root, name, &value);
+	return json_object_get_uint64(value);
+}
+
+/* --- a list of objects as a table --- */
+
+enum column_kind {
+	COLUMN_TEXT,
+	COLUMN_BOOL,
+	COLUMN_HEX,
+	COLUMN_NUMBER, /* this kind and the ones below stand at the right of their column */
+	COLUMN_BYTES,
+	COLUMN_AGE,
+	COLUMN_WAIT_MS,
+	COLUMN_RATIO,
+};
+
+struct column {
+	const char *title; /* "": not shown */
+	const char *name;  /* in the JSON objects */
+	enum column_kind kind;
+};
+
+enum { MAX_COLUMNS = 40 };
+
+static const struct list {
+	const char *name;                   /* of the array in the reply */
+	struct column columns[MAX_COLUMNS]; /* up to one without a name */
+} lists[] = {
+#define COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#define LIST(name)                             \
+	{                                      \
+#name,                         \
+		{                              \
+			name##_COLUMNS(COLUMN) \
+		}                              \
+	}
+	LIST(clients), LIST(tenants),   LIST(spaces), LIST(disks),
+	LIST(devices), LIST(endpoints), LIST(trace),  LIST(bad),
+};
+
+static void print_cell(struct table *table, struct json_object *row, const struct column *column)
+{
+	struct json_object *value = NULL;
+	char text[64] = "";
+
+	if (!json_object_object_get_ex(row, column->name, &value)) {
+		/* other members are absent only if the daemon is an older one */
+		table_cell(table,
+			   column->kind == COLUMN_AGE || column->kind == COLUMN_RATIO ? "" : "?");
+		return;
+	}
+	switch (column->kind) {
+	case COLUMN_BYTES:
+		table_cell(table, text_bytes(json_object_get_uint64(value), text, sizeof(text)));
+		break;
+	case COLUMN_AGE:
+		table_cell(table, text_age(json_object_get_uint64(value), text, sizeof(text)));
+		break;
+	case COLUMN_WAIT_MS:
+		if (json_object_get_uint64(value) > 0)
+			snprintf(text, sizeof(text), "%.1f s",
+				 (double)json_object_get_uint64(value) / 1e3);
+		table_cell(table, text);
+		break;
+	case COLUMN_RATIO:
+		snprintf(text, sizeof(text), "%.2f %%", json_object_get_double(value) * 100);
+		table_cell(table, text);
+		break;
+	default:
+		table_cell(table, json_object_get_string(value));
+	}
+}
+
+static int print_rows(struct json_object *root, const char *name)
+{
+	const struct column *shown[MAX_COLUMNS];
+	bool right[MAX_COLUMNS];
+	const struct list *list = lists;
+	struct json_object *rows = NULL;
+	struct table *table;
+	size_t n_shown = 0;
+
+	while (strcmp(list->name, name) != 0)
+		list++;
+	if (!json_object_object_get_ex(root, name, &rows) ||
+	    !json_object_is_type(rows, json_type_array)) {
+		fprintf(stderr, "kvtierctl: the reply is not JSON with \"%s\" in it\n", name);
+		return EXIT_FAILED;
+	}
+	if (json_object_array_length(rows) == 0) {
+		printf("no %s\n", name);
+		return EXIT_FINE;
+	}
+	for (size_t i = 0; i < MAX_COLUMNS && list->columns[i].name; i++) {
+		if (list->columns[i].title[0] == '\0')
+			continue;
+		right[n_shown] = list->columns[i].kind >= COLUMN_NUMBER;
+		shown[n_shown++] = &list->columns[i];
+	}
+	table = table_new(n_shown);
+	for (size_t i = 0; i < n_shown; i++)
+		table_cell(table, shown[i]->title);
+	for (size_t row = 0; row < json_object_array_length(rows); row++) {
+		for (size_t i = 0; i < n_shown; i++)
+			print_cell(table, json_object_array_get_idx(rows, row), shown[i]);
+	}
+	table_print(table, right);
+	return EXIT_FINE;
+}
+
+static int print_list(const struct context *context, struct json_object *root)
+{
+	return context->json ? EXIT_FINE : print_rows(root, context->command->name);
+}
+
+/* --- evict --- */
+
+static int print_evicted(const struct context *context, struct json_object *root)
+{
+	struct json_object *complete = NULL;
+	char bytes[32];
+
+	if (context->json)
+		return EXIT_FINE;
+	(void)json_object_object_get_ex(root, "complete", &complete);
+	printf("evicted %" PRIu64 " blocks (%" PRIu64 " stay on NVMe), %s%s\n",
+	       number_at(root, "evicted_blocks"), number_at(root, "demoted_blocks"),
+	       text_bytes(number_at(root, "freed_bytes"), bytes, sizeof(bytes)),
+	       json_object_get_boolean(complete) ?
+		       "" :
+		       "; the rest is in use, or it would have taken too long");
+	return EXIT_FINE;
+}
+
+/* --- the NVMe tier --- */
+
+/* The check is fine if all blocks that could be looked at are good. It failed if there were blocks
+ * and not one could be looked at. */
+static int print_verified(const struct context *context, struct json_object *root)
+{
+	const uint64_t bad = number_at(root, "bad_blocks");
+	const uint64_t checked = number_at(root, "checked_blocks");
+	const uint64_t skipped = number_at(root, "skipped_blocks");
+	const uint64_t dropped = number_at(root, "dropped_blocks");
+	const bool good = bad == 0 && (checked > 0 || skipped == 0);
+	char bytes[32], age[32];
+
+	if (context->json)
+		return good ? EXIT_FINE : EXIT_FAILED;
+	if (bad > 0)
+		(void)print_rows(root, "bad");
+	printf("%" PRIu64 " copies, %s, in %s: ", checked,
+	       text_bytes(number_at(root, "checked_bytes"), bytes, sizeof(bytes)),
+	       text_age(number_at(root, "ms") / 1000, age, sizeof(age)));
+	if (bad == 0)
+		printf("%s\n", good ? "all are good" : "nothing could be checked");
+	else
+		printf("%" PRIu64 " bad, %" PRIu64 " dropped; %s\n", bad, dropped,
+		       dropped == bad ? "a block without another copy is a miss now" :
+					"kvtierctl verify --drop drops all");
+	if (skipped > 0)
+		printf("not checked: %" PRIu64
+		       ", which went or moved meanwhile, lie on a disk that is away, or are of a "
+		       "model that no engine has opened\n",
+		       skipped);
+	return good ? EXIT_FINE : EXIT_FAILED;
+}
+
+static int print_flushed(const struct context *context, struct json_object *root)
+{
+	(void)root;
+	if (!context->json)
+		puts("all that was in memory is on NVMe");
+	return EXIT_FINE;
+}
+
+static int print_purged(const struct context *context, struct json_object *root)
+{
+	if (!context->json)
+		printf("purged %" PRIu64 " blocks\n", number_at(root, "purged_blocks"));
+	return EXIT_FINE;
+}
+
+/* --- hint --- */
+
+/* The hint is fine if it was done for a block, or will be. */
+static int print_answers(const struct context *context, struct json_object *root)
+{
+	uint64_t done = 0, blocks;
+
+#define PRINT(name, number, prose)                         \
+	blocks = number_at(root, #name);                   \
+	done += number <= WIRE_HINT_DEFERRED ? blocks : 0; \
+	if (!context->json && blocks > 0)                  \
+		printf("%" PRIu64 " " #name ": %s\n", blocks, prose);
+	HINT_ANSWERS(PRINT)
+	return done > 0 ? EXIT_FINE : EXIT_FAILED;
+}
+
+/* --- asking, with the words of the command line --- */
+
+static const struct {
+	const char *command;
+	print_fn *print;
+} replies[] = {
+	{ "evict", print_evicted }, { "verify", print_verified }, { "flush", print_flushed },
+	{ "purge", print_purged },  { "hint", print_answers },
+};
+
+int command_ask(struct context *context, int argc, char **argv)
+{
+	const struct command *command = context->command;
+	const bool action = isupper((unsigned char)command->arguments[0]);
+	const char *words[CTL_MAX_WORDS] = { command->name }, *option;
+	print_fn *print = print_list;
+	int n = action ? 2 : 1;
+
+	while ((option = context_option(context, argc, argv)) != NULL) {
+		for (int i = 1; i < n; i++)
+			if (words[i] == option)
+				usage_error(context, "%s: once", option);
+		assert(n + 2 <= CTL_MAX_WORDS);
+		words[n++] = option;
+		if (optarg)
+			words[n++] = optarg;
+	}
+	if (action && optind == argc)
+		usage_error(context, "%s needs an action; kvtierctl %s --help lists them",
+			    command->name, command->name);
+	if (action)
+		words[1] = argv[optind++];
+	no_more_arguments(context, argc, argv);
+	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
+		if (strcmp(replies[i].command, command->name) == 0)
+			print = replies[i].print;
+	return ask(context, n, words, print);
+}

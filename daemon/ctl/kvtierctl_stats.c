@@ -1,0 +1,999 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl_stats.c - what kvtierctl reads from the stats page: status, version, and the numbers,
+ * once or again and again. These commands need no answer of the daemon, so they work in any state
+ * of it. `stats` prints the numbers as a page for people, as a list, or as JSON. The page has at
+ * most 80 columns. It covers the time since the daemon's start, or with --watch the time since the
+ * page before; each page says which. State, fill and clients are as of now.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/own.h"
+#include "base/text.h"
+#include "client/abi/tbl_hints.h"
+#include "daemon/stats/stats.h"
+#include "kvtierctl.h"
+
+#ifndef KVTIER_VERSION
+#define KVTIER_VERSION "0"
+#endif
+
+/* --- the daemon's health --- */
+
+/* Maps the stats page; NULL: said why on stderr, and the caller exits with EXIT_NO_DAEMON. */
+static const struct stats *stats_page(const struct context *context)
+{
+	const struct stats *stats;
+	const int r = stats_map(context->stats_path, &stats);
+
+	if (r == 0)
+		return stats;
+	if (r == -ENOENT && socket_answers(context->socket_path))
+		fprintf(stderr,
+			"kvtierctl: kvtierd runs at %s, and its stats page %s is gone: restart it, "
+			"and keep what cleans /tmp out of [daemon] runtime_dir\n",
+			context->socket_path, context->stats_path);
+	else if (r == -ENOENT || r == -ENOTDIR)
+		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n",
+			context->socket_path, context->stats_path);
+	else if (r == -EPROTO)
+		fprintf(stderr,
+			"kvtierctl: %s: not a stats page of this version of kvtier; use the "
+			"kvtierctl that came with the kvtierd that runs\n",
+			context->stats_path);
+	else
+		fprintf(stderr, "kvtierctl: %s: %s\n", context->stats_path, strerror(-r));
+	return NULL;
+}
+
+/* As long as escaping can make a name, with its end. */
+enum { NAME_ROOM = 4 * STATS_NAME_BYTES };
+
+/* One of the page's names, for a terminal: whoever made the page may have written anything there,
+ * and no end. */
+static const char *shown_name(const char *from, char ret[NAME_ROOM])
+{
+	char name[STATS_NAME_BYTES];
+
+	(void)stats_text_get(from, sizeof(name), name);
+	return name[0] != '\0' ? log_escape(name, ret, NAME_ROOM) : "none";
+}
+
+/* "kvtierd 0.2.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
+static char *daemon_line(const struct stats *stats, char *ret, size_t n)
+{
+	char age[32], version[NAME_ROOM], device[NAME_ROOM], kernels[NAME_ROOM];
+
+	text_age(stats_get(&stats->v.uptime_s), age, sizeof(age));
+	snprintf(ret, n, "kvtierd %s, pid %d, up %s, device %s, kernels %s",
+		 shown_name(stats->version, version), stats->pid, age,
+		 shown_name(stats->device, device), shown_name(stats->kernels, kernels));
+	return ret;
+}
+
+/* The state of the process in one word; "" while it runs. */
+static const char *condition(uint64_t health)
+{
+	if ((health >> STATS_HEALTH_DEAD & 1) != 0)
+		return " DEAD";
+	if ((health >> STATS_HEALTH_STOPPED & 1) != 0 || (health >> STATS_HEALTH_SILENT & 1) != 0)
+		return " STOPPED";
+	return "";
+}
+
+static const char *severity_label(enum stats_severity severity)
+{
+	static const char *const labels[] = { "NOTE", "WARN", "ERR" };
+
+	return labels[severity];
+}
+
+static const struct verdict {
+	const char *word, *shown;
+	enum exit_status status;
+} verdicts[] = {
+	{ "ok", "OK", EXIT_FINE },
+	{ "warn", "WARN", EXIT_FAILED },
+	{ "starting", "STARTING", EXIT_STARTING },
+	{ "err", "ERR", EXIT_ERR },
+};
+
+static const struct verdict *verdict(uint64_t health)
+{
+	const struct verdict *v = verdicts;
+
+	while (strcmp(v->word, stats_health_word(health)) != 0)
+		v++;
+	return v;
+}
+
+/* The daemon's words about a part, behind the words `first`. Both may come from outside. */
+static void print_part(const char *part, const char *first, const char *from, int width)
+{
+	char text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES], front[4 * STATS_NAME_BYTES],
+		line[sizeof(shown) + sizeof(front) + 128];
+
+	(void)stats_text_get(from, sizeof(text), text);
+	if (first[0] == '\0' && text[0] == '\0')
+		return;
+	snprintf(line, sizeof(line), "%s: %s%s%s", part, log_escape(first, front, sizeof(front)),
+		 first[0] != '\0' && text[0] != '\0' ? "; " : "",
+		 log_escape(text, shown, sizeof(shown)));
+	text_wrap(stdout, line, 0, 2, width);
+}
+
+/* The name of the state that is at this offset in *v. */
+static const char *state_at(const struct stats_values *v, size_t offset, char *ret, size_t n)
+{
+	const struct stats_row *rows;
+
+	for (size_t i = stats_rows(&rows); i-- > 0;) {
+		if (rows[i].offset == offset)
+			return stats_state_name(&rows[i],
+						stats_get((const uint64_t *)((const char *)v +
+									     offset)),
+						ret, n);
+	}
+	return "unknown";
+}
+
+/* The statements of `status`, in lines of at most `width` columns; INT_MAX: each is one line. */
+static void status_print(const struct stats *stats, uint64_t health, int width)
+{
+	char line[256], head[320], words[STATS_NAME_BYTES];
+
+	snprintf(head, sizeof(head), "%s%s: %s", verdict(health)->shown, condition(health),
+		 daemon_line(stats, line, sizeof(line)));
+	text_wrap(stdout, head, 0, 0, width);
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		const struct stats_health_row *row = stats_health_row(bit);
+
+		if ((health >> bit & 1) == 0)
+			continue;
+		snprintf(line, sizeof(line), "  %-4s %-16s ", severity_label(row->severity),
+			 row->name);
+		fputs(line, stdout);
+		text_wrap(stdout, row->prose, (int)strlen(line), width < INT_MAX ? 7 : 0, width);
+	}
+	print_part("files", "", stats->files_text, width);
+	print_part("clients", "", stats->clients_text, width);
+	print_part("refused", "", stats->refused_text, width);
+	print_part("nvme", stats_text_get(stats->nvme_engine, sizeof(words), words),
+		   stats->nvme_text, width);
+	if (stats_get(&stats->v.tiers_redis_state) != STATS_TIER_OFF) {
+		snprintf(line, sizeof(line), "%s, %" PRIu64 " of %" PRIu64 " endpoints usable",
+			 state_at(&stats->v, offsetof(struct stats_values, tiers_redis_state),
+				  words, sizeof(words)),
+			 stats_get(&stats->v.tiers_redis_usable_endpoints),
+			 stats_get(&stats->v.tiers_redis_endpoints));
+		print_part("redis", line, stats->redis_text, width);
+	}
+	print_part("gpu", "", stats->gpu_text, width);
+}
+
+/* --- numbers for people --- */
+
+/* The numbers as they were at one moment. Zeroed: none yet. */
+struct page_sample {
+	uint64_t at_ns, start_ns; /* CLOCK_MONOTONIC; start_ns tells one daemon from the next */
+	struct stats_values v;
+	struct histogram load_times, store_times;
+};
+
+/* The figures of the time that a page covers. */
+struct span {
+	double seconds;
+	bool from_start;
+	struct stats_values v; /* counters: how much they grew. Gauges mean nothing here */
+	struct histogram load_times, store_times;
+};
+
+/* A number for a table, in at most seven columns. */
+static char *text_count(double value, char *ret, size_t n)
+{
+	static const char units[] = "kMGTPE";
+	int unit = -1;
+
+	if (value < 999999.5) {
+		const bool whole = value >= 99.95 || value == (double)whole_number(value);
+
+		snprintf(ret, n, whole ? "%.0f" : "%.1f", value);
+		return ret;
+	}
+	for (; value >= 999.5 && units[unit + 1] != '\0'; unit++)
+		value /= 1000;
+	snprintf(ret, n, value < 99.95 ? "%.1f %c" : "%.0f %c", value, units[unit]);
+	return ret;
+}
+
+static char *text_time(uint64_t ns, char *ret, size_t n)
+{
+	static const char *const units[] = { "ns", "µs", "ms", "s" };
+	double value = (double)ns;
+	size_t unit = 0;
+
+	for (; value >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
+		value /= 1000;
+	snprintf(ret, n, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	return ret;
+}
+
+/* It is not rounded up: 100 % means all. */
+static char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n)
+{
+	const double percent = whole > 0 ? 100 * (double)part / (double)whole : 0;
+
+	if (whole == 0)
+		snprintf(ret, n, "-");
+	else
+		snprintf(ret, n, "%.1f %%", (double)whole_number(percent * 10) / 10);
+	return ret;
+}
+
+/* --- the time that is covered --- */
+
+/* Copies the page's numbers one by one, since the daemon writes them meanwhile. */
+static void values_copy(const struct stats_values *from, struct stats_values *to)
+{
+	for (size_t i = 0; i < sizeof(*from) / sizeof(uint64_t); i++)
+		((uint64_t *)to)[i] = stats_get(&((const uint64_t *)from)[i]);
+}
+
+/* The figures of the time since *before, which becomes the numbers as of now. */
+static void span_of(const struct stats *stats, struct page_sample *before, uint64_t now_ns,
+		    struct span *ret)
+{
+	static const struct histogram none;
+	struct page_sample now = { .at_ns = now_ns, .start_ns = stats->start_monotonic_ns };
+	const uint64_t beat_ns = stats_get(&stats->heartbeat_ns);
+	uint64_t from_ns = before->at_ns;
+
+	if (before->start_ns != now.start_ns)
+		*before = (struct page_sample){ 0 };
+	ret->from_start = before->start_ns == 0;
+	/* the time of a daemon that is dead or stopped ended with its last heartbeat */
+	if (ret->from_start) {
+		from_ns = now.start_ns;
+		now_ns = beat_ns;
+	}
+	ret->seconds = now_ns > from_ns ? (double)(now_ns - from_ns) / 1e9 : 0;
+	values_copy(&stats->v, &now.v);
+	histogram_since(&stats->load_times, &none, &now.load_times);
+	histogram_since(&stats->store_times, &none, &now.store_times);
+	for (size_t i = 0; i < sizeof(now.v) / sizeof(uint64_t); i++)
+		((uint64_t *)&ret->v)[i] = ((uint64_t *)&now.v)[i] - ((uint64_t *)&before->v)[i];
+	histogram_since(&now.load_times, &before->load_times, &ret->load_times);
+	histogram_since(&now.store_times, &before->store_times, &ret->store_times);
+	*before = now;
+}
+
+static char *span_words(const struct span *span, char *ret, size_t n)
+{
+	char age[32];
+
+	if (span->from_start)
+		snprintf(ret, n, "since the start %s ago",
+			 text_age(whole_number(span->seconds), age, sizeof(age)));
+	else
+		snprintf(ret, n, "in the last %.1f s", span->seconds);
+	return ret;
+}
+
+/* --- loads and stores --- */
+
+/* Shows "-" for a daemon that starts and has measured no time yet. */
+static void per_second(struct table *table, const struct span *span, uint64_t value, bool bytes)
+{
+	const double rate = (double)value / (span->seconds > 0 ? span->seconds : 1);
+	char text[32], shown[40];
+
+	if (span->seconds <= 0) {
+		table_cell(table, "-");
+		return;
+	}
+	if (bytes)
+		text_bytes(whole_number(rate), text, sizeof(text));
+	else
+		text_count(rate, text, sizeof(text));
+	snprintf(shown, sizeof(shown), "%s/s", text);
+	table_cell(table, shown);
+}
+
+/* Shows "-" if there was no op. */
+static void percentile(struct table *table, const struct histogram *times, unsigned percent)
+{
+	char text[32];
+
+	if (histogram_total(times) == 0)
+		table_cell(table, "-");
+	else
+		table_cell(table,
+			   text_time(histogram_percentile(times, percent), text, sizeof(text)));
+}
+
+static void op_row(struct table *table, const char *name, const struct span *span, uint64_t blocks,
+		   uint64_t bytes, const struct histogram *times)
+{
+	char text[32];
+
+	table_cell(table, name);
+	table_cell(table, text_count((double)histogram_total(times), text, sizeof(text)));
+	table_cell(table, text_count((double)blocks, text, sizeof(text)));
+	per_second(table, span, blocks, false);
+	table_cell(table, text_bytes(bytes, text, sizeof(text)));
+	per_second(table, span, bytes, true);
+	percentile(table, times, 50);
+	percentile(table, times, 99);
+}
+
+static void print_ops(const struct span *span)
+{
+	static const char *const titles[] = { "",      "OPS",  "BLOCKS", "RATE",
+					      "BYTES", "RATE", "P50",    "P99" };
+	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
+	static const bool right[COLUMNS] = { false, true, true, true, true, true, true, true };
+	struct table *table = table_new(COLUMNS);
+
+	for (size_t i = 0; i < COLUMNS; i++)
+		table_cell(table, titles[i]);
+	op_row(table, "load", span, span->v.load_blocks_total, span->v.load_logical_bytes_total,
+	       &span->load_times);
+	op_row(table, "store", span, span->v.store_blocks_total, span->v.store_logical_bytes_total,
+	       &span->store_times);
+	table_print(table, right);
+}
+
+/* The rate is of lookups. Engines load what they have found, so nearly all that they load is
+ * there. */
+static void hit_rate(uint64_t hits, uint64_t asked)
+{
+	char percent[32], count[32];
+
+	if (asked > 0)
+		printf("Hit rate: %s of %s blocks that were looked up.\n",
+		       text_percent(hits, asked, percent, sizeof(percent)),
+		       text_count((double)asked, count, sizeof(count)));
+	else
+		printf("Hit rate: none, as nothing was looked up.\n");
+}
+
+/* Prints a sentence for each trouble in the time that the page covers, and for each queue that is
+ * not empty. */
+static void print_trouble(const struct span *span, const struct stats_values *now)
+{
+	const struct {
+		uint64_t count;
+		const char *what;
+	} troubles[] = {
+		{ span->v.load_failed_blocks_total, "blocks were there and not given back." },
+		{ span->v.store_dropped_blocks_total, "blocks were offered and not kept." },
+		{ span->v.load_sparse_blocks_total + span->v.store_sparse_blocks_total,
+		  "blocks had pages that their engine had not allocated." },
+		{ span->v.ops_timed_out_total, "ops reached their deadline." },
+		{ span->v.ops_canceled_total, "ops were cancelled." },
+		{ span->v.clients_refused_total, "connections were refused." },
+		{ span->v.protocol_errors_total,
+		  "connections were ended for breaking the protocol." },
+		{ now->tiers_nvme_queued_blocks, "blocks wait to be written to NVMe." },
+		{ now->tiers_redis_queued_blocks, "blocks wait to be written to Redis." },
+	};
+	char count[32];
+
+	for (size_t i = 0; i < sizeof(troubles) / sizeof(troubles[0]); i++) {
+		if (troubles[i].count > 0)
+			printf("%s %s\n",
+			       text_count((double)troubles[i].count, count, sizeof(count)),
+			       troubles[i].what);
+	}
+}
+
+/* Prints how many blocks got each answer, whatever the action of the hint was. */
+static void print_hints(const struct span *span)
+{
+	char line[160], count[32];
+	size_t n = 0;
+
+#define ANSWERED(name, number, prose)                                                         \
+	if (span->v.hints_##name##_blocks_total > 0)                                          \
+		n += (size_t)snprintf(line + n, sizeof(line) - n, "%s %s %s",                 \
+				      n > 0 ? "," : "Hints:",                                 \
+				      text_count((double)span->v.hints_##name##_blocks_total, \
+						 count, sizeof(count)),                       \
+				      #name);
+	HINT_ANSWERS(ANSWERED)
+	if (n > 0)
+		text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+}
+
+static void print_span(const struct span *span, const struct stats_values *now)
+{
+	const struct stats_values *v = &span->v;
+	const uint64_t asked = v->load_blocks_total + v->load_missed_blocks_total;
+	char words[64];
+
+	span_words(span, words, sizeof(words));
+	if (asked + v->lookup_requested_blocks_total + v->store_blocks_total +
+		    v->store_present_blocks_total ==
+	    0) {
+		printf("Nothing was loaded, stored or looked up %s.\n", words);
+	} else {
+		printf("%c%s:\n\n", words[0] - 'a' + 'A', words + 1);
+		print_ops(span);
+		putchar('\n');
+		hit_rate(v->lookup_hit_blocks_total, v->lookup_requested_blocks_total);
+	}
+	print_hints(span);
+	print_trouble(span, now);
+}
+
+/* --- tiers --- */
+
+static uint64_t value_at(const struct stats_values *v, size_t offset)
+{
+	return *(const uint64_t *)(const void *)((const char *)v + offset);
+}
+
+/* Where a tier's numbers are in struct stats_values. Redis has no capacity: this node does not know
+ * how much other nodes keep there. */
+static const struct tier_fields {
+	const char *name;
+	size_t state, hits, read, written;
+	size_t capacity, used; /* 0: none */
+} tiers[] = {
+#define AT(name, field) offsetof(struct stats_values, tiers_##name##_##field)
+#define TIER(name)                                                                      \
+#name, AT(name, state), AT(name, hit_blocks_total), AT(name, read_bytes_total), \
+		AT(name, written_bytes_total)
+#define ROOM(name) AT(name, capacity_bytes), AT(name, used_bytes)
+	{ TIER(gpu), ROOM(gpu) },
+	{ TIER(host), ROOM(host) },
+	{ TIER(nvme), ROOM(nvme) },
+	{ TIER(redis), 0, 0 },
+};
+enum { TIERS = sizeof(tiers) / sizeof(tiers[0]) };
+
+static void tier_row(struct table *table, const struct tier_fields *tier, const struct span *span,
+		     const struct stats_values *now)
+{
+	const uint64_t asked = span->v.load_blocks_total + span->v.load_missed_blocks_total;
+	const uint64_t hits = value_at(&span->v, tier->hits);
+	const uint64_t capacity = tier->capacity ? value_at(now, tier->capacity) : 0;
+	const uint64_t used = tier->used ? value_at(now, tier->used) : 0;
+	char text[32];
+
+	table_cell(table, tier->name);
+	table_cell(table, state_at(now, tier->state, text, sizeof(text)));
+	table_cell(table, text_count((double)hits, text, sizeof(text)));
+	table_cell(table, text_percent(hits, asked, text, sizeof(text)));
+	table_cell(table, text_bytes(value_at(&span->v, tier->read), text, sizeof(text)));
+	table_cell(table, text_bytes(value_at(&span->v, tier->written), text, sizeof(text)));
+	table_cell(table, text_percent(used, capacity, text, sizeof(text)));
+	table_cell(table, capacity > 0 ? text_bytes(capacity, text, sizeof(text)) : "-");
+}
+
+static void print_tiers(const struct span *span, const struct stats_values *now)
+{
+	static const char *const titles[] = { "TIER", "STATE",   "HITS", "SHARE",
+					      "READ", "WRITTEN", "FILL", "OF" };
+	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
+	static const bool right[COLUMNS] = { false, false, true, true, true, true, true, true };
+	struct table *table = table_new(COLUMNS);
+
+	for (size_t i = 0; i < COLUMNS; i++)
+		table_cell(table, titles[i]);
+	for (size_t i = 0; i < TIERS; i++) {
+		if (value_at(now, tiers[i].state) != STATS_TIER_OFF)
+			tier_row(table, &tiers[i], span, now);
+	}
+	table_print(table, right);
+}
+
+/* --- the page --- */
+
+static const char *amount(uint64_t value, const char *one, const char *many, char *ret, size_t n)
+{
+	char count[32];
+
+	snprintf(ret, n, "%s %s", text_count((double)value, count, sizeof(count)),
+		 value == 1 ? one : many);
+	return ret;
+}
+
+static void print_now(const struct stats_values *now)
+{
+	char clients[48], spaces[48], ops[48], leases[48], known[48], line[320];
+
+	snprintf(line, sizeof(line), "%s, %s, %s under way, %s in use, %s known",
+		 amount(now->clients, "client", "clients", clients, sizeof(clients)),
+		 amount(now->spaces, "space", "spaces", spaces, sizeof(spaces)),
+		 amount(now->ops_outstanding, "op", "ops", ops, sizeof(ops)),
+		 amount(now->leases, "block", "blocks", leases, sizeof(leases)),
+		 amount(now->index_entries, "block", "blocks", known, sizeof(known)));
+	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+	if (now->hints_noted_blocks == 0)
+		return;
+	snprintf(line, sizeof(line), "%s with hints, %s, %s retained or pinned",
+		 amount(now->hints_noted_blocks, "block", "blocks", known, sizeof(known)),
+		 amount(now->hints_sessions, "session", "sessions", spaces, sizeof(spaces)),
+		 text_bytes(now->hints_kept_bytes, clients, sizeof(clients)));
+	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+}
+
+/* Prints the changes since *before, or since the daemon's start if *before is none or another
+ * daemon's; then *before is the numbers as of now. */
+static void page_print(const struct stats *stats, struct page_sample *before, uint64_t now_ns)
+{
+	static struct span span; /* large */
+
+	span_of(stats, before, now_ns, &span);
+	status_print(stats, stats_health(stats, now_ns), TEXT_WIDTH);
+	putchar('\n');
+	print_span(&span, &before->v);
+	putchar('\n');
+	print_tiers(&span, &before->v);
+	putchar('\n');
+	print_now(&before->v);
+}
+
+/* --- which numbers, and how --- */
+
+enum { MAX_GLOBS = 16 };
+
+struct view {
+	const char *globs[MAX_GLOBS];
+	size_t n_globs;
+	bool list, all, watch, counted;
+	double every_s;
+	uint64_t count;
+	struct page_sample before; /* as of the time before, for rates */
+};
+
+static bool selected(const struct view *view, const char *path)
+{
+	for (size_t i = 0; i < view->n_globs; i++) {
+		if (fnmatch(view->globs[i], path, 0) == 0)
+			return true;
+	}
+	return view->n_globs == 0;
+}
+
+/* The texts of the stats page, which are no rows of tbl_stats.h since they are no numbers. */
+static const struct text_row {
+	const char *path, *after; /* stands behind this row */
+	const char *prose;
+	size_t offset, bytes; /* in struct stats */
+} text_rows[] = {
+	{ "tiers.nvme.engine", "tiers.nvme.state", "What does the I/O: io_uring, threads, or both",
+	  offsetof(struct stats, nvme_engine), STATS_NAME_BYTES },
+	{ "tiers.nvme.text", "tiers.nvme.state",
+	  "Why the nvme tier is not up, or not as it should be", offsetof(struct stats, nvme_text),
+	  STATS_TEXT_BYTES },
+	{ "tiers.redis.text", "tiers.redis.state",
+	  "Why the redis tier is not up, or not as it should be",
+	  offsetof(struct stats, redis_text), STATS_TEXT_BYTES },
+};
+enum { TEXT_ROWS = sizeof(text_rows) / sizeof(text_rows[0]) };
+
+static char *text_of(const struct stats *stats, const struct text_row *row, char *ret)
+{
+	return stats_text_get((const char *)stats + row->offset, row->bytes, ret);
+}
+
+static void print_list(const struct view *view)
+{
+	static const bool right[4] = { false };
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+	struct table *table = table_new(4);
+
+	for (size_t i = 0; i < n; i++) {
+		if (!selected(view, rows[i].path))
+			continue;
+		table_cell(table, rows[i].path);
+		table_cell(table, stats_kind_name(rows[i].kind));
+		table_cell(table, rows[i].unit);
+		table_cell(table, rows[i].prose);
+	}
+	for (size_t i = 0; i < TEXT_ROWS; i++) {
+		if (!selected(view, text_rows[i].path))
+			continue;
+		table_cell(table, text_rows[i].path);
+		table_cell(table, "text");
+		table_cell(table, "");
+		table_cell(table, text_rows[i].prose);
+	}
+	table_print(table, right);
+}
+
+/* --- JSON: dots in a path are objects; rows with a common prefix stand together in the table
+ * --- */
+
+struct printer {
+	const char *open; /* the path last written; its groups are open */
+	struct json json;
+};
+
+static size_t groups_of(const char *path)
+{
+	size_t n = 0;
+
+	for (; *path != '\0'; path++)
+		n += *path == '.';
+	return n;
+}
+
+/* Leading groups that both paths are in. */
+static size_t common_groups(const char *a, const char *b)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; a[i] != '\0' && a[i] == b[i]; i++)
+		n += a[i] == '.';
+	return n;
+}
+
+static void json_name(struct printer *w, const char *path)
+{
+	const size_t common = common_groups(w->open, path);
+	char group[64];
+
+	for (size_t depth = groups_of(w->open); depth > common; depth--)
+		json_print(&w->json, "}");
+	w->open = path;
+	for (size_t i = 0; i < common; i++)
+		path = strchr(path, '.') + 1;
+	for (const char *dot; (dot = strchr(path, '.')) != NULL; path = dot + 1) {
+		snprintf(group, sizeof(group), "%.*s", (int)(dot - path), path);
+		json_member(&w->json, group);
+		json_print(&w->json, "{");
+	}
+	json_member(&w->json, path);
+}
+
+/* Ends the groups that are open, and prints the text. */
+static void json_end(struct printer *w)
+{
+	for (size_t depth = groups_of(w->open); depth > 0; depth--)
+		json_print(&w->json, "}");
+	assert(!w->json.full);
+	printf("%s}\n", w->json.text);
+}
+
+static void json_health(struct json *json, const struct view *view, uint64_t health)
+{
+	const char *comma = "";
+
+	if (selected(view, "health"))
+		json_text(json, "health", stats_health_word(health));
+	if (!selected(view, "health_reasons"))
+		return;
+	json_member(json, "health_reasons");
+	json_print(json, "[");
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		if ((health >> bit & 1) == 0)
+			continue;
+		json_print(json, "%s\"%s\"", comma, stats_health_row(bit)->name);
+		comma = ",";
+	}
+	json_print(json, "]");
+}
+
+static void json_texts(struct printer *w, const struct stats *stats, const struct view *view,
+		       const char *after)
+{
+	char text[STATS_TEXT_BYTES];
+
+	for (size_t i = 0; i < TEXT_ROWS; i++) {
+		if (strcmp(text_rows[i].after, after) != 0 || !selected(view, text_rows[i].path))
+			continue;
+		json_name(w, text_rows[i].path);
+		json_string(&w->json, text_of(stats, &text_rows[i], text));
+	}
+}
+
+static void json_value(struct printer *w, const struct stats *stats, const struct stats_row *row)
+{
+	const uint64_t value = stats_value(stats, row);
+	char name[32];
+
+	json_name(w, row->path);
+	if (row->kind == STATS_STATE)
+		json_string(&w->json, stats_state_name(row, value, name, sizeof(name)));
+	else
+		json_print(&w->json, "%" PRIu64, value);
+}
+
+static void print_json(const struct stats *stats, const struct view *view)
+{
+	static char page[64 << 10]; /* a number takes some 70 bytes */
+	const uint64_t health = stats_health(stats, clock_ns());
+	struct printer w = { .open = "" };
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+
+	json_start(&w.json, page, sizeof(page));
+	json_print(&w.json, "{");
+	if (selected(view, "schema_version"))
+		json_number(&w.json, "schema_version", STATS_SCHEMA_VERSION);
+	json_health(&w.json, view, health);
+	for (size_t i = 0; i < n; i++) {
+		if (selected(view, rows[i].path))
+			json_value(&w, stats, &rows[i]);
+		json_texts(&w, stats, view, rows[i].path);
+	}
+	json_end(&w);
+}
+
+/* The texts of the page in `status --json`. */
+static const struct {
+	const char *path;
+	size_t offset, bytes; /* in struct stats */
+} status_texts[] = {
+	{ "version", offsetof(struct stats, version), STATS_NAME_BYTES },
+	{ "device", offsetof(struct stats, device), STATS_NAME_BYTES },
+	{ "kernels", offsetof(struct stats, kernels), STATS_NAME_BYTES },
+	{ "files.text", offsetof(struct stats, files_text), STATS_TEXT_BYTES },
+	{ "clients.text", offsetof(struct stats, clients_text), STATS_TEXT_BYTES },
+	{ "clients.refused", offsetof(struct stats, refused_text), STATS_TEXT_BYTES },
+	{ "nvme.engine", offsetof(struct stats, nvme_engine), STATS_NAME_BYTES },
+	{ "nvme.text", offsetof(struct stats, nvme_text), STATS_TEXT_BYTES },
+	{ "gpu.text", offsetof(struct stats, gpu_text), STATS_TEXT_BYTES },
+	{ "redis.text", offsetof(struct stats, redis_text), STATS_TEXT_BYTES },
+};
+
+static void status_json(const struct stats *stats, uint64_t health)
+{
+	const uint64_t now = clock_ns(), beat = stats_get(&stats->heartbeat_ns);
+	static char page[64 << 10];
+	struct printer w = { .open = "" };
+	char text[STATS_TEXT_BYTES];
+
+	json_start(&w.json, page, sizeof(page));
+	json_print(&w.json, "{\"status\":\"%s\",\"reasons\":[", stats_health_word(health));
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		const struct stats_health_row *row = stats_health_row(bit);
+
+		if ((health >> bit & 1) == 0)
+			continue;
+		json_print(&w.json, "%s{", page[w.json.used - 1] == '}' ? "," : "");
+		json_text(&w.json, "code", row->name);
+		json_text(&w.json, "severity", stats_severity_name(row->severity));
+		json_text(&w.json, "next_step", row->prose);
+		json_print(&w.json, "}");
+	}
+	json_print(&w.json, "],\"pid\":%d", stats->pid);
+	json_number(&w.json, "uptime_s", stats_get(&stats->v.uptime_s));
+	json_number(&w.json, "heartbeat_age_ms", now > beat ? (now - beat) / 1000000 : 0);
+	for (size_t i = 0; i < sizeof(status_texts) / sizeof(status_texts[0]); i++) {
+		json_name(&w, status_texts[i].path);
+		json_string(&w.json, stats_text_get((const char *)stats + status_texts[i].offset,
+						    status_texts[i].bytes, text));
+	}
+	/* redis.text was the last one: its object is open */
+	json_text(&w.json, "state",
+		  state_at(&stats->v, offsetof(struct stats_values, tiers_redis_state), text,
+			   sizeof(text)));
+	json_number(&w.json, "endpoints", stats_get(&stats->v.tiers_redis_endpoints));
+	json_number(&w.json, "usable_endpoints", stats_get(&stats->v.tiers_redis_usable_endpoints));
+	json_end(&w);
+}
+
+/* --- text --- */
+
+static void text_value(const struct stats_row *row, uint64_t value, struct table *table)
+{
+	char text[64];
+
+	if (row->kind == STATS_STATE) {
+		table_cell(table, stats_state_name(row, value, text, sizeof(text)));
+		table_cell(table, "");
+		return;
+	}
+	snprintf(text, sizeof(text), "%" PRIu64, value);
+	table_cell(table, text);
+	/* "s" and "bytes" say something; the other units are in the name */
+	if (strcmp(row->unit, "bytes") == 0)
+		table_cell(table, text_bytes(value, text, sizeof(text)));
+	else
+		table_cell(table,
+			   strcmp(row->unit, "s") == 0 ? text_age(value, text, sizeof(text)) : "");
+}
+
+static void print_numbers(const struct stats *stats, struct view *view, uint64_t now_ns)
+{
+	static const bool right[4] = { false, true, true, true };
+	static struct span span; /* large */
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+	struct table *table = table_new(view->watch ? 4 : 3);
+	char text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+
+	span_of(stats, &view->before, now_ns, &span);
+	if (view->n_globs == 0)
+		status_print(stats, stats_health(stats, now_ns), INT_MAX);
+	for (size_t i = 0; i < TEXT_ROWS && view->n_globs > 0; i++)
+		if (selected(view, text_rows[i].path) && *text_of(stats, &text_rows[i], text))
+			printf("%s: %s\n", text_rows[i].path,
+			       log_escape(text, shown, sizeof(shown)));
+	for (size_t i = 0; i < n; i++) {
+		if (!selected(view, rows[i].path))
+			continue;
+		table_cell(table, rows[i].path);
+		text_value(&rows[i], value_at(&view->before.v, rows[i].offset), table);
+		if (view->watch && rows[i].kind == STATS_COUNTER && !span.from_start)
+			per_second(table, &span, value_at(&span.v, rows[i].offset),
+				   strcmp(rows[i].unit, "bytes") == 0);
+		else if (view->watch)
+			table_cell(table, "");
+	}
+	table_print(table, right);
+}
+
+static int print_once(const struct context *context, struct view *view)
+{
+	const struct stats *stats = stats_page(context);
+	const uint64_t now_ns = clock_ns();
+
+	if (!stats)
+		return EXIT_NO_DAEMON;
+	if (context->json)
+		print_json(stats, view);
+	else if (view->all)
+		print_numbers(stats, view, now_ns);
+	else
+		page_print(stats, &view->before, now_ns);
+	stats_unmap(stats);
+	/* a reader that closed the pipe (head) ends the watching */
+	return fflush(stdout) == 0 ? EXIT_FINE : EXIT_FAILED;
+}
+
+static int watch(const struct context *context, struct view *view)
+{
+	const time_t whole = (time_t)view->every_s;
+	const struct timespec pause = { whole, (long)((view->every_s - (double)whole) * 1e9) };
+
+	for (uint64_t i = 0; !view->counted || i < view->count; i++) {
+		int r;
+
+		if (i > 0) {
+			(void)nanosleep(&pause, NULL);
+			if (!context->json)
+				putchar('\n');
+		}
+		r = print_once(context, view);
+		if (r != EXIT_FINE)
+			return r;
+	}
+	return EXIT_FINE;
+}
+
+static void parse_seconds(const struct context *context, const char *text, struct view *view)
+{
+	char *end;
+
+	view->watch = true;
+	view->every_s = 1;
+	if (!text)
+		return;
+	view->every_s = strtod(text, &end);
+	if (end == text || *end != '\0' || !(view->every_s >= 0.1 && view->every_s <= 86400))
+		usage_error(context, "--watch=%s: seconds from 0.1 to 86400", text);
+}
+
+static void parse_count(const struct context *context, const char *text, struct view *view)
+{
+	const size_t digits = strspn(text, "0123456789");
+
+	if (digits == 0 || digits > 9 || text[digits] != '\0' || strtoul(text, NULL, 10) == 0)
+		usage_error(context, "--count %s: a number from 1 to 999999999", text);
+	view->count = strtoul(text, NULL, 10);
+	view->counted = true;
+}
+
+static void check_globs(const struct context *context, const struct view *view)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+	bool any = selected(view, "schema_version") || selected(view, "health") ||
+		   selected(view, "health_reasons");
+
+	for (size_t i = 0; i < n && !any; i++)
+		any = selected(view, rows[i].path);
+	for (size_t i = 0; i < TEXT_ROWS && !any; i++)
+		any = selected(view, text_rows[i].path);
+	if (!any)
+		usage_error(context, "-f %s matches no name; kvtierctl stats --list shows them",
+			    view->globs[0]);
+}
+
+int command_stats(struct context *context, int argc, char **argv)
+{
+	static struct view view; /* large, and one */
+	const char *option;
+
+	while ((option = context_option(context, argc, argv)) != NULL) {
+		if (strcmp(option, "--watch") == 0)
+			parse_seconds(context, optarg, &view);
+		else if (strcmp(option, "--count") == 0)
+			parse_count(context, optarg, &view);
+		else if (strcmp(option, "--list") == 0)
+			view.list = true;
+		else if (strcmp(option, "--all") == 0)
+			view.all = true;
+		else if (view.n_globs == MAX_GLOBS)
+			usage_error(context, "at most %d -f", (int)MAX_GLOBS);
+		else
+			view.globs[view.n_globs++] = optarg;
+	}
+	no_more_arguments(context, argc, argv);
+	view.all = view.all || view.n_globs > 0;
+	check_globs(context, &view);
+	if (view.list) {
+		print_list(&view);
+		return EXIT_FINE;
+	}
+	if (view.counted && !view.watch)
+		parse_seconds(context, NULL, &view);
+	return view.watch ? watch(context, &view) : print_once(context, &view);
+}
+
+int command_status(struct context *context, int argc, char **argv)
+{
+	const struct stats *stats;
+	uint64_t health;
+
+	(void)context_option(context, argc, argv);
+	no_more_arguments(context, argc, argv);
+	stats = stats_page(context);
+	if (!stats)
+		return EXIT_NO_DAEMON;
+	health = stats_health(stats, clock_ns());
+	if (context->json)
+		status_json(stats, health);
+	else
+		status_print(stats, health, INT_MAX);
+	stats_unmap(stats);
+	return (int)verdict(health)->status;
+}
+
+int command_version(struct context *context, int argc, char **argv)
+{
+	const struct stats *stats = NULL;
+	char version[NAME_ROOM], text[2 * NAME_ROOM];
+	struct json json;
+
+	(void)context_option(context, argc, argv);
+	no_more_arguments(context, argc, argv);
+	(void)stats_map(context->stats_path, &stats);
+	if (context->json) {
+		json_start(&json, text, sizeof(text));
+		json_print(&json, "{");
+		json_text(&json, "kvtierctl", KVTIER_VERSION);
+		json_member(&json, "kvtierd");
+		if (stats)
+			json_string(&json,
+				    stats_text_get(stats->version, STATS_NAME_BYTES, version));
+		printf("%s%s}\n", text, stats ? "" : "null");
+	} else {
+		printf("kvtierctl %s\n", KVTIER_VERSION);
+		if (stats)
+			printf("kvtierd   %s, pid %d\n", shown_name(stats->version, version),
+			       stats->pid);
+		else
+			puts("kvtierd   not running");
+	}
+	stats_unmap(stats);
+	return EXIT_FINE;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_load.h - finds and opens the CUDA driver at run time, and puts its results into words.
+ *
+ * kvtierd is never linked with libcuda: the same program runs where there is no driver. Once
+ * cuInit() was called the library stays in the process, since the driver has threads of its own by
+ * then.
+ */
+#ifndef KVTIER_CUDA_LOAD_H
+#define KVTIER_CUDA_LOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/abi/cuda_api.h"
+#include "client/abi/cuda_kernels.h"
+#include "client/abi/wire.h"
+
+enum { CUDA_GPUS_MAX = 16 };
+
+/* A GPU that the driver shows. */
+struct cuda_found {
+	CUdevice device;
+	uint8_t uuid[WIRE_UUID_BYTES];
+	char name[64];
+	struct cuda_kernels_for kernels;
+	int processors;    /* multiprocessors; 0: the driver does not say */
+	int32_t numa_node; /* of the host, nearest to it; -1: the driver does not say */
+	bool mps;          /* this process is a client of MPS */
+	char why[160];     /* kvtierd cannot use it; "": it can */
+};
+
+struct cuda_driver {
+	struct cuda_api api;
+	struct {
+		int (*handle)(const char *uuid, void **ret); /* NULL: there is no NVML */
+		int (*memory)(void *handle, void *ret);
+	} nvml;
+	int version; /* 1000 * major + 10 * minor */
+	/* later: cuda_load() has failed, and may succeed later; none: it failed because the driver
+	 * sees no GPU */
+	bool later, none;
+	uint32_t n;
+	struct cuda_found found[CUDA_GPUS_MAX];
+};
+
+/* Opens the driver and lists its GPUs. It may take as long as the driver likes: not on the core
+ * thread. 0, or -errno with text: -ENOENT: no libcuda here; -ENODEV: no GPU; -ENOSYS: the driver is
+ * too old, or misses a call. */
+int cuda_load(struct cuda_driver *ret, char *text, size_t n);
+
+/* The bytes of a GPU's memory that all processes use; 0: not known. Any thread. It asks NVML
+ * (libnvidia-ml, which comes with the driver), because the driver API tells this only to a process
+ * that has a context there, and the question is what the context costs. */
+uint64_t cuda_used_bytes(const struct cuda_driver *driver, const uint8_t uuid[WIRE_UUID_BYTES]);
+
+/* Returns cuda_errno() of the result. For an error, text gets the call, and the driver's name and
+ * words for the error; it may be NULL. Any thread. */
+int cuda_error(const struct cuda_api *api, CUresult result, const char *call, char *text, size_t n);
+
+/* Whether every further call fails after such a result, since the context is lost. */
+bool cuda_sticky(CUresult result);
+
+#endif

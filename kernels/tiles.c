@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tiles.c - see tiles.h. One function per kind of piece: it gives the tile at the walk's position,
+ * moves the position on, and returns false when the piece was done before.
+ */
+#include "tiles.h"
+
+void tiles_start(struct tiles *tiles, const struct page_layout *layout, uint64_t page,
+		 enum image_codec codec_k, enum image_codec codec_v,
+		 const struct image_shape *shape, bool whole)
+{
+	*tiles = (struct tiles){
+		.layout = layout,
+		.page = page,
+		.element_bytes = shape->element_bytes,
+		.fp8_k = codec_k == CODEC_FP8,
+		.fp8_v = codec_v == CODEC_FP8,
+		.whole = whole,
+		.ahead_least = TILES_AHEAD_BYTES,
+		.end = layout->n_pieces,
+	};
+}
+
+void tiles_layers(struct tiles *w, uint32_t first, uint32_t end)
+{
+	w->piece = page_layer_piece(w->layout, first);
+	if (end < w->layout->geometry.layers)
+		w->end = page_layer_piece(w->layout, end);
+}
+
+/* A row costs at least a line. If each row is in a page of memory of its own, it costs that page as
+ * well; but where the heads between two rows fill the page, other tiles share its cost. */
+static uint32_t cost_of(const struct tiles *w, const struct page_tile *u)
+{
+	const uint32_t row = u->row_bytes < TILES_LINE_BYTES ? TILES_LINE_BYTES : u->row_bytes;
+
+	if (u->stride < TILES_PAGE_BYTES)
+		return u->rows * row;
+	return u->rows * (row + (u->stride / u->row_bytes <= 2ull * w->layout->geometry.kv_heads ?
+					 TILES_PAGE_BYTES / 16 :
+					 TILES_PAGE_BYTES));
+}
+
+/* Rows without a gap are one row. */
+static void join_rows(struct page_tile *u)
+{
+	if (u->stride == u->row_bytes) {
+		u->row_bytes *= u->rows;
+		u->rows = 1;
+	}
+}
+
+static bool plane_fp8(const struct tiles *w, const struct page_piece *p)
+{
+	return p->kind == KIND_K ? w->fp8_k : w->fp8_v;
+}
+
+static uint64_t plane_row(const struct tiles *w, const struct page_piece *p)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+
+	return (uint64_t)(p->kind == KIND_K ? g->head_dim_k : g->head_dim_v) * w->element_bytes;
+}
+
+/* Bytes of a plane whose token rows lie one after the other, heads side by side; else 0. */
+static uint64_t token_major(const struct tiles *w, const struct page_piece *p)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+	const uint64_t row = p->kind <= KIND_V ? plane_row(w, p) : 0;
+
+	return p->head_stride == row && p->token_stride == row * g->kv_heads ?
+		       p->token_stride * g->block_tokens :
+		       0;
+}
+
+static void plane_start(struct tiles *w, const struct page_piece *p)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+	const uint64_t row = plane_row(w, p), here = token_major(w, p);
+	const uint64_t n = here ? (w->ahead_least + here - 1) / here : 0;
+	const bool gapless = p->token_stride == row && p->head_stride == row * g->block_tokens;
+
+	w->run = gapless && !plane_fp8(w, p) ? row * g->block_tokens * g->kv_heads : 0;
+	w->ahead = NULL;
+	if (n && here <= TILES_AHEAD_MOST && w->piece + n < w->layout->n_pieces) {
+		w->ahead_bytes = token_major(w, &p[n]);
+		w->ahead = w->ahead_bytes ? p[n].base + w->page * p[n].page_stride : NULL;
+	}
+}
+
+bool tiles_first(const struct tiles *w, const uint8_t **ret, uint64_t *ret_bytes)
+{
+	const struct page_piece *p = w->layout->pieces;
+
+	*ret_bytes = w->layout->n_pieces ? token_major(w, p) : 0;
+	*ret = *ret_bytes ? p->base + w->page * p->page_stride : NULL;
+	return *ret_bytes > 0 && *ret_bytes <= TILES_AHEAD_MOST;
+}
+
+/* Rows of the next tile. An fp8 tile ends with its group at the latest, and has all of the group
+ * where the scale must be found. */
+static uint32_t plane_rows(const struct tiles *w, const struct page_tile *u, uint32_t tokens)
+{
+	const uint32_t left = tokens - (uint32_t)w->at;
+	uint32_t most = IMAGE_GROUP_TOKENS - (uint32_t)w->at % IMAGE_GROUP_TOKENS;
+
+	if (!u->fp8 && u->stride < TILES_PAGE_BYTES)
+		most = TILES_RUN_BYTES / u->row_bytes;
+	else if (!(u->fp8 && w->whole) && most > TILES_ROWS_BYTES / u->row_bytes)
+		most = TILES_ROWS_BYTES / u->row_bytes;
+	most = most ? most : 1;
+	return left < most ? left : most;
+}
+
+/* A verbatim plane without gaps is one run. */
+static bool run_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
+{
+	const uint64_t left = w->run - w->done;
+	const uint32_t n = left < TILES_RUN_BYTES ? (uint32_t)left : TILES_RUN_BYTES;
+
+	*ret = (struct page_tile){
+		.base = p->base + w->page * p->page_stride + w->done,
+		.rows = 1,
+		.row_bytes = n,
+		.cost = n,
+	};
+	w->done += n;
+	return n > 0;
+}
+
+static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+	uint64_t bytes;
+
+	if (w->done == 0)
+		plane_start(w, p);
+	if (w->run)
+		return run_next(w, p, ret);
+	if (w->at == g->block_tokens) {
+		w->at = 0;
+		w->head++;
+	}
+	if (w->head == g->kv_heads)
+		return false;
+	*ret = (struct page_tile){
+		.base = p->base + w->page * p->page_stride + w->head * p->head_stride +
+			w->at * p->token_stride,
+		.stride = p->token_stride,
+		.row_bytes = (uint32_t)plane_row(w, p),
+		.fp8 = plane_fp8(w, p),
+		.more = w->at % IMAGE_GROUP_TOKENS != 0,
+	};
+	if (ret->row_bytes == 0)
+		return false;
+	ret->rows = plane_rows(w, ret, g->block_tokens);
+	bytes = (uint64_t)ret->rows * ret->row_bytes;
+	ret->cost = cost_of(w, ret);
+	ret->ahead = w->ahead && w->done + bytes <= w->ahead_bytes ? w->ahead + w->done : NULL;
+	w->at += ret->rows;
+	w->done += bytes;
+	join_rows(ret);
+	return true;
+}
+
+static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
+{
+	const uint64_t left = p->length - w->at;
+	const uint32_t n = left < IMAGE_GROUP_TYPED ? (uint32_t)left : IMAGE_GROUP_TYPED;
+
+	if (n == 0)
+		return false;
+	*ret = (struct page_tile){
+		.base = p->base + w->page * p->page_stride + w->at * w->element_bytes,
+		.rows = 1,
+		.row_bytes = n * w->element_bytes,
+		.fp8 = w->fp8_k,
+		.cost = n * w->element_bytes,
+	};
+	w->at += n;
+	return true;
+}
+
+/* Short rows sixteen at a time, long ones cut. */
+static bool opaque_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
+{
+	const uint32_t rows = p->token_stride ? w->layout->geometry.block_tokens : 1;
+	const uint64_t left = p->length - w->at;
+	const bool short_rows = p->length <= TILES_OPAQUE_BYTES;
+
+	if (w->row == rows || p->length == 0)
+		return false;
+	*ret = (struct page_tile){
+		.base = p->base + w->page * p->page_stride + w->row * p->token_stride + w->at,
+		.stride = p->token_stride,
+		.rows = 1,
+		.row_bytes = left < TILES_OPAQUE_BYTES ? (uint32_t)left : TILES_OPAQUE_BYTES,
+	};
+	if (short_rows) {
+		ret->rows = rows - w->row < IMAGE_GROUP_TOKENS ? rows - w->row : IMAGE_GROUP_TOKENS;
+		ret->cost = cost_of(w, ret);
+		w->row += ret->rows;
+		join_rows(ret);
+		return true;
+	}
+	ret->cost = ret->row_bytes;
+	w->at += ret->row_bytes;
+	if (w->at == p->length) {
+		w->at = 0;
+		w->row++;
+	}
+	return true;
+}
+
+bool tiles_next(struct tiles *w, struct page_tile *ret)
+{
+	for (; w->piece < w->end; w->piece++, w->head = w->row = 0, w->at = w->done = 0) {
+		const struct page_piece *p = &w->layout->pieces[w->piece];
+		const bool more = p->kind == KIND_OPAQUE ? opaque_next(w, p, ret) :
+				  p->kind == KIND_TYPED  ? typed_next(w, p, ret) :
+							   plane_next(w, p, ret);
+
+		if (more)
+			return true;
+	}
+	return false;
+}

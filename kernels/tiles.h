@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tiles.h - cuts a page into tiles, in the image's canonical order, for the fast kernels. ref.c has
+ * loops of its own, so that one mistake cannot be in both.
+ *
+ * A tile is the values that share a scale (a head's 16 tokens, or 1,024 typed values), or a run of
+ * bytes that are copied verbatim. It has `rows` rows, which lie one after the other in the image.
+ */
+#ifndef KVTIER_TILES_H
+#define KVTIER_TILES_H
+
+#include <stdbool.h>
+
+#include "image.h"
+
+enum {
+	TILES_OPAQUE_BYTES = 4096,   /* opaque rows are cut to this */
+	TILES_RUN_BYTES = 16 << 10,  /* verbatim planes are cut to this */
+	TILES_ROWS_BYTES = 64 << 10, /* other tiles are, but for fp8 that is being made */
+	TILES_PAGE_BYTES = 4096,     /* of memory */
+	TILES_LINE_BYTES = 64,
+	TILES_AHEAD_BYTES = 16 << 10, /* at least so many between a prefetch and the use */
+	TILES_AHEAD_MOST = 256 << 10, /* and at most so many: two planes stay in L2 */
+};
+
+struct page_tile {
+	uint8_t *base;
+	uint64_t stride; /* bytes from row to row */
+	uint32_t rows;
+	uint32_t row_bytes; /* rows * row_bytes <= 16 * 4096 * 4 */
+	bool fp8;
+	bool more; /* it goes on with the scale of the tile before */
+	/* as many bytes in a row that will be used soon; NULL: not known */
+	const uint8_t *ahead;
+	uint32_t cost; /* what it costs to touch it, in bytes: see kernels.h */
+};
+
+struct tiles {
+	const struct page_layout *layout;
+	uint64_t page;
+	uint32_t element_bytes;
+	bool fp8_k, fp8_v;
+	bool whole;           /* fp8 tiles are not cut: encode needs all rows for the scale */
+	uint32_t piece, head; /* where the next tile starts */
+	uint32_t end;         /* the piece that it stops before */
+	uint64_t done;        /* bytes of the plane */
+	uint64_t run;         /* bytes of the plane, if it is one run; else 0 */
+	const uint8_t *ahead; /* the plane that will be used soon, if that is known, and its size */
+	uint64_t ahead_bytes;
+	/* bytes between a prefetch and the use, at least; may be changed before the first tile */
+	uint64_t ahead_least;
+	uint64_t at;  /* token, value or byte, by kind */
+	uint32_t row; /* opaque rows */
+};
+
+void tiles_start(struct tiles *tiles, const struct page_layout *layout, uint64_t page,
+		 enum image_codec codec_k, enum image_codec codec_v,
+		 const struct image_shape *shape, bool whole);
+/* Restricts the walk to layers [first, end), before the first tile. With the last layer also the
+ * bytes that follow the planes. */
+void tiles_layers(struct tiles *tiles, uint32_t first, uint32_t end);
+/* The bytes of the first planes, which no tile's `ahead` names. False: there are none, or they are
+ * not one run. */
+bool tiles_first(const struct tiles *tiles, const uint8_t **ret, uint64_t *ret_bytes);
+bool tiles_next(struct tiles *tiles, struct page_tile *ret); /* false: the page is done */
+
+#endif

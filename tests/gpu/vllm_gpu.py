@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of gpu_vllm.sh: vLLM's double of tests/sys, with its KV in a GPU's memory."""
+import ctypes as C
+import functools
+import signal
+import sys
+import unittest
+from types import SimpleNamespace
+from unittest import mock
+
+from sys_python_engines_vllm import Vllm        # first: it puts the doubles in their places
+import torch_double
+import vllm_double
+from kvtier.adapters import vllm_core
+from torch_engine import Emulated
+from world import CONFIG
+
+
+class Row:
+    """Bytes in the GPU's memory. The engine's stream writes them: that may not have happened when the call returns."""
+    driver = None
+
+    def __init__(self, address: int, n: int) -> None:
+        self.address, self.shape, self.n = address, (n // 2,), n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __setitem__(self, _, data: bytes) -> None:
+        self.driver.write(self, data)
+
+
+class Tensor(torch_double.Tensor):
+    """memory: a Row."""
+    is_cuda, device = True, torch_double.Device("cuda:0")
+
+    def data_ptr(self) -> int:
+        return self.memory.address + self.offset * self.dtype.size
+
+    def untyped_storage(self) -> SimpleNamespace:
+        return SimpleNamespace(data_ptr=lambda: self.memory.address, nbytes=lambda: self.memory.n)
+
+    def view(self, dtype, shape, strides=None, offset: int = 0) -> "Tensor":
+        return Tensor(self.memory, dtype, shape, strides, offset)
+
+    def bytes_at(self, value: int, n: int) -> Row:
+        return Row(self.memory.address + (self.offset + value) * self.dtype.size, n * self.dtype.size)
+
+
+class Gate:
+    """Work of the engine's stream that is not done until the gate is opened."""
+
+    def __init__(self, driver) -> None:
+        word, at = C.c_void_p(), C.c_uint64()
+        driver.call("cuMemHostAlloc", 2020, C.byref(word), C.c_size_t(8), C.c_uint(2))      # mapped for the GPU
+        driver.call("cuMemHostGetDevicePointer", 3020, C.byref(at), word, C.c_uint(0))
+        self._word = C.c_uint64.from_address(word.value)
+        self._word.value = 0
+        driver.pinned.append(word)
+        driver.call("cuStreamWaitValue64", 11070, C.c_void_p(driver.stream), at, C.c_uint64(1), C.c_uint(1))
+
+    def open(self) -> None:
+        self._word.value = 1
+
+
+class Engine(vllm_double.Engine):
+    BLOCKS, LAYERS, DEVICE = 64, 2, "cuda"
+
+    def _raw(self, size: int) -> Tensor:
+        assert self.worker.get_mem_pool_context() is None, "memory that the daemon maps is a CPU's"
+        address = Row.driver.make((size // 2,)).address
+        return Tensor(Row(address, size), torch_double.int8, [size])
+
+    def holds(self, tokens, block: int, group: int, page: int) -> bool:
+        rows = self._rows(page, group)
+        reads = [Row.driver.read(row) for row in rows]
+        Row.driver.settle()
+        return all(read() == self._computed(tokens, block, group, i, len(row))
+                   for i, (row, read) in enumerate(zip(rows, reads)))
+
+
+class OnGpu(Vllm):
+    settings = CONFIG + "[gpu]\ndevices = required\nstaging_bytes = 8M\n"
+    tokens = list(range(43))        # five full blocks
+    kind = functools.partial(Engine, dtype=torch_double.bfloat16)
+
+    def test_another_engine_continues_where_one_stopped(self):
+        for layout in ("blocks", "kv", *vllm_double.TOGETHER):
+            with self.subTest(layout):
+                cold, warm = (self.engine({"extras": layout}, layout=layout) for _ in range(2))
+                self.assertEqual(cold.answer(self.tokens), 0)
+                self.assertEqual([warm.answer(self.tokens + [7] * 9), warm.answer(self.tokens + [7] * 9)], [5, 6])
+                space = warm.worker._worker._line.got[1][0]
+                print(f"{layout}: pages are reached by {space.memory!r}")
+                self.assertIn("CUDA", space.memory)
+
+    def test_groups_lie_in_one_memory(self):
+        cold, warm = self.engine(groups=2), self.engine(groups=2)
+        self.assertEqual([cold.answer(self.tokens), warm.answer(self.tokens)], [0, 5])
+
+    def test_no_load_is_over_while_the_daemon_may_write(self):
+        self.engine().answer(self.tokens)
+        engine = self.engine({"timeout_ms": 6000})      # the op is seen in the daemon before it ends
+        request, pages = engine.request(self.tokens), [engine.take(6)]
+        matched, _ = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        engine.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: tuple(pages)), matched)
+        named, received, gate = set(), set(), Gate(Row.driver)
+        self.addCleanup(gate.open)
+        engine.step()
+        self.until(lambda: self.daemon.stats()["ops"]["outstanding"] == 1)      # it waits for the stream
+        self.daemon.process.send_signal(signal.SIGSTOP)
+
+        def step(got, invalid) -> bool:
+            named.update(invalid)
+            received.update(got.finished_recving)
+            return engine.worker._worker.counts["missed_blocks"] == 5
+
+        with mock.patch.object(vllm_core, "LENT_LOOK_S", 0):
+            engine.until(step)
+            gate.open()
+            for _ in range(20):
+                step(*engine.step())
+            self.assertEqual((named, received), (set(pages[0][:5]), set()))
+            self.daemon.process.send_signal(signal.SIGCONT)
+            engine.until(lambda got, invalid: step(got, invalid) and request.request_id in received)
+        self.assertEqual(named, set(pages[0][:5]))
+        # a load waits for the stream: first for what answers without the daemon have put there
+        self.until(lambda: Row.driver.settle() or engine.answer(self.tokens) == 5)
+
+
+def main() -> None:
+    Row.driver = Emulated(late=10, waits=1)     # as a driver does: what frees memory waits for all streams
+    stream = SimpleNamespace(cuda_stream=Row.driver.stream)
+    sys.modules["torch"].cuda.current_stream = lambda: stream
+    result = unittest.main(exit=False, verbosity=2).result
+    Row.driver.close()
+    sys.exit(not result.wasSuccessful())
+
+
+if __name__ == "__main__":
+    main()

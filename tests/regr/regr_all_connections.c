@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_all_connections.c - goal: one user cannot take all connections, half open or open, nor one
+ * process all that its user may have. A process with 256 of them, or one that dialled without end
+ * and said nothing, left no other client in; later one process took all of its user's. As many as
+ * the user may have can connect at once. Method: children of other users (root is needed for that;
+ * without, the tests of half-open ones and of processes remain) take all connections that they get;
+ * then an honest engine must connect, store and load, and status must name the hog. Connections
+ * that have not said HELLO are more than 32, and none of them is refused while there is room.
+ */
+#include "tests/lib/lib_packet.h"
+#include "tests/lib/lib_raw.h"
+
+/* A process has at most as many as its user has left: 6 of 12, then 3 of 6, and so on. */
+enum {
+	MAX_CLIENTS = 16,
+	SHARE = 12,
+	OF_A_PROCESS = SHARE / 2,
+	PROCESSES = 4,
+	HOG = 20001,
+	OTHER = 20002,
+	LARGE_OF_A_PROCESS = 96,
+};
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			     "[socket]\nmax_clients = 16\nmode = 0666\n";
+static const char large[] =
+	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmode = 0666\n";
+
+static void start(struct daemon *d, const char *lines)
+{
+	daemon_start(d, lines);
+	assert_int_equal(chmod(d->dir, 0755), 0);
+}
+
+/* --- children --- */
+
+/* Opens connections until it is refused; answers how many it has and why no more, and keeps
+ * them. */
+static void take_all(const char *path, int answer)
+{
+	union {
+		struct wire_head head;
+		struct wire_error error;
+		struct wire_hello_ok ok;
+	} got;
+	struct {
+		uint32_t n;
+		char text[232];
+	} say = { 0 };
+	struct raw r = { 0 };
+
+	for (;; say.n++) {
+		const struct wire_hello hello = raw_hello_message(&r);
+
+		r.fd = packet_dial(path, 0);
+		(void)!send(r.fd, &hello, sizeof(hello), MSG_NOSIGNAL);
+		memset(&got, 0, sizeof(got));
+		/* closed before HELLO was read: told once, and first */
+		if (recv(r.fd, &got, sizeof(got), 0) < 0)
+			(void)!recv(r.fd, &got, sizeof(got), 0);
+		if (got.head.type != WIRE_HELLO_OK)
+			break;
+	}
+	if (got.head.type == WIRE_ERROR)
+		memcpy(say.text, got.error.text, sizeof(say.text));
+	(void)!write(answer, &say, sizeof(say));
+	pause();
+}
+
+static void dial_without_end(const char *path, int answer)
+{
+	for (int n = 0;; n++) {
+		const int fd = packet_dial(path, 0);
+
+		if (n == 200)
+			(void)!write(answer, "x", 1);
+		if (n % 2 == 0 && fd >= 0)
+			/* every second one is kept, as long as there are descriptors */
+			(void)close(fd);
+	}
+}
+
+struct child {
+	pid_t pid;
+	int answer;
+};
+
+static struct child child_start(const struct daemon *d, uid_t uid,
+				void (*run)(const char *path, int answer))
+{
+	struct child c;
+	int ends[2];
+
+	assert_int_equal(pipe(ends), 0);
+	c.pid = fork();
+	if (c.pid == 0) {
+		if (uid && (setgid(uid) || setuid(uid)))
+			_exit(1);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		run(d->socket, ends[1]);
+		_exit(0);
+	}
+	(void)close(ends[1]);
+	c.answer = ends[0];
+	return c;
+}
+
+static void child_end(const struct child *c)
+{
+	(void)kill(c->pid, SIGKILL);
+	(void)waitpid(c->pid, NULL, 0);
+	(void)close(c->answer);
+}
+
+static uint32_t child_took(const struct child *c, const char *text)
+{
+	struct {
+		uint32_t n;
+		char text[232];
+	} said = { 0 };
+
+	assert_int_equal(read(c->answer, &said, sizeof(said)), sizeof(said));
+	print_message("%u connections, then: %s\n", said.n, said.text);
+	assert_non_null(strstr(said.text, text));
+	return said.n;
+}
+
+/* Ending connections have their slots until they are closed. */
+static uint32_t connections(const struct daemon *d)
+{
+	static char text[65536];
+	uint32_t n = 0;
+
+	assert_int_equal(daemon_ctl(d, "clients --json", text, sizeof(text)), 0);
+	for (const char *at = text; (at = strstr(at, "\"state\":")) != NULL; at++)
+		n += strncmp(at, "\"state\":\"refused\"", 17) != 0;
+	return n;
+}
+
+static void connections_become(const struct daemon *d, uint32_t n)
+{
+	for (int ms = 0; connections(d) != n; ms += 10) {
+		assert_true(ms < PATIENT_MS);
+		nap_ms(10);
+	}
+}
+
+/* --- tests --- */
+
+TEST(a_user_has_a_share)
+{
+	static const uint32_t takes[PROCESSES] = { OF_A_PROCESS, 3, 2, 1 };
+	char text[4096] = "", want[96];
+	struct child hogs[PROCESSES], other;
+	struct daemon d;
+
+	if (geteuid() != 0)
+		skip();
+	start(&d, config);
+	for (int i = 0; i < PROCESSES; i++) {
+		hogs[i] = child_start(&d, HOG, take_all);
+		assert_int_equal(child_took(&hogs[i], "max_clients_per_uid"), takes[i]);
+	}
+	engine_works(d.socket);
+	connections_become(&d, SHARE);
+	other = child_start(&d, OTHER, take_all);
+	assert_int_equal(child_took(&other, "kept for root"), MAX_CLIENTS - SHARE - 1);
+	engine_works(d.socket); /* root's */
+	snprintf(want, sizeof(want), "%d of them by user %d, of those %d by process %d;", SHARE,
+		 HOG, OF_A_PROCESS, (int)hogs[0].pid);
+	for (int ms = 0; !strstr(text, want); ms += 50) {
+		if (ms >= PATIENT_MS)
+			fail_msg("status does not say \"%s\":\n%s", want, text);
+		nap_ms(50);
+		(void)daemon_ctl(&d, "status", text, sizeof(text));
+	}
+	assert_non_null(strstr(text, "WARN"));
+	assert_non_null(strstr(text, "clients_full"));
+	for (int i = 0; i < PROCESSES; i++)
+		child_end(&hogs[i]);
+	child_end(&other);
+	daemon_remove(&d);
+}
+
+/* Its user's other processes find some. */
+TEST(a_process_has_a_share_of_its_users)
+{
+	struct child hog;
+	struct daemon d;
+
+	start(&d, config);
+	hog = child_start(&d, 0, take_all);
+	assert_int_equal(child_took(&hog, "this process has 6 connections"), OF_A_PROCESS);
+	engine_works(d.socket);
+	child_end(&hog);
+	daemon_remove(&d);
+}
+
+/* They connect, and say HELLO when the last of them has connected. */
+TEST(a_crowd_comes_in)
+{
+	static struct raw crowd[LARGE_OF_A_PROCESS - 1];
+	const uint32_t n = sizeof(crowd) / sizeof(crowd[0]);
+	struct daemon d;
+
+	start(&d, large);
+	for (uint32_t i = 0; i < n; i++)
+		raw_dial(&crowd[i], d.socket);
+	connections_become(&d, n);
+	for (uint32_t i = 0; i < n; i++)
+		raw_hello(&crowd[i]);
+	daemon_stat_becomes(&d, "clients_refused_total", 0, PATIENT_MS);
+	for (uint32_t i = 0; i < n; i++)
+		raw_close(&crowd[i]);
+	daemon_remove(&d);
+}
+
+/* Connections that say nothing: others come in all the same, of the same user and of another. */
+TEST(half_open_ones_go_first)
+{
+	struct child others[2] = { 0 };
+	const int n = geteuid() == 0 ? 2 : 1;
+	struct daemon d;
+	int held[300];
+	char byte;
+
+	start(&d, large);
+	for (int i = 0; i < 300; i++)
+		held[i] = packet_dial(d.socket, 0);
+	for (int i = 0; i < 10; i++)
+		engine_works(d.socket);
+	for (int ms = 0; connections(&d) > LARGE_OF_A_PROCESS; ms += 10) {
+		assert_true(ms < PATIENT_MS);
+		nap_ms(10);
+	}
+	for (int i = 0; i < n; i++)
+		others[i] = child_start(&d, i ? HOG : 0, dial_without_end);
+	for (int i = 0; i < n; i++)
+		assert_int_equal(read(others[i].answer, &byte, 1), 1);
+	for (int i = 0; i < 20; i++)
+		engine_works(d.socket);
+	for (int i = 0; i < n; i++)
+		child_end(&others[i]);
+	for (int i = 0; i < 300; i++)
+		if (held[i] >= 0)
+			(void)close(held[i]);
+	daemon_remove(&d);
+}

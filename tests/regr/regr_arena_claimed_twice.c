@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_arena_claimed_twice.c - goal: a client's arena bounds the core thread's work for its ops
+ * in one iteration. Each op that ends early walks all of its slots. So 255 ops over the same 16,384
+ * slots, all with the same deadline, stopped all clients for tens of milliseconds, as often as
+ * their client liked. Method: ops, by hand, that together claim one slot more than the arena has;
+ * then as many as it has.
+ */
+#include "tests/lib/lib_raw.h"
+
+enum { ARENA = 1024 }; /* as raw_hello() asks for */
+
+static void start(struct daemon *d, struct raw *r, uint32_t *ret_space)
+{
+	daemon_start(d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	raw_open(r, d->socket);
+	assert_int_equal(r->ok.arena_blocks, ARENA);
+	(void)raw_space_open(r, ret_space);
+}
+
+/* A load of n blocks nobody stored, which takes a while: the daemon begins 64 per iteration. */
+static void put_load(struct raw *r, uint32_t position, uint32_t space, uint32_t first, uint32_t n)
+{
+	struct wire_sqe sqe = raw_sqe(WIRE_OP_LOAD, space);
+
+	sqe.first = first;
+	sqe.n = n;
+	raw_put(r, position, &sqe);
+}
+
+TEST(one_slot_too_many_ends_the_connection)
+{
+	struct daemon d;
+	struct raw r;
+	uint32_t space;
+
+	start(&d, &r, &space);
+	put_load(&r, 0, space, 0, ARENA);
+	put_load(&r, 1, space, 7, 1);
+	raw_publish(&r, 2);
+	raw_expect_cut(&r, "sqe.n 1 is more than the arena slots that no outstanding op uses");
+	raw_close(&r);
+	daemon_remove(&d);
+}
+
+TEST(slots_of_completed_ops_are_free_again)
+{
+	struct daemon d;
+	struct raw r;
+	uint32_t space;
+
+	start(&d, &r, &space);
+	for (uint32_t round = 0; round < 3; round++) {
+		put_load(&r, 2 * round, space, 0, ARENA - 1);
+		put_load(&r, 2 * round + 1, space, ARENA - 1, 1);
+		raw_publish(&r, 2 * round + 2);
+		raw_await(&r, 2 * round + 2);
+		__atomic_store_n(&r.submit->cq_head, 2 * round + 2, __ATOMIC_RELEASE);
+	}
+	raw_close(&r);
+	daemon_remove(&d);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=connect (two clients are two processes) */
+/*
+ * regr_client_schedule.c - goal: what a client has of the daemon grows neither with the number of
+ * its ops nor with the number of its connections. Blocks were begun in turn by op, so one client
+ * with 255 ops left another's single op a 256th. Method: with the daemon stopped, one client
+ * submits many ops, another one op as long as each of them; the single op must be complete before
+ * the first of the many is. The ops load absent blocks: blocks begin and end at once. Then likewise
+ * with one op on each of many connections of one process: connections were served in turn, not
+ * processes.
+ */
+#include "tests/lib/lib_apart.h"
+#include "tests/lib/lib_raw.h"
+
+enum { OPS = 15, BLOCKS = 64 };
+
+static void put_loads(struct raw *r, uint32_t n)
+{
+	uint32_t space;
+
+	(void)raw_space_open(r, &space);
+	for (uint32_t i = 0; i < n; i++) {
+		struct wire_sqe sqe = raw_sqe(WIRE_OP_LOAD, space);
+
+		sqe.first = i * BLOCKS;
+		sqe.n = BLOCKS;
+		raw_put(r, i, &sqe);
+	}
+}
+
+TEST(one_op_is_not_delayed_by_many_of_another)
+{
+	const struct wire_cqe *many_first, *one_first;
+	struct daemon d;
+	struct raw many, one;
+
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	raw_open(&one, d.socket);
+	raw_open(&many, d.socket); /* the latest is asked first */
+	put_loads(&many, OPS);
+	put_loads(&one, 1);
+	daemon_signal(&d, SIGSTOP);
+	raw_publish(&many, OPS);
+	raw_publish(&one, 1);
+	daemon_signal(&d, SIGCONT);
+	raw_await(&many, OPS);
+	raw_await(&one, 1);
+	many_first = (const void *)((const char *)many.complete + WIRE_RING_OFFSET);
+	one_first = (const void *)((const char *)one.complete + WIRE_RING_OFFSET);
+	assert_true(one_first->done_ns < many_first->done_ns);
+	raw_close(&many);
+	raw_close(&one);
+	daemon_remove(&d);
+}
+
+TEST(one_op_is_not_delayed_by_many_connections_of_a_process)
+{
+	static struct raw many[OPS];
+	const struct wire_cqe *one_first;
+	struct daemon d;
+	struct raw one;
+
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	raw_open(&one, d.socket);
+	clients_apart(false);
+	for (uint32_t i = 0; i < OPS; i++) {
+		raw_open(&many[i], d.socket);
+		put_loads(&many[i], 1);
+	}
+	clients_apart(true);
+	put_loads(&one, 1);
+	daemon_signal(&d, SIGSTOP);
+	for (uint32_t i = 0; i < OPS; i++)
+		raw_publish(&many[i], 1);
+	raw_publish(&one, 1);
+	daemon_signal(&d, SIGCONT);
+	raw_await(&one, 1);
+	one_first = (const void *)((const char *)one.complete + WIRE_RING_OFFSET);
+	for (uint32_t i = 0; i < OPS; i++) {
+		const struct wire_cqe *its =
+			(const void *)((const char *)many[i].complete + WIRE_RING_OFFSET);
+
+		raw_await(&many[i], 1);
+		assert_true(one_first->done_ns < its->done_ns);
+		raw_close(&many[i]);
+	}
+	raw_close(&one);
+	daemon_remove(&d);
+}

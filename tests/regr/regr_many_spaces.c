@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=15 wrap=connect (clients are processes) */
+/*
+ * regr_many_spaces.c - goal: a client that opens any number of spaces does not keep others
+ * from opening one. There were 1,024; a client that had stored a block in each kept every new model
+ * out ("1024 spaces are in use"), also after a restart, as the blocks stayed on NVMe. Method: an
+ * engine has a space open, with blocks. A client opens one space after another, stores a block in
+ * each and closes it. Then a new engine must be able to open a space of its own, to store and to
+ * load; and again after a restart, clean or not, when all those blocks are found on NVMe. The first
+ * engine's blocks must all be there throughout. Once with the table's usual size, once with a small
+ * one, in which spaces go for others all the time: there the first engine finds its blocks while it
+ * has its space open, and the blocks of spaces that went are gone. Last, clients open spaces and
+ * leave them open until they are refused: then others must still get their share.
+ */
+#include "tests/lib/lib.h"
+
+enum { SPACES = 3000, BLOCKS = 16, FEW = 100, PATIENCE_MS = 20000 };
+
+struct world {
+	struct daemon d;
+	struct engine first;
+	struct kvtier_key keys[BLOCKS];
+};
+
+/* One head with one value, 16 tokens: 64 bytes a block. */
+static struct kvtier_geometry least_geometry(char model[32], uint32_t number)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	snprintf(model, 32, "attacker-%u", number);
+	g.model = model;
+	g.layers = g.kv_heads = g.head_dim_k = g.head_dim_v = 1;
+	return g;
+}
+
+static void fill_one(struct kvtier_client *client, const struct kvtier_region *region,
+		     uint32_t number)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_segment segments[2];
+	struct kvtier_space *space;
+	struct kvtier_key key;
+	char model[32];
+	const struct kvtier_geometry g = least_geometry(model, number);
+	const size_t n = engine_segments(&g, segments, 2);
+	uint64_t op;
+
+	if (kvtier_space_open(client, &g, region, 1, segments, n, &space))
+		fail_msg("space %u: %s", number, kvtier_last_error());
+	random_key(number, key.bytes);
+	assert_int_equal(kvtier_store(space, &key, (uint32_t[]){ 0 }, 1, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(client, op, -1, &result), 0);
+	assert_int_equal(result.status, 0);
+	kvtier_space_close(space);
+}
+
+static void fill_table(const struct daemon *d)
+{
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = d->socket, .name = "attacker", .timeout_ms = 20000
+	};
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_MEMFD,
+					.length = 4096 };
+	struct kvtier_client *client;
+
+	region.fd = memfd_make(4096, F_SEAL_SHRINK | F_SEAL_GROW);
+	assert_int_equal(fallocate(region.fd, 0, 0, 4096), 0);
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	for (uint32_t i = 0; i < SPACES; i++)
+		fill_one(client, &region, i);
+	kvtier_close(client);
+	(void)close(region.fd);
+}
+
+static void first_has_all(struct world *w)
+{
+	assert_int_equal(chain_load(&w->first, w->keys, 0, BLOCKS), BLOCKS);
+}
+
+static void open_first(struct world *w)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	engine_open(&w->first, w->d.socket, "first", &g, BLOCKS);
+	chain_keys(&w->first, 1, BLOCKS, w->keys);
+}
+
+static void restarted(struct world *w, int signal, bool survives)
+{
+	char text[64];
+
+	assert_int_equal(daemon_ctl(&w->d, "flush", text, sizeof(text)), 0);
+	engine_close(&w->first);
+	daemon_signal(&w->d, signal);
+	daemon_restart(&w->d);
+	open_first(w);
+	if (!survives)
+		assert_int_equal(chain_store(&w->first, w->keys, 0, BLOCKS), 0);
+	first_has_all(w);
+}
+
+/* As many as may be are kept, and of the others neither blocks nor records. */
+static void others_went(const struct daemon *d)
+{
+	char text[2048];
+	uint64_t blocks = 0;
+
+	for (int i = 0; i < PATIENCE_MS / 10; i++) {
+		const uint64_t recycled = daemon_stat(d, "spaces_recycled_total");
+
+		/* after it: both are written at the same moment */
+		blocks = daemon_stat(d, "tiers.host.blocks");
+		if (recycled >= SPACES - FEW && blocks <= FEW + 2 * BLOCKS)
+			break;
+		nap_ms(10);
+	}
+	assert_in_range(blocks, 2 * BLOCKS, FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(d, "tiers.nvme.blocks"), 0, FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(d, "spaces"), FEW / 2, FEW);
+	assert_in_range(daemon_stat(d, "spaces_recycled_total"), SPACES - FEW, 2 * SPACES);
+	assert_int_equal(daemon_ctl(d, "status", text, sizeof(text)), 1);
+	assert_non_null(strstr(text, "spaces_recycled"));
+}
+
+static void run(uint32_t max_spaces)
+{
+	static struct world w;
+	const bool few = max_spaces < SPACES;
+	char config[256];
+
+	snprintf(config, sizeof(config),
+		 "[host]\nbytes = 64M\nslab_bytes = 256K\nhuge_pages = no\n"
+		 "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n",
+		 max_spaces);
+	daemon_start(&w.d, config);
+	open_first(&w);
+	assert_int_equal(chain_store(&w.first, w.keys, 0, BLOCKS), 0);
+	fill_table(&w.d);
+	engine_works_for(w.d.socket, "new@1");
+	first_has_all(&w);
+	if (few)
+		others_went(&w.d);
+	restarted(&w, SIGTERM, !few);
+	engine_works_for(w.d.socket, "new@2");
+	first_has_all(&w);
+	fill_table(&w.d);
+	first_has_all(&w);
+	restarted(&w, SIGKILL, !few);
+	engine_works_for(w.d.socket, "new@3");
+	first_has_all(&w);
+	engine_close(&w.first);
+	daemon_remove(&w.d);
+}
+
+TEST_DO(a_new_model_gets_in, run(16384));
+TEST_DO(a_new_model_gets_in_where_spaces_go, run(FEW));
+
+/* --- spaces that stay open --- */
+
+static struct kvtier_client *dial(const struct daemon *d, const char *name)
+{
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = d->socket, .name = name, .timeout_ms = PATIENCE_MS
+	};
+	struct kvtier_client *client;
+
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	return client;
+}
+
+/* Opens spaces that nobody has, number first and on, until one is refused; how many. */
+static uint32_t open_all(struct kvtier_client *client, uint32_t first)
+{
+	struct kvtier_space *space;
+	uint32_t n = 0;
+	int r = 0;
+
+	while (r == 0) {
+		char model[32];
+		const struct kvtier_geometry g = least_geometry(model, first + n);
+
+		r = kvtier_space_open(client, &g, NULL, 0, NULL, 0, &space);
+		n += r == 0;
+	}
+	if (r == -EMFILE) /* KVTIER_MAX_SPACES */
+		return n;
+	assert_int_equal(r, -ENOSPC);
+	if (!strstr(kvtier_last_error(), "max_spaces"))
+		fail_msg("the limit is not named: %s", kvtier_last_error());
+	return n;
+}
+
+TEST(one_client_leaves_spaces_for_others)
+{
+	struct kvtier_client *hog, *quiet;
+	struct daemon d;
+
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			 "[index]\nmax_spaces = 16\n");
+	hog = dial(&d, "hog");
+	/* the spaces beyond all shares, and its own share */
+	assert_int_equal(open_all(hog, 0), 8 + 1);
+	engine_works_for(d.socket, "new@1");
+	quiet = dial(&d, "quiet");
+	assert_int_equal(open_all(quiet, 100), 1);
+	kvtier_close(hog);
+	daemon_stat_becomes(&d, "clients", 1, PATIENCE_MS);
+	assert_int_equal(open_all(quiet, 200), 8);
+	kvtier_close(quiet);
+	daemon_remove(&d);
+}
+
+enum { CONNECTIONS = 16, SHARE = 2 };
+
+TEST(all_others_leave_the_share_of_the_last)
+{
+	struct kvtier_client *hogs[CONNECTIONS - 1], *last;
+	struct daemon d;
+	uint32_t n = 0;
+
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			 "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
+			 "[index]\nmax_spaces = 64\n");
+	for (uint32_t i = 0; i < CONNECTIONS - 1; i++) {
+		hogs[i] = dial(&d, "hog");
+		n += open_all(hogs[i], 100 * i);
+	}
+	assert_int_equal(n, 32 + (CONNECTIONS - 1) * SHARE);
+	last = dial(&d, "last");
+	assert_int_equal(open_all(last, 10000), SHARE);
+	for (uint32_t i = 0; i < CONNECTIONS - 1; i++)
+		kvtier_close(hogs[i]);
+	kvtier_close(last);
+	daemon_remove(&d);
+}

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_recover.c - finds the records on the disk when the log is opened. It has memory of its own,
+ * which is freed at the end. Core thread only.
+ *
+ *  headers of all segments ─> by sequence, newest first ─> footer of each ─> records to the table
+ *                                                             └─ none: walk ──> footer written ─┘
+ *
+ * A header (4 KiB) and a footer are read for each segment: 20 KiB where a segment of 64 MiB has
+ * images of 1 MiB, which is 320 MiB for a TiB; about 220 MiB with segments of 256 MiB. A segment
+ * without a footer was open when the daemon died. It is walked from record to record, 4 KiB each. A
+ * record may be missing, because its write had not ended when later ones had. Then the walk looks
+ * page by page for the next record, as far as writes in flight can reach. A record is known by its
+ * tag, which names store, sequence and place.
+ */
+#include "nvme_log_inner.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	HEADERS = 16, /* read at once */
+	FOOTERS = 4,
+	FOOTER_GUESS = 16384, /* first read of a footer; then the size of the last one */
+	CHUNK_PAGES = 64,     /* read at once when looking for a record */
+	GAP_PAGES = (32 << 20) / NVME_PAGE, /* without a record: the walk ends */
+};
+
+struct header_read {
+	struct nvme_io io;
+	uint32_t segment;
+	uint8_t *page;
+};
+
+enum footer_state { FOOTER_IDLE = 0, FOOTER_READING, FOOTER_READ };
+
+struct footer_slot {
+	struct nvme_io io;
+	enum footer_state state;
+	uint32_t segment;
+	uint32_t bytes;  /* read */
+	uint8_t *buffer; /* footer_max */
+};
+
+struct segment_walk {
+	struct nvme_io io;
+	struct footer_slot *slot; /* its buffer collects the entries */
+	struct nvme_identity who;
+	uint32_t count;
+	uint32_t page;              /* where a record may begin */
+	uint32_t gap;               /* pages since the last one */
+	uint32_t tag_page;          /* where its tag would be; 0: in `page` */
+	bool blind;                 /* a read failed: records may be there */
+	struct image_header header; /* with tag_page */
+	uint32_t first, pages;      /* in the buffer */
+	uint8_t *buffer;
+};
+
+struct nvme_recovery {
+	void (*done)(struct nvme_log *log, int status, const char *text);
+	struct header_read header[HEADERS];
+	uint32_t next_header, headers_left, headers_failed;
+	int header_status;         /* of the last header read that failed */
+	uint64_t newest;           /* sequence of a header */
+	struct nvme_budget budget; /* in that header */
+	uint32_t *order;           /* segments with a header */
+	uint32_t n_order;
+	struct footer_slot footer[FOOTERS];
+	uint32_t next_read, next_told; /* ranks in order */
+	uint32_t guess;
+	struct segment_walk walk;
+};
+
+void nvme_recovery_free(struct nvme_log *log)
+{
+	struct nvme_recovery *r = log->recovery;
+
+	if (!r)
+		return;
+	for (uint32_t i = 0; i < HEADERS; i++)
+		free(r->header[i].page);
+	for (uint32_t i = 0; i < FOOTERS; i++)
+		free(r->footer[i].buffer);
+	free(r->walk.buffer);
+	free(r->order);
+	free(r);
+	log->recovery = NULL;
+}
+
+static int reserve_recovery(struct nvme_log *log)
+{
+	struct nvme_recovery *r = calloc(1, sizeof(*r));
+	bool good;
+
+	log->recovery = r;
+	if (!r)
+		return -ENOMEM;
+	r->walk.buffer = nvme_reserve(CHUNK_PAGES * NVME_PAGE);
+	r->order = nvme_reserve(log->n_segments * sizeof(*r->order));
+	good = r->walk.buffer && r->order;
+	for (uint32_t i = 0; i < HEADERS; i++) {
+		r->header[i].page = nvme_reserve(NVME_PAGE);
+		good = good && r->header[i].page;
+	}
+	for (uint32_t i = 0; i < FOOTERS; i++) {
+		r->footer[i].buffer = nvme_reserve(log->footer_max);
+		good = good && r->footer[i].buffer;
+	}
+	return good ? 0 : -ENOMEM;
+}
+
+static void finish(struct nvme_log *log)
+{
+	for (uint32_t i = 0; i < log->n_segments; i++)
+		if (log->segments[i].state == SEGMENT_SEALED && !log->heat[i].blocks)
+			nvme_segment_release(log, i);
+	log->facts.counters.recovery_bytes = log->facts.counters.read_bytes;
+	log->recovery->done(log, 0, "");
+}
+
+/* --- the records of a segment --- */
+
+static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entries,
+		 uint32_t count)
+{
+	/* A header is written when the segment before it is opened. */
+	const bool unpaid = log->segments[segment].sequence + 1 >= log->recovery->newest;
+
+	for (uint32_t i = count; i-- > 0;) {
+		const struct nvme_entry *entry = &entries[i];
+		const struct extent where =
+			nvme_location_extent(nvme_location_make(log, segment, entry));
+
+		if (unpaid)
+			nvme_budget_pay(log, nvme_record_bytes(entry));
+		if (nvme_super_dead(&log->super, entry->owner, entry->epoch))
+			continue;
+		if (!log->events.found(log->events.arg, entry, &where))
+			continue;
+		nvme_account(log, segment, entry, entry->tick);
+		log->facts.counters.recovered_records++;
+	}
+	log->facts.counters.recovered_segments++;
+	if (!log->heat[segment].blocks)
+		return;
+	log->clean--;
+	nvme_segment_sealed(log, segment, count);
+}
+
+static void pump(struct nvme_log *log);
+
+static void told(struct nvme_log *log, struct footer_slot *slot, const struct nvme_entry *entries,
+		 uint32_t count)
+{
+	tell(log, slot->segment, entries, count);
+	slot->state = FOOTER_IDLE;
+	log->recovery->next_told++;
+}
+
+/* --- a segment without a footer --- */
+
+static void walk_sealed(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+	struct segment_walk *walk = &log->recovery->walk;
+
+	/* Whether or not the footer was written, its records are known now. */
+	told(log, walk->slot, (const void *)walk->slot->buffer, walk->count);
+	pump(log);
+}
+
+/* Seals the segment even when it is empty, or every start would look through it again. It is not
+ * sealed where a read failed: the next start may find a record there. Returns whether the walk
+ * continues in walk_sealed(). */
+static bool walk_end(struct nvme_log *log, struct segment_walk *walk)
+{
+	const uint32_t bytes = nvme_footer_bytes(walk->count);
+
+	log->facts.counters.walked_segments++;
+	if (walk->blind) {
+		told(log, walk->slot, (const void *)walk->slot->buffer, walk->count);
+		return false;
+	}
+	nvme_footer_encode(&walk->who, walk->count, walk->slot->buffer);
+	nvme_io_set(&walk->io, log, IO_WRITE,
+		    nvme_segment_offset(walk->who.segment, log->facts.segment_bytes) +
+			    log->facts.segment_bytes - bytes,
+		    walk->slot->buffer, bytes);
+	walk->io.done = walk_sealed;
+	nvme_io_start(&walk->io);
+	return true;
+}
+
+static bool walk_step(struct nvme_log *log);
+
+static void walk_read(struct nvme_io *io)
+{
+	struct segment_walk *walk = &io->log->recovery->walk;
+
+	if (io->op.status) {
+		walk->blind = true;
+		memset(walk->buffer, 0, (size_t)walk->pages * NVME_PAGE); /* no record */
+	}
+	if (!walk_step(io->log))
+		pump(io->log);
+}
+
+static void walk_fetch(struct nvme_log *log, struct segment_walk *walk, uint32_t page)
+{
+	const uint32_t end = log->facts.segment_bytes / NVME_PAGE;
+
+	walk->first = page;
+	walk->pages = walk->gap && !walk->tag_page ? CHUNK_PAGES : 1;
+	if (walk->pages > end - page)
+		walk->pages = end - page;
+	nvme_io_set(&walk->io, log, IO_READ,
+		    nvme_segment_offset(walk->who.segment, log->facts.segment_bytes) +
+			    (uint64_t)page * NVME_PAGE,
+		    walk->buffer, walk->pages * NVME_PAGE);
+	walk->io.done = walk_read;
+	nvme_io_start(&walk->io);
+}
+
+/* 0: a record at walk->page; -EBADMSG: no record; -EAGAIN: walk->tag_page is to be looked at
+ * first. */
+static int walk_look(struct segment_walk *walk, const uint8_t *bytes, struct nvme_entry *ret)
+{
+	int r;
+
+	if (walk->tag_page) {
+		walk->tag_page = 0;
+		return nvme_tag_check(bytes + NVME_PAGE - sizeof(struct nvme_tag), &walk->who,
+				      &walk->header, walk->page, ret);
+	}
+	r = nvme_record_probe(bytes, &walk->who, walk->page, ret, &walk->tag_page);
+	if (r == -EAGAIN)
+		memcpy(&walk->header, bytes, sizeof(walk->header));
+	return r;
+}
+
+static bool walk_take(struct segment_walk *walk, const struct nvme_entry *entry)
+{
+	const uint64_t end =
+		(uint64_t)nvme_record_first_page(entry) * NVME_PAGE + nvme_record_bytes(entry);
+
+	if (end + nvme_footer_bytes(walk->count + 1) > walk->who.segment_bytes)
+		return false;
+	((struct nvme_entry *)(void *)walk->slot->buffer)[walk->count++] = *entry;
+	walk->page = (uint32_t)(end / NVME_PAGE);
+	walk->gap = 0;
+	return true;
+}
+
+/* False: the walk is over, and the segment's records were told. */
+static bool walk_step(struct nvme_log *log)
+{
+	struct segment_walk *walk = &log->recovery->walk;
+	const uint32_t end = log->facts.segment_bytes / NVME_PAGE - 1;
+
+	while (walk->page < end && walk->count < log->entries_max && walk->gap <= GAP_PAGES) {
+		const uint32_t page = walk->tag_page ? walk->tag_page : walk->page;
+		struct nvme_entry entry;
+		int r;
+
+		if (page < walk->first || page >= walk->first + walk->pages) {
+			walk_fetch(log, walk, page);
+			return true;
+		}
+		r = walk_look(walk, walk->buffer + (size_t)(page - walk->first) * NVME_PAGE,
+			      &entry);
+		if (r == -EAGAIN || (!r && walk_take(walk, &entry)))
+			continue;
+		walk->page++;
+		walk->gap++;
+	}
+	return walk_end(log, walk);
+}
+
+static void walk_begin(struct nvme_log *log, struct footer_slot *slot)
+{
+	struct segment_walk *walk = &log->recovery->walk;
+	uint8_t *buffer = walk->buffer;
+
+	memset(walk, 0, sizeof(*walk));
+	walk->buffer = buffer;
+	walk->slot = slot;
+	walk->page = 1;
+	slot->state = FOOTER_READING;
+	nvme_identify(log, slot->segment, &walk->who);
+	(void)walk_step(log); /* the buffer is empty: it reads, and continues in walk_read() */
+}
+
+/* --- footers --- */
+
+static void footer_read(struct nvme_io *io)
+{
+	struct footer_slot *slot = io->owner;
+
+	slot->state = FOOTER_READ;
+	if (io->op.status)
+		memset(slot->buffer, 0, slot->bytes); /* no footer */
+	pump(io->log);
+}
+
+static void read_footer(struct nvme_log *log, struct footer_slot *slot, uint32_t bytes)
+{
+	slot->state = FOOTER_READING;
+	slot->bytes = bytes < log->footer_max ? bytes : log->footer_max;
+	nvme_io_set(&slot->io, log, IO_READ,
+		    nvme_segment_offset(slot->segment, log->facts.segment_bytes) +
+			    log->facts.segment_bytes - slot->bytes,
+		    slot->buffer, slot->bytes);
+	slot->io.done = footer_read;
+	slot->io.owner = slot;
+	nvme_io_start(&slot->io);
+}
+
+/* True: this footer is done with. */
+static bool look_at_footer(struct nvme_log *log, struct footer_slot *slot)
+{
+	const struct nvme_entry *entries;
+	struct nvme_identity who;
+	uint32_t count;
+	int r;
+
+	nvme_identify(log, slot->segment, &who);
+	r = nvme_footer_check(slot->buffer, slot->bytes, &who, &count, &entries);
+	if (!r)
+		told(log, slot, entries, count);
+	else if (r == -EAGAIN)
+		read_footer(log, slot, log->recovery->guess = nvme_footer_bytes(count));
+	else
+		walk_begin(log, slot);
+	return !r;
+}
+
+/* Footers are read ahead, and looked at in their order. */
+static void pump(struct nvme_log *log)
+{
+	struct nvme_recovery *r = log->recovery;
+
+	for (;;) {
+		struct footer_slot *slot;
+
+		while (r->next_read < r->n_order && r->next_read < r->next_told + FOOTERS) {
+			slot = &r->footer[r->next_read % FOOTERS];
+			slot->segment = r->order[r->next_read++];
+			read_footer(log, slot, r->guess);
+		}
+		if (r->next_told == r->n_order) {
+			finish(log);
+			return;
+		}
+		slot = &r->footer[r->next_told % FOOTERS];
+		if (slot->state != FOOTER_READ || !look_at_footer(log, slot))
+			return;
+	}
+}
+
+/* --- headers --- */
+
+static int newest_first(const void *a, const void *b, void *arg)
+{
+	const struct nvme_segment *segments = arg;
+	const uint64_t x = segments[*(const uint32_t *)a].sequence,
+		       y = segments[*(const uint32_t *)b].sequence;
+
+	return x > y ? -1 : x < y;
+}
+
+static void headers_done(struct nvme_log *log)
+{
+	struct nvme_recovery *r = log->recovery;
+
+	if (r->headers_failed == log->n_segments) {
+		r->done(log, r->header_status, "no segment can be read: is the disk there?");
+		return;
+	}
+	for (uint32_t i = 0; i < log->n_segments; i++)
+		if (log->segments[i].sequence)
+			r->order[r->n_order++] = i;
+	qsort_r(r->order, r->n_order, sizeof(*r->order), newest_first, log->segments);
+	r->guess = FOOTER_GUESS;
+	nvme_budget_recall(log, &r->budget);
+	pump(log);
+}
+
+static void read_header(struct nvme_log *log, struct header_read *h);
+
+static void header_read(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+	struct nvme_recovery *r = log->recovery;
+	struct header_read *h = io->owner;
+	struct nvme_identity who;
+	struct nvme_budget budget;
+	uint64_t sequence;
+
+	if (io->op.status) {
+		r->headers_failed++;
+		r->header_status = io->op.status;
+	} else {
+		nvme_identify(log, h->segment, &who);
+		if (!nvme_header_check(h->page, &who, &sequence, &budget) &&
+		    sequence < log->next_sequence) {
+			log->segments[h->segment].sequence = sequence;
+			if (sequence >= r->newest) {
+				r->newest = sequence;
+				r->budget = budget;
+			}
+		}
+	}
+	if (r->next_header < log->n_segments)
+		read_header(log, h);
+	else if (--r->headers_left == 0)
+		headers_done(log);
+}
+
+static void read_header(struct nvme_log *log, struct header_read *h)
+{
+	h->segment = log->recovery->next_header++;
+	nvme_io_set(&h->io, log, IO_READ, nvme_segment_offset(h->segment, log->facts.segment_bytes),
+		    h->page, NVME_PAGE);
+	h->io.done = header_read;
+	h->io.owner = h;
+	nvme_io_start(&h->io);
+}
+
+int nvme_recover_segments(struct nvme_log *log,
+			  void (*done)(struct nvme_log *log, int status, const char *text))
+{
+	const int r = reserve_recovery(log);
+
+	if (r)
+		return r;
+	log->recovery->done = done;
+	for (uint32_t i = 0; i < HEADERS && i < log->n_segments; i++) {
+		log->recovery->headers_left++;
+		read_header(log, &log->recovery->header[i]);
+	}
+	return 0;
+}

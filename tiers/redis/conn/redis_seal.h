@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_seal.h - the binding of a value in Redis to its tenant and to the secret of its nodes: the
+ * tenant's part of its name, and a MAC around the packed image. Format and reasons:
+ * daemon/IMAGE.md, "In Redis".
+ *
+ *	envelope (32) | header (128) | scales | payload | MAC (16)
+ *
+ * A MAC is made piece by piece, in the order of the value, while the pieces go out or come in. Each
+ * direction of a connection has a context of its own, for one value at a time. Any thread may call
+ * these functions, but one thread at a time for each context. No function blocks.
+ */
+#ifndef KVTIER_REDIS_SEAL_H
+#define KVTIER_REDIS_SEAL_H
+
+#include <assert.h>
+#include <openssl/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct image_header;
+
+enum {
+	REDIS_VALUE_MAGIC = 0x5652564b, /* "KVRV" */
+	/* 1: the packed image alone, as earlier versions wrote it */
+	REDIS_VALUE_FORM = 2,
+	REDIS_NONCE_BYTES = 16,
+	REDIS_MAC_BYTES = 16,
+	REDIS_TAG_BYTES = 16, /* hex digits */
+};
+
+/* A tenant's seal, derived from its secret. It lasts as long as the tier is open, and is itself a
+ * secret. */
+struct redis_seal {
+	uint8_t key[32];           /* of the MACs */
+	char tag[REDIS_TAG_BYTES]; /* in the names of its values; not terminated */
+};
+
+struct redis_envelope {
+	uint32_t magic;
+	uint16_t form;
+	uint16_t reserved0; /* 0, as is the next */
+	uint64_t reserved1;
+	uint8_t nonce[REDIS_NONCE_BYTES];
+};
+static_assert(sizeof(struct redis_envelope) == 32, "redis_envelope");
+
+/* beyond the packed image */
+enum { REDIS_SEAL_BYTES = sizeof(struct redis_envelope) + REDIS_MAC_BYTES };
+
+void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret);
+
+/* Makes an envelope with a fresh nonce. -EIO: the system gives no random bytes. */
+int redis_envelope_make(struct redis_envelope *ret);
+/* 0: the value is of this form. -ENOTSUP: it is of another one, older or newer. -EBADMSG: it is not
+ * ours. */
+int redis_envelope_check(const struct redis_envelope *e);
+
+/* NULL: no memory. EVP_MAC_CTX_free() frees it. */
+EVP_MAC_CTX *redis_mac_open(void);
+/* Begins the MAC of a value with this envelope and header; a value that was begun before is
+ * forgotten. false, here and below: OpenSSL has no memory. */
+bool redis_mac_begin(EVP_MAC_CTX *mac, const struct redis_seal *seal,
+		     const struct redis_envelope *envelope, const struct image_header *header);
+/* Adds bytes behind the header, in order. */
+bool redis_mac_add(EVP_MAC_CTX *mac, const void *bytes, size_t n);
+bool redis_mac_end(EVP_MAC_CTX *mac, uint8_t ret[REDIS_MAC_BYTES]);
+/* In constant time. */
+bool redis_mac_equal(const uint8_t a[REDIS_MAC_BYTES], const uint8_t b[REDIS_MAC_BYTES]);
+
+#endif
