@@ -61,9 +61,7 @@ REFUSABLE(DIGEST_NEW, NULL, EVP_MD_CTX *, EVP_MD_CTX_new, (void), ())
 REFUSABLE(DIGEST_INIT, 0, int, EVP_DigestInit_ex2,
 	  (EVP_MD_CTX * ctx, const EVP_MD *md, const OSSL_PARAM *how), (ctx, md, how))
 
-void *__real_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size)
+REAL(void *, calloc, (size_t n, size_t size))
 {
 	void *p = refused(CALLOC) ? NULL : __real_calloc(n, size);
 
@@ -71,9 +69,7 @@ void *__wrap_calloc(size_t n, size_t size)
 	return p;
 }
 
-void *__real_malloc(size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_malloc(size_t size)
+REAL(void *, malloc, (size_t size))
 {
 	void *p = refused(MALLOC) ? NULL : __real_malloc(size);
 
@@ -81,9 +77,7 @@ void *__wrap_malloc(size_t size)
 	return p;
 }
 
-void __real_free(void *p);
-void __wrap_free(void *p);
-void __wrap_free(void *p)
+REAL(void, free, (void *p))
 {
 	heap_blocks -= p != NULL;
 	__real_free(p);

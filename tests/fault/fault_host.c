@@ -27,9 +27,7 @@ REFUSABLE(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
 static atomic_bool stall;
 static pthread_t opener;
 
-int __real_madvise(void *at, size_t n, int advice);
-int __wrap_madvise(void *at, size_t n, int advice);
-int __wrap_madvise(void *at, size_t n, int advice)
+REAL(int, madvise, (void *at, size_t n, int advice))
 {
 	while (atomic_load(&stall) && !pthread_equal(pthread_self(), opener))
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
@@ -39,12 +37,8 @@ int __wrap_madvise(void *at, size_t n, int advice)
 /* Threads are counted here: /proc shows a joined one for a moment longer. */
 static int threads;
 
-int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
-			  void *arg);
-int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
-			  void *arg);
-int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
-			  void *arg)
+REAL(int, pthread_create,
+     (pthread_t * ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg))
 {
 	const int refusal = refused(PTHREAD_CREATE);
 	const int err = refusal ? refusal : __real_pthread_create(ret, attr, fn, arg);
@@ -53,9 +47,7 @@ int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn
 	return err;
 }
 
-int __real_pthread_join(pthread_t thread, void **ret);
-int __wrap_pthread_join(pthread_t thread, void **ret);
-int __wrap_pthread_join(pthread_t thread, void **ret)
+REAL(int, pthread_join, (pthread_t thread, void **ret))
 {
 	threads--;
 	return __real_pthread_join(thread, ret);

@@ -10,149 +10,114 @@
 
 enum { MAX_TRIES = 16 }; /* of io.c */
 
-FIXTURE_DO(nothing_planned, io_plan_none());
-
 /* --- transfers: both engines --- */
 
 enum { PAGES = 64, OP_PAGES = 8 };
 
+static struct io_rig rig;
 static uint32_t transfers; /* that the op under the last plan took */
 
+static struct io_plan plan(enum io_kind kind, uint32_t times, int32_t result)
+{
+	return (struct io_plan){ .kinds = 1u << kind, .times = times, .result = result };
+}
+
 /* Writes pages of contents 500.. with the plan for writes, and reads them without. */
-static void write_and_look(struct io_rig *rig, struct io_plan p, int expected)
+static void write_and_look(struct io_plan p, int expected)
 {
 	for (uint32_t i = 0; i < OP_PAGES; i++)
-		io_rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
+		io_rig_fill(rig.buffers + (size_t)i * PAGE, 500 + i, PAGE);
 	io_plan_set(p);
-	assert_int_equal(io_rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), expected);
+	assert_int_equal(io_rig_do(&rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), expected);
 	transfers = io_transfers();
 	io_plan_set((struct io_plan){ 0 });
 	if (expected)
 		return;
-	memset(rig->buffers, 0, OP_PAGES * PAGE);
-	assert_int_equal(io_rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
-	assert_true(io_rig_pages_are(rig, 0, 500, OP_PAGES));
+	memset(rig.buffers, 0, OP_PAGES * PAGE);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(&rig, 0, 500, OP_PAGES));
 }
 
-static void read_and_look(struct io_rig *rig, struct io_plan p, int expected)
+static void read_and_look(struct io_plan p, int expected)
 {
-	memset(rig->buffers, 0, OP_PAGES * PAGE);
+	memset(rig.buffers, 0, OP_PAGES * PAGE);
 	io_plan_set(p);
-	assert_int_equal(io_rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), expected);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), expected);
 	transfers = io_transfers();
 	io_plan_set((struct io_plan){ 0 });
 	if (expected == 0)
-		assert_true(io_rig_pages_are(rig, 0, 24, OP_PAGES));
+		assert_true(io_rig_pages_are(&rig, 0, 24, OP_PAGES));
 }
 
-#define CASE_ON(fn, on)                                               \
-	{                                                             \
-#fn " (" #on ")", fn, nothing_planned, NULL, &on_##on \
-	}
-#define CASE_BOTH(fn) TEST_ROWS(fn, CASE_ON(fn, uring), CASE_ON(fn, threads))
+#define CASE_BOTH(fn)                       \
+	ON_BOTH_BETWEEN(fn, io_plan_none(); \
+			io_rig_open_plain(&rig, state, PAGES), io_rig_tear_down(&rig))
 
 CASE_BOTH(short_transfers_are_continued)
 {
-	const struct io_plan reads = { .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE };
-	const struct io_plan writes = { .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE };
-	struct io_rig rig;
+	const struct io_plan reads = plan(IO_READ, 3, 2 * PAGE);
+	const struct io_plan writes = plan(IO_WRITE, 7, PAGE);
 
-	io_rig_open_plain(&rig, state, PAGES);
 	for (int registered = 0; registered < 2; registered++) {
-		read_and_look(&rig, reads, 0);
+		read_and_look(reads, 0);
 		assert_int_equal(transfers, 4);
-		write_and_look(&rig, writes, 0);
+		write_and_look(writes, 0);
 		assert_int_equal(transfers, 8);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers, OP_PAGES * PAGE), 0);
 	}
-	io_rig_tear_down(&rig);
 }
 
 /* Each page needs ten calls: more than the bound in all, never without a byte in between. */
 CASE_BOTH(what_moves_is_not_given_up)
 {
-	struct io_rig rig;
-
-	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig,
-		      (struct io_plan){ .kinds = 1 << IO_READ,
+	read_and_look((struct io_plan){ .kinds = 1 << IO_READ,
 					.times = 51,
 					.result = -EINTR,
 					.page_every = 10 },
 		      0);
-	io_rig_tear_down(&rig);
 }
 
 CASE_BOTH(a_page_cut_in_two_is_moved_again)
 {
-	struct io_rig rig;
-
-	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig,
-		      (struct io_plan){ .kinds = 1 << IO_READ, .times = 2, .result = PAGE + 512 },
-		      0);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 2, .result = 700 },
-		       0);
-	io_rig_tear_down(&rig);
+	read_and_look(plan(IO_READ, 2, PAGE + 512), 0);
+	write_and_look(plan(IO_WRITE, 2, 700), 0);
 }
 
 CASE_BOTH(interruptions_are_tried_again)
 {
-	struct io_rig rig;
-
-	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig,
-		      (struct io_plan){
-			      .kinds = 1 << IO_READ, .times = MAX_TRIES, .result = -EINTR },
-		      0);
+	read_and_look(plan(IO_READ, MAX_TRIES, -EINTR), 0);
 	assert_int_equal(transfers, MAX_TRIES + 1);
-	write_and_look(&rig,
-		       (struct io_plan){
-			       .kinds = 1 << IO_WRITE, .times = MAX_TRIES, .result = -EAGAIN },
-		       0);
+	write_and_look(plan(IO_WRITE, MAX_TRIES, -EAGAIN), 0);
 	assert_int_equal(transfers, MAX_TRIES + 1);
-	io_rig_tear_down(&rig);
 }
 
 CASE_BOTH(trying_again_has_an_end)
 {
 	static const int32_t results[] = { -EINTR, -EAGAIN, 700 };
-	struct io_rig rig;
 
-	io_rig_open_plain(&rig, state, PAGES);
 	for (size_t i = 0; i < 3; i++) {
 		const int expected = results[i] < 0 ? results[i] : -EIO;
 		struct io_rig_op r = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
 
-		io_plan_set((struct io_plan){
-			.kinds = 1 << IO_READ, .times = 1000, .result = results[i] });
+		io_plan_set(plan(IO_READ, 1000, results[i]));
 		assert_int_equal(io_submit(rig.io, &r.op), 0);
 		io_rig_run(&rig, 1);
 		assert_int_equal(r.op.status, expected);
 		assert_int_equal(io_transfers(), MAX_TRIES + 1);
 	}
-	io_rig_tear_down(&rig);
 }
 
 CASE_BOTH(a_transfer_of_nothing_is_eio)
 {
-	struct io_rig rig;
-
-	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 1, .result = 0 },
-		      -EIO);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 1, .result = 0 },
-		       -EIO);
-	io_rig_tear_down(&rig);
+	read_and_look(plan(IO_READ, 1, 0), -EIO);
+	write_and_look(plan(IO_WRITE, 1, 0), -EIO);
 }
 
 /* The n-th of four fails, or the rest of the n-th after a short transfer. */
 CASE_BOTH(an_error_is_its_ops_alone)
 {
 	static const int32_t errors[] = { EIO, ENOSPC, ENODEV };
-	struct io_rig rig;
 
-	io_rig_open_plain(&rig, state, PAGES);
 	for (uint32_t n = 0; n < 4; n++) {
 		struct io_rig_op ops[4];
 		uint32_t failed = 0;
@@ -174,30 +139,25 @@ CASE_BOTH(an_error_is_its_ops_alone)
 		}
 		assert_int_equal(failed, 1);
 	}
-	io_rig_tear_down(&rig);
 }
 
 CASE_BOTH(a_sync_that_fails_says_so)
 {
-	struct io_rig rig;
-
-	io_rig_open_plain(&rig, state, 1);
-	io_plan_set((struct io_plan){ .kinds = 1 << IO_FDATASYNC, .times = 1, .result = -EIO });
+	io_plan_set(plan(IO_FDATASYNC, 1, -EIO));
 	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), -EIO);
 	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
-	io_rig_tear_down(&rig);
 }
 
 /* One write in the disk that does not end, more behind it: the reads submitted after all of them
  * do. */
-CASE_BOTH(reads_overtake_queued_writes)
+ON_BOTH(reads_overtake_queued_writes)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
 				      .read_depth = 1,
 				      .write_depth = 1 };
-	struct io_rig rig;
 	struct io_rig_op writes[4], reads[4];
 
+	io_plan_none();
 	io_rig_open(&rig, &conf, PAGES);
 	io_hold(1 << IO_WRITE);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -223,11 +183,9 @@ CASE_BOTH(reads_overtake_queued_writes)
 
 CASE_BOTH(a_stall_can_be_seen_and_harms_nobody_else)
 {
-	struct io_rig rig;
 	struct io_rig_op write;
 	struct io_load before, after;
 
-	io_rig_open_plain(&rig, state, PAGES);
 	io_hold(1 << IO_WRITE);
 	write = io_rig_op(&rig, IO_WRITE, 0, PAGE, 0);
 	assert_int_equal(io_submit(rig.io, &write.op), 0);
@@ -247,7 +205,6 @@ CASE_BOTH(a_stall_can_be_seen_and_harms_nobody_else)
 	assert_int_equal(write.dones, 1);
 	io_load(rig.io, &after);
 	assert_int_equal(after.oldest_ns, 0);
-	io_rig_tear_down(&rig);
 }
 
 /* Reads of pages nobody writes, writes of pages nobody reads until the end. */
@@ -255,9 +212,7 @@ CASE_BOTH(random_faults_change_no_byte)
 {
 	struct random random = random_seeded("random_faults_change_no_byte"), plan_random = random;
 	struct io_rig_op ops[6];
-	struct io_rig rig;
 
-	io_rig_open_plain(&rig, state, PAGES);
 	io_plan_set((struct io_plan){ .random = &plan_random });
 	for (uint32_t round = 0; round < 40; round++) {
 		memset(rig.buffers, 0, 6 * OP_PAGES * PAGE);
@@ -284,7 +239,6 @@ CASE_BOTH(random_faults_change_no_byte)
 	io_plan_set((struct io_plan){ 0 });
 	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGES * PAGE, 0), 0);
 	assert_true(io_rig_pages_are(&rig, 0, 0, PAGES));
-	io_rig_tear_down(&rig);
 }
 
 TEST_FIRST(io_rig_needed());

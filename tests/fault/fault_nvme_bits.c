@@ -51,38 +51,34 @@ static void only_it_is_lost(uint32_t block)
 	assert_int_equal(site_load(&site, block), -ENOENT);
 	assert_int_equal(site_store(&site, block), 0); /* and can be had again */
 	assert_int_equal(site_load(&site, block), 0);
-	site_close(&site);
 }
 
-ON_BOTH(in_a_header)
+#define IN_A_STORE(fn) ON_BOTH_BETWEEN(fn, open_site(state, true), site_close(&site))
+
+IN_A_STORE(in_a_header)
 {
-	open_site(state, true);
 	flip(place_of(5) + 70, 3); /* its key */
 	only_it_is_lost(5);
 }
 
-ON_BOTH(in_the_scales)
+IN_A_STORE(in_the_scales)
 {
-	open_site(state, true);
 	flip(place_of(4) + 128, 0);
 	only_it_is_lost(4);
 }
 
-ON_BOTH(in_the_payload)
+IN_A_STORE(in_the_payload)
 {
-	open_site(state, true);
 	flip(place_of(3) + NVME_PAGE + 4999, 7);
 	only_it_is_lost(3);
 }
 
 /* A tag is for restarts alone, and for the parent: the block is served. */
-ON_BOTH(in_a_tag)
+IN_A_STORE(in_a_tag)
 {
-	open_site(state, true);
 	flip(place_of(3) + NVME_PAGE - 60, 1);
 	site_start(&site);
 	assert_int_equal(site_load_all(&site), BLOCKS);
-	site_close(&site);
 }
 
 static void flip_footers(void)
@@ -92,25 +88,22 @@ static void flip_footers(void)
 }
 
 /* Then the records are found one by one. */
-ON_BOTH(in_every_footer)
+IN_A_STORE(in_every_footer)
 {
 	struct nvme_tier_status status;
 
-	open_site(state, true);
 	flip_footers();
 	site_start(&site);
 	nvme_status(site.tier, &status);
 	assert_true(status.log.walked_segments > 1);
 	assert_int_equal(site_load_all(&site), BLOCKS);
-	site_close(&site);
 }
 
-ON_BOTH(in_a_segment_header)
+IN_A_STORE(in_a_segment_header)
 {
 	uint64_t place;
 	uint32_t segment;
 
-	open_site(state, true);
 	place = place_of(7);
 	segment = (uint32_t)((place - NVME_DATA_OFFSET) / KIT_SEGMENT);
 	flip(nvme_segment_offset(segment, KIT_SEGMENT) + 30, 1);
@@ -119,25 +112,21 @@ ON_BOTH(in_a_segment_header)
 	assert_false(site.block[7].there);
 	assert_in_range(site.found, BLOCKS - 6, BLOCKS - 1);
 	assert_int_equal(site_load_all(&site), site.found);
-	site_close(&site);
 }
 
-ON_BOTH(in_one_superblock)
+IN_A_STORE(in_one_superblock)
 {
-	open_site(state, true);
 	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
 		flip(nvme_super_offset(copy) + 100, 4); /* made good by the next start */
 		site_start(&site);
 		assert_int_equal(site_load_all(&site), BLOCKS);
 		site_stop(&site, true);
 	}
-	site_close(&site);
 }
 
 /* Purged blocks stay purged with one copy of the superblock. */
-ON_BOTH(in_one_superblock_after_a_purge)
+IN_A_STORE(in_one_superblock_after_a_purge)
 {
-	open_site(state, true);
 	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
 		site_start(&site);
 		assert_int_equal(site_purge(&site, copy), 0);
@@ -148,7 +137,6 @@ ON_BOTH(in_one_superblock_after_a_purge)
 			assert_int_equal(site.block[i].there, i % KIT_TENANTS > copy);
 		site_stop(&site, true);
 	}
-	site_close(&site);
 }
 
 /* Never wrong bytes for any flipped bit; the store itself stands while a superblock does. */

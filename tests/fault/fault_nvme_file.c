@@ -29,6 +29,12 @@ static void put(const void *bytes, size_t n)
 	assert_int_equal(fclose(f), 0);
 }
 
+static void put_blank(off_t bytes)
+{
+	put("", 0);
+	assert_int_equal(truncate(site.path[0], bytes), 0);
+}
+
 static uint64_t size_of_it(void)
 {
 	struct stat st;
@@ -36,20 +42,26 @@ static uint64_t size_of_it(void)
 	return stat(site.path[0], &st) ? UINT64_MAX : (uint64_t)st.st_size;
 }
 
+static struct nvme_disk_row assert_says(const char *word)
+{
+	struct nvme_disk_row row;
+
+	site_disk(&site, 0, &row);
+	if (!strstr(row.text, word))
+		fail_msg("\"%s\" lacks \"%s\"", row.text, word);
+	return row;
+}
+
 /* Starts, expects a refusal that says `word`, and an unchanged file. */
 static void refused(const char *word)
 {
 	static uint8_t before[SITE_BYTES], after[SITE_BYTES];
 	const uint64_t size = size_of_it() < sizeof(before) ? size_of_it() : 0;
-	struct nvme_disk_row row;
 
 	site_peek(site.path[0], 0, before, size);
 	site_start(&site);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
-	site_disk(&site, 0, &row);
-	assert_true(row.for_good);
-	if (!strstr(row.text, word))
-		fail_msg("\"%s\" lacks \"%s\"", row.text, word);
+	assert_true(assert_says(word).for_good);
 	site_stop(&site, false);
 	site_peek(site.path[0], 0, after, size);
 	assert_memory_equal(before, after, size);
@@ -87,8 +99,7 @@ TEST(an_empty_file_is_as_good_as_none)
 
 TEST(a_blank_file_of_the_size_is_formatted)
 {
-	put("", 0);
-	assert_int_equal(truncate(site.path[0], SITE_BYTES), 0);
+	put_blank(SITE_BYTES);
 	make_store(5);
 }
 
@@ -108,7 +119,6 @@ TEST(what_cannot_be_reserved_leaves_nothing_behind)
 {
 	const struct rlimit small = { .rlim_cur = SITE_BYTES / 2, .rlim_max = RLIM_INFINITY };
 	struct rlimit before;
-	struct nvme_disk_row row;
 
 	(void)signal(SIGXFSZ, SIG_IGN);
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -118,9 +128,7 @@ TEST(what_cannot_be_reserved_leaves_nothing_behind)
 		assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
 		site_start(&site);
 		assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-		site_disk(&site, 0, &row);
-		assert_true(row.for_good);
-		assert_non_null(strstr(row.text, "no room"));
+		assert_true(assert_says("no room").for_good);
 		site_stop(&site, false);
 		assert_true(size_of_it() == (empty ? 0 : UINT64_MAX));
 	}
@@ -128,12 +136,9 @@ TEST(what_cannot_be_reserved_leaves_nothing_behind)
 
 TEST(a_size_is_needed_to_make_a_file)
 {
-	struct nvme_disk_row row;
-
 	site.conf.bytes = 0;
 	site_start(&site);
-	site_disk(&site, 0, &row);
-	assert_non_null(strstr(row.text, "`bytes`"));
+	assert_says("`bytes`");
 	assert_true(size_of_it() == UINT64_MAX);
 }
 
@@ -157,8 +162,7 @@ TEST(zeros_in_front_of_something_are_not_blank)
 	const uint8_t one = 1;
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
-		put("", 0);
-		assert_int_equal(truncate(site.path[0], SITE_BYTES), 0);
+		put_blank(SITE_BYTES);
 		site_poke(site.path[0], places[i], &one, 1);
 		refused(i ? "not empty" : "no kvtier store");
 	}
@@ -173,8 +177,7 @@ TEST(a_large_file_is_looked_at_where_others_keep_things)
 
 	site.conf.bytes = LARGE;
 	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
-		put("", 0);
-		assert_int_equal(truncate(site.path[0], LARGE), 0);
+		put_blank(LARGE);
 		site_poke(site.path[0], places[i], &one, 1);
 		refused("not empty");
 	}
@@ -182,8 +185,7 @@ TEST(a_large_file_is_looked_at_where_others_keep_things)
 
 TEST(a_blank_file_that_is_too_small_is_left_alone)
 {
-	put("", 0);
-	assert_int_equal(truncate(site.path[0], SITE_BYTES / 2), 0);
+	put_blank(SITE_BYTES / 2);
 	refused("that `bytes` asks for");
 }
 
@@ -257,36 +259,29 @@ TEST(another_stores_segments_are_not_served)
 
 TEST(a_directory_or_a_fifo_is_refused)
 {
-	struct nvme_disk_row row;
-
 	assert_int_equal(mkdir(site.path[0], 0700), 0);
 	site_start(&site);
-	site_disk(&site, 0, &row);
-	assert_non_null(strstr(row.text, "a directory"));
+	assert_says("a directory");
 	site_stop(&site, false);
 	assert_int_equal(rmdir(site.path[0]), 0);
 	assert_int_equal(mkfifo(site.path[0], 0600), 0);
 	site_start(&site); /* does not hang */
-	site_disk(&site, 0, &row);
-	assert_non_null(strstr(row.text, "a fifo"));
+	assert_says("a fifo");
 }
 
 TEST(a_missing_directory_is_refused)
 {
-	struct nvme_disk_row row;
 	char path[320];
 
 	(void)snprintf(path, sizeof(path), "%s/there/store", site.dir);
 	site.conf.paths[0] = path;
 	site_start(&site);
-	site_disk(&site, 0, &row);
-	assert_non_null(strstr(row.text, "directory does not exist"));
+	assert_says("directory does not exist");
 }
 
 TEST(without_permission_it_is_refused)
 {
 	const uid_t me = geteuid();
-	struct nvme_disk_row row;
 
 	make_store(3);
 	assert_int_equal(chmod(site.path[0], me ? 0400 : 0600), 0);
@@ -295,8 +290,7 @@ TEST(without_permission_it_is_refused)
 	site_start(&site);
 	if (!me)
 		(void)setfsuid(0);
-	site_disk(&site, 0, &row);
-	assert_non_null(strstr(row.text, "no permission"));
+	assert_says("no permission");
 }
 
 TEST(a_file_in_use_is_refused)

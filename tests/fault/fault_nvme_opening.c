@@ -8,14 +8,12 @@
 
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
+#include "tests/lib/wrap.h"
 #include "tiers/nvme/nvme_file.h"
 
 enum { BYTES = 1 << 20, MS = 1000000 };
 
 static _Bool held; /* shared with the thread that opens: atomic accesses only */
-
-int __real_fallocate(int fd, int mode, off_t offset, off_t length);
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t length);
 
 static void wait_while_held(void)
 {
@@ -23,7 +21,7 @@ static void wait_while_held(void)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = MS }, NULL);
 }
 
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t length)
+REAL(int, fallocate, (int fd, int mode, off_t offset, off_t length))
 {
 	wait_while_held();
 	return __real_fallocate(fd, mode, offset, length);

@@ -11,7 +11,7 @@
 static struct redis_server server;
 static struct kit kit;
 
-FIXTURE_DO(clean, redis_stop(&server));
+FIXTURE_DO(clean, kit_free(&kit); redis_stop(&server));
 
 TEST_EACH(NULL, clean);
 
@@ -19,6 +19,12 @@ static void start_up(void)
 {
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_UP);
+}
+
+static void it_works(void)
+{
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
 }
 
 static void refused_with(const char *username, const char *password, const char *words)
@@ -49,9 +55,7 @@ TEST(a_wrong_password_is_a_misconfiguration)
 	kit.conf.username = NULL;
 	kit.conf.password = "right";
 	start_up();
-	assert_int_equal(kit_store(&kit, 1), 0);
-	assert_int_equal(kit_load(&kit, 1), 0);
-	kit_free(&kit);
+	it_works();
 }
 
 /* A server that answers AUTH and the commands behind it as it is told. */
@@ -123,15 +127,18 @@ static void acl(const char *rules)
 	kit.conf.password = "pw";
 }
 
-TEST(the_least_acl_will_do)
+static void begin_with_acl(const char *rules)
 {
 	kit_begin_at(&kit, &server, NULL);
-	acl("~kv:* +get +set +exists +eval +strlen +del");
+	acl(rules);
+}
+
+TEST(the_least_acl_will_do)
+{
+	begin_with_acl("~kv:* +get +set +exists +eval +strlen +del");
 	start_up();
-	assert_int_equal(kit_store(&kit, 1), 0);
-	assert_int_equal(kit_load(&kit, 1), 0);
+	it_works();
 	assert_int_equal(kit_do(&kit, XFER_PROBE, 1), 0);
-	kit_free(&kit);
 }
 
 TEST(an_acl_without_set_stops_stores_alone)
@@ -139,8 +146,7 @@ TEST(an_acl_without_set_stops_stores_alone)
 	char name[KIT_NAME_BYTES];
 	uint8_t *value;
 
-	kit_begin_at(&kit, &server, NULL);
-	acl("~kv:* +get +exists");
+	begin_with_acl("~kv:* +get +exists");
 	start_up();
 	value = malloc(kit.room);
 	kit_name(1, name);
@@ -151,25 +157,21 @@ TEST(an_acl_without_set_stops_stores_alone)
 	assert_true(kit_says(&kit, "NOPERM"));
 	assert_int_equal(kit_load(&kit, 1), 0);
 	assert_int_equal(kit_store(&kit, 2), -EROFS);
-	kit_free(&kit);
 }
 
 TEST(an_acl_without_get_is_a_misconfiguration)
 {
-	kit_begin_at(&kit, &server, NULL);
-	acl("~kv:* +set");
+	begin_with_acl("~kv:* +set");
 	refused_with("kv", "pw", "NOPERM");
 	acl("resetkeys ~other:* +get +set");
 	refused_with("kv", "pw", "NOPERM");
-	kit_free(&kit);
 }
 
 TEST(an_acl_without_eval_leaves_bad_values)
 {
 	char name[KIT_NAME_BYTES];
 
-	kit_begin_at(&kit, &server, NULL);
-	acl("~kv:* +get +set");
+	begin_with_acl("~kv:* +get +set");
 	start_up();
 	kit_name(1, name);
 	redis_put(&server, name, "x", 1);
@@ -179,9 +181,7 @@ TEST(an_acl_without_eval_leaves_bad_values)
 	}
 	assert_int_equal(redis_ask(&server, "EXISTS %s", name), 1);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	assert_int_equal(kit_store(&kit, 1), 0);
-	assert_int_equal(kit_load(&kit, 1), 0);
-	kit_free(&kit);
+	it_works();
 }
 
 TEST_FIRST(redis_needed());

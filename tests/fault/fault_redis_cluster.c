@@ -20,6 +20,10 @@ FIXTURE_DO(start_rig, redis_cluster_start(&rig, NULL));
 
 FIXTURE_DO(stop_rig, redis_cluster_stop(&rig));
 
+FIXTURE_DO(free_kit, kit_free(&kit));
+
+TEST_EACH(NULL, free_kit);
+
 static void open_kit(uint32_t seed)
 {
 	kit_init(&kit, KIT_SMALL);
@@ -73,7 +77,6 @@ TEST(values_are_spread_by_slot)
 	assert_int_equal(status.usable, 3);
 	assert_int_equal(status.counters.redirects_total, 0);
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
-	kit_free(&kit);
 }
 
 TEST(a_replica_will_do_as_a_seed)
@@ -81,7 +84,6 @@ TEST(a_replica_will_do_as_a_seed)
 	open_kit(4);
 	kit_store_all(&kit, 0, 50);
 	assert_int_equal(kit_load_each(&kit, 0, 50, false), 50);
-	kit_free(&kit);
 }
 
 /* --- redirects --- */
@@ -108,7 +110,6 @@ TEST(ask_and_moved_are_followed)
 	assert_int_equal(kit_load(&kit, block), 0); /* -MOVED */
 	assert_int_equal(kit_load(&kit, block), 0); /* known by now */
 	assert_int_equal(kit_counters(&kit).redirects_total - after.redirects_total, 1);
-	kit_free(&kit);
 }
 
 /* Two that say of each other that they have it. */
@@ -129,7 +130,6 @@ TEST(a_circle_ends)
 	tell(2, "NODE ", slot, third);
 	assert_int_equal(kit_store(&kit, block), 0);
 	assert_int_equal(kit_load(&kit, block), 0);
-	kit_free(&kit);
 }
 
 /* --- changes with transfers under way --- */
@@ -217,7 +217,6 @@ TEST(a_resharding_loses_nothing)
 	/* the map is known again */
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	assert_int_equal(kit_counters(&kit).redirects_total, before.redirects_total);
-	kit_free(&kit);
 }
 
 static void fail_over(void)
@@ -231,7 +230,6 @@ TEST(a_failover_is_followed)
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	assert_true(kit_counters(&kit).redirects_total > 0);
-	kit_free(&kit);
 }
 
 /* All of them, and the dead one is none of them any more. */
@@ -260,7 +258,6 @@ TEST(a_master_that_dies_is_replaced)
 	assert_true(kit_until(&kit, all_usable, &rig.server[2]));
 	kit_store_all(&kit, 0, BLOCKS);
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
-	kit_free(&kit);
 }
 
 TEST_GROUP(start_rig, stop_rig);

@@ -19,21 +19,20 @@ enum { LOADS = 20, SERVERS = 20, LONGEST_REST_MS = 40000 };
 
 static struct random rnd;
 
-static void start_up(void)
-{
-	kit_start(&kit);
-	kit_until_state(&kit, TIER_UP);
-}
-
 static struct fake_server fake;
 
-static void open_fake(const struct fake_step *steps, uint32_t n)
+FIXTURE_DO(end, kit_free(&kit); fake_stop(&fake));
+
+TEST_EACH(NULL, end);
+
+/* In place of the one before. */
+static void serve(const struct fake_step *steps, uint32_t n)
 {
+	(void)end(NULL);
 	fake_start(&fake, steps, n, false);
 	kit_init(&kit, KIT_SMALL);
 	kit.conf.connections = 1;
-	kit.conf.endpoints[0] = fake.address;
-	kit.conf.n_endpoints = 1;
+	kit_start_at(&kit, fake.address);
 }
 
 TEST(a_busy_server_is_left_alone)
@@ -42,15 +41,12 @@ TEST(a_busy_server_is_left_alone)
 						  { .reply = "-BUSY a script runs\r\n" } };
 	int r;
 
-	open_fake(steps, 2);
-	start_up();
+	serve(steps, 2);
 	assert_int_equal(kit_load(&kit, 1), -EREMOTEIO);
 	kit_until_state(&kit, TIER_OFFLINE);
 	assert_true(kit_says(&kit, "BUSY"));
 	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
 	assert_int_equal(r, -ENODEV);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 /* A try has been answered, and the next is not due. */
@@ -70,12 +66,9 @@ TEST(a_cluster_that_votes_is_waited_for)
 		{ .reply = "$-1\r\n" }
 	};
 
-	open_fake(steps, 4);
-	start_up();
+	serve(steps, 4);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 static void load_in_vain(void)
@@ -101,15 +94,12 @@ TEST(a_cluster_that_stays_down_is_waited_for_once)
 		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" }
 	};
 
-	open_fake(steps, 2);
-	start_up();
+	serve(steps, 2);
 	for (int i = 0; i < LOADS && tier_state(kit.tier) == TIER_UP; i++)
 		load_in_vain();
 	kit_until_state(&kit, TIER_OFFLINE);
 	assert_int_equal(kit_load(&kit, 1), -ENODEV);
 	assert_true(kit_says(&kit, "CLUSTERDOWN"));
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 /* They are megabytes each time, and nobody waits for them. */
@@ -122,8 +112,7 @@ TEST(stores_do_not_wait_for_a_cluster_that_votes)
 		{ .reply = "+OK\r\n" }
 	};
 
-	open_fake(steps, 4);
-	start_up();
+	serve(steps, 4);
 	assert_int_equal(kit_store(&kit, 1), -EROFS);
 	kit_until_state(&kit, TIER_READONLY);
 	assert_int_equal(fake_commands(&fake), 2);
@@ -132,8 +121,6 @@ TEST(stores_do_not_wait_for_a_cluster_that_votes)
 	kit_pass_ms(&kit, LONGEST_REST_MS);
 	assert_int_equal(kit_store(&kit, 1), 0);
 	kit_until_state(&kit, TIER_UP);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 static void takes_no_stores(const char *words)
@@ -155,8 +142,7 @@ static void a_refusal_is_told_until_a_store_is_taken(const char *reply, const ch
 					   { .reply = "$-1\r\n" },
 					   { .reply = "+OK\r\n" } };
 
-	open_fake(steps, 4);
-	start_up();
+	serve(steps, 4);
 	assert_true(kit_store(&kit, 1) < 0);
 	if (tier_state(kit.tier) != TIER_OFFLINE) /* a trial takes a step, too */
 		assert_int_equal(kit_load(&kit, 1), -ENOENT);
@@ -164,8 +150,6 @@ static void a_refusal_is_told_until_a_store_is_taken(const char *reply, const ch
 	assert_int_equal(kit_store(&kit, 1), 0);
 	kit_until_state(&kit, TIER_UP);
 	assert_false(kit_says(&kit, words));
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 TEST(each_refusal_of_a_store_is_told_until_one_is_taken)
@@ -198,8 +182,7 @@ static void stores_that_are_never_answered_are_told(const struct fake_step *inst
 	const struct fake_step nil = { .reply = "$-1\r\n" }, ok = { .reply = "+OK\r\n" };
 	const struct fake_step steps[] = { nil, *instead, nil, *instead, nil, *instead, nil, ok };
 
-	open_fake(steps, 8);
-	start_up();
+	serve(steps, 8);
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(tier_state(kit.tier), TIER_UP);
 		assert_int_equal(kit_store(&kit, 1), -ECONNRESET);
@@ -210,8 +193,6 @@ static void stores_that_are_never_answered_are_told(const struct fake_step *inst
 	takes_no_stores(words);
 	assert_int_equal(kit_store(&kit, 1), 0);
 	kit_until_state(&kit, TIER_UP);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 TEST(stores_that_cost_the_connection_are_told)
@@ -235,8 +216,7 @@ TEST(late_replies_are_thrown_away)
 	struct kit_slot *slot;
 	int r;
 
-	open_fake(steps, 3);
-	start_up();
+	serve(steps, 3);
 	slot = kit_begin(&kit, XFER_READ, 1, &r);
 	assert_non_null(slot);
 	assert_true(kit_until(&kit, is_asked, &(uint32_t){ 2 }));
@@ -246,8 +226,6 @@ TEST(late_replies_are_thrown_away)
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).late_total, 1);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 TEST(what_is_no_reply_closes_the_connection)
@@ -256,14 +234,11 @@ TEST(what_is_no_reply_closes_the_connection)
 						  { .reply = "HTTP/1.1 400 Bad Request\r\n\r\n" },
 						  { .reply = "$-1\r\n" } };
 
-	open_fake(steps, 3);
-	start_up();
+	serve(steps, 3);
 	assert_int_equal(kit_load(&kit, 1), -ECONNRESET);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).protocol_errors_total, 1);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 static bool has_sent(struct kit *k, void *xfers)
@@ -280,8 +255,7 @@ TEST(a_connection_lost_is_one_failure)
 	struct kit_slot *slots[20];
 	int r;
 
-	open_fake(steps, 3);
-	start_up();
+	serve(steps, 3);
 	for (uint32_t i = 0; i < 20; i++) {
 		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
 		assert_non_null(slots[i]);
@@ -294,8 +268,6 @@ TEST(a_connection_lost_is_one_failure)
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
 	assert_int_equal(kit_counters(&kit).resets_total, 20);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 TEST(odd_replies_are_misses)
@@ -306,14 +278,11 @@ TEST(odd_replies_are_misses)
 						  { .reply = "+3.14\r\n" },
 						  { .reply = "$-1\r\n" } };
 
-	open_fake(steps, 5);
-	start_up();
+	serve(steps, 5);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(kit_load(&kit, 1), -EBADMSG);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 static void moved_to(uint32_t slot, const char *address, int status)
@@ -322,12 +291,9 @@ static void moved_to(uint32_t slot, const char *address, int status)
 	const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = moved } };
 
 	(void)snprintf(moved, sizeof(moved), "-MOVED %u %s\r\n", slot, address);
-	open_fake(steps, 2);
-	start_up();
+	serve(steps, 2);
 	assert_int_equal(kit_load(&kit, 1), status);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	kit_free(&kit);
-	fake_stop(&fake);
 }
 
 TEST(redirects_to_nowhere_end)

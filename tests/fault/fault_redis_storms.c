@@ -157,6 +157,7 @@ FIXTURE(open_door)
 
 FIXTURE(close_door)
 {
+	kit_free(&kit);
 	atomic_store(&door.over, true);
 	(void)pthread_join(door.thread, NULL);
 	for (uint32_t i = 0; i <= GUESTS; i++)
@@ -212,8 +213,7 @@ static void start_up(void)
  * words. */
 static void is_left_alone(const char *words, enum tier_state state, const char *says)
 {
-	kit_init(&kit, KIT_SMALL);
-	kit_start_at(&kit, door.address);
+	start_up();
 	kit_pass_ms(&kit, 700); /* the connection is no young one any more */
 	atomic_store(&door.words, words);
 	atomic_store(&door.room, 0);
@@ -227,7 +227,6 @@ static void is_left_alone(const char *words, enum tier_state state, const char *
 		kit_until_state(&kit, TIER_UP);
 		assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	}
-	kit_free(&kit);
 }
 
 TEST_DO(accepted_and_closed, is_left_alone(NULL, TIER_OFFLINE, door.address));
@@ -252,7 +251,6 @@ static void has_room_for_one(bool patient)
 	assert_in_range(atomic_load(&door.accepted), 2, FEW);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	kit_free(&kit);
 }
 
 TEST_DO(room_for_one_is_enough, has_room_for_one(false));
@@ -274,7 +272,6 @@ TEST(one_answer_each_time)
 		(void)kit_load_each(&kit, 0, 8, true);
 	assert_in_range(atomic_load(&door.accepted), 2,
 			2 * ((clock_ns() - began) / ms_to_ns(100) + 2));
-	kit_free(&kit);
 }
 
 static bool is_served(struct kit *k, void *arg)
@@ -302,8 +299,6 @@ TEST(a_slot_that_nobody_has_is_asked_for_again)
 	kit_identity(block, &identity);
 	assert_true(kit_until(&kit, is_served, &identity));
 	assert_int_equal(kit_load(&kit, block), -ENOENT);
-	kit_free(&kit);
-	atomic_store(&door.map, "-ERR\r\n");
 }
 
 /* Each of n loads is sent to a name of its own, which the map has as a replica. */
@@ -344,8 +339,7 @@ TEST(look_ups_are_few)
 	door.slot = kit_slot_of(1);
 	atomic_store(&door.sends_away, true);
 	atomic_store(&hangs, true);
-	kit_init(&kit, KIT_SMALL);
-	kit_start_at(&kit, door.address);
+	start_up();
 	send_away(FEW);
 	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
 	kit_pass_ms(&kit, WATCH_MS); /* their places are free again, they are not */
@@ -363,5 +357,4 @@ TEST(look_ups_are_few)
 	assert_true(atomic_load(&looking) > 0);
 	atomic_store(&hangs, false);
 	assert_true(kit_until(&kit, nobody_looks, NULL));
-	kit_free(&kit);
 }

@@ -14,10 +14,12 @@ enum { LONGEST_REST_MS = 40000 };
 
 static struct kit kit;
 
-/* Ends all that a case left. */
-FIXTURE_DO(clean, redis_stop(&server[0]); redis_stop(&server[1]));
+FIXTURE_DO(begin, kit_begin_at(&kit, &server[0], NULL));
 
-TEST_EACH(NULL, clean);
+/* Ends all that a case left. */
+FIXTURE_DO(clean, kit_free(&kit); redis_stop(&server[0]); redis_stop(&server[1]));
+
+TEST_EACH(begin, clean);
 
 static void start_up(void)
 {
@@ -31,7 +33,6 @@ TEST(a_server_that_comes_later_is_found)
 {
 	int r;
 
-	kit_begin_at(&kit, &server[0], NULL);
 	redis_kill(&server[0]);
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_OFFLINE);
@@ -42,12 +43,10 @@ TEST(a_server_that_comes_later_is_found)
 	assert_int_equal(kit_store(&kit, 1), 0);
 	assert_int_equal(kit_load(&kit, 1), 0);
 	assert_true(kit.changes >= 2);
-	kit_free(&kit);
 }
 
 TEST(close_while_nobody_answers)
 {
-	kit_begin_at(&kit, &server[0], NULL);
 	redis_signal(&server[0], SIGSTOP);
 	kit.conf.endpoints[1] = "no-such-name.invalid:6379";
 	kit.conf.n_endpoints = 2;
@@ -61,7 +60,6 @@ TEST(the_dead_ones_share_are_misses_and_the_rest_goes_on)
 {
 	uint32_t mine = 0;
 
-	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;
@@ -78,7 +76,6 @@ TEST(the_dead_ones_share_are_misses_and_the_rest_goes_on)
 	assert_int_equal(kit_load_each(&kit, 0, 200, false), mine);
 	kit_store_all(&kit, 0, 200);
 	assert_int_equal(kit_load_each(&kit, 0, 200, false), 200);
-	kit_free(&kit);
 }
 
 /* --- silent --- */
@@ -88,7 +85,6 @@ TEST(a_stopped_server_costs_one_deadline_and_then_nothing)
 	struct kit_slot *slots[3];
 	int r;
 
-	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	redis_signal(&server[0], SIGSTOP);
@@ -115,7 +111,6 @@ TEST(a_stopped_server_costs_one_deadline_and_then_nothing)
 	assert_int_equal(kit_load_each(&kit, 0, 20, false), 20);
 	assert_int_equal(kit_counters(&kit).timeouts_total, 3);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 1);
-	kit_free(&kit);
 }
 
 TEST(killed_with_transfers_under_way)
@@ -123,7 +118,6 @@ TEST(killed_with_transfers_under_way)
 	struct kit_slot *slots[60];
 	int r;
 
-	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 60);
 	redis_signal(&server[0], SIGSTOP);
@@ -143,7 +137,6 @@ TEST(killed_with_transfers_under_way)
 	assert_int_equal(kit_load_each(&kit, 0, 60, false), 0); /* it came back empty */
 	kit_store_all(&kit, 0, 60);
 	assert_int_equal(kit_load_each(&kit, 0, 60, false), 60);
-	kit_free(&kit);
 }
 
 static bool is_reconnected(struct kit *k, void *before)
@@ -159,7 +152,6 @@ TEST(connections_that_are_closed_are_opened_again)
 {
 	char text[64];
 
-	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	for (int i = 0; i < 5; i++) {
@@ -172,12 +164,11 @@ TEST(connections_that_are_closed_are_opened_again)
 	}
 	assert_true(kit_counters(&kit).reconnects_total >= 5);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
-	kit_free(&kit);
 }
 
 /* --- no stores --- */
 
-TEST(a_full_server_stops_stores_and_not_reads)
+TEST_WITH(a_full_server_stops_stores_and_not_reads, NULL, clean)
 {
 	char text[64];
 	int r = 0;
@@ -200,14 +191,12 @@ TEST(a_full_server_stops_stores_and_not_reads)
 	assert_int_equal(kit_store(&kit, 1), 0);
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_load(&kit, 1), 0);
-	kit_free(&kit);
 }
 
 TEST(a_replica_takes_no_stores)
 {
 	char text[64];
 
-	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 10);
@@ -222,7 +211,6 @@ TEST(a_replica_takes_no_stores)
 	kit_pass_ms(&kit, LONGEST_REST_MS);
 	assert_int_equal(kit_store(&kit, 11), 0);
 	kit_until_state(&kit, TIER_UP);
-	kit_free(&kit);
 }
 
 /* --- all of it --- */
@@ -261,7 +249,6 @@ TEST(xfers_end_whatever_happens)
 	uint32_t n;
 	int r;
 
-	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;
@@ -294,7 +281,6 @@ TEST(xfers_end_whatever_happens)
 	start_up(); /* nothing may fail now */
 	kit_store_all(&kit, 0, 100);
 	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
-	kit_free(&kit);
 }
 
 TEST_FIRST(redis_needed());

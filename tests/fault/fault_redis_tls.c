@@ -20,6 +20,7 @@ static struct kit kit;
 
 FIXTURE(clean)
 {
+	kit_free(&kit);
 	redis_stop(&server);
 	redis_tls_close(rig_tls);
 	rig_tls = NULL;
@@ -33,6 +34,23 @@ static void open_at(const char *options)
 	kit_begin_at(&kit, &server, options);
 	kit.conf.tls = true;
 	kit.conf.tls_conf = tls_group.conf;
+}
+
+/* Options besides those of TLS. */
+static void open_with(const char *more)
+{
+	char options[1024];
+
+	(void)snprintf(options, sizeof(options), "%s %s", tls_options(&tls_group), more);
+	open_at(options);
+}
+
+static void at_localhost(void)
+{
+	static char address[64];
+
+	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
+	kit.conf.endpoints[0] = address;
 }
 
 static void is_up(const char *version)
@@ -66,20 +84,14 @@ TEST(values_come_and_go)
 	kit_until_state(&kit, TIER_UP);
 	kit_store_all(&kit, 0, 200);
 	assert_int_equal(kit_load_each(&kit, 0, 200, false), 200);
-	kit_free(&kit);
 }
 
 TEST(an_older_protocol)
 {
-	char options[1024];
-
-	(void)snprintf(options, sizeof(options), "%s --tls-protocols TLSv1.2",
-		       tls_options(&tls_group));
-	open_at(options);
+	open_with("--tls-protocols TLSv1.2");
 	is_up("TLSv1.2");
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
 	is_refused("tls_cert_file");
-	kit_free(&kit);
 }
 
 TEST(a_server_of_an_unknown_authority)
@@ -89,7 +101,6 @@ TEST(a_server_of_an_unknown_authority)
 	is_refused("see [redis] tls_ca_file");
 	kit.conf.tls_conf.ca_file = ""; /* nor does the system know it */
 	is_refused("see [redis] tls_ca_file");
-	kit_free(&kit);
 }
 
 TEST(a_server_with_another_name)
@@ -104,25 +115,18 @@ TEST(a_server_with_another_name)
 	is_up("TLSv1.3");
 	kit.conf.tls_conf.ca_file = tls_group.other_ca;
 	is_refused("see [redis] tls_ca_file");
-	kit_free(&kit);
 }
 
 /* The certificate is compared with the endpoint's name, if it has one. */
 TEST(a_name_that_is_looked_up)
 {
-	char address[64];
-
 	open_at(tls_options(&tls_group));
-	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
-	kit.conf.endpoints[0] = address;
+	at_localhost();
 	is_up("TLSv1.3");
-	kit_free(&kit);
-	redis_stop(&server);
+	(void)clean(NULL);
 	open_at(tls_options_with(tls_group.elsewhere, tls_group.elsewhere_key, tls_group.ca));
-	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
-	kit.conf.endpoints[0] = address;
+	at_localhost();
 	is_refused("its certificate is not one for localhost");
-	kit_free(&kit);
 }
 
 TEST(a_server_that_does_not_know_us)
@@ -134,32 +138,22 @@ TEST(a_server_that_does_not_know_us)
 	kit.conf.tls_conf.cert_file = tls_group.stranger;
 	kit.conf.tls_conf.key_file = tls_group.stranger_key;
 	is_refused("tls_cert_file");
-	kit_free(&kit);
 }
 
 TEST(a_server_that_wants_no_certificate)
 {
-	char options[1024];
-
-	(void)snprintf(options, sizeof(options), "%s --tls-auth-clients no",
-		       tls_options(&tls_group));
-	open_at(options);
+	open_with("--tls-auth-clients no");
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
 	is_up("TLSv1.3");
-	kit_free(&kit);
 }
 
 TEST(a_password_besides)
 {
-	char options[1024];
-
-	(void)snprintf(options, sizeof(options), "%s --requirepass right", tls_options(&tls_group));
-	open_at(options);
+	open_with("--requirepass right");
 	kit.conf.password = "wrong";
 	is_refused("WRONGPASS");
 	kit.conf.password = "right";
 	is_up("TLSv1.3");
-	kit_free(&kit);
 }
 
 /* --- the wrong port --- */
@@ -175,7 +169,6 @@ TEST(tls_to_a_port_without)
 {
 	open_at(NULL);
 	until_it_says("is this its TLS port?");
-	kit_free(&kit);
 }
 
 TEST(no_tls_to_a_port_with)
@@ -183,7 +176,6 @@ TEST(no_tls_to_a_port_with)
 	open_at(tls_options(&tls_group));
 	kit.conf.tls = false;
 	until_it_says("does it want [redis] tls?");
-	kit_free(&kit);
 }
 
 TEST(a_handshake_without_answer)
@@ -193,7 +185,6 @@ TEST(a_handshake_without_answer)
 	until_it_says("no TLS handshake in time");
 	redis_signal(&server, SIGCONT);
 	kit_until_state(&kit, TIER_UP);
-	kit_free(&kit);
 }
 
 TEST(a_unix_socket_has_none)
@@ -204,7 +195,6 @@ TEST(a_unix_socket_has_none)
 	(void)snprintf(address, sizeof(address), "unix:%s", server.socket);
 	kit.conf.endpoints[0] = address;
 	is_up("");
-	kit_free(&kit);
 }
 
 TEST(a_cluster)
@@ -233,17 +223,15 @@ TEST(a_cluster)
  * address. */
 TEST(a_cluster_of_one_with_a_name)
 {
-	char options[1024], address[64], text[256];
+	char options[1024], text[256];
 
 	(void)snprintf(options, sizeof(options), "%s --cluster-enabled yes --tls-cluster yes",
 		       tls_options_with(tls_group.named, tls_group.named_key, tls_group.ca));
 	open_at(options);
 	redis_say(&server, text, sizeof(text), "CLUSTER ADDSLOTSRANGE 0 16383");
 	assert_string_equal(text, "OK");
-	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
-	kit.conf.endpoints[0] = address;
+	at_localhost();
 	is_up("TLSv1.3");
-	kit_free(&kit);
 }
 
 /* --- between --- */

@@ -39,10 +39,6 @@ REFUSABLE(0, -1, int, bind, (int fd, const struct sockaddr *at, socklen_t n), (f
 REFUSABLE(0, -1, int, listen, (int fd, int backlog), (fd, backlog))
 REFUSABLE(0, -1, int, stat, (const char *path, struct stat *ret), (path, ret))
 
-__typeof__(nvme_up) __real_nvme_up, __wrap_nvme_up;
-__typeof__(writeback_open) __real_writeback_open, __wrap_writeback_open;
-__typeof__(server_open) __real_server_open, __wrap_server_open;
-
 static void begin(void)
 {
 	const char *call = getenv("KVTIER_TEST_CALL");
@@ -51,13 +47,13 @@ static void begin(void)
 }
 
 /* The first call after the disks were opened. */
-int __wrap_writeback_open(const struct writeback_conf *conf, struct writeback **ret)
+REAL(int, writeback_open, (const struct writeback_conf *conf, struct writeback **ret))
 {
 	begin();
 	return __real_writeback_open(conf, ret);
 }
 
-int __wrap_nvme_up(struct kvtierd *d, char *text, size_t n)
+REAL(int, nvme_up, (struct kvtierd * d, char *text, size_t n))
 {
 	const char *hold = getenv("KVTIER_TEST_HOLD");
 
@@ -68,7 +64,7 @@ int __wrap_nvme_up(struct kvtierd *d, char *text, size_t n)
 	return __real_nvme_up(d, text, n);
 }
 
-int __wrap_server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
+REAL(int, server_open, (struct kvtierd * d, struct server **ret, char *text, size_t n))
 {
 	const int r = __real_server_open(d, ret, text, n);
 

@@ -7,13 +7,13 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "wrap.h"
+
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83
 #endif
 
-__typeof__(setsockopt) __real_setsockopt, __wrap_setsockopt;
-
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t n)
+REAL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t n))
 {
 	if (level == SOL_SOCKET && name == SO_PASSRIGHTS) {
 		errno = ENOPROTOOPT;

@@ -11,11 +11,9 @@
 #include <unistd.h>
 
 #include "daemon/up/up.h"
+#include "wrap.h"
 
-__typeof__(close) __real_close, __wrap_close;
-__typeof__(nvme_up) __real_nvme_up, __wrap_nvme_up;
-
-int __wrap_close(int fd)
+REAL(int, close, (int fd))
 {
 	char link[32], path[256];
 	const char *name;
@@ -30,7 +28,7 @@ int __wrap_close(int fd)
 	return __real_close(fd);
 }
 
-int __wrap_nvme_up(struct kvtierd *d, char *text, size_t n)
+REAL(int, nvme_up, (struct kvtierd * d, char *text, size_t n))
 {
 	(void)raise(SIGSTOP);
 	return __real_nvme_up(d, text, n);

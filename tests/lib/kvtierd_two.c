@@ -13,6 +13,7 @@
 
 #include "daemon/device/device_cpu.h"
 #include "daemon/device/device.h"
+#include "wrap.h"
 
 static struct device_job *gathered[TWO_DEPTH];
 static uint32_t n_gathered;
@@ -80,11 +81,8 @@ static const struct device_ops two_ops = {
 	.kick = two_kick,
 };
 
-int __real_devices_add(struct devices *devices, struct device *device);
-int __wrap_devices_add(struct devices *devices, struct device *device);
-
 /* main.c adds the CPU. */
-int __wrap_devices_add(struct devices *devices, struct device *device)
+REAL(int, devices_add, (struct devices * devices, struct device *device))
 {
 	struct device *second;
 	int r = __real_devices_add(devices, device);

@@ -6,8 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-int __real_connect(int fd, const struct sockaddr *address, socklen_t n);
-int __wrap_connect(int fd, const struct sockaddr *address, socklen_t n);
+#include "wrap.h"
 
 static atomic_bool together;
 
@@ -33,7 +32,7 @@ static void live_on(pid_t parent)
 	_exit(0);
 }
 
-int __wrap_connect(int fd, const struct sockaddr *address, socklen_t n)
+REAL(int, connect, (int fd, const struct sockaddr *address, socklen_t n))
 {
 	const pid_t self = getpid();
 	int ends[2], error = ECHILD;

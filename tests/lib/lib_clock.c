@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 
 #include "lib.h"
+#include "wrap.h"
 
 enum {
 	DAEMONS = 8,  /* that live at once */
@@ -40,11 +41,6 @@ static _Atomic uint64_t *ahead = &own.ahead_ns;
 static pthread_t hurrying;
 static atomic_bool hurries;
 
-int __real_clock_gettime(clockid_t id, struct timespec *ret);
-int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
-int __real_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms);
-int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms);
-
 __attribute__((noreturn)) static void die(const char *what)
 {
 	fprintf(stderr, "lib_clock: %s: %s\n", what, strerror(errno));
@@ -53,7 +49,7 @@ __attribute__((noreturn)) static void die(const char *what)
 
 /* --- the two calls --- */
 
-int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+REAL(int, clock_gettime, (clockid_t id, struct timespec *ret))
 {
 	const int r = __real_clock_gettime(id, ret);
 	uint64_t ns;
@@ -67,7 +63,7 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
 }
 
 /* Returns early only after a jump: it does not help code that forgets to wake a loop. */
-int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms)
+REAL(int, epoll_wait, (int fd, struct epoll_event *events, int max, int timeout_ms))
 {
 	const uint64_t before = atomic_load(ahead);
 

@@ -12,17 +12,9 @@
 #include <time.h>
 
 #include "daemon/stats/stats.h"
+#include "wrap.h"
 
 enum { SLICE_NS = 2000000 }; /* a thread that waits looks so often whether there was a jump */
-
-int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
-				  const struct timespec *until);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
-				  const struct timespec *until);
-int __real_stats_open(const char *path, uint64_t now_ns, struct stats **ret);
-int __wrap_stats_open(const char *path, uint64_t now_ns, struct stats **ret);
-void __real_stats_heartbeat(struct stats *stats, uint64_t now_ns);
-void __wrap_stats_heartbeat(struct stats *stats, uint64_t now_ns);
 
 __attribute__((constructor)) static void join_the_test(void)
 {
@@ -35,8 +27,8 @@ static uint64_t ns_of(const struct timespec *t)
 }
 
 /* Wakes without a cause, as any wait for a condition may: its caller looks, and waits again. */
-int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
-				  const struct timespec *until)
+REAL(int, pthread_cond_timedwait,
+     (pthread_cond_t * cond, pthread_mutex_t *mutex, const struct timespec *until))
 {
 	uint64_t now_ns, left_ns, slice_ns;
 	struct timespec now, slice;
@@ -52,13 +44,13 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
 	return r == ETIMEDOUT && left_ns > SLICE_NS ? 0 : r;
 }
 
-int __wrap_stats_open(const char *path, uint64_t now_ns, struct stats **ret)
+REAL(int, stats_open, (const char *path, uint64_t now_ns, struct stats **ret))
 {
 	return __real_stats_open(path, now_ns - clock_ahead_ns(), ret);
 }
 
 /* The last thing that a heartbeat writes. */
-void __wrap_stats_heartbeat(struct stats *stats, uint64_t now_ns)
+REAL(void, stats_heartbeat, (struct stats * stats, uint64_t now_ns))
 {
 	__real_stats_heartbeat(stats, now_ns - clock_ahead_ns());
 	clock_looked_ns(now_ns);

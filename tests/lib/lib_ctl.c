@@ -13,6 +13,7 @@
 #include "lib_packet.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
+#include "wrap.h"
 
 struct fake_modules fake;
 struct heard heard;
@@ -23,26 +24,8 @@ static const char nasty[] = "a\"b\\c\n\033[31m\xff\xc2\x9b\xe2\x82\xac";
 
 /* --- the other modules of the daemon, faked --- */
 
-__typeof__(server_row) __wrap_server_row;
-__typeof__(space_at) __wrap_space_at;
-__typeof__(spaces_numbers) __wrap_spaces_numbers;
-__typeof__(blocks_counts) __wrap_blocks_counts;
-__typeof__(counts_variant) __wrap_counts_variant;
-__typeof__(counts_blocks) __wrap_counts_blocks;
-__typeof__(mover_evict_bytes) __wrap_mover_evict_bytes;
-__typeof__(writeback_flush) __wrap_writeback_flush;
-__typeof__(writeback_flush_cancel) __wrap_writeback_flush_cancel;
-__typeof__(purge_begin) __wrap_purge_begin;
-__typeof__(purge_cancel) __wrap_purge_cancel;
-__typeof__(verify_begin) __wrap_verify_begin;
-__typeof__(verify_report) __wrap_verify_report;
-__typeof__(verify_next_bad) __wrap_verify_next_bad;
-__typeof__(verify_cancel) __wrap_verify_cancel;
-__typeof__(nvme_row) __wrap_nvme_row;
-__typeof__(redis_endpoint_row) __wrap_redis_endpoint_row;
-
-bool __wrap_server_row(TEST_UNUSED const struct server *server, uint32_t position,
-		       struct conn_row *ret)
+REAL(bool, server_row,
+     (TEST_UNUSED const struct server *server, uint32_t position, struct conn_row *ret))
 {
 	if (position >= fake.clients)
 		return false;
@@ -57,7 +40,7 @@ bool __wrap_server_row(TEST_UNUSED const struct server *server, uint32_t positio
 	return true;
 }
 
-struct space *__wrap_space_at(TEST_UNUSED const struct spaces *spaces, uint32_t number)
+REAL(struct space *, space_at, (TEST_UNUSED const struct spaces *spaces, uint32_t number))
 {
 	static struct space space;
 
@@ -71,29 +54,30 @@ struct space *__wrap_space_at(TEST_UNUSED const struct spaces *spaces, uint32_t 
 	return &space;
 }
 
-uint32_t __wrap_spaces_numbers(TEST_UNUSED const struct spaces *spaces)
+REAL(uint32_t, spaces_numbers, (TEST_UNUSED const struct spaces *spaces))
 {
 	return 2 * fake.spaces;
 }
 
-struct space_counts *__wrap_blocks_counts(TEST_UNUSED const struct blocks *blocks)
+REAL(struct space_counts *, blocks_counts, (TEST_UNUSED const struct blocks *blocks))
 {
 	return NULL;
 }
 
-uint32_t __wrap_counts_variant(TEST_UNUSED const struct space_counts *counts,
-			       TEST_UNUSED uint32_t space, uint32_t variant)
+REAL(uint32_t, counts_variant,
+     (TEST_UNUSED const struct space_counts *counts, TEST_UNUSED uint32_t space, uint32_t variant))
 {
 	return variant;
 }
 
-uint32_t __wrap_counts_blocks(TEST_UNUSED const struct space_counts *counts, uint32_t space)
+REAL(uint32_t, counts_blocks, (TEST_UNUSED const struct space_counts *counts, uint32_t space))
 {
 	return space * 10;
 }
 
-uint64_t __wrap_mover_evict_bytes(TEST_UNUSED struct tier *host, TEST_UNUSED struct blocks *blocks,
-				  uint64_t bytes, uint32_t max_steps, struct mover *mover)
+REAL(uint64_t, mover_evict_bytes,
+     (TEST_UNUSED struct tier * host, TEST_UNUSED struct blocks *blocks, uint64_t bytes,
+      uint32_t max_steps, struct mover *mover))
 {
 	uint64_t freed = 0;
 
@@ -149,21 +133,22 @@ static void fake_cancel(const void *arg)
 	count(&fake.canceled);
 }
 
-int __wrap_writeback_flush(TEST_UNUSED struct writeback *of, bool last,
-			   void (*done)(void *arg, int status), void *arg)
+REAL(int, writeback_flush,
+     (TEST_UNUSED struct writeback * of, bool last, void (*done)(void *arg, int status), void *arg))
 {
 	assert_false(last);
 	waiting.flushed = done;
 	return fake_wait(arg);
 }
 
-void __wrap_writeback_flush_cancel(TEST_UNUSED struct writeback *of, void *arg)
+REAL(void, writeback_flush_cancel, (TEST_UNUSED struct writeback * of, void *arg))
 {
 	fake_cancel(arg);
 }
 
-int __wrap_purge_begin(TEST_UNUSED struct purge *of, const char *tenant,
-		       void (*done)(void *arg, int status, uint64_t blocks), void *arg)
+REAL(int, purge_begin,
+     (TEST_UNUSED struct purge * of, const char *tenant,
+      void (*done)(void *arg, int status, uint64_t blocks), void *arg))
 {
 	waiting.flushed = NULL;
 	waiting.purged = done;
@@ -171,12 +156,12 @@ int __wrap_purge_begin(TEST_UNUSED struct purge *of, const char *tenant,
 	return fake_wait(arg);
 }
 
-void __wrap_purge_cancel(TEST_UNUSED struct purge *of, void *arg)
+REAL(void, purge_cancel, (TEST_UNUSED struct purge * of, void *arg))
 {
 	fake_cancel(arg);
 }
 
-int __wrap_verify_begin(TEST_UNUSED const struct verify_conf *of, bool drop, struct verify **ret)
+REAL(int, verify_begin, (TEST_UNUSED const struct verify_conf *of, bool drop, struct verify **ret))
 {
 	if (fake.start < 0)
 		return fake.start;
@@ -186,7 +171,7 @@ int __wrap_verify_begin(TEST_UNUSED const struct verify_conf *of, bool drop, str
 	return 0;
 }
 
-void __wrap_verify_report(const struct verify *verify, struct verify_report *ret)
+REAL(void, verify_report, (const struct verify *verify, struct verify_report *ret))
 {
 	assert_ptr_equal(verify, &fake.looks);
 	fake.looks++;
@@ -199,7 +184,7 @@ void __wrap_verify_report(const struct verify *verify, struct verify_report *ret
 				       .done = !fake.never && fake.looks > fake.looks_needed };
 }
 
-bool __wrap_verify_next_bad(struct verify *verify, struct verify_bad *ret)
+REAL(bool, verify_next_bad, (struct verify * verify, struct verify_bad *ret))
 {
 	assert_ptr_equal(verify, &fake.looks);
 	if (fake.bad == 0 || fake.looks <= fake.looks_needed)
@@ -210,13 +195,13 @@ bool __wrap_verify_next_bad(struct verify *verify, struct verify_bad *ret)
 	return true;
 }
 
-void __wrap_verify_cancel(struct verify *verify)
+REAL(void, verify_cancel, (struct verify * verify))
 {
 	assert_ptr_equal(verify, &fake.looks);
 	count(&fake.ended);
 }
 
-bool __wrap_nvme_row(TEST_UNUSED const struct tier *tier, uint32_t i, struct nvme_disk_row *ret)
+REAL(bool, nvme_row, (TEST_UNUSED const struct tier *tier, uint32_t i, struct nvme_disk_row *ret))
 {
 	if (i >= fake.disks)
 		return false;
@@ -227,8 +212,8 @@ bool __wrap_nvme_row(TEST_UNUSED const struct tier *tier, uint32_t i, struct nvm
 	return true;
 }
 
-bool __wrap_redis_endpoint_row(TEST_UNUSED const struct tier *tier, uint32_t i,
-			       struct redis_endpoint_row *ret)
+REAL(bool, redis_endpoint_row,
+     (TEST_UNUSED const struct tier *tier, uint32_t i, struct redis_endpoint_row *ret))
 {
 	if (i >= fake.endpoints)
 		return false;

@@ -728,59 +728,38 @@ static void hold(struct thread *t)
 
 /* --- the process --- */
 
+/* Each is a function, or a layout that is kept busy. */
+static const struct {
+	const char *name;
+	void (*does)(struct thread *t);
+	const struct evil_layout *layout;
+	void (*beside)(struct evil *e);
+} deeds[HOSTILE_DEEDS] = {
+	[HOSTILE_SLOW] = { "slow layouts", NULL, &slow, NULL },
+	[HOSTILE_SPARSE] = { "sparse regions", NULL, &sparse, NULL },
+	[HOSTILE_TILES] = { "many tiles", NULL, &tiles, NULL },
+	[HOSTILE_BIG] = { "big blocks", NULL, &big, NULL },
+	[HOSTILE_HOLES] = { "holes", NULL, &tiny, punch },
+	[HOSTILE_REWRITE] = { "rewritten rings", rewrite, NULL, NULL },
+	[HOSTILE_FLOOD] = { "floods", flood, NULL, NULL },
+	[HOSTILE_STARVE] = { "starved rings", starve, NULL, NULL },
+	[HOSTILE_DESCRIPTORS] = { "descriptors", descriptors, NULL, NULL },
+	[HOSTILE_HALF_WAY] = { "ends half-way", half_way, NULL, NULL },
+	[HOSTILE_SPACES] = { "spaces", spaces, NULL, NULL },
+	[HOSTILE_HOLD] = { "connections held", hold, NULL, NULL },
+};
+
 const char *hostile_deed_name(enum hostile_deed deed)
 {
-	static const char *const names[HOSTILE_DEEDS] = {
-		"slow layouts", "sparse regions",  "many tiles", "big blocks",
-		"holes",        "rewritten rings", "floods",     "starved rings",
-		"descriptors",  "ends half-way",   "spaces",     "connections held",
-	};
-
-	return names[deed];
+	return deeds[deed].name;
 }
 
 static void one(struct thread *t, enum hostile_deed deed)
 {
-	switch (deed) {
-	case HOSTILE_SLOW:
-		keep_busy(t, &slow, NULL);
-		break;
-	case HOSTILE_SPARSE:
-		keep_busy(t, &sparse, NULL);
-		break;
-	case HOSTILE_TILES:
-		keep_busy(t, &tiles, NULL);
-		break;
-	case HOSTILE_BIG:
-		keep_busy(t, &big, NULL);
-		break;
-	case HOSTILE_HOLES:
-		keep_busy(t, &tiny, punch);
-		break;
-	case HOSTILE_REWRITE:
-		rewrite(t);
-		break;
-	case HOSTILE_FLOOD:
-		flood(t);
-		break;
-	case HOSTILE_STARVE:
-		starve(t);
-		break;
-	case HOSTILE_DESCRIPTORS:
-		descriptors(t);
-		break;
-	case HOSTILE_HALF_WAY:
-		half_way(t);
-		break;
-	case HOSTILE_SPACES:
-		spaces(t);
-		break;
-	case HOSTILE_HOLD:
-		hold(t);
-		break;
-	default:
-		break;
-	}
+	if (deeds[deed].does)
+		deeds[deed].does(t);
+	else
+		keep_busy(t, deeds[deed].layout, deeds[deed].beside);
 	evil_close(&t->e);
 	atomic_fetch_add(&t->world->tally->deeds[deed], 1);
 }

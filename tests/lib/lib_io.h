@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "test.h"
 #include "tiers/io/io.h"
+#include "wrap.h"
 
 enum { PAGE = IO_ALIGN, IO_RIG_BUFFER_BYTES = 4 << 20, IO_RIG_TMPFS = 0x01021994 };
 
@@ -54,12 +55,6 @@ extern enum io_engine_choice on_uring, on_threads;
 		end;                    \
 	}                               \
 	static void fn##_between(void)
-
-/* The head of a function that the linker puts in front of another (-Wl,--wrap=NAME). */
-#define REAL(type, name, params)   \
-	type __real_##name params; \
-	type __wrap_##name params; \
-	type __wrap_##name params
 
 /* For TEST_FIRST: the tests prove nothing where nothing is direct, and are skipped there. */
 void io_rig_needed(void);

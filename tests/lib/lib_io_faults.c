@@ -12,11 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The head of a function that the linker puts in front of another. */
-#define REAL(type, name, params)   \
-	type __real_##name params; \
-	type __wrap_##name params; \
-	type __wrap_##name params
+#include "wrap.h"
 
 /* --- threads: a cut call is a call for less, a failed one none --- */
 

@@ -8,20 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "wrap.h"
+
 enum { BOUND_MAX = 256 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; a leaf */
 static struct nodes_bound bound[BOUND_MAX];
 static uint32_t n_bound;
 static int32_t full_node = -1;
-
-long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *mask,
-		  unsigned long bits, unsigned int flags);
-long __wrap_get_mempolicy(int *mode, unsigned long *mask, unsigned long bits, void *at,
-			  unsigned long flags);
-int __wrap_numa_available(void);
-struct bitmask *__wrap_numa_get_mems_allowed(void);
-long long __wrap_numa_node_size64(int node, long long *ret_free);
 
 static void note(const struct nodes_bound *b)
 {
@@ -35,8 +29,9 @@ static void note(const struct nodes_bound *b)
 	(void)fclose(f);
 }
 
-long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *mask,
-		  unsigned long bits, unsigned int flags)
+REAL(long, mbind,
+     (void *at, unsigned long bytes, int mode, const unsigned long *mask, unsigned long bits,
+      unsigned int flags))
 {
 	struct nodes_bound b = {
 		.at = at, .bytes = bytes, .node = -1, .strict = mode == MPOL_BIND
@@ -58,8 +53,8 @@ long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *
 	return 0;
 }
 
-long __wrap_get_mempolicy(int *mode, unsigned long *mask, unsigned long bits, void *at,
-			  unsigned long flags)
+REAL(long, get_mempolicy,
+     (int *mode, unsigned long *mask, unsigned long bits, void *at, unsigned long flags))
 {
 	(void)mask;
 	(void)bits;
@@ -79,12 +74,12 @@ long __wrap_get_mempolicy(int *mode, unsigned long *mask, unsigned long bits, vo
 	return 0;
 }
 
-int __wrap_numa_available(void)
+REAL(int, numa_available, (void))
 {
 	return 0;
 }
 
-struct bitmask *__wrap_numa_get_mems_allowed(void)
+REAL(struct bitmask *, numa_get_mems_allowed, (void))
 {
 	struct bitmask *ret = numa_bitmask_alloc(64);
 
@@ -93,7 +88,7 @@ struct bitmask *__wrap_numa_get_mems_allowed(void)
 	return ret;
 }
 
-long long __wrap_numa_node_size64(int node, long long *ret_free)
+REAL(long long, numa_node_size64, (int node, long long *ret_free))
 {
 	(void)ret_free;
 	return node < NODES ? NODES_BYTES : -1;

@@ -88,6 +88,7 @@ void kit_free(struct kit *kit)
 	loop_close(kit->loop);
 	free(kit->memory);
 	free(kit->expected);
+	memset(kit, 0, sizeof(*kit));
 }
 
 void kit_run_ms(struct kit *kit, uint32_t ms)

@@ -60,7 +60,7 @@ void kit_begin_at(struct kit *kit, struct redis_server *server, const char *opti
 void kit_start(struct kit *kit);                         /* the tier is open */
 void kit_start_at(struct kit *kit, const char *address); /* one endpoint, and it is UP */
 void kit_stop(struct kit *kit);                          /* closed; nothing is left on its way */
-void kit_free(struct kit *kit);                          /* stop, and the memory */
+void kit_free(struct kit *kit);                          /* stop, and the memory; or nothing */
 void kit_run_ms(struct kit *kit, uint32_t ms);           /* iterations of the loop for so long */
 /* So much time passes at once, and the tier has done all that was due; xfers under way are that
  * much older. */

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <stdbool.h>
 
+#include "wrap.h"
+
 enum {
 	REFUSE_ANY = -1,    /* whichever of the functions comes */
 	REFUSE_MMAP = 1000, /* mmap() as lib_refuse_maps.c wraps it */
@@ -29,9 +31,7 @@ bool refuse_came(void); /* all the failures of the plan have been */
 int refused(int call);
 
 #define REFUSABLE(call, fails_with, type, name, params, args)             \
-	type __real_##name params;                                        \
-	type __wrap_##name params;                                        \
-	type __wrap_##name params                                         \
+	REAL(type, name, params)                                          \
 	{                                                                 \
 		return refused(call) ? (fails_with) : __real_##name args; \
 	}

@@ -6,12 +6,7 @@
 
 int mappings_open;
 
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-int __real_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n);
-
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+REAL(void *, mmap, (void *at, size_t n, int protection, int flags, int fd, off_t offset))
 {
 	void *ret = refused(REFUSE_MMAP) ? MAP_FAILED :
 					   __real_mmap(at, n, protection, flags, fd, offset);
@@ -20,7 +15,7 @@ void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t o
 	return ret;
 }
 
-int __wrap_munmap(void *at, size_t n)
+REAL(int, munmap, (void *at, size_t n))
 {
 	mappings_open--;
 	return __real_munmap(at, n);

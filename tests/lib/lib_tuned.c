@@ -8,28 +8,23 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "wrap.h"
+
 struct codec_kernels;
 
-const struct codec_kernels *__real_codec_kernels(const char *name);
-const struct codec_kernels *__wrap_codec_kernels(const char *name);
-uint32_t __real_config_device_depth(void);
-uint32_t __wrap_config_device_depth(void);
-uint32_t __real_config_spin_us(void);
-uint32_t __wrap_config_spin_us(void);
-
-const struct codec_kernels *__wrap_codec_kernels(const char *name)
+REAL(const struct codec_kernels *, codec_kernels, (const char *name))
 {
 	return __real_codec_kernels(name ? name : getenv("KVTIER_TEST_KERNELS"));
 }
 
-uint32_t __wrap_config_device_depth(void)
+REAL(uint32_t, config_device_depth, (void))
 {
 	const char *depth = getenv("KVTIER_TEST_DEPTH");
 
 	return depth ? (uint32_t)strtoul(depth, NULL, 10) : __real_config_device_depth();
 }
 
-uint32_t __wrap_config_spin_us(void)
+REAL(uint32_t, config_spin_us, (void))
 {
 	const char *spin = getenv("KVTIER_TEST_SPIN_US");
 
