@@ -427,6 +427,7 @@ void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t a
 	assert(e->memory != MAP_FAILED);
 	r.base = e->memory;
 	INSIST(kvtier_space_open(e->client, &fake_geometry, &r, 1, &fake_segment, 1, &e->space));
+	fake_keys(e, 1, 1, &e->key);
 }
 
 void fake_open(struct engine *e, bool private)
@@ -441,6 +442,21 @@ void fake_close(struct engine *e)
 	(void)munmap(e->memory, PAGES * PAGE_BYTES);
 	(void)close(e->fd);
 	peer_stop(&e->peer);
+}
+
+struct engine sole;
+
+int fake_begin(void **state)
+{
+	fake_open(&sole, *state != NULL);
+	return 0;
+}
+
+int fake_end(void **unused)
+{
+	(void)unused;
+	fake_close(&sole);
+	return 0;
 }
 
 void fake_keys(struct engine *e, uint32_t seed, size_t n, struct kvtier_key *ret)

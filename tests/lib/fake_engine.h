@@ -102,6 +102,7 @@ struct engine {
 	struct kvtier_space *space;
 	uint8_t *memory;
 	int fd;
+	struct kvtier_key key; /* fake_keys() of seed 1 */
 };
 
 /* One opaque row a page, of one layer. */
@@ -112,6 +113,11 @@ extern const struct kvtier_segment fake_segment;
 void fake_open(struct engine *e, bool private);
 void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t arena);
 void fake_close(struct engine *e);
+/* A case with `sole`, which is open and is closed when it has ended. */
+#define TEST_FAKE(name, private) TEST_GIVEN(name, fake_begin, fake_end, private)
+extern struct engine sole;
+int fake_begin(void **state);
+int fake_end(void **unused);
 /* n <= PAGES */
 void fake_keys(struct engine *e, uint32_t seed, size_t n, struct kvtier_key *ret);
 void fake_fill(struct engine *e, uint32_t page, uint8_t value);

@@ -66,77 +66,61 @@ TEST(any_name_will_do)
 	peer_stop(&peer);
 }
 
-TEST(nothing_to_look_up)
+TEST_FAKE(nothing_to_look_up, false)
 {
 	struct kvtier_hit hit = { .size = sizeof(hit), .blocks = 7 };
-	struct engine e;
 
-	fake_open(&e, false);
-	assert_int_equal(kvtier_lookup(e.space, NULL, 0, &hit), 0);
+	assert_int_equal(kvtier_lookup(sole.space, NULL, 0, &hit), 0);
 	assert_int_equal(hit.blocks, 0);
-	fake_close(&e);
 }
 
-TEST(lookup_only_space_stores_nothing)
+TEST_FAKE(lookup_only_space_stores_nothing, false)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_space *space;
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
-	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, NULL, 0, NULL, 0, &space), 0);
-	assert_int_equal(kvtier_store(space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -EINVAL);
+	assert_int_equal(kvtier_space_open(sole.client, &fake_geometry, NULL, 0, NULL, 0, &space),
+			 0);
+	assert_int_equal(kvtier_store(space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "without regions"));
-	assert_int_equal(kvtier_prefetch(space, &key, 1, NULL, &op), 0);
-	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(kvtier_prefetch(space, &sole.key, 1, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, -1, &result), 0);
 	assert_int_equal(result.status, -ENOENT);
 	kvtier_space_close(space);
-	fake_close(&e);
 }
 
-TEST(longest_timeouts_do_not_overflow)
+TEST_FAKE(longest_timeouts_do_not_overflow, true)
 {
 	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = UINT32_MAX };
 	struct kvtier_result result = { .size = sizeof(result) };
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, true);
-	fake_keys(&e, 1, 1, &key);
-	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), 0);
-	assert_int_equal(kvtier_wait(e.client, op, INT_MAX, &result), 0);
+	assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, &o, &op), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, INT_MAX, &result), 0);
 	assert_int_equal(result.status, 0);
-	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), 0);
-	assert_int_equal(kvtier_cancel(e.client, op, INT_MAX), 0);
-	assert_int_equal(kvtier_wait(e.client, op, INT_MIN, &result), 0);
-	fake_close(&e);
+	assert_int_equal(kvtier_load(sole.space, &sole.key, &(uint32_t){ 0 }, 1, &o, &op), 0);
+	assert_int_equal(kvtier_cancel(sole.client, op, INT_MAX), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, INT_MIN, &result), 0);
 }
 
 /* Only the first result of the array has its size. */
-TEST(results_give_back_the_users_words)
+TEST_FAKE(results_give_back_the_users_words, false)
 {
 	struct kvtier_result results[4] = { KVTIER_INIT(kvtier_result) };
 	const uint64_t words[4] = { 7, UINT64_MAX, 0, 1ull << 63 };
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t ops[4];
 	int n = 0;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
 	for (int i = 0; i < 4; i++) {
 		const struct kvtier_op o =
-			KVTIER_INIT(kvtier_op, .kind = KVTIER_STORE, .keys = &key, .n = 1,
+			KVTIER_INIT(kvtier_op, .kind = KVTIER_STORE, .keys = &sole.key, .n = 1,
 				    .pages = &(uint32_t){ 0 }, .user = words[i]);
 
-		assert_int_equal(kvtier_submit(e.space, &o, &ops[i]), 0);
+		assert_int_equal(kvtier_submit(sole.space, &o, &ops[i]), 0);
 	}
 	for (int i = 0; i < 5000 && n < 4; i++, (void)usleep(1000)) {
-		const int taken = kvtier_poll(e.client, results, 4);
+		const int taken = kvtier_poll(sole.client, results, 4);
 
 		assert_true(taken >= 0);
 		for (int k = 0; k < taken; k++, n++) {
@@ -146,8 +130,7 @@ TEST(results_give_back_the_users_words)
 	}
 	assert_int_equal(n, 4);
 	results[0].size = 2;
-	assert_int_equal(kvtier_poll(e.client, results, 4), -EINVAL);
-	fake_close(&e);
+	assert_int_equal(kvtier_poll(sole.client, results, 4), -EINVAL);
 }
 
 /* Stores, loads and cancels, good and bad pages, results taken in every way: afterwards all is free
@@ -190,75 +173,63 @@ static void nothing_adds_up(bool private)
 TEST_DO(nothing_adds_up_shared, nothing_adds_up(false));
 TEST_DO(nothing_adds_up_staged, nothing_adds_up(true));
 
-TEST(ids_are_not_used_again_after_reconnection)
+TEST_FAKE(ids_are_not_used_again_after_reconnection, false)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	uint64_t before, after = 0;
-	struct kvtier_key key;
-	struct engine e;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
-	e.peer.hold = true;
-	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &before), 0);
-	e.peer.hang_up = true;
-	assert_int_equal(kvtier_wait(e.client, before, 60000, &result), 0);
+	sole.peer.hold = true;
+	assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &before),
+			 0);
+	sole.peer.hang_up = true;
+	assert_int_equal(kvtier_wait(sole.client, before, 60000, &result), 0);
 	assert_int_equal(result.status, -ECONNRESET);
-	while (kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &after))
+	while (kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &after))
 		(void)usleep(1000);
 	assert_true(after != before);
-	assert_int_equal(kvtier_wait(e.client, before, 0, &result), -ENOENT);
-	e.peer.hold = false;
-	assert_int_equal(kvtier_wait(e.client, after, 60000, &result), 0);
+	assert_int_equal(kvtier_wait(sole.client, before, 0, &result), -ENOENT);
+	sole.peer.hold = false;
+	assert_int_equal(kvtier_wait(sole.client, after, 60000, &result), 0);
 	assert_int_equal(result.op, after);
-	fake_close(&e);
 }
 
 /* A thread reads the clock, then waits for the lock while another one connects. */
-TEST(older_clock_does_not_end_a_greeting)
+TEST_FAKE(older_clock_does_not_end_a_greeting, false)
 {
-	struct engine e;
-
-	fake_open(&e, false);
-	e.peer.lie = PEER_SILENT;
-	e.peer.hang_up = true;
-	while (e.client->state != SESSION_GREETING) {
-		assert_int_equal(kvtier_poll(e.client, NULL, 0), 0);
+	sole.peer.lie = PEER_SILENT;
+	sole.peer.hang_up = true;
+	while (sole.client->state != SESSION_GREETING) {
+		assert_int_equal(kvtier_poll(sole.client, NULL, 0), 0);
 		(void)usleep(500);
 	}
-	(void)pthread_mutex_lock(&e.client->control);
-	session_advance(e.client, e.client->since_ns - 1);
-	assert_int_equal(e.client->state, SESSION_GREETING);
-	(void)pthread_mutex_unlock(&e.client->control);
-	fake_close(&e);
+	(void)pthread_mutex_lock(&sole.client->control);
+	session_advance(sole.client, sole.client->since_ns - 1);
+	assert_int_equal(sole.client->state, SESSION_GREETING);
+	(void)pthread_mutex_unlock(&sole.client->control);
 }
 
 /* The daemon was short of something when the space came back: that passes, and the reason shows
  * meanwhile. */
-TEST(space_refused_on_the_way_back_is_asked_for_again)
+TEST_FAKE(space_refused_on_the_way_back_is_asked_for_again, false)
 {
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op;
 	int tries = 0;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
-	e.peer.lie = PEER_REFUSES_SPACE;
-	e.peer.hang_up = true;
+	sole.peer.lie = PEER_REFUSES_SPACE;
+	sole.peer.hang_up = true;
 	do {
 		struct kvtier_result result = { .size = sizeof(result) };
 
 		(void)usleep(500);
-		assert_true(kvtier_poll(e.client, &result, 1) >= 0);
-		(void)kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op);
+		assert_true(kvtier_poll(sole.client, &result, 1) >= 0);
+		(void)kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &op);
 		assert_true(++tries < 20000);
 	} while (!strstr(kvtier_last_error(), "I do not like it"));
-	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -ENOTCONN);
-	e.peer.lie = PEER_HONEST;
-	fake_store_again(&e);
-	assert_int_equal(e.peer.connections, 2);
-	fake_close(&e);
+	assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &op),
+			 -ENOTCONN);
+	sole.peer.lie = PEER_HONEST;
+	fake_store_again(&sole);
+	assert_int_equal(sole.peer.connections, 2);
 }
 
 /* Opens, uses and closes spaces of its own, shared and private in turn. */
@@ -317,24 +288,21 @@ static void *wait_and_poll(void *arg)
 }
 
 /* Spaces come and go while others wait, and the daemon does, too. For sanitizers, above all. */
-TEST(spaces_come_and_go_under_threads)
+TEST_FAKE(spaces_come_and_go_under_threads, true)
 {
 	pthread_t threads[4];
-	struct engine e;
 
-	fake_open(&e, true);
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL,
-						i < 2 ? open_and_close : wait_and_poll, &e),
+						i < 2 ? open_and_close : wait_and_poll, &sole),
 				 0);
 	for (int i = 0; i < 6; i++) {
 		(void)usleep(30000);
-		e.peer.hang_up = true;
+		sole.peer.hang_up = true;
 	}
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
-	fake_store_again(&e);
-	fake_close(&e);
+	fake_store_again(&sole);
 }
 
 static void limit_files(rlim_t bytes)
@@ -372,25 +340,22 @@ TEST(memory_larger_than_files_may_be)
 	kvtier_memory_free(fits);
 }
 
-TEST(staging_memory_larger_than_files_may_be)
+TEST_FAKE(staging_memory_larger_than_files_may_be, true)
 {
 	struct kvtier_region r = { .size = sizeof(r),
 				   .memory = KVTIER_PRIVATE,
 				   .length = PAGES * PAGE_BYTES };
 	struct kvtier_space *space = NULL;
-	struct engine e;
 
-	fake_open(&e, true);
-	r.base = e.memory;
+	r.base = sole.memory;
 	limit_files(PAGE_BYTES);
-	refused_by_the_limit(kvtier_space_open(e.client, &fake_geometry, &r, 1, &fake_segment, 1,
+	refused_by_the_limit(kvtier_space_open(sole.client, &fake_geometry, &r, 1, &fake_segment, 1,
 					       &space),
 			     "kvtier-staging");
 	assert_null(space);
 	limit_files(RLIM_INFINITY);
-	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, &r, 1, &fake_segment, 1,
+	assert_int_equal(kvtier_space_open(sole.client, &fake_geometry, &r, 1, &fake_segment, 1,
 					   &space),
 			 0);
-	fake_store_again(&e);
-	fake_close(&e);
+	fake_store_again(&sole);
 }

@@ -44,7 +44,7 @@ static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
 	return kvtier_space_close(e->space);
 }
 
-TEST(what_the_daemon_began_is_lent)
+TEST_FAKE(what_the_daemon_began_is_lent, false)
 {
 	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
 	struct {
@@ -52,13 +52,11 @@ TEST(what_the_daemon_began_is_lent)
 	} old[4] = { { .size = sizeof(old[0]) } };
 	char text[1024];
 	struct stat st;
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, false);
-	assert_int_equal(give_up(&e, true, &op), 3);
-	assert_int_equal(fstat(e.fd, &st), 0);
-	assert_int_equal(kvtier_lent(e.client, lent, 4), 3);
+	assert_int_equal(give_up(&sole, true, &op), 3);
+	assert_int_equal(fstat(sole.fd, &st), 0);
+	assert_int_equal(kvtier_lent(sole.client, lent, 4), 3);
 	assert_int_equal(kvtier_lent(NULL, (struct kvtier_lent *)(void *)old, 2), 3);
 	for (uint32_t i = 0; i < 3; i++) {
 		assert_int_equal(lent[i].page, 3 + i);
@@ -70,40 +68,33 @@ TEST(what_the_daemon_began_is_lent)
 		/* no more than asked for, in size and number */
 		assert_int_equal(old[i].page, i < 2 ? 3 + i : 0);
 	}
-	assert_true(kvtier_status(e.client, text, sizeof(text)) & KVTIER_WAITING);
+	assert_true(kvtier_status(sole.client, text, sizeof(text)) & KVTIER_WAITING);
 	assert_non_null(
 		strstr(text, "to answer or end: 3 pages are lent still over 1 cut connection "));
-	assert_int_equal(kvtier_status(e.client, text, 100), -ENOSPC);
-	assert_true(kvtier_status(e.client, NULL, 0) & KVTIER_WAITING);
-	e.peer.deaf = false; /* it sees the end, and hangs up */
+	assert_int_equal(kvtier_status(sole.client, text, 100), -ENOSPC);
+	assert_true(kvtier_status(sole.client, NULL, 0) & KVTIER_WAITING);
+	sole.peer.deaf = false; /* it sees the end, and hangs up */
 	becomes_free();
-	assert_false(kvtier_status(e.client, text, sizeof(text)) & KVTIER_WAITING);
+	assert_false(kvtier_status(sole.client, text, sizeof(text)) & KVTIER_WAITING);
 	assert_null(strstr(text, "lent"));
-	fake_close(&e);
 }
 
-TEST(what_it_never_read_is_not)
+TEST_FAKE(what_it_never_read_is_not, false)
 {
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, false);
-	assert_int_equal(give_up(&e, false, &op), 0);
+	assert_int_equal(give_up(&sole, false, &op), 0);
 	assert_int_equal(lent_now(), 0);
-	e.peer.deaf = false;
-	fake_close(&e);
+	sole.peer.deaf = false;
 }
 
-TEST(nor_are_staged_pages)
+TEST_FAKE(nor_are_staged_pages, true)
 {
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, true);
-	assert_int_equal(give_up(&e, true, &op), 0);
+	assert_int_equal(give_up(&sole, true, &op), 0);
 	assert_int_equal(lent_now(), 0);
-	e.peer.deaf = false;
-	fake_close(&e);
+	sole.peer.deaf = false;
 }
 
 /* The daemon connects again with this as the fourth descriptor. */

@@ -86,19 +86,16 @@ static void *hammer(void *arg)
 
 /* Threads that submit, wait, poll and look up while the daemon comes and goes. For sanitizers,
  * above all. */
-TEST(threads_share_a_client)
+TEST_FAKE(threads_share_a_client, true)
 {
 	pthread_t threads[4];
-	struct engine e;
 
-	fake_open(&e, true);
 	for (int i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, hammer, &e), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, hammer, &sole), 0);
 	for (int i = 0; i < 5; i++) {
 		(void)usleep(20000);
-		e.peer.hang_up = true;
+		sole.peer.hang_up = true;
 	}
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
-	fake_close(&e);
 }

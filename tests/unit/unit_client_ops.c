@@ -53,46 +53,38 @@ static void round_trip(bool private)
 TEST_DO(shared_pages_come_back, round_trip(false));
 TEST_DO(private_pages_come_back_in_chunks, round_trip(true));
 
-TEST(second_store_says_present)
+TEST_FAKE(second_store_says_present, false)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
-	struct kvtier_key key;
-	struct engine e;
 	int32_t status;
 	uint64_t op;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
 	result.blocks = &status;
 	result.blocks_max = 1;
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(kvtier_store(e.space, &key, &page, 1, NULL, &op), 0);
-		assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+		assert_int_equal(kvtier_store(sole.space, &sole.key, &page, 1, NULL, &op), 0);
+		assert_int_equal(kvtier_wait(sole.client, op, -1, &result), 0);
 		assert_int_equal(status, i ? KVTIER_BLOCK_PRESENT : KVTIER_BLOCK_OK);
 	}
-	fake_close(&e);
 }
 
-TEST(bad_pages_fail_alone_when_staged)
+TEST_FAKE(bad_pages_fail_alone_when_staged, true)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t pages[4] = { 0, 1, PAGES, 2 };
 	struct kvtier_key keys[4];
 	int32_t blocks[4];
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, true);
-	fake_keys(&e, 1, 4, keys);
+	fake_keys(&sole, 1, 4, keys);
 	result.blocks = blocks;
 	result.blocks_max = 4;
-	assert_int_equal(kvtier_store(e.space, keys, pages, 4, NULL, &op), 0);
-	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(kvtier_store(sole.space, keys, pages, 4, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, -1, &result), 0);
 	assert_int_equal(result.prefix, 2);
 	assert_int_equal(blocks[2], -EFAULT);
 	assert_int_equal(blocks[3], 0);
-	fake_close(&e);
 }
 
 /* More than the arena and the ring hold at once: -EAGAIN, and each op completes exactly once. */
@@ -145,113 +137,97 @@ TEST(no_more_than_max_ops)
 	fake_close(&e);
 }
 
-TEST(wait_ends_at_its_timeout_and_the_op_goes_on)
+TEST_FAKE(wait_ends_at_its_timeout_and_the_op_goes_on, false)
 {
 	const struct kvtier_op brief = { .size = sizeof(brief), .timeout_ms = 500 };
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
-	e.peer.hold = true;
-	assert_int_equal(kvtier_store(e.space, &key, &page, 1, &brief, &op), 0);
-	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ETIMEDOUT);
-	assert_int_equal(kvtier_wait(e.client, op, 50, &result), -ETIMEDOUT);
-	assert_int_equal(kvtier_cancel(e.client, op, 50), -ETIMEDOUT);
+	sole.peer.hold = true;
+	assert_int_equal(kvtier_store(sole.space, &sole.key, &page, 1, &brief, &op), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, 0, &result), -ETIMEDOUT);
+	assert_int_equal(kvtier_wait(sole.client, op, 50, &result), -ETIMEDOUT);
+	assert_int_equal(kvtier_cancel(sole.client, op, 50), -ETIMEDOUT);
 	/* deadline and grace */
-	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);
-	e.peer.hold = false;
-	assert_int_equal(kvtier_wait(e.client, op, 60000, &result), 0);
-	fake_close(&e);
+	assert_int_equal(kvtier_wait(sole.client, op, -1, &result), -ETIMEDOUT);
+	sole.peer.hold = false;
+	assert_int_equal(kvtier_wait(sole.client, op, 60000, &result), 0);
 }
 
-TEST(cancelled_staged_op_starts_no_more_chunks)
+TEST_FAKE(cancelled_staged_op_starts_no_more_chunks, true)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key keys[20];
 	uint32_t pages[20];
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, true);
-	fake_keys(&e, 1, 20, keys);
+	fake_keys(&sole, 1, 20, keys);
 	for (uint32_t i = 0; i < 20; i++)
 		pages[i] = i;
-	e.peer.hold = true;
-	assert_int_equal(kvtier_store(e.space, keys, pages, 20, NULL, &op), 0);
-	assert_int_equal(kvtier_cancel(e.client, op, 0), -ETIMEDOUT);
-	e.peer.hold = false;
-	assert_int_equal(kvtier_cancel(e.client, op, 60000), 0);
-	assert_int_equal(kvtier_cancel(e.client, op, 0), 0); /* again: the result still waits */
-	assert_int_equal(kvtier_wait(e.client, op, 0, &result), 0);
+	sole.peer.hold = true;
+	assert_int_equal(kvtier_store(sole.space, keys, pages, 20, NULL, &op), 0);
+	assert_int_equal(kvtier_cancel(sole.client, op, 0), -ETIMEDOUT);
+	sole.peer.hold = false;
+	assert_int_equal(kvtier_cancel(sole.client, op, 60000), 0);
+	assert_int_equal(kvtier_cancel(sole.client, op, 0), 0); /* again: the result still waits */
+	assert_int_equal(kvtier_wait(sole.client, op, 0, &result), 0);
 	assert_int_equal(result.status, -ECANCELED);
 	assert_int_equal(result.ok, 3); /* the chunk that was on its way */
-	assert_int_equal(kvtier_cancel(e.client, op, 0), -ENOENT);
-	fake_close(&e);
+	assert_int_equal(kvtier_cancel(sole.client, op, 0), -ENOENT);
 }
 
 /* The descriptor is readable while there are results, else quiet, and the same over reconnects. */
-TEST(event_fd_follows_results)
+TEST_FAKE(event_fd_follows_results, false)
 {
 	struct kvtier_result results[2] = { { .size = sizeof(results[0]) },
 					    { .size = sizeof(results[0]) } };
 	struct pollfd p = { .events = POLLIN };
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
-	p.fd = kvtier_event_fd(e.client);
+	p.fd = kvtier_event_fd(sole.client);
 	for (int round = 0; round < 20; round++) {
-		(void)kvtier_poll(e.client, results, 1);
+		(void)kvtier_poll(sole.client, results, 1);
 		assert_int_equal(poll(&p, 1, 0), 0);
 		for (int i = 0; i < 3; i++)
-			assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL,
-						      &op),
+			assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1,
+						      NULL, &op),
 					 0);
 		for (int left = 3; left > 0;) {
 			assert_int_equal(poll(&p, 1, 5000), 1);
-			left -= kvtier_poll(e.client, results, 1);
+			left -= kvtier_poll(sole.client, results, 1);
 		}
-		(void)kvtier_poll(e.client, results, 1);
+		(void)kvtier_poll(sole.client, results, 1);
 	}
-	e.peer.hold = true;
-	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), 0);
-	e.peer.hang_up = true;
+	sole.peer.hold = true;
+	assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &op), 0);
+	sole.peer.hang_up = true;
 	assert_int_equal(poll(&p, 1, 5000), 1);
-	while (kvtier_poll(e.client, results, 1) == 0)
+	while (kvtier_poll(sole.client, results, 1) == 0)
 		assert_int_equal(poll(&p, 1, 5000), 1);
 	assert_int_equal(results[0].status, -ECONNRESET);
-	e.peer.hold = false;
-	fake_store_again(&e);
-	assert_int_equal(kvtier_event_fd(e.client), p.fd);
-	fake_close(&e);
+	sole.peer.hold = false;
+	fake_store_again(&sole);
+	assert_int_equal(kvtier_event_fd(sole.client), p.fd);
 }
 
-TEST(results_taken_by_others_are_not_lost_to_event_fd)
+TEST_FAKE(results_taken_by_others_are_not_lost_to_event_fd, false)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct pollfd p = { .events = POLLIN };
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op[2];
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 1, &key);
-	p.fd = kvtier_event_fd(e.client);
-	(void)kvtier_poll(e.client, &result, 0);
+	p.fd = kvtier_event_fd(sole.client);
+	(void)kvtier_poll(sole.client, &result, 0);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op[i]), 0);
+		assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL,
+					      &op[i]),
+				 0);
 	/* takes both completions in */
-	assert_int_equal(kvtier_wait(e.client, op[1], 60000, &result), 0);
+	assert_int_equal(kvtier_wait(sole.client, op[1], 60000, &result), 0);
 	assert_int_equal(poll(&p, 1, 5000), 1);
-	assert_int_equal(kvtier_poll(e.client, &result, 1), 1);
+	assert_int_equal(kvtier_poll(sole.client, &result, 1), 1);
 	assert_int_equal(result.op, op[0]);
-	fake_close(&e);
 }
 
 static void refused(struct engine *e, struct kvtier_op o, const char *field)
@@ -263,7 +239,7 @@ static void refused(struct engine *e, struct kvtier_op o, const char *field)
 		fail_msg("\"%s\" does not name %s", kvtier_last_error(), field);
 }
 
-TEST(a_field_that_the_kind_of_op_does_not_have_is_refused)
+TEST_FAKE(a_field_that_the_kind_of_op_does_not_have_is_refused, false)
 {
 	const struct kvtier_key key = { { 0 } };
 	const struct kvtier_op prefetch =
@@ -271,46 +247,40 @@ TEST(a_field_that_the_kind_of_op_does_not_have_is_refused)
 	const struct kvtier_op hint =
 		KVTIER_INIT(kvtier_op, .kind = KVTIER_HINT, .keys = &key, .n = 1,
 			    .action = KVTIER_HINT_PIN, .scope = KVTIER_HINT_KEYS);
-	struct engine e;
 
-	fake_open(&e, false);
 #define WRONG(base, change, field)         \
 	do {                               \
 		struct kvtier_op o = base; \
 		o.change;                  \
-		refused(&e, o, field);     \
+		refused(&sole, o, field);  \
 	} while (0)
 	WRONG(prefetch, kind = 0, "op.kind is 0");
 	WRONG(prefetch, kind = 5, "op.kind is 5");
 	WRONG(prefetch, size = 0, "op.size is 0");
 	WRONG(prefetch, layer_groups = 1, "op.layer_groups");
-	WRONG(prefetch, stream = &e, "op.stream");
+	WRONG(prefetch, stream = &sole, "op.stream");
 	WRONG(prefetch, action = 1, "op.action");
 	WRONG(prefetch, scope = 1, "op.scope");
 	WRONG(prefetch, reserved = 1, "op.reserved");
 	WRONG(hint, layer_groups = 1, "op.layer_groups");
-	WRONG(hint, stream = &e, "op.stream");
+	WRONG(hint, stream = &sole, "op.stream");
 	WRONG(hint, parent = &key, "op.parent");
-	assert_int_equal(e.peer.ops, 0);
-	fake_close(&e);
+	assert_int_equal(sole.peer.ops, 0);
 }
 
-TEST(bad_arguments_submit_nothing)
+TEST_FAKE(bad_arguments_submit_nothing, false)
 {
 	struct kvtier_op o = { .size = sizeof(o), .priority = 101 };
 	struct kvtier_key key = { { 0 } };
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, false);
-	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
+	assert_int_equal(kvtier_store(sole.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "op.priority is 101"));
-	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, 0, NULL, &op), -EINVAL);
-	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, KVTIER_MAX_BLOCKS + 1, NULL,
-				     &op),
+	assert_int_equal(kvtier_load(sole.space, &key, &(uint32_t){ 0 }, 0, NULL, &op), -EINVAL);
+	assert_int_equal(kvtier_load(sole.space, &key, &(uint32_t){ 0 }, KVTIER_MAX_BLOCKS + 1,
+				     NULL, &op),
 			 -EINVAL);
-	assert_int_equal(kvtier_load(e.space, &key, NULL, 1, NULL, &op), -EINVAL);
-	assert_int_equal(kvtier_wait(e.client, 12345, 0, NULL), -ENOENT);
-	assert_int_equal(e.peer.ops, 0);
-	fake_close(&e);
+	assert_int_equal(kvtier_load(sole.space, &key, NULL, 1, NULL, &op), -EINVAL);
+	assert_int_equal(kvtier_wait(sole.client, 12345, 0, NULL), -ENOENT);
+	assert_int_equal(sole.peer.ops, 0);
 }

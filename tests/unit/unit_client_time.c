@@ -102,26 +102,23 @@ TEST_DO(a_page_of_many_spans_is_given_up, allocation_ends_at_its_deadline(APART)
 TEST_DO(a_page_of_many_bytes_is_given_up, allocation_ends_at_its_deadline(4096));
 
 /* Pages that take 0.6 s of the op's second, each: the second one is too late. */
-TEST(the_deadline_counts_from_the_call)
+TEST_FAKE(the_deadline_counts_from_the_call, false)
 {
 	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = 1000 };
 	struct kvtier_key keys[3];
-	struct engine e;
 	uint64_t op, begin;
 
-	fake_open(&e, false);
-	fake_keys(&e, 1, 3, keys);
-	e.peer.hold = true;
+	fake_keys(&sole, 1, 3, keys);
+	sole.peer.hold = true;
 	stand_still(SECOND_NS * 6 / 10);
 	begin = at_ns;
-	assert_int_equal(kvtier_load(e.space, keys, (const uint32_t[]){ 7 }, 1, &o, &op), 0);
+	assert_int_equal(kvtier_load(sole.space, keys, (const uint32_t[]){ 7 }, 1, &o, &op), 0);
 	assert_int_equal(touches, 1);
-	assert_int_equal(op_find(e.client, op)->deadline_ns, begin + SECOND_NS);
-	assert_int_equal(kvtier_load(e.space, keys, (const uint32_t[]){ 9, 20, 40 }, 3, &o, &op),
+	assert_int_equal(op_find(sole.client, op)->deadline_ns, begin + SECOND_NS);
+	assert_int_equal(kvtier_load(sole.space, keys, (const uint32_t[]){ 9, 20, 40 }, 3, &o, &op),
 			 -ETIMEDOUT);
 	assert_int_equal(touches, 3);
 	stands = false;
-	fake_close(&e);
 }
 
 TEST(the_daemon_is_told_by_its_own_clock)
