@@ -13,6 +13,7 @@
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
 
+static struct config c; /* the case's */
 static char text[1024];
 
 static int parse(const char *file, struct config *ret)
@@ -40,9 +41,9 @@ static void refused(const char *file, const char *const *words)
 	untouched = config;
 	assert_int_equal(parse(file, &config), -EINVAL);
 	assert_memory_equal(&config, &untouched, sizeof(config));
-	for (const char *c = text; *c != '\0'; c++)
+	for (const char *at = text; *at != '\0'; at++)
 		/* the file's words cannot talk to a terminal */
-		assert_true((unsigned char)*c >= 0x20);
+		assert_true((unsigned char)*at >= 0x20);
 	for (; *words; words++) {
 		if (!strstr(text, *words))
 			fail_msg("\"%s\" is not in: %s", *words, text);
@@ -51,8 +52,6 @@ static void refused(const char *file, const char *const *words)
 
 TEST(defaults)
 {
-	struct config c;
-
 	assert_int_equal(parse("", &c), 0);
 	assert_int_equal(c.host_bytes.bytes, 1ull << 30);
 	assert_int_equal(c.host_slab_bytes, 64u << 20);
@@ -82,8 +81,6 @@ TEST(defaults)
 
 TEST(every_type_is_read)
 {
-	struct config c;
-
 	assert_int_equal(
 		parse("# a comment\n[daemon]\nstop_us = 2ms\nlog_level=debug ; and why\n\n"
 		      "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
@@ -115,7 +112,6 @@ TEST(every_type_is_read)
 TEST(every_row_takes_its_bounds)
 {
 	char value[64], why[256];
-	struct config c;
 
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const struct config_row *row = &config_rows[i];
@@ -171,8 +167,6 @@ TEST(bad_values)
 
 TEST(values_that_do_not_fit_together)
 {
-	struct config c;
-
 	REFUSED("[host]\nslab_bytes = 65537\n", "test.conf:2:", "[host] slab_bytes",
 		"multiple of 4096");
 	REFUSED("[host]\nslab_bytes = 1M\nhuge_pages = 2m\n", "multiple of 2M");
@@ -186,8 +180,6 @@ TEST(values_that_do_not_fit_together)
 /* What follows from other keys, or from the machine. */
 TEST(figures_that_nobody_sets)
 {
-	struct config c;
-
 	assert_int_equal(parse("[socket]\nmax_clients = 4096\n", &c), 0);
 	assert_int_equal(config_ring_entries(&c), 16);
 	assert_int_equal(parse("[socket]\nmax_clients = 300\n[index]\nmax_blocks = 512\n", &c), 0);
@@ -204,7 +196,6 @@ TEST(paths_are_a_list)
 	char value[CONFIG_PATH_BYTES + 64], path[CONFIG_PATH_BYTES], why[256];
 	const struct config_row *row = &config_rows[CONFIG_ROW_nvme_path];
 	const char *cursor;
-	struct config c;
 	int n = 0;
 
 	REFUSED("[nvme]\npath = store\n", "test.conf:2:", "[nvme] path", "does not begin with /",
@@ -242,8 +233,6 @@ TEST(paths_are_a_list)
 
 TEST(segments_fit_the_store)
 {
-	struct config c;
-
 	REFUSED("[nvme]\nsegment_bytes = 65537\n", "test.conf:2:", "[nvme] segment_bytes",
 		"multiple of 4096");
 	REFUSED("[nvme]\nbytes = 256M\nsegment_bytes = 64M\n", "[nvme] bytes",
@@ -268,8 +257,6 @@ TEST_DO(duplicates, REFUSED("[host]\nbytes = 1G\n[socket]\nmode = 0600\n[host]\n
 
 TEST(each_named_socket_is_another_tenants)
 {
-	struct config c;
-
 	assert_int_equal(parse("[socket]\nmode = 0660\n[socket acme]\n[socket b.2]\npath = /tmp/b\n"
 			       "tenant = team\ngroup = staff\n[socket]\nmax_clients = 8\n",
 			       &c),
@@ -314,8 +301,6 @@ TEST(what_a_named_socket_cannot_have)
 
 TEST(memory_by_node)
 {
-	struct config c;
-
 	assert_int_equal(parse("[host]\nbytes = 0:8G, 3:512 MiB\nbytes = 1:1G\n", &c), 0);
 	assert_int_equal(c.host_bytes.n, 3);
 	assert_int_equal(c.host_bytes.bytes, 9728ull << 20);
@@ -349,8 +334,6 @@ TEST(memory_by_node)
 
 TEST(a_number_may_be_automatic)
 {
-	struct config c;
-
 	assert_int_equal(parse("[gpu]\nmax_ctas = auto\n", &c), 0);
 	assert_true(c.gpu_max_ctas == CONFIG_COUNT_AUTO);
 	assert_int_equal(parse("[gpu]\nmax_ctas = 7\n", &c), 0);
@@ -363,7 +346,6 @@ TEST(a_number_may_be_automatic)
 /* Lines that are nothing, that many parsers let pass. */
 TEST(the_parsers_traps)
 {
-	struct config c;
 	char long_line[1100];
 
 	REFUSED("[host]\nbytes = 1G\n  lock\n",
@@ -384,7 +366,6 @@ TEST(the_parsers_traps)
 TEST(a_nul_byte_is_refused)
 {
 	static const char file[] = "[host]\nbytes = 1G\0 0\n";
-	struct config c;
 	FILE *in = fmemopen((void *)(uintptr_t)file, sizeof(file) - 1, "r");
 
 	assert_int_equal(config_parse(in, "test.conf", &c, text, sizeof(text)), -EINVAL);
@@ -394,50 +375,40 @@ TEST(a_nul_byte_is_refused)
 
 TEST(unreadable_files)
 {
-	struct config c;
-
 	assert_int_equal(config_load("/nonexistent/kvtier.conf", &c, text, sizeof(text)), -ENOENT);
 	assert_non_null(strstr(text, "/nonexistent/kvtier.conf: No such file"));
 	assert_int_equal(config_load("/", &c, text, sizeof(text)), -EISDIR);
 }
 
-TEST(printing_and_reading_gives_the_same)
+static void is_read_back_as_printed(const char *given)
 {
 	char file[16384] = "";
-	struct config a, b;
-	FILE *out;
+	struct config again;
+	FILE *out = fmemopen(file, sizeof(file), "w");
 
-	assert_int_equal(parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = "
-			       "true\n[socket]\n"
-			       "mode=0666\n[daemon]\nstop_us = 7\nruntime_dir = /tmp/a b\n"
-			       "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\n"
-			       "[redis]\nendpoints = [::1]:7 x.y\nttl = 7d\nkey_prefix = "
-			       "a;b#\nwrite = off\n",
-			       &a),
-			 0);
-	out = fmemopen(file, sizeof(file), "w");
-	config_print(&a, out);
+	assert_int_equal(parse(given, &c), 0);
+	config_print(&c, out);
 	(void)fclose(out);
-	assert_int_equal(parse(file, &b), 0);
-	assert_memory_equal(&a, &b, sizeof(a));
-	memset(file, 0, sizeof(file));
-	assert_int_equal(parse("[host]\nbytes = 0:1G,7:3M,1:64K\n", &a), 0);
-	out = fmemopen(file, sizeof(file), "w");
-	config_print(&a, out);
-	(void)fclose(out);
-	assert_int_equal(parse(file, &b), 0);
-	assert_memory_equal(&a, &b, sizeof(a));
+	assert_int_equal(parse(file, &again), 0);
+	assert_memory_equal(&c, &again, sizeof(c));
+}
+
+TEST(printing_and_reading_gives_the_same)
+{
+	is_read_back_as_printed("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = true\n[socket]\n"
+				"mode=0666\n[daemon]\nstop_us = 7\nruntime_dir = /tmp/a b\n"
+				"[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\n"
+				"[redis]\nendpoints = [::1]:7 x.y\nttl = 7d\nkey_prefix = "
+				"a;b#\nwrite = off\n");
+	is_read_back_as_printed("[host]\nbytes = 0:1G,7:3M,1:64K\n");
 }
 
 /* --- the surroundings --- */
 
-static struct config derived(void)
+static void derive(void)
 {
-	struct config c;
-
 	assert_int_equal(parse("", &c), 0);
 	assert_int_equal(config_derive(&c, text, sizeof(text)), 0);
-	return c;
 }
 
 FIXTURE(clear_environment)
@@ -451,11 +422,9 @@ FIXTURE(clear_environment)
 
 TEST_WITH(systemd_directories_come_first, clear_environment, NULL)
 {
-	struct config c;
-
 	setenv("RUNTIME_DIRECTORY", "/run/one:/run/two", 1);
 	setenv("STATE_DIRECTORY", "/var/lib/one", 1);
-	c = derived();
+	derive();
 	assert_string_equal(c.daemon_runtime_dir, "/run/one");
 	assert_string_equal(c.daemon_state_dir, "/var/lib/one");
 	assert_string_equal(c.sockets[0].path, "/run/one/kvtier.sock");
@@ -467,8 +436,6 @@ TEST_WITH(systemd_directories_come_first, clear_environment, NULL)
 
 TEST_WITH(named_sockets_lie_beside_the_first, clear_environment, NULL)
 {
-	struct config c;
-
 	setenv("RUNTIME_DIRECTORY", "/run/one", 1);
 	setenv("STATE_DIRECTORY", "/var/lib/one", 1);
 	assert_int_equal(parse("[socket acme]\n[socket b]\npath = /run/one/admin.sock\n", &c), 0);
@@ -480,18 +447,17 @@ TEST_WITH(named_sockets_lie_beside_the_first, clear_environment, NULL)
 TEST_WITH(a_user_has_xdg_directories, clear_environment, NULL)
 {
 	const bool root = geteuid() == 0;
-	struct config c;
 
 	if (root)
 		assert_int_equal(seteuid(65534), 0);
 	setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
 	setenv("XDG_STATE_HOME", "relative/is/ignored", 1);
 	setenv("HOME", "/home/x", 1);
-	c = derived();
+	derive();
 	assert_string_equal(c.daemon_runtime_dir, "/run/user/7/kvtier");
 	assert_string_equal(c.daemon_state_dir, "/home/x/.local/state/kvtier");
 	unsetenv("XDG_RUNTIME_DIR");
-	c = derived();
+	derive();
 	assert_memory_equal(c.daemon_runtime_dir, "/tmp/kvtier-", 12);
 	if (root)
 		assert_int_equal(seteuid(0), 0);
@@ -499,7 +465,6 @@ TEST_WITH(a_user_has_xdg_directories, clear_environment, NULL)
 
 TEST_WITH(a_long_socket_path_is_an_error, clear_environment, NULL)
 {
-	struct config c;
 	char file[512], dir[120];
 
 	memset(dir, 'd', sizeof(dir));
@@ -519,9 +484,9 @@ TEST_WITH(a_long_socket_path_is_an_error, clear_environment, NULL)
 TEST_WITH(directories_are_ours_alone, clear_environment, NULL)
 {
 	char base[SCRATCH_BYTES], link[SCRATCH_BYTES + 8];
-	struct config c = { 0 };
 	struct stat st;
 
+	c = (struct config){ 0 };
 	scratch_make("/tmp", base, sizeof(base));
 	snprintf(c.daemon_runtime_dir, sizeof(c.daemon_runtime_dir), "%s/a/run", base);
 	snprintf(c.daemon_state_dir, sizeof(c.daemon_state_dir), "%s/a/state", base);

@@ -11,6 +11,7 @@
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
 
+static struct config c; /* the case's */
 static char config_message[1024];
 
 static int config_of(const char *file, struct config *ret)
@@ -33,18 +34,17 @@ static void config_says(const char *words)
 }
 
 /* Lines of [redis], which must be fine. */
-static void config_takes(const char *key_value, struct config *ret)
+static void config_takes(const char *key_value)
 {
 	char file[1024];
 
 	snprintf(file, sizeof(file), "[redis]\n%s\n", key_value);
-	if (config_of(file, ret) != 0)
+	if (config_of(file, &c) != 0)
 		fail_msg("%s", config_message);
 }
 
 static void refused(const char *key_value, const char *words)
 {
-	struct config c;
 	char file[1024];
 
 	snprintf(file, sizeof(file), "[redis]\n%s\n", key_value);
@@ -70,11 +70,10 @@ TEST(endpoints_have_a_port_when_read)
 		{ "a\tb:1   [::1]:2", "a:6379 b:1 [::1]:2" },
 	};
 	char given[256];
-	struct config c;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(given, sizeof(given), "endpoints = %s", cases[i].given);
-		config_takes(given, &c);
+		config_takes(given);
 		assert_string_equal(c.redis_endpoints, cases[i].want);
 	}
 }
@@ -120,10 +119,9 @@ TEST(what_is_no_endpoint_is_refused)
 TEST(a_unix_path_fits_into_an_address)
 {
 	char given[256];
-	struct config c;
 
 	snprintf(given, sizeof(given), "endpoints = unix:/%0106d", 0);
-	config_takes(given, &c);
+	config_takes(given);
 	assert_int_equal(strlen(c.redis_endpoints), strlen("unix:") + 107);
 	snprintf(given, sizeof(given), "endpoints = unix:/%0107d", 0);
 	refused(given, "more than 107 bytes");
@@ -135,7 +133,6 @@ TEST(sixteen_long_ones_fit)
 	const struct config_row *row = &config_rows[CONFIG_ROW_redis_endpoints];
 	char value[16 * 256 + 8] = "", item[CONFIG_ENDPOINT_BYTES], why[256];
 	const char *cursor;
-	struct config c;
 	int n = 0;
 
 	memset(&c, 0, sizeof(c));
@@ -174,23 +171,21 @@ TEST(sixteen_long_ones_fit)
 TEST(what_is_printed_is_read_back)
 {
 	static char file[16384];
-	struct config a, b;
+	struct config again;
 	char given[300];
 	FILE *out;
 
 	snprintf(given, sizeof(given), "endpoints = %0180d\nendpoints = [::1] unix:/x", 0);
-	config_takes(given, &a);
+	config_takes(given);
 	out = fmemopen(file, sizeof(file), "w");
-	config_print(&a, out);
+	config_print(&c, out);
 	(void)fclose(out);
-	assert_int_equal(config_of(file, &b), 0);
-	assert_memory_equal(&a, &b, sizeof(a));
+	assert_int_equal(config_of(file, &again), 0);
+	assert_memory_equal(&c, &again, sizeof(c));
 }
 
 TEST(lines_add_up)
 {
-	struct config c;
-
 	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints =\nendpoints = b:1 c\n", &c),
 			 0);
 	assert_string_equal(c.redis_endpoints, "a:6379 b:1 c:6379");
@@ -204,8 +199,6 @@ TEST(lines_add_up)
 
 TEST(hosts_of_a_cluster)
 {
-	struct config c;
-
 	refused("cluster_hosts = cache-a:6379", "entries are hosts, without port");
 	refused("cluster_hosts = 10.0.0.0/33", "length is not 0 to 32");
 	refused("cluster_hosts = cache/8", "whose address is not valid");
@@ -231,10 +224,9 @@ TEST(a_time_to_live_has_units)
 		{ "ttl = 7 d", 604800 },
 		{ "ttl = 3650d", 315360000 },
 	};
-	struct config c;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		config_takes(cases[i].given, &c);
+		config_takes(cases[i].given);
 		assert_int_equal(c.redis_ttl, cases[i].want);
 	}
 	refused("ttl = 3651d", "out of range");
@@ -245,14 +237,11 @@ TEST(a_time_to_live_has_units)
 
 TEST(tls_is_all_of_it_or_nothing)
 {
-	struct config c;
-
-	config_takes("tls = no", &c);
-	config_takes("tls = yes", &c);
-	config_takes("tls = yes\ntls_ca_file = /ca\ntls_name = *", &c);
+	config_takes("tls = no");
+	config_takes("tls = yes");
+	config_takes("tls = yes\ntls_ca_file = /ca\ntls_name = *");
 	config_takes(
-		"tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example",
-		&c);
+		"tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example");
 	refused("tls_ca_file = /ca", "[redis] tls_ca_file: is set, and [redis] tls is no");
 	refused("tls_cert_file = /cert\ntls_key_file = /key",
 		"[redis] tls_cert_file: is set, and [redis] tls is no");
@@ -268,11 +257,9 @@ TEST(tls_is_all_of_it_or_nothing)
 
 TEST(a_prefix_is_one_plain_word)
 {
-	struct config c;
-
-	config_takes("key_prefix =", &c);
+	config_takes("key_prefix =");
 	assert_string_equal(c.redis_key_prefix, "");
-	config_takes("key_prefix = a:b/{c}*", &c);
+	config_takes("key_prefix = a:b/{c}*");
 	assert_string_equal(c.redis_key_prefix, "a:b/{c}*");
 	refused("key_prefix = a b", "has a blank");
 	refused("key_prefix = \xc3\xa4", "not printable");
@@ -282,10 +269,8 @@ TEST(a_prefix_is_one_plain_word)
 
 TEST(a_name_needs_a_password)
 {
-	struct config c;
-
-	config_takes("username = kvtier\npassword_file = /etc/p", &c);
-	config_takes("password_file = /etc/p", &c);
+	config_takes("username = kvtier\npassword_file = /etc/p");
+	config_takes("password_file = /etc/p");
 	refused("username = kvtier", "needs [redis] password_file");
 	refused("username = a b", "has a blank");
 	refused("password_file = p", "does not begin with /");
@@ -319,7 +304,6 @@ static void put(const char *bytes, size_t n, mode_t mode)
 	(void)close(fd);
 }
 
-static struct config config;
 static struct redis_tier_conf conf;
 
 static void redis_anew(void)
@@ -339,9 +323,9 @@ static int read_files(const char *option, const char *never_said)
 	redis_anew();
 	memset(&conf, 0, sizeof(conf));
 	snprintf(given, sizeof(given), "endpoints = a b:1\n%s = %s", option, path);
-	config_takes(given, &config);
+	config_takes(given);
 	memset(config_message, 0, sizeof(config_message));
-	r = config_redis(&config, redis, &conf, config_message, sizeof(config_message));
+	r = config_redis(&c, redis, &conf, config_message, sizeof(config_message));
 	if (never_said)
 		assert_null(memmem(config_message, sizeof(config_message), never_said,
 				   strlen(never_said)));
@@ -476,12 +460,10 @@ TEST(the_tier_gets_what_was_configured)
 		 "%s\nkey_prefix = p:\n"
 		 "ttl = 1h\ntimeout_ms = 250",
 		 path);
-	config_takes(given, &config);
+	config_takes(given);
 	redis_anew();
 	conf = (struct redis_tier_conf){ .max_in_flight = 5, .events = { .changed = callback } };
-	assert_int_equal(config_redis(&config, redis, &conf, config_message,
-				      sizeof(config_message)),
-			 0);
+	assert_int_equal(config_redis(&c, redis, &conf, config_message, sizeof(config_message)), 0);
 	assert_int_equal(conf.n_endpoints, 3);
 	assert_string_equal(conf.endpoints[0], "a:6379");
 	assert_string_equal(conf.endpoints[1], "[::1]:7");
@@ -504,11 +486,9 @@ TEST(without_endpoints_there_is_no_tier)
 	put("0123456789abcdef0123456789abcdef", 32, 0600);
 	/* a password for nobody is not looked for; the secret counts all the same */
 	snprintf(given, sizeof(given), "password_file = /nonexistent\nsecret_file = %s", path);
-	config_takes(given, &config);
+	config_takes(given);
 	redis_anew();
-	assert_int_equal(config_redis(&config, redis, &conf, config_message,
-				      sizeof(config_message)),
-			 0);
+	assert_int_equal(config_redis(&c, redis, &conf, config_message, sizeof(config_message)), 0);
 	assert_int_equal(conf.n_endpoints, 0);
 	assert_int_equal(redis->shared_bytes, 32);
 	assert_string_equal(config_message, "");

@@ -16,6 +16,7 @@
 enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
 
 static struct world w;
+static struct extent where; /* the room that was asked for */
 
 FIXTURE_DO(end, world_close(&w));
 
@@ -41,8 +42,6 @@ FIXTURE(sparse_world)
 /* Begins one. */
 static void begin(void)
 {
-	struct extent where;
-
 	assert_int_equal(ask(BIG, &where), -EAGAIN);
 	assert_true(emptier_busy(w.mover.emptier));
 	assert_int_equal(world_copier.n, 1);
@@ -58,7 +57,6 @@ static uint32_t copied_block(uint32_t i, uint32_t *ret_name)
 TEST_WITH(all_stays_where_it_was_until_it_is_copied, sparse_world, end)
 {
 	uint32_t slots[3 * A_SLAB];
-	struct extent where;
 
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		slots[i] = i % 3 ? blocks_host_slot(w.blocks, world_find(&w, i)) : 0;
@@ -85,7 +83,6 @@ TEST_WITH(what_one_job_and_one_iteration_take_is_bounded, NULL, end)
 {
 	enum { IMAGE = 64 * KIB, LARGE = 8 * MIB, N = LARGE / IMAGE };
 	uint64_t iterations = 0;
-	struct extent where;
 
 	w = world_open_of(2, LARGE);
 	for (uint32_t i = 0; i < 2 * N; i++)
@@ -112,7 +109,7 @@ TEST_WITH(what_one_job_and_one_iteration_take_is_bounded, NULL, end)
 
 TEST_WITH(a_block_that_is_leased_meanwhile_moves_when_it_is_not, sparse_world, end)
 {
-	struct extent before, after, where;
+	struct extent before, after;
 	uint32_t block, name;
 
 	begin();
@@ -140,7 +137,6 @@ TEST_WITH(a_block_that_is_condemned_meanwhile_is_gone_at_once, sparse_world, end
 {
 	const uint64_t extents = w.host->extents;
 	uint32_t block, name;
-	struct extent where;
 
 	begin();
 	block = copied_block(1, &name);
@@ -158,7 +154,7 @@ TEST_WITH(one_who_waits_with_a_lease_ends_a_stuck_emptying, sparse_world, end)
 {
 	const uint64_t extents = w.host->extents;
 	const struct mover_for patient = { 0 };
-	struct extent where, before, after;
+	struct extent before, after;
 	uint32_t block, name;
 
 	begin();
@@ -184,8 +180,6 @@ TEST_WITH(one_who_waits_with_a_lease_ends_a_stuck_emptying, sparse_world, end)
 
 TEST_WITH(a_job_that_fails_leaves_all_and_is_tried_again, sparse_world, end)
 {
-	struct extent where;
-
 	begin();
 	copier_end(&world_copier, 0, -ECANCELED);
 	assert_int_equal(world_moved_blocks, 0);
@@ -206,8 +200,6 @@ TEST_WITH(a_job_that_fails_leaves_all_and_is_tried_again, sparse_world, end)
 
 TEST_WITH(stores_of_its_class_do_not_take_the_room_it_needs, sparse_world, end)
 {
-	struct extent where;
-
 	begin();
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
 		assert_int_equal(ask(SMALL, &where), 0); /* the oldest go */
@@ -221,7 +213,7 @@ TEST_WITH(stores_of_its_class_do_not_take_the_room_it_needs, sparse_world, end)
 
 TEST_WITH(the_slab_is_for_who_waited, sparse_world, end)
 {
-	struct extent where, big;
+	struct extent big;
 	uint64_t evicted;
 
 	begin();
@@ -290,8 +282,6 @@ static void was_read(struct device_job *job)
 /* A block that is there is leased and read by a worker, as a load does. */
 static void read_some(struct bed *b, struct reader *r)
 {
-	struct extent where;
-
 	r->name = b->next_name - 1 - random_below(&b->random, 5 * A_SLAB);
 	r->block = world_find(&w, r->name);
 	if (r->block == BLOCK_NONE)
@@ -316,7 +306,6 @@ static bool work(struct loop_poller *poller)
 {
 	struct bed *b = container_of(poller, struct bed, poller);
 	bool busy = false;
-	struct extent where;
 	uint32_t block;
 
 	for (int i = 0; i < READERS; i++) {

@@ -54,7 +54,7 @@ static void fits(const struct wire_segment segments[4], uint64_t length, uint64_
 }
 
 /* Token-major planes one after another: layer 0 K, V, layer 1 K, V. */
-static uint32_t token_major(struct wire_segment *ret)
+static void token_major(struct wire_segment *ret)
 {
 	for (uint32_t i = 0; i < 4; i++)
 		ret[i] = (struct wire_segment){
@@ -65,18 +65,24 @@ static uint32_t token_major(struct wire_segment *ret)
 			.head_stride = 16,
 			.token_stride = 32,
 		};
-	return 4;
 }
+
+static struct wire_segment s[4]; /* token-major at first */
+static struct built b;
+
+FIXTURE_DO(begin, token_major(s));
+
+FIXTURE_DO(end, layout_free(&b.layout));
+
+TEST_EACH(begin, end);
 
 TEST(pieces_in_canonical_order_whatever_was_given)
 {
 	static const uint32_t order[4] = { 3, 0, 2, 1 };
-	struct wire_segment good[4], shuffled[4];
-	struct built b;
+	struct wire_segment shuffled[4];
 
-	token_major(good);
 	for (uint32_t i = 0; i < 4; i++)
-		shuffled[order[i]] = good[i];
+		shuffled[order[i]] = s[i];
 	b = build(&small, shuffled, 4, 512);
 	assert_int_equal(b.result, 0);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -84,7 +90,6 @@ TEST(pieces_in_canonical_order_whatever_was_given)
 		assert_int_equal(b.layout.pieces[i].kind, i % 2 ? KIND_V : KIND_K);
 		assert_ptr_equal(b.layout.pieces[i].base, memory[0] + i * 128);
 	}
-	layout_free(&b.layout);
 }
 
 TEST(pages_are_those_that_fit_wholly)
@@ -93,19 +98,13 @@ TEST(pages_are_those_that_fit_wholly)
 		/* region length, pages */
 		{ 512, 1 }, { 1023, 1 }, { 1024, 2 }, { 512 * 100, 100 }, { 512 * 100 - 1, 99 },
 	};
-	struct wire_segment s[4];
 
-	token_major(s);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		fits(s, cases[i][0], cases[i][1]);
 }
 
 TEST(not_even_one_page)
 {
-	struct wire_segment s[4];
-	struct built b;
-
-	token_major(s);
 	b = build(&small, s, 4, 511);
 	assert_int_equal(b.result, -EINVAL);
 	assert_non_null(strstr(text, "segments[3].offset 384"));
@@ -116,9 +115,6 @@ TEST(not_even_one_page)
  * apart. */
 TEST(planes_of_all_pages_together)
 {
-	struct wire_segment s[4];
-
-	token_major(s);
 	for (uint32_t i = 0; i < 4; i++) {
 		s[i].offset = i * 128 * 10;
 		s[i].page_stride = 128;
@@ -129,9 +125,6 @@ TEST(planes_of_all_pages_together)
 /* Head-major pages [page][head][token][dim]. */
 TEST(heads_before_tokens)
 {
-	struct wire_segment s[4];
-
-	token_major(s);
 	for (uint32_t i = 0; i < 4; i++) {
 		s[i].head_stride = 64;
 		s[i].token_stride = 16;
@@ -142,8 +135,6 @@ TEST(heads_before_tokens)
 /* K and V of a token side by side: overlapping spans, disjoint bytes. */
 TEST(k_and_v_interleaved)
 {
-	struct wire_segment s[4];
-
 	for (uint32_t i = 0; i < 4; i++)
 		s[i] = (struct wire_segment){
 			.layer = i / 2,
@@ -158,15 +149,10 @@ TEST(k_and_v_interleaved)
 
 TEST(several_regions)
 {
-	struct wire_segment s[4];
-	struct built b;
-
-	token_major(s);
 	s[2].region = s[3].region = 1;
 	b = build(&small, s, 4, 512);
 	assert_int_equal(b.result, 0);
 	assert_ptr_equal(b.layout.pieces[2].base, memory[1] + 256);
-	layout_free(&b.layout);
 }
 
 /* Typed and opaque as llama.cpp's: rows with a header, values in an order only the engine knows. */
@@ -181,7 +167,7 @@ TEST(typed_and_opaque)
 		.typed_values = 100,
 		.opaque_bytes = 12 + 4 * 3,
 	};
-	const struct wire_segment s[] = {
+	const struct wire_segment given[] = {
 		{ .kind = KIND_OPAQUE, .offset = 1, .page_stride = 1000, .length = 12 },
 		{ .kind = KIND_TYPED, .offset = 20, .page_stride = 1000, .length = 100 },
 		{ .kind = KIND_OPAQUE,
@@ -191,35 +177,28 @@ TEST(typed_and_opaque)
 		  .token_stride = 7 },
 		{ .kind = KIND_TYPED, .offset = 300, .page_stride = 1000, .length = 100 },
 	};
-	struct built b;
 
-	b = build(&g, s, 4, 10000);
+	b = build(&g, given, 4, 10000);
 	assert_int_equal(b.result, 0);
 	assert_int_equal(b.pages, 10);
 	assert_ptr_equal(b.layout.pieces[0].base, memory[0] + 20);
 	assert_ptr_equal(b.layout.pieces[1].base, memory[0] + 300);
 	assert_ptr_equal(b.layout.pieces[2].base, memory[0] + 1);
 	layout_free(&b.layout);
-	b = build(&g, s, 3, 10000);
+	b = build(&g, given, 3, 10000);
 	assert_int_equal(b.result, -EINVAL);
 	assert_non_null(strstr(text, "1 of 2 typed"));
 }
 
 TEST(no_segments_no_pages)
 {
-	struct built b;
-
 	b = build(&small, NULL, 0, 512);
 	assert_int_equal(b.result, 0);
 	assert_int_equal(b.pages, 0);
-	layout_free(&b.layout);
 }
 
 TEST(missing_plane)
 {
-	struct wire_segment s[4];
-
-	token_major(s);
 	assert_int_equal(build(&small, s, 3, 512).result, -EINVAL);
 	assert_non_null(strstr(text, "3 of 4 k and v"));
 }
@@ -230,11 +209,9 @@ TEST(no_sum_wraps)
 	for (int field = 0; field < 4; field++)
 		for (int bit = 1; bit < 64; bit++)
 			for (int minus = 0; minus < 2; minus++) {
-				struct wire_segment s[4];
 				uint64_t *const fields[] = { &s[3].offset, &s[3].page_stride,
 							     &s[3].head_stride,
 							     &s[3].token_stride };
-				struct built b;
 				uint64_t last;
 
 				token_major(s);

@@ -8,6 +8,8 @@
 #include "base/notify.h"
 #include "tests/lib/test.h"
 
+static struct notify notify;
+
 FIXTURE(clear_environment)
 {
 	unsetenv("NOTIFY_SOCKET");
@@ -46,8 +48,6 @@ static void expect(int fd, const char *want)
 
 TEST(nobody_listens)
 {
-	struct notify notify;
-
 	assert_int_equal(notify_open(&notify), 0);
 	assert_int_equal(notify_send(&notify, "READY=1"), 0);
 	assert_int_equal(notify.watchdog_ns, 0);
@@ -57,7 +57,6 @@ TEST(nobody_listens)
 static void sends_to(const char *name)
 {
 	const int fd = manager(name);
-	struct notify notify;
 
 	assert_int_equal(notify_open(&notify), 0);
 	assert_int_equal(notify_send(&notify, "READY=1\nSTATUS=serving"), 0);
@@ -88,7 +87,6 @@ TEST(an_abstract_name)
 TEST(a_manager_that_does_not_read_is_not_waited_for)
 {
 	char name[64];
-	struct notify notify;
 	int fd, r = 0;
 
 	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
@@ -104,7 +102,6 @@ TEST(a_manager_that_does_not_read_is_not_waited_for)
 
 TEST(watchdog_is_half_of_what_is_allowed)
 {
-	struct notify notify;
 	char pid[32];
 
 	setenv("NOTIFY_SOCKET", "@nobody", 1);
@@ -118,8 +115,6 @@ TEST(watchdog_is_half_of_what_is_allowed)
 
 TEST(anothers_watchdog_is_not_ours)
 {
-	struct notify notify;
-
 	setenv("NOTIFY_SOCKET", "@nobody", 1);
 	setenv("WATCHDOG_USEC", "30000000", 1);
 	setenv("WATCHDOG_PID", "1", 1);
@@ -133,7 +128,6 @@ TEST(nonsense_is_refused_and_harmless)
 	static const char *const sockets[] = { "relative", "@", "/", "" };
 	static const char *const watchdogs[] = { "x", "-1", "0", "12s", "99999999999999999999999" };
 	char long_name[256];
-	struct notify notify;
 
 	memset(long_name, '/', sizeof(long_name));
 	long_name[sizeof(long_name) - 1] = '\0';

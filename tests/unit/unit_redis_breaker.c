@@ -16,23 +16,21 @@
 
 static const uint64_t start_ns = 1000 * SECOND;
 
-static struct redis_breaker closed(uint64_t seed)
-{
-	struct redis_breaker b;
+static struct redis_breaker b; /* the case's, closed at first */
 
+FIXTURE_DO(begin, redis_breaker_open(&b, 1));
+
+TEST_EACH(begin, NULL);
+
+static void open_it(uint64_t seed)
+{
 	redis_breaker_open(&b, seed);
-	return b;
-}
-
-static struct redis_breaker opened(uint64_t seed)
-{
-	struct redis_breaker b = closed(seed);
-
 	for (int i = 0; i < REDIS_BREAKER_FAILURES; i++)
 		redis_breaker_failure(&b, start_ns);
 	assert_int_equal(b.state, REDIS_OPEN);
-	return b;
 }
+
+FIXTURE_DO(begin_opened, open_it(1));
 
 static void assert_wait(uint64_t from_ns, uint64_t until_ns, uint64_t nominal_ns)
 {
@@ -127,8 +125,6 @@ TEST(verdicts)
 
 TEST(three_failures_in_a_row_open)
 {
-	struct redis_breaker b = closed(1);
-
 	for (int i = 0; i < 100; i++) { /* two, and an answer, of any kind */
 		redis_breaker_failure(&b, start_ns);
 		redis_breaker_failure(&b, start_ns);
@@ -148,8 +144,6 @@ TEST(three_failures_in_a_row_open)
 
 TEST(not_now_opens_at_once)
 {
-	struct redis_breaker b = closed(1);
-
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_NOW, true, start_ns);
 	assert_false(redis_breaker_try(&b, start_ns));
 	assert_wait(start_ns, b.until_ns, SECOND);
@@ -163,9 +157,9 @@ TEST(waits_double_and_differ)
 	uint64_t least = UINT64_MAX, most = 0;
 
 	for (uint64_t seed = 0; seed < 1000; seed++) {
-		struct redis_breaker b = opened(seed * 0x9e3779b97f4a7c15u);
 		uint64_t now = start_ns;
 
+		open_it(seed * 0x9e3779b97f4a7c15u);
 		for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
 			const uint64_t wait = b.until_ns - now;
 
@@ -185,9 +179,8 @@ TEST(waits_double_and_differ)
 	assert_true(least < 23 * SECOND && most > 37 * SECOND);
 }
 
-TEST(success_begins_anew)
+TEST_WITH(success_begins_anew, begin_opened, NULL)
 {
-	struct redis_breaker b = opened(1);
 	uint64_t now = start_ns;
 
 	for (int i = 0; i < 5; i++) {
@@ -205,9 +198,8 @@ TEST(success_begins_anew)
 	assert_int_equal(b.opens_total, 2);
 }
 
-TEST(one_trial_at_a_time)
+TEST_WITH(one_trial_at_a_time, begin_opened, NULL)
 {
-	struct redis_breaker b = opened(1);
 	uint64_t now = b.until_ns;
 
 	assert_false(redis_breaker_try(&b, now - 1));
@@ -220,9 +212,8 @@ TEST(one_trial_at_a_time)
 }
 
 /* A storm of timeouts of commands that were sent before it opened. */
-TEST(what_comes_late_changes_nothing)
+TEST_WITH(what_comes_late_changes_nothing, begin_opened, NULL)
 {
-	struct redis_breaker b = opened(1);
 	const struct redis_breaker before = b;
 
 	for (int i = 0; i < 1000; i++) {
@@ -238,7 +229,6 @@ TEST(what_comes_late_changes_nothing)
 TEST(full_server_takes_reads)
 {
 	static const uint64_t waits[] = { 1, 2, 4, 8, 16, 30, 30 };
-	struct redis_breaker b = closed(1);
 	uint64_t now = start_ns;
 
 	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
@@ -258,9 +248,8 @@ TEST(full_server_takes_reads)
 	assert_wait(now, b.no_stores_until_ns, SECOND);
 }
 
-TEST(full_server_is_a_server_again)
+TEST_WITH(full_server_is_a_server_again, begin_opened, NULL)
 {
-	struct redis_breaker b = opened(1);
 	const uint64_t now = b.until_ns;
 
 	assert_true(redis_breaker_try(&b, now));
@@ -272,8 +261,6 @@ TEST(full_server_is_a_server_again)
 /* The wait is over, reads are answered, it is away and comes back: none of that is a store. */
 TEST(takes_no_stores_until_it_has_taken_one)
 {
-	struct redis_breaker b = closed(1);
-
 	redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, start_ns);
 	redis_breaker_untaken(&b, true);
 	assert_true(redis_breaker_may_store(&b, b.no_stores_until_ns));
@@ -291,8 +278,6 @@ TEST(takes_no_stores_until_it_has_taken_one)
 /* Reads are answered all the time, so it stays CLOSED. */
 TEST(stores_without_an_answer_are_counted)
 {
-	struct redis_breaker b = closed(1);
-
 	for (int round = 0; round < 10; round++) {
 		for (int i = 0; i < 3; i++) {
 			assert_true(redis_breaker_takes_stores(&b));
@@ -311,8 +296,6 @@ TEST(stores_without_an_answer_are_counted)
 
 TEST(an_outage_says_nothing_about_stores)
 {
-	struct redis_breaker b = closed(1);
-
 	for (int i = 0; i < 3; i++) {
 		redis_breaker_failure(&b, start_ns);
 		redis_breaker_untaken(&b, false);
@@ -332,7 +315,6 @@ TEST(an_outage_says_nothing_about_stores)
 
 TEST(refused_is_tried_every_30_s)
 {
-	struct redis_breaker b = closed(1);
 	uint64_t now = start_ns;
 
 	for (int i = 0; i < 20; i++) {
@@ -350,10 +332,8 @@ TEST(refused_is_tried_every_30_s)
 	assert_int_equal(b.state, REDIS_CLOSED);
 }
 
-TEST(refused_while_open_waits_longer)
+TEST_WITH(refused_while_open_waits_longer, begin_opened, NULL)
 {
-	struct redis_breaker b = opened(1);
-
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, false, start_ns);
 	assert_true(b.misconfigured);
 	assert_wait(start_ns, b.until_ns, 30 * SECOND);
@@ -362,8 +342,6 @@ TEST(refused_while_open_waits_longer)
 
 TEST(a_dead_server_refuses_nobody)
 {
-	struct redis_breaker b = closed(1);
-
 	redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, false, start_ns);
 	assert_true(redis_breaker_try(&b, b.until_ns));
 	redis_breaker_failure(&b, b.until_ns);
@@ -374,7 +352,6 @@ TEST(a_dead_server_refuses_nobody)
 /* An ACL with GET and without SET. */
 TEST(a_store_refused_leaves_the_reads)
 {
-	struct redis_breaker b = closed(1);
 	uint64_t now = start_ns;
 
 	for (int i = 0; i < 20; i++) {
@@ -397,9 +374,8 @@ TEST(a_store_refused_leaves_the_reads)
 	assert_false(b.misconfigured);
 }
 
-TEST(a_store_refused_ends_a_trial_well)
+TEST_WITH(a_store_refused_ends_a_trial_well, begin_opened, NULL)
 {
-	struct redis_breaker b = opened(1);
 	const uint64_t now = b.until_ns;
 
 	assert_true(redis_breaker_try(&b, now));

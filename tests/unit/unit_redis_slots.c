@@ -12,6 +12,8 @@
 #include "tests/lib/test.h"
 #include "tiers/redis/redis_slots.h"
 
+static struct redis_map map; /* that a case parsed */
+
 /* --- slots --- */
 
 TEST(crc_is_xmodem)
@@ -89,8 +91,6 @@ static const char three_masters[] = "*3\r\n"
 
 TEST(three_masters_with_replicas)
 {
-	struct redis_map map;
-
 	assert_int_equal(parse(three_masters, "127.0.0.1:7003", &map), 0);
 	assert_int_equal(map.n_endpoints, 3);
 	assert_string_equal(map.address[0], "127.0.0.1:7000");
@@ -106,8 +106,6 @@ TEST(three_masters_with_replicas)
 /* After a resharding: one master, several ranges. */
 TEST(ranges_of_one_endpoint_and_holes)
 {
-	struct redis_map map;
-
 	assert_int_equal(parse("*3\r\n*3\r\n:0\r\n:9\r\n*3\r\n" LOCAL ":1\r\n" ID
 			       "*3\r\n:11\r\n:11\r\n*3\r\n" LOCAL ":2\r\n" ID
 			       "*3\r\n:16383\r\n:16383\r\n*3\r\n" LOCAL ":1\r\n" ID,
@@ -144,7 +142,6 @@ TEST(hosts_of_every_kind)
 		{ "*3\r\n$3\r\n::1\r\n:65535\r\n" ID, "127.0.0.1:1", "[::1]:65535" },
 		{ "*2\r\n$7\r\n1.2.3.4\r\n:1\r\n", "127.0.0.1:1", "1.2.3.4:1" },
 	};
-	struct redis_map map;
 	char text[512];
 
 	for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
@@ -189,7 +186,6 @@ TEST(replies_that_are_no_map)
 		"*2\r\n*3\r\n:0\r\n:5\r\n*2\r\n" LOCAL ":1\r\n*3\r\n:5\r\n:6\r\n*2\r\n" LOCAL
 		":1\r\n",
 	};
-	struct redis_map map;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
 		assert_int_equal(parse(bad[i], "127.0.0.1:1", &map), -EPROTO);
@@ -205,7 +201,6 @@ TEST(hosts_that_are_none)
 		{ "a b", 3 }, { "a\n", 2 },   { "a\0b", 3 },  { "\0", 1 },
 		{ "a/b", 3 }, { "[::1]", 5 }, { "a\x1b", 2 }, { "\xc3\xa4", 2 },
 	};
-	struct redis_map map;
 	char text[1024];
 	size_t n;
 
@@ -230,15 +225,11 @@ TEST(hosts_that_are_none)
 
 TEST(no_slot_has_a_node)
 {
-	struct redis_map map;
-
 	assert_int_equal(parse("*0\r\n", "127.0.0.1:1", &map), -ENOENT);
 }
 
 TEST(as_many_masters_as_there_are_places)
 {
-	struct redis_map map;
-
 	for (int endpoints = REDIS_MAP_ENDPOINTS; endpoints <= REDIS_MAP_ENDPOINTS + 1;
 	     endpoints++) {
 		char text[8192];

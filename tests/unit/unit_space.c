@@ -9,30 +9,35 @@
 
 #include "client/kvtier.h"
 
-static struct wire_geometry geometry(void)
-{
-	struct wire_geometry g = home_geometry();
+static struct wire_geometry g;
 
+static void geometry(void)
+{
+	g = home_geometry();
 	g.world = 2;
 	strcpy(g.convention, "hf");
-	return g;
 }
 
-static struct space *acquire(const struct wire_geometry *g)
+static struct space *acquire(void)
 {
 	struct space *space = NULL;
 
-	if (space_acquire(home.spaces, "default", g, &space, home_text, sizeof(home_text)))
+	if (space_acquire(home.spaces, "default", &g, &space, home_text, sizeof(home_text)))
 		fail_msg("%s", home_text);
 	return space;
 }
 
-TEST_EACH(home_set_up, home_tear_down);
+FIXTURE(begin)
+{
+	geometry();
+	return home_set_up(state);
+}
+
+TEST_EACH(begin, home_tear_down);
 
 TEST(same_geometry_same_space)
 {
-	const struct wire_geometry g = geometry();
-	struct space *a = acquire(&g), *b = acquire(&g);
+	struct space *a = acquire(), *b = acquire();
 
 	assert_ptr_equal(a, b);
 	assert_int_equal(a->opened, 2);
@@ -40,13 +45,12 @@ TEST(same_geometry_same_space)
 
 TEST(default_codec_is_the_same_as_said)
 {
-	struct wire_geometry g = geometry();
-	struct space *a = acquire(&g);
+	struct space *a = acquire();
 
 	g.codec = KVTIER_CODEC_FP8;
-	assert_ptr_equal(acquire(&g), a);
+	assert_ptr_equal(acquire(), a);
 	g.codec = KVTIER_CODEC_RAW;
-	assert_ptr_not_equal(acquire(&g), a);
+	assert_ptr_not_equal(acquire(), a);
 }
 
 static bool salts_equal(const struct space *a, const struct space *b)
@@ -80,15 +84,15 @@ TEST(every_field_counts)
 		{ FIELD(extras), 0x324d },
 	};
 #undef FIELD
-	const struct wire_geometry base = geometry();
-	struct space *first = acquire(&base);
+	const struct wire_geometry base = g;
+	struct space *first = acquire();
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
-		struct wire_geometry g = base;
 		struct space *other;
 
+		g = base;
 		memcpy((char *)&g + fields[i].at, &fields[i].value, sizeof(fields[i].value));
-		other = acquire(&g);
+		other = acquire();
 		assert_ptr_not_equal(other, first);
 		assert_memory_not_equal(other->id, first->id, 32);
 		assert_false(salts_equal(other, first));
@@ -98,8 +102,7 @@ TEST(every_field_counts)
 
 TEST(tenants_share_an_id_but_no_salt)
 {
-	const struct wire_geometry g = geometry();
-	struct space *a = acquire(&g), *b = NULL;
+	struct space *a = acquire(), *b = NULL;
 
 	assert_int_equal(spaces_tenant(home.spaces, "other", home_text, sizeof(home_text)), 0);
 	assert_int_equal(space_acquire(home.spaces, "other", &g, &b, home_text, sizeof(home_text)),
@@ -111,19 +114,17 @@ TEST(tenants_share_an_id_but_no_salt)
 
 TEST(salt_survives_a_restart)
 {
-	const struct wire_geometry g = geometry();
 	uint8_t salt[32], again[32];
 
-	space_salt(home.spaces, acquire(&g), salt);
+	space_salt(home.spaces, acquire(), salt);
 	spaces_close(home.spaces);
 	home_open();
-	space_salt(home.spaces, acquire(&g), again);
+	space_salt(home.spaces, acquire(), again);
 	assert_memory_equal(again, salt, sizeof(salt));
 }
 
 TEST(refused_geometry_takes_no_number)
 {
-	struct wire_geometry g = geometry();
 	struct space *space = NULL;
 
 	g.kv_heads = 0;
@@ -131,8 +132,8 @@ TEST(refused_geometry_takes_no_number)
 				       sizeof(home_text)),
 			 -EINVAL);
 	assert_non_null(strstr(home_text, "geometry.kv_heads is 0; must be 1 to 1024"));
-	g = geometry();
-	assert_int_equal(acquire(&g)->number, 0);
+	geometry();
+	assert_int_equal(acquire()->number, 0);
 }
 
 /* --- spaces found on a device --- */
@@ -145,7 +146,6 @@ struct before {
 
 static struct before before(void)
 {
-	const struct wire_geometry g = geometry();
 	struct quota quota = { 0 };
 	struct spaces *other;
 	struct space *space;
@@ -175,8 +175,7 @@ static uint32_t found(const uint8_t owner[32], uint32_t bytes, uint32_t variant)
 
 TEST(owner_is_tenant_and_id)
 {
-	const struct wire_geometry g = geometry();
-	const struct space *space = acquire(&g);
+	const struct space *space = acquire();
 	uint8_t tenant[16];
 
 	spaces_tenant_owner(home.spaces, "default", tenant);
@@ -189,7 +188,6 @@ TEST(owner_is_tenant_and_id)
 TEST(found_is_unknown_until_opened_and_keeps_its_number)
 {
 	const struct before b = before();
-	const struct wire_geometry g = geometry();
 	const uint32_t number = found(b.owner, b.usual, 0);
 	const struct space *space = space_at(home.spaces, number);
 
@@ -197,7 +195,7 @@ TEST(found_is_unknown_until_opened_and_keeps_its_number)
 	assert_memory_equal(space->owner, b.owner, 32);
 	assert_int_equal(space->variant_bytes[0], b.usual);
 	assert_int_equal(found(b.owner, b.usual, 0), number);
-	space = acquire(&g);
+	space = acquire();
 	assert_true(space->known);
 	assert_int_equal(space->number, number);
 	assert_ptr_equal(space_at(home.spaces, number), space);
@@ -213,7 +211,6 @@ TEST(found_is_unknown_until_opened_and_keeps_its_number)
 TEST(index_keys_follow_from_the_owner_and_the_start)
 {
 	const struct before b = before();
-	struct wire_geometry g = geometry();
 	const uint32_t number = found(b.owner, b.usual, 0);
 	struct fingerprint_key told;
 	uint8_t key[16];
@@ -222,25 +219,24 @@ TEST(index_keys_follow_from_the_owner_and_the_start)
 	told = fingerprint_key_of(key);
 	assert_memory_equal(counts_index_key(home.counts, number), &told, sizeof(told));
 	home_set_blocks(number, 1);
-	assert_memory_equal(acquire(&g)->index_key, key, 16);
+	assert_memory_equal(acquire()->index_key, key, 16);
 	strcpy(g.model, "another@1");
-	assert_memory_not_equal(acquire(&g)->index_key, key, 16);
+	assert_memory_not_equal(acquire()->index_key, key, 16);
 	home_set_blocks(number, 0);
 	spaces_close(home.spaces);
 	home_open();
-	g = geometry();
-	assert_memory_not_equal(acquire(&g)->index_key, key, 16);
+	geometry();
+	assert_memory_not_equal(acquire()->index_key, key, 16);
 }
 
 TEST(the_order_of_sizes_stays_as_found)
 {
 	const struct before b = before();
-	const struct wire_geometry g = geometry();
 	const struct space *space;
 
 	(void)found(b.owner, b.raw, 0);
 	(void)found(b.owner, b.usual, 1);
-	space = acquire(&g);
+	space = acquire();
 	assert_int_equal(space->variant_bytes[0], b.raw);
 	assert_int_equal(space->variant_bytes[1], b.usual);
 	assert_int_equal(space_variant(space, CODEC_RAW), 0);
@@ -250,21 +246,19 @@ TEST(the_order_of_sizes_stays_as_found)
 TEST(one_found_size_says_the_order)
 {
 	const struct before b = before();
-	const struct wire_geometry g = geometry();
 
 	(void)found(b.owner, b.raw, 0);
-	assert_int_equal(acquire(&g)->variant_bytes[0], b.raw);
+	assert_int_equal(acquire()->variant_bytes[0], b.raw);
 }
 
 TEST(sizes_that_do_not_fit_are_overwritten)
 {
 	const struct before b = before();
-	const struct wire_geometry g = geometry();
 	const struct space *space;
 
 	(void)found(b.owner, 12345, 0);
 	(void)found(b.owner, b.usual, 1);
-	space = acquire(&g);
+	space = acquire();
 	assert_int_equal(space->variant_bytes[0], b.raw);
 	assert_int_equal(space->variant_bytes[1], b.usual);
 }
@@ -272,14 +266,13 @@ TEST(sizes_that_do_not_fit_are_overwritten)
 TEST(a_third_size_is_refused)
 {
 	const struct before b = before();
-	const struct wire_geometry g = geometry();
 	uint32_t number = 77, variant = 77;
 
 	assert_int_equal(space_found(home.spaces, b.owner, 0, 1, &number, &variant), -EBADMSG);
 	(void)found(b.owner, 4096, 0);
 	(void)found(b.owner, 8192, 1);
 	assert_int_equal(space_found(home.spaces, b.owner, 12288, 1, &number, &variant), -EBADMSG);
-	(void)acquire(&g);
+	(void)acquire();
 	assert_int_equal(space_found(home.spaces, b.owner, 4096, 1, &number, &variant), -EBADMSG);
 	assert_int_equal(number, 77);
 	assert_int_equal(variant, 77);
@@ -287,11 +280,10 @@ TEST(a_third_size_is_refused)
 
 TEST(one_size_is_one_variant)
 {
-	struct wire_geometry g = geometry();
 	const struct space *space;
 
 	g.codec = KVTIER_CODEC_RAW;
-	space = acquire(&g);
+	space = acquire();
 	assert_int_equal(space_variant(space, CODEC_RAW), 0);
 	assert_int_equal(space->variant_bytes[0], space->raw_shape.image_bytes);
 	assert_int_equal(space->variant_bytes[1], space->raw_shape.image_bytes);
