@@ -53,13 +53,16 @@ REAL(int, pthread_join, (pthread_t thread, void **ret))
 	return __real_pthread_join(thread, ret);
 }
 
-static int open_host(const struct tier_conf *conf, struct tier **ret, char *text)
+static struct tier *t;
+static char text[TIER_TEXT_BYTES]; /* of the last open_host() */
+
+static int open_host(const struct tier_conf *conf)
 {
 	text[0] = '\0';
-	return tier_open(TIER_HOST, conf, NULL, ret, text, TIER_TEXT_BYTES);
+	return tier_open(TIER_HOST, conf, NULL, &t, text, sizeof(text));
 }
 
-static void settle(struct tier *t)
+static void settle(void)
 {
 	while (tier_state(t) == TIER_STARTING)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
@@ -69,17 +72,15 @@ static void settle(struct tier *t)
 static void each_use_fails(int call, const struct tier_conf *conf, int err, int uses)
 {
 	const int fds = descriptors_open(), maps = mappings_open;
-	char text[TIER_TEXT_BYTES];
-	struct tier *t;
 
 	for (int n = 1; n <= uses + 1; n++) {
 		refuse(call, n, 1, err);
 		if (n <= uses) {
-			assert_int_equal(open_host(conf, &t, text), -err);
+			assert_int_equal(open_host(conf), -err);
 			assert_memory_equal(text, "[host] ", 7);
 			assert_true(refuse_came());
 		} else {
-			assert_int_equal(open_host(conf, &t, text), 0);
+			assert_int_equal(open_host(conf), 0);
 			tier_close(t);
 			refuse_nothing();
 		}
@@ -99,12 +100,10 @@ TEST(no_mapping)
 TEST(no_policy)
 {
 	struct tier_conf conf = plain;
-	char text[TIER_TEXT_BYTES];
-	struct tier *t;
 
 	conf.n_nodes = 1;
 	conf.nodes[0] = (struct tier_node){ .node = 0, .bytes = conf.bytes };
-	if (open_host(&conf, &t, text))
+	if (open_host(&conf))
 		skip(); /* no NUMA here, or no node 0 */
 	tier_close(t);
 	each_use_fails(MBIND, &conf, EIO, 1);
@@ -113,11 +112,9 @@ TEST(no_policy)
 TEST(no_lock)
 {
 	struct tier_conf conf = plain;
-	char text[TIER_TEXT_BYTES];
-	struct tier *t;
 
 	conf.lock = true;
-	if (open_host(&conf, &t, text))
+	if (open_host(&conf))
 		skip(); /* this process may not lock half a megabyte */
 	tier_close(t);
 	each_use_fails(MLOCK2, &conf, ENOMEM, 1);
@@ -144,13 +141,10 @@ TEST(dumped_or_no_first_slab)
 
 TEST(populate_unknown_to_the_kernel)
 {
-	char text[TIER_TEXT_BYTES];
-	struct tier *t;
-
 	/* all but the first, which asks for something else */
 	refuse(MADVISE, 2, REFUSE_FOREVER, EINVAL);
-	assert_int_equal(open_host(&plain, &t, text), 0);
-	settle(t);
+	assert_int_equal(open_host(&plain), 0);
+	settle();
 	assert_int_equal(tier_state(t), TIER_UP);
 	assert_int_equal(slabs_free_slabs(tier_slabs(t)), SLABS);
 	refuse_nothing();
@@ -159,14 +153,12 @@ TEST(populate_unknown_to_the_kernel)
 
 TEST(memory_lost_after_the_start_shows)
 {
-	char text[TIER_TEXT_BYTES];
 	struct extent where;
-	struct tier *t;
 	int slots = 0;
 
 	refuse(MADVISE, 3, 1, ENOMEM); /* one of the slabs after the first */
-	assert_int_equal(open_host(&plain, &t, text), 0);
-	settle(t);
+	assert_int_equal(open_host(&plain), 0);
+	settle();
 	assert_int_equal(tier_state(t), TIER_DEGRADED);
 	while (!tier_alloc(t, 64 * KIB, &where))
 		slots++;
@@ -179,14 +171,12 @@ TEST(memory_lost_after_the_start_shows)
  * too). */
 TEST(slabs_are_usable_before_they_are_faulted_in)
 {
-	char text[TIER_TEXT_BYTES];
 	struct extent where[SLABS];
-	struct tier *t;
 
 	for (int touch = 0; touch < 2; touch++) {
 		opener = pthread_self();
 		atomic_store(&stall, true);
-		assert_int_equal(open_host(&plain, &t, text), 0);
+		assert_int_equal(open_host(&plain), 0);
 		for (int i = 0; i < SLABS; i++) {
 			assert_int_equal(tier_alloc(t, 64 * KIB, &where[i]), 0);
 			memset(tier_address(t, &where[i]), i + 1, 64 * KIB);
@@ -195,7 +185,7 @@ TEST(slabs_are_usable_before_they_are_faulted_in)
 		assert_int_equal(tier_state(t), TIER_STARTING);
 		refuse(MADVISE, 1, touch ? REFUSE_FOREVER : 0, EINVAL);
 		atomic_store(&stall, false);
-		settle(t);
+		settle();
 		for (int i = 0; i < SLABS; i++)
 			for (int k = 0; k < 64 * KIB; k++)
 				assert_int_equal(tier_address(t, &where[i])[k], i + 1);

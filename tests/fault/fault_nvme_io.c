@@ -106,16 +106,6 @@ CASE(a_disk_that_is_gone_is_offline_at_once)
 	assert_int_equal(site_load_all(&site), BLOCKS);
 }
 
-/* By its own probe: nobody stores anything. */
-static void until_a_probe_succeeds(void)
-{
-	const time_t end = time(NULL) + 120;
-
-	while (tier_state(site.tier) != TIER_UP && time(NULL) < end)
-		site_iterate(&site);
-	assert_int_equal(tier_state(site.tier), TIER_UP);
-}
-
 static bool was_probed(struct site *s)
 {
 	return io_transfers() > 0 && tier_idle(s->tier);
@@ -142,7 +132,7 @@ CASE(a_full_file_system_is_readonly_until_there_is_room)
 	assert_int_equal(tier_state(site.tier), TIER_READONLY); /* still full */
 	assert_int_equal(site_store(&site, 32), -EROFS);
 	io_plan_none();
-	until_a_probe_succeeds();
+	assert_true(site_until_state(&site, TIER_UP)); /* by its own probe */
 	assert_int_equal(site_store(&site, 33), 0);
 	all_acknowledged_are_there();
 	site_stop(&site, true);
@@ -162,7 +152,7 @@ CASE(three_failed_writes_make_it_readonly)
 		assert_int_equal(site_store(&site, 30 + i), -EIO);
 	assert_int_equal(tier_state(site.tier), TIER_READONLY);
 	io_plan_none();
-	until_a_probe_succeeds();
+	assert_true(site_until_state(&site, TIER_UP)); /* by its own probe */
 	assert_int_equal(site_store(&site, 40), 0);
 }
 
@@ -189,7 +179,7 @@ CASE(any_write_may_fail)
 	}
 	io_plan_none();
 	assert_true(stored > 10); /* how many depends on when the probes come */
-	until_a_probe_succeeds();
+	assert_true(site_until_state(&site, TIER_UP)); /* by its own probe */
 	assert_true(site_settle(&site, is_idle));
 	all_are_whole();
 	site_stop(&site, true);

@@ -137,20 +137,25 @@ static void cut_off(const char *error)
 TEST_DO(a_value_is_cut_off, cut_off(NULL));
 TEST_DO(an_error_is_cut_off, cut_off("-LOADING Redis is loading the dataset in memory\r\n"));
 
-/* The whole reply, then the end of file: the command still ends well. */
-TEST(cut_right_behind_a_value)
+/* A good value that ends with this byte, and then the connection does. */
+static void value_ends(char last, bool cut, int status, int why)
 {
 	struct fake_step step;
 	struct script s;
 
 	script_begin(&s, 100);
-	step = (struct fake_step){ .reply = s.value, .bytes = s.bytes, .cut = s.bytes };
+	s.value[s.bytes - 1] = last;
+	step = (struct fake_step){ .reply = s.value, .bytes = s.bytes, .cut = cut ? s.bytes : 0 };
 	script_serve(&s, &step, 1);
-	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), 0);
-	rig_has(&s.get, &s.b);
-	(void)rig_goes_down(&s.rig, -ECONNRESET);
+	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), status);
+	if (status == 0)
+		rig_has(&s.get, &s.b);
+	(void)rig_goes_down(&s.rig, why);
 	script_end(&s);
 }
+
+/* The whole reply, then the end of file: the command still ends well. */
+TEST_DO(cut_right_behind_a_value, value_ends('\n', true, 0, -ECONNRESET));
 
 /* --- replies of other kinds --- */
 
@@ -286,19 +291,7 @@ TEST(endless_lines_and_arrays)
 }
 
 /* A good value, but something else where its CR LF should be. */
-TEST(no_crlf_behind_a_value)
-{
-	struct fake_step step;
-	struct script s;
-
-	script_begin(&s, 100);
-	s.value[s.bytes - 1] = 'x';
-	step = (struct fake_step){ .reply = s.value, .bytes = s.bytes };
-	script_serve(&s, &step, 1);
-	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), -ECONNRESET);
-	(void)rig_goes_down(&s.rig, -EPROTO);
-	script_end(&s);
-}
+TEST_DO(no_crlf_behind_a_value, value_ends('x', false, -ECONNRESET, -EPROTO));
 
 /* Small replies have an end, too. */
 TEST(a_small_reply_that_is_none)

@@ -8,7 +8,6 @@
  */
 #include "tests/lib/lib_redis_conn.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -85,14 +84,7 @@ static void *flood(void *arg)
 
 static void begin(struct server *s, void *(*work)(void *))
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof(a);
-
-	s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(bind(s->fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	assert_int_equal(listen(s->fd, 1), 0);
-	assert_int_equal(getsockname(s->fd, (struct sockaddr *)&a, &n), 0);
-	(void)snprintf(s->address, sizeof(s->address), "127.0.0.1:%u", ntohs(a.sin_port));
+	s->fd = fake_listen(s->address, NULL);
 	assert_int_equal(pthread_create(&s->thread, NULL, work, s), 0);
 }
 

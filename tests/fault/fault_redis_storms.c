@@ -10,7 +10,6 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <dlfcn.h>
 #include <netdb.h>
@@ -26,7 +25,7 @@ enum { WATCH_MS = 20000, STEP_MS = 500 };
 struct door {
 	int fd;
 	char address[64];
-	uint32_t port;
+	uint16_t port;
 	pthread_t thread;
 	struct pollfd guests[GUESTS + 1]; /* 0: the door itself */
 	atomic_uint accepted;
@@ -138,18 +137,10 @@ static void *keep_door(TEST_UNUSED void *arg)
 
 FIXTURE(open_door)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof(a);
-
 	memset(&door, 0, sizeof(door));
-	door.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (door.fd < 0 || bind(door.fd, (struct sockaddr *)&a, sizeof(a)) || listen(door.fd, 64) ||
-	    getsockname(door.fd, (struct sockaddr *)&a, &length))
-		return -1;
+	door.fd = fake_listen(door.address, &door.port);
 	for (uint32_t i = 0; i <= GUESTS; i++)
 		door.guests[i] = (struct pollfd){ .fd = i ? -1 : door.fd, .events = POLLIN };
-	door.port = ntohs(a.sin_port);
-	(void)snprintf(door.address, sizeof(door.address), "127.0.0.1:%u", door.port);
 	atomic_store(&door.room, GUESTS);
 	atomic_store(&door.map, "-ERR This instance has cluster support disabled\r\n");
 	return pthread_create(&door.thread, NULL, keep_door, NULL);

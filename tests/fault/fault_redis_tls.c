@@ -281,13 +281,8 @@ static void forward(int client, int to_server, uint64_t at, bool flip)
 static void between_start(struct between *b, uint64_t at, bool flip)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	socklen_t n = sizeof(a);
+	const int listener = fake_listen(b->address, NULL);
 
-	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof(a)), 0);
-	assert_int_equal(listen(listener, 1), 0);
-	assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &n), 0);
-	(void)snprintf(b->address, sizeof(b->address), "127.0.0.1:%u", ntohs(a.sin_port));
 	b->pid = fork();
 	assert_true(b->pid >= 0);
 	if (b->pid == 0) {

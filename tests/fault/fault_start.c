@@ -43,16 +43,18 @@ static int run(const struct daemon *d, int call, char *ret, size_t n)
 
 /* --- calls --- */
 
-static void each_call_fails(struct daemon *d, const char *tier)
+static void each_call_fails(const char *tier)
 {
 	char config[1024], text[8192];
+	struct daemon d;
 	int call = 1, refused = 0, status;
 
 	(void)snprintf(config, sizeof(config), "%s%s[redis]\nendpoints = 127.0.0.1:1\n", common,
 		       tier);
-	daemon_configure(d, config);
+	daemon_place(&d, tier[0]);
+	daemon_configure(&d, config);
 	for (; call < MOST_CALLS; call++) {
-		status = run(d, call, text, sizeof(text));
+		status = run(&d, call, text, sizeof(text));
 		if (status == 0 && strstr(text, "no such call"))
 			break;
 		if (status != 0 && (status != 1 || !strstr(text, "kvtierd: ")))
@@ -61,25 +63,11 @@ static void each_call_fails(struct daemon *d, const char *tier)
 	}
 	printf("%d calls, %d starts failed\n", call - 1, refused);
 	assert_true(refused > 5 && call < MOST_CALLS);
-}
-
-TEST(each_call_fails_after_nvme_was_opened)
-{
-	struct daemon d;
-
-	daemon_place(&d, true);
-	each_call_fails(&d, nvme);
 	daemon_remove(&d);
 }
 
-TEST(each_call_fails_without_nvme)
-{
-	struct daemon d;
-
-	daemon_place(&d, false);
-	each_call_fails(&d, "");
-	daemon_remove(&d);
-}
+TEST_DO(each_call_fails_after_nvme_was_opened, each_call_fails(nvme));
+TEST_DO(each_call_fails_without_nvme, each_call_fails(""));
 
 /* --- what is told meanwhile --- */
 

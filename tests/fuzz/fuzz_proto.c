@@ -17,6 +17,7 @@
 
 #include "daemon/session/mount.h"
 #include "daemon/session/proto.h"
+#include "tests/lib/lib_packet.h"
 #include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -236,9 +237,7 @@ static size_t good_space_open(struct random *random, uint8_t *ret)
 
 		memcpy(ret + n, &s, sizeof(s));
 	}
-	m.head = (struct wire_head){ .magic = WIRE_MAGIC,
-				     .type = WIRE_SPACE_OPEN,
-				     .length = (uint32_t)n };
+	m.head = packet_head(WIRE_SPACE_OPEN, n, 0);
 	memcpy(ret, &m, sizeof(m));
 	return n;
 }
@@ -260,9 +259,7 @@ static size_t good_allocs(struct random *random, uint8_t *ret)
 	}
 	for (uint32_t i = 0; i < allocs; i++, n += sizeof(alloc))
 		memcpy(ret + n, &alloc, sizeof(alloc));
-	m.head = (struct wire_head){ .magic = WIRE_MAGIC,
-				     .type = WIRE_ALLOCS,
-				     .length = (uint32_t)n };
+	m.head = packet_head(WIRE_ALLOCS, n, 0);
 	memcpy(ret, &m, sizeof(m));
 	return n;
 }
@@ -271,10 +268,7 @@ static size_t good_order(struct random *random, uint8_t *ret)
 {
 	const uint32_t events = random_below(random, 4);
 	const size_t n = sizeof(struct wire_order) + (size_t)events * WIRE_HANDLE_BYTES;
-	struct wire_order m = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_ORDER, .length = (uint32_t)n },
-		.n_events = events,
-	};
+	struct wire_order m = { .head = packet_head(WIRE_ORDER, n, 0), .n_events = events };
 
 	m.device[1] = 1;
 	memcpy(ret, &m, sizeof(m));
@@ -283,23 +277,9 @@ static size_t good_order(struct random *random, uint8_t *ret)
 
 static size_t good_message(struct random *random, uint8_t *ret)
 {
-	const struct wire_hello hello = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_HELLO, .length = sizeof(hello) },
-		.version_min = WIRE_VERSION_MIN,
-		.version_max = WIRE_VERSION_MAX,
-		.size_geometry = sizeof(struct wire_geometry),
-		.size_region = sizeof(struct wire_region),
-		.size_segment = sizeof(struct wire_segment),
-		.size_sqe = 64,
-		.size_cqe = 64,
-		.sq_entries = 64,
-		.arena_blocks = 1024,
-		.name = "fuzz",
-	};
+	const struct wire_hello hello = packet_hello(0, 1024, "fuzz");
 	const struct wire_space_close close_message = {
-		.head = { .magic = WIRE_MAGIC,
-			  .type = WIRE_SPACE_CLOSE,
-			  .length = sizeof(close_message) },
+		.head = packet_head(WIRE_SPACE_CLOSE, sizeof(close_message), 0)
 	};
 	const struct wire_sqe e = {
 		.op = WIRE_OP_LOAD, .n = 4, .op_id = 1, .deadline_ns = 1, .first = 9

@@ -25,11 +25,6 @@ void nap_ms(uint32_t ms)
 	nanosleep(&t, NULL);
 }
 
-static void nap(void)
-{
-	nap_ms(2);
-}
-
 const char *build_dir(void)
 {
 	static char dir[512];
@@ -118,7 +113,7 @@ static void await_serving(struct daemon *d)
 			fail_msg("kvtierd does not serve after %d ms: %s", PATIENT_MS,
 				 kvtier_last_error());
 		}
-		nap();
+		nap_ms(2);
 	}
 }
 
@@ -208,7 +203,7 @@ int daemon_wait(struct daemon *d, int timeout_ms)
 			kill(d->pid, SIGKILL);
 			fail_msg("kvtierd does not end within %d ms", timeout_ms);
 		}
-		nap();
+		nap_ms(2);
 	}
 	d->pid = 0;
 	return status;

@@ -262,12 +262,7 @@ int admin_set_up(TEST_UNUSED void **unused)
 	admin_daemon.tables.blocks = (struct blocks *)(void *)&host;
 	admin_daemon.tables.tiers[TIER_HOST] = admin_daemon.tables.tiers[TIER_NVME] =
 		admin_daemon.tables.tiers[TIER_REDIS] = &host;
-	fake.clients = 3;
-	fake.spaces = 2;
-	fake.slices = fake.bad = fake.looks = fake.looks_needed = fake.disks = fake.endpoints = 0;
-	fake.begun = fake.ended = fake.canceled = 0;
-	fake.start = fake.status = 0;
-	fake.never = fake.drop = false;
+	fake = (struct fake_modules){ .clients = 3, .spaces = 2 };
 	return loop_open(0, &admin_daemon.loop) < 0 ||
 			       ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)) < 0 ?
 		       -1 :

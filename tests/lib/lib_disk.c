@@ -106,26 +106,6 @@ void disk_end(struct disk_world *w)
 	daemon_remove(&w->d);
 }
 
-void disk_fill_and_die(struct disk_world *w)
-{
-	char text[512];
-
-	disk_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	if (daemon_ctl(&w->d, "flush", text, sizeof(text)) != 0)
-		fail_msg("kvtierctl flush: %s", text);
-	disk_die(w, SIGKILL);
-}
-
-uint32_t disk_load_each(struct disk_world *w)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < DISK_BLOCKS; i++)
-		n += chain_load(&w->e, &w->keys[i], 0, 1);
-	return n;
-}
-
 /* --- the store's file --- */
 
 void disk_store_path(const struct daemon *d, char *ret, size_t n)

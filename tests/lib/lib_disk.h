@@ -41,10 +41,6 @@ struct disk_world *disk_place(void **state, const char *config); /* nothing runs
 void disk_live(struct disk_world *w);
 void disk_die(struct disk_world *w, int signal); /* both are gone */
 void disk_end(struct disk_world *w);
-/* a life in which the chain is stored and flushed; kill -9 */
-void disk_fill_and_die(struct disk_world *w);
-/* how many of the blocks load, each by an op of its own */
-uint32_t disk_load_each(struct disk_world *w);
 
 /* --- the store's file --- */
 

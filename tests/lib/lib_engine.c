@@ -191,14 +191,7 @@ uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n
 
 void engine_lookup_becomes(struct engine *e, const struct kvtier_key *keys, size_t n, uint32_t hits)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-	uint32_t now;
-
-	while ((now = engine_lookup(e, keys, n)) != hits) {
-		if (now_ns() > until)
-			fail_msg("lookups say %u, not %u", now, hits);
-		nap_ms(2);
-	}
+	AWAIT(engine_lookup(e, keys, n) == hits);
 }
 
 /* --- payloads --- */
@@ -352,26 +345,40 @@ int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first,
 	return engine_store(e, keys, pages, n, NULL, NULL);
 }
 
-uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n)
+static void poison(struct engine *e, uint32_t first, uint32_t *ret_pages, uint32_t n)
 {
-	uint32_t pages[KVTIER_MAX_BLOCKS], hits = 0;
-	int32_t blocks[KVTIER_MAX_BLOCKS];
-
 	assert_true(first + n <= e->pages);
-	pages_from(first, pages, n);
+	pages_from(first, ret_pages, n);
+	for (uint32_t i = 0; i < n; i++)
+		page_poison(e, first + i);
+}
+
+/* How many of them came; each page is right. */
+static uint32_t came(const struct engine *e, const struct kvtier_key *keys, uint32_t first,
+		     uint32_t n, const int32_t *blocks)
+{
+	uint32_t hits = 0;
+
 	for (uint32_t i = 0; i < n; i++) {
-		page_poison(e, pages[i]);
-		blocks[i] = -EINPROGRESS;
-	}
-	(void)engine_load(e, keys, pages, n, blocks);
-	for (uint32_t i = 0; i < n; i++) {
-		if (blocks[i] == 0 ? !page_is(e, pages[i], &keys[i], 0) :
-				     !page_is_poison(e, pages[i]))
+		if (blocks[i] == 0 ? !page_is(e, first + i, &keys[i], 0) :
+				     !page_is_poison(e, first + i))
 			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
 				 blocks[i]);
 		hits += blocks[i] == 0;
 	}
 	return hits;
+}
+
+uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n)
+{
+	uint32_t pages[KVTIER_MAX_BLOCKS];
+	int32_t blocks[KVTIER_MAX_BLOCKS];
+
+	poison(e, first, pages, n);
+	for (uint32_t i = 0; i < n; i++)
+		blocks[i] = -EINPROGRESS;
+	(void)engine_load(e, keys, pages, n, blocks);
+	return came(e, keys, first, n, blocks);
 }
 
 uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint32_t first,
@@ -381,9 +388,7 @@ uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint3
 	uint32_t pages[KVTIER_MAX_BLOCKS];
 	uint64_t op;
 
-	pages_from(first, pages, n);
-	for (uint32_t i = 0; i < n; i++)
-		page_poison(e, pages[i]);
+	poison(e, first, pages, n);
 	assert_int_equal(kvtier_load(e->space, keys, pages, n, &o, &op), 0);
 	return op;
 }
@@ -393,19 +398,12 @@ uint32_t chain_load_end(struct engine *e, uint64_t op, const struct kvtier_key *
 {
 	int32_t blocks[KVTIER_MAX_BLOCKS];
 	struct kvtier_result result = { .size = sizeof(result), .blocks = blocks, .blocks_max = n };
-	uint32_t hits = 0;
 
 	assert_int_equal(kvtier_wait(e->client, op, -1, &result), 0);
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n; i++)
 		if (blocks[i] != 0 && blocks[i] != otherwise)
 			fail_msg("block %u has status %d, not %d", i, blocks[i], otherwise);
-		if (blocks[i] == 0 ? !page_is(e, first + i, &keys[i], 0) :
-				     !page_is_poison(e, first + i))
-			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
-				 blocks[i]);
-		hits += blocks[i] == 0;
-	}
-	return hits;
+	return came(e, keys, first, n, blocks);
 }
 
 void engine_works(const char *socket)

@@ -199,26 +199,35 @@ static void listen_forever(int fd, struct peer *p)
 
 /* --- lives --- */
 
-void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n, bool raw)
+int fake_listen(char address[REDIS_TEST_ADDRESS], uint16_t *ret_port)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	static struct peer peer;
 	socklen_t length = sizeof(a);
-	struct shared *shared;
 
-	memset(s, 0, sizeof(*s));
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	assert_true(shared != MAP_FAILED && n > 0 && fd >= 0);
 	/* Else connections that we closed first would keep a real server from this port for a
 	 * while. */
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)), 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(listen(fd, 64), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &length), 0);
-	s->port = ntohs(a.sin_port);
-	(void)snprintf(s->address, sizeof(s->address), "127.0.0.1:%u", s->port);
+	(void)snprintf(address, REDIS_TEST_ADDRESS, "127.0.0.1:%u", ntohs(a.sin_port));
+	if (ret_port)
+		*ret_port = ntohs(a.sin_port);
+	return fd;
+}
+
+void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n, bool raw)
+{
+	static struct peer peer;
+	struct shared *shared;
+	int fd;
+
+	memset(s, 0, sizeof(*s));
+	fd = fake_listen(s->address, &s->port);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	assert_true(shared != MAP_FAILED && n > 0);
 	s->commands = &shared->commands;
 	s->connections = &shared->connections;
 	s->released = &shared->released;

@@ -4,9 +4,14 @@
 #include <assert.h>
 #include <stdio.h>
 
-#define GQA(l, h, d, t)                                                                         \
+#define KV(l, h, k, v, t)                                                                       \
 	{                                                                                       \
-		.layers = l, .kv_heads = h, .head_dim_k = d, .head_dim_v = d, .block_tokens = t \
+		.layers = l, .kv_heads = h, .head_dim_k = k, .head_dim_v = v, .block_tokens = t \
+	}
+#define GQA(l, h, d, t) KV(l, h, d, d, t)
+#define TYPED(segments, values, tokens)                                                    \
+	{                                                                                  \
+		.typed_segments = segments, .typed_values = values, .block_tokens = tokens \
 	}
 
 const struct pages_named pages_named[] = {
@@ -20,58 +25,22 @@ const struct pages_named pages_named[] = {
 	{ "K and V together, 4 heads x 128, 32 tokens", GQA(2, 4, 128, 32), PAGES_TOGETHER, 0 },
 	{ "K and V side by side, 4 heads x 64, 16 tokens", GQA(2, 4, 64, 16), PAGES_SIDE_BY_SIDE,
 	  0 },
-	{ "K 192 and V 128 side by side",
-	  { .layers = 1, .kv_heads = 3, .head_dim_k = 192, .head_dim_v = 128, .block_tokens = 16 },
-	  PAGES_SIDE_BY_SIDE,
-	  0 },
+	{ "K 192 and V 128 side by side", KV(1, 3, 192, 128, 16), PAGES_SIDE_BY_SIDE, 0 },
 	{ "cross-layer, 3 layers, 2 heads x 128", GQA(3, 2, 128, 16), PAGES_CROSS_LAYER, 0 },
-	{ "MLA, 512 latent dims and 128 bytes as they are",
-	  { .layers = 3, .kv_heads = 1, .head_dim_k = 512, .block_tokens = 32 },
-	  PAGES_LATENT,
+	{ "MLA, 512 latent dims and 128 bytes as they are", KV(3, 1, 512, 0, 32), PAGES_LATENT,
 	  128 },
-	{ "MLA, 576 latent dims",
-	  { .layers = 2, .kv_heads = 1, .head_dim_k = 576, .block_tokens = 64 },
-	  PAGES_TOKEN_MAJOR,
-	  0 },
+	{ "MLA, 576 latent dims", KV(2, 1, 576, 0, 64), PAGES_TOKEN_MAJOR, 0 },
 	{ "656-byte rows", { .layers = 3, .block_tokens = 64 }, PAGES_ROWS, 656 },
 	{ "rows of 5,001 bytes", { .layers = 2, .block_tokens = 5 }, PAGES_ROWS, 5001 },
 	{ "one row of 70,000 bytes", { .layers = 1, .block_tokens = 1 }, PAGES_ROWS, 70000 },
-	{ "typed, 3 x 4,097 values",
-	  { .typed_segments = 3, .typed_values = 4097, .block_tokens = 16 },
-	  PAGES_TYPED,
-	  0 },
-	{ "typed, 2 x 1,024 values",
-	  { .typed_segments = 2, .typed_values = 1024, .block_tokens = 16 },
-	  PAGES_TYPED,
-	  0 },
-	{ "typed, 1 x 1,023 values",
-	  { .typed_segments = 1, .typed_values = 1023, .block_tokens = 16 },
-	  PAGES_TYPED,
-	  0 },
-	{ "typed, 1 x 1,025 values",
-	  { .typed_segments = 1, .typed_values = 1025, .block_tokens = 16 },
-	  PAGES_TYPED,
-	  0 },
-	{ "typed, 1 value",
-	  { .typed_segments = 1, .typed_values = 1, .block_tokens = 1 },
-	  PAGES_TYPED,
-	  0 },
-	{ "K 4096 and V 2056 side by side",
-	  { .layers = 1,
-	    .kv_heads = 1,
-	    .head_dim_k = 4096,
-	    .head_dim_v = 2056,
-	    .block_tokens = 16 },
-	  PAGES_SIDE_BY_SIDE,
-	  0 },
-	{ "V only, head dim 4096",
-	  { .layers = 1, .kv_heads = 1, .head_dim_v = 4096, .block_tokens = 17 },
-	  PAGES_HEAD_MAJOR,
-	  0 },
-	{ "head dim 1",
-	  { .layers = 1, .kv_heads = 7, .head_dim_k = 1, .head_dim_v = 1, .block_tokens = 48 },
-	  PAGES_TOKEN_MAJOR,
-	  0 },
+	{ "typed, 3 x 4,097 values", TYPED(3, 4097, 16), PAGES_TYPED, 0 },
+	{ "typed, 2 x 1,024 values", TYPED(2, 1024, 16), PAGES_TYPED, 0 },
+	{ "typed, 1 x 1,023 values", TYPED(1, 1023, 16), PAGES_TYPED, 0 },
+	{ "typed, 1 x 1,025 values", TYPED(1, 1025, 16), PAGES_TYPED, 0 },
+	{ "typed, 1 value", TYPED(1, 1, 1), PAGES_TYPED, 0 },
+	{ "K 4096 and V 2056 side by side", KV(1, 1, 4096, 2056, 16), PAGES_SIDE_BY_SIDE, 0 },
+	{ "V only, head dim 4096", KV(1, 1, 0, 4096, 17), PAGES_HEAD_MAJOR, 0 },
+	{ "head dim 1", KV(1, 7, 1, 1, 48), PAGES_TOKEN_MAJOR, 0 },
 };
 const uint32_t pages_named_n = sizeof(pages_named) / sizeof(*pages_named);
 

@@ -15,7 +15,7 @@
 
 #include "tiers/redis/conn/redis_seal.h"
 
-enum { REDIS_TEST_PATH = 200, REDIS_CLUSTER_SERVERS = 6 };
+enum { REDIS_TEST_PATH = 200, REDIS_TEST_ADDRESS = 64, REDIS_CLUSTER_SERVERS = 6 };
 
 struct redis_server {
 	pid_t pid;
@@ -98,6 +98,8 @@ struct fake_server {
 	uint32_t *released; /* fake_release() */
 };
 
+/* A socket that listens on a free port of loopback. ret_port may be NULL. */
+int fake_listen(char address[REDIS_TEST_ADDRESS], uint16_t *ret_port);
 /* A child process. It answers AUTH with +OK, and CLUSTER with -ERR (both not steps) unless
  * `raw`. */
 void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n, bool raw);

@@ -17,56 +17,42 @@ enum {
 	KEYS_BYTES = 65536
 };
 
-/* Sends, and the reply must be this. */
-static void must(const struct redis_server *s, const char *want, const char *command)
-{
-	char text[512];
-
-	redis_say(s, text, sizeof(text), "%s", command);
-	if (strcmp(text, want) != 0)
-		fail_msg("%s: \"%s\" is answered with \"%s\"", s->address, command, text);
-}
-
+/* Sends, and the reply must be OK. */
 __attribute__((format(printf, 2, 3))) static void ok(const struct redis_server *s,
 						     const char *format, ...)
 {
-	char command[512];
+	char command[512], text[512];
 	va_list args;
 
 	va_start(args, format);
 	(void)vsnprintf(command, sizeof(command), format, args);
 	va_end(args);
-	must(s, "OK", command);
+	redis_say(s, text, sizeof(text), "%s", command);
+	if (strcmp(text, "OK") != 0)
+		fail_msg("%s: \"%s\" is answered with \"%s\"", s->address, command, text);
 }
 
-/* Asks until the reply has this word. */
-static void becomes(const struct redis_server *s, const char *command, const char *word)
-{
-	char text[NODES_BYTES];
-
-	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; (void)usleep(NAP_US)) {
-		redis_say(s, text, sizeof(text), "%s", command);
-		if (strstr(text, word))
-			return;
-	}
-	fail_msg("%s: \"%s\" does not say \"%s\" but:\n%s", s->address, command, word, text);
-}
-
-/* The names of masters and their replicas go about as gossip, behind all else. */
-static void knows_the_replicas(const struct redis_server *s)
+/* Asks until the reply has this word so many times. */
+static void becomes_times(const struct redis_server *s, const char *command, const char *word,
+			  uint32_t times)
 {
 	char text[NODES_BYTES];
 
 	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; (void)usleep(NAP_US)) {
 		uint32_t n = 0;
 
-		redis_say(s, text, sizeof(text), "CLUSTER NODES");
-		for (const char *at = text; (at = strstr(at, "slave")) != NULL; at++)
+		redis_say(s, text, sizeof(text), "%s", command);
+		for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
 			n++;
-		if (n == REDIS_CLUSTER_SERVERS - MASTERS)
+		if (n == times || (n > times && times == 1))
 			return;
 	}
-	fail_msg("%s does not know all replicas:\n%s", s->address, text);
+	fail_msg("%s: \"%s\" does not say \"%s\" but:\n%s", s->address, command, word, text);
+}
+
+static void becomes(const struct redis_server *s, const char *command, const char *word)
+{
+	becomes_times(s, command, word, 1);
 }
 
 static void server_id(const struct redis_server *s, char ret[ID_BYTES])
@@ -121,7 +107,9 @@ void redis_cluster_start(struct redis_cluster_rig *rig, const char *options)
 		becomes(&rig->server[i], "CLUSTER INFO", "cluster_size:3");
 		becomes(&rig->server[i], "INFO replication",
 			i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
-		knows_the_replicas(&rig->server[i]);
+		/* The names of masters and their replicas go about as gossip, behind all else. */
+		becomes_times(&rig->server[i], "CLUSTER NODES", "slave",
+			      REDIS_CLUSTER_SERVERS - MASTERS);
 	}
 }
 

@@ -130,11 +130,6 @@ void node_becomes(const struct node *n, const char *state, int timeout_ms)
 	fail_msg("the Redis tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
 }
 
-void node_stat_reaches(const struct node *n, const char *path, uint64_t value)
-{
-	daemon_stat_reaches(&n->d, path, value);
-}
-
 /* --- ops --- */
 
 uint32_t node_prefetch(struct node *n, const struct kvtier_key *keys, uint32_t blocks)
@@ -210,14 +205,7 @@ void shared_name(const char *prefix, const struct kvtier_key *key, char ret[SHAR
 
 void shared_asks_until(const struct redis_server *s, long long value, const char *command)
 {
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
-	long long now;
-
-	while ((now = redis_ask(s, "%s", command)) != value) {
-		if (now_ns() > until)
-			fail_msg("%s is %lld, not %lld", command, now, value);
-		nap_ms(5);
-	}
+	AWAIT(redis_ask(s, "%s", command) == value);
 }
 
 /* --- two nodes --- */

@@ -53,7 +53,6 @@ void node_owes_nothing(struct node *n);
 
 /* tiers.redis.state */
 void node_becomes(const struct node *n, const char *state, int timeout_ms);
-void node_stat_reaches(const struct node *n, const char *path, uint64_t value);
 void node_evict(struct node *n); /* kvtierctl evict --all */
 /* A file of these bytes in the node's directory, with this mode; its path into ret. */
 void node_file(const struct node *n, const char *name, const char *text, int mode, char ret[200]);

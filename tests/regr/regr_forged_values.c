@@ -110,7 +110,7 @@ TEST(forged_values_are_misses)
 	for (uint32_t i = 0; i < N; i++)
 		forge(w, names[i]);
 	assert_int_equal(hits(w), 0);
-	node_stat_reaches(&w->b, "tiers.redis.forged_blocks_total", N);
+	daemon_stat_reaches(&w->b.d, "tiers.redis.forged_blocks_total", N);
 	assert_int_equal(daemon_stat(&w->b.d, "tiers.redis.corrupt_blocks_total"), 0);
 	/* a forged value goes, and the next store mends it */
 	shared_asks_until(&w->redis, 0, "DBSIZE");
@@ -131,7 +131,7 @@ TEST(values_of_the_old_form_are_misses_and_stay)
 		redis_put(&w->redis, names[i], v.bytes + v.image, v.shape.packed_bytes);
 	}
 	assert_int_equal(hits(w), 0);
-	node_stat_reaches(&w->b, "tiers.redis.other_form_blocks_total", N);
+	daemon_stat_reaches(&w->b.d, "tiers.redis.other_form_blocks_total", N);
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), N);
 	shared_end(w);
 }

@@ -247,7 +247,7 @@ static void redirected_by(const char *kind)
 	say(w.redirect, sizeof(w.redirect), "%s %%u 127.0.0.1:%u", kind, w.victim.port);
 	live();
 	load_until_redirected(LOADS);
-	node_stat_reaches(&w.node, "tiers.redis.refused_hosts_total", 1);
+	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
 	nobody_came();
 	assert_true(daemon_log_lines(&w.node.d, "redirects to") > 0);
 	end();
@@ -282,7 +282,7 @@ TEST(a_map_names_a_host_that_nobody_configured)
 	map_of("127.0.0.2");
 	live();
 	wait_for_map();
-	node_stat_reaches(&w.node, "tiers.redis.refused_hosts_total", 1);
+	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
 	nobody_came();
 	assert_true(daemon_log_lines(&w.node.d, "cluster_hosts") > 0);
 	(void)daemon_ctl(&w.node.d, "endpoints", text, sizeof(text));
@@ -300,7 +300,7 @@ TEST(a_member_of_the_map_redirects_away)
 	    w.liar.port);
 	live();
 	load_until_redirected(LOADS);
-	node_stat_reaches(&w.node, "tiers.redis.refused_hosts_total", 1);
+	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
 	nobody_came();
 	end();
 }

@@ -150,7 +150,7 @@ static void is_refused(void)
 	assert_int_equal(node_load_each(&w.node, w.keys, 0, KEYS), 0);
 	if (second_heard_auth())
 		fail_msg("a server of another name heard AUTH");
-	node_stat_reaches(&w.node, "tiers.redis.refused_hosts_total", 1);
+	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
 	assert_true(daemon_log_lines(&w.node.d, "its certificate is not one for 127.0.0.1") > 0);
 }
 
@@ -188,7 +188,7 @@ static void moved_to(bool right_name)
 		is_followed();
 	else
 		is_refused();
-	node_stat_reaches(&w.node, "tiers.redis.redirects_total", 1);
+	daemon_stat_reaches(&w.node.d, "tiers.redis.redirects_total", 1);
 }
 
 TEST_DO(moved_to_a_server_of_another_name, moved_to(false));
