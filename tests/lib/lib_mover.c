@@ -12,11 +12,11 @@ struct world world_open_of(uint32_t slabs, uint32_t slab_bytes)
 {
 	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes,
 					.slab_bytes = slab_bytes };
-	const struct blocks_conf blocks = { .max_blocks = 1000, .quota = world_quota };
+	const struct blocks_conf blocks = { .max_blocks = WORLD_BLOCKS, .quota = world_quota };
 	char text[TIER_TEXT_BYTES];
 	struct world w = { .tick = 1 };
 
-	assert_int_equal(index_open(1000, &w.index), 0);
+	assert_int_equal(index_open(WORLD_BLOCKS, &w.index), 0);
 	assert_int_equal(blocks_open(&blocks, w.index, &w.blocks), 0);
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &w.host, text, sizeof(text)), 0);
 	while (tier_state(w.host) == TIER_STARTING)
@@ -55,6 +55,12 @@ int world_try(struct world *w, uint32_t bytes, bool desperate, struct extent *re
 	return mover_find_room(w->host, w->blocks, w->tick, bytes, &whom, &w->mover, ret);
 }
 
+void world_count_moves(struct world *w)
+{
+	w->mover.counts.moved_blocks = world_moved_blocks;
+	w->mover.counts.moved_bytes = world_moved_bytes;
+}
+
 int world_make_room(struct world *w, uint32_t bytes, struct extent *ret)
 {
 	int r;
@@ -65,8 +71,7 @@ int world_make_room(struct world *w, uint32_t bytes, struct extent *ret)
 		copier_run(&world_copier);
 		mover_iteration(&w->mover);
 	}
-	w->mover.counts.moved_blocks = world_moved_blocks;
-	w->mover.counts.moved_bytes = world_moved_bytes;
+	world_count_moves(w);
 	return r;
 }
 

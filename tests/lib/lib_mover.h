@@ -13,6 +13,7 @@
 #include "tiers/slabs.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB, BIG = 16 * KIB /* 4 a slab */, SMALL = 8 * KIB /* 8 a slab */ };
+enum { WORLD_BLOCKS = 4096 /* at most */ };
 
 /* The workers, and the size of their jobs. */
 struct copier {
@@ -47,6 +48,7 @@ struct world {
 struct world world_open(uint32_t slabs);
 struct world world_open_of(uint32_t slabs, uint32_t slab_bytes);
 void world_close(struct world *w);
+void world_count_moves(struct world *w); /* into w->mover.counts, as they are now */
 /* A slot for an image of space 0, of which nothing is guaranteed, nor to another. */
 int world_try(struct world *w, uint32_t bytes, bool desperate, struct extent *ret);
 /* As a desperate request does that waits while slabs are emptied. */

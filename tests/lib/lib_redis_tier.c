@@ -313,60 +313,51 @@ int kit_do(struct kit *kit, enum xfer_op op, uint32_t block)
 	return slot ? kit_settle(kit, slot) : r;
 }
 
-void kit_store_all(struct kit *kit, uint32_t from, uint32_t to)
+enum ends { ALL_WELL, HARMLESS, LENIENT };
+
+static bool may_end(int status, enum ends ends)
+{
+	return (ends >= HARMLESS && (status == -ENOENT || status == -ENODEV)) ||
+	       (ends == LENIENT &&
+		(status == -ETIMEDOUT || status == -ECONNRESET || status == -EREMOTEIO));
+}
+
+/* How many ended well. */
+static uint32_t each(struct kit *kit, enum xfer_op op, uint32_t from, uint32_t to, enum ends ends)
 {
 	struct kit_slot *slots[KIT_SLOTS];
-	uint32_t n = 0;
+	uint32_t n = 0, well = 0;
 
 	while (from < to || n > 0) {
 		int r = 0;
 
 		if (from < to && n < KIT_SLOTS &&
-		    (slots[n] = kit_begin(kit, XFER_WRITE, from, &r)) != NULL) {
+		    ((slots[n] = kit_begin(kit, op, from, &r)) != NULL ||
+		     (r == -ENODEV && ends >= HARMLESS))) {
 			from++;
-			n++;
+			n += r == 0;
 			continue;
 		}
 		if (r && r != -EAGAIN)
-			fail_msg("storing block %u: %d", from, r);
-		while (n > 0)
-			assert_int_equal(kit_settle(kit, slots[--n]), 0);
+			fail_msg("op %d of block %u is refused: %d", (int)op, from, r);
+		while (n > 0) {
+			r = kit_settle(kit, slots[--n]);
+			well += r == 0;
+			if (r && !may_end(r, ends))
+				fail_msg("op %d of block %u: %d", (int)op, slots[n]->block, r);
+		}
 	}
+	return well;
 }
 
-static bool harmless(int status, bool lenient)
+void kit_store_all(struct kit *kit, uint32_t from, uint32_t to)
 {
-	return status == -ENOENT || status == -ENODEV ||
-	       (lenient && (status == -ETIMEDOUT || status == -ECONNRESET || status == -EREMOTEIO));
+	(void)each(kit, XFER_WRITE, from, to, ALL_WELL);
 }
 
 uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient)
 {
-	struct kit_slot *slots[KIT_SLOTS];
-	uint32_t n = 0, whole = 0;
-
-	while (from < to || n > 0) {
-		int r = 0;
-
-		if (from < to && n < KIT_SLOTS &&
-		    (slots[n] = kit_begin(kit, XFER_READ, from, &r)) != NULL) {
-			from++;
-			n++;
-			continue;
-		}
-		if (r == -ENODEV) {
-			from++;
-			continue;
-		}
-		assert_true(r == 0 || r == -EAGAIN);
-		while (n > 0) {
-			r = kit_settle(kit, slots[--n]);
-			whole += r == 0;
-			if (r && !harmless(r, lenient))
-				fail_msg("loading block %u: %d", slots[n]->block, r);
-		}
-	}
-	return whole;
+	return each(kit, XFER_READ, from, to, lenient ? LENIENT : HARMLESS);
 }
 
 /* --- the tier's rows and counters --- */

@@ -65,7 +65,8 @@ static bool is_here(uint32_t space, uint32_t name)
 	return blocks_find(w.blocks, random_key_of(name).bytes, space) != BLOCK_NONE;
 }
 
-static uint64_t bytes_of(uint32_t space)
+/* whole: of which the space may be charged with as many bytes, whatever others have. */
+static uint64_t charged(uint32_t space, bool whole)
 {
 	const uint32_t account = counts_account_of(blocks_counts(w.blocks), space);
 	struct tier_class_view view;
@@ -73,29 +74,19 @@ static uint64_t bytes_of(uint32_t space)
 
 	for (uint32_t class = 0;
 	     account != COUNTS_NO_ACCOUNT && class < slabs_classes(tier_slabs(w.host)); class ++) {
+		uint32_t n = counts_account_slots(blocks_counts(w.blocks), account, class);
+
 		slabs_class_view(tier_slabs(w.host), class, &view);
-		ret += (uint64_t)counts_account_slots(blocks_counts(w.blocks), account, class) *
-		       view.slot_bytes;
+		if (whole && n > 0 && n < view.slots_per_slab)
+			n = view.slots_per_slab;
+		ret += (uint64_t)n * view.slot_bytes;
 	}
 	return ret;
 }
 
-/* Of which the space may be charged with as many bytes, whatever others have. */
-static uint64_t room_of(uint32_t space)
+static uint64_t bytes_of(uint32_t space)
 {
-	const uint32_t account = counts_account_of(blocks_counts(w.blocks), space);
-	struct tier_class_view view;
-	uint64_t ret = 0;
-
-	for (uint32_t class = 0;
-	     account != COUNTS_NO_ACCOUNT && class < slabs_classes(tier_slabs(w.host)); class ++) {
-		const uint32_t n = counts_account_slots(blocks_counts(w.blocks), account, class);
-
-		slabs_class_view(tier_slabs(w.host), class, &view);
-		ret += (uint64_t)(n < view.slots_per_slab && n > 0 ? view.slots_per_slab : n) *
-		       view.slot_bytes;
-	}
-	return ret;
+	return charged(space, false);
 }
 
 static void fair_world(uint32_t slabs, uint64_t each)
@@ -251,7 +242,7 @@ static uint32_t random_step(struct random *r, uint32_t name)
 
 	for (uint32_t i = 0; i < SPACES; i++) {
 		before[i] = bytes_of(i);
-		within[i] = room_of(i) <= GUARANTEED;
+		within[i] = charged(i, true) <= GUARANTEED;
 	}
 	assert_int_equal(find(space, bytes, false, &where), 0);
 	for (uint32_t i = 0; i < SPACES; i++)

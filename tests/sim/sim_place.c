@@ -16,8 +16,8 @@
 #include "tests/lib/lib_mover.h"
 #include "tiers/slabs.h"
 
-enum { UNIT = 4096, SLAB_BYTES = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB_BYTES / UNIT };
-enum { MAX_BLOCKS = 4096, MAX_WRITING = 12, MAX_PINS = 24 };
+enum { UNIT = 4096, SLAB_BYTES = SLAB, SLABS = 24, MAX_SLOTS = SLABS * SLAB_BYTES / UNIT };
+enum { MAX_BLOCKS = WORLD_BLOCKS, MAX_WRITING = 12, MAX_PINS = 24 };
 
 /* Our account of one block, by number. */
 struct account {
@@ -33,13 +33,9 @@ struct writing {
 
 struct sim {
 	struct random random;
-	struct index *index;
-	struct blocks *blocks;
-	struct tier *host;
-	struct mover mover;
-	struct copier copier;
+	struct world w;
 	uint64_t waited;
-	uint64_t tick, used_bytes, allocated_bytes, refused, index_full;
+	uint64_t used_bytes, allocated_bytes, refused, index_full;
 	uint32_t names, n_live, n_writing, n_pins;
 	struct account accounts[MAX_BLOCKS];
 	struct writing writing[MAX_WRITING];
@@ -58,44 +54,24 @@ static uint32_t steps(void)
 
 static struct sim *sim_open(void)
 {
-	const struct tier_conf conf = { .bytes = SLABS * SLAB_BYTES, .slab_bytes = SLAB_BYTES };
-	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS };
 	struct sim *s = calloc(1, sizeof(*s));
-	char text[TIER_TEXT_BYTES];
 
 	assert_non_null(s);
 	s->random = random_seeded("sim_place");
-	assert_int_equal(index_open(MAX_BLOCKS, &s->index), 0);
-	assert_int_equal(blocks_open(&blocks, s->index, &s->blocks), 0);
-	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &s->host, text, sizeof(text)), 0);
-	while (tier_state(s->host) == TIER_STARTING)
-		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-	assert_int_equal(
-		emptier_open(&(struct emptier_conf){ .host = s->host,
-						     .blocks = s->blocks,
-						     .submit = copier_submit,
-						     .arg = &s->copier,
-						     .moved_blocks = &s->mover.counts.moved_blocks,
-						     .moved_bytes = &s->mover.counts.moved_bytes },
-			     &s->mover.emptier),
-		0);
+	s->w = world_open(SLABS);
 	return s;
 }
 
 static void sim_close(struct sim *s)
 {
-	copier_run(&s->copier);
-	emptier_close(s->mover.emptier);
-	tier_close(s->host);
-	blocks_close(s->blocks);
-	index_close(s->index);
+	world_close(&s->w);
 	free(s);
 }
 
 /* First and last word of an image name its block. */
 static void write_name(struct sim *s, const struct extent *where, uint32_t bytes, uint32_t name)
 {
-	uint8_t *at = tier_address(s->host, where);
+	uint8_t *at = tier_address(s->w.host, where);
 
 	memcpy(at, &name, sizeof(name));
 	memcpy(at + bytes - sizeof(name), &name, sizeof(name));
@@ -103,7 +79,7 @@ static void write_name(struct sim *s, const struct extent *where, uint32_t bytes
 
 static void assert_name(struct sim *s, const struct account *a)
 {
-	const uint8_t *at = tier_address(s->host, &a->where);
+	const uint8_t *at = tier_address(s->w.host, &a->where);
 
 	assert_non_null(at);
 	assert_memory_equal(at, &a->name, sizeof(a->name));
@@ -129,6 +105,12 @@ static void orphan_children(struct sim *s, uint32_t block)
 	s->accounts[block].children = 0;
 }
 
+static bool has_changed(struct sim *s, const struct mover_counts *before)
+{
+	world_count_moves(&s->w);
+	return memcmp(before, &s->w.mover.counts, sizeof(*before)) != 0;
+}
+
 /* After mover_find_room, or the end of a copy: which blocks went or moved, and was that allowed? */
 static void settle(struct sim *s, const struct mover_counts *before)
 {
@@ -138,16 +120,16 @@ static void settle(struct sim *s, const struct mover_counts *before)
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++) {
 		struct account *a = &s->accounts[b];
 
-		if (!a->live || tier_address(s->host, &a->where))
+		if (!a->live || tier_address(s->w.host, &a->where))
 			continue;
 		assert_int_equal(a->pins, 0);
 		random_key(a->name, key);
-		if (blocks_find(s->blocks, key, 0) == b &&
-		    blocks_host_slot(s->blocks, b) != BLOCK_NONE) {
-			assert_int_equal(tier_extent(s->host, blocks_host_slot(s->blocks, b),
+		if (blocks_find(s->w.blocks, key, 0) == b &&
+		    blocks_host_slot(s->w.blocks, b) != BLOCK_NONE) {
+			assert_int_equal(tier_extent(s->w.host, blocks_host_slot(s->w.blocks, b),
 						     &a->where),
 					 0);
-			assert_int_equal(slabs_owner(tier_slabs(s->host), &a->where), b);
+			assert_int_equal(slabs_owner(tier_slabs(s->w.host), &a->where), b);
 			assert_name(s, a);
 			moved++;
 			continue;
@@ -155,9 +137,9 @@ static void settle(struct sim *s, const struct mover_counts *before)
 		/* our account is of slots: a block that is away goes for good, with children or
 		 * not */
 		if (a->nvme) {
-			assert_int_equal(blocks_host_slot(s->blocks, b), BLOCK_NONE);
+			assert_int_equal(blocks_host_slot(s->w.blocks, b), BLOCK_NONE);
 			orphan_children(s, b);
-			blocks_condemn(s->blocks, b);
+			blocks_condemn(s->w.blocks, b);
 			demoted++;
 		}
 		account_remove(s, b);
@@ -166,12 +148,12 @@ static void settle(struct sim *s, const struct mover_counts *before)
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
 		if (s->accounts[b].live && s->accounts[b].parent != BLOCK_NONE)
 			assert_true(s->accounts[s->accounts[b].parent].live); /* leaf-first */
-	assert_int_equal(evicted, s->mover.counts.evicted_blocks - before->evicted_blocks);
-	assert_int_equal(demoted, s->mover.counts.demoted_blocks - before->demoted_blocks);
-	assert_true(moved <= s->mover.counts.moved_blocks - before->moved_blocks);
-	assert_true(s->copier.most_bytes <= EMPTIER_JOB_BYTES &&
-		    s->copier.most_jobs <= EMPTIER_JOBS);
-	s->used_bytes -= s->mover.counts.evicted_bytes - before->evicted_bytes;
+	assert_int_equal(evicted, s->w.mover.counts.evicted_blocks - before->evicted_blocks);
+	assert_int_equal(demoted, s->w.mover.counts.demoted_blocks - before->demoted_blocks);
+	assert_true(moved <= s->w.mover.counts.moved_blocks - before->moved_blocks);
+	assert_true(world_copier.most_bytes <= EMPTIER_JOB_BYTES &&
+		    world_copier.most_jobs <= EMPTIER_JOBS);
+	s->used_bytes -= s->w.mover.counts.evicted_bytes - before->evicted_bytes;
 }
 
 /* A slab's blocks that cannot move. */
@@ -192,12 +174,12 @@ static bool slab_is_stuck(const struct sim *s, uint32_t slab)
  * rest. */
 static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 {
-	const int wanted = slabs_class_of(tier_slabs(s->host), bytes);
+	const int wanted = slabs_class_of(tier_slabs(s->w.host), bytes);
 	bool has_leaf[TIER_MAX_CLASSES] = { false }, can_demote[TIER_MAX_CLASSES] = { false };
 	uint8_t class_of[SLABS];
 	struct tier_class_view view;
 
-	assert_int_equal(slabs_free_slabs(tier_slabs(s->host)), 0);
+	assert_int_equal(slabs_free_slabs(tier_slabs(s->w.host)), 0);
 	memset(class_of, 0xff, sizeof(class_of));
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++) {
 		const struct account *a = &s->accounts[b];
@@ -209,14 +191,14 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 		class_of[a->where.slot >> 16] = a->where.class;
 	}
 	if (wanted >= 0) {
-		slabs_class_view(tier_slabs(s->host), (uint32_t)wanted, &view);
+		slabs_class_view(tier_slabs(s->w.host), (uint32_t)wanted, &view);
 		assert_int_equal(view.free_slots, 0);
 		assert_false(has_leaf[wanted] || can_demote[wanted]);
 	}
 	for (uint32_t slab = 0; slab < SLABS; slab++) {
 		if (class_of[slab] == 0xff || class_of[slab] == wanted || slab_is_stuck(s, slab))
 			continue;
-		slabs_class_view(tier_slabs(s->host), class_of[slab], &view);
+		slabs_class_view(tier_slabs(s->w.host), class_of[slab], &view);
 		assert_false(has_leaf[class_of[slab]] || view.free_slots >= view.slots_per_slab);
 	}
 }
@@ -224,20 +206,20 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 /* Nothing is being moved: then only slots that we know are in use. */
 static bool at_rest(const struct sim *s)
 {
-	while (!emptier_busy(s->mover.emptier) && emptier_poll(s->mover.emptier))
+	while (!emptier_busy(s->w.mover.emptier) && emptier_poll(s->w.mover.emptier))
 		; /* until the slot is owed no more */
-	return !emptier_busy(s->mover.emptier);
+	return !emptier_busy(s->w.mover.emptier);
 }
 
 static void check_counts(struct sim *s)
 {
 	if (!at_rest(s)) {
-		assert_true(s->used_bytes <= s->host->used_bytes &&
-			    s->n_live + s->n_writing <= s->host->extents);
+		assert_true(s->used_bytes <= s->w.host->used_bytes &&
+			    s->n_live + s->n_writing <= s->w.host->extents);
 		return;
 	}
-	assert_int_equal(s->used_bytes, s->host->used_bytes);
-	assert_int_equal(s->n_live + s->n_writing, s->host->extents);
+	assert_int_equal(s->used_bytes, s->w.host->used_bytes);
+	assert_int_equal(s->n_live + s->n_writing, s->w.host->extents);
 }
 
 /* Everything, slowly: slots, bytes, owners. */
@@ -256,7 +238,7 @@ static void check_all(struct sim *s)
 
 		if (block && !s->accounts[i].live)
 			continue;
-		bytes = tier_extent_bytes(s->host, w);
+		bytes = tier_extent_bytes(s->w.host, w);
 		assert_true(bytes > 0);
 		for (uint32_t at = 0; at < bytes; at += UNIT) {
 			bool *unit = &taken[((w->slot >> 16) * SLAB_BYTES +
@@ -290,46 +272,45 @@ static uint32_t any_block(struct sim *s)
 
 static void pin(struct sim *s, uint32_t block)
 {
-	blocks_pin(s->blocks, block);
+	blocks_pin(s->w.blocks, block);
 	s->accounts[block].pins++;
 }
 
 static void unpin(struct sim *s, uint32_t block)
 {
-	blocks_unpin(s->blocks, block);
+	blocks_unpin(s->w.blocks, block);
 	s->accounts[block].pins--;
 }
 
 /* A job of the workers ends. */
 static void copy_ends(struct sim *s)
 {
-	const struct mover_counts before = s->mover.counts;
+	const struct mover_counts before = s->w.mover.counts;
 
-	copier_end(&s->copier, rnd(s, s->copier.n), rnd(s, 50) ? 0 : -ECANCELED);
+	copier_end(&world_copier, rnd(s, world_copier.n), rnd(s, 50) ? 0 : -ECANCELED);
+	world_count_moves(&s->w);
 	settle(s, &before);
 }
 
 static void iterate(struct sim *s)
 {
-	const struct mover_counts before = s->mover.counts;
+	const struct mover_counts before = s->w.mover.counts;
 
-	(void)emptier_poll(s->mover.emptier);
-	if (memcmp(&before, &s->mover.counts, sizeof(before)))
+	(void)emptier_poll(s->w.mover.emptier);
+	if (has_changed(s, &before))
 		settle(s, &before);
 }
 
-static const struct mover_for recency_alone = { .desperate = true, .near = TIER_ANY_UNIT };
-
 static int make_room(struct sim *s, uint32_t bytes, struct extent *ret)
 {
-	const struct mover_counts before = s->mover.counts;
+	const struct mover_counts before = s->w.mover.counts;
 	int err;
 
-	mover_iteration(&s->mover);
-	err = mover_find_room(s->host, s->blocks, s->tick, bytes, &recency_alone, &s->mover, ret);
-	if (memcmp(&before, &s->mover.counts, sizeof(before)))
+	mover_iteration(&s->w.mover);
+	err = world_try(&s->w, bytes, true, ret);
+	if (has_changed(s, &before))
 		settle(s, &before);
-	assert_true(err != -EAGAIN || (emptier_busy(s->mover.emptier) && s->copier.n > 0));
+	assert_true(err != -EAGAIN || (emptier_busy(s->w.mover.emptier) && world_copier.n > 0));
 	return err;
 }
 
@@ -340,7 +321,7 @@ static int begin(struct sim *s, uint32_t bytes, uint32_t parent, bool patient)
 	struct writing *w = &s->writing[s->n_writing];
 	int err;
 
-	s->tick++;
+	s->w.tick++;
 	if (parent != BLOCK_NONE)
 		pin(s, parent);
 	err = make_room(s, bytes, &w->where);
@@ -365,8 +346,8 @@ static int begin(struct sim *s, uint32_t bytes, uint32_t parent, bool patient)
 	w->bytes = bytes;
 	w->parent = parent;
 	s->n_writing++;
-	s->used_bytes += tier_extent_bytes(s->host, &w->where);
-	s->allocated_bytes += tier_extent_bytes(s->host, &w->where);
+	s->used_bytes += tier_extent_bytes(s->w.host, &w->where);
+	s->allocated_bytes += tier_extent_bytes(s->w.host, &w->where);
 	return 0;
 }
 
@@ -384,19 +365,19 @@ static void end(struct sim *s, uint32_t i, bool commit)
 	random_key(s->names, key);
 	if (commit) {
 		write_name(s, &w.where, w.bytes, s->names);
-		err = blocks_commit(s->blocks, key, 0, w.parent, 0, &w.where, &block);
+		err = blocks_commit(s->w.blocks, key, 0, w.parent, 0, &w.where, &block);
 		if (err)
 			/* the index found no place: allowed, and rare */
 			assert_int_equal(err, -ENOSPC);
 		s->index_full += err != 0;
 	}
 	if (err || !commit) {
-		s->used_bytes -= tier_extent_bytes(s->host, &w.where);
-		tier_free(s->host, &w.where);
+		s->used_bytes -= tier_extent_bytes(s->w.host, &w.where);
+		tier_free(s->w.host, &w.where);
 		return;
 	}
-	tier_set_owner(s->host, &w.where, block);
-	blocks_touch(s->blocks, block, s->tick);
+	tier_set_owner(s->w.host, &w.where, block);
+	blocks_touch(s->w.blocks, block, s->w.tick);
 	assert_true(block < MAX_BLOCKS && !s->accounts[block].live);
 	s->accounts[block] = (struct account){ .live = true,
 					       .where = w.where,
@@ -405,7 +386,7 @@ static void end(struct sim *s, uint32_t i, bool commit)
 					       .name = s->names++,
 					       .nvme = rnd(s, 2) };
 	if (s->accounts[block].nvme)
-		blocks_set_nvme(s->blocks, block,
+		blocks_set_nvme(s->w.blocks, block,
 				&(struct extent){ .tier = TIER_NVME, .slot = block });
 	if (w.parent != BLOCK_NONE)
 		s->accounts[w.parent].children++;
@@ -414,9 +395,9 @@ static void end(struct sim *s, uint32_t i, bool commit)
 
 static void touch_chain(struct sim *s, uint32_t block)
 {
-	s->tick++;
+	s->w.tick++;
 	for (; block != BLOCK_NONE; block = s->accounts[block].parent) {
-		blocks_touch(s->blocks, block, s->tick);
+		blocks_touch(s->w.blocks, block, s->w.tick);
 		assert_name(s, &s->accounts[block]);
 	}
 }
@@ -431,12 +412,12 @@ static void condemn(struct sim *s, uint32_t block)
 	if (a->pins)
 		return;
 	orphan_children(s, block);
-	s->used_bytes -= tier_extent_bytes(s->host, &a->where);
+	s->used_bytes -= tier_extent_bytes(s->w.host, &a->where);
 	account_remove(s, block);
-	blocks_condemn(s->blocks, block);
-	while (blocks_condemned(s->blocks, &slot)) {
+	blocks_condemn(s->w.blocks, block);
+	while (blocks_condemned(s->w.blocks, &slot)) {
 		assert_int_equal(slot, a->where.slot);
-		tier_free(s->host, &a->where);
+		tier_free(s->w.host, &a->where);
 	}
 }
 
@@ -455,7 +436,7 @@ static void random_step(struct sim *s, uint32_t step)
 	const uint32_t what = rnd(s, 100), block = any_block(s);
 
 	iterate(s);
-	if (s->copier.n && rnd(s, 8) == 0)
+	if (world_copier.n && rnd(s, 8) == 0)
 		copy_ends(s);
 	if (what < 45 && s->n_writing < MAX_WRITING) {
 		(void)begin(s, any_size(s, step), rnd(s, 2) ? block : BLOCK_NONE, rnd(s, 2));
@@ -491,10 +472,10 @@ TEST(any_workload)
 	printf("%" PRIu64 " evicted, %" PRIu64 " of them demoted, %" PRIu64 " moved, %" PRIu64
 	       " refused, %" PRIu64 " by the index, %" PRIu64
 	       " had to wait, copied/allocated %.3f\n",
-	       s->mover.counts.evicted_blocks, s->mover.counts.demoted_blocks,
-	       s->mover.counts.moved_blocks, s->refused, s->index_full, s->waited,
-	       (double)s->mover.counts.moved_bytes / (double)(s->allocated_bytes + 1));
-	assert_true(s->mover.counts.moved_bytes <= s->allocated_bytes);
+	       s->w.mover.counts.evicted_blocks, s->w.mover.counts.demoted_blocks,
+	       s->w.mover.counts.moved_blocks, s->refused, s->index_full, s->waited,
+	       (double)s->w.mover.counts.moved_bytes / (double)(s->allocated_bytes + 1));
+	assert_true(s->w.mover.counts.moved_bytes <= s->allocated_bytes);
 	sim_close(s);
 }
 
@@ -515,18 +496,18 @@ TEST(pinned_to_the_brim)
 	}
 	check_all(s);
 	printf("%" PRIu64 " refused, %" PRIu64 " moved\n", s->refused,
-	       s->mover.counts.moved_blocks);
+	       s->w.mover.counts.moved_blocks);
 	sim_close(s);
 }
 
 static uint32_t slabs_of(struct sim *s, uint32_t bytes)
 {
-	const int class = slabs_class_of(tier_slabs(s->host), bytes);
+	const int class = slabs_class_of(tier_slabs(s->w.host), bytes);
 	struct tier_class_view view;
 
 	if (class < 0)
 		return 0;
-	slabs_class_view(tier_slabs(s->host), (uint32_t) class, &view);
+	slabs_class_view(tier_slabs(s->w.host), (uint32_t) class, &view);
 	return view.slabs;
 }
 
@@ -559,14 +540,14 @@ TEST(two_classes_settle)
 
 	for (uint32_t i = 0; i < 20000; i++)
 		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
-	moved = s->mover.counts.moved_bytes;
+	moved = s->w.mover.counts.moved_bytes;
 	s->allocated_bytes = 0;
 	for (uint32_t i = 0; i < 20000; i++)
 		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
 	printf("slabs %u and %u, copied/allocated once settled %.4f\n", slabs_of(s, UNIT),
 	       slabs_of(s, 5 * UNIT),
-	       (double)(s->mover.counts.moved_bytes - moved) / (double)s->allocated_bytes);
+	       (double)(s->w.mover.counts.moved_bytes - moved) / (double)s->allocated_bytes);
 	assert_true(slabs_of(s, 1 * UNIT) >= SLABS / 5 && slabs_of(s, 5 * UNIT) >= SLABS / 5);
-	assert_true((s->mover.counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
+	assert_true((s->w.mover.counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
 	sim_close(s);
 }
