@@ -27,11 +27,6 @@ static void spoil(uint32_t kinds, uint32_t skip, uint32_t times, int32_t result)
 		(struct io_plan){ .kinds = kinds, .skip = skip, .times = times, .result = result });
 }
 
-static bool is_idle(struct site *s)
-{
-	return tier_idle(s->tier);
-}
-
 static const char *text(void)
 {
 	static struct nvme_tier_status status;
@@ -126,7 +121,7 @@ CASE(a_full_file_system_is_readonly_until_there_is_room)
 	assert_non_null(strstr(text(), "make room"));
 	assert_int_equal(site_store(&site, 31), -EROFS);
 	assert_int_equal(site_load_all(&site), BLOCKS); /* reads go on */
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	spoil(1 << IO_WRITE, 0, ALWAYS, -ENOSPC); /* counts from here */
 	assert_true(site_settle(&site, was_probed));
 	assert_int_equal(tier_state(site.tier), TIER_READONLY); /* still full */
@@ -143,7 +138,7 @@ CASE(a_full_file_system_is_readonly_until_there_is_room)
 
 CASE(three_failed_writes_make_it_readonly)
 {
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	spoil(1 << IO_WRITE, 0, ALWAYS, -EIO);
 	assert_int_equal(site_store(&site, 30), -EIO);
 	assert_int_equal(tier_state(site.tier), TIER_UP);
@@ -180,7 +175,7 @@ CASE(any_write_may_fail)
 	io_plan_none();
 	assert_true(stored > 10); /* how many depends on when the probes come */
 	assert_true(site_until_state(&site, TIER_UP)); /* by its own probe */
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	all_are_whole();
 	site_stop(&site, true);
 	site_start(&site);
@@ -202,7 +197,7 @@ CASE(a_start_that_cannot_read_is_tried_again)
 
 CASE(a_purge_that_cannot_be_written_says_so)
 {
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	spoil(1 << IO_WRITE, 0, 2, -EIO); /* two: the first may meet a segment's header */
 	assert_int_equal(site_purge(&site, 1), -EIO);
 	io_plan_none();
@@ -272,7 +267,7 @@ CASE(a_stalled_write_stays_lent)
 	assert_true(slot->x.in_flight);
 	io_hold(0);
 	assert_true(site_until_state(&site, TIER_UP));
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	assert_int_equal(slot->dones, 1);
 	assert_int_equal(slot->x.status, 0);
 	assert_int_equal(site_load(&site, 30), 0);
@@ -298,20 +293,10 @@ CASE(a_read_cancelled_in_the_disk_keeps_its_buffer)
 	assert_false(tier_idle(site.tier));
 	assert_int_equal(tier_state(site.tier), TIER_UP);
 	io_hold(0);
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	assert_int_equal(site.released, 1);
 	assert_int_equal(slot->dones, 1);
 	assert_int_equal(site_load(&site, 3), 0);
-}
-
-static bool has_ended(struct site *s)
-{
-	return s->ended != 1;
-}
-
-static void ended(void *arg, int status)
-{
-	((struct site *)arg)->ended = status;
 }
 
 /* A flush cannot hurry a disk; when that answers, it ends. */
@@ -320,13 +305,13 @@ CASE(a_flush_waits_for_a_stalled_disk)
 	site_store_range(&site, 20, 21);
 	io_hold(1 << IO_WRITE | 1 << IO_FDATASYNC);
 	site.ended = 1;
-	assert_int_equal(tier_flush(site.tier, true, ended, &site), 0);
-	assert_int_equal(tier_flush(site.tier, true, ended, &site), -EBUSY);
+	assert_int_equal(tier_flush(site.tier, true, site_ended, &site), 0);
+	assert_int_equal(tier_flush(site.tier, true, site_ended, &site), -EBUSY);
 	stall(1);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(site.ended, 1);
 	io_hold(0);
-	assert_true(site_settle(&site, has_ended));
+	assert_true(site_settle(&site, site_has_ended));
 }
 
 TEST_FIRST(io_rig_needed());

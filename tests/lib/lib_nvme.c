@@ -78,24 +78,24 @@ uint32_t kit_image(uint32_t block, uint8_t *ret)
 	return shape.image_bytes;
 }
 
-static struct kit_block *block_at(struct kit *kit, const struct nvme_entry *entry, uint32_t *ret)
+uint32_t kit_number(const struct nvme_entry *entry)
 {
 	uint8_t key[32], owner[32];
+	uint32_t ret;
 
-	memcpy(ret, entry->key, sizeof(*ret));
-	assert(*ret < KIT_BLOCKS);
-	kit_key(*ret, key);
-	kit_owner(*ret, owner);
+	memcpy(&ret, entry->key, sizeof(ret));
+	assert(ret < KIT_BLOCKS);
+	kit_key(ret, key);
+	kit_owner(ret, owner);
 	assert(!memcmp(entry->key, key, sizeof(key)) &&
 	       !memcmp(entry->owner, owner, sizeof(owner)));
-	return &kit->block[*ret];
+	return ret;
 }
 
 static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
 	struct kit *kit = arg;
-	uint32_t number;
-	struct kit_block *block = block_at(kit, entry, &number);
+	struct kit_block *block = &kit->block[kit_number(entry)];
 
 	if (kit->refuse_found || block->location != NVME_NOWHERE)
 		return false;
@@ -113,8 +113,7 @@ static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
 			       const struct extent *where, uint64_t *ret_tick)
 {
 	struct kit *kit = arg;
-	uint32_t number;
-	const struct kit_block *block = block_at(kit, entry, &number);
+	const struct kit_block *block = &kit->block[kit_number(entry)];
 
 	if (block->location != nvme_extent_location(where))
 		return NVME_GONE;
@@ -126,8 +125,7 @@ static bool on_moved(void *arg, const struct nvme_entry *entry, const struct ext
 		     const struct extent *to, uint64_t *ret_tick)
 {
 	struct kit *kit = arg;
-	uint32_t number;
-	struct kit_block *block = block_at(kit, entry, &number);
+	struct kit_block *block = &kit->block[kit_number(entry)];
 
 	if (block->location != nvme_extent_location(from))
 		return false;
@@ -140,8 +138,7 @@ static bool on_moved(void *arg, const struct nvme_entry *entry, const struct ext
 static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
 	struct kit *kit = arg;
-	uint32_t number;
-	struct kit_block *block = block_at(kit, entry, &number);
+	struct kit_block *block = &kit->block[kit_number(entry)];
 
 	if (block->location != nvme_extent_location(where))
 		return;

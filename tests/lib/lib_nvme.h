@@ -80,6 +80,7 @@ uint64_t kit_table_bytes(struct kit *kit); /* of the records in the table */
 uint32_t kit_image(uint32_t block, uint8_t *ret); /* its bytes; returns how many */
 void kit_key(uint32_t block, uint8_t ret[32]);
 void kit_owner(uint32_t block, uint8_t ret[32]);
+uint32_t kit_number(const struct nvme_entry *entry); /* its block; all else in it must be right */
 /* A reader's checks: header against identity and geometry, then the checksum: -EBADMSG. An image
  * that passes must be the block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
 int kit_image_check(const uint8_t *image, uint32_t block, uint8_t *expected);

@@ -12,14 +12,9 @@ enum { PATIENCE = 30, ITERATION_NS = 1000000, IDLE_MS = 250 };
 
 static uint32_t number_of(const struct nvme_entry *entry)
 {
-	uint8_t key[32], owner[32];
-	uint32_t number;
+	const uint32_t number = kit_number(entry);
 
-	memcpy(&number, entry->key, sizeof(number));
 	assert(number < SITE_BLOCKS);
-	kit_key(number, key);
-	kit_owner(number, owner);
-	assert(!memcmp(entry->key, key, 32) && !memcmp(entry->owner, owner, 32));
 	return number;
 }
 
@@ -198,7 +193,7 @@ void site_open_filled(struct site *site, enum io_engine_choice engine, uint32_t 
 	site_store_range(site, 0, n);
 }
 
-static bool is_idle(struct site *site)
+bool site_is_idle(struct site *site)
 {
 	return tier_idle(site->tier);
 }
@@ -207,7 +202,7 @@ void site_stop(struct site *site, bool flush)
 {
 	if (flush)
 		assert_int_equal(site_flush(site, true), 0);
-	assert_true(site_settle(site, is_idle));
+	assert_true(site_settle(site, site_is_idle));
 	tier_close(site->tier);
 	site->tier = NULL;
 }
@@ -379,12 +374,12 @@ void site_store_range(struct site *site, uint32_t from, uint32_t to)
 		assert_int_equal(site_store(site, i), 0);
 }
 
-static void on_ended(void *arg, int status)
+void site_ended(void *arg, int status)
 {
 	((struct site *)arg)->ended = status;
 }
 
-static bool has_ended(struct site *site)
+bool site_has_ended(struct site *site)
 {
 	return site->ended != 1;
 }
@@ -394,7 +389,7 @@ static int wait_end(struct site *site, int r)
 	if (r)
 		return r;
 	assert_int_equal(site->ended, 1); /* not inside the call */
-	assert_true(site_settle(site, has_ended));
+	assert_true(site_settle(site, site_has_ended));
 	return site->ended;
 }
 
@@ -406,13 +401,13 @@ int site_purge(struct site *site, uint32_t tenant)
 	for (uint32_t i = tenant; i < SITE_BLOCKS; i += KIT_TENANTS)
 		site_forget(site, i);
 	site->ended = 1;
-	return wait_end(site, tier_purge(site->tier, owner, on_ended, site));
+	return wait_end(site, tier_purge(site->tier, owner, site_ended, site));
 }
 
 int site_flush(struct site *site, bool last)
 {
 	site->ended = 1;
-	return wait_end(site, tier_flush(site->tier, last, on_ended, site));
+	return wait_end(site, tier_flush(site->tier, last, site_ended, site));
 }
 
 void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret)

@@ -63,6 +63,9 @@ void site_stop(struct site *site, bool flush);
 void site_iterate(struct site *site);
 /* iterations until it is; false: not in 30 s */
 bool site_settle(struct site *site, bool (*is)(struct site *site));
+bool site_is_idle(struct site *site);
+bool site_has_ended(struct site *site); /* what site_ended() was to be told of */
+void site_ended(void *site, int status);
 bool site_until_state(struct site *site, enum tier_state state);
 
 /* Submits; NULL and *ret: refused. */

@@ -126,11 +126,6 @@ ON_A_SITE(a_stale_place_is_refused, 1)
 	assert_int_equal(r, -ESTALE);
 }
 
-static bool is_idle(struct site *s)
-{
-	return tier_idle(s->tier);
-}
-
 /* However far the read is: it ends once, with the bytes or without them, and the slot comes
  * back. */
 ON_A_SITE(a_cancelled_read_ends_once_and_gives_its_slot_back, 1)
@@ -148,7 +143,7 @@ ON_A_SITE(a_cancelled_read_ends_once_and_gives_its_slot_back, 1)
 		(void)site_wait(&site, slot);
 		assert_true(slot->x.status == 0 || (slot->x.status == -ECANCELED && slot->x.kept));
 	}
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	for (uint32_t i = 0; i < SITE_SLOTS; i++)
 		assert_int_equal(site.slot[i].dones, i < 1 || site.slot[i].dones ? 1 : 0);
 	for (uint32_t i = 0; i < SITE_SLOTS; i++)
@@ -186,7 +181,7 @@ ON_A_SITE(more_than_it_takes_is_refused_for_now, 1)
 		refused++;
 	}
 	assert_true(lent >= 4 && refused > 0);
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 }
 
 static bool has_changed(struct site *s)
@@ -207,7 +202,7 @@ ON_BOTH(the_budget_refuses_and_shows)
 	/* -EAGAIN is also: no header yet */
 	for (uint32_t i = 0; i < 100 && !status.log.refused_budget; i++) {
 		if (site_write(&site, i, &r))
-			assert_true(site_settle(&site, is_idle));
+			assert_true(site_settle(&site, site_is_idle));
 		nvme_status(site.tier, &status);
 		site.changed = 0;
 		if (r && !status.log.refused_budget)
@@ -369,7 +364,7 @@ ON_THREADS(misuse_is_refused)
 	site_store_range(&site, 0, 1);
 	slot = site_read(&site, 0, &r);
 	assert_non_null(slot);
-	assert_true(site_settle(&site, is_idle));
+	assert_true(site_settle(&site, site_is_idle));
 	site.ended = 1;
 	slot->x.op = XFER_WRITE; /* no image of so many bytes */
 	memset(slot->bytes, 0, NVME_PAGE);
