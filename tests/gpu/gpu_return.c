@@ -13,6 +13,7 @@
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
+#include "tests/lib/wrap.h"
 
 #include "client/lib/memory/cuda.h"
 
@@ -200,12 +201,10 @@ TEST(an_import_between_failure_and_recovery_is_told_to_come_again)
 		assert_true(tries++ < TRIES);
 }
 
-bool __real_cuda_busy_again(struct cuda_busy *busy, int error);
-bool __wrap_cuda_busy_again(struct cuda_busy *busy, int error);
 static bool held_until_busy;
 
 /* libkvtier was told -EBUSY: the call of the driver goes on only now. */
-bool __wrap_cuda_busy_again(struct cuda_busy *busy, int error)
+REAL(bool, cuda_busy_again, (struct cuda_busy * busy, int error))
 {
 	if (error == -EBUSY && held_until_busy) {
 		held_until_busy = false;

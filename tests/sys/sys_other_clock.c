@@ -6,6 +6,7 @@
  * is so far ahead or behind; and once the kernel's own way, where it may be taken.
  */
 #include "tests/lib/lib.h"
+#include "tests/lib/wrap.h"
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
@@ -16,10 +17,7 @@ enum { BLOCKS = 16, PAGES = 2 * BLOCKS };
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
 static _Atomic int64_t ahead_s;
 
-int __real_clock_gettime(clockid_t id, struct timespec *ret);
-int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+REAL(int, clock_gettime, (clockid_t id, struct timespec *ret))
 {
 	const int rc = __real_clock_gettime(id, ret);
 

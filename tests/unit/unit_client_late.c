@@ -10,6 +10,7 @@
 
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
+#include "tests/lib/wrap.h"
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -29,10 +30,7 @@ static struct kept {
 static _Atomic size_t n_kept;
 static _Atomic bool keeping;
 
-void __real_free(void *p);
-void __wrap_free(void *p);
-
-void __wrap_free(void *p)
+REAL(void, free, (void *p))
 {
 	size_t i;
 

@@ -12,6 +12,7 @@
 #include "client/lib/base/pages.h"
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
+#include "tests/lib/wrap.h"
 
 enum { ROWS = 4096, APART = 8192 };
 
@@ -20,12 +21,7 @@ enum { ROWS = 4096, APART = 8192 };
 static _Atomic bool stands; /* the clock is moved by the test alone */
 static _Atomic uint64_t at_ns, ahead_ns, cost_ns, touches, most_bytes;
 
-int __real_clock_gettime(clockid_t id, struct timespec *ret);
-int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
-int __real_madvise(void *at, size_t n, int advice);
-int __wrap_madvise(void *at, size_t n, int advice);
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+REAL(int, clock_gettime, (clockid_t id, struct timespec *ret))
 {
 	const int rc = __real_clock_gettime(id, ret);
 	uint64_t now;
@@ -40,7 +36,7 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
 }
 
 /* Touching costs time on the clock that stands, and nothing else. */
-int __wrap_madvise(void *at, size_t n, int advice)
+REAL(int, madvise, (void *at, size_t n, int advice))
 {
 	if (!stands)
 		return __real_madvise(at, n, advice);

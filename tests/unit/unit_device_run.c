@@ -13,6 +13,7 @@
 
 #include "daemon/device/device_run.h"
 #include "tests/lib/test.h"
+#include "tests/lib/wrap.h"
 
 enum {
 	LAYERS = 2,
@@ -245,10 +246,7 @@ TEST(measuring_stops_between_pieces)
 		}
 }
 
-int __real_mincore(void *address, size_t length, unsigned char *vec);
-int __wrap_mincore(void *address, size_t length, unsigned char *vec);
-
-int __wrap_mincore(void *address, size_t length, unsigned char *vec)
+REAL(int, mincore, (void *address, size_t length, unsigned char *vec))
 {
 	calls++;
 	return __real_mincore(address, length, vec);

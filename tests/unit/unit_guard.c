@@ -10,6 +10,7 @@
 
 #include "daemon/device/guard.h"
 #include "tests/lib/test.h"
+#include "tests/lib/wrap.h"
 
 enum { BYTES = 1 << 20, MEMORY_PAGE = 4096 };
 
@@ -95,10 +96,7 @@ TEST(a_hole_is_not_filled)
 
 static uint32_t calls, steps;
 
-int __real_mincore(void *address, size_t length, unsigned char *vec);
-int __wrap_mincore(void *address, size_t length, unsigned char *vec);
-
-int __wrap_mincore(void *address, size_t length, unsigned char *vec)
+REAL(int, mincore, (void *address, size_t length, unsigned char *vec))
 {
 	calls++;
 	return __real_mincore(address, length, vec);

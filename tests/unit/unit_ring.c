@@ -10,6 +10,7 @@
 
 #include "daemon/session/ring.h"
 #include "tests/lib/lib.h"
+#include "tests/lib/wrap.h"
 
 enum { ENTRIES = 8, ARENA = 64 };
 
@@ -226,10 +227,7 @@ static struct {
 	uint32_t asleep, woken;
 } futex;
 
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, ...);
-
-long __wrap_syscall(long number, ...)
+REAL(long, syscall, (long number, ...))
 {
 	va_list args;
 	long a[6];

@@ -11,13 +11,11 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "tests/lib/test.h"
+#include "tests/lib/wrap.h"
 
 enum { LIMIT_S = 60, DAY_S = 86400, WAIT_MS = 30 };
 
-int __real_clock_gettime(clockid_t clock, struct timespec *t);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+REAL(int, clock_gettime, (clockid_t clock, struct timespec *t))
 {
 	const int r = __real_clock_gettime(clock, t);
 
