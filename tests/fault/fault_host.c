@@ -90,6 +90,15 @@ static void each_use_fails(int call, const struct tier_conf *conf, int err, int 
 	}
 }
 
+/* Where it may be used at all. */
+static void the_use_fails(int call, const struct tier_conf *conf, int err)
+{
+	if (open_host(conf))
+		skip();
+	tier_close(t);
+	each_use_fails(call, conf, err, 1);
+}
+
 static const struct tier_conf plain = { .bytes = SLABS * 64 * KIB, .slab_bytes = 64 * KIB };
 
 TEST(no_mapping)
@@ -103,10 +112,7 @@ TEST(no_policy)
 
 	conf.n_nodes = 1;
 	conf.nodes[0] = (struct tier_node){ .node = 0, .bytes = conf.bytes };
-	if (open_host(&conf))
-		skip(); /* no NUMA here, or no node 0 */
-	tier_close(t);
-	each_use_fails(MBIND, &conf, EIO, 1);
+	the_use_fails(MBIND, &conf, EIO); /* else no NUMA here, or no node 0 */
 }
 
 TEST(no_lock)
@@ -114,10 +120,7 @@ TEST(no_lock)
 	struct tier_conf conf = plain;
 
 	conf.lock = true;
-	if (open_host(&conf))
-		skip(); /* this process may not lock half a megabyte */
-	tier_close(t);
-	each_use_fails(MLOCK2, &conf, ENOMEM, 1);
+	the_use_fails(MLOCK2, &conf, ENOMEM); /* else this process may not lock half a megabyte */
 }
 
 TEST(no_thread)

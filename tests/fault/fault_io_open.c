@@ -77,6 +77,8 @@ REAL(int, pthread_join, (pthread_t thread, void **ret))
 	return __real_pthread_join(thread, ret);
 }
 
+static struct io_rig rig;
+
 FIXTURE_DO(nothing_refused, refuse_nothing());
 
 TEST_EACH(nothing_refused, NULL);
@@ -84,16 +86,16 @@ TEST_EACH(nothing_refused, NULL);
 enum { PAGES = 64, OP_PAGES = 8 };
 
 /* Written bytes come back, and so do bytes that were there before. */
-static void it_works(struct io_rig *rig)
+static void it_works(void)
 {
 	for (uint32_t i = 0; i < OP_PAGES; i++)
-		io_rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
-	assert_int_equal(io_rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
-	memset(rig->buffers, 0, OP_PAGES * PAGE);
-	assert_int_equal(io_rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
-	assert_true(io_rig_pages_are(rig, 0, 500, OP_PAGES));
-	assert_int_equal(io_rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), 0);
-	assert_true(io_rig_pages_are(rig, 0, 24, OP_PAGES));
+		io_rig_fill(rig.buffers + (size_t)i * PAGE, 500 + i, PAGE);
+	assert_int_equal(io_rig_do(&rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	memset(rig.buffers, 0, OP_PAGES * PAGE);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(&rig, 0, 500, OP_PAGES));
+	assert_int_equal(io_rig_do(&rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(&rig, 0, 24, OP_PAGES));
 }
 
 /* --- refusals --- */
@@ -106,7 +108,6 @@ static const struct io_conf forced = { .engine = IO_ENGINE_URING,
 /* AUTO takes threads and says why; URING fails and says why. */
 static void refusing_means_threads(int call, int times, int error, const char *words)
 {
-	struct io_rig rig;
 	int fds;
 
 	io_rig_prepare(&rig, PAGES);
@@ -122,7 +123,7 @@ static void refusing_means_threads(int call, int times, int error, const char *w
 	assert_non_null(strstr(io_note(rig.io), "no io_uring: "));
 	assert_non_null(strstr(io_note(rig.io), words));
 	assert_int_equal(io_file_set(rig.io, rig.fd), 0);
-	it_works(&rig);
+	it_works();
 	io_rig_tear_down(&rig);
 }
 
@@ -134,10 +135,7 @@ TEST_DO(no_set_of_flags_will_do, refusing_means_threads(QUEUE_INIT, 3, EINVAL, s
 /* Not where the machine itself refuses: then the first refusal is another. */
 static void need_uring(void)
 {
-	const struct io_conf conf = forced;
-	struct io_rig rig;
-
-	io_rig_open(&rig, &conf, 0);
+	io_rig_open(&rig, &forced, 0);
 	io_rig_tear_down(&rig);
 }
 
@@ -158,24 +156,20 @@ TEST(no_wake_up)
 TEST(an_older_kernel_has_io_uring_as_well)
 {
 	for (int n = 1; n <= 2; n++) {
-		struct io_rig rig;
-
 		refuse(QUEUE_INIT, 1, n, EINVAL); /* the first n sets of flags */
 		io_rig_open(&rig, &forced, PAGES);
 		assert_string_equal(io_note(rig.io), "");
-		it_works(&rig);
+		it_works();
 		io_rig_tear_down(&rig);
 	}
 }
 
 TEST(without_registered_files_it_works)
 {
-	struct io_rig rig;
-
 	refuse(REGISTER_FILES, 1, 1, EMFILE);
 	io_rig_open(&rig, &forced, PAGES);
 	assert_non_null(strstr(io_note(rig.io), "no registered files"));
-	it_works(&rig);
+	it_works();
 	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
 	io_rig_tear_down(&rig);
 }
@@ -183,7 +177,6 @@ TEST(without_registered_files_it_works)
 TEST(a_file_that_cannot_be_registered_is_none)
 {
 	struct io_rig_op read;
-	struct io_rig rig;
 
 	io_rig_open(&rig, &forced, PAGES);
 	read = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
@@ -191,7 +184,7 @@ TEST(a_file_that_cannot_be_registered_is_none)
 	assert_int_equal(io_file_set(rig.io, rig.fd), -ENOMEM);
 	assert_int_equal(io_submit(rig.io, &read.op), -EBADF);
 	assert_int_equal(io_file_set(rig.io, rig.fd), 0);
-	it_works(&rig);
+	it_works();
 	io_rig_tear_down(&rig);
 }
 
@@ -208,14 +201,12 @@ TEST(without_registered_buffers_it_works)
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		struct io_rig rig;
-
 		refuse(cases[i].call, cases[i].at, 1, cases[i].error);
 		io_rig_open(&rig, &forced, PAGES);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers, 4 * PAGE), 0);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers + 4 * PAGE, 4 * PAGE), 0);
 		assert_non_null(strstr(io_note(rig.io), cases[i].words));
-		it_works(&rig); /* across both areas */
+		it_works(); /* across both areas */
 		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 1), 0);
 		assert_true(io_rig_pages_are(&rig, 1, 1, 1));
 		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 5), 0);
@@ -226,13 +217,11 @@ TEST(without_registered_buffers_it_works)
 
 TEST(a_submission_that_fails_is_made_again)
 {
-	struct io_rig rig;
-
 	io_rig_open(&rig, &forced, PAGES);
 	refuse(SUBMIT, 1, 5, EAGAIN);
-	it_works(&rig);
+	it_works();
 	refuse(SUBMIT, 1, 5, EBUSY);
-	it_works(&rig);
+	it_works();
 	io_rig_tear_down(&rig);
 }
 
@@ -249,7 +238,6 @@ TEST(threads_that_cannot_be_had_are_an_error)
 		{ EPOLL_CTL, 1, ENOSPC },
 	};
 	struct io_conf conf = any;
-	struct io_rig rig;
 	int fds;
 
 	conf.engine = IO_ENGINE_THREADS;

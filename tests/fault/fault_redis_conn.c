@@ -9,16 +9,16 @@
 #include "tests/lib/lib_redis_conn.h"
 
 /* A value of the test's block, as bytes of a reply. */
-struct script {
+static struct script {
 	struct fake_server server;
 	struct block b;
 	char *value; /* "$n\r\n...\r\n" */
 	size_t bytes;
 	struct rig rig;
 	struct rig_command get;
-};
+} s;
 
-static void script_begin(struct script *s, uint32_t opaque)
+static void script_begin(uint32_t opaque)
 {
 	struct random random = { .state = 42 };
 	const struct image_geometry geometry = {
@@ -32,46 +32,46 @@ static void script_begin(struct script *s, uint32_t opaque)
 	};
 	int n;
 
-	memset(s, 0, sizeof(*s));
-	s->b = block_of(&geometry, CODEC_FP8, &random);
-	s->value = malloc(block_bytes(&s->b) + 64);
-	assert_non_null(s->value);
-	n = sprintf(s->value, "$%u\r\n", block_bytes(&s->b));
-	block_value(&s->b, (uint8_t *)s->value + n);
-	s->bytes = (size_t)n + block_bytes(&s->b);
-	memcpy(s->value + s->bytes, "\r\n", 2);
-	s->bytes += 2;
+	memset(&s, 0, sizeof(s));
+	s.b = block_of(&geometry, CODEC_FP8, &random);
+	s.value = malloc(block_bytes(&s.b) + 64);
+	assert_non_null(s.value);
+	n = sprintf(s.value, "$%u\r\n", block_bytes(&s.b));
+	block_value(&s.b, (uint8_t *)s.value + n);
+	s.bytes = (size_t)n + block_bytes(&s.b);
+	memcpy(s.value + s.bytes, "\r\n", 2);
+	s.bytes += 2;
 }
 
-static void script_serve(struct script *s, const struct fake_step *steps, uint32_t n)
+static void script_serve(const struct fake_step *steps, uint32_t n)
 {
-	fake_start(&s->server, steps, n, false);
-	rig_open(&s->rig, s->server.address);
+	fake_start(&s.server, steps, n, false);
+	rig_open(&s.rig, s.server.address);
 }
 
-static void script_end(struct script *s)
+static void script_end(void)
 {
-	rig_close(&s->rig);
-	fake_stop(&s->server);
-	rig_forget(&s->get);
-	block_free(&s->b);
-	free(s->value);
+	rig_close(&s.rig);
+	fake_stop(&s.server);
+	rig_forget(&s.get);
+	block_free(&s.b);
+	free(s.value);
+	s = (struct script){ 0 };
 }
 
 /* A get of the block is answered with these bytes, and ends so; the next is answered well. */
 static void get_ends(const char *reply, int status)
 {
 	struct fake_step steps[2] = { { .reply = reply } };
-	struct script s;
 
-	script_begin(&s, 3000);
+	script_begin(3000);
 	steps[1] = (struct fake_step){ .reply = s.value, .bytes = s.bytes };
-	script_serve(&s, steps, 2);
+	script_serve(steps, 2);
 	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), status);
 	rig_is_poison(&s.get);
 	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), 0);
 	rig_has(&s.get, &s.b);
-	script_end(&s);
+	script_end();
 }
 
 /* A get is answered with these bytes, which are no RESP: the connection ends. Returns the get's
@@ -79,15 +79,14 @@ static void get_ends(const char *reply, int status)
 static void get_kills(const char *reply, bool endless)
 {
 	const struct fake_step step = { .reply = reply, .endless = endless };
-	struct script s;
 
-	script_begin(&s, 3000);
-	script_serve(&s, &step, 1);
+	script_begin(3000);
+	script_serve(&step, 1);
 	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), -ECONNRESET);
 	(void)rig_goes_down(&s.rig, -EPROTO);
 	rig_is_poison(&s.get);
 	assert_int_equal(s.rig.counters.protocol_errors, 1);
-	script_end(&s);
+	script_end();
 }
 
 /* A small command is answered with 1, or not at all; then the connection ends. */
@@ -95,10 +94,9 @@ static void small_ends(const struct fake_step *step, int status, int why, const 
 {
 	struct rig_command c = { 0 };
 	const char *text;
-	struct script s;
 
-	script_begin(&s, 10);
-	script_serve(&s, step, 1);
+	script_begin(10);
+	script_serve(step, 1);
 	rig_exists(&c, &s.b);
 	assert_int_equal(rig_do(&s.rig, &c), status);
 	if (status == 0)
@@ -106,7 +104,7 @@ static void small_ends(const struct fake_step *step, int status, int why, const 
 	text = rig_goes_down(&s.rig, why);
 	if (words)
 		assert_string_equal(text, words);
-	script_end(&s);
+	script_end();
 }
 
 /* --- cuts --- */
@@ -115,23 +113,25 @@ static void cut_at_every_byte(const char *reply, size_t bytes, const struct bloc
 {
 	for (size_t cut = 1; cut < bytes; cut++) {
 		const struct fake_step step = { .reply = reply, .bytes = bytes, .cut = cut };
-		struct script s = { 0 };
 
-		script_serve(&s, &step, 1);
+		script_serve(&step, 1);
 		assert_int_equal(rig_load(&s.rig, &s.get, b), -ECONNRESET);
 		(void)rig_goes_down(&s.rig, -ECONNRESET);
-		script_end(&s);
+		script_end();
 	}
 }
 
 static void cut_off(const char *error)
 {
-	struct script s;
+	struct script whole;
 
-	script_begin(&s, 100);
-	cut_at_every_byte(error ? error : s.value, error ? strlen(error) : s.bytes, &s.b);
-	free(s.value);
-	block_free(&s.b);
+	script_begin(100);
+	whole = s;
+	s = (struct script){ 0 };
+	cut_at_every_byte(error ? error : whole.value, error ? strlen(error) : whole.bytes,
+			  &whole.b);
+	free(whole.value);
+	block_free(&whole.b);
 }
 
 TEST_DO(a_value_is_cut_off, cut_off(NULL));
@@ -141,17 +141,16 @@ TEST_DO(an_error_is_cut_off, cut_off("-LOADING Redis is loading the dataset in m
 static void value_ends(char last, bool cut, int status, int why)
 {
 	struct fake_step step;
-	struct script s;
 
-	script_begin(&s, 100);
+	script_begin(100);
 	s.value[s.bytes - 1] = last;
 	step = (struct fake_step){ .reply = s.value, .bytes = s.bytes, .cut = cut ? s.bytes : 0 };
-	script_serve(&s, &step, 1);
+	script_serve(&step, 1);
 	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), status);
 	if (status == 0)
 		rig_has(&s.get, &s.b);
 	(void)rig_goes_down(&s.rig, why);
-	script_end(&s);
+	script_end();
 }
 
 /* The whole reply, then the end of file: the command still ends well. */
@@ -181,15 +180,14 @@ TEST_DO(nil_is_nothing, get_ends("$-1\r\n", -ENOENT); get_ends("*-1\r\n", -ENOEN
 TEST(errors_are_told)
 {
 	const struct fake_step step = { .reply = "-ERR something\x1b[31m else\r\n" };
-	struct script s;
 
 	get_ends("-LOADING Redis is loading\r\n", -EREMOTEIO);
 	get_ends("-WRONGTYPE Operation against a key\r\n", -EBADMSG);
-	script_begin(&s, 10);
-	script_serve(&s, &step, 1);
+	script_begin(10);
+	script_serve(&step, 1);
 	assert_int_equal(rig_load(&s.rig, &s.get, &s.b), -EREMOTEIO);
 	assert_string_equal(s.get.command.error, "ERR something?[31m else");
-	script_end(&s);
+	script_end();
 }
 
 TEST(bytes_that_come_one_by_one)
@@ -199,9 +197,8 @@ TEST(bytes_that_come_one_by_one)
 	enum { PARTS = 40 };
 	struct fake_step steps[PARTS];
 	struct rig_command ping[PARTS] = { 0 };
-	struct script s;
 
-	script_begin(&s, 3000);
+	script_begin(3000);
 	for (size_t i = 0; i < PARTS; i++) {
 		const size_t from = s.bytes * i / PARTS, to = s.bytes * (i + 1) / PARTS;
 
@@ -209,7 +206,7 @@ TEST(bytes_that_come_one_by_one)
 					       .bytes = to - from,
 					       .delay_ms = 5 };
 	}
-	script_serve(&s, steps, PARTS);
+	script_serve(steps, PARTS);
 	rig_get(&s.get, &s.b);
 	rig_submit(&s.rig, &s.get);
 	for (size_t i = 1; i < PARTS; i++) {
@@ -218,7 +215,7 @@ TEST(bytes_that_come_one_by_one)
 	}
 	rig_wait(&s.rig, &s.get);
 	rig_has(&s.get, &s.b);
-	script_end(&s);
+	script_end();
 	for (size_t i = 1; i < PARTS; i++)
 		assert_int_equal(ping[i].command.status, -ECONNRESET); /* closed by us */
 }
@@ -316,18 +313,17 @@ TEST(arrays_are_bounded)
 	static char reply[16 + 4 * 16384] = "*16384\r\n";
 	const struct fake_step steps[2] = { { .reply = reply }, { .reply = "*16385\r\n" } };
 	struct rig_command c = { 0 };
-	struct script s;
 
 	for (size_t i = 0; i < 16384; i++)
 		(void)strcpy(reply + 8 + 4 * i, ":1\r\n");
-	script_begin(&s, 10);
-	script_serve(&s, steps, 2);
+	script_begin(10);
+	script_serve(steps, 2);
 	rig_exists(&c, &s.b);
 	assert_int_equal(rig_do(&s.rig, &c), 0);
 	rig_exists(&c, &s.b);
 	assert_int_equal(rig_do(&s.rig, &c), -ECONNRESET);
 	(void)rig_goes_down(&s.rig, -EPROTO);
-	script_end(&s);
+	script_end();
 }
 
 /* No server sends them, as no HELLO 3 is ever said; nor the last three, which have a part too many
@@ -378,12 +374,11 @@ TEST(a_password_is_repeated)
 
 	for (int i = 0; i < 2; i++) {
 		const struct fake_step step = { .reply = replies[i] };
-		struct script s = { 0 };
 
 		fake_start(&s.server, &step, 1, true);
 		rig_open_to(&s.rig, s.server.address, "", "open-sesame");
 		assert_null(strstr(rig_goes_down(&s.rig, -EACCES), "open"));
-		script_end(&s);
+		script_end();
 	}
 }
 
@@ -391,10 +386,9 @@ TEST(a_password_is_repeated)
 TEST(a_greeting_without_answer)
 {
 	const struct fake_step step = { .reply = NULL };
-	struct script s = { 0 };
 
 	fake_start(&s.server, &step, 1, true);
 	rig_open_within(&s.rig, s.server.address, "", "x", 200);
 	(void)rig_goes_down(&s.rig, -ETIMEDOUT);
-	script_end(&s);
+	script_end();
 }

@@ -36,7 +36,6 @@ struct op {
 };
 
 struct loop {
-	const char *engine;
 	enum kill_kind kind;
 	struct random random;
 	struct kill_counts *n;
@@ -443,7 +442,6 @@ void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t
 	disk_need(engine);
 	memset(&l, 0, sizeof(l));
 	memset(ret, 0, sizeof(*ret));
-	l.engine = engine;
 	l.kind = kind;
 	l.random.state = seed;
 	l.n = ret;
