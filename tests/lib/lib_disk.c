@@ -37,7 +37,7 @@ void disk_need(const char *engine)
 	}
 }
 
-void disk_configure(struct daemon *d, const char *engine, const char *config)
+static void configure(struct daemon *d, const char *engine, const char *config)
 {
 	char lines[2048];
 
@@ -64,7 +64,7 @@ void disk_start(struct daemon *d, const char *engine, const char *config)
 {
 	daemon_place(d, true);
 	clock_hold(d);
-	disk_configure(d, engine, config);
+	configure(d, engine, config);
 	daemon_restart(d);
 	disk_state_becomes(d, "up", PATIENT_MS);
 }
@@ -80,8 +80,8 @@ struct disk_world *disk_place(void **state, const char *config)
 	w.engine = *state;
 	daemon_place(&w.d, true);
 	clock_hold(&w.d);
-	disk_configure(&w.d, w.engine, config);
-	disk_store_path(&w.d, w.path, sizeof(w.path));
+	configure(&w.d, w.engine, config);
+	(void)snprintf(w.path, sizeof(w.path), "%s/nvme.store", w.d.disk);
 	return &w;
 }
 
@@ -107,11 +107,6 @@ void disk_end(struct disk_world *w)
 }
 
 /* --- the store's file --- */
-
-void disk_store_path(const struct daemon *d, char *ret, size_t n)
-{
-	(void)snprintf(ret, n, "%s/nvme.store", d->disk);
-}
 
 uint64_t disk_file_bytes(const char *path)
 {

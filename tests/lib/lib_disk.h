@@ -20,8 +20,7 @@ void disk_need(const char *engine);
 /* daemon_start() with these lines, of which the last section is [nvme], and this engine; waits
  * until the tier is up. */
 void disk_start(struct daemon *d, const char *engine, const char *config);
-/* Two of its steps: daemon_configure() for it, and waiting for a state. */
-void disk_configure(struct daemon *d, const char *engine, const char *config);
+/* One of its steps. */
 void disk_state_becomes(const struct daemon *d, const char *state, int timeout_ms);
 
 /* --- a daemon, an engine, a chain --- */
@@ -44,8 +43,6 @@ void disk_end(struct disk_world *w);
 
 /* --- the store's file --- */
 
-/* where the default one is */
-void disk_store_path(const struct daemon *d, char *ret, size_t n);
 uint64_t disk_file_bytes(const char *path);
 /* Flips one bit of every copy of the image with this key; offset >= 0: from its first byte. Returns
  * the copies. */

@@ -12,8 +12,6 @@
  */
 #include "lib_nvme_kill.h"
 
-#include "lib_clock.h"
-
 enum {
 	LENGTH = 8,
 	FRESH = 8,
@@ -39,10 +37,8 @@ struct loop {
 	enum kill_kind kind;
 	struct random random;
 	struct kill_counts *n;
-	struct daemon d;
-	struct engine e;
+	struct disk_world *w;
 	struct kvtier_geometry g;
-	char path[200];
 	uint32_t epoch, life; /* of the epoch */
 	/* The model. */
 	struct kvtier_key keys[CHAINS][LENGTH];
@@ -80,7 +76,7 @@ static pid_t start_ctl(const struct loop *l, const char *command, const char *mo
 
 		(void)dup2(null, 1);
 		(void)dup2(null, 2);
-		execl(program, "kvtierctl", "--socket", l->d.socket, command, more, last,
+		execl(program, "kvtierctl", "--socket", l->w->d.socket, command, more, last,
 		      (char *)NULL);
 		_exit(127);
 	}
@@ -90,7 +86,7 @@ static pid_t start_ctl(const struct loop *l, const char *command, const char *mo
 
 static bool is_there(struct loop *l, uint32_t chain, uint32_t i)
 {
-	return engine_lookup(&l->e, &l->keys[chain][i], 1) == 1;
+	return engine_lookup(&l->w->e, &l->keys[chain][i], 1) == 1;
 }
 
 static void flush_start(struct loop *l)
@@ -138,9 +134,9 @@ static void check_loaded(struct loop *l, const struct op *op, uint32_t slot, con
 	for (uint32_t i = 0; i < LENGTH; i++) {
 		const uint32_t page = slot * LENGTH + i;
 
-		if (blocks[i] == 0 && !page_is(&l->e, page, &l->keys[op->chain][i], 0))
+		if (blocks[i] == 0 && !page_is(&l->w->e, page, &l->keys[op->chain][i], 0))
 			fail_msg("chain %u block %u was loaded with wrong bytes", op->chain, i);
-		if (blocks[i] < 0 && alive && !page_is_poison(&l->e, page))
+		if (blocks[i] < 0 && alive && !page_is_poison(&l->w->e, page))
 			fail_msg("chain %u block %u has status %d, and its page was touched",
 				 op->chain, i, blocks[i]);
 		if (blocks[i] == 0 && !l->offered[op->chain])
@@ -162,7 +158,7 @@ static void op_end(struct loop *l, uint32_t slot, bool alive)
 
 	if (!op->action)
 		return;
-	assert_int_equal(kvtier_wait(l->e.client, op->id, -1, &result), 0);
+	assert_int_equal(kvtier_wait(l->w->e.client, op->id, -1, &result), 0);
 	assert_int_equal(result.n, LENGTH);
 	if (op->action == LOAD)
 		check_loaded(l, op, slot, blocks, alive);
@@ -192,15 +188,16 @@ static int op_start(struct loop *l, uint32_t slot, enum action action)
 	slot_pages(slot, pages);
 	for (uint32_t i = 0; i < LENGTH; i++) {
 		if (action == STORE)
-			page_fill(&l->e, pages[i], &keys[i], 0);
+			page_fill(&l->w->e, pages[i], &keys[i], 0);
 		else
-			page_poison(&l->e, pages[i]);
+			page_poison(&l->w->e, pages[i]);
 	}
 	if (action == PREFETCH)
-		r = kvtier_prefetch(l->e.space, keys, LENGTH, NULL, &op->id);
+		r = kvtier_prefetch(l->w->e.space, keys, LENGTH, NULL, &op->id);
 	else
-		r = action == STORE ? kvtier_store(l->e.space, keys, pages, LENGTH, NULL, &op->id) :
-				      kvtier_load(l->e.space, keys, pages, LENGTH, NULL, &op->id);
+		r = action == STORE ?
+			    kvtier_store(l->w->e.space, keys, pages, LENGTH, NULL, &op->id) :
+			    kvtier_load(l->w->e.space, keys, pages, LENGTH, NULL, &op->id);
 	if (r)
 		return r;
 	op->action = action;
@@ -247,7 +244,7 @@ static void purge(struct loop *l, bool cut)
 
 	if (cut) {
 		(void)usleep(random_below(&l->random, 3000));
-		assert_int_equal(kill(l->d.pid, SIGKILL), 0);
+		assert_int_equal(kill(l->w->d.pid, SIGKILL), 0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	forget_kept(l);
@@ -288,10 +285,10 @@ static void verify_chain(struct loop *l, uint32_t chain)
 
 	slot_pages(OPS, pages);
 	for (uint32_t i = 0; i < LENGTH; i++) {
-		page_poison(&l->e, pages[i]);
+		page_poison(&l->w->e, pages[i]);
 		blocks[i] = -EINPROGRESS;
 	}
-	(void)engine_load(&l->e, l->keys[chain], pages, LENGTH, blocks);
+	(void)engine_load(&l->w->e, l->keys[chain], pages, LENGTH, blocks);
 	check_loaded(l, &op, OPS, blocks, true);
 	for (uint32_t i = 0; i < LENGTH; i++) {
 		if (l->kept[chain][i] && blocks[i] != 0)
@@ -323,9 +320,9 @@ static void flip_some(struct loop *l, uint64_t from, uint64_t to)
 		const uint64_t at = from + random_next(&l->random) % (to - from);
 		uint8_t byte;
 
-		disk_read(l->path, at, &byte, 1);
+		disk_read(l->w->path, at, &byte, 1);
 		byte ^= (uint8_t)(1u << random_below(&l->random, 8));
-		disk_write(l->path, at, &byte, 1);
+		disk_write(l->w->path, at, &byte, 1);
 	}
 }
 
@@ -337,15 +334,15 @@ static void replace_segment(struct loop *l, uint64_t bytes, bool zeros)
 
 	memset(segment, 0, sizeof(segment));
 	if (!zeros)
-		disk_read(l->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment,
-			  sizeof(segment));
-	disk_write(l->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment,
+		disk_read(l->w->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)),
+			  segment, sizeof(segment));
+	disk_write(l->w->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment,
 		   sizeof(segment));
 }
 
 static void hurt(struct loop *l)
 {
-	const uint64_t bytes = disk_file_bytes(l->path);
+	const uint64_t bytes = disk_file_bytes(l->w->path);
 
 	/* Cut short by the last one, and its next daemon was killed before it made it anew. */
 	if (bytes < 2 * SEGMENT)
@@ -371,7 +368,7 @@ static void hurt(struct loop *l)
 			flip_some(l, SEGMENT / 2, SEGMENT / 2 + 4096);
 		break;
 	case 7:
-		assert_int_equal(truncate(l->path, (off_t)(random_next(&l->random) % bytes)), 0);
+		assert_int_equal(truncate(l->w->path, (off_t)(random_next(&l->random) % bytes)), 0);
 		break;
 	}
 }
@@ -380,7 +377,7 @@ static void hurt(struct loop *l)
 
 static void new_epoch(struct loop *l)
 {
-	(void)unlink(l->path);
+	(void)unlink(l->w->path);
 	forget_kept(l);
 	memset(l->offered, 0, sizeof(l->offered));
 	l->epoch++;
@@ -389,20 +386,20 @@ static void new_epoch(struct loop *l)
 
 static void open_engine(struct loop *l)
 {
-	engine_open(&l->e, l->d.socket, "engine", &l->g, PAGES);
+	engine_open(&l->w->e, l->w->d.socket, "engine", &l->g, PAGES);
 	if (l->life == 0)
 		for (uint32_t c = 0; c < CHAINS; c++)
-			chain_keys(&l->e, (uint64_t)l->epoch * CHAINS + c, LENGTH, l->keys[c]);
+			chain_keys(&l->w->e, (uint64_t)l->epoch * CHAINS + c, LENGTH, l->keys[c]);
 }
 
 /* After damage the store may be refused; then nothing can be recovered, and the daemon lives
  * without. */
 static void note_refusal(struct loop *l)
 {
-	struct look look = look_at(&l->d, PATIENT_MS);
+	struct look look = look_at(&l->w->d, PATIENT_MS);
 	char state[32];
 
-	while (daemon_word(&l->d, "tiers.nvme.state", state, sizeof(state)),
+	while (daemon_word(&l->w->d, "tiers.nvme.state", state, sizeof(state)),
 	       strcmp(state, "starting") == 0)
 		if (!look_again(&look))
 			fail_msg("the store is neither used nor refused");
@@ -412,10 +409,10 @@ static void note_refusal(struct loop *l)
 
 static void live_and_die(struct loop *l)
 {
-	daemon_restart(&l->d);
+	daemon_restart(&l->w->d);
 	/* in the midst of recovery */
 	if (random_below(&l->random, 16) == 0 && l->life > 0) {
-		daemon_signal(&l->d, SIGKILL);
+		daemon_signal(&l->w->d, SIGKILL);
 		return;
 	}
 	open_engine(l);
@@ -427,29 +424,26 @@ static void live_and_die(struct loop *l)
 		purge(l, random_below(&l->random, 2));
 	else
 		work_long(l);
-	daemon_signal(&l->d, SIGKILL);
+	daemon_signal(&l->w->d, SIGKILL);
 	for (uint32_t slot = 0; slot < OPS; slot++)
 		op_end(l, slot, false);
 	flush_end(l, true);
-	engine_close(&l->e);
+	engine_close(&l->w->e);
 }
 
 void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t seed,
 	       struct kill_counts *ret)
 {
+	void *state = (void *)(uintptr_t)engine;
 	static struct loop l;
 
-	disk_need(engine);
 	memset(&l, 0, sizeof(l));
 	memset(ret, 0, sizeof(*ret));
 	l.kind = kind;
 	l.random.state = seed;
 	l.n = ret;
 	l.g = tiny_geometry(seed % 2 ? KVTIER_CODEC_RAW : KVTIER_CODEC_FP8);
-	daemon_place(&l.d, true);
-	clock_hold(&l.d);
-	disk_configure(&l.d, engine, configs[kind]);
-	disk_store_path(&l.d, l.path, sizeof(l.path));
+	l.w = disk_place(&state, configs[kind]);
 	for (; ret->kills < kills; ret->kills++) {
 		live_and_die(&l);
 		if (kind != KILL_ROOMY)
@@ -463,5 +457,5 @@ void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t
 	       " %u hurts, %u refused\n",
 	       ret->kills, (unsigned long long)ret->kept, (unsigned long long)ret->whole,
 	       (unsigned long long)ret->missed, ret->flushes, ret->cut, ret->hurts, ret->refused);
-	daemon_remove(&l.d);
+	disk_end(l.w);
 }
