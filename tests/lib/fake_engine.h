@@ -115,6 +115,10 @@ void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t a
 void fake_close(struct engine *e);
 /* A case with `sole`, which is open and is closed when it has ended. */
 #define TEST_FAKE(name, private) TEST_GIVEN(name, fake_begin, fake_end, private)
+/* Two: the same with shared and with private memory. */
+#define TEST_FAKES(name, shared, staged)                               \
+	TEST_ROWS(name, { #shared, name, fake_begin, fake_end, NULL }, \
+		  { #staged, name, fake_begin, fake_end, (void *)1 })
 extern struct engine sole;
 int fake_begin(void **state);
 int fake_end(void **unused);

@@ -8,11 +8,11 @@
 #include "client/lib/base/client_ring.h"
 #include "tests/lib/test.h"
 
+static struct arena arena;
+static struct range r; /* the last that was taken */
+
 TEST(fills_to_the_last_slot)
 {
-	struct arena arena;
-	struct range r;
-
 	arena_init(&arena, 64);
 	for (uint32_t i = 0; i < 64; i += 16) {
 		assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
@@ -23,9 +23,6 @@ TEST(fills_to_the_last_slot)
 
 TEST(gap_in_the_middle_is_found)
 {
-	struct arena arena;
-	struct range r;
-
 	arena_init(&arena, 48);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
@@ -37,9 +34,6 @@ TEST(gap_in_the_middle_is_found)
 
 TEST(largest_gap_when_less_will_do)
 {
-	struct arena arena;
-	struct range r;
-
 	arena_init(&arena, 20);
 	assert_int_equal(arena_take(&arena, 4, 4, &r), 0);
 	assert_int_equal(arena_take(&arena, 2, 2, &r), 0);
@@ -51,9 +45,6 @@ TEST(largest_gap_when_less_will_do)
 
 TEST(as_many_ranges_as_ops)
 {
-	struct arena arena;
-	struct range r;
-
 	arena_init(&arena, 1000);
 	for (int i = 0; i < KVTIER_MAX_OPS; i++)
 		assert_int_equal(arena_take(&arena, 1, 1, &r), 0);
@@ -75,8 +66,7 @@ TEST(random_against_model)
 {
 	struct random random = random_seeded("unit_client_arena");
 	static uint8_t model[500];
-	struct range held[KVTIER_MAX_OPS], r;
-	struct arena arena;
+	struct range held[KVTIER_MAX_OPS];
 	uint32_t n = 0;
 
 	arena_init(&arena, sizeof(model));

@@ -135,43 +135,37 @@ TEST_FAKE(results_give_back_the_users_words, false)
 
 /* Stores, loads and cancels, good and bad pages, results taken in every way: afterwards all is free
  * again. */
-static void nothing_adds_up(bool private)
+TEST_FAKES(nothing_adds_up, nothing_adds_up_shared, nothing_adds_up_staged)
 {
 	struct kvtier_result results[4];
 	const uint32_t pages[5] = { 1, PAGES, 2, 12345678, 3 };
 	struct kvtier_key keys[5];
-	struct engine e;
 	uint64_t op;
 
-	fake_open(&e, private);
-	fake_keys(&e, 1, 5, keys);
+	fake_keys(&sole, 1, 5, keys);
 	for (int i = 0; i < 3000; i++) {
 		for (int k = 0; k < 4; k++)
 			results[k] = (struct kvtier_result){ .size = sizeof(results[0]) };
-		assert_int_equal(i % 2 ? kvtier_store(e.space, keys, pages, 5, NULL, &op) :
-					 kvtier_load(e.space, keys, pages, 5, NULL, &op),
+		assert_int_equal(i % 2 ? kvtier_store(sole.space, keys, pages, 5, NULL, &op) :
+					 kvtier_load(sole.space, keys, pages, 5, NULL, &op),
 				 0);
 		if (i % 5 == 0)
-			assert_int_equal(kvtier_cancel(e.client, op, 60000), 0);
+			assert_int_equal(kvtier_cancel(sole.client, op, 60000), 0);
 		if (i % 3)
-			assert_int_equal(kvtier_wait(e.client, op, 60000, results), 0);
+			assert_int_equal(kvtier_wait(sole.client, op, 60000, results), 0);
 		else
-			assert_true(kvtier_poll(e.client, results, 4) >= 0);
+			assert_true(kvtier_poll(sole.client, results, 4) >= 0);
 	}
-	while (e.client->n_free < KVTIER_MAX_OPS) {
+	while (sole.client->n_free < KVTIER_MAX_OPS) {
 		results[0] = (struct kvtier_result){ .size = sizeof(results[0]) };
-		assert_true(kvtier_poll(e.client, results, 1) >= 0);
+		assert_true(kvtier_poll(sole.client, results, 1) >= 0);
 	}
-	assert_int_equal(e.client->link->arena.n_used, 0);
-	assert_int_equal(e.client->link->in_flight, 0);
-	assert_int_equal(e.client->staged_running, 0);
-	if (private)
-		assert_int_equal(e.space->staged->arena.n_used, 0);
-	fake_close(&e);
+	assert_int_equal(sole.client->link->arena.n_used, 0);
+	assert_int_equal(sole.client->link->in_flight, 0);
+	assert_int_equal(sole.client->staged_running, 0);
+	if (*state) /* private */
+		assert_int_equal(sole.space->staged->arena.n_used, 0);
 }
-
-TEST_DO(nothing_adds_up_shared, nothing_adds_up(false));
-TEST_DO(nothing_adds_up_staged, nothing_adds_up(true));
 
 TEST_FAKE(ids_are_not_used_again_after_reconnection, false)
 {

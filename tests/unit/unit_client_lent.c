@@ -14,6 +14,7 @@
 #include "tests/lib/test.h"
 
 static const uint32_t some_pages[4] = { 5, 3, 5, 4 };
+static uint64_t given_up; /* the op */
 
 static int lent_now(void)
 {
@@ -29,19 +30,19 @@ static void becomes_free(void)
 
 /* A load that the daemon took off the ring (or not), and then nothing. Returns the result of
  * closing the space. */
-static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
+static int give_up(bool taken)
 {
 	struct kvtier_key keys[4];
-	const uint32_t before = e->peer.taken;
+	const uint32_t before = sole.peer.taken;
 
-	fake_keys(e, 1, 4, keys);
-	e->peer.keep = taken;
-	e->peer.hold = !taken;
-	assert_int_equal(kvtier_load(e->space, keys, some_pages, 4, NULL, ret_op), 0);
-	for (int i = 0; taken && i < 10000 && e->peer.taken == before; i++)
+	fake_keys(&sole, 1, 4, keys);
+	sole.peer.keep = taken;
+	sole.peer.hold = !taken;
+	assert_int_equal(kvtier_load(sole.space, keys, some_pages, 4, NULL, &given_up), 0);
+	for (int i = 0; taken && i < 10000 && sole.peer.taken == before; i++)
 		(void)usleep(1000);
-	e->peer.deaf = true;
-	return kvtier_space_close(e->space);
+	sole.peer.deaf = true;
+	return kvtier_space_close(sole.space);
 }
 
 TEST_FAKE(what_the_daemon_began_is_lent, false)
@@ -52,9 +53,8 @@ TEST_FAKE(what_the_daemon_began_is_lent, false)
 	} old[4] = { { .size = sizeof(old[0]) } };
 	char text[1024];
 	struct stat st;
-	uint64_t op;
 
-	assert_int_equal(give_up(&sole, true, &op), 3);
+	assert_int_equal(give_up(true), 3);
 	assert_int_equal(fstat(sole.fd, &st), 0);
 	assert_int_equal(kvtier_lent(sole.client, lent, 4), 3);
 	assert_int_equal(kvtier_lent(NULL, (struct kvtier_lent *)(void *)old, 2), 3);
@@ -62,7 +62,7 @@ TEST_FAKE(what_the_daemon_began_is_lent, false)
 		assert_int_equal(lent[i].page, 3 + i);
 		assert_int_equal(lent[i].memory, st.st_ino);
 		assert_int_equal(lent[i].offset, lent[i].page * PAGE_BYTES);
-		assert_int_equal(lent[i].op, op);
+		assert_int_equal(lent[i].op, given_up);
 		assert_int_equal(lent[i].daemon, getpid()); /* the fake daemon is a thread */
 		assert_int_equal(lent[i].ended, 1);
 		/* no more than asked for, in size and number */
@@ -81,32 +81,28 @@ TEST_FAKE(what_the_daemon_began_is_lent, false)
 
 TEST_FAKE(what_it_never_read_is_not, false)
 {
-	uint64_t op;
-
-	assert_int_equal(give_up(&sole, false, &op), 0);
+	assert_int_equal(give_up(false), 0);
 	assert_int_equal(lent_now(), 0);
 	sole.peer.deaf = false;
 }
 
 TEST_FAKE(nor_are_staged_pages, true)
 {
-	uint64_t op;
-
-	assert_int_equal(give_up(&sole, true, &op), 0);
+	assert_int_equal(give_up(true), 0);
 	assert_int_equal(lent_now(), 0);
 	sole.peer.deaf = false;
 }
 
 /* The daemon connects again with this as the fourth descriptor. */
-static void give_fourth(struct engine *e, int fd)
+static void give_fourth(int fd)
 {
-	e->peer.pidfd = fd;
-	e->peer.hang_up = true;
-	while (e->peer.connections < 2) {
-		assert_true(kvtier_poll(e->client, NULL, 0) >= 0);
+	sole.peer.pidfd = fd;
+	sole.peer.hang_up = true;
+	while (sole.peer.connections < 2) {
+		assert_true(kvtier_poll(sole.client, NULL, 0) >= 0);
 		(void)usleep(1000);
 	}
-	fake_store_again(e);
+	fake_store_again(&sole);
 }
 
 static pid_t a_process(int *ret_pidfd)
@@ -132,37 +128,31 @@ static void end_process(pid_t pid)
 TEST(a_dead_daemon_has_let_go)
 {
 	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
-	struct engine e;
-	uint64_t op;
 	pid_t pid;
 	int pidfd;
 
 	pid = a_process(&pidfd);
-	fake_open(&e, false);
-	give_fourth(&e, pidfd);
-	assert_int_equal(give_up(&e, true, &op), 3);
+	fake_open(&sole, false); /* after the fork: a child has no end of its sockets */
+	give_fourth(pidfd);
+	assert_int_equal(give_up(true), 3);
 	assert_int_equal(kvtier_lent(NULL, lent, 4), 3);
 	assert_int_equal(lent[0].daemon, pid);
 	end_process(pid);
 	assert_int_equal(lent_now(), 0); /* though nobody hung up */
-	e.peer.deaf = false;
-	fake_close(&e);
+	sole.peer.deaf = false;
+	fake_close(&sole);
 	(void)close(pidfd);
 }
 
-TEST(what_is_no_pidfd_says_nothing)
+TEST_FAKE(what_is_no_pidfd_says_nothing, false)
 {
 	const int fd = eventfd(1, EFD_CLOEXEC); /* readable */
-	struct engine e;
-	uint64_t op;
 
-	fake_open(&e, false);
-	give_fourth(&e, fd);
-	assert_int_equal(give_up(&e, true, &op), 3);
+	give_fourth(fd);
+	assert_int_equal(give_up(true), 3);
 	assert_int_equal(lent_now(), 3); /* it polls readable, and is not believed */
-	e.peer.deaf = false;
+	sole.peer.deaf = false;
 	becomes_free();
-	fake_close(&e);
 	(void)close(fd);
 }
 

@@ -7,58 +7,45 @@
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
 
-static void lost_daemon_ends_every_op(bool private)
+TEST_FAKES(lost_daemon_ends_every_op, lost_daemon_ends_shared_ops, lost_daemon_ends_staged_ops)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key keys[5];
 	const uint32_t pages[5] = { 0, 1, 2, 3, 4 };
 	int32_t blocks[5];
-	struct engine e;
 	uint64_t ops[3];
 
-	fake_open(&e, private);
-	fake_keys(&e, 1, 5, keys);
-	e.peer.hold = true;
+	fake_keys(&sole, 1, 5, keys);
+	sole.peer.hold = true;
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(kvtier_store(e.space, keys, pages, 5, NULL, &ops[i]), 0);
-	e.peer.hang_up = true;
+		assert_int_equal(kvtier_store(sole.space, keys, pages, 5, NULL, &ops[i]), 0);
+	sole.peer.hang_up = true;
 	result.blocks = blocks;
 	result.blocks_max = 5;
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(kvtier_wait(e.client, ops[i], 60000, &result), 0);
+		assert_int_equal(kvtier_wait(sole.client, ops[i], 60000, &result), 0);
 		assert_int_equal(result.status, -ECONNRESET);
 		for (int k = 0; k < 5; k++)
 			assert_int_equal(blocks[k], -ECONNRESET);
 	}
-	fake_close(&e);
 }
 
-TEST_DO(lost_daemon_ends_shared_ops, lost_daemon_ends_every_op(false));
-TEST_DO(lost_daemon_ends_staged_ops, lost_daemon_ends_every_op(true));
-
-static void comes_back_with_its_spaces(bool private)
+TEST_FAKES(comes_back_with_its_spaces, reconnects_shared, reconnects_staged)
 {
-	struct kvtier_key before, after;
-	struct engine e;
+	struct kvtier_key after;
 
-	fake_open(&e, private);
-	fake_store_again(&e);
-	fake_keys(&e, 1, 1, &before);
-	e.peer.salt = 9; /* as if the state directory had been lost */
-	e.peer.hang_up = true;
-	while (e.peer.connections < 2) {
-		assert_int_equal(kvtier_poll(e.client, NULL, 0), 0);
+	fake_store_again(&sole);
+	sole.peer.salt = 9; /* as if the state directory had been lost */
+	sole.peer.hang_up = true;
+	while (sole.peer.connections < 2) {
+		assert_int_equal(kvtier_poll(sole.client, NULL, 0), 0);
 		(void)usleep(1000);
 	}
-	fake_store_again(&e);
-	fake_keys(&e, 1, 1, &after);
-	assert_memory_not_equal(&before, &after, sizeof(before));
-	assert_int_equal(e.peer.connections, 2);
-	fake_close(&e);
+	fake_store_again(&sole);
+	fake_keys(&sole, 1, 1, &after);
+	assert_memory_not_equal(&sole.key, &after, sizeof(after));
+	assert_int_equal(sole.peer.connections, 2);
 }
-
-TEST_DO(reconnects_shared, comes_back_with_its_spaces(false));
-TEST_DO(reconnects_staged, comes_back_with_its_spaces(true));
 
 static void *hammer(void *arg)
 {

@@ -8,57 +8,51 @@
 #include "tests/lib/fake_engine.h"
 #include "tests/lib/test.h"
 
+static uint64_t op; /* the last */
+
 /* Stores 20 pages, loads 21 keys to other pages: 20 come back, the last page is left alone. */
-static void round_trip(bool private)
+TEST_FAKES(round_trip, shared_pages_come_back, private_pages_come_back_in_chunks)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key keys[21];
 	uint32_t pages[21];
 	int32_t blocks[21];
-	struct engine e;
-	uint64_t op;
 
-	fake_open(&e, private);
-	fake_keys(&e, 1, 21, keys);
+	fake_keys(&sole, 1, 21, keys);
 	for (uint32_t i = 0; i < 21; i++) {
-		fake_fill(&e, i, (uint8_t)(i + 1));
+		fake_fill(&sole, i, (uint8_t)(i + 1));
 		pages[i] = i;
 	}
-	assert_int_equal(kvtier_store(e.space, keys, pages, 20, NULL, &op), 0);
-	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(kvtier_store(sole.space, keys, pages, 20, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, -1, &result), 0);
 	assert_int_equal(result.status, 0);
 	assert_int_equal(result.ok, 20);
 	for (uint32_t i = 0; i < 21; i++) {
 		pages[i] = 60 - i;
-		fake_fill(&e, 60 - i, 0x99);
+		fake_fill(&sole, 60 - i, 0x99);
 	}
 	result.blocks = blocks;
 	result.blocks_max = 21;
-	assert_int_equal(kvtier_load(e.space, keys, pages, 21, NULL, &op), 0);
-	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(kvtier_load(sole.space, keys, pages, 21, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(sole.client, op, -1, &result), 0);
 	assert_int_equal(result.status, -ENOENT);
 	assert_int_equal(result.prefix, 20);
 	assert_int_equal(result.op, op);
 	for (uint32_t i = 0; i < 20; i++) {
-		fake_page_is(&e, 60 - i, (uint8_t)(i + 1));
+		fake_page_is(&sole, 60 - i, (uint8_t)(i + 1));
 		assert_int_equal(blocks[i], 0);
 	}
 	assert_int_equal(blocks[20], -ENOENT);
-	if (private)
-		fake_page_is(&e, 40, 0x99);
-	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ENOENT); /* taken */
-	fake_close(&e);
+	if (*state) /* private */
+		fake_page_is(&sole, 40, 0x99);
+	assert_int_equal(kvtier_wait(sole.client, op, 0, &result), -ENOENT); /* taken */
 }
-
-TEST_DO(shared_pages_come_back, round_trip(false));
-TEST_DO(private_pages_come_back_in_chunks, round_trip(true));
 
 TEST_FAKE(second_store_says_present, false)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
 	int32_t status;
-	uint64_t op;
 
 	result.blocks = &status;
 	result.blocks_max = 1;
@@ -75,7 +69,6 @@ TEST_FAKE(bad_pages_fail_alone_when_staged, true)
 	const uint32_t pages[4] = { 0, 1, PAGES, 2 };
 	struct kvtier_key keys[4];
 	int32_t blocks[4];
-	uint64_t op;
 
 	fake_keys(&sole, 1, 4, keys);
 	result.blocks = blocks;
@@ -94,7 +87,6 @@ TEST(ops_beyond_the_rings_wait)
 	const uint32_t page = 0;
 	struct kvtier_key key;
 	struct engine e;
-	uint64_t op;
 	int submitted = 0, taken = 0, n;
 
 	fake_open_with(&e, false, 8, 64);
@@ -125,7 +117,6 @@ TEST(no_more_than_max_ops)
 {
 	struct kvtier_key key;
 	struct engine e;
-	uint64_t op;
 
 	fake_open_with(&e, true, 1024, 1024);
 	fake_keys(&e, 1, 1, &key);
@@ -142,7 +133,6 @@ TEST_FAKE(wait_ends_at_its_timeout_and_the_op_goes_on, false)
 	const struct kvtier_op brief = { .size = sizeof(brief), .timeout_ms = 500 };
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
-	uint64_t op;
 
 	sole.peer.hold = true;
 	assert_int_equal(kvtier_store(sole.space, &sole.key, &page, 1, &brief, &op), 0);
@@ -160,7 +150,6 @@ TEST_FAKE(cancelled_staged_op_starts_no_more_chunks, true)
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key keys[20];
 	uint32_t pages[20];
-	uint64_t op;
 
 	fake_keys(&sole, 1, 20, keys);
 	for (uint32_t i = 0; i < 20; i++)
@@ -183,7 +172,6 @@ TEST_FAKE(event_fd_follows_results, false)
 	struct kvtier_result results[2] = { { .size = sizeof(results[0]) },
 					    { .size = sizeof(results[0]) } };
 	struct pollfd p = { .events = POLLIN };
-	uint64_t op;
 
 	p.fd = kvtier_event_fd(sole.client);
 	for (int round = 0; round < 20; round++) {
@@ -215,25 +203,24 @@ TEST_FAKE(results_taken_by_others_are_not_lost_to_event_fd, false)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct pollfd p = { .events = POLLIN };
-	uint64_t op[2];
+	uint64_t ops[2];
 
 	p.fd = kvtier_event_fd(sole.client);
 	(void)kvtier_poll(sole.client, &result, 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL,
-					      &op[i]),
+					      &ops[i]),
 				 0);
 	/* takes both completions in */
-	assert_int_equal(kvtier_wait(sole.client, op[1], 60000, &result), 0);
+	assert_int_equal(kvtier_wait(sole.client, ops[1], 60000, &result), 0);
 	assert_int_equal(poll(&p, 1, 5000), 1);
 	assert_int_equal(kvtier_poll(sole.client, &result, 1), 1);
-	assert_int_equal(result.op, op[0]);
+	assert_int_equal(result.op, ops[0]);
 }
 
 static void refused(struct engine *e, struct kvtier_op o, const char *field)
 {
-	uint64_t op = 5;
-
+	op = 5;
 	assert_int_equal(kvtier_submit(e->space, &o, &op), -EINVAL);
 	if (!strstr(kvtier_last_error(), field) || op != 5)
 		fail_msg("\"%s\" does not name %s", kvtier_last_error(), field);
@@ -272,7 +259,6 @@ TEST_FAKE(bad_arguments_submit_nothing, false)
 {
 	struct kvtier_op o = { .size = sizeof(o), .priority = 101 };
 	struct kvtier_key key = { { 0 } };
-	uint64_t op;
 
 	assert_int_equal(kvtier_store(sole.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "op.priority is 101"));

@@ -9,19 +9,21 @@
 #include "tests/lib/test.h"
 
 static struct notify notify;
+static char name[64]; /* an abstract one */
 
 FIXTURE(clear_environment)
 {
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
 	unsetenv("WATCHDOG_PID");
+	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
 	return 0;
 }
 
 TEST_EACH(clear_environment, NULL);
 
 /* Binds a socket to the name, '@' for abstract ones, and sets $NOTIFY_SOCKET. */
-static int manager(const char *name)
+static int manager(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -54,9 +56,9 @@ TEST(nobody_listens)
 	notify_close(&notify);
 }
 
-static void sends_to(const char *name)
+static void sends(void)
 {
-	const int fd = manager(name);
+	const int fd = manager();
 
 	assert_int_equal(notify_open(&notify), 0);
 	assert_int_equal(notify_send(&notify, "READY=1\nSTATUS=serving"), 0);
@@ -69,28 +71,21 @@ static void sends_to(const char *name)
 
 TEST(a_path)
 {
-	char name[64];
-
 	snprintf(name, sizeof(name), "/tmp/unit_notify.%d", (int)getpid());
-	sends_to(name);
+	sends();
 	(void)unlink(name);
 }
 
 TEST(an_abstract_name)
 {
-	char name[64];
-
-	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
-	sends_to(name);
+	sends();
 }
 
 TEST(a_manager_that_does_not_read_is_not_waited_for)
 {
-	char name[64];
-	int fd, r = 0;
+	const int fd = manager();
+	int r = 0;
 
-	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
-	fd = manager(name);
 	assert_int_equal(notify_open(&notify), 0);
 	for (int i = 0; i < 100000 && r == 0; i++)
 		r = notify_send(&notify, "WATCHDOG=1");

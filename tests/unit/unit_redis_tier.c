@@ -11,6 +11,7 @@
 
 static struct redis_server server[2];
 static struct kit kit;
+static char name[KIT_NAME_BYTES]; /* of block 1 */
 
 enum { SMALL = 3000, LARGE = 1 << 20 };
 
@@ -25,6 +26,7 @@ FIXTURE(open_kit)
 
 	redis_say(&server[0], text, sizeof(text), "FLUSHALL");
 	kit_init(&kit, *state ? (uint32_t)(uintptr_t)*state : SMALL);
+	kit_name(1, name);
 	return 0;
 }
 
@@ -41,13 +43,11 @@ TEST_EACH(begin, end);
 
 TEST(what_is_stored_is_loaded)
 {
-	char name[KIT_NAME_BYTES];
 	uint8_t *value;
 
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_store(&kit, 1), 0);
 	assert_int_equal(kit_load(&kit, 1), 0);
-	kit_name(1, name);
 	value = malloc(2ull * kit.room);
 	assert_non_null(value);
 	assert_int_equal(kit_value(&kit, 1, value),
@@ -167,13 +167,11 @@ TEST(a_buffer_too_small_is_told_what_it_needs)
 
 NOT_STARTED(values_expire_after_ttl)
 {
-	char name[KIT_NAME_BYTES];
 	long long left;
 
 	kit.conf.ttl_ms = 3600000;
 	kit_start_at(&kit, server[0].address);
 	assert_int_equal(kit_store(&kit, 1), 0);
-	kit_name(1, name);
 	left = redis_ask(&server[0], "PTTL %s", name);
 	assert_true(left > 3000000 && left <= 3600000);
 }
@@ -305,14 +303,14 @@ NOT_STARTED(values_are_spread_by_key)
 static void plant(uint32_t block, size_t at, uint8_t flip, uint32_t bytes)
 {
 	uint8_t *value = calloc(2, kit.room);
-	char name[KIT_NAME_BYTES];
+	char key[KIT_NAME_BYTES];
 	uint32_t n;
 
 	assert_non_null(value);
 	n = kit_value(&kit, block, value);
 	value[at] ^= flip;
-	kit_name(block, name);
-	redis_put(&server[0], name, value, bytes ? bytes : n);
+	kit_name(block, key);
+	redis_put(&server[0], key, value, bytes ? bytes : n);
 	free(value);
 }
 
@@ -324,7 +322,7 @@ static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
 	uint8_t *value = calloc(1, 2 * kit.room), *good = calloc(1, 2 * kit.room);
 	uint8_t *image = aligned_alloc(IMAGE_ALIGN, kit.room);
 	const size_t head = sizeof(struct image_header) + kit.shape.scale_bytes;
-	char name[KIT_NAME_BYTES];
+	char key[KIT_NAME_BYTES];
 	uint32_t n;
 
 	assert_true(image && value && good);
@@ -339,8 +337,8 @@ static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
 		memcpy(value, good, sizeof(struct redis_envelope));
 		memcpy(value + n - REDIS_MAC_BYTES, good + n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
 	}
-	kit_name(block, name);
-	redis_put(&server[0], name, value, n);
+	kit_name(block, key);
+	redis_put(&server[0], key, value, n);
 	free(image);
 	free(value);
 	free(good);
@@ -353,7 +351,7 @@ static bool is_gone(TEST_UNUSED struct kit *k, void *arg)
 
 TEST(a_bad_value_is_a_miss_and_goes)
 {
-	char name[KIT_NAME_BYTES];
+	char key[KIT_NAME_BYTES];
 
 	plant(1, 40, 4, 0);  /* header */
 	plant(2, 0, 0, 500); /* truncated */
@@ -365,8 +363,8 @@ TEST(a_bad_value_is_a_miss_and_goes)
 	      8, 0);
 	for (uint32_t i = 1; i <= 5; i++) {
 		assert_int_equal(kit_load(&kit, i), -EBADMSG);
-		kit_name(i, name);
-		assert_true(kit_until(&kit, is_gone, name));
+		kit_name(i, key);
+		assert_true(kit_until(&kit, is_gone, key));
 	}
 	assert_int_equal(kit_counters(&kit).corrupt_total, 5);
 	assert_int_equal(kit_counters(&kit).deleted_total, 5);
@@ -377,11 +375,8 @@ TEST(a_bad_value_is_a_miss_and_goes)
 
 TEST(a_forged_value_is_a_miss_and_goes)
 {
-	char name[KIT_NAME_BYTES];
-
 	plant_image(1, kit.shape.payload_offset + 100, 8, true);
 	assert_int_equal(kit_load(&kit, 1), -EKEYREJECTED);
-	kit_name(1, name);
 	assert_true(kit_until(&kit, is_gone, name));
 	assert_int_equal(kit_counters(&kit).forged_total, 1);
 	assert_int_equal(kit_counters(&kit).corrupt_total, 0);
@@ -391,12 +386,10 @@ TEST(a_forged_value_is_a_miss_and_goes)
 TEST(a_value_of_another_form_is_a_miss_and_stays)
 {
 	uint8_t *value;
-	char name[KIT_NAME_BYTES];
 	uint32_t n;
 
 	value = calloc(2, kit.room);
 	n = kit_value(&kit, 1, value);
-	kit_name(1, name);
 	/* form 1 */
 	redis_put(&server[0], name, value + sizeof(struct redis_envelope), n - REDIS_SEAL_BYTES);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
@@ -411,9 +404,8 @@ TEST(a_value_of_another_form_is_a_miss_and_stays)
 
 TEST(a_wrong_type_is_a_miss_and_overwritten)
 {
-	char name[KIT_NAME_BYTES], text[64];
+	char text[64];
 
-	kit_name(1, name);
 	redis_say(&server[0], text, sizeof(text), "LPUSH %s x", name);
 	assert_int_equal(kit_load(&kit, 1), -EBADMSG);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
@@ -434,13 +426,10 @@ static void condemn(uint32_t block, size_t at, uint8_t flip)
 
 TEST(a_condemned_value_goes)
 {
-	char name[KIT_NAME_BYTES];
-
 	plant_image(1, kit.shape.payload_offset + 100, 8, false);
 	/* header and MAC are good: only the checksum tells */
 	assert_int_equal(kit_load(&kit, 1), -EILSEQ);
 	condemn(1, kit.shape.payload_offset + 100, 8);
-	kit_name(1, name);
 	assert_true(kit_until(&kit, is_gone, name));
 	assert_int_equal(kit_counters(&kit).corrupt_total, 1);
 	assert_int_equal(kit_counters(&kit).deleted_total, 1);
