@@ -230,14 +230,15 @@ class Vllm(Trouble, Waits):
         engine = self.engine()
         self.stores(engine, 9)       # what another test stored is no store
 
-        def said(action: str, how: dict, **ask) -> bool:
-            before = self.daemon.stats()["hints"][action]["accepted_total"]
+        def said(action: str, how: dict, kept: bool, **ask) -> bool:
+            before = self.daemon.stats()["hints"]["accepted_blocks_total"]
             engine.ask(seeds=[9], hints=[[action, how]], **ask)
             engine.ask(seeds=[9], tokens=600)       # a step in which their answers are taken
-            return self.daemon.stats()["hints"][action]["accepted_total"] - before >= 600 // 32
+            now = self.daemon.stats()["hints"]
+            return now["accepted_blocks_total"] - before >= 600 // 32 and (now["kept_bytes"] > 0) == kept
 
-        self.until(lambda: said("pin", {"session": "chat"}, tokens=600))
-        self.until(lambda: said("ended", {"session": "chat", "scope": "session"}, tokens=40))
+        self.until(lambda: said("pin", {"session": "chat"}, kept=True, tokens=600))
+        self.until(lambda: said("ended", {"session": "chat", "scope": "session"}, kept=False, tokens=40))
 
     def trouble(self, number: int, after) -> None:
         engine, fresh = self.engine(), (10, 11, 12) if number == signal.SIGKILL else (13, 14, 15)
