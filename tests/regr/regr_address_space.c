@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (its mappings end at 1.5 TiB: the daemon has more at times, and is refused) */
+/* make: no=thread (it leaves a process some 2 TiB of addresses, and the daemon may map more) */
 /*
  * regr_address_space.c - goal: a client's mappings count until they are unmapped, so that no
  * client can use up the daemon's addresses. A client that opened and closed sparse regions of 64
