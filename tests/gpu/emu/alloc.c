@@ -48,14 +48,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	r.ctx = call.ctx;
 	r.gpu = call.ctx->gpu;
-	r.alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (r.alias == MAP_FAILED)
+	if (!range_add_own(&r))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r.base = (CUdeviceptr)r.alias;
-	if (!range_add(&r)) {
-		munmap(r.alias, bytes);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	*ptr = r.base;
 	return CUDA_SUCCESS;
 }

@@ -262,8 +262,10 @@ void address_give(CUdeviceptr base, size_t bytes);
 bool address_of_device(uint64_t address); /* within the addresses of address_take() */
 
 struct range *range_add(const struct range *range); /* a copy; NULL: no memory */
-void range_remove(struct range *range);             /* frees it */
-struct range *range_at(CUdeviceptr address);        /* the range that holds it; NULL: none */
+/* The same, of fresh memory that has one address here and on the GPU: sets base and alias. */
+struct range *range_add_own(struct range *range);
+void range_remove(struct range *range);      /* frees it */
+struct range *range_at(CUdeviceptr address); /* the range that holds it; NULL: none */
 struct range *range_overlapping(CUdeviceptr base, size_t bytes);
 struct range *range_next(uint32_t *at);
 bool range_is_host(const struct range *range);

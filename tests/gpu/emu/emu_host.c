@@ -61,14 +61,8 @@ CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags)
 	if (!may_pin(bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	r.ctx = call.ctx;
-	r.alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (r.alias == MAP_FAILED)
+	if (!range_add_own(&r))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r.base = (CUdeviceptr)r.alias;
-	if (!range_add(&r)) {
-		munmap(r.alias, bytes);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	*ptr = r.alias;
 	return CUDA_SUCCESS;
 }

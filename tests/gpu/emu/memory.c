@@ -258,6 +258,22 @@ struct range *range_add(const struct range *range)
 	return r;
 }
 
+struct range *range_add_own(struct range *range)
+{
+	const size_t bytes = range->bytes;
+	struct range *added;
+
+	range->alias =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (range->alias == MAP_FAILED)
+		return NULL;
+	range->base = (CUdeviceptr)range->alias;
+	added = range_add(range);
+	if (!added)
+		munmap(range->alias, bytes);
+	return added;
+}
+
 void range_remove(struct range *range)
 {
 	uint32_t at;
