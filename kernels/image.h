@@ -67,6 +67,16 @@ struct image_geometry {
 	uint32_t typed_segments, typed_values, opaque_bytes;
 };
 
+/* The geometry in a struct kvtier_geometry or wire_geometry. */
+#define IMAGE_GEOMETRY(g)                                                                 \
+	(struct image_geometry)                                                           \
+	{                                                                                 \
+		.dtype = (g)->dtype, .layers = (g)->layers, .kv_heads = (g)->kv_heads,    \
+		.head_dim_k = (g)->head_dim_k, .head_dim_v = (g)->head_dim_v,             \
+		.block_tokens = (g)->block_tokens, .typed_segments = (g)->typed_segments, \
+		.typed_values = (g)->typed_values, .opaque_bytes = (g)->opaque_bytes      \
+	}
+
 /* Sizes that follow from geometry and codecs. */
 struct image_shape {
 	uint32_t element_bytes; /* of the dtype */
@@ -103,6 +113,15 @@ struct page_piece {
 	uint32_t kind;   /* enum image_kind */
 	uint32_t layer;
 };
+
+/* The piece in a struct kvtier_segment or wire_segment, whose region begins at `region`. */
+#define PAGE_PIECE(s, region)                                                       \
+	(struct page_piece)                                                         \
+	{                                                                           \
+		.base = (region) + (s)->offset, .page_stride = (s)->page_stride,    \
+		.head_stride = (s)->head_stride, .token_stride = (s)->token_stride, \
+		.length = (s)->length, .kind = (s)->kind, .layer = (s)->layer       \
+	}
 
 struct page_layout {
 	struct image_geometry geometry;

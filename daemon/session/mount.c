@@ -203,15 +203,7 @@ static int add_segment(struct builder *b, uint32_t at, const struct wire_segment
 		r = count_pages(b, at, s, region_lengths[s->region], pages);
 	if (r)
 		return r;
-	*piece = (struct page_piece){
-		.base = region_bases[s->region] + s->offset,
-		.page_stride = s->page_stride,
-		.head_stride = s->head_stride,
-		.token_stride = s->token_stride,
-		.length = s->length,
-		.kind = s->kind,
-		.layer = s->layer,
-	};
+	*piece = PAGE_PIECE(s, region_bases[s->region]);
 	return 0;
 }
 

@@ -558,17 +558,7 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 	r = check_limits(w, text, n);
 	if (r)
 		return r;
-	ret->geometry = (struct image_geometry){
-		.dtype = w->dtype,
-		.layers = w->layers,
-		.kv_heads = w->kv_heads,
-		.head_dim_k = w->head_dim_k,
-		.head_dim_v = w->head_dim_v,
-		.block_tokens = w->block_tokens,
-		.typed_segments = w->typed_segments,
-		.typed_values = w->typed_values,
-		.opaque_bytes = w->opaque_bytes,
-	};
+	ret->geometry = IMAGE_GEOMETRY(w);
 	ret->codec = w->codec ? (enum image_codec)w->codec : default_codec(w->dtype);
 	r = image_shape(&ret->geometry, ret->codec, ret->codec, &ret->shape, &field);
 	if (r == 0)

@@ -70,18 +70,7 @@ static void try_layout(const struct proto_space_open *m)
 {
 	/* addresses only: layout_build never looks there */
 	static uint8_t memory[WIRE_MAX_REGIONS];
-	const struct wire_geometry *w = &m->geometry;
-	const struct image_geometry g = {
-		.dtype = w->dtype,
-		.layers = w->layers,
-		.kv_heads = w->kv_heads,
-		.head_dim_k = w->head_dim_k,
-		.head_dim_v = w->head_dim_v,
-		.block_tokens = w->block_tokens,
-		.typed_segments = w->typed_segments,
-		.typed_values = w->typed_values,
-		.opaque_bytes = w->opaque_bytes,
-	};
+	const struct image_geometry g = IMAGE_GEOMETRY(&m->geometry);
 	uint8_t *bases[WIRE_MAX_REGIONS];
 	uint64_t lengths[WIRE_MAX_REGIONS], pages = 0;
 	struct page_layout layout;

@@ -64,15 +64,7 @@ static int place(const struct kvtier_region *regions, const struct kvtier_segmen
 	if ((uintptr_t)regions[s->region].base % element)
 		return error_set(-EINVAL, "regions[%u].base is no multiple of %u", s->region,
 				 element);
-	*ret = (struct page_piece){
-		.base = (uint8_t *)regions[s->region].base + s->offset,
-		.page_stride = s->page_stride,
-		.head_stride = s->head_stride,
-		.token_stride = s->token_stride,
-		.length = s->length,
-		.kind = s->kind,
-		.layer = s->layer,
-	};
+	*ret = PAGE_PIECE(s, (uint8_t *)regions[s->region].base);
 	return 0;
 }
 
@@ -128,17 +120,7 @@ static int shapes(struct encoded *e, const struct kvtier_geometry *g)
 	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_FP8_NATIVE };
 	struct image_shape shape;
 
-	e->geometry = (struct image_geometry){
-		.dtype = g->dtype,
-		.layers = g->layers,
-		.kv_heads = g->kv_heads,
-		.head_dim_k = g->head_dim_k,
-		.head_dim_v = g->head_dim_v,
-		.block_tokens = g->block_tokens,
-		.typed_segments = g->typed_segments,
-		.typed_values = g->typed_values,
-		.opaque_bytes = g->opaque_bytes,
-	};
+	e->geometry = IMAGE_GEOMETRY(g);
 	if (image_shape(&e->geometry, CODEC_RAW, CODEC_RAW, &shape, NULL))
 		return error_set(-EINVAL, "a raw image is larger than %d bytes", IMAGE_MAX_BYTES);
 	for (size_t i = 0; i < sizeof(codecs) / sizeof(*codecs); i++)
