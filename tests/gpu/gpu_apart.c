@@ -22,7 +22,6 @@ static struct kvtier_geometry geometry;
  * and an import may be given up. */
 static int engine(const char *socket)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
 	struct gpu own;
 	bool done = false;
@@ -32,7 +31,7 @@ static int engine(const char *socket)
 		struct wire_error error;
 		struct gpu_raw e;
 
-		gpu_raw_dial(&e, socket, &own, &g, 2 * N);
+		gpu_raw_dial(&e, socket, &own, &tiny_fp8, 2 * N);
 		if (gpu_raw_ask(&e, NULL) == 0) {
 			gpu_raw_fill(&e, HELD, 0, N);
 			gpu_raw_start(&e, WIRE_OP_STORE, HELD, 0, N);

@@ -102,13 +102,11 @@ static void run_one(enum wire_op op, uint32_t first)
 /* The first batches bring the layout of pages to the GPU, and wait for it. */
 static void begin(void)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-
 	gpu_let_go();
 	gpu_open(&gpu, 0);
 	daemon_tuned(NULL, 128);
 	daemon_start(&d, config);
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &large_raw, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_fill(&e, CHAIN + 1, 0, 1);
 	run_one(WIRE_OP_STORE, 0);

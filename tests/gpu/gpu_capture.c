@@ -21,15 +21,13 @@ static CUstream capturing, plain, blocking;
 
 static void begin_with(enum gpu_memory_kind kind, uint32_t mode, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
-
 	gpu_open(&gpu, 0);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&capturing, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&plain, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
 	daemon_start(&d, config);
 	gpu_engine_mode(mode);
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
 	gpu_engine_reached(&ge, words);
 	for (uint64_t i = 0; i < 2; i++)
 		chain_keys(&ge.e, i, BLOCKS, keys[i]);

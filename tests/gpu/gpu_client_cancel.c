@@ -27,7 +27,6 @@ static uint32_t pages[BLOCKS], ended;
 
 FIXTURE(begin)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const bool engine = *state != NULL;
 
 	gpu_open(&gpu, 0);
@@ -36,7 +35,7 @@ FIXTURE(begin)
 	daemon_configure(&d, config);
 	daemon_restart(&d);
 	gpu_engine_mode(engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON);
-	gpu_engine_open(&ge, &gpu, d.socket, &g, BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, BLOCKS, GPU_ALLOC);
 	gpu_engine_reached(&ge, engine ? "CUDA engine mode" : "CUDA IPC");
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	pages_from(0, pages, BLOCKS);

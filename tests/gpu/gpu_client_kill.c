@@ -39,7 +39,6 @@ FIXTURE(end)
 /* The victim: stores and loads for ever. */
 static int engine(const char *socket)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 	struct gpu own;
@@ -47,7 +46,7 @@ static int engine(const char *socket)
 
 	gpu_open(&own, 0);
 	gpu_engine_mode((uint32_t)atoi(getenv("KVTIER_TEST_MODE")));
-	gpu_engine_open(&ge, &own, socket, &g, 2 * BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&ge, &own, socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
 	for (uint64_t chain = 100;; chain++) {
 		chain_keys(&ge.e, chain, BLOCKS, keys);
 		(void)gpu_chain_store(&ge, keys, 0, BLOCKS);
@@ -62,13 +61,12 @@ static char in_engine_mode[] = "";
 TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_killed, begin, end),
 	  cmocka_unit_test_prestate_setup_teardown(an_engine_is_killed, begin, end, in_engine_mode))
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() };
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 	uint64_t used, longest = 0;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	used = gpu_used();
@@ -122,13 +120,12 @@ TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
 	  cmocka_unit_test_prestate_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load,
 						   begin, end, in_engine_mode))
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() };
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS];
 	struct gpu_engine ge;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
 	pages_from(0, pages, BLOCKS);
 	for (int i = 0; i < KILLS; i++) {
 		int32_t blocks[BLOCKS];

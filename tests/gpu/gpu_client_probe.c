@@ -42,9 +42,8 @@ static char reached[256]; /* how try()'s pages were */
 /* A page has 8 KiB: all of the first region's lie in it. */
 static int try(const CUdeviceptr *bases, const uint64_t *lengths, size_t n)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
-	const size_t n_segments = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
+	const size_t n_segments = engine_segments(&tiny_raw, segments, KVTIER_MAX_SEGMENTS);
 	struct kvtier_region regions[2];
 	struct kvtier_space *space;
 	CUcontext before, after;
@@ -57,7 +56,7 @@ static int try(const CUdeviceptr *bases, const uint64_t *lengths, size_t n)
 						     .length = lengths[i],
 						     .base = (void *)(uintptr_t)bases[i] };
 	GPU(gpu_api()->cuCtxGetCurrent(&before));
-	r = kvtier_space_open(client, &g, regions, n, segments, n_segments, &space);
+	r = kvtier_space_open(client, &tiny_raw, regions, n, segments, n_segments, &space);
 	GPU(gpu_api()->cuCtxGetCurrent(&after));
 	assert_ptr_equal(before, after);
 	if (r == 0) {

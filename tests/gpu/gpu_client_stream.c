@@ -23,11 +23,9 @@ static struct gpu_gate gate; /* in front of the engine's stream */
 
 static void begin_with(enum gpu_memory_kind kind, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
-
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
 	gpu_engine_reached(&ge, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));

@@ -76,7 +76,6 @@ static uint8_t *loaded(struct gpu_engine *ge, const struct kvtier_key *keys)
 /* The same pages are stored in both modes, and the blocks are loaded in both. */
 TEST_GIVEN(random_bits_are_the_same, begin, end, config)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct random random = { .state = gpu_seed() }, again = random;
 	struct kvtier_key keys[2][BLOCKS];
 	uint8_t *found[2][2];
@@ -84,8 +83,8 @@ TEST_GIVEN(random_bits_are_the_same, begin, end, config)
 	uint32_t pages[BLOCKS];
 
 	pages_from(0, pages, BLOCKS);
-	open_in(&ge[0], KVTIER_GPU_ENGINE, &g);
-	open_in(&ge[1], KVTIER_GPU_DAEMON, &g);
+	open_in(&ge[0], KVTIER_GPU_ENGINE, &large_fp8);
+	open_in(&ge[1], KVTIER_GPU_DAEMON, &large_fp8);
 	fill(&ge[0], &random);
 	fill(&ge[1], &again);
 	for (int i = 0; i < 2; i++) {
@@ -114,7 +113,6 @@ enum { LATE_OPS = 4 };
  * goes. */
 static int late_engine(const char *socket, bool cancels)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[LATE_OPS];
 	uint64_t ops[LATE_OPS];
 	struct gpu_engine ge;
@@ -123,7 +121,7 @@ static int late_engine(const char *socket, bool cancels)
 
 	gpu_open(&own, 0);
 	gpu_engine_mode(KVTIER_GPU_ENGINE);
-	gpu_engine_open(&ge, &own, socket, &g, LATE_OPS, GPU_ALLOC);
+	gpu_engine_open(&ge, &own, socket, &large_fp8, LATE_OPS, GPU_ALLOC);
 	chain_keys(&ge.e, 1, LATE_OPS, keys);
 	if (gpu_chain_store(&ge, keys, 0, LATE_OPS))
 		return 1;

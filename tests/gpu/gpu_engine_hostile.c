@@ -59,16 +59,15 @@ static bool all_are(const struct gpu_raw *e, uint8_t byte)
 
 TEST_GIVEN(memory_comes_zeroed_and_is_nobody_elses, begin, end, config)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw hostile, other;
 
-	gpu_raw_open_engine(&hostile, d.socket, &gpu, &g, N);
+	gpu_raw_open_engine(&hostile, d.socket, &gpu, &large_fp8, N);
 	assert_true(all_are(&hostile, 0));
 	GPU(gpu_api()->cuMemsetD8Async(hostile.images, 0xee, hostile.image_bytes, gpu.stream));
 	gpu_raw_close_space(&hostile); /* and keeps its mapping */
 	daemon_stat_becomes(&d, "gpu.lent_bytes", 0, PATIENT_MS);
 	for (int i = 0; i < 4; i++) {
-		gpu_raw_open_engine(&other, d.socket, &gpu, &g, N);
+		gpu_raw_open_engine(&other, d.socket, &gpu, &large_fp8, N);
 		assert_true(all_are(&other, 0));
 		assert_true(all_are(&hostile, 0xee));
 		GPU(gpu_api()->cuMemsetD8Async(other.images, 0xdd, other.image_bytes, gpu.stream));
@@ -82,13 +81,12 @@ TEST_GIVEN(memory_comes_zeroed_and_is_nobody_elses, begin, end, config)
 /* A block that it stores while it scribbles is one image, the same at each load. */
 TEST_GIVEN(rubbish_is_its_own_block, begin, end, config)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
-	const struct image_geometry ig = { .dtype = g.dtype,
-					   .layers = g.layers,
-					   .kv_heads = g.kv_heads,
-					   .head_dim_k = g.head_dim_k,
-					   .head_dim_v = g.head_dim_v,
-					   .block_tokens = g.block_tokens };
+	const struct image_geometry ig = { .dtype = large_fp8.dtype,
+					   .layers = large_fp8.layers,
+					   .kv_heads = large_fp8.kv_heads,
+					   .head_dim_k = large_fp8.head_dim_k,
+					   .head_dim_v = large_fp8.head_dim_v,
+					   .block_tokens = large_fp8.block_tokens };
 	struct image_shape shape;
 	struct gpu_raw hostile, honest;
 	uint8_t *found[2];
@@ -97,8 +95,8 @@ TEST_GIVEN(rubbish_is_its_own_block, begin, end, config)
 	found[0] = malloc(shape.image_bytes);
 	found[1] = malloc(shape.image_bytes);
 	assert_true(found[0] && found[1]);
-	gpu_raw_open_engine(&hostile, d.socket, &gpu, &g, 2 * N);
-	gpu_raw_open(&honest, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open_engine(&hostile, d.socket, &gpu, &large_fp8, 2 * N);
+	gpu_raw_open(&honest, d.socket, &gpu, &large_fp8, 2 * N);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		const uint32_t chain = HOSTILE + 100 * round;
 
@@ -133,12 +131,11 @@ TEST_GIVEN(rubbish_is_its_own_block, begin, end, config)
  * memory, and the honest client is served from there. */
 TEST_GIVEN(what_a_gpu_keeps_does_not_come_from_pages, begin, end, keeping)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw hostile, honest;
 	char text[4096];
 
-	gpu_raw_open_engine(&hostile, d.socket, &gpu, &g, N);
-	gpu_raw_open(&honest, d.socket, &gpu, &g, N);
+	gpu_raw_open_engine(&hostile, d.socket, &gpu, &large_fp8, N);
+	gpu_raw_open(&honest, d.socket, &gpu, &large_fp8, N);
 	gpu_raw_fill(&honest, HONEST, 0, N);
 	assert_int_equal(gpu_raw_run(&honest, WIRE_OP_STORE, HONEST, 0, N).status, 0);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
@@ -164,12 +161,11 @@ TEST_GIVEN(what_a_gpu_keeps_does_not_come_from_pages, begin, end, keeping)
 
 static void refused(uint64_t stride, uint64_t length, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct wire_region region;
 	char text[232] = "";
 	struct gpu_raw e;
 
-	gpu_raw_dial_engine(&e, d.socket, &gpu, &g, N, &region);
+	gpu_raw_dial_engine(&e, d.socket, &gpu, &large_fp8, N, &region);
 	e.stride = stride ? stride : e.stride;
 	region.length = length;
 	assert_true(gpu_raw_space(&e, &region, 1, NULL, 0, text) < 0);
@@ -195,12 +191,10 @@ TEST_GIVEN(pages_have_room_for_images, begin, end, config)
  * only where the space's codec is fp8. */
 TEST_GIVEN(pages_end_with_their_memory, begin, end, config)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
-	const struct kvtier_geometry raw = large_geometry(KVTIER_CODEC_RAW);
 	struct wire_region region;
 	struct gpu_raw e;
 
-	gpu_raw_dial_engine(&e, d.socket, &gpu, &g, N, &region);
+	gpu_raw_dial_engine(&e, d.socket, &gpu, &large_fp8, N, &region);
 	region.length += e.page_bytes; /* behind the last image there is room for planes */
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 1, N - 1, 1).status, 0);
@@ -211,10 +205,10 @@ TEST_GIVEN(pages_end_with_their_memory, begin, end, config)
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 4, WIRE_PAGE_RAW | N, 1).status, -EFAULT);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, 1, WIRE_PAGE_RAW, 1).status, -EFAULT);
 	gpu_raw_close(&e);
-	gpu_raw_open_engine(&e, d.socket, &gpu, &raw, N);
+	gpu_raw_open_engine(&e, d.socket, &gpu, &large_raw, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 5, WIRE_PAGE_RAW, 1).status, -EFAULT);
 	gpu_raw_close(&e);
-	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	gpu_raw_open(&e, d.socket, &gpu, &large_fp8, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 6, WIRE_PAGE_RAW, 1).status, -EFAULT);
 	gpu_raw_close(&e);
 }

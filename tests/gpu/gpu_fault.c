@@ -108,16 +108,15 @@ typedef bool use_fn(const struct daemon *d, const struct kvtier_geometry *g);
 /* A daemon whose n-th call fails. False: it made fewer calls. */
 static bool daemon_with_fault(use_fn *use_it, const char *fault, int n)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct daemon d;
 	bool failed;
 
 	gpu_settings("%s%d", fault, n);
 	daemon_start(&d, config);
-	(void)use_it(&d, &g);
+	(void)use_it(&d, &tiny_fp8);
 	daemon_stat_becomes(&d, "ops.outstanding", 0, DEADLINE_MS);
 	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
-	if (has_failed() && !use_it(&d, &g))
+	if (has_failed() && !use_it(&d, &tiny_fp8))
 		fail_msg("%s%d: the next engine is not served", fault, n);
 	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
 	daemon_remove(&d);

@@ -15,13 +15,12 @@ static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages =
 
 static void goes(enum gpu_memory_kind kind, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 	struct gpu own;
 
 	gpu_open(&own, 0);
-	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &g, 2 * BLOCKS, kind);
+	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &large_fp8, 2 * BLOCKS, kind);
 	gpu_engine_reached(&ge, words);
 	chain_keys(&ge.e, kind, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);

@@ -15,11 +15,10 @@ static struct gpu gpu;
 
 static void goes(enum gpu_memory_kind kind, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
 	gpu_engine_reached(&ge, words);
 	chain_keys(&ge.e, kind, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);

@@ -24,12 +24,10 @@ static CUstream engine_stream;
 static void begin_with(const char *conf, enum gpu_memory_kind kind, uint32_t mode, uint32_t pages,
 		       const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
-
 	gpu_open(&gpu, 0);
 	daemon_start(&d, conf);
 	gpu_engine_mode(mode);
-	gpu_engine_open(&ge, &gpu, d.socket, &g, pages, kind);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, pages, kind);
 	gpu_engine_reached(&ge, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));

@@ -23,9 +23,7 @@ static bool completed(const struct gpu_raw *e)
  * after: a driver may wait for all streams of the process before it frees. */
 static void another(struct gpu_raw *other)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
-	gpu_raw_open(other, d.socket, &gpu, &g, N);
+	gpu_raw_open(other, d.socket, &gpu, &tiny_raw, N);
 	gpu_raw_fill(other, OTHER, 0, N);
 }
 
@@ -53,7 +51,6 @@ static void *fill_late(struct gpu_raw *e, CUstream stream, struct gpu_gate *gate
 
 static void a_store_waits(bool by_word)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const struct cuda_api *cu = gpu_api();
 	struct gpu_raw e, other;
 	struct wire_sqe sqe;
@@ -64,7 +61,7 @@ static void a_store_waits(bool by_word)
 
 	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
 	assert_int_equal(gpu_raw_order(&e, by_word ? 0 : 3), 0);
 	pinned = fill_late(&e, stream, &gate);
@@ -106,7 +103,6 @@ TEST_DO(a_store_waits_for_its_word, a_store_waits(true));
 /* The engine uses the page's bytes until the event; the load must not come before. */
 TEST(a_load_waits_for_its_event)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const struct cuda_api *cu = gpu_api();
 	struct gpu_raw e, other;
 	struct wire_sqe sqe;
@@ -116,7 +112,7 @@ TEST(a_load_waits_for_its_event)
 
 	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
 	assert_int_equal(gpu_raw_order(&e, 3), 0);
 	gpu_raw_fill(&e, CHAIN, N, N);
@@ -142,11 +138,10 @@ TEST(a_load_waits_for_its_event)
 
 TEST(who_waits_can_be_cancelled)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e, other;
 	struct wire_sqe sqe, cancel = { .op = WIRE_OP_CANCEL, .op_id = 1 };
 
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -171,11 +166,10 @@ TEST(who_waits_can_be_cancelled)
 
 TEST(an_order_is_checked)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	struct wire_sqe sqe;
 
-	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, N);
 	assert_int_equal(gpu_raw_order(&e, 2), 0);
 	assert_int_equal(gpu_raw_order(&e, 2), -EEXIST);
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);

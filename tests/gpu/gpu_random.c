@@ -72,19 +72,16 @@ static void reopen(struct side *s)
 
 static void check(struct side *s)
 {
-	const int32_t *statuses =
-		(const int32_t *)(const void *)((const char *)s->e.raw.complete +
-						wire_status_offset(s->e.raw.ok.cq_entries));
-
 	(void)gpu_raw_await(&s->e);
 	for (uint32_t i = 0; i < N && s->op == WIRE_OP_LOAD; i++) {
 		if (i >= s->n)
 			assert_true(gpu_raw_is_poison(&s->e, N + i));
-		else if (statuses[i] == 0)
+		else if (gpu_raw_status(&s->e, i) == 0)
 			assert_true(gpu_raw_holds(&s->e, s->chain, i, N + i));
-		else if (statuses[i] != -ENOENT && statuses[i] != -ECANCELED &&
-			 statuses[i] != -ETIMEDOUT)
-			fail_msg("block %u: status %d", i, statuses[i]);
+		else if (gpu_raw_status(&s->e, i) != -ENOENT &&
+			 gpu_raw_status(&s->e, i) != -ECANCELED &&
+			 gpu_raw_status(&s->e, i) != -ETIMEDOUT)
+			fail_msg("block %u: status %d", i, gpu_raw_status(&s->e, i));
 	}
 	if (s->cut)
 		reopen(s);

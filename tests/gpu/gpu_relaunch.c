@@ -74,12 +74,11 @@ static void give_work(struct gpu_raw *e)
 
 TEST(an_engine_finds_its_blocks_in_the_next_process)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[N], more[N];
 	struct gpu_engine ge;
 
 	start("heals=0 sticky=cuLaunchKernel:3", with_nvme);
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * N, GPU_ALLOC);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * N, GPU_ALLOC);
 	gpu_engine_reached(&ge, "CUDA IPC");
 	chain_keys(&ge.e, 1, N, keys);
 	chain_keys(&ge.e, 2, N, more);

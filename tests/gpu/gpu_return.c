@@ -69,10 +69,9 @@ static void serves(struct gpu_engine *ge)
 
 static void is_reached(enum gpu_memory_kind kind, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine ge;
 
-	gpu_engine_connect(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_connect(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
 	open_patiently(&ge);
 	gpu_engine_reached(&ge, words);
 	serves(&ge);
@@ -105,14 +104,13 @@ TEST(a_gpu_that_always_breaks_is_done_without)
 /* A mapping is no context's: of an engine's memory, of what the daemon makes for engine mode. */
 static void what_was_mapped_goes_after(uint32_t mode, const char *words)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 
 	gpu_report_clear();
 	gpu_engine_mode(mode);
 	start("sticky=cuMemcpyDtoHAsync:1");
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_VMM_FD);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, GPU_VMM_FD);
 	gpu_engine_reached(&ge, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	assert_int_not_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
@@ -159,7 +157,6 @@ static void dial(struct caller *c, const struct kvtier_geometry *g)
  * so. */
 static int three_imports(void)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct caller callers[3];
 	int busy = 0;
 
@@ -167,7 +164,7 @@ static int three_imports(void)
 	gpu_report_clear();
 	start("held=cuIpcOpenMemHandle:1 sticky=cuIpcOpenMemHandle:2");
 	for (int i = 0; i < 3; i++) {
-		dial(&callers[i], &g);
+		dial(&callers[i], &tiny_fp8);
 		assert_int_equal(pthread_create(&callers[i].thread, NULL, call, &callers[i]), 0);
 		gpu_report_has("is held", 1);
 	}
@@ -216,13 +213,12 @@ REAL(bool, cuda_busy_again, (struct cuda_busy * busy, int error))
 /* Longer than an import is waited for: until the call returns, others are told so. */
 TEST(a_driver_that_hangs_is_waited_for)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct caller c;
 
 	gpu_hold();
 	gpu_report_clear();
 	start("held=cuIpcOpenMemHandle:1");
-	dial(&c, &g);
+	dial(&c, &tiny_fp8);
 	assert_int_equal(pthread_create(&c.thread, NULL, call, &c), 0);
 	gpu_report_has("is held", 1);
 	clock_pass_ms(IMPORT_MS);

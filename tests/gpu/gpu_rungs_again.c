@@ -42,11 +42,10 @@ static int own_fds(void)
 /* A descriptor exported for the daemon is closed once it is sent. */
 TEST(an_engine_keeps_no_descriptor_of_its_memory)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct gpu_engine ge;
 	int fds;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 600, GPU_VMM_MANY);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 600, GPU_VMM_MANY);
 	fds = own_fds();
 	assert_int_equal(kvtier_space_close(ge.e.space), 0);
 	for (int i = 0; i < 3; i++) {
@@ -64,12 +63,11 @@ TEST(an_engine_keeps_no_descriptor_of_its_memory)
 TEST(memory_that_has_changed_is_given_back)
 {
 	enum { GONE = 20 };
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	struct kvtier_key keys[1];
 	struct gpu_engine ge;
 	uint64_t each;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 600, GPU_VMM_MANY);
+	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 600, GPU_VMM_MANY);
 	chain_keys(&ge.e, 1, 1, keys);
 	each = ge.memory.bytes / ge.memory.allocs;
 	daemon_signal(&d, SIGKILL);

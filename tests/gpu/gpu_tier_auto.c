@@ -66,7 +66,6 @@ static void work(struct gpu_raw *e)
 
 TEST(a_share_that_does_not_grow_and_goes)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	uint64_t first, used, before;
 	CUdeviceptr piece;
 	struct gpu_raw e;
@@ -79,7 +78,7 @@ TEST(a_share_that_does_not_grow_and_goes)
 	GPU(gpu_api()->cuMemAlloc(&piece, large_piece));
 	before = gpu_used();
 
-	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	gpu_raw_open(&e, d.socket, &gpu, &large_raw, N);
 	first = takes_a_quarter();
 	store(&e, 1); /* a first job puts its layout there */
 	used = gpu_used();
@@ -99,7 +98,7 @@ TEST(a_share_that_does_not_grow_and_goes)
 	daemon_stat_becomes(&d, "tiers.gpu.capacity_bytes", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 
-	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	gpu_raw_open(&e, d.socket, &gpu, &large_raw, N);
 	assert_true(takes_a_quarter() >= first + large_piece / 4 - SLAB);
 	store(&e, 1);
 	gpu_raw_close_all(&e);

@@ -24,13 +24,12 @@ GPU_DAEMON_EACH(config);
 TEST(a_hit_in_flight_keeps_its_slot)
 {
 	enum { FIT = 22, CHAIN = 1, OTHER = 2 };
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct gpu_raw hits, stores;
 	struct wire_sqe load;
 
-	gpu_raw_open(&hits, d.socket, &gpu, &g, 2 * FIT);
+	gpu_raw_open(&hits, d.socket, &gpu, &large_raw, 2 * FIT);
 	assert_int_equal(gpu_raw_order(&hits, 1), 0);
-	gpu_raw_open(&stores, d.socket, &gpu, &g, 2 * FIT);
+	gpu_raw_open(&stores, d.socket, &gpu, &large_raw, 2 * FIT);
 	gpu_raw_fill(&hits, CHAIN, 0, FIT);
 	assert_int_equal(gpu_raw_run(&hits, WIRE_OP_STORE, CHAIN, 0, FIT).status, 0);
 	gpu_raw_poison(&hits, FIT, FIT);
@@ -190,11 +189,10 @@ TEST_DO(nor_in_front_of_the_layers, load_by_groups_after("evict --tier gpu --all
 /* A purge reaches the GPU: what the tenant had there is served to nobody. */
 TEST(a_purge_takes_the_copies_too)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct gpu_raw e;
 	char text[512];
 
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_fill(&e, 1, 0, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 1, 0, N).status, 0);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", N, PATIENT_MS);

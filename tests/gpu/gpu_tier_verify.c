@@ -134,9 +134,7 @@ static void is_found(unsigned copies, size_t offset, const char *tier)
 
 TEST(one_that_differs_from_host_memory)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-
-	begin(&g, "");
+	begin(&large_raw, "");
 	flush();
 	is_found(3, 0, "tiers.host.hit_blocks_total");
 	end();
@@ -158,10 +156,9 @@ TEST(one_of_many_pieces)
 
 TEST(one_that_differs_from_nvme)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	char text[512];
 
-	begin(&g, "");
+	begin(&large_raw, "");
 	flush();
 	assert_int_equal(daemon_ctl(&d, "evict --all", text, sizeof(text)), 0);
 	daemon_stat_becomes(&d, "tiers.host.blocks", 0, PATIENT_MS);
@@ -184,16 +181,14 @@ static void begin_again(const struct kvtier_geometry *g, const char *settings)
 /* A daemon that has stored nothing copies from the GPU only to verify. */
 TEST(a_gpu_that_fails_meanwhile)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-
-	begin(&g, "");
+	begin(&large_raw, "");
 	flush();
-	begin_again(&g, "sticky=cuMemcpyDtoHAsync:3");
+	begin_again(&large_raw, "sticky=cuMemcpyDtoHAsync:3");
 	(void)verify(0, "\"bad_blocks\":0,");
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 	gpu_raw_close(&e);
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &large_raw, 2 * N);
 	load();
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), 0);
 	end();

@@ -37,7 +37,6 @@ static bool told(char *ret)
 
 static void engine(TEST_UNUSED void **state)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 	const uint64_t chain = strtoull(getenv("KVTIER_TEST_CHAIN"), NULL, 10);
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
@@ -46,7 +45,7 @@ static void engine(TEST_UNUSED void **state)
 
 	assert_int_equal(gpu_count(), 1);
 	gpu_open(&own, 0);
-	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &g, BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &large_fp8, BLOCKS, GPU_ALLOC);
 	gpu_engine_reached(&ge, "CUDA IPC");
 	chain_keys(&ge.e, chain, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);

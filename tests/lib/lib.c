@@ -248,6 +248,15 @@ int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t 
 	return shell(command, ret, n);
 }
 
+const char *daemon_told(const struct daemon *d, const char *arguments)
+{
+	static char text[65536];
+
+	if (daemon_ctl(d, arguments, text, sizeof(text)) != 0)
+		fail_msg("kvtierctl %s: %s", arguments, text);
+	return text;
+}
+
 int shell(const char *command, char *ret, size_t n)
 {
 	char rest[4096];
@@ -269,13 +278,10 @@ int shell(const char *command, char *ret, size_t n)
 static struct json_object *stat_at(const struct daemon *d, const char *path,
 				   struct json_object **ret_root)
 {
-	static char text[65536];
-	struct json_object *at;
+	struct json_object *at = json_tokener_parse(daemon_told(d, "stats --json"));
 	char copy[128];
 
-	if (daemon_ctl(d, "stats --json", text, sizeof(text)) != 0)
-		fail_msg("kvtierctl stats --json: %s", text);
-	*ret_root = at = json_tokener_parse(text);
+	*ret_root = at;
 	(void)snprintf(copy, sizeof(copy), "%s", path);
 	for (char *save = NULL, *name = strtok_r(copy, ".", &save); name;
 	     name = strtok_r(NULL, ".", &save))
@@ -287,16 +293,13 @@ static struct json_object *stat_at(const struct daemon *d, const char *path,
 /* The sum of a column of a list: "disks:read_bytes". */
 static uint64_t list_sum(const struct daemon *d, const char *path)
 {
-	static char text[65536];
 	const char *column = strchr(path, ':') + 1;
 	struct json_object *root, *rows = NULL, *value;
 	uint64_t sum = 0;
 	char command[128];
 
 	(void)snprintf(command, sizeof(command), "%.*s --json", (int)(column - path - 1), path);
-	if (daemon_ctl(d, command, text, sizeof(text)) != 0)
-		fail_msg("kvtierctl %s: %s", command, text);
-	root = json_tokener_parse(text);
+	root = json_tokener_parse(daemon_told(d, command));
 	command[column - path - 1] = '\0';
 	(void)json_object_object_get_ex(root, command, &rows);
 	for (size_t i = 0; rows && i < json_object_array_length(rows); i++) {

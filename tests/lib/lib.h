@@ -33,6 +33,14 @@ struct daemon {
 /* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it
  * serves. Without an NVMe tier, unless they have a section [nvme]. */
 void daemon_start(struct daemon *d, const char *config);
+/* A section [host] for tests that need little memory. */
+#define SMALL_HOST "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+/* Each case that names no fixtures has a daemon with these lines. */
+#define DAEMON_EACH(name, config)                               \
+	static struct daemon name;                              \
+	FIXTURE_DO(name##_starts, daemon_start(&name, config)); \
+	FIXTURE_DO(name##_ends, daemon_remove(&name));          \
+	TEST_EACH(name##_starts, name##_ends)
 /* The steps of it, for configurations that name files: directories, then the file, then
  * daemon_restart(). */
 void daemon_place(struct daemon *d, bool on_disk);
@@ -48,6 +56,8 @@ void daemon_remove(struct daemon *d); /* stops it and removes its directory; ass
 /* Runs kvtierctl with these arguments against it; returns the exit code, output (cut to n) in
  * ret. */
 int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n);
+/* Likewise, exit code 0; its output, until the next call or daemon_stat(). */
+const char *daemon_told(const struct daemon *d, const char *arguments);
 /* Daemons from now on are kvtierd_tuned (a test that calls it needs that), with this codec and so
  * many jobs at once; NULL and 0: as kvtierd. */
 void daemon_tuned(const char *kernels, unsigned depth);
@@ -128,10 +138,12 @@ struct engine {
 	int fd;
 };
 
-struct kvtier_geometry
-tiny_geometry(uint32_t codec); /* 2 layers, 2 heads x 32, 16 tokens, BF16: 8 KiB a page */
-struct kvtier_geometry
-large_geometry(uint32_t codec); /* 4 layers, 4 heads x 64, 32 tokens, BF16: 128 KiB a page */
+/* 2 layers, 2 heads x 32, 16 tokens, BF16: 8 KiB a page */
+extern const struct kvtier_geometry tiny_raw, tiny_fp8;
+/* 4 layers, 4 heads x 64, 32 tokens, BF16: 128 KiB a page */
+extern const struct kvtier_geometry large_raw, large_fp8;
+struct kvtier_geometry tiny_geometry(uint32_t codec);
+struct kvtier_geometry large_geometry(uint32_t codec);
 
 void engine_open(struct engine *e, const char *socket, const char *name,
 		 const struct kvtier_geometry *geometry, uint32_t pages);
@@ -204,6 +216,18 @@ struct served {
 void served_begin(struct served *s, const char *config, const struct kvtier_geometry *geometry,
 		  uint32_t pages);
 int served_end(void **state); /* a teardown: *state begins with a struct served */
+
+/* An engine with a chain, in a small daemon, that others are to do no harm. */
+enum { HONEST_BLOCKS = 4 };
+struct honest {
+	struct daemon d;
+	struct engine e;
+	struct kvtier_key keys[HONEST_BLOCKS];
+};
+void honest_begin(struct honest *h, const char *program); /* of struct daemon */
+/* It loads its chain, again and again; so do others that come and go. */
+void honest_is_served(struct honest *h);
+void honest_end(struct honest *h); /* a clean exit */
 
 uint64_t now_ns(void);
 

@@ -87,11 +87,9 @@ struct disk_world *disk_place(void **state, const char *config)
 
 void disk_live(struct disk_world *w)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
 	daemon_restart(&w->d);
 	disk_state_becomes(&w->d, "up", PATIENT_MS);
-	engine_open(&w->e, w->d.socket, "engine", &g, 2 * DISK_BLOCKS);
+	engine_open(&w->e, w->d.socket, "engine", &tiny_raw, 2 * DISK_BLOCKS);
 	chain_keys(&w->e, 1, DISK_BLOCKS, w->keys);
 }
 

@@ -7,32 +7,31 @@
 
 enum { VALUE_BYTES = 2 };
 
+#define GEOMETRY(name, few, dim, tokens, its_codec)                                          \
+	{                                                                                    \
+		.size = sizeof(struct kvtier_geometry), .dtype = KVTIER_BF16, .model = name, \
+		.convention = "test", .layers = few, .kv_heads = few, .head_dim_k = dim,     \
+		.head_dim_v = dim, .block_tokens = tokens, .world = 1, .codec = its_codec    \
+	}
+
+const struct kvtier_geometry tiny_raw = GEOMETRY("tiny@1", 2, 32, 16, KVTIER_CODEC_RAW);
+const struct kvtier_geometry tiny_fp8 = GEOMETRY("tiny@1", 2, 32, 16, KVTIER_CODEC_FP8);
+const struct kvtier_geometry large_raw = GEOMETRY("large@1", 4, 64, 32, KVTIER_CODEC_RAW);
+const struct kvtier_geometry large_fp8 = GEOMETRY("large@1", 4, 64, 32, KVTIER_CODEC_FP8);
+
 struct kvtier_geometry tiny_geometry(uint32_t codec)
 {
-	return (struct kvtier_geometry){
-		.size = sizeof(struct kvtier_geometry),
-		.dtype = KVTIER_BF16,
-		.model = "tiny@1",
-		.convention = "test",
-		.layers = 2,
-		.kv_heads = 2,
-		.head_dim_k = 32,
-		.head_dim_v = 32,
-		.block_tokens = 16,
-		.rank = 0,
-		.world = 1,
-		.codec = codec,
-	};
+	struct kvtier_geometry g = tiny_raw;
+
+	g.codec = codec;
+	return g;
 }
 
 struct kvtier_geometry large_geometry(uint32_t codec)
 {
-	struct kvtier_geometry g = tiny_geometry(codec);
+	struct kvtier_geometry g = large_raw;
 
-	g.model = "large@1";
-	g.layers = g.kv_heads = 4;
-	g.head_dim_k = g.head_dim_v = 64;
-	g.block_tokens = 32;
+	g.codec = codec;
 	return g;
 }
 
@@ -439,4 +438,38 @@ int served_end(void **state)
 	engine_close(&s->e);
 	daemon_remove(&s->d);
 	return 0;
+}
+
+/* --- an engine that others are to do no harm --- */
+
+void honest_begin(struct honest *h, const char *program)
+{
+	daemon_place(&h->d, false);
+	h->d.program = program;
+	daemon_configure(&h->d, SMALL_HOST);
+	daemon_restart(&h->d);
+	engine_open(&h->e, h->d.socket, "honest", &tiny_raw, 2 * HONEST_BLOCKS);
+	chain_keys(&h->e, 1, HONEST_BLOCKS, h->keys);
+	assert_int_equal(chain_store(&h->e, h->keys, 0, HONEST_BLOCKS), 0);
+}
+
+void honest_is_served(struct honest *h)
+{
+	engine_lookup_becomes(&h->e, h->keys, HONEST_BLOCKS, HONEST_BLOCKS);
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(chain_load(&h->e, h->keys, HONEST_BLOCKS, HONEST_BLOCKS),
+				 HONEST_BLOCKS);
+	for (int i = 0; i < 3; i++) {
+		struct engine late;
+
+		engine_open(&late, h->d.socket, "late", &tiny_raw, 2 * HONEST_BLOCKS);
+		assert_int_equal(chain_load(&late, h->keys, 0, HONEST_BLOCKS), HONEST_BLOCKS);
+		engine_close(&late);
+	}
+}
+
+void honest_end(struct honest *h)
+{
+	engine_close(&h->e);
+	daemon_remove(&h->d);
 }

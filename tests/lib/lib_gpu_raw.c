@@ -239,20 +239,7 @@ int gpu_raw_order(struct gpu_raw *e, uint32_t n_events)
 
 void gpu_raw_close_space(struct gpu_raw *e)
 {
-	const struct wire_space_close close = {
-		.head = raw_head(&e->raw, WIRE_SPACE_CLOSE, sizeof(close)),
-		.space = e->space,
-	};
-	union {
-		struct wire_head head;
-		struct wire_error error;
-	} answer = { 0 };
-
-	assert_int_equal(raw_send(&e->raw, &close, sizeof(close), NULL, 0), 0);
-	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
-	if (answer.head.type == WIRE_ERROR)
-		fail_msg("SPACE_CLOSE: %d, %s", answer.error.error, answer.error.text);
-	assert_int_equal(answer.head.type, WIRE_SPACE_CLOSED);
+	raw_space_close(&e->raw, e->space);
 }
 
 void gpu_raw_close(struct gpu_raw *e)
@@ -299,29 +286,21 @@ struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, 
 
 int32_t gpu_raw_status(const struct gpu_raw *e, uint32_t slot)
 {
-	const int32_t *statuses =
-		(const int32_t *)(const void *)((const char *)e->raw.complete +
-						wire_status_offset(e->raw.ok.cq_entries));
-
-	return statuses[slot];
+	return raw_status(&e->raw, slot);
 }
 
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe)
 {
-	raw_put(&e->raw, e->position, sqe);
-	raw_publish(&e->raw, ++e->position);
+	raw_push(&e->raw, e->position++, sqe);
 }
 
 struct wire_cqe gpu_raw_await(struct gpu_raw *e)
 {
-	const struct wire_cqe *ring =
-		(const void *)((const char *)e->raw.complete + WIRE_RING_OFFSET);
-
 	struct wire_cqe cqe;
 
 	raw_await(&e->raw, e->position);
-	cqe = ring[(e->position - 1) & (e->raw.ok.cq_entries - 1)];
-	__atomic_store_n(&e->raw.submit->cq_head, e->position, __ATOMIC_RELEASE);
+	cqe = *raw_cqe(&e->raw, e->position - 1);
+	raw_taken(&e->raw, e->position);
 	return cqe;
 }
 

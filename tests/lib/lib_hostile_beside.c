@@ -90,14 +90,13 @@ static bool all_done(const struct hostile *h)
 
 void hostile_beside(const char *test, uint32_t seconds)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const uint64_t until = now_ns() + seconds * 1000000000ull,
 		       patience = until + DEEDS_MS * 1000000ull;
 	static struct beside b;
 
 	b = (struct beside){ .random = random_seeded(test) };
 	daemon_start(&b.d, config);
-	engine_open(&b.e, b.d.socket, "honest", &g, 2 * BLOCKS);
+	engine_open(&b.e, b.d.socket, "honest", &tiny_fp8, 2 * BLOCKS);
 	assert_int_equal(hostile_start(&b.hostile, b.d.socket, random_next(&b.random)), 0);
 	while (now_ns() < until ||
 	       ((b.rounds < ROUNDS_LEAST || !all_done(&b.hostile)) && now_ns() < patience))

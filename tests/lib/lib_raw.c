@@ -144,28 +144,25 @@ void raw_expect_refused(struct raw *r, int error, const char *text)
 
 size_t raw_region_bytes(void)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
-	return engine_page_bytes(&g) * RAW_PAGES;
+	return engine_page_bytes(&tiny_raw) * RAW_PAGES;
 }
 
 void raw_space_fill(struct raw *r, struct raw_space *ret)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_segment segments[4];
-	const size_t n = engine_segments(&g, segments, 4);
+	const size_t n = engine_segments(&tiny_raw, segments, 4);
 
 	*ret = (struct raw_space){
 		.open = { .head = raw_head(r, WIRE_SPACE_OPEN, sizeof(*ret)),
 			  .n_regions = 1,
 			  .n_segments = 4,
-			  .geometry = { .dtype = g.dtype,
-					.codec = g.codec,
-					.layers = g.layers,
-					.kv_heads = g.kv_heads,
-					.head_dim_k = g.head_dim_k,
-					.head_dim_v = g.head_dim_v,
-					.block_tokens = g.block_tokens,
+			  .geometry = { .dtype = tiny_raw.dtype,
+					.codec = tiny_raw.codec,
+					.layers = tiny_raw.layers,
+					.kv_heads = tiny_raw.kv_heads,
+					.head_dim_k = tiny_raw.head_dim_k,
+					.head_dim_v = tiny_raw.head_dim_v,
+					.block_tokens = tiny_raw.block_tokens,
 					.world = 1,
 					.model = "hostile@1" } },
 		.region = { .memory = WIRE_MEMFD, .length = raw_region_bytes() },
@@ -194,6 +191,24 @@ int raw_space_open(struct raw *r, uint32_t *ret_handle)
 	assert_int_equal(ok.pages, RAW_PAGES);
 	*ret_handle = ok.space;
 	return fd;
+}
+
+void raw_space_close(struct raw *r, uint32_t handle)
+{
+	struct wire_space_close m = { .head = raw_head(r, WIRE_SPACE_CLOSE, sizeof(m)),
+				      .space = handle };
+
+	assert_int_equal(raw_send(r, &m, sizeof(m), NULL, 0), 0);
+	assert_int_equal(raw_receive(r, &m, sizeof(m)), sizeof(m));
+	assert_int_equal(m.head.type, WIRE_SPACE_CLOSED);
+}
+
+uint8_t *raw_region_map(int fd)
+{
+	uint8_t *region = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	assert_ptr_not_equal(region, MAP_FAILED);
+	return region;
 }
 
 /* --- rings --- */
@@ -240,9 +255,41 @@ void raw_publish(struct raw *r, uint32_t tail)
 	(void)raw_send(r, &bell, sizeof(bell), NULL, 0); /* it may have been cut already */
 }
 
+void raw_push(struct raw *r, uint32_t position, const struct wire_sqe *sqe)
+{
+	raw_put(r, position, sqe);
+	raw_publish(r, position + 1);
+}
+
+void raw_run(struct raw *r, uint32_t position, const struct wire_sqe *sqe)
+{
+	raw_push(r, position, sqe);
+	raw_await(r, position + 1);
+}
+
 void raw_await(const struct raw *r, uint32_t tail)
 {
 	AWAIT(__atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE) == tail);
+}
+
+void raw_taken(struct raw *r, uint32_t tail)
+{
+	__atomic_store_n(&r->submit->cq_head, tail, __ATOMIC_SEQ_CST);
+}
+
+const struct wire_cqe *raw_cqe(const struct raw *r, uint32_t position)
+{
+	const struct wire_cqe *ring = (const void *)((const char *)r->complete + WIRE_RING_OFFSET);
+
+	return &ring[position & (r->ok.cq_entries - 1)];
+}
+
+int32_t raw_status(const struct raw *r, uint32_t slot)
+{
+	const int32_t *statuses =
+		(const void *)((const char *)r->complete + wire_status_offset(r->ok.cq_entries));
+
+	return __atomic_load_n(&statuses[slot], __ATOMIC_RELAXED);
 }
 
 /* --- the daemon's size --- */
@@ -326,13 +373,11 @@ static void *witness_run(void *arg)
 
 void witness_start(struct witness *w, const char *socket_path)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
-
 	const bool may_miss = w->may_miss;
 
 	memset(w, 0, sizeof(*w));
 	w->may_miss = may_miss;
-	engine_open(&w->engine, socket_path, "witness", &g, WITNESS_PAGES);
+	engine_open(&w->engine, socket_path, "witness", &tiny_fp8, WITNESS_PAGES);
 	for (uint32_t i = 0; i < WITNESS_CHAINS; i++)
 		chain_keys(&w->engine, 77000 + i, WITNESS_BLOCKS, &w->keys[i * WITNESS_BLOCKS]);
 	assert_int_equal(pthread_create(&w->thread, NULL, witness_run, w), 0);

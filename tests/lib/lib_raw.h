@@ -48,17 +48,25 @@ void raw_space_fill(struct raw *r, struct raw_space *ret);
 size_t raw_region_bytes(void);
 /* Opens it over a good memfd, which is returned (the caller's); *ret_handle: for sqes. */
 int raw_space_open(struct raw *r, uint32_t *ret_handle);
+void raw_space_close(struct raw *r, uint32_t handle); /* waits for SPACE_CLOSED */
+uint8_t *raw_region_map(int fd);                      /* raw_region_bytes() */
 
 /* An entry that is in order, for one block; change it before pushing. */
 struct wire_sqe raw_sqe(enum wire_op op, uint32_t space);
 /* into the ring, unpublished */
 void raw_put(struct raw *r, uint32_t position, const struct wire_sqe *sqe);
-void raw_publish(struct raw *r, uint32_t tail); /* with a doorbell */
+void raw_publish(struct raw *r, uint32_t tail);                              /* with a doorbell */
+void raw_push(struct raw *r, uint32_t position, const struct wire_sqe *sqe); /* both */
+/* Likewise, and waits for its completion: of an entry each, so far. */
+void raw_run(struct raw *r, uint32_t position, const struct wire_sqe *sqe);
 struct wire_sqe *raw_entries(struct raw *r);
 uint8_t *raw_keys(struct raw *r);
 uint32_t *raw_pages(struct raw *r);
 /* Waits until cq_tail is `tail`; ends the test after 20 s. */
 void raw_await(const struct raw *r, uint32_t tail);
+void raw_taken(struct raw *r, uint32_t tail); /* completions before it are */
+const struct wire_cqe *raw_cqe(const struct raw *r, uint32_t position);
+int32_t raw_status(const struct raw *r, uint32_t slot); /* of the arena */
 
 /* --- the daemon's size --- */
 

@@ -115,7 +115,6 @@ struct flood {
 
 static void flood_begin(struct flood *f, struct node *n, const char *endpoint, const char *write)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	char lines[128];
 
 	(void)snprintf(lines, sizeof(lines), "write = %s\nmax_inflight_bytes = %dM\n", write,
@@ -124,7 +123,7 @@ static void flood_begin(struct flood *f, struct node *n, const char *endpoint, c
 					   .lines = lines,
 					   .host = "bytes = 64M\nslab_bytes = 4M\n" });
 	node_live(n);
-	node_join(n, &g);
+	node_join(n, &large_raw);
 	*f = (struct flood){ .node = n };
 	chain_keys(&n->e, 1, SHARED_BLOCKS, f->own);
 	assert_int_equal(chain_store(&n->e, f->own, 0, SHARED_BLOCKS), 0);

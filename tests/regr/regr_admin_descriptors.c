@@ -10,76 +10,43 @@
 #include "tests/lib/lib_packet.h"
 #include "tests/lib/lib_raw.h"
 
-#include <limits.h>
-
 #include "base/own.h"
 #include "tests/lib/lib_linger.h"
 
-enum { PEERS = 26, BLOCKS = 4, STRANGER = 20001 };
+enum { PEERS = 26, STRANGER = 20001 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
 static struct {
-	struct daemon d;
-	struct engine e;
-	struct kvtier_key keys[BLOCKS];
+	struct honest honest;
 	struct lingers lingers;
 	int fds[LINGER_MAX];
+	char admin[sizeof(((struct daemon *)0)->dir) + 16]; /* its socket */
 } w;
 
-static int begin_with(const char *program)
+static void begin_with(const char *program)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	char admin[sizeof(w.d.dir) + 16];
+	const char *dir = w.honest.d.dir;
 
 	memset(&w, 0, sizeof(w));
 	lingers_begin(&w.lingers);
-	daemon_place(&w.d, false);
-	w.d.program = program;
-	daemon_configure(&w.d, config);
-	daemon_restart(&w.d);
-	(void)snprintf(admin, sizeof(admin), "%s/admin.sock", w.d.dir);
-	assert_int_equal(chmod(w.d.dir, 0755), 0); /* for the stranger */
+	honest_begin(&w.honest, program);
+	(void)snprintf(w.admin, sizeof(w.admin), "%s/admin.sock", dir);
+	assert_int_equal(chmod(dir, 0755), 0); /* for the stranger */
 	if (!program)
-		assert_int_equal(chmod(admin, 0666), 0);
-	engine_open(&w.e, w.d.socket, "honest", &g, 2 * BLOCKS);
-	chain_keys(&w.e, 1, BLOCKS, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
-	return 0;
+		assert_int_equal(chmod(w.admin, 0666), 0);
 }
 
-FIXTURE(begin_here)
-{
-	return begin_with(NULL);
-}
-
-FIXTURE(begin_old)
-{
-	return begin_with("tests/kvtierd_old_kernel");
-}
-
-FIXTURE(end)
-{
-	engine_close(&w.e);
-	daemon_remove(&w.d); /* a clean exit, with all that blocks */
-	lingers_end(&w.lingers);
-	return 0;
-}
+FIXTURE_DO(begin_here, begin_with(NULL));
+FIXTURE_DO(begin_old, begin_with("tests/kvtierd_old_kernel"));
+/* A clean exit, with all that blocks. */
+FIXTURE_DO(end, honest_end(&w.honest); lingers_end(&w.lingers));
 
 /* --- peers --- */
-
-static int dial(void)
-{
-	char path[128];
-
-	(void)snprintf(path, sizeof(path), "%s/admin.sock", w.d.dir);
-	return packet_dial(path, 0);
-}
 
 /* A peer that asks, sends fd, and dies. False: the kernel let fd through, or it could not ask. */
 static bool is_kept_out(int fd, bool asks_before)
 {
 	static const char request[] = "clients";
-	struct raw r = { .fd = dial() };
+	struct raw r = { .fd = packet_dial(w.admin, 0) };
 	int s = 0;
 
 	if (r.fd < 0)
@@ -92,12 +59,6 @@ static bool is_kept_out(int fd, bool asks_before)
 	return s == -EPERM;
 }
 
-static void be(uid_t uid)
-{
-	if (uid && (setgid(uid) || setuid(uid)))
-		_exit(255);
-}
-
 /* In a process of its own. */
 static void expect_of(uid_t uid, bool (*what)(bool asks_before), bool asks_before)
 {
@@ -105,7 +66,8 @@ static void expect_of(uid_t uid, bool (*what)(bool asks_before), bool asks_befor
 	int status;
 
 	if (pid == 0) {
-		be(uid);
+		if (uid && (setgid(uid) || setuid(uid)))
+			_exit(255);
 		_exit(what(asks_before) ? 0 : 1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -123,7 +85,7 @@ static bool all_are_kept_out(bool asks_before)
 
 static bool cannot_connect(TEST_UNUSED bool unused)
 {
-	return dial() == -EACCES;
+	return packet_dial(w.admin, 0) == -EACCES;
 }
 
 /* While the daemon is stopped: what got through would be the last references when it goes on. */
@@ -135,46 +97,23 @@ static void peers_ask(uid_t uid, bool asks_before)
 	(void)close(fd);
 	if (!keeps_out) /* before 6.16: then only root and the daemon's own user get so far */
 		skip();
-	daemon_signal(&w.d, SIGSTOP);
+	daemon_signal(&w.honest.d, SIGSTOP);
 	for (uint32_t i = 0; i < PEERS; i++)
 		w.fds[i] = lingers_add(&w.lingers);
 	expect_of(uid, all_are_kept_out, asks_before);
 	lingers_reset(&w.lingers);
 	for (uint32_t i = 0; i < PEERS; i++)
 		(void)close(w.fds[i]);
-	daemon_signal(&w.d, SIGCONT);
-}
-
-/* --- others --- */
-
-static void engines_are_served(void)
-{
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct engine late;
-
-	engine_lookup_becomes(&w.e, w.keys, BLOCKS, BLOCKS);
-	for (int i = 0; i < 50; i++)
-		assert_int_equal(chain_load(&w.e, w.keys, BLOCKS, BLOCKS), BLOCKS);
-	engine_open(&late, w.d.socket, "late", &g, 2 * BLOCKS);
-	assert_int_equal(chain_load(&late, w.keys, 0, BLOCKS), BLOCKS);
-	engine_close(&late);
-}
-
-static void asking_is_answered(void)
-{
-	char text[4096];
-
-	assert_int_equal(daemon_ctl(&w.d, "clients", text, sizeof(text)), 0);
-	assert_non_null(strstr(text, "honest"));
-}
-
-static void all_are_served(void)
-{
-	engines_are_served();
-	asking_is_answered();
+	daemon_signal(&w.honest.d, SIGCONT);
 }
 
 /* --- cases --- */
+
+static void all_are_served(void)
+{
+	honest_is_served(&w.honest);
+	assert_non_null(strstr(daemon_told(&w.honest.d, "clients"), "honest"));
+}
 
 TEST_WITH(with_a_request, begin_here, end)
 {
@@ -198,11 +137,9 @@ TEST_WITH(from_a_stranger, begin_here, end)
 
 TEST_WITH(a_stranger_cannot_connect_where_the_kernel_is_old, begin_old, end)
 {
-	char path[PATH_MAX];
 	struct stat st;
 
-	(void)snprintf(path, sizeof(path), "%s/admin.sock", w.d.dir);
-	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(stat(w.admin, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 	if (geteuid() == 0)
 		expect_of(STRANGER, cannot_connect, false);

@@ -151,14 +151,13 @@ static void greedy_ends(struct storer *s, struct daemon *d, const struct tally *
 
 static void quiet_beside(bool big, uint32_t chain)
 {
-	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW);
 	static struct storer s;
 	struct tally tally = { 0 };
 	struct daemon d;
 	struct engine e;
 
 	greedy_begins(&s, &d, config, big, chain);
-	engine_open(&e, d.socket, "quiet", &quiet, FEW);
+	engine_open(&e, d.socket, "quiet", &tiny_raw, FEW);
 	for (uint32_t round = 0;
 	     round < ROUNDS || (round < ROUNDS_MAX && atomic_load(&s.ended) < ENDED_MIN); round++)
 		quiet_round(&e, round, &tally);
@@ -202,14 +201,13 @@ static void let_the_table_turn_over(struct storer *s)
 
 static void quiet_beside_a_full_table(const char *lines)
 {
-	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW);
 	static struct storer s;
 	struct tally tally = { 0 };
 	struct daemon d;
 	struct engine e;
 
 	greedy_begins(&s, &d, lines, false, 4);
-	engine_open(&e, d.socket, "quiet", &quiet, FEW);
+	engine_open(&e, d.socket, "quiet", &tiny_raw, FEW);
 	for (uint32_t round = 0; round < TABLE_ROUNDS; round++) {
 		quiet_round(&e, round, &tally);
 		let_the_table_turn_over(&s);

@@ -261,13 +261,12 @@ static void place(const char *options, const char *lines)
 
 static void begin(const char *options, const char *lines)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	uint8_t tenants[SECRET_BYTES];
 	struct redis_seal seal;
 
 	place(options, lines);
 	node_live(&w.node);
-	node_join(&w.node, &g);
+	node_join(&w.node, &tiny_raw);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
 	redis_seal_derive(tenants, sizeof(tenants), &seal);
 	look_for_password();

@@ -213,14 +213,12 @@ CASE(the_parent_closes_before_its_child)
 
 static int begin_with(bool staged)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
 	memset(&w, 0, sizeof(w));
 	daemon_start(&w.d, config);
 	if (staged)
-		engine_open_staged(&w.e, w.d.socket, "engine", &g, PAGES, 1 << 16);
+		engine_open_staged(&w.e, w.d.socket, "engine", &tiny_raw, PAGES, 1 << 16);
 	else
-		engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
+		engine_open(&w.e, w.d.socket, "engine", &tiny_raw, PAGES);
 	chain_keys(&w.e, 1, BLOCKS, w.keys);
 	pages_from(0, w.pages, BLOCKS);
 	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);

@@ -12,16 +12,13 @@
 
 #include "tests/lib/kvtierd_letgo.h"
 
-enum { BLOCKS = 4, LOADS = 50, MOST_MIB = 256 };
-
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
+enum { MOST_MIB = 256 };
 
 static struct {
-	struct daemon d;
-	struct engine e;
-	struct kvtier_key keys[BLOCKS];
+	struct honest honest;
 	struct raw raw; /* the client that sends */
 	struct letgo *letgo;
+	int letgo_fd;
 	size_t bytes; /* of its memfd */
 } w;
 
@@ -38,38 +35,31 @@ static size_t memory_to_send(void)
 	return bytes - bytes % raw_region_bytes();
 }
 
-static void begin(void)
+FIXTURE(begin)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	char path[96];
-	int fd;
+	char path[64];
 
 	memset(&w, 0, sizeof(w));
-	daemon_place(&w.d, false);
-	w.d.program = "tests/kvtierd_letgo";
-	(void)snprintf(path, sizeof(path), "%s/letgo", w.d.dir);
-	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	assert_true(fd >= 0 && ftruncate(fd, sizeof(*w.letgo)) == 0);
-	w.letgo = mmap(NULL, sizeof(*w.letgo), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	w.letgo_fd = memfd_make(sizeof(*w.letgo), 0);
+	w.letgo = mmap(NULL, sizeof(*w.letgo), PROT_READ | PROT_WRITE, MAP_SHARED, w.letgo_fd, 0);
 	assert_ptr_not_equal(w.letgo, MAP_FAILED);
-	(void)close(fd);
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), w.letgo_fd);
 	(void)setenv(LETGO_PATH, path, 1);
-	daemon_configure(&w.d, config);
-	daemon_restart(&w.d);
-	engine_open(&w.e, w.d.socket, "honest", &g, 2 * BLOCKS);
-	chain_keys(&w.e, 1, BLOCKS, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
+	honest_begin(&w.honest, "tests/kvtierd_letgo");
 	w.bytes = memory_to_send();
-	raw_open(&w.raw, w.d.socket);
+	raw_open(&w.raw, w.honest.d.socket);
+	return 0;
 }
 
-static void end(void)
+FIXTURE(end)
 {
 	raw_close(&w.raw);
-	engine_close(&w.e);
-	daemon_remove(&w.d);
+	honest_end(&w.honest);
 	(void)munmap(w.letgo, sizeof(*w.letgo));
+	return close(w.letgo_fd);
 }
+
+TEST_EACH(begin, end);
 
 /* The packet has the only reference. */
 static void send_last(const void *message, size_t n)
@@ -79,13 +69,6 @@ static void send_last(const void *message, size_t n)
 	assert_int_equal(fallocate(fd, 0, 0, (off_t)w.bytes), 0);
 	assert_int_equal(raw_send(&w.raw, message, n, &fd, 1), 0);
 	(void)close(fd);
-}
-
-static void send_bell(void)
-{
-	const struct wire_head bell = raw_head(&w.raw, WIRE_DOORBELL, sizeof(bell));
-
-	send_last(&bell, sizeof(bell));
 }
 
 static void send_space(uint64_t bytes)
@@ -108,43 +91,24 @@ static uint32_t open_big_space(void)
 	return ok.space;
 }
 
-static void others_are_served(void)
-{
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct engine late;
-
-	engine_lookup_becomes(&w.e, w.keys, BLOCKS, BLOCKS);
-	for (int i = 0; i < LOADS; i++)
-		assert_int_equal(chain_load(&w.e, w.keys, BLOCKS, BLOCKS), BLOCKS);
-	for (int i = 0; i < 3; i++) {
-		engine_open(&late, w.d.socket, "late", &g, 2 * BLOCKS);
-		assert_int_equal(chain_load(&late, w.keys, 0, BLOCKS), BLOCKS);
-		engine_close(&late);
-	}
-}
-
 /* From `before` on: one of both threads lets go of it, and the core does not. */
 static void is_let_go(unsigned int before)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	const unsigned int ended = atomic_load(&w.letgo->ended);
 	uint32_t loads = 0;
 
-	while (atomic_load(&w.letgo->by_helpers) == before) {
-		if (atomic_load(&w.letgo->by_core) > 0)
-			fail_msg("the core thread lets go of a client's memory");
-		if (now_ns() > until)
-			fail_msg("nobody lets go of a client's memory");
-		nap_ms(1);
-	}
-	others_are_served();
+	AWAIT(atomic_load(&w.letgo->by_helpers) != before || atomic_load(&w.letgo->by_core) > 0);
+	assert_int_equal(atomic_load(&w.letgo->by_core), 0);
+	honest_is_served(&w.honest);
 	assert_int_equal(atomic_load(&w.letgo->ended), ended); /* a helper has it all the while */
 	atomic_store(&w.letgo->hold, false);
-	while (atomic_load(&w.letgo->ended) == ended) {
+	for (const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	     atomic_load(&w.letgo->ended) == ended; loads++) {
 		if (now_ns() > until)
 			fail_msg("the memory is not let go of");
-		assert_int_equal(chain_load(&w.e, w.keys, BLOCKS, BLOCKS), BLOCKS);
-		loads++;
+		assert_int_equal(chain_load(&w.honest.e, w.honest.keys, HONEST_BLOCKS,
+					    HONEST_BLOCKS),
+				 HONEST_BLOCKS);
 	}
 	print_message("%zu MiB: %u loads while they were freed\n", w.bytes >> 20, loads);
 	assert_int_equal(atomic_load(&w.letgo->by_core), 0);
@@ -152,50 +116,43 @@ static void is_let_go(unsigned int before)
 
 TEST(with_a_doorbell)
 {
-	begin();
+	const struct wire_head bell = raw_head(&w.raw, WIRE_DOORBELL, sizeof(bell));
+
 	atomic_store(&w.letgo->hold, true);
-	send_bell();
+	send_last(&bell, sizeof(bell));
 	is_let_go(0);
-	end();
 }
 
 /* Larger than its memfd. */
 TEST(with_a_region_that_is_refused)
 {
-	begin();
 	atomic_store(&w.letgo->hold, true);
 	send_space(2 * w.bytes);
 	is_let_go(0);
 	raw_expect_refused(&w.raw, -EINVAL, "region");
-	end();
 }
 
 TEST(with_a_space_that_is_closed)
 {
-	struct wire_space_close close_it;
+	struct wire_space_close close_it = { .space = open_big_space() };
 	unsigned int before;
 
-	begin();
-	close_it = (struct wire_space_close){ .space = open_big_space() };
 	close_it.head = raw_head(&w.raw, WIRE_SPACE_CLOSE, sizeof(close_it));
 	before = atomic_load(&w.letgo->by_helpers);
 	assert_true(before > 0); /* the descriptor, behind the mapping */
 	atomic_store(&w.letgo->hold, true);
 	assert_int_equal(raw_send(&w.raw, &close_it, sizeof(close_it), NULL, 0), 0);
 	is_let_go(before);
-	end();
 }
 
 TEST(with_a_space_of_a_client_that_dies)
 {
 	unsigned int before;
 
-	begin();
 	(void)open_big_space();
 	before = atomic_load(&w.letgo->by_helpers);
 	atomic_store(&w.letgo->hold, true);
 	raw_close(&w.raw);
 	is_let_go(before);
-	raw_open(&w.raw, w.d.socket);
-	end();
+	raw_open(&w.raw, w.honest.d.socket);
 }

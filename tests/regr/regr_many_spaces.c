@@ -80,9 +80,7 @@ static void first_has_all(struct world *w)
 
 static void open_first(struct world *w)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
-	engine_open(&w->first, w->d.socket, "first", &g, BLOCKS);
+	engine_open(&w->first, w->d.socket, "first", &tiny_raw, BLOCKS);
 	chain_keys(&w->first, 1, BLOCKS, w->keys);
 }
 

@@ -24,13 +24,6 @@ static void start(struct daemon *d)
 	daemon_restart(d);
 }
 
-static int32_t first_status(const struct raw *r, uint32_t at)
-{
-	const struct wire_cqe *all = (const void *)((const char *)r->complete + WIRE_RING_OFFSET);
-
-	return all[at].status;
-}
-
 static struct wire_sqe hour_long(enum wire_op op, uint32_t space, uint32_t at)
 {
 	struct wire_sqe sqe = raw_sqe(op, space);
@@ -65,15 +58,11 @@ static void a_newcomer_is_served(const struct daemon *d)
 
 	raw_open(&r, d->socket);
 	sqe = raw_sqe(WIRE_OP_NOP, 0);
-	raw_put(&r, 0, &sqe);
-	raw_publish(&r, 1);
-	raw_await(&r, 1);
+	raw_run(&r, 0, &sqe);
 	(void)raw_space_open(&r, &space);
 	sqe = hour_long(WIRE_OP_LOAD, space, 0);
-	raw_put(&r, 1, &sqe);
-	raw_publish(&r, 2);
-	raw_await(&r, 2);
-	assert_int_equal(first_status(&r, 1), -ENOENT);
+	raw_run(&r, 1, &sqe);
+	assert_int_equal(raw_cqe(&r, 1)->status, -ENOENT);
 	raw_close(&r);
 	engine_works(d->socket);
 }
@@ -93,7 +82,7 @@ TEST(layers_that_never_come_take_nothing_of_others)
 	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
 	for (uint32_t i = 0; i < HOGS; i++) {
 		raw_await(&hogs[i], ENTRIES);
-		assert_int_equal(first_status(&hogs[i], 0), -ETIMEDOUT);
+		assert_int_equal(raw_cqe(&hogs[i], 0)->status, -ETIMEDOUT);
 		raw_close(&hogs[i]);
 	}
 	daemon_remove(&d);
@@ -121,7 +110,7 @@ TEST(an_op_ends_at_its_deadline_beside_a_full_ring)
 	daemon_stat_becomes(&d, "ops.outstanding", ENTRIES, PATIENT_MS);
 	clock_pass_ms(2000);
 	raw_await(&r, 1);
-	assert_int_equal(first_status(&r, 0), -ETIMEDOUT);
+	assert_int_equal(raw_cqe(&r, 0)->status, -ETIMEDOUT);
 	raw_close(&r);
 	daemon_remove(&d);
 }

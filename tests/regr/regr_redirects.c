@@ -182,10 +182,8 @@ static void begin(const char *victim_at, const char *lines)
 
 static void live(void)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
 	daemon_restart(&w.node.d);
-	node_join(&w.node, &g);
+	node_join(&w.node, &tiny_raw);
 }
 
 static void end_listener(struct listener *l)

@@ -89,7 +89,6 @@ static bool second_heard_auth(void)
 
 static void begin(bool right_name, uint32_t slots)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	char path[200], lines[1200];
 	struct node_conf conf;
 
@@ -109,7 +108,7 @@ static void begin(bool right_name, uint32_t slots)
 	conf.lines = lines;
 	node_configure(&w.node, &conf);
 	node_live(&w.node);
-	node_join(&w.node, &g);
+	node_join(&w.node, &tiny_raw);
 	chain_keys(&w.node.e, 1, KEYS, w.keys);
 }
 

@@ -171,9 +171,7 @@ TEST(others_load_in_turn)
 		child(s, d.socket);
 	assert_true(pid > 0);
 	{
-		const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
-
-		engine_open(&quiet, d.socket, "quiet", &g, 4);
+		engine_open(&quiet, d.socket, "quiet", &tiny_fp8, 4);
 	}
 	chain_keys(&quiet, 1, 1, &key);
 	assert_int_equal(chain_store(&quiet, &key, 0, 1), 0);

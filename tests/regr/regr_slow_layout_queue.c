@@ -155,7 +155,6 @@ static void quiet_round(struct engine *e, uint32_t round)
 
 TEST(a_slow_layout_costs_others_its_share)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct board *board =
 		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct daemon d;
@@ -169,7 +168,7 @@ TEST(a_slow_layout_costs_others_its_share)
 	if (pid == 0)
 		child(d.socket, board);
 	assert_true(pid > 0);
-	engine_open(&e, d.socket, "quiet", &g, FEW);
+	engine_open(&e, d.socket, "quiet", &tiny_raw, FEW);
 	become(board, 1);
 	for (uint32_t round = 0; round < ROUNDS; round++)
 		quiet_round(&e, round);

@@ -36,18 +36,23 @@ static void refuse_userfaultfd(void)
 		_exit(1);
 }
 
+static struct daemon d;
+
+FIXTURE(begin)
+{
+	daemon_place(&d, false);
+	daemon_configure(&d, config);
+	d.enter = *state ? refuse_userfaultfd : NULL;
+	daemon_restart(&d);
+	return 0;
+}
+
+FIXTURE_DO(end, daemon_remove(&d));
+
 /* A case twice: *state says whether userfaultfd is refused. */
 #define WITH_AND_WITHOUT(name)                             \
-	TEST_ROWS(name, { #name, name, NULL, NULL, NULL }, \
-		  { #name " [refused]", name, NULL, NULL, "" })
-
-static void start(struct daemon *d, void **state)
-{
-	daemon_place(d, false);
-	daemon_configure(d, config);
-	d->enter = *state ? refuse_userfaultfd : NULL;
-	daemon_restart(d);
-}
+	TEST_ROWS(name, { #name, name, begin, end, NULL }, \
+		  { #name " [refused]", name, begin, end, "" })
 
 static uint64_t allocated(int fd)
 {
@@ -55,13 +60,6 @@ static uint64_t allocated(int fd)
 
 	assert_int_equal(fstat(fd, &st), 0);
 	return (uint64_t)st.st_blocks * 512;
-}
-
-static int32_t raw_status(const struct raw *r, uint32_t i)
-{
-	const char *at = (const char *)r->complete + wire_status_offset(r->ok.cq_entries);
-
-	return __atomic_load_n((const int32_t *)(const void *)at + i, __ATOMIC_RELAXED);
 }
 
 /* An op of these blocks: keys i + 1, pages first + i. */
@@ -77,43 +75,40 @@ static void run_op(struct raw *r, uint32_t position, enum wire_op op, uint32_t s
 		memset(raw_keys(r) + 32 * i, (int)(i + 1), 32);
 		raw_pages(r)[i] = first + i;
 	}
-	raw_put(r, position, &sqe);
-	raw_publish(r, position + 1);
-	raw_await(r, position + 1);
+	raw_run(r, position, &sqe);
+}
+
+/* Likewise, and each block ends so. */
+static void ends(struct raw *r, uint32_t position, enum wire_op op, uint32_t space, uint32_t first,
+		 uint32_t n, int32_t status)
+{
+	run_op(r, position, op, space, first, n);
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_equal(raw_status(r, i), status);
 }
 
 WITH_AND_WITHOUT(holes_are_refused)
 {
-	struct daemon d;
 	uint32_t space;
 	uint8_t *memory;
 	struct raw r;
 	int fd;
 
-	start(&d, state);
 	raw_open(&r, d.socket);
 	fd = raw_space_open(&r, &space);
 	assert_int_equal(allocated(fd), 0);
-	run_op(&r, 0, WIRE_OP_STORE, space, 0, 1);
-	assert_int_equal(raw_status(&r, 0), -EFAULT);
+	ends(&r, 0, WIRE_OP_STORE, space, 0, 1, -EFAULT);
 	assert_int_equal(allocated(fd), 0);
 
 	/* Stored from pages that are there; loaded into some that are not. */
-	memory = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(memory, MAP_FAILED);
+	memory = raw_region_map(fd);
 	memset(memory, 1, raw_region_bytes());
-	run_op(&r, 1, WIRE_OP_STORE, space, 0, 4);
-	for (uint32_t i = 0; i < 4; i++)
-		assert_int_equal(raw_status(&r, i), 0);
-	run_op(&r, 2, WIRE_OP_LOAD, space, 4, 4);
-	for (uint32_t i = 0; i < 4; i++)
-		assert_int_equal(raw_status(&r, i), 0);
+	ends(&r, 1, WIRE_OP_STORE, space, 0, 4, 0);
+	ends(&r, 2, WIRE_OP_LOAD, space, 4, 4, 0);
 	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 				   (off_t)raw_region_bytes()),
 			 0);
-	run_op(&r, 3, WIRE_OP_LOAD, space, 4, 4);
-	for (uint32_t i = 0; i < 4; i++)
-		assert_int_equal(raw_status(&r, i), -EFAULT);
+	ends(&r, 3, WIRE_OP_LOAD, space, 4, 4, -EFAULT);
 	assert_int_equal(allocated(fd), 0);
 	daemon_stat_becomes(&d, "store.sparse_blocks_total", 1, PATIENT_MS);
 	daemon_stat_becomes(&d, "load.sparse_blocks_total", 4, PATIENT_MS);
@@ -121,14 +116,11 @@ WITH_AND_WITHOUT(holes_are_refused)
 
 	/* The blocks are as good as before. */
 	memset(memory, 2, raw_region_bytes());
-	run_op(&r, 4, WIRE_OP_LOAD, space, 4, 4);
-	for (uint32_t i = 0; i < 4; i++)
-		assert_int_equal(raw_status(&r, i), 0);
+	ends(&r, 4, WIRE_OP_LOAD, space, 4, 4, 0);
 	assert_int_equal(memory[4 * (raw_region_bytes() / RAW_PAGES)], 1);
 	(void)munmap(memory, raw_region_bytes());
 	(void)close(fd);
 	raw_close(&r);
-	daemon_remove(&d);
 }
 
 static _Atomic bool stop;
@@ -152,17 +144,15 @@ WITH_AND_WITHOUT(holes_may_come_at_any_time)
 	uint32_t space, refused = 0, served = 0;
 	pthread_t puncher;
 	struct witness w;
-	struct daemon d;
 	uint8_t *memory;
 	struct raw r;
 	int fd;
 
 	stop = false;
-	start(&d, state);
 	witness_start(&w, d.socket);
 	raw_open(&r, d.socket);
 	fd = raw_space_open(&r, &space);
-	memory = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	memory = raw_region_map(fd);
 	memset(memory, 1, raw_region_bytes());
 	run_op(&r, 0, WIRE_OP_STORE, space, 0, 8);
 	assert_int_equal(pthread_create(&puncher, NULL, punch, &fd), 0);
@@ -176,7 +166,7 @@ WITH_AND_WITHOUT(holes_may_come_at_any_time)
 			refused += s == -EFAULT;
 			served += s >= 0;
 		}
-		__atomic_store_n(&r.submit->cq_head, i + 1, __ATOMIC_RELEASE);
+		raw_taken(&r, i + 1);
 	}
 	stop = true;
 	pthread_join(puncher, NULL);
@@ -186,21 +176,17 @@ WITH_AND_WITHOUT(holes_may_come_at_any_time)
 	(void)munmap(memory, raw_region_bytes());
 	(void)close(fd);
 	raw_close(&r);
-	daemon_remove(&d);
 }
 
 /* The engine never touched its region, and gives pages back in between. */
 WITH_AND_WITHOUT(the_library_touches_pages)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS];
 	int32_t statuses[BLOCKS];
-	struct daemon d;
 	struct engine e;
 
-	start(&d, state);
-	engine_open(&e, d.socket, "sparse", &g, PAGES);
+	engine_open(&e, d.socket, "sparse", &large_raw, PAGES);
 	chain_keys(&e, 1, BLOCKS, keys);
 	assert_int_equal(allocated(e.fd), 0);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
@@ -221,7 +207,6 @@ WITH_AND_WITHOUT(the_library_touches_pages)
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		assert_true(page_is(&e, pages[i], &keys[i], 0));
 	engine_close(&e);
-	daemon_remove(&d);
 }
 
 WITH_AND_WITHOUT(the_fallback_is_told)
@@ -229,7 +214,6 @@ WITH_AND_WITHOUT(the_fallback_is_told)
 	const bool refused = *state;
 	bool told = refused;
 	char text[8192];
-	struct daemon d;
 	int guard;
 
 	if (!refused) { /* then as this machine has it */
@@ -237,11 +221,9 @@ WITH_AND_WITHOUT(the_fallback_is_told)
 		told = guard < 0;
 		guard_close(guard);
 	}
-	start(&d, state);
 	(void)daemon_ctl(&d, "status --json", text, sizeof(text));
 	assert_non_null(strstr(text, "\"reasons\":["));
 	assert_int_equal(strstr(text, "no_userfaultfd") != NULL, told);
 	if (told)
 		assert_non_null(strstr(text, "{\"code\":\"no_userfaultfd\",\"severity\":\"note\""));
-	daemon_remove(&d);
 }

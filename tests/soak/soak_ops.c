@@ -63,13 +63,12 @@ static void run(struct soak *s, uint64_t n)
 TEST(millions_of_ops)
 {
 	const uint64_t n = env_number("SOAK_OPS", 10000000);
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	static struct soak s;
 	struct daemon_size size;
 
 	s.random = random_seeded("soak_ops");
 	daemon_start(&s.d, config);
-	engine_open(&s.e, s.d.socket, "soak", &g, PAGES);
+	engine_open(&s.e, s.d.socket, "soak", &tiny_fp8, PAGES);
 	for (uint32_t i = 0; i < CHAINS; i++)
 		chain_keys(&s.e, i, BLOCKS, s.keys[i]);
 	run(&s, n / 100);

@@ -35,13 +35,12 @@ static uint64_t chain_number(int death, uint32_t i)
 
 static void doomed(struct world *w, int death, bool load_too)
 {
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[BLOCKS];
 	struct engine e;
 	int r;
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	engine_open(&e, w->d.socket, "doomed", &g, PAGES);
+	engine_open(&e, w->d.socket, "doomed", &large_raw, PAGES);
 	atomic_store(&w->progress->ready, true);
 	for (uint32_t i = 0; i < CHAINS; i++) {
 		chain_keys(&e, chain_number(death, i), BLOCKS, keys);
@@ -156,11 +155,10 @@ TEST(its_child_keeps_the_socket)
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
-		const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 		struct engine e;
 
 		(void)close(alive[1]);
-		engine_open(&e, w->d.socket, "parent", &g, PAGES);
+		engine_open(&e, w->d.socket, "parent", &large_raw, PAGES);
 		if (fork() == 0) { /* holds everything open until the test closes its end */
 			(void)!read(alive[0], &c, 1);
 			_exit(0);
@@ -177,14 +175,13 @@ TEST(its_child_keeps_the_socket)
 FIXTURE(begin)
 {
 	static struct world w;
-	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 
 	w.random = random_seeded("sys_client_death");
 	w.progress = mmap(NULL, sizeof(*w.progress), PROT_READ | PROT_WRITE,
 			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(w.progress, MAP_FAILED);
 	daemon_start(&w.d, config);
-	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
+	engine_open(&w.e, w.d.socket, "engine", &large_raw, PAGES);
 	w.witness.may_miss = true; /* room for the next death's chains is made by evicting all */
 	witness_start(&w.witness, w.d.socket);
 	daemon_stat_becomes(&w.d, "clients", 2, PATIENT_MS);

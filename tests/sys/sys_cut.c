@@ -94,11 +94,10 @@ TEST(stores_do_not_begin)
 FIXTURE(begin)
 {
 	static struct world w;
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
 	daemon_start(&w.d, config);
-	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
-	engine_open(&w.witness, w.d.socket, "witness", &g, PAGES);
+	engine_open(&w.e, w.d.socket, "engine", &tiny_raw, PAGES);
+	engine_open(&w.witness, w.d.socket, "witness", &tiny_raw, PAGES);
 	chain_keys(&w.e, 1, BLOCKS, w.keys);
 	pages_from(0, w.pages, BLOCKS);
 	*state = &w;

@@ -135,9 +135,8 @@ TEST(same_descriptor_with_the_next_daemon)
 FIXTURE(begin)
 {
 	static struct world w;
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	served_begin(&w.s, config, &g, PAGES);
+	served_begin(&w.s, config, &tiny_fp8, PAGES);
 	chain_keys(&w.s.e, 1, BLOCKS, w.keys);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		page_fill(&w.s.e, i, &w.keys[i], 0);

@@ -35,7 +35,6 @@ static void open_head_major(struct engine *e, const struct engine *like, const s
 
 TEST(other_layout_gets_the_same_values)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	const uint32_t to = 50;
 	struct kvtier_key keys[CHAIN];
 	struct engine a, b;
@@ -43,7 +42,7 @@ TEST(other_layout_gets_the_same_values)
 	const uint16_t *have, *want;
 
 	daemon_start(&d, config);
-	engine_open(&a, d.socket, "token-major", &g, PAGES);
+	engine_open(&a, d.socket, "token-major", &tiny_fp8, PAGES);
 	chain_keys(&a, 1, CHAIN, keys);
 	assert_int_equal(chain_store(&a, keys, 0, CHAIN), 0);
 	open_head_major(&b, &a, &d);

@@ -81,13 +81,11 @@ TEST(sixty_four_at_once)
 
 static void cycle(const struct daemon *d, uint32_t n)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-
 	for (uint32_t i = 0; i < n; i++) {
 		struct kvtier_key keys[BLOCKS];
 		struct engine e;
 
-		engine_open(&e, d->socket, "cycle", &g, PAGES);
+		engine_open(&e, d->socket, "cycle", &tiny_raw, PAGES);
 		chain_keys(&e, 7, BLOCKS, keys);
 		if (i % 10 == 0)
 			assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
@@ -223,13 +221,13 @@ TEST(out_of_descriptors)
 /* Its packet comes, and the descriptors in it find no room. */
 TEST(engine_without_descriptors_hears_emfile)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct daemon *d = *state;
 	struct kvtier_segment segments[8];
 	struct kvtier_region region = { .size = sizeof(region),
 					.memory = KVTIER_MEMFD,
-					.length = (engine_page_bytes(&g) + 4095) & ~4095ull };
-	const size_t n = engine_segments(&g, segments, 8);
+					.length =
+						(engine_page_bytes(&tiny_raw) + 4095) & ~4095ull };
+	const size_t n = engine_segments(&tiny_raw, segments, 8);
 	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d->socket };
 	struct kvtier_client *client;
 	struct kvtier_space *space;
@@ -241,10 +239,11 @@ TEST(engine_without_descriptors_hears_emfile)
 	low = before;
 	low.rlim_cur = 3; /* fewer than it has */
 	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &low, NULL), 0);
-	assert_int_equal(kvtier_space_open(client, &g, &region, 1, segments, n, &space), -EMFILE);
+	assert_int_equal(kvtier_space_open(client, &tiny_raw, &region, 1, segments, n, &space),
+			 -EMFILE);
 	assert_non_null(strstr(kvtier_last_error(), "raise LimitNOFILE="));
 	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &before, NULL), 0);
-	INSIST(kvtier_space_open(client, &g, &region, 1, segments, n, &space));
+	INSIST(kvtier_space_open(client, &tiny_raw, &region, 1, segments, n, &space));
 	kvtier_close(client);
 	(void)close(region.fd);
 	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);

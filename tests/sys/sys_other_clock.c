@@ -53,11 +53,10 @@ TEST_EACH(set_up, tear_down);
 
 static void engine_finds_its_blocks(struct world *w)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[BLOCKS];
 	struct engine e;
 
-	engine_open(&e, w->d.socket, "engine", &g, PAGES);
+	engine_open(&e, w->d.socket, "engine", &tiny_raw, PAGES);
 	chain_keys(&e, ++w->chain, BLOCKS, keys);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
 	engine_lookup_becomes(&e, keys, BLOCKS, BLOCKS);
@@ -80,7 +79,6 @@ TEST(the_clock_is_ahead_or_behind)
 /* A daemon that stands still: lookups find nothing, and a load ends at the engine's deadline. */
 TEST(a_stopped_daemon_is_seen_and_an_op_ends)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct world *w = *state;
 	struct kvtier_key keys[BLOCKS];
@@ -88,7 +86,7 @@ TEST(a_stopped_daemon_is_seen_and_an_op_ends)
 	uint64_t op;
 
 	ahead_s = 1000;
-	engine_open(&e, w->d.socket, "engine", &g, PAGES);
+	engine_open(&e, w->d.socket, "engine", &tiny_raw, PAGES);
 	chain_keys(&e, ++w->chain, BLOCKS, keys);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
 	engine_lookup_becomes(&e, keys, BLOCKS, BLOCKS);

@@ -97,7 +97,6 @@ static void operate(struct world *w)
  * for an answer. */
 static void stop_while_redis_does_not_answer(struct world *w)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	const struct kvtier_op o = { .size = sizeof(o) };
 	struct kvtier_key keys[STORM_LENGTH];
 	uint32_t pages[STORM_LENGTH];
@@ -105,7 +104,7 @@ static void stop_while_redis_does_not_answer(struct world *w)
 	uint64_t id;
 
 	redis_signal(&w->redis, SIGSTOP);
-	engine_open(&e, w->storm.d.socket, "last", &g, STORM_LENGTH);
+	engine_open(&e, w->storm.d.socket, "last", &tiny_raw, STORM_LENGTH);
 	for (uint32_t chain = 0; chain < 24; chain++) {
 		chain_keys(&e, 1000 + chain, STORM_LENGTH, keys);
 		(void)chain_store(&e, keys, 0, STORM_LENGTH);
