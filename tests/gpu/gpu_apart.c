@@ -40,8 +40,7 @@ static int engine(const char *socket)
 				nap_ms(1);
 			done = gpu_raw_completed(&e) && gpu_raw_await(&e).status == 0 &&
 			       gpu_raw_run(&e, WIRE_OP_LOAD, HELD, N, N).status == 0;
-			for (uint32_t i = 0; done && i < N; i++)
-				assert_true(gpu_raw_holds(&e, HELD, i, N + i));
+			gpu_raw_all_hold(&e, HELD, N, done ? N : 0);
 		}
 		gpu_raw_close(&e);
 	}
@@ -78,14 +77,8 @@ static void comes_and_goes(void)
 	struct gpu_raw e;
 
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	for (uint32_t i = 0; i < ROUNDS; i++) {
-		gpu_raw_fill(&e, OTHER + i, 0, N);
-		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, OTHER + i, 0, N).status, 0);
-		gpu_raw_poison(&e, N, N);
-		assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, OTHER + i, N, N).status, 0);
-		for (uint32_t k = 0; k < N; k++)
-			assert_true(gpu_raw_holds(&e, OTHER + i, k, N + k));
-	}
+	for (uint32_t i = 0; i < ROUNDS; i++)
+		gpu_raw_round_trip(&e, OTHER + i, N);
 	gpu_raw_close_all(&e);
 }
 
@@ -132,9 +125,7 @@ TEST(a_broken_context_is_its_gpus_alone)
 		assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, OTHER, N, N).status, 0);
 	} while (daemon_stat(&d, "gpu.lost_total") == 0);
 	assert_int_equal(gpu_wait(second), 0); /* it came back, in a new context */
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, OTHER, N, N).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, OTHER, i, N + i));
+	gpu_raw_load(&e, OTHER, N, N);
 	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 1);
 	gpu_raw_close_all(&e);
 	stop();

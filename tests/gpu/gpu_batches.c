@@ -94,11 +94,6 @@ static void is_merged(const struct way *way, const char *name)
 		fail_msg("%d batches at a time were %s", way->most, name);
 }
 
-static void run_one(enum wire_op op, uint32_t first)
-{
-	assert_int_equal(gpu_raw_run(&e, op, CHAIN + 1, first, 1).status, 0);
-}
-
 /* The first batches bring the layout of pages to the GPU, and wait for it. */
 static void begin(void)
 {
@@ -108,9 +103,8 @@ static void begin(void)
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &large_raw, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
-	gpu_raw_fill(&e, CHAIN + 1, 0, 1);
-	run_one(WIRE_OP_STORE, 0);
-	run_one(WIRE_OP_LOAD, N);
+	gpu_raw_store(&e, CHAIN + 1, 0, 1);
+	gpu_raw_load(&e, CHAIN + 1, N, 1);
 	gpu_report_clean("kvtierd");
 	gpu_report_clear();
 	gpu_raw_fill(&e, CHAIN, 0, N);
@@ -124,8 +118,7 @@ TEST(blocks_that_wait_together_go_together)
 	begin();
 	run_held(WIRE_OP_STORE, 0);
 	run_held(WIRE_OP_LOAD, N);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+	gpu_raw_all_hold(&e, CHAIN, N, N);
 	gpu_report_each("kvtierd", "note", look, &seen);
 	if (!gpu_is_real())
 		daemon_stat_becomes(&d, "devices:batches_total",

@@ -30,8 +30,7 @@ FIXTURE(begin)
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	gpu_raw_open(&keeper, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_fill(&keeper, CHAIN, 0, N);
-	assert_int_equal(gpu_raw_run(&keeper, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	gpu_raw_store(&keeper, CHAIN, 0, N);
 	return 0;
 }
 
@@ -72,8 +71,7 @@ static void assert_untouched(struct gpu_raw *e)
 {
 	gpu_raw_poison(e, 0, N);
 	gpu_devices_have(&d, "regions", 1); /* the keeper's pages alone are mapped */
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_is_poison(e, i));
+	gpu_raw_all_poison(e, 0, N);
 }
 
 TEST(a_cut_load_touches_nothing_any_more)
@@ -121,9 +119,8 @@ TEST(a_cut_store_leaves_nothing_or_what_is_right)
 		gpu_devices_have(&d, "regions", 1);
 		gpu_raw_poison(&keeper, N, N);
 		ok = gpu_raw_run(&keeper, WIRE_OP_LOAD, NEW_CHAIN + i, N, N).prefix;
-		for (uint32_t k = 0; k < N; k++)
-			assert_true(k < ok ? gpu_raw_holds(&keeper, NEW_CHAIN + i, k, N + k) :
-					     gpu_raw_is_poison(&keeper, N + k));
+		gpu_raw_all_hold(&keeper, NEW_CHAIN + i, N, ok);
+		gpu_raw_all_poison(&keeper, N + ok, N - ok);
 		gpu_raw_close(&e);
 	}
 }

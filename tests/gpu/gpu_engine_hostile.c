@@ -136,8 +136,7 @@ TEST_GIVEN(what_a_gpu_keeps_does_not_come_from_pages, begin, end, keeping)
 
 	gpu_raw_open_engine(&hostile, d.socket, &gpu, &large_fp8, N);
 	gpu_raw_open(&honest, d.socket, &gpu, &large_fp8, N);
-	gpu_raw_fill(&honest, HONEST, 0, N);
-	assert_int_equal(gpu_raw_run(&honest, WIRE_OP_STORE, HONEST, 0, N).status, 0);
+	gpu_raw_store(&honest, HONEST, 0, N);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		const uint64_t hits = daemon_stat(&d, "tiers.gpu.hit_blocks_total");
 
@@ -148,11 +147,8 @@ TEST_GIVEN(what_a_gpu_keeps_does_not_come_from_pages, begin, end, keeping)
 		scribble(&hostile, 16);
 		assert_int_equal(gpu_raw_await(&hostile).status, 0);
 		assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), hits);
-		gpu_raw_poison(&honest, 0, N);
-		assert_int_equal(gpu_raw_run(&honest, WIRE_OP_LOAD, HONEST, 0, N).status, 0);
+		gpu_raw_load(&honest, HONEST, 0, N);
 		assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), hits + N);
-		for (uint32_t i = 0; i < N; i++)
-			assert_true(gpu_raw_holds(&honest, HONEST, i, i));
 		GPU(gpu_api()->cuStreamSynchronize(gpu.stream));
 	}
 	gpu_raw_close(&hostile);

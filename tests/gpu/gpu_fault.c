@@ -28,7 +28,7 @@ static bool run(struct gpu_raw *e, enum wire_op op, uint32_t first, struct wire_
 
 	gpu_raw_start(e, op, CHAIN, first, N);
 	for (int ms = 0; ms < DEADLINE_MS; ms++) {
-		if (__atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position) {
+		if (gpu_raw_completed(e)) {
 			*ret = gpu_raw_await(e);
 			return true;
 		}
@@ -64,9 +64,7 @@ static bool use(const struct daemon *d, const struct kvtier_geometry *g)
 		good = run(&e, WIRE_OP_STORE, 0, &cqe) && cqe.status == 0;
 		cqe.prefix = 0;
 		good = good && run(&e, WIRE_OP_LOAD, N, &cqe) && cqe.prefix == N;
-		for (uint32_t i = 0; i < cqe.prefix; i++)
-			if (!gpu_raw_holds(&e, CHAIN, i, N + i))
-				fail_msg("block %u of %u has wrong bytes", i, cqe.prefix);
+		gpu_raw_all_hold(&e, CHAIN, N, cqe.prefix);
 	}
 	gpu_raw_close(&e);
 	return good || strstr(text, "cannot be used") || !serves_a_gpu(d);
@@ -76,13 +74,11 @@ static bool use_range(const struct daemon *d, const struct kvtier_geometry *g)
 {
 	struct wire_region region;
 	struct gpu_allocs allocs;
-	CUdeviceptr plain;
 	char text[232] = "";
 	struct gpu_raw e;
 	bool good = true;
 
 	gpu_raw_dial(&e, d->socket, &gpu, g, 2 * N);
-	plain = e.memory;
 	e.memory = range.base;
 	e.offset = range.alloc_bytes - N * e.page_bytes;
 	region = gpu_range_region(&range, 0, e.offset, e.pages * e.page_bytes);
@@ -93,7 +89,6 @@ static bool use_range(const struct daemon *d, const struct kvtier_geometry *g)
 	good = good && gpu_raw_space(&e, &region, 1, NULL, 0, text) == 0;
 	if (good)
 		gpu_raw_close_space(&e);
-	e.memory = plain;
 	gpu_raw_close(&e);
 	return good || strstr(text, "cannot be used") || strstr(text, "no such device");
 }

@@ -46,10 +46,8 @@ static int begin_with(const char *bytes, uint32_t depth)
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
-	gpu_raw_fill(&e, CHAIN, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
-	if (!gpu_is_real())
-		gpu_report_clear();
+	gpu_raw_store(&e, CHAIN, 0, N);
+	gpu_report_clear();
 	return 0;
 }
 
@@ -156,8 +154,7 @@ static uint32_t load_and_watch(uint16_t groups, void (*between)(void))
 		rest();
 	}
 	assert_int_equal(gpu_raw_await(&e).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+	gpu_raw_all_hold(&e, CHAIN, N, N);
 	assert_int_equal(ring_word(sqe.first), 0);
 	assert_int_equal(device_word(&sqe), WIRE_ALL_GROUPS);
 	return some;
@@ -354,8 +351,7 @@ TEST_WITH(a_copy_is_of_one_image, begin_near_in_turn, end)
 	gpu_raw_fill(&cpu, OTHER, 0, N);
 	for (int i = 0; i < LOADS && both == 0; i++) {
 		evict_all();
-		gpu_raw_fill(&e, CHAIN, 0, N);
-		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+		gpu_raw_store(&e, CHAIN, 0, N);
 		evict_there();
 		load_and_evict();
 		assert_int_equal(gpu_raw_run(&cpu, WIRE_OP_STORE, CHAIN, 0, N).status, 0);

@@ -68,18 +68,14 @@ TEST(a_broken_context_is_replaced)
 
 	start("sticky=cuLaunchKernel:3");
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_fill(&e, CHAIN, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
+	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_start(&e, WIRE_OP_LOAD, CHAIN, N, N);
 	is_cut(&e, "CUDA_ERROR_LAUNCH_FAILED");
 	gpu_raw_close(&e);
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	daemon_stat_becomes(&d, "gpu.failed_devices", 0, PATIENT_MS);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+	gpu_raw_load(&e, CHAIN, N, N);
 	gpu_raw_close_all(&e);
 	stop();
 }
@@ -113,8 +109,7 @@ TEST(a_call_that_fails_once_fails_its_ops_alone)
 
 	start("fail=cuMemcpyDtoHAsync:2:1");
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_fill(&e, CHAIN, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, 1).status, 0);
+	gpu_raw_store(&e, CHAIN, 0, 1);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 1, 0, 1).status, -EIO);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 2, 0, 1).status, 0);
 	gpu_raw_close_all(&e);

@@ -14,11 +14,6 @@ static const char config[] = GPU_CONFIG("16M", "1M");
 
 GPU_DAEMON_EACH(config);
 
-static bool completed(const struct gpu_raw *e)
-{
-	return __atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position;
-}
-
 /* Another client, which is served meanwhile. Its memory is made before a stream is held, and freed
  * after: a driver may wait for all streams of the process before it frees. */
 static void another(struct gpu_raw *other)
@@ -78,15 +73,14 @@ static void a_store_waits(bool by_word)
 	}
 	gpu_raw_send(&e, &sqe);
 	is_served(&other);
-	assert_false(completed(&e));
+	assert_false(gpu_raw_completed(&e));
 	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) != sqe.op_id);
 	gpu_gate_open(&gate);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) == sqe.op_id);
 	GPU(cu->cuStreamSynchronize(stream));
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, NEW, i, N + i));
+	gpu_raw_all_hold(&e, NEW, N, N);
 	if (by_word)
 		GPU(cu->cuMemHostUnregister(e.words));
 	gpu_raw_close_space(&e);
@@ -115,19 +109,17 @@ TEST(a_load_waits_for_its_event)
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
 	assert_int_equal(gpu_raw_order(&e, 3), 0);
-	gpu_raw_fill(&e, CHAIN, N, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, N, N).status, 0);
+	gpu_raw_store(&e, CHAIN, N, N);
 	pinned = fill_late(&e, stream, &gate);
 	GPU(cu->cuEventRecord(e.events[0], stream));
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);
 	sqe.event = 1;
 	gpu_raw_send(&e, &sqe);
 	is_served(&other);
-	assert_false(completed(&e));
+	assert_false(gpu_raw_completed(&e));
 	gpu_gate_open(&gate);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, CHAIN, i, i));
+	gpu_raw_all_hold(&e, CHAIN, 0, N);
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&other);
 	gpu_raw_close(&e);
@@ -144,8 +136,7 @@ TEST(who_waits_can_be_cancelled)
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
-	gpu_raw_fill(&e, CHAIN, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	gpu_raw_store(&e, CHAIN, 0, N);
 	gpu_raw_poison(&e, N, N);
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
 	sqe.word = 1;
@@ -158,8 +149,7 @@ TEST(who_waits_can_be_cancelled)
 	assert_int_equal(gpu_raw_await(&e).status, -ECANCELED);
 	e.words->ready[0] = sqe.op_id;
 	is_served(&other);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_is_poison(&e, N + i));
+	gpu_raw_all_poison(&e, N, N);
 	gpu_raw_close(&other);
 	gpu_raw_close(&e);
 }

@@ -149,7 +149,7 @@ static void *call(void *arg)
 static void dial(struct caller *c, const struct kvtier_geometry *g)
 {
 	gpu_raw_dial(&c->e, d.socket, &gpu, g, 2 * N);
-	gpu_raw_region(&gpu, c->e.memory, c->e.offset, c->e.pages * c->e.page_bytes, &c->region);
+	c->region = gpu_raw_region(&c->e);
 }
 
 /* The first import is held. The two that come meanwhile are mostly taken in one iteration of the

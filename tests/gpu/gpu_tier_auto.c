@@ -50,17 +50,11 @@ static uint64_t takes_a_quarter(void)
 	return bytes;
 }
 
-static void store(struct gpu_raw *e, uint32_t chain)
-{
-	gpu_raw_fill(e, chain, 0, N);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, N).status, 0);
-}
-
 /* It has stored more than fits since. */
 static void work(struct gpu_raw *e)
 {
 	for (uint32_t chain = 1; chain <= CHAINS; chain++)
-		store(e, chain);
+		gpu_raw_store(e, chain, 0, N);
 	daemon_stat_reaches(&d, "tiers.gpu.blocks", 1);
 }
 
@@ -80,7 +74,7 @@ TEST(a_share_that_does_not_grow_and_goes)
 
 	gpu_raw_open(&e, d.socket, &gpu, &large_raw, N);
 	first = takes_a_quarter();
-	store(&e, 1); /* a first job puts its layout there */
+	gpu_raw_store(&e, 1, 0, N); /* a first job puts its layout there */
 	used = gpu_used();
 	GPU(gpu_api()->cuMemFree(piece)); /* there is room for more now */
 	work(&e);
@@ -100,7 +94,7 @@ TEST(a_share_that_does_not_grow_and_goes)
 
 	gpu_raw_open(&e, d.socket, &gpu, &large_raw, N);
 	assert_true(takes_a_quarter() >= first + large_piece / 4 - SLAB);
-	store(&e, 1);
+	gpu_raw_store(&e, 1, 0, N);
 	gpu_raw_close_all(&e);
 	gpu_daemon_end(&d, &gpu);
 }

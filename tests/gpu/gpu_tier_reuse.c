@@ -13,11 +13,7 @@
 enum { MIB = 1 << 20, TIER = 3 * MIB, N = 12 };
 
 /* One slab of 3 MiB: the daemon's memory of this size, and a page, is the tier. */
-static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 3M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 3M\n";
-
-GPU_DAEMON_EACH(config);
+GPU_DAEMON_EACH(GPU_CONFIG("96M", "3M") "bytes = 3M\n");
 
 /* 128 KiB a page, 132 KiB an image: 23 in the slab. The hits wait for a word of their engine while
  * stores want their room. */
@@ -30,21 +26,18 @@ TEST(a_hit_in_flight_keeps_its_slot)
 	gpu_raw_open(&hits, d.socket, &gpu, &large_raw, 2 * FIT);
 	assert_int_equal(gpu_raw_order(&hits, 1), 0);
 	gpu_raw_open(&stores, d.socket, &gpu, &large_raw, 2 * FIT);
-	gpu_raw_fill(&hits, CHAIN, 0, FIT);
-	assert_int_equal(gpu_raw_run(&hits, WIRE_OP_STORE, CHAIN, 0, FIT).status, 0);
+	gpu_raw_store(&hits, CHAIN, 0, FIT);
 	gpu_raw_poison(&hits, FIT, FIT);
 	load = gpu_raw_sqe(&hits, WIRE_OP_LOAD, CHAIN, FIT, FIT);
 	load.word = 1;
 	load.flags = WIRE_SQE_READY;
 	gpu_raw_send(&hits, &load);
 	gpu_devices_have(&d, "jobs", FIT);
-	gpu_raw_fill(&stores, OTHER, 0, FIT);
-	assert_int_equal(gpu_raw_run(&stores, WIRE_OP_STORE, OTHER, 0, FIT).status, 0);
+	gpu_raw_store(&stores, OTHER, 0, FIT);
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.evicted_blocks_total"), 0);
 	__atomic_store_n(&hits.words->ready[0], load.op_id, __ATOMIC_RELEASE);
 	assert_int_equal(gpu_raw_await(&hits).status, 0);
-	for (uint32_t i = 0; i < FIT; i++)
-		assert_true(gpu_raw_holds(&hits, CHAIN, i, FIT + i));
+	gpu_raw_all_hold(&hits, CHAIN, FIT, FIT);
 	assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), FIT);
 	/* now they may go */
 	gpu_raw_round_trip(&stores, OTHER + 1, FIT);
@@ -129,10 +122,8 @@ TEST(a_slot_keeps_nothing_of_another_space)
 		skip();
 	copy = store_first();
 	gpu_raw_open(&second, d.socket, &gpu, &g, N);
-	for (uint32_t chain = 0; chain < CHAINS; chain++) {
-		gpu_raw_fill(&second, chain, 0, N);
-		assert_int_equal(gpu_raw_run(&second, WIRE_OP_STORE, chain, 0, N).status, 0);
-	}
+	for (uint32_t chain = 0; chain < CHAINS; chain++)
+		gpu_raw_store(&second, chain, 0, N);
 	assert_int_equal(rows_there(copy, N * (size_t)LAYERS * LAYER), 0);
 	free(copy);
 	gpu_raw_close_all(&second);
@@ -151,8 +142,7 @@ static void load_by_groups_after(const char *evict, uint32_t left)
 	assert_int_equal(daemon_ctl(&d, evict, text, sizeof(text)), 0);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", left, PATIENT_MS);
 	gpu_raw_open_host(&cpu, d.socket, &g, BLOCKS);
-	gpu_raw_fill(&cpu, CHAIN, 0, BLOCKS);
-	assert_int_equal(gpu_raw_run(&cpu, WIRE_OP_STORE, CHAIN, 0, BLOCKS).status, 0);
+	gpu_raw_store(&cpu, CHAIN, 0, BLOCKS);
 	gpu_raw_open(&second, d.socket, &gpu, &g, BLOCKS);
 	for (int again = 0; again < 2; again++) { /* and again from there */
 		struct wire_sqe load = gpu_raw_sqe(&second, WIRE_OP_LOAD, CHAIN, 0, BLOCKS);
@@ -161,8 +151,7 @@ static void load_by_groups_after(const char *evict, uint32_t left)
 		load.groups = GROUPS;
 		gpu_raw_send(&second, &load);
 		assert_int_equal(gpu_raw_await(&second).status, 0);
-		for (uint32_t i = 0; i < BLOCKS; i++)
-			assert_true(gpu_raw_holds(&second, CHAIN, i, i));
+		gpu_raw_all_hold(&second, CHAIN, 0, BLOCKS);
 		daemon_stat_becomes(&d, "tiers.gpu.blocks", BLOCKS + left, PATIENT_MS);
 	}
 	daemon_stat_becomes(&d, "tiers.gpu.hit_blocks_total", BLOCKS, PATIENT_MS);
@@ -193,19 +182,16 @@ TEST(a_purge_takes_the_copies_too)
 	char text[512];
 
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
-	gpu_raw_fill(&e, 1, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 1, 0, N).status, 0);
+	gpu_raw_store(&e, 1, 0, N);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", N, PATIENT_MS);
 	assert_int_equal(daemon_ctl(&d, "purge --tenant default", text, sizeof(text)), 0);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.used_bytes", 0, PATIENT_MS);
 	gpu_raw_poison(&e, N, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, 1, N, N).ok, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_is_poison(&e, N + i));
+	gpu_raw_all_poison(&e, N, N);
 	/* and an eviction from host memory, of blocks that nothing else has */
-	gpu_raw_fill(&e, 2, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 2, 0, N).status, 0);
+	gpu_raw_store(&e, 2, 0, N);
 	assert_int_equal(daemon_ctl(&d, "evict --all", text, sizeof(text)), 0);
 	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "tiers.gpu.used_bytes", 0, PATIENT_MS);

@@ -135,7 +135,7 @@ class Emulated:
         self._find = library.cuGetProcAddress_v2
         context, stream = C.c_void_p(), C.c_void_p()
         self.made, self.pinned = [], []
-        settings = os.environ["KVTIER_EMU"]
+        settings = os.environ.get("KVTIER_EMU", "")
         # what forgets to wait for this stream is too early
         os.environ["KVTIER_EMU"] = f"{settings} late={late} waits={waits}"
         self.call("cuInit", 2000, C.c_uint(0))

@@ -236,6 +236,50 @@ void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes)
 	GPU(gpu_api()->cuStreamSynchronize(g->stream));
 }
 
+static CUmemAllocationProp prop_of(const struct gpu *g, CUmemAllocationHandleType type)
+{
+	return (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				      .requestedHandleTypes = type,
+				      .location = { CU_MEM_LOCATION_TYPE_DEVICE, g->device } };
+}
+
+size_t gpu_granule(const struct gpu *g, CUmemAllocationHandleType type)
+{
+	const CUmemAllocationProp prop = prop_of(g, type);
+	size_t ret;
+
+	GPU(gpu_api()->cuMemGetAllocationGranularity(&ret, &prop,
+						     CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	return ret;
+}
+
+CUdeviceptr gpu_map(const struct gpu *g, CUmemAllocationHandleType type, size_t each, size_t n,
+		    CUmemGenericAllocationHandle *ret_handles)
+{
+	const struct cuda_api *cu = gpu_api();
+	const CUmemAllocationProp prop = prop_of(g, type);
+	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUdeviceptr ret;
+
+	GPU(cu->cuMemAddressReserve(&ret, n * each, 0, 0, 0));
+	for (size_t i = 0; i < n; i++) {
+		GPU(cu->cuMemCreate(&ret_handles[i], each, &prop, 0));
+		GPU(cu->cuMemMap(ret + i * each, each, 0, ret_handles[i], 0));
+	}
+	GPU(cu->cuMemSetAccess(ret, n * each, &access, 1));
+	return ret;
+}
+
+void gpu_unmap(CUdeviceptr at, size_t each, size_t n, const CUmemGenericAllocationHandle *handles)
+{
+	const struct cuda_api *cu = gpu_api();
+
+	GPU(cu->cuMemUnmap(at, n * each));
+	for (size_t i = 0; i < n; i++)
+		GPU(cu->cuMemRelease(handles[i]));
+	GPU(cu->cuMemAddressFree(at, n * each));
+}
+
 void gpu_gate_make(struct gpu_gate *g)
 {
 	const struct cuda_api *cu = gpu_api();

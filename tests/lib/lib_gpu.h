@@ -65,6 +65,12 @@ void gpu_used_falls_to(uint64_t bytes); /* or less */
 void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes);
 void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes);
 
+/* Allocations side by side in one range of addresses. */
+size_t gpu_granule(const struct gpu *g, CUmemAllocationHandleType type);
+CUdeviceptr gpu_map(const struct gpu *g, CUmemAllocationHandleType type, size_t each, size_t n,
+		    CUmemGenericAllocationHandle *ret_handles);
+void gpu_unmap(CUdeviceptr at, size_t each, size_t n, const CUmemGenericAllocationHandle *handles);
+
 /* Holds streams until it is opened: a word of the host. Of the current context. */
 struct gpu_gate {
 	uint64_t *word;

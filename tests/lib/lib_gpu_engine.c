@@ -1,28 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib_gpu_engine.h"
 
-static size_t granularity(const CUmemAllocationProp *prop)
-{
-	size_t ret;
-
-	GPU(gpu_api()->cuMemGetAllocationGranularity(&ret, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-	return ret;
-}
-
 static void make_mapped(const struct gpu *g, size_t bytes, struct gpu_memory *m)
 {
-	const struct cuda_api *cu = gpu_api();
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = m->kind == GPU_VMM_NONE ?
-						CU_MEM_HANDLE_TYPE_NONE :
-					m->kind == GPU_VMM_FABRIC || m->kind == GPU_VMM_FABRIC_TWO ?
-						CU_MEM_HANDLE_TYPE_FABRIC :
-						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, g->device },
-	};
-	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	const size_t unit = granularity(&prop);
+	const CUmemAllocationHandleType type =
+		m->kind == GPU_VMM_NONE ? CU_MEM_HANDLE_TYPE_NONE :
+		m->kind == GPU_VMM_FABRIC || m->kind == GPU_VMM_FABRIC_TWO ?
+					  CU_MEM_HANDLE_TYPE_FABRIC :
+					  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	const size_t unit = gpu_granule(g, type);
 	size_t each;
 
 	m->allocs = m->kind == GPU_VMM_TWO || m->kind == GPU_VMM_FABRIC_TWO ? 2 : 1;
@@ -31,12 +17,7 @@ static void make_mapped(const struct gpu *g, size_t bytes, struct gpu_memory *m)
 	assert_true(m->allocs <= GPU_MEMORY_ALLOCS);
 	each = (bytes / m->allocs + unit - 1) / unit * unit;
 	m->bytes = each * m->allocs;
-	GPU(cu->cuMemAddressReserve(&m->base, m->bytes, 0, 0, 0));
-	for (size_t i = 0; i < m->allocs; i++) {
-		GPU(cu->cuMemCreate(&m->handles[i], each, &prop, 0));
-		GPU(cu->cuMemMap(m->base + i * each, each, 0, m->handles[i], 0));
-	}
-	GPU(cu->cuMemSetAccess(m->base, m->bytes, &access, 1));
+	m->base = gpu_map(g, type, each, m->allocs, m->handles);
 }
 
 void gpu_memory_make(const struct gpu *g, enum gpu_memory_kind kind, size_t bytes,
@@ -63,10 +44,7 @@ void gpu_memory_free(const struct gpu *g, struct gpu_memory *m)
 		GPU(cu->cuMemFreeAsync(m->base, g->stream));
 		GPU(cu->cuStreamSynchronize(g->stream));
 	} else {
-		GPU(cu->cuMemUnmap(m->base, m->bytes));
-		for (size_t i = 0; i < m->allocs; i++)
-			GPU(cu->cuMemRelease(m->handles[i]));
-		GPU(cu->cuMemAddressFree(m->base, m->bytes));
+		gpu_unmap(m->base, m->bytes / m->allocs, m->allocs, m->handles);
 	}
 }
 

@@ -34,43 +34,44 @@ bool gpu_range_possible(const struct gpu *g, uint32_t memory)
 
 void gpu_range_make(const struct gpu *g, uint32_t memory, uint32_t n, struct gpu_range *ret)
 {
-	const struct cuda_api *cu = gpu_api();
-	struct gpu_range r = { .gpu = g, .memory = memory, .n = n };
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = type_of(&r),
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, g->device },
-	};
-	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	size_t unit;
-
 	assert_true(n <= GPU_ALLOCS_MAX);
-	GPU(cu->cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-	r.alloc_bytes = unit;
-	GPU(cu->cuMemAddressReserve(&r.base, n * unit, 0, 0, 0));
-	for (uint32_t i = 0; i < n; i++) {
-		GPU(cu->cuMemCreate(&r.handles[i], unit, &prop, 0));
-		GPU(cu->cuMemMap(r.base + i * unit, unit, 0, r.handles[i], 0));
-	}
-	GPU(cu->cuMemSetAccess(r.base, n * unit, &access, 1));
-	*ret = r;
+	*ret = (struct gpu_range){ .gpu = g, .memory = memory, .n = n };
+	ret->alloc_bytes = gpu_granule(g, type_of(ret));
+	ret->base = gpu_map(g, type_of(ret), ret->alloc_bytes, n, ret->handles);
 }
 
 void gpu_range_free(struct gpu_range *range)
 {
-	const struct cuda_api *cu = gpu_api();
+	gpu_unmap(range->base, range->alloc_bytes, range->n, range->handles);
+}
 
-	GPU(cu->cuMemUnmap(range->base, range->n * range->alloc_bytes));
-	for (uint32_t i = 0; i < range->n; i++)
-		GPU(cu->cuMemRelease(range->handles[i]));
-	GPU(cu->cuMemAddressFree(range->base, range->n * range->alloc_bytes));
+static int export(const struct gpu_range *range, uint32_t i, uint8_t *ret_handle)
+{
+	CUmemFabricHandle fabric;
+	int fd = -1;
+
+	GPU(gpu_api()->cuMemExportToShareableHandle(range->memory == WIRE_DEVICE_FD ?
+							    (void *)&fd :
+							    (void *)&fabric,
+						    range->handles[i], type_of(range), 0));
+	if (range->memory == WIRE_DEVICE_FABRIC)
+		memcpy(ret_handle, &fabric, sizeof(fabric));
+	return fd;
+}
+
+struct wire_region gpu_range_alloc(const struct gpu_range *range, uint32_t i, uint64_t offset,
+				   uint64_t length, int *ret_fd)
+{
+	struct wire_region ret = { .memory = range->memory, .offset = offset, .length = length };
+
+	*ret_fd = export(range, i, ret.handle);
+	gpu_uuid(range->gpu, ret.device);
+	return ret;
 }
 
 void gpu_allocs_fill(const struct gpu_range *range, uint32_t number, uint32_t first, uint32_t n,
 		     struct gpu_allocs *ret)
 {
-	CUmemFabricHandle fabric;
-
 	assert_true(n <= WIRE_MAX_ALLOCS && first + n <= range->n);
 	memset(ret, 0, sizeof(*ret));
 	ret->m = (struct wire_allocs){ .memory = range->memory,
@@ -81,13 +82,15 @@ void gpu_allocs_fill(const struct gpu_range *range, uint32_t number, uint32_t fi
 	gpu_uuid(range->gpu, ret->m.device);
 	for (uint32_t i = 0; i < n; i++) {
 		ret->allocs[i].bytes = range->alloc_bytes;
-		GPU(gpu_api()->cuMemExportToShareableHandle(
-			range->memory == WIRE_DEVICE_FD ? (void *)&ret->fds[i] : (void *)&fabric,
-			range->handles[first + i], type_of(range), 0));
-		if (range->memory == WIRE_DEVICE_FABRIC)
-			memcpy(ret->allocs[i].handle, &fabric, sizeof(fabric));
+		ret->fds[i] = export(range, first + i, ret->allocs[i].handle);
 	}
 	ret->n_fds = range->memory == WIRE_DEVICE_FD ? n : 0;
+}
+
+void gpu_allocs_close(struct gpu_allocs *allocs)
+{
+	while (allocs->n_fds > 0)
+		(void)close(allocs->fds[--allocs->n_fds]);
 }
 
 int gpu_allocs_send(struct raw *r, struct gpu_allocs *allocs, char *text)
@@ -100,8 +103,7 @@ int gpu_allocs_send(struct raw *r, struct gpu_allocs *allocs, char *text)
 
 	allocs->m.head = raw_head(r, WIRE_ALLOCS, n);
 	assert_int_equal(raw_send(r, allocs, n, allocs->fds, allocs->n_fds), 0);
-	while (allocs->n_fds > 0)
-		(void)close(allocs->fds[--allocs->n_fds]);
+	gpu_allocs_close(allocs);
 	assert_true(raw_receive(r, &answer, sizeof(answer)) > 0);
 	assert_int_equal(answer.head.seq, allocs->m.head.seq);
 	if (answer.head.type == WIRE_ALLOCS_OK)

@@ -25,6 +25,11 @@ bool gpu_range_possible(const struct gpu *g, uint32_t memory);
 void gpu_range_make(const struct gpu *g, uint32_t memory, uint32_t n, struct gpu_range *ret);
 void gpu_range_free(struct gpu_range *range);
 
+/* A SPACE_OPEN's region in one of them, whose descriptor is the caller's, the message's first one;
+ * -1: it has none. */
+struct wire_region gpu_range_alloc(const struct gpu_range *range, uint32_t i, uint64_t offset,
+				   uint64_t length, int *ret_fd);
+
 /* An ALLOCS that can be changed before it is sent. */
 struct gpu_allocs {
 	struct wire_allocs m;
@@ -36,6 +41,7 @@ struct gpu_allocs {
 /* Allocations [first, first + n) of the range, which is the wire's range `number`. */
 void gpu_allocs_fill(const struct gpu_range *range, uint32_t number, uint32_t first, uint32_t n,
 		     struct gpu_allocs *ret);
+void gpu_allocs_close(struct gpu_allocs *allocs); /* its descriptors */
 /* Sends it and closes the descriptors: the answer's errno (text: >= 232 bytes, or NULL). */
 int gpu_allocs_send(struct raw *r, struct gpu_allocs *allocs, char *text);
 /* All of the range, so many a message. Ends the test if it is refused. */

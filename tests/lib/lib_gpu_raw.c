@@ -13,19 +13,23 @@ void gpu_uuid(const struct gpu *g, uint8_t ret[WIRE_UUID_BYTES])
 	memcpy(ret, uuid.bytes, WIRE_UUID_BYTES);
 }
 
-void gpu_raw_region(const struct gpu *g, CUdeviceptr memory, uint64_t offset, uint64_t length,
-		    struct wire_region *ret)
+struct wire_region gpu_region(const struct gpu *g, CUdeviceptr memory, uint64_t offset,
+			      uint64_t length)
 {
+	struct wire_region ret = { .memory = WIRE_DEVICE_HANDLE,
+				   .offset = offset,
+				   .length = length };
 	CUipcMemHandle handle;
 
 	GPU(gpu_api()->cuIpcGetMemHandle(&handle, memory));
-	*ret = (struct wire_region){
-		.memory = WIRE_DEVICE_HANDLE,
-		.offset = offset,
-		.length = length,
-	};
-	memcpy(ret->handle, &handle, sizeof(handle));
-	gpu_uuid(g, ret->device);
+	memcpy(ret.handle, &handle, sizeof(handle));
+	gpu_uuid(g, ret.device);
+	return ret;
+}
+
+struct wire_region gpu_raw_region(const struct gpu_raw *e)
+{
+	return gpu_region(e->gpu, e->memory, e->offset, e->pages * e->page_bytes);
 }
 
 /* --- the space --- */
@@ -40,7 +44,8 @@ void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
 	e->page_bytes = engine_page_bytes(geometry);
 	e->offset = 512;
 	raw_open(&e->raw, socket);
-	GPU(gpu_api()->cuMemAlloc(&e->memory, e->offset + pages * e->page_bytes));
+	GPU(gpu_api()->cuMemAlloc(&e->own, e->offset + pages * e->page_bytes));
+	e->memory = e->own;
 }
 
 static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n,
@@ -129,9 +134,8 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 
 int gpu_raw_ask(struct gpu_raw *e, char *text)
 {
-	struct wire_region region;
+	const struct wire_region region = gpu_raw_region(e);
 
-	gpu_raw_region(e->gpu, e->memory, e->offset, e->pages * e->page_bytes, &region);
 	return gpu_raw_space(e, &region, 1, NULL, 0, text);
 }
 
@@ -147,14 +151,25 @@ void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu
 
 /* On a busy machine a driver that is played takes its time: then again, while that is all that is
  * wrong. */
-static void open_space(struct gpu_raw *e, const struct wire_region *region)
+void gpu_raw_space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n,
+			const int *fds, uint32_t n_fds)
 {
 	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	char text[232] = "";
 
-	while (gpu_raw_space(e, region, 1, NULL, 0, text))
+	while (gpu_raw_space(e, regions, n, fds, n_fds, text))
 		if (!strstr(text, "did not answer within") || now_ns() > until)
 			fail_msg("SPACE_OPEN was refused: %s", text);
+}
+
+void gpu_raw_space_refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,
+			   const char *words)
+{
+	char text[232] = "";
+	const int r = gpu_raw_space(e, region, 1, &fd, fd >= 0, text);
+
+	if (r != error || !strstr(text, words))
+		fail_msg("%d \"%s\"; expected %d with \"%s\"", r, text, error, words);
 }
 
 void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
@@ -163,7 +178,7 @@ void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu
 	struct wire_region region;
 
 	gpu_raw_dial_engine(e, socket, g, geometry, pages, &region);
-	open_space(e, &region);
+	gpu_raw_space_open(e, &region, 1, NULL, 0);
 }
 
 void gpu_raw_unmap(struct gpu_raw *e)
@@ -175,21 +190,24 @@ void gpu_raw_unmap(struct gpu_raw *e)
 	e->images = 0;
 }
 
+void gpu_raw_open_again(struct gpu_raw *e)
+{
+	const struct wire_region region = gpu_raw_region(e);
+
+	gpu_raw_space_open(e, &region, 1, NULL, 0);
+}
+
 void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages)
 {
-	struct wire_region region;
-
 	gpu_raw_dial(e, socket, g, geometry, pages);
-	gpu_raw_region(g, e->memory, e->offset, pages * e->page_bytes, &region);
-	open_space(e, &region);
+	gpu_raw_open_again(e);
 }
 
 void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
 		       const struct kvtier_geometry *geometry, uint32_t pages)
 {
 	struct wire_region region = { .memory = WIRE_MEMFD };
-	char text[232] = "";
 	uint64_t bytes;
 
 	*e = (struct gpu_raw){ .geometry = *geometry, .pages = pages };
@@ -200,8 +218,7 @@ void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
 	assert_true(e->host != MAP_FAILED);
 	memset(e->host, 0, bytes);
 	raw_open(&e->raw, socket);
-	if (gpu_raw_space(e, &region, 1, &e->host_fd, 1, text))
-		fail_msg("SPACE_OPEN was refused: %s", text);
+	gpu_raw_space_open(e, &region, 1, &e->host_fd, 1);
 }
 
 int gpu_raw_order(struct gpu_raw *e, uint32_t n_events)
@@ -252,7 +269,7 @@ void gpu_raw_close(struct gpu_raw *e)
 	if (e->host)
 		(void)close(e->host_fd);
 	else
-		GPU(gpu_api()->cuMemFree(e->memory));
+		GPU(gpu_api()->cuMemFree(e->own));
 }
 
 void gpu_raw_close_all(struct gpu_raw *e)
@@ -408,15 +425,37 @@ bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page)
 	return ret;
 }
 
+void gpu_raw_all_hold(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (!gpu_raw_holds(e, chain, i, first + i))
+			fail_msg("block %u of chain %u has other bytes", i, chain);
+}
+
+void gpu_raw_all_poison(struct gpu_raw *e, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = first; i < first + n; i++)
+		if (!gpu_raw_is_poison(e, i))
+			fail_msg("page %u was touched", i);
+}
+
+void gpu_raw_store(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n)
+{
+	gpu_raw_fill(e, chain, first, n);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, first, n).status, 0);
+}
+
+void gpu_raw_load(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n)
+{
+	gpu_raw_poison(e, first, n);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, first, n).status, 0);
+	gpu_raw_all_hold(e, chain, first, n);
+}
+
 void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n)
 {
-	gpu_raw_fill(e, chain, 0, n);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, n).status, 0);
-	gpu_raw_poison(e, n, n);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, n, n).status, 0);
-	for (uint32_t i = 0; i < n; i++)
-		if (!gpu_raw_holds(e, chain, i, n + i))
-			fail_msg("block %u of chain %u has other bytes", i, chain);
+	gpu_raw_store(e, chain, 0, n);
+	gpu_raw_load(e, chain, n, n);
 }
 
 static bool devices_say(const struct daemon *d, const char *words)

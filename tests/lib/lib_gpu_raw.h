@@ -16,7 +16,8 @@ struct gpu_raw {
 	struct kvtier_geometry geometry;
 	uint32_t pages;
 	size_t page_bytes;
-	CUdeviceptr memory; /* cuMemAlloc(): page 0 lies `offset` behind it */
+	CUdeviceptr own;    /* cuMemAlloc(); gpu_raw_close() frees it */
+	CUdeviceptr memory; /* page 0 lies `offset` behind it: `own`, or what the test put there */
 	uint64_t offset;
 	uint8_t *host; /* gpu_raw_open_host(): the pages are here, and not on the GPU */
 	int host_fd;
@@ -30,9 +31,10 @@ struct gpu_raw {
 	CUevent events[8];
 };
 
-/* Where a region is: the memory of a plain allocation by its legacy handle. */
-void gpu_raw_region(const struct gpu *g, CUdeviceptr memory, uint64_t offset, uint64_t length,
-		    struct wire_region *ret);
+/* Where a region is: the memory of a plain allocation by its legacy handle; that of all pages. */
+struct wire_region gpu_region(const struct gpu *g, CUdeviceptr memory, uint64_t offset,
+			      uint64_t length);
+struct wire_region gpu_raw_region(const struct gpu_raw *e);
 void gpu_uuid(const struct gpu *g, uint8_t ret[WIRE_UUID_BYTES]);
 
 /* Connects, and allocates pages. No space yet. */
@@ -41,8 +43,15 @@ void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
 /* SPACE_OPEN over these regions; the answer's errno: 0, or the ERROR's (text: >= 232 bytes). */
 int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
 		  uint32_t n_fds, char *text);
+/* Likewise; it must not be refused. It must be, with this errno and these words (fd -1: none). */
+void gpu_raw_space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n,
+			const int *fds, uint32_t n_fds);
+void gpu_raw_space_refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,
+			   const char *words);
 /* Asks once, for one region of a legacy handle. */
 int gpu_raw_ask(struct gpu_raw *e, char *text);
+/* The same; it must not be refused. */
+void gpu_raw_open_again(struct gpu_raw *e);
 /* All of it, with such a region. */
 void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages);
@@ -89,7 +98,13 @@ bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t p
 bool gpu_raw_holds_layers(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page,
 			  uint32_t layers);
 bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
-/* Stores n blocks from the first n pages, loads them into the next n, and looks at these. */
+/* Pages first.. hold the chain's first n blocks; are poison. */
+void gpu_raw_all_hold(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n);
+void gpu_raw_all_poison(struct gpu_raw *e, uint32_t first, uint32_t n);
+/* Fills pages first.. and stores them; poisons them, loads the blocks and looks at them. */
+void gpu_raw_store(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n);
+void gpu_raw_load(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n);
+/* Stores n blocks from the first n pages, and loads them into the next n. */
 void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n);
 
 /* Waits until the daemon's devices have so many of it: "jobs" that have not ended, "regions". */
