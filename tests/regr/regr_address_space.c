@@ -22,16 +22,6 @@ struct churner {
 	_Atomic uint64_t opened, refused;
 };
 
-static int sparse(uint64_t bytes)
-{
-	const int fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	return fd;
-}
-
 /* 0: opened and closed again; else the refusal. */
 static int open_and_close(struct raw *r, int fd, uint64_t bytes)
 {
@@ -39,9 +29,7 @@ static int open_and_close(struct raw *r, int fd, uint64_t bytes)
 		struct wire_head head;
 		struct wire_space_ok ok;
 		struct wire_error error;
-		struct wire_space_close closed;
 	} got;
-	struct wire_space_close end;
 	struct raw_space space;
 
 	raw_space_fill(r, &space);
@@ -53,18 +41,14 @@ static int open_and_close(struct raw *r, int fd, uint64_t bytes)
 		return got.error.error;
 	}
 	assert_int_equal(got.head.type, WIRE_SPACE_OK);
-	end = (struct wire_space_close){ .head = raw_head(r, WIRE_SPACE_CLOSE, sizeof(end)),
-					 .space = got.ok.space };
-	assert_int_equal(raw_send(r, &end, sizeof(end), NULL, 0), 0);
-	assert_int_equal(raw_receive(r, &got, sizeof(got)), sizeof(got.closed));
-	assert_int_equal(got.head.type, WIRE_SPACE_CLOSED);
+	raw_space_close(r, got.ok.space);
 	return 0;
 }
 
 static void *churn(void *arg)
 {
 	struct churner *c = arg;
-	const int fd = sparse(c->bytes);
+	const int fd = memfd_make(c->bytes, F_SEAL_SHRINK);
 	struct raw r;
 
 	raw_open(&r, c->socket);
@@ -88,11 +72,11 @@ TEST(churn_takes_nothing_from_others)
 	static struct churner churners[CHURNERS];
 	const uint64_t large = 100ull << 30, limit_kib = 8ull << 30;
 	uint64_t before, most = 0;
-	const int fd = sparse(large);
+	const int fd = memfd_make(large, F_SEAL_SHRINK);
 	struct daemon d;
 	struct raw r;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	daemon_start(&d, SMALL_HOST);
 	before = (uint64_t)daemon_mapped_kib(&d);
 	for (int i = 0; i < CHURNERS; i++) {
 		churners[i].socket = d.socket;

@@ -22,38 +22,43 @@ enum {
 	LARGE_OF_A_PROCESS = 96,
 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
-			     "[socket]\nmax_clients = 16\nmode = 0666\n";
-static const char large[] =
-	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmode = 0666\n";
+#define LARGE SMALL_HOST "[socket]\nmode = 0666\n"
 
-static void start(struct daemon *d, const char *lines)
+static struct daemon d;
+
+FIXTURE(begin)
 {
-	daemon_start(d, lines);
-	assert_int_equal(chmod(d->dir, 0755), 0);
+	daemon_start(&d, *state ? *state : LARGE "max_clients = 16\n");
+	return chmod(d.dir, 0755);
 }
+
+FIXTURE_DO(end, daemon_remove(&d));
+
+TEST_EACH(begin, end);
 
 /* --- children --- */
 
+struct taken {
+	uint32_t n;
+	char text[232]; /* why no more */
+};
+
 /* Opens connections until it is refused; answers how many it has and why no more, and keeps
  * them. */
-static void take_all(const char *path, int answer)
+static void take_all(int answer)
 {
 	union {
 		struct wire_head head;
 		struct wire_error error;
 		struct wire_hello_ok ok;
 	} got;
-	struct {
-		uint32_t n;
-		char text[232];
-	} say = { 0 };
+	struct taken say = { 0 };
 	struct raw r = { 0 };
 
 	for (;; say.n++) {
 		const struct wire_hello hello = raw_hello_message(&r);
 
-		r.fd = packet_dial(path, 0);
+		r.fd = packet_dial(d.socket, 0);
 		(void)!send(r.fd, &hello, sizeof(hello), MSG_NOSIGNAL);
 		memset(&got, 0, sizeof(got));
 		/* closed before HELLO was read: told once, and first */
@@ -68,10 +73,10 @@ static void take_all(const char *path, int answer)
 	pause();
 }
 
-static void dial_without_end(const char *path, int answer)
+static void dial_without_end(int answer)
 {
 	for (int n = 0;; n++) {
-		const int fd = packet_dial(path, 0);
+		const int fd = packet_dial(d.socket, 0);
 
 		if (n == 200)
 			(void)!write(answer, "x", 1);
@@ -86,8 +91,7 @@ struct child {
 	int answer;
 };
 
-static struct child child_start(const struct daemon *d, uid_t uid,
-				void (*run)(const char *path, int answer))
+static struct child child_start(uid_t uid, void (*run)(int answer))
 {
 	struct child c;
 	int ends[2];
@@ -98,7 +102,7 @@ static struct child child_start(const struct daemon *d, uid_t uid,
 		if (uid && (setgid(uid) || setuid(uid)))
 			_exit(1);
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		run(d->socket, ends[1]);
+		run(ends[1]);
 		_exit(0);
 	}
 	(void)close(ends[1]);
@@ -115,10 +119,7 @@ static void child_end(const struct child *c)
 
 static uint32_t child_took(const struct child *c, const char *text)
 {
-	struct {
-		uint32_t n;
-		char text[232];
-	} said = { 0 };
+	struct taken said = { 0 };
 
 	assert_int_equal(read(c->answer, &said, sizeof(said)), sizeof(said));
 	print_message("%u connections, then: %s\n", said.n, said.text);
@@ -127,23 +128,22 @@ static uint32_t child_took(const struct child *c, const char *text)
 }
 
 /* Ending connections have their slots until they are closed. */
-static uint32_t connections(const struct daemon *d)
+static uint32_t connections(void)
 {
-	static char text[65536];
 	uint32_t n = 0;
 
-	assert_int_equal(daemon_ctl(d, "clients --json", text, sizeof(text)), 0);
-	for (const char *at = text; (at = strstr(at, "\"state\":")) != NULL; at++)
+	for (const char *at = daemon_told(&d, "clients --json");
+	     (at = strstr(at, "\"state\":")) != NULL; at++)
 		n += strncmp(at, "\"state\":\"refused\"", 17) != 0;
 	return n;
 }
 
-static void connections_become(const struct daemon *d, uint32_t n)
+static bool status_says(const char *words)
 {
-	for (int ms = 0; connections(d) != n; ms += 10) {
-		assert_true(ms < PATIENT_MS);
-		nap_ms(10);
-	}
+	char text[4096];
+
+	(void)daemon_ctl(&d, "status", text, sizeof(text));
+	return strstr(text, words) != NULL;
 }
 
 /* --- tests --- */
@@ -151,91 +151,72 @@ static void connections_become(const struct daemon *d, uint32_t n)
 TEST(a_user_has_a_share)
 {
 	static const uint32_t takes[PROCESSES] = { OF_A_PROCESS, 3, 2, 1 };
-	char text[4096] = "", want[96];
+	char want[96];
 	struct child hogs[PROCESSES], other;
-	struct daemon d;
 
 	if (geteuid() != 0)
 		skip();
-	start(&d, config);
 	for (int i = 0; i < PROCESSES; i++) {
-		hogs[i] = child_start(&d, HOG, take_all);
+		hogs[i] = child_start(HOG, take_all);
 		assert_int_equal(child_took(&hogs[i], "max_clients_per_uid"), takes[i]);
 	}
 	engine_works(d.socket);
-	connections_become(&d, SHARE);
-	other = child_start(&d, OTHER, take_all);
+	AWAIT(connections() == SHARE);
+	other = child_start(OTHER, take_all);
 	assert_int_equal(child_took(&other, "kept for root"), MAX_CLIENTS - SHARE - 1);
 	engine_works(d.socket); /* root's */
 	snprintf(want, sizeof(want), "%d of them by user %d, of those %d by process %d;", SHARE,
 		 HOG, OF_A_PROCESS, (int)hogs[0].pid);
-	for (int ms = 0; !strstr(text, want); ms += 50) {
-		if (ms >= PATIENT_MS)
-			fail_msg("status does not say \"%s\":\n%s", want, text);
-		nap_ms(50);
-		(void)daemon_ctl(&d, "status", text, sizeof(text));
-	}
-	assert_non_null(strstr(text, "WARN"));
-	assert_non_null(strstr(text, "clients_full"));
+	AWAIT(status_says(want));
+	AWAIT(status_says("WARN"));
+	AWAIT(status_says("clients_full"));
 	for (int i = 0; i < PROCESSES; i++)
 		child_end(&hogs[i]);
 	child_end(&other);
-	daemon_remove(&d);
 }
 
 /* Its user's other processes find some. */
 TEST(a_process_has_a_share_of_its_users)
 {
 	struct child hog;
-	struct daemon d;
 
-	start(&d, config);
-	hog = child_start(&d, 0, take_all);
+	hog = child_start(0, take_all);
 	assert_int_equal(child_took(&hog, "this process has 6 connections"), OF_A_PROCESS);
 	engine_works(d.socket);
 	child_end(&hog);
-	daemon_remove(&d);
 }
 
 /* They connect, and say HELLO when the last of them has connected. */
-TEST(a_crowd_comes_in)
+TEST_GIVEN(a_crowd_comes_in, begin, end, LARGE)
 {
 	static struct raw crowd[LARGE_OF_A_PROCESS - 1];
 	const uint32_t n = sizeof(crowd) / sizeof(crowd[0]);
-	struct daemon d;
 
-	start(&d, large);
 	for (uint32_t i = 0; i < n; i++)
 		raw_dial(&crowd[i], d.socket);
-	connections_become(&d, n);
+	AWAIT(connections() == n);
 	for (uint32_t i = 0; i < n; i++)
 		raw_hello(&crowd[i]);
 	daemon_stat_becomes(&d, "clients_refused_total", 0, PATIENT_MS);
 	for (uint32_t i = 0; i < n; i++)
 		raw_close(&crowd[i]);
-	daemon_remove(&d);
 }
 
 /* Connections that say nothing: others come in all the same, of the same user and of another. */
-TEST(half_open_ones_go_first)
+TEST_GIVEN(half_open_ones_go_first, begin, end, LARGE)
 {
 	struct child others[2] = { 0 };
 	const int n = geteuid() == 0 ? 2 : 1;
-	struct daemon d;
 	int held[300];
 	char byte;
 
-	start(&d, large);
 	for (int i = 0; i < 300; i++)
 		held[i] = packet_dial(d.socket, 0);
 	for (int i = 0; i < 10; i++)
 		engine_works(d.socket);
-	for (int ms = 0; connections(&d) > LARGE_OF_A_PROCESS; ms += 10) {
-		assert_true(ms < PATIENT_MS);
-		nap_ms(10);
-	}
+	AWAIT(connections() <= LARGE_OF_A_PROCESS);
 	for (int i = 0; i < n; i++)
-		others[i] = child_start(&d, i ? HOG : 0, dial_without_end);
+		others[i] = child_start(i ? HOG : 0, dial_without_end);
 	for (int i = 0; i < n; i++)
 		assert_int_equal(read(others[i].answer, &byte, 1), 1);
 	for (int i = 0; i < 20; i++)
@@ -245,5 +226,4 @@ TEST(half_open_ones_go_first)
 	for (int i = 0; i < 300; i++)
 		if (held[i] >= 0)
 			(void)close(held[i]);
-	daemon_remove(&d);
 }

@@ -10,10 +10,11 @@
 
 enum { ARENA = 1024 }; /* as raw_hello() asks for */
 
-static void start(struct daemon *d, struct raw *r, uint32_t *ret_space)
+DAEMON_EACH(d, SMALL_HOST);
+
+static void start(struct raw *r, uint32_t *ret_space)
 {
-	daemon_start(d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
-	raw_open(r, d->socket);
+	raw_open(r, d.socket);
 	assert_int_equal(r->ok.arena_blocks, ARENA);
 	(void)raw_space_open(r, ret_space);
 }
@@ -30,33 +31,29 @@ static void put_load(struct raw *r, uint32_t position, uint32_t space, uint32_t 
 
 TEST(one_slot_too_many_ends_the_connection)
 {
-	struct daemon d;
 	struct raw r;
 	uint32_t space;
 
-	start(&d, &r, &space);
+	start(&r, &space);
 	put_load(&r, 0, space, 0, ARENA);
 	put_load(&r, 1, space, 7, 1);
 	raw_publish(&r, 2);
 	raw_expect_cut(&r, "sqe.n 1 is more than the arena slots that no outstanding op uses");
 	raw_close(&r);
-	daemon_remove(&d);
 }
 
 TEST(slots_of_completed_ops_are_free_again)
 {
-	struct daemon d;
 	struct raw r;
 	uint32_t space;
 
-	start(&d, &r, &space);
+	start(&r, &space);
 	for (uint32_t round = 0; round < 3; round++) {
 		put_load(&r, 2 * round, space, 0, ARENA - 1);
 		put_load(&r, 2 * round + 1, space, ARENA - 1, 1);
 		raw_publish(&r, 2 * round + 2);
 		raw_await(&r, 2 * round + 2);
-		__atomic_store_n(&r.submit->cq_head, 2 * round + 2, __ATOMIC_RELEASE);
+		raw_taken(&r, 2 * round + 2);
 	}
 	raw_close(&r);
-	daemon_remove(&d);
 }

@@ -217,11 +217,8 @@ static void look_for_the_salt(const uint8_t tenants[SECRET_BYTES])
 {
 	static const char label[] = "kvtier salt 1", before[] = "\"id\":\"";
 	uint8_t message[sizeof(label) + SECRET_BYTES + 32], salt[32];
-	char text[4096];
-	const char *at;
+	const char *at = strstr(daemon_told(&w.node.d, "spaces --json"), before);
 
-	assert_int_equal(daemon_ctl(&w.node.d, "spaces --json", text, sizeof(text)), 0);
-	at = strstr(text, before);
 	assert_non_null(at);
 	memcpy(message, label, sizeof(label));
 	memcpy(message + sizeof(label), tenants, SECRET_BYTES);
@@ -299,18 +296,15 @@ static void use(void)
 	assert_int_equal(node_load_each(&w.node, w.keys, 0, N), N);
 }
 
-static void end(void)
-{
-	node_end(&w.node);
-	redis_stop(&w.redis);
-}
+FIXTURE_DO(end, node_end(&w.node); redis_stop(&w.redis));
+
+TEST_EACH(NULL, end);
 
 TEST(with_redis)
 {
 	begin(NULL, NULL);
 	use();
 	nothing_is_dumped();
-	end();
 }
 
 /* AUTH is on its way all the time. */
@@ -324,23 +318,19 @@ TEST(while_redis_does_not_answer)
 	nap_ms(300);
 	nothing_is_dumped();
 	redis_signal(&w.redis, SIGCONT);
-	end();
 }
 
 TEST(with_nvme)
 {
-	char text[512];
-
 	if (!disk_dir())
 		skip();
 	begin(NULL, "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n");
 	use();
-	(void)daemon_ctl(&w.node.d, "flush", text, sizeof(text));
+	(void)daemon_told(&w.node.d, "flush");
 	node_evict(&w.node);
 	assert_int_equal(node_load_each(&w.node, w.keys, 0, N), N);
-	(void)daemon_ctl(&w.node.d, "verify", text, sizeof(text));
+	(void)daemon_told(&w.node.d, "verify");
 	nothing_is_dumped();
-	end();
 }
 
 static void spawn_starting(void)
@@ -356,21 +346,10 @@ static void spawn_starting(void)
 	}
 }
 
-static void await_stop(void)
-{
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-	int status;
-
-	while (waitpid(w.node.d.pid, &status, WUNTRACED | WNOHANG) != w.node.d.pid) {
-		assert_true(now_ns() < until);
-		nap_ms(1);
-	}
-	assert_true(WIFSTOPPED(status));
-}
-
 TEST(while_it_starts)
 {
 	uint8_t tenants[SECRET_BYTES];
+	int status;
 
 	place(NULL, NULL);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
@@ -379,13 +358,13 @@ TEST(while_it_starts)
 	look_for("the tenant's secret", tenants, sizeof(tenants));
 	spawn_starting();
 	for (uint32_t known = 1; known <= 3; known++) {
-		await_stop();
+		AWAIT(waitpid(w.node.d.pid, &status, WUNTRACED | WNOHANG) == w.node.d.pid);
+		assert_true(WIFSTOPPED(status));
 		nothing_is_dumped_of(known, true);
 		if (known < 3)
 			(void)kill(w.node.d.pid, SIGCONT);
 	}
 	daemon_signal(&w.node.d, SIGKILL);
-	end();
 }
 
 /* As DER has it, as a BIGNUM has it, and a line of the file. */
@@ -393,25 +372,20 @@ static void look_for_key(const char *path)
 {
 	FILE *in = fopen(path, "re");
 	EVP_PKEY *key = in ? PEM_read_PrivateKey(in, NULL, NULL, NULL) : NULL;
-	uint8_t bytes[ROW], turned[ROW];
+	uint8_t all[256], turned[ROW];
 	BIGNUM *number = NULL;
 	char line[128];
-	int n;
+	int whole, n;
 
 	assert_non_null(key);
 	assert_true(EVP_PKEY_get_bn_param(key, OSSL_PKEY_PARAM_PRIV_KEY, &number) ||
 		    EVP_PKEY_get_bn_param(key, OSSL_PKEY_PARAM_RSA_FACTOR1, &number));
-	n = BN_num_bytes(number) < 32 ? BN_num_bytes(number) : 32;
-	assert_true(BN_num_bytes(number) <= 256);
-	{
-		uint8_t all[256];
-		const int whole = BN_bn2bin(number, all);
-
-		memcpy(bytes, all, (size_t)n);
-		for (int i = 0; i < n; i++)
-			turned[i] = all[whole - 1 - i];
-	}
-	look_for("the TLS key (DER)", bytes, (size_t)n);
+	assert_true(BN_num_bytes(number) <= (int)sizeof(all));
+	whole = BN_bn2bin(number, all);
+	n = whole < 32 ? whole : 32;
+	for (int i = 0; i < n; i++)
+		turned[i] = all[whole - 1 - i];
+	look_for("the TLS key (DER)", all, (size_t)n);
 	look_for("the TLS key", turned, (size_t)n);
 	rewind(in);
 	assert_non_null(fgets(line, sizeof(line), in));
@@ -435,7 +409,6 @@ TEST(with_tls)
 	look_for_key(files.client_key);
 	use();
 	nothing_is_dumped();
-	end();
 	tls_remove(&files);
 }
 

@@ -14,15 +14,20 @@
 
 enum { HOGS = 66, ENTRIES = 64, WAIT_S = 60 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
+static struct daemon d;
 
-static void start(struct daemon *d)
+FIXTURE(begin)
 {
-	daemon_place(d, false);
-	clock_hold(d);
-	daemon_configure(d, config);
-	daemon_restart(d);
+	daemon_place(&d, false);
+	clock_hold(&d);
+	daemon_configure(&d, *state ? *state : SMALL_HOST);
+	daemon_restart(&d);
+	return 0;
 }
+
+FIXTURE_DO(end, daemon_remove(&d));
+
+TEST_EACH(begin, end);
 
 static struct wire_sqe hour_long(enum wire_op op, uint32_t space, uint32_t at)
 {
@@ -34,11 +39,11 @@ static struct wire_sqe hour_long(enum wire_op op, uint32_t space, uint32_t at)
 }
 
 /* Its ring is full of stores that wait for two groups of layers. */
-static void fill(struct raw *r, const struct daemon *d)
+static void fill(struct raw *r)
 {
 	uint32_t space;
 
-	raw_open(r, d->socket);
+	raw_open(r, d.socket);
 	assert_int_equal(r->ok.sq_entries, ENTRIES);
 	(void)raw_space_open(r, &space);
 	for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -50,13 +55,13 @@ static void fill(struct raw *r, const struct daemon *d)
 	raw_publish(r, ENTRIES);
 }
 
-static void a_newcomer_is_served(const struct daemon *d)
+static void a_newcomer_is_served(void)
 {
 	struct wire_sqe sqe;
 	struct raw r;
 	uint32_t space;
 
-	raw_open(&r, d->socket);
+	raw_open(&r, d.socket);
 	sqe = raw_sqe(WIRE_OP_NOP, 0);
 	raw_run(&r, 0, &sqe);
 	(void)raw_space_open(&r, &space);
@@ -64,19 +69,17 @@ static void a_newcomer_is_served(const struct daemon *d)
 	raw_run(&r, 1, &sqe);
 	assert_int_equal(raw_cqe(&r, 1)->status, -ENOENT);
 	raw_close(&r);
-	engine_works(d->socket);
+	engine_works(d.socket);
 }
 
 TEST(layers_that_never_come_take_nothing_of_others)
 {
 	static struct raw hogs[HOGS];
-	struct daemon d;
 
-	start(&d);
 	for (uint32_t i = 0; i < HOGS; i++)
-		fill(&hogs[i], &d);
+		fill(&hogs[i]);
 	daemon_stat_reaches(&d, "ops.outstanding", 4000);
-	a_newcomer_is_served(&d);
+	a_newcomer_is_served();
 	daemon_stat_becomes(&d, "ops.outstanding", HOGS * ENTRIES, PATIENT_MS);
 	clock_pass_ms(WAIT_S * 1000 + 1000);
 	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
@@ -85,18 +88,15 @@ TEST(layers_that_never_come_take_nothing_of_others)
 		assert_int_equal(raw_cqe(&hogs[i], 0)->status, -ETIMEDOUT);
 		raw_close(&hogs[i]);
 	}
-	daemon_remove(&d);
 }
 
 /* An entry that finds its client's ring of completions full of ops has its deadline, too. */
 TEST(an_op_ends_at_its_deadline_beside_a_full_ring)
 {
 	struct wire_sqe sqe;
-	struct daemon d;
 	struct raw r;
 	uint32_t space;
 
-	start(&d);
 	raw_open(&r, d.socket);
 	(void)raw_space_open(&r, &space);
 	for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -112,19 +112,14 @@ TEST(an_op_ends_at_its_deadline_beside_a_full_ring)
 	raw_await(&r, 1);
 	assert_int_equal(raw_cqe(&r, 0)->status, -ETIMEDOUT);
 	raw_close(&r);
-	daemon_remove(&d);
 }
 
-TEST(more_clients_have_shorter_rings)
+TEST_GIVEN(more_clients_have_shorter_rings, begin, end, SMALL_HOST "[socket]\nmax_clients = 4096\n")
 {
-	struct daemon d;
 	struct raw r;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
-			 "[socket]\nmax_clients = 4096\n");
 	raw_open(&r, d.socket);
 	assert_int_equal(r.ok.sq_entries, 16);
 	raw_close(&r);
 	engine_works(d.socket);
-	daemon_remove(&d);
 }

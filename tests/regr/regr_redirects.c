@@ -193,46 +193,35 @@ static void end_listener(struct listener *l)
 	(void)close(l->fd);
 }
 
-static void end(void)
-{
-	node_end(&w.node);
-	end_listener(&w.liar);
-	end_listener(&w.victim);
-}
+FIXTURE_DO(end, node_end(&w.node); end_listener(&w.liar); end_listener(&w.victim));
 
-/* Loads that nobody can serve, until the liar has answered `least` of them by a redirect. */
-static void load_until_redirected(uint32_t least)
+TEST_EACH(NULL, end);
+
+/* Loads that nobody can serve, until the liar has answered LOADS of them by a redirect. */
+static void load_until_redirected(void)
 {
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
 	struct kvtier_key keys[LOADS];
+	uint32_t hits = 0;
 
 	chain_keys(&w.node.e, 1, LOADS, keys);
-	while (atomic_load(&w.redirects) < least) {
-		if (now_ns() > until)
-			fail_msg("the liar was asked %u times", atomic_load(&w.redirects));
-		assert_int_equal(node_load_each(&w.node, keys, 0, LOADS), 0);
-		nap_ms(20);
-	}
-	assert_int_equal(node_load_each(&w.node, keys, 0, LOADS), 0);
+	AWAIT((hits += node_load_each(&w.node, keys, 0, LOADS)) > 0 ||
+	      atomic_load(&w.redirects) >= LOADS);
+	assert_int_equal(hits + node_load_each(&w.node, keys, 0, LOADS), 0);
 }
 
-/* The daemon has refused a host. When the victim has heard this test, it has heard everybody who
+/* The daemon refuses a host. When the victim has heard this test, it has heard everybody who
  * connected before. */
-static void nobody_came(void)
+static void nobody_comes(void)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_in a;
 	socklen_t n = sizeof(a);
 
+	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
 	assert_int_equal(getsockname(w.victim.fd, (struct sockaddr *)&a, &n), 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&a, n), 0);
 	assert_int_equal(send(fd, own_word, strlen(own_word), MSG_NOSIGNAL), strlen(own_word));
-	while (!atomic_load(&w.heard_us)) {
-		if (now_ns() > until)
-			fail_msg("the victim hears somebody else");
-		nap_ms(1);
-	}
+	AWAIT(atomic_load(&w.heard_us));
 	(void)close(fd);
 	if (atomic_load(&w.heard_auth))
 		fail_msg("the victim heard AUTH");
@@ -244,11 +233,9 @@ static void redirected_by(const char *kind)
 	begin("127.0.0.1", "");
 	say(w.redirect, sizeof(w.redirect), "%s %%u 127.0.0.1:%u", kind, w.victim.port);
 	live();
-	load_until_redirected(LOADS);
-	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
-	nobody_came();
+	load_until_redirected();
+	nobody_comes();
 	assert_true(daemon_log_lines(&w.node.d, "redirects to") > 0);
-	end();
 }
 
 TEST_DO(a_plain_server_says_moved, redirected_by("MOVED"));
@@ -260,32 +247,16 @@ static void map_of(const char *host)
 	    strlen(host), host, w.victim.port);
 }
 
-static void wait_for_map(void)
-{
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
-
-	while (atomic_load(&w.maps) < 1) {
-		if (now_ns() > until)
-			fail_msg("nobody asks for the slot map");
-		nap_ms(10);
-	}
-}
-
 /* The whole of loopback is ours, but 127.0.0.2 is not near 127.0.0.1. */
 TEST(a_map_names_a_host_that_nobody_configured)
 {
-	char text[4096];
-
 	begin("127.0.0.2", "");
 	map_of("127.0.0.2");
 	live();
-	wait_for_map();
-	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
-	nobody_came();
+	AWAIT(atomic_load(&w.maps) > 0);
+	nobody_comes();
 	assert_true(daemon_log_lines(&w.node.d, "cluster_hosts") > 0);
-	(void)daemon_ctl(&w.node.d, "endpoints", text, sizeof(text));
-	assert_non_null(strstr(text, "cluster_hosts"));
-	end();
+	assert_non_null(strstr(daemon_told(&w.node.d, "endpoints"), "cluster_hosts"));
 }
 
 /* A member of the map is no better: its redirect leads to a member of the map, or is not
@@ -297,25 +268,16 @@ TEST(a_member_of_the_map_redirects_away)
 	say(w.map, sizeof(w.map), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n",
 	    w.liar.port);
 	live();
-	load_until_redirected(LOADS);
-	daemon_stat_reaches(&w.node.d, "tiers.redis.refused_hosts_total", 1);
-	nobody_came();
-	end();
+	load_until_redirected();
+	nobody_comes();
 }
 
 TEST(the_hosts_that_are_configured_are_used)
 {
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
-
 	begin("127.0.0.2",
 	      "cluster_hosts = other.example 10.0.0.0/8\ncluster_hosts = 127.0.0.0/30\n");
 	map_of("127.0.0.2");
 	live();
-	wait_for_map();
-	while (!atomic_load(&w.heard_auth)) {
-		if (now_ns() > until)
-			fail_msg("a host of cluster_hosts is not used");
-		nap_ms(10);
-	}
-	end();
+	AWAIT(atomic_load(&w.maps) > 0);
+	AWAIT(atomic_load(&w.heard_auth));
 }

@@ -10,25 +10,23 @@
 
 enum { HOARDERS = 34 };
 
+DAEMON_EACH(d, SMALL_HOST);
+
 TEST(a_huge_sparse_region_is_refused)
 {
-	const int fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	const uint64_t bytes = 100ull << 40;
+	const int fd = memfd_make(bytes, F_SEAL_SHRINK);
 	struct raw_space space;
-	struct daemon d;
 	struct raw r;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
-	assert_int_equal(ftruncate(fd, 100ll << 40), 0);
-	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	raw_open(&r, d.socket);
 	raw_space_fill(&r, &space);
-	space.region.length = 100ull << 40;
+	space.region.length = bytes;
 	assert_int_equal(raw_send(&r, &space, sizeof(space), &fd, 1), 0);
 	raw_expect_refused(&r, -ENOSPC, "[socket] max_clients");
 	engine_works(d.socket);
 	raw_close(&r);
 	(void)close(fd);
-	daemon_remove(&d);
 }
 
 /* A SPACE_OPEN with as many regions as there may be; only the first holds pages. */
@@ -69,9 +67,7 @@ TEST(hoarders_of_regions_leave_some_to_others)
 {
 	const int fd = memfd_make(raw_region_bytes() + 4096, F_SEAL_SHRINK);
 	static struct raw r[HOARDERS];
-	struct daemon d;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	for (int i = 0; i < HOARDERS; i++) {
 		raw_open(&r[i], d.socket);
 		assert_true(hoard(&r[i], fd) < WIRE_MAX_SPACES);
@@ -80,5 +76,4 @@ TEST(hoarders_of_regions_leave_some_to_others)
 	for (int i = 0; i < HOARDERS; i++)
 		raw_close(&r[i]);
 	(void)close(fd);
-	daemon_remove(&d);
 }
