@@ -185,8 +185,7 @@ static void newcomers_beside(bool big, uint32_t chain)
 			quiet_round(&e, round, &tally);
 		engine_close(&e);
 	}
-	while (atomic_load(&s.ended) < ENDED_MIN)
-		nap_ms(1);
+	AWAIT(atomic_load(&s.ended) >= ENDED_MIN);
 	greedy_ends(&s, &d, &tally);
 }
 
@@ -195,8 +194,7 @@ static void let_the_table_turn_over(struct storer *s)
 {
 	const uint32_t ended = atomic_load(&s->ended);
 
-	while (atomic_load(&s->ended) - ended < TABLE / s->chain + PAGES / s->chain)
-		nap_ms(1);
+	AWAIT(atomic_load(&s->ended) - ended >= TABLE / s->chain + PAGES / s->chain);
 }
 
 static void quiet_beside_a_full_table(const char *lines)

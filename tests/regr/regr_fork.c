@@ -124,13 +124,32 @@ static int its_own_client(void)
 	return 0;
 }
 
-static int begin(void **state);
-static int end(void **state);
-static int begin_staged(void **state);
+/* *state: whether the engine's pages are private memory. */
+FIXTURE(begin)
+{
+	memset(&w, 0, sizeof(w));
+	daemon_start(&w.d, config);
+	if (*state)
+		engine_open_staged(&w.e, w.d.socket, "engine", &tiny_raw, PAGES, 1 << 16);
+	else
+		engine_open(&w.e, w.d.socket, "engine", &tiny_raw, PAGES);
+	chain_keys(&w.e, 1, BLOCKS, w.keys);
+	pages_from(0, w.pages, BLOCKS);
+	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
+	w.connections = daemon_stat(&w.d, "clients_total");
+	return 0;
+}
 
-#define CASE(name)                                                         \
-	TEST_ROWS(name, cmocka_unit_test_setup_teardown(name, begin, end), \
-		  cmocka_unit_test_setup_teardown(name, begin_staged, end))
+FIXTURE(end)
+{
+	if (w.e.client)
+		engine_close(&w.e);
+	daemon_remove(&w.d);
+	return 0;
+}
+
+#define CASE(name) \
+	TEST_ROWS(name, { #name, name, begin, end, NULL }, { #name, name, begin, end, &w })
 
 CASE(a_child_closes)
 {
@@ -209,37 +228,4 @@ CASE(the_parent_closes_before_its_child)
 	(void)close(pipe_fd[0]);
 	(void)close(pipe_fd[1]);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
-}
-
-static int begin_with(bool staged)
-{
-	memset(&w, 0, sizeof(w));
-	daemon_start(&w.d, config);
-	if (staged)
-		engine_open_staged(&w.e, w.d.socket, "engine", &tiny_raw, PAGES, 1 << 16);
-	else
-		engine_open(&w.e, w.d.socket, "engine", &tiny_raw, PAGES);
-	chain_keys(&w.e, 1, BLOCKS, w.keys);
-	pages_from(0, w.pages, BLOCKS);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
-	w.connections = daemon_stat(&w.d, "clients_total");
-	return 0;
-}
-
-FIXTURE(begin)
-{
-	return begin_with(false);
-}
-
-FIXTURE(begin_staged)
-{
-	return begin_with(true);
-}
-
-FIXTURE(end)
-{
-	if (w.e.client)
-		engine_close(&w.e);
-	daemon_remove(&w.d);
-	return 0;
 }

@@ -54,19 +54,26 @@ static void fill_one(struct kvtier_client *client, const struct kvtier_region *r
 	kvtier_space_close(space);
 }
 
-static void fill_table(const struct daemon *d)
+static struct kvtier_client *dial(const struct daemon *d, const char *name)
 {
 	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = d->socket, .name = "attacker", .timeout_ms = 20000
+		.size = sizeof(o), .socket_path = d->socket, .name = name, .timeout_ms = PATIENCE_MS
 	};
+	struct kvtier_client *client;
+
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	return client;
+}
+
+static void fill_table(const struct daemon *d)
+{
 	struct kvtier_region region = { .size = sizeof(region),
 					.memory = KVTIER_MEMFD,
 					.length = 4096 };
-	struct kvtier_client *client;
+	struct kvtier_client *client = dial(d, "attacker");
 
 	region.fd = memfd_make(4096, F_SEAL_SHRINK | F_SEAL_GROW);
 	assert_int_equal(fallocate(region.fd, 0, 0, 4096), 0);
-	assert_int_equal(kvtier_connect(&o, &client), 0);
 	for (uint32_t i = 0; i < SPACES; i++)
 		fill_one(client, &region, i);
 	kvtier_close(client);
@@ -86,9 +93,7 @@ static void open_first(struct world *w)
 
 static void restarted(struct world *w, int signal, bool survives)
 {
-	char text[64];
-
-	assert_int_equal(daemon_ctl(&w->d, "flush", text, sizeof(text)), 0);
+	(void)daemon_told(&w->d, "flush");
 	engine_close(&w->first);
 	daemon_signal(&w->d, signal);
 	daemon_restart(&w->d);
@@ -102,18 +107,10 @@ static void restarted(struct world *w, int signal, bool survives)
 static void others_went(const struct daemon *d)
 {
 	char text[2048];
-	uint64_t blocks = 0;
 
-	for (int i = 0; i < PATIENCE_MS / 10; i++) {
-		const uint64_t recycled = daemon_stat(d, "spaces_recycled_total");
-
-		/* after it: both are written at the same moment */
-		blocks = daemon_stat(d, "tiers.host.blocks");
-		if (recycled >= SPACES - FEW && blocks <= FEW + 2 * BLOCKS)
-			break;
-		nap_ms(10);
-	}
-	assert_in_range(blocks, 2 * BLOCKS, FEW + 2 * BLOCKS);
+	daemon_stat_reaches(d, "spaces_recycled_total", SPACES - FEW);
+	AWAIT(daemon_stat(d, "tiers.host.blocks") <= FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(d, "tiers.host.blocks"), 2 * BLOCKS, FEW + 2 * BLOCKS);
 	assert_in_range(daemon_stat(d, "tiers.nvme.blocks"), 0, FEW + 2 * BLOCKS);
 	assert_in_range(daemon_stat(d, "spaces"), FEW / 2, FEW);
 	assert_in_range(daemon_stat(d, "spaces_recycled_total"), SPACES - FEW, 2 * SPACES);
@@ -156,17 +153,6 @@ TEST_DO(a_new_model_gets_in_where_spaces_go, run(FEW));
 
 /* --- spaces that stay open --- */
 
-static struct kvtier_client *dial(const struct daemon *d, const char *name)
-{
-	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = d->socket, .name = name, .timeout_ms = PATIENCE_MS
-	};
-	struct kvtier_client *client;
-
-	assert_int_equal(kvtier_connect(&o, &client), 0);
-	return client;
-}
-
 /* Opens spaces that nobody has, number first and on, until one is refused; how many. */
 static uint32_t open_all(struct kvtier_client *client, uint32_t first)
 {
@@ -194,8 +180,7 @@ TEST(one_client_leaves_spaces_for_others)
 	struct kvtier_client *hog, *quiet;
 	struct daemon d;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
-			 "[index]\nmax_spaces = 16\n");
+	daemon_start(&d, SMALL_HOST "[index]\nmax_spaces = 16\n");
 	hog = dial(&d, "hog");
 	/* the spaces beyond all shares, and its own share */
 	assert_int_equal(open_all(hog, 0), 8 + 1);
@@ -217,9 +202,8 @@ TEST(all_others_leave_the_share_of_the_last)
 	struct daemon d;
 	uint32_t n = 0;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
-			 "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
-			 "[index]\nmax_spaces = 64\n");
+	daemon_start(&d, SMALL_HOST "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
+				    "[index]\nmax_spaces = 64\n");
 	for (uint32_t i = 0; i < CONNECTIONS - 1; i++) {
 		hogs[i] = dial(&d, "hog");
 		n += open_all(hogs[i], 100 * i);

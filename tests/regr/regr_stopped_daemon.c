@@ -64,24 +64,27 @@ static uint64_t inode_of(int fd)
 	return st.st_ino;
 }
 
-static void join(const struct daemon *d, const struct kvtier_region *region)
+static int open_space(const struct kvtier_region *region, struct kvtier_space **ret)
+{
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const struct kvtier_geometry g = geometry();
+
+	return kvtier_space_open(w.client, &g, region, 1, segments,
+				 engine_segments(&g, segments, KVTIER_MAX_SEGMENTS), ret);
+}
+
+static bool joined(const struct daemon *d, const struct kvtier_region *region)
 {
 	const struct kvtier_options o = { .size = sizeof(o),
 					  .socket_path = d->socket,
 					  .timeout_ms = TIMEOUT_MS };
-	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
-	const struct kvtier_geometry g = geometry();
-	const size_t n = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
-	int rc = -1;
 
-	for (const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull; rc && now_ns() < until;
-	     nap_ms(1)) {
-		rc = kvtier_connect(&o, &w.client);
-		if (!rc &&
-		    (rc = kvtier_space_open(w.client, &g, region, 1, segments, n, &w.space)) != 0)
-			kvtier_close(w.client);
-	}
-	assert_int_equal(rc, 0);
+	if (kvtier_connect(&o, &w.client))
+		return false;
+	if (open_space(region, &w.space) == 0)
+		return true;
+	kvtier_close(w.client);
+	return false;
 }
 
 static uint8_t *page_at(uint32_t page)
@@ -123,8 +126,7 @@ static void ask_lent(struct kvtier_client *client)
 
 static void none_is_lent_soon(void)
 {
-	for (int i = 0; i < PATIENCE_MS && kvtier_lent(NULL, NULL, 0) > 0; i++)
-		nap_ms(1);
+	AWAIT(kvtier_lent(NULL, NULL, 0) <= 0);
 	assert_int_equal(kvtier_lent(NULL, NULL, 0), 0);
 }
 
@@ -154,7 +156,7 @@ static int stop_and_close(const struct kvtier_region *region)
 		uint64_t op;
 		int lent;
 
-		join(&w.d, region);
+		AWAIT(joined(&w.d, region));
 		if (!stop_in(kvtier_load, &op)) {
 			kvtier_close(w.client);
 			continue;
@@ -248,7 +250,7 @@ TEST(a_lent_page_is_not_lent_again)
 	(void)stop_and_close(&w.own);
 	ask_lent(NULL);
 	kvtier_close(w.client);
-	join(&w.other, &w.own);
+	AWAIT(joined(&w.other, &w.own));
 	lent = w.n_lent > 0 ? w.lent[0].page : 0;
 	if (load_one(lent) == 0) {
 		daemon_signal(&w.d, SIGCONT);
@@ -304,7 +306,7 @@ TEST(memory_is_taken_back)
 		memset(base + SPARE * bytes, pattern, bytes);
 		(void)stop_and_close(&region);
 		kvtier_close(w.client);
-		join(&w.other, &region);
+		AWAIT(joined(&w.other, &region));
 		assert_int_equal(kvtier_memory_take_back(memory), -EBUSY);
 		assert_int_equal(load_one(0), -EBUSY);
 		kvtier_close(w.client);
@@ -315,7 +317,7 @@ TEST(memory_is_taken_back)
 		for (uint32_t p = 1; p < PAGES; p++)
 			mark(base + p * bytes, bytes);
 		assert_int_equal(kvtier_memory_region(memory, &region), 0);
-		join(&w.other, &region);
+		AWAIT(joined(&w.other, &region));
 		assert_int_equal(load_one(0), 0);
 		daemon_signal(&w.d, SIGCONT);
 		daemon_stat_becomes(&w.d, "ops.outstanding", 0, PATIENCE_MS);
@@ -338,7 +340,7 @@ TEST(a_late_store_becomes_no_block)
 
 		chain_keys(&w.e, 100 + (uint64_t)trial, BLOCKS, w.keys);
 		memset(w.e.memory, 0x33, BLOCKS * w.e.page_bytes);
-		join(&w.d, &w.own);
+		AWAIT(joined(&w.d, &w.own));
 		if (stop_in(kvtier_store, &op)) {
 			(void)kvtier_space_close(w.space);
 			memset(w.e.memory, 0x44, BLOCKS * w.e.page_bytes);
@@ -351,7 +353,7 @@ TEST(a_late_store_becomes_no_block)
 		for (uint32_t i = 0; i < BLOCKS; i++)
 			if (statuses[i] == 0)
 				check_page(i, 0x33, "stored late");
-		assert_int_equal(daemon_ctl(&w.d, "evict --all", (char[4096]){ 0 }, 4096), 0);
+		(void)daemon_told(&w.d, "evict --all");
 	}
 }
 
@@ -371,17 +373,13 @@ static void status_waits(bool waits)
 TEST(results_and_cancel_say_so)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
-	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
-	const struct kvtier_geometry g = geometry();
-	const size_t n = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
 	struct kvtier_space *second;
 	uint64_t op = 0;
 	int lent;
 
 	for (int i = 0; i < ATTEMPTS; i++) {
-		join(&w.d, &w.own);
-		assert_int_equal(kvtier_space_open(w.client, &g, &w.own, 1, segments, n, &second),
-				 0);
+		AWAIT(joined(&w.d, &w.own));
+		assert_int_equal(open_space(&w.own, &second), 0);
 		if (stop_in(kvtier_load, &op)) {
 			ask_lent(w.client);
 			assert_int_equal(w.n_lent, BLOCKS); /* it runs */

@@ -70,8 +70,7 @@ static pid_t start_doomed(struct world *w, int death, bool load_too)
 		doomed(w, death, load_too);
 		_exit(0);
 	}
-	while (!atomic_load(&w->progress->ready))
-		nap_ms(1);
+	AWAIT(atomic_load(&w->progress->ready));
 	return pid;
 }
 
