@@ -11,14 +11,10 @@
 
 enum { NOTES = 128, LIVES = 6, ROUNDS = 150, KEYS = 512 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
-			     "[hints]\nshare_percent = 10\n"
-			     "[index]\nmax_blocks = 512\n"; /* four for each of NOTES */
+static const char config[] = SMALL_HOST "[hints]\nshare_percent = 10\n"
+					"[index]\nmax_blocks = 512\n"; /* four for each of NOTES */
 
-struct world {
-	struct attacked a; /* first */
-};
-
+static struct attacked a;
 static struct kvtier_key keys[KEYS];
 
 static struct kvtier_op any_hint(struct random *r)
@@ -50,15 +46,15 @@ static void take_all(struct engine *e)
 		;
 }
 
-static void flood(struct world *w, struct random *r)
+static void flood(struct random *r)
 {
-	const struct kvtier_geometry g = w->a.witness.engine.geometry;
+	const struct kvtier_geometry g = a.witness.engine.geometry;
 	struct engine e;
 	uint64_t op;
 	int rc = 0;
 
-	engine_open(&e, w->a.d.socket, "flood", &g, 64);
-	memcpy(keys, w->a.witness.keys, sizeof(w->a.witness.keys));
+	engine_open(&e, a.d.socket, "flood", &g, 64);
+	memcpy(keys, a.witness.keys, sizeof(a.witness.keys));
 	for (uint32_t i = 64; i < KEYS; i++)
 		random_key(i, keys[i].bytes);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
@@ -76,30 +72,22 @@ static void flood(struct world *w, struct random *r)
 
 TEST(a_flood_of_hints_harms_nobody)
 {
-	struct world *w = *state;
 	struct random r = random_seeded("a_flood_of_hints_harms_nobody");
 
 	for (uint32_t life = 0; life < LIVES; life++) {
-		flood(w, &r);
-		witness_check(&w->a.witness);
-		assert_true(daemon_stat(&w->a.d, "hints.kept_bytes") <= (4u << 20) / 10);
-		assert_true(daemon_stat(&w->a.d, "hints.noted_blocks") <= NOTES);
-		assert_true(daemon_stat(&w->a.d, "hints.sessions") <= NOTES / 16);
+		flood(&r);
+		witness_check(&a.witness);
+		assert_true(daemon_stat(&a.d, "hints.kept_bytes") <= (4u << 20) / 10);
+		assert_true(daemon_stat(&a.d, "hints.noted_blocks") <= NOTES);
+		assert_true(daemon_stat(&a.d, "hints.sessions") <= NOTES / 16);
 	}
-	daemon_stat_becomes(&w->a.d, "clients", 1, PATIENT_MS);
-	daemon_stat_becomes(&w->a.d, "ops.outstanding", 0, PATIENT_MS);
-	assert_true(daemon_stat(&w->a.d, "hints.clipped_blocks_total") > 0);
-	assert_true(daemon_stat(&w->a.d, "hints.accepted_blocks_total") > 0);
-	assert_int_equal(daemon_stat(&w->a.d, "protocol_errors_total"), w->a.errors);
+	daemon_stat_becomes(&a.d, "clients", 1, PATIENT_MS);
+	daemon_stat_becomes(&a.d, "ops.outstanding", 0, PATIENT_MS);
+	assert_true(daemon_stat(&a.d, "hints.clipped_blocks_total") > 0);
+	assert_true(daemon_stat(&a.d, "hints.accepted_blocks_total") > 0);
+	assert_int_equal(daemon_stat(&a.d, "protocol_errors_total"), a.errors);
 }
 
-FIXTURE(begin)
-{
-	static struct world world;
-
-	attacked_begin(&world.a, config, true);
-	*state = &world;
-	return 0;
-}
+FIXTURE_DO(begin, attacked_begin(&a, config, true); *state = &a);
 
 TEST_GROUP(begin, attacked_end);

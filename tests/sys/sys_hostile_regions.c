@@ -7,41 +7,34 @@
  */
 #include "tests/lib/lib_raw.h"
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
-
-struct world {
+static struct {
 	struct daemon d;
 	struct witness witness;
 	struct raw raw; /* one connection for all cases: it must outlive each */
 	int fds, maps;  /* of the daemon, with that connection */
-};
+} w;
 
 /* Sends the space over `fd`, and closes that. */
-static void refused_over(struct world *w, struct raw_space *space, int fd, int error,
-			 const char *text)
+static void refused_over(struct raw_space *space, int fd, int error, const char *text)
 {
-	assert_int_equal(raw_send(&w->raw, space, sizeof(*space), &fd, 1), 0);
-	raw_expect_refused(&w->raw, error, text);
+	assert_int_equal(raw_send(&w.raw, space, sizeof(*space), &fd, 1), 0);
+	raw_expect_refused(&w.raw, error, text);
 	(void)close(fd);
 }
 
-static void refused(struct world *w, void (*change)(struct raw_space *), const char *text)
+static void refused(struct raw_space *space, int error, const char *text)
 {
-	struct raw_space space;
-
-	raw_space_fill(&w->raw, &space);
-	change(&space);
-	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -EINVAL, text);
+	refused_over(space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), error, text);
 }
 
-#define FIELD_CASE(name, assignment, text)          \
-	static void set_##name(struct raw_space *s) \
-	{                                           \
-		assignment;                         \
-	}                                           \
-	TEST(name)                                  \
-	{                                           \
-		refused(*state, set_##name, text);  \
+#define FIELD_CASE(name, change, text)               \
+	TEST(name)                                   \
+	{                                            \
+		struct raw_space space, *s = &space; \
+                                                     \
+		raw_space_fill(&w.raw, s);           \
+		change;                              \
+		refused(s, -EINVAL, text);           \
 	}
 
 FIELD_CASE(segment_past_the_region, s->segments[3].offset = raw_region_bytes(),
@@ -90,68 +83,58 @@ FIELD_CASE(opaque_bytes_nowhere, s->open.geometry.opaque_bytes = 64, "opaque_byt
 
 TEST(block_of_gigabytes)
 {
-	struct world *w = *state;
 	struct raw_space space;
 	struct wire_geometry *g = &space.open.geometry;
 
-	raw_space_fill(&w->raw, &space);
+	raw_space_fill(&w.raw, &space);
 	g->layers = g->kv_heads = 1024;
 	g->head_dim_k = g->head_dim_v = g->block_tokens = 4096;
-	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -EINVAL,
-		     "use fewer block_tokens");
+	refused(&space, -EINVAL, "use fewer block_tokens");
 }
 
 TEST(block_larger_than_a_slab)
 {
-	struct world *w = *state;
 	struct raw_space space;
 
-	raw_space_fill(&w->raw, &space);
+	raw_space_fill(&w.raw, &space);
 	space.open.geometry.block_tokens = 4096;
-	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -E2BIG,
-		     "[host] slab_bytes");
+	refused(&space, -E2BIG, "[host] slab_bytes");
 }
 
 /* --- kinds of regions --- */
 
-static void over(struct world *w, int fd, int error, const char *text)
+static void over(int fd, int error, const char *text)
 {
 	struct raw_space space;
 
-	raw_space_fill(&w->raw, &space);
-	refused_over(w, &space, fd, error, text);
+	raw_space_fill(&w.raw, &space);
+	refused_over(&space, fd, error, text);
 }
 
 /* By a handle, without a descriptor, and by a descriptor that is no memfd: both get as far as the
  * list of devices. */
 TEST(memory_of_a_device_that_is_not_here)
 {
-	struct world *w = *state;
 	const int any = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	struct raw_space space;
 
-	raw_space_fill(&w->raw, &space);
+	raw_space_fill(&w.raw, &space);
 	space.region.memory = WIRE_DEVICE_HANDLE;
 	memset(space.region.device, 0xab, sizeof(space.region.device));
 	space.region.handle[0] = 1;
-	assert_int_equal(raw_send(&w->raw, &space, sizeof(space), NULL, 0), 0);
-	raw_expect_refused(&w->raw, -ENODEV, "serves no device abababababababababababababababab");
-	raw_space_fill(&w->raw, &space);
+	assert_int_equal(raw_send(&w.raw, &space, sizeof(space), NULL, 0), 0);
+	raw_expect_refused(&w.raw, -ENODEV, "serves no device abababababababababababababababab");
+	raw_space_fill(&w.raw, &space);
 	space.region.memory = WIRE_DEVICE_FD;
 	space.region.device[15] = 1;
-	refused_over(w, &space, any, -ENODEV, "serves no device 00000000000000000000000000000001");
+	refused_over(&space, any, -ENODEV, "serves no device 00000000000000000000000000000001");
 }
 
-TEST(memfd_that_could_shrink)
-{
-	over(*state, memfd_make(raw_region_bytes(), F_SEAL_GROW), -EPERM, "lacks F_SEAL_SHRINK");
-}
-
-TEST(memfd_sealed_against_writing)
-{
-	over(*state, memfd_make(raw_region_bytes(), F_SEAL_SHRINK | F_SEAL_WRITE), -EPERM,
-	     "sealed against writing cannot receive loads");
-}
+TEST_DO(memfd_that_could_shrink,
+	over(memfd_make(raw_region_bytes(), F_SEAL_GROW), -EPERM, "lacks F_SEAL_SHRINK"));
+TEST_DO(memfd_sealed_against_writing,
+	over(memfd_make(raw_region_bytes(), F_SEAL_SHRINK | F_SEAL_WRITE), -EPERM,
+	     "sealed against writing cannot receive loads"));
 
 /* Its owner could punch holes for which the machine has no huge page left. */
 TEST(memfd_of_huge_pages)
@@ -160,7 +143,7 @@ TEST(memfd_of_huge_pages)
 
 	if (fd < 0 || ftruncate(fd, 2 << 20) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))
 		skip(); /* not with this kernel */
-	over(*state, fd, -EPERM, "MFD_HUGETLB");
+	over(fd, -EPERM, "MFD_HUGETLB");
 }
 
 TEST(memfd_open_for_reading)
@@ -169,7 +152,7 @@ TEST(memfd_open_for_reading)
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	over(*state, open(path, O_RDONLY | O_CLOEXEC), -EACCES, "cannot map");
+	over(open(path, O_RDONLY | O_CLOEXEC), -EACCES, "cannot map");
 	(void)close(fd);
 }
 
@@ -178,7 +161,7 @@ TEST(pipe_for_memory)
 	int fds[2];
 
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-	over(*state, fds[1], -EPERM, "not a memfd");
+	over(fds[1], -EPERM, "not a memfd");
 	(void)close(fds[0]);
 }
 
@@ -190,27 +173,25 @@ TEST(regular_file_for_memory)
 	assert_true(fd >= 0);
 	(void)unlink(path);
 	assert_int_equal(ftruncate(fd, (off_t)raw_region_bytes()), 0);
-	over(*state, fd, -EPERM, "memfd");
+	over(fd, -EPERM, "memfd");
 }
 
 /* Sparse, and so free for its owner; but of the daemon's address space there is no more for others
  * then. */
 TEST(region_of_terabytes)
 {
-	struct world *w = *state;
 	const uint64_t bytes = 64ull << 40;
 	struct raw_space space;
 
-	raw_space_fill(&w->raw, &space);
+	raw_space_fill(&w.raw, &space);
 	space.region.length = bytes;
-	refused_over(w, &space, memfd_make(bytes, F_SEAL_SHRINK), -ENOSPC,
+	refused_over(&space, memfd_make(bytes, F_SEAL_SHRINK), -ENOSPC,
 		     "[socket] max_clients = 256 leaves it");
 }
 
 /* Each is a mapping, of which a process may have 65,530. */
 TEST(more_regions_than_its_share)
 {
-	struct world *w = *state;
 	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
 	struct {
 		struct wire_space_open open;
@@ -222,7 +203,7 @@ TEST(more_regions_than_its_share)
 	struct raw r;
 	int opened;
 
-	raw_open(&r, w->d.socket);
+	raw_open(&r, w.d.socket);
 	for (opened = 0; opened < WIRE_MAX_SPACES && reply.error == 0; opened++) {
 		raw_space_fill(&r, &one);
 		many.open = one.open;
@@ -245,13 +226,12 @@ TEST(more_regions_than_its_share)
 
 TEST(more_spaces_than_there_can_be)
 {
-	struct world *w = *state;
 	struct raw_space space;
 	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
 	struct wire_space_ok ok;
 	struct raw r;
 
-	raw_open(&r, w->d.socket);
+	raw_open(&r, w.d.socket);
 	for (int i = 0; i < WIRE_MAX_SPACES; i++) {
 		raw_space_fill(&r, &space);
 		assert_int_equal(raw_send(&r, &space, sizeof(space), &fd, 1), 0);
@@ -268,49 +248,30 @@ TEST(more_spaces_than_there_can_be)
 
 FIXTURE(after_each)
 {
-	struct world *w = *state;
-	struct wire_space_close message;
 	uint32_t handle;
 
-	(void)close(raw_space_open(&w->raw, &handle)); /* the connection still opens a good one */
-	message = (struct wire_space_close){
-		.head = raw_head(&w->raw, WIRE_SPACE_CLOSE, sizeof(message)),
-		.space = handle,
-	};
-	assert_int_equal(raw_send(&w->raw, &message, sizeof(message), NULL, 0), 0);
-	assert_int_equal(raw_receive(&w->raw, &message, sizeof(message)), sizeof(message));
-	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
-	witness_check(&w->witness);
-	daemon_stat_becomes(&w->d, "clients", 2, PATIENT_MS);
-	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), 0);
-	daemon_fds_fall_to(&w->d, w->fds, PATIENT_MS);
-	daemon_maps_become(&w->d, "memfd:engine", w->maps, PATIENT_MS);
+	(void)close(raw_space_open(&w.raw, &handle)); /* the connection still opens a good one */
+	raw_space_close(&w.raw, handle);
+	witness_check(&w.witness);
+	daemon_stat_becomes(&w.d, "clients", 2, PATIENT_MS);
+	assert_int_equal(daemon_stat(&w.d, "protocol_errors_total"), 0);
+	daemon_fds_fall_to(&w.d, w.fds, PATIENT_MS);
+	daemon_maps_become(&w.d, "memfd:engine", w.maps, PATIENT_MS);
 	return 0;
 }
 
 FIXTURE(begin)
 {
-	static struct world world;
-
-	daemon_start(&world.d, config);
-	witness_start(&world.witness, world.d.socket);
-	raw_open(&world.raw, world.d.socket);
-	daemon_stat_becomes(&world.d, "clients", 2, PATIENT_MS);
-	world.fds = daemon_fds_settled(&world.d);
-	world.maps = daemon_maps(&world.d, "memfd:engine");
-	*state = &world;
+	daemon_start(&w.d, SMALL_HOST);
+	witness_start(&w.witness, w.d.socket);
+	raw_open(&w.raw, w.d.socket);
+	daemon_stat_becomes(&w.d, "clients", 2, PATIENT_MS);
+	w.fds = daemon_fds_settled(&w.d);
+	w.maps = daemon_maps(&w.d, "memfd:engine");
 	return 0;
 }
 
-FIXTURE(end)
-{
-	struct world *w = *state;
-
-	raw_close(&w->raw);
-	witness_stop(&w->witness);
-	daemon_remove(&w->d);
-	return 0;
-}
+FIXTURE_DO(end, raw_close(&w.raw); witness_stop(&w.witness); daemon_remove(&w.d));
 
 TEST_EACH(NULL, after_each);
 TEST_GROUP(begin, end);

@@ -7,34 +7,41 @@
  */
 #include "tests/lib/lib_raw.h"
 
-static const char config[] =
-	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
-
-struct world {
-	struct attacked a; /* first: attacked_before_case() gets a pointer to it */
+static struct {
+	struct attacked a;
 	struct raw raw;
 	uint32_t space;
-};
+} w;
 
-/* Pushes one entry of a load, changed; expects the connection to be cut. */
-static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const char *text)
+FIXTURE_DO(begin, attacked_begin(&w.a, SMALL_HOST "verify = always\n", true); *state = &w.a);
+
+FIXTURE(before_each)
 {
-	struct wire_sqe e = raw_sqe(WIRE_OP_LOAD, w->space);
-
-	change(&e);
-	raw_put(&w->raw, 0, &e);
-	raw_publish(&w->raw, 1);
-	raw_expect_cut(&w->raw, text);
+	raw_open(&w.raw, w.a.d.socket);
+	(void)close(raw_space_open(&w.raw, &w.space));
+	return attacked_before_case(state);
 }
 
-#define ENTRY_CASE(name, assignment, text)         \
-	static void set_##name(struct wire_sqe *e) \
-	{                                          \
-		assignment;                        \
-	}                                          \
-	TEST(name)                                 \
-	{                                          \
-		cut_by(*state, set_##name, text);  \
+FIXTURE(after_each)
+{
+	raw_close(&w.raw);
+	(void)attacked_after_case(state);
+	daemon_maps_become(&w.a.d, "memfd:engine", 1, PATIENT_MS);
+	return 0;
+}
+
+TEST_EACH(before_each, after_each);
+TEST_GROUP(begin, attacked_end);
+
+/* Pushes one entry of a load, changed; expects the connection to be cut. */
+#define ENTRY_CASE(name, change, text)                                               \
+	TEST(name)                                                                   \
+	{                                                                            \
+		struct wire_sqe entry = raw_sqe(WIRE_OP_LOAD, w.space), *e = &entry; \
+                                                                                     \
+		change;                                                              \
+		raw_push(&w.raw, 0, e);                                              \
+		raw_expect_cut(&w.raw, text);                                        \
 	}
 
 ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 7")
@@ -96,132 +103,110 @@ ENTRY_CASE(nop_with_blocks, e->op = WIRE_OP_NOP; e->n = 1, "sqe.n is 1; a nop ha
 
 TEST(tail_beyond_the_ring)
 {
-	struct world *w = *state;
-
-	raw_publish(&w->raw, w->raw.ok.sq_entries + 1);
-	raw_expect_cut(&w->raw, "sq_tail or cq_head");
+	raw_publish(&w.raw, w.raw.ok.sq_entries + 1);
+	raw_expect_cut(&w.raw, "sq_tail or cq_head");
 }
 
 TEST(head_beyond_the_tail)
 {
-	struct world *w = *state;
 	const struct wire_sqe nop = raw_sqe(WIRE_OP_NOP, 0);
 
-	raw_put(&w->raw, 0, &nop);
-	__atomic_store_n(&w->raw.submit->cq_head, 5, __ATOMIC_SEQ_CST);
-	raw_publish(&w->raw, 1);
-	raw_expect_cut(&w->raw, "sq_tail or cq_head");
+	raw_put(&w.raw, 0, &nop);
+	raw_taken(&w.raw, 5);
+	raw_publish(&w.raw, 1);
+	raw_expect_cut(&w.raw, "sq_tail or cq_head");
 }
 
 /* LAYERS of another op than a store with so many groups. */
 TEST(layers_that_a_store_has_not)
 {
-	struct world *w = *state;
-	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
+	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w.space);
 	struct wire_sqe layers = { .op = WIRE_OP_LAYERS, .op_id = e.op_id + 1, .n = 2 };
 
 	e.groups = 1;
 	layers.target = e.op_id;
-	raw_put(&w->raw, 0, &e);
-	raw_put(&w->raw, 1, &layers);
-	raw_publish(&w->raw, 2);
-	raw_expect_cut(&w->raw, "sqe.n 2 is more than the groups of its target");
+	raw_put(&w.raw, 0, &e);
+	raw_put(&w.raw, 1, &layers);
+	raw_publish(&w.raw, 2);
+	raw_expect_cut(&w.raw, "sqe.n 2 is more than the groups of its target");
 }
 
 TEST(op_id_in_use)
 {
-	struct world *w = *state;
-	const struct wire_sqe e = raw_sqe(WIRE_OP_LOAD, w->space);
+	const struct wire_sqe e = raw_sqe(WIRE_OP_LOAD, w.space);
 
-	raw_put(&w->raw, 0, &e);
-	raw_put(&w->raw, 1, &e);
-	raw_publish(&w->raw, 2);
-	raw_expect_cut(&w->raw, "is in use by an outstanding op");
+	raw_put(&w.raw, 0, &e);
+	raw_put(&w.raw, 1, &e);
+	raw_publish(&w.raw, 2);
+	raw_expect_cut(&w.raw, "is in use by an outstanding op");
 }
 
 /* Not a violation: a page that is not there is that block's status. */
 TEST(page_that_is_not_there)
 {
-	struct world *w = *state;
-	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
-	const int32_t *status =
-		(const int32_t *)(const void *)((const char *)w->raw.complete +
-						wire_status_offset(w->raw.ok.cq_entries));
+	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w.space);
 
-	raw_pages(&w->raw)[0] = RAW_PAGES;
-	raw_put(&w->raw, 0, &e);
-	raw_publish(&w->raw, 1);
-	raw_await(&w->raw, 1);
-	assert_int_equal(status[0], -EFAULT);
-	raw_pages(&w->raw)[0] = 0xffffffff;
-	e = raw_sqe(WIRE_OP_STORE, w->space);
-	raw_put(&w->raw, 1, &e);
-	raw_publish(&w->raw, 2);
-	raw_await(&w->raw, 2);
-	assert_int_equal(status[0], -EFAULT);
-	w->a.errors--;
+	raw_pages(&w.raw)[0] = RAW_PAGES;
+	raw_run(&w.raw, 0, &e);
+	assert_int_equal(raw_status(&w.raw, 0), -EFAULT);
+	raw_pages(&w.raw)[0] = 0xffffffff;
+	e = raw_sqe(WIRE_OP_STORE, w.space);
+	raw_run(&w.raw, 1, &e);
+	assert_int_equal(raw_status(&w.raw, 0), -EFAULT);
+	w.a.errors--;
 }
 
 /* Completions that nobody takes: the daemon takes no more ops than it has room to answer. */
 TEST(completions_that_nobody_takes)
 {
-	struct world *w = *state;
-	const uint32_t entries = w->raw.ok.sq_entries;
+	const uint32_t entries = w.raw.ok.sq_entries;
 
 	for (uint32_t i = 0; i < 2 * entries; i++) {
 		const struct wire_sqe nop = raw_sqe(WIRE_OP_NOP, 0);
 
-		raw_put(&w->raw, i, &nop);
+		raw_put(&w.raw, i, &nop);
 		if (i % entries == entries - 1) {
-			raw_publish(&w->raw, i + 1);
-			raw_await(&w->raw, entries);
+			raw_publish(&w.raw, i + 1);
+			raw_await(&w.raw, entries);
 		}
 	}
 	nap_ms(50);
-	assert_int_equal(w->raw.complete->cq_tail, entries);
-	__atomic_store_n(&w->raw.submit->cq_head, entries, __ATOMIC_SEQ_CST);
-	raw_publish(&w->raw, 2 * entries);
-	raw_await(&w->raw, 2 * entries);
-	w->a.errors--;
+	assert_int_equal(w.raw.complete->cq_tail, entries);
+	raw_taken(&w.raw, entries);
+	raw_publish(&w.raw, 2 * entries);
+	raw_await(&w.raw, 2 * entries);
+	w.a.errors--;
 }
 
 /* Ops over the same arena slots: their statuses mingle, nothing else does. */
-static void push_sharers(struct world *w, uint32_t n)
+static void push_sharers(uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		struct wire_sqe e = raw_sqe(i % 2 ? WIRE_OP_LOAD : WIRE_OP_STORE, w->space);
+		struct wire_sqe e = raw_sqe(i % 2 ? WIRE_OP_LOAD : WIRE_OP_STORE, w.space);
 
 		e.n = 64;
-		raw_put(&w->raw, i, &e);
+		raw_put(&w.raw, i, &e);
 	}
-	raw_publish(&w->raw, n);
+	raw_publish(&w.raw, n);
 }
 
 TEST(ops_that_share_slots)
 {
-	struct world *w = *state;
-
-	push_sharers(w, 1024 / 64);
-	raw_await(&w->raw, 1024 / 64);
-	w->a.errors--;
+	push_sharers(1024 / 64);
+	raw_await(&w.raw, 1024 / 64);
+	w.a.errors--;
 }
 
 /* All together they may not claim more slots than there are: that would be work without limit. */
 TEST(more_slots_than_the_arena_has)
 {
-	struct world *w = *state;
-
-	push_sharers(w, 1024 / 64 + 1);
-	raw_expect_cut(&w->raw, "more than the arena slots that no outstanding op uses");
+	push_sharers(1024 / 64 + 1);
+	raw_expect_cut(&w.raw, "more than the arena slots that no outstanding op uses");
 }
 
 /* Stores 1,024 fresh blocks and closes the space meanwhile; returns how many were ended early. */
 static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct random *random)
 {
-	const int32_t *statuses =
-		(const int32_t *)(const void *)((const char *)r->complete +
-						wire_status_offset(r->ok.cq_entries));
-	struct wire_space_close message = { 0 };
 	uint32_t canceled = 0;
 
 	for (uint32_t i = 0; i < 1024 * 32; i++)
@@ -236,15 +221,11 @@ static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct 
 	raw_publish(r, tail + 16);
 	while (__atomic_load_n(&r->complete->sq_head, __ATOMIC_ACQUIRE) != tail + 16)
 		; /* taken; not slept, or they are done */
-	message.head = raw_head(r, WIRE_SPACE_CLOSE, sizeof(message));
-	message.space = space;
-	assert_int_equal(raw_send(r, &message, sizeof(message), NULL, 0), 0);
-	assert_int_equal(raw_receive(r, &message, sizeof(message)), sizeof(message));
-	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
+	raw_space_close(r, space);
 	assert_int_equal(r->complete->cq_tail, tail + 16);
-	__atomic_store_n(&r->submit->cq_head, tail + 16, __ATOMIC_SEQ_CST);
+	raw_taken(r, tail + 16);
 	for (uint32_t i = 0; i < 1024; i++)
-		canceled += statuses[i] == -ECANCELED;
+		canceled += raw_status(r, i) == -ECANCELED;
 	return canceled;
 }
 
@@ -252,19 +233,18 @@ static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct 
  * were let go. */
 TEST(close_while_ops_run)
 {
-	struct world *w = *state;
 	struct random random = random_seeded("close_while_ops_run");
 	uint32_t tail = 0;
 
 	/* all were done before: again */
-	while (close_once(&w->raw, w->space, tail, &random) == 0) {
+	while (close_once(&w.raw, w.space, tail, &random) == 0) {
 		assert_true(tail < 16 * 200);
 		tail += 16;
-		(void)close(raw_space_open(&w->raw, &w->space));
+		(void)close(raw_space_open(&w.raw, &w.space));
 	}
-	daemon_maps_become(&w->a.d, "memfd:engine", 1,
+	daemon_maps_become(&w.a.d, "memfd:engine", 1,
 			   PATIENT_MS); /* the witness's: a helper unmaps */
-	w->a.errors--;
+	w.a.errors--;
 }
 
 /* --- rewriting while it is read --- */
@@ -317,85 +297,48 @@ static void fill_ring(struct raw *r, uint32_t space, struct random *random)
 		e.first = random_below(random, 512);
 		raw_put(r, tail + i, &e);
 	}
-	__atomic_store_n(&r->submit->cq_head,
-			 __atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE),
-			 __ATOMIC_SEQ_CST);
+	raw_taken(r, __atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE));
 	raw_publish(r, tail + 16);
 }
 
-static void rewriting_one_life(struct world *w, struct random *random)
+static void rewriting_one_life(struct random *random)
 {
-	struct scribbler s = { .raw = &w->raw };
+	struct scribbler s = { .raw = &w.raw };
 	pthread_t thread;
 	uint32_t space;
 	int fd;
 
-	raw_open(&w->raw, w->a.d.socket);
-	fd = raw_space_open(&w->raw, &space);
-	s.pages = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(s.pages, MAP_FAILED);
+	raw_open(&w.raw, w.a.d.socket);
+	fd = raw_space_open(&w.raw, &space);
+	s.pages = raw_region_map(fd);
 	assert_int_equal(pthread_create(&thread, NULL, scribble, &s), 0);
 	for (int turn = 0; turn < 10; turn++) {
-		fill_ring(&w->raw, space, random);
+		fill_ring(&w.raw, space, random);
 		nap_ms(1);
 	}
 	atomic_store(&s.stop, true);
 	(void)pthread_join(thread, NULL);
 	(void)munmap(s.pages, raw_region_bytes());
 	(void)close(fd);
-	raw_close(&w->raw);
+	raw_close(&w.raw);
 }
 
 TEST(rewriting_while_it_is_read)
 {
-	struct world *w = *state;
 	struct random random = random_seeded("rewriting_while_it_is_read");
 	uint64_t errors;
 
-	raw_close(&w->raw);
+	raw_close(&w.raw);
 	for (int life = 0; life < 60; life++) {
-		rewriting_one_life(w, &random);
-		witness_check(&w->a.witness);
+		rewriting_one_life(&random);
+		witness_check(&w.a.witness);
 	}
-	daemon_stat_becomes(&w->a.d, "clients", 1, PATIENT_MS);
-	errors = daemon_stat(&w->a.d, "protocol_errors_total");
-	assert_true(errors > w->a.errors); /* some of it was seen through */
+	daemon_stat_becomes(&w.a.d, "clients", 1, PATIENT_MS);
+	errors = daemon_stat(&w.a.d, "protocol_errors_total");
+	assert_true(errors > w.a.errors); /* some of it was seen through */
 	/* The images are made of bytes that were read once: checksums hold, though the pages
 	 * change. */
-	assert_int_equal(daemon_stat(&w->a.d, "tiers.host.corrupt_blocks_total"), 0);
-	w->a.errors = errors - 1;
-	raw_open(&w->raw, w->a.d.socket);
+	assert_int_equal(daemon_stat(&w.a.d, "tiers.host.corrupt_blocks_total"), 0);
+	w.a.errors = errors - 1;
+	raw_open(&w.raw, w.a.d.socket);
 }
-
-/* --- the world around each case --- */
-
-FIXTURE(before_each)
-{
-	struct world *w = *state;
-
-	raw_open(&w->raw, w->a.d.socket);
-	(void)close(raw_space_open(&w->raw, &w->space));
-	return attacked_before_case(state);
-}
-
-FIXTURE(after_each)
-{
-	struct world *w = *state;
-
-	raw_close(&w->raw);
-	(void)attacked_after_case(state);
-	daemon_maps_become(&w->a.d, "memfd:engine", 1, PATIENT_MS);
-	return 0;
-}
-
-FIXTURE(begin)
-{
-	static struct world world;
-
-	attacked_begin(&world.a, config, true);
-	*state = &world;
-	return 0;
-}
-
-TEST_EACH(before_each, after_each);
-TEST_GROUP(begin, attacked_end);
