@@ -18,14 +18,14 @@ struct progress {                              /* of the engine that will die; s
 	_Atomic bool ready;
 };
 
-struct world {
+static struct {
 	struct daemon d;
 	struct engine e;
 	struct witness witness;
 	struct random random;
 	struct progress *progress;
 	int fds; /* of the daemon, with engine and witness connected */
-};
+} w;
 
 /* Chains that no other death uses. */
 static uint64_t chain_number(int death, uint32_t i)
@@ -33,24 +33,24 @@ static uint64_t chain_number(int death, uint32_t i)
 	return 100000 + (uint64_t)death * CHAINS + i;
 }
 
-static void doomed(struct world *w, int death, bool load_too)
+static void doomed(int death, bool load_too)
 {
 	struct kvtier_key keys[BLOCKS];
 	struct engine e;
 	int r;
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	engine_open(&e, w->d.socket, "doomed", &large_raw, PAGES);
-	atomic_store(&w->progress->ready, true);
+	engine_open(&e, w.d.socket, "doomed", &large_raw, PAGES);
+	atomic_store(&w.progress->ready, true);
 	for (uint32_t i = 0; i < CHAINS; i++) {
 		chain_keys(&e, chain_number(death, i), BLOCKS, keys);
-		atomic_store(&w->progress->submitted, i + 1);
+		atomic_store(&w.progress->submitted, i + 1);
 		r = chain_store(&e, keys, 0, BLOCKS);
 		if (r) {
 			fprintf(stderr, "store of chain %u: %d\n", i, r);
 			_exit(3);
 		}
-		atomic_store(&w->progress->completed, i + 1);
+		atomic_store(&w.progress->completed, i + 1);
 		if (load_too && chain_load(&e, keys, BLOCKS, BLOCKS) != BLOCKS)
 			_exit(4);
 	}
@@ -58,19 +58,19 @@ static void doomed(struct world *w, int death, bool load_too)
 		(void)pause();
 }
 
-static pid_t start_doomed(struct world *w, int death, bool load_too)
+static pid_t start_doomed(int death, bool load_too)
 {
 	pid_t pid;
 
-	memset(w->progress, 0, sizeof(*w->progress));
+	memset(w.progress, 0, sizeof(*w.progress));
 	(void)fflush(NULL);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
-		doomed(w, death, load_too);
+		doomed(death, load_too);
 		_exit(0);
 	}
-	AWAIT(atomic_load(&w->progress->ready));
+	AWAIT(atomic_load(&w.progress->ready));
 	return pid;
 }
 
@@ -86,36 +86,36 @@ static void kill_and_reap(pid_t pid)
 			 (unsigned)status);
 }
 
-static void assert_nothing_left(struct world *w)
+static void assert_nothing_left(void)
 {
-	daemon_stat_becomes(&w->d, "clients", 2, PATIENT_MS);
-	daemon_stat_becomes(&w->d, "leases", 0, PATIENT_MS);
-	daemon_stat_becomes(&w->d, "ops.outstanding", 0, PATIENT_MS);
-	daemon_maps_become(&w->d, "memfd:engine", 2, PATIENT_MS);
-	daemon_fds_fall_to(&w->d, w->fds, PATIENT_MS);
+	daemon_stat_becomes(&w.d, "clients", 2, PATIENT_MS);
+	daemon_stat_becomes(&w.d, "leases", 0, PATIENT_MS);
+	daemon_stat_becomes(&w.d, "ops.outstanding", 0, PATIENT_MS);
+	daemon_maps_become(&w.d, "memfd:engine", 2, PATIENT_MS);
+	daemon_fds_fall_to(&w.d, w.fds, PATIENT_MS);
 }
 
 /* Whole or not at all; whole if it is known to have completed. Returns whether a chain was cut
  * off. */
-static bool check_chains(struct world *w, int death)
+static bool check_chains(int death)
 {
-	const uint32_t submitted = atomic_load(&w->progress->submitted);
-	const uint32_t completed = atomic_load(&w->progress->completed);
+	const uint32_t submitted = atomic_load(&w.progress->submitted);
+	const uint32_t completed = atomic_load(&w.progress->completed);
 	struct kvtier_key keys[BLOCKS];
 	bool cut = false;
 
 	for (uint32_t i = 0; i < submitted; i++) {
 		uint32_t n;
 
-		chain_keys(&w->e, chain_number(death, i), BLOCKS, keys);
-		n = engine_lookup(&w->e, keys, BLOCKS);
+		chain_keys(&w.e, chain_number(death, i), BLOCKS, keys);
+		n = engine_lookup(&w.e, keys, BLOCKS);
 		if (n != BLOCKS && (i < completed || n != 0))
 			fail_msg("chain %u of %u submitted, %u completed, has %u of %d blocks", i,
 				 submitted, completed, n, BLOCKS);
 		if (n == BLOCKS)
-			assert_int_equal(chain_load(&w->e, keys, 0, BLOCKS), BLOCKS);
+			assert_int_equal(chain_load(&w.e, keys, 0, BLOCKS), BLOCKS);
 		for (uint32_t k = 0; n == 0 && k < BLOCKS; k++)
-			assert_int_equal(engine_lookup(&w->e, &keys[k], 1), 0);
+			assert_int_equal(engine_lookup(&w.e, &keys[k], 1), 0);
 		cut |= n == 0;
 	}
 	return cut;
@@ -123,28 +123,25 @@ static bool check_chains(struct world *w, int death)
 
 TEST(killed_in_the_midst)
 {
-	struct world *w = *state;
-	char out[256];
 	int cut = 0;
 
 	for (int death = 0; death < DEATHS; death++) {
-		const pid_t pid = start_doomed(w, death, death % 2);
+		const pid_t pid = start_doomed(death, death % 2);
 
-		(void)usleep(random_below(&w->random, 40000));
+		(void)usleep(random_below(&w.random, 40000));
 		kill_and_reap(pid);
-		assert_nothing_left(w);
-		cut += check_chains(w, death);
-		assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof(out)), 0);
+		assert_nothing_left();
+		cut += check_chains(death);
+		(void)daemon_told(&w.d, "evict --all");
 	}
 	assert_true(cut > 0); /* some were caught in the midst of a store */
-	witness_check(&w->witness);
+	witness_check(&w.witness);
 }
 
 /* The dead engine's child still has its socket open: there is no hang-up, but the process is
  * gone. */
 TEST(its_child_keeps_the_socket)
 {
-	struct world *w = *state;
 	int parent_status, alive[2];
 	char c;
 	pid_t pid;
@@ -157,7 +154,7 @@ TEST(its_child_keeps_the_socket)
 		struct engine e;
 
 		(void)close(alive[1]);
-		engine_open(&e, w->d.socket, "parent", &large_raw, PAGES);
+		engine_open(&e, w.d.socket, "parent", &large_raw, PAGES);
 		if (fork() == 0) { /* holds everything open until the test closes its end */
 			(void)!read(alive[0], &c, 1);
 			_exit(0);
@@ -166,15 +163,13 @@ TEST(its_child_keeps_the_socket)
 	}
 	(void)close(alive[0]);
 	assert_int_equal(waitpid(pid, &parent_status, 0), pid);
-	assert_nothing_left(w);
+	assert_nothing_left();
 	(void)close(alive[1]);
-	witness_check(&w->witness);
+	witness_check(&w.witness);
 }
 
 FIXTURE(begin)
 {
-	static struct world w;
-
 	w.random = random_seeded("sys_client_death");
 	w.progress = mmap(NULL, sizeof(*w.progress), PROT_READ | PROT_WRITE,
 			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -185,25 +180,19 @@ FIXTURE(begin)
 	witness_start(&w.witness, w.d.socket);
 	daemon_stat_becomes(&w.d, "clients", 2, PATIENT_MS);
 	w.fds = daemon_fds_settled(&w.d);
-	*state = &w;
 	return 0;
 }
 
 FIXTURE(end)
 {
-	struct world *w = *state;
-
-	witness_stop(&w->witness);
-	engine_close(&w->e);
-	daemon_stat_becomes(&w->d, "clients", 0, PATIENT_MS);
-	daemon_maps_become(&w->d, "memfd:engine", 0, PATIENT_MS);
-	daemon_remove(&w->d);
+	witness_stop(&w.witness);
+	engine_close(&w.e);
+	daemon_stat_becomes(&w.d, "clients", 0, PATIENT_MS);
+	daemon_maps_become(&w.d, "memfd:engine", 0, PATIENT_MS);
+	daemon_remove(&w.d);
 	return 0;
 }
 
 TEST_GROUP(begin, end);
 
-TEST_BEGIN
-{
-	daemon_tuned("ref", 0);
-}
+TEST_FIRST(daemon_tuned("ref", 0));

@@ -17,7 +17,6 @@ static char out[1 << 15];
 
 FIXTURE(begin)
 {
-	memset(&d, 0, sizeof(d));
 	daemon_place(&d, false);
 	clock_hold(&d);
 	daemon_configure(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n"
@@ -26,11 +25,7 @@ FIXTURE(begin)
 	return 0;
 }
 
-FIXTURE(finish)
-{
-	daemon_remove(&d);
-	return 0;
-}
+FIXTURE_DO(finish, daemon_remove(&d));
 
 TEST_EACH(begin, finish);
 

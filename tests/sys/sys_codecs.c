@@ -53,12 +53,10 @@ ON_BOTH_ENGINES(an_image_of_another_codec_is_a_miss)
 {
 	struct disk_world *w = disk_place(state, ours);
 	uint32_t hits = 0;
-	char text[512];
 
 	disk_live(w);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	if (daemon_ctl(&w->d, "flush", text, sizeof(text)) != 0)
-		fail_msg("kvtierctl flush: %s", text);
+	(void)daemon_told(&w->d, "flush");
 	disk_die(w, SIGKILL);
 	recode(w->path, &w->keys[0], CODEC_FP8, CODEC_FP8);
 	recode(w->path, &w->keys[1], CODEC_RAW, CODEC_FP8);
@@ -74,33 +72,11 @@ ON_BOTH_ENGINES(an_image_of_another_codec_is_a_miss)
 
 /* --- in Redis --- */
 
-static struct shared *begin(const char *host, const char *lines, const struct kvtier_geometry *g)
-{
-	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address,
-					.host = host,
-					.lines = lines };
-
-	redis_start(&w->redis, NULL);
-	node_place(&w->a, &conf);
-	node_live(&w->a);
-	node_join(&w->a, g);
-	return w;
-}
-
-static void end(struct shared *w)
-{
-	redis_signal(&w->redis, SIGCONT);
-	node_owes_nothing(&w->a);
-	shared_end(w);
-}
-
 /* A value with a good header, checksum and MAC, that no kvtierd writes. */
 static void other_codecs_are_a_miss(uint32_t codec, enum image_codec codec_k,
 				    enum image_codec codec_v)
 {
-	const struct kvtier_geometry g = tiny_geometry(codec);
-	struct shared *w = begin(NULL, NULL, &g);
+	struct shared *w = shared_begin(NULL, NULL, codec);
 	static uint8_t value[2 * SHARED_RAW_IMAGE], packed[SHARED_RAW_IMAGE];
 	static _Alignas(IMAGE_ALIGN) uint8_t image[SHARED_RAW_IMAGE];
 	struct image_header header;
@@ -109,7 +85,6 @@ static void other_codecs_are_a_miss(uint32_t codec, enum image_codec codec_k,
 	char name[SHARED_NAME];
 	size_t front;
 
-	chain_keys(&w->a.e, 1, 1, w->keys);
 	node_store_through(&w->a, w->keys, 1);
 	shared_name("kvtier:", &w->keys[0], name);
 	assert_true(redis_get(&w->redis, name, value, sizeof(value)) > SHARED_FRONT);
@@ -124,20 +99,16 @@ static void other_codecs_are_a_miss(uint32_t codec, enum image_codec codec_k,
 	assert_int_equal(node_load_each(&w->a, w->keys, 0, 1), 0);
 	shared_asks_until(&w->redis, 0, "DBSIZE");
 	daemon_stat_reaches(&w->a.d, "tiers.redis.corrupt_blocks_total", 1);
-	end(w);
+	node_owes_nothing(&w->a);
+	shared_end(w);
 }
 
 /* In a space that promises exact bytes. */
-TEST(a_value_of_another_codec_is_a_miss)
-{
-	other_codecs_are_a_miss(KVTIER_CODEC_RAW, CODEC_FP8, CODEC_FP8);
-}
-
-TEST(a_value_of_two_codecs_is_a_miss)
-{
+TEST_DO(a_value_of_another_codec_is_a_miss,
+	other_codecs_are_a_miss(KVTIER_CODEC_RAW, CODEC_FP8, CODEC_FP8));
+TEST_DO(a_value_of_two_codecs_is_a_miss,
 	other_codecs_are_a_miss(KVTIER_CODEC_FP8, CODEC_FP8, CODEC_RAW);
-	other_codecs_are_a_miss(KVTIER_CODEC_FP8, CODEC_RAW, CODEC_FP8);
-}
+	other_codecs_are_a_miss(KVTIER_CODEC_FP8, CODEC_RAW, CODEC_FP8));
 
 /* Padding of an image in memory is not in its value. */
 static void values_are_unpadded(uint32_t codec, size_t bytes)
@@ -169,17 +140,8 @@ static void values_are_unpadded(uint32_t codec, size_t bytes)
 	shared_end(w);
 }
 
-TEST(an_fp8_value_is_header_scales_payload)
-{
-	values_are_unpadded(KVTIER_CODEC_FP8, SHARED_FP8_BYTES);
-}
+TEST_DO(an_fp8_value_is_header_scales_payload,
+	values_are_unpadded(KVTIER_CODEC_FP8, SHARED_FP8_BYTES));
+TEST_DO(a_raw_value_is_header_payload, values_are_unpadded(KVTIER_CODEC_RAW, SHARED_RAW_BYTES));
 
-TEST(a_raw_value_is_header_payload)
-{
-	values_are_unpadded(KVTIER_CODEC_RAW, SHARED_RAW_BYTES);
-}
-
-TEST_BEGIN
-{
-	redis_needed();
-}
+TEST_FIRST(redis_needed());

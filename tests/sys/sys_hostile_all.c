@@ -7,7 +7,4 @@
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_hostile.h"
 
-TEST(beside_a_hostile_client)
-{
-	hostile_beside("sys_hostile_all", 10);
-}
+TEST_DO(beside_a_hostile_client, hostile_beside("sys_hostile_all", 10));

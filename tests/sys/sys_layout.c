@@ -7,8 +7,6 @@
 
 enum { PAGES = 64, CHAIN = 24 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
-
 /* [layer][K|V][head][token][dim]: the same block elsewhere in the page. */
 static void open_head_major(struct engine *e, const struct engine *like, const struct daemon *d)
 {
@@ -41,7 +39,7 @@ TEST(other_layout_gets_the_same_values)
 	struct daemon d;
 	const uint16_t *have, *want;
 
-	daemon_start(&d, config);
+	daemon_start(&d, SMALL_HOST);
 	engine_open(&a, d.socket, "token-major", &tiny_fp8, PAGES);
 	chain_keys(&a, 1, CHAIN, keys);
 	assert_int_equal(chain_store(&a, keys, 0, CHAIN), 0);

@@ -19,7 +19,14 @@ enum {
 
 static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 512K\nhuge_pages = no\n";
 
-static void child_engine(const struct daemon *d, uint32_t number)
+static struct daemon d;
+
+FIXTURE_DO(begin, daemon_start(&d, config));
+FIXTURE_DO(end, daemon_remove(&d));
+
+TEST_GROUP(begin, end);
+
+static void child_engine(uint32_t number)
 {
 	const struct kvtier_geometry g =
 		tiny_geometry(number % 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
@@ -28,9 +35,9 @@ static void child_engine(const struct daemon *d, uint32_t number)
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (number % 4 == 3)
-		engine_open_staged(&e, d->socket, "child", &g, PAGES, 3 * engine_page_bytes(&g));
+		engine_open_staged(&e, d.socket, "child", &g, PAGES, 3 * engine_page_bytes(&g));
 	else
-		engine_open(&e, d->socket, "child", &g, PAGES);
+		engine_open(&e, d.socket, "child", &g, PAGES);
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		chain_keys(&e, number / 8 * 1000 + i, BLOCKS, keys); /* eight share each chain */
 		if (chain_store(&e, keys, 0, BLOCKS) != 0)
@@ -42,7 +49,7 @@ static void child_engine(const struct daemon *d, uint32_t number)
 	_exit(0);
 }
 
-static void wave(const struct daemon *d)
+static void wave(void)
 {
 	pid_t pids[CLIENTS];
 
@@ -51,7 +58,7 @@ static void wave(const struct daemon *d)
 		pids[i] = fork();
 		assert_true(pids[i] >= 0);
 		if (pids[i] == 0)
-			child_engine(d, i);
+			child_engine(i);
 	}
 	for (uint32_t i = 0; i < CLIENTS; i++) {
 		int status;
@@ -64,28 +71,27 @@ static void wave(const struct daemon *d)
 
 TEST(sixty_four_at_once)
 {
-	struct daemon *d = *state;
 	struct daemon_size size;
 
-	wave(d);
-	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
-	size = daemon_size(d);
+	wave();
+	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
+	size = daemon_size(&d);
 	for (int i = 0; i < 4; i++)
-		wave(d);
-	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
-	daemon_stat_becomes(d, "leases", 0, PATIENT_MS);
-	daemon_size_check(d, &size);
-	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
-	assert_int_equal(daemon_stat(d, "clients_refused_total"), 0);
+		wave();
+	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "leases", 0, PATIENT_MS);
+	daemon_size_check(&d, &size);
+	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 0);
+	assert_int_equal(daemon_stat(&d, "clients_refused_total"), 0);
 }
 
-static void cycle(const struct daemon *d, uint32_t n)
+static void cycle(uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		struct kvtier_key keys[BLOCKS];
 		struct engine e;
 
-		engine_open(&e, d->socket, "cycle", &tiny_raw, PAGES);
+		engine_open(&e, d.socket, "cycle", &tiny_raw, PAGES);
 		chain_keys(&e, 7, BLOCKS, keys);
 		if (i % 10 == 0)
 			assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
@@ -95,24 +101,22 @@ static void cycle(const struct daemon *d, uint32_t n)
 
 TEST(thousand_connections)
 {
-	struct daemon *d = *state;
 	struct daemon_size size;
 
-	cycle(d, WARM_UP);
-	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
-	size = daemon_size(d);
-	cycle(d, CYCLES);
-	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
-	daemon_maps_become(d, "memfd:engine", 0, PATIENT_MS);
-	daemon_maps_become(d, "memfd:kvtier-submit", 0, PATIENT_MS);
-	daemon_size_check(d, &size);
+	cycle(WARM_UP);
+	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
+	size = daemon_size(&d);
+	cycle(CYCLES);
+	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
+	daemon_maps_become(&d, "memfd:engine", 0, PATIENT_MS);
+	daemon_maps_become(&d, "memfd:kvtier-submit", 0, PATIENT_MS);
+	daemon_size_check(&d, &size);
 }
 
 /* Each with its own model: identities are reused when nobody has them open and no block carries
  * them. */
 TEST(thousands_of_spaces)
 {
-	struct daemon *d = *state;
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_client *client;
 	char model[32];
@@ -120,7 +124,7 @@ TEST(thousands_of_spaces)
 	g.model = model;
 	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
 									  struct kvtier_options),
-								  .socket_path = d->socket },
+								  .socket_path = d.socket },
 					&client),
 			 0);
 	for (int i = 0; i < 3000; i++) {
@@ -159,25 +163,25 @@ TEST(a_crowd_connects_at_once)
 {
 	pthread_t threads[CROWD];
 	struct crowd crowd = { 0 };
-	struct daemon d;
+	struct daemon small;
 
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
-			 "[socket]\nmax_clients = 16\n");
-	crowd.d = &d;
+	daemon_start(&small, "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
+			     "[socket]\nmax_clients = 16\n");
+	crowd.d = &small;
 	assert_int_equal(pthread_barrier_init(&crowd.gate, NULL, CROWD), 0);
 	for (int i = 0; i < CROWD; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, connect_at_once, &crowd), 0);
 	for (int i = 0; i < CROWD; i++)
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
 	(void)pthread_barrier_destroy(&crowd.gate);
-	daemon_remove(&d);
+	daemon_remove(&small);
 	assert_int_equal(crowd.refused, 0);
 }
 
-static bool connects(const struct daemon *d, uint32_t timeout_ms)
+static bool connects(uint32_t timeout_ms)
 {
 	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = d->socket,
+					  .socket_path = d.socket,
 					  .timeout_ms = timeout_ms };
 	struct kvtier_client *client;
 
@@ -191,62 +195,60 @@ static bool connects(const struct daemon *d, uint32_t timeout_ms)
  * and goes on. */
 TEST(out_of_descriptors)
 {
-	struct daemon *d = *state;
 	struct rlimit before, low;
 	struct witness witness;
 	char text[4096];
 
 	memset(&witness, 0, sizeof(witness));
-	witness_start(&witness, d->socket);
-	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, NULL, &before), 0);
-	(void)daemon_ctl(d, "status", text, sizeof(text));
+	witness_start(&witness, d.socket);
+	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, NULL, &before), 0);
+	(void)daemon_ctl(&d, "status", text, sizeof(text));
 	assert_null(strstr(text, "out_of_files"));
 	for (rlim_t more = 0; more < 5; more++) { /* at accept, at its pidfd, at each ring */
 		low = before;
-		low.rlim_cur = (rlim_t)daemon_fds(d) + more;
-		assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &low, NULL), 0);
-		(void)connects(d, 200);
+		low.rlim_cur = (rlim_t)daemon_fds(&d) + more;
+		assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
+		(void)connects(200);
 		witness_check(&witness);
-		assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &before, NULL), 0);
-		assert_true(connects(d, 20000));
-		daemon_stat_becomes(d, "clients", 1, PATIENT_MS);
+		assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &before, NULL), 0);
+		assert_true(connects(20000));
+		daemon_stat_becomes(&d, "clients", 1, PATIENT_MS);
 	}
 	witness_stop(&witness);
 	/* no client has done anything wrong */
-	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
-	assert_int_equal(daemon_ctl(d, "status", text, sizeof(text)), 1);
+	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 0);
+	assert_int_equal(daemon_ctl(&d, "status", text, sizeof(text)), 1);
 	assert_non_null(strstr(text, "WARN out_of_files"));
 }
 
 /* Its packet comes, and the descriptors in it find no room. */
 TEST(engine_without_descriptors_hears_emfile)
 {
-	struct daemon *d = *state;
 	struct kvtier_segment segments[8];
 	struct kvtier_region region = { .size = sizeof(region),
 					.memory = KVTIER_MEMFD,
 					.length =
 						(engine_page_bytes(&tiny_raw) + 4095) & ~4095ull };
 	const size_t n = engine_segments(&tiny_raw, segments, 8);
-	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d->socket };
+	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d.socket };
 	struct kvtier_client *client;
 	struct kvtier_space *space;
 	struct rlimit before, low;
 
 	region.fd = memfd_make(region.length, F_SEAL_SHRINK | F_SEAL_GROW);
 	INSIST(kvtier_connect(&o, &client));
-	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, NULL, &before), 0);
+	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, NULL, &before), 0);
 	low = before;
 	low.rlim_cur = 3; /* fewer than it has */
-	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &low, NULL), 0);
+	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
 	assert_int_equal(kvtier_space_open(client, &tiny_raw, &region, 1, segments, n, &space),
 			 -EMFILE);
 	assert_non_null(strstr(kvtier_last_error(), "raise LimitNOFILE="));
-	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &before, NULL), 0);
+	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &before, NULL), 0);
 	INSIST(kvtier_space_open(client, &tiny_raw, &region, 1, segments, n, &space));
 	kvtier_close(client);
 	(void)close(region.fd);
-	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
+	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 0);
 }
 
 static void tight_soft_limit(void)
@@ -261,30 +263,13 @@ static void tight_soft_limit(void)
 TEST(soft_limit_is_raised_at_the_start)
 {
 	struct rlimit limit;
-	struct daemon d;
+	struct daemon low;
 
-	daemon_place(&d, false);
-	daemon_configure(&d, config);
-	d.enter = tight_soft_limit;
-	daemon_restart(&d);
-	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, NULL, &limit), 0);
+	daemon_place(&low, false);
+	daemon_configure(&low, config);
+	low.enter = tight_soft_limit;
+	daemon_restart(&low);
+	assert_int_equal(prlimit(low.pid, RLIMIT_NOFILE, NULL, &limit), 0);
 	assert_int_equal(limit.rlim_cur, limit.rlim_max);
-	daemon_remove(&d);
+	daemon_remove(&low);
 }
-
-FIXTURE(begin)
-{
-	static struct daemon d;
-
-	daemon_start(&d, config);
-	*state = &d;
-	return 0;
-}
-
-FIXTURE(end)
-{
-	daemon_remove(*state);
-	return 0;
-}
-
-TEST_GROUP(begin, end);

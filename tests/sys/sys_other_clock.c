@@ -14,7 +14,6 @@
 
 enum { BLOCKS = 16, PAGES = 2 * BLOCKS };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
 static _Atomic int64_t ahead_s;
 
 REAL(int, clock_gettime, (clockid_t id, struct timespec *ret))
@@ -26,38 +25,21 @@ REAL(int, clock_gettime, (clockid_t id, struct timespec *ret))
 	return rc;
 }
 
-struct world {
-	struct daemon d;
-	uint64_t chain;
-};
+static struct daemon d;
+static uint64_t chain;
 
-FIXTURE(set_up)
-{
-	static struct world w;
-
-	daemon_start(&w.d, config);
-	*state = &w;
-	return 0;
-}
-
-FIXTURE(tear_down)
-{
-	struct world *w = *state;
-
-	ahead_s = 0;
-	daemon_remove(&w->d);
-	return 0;
-}
+FIXTURE_DO(set_up, daemon_start(&d, SMALL_HOST));
+FIXTURE_DO(tear_down, ahead_s = 0; daemon_remove(&d));
 
 TEST_EACH(set_up, tear_down);
 
-static void engine_finds_its_blocks(struct world *w)
+static void engine_finds_its_blocks(void)
 {
 	struct kvtier_key keys[BLOCKS];
 	struct engine e;
 
-	engine_open(&e, w->d.socket, "engine", &tiny_raw, PAGES);
-	chain_keys(&e, ++w->chain, BLOCKS, keys);
+	engine_open(&e, d.socket, "engine", &tiny_raw, PAGES);
+	chain_keys(&e, ++chain, BLOCKS, keys);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
 	engine_lookup_becomes(&e, keys, BLOCKS, BLOCKS);
 	assert_int_equal(chain_load(&e, keys, BLOCKS, BLOCKS), BLOCKS);
@@ -72,7 +54,7 @@ TEST(the_clock_is_ahead_or_behind)
 	assert_int_equal(__real_clock_gettime(CLOCK_MONOTONIC, &now), 0);
 	for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
 		ahead_s = offsets[i] > -now.tv_sec ? offsets[i] : -now.tv_sec;
-		engine_finds_its_blocks(*state);
+		engine_finds_its_blocks();
 	}
 }
 
@@ -80,21 +62,20 @@ TEST(the_clock_is_ahead_or_behind)
 TEST(a_stopped_daemon_is_seen_and_an_op_ends)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
-	struct world *w = *state;
 	struct kvtier_key keys[BLOCKS];
 	struct engine e;
 	uint64_t op;
 
 	ahead_s = 1000;
-	engine_open(&e, w->d.socket, "engine", &tiny_raw, PAGES);
-	chain_keys(&e, ++w->chain, BLOCKS, keys);
+	engine_open(&e, d.socket, "engine", &tiny_raw, PAGES);
+	chain_keys(&e, ++chain, BLOCKS, keys);
 	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
 	engine_lookup_becomes(&e, keys, BLOCKS, BLOCKS);
-	daemon_signal(&w->d, SIGSTOP);
+	daemon_signal(&d, SIGSTOP);
 	engine_lookup_becomes(&e, keys, BLOCKS, 0);
 	op = chain_load_begin(&e, keys, BLOCKS, BLOCKS, 100);
 	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);
-	daemon_signal(&w->d, SIGCONT);
+	daemon_signal(&d, SIGCONT);
 	assert_int_equal(kvtier_wait(e.client, op, PATIENT_MS, &result), 0);
 	assert_int_equal(result.status, -ETIMEDOUT);
 	assert_int_equal(result.ok, 0);
@@ -123,7 +104,7 @@ TEST(a_time_namespace)
 		(void)close(fd);
 		own = open("/proc/self/ns/time_for_children", O_RDONLY | O_CLOEXEC);
 		assert_int_equal(setns(own, CLONE_NEWTIME), 0);
-		engine_finds_its_blocks(*state);
+		engine_finds_its_blocks();
 		assert_int_equal(setns(before, CLONE_NEWTIME), 0);
 		(void)close(own);
 	}

@@ -60,11 +60,7 @@ FIXTURE(make_value)
 	return 0;
 }
 
-FIXTURE(forget_value)
-{
-	redis_stop(&w.real);
-	return 0;
-}
+FIXTURE_DO(forget_value, redis_stop(&w.real));
 
 static void begin(const struct fake_step *steps, uint32_t n)
 {

@@ -85,7 +85,4 @@ TEST(whatever_happens)
 	shared_end(w);
 }
 
-TEST_BEGIN
-{
-	redis_needed();
-}
+TEST_FIRST(redis_needed());

@@ -6,10 +6,8 @@
  */
 #include "tests/lib/lib.h"
 
-struct world {
-	struct daemon d;
-	struct kvtier_client *client;
-};
+static struct daemon kvtierd;
+static struct kvtier_client *client;
 
 struct description {
 	struct kvtier_geometry g;
@@ -67,62 +65,51 @@ static struct description good(void)
 	return d;
 }
 
-static int open_space(const struct world *w, const struct description *d)
+static int open_space(const struct description *its)
 {
 	struct kvtier_space *space;
-	const int rc = kvtier_space_open(w->client, &d->g, d->r, d->n_regions, d->s, d->n_segments,
-					 &space);
+	const int rc = kvtier_space_open(client, &its->g, its->r, its->n_regions, its->s,
+					 its->n_segments, &space);
 
 	return rc ? rc : kvtier_space_close(space);
 }
 
-static void refused(const struct world *w, const struct description *d, const char *field)
+static void refused(const struct description *its, const char *field)
 {
-	assert_int_equal(open_space(w, d), -EINVAL);
+	assert_int_equal(open_space(its), -EINVAL);
 	if (!strstr(kvtier_last_error(), field))
 		fail_msg("\"%s\" does not name %s", kvtier_last_error(), field);
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-	static struct world w;
 	const struct kvtier_options options =
-		KVTIER_INIT(kvtier_options, .socket_path = w.d.socket);
+		KVTIER_INIT(kvtier_options, .socket_path = kvtierd.socket);
 
-	daemon_start(&w.d, "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n");
-	assert_int_equal(kvtier_connect(&options, &w.client), 0);
-	*state = &w;
-	return 0;
+	daemon_start(&kvtierd, "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n");
+	return kvtier_connect(&options, &client);
 }
 
-static int tear_down(void **state)
-{
-	struct world *w = *state;
+FIXTURE_DO(tear_down, kvtier_close(client); daemon_remove(&kvtierd));
 
-	kvtier_close(w->client);
-	daemon_remove(&w->d);
-	return 0;
-}
 TEST_GROUP(set_up, tear_down);
 
 TEST(good_description_passes)
 {
-	const struct world *w = *state;
 	const struct description d = good();
 
-	assert_int_equal(open_space(w, &d), 0);
+	assert_int_equal(open_space(&d), 0);
 }
 
 #define SPOIL(change, field)                   \
 	do {                                   \
 		struct description d = good(); \
 		change;                        \
-		refused(w, &d, field);         \
+		refused(&d, field);            \
 	} while (0)
 
 TEST(geometry_errors_name_the_field)
 {
-	const struct world *w = *state;
 	SPOIL(d.g.dtype = 0, "geometry.dtype");
 	SPOIL(d.g.dtype = 7, "geometry.dtype");
 	SPOIL(d.g.layers = 0, "geometry.layers");
@@ -139,22 +126,20 @@ TEST(geometry_errors_name_the_field)
 
 TEST(string_limit_is_255_bytes)
 {
-	const struct world *w = *state;
 	struct description d = good();
 	char text[257];
 
 	memset(text, 'x', sizeof(text));
 	text[255] = 0;
 	d.g.extras = text;
-	assert_int_equal(open_space(w, &d), 0);
+	assert_int_equal(open_space(&d), 0);
 	text[255] = 'x';
 	text[256] = 0;
-	refused(w, &d, "geometry.extras");
+	refused(&d, "geometry.extras");
 }
 
 TEST(region_errors_name_the_field)
 {
-	const struct world *w = *state;
 	SPOIL(d.r[1].memory = 3, "regions[1].memory");
 	SPOIL(d.r[1].memory = KVTIER_MEMFD, "cannot be mixed");
 	SPOIL(d.r[0].length = 0, "its region of 0 bytes");
@@ -166,30 +151,28 @@ TEST(region_errors_name_the_field)
 
 TEST(memory_file_errors_name_the_field)
 {
-	const struct world *w = *state;
 	struct description d = good();
 	struct kvtier_memory *memory;
 
 	assert_int_equal(kvtier_memory_alloc(1 << 16, NULL, &memory), 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(kvtier_memory_region(memory, &d.r[i]), 0);
-	assert_int_equal(open_space(w, &d), 0);
+	assert_int_equal(open_space(&d), 0);
 	d.r[1].offset = 100;
-	refused(w, &d, "offset 100 (a multiple of 4096)");
+	refused(&d, "offset 100 (a multiple of 4096)");
 	d.r[1].offset = 4096;
-	refused(w, &d, "regions[1]"); /* it ends behind the file */
+	refused(&d, "regions[1]"); /* it ends behind the file */
 	d.r[1].offset = 0;
 	d.r[1].length = 0;
-	refused(w, &d, "length 0 must lie in");
+	refused(&d, "length 0 must lie in");
 	d.r[1].fd = -1;
-	assert_int_equal(open_space(w, &d), -EBADF);
+	assert_int_equal(open_space(&d), -EBADF);
 	assert_non_null(strstr(kvtier_last_error(), "regions[1].fd"));
 	kvtier_memory_free(memory);
 }
 
 TEST(segment_errors_name_the_field)
 {
-	const struct world *w = *state;
 	SPOIL(d.s[0].region = 2, "segments[0].region");
 	SPOIL(d.s[1].kind = 5, "segments[1].kind");
 	SPOIL(d.s[1].layer = 2, "segments[1].layer");
@@ -206,10 +189,9 @@ TEST(segment_errors_name_the_field)
 
 TEST(the_first_size_of_an_array_is_that_of_all)
 {
-	const struct world *w = *state;
 	struct description one = good();
 
 	one.r[1].size = one.s[3].size = 0;
-	assert_int_equal(open_space(w, &one), 0);
+	assert_int_equal(open_space(&one), 0);
 	SPOIL(d.r[0].size = 0, "regions.size");
 }

@@ -15,6 +15,31 @@ enum { N = RAW_PAGES, ROUNDS = 20 };
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\n";
 
+static struct daemon d;
+static struct witness witness;
+
+FIXTURE(start)
+{
+	daemon_place(&d, false);
+	d.program = "tests/kvtierd_two";
+	daemon_configure(&d, config);
+	daemon_restart(&d);
+	witness = (struct witness){ .may_miss = true };
+	witness_start(&witness, d.socket);
+	return 0;
+}
+
+FIXTURE(end)
+{
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	witness_check(&witness);
+	witness_stop(&witness);
+	daemon_remove(&d);
+	return 0;
+}
+
+TEST_EACH(start, end);
+
 /* A connection with one space over pages of its own. */
 struct side {
 	struct raw raw;
@@ -28,13 +53,13 @@ static size_t page_bytes(void)
 	return raw_region_bytes() / RAW_PAGES;
 }
 
-static void side_open(struct side *s, const struct daemon *d, bool second)
+static void side_open(struct side *s, bool second)
 {
 	struct wire_space_ok ok = { 0 };
 	struct raw_space message;
 
 	*s = (struct side){ .fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK) };
-	raw_open(&s->raw, d->socket);
+	raw_open(&s->raw, d.socket);
 	raw_space_fill(&s->raw, &message);
 	if (second) {
 		message.region.memory = WIRE_DEVICE_FD;
@@ -45,8 +70,7 @@ static void side_open(struct side *s, const struct daemon *d, bool second)
 	assert_int_equal(ok.head.type, WIRE_SPACE_OK);
 	assert_int_equal(ok.pages, RAW_PAGES);
 	s->space = ok.space;
-	s->pages = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-	assert_true(s->pages != MAP_FAILED);
+	s->pages = raw_region_map(s->fd);
 	memset(s->pages, 0, raw_region_bytes()); /* allocated */
 }
 
@@ -89,17 +113,14 @@ static uint64_t begin(struct side *s, enum wire_op op, uint32_t chain)
 		memcpy(raw_keys(&s->raw) + 32 * i, &chain, sizeof(chain));
 		raw_pages(&s->raw)[i] = i;
 	}
-	raw_put(&s->raw, s->position, &sqe);
-	raw_publish(&s->raw, ++s->position);
+	raw_push(&s->raw, s->position++, &sqe);
 	return sqe.op_id;
 }
 
 static const struct wire_cqe *await(struct side *s)
 {
 	raw_await(&s->raw, s->position);
-	return (const struct wire_cqe *)(const void *)((const char *)s->raw.complete +
-						       WIRE_RING_OFFSET) +
-	       ((s->position - 1) & (s->raw.ok.cq_entries - 1));
+	return raw_cqe(&s->raw, s->position - 1);
 }
 
 static void run(struct side *s, enum wire_op op, uint32_t chain)
@@ -114,33 +135,12 @@ static void run(struct side *s, enum wire_op op, uint32_t chain)
 
 /* --- tests --- */
 
-static void start(struct daemon *d, struct witness *witness)
-{
-	daemon_place(d, false);
-	d->program = "tests/kvtierd_two";
-	daemon_configure(d, config);
-	daemon_restart(d);
-	*witness = (struct witness){ .may_miss = true };
-	witness_start(witness, d->socket);
-}
-
-static void end(struct daemon *d, struct witness *witness)
-{
-	daemon_stat_becomes(d, "ops.outstanding", 0, 20000);
-	witness_check(witness);
-	witness_stop(witness);
-	daemon_remove(d);
-}
-
 TEST(blocks_are_the_same_from_either)
 {
-	struct witness witness;
 	struct side cpu, two;
-	struct daemon d;
 
-	start(&d, &witness);
-	side_open(&cpu, &d, false);
-	side_open(&two, &d, true);
+	side_open(&cpu, false);
+	side_open(&two, true);
 	for (uint32_t chain = 0; chain < ROUNDS; chain++) {
 		struct side *from = chain % 2 ? &cpu : &two, *to = chain % 2 ? &two : &cpu;
 
@@ -154,7 +154,6 @@ TEST(blocks_are_the_same_from_either)
 	witness_check(&witness);
 	side_close(&cpu);
 	side_close(&two);
-	end(&d, &witness);
 }
 
 /* Several clients want the second device at once, each for many more blocks than it takes. */
@@ -162,12 +161,9 @@ TEST(a_full_device_is_waited_for)
 {
 	enum { SIDES = 4 };
 	struct side sides[SIDES];
-	struct witness witness;
-	struct daemon d;
 
-	start(&d, &witness);
 	for (uint32_t i = 0; i < SIDES; i++)
-		side_open(&sides[i], &d, true);
+		side_open(&sides[i], true);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		for (uint32_t i = 0; i < SIDES; i++) {
 			fill(&sides[i], round * SIDES + i);
@@ -187,58 +183,43 @@ TEST(a_full_device_is_waited_for)
 	witness_check(&witness);
 	for (uint32_t i = 0; i < SIDES; i++)
 		side_close(&sides[i]);
-	end(&d, &witness);
 }
 
 /* Cancelled at any moment, ops complete; finished blocks are there, and the rest is not. */
 TEST(who_waits_can_be_cancelled)
 {
-	struct witness witness;
 	struct side two, other;
-	struct daemon d;
 
-	start(&d, &witness);
-	side_open(&two, &d, true);
-	side_open(&other, &d, true);
+	side_open(&two, true);
+	side_open(&other, true);
 	for (uint32_t chain = 0; chain < ROUNDS; chain++) {
 		struct wire_sqe cancel = { .op = WIRE_OP_CANCEL, .op_id = 1 };
-		const struct wire_cqe *cqe;
 
 		fill(&two, chain);
 		fill(&other, 1000 + chain);
 		(void)begin(&other, WIRE_OP_STORE, 1000 + chain);
 		cancel.target = begin(&two, WIRE_OP_STORE, chain);
-		raw_put(&two.raw, two.position, &cancel);
-		raw_publish(&two.raw, two.position + 1);
+		raw_push(&two.raw, two.position++, &cancel);
 		raw_await(&two.raw, chain + 1); /* a cancel has no completion */
-		cqe = (const struct wire_cqe *)(const void *)((const char *)two.raw.complete +
-							      WIRE_RING_OFFSET) +
-		      (chain & (two.raw.ok.cq_entries - 1));
-		assert_true(cqe->ok <= N);
-		two.position++;
-		__atomic_store_n(&two.raw.submit->cq_head, chain + 1, __ATOMIC_RELEASE);
+		assert_true(raw_cqe(&two.raw, chain)->ok <= N);
+		raw_taken(&two.raw, chain + 1);
 		assert_int_equal(await(&other)->ok, N);
-		__atomic_store_n(&other.raw.submit->cq_head, chain + 1, __ATOMIC_RELEASE);
+		raw_taken(&other.raw, chain + 1);
 	}
 	side_close(&two);
 	side_close(&other);
-	end(&d, &witness);
 }
 
 /* Its connection ends while its ops run and wait: everything is let go. */
 TEST(who_waits_may_die)
 {
-	struct witness witness;
-	struct daemon d;
-	int fds;
+	const int fds = daemon_fds_settled(&d);
 
-	start(&d, &witness);
-	fds = daemon_fds_settled(&d);
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		struct side two, other;
 
-		side_open(&two, &d, true);
-		side_open(&other, &d, true);
+		side_open(&two, true);
+		side_open(&other, true);
 		fill(&two, round);
 		fill(&other, 1000 + round);
 		(void)begin(&two, WIRE_OP_STORE, round);
@@ -248,5 +229,4 @@ TEST(who_waits_may_die)
 		side_close(&other);
 	}
 	daemon_fds_fall_to(&d, fds, 20000);
-	end(&d, &witness);
 }
