@@ -9,6 +9,7 @@
 #include "tests/lib/lib_mover.h"
 
 static struct world w;
+static struct extent where; /* the room that was asked for */
 
 FIXTURE_DO(begin, w = world_open((uint32_t)(uintptr_t)*state));
 FIXTURE_DO(end, world_close(&w));
@@ -38,7 +39,7 @@ WITH_SLABS(1, the_least_recent_goes)
 
 WITH_SLABS(1, a_pinned_block_stays)
 {
-	struct extent where, before, after;
+	struct extent before, after;
 	uint32_t blocks[8];
 
 	for (uint32_t i = 0; i < 8; i++)
@@ -80,8 +81,6 @@ WITH_SLABS(3, what_moves_keeps_its_bytes_and_owner)
 	assert_in_range(w.mover.counts.moved_blocks, 1, 6);
 	assert_int_equal(w.mover.counts.moved_bytes, w.mover.counts.moved_blocks * SMALL);
 	for (uint32_t i = 0; i < 24; i++) {
-		struct extent where;
-
 		if (i % 3 == 0)
 			continue;
 		world_bytes_are(&w, i, SMALL);
@@ -92,7 +91,7 @@ WITH_SLABS(3, what_moves_keeps_its_bytes_and_owner)
 
 WITH_SLABS(1, a_slot_being_written_keeps_its_slab)
 {
-	struct extent writing, where;
+	struct extent writing;
 
 	assert_int_equal(world_make_room(&w, SMALL, &writing), 0);
 	store_all(0, 7);
@@ -104,14 +103,9 @@ WITH_SLABS(1, a_slot_being_written_keeps_its_slab)
 WITH_SLABS(2, the_slab_without_a_pin_is_chosen)
 {
 	struct extent pinned, now;
-	uint32_t first = BLOCK_NONE;
+	const uint32_t first = world_store(&w, 0, SMALL, BLOCK_NONE);
 
-	for (uint32_t i = 0; i < 16; i++) {
-		const uint32_t block = world_store(&w, i, SMALL, BLOCK_NONE);
-
-		if (i == 0)
-			first = block;
-	}
+	store_all(1, 16);
 	blocks_pin(w.blocks, first);
 	world_where(&w, first, &pinned);
 	w.tick += 1000;
@@ -124,7 +118,6 @@ WITH_SLABS(2, the_slab_without_a_pin_is_chosen)
 WITH_SLABS(2, parents_of_pinned_blocks_move_but_stay)
 {
 	uint32_t parent, child;
-	struct extent where;
 
 	parent = world_store(&w, 0, SMALL, BLOCK_NONE);
 	store_all(1, 8);
@@ -140,11 +133,8 @@ WITH_SLABS(2, parents_of_pinned_blocks_move_but_stay)
 
 WITH_SLABS(1, what_is_condemned_is_freed_before_anything_goes)
 {
-	uint32_t block = BLOCK_NONE;
-
-	for (uint32_t i = 0; i < 8; i++)
-		block = world_store(&w, i, SMALL, BLOCK_NONE);
-	blocks_condemn(w.blocks, block);
+	store_all(0, 8);
+	blocks_condemn(w.blocks, world_find(&w, 7));
 	(void)world_store(&w, 9, SMALL, BLOCK_NONE);
 	assert_int_equal(w.mover.counts.evicted_blocks, 0);
 	assert_true(present(0));
@@ -152,8 +142,6 @@ WITH_SLABS(1, what_is_condemned_is_freed_before_anything_goes)
 
 WITH_SLABS(1, larger_than_a_slab)
 {
-	struct extent where;
-
 	assert_int_equal(world_make_room(&w, SLAB + 1, &where), -E2BIG);
 }
 
@@ -173,8 +161,6 @@ WITH_SLABS(3, evicting_bytes_takes_the_oldest_of_all_classes)
 
 WITH_SLABS(1, works_through_a_wrapped_tier)
 {
-	struct extent where;
-
 	assert_int_equal(fault_wrap(w.host, &w.host), 0);
 	store_all(0, 12);
 	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -EIO });
@@ -251,8 +237,6 @@ WITH_SLABS(1, a_chain_longer_than_the_tier_demotes_its_middle)
 
 WITH_SLABS(1, a_chain_that_is_nowhere_else_is_not_broken)
 {
-	struct extent where;
-
 	(void)fill_with_a_pinned_chain(1u << 7);
 	assert_int_equal(world_make_room(&w, SMALL, &where), -ENOSPC);
 	assert_int_equal(w.mover.counts.evicted_blocks, 0);
@@ -293,28 +277,21 @@ FIXTURE(open_full_of_small)
 	return 0;
 }
 
-static int find_room_again(uint32_t bytes, struct extent *ret)
-{
-	return world_try(&w, bytes, true, ret);
-}
-
-static int find_room(uint32_t bytes, struct extent *ret)
+static int find_room(uint32_t bytes)
 {
 	mover_iteration(&w.mover);
-	return find_room_again(bytes, ret);
+	return world_try(&w, bytes, true, &where);
 }
 
 TEST_WITH(a_slab_is_cleared_a_batch_per_iteration, open_full_of_small, end)
 {
-	struct extent where;
-
-	assert_int_equal(find_room(BIG, &where), -EAGAIN);
+	assert_int_equal(find_room(BIG), -EAGAIN);
 	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
-	assert_int_equal(find_room_again(BIG, &where), -EAGAIN);
-	assert_int_equal(find_room_again(BIG + SMALL, &where), -EAGAIN);
+	assert_int_equal(world_try(&w, BIG, true, &where), -EAGAIN);
+	assert_int_equal(world_try(&w, BIG + SMALL, true, &where), -EAGAIN);
 	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
-	assert_int_equal(find_room(BIG, &where), 0);
+	assert_int_equal(find_room(BIG), 0);
 	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS);
 	assert_int_equal(w.mover.clearing_bytes, 0);
 }
@@ -322,30 +299,27 @@ TEST_WITH(a_slab_is_cleared_a_batch_per_iteration, open_full_of_small, end)
 TEST_WITH(a_class_with_victims_does_not_wait_for_a_slab, NULL, end)
 {
 	const uint32_t first_big = SLOTS;
-	struct extent where;
 
 	w = world_open_of(2, SLOTS * SMALL);
 	store_all(0, SLOTS);
 	w.tick += 10000;
 	for (uint32_t i = 0; i < SLOTS * SMALL / BIG; i++)
 		(void)world_store(&w, first_big + i, BIG, BLOCK_NONE);
-	assert_int_equal(find_room(BIG, &where), 0);
+	assert_int_equal(find_room(BIG), 0);
 	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH + 1);
 	assert_false(present(first_big));
 	assert_int_equal(w.mover.clearing_bytes, BIG);
-	assert_int_equal(find_room(BIG, &where), 0);
+	assert_int_equal(find_room(BIG), 0);
 	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS + 1);
 	assert_true(present(first_big + 1));
 }
 
 TEST_WITH(a_call_goes_on_though_others_took_of_what_was_freed, open_full_of_small, end)
 {
-	struct extent where;
-
-	assert_int_equal(find_room(BIG, &where), -EAGAIN);
+	assert_int_equal(find_room(BIG), -EAGAIN);
 	store_all(2 * SLOTS, 2 * SLOTS + 10);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
-	assert_int_equal(find_room(BIG, &where), -EAGAIN);
+	assert_int_equal(find_room(BIG), -EAGAIN);
 	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS + 10);
 	assert_true(emptier_busy(w.mover.emptier));
 }
@@ -353,51 +327,46 @@ TEST_WITH(a_call_goes_on_though_others_took_of_what_was_freed, open_full_of_smal
 /* A waiter is not told to come again for ever, when no call clears any more. */
 TEST_WITH(room_found_elsewhere_ends_the_clearing, open_full_of_small, end)
 {
-	struct extent where;
-
-	assert_int_equal(find_room(BIG, &where), -EAGAIN);
+	assert_int_equal(find_room(BIG), -EAGAIN);
 	for (uint32_t i = 0; i < 2 * SLOTS; i++)
 		if (present(i))
 			blocks_condemn(w.blocks, world_find(&w, i));
-	assert_int_equal(find_room(BIG, &where), 0);
+	assert_int_equal(find_room(BIG), 0);
 	assert_int_equal(w.mover.clearing_bytes, 0);
 }
 
 /* --- blocks that are queued to be written to NVMe --- */
 
-/* A slab with four blocks. */
-static void store_four(uint32_t block[4])
+static uint32_t four[4]; /* that take a slab of their own */
+
+FIXTURE(open_with_four)
 {
+	w = world_open(1);
 	for (uint32_t i = 0; i < 4; i++)
-		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
+		four[i] = world_store(&w, i, BIG, BLOCK_NONE);
+	return 0;
 }
 
-WITH_SLABS(1, queued_blocks_are_spared_while_others_can_go)
-{
-	struct extent where;
-	uint32_t block[4];
+#define WITH_FOUR(name) TEST_WITH(name, open_with_four, end)
 
-	store_four(block);
-	blocks_set_queued(w.blocks, block[0], true);
+WITH_FOUR(queued_blocks_are_spared_while_others_can_go)
+{
+	blocks_set_queued(w.blocks, four[0], true);
 	assert_int_equal(world_try(&w, BIG, false, &where), -EAGAIN);
 	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 4);
 	/* Not the least recent, but it loses nothing. */
-	give_nvme_copy(block[2]);
+	give_nvme_copy(four[2]);
 	assert_int_equal(world_try(&w, BIG, false, &where), 0);
-	assert_int_equal(blocks_host_slot(w.blocks, block[2]), BLOCK_NONE);
+	assert_int_equal(blocks_host_slot(w.blocks, four[2]), BLOCK_NONE);
 	assert_int_equal(w.mover.counts.demoted_blocks, 1);
-	assert_true(blocks_live(w.blocks, block[0]));
+	assert_true(blocks_live(w.blocks, four[0]));
 }
 
-WITH_SLABS(1, queued_blocks_go_when_told_so)
+WITH_FOUR(queued_blocks_go_when_told_so)
 {
-	struct extent where;
-	uint32_t block[4];
-
-	store_four(block);
-	blocks_set_queued(w.blocks, block[0], true);
+	blocks_set_queued(w.blocks, four[0], true);
 	assert_int_equal(world_make_room(&w, BIG, &where), 0);
-	assert_false(blocks_live(w.blocks, block[0]));
+	assert_false(blocks_live(w.blocks, four[0]));
 }
 
 /* --- the heir of a slot: it takes so many, and swaps so often --- */
@@ -427,30 +396,26 @@ static enum mover_heir inherit(TEST_UNUSED void *arg, uint32_t block, const stru
 }
 
 /* All four slots of the one slab are asked of the heir, until one is free. */
-static int room_beside_an_heir(uint32_t room, uint32_t swaps, struct extent *ret)
+static int room_beside_an_heir(uint32_t room, uint32_t swaps)
 {
 	memset(&heir, 0, sizeof(heir));
 	heir.room = room;
 	heir.swaps = swaps;
 	w.mover.inherit = inherit;
-	return world_make_room(&w, BIG, ret);
+	return world_make_room(&w, BIG, &where);
 }
 
-static void end_of_heir(const struct extent *where)
+static void end_of_heir(const struct extent *room)
 {
-	if (where)
-		tier_free(w.host, where);
+	if (room)
+		tier_free(w.host, room);
 	for (uint32_t i = 0; i < heir.n; i++)
 		tier_free(w.host, &heir.slots[i]);
 }
 
-WITH_SLABS(1, what_is_taken_is_not_given_to_anybody_else)
+WITH_FOUR(what_is_taken_is_not_given_to_anybody_else)
 {
-	struct extent where;
-	uint32_t block[4];
-
-	store_four(block);
-	assert_int_equal(room_beside_an_heir(2, 0, &where), 0);
+	assert_int_equal(room_beside_an_heir(2, 0), 0);
 	assert_int_equal(heir.n, 2);
 	memset(tier_address(w.host, &where), 0xee, BIG);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -463,41 +428,29 @@ WITH_SLABS(1, what_is_taken_is_not_given_to_anybody_else)
 	end_of_heir(&where);
 }
 
-WITH_SLABS(1, a_swap_gives_a_slot)
+WITH_FOUR(a_swap_gives_a_slot)
 {
-	struct extent where;
-	uint32_t block[4];
-
-	store_four(block);
-	assert_int_equal(room_beside_an_heir(1, 1, &where), 0);
+	assert_int_equal(room_beside_an_heir(1, 1), 0);
 	assert_int_equal(heir.swaps, 0);
 	assert_int_equal(heir.names[0], 1);
 	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 2);
 	end_of_heir(&where);
 }
 
-WITH_SLABS(1, where_all_is_taken_there_is_no_room)
+WITH_FOUR(where_all_is_taken_there_is_no_room)
 {
-	struct extent where;
-	uint32_t block[4];
-
-	store_four(block);
-	assert_int_equal(room_beside_an_heir(8, 0, &where), -ENOSPC);
+	assert_int_equal(room_beside_an_heir(8, 0), -ENOSPC);
 	assert_int_equal(heir.n, 4);
 	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 0);
 	end_of_heir(NULL);
 }
 
-WITH_SLABS(1, a_demoted_block_stays_and_its_slot_is_inherited)
+WITH_FOUR(a_demoted_block_stays_and_its_slot_is_inherited)
 {
-	struct extent where;
-	uint32_t block[4];
-
-	store_four(block);
-	give_nvme_copy(block[0]);
-	assert_int_equal(room_beside_an_heir(1, 0, &where), 0);
-	assert_true(blocks_live(w.blocks, block[0]));
-	assert_int_equal(blocks_host_slot(w.blocks, block[0]), BLOCK_NONE);
+	give_nvme_copy(four[0]);
+	assert_int_equal(room_beside_an_heir(1, 0), 0);
+	assert_true(blocks_live(w.blocks, four[0]));
+	assert_int_equal(blocks_host_slot(w.blocks, four[0]), BLOCK_NONE);
 	assert_int_equal(heir.n, 1);
 	end_of_heir(&where);
 }
