@@ -17,6 +17,9 @@ enum { GPU = 1 << TIER_GPU, HOST = 1 << TIER_HOST, NVME = 1 << TIER_NVME };
 enum { SPACE, OTHER, LARGER };
 
 static struct gpu_rig r;
+static struct gpu_use use; /* that a case has of the cache, and the job that it is for */
+static struct device_job job;
+static uint32_t block; /* of number 1, which is on NVMe */
 
 static const struct gpu_rig_conf conf = {
 	.units = 2,
@@ -26,11 +29,15 @@ static const struct gpu_rig_conf conf = {
 	.image_bytes = { IMAGE, IMAGE, LARGE },
 };
 
-FIXTURE_DO(set_up, gpu_rig_open(&r, &conf));
-
+FIXTURE_DO(open_empty, gpu_rig_open(&r, &conf));
+/* With that block, and a slab on unit 0. */
+FIXTURE_DO(set_up, gpu_rig_open(&r, &conf); block = gpu_rig_block(&r, 1, SPACE);
+	   gpu_rig_memory(&r, 0, SLAB, 1));
 FIXTURE_DO(tear_down, gpu_rig_close(&r));
 
 TEST_EACH(set_up, tear_down);
+#define EMPTY(name)  TEST_WITH(name, open_empty, tear_down)
+#define FILLED(name) TEST_WITH(name, open_filled, tear_down)
 
 static const struct tier *tier(void)
 {
@@ -60,34 +67,35 @@ static void kept(uint32_t unit, uint32_t number)
 	assert_true(gpu_rig_has(&r, unit, number, SPACE));
 }
 
-/* Blocks of numbers FIRST and up fill a unit of one slab, in this order. */
-static void fill(uint32_t unit)
+/* Blocks of numbers FIRST and up fill unit 0, in this order. */
+FIXTURE(open_filled)
 {
-	gpu_rig_memory(&r, unit, SLAB, 1);
+	(void)set_up(state);
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		(void)gpu_rig_block(&r, FIRST + i, SPACE);
-		kept(unit, FIRST + i);
+		kept(0, FIRST + i);
 	}
+	return 0;
 }
 
-static void pin(struct gpu_use *use, uint32_t unit, uint32_t number, struct device_job *job)
+static void pin(struct gpu_use *of, uint32_t unit, uint32_t number, struct device_job *with)
 {
-	*use = gpu_rig_use(&r, unit, SPACE);
-	*job = gpu_rig_job(number);
-	assert_true(gpu_cache_pin(r.cache, use, gpu_rig_find(&r, number, SPACE), job));
-	assert_int_equal(job->image_memory, IMAGE_OF_DEVICE);
+	*of = gpu_rig_use(&r, unit, SPACE);
+	*with = gpu_rig_job(number);
+	assert_true(gpu_cache_pin(r.cache, of, gpu_rig_find(&r, number, SPACE), with));
+	assert_int_equal(with->image_memory, IMAGE_OF_DEVICE);
 }
 
-static void settle(struct gpu_use *use, struct device_job *job)
+static void settle(struct gpu_use *of, struct device_job *with)
 {
-	gpu_cache_settle(r.cache, use, job);
-	gpu_cache_settle(r.cache, use, job);
-	assert_false(gpu_use_any(use));
+	gpu_cache_settle(r.cache, of, with);
+	gpu_cache_settle(r.cache, of, with);
+	assert_false(gpu_use_any(of));
 }
 
 /* --- slots and memory --- */
 
-TEST(without_gpus_or_bytes_there_is_no_cache)
+EMPTY(without_gpus_or_bytes_there_is_no_cache)
 {
 	struct devices cpu_alone = { .all = { &r.cpu }, .n = 1 };
 	struct gpu_cache *cache = NULL;
@@ -112,7 +120,7 @@ TEST(without_gpus_or_bytes_there_is_no_cache)
 	gpu_cache_close(NULL);
 }
 
-TEST(a_unit_without_memory_has_no_slot)
+EMPTY(a_unit_without_memory_has_no_slot)
 {
 	assert_false(gpu_rig_keep(&r, 0, 1, SPACE));
 	assert_int_equal(tier_state(tier()), TIER_STARTING);
@@ -122,24 +130,24 @@ TEST(a_unit_without_memory_has_no_slot)
 	assert_int_equal(tier_state(tier()), TIER_STARTING);
 }
 
-TEST(slots_lie_in_the_memory_of_their_unit)
+EMPTY(slots_lie_in_the_memory_of_their_unit)
 {
 	const uint64_t bytes[2] = { 2 * SLAB, 4 * SLAB + 4096 };
 
 	for (uint32_t unit = 0; unit < 2; unit++) {
-		struct gpu_use use[4 * SLOTS + 1];
-		struct device_job job[4 * SLOTS + 1];
+		struct gpu_use uses[4 * SLOTS + 1];
+		struct device_job jobs[4 * SLOTS + 1];
 		uint64_t last = 0;
 		uint32_t n = 0;
 
 		gpu_rig_memory(&r, unit, bytes[unit], 5);
 		for (;; n++) {
-			use[n] = gpu_rig_use(&r, unit, SPACE);
-			job[n] = gpu_rig_job(n);
-			gpu_rig_reserve(&r, &use[n], &job[n]);
-			if (!use[n].reserved)
+			uses[n] = gpu_rig_use(&r, unit, SPACE);
+			jobs[n] = gpu_rig_job(n);
+			gpu_rig_reserve(&r, &uses[n], &jobs[n]);
+			if (!uses[n].reserved)
 				break;
-			const struct device_keep *keep = &job[n].keep;
+			const struct device_keep *keep = &jobs[n].keep;
 			const uint64_t base = (5ull << 40) + ((uint64_t)unit << 36);
 
 			assert_int_equal(keep->generation, 5);
@@ -151,18 +159,17 @@ TEST(slots_lie_in_the_memory_of_their_unit)
 		}
 		assert_int_equal(n, bytes[unit] / SLAB * SLOTS);
 		while (n-- > 0)
-			settle(&use[n], &job[n]);
+			settle(&uses[n], &jobs[n]);
 	}
 	assert_int_equal(tier()->capacity_bytes, 6 * SLAB);
 	assert_int_equal(tier()->extents, 0);
 	assert_int_equal(tier_state(tier()), TIER_UP);
 }
 
-TEST(memory_that_goes_takes_no_slot_away)
+EMPTY(memory_that_goes_takes_no_slot_away)
 {
-	struct gpu_use use = gpu_rig_use(&r, 0, SPACE);
-	struct device_job job = gpu_rig_job(1);
-
+	use = gpu_rig_use(&r, 0, SPACE);
+	job = gpu_rig_job(1);
 	(void)gpu_rig_block(&r, 1, SPACE);
 	gpu_rig_memory(&r, 0, 2 * SLAB, 1);
 	gpu_rig_reserve(&r, &use, &job);
@@ -183,12 +190,8 @@ TEST(memory_that_goes_takes_no_slot_away)
 	settle(&use, &job);
 }
 
-TEST(memory_that_goes_takes_all_copies_along)
+FILLED(memory_that_goes_takes_all_copies_along)
 {
-	struct gpu_use use;
-	struct device_job job;
-
-	fill(0);
 	pin(&use, 0, FIRST, &job);
 	gpu_rig_memory(&r, 0, 0, 0);
 	assert_false(gpu_rig_has(&r, 0, FIRST, SPACE)); /* though a job reads it */
@@ -205,11 +208,9 @@ TEST(what_another_space_wrote_is_scrubbed)
 {
 	const uint32_t spaces[] = { SPACE, SPACE, OTHER, SPACE };
 
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	for (uint32_t i = 0; i < 4; i++) {
-		struct gpu_use use = gpu_rig_use(&r, 0, spaces[i]);
-		struct device_job job = gpu_rig_job(i);
-
+		use = gpu_rig_use(&r, 0, spaces[i]);
+		job = gpu_rig_job(i);
 		gpu_rig_reserve(&r, &use, &job);
 		/* also after the slab was free in between */
 		assert_int_equal(job.keep.scrub, i >= 2);
@@ -223,8 +224,6 @@ TEST(clients_see_the_copy_come_and_go)
 {
 	uint64_t evicted;
 
-	(void)gpu_rig_block(&r, 1, SPACE);
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	is(1, NVME, 0);
 	kept(0, 1);
 	is(1, NVME | GPU, 1);
@@ -235,11 +234,8 @@ TEST(clients_see_the_copy_come_and_go)
 
 TEST(what_was_not_kept_is_no_copy)
 {
-	struct gpu_use use = gpu_rig_use(&r, 0, SPACE);
-	struct device_job job = gpu_rig_job(1);
-
-	(void)gpu_rig_block(&r, 1, SPACE);
-	gpu_rig_memory(&r, 0, SLAB, 1);
+	use = gpu_rig_use(&r, 0, SPACE);
+	job = gpu_rig_job(1);
 	gpu_rig_reserve(&r, &use, &job);
 	settle(&use, &job);
 	is(1, NVME, 0);
@@ -249,17 +245,15 @@ TEST(what_was_not_kept_is_no_copy)
 
 TEST(a_second_copy_on_a_unit_is_refused)
 {
-	struct gpu_use use[2] = { gpu_rig_use(&r, 0, SPACE), gpu_rig_use(&r, 0, SPACE) };
-	struct device_job job[2] = { gpu_rig_job(1), gpu_rig_job(1) };
+	struct gpu_use uses[2] = { gpu_rig_use(&r, 0, SPACE), gpu_rig_use(&r, 0, SPACE) };
+	struct device_job jobs[2] = { gpu_rig_job(1), gpu_rig_job(1) };
 
-	(void)gpu_rig_block(&r, 1, SPACE);
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	for (int i = 0; i < 2; i++) /* neither is there yet */
-		gpu_rig_reserve(&r, &use[i], &job[i]);
+		gpu_rig_reserve(&r, &uses[i], &jobs[i]);
 	assert_int_equal(tier()->extents, 2);
 	for (int i = 0; i < 2; i++) {
-		job[i].kept = true;
-		settle(&use[i], &job[i]);
+		jobs[i].kept = true;
+		settle(&uses[i], &jobs[i]);
 		is(1, NVME | GPU, 2 - (uint32_t)i);
 	}
 	assert_false(gpu_rig_keep(&r, 0, 1, SPACE));
@@ -267,8 +261,6 @@ TEST(a_second_copy_on_a_unit_is_refused)
 
 TEST(a_copy_is_found_on_its_own_unit)
 {
-	(void)gpu_rig_block(&r, 1, SPACE);
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	gpu_rig_memory(&r, 1, SLAB, 1);
 	kept(1, 1);
 	assert_false(gpu_rig_has(&r, 0, 1, SPACE));
@@ -278,10 +270,8 @@ TEST(a_copy_is_found_on_its_own_unit)
 
 TEST(promoted_and_demoted_it_stays)
 {
-	const uint32_t block = gpu_rig_block(&r, 1, SPACE);
 	const struct extent where = { .tier = TIER_HOST, .slot = 3 };
 
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	kept(0, 1);
 	blocks_promote(r.tables.blocks, block, BLOCK_NONE, &where);
 	is(1, HOST | NVME | GPU, 1);
@@ -292,9 +282,6 @@ TEST(promoted_and_demoted_it_stays)
 /* It is a cache of blocks in host memory or on NVMe, so it does not keep a block alive. */
 TEST(the_last_copy_is_never_a_gpus)
 {
-	const uint32_t block = gpu_rig_block(&r, 1, SPACE);
-
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	kept(0, 1);
 	copies_drop_nvme(&r.tables, block);
 	is(1, 0, 0);
@@ -307,10 +294,8 @@ TEST(the_last_copy_is_never_a_gpus)
 
 TEST(condemned_with_its_block_pinned_or_not)
 {
-	const uint32_t block = gpu_rig_block(&r, 1, SPACE);
 	struct lease lease = { 0 };
 
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	kept(0, 1);
 	lease_take(&r.tables, &lease, block);
 	copies_condemn(&r.tables, block);
@@ -321,11 +306,8 @@ TEST(condemned_with_its_block_pinned_or_not)
 /* Its number is another block's meanwhile. */
 TEST(a_pinned_copy_outlives_its_block)
 {
-	const uint32_t block = gpu_rig_block(&r, 1, SPACE);
-	struct gpu_use use, again;
-	struct device_job job;
+	struct gpu_use again;
 
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	kept(0, 1);
 	pin(&use, 0, 1, &job);
 	copies_condemn(&r.tables, block);
@@ -342,11 +324,6 @@ TEST(a_pinned_copy_outlives_its_block)
 
 TEST(a_bad_copy_goes_alone_and_when_its_last_pin_does)
 {
-	const uint32_t block = gpu_rig_block(&r, 1, SPACE);
-	struct gpu_use use;
-	struct device_job job;
-
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	gpu_rig_memory(&r, 1, SLAB, 1);
 	kept(0, 1);
 	kept(1, 1);
@@ -361,15 +338,10 @@ TEST(a_bad_copy_goes_alone_and_when_its_last_pin_does)
 
 /* --- the order --- */
 
-TEST(the_least_recent_goes_first)
+FILLED(the_least_recent_goes_first)
 {
-	struct gpu_use use;
-	struct device_job job;
-
-	fill(0);
 	pin(&use, 0, FIRST, &job); /* a hit: it is the most recent */
 	settle(&use, &job);
-	(void)gpu_rig_block(&r, 1, SPACE);
 	kept(0, 1);
 	assert_false(gpu_rig_has(&r, 0, FIRST + 1, SPACE));
 	use = gpu_rig_use(&r, 0, SPACE); /* a check counts as no hit */
@@ -382,33 +354,27 @@ TEST(the_least_recent_goes_first)
 	assert_int_equal(tier()->extents, SLOTS);
 }
 
-TEST(what_is_pinned_does_not_go)
+FILLED(what_is_pinned_does_not_go)
 {
-	struct gpu_use use[SLOTS];
-	struct device_job job[SLOTS];
+	struct gpu_use uses[SLOTS];
+	struct device_job jobs[SLOTS];
 	uint64_t evicted;
 
-	fill(0);
 	for (uint32_t i = 0; i < SLOTS; i++)
-		pin(&use[i], 0, FIRST + i, &job[i]);
+		pin(&uses[i], 0, FIRST + i, &jobs[i]);
 	assert_false(gpu_rig_keep(&r, 0, 1, SPACE));
 	assert_int_equal(gpu_cache_evict(r.cache, UINT64_MAX, 10, &evicted), 0);
-	settle(&use[1], &job[1]);
-	(void)gpu_rig_block(&r, 1, SPACE);
+	settle(&uses[1], &jobs[1]);
 	kept(0, 1);
 	assert_false(gpu_rig_has(&r, 0, FIRST + 1, SPACE));
 	for (uint32_t i = 0; i < SLOTS; i++)
-		settle(&use[i], &job[i]);
+		settle(&uses[i], &jobs[i]);
 	assert_int_equal(tier()->extents, SLOTS);
 }
 
 /* For a larger image a slab of older ones is cleared, but for what a job reads. */
-TEST(another_size_takes_a_whole_slab)
+FILLED(another_size_takes_a_whole_slab)
 {
-	struct gpu_use use;
-	struct device_job job;
-
-	fill(0);
 	pin(&use, 0, FIRST, &job);
 	r.tables.tick += 100;
 	(void)gpu_rig_block(&r, 1, LARGER);
@@ -421,12 +387,11 @@ TEST(another_size_takes_a_whole_slab)
 }
 
 /* Numbers of slots follow from [gpu] bytes; a GPU that has more keeps no images there. */
-TEST(memory_beyond_its_bytes_keeps_nothing)
+TEST_WITH(memory_beyond_its_bytes_keeps_nothing, NULL, tear_down)
 {
 	struct gpu_rig_conf narrow = conf;
 	uint32_t n = 0;
 
-	gpu_rig_close(&r);
 	narrow.unit_bytes = SLABS_SLOT_LEAST; /* two numbers */
 	gpu_rig_open(&r, &narrow);
 	gpu_rig_memory(&r, 0, SLAB, 1);
@@ -443,39 +408,37 @@ TEST(memory_beyond_its_bytes_keeps_nothing)
 
 enum { LAYERS = 4 };
 
+static struct list of_op;
+
 /* A job of one layer of an image with this checksum is to leave it there. */
-static void grow(struct gpu_use *use, struct device_job *job, struct list *of_op, uint16_t layer,
-		 uint64_t checksum)
+static void grow(struct gpu_use *of, struct device_job *with, uint16_t layer, uint64_t checksum)
 {
 	static struct image_header header[LAYERS];
 
 	header[layer].checksum = checksum;
-	*use = gpu_rig_use(&r, 0, SPACE);
-	*job = gpu_rig_job(1);
-	job->image = (uint8_t *)&header[layer];
-	job->first_layer = layer;
-	job->end_layer = layer + 1u;
-	gpu_cache_grow(r.cache, use, IMAGE, job, of_op, 7);
+	*of = gpu_rig_use(&r, 0, SPACE);
+	*with = gpu_rig_job(1);
+	with->image = (uint8_t *)&header[layer];
+	with->first_layer = layer;
+	with->end_layer = layer + 1u;
+	gpu_cache_grow(r.cache, of, IMAGE, with, &of_op, 7);
 }
 
 TEST(a_copy_grows_by_groups_of_layers_in_any_order)
 {
-	struct gpu_use use[LAYERS];
-	struct device_job job[LAYERS];
-	struct list of_op;
+	struct gpu_use uses[LAYERS];
+	struct device_job jobs[LAYERS];
 
 	list_open(&of_op);
-	(void)gpu_rig_block(&r, 1, SPACE);
-	gpu_rig_memory(&r, 0, SLAB, 1);
 	for (uint16_t i = 0; i < LAYERS; i++) {
-		grow(&use[i], &job[i], &of_op, i, 99);
-		assert_non_null(use[i].growing);
-		assert_int_equal(job[i].keep.address, job[0].keep.address);
-		job[i].kept = true;
+		grow(&uses[i], &jobs[i], i, 99);
+		assert_non_null(uses[i].growing);
+		assert_int_equal(jobs[i].keep.address, jobs[0].keep.address);
+		jobs[i].kept = true;
 	}
 	for (uint16_t i = LAYERS; i-- > 0;) {
 		is(1, NVME, 1);
-		settle(&use[i], &job[i]);
+		settle(&uses[i], &jobs[i]);
 	}
 	is(1, NVME | GPU, 1);
 	gpu_cache_end_op(r.cache, &of_op);
@@ -484,24 +447,21 @@ TEST(a_copy_grows_by_groups_of_layers_in_any_order)
 
 TEST(what_has_not_grown_or_is_of_two_images_is_no_copy)
 {
-	struct gpu_use use, second;
-	struct device_job job, late;
-	struct list of_op;
+	struct gpu_use second;
+	struct device_job late;
 
 	list_open(&of_op);
-	(void)gpu_rig_block(&r, 1, SPACE);
-	gpu_rig_memory(&r, 0, SLAB, 1);
-	grow(&use, &job, &of_op, 1, 99); /* not the first layers: nothing begins */
+	grow(&use, &job, 1, 99); /* not the first layers: nothing begins */
 	assert_null(use.growing);
-	grow(&use, &job, &of_op, 0, 99);
+	grow(&use, &job, 0, 99);
 	job.kept = true;
 	settle(&use, &job);
 	assert_int_equal(tier()->extents, 1);
 	gpu_cache_end_op(r.cache, &of_op);
 	is(1, NVME, 0);
 
-	grow(&use, &job, &of_op, 0, 99);
-	grow(&second, &late, &of_op, 1, 98); /* another image */
+	grow(&use, &job, 0, 99);
+	grow(&second, &late, 1, 98); /* another image */
 	assert_null(second.growing);
 	assert_int_equal(late.keep.address, 0);
 	assert_int_equal(tier()->extents, 1); /* a job still writes there */
@@ -509,7 +469,7 @@ TEST(what_has_not_grown_or_is_of_two_images_is_no_copy)
 	settle(&use, &job);
 	is(1, NVME, 0);
 
-	grow(&use, &job, &of_op, 0, 99);
+	grow(&use, &job, 0, 99);
 	settle(&use, &job); /* the GPU did not keep it */
 	is(1, NVME, 0);
 	gpu_cache_end_op(r.cache, &of_op);
