@@ -48,6 +48,11 @@ void admin_close(void);
 void admin_with_loop(void (*fn)(void));
 /* The same; `fn` has a connection to the admin socket, which is closed when it has returned. */
 void admin_asks(void (*fn)(int fd));
+/* A case that is the body of such a `fn`, in a daemon as the statements make it. */
+#define ADMIN_CASE(name, ...)                                \
+	static void name##_asks(int fd);                     \
+	TEST_DO(name, __VA_ARGS__; admin_asks(name##_asks)); \
+	static void name##_asks(int fd)
 /* In that thread: a connection to the admin socket. */
 int admin_dial(void);
 /* A whole reply into `heard`. Returns the first byte of its last packet, 0 when it was cut off. */

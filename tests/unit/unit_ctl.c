@@ -24,14 +24,14 @@ static void ask_clients(int fd)
 	admin_says("\"pages\":2,");
 }
 
-static void ask_many_clients(int fd)
+ADMIN_CASE(long_lists_come_in_packets, fake.clients = 4096)
 {
 	assert_int_equal(ASK(fd, "clients"), '.');
 	assert_int_equal(admin_rows("clients"), 4096);
 	assert_true(heard.packets > 1);
 }
 
-static void ask_spaces(int fd)
+ADMIN_CASE(spaces_are_json, fake.spaces = 300)
 {
 	assert_int_equal(ASK(fd, "spaces"), '.');
 	assert_int_equal(admin_rows("spaces"), 300);
@@ -39,7 +39,7 @@ static void ask_spaces(int fd)
 	admin_says("\"blocks\":5990");
 }
 
-static void ask_empty(int fd)
+ADMIN_CASE(empty_lists_are_lists, fake.clients = fake.spaces = 0)
 {
 	assert_int_equal(ASK(fd, "clients"), '.');
 	assert_int_equal(admin_rows("clients"), 0);
@@ -47,7 +47,7 @@ static void ask_empty(int fd)
 	assert_int_equal(admin_rows("spaces"), 0);
 }
 
-static void ask_evict_all(int fd)
+ADMIN_CASE(evicting_all_goes_in_slices, fake.blocks = 10000)
 {
 	assert_int_equal(ASK(fd, "evict\0--all"), '.');
 	assert_true(fake.slices > 10);
@@ -57,7 +57,7 @@ static void ask_evict_all(int fd)
 		"\"complete\":true}\n");
 }
 
-static void ask_evict_bytes(int fd)
+ADMIN_CASE(evicting_some_stops_there, fake.blocks = 10)
 {
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "5500"),
@@ -73,9 +73,8 @@ static void ask_evict_bytes(int fd)
 			    "\"complete\":false}\n");
 }
 
-static void ask_badly(void)
+static void ask_badly(int fd)
 {
-	const int fd = admin_dial();
 	char large[CTL_MAX_REQUEST + 1];
 
 	memset(large, 'x', sizeof(large));
@@ -108,7 +107,6 @@ static void ask_badly(void)
 	assert_int_equal(admin_ask(fd, large, sizeof(large) - 1), '?');
 	admin_says("no such command");
 	assert_int_equal(ASK(fd, "clients"), '.'); /* and the connection still serves */
-	(void)close(fd);
 	assert_int_equal(fake.slices, 0);
 }
 
@@ -136,16 +134,15 @@ static void ask_and_not_read(void)
 }
 
 /* One that does not read has no say over the others. */
-static void ask_beside_one_that_does_not_read(void)
+ADMIN_CASE(others_are_served_meanwhile, fake.clients = 20000)
 {
-	const int deaf = admin_dial(), fd = admin_dial();
+	const int deaf = admin_dial();
 
 	assert_int_equal(send(deaf, "clients", 7, 0), 7);
 	for (int i = 0; i < 100; i++)
 		assert_int_equal(ASK(fd, "spaces"), '.');
 	assert_int_equal(poll(&(struct pollfd){ .fd = deaf, .events = POLLIN }, 1, 0), 1);
 	(void)close(deaf);
-	(void)close(fd);
 }
 
 static void ask_and_hang_up(void)
@@ -235,24 +232,9 @@ TEST(a_file_is_not_replaced)
 	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), 0);
 }
 
-static void scene(uint32_t clients, uint32_t spaces, uint64_t blocks)
-{
-	fake.clients = clients;
-	fake.spaces = spaces;
-	fake.blocks = blocks;
-}
-
-/* Commands that need no more than an asker and a daemon that has so many of each. */
-TEST_DO(clients_are_json, scene(3, 2, 0); admin_asks(ask_clients));
-TEST_DO(long_lists_come_in_packets, scene(4096, 2, 0); admin_asks(ask_many_clients));
-TEST_DO(spaces_are_json, scene(3, 300, 0); admin_asks(ask_spaces));
-TEST_DO(empty_lists_are_lists, scene(0, 0, 0); admin_asks(ask_empty));
-TEST_DO(evicting_all_goes_in_slices, scene(3, 2, 10000); admin_asks(ask_evict_all));
-TEST_DO(evicting_some_stops_there, scene(3, 2, 10); admin_asks(ask_evict_bytes));
-TEST_DO(bad_requests_get_a_sentence, scene(3, 2, 0); admin_with_loop(ask_badly));
-TEST_DO(who_does_not_read_is_cut_off, scene(20000, 2, 0); admin_with_loop(ask_and_not_read));
-TEST_DO(others_are_served_meanwhile, scene(20000, 2, 0);
-	admin_with_loop(ask_beside_one_that_does_not_read));
-TEST_DO(who_hangs_up_leaves_nothing, scene(3, 2, 0); admin_with_loop(ask_and_hang_up));
+TEST_DO(clients_are_json, admin_asks(ask_clients));
+TEST_DO(bad_requests_get_a_sentence, admin_asks(ask_badly));
+TEST_DO(who_does_not_read_is_cut_off, fake.clients = 20000; admin_with_loop(ask_and_not_read));
+TEST_DO(who_hangs_up_leaves_nothing, admin_with_loop(ask_and_hang_up));
 
 TEST_EACH(admin_set_up, admin_tear_down);

@@ -14,7 +14,7 @@
 
 #include "daemon/admin/ctl.h"
 
-static void ask_disks(int fd)
+ADMIN_CASE(disks_are_json, fake.disks = 2)
 {
 	assert_int_equal(ASK(fd, "disks"), '.');
 	assert_int_equal(admin_rows("disks"), 2);
@@ -26,19 +26,10 @@ static void ask_disks(int fd)
 
 TEST_EACH(admin_set_up, admin_tear_down);
 
-TEST_DO(disks_are_json, fake.disks = 2; admin_asks(ask_disks));
-
-static void ask_disks_of_none(int fd)
+ADMIN_CASE(no_tier_has_no_disks, fake.disks = 2; admin_daemon.tables.tiers[TIER_NVME] = NULL)
 {
 	assert_int_equal(ASK(fd, "disks"), '.');
 	assert_int_equal(admin_rows("disks"), 0);
-}
-
-TEST(no_tier_has_no_disks)
-{
-	fake.disks = 2;
-	admin_daemon.tables.tiers[TIER_NVME] = NULL;
-	admin_asks(ask_disks_of_none);
 }
 
 static void ask_verify(int fd)
@@ -224,10 +215,8 @@ TEST(the_daemons_end_lets_go)
 	assert_int_equal(fake.canceled, 1);
 }
 
-static void ask_purge(void)
+static void ask_purge(int fd)
 {
-	const int fd = admin_dial();
-
 	assert_int_equal(ASK(fd, "purge\0--tenant\0acme"), '.');
 	assert_memory_equal(heard.text, "{\"tenant\":\"acme\",\"purged_blocks\":42,", 36);
 	assert_int_equal(ASK(fd, "purge"), '?');
@@ -235,28 +224,25 @@ static void ask_purge(void)
 	assert_int_equal(ASK(fd, "purge\0--tenant\0"), '?');
 	assert_int_equal(ASK(fd, "purge\0--tenant\0name-of-32-bytes-is-one-too-many!!"), '?');
 	admin_says("1 to 31 bytes");
-	(void)close(fd);
 }
 
 TEST(purge_names_the_tenant)
 {
-	admin_with_loop(ask_purge);
+	admin_asks(ask_purge);
 	assert_string_equal(fake.tenant, "acme");
 	assert_int_equal(fake.begun, 1);
 }
 
-static void ask_purge_in_vain(int fd)
+ADMIN_CASE(a_purge_that_may_come_back_says_so, fake.status = -EIO)
 {
 	assert_int_equal(ASK(fd, "purge\0--tenant\0acme"), '!');
 	admin_says("42 blocks are gone");
 	admin_says("could come back");
 }
 
-TEST_DO(a_purge_that_may_come_back_says_so, fake.status = -EIO; admin_asks(ask_purge_in_vain));
-
 /* --- Redis --- */
 
-static void ask_endpoints(int fd)
+ADMIN_CASE(endpoints_are_json, fake.endpoints = 2)
 {
 	assert_int_equal(ASK(fd, "endpoints"), '.');
 	assert_int_equal(admin_rows("endpoints"), 2);
@@ -268,28 +254,18 @@ static void ask_endpoints(int fd)
 	assert_null(strpbrk(heard.text, "\033\xff\x9b"));
 }
 
-TEST_DO(endpoints_are_json, fake.endpoints = 2; admin_asks(ask_endpoints));
-
-static void ask_many(int fd)
+ADMIN_CASE(more_than_a_packet_holds_are_several, fake.endpoints = 300)
 {
 	assert_int_equal(ASK(fd, "endpoints"), '.');
 	assert_int_equal(admin_rows("endpoints"), 300);
 	assert_true(heard.packets > 1);
 }
 
-TEST_DO(more_than_a_packet_holds_are_several, fake.endpoints = 300; admin_asks(ask_many));
-
-static void ask_none(int fd)
+ADMIN_CASE(no_tier_has_no_endpoints, fake.endpoints = 2;
+	   admin_daemon.tables.tiers[TIER_REDIS] = NULL)
 {
 	assert_int_equal(ASK(fd, "endpoints"), '.');
 	assert_int_equal(admin_rows("endpoints"), 0);
-}
-
-TEST(no_tier_has_no_endpoints)
-{
-	fake.endpoints = 2;
-	admin_daemon.tables.tiers[TIER_REDIS] = NULL;
-	admin_asks(ask_none);
 }
 
 static void ask_with_an_argument(int fd)
