@@ -33,7 +33,10 @@ struct evil_layout {
 	bool fp8;              /* else raw; touched with values that fp8 holds */
 };
 
+/* A thread, and its connection. */
 struct evil {
+	const char *socket;
+	struct hostile_tally *tally;
 	int fd; /* -1: not connected */
 	uint32_t seq;
 	struct wire_hello_ok ok;
@@ -46,6 +49,8 @@ struct evil {
 	uint64_t model; /* which space it is; 0: the usual one */
 	uint64_t op_id, key;
 	bool starves; /* takes no completions */
+	const enum hostile_deed *deeds;
+	uint32_t n_deeds;
 	atomic_bool stop;
 	struct random random;
 };
@@ -62,13 +67,6 @@ static int evil_memfd(uint64_t bytes, int seals)
 }
 
 /* --- connection --- */
-
-static void evil_init(struct evil *e, uint64_t seed)
-{
-	memset(e, 0, sizeof(*e));
-	e->random.state = seed;
-	e->fd = e->memory = -1;
-}
 
 static void forget_space(struct evil *e)
 {
@@ -97,9 +95,9 @@ static void evil_close(struct evil *e)
 	e->starves = false;
 }
 
-static int evil_dial(struct evil *e, const char *socket_path)
+static int evil_dial(struct evil *e)
 {
-	e->fd = packet_dial(socket_path, PATIENCE_MS);
+	e->fd = packet_dial(e->socket, PATIENCE_MS);
 	return e->fd < 0 ? e->fd : 0;
 }
 
@@ -167,9 +165,9 @@ static int evil_hello(struct evil *e)
 	return e->submit && e->complete ? 0 : -ENOMEM;
 }
 
-static int evil_open(struct evil *e, const char *socket_path)
+static int evil_open(struct evil *e)
 {
-	const int r = evil_dial(e, socket_path);
+	const int r = evil_dial(e);
 
 	return r ? r : evil_hello(e);
 }
@@ -364,36 +362,27 @@ static void put(struct evil *e, uint32_t tail, bool nop)
 	ring[tail & (e->ok.sq_entries - 1)] = sqe;
 }
 
-/* As many ops as the ring takes; returns how many. Stores of new keys and loads of some that were
- * stored before, or NOPs. */
-static uint64_t push(struct evil *e, bool nop)
+/* As many ops as the ring takes; whether there were any. Stores of new keys and loads of some that
+ * were stored before, or NOPs. */
+static bool evil_push(struct evil *e, bool nop)
 {
 	const uint32_t slots = e->ok.arena_blocks / OP_BLOCKS;
 	const uint32_t room = slots < e->ok.sq_entries ? slots : e->ok.sq_entries;
 	const uint32_t done = __atomic_load_n(&e->complete->cq_tail, __ATOMIC_ACQUIRE);
 	uint32_t tail = __atomic_load_n(&e->submit->sq_tail, __ATOMIC_ACQUIRE);
-	uint64_t n = 0;
+	uint32_t n = 0;
 
 	if (!e->starves)
 		__atomic_store_n(&e->submit->cq_head, done, __ATOMIC_SEQ_CST);
 	/* Each op has one completion, so the ops behind it are outstanding. */
 	for (; tail - done < room && n < room; n++)
-		put(e, tail++, nop);
+		put(e, tail++, nop || e->n_pages == 0);
 	if (n == 0)
-		return 0;
+		return false;
+	atomic_fetch_add(&e->tally->ops, n);
 	__atomic_store_n(&e->submit->sq_tail, tail, __ATOMIC_SEQ_CST);
 	evil_ring(e);
-	return n;
-}
-
-static uint64_t evil_push_blocks(struct evil *e)
-{
-	return push(e, e->n_pages == 0);
-}
-
-static uint64_t evil_push_nops(struct evil *e)
-{
-	return push(e, true);
+	return true;
 }
 
 /* --- the threads --- */
@@ -405,20 +394,6 @@ enum {
 	DESCRIPTORS_AT_ONCE = 4,
 	LIFE_MS = 60,
 	BUSY_MS = 200
-};
-
-struct world {
-	const char *socket;
-	struct hostile_tally *tally;
-	uint64_t seed;
-};
-
-struct thread {
-	const struct world *world;
-	struct evil e;
-	const enum hostile_deed *deeds;
-	size_t n_deeds;
-	pthread_t thread;
 };
 
 /* --- jobs --- */
@@ -450,13 +425,12 @@ static const struct evil_layout big = {
 };
 
 /* Ops of this layout without a pause, for one life. Between them `beside` runs. */
-static void keep_busy(struct thread *t, const struct evil_layout *layout,
+static void keep_busy(struct evil *e, const struct evil_layout *layout,
 		      void (*beside)(struct evil *e))
 {
-	struct evil *e = &t->e;
 	uint64_t end;
 
-	if (evil_open(e, t->world->socket))
+	if (evil_open(e))
 		return;
 	if (layout == &tiles) /* a space measures its first store, and then one a second */
 		e->model = random_next(&e->random);
@@ -464,9 +438,8 @@ static void keep_busy(struct thread *t, const struct evil_layout *layout,
 		return;
 	end = clock_ns() + BUSY_MS * 1000000ull;
 	while (clock_ns() < end) {
-		const uint64_t pushed = evil_push_blocks(e);
+		const bool pushed = evil_push(e, false);
 
-		atomic_fetch_add(&t->world->tally->ops, pushed);
 		if (beside)
 			beside(e);
 		if (!pushed || evil_is_cut(e))
@@ -507,20 +480,19 @@ static void *scribbler(void *arg)
 }
 
 /* By a thread of its own, so that the daemon reads while it writes. */
-static void rewrite(struct thread *t)
+static void rewrite(struct evil *e)
 {
 	static struct evil other; /* only one thread does this */
-	struct evil *e = &t->e;
 	pthread_t thread;
 
-	if (evil_open(e, t->world->socket) || evil_space(e, &tiny))
+	if (evil_open(e) || evil_space(e, &tiny))
 		return;
 	other = *e;
 	atomic_store(&other.stop, false);
 	if (pthread_create(&thread, NULL, scribbler, &other))
 		return;
 	for (int i = 0; i < 60 && !evil_is_cut(e); i++) {
-		atomic_fetch_add(&t->world->tally->ops, evil_push_blocks(e));
+		(void)evil_push(e, false);
 		(void)usleep(300);
 	}
 	atomic_store(&other.stop, true);
@@ -529,17 +501,14 @@ static void rewrite(struct thread *t)
 
 /* --- rings --- */
 
-static void flood(struct thread *t)
+static void flood(struct evil *e)
 {
 	const uint64_t end = clock_ns() + LIFE_MS * 1000000ull;
-	struct evil *e = &t->e;
 
-	if (evil_open(e, t->world->socket) || evil_space(e, &tiny))
+	if (evil_open(e) || evil_space(e, &tiny))
 		return;
 	while (clock_ns() < end && !evil_is_cut(e)) {
-		atomic_fetch_add(&t->world->tally->ops, random_below(&e->random, 4) ?
-								evil_push_nops(e) :
-								evil_push_blocks(e));
+		(void)evil_push(e, random_below(&e->random, 4));
 		for (int i = 0; i < 20; i++)
 			evil_ring(e);
 	}
@@ -547,15 +516,13 @@ static void flood(struct thread *t)
 
 /* Ops whose completions it leaves, requests whose replies it leaves, until nothing more is
  * taken. */
-static void starve(struct thread *t)
+static void starve(struct evil *e)
 {
-	struct evil *e = &t->e;
-
-	if (evil_open(e, t->world->socket) || evil_space(e, &tiny))
+	if (evil_open(e) || evil_space(e, &tiny))
 		return;
 	e->starves = true;
 	for (int i = 0; i < 200; i++) {
-		atomic_fetch_add(&t->world->tally->ops, evil_push_blocks(e));
+		(void)evil_push(e, false);
 		evil_ask_nonsense(e);
 	}
 	(void)usleep(LIFE_MS * 1000);
@@ -657,15 +624,14 @@ static void close_at_once(int fd)
 
 /* In a message that may have some, and in one that may not. The descriptors are closed here before
  * the daemon has them, so that the daemon's are the last references. */
-static void descriptors(struct thread *t)
+static void descriptors(struct evil *e)
 {
-	struct evil *e = &t->e;
 	int fds[DESCRIPTORS_AT_ONCE];
 	bool sent = false;
 
 	for (int i = 0; i < DESCRIPTORS_AT_ONCE; i++)
 		fds[i] = descriptor(random_below(&e->random, DESCRIPTORS));
-	if (evil_dial(e, t->world->socket) == 0) {
+	if (evil_dial(e) == 0) {
 		const uint32_t how = random_below(&e->random, 3);
 
 		if (how == 0)
@@ -682,12 +648,11 @@ static void descriptors(struct thread *t)
 	(void)usleep(5000);
 }
 
-static void half_way(struct thread *t)
+static void half_way(struct evil *e)
 {
-	struct evil *e = &t->e;
 	const uint32_t steps = random_below(&e->random, 4);
 
-	if (evil_dial(e, t->world->socket) || steps == 0)
+	if (evil_dial(e) || steps == 0)
 		return;
 	if (steps == 1) {
 		(void)evil_hello_with(e, NULL, 0); /* and does not stay for the answer */
@@ -695,31 +660,29 @@ static void half_way(struct thread *t)
 	}
 	if (evil_hello(e) || evil_space(e, &tiny) || steps == 2)
 		return;
-	atomic_fetch_add(&t->world->tally->ops, evil_push_blocks(e)); /* dies with its ops */
+	(void)evil_push(e, false); /* dies with its ops */
 }
 
-static void spaces(struct thread *t)
+static void spaces(struct evil *e)
 {
-	struct evil *e = &t->e;
-
 	for (int i = 0; i < SPACES; i++) {
 		if (i % 16 == 0) {
 			evil_close(e);
-			if (evil_open(e, t->world->socket))
+			if (evil_open(e))
 				return;
 		}
 		e->model = random_next(&e->random);
 		if (evil_space(e, &tiny) == 0)
-			atomic_fetch_add(&t->world->tally->ops, evil_push_blocks(e));
+			(void)evil_push(e, false);
 	}
 }
 
-static void hold(struct thread *t)
+static void hold(struct evil *e)
 {
 	static int fds[HELD]; /* only one thread does this */
 	int n = 0;
 
-	while (n < HELD && (fds[n] = packet_dial(t->world->socket, PATIENCE_MS)) >= 0)
+	while (n < HELD && (fds[n] = packet_dial(e->socket, PATIENCE_MS)) >= 0)
 		n++;
 	(void)usleep(LIFE_MS * 1000);
 	while (n > 0)
@@ -731,7 +694,7 @@ static void hold(struct thread *t)
 /* Each is a function, or a layout that is kept busy. */
 static const struct {
 	const char *name;
-	void (*does)(struct thread *t);
+	void (*does)(struct evil *e);
 	const struct evil_layout *layout;
 	void (*beside)(struct evil *e);
 } deeds[HOSTILE_DEEDS] = {
@@ -754,28 +717,28 @@ const char *hostile_deed_name(enum hostile_deed deed)
 	return deeds[deed].name;
 }
 
-static void one(struct thread *t, enum hostile_deed deed)
+static void one(struct evil *e, enum hostile_deed deed)
 {
 	if (deeds[deed].does)
-		deeds[deed].does(t);
+		deeds[deed].does(e);
 	else
-		keep_busy(t, deeds[deed].layout, deeds[deed].beside);
-	evil_close(&t->e);
-	atomic_fetch_add(&t->world->tally->deeds[deed], 1);
+		keep_busy(e, deeds[deed].layout, deeds[deed].beside);
+	evil_close(e);
+	atomic_fetch_add(&e->tally->deeds[deed], 1);
 }
 
 static void *run(void *arg)
 {
-	struct thread *t = arg;
+	struct evil *e = arg;
 
 	for (;;) {
-		one(t, t->deeds[random_below(&t->e.random, (uint32_t)t->n_deeds)]);
+		one(e, e->deeds[random_below(&e->random, e->n_deeds)]);
 		(void)usleep(1000); /* a refusal is quick */
 	}
 	return NULL;
 }
 
-static void be_hostile(const struct world *w)
+static void be_hostile(const char *socket_path, struct hostile_tally *tally, uint64_t seed)
 {
 	static const enum hostile_deed jobs[] = { HOSTILE_SLOW, HOSTILE_SPARSE, HOSTILE_TILES,
 						  HOSTILE_BIG,  HOSTILE_HOLES,  HOSTILE_REWRITE },
@@ -785,16 +748,19 @@ static void be_hostile(const struct world *w)
 							 HOSTILE_HALF_WAY,    HOSTILE_HALF_WAY,
 							 HOSTILE_SPACES,      HOSTILE_SPACES,
 							 HOSTILE_HOLD };
-	static struct thread threads[] = {
+	static struct evil threads[] = {
 		{ .deeds = jobs, .n_deeds = sizeof(jobs) / sizeof(*jobs) },
 		{ .deeds = rings, .n_deeds = sizeof(rings) / sizeof(*rings) },
 		{ .deeds = connections, .n_deeds = sizeof(connections) / sizeof(*connections) },
 	};
+	pthread_t thread;
 
 	for (size_t i = 0; i < sizeof(threads) / sizeof(*threads); i++) {
-		threads[i].world = w;
-		evil_init(&threads[i].e, w->seed + i);
-		if (pthread_create(&threads[i].thread, NULL, run, &threads[i]))
+		threads[i].socket = socket_path;
+		threads[i].tally = tally;
+		threads[i].random.state = seed + i;
+		threads[i].fd = threads[i].memory = -1;
+		if (pthread_create(&thread, NULL, run, &threads[i]))
 			_exit(1);
 	}
 	for (;;)
@@ -803,8 +769,6 @@ static void be_hostile(const struct world *w)
 
 int hostile_start(struct hostile *h, const char *socket_path, uint64_t seed)
 {
-	struct world w = { .socket = socket_path, .seed = seed };
-
 	if (!h->tally) {
 		h->tally = mmap(NULL, sizeof(*h->tally), PROT_READ | PROT_WRITE,
 				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -813,7 +777,6 @@ int hostile_start(struct hostile *h, const char *socket_path, uint64_t seed)
 			return -ENOMEM;
 		}
 	}
-	w.tally = h->tally;
 	h->pid = fork();
 	if (h->pid < 0)
 		return -errno;
@@ -824,7 +787,7 @@ int hostile_start(struct hostile *h, const char *socket_path, uint64_t seed)
 		if (h->idle) /* its threads inherit it */
 			(void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 });
 		(void)close_range(3, ~0u, 0); /* inherited descriptors are its parent's */
-		be_hostile(&w);
+		be_hostile(socket_path, h->tally, seed);
 	}
 	return 0;
 }
