@@ -465,7 +465,8 @@ void run_may_skip(bool may)
 static void run_case(void **state)
 {
 	const struct line *together = script_heading("together", NULL),
-			  *begin = together ? together : script_heading("begin", NULL);
+			  *begin = together ? together : script_heading("begin", NULL),
+			  *end = script_heading("end", NULL);
 	struct row *row = *state;
 
 	row_now = row;
@@ -484,6 +485,8 @@ static void run_case(void **state)
 			run_block(begin);
 	}
 	run_block(row->head);
+	if (end)
+		run_block(end);
 	if (!together || row->last)
 		world_end(); /* asserts that daemons stop well */
 	row->good = true;

@@ -13,6 +13,7 @@
  *	define stored N			a verb of one's own; its lines have $N
  *	begin				before each case
  *	together			before the first case only: all share one world
+ *	end				after each case that came to its end
  *	case the_sentence_that_it_proves
  */
 #include "scenario.h"
@@ -192,7 +193,7 @@ static bool is_heading(const struct line *l)
 		const char *word;
 		int least;
 	} headings[] = { { "let", 3 },   { "vary", 3 },     { "gpu", 1 }, { "define", 2 },
-			 { "begin", 1 }, { "together", 1 }, { "case", 2 } };
+			 { "begin", 1 }, { "together", 1 }, { "end", 1 }, { "case", 2 } };
 
 	for (size_t i = 0; i < sizeof(headings) / sizeof(headings[0]); i++)
 		if (strcmp(l->words[0], headings[i].word) == 0)
@@ -208,7 +209,7 @@ static void check_line(const struct line *l)
 	if (l->indent == 0 && !is_heading(l))
 		wrong(l,
 		      "no such heading: let NAME = WORDS, vary NAME WORDS, gpu, include FILE, "
-		      "define VERB NAMES, begin, together, case NAME; verbs are indented. It is",
+		      "define VERB NAMES, begin, together, end, case NAME; verbs are indented. It is",
 		      l->words[0]);
 	if (l->indent > 0 && !verb_named(l->words[0]) && !script_heading("define", l->words[0]))
 		wrong(l, "no such verb; kvt --help lists all. It is", l->words[0]);
