@@ -119,11 +119,7 @@ struct world {
 
 static int connect_once(const struct world *w, struct kvtier_client **ret)
 {
-	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = w->d.socket,
-					  .timeout_ms = 10000 };
-
-	return kvtier_connect(&o, ret);
+	return client_dial(w->d.socket, NULL, 10000, ret);
 }
 
 static int space_once(const struct world *w, struct kvtier_client *client, bool private,

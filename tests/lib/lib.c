@@ -91,15 +91,12 @@ static void show_log(const struct daemon *d)
 static void await_serving(struct daemon *d)
 {
 	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = d->socket, .timeout_ms = 5000, .name = "probe"
-	};
 
 	for (;;) {
 		struct kvtier_client *client;
 		int status;
 
-		if (kvtier_connect(&o, &client) == 0) {
+		if (client_dial(d->socket, "probe", 5000, &client) == 0) {
 			kvtier_close(client);
 			return;
 		}

@@ -113,6 +113,10 @@ void nap_ms(uint32_t ms);
 
 /* --- an engine --- */
 
+/* kvtier_connect(). timeout_ms 0: the library's; name NULL: none. */
+int client_dial(const char *socket, const char *name, uint32_t timeout_ms,
+		struct kvtier_client **ret);
+
 /* A call of libkvtier that must succeed, of a client with so little patience that a busy daemon may
  * well exceed it: again, while that is all that is wrong. */
 #define INSIST(call)                                                                \

@@ -7,6 +7,16 @@
 
 enum { VALUE_BYTES = 2 };
 
+int client_dial(const char *socket, const char *name, uint32_t timeout_ms,
+		struct kvtier_client **ret)
+{
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = socket, .name = name, .timeout_ms = timeout_ms
+	};
+
+	return kvtier_connect(&o, ret);
+}
+
 #define GEOMETRY(name, few, dim, tokens, its_codec)                                          \
 	{                                                                                    \
 		.size = sizeof(struct kvtier_geometry), .dtype = KVTIER_BF16, .model = name, \

@@ -56,12 +56,9 @@ static void fill_one(struct kvtier_client *client, const struct kvtier_region *r
 
 static struct kvtier_client *dial(const struct daemon *d, const char *name)
 {
-	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = d->socket, .name = name, .timeout_ms = PATIENCE_MS
-	};
 	struct kvtier_client *client;
 
-	assert_int_equal(kvtier_connect(&o, &client), 0);
+	assert_int_equal(client_dial(d->socket, name, PATIENCE_MS, &client), 0);
 	return client;
 }
 

@@ -76,9 +76,6 @@ static int finish(struct slow *s, uint64_t op)
 /* Connects and stores its block. */
 static void slow_open(struct slow *s, const struct layout *l)
 {
-	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = d.socket, .name = "slow", .timeout_ms = MS
-	};
 	struct kvtier_geometry g = tiny_geometry(l->codec);
 	struct kvtier_region region = { .size = sizeof(region),
 					.memory = KVTIER_MEMFD,
@@ -109,7 +106,7 @@ static void slow_open(struct slow *s, const struct layout *l)
 			.token_stride = STRIDE,
 		};
 	fill(s, 0x3f);
-	if (kvtier_connect(&o, &s->client) ||
+	if (client_dial(d.socket, "slow", MS, &s->client) ||
 	    kvtier_space_open(s->client, &g, &region, 1, segments, PLANES, &s->space) ||
 	    kvtier_keys(s->space, NULL, tokens, l->tokens, &s->key, &n) ||
 	    kvtier_store(s->space, &s->key, &page, 1, NULL, &op))

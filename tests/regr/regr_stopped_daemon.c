@@ -75,11 +75,7 @@ static int open_space(const struct kvtier_region *region, struct kvtier_space **
 
 static bool joined(const struct daemon *d, const struct kvtier_region *region)
 {
-	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = d->socket,
-					  .timeout_ms = TIMEOUT_MS };
-
-	if (kvtier_connect(&o, &w.client))
+	if (client_dial(d->socket, NULL, TIMEOUT_MS, &w.client))
 		return false;
 	if (open_space(region, &w.space) == 0)
 		return true;

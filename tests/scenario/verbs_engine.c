@@ -27,11 +27,8 @@ static struct kvtier_geometry geometry_of(struct call *c)
 /* Behind => stands what connecting is refused with. */
 static void is_refused(const struct call *c, const char *socket, uint32_t timeout_ms)
 {
-	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = socket,
-					  .timeout_ms = timeout_ms };
 	struct kvtier_client *client = NULL;
-	const int r = kvtier_connect(&o, &client);
+	const int r = client_dial(socket, NULL, timeout_ms, &client);
 
 	if (r == 0)
 		kvtier_close(client);

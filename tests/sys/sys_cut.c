@@ -25,9 +25,6 @@ typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys,
 /* Another connection of the same pages, with a short patience. */
 static struct kvtier_client *impatient(struct kvtier_space *ret_spaces[2])
 {
-	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = w.d.socket,
-					  .timeout_ms = TIMEOUT_MS };
 	const struct kvtier_region r = { .size = sizeof(r),
 					 .memory = KVTIER_MEMFD,
 					 .fd = w.e.fd,
@@ -36,7 +33,7 @@ static struct kvtier_client *impatient(struct kvtier_space *ret_spaces[2])
 	const size_t n = engine_segments(&w.e.geometry, segments, 64);
 	struct kvtier_client *client;
 
-	INSIST(kvtier_connect(&o, &client));
+	INSIST(client_dial(w.d.socket, NULL, TIMEOUT_MS, &client));
 	for (int i = 0; i < 2; i++)
 		INSIST(kvtier_space_open(client, &w.e.geometry, &r, 1, segments, n,
 					 &ret_spaces[i]));

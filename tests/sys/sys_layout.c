@@ -10,7 +10,6 @@ enum { PAGES = 64, CHAIN = 24 };
 /* [layer][K|V][head][token][dim]: the same block elsewhere in the page. */
 static void open_head_major(struct engine *e, const struct engine *like, const struct daemon *d)
 {
-	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d->socket };
 	const struct kvtier_region region = {
 		.size = sizeof(region),
 		.memory = KVTIER_MEMFD,
@@ -25,7 +24,7 @@ static void open_head_major(struct engine *e, const struct engine *like, const s
 		segments[i].token_stride = 32 * 2;
 		segments[i].head_stride = 16 * 32 * 2;
 	}
-	assert_int_equal(kvtier_connect(&o, &e->client), 0);
+	assert_int_equal(client_dial(d->socket, NULL, 0, &e->client), 0);
 	assert_int_equal(kvtier_space_open(e->client, &e->geometry, &region, 1, segments, n,
 					   &e->space),
 			 0);

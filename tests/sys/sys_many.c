@@ -122,11 +122,7 @@ TEST(thousands_of_spaces)
 	char model[32];
 
 	g.model = model;
-	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
-									  struct kvtier_options),
-								  .socket_path = d.socket },
-					&client),
-			 0);
+	assert_int_equal(client_dial(d.socket, NULL, 0, &client), 0);
 	for (int i = 0; i < 3000; i++) {
 		struct kvtier_space *space;
 
@@ -137,6 +133,16 @@ TEST(thousands_of_spaces)
 	kvtier_close(client);
 }
 
+static bool connects(const struct daemon *to, uint32_t timeout_ms)
+{
+	struct kvtier_client *client;
+
+	if (client_dial(to->socket, NULL, timeout_ms, &client))
+		return false;
+	kvtier_close(client);
+	return true;
+}
+
 struct crowd {
 	pthread_barrier_t gate;
 	const struct daemon *d;
@@ -145,16 +151,10 @@ struct crowd {
 
 static void *connect_at_once(void *arg)
 {
-	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = PATIENT_MS };
-	struct kvtier_client *client;
 	struct crowd *crowd = arg;
 
-	o.socket_path = crowd->d->socket;
 	(void)pthread_barrier_wait(&crowd->gate);
-	if (kvtier_connect(&o, &client))
-		crowd->refused++;
-	else
-		kvtier_close(client);
+	crowd->refused += !connects(crowd->d, PATIENT_MS);
 	return NULL;
 }
 
@@ -178,19 +178,6 @@ TEST(a_crowd_connects_at_once)
 	assert_int_equal(crowd.refused, 0);
 }
 
-static bool connects(uint32_t timeout_ms)
-{
-	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = d.socket,
-					  .timeout_ms = timeout_ms };
-	struct kvtier_client *client;
-
-	if (kvtier_connect(&o, &client))
-		return false;
-	kvtier_close(client);
-	return true;
-}
-
 /* The daemon's limit lowered while it runs: it waits for better times, serves its present clients,
  * and goes on. */
 TEST(out_of_descriptors)
@@ -208,10 +195,10 @@ TEST(out_of_descriptors)
 		low = before;
 		low.rlim_cur = (rlim_t)daemon_fds(&d) + more;
 		assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
-		(void)connects(200);
+		(void)connects(&d, 200);
 		witness_check(&witness);
 		assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &before, NULL), 0);
-		assert_true(connects(20000));
+		assert_true(connects(&d, 20000));
 		daemon_stat_becomes(&d, "clients", 1, PATIENT_MS);
 	}
 	witness_stop(&witness);
@@ -230,13 +217,12 @@ TEST(engine_without_descriptors_hears_emfile)
 					.length =
 						(engine_page_bytes(&tiny_raw) + 4095) & ~4095ull };
 	const size_t n = engine_segments(&tiny_raw, segments, 8);
-	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d.socket };
 	struct kvtier_client *client;
 	struct kvtier_space *space;
 	struct rlimit before, low;
 
 	region.fd = memfd_make(region.length, F_SEAL_SHRINK | F_SEAL_GROW);
-	INSIST(kvtier_connect(&o, &client));
+	INSIST(client_dial(d.socket, NULL, 0, &client));
 	assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, NULL, &before), 0);
 	low = before;
 	low.rlim_cur = 3; /* fewer than it has */

@@ -83,11 +83,8 @@ static void refused(const struct description *its, const char *field)
 
 FIXTURE(set_up)
 {
-	const struct kvtier_options options =
-		KVTIER_INIT(kvtier_options, .socket_path = kvtierd.socket);
-
 	daemon_start(&kvtierd, "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n");
-	return kvtier_connect(&options, &client);
+	return client_dial(kvtierd.socket, NULL, 0, &client);
 }
 
 FIXTURE_DO(tear_down, kvtier_close(client); daemon_remove(&kvtierd));
