@@ -81,19 +81,11 @@ TEST(a_start_is_told_until_engines_can_connect)
 	daemon_configure(&d, common);
 	(void)snprintf(hold, sizeof(hold), "%s/hold", d.dir);
 	assert_int_equal(mkdir(hold, 0700), 0);
-	d.pid = fork();
-	if (d.pid == 0) {
-		char program[512];
-
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		(void)setenv("KVTIER_TEST_HOLD", hold, 1);
-		(void)snprintf(program, sizeof(program), "%s/tests/kvtierd_halfway", build_dir());
-		execl(program, "kvtierd", "--config", d.config, (char *)NULL);
-		_exit(127);
-	}
-	for (struct look look = look_at(&d, PATIENT_MS); !there(&d, "stats");)
-		if (!look_again(&look))
-			fail_msg("no stats page");
+	(void)setenv("KVTIER_TEST_HOLD", hold, 1);
+	d.program = "tests/kvtierd_halfway";
+	daemon_spawn(&d);
+	(void)unsetenv("KVTIER_TEST_HOLD");
+	AWAIT(there(&d, "stats"));
 	assert_int_equal(daemon_ctl(&d, "status", text, sizeof(text)), 4);
 	assert_memory_equal(text, "STARTING: ", 10);
 	assert_false(there(&d, "kvtier.sock"));

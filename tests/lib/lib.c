@@ -50,7 +50,7 @@ void daemon_tuned(const char *kernels, unsigned depth)
 	(void)(depth ? setenv("KVTIER_TEST_DEPTH", number, 1) : unsetenv("KVTIER_TEST_DEPTH"));
 }
 
-static void spawn(struct daemon *d)
+void daemon_spawn(struct daemon *d)
 {
 	char program[600];
 
@@ -181,7 +181,7 @@ void daemon_start(struct daemon *d, const char *config)
 void daemon_restart(struct daemon *d)
 {
 	assert_int_equal(d->pid, 0);
-	spawn(d);
+	daemon_spawn(d);
 	await_serving(d);
 }
 

@@ -47,6 +47,7 @@ void daemon_place(struct daemon *d, bool on_disk);
 void daemon_configure(struct daemon *d, const char *config); /* also between two lives */
 const char *disk_dir(void); /* where O_DIRECT works: $TMPDIR, or /var/tmp; NULL: neither */
 void daemon_restart(struct daemon *d); /* same directories; it must not be running */
+void daemon_spawn(struct daemon *d);   /* likewise, and does not wait until it serves */
 /* SIGKILL and SIGTERM also reap it; after SIGSTOP all its threads stand still. */
 void daemon_signal(struct daemon *d, int signal);
 int daemon_wait(struct daemon *d,

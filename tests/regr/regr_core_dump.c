@@ -333,19 +333,6 @@ TEST(with_nvme)
 	nothing_is_dumped();
 }
 
-static void spawn_starting(void)
-{
-	char program[600];
-
-	(void)snprintf(program, sizeof(program), "%s/tests/kvtierd_starting", build_dir());
-	w.node.d.pid = fork();
-	if (w.node.d.pid == 0) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		execl(program, "kvtierd", "--config", w.node.d.config, (char *)NULL);
-		_exit(127);
-	}
-}
-
 TEST(while_it_starts)
 {
 	uint8_t tenants[SECRET_BYTES];
@@ -356,7 +343,8 @@ TEST(while_it_starts)
 	look_for_shared();
 	look_for_password();
 	look_for("the tenant's secret", tenants, sizeof(tenants));
-	spawn_starting();
+	w.node.d.program = "tests/kvtierd_starting";
+	daemon_spawn(&w.node.d);
 	for (uint32_t known = 1; known <= 3; known++) {
 		AWAIT(waitpid(w.node.d.pid, &status, WUNTRACED | WNOHANG) == w.node.d.pid);
 		assert_true(WIFSTOPPED(status));

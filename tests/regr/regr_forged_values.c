@@ -76,17 +76,11 @@ static void forge(const struct shared *w, const char *name)
 /* Of A's blocks: how many a load of B's gives a status of 0. */
 static uint32_t hits(struct shared *w)
 {
-	int32_t statuses[N];
-	struct kvtier_result result = { .size = sizeof(result),
-					.blocks = statuses,
-					.blocks_max = N };
 	uint32_t pages[N], n = 0;
-	uint64_t op;
+	int32_t statuses[N];
 
-	for (uint32_t i = 0; i < N; i++)
-		pages[i] = i;
-	assert_int_equal(kvtier_load(w->b.e.space, w->keys, pages, N, NULL, &op), 0);
-	assert_int_equal(kvtier_wait(w->b.e.client, op, -1, &result), 0);
+	pages_from(0, pages, N);
+	assert_int_equal(engine_load(&w->b.e, w->keys, pages, N, statuses), -ENOENT);
 	for (uint32_t i = 0; i < N; i++)
 		n += statuses[i] == 0;
 	return n;

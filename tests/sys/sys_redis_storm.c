@@ -97,9 +97,7 @@ static void operate(struct world *w)
  * for an answer. */
 static void stop_while_redis_does_not_answer(struct world *w)
 {
-	const struct kvtier_op o = { .size = sizeof(o) };
 	struct kvtier_key keys[STORM_LENGTH];
-	uint32_t pages[STORM_LENGTH];
 	struct engine e;
 	uint64_t id;
 
@@ -110,10 +108,7 @@ static void stop_while_redis_does_not_answer(struct world *w)
 		(void)chain_store(&e, keys, 0, STORM_LENGTH);
 	}
 	chain_keys(&e, 2000, STORM_LENGTH, keys); /* nobody has it */
-	pages_from(0, pages, STORM_LENGTH);
-	for (uint32_t i = 0; i < STORM_LENGTH; i++)
-		page_poison(&e, i);
-	assert_int_equal(kvtier_load(e.space, keys, pages, STORM_LENGTH, &o, &id), 0);
+	id = chain_load_begin(&e, keys, 0, STORM_LENGTH, 0);
 	daemon_remove(&w->storm.d); /* a clean stop, exit status 0 */
 	assert_int_equal(kvtier_wait(e.client, id, STORM_REST_MS, NULL), 0);
 	for (uint32_t i = 0; i < STORM_LENGTH; i++)
