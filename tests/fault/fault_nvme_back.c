@@ -83,21 +83,14 @@ static void lose(void)
 
 static bool is_said(struct site *s)
 {
-	struct nvme_disk_row row;
-
-	site_disk(s, 0, &row);
-	return strstr(row.text, awaited) != NULL;
+	return strstr(site_disk(s, 0).text, awaited) != NULL;
 }
 
 static void says(const char *word)
 {
-	struct nvme_disk_row row;
-
 	awaited = word;
-	if (site_settle(&site, is_said))
-		return;
-	site_disk(&site, 0, &row);
-	fail_msg("\"%s\" lacks \"%s\"", row.text, word);
+	if (!site_settle(&site, is_said))
+		fail_msg("\"%s\" lacks \"%s\"", site_disk(&site, 0).text, word);
 }
 
 /* The file `from` comes to the store's path, answers, and is refused with this word and left alone.
@@ -182,11 +175,9 @@ static bool is_probed(struct site *s)
 BOTH(nothing_is_closed_under_an_io)
 {
 	struct site_slot *slot;
-	int r;
 
 	io_hold(1 << IO_WRITE);
-	slot = site_write(&site, 30, &r);
-	assert_non_null(slot);
+	slot = site_begin(&site, XFER_WRITE, 30);
 	gone(1 << IO_READ);
 	assert_int_equal(site_load(&site, 3), -ENODEV);
 	transfers_before = io_transfers();

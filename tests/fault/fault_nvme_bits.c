@@ -90,12 +90,9 @@ static void flip_footers(void)
 /* Then the records are found one by one. */
 IN_A_STORE(in_every_footer)
 {
-	struct nvme_tier_status status;
-
 	flip_footers();
 	site_start(&site);
-	nvme_status(site.tier, &status);
-	assert_true(status.log.walked_segments > 1);
+	assert_true(site_status(&site).log.walked_segments > 1);
 	assert_int_equal(site_load_all(&site), BLOCKS);
 }
 

@@ -44,9 +44,8 @@ static uint64_t size_of_it(void)
 
 static struct nvme_disk_row assert_says(const char *word)
 {
-	struct nvme_disk_row row;
+	const struct nvme_disk_row row = site_disk(&site, 0);
 
-	site_disk(&site, 0, &row);
 	if (!strstr(row.text, word))
 		fail_msg("\"%s\" lacks \"%s\"", row.text, word);
 	return row;

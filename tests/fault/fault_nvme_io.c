@@ -31,7 +31,7 @@ static const char *text(void)
 {
 	static struct nvme_tier_status status;
 
-	nvme_status(site.tier, &status);
+	status = site_status(&site);
 	return status.text;
 }
 
@@ -63,8 +63,6 @@ CASE(short_reads_are_no_errors)
 /* Nobody waits for a disk that is out; it comes back when a probe reads again. */
 CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back)
 {
-	int r;
-
 	spoil(1 << IO_READ, 0, ALWAYS, -EIO);
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(tier_state(site.tier), TIER_UP);
@@ -74,8 +72,7 @@ CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back)
 	assert_non_null(strstr(text(), "reads fail"));
 	assert_false(
 		tier_readable(site.tier, &(struct tier_name){ .where = &site.block[4].where }));
-	assert_null(site_read(&site, 4, &r));
-	assert_int_equal(r, -ENODEV);
+	assert_int_equal(site_refused(&site, XFER_READ, 4), -ENODEV);
 	assert_int_equal(site_store(&site, 30), -EROFS);
 	for (int i = 0; i < 20; i++)
 		site_iterate(&site);
@@ -219,15 +216,11 @@ static void stall(uint32_t n)
 
 CASE(a_stalled_read_ends_and_its_buffer_is_kept)
 {
-	struct nvme_tier_status status;
-	struct nvme_disk_row row;
 	struct site_slot *slot, *other;
-	int r;
 
 	io_hold(1 << IO_READ);
-	slot = site_read(&site, 3, &r);
-	other = site_read(&site, 5, &r);
-	assert_true(slot && other);
+	slot = site_begin(&site, XFER_READ, 3);
+	other = site_begin(&site, XFER_READ, 5);
 	stall(2);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(slot->dones, 1);
@@ -240,10 +233,8 @@ CASE(a_stalled_read_ends_and_its_buffer_is_kept)
 		site_iterate(&site);
 	assert_int_equal(site.released, 0); /* as long as it takes */
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
-	nvme_status(site.tier, &status);
-	assert_int_equal(status.stalls_total, 1);
-	site_disk(&site, 0, &row);
-	assert_true(row.io.oldest_ns > 0);
+	assert_int_equal(site_status(&site).stalls_total, 1);
+	assert_true(site_disk(&site, 0).io.oldest_ns > 0);
 	io_hold(0);
 	assert_true(site_until_state(&site, TIER_UP));
 	assert_int_equal(site.released, 2);
@@ -255,12 +246,10 @@ CASE(a_stalled_read_ends_and_its_buffer_is_kept)
 CASE(a_stalled_write_stays_lent)
 {
 	struct site_slot *slot;
-	int r;
 
 	site_store_range(&site, 20, 21); /* a segment is open */
 	io_hold(1 << IO_WRITE);
-	slot = site_write(&site, 30, &r);
-	assert_non_null(slot);
+	slot = site_begin(&site, XFER_WRITE, 30);
 	stall(1);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(slot->dones, 0);
@@ -276,11 +265,9 @@ CASE(a_stalled_write_stays_lent)
 CASE(a_read_cancelled_in_the_disk_keeps_its_buffer)
 {
 	struct site_slot *slot;
-	int r;
 
 	io_hold(1 << IO_READ);
-	slot = site_read(&site, 3, &r);
-	assert_non_null(slot);
+	slot = site_begin(&site, XFER_READ, 3);
 	for (int i = 0; i < 5; i++)
 		site_iterate(&site);
 	tier_cancel(site.tier, &slot->x);

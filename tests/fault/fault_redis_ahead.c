@@ -50,7 +50,7 @@ static uint32_t begin(struct kit_slot *slots[READS], enum xfer_op op, uint32_t n
 	int r;
 
 	for (uint32_t i = 0; i < n; i++) {
-		slots[i] = kit_begin(&kit, op, i, &r);
+		slots[i] = kit_try(&kit, op, i, &r);
 		refused += slots[i] == NULL;
 	}
 	return refused;
@@ -112,13 +112,11 @@ TEST(a_probe_passes_what_waits)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 	struct kit_slot *reads[READS], *probe;
-	int r;
 
 	open_at(steps, 2);
 	assert_int_equal(begin(reads, XFER_READ, READS), 0);
 	until_asked_for(CONNECTIONS * AHEAD);
-	probe = kit_begin(&kit, XFER_PROBE, 77, &r);
-	assert_non_null(probe);
+	probe = kit_begin(&kit, XFER_PROBE, 77);
 	until_asked_for(CONNECTIONS * AHEAD + 1);
 	time_out(&probe, 1);
 	time_out(reads, READS);

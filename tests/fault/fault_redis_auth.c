@@ -30,7 +30,6 @@ static void it_works(void)
 static void refused_with(const char *username, const char *password, const char *words)
 {
 	const long long before = redis_ask(&server, "DBSIZE");
-	int r;
 
 	kit.conf.username = username;
 	kit.conf.password = password;
@@ -38,8 +37,7 @@ static void refused_with(const char *username, const char *password, const char 
 	kit_until_state(&kit, TIER_MISCONFIGURED);
 	assert_true(kit_says(&kit, words));
 	assert_true(!password || !kit_says(&kit, password));
-	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
-	assert_int_equal(r, -ENODEV);
+	assert_int_equal(kit_refused(&kit, XFER_READ, 1), -ENODEV);
 	assert_true(kit_row(&kit, 0).retry_in_ms > 15000);
 	assert_true(kit_row(&kit, 0).counters.reconnects_total <= 3); /* no storm */
 	assert_int_equal(redis_ask(&server, "DBSIZE"), before);

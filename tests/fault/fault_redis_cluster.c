@@ -71,7 +71,7 @@ TEST(values_are_spread_by_slot)
 	}
 	assert_int_equal(found, BLOCKS);
 	assert_int_equal(slots, REDIS_SLOTS);
-	redis_status(kit.tier, &status);
+	status = kit_status(&kit);
 	assert_true(status.cluster);
 	assert_int_equal(status.endpoints, 3);
 	assert_int_equal(status.usable, 3);
@@ -160,7 +160,7 @@ static uint32_t busy_during(struct change *change, struct random *random)
 		for (n = 0; n < 32; n++) {
 			const enum xfer_op op = XFER_READ + random_below(random, 3);
 
-			slots[n] = kit_begin(&kit, op, random_below(random, BLOCKS), &r);
+			slots[n] = kit_try(&kit, op, random_below(random, BLOCKS), &r);
 			if (!slots[n])
 				break;
 		}
@@ -195,13 +195,9 @@ static void reshard(void)
 }
 
 /* Somewhat later than a server's -MOVED: at most once a second. */
-static bool asked_again(struct kit *k, void *arg)
+static bool asked_again(struct kit *k, TEST_UNUSED void *arg)
 {
-	struct redis_tier_status status;
-
-	(void)arg;
-	redis_status(k->tier, &status);
-	return status.counters.topology_total >= 2;
+	return kit_status(k).counters.topology_total >= 2;
 }
 
 TEST(a_resharding_loses_nothing)
@@ -236,14 +232,12 @@ TEST(a_failover_is_followed)
 static bool all_usable(struct kit *k, void *arg)
 {
 	const struct redis_server *dead = arg;
-	struct redis_tier_status status;
 	struct redis_endpoint_row row;
 
 	for (uint32_t i = 0; redis_endpoint_row(k->tier, i, &row); i++)
 		if (strcmp(row.address, dead->address) == 0)
 			return false;
-	redis_status(k->tier, &status);
-	return status.usable == 3 && tier_state(k->tier) == TIER_UP;
+	return kit_status(k).usable == 3 && tier_state(k->tier) == TIER_UP;
 }
 
 static void kill_a_master(void)

@@ -39,14 +39,12 @@ TEST(a_busy_server_is_left_alone)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
 						  { .reply = "-BUSY a script runs\r\n" } };
-	int r;
 
 	serve(steps, 2);
 	assert_int_equal(kit_load(&kit, 1), -EREMOTEIO);
 	kit_until_state(&kit, TIER_OFFLINE);
 	assert_true(kit_says(&kit, "BUSY"));
-	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
-	assert_int_equal(r, -ENODEV);
+	assert_int_equal(kit_refused(&kit, XFER_READ, 1), -ENODEV);
 }
 
 /* A try has been answered, and the next is not due. */
@@ -76,8 +74,7 @@ static void load_in_vain(void)
 	struct kit_slot *slot;
 	int r;
 
-	slot = kit_begin(&kit, XFER_READ, 1, &r);
-	assert_non_null(slot);
+	slot = kit_begin(&kit, XFER_READ, 1);
 	while (slot->dones == 0) {
 		assert_true(kit_until(&kit, is_between_tries, slot));
 		clock_pass_ms(KIT_TIMEOUT_MS / 4);
@@ -214,11 +211,9 @@ TEST(late_replies_are_thrown_away)
 						  { .reply = "+late\r\n", .held = true },
 						  { .reply = "$-1\r\n" } };
 	struct kit_slot *slot;
-	int r;
 
 	serve(steps, 3);
-	slot = kit_begin(&kit, XFER_READ, 1, &r);
-	assert_non_null(slot);
+	slot = kit_begin(&kit, XFER_READ, 1);
 	assert_true(kit_until(&kit, is_asked, &(uint32_t){ 2 }));
 	clock_pass_ms(KIT_TIMEOUT_MS);
 	assert_int_equal(kit_settle(&kit, slot), -ETIMEDOUT);
@@ -253,13 +248,10 @@ TEST(a_connection_lost_is_one_failure)
 						  { .reply = "$-1\r\n", .cut = 2, .held = true },
 						  { .reply = "$-1\r\n" } };
 	struct kit_slot *slots[20];
-	int r;
 
 	serve(steps, 3);
-	for (uint32_t i = 0; i < 20; i++) {
-		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
-		assert_non_null(slots[i]);
-	}
+	for (uint32_t i = 0; i < 20; i++)
+		slots[i] = kit_begin(&kit, XFER_READ, i);
 	assert_true(kit_until(&kit, has_sent, &(uint32_t){ 20 }));
 	fake_release(&fake, 1);
 	for (uint32_t i = 0; i < 20; i++)

@@ -31,13 +31,10 @@ static void start_up(void)
 
 TEST(a_server_that_comes_later_is_found)
 {
-	int r;
-
 	redis_kill(&server[0]);
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_OFFLINE);
-	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
-	assert_int_equal(r, -ENODEV);
+	assert_int_equal(kit_refused(&kit, XFER_READ, 1), -ENODEV);
 	redis_restart(&server[0]);
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_store(&kit, 1), 0);
@@ -83,14 +80,12 @@ TEST(the_dead_ones_share_are_misses_and_the_rest_goes_on)
 TEST(a_stopped_server_costs_one_deadline_and_then_nothing)
 {
 	struct kit_slot *slots[3];
-	int r;
 
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	redis_signal(&server[0], SIGSTOP);
 	for (uint32_t i = 0; i < 3; i++) {
-		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
-		assert_non_null(slots[i]);
+		slots[i] = kit_begin(&kit, XFER_READ, i);
 		kit_pass_ms(&kit, KIT_TIMEOUT_MS / 4); /* three failures, not one */
 	}
 	for (uint32_t i = 0; i < 3; i++) {
@@ -99,10 +94,8 @@ TEST(a_stopped_server_costs_one_deadline_and_then_nothing)
 		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
 	}
 	kit_until_state(&kit, TIER_OFFLINE);
-	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
-	assert_int_equal(r, -ENODEV);
-	assert_null(kit_begin(&kit, XFER_WRITE, 1, &r));
-	assert_int_equal(r, -ENODEV);
+	assert_int_equal(kit_refused(&kit, XFER_READ, 1), -ENODEV);
+	assert_int_equal(kit_refused(&kit, XFER_WRITE, 1), -ENODEV);
 	assert_false(kit_readable(&kit, slots[0]->identity.key));
 	assert_true(kit_says(&kit, "timeout_ms"));
 	assert_true(kit_row(&kit, 0).retry_in_ms <= 40000);
@@ -121,10 +114,8 @@ TEST(killed_with_transfers_under_way)
 	start_up();
 	kit_store_all(&kit, 0, 60);
 	redis_signal(&server[0], SIGSTOP);
-	for (uint32_t i = 0; i < 60; i++) {
-		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
-		assert_non_null(slots[i]);
-	}
+	for (uint32_t i = 0; i < 60; i++)
+		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i);
 	kit_run_ms(&kit, 30);
 	redis_kill(&server[0]);
 	for (uint32_t i = 0; i < 60; i++) {
@@ -141,10 +132,7 @@ TEST(killed_with_transfers_under_way)
 
 static bool is_reconnected(struct kit *k, void *before)
 {
-	struct redis_tier_status status;
-
-	redis_status(k->tier, &status);
-	return status.counters.reconnects_total > *(uint64_t *)before;
+	return kit_status(k).counters.reconnects_total > *(uint64_t *)before;
 }
 
 /* One connection lost is no failure of the server. */
@@ -259,7 +247,7 @@ TEST(xfers_end_whatever_happens)
 		for (n = 0; n < 48; n++) {
 			const enum xfer_op op = XFER_READ + random_below(&random, 3);
 
-			slots[n] = kit_begin(&kit, op, random_below(&random, 100), &r);
+			slots[n] = kit_try(&kit, op, random_below(&random, 100), &r);
 			if (!slots[n])
 				break;
 			if (random_below(&random, 10) == 0)

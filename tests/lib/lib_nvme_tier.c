@@ -280,35 +280,43 @@ static struct site_slot *take_slot(struct site *site, uint32_t block, enum xfer_
 	return NULL;
 }
 
-static struct site_slot *submit(struct site *site, struct site_slot *slot, int *ret)
+struct site_slot *site_try(struct site *site, enum xfer_op op, uint32_t block, int *ret)
 {
+	struct site_slot *slot = take_slot(site, block, op);
+
+	assert(slot);
+	if (op == XFER_WRITE) {
+		(void)kit_image(block, slot->bytes);
+		kit_owner(block, slot->x.record.owner);
+		if (block > 0)
+			kit_key(block - 1, slot->x.record.parent);
+		slot->x.record.tick = ++site->tick;
+	} else {
+		assert(site->block[block].there);
+		memset(slot->bytes, 0xee, KIT_IMAGE_MAX);
+		memset(slot->x.record.parent, 0xee, 32);
+		slot->x.where = site->block[block].where;
+	}
 	*ret = tier_submit(site->tier, &slot->x);
 	slot->busy = !*ret;
 	return *ret ? NULL : slot;
 }
 
-struct site_slot *site_write(struct site *site, uint32_t block, int *ret)
+struct site_slot *site_begin(struct site *site, enum xfer_op op, uint32_t block)
 {
-	struct site_slot *slot = take_slot(site, block, XFER_WRITE);
+	int r;
+	struct site_slot *slot = site_try(site, op, block, &r);
 
-	assert(slot);
-	(void)kit_image(block, slot->bytes);
-	kit_owner(block, slot->x.record.owner);
-	if (block > 0)
-		kit_key(block - 1, slot->x.record.parent);
-	slot->x.record.tick = ++site->tick;
-	return submit(site, slot, ret);
+	assert_non_null(slot);
+	return slot;
 }
 
-struct site_slot *site_read(struct site *site, uint32_t block, int *ret)
+int site_refused(struct site *site, enum xfer_op op, uint32_t block)
 {
-	struct site_slot *slot = take_slot(site, block, XFER_READ);
+	int r;
 
-	assert(slot && site->block[block].there);
-	memset(slot->bytes, 0xee, KIT_IMAGE_MAX);
-	memset(slot->x.record.parent, 0xee, 32);
-	slot->x.where = site->block[block].where;
-	return submit(site, slot, ret);
+	assert_null(site_try(site, op, block, &r));
+	return r;
 }
 
 int site_wait(struct site *site, const struct site_slot *slot)
@@ -328,7 +336,7 @@ int site_store(struct site *site, uint32_t block)
 	struct site_slot *slot;
 	int r;
 
-	while (!(slot = site_write(site, block, &r)) && r == -EAGAIN && time(NULL) <= end)
+	while (!(slot = site_try(site, XFER_WRITE, block, &r)) && r == -EAGAIN && time(NULL) <= end)
 		site_iterate(site);
 	return slot ? site_wait(site, slot) : r;
 }
@@ -349,7 +357,7 @@ int site_load(struct site *site, uint32_t block)
 
 	if (!site->block[block].there)
 		return -ENOENT;
-	slot = site_read(site, block, &r);
+	slot = site_try(site, XFER_READ, block, &r);
 	if (slot)
 		r = site_wait(site, slot);
 	if (!r)
@@ -410,7 +418,18 @@ int site_flush(struct site *site, bool last)
 	return wait_end(site, tier_flush(site->tier, last, site_ended, site));
 }
 
-void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret)
+struct nvme_disk_row site_disk(const struct site *site, uint32_t i)
 {
-	assert_true(nvme_row(site->tier, i, ret));
+	struct nvme_disk_row row;
+
+	assert_true(nvme_row(site->tier, i, &row));
+	return row;
+}
+
+struct nvme_tier_status site_status(const struct site *site)
+{
+	struct nvme_tier_status status;
+
+	nvme_status(site->tier, &status);
+	return status;
 }

@@ -68,9 +68,10 @@ bool site_has_ended(struct site *site); /* what site_ended() was to be told of *
 void site_ended(void *site, int status);
 bool site_until_state(struct site *site, enum tier_state state);
 
-/* Submits; NULL and *ret: refused. */
-struct site_slot *site_write(struct site *site, uint32_t block, int *ret);
-struct site_slot *site_read(struct site *site, uint32_t block, int *ret);
+/* Submits; NULL and *ret: refused. The others must be taken, or refused, with this error. */
+struct site_slot *site_try(struct site *site, enum xfer_op op, uint32_t block, int *ret);
+struct site_slot *site_begin(struct site *site, enum xfer_op op, uint32_t block);
+int site_refused(struct site *site, enum xfer_op op, uint32_t block);
 /* Until it has ended: its status. */
 int site_wait(struct site *site, const struct site_slot *slot);
 /* 0, or the status it ended with. store waits while it is -EAGAIN. load: -ENOENT not in the table;
@@ -83,7 +84,8 @@ void site_store_range(struct site *site, uint32_t from, uint32_t to);
 void site_forget(struct site *site, uint32_t block);
 int site_purge(struct site *site, uint32_t tenant);
 int site_flush(struct site *site, bool last);
-void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret);
+struct nvme_disk_row site_disk(const struct site *site, uint32_t i);
+struct nvme_tier_status site_status(const struct site *site);
 
 /* Bytes of a file, from outside. */
 void site_peek(const char *path, uint64_t offset, void *ret, size_t n);

@@ -118,7 +118,7 @@ static void ask(struct random *random)
 {
 	const enum xfer_op op = random_below(random, 4) ? XFER_READ : XFER_WRITE;
 	int r;
-	struct kit_slot *slot = kit_begin(&kit, op, random_below(random, NAMES), &r);
+	struct kit_slot *slot = kit_try(&kit, op, random_below(random, NAMES), &r);
 
 	if (slot)
 		r = settle(slot);

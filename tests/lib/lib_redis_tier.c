@@ -112,24 +112,28 @@ bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *ar
 
 /* --- time that the test lets pass --- */
 
-static bool is_viewed(struct kit *kit, void *arg)
+struct redis_tier_status kit_status(const struct kit *kit)
 {
 	struct redis_tier_status status;
 
 	redis_status(kit->tier, &status);
-	return status.views > *(uint64_t *)arg;
+	return status;
+}
+
+static bool is_viewed(struct kit *kit, void *views)
+{
+	return kit_status(kit).views > *(uint64_t *)views;
 }
 
 /* The view after the next has nothing in it that is older than this call. */
 static void refresh(struct kit *kit)
 {
-	struct redis_tier_status status;
-
 	for (int i = 0; i < 2; i++) {
-		redis_status(kit->tier, &status);
+		uint64_t views = kit_status(kit).views;
+
 		if (kit->busy == 0)
 			clock_pass_ms(VIEW_MS);
-		assert_true(kit_until(kit, is_viewed, &status.views));
+		assert_true(kit_until(kit, is_viewed, &views));
 	}
 }
 
@@ -157,7 +161,6 @@ static uint32_t rest_ms(struct kit *kit)
 void kit_until_state(struct kit *kit, enum tier_state state)
 {
 	const time_t end = time(NULL) + PATIENCE_S;
-	struct redis_tier_status status;
 
 	while (tier_state(kit->tier) != state && time(NULL) <= end) {
 		const uint32_t ms = kit->busy ? 0 : rest_ms(kit);
@@ -167,11 +170,9 @@ void kit_until_state(struct kit *kit, enum tier_state state)
 		else
 			kit_run_ms(kit, 2);
 	}
-	redis_status(kit->tier, &status);
-	if (tier_state(kit->tier) == state)
-		return;
-	fail_msg("the tier is %s, not %s: %s", tier_state_name(tier_state(kit->tier)),
-		 tier_state_name(state), status.text);
+	if (tier_state(kit->tier) != state)
+		fail_msg("the tier is %s, not %s: %s", tier_state_name(tier_state(kit->tier)),
+			 tier_state_name(state), kit_status(kit).text);
 }
 
 /* --- blocks --- */
@@ -245,8 +246,8 @@ static void on_done(struct xfer *x)
 		loop_stop(slot->kit->loop);
 }
 
-struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,
-				int *ret)
+struct kit_slot *kit_try_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,
+			      int *ret)
 {
 	struct kit_slot *slot = kit->slots;
 
@@ -280,9 +281,26 @@ struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block
 	return slot;
 }
 
-struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block, int *ret)
+struct kit_slot *kit_try(struct kit *kit, enum xfer_op op, uint32_t block, int *ret)
 {
-	return kit_begin_with(kit, op, block, kit->shape.image_bytes, ret);
+	return kit_try_with(kit, op, block, kit->shape.image_bytes, ret);
+}
+
+struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block)
+{
+	int r;
+	struct kit_slot *slot = kit_try(kit, op, block, &r);
+
+	assert_non_null(slot);
+	return slot;
+}
+
+int kit_refused(struct kit *kit, enum xfer_op op, uint32_t block)
+{
+	int r;
+
+	assert_null(kit_try(kit, op, block, &r));
+	return r;
 }
 
 static bool is_done(TEST_UNUSED struct kit *kit, void *arg)
@@ -308,7 +326,7 @@ int kit_do(struct kit *kit, enum xfer_op op, uint32_t block)
 	struct kit_slot *slot;
 	int r;
 
-	while ((slot = kit_begin(kit, op, block, &r)) == NULL && r == -EAGAIN)
+	while ((slot = kit_try(kit, op, block, &r)) == NULL && r == -EAGAIN)
 		kit_run_ms(kit, 1);
 	return slot ? kit_settle(kit, slot) : r;
 }
@@ -332,7 +350,7 @@ static uint32_t each(struct kit *kit, enum xfer_op op, uint32_t from, uint32_t t
 		int r = 0;
 
 		if (from < to && n < KIT_SLOTS &&
-		    ((slots[n] = kit_begin(kit, op, from, &r)) != NULL ||
+		    ((slots[n] = kit_try(kit, op, from, &r)) != NULL ||
 		     (r == -ENODEV && ends >= HARMLESS))) {
 			from++;
 			n += r == 0;
@@ -364,18 +382,13 @@ uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient
 
 static struct redis_tier_status fresh(struct kit *kit)
 {
-	struct redis_tier_status status;
-
 	refresh(kit);
-	redis_status(kit->tier, &status);
-	return status;
+	return kit_status(kit);
 }
 
 bool kit_says(struct kit *kit, const char *words)
 {
-	const struct redis_tier_status status = fresh(kit);
-
-	return strstr(status.text, words) != NULL;
+	return strstr(fresh(kit).text, words) != NULL;
 }
 
 /* An endpoint that answers has more and more of the machine's time for it. */

@@ -82,9 +82,12 @@ static inline bool kit_readable(const struct kit *kit, const uint8_t key[32])
 			     &(struct tier_name){ .seal = &redis_test_seal, .key = key });
 }
 /* Submits; NULL and *ret: refused. The slot is busy until kit_settle(). */
-struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block, int *ret);
-struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,
-				int *ret);
+struct kit_slot *kit_try(struct kit *kit, enum xfer_op op, uint32_t block, int *ret);
+struct kit_slot *kit_try_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,
+			      int *ret);
+/* The same; it must be taken, or refused, with this error. */
+struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block);
+int kit_refused(struct kit *kit, enum xfer_op op, uint32_t block);
 /* Waits for its end: its status; -EILSEQ: status 0, but the bytes are not the block's. */
 int kit_settle(struct kit *kit, struct kit_slot *slot);
 /* Both. Refusals are its result as well; -EAGAIN is waited out. */
@@ -105,6 +108,7 @@ uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient
 bool kit_says(struct kit *kit, const char *words); /* the status text has them */
 /* Lets time pass until it has: rests, deadlines. */
 void kit_until_says(struct kit *kit, const char *words);
+struct redis_tier_status kit_status(const struct kit *kit);     /* as the tier shows it now */
 struct redis_counters kit_counters(struct kit *kit);            /* fresh ones */
 struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i); /* likewise */
 

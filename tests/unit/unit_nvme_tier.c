@@ -49,11 +49,10 @@ ON_A_SITE(a_read_tells_the_parent_where_it_can, 1)
 {
 	static const uint8_t none[32];
 	uint8_t key[32];
-	int r;
 
 	site_store_range(&site, 1, 6);
 	for (uint32_t i = 1; i < 6; i++) {
-		struct site_slot *slot = site_read(&site, i, &r);
+		struct site_slot *slot = site_begin(&site, XFER_READ, i);
 
 		(void)site_wait(&site, slot);
 		kit_key(i - 1, key);
@@ -86,14 +85,10 @@ ON_A_SITE(a_purge_survives_a_restart, 2)
 
 ON_A_SITE(a_store_that_is_larger_than_said_is_told, 1)
 {
-	struct nvme_tier_status status;
-
-	nvme_status(site.tier, &status);
-	assert_false(status.larger);
+	assert_false(site_status(&site).larger);
 	site.conf.bytes /= 2;
 	restart(true);
-	nvme_status(site.tier, &status);
-	assert_true(status.larger);
+	assert_true(site_status(&site).larger);
 }
 
 ON_A_SITE(a_full_store_goes_on_and_tells_what_it_dropped, 1)
@@ -101,7 +96,7 @@ ON_A_SITE(a_full_store_goes_on_and_tells_what_it_dropped, 1)
 	struct nvme_tier_status status;
 
 	site_store_range(&site, 0, 200);
-	nvme_status(site.tier, &status);
+	status = site_status(&site);
 	assert_true(site.dropped > 0);
 	assert_int_equal(status.log.dropped_records, site.dropped);
 	assert_true(status.log.dropped_age_s < 60 * site.dropped);
@@ -111,7 +106,6 @@ ON_A_SITE(a_full_store_goes_on_and_tells_what_it_dropped, 1)
 ON_A_SITE(a_stale_place_is_refused, 1)
 {
 	struct extent first;
-	int r;
 
 	site_store_range(&site, 0, 1);
 	first = site.block[0].where;
@@ -119,24 +113,19 @@ ON_A_SITE(a_stale_place_is_refused, 1)
 	assert_false(site.block[0].there);
 	site.block[0].there = true;
 	site.block[0].where = first;
-	assert_null(site_read(&site, 0, &r));
-	assert_int_equal(r, -ESTALE);
+	assert_int_equal(site_refused(&site, XFER_READ, 0), -ESTALE);
 	site.block[0].where.unit = 7;
-	assert_null(site_read(&site, 0, &r));
-	assert_int_equal(r, -ESTALE);
+	assert_int_equal(site_refused(&site, XFER_READ, 0), -ESTALE);
 }
 
 /* However far the read is: it ends once, with the bytes or without them, and the slot comes
  * back. */
 ON_A_SITE(a_cancelled_read_ends_once_and_gives_its_slot_back, 1)
 {
-	int r;
-
 	site_store_range(&site, 0, 8);
 	for (uint32_t i = 0; i < 8; i++) {
-		struct site_slot *slot = site_read(&site, i, &r);
+		struct site_slot *slot = site_begin(&site, XFER_READ, i);
 
-		assert_non_null(slot);
 		tier_cancel(site.tier, &slot->x);
 		assert_int_equal(slot->dones, 0); /* not inside the call */
 		tier_cancel(site.tier, &slot->x);
@@ -153,11 +142,9 @@ ON_A_SITE(a_cancelled_read_ends_once_and_gives_its_slot_back, 1)
 ON_A_SITE(a_write_is_not_cancelled, 1)
 {
 	struct site_slot *slot;
-	int r;
 
 	site_store_range(&site, 0, 1);
-	slot = site_write(&site, 1, &r);
-	assert_non_null(slot);
+	slot = site_begin(&site, XFER_WRITE, 1);
 	tier_cancel(site.tier, &slot->x);
 	assert_int_equal(site_wait(&site, slot), 0);
 	assert_int_equal(site_load(&site, 1), 0);
@@ -173,7 +160,7 @@ ON_A_SITE(more_than_it_takes_is_refused_for_now, 1)
 	restart(true);
 	site_store_range(&site, 0, 1);
 	for (uint32_t i = 0; i < SITE_SLOTS; i++) {
-		if (site_read(&site, 0, &r)) {
+		if (site_try(&site, XFER_READ, 0, &r)) {
 			lent++;
 			continue;
 		}
@@ -191,19 +178,18 @@ static bool has_changed(struct site *s)
 
 ON_BOTH(the_budget_refuses_and_shows)
 {
-	struct nvme_tier_status status;
+	struct nvme_tier_status status = { 0 };
 	int r = 0;
 
 	site_open(&site, *(enum io_engine_choice *)*state, 1);
 	site.conf.write_budget_bytes_per_day = 1000;
 	site_start(&site);
-	nvme_status(site.tier, &status);
-	assert_true(status.budget_percent > 90);
+	assert_true(site_status(&site).budget_percent > 90);
 	/* -EAGAIN is also: no header yet */
 	for (uint32_t i = 0; i < 100 && !status.log.refused_budget; i++) {
-		if (site_write(&site, i, &r))
+		if (site_try(&site, XFER_WRITE, i, &r))
 			assert_true(site_settle(&site, site_is_idle));
-		nvme_status(site.tier, &status);
+		status = site_status(&site);
 		site.changed = 0;
 		if (r && !status.log.refused_budget)
 			site_iterate(&site);
@@ -236,7 +222,7 @@ ON_A_SITE(paths_share_the_blocks, 3)
 	assert_int_equal(site_load_all(&site), 90);
 	restart(true);
 	assert_int_equal(site_load_all(&site), 90);
-	nvme_status(site.tier, &status);
+	status = site_status(&site);
 	assert_int_equal(status.disks, 3);
 	assert_int_equal(status.usable, 3);
 	assert_string_equal(status.text, "");
@@ -246,7 +232,6 @@ ON_A_SITE(paths_share_the_blocks, 3)
 ON_A_SITE(losing_one_path_loses_its_share_only, 3)
 {
 	static uint8_t junk[NVME_DATA_OFFSET];
-	struct nvme_disk_row row;
 	uint8_t disk[60];
 	struct nvme_tier_status status;
 
@@ -258,12 +243,11 @@ ON_A_SITE(losing_one_path_loses_its_share_only, 3)
 	site_poke(site.path[1], 0, junk, sizeof(junk));
 	site_start(&site);
 	assert_int_equal(tier_state(site.tier), TIER_DEGRADED);
-	nvme_status(site.tier, &status);
+	status = site_status(&site);
 	assert_true(status.quarantined);
 	assert_int_equal(status.usable, 2);
 	assert_non_null(strstr(status.text, site.path[1]));
-	site_disk(&site, 1, &row);
-	assert_true(row.for_good && row.state == TIER_OFFLINE);
+	assert_true(site_disk(&site, 1).for_good && site_disk(&site, 1).state == TIER_OFFLINE);
 	for (uint32_t i = 0; i < 60; i++) {
 		assert_int_equal(site.block[i].there, disk[i] != 1);
 		if (disk[i] != 1)
@@ -279,21 +263,18 @@ ON_A_SITE(losing_one_path_loses_its_share_only, 3)
 ON_BOTH(without_any_path_it_opens_all_the_same)
 {
 	uint8_t key[32] = { 1 };
-	int r;
 
 	site_open(&site, *(enum io_engine_choice *)*state, 1);
 	assert_int_equal(mkdir(site.path[0], 0700), 0);
 	site_start(&site);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
 	assert_false(tier_writable(site.tier, &(struct tier_name){ .key = key }));
-	assert_null(site_write(&site, 0, &r));
-	assert_int_equal(r, -EROFS);
+	assert_int_equal(site_refused(&site, XFER_WRITE, 0), -EROFS);
 	site.block[0].there = true;
 	site.block[0].where = (struct extent){ .tier = TIER_NVME, .generation = 1 };
 	assert_false(
 		tier_readable(site.tier, &(struct tier_name){ .where = &site.block[0].where }));
-	assert_null(site_read(&site, 0, &r));
-	assert_int_equal(r, -ENODEV);
+	assert_int_equal(site_refused(&site, XFER_READ, 0), -ENODEV);
 	assert_int_equal(site_flush(&site, true), 0);
 	site_close(&site);
 }
@@ -331,7 +312,6 @@ ON_THREADS(the_fault_tier_wraps_it)
 {
 	struct tier *wrapped;
 	struct site_slot *slot;
-	int r;
 
 	open_site(state, 1);
 	assert_int_equal(fault_wrap(site.tier, &wrapped), 0);
@@ -341,11 +321,10 @@ ON_THREADS(the_fault_tier_wraps_it)
 	fault_set(wrapped, &(struct fault_plan){ .submit_nth = 1, .submit_errno = -EIO });
 	assert_int_equal(site_store(&site, 3), -EIO);
 	fault_set(wrapped, &(struct fault_plan){ .done_nth = 1, .done_errno = -EBADMSG });
-	slot = site_read(&site, 2, &r);
+	slot = site_begin(&site, XFER_READ, 2);
 	assert_int_equal(site_wait(&site, slot), -EBADMSG);
 	fault_set(wrapped, &(struct fault_plan){ .hold = true });
-	slot = site_write(&site, 3, &r);
-	assert_non_null(slot);
+	slot = site_begin(&site, XFER_WRITE, 3);
 	while (!fault_release(wrapped, 1))
 		site_iterate(&site);
 	assert_int_equal(slot->x.status, 0);
@@ -358,12 +337,10 @@ ON_THREADS(the_fault_tier_wraps_it)
 ON_THREADS(misuse_is_refused)
 {
 	static struct site_slot *slot;
-	int r;
 
 	open_site(state, 1);
 	site_store_range(&site, 0, 1);
-	slot = site_read(&site, 0, &r);
-	assert_non_null(slot);
+	slot = site_begin(&site, XFER_READ, 0);
 	assert_true(site_settle(&site, site_is_idle));
 	site.ended = 1;
 	slot->x.op = XFER_WRITE; /* no image of so many bytes */

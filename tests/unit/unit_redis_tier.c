@@ -137,16 +137,12 @@ LARGE_IMAGES(stores_leave_connections_to_reads)
 NOT_STARTED(more_than_max_in_flight_are_refused)
 {
 	struct kit_slot *slots[8];
-	int r;
 
 	kit.conf.max_in_flight = 8;
 	kit_start_at(&kit, server[0].address);
-	for (uint32_t i = 0; i < 8; i++) {
-		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
-		assert_non_null(slots[i]);
-	}
-	assert_null(kit_begin(&kit, XFER_READ, 8, &r));
-	assert_int_equal(r, -EAGAIN);
+	for (uint32_t i = 0; i < 8; i++)
+		slots[i] = kit_begin(&kit, XFER_READ, i);
+	assert_int_equal(kit_refused(&kit, XFER_READ, 8), -EAGAIN);
 	for (uint32_t i = 0; i < 8; i++)
 		assert_int_equal(kit_settle(&kit, slots[i]), -ENOENT);
 	assert_int_equal(kit_load(&kit, 8), -ENOENT);
@@ -158,7 +154,7 @@ TEST(a_buffer_too_small_is_told_what_it_needs)
 	int r;
 
 	assert_int_equal(kit_store(&kit, 1), 0);
-	slot = kit_begin_with(&kit, XFER_READ, 1, IMAGE_ALIGN, &r);
+	slot = kit_try_with(&kit, XFER_READ, 1, IMAGE_ALIGN, &r);
 	assert_non_null(slot);
 	assert_int_equal(kit_settle(&kit, slot), -EFBIG);
 	assert_int_equal(slot->x.bytes, kit.shape.image_bytes);
@@ -205,12 +201,10 @@ TEST(a_cancelled_xfer_ends_once)
 {
 	struct kit_slot *slots[40];
 	uint32_t cancelled = 0;
-	int r;
 
 	redis_signal(&server[0], SIGSTOP);
 	for (uint32_t i = 0; i < 40; i++) {
-		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
-		assert_non_null(slots[i]);
+		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i);
 		if (i == 20)
 			kit_run_ms(&kit, 50); /* these are sent, the others not yet */
 	}
@@ -230,14 +224,12 @@ TEST(a_cancelled_xfer_ends_once)
 LARGE_IMAGES(close_ends_what_is_lent)
 {
 	struct kit_slot *slots[64];
-	int r;
 
 	kit_start_at(&kit, server[0].address);
 	kit_store_all(&kit, 0, 64); /* so that every job has a past */
 	redis_signal(&server[0], SIGSTOP);
 	for (uint32_t i = 0; i < 64; i++) {
-		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
-		assert_non_null(slots[i]);
+		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i);
 		if (i == 32)
 			kit_run_ms(&kit, 50);
 	}
@@ -254,17 +246,14 @@ LARGE_IMAGES(close_ends_what_is_lent)
 NOT_STARTED(close_right_after_submit)
 {
 	struct kit_slot *slots[8];
-	int r;
 
 	kit.conf.max_in_flight = 8;
 	for (uint32_t round = 0; round < 10; round++) {
 		kit_start_at(&kit, server[0].address);
 		kit_store_all(&kit, 0, 8);
 		redis_signal(&server[0], SIGSTOP);
-		for (uint32_t i = 0; i < 8; i++) {
-			slots[i] = kit_begin(&kit, XFER_READ, i, &r);
-			assert_non_null(slots[i]);
-		}
+		for (uint32_t i = 0; i < 8; i++)
+			slots[i] = kit_begin(&kit, XFER_READ, i);
 		kit_stop(&kit);
 		redis_signal(&server[0], SIGCONT);
 		for (uint32_t i = 0; i < 8; i++)
