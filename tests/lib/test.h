@@ -48,7 +48,12 @@
 		statement;       \
 	}                        \
 	struct test_macros_end_with_a_semicolon
-/* Likewise, with fixtures of its own; each may be NULL. */
+/* A case that these statements begin. */
+#define TEST_AFTER(name, ...)                         \
+	static void name##_goes_on(void);             \
+	TEST_DO(name, __VA_ARGS__; name##_goes_on()); \
+	static void name##_goes_on(void)
+/* A case with fixtures of its own; each may be NULL. */
 #define TEST_WITH(name, begin, end) TEST_GIVEN(name, begin, end, NULL)
 /* Likewise; *state is `given` at first. */
 #define TEST_GIVEN(name, begin, end, given) \

@@ -16,9 +16,11 @@ static const char *const expected[] = {
 	"4a5fdc2f0f4b1a97faf896e45854db5fcd992169c98b19cfa8c255172c7def5c",
 };
 
-static struct keys *keys_of_test(uint32_t tokens[14])
+static struct keys *keys;
+static uint32_t tokens[14];
+
+FIXTURE(begin)
 {
-	struct keys *keys;
 	uint8_t salt[32];
 
 	for (uint32_t i = 0; i < 14; i++)
@@ -27,8 +29,12 @@ static struct keys *keys_of_test(uint32_t tokens[14])
 		salt[i] = i;
 	assert_int_equal(keys_open(4, &keys), 0);
 	keys_salt(keys, salt);
-	return keys;
+	return 0;
 }
+
+FIXTURE_DO(end, keys_close(keys));
+
+TEST_EACH(begin, end);
 
 static void hex_equal(const struct kvtier_key *key, const char *hex)
 {
@@ -42,52 +48,41 @@ static void hex_equal(const struct kvtier_key *key, const char *hex)
 TEST(chain_is_that_of_another_implementation)
 {
 	struct kvtier_key ret[3];
-	uint32_t tokens[14];
 	size_t n = 3;
-	struct keys *keys = keys_of_test(tokens);
 
 	assert_int_equal(keys_chain(keys, NULL, tokens, 12, ret, &n), 0);
 	assert_int_equal(n, 3);
 	for (int i = 0; i < 3; i++)
 		hex_equal(&ret[i], expected[i]);
-	keys_close(keys);
 }
 
 TEST(parent_continues_the_chain)
 {
 	struct kvtier_key first, rest[2];
-	uint32_t tokens[14];
 	size_t n = 1;
-	struct keys *keys = keys_of_test(tokens);
 
 	assert_int_equal(keys_chain(keys, NULL, tokens, 4, &first, &n), 0);
 	n = 2;
 	assert_int_equal(keys_chain(keys, &first, tokens + 4, 8, rest, &n), 0);
 	hex_equal(&rest[1], expected[2]);
-	keys_close(keys);
 }
 
 TEST(tail_that_fills_no_block_has_no_key)
 {
 	struct kvtier_key ret[4];
-	uint32_t tokens[14];
 	size_t n = 4;
-	struct keys *keys = keys_of_test(tokens);
 
 	assert_int_equal(keys_chain(keys, NULL, tokens, 14, ret, &n), 0);
 	assert_int_equal(n, 3);
 	n = 0;
 	assert_int_equal(keys_chain(keys, NULL, tokens, 3, ret, &n), 0);
 	assert_int_equal(n, 0);
-	keys_close(keys);
 }
 
 TEST(short_room_is_refused_and_nothing_written)
 {
 	struct kvtier_key ret[3];
-	uint32_t tokens[14];
 	size_t n = 2;
-	struct keys *keys = keys_of_test(tokens);
 
 	memset(ret, 0xa5, sizeof(ret));
 	assert_int_equal(keys_chain(keys, NULL, tokens, 12, ret, &n), -ENOSPC);
@@ -95,18 +90,14 @@ TEST(short_room_is_refused_and_nothing_written)
 	for (size_t i = 0; i < sizeof(ret); i++)
 		assert_int_equal(((const uint8_t *)ret)[i], 0xa5);
 	assert_non_null(strstr(kvtier_last_error(), "3 keys"));
-	keys_close(keys);
 }
 
 TEST(parent_may_lie_in_the_output)
 {
 	struct kvtier_key ret[2];
-	uint32_t tokens[14];
 	size_t n = 1;
-	struct keys *keys = keys_of_test(tokens);
 
 	assert_int_equal(keys_chain(keys, NULL, tokens, 4, ret, &n), 0);
 	assert_int_equal(keys_chain(keys, &ret[0], tokens + 4, 4, ret, &n), 0);
 	hex_equal(&ret[0], expected[1]);
-	keys_close(keys);
 }

@@ -14,6 +14,8 @@
 #include "tiers/nvme/log/nvme_format.h"
 
 static char store[600], disk[512];
+static bool direct; /* O_DIRECT works there */
+static struct nvme_super before, after;
 
 /* A directory for stores: $TMPDIR or /var/tmp, if O_DIRECT works there. */
 FIXTURE(disk_setup)
@@ -25,7 +27,7 @@ FIXTURE(disk_setup)
 	scratch_make(scratch_parent("/var/tmp"), disk, sizeof(disk));
 	snprintf(store, sizeof(store), "%s/store", disk);
 	fd = open(store, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
-	*state = fd < 0 ? NULL : store;
+	direct = fd >= 0;
 	if (fd >= 0)
 		(void)close(fd);
 	(void)unlink(store);
@@ -40,13 +42,15 @@ FIXTURE(disk_teardown)
 
 TEST_EACH(disk_setup, disk_teardown);
 
-#define NEEDS_DIRECT(state)                                         \
-	do {                                                        \
-		if (*(state) == NULL) {                             \
-			print_message("no O_DIRECT in %s\n", disk); \
-			skip();                                     \
-		}                                                   \
-	} while (0)
+static void direct_is_needed(void)
+{
+	if (direct)
+		return;
+	print_message("no O_DIRECT in %s\n", disk);
+	skip();
+}
+
+#define ON_DISK(name) TEST_AFTER(name, direct_is_needed())
 
 static int format(const char *options)
 {
@@ -67,12 +71,11 @@ static void read_super(struct nvme_super *ret)
 	assert_int_equal(nvme_super_check(super, ret), 0);
 }
 
-TEST(format_makes_a_store)
+ON_DISK(format_makes_a_store)
 {
 	struct nvme_super super;
 	struct stat st;
 
-	NEEDS_DIRECT(state);
 	assert_int_equal(format("--bytes 4M --json < /dev/null"), 0);
 	tool_says("\"bytes\":4194304,\"segment_bytes\":524288}"); /* fitted: at least 4 */
 	read_super(&super);
@@ -83,11 +86,10 @@ TEST(format_makes_a_store)
 	assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-TEST(a_new_store_belongs_to_its_directorys_owner)
+ON_DISK(a_new_store_belongs_to_its_directorys_owner)
 {
 	struct stat st;
 
-	NEEDS_DIRECT(state);
 	if (geteuid() != 0)
 		skip();
 	assert_int_equal(chown(disk, 65534, 65534), 0);
@@ -101,12 +103,10 @@ TEST(a_new_store_belongs_to_its_directorys_owner)
 	assert_int_equal(st.st_uid, 0);
 }
 
-TEST(nothing_is_destroyed_unasked)
+ON_DISK(nothing_is_destroyed_unasked)
 {
-	struct nvme_super before, after;
 	FILE *file;
 
-	NEEDS_DIRECT(state);
 	file = fopen(store, "w");
 	assert_true(fputs("somebody's letters\n", file) >= 0);
 	assert_int_equal(fclose(file), 0);
@@ -152,12 +152,10 @@ static int run_typing(const char *arguments, const char *typed)
 	return WEXITSTATUS(status);
 }
 
-TEST(a_terminal_is_asked)
+ON_DISK(a_terminal_is_asked)
 {
-	struct nvme_super before, after;
 	char arguments[700];
 
-	NEEDS_DIRECT(state);
 	snprintf(arguments, sizeof(arguments), "format %s --bytes 4M", store);
 	assert_int_equal(run_typing(arguments, ""), 0); /* nothing there: no question */
 	assert_null(strstr(tool.output, "Type yes"));
@@ -172,12 +170,10 @@ TEST(a_terminal_is_asked)
 	assert_memory_not_equal(&before, &after, sizeof(before));
 }
 
-TEST(a_daemons_store_is_left_alone)
+ON_DISK(a_daemons_store_is_left_alone)
 {
-	struct nvme_super before, after;
 	int fd;
 
-	NEEDS_DIRECT(state);
 	assert_int_equal(format("--bytes 4M"), 0);
 	read_super(&before);
 	fd = open(store, O_RDWR | O_CLOEXEC);
@@ -189,11 +185,10 @@ TEST(a_daemons_store_is_left_alone)
 	assert_memory_equal(&before, &after, sizeof(before));
 }
 
-TEST(format_refuses_with_words)
+ON_DISK(format_refuses_with_words)
 {
 	char arguments[700];
 
-	NEEDS_DIRECT(state);
 	assert_int_equal(tool_run("format"), 64);
 	assert_int_equal(tool_run("format /a /b"), 64);
 	assert_int_equal(format("--bytes 5X"), 64);

@@ -26,9 +26,11 @@ struct fixture {
 	struct place_plan plan;
 };
 
-static struct fixture fixture(uint64_t own_oldest, uint64_t other_oldest)
+static struct fixture f; /* the case's */
+
+static void set(uint64_t own_oldest, uint64_t other_oldest)
 {
-	return (struct fixture){
+	f = (struct fixture){
 		.classes = { class_with(0, own_oldest), class_with(0, other_oldest),
 			     class_with(0, PLACE_NO_TICK) },
 		.state = { .now_tick = 1000,
@@ -39,162 +41,133 @@ static struct fixture fixture(uint64_t own_oldest, uint64_t other_oldest)
 	};
 }
 
-static const struct place_plan *plan(struct fixture *f)
+/* A case with these oldest ticks. */
+#define OLDEST(own, other, name) TEST_AFTER(name, set(own, other))
+
+static const struct place_plan *plan(void)
 {
-	f->state.classes = f->classes;
-	place_plan(&f->state, &f->plan);
-	return &f->plan;
+	f.state.classes = f.classes;
+	place_plan(&f.state, &f.plan);
+	return &f.plan;
 }
 
-static void plans(struct fixture *f, enum place_action action, uint32_t class)
+static void plans(enum place_action action, uint32_t class)
 {
-	assert_int_equal(plan(f)->action, action);
-	assert_int_equal(f->plan.class, class);
+	assert_int_equal(plan()->action, action);
+	assert_int_equal(f.plan.class, class);
 }
 
-TEST(a_free_slot_is_taken)
+OLDEST(500, 1, a_free_slot_is_taken)
 {
-	struct fixture f = fixture(500, 1);
-
 	f.classes[0].view.free_slots = 1;
-	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
+	assert_int_equal(plan()->action, PLACE_ALLOC);
 }
 
-TEST(a_free_slab_is_taken)
+OLDEST(500, 1, a_free_slab_is_taken)
 {
-	struct fixture f = fixture(500, 1);
-
 	f.state.free_slabs = 1;
-	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
+	assert_int_equal(plan()->action, PLACE_ALLOC);
 	f.state.wanted = PLACE_NO_CLASS;
-	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
+	assert_int_equal(plan()->action, PLACE_ALLOC);
 }
 
-TEST(a_class_evicts_its_own)
+OLDEST(500, 400, a_class_evicts_its_own)
 {
-	struct fixture f = fixture(500, 400);
-
-	plans(&f, PLACE_EVICT, 0);
+	plans(PLACE_EVICT, 0);
 	assert_int_equal(f.plan.count, 1);
 }
 
-TEST(only_more_than_twice_as_old_gives)
+OLDEST(900, 800, only_more_than_twice_as_old_gives) /* ages 100 and 200 */
 {
-	struct fixture f = fixture(900, 800); /* ages 100 and 200 */
-
-	assert_int_equal(plan(&f)->class, 0);
-	f = fixture(900, 799);
-	plans(&f, PLACE_LOOK, 1);
+	assert_int_equal(plan()->class, 0);
+	set(900, 799);
+	plans(PLACE_LOOK, 1);
 }
 
-TEST(the_deficit_is_evicted_then_the_slab_moved)
+OLDEST(900, 1, the_deficit_is_evicted_then_the_slab_moved)
 {
-	struct fixture f = fixture(900, 1);
-
 	f.classes[1].view.free_slots = 3;
 	f.classes[1].look = PLACE_FOUND;
 	f.classes[1].slab = 77;
-	plans(&f, PLACE_EVICT, 1);
+	plans(PLACE_EVICT, 1);
 	assert_int_equal(f.plan.count, 5);
 	assert_int_equal(f.plan.donor, 1);
 	f.classes[1].view.free_slots = 8;
-	assert_int_equal(plan(&f)->action, PLACE_MOVE);
+	assert_int_equal(plan()->action, PLACE_MOVE);
 	assert_int_equal(f.plan.slab, 77);
 }
 
-TEST(what_was_begun_is_finished)
+OLDEST(500, 999, what_was_begun_is_finished) /* after the eviction the donor is young */
 {
-	struct fixture f = fixture(500, 999); /* after the eviction the donor is young */
-
 	f.state.donor = 1;
 	f.classes[1].view.free_slots = 7;
 	f.classes[1].look = PLACE_FOUND;
-	plans(&f, PLACE_EVICT, 1);
+	plans(PLACE_EVICT, 1);
 	f.classes[1].oldest_tick = PLACE_NO_TICK; /* unless it cannot be */
-	assert_int_equal(plan(&f)->class, 0);
+	assert_int_equal(plan()->class, 0);
 }
 
-TEST(what_was_begun_is_looked_at_again_before_the_move)
+OLDEST(500, 400, what_was_begun_is_looked_at_again_before_the_move)
 {
-	struct fixture f = fixture(500, 400);
-
 	f.state.donor = 1;
-	plans(&f, PLACE_EVICT, 1);
+	plans(PLACE_EVICT, 1);
 	f.classes[1].view.free_slots = 8;
-	plans(&f, PLACE_LOOK, 1);
+	plans(PLACE_LOOK, 1);
 }
 
-TEST(a_slabs_worth_of_free_slots_is_packed_first)
+OLDEST(500, 999, a_slabs_worth_of_free_slots_is_packed_first)
 {
-	struct fixture f = fixture(500, 999);
-
 	f.classes[1].view.free_slots = 8;
-	plans(&f, PLACE_LOOK, 1);
+	plans(PLACE_LOOK, 1);
 }
 
-TEST(a_class_looked_at_in_vain_is_left_alone)
+OLDEST(900, 1, a_class_looked_at_in_vain_is_left_alone)
 {
-	struct fixture f = fixture(900, 1);
-
 	f.classes[1].look = PLACE_NONE;
-	plans(&f, PLACE_EVICT, 0);
+	plans(PLACE_EVICT, 0);
 }
 
-TEST(a_new_class_takes_from_the_oldest)
+OLDEST(500, 400, a_new_class_takes_from_the_oldest)
 {
-	struct fixture f = fixture(500, 400);
-
 	f.state.wanted = PLACE_NO_CLASS;
-	plans(&f, PLACE_LOOK, 1);
+	plans(PLACE_LOOK, 1);
 	f.classes[1].look = PLACE_NONE;
-	assert_int_equal(plan(&f)->class, 0);
+	assert_int_equal(plan()->class, 0);
 }
 
-TEST(no_emptying_is_begun_that_cannot_be_finished)
+OLDEST(900, 1, no_emptying_is_begun_that_cannot_be_finished)
 {
-	struct fixture f = fixture(900, 1);
-
 	f.state.steps_left = 8; /* 8 evictions and a move are 9 */
-	assert_int_equal(plan(&f)->class, 0);
+	assert_int_equal(plan()->class, 0);
 	f.state.steps_left = 9;
-	assert_int_equal(plan(&f)->class, 1);
+	assert_int_equal(plan()->class, 1);
 }
 
-TEST(without_a_victim_of_its_own_any_progress_counts)
+OLDEST(PLACE_NO_TICK, 999, without_a_victim_of_its_own_any_progress_counts)
 {
-	struct fixture f = fixture(PLACE_NO_TICK, 999);
-
 	f.state.steps_left = 2;
 	f.classes[1].look = PLACE_FOUND;
-	plans(&f, PLACE_EVICT, 1);
+	plans(PLACE_EVICT, 1);
 }
 
-TEST(all_pinned_fails)
+OLDEST(PLACE_NO_TICK, PLACE_NO_TICK, all_pinned_fails)
 {
-	struct fixture f = fixture(PLACE_NO_TICK, PLACE_NO_TICK);
-
-	assert_int_equal(plan(&f)->action, PLACE_FAIL);
+	assert_int_equal(plan()->action, PLACE_FAIL);
 }
 
-TEST(classes_without_slabs_give_nothing)
+OLDEST(PLACE_NO_TICK, PLACE_NO_TICK, classes_without_slabs_give_nothing)
 {
-	struct fixture f = fixture(PLACE_NO_TICK, PLACE_NO_TICK);
-
 	f.classes[1].view = (struct tier_class_view){ .slot_bytes = 4096, .slots_per_slab = 0 };
-	assert_int_equal(plan(&f)->action, PLACE_FAIL);
+	assert_int_equal(plan()->action, PLACE_FAIL);
 }
 
-TEST(ticks_ahead_of_now_are_age_zero)
+OLDEST(2000, 1500, ticks_ahead_of_now_are_age_zero)
 {
-	struct fixture f = fixture(2000, 1500);
-
-	plans(&f, PLACE_EVICT, 0);
+	plans(PLACE_EVICT, 0);
 }
 
-TEST(the_oldest_of_all_classes)
+OLDEST(500, 400, the_oldest_of_all_classes)
 {
-	struct fixture f = fixture(500, 400);
-
 	assert_int_equal(place_oldest(f.classes, 3), 1);
 	assert_int_equal(place_oldest(&f.classes[2], 1), PLACE_NO_CLASS);
 	assert_int_equal(place_oldest(f.classes, 0), PLACE_NO_CLASS);
@@ -211,35 +184,31 @@ static struct place_class sparse_with(uint64_t oldest_tick)
 	return c;
 }
 
-TEST(a_new_class_takes_a_sparse_slab_where_there_are_enough)
+OLDEST(500, 1, a_new_class_takes_a_sparse_slab_where_there_are_enough)
 {
-	struct fixture f = fixture(500, 1);
-
 	f.state.wanted = PLACE_NO_CLASS;
 	f.classes[0] = sparse_with(500);
-	assert_int_equal(plan(&f)->class, 1);
+	assert_int_equal(plan()->class, 1);
 	f.state.sparse_max = 2;
-	assert_int_equal(plan(&f)->class, 1);
+	assert_int_equal(plan()->class, 1);
 	f.state.sparse_max = 1;
-	plans(&f, PLACE_LOOK, 0);
+	plans(PLACE_LOOK, 0);
 	f.classes[0].oldest_tick = PLACE_NO_TICK; /* none of it may be taken */
-	assert_int_equal(plan(&f)->class, 1);
+	assert_int_equal(plan()->class, 1);
 }
 
-TEST(more_sparse_slabs_give_if_they_are_older)
+OLDEST(900, 899, more_sparse_slabs_give_if_they_are_older)
 {
-	struct fixture f = fixture(900, 899);
-
 	f.classes[1] = sparse_with(899);
 	f.state.sparse_max = 1;
-	assert_int_equal(plan(&f)->class, 0);
+	assert_int_equal(plan()->class, 0);
 	f.classes[2] = sparse_with(901);
 	f.state.n_classes = 3;
-	plans(&f, PLACE_LOOK, 1);
+	plans(PLACE_LOOK, 1);
 	f.classes[1].oldest_tick = 901;
-	assert_int_equal(plan(&f)->class, 0);
+	assert_int_equal(plan()->class, 0);
 	f.classes[1] = class_with(0, 700); /* no sparse one: as ever, twice as old */
-	assert_int_equal(plan(&f)->class, 1);
+	assert_int_equal(plan()->class, 1);
 }
 
 TEST(few_blocks_are_charged_with_their_slab)

@@ -139,30 +139,32 @@ TEST(refused_geometry_takes_no_number)
 /* --- spaces found on a device --- */
 
 /* Of the usual geometry, as a daemon before us would have computed them. */
-struct before {
+static struct {
 	uint8_t owner[32];
 	uint32_t usual, raw;
-};
+} b;
 
-static struct before before(void)
+FIXTURE(begin_after_another)
 {
 	struct quota quota = { 0 };
 	struct spaces *other;
 	struct space *space;
-	struct before ret;
 
+	(void)begin(state);
 	assert_int_equal(spaces_open(home.dir, MAX, &quota, &other, home_text, sizeof(home_text)),
 			 0);
 	assert_int_equal(spaces_tenant(other, "default", home_text, sizeof(home_text)), 0);
 	assert_int_equal(space_acquire(other, "default", &g, &space, home_text, sizeof(home_text)),
 			 0);
 	assert_true(space->known);
-	memcpy(ret.owner, space->owner, 32);
-	ret.usual = space->shape.image_bytes;
-	ret.raw = space->raw_shape.image_bytes;
+	memcpy(b.owner, space->owner, 32);
+	b.usual = space->shape.image_bytes;
+	b.raw = space->raw_shape.image_bytes;
 	spaces_close(other);
-	return ret;
+	return 0;
 }
+
+#define FOUND(name) TEST_WITH(name, begin_after_another, home_tear_down)
 
 static uint32_t found(const uint8_t owner[32], uint32_t bytes, uint32_t variant)
 {
@@ -185,9 +187,8 @@ TEST(owner_is_tenant_and_id)
 	assert_memory_not_equal(space->owner, tenant, 16);
 }
 
-TEST(found_is_unknown_until_opened_and_keeps_its_number)
+FOUND(found_is_unknown_until_opened_and_keeps_its_number)
 {
-	const struct before b = before();
 	const uint32_t number = found(b.owner, b.usual, 0);
 	const struct space *space = space_at(home.spaces, number);
 
@@ -208,9 +209,8 @@ TEST(found_is_unknown_until_opened_and_keeps_its_number)
 
 /* Of the found owner alone, so that it is the same when its engine comes; of each space another,
  * after each start another. The table of blocks knows it before there can be a block. */
-TEST(index_keys_follow_from_the_owner_and_the_start)
+FOUND(index_keys_follow_from_the_owner_and_the_start)
 {
-	const struct before b = before();
 	const uint32_t number = found(b.owner, b.usual, 0);
 	struct fingerprint_key told;
 	uint8_t key[16];
@@ -229,9 +229,8 @@ TEST(index_keys_follow_from_the_owner_and_the_start)
 	assert_memory_not_equal(acquire()->index_key, key, 16);
 }
 
-TEST(the_order_of_sizes_stays_as_found)
+FOUND(the_order_of_sizes_stays_as_found)
 {
-	const struct before b = before();
 	const struct space *space;
 
 	(void)found(b.owner, b.raw, 0);
@@ -243,17 +242,14 @@ TEST(the_order_of_sizes_stays_as_found)
 	assert_int_equal(space_variant(space, CODEC_FP8), 1);
 }
 
-TEST(one_found_size_says_the_order)
+FOUND(one_found_size_says_the_order)
 {
-	const struct before b = before();
-
 	(void)found(b.owner, b.raw, 0);
 	assert_int_equal(acquire()->variant_bytes[0], b.raw);
 }
 
-TEST(sizes_that_do_not_fit_are_overwritten)
+FOUND(sizes_that_do_not_fit_are_overwritten)
 {
-	const struct before b = before();
 	const struct space *space;
 
 	(void)found(b.owner, 12345, 0);
@@ -263,9 +259,8 @@ TEST(sizes_that_do_not_fit_are_overwritten)
 	assert_int_equal(space->variant_bytes[1], b.usual);
 }
 
-TEST(a_third_size_is_refused)
+FOUND(a_third_size_is_refused)
 {
-	const struct before b = before();
 	uint32_t number = 77, variant = 77;
 
 	assert_int_equal(space_found(home.spaces, b.owner, 0, 1, &number, &variant), -EBADMSG);

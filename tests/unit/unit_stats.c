@@ -9,6 +9,7 @@
 #include "tiers/tier.h"
 
 static struct stats *stats;
+static const struct stats *seen; /* its map */
 
 /* In a directory, at tool.path. */
 static void open_page(void)
@@ -90,8 +91,6 @@ TEST(groups_stand_together)
 
 IN_A_DIRECTORY(readers_see_what_was_counted)
 {
-	const struct stats *seen;
-
 	open_page();
 	assert_int_equal(stats_map(tool.path, &seen), 0);
 	stats_add(&stats->v.store_blocks_total, 5);
@@ -126,7 +125,6 @@ IN_A_DIRECTORY(the_file_is_private)
 IN_A_DIRECTORY(a_successor_leaves_old_maps_alone)
 {
 	struct stats *new;
-	const struct stats *seen;
 
 	open_page();
 	stats_add(&stats->v.store_blocks_total, 3);
@@ -142,8 +140,6 @@ IN_A_DIRECTORY(a_successor_leaves_old_maps_alone)
 
 IN_A_DIRECTORY(strangers_are_refused)
 {
-	const struct stats *seen;
-
 	open_page();
 	stats->layout ^= 1;
 	assert_int_equal(stats_map(tool.path, &seen), -EPROTO);
@@ -176,8 +172,6 @@ IN_A_DIRECTORY(failures_leave_nothing)
 
 IN_A_DIRECTORY(a_truncated_page_is_whole_again)
 {
-	const struct stats *seen;
-
 	open_page();
 	stats_add(&stats->v.store_blocks_total, 7);
 	assert_int_equal(stats_keep(stats), 0);
@@ -341,7 +335,6 @@ IN_MEMORY(another_namespaces_pid_means_nothing)
 
 IN_A_DIRECTORY(stopped_and_dead_are_told_apart)
 {
-	const struct stats *seen;
 	const pid_t child = tool_child();
 
 	assert_int_equal(stats_map(tool.path, &seen), 0);
