@@ -150,28 +150,22 @@ FIXTURE(tear_down)
 
 TEST_EACH(set_up, tear_down);
 
-static struct extent slot(void)
-{
-	struct extent where;
+static struct extent where; /* the slot of the last that was to be entered */
+static uint32_t got;        /* the block that it became */
 
+static int enter(uint32_t number, enum image_codec codec, uint32_t parent)
+{
 	assert_int_equal(tier_alloc(&host.base, SLOT, &where), 0);
-	return where;
-}
-
-static int enter(uint32_t number, enum image_codec codec, const struct extent *where,
-		 uint32_t parent, uint32_t *ret)
-{
-	return copies_enter(&tables, &space, random_key_of(number).bytes, codec, where, parent,
-			    ret);
+	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
+	got = BLOCK_NONE;
+	return copies_enter(&tables, &space, random_key_of(number).bytes, codec, &where, parent,
+			    &got);
 }
 
 static uint32_t entered(uint32_t number, uint32_t parent)
 {
-	const struct extent where = slot();
-	uint32_t block = BLOCK_NONE;
-
-	assert_int_equal(enter(number, CODEC_FP8, &where, parent, &block), 0);
-	return block;
+	assert_int_equal(enter(number, CODEC_FP8, parent), 0);
+	return got;
 }
 
 static bool has(uint32_t number, uint32_t name)
@@ -179,14 +173,14 @@ static bool has(uint32_t number, uint32_t name)
 	return blocks_find(tables.blocks, random_key_of(name).bytes, number) != BLOCK_NONE;
 }
 
-/* The block's, and it says so from both sides. */
-static void owns(uint32_t block, const struct extent *where)
+/* The slot is the block's, and it says so from both sides. */
+static void owns(uint32_t block, const struct extent *its)
 {
 	struct extent found;
 
 	assert_true(extents_in_host(&tables, block, &found));
-	assert_true(extent_equal(&found, where));
-	assert_int_equal(slabs_owner(host.slabs, where), block);
+	assert_true(extent_equal(&found, its));
+	assert_int_equal(slabs_owner(host.slabs, its), block);
 }
 
 /* Only NVMe has it. */
@@ -194,7 +188,6 @@ static uint32_t away(uint32_t number)
 {
 	const struct extent there = { .tier = TIER_NVME, .slot = DISK_SLOT };
 	const uint32_t block = entered(number, BLOCK_NONE);
-	struct extent where;
 
 	blocks_set_nvme(tables.blocks, block, &there);
 	assert_int_equal(tier_extent(&host.base, blocks_demote(tables.blocks, block), &where), 0);
@@ -207,41 +200,34 @@ static uint32_t away(uint32_t number)
 TEST(a_new_block_has_slot_parent_and_codec)
 {
 	const uint32_t parent = entered(1, BLOCK_NONE);
-	const struct extent where = slot();
-	uint32_t block = BLOCK_NONE;
 
-	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
-	assert_int_equal(enter(2, CODEC_RAW, &where, parent, &block), 0);
-	owns(block, &where);
-	assert_int_equal(blocks_parent(tables.blocks, block), parent);
+	assert_int_equal(enter(2, CODEC_RAW, parent), 0);
+	owns(got, &where);
+	assert_int_equal(blocks_parent(tables.blocks, got), parent);
 	assert_int_equal(blocks_parent(tables.blocks, parent), BLOCK_NONE);
-	assert_int_equal(blocks_variant(tables.blocks, block), 1); /* the larger image */
+	assert_int_equal(blocks_variant(tables.blocks, got), 1); /* the larger image */
 	assert_int_equal(blocks_variant(tables.blocks, parent), 0);
 	assert_int_equal(host.base.extents, 2);
 }
 
 TEST(one_that_memory_has_leaves_the_slot_to_the_caller)
 {
-	const struct extent first = slot(), second = slot();
-	uint32_t block = BLOCK_NONE, again = BLOCK_NONE;
+	const uint32_t block = entered(1, BLOCK_NONE);
+	const struct extent first = where;
 
-	assert_int_equal(enter(1, CODEC_FP8, &first, BLOCK_NONE, &block), 0);
-	assert_int_equal(enter(1, CODEC_FP8, &second, BLOCK_NONE, &again), 1);
-	assert_int_equal(again, block);
+	assert_int_equal(enter(1, CODEC_FP8, BLOCK_NONE), 1);
+	assert_int_equal(got, block);
 	owns(block, &first);
-	assert_int_equal(slabs_owner(host.slabs, &second), SLABS_NO_OWNER);
-	tier_free(&host.base, &second);
+	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
+	tier_free(&host.base, &where);
 	assert_int_equal(blocks_count(tables.blocks), 1);
 }
 
 TEST(one_that_is_away_comes_back_under_its_parent)
 {
 	const uint32_t block = away(1), parent = entered(2, BLOCK_NONE);
-	const struct extent where = slot();
-	uint32_t again = BLOCK_NONE;
 
-	assert_int_equal(enter(1, CODEC_FP8, &where, parent, &again), 0);
-	assert_int_equal(again, block);
+	assert_int_equal(entered(1, parent), block);
 	owns(block, &where);
 	assert_int_equal(blocks_parent(tables.blocks, block), parent);
 	assert_true(blocks_nvme(tables.blocks, block, NULL));
@@ -252,11 +238,8 @@ TEST(one_that_is_away_comes_back_under_its_parent)
 TEST(one_that_is_away_is_not_its_own_parent)
 {
 	const uint32_t block = away(1);
-	const struct extent where = slot();
-	uint32_t again = BLOCK_NONE;
 
-	assert_int_equal(enter(1, CODEC_FP8, &where, block, &again), 0);
-	assert_int_equal(again, block);
+	assert_int_equal(entered(1, block), block);
 	assert_int_equal(blocks_parent(tables.blocks, block), BLOCK_NONE);
 }
 
@@ -264,12 +247,9 @@ TEST(one_that_is_away_is_not_its_own_parent)
 TEST(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it)
 {
 	const uint32_t block = away(1);
-	const struct extent where = slot();
-	uint32_t again = BLOCK_NONE;
 
 	disk.readable = false;
-	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
-	assert_int_equal(again, block);
+	assert_int_equal(entered(1, BLOCK_NONE), block);
 	owns(block, &where);
 	assert_false(blocks_nvme(tables.blocks, block, NULL));
 	assert_int_equal(disk.forgotten, 1);
@@ -278,12 +258,9 @@ TEST(the_copy_on_a_disk_that_is_away_goes_if_another_takes_it)
 TEST(without_another_disk_it_stays)
 {
 	const uint32_t block = away(1);
-	const struct extent where = slot();
-	uint32_t again = BLOCK_NONE;
 
 	disk.readable = disk.writable = false;
-	assert_int_equal(enter(1, CODEC_FP8, &where, BLOCK_NONE, &again), 0);
-	assert_int_equal(again, block);
+	assert_int_equal(entered(1, BLOCK_NONE), block);
 	assert_true(blocks_nvme(tables.blocks, block, NULL));
 	assert_int_equal(disk.forgotten, 0);
 }
@@ -291,16 +268,12 @@ TEST(without_another_disk_it_stays)
 TEST(a_full_table_loses_its_oldest_leaf)
 {
 	uint32_t blocks[BLOCKS];
-	struct extent where;
-	uint32_t block = BLOCK_NONE;
 
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = entered(i + 1, BLOCK_NONE);
 	for (uint32_t i = 0; i < BLOCKS; i++) /* the third is the oldest */
 		copies_touch(&tables, blocks[(i + 2) % BLOCKS], 10 + i);
-	where = slot();
-	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), 0);
-	owns(block, &where);
+	owns(entered(9, BLOCK_NONE), &where);
 	assert_false(has(SPACE, 3));
 	assert_int_equal(blocks_count(tables.blocks), BLOCKS);
 	assert_int_equal(host.base.extents, BLOCKS); /* its slot is free */
@@ -366,20 +339,16 @@ TEST(where_nobody_has_more_each_pays_for_itself)
 /* OTHER has more than its share, and all of it is in use. */
 TEST(a_newcomer_takes_from_anybody_rather_than_be_refused)
 {
-	struct extent where;
-	uint32_t block;
-
 	guarantee(SPACE, 1);
 	guarantee(NEWCOMER, 1);
 	fill(1, false);
 	for (uint32_t i = 1; i < BLOCKS; i++)
 		blocks_pin(tables.blocks, i);
-	where = slot();
 	space.number = OTHER;
-	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), -ENOSPC);
+	assert_int_equal(enter(9, CODEC_FP8, BLOCK_NONE), -ENOSPC);
 	assert_true(has(SPACE, 1));
 	space.number = NEWCOMER;
-	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), 0);
+	(void)entered(9, BLOCK_NONE);
 	assert_false(has(SPACE, 1));
 	assert_true(has(NEWCOMER, 9));
 	for (uint32_t i = 1; i < BLOCKS; i++)
@@ -388,14 +357,10 @@ TEST(a_newcomer_takes_from_anybody_rather_than_be_refused)
 
 TEST(a_full_table_of_blocks_in_use_refuses)
 {
-	uint32_t block = BLOCK_NONE;
-	struct extent where;
-
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks_pin(tables.blocks, entered(i + 1, BLOCK_NONE));
-	where = slot();
-	assert_int_equal(enter(9, CODEC_FP8, &where, BLOCK_NONE, &block), -ENOSPC);
-	assert_int_equal(block, BLOCK_NONE);
+	assert_int_equal(enter(9, CODEC_FP8, BLOCK_NONE), -ENOSPC);
+	assert_int_equal(got, BLOCK_NONE);
 	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
 	assert_int_equal(blocks_count(tables.blocks), BLOCKS);
 	tier_free(&host.base, &where);

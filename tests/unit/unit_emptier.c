@@ -17,6 +17,7 @@ enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
 
 static struct world w;
 static struct extent where; /* the room that was asked for */
+static uint64_t extents;    /* of the sparse world */
 
 FIXTURE_DO(end, world_close(&w));
 
@@ -36,6 +37,7 @@ FIXTURE(sparse_world)
 	for (uint32_t i = 0; i < 3 * A_SLAB; i += 3)
 		blocks_condemn(w.blocks, world_find(&w, i));
 	mover_free_condemned(w.host, w.blocks);
+	extents = w.host->extents;
 	return 0;
 }
 
@@ -47,11 +49,26 @@ static void begin(void)
 	assert_int_equal(world_copier.n, 1);
 }
 
-/* The block of the i-th copy of a job, and its name. */
-static uint32_t copied_block(uint32_t i, uint32_t *ret_name)
+FIXTURE_DO(begun_world, (void)sparse_world(state); begin());
+#define BEGUN(name) TEST_WITH(name, begun_world, end)
+
+/* One of the blocks that are copied, its name, and where it lay. */
+static uint32_t block, name;
+static struct extent before, after;
+
+static void copied_block(uint32_t i)
 {
-	*ret_name = world_copier.jobs[0]->copies[i].from[0];
-	return world_find(&w, *ret_name);
+	name = world_copier.jobs[0]->copies[i].from[0];
+	block = world_find(&w, name);
+	world_where(&w, block, &before);
+}
+
+/* The first of them is leased when the copies end. */
+static void lease_the_first(void)
+{
+	copied_block(0);
+	blocks_pin(w.blocks, block);
+	copier_run(&world_copier);
 }
 
 TEST_WITH(all_stays_where_it_was_until_it_is_copied, sparse_world, end)
@@ -92,10 +109,10 @@ TEST_WITH(what_one_job_and_one_iteration_take_is_bounded, NULL, end)
 	mover_free_condemned(w.host, w.blocks);
 	assert_int_equal(ask(LARGE, &where), -EAGAIN);
 	while (world_copier.n) {
-		const uint64_t before = world_copier.bytes_total;
+		const uint64_t bytes = world_copier.bytes_total;
 
 		copier_end(&world_copier, 0, 0);
-		assert_true(world_copier.bytes_total - before <= EMPTIER_JOBS * EMPTIER_JOB_BYTES);
+		assert_true(world_copier.bytes_total - bytes <= EMPTIER_JOBS * EMPTIER_JOB_BYTES);
 		iterations++;
 	}
 	assert_int_equal(world_moved_bytes, LARGE / 2);
@@ -107,16 +124,9 @@ TEST_WITH(what_one_job_and_one_iteration_take_is_bounded, NULL, end)
 	assert_int_equal(ask(LARGE, &where), 0);
 }
 
-TEST_WITH(a_block_that_is_leased_meanwhile_moves_when_it_is_not, sparse_world, end)
+BEGUN(a_block_that_is_leased_meanwhile_moves_when_it_is_not)
 {
-	struct extent before, after;
-	uint32_t block, name;
-
-	begin();
-	block = copied_block(0, &name);
-	world_where(&w, block, &before);
-	blocks_pin(w.blocks, block);
-	copier_run(&world_copier);
+	lease_the_first();
 	world_where(&w, block, &after);
 	assert_true(extent_equal(&before, &after));
 	assert_true(emptier_busy(w.mover.emptier));
@@ -133,13 +143,9 @@ TEST_WITH(a_block_that_is_leased_meanwhile_moves_when_it_is_not, sparse_world, e
 	assert_int_equal(ask(BIG, &where), 0);
 }
 
-TEST_WITH(a_block_that_is_condemned_meanwhile_is_gone_at_once, sparse_world, end)
+BEGUN(a_block_that_is_condemned_meanwhile_is_gone_at_once)
 {
-	const uint64_t extents = w.host->extents;
-	uint32_t block, name;
-
-	begin();
-	block = copied_block(1, &name);
+	copied_block(1);
 	blocks_condemn(w.blocks, block);
 	assert_int_equal(world_find(&w, name), BLOCK_NONE);
 	copier_run(&world_copier);
@@ -150,18 +156,11 @@ TEST_WITH(a_block_that_is_condemned_meanwhile_is_gone_at_once, sparse_world, end
 	assert_int_equal(ask(BIG, &where), 0);
 }
 
-TEST_WITH(one_who_waits_with_a_lease_ends_a_stuck_emptying, sparse_world, end)
+BEGUN(one_who_waits_with_a_lease_ends_a_stuck_emptying)
 {
-	const uint64_t extents = w.host->extents;
 	const struct mover_for patient = { 0 };
-	struct extent before, after;
-	uint32_t block, name;
 
-	begin();
-	block = copied_block(0, &name);
-	world_where(&w, block, &before);
-	blocks_pin(w.blocks, block);
-	copier_run(&world_copier);
+	lease_the_first();
 	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, &patient, &w.mover, &where),
 			 -EAGAIN);
 	assert_true(emptier_busy(w.mover.emptier));
@@ -178,9 +177,8 @@ TEST_WITH(one_who_waits_with_a_lease_ends_a_stuck_emptying, sparse_world, end)
 	blocks_unpin(w.blocks, block);
 }
 
-TEST_WITH(a_job_that_fails_leaves_all_and_is_tried_again, sparse_world, end)
+BEGUN(a_job_that_fails_leaves_all_and_is_tried_again)
 {
-	begin();
 	copier_end(&world_copier, 0, -ECANCELED);
 	assert_int_equal(world_moved_blocks, 0);
 	assert_true(emptier_busy(w.mover.emptier));
@@ -198,9 +196,8 @@ TEST_WITH(a_job_that_fails_leaves_all_and_is_tried_again, sparse_world, end)
 			world_bytes_are(&w, i, SMALL);
 }
 
-TEST_WITH(stores_of_its_class_do_not_take_the_room_it_needs, sparse_world, end)
+BEGUN(stores_of_its_class_do_not_take_the_room_it_needs)
 {
-	begin();
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
 		assert_int_equal(ask(SMALL, &where), 0); /* the oldest go */
 		tier_free(w.host, &where);
@@ -211,12 +208,11 @@ TEST_WITH(stores_of_its_class_do_not_take_the_room_it_needs, sparse_world, end)
 	assert_int_equal(ask(BIG, &where), 0);
 }
 
-TEST_WITH(the_slab_is_for_who_waited, sparse_world, end)
+BEGUN(the_slab_is_for_who_waited)
 {
 	struct extent big;
 	uint64_t evicted;
 
-	begin();
 	copier_run(&world_copier);
 	while (!tier_alloc(w.host, SMALL, &where))
 		; /* any slots that are free now: no class's slab */
@@ -226,9 +222,8 @@ TEST_WITH(the_slab_is_for_who_waited, sparse_world, end)
 	assert_int_equal(tier_extent_bytes(w.host, &big), BIG);
 }
 
-TEST_WITH(a_slab_that_nobody_comes_for_is_free, sparse_world, end)
+BEGUN(a_slab_that_nobody_comes_for_is_free)
 {
-	begin();
 	copier_run(&world_copier);
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 0);
 	while (emptier_poll(w.mover.emptier))
@@ -306,7 +301,7 @@ static bool work(struct loop_poller *poller)
 {
 	struct bed *b = container_of(poller, struct bed, poller);
 	bool busy = false;
-	uint32_t block;
+	uint32_t old;
 
 	for (int i = 0; i < READERS; i++) {
 		if (!b->readers[i].busy && b->rounds < ROUNDS)
@@ -319,9 +314,9 @@ static bool work(struct loop_poller *poller)
 		return true;
 	}
 	if (!emptier_busy(w.mover.emptier)) {
-		block = world_find(&w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
-		if (block != BLOCK_NONE && random_below(&b->random, 4) == 0)
-			blocks_condemn(w.blocks, block);
+		old = world_find(&w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
+		if (old != BLOCK_NONE && random_below(&b->random, 4) == 0)
+			blocks_condemn(w.blocks, old);
 		else if (ask(SMALL, &where) == 0) {
 			memset(tier_address(w.host, &where), (int)(b->next_name & 0xff), SMALL);
 			(void)world_commit(&w, 0, b->next_name++, BLOCK_NONE, &where);

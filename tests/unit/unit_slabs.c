@@ -30,10 +30,6 @@ static uint32_t lost(TEST_UNUSED void *arg)
 	return rig.lost;
 }
 
-FIXTURE_DO(close_slabs, slabs_close(rig.slabs));
-
-TEST_EACH(NULL, close_slabs);
-
 /* units: of each slab, three of them; NULL: all are of unit 3. */
 static void units_open(const uint8_t *units, uint32_t slabs)
 {
@@ -50,15 +46,17 @@ static void units_open(const uint8_t *units, uint32_t slabs)
 	assert_int_equal(slabs_open(&conf, &rig.slabs), 0);
 }
 
-static void rig_open(uint32_t slabs)
-{
-	units_open(NULL, slabs);
-}
+/* Of each case; where a slot was given last, and where to move it. */
+static struct extent e[2 * A_SLAB], where, to;
+
+FIXTURE_DO(two_slabs, units_open(NULL, 2));
+FIXTURE_DO(close_slabs, slabs_close(rig.slabs));
+TEST_EACH(two_slabs, close_slabs);
+/* A case that opens them itself. */
+#define NOT_OPEN(name) TEST_WITH(name, NULL, close_slabs)
 
 static struct extent take(uint32_t bytes)
 {
-	struct extent where;
-
 	assert_int_equal(slabs_alloc(rig.slabs, bytes, TIER_ANY_UNIT, &where), 0);
 	assert_int_equal(where.tier, TIER_GPU);
 	assert_int_equal(where.unit, 3);
@@ -76,9 +74,7 @@ static uint32_t free_slots(uint32_t class)
 TEST(offsets_are_apart_and_slabs_come_when_they_are_usable)
 {
 	bool seen[2 * A_SLAB] = { false };
-	struct extent where;
 
-	rig_open(2);
 	assert_int_equal(rig.tier.capacity_bytes, 2 * SLAB);
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
 		where = take(SMALL);
@@ -90,8 +86,6 @@ TEST(offsets_are_apart_and_slabs_come_when_they_are_usable)
 	assert_int_equal(rig.tier.used_bytes, 2 * SLAB);
 	slabs_close(rig.slabs);
 
-	rig_open(2);
-	slabs_close(rig.slabs);
 	rig = (struct rig){ .tier.ops = &ops, .lost = 1 };
 	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier,
 							  .slab_bytes = SLAB,
@@ -106,20 +100,18 @@ TEST(offsets_are_apart_and_slabs_come_when_they_are_usable)
 	assert_int_equal(slabs_alloc(rig.slabs, SMALL, TIER_ANY_UNIT, &where), 0);
 }
 
-/* Two slabs: 8 slots in use in the first, `second` in the other. */
-static void fill(uint32_t second, struct extent *ret)
+/* 8 slots in use in the first slab, `second` in the other. */
+static void fill(uint32_t second)
 {
 	for (uint32_t i = 0; i < A_SLAB + second; i++)
-		ret[i] = take(SMALL);
+		e[i] = take(SMALL);
 }
 
 TEST(a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept)
 {
-	struct extent e[2 * A_SLAB], to, where;
 	uint32_t cursor = 0;
 
-	rig_open(2);
-	fill(2, e);
+	fill(2);
 	slabs_free(rig.slabs, &e[0]);
 	slabs_free(rig.slabs, &e[1]);
 	/* first: 5 in use, 3 free. second: 2 in use, 6 free */
@@ -152,10 +144,7 @@ TEST(a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept)
 
 TEST(a_slot_of_a_closed_slab_that_is_freed_needs_no_place)
 {
-	struct extent e[2 * A_SLAB];
-
-	rig_open(2);
-	fill(3, e);
+	fill(3);
 	for (uint32_t i = 0; i < 3; i++)
 		slabs_free(rig.slabs, &e[i]);
 	slabs_close_slab(rig.slabs, e[8].slot >> 16);
@@ -170,10 +159,7 @@ TEST(a_slot_of_a_closed_slab_that_is_freed_needs_no_place)
 
 TEST(a_move_that_is_given_up_leaves_all_as_it_was)
 {
-	struct extent e[2 * A_SLAB], to;
-
-	rig_open(2);
-	fill(2, e);
+	fill(2);
 	slabs_free(rig.slabs, &e[0]);
 	slabs_free(rig.slabs, &e[1]);
 	slabs_close_slab(rig.slabs, e[8].slot >> 16);
@@ -192,10 +178,7 @@ TEST(a_move_that_is_given_up_leaves_all_as_it_was)
  * reason to go on. */
 TEST(a_free_slab_makes_a_move_needless)
 {
-	struct extent e[2 * A_SLAB], to;
-
-	rig_open(2);
-	fill(2, e);
+	fill(2);
 	for (uint32_t i = 0; i < 6; i++)
 		slabs_free(rig.slabs, &e[i]);
 	slabs_close_slab(rig.slabs, e[8].slot >> 16);
@@ -209,7 +192,7 @@ TEST(a_free_slab_makes_a_move_needless)
 
 static struct extent take_of(uint32_t bytes, uint32_t unit)
 {
-	struct extent where, again;
+	struct extent again;
 
 	assert_int_equal(slabs_alloc(rig.slabs, bytes, unit, &where), 0);
 	assert_int_equal(slabs_extent(rig.slabs, where.slot, &again), 0);
@@ -217,10 +200,10 @@ static struct extent take_of(uint32_t bytes, uint32_t unit)
 	return where;
 }
 
-TEST(a_unit_that_is_wanted_is_given_while_it_has_any)
+NOT_OPEN(a_unit_that_is_wanted_is_given_while_it_has_any)
 {
 	static const uint8_t units[] = { 0, 1, 0, 1, 0, 0 };
-	struct extent where, last = { 0 };
+	struct extent last = { 0 };
 
 	units_open(units, 6);
 	/* a free slab of its own before a slot of another unit's */
@@ -242,7 +225,7 @@ TEST(a_unit_that_is_wanted_is_given_while_it_has_any)
 	assert_int_equal(take_of(SMALL, TIER_NO_UNIT).unit, 0);
 }
 
-TEST(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most)
+NOT_OPEN(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most)
 {
 	static const uint8_t units[] = { 0, 1, 1, 1, 0, 2 };
 
@@ -256,11 +239,10 @@ TEST(without_a_wish_the_fullest_slab_goes_then_the_unit_with_most)
 	assert_int_equal(take_of(SMALL, TIER_ANY_UNIT).unit, 1);
 }
 
-TEST(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit)
+NOT_OPEN(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit)
 {
 	static const uint8_t units[] = { 0, 1, 2, 1 };
 	uint32_t seen = 0, slab = SLABS_NONE;
-	struct extent to, where;
 
 	units_open(units, 4);
 	for (uint32_t i = 0; i < A_SLAB; i++)
@@ -290,12 +272,12 @@ TEST(slabs_of_all_units_are_walked_and_a_move_stays_in_its_unit)
 	slabs_reopen(rig.slabs);
 }
 
-TEST(slots_have_numbers_without_gaps)
+NOT_OPEN(slots_have_numbers_without_gaps)
 {
 	enum { SLABS = 3 };
-	struct extent slots[SLABS * A_SLAB] = { 0 }, where;
+	struct extent slots[SLABS * A_SLAB] = { 0 };
 
-	rig_open(SLABS);
+	units_open(NULL, SLABS);
 	for (uint32_t i = 0; i < SLABS * A_SLAB; i++) {
 		where = take(SMALL);
 		const uint32_t number = slabs_number(rig.slabs, &where);

@@ -72,27 +72,6 @@ static const struct tier_ops record_ops = { .id = TIER_NVME,
 static struct record r;
 static struct tier *t;
 
-FIXTURE(record_open)
-{
-	r = (struct record){ .base = { .ops = &record_ops, .capacity_bytes = 1 << 20 } };
-	return 0;
-}
-
-FIXTURE(record_wrap)
-{
-	(void)record_open(state);
-	return fault_wrap(&r.base, &t);
-}
-
-FIXTURE(record_unwrap)
-{
-	tier_close(t);
-	return !r.closed;
-}
-
-TEST_EACH(record_open, NULL);
-#define WRAPPED(name) TEST_WITH(name, record_wrap, record_unwrap)
-
 static void record_finish_all(int status)
 {
 	const uint32_t n = r.n;
@@ -124,10 +103,28 @@ static struct op op(void)
 				   .done = op_done } };
 }
 
+static struct op o; /* the case's first */
+
+FIXTURE_DO(record_open, o = op();
+	   r = (struct record){ .base = { .ops = &record_ops, .capacity_bytes = 1 << 20 } });
+
+FIXTURE(record_wrap)
+{
+	(void)record_open(state);
+	return fault_wrap(&r.base, &t);
+}
+
+FIXTURE(record_unwrap)
+{
+	tier_close(t);
+	return !r.closed;
+}
+
+TEST_EACH(record_open, NULL);
+#define WRAPPED(name) TEST_WITH(name, record_wrap, record_unwrap)
+
 TEST(an_xfer_completes_once)
 {
-	struct op o = op();
-
 	assert_int_equal(tier_submit(&r.base, &o.x), 0);
 	assert_int_equal(r.base.in_flight, 1);
 	assert_int_equal(o.done, 0);
@@ -140,8 +137,6 @@ TEST(an_xfer_completes_once)
 
 static void complete_twice(TEST_UNUSED void *arg)
 {
-	struct op o = op();
-
 	(void)tier_submit(&r.base, &o.x);
 	r.n = 0;
 	tier_complete(&o.x, 0);
@@ -150,24 +145,18 @@ static void complete_twice(TEST_UNUSED void *arg)
 
 static void submit_twice(TEST_UNUSED void *arg)
 {
-	struct op o = op();
-
 	(void)tier_submit(&r.base, &o.x);
 	(void)tier_submit(&r.base, &o.x);
 }
 
 static void submit_unaligned(TEST_UNUSED void *arg)
 {
-	struct op o = op();
-
 	o.x.buffer++;
 	(void)tier_submit(&r.base, &o.x);
 }
 
 static void close_while_lent(TEST_UNUSED void *arg)
 {
-	struct op o = op();
-
 	(void)tier_submit(&r.base, &o.x);
 	tier_close(&r.base);
 }
@@ -182,8 +171,6 @@ TEST(misuse_aborts)
 
 TEST(an_extent_of_another_tier_is_stale)
 {
-	struct op o = op();
-
 	o.x.where.tier = TIER_REDIS;
 	assert_int_equal(tier_submit(&r.base, &o.x), -ESTALE);
 	assert_false(o.x.in_flight);
@@ -211,51 +198,49 @@ WRAPPED(the_nth_alloc_fails)
 
 WRAPPED(the_nth_xfer_fails_at_submit_or_at_the_end)
 {
-	struct op a = op(), b = op(), c = op();
+	struct op b = op(), c = op();
 
 	fault_set(t, &(struct fault_plan){ .submit_nth = 2,
 					   .submit_errno = -EIO,
 					   .done_nth = 2,
 					   .done_errno = -EBADMSG });
-	assert_int_equal(tier_submit(t, &a.x), 0);
+	assert_int_equal(tier_submit(t, &o.x), 0);
 	assert_int_equal(tier_submit(t, &b.x), -EIO);
 	assert_int_equal(tier_submit(t, &c.x), 0);
 	record_finish_all(0);
-	assert_int_equal(a.x.status, 0);
+	assert_int_equal(o.x.status, 0);
 	assert_int_equal(c.x.status, -EBADMSG);
-	assert_int_equal(a.done + b.done + c.done, 2);
+	assert_int_equal(o.done + b.done + c.done, 2);
 }
 
 WRAPPED(held_completions_wait)
 {
-	struct op a = op(), b = op();
+	struct op b = op();
 
 	fault_set(t, &(struct fault_plan){ .hold = true });
-	assert_int_equal(tier_submit(t, &a.x), 0);
+	assert_int_equal(tier_submit(t, &o.x), 0);
 	assert_int_equal(tier_submit(t, &b.x), 0);
 	record_finish_all(-EIO);
-	assert_int_equal(a.done + b.done, 0);
+	assert_int_equal(o.done + b.done, 0);
 	assert_int_equal(fault_release(t, 1), 1);
-	assert_int_equal(a.done, 1);
-	assert_int_equal(a.x.status, -EIO);
+	assert_int_equal(o.done, 1);
+	assert_int_equal(o.x.status, -EIO);
 	assert_int_equal(fault_release(t, 9), 1);
 	assert_int_equal(b.done, 1);
 }
 
 WRAPPED(a_deaf_tier_does_not_hear_cancel)
 {
-	struct op a = op();
-
-	assert_int_equal(tier_submit(t, &a.x), 0);
+	assert_int_equal(tier_submit(t, &o.x), 0);
 	fault_set(t, &(struct fault_plan){ .deaf = true });
-	tier_cancel(t, &a.x);
+	tier_cancel(t, &o.x);
 	assert_int_equal(r.cancelled, 0);
 	fault_set(t, &(struct fault_plan){ .deaf = false });
-	tier_cancel(t, &a.x);
+	tier_cancel(t, &o.x);
 	assert_int_equal(r.cancelled, 1);
 	record_finish_all(-ECANCELED);
-	assert_int_equal(a.done, 1);
-	tier_cancel(t, &a.x); /* too late: nothing happens */
+	assert_int_equal(o.done, 1);
+	tier_cancel(t, &o.x); /* too late: nothing happens */
 	assert_int_equal(r.cancelled, 1);
 }
 

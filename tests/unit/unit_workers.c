@@ -230,12 +230,22 @@ static const struct workers_order last_first = {
 	.put = push, .put_back = push_under, .take = pop, .more = more
 };
 
+/* One thread. */
+static void open_ordered(uint32_t wake_batch, uint64_t late_ns)
+{
+	open_pool(&(struct workers_conf){ .threads = 1,
+					  .keep = 1,
+					  .order = &last_first,
+					  .order_arg = stack,
+					  .wake_batch = wake_batch,
+					  .late_ns = late_ns });
+}
+
 TEST(an_order_of_its_own)
 {
 	static const uint32_t want[] = { 0, 3, 1, 2 };
 
-	open_pool(&(struct workers_conf){
-		.threads = 1, .keep = 1, .order = &last_first, .order_arg = stack });
+	open_ordered(0, 0);
 	make(4, run_fast);
 	items[0].work.run = run_gated;
 	items[2].again = 1; /* it comes when all others have ended */
@@ -257,12 +267,7 @@ TEST(told_once_for_several)
 {
 	enum { N = 6, BATCH = 4 };
 
-	open_pool(&(struct workers_conf){ .threads = 1,
-					  .keep = 1,
-					  .order = &last_first,
-					  .order_arg = stack,
-					  .wake_batch = BATCH,
-					  .late_ns = UINT64_MAX / 2 });
+	open_ordered(BATCH, UINT64_MAX / 2);
 	make(N, run_gated);
 	workers_submit(pool, &items[0].work);
 	begun(0);
@@ -292,12 +297,7 @@ static enum work_end run_and_tell(struct work *work, uint32_t thread)
 
 TEST(told_late_by_the_next)
 {
-	open_pool(&(struct workers_conf){ .threads = 1,
-					  .keep = 1,
-					  .order = &last_first,
-					  .order_arg = stack,
-					  .wake_batch = 4,
-					  .late_ns = 1000 });
+	open_ordered(4, 1000);
 	make(2, run_gated);
 	items[1].work.run = run_and_tell;
 	items[1].again = 1;
@@ -346,9 +346,7 @@ static void make_stand(pthread_t thread)
  * for it (alarm() ends the test then). */
 TEST(submitting_waits_for_no_thread)
 {
-	const struct workers_conf conf = { .threads = 2, .keep = 2 };
-
-	open_pool(&conf);
+	open_pool(&(struct workers_conf){ .threads = 2, .keep = 2 });
 	make(SOME, run_fast);
 	for (uint32_t i = 0; i < 2; i++) {
 		items[i].work.run = run_gated;
