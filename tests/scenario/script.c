@@ -209,7 +209,7 @@ static void check_line(const struct line *l)
 	if (l->indent == 0 && !is_heading(l))
 		wrong(l,
 		      "no such heading: let NAME = WORDS, vary NAME WORDS, gpu, include FILE, "
-		      "define VERB NAMES, begin, together, end, case NAME; verbs are indented: ",
+		      "define VERB NAMES, begin, together, end, case NAME; verbs are indented:",
 		      l->words[0]);
 	if (l->indent > 0 && !verb_named(l->words[0]) && !script_heading("define", l->words[0]))
 		wrong(l, "no such verb; kvt --help lists all. It is", l->words[0]);
