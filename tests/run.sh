@@ -64,7 +64,7 @@ run_one() {	# BUILD FILE
 	log=$build/tests/$name.log
 	case $2 in
 	*.sh) command=(env BUILD="$build" bash "$2") ;;
-	*.py) command=(env BUILD="$build" tests/lib/python.sh "$2") ;;
+	*.py) command=(env BUILD="$build" tests/lib/python.sh -m unittest -v "$name") ;;
 	*.kvt) command=("$build/tests/kvt" "$2") ;;
 	*) command=("$build/tests/$name") ;;
 	esac

@@ -1,7 +1,7 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
-# python.sh FILE [CASE]... - runs a test in Python, which loads libkvtier, on the build in $BUILD
-# (default: build): all its cases, or these. Exit status 77, and why, where that cannot be.
+# python.sh -m unittest -v NAME[.CASE] - runs Python, which loads libkvtier, on the build in $BUILD
+# (default: build): all cases of a test, or this one. Exit status 77, and why, where that cannot be.
 
 . "$(dirname "$0")/library.sh"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {

@@ -608,7 +608,3 @@ class Binding(unittest.TestCase):
             self.assertEqual(error.errno, errno.ENOTCONN)
         self.assertEqual(space.lookup(keys).blocks, 0)
         self.client.close()
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -554,7 +554,3 @@ class Package(unittest.TestCase):
     def test_its_version_is_the_projects(self):
         project = re.search(r'^version = "(.*)"$', (TREE / "client/python/pyproject.toml").read_text(), re.M)[1]
         self.assertEqual(project, re.search(r"^VERSION := (.*)$", (TREE / "Makefile").read_text(), re.M)[1])
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

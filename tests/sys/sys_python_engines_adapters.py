@@ -8,7 +8,6 @@ Method: kvtier.vllm over doubles of torch and of vLLM's classes (vllm_double.py)
 looks as the cache of huggingface_hub.
 """
 import os
-import unittest
 from types import SimpleNamespace
 from unittest import mock
 
@@ -132,7 +131,3 @@ class Adapters(Vllm):
                             ({}, "/h/.cache/huggingface/hub")):
             with mock.patch.dict(os.environ, {**said, "HOME": "/h"}, clear=True):
                 self.assertEqual(vllm_adapters._cache(), where)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

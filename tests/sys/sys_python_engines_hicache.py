@@ -395,7 +395,3 @@ class Lent(unittest.TestCase):
         count, _ = self.wait(lent, said)
         self.assertEqual((count, len(said)), (1, 2))
         self.assertIn("kill -CONT 42", said[0])
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -140,7 +140,3 @@ class Said(World):
             engine.scheduler.add(f"s{i}", lambda: self.TOKENS, None, self.hints(("pin", {})))
         self.assertGreaterEqual(engine.scheduler.hints.unsaid, 20)
         self.daemon.process.send_signal(signal.SIGCONT)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

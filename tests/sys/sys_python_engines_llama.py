@@ -266,7 +266,3 @@ class Layouts(unittest.TestCase):
                 end += s.token_stride * 4 or s.length * (1 if s.kind == 4 else 2)
             self.assertEqual((end, len(layout.sample())), (layout.size, layout.size))
             self.assertEqual(geometry.typed_segments, llama_double.LAYERS if memory.transposed else 0)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

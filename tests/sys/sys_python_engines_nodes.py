@@ -9,7 +9,6 @@ Method: kvtier.vllm over doubles of torch and of vLLM's classes, two kvtierd, a 
 import signal
 import sys
 import tempfile
-import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -147,7 +146,3 @@ class Nodes(Waits):
                 self.assertEqual(client.tiers, Tier.HOST | (Tier.REDIS if shares else Tier(0)))
         with self.assertRaises(OSError):
             print(client.tiers)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -333,7 +333,3 @@ class Spaces(unittest.TestCase):
         self.assertEqual((state.opaque_bytes, state.pages), (other.opaque_bytes, other.pages))
         self.assertNotEqual(geometry_of(state, "m", {}, 8, 0, 1, Codec.RAW).extras,
                             geometry_of(other, "m", {}, 8, 0, 1, Codec.RAW).extras)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

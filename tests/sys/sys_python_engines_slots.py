@@ -13,7 +13,6 @@ import os
 import random
 import threading
 import time
-import unittest
 import urllib.error
 from pathlib import Path
 
@@ -353,7 +352,3 @@ class Requests(Behind):
         cache = self.cache(model="tiny@1")
         cache.ask("/completion", {"prompt": words(1)})
         self.assertEqual((cache.last.stored_blocks, cache.refused), (6, ""))
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -11,7 +11,6 @@ The real one: make test-engines.
 import errno
 import random
 import signal
-import unittest
 from unittest import mock
 
 import torch_double
@@ -256,7 +255,3 @@ class Transformers(World):
                 self.assertEqual(self.answer(cache), (40, 0))
             self.assertEqual(cached_generate(Model(), Ids([self.tokens]), max_new_tokens=2, **how).tolist(),
                              first.tolist())
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

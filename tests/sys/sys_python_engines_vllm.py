@@ -10,7 +10,6 @@ CPU. The real vLLM: make test-engines.
 import json
 import signal
 import sys
-import unittest
 from types import SimpleNamespace
 from unittest import mock
 
@@ -497,7 +496,3 @@ class Refused(Vllm):
         engine = self.engine()
         self.assertIs(engine.scheduler.requires_kv_delivery, False)
         self.assertTrue(issubclass(adapter.KvtierConnector, vllm_double.SupportsHMA))
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)
