@@ -19,16 +19,7 @@ static CUresult take(struct context *ctx, enum range_kind kind, size_t bytes, CU
 	if (!ret || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	r.memory = physical_make(ctx->gpu, bytes, 0);
-	if (!r.memory)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	r.alias = r.memory->alias;
-	r.base = address_take(bytes, 0);
-	if (!r.base || !range_add(&r)) {
-		physical_release(r.memory);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*ret = r.base;
-	return CUDA_SUCCESS;
+	return range_add_device(&r, ret);
 }
 
 CUresult cuMemAlloc(CUdeviceptr *ptr, size_t bytes)
@@ -116,19 +107,15 @@ CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
 
 CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
-	struct operation *op;
 	struct range *range;
 
 	CALL_ON_STREAM(cuMemFreeAsync, stream);
 	range = find_to_free(&call, ptr);
 	if (!range || range->kind == RANGE_MANAGED)
 		return CUDA_ERROR_INVALID_VALUE;
-	op = operation_new(OPERATION_FREE, call.id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	op->to = ptr;
 	range->freed_late = true;
-	return stream_queue(s, op, NULL);
+	return stream_queue(
+		s, &(struct operation){ .kind = OPERATION_FREE, .call = call.id, .to = ptr }, NULL);
 }
 
 CUresult cuMemGetInfo(size_t *free_bytes, size_t *total)

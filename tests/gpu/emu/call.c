@@ -44,60 +44,49 @@ static void prepare(void)
 	emu.random = emu.settings.seed;
 }
 
-/* The error of a call that fails, when the settings name none. */
-static CUresult usual_failure(enum call_id id)
-{
-	switch (id) {
-	case CALL_cuMemAlloc:
-	case CALL_cuMemAllocAsync:
-	case CALL_cuMemAllocManaged:
-	case CALL_cuMemHostAlloc:
-	case CALL_cuMemHostRegister:
-	case CALL_cuMemCreate:
-	case CALL_cuMemAddressReserve:
-	case CALL_cuStreamCreateWithPriority:
-	case CALL_cuEventCreate:
-	case CALL_cuDevicePrimaryCtxRetain:
-	case CALL_cuCtxCreate:
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	case CALL_cuIpcOpenMemHandle:
-	case CALL_cuIpcOpenEventHandle:
-	case CALL_cuMemMap:
-		return CUDA_ERROR_MAP_FAILED;
-	default:
-		return CUDA_ERROR_UNKNOWN;
-	}
-}
-
-static bool gives_back(enum call_id id)
-{
-	switch (id) {
-	case CALL_cuMemFree:
-	case CALL_cuMemFreeHost:
-	case CALL_cuMemHostUnregister:
-	case CALL_cuMemUnmap:
-	case CALL_cuMemRelease:
-	case CALL_cuMemAddressFree:
-	case CALL_cuIpcCloseMemHandle:
-	case CALL_cuEventDestroy:
-	case CALL_cuStreamDestroy:
-	case CALL_cuModuleUnload:
-	case CALL_cuCtxDestroy:
-	case CALL_cuCtxPopCurrent:
-	case CALL_cuDevicePrimaryCtxRelease:
-		return true;
-	default:
-		return false;
-	}
-}
+/* Of a call that fails, when the settings name no error: CUDA_ERROR_UNKNOWN if it is not here. Of one
+ * that gives something back. Of one that with waits=1 waits for all that its context has queued. */
+static const struct {
+	CUresult usual;
+	bool gives_back, waits;
+} facts[CALLS] = {
+	[CALL_cuMemAlloc] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuMemAllocAsync] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuMemAllocManaged] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuMemHostAlloc] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuMemHostRegister] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuMemCreate] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuMemAddressReserve] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuStreamCreateWithPriority] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuEventCreate] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuDevicePrimaryCtxRetain] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuCtxCreate] = { CUDA_ERROR_OUT_OF_MEMORY },
+	[CALL_cuIpcOpenMemHandle] = { CUDA_ERROR_MAP_FAILED },
+	[CALL_cuIpcOpenEventHandle] = { CUDA_ERROR_MAP_FAILED },
+	[CALL_cuMemMap] = { CUDA_ERROR_MAP_FAILED },
+	[CALL_cuMemFree] = { .gives_back = true, .waits = true },
+	[CALL_cuMemFreeHost] = { .gives_back = true, .waits = true },
+	[CALL_cuMemHostUnregister] = { .gives_back = true, .waits = true },
+	[CALL_cuModuleLoadData] = { .waits = true },
+	[CALL_cuModuleUnload] = { .gives_back = true, .waits = true },
+	[CALL_cuMemUnmap] = { .gives_back = true },
+	[CALL_cuMemRelease] = { .gives_back = true },
+	[CALL_cuMemAddressFree] = { .gives_back = true },
+	[CALL_cuIpcCloseMemHandle] = { .gives_back = true },
+	[CALL_cuEventDestroy] = { .gives_back = true },
+	[CALL_cuStreamDestroy] = { .gives_back = true },
+	[CALL_cuCtxDestroy] = { .gives_back = true },
+	[CALL_cuCtxPopCurrent] = { .gives_back = true },
+	[CALL_cuDevicePrimaryCtxRelease] = { .gives_back = true },
+};
 
 /* Not CUDA_ERROR_UNKNOWN, of which a program may think that its context is lost. */
 static CUresult fail_by_countdown(struct call *call)
 {
-	const CUresult usual = usual_failure(call->id),
-		       result = usual == CUDA_ERROR_UNKNOWN ? CUDA_ERROR_NOT_SUPPORTED : usual;
+	const CUresult usual = facts[call->id].usual,
+		       result = usual ? usual : CUDA_ERROR_NOT_SUPPORTED;
 
-	if (!gives_back(call->id))
+	if (!facts[call->id].gives_back)
 		return result;
 	call->late = result;
 	return CUDA_SUCCESS;
@@ -160,7 +149,9 @@ static CUresult planted(struct call *call)
 					      f->result ? f->result : CUDA_ERROR_LAUNCH_FAILED,
 					      "the settings say so");
 		} else {
-			return f->result ? f->result : usual_failure(call->id);
+			return f->result            ? f->result :
+			       facts[f->call].usual ? facts[f->call].usual :
+						      CUDA_ERROR_UNKNOWN;
 		}
 	}
 	return CUDA_SUCCESS;
@@ -192,20 +183,6 @@ static CUresult check_context(struct call *call, enum needs needs)
 	return needs == NEEDS_CONTEXT ? call->ctx->sticky : CUDA_SUCCESS;
 }
 
-static bool waits_for_all(enum call_id id)
-{
-	switch (id) {
-	case CALL_cuMemFree:
-	case CALL_cuMemFreeHost:
-	case CALL_cuMemHostUnregister:
-	case CALL_cuModuleLoadData:
-	case CALL_cuModuleUnload:
-		return emu.settings.waits;
-	default:
-		return false;
-	}
-}
-
 CUresult call_enter(struct call *call, enum needs needs)
 {
 	CUresult r;
@@ -226,7 +203,7 @@ CUresult call_enter(struct call *call, enum needs needs)
 		r = check_context(call, needs);
 	if (!r)
 		r = capture_check(call->id);
-	return !r && waits_for_all(call->id) ? context_settle(call->ctx) : r;
+	return !r && emu.settings.waits && facts[call->id].waits ? context_settle(call->ctx) : r;
 }
 
 void call_leave(struct call *call)
@@ -242,55 +219,49 @@ CUresult call_done(const struct call *call)
 
 /* --- errors --- */
 
-static const struct {
+struct word {
 	CUresult result;
-	const char *name;
-} results[] = {
+	const char *text;
+};
+
+static const struct word names[] = {
 #define RESULT(name, value) { name, #name },
 	CUDA_RESULTS(RESULT)
 #undef RESULT
+		{ 0, NULL },
 };
 
-static const char *result_name(CUresult result)
+/* Others have their names. */
+static const struct word texts[] = {
+	{ CUDA_SUCCESS, "no error" },
+	{ CUDA_ERROR_INVALID_VALUE, "invalid argument" },
+	{ CUDA_ERROR_OUT_OF_MEMORY, "out of memory" },
+	{ CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected" },
+	{ CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered" },
+	{ CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure" },
+	{ 0, NULL },
+};
+
+static const char *text_of(const struct word *word, CUresult result)
 {
-	for (size_t i = 0; i < sizeof(results) / sizeof(*results); i++)
-		if (results[i].result == result)
-			return results[i].name;
-	return NULL;
+	while (word->text && word->result != result)
+		word++;
+	return word->text;
 }
 
 CUresult cuGetErrorName(CUresult error, const char **name)
 {
 	CALL(cuGetErrorName, NEEDS_NOTHING);
-	*name = result_name(error);
+	*name = text_of(names, error);
 	return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGetErrorString(CUresult error, const char **text)
 {
 	CALL(cuGetErrorString, NEEDS_NOTHING);
-	switch (error) {
-	case CUDA_SUCCESS:
-		*text = "no error";
-		break;
-	case CUDA_ERROR_INVALID_VALUE:
-		*text = "invalid argument";
-		break;
-	case CUDA_ERROR_OUT_OF_MEMORY:
-		*text = "out of memory";
-		break;
-	case CUDA_ERROR_NO_DEVICE:
-		*text = "no CUDA-capable device is detected";
-		break;
-	case CUDA_ERROR_ILLEGAL_ADDRESS:
-		*text = "an illegal memory access was encountered";
-		break;
-	case CUDA_ERROR_LAUNCH_FAILED:
-		*text = "unspecified launch failure";
-		break;
-	default:
-		*text = result_name(error);
-	}
+	*text = text_of(texts, error);
+	if (!*text)
+		*text = text_of(names, error);
 	return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -244,11 +244,9 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 	is_void = c->is_void;
 	if (!is_void) {
-		g = calloc(1, sizeof(*g));
-		if (!g || !object_add(&g->object, OBJECT_GRAPH, call.ctx)) {
-			free(g);
+		g = object_new(OBJECT_GRAPH, call.ctx, sizeof(*g));
+		if (!g)
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		}
 		g->nodes = c->nodes;
 	}
 	*graph = g ? (CUgraph)g->object.handle : NULL;
@@ -259,13 +257,12 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 
 CUresult cuGraphDestroy(CUgraph graph)
 {
-	struct graph *g;
+	struct object *g;
 
 	CALL(cuGraphDestroy, NEEDS_INIT);
-	g = (struct graph *)object_find(OBJECT_GRAPH, (uint64_t)graph, call_name(call.id));
+	g = object_find(OBJECT_GRAPH, (uint64_t)graph, call_name(call.id));
 	if (!g)
 		return CUDA_ERROR_INVALID_VALUE;
-	object_remove(&g->object);
-	free(g);
+	object_free(g);
 	return CUDA_SUCCESS;
 }

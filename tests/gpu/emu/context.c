@@ -55,23 +55,16 @@ static uint64_t name_of(const struct context *ctx)
 
 static struct context *make(struct device *gpu, bool primary)
 {
-	struct context *ctx = calloc(1, sizeof(*ctx));
+	struct context *ctx = object_new(OBJECT_CONTEXT, NULL, sizeof(*ctx));
 
 	if (!ctx)
 		return NULL;
 	ctx->gpu = gpu;
 	ctx->primary = primary;
-	if (!object_add(&ctx->object, OBJECT_CONTEXT, NULL))
-		goto fail;
-	if (!hbm_take(gpu->physical, name_of(ctx), emu.settings.context_bytes, &ctx->row) ||
-	    !executor_start(gpu))
-		goto fail_object;
-	return ctx;
-
-fail_object:
-	object_remove(&ctx->object);
-fail:
-	free(ctx);
+	if (hbm_take(gpu->physical, name_of(ctx), emu.settings.context_bytes, &ctx->row) &&
+	    executor_start(gpu))
+		return ctx;
+	object_free(ctx);
 	return NULL;
 }
 
@@ -131,17 +124,14 @@ static void take_down(struct context *ctx)
 		for (at = 0; (object = object_next(ctx, &at)) != NULL;) {
 			if (object->kind != order[i])
 				continue;
-			if (order[i] == OBJECT_STREAM) {
+			if (order[i] == OBJECT_STREAM)
 				stream_free((struct stream *)object);
-			} else if (order[i] == OBJECT_EVENT) {
+			else if (order[i] == OBJECT_EVENT)
 				event_remove((struct event *)object);
-			} else {
-				object_remove(object);
-				if (order[i] == OBJECT_FUNCTION)
-					function_release((struct function *)object);
-				else
-					free(object);
-			}
+			else if (order[i] == OBJECT_FUNCTION)
+				function_remove((struct function *)object);
+			else
+				object_free(object);
 		}
 	for (at = 0; (range = range_next(&at)) != NULL;)
 		if (range->ctx == ctx) {

@@ -60,7 +60,6 @@ static CUresult stage(struct operation *op, struct stream *s)
 	return CUDA_SUCCESS;
 }
 
-/* Takes the operation. */
 static CUresult queue(const struct call *call, struct operation *op, enum side to, enum side from,
 		      CUstream stream)
 {
@@ -82,10 +81,8 @@ static CUresult queue(const struct call *call, struct operation *op, enum side t
 		r = capture_asks_stream(call, s);
 	if (!r && from_pageable)
 		r = stage(op, s);
-	if (r) {
-		operation_free(op);
+	if (r)
 		return r;
-	}
 	op->pageable = to_pageable ? (void *)op->to : NULL;
 	r = stream_queue(s, op, &ticket);
 	return r || !to_pageable ? r : stream_wait(s, ticket);
@@ -94,17 +91,16 @@ static CUresult queue(const struct call *call, struct operation *op, enum side t
 static CUresult copy(const struct call *call, CUdeviceptr to, enum side to_side, CUdeviceptr from,
 		     enum side from_side, size_t bytes, CUstream stream)
 {
-	struct operation *op;
+	struct operation op = { .kind = OPERATION_COPY,
+				.call = call->id,
+				.to = to,
+				.from = from,
+				.width = bytes,
+				.height = 1,
+				.to_pitch = bytes,
+				.from_pitch = bytes };
 
-	if (!bytes)
-		return CUDA_SUCCESS;
-	op = operation_new(OPERATION_COPY, call->id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	op->to = to;
-	op->from = from;
-	op->width = op->to_pitch = op->from_pitch = bytes;
-	return queue(call, op, to_side, from_side, stream);
+	return bytes ? queue(call, &op, to_side, from_side, stream) : CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
@@ -141,7 +137,11 @@ static bool side_of(CUmemorytype type, enum side *ret)
 
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 {
-	struct operation *op;
+	struct operation op = { .kind = OPERATION_COPY,
+				.width = c->WidthInBytes,
+				.height = c->Height,
+				.to_pitch = c->dstPitch ? c->dstPitch : c->WidthInBytes,
+				.from_pitch = c->srcPitch ? c->srcPitch : c->WidthInBytes };
 	enum side to, from;
 
 	CALL(cuMemcpy2DAsync, NEEDS_CONTEXT);
@@ -151,35 +151,26 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!c->WidthInBytes || !c->Height)
 		return CUDA_SUCCESS;
-	op = operation_new(OPERATION_COPY, call.id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	op->width = c->WidthInBytes;
-	op->height = c->Height;
-	op->to_pitch = c->dstPitch ? c->dstPitch : c->WidthInBytes;
-	op->from_pitch = c->srcPitch ? c->srcPitch : c->WidthInBytes;
-	op->to = (to == SIDE_HOST ? (CUdeviceptr)c->dstHost : c->dstDevice) +
-		 c->dstY * op->to_pitch + c->dstXInBytes;
-	op->from = (from == SIDE_HOST ? (CUdeviceptr)c->srcHost : c->srcDevice) +
-		   c->srcY * op->from_pitch + c->srcXInBytes;
-	return queue(&call, op, to, from, stream);
+	op.call = call.id;
+	op.to = (to == SIDE_HOST ? (CUdeviceptr)c->dstHost : c->dstDevice) + c->dstY * op.to_pitch +
+		c->dstXInBytes;
+	op.from = (from == SIDE_HOST ? (CUdeviceptr)c->srcHost : c->srcDevice) +
+		  c->srcY * op.from_pitch + c->srcXInBytes;
+	return queue(&call, &op, to, from, stream);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
-	struct operation *op;
+	const struct operation op = { .kind = OPERATION_FILL,
+				      .call = CALL_cuMemsetD8Async,
+				      .to = to,
+				      .width = bytes,
+				      .to_pitch = bytes,
+				      .value = value };
 	bool pageable;
 	CUresult r;
 
 	CALL_ON_STREAM(cuMemsetD8Async, stream);
 	r = check_side(&call, to, bytes, SIDE_DEVICE, &pageable);
-	if (r || !bytes)
-		return r;
-	op = operation_new(OPERATION_FILL, call.id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	op->to = to;
-	op->width = op->to_pitch = bytes;
-	op->value = value;
-	return stream_queue(s, op, NULL);
+	return r || !bytes ? r : stream_queue(s, &op, NULL);
 }

@@ -149,9 +149,11 @@ struct object {
 	struct context *ctx; /* NULL: of none */
 };
 
-/* Gives `object` a handle that was never given before. False: too many. */
-bool object_add(struct object *object, enum object_kind kind, struct context *ctx);
-void object_remove(struct object *object);
+/* A struct of so many bytes, zero but for its first member, whose handle was never given before.
+ * NULL: no memory, or too many. */
+void *object_new(enum object_kind kind, struct context *ctx, size_t bytes);
+void object_remove(struct object *object); /* the handle goes */
+void object_free(void *object);            /* and the struct */
 /* NULL: no such object; a handle that once named one is a violation. */
 struct object *object_find(enum object_kind kind, uint64_t handle, const char *who);
 /* The objects of a context (NULL: of all), one after the other; *at begins as 0. */
@@ -264,6 +266,8 @@ bool address_of_device(uint64_t address); /* within the addresses of address_tak
 struct range *range_add(const struct range *range); /* a copy; NULL: no memory */
 /* The same, of fresh memory that has one address here and on the GPU: sets base and alias. */
 struct range *range_add_own(struct range *range);
+/* The same, of a GPU's memory (NULL: there is none), which goes if there are no addresses. */
+CUresult range_add_device(struct range *range, CUdeviceptr *ret);
 void range_remove(struct range *range);      /* frees it */
 struct range *range_at(CUdeviceptr address); /* the range that holds it; NULL: none */
 struct range *range_overlapping(CUdeviceptr base, size_t bytes);
@@ -315,9 +319,8 @@ struct event {
 bool event_done(const struct event *event, uint64_t number);
 void event_mark(struct event *event, uint64_t number);
 void event_release(struct event *event);
-void event_remove(struct event *event); /* its handle goes */
-struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks,
-			 struct sheet *sheet);
+void event_remove(struct event *event);                    /* its handle goes */
+struct event *event_find(enum call_id id, CUevent handle); /* NULL: there is none */
 
 /* --- stream.c, executor.c, operation.c --- */
 
@@ -372,7 +375,6 @@ struct stream {
 enum step { STEP_DONE, STEP_MORE, STEP_BROKEN };
 
 bool operation_uses(const struct operation *op, const struct range *range);
-struct operation *operation_new(enum operation_kind kind, enum call_id call);
 void operation_free(struct operation *op);
 /* Its waits are over (events, words). With emu.lock held. */
 bool operation_ready(const struct operation *op, const struct device *gpu);
@@ -383,7 +385,9 @@ enum step operation_run(struct operation *op, struct device *gpu, uint64_t rando
 struct call;
 /* CUDA_SUCCESS; else the caller returns this result. */
 CUresult stream_find(const struct call *call, CUstream handle, struct stream **ret);
-CUresult stream_queue(struct stream *stream, struct operation *op, uint64_t *ret_ticket);
+/* A copy of it (a height of 0 is 1), which holds its event and function. Takes `staged` and
+ * `params`, also when it fails. */
+CUresult stream_queue(struct stream *stream, const struct operation *like, uint64_t *ret_ticket);
 /* Until its operations up to this ticket are done; drops the lock while it waits. */
 CUresult stream_wait(struct stream *stream, uint64_t ticket);
 void stream_free(struct stream *stream); /* drops queued operations */
@@ -467,6 +471,7 @@ struct function {
 };
 
 void function_release(struct function *function);
+void function_remove(struct function *function); /* its handle goes */
 int function_run(const struct operation *op, struct device *gpu, uint64_t random, char *text,
 		 size_t n);
 
@@ -501,7 +506,8 @@ CUresult call_done(const struct call *call);
 	if (refused)                                                                   \
 	return refused
 
-/* The same for calls on a stream, which is `s` behind it, and on a GPU, which is `gpu`. */
+/* The same for calls on a stream, which is `s` behind it, on an event, which is `e`, and on a GPU,
+ * which is `gpu`. */
 #define CALL_ON_STREAM(name, stream)                             \
 	CALL(name, NEEDS_CONTEXT);                               \
 	struct stream *s;                                        \
@@ -509,6 +515,12 @@ CUresult call_done(const struct call *call);
                                                                  \
 	if (unknown)                                             \
 	return unknown
+#define CALL_ON_EVENT(name, needs, event)                       \
+	CALL(name, needs);                                      \
+	struct event *const e = event_find(CALL_##name, event); \
+                                                                \
+	if (!e)                                                 \
+	return CUDA_ERROR_INVALID_HANDLE
 #define CALL_ON_DEVICE(name, device)                    \
 	CALL(name, NEEDS_INIT);                         \
 	struct device *const gpu = device_find(device); \

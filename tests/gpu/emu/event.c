@@ -98,21 +98,22 @@ static void marks_free(struct marks *marks, unsigned flags, struct sheet *sheet)
 	}
 }
 
-struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks,
-			 struct sheet *sheet)
+/* Takes the marks. */
+static CUresult make(struct context *ctx, unsigned flags, struct marks *marks, struct sheet *sheet,
+		     CUevent *ret)
 {
-	struct event *event = calloc(1, sizeof(*event));
+	struct event *event = object_new(OBJECT_EVENT, ctx, sizeof(*event));
 
-	if (!event)
-		return NULL;
+	if (!event) {
+		marks_free(marks, flags, sheet);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	event->flags = flags;
 	event->marks = marks;
 	event->sheet = sheet;
 	event->refs = 1;
-	if (object_add(&event->object, OBJECT_EVENT, ctx))
-		return event;
-	free(event);
-	return NULL;
+	*ret = (CUevent)event->object.handle;
+	return CUDA_SUCCESS;
 }
 
 void event_release(struct event *event)
@@ -129,9 +130,9 @@ void event_remove(struct event *event)
 	event_release(event);
 }
 
-static struct event *find(const struct call *call, CUevent handle)
+struct event *event_find(enum call_id id, CUevent handle)
 {
-	return (struct event *)object_find(OBJECT_EVENT, (uint64_t)handle, call_name(call->id));
+	return (struct event *)object_find(OBJECT_EVENT, (uint64_t)handle, call_name(id));
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
@@ -139,42 +140,27 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 	const unsigned both = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
 	struct marks *marks;
 	struct sheet *sheet = NULL;
-	struct event *made;
 
 	CALL(cuEventCreate, NEEDS_CONTEXT);
 	if (!event || flags & ~7u || ((flags & CU_EVENT_INTERPROCESS) && (flags & both) != both))
 		return CUDA_ERROR_INVALID_VALUE;
 	marks = flags & CU_EVENT_INTERPROCESS ? make_shared(&sheet) : calloc(1, sizeof(*marks));
-	if (!marks)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	made = event_make(call.ctx, flags, marks, sheet);
-	if (!made) {
-		marks_free(marks, flags, sheet);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*event = (CUevent)made->object.handle;
-	return CUDA_SUCCESS;
+	return marks ? make(call.ctx, flags, marks, sheet, event) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuEventDestroy(CUevent event)
 {
-	struct event *e;
-
-	CALL(cuEventDestroy, NEEDS_ANY_CONTEXT);
-	e = find(&call, event);
-	if (!e)
-		return CUDA_ERROR_INVALID_HANDLE;
+	CALL_ON_EVENT(cuEventDestroy, NEEDS_ANY_CONTEXT, event);
 	event_remove(e);
 	return call_done(&call);
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	struct operation *op;
 	struct event *e;
 
 	CALL_ON_STREAM(cuEventRecord, stream);
-	e = find(&call, event);
+	e = event_find(call.id, event);
 	if (!e)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (e->object.ctx != s->object.ctx) {
@@ -185,45 +171,38 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 	if (stream_captures(s))
 		return capture_record(s, e);
 	e->captured = 0;
-	op = operation_new(OPERATION_RECORD, call.id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	e->refs++;
-	op->event = e;
-	op->number = atomic_fetch_add(&e->marks->recorded, 1) + 1;
-	return stream_queue(s, op, NULL);
+	return stream_queue(s,
+			    &(struct operation){ .kind = OPERATION_RECORD,
+						 .call = call.id,
+						 .event = e,
+						 .number = ++e->marks->recorded },
+			    NULL);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
-	struct operation *op;
 	struct event *e;
 	CUresult r;
 
 	CALL_ON_STREAM(cuStreamWaitEvent, stream);
-	e = find(&call, event);
+	e = event_find(call.id, event);
 	if (!e || flags)
 		return e ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 	if (capture_join(&call, s, e, &r))
 		return r;
-	op = operation_new(OPERATION_WAIT_EVENT, call.id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	e->refs++;
-	op->event = e;
-	op->number = e->marks->recorded;
-	return stream_queue(s, op, NULL);
+	return stream_queue(s,
+			    &(struct operation){ .kind = OPERATION_WAIT_EVENT,
+						 .call = call.id,
+						 .event = e,
+						 .number = e->marks->recorded },
+			    NULL);
 }
 
 CUresult cuEventQuery(CUevent event)
 {
-	const struct event *e;
 	CUresult r;
 
-	CALL(cuEventQuery, NEEDS_CONTEXT);
-	e = find(&call, event);
-	if (!e)
-		return CUDA_ERROR_INVALID_HANDLE;
+	CALL_ON_EVENT(cuEventQuery, NEEDS_CONTEXT, event);
 	r = capture_asks_event(&call, e);
 	if (r)
 		return r;
@@ -232,14 +211,10 @@ CUresult cuEventQuery(CUevent event)
 
 CUresult cuEventSynchronize(CUevent event)
 {
-	struct event *e;
 	uint64_t number;
 	CUresult r;
 
-	CALL(cuEventSynchronize, NEEDS_CONTEXT);
-	e = find(&call, event);
-	if (!e)
-		return CUDA_ERROR_INVALID_HANDLE;
+	CALL_ON_EVENT(cuEventSynchronize, NEEDS_CONTEXT, event);
 	r = capture_asks_event(&call, e);
 	if (r)
 		return r;
@@ -255,11 +230,8 @@ CUresult cuEventSynchronize(CUevent event)
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {
-	const struct event *e;
-
-	CALL(cuIpcGetEventHandle, NEEDS_CONTEXT);
-	e = find(&call, event);
-	if (!e || !handle || !(e->flags & CU_EVENT_INTERPROCESS) || !e->sheet)
+	CALL_ON_EVENT(cuIpcGetEventHandle, NEEDS_CONTEXT, event);
+	if (!handle || !(e->flags & CU_EVENT_INTERPROCESS) || !e->sheet)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (!emu.settings.ipc_events)
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -271,7 +243,6 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 {
 	struct marks *marks;
-	struct event *made;
 	struct ticket ticket;
 	int fd;
 
@@ -295,11 +266,5 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 		munmap(marks, sizeof(*marks));
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	made = event_make(call.ctx, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, marks, NULL);
-	if (!made) {
-		munmap(marks, sizeof(*marks));
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*event = (CUevent)made->object.handle;
-	return CUDA_SUCCESS;
+	return make(call.ctx, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, marks, NULL, event);
 }

@@ -134,16 +134,7 @@ static CUresult import(struct context *ctx, const struct ticket *ticket, int fd,
 	if (gpu != ctx->gpu && !emu.settings.peer)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	r.memory = physical_open(gpu, fd, ticket->bytes, 0);
-	if (!r.memory)
-		return CUDA_ERROR_MAP_FAILED;
-	r.alias = r.memory->alias;
-	r.base = address_take(r.bytes, 0);
-	if (!r.base || !range_add(&r)) {
-		physical_release(r.memory);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*ret = r.base;
-	return CUDA_SUCCESS;
+	return r.memory ? range_add_device(&r, ret) : CUDA_ERROR_MAP_FAILED;
 }
 
 static CUresult open_again(const struct call *call, struct range *r, CUdeviceptr *ret)

@@ -274,6 +274,18 @@ struct range *range_add_own(struct range *range)
 	return added;
 }
 
+CUresult range_add_device(struct range *range, CUdeviceptr *ret)
+{
+	if (!range->memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	range->alias = range->memory->alias;
+	*ret = range->base = address_take(range->bytes, 0);
+	if (range->base && range_add(range))
+		return CUDA_SUCCESS;
+	physical_release(range->memory);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 void range_remove(struct range *range)
 {
 	uint32_t at;

@@ -16,10 +16,6 @@
 #include "emu.h"
 #include "tests/gpu/host/host_kernel.h"
 
-struct module {
-	struct object object;
-};
-
 /* The kernels of the product may not be linked in. */
 __attribute__((weak)) const struct host_kernel *host_kernel_find(const char *name);
 __attribute__((weak)) int host_kernel_run(const struct host_kernel *kernel,
@@ -117,7 +113,7 @@ int function_run(const struct operation *op, struct device *gpu, uint64_t random
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	struct module *m;
+	struct object *m;
 	CUresult result;
 
 	CALL(cuModuleLoadData, NEEDS_CONTEXT);
@@ -126,12 +122,10 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	result = *(const char *)image ? binary_check(image) : CUDA_SUCCESS;
 	if (result)
 		return result;
-	m = calloc(1, sizeof(*m));
-	if (!m || !object_add(&m->object, OBJECT_MODULE, call.ctx)) {
-		free(m);
+	m = object_new(OBJECT_MODULE, call.ctx, sizeof(*m));
+	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*module = (CUmodule)m->object.handle;
+	*module = (CUmodule)m->handle;
 	return CUDA_SUCCESS;
 }
 
@@ -139,6 +133,12 @@ void function_release(struct function *function)
 {
 	if (--function->refs == 0)
 		free(function);
+}
+
+void function_remove(struct function *function)
+{
+	object_remove(&function->object);
+	function_release(function);
 }
 
 CUresult cuModuleUnload(CUmodule module)
@@ -157,11 +157,9 @@ CUresult cuModuleUnload(CUmodule module)
 			continue;
 		if (f->queued)
 			violation("%s: launches of its kernels are queued", call_name(call.id));
-		object_remove(object);
-		function_release(f);
+		function_remove(f);
 	}
-	object_remove(m);
-	free((struct module *)m);
+	object_free(m);
 	return call_done(&call);
 }
 
@@ -178,11 +176,9 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	kernel = find_kernel(name);
 	if (!kernel)
 		return CUDA_ERROR_NOT_FOUND;
-	f = calloc(1, sizeof(*f));
-	if (!f || !object_add(&f->object, OBJECT_FUNCTION, call.ctx)) {
-		free(f);
+	f = object_new(OBJECT_FUNCTION, call.ctx, sizeof(*f));
+	if (!f)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	f->module = m->handle;
 	f->kernel = kernel;
 	f->refs = 1;
@@ -234,18 +230,19 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 		       CUDA_ERROR_INVALID_VALUE;
 }
 
-static bool copy_params(struct operation *op, const struct host_kernel *kernel, void **params)
+static unsigned char *copy_params(const struct host_kernel *kernel, void **params)
 {
 	size_t bytes = 0, at = 0;
+	unsigned char *ret;
 
 	for (uint32_t i = 0; i < kernel->n_params; i++)
 		bytes += (kernel->param_bytes[i] + 15) / 16 * 16;
-	op->params = aligned_alloc(16, bytes + 16);
-	for (uint32_t i = 0; op->params && i < kernel->n_params; i++) {
-		memcpy(op->params + at, params[i], kernel->param_bytes[i]);
+	ret = aligned_alloc(16, bytes + 16);
+	for (uint32_t i = 0; ret && i < kernel->n_params; i++) {
+		memcpy(ret + at, params[i], kernel->param_bytes[i]);
 		at += (kernel->param_bytes[i] + 15) / 16 * 16;
 	}
-	return op->params != NULL;
+	return ret;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -254,28 +251,20 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 {
 	const uint64_t threads = (uint64_t)block_x * block_y * block_z;
 	const struct host_kernel *kernel;
-	struct operation *op;
-	struct function *f;
+	struct operation op = { .kind = OPERATION_KERNEL,
+				.grid = { grid_x, grid_y, grid_z },
+				.block = { block_x, block_y, block_z },
+				.shared_bytes = shared_bytes };
 
 	CALL_ON_STREAM(cuLaunchKernel, stream);
-	f = find(&call, function);
-	if (!f)
+	op.call = call.id;
+	op.function = find(&call, function);
+	if (!op.function)
 		return CUDA_ERROR_INVALID_HANDLE;
-	kernel = f->kernel;
+	kernel = op.function->kernel;
 	if (!threads || threads > kernel->max_threads || !grid_x || !grid_y || !grid_z || extra ||
 	    (kernel->n_params && !params) || shared_bytes > 48 << 10)
 		return CUDA_ERROR_INVALID_VALUE;
-	op = operation_new(OPERATION_KERNEL, call.id);
-	if (!op || !copy_params(op, kernel, params)) {
-		if (op)
-			operation_free(op);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	memcpy(op->grid, (const unsigned[3]){ grid_x, grid_y, grid_z }, sizeof(op->grid));
-	memcpy(op->block, (const unsigned[3]){ block_x, block_y, block_z }, sizeof(op->block));
-	op->shared_bytes = shared_bytes;
-	op->function = f;
-	f->refs++;
-	f->queued++;
-	return stream_queue(s, op, NULL);
+	op.params = copy_params(kernel, params);
+	return op.params ? stream_queue(s, &op, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
 }

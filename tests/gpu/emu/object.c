@@ -29,21 +29,23 @@ const char *object_kind_name(enum object_kind kind)
 	return names[kind];
 }
 
-bool object_add(struct object *object, enum object_kind kind, struct context *ctx)
+void *object_new(enum object_kind kind, struct context *ctx, size_t bytes)
 {
-	uint32_t i, at;
+	struct object *object = calloc(1, bytes);
 
-	for (i = 0; i < SLOTS; i++) {
-		at = next_slot++ % SLOTS;
+	for (uint32_t i = 0; object && i < SLOTS; i++) {
+		const uint32_t at = next_slot++ % SLOTS;
+
 		if (slots[at].object)
 			continue;
 		slots[at].object = object;
 		*object = (struct object){ .kind = kind, .ctx = ctx };
 		object->handle = (uint64_t)MARK << 56 | (uint64_t)kind << 48 |
 				 (uint64_t)(slots[at].generation & 0xffffff) << 24 | at;
-		return true;
+		return object;
 	}
-	return false;
+	free(object);
+	return NULL;
 }
 
 void object_remove(struct object *object)
@@ -52,6 +54,12 @@ void object_remove(struct object *object)
 
 	slot->object = NULL;
 	slot->generation++;
+}
+
+void object_free(void *object)
+{
+	object_remove(object);
+	free(object);
 }
 
 struct object *object_find(enum object_kind kind, uint64_t handle, const char *who)

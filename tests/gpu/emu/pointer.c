@@ -17,112 +17,106 @@
 
 #include "emu.h"
 
-struct fact {
-	uint64_t value;
-	size_t bytes; /* that are written; 0: the driver has no such attribute of such memory */
+/* An attribute, how many bytes it has, and whether the manual of cuPointerGetAttributes() lists it. */
+static const struct attribute {
+	CUpointer_attribute name;
+	size_t bytes;
+	bool listed;
+} attributes_known[] = {
+	{ CU_POINTER_ATTRIBUTE_CONTEXT, 8, true },
+	{ CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 4, true },
+	{ CU_POINTER_ATTRIBUTE_DEVICE_POINTER, 8, true },
+	{ CU_POINTER_ATTRIBUTE_HOST_POINTER, 8, true },
+	{ CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, 4, true },
+	{ CU_POINTER_ATTRIBUTE_BUFFER_ID, 8, true },
+	{ CU_POINTER_ATTRIBUTE_IS_MANAGED, 4, true },
+	{ CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 4, true },
+	{ CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 4, true },
+	{ CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, 8, true },
+	{ CU_POINTER_ATTRIBUTE_RANGE_SIZE, 8, true },
+	{ CU_POINTER_ATTRIBUTE_MAPPED, 4, true },
+	{ CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, 8, true },
+	{ CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, 4, false },
+	{ CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, 8, true },
+	{ CU_POINTER_ATTRIBUTE_MAPPING_SIZE, 8, false },
+	{ CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, 8, false },
+	{ CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, 8, false },
 };
 
-static struct fact fact_of(const struct range *r, CUpointer_attribute attribute, CUdeviceptr ptr)
+/* NULL: there is no such attribute. */
+static const struct attribute *find(CUpointer_attribute name)
 {
-	const bool host = range_is_host(r), vmm = r->kind == RANGE_VMM;
+	for (size_t i = 0; i < sizeof(attributes_known) / sizeof(*attributes_known); i++)
+		if (attributes_known[i].name == name)
+			return &attributes_known[i];
+	return NULL;
+}
 
-	switch (attribute) {
+/* Of memory that has it. */
+static uint64_t value_of(const struct range *r, CUpointer_attribute name, CUdeviceptr ptr)
+{
+	const bool vmm = r->kind == RANGE_VMM;
+
+	switch (name) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
-		return (struct fact){ vmm ? 0 : r->ctx->object.handle, 8 };
+		return vmm ? 0 : r->ctx->object.handle;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		return (struct fact){ host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE, 4 };
+		return range_is_host(r) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-		return (struct fact){ ptr, 8 };
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		return (struct fact){ ptr, host || r->kind == RANGE_MANAGED ? 8 : 0 };
-	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		return (struct fact){ 0, 4 };
+		return ptr;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-		return (struct fact){ r->id, 8 };
+		return r->id;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		return (struct fact){ r->kind == RANGE_MANAGED, 4 };
+		return r->kind == RANGE_MANAGED;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		return (struct fact){ (uint64_t)(r->gpu ? r->gpu : r->ctx->gpu)->ordinal, 4 };
+		return (uint64_t)(r->gpu ? r->gpu : r->ctx->gpu)->ordinal;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		return (struct fact){ r->kind == RANGE_ALLOC && emu.settings.ipc, 4 };
+		return r->kind == RANGE_ALLOC && emu.settings.ipc;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-		return (struct fact){ vmm ? r->reserved : r->base, 8 };
+		return vmm ? r->reserved : r->base;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		return (struct fact){ vmm ? r->reserved_bytes : r->bytes, 8 };
+		return vmm ? r->reserved_bytes : r->bytes;
 	case CU_POINTER_ATTRIBUTE_MAPPED:
-		return (struct fact){ 1, 4 };
+		return 1;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		return (struct fact){ vmm ? r->memory->handle_types : 0, 8 };
+		return vmm ? r->memory->handle_types : 0;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-		return (struct fact){ r->access, 4 };
+		return r->access;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		return (struct fact){ r->kind == RANGE_POOL ? 0x9001 : 0, 8 };
+		return r->kind == RANGE_POOL ? 0x9001 : 0;
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-		return (struct fact){ r->bytes, 8 };
+		return r->bytes;
 	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-		return (struct fact){ r->base, 8 };
+		return r->base;
 	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-		return (struct fact){ r->memory ? r->memory->inode : r->id, 8 };
-	default:
-		return (struct fact){ 0, 0 };
+		return r->memory ? r->memory->inode : r->id;
+	default: /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
+		return 0;
 	}
 }
 
-/* How many bytes the attribute has when there is nothing to say. */
-static size_t size_of(CUpointer_attribute attribute)
+/* False: the driver has no such attribute of such memory. */
+static bool write_value(const struct attribute *a, const struct range *r, CUdeviceptr ptr,
+			void *ret)
 {
-	switch (attribute) {
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-	case CU_POINTER_ATTRIBUTE_MAPPED:
-	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-		return 4;
-	default:
-		return 8;
-	}
+	uint64_t value;
+
+	if (!a || !r ||
+	    (a->name == CU_POINTER_ATTRIBUTE_HOST_POINTER && !range_is_host(r) &&
+	     r->kind != RANGE_MANAGED))
+		return false;
+	value = value_of(r, a->name, ptr);
+	memcpy(ret, &value, a->bytes);
+	return true;
 }
 
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-	const struct range *r;
-	struct fact fact;
-
 	CALL(cuPointerGetAttribute, NEEDS_INIT);
-	r = range_at(ptr);
-	if (!value || !r)
-		return CUDA_ERROR_INVALID_VALUE;
-	fact = fact_of(r, attribute, ptr);
-	if (!fact.bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(value, &fact.value, fact.bytes);
-	return CUDA_SUCCESS;
-}
-
-/* The list in the manual of cuPointerGetAttributes(). */
-static bool is_listed(CUpointer_attribute attribute)
-{
-	switch (attribute) {
-	case CU_POINTER_ATTRIBUTE_CONTEXT:
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-	case CU_POINTER_ATTRIBUTE_MAPPED:
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		return true;
-	default:
-		return false;
-	}
+	return value && write_value(find(attribute), range_at(ptr), ptr, value) ?
+		       CUDA_SUCCESS :
+		       CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *attributes, void **values,
@@ -136,17 +130,14 @@ CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *attributes, voi
 	if (!n || !attributes || !values)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (i = 0; i < n; i++)
-		if (!is_listed(attributes[i]))
+		if (!find(attributes[i]) || !find(attributes[i])->listed)
 			return CUDA_ERROR_INVALID_VALUE;
 	r = range_at(ptr);
 	for (i = 0; i < n; i++) {
-		struct fact fact = { 0, 0 };
+		const struct attribute *a = find(attributes[i]);
 
-		if (r)
-			fact = fact_of(r, attributes[i], ptr);
-		if (!fact.bytes)
-			fact = (struct fact){ 0, size_of(attributes[i]) };
-		memcpy(values[i], &fact.value, fact.bytes);
+		if (!write_value(a, r, ptr, values[i]))
+			memset(values[i], 0, a->bytes);
 		if (!r && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
 			memcpy(values[i], &no_device, sizeof(no_device));
 	}

@@ -82,37 +82,55 @@ static void read_fault(struct settings *s, const char *key, char *value, const c
 	f->result = (CUresult)numbers[1];
 }
 
-static void read_flag(struct settings *s, const char *key, uint64_t number, const char *word)
+/* A number that is not more than `most`, times a unit. */
+static void read_number(struct settings *s, const char *key, uint64_t number, const char *word)
 {
+	enum { FLAG = 1, MIB = 1 << 20 };
 	const struct {
 		const char *key;
-		bool *flag;
-	} flags[] = {
-		{ "ipc", &s->ipc },
-		{ "ipc_events", &s->ipc_events },
-		{ "fabric", &s->fabric },
-		{ "peer", &s->peer },
-		{ "reuse", &s->reuse },
-		{ "abort", &s->aborts },
-		{ "leaks", &s->leaks },
-		{ "one_thread", &s->one_thread },
-		{ "null_stream", &s->null_stream },
-		{ "mps", &s->mps },
-		{ "exclusive", &s->exclusive },
-		{ "trace", &s->trace },
-		{ "keeps", &s->keeps },
-		{ "halts", &s->halts },
-		{ "heals", &s->heals },
-		{ "queues", &s->one_queue },
-		{ "waits", &s->waits },
+		void *to;
+		size_t bytes;
+		uint64_t most, unit;
+	} numbers[] = {
+#define NUMBER(key, field, most, unit) { key, &s->field, sizeof(s->field), most, unit }
+		NUMBER("seed", seed, UINT64_MAX, 1),
+		NUMBER("gpus", gpus, EMU_GPUS, 1),
+		NUMBER("faulty", faulty, EMU_GPUS - 1, 1),
+		NUMBER("user", user, UINT16_MAX, 1),
+		NUMBER("late", late, UINT32_MAX, 1),
+		NUMBER("memory", hbm_bytes, UINT32_MAX, MIB),
+		NUMBER("context", context_bytes, UINT32_MAX, MIB),
+		NUMBER("pinned", pinned_bytes, UINT32_MAX, MIB),
+		NUMBER("zeroed", zeroed_bytes, UINT32_MAX, MIB),
+		NUMBER("version", version, INT32_MAX, 1),
+		NUMBER("capability", capability, INT32_MAX, 1),
+		NUMBER("ipc", ipc, FLAG, 1),
+		NUMBER("ipc_events", ipc_events, FLAG, 1),
+		NUMBER("fabric", fabric, FLAG, 1),
+		NUMBER("peer", peer, FLAG, 1),
+		NUMBER("reuse", reuse, FLAG, 1),
+		NUMBER("abort", aborts, FLAG, 1),
+		NUMBER("leaks", leaks, FLAG, 1),
+		NUMBER("one_thread", one_thread, FLAG, 1),
+		NUMBER("null_stream", null_stream, FLAG, 1),
+		NUMBER("mps", mps, FLAG, 1),
+		NUMBER("exclusive", exclusive, FLAG, 1),
+		NUMBER("trace", trace, FLAG, 1),
+		NUMBER("keeps", keeps, FLAG, 1),
+		NUMBER("halts", halts, FLAG, 1),
+		NUMBER("heals", heals, FLAG, 1),
+		NUMBER("queues", one_queue, FLAG, 1),
+		NUMBER("waits", waits, FLAG, 1),
+#undef NUMBER
 	};
 	size_t i;
 
-	for (i = 0; i < sizeof(flags) / sizeof(*flags) && strcmp(flags[i].key, key); i++)
+	for (i = 0; i < sizeof(numbers) / sizeof(*numbers) && strcmp(numbers[i].key, key); i++)
 		;
-	if (i == sizeof(flags) / sizeof(*flags) || number > 1)
+	if (i == sizeof(numbers) / sizeof(*numbers) || number > numbers[i].most)
 		refuse(word);
-	*flags[i].flag = number;
+	number *= numbers[i].unit;
+	memcpy(numbers[i].to, &number, numbers[i].bytes); /* little-endian */
 }
 
 static void read_word(struct settings *s, char *word)
@@ -133,35 +151,13 @@ static void read_word(struct settings *s, char *word)
 		snprintf(s->log, sizeof(s->log), "%s", value);
 	} else if (!strcmp(key, "countdown") || !strcmp(key, "breakdown")) {
 		countdown_set(number, *key == 'b');
+	} else if (!strcmp(key, "nodes") && number > 0) {
+		s->nodes = (int)number;
 	} else if (!strcmp(key, "stall")) {
 		s->stall_nth = strtoull(value, &value, 0);
 		s->stall_ms = (uint32_t)strtoul(*value ? value + 1 : "0", NULL, 0);
-	} else if (!strcmp(key, "seed")) {
-		s->seed = number;
-	} else if (!strcmp(key, "gpus") && number <= EMU_GPUS) {
-		s->gpus = (uint32_t)number;
-	} else if (!strcmp(key, "nodes") && number > 0) {
-		s->nodes = (int)number;
-	} else if (!strcmp(key, "faulty") && number < EMU_GPUS) {
-		s->faulty = (int)number;
-	} else if (!strcmp(key, "user") && number <= UINT16_MAX) {
-		s->user = (uint16_t)number;
-	} else if (!strcmp(key, "late")) {
-		s->late = (uint32_t)number;
-	} else if (!strcmp(key, "memory")) {
-		s->hbm_bytes = number << 20;
-	} else if (!strcmp(key, "context")) {
-		s->context_bytes = number << 20;
-	} else if (!strcmp(key, "pinned")) {
-		s->pinned_bytes = number << 20;
-	} else if (!strcmp(key, "zeroed")) {
-		s->zeroed_bytes = number << 20;
-	} else if (!strcmp(key, "version")) {
-		s->version = (int)number;
-	} else if (!strcmp(key, "capability")) {
-		s->capability = (int)number;
 	} else {
-		read_flag(s, key, number, word);
+		read_number(s, key, number, word);
 	}
 }
 

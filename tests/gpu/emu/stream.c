@@ -18,14 +18,22 @@
 
 /* --- operations --- */
 
-struct operation *operation_new(enum operation_kind kind, enum call_id call)
+static struct operation *operation_new(const struct operation *like)
 {
-	struct operation *op = calloc(1, sizeof(*op));
+	struct operation *op = malloc(sizeof(*op));
 
-	if (op) {
-		op->kind = kind;
-		op->call = call;
-		op->height = 1;
+	if (!op) {
+		free(like->params);
+		free(like->staged);
+		return NULL;
+	}
+	*op = *like;
+	op->height += !op->height;
+	if (op->event)
+		op->event->refs++;
+	if (op->function) {
+		op->function->refs++;
+		op->function->queued++;
 	}
 	return op;
 }
@@ -47,14 +55,10 @@ void operation_free(struct operation *op)
 
 static struct stream *make(struct context *ctx, unsigned flags)
 {
-	struct stream *s = calloc(1, sizeof(*s));
+	struct stream *s = object_new(OBJECT_STREAM, ctx, sizeof(*s));
 
 	if (!s)
 		return NULL;
-	if (!object_add(&s->object, OBJECT_STREAM, ctx)) {
-		free(s);
-		return NULL;
-	}
 	s->flags = flags;
 	s->last = &s->first;
 	s->next = ctx->gpu->streams;
@@ -176,8 +180,12 @@ CUresult stream_find(const struct call *call, CUstream handle, struct stream **r
 	return CUDA_SUCCESS;
 }
 
-CUresult stream_queue(struct stream *s, struct operation *op, uint64_t *ret_ticket)
+CUresult stream_queue(struct stream *s, const struct operation *like, uint64_t *ret_ticket)
 {
+	struct operation *op = operation_new(like);
+
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (stream_captures(s))
 		return capture_take(s, op);
 	op->ticket = ++emu.tickets;
@@ -280,7 +288,9 @@ CUresult cuStreamSynchronize(CUstream stream)
 static CUresult word(const struct call *call, enum operation_kind kind, CUstream stream,
 		     CUdeviceptr at, uint64_t value, unsigned flags)
 {
-	struct operation *op;
+	const struct operation op = {
+		.kind = kind, .call = call->id, .to = at, .width = 8, .value = value, .flags = flags
+	};
 	struct stream *s;
 	const struct range *range;
 	CUresult r = stream_find(call, stream, &s);
@@ -290,14 +300,7 @@ static CUresult word(const struct call *call, enum operation_kind kind, CUstream
 	range = range_at(at);
 	if (!range || at % 8 || at + 8 > range->base + range->bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	op = operation_new(kind, call->id);
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	op->to = at;
-	op->width = 8;
-	op->value = value;
-	op->flags = flags;
-	return stream_queue(s, op, NULL);
+	return stream_queue(s, &op, NULL);
 }
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags)

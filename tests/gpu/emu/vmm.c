@@ -33,18 +33,21 @@ static bool aligned(uint64_t n)
 	return n % EMU_GRANULE == 0;
 }
 
-static struct allocation *find(const struct call *call, CUmemGenericAllocationHandle handle)
-{
-	return (struct allocation *)object_find(OBJECT_MEMORY, handle, call_name(call->id));
-}
+/* At the head of calls on an allocation, which is `a` behind it. */
+#define CALL_ON_MEMORY(name, handle)                                                         \
+	CALL(name, NEEDS_INIT);                                                              \
+	struct allocation *const a =                                                         \
+		(struct allocation *)object_find(OBJECT_MEMORY, handle, call_name(call.id)); \
+                                                                                             \
+	if (!a)                                                                              \
+	return CUDA_ERROR_INVALID_VALUE
 
 /* Takes the memory. */
 static CUresult make(struct physical *memory, CUmemGenericAllocationHandle *ret)
 {
-	struct allocation *a = calloc(1, sizeof(*a));
+	struct allocation *a = object_new(OBJECT_MEMORY, NULL, sizeof(*a));
 
-	if (!a || !object_add(&a->object, OBJECT_MEMORY, NULL)) {
-		free(a);
+	if (!a) {
 		physical_release(memory);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -104,17 +107,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	struct allocation *a;
-
-	CALL(cuMemRelease, NEEDS_INIT);
-	a = find(&call, handle);
-	if (!a)
-		return CUDA_ERROR_INVALID_VALUE;
+	CALL_ON_MEMORY(cuMemRelease, handle);
 	if (--a->refs)
 		return CUDA_SUCCESS;
-	object_remove(&a->object);
 	physical_release(a->memory);
-	free(a);
+	object_free(a);
 	return call_done(&call);
 }
 
@@ -144,11 +141,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 						CUmemGenericAllocationHandle handle)
 {
-	const struct allocation *a;
-
-	CALL(cuMemGetAllocationPropertiesFromHandle, NEEDS_INIT);
-	a = find(&call, handle);
-	if (!a || !prop)
+	CALL_ON_MEMORY(cuMemGetAllocationPropertiesFromHandle, handle);
+	if (!prop)
 		return CUDA_ERROR_INVALID_VALUE;
 	*prop = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -163,13 +157,11 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
 				      CUmemAllocationHandleType type, unsigned long long flags)
 {
-	const struct allocation *a;
 	char path[64];
 	int fd;
 
-	CALL(cuMemExportToShareableHandle, NEEDS_INIT);
-	a = find(&call, handle);
-	if (!a || !shareable || flags || !(a->memory->handle_types & type))
+	CALL_ON_MEMORY(cuMemExportToShareableHandle, handle);
+	if (!shareable || flags || !(a->memory->handle_types & type))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (a->memory->fd < 0) /* of another process */
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -316,13 +308,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllo
 		  unsigned long long flags)
 {
 	const struct reservation *reservation;
-	struct allocation *a;
 	struct range r = { .kind = RANGE_VMM, .base = ptr, .bytes = bytes };
 
-	CALL(cuMemMap, NEEDS_INIT);
-	a = find(&call, handle);
+	CALL_ON_MEMORY(cuMemMap, handle);
 	reservation = reservation_of(ptr, bytes);
-	if (!a || !reservation || !bytes || !aligned(ptr) || !aligned(bytes) || offset || flags ||
+	if (!reservation || !bytes || !aligned(ptr) || !aligned(bytes) || offset || flags ||
 	    range_overlapping(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes > a->memory->bytes) /* as driver 580 of an H100 says it */
