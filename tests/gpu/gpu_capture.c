@@ -7,28 +7,21 @@
  * there says nothing about the pages. Method: captures around all that a client does, over each way
  * of reaching pages; the emulated driver makes a capture void at each call that its manual forbids.
  */
-#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_served.h"
 
 enum { BLOCKS = 4 };
 
 static const char config[] = GPU_CONFIG("64M", "2M");
 
-static struct daemon d;
-static struct gpu gpu;
-static struct gpu_engine ge;
 static struct kvtier_key keys[2][BLOCKS];
 static CUstream capturing, plain, blocking;
 
 static void begin_with(enum gpu_memory_kind kind, uint32_t mode, const char *words)
 {
-	gpu_open(&gpu, 0);
+	gpu_served_begin(config, &large_fp8, 2 * BLOCKS, kind, mode, words);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&capturing, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&plain, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
-	daemon_start(&d, config);
-	gpu_engine_mode(mode);
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
-	gpu_engine_reached(&ge, words);
 	for (uint64_t i = 0; i < 2; i++)
 		chain_keys(&ge.e, i, BLOCKS, keys[i]);
 	for (uint32_t page = 0; page < 2 * BLOCKS; page++)
@@ -50,14 +43,10 @@ FIXTURE(end)
 
 	if (is_capturing(capturing)) /* a case failed */
 		(void)gpu_api()->cuStreamEndCapture(capturing, &graph);
-	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamDestroy(blocking));
 	GPU(gpu_api()->cuStreamDestroy(plain));
 	GPU(gpu_api()->cuStreamDestroy(capturing));
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("");
-	return 0;
+	return gpu_served_end(state);
 }
 
 static void capture_end(CUstream stream)
@@ -78,14 +67,6 @@ static void mode_is(CUstreamCaptureMode mode)
 	assert_int_equal(was, mode);
 }
 
-static struct kvtier_result wait_for(uint64_t op)
-{
-	struct kvtier_result r = { .size = sizeof(r) };
-
-	assert_int_equal(kvtier_wait(ge.e.client, op, -1, &r), 0);
-	return r;
-}
-
 static _Atomic bool stop;
 
 static void *poll_often(void *argument)
@@ -102,20 +83,18 @@ static void *poll_often(void *argument)
 static void client_works(void)
 {
 	const struct kvtier_op o = { .size = sizeof(o), .stream = plain };
-	uint32_t pages[2 * BLOCKS];
+	uint32_t pages[BLOCKS];
 	uint64_t op;
 
-	pages_from(0, pages, 2 * BLOCKS);
-	assert_int_equal(kvtier_store(ge.e.space, keys[0], pages, BLOCKS, &o, &op), 0);
-	assert_int_equal(wait_for(op).ok, BLOCKS);
+	pages_from(BLOCKS, pages, BLOCKS);
+	assert_int_equal(gpu_op_result(gpu_store_op(keys[0], 0, BLOCKS, &o)).ok, BLOCKS);
 	assert_int_equal(kvtier_space_close(ge.e.space), 0);
 	assert_int_equal(gpu_engine_space(&ge), 0);
 	daemon_signal(&d, SIGTERM);
 	daemon_restart(&d);
-	AWAIT(kvtier_store(ge.e.space, keys[1], pages + BLOCKS, BLOCKS, &o, &op) == 0);
-	assert_int_equal(wait_for(op).ok, BLOCKS);
-	assert_int_equal(kvtier_load(ge.e.space, keys[1], pages, BLOCKS, &o, &op), 0);
-	assert_int_equal(wait_for(op).ok, BLOCKS);
+	AWAIT(kvtier_store(ge.e.space, keys[1], pages, BLOCKS, &o, &op) == 0);
+	assert_int_equal(gpu_op_result(op).ok, BLOCKS);
+	assert_int_equal(gpu_op_result(gpu_load_op(keys[1], 0, BLOCKS, &o)).ok, BLOCKS);
 }
 
 static void captures_go_on(void)
@@ -131,8 +110,7 @@ static void captures_go_on(void)
 	capture_end(capturing);
 	mode_is(CU_STREAM_CAPTURE_MODE_GLOBAL);
 	gpu_pages_pull(&ge, 0, BLOCKS);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		assert_true(page_is(&ge.e, i, &keys[1][i], 0));
+	gpu_pages_are(keys[1], BLOCKS);
 }
 
 TEST_DO(a_capture_goes_on_beside_shared_pages, begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
@@ -151,14 +129,10 @@ TEST_DO(a_capture_goes_on_beside_engine_mode,
 TEST(the_threads_mode_stays_the_engines)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-	uint32_t pages[BLOCKS];
-	uint64_t op;
 
 	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
 	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
-	pages_from(0, pages, BLOCKS);
-	assert_int_equal(kvtier_store(ge.e.space, keys[0], pages, BLOCKS, NULL, &op), 0);
-	assert_int_equal(wait_for(op).ok, BLOCKS);
+	assert_int_equal(gpu_op_result(gpu_store_op(keys[0], 0, BLOCKS, NULL)).ok, BLOCKS);
 	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
 	assert_int_equal(mode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
@@ -182,11 +156,11 @@ static void stream_is_refused(CUstream stream, const struct kvtier_key *new)
 	is_refused(kvtier_load(ge.e.space, new, pages, BLOCKS, &o, &op));
 	o.stream = NULL;
 	o.layer_groups = 2;
-	assert_int_equal(kvtier_store(ge.e.space, new, pages, BLOCKS, &o, &op), 0);
+	op = gpu_store_op(new, 0, BLOCKS, &o);
 	is_refused(kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, stream));
 	is_refused(kvtier_store_layers(ge.e.client, op, 2, stream));
 	assert_int_equal(kvtier_store_layers(ge.e.client, op, 2, NULL), 0);
-	assert_int_equal(wait_for(op).ok, BLOCKS);
+	assert_int_equal(gpu_op_result(op).ok, BLOCKS);
 }
 
 /* Before: the event became a node of the graph, the daemon saw its last state, "reached", and took

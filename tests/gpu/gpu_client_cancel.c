@@ -9,7 +9,7 @@
  * on its way out of the kernel: the library's word alone says when its pages are free.
  */
 #include "tests/lib/lib_clock.h"
-#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_served.h"
 
 /* PATIENCE_MS: on a busy machine an op ends later than a second after its deadline. TRIES_MOST: it
  * may be done each time before it is stopped. STABLE_MS: after a connection that lasted so long
@@ -19,38 +19,24 @@ enum { BLOCKS = 48, TRIES = 12, TRIES_MOST = 200, PATIENCE_MS = 60000, STABLE_MS
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
-static struct daemon d;
-static struct gpu gpu;
-static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS];
-static uint32_t pages[BLOCKS], ended;
+static uint32_t ended;
 
 FIXTURE(begin)
 {
 	const bool engine = *state != NULL;
 
-	gpu_open(&gpu, 0);
 	daemon_place(&d, false);
 	clock_hold(&d);
 	daemon_configure(&d, config);
 	daemon_restart(&d);
-	gpu_engine_mode(engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON);
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, BLOCKS, GPU_ALLOC);
-	gpu_engine_reached(&ge, engine ? "CUDA engine mode" : "CUDA IPC");
+	gpu_served_begin(NULL, &large_fp8, BLOCKS, GPU_ALLOC,
+			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
+			 engine ? "CUDA engine mode" : "CUDA IPC");
 	chain_keys(&ge.e, 1, BLOCKS, keys);
-	pages_from(0, pages, BLOCKS);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	clock_pass_ms(STABLE_MS);
 	ended = 0;
-	return 0;
-}
-
-FIXTURE(end)
-{
-	gpu_engine_close(&ge);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("");
 	return 0;
 }
 
@@ -62,11 +48,9 @@ static void poison_all(void)
 static uint64_t start_load(uint32_t timeout_ms)
 {
 	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = timeout_ms };
-	uint64_t op;
 
 	poison_all();
-	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
-	return op;
+	return gpu_load_op(keys, 0, BLOCKS, &o);
 }
 
 /* A block with status 0 is right; another one's page has a part of it, or nothing. */
@@ -106,12 +90,7 @@ static void assert_some_ended(void)
 	assert_true(ended > 0 || gpu_is_real());
 }
 
-static char in_engine_mode[] = "";
-
-TEST_ROWS(a_cancelled_load_leaves_its_pages,
-	  cmocka_unit_test_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end),
-	  cmocka_unit_test_prestate_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end,
-						   in_engine_mode))
+TEST_IN_BOTH_MODES(a_cancelled_load_leaves_its_pages, begin, gpu_served_end)
 {
 	struct random random = { .state = gpu_seed() };
 
@@ -126,10 +105,7 @@ TEST_ROWS(a_cancelled_load_leaves_its_pages,
 	assert_some_ended();
 }
 
-TEST_ROWS(a_late_load_leaves_its_pages,
-	  cmocka_unit_test_setup_teardown(a_late_load_leaves_its_pages, begin, end),
-	  cmocka_unit_test_prestate_setup_teardown(a_late_load_leaves_its_pages, begin, end,
-						   in_engine_mode))
+TEST_IN_BOTH_MODES(a_late_load_leaves_its_pages, begin, gpu_served_end)
 {
 	for (uint32_t i = 0; more(i); i++) {
 		take(start_load(1 + i % TRIES), -ETIMEDOUT);
@@ -152,10 +128,7 @@ static void begin_again(void)
 
 /* A GPU goes on with the work of a daemon that dies, until the kernel has closed the driver's
  * descriptors. In engine mode the library's kernels may be under way, too. */
-TEST_ROWS(a_load_whose_daemon_dies_leaves_its_pages,
-	  cmocka_unit_test_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages, begin, end),
-	  cmocka_unit_test_prestate_setup_teardown(a_load_whose_daemon_dies_leaves_its_pages, begin,
-						   end, in_engine_mode))
+TEST_IN_BOTH_MODES(a_load_whose_daemon_dies_leaves_its_pages, begin, gpu_served_end)
 {
 	struct random random = { .state = gpu_seed() };
 

@@ -7,31 +7,27 @@
  * Method: an engine of its own process, killed at moments chosen by the seed while it stores and
  * loads; the daemon likewise.
  */
-#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_served.h"
 
 enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
-static struct daemon d;
-static struct gpu gpu;
-
 FIXTURE(begin)
 {
 	const bool engine = *state != NULL;
 
-	gpu_engine_mode(engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON);
 	setenv("KVTIER_TEST_MODE", engine ? "2" : "1", 1);
-	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
+	gpu_served_begin(config, &large_fp8, 2 * BLOCKS, GPU_ALLOC,
+			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
+			 engine ? "CUDA engine mode" : "CUDA IPC");
 	return 0;
 }
 
 FIXTURE(end)
 {
-	daemon_remove(&d);
-	gpu_close(&gpu);
+	gpu_served_close();
 	assert_int_equal(gpu_reported("", "violation", ""), 0); /* memory of the dead is no leak */
 	return 0;
 }
@@ -40,13 +36,11 @@ FIXTURE(end)
 static int engine(const char *socket)
 {
 	struct kvtier_key keys[BLOCKS];
-	struct gpu_engine ge;
-	struct gpu own;
 	char ready = 1;
 
-	gpu_open(&own, 0);
+	gpu_open(&gpu, 0);
 	gpu_engine_mode((uint32_t)atoi(getenv("KVTIER_TEST_MODE")));
-	gpu_engine_open(&ge, &own, socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&ge, &gpu, socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
 	for (uint64_t chain = 100;; chain++) {
 		chain_keys(&ge.e, chain, BLOCKS, keys);
 		(void)gpu_chain_store(&ge, keys, 0, BLOCKS);
@@ -56,17 +50,12 @@ static int engine(const char *socket)
 	}
 }
 
-static char in_engine_mode[] = "";
-
-TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_killed, begin, end),
-	  cmocka_unit_test_prestate_setup_teardown(an_engine_is_killed, begin, end, in_engine_mode))
+TEST_IN_BOTH_MODES(an_engine_is_killed, begin, end)
 {
 	struct random random = { .state = gpu_seed() };
 	struct kvtier_key keys[BLOCKS];
-	struct gpu_engine ge;
 	uint64_t used, longest = 0;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	used = gpu_used();
@@ -93,40 +82,32 @@ TEST_ROWS(an_engine_is_killed, cmocka_unit_test_setup_teardown(an_engine_is_kill
 	print_message("of %d killed engines the last handle was closed after %llu ms at most, a "
 		      "load of another engine included\n",
 		      KILLS, (unsigned long long)longest);
-	gpu_engine_close(&ge);
 }
 
 /* Something of the first block is in its page; the last may be far from it. In engine mode that
  * takes calls of the library. */
-static bool first_page_is_poison(struct gpu_engine *ge)
+static bool first_page_is_poison(void)
 {
-	(void)kvtier_lent(ge->e.client, NULL, 0);
-	gpu_pages_pull(ge, 0, 1);
-	return page_is_poison(&ge->e, 0);
+	(void)kvtier_lent(ge.e.client, NULL, 0);
+	gpu_pages_pull(&ge, 0, 1);
+	return page_is_poison(&ge.e, 0);
 }
 
 /* The library may learn of the daemon's death by this store. */
-static bool is_away(struct gpu_engine *ge, const struct kvtier_key *key)
+static bool is_away(const struct kvtier_key *key)
 {
-	const int s = gpu_chain_store(ge, key, 0, 1);
+	const int s = gpu_chain_store(&ge, key, 0, 1);
 
 	return s == -ENOTCONN || s == -ECONNRESET;
 }
 
 /* Pages that are not the op's are poison before and after; the op's pages have their bytes, or a
  * part of them. */
-TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
-	  cmocka_unit_test_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load, begin, end),
-	  cmocka_unit_test_prestate_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load,
-						   begin, end, in_engine_mode))
+TEST_IN_BOTH_MODES(a_daemon_is_killed_in_the_middle_of_a_load, begin, end)
 {
 	struct random random = { .state = gpu_seed() };
 	struct kvtier_key keys[BLOCKS];
-	uint32_t pages[BLOCKS];
-	struct gpu_engine ge;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
-	pages_from(0, pages, BLOCKS);
 	for (int i = 0; i < KILLS; i++) {
 		int32_t blocks[BLOCKS];
 		struct kvtier_result r = { .size = sizeof(r),
@@ -137,9 +118,9 @@ TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
 		chain_keys(&ge.e, 1, BLOCKS, keys);
 		assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 		gpu_pages_poison(&ge, 0, 2 * BLOCKS);
-		assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
+		op = gpu_load_op(keys, 0, BLOCKS, NULL);
 		if (i % 2)
-			AWAIT(!first_page_is_poison(&ge));
+			AWAIT(!first_page_is_poison());
 		else
 			usleep(random_below(&random, 3000));
 		daemon_signal(&d, SIGKILL);
@@ -152,9 +133,8 @@ TEST_ROWS(a_daemon_is_killed_in_the_middle_of_a_load,
 		for (uint32_t k = BLOCKS; k < 2 * BLOCKS; k++)
 			assert_true(page_is_poison(&ge.e, k));
 		daemon_restart(&d);
-		AWAIT(!is_away(&ge, keys));
+		AWAIT(!is_away(keys));
 	}
-	gpu_engine_close(&ge);
 }
 
 TEST_BEGIN

@@ -7,20 +7,15 @@
  * that runs queued operations late and in an order of its own; a stream that copies each group out,
  * or in, without the CPU in between; a gate in front of it.
  */
-#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_served.h"
 
 enum { BLOCKS = 12, LAYERS = 8, GROUPS = 3 };
 
 static const char gpu_lines[] = "[gpu]\ndevices = auto\nstaging_bytes = 8M\n"
 				"[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n";
 
-static struct daemon d;
-static struct gpu gpu;
-static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS], others[BLOCKS];
-static CUstream engine_stream;
-static CUstream gated;       /* stands at the gate; NULL: none does */
-static struct gpu_gate gate; /* in front of the engine's stream */
+static CUstream gated; /* stands at the gate; NULL: none does */
 
 static void begin_verifying(enum gpu_memory_kind kind, const char *words, const char *verify)
 {
@@ -29,14 +24,9 @@ static void begin_verifying(enum gpu_memory_kind kind, const char *words, const 
 
 	(void)snprintf(config, sizeof(config), "%sverify = %s\n", gpu_lines, verify);
 	g.layers = LAYERS;
-	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
-	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
-	gpu_engine_reached(&ge, words);
+	gpu_served_begin(config, &g, 2 * BLOCKS, kind, KVTIER_GPU_DEFAULT, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	chain_keys(&ge.e, 2, BLOCKS, others);
-	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
-	gpu_gate_make(&gate);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 }
 
@@ -47,20 +37,13 @@ static void begin_with(enum gpu_memory_kind kind, const char *words)
 
 FIXTURE(end)
 {
-	gpu_gate_open(&gate); /* a case that failed left it closed */
-	gpu_engine_close(&ge);
-	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
-	GPU(gpu_api()->cuStreamDestroy(engine_stream));
+	gpu_gate_open(&gate);
 	if (gated) { /* on a busy machine it may still be at the gate's memory */
 		GPU(gpu_api()->cuStreamSynchronize(gated));
 		GPU(gpu_api()->cuStreamDestroy(gated));
 		gated = NULL;
 	}
-	gpu_gate_free(&gate);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("");
-	return 0;
+	return gpu_served_end(state);
 }
 
 FIXTURE_DO(begin, begin_with(GPU_ALLOC, "CUDA IPC"));
@@ -102,23 +85,9 @@ static uint64_t submit(bool store, const struct kvtier_key *chain, uint32_t time
 	const struct kvtier_op o = { .size = sizeof(o),
 				     .timeout_ms = timeout_ms,
 				     .layer_groups = GROUPS };
-	uint32_t pages[BLOCKS];
-	uint64_t op;
 
 	poison();
-	pages_from(0, pages, BLOCKS);
-	assert_int_equal((store ? kvtier_store : kvtier_load)(ge.e.space, chain, pages, BLOCKS, &o,
-							      &op),
-			 0);
-	return op;
-}
-
-static struct kvtier_result result_of(uint64_t op)
-{
-	struct kvtier_result r = { .size = sizeof(r) };
-
-	assert_int_equal(kvtier_wait(ge.e.client, op, PATIENT_MS, &r), 0);
-	return r;
+	return (store ? gpu_store_op : gpu_load_op)(chain, 0, BLOCKS, &o);
 }
 
 /* --- loads --- */
@@ -131,10 +100,9 @@ static void a_stream_finds_each_group(void)
 		assert_int_equal(kvtier_stream_wait(ge.e.client, op, g, engine_stream), 0);
 		copy_group(g, false);
 	}
-	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_op_result(op).status, 0);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		assert_true(page_is(&ge.e, i, &keys[i], 0));
+	gpu_pages_are(keys, BLOCKS);
 }
 
 static void the_cpu_finds_each_group(void)
@@ -149,7 +117,7 @@ static void the_cpu_finds_each_group(void)
 			assert_true(page_has_layers(&ge.e, i, &keys[i], 0, first_layer(g),
 						    first_layer(g + 1)));
 	}
-	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_op_result(op).status, 0);
 }
 
 /* --- stores --- */
@@ -163,7 +131,7 @@ static void fill(void)
 /* The daemon's word comes behind the stream's copies; ThreadSanitizer does not see that order. */
 static void end_store(uint64_t op)
 {
-	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_op_result(op).status, 0);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 }
 
@@ -226,7 +194,7 @@ TEST(groups_can_be_given_by_the_cpu)
 		GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 		assert_int_equal(kvtier_store_layers(ge.e.client, op, g + 1, NULL), 0);
 	}
-	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_op_result(op).status, 0);
 	assert_int_equal(gpu_chain_load(&ge, others, 0, BLOCKS), BLOCKS);
 }
 
@@ -244,7 +212,7 @@ TEST(stores_that_wait_for_layers_leave_room_for_loads)
 	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
 	for (int i = 0; i < 16; i++) {
 		assert_int_equal(kvtier_cancel(ge.e.client, ops[i], PATIENT_MS), 0);
-		assert_int_equal(result_of(ops[i]).status, -ECANCELED);
+		assert_int_equal(gpu_op_result(ops[i]).status, -ECANCELED);
 	}
 }
 
@@ -256,7 +224,7 @@ TEST(a_store_that_is_not_given_all_ends_at_its_deadline)
 	fill();
 	copy_group(0, true);
 	assert_int_equal(kvtier_store_layers(ge.e.client, op, 1, engine_stream), 0);
-	assert_int_equal(result_of(op).status, -ETIMEDOUT);
+	assert_int_equal(gpu_op_result(op).status, -ETIMEDOUT);
 	assert_int_equal(engine_lookup(&ge.e, others, BLOCKS), 0);
 	daemon_stat_becomes(&d, "leases", 0, PATIENT_MS);
 }
@@ -279,7 +247,7 @@ TEST(a_late_layer_can_make_a_block_raw)
 	assert_int_equal(daemon_stat(&d, "store.raw_blocks_total"), 1);
 	poison();
 	op = submit(false, others, 0);
-	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_op_result(op).status, 0);
 	gpu_pages_pull(&ge, 0, BLOCKS);
 	assert_memory_equal(ge.e.memory + ge.e.page_bytes - sizeof(nan), &nan, sizeof(nan));
 	assert_true(page_has_layers(&ge.e, 0, &others[0], 0, 0, LAYERS - 1));
@@ -298,7 +266,7 @@ static void assert_stream_ends(void)
 /* The stream goes on, and the result says that it was for nothing. */
 static void assert_let_go(uint64_t op, int status)
 {
-	const struct kvtier_result r = result_of(op);
+	const struct kvtier_result r = gpu_op_result(op);
 
 	assert_int_equal(r.status, status);
 	assert_stream_ends();
@@ -310,14 +278,12 @@ static uint64_t load_behind_the_gate(uint32_t timeout_ms)
 				     .timeout_ms = timeout_ms,
 				     .layer_groups = GROUPS,
 				     .stream = engine_stream };
-	uint32_t pages[BLOCKS];
 	CUstream waits;
 	uint64_t op;
 
 	poison();
 	gpu_gate_close(&gate, engine_stream);
-	pages_from(0, pages, BLOCKS);
-	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
+	op = gpu_load_op(keys, 0, BLOCKS, &o);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&waits, CU_STREAM_NON_BLOCKING, 0));
 	assert_int_equal(kvtier_stream_wait(ge.e.client, op, GROUPS - 1, waits), 0);
 	assert_int_equal(gpu_api()->cuStreamQuery(waits), CUDA_ERROR_NOT_READY);

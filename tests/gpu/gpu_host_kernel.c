@@ -15,10 +15,11 @@ enum { SEEDS = 100, THREADS = 128, BASE = 0x1000, ROOM = 4096 };
 static uint8_t memory[ROOM];
 static char text[256];
 
-static void *access_memory(void *arg, uint64_t address, size_t bytes, int write)
+#define KERNEL(name) static void name(TEST_UNUSED void *const *params)
+
+static void *access_memory(TEST_UNUSED void *arg, uint64_t address, size_t bytes,
+			   TEST_UNUSED int write)
 {
-	(void)arg;
-	(void)write;
 	return address >= BASE && address + bytes <= BASE + ROOM ? memory + (address - BASE) : NULL;
 }
 
@@ -59,9 +60,8 @@ static void ends_with(void (*thread)(void *const *), int result, const char *say
 	}
 }
 
-static void each_stores(void *const *params)
+KERNEL(each_stores)
 {
-	(void)params;
 	store(blockIdx.x * blockDim.x + threadIdx.x, blockIdx.x << 16 | threadIdx.x);
 }
 
@@ -80,11 +80,10 @@ TEST(every_thread_of_every_block_runs_once)
 		}
 }
 
-static void shuffles(void *const *params)
+KERNEL(shuffles)
 {
 	uint32_t x = threadIdx.x;
 
-	(void)params;
 	for (uint32_t d = 16; d; d /= 2)
 		x += __shfl_xor_sync(0xffffffff, x, d);
 	store(threadIdx.x, x);
@@ -99,31 +98,27 @@ TEST(a_shuffle_gives_the_value_of_its_own_round)
 	}
 }
 
-static void half_a_warp_shuffles(void *const *params)
+KERNEL(half_a_warp_shuffles)
 {
-	(void)params;
 	if (threadIdx.x % 32 < 16)
 		(void)__shfl_xor_sync(0xffffffff, 1, 1);
 }
 
-static void two_shuffles(void *const *params)
+KERNEL(two_shuffles)
 {
-	(void)params;
 	if (threadIdx.x & 1)
 		(void)__shfl_xor_sync(0xffffffff, 1, 2);
 	else
 		(void)__shfl_xor_sync(0xffffffff, 1, 2);
 }
 
-static void mask_without_itself(void *const *params)
+KERNEL(mask_without_itself)
 {
-	(void)params;
 	(void)__shfl_xor_sync(0xffff, 1, 1);
 }
 
-static void reads_a_lane_beside_the_mask(void *const *params)
+KERNEL(reads_a_lane_beside_the_mask)
 {
-	(void)params;
 	if (threadIdx.x % 32 < 16)
 		(void)__shfl_xor_sync(0xffff, 1, 16);
 }
@@ -136,29 +131,25 @@ TEST(divergence_at_a_shuffle_is_a_mistake)
 	ends_with(reads_a_lane_beside_the_mask, -EDEADLK, "lacks");
 }
 
-static void one_warp_stays_away(void *const *params)
+KERNEL(one_warp_stays_away)
 {
-	(void)params;
 	if (threadIdx.x >= 32)
 		host_barrier(1, THREADS);
 }
 
-static void half_a_warp_stays_away(void *const *params)
+KERNEL(half_a_warp_stays_away)
 {
-	(void)params;
 	if (threadIdx.x % 32 < 16)
 		host_barrier(1, THREADS / 2);
 }
 
-static void two_counts(void *const *params)
+KERNEL(two_counts)
 {
-	(void)params;
 	host_barrier(1, threadIdx.x < 64 ? 64 : THREADS);
 }
 
-static void no_such_barrier(void *const *params)
+KERNEL(no_such_barrier)
 {
-	(void)params;
 	host_barrier(16, THREADS);
 }
 
@@ -172,9 +163,8 @@ TEST(a_barrier_that_not_all_reach_is_a_mistake)
 
 static _Thread_local uint32_t word, words[2][THREADS];
 
-static void one_tells_all(void *const *params)
+KERNEL(one_tells_all)
 {
-	(void)params;
 	for (uint32_t round = 0; round < 3; round++) {
 		if (threadIdx.x == round * 40)
 			host_shared_store(&word, round + 7);
@@ -185,11 +175,10 @@ static void one_tells_all(void *const *params)
 }
 
 /* Two sets by turns need one barrier a round. */
-static void turns(void *const *params)
+KERNEL(turns)
 {
 	const uint32_t self = threadIdx.x;
 
-	(void)params;
 	for (uint32_t round = 0; round < 4; round++) {
 		if (self % 32 == 0)
 			host_shared_store(&words[round & 1][self], round + self);
@@ -207,9 +196,8 @@ TEST(barriers_order_shared_memory)
 	assert_int_equal(stored(100), 3);
 }
 
-static void reads_too_soon(void *const *params)
+KERNEL(reads_too_soon)
 {
-	(void)params;
 	if (threadIdx.x == 0)
 		host_shared_store(&word, 1);
 	host_barrier(0, THREADS);
@@ -218,18 +206,16 @@ static void reads_too_soon(void *const *params)
 		host_shared_store(&word, 2);
 }
 
-static void two_write(void *const *params)
+KERNEL(two_write)
 {
-	(void)params;
 	if (threadIdx.x % 64 == 0)
 		host_shared_store(&word, threadIdx.x);
 	host_barrier(0, THREADS);
 }
 
 /* The barrier of one half orders that half alone. */
-static void barrier_of_others(void *const *params)
+KERNEL(barrier_of_others)
 {
-	(void)params;
 	if (threadIdx.x == 0)
 		host_shared_store(&word, 1);
 	host_barrier(1 + threadIdx.x / 64, 64);
@@ -237,9 +223,8 @@ static void barrier_of_others(void *const *params)
 		store(0, host_shared_load(&word));
 }
 
-static void reads_what_nobody_wrote(void *const *params)
+KERNEL(reads_what_nobody_wrote)
 {
-	(void)params;
 	store(threadIdx.x, host_shared_load(&word));
 }
 
@@ -251,15 +236,13 @@ TEST(a_race_on_shared_memory_is_a_mistake_at_every_seed)
 	ends_with(reads_what_nobody_wrote, -EBUSY, "no thread has written");
 }
 
-static void reads_odd(void *const *params)
+KERNEL(reads_odd)
 {
-	(void)params;
 	(void)host_access(BASE + 8, 16, 0);
 }
 
-static void reads_beside(void *const *params)
+KERNEL(reads_beside)
 {
-	(void)params;
 	if (threadIdx.x == 17)
 		(void)host_access(BASE + ROOM, 4, 0);
 }
@@ -279,9 +262,8 @@ TEST(wrong_launches_are_refused)
 /* Not all seeds run threads in one order. */
 static _Thread_local uint32_t order;
 
-static void stores_its_turn(void *const *params)
+KERNEL(stores_its_turn)
 {
-	(void)params;
 	store(threadIdx.x, order++);
 }
 

@@ -7,7 +7,7 @@
  * a wait. Method: the emulated driver with queues=1 and waits=1, and one thread, which both polls
  * and synchronizes the context. A case that fails hangs.
  */
-#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_served.h"
 
 enum { BLOCKS = 8 };
 
@@ -15,56 +15,27 @@ static const char config[] = GPU_CONFIG("64M", "2M");
 /* Memory for one space in engine mode; the next one is served by the daemon. */
 static const char narrow[] = GPU_CONFIG("64M", "2M") "engine_bytes = 16M\n";
 
-static struct daemon d;
-static struct gpu gpu;
-static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS];
-static CUstream engine_stream;
 
 static void begin_with(const char *conf, enum gpu_memory_kind kind, uint32_t mode, uint32_t pages,
 		       const char *words)
 {
-	gpu_open(&gpu, 0);
-	daemon_start(&d, conf);
-	gpu_engine_mode(mode);
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, pages, kind);
-	gpu_engine_reached(&ge, words);
+	gpu_served_begin(conf, &large_fp8, pages, kind, mode, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
-	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
 }
 
-FIXTURE(end)
-{
-	gpu_engine_close(&ge);
-	GPU(gpu_api()->cuStreamDestroy(engine_stream));
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("");
-	return 0;
-}
-
-TEST_EACH(NULL, end);
-
-static struct kvtier_result result_of(uint64_t op)
-{
-	struct kvtier_result r = { .size = sizeof(r) };
-
-	assert_int_equal(kvtier_wait(ge.e.client, op, -1, &r), 0);
-	return r;
-}
+TEST_EACH(NULL, gpu_served_end);
 
 /* The engine's next step: it reads the pages behind the load, and waits for all of its work before
  * it asks for the result. */
 static void a_load_and_a_step(bool waits)
 {
-	uint32_t pages[BLOCKS];
 	uint64_t op;
 	int r;
 
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
-	pages_from(0, pages, BLOCKS);
 	gpu_pages_poison(&ge, 0, BLOCKS);
-	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
+	op = gpu_load_op(keys, 0, BLOCKS, NULL);
 	r = kvtier_stream_wait(ge.e.client, op, KVTIER_ALL, engine_stream);
 	if (waits)
 		assert_int_equal(r, 0);
@@ -74,9 +45,8 @@ static void a_load_and_a_step(bool waits)
 					 engine_stream));
 	GPU(gpu_api()->cuCtxSynchronize());
 	if (waits)
-		assert_int_equal(result_of(op).ok, BLOCKS);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		assert_true(page_is(&ge.e, i, &keys[i], 0));
+		assert_int_equal(gpu_op_result(op).ok, BLOCKS);
+	gpu_pages_are(keys, BLOCKS);
 }
 
 TEST_DO(a_stream_waits_for_the_daemon,
@@ -135,7 +105,7 @@ TEST(a_daemons_death_frees_streams_before_kernels)
 	waited[0] = store_in(space, 0, 2); /* its layers are never given */
 	before = store_in(space, 1, 0);
 	waited[1] = store_in(space, 2, 2);
-	assert_int_equal(result_of(before).ok, 1);
+	assert_int_equal(gpu_op_result(before).ok, 1);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(kvtier_stream_wait(ge.e.client, waited[i], KVTIER_ALL,
 						    engine_stream),
@@ -144,10 +114,10 @@ TEST(a_daemons_death_frees_streams_before_kernels)
 	assert_int_equal(op & 255, before & 255);
 	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_ERROR_NOT_READY);
 	daemon_signal(&d, SIGKILL);
-	assert_int_equal(result_of(op).status, -ECONNRESET);
+	assert_int_equal(gpu_op_result(op).status, -ECONNRESET);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(result_of(waited[i]).status, -ECONNRESET);
+		assert_int_equal(gpu_op_result(waited[i]).status, -ECONNRESET);
 	gpu_report_clear(); /* a killed daemon leaves its memory */
 	daemon_restart(&d);
 	assert_int_equal(kvtier_space_close(space), 0);

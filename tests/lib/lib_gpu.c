@@ -5,6 +5,7 @@
 #include "lib_gpu.h"
 #include "lib_scratch.h"
 
+struct gpu gpu; /* lib_gpu_emu.h, lib_gpu_served.h */
 static char **arguments;
 static void *library;
 static char base[512]; /* settings of every process */

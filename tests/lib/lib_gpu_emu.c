@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib_gpu_emu.h"
 
-struct gpu gpu;
 const struct cuda_api *cu;
 static CUmodule module; /* of the current life of the context; NULL: not loaded */
 
