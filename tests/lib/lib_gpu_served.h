@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_gpu_served.h - a daemon, the first GPU, and an engine with pages there: what cases of a program
- * have, each of them anew.
+ * lib_gpu_served.h - a daemon, the first GPU, and an engine with pages there: what cases of a
+ * program have, each of them anew.
  */
 #ifndef KVTIER_LIB_GPU_SERVED_H
 #define KVTIER_LIB_GPU_SERVED_H
@@ -14,8 +14,8 @@ extern struct gpu_engine ge;
 extern CUstream engine_stream;
 extern struct gpu_gate gate; /* in front of the engine's stream; it is open */
 
-/* A daemon with this configuration (NULL: the case has started it), and an engine in this mode (enum
- * kvtier_gpu_mode), whose pages are reached as `words` say. */
+/* A daemon with this configuration (NULL: the case has started it), and an engine in this mode
+ * (enum kvtier_gpu_mode), whose pages are reached as `words` say. */
 void gpu_served_begin(const char *config, const struct kvtier_geometry *geometry, uint32_t pages,
 		      enum gpu_memory_kind kind, uint32_t mode, const char *words);
 void gpu_served_close(void);

@@ -44,8 +44,9 @@ static void prepare(void)
 	emu.random = emu.settings.seed;
 }
 
-/* Of a call that fails, when the settings name no error: CUDA_ERROR_UNKNOWN if it is not here. Of one
- * that gives something back. Of one that with waits=1 waits for all that its context has queued. */
+/* Of a call that fails, when the settings name no error: CUDA_ERROR_UNKNOWN if it is not here. Of
+ * one that gives something back. Of one that with waits=1 waits for all that its context has
+ * queued. */
 static const struct {
 	CUresult usual;
 	bool gives_back, waits;

@@ -17,7 +17,7 @@
 
 #include "emu.h"
 
-/* An attribute, how many bytes it has, and whether the manual of cuPointerGetAttributes() lists it. */
+/* How many bytes an attribute has, and whether the manual of cuPointerGetAttributes() lists it. */
 static const struct attribute {
 	CUpointer_attribute name;
 	size_t bytes;
