@@ -58,26 +58,26 @@ static void freed_memory_is_untouched(void)
 	}
 }
 
-static void engine_open(struct engine *e)
-{
-	fake_timeout_ms = 200;
-	fake_open(e, false);
-	keeping = true;
-}
+static struct engine e;
+
+FIXTURE_DO(begin, fake_timeout_ms = 200; fake_open(&e, false); keeping = true);
+FIXTURE_DO(end, fake_close(&e); freed_memory_is_untouched());
+
+TEST_EACH(begin, end);
 
 /* A space of no pages, with so little patience that the deaf daemon exceeds it. */
-static void give_up_opening(struct engine *e)
+static void give_up_opening(void)
 {
 	struct kvtier_space *space = NULL;
 
-	e->peer.deaf = true;
-	assert_int_equal(kvtier_space_open(e->client, &fake_geometry, NULL, 0, NULL, 0, &space),
+	e.peer.deaf = true;
+	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, NULL, 0, NULL, 0, &space),
 			 -ETIMEDOUT);
 	assert_null(space);
 }
 
 /* The spaces that a client can have can be opened: the one that was given up takes no place. */
-static void places_are_free(struct engine *e)
+static void places_are_free(void)
 {
 	struct kvtier_space *spaces[KVTIER_MAX_SPACES - 1];
 
@@ -85,11 +85,11 @@ static void places_are_free(struct engine *e)
 		int rc = -EMFILE;
 
 		for (int tries = 0; rc && tries < 10000; tries++) {
-			rc = kvtier_space_open(e->client, &fake_geometry, NULL, 0, NULL, 0,
+			rc = kvtier_space_open(e.client, &fake_geometry, NULL, 0, NULL, 0,
 					       &spaces[i]);
 			assert_true(rc == 0 || rc == -EMFILE || rc == -ETIMEDOUT ||
 				    rc == -ENOTCONN);
-			(void)kvtier_poll(e->client, NULL, 0);
+			(void)kvtier_poll(e.client, NULL, 0);
 			if (rc)
 				(void)usleep(1000);
 		}
@@ -99,25 +99,25 @@ static void places_are_free(struct engine *e)
 		assert_int_equal(kvtier_space_close(spaces[i]), 0);
 }
 
-static void late_answer(enum peer_lie lie, bool hangs_up)
+/* Each call of the client may be the one that reads the answer. */
+static void poll_some_time(void)
 {
-	struct engine e;
-
-	engine_open(&e);
-	give_up_opening(&e);
-	e.peer.lie = (int)lie;
-	e.peer.hang_up = hangs_up;
-	e.peer.deaf = false;
-	/* Each call of the client may be the one that reads the answer. */
 	for (int i = 0; i < 50; i++) {
 		(void)kvtier_poll(e.client, NULL, 0);
 		(void)usleep(1000);
 	}
+}
+
+static void late_answer(enum peer_lie lie, bool hangs_up)
+{
+	give_up_opening();
+	e.peer.lie = (int)lie;
+	e.peer.hang_up = hangs_up;
+	e.peer.deaf = false;
+	poll_some_time();
 	e.peer.lie = PEER_HONEST;
 	if (lie != PEER_IGNORES_CLOSE)
-		places_are_free(&e);
-	fake_close(&e);
-	freed_memory_is_untouched();
+		places_are_free();
 }
 
 TEST_DO(the_daemon_opens_it_late, late_answer(PEER_HONEST, false));
@@ -127,35 +127,21 @@ TEST_DO(the_daemon_hangs_up, late_answer(PEER_HONEST, true));
 
 TEST(the_client_is_closed_before_the_answer)
 {
-	struct engine e;
-
-	engine_open(&e);
-	give_up_opening(&e);
-	give_up_opening(&e);
+	give_up_opening();
+	give_up_opening();
 	e.peer.deaf = false;
-	fake_close(&e);
-	freed_memory_is_untouched();
 }
 
 /* A space with an op that is closed by force: its completion, if it came, would find no op. */
 TEST(a_space_is_closed_by_force)
 {
-	struct kvtier_key key;
-	struct engine e;
 	uint64_t op;
 
-	engine_open(&e);
-	fake_keys(&e, 1, 1, &key);
 	e.peer.keep = true;
-	while (kvtier_load(e.space, &key, &(uint32_t){ 3 }, 1, NULL, &op))
+	while (kvtier_load(e.space, &e.key, &(uint32_t){ 3 }, 1, NULL, &op))
 		(void)usleep(1000);
 	e.peer.deaf = true;
 	assert_true(kvtier_space_close(e.space) >= 0);
 	e.peer.deaf = e.peer.keep = false;
-	for (int i = 0; i < 50; i++) {
-		(void)kvtier_poll(e.client, NULL, 0);
-		(void)usleep(1000);
-	}
-	fake_close(&e);
-	freed_memory_is_untouched();
+	poll_some_time();
 }

@@ -45,50 +45,8 @@ uint64_t host_astray_bytes(const struct tier *t)
 	return 0;
 }
 
-bool nvme_row(TEST_UNUSED const struct tier *t, TEST_UNUSED uint32_t i,
-	      TEST_UNUSED struct nvme_disk_row *ret)
-{
-	return false;
-}
-
-uint32_t blocks_copies(TEST_UNUSED const struct blocks *blocks, enum tier_id tier)
-{
-	return tier == TIER_HOST ? 5 : 0;
-}
-
 void hints_gauges(TEST_UNUSED const struct hints *hints)
 {
-}
-
-struct space_counts *blocks_counts(TEST_UNUSED const struct blocks *blocks)
-{
-	return NULL;
-}
-
-uint32_t counts_blocks(TEST_UNUSED const struct space_counts *counts, TEST_UNUSED uint32_t space)
-{
-	return 0;
-}
-
-uint64_t index_entries(TEST_UNUSED const struct index *index)
-{
-	return 0;
-}
-
-uint64_t index_crowded(TEST_UNUSED const struct index *index)
-{
-	return 0;
-}
-
-uint64_t index_memory(TEST_UNUSED const struct index *index)
-{
-	return 0;
-}
-
-uint32_t server_staged(TEST_UNUSED const struct server *server, TEST_UNUSED char *text,
-		       TEST_UNUSED size_t n)
-{
-	return 0;
 }
 
 void spaces_count(TEST_UNUSED const struct spaces *spaces, struct spaces_count *ret)
@@ -96,10 +54,26 @@ void spaces_count(TEST_UNUSED const struct spaces *spaces, struct spaces_count *
 	*ret = (struct spaces_count){ 0 };
 }
 
-bool nvme_up_starting(TEST_UNUSED const struct kvtierd *d)
-{
-	return false;
-}
+/* A function that always says this. */
+#define SAYS(value, type, name, ...) \
+	type name(__VA_ARGS__)       \
+	{                            \
+		return value;        \
+	}                            \
+	struct test_macros_end_with_a_semicolon
+SAYS(false, bool, nvme_row, TEST_UNUSED const struct tier *t, TEST_UNUSED uint32_t i,
+     TEST_UNUSED struct nvme_disk_row *ret);
+SAYS(tier == TIER_HOST ? 5 : 0, uint32_t, blocks_copies, TEST_UNUSED const struct blocks *blocks,
+     enum tier_id tier);
+SAYS(NULL, struct space_counts *, blocks_counts, TEST_UNUSED const struct blocks *blocks);
+SAYS(0, uint32_t, counts_blocks, TEST_UNUSED const struct space_counts *counts,
+     TEST_UNUSED uint32_t space);
+SAYS(0, uint64_t, index_entries, TEST_UNUSED const struct index *index);
+SAYS(0, uint64_t, index_crowded, TEST_UNUSED const struct index *index);
+SAYS(0, uint64_t, index_memory, TEST_UNUSED const struct index *index);
+SAYS(0, uint32_t, server_staged, TEST_UNUSED const struct server *server, TEST_UNUSED char *text,
+     TEST_UNUSED size_t n);
+SAYS(false, bool, nvme_up_starting, TEST_UNUSED const struct kvtierd *d);
 
 /* --- */
 

@@ -15,15 +15,16 @@
 
 static const struct host_limits plenty = { UINT64_MAX, UINT64_MAX, UINT64_MAX - 1 };
 static const struct tier_conf small = { .bytes = 1 * MIB, .slab_bytes = 64 * KIB };
+static char text[TIER_TEXT_BYTES]; /* of the last refusal */
 
 /* The check fails with err and its text has every word of the NULL-terminated list. */
 static void expect_refusal(const struct tier_conf *conf, const struct host_limits *limits, int err,
 			   ...)
 {
-	char text[TIER_TEXT_BYTES] = "";
 	const char *word;
 	va_list words;
 
+	text[0] = '\0';
 	assert_int_equal(host_limits_check(conf, limits, text, sizeof(text)), err);
 	va_start(words, err);
 	while ((word = va_arg(words, const char *)) != NULL)
@@ -78,7 +79,6 @@ TEST(auto_is_a_quarter_of_what_is_left)
 	const struct host_limits machine = { 10 * GIB + 1, UINT64_MAX, 1024 },
 				 group = { 10 * GIB, 2 * GIB, UINT64_MAX },
 				 small_one = { 200 * MIB, UINT64_MAX, 0 };
-	char text[TIER_TEXT_BYTES];
 	struct tier_conf none = conf;
 
 	assert_int_equal(host_limits_auto(&conf, &machine), 2560 * MIB);
@@ -123,7 +123,6 @@ TEST(huge_pages_are_not_counted_as_available)
 {
 	const struct tier_conf conf = { .bytes = 1 * GIB, .slab_bytes = 64 * MIB, .huge_pages = 2 };
 	const struct host_limits limits = { 1 * MIB, 1 * MIB, 512 };
-	char text[TIER_TEXT_BYTES];
 
 	assert_int_equal(host_limits_check(&conf, &limits, text, sizeof(text)), 0);
 }
@@ -137,19 +136,20 @@ TEST(this_machine_says_what_it_has)
 	assert_true(limits.cgroup_bytes > 0);
 }
 
-static struct host_memory *open_small(const struct tier_conf *conf)
-{
-	char text[TIER_TEXT_BYTES];
-	struct host_memory *m;
+static struct host_memory *m;
 
+static void open_of(const struct tier_conf *conf)
+{
 	if (host_memory_open(conf, &m, text, sizeof(text)))
 		fail_msg("%s", text);
-	return m;
 }
 
-TEST(every_slab_is_handed_out_once_in_order)
+FIXTURE_DO(open_small, open_of(&small));
+FIXTURE_DO(close_it, host_memory_close(m));
+#define WITH_MEMORY(name) TEST_WITH(name, open_small, close_it)
+
+WITH_MEMORY(every_slab_is_handed_out_once_in_order)
 {
-	struct host_memory *m = open_small(&small);
 	uint32_t expected = 0;
 
 	assert_int_equal(host_memory_next(m), expected++); /* open waited for the first */
@@ -163,19 +163,16 @@ TEST(every_slab_is_handed_out_once_in_order)
 	}
 	assert_int_equal(host_memory_next(m), SLABS_NONE);
 	assert_int_equal(atomic_load(&m->lost), 0);
-	host_memory_close(m);
 }
 
-TEST(a_slab_handed_out_is_resident)
+WITH_MEMORY(a_slab_handed_out_is_resident)
 {
-	struct host_memory *m = open_small(&small);
 	unsigned char resident[16];
 
 	assert_int_equal(host_memory_next(m), 0);
 	assert_int_equal(mincore(m->base, 64 * KIB, resident), 0);
 	for (int i = 0; i < 16; i++)
 		assert_true(resident[i] & 1);
-	host_memory_close(m);
 }
 
 /* The line of /proc/self/smaps that begins with `field`, of the mapping that `at` lies in. */
@@ -198,14 +195,12 @@ static void smaps_line(const uint8_t *at, const char *field, char *ret, size_t n
 	(void)fclose(f);
 }
 
-TEST(a_core_dump_has_none_of_it)
+WITH_MEMORY(a_core_dump_has_none_of_it)
 {
-	struct host_memory *m = open_small(&small);
 	char flags[512];
 
 	smaps_line(m->base, "VmFlags:", flags, sizeof(flags));
 	assert_non_null(strstr(flags, " dd"));
-	host_memory_close(m);
 }
 
 TEST(closing_does_not_wait_for_all_slabs)
@@ -213,14 +208,13 @@ TEST(closing_does_not_wait_for_all_slabs)
 	struct tier_conf conf = small;
 
 	conf.bytes = 256 * MIB; /* closed at once: threads are joined wherever they are */
-	host_memory_close(open_small(&conf));
+	open_of(&conf);
+	host_memory_close(m);
 }
 
 TEST(a_node_that_does_not_exist)
 {
 	struct tier_conf conf = small;
-	char text[TIER_TEXT_BYTES];
-	struct host_memory *m;
 
 	conf.n_nodes = 1;
 	conf.nodes[0] = (struct tier_node){ .node = 1000, .bytes = conf.bytes };
@@ -235,8 +229,6 @@ static int lock_without_privilege(void)
 {
 	const struct rlimit limit = { 64 * KIB, 64 * KIB };
 	struct tier_conf conf = small;
-	char text[TIER_TEXT_BYTES];
-	struct host_memory *m;
 
 	if (setrlimit(RLIMIT_MEMLOCK, &limit) || (geteuid() == 0 && setresuid(65534, 65534, 65534)))
 		return 77;
@@ -265,7 +257,6 @@ TEST(a_lock_beyond_the_limit)
 TEST(huge_pages_without_effect_are_told)
 {
 	struct tier_conf conf = small;
-	struct host_memory *m;
 	char line[128] = "";
 	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
 
@@ -274,7 +265,7 @@ TEST(huge_pages_without_effect_are_told)
 	if (f)
 		(void)fclose(f);
 	conf.huge_pages = 1;
-	m = open_small(&conf);
+	open_of(&conf);
 	if (!line[0] || strstr(line, "[never]"))
 		assert_non_null(strstr(m->note, "[host] huge_pages = thp"));
 	else

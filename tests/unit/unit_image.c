@@ -20,27 +20,28 @@ static const struct image_identity who = { { 1, 2, 3 }, { 4, 5, 6 } };
 
 static struct image_shape shape_of(const struct image_geometry *g, enum image_codec codec)
 {
-	struct image_shape shape;
+	struct image_shape ret;
 
-	assert_int_equal(image_shape(g, codec, codec, &shape, NULL), 0);
-	return shape;
+	assert_int_equal(image_shape(g, codec, codec, &ret, NULL), 0);
+	return ret;
 }
 
-static struct image_header good_header(struct image_shape *ret_shape)
+static struct image_shape shape, found; /* of a good header; what a check finds in one */
+static struct image_header good;
+
+FIXTURE(begin)
 {
-	struct image_header h;
-
-	*ret_shape = shape_of(&llama, CODEC_FP8);
-	image_header_fill(&h, &llama, CODEC_FP8, CODEC_FP8, ret_shape, &who);
-	image_seal(&h, 0x1122334455667788u);
-	return h;
+	shape = shape_of(&llama, CODEC_FP8);
+	image_header_fill(&good, &llama, CODEC_FP8, CODEC_FP8, &shape, &who);
+	image_seal(&good, 0x1122334455667788u);
+	return 0;
 }
+
+TEST_EACH(begin, NULL);
 
 static int check(const struct image_header *h)
 {
-	struct image_shape shape;
-
-	return image_header_check(h, &llama, &who, &shape);
+	return image_header_check(h, &llama, &who, &found);
 }
 
 TEST(sizes_of_a_1_mib_image)
@@ -94,7 +95,6 @@ TEST(scales_beyond_a_page_move_the_payload)
 
 static void refuse(struct image_geometry g, enum image_codec codec, int error, const char *field)
 {
-	struct image_shape shape;
 	const char *named = NULL;
 
 	memset(&shape, 0x5a, sizeof(shape));
@@ -182,28 +182,20 @@ TEST(products_do_not_wrap)
 
 TEST(header_passes_its_own_check)
 {
-	struct image_shape shape, found;
-	const struct image_header h = good_header(&shape);
-
-	assert_int_equal(image_header_check(&h, &llama, &who, &found), 0);
+	assert_int_equal(check(&good), 0);
 	assert_memory_equal(&found, &shape, sizeof(shape));
 }
 
 TEST(header_of_the_raw_fallback_passes)
 {
-	struct image_shape shape = shape_of(&llama, CODEC_RAW), found;
-	struct image_header h;
-
-	image_header_fill(&h, &llama, CODEC_RAW, CODEC_RAW, &shape, &who);
-	assert_int_equal(image_header_check(&h, &llama, &who, &found), 0);
+	shape = shape_of(&llama, CODEC_RAW);
+	image_header_fill(&good, &llama, CODEC_RAW, CODEC_RAW, &shape, &who);
+	assert_int_equal(check(&good), 0);
 	assert_int_equal(found.payload_bytes, 2 << 20);
 }
 
 TEST(every_bit_flip_of_a_header_is_refused)
 {
-	struct image_shape shape;
-	const struct image_header good = good_header(&shape);
-
 	for (size_t bit = 0; bit < 8 * sizeof(good); bit++) {
 		struct image_header h = good;
 
@@ -216,9 +208,6 @@ TEST(every_bit_flip_of_a_header_is_refused)
  * differ. */
 TEST(every_field_is_checked_though_sealed)
 {
-	struct image_shape shape;
-	const struct image_header good = good_header(&shape);
-
 	for (size_t byte = 0; byte < offsetof(struct image_header, header_crc); byte++) {
 		struct image_header h = good;
 
@@ -232,26 +221,22 @@ TEST(every_field_is_checked_though_sealed)
 
 TEST(foreign_identity_is_refused)
 {
-	struct image_shape shape;
-	const struct image_header h = good_header(&shape);
 	struct image_identity other = who;
 
 	other.key[31] ^= 1;
-	assert_int_equal(image_header_check(&h, &llama, &other, &shape), -EBADMSG);
+	assert_int_equal(image_header_check(&good, &llama, &other, &found), -EBADMSG);
 	other = who;
 	other.space_id[0] ^= 1;
-	assert_int_equal(image_header_check(&h, &llama, &other, &shape), -EBADMSG);
+	assert_int_equal(image_header_check(&good, &llama, &other, &found), -EBADMSG);
 }
 
 TEST(foreign_geometry_is_refused)
 {
-	struct image_shape shape;
-	const struct image_header h = good_header(&shape);
 	struct image_geometry g = llama;
 
 	g.kv_heads = 16; /* same bytes, another shape */
 	g.layers = 16;
-	assert_int_equal(image_header_check(&h, &g, &who, &shape), -EBADMSG);
+	assert_int_equal(image_header_check(&good, &g, &who, &found), -EBADMSG);
 }
 
 TEST(checksum_is_xxh3_of_payload_then_scales)

@@ -13,20 +13,28 @@
 /* Of each case: dice, and a connection to the server. */
 static struct random dice;
 static struct rig r;
+static struct rig_command c;
+static struct block b; /* of the cases that have one */
 
-FIXTURE_DO(begin, dice = random_seeded("unit_redis_conn"); rig_open(&r, rig_server.address));
+FIXTURE_DO(begin, dice = random_seeded("unit_redis_conn"); rig_open(&r, rig_server.address);
+	   c = (struct rig_command){ 0 });
 FIXTURE_DO(end, rig_close(&r));
 
 TEST_EACH(begin, end);
+
+FIXTURE_DO(block_begin, (void)begin(state); b = block_make(&dice, (uint32_t)(uintptr_t)*state));
+FIXTURE_DO(block_end, block_free(&b); (void)end(state));
+/* With a block of so many opaque bytes, at most. */
+#define WITH_BLOCK(max_opaque, name) TEST_GIVEN(name, block_begin, block_end, max_opaque)
 
 /* --- round trips --- */
 
 static void there_and_back(struct rig *on, uint32_t n, uint32_t max_opaque)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		struct block b = block_make(&dice, max_opaque);
 		struct rig_command set = { 0 }, get = { 0 };
 
+		b = block_make(&dice, max_opaque);
 		rig_set(&set, &b, 0);
 		assert_int_equal(rig_do(on, &set), 0);
 		assert_string_equal(set.words, "OK");
@@ -55,30 +63,24 @@ TEST(images_come_back_through_a_unix_socket)
 }
 
 /* The server holds envelope, header, scales, payload, MAC, and nothing between. */
-TEST(the_value_is_packed)
+WITH_BLOCK(5000, the_value_is_packed)
 {
-	struct block b = block_make(&dice, 5000);
 	uint8_t *want = malloc(b.shape.packed_bytes), *have = malloc(block_bytes(&b));
-	struct rig_command set = { 0 };
 
-	rig_store(&r, &set, &b);
+	rig_store(&r, &c, &b);
 	assert_int_equal(redis_get(&rig_server, b.name, have, block_bytes(&b)), block_bytes(&b));
 	block_pack(&b, want);
 	assert_memory_equal(have + sizeof(struct redis_envelope), want, b.shape.packed_bytes);
 	assert_int_equal(redis_ask(&rig_server, "PTTL %s", b.name), -1);
-	rig_set(&set, &b, 3600000);
-	assert_int_equal(rig_do(&r, &set), 0);
+	rig_set(&c, &b, 3600000);
+	assert_int_equal(rig_do(&r, &c), 0);
 	assert_in_range(redis_ask(&rig_server, "PTTL %s", b.name), 1, 3600000);
 	free(have);
 	free(want);
-	block_free(&b);
 }
 
-TEST(exists_and_words)
+WITH_BLOCK(100, exists_and_words)
 {
-	struct block b = block_make(&dice, 100);
-	struct rig_command c = { 0 };
-
 	rig_exists(&c, &b);
 	assert_int_equal(rig_do(&r, &c), 0);
 	assert_int_equal(c.integer, 0);
@@ -90,7 +92,6 @@ TEST(exists_and_words)
 	redis_command_make(&c.command, (const char *const[]){ "PING", NULL });
 	assert_int_equal(rig_do(&r, &c), 0);
 	assert_string_equal(c.words, "PONG");
-	block_free(&b);
 }
 
 /* 100 commands at once, sets and gets mixed: each gets its own reply. */
@@ -124,10 +125,9 @@ TEST(many_keep_their_order)
 	}
 }
 
-TEST(no_more_places_than_there_are)
+WITH_BLOCK(100, no_more_places_than_there_are)
 {
 	static struct rig_command commands[REDIS_CONN_COMMANDS + 1];
-	struct block b = block_make(&dice, 100);
 
 	for (uint32_t i = 0; i <= REDIS_CONN_COMMANDS; i++)
 		rig_exists(&commands[i], &b);
@@ -137,7 +137,6 @@ TEST(no_more_places_than_there_are)
 			 -EAGAIN);
 	rig_wait(&r, &commands[REDIS_CONN_COMMANDS - 1]);
 	assert_int_equal(rig_do(&r, &commands[REDIS_CONN_COMMANDS]), 0);
-	block_free(&b);
 }
 
 /* --- values that are not this block --- */
@@ -166,8 +165,6 @@ FIXTURE(plant_begin)
 /* The connection is as good as before. */
 FIXTURE(plant_end)
 {
-	struct rig_command c = { 0 };
-
 	rig_store(&r, &c, &p.b);
 	assert_int_equal(rig_load(&r, &p.get, &p.b), 0);
 	rig_has(&p.get, &p.b);
@@ -182,7 +179,6 @@ FIXTURE(plant_end)
 static void refused(size_t n)
 {
 	uint8_t sha1[20];
-	struct rig_command c = { 0 };
 
 	redis_put(&rig_server, p.b.name, p.value, n);
 	assert_int_equal(rig_load(&r, &p.get, &p.b), -EBADMSG);
@@ -280,9 +276,8 @@ TEST(a_good_value_that_is_too_long)
 	const struct image_geometry geometry = { .dtype = DTYPE_BF16,
 						 .block_tokens = 16,
 						 .opaque_bytes = RIG_MAX_VALUE };
-	struct block b = block_of(&geometry, CODEC_RAW, &dice);
-	struct rig_command c = { 0 };
 
+	b = block_of(&geometry, CODEC_RAW, &dice);
 	rig_store(&r, &c, &b);
 	assert_int_equal(rig_load(&r, &c, &b), -EBADMSG);
 	assert_int_equal(c.value.length, block_bytes(&b));
@@ -294,8 +289,6 @@ TEST(a_good_value_that_is_too_long)
 /* It came in whole, and its fate goes by the image in it. */
 static void came_but_is(int status)
 {
-	struct rig_command c = { 0 };
-
 	redis_put(&rig_server, p.b.name, p.value, block_bytes(&p.b));
 	assert_int_equal(rig_load(&r, &p.get, &p.b), status);
 	assert_true(p.get.value.hashed && p.get.value.packed);
@@ -359,9 +352,7 @@ PLANTED(other_forms)
 
 PLANTED(a_larger_room_is_asked_for)
 {
-	struct rig_command set = { 0 };
-
-	rig_store(&r, &set, &p.b);
+	rig_store(&r, &c, &p.b);
 	rig_get(&p.get, &p.b);
 	p.get.value.room = p.b.shape.image_bytes - 1;
 	assert_int_equal(rig_do(&r, &p.get), -EFBIG);
