@@ -19,7 +19,7 @@
 #include "host_block.h"
 #include "host_cuda.h"
 
-enum { YIELD_ONE_OF = 32 }; /* accesses to global memory */
+enum { YIELD_ONE_OF = 32, ANY_ONE_OF = 16 }; /* accesses to global memory */
 
 _Thread_local struct host_block *host_block;
 _Thread_local struct host_ids host_ids;
@@ -36,13 +36,15 @@ uint64_t host_random(void)
 /* Goes on with a ready thread, or, if there is none or a mistake was made, with the caller. */
 static void next(struct host_block *b, struct fiber *from)
 {
-	uint32_t i;
+	const uint64_t random = host_random();
+	uint32_t i, some;
 
 	if (b->n_ready == 0 || b->result) {
 		fiber_switch(from, &b->caller);
 		return;
 	}
-	i = (uint32_t)((host_random() >> 32) * b->n_ready >> 32);
+	some = random % ANY_ONE_OF && b->n_ready > HOST_WARP ? HOST_WARP : b->n_ready;
+	i = b->n_ready - 1 - (uint32_t)((random >> 32) * some >> 32);
 	b->running = b->ready[i];
 	b->ready[i] = b->ready[--b->n_ready];
 	host_ids.thread.x = b->running;
