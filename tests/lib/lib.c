@@ -241,7 +241,7 @@ int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t 
 {
 	char command[1024];
 
-	snprintf(command, sizeof(command), "timeout 60 %s/kvtierctl --socket %s %s 2>&1",
+	snprintf(command, sizeof(command), "exec %s/kvtierctl --socket %s %s 2>&1",
 		 build_dir(), d->socket, arguments);
 	return shell(command, ret, n);
 }

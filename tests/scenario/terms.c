@@ -160,6 +160,22 @@ static const char *log_value(char *const *words)
 	return number((uint32_t)daemon_log_lines(&d->d, text_of(words[1])));
 }
 
+static const char *maps_value(char *const *words)
+{
+	const struct its_daemon *d = thing_named(THING_DAEMON, words[0]);
+
+	return number((uint32_t)daemon_maps(&d->d, text_of(words[1])));
+}
+
+static const char *ended_value(char *const *words)
+{
+	const struct its_daemon *d = thing_named(THING_DAEMON, words[0]);
+	siginfo_t its = { 0 };
+
+	(void)waitid(P_PID, (id_t)d->d.pid, &its, WEXITED | WNOHANG | WNOWAIT);
+	return number(its.si_pid != 0);
+}
+
 static const char *sh_value(char *const *words)
 {
 	char text[TEXT];
@@ -224,6 +240,8 @@ const struct term terms[] = {
 	{ "value", "E BLOCK", 2, "the name of its value in Redis, without [redis] key_prefix",
 	  value_value },
 	{ "log", "D WORDS", 2, "lines of the daemon's log that have these words", log_value },
+	{ "maps", "D WORDS", 2, "lines of the daemon's /proc/PID/maps that have them", maps_value },
+	{ "ended", "D", 1, "1 once the daemon's process has ended, else 0", ended_value },
 	{ "sh", "COMMAND", 1, "the first line that this command of the shell says", sh_value },
 	{ "redis", "R COMMAND", 2, "the server's reply, numbers in digits", redis_value },
 	{ "info", "R FIELD", 2, "a field of INFO, such as cmdstat_get:calls; 0 if it has none",
