@@ -237,13 +237,65 @@ void daemon_remove(struct daemon *d)
 	*d = (struct daemon){ 0 };
 }
 
+/* All that it says is read; the first of it is returned. */
+static void take(FILE *f, char *ret, size_t n)
+{
+	char rest[4096];
+
+	ret[fread(ret, 1, n - 1, f)] = 0;
+	while (fread(rest, 1, sizeof(rest), f) > 0)
+		;
+}
+
+int shell(const char *command, char *ret, size_t n)
+{
+	FILE *f = popen(command, "r");
+	int status;
+
+	if (!f)
+		fail_msg("popen: %s", strerror(errno));
+	take(f, ret, n);
+	status = pclose(f);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Likewise a command whose words need no shell, which costs as much as the command. */
+static int run(char *command, char *ret, size_t n)
+{
+	char *words[32] = { NULL }, *save = NULL;
+	int ends[2], status = -1;
+	pid_t child = -1;
+	FILE *f;
+
+	words[0] = strtok_r(command, " ", &save);
+	for (size_t i = 1; i < 31 && words[i - 1]; i++)
+		words[i] = strtok_r(NULL, " ", &save);
+	if (pipe2(ends, O_CLOEXEC) == 0)
+		child = fork();
+	if (child < 0)
+		fail_msg("%s: %s", words[0], strerror(errno));
+	if (child == 0) {
+		(void)dup2(ends[1], STDOUT_FILENO);
+		(void)dup2(ends[1], STDERR_FILENO);
+		execv(words[0], words);
+		_exit(127);
+	}
+	(void)close(ends[1]);
+	f = fdopen(ends[0], "r");
+	take(f, ret, n);
+	(void)fclose(f);
+	(void)TEMP_FAILURE_RETRY(waitpid(child, &status, 0));
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n)
 {
+	const bool plain = !strpbrk(arguments, "'\"`$\\|&;<>()*?[~#");
 	char command[1024];
 
-	snprintf(command, sizeof(command), "exec %s/kvtierctl --socket %s %s 2>&1",
-		 build_dir(), d->socket, arguments);
-	return shell(command, ret, n);
+	snprintf(command, sizeof(command), "%s/kvtierctl --socket %s %s%s", build_dir(), d->socket,
+		 arguments, plain ? "" : " 2>&1");
+	return plain ? run(command, ret, n) : shell(command, ret, n);
 }
 
 const char *daemon_told(const struct daemon *d, const char *arguments)
@@ -253,23 +305,6 @@ const char *daemon_told(const struct daemon *d, const char *arguments)
 	if (daemon_ctl(d, arguments, text, sizeof(text)) != 0)
 		fail_msg("kvtierctl %s: %s", arguments, text);
 	return text;
-}
-
-int shell(const char *command, char *ret, size_t n)
-{
-	char rest[4096];
-	size_t got;
-	int status;
-	FILE *f = popen(command, "r");
-
-	if (!f)
-		fail_msg("popen: %s", strerror(errno));
-	got = fread(ret, 1, n - 1, f);
-	ret[got] = 0;
-	while (fread(rest, 1, sizeof(rest), f) > 0)
-		;
-	status = pclose(f);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* The numbers of the stats page are read here as kvtierctl reads them: tests look often. */

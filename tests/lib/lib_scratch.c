@@ -2,6 +2,7 @@
 #include "lib_scratch.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +30,16 @@ void scratch_make(const char *parent, char *ret, size_t n)
 		give_up("make", ret);
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st, (void)type, (void)at;
+	return remove(path) && errno != ENOENT;
+}
+
+/* Here, not by a rm: a program costs milliseconds. */
 void scratch_remove(const char *dir)
 {
-	char command[512];
-
 	if (!strstr(dir, "/kvtier-test-") ||
-	    (size_t)snprintf(command, sizeof(command), "rm -rf '%s'", dir) >= sizeof(command) ||
-	    system(command))
+	    (nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT))
 		give_up("remove", dir);
 }
