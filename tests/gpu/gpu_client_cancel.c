@@ -16,7 +16,7 @@
  * libkvtier soon looks for the next daemon; else it waits longer each time. */
 enum { BLOCKS = 48, TRIES = 12, TRIES_MOST = 200, PATIENCE_MS = 60000, STABLE_MS = 6000 };
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
 static struct kvtier_key keys[BLOCKS];

@@ -11,7 +11,7 @@
 
 enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = PATIENT_MS };
 
-static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
 FIXTURE(begin)

@@ -12,7 +12,7 @@
 enum { BLOCKS = 12, LAYERS = 8, GROUPS = 3 };
 
 static const char gpu_lines[] = "[gpu]\ndevices = auto\nstaging_bytes = 8M\n"
-				"[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n";
+				"[host]\nbytes = 32M\nslab_bytes = 4M\nhuge_pages = no\n";
 
 static struct kvtier_key keys[BLOCKS], others[BLOCKS];
 static CUstream gated; /* stands at the gate; NULL: none does */

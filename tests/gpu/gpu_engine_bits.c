@@ -10,7 +10,7 @@
 
 enum { BLOCKS = 12 };
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nmode = engine\n";
 
 static struct daemon d;

@@ -12,7 +12,7 @@
 
 enum { N = 4, CHAIN = 2, DEADLINE_MS = PATIENT_MS, CALLS_MAX = 2000, BREAKS = 6, ALLOCS = 4 };
 
-static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 2M\nslab_bytes = 1M\nhuge_pages = no\n"
 			     "[device]\nworkers = 1\n"
 			     "[gpu]\nstaging_bytes = 8M\n";
 

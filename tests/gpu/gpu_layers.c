@@ -14,7 +14,7 @@
 
 enum { N = 3, CHAIN = 3, OTHER = 4, LOADS = 16, ENOUGH = 12 };
 
-static const char common[] = "[host]\nbytes = 128M\nslab_bytes = 32M\nhuge_pages = no\n"
+static const char common[] = "[host]\nbytes = 32M\nslab_bytes = 8M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
 static struct daemon d;

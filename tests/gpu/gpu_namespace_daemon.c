@@ -36,7 +36,7 @@ TEST(memory_goes_by_descriptor_or_is_staged)
 		print_message("no PID namespace: %s\n", strerror(errno));
 		skip();
 	}
-	daemon_start(&d, "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
 	assert_int_equal(setns(own, CLONE_NEWPID), 0);
 	(void)close(own);

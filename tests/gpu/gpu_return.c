@@ -19,7 +19,7 @@
 
 enum { BLOCKS = 12, N = 4, TRIES = 10, IMPORT_MS = 10000 };
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
 static struct daemon d;

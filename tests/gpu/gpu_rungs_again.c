@@ -14,7 +14,7 @@ static struct gpu gpu;
 FIXTURE(begin)
 {
 	gpu_open(&gpu, 0);
-	daemon_start(&d, "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
 	return 0;
 }

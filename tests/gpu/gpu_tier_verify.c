@@ -12,7 +12,7 @@
 
 enum { N = 6, CHAIN = 3, VICTIM = 2, TIER = 48 << 20, ROW = 128 };
 
-static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 8M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 48M\nslab_bytes = 8M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\n"
 			     "[nvme]\nbytes = 128M\nsegment_bytes = 16M\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 48M\n";

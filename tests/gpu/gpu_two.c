@@ -11,7 +11,7 @@
 
 enum { GPUS = 2, ENGINES = 4, BLOCKS = 5, DEADLINE_MS = PATIENT_MS };
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
 static struct daemon d;

@@ -10,7 +10,7 @@
 
 enum { BLOCKS = 48, CHAINS = 8, PAGES = 2 * BLOCKS, DEATHS = 40 };
 
-static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages = no\n"
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\n";
 
 struct progress {                              /* of the engine that will die; shared with it */

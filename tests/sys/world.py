@@ -14,7 +14,7 @@ from llama_demo import Daemon
 
 TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["BUILD"])
-CONFIG = "[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+CONFIG = "[host]\nbytes = 16M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
 PATIENT_S = 120
 
 
