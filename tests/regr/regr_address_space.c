@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it leaves a process some 2 TiB of addresses, and the daemon may map more) */
 /*
- * regr_address_space.c - goal: a client's mappings count until they are unmapped, so that no
- * client can use up the daemon's addresses. A client that opened and closed sparse regions of 64
- * GiB had 128 TiB of them waiting for the one thread that unmapped: 100 of 100 engines with a
- * region of 100 GiB were refused. Method: CHURNERS clients open and close such regions as fast as
- * they can, some by reconnecting; their pages are touched here and there, so that unmapping takes
- * its time. Meanwhile another opens 100 GiB 300 times. Every single one is opened, and the daemon
- * never has more mapped than a few clients' shares.
+ * regr_address_space.c - goal: a client's mappings count until they are unmapped, so that no client
+ * can use up the daemon's addresses. Method: CHURNERS clients open and close sparse regions of 64
+ * GiB as fast as they can, some by reconnecting. Meanwhile another opens 100 GiB 300 times. Every
+ * single one is opened, and the daemon never has more mapped than a few clients' shares.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_all_connections.c - goal: one user cannot take all connections, half open or open, nor one
- * process all that its user may have. A process with 256 of them, or one that dialled without end
- * and said nothing, left no other client in; later one process took all of its user's. As many as
- * the user may have can connect at once. Method: children of other users (root is needed for that;
- * without, the tests of half-open ones and of processes remain) take all connections that they get;
- * then an honest engine must connect, store and load, and status must name the hog. Connections
- * that have not said HELLO are more than 32, and none of them is refused while there is room.
+ * process all that its user may have; as many as the user may have can connect at once. Method:
+ * children of other users (root is needed for that; without, the tests of half-open ones and of
+ * processes remain) take all connections that they get; then an honest engine must connect, store
+ * and load, and status must name the hog.
  */
 #include "tests/lib/lib_packet.h"
 #include "tests/lib/lib_raw.h"

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_arena_claimed_twice.c - goal: a client's arena bounds the core thread's work for its ops
- * in one iteration. Each op that ends early walks all of its slots. So 255 ops over the same 16,384
- * slots, all with the same deadline, stopped all clients for tens of milliseconds, as often as
- * their client liked. Method: ops, by hand, that together claim one slot more than the arena has;
- * then as many as it has.
+ * regr_arena_claimed_twice.c - goal: a client's arena bounds the core thread's work for its ops in
+ * one iteration, as each op that ends early walks all of its slots. Method: ops, by hand, that
+ * together claim one slot more than the arena has; then as many as it has.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=connect (two clients are two processes) */
 /*
- * regr_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither
- * the room that another needs for a few blocks, nor the blocks that it uses. Stores of the other
- * failed with -ENOSPC, and its blocks were gone. Method: a real kvtierd of 16 slabs; one thread
- * stores blocks that fill a slab each, 16 ops of 4 blocks at a time and always new ones. A quiet
- * client stores a few small blocks again and again, and loads what it stored not long ago: every
- * block must be stored, and every load a hit. Then likewise with a storer whose chains are longer
- * than memory, and with one whose blocks are as small; and with quiet clients that come one after
- * the other, each when memory is full: nobody took their first blocks for room. And with small
- * blocks that fill the table of blocks, not memory: in each round the storer stores more than the
- * table holds, so whatever goes by age alone is gone.
+ * regr_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither the
+ * room that another needs for a few blocks, nor the blocks that it uses. Method: a real kvtierd of
+ * 16 slabs; one thread stores blocks that fill a slab each, 16 ops of 4 blocks at a time and always
+ * new ones. A quiet client stores a few small blocks again and again, and loads what it stored not
+ * long ago: every block must be stored, and every load a hit. Then likewise with a storer whose
+ * chains are longer than memory, or whose blocks are as small; with quiet clients that come one
+ * after the other, each when memory is full; and with small blocks that fill the table of blocks,
+ * not memory: in each round the storer stores more than the table holds, so whatever goes by age
+ * alone is gone.
  */
 
 #include "tests/lib/lib.h"

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: needs=kvtierd_old_kernel */
 /*
- * regr_blocking_close.c - goal: a descriptor of any kind that a client sends holds up that
- * client alone. The core thread closed received descriptors: a TCP socket that lingers stopped the
- * daemon for 10 s, 26 of them for 52 s. Method: ATTACKERS connections send such sockets in every
- * way there is, and hold no reference themselves. Then an honest engine works, a new one comes,
- * spaces are opened and closed; when all that is done, the attackers' connections must still be
- * there, as their descriptors are still being closed: so nothing of it waited for them. Last, the
- * daemon is stopped with them. All of it again with a daemon on a kernel that cannot keep
- * descriptors out of a socket.
+ * regr_blocking_close.c - goal: a descriptor of any kind that a client sends holds up that client
+ * alone. Method: ATTACKERS connections send TCP sockets that linger in every way there is, and hold
+ * no reference themselves. Then engines work, come and go; when all that is done, the attackers'
+ * connections must still be there, as their descriptors are still being closed: so nothing of it
+ * waited for them. Last, the daemon is stopped with them. All of it again with a daemon on a kernel
+ * that cannot keep descriptors out of a socket.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -2,12 +2,10 @@
 /* make: wrap=connect (two clients are two processes) */
 /*
  * regr_client_schedule.c - goal: what a client has of the daemon grows neither with the number of
- * its ops nor with the number of its connections. Blocks were begun in turn by op, so one client
- * with 255 ops left another's single op a 256th. Method: with the daemon stopped, one client
+ * its ops nor with the number of its connections. Method: with the daemon stopped, one client
  * submits many ops, another one op as long as each of them; the single op must be complete before
  * the first of the many is. The ops load absent blocks: blocks begin and end at once. Then likewise
- * with one op on each of many connections of one process: connections were served in turn, not
- * processes.
+ * with one op on each of many connections of one process.
  */
 #include "tests/lib/lib_apart.h"
 #include "tests/lib/lib_raw.h"

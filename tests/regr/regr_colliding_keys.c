@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_colliding_keys.c - goal: a client cannot choose keys that keep another's blocks out of
- * the index, or that empty it. The index took the first 16 bytes of a key as they are for both
- * buckets, and took a full neighbourhood for a full table: it evicted somebody for each block that
- * did not fit. Method: a bystander stores a chain. For each key of a victim an attacker stores tiny
- * blocks whose keys begin like it; then the victim stores its chain. Every store must succeed,
- * nobody's block may be evicted, all of them must load.
+ * regr_colliding_keys.c - goal: a client cannot choose keys that keep another's blocks out of the
+ * index, or that empty it. Method: a bystander stores a chain. For each key of a victim an attacker
+ * stores tiny blocks whose keys begin like it; then the victim stores its chain. Every store must
+ * succeed, nobody's block may be evicted, all of them must load.
  */
 #include "tests/lib/lib.h"
 

@@ -2,9 +2,8 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_forged_values.c - goal: a value in Redis is a hit only with the secret that it was written
- * with. Forged values, with both sums made anew, used to be hits. Method: a real redis-server and
- * two daemons; values are changed in the server, as anyone can who can write there. Another
- * tenant, and another secret: sys_redis_share.kvt.
+ * with. Method: a real redis-server and two daemons; values are changed in the server, as anyone
+ * can who can write there. Another tenant, and another secret: sys_redis_share.kvt.
  */
 #include "tests/lib/lib_shared.h"
 

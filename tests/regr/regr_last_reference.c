@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: needs=kvtierd_letgo */
 /*
- * regr_last_reference.c - goal: the last reference of a big memfd, which frees its memory as
- * it goes (0.55 s for 4 GiB), goes on a helper thread, in whatever way a client sent the memfd. The
- * core thread closed received descriptors. Method: a kvtierd that says which thread closes and
- * unmaps, and that holds its helpers there (kvtierd_letgo.c). A client sends the only reference in
- * each way there is; while a helper is held with it, an honest engine works, a new one comes, and
- * spaces are opened and closed. Then the helper goes on, and the memory is freed under loads.
+ * regr_last_reference.c - goal: the last reference of a big memfd, which frees its memory as it
+ * goes (0.55 s for 4 GiB), goes on a helper thread, in whatever way a client sent the memfd.
+ * Method: a kvtierd that says which thread closes and unmaps, and that holds its helpers there
+ * (kvtierd_letgo.c). A client sends the only reference in each way there is; while a helper is held
+ * with it, engines work, come and go. Then the helper goes on, and the memory is freed under loads.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 */
 /*
- * regr_late_writes.c - goal: when an op of a client has ended, for any reason, no thread
- * writes into its pages any more: the daemon was told to stop, the client broke the protocol, the
- * op's deadline passed, its space was closed. Method: loads into large and small pages; one of
- * these ends at a random moment; as soon as the op's result is there the pages are marked: a byte
- * every 4 KiB, of all blocks their ends first, where a late writer has not been yet. This takes
- * less than a millisecond, since all of the memory is mapped already. When the daemon has let go of
- * the pages, or its process is gone, no thread can write any more, and each mark must still be
- * there. Several trials each; the seed is printed.
+ * regr_late_writes.c - goal: when an op of a client has ended, for any reason, no thread writes
+ * into its pages any more: the daemon was told to stop, the client broke the protocol, the op's
+ * deadline passed, its space was closed. Method: loads into large and small pages; one of these
+ * ends at a random moment; as soon as the op's result is there the pages are marked: a byte every 4
+ * KiB, of all blocks their ends first, where a late writer has not been yet. When the daemon has
+ * let go of the pages, or its process is gone, each mark must still be there. Several trials each;
+ * the seed is printed.
  */
 #include "tests/lib/lib.h"
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_many_sleepers.c - goal: a client that has thousands of threads asleep on its ring does
- * not take the core thread's time: a completion woke all of them, 0.9 s for 12,000. It wakes at
- * most as many as there can be ops. Method: SLEEPERS threads wait for the futex; one op completes;
- * those that woke are counted. They are told apart from those whose wait timed out. The next
- * completion wakes the next ones: nobody is forgotten. So it is with BURST ops that complete in one
- * iteration of the loop: they wake the most of one iteration, and in the next iteration as many,
- * but not that many for each op.
+ * regr_many_sleepers.c - goal: a client that has thousands of threads asleep on its ring does not
+ * take the core thread's time: a completion wakes at most as many as there can be ops. Method:
+ * SLEEPERS threads wait for the futex; one op completes; those that woke, and did not time out, are
+ * counted. The next completion wakes the next ones: nobody is forgotten. So it is with BURST ops
+ * that complete in one iteration of the loop: they wake the most of one iteration, and in the next
+ * iteration as many, but not that many for each op.
  */
 #include "tests/lib/lib_raw.h"
 

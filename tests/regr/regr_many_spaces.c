@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 wrap=connect (clients are processes) */
 /*
- * regr_many_spaces.c - goal: a client that opens any number of spaces does not keep others
- * from opening one. There were 1,024; a client that had stored a block in each kept every new model
- * out ("1024 spaces are in use"), also after a restart, as the blocks stayed on NVMe. Method: an
- * engine has a space open, with blocks. A client opens one space after another, stores a block in
- * each and closes it. Then a new engine must be able to open a space of its own, to store and to
- * load; and again after a restart, clean or not, when all those blocks are found on NVMe. The first
- * engine's blocks must all be there throughout. Once with the table's usual size, once with a small
- * one, in which spaces go for others all the time: there the first engine finds its blocks while it
- * has its space open, and the blocks of spaces that went are gone. Last, clients open spaces and
- * leave them open until they are refused: then others must still get their share.
+ * regr_many_spaces.c - goal: a client that opens any number of spaces does not keep others from
+ * opening one. Method: an engine has a space open, with blocks. A client opens one space after
+ * another, stores a block in each and closes it. Then a new engine must be able to open a space of
+ * its own, to store and to load; and again after a restart, clean or not, when all those blocks are
+ * found on NVMe. The first engine's blocks must all be there throughout. Once with the table's
+ * usual size, once with a small one, in which spaces go for others all the time: there it finds
+ * them while it has its space open, and the blocks of spaces that went are gone. Last, clients open
+ * spaces and leave them open until they are refused: then others must still get their share.
  */
 #include "tests/lib/lib.h"
 

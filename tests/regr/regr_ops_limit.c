@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
- * regr_ops_limit.c - goal: no client's ops take another's, and ops that wait for their client
- * end. The daemon had a number of ops for all clients, which the idle connections of one process
- * could use up: other clients' entries waited in their rings until these ops ended, past their
- * deadlines. Method: raw clients of one process fill the rings of 66 connections with stores whose
- * layers are never given. A newcomer's NOP and load must complete meanwhile, and an engine must
- * store and load. Then the clock passes the bound of such a wait, long before their deadlines, and
- * all have ended.
+ * regr_ops_limit.c - goal: no client's ops take another's, and ops that wait for their client end.
+ * Method: raw clients of one process fill the rings of 66 connections with stores whose layers are
+ * never given. A newcomer's NOP and load must complete meanwhile, and an engine must store and
+ * load. Then the clock passes the bound of such a wait, long before their deadlines, and all have
+ * ended.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_raw.h"

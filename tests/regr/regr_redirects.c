@@ -2,11 +2,10 @@
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_redirects.c - goal: a Redis that lies cannot have the password sent to a server of its
- * choice, neither by a redirect nor by a slot map. A plain server that answered MOVED used to get
- * us to send AUTH, in clear, to a host that nobody had configured. Method: a liar in this process,
- * which answers each GET and EXISTS by MOVED or ASK, or has a slot map with one host in it; a
- * victim that listens there and keeps all that it is sent. With [redis] cluster_hosts the victim is
- * connected, so that we know it would hear something.
+ * choice, neither by a redirect nor by a slot map. Method: a liar in this process, which answers
+ * each GET and EXISTS by MOVED or ASK, or has a slot map with one host in it; a victim that listens
+ * there and keeps all that it is sent. With [redis] cluster_hosts the victim is connected, so that
+ * we know it would hear something.
  */
 #include "tests/lib/lib_shared.h"
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_region_limit.c - goal: no client can take the address space or the mappings
- * (vm.max_map_count) that the daemon needs for another's regions. Sparse memfds of many TiB are
- * mapped at no cost to their owner, and 32 connections with all the regions that they could name
- * left the next engine with "cannot map". Method: such clients, and after each an honest engine
- * that opens a space, stores and loads.
+ * (vm.max_map_count) that the daemon needs for another's regions. Method: clients with a sparse
+ * memfd of 100 TiB, which costs its owner nothing, or with all the regions that 34 connections can
+ * name; after each an honest engine that opens a space, stores and loads.
  */
 #include "tests/lib/lib_raw.h"
 

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=15 */
 /*
- * regr_slow_layout.c - goal: pages laid out to be slow cost their own client time, and no
- * other; its deadlines hold while its jobs run; when it is killed, its jobs end. A block was one
- * job, done to its end: 64 outstanding loads of a client whose token rows lie 1 MiB apart held all
- * workers, each of another client's loads stood behind all of them, and an op ended long after its
- * deadline. Method: one client keeps 64 such loads outstanding, all into the same page. It has a
- * process of its own, as workers take turns by process. Images of 32 MiB: it counts its loads that
- * end while another client does some small loads one by one: a load behind all the others' saw 62
- * of them end. Then one slow load with a short deadline: it ends with -ETIMEDOUT, and most of its
- * page is untouched. Blocks of 60 MiB, 30 loads an op: small stores and loads all succeed before a
- * quarter of the ops has ended (each of them waited for all parts of the slow client before); then
- * its loads with a deadline far shorter than one takes end with -ETIMEDOUT, and when it is killed
- * its ops go. Nothing is timed.
+ * regr_slow_layout.c - goal: pages laid out to be slow cost their own client time, and no other;
+ * its deadlines hold while its jobs run; when it is killed, its jobs end. Method: one client keeps
+ * 64 loads outstanding, all into the same page, whose token rows lie 1 MiB apart. It has a process
+ * of its own, as workers take turns by process. Images of 32 MiB: it counts its loads that end
+ * while another client does some small loads one by one. Then one slow load with a short deadline:
+ * it ends with -ETIMEDOUT, and most of its page is untouched. Blocks of 60 MiB, 30 loads an op:
+ * small stores and loads all succeed before a quarter of the ops has ended; then its loads with a
+ * deadline far shorter than one takes end with -ETIMEDOUT, and when it is killed its ops go.
+ * Nothing is timed.
  */
 #include "tests/lib/lib.h"
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_sparse_region.c - goal: memory that a client has not allocated is not allocated, and
- * so not paid for, by the daemon. Loads and stores touched sparse regions first there: it grew to
- * 6.2 GiB beside a client of 1 MiB. Method: a raw client lends pages of an untouched memfd. Its
- * stores and loads have status -EFAULT, are counted, and the memfd stays empty; so does one from
- * which it punches pages that were there before, while loads of them go on. With libkvtier the same
- * memfd works, as the library touches pages before it lends them. Then all of this again beside a
- * daemon to which a seccomp filter refuses userfaultfd, as some containers do; its status says so.
+ * regr_sparse_region.c - goal: memory that a client has not allocated is not allocated, and so not
+ * paid for, by the daemon. Method: a raw client lends pages of an untouched memfd. Its stores and
+ * loads have status -EFAULT, are counted, and the memfd stays empty; so does one from which it
+ * punches pages that were there before, while loads of them go on. With libkvtier the same memfd
+ * works, as the library touches pages before it lends them. Then all of this again beside a daemon
+ * to which a seccomp filter refuses userfaultfd, as some containers do; its status says so.
  */
 #include "tests/lib/lib_raw.h"
 
