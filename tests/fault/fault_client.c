@@ -478,7 +478,7 @@ FIXTURE(begin)
 					    .memory = KVTIER_PRIVATE,
 					    .base = w.memory,
 					    .length = PAGES * 8192 };
-	daemon_start(&w.d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	daemon_start(&w.d, SMALL_HOST);
 	*state = &w;
 	return 0;
 }

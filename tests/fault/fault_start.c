@@ -12,8 +12,8 @@
 
 enum { MOST_CALLS = 400 };
 
-static const char common[] = "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n"
-			     "[device]\nworkers = 1\n[socket]\nmax_clients = 4\n";
+static const char common[] =
+	HOST("1M", "256K") "[device]\nworkers = 1\n[socket]\nmax_clients = 4\n";
 static const char nvme[] = "[nvme]\nbytes = 1M\nsegment_bytes = 64K\n";
 
 static bool there(const struct daemon *d, const char *name)

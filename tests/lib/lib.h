@@ -33,8 +33,10 @@ struct daemon {
 /* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it
  * serves. Without an NVMe tier, unless they have a section [nvme]. */
 void daemon_start(struct daemon *d, const char *config);
-/* A section [host] for tests that need little memory. */
-#define SMALL_HOST "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+/* A section [host]; with little memory. */
+#define HOST(bytes, slab_bytes) \
+	"[host]\nbytes = " bytes "\nslab_bytes = " slab_bytes "\nhuge_pages = no\n"
+#define SMALL_HOST HOST("4M", "256K")
 /* Each case that names no fixtures has a daemon with these lines. */
 #define DAEMON_EACH(name, config)                               \
 	static struct daemon name;                              \
@@ -211,16 +213,6 @@ uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint3
 			  uint32_t n, uint32_t timeout_ms);
 uint32_t chain_load_end(struct engine *e, uint64_t op, const struct kvtier_key *keys,
 			uint32_t first, uint32_t n, int32_t otherwise);
-
-/* A daemon and an engine of it, "engine". The worlds of several tests begin with this. */
-struct served {
-	struct daemon d;
-	struct engine e;
-};
-
-void served_begin(struct served *s, const char *config, const struct kvtier_geometry *geometry,
-		  uint32_t pages);
-int served_end(void **state); /* a teardown: *state begins with a struct served */
 
 /* An engine with a chain, in a small daemon, that others are to do no harm. */
 enum { HONEST_BLOCKS = 4 };

@@ -434,22 +434,6 @@ void engine_works_for(const char *socket, const char *model)
 	engine_close(&e);
 }
 
-void served_begin(struct served *s, const char *config, const struct kvtier_geometry *geometry,
-		  uint32_t pages)
-{
-	daemon_start(&s->d, config);
-	engine_open(&s->e, s->d.socket, "engine", geometry, pages);
-}
-
-int served_end(void **state)
-{
-	struct served *s = *state;
-
-	engine_close(&s->e);
-	daemon_remove(&s->d);
-	return 0;
-}
-
 /* --- an engine that others are to do no harm --- */
 
 void honest_begin(struct honest *h, const char *program)

@@ -6,9 +6,6 @@
 /* DEEDS_MS: on a busy machine the hostile client, which is nice, comes to its deeds late. */
 enum { BLOCKS = 16, CHAINS = 32, ROUNDS_LEAST = 20, QUIET_MS = 60000, DEEDS_MS = 400000 };
 
-static const char config[] =
-	"[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\nverify = always\n";
-
 struct beside {
 	struct daemon d;
 	struct engine e;
@@ -95,7 +92,7 @@ void hostile_beside(const char *test, uint32_t seconds)
 	static struct beside b;
 
 	b = (struct beside){ .random = random_seeded(test) };
-	daemon_start(&b.d, config);
+	daemon_start(&b.d, HOST("64M", "2M") "verify = always\n");
 	engine_open(&b.e, b.d.socket, "honest", &tiny_fp8, 2 * BLOCKS);
 	assert_int_equal(hostile_start(&b.hostile, b.d.socket, random_next(&b.random)), 0);
 	while (now_ns() < until ||

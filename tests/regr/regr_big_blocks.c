@@ -27,14 +27,12 @@ enum {
 	PATIENCE_MS = 60000
 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n";
+static const char config[] = HOST("16M", "1M");
 /* A quarter of the table, for two clients: 64 blocks each. A round stores 4. */
-static const char small_table[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n"
-				  "[index]\nmax_blocks = 512\n";
+static const char small_table[] = HOST("16M", "1M") "[index]\nmax_blocks = 512\n";
 /* A quarter of memory, for two clients: 21 blocks. The others are on NVMe alone. */
-static const char table_of_a_disk[] = "[host]\nbytes = 2M\nslab_bytes = 256K\nhuge_pages = no\n"
-				      "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n"
-				      "[index]\nmax_blocks = 512\n";
+static const char table_of_a_disk[] = HOST("2M", "256K") "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n"
+							 "[index]\nmax_blocks = 512\n";
 
 static struct {
 	struct engine e;

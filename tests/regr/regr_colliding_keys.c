@@ -36,7 +36,7 @@ TEST(keys_that_begin_alike_harm_nobody)
 	uint32_t refused = 0;
 	struct daemon d;
 
-	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 256K\nhuge_pages = no\n");
+	daemon_start(&d, HOST("16M", "256K"));
 	engine_open(&bystander, d.socket, "bystander", &g, BYSTANDER);
 	engine_open(&victim, d.socket, "victim", &g, VICTIM);
 	engine_open(&attacker, d.socket, "attacker", &least, 1);

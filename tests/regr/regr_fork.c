@@ -10,8 +10,6 @@
 
 enum { BLOCKS = 16, PAGES = 2 * BLOCKS, CHILD_S = 60, FORKS = 40 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 256K\nhuge_pages = no\n";
-
 struct world {
 	struct daemon d;
 	struct engine e;
@@ -128,7 +126,7 @@ static int its_own_client(void)
 FIXTURE(begin)
 {
 	memset(&w, 0, sizeof(w));
-	daemon_start(&w.d, config);
+	daemon_start(&w.d, HOST("16M", "256K"));
 	if (*state)
 		engine_open_staged(&w.e, w.d.socket, "engine", &tiny_raw, PAGES, 1 << 16);
 	else

@@ -14,9 +14,6 @@
 /* TRIALS: of each size */
 enum { TRIALS = 4, BLOCKS = 128, MARK = 0xa5, MARK_EVERY = 4096 };
 
-static const char config[] =
-	"[host]\nbytes = 128M\nslab_bytes = 64M\nhuge_pages = no\n[device]\nworkers = 2\n";
-
 struct size {
 	const char *name;
 	uint32_t layers, tokens, blocks;
@@ -74,7 +71,7 @@ static void join(struct world *w, const struct size *size)
 /* A daemon that has the blocks. */
 static void live(struct world *w, const struct size *size)
 {
-	daemon_start(&w->d, config);
+	daemon_start(&w->d, HOST("128M", "64M") "[device]\nworkers = 2\n");
 	w->n = size->blocks;
 	join(w, size);
 	chain_keys(&w->e, 1, w->n, w->keys);

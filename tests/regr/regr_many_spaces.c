@@ -120,8 +120,7 @@ static void run(uint32_t max_spaces)
 	char config[256];
 
 	snprintf(config, sizeof(config),
-		 "[host]\nbytes = 64M\nslab_bytes = 256K\nhuge_pages = no\n"
-		 "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n",
+		 HOST("64M", "256K") "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n",
 		 max_spaces);
 	daemon_start(&w.d, config);
 	open_first(&w);

@@ -35,7 +35,7 @@ struct layout {
 static const struct layout rows_far_apart = { 1, 128, TOKENS, KVTIER_CODEC_FP8 };
 static const struct layout no_gaps = { 64, 64, 60, KVTIER_CODEC_RAW };
 
-DAEMON_EACH(d, "[host]\nbytes = 320M\nslab_bytes = 64M\nhuge_pages = no\n");
+DAEMON_EACH(d, HOST("320M", "64M"));
 
 struct slow {
 	struct kvtier_client *client;

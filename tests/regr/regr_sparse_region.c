@@ -16,8 +16,6 @@
 
 enum { PAGES = 64, BLOCKS = 16 };
 
-static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n";
-
 /* In the process that becomes the daemon. */
 static void refuse_userfaultfd(void)
 {
@@ -40,7 +38,7 @@ static struct daemon d;
 FIXTURE(begin)
 {
 	daemon_place(&d, false);
-	daemon_configure(&d, config);
+	daemon_configure(&d, HOST("8M", "256K"));
 	d.enter = *state ? refuse_userfaultfd : NULL;
 	daemon_restart(&d);
 	return 0;

@@ -25,8 +25,7 @@ enum {
 	PATIENCE_MS = 30000
 };
 
-static const char config[] =
-	"[host]\nbytes = 160M\nslab_bytes = 32M\nhuge_pages = no\n[device]\nworkers = 2\n";
+static const char config[] = HOST("160M", "32M") "[device]\nworkers = 2\n";
 
 struct world {
 	struct daemon d, other;       /* other: pid 0 when it does not run */

@@ -9,8 +9,6 @@
 
 enum { CHAINS = 64, BLOCKS = 4, DEPTH = 64, PAGES = DEPTH * BLOCKS };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
-
 struct soak {
 	struct daemon d;
 	struct engine e;
@@ -67,7 +65,7 @@ TEST(millions_of_ops)
 	struct daemon_size size;
 
 	s.random = random_seeded("soak_ops");
-	daemon_start(&s.d, config);
+	daemon_start(&s.d, SMALL_HOST);
 	engine_open(&s.e, s.d.socket, "soak", &tiny_fp8, PAGES);
 	for (uint32_t i = 0; i < CHAINS; i++)
 		chain_keys(&s.e, i, BLOCKS, s.keys[i]);

@@ -10,9 +10,6 @@
 
 enum { BLOCKS = 48, CHAINS = 8, PAGES = 2 * BLOCKS, DEATHS = 40 };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n";
-
 struct progress {                              /* of the engine that will die; shared with it */
 	_Atomic uint32_t submitted, completed; /* chains */
 	_Atomic bool ready;
@@ -174,7 +171,7 @@ FIXTURE(begin)
 	w.progress = mmap(NULL, sizeof(*w.progress), PROT_READ | PROT_WRITE,
 			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(w.progress, MAP_FAILED);
-	daemon_start(&w.d, config);
+	daemon_start(&w.d, HOST("32M", "2M") "[device]\nworkers = 2\n");
 	engine_open(&w.e, w.d.socket, "engine", &large_raw, PAGES);
 	w.witness.may_miss = true; /* room for the next death's chains is made by evicting all */
 	witness_start(&w.witness, w.d.socket);

@@ -19,8 +19,8 @@ FIXTURE(begin)
 {
 	daemon_place(&d, false);
 	clock_hold(&d);
-	daemon_configure(&d, "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n"
-			     "[socket]\nmax_clients = 4\nmax_clients_per_uid = 4\n");
+	daemon_configure(&d,
+			 HOST("1M", "256K") "[socket]\nmax_clients = 4\nmax_clients_per_uid = 4\n");
 	daemon_restart(&d);
 	return 0;
 }

@@ -31,8 +31,7 @@ static void recoded(const struct image_header *header, enum image_codec codec_k,
 
 /* --- on NVMe --- */
 
-static const char ours[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-			   "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n";
+static const char ours[] = HOST("8M", "1M") "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n";
 
 /* The image on disk becomes one with these codecs, and right sums. */
 static void recode(const char *path, const struct kvtier_key *key, enum image_codec codec_k,

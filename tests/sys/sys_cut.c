@@ -9,8 +9,6 @@
 
 enum { BLOCKS = 32, PAGES = BLOCKS, ROUNDS = 6, TIMEOUT_MS = 100 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 256K\nhuge_pages = no\n";
-
 static struct {
 	struct daemon d;
 	struct engine e, witness;
@@ -86,7 +84,7 @@ TEST(stores_do_not_begin)
 
 FIXTURE(begin)
 {
-	daemon_start(&w.d, config);
+	daemon_start(&w.d, HOST("16M", "256K"));
 	engine_open(&w.e, w.d.socket, "engine", &tiny_raw, PAGES);
 	engine_open(&w.witness, w.d.socket, "witness", &tiny_raw, PAGES);
 	chain_keys(&w.e, 1, BLOCKS, w.keys);

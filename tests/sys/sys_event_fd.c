@@ -9,7 +9,8 @@
 enum { BLOCKS = 8, PAGES = 2 * BLOCKS, PATIENCE_MS = 20000 };
 
 static struct {
-	struct served s;
+	struct daemon d;
+	struct engine e;
 	struct kvtier_key keys[BLOCKS];
 	int fd;
 } w;
@@ -20,7 +21,7 @@ static uint64_t start_store(void)
 	uint64_t op = 0;
 
 	pages_from(0, pages, BLOCKS);
-	if (kvtier_store(w.s.e.space, w.keys, pages, BLOCKS, NULL, &op))
+	if (kvtier_store(w.e.space, w.keys, pages, BLOCKS, NULL, &op))
 		return 0;
 	return op;
 }
@@ -35,7 +36,7 @@ static struct kvtier_result next_result(void)
 		struct pollfd p = { .fd = w.fd, .events = POLLIN };
 
 		result = (struct kvtier_result){ .size = sizeof(result) };
-		if (kvtier_poll(w.s.e.client, &result, 1) == 1)
+		if (kvtier_poll(w.e.client, &result, 1) == 1)
 			return result;
 		if (now_ns() > until || poll(&p, 1, PATIENCE_MS) != 1)
 			fail_msg("the descriptor never became readable");
@@ -62,9 +63,9 @@ TEST(quiet_when_there_is_nothing)
 	/* the op's WAKE may come later than its result */
 	for (int wakes = 0; poll(&p, 1, 20) == 1; wakes++) {
 		assert_true(wakes < 100);
-		assert_int_equal(kvtier_poll(w.s.e.client, &result, 1), 0);
+		assert_int_equal(kvtier_poll(w.e.client, &result, 1), 0);
 	}
-	assert_int_equal(kvtier_poll(w.s.e.client, &result, 1), 0);
+	assert_int_equal(kvtier_poll(w.e.client, &result, 1), 0);
 }
 
 TEST(several_results_in_one_poll)
@@ -80,7 +81,7 @@ TEST(several_results_in_one_poll)
 
 		for (int i = 0; i < 8; i++)
 			results[i] = (struct kvtier_result){ .size = sizeof(results[i]) };
-		n = kvtier_poll(w.s.e.client, results, 8);
+		n = kvtier_poll(w.e.client, results, 8);
 		assert_true(n >= 0);
 		taken += (uint32_t)n;
 		if (n == 0)
@@ -93,10 +94,10 @@ TEST(says_that_the_daemon_died)
 {
 	uint64_t op;
 
-	daemon_signal(&w.s.d, SIGSTOP);
+	daemon_signal(&w.d, SIGSTOP);
 	op = start_store();
 	assert_true(op != 0);
-	daemon_signal(&w.s.d, SIGKILL);
+	daemon_signal(&w.d, SIGKILL);
 	assert_int_equal(next_result().status, -ECONNRESET);
 }
 
@@ -105,19 +106,19 @@ TEST(same_descriptor_with_the_next_daemon)
 	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
 	uint64_t op = 0;
 
-	daemon_signal(&w.s.d, SIGKILL);
-	daemon_restart(&w.s.d);
+	daemon_signal(&w.d, SIGKILL);
+	daemon_restart(&w.d);
 	while (op == 0) {
 		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_true(now_ns() < until);
-		(void)kvtier_poll(w.s.e.client, &result, 1); /* this call connects again */
+		(void)kvtier_poll(w.e.client, &result, 1); /* this call connects again */
 		op = start_store();
 		if (op != 0 && next_result().status == -ECONNRESET)
 			op = 0;
 		nap_ms(5);
 	}
-	assert_int_equal(kvtier_event_fd(w.s.e.client), w.fd);
+	assert_int_equal(kvtier_event_fd(w.e.client), w.fd);
 	for (int i = 0; i < 50; i++) {
 		op = start_store();
 		assert_int_equal(next_result().op, op);
@@ -126,14 +127,16 @@ TEST(same_descriptor_with_the_next_daemon)
 
 FIXTURE(begin)
 {
-	served_begin(&w.s, SMALL_HOST, &tiny_fp8, PAGES);
-	chain_keys(&w.s.e, 1, BLOCKS, w.keys);
+	daemon_start(&w.d, SMALL_HOST);
+	engine_open(&w.e, w.d.socket, "engine", &tiny_fp8, PAGES);
+	chain_keys(&w.e, 1, BLOCKS, w.keys);
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_fill(&w.s.e, i, &w.keys[i], 0);
-	w.fd = kvtier_event_fd(w.s.e.client);
+		page_fill(&w.e, i, &w.keys[i], 0);
+	w.fd = kvtier_event_fd(w.e.client);
 	assert_true(w.fd >= 0);
-	*state = &w.s;
 	return 0;
 }
 
-TEST_EACH(begin, served_end);
+FIXTURE_DO(end, engine_close(&w.e); daemon_remove(&w.d));
+
+TEST_EACH(begin, end);

@@ -17,7 +17,7 @@ enum {
 	WARM_UP = 100
 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 512K\nhuge_pages = no\n";
+static const char config[] = HOST("16M", "512K");
 
 static struct daemon d;
 
@@ -165,8 +165,7 @@ TEST(a_crowd_connects_at_once)
 	struct crowd crowd = { 0 };
 	struct daemon small;
 
-	daemon_start(&small, "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
-			     "[socket]\nmax_clients = 16\n");
+	daemon_start(&small, HOST("4M", "512K") "[socket]\nmax_clients = 16\n");
 	crowd.d = &small;
 	assert_int_equal(pthread_barrier_init(&crowd.gate, NULL, CROWD), 0);
 	for (int i = 0; i < CROWD; i++)

@@ -6,7 +6,7 @@
  */
 #include "tests/lib/lib_raw.h"
 
-static const char common[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n";
+static const char common[] = HOST("8M", "256K");
 
 static void start(struct daemon *d, const char *devices)
 {

@@ -143,8 +143,7 @@ ON_BOTH_ENGINES(fifty_gib_start_from_footers_alone)
 	char config[256];
 
 	(void)snprintf(config, sizeof(config),
-		       "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
-		       "[index]\nmax_blocks = 100000\n[nvme]\nbytes = %llu\n",
+		       HOST("8M", "2M") "[index]\nmax_blocks = 100000\n[nvme]\nbytes = %llu\n",
 		       (unsigned long long)store_bytes);
 	w = disk_place(state, config);
 	if (!lay_out(w->path)) {

@@ -15,8 +15,8 @@
 
 enum { RUN_MS = 4000 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
-			     "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\n";
+static const char config[] =
+	HOST("4M", "512K") "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\n";
 
 static void operate(struct storm *s)
 {

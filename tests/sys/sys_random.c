@@ -17,9 +17,6 @@ enum {
 	ROUNDS = 250, /* of concurrent ops */
 };
 
-static const char config[] =
-	"[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\nverify = always\n";
-
 struct world {
 	struct daemon d;
 	struct random random;
@@ -170,7 +167,7 @@ static void begin(struct world *w, const char *name)
 {
 	memset(w, 0, sizeof(*w));
 	w->random = random_seeded(name);
-	daemon_start(&w->d, config);
+	daemon_start(&w->d, HOST("4M", "512K") "verify = always\n");
 	for (uint32_t i = 0; i < ENGINES; i++)
 		open_engine(w, i);
 }

@@ -83,7 +83,7 @@ static void refused(const struct description *its, const char *field)
 
 FIXTURE(set_up)
 {
-	daemon_start(&kvtierd, "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n");
+	daemon_start(&kvtierd, HOST("16M", "1M"));
 	return client_dial(kvtierd.socket, NULL, 0, &client);
 }
 

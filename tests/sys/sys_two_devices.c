@@ -12,9 +12,6 @@
 
 enum { N = RAW_PAGES, ROUNDS = 20 };
 
-static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n";
-
 static struct daemon d;
 static struct witness witness;
 
@@ -22,7 +19,7 @@ FIXTURE(start)
 {
 	daemon_place(&d, false);
 	d.program = "tests/kvtierd_two";
-	daemon_configure(&d, config);
+	daemon_configure(&d, HOST("8M", "256K") "[device]\nworkers = 2\n");
 	daemon_restart(&d);
 	witness = (struct witness){ .may_miss = true };
 	witness_start(&witness, d.socket);
