@@ -3,7 +3,7 @@
  * avx2.c - the kernels with AVX2, FMA, F16C and BMI2. The compiler gets these flags for this file;
  * select.c calls it only where the CPU has them.
  */
-#include "avx2_math.h"
+#include "avx2_int8.h"
 
 #define X86_KERNELS codec_avx2
 #define X86_NAME    "avx2"

@@ -6,7 +6,7 @@
  * The gain is in encode, where a core with AVX2 has the least arithmetic to spare. Decode is that
  * of avx2_math.h in both.
  */
-#include "avx512_math.h"
+#include "avx512_int8.h"
 
 #define X86_KERNELS codec_avx512
 #define X86_NAME    "avx512"

@@ -3,14 +3,14 @@
  * error.c - how far the values of an image are from those of its page: codec_error_step() of
  * kernels.h.
  *
- * The walk over the page's tiles (tiles.h) touches no memory. One of each `every` tiles is
- * compared. A hash chooses it, so the sample has no stride that a page may have, as from head to
+ * The walk over the page's tiles (tiles.h) touches no memory. One of each `every` chunks of 16 rows
+ * is compared. A hash chooses it, so the sample has no stride that a page may have, as from head to
  * head. Plain C is enough for a sample this small.
  */
 #include <stdbool.h>
 #include <string.h>
 
-#include "fp8.h"
+#include "int8.h"
 #include "kernels.h"
 #include "tiles.h"
 
@@ -21,7 +21,7 @@ struct error_run {
 	struct tiles tiles;
 	struct codec_error sums;
 	int is_fp16;
-	uint32_t n, every;    /* tiles with a scale so far; of so many one is compared */
+	uint32_t n, every;    /* chunks of coded tiles so far; of so many one is compared */
 	uint64_t left;        /* bytes of the page to compare yet */
 	const uint8_t *scale; /* of the next tile */
 	const uint8_t *codes; /* of the next tile, in the order of its rows */
@@ -46,35 +46,55 @@ static double value_of(int is_fp16, uint32_t code)
 	return code & 0x8000 ? -m * power : m * power;
 }
 
-/* Compares a tile with scale k and these codes, at most as many bytes as are left. Returns how
- * many. */
-static uint64_t compare(struct error_run *x, const struct page_tile *u, int k, const uint8_t *code)
+static uint16_t decoded(const struct error_run *x, const struct page_tile *u, uint32_t column,
+			uint8_t code)
 {
-	const int is_fp16 = x->is_fp16;
+	if (u->codec == CODEC_INT8)
+		return int8_decode(x->is_fp16, (int)x->scale[column] - FP8_BIAS, (int8_t)code);
+	return fp8_decode(x->is_fp16, (int)*x->scale - FP8_BIAS, code);
+}
+
+/* Compares rows [first, end) of a tile, at most as many bytes as are left. Returns how many. */
+static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t first,
+			uint32_t end)
+{
+	const uint8_t *code = x->codes + (uint64_t)first * u->row_bytes / 2;
 	uint64_t done = 0;
 
-	for (uint32_t row = 0; row < u->rows && done < x->left; row++)
+	for (uint32_t row = first; row < end && done < x->left; row++)
 		for (uint32_t at = 0; at < u->row_bytes && done < x->left; at += 2, done += 2) {
 			const uint8_t *from = u->base + row * u->stride + at;
-			const double was = value_of(is_fp16,
+			const double was = value_of(x->is_fp16,
 						    (uint32_t)from[0] | (uint32_t)from[1] << 8),
-				     is = value_of(is_fp16, fp8_decode(is_fp16, k, *code++));
+				     is = value_of(x->is_fp16, decoded(x, u, at / 2, *code++));
 
 			x->sums.squares += was * was;
 			x->sums.errors += (was - is) * (was - is);
 		}
+	x->left -= done;
 	return done;
 }
 
-/* One of how many tiles is compared, if all compared tiles together shall have `sample` bytes. At
- * least one tile is compared. */
-static uint32_t one_of(const struct image_shape *shape, uint32_t sample)
+static enum image_codec of_groups(uint8_t codec)
 {
-	const uint64_t n = (uint64_t)shape->scale_bytes * sample / (2ull * shape->payload_bytes);
+	return codec == CODEC_INT8 ? CODEC_FP8 : (enum image_codec)codec;
+}
 
-	return n > 0 && n < shape->scale_bytes ? (uint32_t)(shape->scale_bytes / n) :
-	       n > 0                           ? 1 :
-						 shape->scale_bytes;
+/* One of how many chunks is compared, if all that are compared together shall have `sample` bytes.
+ * At least one is. If the image were fp8, it would have a scale for each chunk. */
+static uint32_t one_of(const struct image_geometry *geometry, const struct image_header *header,
+		       uint32_t sample)
+{
+	struct image_shape shape;
+	uint64_t n;
+
+	if (image_shape(geometry, of_groups(header->codec_k), of_groups(header->codec_v), &shape,
+			NULL))
+		return 1;
+	n = (uint64_t)shape.scale_bytes * sample / (2ull * shape.payload_bytes);
+	return n > 0 && n < shape.scale_bytes ? (uint32_t)(shape.scale_bytes / n) :
+	       n > 0                          ? 1 :
+						shape.scale_bytes;
 }
 
 static bool is_chosen(uint32_t n, uint32_t every)
@@ -95,7 +115,7 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
 	    shape.scale_bytes == 0)
 		return; /* no byte is left to compare */
 	x->left = sample;
-	x->every = one_of(&shape, sample);
+	x->every = one_of(&layout->geometry, &header, sample);
 	x->scale = image + sizeof(struct image_header);
 	x->codes = image + shape.payload_offset;
 	tiles_start(&x->tiles, layout, page, header.codec_k, header.codec_v, &shape, true);
@@ -105,14 +125,21 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
 static uint64_t look_at(struct error_run *x, const struct page_tile *u)
 {
 	const uint64_t bytes = (uint64_t)u->rows * u->row_bytes;
-	const uint8_t *codes = x->codes;
-	int k;
+	uint64_t done = 0;
 
-	x->codes += u->fp8 ? bytes / 2 : bytes;
-	if (!u->fp8)
+	if (u->codec == CODEC_RAW) {
+		x->codes += bytes;
 		return 0;
-	k = *x->scale++ - FP8_BIAS;
-	return is_chosen(x->n++, x->every) ? compare(x, u, k, codes) : 0;
+	}
+	for (uint32_t row = 0; row < u->rows; row += IMAGE_GROUP_TOKENS)
+		if (is_chosen(x->n++, x->every))
+			done += compare(x, u, row,
+					u->rows - row < IMAGE_GROUP_TOKENS ?
+						u->rows :
+						row + IMAGE_GROUP_TOKENS);
+	x->codes += bytes / 2;
+	x->scale += u->codec == CODEC_INT8 ? u->row_bytes / 2 : 1;
+	return done;
 }
 
 int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error *ret)
@@ -122,10 +149,7 @@ int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error 
 	uint64_t cost = 0;
 
 	while (x->left > 0 && tiles_next(&x->tiles, &u)) {
-		const uint64_t done = look_at(x, &u);
-
-		x->left -= done;
-		cost += TILE_COST + done;
+		cost += TILE_COST + look_at(x, &u);
 		if (x->left > 0 && cost >= budget)
 			return CODEC_MORE;
 	}

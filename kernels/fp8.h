@@ -134,6 +134,19 @@ FP8_FN uint8_t fp8_encode(int is_fp16, int k, uint32_t code)
 	return (uint8_t)(sign | (magnitude > FP8_MAX ? FP8_MAX : magnitude));
 }
 
+/* m * 2^e with this sign as a source code, rounded to nearest even; Inf where it is too large.
+ * 0 < m < 2^9 */
+FP8_FN uint16_t fp8_join(const struct fp8_source *s, uint32_t sign, uint32_t m, int e)
+{
+	int step = e + fp8_msb(m) - s->mantissa;
+	uint32_t value;
+
+	if (step < s->least)
+		step = s->least;
+	value = ((uint32_t)(step - s->least) << s->mantissa) + fp8_shift_rne(m, step - e);
+	return (uint16_t)(sign | (value > s->inf ? s->inf : value));
+}
+
 /* E4M3 code -> source code at exponent k, -127 <= k <= 128. Exact for codes that fp8_encode() wrote
  * at a k from fp8_exponent(). With a foreign scale a value may be rounded (nearest even), be Inf,
  * or be NaN. */
@@ -143,19 +156,12 @@ FP8_FN uint16_t fp8_decode(int is_fp16, int k, uint32_t code)
 	const uint32_t sign = (code & 0x80) << 8, magnitude = code & 0x7f,
 		       exponent = magnitude >> 3;
 	const uint32_t m = (magnitude & 7) | (exponent ? 8 : 0);
-	const int e = (exponent ? (int)exponent - 10 : -9) + k;
-	uint32_t value;
-	int step;
 
 	if (magnitude == FP8_NAN || k == FP8_K_NAN)
 		return (uint16_t)(sign | s.inf | (1u << (s.mantissa - 1)));
 	if (m == 0)
 		return (uint16_t)sign;
-	step = e + fp8_msb(m) - s.mantissa;
-	if (step < s.least)
-		step = s.least;
-	value = ((uint32_t)(step - s.least) << s.mantissa) + fp8_shift_rne(m, step - e);
-	return (uint16_t)(sign | (value > s.inf ? s.inf : value));
+	return fp8_join(&s, sign, m, (exponent ? (int)exponent - 10 : -9) + k);
 }
 
 #endif

@@ -40,6 +40,7 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 	case CODEC_RAW:
 		return 1;
 	case CODEC_FP8:
+	case CODEC_INT8:
 		return dtype == DTYPE_BF16 || dtype == DTYPE_FP16;
 	case CODEC_FP8_NATIVE:
 		return image_element_bytes(dtype) == 1;
@@ -47,6 +48,21 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 	default:
 		return 0;
 	}
+}
+
+static uint32_t value_bytes(enum image_codec codec, uint32_t dtype)
+{
+	return codec == CODEC_FP8 || codec == CODEC_INT8 ? 1 : image_element_bytes(dtype);
+}
+
+/* Scales of one head of a plane. */
+static uint32_t head_scales(const struct image_geometry *g, enum image_codec codec, uint32_t dim)
+{
+	if (codec == CODEC_INT8)
+		return (g->block_tokens + IMAGE_CHANNEL_TOKENS - 1) / IMAGE_CHANNEL_TOKENS * dim;
+	return codec == CODEC_FP8 && dim ?
+		       (g->block_tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS :
+		       0;
 }
 
 /* The first field out of its limits, or NULL. Planes need layers and heads; without planes both may
@@ -76,6 +92,8 @@ static const char *bad_field(const struct image_geometry *g, enum image_codec co
 		return "opaque_bytes";
 	if (!least && !g->typed_segments && !g->opaque_bytes)
 		return "head_dim_k"; /* a block without bytes */
+	if (!least && codec_k == CODEC_INT8)
+		return "codec"; /* it is for planes: typed values would be fp8 under its name */
 	return codec_takes(codec_k, g->dtype) && codec_takes(codec_v, g->dtype) ? NULL : "codec";
 }
 
@@ -83,7 +101,8 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 		struct image_shape *ret, const char **ret_field)
 {
 	const char *field = bad_field(g, codec_k, codec_v);
-	const int fp8_k = codec_k == CODEC_FP8, fp8_v = codec_v == CODEC_FP8;
+	const uint32_t bytes_k = value_bytes(codec_k, g->dtype),
+		       bytes_v = value_bytes(codec_v, g->dtype);
 	uint64_t element, groups, planes, scales, payload, offset, values_k, values_v, typed;
 
 	if (field) {
@@ -97,11 +116,10 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	values_k = planes * g->block_tokens * g->head_dim_k;
 	values_v = planes * g->block_tokens * g->head_dim_v;
 	typed = (uint64_t)g->typed_segments * g->typed_values;
-	payload = (values_k + typed) * (fp8_k ? 1 : element) + values_v * (fp8_v ? 1 : element) +
-		  g->opaque_bytes;
-	scales = (fp8_k && g->head_dim_k ? planes * groups : 0) +
-		 (fp8_v && g->head_dim_v ? planes * groups : 0);
-	if (fp8_k)
+	payload = (values_k + typed) * bytes_k + values_v * bytes_v + g->opaque_bytes;
+	scales = planes *
+		 (head_scales(g, codec_k, g->head_dim_k) + head_scales(g, codec_v, g->head_dim_v));
+	if (codec_k == CODEC_FP8 || codec_k == CODEC_INT8)
 		scales += g->typed_segments *
 			  (((uint64_t)g->typed_values + IMAGE_GROUP_TYPED - 1) / IMAGE_GROUP_TYPED);
 	offset = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
@@ -127,15 +145,13 @@ void image_layer_at(const struct image_geometry *g, enum image_codec codec_k,
 		    enum image_codec codec_v, uint32_t layer, uint32_t *ret_scale,
 		    uint32_t *ret_payload)
 {
-	const uint32_t element = image_element_bytes(g->dtype), heads = layer * g->kv_heads;
-	const uint32_t groups = (g->block_tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
-	const uint32_t k = g->head_dim_k * (codec_k == CODEC_FP8 ? 1 : element);
-	const uint32_t v = g->head_dim_v * (codec_v == CODEC_FP8 ? 1 : element);
+	const uint32_t heads = layer * g->kv_heads;
 
-	*ret_scale = heads * groups *
-		     ((codec_k == CODEC_FP8 && k > 0 ? 1u : 0u) +
-		      (codec_v == CODEC_FP8 && v > 0 ? 1u : 0u));
-	*ret_payload = heads * g->block_tokens * (k + v);
+	*ret_scale = heads * (head_scales(g, codec_k, g->head_dim_k) +
+			      head_scales(g, codec_v, g->head_dim_v));
+	*ret_payload = heads * g->block_tokens *
+		       (g->head_dim_k * value_bytes(codec_k, g->dtype) +
+			g->head_dim_v * value_bytes(codec_v, g->dtype));
 }
 
 void image_header_fill(struct image_header *ret, const struct image_geometry *g,

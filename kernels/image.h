@@ -3,8 +3,9 @@
  * image.h - the image: one encoded block, byte-identical in every tier. Format: daemon/IMAGE.md.
  *
  *	0         struct image_header, 128 bytes
- *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), then one per 1,024
- *	          values of each typed segment; none for raw and fp8-native planes
+ *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), or for int8 per
+ *	          (layer, K|V, head, 64-token group, channel); then one per 1,024 values of each
+ *	          typed segment; none for raw and fp8-native planes
  *	payload_offset (a multiple of 4 KiB)
  *	          payload: [layer][K|V][head][token][dim], then typed, then opaque bytes
  *
@@ -22,6 +23,7 @@ enum {
 	IMAGE_VERSION = 1,
 	IMAGE_ALIGN = 4096,
 	IMAGE_GROUP_TOKENS = 16,
+	IMAGE_CHANNEL_TOKENS = 64, /* int8: of a channel, in a group */
 	IMAGE_GROUP_TYPED = 1024,
 	IMAGE_MAX_BYTES = 256 << 20,
 	IMAGE_MAX_LAYERS = 1024,
@@ -33,7 +35,13 @@ enum {
 
 /* The values of enum kvtier_dtype and enum kvtier_codec in client/kvtier.h; they are on disk. */
 enum image_dtype { DTYPE_BF16 = 1, DTYPE_FP16, DTYPE_FP32, DTYPE_E4M3, DTYPE_E5M2, DTYPE_INT8 };
-enum image_codec { CODEC_RAW = 1, CODEC_FP8 = 2, CODEC_FP8_NATIVE = 3, CODEC_LOSSLESS = 4 };
+enum image_codec {
+	CODEC_RAW = 1,
+	CODEC_FP8 = 2,
+	CODEC_FP8_NATIVE = 3,
+	CODEC_LOSSLESS = 4,
+	CODEC_INT8 = 5, /* of planes; typed values are fp8 beside it */
+};
 enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
 
 struct image_header {

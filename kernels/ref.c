@@ -3,9 +3,9 @@
  * ref.c - the kernels in plain C: the oracle of every other implementation, and the fallback.
  *
  * Written to be read beside daemon/IMAGE.md: canonical order, one value at a time, no code shared
- * with the fast paths but fp8.h. A group takes two passes: amax, then codes. If the page changes
- * between them, values saturate: the image is as wrong as any image of a page that changed under
- * its reader, and memory stays safe. The checksum is of the finished image. Any thread.
+ * with the fast paths but fp8.h and int8.h. A group takes two passes: amax, then codes. If the page
+ * changes between them, values saturate: the image is as wrong as any image of a page that changed
+ * under its reader, and memory stays safe. The checksum is of the finished image. Any thread.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 #define XXH_INLINE_ALL /* the state lives in the run, which the shared library does not promise */
 #include <xxhash.h>
 
-#include "fp8.h"
+#include "int8.h"
 #include "kernels.h"
 
 /* Where the next bytes of an image go to or come from. */
@@ -22,11 +22,13 @@ struct image_cursor {
 	uint8_t *scales, *payload;
 };
 
-/* One group: rows x cols values of the source dtype, row r at base + r * stride. */
+/* One group: rows x cols values of the source dtype, row r at base + r * stride. With int8 each
+ * column is one. */
 struct group {
 	uint8_t *base;
 	uint64_t stride;
 	uint32_t rows, cols;
+	enum image_codec codec;
 };
 
 static uint32_t load16(const uint8_t *p)
@@ -88,8 +90,46 @@ static void copy_rows(uint8_t *base, uint64_t stride, uint32_t rows, uint64_t by
 	}
 }
 
-static int fp8_group(const struct group *g, int is_fp16, struct image_cursor *at, int decode)
+static int encode_channels(const struct group *g, int is_fp16, struct image_cursor *to)
 {
+	const uint8_t *scales = to->scales;
+
+	for (uint32_t c = 0; c < g->cols; c++) {
+		const struct group channel = { g->base + 2ull * c, g->stride, g->rows, 1, 0 };
+		const int k = int8_exponent(is_fp16, group_amax(&channel));
+
+		if (k == FP8_K_NONE)
+			return -ERANGE;
+		*to->scales++ = (uint8_t)(k + FP8_BIAS);
+	}
+	for (uint32_t r = 0; r < g->rows; r++)
+		for (uint32_t c = 0; c < g->cols; c++)
+			*to->payload++ =
+				(uint8_t)int8_encode(is_fp16, (int)scales[c] - FP8_BIAS,
+						     load16(g->base + r * g->stride + 2ull * c));
+	return 0;
+}
+
+static void decode_channels(const struct group *g, int is_fp16, struct image_cursor *from)
+{
+	for (uint32_t r = 0; r < g->rows; r++)
+		for (uint32_t c = 0; c < g->cols; c++) {
+			const uint16_t v = int8_decode(is_fp16, (int)from->scales[c] - FP8_BIAS,
+						       (int8_t)*from->payload++);
+
+			memcpy(g->base + r * g->stride + 2ull * c, &v, sizeof(v));
+		}
+	from->scales += g->cols;
+}
+
+static int coded_group(const struct group *g, int is_fp16, struct image_cursor *at, int decode)
+{
+	if (g->codec == CODEC_INT8 && decode) {
+		decode_channels(g, is_fp16, at);
+		return 0;
+	}
+	if (g->codec == CODEC_INT8)
+		return encode_channels(g, is_fp16, at);
 	if (!decode)
 		return encode_group(g, is_fp16, at);
 	decode_group(g, is_fp16, at);
@@ -130,21 +170,25 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 {
 	const struct image_geometry *geometry = &x->layout->geometry;
 	const uint32_t dim = p->kind == KIND_K ? geometry->head_dim_k : geometry->head_dim_v;
-	const bool fp8 = (p->kind == KIND_K ? x->codec_k : x->codec_v) == CODEC_FP8;
-	const uint32_t left = geometry->block_tokens - x->row, most = fp8 ? IMAGE_GROUP_TOKENS : 1;
+	const enum image_codec codec = p->kind == KIND_K ? x->codec_k : x->codec_v;
+	const uint32_t left = geometry->block_tokens - x->row,
+		       most = codec == CODEC_INT8 ? IMAGE_CHANNEL_TOKENS :
+			      codec == CODEC_FP8  ? IMAGE_GROUP_TOKENS :
+						    1;
 	const struct group g = {
 		.base = p->base + x->page * p->page_stride + x->head * p->head_stride +
 			x->row * p->token_stride,
 		.stride = p->token_stride,
 		.rows = left < most ? left : most,
 		.cols = dim,
+		.codec = codec,
 	};
 
 	if (x->head == geometry->kv_heads || dim == 0)
 		return false;
 	*cost += g.rows * ((uint64_t)dim * x->shape.element_bytes + (g.stride < 4096 ? 0 : 4096));
-	if (fp8)
-		*r = fp8_group(&g, geometry->dtype == DTYPE_FP16, &x->at, x->doing == REF_DECODE);
+	if (most > 1)
+		*r = coded_group(&g, geometry->dtype == DTYPE_FP16, &x->at, x->doing == REF_DECODE);
 	else
 		copy_rows(g.base, g.stride, g.rows, (uint64_t)dim * x->shape.element_bytes, &x->at,
 			  x->doing == REF_DECODE);
@@ -163,14 +207,15 @@ static bool typed(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 		.base = p->base + x->page * p->page_stride + x->value * x->shape.element_bytes,
 		.rows = 1,
 		.cols = left < IMAGE_GROUP_TYPED ? (uint32_t)left : IMAGE_GROUP_TYPED,
+		.codec = CODEC_FP8,
 	};
 
 	if (left == 0)
 		return false;
 	*cost += (uint64_t)g.cols * x->shape.element_bytes;
-	if (x->codec_k == CODEC_FP8)
-		*r = fp8_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at,
-			       x->doing == REF_DECODE);
+	if (x->codec_k == CODEC_FP8 || x->codec_k == CODEC_INT8)
+		*r = coded_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at,
+				 x->doing == REF_DECODE);
 	else
 		copy_rows(g.base, 0, 1, (uint64_t)g.cols * x->shape.element_bytes, &x->at,
 			  x->doing == REF_DECODE);

@@ -13,8 +13,8 @@ void tiles_start(struct tiles *tiles, const struct page_layout *layout, uint64_t
 		.layout = layout,
 		.page = page,
 		.element_bytes = shape->element_bytes,
-		.fp8_k = codec_k == CODEC_FP8,
-		.fp8_v = codec_v == CODEC_FP8,
+		.codec_k = codec_k,
+		.codec_v = codec_v,
 		.whole = whole,
 		.ahead_least = TILES_AHEAD_BYTES,
 		.end = layout->n_pieces,
@@ -50,9 +50,12 @@ static void join_rows(struct page_tile *u)
 	}
 }
 
-static bool plane_fp8(const struct tiles *w, const struct page_piece *p)
+/* CODEC_FP8, CODEC_INT8, or CODEC_RAW for all that is verbatim. */
+static enum image_codec plane_codec(const struct tiles *w, const struct page_piece *p)
 {
-	return p->kind == KIND_K ? w->fp8_k : w->fp8_v;
+	const enum image_codec codec = p->kind == KIND_K ? w->codec_k : w->codec_v;
+
+	return codec == CODEC_FP8 || codec == CODEC_INT8 ? codec : CODEC_RAW;
 }
 
 static uint64_t plane_row(const struct tiles *w, const struct page_piece *p)
@@ -80,7 +83,8 @@ static void plane_start(struct tiles *w, const struct page_piece *p)
 	const uint64_t n = here ? (w->ahead_least + here - 1) / here : 0;
 	const bool gapless = p->token_stride == row && p->head_stride == row * g->block_tokens;
 
-	w->run = gapless && !plane_fp8(w, p) ? row * g->block_tokens * g->kv_heads : 0;
+	w->run =
+		gapless && plane_codec(w, p) == CODEC_RAW ? row * g->block_tokens * g->kv_heads : 0;
 	w->ahead = NULL;
 	if (n && here <= TILES_AHEAD_MOST && w->piece + n < w->layout->n_pieces) {
 		w->ahead_bytes = token_major(w, &p[n]);
@@ -97,16 +101,22 @@ bool tiles_first(const struct tiles *w, const uint8_t **ret, uint64_t *ret_bytes
 	return *ret_bytes > 0 && *ret_bytes <= TILES_AHEAD_MOST;
 }
 
-/* Rows of the next tile. An fp8 tile ends with its group at the latest, and has all of the group
- * where the scale must be found. */
+static uint32_t group_tokens(enum image_codec codec)
+{
+	return codec == CODEC_INT8 ? IMAGE_CHANNEL_TOKENS : IMAGE_GROUP_TOKENS;
+}
+
+/* Rows of the next tile. A coded tile ends with its group at the latest, and has all of the group
+ * where the scales must be found. */
 static uint32_t plane_rows(const struct tiles *w, const struct page_tile *u, uint32_t tokens)
 {
-	const uint32_t left = tokens - (uint32_t)w->at;
-	uint32_t most = IMAGE_GROUP_TOKENS - (uint32_t)w->at % IMAGE_GROUP_TOKENS;
+	const uint32_t left = tokens - (uint32_t)w->at, group = group_tokens(u->codec);
+	const bool coded = u->codec != CODEC_RAW;
+	uint32_t most = group - (uint32_t)w->at % group;
 
-	if (!u->fp8 && u->stride < TILES_PAGE_BYTES)
+	if (!coded && u->stride < TILES_PAGE_BYTES)
 		most = TILES_RUN_BYTES / u->row_bytes;
-	else if (!(u->fp8 && w->whole) && most > TILES_ROWS_BYTES / u->row_bytes)
+	else if (!(coded && w->whole) && most > TILES_ROWS_BYTES / u->row_bytes)
 		most = TILES_ROWS_BYTES / u->row_bytes;
 	most = most ? most : 1;
 	return left < most ? left : most;
@@ -122,6 +132,7 @@ static bool run_next(struct tiles *w, const struct page_piece *p, struct page_ti
 		.base = p->base + w->page * p->page_stride + w->done,
 		.rows = 1,
 		.row_bytes = n,
+		.codec = CODEC_RAW,
 		.cost = n,
 	};
 	w->done += n;
@@ -148,9 +159,9 @@ static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_
 			w->at * p->token_stride,
 		.stride = p->token_stride,
 		.row_bytes = (uint32_t)plane_row(w, p),
-		.fp8 = plane_fp8(w, p),
-		.more = w->at % IMAGE_GROUP_TOKENS != 0,
+		.codec = plane_codec(w, p),
 	};
+	ret->more = w->at % group_tokens(ret->codec) != 0;
 	if (ret->row_bytes == 0)
 		return false;
 	ret->rows = plane_rows(w, ret, g->block_tokens);
@@ -159,8 +170,15 @@ static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_
 	ret->ahead = w->ahead && w->done + bytes <= w->ahead_bytes ? w->ahead + w->done : NULL;
 	w->at += ret->rows;
 	w->done += bytes;
-	join_rows(ret);
+	if (ret->codec != CODEC_INT8) /* whose columns must stay apart */
+		join_rows(ret);
 	return true;
+}
+
+/* Without a channel in sight, typed values beside int8 planes are fp8. */
+static enum image_codec typed_codec(const struct tiles *w)
+{
+	return w->codec_k == CODEC_FP8 || w->codec_k == CODEC_INT8 ? CODEC_FP8 : CODEC_RAW;
 }
 
 static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
@@ -174,7 +192,7 @@ static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_
 		.base = p->base + w->page * p->page_stride + w->at * w->element_bytes,
 		.rows = 1,
 		.row_bytes = n * w->element_bytes,
-		.fp8 = w->fp8_k,
+		.codec = typed_codec(w),
 		.cost = n * w->element_bytes,
 	};
 	w->at += n;
@@ -195,6 +213,7 @@ static bool opaque_next(struct tiles *w, const struct page_piece *p, struct page
 		.stride = p->token_stride,
 		.rows = 1,
 		.row_bytes = left < TILES_OPAQUE_BYTES ? (uint32_t)left : TILES_OPAQUE_BYTES,
+		.codec = CODEC_RAW,
 	};
 	if (short_rows) {
 		ret->rows = rows - w->row < IMAGE_GROUP_TOKENS ? rows - w->row : IMAGE_GROUP_TOKENS;

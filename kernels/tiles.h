@@ -3,8 +3,9 @@
  * tiles.h - cuts a page into tiles, in the image's canonical order, for the fast kernels. ref.c has
  * loops of its own, so that one mistake cannot be in both.
  *
- * A tile is the values that share a scale (a head's 16 tokens, or 1,024 typed values), or a run of
- * bytes that are copied verbatim. It has `rows` rows, which lie one after the other in the image.
+ * A tile is the values that share a scale (a head's 16 tokens, or 1,024 typed values), or with int8
+ * a row of scales (a head's 64 tokens), or a run of bytes that are copied verbatim. It has `rows`
+ * rows, which lie one after the other in the image.
  */
 #ifndef KVTIER_TILES_H
 #define KVTIER_TILES_H
@@ -16,7 +17,7 @@
 enum {
 	TILES_OPAQUE_BYTES = 4096,   /* opaque rows are cut to this */
 	TILES_RUN_BYTES = 16 << 10,  /* verbatim planes are cut to this */
-	TILES_ROWS_BYTES = 64 << 10, /* other tiles are, but for fp8 that is being made */
+	TILES_ROWS_BYTES = 64 << 10, /* other tiles are, but for groups that are being encoded */
 	TILES_PAGE_BYTES = 4096,     /* of memory */
 	TILES_LINE_BYTES = 64,
 	TILES_AHEAD_BYTES = 16 << 10, /* at least so many between a prefetch and the use */
@@ -27,9 +28,11 @@ struct page_tile {
 	uint8_t *base;
 	uint64_t stride; /* bytes from row to row */
 	uint32_t rows;
-	uint32_t row_bytes; /* rows * row_bytes <= 16 * 4096 * 4 */
-	bool fp8;
-	bool more; /* it goes on with the scale of the tile before */
+	uint32_t row_bytes; /* rows * row_bytes <= 64 * 4096 * 2 */
+	/* CODEC_FP8: one scale; CODEC_INT8: one for each column;
+	 * CODEC_RAW: verbatim */
+	enum image_codec codec;
+	bool more; /* it goes on with the scales of the tile before */
 	/* as many bytes in a row that will be used soon; NULL: not known */
 	const uint8_t *ahead;
 	uint32_t cost; /* what it costs to touch it, in bytes: see kernels.h */
@@ -39,8 +42,8 @@ struct tiles {
 	const struct page_layout *layout;
 	uint64_t page;
 	uint32_t element_bytes;
-	bool fp8_k, fp8_v;
-	bool whole;           /* fp8 tiles are not cut: encode needs all rows for the scale */
+	enum image_codec codec_k, codec_v;
+	bool whole;           /* groups are not cut: encode needs all rows for the scales */
 	uint32_t piece, head; /* where the next tile starts */
 	uint32_t end;         /* the piece that it stops before */
 	uint64_t done;        /* bytes of the plane */

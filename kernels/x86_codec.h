@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_math.h or
- * avx512_math.h: one of them was included before. Everything is static: avx2.c and avx512.c each
- * compile their own copy. The result equals ref.c's, bit for bit.
+ * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_int8.h or
+ * avx512_int8.h, and of the headers that these include: one of them was included before. Everything
+ * is static: avx2.c and avx512.c each compile their own copy. The result equals ref.c's, bit for
+ * bit.
  *
  * Memory bounds the speed. Encode reads 2 bytes and writes 1 per value, decode the reverse. So each
  * moves three quarters of a copy's bytes, and the arithmetic must hide behind that traffic.
@@ -37,7 +38,14 @@ enum {
 	/* tiles between amax and codes: k is known when its tile's turn comes */
 	AMAX_AHEAD = 2,
 	PREFETCH_BYTES = 2048, /* of payload, ahead of decode */
+	/* of int8 tiles, at the end of scratch */
+	POWERS_BYTES = IMAGE_MAX_HEAD_DIM * sizeof(float),
 };
+
+static float *powers_of(uint8_t *scratch)
+{
+	return (float *)(void *)(scratch + CODEC_SCRATCH_BYTES - POWERS_BYTES);
+}
 
 /* Whole lines past the cache; the ragged ends through it. Unfenced. */
 static void stream(uint8_t *dst, const uint8_t *src, size_t n)
@@ -171,7 +179,7 @@ static int x86_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
 {
 	struct x86_run *x = x86_run_of(run);
 	const int r = x->kind == RUN_ENCODE ? encode_step(&x->encode, budget, scratch) :
-		      x->kind == RUN_DECODE ? decode_step(&x->decode, budget) :
+		      x->kind == RUN_DECODE ? decode_step(&x->decode, budget, scratch) :
 					      verify_step(&x->verify, budget);
 
 	if (r != CODEC_MORE)

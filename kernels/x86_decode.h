@@ -78,6 +78,67 @@ static void decode_tile(const struct page_tile *u, bool is_fp16, int k, const ui
 	}
 }
 
+/* Rows of int8 codes, at the scales of their columns. */
+MATH_FN void decode_columns_as(bool is_fp16, bool lines, const struct page_tile *u,
+			       const float *powers, const uint8_t *src)
+{
+	const uint32_t n = u->row_bytes / 2;
+
+	for (uint32_t r = 0; r < u->rows; r++, src += n) {
+		uint8_t *row = u->base + r * u->stride;
+		uint8_t codes[DECODE_STEP] = { 0 };
+		uint16_t last[DECODE_STEP];
+		uint32_t i = 0;
+
+		prefetch_payload(src, n);
+		for (; i + DECODE_STEP <= n; i += DECODE_STEP)
+			math_int8_decode32(is_fp16, src + i, powers + i, row + 2 * i, lines);
+		if (lines || i == n)
+			continue;
+		memcpy(codes, src + i, n - i);
+		math_int8_decode32(is_fp16, codes, powers + i, (uint8_t *)last, false);
+		memcpy(row + 2 * i, last, 2 * (n - i));
+	}
+}
+
+static void decode_foreign_columns(const struct page_tile *u, bool is_fp16, const uint8_t *scales,
+				   const uint8_t *src)
+{
+	for (uint32_t r = 0; r < u->rows; r++)
+		for (uint32_t i = 0; i < u->row_bytes / 2; i++) {
+			const uint16_t v =
+				int8_decode(is_fp16, (int)scales[i] - FP8_BIAS, (int8_t)*src++);
+
+			memcpy(u->base + r * u->stride + 2 * i, &v, sizeof(v));
+		}
+}
+
+static void decode_columns(const struct page_tile *u, bool is_fp16, const uint8_t *scales,
+			   const uint8_t *src, float *powers)
+{
+	const uint32_t n = u->row_bytes / 2;
+	const bool lines = tile_is_lines(u);
+	bool legal = true;
+
+	for (uint32_t i = 0; i < n; i += 16) {
+		uint8_t last[16];
+
+		memset(last, FP8_BIAS, sizeof(last));
+		memcpy(last, scales + i, n - i < 16 ? n - i : 16);
+		legal = math_int8_powers16(last, powers + i) && legal;
+	}
+	if (!legal)
+		decode_foreign_columns(u, is_fp16, scales, src);
+	else if (is_fp16 && lines)
+		decode_columns_as(true, true, u, powers, src);
+	else if (lines)
+		decode_columns_as(false, true, u, powers, src);
+	else if (is_fp16)
+		decode_columns_as(true, false, u, powers, src);
+	else
+		decode_columns_as(false, false, u, powers, src);
+}
+
 static void scatter_tile(const struct page_tile *u, const uint8_t *src)
 {
 	const bool past_cache = tile_is_lines(u) || u->row_bytes >= 1024;
@@ -94,7 +155,7 @@ static void scatter_tile(const struct page_tile *u, const uint8_t *src)
 struct decode_run {
 	struct tiles tiles;
 	const uint8_t *scale, *payload, *end;
-	int k; /* of the group that is under way */
+	const uint8_t *group; /* the scales of the group that is under way */
 	bool is_fp16;
 };
 
@@ -120,32 +181,40 @@ static void decode_layers(struct decode_run *d, uint32_t first, uint32_t end)
 	const struct tiles *w = &d->tiles;
 	uint32_t scale, payload;
 
-	image_layer_at(&w->layout->geometry, w->fp8_k ? CODEC_FP8 : CODEC_RAW,
-		       w->fp8_v ? CODEC_FP8 : CODEC_RAW, first, &scale, &payload);
+	image_layer_at(&w->layout->geometry, w->codec_k, w->codec_v, first, &scale, &payload);
 	d->scale += scale;
 	d->payload += payload;
 	tiles_layers(&d->tiles, first, end);
 }
 
-static int decode_step(struct decode_run *d, uint32_t budget)
+static void decode_next(struct decode_run *d, const struct page_tile *u, uint8_t *scratch)
+{
+	const uint32_t bytes = u->rows * u->row_bytes / (u->codec == CODEC_RAW ? 1 : 2);
+
+	assert(bytes <= (size_t)(d->end - d->payload));
+	if (u->codec == CODEC_RAW) {
+		scatter_tile(u, d->payload);
+	} else {
+		if (!u->more) {
+			d->group = d->scale;
+			d->scale += u->codec == CODEC_INT8 ? u->row_bytes / 2 : 1;
+		}
+		if (u->codec == CODEC_INT8)
+			decode_columns(u, d->is_fp16, d->group, d->payload, powers_of(scratch));
+		else
+			decode_tile(u, d->is_fp16, (int)*d->group - FP8_BIAS, d->payload);
+	}
+	d->payload += bytes;
+}
+
+static int decode_step(struct decode_run *d, uint32_t budget, uint8_t *scratch)
 {
 	struct page_tile u;
 
 	for (uint64_t cost = 0; cost < budget; cost += u.cost) {
-		uint32_t bytes;
-
 		if (!tiles_next(&d->tiles, &u))
 			return 0;
-		bytes = u.rows * u.row_bytes / (u.fp8 ? 2 : 1);
-		assert(bytes <= (size_t)(d->end - d->payload));
-		if (u.fp8) {
-			if (!u.more)
-				d->k = (int)*d->scale++ - FP8_BIAS;
-			decode_tile(&u, d->is_fp16, d->k, d->payload);
-		} else {
-			scatter_tile(&u, d->payload);
-		}
-		d->payload += bytes;
+		decode_next(d, &u, scratch);
 	}
 	return CODEC_MORE;
 }

@@ -250,6 +250,108 @@ static int encode_tile(struct writer *w, bool is_fp16, bool lines, const struct 
 	return 0;
 }
 
+/* The scales of a tile's columns to `scales`, and their powers 2^-k. False: int8 cannot hold
+ * one. */
+MATH_FN bool columns_scales(bool is_fp16, const struct page_tile *u, uint8_t *scales, float *powers)
+{
+	const uint32_t n = u->row_bytes / 2;
+	bool good = true;
+
+	for (uint32_t i = 0; i < n; i += STEP) {
+		const uint32_t now = n - i < STEP ? n - i : STEP;
+		struct math_columns amax = math_columns_start();
+		const uint8_t *row = u->base + 2 * i;
+		uint16_t last[STEP] = { 0 };
+		uint8_t found[STEP];
+
+		for (uint32_t r = 0; r < u->rows && now == STEP; r++, row += u->stride)
+			math_columns_max(&amax, row);
+		for (uint32_t r = 0; r < u->rows && now < STEP; r++, row += u->stride) {
+			memcpy(last, row, 2 * now);
+			math_columns_max(&amax, (const uint8_t *)last);
+		}
+		good = math_columns_scales(is_fp16, &amax, found, powers + i) && good;
+		memcpy(scales + i, found, now);
+	}
+	return good;
+}
+
+/* Codes to dst, and up to STEP - 1 bytes of anything after them. */
+MATH_FN void encode_columns_as(bool is_fp16, const struct page_tile *u, const float *powers,
+			       struct far far, uint8_t *dst)
+{
+	const uint32_t n = u->row_bytes / 2;
+
+	for (uint32_t r = 0; r < u->rows; r++, dst += n) {
+		const uint8_t *row = u->base + r * u->stride, *far_row = far.base + r * far.stride;
+		uint16_t last[STEP] = { 0 };
+		uint32_t i = 0;
+
+		for (; i + STEP <= n; i += STEP) {
+			prefetch_values(far, far_row + 2 * i);
+			math_store(dst + i, math_int8_64(is_fp16, row + 2 * i, powers + i));
+		}
+		if (i == n)
+			continue;
+		memcpy(last, row + 2 * i, 2 * (n - i));
+		math_store(dst + i, math_int8_64(is_fp16, (const uint8_t *)last, powers + i));
+	}
+}
+
+/* The same for rows of whole steps, which are hashed and go to the image at once. */
+MATH_FN void encode_column_lines_as(bool is_fp16, const struct page_tile *u, const float *powers,
+				    struct far far, struct hash *hash, uint8_t *dst)
+{
+	const uint8_t *row = u->base, *far_row = far.base;
+	const uint64_t stride = u->stride, n = u->row_bytes / 2;
+	struct hash_open open = hash_open(hash);
+	struct math_line line = math_load((const uint8_t *)hash->acc);
+
+	for (uint32_t rows = u->rows; rows; rows--, row += stride, far_row += far.stride)
+		for (uint64_t i = 0; i < n; i += STEP, dst += LINE) {
+			prefetch_values(far, far_row + 2 * i);
+			line = math_int8_64(is_fp16, row + 2 * i, powers + i);
+			hash_line(&open, line);
+			math_stream(dst, line);
+		}
+	hash_close(hash, &open);
+	hash_lines(hash, u->rows * n, line);
+}
+
+/* An int8 tile, in two passes: down its columns for amax, then along its rows. Between the two it
+ * stays in L1 or L2. */
+static int encode_columns(struct writer *w, bool is_fp16, bool lines, const struct page_tile *u,
+			  struct far far)
+{
+	const uint32_t columns = u->row_bytes / 2, codes = u->rows * columns;
+	float *powers = powers_of(w->scratch);
+
+	static_assert(FLUSH_BYTES + IMAGE_CHANNEL_TOKENS * IMAGE_MAX_HEAD_DIM + STEP <=
+			      CODEC_SCRATCH_BYTES - POWERS_BYTES,
+		      "scratch");
+	assert(codes + w->fill <= (size_t)(w->end - w->payload));
+	if (is_fp16 ? !columns_scales(true, u, w->scale, powers) :
+		      !columns_scales(false, u, w->scale, powers))
+		return -ERANGE;
+	w->scale += columns;
+	if (!lines) {
+		uint8_t *to = w->scratch + w->fill;
+
+		if (is_fp16)
+			encode_columns_as(true, u, powers, far, to);
+		else
+			encode_columns_as(false, u, powers, far, to);
+		w->fill += codes;
+	} else {
+		if (is_fp16)
+			encode_column_lines_as(true, u, powers, far, &w->hash, w->payload);
+		else
+			encode_column_lines_as(false, u, powers, far, &w->hash, w->payload);
+		w->payload += codes;
+	}
+	return 0;
+}
+
 /* Verbatim rows. */
 static void gather_rows(const struct page_tile *u, struct far far, uint8_t *dst)
 {
@@ -304,7 +406,8 @@ static void gather_tile(struct writer *w, bool lines, const struct page_tile *u,
 /* One loop goes over both tiles, so they need the same rows: b if it has the rows of a, else a. */
 static const struct page_tile *alike(const struct page_tile *a, const struct page_tile *b)
 {
-	return b && a->fp8 == b->fp8 && a->rows == b->rows && a->row_bytes == b->row_bytes ? b : a;
+	return b && a->codec == b->codec && a->rows == b->rows && a->row_bytes == b->row_bytes ? b :
+												 a;
 }
 
 struct encode_run {
@@ -343,10 +446,11 @@ static const struct page_tile *fellow(const struct encode_run *e, uint32_t n)
 static struct far encode_far(const struct encode_run *e)
 {
 	const struct page_tile *u = &e->ring[e->now].tile, *tile = fellow(e, TILES_AHEAD);
+	const bool coded = u->codec != CODEC_RAW;
 
 	if (u->ahead)
-		return (struct far){ u->ahead, u->row_bytes, u->fp8 ? e->zen4 : e->zen4_deep };
-	return (struct far){ tile->base, tile->stride, u->fp8 && e->zen4 };
+		return (struct far){ u->ahead, u->row_bytes, coded ? e->zen4 : e->zen4_deep };
+	return (struct far){ tile->base, tile->stride, coded && e->zen4 };
 }
 
 static int encode_start(struct encode_run *e, const struct page_layout *layout, uint64_t page,
@@ -376,7 +480,8 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	       /* the padding */
 	       shape.payload_offset - sizeof(struct image_header) - shape.scale_bytes);
 	tiles_start(&e->tiles, layout, page, codec_k, codec_v, &shape, true);
-	if (tiles_first(&e->tiles, &first, &bytes) && e->tiles.fp8_k)
+	if (tiles_first(&e->tiles, &first, &bytes) &&
+	    (codec_k == CODEC_FP8 || codec_k == CODEC_INT8))
 		for (uint64_t i = 0; i < bytes; i += LINE)
 			_mm_prefetch((const char *)(first + i), _MM_HINT_T0);
 	e->zen4 = cpu_is_zen4();
@@ -394,11 +499,14 @@ static int encode_next(struct encode_run *e)
 	const uint32_t then = (e->now + AMAX_AHEAD) % (TILES_AHEAD + 1);
 	const struct page_tile *u = &e->ring[e->now].tile, *next = fellow(e, AMAX_AHEAD);
 	const struct far far = encode_far(e);
-	const bool lines = e->have > 1 && writer_takes_lines(&e->w, u->fp8 ? 2 * STEP : LINE, u);
+	const bool coded = u->codec != CODEC_RAW;
+	const bool lines = e->have > 1 && writer_takes_lines(&e->w, coded ? 2 * STEP : LINE, u);
 	uint32_t amax;
 	int r = 0;
 
-	if (u->fp8) {
+	if (u->codec == CODEC_INT8) {
+		r = encode_columns(&e->w, e->is_fp16, lines, u, far);
+	} else if (coded) {
 		amax = e->ring[e->now].known ? e->ring[e->now].amax : tile_amax(u);
 		r = encode_tile(&e->w, e->is_fp16, lines, u, amax, next, far, &amax);
 		e->ring[then].known = next != u;

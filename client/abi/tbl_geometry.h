@@ -16,9 +16,10 @@
 	X(E5M2, "e5m2")    \
 	X(INT8, "int8")
 
-#define GEOMETRY_CODECS(X) \
-	X(RAW, "raw")      \
-	X(FP8, "fp8")      \
-	X(FP8_NATIVE, "fp8-native")
+#define GEOMETRY_CODECS(X)          \
+	X(RAW, "raw")               \
+	X(FP8, "fp8")               \
+	X(FP8_NATIVE, "fp8-native") \
+	X(INT8, "int8")
 
 #endif

@@ -133,7 +133,7 @@ static void count_stored(const struct task *task)
 	stats_add(&v->store_logical_bytes_total, space->shape.logical_bytes);
 	stats_add(&v->store_image_bytes_total, task->job.image_bytes);
 	stats_add(&v->tiers_host_written_bytes_total, task->job.image_bytes);
-	if (task->job.codec_k == CODEC_RAW && space->codec == CODEC_FP8) {
+	if (task->job.codec_k == CODEC_RAW && space->codec != CODEC_RAW) {
 		stats_add(&v->store_raw_blocks_total, 1);
 		space->raw_blocks++;
 	}

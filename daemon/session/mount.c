@@ -553,6 +553,10 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 		r = take_images(mount, m, text, n);
 	if (r)
 		return r;
+	if (mount->space->codec == CODEC_INT8 && mount->device->unit != DEVICE_NO_UNIT)
+		return text_fail(text, n, -EOPNOTSUPP,
+				 "geometry.codec: int8 is for pages that the CPU reads; "
+				 "on a GPU use fp8 or raw");
 	mount->layout.regions = mount->regions;
 	mount->layout.n_regions = mount->n_regions;
 	r = device_prepare(mount->device, &mount->layout);

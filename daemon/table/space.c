@@ -500,7 +500,7 @@ static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 	const uint32_t planes = w->head_dim_k || w->head_dim_v;
 	const struct field_limit limits[] = {
 		{ "dtype", w->dtype, DTYPE_BF16, DTYPE_INT8 },
-		{ "codec", w->codec, 0, CODEC_FP8_NATIVE },
+		{ "codec", w->codec, 0, CODEC_INT8 },
 		{ "layers", w->layers, planes, IMAGE_MAX_LAYERS },
 		{ "kv_heads", w->kv_heads, planes, IMAGE_MAX_HEADS },
 		{ "head_dim_k", w->head_dim_k, 0, IMAGE_MAX_HEAD_DIM },
@@ -571,8 +571,9 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 	if (r)
 		return refuse(
 			text, n, field ? field : "codec",
-			"does not go with the rest: fp8 takes BF16 and FP16, fp8-native 8-bit "
-			"dtypes, and a block has K, V, typed or opaque bytes");
+			"does not go with the rest: fp8 takes BF16 and FP16, int8 the same with K "
+			"or V planes, fp8-native 8-bit dtypes, and a block has K, V, typed or "
+			"opaque bytes");
 	return 0;
 }
 
@@ -838,11 +839,13 @@ void spaces_count(const struct spaces *s, struct spaces_count *ret)
 				      .recycling = t->going > 0 || lately };
 }
 
-/* --- the error of fp8 --- */
+/* --- the error of fp8 and int8 --- */
 
 bool space_measures(struct space *space, uint64_t now_ns)
 {
-	if (space->codec != CODEC_FP8 || now_ns - space->measured_ns < MEASURE_NS)
+	const bool lossy = space->codec == CODEC_FP8 || space->codec == CODEC_INT8;
+
+	if (!lossy || now_ns - space->measured_ns < MEASURE_NS)
 		return false;
 	space->measured_ns = now_ns;
 	return true;

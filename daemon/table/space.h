@@ -61,7 +61,7 @@ struct space {
 	/* when it was closed, by CLOCK_MONOTONIC; 0: it is open, or was not opened yet */
 	uint64_t idle_ns;
 	TAILQ_ENTRY(space) leaving;
-	uint64_t stored_blocks, loaded_blocks, raw_blocks; /* raw: fp8 could not hold them */
+	uint64_t stored_blocks, loaded_blocks, raw_blocks; /* raw: its codec could not hold them */
 	/* sums over the blocks that were measured, in which recent blocks count most; and when the
 	 * latest measurement began */
 	struct codec_error error;
@@ -99,7 +99,7 @@ void space_release(struct spaces *spaces, struct space *space);
 int space_found(struct spaces *spaces, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick,
 		uint32_t *ret_number, uint32_t *ret_variant);
 /* Whether the block that is stored now shall be measured: one block a second, in a space whose
- * codec is fp8. If it is true, the next second begins now. */
+ * codec is fp8 or int8. If it is true, the next second begins now. */
 bool space_measures(struct space *space, uint64_t now_ns);
 void space_measured(struct space *space, const struct codec_error *error);
 /* The root mean square of the differences between values stored and values loaded, divided by that

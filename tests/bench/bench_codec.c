@@ -31,6 +31,7 @@ struct setup {
 	uint32_t dtype, heads, dim, tokens, layers;
 	enum order order;
 	bool cached;
+	enum image_codec codec;
 };
 
 struct bed {
@@ -116,7 +117,7 @@ static void lay_out(const struct setup *s, struct bed *b)
 
 static void bed_make(const struct setup *s, const struct codec_kernels *k, struct bed *b)
 {
-	const enum image_codec codec = s->what == GATHER ? CODEC_RAW : CODEC_FP8;
+	const enum image_codec codec = s->codec;
 	uint64_t seed = 1;
 
 	*b = (struct bed){ 0 };
@@ -185,7 +186,7 @@ static void limit_pass(const struct setup *s, const struct codec_kernels *k, str
 
 static void codec_pass(const struct setup *s, const struct codec_kernels *k, struct bed *b)
 {
-	const enum image_codec codec = s->what == GATHER ? CODEC_RAW : CODEC_FP8;
+	const enum image_codec codec = s->codec;
 	int r = 0;
 
 	for (uint32_t n = 0; n < b->blocks * b->rounds && !r; n++) {
@@ -303,80 +304,100 @@ static void run_size_slot(const struct bench_case *self, struct bench_result *re
 
 /* 1 MiB images: 32 layers of 8 x 128 x 16 tokens, or as many layers as come near. */
 /* clang-format off */
-#define SPEED(name, prose, goal, ...) \
+#define SPEED(name, prose, goal, codec, ...) \
 	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
-	  &(const struct setup){ __VA_ARGS__, false } }
+	  &(const struct setup){ __VA_ARGS__, false, codec } }
 
-#define CACHED(name, prose, goal, ...) \
+#define CACHED(name, prose, goal, codec, ...) \
 	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
-	  &(const struct setup){ __VA_ARGS__, true } }
+	  &(const struct setup){ __VA_ARGS__, true, codec } }
 
 const struct bench_case bench_codec_cases[] = {
 	SPEED("codec.encode.fp8.bf16", "gather+encode, of a non-temporal copy of the pages", 0.85,
-	      ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.fp8.bf16.tokens64", "the same, 64-token blocks", 0.85,
-	      ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.encode.fp8.bf16.heads3", "the same, 3 heads x 64", 0.85,
-	      ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
 	SPEED("codec.encode.fp8.bf16.headmajor", "the same, head-major pages", 0.85,
-	      ENCODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
 	SPEED("codec.encode.fp8.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.85,
-	      ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
 	SPEED("codec.encode.fp8.fp16", "gather+encode of FP16", 0.85,
-	      ENCODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.fp8.fp16.heads3", "the same, 3 heads x 64", 0.85,
-	      ENCODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
+	      CODEC_FP8, ENCODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16", "decode+scatter, of a non-temporal copy of the pages", 0.95,
-	      DECODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.tokens64", "the same, 64-token blocks", 0.95,
-	      DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.heads3", "the same, 3 heads x 64", 0.95,
-	      DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.headmajor", "the same, head-major pages", 0.95,
-	      DECODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
 	SPEED("codec.decode.fp8.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.95,
-	      DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
 	SPEED("codec.decode.fp8.fp16", "decode+scatter to FP16", 0.95,
-	      DECODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.fp16.heads3", "the same, 3 heads x 64", 0.95,
-	      DECODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
+	      CODEC_FP8, DECODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.encode.int8.bf16", "gather+encode, int8 of 16 tokens", 0.75,
+	      CODEC_INT8, ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.int8.bf16.tokens64", "the same, 64-token blocks", 0.75,
+	      CODEC_INT8, ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.int8.bf16.heads3", "the same, 3 heads x 64", 0.75,
+	      CODEC_INT8, ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.encode.int8.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.75,
+	      CODEC_INT8, ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.encode.int8.fp16", "gather+encode of FP16", 0.75,
+	      CODEC_INT8, ENCODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.int8.bf16", "decode+scatter, int8 of 16 tokens", 0.95,
+	      CODEC_INT8, DECODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.decode.int8.bf16.tokens64", "the same, 64-token blocks", 0.95,
+	      CODEC_INT8, DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.int8.bf16.heads3", "the same, 3 heads x 64", 0.95,
+	      CODEC_INT8, DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.decode.int8.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.95,
+	      CODEC_INT8, DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.decode.int8.fp16", "decode+scatter to FP16", 0.95,
+	      CODEC_INT8, DECODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.checksum", "checksum of the images, per logical byte", 1.0,
-	      CHECKSUM, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	      CODEC_FP8, CHECKSUM, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16", "gather with checksum, of a non-temporal copy", 0.85,
-	      GATHER, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	      CODEC_RAW, GATHER, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16.headmajor", "the same, head-major pages", 0.85,
-	      GATHER, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
+	      CODEC_RAW, GATHER, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
 	SPEED("codec.encode.raw.bf16.tokens64", "the same, token-major, 64-token blocks", 0.85,
-	      GATHER, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	      CODEC_RAW, GATHER, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16.heads3", "the same, 3 heads x 64", 0.85,
-	      GATHER, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	      CODEC_RAW, GATHER, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
 	CACHED("codec.encode.fp8.bf16.cached", "gather+encode in L2, of the same loads and stores "
 					       "alone", 0.3,
-	       ENCODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
 	CACHED("codec.encode.fp8.bf16.tokens64.cached", "the same, 64-token blocks", 0.3,
-	       ENCODE, DTYPE_BF16, 8, 128, 64, 1, TOKEN_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 64, 1, TOKEN_MAJOR),
 	CACHED("codec.encode.fp8.bf16.heads3.cached", "the same, 3 heads x 64", 0.3,
-	       ENCODE, DTYPE_BF16, 3, 64, 64, 5, TOKEN_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_BF16, 3, 64, 64, 5, TOKEN_MAJOR),
 	CACHED("codec.encode.fp8.bf16.headmajor.cached", "the same, head-major pages", 0.3,
-	       ENCODE, DTYPE_BF16, 8, 128, 16, 4, HEAD_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 16, 4, HEAD_MAJOR),
 	CACHED("codec.encode.fp8.bf16.headmajor64.cached", "the same, head-major, 64-token blocks",
 	       0.3,
-	       ENCODE, DTYPE_BF16, 8, 128, 64, 1, HEAD_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_BF16, 8, 128, 64, 1, HEAD_MAJOR),
 	CACHED("codec.encode.fp8.fp16.cached", "gather+encode of FP16 in L2, likewise", 0.3,
-	       ENCODE, DTYPE_FP16, 8, 128, 16, 4, TOKEN_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_FP16, 8, 128, 16, 4, TOKEN_MAJOR),
 	CACHED("codec.encode.fp8.fp16.heads3.cached", "the same, 3 heads x 64", 0.3,
-	       ENCODE, DTYPE_FP16, 3, 64, 64, 5, TOKEN_MAJOR),
+	       CODEC_FP8, ENCODE, DTYPE_FP16, 3, 64, 64, 5, TOKEN_MAJOR),
 	CACHED("codec.encode.raw.bf16.cached", "gather with checksum in L2, likewise", 0.85,
-	       GATHER, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
+	       CODEC_RAW, GATHER, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
 	CACHED("codec.encode.raw.bf16.headmajor.cached", "the same, head-major pages", 0.85,
-	       GATHER, DTYPE_BF16, 8, 128, 16, 4, HEAD_MAJOR),
+	       CODEC_RAW, GATHER, DTYPE_BF16, 8, 128, 16, 4, HEAD_MAJOR),
 	CACHED("codec.encode.raw.bf16.tokens64.cached", "the same, token-major, 64-token blocks",
 	       0.85,
-	       GATHER, DTYPE_BF16, 8, 128, 64, 1, TOKEN_MAJOR),
+	       CODEC_RAW, GATHER, DTYPE_BF16, 8, 128, 64, 1, TOKEN_MAJOR),
 	CACHED("codec.encode.raw.bf16.heads3.cached", "the same, 3 heads x 64", 0.85,
-	       GATHER, DTYPE_BF16, 3, 64, 64, 5, TOKEN_MAJOR),
+	       CODEC_RAW, GATHER, DTYPE_BF16, 3, 64, 64, 5, TOKEN_MAJOR),
 	CACHED("codec.decode.fp8.bf16.cached", "decode+scatter in L2, likewise", 0.85,
-	       DECODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
+	       CODEC_FP8, DECODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
 	{ "codec.error.rms", run_error_rms, "relative RMS error of Gaussian data",
 	  1, BENCH_LESS, "%", NULL },
 	{ "codec.error.sqnr", run_error_sqnr, "signal to quantisation noise of it",

@@ -179,7 +179,7 @@ void engine_lookup_becomes(struct engine *e, const struct kvtier_key *keys, size
 
 /* --- self-describing payloads: each byte pair is a function of (salt, key, offset) --- */
 
-/* BF16 values that E4M3 holds exactly, so that FP8 spaces give them back bit for bit too. */
+/* BF16 values that fp8 and int8 hold exactly: such spaces give them back bit for bit too. */
 void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
 bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
 /* Likewise of the layers [first, end) alone. */

@@ -222,11 +222,11 @@ static uint64_t seed_of(const struct kvtier_key *key, uint64_t salt)
 	return mix(word ^ mix(salt));
 }
 
-/* Four values of 16 bits, values 4 * i and up. Sign, exponent within 2^-3 .. 2^4, 3 mantissa bits:
- * any 16 of them share a scale at which E4M3 is exact. */
+/* Four values of 16 bits, values 4 * i and up. Sign, exponent within 2^0 .. 2^3, 3 mantissa bits:
+ * whole eighths below 16. At any scale that holds them E4M3 and int8 are exact. */
 static uint64_t four_at(uint64_t seed, size_t i)
 {
-	return (mix(seed + i * 0x9e3779b97f4a7c15u) & 0x83f083f083f083f0u) + 0x3e003e003e003e00u;
+	return (mix(seed + i * 0x9e3779b97f4a7c15u) & 0x81f081f081f081f0u) + 0x3f803f803f803f80u;
 }
 
 static uint16_t value_at(uint64_t seed, size_t i)

@@ -124,7 +124,7 @@ static const struct verb verbs[] = {
 	{ "file", "PATH [\"TEXT\"]", 1, "", "makes a file, mode 0600", file_does },
 	{ "idle", "D", 1, "", "no op, lease, write or block is left in D's memory", idle_does },
 	/* engines */
-	{ "engine", "E [tiny|large] [raw|fp8] [staged] [apart] => ERROR \"WORDS\"", 1,
+	{ "engine", "E [tiny|large] [raw|fp8|int8] [staged] [apart] => ERROR \"WORDS\"", 1,
 	  "on socket pages model extras layers heads dim tokens staging timeout memory gpu",
 	  "connects to daemon on=D (the first), at its socket=PATH, and opens a space: a page\n"
 	  "\tof tiny is 8 KiB, of large 128 KiB; 64 pages unless said. apart: the daemon takes\n"

@@ -8,7 +8,9 @@
 
 static struct kvtier_geometry geometry_of(struct call *c)
 {
-	const uint32_t codec = call_has(c, "fp8") ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW;
+	const uint32_t codec = call_has(c, "fp8")  ? KVTIER_CODEC_FP8 :
+			       call_has(c, "int8") ? KVTIER_CODEC_INT8 :
+						     KVTIER_CODEC_RAW;
 	struct kvtier_geometry g =
 		call_has(c, "large") ? large_geometry(codec) : tiny_geometry(codec);
 	const char *model = call_option(c, "model");
@@ -47,7 +49,7 @@ void engine_does(struct call *c)
 	struct its_engine *its;
 
 	if (c->n > 1)
-		run_fail("\"%s\" stands where tiny, large, raw, fp8, staged, apart may stand",
+		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, staged, apart may stand",
 			 c->words[1]);
 	if (c->arrow) {
 		is_refused(c, socket, timeout_ms);

@@ -7,6 +7,7 @@
  * kernels must equal ref.c's in every byte, done at once or in steps of random budgets; decoding
  * must restore the reference's page and leave every byte between the rows alone.
  */
+#include "kernels/int8.h"
 #include "tests/lib/lib_pages.h"
 #include "tests/lib/test.h"
 
@@ -65,7 +66,7 @@ FIXTURE_DO(tear_down, (void)munmap(b.arena, ARENA + 4096); (void)munmap(b.other,
 static void random_geometry(uint32_t dtype)
 {
 	static const uint32_t dims[] = { 1, 3, 16, 31, 32, 33, 64, 80, 127, 128, 256, 576 };
-	static const uint32_t tokens[] = { 1, 5, 15, 16, 17, 32, 40, 64 };
+	static const uint32_t tokens[] = { 1, 5, 15, 16, 17, 40, 64, 100 };
 	struct image_geometry *g = &b.layout.geometry;
 
 	*g = (struct image_geometry){
@@ -153,6 +154,20 @@ static void place(void)
 	b.layout2.pieces = b.pieces2;
 }
 
+/* fp8 and int8 more often than raw. */
+static enum image_codec any_codec(void)
+{
+	static const enum image_codec all[] = { CODEC_RAW, CODEC_FP8, CODEC_FP8, CODEC_INT8,
+						CODEC_INT8 };
+
+	return all[pick(5)];
+}
+
+static enum image_codec lossy_codec(void)
+{
+	return pick(2) ? CODEC_FP8 : CODEC_INT8;
+}
+
 static void random_layout(uint32_t dtype, uint32_t element, enum image_codec k, enum image_codec v)
 {
 	const uint32_t typed = (random_geometry(dtype), b.layout.geometry.typed_segments);
@@ -172,6 +187,8 @@ static void random_layout(uint32_t dtype, uint32_t element, enum image_codec k, 
 		b.used = (b.used + 7) & ~7ull;
 	}
 	place();
+	if (k == CODEC_INT8 && !b.layout.geometry.head_dim_k && !b.layout.geometry.head_dim_v)
+		k = CODEC_FP8;
 	b.codec_k = k;
 	b.codec_v = v;
 	for (size_t i = 0; i < sizeof(b.identity); i++)
@@ -311,8 +328,7 @@ TEST(layers_by_themselves)
 		uint32_t layers, cut;
 		uint8_t *image;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, pick(2) ? CODEC_FP8 : CODEC_RAW,
-			      pick(2) ? CODEC_FP8 : CODEC_RAW);
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, any_codec(), any_codec());
 		layers = b.layout.geometry.layers;
 		if (layers < 2)
 			continue;
@@ -332,15 +348,14 @@ TEST(layers_by_themselves)
 	}
 }
 
-TEST(fp8_pages)
+TEST(coded_pages)
 {
 	uint32_t fitted = 0;
 
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		uint8_t *image;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, pick(5) ? CODEC_FP8 : CODEC_RAW,
-			      pick(5) ? CODEC_FP8 : CODEC_RAW);
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, any_codec(), any_codec());
 		fill_values();
 		if (encode_both(&image))
 			continue;
@@ -357,12 +372,12 @@ TEST(reencoding_is_identical)
 	for (uint32_t i = 0; i < ROUNDS / 2; i++) {
 		uint8_t *image, *again = b.image2;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(), lossy_codec());
 		fill_values();
 		if (encode_both(&image))
 			continue;
 		decode_both(image);
-		assert_int_equal(codec_encode(b.fast, &b.layout, 0, CODEC_FP8, CODEC_FP8,
+		assert_int_equal(codec_encode(b.fast, &b.layout, 0, b.codec_k, b.codec_v,
 					      &b.identity, again, b.scratch),
 				 0);
 		assert_memory_equal(again, image, b.shape.image_bytes);
@@ -414,20 +429,28 @@ TEST(native_is_byte_exact)
 		verbatim(DTYPE_E4M3 + i % 3, 1, CODEC_FP8_NATIVE);
 }
 
+static bool is_int8_plane(uint32_t kind)
+{
+	return kind == KIND_K ? b.codec_k == CODEC_INT8 : kind == KIND_V && b.codec_v == CODEC_INT8;
+}
+
 /* One bad value anywhere makes the whole block -ERANGE, in both. */
 TEST(unfit_values_are_refused)
 {
-	static const uint16_t bad[2][6] = {
-		{ 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7f78, 0xff79 }, /* Inf, NaN, rounds to Inf */
-		{ 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x7bc0, 0xfbff },
+	static const uint16_t bad[2][4] = { /* Inf, NaN */
+					    { 0x7f80, 0xff80, 0x7fc0, 0x7f81 },
+					    { 0x7c00, 0xfc00, 0x7e00, 0x7c01 }
 	};
+	/* rounds to Inf: typed values are fp8 */
+	static const uint16_t fp8_limit[2] = { FP8_BF16_LIMIT, FP8_FP16_LIMIT },
+			      int8_limit[2] = { INT8_BF16_LIMIT, INT8_FP16_LIMIT };
 
 	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
 		const int h = i & 1;
 		const struct page_piece *p;
 		uint8_t *image, *at;
 
-		random_layout(h ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+		random_layout(h ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(), lossy_codec());
 		fill_values();
 		p = &b.pieces[pick(b.layout.n_pieces)];
 		if (p->kind == KIND_OPAQUE)
@@ -436,7 +459,11 @@ TEST(unfit_values_are_refused)
 					2 * (uint64_t)pick((uint32_t)p->length) :
 					pick(b.layout.geometry.block_tokens) * p->token_stride +
 						pick(b.layout.geometry.kv_heads) * p->head_stride);
-		memcpy(at, &bad[h][pick(6)], 2);
+		memcpy(at,
+		       pick(2)                ? &bad[h][pick(4)] :
+		       is_int8_plane(p->kind) ? &int8_limit[h] :
+						&fp8_limit[h],
+		       2);
 		assert_int_equal(encode_both(&image), -ERANGE);
 	}
 }
@@ -446,7 +473,7 @@ TEST(too_small_bf16_groups_are_refused)
 	const uint16_t tiny = 0x0100; /* 2^-125 */
 	uint8_t *image;
 
-	random_layout(DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+	random_layout(DTYPE_BF16, 2, lossy_codec(), lossy_codec());
 	for (uint64_t i = 0; i < b.used; i += 2)
 		memcpy(b.arena + ARENA - b.used + i, &tiny, 2);
 	assert_int_equal(encode_both(&image), -ERANGE);
@@ -458,7 +485,7 @@ TEST(foreign_payload_is_safe)
 	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
 		uint8_t *image;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, CODEC_FP8, CODEC_FP8);
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(), lossy_codec());
 		memset(b.arena + ARENA - b.used, 0, b.used);
 		assert_int_equal(encode_both(&image), 0);
 		for (uint32_t j = sizeof(struct image_header); j < b.shape.image_bytes; j++)

@@ -16,6 +16,7 @@ enum { SMALL = 8 << 10, ALL = 1 << 30 };
 struct bed {
 	struct pages pages;
 	uint8_t *page, *image, *scratch;
+	enum image_codec codec;
 	struct codec_error whole; /* of all values, by this test's own reckoning */
 };
 
@@ -65,7 +66,7 @@ static bool make(struct bed *b, const struct pages_named *named, uint32_t dtype,
 	uint8_t *before;
 
 	pages_make(&b->pages, named, dtype, 0, 1, 0);
-	if (image_shape(&b->pages.layout.geometry, CODEC_FP8, CODEC_FP8, &shape, NULL) ||
+	if (image_shape(&b->pages.layout.geometry, b->codec, b->codec, &shape, NULL) ||
 	    b->pages.layout.geometry.opaque_bytes > 0 ||
 	    2ull * shape.payload_bytes != b->pages.bytes)
 		return false;
@@ -76,7 +77,7 @@ static bool make(struct bed *b, const struct pages_named *named, uint32_t dtype,
 		b->pages.pieces[i].base += (uintptr_t)b->page;
 	fill(b->page, b->pages.bytes, dtype == DTYPE_FP16, random);
 	memcpy(before, b->page, b->pages.bytes);
-	assert_int_equal(codec_encode(&codec_ref, &b->pages.layout, 0, CODEC_FP8, CODEC_FP8,
+	assert_int_equal(codec_encode(&codec_ref, &b->pages.layout, 0, b->codec, b->codec,
 				      &identity, b->image, b->scratch),
 			 0);
 	assert_int_equal(codec_decode(&codec_ref, &b->pages.layout, 0, b->image, b->scratch), 0);
@@ -103,11 +104,11 @@ static double ratio(const struct codec_error *e)
 	return sqrt(e->errors / e->squares);
 }
 
-/* Of every layout that holds only values that fp8 takes. */
-static void each(void (*is_right)(struct bed *b))
+/* Of every layout that holds only values that the codec takes. */
+static void each_of(enum image_codec codec, void (*is_right)(struct bed *b))
 {
 	struct random random = random_seeded("unit_codec_sample");
-	struct bed b = { .scratch = aligned_alloc(4096, CODEC_SCRATCH_BYTES) };
+	struct bed b = { .scratch = aligned_alloc(4096, CODEC_SCRATCH_BYTES), .codec = codec };
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < pages_named_n; i++)
@@ -121,6 +122,12 @@ static void each(void (*is_right)(struct bed *b))
 		}
 	free(b.scratch);
 	assert_in_range(n, 4, 100);
+}
+
+static void each(void (*is_right)(struct bed *b))
+{
+	each_of(CODEC_FP8, is_right);
+	each_of(CODEC_INT8, is_right);
 }
 
 static void of_all(struct bed *b)
@@ -155,7 +162,7 @@ static void of_steps(struct bed *b)
 	struct image_shape shape;
 	uint32_t steps, most;
 
-	assert_int_equal(image_shape(&b->pages.layout.geometry, CODEC_FP8, CODEC_FP8, &shape, NULL),
+	assert_int_equal(image_shape(&b->pages.layout.geometry, b->codec, b->codec, &shape, NULL),
 			 0);
 	measure(b, b->image, SMALL, ALL, &whole, &steps);
 	assert_int_equal(steps, 1);

@@ -82,6 +82,31 @@ TEST(sizes_of_partial_groups_typed_and_opaque)
 	assert_int_equal(raw.logical_bytes, fp8.logical_bytes);
 }
 
+/* A scale for each channel of 64 tokens; typed values keep fp8's. */
+TEST(sizes_of_int8)
+{
+	const struct image_geometry g = {
+		.dtype = DTYPE_BF16,
+		.layers = 3,
+		.kv_heads = 5,
+		.head_dim_k = 7,
+		.head_dim_v = 4,
+		.block_tokens = 65,
+		.typed_segments = 2,
+		.typed_values = 1025,
+		.opaque_bytes = 11,
+	};
+	const struct image_shape s = shape_of(&g, CODEC_INT8);
+	uint32_t scale, payload;
+
+	assert_int_equal(s.scale_bytes, 3 * 5 * 2 * (7 + 4) + 2 * 2);
+	assert_int_equal(s.payload_bytes, 3 * 5 * 65 * (7 + 4) + 2 * 1025 + 11);
+	assert_int_equal(s.logical_bytes, shape_of(&g, CODEC_RAW).payload_bytes);
+	image_layer_at(&g, CODEC_INT8, CODEC_INT8, 2, &scale, &payload);
+	assert_int_equal(scale, 2 * 5 * 2 * (7 + 4));
+	assert_int_equal(payload, 2 * 5 * 65 * (7 + 4));
+}
+
 TEST(scales_beyond_a_page_move_the_payload)
 {
 	struct image_geometry g = llama;
@@ -151,6 +176,20 @@ TEST(codec_that_does_not_take_the_dtype_is_named)
 	refuse(with(AT(dtype), DTYPE_BF16), CODEC_FP8_NATIVE, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_BF16), CODEC_LOSSLESS, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_BF16), 0, -EINVAL, "codec");
+	refuse(with(AT(dtype), DTYPE_FP32), CODEC_INT8, -EINVAL, "codec");
+	refuse(with(AT(dtype), DTYPE_INT8), CODEC_INT8, -EINVAL, "codec");
+}
+
+/* They would be fp8 under another name. */
+TEST(int8_without_planes_is_refused)
+{
+	const struct image_geometry typed = {
+		.dtype = DTYPE_BF16, .block_tokens = 16, .typed_segments = 1, .typed_values = 64
+	};
+
+	refuse(typed, CODEC_INT8, -EINVAL, "codec");
+	refuse((struct image_geometry){ .dtype = DTYPE_BF16, .block_tokens = 1, .opaque_bytes = 9 },
+	       CODEC_INT8, -EINVAL, "codec");
 }
 
 TEST(largest_image_fits_and_one_more_byte_does_not)

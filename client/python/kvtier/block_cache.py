@@ -59,12 +59,12 @@ def milliseconds(options: Any, name: str, default: int, least: int = 1) -> int:
     return ms
 
 
-def codec_of(options: Any) -> Codec:
-    """The option `codec`. ValueError says that there is no such codec."""
-    codecs, value = {"": Codec.DEFAULT, "raw": Codec.RAW, "fp8": Codec.FP8}, options.get("codec", "")
-    if value not in list(codecs):
-        raise ValueError(f"option codec is {value!r}, must be 'fp8' or 'raw'")
-    return codecs[value]
+def codec_of(options: Any, *others: str) -> Codec:
+    """The option `codec`: fp8, raw, or one of `others`. ValueError says that there is no such codec."""
+    names, value = ("fp8", "raw", *others), options.get("codec", "")
+    if value != "" and value not in names:
+        raise ValueError(f"option codec is {value!r}, must be {' or '.join(repr(name) for name in names)}")
+    return Codec[value.upper()] if value else Codec.DEFAULT
 
 
 class LayoutError(RuntimeError):
