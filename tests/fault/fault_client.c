@@ -108,25 +108,24 @@ static void held_is(const struct held *before, const char *what, int call, int n
 
 /* --- the client's part --- */
 
-struct world {
+static struct {
 	struct daemon d;
 	struct kvtier_geometry geometry;
 	struct kvtier_segment segments[64];
 	size_t n_segments;
 	struct kvtier_region shared, private;
 	uint8_t *memory;
-};
+} w;
 
-static int connect_once(const struct world *w, struct kvtier_client **ret)
+static int connect_once(struct kvtier_client **ret)
 {
-	return client_dial(w->d.socket, NULL, 10000, ret);
+	return client_dial(w.d.socket, NULL, 10000, ret);
 }
 
-static int space_once(const struct world *w, struct kvtier_client *client, bool private,
-		      struct kvtier_space **ret)
+static int space_once(struct kvtier_client *client, bool private, struct kvtier_space **ret)
 {
-	return kvtier_space_open(client, &w->geometry, private ? &w->private : &w->shared, 1,
-				 w->segments, w->n_segments, ret);
+	return kvtier_space_open(client, &w.geometry, private ? &w.private : &w.shared, 1,
+				 w.segments, w.n_segments, ret);
 }
 
 static int store_once(struct kvtier_client *client, struct kvtier_space *space)
@@ -187,7 +186,7 @@ static void failed_well(int rc, int error, bool same, int call, int n)
 }
 
 /* same: the caller sees this very -errno. */
-static void connecting(struct world *w, int call, int error, bool same, int least)
+static void connecting(int call, int error, bool same, int least)
 {
 	const struct held before = held();
 	bool came = true;
@@ -197,7 +196,7 @@ static void connecting(struct world *w, int call, int error, bool same, int leas
 		int rc;
 
 		arm(call, n, error);
-		rc = connect_once(w, &client);
+		rc = connect_once(&client);
 		came = disarm();
 		if (came)
 			failed_well(rc, error, same, call, n);
@@ -210,7 +209,7 @@ static void connecting(struct world *w, int call, int error, bool same, int leas
 	}
 }
 
-static void opening(struct world *w, bool private, int call, int error, bool same, int least)
+static void opening(bool private, int call, int error, bool same, int least)
 {
 	bool came = true;
 
@@ -220,9 +219,9 @@ static void opening(struct world *w, bool private, int call, int error, bool sam
 		struct kvtier_space *space = NULL;
 		int rc;
 
-		assert_int_equal(connect_once(w, &client), 0);
+		assert_int_equal(connect_once(&client), 0);
 		arm(call, n, error);
-		rc = space_once(w, client, private, &space);
+		rc = space_once(client, private, &space);
 		came = disarm();
 		if (came)
 			failed_well(rc, error, same, call, n);
@@ -230,7 +229,7 @@ static void opening(struct world *w, bool private, int call, int error, bool sam
 			assert_int_equal(rc, 0);
 		assert_true(came ? !space : n > least);
 		while (!space) /* at once, unless the connection failed */
-			if (space_once(w, client, private, &space))
+			if (space_once(client, private, &space))
 				nap_ms(2);
 		works_again(client, space, call, n);
 		kvtier_close(client);
@@ -239,7 +238,7 @@ static void opening(struct world *w, bool private, int call, int error, bool sam
 	}
 }
 
-static void returning(struct world *w, bool private, int call, int error, int least)
+static void returning(bool private, int call, int error, int least)
 {
 	bool came = true;
 
@@ -248,8 +247,8 @@ static void returning(struct world *w, bool private, int call, int error, int le
 		struct kvtier_client *client;
 		struct kvtier_space *space;
 
-		assert_int_equal(connect_once(w, &client), 0);
-		assert_int_equal(space_once(w, client, private, &space), 0);
+		assert_int_equal(connect_once(&client), 0);
+		assert_int_equal(space_once(client, private, &space), 0);
 		arm(RECVMSG, 1, ECONNABORTED); /* as if the daemon had hung up */
 		while (!refuse_came())
 			assert_true(kvtier_poll(client, NULL, 0) >= 0);
@@ -266,25 +265,25 @@ static void returning(struct world *w, bool private, int call, int error, int le
 
 TEST(connect_without_memory)
 {
-	connecting(*state, CALLOC, ENOMEM, true, 4); /* client, link, map, orphan */
-	connecting(*state, MMAP, ENOMEM, true, 4);   /* statuses, two rings, index */
+	connecting(CALLOC, ENOMEM, true, 4); /* client, link, map, orphan */
+	connecting(MMAP, ENOMEM, true, 4);   /* statuses, two rings, index */
 }
 
 TEST(connect_without_descriptors)
 {
-	connecting(*state, EVENTFD, EMFILE, true, 1);
-	connecting(*state, EPOLL_CREATE, EMFILE, true, 1);
-	connecting(*state, EPOLL_CTL, ENOSPC, true, 2);
-	connecting(*state, SOCKET, ENFILE, true, 1);
+	connecting(EVENTFD, EMFILE, true, 1);
+	connecting(EPOLL_CREATE, EMFILE, true, 1);
+	connecting(EPOLL_CTL, ENOSPC, true, 2);
+	connecting(SOCKET, ENFILE, true, 1);
 }
 
 TEST(connect_without_a_peer)
 {
-	connecting(*state, CONNECT, ECONNREFUSED, true, 1);
-	connecting(*state, SENDMSG, ENOBUFS, true, 1);
-	connecting(*state, RECVMSG, ENOTCONN, false, 1);
-	connecting(*state, FCNTL, EBADF, false, 3);
-	connecting(*state, FSTAT, EBADF, false, 3);
+	connecting(CONNECT, ECONNREFUSED, true, 1);
+	connecting(SENDMSG, ENOBUFS, true, 1);
+	connecting(RECVMSG, ENOTCONN, false, 1);
+	connecting(FCNTL, EBADF, false, 3);
+	connecting(FSTAT, EBADF, false, 3);
 }
 
 /* The real thing: a process that may open no more files, at every step of connecting. */
@@ -303,7 +302,7 @@ TEST(connect_at_the_limit_of_descriptors)
 		tight = old;
 		tight.rlim_cur = (rlim_t)(lowest + room);
 		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
-		rc = connect_once(*state, &client);
+		rc = connect_once(&client);
 		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 		if (!rc)
 			kvtier_close(client);
@@ -317,49 +316,49 @@ TEST(connect_at_the_limit_of_descriptors)
 TEST(open_without_memory)
 {
 	/* space with its layout; keys; message */
-	opening(*state, false, CALLOC, ENOMEM, true, 3);
+	opening(false, CALLOC, ENOMEM, true, 3);
 	/* staged and its segments as well */
-	opening(*state, true, CALLOC, ENOMEM, true, 5);
-	opening(*state, true, MMAP, ENOMEM, true, 2); /* copies, staging */
+	opening(true, CALLOC, ENOMEM, true, 5);
+	opening(true, MMAP, ENOMEM, true, 2); /* copies, staging */
 }
 
 TEST(open_without_a_memory_file)
 {
-	opening(*state, true, MEMFD_CREATE, EMFILE, true, 1);
-	opening(*state, true, FTRUNCATE, ENOSPC, true, 1);
-	opening(*state, true, FCNTL, EPERM, true, 1);   /* its seals */
-	opening(*state, false, FCNTL, EMFILE, true, 1); /* a duplicate of the region's */
+	opening(true, MEMFD_CREATE, EMFILE, true, 1);
+	opening(true, FTRUNCATE, ENOSPC, true, 1);
+	opening(true, FCNTL, EPERM, true, 1);   /* its seals */
+	opening(false, FCNTL, EMFILE, true, 1); /* a duplicate of the region's */
 }
 
 TEST(open_without_a_digest)
 {
-	opening(*state, false, DIGEST_FETCH, ENOMEM, false, 1);
-	opening(*state, false, DIGEST_NEW, ENOMEM, false, 1);
-	opening(*state, false, DIGEST_INIT, ENOMEM, false, 1);
+	opening(false, DIGEST_FETCH, ENOMEM, false, 1);
+	opening(false, DIGEST_NEW, ENOMEM, false, 1);
+	opening(false, DIGEST_INIT, ENOMEM, false, 1);
 }
 
 TEST(open_while_the_connection_fails)
 {
-	opening(*state, false, SENDMSG, EPIPE, false, 1);
-	opening(*state, false, SENDMSG, ETOOMANYREFS, true, 1);
-	opening(*state, false, RECVMSG, ECONNABORTED, false, 1);
+	opening(false, SENDMSG, EPIPE, false, 1);
+	opening(false, SENDMSG, ETOOMANYREFS, true, 1);
+	opening(false, RECVMSG, ECONNABORTED, false, 1);
 }
 
 TEST(returns_shared)
 {
-	returning(*state, false, CALLOC, ENOMEM, 2);
-	returning(*state, false, MMAP, ENOMEM, 3);
-	returning(*state, false, SOCKET, EMFILE, 1);
-	returning(*state, false, EPOLL_CTL, ENOSPC, 1);
-	returning(*state, false, CONNECT, ECONNREFUSED, 1);
-	returning(*state, false, SENDMSG, ENOBUFS, 2);
+	returning(false, CALLOC, ENOMEM, 2);
+	returning(false, MMAP, ENOMEM, 3);
+	returning(false, SOCKET, EMFILE, 1);
+	returning(false, EPOLL_CTL, ENOSPC, 1);
+	returning(false, CONNECT, ECONNREFUSED, 1);
+	returning(false, SENDMSG, ENOBUFS, 2);
 }
 
 TEST(returns_staged)
 {
-	returning(*state, true, MEMFD_CREATE, EMFILE, 1);
-	returning(*state, true, FTRUNCATE, ENOSPC, 1);
-	returning(*state, true, MMAP, ENOMEM, 4);
+	returning(true, MEMFD_CREATE, EMFILE, 1);
+	returning(true, FTRUNCATE, ENOSPC, 1);
+	returning(true, MMAP, ENOMEM, 4);
 }
 
 /* --- memory that can be taken back --- */
@@ -452,10 +451,10 @@ TEST(all_descriptors_close_on_exec)
 	int before, now;
 
 	count_leaky_fds(&before);
-	assert_int_equal(connect_once(*state, &client), 0);
+	assert_int_equal(connect_once(&client), 0);
 	assert_true(kvtier_event_fd(client) >= 0);
 	for (int private = 0; private < 2; private ++)
-		assert_int_equal(space_once(*state, client, private, &space), 0);
+		assert_int_equal(space_once(client, private, &space), 0);
 	count_leaky_fds(&now);
 	assert_int_equal(now, before);
 	kvtier_close(client);
@@ -463,7 +462,6 @@ TEST(all_descriptors_close_on_exec)
 
 FIXTURE(begin)
 {
-	static struct world w;
 	const int fd = memfd_make(PAGES * 8192, F_SEAL_SHRINK);
 
 	w.geometry = tiny_geometry(KVTIER_CODEC_RAW);
@@ -479,17 +477,14 @@ FIXTURE(begin)
 					    .base = w.memory,
 					    .length = PAGES * 8192 };
 	daemon_start(&w.d, SMALL_HOST);
-	*state = &w;
 	return 0;
 }
 
 FIXTURE(end)
 {
-	struct world *w = *state;
-
-	daemon_remove(&w->d);
-	(void)munmap(w->memory, PAGES * 8192);
-	return close(w->shared.fd);
+	daemon_remove(&w.d);
+	(void)munmap(w.memory, PAGES * 8192);
+	return close(w.shared.fd);
 }
 
 TEST_GROUP(begin, end);

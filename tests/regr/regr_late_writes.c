@@ -25,13 +25,13 @@ static const struct size sizes[] = {
 	{ "256 KiB", 8, 8, BLOCKS },
 };
 
-struct world {
+static struct {
 	struct daemon d;
 	struct engine e;
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS], n;
 	int socket; /* the client's own */
-};
+} w;
 
 static struct random rnd;
 
@@ -60,129 +60,127 @@ static int last_socket(void)
 	return found;
 }
 
-static void join(struct world *w, const struct size *size)
+static void join(const struct size *size)
 {
 	const struct kvtier_geometry g = geometry_of(size);
 
-	engine_open(&w->e, w->d.socket, "engine", &g, w->n);
-	w->socket = last_socket();
+	engine_open(&w.e, w.d.socket, "engine", &g, w.n);
+	w.socket = last_socket();
 }
 
 /* A daemon that has the blocks. */
-static void live(struct world *w, const struct size *size)
+static void live(const struct size *size)
 {
-	daemon_start(&w->d, HOST("128M", "64M") "[device]\nworkers = 2\n");
-	w->n = size->blocks;
-	join(w, size);
-	chain_keys(&w->e, 1, w->n, w->keys);
-	pages_from(0, w->pages, w->n);
-	memset(w->e.memory, 0x11, w->n * w->e.page_bytes);
-	assert_int_equal(engine_store(&w->e, w->keys, w->pages, w->n, NULL, NULL), 0);
-	engine_close(&w->e);
+	daemon_start(&w.d, HOST("128M", "64M") "[device]\nworkers = 2\n");
+	w.n = size->blocks;
+	join(size);
+	chain_keys(&w.e, 1, w.n, w.keys);
+	pages_from(0, w.pages, w.n);
+	memset(w.e.memory, 0x11, w.n * w.e.page_bytes);
+	assert_int_equal(engine_store(&w.e, w.keys, w.pages, w.n, NULL, NULL), 0);
+	engine_close(&w.e);
 }
 
 /* The op has ended: its pages are the engine's. */
-static void mark(struct world *w)
+static void mark(void)
 {
-	for (size_t at = w->e.page_bytes; at > 0; at -= MARK_EVERY)
-		for (uint32_t i = 0; i < w->n; i++)
-			__atomic_store_n(w->e.memory + i * w->e.page_bytes + at - 1, (uint8_t)MARK,
+	for (size_t at = w.e.page_bytes; at > 0; at -= MARK_EVERY)
+		for (uint32_t i = 0; i < w.n; i++)
+			__atomic_store_n(w.e.memory + i * w.e.page_bytes + at - 1, (uint8_t)MARK,
 					 __ATOMIC_RELAXED);
 }
 
 /* Nobody has the pages but us. */
-static void let_go(struct world *w)
+static void let_go(void)
 {
-	kvtier_close(w->e.client);
-	w->e.client = NULL;
-	if (w->d.pid)
-		daemon_maps_become(&w->d, "memfd:engine", 0, PATIENT_MS);
+	kvtier_close(w.e.client);
+	w.e.client = NULL;
+	if (w.d.pid)
+		daemon_maps_become(&w.d, "memfd:engine", 0, PATIENT_MS);
 }
 
-static void check(struct world *w, const char *size, int trial, const char *what)
+static void check(const char *size, int trial, const char *what)
 {
-	size_t lost = 0, marks = w->n * w->e.page_bytes / MARK_EVERY;
+	size_t lost = 0, marks = w.n * w.e.page_bytes / MARK_EVERY;
 
-	for (size_t at = MARK_EVERY; at <= w->n * w->e.page_bytes; at += MARK_EVERY)
-		lost += w->e.memory[at - 1] != MARK;
+	for (size_t at = MARK_EVERY; at <= w.n * w.e.page_bytes; at += MARK_EVERY)
+		lost += w.e.memory[at - 1] != MARK;
 	if (lost)
 		fail_msg("%s, blocks of %s, trial %d: %zu of %zu marks were overwritten after the "
 			 "op's end",
 			 what, size, trial, lost, marks);
 }
 
-typedef void end_fn(struct world *w, uint64_t op);
+typedef void end_fn(uint64_t op);
 
-static void await(struct world *w, uint64_t op)
+static void await(uint64_t op)
 {
 	struct kvtier_result result = { .size = sizeof(result) };
 	int rc;
 
 	/* As an engine that polls does, and as one that waits. */
 	if (random_next(&rnd) % 4) {
-		while ((rc = kvtier_poll(w->e.client, &result, 1)) == 0)
+		while ((rc = kvtier_poll(w.e.client, &result, 1)) == 0)
 			;
 		assert_int_equal(rc, 1);
 	} else {
-		assert_int_equal(kvtier_wait(w->e.client, op, PATIENT_MS, &result), 0);
+		assert_int_equal(kvtier_wait(w.e.client, op, PATIENT_MS, &result), 0);
 	}
-	mark(w);
+	mark();
 	assert_int_equal(result.lent, 0);
 }
 
-static void stop(struct world *w, uint64_t op)
+static void stop(uint64_t op)
 {
-	assert_int_equal(kill(w->d.pid, SIGTERM), 0);
-	await(w, op);
-	assert_int_equal(daemon_wait(&w->d, PATIENT_MS), 0);
+	assert_int_equal(kill(w.d.pid, SIGTERM), 0);
+	await(op);
+	assert_int_equal(daemon_wait(&w.d, PATIENT_MS), 0);
 }
 
-static void murder(struct world *w, uint64_t op)
+static void murder(uint64_t op)
 {
-	assert_int_equal(kill(w->d.pid, SIGKILL), 0);
-	await(w, op);
-	(void)daemon_wait(&w->d, PATIENT_MS);
+	assert_int_equal(kill(w.d.pid, SIGKILL), 0);
+	await(op);
+	(void)daemon_wait(&w.d, PATIENT_MS);
 }
 
-static void violation(struct world *w, uint64_t op)
+static void violation(uint64_t op)
 {
-	assert_int_equal(send(w->socket, "this is no message", 18, MSG_NOSIGNAL), 18);
-	await(w, op);
+	assert_int_equal(send(w.socket, "this is no message", 18, MSG_NOSIGNAL), 18);
+	await(op);
 }
 
-static void space_close(struct world *w, TEST_UNUSED uint64_t op)
+static void space_close(TEST_UNUSED uint64_t op)
 {
-	kvtier_space_close(w->e.space);
-	w->e.space = NULL;
-	mark(w);
+	kvtier_space_close(w.e.space);
+	w.e.space = NULL;
+	mark();
 }
 
-static void try_once(struct world *w, const struct size *size, end_fn *end, uint32_t timeout_ms)
+static void try_once(const struct size *size, end_fn *end, uint32_t timeout_ms)
 {
 	const struct kvtier_op o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 	uint64_t op;
 
-	if (!w->d.pid)
-		live(w, size);
-	join(w, size);
+	if (!w.d.pid)
+		live(size);
+	join(size);
 	/* From now on its pages have memory, which both have mapped: a load begins at once, and
 	 * marks are as quick as memory is. */
-	assert_int_equal(engine_load(&w->e, w->keys, w->pages, w->n, NULL), 0);
-	assert_int_equal(madvise(w->e.memory, w->n * w->e.page_bytes, MADV_POPULATE_WRITE), 0);
-	assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, w->n, &o, &op), 0);
+	assert_int_equal(engine_load(&w.e, w.keys, w.pages, w.n, NULL), 0);
+	assert_int_equal(madvise(w.e.memory, w.n * w.e.page_bytes, MADV_POPULATE_WRITE), 0);
+	assert_int_equal(kvtier_load(w.e.space, w.keys, w.pages, w.n, &o, &op), 0);
 	(void)usleep((unsigned)(random_next(&rnd) % 6000));
-	end(w, op);
-	let_go(w);
+	end(op);
+	let_go();
 }
 
 static void try(end_fn *end, const char *what, uint32_t timeout_ms)
 {
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		static struct world w;
-
 		for (int trial = 0; trial < TRIALS; trial++) {
-			try_once(&w, &sizes[i], end, timeout_ms);
-			check(&w, sizes[i].name, trial, what);
+			try_once(&sizes[i], end, timeout_ms);
+			check(sizes[i].name, trial, what);
 			engine_close(&w.e);
 			if (!w.d.pid)
 				daemon_remove(&w.d);

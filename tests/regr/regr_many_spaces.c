@@ -14,11 +14,11 @@
 
 enum { SPACES = 3000, BLOCKS = 16, FEW = 100, PATIENCE_MS = 20000 };
 
-struct world {
+static struct {
 	struct daemon d;
 	struct engine first;
 	struct kvtier_key keys[BLOCKS];
-};
+} w;
 
 /* One head with one value, 16 tokens: 64 bytes a block. */
 static struct kvtier_geometry least_geometry(char model[32], uint32_t number)
@@ -52,20 +52,20 @@ static void fill_one(struct kvtier_client *client, const struct kvtier_region *r
 	kvtier_space_close(space);
 }
 
-static struct kvtier_client *dial(const struct daemon *d, const char *name)
+static struct kvtier_client *dial(const char *name)
 {
 	struct kvtier_client *client;
 
-	assert_int_equal(client_dial(d->socket, name, PATIENCE_MS, &client), 0);
+	assert_int_equal(client_dial(w.d.socket, name, PATIENCE_MS, &client), 0);
 	return client;
 }
 
-static void fill_table(const struct daemon *d)
+static void fill_table(void)
 {
 	struct kvtier_region region = { .size = sizeof(region),
 					.memory = KVTIER_MEMFD,
 					.length = 4096 };
-	struct kvtier_client *client = dial(d, "attacker");
+	struct kvtier_client *client = dial("attacker");
 
 	region.fd = memfd_make(4096, F_SEAL_SHRINK | F_SEAL_GROW);
 	assert_int_equal(fallocate(region.fd, 0, 0, 4096), 0);
@@ -75,47 +75,46 @@ static void fill_table(const struct daemon *d)
 	(void)close(region.fd);
 }
 
-static void first_has_all(struct world *w)
+static void first_has_all(void)
 {
-	assert_int_equal(chain_load(&w->first, w->keys, 0, BLOCKS), BLOCKS);
+	assert_int_equal(chain_load(&w.first, w.keys, 0, BLOCKS), BLOCKS);
 }
 
-static void open_first(struct world *w)
+static void open_first(void)
 {
-	engine_open(&w->first, w->d.socket, "first", &tiny_raw, BLOCKS);
-	chain_keys(&w->first, 1, BLOCKS, w->keys);
+	engine_open(&w.first, w.d.socket, "first", &tiny_raw, BLOCKS);
+	chain_keys(&w.first, 1, BLOCKS, w.keys);
 }
 
-static void restarted(struct world *w, int signal, bool survives)
+static void restarted(int signal, bool survives)
 {
-	(void)daemon_told(&w->d, "flush");
-	engine_close(&w->first);
-	daemon_signal(&w->d, signal);
-	daemon_restart(&w->d);
-	open_first(w);
+	(void)daemon_told(&w.d, "flush");
+	engine_close(&w.first);
+	daemon_signal(&w.d, signal);
+	daemon_restart(&w.d);
+	open_first();
 	if (!survives)
-		assert_int_equal(chain_store(&w->first, w->keys, 0, BLOCKS), 0);
-	first_has_all(w);
+		assert_int_equal(chain_store(&w.first, w.keys, 0, BLOCKS), 0);
+	first_has_all();
 }
 
 /* As many as may be are kept, and of the others neither blocks nor records. */
-static void others_went(const struct daemon *d)
+static void others_went(void)
 {
 	char text[2048];
 
-	daemon_stat_reaches(d, "spaces_recycled_total", SPACES - FEW);
-	AWAIT(daemon_stat(d, "tiers.host.blocks") <= FEW + 2 * BLOCKS);
-	assert_in_range(daemon_stat(d, "tiers.host.blocks"), 2 * BLOCKS, FEW + 2 * BLOCKS);
-	assert_in_range(daemon_stat(d, "tiers.nvme.blocks"), 0, FEW + 2 * BLOCKS);
-	assert_in_range(daemon_stat(d, "spaces"), FEW / 2, FEW);
-	assert_in_range(daemon_stat(d, "spaces_recycled_total"), SPACES - FEW, 2 * SPACES);
-	assert_int_equal(daemon_ctl(d, "status", text, sizeof(text)), 1);
+	daemon_stat_reaches(&w.d, "spaces_recycled_total", SPACES - FEW);
+	AWAIT(daemon_stat(&w.d, "tiers.host.blocks") <= FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(&w.d, "tiers.host.blocks"), 2 * BLOCKS, FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(&w.d, "tiers.nvme.blocks"), 0, FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(&w.d, "spaces"), FEW / 2, FEW);
+	assert_in_range(daemon_stat(&w.d, "spaces_recycled_total"), SPACES - FEW, 2 * SPACES);
+	assert_int_equal(daemon_ctl(&w.d, "status", text, sizeof(text)), 1);
 	assert_non_null(strstr(text, "spaces_recycled"));
 }
 
 static void run(uint32_t max_spaces)
 {
-	static struct world w;
 	const bool few = max_spaces < SPACES;
 	char config[256];
 
@@ -123,21 +122,21 @@ static void run(uint32_t max_spaces)
 		 HOST("64M", "256K") "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n",
 		 max_spaces);
 	daemon_start(&w.d, config);
-	open_first(&w);
+	open_first();
 	assert_int_equal(chain_store(&w.first, w.keys, 0, BLOCKS), 0);
-	fill_table(&w.d);
+	fill_table();
 	engine_works_for(w.d.socket, "new@1");
-	first_has_all(&w);
+	first_has_all();
 	if (few)
-		others_went(&w.d);
-	restarted(&w, SIGTERM, !few);
+		others_went();
+	restarted(SIGTERM, !few);
 	engine_works_for(w.d.socket, "new@2");
-	first_has_all(&w);
-	fill_table(&w.d);
-	first_has_all(&w);
-	restarted(&w, SIGKILL, !few);
+	first_has_all();
+	fill_table();
+	first_has_all();
+	restarted(SIGKILL, !few);
 	engine_works_for(w.d.socket, "new@3");
-	first_has_all(&w);
+	first_has_all();
 	engine_close(&w.first);
 	daemon_remove(&w.d);
 }
@@ -172,20 +171,19 @@ static uint32_t open_all(struct kvtier_client *client, uint32_t first)
 TEST(one_client_leaves_spaces_for_others)
 {
 	struct kvtier_client *hog, *quiet;
-	struct daemon d;
 
-	daemon_start(&d, SMALL_HOST "[index]\nmax_spaces = 16\n");
-	hog = dial(&d, "hog");
+	daemon_start(&w.d, SMALL_HOST "[index]\nmax_spaces = 16\n");
+	hog = dial("hog");
 	/* the spaces beyond all shares, and its own share */
 	assert_int_equal(open_all(hog, 0), 8 + 1);
-	engine_works_for(d.socket, "new@1");
-	quiet = dial(&d, "quiet");
+	engine_works_for(w.d.socket, "new@1");
+	quiet = dial("quiet");
 	assert_int_equal(open_all(quiet, 100), 1);
 	kvtier_close(hog);
-	daemon_stat_becomes(&d, "clients", 1, PATIENCE_MS);
+	daemon_stat_becomes(&w.d, "clients", 1, PATIENCE_MS);
 	assert_int_equal(open_all(quiet, 200), 8);
 	kvtier_close(quiet);
-	daemon_remove(&d);
+	daemon_remove(&w.d);
 }
 
 enum { CONNECTIONS = 16, SHARE = 2 };
@@ -193,20 +191,19 @@ enum { CONNECTIONS = 16, SHARE = 2 };
 TEST(all_others_leave_the_share_of_the_last)
 {
 	struct kvtier_client *hogs[CONNECTIONS - 1], *last;
-	struct daemon d;
 	uint32_t n = 0;
 
-	daemon_start(&d, SMALL_HOST "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
-				    "[index]\nmax_spaces = 64\n");
+	daemon_start(&w.d, SMALL_HOST "[socket]\nmax_clients = 16\nmax_clients_per_uid = 16\n"
+				      "[index]\nmax_spaces = 64\n");
 	for (uint32_t i = 0; i < CONNECTIONS - 1; i++) {
-		hogs[i] = dial(&d, "hog");
+		hogs[i] = dial("hog");
 		n += open_all(hogs[i], 100 * i);
 	}
 	assert_int_equal(n, 32 + (CONNECTIONS - 1) * SHARE);
-	last = dial(&d, "last");
+	last = dial("last");
 	assert_int_equal(open_all(last, 10000), SHARE);
 	for (uint32_t i = 0; i < CONNECTIONS - 1; i++)
 		kvtier_close(hogs[i]);
 	kvtier_close(last);
-	daemon_remove(&d);
+	daemon_remove(&w.d);
 }
