@@ -211,6 +211,37 @@ uint8_t *raw_region_map(int fd)
 	return region;
 }
 
+uint32_t raw_hoard(struct raw *r, int *ret_error)
+{
+	const int fd = memfd_make(raw_region_bytes() + 4096, F_SEAL_SHRINK);
+	struct {
+		struct wire_space_open open;
+		struct wire_region regions[WIRE_MAX_REGIONS]; /* only the first holds pages */
+		struct wire_segment segments[4];
+	} m;
+	struct wire_error reply = { 0 };
+	struct raw_space space;
+	uint32_t opened = 0;
+
+	raw_space_fill(r, &space);
+	m.open = space.open;
+	m.open.n_regions = WIRE_MAX_REGIONS;
+	memcpy(m.segments, space.segments, sizeof(m.segments));
+	for (uint64_t i = 0; i < WIRE_MAX_REGIONS; i++)
+		m.regions[i] = (struct wire_region){ .memory = WIRE_MEMFD,
+						     .offset = i % 2 * 4096,
+						     .length = raw_region_bytes() };
+	for (*ret_error = 0; opened < WIRE_MAX_SPACES && *ret_error == 0;) {
+		m.open.head = raw_head(r, WIRE_SPACE_OPEN, sizeof(m));
+		assert_int_equal(raw_send(r, &m, sizeof(m), &fd, 1), 0);
+		assert_true(raw_receive(r, &reply, sizeof(reply)) > 0);
+		*ret_error = reply.head.type == WIRE_ERROR ? reply.error : 0;
+		opened += *ret_error == 0;
+	}
+	(void)close(fd);
+	return opened;
+}
+
 /* --- rings --- */
 
 struct wire_sqe raw_sqe(enum wire_op op, uint32_t space)

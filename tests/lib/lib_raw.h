@@ -50,6 +50,9 @@ size_t raw_region_bytes(void);
 int raw_space_open(struct raw *r, uint32_t *ret_handle);
 void raw_space_close(struct raw *r, uint32_t handle); /* waits for SPACE_CLOSED */
 uint8_t *raw_region_map(int fd);                      /* raw_region_bytes() */
+/* Opens spaces with as many regions as there may be, a mapping each, until one is refused; how many
+ * were not, and why no more. */
+uint32_t raw_hoard(struct raw *r, int *ret_error);
 
 /* An entry that is in order, for one block; change it before pushing. */
 struct wire_sqe raw_sqe(enum wire_op op, uint32_t space);
