@@ -14,7 +14,7 @@ enum { INDEX_BYTES = WIRE_INDEX_OFFSET + 4096, SEALS = F_SEAL_SHRINK | F_SEAL_GR
 
 _Atomic int64_t fake_clock_ahead_ns;
 
-static uint64_t now_ns(void)
+static uint64_t its_now_ns(void)
 {
 	return clock_ns() + (uint64_t)fake_clock_ahead_ns;
 }
@@ -46,7 +46,7 @@ static void memory_make(struct peer *peer)
 	peer->index->magic = lie == PEER_BAD_INDEX ? 1 : WIRE_INDEX_MAGIC;
 	peer->index->layout = WIRE_INDEX_LAYOUT;
 	peer->index->bytes = INDEX_BYTES;
-	peer->index->heartbeat_ns = now_ns();
+	peer->index->heartbeat_ns = its_now_ns();
 	peer->complete->magic = WIRE_MAGIC;
 	peer->sq_head = peer->cq_tail = 0;
 }
@@ -73,7 +73,7 @@ static void on_hello(struct peer *peer, uint32_t seq)
 				    .cq_entries = peer->entries,
 				    .arena_blocks = peer->arena,
 				    .index_bytes = INDEX_BYTES,
-				    .now_ns = now_ns() };
+				    .now_ns = its_now_ns() };
 	const int lie = peer->lie;
 	int many[20];
 
@@ -293,7 +293,7 @@ static void ring_iteration(struct peer *peer)
 		return;
 	ring = (const struct wire_sqe *)(const void *)((uint8_t *)peer->submit + WIRE_RING_OFFSET);
 	if (!peer->quiet)
-		__atomic_store_n(&peer->index->heartbeat_ns, now_ns(), __ATOMIC_RELAXED);
+		__atomic_store_n(&peer->index->heartbeat_ns, its_now_ns(), __ATOMIC_RELAXED);
 	/* A client that was lied to about sq_head may take back more than there is. */
 	while (!peer->hold &&
 	       __atomic_load_n(&peer->submit->sq_tail, __ATOMIC_SEQ_CST) - peer->sq_head - 1 <
@@ -437,7 +437,7 @@ void fake_open(struct engine *e, bool private)
 
 void fake_close(struct engine *e)
 {
-	e->peer.hold = false;
+	e->peer.hold = e->peer.deaf = false;
 	kvtier_close(e->client);
 	(void)munmap(e->memory, PAGES * PAGE_BYTES);
 	(void)close(e->fd);

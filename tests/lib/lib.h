@@ -10,9 +10,6 @@
 #include "client/kvtier.h"
 #include "test.h"
 
-/* A busy machine does things late: the bound of each wait that has no other bound. */
-enum { PATIENT_MS = 60000 };
-
 /* --- the daemon --- */
 
 struct daemon {
@@ -102,17 +99,6 @@ void daemon_maps_become(const struct daemon *d, const char *word, int lines, int
 /* Runs a command line of the shell; its exit code, or -1; output (cut to n) in ret. */
 int shell(const char *command, char *ret, size_t n);
 const char *build_dir(void); /* where this test program's build lies */
-void nap_ms(uint32_t ms);
-/* Looks again each millisecond until this is so; the test ends when it has not become so in
- * PATIENT_MS of this process's clock. */
-#define AWAIT(condition)                                                          \
-	do {                                                                      \
-		const uint64_t until_ns = now_ns() + PATIENT_MS * 1000000ull;     \
-                                                                                  \
-		for (; !(condition); nap_ms(1))                                   \
-			if (now_ns() > until_ns)                                  \
-				fail_msg("it has not become so: %s", #condition); \
-	} while (0)
 
 /* --- an engine --- */
 
@@ -225,7 +211,5 @@ void honest_begin(struct honest *h, const char *program); /* of struct daemon */
 /* It loads its chain, again and again; so do others that come and go. */
 void honest_is_served(struct honest *h);
 void honest_end(struct honest *h); /* a clean exit */
-
-uint64_t now_ns(void);
 
 #endif

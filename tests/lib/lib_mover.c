@@ -19,8 +19,7 @@ struct world world_open_of(uint32_t slabs, uint32_t slab_bytes)
 	assert_int_equal(index_open(WORLD_BLOCKS, &w.index), 0);
 	assert_int_equal(blocks_open(&blocks, w.index, &w.blocks), 0);
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &w.host, text, sizeof(text)), 0);
-	while (tier_state(w.host) == TIER_STARTING)
-		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	AWAIT(tier_state(w.host) != TIER_STARTING);
 	world_copier = (struct copier){ 0 };
 	world_moved_blocks = world_moved_bytes = 0;
 	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = w.host,

@@ -128,6 +128,25 @@ void test_group(const struct test_group *group);
 _Noreturn void test_only(CMUnitTestFunction function);
 /* Runs fn(arg) in a child process. Whether an assertion of the product ended it: SIGABRT. */
 bool test_aborts(void (*fn)(void *arg), void *arg);
+
+/* --- waits --- */
+
+/* A busy machine does things late: the bound of each wait that has no other bound. */
+enum { PATIENT_MS = 60000 };
+
+uint64_t now_ns(void);
+void nap_ms(uint32_t ms);
+/* Looks again each millisecond until this is so; the test ends when it has not become so in
+ * PATIENT_MS of this process's clock. */
+#define AWAIT(condition)                                                          \
+	do {                                                                      \
+		const uint64_t until_ns = now_ns() + PATIENT_MS * 1000000ull;     \
+                                                                                  \
+		for (; !(condition); nap_ms(1))                                   \
+			if (now_ns() > until_ns)                                  \
+				fail_msg("it has not become so: %s", #condition); \
+	} while (0)
+
 __attribute__((weak)) void test_begin(int argc, char **argv);
 
 #endif

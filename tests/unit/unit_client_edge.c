@@ -178,8 +178,7 @@ TEST_FAKE(ids_are_not_used_again_after_reconnection, false)
 	sole.peer.hang_up = true;
 	assert_int_equal(kvtier_wait(sole.client, before, 60000, &result), 0);
 	assert_int_equal(result.status, -ECONNRESET);
-	while (kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &after))
-		(void)usleep(1000);
+	AWAIT(!kvtier_store(sole.space, &sole.key, &(uint32_t){ 0 }, 1, NULL, &after));
 	assert_true(after != before);
 	assert_int_equal(kvtier_wait(sole.client, before, 0, &result), -ENOENT);
 	sole.peer.hold = false;

@@ -138,8 +138,7 @@ TEST(a_space_is_closed_by_force)
 	uint64_t op;
 
 	e.peer.keep = true;
-	while (kvtier_load(e.space, &e.key, &(uint32_t){ 3 }, 1, NULL, &op))
-		(void)usleep(1000);
+	AWAIT(!kvtier_load(e.space, &e.key, &(uint32_t){ 3 }, 1, NULL, &op));
 	e.peer.deaf = true;
 	assert_true(kvtier_space_close(e.space) >= 0);
 	e.peer.deaf = e.peer.keep = false;

@@ -21,13 +21,6 @@ static int lent_now(void)
 	return kvtier_lent(NULL, NULL, 0);
 }
 
-static void becomes_free(void)
-{
-	for (int i = 0; i < 10000 && lent_now() > 0; i++)
-		(void)usleep(1000);
-	assert_int_equal(lent_now(), 0);
-}
-
 /* A load that the daemon took off the ring (or not), and then nothing. Returns the result of
  * closing the space. */
 static int give_up(bool taken)
@@ -39,8 +32,7 @@ static int give_up(bool taken)
 	sole.peer.keep = taken;
 	sole.peer.hold = !taken;
 	assert_int_equal(kvtier_load(sole.space, keys, some_pages, 4, NULL, &given_up), 0);
-	for (int i = 0; taken && i < 10000 && sole.peer.taken == before; i++)
-		(void)usleep(1000);
+	AWAIT(!taken || sole.peer.taken != before);
 	sole.peer.deaf = true;
 	return kvtier_space_close(sole.space);
 }
@@ -74,7 +66,7 @@ TEST_FAKE(what_the_daemon_began_is_lent, false)
 	assert_int_equal(kvtier_status(sole.client, text, 100), -ENOSPC);
 	assert_true(kvtier_status(sole.client, NULL, 0) & KVTIER_WAITING);
 	sole.peer.deaf = false; /* it sees the end, and hangs up */
-	becomes_free();
+	AWAIT(lent_now() == 0);
 	assert_false(kvtier_status(sole.client, text, sizeof(text)) & KVTIER_WAITING);
 	assert_null(strstr(text, "lent"));
 }
@@ -83,14 +75,12 @@ TEST_FAKE(what_it_never_read_is_not, false)
 {
 	assert_int_equal(give_up(false), 0);
 	assert_int_equal(lent_now(), 0);
-	sole.peer.deaf = false;
 }
 
 TEST_FAKE(nor_are_staged_pages, true)
 {
 	assert_int_equal(give_up(true), 0);
 	assert_int_equal(lent_now(), 0);
-	sole.peer.deaf = false;
 }
 
 /* The daemon connects again with this as the fourth descriptor. */
@@ -139,7 +129,6 @@ TEST(a_dead_daemon_has_let_go)
 	assert_int_equal(lent[0].daemon, pid);
 	end_process(pid);
 	assert_int_equal(lent_now(), 0); /* though nobody hung up */
-	sole.peer.deaf = false;
 	fake_close(&sole);
 	(void)close(pidfd);
 }
@@ -152,7 +141,7 @@ TEST_FAKE(what_is_no_pidfd_says_nothing, false)
 	assert_int_equal(give_up(true), 3);
 	assert_int_equal(lent_now(), 3); /* it polls readable, and is not believed */
 	sole.peer.deaf = false;
-	becomes_free();
+	AWAIT(lent_now() == 0);
 	(void)close(fd);
 }
 

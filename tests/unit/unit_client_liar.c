@@ -8,8 +8,7 @@
 #include "tests/lib/lib_refuse.h"
 #include "tests/lib/test.h"
 
-/* For ops that shall end at their deadline, and for all others. */
-enum { SHORT_MS = 300, PATIENT_MS = 60000 };
+enum { SHORT_MS = 300 }; /* for ops that shall end at their deadline */
 
 static uint32_t timeout_of(enum peer_lie lie)
 {

@@ -134,8 +134,7 @@ TEST(the_daemon_is_told_by_its_own_clock)
 		e.peer.keep = true;
 		assert_int_equal(kvtier_load(e.space, &key, (const uint32_t[]){ 7 }, 1, NULL, &op),
 				 0);
-		while (e.peer.taken == 0)
-			(void)usleep(100);
+		AWAIT(e.peer.taken > 0);
 		ours = op_find(e.client, op)->deadline_ns;
 		theirs = e.peer.deadline_ns - (uint64_t)fake_clock_ahead_ns;
 		after = clock_ns();

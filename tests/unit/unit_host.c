@@ -18,8 +18,7 @@ static void open_tier(uint32_t slabs, uint32_t slab_bytes)
 	char text[TIER_TEXT_BYTES];
 
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &t, text, sizeof(text)), 0);
-	while (tier_state(t) == TIER_STARTING)
-		(void)usleep(100);
+	AWAIT(tier_state(t) != TIER_STARTING);
 }
 
 FIXTURE_DO(begin, open_tier((uint32_t)(uintptr_t)*state, SLAB));

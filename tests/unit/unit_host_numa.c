@@ -20,8 +20,7 @@ static struct host_memory *open_settled(const struct tier_conf *conf)
 
 	if (host_memory_open(conf, &m, text, sizeof(text)))
 		fail_msg("%s", text);
-	while (atomic_load(&m->done) < m->n_slabs)
-		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	AWAIT(atomic_load(&m->done) >= m->n_slabs);
 	return m;
 }
 

@@ -9,7 +9,7 @@
 #include <linux/futex.h>
 
 #include "daemon/session/ring.h"
-#include "tests/lib/lib.h"
+#include "tests/lib/test.h"
 #include "tests/lib/wrap.h"
 
 enum { ENTRIES = 8, ARENA = 64 };
@@ -194,8 +194,7 @@ static void who_sleeps_is_woken_by(void (*event)(struct ring *ring))
 
 	assert_int_equal(p.complete->news, 0);
 	assert_int_equal(pthread_create(&thread, NULL, sleep_on_news, &p), 0);
-	while (__atomic_load_n(&p.submit->sleepers, __ATOMIC_SEQ_CST) == 0)
-		nap_ms(1);
+	AWAIT(__atomic_load_n(&p.submit->sleepers, __ATOMIC_SEQ_CST) > 0);
 	event(&p.ring);
 	assert_int_equal(pthread_join(thread, &failed), 0);
 	assert_null(failed);
