@@ -67,7 +67,7 @@ static void time_out(struct kit_slot **slots, uint32_t n)
 
 static const struct fake_step mute[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 
-TEST(a_mute_server_is_asked_for_little)
+static void ask_a_mute_server(void)
 {
 	struct kit_slot *slots[READS];
 
@@ -78,15 +78,14 @@ TEST(a_mute_server_is_asked_for_little)
 	assert_int_equal(asked(), CONNECTIONS * AHEAD);
 }
 
+TEST_DO(a_mute_server_is_asked_for_little, ask_a_mute_server());
+
 /* Commands that were given up are still on their way. */
 TEST(nor_for_more_when_that_was_given_up)
 {
 	struct kit_slot *slots[READS];
 
-	open_at(mute, 2);
-	assert_int_equal(begin(slots, XFER_READ, READS), 0);
-	until_asked_for(CONNECTIONS * AHEAD);
-	time_out(slots, READS);
+	ask_a_mute_server();
 	if (begin(slots, XFER_READ, 4) == 0)
 		time_out(slots, 4);
 	assert_int_equal(asked(), CONNECTIONS * AHEAD);
@@ -110,10 +109,9 @@ TEST(a_mute_server_is_left_alone)
 
 TEST(a_probe_passes_what_waits)
 {
-	static const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 	struct kit_slot *reads[READS], *probe;
 
-	open_at(steps, 2);
+	open_at(mute, 2);
 	assert_int_equal(begin(reads, XFER_READ, READS), 0);
 	until_asked_for(CONNECTIONS * AHEAD);
 	probe = kit_begin(&kit, XFER_PROBE, 77);

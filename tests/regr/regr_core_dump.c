@@ -27,6 +27,7 @@
 #include "daemon/table/secret.h"
 
 enum { N = SHARED_BLOCKS, ROW = 64, SHADOW_GIB = 4, MAX_NEEDLES = 64, PIECE = 16 << 20 };
+#define PASSWORD "one-word-that-is-a-password-of-some-length"
 enum { REGISTER = 16 }; /* bytes of the smallest vector register */
 
 struct needle {
@@ -232,26 +233,15 @@ static void look_for_the_salt(const uint8_t tenants[SECRET_BYTES])
 
 static const char shared[] = "a secret that nodes share, number 0";
 
-static void look_for_password(void)
-{
-	look_for("the Redis password", "one-word-that-is-a-password-of-some-length", 42);
-}
-
-static void look_for_shared(void)
-{
-	look_for("the secret that nodes share", shared, strlen(shared));
-}
-
 static void place(const char *options, const char *lines)
 {
 	char path[200], all[1024];
 
 	memset(&w, 0, sizeof(w));
 	redis_start(&w.redis, options);
-	redis_say(&w.redis, all, sizeof(all), "CONFIG SET requirepass %s",
-		  "one-word-that-is-a-password-of-some-length");
+	redis_say(&w.redis, all, sizeof(all), "CONFIG SET requirepass %s", PASSWORD);
 	node_place(&w.node, &(struct node_conf){ .endpoints = w.redis.address, .lines = lines });
-	node_file(&w.node, "password", "one-word-that-is-a-password-of-some-length\n", 0600, path);
+	node_file(&w.node, "password", PASSWORD "\n", 0600, path);
 	(void)snprintf(all, sizeof(all), "password_file = %s\n%s", path, lines ? lines : "");
 	node_configure(&w.node, &(struct node_conf){ .endpoints = w.redis.address, .lines = all });
 }
@@ -266,10 +256,10 @@ static void begin(const char *options, const char *lines)
 	node_join(&w.node, &tiny_raw);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
 	redis_seal_derive(tenants, sizeof(tenants), &seal);
-	look_for_password();
+	look_for("the Redis password", PASSWORD, strlen(PASSWORD));
 	look_for("the tenant's secret", tenants, sizeof(tenants));
 	look_for("the key of its MACs", seal.key, sizeof(seal.key));
-	look_for_shared();
+	look_for("the secret that nodes share", shared, strlen(shared));
 	nothing_is_dumped(); /* a client has connected, and done nothing else */
 	look_for_the_salt(tenants);
 	nothing_is_dumped();
@@ -340,8 +330,8 @@ TEST(while_it_starts)
 
 	place(NULL, NULL);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
-	look_for_shared();
-	look_for_password();
+	look_for("the secret that nodes share", shared, strlen(shared));
+	look_for("the Redis password", PASSWORD, strlen(PASSWORD));
 	look_for("the tenant's secret", tenants, sizeof(tenants));
 	w.node.d.program = "tests/kvtierd_starting";
 	daemon_spawn(&w.node.d);

@@ -208,15 +208,13 @@ static const char *info_value(char *const *words)
 	return run_text("%.*s", (int)strcspn(at, ",\r\n"), at);
 }
 
-static const char *held_value(char *const *words)
+static const char *held_value(TEST_UNUSED char *const *words)
 {
-	(void)words;
 	return number(io_held());
 }
 
-static const char *transfers_value(char *const *words)
+static const char *transfers_value(TEST_UNUSED char *const *words)
 {
-	(void)words;
 	return number(io_transfers());
 }
 

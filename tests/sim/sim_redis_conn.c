@@ -41,7 +41,7 @@ struct sim_command {
 	bool canceled;
 };
 
-struct sim {
+static struct {
 	struct rig rig;
 	struct random random;
 	char path[64], address[80];
@@ -54,59 +54,59 @@ struct sim {
 	size_t marks[MARKS];
 	uint32_t n_marks, next_mark;
 	uint8_t stream[STREAM_BYTES];
-};
+} s;
 
 /* --- the stream --- */
 
-static void mark(struct sim *s, size_t at)
+static void mark(size_t at)
 {
-	assert_true(s->n_marks < MARKS);
-	s->marks[s->n_marks++] = at;
+	assert_true(s.n_marks < MARKS);
+	s.marks[s.n_marks++] = at;
 }
 
-static void put(struct sim *s, const void *bytes, size_t n)
+static void put(const void *bytes, size_t n)
 {
-	assert_true(n <= STREAM_BYTES - s->bytes);
-	memcpy(s->stream + s->bytes, bytes, n);
-	s->bytes += n;
-	mark(s, s->bytes);
+	assert_true(n <= STREAM_BYTES - s.bytes);
+	memcpy(s.stream + s.bytes, bytes, n);
+	s.bytes += n;
+	mark(s.bytes);
 }
 
-static void put_text(struct sim *s, const char *text)
+static void put_text(const char *text)
 {
-	put(s, text, strlen(text));
+	put(text, strlen(text));
 }
 
 /* The value of a block, or a part of it, with one bit wrong of so many bytes from `first` on, if
  * there are any. */
-static void put_value(struct sim *s, const struct block *b, size_t n, size_t first, uint32_t flips)
+static void put_value(const struct block *b, size_t n, size_t first, uint32_t flips)
 {
 	char line[32];
 	uint8_t *value;
 
 	(void)snprintf(line, sizeof(line), "$%zu\r\n", n);
-	put_text(s, line);
-	assert_true(block_bytes(b) + 2 <= STREAM_BYTES - s->bytes);
-	value = s->stream + s->bytes;
+	put_text(line);
+	assert_true(block_bytes(b) + 2 <= STREAM_BYTES - s.bytes);
+	value = s.stream + s.bytes;
 	block_value(b, value);
 	if (flips)
-		value[first + random_below(&s->random, flips)] ^=
-			(uint8_t)(1 << random_below(&s->random, 8));
+		value[first + random_below(&s.random, flips)] ^=
+			(uint8_t)(1 << random_below(&s.random, 8));
 	if (n > FRONT)
-		mark(s, s->bytes + FRONT);
+		mark(s.bytes + FRONT);
 	if (n == block_bytes(b))
-		mark(s, s->bytes + n - REDIS_MAC_BYTES);
-	s->bytes += n;
-	mark(s, s->bytes);
-	put_text(s, "\r\n");
+		mark(s.bytes + n - REDIS_MAC_BYTES);
+	s.bytes += n;
+	mark(s.bytes);
+	put_text("\r\n");
 }
 
-static const char *any_of(struct sim *s, const char *const *texts, uint32_t n)
+static const char *any_of(const char *const *texts, uint32_t n)
 {
-	return texts[random_below(&s->random, n)];
+	return texts[random_below(&s.random, n)];
 }
 
-static void put_not_bulk(struct sim *s)
+static void put_not_bulk(void)
 {
 	static const char *const texts[] = {
 		"+OK\r\n",
@@ -117,55 +117,54 @@ static void put_not_bulk(struct sim *s)
 		"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n$0\r\n\r\n",
 	};
 
-	put_text(s, any_of(s, texts, sizeof(texts) / sizeof(texts[0])));
+	put_text(any_of(texts, sizeof(texts) / sizeof(texts[0])));
 }
 
 /* The reply to a GET; returns the status it means. */
-static int put_get_answer(struct sim *s, struct sim_command *m)
+static int put_get_answer(struct sim_command *m)
 {
 	static const char *const errors[] = { "-LOADING wait\r\n", "-ERR\r\n",
 					      "-MOVED 1 127.0.0.1:1\r\n" };
-	const struct block *other = m->block == s->blocks ? s->blocks + 1 : s->blocks;
+	const struct block *other = m->block == s.blocks ? s.blocks + 1 : s.blocks;
 	const size_t n = block_bytes(m->block);
 
-	switch ((enum answer)random_below(&s->random, ANSWERS)) {
+	switch ((enum answer)random_below(&s.random, ANSWERS)) {
 	case NOTHING:
-		put_text(s, "$-1\r\n");
+		put_text("$-1\r\n");
 		return -ENOENT;
 	case ANOTHERS:
-		put_value(s, other, block_bytes(other), 0, 0);
+		put_value(other, block_bytes(other), 0, 0);
 		return -EBADMSG;
 	case FLIPPED:
-		put_value(s, m->block, n, sizeof(struct redis_envelope),
-			  m->block->shape.packed_bytes);
+		put_value(m->block, n, sizeof(struct redis_envelope), m->block->shape.packed_bytes);
 		return -EBADMSG;
 	case FORGED:
-		put_value(s, m->block, n, n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
+		put_value(m->block, n, n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
 		return -EKEYREJECTED;
 	case SHORT:
-		put_value(s, m->block, random_below(&s->random, (uint32_t)n), 0, 0);
+		put_value(m->block, random_below(&s.random, (uint32_t)n), 0, 0);
 		return -EBADMSG;
 	case NO_BULK:
-		put_not_bulk(s);
+		put_not_bulk();
 		return -EBADMSG;
 	case AN_ERROR:
-		put_text(s, any_of(s, errors, 3));
+		put_text(any_of(errors, 3));
 		return -EREMOTEIO;
 	case WRONG_TYPE:
-		put_text(s, "-WRONGTYPE no string\r\n");
+		put_text("-WRONGTYPE no string\r\n");
 		return -EBADMSG;
 	case TOO_LARGE:
 		m->c.value.room = m->block->shape.image_bytes - 1;
-		put_value(s, m->block, n, 0, 0);
+		put_value(m->block, n, 0, 0);
 		return -EFBIG;
 	case GOOD:
 	default:
-		put_value(s, m->block, n, 0, 0);
+		put_value(m->block, n, 0, 0);
 		return 0;
 	}
 }
 
-static int put_small_answer(struct sim *s, struct sim_command *m)
+static int put_small_answer(struct sim_command *m)
 {
 	static const struct small small[] = {
 		{ ":1\r\n", 1, "", 0 },
@@ -182,48 +181,48 @@ static int put_small_answer(struct sim *s, struct sim_command *m)
 		{ "-WRONGTYPE\r\n", -1, "WRONGTYPE", -EREMOTEIO },
 	};
 
-	m->small = &small[random_below(&s->random, sizeof(small) / sizeof(small[0]))];
-	put_text(s, m->small->text);
+	m->small = &small[random_below(&s.random, sizeof(small) / sizeof(small[0]))];
+	put_text(m->small->text);
 	return m->small->status;
 }
 
 /* --- rounds --- */
 
-static void submit_some(struct sim *s)
+static void submit_some(void)
 {
-	s->n = 1 + random_below(&s->random, COMMANDS);
-	s->bytes = s->n_marks = s->next_mark = 0;
-	for (uint32_t i = 0; i < s->n; i++) {
-		struct sim_command *m = &s->commands[i];
+	s.n = 1 + random_below(&s.random, COMMANDS);
+	s.bytes = s.n_marks = s.next_mark = 0;
+	for (uint32_t i = 0; i < s.n; i++) {
+		struct sim_command *m = &s.commands[i];
 
-		m->block = &s->blocks[random_below(&s->random, BLOCKS)];
+		m->block = &s.blocks[random_below(&s.random, BLOCKS)];
 		m->canceled = false;
-		if (random_below(&s->random, 3) == 0) {
+		if (random_below(&s.random, 3) == 0) {
 			rig_exists(&m->c, m->block);
-			m->want = put_small_answer(s, m);
+			m->want = put_small_answer(m);
 		} else {
 			rig_get(&m->c, m->block);
-			m->want = put_get_answer(s, m);
+			m->want = put_get_answer(m);
 		}
-		rig_submit(&s->rig, &m->c);
+		rig_submit(&s.rig, &m->c);
 	}
 }
 
 /* The server takes the commands, and looks at none. */
-static void swallow(struct sim *s)
+static void swallow(void)
 {
 	char bytes[65536];
 
-	while (redis_conn_unsent_bytes(s->rig.conn) > 0) {
-		rig_run(&s->rig, 0);
-		while (read(s->peer, bytes, sizeof(bytes)) > 0)
+	while (redis_conn_unsent_bytes(s.rig.conn) > 0) {
+		rig_run(&s.rig, 0);
+		while (read(s.peer, bytes, sizeof(bytes)) > 0)
 			;
 	}
 }
 
-static void cancel_one(struct sim *s)
+static void cancel_one(void)
 {
-	struct sim_command *m = &s->commands[random_below(&s->random, s->n)];
+	struct sim_command *m = &s.commands[random_below(&s.random, s.n)];
 
 	if (!m->c.command.lent)
 		return;
@@ -232,45 +231,45 @@ static void cancel_one(struct sim *s)
 }
 
 /* How many bytes to write next: up to about the next mark, or any number. */
-static size_t piece(struct sim *s, size_t at)
+static size_t piece(size_t at)
 {
-	size_t n = 1 + random_below(&s->random, random_below(&s->random, 2) ? 8 : 40000);
+	size_t n = 1 + random_below(&s.random, random_below(&s.random, 2) ? 8 : 40000);
 
-	while (s->next_mark < s->n_marks && s->marks[s->next_mark] + 1 <= at)
-		s->next_mark++;
-	if (s->next_mark < s->n_marks && random_below(&s->random, 3) > 0)
-		n = s->marks[s->next_mark] + 1 - at -
-		    random_below(&s->random, 3) % (s->marks[s->next_mark] + 1 - at);
-	return n < s->bytes - at ? n : s->bytes - at;
+	while (s.next_mark < s.n_marks && s.marks[s.next_mark] + 1 <= at)
+		s.next_mark++;
+	if (s.next_mark < s.n_marks && random_below(&s.random, 3) > 0)
+		n = s.marks[s.next_mark] + 1 - at -
+		    random_below(&s.random, 3) % (s.marks[s.next_mark] + 1 - at);
+	return n < s.bytes - at ? n : s.bytes - at;
 }
 
 /* A buffer whose command has been canceled may be used for something else at once. */
-static void poison_canceled(struct sim *s)
+static void poison_canceled(void)
 {
-	for (uint32_t i = 0; i < s->n; i++) {
-		struct sim_command *m = &s->commands[i];
+	for (uint32_t i = 0; i < s.n; i++) {
+		struct sim_command *m = &s.commands[i];
 
 		if (m->canceled && m->c.dones == 1 && m->c.command.value)
 			memset(m->c.buffer, RIG_POISON, m->c.allocated);
 	}
 }
 
-static void answer_in_pieces(struct sim *s, bool cancel)
+static void answer_in_pieces(bool cancel)
 {
-	for (size_t at = 0; at < s->bytes;) {
-		const ssize_t sent = write(s->peer, s->stream + at, piece(s, at));
+	for (size_t at = 0; at < s.bytes;) {
+		const ssize_t sent = write(s.peer, s.stream + at, piece(at));
 
 		assert_true(sent > 0 || errno == EAGAIN);
 		at += sent > 0 ? (size_t)sent : 0;
-		if (cancel && random_below(&s->random, 20) == 0)
-			cancel_one(s);
-		rig_run(&s->rig, 0);
+		if (cancel && random_below(&s.random, 20) == 0)
+			cancel_one();
+		rig_run(&s.rig, 0);
 		if (cancel)
-			poison_canceled(s);
+			poison_canceled();
 	}
 }
 
-static void check(struct sim *s, const struct sim_command *m)
+static void check(const struct sim_command *m)
 {
 	assert_int_equal(m->c.dones, 1);
 	assert_int_equal(m->c.command.status, m->canceled ? -ECANCELED : m->want);
@@ -285,23 +284,22 @@ static void check(struct sim *s, const struct sim_command *m)
 		rig_is_poison(&m->c);
 	else
 		rig_has(&m->c, m->block);
-	(void)s;
 }
 
-static void rounds(struct sim *s, bool cancel)
+static void rounds(bool cancel)
 {
 	for (int round = 0; round < ROUNDS; round++) {
-		submit_some(s);
-		swallow(s);
-		answer_in_pieces(s, cancel);
-		for (uint32_t i = 0; i < s->n; i++)
-			rig_wait(&s->rig, &s->commands[i].c);
-		while (redis_conn_in_flight(s->rig.conn) > 0)
-			rig_run(&s->rig, 0);
-		for (uint32_t i = 0; i < s->n; i++)
-			check(s, &s->commands[i]);
+		submit_some();
+		swallow();
+		answer_in_pieces(cancel);
+		for (uint32_t i = 0; i < s.n; i++)
+			rig_wait(&s.rig, &s.commands[i].c);
+		while (redis_conn_in_flight(s.rig.conn) > 0)
+			rig_run(&s.rig, 0);
+		for (uint32_t i = 0; i < s.n; i++)
+			check(&s.commands[i]);
 	}
-	assert_int_equal(redis_conn_state(s->rig.conn), REDIS_CONN_UP);
+	assert_int_equal(redis_conn_state(s.rig.conn), REDIS_CONN_UP);
 }
 
 /* --- the rig --- */
@@ -322,55 +320,47 @@ static struct block small_block(struct random *random)
 	return block_of(&geometry, random_below(random, 4) ? CODEC_FP8 : CODEC_RAW, random);
 }
 
-static struct sim *sim_open(const char *test)
+static void sim_open(const char *test)
 {
-	struct sim *s = calloc(1, sizeof(*s));
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
-	assert_non_null(s);
-	s->random = random_seeded(test);
+	memset(&s, 0, sizeof(s));
+	s.random = random_seeded(test);
 	for (int i = 0; i < BLOCKS; i++)
-		s->blocks[i] = small_block(&s->random);
-	(void)snprintf(s->path, sizeof(s->path), "/tmp/kvtier-sim-redis-conn-%d", (int)getpid());
-	(void)snprintf(s->address, sizeof(s->address), "unix:%s", s->path);
-	(void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", s->path);
-	(void)unlink(s->path);
-	s->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(bind(s->listener, (struct sockaddr *)&a, sizeof(a)), 0);
-	assert_int_equal(listen(s->listener, 1), 0);
-	rig_open(&s->rig, s->address);
-	s->peer = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	assert_true(s->peer >= 0);
-	return s;
+		s.blocks[i] = small_block(&s.random);
+	(void)snprintf(s.path, sizeof(s.path), "/tmp/kvtier-sim-redis-conn-%d", (int)getpid());
+	(void)snprintf(s.address, sizeof(s.address), "unix:%s", s.path);
+	(void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", s.path);
+	(void)unlink(s.path);
+	s.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(s.listener, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(listen(s.listener, 1), 0);
+	rig_open(&s.rig, s.address);
+	s.peer = accept4(s.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	assert_true(s.peer >= 0);
 }
 
-static void sim_close(struct sim *s)
+FIXTURE(sim_close)
 {
-	rig_close(&s->rig);
-	(void)close(s->peer);
-	(void)close(s->listener);
-	(void)unlink(s->path);
+	rig_close(&s.rig);
+	(void)close(s.peer);
+	(void)close(s.listener);
+	(void)unlink(s.path);
 	for (int i = 0; i < BLOCKS; i++)
-		block_free(&s->blocks[i]);
+		block_free(&s.blocks[i]);
 	for (int i = 0; i < COMMANDS; i++)
-		rig_forget(&s->commands[i].c);
-	free(s);
+		rig_forget(&s.commands[i].c);
+	return 0;
 }
 
-TEST(replies_in_pieces)
-{
-	struct sim *s = sim_open("replies_in_pieces");
+TEST_EACH(NULL, sim_close);
 
-	rounds(s, false);
-	sim_close(s);
-}
+TEST_DO(replies_in_pieces, sim_open("replies_in_pieces"); rounds(false));
 
 TEST(cancels_in_between)
 {
-	struct sim *s = sim_open("cancels_in_between");
-
-	rounds(s, true);
-	assert_true(s->rig.counters.late > 0);
-	assert_int_equal(s->rig.counters.protocol_errors, 0);
-	sim_close(s);
+	sim_open("cancels_in_between");
+	rounds(true);
+	assert_true(s.rig.counters.late > 0);
+	assert_int_equal(s.rig.counters.protocol_errors, 0);
 }
