@@ -12,10 +12,7 @@
 
 enum { N = 4, CHAIN = 7 };
 
-static const char config[] = GPU_CONFIG("32M", "1M");
-
-GPU_DAEMON_EACH(config);
-static struct kvtier_geometry geometry;
+GPU_DAEMON_EACH(GPU_CONFIG("32M", "1M"));
 
 /* The daemon still has the old memory open, under another handle. */
 TEST(reused_addresses_are_other_memory)
@@ -23,7 +20,7 @@ TEST(reused_addresses_are_other_memory)
 	CUdeviceptr old;
 	struct gpu_raw e;
 
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_round_trip(&e, CHAIN, N);
 	old = e.memory;
 	GPU(gpu_api()->cuMemFree(e.own));
@@ -42,7 +39,7 @@ TEST(one_client_registers_memory_twice)
 	struct wire_region two[2];
 	struct gpu_raw e;
 
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_open_again(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
 	gpu_raw_round_trip(&e, CHAIN, N);
@@ -61,8 +58,8 @@ TEST(two_clients_register_the_same_memory)
 {
 	struct gpu_raw a, b;
 
-	gpu_raw_open(&a, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_dial(&b, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&a, d.socket, &gpu, &tiny_fp8, 2 * N);
+	gpu_raw_dial(&b, d.socket, &gpu, &tiny_fp8, 2 * N);
 	b.memory = a.memory;
 	gpu_raw_open_again(&b);
 	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
@@ -92,7 +89,7 @@ TEST(a_descriptors_memory_is_registered_twice)
 	struct gpu_raw e;
 	uint64_t used;
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, 1, &range);
 	e.memory = range.base;
 	open_by_descriptor(&e, &range);
@@ -116,8 +113,8 @@ TEST(memory_is_freed_after_registering)
 	struct gpu_raw e, other;
 	struct wire_cqe cqe;
 
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	gpu_raw_open(&other, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
+	gpu_raw_open(&other, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_fill(&e, CHAIN, 0, N);
 	GPU(gpu_api()->cuMemFree(e.own));
 	cqe = gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N);
@@ -162,7 +159,7 @@ TEST(memory_of_another_gpu_is_refused)
 	if (gpu_count() < 2)
 		skip();
 	gpu_open(&other, 1);
-	gpu_raw_dial(&e, d.socket, &other, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &other, &tiny_fp8, 2 * N);
 	is_refused(&e, WIRE_DEVICE_FD);
 	if (gpu_range_possible(&other, WIRE_DEVICE_FABRIC))
 		is_refused(&e, WIRE_DEVICE_FABRIC);
@@ -197,7 +194,7 @@ TEST(sixty_four_regions_come_and_go_ten_times)
 	uint64_t used = 0;
 	struct gpu_raw e;
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, WIRE_MAX_REGIONS, &range);
 	e.memory = range.base;
 	for (int round = 0; round < ROUNDS; round++) {
@@ -217,5 +214,4 @@ TEST(sixty_four_regions_come_and_go_ten_times)
 	gpu_range_free(&range);
 }
 
-TEST_FIRST(gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 fabric=1 reuse=1");
-	   geometry = tiny_geometry(KVTIER_CODEC_FP8));
+TEST_FIRST(gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 fabric=1 reuse=1"));

@@ -18,7 +18,6 @@ static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages =
 
 static struct daemon d;
 static struct gpu gpu;
-static struct kvtier_geometry geometry;
 static struct gpu_raw e;
 static struct gpu_range range;
 
@@ -27,11 +26,10 @@ static void begin_with(const char *max_clients, uint32_t allocs)
 {
 	char text[512];
 
-	geometry = tiny_geometry(KVTIER_CODEC_FP8);
 	gpu_open(&gpu, 0);
 	(void)snprintf(text, sizeof(text), config, max_clients);
 	daemon_start(&d, text);
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, allocs, &range);
 	e.memory = range.base;
 	e.offset = range.alloc_bytes - N * e.page_bytes - 512;

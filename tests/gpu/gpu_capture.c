@@ -11,14 +11,12 @@
 
 enum { BLOCKS = 4 };
 
-static const char config[] = GPU_CONFIG("64M", "2M");
-
 static struct kvtier_key keys[2][BLOCKS];
 static CUstream capturing, plain, blocking;
 
 static void begin_with(enum gpu_memory_kind kind, uint32_t mode, const char *words)
 {
-	gpu_served_begin(config, &large_fp8, 2 * BLOCKS, kind, mode, words);
+	gpu_served_begin(GPU_CONFIG("64M", "2M"), &large_fp8, 2 * BLOCKS, kind, mode, words);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&capturing, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&plain, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));

@@ -26,10 +26,7 @@ FIXTURE(begin)
 {
 	const bool engine = *state != NULL;
 
-	daemon_place(&d, false);
-	clock_hold(&d);
-	daemon_configure(&d, config);
-	daemon_restart(&d);
+	clock_daemon_start(&d, config);
 	gpu_served_begin(NULL, &large_fp8, BLOCKS, GPU_ALLOC,
 			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
 			 engine ? "CUDA engine mode" : "CUDA IPC");

@@ -11,25 +11,18 @@
 
 enum { N = 8, TRIES = 12, CHAIN = 1, DEADLINE_MS = PATIENT_MS, NEW_CHAIN = 100 };
 
-static const char config[] = GPU_CONFIG("128M", "16M");
-
 static struct daemon d;
 static struct gpu gpu;
 static struct gpu_raw keeper;
-static struct kvtier_geometry geometry;
 static struct random seed;
 
-/* Of 1.5 MiB as they are: two lanes each. The loads are of the keeper's blocks. */
+/* The loads are of the keeper's blocks. */
 FIXTURE(begin)
 {
-	geometry = large_geometry(KVTIER_CODEC_RAW);
-	geometry.layers = 8;
-	geometry.kv_heads = 6;
-	geometry.head_dim_k = geometry.head_dim_v = 256;
 	seed = (struct random){ .state = gpu_seed() };
 	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
-	gpu_raw_open(&keeper, d.socket, &gpu, &geometry, 2 * N);
+	daemon_start(&d, GPU_CONFIG("128M", "16M"));
+	gpu_raw_open(&keeper, d.socket, &gpu, &two_lanes_raw, 2 * N);
 	gpu_raw_store(&keeper, CHAIN, 0, N);
 	return 0;
 }
@@ -55,7 +48,7 @@ static void cut(struct gpu_raw *e)
 
 static void start(struct gpu_raw *e, enum wire_op op, uint32_t chain)
 {
-	gpu_raw_open(e, d.socket, &gpu, &geometry, N);
+	gpu_raw_open(e, d.socket, &gpu, &two_lanes_raw, N);
 	if (op == WIRE_OP_LOAD)
 		gpu_raw_poison(e, 0, N);
 	else

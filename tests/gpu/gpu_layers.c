@@ -22,21 +22,9 @@ static struct gpu gpu;
 static struct gpu_raw e;
 static uint64_t give_up_ns; /* the load that is watched */
 
-/* 4 MiB a page, in lanes of 1 MiB: four or five runs. */
-static struct kvtier_geometry in_runs(void)
+/* Memory of the GPU for images; jobs at once. A page crosses in four or five runs. */
+static void begin_with(const char *bytes, uint32_t depth)
 {
-	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-
-	g.layers = 16;
-	g.kv_heads = 8;
-	g.head_dim_k = g.head_dim_v = 256;
-	return g;
-}
-
-/* Memory of the GPU for images; jobs at once. */
-static int begin_with(const char *bytes, uint32_t depth)
-{
-	const struct kvtier_geometry g = in_runs();
 	char config[256];
 
 	(void)snprintf(config, sizeof(config), "%sbytes = %s\n[device]\nworkers = 2\n", common,
@@ -44,29 +32,17 @@ static int begin_with(const char *bytes, uint32_t depth)
 	daemon_tuned(NULL, depth);
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
-	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &many_lanes_raw, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_store(&e, CHAIN, 0, N);
 	gpu_report_clear();
-	return 0;
 }
 
-FIXTURE(begin)
-{
-	return begin_with("0", 16);
-}
-
+FIXTURE_DO(begin, begin_with("0", 16));
 /* The GPU has the chain. */
-FIXTURE(begin_near)
-{
-	return begin_with("64M", 16);
-}
-
+FIXTURE_DO(begin_near, begin_with("64M", 16));
 /* Likewise, and two blocks are in hand at once: the third one's copy is not pinned. */
-FIXTURE(begin_near_in_turn)
-{
-	return begin_with("64M", 1);
-}
+FIXTURE_DO(begin_near_in_turn, begin_with("64M", 1));
 
 FIXTURE(end)
 {
@@ -237,16 +213,12 @@ static unsigned long long bytes_crossed(void)
 
 static void evict_there(void)
 {
-	char text[512];
-
-	assert_int_equal(daemon_ctl(&d, "evict --tier gpu --all", text, sizeof(text)), 0);
+	(void)daemon_told(&d, "evict --tier gpu --all");
 }
 
 static void evict_all(void)
 {
-	char text[512];
-
-	assert_int_equal(daemon_ctl(&d, "evict --tier host --all", text, sizeof(text)), 0);
+	(void)daemon_told(&d, "evict --tier host --all");
 }
 
 TEST_WITH(each_group_of_a_hit_is_there_when_its_word_says_so, begin_near, end)
@@ -277,8 +249,6 @@ TEST_WITH(a_copy_that_goes_between_two_groups_is_no_loss, begin_near_in_turn, en
 
 TEST_WITH(a_load_by_groups_brings_it_as_it_passes, begin_near, end)
 {
-	char text[512];
-
 	for (uint16_t groups = 1; groups <= 16; groups = (uint16_t)(3 * groups + 1)) {
 		const uint64_t hits = gpu_hits(), from_host = host_hits();
 
@@ -290,7 +260,7 @@ TEST_WITH(a_load_by_groups_brings_it_as_it_passes, begin_near, end)
 		(void)load_and_watch(groups, NULL); /* looks at all bytes, group by group */
 		assert_int_equal(gpu_hits(), hits + N);
 		assert_int_equal(host_hits(), from_host + N);
-		assert_int_equal(daemon_ctl(&d, "verify", text, sizeof(text)), 0);
+		(void)daemon_told(&d, "verify");
 	}
 }
 
@@ -342,12 +312,10 @@ static uint32_t mixed(void)
  * both, each good, and no copy has. */
 TEST_WITH(a_copy_is_of_one_image, begin_near_in_turn, end)
 {
-	const struct kvtier_geometry g = in_runs();
 	struct gpu_raw cpu; /* a store of it leaves nothing on the GPU */
 	uint32_t both = 0;
-	char text[512];
 
-	gpu_raw_open_host(&cpu, d.socket, &g, N);
+	gpu_raw_open_host(&cpu, d.socket, &many_lanes_raw, N);
 	gpu_raw_fill(&cpu, OTHER, 0, N);
 	for (int i = 0; i < LOADS && both == 0; i++) {
 		evict_all();
@@ -357,7 +325,7 @@ TEST_WITH(a_copy_is_of_one_image, begin_near_in_turn, end)
 		assert_int_equal(gpu_raw_run(&cpu, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
 		(void)gpu_raw_await(&e);
 		both = mixed();
-		assert_int_equal(daemon_ctl(&d, "verify", text, sizeof(text)), 0);
+		(void)daemon_told(&d, "verify");
 		assert_int_equal(daemon_stat(&d, "tiers.gpu.corrupt_blocks_total"), 0);
 	}
 	if (both == 0 && !gpu_is_real())

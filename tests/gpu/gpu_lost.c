@@ -11,19 +11,15 @@
 
 enum { N = 4, CHAIN = 5 };
 
-static const char config[] = GPU_CONFIG("32M", "1M");
-
 static struct daemon d;
 static struct witness witness;
 static struct gpu gpu;
-static struct kvtier_geometry geometry;
 
 static void start(const char *settings)
 {
-	geometry = tiny_geometry(KVTIER_CODEC_FP8);
 	gpu_open(&gpu, 0);
 	gpu_settings("%s", settings);
-	daemon_start(&d, config);
+	daemon_start(&d, GPU_CONFIG("32M", "1M"));
 	witness = (struct witness){ .may_miss = true };
 	witness_start(&witness, d.socket);
 	witness_check(&witness);
@@ -67,13 +63,13 @@ TEST(a_broken_context_is_replaced)
 	struct gpu_raw e;
 
 	start("sticky=cuLaunchKernel:3");
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_start(&e, WIRE_OP_LOAD, CHAIN, N, N);
 	is_cut(&e, "CUDA_ERROR_LAUNCH_FAILED");
 	gpu_raw_close(&e);
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	daemon_stat_becomes(&d, "gpu.failed_devices", 0, PATIENT_MS);
 	gpu_raw_load(&e, CHAIN, N, N);
 	gpu_raw_close_all(&e);
@@ -87,7 +83,7 @@ TEST(a_gpu_that_fails_always_stays_out)
 
 	start("sticky=cuMemcpyHtoDAsync:0");
 	for (uint32_t i = 1; i <= 4; i++) {
-		gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+		gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 		if (gpu_raw_ask(&e, text))
 			break;
 		gpu_raw_start(&e, WIRE_OP_STORE, CHAIN, 0, N);
@@ -108,7 +104,7 @@ TEST(a_call_that_fails_once_fails_its_ops_alone)
 	struct gpu_raw e;
 
 	start("fail=cuMemcpyDtoHAsync:2:1");
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_store(&e, CHAIN, 0, 1);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 1, 0, 1).status, -EIO);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 2, 0, 1).status, 0);
@@ -126,7 +122,7 @@ TEST(an_import_that_hangs_has_a_deadline)
 
 	gpu_hold();
 	start("held=cuIpcOpenMemHandle:1");
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	assert_int_equal(gpu_raw_ask(&e, text), -ETIMEDOUT);
 	assert_non_null(strstr(text, "did not answer within"));
 	status_says("has taken", true);

@@ -13,39 +13,19 @@ enum { BLOCKS = 8, NOT_ALLOWED = 77 };
 static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
-static void goes(enum gpu_memory_kind kind, const char *words)
-{
-	struct kvtier_key keys[BLOCKS];
-	struct gpu_engine ge;
-	struct gpu own;
-
-	gpu_open(&own, 0);
-	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &large_fp8, 2 * BLOCKS, kind);
-	gpu_engine_reached(&ge, words);
-	chain_keys(&ge.e, kind, BLOCKS, keys);
-	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
-	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
-	gpu_engine_close(&ge);
-	gpu_close(&own);
-}
-
-static void plain_memory_is_copied_and_the_setting_is_named(void)
-{
-	goes(GPU_ALLOC, "expandable_segments:True in torch");
-}
-
-static void memory_with_a_descriptor_is_shared(void)
-{
-	goes(GPU_VMM_FD, "CUDA descriptor");
-}
-
 static void inside(TEST_UNUSED void **state)
 {
+	const char *socket = getenv("KVTIER_TEST_SOCKET");
+	struct gpu gpu;
+
 	/* some sandboxes give a new namespace no device */
 	if (gpu_api()->cuInit(0) == CUDA_ERROR_OPERATING_SYSTEM)
 		exit(NOT_ALLOWED);
-	plain_memory_is_copied_and_the_setting_is_named();
-	memory_with_a_descriptor_is_shared();
+	/* plain memory is copied, and the setting is named; memory with a descriptor is shared */
+	gpu_open(&gpu, 0);
+	gpu_engine_goes(&gpu, socket, GPU_ALLOC, BLOCKS, "expandable_segments:True in torch");
+	gpu_engine_goes(&gpu, socket, GPU_VMM_FD, BLOCKS, "CUDA descriptor");
+	gpu_close(&gpu);
 }
 
 /* The children that this process starts from now on are in the new namespace. */

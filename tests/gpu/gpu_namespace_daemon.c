@@ -10,26 +10,12 @@
 
 enum { BLOCKS = 12 }; /* twice as many pages lie in two allocations */
 
-static struct daemon d;
-static struct gpu gpu;
-
-static void goes(enum gpu_memory_kind kind, const char *words)
-{
-	struct kvtier_key keys[BLOCKS];
-	struct gpu_engine ge;
-
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
-	gpu_engine_reached(&ge, words);
-	chain_keys(&ge.e, kind, BLOCKS, keys);
-	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
-	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
-	gpu_engine_close(&ge);
-}
-
 /* The daemon alone is in it: a namespace ends with its first process. */
 TEST(memory_goes_by_descriptor_or_is_staged)
 {
 	const int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	struct daemon d;
+	struct gpu gpu;
 
 	assert_true(own >= 0);
 	if (unshare(CLONE_NEWPID)) {
@@ -41,9 +27,10 @@ TEST(memory_goes_by_descriptor_or_is_staged)
 	assert_int_equal(setns(own, CLONE_NEWPID), 0);
 	(void)close(own);
 	gpu_open(&gpu, 0); /* a driver makes threads: only here again */
-	goes(GPU_VMM_FD, "CUDA descriptor");
-	goes(GPU_VMM_TWO, "CUDA descriptor of 2 allocations");
-	goes(GPU_ALLOC, "CUDA staged: the daemon is in another PID namespace");
+	gpu_engine_goes(&gpu, d.socket, GPU_VMM_FD, BLOCKS, "CUDA descriptor");
+	gpu_engine_goes(&gpu, d.socket, GPU_VMM_TWO, BLOCKS, "CUDA descriptor of 2 allocations");
+	gpu_engine_goes(&gpu, d.socket, GPU_ALLOC, BLOCKS,
+			"CUDA staged: the daemon is in another PID namespace");
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("");

@@ -10,9 +10,7 @@
 
 enum { N = 4, OLD = 1, NEW = 2, CHAIN = 9, OTHER = 77 };
 
-static const char config[] = GPU_CONFIG("16M", "1M");
-
-GPU_DAEMON_EACH(config);
+GPU_DAEMON_EACH(GPU_CONFIG("16M", "1M"));
 
 /* Another client, which is served meanwhile. Its memory is made before a stream is held, and freed
  * after: a driver may wait for all streams of the process before it frees. */

@@ -11,30 +11,17 @@
 
 enum { ENGINES = 4, N = 6, CHAINS = 5 };
 
-static const char config[] = GPU_CONFIG("64M", "8M");
-
 static struct daemon d;
 static struct gpu gpu;
 static struct random seed;
 
 struct side {
 	struct gpu_raw e;
-	struct kvtier_geometry geometry;
+	const struct kvtier_geometry *geometry;
 	enum wire_op op;
 	uint32_t chain, n;
 	bool cut;
 };
-
-static void describe(struct side *s, uint32_t kind)
-{
-	s->geometry = kind < 2 ? tiny_geometry(kind ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW) :
-				 large_geometry(kind == 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
-	if (kind == 3) {
-		s->geometry.layers = 8; /* 1.5 MiB raw: two lanes */
-		s->geometry.kv_heads = 6;
-		s->geometry.head_dim_k = s->geometry.head_dim_v = 256;
-	}
-}
 
 static void begin_op(struct side *s)
 {
@@ -67,7 +54,7 @@ static void begin_op(struct side *s)
 static void reopen(struct side *s)
 {
 	gpu_raw_close(&s->e);
-	gpu_raw_open(&s->e, d.socket, &gpu, &s->geometry, 2 * N);
+	gpu_raw_open(&s->e, d.socket, &gpu, s->geometry, 2 * N);
 }
 
 static void check(struct side *s)
@@ -89,15 +76,18 @@ static void check(struct side *s)
 
 TEST(all_at_once)
 {
+	static const struct kvtier_geometry *const geometries[ENGINES] = { &tiny_raw, &tiny_fp8,
+									   &large_fp8,
+									   &two_lanes_raw };
 	static struct side sides[ENGINES];
 	const uint64_t rounds = env_number("STEPS", 60);
 
 	seed = random_seeded("gpu_random");
 	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
+	daemon_start(&d, GPU_CONFIG("64M", "8M"));
 	for (uint32_t i = 0; i < ENGINES; i++) {
-		describe(&sides[i], i);
-		gpu_raw_open(&sides[i].e, d.socket, &gpu, &sides[i].geometry, 2 * N);
+		sides[i].geometry = geometries[i];
+		gpu_raw_open(&sides[i].e, d.socket, &gpu, sides[i].geometry, 2 * N);
 	}
 	for (uint64_t round = 0; round < rounds; round++) {
 		for (uint32_t i = 0; i < ENGINES; i++)

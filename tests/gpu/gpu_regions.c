@@ -10,10 +10,7 @@
 
 enum { N = 4, CHAIN = 3 };
 
-static const char config[] = GPU_CONFIG("32M", "1M");
-
-GPU_DAEMON_EACH(config);
-static struct kvtier_geometry geometry;
+GPU_DAEMON_EACH(GPU_CONFIG("32M", "1M"));
 
 /* The driver opens a handle of one GPU in a context of another one, so the daemon has to look. */
 FIXTURE(begin_as_peers)
@@ -30,7 +27,7 @@ TEST(wrong_regions_are_refused)
 	struct wire_region good, bad;
 	struct gpu_raw e;
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	bad = good = gpu_raw_region(&e);
 	bad.length += 4 << 20; /* the driver may round an allocation up */
 	gpu_raw_space_refused(&e, &bad, -1, -EINVAL, "must lie in the allocation's");
@@ -54,7 +51,7 @@ TEST(a_descriptor_that_is_no_memory_is_refused)
 	struct gpu_raw e;
 	int ends[2];
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_uuid(&gpu, region.device);
 	assert_int_equal(pipe(ends), 0);
 	gpu_raw_space_refused(&e, &region, ends[0], -EOPNOTSUPP, "cuMemImportFromShareableHandle");
@@ -73,7 +70,7 @@ TEST(spaces_come_and_go)
 	struct gpu_raw e;
 	int fds;
 
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	fds = daemon_fds_settled(&d);
 	for (int round = 0; round < ROUNDS; round++) {
 		const uint32_t first = e.space;
@@ -102,7 +99,7 @@ TEST(many_regions_of_one_space)
 	struct gpu_raw e;
 	uint64_t used = 0;
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	regions[0] = gpu_raw_region(&e);
 	for (int i = 1; i < REGIONS; i++) {
 		GPU(gpu_api()->cuMemAlloc(&memory[i], 4096));
@@ -129,7 +126,7 @@ TEST(memory_comes_by_descriptor)
 	struct gpu_raw e;
 	int fd;
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_range_make(&gpu, WIRE_DEVICE_FD, 1, &range);
 	assert_true(range.alloc_bytes >= e.offset + e.pages * e.page_bytes);
 	e.memory = range.base;
@@ -156,7 +153,7 @@ TEST_ROWS(memory_of_another_gpu_is_refused,
 		skip();
 	gpu_close(&gpu);
 	gpu_open(&other, 1);
-	gpu_raw_dial(&e, d.socket, &other, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &other, &tiny_fp8, 2 * N);
 	region = gpu_raw_region(&e);
 	gpu_raw_space_open(&e, &region, 1, NULL, 0);
 	gpu_raw_round_trip(&e, CHAIN, N);
@@ -175,14 +172,12 @@ TEST_ROWS(memory_of_another_gpu_is_refused,
 
 TEST(devices_are_listed)
 {
-	char text[4096];
+	const char *text = daemon_told(&d, "devices --json");
 
-	assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
 	assert_non_null(strstr(text, "\"kind\":\"cpu\""));
 	assert_non_null(strstr(text, "\"kind\":\"cuda\""));
 	assert_non_null(strstr(text, "\"uuid\":\"GPU-"));
 	assert_non_null(strstr(text, "\"state\":\"idle\""));
 }
 
-TEST_FIRST(gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
-	   geometry = tiny_geometry(KVTIER_CODEC_FP8));
+TEST_FIRST(gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1"));

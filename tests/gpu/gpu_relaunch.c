@@ -33,18 +33,13 @@ static const char with_nvme[] = GPU_CONFIG("32M", "1M") "[nvme]\nbytes = 64M\nse
 
 static struct daemon d;
 static struct gpu gpu;
-static struct kvtier_geometry geometry;
 
 static void start(const char *settings, const char *text)
 {
-	geometry = tiny_geometry(KVTIER_CODEC_FP8);
 	gpu_open(&gpu, 0);
 	gpu_report_clear();
-	daemon_place(&d, strstr(text, "[nvme]") != NULL);
-	clock_hold(&d);
-	daemon_configure(&d, text);
 	gpu_settings("%s", settings);
-	daemon_restart(&d);
+	clock_daemon_start(&d, text);
 	gpu_settings("%s", "");
 }
 
@@ -65,7 +60,7 @@ static void ends_to_be_started_again(void)
 /* One store, whose end is of no interest. */
 static void give_work(struct gpu_raw *e)
 {
-	gpu_raw_dial(e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	if (gpu_raw_ask(e, NULL))
 		return;
 	gpu_raw_fill(e, CHAIN, 0, N);
@@ -119,7 +114,7 @@ TEST(whatever_broke_it_the_process_ends)
 		snprintf(settings, sizeof(settings), "heals=0 sticky=%s", calls[i]);
 		print_message("%s\n", settings);
 		start(settings, config);
-		gpu_engine_connect(&ge, &gpu, d.socket, &geometry, 2 * N, GPU_ALLOC);
+		gpu_engine_connect(&ge, &gpu, d.socket, &tiny_fp8, 2 * N, GPU_ALLOC);
 		opened = gpu_engine_space(&ge) == 0;
 		if (opened) {
 			chain_keys(&ge.e, 1, N, keys);
@@ -137,7 +132,7 @@ TEST(a_context_that_breaks_as_it_is_closed_ends_the_process)
 	struct gpu_raw e;
 
 	start("heals=0 sticky=cuStreamDestroy:1", config);
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	gpu_raw_close_all(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	clock_pass_ms(UNUSED_MS);
@@ -150,7 +145,7 @@ static void stays_out(const char *words)
 	struct wire_region region;
 	struct gpu_raw e;
 
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	region = gpu_raw_region(&e);
 	gpu_raw_space_refused(&e, &region, -1, -ENODEV, words);
 	daemon_stat_becomes(&d, "gpu.failed_devices", 1, PATIENT_MS);
@@ -204,7 +199,7 @@ TEST(a_gpu_that_has_ended_too_many_is_not_tried)
 	clock_pass_ms(61000);
 	daemon_signal(&d, SIGTERM);
 	daemon_restart(&d);
-	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N); /* that was long ago */
+	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N); /* that was long ago */
 	gpu_raw_close_all(&e);
 	stop();
 }
@@ -240,7 +235,7 @@ TEST(a_gpu_without_memory_is_waited_for)
 	give_work(&e);
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	gpu_raw_close(&e);
-	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	region = gpu_raw_region(&e);
 	gpu_raw_space_refused(&e, &region, -1, -ENODEV, "OUT_OF_MEMORY");
 	clock_pass_ms(RETRY_MS);
@@ -255,7 +250,7 @@ TEST(a_first_context_that_breaks_is_made_anew)
 	struct gpu_engine ge;
 
 	start("sticky=cuStreamCreateWithPriority:1", config);
-	gpu_engine_open(&ge, &gpu, d.socket, &geometry, 2 * N, GPU_ALLOC);
+	gpu_engine_open(&ge, &gpu, d.socket, &tiny_fp8, 2 * N, GPU_ALLOC);
 	gpu_engine_reached(&ge, "CUDA IPC");
 	gpu_engine_close(&ge);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);

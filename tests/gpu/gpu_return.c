@@ -29,10 +29,7 @@ static void start(const char *settings)
 {
 	gpu_open(&gpu, 0);
 	gpu_settings("%s", settings);
-	daemon_place(&d, false);
-	clock_hold(&d);
-	daemon_configure(&d, config);
-	daemon_restart(&d);
+	clock_daemon_start(&d, config);
 }
 
 static void stop(void)
@@ -45,37 +42,9 @@ static void stop(void)
 
 /* --- through libkvtier --- */
 
-/* An opening says so when its connection is cut; the caller may try again. */
-static void open_patiently(struct gpu_engine *ge)
-{
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-	int r;
-
-	while ((r = gpu_engine_space(ge)) != 0) {
-		if (r != -ENOTCONN || now_ns() > until)
-			fail_msg("kvtier_space_open: %s", kvtier_last_error());
-		nap_ms(5);
-	}
-}
-
-static void serves(struct gpu_engine *ge)
-{
-	struct kvtier_key keys[BLOCKS];
-
-	chain_keys(&ge->e, 1, BLOCKS, keys);
-	assert_int_equal(gpu_chain_store(ge, keys, 0, BLOCKS), 0);
-	assert_int_equal(gpu_chain_load(ge, keys, BLOCKS, BLOCKS), BLOCKS);
-}
-
 static void is_reached(enum gpu_memory_kind kind, const char *words)
 {
-	struct gpu_engine ge;
-
-	gpu_engine_connect(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, kind);
-	open_patiently(&ge);
-	gpu_engine_reached(&ge, words);
-	serves(&ge);
-	gpu_engine_close(&ge);
+	gpu_engine_goes(&gpu, d.socket, kind, BLOCKS, words);
 }
 
 static void comes_back(const char *settings, enum gpu_memory_kind kind, const char *words)

@@ -6,29 +6,15 @@
  * gives back the allocations that it was told of. Method: as torch's expandable segments;
  * descriptors are counted, and an allocation is taken out of its place.
  */
-#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_served.h"
 
-static struct daemon d;
-static struct gpu gpu;
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
-FIXTURE(begin)
-{
-	gpu_open(&gpu, 0);
-	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
-	return 0;
-}
+FIXTURE_DO(begin, gpu_served_begin(config, &large_fp8, 600, GPU_VMM_MANY, KVTIER_GPU_DEFAULT,
+				   "CUDA descriptor of "));
 
-FIXTURE(end)
-{
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
-	gpu_report_clean("gpu_rungs_again");
-	return 0;
-}
-
-TEST_EACH(begin, end);
+TEST_EACH(begin, gpu_served_end);
 
 static int own_fds(void)
 {
@@ -42,11 +28,8 @@ static int own_fds(void)
 /* A descriptor exported for the daemon is closed once it is sent. */
 TEST(an_engine_keeps_no_descriptor_of_its_memory)
 {
-	struct gpu_engine ge;
-	int fds;
+	const int fds = own_fds();
 
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 600, GPU_VMM_MANY);
-	fds = own_fds();
 	assert_int_equal(kvtier_space_close(ge.e.space), 0);
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(gpu_engine_space(&ge), 0);
@@ -55,7 +38,6 @@ TEST(an_engine_keeps_no_descriptor_of_its_memory)
 			assert_int_equal(kvtier_space_close(ge.e.space), 0);
 	}
 	assert_int_equal(own_fds(), fds);
-	gpu_engine_close(&ge);
 }
 
 /* One of many allocations is gone when the space is opened again, for a new daemon: the library
@@ -64,12 +46,9 @@ TEST(memory_that_has_changed_is_given_back)
 {
 	enum { GONE = 20 };
 	struct kvtier_key keys[1];
-	struct gpu_engine ge;
-	uint64_t each;
+	const uint64_t each = ge.memory.bytes / ge.memory.allocs;
 
-	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 600, GPU_VMM_MANY);
 	chain_keys(&ge.e, 1, 1, keys);
-	each = ge.memory.bytes / ge.memory.allocs;
 	daemon_signal(&d, SIGKILL);
 	GPU(gpu_api()->cuMemUnmap(ge.memory.base + GONE * each, each));
 	daemon_restart(&d);
@@ -79,7 +58,6 @@ TEST(memory_that_has_changed_is_given_back)
 	daemon_stat_reaches(&d, "uptime_s", daemon_stat(&d, "uptime_s") + 2);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	GPU(gpu_api()->cuMemMap(ge.memory.base + GONE * each, each, 0, ge.memory.handles[GONE], 0));
-	gpu_engine_close(&ge);
 }
 
 TEST_FIRST(gpu_begin(argv, "null_stream=0 fabric=1"));

@@ -15,8 +15,6 @@ enum { N = 8, CHAINS = 40, TEN_S = 10000, SLAB = 1 << 20 };
 
 static const uint64_t large_piece = 256 << 20;
 
-static const char config[] = GPU_CONFIG("64M", "1M") "bytes = auto\n";
-
 static struct daemon d;
 static struct gpu gpu;
 
@@ -65,10 +63,7 @@ TEST(a_share_that_does_not_grow_and_goes)
 	struct gpu_raw e;
 
 	gpu_open(&gpu, 0);
-	daemon_place(&d, false);
-	clock_hold(&d);
-	daemon_configure(&d, config);
-	daemon_restart(&d);
+	clock_daemon_start(&d, GPU_CONFIG("64M", "1M") "bytes = auto\n");
 	GPU(gpu_api()->cuMemAlloc(&piece, large_piece));
 	before = gpu_used();
 

@@ -135,6 +135,8 @@ struct engine {
 extern const struct kvtier_geometry tiny_raw, tiny_fp8;
 /* 4 layers, 4 heads x 64, 32 tokens, BF16: 128 KiB a page */
 extern const struct kvtier_geometry large_raw, large_fp8;
+/* of a GPU's lanes of 1 MiB: 1.5 MiB a page, 4 MiB a page */
+extern const struct kvtier_geometry two_lanes_raw, many_lanes_raw;
 struct kvtier_geometry tiny_geometry(uint32_t codec);
 struct kvtier_geometry large_geometry(uint32_t codec);
 

@@ -17,8 +17,7 @@
 #ifndef KVTIER_LIB_CLOCK_H
 #define KVTIER_LIB_CLOCK_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "lib.h"
 
 /* So much time passes. With daemons: returns when each of them has looked at its clock and has done
  * all that was due, its heartbeat and its gauges included. */
@@ -28,13 +27,19 @@ void clock_pass_ms(uint64_t ms);
  * where a program stands still. Bounds of the test's own pass as fast. */
 void clock_hurry(bool on);
 
-struct daemon;
-
 /* From here on daemons that are started have this clock. Again: nothing happens. */
 void clock_share(void);
 
 /* After daemon_place(): this one is a kvtierd_clock. */
 void clock_hold(struct daemon *d);
+/* As daemon_start(), and it is one. */
+static inline void clock_daemon_start(struct daemon *d, const char *config)
+{
+	daemon_place(d, strstr(config, "[nvme]") != NULL);
+	clock_hold(d);
+	daemon_configure(d, config);
+	daemon_restart(d);
+}
 
 /* --- for lib_clock_daemon.c --- */
 

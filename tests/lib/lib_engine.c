@@ -17,17 +17,19 @@ int client_dial(const char *socket, const char *name, uint32_t timeout_ms,
 	return kvtier_connect(&o, ret);
 }
 
-#define GEOMETRY(name, few, dim, tokens, its_codec)                                          \
+#define GEOMETRY(name, depth, heads, dim, tokens, its_codec)                                 \
 	{                                                                                    \
 		.size = sizeof(struct kvtier_geometry), .dtype = KVTIER_BF16, .model = name, \
-		.convention = "test", .layers = few, .kv_heads = few, .head_dim_k = dim,     \
+		.convention = "test", .layers = depth, .kv_heads = heads, .head_dim_k = dim, \
 		.head_dim_v = dim, .block_tokens = tokens, .world = 1, .codec = its_codec    \
 	}
 
-const struct kvtier_geometry tiny_raw = GEOMETRY("tiny@1", 2, 32, 16, KVTIER_CODEC_RAW);
-const struct kvtier_geometry tiny_fp8 = GEOMETRY("tiny@1", 2, 32, 16, KVTIER_CODEC_FP8);
-const struct kvtier_geometry large_raw = GEOMETRY("large@1", 4, 64, 32, KVTIER_CODEC_RAW);
-const struct kvtier_geometry large_fp8 = GEOMETRY("large@1", 4, 64, 32, KVTIER_CODEC_FP8);
+const struct kvtier_geometry tiny_raw = GEOMETRY("tiny@1", 2, 2, 32, 16, KVTIER_CODEC_RAW);
+const struct kvtier_geometry tiny_fp8 = GEOMETRY("tiny@1", 2, 2, 32, 16, KVTIER_CODEC_FP8);
+const struct kvtier_geometry large_raw = GEOMETRY("large@1", 4, 4, 64, 32, KVTIER_CODEC_RAW);
+const struct kvtier_geometry large_fp8 = GEOMETRY("large@1", 4, 4, 64, 32, KVTIER_CODEC_FP8);
+const struct kvtier_geometry two_lanes_raw = GEOMETRY("large@1", 8, 6, 256, 32, KVTIER_CODEC_RAW);
+const struct kvtier_geometry many_lanes_raw = GEOMETRY("large@1", 16, 8, 256, 32, KVTIER_CODEC_RAW);
 
 struct kvtier_geometry tiny_geometry(uint32_t codec)
 {

@@ -99,9 +99,15 @@ void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *s
 		     const struct kvtier_geometry *geometry, uint32_t pages,
 		     enum gpu_memory_kind kind)
 {
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	int r;
+
 	gpu_engine_connect(ge, gpu, socket, geometry, pages, kind);
-	if (gpu_engine_space(ge))
-		fail_msg("kvtier_space_open: %s", kvtier_last_error());
+	while ((r = gpu_engine_space(ge)) != 0) {
+		if (r != -ENOTCONN || now_ns() > until)
+			fail_msg("kvtier_space_open: %s", kvtier_last_error());
+		nap_ms(5);
+	}
 }
 
 void gpu_engine_close(struct gpu_engine *ge)
@@ -189,4 +195,18 @@ struct kvtier_result gpu_not_waited_for(struct gpu_engine *ge, uint64_t op, int 
 	assert_true(r == -EOPNOTSUPP || r == 0);
 	assert_int_equal(kvtier_wait(ge->e.client, op, r == 0 ? 0 : -1, &ret), 0);
 	return ret;
+}
+
+void gpu_engine_goes(const struct gpu *gpu, const char *socket, enum gpu_memory_kind kind,
+		     uint32_t n, const char *words)
+{
+	struct kvtier_key keys[KVTIER_MAX_BLOCKS];
+	struct gpu_engine ge;
+
+	gpu_engine_open(&ge, gpu, socket, &large_fp8, 2 * n, kind);
+	gpu_engine_reached(&ge, words);
+	chain_keys(&ge.e, kind, n, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, n), 0);
+	assert_int_equal(gpu_chain_load(&ge, keys, n, n), n);
+	gpu_engine_close(&ge);
 }

@@ -46,6 +46,7 @@ struct gpu_engine {
  * that it cannot, unless the op has ended by then. The op's result. */
 struct kvtier_result gpu_not_waited_for(struct gpu_engine *ge, uint64_t op, int r);
 
+/* Tries again while its connection is cut. */
 void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 		     const struct kvtier_geometry *geometry, uint32_t pages,
 		     enum gpu_memory_kind kind);
@@ -57,6 +58,10 @@ void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char
 			enum gpu_memory_kind kind);
 int gpu_engine_space(struct gpu_engine *ge);
 void gpu_engine_close(struct gpu_engine *ge);
+/* An engine of 2 n pages of large_fp8 comes, whose pages are reached as `words` say, stores and
+ * loads a chain, and goes. */
+void gpu_engine_goes(const struct gpu *gpu, const char *socket, enum gpu_memory_kind kind,
+		     uint32_t n, const char *words);
 /* How its pages are reached. */
 void gpu_engine_reached(const struct gpu_engine *ge, const char *words);
 void gpu_pages_push(const struct gpu_engine *ge, uint32_t first, uint32_t n); /* host -> GPU */
