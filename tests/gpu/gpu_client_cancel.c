@@ -14,7 +14,7 @@
 /* PATIENCE_MS: on a busy machine an op ends later than a second after its deadline. TRIES_MOST: it
  * may be done each time before it is stopped. STABLE_MS: after a connection that lasted so long
  * libkvtier soon looks for the next daemon; else it waits longer each time. */
-enum { BLOCKS = 48, TRIES = 12, TRIES_MOST = 200, PATIENCE_MS = 60000, STABLE_MS = 6000 };
+enum { BLOCKS = 32, TRIES = 12, TRIES_MOST = 200, PATIENCE_MS = 60000, STABLE_MS = 6000 };
 
 static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";

@@ -80,7 +80,7 @@ TEST(all_at_once)
 									   &large_fp8,
 									   &two_lanes_raw };
 	static struct side sides[ENGINES];
-	const uint64_t rounds = env_number("STEPS", 60);
+	const uint64_t rounds = env_number("STEPS", 40);
 
 	seed = random_seeded("gpu_random");
 	gpu_open(&gpu, 0);

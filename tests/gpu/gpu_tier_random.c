@@ -235,7 +235,7 @@ TEST(all_at_once)
 {
 	static struct side sides[ENGINES];
 	static struct victim victims[GPUS];
-	const uint64_t rounds = env_number("STEPS", 40);
+	const uint64_t rounds = env_number("STEPS", 24);
 
 	if (gpu_count() < GPUS)
 		skip();

@@ -71,7 +71,7 @@ static void join(const struct size *size)
 /* A daemon that has the blocks. */
 static void live(const struct size *size)
 {
-	daemon_start(&w.d, HOST("128M", "64M") "[device]\nworkers = 2\n");
+	daemon_start(&w.d, HOST("68M", "34M") "[device]\nworkers = 2\n");
 	w.n = size->blocks;
 	join(size);
 	chain_keys(&w.e, 1, w.n, w.keys);

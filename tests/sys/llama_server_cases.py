@@ -54,7 +54,7 @@ class Server(Trouble, World):
     def question(start: int, **body) -> dict:
         """A prompt of two or three blocks."""
         return {"path": "/completion",
-                "body": {"prompt": TEXT[start:start + 240], "n_predict": 4, "temperature": 0, "n_probs": 2, **body}}
+                "body": {"prompt": TEXT[start:start + 200], "n_predict": 4, "temperature": 0, "n_probs": 2, **body}}
 
     def test_a_prefix_outlives_its_server(self):
         cold = self.server()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make: seconds=25 no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
-# Goal: a real engine's prefix outlives the engine. A 192-token prefix computed by one llama.cpp
+# Goal: a real engine's prefix outlives the engine. A 128-token prefix computed by one llama.cpp
 # process and stored raw comes back in another after the first was killed, with logits equal bit for
 # bit; FP8 halves the bytes; an engine whose daemon is killed under it still answers; after both
 # were killed the prefix comes back from NVMe, equal bit for bit again; a second node that shares a
@@ -15,4 +15,4 @@
 . "$(dirname "$0")/../lib/llama.sh"
 exec "$python" -B "$tree/client/examples/llama_demo.py" \
 	--build "$build" --work "$build/test-llama-prefix" \
-	--prefix-tokens 192 --answer-tokens 8 --host-bytes 256M
+	--prefix-tokens 128 --answer-tokens 4 --host-bytes 128M

@@ -571,7 +571,7 @@ class Binding(unittest.TestCase):
 
     def test_stopped_daemon_and_memory_taken_back(self):
         large = 16 << 20
-        _, daemon = started(self.addCleanup, "")
+        _, daemon = started(self.addCleanup, "[host]\nbytes = 192M\n[nvme]\nbytes = 0\n")
         with SharedMemory(5 * large) as memory:
             memory.view[4 * large:4 * large + 5] = b"hello"
             old = memory.address
@@ -596,7 +596,7 @@ class Binding(unittest.TestCase):
                 self.assertTrue(memory.view[page * large:(page + 1) * large] == bytes([0xa5]) * large)
 
     def test_lost_daemon(self):
-        _, daemon = started(self.addCleanup, "")
+        _, daemon = started(self.addCleanup)
         self.client.close()
         self.client = kvtier.Client(daemon.socket)
         space = self.open()

@@ -47,7 +47,7 @@ class Nodes(Waits):
         self.addCleanup(patch.stop)
 
     def node(self, name: str, shares: bool = True) -> Daemon:
-        daemon = Daemon(BUILD, self.work / name, self.redis.config() if shares else CONFIG)
+        daemon = Daemon(BUILD, self.work / name, self.redis.config().replace("256M", "16M") if shares else CONFIG)
         self.addCleanup(daemon.close)
         if shares:
             daemon.tier("redis")
