@@ -205,11 +205,9 @@ TEST(refused_space_leaves_the_connection)
 	assert_int_equal(e.peer.connections, 1);
 }
 
-TEST(space_open_ends_at_its_deadline)
-{
+TEST_DO(space_open_ends_at_its_deadline,
 	assert_int_equal(engine_open(PEER_IGNORES_SPACE), -ETIMEDOUT);
-	engine_close();
-}
+	engine_close());
 
 TEST(space_close_ends_at_its_deadline_and_cuts)
 {

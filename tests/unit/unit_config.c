@@ -511,10 +511,7 @@ TEST_WITH(directories_are_ours_alone, clear_environment, NULL)
 
 /* --- the manual --- */
 
-TEST(the_manual_is_of_this_table)
-{
-	man_has("daemon/kvtierd.8", config_print_man, "unit_config");
-}
+TEST_DO(the_manual_is_of_this_table, man_has("daemon/kvtierd.8", config_print_man, "unit_config"));
 
 TEST_BEGIN
 {

@@ -355,10 +355,8 @@ static void print_man(FILE *out)
 	fprintf(out, ".El\n");
 }
 
-TEST(the_manual_is_of_these_tables)
-{
-	man_has("client/man/kvtierctl.1", print_man, "unit_kvtierctl");
-}
+TEST_DO(the_manual_is_of_these_tables,
+	man_has("client/man/kvtierctl.1", print_man, "unit_kvtierctl"));
 
 TEST_BEGIN
 {

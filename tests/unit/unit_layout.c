@@ -25,32 +25,30 @@ static uint8_t memory[2][REGION];
 static uint8_t *const bases[2] = { memory[0], memory[1] };
 static char text[232];
 
-struct built {
+/* The last that was built. */
+static struct {
 	struct page_layout layout;
 	uint64_t pages;
-	int result;
-};
+} b;
 
-static struct built build(const struct image_geometry *g, const struct wire_segment *segments,
-			  uint32_t n, uint64_t length)
+static int build(const struct image_geometry *g, const struct wire_segment *segments, uint32_t n,
+		 uint64_t length)
 {
 	const uint64_t lengths[2] = { length, length };
-	struct built b = { .pages = 12345 };
 
+	layout_free(&b.layout);
+	b.layout = (struct page_layout){ 0 };
+	b.pages = 12345;
 	text[0] = 0;
-	b.result = layout_build(segments, n, bases, lengths, 2, g, &b.layout, &b.pages, text,
-				sizeof(text));
-	return b;
+	return layout_build(segments, n, bases, lengths, 2, g, &b.layout, &b.pages, text,
+			    sizeof(text));
 }
 
 /* The small geometry so: there are that many pages. */
 static void fits(const struct wire_segment segments[4], uint64_t length, uint64_t pages)
 {
-	struct built b = build(&small, segments, 4, length);
-
-	assert_int_equal(b.result, 0);
+	assert_int_equal(build(&small, segments, 4, length), 0);
 	assert_int_equal(b.pages, pages);
-	layout_free(&b.layout);
 }
 
 /* Token-major planes one after another: layer 0 K, V, layer 1 K, V. */
@@ -68,7 +66,6 @@ static void token_major(struct wire_segment *ret)
 }
 
 static struct wire_segment s[4]; /* token-major at first */
-static struct built b;
 
 FIXTURE_DO(begin, token_major(s));
 
@@ -83,8 +80,7 @@ TEST(pieces_in_canonical_order_whatever_was_given)
 
 	for (uint32_t i = 0; i < 4; i++)
 		shuffled[order[i]] = s[i];
-	b = build(&small, shuffled, 4, 512);
-	assert_int_equal(b.result, 0);
+	assert_int_equal(build(&small, shuffled, 4, 512), 0);
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(b.layout.pieces[i].layer, i / 2);
 		assert_int_equal(b.layout.pieces[i].kind, i % 2 ? KIND_V : KIND_K);
@@ -105,8 +101,7 @@ TEST(pages_are_those_that_fit_wholly)
 
 TEST(not_even_one_page)
 {
-	b = build(&small, s, 4, 511);
-	assert_int_equal(b.result, -EINVAL);
+	assert_int_equal(build(&small, s, 4, 511), -EINVAL);
 	assert_non_null(strstr(text, "segments[3].offset 384"));
 	assert_int_equal(b.pages, 12345); /* untouched */
 }
@@ -150,8 +145,7 @@ TEST(k_and_v_interleaved)
 TEST(several_regions)
 {
 	s[2].region = s[3].region = 1;
-	b = build(&small, s, 4, 512);
-	assert_int_equal(b.result, 0);
+	assert_int_equal(build(&small, s, 4, 512), 0);
 	assert_ptr_equal(b.layout.pieces[2].base, memory[1] + 256);
 }
 
@@ -178,28 +172,24 @@ TEST(typed_and_opaque)
 		{ .kind = KIND_TYPED, .offset = 300, .page_stride = 1000, .length = 100 },
 	};
 
-	b = build(&g, given, 4, 10000);
-	assert_int_equal(b.result, 0);
+	assert_int_equal(build(&g, given, 4, 10000), 0);
 	assert_int_equal(b.pages, 10);
 	assert_ptr_equal(b.layout.pieces[0].base, memory[0] + 20);
 	assert_ptr_equal(b.layout.pieces[1].base, memory[0] + 300);
 	assert_ptr_equal(b.layout.pieces[2].base, memory[0] + 1);
-	layout_free(&b.layout);
-	b = build(&g, given, 3, 10000);
-	assert_int_equal(b.result, -EINVAL);
+	assert_int_equal(build(&g, given, 3, 10000), -EINVAL);
 	assert_non_null(strstr(text, "1 of 2 typed"));
 }
 
 TEST(no_segments_no_pages)
 {
-	b = build(&small, NULL, 0, 512);
-	assert_int_equal(b.result, 0);
+	assert_int_equal(build(&small, NULL, 0, 512), 0);
 	assert_int_equal(b.pages, 0);
 }
 
 TEST(missing_plane)
 {
-	assert_int_equal(build(&small, s, 3, 512).result, -EINVAL);
+	assert_int_equal(build(&small, s, 3, 512), -EINVAL);
 	assert_non_null(strstr(text, "3 of 4 k and v"));
 }
 
@@ -213,18 +203,18 @@ TEST(no_sum_wraps)
 							     &s[3].head_stride,
 							     &s[3].token_stride };
 				uint64_t last;
+				int r;
 
 				token_major(s);
 				*fields[field] = (1ull << bit) - (minus ? 2 : 0);
-				b = build(&small, s, 4, REGION);
-				if (b.result) {
-					assert_int_equal(b.result, -EINVAL);
+				r = build(&small, s, 4, REGION);
+				if (r) {
+					assert_int_equal(r, -EINVAL);
 					continue;
 				}
 				assert_true(b.pages > 0);
 				last = s[3].offset + (b.pages - 1) * s[3].page_stride +
 				       3 * s[3].token_stride + s[3].head_stride + 16;
 				assert_true(last <= REGION && s[3].offset <= REGION);
-				layout_free(&b.layout);
 			}
 }

@@ -76,10 +76,7 @@ TEST(a_path)
 	(void)unlink(name);
 }
 
-TEST(an_abstract_name)
-{
-	sends();
-}
+TEST_DO(an_abstract_name, sends());
 
 TEST(a_manager_that_does_not_read_is_not_waited_for)
 {

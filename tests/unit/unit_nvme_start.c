@@ -63,17 +63,11 @@ TEST(a_good_store_starts)
 	assert_int_equal(kit_load_all(&kit), BLOCKS);
 }
 
-TEST(a_blank_disk_is_refused)
-{
-	memset(kit.sim.now, 0, kit.sim.bytes);
-	refused(-ENODATA, "format");
-}
+TEST_DO(a_blank_disk_is_refused, memset(kit.sim.now, 0, kit.sim.bytes);
+	refused(-ENODATA, "format"));
 
-TEST(something_else_is_refused)
-{
-	memset(kit.sim.now, 'x', kit.sim.bytes);
-	refused(-EMEDIUMTYPE, "no kvtier store");
-}
+TEST_DO(something_else_is_refused, memset(kit.sim.now, 'x', kit.sim.bytes);
+	refused(-EMEDIUMTYPE, "no kvtier store"));
 
 TEST(a_newer_format_is_refused_even_if_the_other_copy_is_ours)
 {
@@ -92,11 +86,8 @@ TEST(a_truncated_file_is_refused)
 	refused(-EUCLEAN, "truncated");
 }
 
-TEST(a_file_without_room_for_anything_is_refused)
-{
-	kit.conf.disk_bytes = 0;
-	refused(-EUCLEAN, "too short");
-}
+TEST_DO(a_file_without_room_for_anything_is_refused, kit.conf.disk_bytes = 0;
+	refused(-EUCLEAN, "too short"));
 
 TEST(a_store_smaller_than_configured_is_refused)
 {

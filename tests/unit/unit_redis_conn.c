@@ -45,11 +45,7 @@ static void there_and_back(struct rig *on, uint32_t n, uint32_t max_opaque)
 	}
 }
 
-TEST(images_come_back)
-{
-	there_and_back(&r, 100, 300);
-	there_and_back(&r, 20, 3 << 20);
-}
+TEST_DO(images_come_back, there_and_back(&r, 100, 300); there_and_back(&r, 20, 3 << 20));
 
 TEST(images_come_back_through_a_unix_socket)
 {

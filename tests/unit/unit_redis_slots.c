@@ -223,10 +223,7 @@ TEST(hosts_that_are_none)
 	}
 }
 
-TEST(no_slot_has_a_node)
-{
-	assert_int_equal(parse("*0\r\n", "127.0.0.1:1", &map), -ENOENT);
-}
+TEST_DO(no_slot_has_a_node, assert_int_equal(parse("*0\r\n", "127.0.0.1:1", &map), -ENOENT));
 
 TEST(as_many_masters_as_there_are_places)
 {

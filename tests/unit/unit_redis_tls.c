@@ -84,11 +84,8 @@ TEST(a_pipe_is_not_waited_for)
 	refused(EPERM, "[redis] tls_key_file: ", "is no regular file");
 }
 
-TEST(anothers_key)
-{
-	conf.key_file = tls_group.server_key;
-	refused(EINVAL, "[redis] tls_key_file: ", "key values mismatch");
-}
+TEST_DO(anothers_key, conf.key_file = tls_group.server_key;
+	refused(EINVAL, "[redis] tls_key_file: ", "key values mismatch"));
 
 /* Of another kind than the certificate. */
 TEST(a_key_of_another_kind)
@@ -137,10 +134,7 @@ TEST(a_name_too_long)
 	refused(EINVAL, "[redis] tls_name", "longer than 255 bytes");
 }
 
-TEST(a_name_of_nobody)
-{
-	conf.name = ".";
-	refused(EINVAL, "[redis] tls_name", "the name of no server");
-}
+TEST_DO(a_name_of_nobody, conf.name = ".";
+	refused(EINVAL, "[redis] tls_name", "the name of no server"));
 
 TEST_GROUP(tls_group_make, tls_group_remove);
