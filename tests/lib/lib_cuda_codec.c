@@ -296,6 +296,12 @@ static void say_difference(struct cuda_bed *bed, const uint8_t *got, const uint8
 		}
 }
 
+static void allow_image(struct cuda_bed *bed, uint8_t rights)
+{
+	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, rights);
+	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, rights);
+}
+
 /* The start of an encode: all but the image. Flags keep their values. */
 static void encode_start(struct cuda_bed *bed)
 {
@@ -331,8 +337,7 @@ int cuda_bed_encode(struct cuda_bed *bed)
 	int r;
 
 	encode_start(bed);
-	allow(bed, IMAGE_AT + scales, bed->shape.scale_bytes, WRITE);
-	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, WRITE);
+	allow_image(bed, WRITE);
 	launches(bed, "kvtier_encode");
 	r = encode_ref(bed);
 	for (uint32_t i = 0; i < CUDA_TASKS; i++)
@@ -375,8 +380,7 @@ void cuda_bed_flags(struct cuda_bed *bed, uint32_t n)
 		tasks.task[i] = task_of(bed, i, i, i + 1);
 	encode_start(bed);
 	allow_table(bed);
-	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, WRITE);
-	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, WRITE);
+	allow_image(bed, WRITE);
 	launch(bed, "kvtier_encode", &tasks);
 	for (uint32_t i = 0; i < CUDA_TASKS; i++)
 		assert_int_equal(flagged(bed, i), i < n);
@@ -388,8 +392,7 @@ void cuda_bed_changing(struct cuda_bed *bed)
 	const uint8_t *codes = bed->memory + IMAGE_AT + payload;
 
 	encode_start(bed);
-	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, WRITE);
-	allow(bed, IMAGE_AT + payload, bed->shape.payload_bytes, WRITE);
+	allow_image(bed, WRITE);
 	bed->changing = true;
 	launches(bed, "kvtier_encode");
 	bed->changing = false;
@@ -401,15 +404,12 @@ void cuda_bed_changing(struct cuda_bed *bed)
 
 void cuda_bed_decode(struct cuda_bed *bed)
 {
-	const uint32_t scales = sizeof(struct image_header);
-
 	memset(bed->rights, 0, CUDA_BED_BYTES);
 	memcpy(bed->memory + IMAGE_AT, bed->image, bed->shape.image_bytes);
 	memset(bed->memory, CUDA_BED_FILLER, bed->pages.bytes);
 	memset(bed->twin, CUDA_BED_FILLER, bed->pages.bytes);
 	allow_rows(bed, WRITE);
-	allow(bed, IMAGE_AT + scales, bed->shape.scale_bytes, READ);
-	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, READ);
+	allow_image(bed, READ);
 	launches(bed, "kvtier_decode");
 	assert_int_equal(codec_decode(&codec_ref, &bed->twin_host, bed->page, bed->image, NULL), 0);
 	say_difference(bed, bed->memory, bed->twin, bed->pages.bytes);

@@ -12,6 +12,8 @@
 
 TEST_EACH(table_set_up, table_tear_down);
 
+static uint32_t slot; /* that a condemned block gave back */
+
 TEST(committed_is_found_with_its_place)
 {
 	const struct extent wide = { .tier = TIER_HOST, .class = 3, .slot = 0xfffeffff };
@@ -136,7 +138,6 @@ TEST(moving_changes_place_and_class)
 TEST(condemned_is_invisible_and_freed_after_its_pins)
 {
 	const uint32_t a = table_commit(1, BLOCK_NONE);
-	uint32_t slot;
 
 	blocks_pin(blocks, a);
 	blocks_condemn(blocks, a);
@@ -157,7 +158,6 @@ TEST(condemned_is_invisible_and_freed_after_its_pins)
 TEST(the_key_of_a_condemned_block_can_come_again)
 {
 	const uint32_t a = table_commit(1, BLOCK_NONE);
-	uint32_t slot;
 
 	blocks_pin(blocks, a);
 	blocks_condemn(blocks, a);
@@ -173,7 +173,6 @@ TEST(the_key_of_a_condemned_block_can_come_again)
 TEST(orphans_stay_and_age_out)
 {
 	const uint32_t parent = table_commit(1, BLOCK_NONE), child = table_commit(2, parent);
-	uint32_t slot;
 
 	blocks_condemn(blocks, parent);
 	assert_true(blocks_condemned(blocks, &slot));
@@ -194,7 +193,7 @@ TEST(orphans_stay_and_age_out)
 
 TEST(condemning_a_whole_chain_returns_everything)
 {
-	uint32_t chain[MAX], n = 0, slot;
+	uint32_t chain[MAX], n = 0;
 
 	for (uint32_t i = 0; i < MAX; i++)
 		chain[i] = table_commit(i, i ? chain[i - 1] : BLOCK_NONE);
@@ -297,7 +296,7 @@ static void condemn(void *arg, uint32_t block)
  * its number. */
 TEST(doomed_spaces_lose_their_blocks)
 {
-	uint32_t cursor = 40, pinned = BLOCK_NONE, block, slot;
+	uint32_t cursor = 40, pinned = BLOCK_NONE, block;
 	const struct extent where = table_host_at(1);
 
 	for (uint32_t i = 0; i < 30; i++) {

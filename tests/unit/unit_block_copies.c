@@ -14,6 +14,8 @@
 
 TEST_EACH(table_set_up, table_tear_down);
 
+static uint32_t slot; /* that a condemned block gave back */
+
 TEST(a_second_copy_is_added_under_pins)
 {
 	const uint32_t block = table_commit(0, BLOCK_NONE);
@@ -179,7 +181,6 @@ TEST(promoted_with_children_gets_no_parent)
 TEST(a_condemned_away_parent_keeps_its_number_for_its_children)
 {
 	const uint32_t parent = table_commit_both(1), child = table_commit(2, parent);
-	uint32_t slot;
 
 	(void)blocks_demote(blocks, parent);
 	blocks_condemn(blocks, parent);
@@ -194,7 +195,6 @@ TEST(a_condemned_away_parent_keeps_its_number_for_its_children)
 TEST(an_orphan_that_is_demoted_frees_the_number)
 {
 	const uint32_t parent = table_commit(1, BLOCK_NONE), child = table_commit(2, parent);
-	uint32_t slot;
 
 	table_set_nvme(child, 2);
 	blocks_condemn(blocks, parent);
@@ -207,7 +207,6 @@ TEST(an_orphan_that_is_demoted_frees_the_number)
 TEST(condemned_away_keeps_its_number_while_pinned)
 {
 	const uint32_t block = table_demoted(1);
-	uint32_t slot;
 
 	blocks_pin(blocks, block);
 	blocks_condemn(blocks, block);
@@ -225,7 +224,6 @@ TEST(condemned_away_keeps_its_number_while_pinned)
 TEST(condemned_away_without_pins_is_gone_at_once)
 {
 	const uint32_t block = table_demoted(1);
-	uint32_t slot;
 
 	blocks_condemn(blocks, block);
 	assert_false(blocks_condemned(blocks, &slot));

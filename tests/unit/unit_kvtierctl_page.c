@@ -63,8 +63,12 @@ TEST(before_anything_it_says_so)
 	   "0 clients, 0 spaces, 0 ops under way, 0 blocks in use, 0 blocks known\n");
 }
 
-static void known_numbers(struct stats_values *v)
+static void known_numbers(void)
 {
+	struct stats_values *v = &tool.page->v;
+
+	tool.uptime_ns = 62000000000;
+	times(&tool.page->load_times, 80000, 1200000);
 	put(&v->load_blocks_total, 10802);
 	put(&v->load_missed_blocks_total, 1543);
 	put(&v->load_logical_bytes_total, 10802ull << 20);
@@ -94,9 +98,7 @@ static void known_numbers(struct stats_values *v)
 
 TEST(known_numbers_are_a_known_page)
 {
-	tool.uptime_ns = 62000000000;
-	known_numbers(&tool.page->v);
-	times(&tool.page->load_times, 80000, 1200000);
+	known_numbers();
 	times(&tool.page->store_times, 900, 3500000000);
 	put(&tool.page->v.store_dropped_blocks_total, 12);
 	put(&tool.page->v.tiers_nvme_queued_blocks, 34);
@@ -165,9 +167,7 @@ TEST(a_page_that_is_watched_covers_the_time_between)
 {
 	const char *second;
 
-	tool.uptime_ns = 62000000000;
-	known_numbers(&tool.page->v);
-	times(&tool.page->load_times, 80000, 1200000);
+	known_numbers();
 	assert_int_equal(tool_run("stats --watch=0.1 --count 2"), 0);
 	tool_says("Since the start 1m 2s ago:");
 	tool_says("Hit rate: 88.0 %");

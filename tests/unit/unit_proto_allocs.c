@@ -64,6 +64,14 @@ static void refused(struct message m, uint32_t n_fds, const char *words)
 		fail_msg("\"%s\" does not say \"%s\"", text, words);
 }
 
+/* A good one, but for this. */
+#define WRONG(memory, change, words)                                          \
+	do {                                                                  \
+		struct message wrong = good(memory);                          \
+		wrong.change;                                                 \
+		refused(wrong, memory == WIRE_DEVICE_FD ? ALLOCS : 0, words); \
+	} while (0)
+
 TEST(descriptors_are_as_many_as_allocations)
 {
 	struct message m = good(WIRE_DEVICE_FD);
@@ -80,10 +88,8 @@ TEST(counts_against_limit_and_length)
 {
 	struct message m = good(WIRE_DEVICE_FD);
 
-	m.m.n_allocs = WIRE_MAX_ALLOCS + 1;
-	refused(m, ALLOCS, "n_allocs is 254");
-	m.m.n_allocs = UINT32_MAX;
-	refused(m, ALLOCS, "n_allocs is");
+	WRONG(WIRE_DEVICE_FD, m.n_allocs = WIRE_MAX_ALLOCS + 1, "n_allocs is 254");
+	WRONG(WIRE_DEVICE_FD, m.n_allocs = UINT32_MAX, "n_allocs is");
 	m.m.n_allocs = ALLOCS - 1;
 	assert_int_equal(check(&m, sizeof(m), ALLOCS), -EPROTO);
 	m.m.n_allocs = ALLOCS;
@@ -92,28 +98,14 @@ TEST(counts_against_limit_and_length)
 
 TEST(places_against_the_range)
 {
-	struct message m = good(WIRE_DEVICE_FD);
-
-	m.m.range = WIRE_MAX_REGIONS;
-	refused(m, ALLOCS, "allocs.range is 64");
-	m = good(WIRE_DEVICE_FD);
-	m.m.at = m.m.range_bytes;
-	refused(m, ALLOCS, "allocs.at");
-	m.m.at = UINT64_MAX;
-	refused(m, ALLOCS, "allocs.at");
-	m = good(WIRE_DEVICE_FD);
-	m.m.range_bytes = WIRE_MAX_RANGE_BYTES + 1;
-	refused(m, ALLOCS, "at most");
-	m = good(WIRE_DEVICE_FD);
-	m.m.range_bytes = 0;
-	refused(m, ALLOCS, "allocs.at");
-	m = good(WIRE_DEVICE_FD);
-	m.allocs[2].bytes++;
-	refused(m, ALLOCS, "allocs[2].bytes");
-	m.allocs[2].bytes = UINT64_MAX;
-	refused(m, ALLOCS, "allocs[2].bytes");
-	m.allocs[2].bytes = 0;
-	refused(m, ALLOCS, "allocs[2].bytes");
+	WRONG(WIRE_DEVICE_FD, m.range = WIRE_MAX_REGIONS, "allocs.range is 64");
+	WRONG(WIRE_DEVICE_FD, m.at = wrong.m.range_bytes, "allocs.at");
+	WRONG(WIRE_DEVICE_FD, m.at = UINT64_MAX, "allocs.at");
+	WRONG(WIRE_DEVICE_FD, m.range_bytes = WIRE_MAX_RANGE_BYTES + 1, "at most");
+	WRONG(WIRE_DEVICE_FD, m.range_bytes = 0, "allocs.at");
+	WRONG(WIRE_DEVICE_FD, allocs[2].bytes++, "allocs[2].bytes");
+	WRONG(WIRE_DEVICE_FD, allocs[2].bytes = UINT64_MAX, "allocs[2].bytes");
+	WRONG(WIRE_DEVICE_FD, allocs[2].bytes = 0, "allocs[2].bytes");
 }
 
 TEST(kinds_have_what_is_theirs)
@@ -123,18 +115,10 @@ TEST(kinds_have_what_is_theirs)
 	for (m.m.memory = 0; m.m.memory <= WIRE_MEMORIES; m.m.memory++)
 		if (m.m.memory != WIRE_DEVICE_FD && m.m.memory != WIRE_DEVICE_FABRIC)
 			refused(m, ALLOCS, "allocs.memory");
-	m = good(WIRE_DEVICE_FD);
-	m.allocs[1].handle[63] = 1;
-	refused(m, ALLOCS, "allocs[1].handle");
-	m = good(WIRE_DEVICE_FABRIC);
-	m.allocs[1].handle[7] = 0;
-	refused(m, 0, "allocs[1].handle");
-	m = good(WIRE_DEVICE_FD);
-	m.m.device[0] = 0;
-	refused(m, ALLOCS, "allocs.device");
-	m = good(WIRE_DEVICE_FD);
-	m.m.reserved = 1;
-	refused(m, ALLOCS, "allocs.reserved");
+	WRONG(WIRE_DEVICE_FD, allocs[1].handle[63] = 1, "allocs[1].handle");
+	WRONG(WIRE_DEVICE_FABRIC, allocs[1].handle[7] = 0, "allocs[1].handle");
+	WRONG(WIRE_DEVICE_FD, m.device[0] = 0, "allocs.device");
+	WRONG(WIRE_DEVICE_FD, m.reserved = 1, "allocs.reserved");
 }
 
 TEST(no_parts_means_nothing_else)
