@@ -11,10 +11,8 @@
 /* MESSAGE_ALLOCS: as libkvtier sends, so that an answer takes less than its 10 s everywhere. */
 enum { N = 4, CHAIN = 3, ALLOCS = 6, MESSAGE_ALLOCS = 64 };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n"
-			     "[socket]\nmax_clients = %s\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char config[] = HOST("32M", "1M") "[device]\nworkers = 2\n"
+					       "[socket]\nmax_clients = %s\n" GPU_LINES;
 
 static struct daemon d;
 static struct gpu gpu;

@@ -14,9 +14,8 @@
 /* 31 pages of 128 KiB in a lane of 4 MiB: three lanes. */
 enum { N = 93, CHAIN = 1, LANES = 3, WARMUP = 2 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 32M\n";
+static const char config[] = HOST("16M", "2M") "[device]\nworkers = 2\n"
+					       "[gpu]\ndevices = required\nstaging_bytes = 32M\n";
 
 static struct daemon d;
 static struct gpu gpu;

@@ -16,9 +16,6 @@
  * libkvtier soon looks for the next daemon; else it waits longer each time. */
 enum { BLOCKS = 32, TRIES = 12, TRIES_MOST = 200, PATIENCE_MS = 60000, STABLE_MS = 6000 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
-
 static struct kvtier_key keys[BLOCKS];
 static uint32_t ended;
 
@@ -26,7 +23,7 @@ FIXTURE(begin)
 {
 	const bool engine = *state != NULL;
 
-	clock_daemon_start(&d, config);
+	clock_daemon_start(&d, HOST("16M", "2M") GPU_LINES);
 	gpu_served_begin(NULL, &large_fp8, BLOCKS, GPU_ALLOC,
 			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
 			 engine ? "CUDA engine mode" : "CUDA IPC");

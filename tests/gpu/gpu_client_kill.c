@@ -11,15 +11,12 @@
 
 enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = PATIENT_MS };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
-
 FIXTURE(begin)
 {
 	const bool engine = *state != NULL;
 
 	setenv("KVTIER_TEST_MODE", engine ? "2" : "1", 1);
-	gpu_served_begin(config, &large_fp8, 2 * BLOCKS, GPU_ALLOC,
+	gpu_served_begin(HOST("32M", "2M") GPU_LINES, &large_fp8, 2 * BLOCKS, GPU_ALLOC,
 			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
 			 engine ? "CUDA engine mode" : "CUDA IPC");
 	return 0;

@@ -11,8 +11,7 @@
 
 enum { BLOCKS = 12, LAYERS = 8, GROUPS = 3 };
 
-static const char gpu_lines[] = "[gpu]\ndevices = auto\nstaging_bytes = 8M\n"
-				"[host]\nbytes = 32M\nslab_bytes = 4M\nhuge_pages = no\n";
+static const char gpu_lines[] = "[gpu]\ndevices = auto\nstaging_bytes = 8M\n" HOST("32M", "4M");
 
 static struct kvtier_key keys[BLOCKS], others[BLOCKS];
 static CUstream gated; /* stands at the gate; NULL: none does */

@@ -17,7 +17,7 @@ FIXTURE(begin)
 	const struct kvtier_options o = { .size = sizeof(o) };
 	struct kvtier_options options = o;
 
-	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n");
+	daemon_start(&d, HOST("16M", "2M"));
 	if (gpu_count() > 1)
 		gpu_open(&gpus[1], 1);
 	gpu_open(&gpus[0], 0);

@@ -11,8 +11,7 @@
 
 enum { BLOCKS = 8 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = auto\nstaging_bytes = 8M\n";
+static const char config[] = HOST("16M", "2M") "[gpu]\ndevices = auto\nstaging_bytes = 8M\n";
 
 static struct kvtier_key keys[BLOCKS];
 

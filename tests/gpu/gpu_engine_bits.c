@@ -10,8 +10,7 @@
 
 enum { BLOCKS = 12 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nmode = engine\n";
+static const char config[] = HOST("16M", "2M") GPU_LINES "mode = engine\n";
 
 static struct daemon d;
 static struct gpu gpu;

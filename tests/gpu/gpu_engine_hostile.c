@@ -12,12 +12,8 @@
 
 enum { N = 6, ROUNDS = 12, HOSTILE = 7, HONEST = 3 };
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "verify = always\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nengine_bytes = 64M\n";
-static const char keeping[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
-			      "verify = always\n"
-			      "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 32M\n";
+static const char config[] = HOST("64M", "2M") "verify = always\n" GPU_LINES "engine_bytes = 64M\n";
+static const char keeping[] = HOST("64M", "2M") "verify = always\n" GPU_LINES "bytes = 32M\n";
 
 static struct daemon d;
 static struct gpu gpu;

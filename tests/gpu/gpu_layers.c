@@ -14,8 +14,7 @@
 
 enum { N = 3, CHAIN = 3, OTHER = 4, LOADS = 16, ENOUGH = 12 };
 
-static const char common[] = "[host]\nbytes = 32M\nslab_bytes = 8M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char common[] = HOST("32M", "8M") GPU_LINES;
 
 static struct daemon d;
 static struct gpu gpu;

@@ -10,9 +10,6 @@
 
 enum { BLOCKS = 8, NOT_ALLOWED = 77 };
 
-static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
-
 static void inside(TEST_UNUSED void **state)
 {
 	const char *socket = getenv("KVTIER_TEST_SOCKET");
@@ -45,7 +42,7 @@ TEST(an_engine_of_another_pid_namespace_is_served)
 	int status;
 
 	gpu_open(&gpu, 0);
-	daemon_start(&d, config);
+	daemon_start(&d, HOST("32M", "2M") GPU_LINES);
 	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
 	status = gpu_wait(gpu_spawn("outside", "", NULL));
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);

@@ -22,8 +22,7 @@ TEST(memory_goes_by_descriptor_or_is_staged)
 		print_message("no PID namespace: %s\n", strerror(errno));
 		skip();
 	}
-	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
+	daemon_start(&d, HOST("16M", "2M") GPU_LINES);
 	assert_int_equal(setns(own, CLONE_NEWPID), 0);
 	(void)close(own);
 	gpu_open(&gpu, 0); /* a driver makes threads: only here again */

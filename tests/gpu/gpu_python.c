@@ -14,8 +14,7 @@ TEST(a_tensor_in_expandable_segments_is_reached)
 	pid_t child;
 	int status;
 
-	daemon_start(&d, "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
-			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
+	daemon_start(&d, HOST("32M", "2M") GPU_LINES);
 	(void)snprintf(library, sizeof(library), "%s/libkvtier.so.0", build_dir());
 	child = fork();
 	assert_true(child >= 0);

@@ -19,9 +19,6 @@
 
 enum { BLOCKS = 12, N = 4, TRIES = 10, IMPORT_MS = 10000 };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
-
 static struct daemon d;
 static struct gpu gpu;
 
@@ -29,7 +26,7 @@ static void start(const char *settings)
 {
 	gpu_open(&gpu, 0);
 	gpu_settings("%s", settings);
-	clock_daemon_start(&d, config);
+	clock_daemon_start(&d, HOST("16M", "2M") GPU_LINES);
 }
 
 static void stop(void)

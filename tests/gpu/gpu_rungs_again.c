@@ -8,11 +8,8 @@
  */
 #include "tests/lib/lib_gpu_served.h"
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
-
-FIXTURE_DO(begin, gpu_served_begin(config, &large_fp8, 600, GPU_VMM_MANY, KVTIER_GPU_DEFAULT,
-				   "CUDA descriptor of "));
+FIXTURE_DO(begin, gpu_served_begin(HOST("16M", "2M") GPU_LINES, &large_fp8, 600, GPU_VMM_MANY,
+				   KVTIER_GPU_DEFAULT, "CUDA descriptor of "));
 
 TEST_EACH(begin, gpu_served_end);
 

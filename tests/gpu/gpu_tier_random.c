@@ -14,10 +14,9 @@
 
 enum { GPUS = 2, ENGINES = 4, OPS = 3, N = 6, CHAINS = 12 };
 
-static const char config[] = "[host]\nbytes = 6M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n"
-			     "[nvme]\nbytes = 16M\nsegment_bytes = 1M\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 2M\n";
+static const char config[] =
+	HOST("6M", "1M") "[device]\nworkers = 2\n"
+			 "[nvme]\nbytes = 16M\nsegment_bytes = 1M\n" GPU_LINES "bytes = 2M\n";
 
 static struct daemon d;
 static struct gpu gpus[GPUS];

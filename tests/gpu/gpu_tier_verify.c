@@ -12,10 +12,9 @@
 
 enum { N = 6, CHAIN = 3, VICTIM = 2, TIER = 48 << 20, ROW = 128 };
 
-static const char config[] = "[host]\nbytes = 48M\nslab_bytes = 8M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\n"
-			     "[nvme]\nbytes = 128M\nsegment_bytes = 16M\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 48M\n";
+static const char config[] =
+	HOST("48M", "8M") "[device]\nworkers = 2\n"
+			  "[nvme]\nbytes = 128M\nsegment_bytes = 16M\n" GPU_LINES "bytes = 48M\n";
 
 static struct daemon d;
 static struct gpu gpu;

@@ -11,9 +11,6 @@
 
 enum { GPUS = 2, ENGINES = 4, BLOCKS = 5, DEADLINE_MS = PATIENT_MS };
 
-static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n"
-			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
-
 static struct daemon d;
 static struct gpu gpus[GPUS];
 static uint64_t used[GPUS];
@@ -114,7 +111,7 @@ FIXTURE(begin)
 		return 0;
 	for (uint32_t i = 0; i < GPUS; i++)
 		gpu_open(&gpus[i], (int)i);
-	daemon_start(&d, config);
+	daemon_start(&d, HOST("16M", "2M") GPU_LINES);
 	for (uint32_t i = 0; i < GPUS; i++)
 		used[i] = used_of(i);
 	return 0;

@@ -25,11 +25,9 @@
 
 #include "tests/gpu/emu/cuda_more.h"
 
-/* What most tests say to kvtierd; further lines are those of [gpu]. */
-#define GPU_CONFIG(host_bytes, slab_bytes)                                               \
-	"[host]\nbytes = " host_bytes "\nslab_bytes = " slab_bytes "\nhuge_pages = no\n" \
-	"[device]\nworkers = 2\n"                                                        \
-	"[gpu]\ndevices = required\nstaging_bytes = 8M\n"
+/* What most tests say to kvtierd; further lines are those of [gpu]. HOST(): lib.h. */
+#define GPU_LINES                     "[gpu]\ndevices = required\nstaging_bytes = 8M\n"
+#define GPU_CONFIG(bytes, slab_bytes) HOST(bytes, slab_bytes) "[device]\nworkers = 2\n" GPU_LINES
 
 /* First in main(). Puts the emulated driver where dlopen("libcuda.so.1") finds it, for this process
  * (which it executes again: the loader looks at LD_LIBRARY_PATH only then) and all that it starts;
