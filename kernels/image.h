@@ -47,8 +47,8 @@ enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
 struct image_header {
 	uint32_t magic;
 	uint16_t version;
-	/* of this image: CODEC_RAW where a space's fp8 could not hold it. Typed values follow
-	 * codec_k */
+	/* of this image: CODEC_RAW where its space's codec could not hold it. Typed values follow
+	 * codec_k, and are fp8 where that is int8 */
 	uint8_t codec_k, codec_v;
 	uint8_t dtype, flags; /* flags: 0 */
 	uint16_t layers, kv_heads;

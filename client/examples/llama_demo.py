@@ -7,7 +7,7 @@ It starts a kvtierd of its own on embedded defaults, and asks a language model (
 a text of this repository. Every engine process is killed with SIGKILL before the next one starts:
 
     a   cold, kvtier is empty                      b   warm, another process: logits equal bit for bit
-    c   another question on the same document      d   a space that keeps FP8: cold, then warm
+    c   another question on the same document      d   spaces that keep fp8 and int8: cold, then warm
     e   the daemon is killed with SIGKILL under a running engine, which still answers
     f   the daemon is started again, the engine is a new process: warm from NVMe, logits equal bit for bit
 
@@ -295,16 +295,16 @@ class Demo:
             f"{answer['prompt_tokens'] - answer['hit_tokens']} tokens computed"))
         self.expect(other["hit_tokens"] == whole, f"run c: the {whole} tokens of the document must be hit")
 
-    def check_fp8(self) -> None:
-        cold = self.run("d1", "FP8 space, cold", "fp8", judge=self.compare_exactly("d1", "a"))
-        self.expect(cold["hit_tokens"] == 0, "run d1: spaces of different codecs must not share blocks")
-        warm = self.run("d2", "FP8 space, warm", "fp8", judge=self.compare_tokens("d1"))
-        self.expect(warm["hit_tokens"] >= self.prefix_tokens, "run d2: the document must be hit")
-        # header and scales weigh less than 1 % of a block of this size; the cell headers stay verbatim
-        for run in ("d1", "d2"):
+    def check_lossy(self, codec: str, first: str, second: str, most: float) -> None:
+        """most: of the logical bytes; scales and the header weigh little, and the cell headers stay verbatim."""
+        cold = self.run(first, f"{codec} space, cold", codec, judge=self.compare_exactly(first, "a"))
+        self.expect(cold["hit_tokens"] == 0, f"run {first}: spaces of different codecs must not share blocks")
+        warm = self.run(second, f"{codec} space, warm", codec, judge=self.compare_tokens(first))
+        self.expect(warm["hit_tokens"] >= self.prefix_tokens, f"run {second}: the document must be hit")
+        for run in (first, second):
             bytes_of = self.answers[run]
-            self.expect(bytes_of["kept_bytes"] <= 0.51 * bytes_of["logical_bytes"],
-                        f"run {run}: FP8 must take half the bytes, not {bytes_of['kept_bytes']} of "
+            self.expect(bytes_of["kept_bytes"] <= most * bytes_of["logical_bytes"],
+                        f"run {run}: {codec} must take half the bytes, not {bytes_of['kept_bytes']} of "
                         f"{bytes_of['logical_bytes']}")
 
     def check_daemon_killed(self) -> None:
@@ -389,7 +389,8 @@ class Demo:
         print_table(self.rows)
         for run, which in (("a", 0), ("c", 1)):
             print(f"\nQ: {QUESTIONS[which]}\nA: {self.answers[run]['answer']}")
-        print(f"\nThe first one from the FP8 space (run d2):\nA: {self.answers['d2']['answer']}")
+        for codec, run in (("fp8", "d2"), ("int8", "d4")):
+            print(f"\nThe first one from the {codec} space (run {run}):\nA: {self.answers[run]['answer']}")
         print("\nAfter the daemon was killed the engine answered and said of kvtier: "
               f"{self.answers['e']['kvtier']}")
         cold, warm = self.answers["a"], self.answers["b"]
@@ -457,7 +458,8 @@ def main() -> int:
         demo = Demo(daemon, options.work, options.prefix_tokens, options.answer_tokens)
         print("asking; each engine is a new process, killed (SIGKILL) before the next:", flush=True)
         demo.check_raw()
-        demo.check_fp8()
+        demo.check_lossy("fp8", "d1", "d2", 0.51)
+        demo.check_lossy("int8", "d3", "d4", 0.52)
         demo.check_daemon_killed()
         demo.check_both_killed()
         demo.check_two_nodes()

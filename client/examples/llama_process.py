@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_process.py - one engine process that answers questions on a document, with its KV backed by kvtier.
 
-    llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw or fp8)
+    llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw, fp8 or int8)
 
 A line on standard input is a question, and a line on standard output is its answer; each line is a JSON object. An
 engine that uses kvtier has to do just this: fetch before the prefill, and store after it.
@@ -111,7 +111,7 @@ def open_cache(engine: llama_engine.Engine, path: str, socket: str, codec: str) 
     try:
         client = kvtier.Client(socket, name="llama-demo")
         return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),
-                          prefetch_ms=PREFETCH_MS, codec={"raw": kvtier.Codec.RAW, "fp8": kvtier.Codec.FP8}[codec])
+                          prefetch_ms=PREFETCH_MS, codec=kvtier.Codec[codec.upper()])
     except kvtier.Error as error:
         print(f"      no kvtier: {error}", file=sys.stderr, flush=True)
         return None

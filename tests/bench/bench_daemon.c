@@ -179,8 +179,8 @@ struct kvtier_space *bench_space(struct kvtier_client *client, const struct benc
 	return ret;
 }
 
-/* Values of ordinary size that E4M3 holds exactly. compare: whether they are there already, else
- * they are written. */
+/* Values of ordinary size that fp8 and int8 hold exactly. compare: whether they are there already,
+ * else they are written. */
 static bool fill(const struct bench_daemon *d, bool compare)
 {
 	uint16_t *v = (uint16_t *)(void *)d->pages;
@@ -192,7 +192,7 @@ static bool fill(const struct bench_daemon *d, bool compare)
 		x ^= x << 13;
 		x ^= x >> 7;
 		x ^= x << 17;
-		value = (uint16_t)((x & 0x8000) | (122 + (x >> 20 & 7)) << 7 | (x >> 30 & 7) << 4);
+		value = (uint16_t)((x & 0x8000) | (124 + (x >> 20 & 3)) << 7 | (x >> 30 & 7) << 4);
 		if (!compare)
 			v[i] = value;
 		else if (v[i] != value)

@@ -210,6 +210,7 @@ static void run_fixed(const struct bench_case *self, struct bench_result *ret)
 #define CASE(name, prose, goal, better, unit, ...) \
 	{ name, run_io, prose, goal, better, unit, &(const struct io_case){ __VA_ARGS__ } }
 #define FP8 KVTIER_CODEC_FP8, 32
+#define INT8 KVTIER_CODEC_INT8, 32
 #define RAW KVTIER_CODEC_RAW, 16
 
 const struct bench_case bench_io_cases[] = {
@@ -221,6 +222,9 @@ const struct bench_case bench_io_cases[] = {
 	     BENCH_MORE, "GB/s", FP8, false, false),
 	CASE("load.fp8", "1 GiB logical, images to pages, against a non-temporal copy", 0.85,
 	     BENCH_MORE, "GB/s", FP8, true, false),
+	CASE("store.int8", "the same as int8, stores", 0.70, BENCH_MORE, "GB/s", INT8, false,
+	     false),
+	CASE("load.int8", "and loads", 0.80, BENCH_MORE, "GB/s", INT8, true, false),
 	CASE("store.raw", "1 GiB, pages to images, against a non-temporal copy", 0.90,
 	     BENCH_MORE, "GB/s", RAW, false, false),
 	CASE("load.raw", "1 GiB, images to pages, against a non-temporal copy", 0.85,

@@ -17,6 +17,10 @@ own pages, which no model has learnt and which are not easy to foresee.
                 tokens instead of at once, which changes the order of additions and nothing else
     ERROR       of the space, as `kvtierctl spaces` shows it: of K and V values, RMS
 
+--bias N adds N to four channels of every head's keys, as the biases of Qwen2's and Qwen2.5's keys do (norms of 150 to
+400 in their first layers). RoPE turns these channels so slowly that all keys of a query gain nearly the same, and the
+model still answers. A codec whose scales are of all channels rounds the others away.
+
 KV and what goes from layer to layer is BF16; transformers multiplies the GGUF's packed weights in float32, vLLM has
 BF16 weights. transformers gives kvtier K and V planes, vLLM pages in an order of its own (fidelity_vllm.py); scales are
 made otherwise there. One line a codec; the whole takes some minutes.
@@ -59,6 +63,16 @@ def gguf() -> pathlib.Path:
 def from_gguf(of, **options):
     path = gguf()
     return of.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True, **options)
+
+
+def bias_keys(model, bias: float) -> None:
+    """Adds a bias to four channels of each head's keys: RoPE turns a channel and the one half a head behind it, the
+    last ones of both halves slowest."""
+    dim = model.config.head_dim
+    row = torch.zeros(model.config.num_key_value_heads, dim, dtype=torch.bfloat16)
+    row[:, [dim // 2 - 2, dim // 2 - 1, dim - 2, dim - 1]] = bias
+    for layer in model.model.layers if bias else []:
+        layer.self_attn.k_proj.register_forward_hook(lambda module, args, keys: keys + row.flatten())
 
 
 def read(model, ids: torch.Tensor, piece: int) -> DynamicCache:
@@ -129,9 +143,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=1024, help="tokens forced after them")
     parser.add_argument("--skip", type=int, default=0, help="tokens of the text that come before the prefix")
     parser.add_argument("--block", type=int, default=128, help="tokens in a block of vLLM's; default: vLLM's own 128")
-    parser.add_argument("--codec", nargs="+", default=["raw", "fp8"], help="default: raw fp8")
+    parser.add_argument("--codec", nargs="+", default=["raw", "fp8", "int8"], help="default: raw fp8 int8")
+    parser.add_argument("--bias", type=float, default=0, help="of four channels of K; transformers alone")
     args = parser.parse_args()
     args.block = args.block if args.engine == "vllm" else 32
+    if args.engine == "vllm":
+        args.codec = [codec for codec in args.codec if codec != "int8"]     # which vLLM's pages cannot have
+        if args.bias:
+            parser.error("--bias is for --engine transformers")
     if args.prefix < args.block or args.prefix % args.block or args.tokens < 2:
         parser.error(f"--prefix is a multiple of {args.block}, --tokens is at least 2")
     return args
@@ -155,6 +174,7 @@ def main() -> None:
                 rows = by_vllm(pathlib.Path(work), daemon, codecs, prefix, text, args.block)
             else:
                 model = from_gguf(AutoModelForCausalLM, dtype=torch.bfloat16).eval()
+                bias_keys(model, args.bias)
                 rows = by_transformers(model, daemon, codecs, prefix, text)
             print(f"{'codec':<12}  {'KL, nats':>9}  {'perplexity':>10}  {'top-1':>7}  {'ERROR':>7}")
             for name, p, q in rows:
