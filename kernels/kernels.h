@@ -4,7 +4,7 @@
  *
  * One const table per implementation: `ref` is plain C, the oracle and the fallback; `avx2` and
  * `avx512` agree with it bit for bit. codec_kernels() picks by CPU at run time. The arithmetic of
- * one value is in fp8.h, which host and device compilers both include.
+ * one value is in fp8.h and int8.h, which host and device compilers both can include.
  *
  * Work is done in steps of bounded size, so that a caller can stop an image, or see to another one,
  * between two. Threads: any; a call touches only its arguments. Pages may be changed by their owner
@@ -33,7 +33,7 @@ struct codec_kernels {
 
 	/* Page -> image: header, scales, payload, checksum, header crc, in one pass over the page.
 	 * image: shape.image_bytes, 4096-aligned, private to the caller. codec_k/codec_v as asked
-	 * for. The steps end with 0, or with -ERANGE where fp8 cannot hold a group (NaN, Inf,
+	 * for. The steps end with 0, or with -ERANGE where a codec cannot hold a group (NaN, Inf,
 	 * overflow, underflow): the image is then undefined, and the caller encodes again as
 	 * CODEC_RAW. */
 	int (*encode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
@@ -57,13 +57,13 @@ struct codec_kernels {
 	 *
 	 * A step does at least one tile (tiles.h), and stops when the cost of its tiles reaches the
 	 * budget. A tile costs its bytes in the page, and 4 KiB for each row that lies in a page of
-	 * memory of its own. So at CODEC_PIECE_BYTES a step touches 64 KiB, or one group if that is
-	 * larger (128 KiB at head dim 4096).
+	 * memory of its own. So at CODEC_PIECE_BYTES a step touches 64 KiB, or one tile if that is
+	 * larger (at head dim 4096: 128 KiB, or 512 KiB for int8).
 	 *
 	 * A caller may drop a run between two steps: the image is then undefined, or the page
 	 * partly written. Another thread may take the run over there, if the thread that leaves it
 	 * calls fence() first. The memory that the arguments of start point to must stay until the
-	 * last step. Scratch is free between steps. */
+	 * last step. Scratch is free between steps; a run that verifies takes NULL. */
 	int (*step)(struct codec_run *run, uint32_t budget, uint8_t *scratch);
 	void (*fence)(void); /* orders the steps' stores; the last step has done so itself */
 
@@ -88,9 +88,9 @@ struct codec_error {
 	double squares, errors; /* both 0: no tile was compared */
 };
 
-/* Compares a sample of at most `sample` (> 0, even) bytes of the page, from tiles that FP8 holds,
- * with the image that was just made of this page, which is whole and private to the caller. A page
- * that its owner changed since then shows as error. */
+/* Compares a sample of at most `sample` (> 0, even) bytes of the page, from tiles that are fp8 or
+ * int8, with the image that was just made of this page, which is whole and private to the caller. A
+ * page that its owner changed since then shows as error. */
 void codec_error_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 		       const uint8_t *image, uint32_t sample);
 /* Goes on: CODEC_MORE, or 0: *ret is set. A step does at least one tile, and stops when it has

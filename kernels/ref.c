@@ -29,6 +29,7 @@ struct group {
 	uint64_t stride;
 	uint32_t rows, cols;
 	enum image_codec codec;
+	bool ends; /* the last rows of its scales */
 };
 
 static uint32_t load16(const uint8_t *p)
@@ -95,7 +96,9 @@ static int encode_channels(const struct group *g, int is_fp16, struct image_curs
 	const uint8_t *scales = to->scales;
 
 	for (uint32_t c = 0; c < g->cols; c++) {
-		const struct group channel = { g->base + 2ull * c, g->stride, g->rows, 1, 0 };
+		const struct group channel = {
+			.base = g->base + 2ull * c, .stride = g->stride, .rows = g->rows, .cols = 1
+		};
 		const int k = int8_exponent(is_fp16, group_amax(&channel));
 
 		if (k == FP8_K_NONE)
@@ -119,7 +122,7 @@ static void decode_channels(const struct group *g, int is_fp16, struct image_cur
 
 			memcpy(g->base + r * g->stride + 2ull * c, &v, sizeof(v));
 		}
-	from->scales += g->cols;
+	from->scales += g->ends ? g->cols : 0;
 }
 
 static int coded_group(const struct group *g, int is_fp16, struct image_cursor *at, int decode)
@@ -172,9 +175,9 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 	const uint32_t dim = p->kind == KIND_K ? geometry->head_dim_k : geometry->head_dim_v;
 	const enum image_codec codec = p->kind == KIND_K ? x->codec_k : x->codec_v;
 	const uint32_t left = geometry->block_tokens - x->row,
-		       most = codec == CODEC_INT8 ? IMAGE_CHANNEL_TOKENS :
-			      codec == CODEC_FP8  ? IMAGE_GROUP_TOKENS :
-						    1;
+		       most = codec == CODEC_INT8 && x->doing == REF_ENCODE ? IMAGE_CHANNEL_TOKENS :
+			      codec == CODEC_INT8 || codec == CODEC_FP8     ? IMAGE_GROUP_TOKENS :
+									      1;
 	const struct group g = {
 		.base = p->base + x->page * p->page_stride + x->head * p->head_stride +
 			x->row * p->token_stride,
@@ -182,6 +185,7 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 		.rows = left < most ? left : most,
 		.cols = dim,
 		.codec = codec,
+		.ends = left <= most || (x->row + most) % IMAGE_CHANNEL_TOKENS == 0,
 	};
 
 	if (x->head == geometry->kv_heads || dim == 0)

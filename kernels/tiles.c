@@ -107,7 +107,7 @@ static uint32_t group_tokens(enum image_codec codec)
 }
 
 /* Rows of the next tile. A coded tile ends with its group at the latest, and has all of the group
- * where the scales must be found. */
+ * where the scales must be found. Other tiles have few rows where each is in a page of its own. */
 static uint32_t plane_rows(const struct tiles *w, const struct page_tile *u, uint32_t tokens)
 {
 	const uint32_t left = tokens - (uint32_t)w->at, group = group_tokens(u->codec);
@@ -118,6 +118,8 @@ static uint32_t plane_rows(const struct tiles *w, const struct page_tile *u, uin
 		most = TILES_RUN_BYTES / u->row_bytes;
 	else if (!(coded && w->whole) && most > TILES_ROWS_BYTES / u->row_bytes)
 		most = TILES_ROWS_BYTES / u->row_bytes;
+	if (!w->whole && u->stride >= TILES_PAGE_BYTES && most > IMAGE_GROUP_TOKENS)
+		most = IMAGE_GROUP_TOKENS;
 	most = most ? most : 1;
 	return left < most ? left : most;
 }

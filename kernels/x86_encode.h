@@ -5,7 +5,7 @@
  * Tiles are encoded in canonical order (tiles.h). Memory is fetched in another order:
  * - Where token rows follow each other with their heads side by side, a whole plane is prefetched
  *   in the order of its addresses, while the plane before it is encoded head by head from L2.
- *   The first plane is prefetched before the first tile if it is fp8. A verbatim one is read as
+ *   The first plane is prefetched before the first tile if it is coded. A verbatim one is read as
  *   fast as such a burst (Zen 4, 64 tokens in L2: 0.90 of the bare loads and stores without the
  *   burst, 0.85 with it).
  * - Elsewhere the tile TILES_AHEAD further on is prefetched.
