@@ -147,10 +147,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bias", type=float, default=0, help="of four channels of K; transformers alone")
     args = parser.parse_args()
     args.block = args.block if args.engine == "vllm" else 32
-    if args.engine == "vllm":
-        args.codec = [codec for codec in args.codec if codec != "int8"]     # which vLLM's pages cannot have
-        if args.bias:
-            parser.error("--bias is for --engine transformers")
+    if args.engine == "vllm" and args.bias:
+        parser.error("--bias is for --engine transformers")
     if args.prefix < args.block or args.prefix % args.block or args.tokens < 2:
         parser.error(f"--prefix is a multiple of {args.block}, --tokens is at least 2")
     return args

@@ -168,7 +168,7 @@ class Vllm(Trouble, Waits):
         self.is_right(engine.ask(seeds=[3, 5, 4], tokens=600), 3, 5, 4)
 
     def changes_little(self, model: Path, options: dict, blocks: int) -> None:
-        """An FP8 prefix, of so many blocks for each prompt, leads to nearly the same first token."""
+        """A lossy prefix, of so many blocks for each prompt, leads to nearly the same first token."""
         ask = {"seeds": list(range(1, 9)), "tokens": 600, "logprobs": True}
         cold, before = self.engine(options, model), self.daemon.stats()["store"]
         plain = cold.ask(**ask)["logprobs"]
@@ -184,11 +184,17 @@ class Vllm(Trouble, Waits):
         self.assertEqual((counted["vllm:kvtier_loaded_blocks"], counted.get("vllm:kvtier_missed_blocks", 0)),
                          (8 * blocks, 0))
         near, far = (sum(map(divergence, plain, to)) / 8 for to in (got, other))
-        print(f"KL of a loaded FP8 prefix: {near:.5f} nats; of another prompt: {far:.3f}", flush=True)
+        print(f"KL of a loaded {options['codec'] or 'fp8'} prefix: {near:.5f} nats; of another prompt: {far:.3f}",
+              flush=True)
         self.assertLess(near, 0.02 * far)
 
     def test_fp8_changes_little(self):
         self.changes_little(self.made("gentle"), {"codec": "", "dtype": "bfloat16"}, 18)
+
+    def test_int8_changes_little(self):
+        self.changes_little(self.made("gentle"), {"codec": "int8", "dtype": "bfloat16"}, 18)
+        spaces = json.loads(self.daemon.ctl("spaces", "--json"))["spaces"]
+        self.assertEqual([space["raw_blocks"] for space in spaces if space["codec"] == "int8"], [0])
 
     def test_an_engine_that_cannot_continue_is_not_asked_to(self):
         """On a CPU vLLM computes latents (MLA) only from a prompt's beginning."""

@@ -73,6 +73,17 @@ class Served(Vllm):
                 runs[layout] = other.worker._geometries[0].typed_segments
         self.assertEqual(runs, {"NHD": 4, "HND": 1, "layers": 4, "KV": 8})
 
+    def test_int8_is_of_heads_and_channels_in_every_layout(self):
+        heads, dim, apart = Engine.HEADS, Engine.DIM, ("kv", "KV")      # else a token's K and V are one row
+        for layout in ("blocks", "kv", *vllm_double.TOGETHER):
+            with self.subTest(layout):
+                other = self.warm(layout=layout, dtype=torch_double.bfloat16,
+                                  extra={"codec": "int8", "extras": layout})
+                self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+                geometry = other.worker._geometries[0]
+                self.assertEqual((geometry.kv_heads, geometry.head_dim_k, geometry.head_dim_v),
+                                 (heads, dim, dim) if layout in apart else (heads, 2 * dim, 0))
+
     def test_layers_lie_together_on_a_gpu_alone_and_not_where_that_is_not_wanted(self):
         for layout, how in (("blocks", {}), ("NHD", {"extra": {"cross_layers": False}}), ("NHD", {"groups": 2})):
             engine = self.engine(layout=layout, **how)
@@ -450,9 +461,13 @@ class Refused(Vllm):
         for wrong in ("soon", None, 0, -1, [2], True, 10 ** 20):
             self.refused(f"option timeout_ms is {wrong!r}, must be a number of milliseconds", {"timeout_ms": wrong})
         for wrong in ("zip", None, ["raw"]):
-            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw'", {"codec": wrong})
+            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8'", {"codec": wrong})
         self.refused("option socket is 5, must be a text", {"socket": 5})
         self.refused("no option ttl: the options are codec, cross_layers, ", {"ttl": 60})
+
+    def test_int8_where_heads_and_tokens_cannot_be_told(self):
+        with mock.patch.object(Engine, "HEADS", Engine.TOKENS):
+            self.refused("codec int8 needs heads of 8 tokens", {"codec": "int8"}, dtype=torch_double.bfloat16)
 
     def test_loads_that_vllm_itself_must_prove(self):
         closed = {"enable_kv_checksum": True, "kv_checksum_fail_closed": True}

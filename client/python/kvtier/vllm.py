@@ -8,7 +8,7 @@
 `kv_connector_extra_config` may have these options:
 
     socket          path of the daemon's socket
-    codec           "fp8" or "raw"; by default the daemon chooses by the type
+    codec           "fp8", "int8" or "raw"; by default the daemon chooses by the type
     timeout_ms      for a load or save (2000)
     prefetch_ms     how long a request waits for a Redis that nodes share (1000); 0: it does not wait
     model           a name instead of the engine's
@@ -135,7 +135,7 @@ class KvtierConnector(*_BASES):
             self._fails_closed = True
             if _CARRIER is None:
                 raise ValueError("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM")
-        self._codec = codec_of(self._options)
+        self._codec = codec_of(self._options, "int8")
         for name in ("socket", "model", "extras"):
             if not isinstance(self._options.get(name), (str, type(None))):
                 raise ValueError(f"option {name} is {self._options[name]!r}, must be a text")
@@ -246,7 +246,8 @@ class KvtierConnector(*_BASES):
                 order = list(attn_backend.get_kv_cache_stride_order(include_num_layers_dimension=True))
             except (AttributeError, NotImplementedError, TypeError):
                 order = list(range(len(tensor.shape)))
-            return [layout_of_all(tensor, order, self._kv_cache_config.num_blocks, self._block_tokens, self._rope())]
+            return [layout_of_all(tensor, order, self._kv_cache_config.num_blocks, self._block_tokens, self._rope(),
+                                  self._codec == Codec.INT8)]
 
         self._register(kv_cache, layouts)
 
@@ -287,7 +288,7 @@ class KvtierConnector(*_BASES):
         if len(groups) < 2:
             groups = [list(tensors)]
         return [layout_of([tensors[name] for name in names if name in tensors], self._kv_cache_config.num_blocks,
-                          self._block_tokens, self._rope()) for names in groups]
+                          self._block_tokens, self._rope(), planes=self._codec == Codec.INT8) for names in groups]
 
     def _rope(self) -> int:
         """How many values of a token's latent (MLA) must not be rounded."""

@@ -69,10 +69,12 @@ class Layout(NamedTuple):
     regions: List[Region]
     segments: List[Segment]
     dtype: Dtype
-    runs: int                   # how many runs of values a block of all layers has; 0: rows of latents (MLA)
-    values: int                 # how many values a run has, or a token's latent
+    runs: int                   # how many runs of values a block of all layers has; 0: planes, or rows of latents (MLA)
+    values: int                 # how many values a run has, or a head of K, or a token's latent
     opaque: int = 0             # how many bytes of a block are kept verbatim
     order: str = ""             # the order of the values in a run, if it is not that of the tensor's axes
+    heads: int = 1              # of a plane
+    values_v: int = 0           # of a head of V; 0: there are no V planes
 
 
 def _inside(tensor: Tensor, block_axis: int, half: Optional[int]) -> Tuple[int, int]:
@@ -110,13 +112,51 @@ def _latents(tensors: Sequence[Tensor], places: List[Tuple[int, int, int, int]],
     return segments, latent, len(places) * tokens * rope * size
 
 
+def _outside(tensor: Tensor, blocks: int) -> Tuple[int, List[Optional[int]]]:
+    """The axis of blocks, and the K and V before it, or [None]."""
+    if len(tensor.shape) > 1 and tensor.shape[0] == blocks:
+        return 0, [None]
+    if len(tensor.shape) > 2 and tensor.shape[0] == 2 and tensor.shape[1] == blocks:
+        return 1, [0, 1]
+    raise LayoutError(f"{tensor.name}: shape {tensor.shape} begins neither with {blocks} blocks nor with K and V of "
+                      f"{blocks} blocks")
+
+
+def _planes(tensors: Sequence[Tensor], blocks: int, tokens: int, regions: Regions) -> Layout:
+    """K and V planes, or K planes alone where a token's K and V lie side by side: the axes behind that of blocks are
+    K and V, if they are there, then heads and tokens, in any order, and the values of a head."""
+    segments, shapes = [], set()
+    for layer, tensor in enumerate(tensors):
+        axis, sides = _outside(tensor, blocks)
+        size, inner = SIZES[DTYPES[tensor.dtype]], list(range(axis + 1, len(tensor.shape)))
+        apart = tensor.strides[0]
+        if len(inner) == 4 and sides == [None] and tensor.shape[inner[0]] == 2:
+            apart, sides = tensor.strides[inner.pop(0)], [0, 1]
+        by_tokens = [i for i in inner[:-1] if tensor.shape[i] == tokens]
+        if len(inner) != 3 or len(by_tokens) != 1 or tensor.strides[-1] != 1:
+            raise LayoutError(f"{tensor.name}: codec int8 needs heads of {tokens} tokens; a block has the shape "
+                              f"{tuple(tensor.shape[i] for i in inner)}, in which they cannot be told")
+        token = by_tokens[0]
+        head = inner[0] + inner[1] - token
+        for side, kind in zip(sides, (Kind.K, Kind.V)):
+            segments.append(Segment(kind, tensor.offset + (side or 0) * apart * size, tensor.strides[axis] * size,
+                                    layer, tensor.strides[head] * size, tensor.strides[token] * size,
+                                    region=regions.of(tensor)))
+        shapes.add((tensor.shape[head], tensor.shape[-1], len(sides)))
+    if len(shapes) > 1:
+        raise LayoutError(f"codec int8 needs layers of one shape, not of {sorted(shapes)} (heads, values, K and V)")
+    heads, values, sides = shapes.pop()
+    return Layout(regions.all, segments, DTYPES[tensors[0].dtype], 0, values, order="planes", heads=heads,
+                  values_v=values if sides == 2 else 0)
+
+
 def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int = 0,
-              region: Optional[Region] = None) -> Layout:
+              region: Optional[Region] = None, planes: bool = False) -> Layout:
     """The layout of tensors, which are in the order of layers; layers that share their KV count once. A block of a
     layer is one run of values ([blocks, ...]) or two ([2, blocks, ...]: K and V apart), in an order that only the
     engine knows. rope: in models with latents (MLA), how many values at the end of each of the `tokens` rows must not
-    be rounded. region: the memory of all tensors as the daemon can map it, or None. LayoutError: it is another
-    layout."""
+    be rounded. region: the memory of all tensors as the daemon can map it, or None. planes: the values' heads and
+    channels must be known, not their runs alone. LayoutError: it is another layout."""
     if not tensors:
         raise LayoutError("there is no layer with KV")
     regions = Regions(region)
@@ -127,17 +167,15 @@ def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int
     for tensor in tensors:
         if tensor.dtype not in DTYPES or DTYPES[tensor.dtype] != DTYPES[tensors[0].dtype]:
             raise LayoutError(f"{tensor.name}: values of type {tensor.dtype}; {tensors[0].name} has {tensors[0].dtype}")
-        if len(tensor.shape) > 1 and tensor.shape[0] == blocks:
-            axis, halves = 0, [None]
-        elif len(tensor.shape) > 2 and tensor.shape[0] == 2 and tensor.shape[1] == blocks:
-            axis, halves = 1, [0, 1]
-        else:
-            raise LayoutError(f"{tensor.name}: shape {tensor.shape} begins neither with {blocks} blocks nor with K and "
-                              f"V of {blocks} blocks")
+        axis, halves = _outside(tensor, blocks)
+        if planes and not rope:
+            continue
         orders.append(_order(tensor, axis + 1))
         for half in halves:
             at, values = _inside(tensor, axis, half)
             places.append((at, tensor.strides[axis] * SIZES[DTYPES[tensor.dtype]], values, regions.of(tensor)))
+    if planes and not rope:
+        return _planes(tensors, blocks, tokens, regions)
     dtype = DTYPES[tensors[0].dtype]
     rows = _latents(tensors, places, tokens, rope) if rope else None
     if rows:
@@ -152,7 +190,8 @@ def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int
     return Layout(regions.all, segments, dtype, len(segments), part, order=order)
 
 
-def layout_of_all(tensor: Tensor, order: Sequence[int], blocks: int, tokens: int = 0, rope: int = 0) -> Layout:
+def layout_of_all(tensor: Tensor, order: Sequence[int], blocks: int, tokens: int = 0, rope: int = 0,
+                  planes: bool = False) -> Layout:
     """The layout of one tensor for all layers. Its i-th axis is axis order[i] of [layers, *axes of a layer's tensor]. A
     block is a run for each layer, as in layout_of(); if heads lie outside of layers, a block of all layers is one
     run."""
@@ -164,8 +203,10 @@ def layout_of_all(tensor: Tensor, order: Sequence[int], blocks: int, tokens: int
     layers = [tensor._replace(name=f"{tensor.name} {i}", shape=shape[1:], strides=strides[1:],
                               offset=tensor.offset + i * strides[0] * size) for i in range(shape[0])]
     try:
-        layout = layout_of(layers, blocks, tokens, rope)
+        layout = layout_of(layers, blocks, tokens, rope, planes=planes)
     except LayoutError:
+        if planes:
+            raise
         outside = 1 if shape[1] == blocks else 2        # axes up to that of blocks
         axes = [outside, *(i for i in range(len(shape)) if i != outside)]
         layout = layout_of([tensor._replace(shape=tuple(shape[i] for i in axes),
@@ -175,7 +216,8 @@ def layout_of_all(tensor: Tensor, order: Sequence[int], blocks: int, tokens: int
 
 def geometry_of(layout: Layout, model: str, extras: str, block_tokens: int, layers: int, rank: int, world: int,
                 codec: Codec) -> Geometry:
-    return Geometry(model, CONVENTION, layout.dtype, layers, 1, 0 if layout.runs else layout.values, 0, block_tokens,
+    return Geometry(model, CONVENTION, layout.dtype, layers, layout.heads, 0 if layout.runs else layout.values,
+                    layout.values_v, block_tokens,
                     extras=extras, rank=rank, world=world, codec=codec, typed_segments=layout.runs,
                     typed_values=layout.values if layout.runs else 0, opaque_bytes=layout.opaque)
 
