@@ -16,7 +16,7 @@ FIXTURE(begin)
 	const bool engine = *state != NULL;
 
 	setenv("KVTIER_TEST_MODE", engine ? "2" : "1", 1);
-	gpu_served_begin(HOST("32M", "2M") GPU_LINES, &large_fp8, 2 * BLOCKS, GPU_ALLOC,
+	gpu_served_begin(HOST("96M", "2M") GPU_LINES, &large_fp8, 2 * BLOCKS, GPU_ALLOC,
 			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
 			 engine ? "CUDA engine mode" : "CUDA IPC");
 	return 0;

@@ -14,7 +14,7 @@
 
 enum { N = 3, CHAIN = 3, OTHER = 4, LOADS = 16, ENOUGH = 12 };
 
-static const char common[] = HOST("32M", "8M") GPU_LINES;
+static const char common[] = HOST("64M", "16M") GPU_LINES;
 
 static struct daemon d;
 static struct gpu gpu;

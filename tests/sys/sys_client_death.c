@@ -171,7 +171,7 @@ FIXTURE(begin)
 	w.progress = mmap(NULL, sizeof(*w.progress), PROT_READ | PROT_WRITE,
 			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(w.progress, MAP_FAILED);
-	daemon_start(&w.d, HOST("32M", "2M") "[device]\nworkers = 2\n");
+	daemon_start(&w.d, HOST("96M", "2M") "[device]\nworkers = 2\n");
 	engine_open(&w.e, w.d.socket, "engine", &large_raw, PAGES);
 	w.witness.may_miss = true; /* room for the next death's chains is made by evicting all */
 	witness_start(&w.witness, w.d.socket);
