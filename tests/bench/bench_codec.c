@@ -79,15 +79,6 @@ static uint16_t to_code(uint32_t dtype, float x)
 	return (uint16_t)(magnitude | (signbit(x) ? 0x8000u : 0));
 }
 
-static double from_code(uint32_t dtype, uint16_t code)
-{
-	const struct fp8_source s = fp8_source(dtype == DTYPE_FP16);
-	int e;
-	const uint32_t m = fp8_split(&s, code, &e);
-
-	return ldexp(code & 0x8000 ? -(double)m : m, e);
-}
-
 /* Pages as engines lay them out: per layer K then V, each plane contiguous within the page. */
 static void lay_out(const struct setup *s, struct bed *b)
 {
@@ -247,9 +238,8 @@ static double gaussian_error(void)
 		}
 		k = fp8_exponent(0, amax);
 		for (uint32_t i = 0; i < GROUP_VALUES; i++) {
-			const double x = from_code(DTYPE_BF16, v[i]);
-			const double y =
-				from_code(DTYPE_BF16, fp8_decode(0, k, fp8_encode(0, k, v[i])));
+			const double x = codec_value(0, v[i]);
+			const double y = codec_value(0, fp8_decode(0, k, fp8_encode(0, k, v[i])));
 
 			signal += x * x;
 			noise += (x - y) * (x - y);

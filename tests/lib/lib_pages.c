@@ -2,7 +2,10 @@
 #include "lib_pages.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
+
+#include "kernels/fp8.h"
 
 #define KV(l, h, k, v, t)                                                                       \
 	{                                                                                       \
@@ -296,4 +299,13 @@ int codec_decode(const struct codec_kernels *kernels, const struct page_layout *
 	const int r = kernels->decode_start(&run, layout, page, image);
 
 	return r ? r : all_steps(kernels, &run, scratch);
+}
+
+double codec_value(int is_fp16, uint32_t code)
+{
+	const struct fp8_source s = fp8_source(is_fp16);
+	int e;
+	const uint32_t m = fp8_split(&s, code, &e);
+
+	return ldexp(code & 0x8000 ? -(double)m : m, e);
 }

@@ -51,6 +51,8 @@ int codec_encode(const struct codec_kernels *kernels, const struct page_layout *
 		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch);
 int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
 		 uint64_t page, const uint8_t *image, uint8_t *scratch);
+/* The value of a 16-bit code, which is no Inf and no NaN. */
+double codec_value(int is_fp16, uint32_t code);
 /* Describes them in one line, for a failing test. */
 void pages_print(const struct pages *pages);
 

@@ -7,18 +7,10 @@
 #include <math.h>
 
 #include "kernels/fp8.h"
+#include "tests/lib/lib_pages.h"
 #include "tests/lib/test.h"
 
 enum { GROUP = 16 * 128, GROUPS = 4096 };
-
-static double value_of(int is_fp16, uint32_t code)
-{
-	const struct fp8_source s = fp8_source(is_fp16);
-	int e;
-	const uint32_t m = fp8_split(&s, code, &e);
-
-	return ldexp(code & 0x8000 ? -(double)m : m, e);
-}
 
 static uint32_t bf16_of(double x)
 {
@@ -37,8 +29,9 @@ TEST(error_of_a_value_is_bounded)
 	for (int h = 0; h < 2; h++)
 		for (int k = h ? FP8_FP16_K_MIN : -20; k <= FP8_FP16_K_MAX; k++)
 			for (uint32_t v = 0; v < (h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT); v++) {
-				const double x = value_of(h, v),
-					     y = value_of(h, fp8_decode(h, k, fp8_encode(h, k, v)));
+				const double x = codec_value(h, v),
+					     y = codec_value(h,
+							     fp8_decode(h, k, fp8_encode(h, k, v)));
 
 				if (x > ldexp(464, k))
 					break;
@@ -78,8 +71,8 @@ static void gaussian_ratio(double *ret_noise, double *ret_signal)
 		}
 		k = fp8_exponent(0, amax);
 		for (int i = 0; i < GROUP; i++) {
-			const double x = value_of(0, v[i]),
-				     y = value_of(0, fp8_decode(0, k, fp8_encode(0, k, v[i])));
+			const double x = codec_value(0, v[i]),
+				     y = codec_value(0, fp8_decode(0, k, fp8_encode(0, k, v[i])));
 
 			*ret_noise += (x - y) * (x - y) / (sigma * sigma);
 			*ret_signal += x * x / (sigma * sigma);

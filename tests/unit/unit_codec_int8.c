@@ -24,15 +24,6 @@ static const struct rule {
 	       { DTYPE_FP16, 0x7c00, INT8_FP16_LIMIT, 1, INT8_FP16_K_MIN, INT8_FP16_K_MAX }
 };
 
-static double value_of(int is_fp16, uint32_t code) /* of a finite one */
-{
-	const struct fp8_source s = fp8_source(is_fp16);
-	int e;
-	const uint32_t m = fp8_split(&s, code, &e);
-
-	return ldexp(code & 0x8000 ? -(double)m : m, e);
-}
-
 TEST(exponent_is_the_least_that_holds_amax)
 {
 	for (int h = 0; h < 2; h++)
@@ -45,8 +36,8 @@ TEST(exponent_is_the_least_that_holds_amax)
 			}
 			assert_in_range(k - rules[h].k_least, 0,
 					rules[h].k_most - rules[h].k_least);
-			assert_true(value_of(h, amax) <= ldexp(127.5, k));
-			assert_true(value_of(h, amax) > ldexp(127.5, k - 1));
+			assert_true(codec_value(h, amax) <= ldexp(127.5, k));
+			assert_true(codec_value(h, amax) > ldexp(127.5, k - 1));
 		}
 }
 
@@ -61,9 +52,9 @@ TEST(fp16_limit_is_the_first_that_rounds_to_infinity)
 {
 	const int k = INT8_FP16_K_MAX;
 
-	assert_true(value_of(1, INT8_FP16_LIMIT) > ldexp(127.5, k));
-	assert_true(value_of(1, INT8_FP16_LIMIT - 1) <= ldexp(127.5, k));
-	assert_true(value_of(1, int8_decode(1, k, int8_encode(1, k, INT8_FP16_LIMIT - 1))) ==
+	assert_true(codec_value(1, INT8_FP16_LIMIT) > ldexp(127.5, k));
+	assert_true(codec_value(1, INT8_FP16_LIMIT - 1) <= ldexp(127.5, k));
+	assert_true(codec_value(1, int8_decode(1, k, int8_encode(1, k, INT8_FP16_LIMIT - 1))) ==
 		    65024);
 }
 
@@ -71,7 +62,7 @@ TEST(fp16_limit_is_the_first_that_rounds_to_infinity)
  * value is exact and comes back as the same code. */
 static void check_value(int is_fp16, int k, uint32_t code)
 {
-	const double y = ldexp(value_of(is_fp16, code), -k), want = nearbyint(y);
+	const double y = ldexp(codec_value(is_fp16, code), -k), want = nearbyint(y);
 	const int8_t c = int8_encode(is_fp16, k, code);
 	uint16_t back;
 
@@ -79,7 +70,7 @@ static void check_value(int is_fp16, int k, uint32_t code)
 	if (fabs(y) > 127.5 || (code & 0x7fff) >= rules[is_fp16].limit)
 		return;
 	back = int8_decode(is_fp16, k, c);
-	assert_true(value_of(is_fp16, back) == ldexp(c, k));
+	assert_true(codec_value(is_fp16, back) == ldexp(c, k));
 	assert_int_equal(int8_encode(is_fp16, k, back), c);
 }
 

@@ -20,15 +20,6 @@ struct bed {
 	struct codec_error whole; /* of all values, by this test's own reckoning */
 };
 
-static double value_of(int is_fp16, uint32_t code)
-{
-	const struct fp8_source s = fp8_source(is_fp16);
-	int e;
-	const uint32_t m = fp8_split(&s, code, &e);
-
-	return ldexp(code & 0x8000 ? -(double)m : m, e);
-}
-
 /* Values of three octaves, of either sign: no group of them is raw. */
 static void fill(uint8_t *at, uint64_t bytes, bool is_fp16, struct random *random)
 {
@@ -46,10 +37,10 @@ static void compare_all(struct bed *b, const uint8_t *before, int is_fp16)
 {
 	b->whole = (struct codec_error){ 0 };
 	for (uint64_t i = 0; i < b->pages.bytes; i += 2) {
-		const double was = value_of(is_fp16,
-					    (uint32_t)before[i] | (uint32_t)before[i + 1] << 8),
-			     is = value_of(is_fp16,
-					   (uint32_t)b->page[i] | (uint32_t)b->page[i + 1] << 8);
+		const double was = codec_value(is_fp16,
+					       (uint32_t)before[i] | (uint32_t)before[i + 1] << 8),
+			     is = codec_value(is_fp16,
+					      (uint32_t)b->page[i] | (uint32_t)b->page[i + 1] << 8);
 
 		b->whole.squares += was * was;
 		b->whole.errors += (was - is) * (was - is);
