@@ -15,13 +15,13 @@ from pathlib import Path
 
 from engine_process import MOMENTS, Engine, Trouble, blocks, commands, served
 from llama_cpp_engine import TEXT, find_model
-from world import BUILD, CONFIG, PATIENT_S, TREE, World
+from world import BUILD, PATIENT_S, TREE, World, host
 
 ENGINE = Path(__file__).with_name("llama_cpp_engine.py")
 
 
 class OneDaemon(World):
-    settings = CONFIG.replace("64M", "256M")
+    settings = host(256)
 
 
 class LlamaCppPython(Trouble, OneDaemon):

@@ -18,7 +18,7 @@ from sglang.srt.mem_cache.storage import StorageBackendFactory
 import sglang_engine
 from engine_process import Engine, commands
 from sglang_engine import PAGE, computed, make_pools, storage
-from world import CONFIG, Waits, started
+from world import Waits, host, started
 
 ENGINE = Path(__file__).with_name("sglang_engine.py")
 ORDERS = ("layer_first", "page_first", "page_first_direct", "page_head")
@@ -28,7 +28,7 @@ LATENT = ("mla/layer_first", "mla/page_first", "mla/page_first_direct")
 class OneDaemon(Waits):
     @classmethod
     def setUpClass(cls) -> None:
-        _, cls.daemon = started(cls.addClassCleanup, CONFIG.replace("64M", "512M"))
+        _, cls.daemon = started(cls.addClassCleanup, host(512))
 
     def setUp(self) -> None:
         """Begins without what an earlier test left."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from unittest import mock
 
 from engine_process import MOMENTS, PATIENT_S, Engine, Trouble, blocks
-from world import CONFIG, World, started
+from world import World, host, started
 
 ENGINE = Path(__file__).with_name("transformers_engine.py")
-LARGE = CONFIG.replace("64M", "256M")
+LARGE = host(256)
 
 
 class Transformers(Trouble, World):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import vllm_models
 from engine_process import MOMENTS, Engine, Trouble, commands, served
-from world import CONFIG, Waits, World, started
+from world import Waits, World, host, started
 
 ENGINE = Path(__file__).with_name("vllm_engine.py")
-LARGE = CONFIG.replace("64M", "256M")
+LARGE = host(256)
 
 
 def divergence(p: list, q: list) -> float:

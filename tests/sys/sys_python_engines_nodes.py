@@ -20,7 +20,7 @@ from kvtier import Client, Space, Tier  # noqa: E402
 from kvtier import vllm as adapter  # noqa: E402
 from llama_demo import Daemon, Redis  # noqa: E402
 from vllm_double import Engine  # noqa: E402
-from world import BUILD, CONFIG, Waits  # noqa: E402
+from world import BUILD, Waits, host  # noqa: E402
 
 REDIS = Redis.find()
 if not REDIS:
@@ -47,7 +47,7 @@ class Nodes(Waits):
         self.addCleanup(patch.stop)
 
     def node(self, name: str, shares: bool = True) -> Daemon:
-        daemon = Daemon(BUILD, self.work / name, self.redis.config().replace("256M", "16M") if shares else CONFIG)
+        daemon = Daemon(BUILD, self.work / name, self.redis.config().replace("256M", "16M") if shares else host(16))
         self.addCleanup(daemon.close)
         if shares:
             daemon.tier("redis")

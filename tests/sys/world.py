@@ -14,11 +14,15 @@ from llama_demo import Daemon
 
 TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["BUILD"])
-CONFIG = "[host]\nbytes = 16M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
 PATIENT_S = 120
 
 
-def started(cleanup, config: str = CONFIG) -> tuple:
+def host(mib: int) -> str:
+    """A daemon's configuration: so much host memory, and nothing else."""
+    return f"[host]\nbytes = {mib}M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+
+
+def started(cleanup, config: str = host(16)) -> tuple:
     """A directory, and a kvtierd in it. cleanup: addCleanup() of a case, or addClassCleanup()."""
     work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
     cleanup(work.cleanup)
@@ -37,7 +41,7 @@ class Waits(unittest.TestCase):
 
 
 class World(Waits):
-    settings = CONFIG
+    settings = host(16)
 
     def setUp(self) -> None:
         self.work, self.daemon = started(self.addCleanup, self.settings)
