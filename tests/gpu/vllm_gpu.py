@@ -13,7 +13,7 @@ import torch_double
 import vllm_double
 from kvtier.adapters import vllm_core
 from torch_engine import Emulated
-from world import CONFIG
+from world import host
 
 
 class Row:
@@ -80,7 +80,7 @@ class Engine(vllm_double.Engine):
 
 
 class OnGpu(Vllm):
-    settings = CONFIG + "[gpu]\ndevices = required\nstaging_bytes = 8M\n"
+    settings = host(16) + "[gpu]\ndevices = required\nstaging_bytes = 8M\n"
     tokens = list(range(43))        # five full blocks
     kind = functools.partial(Engine, dtype=torch_double.bfloat16)
 

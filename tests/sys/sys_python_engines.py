@@ -498,7 +498,7 @@ class OfVllm(World):
 
     def test_layouts_that_are_not_known_are_refused(self):
         good = Tensor("l", "bfloat16", (9, 4, 8, 16), (512, 128, 16, 1), 0, 4096, 9216, False)
-        self.assertEqual(layout_of([good], 9)[2:], (Dtype.BF16, 1, 512, 0, ""))
+        self.assertEqual(layout_of([good], 9)[2:], (Dtype.BF16, 1, 512, 0, "", 1, 0))
         permuted = good._replace(strides=(512, 16, 64, 1))
         self.assertEqual((layout_of([permuted], 9).values, layout_of([permuted], 9).order), (512, "213"))
         for bad, words in ((good._replace(strides=(1024, 128, 16, 2)), "holes"), (good._replace(shape=(8, 4, 8, 16)),
