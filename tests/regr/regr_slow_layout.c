@@ -81,7 +81,7 @@ static void slow_open(struct slow *s, const struct layout *l)
 	static const uint32_t tokens[TOKENS] = { 1, 2, 3 };
 	const uint32_t page = 0;
 	size_t n = 1;
-	uint64_t op;
+	uint64_t op = 0;
 
 	g.model = "slow@1";
 	g.layers = LAYERS;
