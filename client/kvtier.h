@@ -23,8 +23,8 @@
  * - A store is best effort: -ENOSPC for a block means that the daemon chose not to keep it.
  * - FP8 is lossy. With KVTIER_CODEC_FP8 (the default for BF16 and FP16) a loaded value is the
  *   nearest E4M3 value times a power of two: the relative error is <= 1/17 for normal values, and
- *   2.67 % RMS on Gaussian data (daemon/IMAGE.md, "FP8 rule"). KVTIER_CODEC_INT8 has a quarter
- *   to a fifth of that error on K in real models. KVTIER_CODEC_RAW is bit exact.
+ *   2.67 % RMS on Gaussian data (daemon/IMAGE.md, "FP8 rule"). KVTIER_CODEC_INT8 has a third
+ *   of that error on a real model (tests/bench/RESULTS.md). KVTIER_CODEC_RAW is bit exact.
  * - After fork() only the parent may use a client. In the child every call on it returns -EPERM,
  *   and closing it frees memory and does nothing else. The child opens a client of its own.
  *
@@ -187,9 +187,9 @@ enum kvtier_codec {
 	KVTIER_CODEC_FP8 = 2, /* BF16, FP16: E4M3, a power-of-two scale for 16 tokens of a head */
 	KVTIER_CODEC_FP8_NATIVE = 3, /* 8-bit types, bytes as they are */
 	/* BF16, FP16, with K or V planes: whole numbers, a power-of-two scale for 64 tokens of a
-	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens), and has a
-	 * quarter to a fifth of its error on K. KVTIER_TYPED values beside the planes are fp8.
-	 * Pages in a GPU's memory are staged: the GPU's kernels do not know this codec. */
+	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens).
+	 * KVTIER_TYPED values beside the planes are fp8. Pages in a GPU's memory are staged: the
+	 * GPU's kernels do not know this codec. */
 	KVTIER_CODEC_INT8 = 5,
 };
 

@@ -52,7 +52,7 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 
 static uint32_t value_bytes(enum image_codec codec, uint32_t dtype)
 {
-	return codec == CODEC_FP8 || codec == CODEC_INT8 ? 1 : image_element_bytes(dtype);
+	return image_codec_scales(codec) ? 1 : image_element_bytes(dtype);
 }
 
 /* Scales of one head of a plane. */
@@ -119,7 +119,7 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	payload = (values_k + typed) * bytes_k + values_v * bytes_v + g->opaque_bytes;
 	scales = planes *
 		 (head_scales(g, codec_k, g->head_dim_k) + head_scales(g, codec_v, g->head_dim_v));
-	if (codec_k == CODEC_FP8 || codec_k == CODEC_INT8)
+	if (image_codec_scales(codec_k))
 		scales += g->typed_segments *
 			  (((uint64_t)g->typed_values + IMAGE_GROUP_TYPED - 1) / IMAGE_GROUP_TYPED);
 	offset = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *

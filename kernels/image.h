@@ -42,6 +42,11 @@ enum image_codec {
 	CODEC_LOSSLESS = 4,
 	CODEC_INT8 = 5, /* of planes; typed values are fp8 beside it */
 };
+/* Whether values of 16 bits become a byte, with scales. */
+static inline int image_codec_scales(enum image_codec codec)
+{
+	return codec == CODEC_FP8 || codec == CODEC_INT8;
+}
 enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
 
 struct image_header {

@@ -217,7 +217,7 @@ static bool typed(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 	if (left == 0)
 		return false;
 	*cost += (uint64_t)g.cols * x->shape.element_bytes;
-	if (x->codec_k == CODEC_FP8 || x->codec_k == CODEC_INT8)
+	if (image_codec_scales(x->codec_k))
 		*r = coded_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at,
 				 x->doing == REF_DECODE);
 	else

@@ -55,7 +55,7 @@ static enum image_codec plane_codec(const struct tiles *w, const struct page_pie
 {
 	const enum image_codec codec = p->kind == KIND_K ? w->codec_k : w->codec_v;
 
-	return codec == CODEC_FP8 || codec == CODEC_INT8 ? codec : CODEC_RAW;
+	return image_codec_scales(codec) ? codec : CODEC_RAW;
 }
 
 static uint64_t plane_row(const struct tiles *w, const struct page_piece *p)
@@ -177,12 +177,6 @@ static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_
 	return true;
 }
 
-/* Without a channel in sight, typed values beside int8 planes are fp8. */
-static enum image_codec typed_codec(const struct tiles *w)
-{
-	return w->codec_k == CODEC_FP8 || w->codec_k == CODEC_INT8 ? CODEC_FP8 : CODEC_RAW;
-}
-
 static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
 {
 	const uint64_t left = p->length - w->at;
@@ -194,7 +188,8 @@ static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_
 		.base = p->base + w->page * p->page_stride + w->at * w->element_bytes,
 		.rows = 1,
 		.row_bytes = n * w->element_bytes,
-		.codec = typed_codec(w),
+		/* beside int8 planes they are fp8: their channels are not known */
+		.codec = image_codec_scales(w->codec_k) ? CODEC_FP8 : CODEC_RAW,
 		.cost = n * w->element_bytes,
 	};
 	w->at += n;

@@ -480,8 +480,7 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	       /* the padding */
 	       shape.payload_offset - sizeof(struct image_header) - shape.scale_bytes);
 	tiles_start(&e->tiles, layout, page, codec_k, codec_v, &shape, true);
-	if (tiles_first(&e->tiles, &first, &bytes) &&
-	    (codec_k == CODEC_FP8 || codec_k == CODEC_INT8))
+	if (tiles_first(&e->tiles, &first, &bytes) && image_codec_scales(codec_k))
 		for (uint64_t i = 0; i < bytes; i += LINE)
 			_mm_prefetch((const char *)(first + i), _MM_HINT_T0);
 	e->zen4 = cpu_is_zen4();

@@ -843,9 +843,7 @@ void spaces_count(const struct spaces *s, struct spaces_count *ret)
 
 bool space_measures(struct space *space, uint64_t now_ns)
 {
-	const bool lossy = space->codec == CODEC_FP8 || space->codec == CODEC_INT8;
-
-	if (!lossy || now_ns - space->measured_ns < MEASURE_NS)
+	if (!image_codec_scales(space->codec) || now_ns - space->measured_ns < MEASURE_NS)
 		return false;
 	space->measured_ns = now_ns;
 	return true;

@@ -72,7 +72,7 @@ class Codec(enum.IntEnum):
     RAW = 1
     FP8 = 2
     FP8_NATIVE = 3
-    INT8 = 5          # of K and V planes: as many bytes as fp8 and 1.6 %, a quarter of its error on K
+    INT8 = 5          # of K and V planes: 1.6 % more bytes than fp8 in blocks of 64 tokens, a third of its error
 
 
 class Kind(enum.IntEnum):
