@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "fp8.h"
+#include "kernels/fp8.h"
 
 /* Inlined whatever the compiler thinks: is_fp16 is a constant where it matters, and folds away. */
 #define MATH_FN static inline __attribute__((always_inline))

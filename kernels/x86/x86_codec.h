@@ -21,8 +21,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "kernels.h"
-#include "tiles.h"
+#include "kernels/kernels.h"
+#include "kernels/tiles.h"
 #include "x86_hash.h"
 
 enum {

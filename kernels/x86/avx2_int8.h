@@ -18,7 +18,7 @@
 #define KVTIER_AVX2_INT8_H
 
 #include "avx2_math.h"
-#include "int8.h"
+#include "kernels/int8.h"
 
 enum {
 	INT8_SCALE_LEAST = INT8_BF16_K_MIN + FP8_BIAS,
