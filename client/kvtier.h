@@ -24,7 +24,8 @@
  * - FP8 is lossy. With KVTIER_CODEC_FP8 (the default for BF16 and FP16) a loaded value is the
  *   nearest E4M3 value times a power of two: the relative error is <= 1/17 for normal values, and
  *   2.67 % RMS on Gaussian data (daemon/IMAGE.md, "FP8 rule"). KVTIER_CODEC_INT8 has a third
- *   of that error on a real model (tests/bench/RESULTS.md). KVTIER_CODEC_RAW is bit exact.
+ *   of that error on a real model (tests/bench/RESULTS.md). KVTIER_CODEC_RAW and
+ *   KVTIER_CODEC_LOSSLESS are bit exact.
  * - After fork() only the parent may use a client. In the child every call on it returns -EPERM,
  *   and closing it frees memory and does nothing else. The child opens a client of its own.
  *
@@ -186,6 +187,9 @@ enum kvtier_codec {
 	KVTIER_CODEC_RAW = 1,     /* any dtype, bytes as they are */
 	KVTIER_CODEC_FP8 = 2, /* BF16, FP16: E4M3, a power-of-two scale for 16 tokens of a head */
 	KVTIER_CODEC_FP8_NATIVE = 3, /* 8-bit types, bytes as they are */
+	/* BF16, FP16: bit exact, in 0.72 of BF16's bytes and 0.91 of FP16's, and fewer in Redis. A
+	 * block that would take more is kept raw. Pages in a GPU's memory are staged. */
+	KVTIER_CODEC_LOSSLESS = 4,
 	/* BF16, FP16, with K or V planes: whole numbers, a power-of-two scale for 64 tokens of a
 	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens).
 	 * KVTIER_TYPED values beside the planes are fp8. Pages in a GPU's memory are staged: the

@@ -41,10 +41,10 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 		return 1;
 	case CODEC_FP8:
 	case CODEC_INT8:
+	case CODEC_LOSSLESS:
 		return dtype == DTYPE_BF16 || dtype == DTYPE_FP16;
 	case CODEC_FP8_NATIVE:
 		return image_element_bytes(dtype) == 1;
-	case CODEC_LOSSLESS:
 	default:
 		return 0;
 	}
@@ -55,9 +55,67 @@ static uint32_t value_bytes(enum image_codec codec, uint32_t dtype)
 	return image_codec_scales(codec) ? 1 : image_element_bytes(dtype);
 }
 
+static uint32_t divided_up(uint32_t n, uint32_t by)
+{
+	return (n + by - 1) / by;
+}
+
+/* Bytes of a step that do not depend on its values. */
+static uint32_t pack_step_bytes(uint32_t dtype)
+{
+	const uint32_t words = dtype == DTYPE_FP16 ? 3 + 2 : 2;
+
+	return IMAGE_PACK_STEP + words * 8;
+}
+
+uint32_t image_pack_bytes(uint32_t dtype, uint32_t values, uint32_t far)
+{
+	const uint32_t n = divided_up(values, IMAGE_PACK_STEP) * pack_step_bytes(dtype) + far;
+
+	return divided_up(n, IMAGE_PACK_ALIGN) * IMAGE_PACK_ALIGN;
+}
+
+/* What the packs of one head of a plane, or of a typed segment, take: their number, and their bytes
+ * with so many of the far part a step; in the last there may be fewer values. */
+struct packs {
+	uint32_t n;
+	uint64_t bytes;
+};
+
+static struct packs packs_of(uint32_t dtype, uint32_t values, uint32_t most, uint32_t far)
+{
+	const uint32_t n = values / most, rest = values % most;
+	uint64_t bytes = (uint64_t)n *
+			 image_pack_bytes(dtype, most, far * divided_up(most, IMAGE_PACK_STEP));
+
+	if (rest)
+		bytes += image_pack_bytes(dtype, rest, far * divided_up(rest, IMAGE_PACK_STEP));
+	return (struct packs){ n + (rest > 0), bytes };
+}
+
+static struct packs head_packs(const struct image_geometry *g, uint32_t dim, uint32_t far)
+{
+	return dim ? packs_of(g->dtype, g->block_tokens * dim, image_pack_tokens(dim) * dim, far) :
+		     (struct packs){ 0 };
+}
+
+/* The payload of all packs of a lossless image, and what lies behind them. */
+static uint64_t packs_payload(const struct image_geometry *g, uint32_t far)
+{
+	const uint64_t planes = (uint64_t)g->layers * g->kv_heads;
+
+	return planes * (head_packs(g, g->head_dim_k, far).bytes +
+			 head_packs(g, g->head_dim_v, far).bytes) +
+	       g->typed_segments *
+		       packs_of(g->dtype, g->typed_values, IMAGE_PACK_TYPED, far).bytes +
+	       IMAGE_PACK_SPARE + g->opaque_bytes;
+}
+
 /* Scales of one head of a plane. */
 static uint32_t head_scales(const struct image_geometry *g, enum image_codec codec, uint32_t dim)
 {
+	if (codec == CODEC_LOSSLESS)
+		return IMAGE_PACK_SCALES * head_packs(g, dim, 0).n;
 	if (codec == CODEC_INT8)
 		return (g->block_tokens + IMAGE_CHANNEL_TOKENS - 1) / IMAGE_CHANNEL_TOKENS * dim;
 	return codec == CODEC_FP8 && dim ?
@@ -94,6 +152,8 @@ static const char *bad_field(const struct image_geometry *g, enum image_codec co
 		return "head_dim_k"; /* a block without bytes */
 	if (!least && codec_k == CODEC_INT8)
 		return "codec"; /* it is for planes: typed values would be fp8 under its name */
+	if ((codec_k == CODEC_LOSSLESS) != (codec_v == CODEC_LOSSLESS))
+		return "codec";
 	return codec_takes(codec_k, g->dtype) && codec_takes(codec_v, g->dtype) ? NULL : "codec";
 }
 
@@ -120,8 +180,19 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	scales = planes *
 		 (head_scales(g, codec_k, g->head_dim_k) + head_scales(g, codec_v, g->head_dim_v));
 	if (image_codec_scales(codec_k))
-		scales += g->typed_segments *
-			  (((uint64_t)g->typed_values + IMAGE_GROUP_TYPED - 1) / IMAGE_GROUP_TYPED);
+		scales += (uint64_t)g->typed_segments *
+			  divided_up(g->typed_values, IMAGE_GROUP_TYPED);
+	if (codec_k == CODEC_LOSSLESS) {
+		scales += (uint64_t)g->typed_segments * IMAGE_PACK_SCALES *
+			  divided_up(g->typed_values, IMAGE_PACK_TYPED);
+		payload = packs_payload(g, IMAGE_PACK_FAR);
+		if (payload > (values_k + values_v + typed) * element + g->opaque_bytes) {
+			/* steps that are mostly empty */
+			if (ret_field)
+				*ret_field = "codec";
+			return -EINVAL;
+		}
+	}
 	offset = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
 		 IMAGE_ALIGN;
 	if (offset + payload > IMAGE_MAX_BYTES)
@@ -141,9 +212,50 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	return 0;
 }
 
+/* Bytes of the packs of so many values, whose lengths are at *scales, which moves on. */
+static uint64_t packs_in(const struct image_geometry *g, uint32_t values, uint32_t most,
+			 const uint8_t **scales)
+{
+	uint64_t sum = 0;
+
+	for (; values; *scales += IMAGE_PACK_SCALES) {
+		const uint32_t n = values < most ? values : most;
+
+		sum += image_pack_bytes(g->dtype, n, image_pack_far(*scales));
+		values -= n;
+	}
+	return sum;
+}
+
+/* Bytes of the packs of the first layers' planes. */
+static uint64_t layers_in(const struct image_geometry *g, uint32_t layers, const uint8_t **scales)
+{
+	const uint32_t dims[2] = { g->head_dim_k, g->head_dim_v };
+	uint64_t sum = 0;
+
+	for (uint32_t plane = 0; plane < 2 * layers; plane++) {
+		const uint32_t dim = dims[plane % 2];
+
+		for (uint32_t head = 0; head < g->kv_heads && dim; head++)
+			sum += packs_in(g, g->block_tokens * dim, image_pack_tokens(dim) * dim,
+					scales);
+	}
+	return sum;
+}
+
+int image_packs_fit(const struct image_geometry *g, const struct image_shape *shape,
+		    const uint8_t *scales)
+{
+	uint64_t sum = layers_in(g, g->layers, &scales);
+
+	for (uint32_t i = 0; i < g->typed_segments; i++)
+		sum += packs_in(g, g->typed_values, IMAGE_PACK_TYPED, &scales);
+	return sum + IMAGE_PACK_SPARE + g->opaque_bytes == shape->payload_bytes;
+}
+
 void image_layer_at(const struct image_geometry *g, enum image_codec codec_k,
-		    enum image_codec codec_v, uint32_t layer, uint32_t *ret_scale,
-		    uint32_t *ret_payload)
+		    enum image_codec codec_v, uint32_t layer, const uint8_t *scales,
+		    uint32_t *ret_scale, uint32_t *ret_payload)
 {
 	const uint32_t heads = layer * g->kv_heads;
 
@@ -152,6 +264,8 @@ void image_layer_at(const struct image_geometry *g, enum image_codec codec_k,
 	*ret_payload = heads * g->block_tokens *
 		       (g->head_dim_k * value_bytes(codec_k, g->dtype) +
 			g->head_dim_v * value_bytes(codec_v, g->dtype));
+	if (codec_k == CODEC_LOSSLESS) /* no more than all of the payload: they fit */
+		*ret_payload = (uint32_t)layers_in(g, layer, &scales);
 }
 
 void image_header_fill(struct image_header *ret, const struct image_geometry *g,
@@ -188,6 +302,29 @@ void image_seal(struct image_header *header, uint64_t checksum)
 	header->header_crc = image_crc32c(header, offsetof(struct image_header, header_crc));
 }
 
+int image_header_shape(const struct image_header *header, const struct image_geometry *g,
+		       struct image_shape *ret)
+{
+	if (image_shape(g, header->codec_k, header->codec_v, ret, NULL))
+		return -EBADMSG;
+	if (header->codec_k != CODEC_LOSSLESS)
+		return 0;
+	if (header->payload_bytes > ret->payload_bytes ||
+	    header->payload_bytes < packs_payload(g, 0))
+		return -EBADMSG;
+	image_shape_cut(ret, header->payload_bytes);
+	return 0;
+}
+
+void image_shape_cut(struct image_shape *shape, uint32_t payload_bytes)
+{
+	const uint32_t cut = shape->payload_bytes - payload_bytes;
+
+	shape->payload_bytes -= cut;
+	shape->image_bytes -= cut;
+	shape->packed_bytes -= cut;
+}
+
 int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
 		       const struct image_identity *identity, struct image_shape *ret_shape)
 {
@@ -195,10 +332,10 @@ int image_header_check(const struct image_header *header, const struct image_geo
 	struct image_shape shape;
 
 	memcpy(&h, header, sizeof(h)); /* one read: bytes are used as checked */
-	if (image_shape(geometry, h.codec_k, h.codec_v, &shape, NULL))
+	if (image_header_shape(&h, geometry, &shape))
 		return -EBADMSG;
-	/* The only good header with these codecs and this checksum. It is compared whole, so no
-	 * field is forgotten. */
+	/* The only good header with these codecs, this checksum and, if it is lossless, payload. It
+	 * is compared whole, so no field is forgotten. */
 	image_header_fill(&want, geometry, h.codec_k, h.codec_v, &shape, identity);
 	image_seal(&want, h.checksum);
 	if (memcmp(&h, &want, sizeof(h)))

@@ -5,9 +5,12 @@
  *	0         struct image_header, 128 bytes
  *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), or for int8 per
  *	          (layer, K|V, head, 64-token group, channel); then one per 1,024 values of each
- *	          typed segment; none for raw and fp8-native planes
+ *	          typed segment; for lossless three bytes per pack; none for raw and fp8-native
  *	payload_offset (a multiple of 4 KiB)
  *	          payload: [layer][K|V][head][token][dim], then typed, then opaque bytes
+ *
+ * A lossless image is as long as its values need, up to the size that image_shape() gives. Its
+ * header says how long.
  *
  * Everything here is pure arithmetic on private memory: any thread, no allocation, no I/O.
  */
@@ -25,6 +28,15 @@ enum {
 	IMAGE_GROUP_TOKENS = 16,
 	IMAGE_CHANNEL_TOKENS = 64, /* int8: of a channel, in a group */
 	IMAGE_GROUP_TYPED = 1024,
+	IMAGE_PACK_TOKENS = 64,    /* lossless: of a head, in a pack, */
+	IMAGE_PACK_VALUES = 40960, /* if that is no more than so many values */
+	IMAGE_PACK_TYPED = 4096,
+	IMAGE_PACK_STEP = 64,  /* values that are packed together */
+	IMAGE_PACK_SCALES = 3, /* bytes of scales: the base, and the length of its far part */
+	IMAGE_PACK_ALIGN = 8,
+	/* Bytes of a step's far part that there is room for, in the mean. Real KV takes 6 to 10. */
+	IMAGE_PACK_FAR = 12,
+	IMAGE_PACK_SPARE = 64, /* zeros at the end of the payload, which decoders may read */
 	IMAGE_MAX_BYTES = 256 << 20,
 	IMAGE_MAX_LAYERS = 1024,
 	IMAGE_MAX_HEADS = 1024,
@@ -39,8 +51,8 @@ enum image_codec {
 	CODEC_RAW = 1,
 	CODEC_FP8 = 2,
 	CODEC_FP8_NATIVE = 3,
-	CODEC_LOSSLESS = 4,
-	CODEC_INT8 = 5, /* of planes; typed values are fp8 beside it */
+	CODEC_LOSSLESS = 4, /* of K, V and typed values alike */
+	CODEC_INT8 = 5,     /* of planes; typed values are fp8 beside it */
 };
 /* Whether values of 16 bits become a byte, with scales. */
 static inline int image_codec_scales(enum image_codec codec)
@@ -96,8 +108,8 @@ struct image_shape {
 	uint32_t groups;        /* 16-token groups a plane: ceil(block_tokens / 16) */
 	uint32_t scale_bytes;
 	uint32_t payload_offset; /* round_up(128 + scale_bytes, 4096) */
-	uint32_t payload_bytes;
-	uint32_t image_bytes; /* payload_offset + payload_bytes: a slot must hold so many */
+	uint32_t payload_bytes;  /* lossless: at most, or of the image whose header was checked */
+	uint32_t image_bytes;    /* payload_offset + payload_bytes: a slot must hold so many */
 	/* 128 + scale_bytes + payload_bytes: unpadded, as in Redis */
 	uint32_t packed_bytes;
 	uint32_t logical_bytes; /* the block in the engine's dtype, opaque bytes included */
@@ -109,10 +121,25 @@ int image_shape(const struct image_geometry *geometry, enum image_codec codec_k,
 		enum image_codec codec_v, struct image_shape *ret, const char **ret_field);
 
 /* Where a layer (<= layers) begins in the image's scales and payload, in bytes; `layers`: where the
- * planes end. image_shape() has taken the geometry. */
+ * planes end. image_shape() has taken the geometry. Reads `scales`, those of the image, only where
+ * it is lossless. */
 void image_layer_at(const struct image_geometry *geometry, enum image_codec codec_k,
-		    enum image_codec codec_v, uint32_t layer, uint32_t *ret_scale,
-		    uint32_t *ret_payload);
+		    enum image_codec codec_v, uint32_t layer, const uint8_t *scales,
+		    uint32_t *ret_scale, uint32_t *ret_payload);
+
+/* Tokens of a head in a pack, for a head dim > 0. */
+static inline uint32_t image_pack_tokens(uint32_t dim)
+{
+	return dim * IMAGE_PACK_TOKENS <= IMAGE_PACK_VALUES ? IMAGE_PACK_TOKENS :
+							      IMAGE_PACK_VALUES / dim;
+}
+/* Bytes of a pack of so many values, with `far` bytes in its far part. */
+uint32_t image_pack_bytes(uint32_t dtype, uint32_t values, uint32_t far);
+/* The far part's length in a pack's scales. */
+static inline uint32_t image_pack_far(const uint8_t scales[IMAGE_PACK_SCALES])
+{
+	return scales[1] | (uint32_t)scales[2] << 8;
+}
 
 uint32_t image_element_bytes(uint32_t dtype); /* 0: there is no such dtype */
 
@@ -165,11 +192,22 @@ void image_header_fill(struct image_header *ret, const struct image_geometry *ge
 void image_seal(struct image_header *header, uint64_t checksum);
 
 /* Checks a header that came from anywhere: magic, version, crc, every field against the geometry
- * and identity expected, sizes recomputed. 0, or -EBADMSG. On 0 *ret_shape is the image's shape
- * (its codecs may be raw where the space's are not: *header says). Reads only the 128 bytes at
- * `header`. */
+ * and identity expected, sizes recomputed; a lossless payload's size against its limits. 0, or
+ * -EBADMSG. On 0 *ret_shape is the image's shape (its codecs may be raw where the space's are not:
+ * *header says). Reads only the 128 bytes at `header`. */
 int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
 		       const struct image_identity *identity, struct image_shape *ret_shape);
+
+/* The shape of an image from its header, which has been checked. 0, or -EBADMSG: it was not. */
+int image_header_shape(const struct image_header *header, const struct image_geometry *geometry,
+		       struct image_shape *ret);
+
+/* Makes a lossless image's shape that of one with so few bytes of payload. */
+void image_shape_cut(struct image_shape *shape, uint32_t payload_bytes);
+
+/* Whether the packs of a lossless image, by the lengths in `scales`, have exactly its payload. */
+int image_packs_fit(const struct image_geometry *geometry, const struct image_shape *shape,
+		    const uint8_t *scales);
 
 /* The geometry that a header claims, unchecked. For a caller that knows only the key. */
 void image_header_geometry(const struct image_header *header, struct image_geometry *ret);

@@ -16,10 +16,11 @@
 
 #include "int8.h"
 #include "kernels.h"
+#include "lossless.h"
 
-/* Where the next bytes of an image go to or come from. */
+/* Where the next bytes of an image go to or come from, and the end of its payload. */
 struct image_cursor {
-	uint8_t *scales, *payload;
+	uint8_t *scales, *payload, *end;
 };
 
 /* One group: rows x cols values of the source dtype, row r at base + r * stride. With int8 each
@@ -125,8 +126,189 @@ static void decode_channels(const struct group *g, int is_fp16, struct image_cur
 	from->scales += g->ends ? g->cols : 0;
 }
 
+/* Value i of a pack; those that fill its last step are its last one. */
+static uint32_t pack_value(const struct group *g, uint32_t i)
+{
+	const uint32_t n = g->rows * g->cols, at = i < n ? i : n - 1;
+
+	return load16(g->base + at / g->cols * g->stride + 2ull * (at % g->cols));
+}
+
+static uint8_t pack_base(const struct group *g, int is_fp16)
+{
+	const uint32_t steps = (g->rows * g->cols + LOSSLESS_STEP - 1) / LOSSLESS_STEP;
+	uint32_t least[LOSSLESS_WINDOWS + 2] = { 0 }, n[257] = { 0 }, values = 0, top = 255;
+
+	for (uint32_t s = 0; s < steps; s += lossless_stride(steps))
+		for (uint32_t i = 0; i < LOSSLESS_STEP; i++, values++)
+			n[lossless_exponent(is_fp16, pack_value(g, s * LOSSLESS_STEP + i))]++;
+	for (uint32_t e = 255; e--;) /* so many have at least this exponent */
+		n[e] += n[e + 1];
+	while (n[top] < lossless_enough(values))
+		top--;
+	for (uint32_t i = 0; i < LOSSLESS_WINDOWS + 2; i++)
+		least[i] = n[top > i ? top - i : 0];
+	return lossless_base(top, least);
+}
+
+/* The parts of a pack that lie at fixed places. The far part begins where they end. */
+struct pack {
+	uint32_t values, steps;
+	uint8_t *low, *high, *near, *far;
+};
+
+static struct pack pack_at(const struct group *g, int is_fp16, uint8_t *payload)
+{
+	const uint32_t values = g->rows * g->cols;
+	const uint32_t steps = (values + LOSSLESS_STEP - 1) / LOSSLESS_STEP;
+	uint8_t *high = payload + (size_t)steps * LOSSLESS_STEP;
+	uint8_t *near = high + (is_fp16 ? 24ull * steps : 0);
+
+	return (struct pack){ values, steps, payload, high, near, near + 16ull * steps };
+}
+
+static uint32_t get_bit(const uint8_t *words, uint32_t word, uint32_t bit)
+{
+	return words[8 * word + bit / 8] >> bit % 8 & 1;
+}
+
+static void put_bit(uint8_t *words, uint32_t word, uint32_t bit, uint32_t value)
+{
+	words[8 * word + bit / 8] |= (uint8_t)(value << bit % 8);
+}
+
+/* Bit i of the far part's three: of its i-th value. */
+static uint32_t far_word(uint32_t i, uint32_t bit)
+{
+	return i / LOSSLESS_STEP * 3 + bit;
+}
+
+static uint32_t pack_bits(const struct group *g, int is_fp16, uint32_t base, uint32_t i)
+{
+	return lossless_bits((base - lossless_exponent(is_fp16, pack_value(g, i))) & 255);
+}
+
+/* Number of values that are not near, and of those beyond. */
+static void pack_count(const struct group *g, int is_fp16, uint32_t base, uint32_t steps,
+		       uint32_t *ret_far, uint32_t *ret_beyond)
+{
+	*ret_far = *ret_beyond = 0;
+	for (uint32_t i = 0; i < steps * LOSSLESS_STEP; i++) {
+		const uint32_t bits = pack_bits(g, is_fp16, base, i);
+
+		*ret_far += (bits & 3) == 3;
+		*ret_beyond += bits == (3 | LOSSLESS_BEYOND << 2);
+	}
+}
+
+static int encode_pack(const struct group *g, int is_fp16, struct image_cursor *to)
+{
+	const uint8_t base = pack_base(g, is_fp16);
+	const struct pack p = pack_at(g, is_fp16, to->payload);
+	uint32_t far, beyond, bytes;
+	uint8_t *last;
+
+	pack_count(g, is_fp16, base, p.steps, &far, &beyond);
+	bytes = (far + LOSSLESS_STEP - 1) / LOSSLESS_STEP * 24 + beyond;
+	to->scales[0] = base;
+	to->scales[1] = (uint8_t)bytes;
+	to->scales[2] = (uint8_t)(bytes >> 8);
+	to->scales += IMAGE_PACK_SCALES;
+	last = p.far + bytes - beyond;
+	bytes = image_pack_bytes(is_fp16 ? DTYPE_FP16 : DTYPE_BF16, p.values, bytes);
+	if (bytes > (size_t)(to->end - to->payload))
+		return -ERANGE;
+	memset(p.high, 0, bytes - (size_t)(p.high - p.low));
+	far = 0;
+	for (uint32_t i = 0; i < p.steps * LOSSLESS_STEP; i++) {
+		const uint32_t step = i / LOSSLESS_STEP, place = i % LOSSLESS_STEP;
+		const uint32_t at = step * LOSSLESS_STEP + lossless_value_at(place);
+		const uint32_t rest = lossless_rest(is_fp16, pack_value(g, at));
+		const uint32_t bits = pack_bits(g, is_fp16, base, at);
+
+		p.low[i] = (uint8_t)rest;
+		for (uint32_t b = 0; b < 3 && is_fp16; b++)
+			put_bit(p.high, 3 * step + b, place, rest >> (8 + b) & 1);
+		for (uint32_t b = 0; b < 2; b++)
+			put_bit(p.near, 2 * step + b, place, bits >> b & 1);
+		if ((bits & 3) < 3)
+			continue;
+		for (uint32_t b = 0; b < 3; b++)
+			put_bit(p.far, far_word(far, b), far % LOSSLESS_STEP, bits >> (2 + b) & 1);
+		far++;
+		if (bits >> 2 == LOSSLESS_BEYOND)
+			*last++ = (uint8_t)lossless_exponent(is_fp16, pack_value(g, at));
+	}
+	to->payload += bytes;
+	return 0;
+}
+
+/* Three bits of the i-th value that is not near. */
+static uint32_t far_bits(const struct pack *p, uint32_t i)
+{
+	uint32_t bits = 0;
+
+	for (uint32_t b = 0; b < 3; b++)
+		bits |= get_bit(p->far, far_word(i, b), i % LOSSLESS_STEP) << b;
+	return bits;
+}
+
+/* Whether the far part has as many bytes as the bits say. */
+static bool pack_holds(const struct pack *p, uint32_t bytes, uint32_t *ret_words)
+{
+	uint32_t far = 0, beyond = 0;
+
+	for (uint32_t i = 0; i < p->steps * LOSSLESS_STEP; i++)
+		far += get_bit(p->near, i / LOSSLESS_STEP * 2, i % LOSSLESS_STEP) &
+		       get_bit(p->near, i / LOSSLESS_STEP * 2 + 1, i % LOSSLESS_STEP);
+	*ret_words = (far + LOSSLESS_STEP - 1) / LOSSLESS_STEP * 24;
+	if (*ret_words > bytes)
+		return false;
+	for (uint32_t i = 0; i < far; i++)
+		beyond += far_bits(p, i) == LOSSLESS_BEYOND;
+	return *ret_words + beyond == bytes;
+}
+
+static int decode_pack(const struct group *g, int is_fp16, struct image_cursor *from)
+{
+	const struct pack p = pack_at(g, is_fp16, from->payload);
+	const uint32_t base = from->scales[0], far_bytes = image_pack_far(from->scales);
+	const uint32_t bytes =
+		image_pack_bytes(is_fp16 ? DTYPE_FP16 : DTYPE_BF16, p.values, far_bytes);
+	uint32_t words, far = 0;
+	const uint8_t *last;
+
+	if (bytes > (size_t)(from->end - from->payload) || !pack_holds(&p, far_bytes, &words))
+		return -EBADMSG;
+	last = p.far + words;
+	for (uint32_t i = 0; i < p.steps * LOSSLESS_STEP; i++) {
+		const uint32_t step = i / LOSSLESS_STEP, place = i % LOSSLESS_STEP;
+		const uint32_t at = step * LOSSLESS_STEP + lossless_value_at(place);
+		const uint32_t near = get_bit(p.near, 2 * step, place) |
+				      get_bit(p.near, 2 * step + 1, place) << 1;
+		const uint32_t three = near == 3 ? far_bits(&p, far++) : 0;
+		const uint32_t e = three == LOSSLESS_BEYOND ?
+					   *last++ :
+					   (base - lossless_distance(near, three)) & 255;
+		uint32_t rest = p.low[i];
+		uint16_t v;
+
+		for (uint32_t b = 0; b < 3 && is_fp16; b++)
+			rest |= get_bit(p.high, 3 * step + b, place) << (8 + b);
+		v = lossless_code(is_fp16, e, rest);
+		if (at < p.values)
+			memcpy(g->base + at / g->cols * g->stride + 2ull * (at % g->cols), &v,
+			       sizeof(v));
+	}
+	from->scales += IMAGE_PACK_SCALES;
+	from->payload += bytes;
+	return 0;
+}
+
 static int coded_group(const struct group *g, int is_fp16, struct image_cursor *at, int decode)
 {
+	if (g->codec == CODEC_LOSSLESS)
+		return decode ? decode_pack(g, is_fp16, at) : encode_pack(g, is_fp16, at);
 	if (g->codec == CODEC_INT8 && decode) {
 		decode_channels(g, is_fp16, at);
 		return 0;
@@ -175,7 +357,8 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 	const uint32_t dim = p->kind == KIND_K ? geometry->head_dim_k : geometry->head_dim_v;
 	const enum image_codec codec = p->kind == KIND_K ? x->codec_k : x->codec_v;
 	const uint32_t left = geometry->block_tokens - x->row,
-		       most = codec == CODEC_INT8 && x->doing == REF_ENCODE ? IMAGE_CHANNEL_TOKENS :
+		       most = codec == CODEC_LOSSLESS && dim ? image_pack_tokens(dim) :
+			      codec == CODEC_INT8 && x->doing == REF_ENCODE ? IMAGE_CHANNEL_TOKENS :
 			      codec == CODEC_INT8 || codec == CODEC_FP8     ? IMAGE_GROUP_TOKENS :
 									      1;
 	const struct group g = {
@@ -206,18 +389,20 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 
 static bool typed(struct ref_run *x, const struct page_piece *p, int *r, uint64_t *cost)
 {
-	const uint64_t left = p->length - x->value;
+	const bool lossless = x->codec_k == CODEC_LOSSLESS;
+	const uint64_t left = p->length - x->value,
+		       most = lossless ? IMAGE_PACK_TYPED : IMAGE_GROUP_TYPED;
 	const struct group g = {
 		.base = p->base + x->page * p->page_stride + x->value * x->shape.element_bytes,
 		.rows = 1,
-		.cols = left < IMAGE_GROUP_TYPED ? (uint32_t)left : IMAGE_GROUP_TYPED,
-		.codec = CODEC_FP8,
+		.cols = (uint32_t)(left < most ? left : most),
+		.codec = lossless ? CODEC_LOSSLESS : CODEC_FP8,
 	};
 
 	if (left == 0)
 		return false;
 	*cost += (uint64_t)g.cols * x->shape.element_bytes;
-	if (image_codec_scales(x->codec_k))
+	if (lossless || image_codec_scales(x->codec_k))
 		*r = coded_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at,
 				 x->doing == REF_DECODE);
 	else
@@ -303,6 +488,9 @@ static void cursor_start(struct ref_run *x)
 {
 	x->at.scales = x->image + sizeof(struct image_header);
 	x->at.payload = x->image + x->shape.payload_offset;
+	x->at.end = x->at.payload + x->shape.payload_bytes;
+	if (x->codec_k == CODEC_LOSSLESS) /* of the packs */
+		x->at.end -= x->layout->geometry.opaque_bytes + IMAGE_PACK_SPARE;
 	x->end = x->layout->n_pieces;
 }
 
@@ -348,7 +536,9 @@ static int ref_decode_start(struct codec_run *run, const struct page_layout *lay
 		.codec_v = header.codec_v,
 		.image = (uint8_t *)(uintptr_t)image,
 	};
-	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &x->shape, NULL))
+	if (image_header_shape(&header, &layout->geometry, &x->shape) ||
+	    (header.codec_k == CODEC_LOSSLESS &&
+	     !image_packs_fit(&layout->geometry, &x->shape, image + sizeof(header))))
 		return -EBADMSG;
 	cursor_start(x);
 	return 0;
@@ -359,7 +549,8 @@ static void ref_decode_layers(struct codec_run *run, uint32_t first, uint32_t en
 	struct ref_run *x = ref_run_of(run);
 	uint32_t scale, payload;
 
-	image_layer_at(&x->layout->geometry, x->codec_k, x->codec_v, first, &scale, &payload);
+	image_layer_at(&x->layout->geometry, x->codec_k, x->codec_v, first, x->at.scales, &scale,
+		       &payload);
 	x->at.scales += scale;
 	x->at.payload += payload;
 	x->piece = page_layer_piece(x->layout, first);
@@ -390,6 +581,16 @@ static void encode_end(struct ref_run *x, uint64_t checksum)
 	image_seal(header, checksum);
 }
 
+/* A lossless image ends before the most that it may have; zeros follow. */
+static void cut(struct ref_run *x)
+{
+	uint8_t *const payload = x->image + x->shape.payload_offset;
+
+	memset(x->at.payload, 0, (size_t)(payload + x->shape.payload_bytes - x->at.payload));
+	x->at.payload += IMAGE_PACK_SPARE;
+	image_shape_cut(&x->shape, (uint32_t)(x->at.payload - payload));
+}
+
 static int ref_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
 {
 	struct ref_run *x = ref_run_of(run);
@@ -401,6 +602,8 @@ static int ref_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
 		r = walk(x, budget);
 		if (r || x->doing == REF_DECODE)
 			return r;
+		if (x->codec_k == CODEC_LOSSLESS)
+			cut(x);
 		assert(x->at.payload == x->image + x->shape.image_bytes);
 		x->doing = REF_SUM;
 		sum_start(x, run);

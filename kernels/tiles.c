@@ -50,12 +50,15 @@ static void join_rows(struct page_tile *u)
 	}
 }
 
-/* CODEC_FP8, CODEC_INT8, or CODEC_RAW for all that is verbatim. */
+/* The codec, or CODEC_RAW for all that is verbatim. */
+static enum image_codec coded_as(enum image_codec codec)
+{
+	return codec == CODEC_LOSSLESS || image_codec_scales(codec) ? codec : CODEC_RAW;
+}
+
 static enum image_codec plane_codec(const struct tiles *w, const struct page_piece *p)
 {
-	const enum image_codec codec = p->kind == KIND_K ? w->codec_k : w->codec_v;
-
-	return image_codec_scales(codec) ? codec : CODEC_RAW;
+	return coded_as(p->kind == KIND_K ? w->codec_k : w->codec_v);
 }
 
 static uint64_t plane_row(const struct tiles *w, const struct page_piece *p)
@@ -101,19 +104,23 @@ bool tiles_first(const struct tiles *w, const uint8_t **ret, uint64_t *ret_bytes
 	return *ret_bytes > 0 && *ret_bytes <= TILES_AHEAD_MOST;
 }
 
-static uint32_t group_tokens(enum image_codec codec)
+static uint32_t group_tokens(const struct page_tile *u)
 {
-	return codec == CODEC_INT8 ? IMAGE_CHANNEL_TOKENS : IMAGE_GROUP_TOKENS;
+	if (u->codec == CODEC_LOSSLESS)
+		return image_pack_tokens(u->row_bytes / 2);
+	return u->codec == CODEC_INT8 ? IMAGE_CHANNEL_TOKENS : IMAGE_GROUP_TOKENS;
 }
 
 /* Rows of the next tile. A coded tile ends with its group at the latest, and has all of the group
  * where the scales must be found. Other tiles have few rows where each is in a page of its own. */
 static uint32_t plane_rows(const struct tiles *w, const struct page_tile *u, uint32_t tokens)
 {
-	const uint32_t left = tokens - (uint32_t)w->at, group = group_tokens(u->codec);
+	const uint32_t left = tokens - (uint32_t)w->at, group = group_tokens(u);
 	const bool coded = u->codec != CODEC_RAW;
 	uint32_t most = group - (uint32_t)w->at % group;
 
+	if (u->codec == CODEC_LOSSLESS) /* decoded whole, too */
+		return left < most ? left : most;
 	if (!coded && u->stride < TILES_PAGE_BYTES)
 		most = TILES_RUN_BYTES / u->row_bytes;
 	else if (!(coded && w->whole) && most > TILES_ROWS_BYTES / u->row_bytes)
@@ -163,9 +170,9 @@ static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_
 		.row_bytes = (uint32_t)plane_row(w, p),
 		.codec = plane_codec(w, p),
 	};
-	ret->more = w->at % group_tokens(ret->codec) != 0;
 	if (ret->row_bytes == 0)
 		return false;
+	ret->more = w->at % group_tokens(ret) != 0;
 	ret->rows = plane_rows(w, ret, g->block_tokens);
 	bytes = (uint64_t)ret->rows * ret->row_bytes;
 	ret->cost = cost_of(w, ret);
@@ -179,8 +186,12 @@ static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_
 
 static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
 {
-	const uint64_t left = p->length - w->at;
-	const uint32_t n = left < IMAGE_GROUP_TYPED ? (uint32_t)left : IMAGE_GROUP_TYPED;
+	/* beside int8 planes they are fp8: their channels are not known */
+	const enum image_codec codec =
+		image_codec_scales(w->codec_k) ? CODEC_FP8 : coded_as(w->codec_k);
+	const uint64_t left = p->length - w->at,
+		       most = codec == CODEC_LOSSLESS ? IMAGE_PACK_TYPED : IMAGE_GROUP_TYPED;
+	const uint32_t n = (uint32_t)(left < most ? left : most);
 
 	if (n == 0)
 		return false;
@@ -188,8 +199,7 @@ static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_
 		.base = p->base + w->page * p->page_stride + w->at * w->element_bytes,
 		.rows = 1,
 		.row_bytes = n * w->element_bytes,
-		/* beside int8 planes they are fp8: their channels are not known */
-		.codec = image_codec_scales(w->codec_k) ? CODEC_FP8 : CODEC_RAW,
+		.codec = codec,
 		.cost = n * w->element_bytes,
 	};
 	w->at += n;

@@ -4,8 +4,8 @@
  * loops of its own, so that one mistake cannot be in both.
  *
  * A tile is the values that share a scale (a head's 16 tokens, or 1,024 typed values), or with int8
- * a row of scales (a head's 64 tokens), or a run of bytes that are copied verbatim. It has `rows`
- * rows, which lie one after the other in the image.
+ * a row of scales (a head's 64 tokens), or a pack, or a run of bytes that are copied verbatim. It
+ * has `rows` rows, which lie one after the other in the image.
  */
 #ifndef KVTIER_TILES_H
 #define KVTIER_TILES_H
@@ -15,10 +15,11 @@
 #include "image.h"
 
 enum {
-	TILES_OPAQUE_BYTES = 4096,   /* opaque rows are cut to this */
-	TILES_RUN_BYTES = 16 << 10,  /* verbatim planes are cut to this */
-	TILES_ROWS_BYTES = 64 << 10, /* other tiles are, but for groups that are being encoded */
-	TILES_PAGE_BYTES = 4096,     /* of memory */
+	TILES_OPAQUE_BYTES = 4096,  /* opaque rows are cut to this */
+	TILES_RUN_BYTES = 16 << 10, /* verbatim planes are cut to this */
+	/* other tiles are, but for packs, and groups that are being encoded */
+	TILES_ROWS_BYTES = 64 << 10,
+	TILES_PAGE_BYTES = 4096, /* of memory */
 	TILES_LINE_BYTES = 64,
 	TILES_AHEAD_BYTES = 16 << 10, /* at least so many between a prefetch and the use */
 	TILES_AHEAD_MOST = 256 << 10, /* and at most so many: two planes stay in L2 */
@@ -29,8 +30,8 @@ struct page_tile {
 	uint64_t stride; /* bytes from row to row */
 	uint32_t rows;
 	uint32_t row_bytes; /* rows * row_bytes <= 64 * 4096 * 2 */
-	/* CODEC_FP8: one scale; CODEC_INT8: one for each column;
-	 * CODEC_RAW: verbatim */
+	/* CODEC_FP8: one scale; CODEC_INT8: one for each column; CODEC_LOSSLESS: a pack (its rows
+	 * need not be whole steps); CODEC_RAW: verbatim */
 	enum image_codec codec;
 	bool more; /* it goes on with the scales of the tile before */
 	/* as many bytes in a row that will be used soon; NULL: not known */

@@ -20,6 +20,7 @@
 	X(RAW, "raw")               \
 	X(FP8, "fp8")               \
 	X(FP8_NATIVE, "fp8-native") \
+	X(LOSSLESS, "lossless")     \
 	X(INT8, "int8")
 
 #endif

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_process.py - one engine process that answers questions on a document, with its KV backed by kvtier.
 
-    llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw, fp8 or int8)
+    llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw, fp8, int8 or lossless)
 
 A line on standard input is a question, and a line on standard output is its answer; each line is a JSON object. An
 engine that uses kvtier has to do just this: fetch before the prefill, and store after it.

@@ -179,8 +179,7 @@ static const char *dtype_name(uint32_t dtype)
 static const char *codec_name(uint32_t codec)
 {
 #define CODEC_NAME(id, text) [CODEC_##id] = (text),
-	static const char *const names[] = { GEOMETRY_CODECS(CODEC_NAME)[CODEC_LOSSLESS] =
-						     "lossless" };
+	static const char *const names[] = { GEOMETRY_CODECS(CODEC_NAME) };
 
 	return name_of(names, sizeof(names) / sizeof(names[0]), codec);
 }

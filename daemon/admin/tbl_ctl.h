@@ -54,7 +54,7 @@ CTL(spaces, list, "[--json]",
     "Lists spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has "
     "the space open. idle: no engine has it open. unknown: it was found on NVMe, and no engine has "
     "opened it since. going: it is being removed with its blocks, to make room for another space. "
-    "RAW counts blocks that fp8 or int8 could not hold. ERROR is how far loaded values are from "
+    "RAW counts blocks that the codec could not hold. ERROR is how far loaded values are from "
     "stored "
     "ones: the root mean square of a sample, which has at most one block a second of engines whose "
     "pages the CPU reads. HINTED: its blocks are the first to leave memory (demoted), or to be "

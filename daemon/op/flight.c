@@ -457,7 +457,7 @@ static enum step redis_look(struct flight *f)
 	if (f->xfer.op != XFER_PROBE)
 		return FLIGHT_ROOM;
 	f->xfer.op = XFER_READ;
-	if (error == 0 && f->xfer.bytes > 0) /* 0: there is a value of some size */
+	if (error == 0 && f->xfer.bytes > f->bytes) /* else it fits, or its size is not known (0) */
 		f->bytes = f->xfer.bytes;
 	if (error == -EBADMSG)
 		stats_add(&counters(f)->tiers_redis_corrupt_blocks_total, 1);

@@ -541,6 +541,7 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 {
 	uint8_t *bases[WIRE_MAX_REGIONS];
 	uint64_t lengths[WIRE_MAX_REGIONS];
+	const enum image_codec codec = mount->space->codec;
 	int r;
 
 	for (uint32_t i = 0; i < mount->n_regions; i++) {
@@ -549,14 +550,17 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 	}
 	r = layout_build(m->segments, m->n_segments, bases, lengths, mount->n_regions,
 			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
-	if (r == 0 && mount->memories & 1u << WIRE_DEVICE_ENGINE)
+	if (r)
+		return r;
+	if ((codec == CODEC_INT8 || codec == CODEC_LOSSLESS) &&
+	    mount->device->unit != DEVICE_NO_UNIT)
+		return text_fail(text, n, -EOPNOTSUPP,
+				 "geometry.codec: lossless and int8 are for pages that the CPU "
+				 "reads; on a GPU use fp8 or raw");
+	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		r = take_images(mount, m, text, n);
 	if (r)
 		return r;
-	if (mount->space->codec == CODEC_INT8 && mount->device->unit != DEVICE_NO_UNIT)
-		return text_fail(text, n, -EOPNOTSUPP,
-				 "geometry.codec: int8 is for pages that the CPU reads; "
-				 "on a GPU use fp8 or raw");
 	mount->layout.regions = mount->regions;
 	mount->layout.n_regions = mount->n_regions;
 	r = device_prepare(mount->device, &mount->layout);

@@ -50,7 +50,7 @@ STAT("store.logical_bytes_total", store_logical_bytes_total, counter, "bytes",
 STAT("store.image_bytes_total", store_image_bytes_total, counter, "bytes",
      "Size of the stored blocks as kept")
 STAT("store.raw_blocks_total", store_raw_blocks_total, counter, "blocks",
-     "Blocks kept raw because fp8 or int8 could not hold them (NaN, Inf, range)")
+     "Blocks kept raw because their codec could not hold them")
 STAT("store.present_blocks_total", store_present_blocks_total, counter, "blocks",
      "Blocks offered that were there already, and were not copied")
 STAT("store.sparse_blocks_total", store_sparse_blocks_total, counter, "blocks",

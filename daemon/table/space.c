@@ -571,9 +571,9 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 	if (r)
 		return refuse(
 			text, n, field ? field : "codec",
-			"does not go with the rest: fp8 takes BF16 and FP16, int8 the same with K "
-			"or V planes, fp8-native 8-bit dtypes, and a block has K, V, typed or "
-			"opaque bytes");
+			"does not go with the rest: fp8 and lossless take BF16 and FP16, int8 the "
+			"same with K or V planes, fp8-native 8-bit dtypes, and a block has K, V, "
+			"typed or opaque bytes");
 	return 0;
 }
 

@@ -4,6 +4,7 @@
  * select.c calls it only where the CPU has them.
  */
 #include "avx2_int8.h"
+#include "avx2_lossless.h"
 
 #define X86_KERNELS codec_avx2
 #define X86_NAME    "avx2"

@@ -7,6 +7,7 @@
  * of avx2_math.h in both.
  */
 #include "avx512_int8.h"
+#include "avx512_lossless.h"
 
 #define X86_KERNELS codec_avx512
 #define X86_NAME    "avx512"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_int8.h or
- * avx512_int8.h, and of the headers that these include: one of them was included before. Everything
+ * avx512_int8.h, and of the headers beside them: one of each was included before. Everything
  * is static: avx2.c and avx512.c each compile their own copy. The result equals ref.c's, bit for
  * bit.
  *
@@ -74,6 +74,40 @@ static void x86_copy(void *dst, const void *src, size_t n)
 	_mm_sfence();
 }
 
+static inline void prefetch_payload(const uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n; i += LINE)
+		_mm_prefetch((const char *)(p + PREFETCH_BYTES + i), _MM_HINT_T1);
+}
+
+/* Memory to prefetch beside a tile, as many rows of as many bytes. */
+struct far {
+	const uint8_t *base;
+	uint64_t stride;
+	bool l2; /* not into L1: see the head of the file */
+};
+
+MATH_FN void prefetch_line(struct far far, const uint8_t *p)
+{
+	if (far.l2)
+		_mm_prefetch((const char *)p, _MM_HINT_T1);
+	else
+		_mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
+MATH_FN void prefetch_values(struct far far, const uint8_t *p)
+{
+	prefetch_line(far, p);
+	prefetch_line(far, p + LINE);
+}
+
+static bool tile_is_lines(const struct page_tile *u)
+{
+	return (((uintptr_t)u->base | u->row_bytes | (u->rows > 1 ? u->stride : 0)) & (LINE - 1)) ==
+	       0;
+}
+
+#include "x86_lossless.h"
 #include "x86_decode.h"
 #include "x86_encode.h"
 

@@ -8,12 +8,6 @@
 #ifndef KVTIER_X86_DECODE_H
 #define KVTIER_X86_DECODE_H
 
-static inline void prefetch_payload(const uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i += LINE)
-		_mm_prefetch((const char *)(p + PREFETCH_BYTES + i), _MM_HINT_T1);
-}
-
 /* lines: dst, and n in bytes of the page, are whole lines. */
 MATH_FN void decode_as(bool is_fp16, bool lines, const struct math_decode *m, const uint8_t *src,
 		       uint8_t *dst, size_t n)
@@ -51,12 +45,6 @@ static void decode_foreign(bool is_fp16, int k, const uint8_t *src, uint8_t *dst
 
 		memcpy(dst + 2 * i, &v, sizeof(v));
 	}
-}
-
-static bool tile_is_lines(const struct page_tile *u)
-{
-	return (((uintptr_t)u->base | u->row_bytes | (u->rows > 1 ? u->stride : 0)) & (LINE - 1)) ==
-	       0;
 }
 
 static void decode_tile(const struct page_tile *u, bool is_fp16, int k, const uint8_t *src)
@@ -166,7 +154,9 @@ static int decode_start(struct decode_run *d, const struct page_layout *layout, 
 	struct image_shape shape;
 
 	memcpy(&header, image, sizeof(header));
-	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &shape, NULL))
+	if (image_header_shape(&header, &layout->geometry, &shape) ||
+	    (header.codec_k == CODEC_LOSSLESS &&
+	     !image_packs_fit(&layout->geometry, &shape, image + sizeof(header))))
 		return -EBADMSG;
 	d->is_fp16 = layout->geometry.dtype == DTYPE_FP16;
 	d->scale = image + sizeof(header);
@@ -181,16 +171,30 @@ static void decode_layers(struct decode_run *d, uint32_t first, uint32_t end)
 	const struct tiles *w = &d->tiles;
 	uint32_t scale, payload;
 
-	image_layer_at(&w->layout->geometry, w->codec_k, w->codec_v, first, &scale, &payload);
+	image_layer_at(&w->layout->geometry, w->codec_k, w->codec_v, first, d->scale, &scale,
+		       &payload);
 	d->scale += scale;
 	d->payload += payload;
 	tiles_layers(&d->tiles, first, end);
 }
 
-static void decode_next(struct decode_run *d, const struct page_tile *u, uint8_t *scratch)
+static int decode_next_pack(struct decode_run *d, const struct page_tile *u, uint8_t *scratch)
+{
+	const size_t left = (size_t)(d->end - d->payload) - IMAGE_PACK_SPARE -
+			    d->tiles.layout->geometry.opaque_bytes;
+	const uint32_t n = decode_pack(u, d->is_fp16, d->scale, d->payload, left, scratch);
+
+	d->scale += IMAGE_PACK_SCALES;
+	d->payload += n;
+	return n ? 0 : -EBADMSG;
+}
+
+static int decode_next(struct decode_run *d, const struct page_tile *u, uint8_t *scratch)
 {
 	const uint32_t bytes = u->rows * u->row_bytes / (u->codec == CODEC_RAW ? 1 : 2);
 
+	if (u->codec == CODEC_LOSSLESS)
+		return decode_next_pack(d, u, scratch);
 	assert(bytes <= (size_t)(d->end - d->payload));
 	if (u->codec == CODEC_RAW) {
 		scatter_tile(u, d->payload);
@@ -205,18 +209,20 @@ static void decode_next(struct decode_run *d, const struct page_tile *u, uint8_t
 			decode_tile(u, d->is_fp16, (int)*d->group - FP8_BIAS, d->payload);
 	}
 	d->payload += bytes;
+	return 0;
 }
 
 static int decode_step(struct decode_run *d, uint32_t budget, uint8_t *scratch)
 {
 	struct page_tile u;
+	int r = 0;
 
-	for (uint64_t cost = 0; cost < budget; cost += u.cost) {
+	for (uint64_t cost = 0; cost < budget && r == 0; cost += u.cost) {
 		if (!tiles_next(&d->tiles, &u))
 			return 0;
-		decode_next(d, &u, scratch);
+		r = decode_next(d, &u, scratch);
 	}
-	return CODEC_MORE;
+	return r ? r : CODEC_MORE;
 }
 
 #endif

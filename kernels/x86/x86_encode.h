@@ -34,6 +34,7 @@ struct writer {
 	uint8_t rest[LINE];     /* what the last step left in its */
 	size_t fill;            /* of scratch */
 	uint8_t *payload, *end; /* next byte of the image, end of it */
+	size_t behind;          /* bytes that must be left after packs */
 	uint8_t *scale;
 	struct hash hash;
 };
@@ -93,27 +94,6 @@ MATH_FN void encode_tail(bool is_fp16, const struct math_encode *m, const uint8_
 
 	memcpy(last, src, 2 * n);
 	math_store(dst, math_encode64(is_fp16, m, (const uint8_t *)last));
-}
-
-/* Memory to prefetch beside a tile, as many rows of as many bytes. */
-struct far {
-	const uint8_t *base;
-	uint64_t stride;
-	bool l2; /* not into L1: see the head of the file */
-};
-
-MATH_FN void prefetch_line(struct far far, const uint8_t *p)
-{
-	if (far.l2)
-		_mm_prefetch((const char *)p, _MM_HINT_T1);
-	else
-		_mm_prefetch((const char *)p, _MM_HINT_T0);
-}
-
-MATH_FN void prefetch_values(struct far far, const uint8_t *p)
-{
-	prefetch_line(far, p);
-	prefetch_line(far, p + LINE);
 }
 
 /* The program asked the CPU once, at its start; a call costs two loads. */
@@ -352,6 +332,13 @@ static int encode_columns(struct writer *w, bool is_fp16, bool lines, const stru
 	return 0;
 }
 
+static int write_pack(struct writer *w, bool is_fp16, const struct page_tile *u, struct far far)
+{
+	w->fill += encode_pack(u, is_fp16, far, w->scale, w->scratch + w->fill, w->scratch);
+	w->scale += IMAGE_PACK_SCALES;
+	return w->fill + w->behind > (size_t)(w->end - w->payload) ? -ERANGE : 0;
+}
+
 /* Verbatim rows. */
 static void gather_rows(const struct page_tile *u, struct far far, uint8_t *dst)
 {
@@ -426,6 +413,7 @@ struct encode_run {
 	struct image_header *header;
 	struct image_shape shape;
 	uint32_t scales_hashed;
+	bool open; /* a lossless image whose payload has not ended */
 };
 
 /* The next tile into the ring. */
@@ -475,6 +463,8 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	e->w.scale = image + sizeof(struct image_header);
 	e->w.payload = image + shape.payload_offset;
 	e->w.end = image + shape.image_bytes;
+	e->open = codec_k == CODEC_LOSSLESS;
+	e->w.behind = e->open ? layout->geometry.opaque_bytes + IMAGE_PACK_SPARE : 0;
 	hash_start(&e->w.hash);
 	memset(e->w.scale + shape.scale_bytes, 0,
 	       /* the padding */
@@ -503,7 +493,9 @@ static int encode_next(struct encode_run *e)
 	uint32_t amax;
 	int r = 0;
 
-	if (u->codec == CODEC_INT8) {
+	if (u->codec == CODEC_LOSSLESS) {
+		r = write_pack(&e->w, e->is_fp16, u, far);
+	} else if (u->codec == CODEC_INT8) {
 		r = encode_columns(&e->w, e->is_fp16, lines, u, far);
 	} else if (coded) {
 		amax = e->ring[e->now].known ? e->ring[e->now].amax : tile_amax(u);
@@ -513,13 +505,27 @@ static int encode_next(struct encode_run *e)
 	} else {
 		gather_tile(&e->w, lines, u, far);
 	}
-	if (e->w.fill >= FLUSH_BYTES)
+	if (r == 0 && e->w.fill >= FLUSH_BYTES)
 		writer_flush(&e->w, false);
 	e->have--;
 	if (encode_look(e, e->now))
 		e->have++;
 	e->now = (e->now + 1) % (TILES_AHEAD + 1);
 	return r;
+}
+
+/* A lossless image ends where its packs do. Zeros follow, to the most that it may have. */
+static void encode_close(struct encode_run *e)
+{
+	uint8_t *const end = e->w.end;
+
+	memset(e->w.scratch + e->w.fill, 0, IMAGE_PACK_SPARE);
+	e->w.fill += IMAGE_PACK_SPARE;
+	writer_flush(&e->w, true);
+	e->w.end = e->w.payload;
+	image_shape_cut(&e->shape, e->shape.payload_bytes - (uint32_t)(end - e->w.end));
+	memset(e->w.end, 0, (size_t)(end - e->w.end));
+	e->open = false;
 }
 
 /* All tiles are done: the scales' part of the checksum, then the header. */
@@ -529,6 +535,8 @@ static int encode_end(struct encode_run *e, uint32_t budget)
 	const uint32_t left = e->shape.scale_bytes - e->scales_hashed,
 		       n = left < budget ? left : budget;
 
+	if (e->open)
+		encode_close(e);
 	writer_flush(&e->w, true);
 	assert(e->w.payload == e->w.end);
 	hash_update(&e->w.hash, scales + e->scales_hashed, n);

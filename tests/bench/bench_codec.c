@@ -221,6 +221,24 @@ static void run_speed(const struct bench_case *self, struct bench_result *ret)
 		   s->order == TOKEN_MAJOR ? "token-major" : "head-major");
 }
 
+/* How many times the bytes of the image the block has. The note says what its slot takes. */
+static void run_ratio(const struct bench_case *self, struct bench_result *ret)
+{
+	const struct setup *s = self->arg;
+	const struct codec_kernels *k = codec_kernels(getenv("KERNELS"));
+	const struct image_header *header;
+	struct image_shape shape;
+	struct bed b;
+
+	bench_must(k ? 0 : -ENOTSUP);
+	bed_make(s, k, &b);
+	header = (const void *)b.images;
+	bench_must(image_header_shape(header, &b.layout.geometry, &shape));
+	bench_add(ret, (double)shape.logical_bytes / (shape.payload_bytes + shape.scale_bytes), 1);
+	bench_note(ret, "payload and scales; a slot takes %.3f of raw",
+		   (double)b.shape.image_bytes / shape.logical_bytes);
+}
+
 /* Power of the error of Gaussian data, of theirs. */
 static double gaussian_error(void)
 {
@@ -298,6 +316,10 @@ static void run_size_slot(const struct bench_case *self, struct bench_result *re
 	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
 	  &(const struct setup){ __VA_ARGS__, false, codec } }
 
+#define RATIO(name, prose, goal, ...) \
+	{ name, run_ratio, prose, goal, BENCH_MORE, "x", \
+	  &(const struct setup){ ENCODE, __VA_ARGS__, true, CODEC_LOSSLESS } }
+
 #define CACHED(name, prose, goal, codec, ...) \
 	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
 	  &(const struct setup){ __VA_ARGS__, true, codec } }
@@ -351,6 +373,34 @@ const struct bench_case bench_codec_cases[] = {
 	      CODEC_INT8, DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
 	SPEED("codec.decode.int8.fp16", "decode+scatter to FP16", 0.95,
 	      CODEC_INT8, DECODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.lossless.bf16", "gather+encode, lossless, 16-token blocks", 0.70,
+	      CODEC_LOSSLESS, ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.lossless.bf16.tokens64", "the same, 64-token blocks", 0.70,
+	      CODEC_LOSSLESS, ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.lossless.bf16.heads3", "the same, 3 heads x 64", 0.70,
+	      CODEC_LOSSLESS, ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.encode.lossless.bf16.headmajor64", "the same, head-major, 64-token blocks",
+	      0.70,
+	      CODEC_LOSSLESS, ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.encode.lossless.fp16", "gather+encode of FP16", 0.70,
+	      CODEC_LOSSLESS, ENCODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.lossless.bf16", "decode+scatter, lossless, 16-token blocks", 0.95,
+	      CODEC_LOSSLESS, DECODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.decode.lossless.bf16.tokens64", "the same, 64-token blocks", 0.95,
+	      CODEC_LOSSLESS, DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.lossless.bf16.heads3", "the same, 3 heads x 64", 0.95,
+	      CODEC_LOSSLESS, DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.decode.lossless.bf16.headmajor64", "the same, head-major, 64-token blocks",
+	      0.95,
+	      CODEC_LOSSLESS, DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.decode.lossless.fp16", "decode+scatter to FP16", 0.95,
+	      CODEC_LOSSLESS, DECODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	RATIO("codec.ratio.lossless.bf16", "bytes of Gaussian BF16 blocks, of their image's", 1.47,
+	      DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	RATIO("codec.ratio.lossless.bf16.tokens16", "the same, 16-token blocks", 1.47,
+	      DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	RATIO("codec.ratio.lossless.fp16", "the same of FP16", 1.15,
+	      DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.checksum", "checksum of the images, per logical byte", 1.0,
 	      CODEC_FP8, CHECKSUM, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16", "gather with checksum, of a non-temporal copy", 0.85,

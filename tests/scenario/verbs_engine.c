@@ -8,9 +8,10 @@
 
 static struct kvtier_geometry geometry_of(struct call *c)
 {
-	const uint32_t codec = call_has(c, "fp8")  ? KVTIER_CODEC_FP8 :
-			       call_has(c, "int8") ? KVTIER_CODEC_INT8 :
-						     KVTIER_CODEC_RAW;
+	const uint32_t codec = call_has(c, "fp8")      ? KVTIER_CODEC_FP8 :
+			       call_has(c, "int8")     ? KVTIER_CODEC_INT8 :
+			       call_has(c, "lossless") ? KVTIER_CODEC_LOSSLESS :
+							 KVTIER_CODEC_RAW;
 	struct kvtier_geometry g =
 		call_has(c, "large") ? large_geometry(codec) : tiny_geometry(codec);
 	const char *model = call_option(c, "model");
@@ -49,7 +50,8 @@ void engine_does(struct call *c)
 	struct its_engine *its;
 
 	if (c->n > 1)
-		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, staged, apart may stand",
+		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, lossless, staged, apart "
+			 "may stand",
 			 c->words[1]);
 	if (c->arrow) {
 		is_refused(c, socket, timeout_ms);
@@ -86,6 +88,29 @@ void close_does(struct call *c)
 
 /* --- pages --- */
 
+/* A few values of each plane of a large page: NaNs with payloads, infinities, zeros, denormals, the
+ * least and the largest. They are in a row that lossless does not choose its base by. */
+static void fill_odd(uint8_t *page, size_t bytes)
+{
+	static const uint16_t odd[] = { 0x7fc0, 0xffff, 0x7f81, 0xffa5, 0x7f80, 0xff80, 0x8000,
+					0x0000, 0x0001, 0x807f, 0x0080, 0x8080, 0x7f7f, 0xff7f };
+
+	for (size_t at = 512; at + sizeof(odd) <= bytes; at += 16384)
+		memcpy(page + at, odd, sizeof(odd));
+}
+
+/* Bytes that no codec makes less of, from the key. */
+static void fill_noise(uint8_t *page, size_t bytes, const struct kvtier_key *key)
+{
+	uint64_t word;
+
+	memcpy(&word, key->bytes, sizeof(word));
+	for (size_t at = 0; at + sizeof(word) <= bytes; at += sizeof(word)) {
+		word = word * 0x5851f42d4c957f2du + 0x14057b7ef767814fu;
+		memcpy(page + at, &word, sizeof(word));
+	}
+}
+
 /* The page as a store has it. fill=0x7f: all bytes of a page are that; fill=random: values of
  * [1, 2) in BF16, which no load compares; nan=3: the first value of block 3 is one that FP8 cannot
  * hold. */
@@ -93,18 +118,23 @@ static void fill_page(const struct call *c, const struct op *op, uint32_t i)
 {
 	static const uint16_t nan = 0x7fc0;
 	struct engine *e = &op->e->e;
+	const char *how = call_option(c, "fill");
 	uint8_t *page = e->memory + op->pages[i] * e->page_bytes;
 	uint16_t value;
 
-	if (call_option(c, "fill") && strcmp(call_option(c, "fill"), "random") == 0)
+	if (!how || strcmp(how, "odd") == 0)
+		page_fill(e, op->pages[i], &op->keys[i], op->salt);
+	if (how && strcmp(how, "odd") == 0)
+		fill_odd(page, e->page_bytes);
+	else if (how && strcmp(how, "noise") == 0)
+		fill_noise(page, e->page_bytes, &op->keys[i]);
+	else if (how && strcmp(how, "random") == 0)
 		for (size_t at = 0; at < e->page_bytes; at += sizeof(value)) {
 			value = (uint16_t)(0x3f80 + run_random(128));
 			memcpy(page + at, &value, sizeof(value));
 		}
-	else if (call_option(c, "fill"))
+	else if (how)
 		memset(page, (int)call_number(c, "fill", 0), e->page_bytes);
-	else
-		page_fill(e, op->pages[i], &op->keys[i], op->salt);
 	if (call_number(c, "nan", op->n) == i)
 		memcpy(page, &nan, sizeof(nan));
 }

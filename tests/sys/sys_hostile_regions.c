@@ -73,7 +73,8 @@ FIELD_CASE(too_many_heads, s->open.geometry.kv_heads = 5000,
 	   "geometry.kv_heads is 5000; must be 1 to 1024")
 FIELD_CASE(rank_beyond_world, s->open.geometry.rank = 1, "geometry.rank is 1; must be 0 to 0")
 FIELD_CASE(codec_of_tomorrow, s->open.geometry.codec = 6, "geometry.codec is 6; must be 0 to 5")
-FIELD_CASE(codec_of_no_kernel, s->open.geometry.codec = 4, "geometry.codec does not go with")
+FIELD_CASE(lossless_of_fp32, (s->open.geometry.codec = 4, s->open.geometry.dtype = KVTIER_FP32),
+	   "geometry.codec does not go with")
 FIELD_CASE(codec_against_dtype, s->open.geometry.codec = 3, "does not go with the rest")
 FIELD_CASE(model_empty, memset(s->open.geometry.model, 0, 256), "geometry.model must not be empty")
 FIELD_CASE(model_without_end, memset(s->open.geometry.model, 'm', 256),

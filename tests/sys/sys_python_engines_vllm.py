@@ -461,7 +461,7 @@ class Refused(Vllm):
         for wrong in ("soon", None, 0, -1, [2], True, 10 ** 20):
             self.refused(f"option timeout_ms is {wrong!r}, must be a number of milliseconds", {"timeout_ms": wrong})
         for wrong in ("zip", None, ["raw"]):
-            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8'", {"codec": wrong})
+            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8' or 'lossless'", {"codec": wrong})
         self.refused("option socket is 5, must be a text", {"socket": 5})
         self.refused("no option ttl: the options are codec, cross_layers, ", {"ttl": 60})
 

@@ -423,6 +423,129 @@ TEST(raw_is_byte_exact)
 		verbatim(all[i % 6].dtype, all[i % 6].element, CODEC_RAW);
 }
 
+/* Values as KV has them. With `any` one in 256 is whatever: NaN, Inf, subnormal, -0. */
+static void fill_kv(bool any)
+{
+	const uint32_t mantissa = b.layout.geometry.dtype == DTYPE_FP16 ? 10 : 7,
+		       top = b.layout.geometry.dtype == DTYPE_FP16 ? 31 : 255,
+		       base = pick(2) ? 3 + pick(top - 2) : 12 + pick(top - 11);
+	uint8_t *page = b.arena + ARENA - b.used;
+
+	for (uint64_t i = 0; i + 2 <= b.used; i += 2) {
+		const uint32_t zeros = pick(4096) | 4096, down = 2 + (uint32_t)__builtin_ctz(zeros);
+		uint32_t v = ((base - down) & top) << mantissa | pick(1u << mantissa);
+
+		v |= pick(2) << 15;
+		if (any && pick(256) == 0)
+			v = pick(65536);
+		page[i] = (uint8_t)v;
+		page[i + 1] = (uint8_t)(v >> 8);
+	}
+}
+
+/* False: so many steps of it are not full that it would be larger than raw. */
+static bool random_lossless(uint32_t dtype)
+{
+	random_layout(dtype, 2, CODEC_RAW, CODEC_RAW);
+	b.codec_k = b.codec_v = CODEC_LOSSLESS;
+	return image_shape(&b.layout.geometry, b.codec_k, b.codec_v, &b.shape, NULL) == 0;
+}
+
+/* Every bit of the page, and as the reference has it, in an image that is shorter than the most. */
+TEST(lossless_is_byte_exact)
+{
+	const uint32_t room = IMAGE_PACK_SPARE;
+	uint32_t fitted = 0;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		struct image_shape most;
+		uint8_t *image;
+
+		if (!random_lossless(i & 1 ? DTYPE_FP16 : DTYPE_BF16))
+			continue;
+		fill_kv(pick(2));
+		if (encode_both(&image))
+			continue;
+		fitted++;
+		most = b.shape;
+		assert_int_equal(image_header_check((const void *)image, &b.layout.geometry,
+						    &b.identity, &b.shape),
+				 0);
+		assert_in_range(b.shape.image_bytes, b.shape.payload_offset + room,
+				most.image_bytes);
+		for (uint32_t at = b.shape.image_bytes; at < most.image_bytes; at++)
+			assert_int_equal(image[at], 0);
+		check_header(image);
+		memcpy(b.other, b.arena, ARENA);
+		for (uint64_t at = ARENA - b.used; at < ARENA; at++)
+			b.arena[at] = (uint8_t)~b.arena[at];
+		assert_int_equal(decode_fast(image), 0);
+		{
+			uint64_t restored = 0;
+
+			for (uint64_t at = ARENA - b.used; at < ARENA; at++)
+				restored += b.arena[at] == b.other[at];
+			assert_int_equal(restored, b.shape.logical_bytes);
+		}
+		decode_both(image);
+	}
+	assert_true(fitted > ROUNDS / 8);
+}
+
+TEST(lossless_layers_by_themselves)
+{
+	for (uint32_t i = 0; i < ROUNDS / 2; i++) {
+		uint32_t layers;
+		uint8_t *image;
+
+		if (!random_lossless(i & 1 ? DTYPE_FP16 : DTYPE_BF16))
+			continue;
+		layers = b.layout.geometry.layers;
+		fill_kv(false);
+		if (layers < 2 || encode_both(&image))
+			continue;
+		memset(b.other + ARENA - b.used, FILLER, b.used);
+		memset(b.arena + ARENA - b.used, FILLER, b.used);
+		assert_int_equal(codec_decode(&codec_ref, &b.layout2, 0, image, b.scratch), 0);
+		decode_range(image, 1, layers);
+		decode_range(image, 0, 1);
+		assert_memory_equal(b.arena + ARENA - b.used, b.other + ARENA - b.used, b.used);
+	}
+}
+
+/* A bit of scales or payload is another: both say the same of it, and where they take it make the
+ * same of it. The page's fence holds in any case. */
+TEST(lossless_lies)
+{
+	uint32_t refused = 0;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t at;
+		uint8_t *image;
+		int r;
+
+		if (!random_lossless(i & 1 ? DTYPE_FP16 : DTYPE_BF16))
+			continue;
+		fill_kv(true);
+		if (encode_both(&image))
+			continue;
+		at = pick(2) ? (uint32_t)sizeof(struct image_header) + pick(b.shape.scale_bytes) :
+			       b.shape.payload_offset + pick(b.shape.payload_bytes);
+		image[at] ^= (uint8_t)(1u << pick(8));
+		memset(b.arena + ARENA - b.used, FILLER, b.used);
+		memset(b.other + ARENA - b.used, FILLER, b.used);
+		r = decode_fast(image);
+		assert_int_equal(codec_decode(&codec_ref, &b.layout2, 0, image, b.scratch), r);
+		refused += r != 0;
+		if (r == 0)
+			assert_memory_equal(b.arena + ARENA - b.used, b.other + ARENA - b.used,
+					    b.used);
+		else
+			assert_int_equal(r, -EBADMSG);
+	}
+	assert_true(refused > 0);
+}
+
 TEST(native_is_byte_exact)
 {
 	for (uint32_t i = 0; i < ROUNDS / 4; i++)

@@ -102,9 +102,96 @@ TEST(sizes_of_int8)
 	assert_int_equal(s.scale_bytes, 3 * 5 * 2 * (7 + 4) + 2 * 2);
 	assert_int_equal(s.payload_bytes, 3 * 5 * 65 * (7 + 4) + 2 * 1025 + 11);
 	assert_int_equal(s.logical_bytes, shape_of(&g, CODEC_RAW).payload_bytes);
-	image_layer_at(&g, CODEC_INT8, CODEC_INT8, 2, &scale, &payload);
+	image_layer_at(&g, CODEC_INT8, CODEC_INT8, 2, NULL, &scale, &payload);
 	assert_int_equal(scale, 2 * 5 * 2 * (7 + 4));
 	assert_int_equal(payload, 2 * 5 * 65 * (7 + 4));
+}
+
+/* A head of 65 tokens is a pack of 64 and one of 1; a typed segment one of 4,096 and one of 64. */
+static const struct image_geometry packed = {
+	.dtype = DTYPE_BF16,
+	.layers = 3,
+	.kv_heads = 5,
+	.head_dim_k = 64,
+	.head_dim_v = 128,
+	.block_tokens = 65,
+	.typed_segments = 2,
+	.typed_values = 4096 + 64,
+	.opaque_bytes = 11,
+};
+enum {
+	PACKED_STEPS = 3 * 5 * 65 * (1 + 2) + 2 * 65,
+	PACKED_LAYERS = 3 * 5 * 2 * 2 * IMAGE_PACK_SCALES,
+	PACKED_LEAST = PACKED_STEPS * 80 + IMAGE_PACK_SPARE + 11,
+};
+
+TEST(lossless_has_a_most_and_packs_have_scales)
+{
+	struct image_geometry fp16 = packed;
+	const struct image_shape s = shape_of(&packed, CODEC_LOSSLESS);
+
+	assert_int_equal(s.scale_bytes, PACKED_LAYERS + 2 * 2 * IMAGE_PACK_SCALES);
+	/* 92 bytes a step, and packs of one step go up to 96 */
+	assert_int_equal(s.payload_bytes,
+			 PACKED_STEPS * 92 + 3 * 5 * 4 + 2 * 4 + IMAGE_PACK_SPARE + 11);
+	fp16.dtype = DTYPE_FP16;
+	assert_int_equal(shape_of(&fp16, CODEC_LOSSLESS).payload_bytes,
+			 PACKED_STEPS * 116 + 3 * 5 * 4 + 2 * 4 + IMAGE_PACK_SPARE + 11);
+	assert_int_equal(s.logical_bytes, shape_of(&packed, CODEC_RAW).payload_bytes);
+}
+
+/* Each far part has 16 bytes. */
+TEST(lossless_layers_are_found_by_their_lengths)
+{
+	uint8_t scales[PACKED_LAYERS + 2 * 2 * IMAGE_PACK_SCALES] = { 0 };
+	struct image_shape s = shape_of(&packed, CODEC_LOSSLESS);
+	uint32_t scale, payload;
+
+	for (uint32_t i = 0; i < sizeof(scales); i += IMAGE_PACK_SCALES)
+		scales[i + 1] = 16;
+	image_layer_at(&packed, CODEC_LOSSLESS, CODEC_LOSSLESS, 2, scales, &scale, &payload);
+	assert_int_equal(scale, PACKED_LAYERS / 3 * 2);
+	assert_int_equal(payload, 2 * 5 * (65 * (1 + 2) * 80 + 4 * 16));
+	image_shape_cut(&s, PACKED_LEAST + sizeof(scales) / IMAGE_PACK_SCALES * 16);
+	assert_true(image_packs_fit(&packed, &s, scales));
+	scales[sizeof(scales) - 2]++;
+	assert_false(image_packs_fit(&packed, &s, scales));
+}
+
+/* Its header alone says how long it is. */
+TEST(lossless_payload_has_limits)
+{
+	const struct image_shape most = shape_of(&packed, CODEC_LOSSLESS);
+	const struct {
+		uint32_t bytes;
+		int r;
+	} cases[] = {
+		{ PACKED_LEAST - 1, -EBADMSG },  { PACKED_LEAST, 0 },
+		{ most.payload_bytes, 0 },       { most.payload_bytes + 1, -EBADMSG },
+		{ UINT32_MAX - 4096, -EBADMSG },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct image_shape s = most, is;
+		struct image_header h;
+
+		s.payload_bytes = cases[i].bytes;
+		image_header_fill(&h, &packed, CODEC_LOSSLESS, CODEC_LOSSLESS, &s, &who);
+		assert_int_equal(image_header_check(&h, &packed, &who, &is), cases[i].r);
+		if (cases[i].r)
+			continue;
+		assert_int_equal(is.payload_bytes, cases[i].bytes);
+		assert_int_equal(is.image_bytes, is.payload_offset + cases[i].bytes);
+		assert_int_equal(is.packed_bytes, 128 + is.scale_bytes + cases[i].bytes);
+	}
+}
+
+TEST(lossless_is_of_both_or_of_none)
+{
+	struct image_shape s;
+
+	assert_int_equal(image_shape(&packed, CODEC_LOSSLESS, CODEC_FP8, &s, NULL), -EINVAL);
+	assert_int_equal(image_shape(&packed, CODEC_RAW, CODEC_LOSSLESS, &s, NULL), -EINVAL);
 }
 
 TEST(scales_beyond_a_page_move_the_payload)
@@ -174,7 +261,8 @@ TEST(codec_that_does_not_take_the_dtype_is_named)
 	refuse(with(AT(dtype), DTYPE_FP32), CODEC_FP8, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_INT8), CODEC_FP8, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_BF16), CODEC_FP8_NATIVE, -EINVAL, "codec");
-	refuse(with(AT(dtype), DTYPE_BF16), CODEC_LOSSLESS, -EINVAL, "codec");
+	refuse(with(AT(dtype), DTYPE_FP32), CODEC_LOSSLESS, -EINVAL, "codec");
+	refuse(with(AT(dtype), DTYPE_E4M3), CODEC_LOSSLESS, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_BF16), 0, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_FP32), CODEC_INT8, -EINVAL, "codec");
 	refuse(with(AT(dtype), DTYPE_INT8), CODEC_INT8, -EINVAL, "codec");
@@ -190,6 +278,16 @@ TEST(int8_without_planes_is_refused)
 	refuse(typed, CODEC_INT8, -EINVAL, "codec");
 	refuse((struct image_geometry){ .dtype = DTYPE_BF16, .block_tokens = 1, .opaque_bytes = 9 },
 	       CODEC_INT8, -EINVAL, "codec");
+}
+
+TEST(lossless_of_steps_that_are_mostly_empty_is_refused)
+{
+	struct image_geometry g = packed;
+
+	g.head_dim_k = g.head_dim_v = 1;
+	g.block_tokens = 16;
+	g.typed_segments = g.typed_values = 0;
+	refuse(g, CODEC_LOSSLESS, -EINVAL, "codec");
 }
 
 TEST(largest_image_fits_and_one_more_byte_does_not)

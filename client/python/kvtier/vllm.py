@@ -8,7 +8,7 @@
 `kv_connector_extra_config` may have these options:
 
     socket          path of the daemon's socket
-    codec           "fp8", "int8" or "raw"; by default the daemon chooses by the type
+    codec           "fp8", "int8", "lossless" or "raw"; by default the daemon chooses by the type
     timeout_ms      for a load or save (2000)
     prefetch_ms     how long a request waits for a Redis that nodes share (1000); 0: it does not wait
     model           a name instead of the engine's
@@ -135,7 +135,7 @@ class KvtierConnector(*_BASES):
             self._fails_closed = True
             if _CARRIER is None:
                 raise ValueError("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM")
-        self._codec = codec_of(self._options, "int8")
+        self._codec = codec_of(self._options, "int8", "lossless")
         for name in ("socket", "model", "extras"):
             if not isinstance(self._options.get(name), (str, type(None))):
                 raise ValueError(f"option {name} is {self._options[name]!r}, must be a text")
@@ -259,8 +259,8 @@ class KvtierConnector(*_BASES):
             layouts = layouts_of()
             self._geometries = [self._geometry_of(layout, i) for i, layout in enumerate(layouts)]
             if self._fails_closed and not _are_exact(self._geometries):
-                raise LayoutError("kv_checksum_fail_closed: no load would be proven, as only codec 'raw' gives back "
-                                  "the values that vLLM has summed")
+                raise LayoutError("kv_checksum_fail_closed: no load would be proven, as only codecs 'raw' and "
+                                  "'lossless' give back the values that vLLM has summed")
         except (LayoutError, KeyError, ValueError) as error:
             self._geometries = None
             self._refuse(str(error))
@@ -558,6 +558,6 @@ class KvtierConnector(*_BASES):
 def _are_exact(geometries: Iterable[Geometry]) -> bool:
     """Whether spaces of these geometries keep every bit. If the daemon chooses the codec it is False, as the choice is
     not known here."""
-    return all(geometry.codec == Codec.RAW for geometry in geometries)
+    return all(geometry.codec in (Codec.RAW, Codec.LOSSLESS) for geometry in geometries)
 
 

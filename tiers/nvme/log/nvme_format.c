@@ -177,6 +177,18 @@ int nvme_image_check(const struct image_header *header, uint32_t *ret_image_byte
 	return 0;
 }
 
+int nvme_image_within(const struct image_header *header, uint32_t bytes,
+		      uint32_t *ret_payload_offset)
+{
+	uint32_t image_bytes;
+
+	if (bytes > IMAGE_MAX_BYTES || nvme_image_check(header, &image_bytes, ret_payload_offset))
+		return -EBADMSG;
+	if (header->codec_k == CODEC_LOSSLESS ? image_bytes > bytes : image_bytes != bytes)
+		return -EBADMSG;
+	return 0;
+}
+
 bool nvme_tag_fits(const struct image_header *header)
 {
 	const uint64_t used = (uint64_t)sizeof(*header) + header->scale_bytes;
@@ -227,7 +239,7 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 {
 	struct nvme_entry entry = { 0 };
 	struct nvme_tag tag;
-	uint32_t image_bytes, offset;
+	uint32_t offset;
 
 	memcpy(&tag, bytes, sizeof(tag));
 	if (tag.magic != NVME_TAG_MAGIC ||
@@ -236,7 +248,7 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 	if (memcmp(tag.uuid, who->uuid, sizeof(tag.uuid)) || tag.sequence != who->sequence ||
 	    tag.page != page)
 		return -EBADMSG;
-	if (nvme_image_check(header, &image_bytes, &offset) || tag.image_bytes != image_bytes ||
+	if (nvme_image_within(header, tag.image_bytes, &offset) ||
 	    tag.header_crc != header->header_crc || page > UINT16_MAX)
 		return -EBADMSG;
 	memcpy(entry.key, header->key, sizeof(entry.key));
@@ -244,7 +256,7 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 	memcpy(entry.owner, tag.owner, sizeof(entry.owner));
 	entry.tick = tag.tick;
 	entry.epoch = tag.epoch;
-	entry.image_bytes = image_bytes;
+	entry.image_bytes = tag.image_bytes;
 	entry.header_crc = tag.header_crc;
 	entry.page = (uint16_t)page;
 	entry.tag_page = !nvme_tag_fits(header);

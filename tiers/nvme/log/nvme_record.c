@@ -241,21 +241,20 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 {
 	const struct image_header *header = (const void *)a->image;
 	struct nvme_entry entry = { 0 };
-	uint32_t image_bytes, payload;
+	uint32_t payload;
 
 	if (log->facts.state != NVME_UP || (log->flush.stage != FLUSH_IDLE && log->flush.last))
 		return -ESHUTDOWN;
 	if (a->bytes > log->image_max)
 		return -E2BIG;
-	if ((uintptr_t)a->image % NVME_PAGE || nvme_image_check(header, &image_bytes, &payload) ||
-	    image_bytes != a->bytes)
+	if ((uintptr_t)a->image % NVME_PAGE || nvme_image_within(header, a->bytes, &payload))
 		return -EINVAL;
 	memcpy(entry.key, header->key, sizeof(entry.key));
 	memcpy(entry.parent, a->parent, sizeof(entry.parent));
 	memcpy(entry.owner, a->owner, sizeof(entry.owner));
 	entry.tick = a->tick;
 	entry.epoch = log->epoch;
-	entry.image_bytes = image_bytes;
+	entry.image_bytes = a->bytes;
 	entry.header_crc = header->header_crc;
 	entry.tag_page = !nvme_tag_fits(header);
 	if (!nvme_budget_allows(log, nvme_record_bytes(&entry))) {
@@ -272,18 +271,18 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 static void find_parent(struct nvme_log *log, struct nvme_read *read)
 {
 	const struct image_header *header = (const void *)read->buffer;
-	uint32_t image_bytes, payload;
 	struct nvme_identity who;
 	struct nvme_entry entry;
+	uint32_t payload;
 
 	memset(read->parent, 0, sizeof(read->parent));
 	if (nvme_location_tag_page(read->location) ||
-	    nvme_image_check(header, &image_bytes, &payload) || image_bytes != read->bytes ||
-	    !nvme_tag_fits(header))
+	    nvme_image_within(header, read->bytes, &payload) || !nvme_tag_fits(header))
 		return;
 	nvme_identify(log, nvme_location_segment(read->location), &who);
 	if (!nvme_tag_check(read->buffer + payload - sizeof(struct nvme_tag), &who, header,
-			    nvme_location_page(read->location), &entry))
+			    nvme_location_page(read->location), &entry) &&
+	    entry.image_bytes == read->bytes)
 		memcpy(read->parent, entry.parent, sizeof(read->parent));
 }
 
@@ -445,15 +444,15 @@ static bool record_good(struct nvme_log *log, const struct nvme_entry *want)
 	const struct image_header *header = (const void *)image;
 	struct nvme_identity who;
 	struct nvme_entry is;
-	uint32_t image_bytes, payload, end_of_tag;
+	uint32_t payload, end_of_tag;
 
 	nvme_identify(log, log->carry.segment, &who);
-	if (nvme_image_check(header, &image_bytes, &payload) || image_bytes != want->image_bytes)
+	if (nvme_image_within(header, want->image_bytes, &payload))
 		return false;
 	end_of_tag = want->tag_page ? NVME_PAGE : payload;
 	return !nvme_tag_check(bytes + end_of_tag - sizeof(struct nvme_tag), &who, header,
 			       want->page, &is) &&
-	       !memcmp(is.key, want->key, sizeof(is.key)) &&
+	       is.image_bytes == want->image_bytes && !memcmp(is.key, want->key, sizeof(is.key)) &&
 	       !memcmp(is.owner, want->owner, sizeof(is.owner));
 }
 

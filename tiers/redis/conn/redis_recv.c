@@ -323,13 +323,15 @@ static int judge(struct redis_recv *in, struct redis_value *value,
 	return 0;
 }
 
-/* The gap before the payload, and the rest of its last page. */
-static void zero_padding(const struct image_shape *shape, uint8_t *buffer)
+/* The gap before the payload, and what the buffer has behind it, with the rest of the last page. */
+static void zero_padding(const struct image_shape *shape, const struct redis_value *value)
 {
 	const uint32_t scales_end = HEADER_BYTES + shape->scale_bytes;
+	const uint32_t behind = value->room - shape->image_bytes;
+	uint8_t *buffer = value->buffer;
 
 	memset(buffer + scales_end, 0, shape->payload_offset - scales_end);
-	memset(buffer + shape->image_bytes, 0, -shape->image_bytes % IMAGE_ALIGN);
+	memset(buffer + shape->image_bytes, 0, behind + -value->room % IMAGE_ALIGN);
 }
 
 static int step_body(struct redis_conn *c)
@@ -357,7 +359,7 @@ static int step_body(struct redis_conn *c)
 	if (judge(in, value, in->bytes + in->at, &status))
 		return -ENOMEM;
 	in->at += REDIS_MAC_BYTES + CRLF_BYTES;
-	zero_padding(&in->shape, value->buffer);
+	zero_padding(&in->shape, value);
 	c->conf.counters->received_bytes += in->shape.packed_bytes;
 	in->state = RECV_LINE;
 	redis_row_answered(c, status, NULL);

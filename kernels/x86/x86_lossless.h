@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * x86_lossless.h - packs of lossless values, both ways, around the arithmetic of avx2_lossless.h or
+ * avx512_lossless.h. Only for x86_codec.h; read kernels/lossless.h first.
+ *
+ * The loops have no branch that depends on values, but for those that are rare. A pack whose rows
+ * are not whole steps is gathered in scratch first, and decoded there.
+ */
+#ifndef KVTIER_X86_LOSSLESS_H
+#define KVTIER_X86_LOSSLESS_H
+
+enum {
+	PACK_STEPS = IMAGE_PACK_VALUES / LOSSLESS_STEP,
+	/* of scratch: first the writer's bytes and a pack, then */
+	PACK_GATHER_AT = 256 << 10, /* its values, where they are not whole steps */
+	PACK_BEYOND_AT = 384 << 10, /* the exponents of those beyond */
+	PACK_MOST_SAMPLES = 2 * LOSSLESS_SAMPLES,
+	FAR_BYTES = 24, /* of 64 values */
+};
+static_assert(FLUSH_BYTES + PACK_STEPS * (LOSSLESS_STEP + 5 * 8 + FAR_BYTES + LOSSLESS_STEP) +
+				      LINE <=
+			      PACK_GATHER_AT &&
+		      PACK_GATHER_AT + 2 * IMAGE_PACK_VALUES <= PACK_BEYOND_AT &&
+		      PACK_BEYOND_AT + IMAGE_PACK_VALUES + LINE <=
+			      CODEC_SCRATCH_BYTES - POWERS_BYTES,
+	      "scratch");
+
+static uint32_t pack_values(const struct page_tile *u)
+{
+	return u->rows * (u->row_bytes / 2);
+}
+
+static bool pack_is_steps(const struct page_tile *u)
+{
+	return u->row_bytes % (2 * LOSSLESS_STEP) == 0;
+}
+
+/* The same values in one row of whole steps. */
+static struct page_tile pack_gather(const struct page_tile *u, uint8_t *scratch)
+{
+	uint8_t *const to = scratch + PACK_GATHER_AT;
+	uint32_t n = 0;
+	uint16_t last;
+
+	for (uint32_t r = 0; r < u->rows; r++, n += u->row_bytes)
+		memcpy(to + n, u->base + r * u->stride, u->row_bytes);
+	memcpy(&last, to + n - 2, sizeof(last));
+	for (; n % (2 * LOSSLESS_STEP); n += 2)
+		memcpy(to + n, &last, sizeof(last));
+	return (struct page_tile){ .base = to, .rows = 1, .row_bytes = n };
+}
+
+MATH_FN uint32_t samples_at_least(const struct math_line *samples, uint32_t n, uint32_t least)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += math_at_least(samples[i], least);
+	return sum;
+}
+
+/* The base of a pack of whole steps. */
+MATH_FN uint8_t pack_base_as(bool is_fp16, const struct page_tile *u)
+{
+	const uint32_t a_row = u->row_bytes / (2 * LOSSLESS_STEP), steps = u->rows * a_row,
+		       stride = lossless_stride(steps);
+	struct math_line samples[PACK_MOST_SAMPLES];
+	uint32_t least[LOSSLESS_WINDOWS + 2], n = 0, top = 0;
+
+	for (uint32_t s = 0; s < steps; s += stride)
+		samples[n++] = math_take(is_fp16, u->base + s / a_row * u->stride +
+							  (size_t)(s % a_row) * 2 * LOSSLESS_STEP)
+				       .exponents;
+	for (uint32_t bit = 128; bit; bit >>= 1)
+		if (samples_at_least(samples, n, top | bit) >= lossless_enough(n * LOSSLESS_STEP))
+			top |= bit;
+	for (uint32_t i = 0; i < LOSSLESS_WINDOWS + 2; i++)
+		least[i] = samples_at_least(samples, n, top > i ? top - i : 0);
+	return lossless_base(top, least);
+}
+
+/* Three words that fill up together, then the next three. */
+struct far_words {
+	uint64_t words[3];
+	uint32_t bits; /* in each; < 64 */
+	uint8_t *to;
+};
+
+/* n bits more for each word. */
+MATH_FN void far_put(struct far_words *f, const uint64_t bits[3], uint32_t n)
+{
+	const uint32_t at = f->bits, full = (at + n) >> 6;
+	const uint64_t keep = (uint64_t)full - 1; /* all ones: not full */
+
+#pragma GCC unroll 3
+	for (int i = 0; i < 3; i++) {
+		const uint64_t now = f->words[i] | bits[i] << at;
+
+		memcpy(f->to + 8 * i, &now, sizeof(now));
+		f->words[i] = (now & keep) | ((bits[i] >> 1 >> (63 - at)) & ~keep);
+	}
+	f->to += full * FAR_BYTES;
+	f->bits = (at + n) & 63;
+}
+
+/* The exponent of the value at this place of a step, or of any if there is none. */
+MATH_FN uint8_t exponent_at(bool is_fp16, const uint8_t *step, uint64_t places)
+{
+	const uint32_t place = (uint32_t)__builtin_ctzll(places | 1ull << 63);
+	uint16_t v;
+
+	memcpy(&v, step + 2 * lossless_value_at(place), sizeof(v));
+	return (uint8_t)lossless_exponent(is_fp16, v);
+}
+
+/* The exponents at these places. Two are written always: more are rare. */
+MATH_FN uint8_t *beyond_put(bool is_fp16, uint8_t *to, const uint8_t *step, uint64_t places)
+{
+	const uint64_t second = places & (places - 1);
+	uint64_t left = second & (second - 1);
+
+	to[0] = exponent_at(is_fp16, step, places);
+	to[1] = exponent_at(is_fp16, step, second);
+	to += (places != 0) + (second != 0);
+	for (; __builtin_expect(left != 0, 0); left &= left - 1)
+		*to++ = exponent_at(is_fp16, step, left);
+	return to;
+}
+
+/* A pack of whole steps to dst. Returns the bytes of its far part. */
+MATH_FN uint32_t pack_encode_as(bool is_fp16, const struct page_tile *in, uint8_t base,
+				struct far far, uint8_t *dst, uint8_t *beyond)
+{
+	const struct page_tile u = *in;
+	const uint32_t steps = u.rows * (u.row_bytes / (2 * LOSSLESS_STEP));
+	uint8_t *low = dst, *high = low + (size_t)steps * LOSSLESS_STEP,
+		*near = high + (is_fp16 ? 24ull * steps : 0), *const from = near + 16ull * steps;
+	struct far_words f = { .to = from };
+	uint8_t *last = beyond;
+
+	for (uint32_t r = 0; r < u.rows; r++) {
+		const uint8_t *row = u.base + r * u.stride, *far_row = far.base + r * far.stride;
+
+		for (uint32_t i = 0; i < u.row_bytes; i += 2 * LOSSLESS_STEP) {
+			const struct math_parts x = math_take(is_fp16, row + i);
+			uint64_t bits[5], other, three[3];
+
+			prefetch_values(far, far_row + i);
+			math_bits(x.exponents, base, bits);
+			other = bits[0] & bits[1];
+#pragma GCC unroll 3
+			for (int b = 0; b < 3; b++)
+				three[b] = _pext_u64(bits[2 + b], other);
+			math_store(low, x.low);
+			low += LOSSLESS_STEP;
+			if (is_fp16) {
+				memcpy(high, x.high, sizeof(x.high));
+				high += sizeof(x.high);
+			}
+			memcpy(near, bits, 16);
+			near += 16;
+			far_put(&f, three, (uint32_t)_mm_popcnt_u64(other));
+			last = beyond_put(is_fp16, last, row + i, bits[2] & bits[3] & bits[4]);
+		}
+	}
+	if (f.bits) {
+		memcpy(f.to, f.words, FAR_BYTES);
+		f.to += FAR_BYTES;
+	}
+	memcpy(f.to, beyond, (size_t)(last - beyond));
+	return (uint32_t)(f.to - from + (last - beyond));
+}
+
+/* A pack to dst, and its scales. Returns its bytes. */
+static uint32_t encode_pack(const struct page_tile *u, bool is_fp16, struct far far,
+			    uint8_t *scales, uint8_t *dst, uint8_t *scratch)
+{
+	const uint32_t values = pack_values(u), dtype = is_fp16 ? DTYPE_FP16 : DTYPE_BF16;
+	uint8_t *const beyond = scratch + PACK_BEYOND_AT;
+	struct page_tile whole = *u;
+	uint32_t bytes, n;
+
+	if (!pack_is_steps(u)) {
+		whole = pack_gather(u, scratch);
+		far = (struct far){ whole.base, 0, false };
+	}
+	scales[0] = is_fp16 ? pack_base_as(true, &whole) : pack_base_as(false, &whole);
+	n = is_fp16 ? pack_encode_as(true, &whole, scales[0], far, dst, beyond) :
+		      pack_encode_as(false, &whole, scales[0], far, dst, beyond);
+	scales[1] = (uint8_t)n;
+	scales[2] = (uint8_t)(n >> 8);
+	bytes = image_pack_bytes(dtype, values, n);
+	n += image_pack_bytes(dtype, values, 0); /* whole words: nothing is rounded up */
+	memset(dst + n, 0, bytes - n);
+	return bytes;
+}
+
+/* ---- decode ---- */
+
+static uint64_t word_at(const uint8_t *p)
+{
+	uint64_t x;
+
+	memcpy(&x, p, sizeof(x));
+	return x;
+}
+
+/* Whether the far part of a pack has as many bytes as the bits say; *ret: of them words. */
+static bool pack_holds(const uint8_t *near, uint32_t steps, uint32_t bytes, uint32_t *ret)
+{
+	const uint8_t *const far = near + 16ull * steps;
+	uint64_t values = 0, beyond = 0;
+
+	for (uint32_t i = 0; i < steps; i++)
+		values += (uint64_t)_mm_popcnt_u64(word_at(near + 16 * i) &
+						   word_at(near + 16 * i + 8));
+	*ret = (uint32_t)((values + 63) / 64 * FAR_BYTES);
+	if (*ret > bytes)
+		return false;
+	for (uint32_t i = 0; i < *ret; i += FAR_BYTES, values -= 64) {
+		const uint64_t all =
+			word_at(far + i) & word_at(far + i + 8) & word_at(far + i + 16);
+
+		beyond += (uint64_t)_mm_popcnt_u64(values < 64 ? _bzhi_u64(all, (uint32_t)values) :
+								 all);
+	}
+	return *ret + beyond == bytes;
+}
+
+/* n bits of each of three words from bit `at` on; with the next three, which may be those after the
+ * pack: see IMAGE_PACK_SPARE. */
+MATH_FN void far_get(const uint8_t *far, uint32_t at, uint64_t ret[3])
+{
+#pragma GCC unroll 3
+	for (int i = 0; i < 3; i++)
+		ret[i] = word_at(far + 8 * i) >> at | word_at(far + FAR_BYTES + 8 * i)
+							      << 1 << (63 - at);
+}
+
+MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in, uint8_t base,
+			    uint32_t words, const uint8_t *src)
+{
+	const struct page_tile u = *in;
+	const uint32_t steps = u.rows * (u.row_bytes / (2 * LOSSLESS_STEP));
+	const uint8_t *low = src, *high = low + (size_t)steps * LOSSLESS_STEP,
+		      *near = high + (is_fp16 ? 24ull * steps : 0), *far = near + 16ull * steps,
+		      *beyond = far + words;
+	uint32_t at = 0;
+
+	for (uint32_t r = 0; r < u.rows; r++) {
+		uint8_t *const row = u.base + r * u.stride;
+
+		for (uint32_t i = 0; i < u.row_bytes; i += 2 * LOSSLESS_STEP) {
+			const uint64_t first = word_at(near), second = word_at(near + 8),
+				       other = first & second;
+			uint64_t bits[5] = { first, second }, three[3];
+			struct math_parts x;
+
+			prefetch_payload(low, LINE);
+			far_get(far, at, three);
+			at += (uint32_t)_mm_popcnt_u64(other);
+			far += (at >> 6) * FAR_BYTES;
+			at &= 63;
+#pragma GCC unroll 3
+			for (int b = 0; b < 3; b++)
+				bits[2 + b] = _pdep_u64(three[b], other);
+			beyond = math_exponents(base, bits, beyond, &x.exponents);
+			x.low = math_load(low);
+			if (is_fp16)
+				memcpy(x.high, high, sizeof(x.high));
+			math_give(is_fp16, &x, row + i, lines);
+			low += LOSSLESS_STEP, high += 24, near += 16;
+		}
+	}
+}
+
+/* A pack at src, which has at most so many bytes. Returns how many it has, or 0: it lies. */
+static uint32_t decode_pack(const struct page_tile *u, bool is_fp16, const uint8_t *scales,
+			    const uint8_t *src, size_t most, uint8_t *scratch)
+{
+	const uint32_t values = pack_values(u), far = image_pack_far(scales),
+		       dtype = is_fp16 ? DTYPE_FP16 : DTYPE_BF16,
+		       steps = (values + LOSSLESS_STEP - 1) / LOSSLESS_STEP,
+		       bytes = image_pack_bytes(dtype, values, far);
+	const uint8_t *near = src + (size_t)steps * (LOSSLESS_STEP + (is_fp16 ? 24u : 0u));
+	const bool whole = pack_is_steps(u), lines = whole && tile_is_lines(u);
+	const struct page_tile gathered = { .base = scratch + PACK_GATHER_AT,
+					    .rows = 1,
+					    .row_bytes = steps * 2 * LOSSLESS_STEP };
+	const struct page_tile *to = whole ? u : &gathered;
+	uint32_t words;
+
+	if (bytes > most || !pack_holds(near, steps, far, &words))
+		return 0;
+	if (is_fp16 && lines)
+		pack_decode_as(true, true, to, scales[0], words, src);
+	else if (lines)
+		pack_decode_as(false, true, to, scales[0], words, src);
+	else if (is_fp16)
+		pack_decode_as(true, false, to, scales[0], words, src);
+	else
+		pack_decode_as(false, false, to, scales[0], words, src);
+	for (uint32_t r = 0; r < u->rows && !whole; r++)
+		memcpy(u->base + r * u->stride, gathered.base + (size_t)r * u->row_bytes,
+		       u->row_bytes);
+	return bytes;
+}
+
+#endif
