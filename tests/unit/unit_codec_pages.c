@@ -546,6 +546,27 @@ TEST(lossless_lies)
 	assert_true(refused > 0);
 }
 
+/* A sealed header that says more or less than the packs have is refused, though each pack holds. */
+TEST(lossless_of_another_length_is_refused)
+{
+	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
+		struct image_header *header;
+		struct codec_run run;
+		uint8_t *image;
+
+		if (!random_lossless(i & 1 ? DTYPE_FP16 : DTYPE_BF16))
+			continue;
+		fill_kv(false);
+		if (encode_both(&image))
+			continue;
+		header = (void *)image;
+		header->payload_bytes += pick(2) ? 8 : -8u;
+		image_seal(header, header->checksum);
+		assert_int_equal(b.fast->decode_start(&run, &b.layout, 0, image), -EBADMSG);
+		assert_int_equal(codec_ref.decode_start(&run, &b.layout, 0, image), -EBADMSG);
+	}
+}
+
 TEST(native_is_byte_exact)
 {
 	for (uint32_t i = 0; i < ROUNDS / 4; i++)
