@@ -112,7 +112,7 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
 	memcpy(&header, image, sizeof(header));
 	*x = (struct error_run){ .is_fp16 = layout->geometry.dtype == DTYPE_FP16 };
 	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &shape, NULL) ||
-	    shape.scale_bytes == 0)
+	    shape.scale_bytes == 0 || header.codec_k == CODEC_LOSSLESS)
 		return; /* no byte is left to compare */
 	x->left = sample;
 	x->every = one_of(&layout->geometry, &header, sample);

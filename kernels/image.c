@@ -6,6 +6,7 @@
  * were bounded first, so no sum here can overflow.
  */
 #include "image.h"
+#include "lossless.h"
 
 #include <errno.h>
 #include <string.h>
@@ -60,36 +61,29 @@ static uint32_t divided_up(uint32_t n, uint32_t by)
 	return (n + by - 1) / by;
 }
 
-/* Bytes of a step that do not depend on its values. */
-static uint32_t pack_step_bytes(uint32_t dtype)
+uint32_t image_pack_bytes(uint32_t dtype, uint32_t n, uint32_t far)
 {
-	const uint32_t words = dtype == DTYPE_FP16 ? 3 + 2 : 2;
+	const uint32_t step = lossless_step_bytes(dtype == DTYPE_FP16),
+		       bytes = divided_up(n, LOSSLESS_STEP) * step + far;
 
-	return IMAGE_PACK_STEP + words * 8;
+	return divided_up(bytes, IMAGE_PACK_ALIGN) * IMAGE_PACK_ALIGN;
 }
 
-uint32_t image_pack_bytes(uint32_t dtype, uint32_t values, uint32_t far)
-{
-	const uint32_t n = divided_up(values, IMAGE_PACK_STEP) * pack_step_bytes(dtype) + far;
-
-	return divided_up(n, IMAGE_PACK_ALIGN) * IMAGE_PACK_ALIGN;
-}
-
-/* What the packs of one head of a plane, or of a typed segment, take: their number, and their bytes
- * with so many of the far part a step; in the last there may be fewer values. */
+/* The packs of one head of a plane, or of one typed segment. */
 struct packs {
 	uint32_t n;
 	uint64_t bytes;
 };
 
+/* A pack has `most` values, the last one perhaps fewer, and `far` bytes of far part a step. */
 static struct packs packs_of(uint32_t dtype, uint32_t values, uint32_t most, uint32_t far)
 {
 	const uint32_t n = values / most, rest = values % most;
-	uint64_t bytes = (uint64_t)n *
-			 image_pack_bytes(dtype, most, far * divided_up(most, IMAGE_PACK_STEP));
+	uint64_t bytes =
+		(uint64_t)n * image_pack_bytes(dtype, most, far * divided_up(most, LOSSLESS_STEP));
 
 	if (rest)
-		bytes += image_pack_bytes(dtype, rest, far * divided_up(rest, IMAGE_PACK_STEP));
+		bytes += image_pack_bytes(dtype, rest, far * divided_up(rest, LOSSLESS_STEP));
 	return (struct packs){ n + (rest > 0), bytes };
 }
 

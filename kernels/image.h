@@ -28,13 +28,15 @@ enum {
 	IMAGE_GROUP_TOKENS = 16,
 	IMAGE_CHANNEL_TOKENS = 64, /* int8: of a channel, in a group */
 	IMAGE_GROUP_TYPED = 1024,
-	IMAGE_PACK_TOKENS = 64,    /* lossless: of a head, in a pack, */
-	IMAGE_PACK_VALUES = 40960, /* if that is no more than so many values */
+	/* A pack of a lossless image (lossless.h) has 64 tokens of a head, or as many as have at
+	 * most 40,960 values; or 4,096 values of a typed segment. */
+	IMAGE_PACK_TOKENS = 64,
+	IMAGE_PACK_VALUES = 40960,
 	IMAGE_PACK_TYPED = 4096,
-	IMAGE_PACK_STEP = 64,  /* values that are packed together */
-	IMAGE_PACK_SCALES = 3, /* bytes of scales: the base, and the length of its far part */
+	IMAGE_PACK_SCALES = 3, /* bytes of scales: the base, and the length of the far part */
 	IMAGE_PACK_ALIGN = 8,
-	/* Bytes of a step's far part that there is room for, in the mean. Real KV takes 6 to 10. */
+	/* An image has room for so many bytes of far part a step, in the mean. Real KV takes 8 to
+	 * 10. */
 	IMAGE_PACK_FAR = 12,
 	IMAGE_PACK_SPARE = 64, /* zeros at the end of the payload, which decoders may read */
 	IMAGE_MAX_BYTES = 256 << 20,
@@ -51,7 +53,7 @@ enum image_codec {
 	CODEC_RAW = 1,
 	CODEC_FP8 = 2,
 	CODEC_FP8_NATIVE = 3,
-	CODEC_LOSSLESS = 4, /* of K, V and typed values alike */
+	CODEC_LOSSLESS = 4, /* of K, V and typed values, or of none of them */
 	CODEC_INT8 = 5,     /* of planes; typed values are fp8 beside it */
 };
 /* Whether values of 16 bits become a byte, with scales. */
@@ -108,7 +110,7 @@ struct image_shape {
 	uint32_t groups;        /* 16-token groups a plane: ceil(block_tokens / 16) */
 	uint32_t scale_bytes;
 	uint32_t payload_offset; /* round_up(128 + scale_bytes, 4096) */
-	uint32_t payload_bytes;  /* lossless: at most, or of the image whose header was checked */
+	uint32_t payload_bytes;  /* of a lossless image: the most, until its header is known */
 	uint32_t image_bytes;    /* payload_offset + payload_bytes: a slot must hold so many */
 	/* 128 + scale_bytes + payload_bytes: unpadded, as in Redis */
 	uint32_t packed_bytes;
@@ -133,8 +135,8 @@ static inline uint32_t image_pack_tokens(uint32_t dim)
 	return dim * IMAGE_PACK_TOKENS <= IMAGE_PACK_VALUES ? IMAGE_PACK_TOKENS :
 							      IMAGE_PACK_VALUES / dim;
 }
-/* Bytes of a pack of so many values, with `far` bytes in its far part. */
-uint32_t image_pack_bytes(uint32_t dtype, uint32_t values, uint32_t far);
+/* Bytes of a pack of n values whose far part has `far` bytes. */
+uint32_t image_pack_bytes(uint32_t dtype, uint32_t n, uint32_t far);
 /* The far part's length in a pack's scales. */
 static inline uint32_t image_pack_far(const uint8_t scales[IMAGE_PACK_SCALES])
 {
@@ -202,10 +204,10 @@ int image_header_check(const struct image_header *header, const struct image_geo
 int image_header_shape(const struct image_header *header, const struct image_geometry *geometry,
 		       struct image_shape *ret);
 
-/* Makes a lossless image's shape that of one with so few bytes of payload. */
+/* Shortens a lossless image's shape to this payload, which is no longer than the shape's. */
 void image_shape_cut(struct image_shape *shape, uint32_t payload_bytes);
 
-/* Whether the packs of a lossless image, by the lengths in `scales`, have exactly its payload. */
+/* Whether the packs of a lossless image, whose lengths are in `scales`, fill its payload. */
 int image_packs_fit(const struct image_geometry *geometry, const struct image_shape *shape,
 		    const uint8_t *scales);
 

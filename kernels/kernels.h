@@ -34,14 +34,17 @@ struct codec_kernels {
 	/* Page -> image: header, scales, payload, checksum, header crc, in one pass over the page.
 	 * image: shape.image_bytes, 4096-aligned, private to the caller. codec_k/codec_v as asked
 	 * for. The steps end with 0, or with -ERANGE where a codec cannot hold a group (NaN, Inf,
-	 * overflow, underflow): the image is then undefined, and the caller encodes again as
-	 * CODEC_RAW. */
+	 * overflow, underflow), or a lossless image would be longer than shape.image_bytes. Then
+	 * the image is undefined, and the caller encodes again as CODEC_RAW. A shorter lossless
+	 * image has zeros behind it, up to shape.image_bytes. */
 	int (*encode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    enum image_codec codec_k, enum image_codec codec_v,
 			    const struct image_identity *identity, uint8_t *image);
 
 	/* Image -> page. The header must have passed image_header_check() against layout->geometry;
-	 * it is read once. 0, or -EBADMSG: the run was not begun. Does not verify the checksum. */
+	 * it is read once. 0, or -EBADMSG: the run was not begun. Does not verify the checksum. The
+	 * steps end with 0, or with -EBADMSG at a lossless pack whose length is not what its bits
+	 * say: that pack's values were not written, those before it were. */
 	int (*decode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    const uint8_t *image);
 

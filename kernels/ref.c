@@ -18,9 +18,9 @@
 #include "kernels.h"
 #include "lossless.h"
 
-/* Where the next bytes of an image go to or come from, and the end of its payload. */
+/* Where the next bytes of an image go to or come from, and where its packs end at the latest. */
 struct image_cursor {
-	uint8_t *scales, *payload, *end;
+	uint8_t *scales, *payload, *packs_end;
 };
 
 /* One group: rows x cols values of the source dtype, row r at base + r * stride. With int8 each
@@ -126,7 +126,7 @@ static void decode_channels(const struct group *g, int is_fp16, struct image_cur
 	from->scales += g->ends ? g->cols : 0;
 }
 
-/* Value i of a pack; those that fill its last step are its last one. */
+/* Value i of a pack. Its last value fills its last step up. */
 static uint32_t pack_value(const struct group *g, uint32_t i)
 {
 	const uint32_t n = g->rows * g->cols, at = i < n ? i : n - 1;
@@ -161,10 +161,11 @@ static struct pack pack_at(const struct group *g, int is_fp16, uint8_t *payload)
 {
 	const uint32_t values = g->rows * g->cols;
 	const uint32_t steps = (values + LOSSLESS_STEP - 1) / LOSSLESS_STEP;
-	uint8_t *high = payload + (size_t)steps * LOSSLESS_STEP;
-	uint8_t *near = high + (is_fp16 ? 24ull * steps : 0);
+	uint8_t *high = payload + (size_t)steps * LOSSLESS_LOW_BYTES;
+	uint8_t *near = high + (is_fp16 ? (size_t)steps * LOSSLESS_HIGH_BYTES : 0);
 
-	return (struct pack){ values, steps, payload, high, near, near + 16ull * steps };
+	return (struct pack){ values, steps, payload,
+			      high,   near,  near + (size_t)steps * LOSSLESS_NEAR_BYTES };
 }
 
 static uint32_t get_bit(const uint8_t *words, uint32_t word, uint32_t bit)
@@ -177,7 +178,7 @@ static void put_bit(uint8_t *words, uint32_t word, uint32_t bit, uint32_t value)
 	words[8 * word + bit / 8] |= (uint8_t)(value << bit % 8);
 }
 
-/* Bit i of the far part's three: of its i-th value. */
+/* The word of the far part that has this one of the three bits of its i-th value. */
 static uint32_t far_word(uint32_t i, uint32_t bit)
 {
 	return i / LOSSLESS_STEP * 3 + bit;
@@ -188,7 +189,7 @@ static uint32_t pack_bits(const struct group *g, int is_fp16, uint32_t base, uin
 	return lossless_bits((base - lossless_exponent(is_fp16, pack_value(g, i))) & 255);
 }
 
-/* Number of values that are not near, and of those beyond. */
+/* How many values are not near, and how many of these are beyond. */
 static void pack_count(const struct group *g, int is_fp16, uint32_t base, uint32_t steps,
 		       uint32_t *ret_far, uint32_t *ret_beyond)
 {
@@ -209,14 +210,14 @@ static int encode_pack(const struct group *g, int is_fp16, struct image_cursor *
 	uint8_t *last;
 
 	pack_count(g, is_fp16, base, p.steps, &far, &beyond);
-	bytes = (far + LOSSLESS_STEP - 1) / LOSSLESS_STEP * 24 + beyond;
+	bytes = (far + LOSSLESS_STEP - 1) / LOSSLESS_STEP * LOSSLESS_FAR_BYTES + beyond;
 	to->scales[0] = base;
 	to->scales[1] = (uint8_t)bytes;
 	to->scales[2] = (uint8_t)(bytes >> 8);
 	to->scales += IMAGE_PACK_SCALES;
 	last = p.far + bytes - beyond;
 	bytes = image_pack_bytes(is_fp16 ? DTYPE_FP16 : DTYPE_BF16, p.values, bytes);
-	if (bytes > (size_t)(to->end - to->payload))
+	if (bytes > (size_t)(to->packs_end - to->payload))
 		return -ERANGE;
 	memset(p.high, 0, bytes - (size_t)(p.high - p.low));
 	far = 0;
@@ -243,7 +244,7 @@ static int encode_pack(const struct group *g, int is_fp16, struct image_cursor *
 	return 0;
 }
 
-/* Three bits of the i-th value that is not near. */
+/* The three bits of the i-th value that is not near. */
 static uint32_t far_bits(const struct pack *p, uint32_t i)
 {
 	uint32_t bits = 0;
@@ -261,7 +262,7 @@ static bool pack_holds(const struct pack *p, uint32_t bytes, uint32_t *ret_words
 	for (uint32_t i = 0; i < p->steps * LOSSLESS_STEP; i++)
 		far += get_bit(p->near, i / LOSSLESS_STEP * 2, i % LOSSLESS_STEP) &
 		       get_bit(p->near, i / LOSSLESS_STEP * 2 + 1, i % LOSSLESS_STEP);
-	*ret_words = (far + LOSSLESS_STEP - 1) / LOSSLESS_STEP * 24;
+	*ret_words = (far + LOSSLESS_STEP - 1) / LOSSLESS_STEP * LOSSLESS_FAR_BYTES;
 	if (*ret_words > bytes)
 		return false;
 	for (uint32_t i = 0; i < far; i++)
@@ -278,7 +279,7 @@ static int decode_pack(const struct group *g, int is_fp16, struct image_cursor *
 	uint32_t words, far = 0;
 	const uint8_t *last;
 
-	if (bytes > (size_t)(from->end - from->payload) || !pack_holds(&p, far_bytes, &words))
+	if (bytes > (size_t)(from->packs_end - from->payload) || !pack_holds(&p, far_bytes, &words))
 		return -EBADMSG;
 	last = p.far + words;
 	for (uint32_t i = 0; i < p.steps * LOSSLESS_STEP; i++) {
@@ -488,9 +489,9 @@ static void cursor_start(struct ref_run *x)
 {
 	x->at.scales = x->image + sizeof(struct image_header);
 	x->at.payload = x->image + x->shape.payload_offset;
-	x->at.end = x->at.payload + x->shape.payload_bytes;
-	if (x->codec_k == CODEC_LOSSLESS) /* of the packs */
-		x->at.end -= x->layout->geometry.opaque_bytes + IMAGE_PACK_SPARE;
+	if (x->codec_k == CODEC_LOSSLESS)
+		x->at.packs_end = x->at.payload + x->shape.payload_bytes -
+				  x->layout->geometry.opaque_bytes - IMAGE_PACK_SPARE;
 	x->end = x->layout->n_pieces;
 }
 

@@ -3,8 +3,8 @@
  * avx512.c - the kernels with AVX-512 F, BW, VL and DQ besides. The compiler gets these flags for
  * this file; select.c calls it only where the CPU has them.
  *
- * The gain is in encode, where a core with AVX2 has the least arithmetic to spare. Decode is that
- * of avx2_math.h in both.
+ * The gain is in encode, where a core with AVX2 has the least arithmetic to spare, and in lossless.
+ * Decode of fp8 and int8 is that of AVX2 in both.
  */
 #include "avx512_int8.h"
 #include "avx512_lossless.h"

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_int8.h or
- * avx512_int8.h, and of the headers beside them: one of each was included before. Everything
- * is static: avx2.c and avx512.c each compile their own copy. The result equals ref.c's, bit for
- * bit.
+ * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_math.h, avx2_int8.h and
+ * avx2_lossless.h, or of the same with avx512: they were included before. Everything is static:
+ * avx2.c and avx512.c each compile their own copy. The result equals ref.c's, bit for bit.
  *
  * Memory bounds the speed. Encode reads 2 bytes and writes 1 per value, decode the reverse. So each
  * moves three quarters of a copy's bytes, and the arithmetic must hide behind that traffic.
  * x86_encode.h and x86_decode.h, which this file includes, say how.
  *
- * Safety: pages may change while they are read. No address and no loop bound depends on a page's
- * values. The checksum is made from the same register or scratch that goes into the image. Loads
- * never pass the end of a row. Any thread.
+ * Safety: pages may change while they are read. No address depends on a page's values, but where a
+ * lossless pack ends in scratch, which has room for the longest. No loop bound does, but how many
+ * values of a step are beyond, at most all. The checksum is made from the same register or scratch
+ * that goes into the image. Loads never pass the end of a row. Any thread.
  */
 #ifndef KVTIER_X86_CODEC_H
 #define KVTIER_X86_CODEC_H
@@ -84,7 +84,7 @@ static inline void prefetch_payload(const uint8_t *p, size_t n)
 struct far {
 	const uint8_t *base;
 	uint64_t stride;
-	bool l2; /* not into L1: see the head of the file */
+	bool l2; /* not into L1: see the head of x86_encode.h */
 };
 
 MATH_FN void prefetch_line(struct far far, const uint8_t *p)

@@ -11,13 +11,16 @@
 
 enum {
 	PACK_STEPS = IMAGE_PACK_VALUES / LOSSLESS_STEP,
-	/* of scratch: first the writer's bytes and a pack, then */
-	PACK_GATHER_AT = 256 << 10, /* its values, where they are not whole steps */
-	PACK_BEYOND_AT = 384 << 10, /* the exponents of those beyond */
+	/* Scratch begins with the writer's bytes and a pack. Further on are the pack's values, if
+	 * its rows are not whole steps, and the exponents of the values beyond. */
+	PACK_GATHER_AT = 256 << 10,
+	PACK_BEYOND_AT = 384 << 10,
 	PACK_MOST_SAMPLES = 2 * LOSSLESS_SAMPLES,
-	FAR_BYTES = 24, /* of 64 values */
 };
-static_assert(FLUSH_BYTES + PACK_STEPS * (LOSSLESS_STEP + 5 * 8 + FAR_BYTES + LOSSLESS_STEP) +
+static_assert(FLUSH_BYTES +
+				      PACK_STEPS * (LOSSLESS_LOW_BYTES + LOSSLESS_HIGH_BYTES +
+						    LOSSLESS_NEAR_BYTES + LOSSLESS_FAR_BYTES +
+						    LOSSLESS_STEP) +
 				      LINE <=
 			      PACK_GATHER_AT &&
 		      PACK_GATHER_AT + 2 * IMAGE_PACK_VALUES <= PACK_BEYOND_AT &&
@@ -79,14 +82,14 @@ MATH_FN uint8_t pack_base_as(bool is_fp16, const struct page_tile *u)
 	return lossless_base(top, least);
 }
 
-/* Three words that fill up together, then the next three. */
+/* The words of a far part: three fill up together, then the next three. */
 struct far_words {
 	uint64_t words[3];
 	uint32_t bits; /* in each; < 64 */
 	uint8_t *to;
 };
 
-/* n bits more for each word. */
+/* Adds n bits to each word. */
 MATH_FN void far_put(struct far_words *f, const uint64_t bits[3], uint32_t n)
 {
 	const uint32_t at = f->bits, full = (at + n) >> 6;
@@ -99,7 +102,7 @@ MATH_FN void far_put(struct far_words *f, const uint64_t bits[3], uint32_t n)
 		memcpy(f->to + 8 * i, &now, sizeof(now));
 		f->words[i] = (now & keep) | ((bits[i] >> 1 >> (63 - at)) & ~keep);
 	}
-	f->to += full * FAR_BYTES;
+	f->to += full * LOSSLESS_FAR_BYTES;
 	f->bits = (at + n) & 63;
 }
 
@@ -133,8 +136,9 @@ MATH_FN uint32_t pack_encode_as(bool is_fp16, const struct page_tile *in, uint8_
 {
 	const struct page_tile u = *in;
 	const uint32_t steps = u.rows * (u.row_bytes / (2 * LOSSLESS_STEP));
-	uint8_t *low = dst, *high = low + (size_t)steps * LOSSLESS_STEP,
-		*near = high + (is_fp16 ? 24ull * steps : 0), *const from = near + 16ull * steps;
+	uint8_t *low = dst, *high = low + (size_t)steps * LOSSLESS_LOW_BYTES,
+		*near = high + (is_fp16 ? (size_t)steps * LOSSLESS_HIGH_BYTES : 0),
+		*const from = near + (size_t)steps * LOSSLESS_NEAR_BYTES;
 	struct far_words f = { .to = from };
 	uint8_t *last = beyond;
 
@@ -152,20 +156,20 @@ MATH_FN uint32_t pack_encode_as(bool is_fp16, const struct page_tile *in, uint8_
 			for (int b = 0; b < 3; b++)
 				three[b] = _pext_u64(bits[2 + b], other);
 			math_store(low, x.low);
-			low += LOSSLESS_STEP;
+			low += LOSSLESS_LOW_BYTES;
 			if (is_fp16) {
 				memcpy(high, x.high, sizeof(x.high));
 				high += sizeof(x.high);
 			}
-			memcpy(near, bits, 16);
-			near += 16;
+			memcpy(near, bits, LOSSLESS_NEAR_BYTES);
+			near += LOSSLESS_NEAR_BYTES;
 			far_put(&f, three, (uint32_t)_mm_popcnt_u64(other));
 			last = beyond_put(is_fp16, last, row + i, bits[2] & bits[3] & bits[4]);
 		}
 	}
 	if (f.bits) {
-		memcpy(f.to, f.words, FAR_BYTES);
-		f.to += FAR_BYTES;
+		memcpy(f.to, f.words, LOSSLESS_FAR_BYTES);
+		f.to += LOSSLESS_FAR_BYTES;
 	}
 	memcpy(f.to, beyond, (size_t)(last - beyond));
 	return (uint32_t)(f.to - from + (last - beyond));
@@ -205,19 +209,20 @@ static uint64_t word_at(const uint8_t *p)
 	return x;
 }
 
-/* Whether the far part of a pack has as many bytes as the bits say; *ret: of them words. */
+/* Whether the far part of a pack has as many bytes as the bits say. *ret: how many of them are of
+ * words. */
 static bool pack_holds(const uint8_t *near, uint32_t steps, uint32_t bytes, uint32_t *ret)
 {
-	const uint8_t *const far = near + 16ull * steps;
+	const uint8_t *const far = near + (size_t)steps * LOSSLESS_NEAR_BYTES;
 	uint64_t values = 0, beyond = 0;
 
 	for (uint32_t i = 0; i < steps; i++)
-		values += (uint64_t)_mm_popcnt_u64(word_at(near + 16 * i) &
-						   word_at(near + 16 * i + 8));
-	*ret = (uint32_t)((values + 63) / 64 * FAR_BYTES);
+		values += (uint64_t)_mm_popcnt_u64(word_at(near + LOSSLESS_NEAR_BYTES * i) &
+						   word_at(near + LOSSLESS_NEAR_BYTES * i + 8));
+	*ret = (uint32_t)((values + 63) / 64 * LOSSLESS_FAR_BYTES);
 	if (*ret > bytes)
 		return false;
-	for (uint32_t i = 0; i < *ret; i += FAR_BYTES, values -= 64) {
+	for (uint32_t i = 0; i < *ret; i += LOSSLESS_FAR_BYTES, values -= 64) {
 		const uint64_t all =
 			word_at(far + i) & word_at(far + i + 8) & word_at(far + i + 16);
 
@@ -227,13 +232,13 @@ static bool pack_holds(const uint8_t *near, uint32_t steps, uint32_t bytes, uint
 	return *ret + beyond == bytes;
 }
 
-/* n bits of each of three words from bit `at` on; with the next three, which may be those after the
- * pack: see IMAGE_PACK_SPARE. */
+/* The bits of three words from bit `at` on, and of the next three words behind them. The next three
+ * may lie after the pack: hence IMAGE_PACK_SPARE. */
 MATH_FN void far_get(const uint8_t *far, uint32_t at, uint64_t ret[3])
 {
 #pragma GCC unroll 3
 	for (int i = 0; i < 3; i++)
-		ret[i] = word_at(far + 8 * i) >> at | word_at(far + FAR_BYTES + 8 * i)
+		ret[i] = word_at(far + 8 * i) >> at | word_at(far + LOSSLESS_FAR_BYTES + 8 * i)
 							      << 1 << (63 - at);
 }
 
@@ -242,9 +247,9 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 {
 	const struct page_tile u = *in;
 	const uint32_t steps = u.rows * (u.row_bytes / (2 * LOSSLESS_STEP));
-	const uint8_t *low = src, *high = low + (size_t)steps * LOSSLESS_STEP,
-		      *near = high + (is_fp16 ? 24ull * steps : 0), *far = near + 16ull * steps,
-		      *beyond = far + words;
+	const uint8_t *low = src, *high = low + (size_t)steps * LOSSLESS_LOW_BYTES,
+		      *near = high + (is_fp16 ? (size_t)steps * LOSSLESS_HIGH_BYTES : 0),
+		      *far = near + (size_t)steps * LOSSLESS_NEAR_BYTES, *beyond = far + words;
 	uint32_t at = 0;
 
 	for (uint32_t r = 0; r < u.rows; r++) {
@@ -259,7 +264,7 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 			prefetch_payload(low, LINE);
 			far_get(far, at, three);
 			at += (uint32_t)_mm_popcnt_u64(other);
-			far += (at >> 6) * FAR_BYTES;
+			far += (at >> 6) * LOSSLESS_FAR_BYTES;
 			at &= 63;
 #pragma GCC unroll 3
 			for (int b = 0; b < 3; b++)
@@ -269,7 +274,9 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 			if (is_fp16)
 				memcpy(x.high, high, sizeof(x.high));
 			math_give(is_fp16, &x, row + i, lines);
-			low += LOSSLESS_STEP, high += 24, near += 16;
+			low += LOSSLESS_LOW_BYTES;
+			high += LOSSLESS_HIGH_BYTES;
+			near += LOSSLESS_NEAR_BYTES;
 		}
 	}
 }
@@ -282,7 +289,8 @@ static uint32_t decode_pack(const struct page_tile *u, bool is_fp16, const uint8
 		       dtype = is_fp16 ? DTYPE_FP16 : DTYPE_BF16,
 		       steps = (values + LOSSLESS_STEP - 1) / LOSSLESS_STEP,
 		       bytes = image_pack_bytes(dtype, values, far);
-	const uint8_t *near = src + (size_t)steps * (LOSSLESS_STEP + (is_fp16 ? 24u : 0u));
+	const uint8_t *near =
+		src + (size_t)steps * (lossless_step_bytes(is_fp16) - LOSSLESS_NEAR_BYTES);
 	const bool whole = pack_is_steps(u), lines = whole && tile_is_lines(u);
 	const struct page_tile gathered = { .base = scratch + PACK_GATHER_AT,
 					    .rows = 1,

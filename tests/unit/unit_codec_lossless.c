@@ -41,8 +41,11 @@ TEST(a_code_is_its_exponent_and_the_rest)
 
 TEST(each_place_has_one_value)
 {
-	for (uint32_t v = 0; v < LOSSLESS_STEP; v++)
-		assert_int_equal(lossless_value_at(lossless_place(v)), v);
+	uint64_t seen = 0;
+
+	for (uint32_t place = 0; place < LOSSLESS_STEP; place++)
+		seen |= 1ull << lossless_value_at(place);
+	assert_int_equal(seen, UINT64_MAX);
 }
 
 /* The three most frequent exponents in a row are near, wherever they are. */
