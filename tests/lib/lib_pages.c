@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "kernels/fp8.h"
+#include "test.h"
 
 #define KV(l, h, k, v, t)                                                                       \
 	{                                                                                       \
@@ -299,6 +300,15 @@ int codec_decode(const struct codec_kernels *kernels, const struct page_layout *
 	const int r = kernels->decode_start(&run, layout, page, image);
 
 	return r ? r : all_steps(kernels, &run, scratch);
+}
+
+const struct codec_kernels *codec_or_skip(const char *name)
+{
+	const struct codec_kernels *kernels = codec_kernels(name);
+
+	if (!kernels)
+		skip();
+	return kernels;
 }
 
 double codec_value(int is_fp16, uint32_t code)

@@ -51,6 +51,14 @@ int codec_encode(const struct codec_kernels *kernels, const struct page_layout *
 		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch);
 int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
 		 uint64_t page, const uint8_t *image, uint8_t *scratch);
+/* TEST_FAST(name) is a test of each fast implementation, and begins with codec_or_skip(). */
+#define CODEC_ROW(name, kernels)                                                \
+	{                                                                       \
+		kernels "_" #name, name, NULL, NULL, (void *)(uintptr_t)kernels \
+	}
+#define TEST_FAST(name) TEST_ROWS(name, CODEC_ROW(name, "avx2"), CODEC_ROW(name, "avx512"))
+/* The implementation of this name. Skips the test where this CPU has not got it. */
+const struct codec_kernels *codec_or_skip(const char *name);
 /* The value of a 16-bit code, which is no Inf and no NaN. */
 double codec_value(int is_fp16, uint32_t code);
 /* Describes them in one line, for a failing test. */

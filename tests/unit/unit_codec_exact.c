@@ -166,22 +166,6 @@ TEST(reencoding_gives_the_same_code)
 			}
 }
 
-#define FAST_ROW(name, kernels)                                                 \
-	{                                                                       \
-		kernels "_" #name, name, NULL, NULL, (void *)(uintptr_t)kernels \
-	}
-/* Of each fast implementation; skipped where this CPU has not got it. */
-#define FAST(name) TEST_ROWS(name, FAST_ROW(name, "avx2"), FAST_ROW(name, "avx512"))
-
-static const struct codec_kernels *fast_or_skip(void **state)
-{
-	const struct codec_kernels *fast = codec_kernels(*state);
-
-	if (!fast)
-		skip();
-	return fast;
-}
-
 enum { GROUP = IMAGE_GROUP_TYPED, GROUPS = 9, VALUES = 256 * GROUPS * GROUP };
 
 /* Two images, and two pages of one typed segment. */
@@ -244,14 +228,14 @@ static void encode_equals(const struct codec_kernels *fast, uint32_t stride)
 			encodes_as_ref(fast, h, k, stride);
 }
 
-FAST(encode_equals_ref)
+TEST_FAST(encode_equals_ref)
 {
-	encode_equals(fast_or_skip(state), 1);
+	encode_equals(codec_or_skip(*state), 1);
 }
 
-FAST(encode_equals_ref_in_mixed_steps)
+TEST_FAST(encode_equals_ref_in_mixed_steps)
 {
-	encode_equals(fast_or_skip(state), 40503);
+	encode_equals(codec_or_skip(*state), 40503);
 }
 
 /* The groups of a scale have all codes in two orders: mixed, so that a step has common and rare
@@ -261,9 +245,9 @@ static uint8_t code_at(uint32_t i)
 	return (uint8_t)(i < GROUP ? i * (i / 256 * 14 + 1) : (i - GROUP) / 32);
 }
 
-FAST(decode_equals_ref)
+TEST_FAST(decode_equals_ref)
 {
-	const struct codec_kernels *fast = fast_or_skip(state);
+	const struct codec_kernels *fast = codec_or_skip(*state);
 	uint8_t *image = b.images[0];
 
 	for (int h = 0; h < 2; h++) {

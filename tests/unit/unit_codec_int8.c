@@ -108,22 +108,6 @@ TEST(the_scale_of_nan_decodes_to_nan)
 	assert_int_equal(int8_decode(1, FP8_K_NAN, 0), 0x7e00);
 }
 
-#define FAST_ROW(name, kernels)                                                 \
-	{                                                                       \
-		kernels "_" #name, name, NULL, NULL, (void *)(uintptr_t)kernels \
-	}
-/* Of each fast implementation; skipped where this CPU has not got it. */
-#define FAST(name) TEST_ROWS(name, FAST_ROW(name, "avx2"), FAST_ROW(name, "avx512"))
-
-static const struct codec_kernels *fast_or_skip(void **state)
-{
-	const struct codec_kernels *fast = codec_kernels(*state);
-
-	if (!fast)
-		skip();
-	return fast;
-}
-
 /* A head of one group: a row of amaxes, then room for all inputs. The dim is no multiple of a
  * vector. */
 enum { ROWS = IMAGE_CHANNEL_TOKENS, COLUMNS = 1045, VALUES = ROWS * COLUMNS };
@@ -182,9 +166,9 @@ static void encodes_as_ref(const struct codec_kernels *fast, int is_fp16, int k)
 	assert_memory_equal(b.images[0], b.images[1], IMAGE_ALIGN + VALUES);
 }
 
-FAST(encode_equals_ref)
+TEST_FAST(encode_equals_ref)
 {
-	const struct codec_kernels *fast = fast_or_skip(state);
+	const struct codec_kernels *fast = codec_or_skip(*state);
 
 	for (int h = 0; h < 2; h++)
 		for (int k = rules[h].k_least; k <= rules[h].k_most; k++)
@@ -192,9 +176,9 @@ FAST(encode_equals_ref)
 }
 
 /* All scales that are found, of all amaxes: a column each. */
-FAST(scales_equal_ref)
+TEST_FAST(scales_equal_ref)
 {
-	const struct codec_kernels *fast = fast_or_skip(state);
+	const struct codec_kernels *fast = codec_or_skip(*state);
 
 	for (int h = 0; h < 2; h++)
 		for (uint32_t first = rules[h].least; first < rules[h].limit; first += COLUMNS) {
@@ -209,9 +193,9 @@ FAST(scales_equal_ref)
 }
 
 /* One column is not for int8: none of the first amaxes beyond its limits. */
-FAST(refuses_what_ref_refuses)
+TEST_FAST(refuses_what_ref_refuses)
 {
-	const struct codec_kernels *fast = fast_or_skip(state);
+	const struct codec_kernels *fast = codec_or_skip(*state);
 
 	for (int h = 0; h < 2; h++) {
 		const uint32_t bad[] = { rules[h].limit, rules[h].inf, 0x7fff, rules[h].least - 1 };
@@ -243,9 +227,9 @@ static void decodes_as_ref(const struct codec_kernels *fast, int is_fp16, uint32
 	assert_memory_equal(b.pages[0], b.pages[1], sizeof(b.pages[0]));
 }
 
-FAST(decode_equals_ref)
+TEST_FAST(decode_equals_ref)
 {
-	const struct codec_kernels *fast = fast_or_skip(state);
+	const struct codec_kernels *fast = codec_or_skip(*state);
 
 	for (int h = 0; h < 2; h++) {
 		decodes_as_ref(fast, h, 0, 256);
