@@ -145,8 +145,8 @@ static void run_io(const struct bench_case *self, struct bench_result *ret)
 	(void)copy_pages(rig);
 	for (uint32_t run = 0; run < RUNS + 1; run++)
 		one_run(rig, c, run, ret);
-	bench_note(ret, "%u threads, %u blocks of %u KiB images", rig->threads, rig->d.blocks,
-		   (unsigned)(page >> (c->codec == KVTIER_CODEC_RAW ? 10 : 11)));
+	bench_note(ret, "%u threads, %u blocks of %u KiB in the engine", rig->threads,
+		   rig->d.blocks, (unsigned)(page >> 10));
 }
 
 /* --- a daemon without an engine --- */
@@ -211,6 +211,7 @@ static void run_fixed(const struct bench_case *self, struct bench_result *ret)
 	{ name, run_io, prose, goal, better, unit, &(const struct io_case){ __VA_ARGS__ } }
 #define FP8 KVTIER_CODEC_FP8, 32
 #define INT8 KVTIER_CODEC_INT8, 32
+#define LOSSLESS KVTIER_CODEC_LOSSLESS, 32
 #define RAW KVTIER_CODEC_RAW, 16
 
 const struct bench_case bench_io_cases[] = {
@@ -225,6 +226,9 @@ const struct bench_case bench_io_cases[] = {
 	CASE("store.int8", "the same as int8, stores", 0.70, BENCH_MORE, "GB/s", INT8, false,
 	     false),
 	CASE("load.int8", "and loads", 0.80, BENCH_MORE, "GB/s", INT8, true, false),
+	CASE("store.lossless", "the same lossless, stores", 0.50, BENCH_MORE, "GB/s", LOSSLESS,
+	     false, false),
+	CASE("load.lossless", "and loads", 0.70, BENCH_MORE, "GB/s", LOSSLESS, true, false),
 	CASE("store.raw", "1 GiB, pages to images, against a non-temporal copy", 0.90,
 	     BENCH_MORE, "GB/s", RAW, false, false),
 	CASE("load.raw", "1 GiB, images to pages, against a non-temporal copy", 0.85,

@@ -227,6 +227,7 @@ static void make_record(uint8_t *page, uint32_t number)
 	header->magic = IMAGE_MAGIC;
 	header->version = IMAGE_VERSION;
 	header->payload_bytes = 5000;
+	header->codec_k = below(2) ? CODEC_LOSSLESS : CODEC_FP8;
 	if (below(2))
 		header->scale_bytes = below(2) ? below(9000) : below(1u << 31);
 	flip(page, sizeof(*header));
@@ -238,6 +239,8 @@ static void make_record(uint8_t *page, uint32_t number)
 
 		entry.page = (uint16_t)(number + !nvme_tag_fits(header));
 		(void)nvme_image_check(header, &entry.image_bytes, &payload);
+		if (header->codec_k == CODEC_LOSSLESS) /* may be shorter than its record */
+			entry.image_bytes += below(9000);
 	}
 	nvme_tag_encode(&who, &entry, page + NVME_PAGE - sizeof(struct nvme_tag));
 	if (below(3) == 0)

@@ -328,6 +328,42 @@ TEST(bad_appends_are_refused)
 	assert_int_equal(kit.sim.n_lent, 0);
 }
 
+/* A record has the size of its slot; an image of codec 4 ends where it does. */
+TEST(only_a_lossless_image_may_be_shorter_than_its_record)
+{
+	const struct {
+		enum image_codec codec;
+		int32_t more; /* bytes of the record than of the image */
+		int r;
+	} cases[] = {
+		{ CODEC_FP8, 0, 0 },
+		{ CODEC_FP8, 1, -EBADMSG },
+		{ CODEC_FP8, -1, -EBADMSG },
+		{ CODEC_LOSSLESS, 0, 0 },
+		{ CODEC_LOSSLESS, 5000, 0 },
+		{ CODEC_LOSSLESS, -1, -EBADMSG },
+		{ CODEC_LOSSLESS, IMAGE_MAX_BYTES, -EBADMSG },
+	};
+	struct image_header *header = (void *)kit.buffer;
+	const struct nvme_identity who = { .segment_bytes = 1 << 20 };
+	const uint32_t bytes = kit_image(1, kit.buffer);
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct nvme_entry in = { .page = 2 }, out;
+		uint8_t tag[sizeof(struct nvme_tag)];
+
+		header->codec_k = (uint8_t)cases[i].codec;
+		image_seal(header, header->checksum);
+		in.image_bytes = bytes + (uint32_t)cases[i].more;
+		in.header_crc = header->header_crc;
+		in.tag_page = !nvme_tag_fits(header);
+		nvme_tag_encode(&who, &in, tag);
+		assert_int_equal(nvme_tag_check(tag, &who, header, in.page, &out), cases[i].r);
+		if (cases[i].r == 0)
+			assert_int_equal(out.image_bytes, in.image_bytes);
+	}
+}
+
 TEST(a_full_queue_refuses_and_changes_nothing)
 {
 	kit_run(&kit);
