@@ -38,10 +38,9 @@ MATH_FN struct wide_parts wide_take(bool is_fp16, const uint8_t *src)
 		const __m512i seven = _mm512_set1_epi8(0x7f);
 
 		x.low.all = _mm512_ternarylogic_epi32(seven, lower, upper, 0xca);
-		x.exponents.all = _mm512_or_si512(_mm512_andnot_si512(_mm512_set1_epi8(1),
-								      _mm512_slli_epi16(upper, 1)),
-						  _mm512_and_si512(_mm512_srli_epi16(lower, 7),
-								   _mm512_set1_epi8(1)));
+		x.exponents.all =
+			_mm512_ternarylogic_epi32(_mm512_set1_epi8(1), _mm512_srli_epi16(lower, 7),
+						  _mm512_slli_epi16(upper, 1), 0xca);
 	}
 	return x;
 }

@@ -15,8 +15,8 @@
  * 18 % faster, most where rows are short).
  *
  * A tile of whole lines is hashed in the register that it was made in, and stored past the cache.
- * Other tiles go to scratch; every FLUSH_BYTES of it are hashed and stored. After a step less than
- * a line is left in scratch, and is kept in the run.
+ * Other tiles go to scratch; every FLUSH_BYTES of it are hashed and stored. After a step a line at
+ * most is left in scratch, and is kept in the run.
  *
  * Prefetches go into L1 (T0) although the lines are used from L2: lines that T1 had brought were
  * gone from L2 before a plane of 128 KiB was encoded (Zen 5, AMD family 26: 0.69 of a copy instead
@@ -39,17 +39,38 @@ struct writer {
 	struct hash hash;
 };
 
-/* Leaves fewer than LINE bytes behind unless `all`, so that every copy but the last is whole
- * lines. */
+/* n bytes of scratch, which are whole lines. Each is hashed in the register that it leaves by. More
+ * bytes must come after them. */
+MATH_FN void write_lines(struct writer *w, size_t n)
+{
+	struct hash_open open = hash_open(&w->hash);
+	struct math_line line = math_load(w->scratch);
+
+	for (size_t i = 0; i < n; i += LINE) {
+		line = math_load(w->scratch + i);
+		hash_line(&open, line);
+		math_stream(w->payload + i, line);
+	}
+	hash_close(&w->hash, &open);
+	hash_lines(&w->hash, n, line);
+}
+
+/* Leaves 1 to LINE bytes behind unless `all`. So every copy but the last is whole lines, and bytes
+ * come after them. */
 static void writer_flush(struct writer *w, bool all)
 {
-	const size_t n = all ? w->fill : w->fill & ~(size_t)(LINE - 1), rest = w->fill - n;
+	const size_t lines = w->fill ? (w->fill - 1) & ~(size_t)(LINE - 1) : 0,
+		     n = all ? w->fill : lines, rest = w->fill - n;
 
 	/* pieces that do not add up to their geometry */
 	assert(n <= (size_t)(w->end - w->payload));
-	hash_update(&w->hash, w->scratch, n);
-	stream(w->payload, w->scratch, n);
-	memcpy(w->scratch, w->scratch + n, rest < n ? rest : 0);
+	if (!all && n && hash_takes_lines(&w->hash)) {
+		write_lines(w, n);
+	} else {
+		hash_update(&w->hash, w->scratch, n);
+		stream(w->payload, w->scratch, n);
+	}
+	memcpy(w->scratch, w->scratch + n, n ? rest : 0);
 	w->payload += n;
 	w->fill = rest;
 }

@@ -12,9 +12,12 @@
 enum {
 	PACK_STEPS = IMAGE_PACK_VALUES / LOSSLESS_STEP,
 	/* Scratch begins with the writer's bytes and a pack. Further on are the pack's values, if
-	 * its rows are not whole steps, and the exponents of the values beyond. */
+	 * its rows are not whole steps, then the exponents of values beyond, and the far bits. */
 	PACK_GATHER_AT = 256 << 10,
 	PACK_BEYOND_AT = 384 << 10,
+	PACK_PLANES_AT = 448 << 10,
+	PACK_PLANE_BYTES = IMAGE_PACK_VALUES / 8 + LINE,
+	AHEAD_BYTES = 8 << 10, /* of packs, which lie one after the other, ahead of decode */
 	PACK_MOST_SAMPLES = 2 * LOSSLESS_SAMPLES,
 };
 static_assert(FLUSH_BYTES +
@@ -24,9 +27,17 @@ static_assert(FLUSH_BYTES +
 				      LINE <=
 			      PACK_GATHER_AT &&
 		      PACK_GATHER_AT + 2 * IMAGE_PACK_VALUES <= PACK_BEYOND_AT &&
-		      PACK_BEYOND_AT + IMAGE_PACK_VALUES + LINE <=
-			      CODEC_SCRATCH_BYTES - POWERS_BYTES,
+		      PACK_BEYOND_AT + IMAGE_PACK_VALUES + LINE <= PACK_PLANES_AT &&
+		      PACK_PLANES_AT + 3 * PACK_PLANE_BYTES <= CODEC_SCRATCH_BYTES - POWERS_BYTES,
 	      "scratch");
+
+/* Where in a step of values is the one of each place: 2 * lossless_value_at(). */
+#define PACK_OFFSETS8(at) \
+	at, (at) + 2, (at) + 4, (at) + 6, (at) + 8, (at) + 10, (at) + 12, (at) + 14
+static const uint8_t pack_offsets[LOSSLESS_STEP] = {
+	PACK_OFFSETS8(0),  PACK_OFFSETS8(64), PACK_OFFSETS8(16), PACK_OFFSETS8(80),
+	PACK_OFFSETS8(32), PACK_OFFSETS8(96), PACK_OFFSETS8(48), PACK_OFFSETS8(112),
+};
 
 static uint32_t pack_values(const struct page_tile *u)
 {
@@ -82,37 +93,69 @@ MATH_FN uint8_t pack_base_as(bool is_fp16, const struct page_tile *u)
 	return lossless_base(top, least);
 }
 
-/* The words of a far part: three fill up together, then the next three. */
-struct far_words {
-	uint64_t words[3];
-	uint32_t bits; /* in each; < 64 */
-	uint8_t *to;
+/* The far bits of a pack, on their way: a plane for each of the three. */
+struct far_planes {
+	uint8_t *to;      /* the first in scratch; the others PACK_PLANE_BYTES further on */
+	uint64_t last[3]; /* the bits that do not fill a byte yet */
+	uint32_t bits;    /* how many of them */
+	uint32_t bytes;   /* that are full, of each plane */
 };
 
-/* Adds n bits to each word. */
-MATH_FN void far_put(struct far_words *f, const uint64_t bits[3], uint32_t n)
+/* Adds n bits to each plane, n <= 56; the bits after them are 0. */
+MATH_FN void far_put_few(struct far_planes *f, const uint64_t bits[3], uint32_t n)
 {
-	const uint32_t at = f->bits, full = (at + n) >> 6;
-	const uint64_t keep = (uint64_t)full - 1; /* all ones: not full */
+	const uint32_t now = f->bits + n;
 
 #pragma GCC unroll 3
 	for (int i = 0; i < 3; i++) {
-		const uint64_t now = f->words[i] | bits[i] << at;
+		const uint64_t all = f->last[i] | bits[i] << f->bits;
 
-		memcpy(f->to + 8 * i, &now, sizeof(now));
-		f->words[i] = (now & keep) | ((bits[i] >> 1 >> (63 - at)) & ~keep);
+		memcpy(f->to + i * PACK_PLANE_BYTES + f->bytes, &all, sizeof(all));
+		f->last[i] = all >> (now & 56);
 	}
-	f->to += full * LOSSLESS_FAR_BYTES;
-	f->bits = (at + n) & 63;
+	f->bytes += now >> 3;
+	f->bits = now & 7;
 }
 
-/* The exponent of the value at this place of a step, or of any if there is none. */
+/* The same for up to 64 bits: more than 56 are rare. */
+MATH_FN void far_put(struct far_planes *f, const uint64_t bits[3], uint32_t n)
+{
+	if (__builtin_expect(n > 56, 0)) {
+		const uint64_t low[3] = { (uint32_t)bits[0], (uint32_t)bits[1], (uint32_t)bits[2] };
+		const uint64_t high[3] = { bits[0] >> 32, bits[1] >> 32, bits[2] >> 32 };
+
+		far_put_few(f, low, 32);
+		far_put_few(f, high, n - 32);
+		return;
+	}
+	far_put_few(f, bits, n);
+}
+
+/* The planes' words in turn. Returns what is behind them. */
+static uint8_t *far_end(const struct far_planes *f, uint8_t *to)
+{
+	const uint32_t words = (8 * f->bytes + f->bits + 63) / 64;
+	const uint64_t none = 0;
+
+	for (int i = 0; i < 3; i++) {
+		uint8_t *const end = f->to + i * PACK_PLANE_BYTES + f->bytes;
+
+		memcpy(end, &f->last[i], sizeof(f->last[i]));
+		memcpy(end + 8, &none, sizeof(none));
+	}
+	for (uint32_t w = 0; w < words; w++)
+		for (int i = 0; i < 3; i++, to += 8)
+			memcpy(to, f->to + i * PACK_PLANE_BYTES + 8 * w, 8);
+	return to;
+}
+
+/* The exponent of the value at the first of these places, or of any value if there is none. */
 MATH_FN uint8_t exponent_at(bool is_fp16, const uint8_t *step, uint64_t places)
 {
 	const uint32_t place = (uint32_t)__builtin_ctzll(places | 1ull << 63);
 	uint16_t v;
 
-	memcpy(&v, step + 2 * lossless_value_at(place), sizeof(v));
+	memcpy(&v, step + pack_offsets[place], sizeof(v));
 	return (uint8_t)lossless_exponent(is_fp16, v);
 }
 
@@ -132,15 +175,15 @@ MATH_FN uint8_t *beyond_put(bool is_fp16, uint8_t *to, const uint8_t *step, uint
 
 /* A pack of whole steps to dst. Returns the bytes of its far part. */
 MATH_FN uint32_t pack_encode_as(bool is_fp16, const struct page_tile *in, uint8_t base,
-				struct far far, uint8_t *dst, uint8_t *beyond)
+				struct far far, uint8_t *dst, uint8_t *scratch)
 {
 	const struct page_tile u = *in;
 	const uint32_t steps = u.rows * (u.row_bytes / (2 * LOSSLESS_STEP));
 	uint8_t *low = dst, *high = low + (size_t)steps * LOSSLESS_LOW_BYTES,
 		*near = high + (is_fp16 ? (size_t)steps * LOSSLESS_HIGH_BYTES : 0),
 		*const from = near + (size_t)steps * LOSSLESS_NEAR_BYTES;
-	struct far_words f = { .to = from };
-	uint8_t *last = beyond;
+	struct far_planes f = { .to = scratch + PACK_PLANES_AT };
+	uint8_t *const beyond = scratch + PACK_BEYOND_AT, *last = beyond, *end;
 
 	for (uint32_t r = 0; r < u.rows; r++) {
 		const uint8_t *row = u.base + r * u.stride, *far_row = far.base + r * far.stride;
@@ -161,18 +204,17 @@ MATH_FN uint32_t pack_encode_as(bool is_fp16, const struct page_tile *in, uint8_
 				memcpy(high, x.high, sizeof(x.high));
 				high += sizeof(x.high);
 			}
-			memcpy(near, bits, LOSSLESS_NEAR_BYTES);
+			/* not both at once: that would wait for the stores of `bits` */
+			memcpy(near, &bits[0], 8);
+			memcpy(near + 8, &bits[1], 8);
 			near += LOSSLESS_NEAR_BYTES;
 			far_put(&f, three, (uint32_t)_mm_popcnt_u64(other));
 			last = beyond_put(is_fp16, last, row + i, bits[2] & bits[3] & bits[4]);
 		}
 	}
-	if (f.bits) {
-		memcpy(f.to, f.words, LOSSLESS_FAR_BYTES);
-		f.to += LOSSLESS_FAR_BYTES;
-	}
-	memcpy(f.to, beyond, (size_t)(last - beyond));
-	return (uint32_t)(f.to - from + (last - beyond));
+	end = far_end(&f, from);
+	memcpy(end, beyond, (size_t)(last - beyond));
+	return (uint32_t)(end - from + (last - beyond));
 }
 
 /* A pack to dst, and its scales. Returns its bytes. */
@@ -180,7 +222,6 @@ static uint32_t encode_pack(const struct page_tile *u, bool is_fp16, struct far 
 			    uint8_t *scales, uint8_t *dst, uint8_t *scratch)
 {
 	const uint32_t values = pack_values(u), dtype = is_fp16 ? DTYPE_FP16 : DTYPE_BF16;
-	uint8_t *const beyond = scratch + PACK_BEYOND_AT;
 	struct page_tile whole = *u;
 	uint32_t bytes, n;
 
@@ -189,8 +230,8 @@ static uint32_t encode_pack(const struct page_tile *u, bool is_fp16, struct far 
 		far = (struct far){ whole.base, 0, false };
 	}
 	scales[0] = is_fp16 ? pack_base_as(true, &whole) : pack_base_as(false, &whole);
-	n = is_fp16 ? pack_encode_as(true, &whole, scales[0], far, dst, beyond) :
-		      pack_encode_as(false, &whole, scales[0], far, dst, beyond);
+	n = is_fp16 ? pack_encode_as(true, &whole, scales[0], far, dst, scratch) :
+		      pack_encode_as(false, &whole, scales[0], far, dst, scratch);
 	scales[1] = (uint8_t)n;
 	scales[2] = (uint8_t)(n >> 8);
 	bytes = image_pack_bytes(dtype, values, n);
@@ -250,6 +291,7 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 	const uint8_t *low = src, *high = low + (size_t)steps * LOSSLESS_LOW_BYTES,
 		      *near = high + (is_fp16 ? (size_t)steps * LOSSLESS_HIGH_BYTES : 0),
 		      *far = near + (size_t)steps * LOSSLESS_NEAR_BYTES, *beyond = far + words;
+	const uint8_t *ahead = src + AHEAD_BYTES;
 	uint32_t at = 0;
 
 	for (uint32_t r = 0; r < u.rows; r++) {
@@ -261,7 +303,9 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 			uint64_t bits[5] = { first, second }, three[3];
 			struct math_parts x;
 
-			prefetch_payload(low, LINE);
+			_mm_prefetch((const char *)ahead, _MM_HINT_T1);
+			_mm_prefetch((const char *)(ahead + LINE), _MM_HINT_T1);
+			ahead += is_fp16 ? 112 : 96; /* about the bytes of a step */
 			far_get(far, at, three);
 			at += (uint32_t)_mm_popcnt_u64(other);
 			far += (at >> 6) * LOSSLESS_FAR_BYTES;
