@@ -4,10 +4,10 @@
 #
 # Goal: a real engine's prefix outlives the engine. A 128-token prefix computed by one llama.cpp
 # process and stored raw comes back in another after the first was killed, with logits equal bit for
-# bit; FP8 halves the bytes; an engine whose daemon is killed under it still answers; after both
-# were killed the prefix comes back from NVMe, equal bit for bit again; a second node that shares a
-# Redis has it from there, and a Redis that is killed under it costs the hit alone. Needs 8 GiB of
-# disk that take O_DIRECT under the build directory.
+# bit, and in fewer bytes from a lossless space; FP8 halves the bytes; an engine whose daemon is
+# killed under it still answers; after both were killed the prefix comes back from NVMe, equal bit
+# for bit again; a second node that shares a Redis has it from there, and a Redis that is killed
+# under it costs the hit alone. Needs 8 GiB of disk that take O_DIRECT under the build directory.
 # Method: the demo with a shorter document and answer and less memory, in directories of its own; it
 # exits 1 when one of these fails. Skipped only where the wheels of engine and model are not there
 # and cannot be had.
