@@ -28,7 +28,7 @@ SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-r
 ALLCF   := -I. -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC \
 	   -fvisibility=hidden -MMD -MP $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
-LIBS    := -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
+LIBS    := -lcrypto -lxxhash -llz4 -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))

@@ -15,6 +15,7 @@
 #define KVTIER_KERNELS_H
 
 #include "image.h"
+#include "nibbles.h"
 
 enum {
 	CODEC_SCRATCH_BYTES = 512 << 10, /* per thread, 64-byte aligned; L2-resident */
@@ -73,6 +74,10 @@ struct codec_kernels {
 	/* Non-temporal copy: the limit that benches compare with, and raw runs use. Any
 	 * alignment. */
 	void (*copy)(void *dst, const void *src, size_t n);
+
+	/* FP8 codes as fewer bytes, and back; form.h uses them. */
+	nibbles_pack_fn *nibbles_pack;
+	nibbles_unpack_fn *nibbles_unpack;
 };
 
 extern const struct codec_kernels codec_ref;

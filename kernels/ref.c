@@ -637,4 +637,6 @@ const struct codec_kernels codec_ref = {
 	.step = ref_step,
 	.fence = ref_fence,
 	.copy = ref_copy,
+	.nibbles_pack = nibbles_pack_ref,
+	.nibbles_unpack = nibbles_unpack_ref,
 };

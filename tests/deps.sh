@@ -5,7 +5,7 @@
 # redis-server would start one on this machine.
 set -eu
 cd "$(dirname "$0")/.."
-packages="gcc libc6-dev make pkg-config libssl-dev libxxhash-dev libnuma-dev
+packages="gcc libc6-dev make pkg-config libssl-dev libxxhash-dev liblz4-dev libnuma-dev
 	libjson-c-dev libcmocka-dev liburing-dev python3-venv systemd clang util-linux
 	libhiredis-dev redis-tools openssl ${ALSO:-}"
 command -v dpkg-query >/dev/null || {

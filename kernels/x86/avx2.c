@@ -5,6 +5,7 @@
  */
 #include "avx2_int8.h"
 #include "avx2_lossless.h"
+#include "avx2_nibbles.h"
 
 #define X86_KERNELS codec_avx2
 #define X86_NAME    "avx2"

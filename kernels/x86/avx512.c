@@ -8,6 +8,7 @@
  */
 #include "avx512_int8.h"
 #include "avx512_lossless.h"
+#include "avx512_nibbles.h"
 
 #define X86_KERNELS codec_avx512
 #define X86_NAME    "avx512"

@@ -108,6 +108,7 @@ static bool tile_is_lines(const struct page_tile *u)
 }
 
 #include "x86_lossless.h"
+#include "x86_nibbles.h"
 #include "x86_decode.h"
 #include "x86_encode.h"
 
@@ -230,6 +231,8 @@ const struct codec_kernels X86_KERNELS = {
 	.step = x86_step,
 	.fence = x86_fence,
 	.copy = x86_copy,
+	.nibbles_pack = x86_nibbles_pack,
+	.nibbles_unpack = x86_nibbles_unpack,
 };
 
 #endif

@@ -18,6 +18,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/form.h"
 #include "kernels/fp8.h"
 #include "tests/lib/lib_pages.h"
 #include "bench.h"
@@ -239,6 +240,87 @@ static void run_ratio(const struct bench_case *self, struct bench_result *ret)
 		   (double)b.shape.image_bytes / shape.logical_bytes);
 }
 
+/* The coded form of block i's image into `to`. Returns its bytes. */
+static uint32_t pack_block(const struct codec_kernels *k, const struct bed *b, uint32_t i,
+			   uint8_t *to)
+{
+	struct form_pack p;
+	int r;
+
+	form_pack_start(&p, k, &b->layout.geometry, &b->shape, b->images + i * b->slot_bytes, to);
+	do
+		r = form_pack_step(&p, CODEC_PIECE_BYTES);
+	while (r == CODEC_MORE);
+	bench_must(r);
+	return p.n;
+}
+
+static void unpack_block(const struct codec_kernels *k, struct bed *b, uint32_t i,
+			 const uint8_t *form, uint32_t n)
+{
+	struct form_unpack u;
+	size_t used;
+
+	form_unpack_start(&u, k, &b->shape, b->images + i * b->slot_bytes);
+	bench_must(form_unpack_some(&u, form, n, &used));
+	bench_must(form_unpack_whole(&u) ? 0 : -EBADMSG);
+}
+
+/* Images, out of no cache, to one form, or from it: forms are sent as they are made, and unpacked
+ * as they come in. Figures are bytes of images, and the limit is a copy of those. */
+static void run_coded(const struct bench_case *self, struct bench_result *ret)
+{
+	const struct setup *s = self->arg;
+	const struct codec_kernels *k = codec_kernels(getenv("KERNELS"));
+	struct bed b;
+	uint8_t *form;
+	uint32_t n;
+
+	bench_must(k ? 0 : -ENOTSUP);
+	bed_make(s, k, &b);
+	form = map_bytes(form_most(&b.shape) + FORM_SPARE);
+	n = pack_block(k, &b, 0, form);
+	for (int run = -1; run < RUNS; run++) {
+		const double bytes = (double)b.blocks * b.shape.payload_bytes;
+		uint64_t t0, t1, t2;
+
+		t0 = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		for (uint32_t i = 0; i < b.blocks; i++) {
+			if (s->what == ENCODE)
+				(void)pack_block(k, &b, i, form);
+			else
+				unpack_block(k, &b, i, form, n);
+		}
+		t1 = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		for (uint32_t i = 0; i < b.blocks; i++)
+			k->copy(b.copies + i * b.page_bytes,
+				b.images + i * b.slot_bytes + b.shape.payload_offset,
+				b.shape.payload_bytes);
+		t2 = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		if (run >= 0)
+			bench_add(ret, bytes / (double)(t1 - t0), bytes / (double)(t2 - t1));
+	}
+	bench_note(ret, "%s, fp8 of %u heads x %u, %u tokens", k->name, s->heads, s->dim,
+		   s->tokens);
+}
+
+/* How many times the bytes of its form the image has. */
+static void run_coded_ratio(const struct bench_case *self, struct bench_result *ret)
+{
+	const struct setup *s = self->arg;
+	const struct codec_kernels *k = codec_kernels(getenv("KERNELS"));
+	uint8_t *form;
+	struct bed b;
+
+	bench_must(k ? 0 : -ENOTSUP);
+	bed_make(s, k, &b);
+	form = map_bytes(form_most(&b.shape) + FORM_SPARE);
+	bench_add(ret,
+		  (double)(b.shape.scale_bytes + b.shape.payload_bytes) /
+			  pack_block(k, &b, 0, form),
+		  1);
+}
+
 /* Power of the error of Gaussian data, of theirs. */
 static double gaussian_error(void)
 {
@@ -319,6 +401,10 @@ static void run_size_slot(const struct bench_case *self, struct bench_result *re
 #define RATIO(name, prose, goal, ...) \
 	{ name, run_ratio, prose, goal, BENCH_MORE, "x", \
 	  &(const struct setup){ ENCODE, __VA_ARGS__, true, CODEC_LOSSLESS } }
+
+#define CODED(name, run, prose, goal, unit, ...) \
+	{ name, run, prose, goal, BENCH_MORE, unit, \
+	  &(const struct setup){ __VA_ARGS__, false, CODEC_FP8 } }
 
 #define CACHED(name, prose, goal, codec, ...) \
 	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
@@ -401,6 +487,13 @@ const struct bench_case bench_codec_cases[] = {
 	      DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	RATIO("codec.ratio.lossless.fp16", "the same of FP16", 1.15,
 	      DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	CODED("codec.ratio.coded", run_coded_ratio, "bytes of fp8 images of Gaussian blocks, of "
+						    "their coded form's", 1.13, "x",
+	      ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	CODED("codec.encode.coded", run_coded, "fp8 images to their coded form, of a copy", 0.5,
+	      "GB/s", ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	CODED("codec.decode.coded", run_coded, "and back", 0.8,
+	      "GB/s", DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.checksum", "checksum of the images, per logical byte", 1.0,
 	      CODEC_FP8, CHECKSUM, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16", "gather with checksum, of a non-temporal copy", 0.85,
