@@ -183,8 +183,10 @@ enum kvtier_dtype {
 };
 
 enum kvtier_codec {
-	KVTIER_CODEC_DEFAULT = 0, /* fp8 for BF16, FP16; fp8-native for 8-bit types; else raw */
-	KVTIER_CODEC_RAW = 1,     /* any dtype, bytes as they are */
+	/* BF16, FP16: [codec] default of the daemon, which is fp8 unless its operator says
+	 * otherwise; 8-bit types: fp8-native; else raw */
+	KVTIER_CODEC_DEFAULT = 0,
+	KVTIER_CODEC_RAW = 1, /* any dtype, bytes as they are */
 	KVTIER_CODEC_FP8 = 2, /* BF16, FP16: E4M3, a power-of-two scale for 16 tokens of a head */
 	KVTIER_CODEC_FP8_NATIVE = 3, /* 8-bit types, bytes as they are */
 	/* BF16, FP16: bit exact, in 0.72 of BF16's bytes and 0.91 of FP16's, and fewer in Redis. A
@@ -265,7 +267,8 @@ struct kvtier_segment {
  * each segment of that page lies inside its region.
  *
  * -EINVAL: a field is out of its limits, or MEMFD and PRIVATE are mixed. -EPERM: a memfd has no
- * F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open, or the daemon has no descriptors left.
+ * F_SEAL_SHRINK. -EACCES: the daemon's operator does not allow the codec. -EMFILE:
+ * KVTIER_MAX_SPACES are open, or the daemon has no descriptors left.
  * -ENOTCONN: there is no daemon. -E2BIG: a block is larger than a slab of the daemon. -ENOSPC: the
  * daemon keeps no more spaces and all of them are open, or this client has its share of them.
  * -EAGAIN: the daemon is just dropping the blocks of many spaces. -ETIMEDOUT: it did not answer

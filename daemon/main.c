@@ -433,6 +433,23 @@ static int open_emptier(struct program *p)
 	return emptier_open(&conf, &d->tables.mover.emptier);
 }
 
+static const enum image_codec codecs[CONFIG_CODECS] = {
+	[CONFIG_CODEC_RAW] = CODEC_RAW,
+	[CONFIG_CODEC_FP8] = CODEC_FP8,
+	[CONFIG_CODEC_INT8] = CODEC_INT8,
+	[CONFIG_CODEC_LOSSLESS] = CODEC_LOSSLESS,
+};
+
+/* Bits 1 << enum image_codec, of bits 1 << enum config_codec. */
+static uint32_t codecs_allowed(uint32_t allow)
+{
+	uint32_t ret = 0;
+
+	for (uint32_t i = 0; i < CONFIG_CODECS; i++)
+		ret |= (allow >> i & 1) << codecs[i];
+	return ret;
+}
+
 static int open_spaces(struct program *p)
 {
 	struct kvtierd *d = &p->d;
@@ -447,6 +464,9 @@ static int open_spaces(struct program *p)
 	if (r == 0)
 		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->quota,
 				&d->tables.spaces, p->text, sizeof(p->text));
+	if (r == 0)
+		spaces_codecs(d->tables.spaces, codecs_allowed(p->config.codec_allow),
+			      codecs[p->config.codec_default]);
 	if (r == 0 && p->redis->shared_bytes)
 		spaces_shared_secret(d->tables.spaces, p->redis->shared, p->redis->shared_bytes);
 	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)

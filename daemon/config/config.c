@@ -150,7 +150,7 @@ static void fail_section(struct reader *r, const char *section)
 	else
 		fail(r, r->line,
 		     "[%s]: no such section; there are [daemon] [socket] [host] [nvme] [redis] "
-		     "[device] [gpu] [hints] [index]",
+		     "[codec] [device] [gpu] [hints] [index]",
 		     shown);
 }
 
@@ -491,6 +491,9 @@ static void check_together(struct reader *r)
 		check_nvme(r);
 	check_sockets(r);
 	check_redis(r);
+	if ((c->codec_allow >> c->codec_default & 1) == 0)
+		fail_check(r, CONFIG_ROW_codec_default,
+			   "is not in [codec] allow: name a default that is");
 }
 
 int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n)

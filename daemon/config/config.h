@@ -16,6 +16,7 @@
  *	SECONDS 30s, 5m, 12h, 7d, or a bare number of seconds                           uint32_t
  *	BOOL    yes no true false                                                       bool
  *	ENUM    one of the choices; the value is its position                           uint32_t
+ *	CHOICES some of the choices, blanks between; bit 1 << position of each          uint32_t
  *	STRING  text, bounded                                                           char [64]
  *	PATH    an absolute path, bounded                                               char [256]
  *	PATHS   such paths, ':' between them or in lines of their own, none twice       char [1024]
@@ -81,6 +82,13 @@ enum config_redis_write {
 	CONFIG_REDIS_WRITE_ON_EVICT,
 	CONFIG_REDIS_WRITE_OFF
 };
+enum config_codec {
+	CONFIG_CODEC_RAW,
+	CONFIG_CODEC_FP8,
+	CONFIG_CODEC_INT8,
+	CONFIG_CODEC_LOSSLESS,
+	CONFIG_CODECS
+};
 enum config_gpu_devices { CONFIG_GPU_AUTO, CONFIG_GPU_OFF, CONFIG_GPU_REQUIRED };
 enum config_gpu_mode { CONFIG_GPU_MODE_DAEMON, CONFIG_GPU_MODE_ENGINE };
 
@@ -91,6 +99,7 @@ enum config_gpu_mode { CONFIG_GPU_MODE_DAEMON, CONFIG_GPU_MODE_ENGINE };
 #define CONFIG_FIELD_SECONDS(name)   uint32_t name;
 #define CONFIG_FIELD_BOOL(name)      bool name;
 #define CONFIG_FIELD_ENUM(name)      uint32_t name;
+#define CONFIG_FIELD_CHOICES(name)   uint32_t name;
 #define CONFIG_FIELD_STRING(name)    char name[CONFIG_STRING_BYTES];
 #define CONFIG_FIELD_PATH(name)      char name[CONFIG_PATH_BYTES];
 #define CONFIG_FIELD_PATHS(name)     char name[CONFIG_PATHS_BYTES];

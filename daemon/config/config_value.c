@@ -135,6 +135,45 @@ static void choice_name(const char *choices, uint64_t position, char *ret, size_
 	snprintf(ret, n, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
+/* "a c" of "a|b|c": the bits 1 << position. */
+static int value_choices(const struct config_row *row, const char *text, uint32_t *ret, char *why,
+			 size_t n)
+{
+	uint32_t bits = 0;
+	char word[32];
+
+	for (text += strspn(text, " \t"); *text != '\0'; text += strspn(text, " \t")) {
+		const size_t length = strcspn(text, " \t");
+		int64_t position;
+
+		snprintf(word, sizeof(word), "%.*s", (int)length, text);
+		position = length < sizeof(word) ? choice_find(row->unit, word) : -1;
+		if (position < 0)
+			return text_fail(why, n, -EINVAL, "has a word that is none of the choices");
+		bits |= 1u << position;
+		text += length;
+	}
+	if (bits == 0)
+		return text_fail(why, n, -EINVAL, "names none of the choices");
+	*ret = bits;
+	return 0;
+}
+
+/* Writes the choices of these bits. Returns ret. */
+static char *choices_text(const struct config_row *row, uint32_t bits, char *ret, size_t n)
+{
+	char name[32];
+	size_t used = 0;
+
+	for (uint32_t i = 0; bits >> i != 0 && used < n; i++) {
+		if ((bits >> i & 1) == 0)
+			continue;
+		choice_name(row->unit, i, name, sizeof(name));
+		used += (size_t)snprintf(ret + used, n - used, "%s%s", used ? " " : "", name);
+	}
+	return ret;
+}
+
 static int value_string(const struct config_row *row, const char *text, char *field, char *why,
 			size_t n)
 {
@@ -441,6 +480,8 @@ int config_value(const struct config_row *row, const char *text, struct config *
 		return value_list(row, text, field, why, n);
 	case CONFIG_TYPE_NODES:
 		return value_nodes(row, text, field, why, n);
+	case CONFIG_TYPE_CHOICES:
+		return value_choices(row, text, field, why, n);
 	default:
 		r = value_number(row, text, &number, why, n);
 	}
@@ -511,6 +552,9 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 	case CONFIG_TYPE_ENUM:
 		snprintf(ret, n, "%s", row->unit);
 		break;
+	case CONFIG_TYPE_CHOICES:
+		snprintf(ret, n, "some of %s, blanks between", row->unit);
+		break;
 	case CONFIG_TYPE_MODE:
 		snprintf(ret, n, "%04o to %04o, octal", (unsigned)row->min, (unsigned)row->max);
 		break;
@@ -561,6 +605,8 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 	case CONFIG_TYPE_ENUM:
 		choice_name(row->unit, *(const uint32_t *)field, ret, n);
 		break;
+	case CONFIG_TYPE_CHOICES:
+		return choices_text(row, *(const uint32_t *)field, ret, n);
 	case CONFIG_TYPE_STRING:
 	case CONFIG_TYPE_PATH:
 	case CONFIG_TYPE_PATHS:

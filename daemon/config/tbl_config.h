@@ -8,11 +8,11 @@
  *	SOCKET(key, TYPE, default, min, max, unit, prose)    a key of [socket], and of each
  *	                                                     [socket NAME]
  *
- * TYPE    BYTES NODES COUNT US SECONDS BOOL ENUM STRING PATH PATHS ENDPOINTS HOSTS MODE; config.h
- *	   says what each accepts
+ * TYPE    BYTES NODES COUNT US SECONDS BOOL ENUM CHOICES STRING PATH PATHS ENDPOINTS HOSTS MODE;
+ *	   config.h says what each accepts
  * default as a file would give it; the same parser reads it
  * min,max limits of the value; for STRING, PATH, PATHS, ENDPOINTS and HOSTS of the length in bytes
- * unit    for people; for ENUM the choices, a|b|c, whose positions are the values
+ * unit    for people; for ENUM and CHOICES the choices, a|b|c, whose positions are the values
  */
 #ifndef SOCKET
 #define SOCKET(key, ...) CONFIG(socket, key, __VA_ARGS__)
@@ -166,6 +166,16 @@ CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
        "nodes that share blocks (head -c 32 /dev/urandom). Only its owner and group may have "
        "access to it. Blocks that were stored under another secret are not found again. If empty, "
        "each node has its own secret in state_dir and finds no block of another node.")
+
+CONFIG(codec, allow, CHOICES, "raw fp8 int8 lossless", 0, 0, "raw|fp8|int8|lossless",
+       "Codecs that spaces of BF16 and FP16 may have. An engine that asks for another one is "
+       "refused, and the error names this key: \"raw lossless\" forbids all that is lossy. Values "
+       "of other types are always kept as they are, as is a block that its codec cannot hold. "
+       "Blocks that are stored already stay, and only spaces with an allowed codec find them.")
+CONFIG(codec, default, ENUM, "fp8", 0, 3, "raw|fp8|int8|lossless",
+       "Codec of spaces of BF16 and FP16 whose engine asks for none. It is one of allow. Where "
+       "int8 does not apply, since the engine does not tell heads and channels, it is fp8, or raw "
+       "if fp8 is not allowed. Adapters that keep every bit by default ask for raw.")
 
 CONFIG(device, workers, COUNT, "0", 0, 256, "threads",
        "Threads that move bytes between engines' pages and images. 0: one for each CPU that the "

@@ -41,6 +41,7 @@
 #include <sys/random.h>
 
 #include "client/abi/fingerprint.h"
+#include "client/abi/tbl_geometry.h"
 #include "client/kvtier.h"
 #include "secret.h"
 #include "space_counts.h"
@@ -101,6 +102,8 @@ struct spaces {
 	size_t shared_bytes;
 	EVP_MD_CTX *sha;
 	uint32_t max, n_tenants;
+	uint32_t codecs;        /* allowed, 1 << enum image_codec each */
+	enum image_codec codec; /* of spaces that ask for none */
 	/* the number of the last record's space, which is likely that of the next record, too */
 	uint32_t found;
 	struct tenant tenants[QUOTA_OTHERS];
@@ -392,6 +395,7 @@ int spaces_open(const char *state_dir, uint32_t max, struct quota *quota, struct
 	assert(strlen(state_dir) < sizeof(s->state_dir));
 	strcpy(s->state_dir, state_dir);
 	s->max = max;
+	spaces_codecs(s, UINT32_MAX, CODEC_FP8);
 	r = table_open(max, quota, s->start, &s->table);
 	if (r)
 		goto fail;
@@ -523,12 +527,38 @@ static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 	return 0;
 }
 
-static enum image_codec default_codec(uint32_t dtype)
+void spaces_codecs(struct spaces *s, uint32_t allowed, enum image_codec otherwise)
 {
-	switch (dtype) {
+	s->codecs = allowed | 1u << CODEC_FP8_NATIVE; /* which no 16-bit type has */
+	s->codec = otherwise;
+}
+
+static int refuse_codec(const struct spaces *s, uint32_t codec, char *text, size_t n)
+{
+#define NAME(NUMBER, name) [KVTIER_CODEC_##NUMBER] = name,
+	static const char *const names[] = { GEOMETRY_CODECS(NAME) };
+	const uint32_t all = sizeof(names) / sizeof(*names);
+	char allowed[96] = "";
+
+	for (uint32_t i = 1; i < all; i++)
+		if (i != CODEC_FP8_NATIVE && s->codecs >> i & 1)
+			strcat(strcat(allowed, " "), names[i]);
+	return text_fail(text, n, -EACCES,
+			 "geometry.codec: %s is not allowed here; [codec] allow is%s", names[codec],
+			 allowed);
+}
+
+/* What a geometry gets that asks for none. */
+static enum image_codec default_codec(const struct spaces *s, const struct image_geometry *g)
+{
+	struct image_shape shape;
+
+	switch (g->dtype) {
 	case DTYPE_BF16:
 	case DTYPE_FP16:
-		return CODEC_FP8;
+		if (image_shape(g, s->codec, s->codec, &shape, NULL) != -EINVAL)
+			return s->codec;
+		return s->codecs >> CODEC_FP8 & 1 ? CODEC_FP8 : CODEC_RAW;
 	case DTYPE_E4M3:
 	case DTYPE_E5M2:
 	case DTYPE_INT8:
@@ -538,7 +568,8 @@ static enum image_codec default_codec(uint32_t dtype)
 	}
 }
 
-static int check(const struct wire_geometry *w, struct space *ret, char *text, size_t n)
+static int check(const struct spaces *s, const struct wire_geometry *w, struct space *ret,
+		 char *text, size_t n)
 {
 	const struct {
 		const char *name, *value;
@@ -559,7 +590,9 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 	if (r)
 		return r;
 	ret->geometry = IMAGE_GEOMETRY(w);
-	ret->codec = w->codec ? (enum image_codec)w->codec : default_codec(w->dtype);
+	if (image_element_bytes(w->dtype) == 2 && w->codec && !(s->codecs >> w->codec & 1))
+		return refuse_codec(s, w->codec, text, n);
+	ret->codec = w->codec ? (enum image_codec)w->codec : default_codec(s, &ret->geometry);
 	r = image_shape(&ret->geometry, ret->codec, ret->codec, &ret->shape, &field);
 	if (r == 0)
 		r = image_shape(&ret->geometry, CODEC_RAW, CODEC_RAW, &ret->raw_shape, &field);
@@ -706,7 +739,7 @@ int space_acquire(struct spaces *s, const char *tenant, const struct wire_geomet
 		return text_fail(text, n, -ENOMEM, "out of memory for a space");
 	space->wire = *wire;
 	strcpy(space->tenant, tenant);
-	r = check(&space->wire, space, text, n);
+	r = check(s, &space->wire, space, text, n);
 	if (r == 0) {
 		identify(s, t, space);
 		there = table_find(s->table, space->owner, space->id);

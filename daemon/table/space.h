@@ -78,13 +78,16 @@ void spaces_close(struct spaces *spaces);
  * which is copied. Call it before the first spaces_tenant(). Without it each tenant's secret is in
  * state_dir/secret-TENANT, which is made (0600, 32 random bytes) if it is absent. */
 void spaces_shared_secret(struct spaces *spaces, const uint8_t *secret, size_t n);
+/* Which codecs a space of 16-bit values may have, 1 << enum image_codec each, and the codec that it
+ * gets if its geometry asks for none, which is one of them. Without this call: all, and fp8. */
+void spaces_codecs(struct spaces *spaces, uint32_t allowed, enum image_codec otherwise);
 /* Loads or makes its secret. The name is a tenant's of the configuration, which this is called for
  * once. Tenants have the numbers 0, 1... in the order of these calls. */
 int spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);
 
-/* Checks every field (0, or -EINVAL with text naming the field and the limit), then finds or makes
- * the space and counts one opening. -ENOSPC: as many as may be are open; -EAGAIN: more than that
- * are just going; -ENOMEM. */
+/* Checks every field (0, or -EINVAL with text naming the field and the limit; -EACCES, with text:
+ * the codec is not allowed), then finds or makes the space and counts one opening. -ENOSPC: as many
+ * as may be are open; -EAGAIN: more than that are just going; -ENOMEM. */
 int space_acquire(struct spaces *spaces, const char *tenant, const struct wire_geometry *wire,
 		  struct space **ret, char *text, size_t n);
 /* The root of the keys of its chains. It is computed each time, so that memory has no copy of

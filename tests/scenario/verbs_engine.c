@@ -8,7 +8,8 @@
 
 static struct kvtier_geometry geometry_of(struct call *c)
 {
-	const uint32_t codec = call_has(c, "fp8")      ? KVTIER_CODEC_FP8 :
+	const uint32_t codec = call_has(c, "default")  ? KVTIER_CODEC_DEFAULT :
+			       call_has(c, "fp8")      ? KVTIER_CODEC_FP8 :
 			       call_has(c, "int8")     ? KVTIER_CODEC_INT8 :
 			       call_has(c, "lossless") ? KVTIER_CODEC_LOSSLESS :
 							 KVTIER_CODEC_RAW;
@@ -27,15 +28,21 @@ static struct kvtier_geometry geometry_of(struct call *c)
 	return g;
 }
 
-/* Behind => stands what connecting is refused with. */
-static void is_refused(const struct call *c, const char *socket, uint32_t timeout_ms)
+/* Behind => stands what connecting is refused with, or opening the space. */
+static void is_refused(const struct call *c, const char *socket, uint32_t timeout_ms,
+		       const struct kvtier_geometry *g)
 {
 	struct kvtier_client *client = NULL;
-	const int r = client_dial(socket, NULL, timeout_ms, &client);
+	struct kvtier_space *space = NULL;
+	int r = client_dial(socket, NULL, timeout_ms, &client);
 
 	if (r == 0)
-		kvtier_close(client);
+		r = kvtier_space_open(client, g, NULL, 0, NULL, 0, &space);
 	call_returned(c, r);
+	if (space)
+		(void)kvtier_space_close(space);
+	if (client)
+		kvtier_close(client);
 }
 
 void engine_does(struct call *c)
@@ -50,11 +57,11 @@ void engine_does(struct call *c)
 	struct its_engine *its;
 
 	if (c->n > 1)
-		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, lossless, staged, apart "
-			 "may stand",
+		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, lossless, default, "
+			 "staged, apart may stand",
 			 c->words[1]);
 	if (c->arrow) {
-		is_refused(c, socket, timeout_ms);
+		is_refused(c, socket, timeout_ms, &g);
 		return;
 	}
 	its = thing_new(THING_ENGINE, c->words[0]);

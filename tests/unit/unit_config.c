@@ -120,7 +120,7 @@ TEST(every_row_takes_its_bounds)
 		if (row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_PATH ||
 		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
 		    row->type == CONFIG_TYPE_HOSTS || row->type == CONFIG_TYPE_BOOL ||
-		    row->type == CONFIG_TYPE_ENUM)
+		    row->type == CONFIG_TYPE_ENUM || row->type == CONFIG_TYPE_CHOICES)
 			continue;
 		for (int b = 0; b < 4; b++) {
 			snprintf(value, sizeof(value),
@@ -163,6 +163,22 @@ TEST(bad_values)
 	REFUSED("[socket]\npath = kvtier.sock\n", "does not begin with /");
 	REFUSED("[socket]\ntenant =\n", "1 to 31 characters");
 	REFUSED("[host]\nbytes = 1G \033[31m\n", "\\x1b");
+}
+
+TEST(codecs_are_words_and_the_default_is_one_of_them)
+{
+	assert_int_equal(parse("", &c), 0);
+	assert_int_equal(c.codec_allow, (1 << CONFIG_CODECS) - 1);
+	assert_int_equal(c.codec_default, CONFIG_CODEC_FP8);
+	assert_int_equal(parse("[codec]\nallow = lossless  raw\ndefault = lossless\n", &c), 0);
+	assert_int_equal(c.codec_allow, 1 << CONFIG_CODEC_RAW | 1 << CONFIG_CODEC_LOSSLESS);
+	assert_int_equal(c.codec_default, CONFIG_CODEC_LOSSLESS);
+	REFUSED("[codec]\nallow = raw fp9\n", "test.conf:2:", "[codec] allow", "none of the",
+		"raw|fp8|int8|lossless");
+	REFUSED("[codec]\nallow = raw,fp8\n", "[codec] allow", "blanks between");
+	REFUSED("[codec]\nallow =\n", "[codec] allow", "names none");
+	REFUSED("[codec]\nallow = raw lossless\n", "[codec] default", "\"fp8\"",
+		"not in [codec] allow");
 }
 
 TEST(values_that_do_not_fit_together)
@@ -399,7 +415,7 @@ TEST(printing_and_reading_gives_the_same)
 				"mode=0666\n[daemon]\nstop_us = 7\nruntime_dir = /tmp/a b\n"
 				"[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\n"
 				"[redis]\nendpoints = [::1]:7 x.y\nttl = 7d\nkey_prefix = "
-				"a;b#\nwrite = off\n");
+				"a;b#\nwrite = off\n[codec]\nallow = int8 fp8\n");
 	is_read_back_as_printed("[host]\nbytes = 0:1G,7:3M,1:64K\n");
 }
 

@@ -53,6 +53,45 @@ TEST(default_codec_is_the_same_as_said)
 	assert_ptr_not_equal(acquire(), a);
 }
 
+TEST(a_codec_that_is_not_allowed_is_refused_by_name)
+{
+	struct space *space = NULL;
+
+	spaces_codecs(home.spaces, 1u << CODEC_RAW | 1u << CODEC_LOSSLESS, CODEC_LOSSLESS);
+	g.codec = KVTIER_CODEC_INT8;
+	assert_int_equal(space_acquire(home.spaces, "default", &g, &space, home_text,
+				       sizeof(home_text)),
+			 -EACCES);
+	assert_string_equal(home_text,
+			    "geometry.codec: int8 is not allowed here; [codec] allow is raw "
+			    "lossless");
+	g.codec = KVTIER_CODEC_DEFAULT;
+	assert_int_equal(acquire()->codec, CODEC_LOSSLESS);
+	g.codec = KVTIER_CODEC_RAW;
+	assert_int_equal(acquire()->codec, CODEC_RAW);
+}
+
+/* Values of other types have no codec that an operator could forbid, and int8 needs channels. */
+TEST(a_codec_that_does_not_apply_is_not_asked_for)
+{
+	spaces_codecs(home.spaces, 1u << CODEC_INT8 | 1u << CODEC_FP8, CODEC_INT8);
+	assert_int_equal(acquire()->codec, CODEC_INT8);
+	g.dtype = KVTIER_FP32;
+	assert_int_equal(acquire()->codec, CODEC_RAW);
+	g.codec = KVTIER_CODEC_RAW;
+	assert_int_equal(acquire()->codec, CODEC_RAW);
+	g.codec = KVTIER_CODEC_DEFAULT;
+	g.dtype = KVTIER_E4M3;
+	assert_int_equal(acquire()->codec, CODEC_FP8_NATIVE);
+	g.dtype = KVTIER_BF16;
+	g.layers = g.kv_heads = g.head_dim_k = g.head_dim_v = 0;
+	g.typed_segments = 1;
+	g.typed_values = 2048;
+	assert_int_equal(acquire()->codec, CODEC_FP8);
+	spaces_codecs(home.spaces, 1u << CODEC_INT8, CODEC_INT8);
+	assert_int_equal(acquire()->codec, CODEC_RAW);
+}
+
 static bool salts_equal(const struct space *a, const struct space *b)
 {
 	uint8_t one[32], other[32];

@@ -68,7 +68,7 @@ class Dtype(enum.IntEnum):
 
 
 class Codec(enum.IntEnum):
-    DEFAULT = 0       # fp8 for BF16 and FP16, fp8-native for 8-bit types, raw otherwise
+    DEFAULT = 0       # BF16, FP16: the daemon's [codec] default, usually fp8; 8-bit types: fp8-native; else raw
     RAW = 1
     FP8 = 2
     FP8_NATIVE = 3
