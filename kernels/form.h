@@ -30,6 +30,7 @@ enum {
 	 * be read */
 	FORM_SPARE = 32 << 10,
 	FORM_LEAST_PERCENT = 6, /* saved: else the form is not worth it */
+	FORM_ENDS = 4,          /* scales, planes, typed, opaque */
 };
 static_assert((int)FORM_SPARE >= NIBBLES_MOST_BYTES + (int)FORM_HEAD_BYTES, "form spare");
 
@@ -38,8 +39,8 @@ struct form_pack {
 	const uint8_t *image;
 	uint32_t scale_bytes, payload_offset;
 	/* ends of the parts: scales, planes, typed, opaque; and which of them are FP8 codes */
-	uint64_t ends[4];
-	bool codes[4];
+	uint64_t ends[FORM_ENDS];
+	bool codes[FORM_ENDS];
 	uint32_t part;
 	uint64_t at; /* of scales, then payload */
 	uint8_t *to;

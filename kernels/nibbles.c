@@ -120,7 +120,7 @@ static uint32_t bits_at(const uint8_t *words, uint32_t *at)
 	const uint8_t *p = words + *at / 64 * NIBBLES_WORDS_BYTES + *at % 64 / 8;
 	const uint32_t bit = (*at)++ % 8;
 
-	return (p[0] >> bit & 1u) | (p[8] >> bit & 1u) << 1 | (p[16] >> bit & 1u) << 2;
+	return (uint32_t)((p[0] >> bit & 1) | (p[8] >> bit & 1) << 1 | (p[16] >> bit & 1) << 2);
 }
 
 int nibbles_unpack_ref(const uint8_t *from, uint32_t bytes, uint32_t n, uint8_t *codes)
@@ -139,7 +139,7 @@ int nibbles_unpack_ref(const uint8_t *from, uint32_t bytes, uint32_t n, uint8_t 
 		const uint8_t *word = near + (size_t)s * NIBBLES_NEAR_BYTES + p / 8;
 		const uint32_t noise =
 			rest[s * NIBBLES_REST_BYTES + p % 32] >> (p < 32 ? 0 : 4) & 15;
-		uint32_t rank = (word[0] >> p % 8 & 1u) | (word[8] >> p % 8 & 1u) << 1;
+		uint32_t rank = (uint32_t)((word[0] >> p % 8 & 1) | (word[8] >> p % 8 & 1) << 1);
 
 		if (rank == 3)
 			rank += bits_at(far, &at_far);
@@ -147,7 +147,7 @@ int nibbles_unpack_ref(const uint8_t *from, uint32_t bytes, uint32_t n, uint8_t 
 			rank += bits_at(far + far_bytes, &at_beyond);
 		rank &= 15;
 		codes[i] = (uint8_t)((noise & 7) | (noise & 8) << 4 |
-				     (from[rank / 2] >> 4 * (rank & 1) & 15u) << 3);
+				     ((uint32_t)from[rank / 2] >> 4 * (rank & 1) & 15) << 3);
 	}
 	return 0;
 }

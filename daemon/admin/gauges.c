@@ -102,6 +102,9 @@ static void nvme_gauges(struct kvtierd *d)
 static void redis_gauges(struct kvtierd *d)
 {
 	static const struct copied rows[] = {
+		COPIED(redis_counters, tiers_redis_coded_blocks_total, coded_total),
+		COPIED(redis_counters, tiers_redis_uncoded_blocks_total, uncoded_total),
+		COPIED(redis_counters, tiers_redis_saved_bytes_total, saved_bytes_total),
 		COPIED(redis_counters, tiers_redis_forged_blocks_total, forged_total),
 		COPIED(redis_counters, tiers_redis_other_form_blocks_total, other_forms_total),
 		COPIED(redis_counters, tiers_redis_timeouts_total, timeouts_total),

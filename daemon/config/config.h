@@ -89,6 +89,7 @@ enum config_codec {
 	CONFIG_CODEC_LOSSLESS,
 	CONFIG_CODECS
 };
+enum config_compress { CONFIG_COMPRESS_OFF, CONFIG_COMPRESS_AUTO };
 enum config_gpu_devices { CONFIG_GPU_AUTO, CONFIG_GPU_OFF, CONFIG_GPU_REQUIRED };
 enum config_gpu_mode { CONFIG_GPU_MODE_DAEMON, CONFIG_GPU_MODE_ENGINE };
 

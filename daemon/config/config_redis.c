@@ -269,6 +269,7 @@ int config_redis(const struct config *config, struct config_redis *redis,
 	};
 	ret->key_prefix = config->redis_key_prefix;
 	ret->ttl_ms = (uint64_t)config->redis_ttl * 1000;
+	ret->compress = config->redis_compress == CONFIG_COMPRESS_AUTO;
 	ret->connections = CONFIG_REDIS_CONNECTIONS;
 	ret->timeout_ms = config->redis_timeout_ms;
 	warnings(config, text, n);

@@ -161,6 +161,10 @@ CONFIG(redis, write, ENUM, "through", 0, 2, "through|on-evict|off",
 CONFIG(redis, max_inflight_bytes, BYTES, "64M", 1LL << 20, 64LL << 30, "bytes",
        "Memory of blocks that are being written to Redis or wait for it. When it is used up, the "
        "oldest waiting blocks are dropped.")
+CONFIG(redis, compress, ENUM, "off", 0, 1, "off|auto",
+       "auto: blocks become fewer bytes in Redis, without loss, where that saves 6 % of a space's "
+       "bytes or more: 12 % of fp8 blocks. Set it when all nodes have a kvtierd that knows this "
+       "option: to an older one such a block is a miss.")
 CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
        "File with the secret that keys of blocks are made from: 32 to 512 bytes, the same on all "
        "nodes that share blocks (head -c 32 /dev/urandom). Only its owner and group may have "

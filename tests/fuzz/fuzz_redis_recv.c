@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "base/loop.h"
+#include "kernels/form.h"
 #include "tests/lib/random.h"
 #include "tiers/redis/conn/redis_conn.h"
 
@@ -33,6 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum {
 	FUZZ_BLOCKS = 4,
+	CODED = 1, /* the number of the block that is */
 	COMMANDS = 400,
 	GUARD = 4096,
 	MAX_SENT = 4 << 20,
@@ -51,8 +53,9 @@ struct block {
 	struct image_geometry geometry;
 	struct image_identity identity;
 	struct image_shape shape;
-	uint8_t *value; /* as Redis has it */
-	uint32_t bytes; /* of it */
+	uint8_t *packed; /* its image */
+	uint8_t *value;  /* as Redis has it */
+	uint32_t bytes;  /* of it */
 };
 
 static struct {
@@ -95,11 +98,11 @@ static uint8_t *image_value(const uint8_t *buffer, const struct block *b)
 	return packed;
 }
 
-static void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
+static void fuzz_seal(uint16_t form, const uint8_t *packed, size_t n, uint8_t *ret)
 {
-	static const struct redis_envelope envelope = { .magic = REDIS_VALUE_MAGIC,
-							.form = REDIS_VALUE_FORM,
-							.nonce = "constant: again" };
+	const struct redis_envelope envelope = { .magic = REDIS_VALUE_MAGIC,
+						 .form = form,
+						 .nonce = "constant: again" };
 	EVP_MAC_CTX *mac = redis_mac_open();
 	bool good;
 
@@ -114,14 +117,35 @@ static void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
 	EVP_MAC_CTX_free(mac);
 }
 
-/* Of a few hundred bytes, and more than one read takes; the last as raw as values come. */
+/* Header and coded form of the packed image into ret. Returns its bytes. */
+static uint32_t code_block(const struct block *b, uint8_t *ret)
+{
+	const uint32_t front = sizeof(struct image_header) + b->shape.scale_bytes;
+	uint8_t *image = calloc(1, b->shape.image_bytes);
+	struct form_pack p;
+
+	assert(image);
+	memcpy(image, b->packed, front);
+	memcpy(image + b->shape.payload_offset, b->packed + front, b->shape.payload_bytes);
+	image_seal((struct image_header *)(void *)image, image_checksum(image, &b->shape));
+	memcpy(b->packed, image, sizeof(struct image_header));
+	memcpy(ret, image, sizeof(struct image_header));
+	form_pack_start(&p, codec_kernels("ref"), &b->geometry, &b->shape, image,
+			ret + sizeof(struct image_header));
+	if (form_pack_step(&p, IMAGE_MAX_BYTES))
+		abort();
+	free(image);
+	return (uint32_t)sizeof(struct image_header) + p.n;
+}
+
+/* Of a few hundred bytes, and more than one read takes; the last as raw as values come, the second
+ * coded. */
 static void make_block(struct block *b, uint64_t number)
 {
 	static const uint32_t opaque[FUZZ_BLOCKS] = { 10, 5000, 40000, 300 };
 	const enum image_codec codec = number == FUZZ_BLOCKS - 1 ? CODEC_RAW : CODEC_FP8;
 	struct random random = { .state = number };
 	struct image_header header;
-	uint8_t *packed;
 
 	b->geometry = (struct image_geometry){ .dtype = DTYPE_BF16,
 					       .layers = 2,
@@ -133,16 +157,24 @@ static void make_block(struct block *b, uint64_t number)
 	random_key(number, b->identity.key);
 	assert(image_shape(&b->geometry, codec, codec, &b->shape, NULL) == 0);
 	b->bytes = b->shape.packed_bytes + REDIS_SEAL_BYTES;
-	b->value = malloc(b->bytes);
-	packed = malloc(b->shape.packed_bytes);
-	assert(b->value && packed);
+	b->value = malloc(b->bytes + FORM_SPARE);
+	b->packed = malloc(b->shape.packed_bytes);
+	assert(b->value && b->packed);
 	for (uint32_t i = sizeof(header); i < b->shape.packed_bytes; i++)
-		packed[i] = (uint8_t)random_next(&random);
+		b->packed[i] = (uint8_t)(random_next(&random) % (number == CODED ? 2 : 256));
 	image_header_fill(&header, &b->geometry, codec, codec, &b->shape, &b->identity);
 	image_seal(&header, random_next(&random)); /* of the body nobody asks here */
-	memcpy(packed, &header, sizeof(header));
-	fuzz_seal(packed, b->shape.packed_bytes, b->value);
-	free(packed);
+	memcpy(b->packed, &header, sizeof(header));
+	if (number == CODED) {
+		uint8_t *coded = malloc(b->bytes + FORM_SPARE);
+		const uint32_t n = code_block(b, coded);
+
+		fuzz_seal(REDIS_VALUE_CODED, coded, n, b->value);
+		b->bytes = n + REDIS_SEAL_BYTES;
+		free(coded);
+		return;
+	}
+	fuzz_seal(REDIS_VALUE_FORM, b->packed, b->shape.packed_bytes, b->value);
 }
 
 static void world_tick(struct loop_timer *timer)
@@ -237,10 +269,10 @@ static void check_image(const struct fuzz *f, const struct fuzz_command *m)
 
 	assert(m->value.bytes == shape->image_bytes && m->value.length == m->block->bytes);
 	assert(m->value.bytes <= m->value.room);
-	assert(memmem(f->stream, f->said, value, shape->packed_bytes));
+	assert(memmem(f->stream, f->said, m->block->value + sizeof(struct redis_envelope),
+		      m->block->bytes - REDIS_SEAL_BYTES));
 	/* only its bytes were ever sealed */
-	assert(memcmp(value, m->block->value + sizeof(struct redis_envelope),
-		      shape->packed_bytes) == 0);
+	assert(memcmp(value, m->block->packed, shape->packed_bytes) == 0);
 	free(value);
 }
 
@@ -260,7 +292,7 @@ static void check_get(const struct fuzz *f, const struct fuzz_command *m)
 	case -ENOTSUP:
 	case -EBADMSG:
 	case -EREMOTEIO: /* nothing was accepted, or all, and then it had the wrong MAC */
-		assert(m->value.packed || filled_with(m->buffer, room, LIVE));
+		assert(m->value.part != REDIS_PART_WHOLE || filled_with(m->buffer, room, LIVE));
 		break;
 	default: /* any part of it may have come */
 		break;

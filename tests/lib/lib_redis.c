@@ -34,12 +34,18 @@ void redis_needed(void)
 
 size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t n, uint8_t *ret)
 {
+	return redis_sealed_as(seal, REDIS_VALUE_FORM, packed, n, ret);
+}
+
+size_t redis_sealed_as(const struct redis_seal *seal, uint16_t form, const uint8_t *packed,
+		       size_t n, uint8_t *ret)
+{
 	EVP_MAC_CTX *mac = redis_mac_open();
 	struct redis_envelope envelope;
 	struct image_header header;
 
 	assert_non_null(mac);
-	assert_int_equal(redis_envelope_make(&envelope), 0);
+	assert_int_equal(redis_envelope_make(&envelope, form), 0);
 	memcpy(&header, packed, sizeof(header));
 	memcpy(ret, &envelope, sizeof(envelope));
 	memcpy(ret + sizeof(envelope), packed, n);

@@ -59,6 +59,9 @@ static const struct redis_seal redis_test_seal = { .key = "a key of tests, of th
 						   .tag = "feedfacefeedface" };
 /* The value of a packed image of n bytes on a server. Returns its size: REDIS_SEAL_BYTES more. */
 size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t n, uint8_t *ret);
+/* The same of n bytes, header first, that are of this form, or are said to be. */
+size_t redis_sealed_as(const struct redis_seal *seal, uint16_t form, const uint8_t *bytes, size_t n,
+		       uint8_t *ret);
 
 /* Three masters, each with a replica, all slots served. */
 struct redis_cluster_rig {

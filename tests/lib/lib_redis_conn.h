@@ -112,6 +112,8 @@ void rig_store(struct rig *r, struct rig_command *c,
 	       const struct block *b); /* a SET; it succeeds */
 /* In the buffer: the image, its padding zero, and nothing written behind it. */
 void rig_has(const struct rig_command *c, const struct block *b);
+/* The same, from a value of this length. */
+void rig_has_from(const struct rig_command *c, const struct block *b, uint64_t length);
 void rig_is_poison(const struct rig_command *c);
 void rig_forget(struct rig_command *c);
 

@@ -212,7 +212,8 @@ void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret)
 	for (uint32_t i = 0; i < kit->shape.scale_bytes; i++)
 		ret[sizeof(header) + i] = (uint8_t)random_next(&random);
 	for (uint32_t i = 0; i + 8 <= kit->shape.payload_bytes; i += 8) {
-		const uint64_t word = random_next(&random);
+		const uint64_t word =
+			random_next(&random) & (kit->soft ? 0x0101010101010101 : UINT64_MAX);
 
 		memcpy(ret + kit->shape.payload_offset + i, &word, 8);
 	}

@@ -45,6 +45,7 @@ struct kit {
 	uint8_t *memory; /* the slots' buffers */
 	uint8_t *expected;
 	struct kit_slot slots[KIT_SLOTS];
+	bool soft; /* images have few bits to a byte, so that they may be coded */
 	uint32_t busy, changes;
 	/* in kit_until(): the end of an xfer, or a change, is news */
 	bool waits;

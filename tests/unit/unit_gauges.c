@@ -158,6 +158,9 @@ TEST(counters_are_copied)
 		.forged_total = 22,
 		.other_forms_total = 23,
 		.refused_hosts_total = 24,
+		.coded_total = 25,
+		.uncoded_total = 26,
+		.saved_bytes_total = 27,
 	};
 	gauges_sync(&d);
 	assert_int_equal(v->tiers_redis_endpoints, 3);
@@ -173,6 +176,9 @@ TEST(counters_are_copied)
 	assert_int_equal(v->tiers_redis_forged_blocks_total, 22);
 	assert_int_equal(v->tiers_redis_other_form_blocks_total, 23);
 	assert_int_equal(v->tiers_redis_refused_hosts_total, 24);
+	assert_int_equal(v->tiers_redis_coded_blocks_total, 25);
+	assert_int_equal(v->tiers_redis_uncoded_blocks_total, 26);
+	assert_int_equal(v->tiers_redis_saved_bytes_total, 27);
 }
 
 /* Found by the tier (a header) or by the daemon (a checksum), it is not forgotten. */

@@ -186,12 +186,12 @@ static void refused(size_t n)
 
 	rig_fresh(&c);
 	sha1[0] ^= 1;
-	redis_command_delete_if(&c.command, p.b.name, sha1, false, n);
+	redis_command_delete_if(&c.command, p.b.name, sha1, REDIS_PART_WHOLE, n);
 	assert_int_equal(rig_do(&r, &c), 0);
 	assert_int_equal(c.integer, 0);
 	rig_fresh(&c);
 	sha1[0] ^= 1;
-	redis_command_delete_if(&c.command, p.b.name, sha1, false, n);
+	redis_command_delete_if(&c.command, p.b.name, sha1, REDIS_PART_WHOLE, n);
 	assert_int_equal(rig_do(&r, &c), 0);
 	assert_int_equal(c.integer, 1);
 	assert_int_equal(redis_ask(&rig_server, "EXISTS %s", p.b.name), 0);
@@ -287,9 +287,10 @@ static void came_but_is(int status)
 {
 	redis_put(&rig_server, p.b.name, p.value, block_bytes(&p.b));
 	assert_int_equal(rig_load(&r, &p.get, &p.b), status);
-	assert_true(p.get.value.hashed && p.get.value.packed);
+	assert_true(p.get.value.hashed && p.get.value.part == REDIS_PART_IMAGE);
 	rig_fresh(&c);
-	redis_command_delete_if(&c.command, p.b.name, p.get.value.sha1, true, block_bytes(&p.b));
+	redis_command_delete_if(&c.command, p.b.name, p.get.value.sha1, REDIS_PART_IMAGE,
+				block_bytes(&p.b));
 	assert_int_equal(rig_do(&r, &c), 0);
 	assert_int_equal(c.integer, 1);
 }
@@ -334,7 +335,7 @@ PLANTED(anothers_seal)
 /* Of an older kvtierd, the image alone; of a newer one. */
 PLANTED(other_forms)
 {
-	p.value[4] = 3;
+	p.value[4] = REDIS_VALUE_CODED + 1;
 	redis_put(&rig_server, p.b.name, p.value, block_bytes(&p.b));
 	assert_int_equal(rig_load(&r, &p.get, &p.b), -ENOTSUP);
 	rig_is_poison(&p.get);

@@ -215,9 +215,11 @@ TEST(envelopes)
 {
 	struct redis_envelope one, other;
 
-	assert_int_equal(redis_envelope_make(&one), 0);
-	assert_int_equal(redis_envelope_make(&other), 0);
+	assert_int_equal(redis_envelope_make(&one, REDIS_VALUE_FORM), 0);
+	assert_int_equal(redis_envelope_make(&other, REDIS_VALUE_FORM), 0);
 	assert_memory_not_equal(one.nonce, other.nonce, sizeof(one.nonce));
+	assert_int_equal(redis_envelope_check(&one), 0);
+	one.form = REDIS_VALUE_CODED;
 	assert_int_equal(redis_envelope_check(&one), 0);
 	one.form++;
 	assert_int_equal(redis_envelope_check(&one), -ENOTSUP);

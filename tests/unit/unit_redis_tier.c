@@ -382,7 +382,7 @@ TEST(a_value_of_another_form_is_a_miss_and_stays)
 	/* form 1 */
 	redis_put(&server[0], name, value + sizeof(struct redis_envelope), n - REDIS_SEAL_BYTES);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
-	value[offsetof(struct redis_envelope, form)]++;
+	value[offsetof(struct redis_envelope, form)] = REDIS_VALUE_CODED + 1;
 	redis_put(&server[0], name, value, n);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).other_forms_total, 2);
@@ -446,6 +446,93 @@ TEST(condemned_in_a_row_are_not_all_hashed)
 	counters = kit_counters(&kit);
 	assert_int_equal(counters.corrupt_total, 15);
 	assert_int_equal(counters.deleted_total, 10);
+}
+
+/* --- coded values --- */
+
+/* The tier is up, and codes its values. */
+static void start_coded(bool soft)
+{
+	kit.conf.compress = true;
+	kit.soft = soft;
+	kit_start_at(&kit, server[0].address);
+}
+
+static bool has_set(struct kit *k, void *n)
+{
+	return kit_counters(k).sets_total == (uint32_t)(uintptr_t)n;
+}
+
+static void restart(bool compress)
+{
+	kit_stop(&kit);
+	kit.conf.compress = compress;
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_UP);
+}
+
+NOT_STARTED(coded_values_are_shorter_and_any_node_loads_them)
+{
+	struct redis_counters counters;
+
+	start_coded(true);
+	kit_store_all(&kit, 1, 101);
+	assert_true(kit_until(&kit, has_set, (void *)100));
+	counters = kit_counters(&kit);
+	assert_int_equal(counters.coded_total, 100);
+	assert_int_equal(counters.uncoded_total, 0);
+	assert_int_equal(counters.saved_bytes_total + counters.sent_bytes_total,
+			 100ull * kit.shape.packed_bytes);
+	assert_true(counters.saved_bytes_total > 6ull * kit.shape.packed_bytes);
+	assert_in_range(redis_ask(&server[0], "STRLEN %s", name), 1,
+			kit.shape.packed_bytes * 94 / 100 + REDIS_SEAL_BYTES);
+	restart(false);
+	assert_int_equal(kit_load_each(&kit, 1, 101, false), 100);
+}
+
+/* Of 100 blocks 64 are tried. */
+NOT_STARTED(noise_goes_out_as_it_is)
+{
+	struct redis_counters counters;
+
+	start_coded(false);
+	kit_store_all(&kit, 1, 101);
+	assert_true(kit_until(&kit, has_set, (void *)100));
+	counters = kit_counters(&kit);
+	assert_int_equal(counters.coded_total, 0);
+	assert_int_equal(counters.uncoded_total, 100);
+	assert_int_equal(counters.saved_bytes_total, 0);
+	assert_int_equal(kit_load_each(&kit, 1, 101, false), 100);
+}
+
+NOT_STARTED(a_damaged_coded_value_is_a_miss_and_goes)
+{
+	char text[32];
+
+	start_coded(true);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	redis_say(&server[0], text, sizeof(text), "SETRANGE %s 300 damaged", name);
+	assert_int_equal(kit_load(&kit, 1), -EBADMSG);
+	assert_true(kit_until(&kit, is_gone, name));
+	assert_int_equal(kit_counters(&kit).corrupt_total, 1);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
+}
+
+/* Some are still being packed then. */
+LARGE_IMAGES(cancel_and_close_end_what_is_being_packed)
+{
+	struct kit_slot *slots[20];
+
+	start_coded(true);
+	for (uint32_t i = 0; i < 20; i++)
+		slots[i] = kit_begin(&kit, XFER_WRITE, i);
+	for (uint32_t i = 0; i < 20; i += 2)
+		tier_cancel(kit.tier, &slots[i]->x);
+	for (uint32_t i = 0; i < 20; i += 2)
+		assert_in_range(-kit_settle(&kit, slots[i]), 0, ECANCELED);
+	kit_stop(&kit);
 }
 
 /* --- configuration --- */

@@ -250,7 +250,7 @@ static void redis_condemn(struct tier *t, const struct redis_seal *seal, const u
 		return;
 	name_of(r, seal, identity.key, &what.name);
 	what.length = shape.packed_bytes + REDIS_SEAL_BYTES;
-	what.packed = true;
+	what.part = REDIS_PART_IMAGE;
 	redis_image_sha1(image, &shape, what.sha1);
 	(void)pthread_mutex_lock(&r->mail.lock);
 	first = r->mail.n_condemned == 0;
@@ -417,6 +417,7 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	if (c->cluster_hosts && c->cluster_hosts[0])
 		r->cluster_hosts = strdup(c->cluster_hosts);
 	r->ttl_ms = c->ttl_ms;
+	r->compress = c->compress;
 	r->connections = c->connections;
 	r->timeout_ms = c->timeout_ms;
 	r->base.patience_ns = (uint64_t)c->timeout_ms * 1000000;

@@ -5,8 +5,9 @@
  * How the tier is made, and how it is run: README.md in this folder.
  *
  * A value is the packed image (daemon/IMAGE.md: header, scales, payload, no padding) in an envelope
- * with a MAC. Its name is key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the
- * block's key in 64 hex digits.
+ * with a MAC, or with `compress` often the coded form of it (kernels/form.h). Its name is
+ * key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the block's key in 64 hex
+ * digits.
  *
  * The tier has two threads. The core thread calls the functions below. An I/O thread of the tier's
  * own has the connections, so an endpoint that is slow, large or lying costs the core a slot for a
@@ -100,6 +101,7 @@ struct redis_tier_conf {
 	struct redis_tls_conf tls_conf;
 	const char *key_prefix;
 	uint64_t ttl_ms;        /* 0: values stay until they are evicted */
+	bool compress;          /* values are coded where that saves enough (form_trial.h) */
 	uint32_t connections;   /* to each endpoint */
 	uint32_t timeout_ms;    /* of each xfer, from tier_submit(), and of connecting */
 	uint32_t max_in_flight; /* xfers lent at once; beyond that -EAGAIN */
@@ -114,7 +116,9 @@ struct redis_counters { /* all since open */
 	uint64_t corrupt_total;
 	uint64_t forged_total;      /* values without a right MAC, which were whole */
 	uint64_t other_forms_total; /* values of another form */
-	uint64_t deleted_total;     /* corrupt and forged values that were deleted */
+	/* sets of coded values, and what they saved; sets of others, though `compress` is set */
+	uint64_t coded_total, saved_bytes_total, uncoded_total;
+	uint64_t deleted_total; /* corrupt and forged values that were deleted */
 	/* xfers that ended so; errors: other error replies */
 	uint64_t timeouts_total, resets_total, errors_total;
 	uint64_t refused_stores_total; /* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */

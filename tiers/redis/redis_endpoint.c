@@ -628,7 +628,7 @@ void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_c
 
 	if (!chore)
 		return;
-	redis_command_delete_if(&chore->command, what->name.text, what->sha1, what->packed,
+	redis_command_delete_if(&chore->command, what->name.text, what->sha1, what->part,
 				what->length);
 	/* Where it cannot be sent, the next read finds the value bad again. */
 	(void)redis_endpoint_send(endpoint, chore);

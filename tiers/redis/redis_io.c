@@ -78,7 +78,7 @@ static void delete_bad(const struct redis_job *job)
 {
 	struct redis_condemned what = { .name = job->name,
 					.length = job->value.length,
-					.packed = job->value.packed };
+					.part = job->value.part };
 
 	if (!job->value.hashed)
 		return;
@@ -122,6 +122,16 @@ static bool is_store(const struct redis_job *job)
 	return job->op == XFER_WRITE;
 }
 
+static void count_form(const struct redis_job *job)
+{
+	struct redis_counters *counters = &job->endpoint->counters;
+	const uint32_t plain = job->shape.packed_bytes - (uint32_t)sizeof(struct image_header);
+
+	counters->coded_total += job->pack.n > 0;
+	counters->saved_bytes_total += job->pack.n > 0 ? plain - job->pack.n : 0;
+	counters->uncoded_total += job->endpoint->io->tier->compress && job->pack.n == 0;
+}
+
 /* An answer that is no error. */
 static int judge_answer(struct redis_job *job)
 {
@@ -144,6 +154,7 @@ static int judge_answer(struct redis_job *job)
 		if (c->reply->type != REDIS_REPLY_STATUS || strcmp(c->reply->str, "OK") != 0)
 			break;
 		counters->sets_total++;
+		count_form(job);
 		redis_endpoint_stored(job->endpoint);
 		return 0;
 	case XFER_PROBE:
@@ -267,6 +278,38 @@ static void sent_done(struct redis_command *command)
 	}
 }
 
+/* Whether the job's image is to be coded before it is sent. */
+static bool begin_pack(struct redis_io *io, struct redis_job *job)
+{
+	if (job->op != XFER_WRITE || !io->tier->compress ||
+	    !redis_pack_begin(&io->packer, &job->pack, job->buffer, &job->shape,
+			      loop_now(io->loop)))
+		return false;
+	job->phase = REDIS_PACKING;
+	mails_append(&io->packing, &job->mail);
+	return true;
+}
+
+/* One step of one image in an iteration of the loop: connections are served in between. */
+static bool pack_some(struct loop_poller *poller)
+{
+	struct redis_io *io = container_of(poller, struct redis_io, pack);
+	struct redis_job *job = io->packing.n > 0 ? redis_job_take(&io->packing) : NULL;
+	bool more, late;
+
+	if (!job)
+		return false;
+	more = redis_pack_step(&io->packer, &job->pack, loop_now(io->loop)) == CODEC_MORE;
+	late = loop_now(io->loop) >= job->deadline_ns;
+	if (late)
+		redis_job_end(io, job, -ETIMEDOUT);
+	else if (more)
+		mails_append(&io->packing, &job->mail); /* the others have their turns */
+	else
+		redis_topology_route(io, job);
+	return true;
+}
+
 /* Taken from mail.asked. */
 static void begin(struct redis_io *io, struct redis_job *job)
 {
@@ -279,7 +322,7 @@ static void begin(struct redis_io *io, struct redis_job *job)
 		redis_job_end(io, job, -ECANCELED);
 	else if (loop_now(io->loop) >= job->deadline_ns)
 		redis_job_end(io, job, -ETIMEDOUT);
-	else
+	else if (!begin_pack(io, job))
 		redis_topology_route(io, job);
 }
 
@@ -287,6 +330,10 @@ static void begin(struct redis_io *io, struct redis_job *job)
 static void cancel(struct redis_io *io, struct redis_job *job)
 {
 	switch (job->phase) {
+	case REDIS_PACKING:
+		mails_remove(&io->packing, &job->mail);
+		redis_job_end(io, job, -ECANCELED);
+		break;
 	case REDIS_WAITING:
 	case REDIS_SENT:
 		redis_endpoint_cancel(job->endpoint, job);
@@ -555,6 +602,7 @@ static int set_up(struct redis_io *io)
 	if (r)
 		return r;
 	mails_clear(&io->ended);
+	mails_clear(&io->packing);
 	for (uint32_t i = 0; i < REDIS_CHORES; i++) {
 		io->chores[i].next = io->free_chores;
 		io->free_chores = &io->chores[i];
@@ -567,6 +615,8 @@ static int set_up(struct redis_io *io)
 	}
 	io->flush.poll = hand_over;
 	loop_poller_add(io->loop, &io->flush);
+	io->pack.poll = pack_some;
+	loop_poller_add(io->loop, &io->pack);
 	io->tick.fire = on_tick;
 	loop_timer_set(io->loop, &io->tick, loop_now(io->loop));
 	redis_topology_start(io);
@@ -585,6 +635,8 @@ static void *work(void *arg)
 		return NULL;
 	/* it ends when told so; if epoll fails, all jobs time out at close */
 	(void)loop_run(io->loop);
+	for (struct redis_job *job; (job = redis_job_take(&io->packing)) != NULL;)
+		redis_job_end(io, job, -ECANCELED);
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
 		if (io->endpoints[i].used)
 			redis_endpoint_close(&io->endpoints[i]);

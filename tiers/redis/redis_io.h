@@ -28,8 +28,7 @@ enum { REDIS_CONDEMNED = 16 };
 struct redis_condemned {
 	struct redis_name name;
 	uint8_t sha1[20];
-	/* sha1 is of the image in the value, not of the whole value */
-	bool packed;
+	enum redis_part part; /* that sha1 is of */
 	uint64_t length;
 };
 
@@ -76,6 +75,7 @@ struct redis {
 	uint32_t n_endpoints, connections, timeout_ms, max_in_flight;
 	char *cluster_hosts; /* NULL: hosts near the endpoints */
 	uint64_t ttl_ms;
+	bool compress;
 	struct redis_tls *tls; /* may be NULL */
 	struct redis_events events;
 	struct redis_job *jobs; /* max_in_flight */
@@ -106,7 +106,9 @@ struct redis_io {
 	struct loop_watch asked_watch;
 	struct loop_poller flush; /* hands over the jobs that ended in this iteration */
 	struct loop_timer tick;
-	struct mails ended; /* jobs */
+	struct loop_poller pack; /* packs the first of `packing` */
+	struct redis_packer packer;
+	struct mails packing, ended; /* jobs */
 	enum redis_mode mode;
 	struct redis_hosts hosts; /* hosts that a map may name */
 	struct redis_topology topology;

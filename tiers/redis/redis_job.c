@@ -54,6 +54,7 @@ void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
 {
 	assert(job->phase != REDIS_ENDED && status <= 0);
 	loop_timer_unset(io->loop, &job->timer);
+	redis_pack_free(&io->packer, &job->pack);
 	job->phase = REDIS_ENDED;
 	job->status = io->stopping && status == -ECONNRESET ? -ECANCELED : status;
 	job->endpoint = NULL;
@@ -110,7 +111,9 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 		c->value = &job->value;
 		break;
 	case XFER_WRITE:
-		err = redis_command_set(c, name, job->buffer, &job->shape, job->seal, r->ttl_ms);
+		err = redis_command_set(c, name, job->buffer, &job->shape,
+					(struct redis_coded){ job->pack.bytes, job->pack.n },
+					job->seal, r->ttl_ms);
 		break;
 	case XFER_PROBE:
 		make_probe(job);

@@ -17,6 +17,7 @@
  *
  * A job's phases:
  *
+ *	mail.asked ──> PACKING ──> (a write that is to be coded)
  *	mail.asked ──> WAITING for a link ──> SENT ──reply, deadline──> ENDED ──> mail.answered
  *	                 ^                     │
  *	                 ├── DELAYED <─────────┤ -TRYAGAIN, -CLUSTERDOWN, a redirect not followed
@@ -25,6 +26,7 @@
  * Which struct times out. A job has one deadline, timeout_ms after tier_submit(); all its attempts
  * have the same one. Where it is looked at, by the phase:
  *	in a mailbox	taking the job from mail.asked ends it if the deadline has passed
+ *	PACKING		each turn of the packer, in redis_io.c
  *	WAITING		the job's timer, in redis_endpoint.c
  *	DELAYED		the job's timer, in redis_topology.c: the next attempt, or the end
  *	SENT		the connection, in redis_row.c. The command ends, and with it the job. Its
@@ -45,12 +47,20 @@
 #include "base/mailbox.h"
 #include "redis.h"
 #include "tiers/redis/conn/redis_command.h"
+#include "tiers/redis/conn/redis_pack.h"
 
 struct redis_conn;
 struct redis_endpoint;
 struct redis_io;
 
-enum redis_phase { REDIS_IDLE, REDIS_WAITING, REDIS_DELAYED, REDIS_SENT, REDIS_ENDED };
+enum redis_phase {
+	REDIS_IDLE,
+	REDIS_PACKING,
+	REDIS_WAITING,
+	REDIS_DELAYED,
+	REDIS_SENT,
+	REDIS_ENDED
+};
 
 /* A block's name in Redis, and where it belongs by that name. */
 struct redis_name {
@@ -63,6 +73,7 @@ struct redis_job {
 	struct redis_command command;  /* first */
 	struct redis_value value;      /* of a read */
 	struct image_shape shape;      /* of a write */
+	struct redis_pack pack;        /* of a write, until it has ended */
 	const struct redis_seal *seal; /* of a write */
 	struct xfer *xfer;             /* the core's; NULL: free */
 	enum xfer_op op;

@@ -54,19 +54,21 @@ void redis_command_make(struct redis_command *c, const char *const *words)
 }
 
 int redis_command_set(struct redis_command *c, const char *name, const uint8_t *image,
-		      const struct image_shape *shape, const struct redis_seal *seal,
-		      uint64_t ttl_ms)
+		      const struct image_shape *shape, struct redis_coded coded,
+		      const struct redis_seal *seal, uint64_t ttl_ms)
 {
-	const uint32_t bytes = shape->packed_bytes + REDIS_SEAL_BYTES;
+	const uint32_t header = sizeof(struct image_header),
+		       image_bytes = coded.n ? header + coded.n : shape->packed_bytes;
 	struct redis_envelope envelope;
 	size_t at = begin(c, ttl_ms ? 5 : 3), head;
 	char ttl[24];
 
-	if (redis_envelope_make(&envelope))
+	if (redis_envelope_make(&envelope, coded.n ? REDIS_VALUE_CODED : REDIS_VALUE_FORM))
 		return -EIO;
 	put_word(c, &at, "SET");
 	put_word(c, &at, name);
-	at += (size_t)snprintf(c->text + at, sizeof(c->text) - at, "$%" PRIu32 "\r\n", bytes);
+	at += (size_t)snprintf(c->text + at, sizeof(c->text) - at, "$%" PRIu32 "\r\n",
+			       image_bytes + (uint32_t)REDIS_SEAL_BYTES);
 	c->sealing.seal = seal;
 	c->sealing.envelope = c->text + at;
 	memcpy(c->sealing.envelope, &envelope, sizeof(envelope));
@@ -84,15 +86,23 @@ int redis_command_set(struct redis_command *c, const char *name, const uint8_t *
 	}
 	/* In memory as well the scales lie right behind the header. */
 	add_piece(c, c->text, head);
-	add_piece(c, image, sizeof(struct image_header) + shape->scale_bytes);
-	add_piece(c, image + shape->payload_offset, shape->payload_bytes);
+	add_piece(c, image, header + (coded.n ? 0 : shape->scale_bytes));
+	if (coded.n)
+		add_piece(c, coded.bytes, coded.n);
+	else
+		add_piece(c, image + shape->payload_offset, shape->payload_bytes);
 	add_piece(c, c->text + head, at - head);
 	return 0;
 }
 
 void redis_command_delete_if(struct redis_command *c, const char *name, const uint8_t sha1[20],
-			     bool packed, uint64_t length)
+			     enum redis_part part, uint64_t length)
 {
+	/* the first and the last byte, as Redis counts: from 1, or from the end */
+	static const char *const ends[][2] = { [REDIS_PART_WHOLE] = { "1", "-1" },
+					       [REDIS_PART_IMAGE] = { "33", "-17" },
+					       [REDIS_PART_FRONT] = { "1", "160" } };
+
 	/* The script compares the length first: that is cheap, and mostly shows that somebody has
 	 * stored a better value since. */
 	static const char script[] =
@@ -103,13 +113,13 @@ void redis_command_delete_if(struct redis_command *c, const char *name, const ui
 
 	static_assert(sizeof(struct redis_envelope) + 1 == 33, "the image's first byte");
 	static_assert(REDIS_MAC_BYTES + 1 == 17, "the image's last byte, from the end");
+	static_assert(sizeof(struct redis_front) == 160, "the front's last byte");
 
 	for (size_t i = 0; i < 20; i++)
 		(void)snprintf(hex + 2 * i, 3, "%02x", sha1[i]);
 	(void)snprintf(bytes, sizeof(bytes), "%" PRIu64, length);
 	redis_command_make(c, (const char *const[]){ "EVAL", script, "1", name, hex, bytes,
-						     packed ? "33" : "1", packed ? "-17" : "-1",
-						     NULL });
+						     ends[part][0], ends[part][1], NULL });
 }
 
 int redis_front_check(const struct redis_front *front, const struct image_identity *identity,
@@ -124,20 +134,30 @@ int redis_front_check(const struct redis_front *front, const struct image_identi
 
 /* SHA-1, because endpoints have it (redis.sha1hex). The hash recognises a value that is broken
  * anyway, and is no protection. */
-void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20])
+static void sha1_of(const void *a, size_t n_a, const void *b, size_t n_b, uint8_t ret[20])
 {
 	EVP_MD_CTX *sha1 = EVP_MD_CTX_new();
 	bool good = sha1 && EVP_DigestInit_ex(sha1, EVP_sha1(), NULL) == 1;
 
-	good = good &&
-	       EVP_DigestUpdate(sha1, image, sizeof(struct image_header) + shape->scale_bytes) == 1;
-	good = good &&
-	       EVP_DigestUpdate(sha1, image + shape->payload_offset, shape->payload_bytes) == 1;
+	good = good && EVP_DigestUpdate(sha1, a, n_a) == 1;
+	good = good && EVP_DigestUpdate(sha1, b, n_b) == 1;
 	good = good && EVP_DigestFinal_ex(sha1, ret, NULL) == 1;
 	EVP_MD_CTX_free(sha1);
 	if (!good)
 		/* no value has this hash: the value stays, which does no harm */
 		memset(ret, 0, 20);
+}
+
+void redis_front_sha1(const struct redis_front *front, uint8_t ret[20])
+{
+	sha1_of(&front->envelope, sizeof(front->envelope), &front->header, sizeof(front->header),
+		ret);
+}
+
+void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20])
+{
+	sha1_of(image, sizeof(struct image_header) + shape->scale_bytes,
+		image + shape->payload_offset, shape->payload_bytes, ret);
 }
 
 /* --- sentences --- */

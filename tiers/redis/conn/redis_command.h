@@ -33,6 +33,14 @@ static_assert(sizeof(struct redis_front) ==
 		      sizeof(struct redis_envelope) + sizeof(struct image_header),
 	      "redis_front");
 
+/* What a hash that recognises a value is of. */
+enum redis_part {
+	REDIS_PART_WHOLE,
+	REDIS_PART_IMAGE, /* the packed image in it */
+	/* The first bytes, whose nonce no other write has: a coded image is not kept as it came. */
+	REDIS_PART_FRONT,
+};
+
 /* A GET: which block the value must be, and where its image is written. */
 struct redis_value {
 	const struct image_identity *identity;
@@ -47,15 +55,14 @@ struct redis_value {
 	/* ret, with -EBADMSG and -EKEYREJECTED: the value's hash, if `hashed` */
 	uint8_t sha1[20];
 	bool hashed;
-	/* sha1 is of the packed image in the value, not of the whole value */
-	bool packed;
+	enum redis_part part; /* that sha1 is of */
 };
 
 /* A SET: the connection seals the value while it sends it. */
 struct redis_sealing {
 	const struct redis_seal *seal; /* NULL: this command is no SET */
 	char *envelope, *mac;          /* in the command's text */
-	uint64_t done;                 /* bytes of the packed image that went through the MAC */
+	uint64_t done;                 /* bytes of header and rest that went through the MAC */
 	bool ended;                    /* all bytes went through it, and *mac is complete */
 };
 
@@ -65,7 +72,7 @@ struct redis_command {
 	uint32_t n_pieces;
 	char text[REDIS_COMMAND_BYTES];
 	struct redis_value *value; /* GET: where the value is written. NULL: the reply is small */
-	struct redis_sealing sealing; /* SET: pieces 1 and 2 are the packed image */
+	struct redis_sealing sealing; /* SET: pieces 1 and 2 are the image, packed or coded */
 	uint64_t deadline_ns;         /* CLOCK_MONOTONIC */
 	void (*done)(struct redis_command *c);
 	/*
@@ -92,20 +99,27 @@ struct redis_command {
 
 /* The words end with NULL: { "GET", name, NULL }. */
 void redis_command_make(struct redis_command *c, const char *const *words);
-/* SET. The image is complete, as it lies in memory; its packed parts become pieces of the command.
- * ttl_ms 0: the value stays. -EIO: the system gives no random bytes. */
+/* The coded form of an image; n 0: the image is sent as it is. */
+struct redis_coded {
+	const uint8_t *bytes;
+	uint32_t n;
+};
+/* SET. The image is complete, as it lies in memory; its packed parts become pieces of the command,
+ * or its header and its coded form. ttl_ms 0: the value stays. -EIO: the system gives no random
+ * bytes. */
 int redis_command_set(struct redis_command *c, const char *name, const uint8_t *image,
-		      const struct image_shape *shape, const struct redis_seal *seal,
-		      uint64_t ttl_ms);
-/* EVAL: deletes the value if it still has this length and this SHA-1. packed: the SHA-1 is of the
- * image in the value. The reply is 1 or 0. */
+		      const struct image_shape *shape, struct redis_coded coded,
+		      const struct redis_seal *seal, uint64_t ttl_ms);
+/* EVAL: deletes the value if it still has this length, and its part this SHA-1. The reply is 1 or
+ * 0. */
 void redis_command_delete_if(struct redis_command *c, const char *name, const uint8_t sha1[20],
-			     bool packed, uint64_t length);
+			     enum redis_part part, uint64_t length);
 
 /* 0: envelope and header of the value are this block's, and *ret is the shape of its image.
  * -ENOTSUP: the value is of another form. -EBADMSG: it is not this block's. */
 int redis_front_check(const struct redis_front *front, const struct image_identity *identity,
 		      const struct image_geometry *geometry, struct image_shape *ret);
+void redis_front_sha1(const struct redis_front *front, uint8_t ret[20]);
 /* The SHA-1 of the packed image. */
 void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20]);
 

@@ -321,7 +321,8 @@ int redis_conn_submit(struct redis_conn *c, struct redis_command *command)
 	if (command->value) {
 		command->value->bytes = 0;
 		command->value->length = 0;
-		command->value->hashed = command->value->packed = false;
+		command->value->hashed = false;
+		command->value->part = REDIS_PART_WHOLE;
 	}
 	redis_row_push(c, command);
 	return 0;

@@ -17,10 +17,12 @@
  * well: done(-EBADMSG). When the command of a value has ended (deadline, cancel), HEADER and BODY
  * become SKIP.
  *
- * The body of a value is read straight into the image. All other bytes are read into `bytes`, also
- * bytes that follow a body in the same call. An endpoint decides no size here: a reply for hiredis
- * has at most REDIS_SMALL_BYTES, an array in it SMALL_ELEMENTS, arrays in arrays SMALL_DEPTH
- * levels; values are bounded by the caller's room.
+ * The body of a value is read straight into the image; a coded one is staged, and each chunk is
+ * unpacked into the image when it is whole, long before the MAC is known: no chunk writes anywhere
+ * else. A coded body that is no form of its image becomes SKIP, then done(-EBADMSG). All other
+ * bytes are read into `bytes`, also bytes that follow a body in the same call. An endpoint decides
+ * no size here: a reply for hiredis has at most REDIS_SMALL_BYTES, an array in it SMALL_ELEMENTS,
+ * arrays in arrays SMALL_DEPTH levels; values are bounded by the caller's room.
  *
  * Each step returns 1: it took something, go on; 0: more bytes are needed; -EPROTO: this is no
  * reply; -ENOMEM.
@@ -34,6 +36,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/vault.h"
 #include "redis_row.h"
 #include "redis_tls.h"
 
@@ -88,6 +91,8 @@ void redis_recv_close(struct redis_recv *in)
 	in->sha1 = NULL;
 	EVP_MAC_CTX_free(in->mac);
 	in->mac = NULL;
+	vault_free(in->stage, REDIS_RECV_STAGE_BYTES + FORM_SPARE);
+	in->stage = NULL;
 	if (in->reader)
 		redisReaderFree(in->reader);
 	in->reader = NULL;
@@ -227,6 +232,27 @@ static int step_small(struct redis_conn *c)
 
 /* --- values --- */
 
+/* Whether a value with this front may have this length. */
+static bool length_fits(const struct redis_recv *in, bool coded)
+{
+	const uint64_t plain = in->shape.packed_bytes + REDIS_SEAL_BYTES;
+
+	return coded ? in->length > FRONT_BYTES + REDIS_MAC_BYTES && in->length < plain :
+		       in->length == plain;
+}
+
+/* false: no memory */
+static bool begin_coded(struct redis_recv *in, const struct redis_value *value)
+{
+	if (!in->stage) {
+		in->stage = vault_buffer(REDIS_RECV_STAGE_BYTES + FORM_SPARE);
+		in->kernels = codec_kernels(NULL);
+	}
+	in->staged = 0;
+	form_unpack_start(&in->unpack, in->kernels, &in->shape, value->buffer);
+	return in->stage;
+}
+
 static int step_header(struct redis_conn *c)
 {
 	struct redis_value *value = first_entry(c)->command->value;
@@ -239,7 +265,8 @@ static int step_header(struct redis_conn *c)
 	memcpy(&front, in->bytes + in->at, FRONT_BYTES);
 	in->at += FRONT_BYTES;
 	r = redis_front_check(&front, value->identity, value->geometry, &in->shape);
-	if (r == 0 && in->shape.packed_bytes + REDIS_SEAL_BYTES != in->length)
+	in->coded = front.envelope.form == REDIS_VALUE_CODED;
+	if (r == 0 && !length_fits(in, in->coded))
 		r = -EBADMSG;
 	if (r == 0) {
 		value->bytes = in->shape.image_bytes;
@@ -252,11 +279,19 @@ static int step_header(struct redis_conn *c)
 	memcpy(value->buffer, &front.header, HEADER_BYTES);
 	in->body = in->maced = 0;
 	in->state = RECV_BODY;
+	in->front = front;
+	if (in->coded && !begin_coded(in, value))
+		return -ENOMEM;
 	return redis_mac_begin(in->mac, value->seal, &front.envelope, &front.header) ? 1 : -ENOMEM;
 }
 
+static uint64_t body_left(const struct redis_recv *in)
+{
+	return in->length - REDIS_SEAL_BYTES - HEADER_BYTES - in->body;
+}
+
 /* The place of the rest of the body: the scales lie behind the header, the payload on a page of its
- * own. */
+ * own. There may be room for a part of a coded one. */
 static int body_pieces(const struct redis_recv *in, const struct redis_value *value,
 		       struct iovec iov[2])
 {
@@ -264,6 +299,12 @@ static int body_pieces(const struct redis_recv *in, const struct redis_value *va
 	const uint64_t payload = in->body > scales ? in->body - scales : 0;
 	int n = 0;
 
+	if (in->coded) {
+		const uint64_t room = REDIS_RECV_STAGE_BYTES - in->staged, left = body_left(in);
+
+		iov[0] = (struct iovec){ in->stage + in->staged, left < room ? left : room };
+		return iov[0].iov_len > 0;
+	}
 	if (in->body < scales)
 		iov[n++] = (struct iovec){ value->buffer + HEADER_BYTES + in->body,
 					   scales - in->body };
@@ -273,9 +314,12 @@ static int body_pieces(const struct redis_recv *in, const struct redis_value *va
 	return n;
 }
 
-static uint64_t body_left(const struct redis_recv *in)
+/* Bytes of the body are where body_pieces() said. */
+static void body_came(struct redis_recv *in, uint64_t n)
 {
-	return in->length - REDIS_SEAL_BYTES - HEADER_BYTES - in->body;
+	in->body += n;
+	if (in->coded)
+		in->staged += (uint32_t)n;
 }
 
 /* New bytes of the body go through the MAC while they are in the cache. */
@@ -301,25 +345,56 @@ static bool mac_body(struct redis_recv *in, const struct redis_value *value)
 	return good;
 }
 
+/* New bytes of a coded body go through the MAC, and whole chunks become bytes of the image. 0,
+ * -ENOMEM, or -EBADMSG: they are none of it. */
+static int take_coded(struct redis_recv *in)
+{
+	const size_t n = in->body - in->maced;
+	size_t used;
+
+	if (!redis_mac_add(in->mac, in->stage + in->staged - n, n))
+		return -ENOMEM;
+	in->maced = in->body;
+	if (form_unpack_some(&in->unpack, in->stage, in->staged, &used))
+		return -EBADMSG;
+	in->staged -= (uint32_t)used;
+	memmove(in->stage, in->stage + used, in->staged);
+	return 0;
+}
+
+static void hash_value(const struct redis_recv *in, struct redis_value *value)
+{
+	value->hashed = true;
+	value->part = in->coded ? REDIS_PART_FRONT : REDIS_PART_IMAGE;
+	if (in->coded)
+		redis_front_sha1(&in->front, value->sha1);
+	else
+		redis_image_sha1(value->buffer, &in->shape, value->sha1);
+}
+
 /* All of the value is there, and this is its MAC. If the MAC is wrong, the checksum tells whether
- * the value was damaged by chance or made by somebody without the secret. */
+ * the value was damaged by chance or made by somebody without the secret. The checksum of a coded
+ * image is looked at here in any case: nobody else could tell which value to delete. */
 static int judge(struct redis_recv *in, struct redis_value *value,
 		 const uint8_t mac[REDIS_MAC_BYTES], int *ret_status)
 {
 	const struct image_header *header = (const void *)value->buffer;
+	const bool whole = !in->coded || (form_unpack_whole(&in->unpack) && in->staged == 0);
 	uint8_t right[REDIS_MAC_BYTES];
+	bool equal;
 
 	*ret_status = 0;
 	if (!redis_mac_end(in->mac, right))
 		return -ENOMEM;
-	if (redis_mac_equal(right, mac))
+	equal = redis_mac_equal(right, mac);
+	if (equal && !in->coded)
 		return 0;
-	if (image_checksum(value->buffer, &in->shape) == header->checksum)
-		*ret_status = -EKEYREJECTED;
-	else
+	if (!whole || image_checksum(value->buffer, &in->shape) != header->checksum)
 		*ret_status = -EBADMSG;
-	redis_image_sha1(value->buffer, &in->shape, value->sha1);
-	value->hashed = value->packed = true;
+	else if (!equal)
+		*ret_status = -EKEYREJECTED;
+	if (*ret_status)
+		hash_value(in, value);
 	return 0;
 }
 
@@ -334,13 +409,13 @@ static void zero_padding(const struct image_shape *shape, const struct redis_val
 	memset(buffer + shape->image_bytes, 0, behind + -value->room % IMAGE_ALIGN);
 }
 
-static int step_body(struct redis_conn *c)
+/* What is there goes to its place, and through the MAC. Returns what take_coded() does. */
+static int take_body(struct redis_recv *in, const struct redis_value *value)
 {
-	struct redis_value *value = first_entry(c)->command->value;
-	struct redis_recv *in = &c->in;
 	struct iovec iov[2];
-	const int n = body_pieces(in, value, iov);
-	int status;
+	/* first: what was read straight into the stage */
+	const int r = in->coded ? take_coded(in) : 0;
+	const int n = r ? 0 : body_pieces(in, value, iov);
 
 	for (int i = 0; i < n && available(in) > 0; i++) {
 		const uint32_t take =
@@ -348,10 +423,27 @@ static int step_body(struct redis_conn *c)
 
 		memcpy(iov[i].iov_base, in->bytes + in->at, take);
 		in->at += take;
-		in->body += take;
+		body_came(in, take);
 	}
-	if (!mac_body(in, value))
-		return -ENOMEM;
+	if (in->coded)
+		return r ? r : take_coded(in);
+	return mac_body(in, value) ? 0 : -ENOMEM;
+}
+
+static int step_body(struct redis_conn *c)
+{
+	struct redis_value *value = first_entry(c)->command->value;
+	struct redis_recv *in = &c->in;
+	int status = take_body(in, value);
+
+	if (status == -EBADMSG) {
+		hash_value(in, value);
+		skip_value(c, 0, NULL, FRONT_BYTES + (uint32_t)in->body);
+		in->status = -EBADMSG;
+		return 1;
+	}
+	if (status)
+		return status;
 	if (body_left(in) > 0 || available(in) < REDIS_MAC_BYTES + CRLF_BYTES)
 		return 0;
 	if (memcmp(in->bytes + in->at + REDIS_MAC_BYTES, "\r\n", CRLF_BYTES) != 0)
@@ -360,7 +452,7 @@ static int step_body(struct redis_conn *c)
 		return -ENOMEM;
 	in->at += REDIS_MAC_BYTES + CRLF_BYTES;
 	zero_padding(&in->shape, value);
-	c->conf.counters->received_bytes += in->shape.packed_bytes;
+	c->conf.counters->received_bytes += in->length - REDIS_SEAL_BYTES;
 	in->state = RECV_LINE;
 	redis_row_answered(c, status, NULL);
 	return 1;
@@ -494,7 +586,8 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	if (n == 0)
 		return -ECONNRESET;
 	body = (size_t)n < into_body ? (size_t)n : into_body;
-	in->body += body;
+	if (body > 0)
+		body_came(in, body);
 	in->end += (uint32_t)((size_t)n - body);
 	*budget -= (size_t)n < *budget ? (size_t)n : *budget;
 	return (size_t)n == asked;

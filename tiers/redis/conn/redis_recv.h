@@ -12,11 +12,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/image.h"
+#include "kernels/form.h"
+#include "redis_command.h"
 
 struct redis_conn;
 
-enum { REDIS_RECV_BUFFER_BYTES = 16 << 10 };
+enum {
+	REDIS_RECV_BUFFER_BYTES = 16 << 10,
+	/* of chunks of a coded image, until they are whole: more than one of the largest and all
+	 * that may be in the buffer above */
+	REDIS_RECV_STAGE_BYTES = 192 << 10,
+};
 
 /* The object that the next bytes belong to. */
 enum redis_recv_state {
@@ -37,10 +43,17 @@ struct redis_recv {
 	uint64_t left;                       /* SKIP: bytes of the value still to come */
 	bool hashing;                        /* SKIP: for redis_command_delete_if() */
 	EVP_MD_CTX *sha1;
-	uint64_t body;  /* BODY: bytes behind the header that are in place */
+	uint64_t body;  /* BODY: bytes behind the header that are in place, or came into stage */
 	uint64_t maced; /* BODY: of these, how many went through the MAC */
 	EVP_MAC_CTX *mac;
 	struct image_shape shape;
+	/* BODY: a coded image. `staged` bytes in stage are no whole chunk yet. */
+	bool coded;
+	struct form_unpack unpack;
+	struct redis_front front;
+	uint32_t staged;
+	uint8_t *stage; /* of vault_buffer(); NULL: none has come so far */
+	const struct codec_kernels *kernels;
 	uint32_t at, end; /* of bytes: the part that is not parsed yet */
 	uint8_t bytes[REDIS_RECV_BUFFER_BYTES];
 };

@@ -46,9 +46,9 @@ void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret)
 	registers_forget();
 }
 
-int redis_envelope_make(struct redis_envelope *ret)
+int redis_envelope_make(struct redis_envelope *ret, uint16_t form)
 {
-	*ret = (struct redis_envelope){ .magic = REDIS_VALUE_MAGIC, .form = REDIS_VALUE_FORM };
+	*ret = (struct redis_envelope){ .magic = REDIS_VALUE_MAGIC, .form = form };
 	return getrandom(ret->nonce, sizeof(ret->nonce), GRND_NONBLOCK) ==
 			       (ssize_t)sizeof(ret->nonce) ?
 		       0 :
@@ -61,7 +61,7 @@ int redis_envelope_check(const struct redis_envelope *e)
 		return -ENOTSUP; /* form 1 began with the image */
 	if (e->magic != REDIS_VALUE_MAGIC)
 		return -EBADMSG;
-	if (e->form != REDIS_VALUE_FORM)
+	if (e->form != REDIS_VALUE_FORM && e->form != REDIS_VALUE_CODED)
 		return -ENOTSUP;
 	return e->reserved0 || e->reserved1 ? -EBADMSG : 0;
 }

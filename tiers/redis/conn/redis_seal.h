@@ -5,6 +5,7 @@
  * daemon/IMAGE.md, "In Redis".
  *
  *	envelope (32) | header (128) | scales | payload | MAC (16)
+ *	envelope (32) | header (128) | coded form of both | MAC (16)
  *
  * A MAC is made piece by piece, in the order of the value, while the pieces go out or come in. Each
  * direction of a connection has a context of its own, for one value at a time. Any thread may call
@@ -25,6 +26,7 @@ enum {
 	REDIS_VALUE_MAGIC = 0x5652564b, /* "KVRV" */
 	/* 1: the packed image alone, as earlier versions wrote it */
 	REDIS_VALUE_FORM = 2,
+	REDIS_VALUE_CODED = 3, /* header, and the coded form of the rest (kernels/form.h) */
 	REDIS_NONCE_BYTES = 16,
 	REDIS_MAC_BYTES = 16,
 	REDIS_TAG_BYTES = 16, /* hex digits */
@@ -51,10 +53,10 @@ enum { REDIS_SEAL_BYTES = sizeof(struct redis_envelope) + REDIS_MAC_BYTES };
 
 void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret);
 
-/* Makes an envelope with a fresh nonce. -EIO: the system gives no random bytes. */
-int redis_envelope_make(struct redis_envelope *ret);
-/* 0: the value is of this form. -ENOTSUP: it is of another one, older or newer. -EBADMSG: it is not
- * ours. */
+/* Makes an envelope of a form with a fresh nonce. -EIO: the system gives no random bytes. */
+int redis_envelope_make(struct redis_envelope *ret, uint16_t form);
+/* 0: the value is of one of these two forms. -ENOTSUP: it is of another one, older or newer.
+ * -EBADMSG: it is not ours. */
 int redis_envelope_check(const struct redis_envelope *e);
 
 /* NULL: no memory. EVP_MAC_CTX_free() frees it. */
