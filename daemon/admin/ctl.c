@@ -55,7 +55,7 @@ struct asker {
 	struct ctl_request request;
 	size_t packet_bytes; /* made and not yet sent; 0: none */
 	bool last;           /* that packet ends the reply */
-	bool told;           /* that packet says how far it is, and starts the deadline anew */
+	bool told;           /* that packet starts the deadline anew */
 	char packet[CTL_MAX_REPLY];
 };
 
@@ -217,9 +217,11 @@ static bool read_request(struct asker *asker)
 
 static void make_packet(struct asker *asker)
 {
-	static const char kinds[] = {
-		[CTL_TELL] = '~', [CTL_MORE] = '+', [CTL_LAST] = '.', [CTL_FAIL] = '!'
-	};
+	static const char kinds[] = { [CTL_TELL] = '~',
+				      [CTL_MORE] = '+',
+				      [CTL_LAST] = '.',
+				      [CTL_FAIL] = '!',
+				      [CTL_DATA] = '=' };
 	struct json json;
 	enum ctl_progress progress;
 
@@ -233,7 +235,7 @@ static void make_packet(struct asker *asker)
 	}
 	assert(!json.full);
 	asker->last = progress == CTL_LAST || progress == CTL_FAIL;
-	asker->told = progress == CTL_TELL;
+	asker->told = progress == CTL_TELL || progress == CTL_DATA;
 	asker->packet[0] = kinds[progress];
 	asker->packet_bytes = 1 + json.used;
 	if (asker->last)

@@ -4,14 +4,14 @@
  * can answer. Core thread only.
  *
  * SOCK_SEQPACKET. Request: one packet, NUL-separated words (command, arguments). Reply: packets
- * whose first byte is '+' (more follows), '.' (last), '!' (failed), '?' (the words make no request)
- * or '~' (how far it is); the rest is JSON, or for '!' and '?' a sentence. The JSON text is that of
- * the '+' and '.' packets together. One request a connection at a time; the next may follow on the
- * same.
+ * whose first byte is '+' (more follows), '.' (last), '!' (failed), '?' (the words make no
+ * request), '~' (how far it is) or '=' (bytes of a file); the rest is JSON, or for '!' and '?' a
+ * sentence, or the bytes. The JSON text is that of the '+' and '.' packets together. One request a
+ * connection at a time; the next may follow on the same.
  *
  * A command that takes long says at least every CTL_PROGRESS_MS how far it is, in a '~' packet such
  * as {"done":5,"total":9,"unit":"blocks"}. A total of 0 means that it is not known. Each such
- * packet starts the deadlines of both sides anew.
+ * packet, and each of bytes, starts the deadlines of both sides anew.
  */
 #ifndef KVTIER_CTL_H
 #define KVTIER_CTL_H

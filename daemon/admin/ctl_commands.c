@@ -568,12 +568,144 @@ enum ctl_progress hint_next(struct kvtierd *d, struct ctl_request *request, stru
 	return CTL_LAST;
 }
 
+/* --- dump: images of a space as they lie in memory --- */
+
+enum {
+	DUMP_BLOCKS = 64, /* unless the asker says otherwise */
+	DUMP_BLOCKS_MAX = 4096,
+	DUMP_NUMBERS = 1024, /* numbers of blocks looked at in one call of next() */
+};
+
+int dump_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	const char *word = request->n_words > 1 ? request->words[1] : "";
+	const struct space *space;
+	char *end = NULL;
+	int64_t blocks;
+	unsigned long number;
+
+	errno = 0;
+	number = strtoul(word, &end, 10);
+	if (!isdigit((unsigned char)word[0]) || *end != '\0' || errno || number >= TIER_MAX_SPACES)
+		return text_fail(sentence, n, -EINVAL,
+				 "SPACE is the number of a space, as kvtierctl spaces has it");
+	if (!hint_number(request, "--blocks", 1, DUMP_BLOCKS_MAX, DUMP_BLOCKS, &blocks))
+		return text_fail(sentence, n, -EINVAL, "--blocks takes a number of 1 to %d",
+				 (int)DUMP_BLOCKS_MAX);
+	if (!d->tables.spaces || !d->tables.blocks)
+		return text_fail(sentence, n, -EBUSY, "the daemon is still starting");
+	space = space_at(d->tables.spaces, (uint32_t)number);
+	if (!space || !space->known || space->going)
+		return text_fail(sentence, n, -ENOENT,
+				 "there is no space %lu that an engine has opened since the start; "
+				 "see kvtierctl spaces",
+				 number);
+	request->space = (uint32_t)number;
+	request->wanted_bytes = (uint64_t)blocks; /* blocks to come */
+	request->lease.block = BLOCK_NONE;
+	return 0;
+}
+
+struct dump_look {
+	struct kvtierd *d;
+	struct ctl_request *request;
+};
+
+/* Keeps the block's image where it is, if it is one of the space's in host memory. */
+static void dump_look(void *arg, uint32_t block)
+{
+	const struct dump_look *look = arg;
+	struct tables *tables = &look->d->tables;
+	struct ctl_request *request = look->request;
+	struct extent where;
+
+	if (blocks_space(tables->blocks, block) != request->space ||
+	    !extents_in_host(tables, block, &where))
+		return;
+	lease_take(tables, &request->lease, block);
+	request->at = 0;
+	request->wanted_bytes--;
+}
+
+static void dump_drop(struct kvtierd *d, struct ctl_request *request)
+{
+	if (request->lease.block != BLOCK_NONE)
+		lease_drop(&d->tables, &request->lease);
+	request->lease.block = BLOCK_NONE;
+}
+
+/* The next bytes of the leased image that fit into a packet. False: the block is gone. */
+static bool dump_some(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	struct tables *tables = &d->tables;
+	const uint32_t block = request->lease.block;
+	const bool live = blocks_live(tables->blocks, block);
+	const uint32_t bytes = live ? copies_image_bytes(tables, block) : 0;
+	uint32_t some = bytes - request->at;
+	struct extent where;
+
+	if (bytes <= request->at || !extents_in_host(tables, block, &where) ||
+	    bytes > extents_bytes(tables, &where))
+		return false;
+	if (some > json->room)
+		some = (uint32_t)json->room;
+	memcpy(json->text, extents_address(tables, &where) + request->at, some);
+	json->used = some;
+	request->at += some;
+	if (request->at == bytes) {
+		request->blocks++;
+		dump_drop(d, request);
+	}
+	return true;
+}
+
+/* No block is leased, and there is none to come. */
+static enum ctl_progress dump_last(const struct ctl_request *request, struct json *json)
+{
+	if (request->blocks == 0) {
+		json_print(json,
+			   "space %" PRIu32
+			   " has no blocks in host memory now; see kvtierctl spaces",
+			   request->space);
+		return CTL_FAIL;
+	}
+	log_info("%" PRIu64 " blocks of space %" PRIu32 " were dumped for the operator",
+		 request->blocks, request->space);
+	json_print(json, "{\"blocks\":%" PRIu64 "}\n", request->blocks);
+	return CTL_LAST;
+}
+
+enum ctl_progress dump_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	struct dump_look look = { d, request };
+	bool more = true;
+
+	for (int i = 0; i < DUMP_NUMBERS && more && request->lease.block == BLOCK_NONE; i++)
+		more = request->wanted_bytes > 0 &&
+		       blocks_walk(d->tables.blocks, &request->cursor, 1, dump_look, &look);
+	if (request->lease.block == BLOCK_NONE)
+		return more ? CTL_LATER : dump_last(request, json);
+	if (dump_some(d, request, json))
+		return CTL_DATA;
+	dump_drop(d, request);
+	if (request->at == 0) /* the next block, then */
+		return CTL_LATER;
+	json_print(json, "a block was dropped while it was sent; try again");
+	return CTL_FAIL;
+}
+
+void dump_end(struct kvtierd *d, struct ctl_request *request)
+{
+	dump_drop(d, request);
+}
+
 /* --- all commands --- */
 
 #define COMMAND_local(name, arguments)
 #define COMMAND_admin(name, arguments) { #name, arguments, name##_start, name##_next, NULL, NULL },
 #define COMMAND_waits(name, arguments) \
 	{ #name, arguments, name##_start, name##_next, name##_end, NULL },
+#define COMMAND_data(name, arguments) COMMAND_waits(name, arguments)
 #define COMMAND_list(name, arguments) { #name, arguments, NULL, list_next, NULL, list_##name },
 
 #define CTL(name, where, arguments, prose, example) COMMAND_##where(name, arguments)
@@ -585,6 +717,7 @@ static const struct ctl_command commands[] = {
 #define NAME_admin(name)                            ", " #name
 #define NAME_list(name)                             ", " #name
 #define NAME_waits(name)                            ", " #name
+#define NAME_data(name)                             ", " #name
 #define CTL(name, where, arguments, prose, example) NAME_##where(name)
 static const char names[] =
 #include "tbl_ctl.h"

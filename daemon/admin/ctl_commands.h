@@ -13,6 +13,7 @@
 #include "ctl.h"
 #include "base/json.h"
 #include "daemon/kvtierd.h"
+#include "daemon/move/copies.h"
 #include "daemon/move/hints.h"
 
 enum ctl_progress {
@@ -22,6 +23,7 @@ enum ctl_progress {
 	CTL_WAIT,
 	CTL_TELL, /* a packet that says how far the command is (ctl.h) */
 	CTL_MORE, /* a packet, and more follow */
+	CTL_DATA, /* the same, of bytes that are no JSON */
 	CTL_LAST,
 	CTL_FAIL, /* the last packet; it is a sentence */
 };
@@ -64,6 +66,9 @@ struct ctl_request {
 	bool drop, finished;
 	int status; /* of the work that finished */
 	uint64_t blocks;
+	/* dump: the block whose image is sent, its space, and where the next bytes lie */
+	struct lease lease;
+	uint32_t space, cursor, at;
 };
 
 /* Finds the command and starts it. 0; -EINVAL: the words make no request; another -errno: the
@@ -91,6 +96,7 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 				      struct json *json);
 #define DECLARE_waits(name) \
 	DECLARE_admin(name) void name##_end(struct kvtierd *d, struct ctl_request *request);
+#define DECLARE_data(name)                          DECLARE_waits(name)
 #define CTL(name, where, arguments, prose, example) DECLARE_##where(name)
 #include "tbl_ctl.h"
 

@@ -120,6 +120,19 @@ CTL(verify, waits, "[--drop] [--json]",
     "is there. DROPPED: this bad copy was dropped; in the sum, \"dropped\" is true if all were. "
     "Exit status 1: there were bad copies, or no block could be checked.",
     "kvtierctl verify --drop")
+CTL(dump, data, "SPACE FILE [--blocks N] [--json]",
+    "Writes blocks of a space that are in host memory now (64, or N of at most 4096) to a new FILE "
+    "that its owner alone may read: images, one after the other, in the stored format. SPACE is "
+    "the number in `kvtierctl spaces`. The file has users' prompts in another form: keep it as "
+    "private as those. `kvtier-bench codec.input --input FILE` measures codecs on it.",
+    "kvtierctl dump 0 /root/pages.kv --blocks 256")
+CTL(probe, local, "SPACE [--blocks N] [--json]",
+    "Says what each codec would make of a space's blocks that are in host memory now (64, or N of "
+    "them): bytes beside raw, tokens in a GiB, the relative error (RMS) of keys and of values, "
+    "that of the worst head, encode and decode in GB of pages a second of one CPU; and recommends "
+    "a codec. SPACE is the number in `kvtierctl spaces`. Where the blocks are lossy already, "
+    "errors are beside values that were rounded before.",
+    "kvtierctl probe 0")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "
     "block device, for which --bytes may be left out. All that the file or device holds is lost: "

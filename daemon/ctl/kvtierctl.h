@@ -46,6 +46,7 @@ struct command {
 #define CTL_RUN_admin(name) command_ask
 #define CTL_RUN_waits(name) command_ask
 #define CTL_RUN_list(name)  command_ask
+#define CTL_RUN_data(name)  command_##name
 #define CTL(name, where, arguments, prose, example) \
 	int CTL_RUN_##where(name)(struct context * context, int argc, char **argv);
 #include "daemon/admin/tbl_ctl.h"

@@ -3,6 +3,8 @@
  * kvtierctl_admin.c - the commands that the daemon answers over its admin socket, whose protocol is
  * in daemon/admin/ctl.h. This file asks the question and shows the reply to people.
  */
+#include "kvtierctl_admin.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -26,7 +28,6 @@
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/tbl_lists.h"
 #include "daemon/stats/stats.h"
-#include "kvtierctl.h"
 
 enum { REPLY_MS = 5000, REPLY_BYTES_MAX = 64 << 20 };
 
@@ -169,9 +170,9 @@ static void show_progress(struct progress *progress, const char *text)
 	json_object_put(root);
 }
 
-/* Reads packets up to the last one. */
+/* Reads packets up to the last one. take is for bytes that are no JSON; NULL: none are expected. */
 static int read_reply(const struct context *context, int fd, struct reply *reply,
-		      struct progress *progress)
+		      struct progress *progress, take_fn *take, void *arg)
 {
 	uint64_t deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
 	static char packet[CTL_MAX_REPLY + 1], shown[1024];
@@ -184,6 +185,12 @@ static int read_reply(const struct context *context, int fd, struct reply *reply
 		if (packet[0] == '~') {
 			deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
 			show_progress(progress, packet + 1);
+			continue;
+		}
+		if (packet[0] == '=' && take) {
+			if (!take(arg, (const uint8_t *)packet + 1, (size_t)n - 1))
+				return EXIT_FAILED;
+			deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
 			continue;
 		}
 		(void)log_escape(packet + 1, shown, sizeof(shown));
@@ -239,7 +246,7 @@ static int ask(const struct context *context, int argc, const char *const *words
 		return EXIT_NO_DAEMON;
 	/* a client that is refused has its reply already, though the request cannot be sent */
 	(void)send_request(fd, argc, words);
-	r = read_reply(context, fd, &reply, &progress);
+	r = read_reply(context, fd, &reply, &progress, NULL, NULL);
 	tame(&reply);
 	progress_end(&progress);
 	(void)close(fd);
@@ -250,6 +257,25 @@ static int ask(const struct context *context, int argc, const char *const *words
 		r = print(context, root);
 		json_object_put(root);
 	}
+	free(reply.text);
+	return r;
+}
+
+int ask_images(const struct context *context, const char *space, const char *blocks, take_fn *take,
+	       void *arg)
+{
+	const char *const words[] = { "dump", space, "--blocks", blocks };
+	const int fd = connect_admin(context);
+	struct progress progress = { .what = context->command->name };
+	struct reply reply = { 0 };
+	int r;
+
+	if (fd < 0)
+		return EXIT_NO_DAEMON;
+	(void)send_request(fd, blocks ? 4 : 2, words);
+	r = read_reply(context, fd, &reply, &progress, take, arg);
+	progress_end(&progress);
+	(void)close(fd);
 	free(reply.text);
 	return r;
 }
