@@ -124,7 +124,7 @@ CTL(dump, data, "SPACE FILE [--blocks N] [--json]",
     "Writes blocks of a space that are in host memory now (64, or N of at most 4096) to a new FILE "
     "that its owner alone may read: images, one after the other, in the stored format. SPACE is "
     "the number in `kvtierctl spaces`. The file has users' prompts in another form: keep it as "
-    "private as those. `kvtier-bench codec.input --input FILE` measures codecs on it.",
+    "private as those. `kvtier-bench codec --input FILE` measures codecs on it.",
     "kvtierctl dump 0 /root/pages.kv --blocks 256")
 CTL(probe, local, "SPACE [--blocks N] [--json]",
     "Says what each codec would make of a space's blocks that are in host memory now (64, or N of "

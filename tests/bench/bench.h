@@ -58,6 +58,7 @@ struct bench_case {
 /* The tables, bench_<subject>_cases of bench_<subject>.c, in the order in which they run. */
 #define BENCH_TABLES(TABLE) \
 	TABLE(codec)        \
+	TABLE(input)        \
 	TABLE(lookup)       \
 	TABLE(keys)         \
 	TABLE(io)           \

@@ -212,6 +212,11 @@ static double median_ratio(const struct bench_case *c, const struct bench_result
 
 static bool selected(const struct options *o, const struct bench_case *c)
 {
+	const char *input = getenv("KVTIER_BENCH_INPUT");
+
+	/* a file of pages is for the cases that read it */
+	if (input && input[0] && strncmp(c->name, "codec.input.", 12) != 0)
+		return false;
 	for (int i = 0; i < o->n_names; i++)
 		if (!strncmp(c->name, o->names[i], strlen(o->names[i])))
 			return true;
@@ -307,11 +312,13 @@ static int usage(FILE *to, int status)
 {
 	(void)fprintf(
 		to,
-		"usage: kvtier-bench [CASE...] [--json] [--list] [--help]\n"
+		"usage: kvtier-bench [CASE...] [--input FILE] [--json] [--list] [--help]\n"
 		"CASE selects every case whose name begins with it; without any, all run.\n"
 		"  --json   one JSON object a line: case, value, unit, limit, ratio, goal, ok, "
 		"better, note, runs\n"
 		"  --list   the cases and what they measure\n"
+		"  --input FILE  only codec.input cases: codecs on the pages that `kvtierctl dump` "
+		"wrote there\n"
 		"Value and limit are medians of interleaved runs; ratio is the median of "
 		"value/limit of each run\n"
 		"(limit/value where less is better); ok = ratio >= goal; a case without goal is "
@@ -340,6 +347,8 @@ static int parse(int argc, char **argv, struct options *ret)
 			ret->json = true;
 		else if (!strcmp(argv[i], "--list"))
 			ret->list = true;
+		else if (!strcmp(argv[i], "--input") && i + 1 < argc)
+			(void)setenv("KVTIER_BENCH_INPUT", argv[++i], 1);
 		else if (argv[i][0] == '-')
 			return -EINVAL;
 		else
