@@ -95,8 +95,9 @@ struct settings {
 	uint64_t zeroed_bytes; /* of an allocation that is to be zeros when it is freed; 0: none */
 	int version, capability;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
-	bool trace, halts, exclusive, heals, keeps;
+	bool trace, exclusive, heals, keeps;
 	bool one_queue, waits;
+	uint32_t halts; /* after so many kernels, less one; 0: not */
 	uint16_t user;
 	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */
 	uint64_t stall_nth;
@@ -174,6 +175,8 @@ struct device {
 	struct stream *streams;
 	uint64_t random;
 	uint64_t executed; /* operations */
+	uint64_t kernels;  /* halts=N: since it was let go */
+	bool halted;       /* and a note says so */
 	uint64_t stalled_until_ns;
 };
 

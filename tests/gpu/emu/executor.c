@@ -185,16 +185,26 @@ static void run_one(struct device *gpu, struct stream *s)
 	s->not_before_ns = lateness(gpu);
 	if (step == STEP_DONE) {
 		gpu->executed++;
+		gpu->kernels += op->kind == OPERATION_KERNEL;
 		trace("ended", s, op);
 		stream_pop(s);
 	}
 }
 
-static bool halted(const struct device *gpu)
+static bool halted(struct device *gpu)
 {
 	const int faulty = emu.settings.faulty;
 
-	return emu.settings.halts && (faulty < 0 || gpu->physical == (uint32_t)faulty) && !may_go();
+	if (!emu.settings.halts || (faulty >= 0 && gpu->physical != (uint32_t)faulty))
+		return false;
+	if (may_go()) {
+		gpu->kernels = 0;
+		gpu->halted = false;
+	} else if (!gpu->halted && gpu->kernels + 1 >= emu.settings.halts) {
+		gpu->halted = true;
+		note("GPU %u is held", gpu->physical);
+	}
+	return gpu->halted;
 }
 
 static void *executor(void *argument)

@@ -39,7 +39,8 @@
  *	heals=0                    a process whose context broke gets no context any more
  *	slow=CALL:MS[:N]           the N-th call of it takes that long
  *	held=CALL[:N]              the N-th call of it returns when $KVTIER_EMU_DIR/go is there
- *	halts=1                    nothing queued runs while $KVTIER_EMU_DIR/go is not there
+ *	halts=N                    while $KVTIER_EMU_DIR/go is not there, nothing queued runs after
+ *	                           N - 1 kernels
  *	faulty=N                   fail, sticky, slow, held, halts: only in contexts of GPU N
  *	trace=1                    a line for each operation, when it is queued, begins and ends;
  *	                           at exit one for each call, how often it was made
@@ -117,7 +118,7 @@ static void read_number(struct settings *s, const char *key, uint64_t number, co
 		NUMBER("exclusive", exclusive, FLAG, 1),
 		NUMBER("trace", trace, FLAG, 1),
 		NUMBER("keeps", keeps, FLAG, 1),
-		NUMBER("halts", halts, FLAG, 1),
+		NUMBER("halts", halts, UINT32_MAX, 1),
 		NUMBER("heals", heals, FLAG, 1),
 		NUMBER("queues", one_queue, FLAG, 1),
 		NUMBER("waits", waits, FLAG, 1),
