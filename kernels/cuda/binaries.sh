@@ -18,7 +18,7 @@ mkdir -p "$dir"
 			*) echo "binaries.sh: $nvcc knows no sm_$arch: no code for it" >&2 ;;
 			esac
 		done
-		"$nvcc" -I. -std=c++17 -O3 --threads 0 -fatbin -no-compress \
+		"$nvcc" -I. -std=c++17 -O3 -ftz=false --threads 0 -fatbin -no-compress \
 			-Werror all-warnings -Xptxas -warn-spills "$@" \
 			-gencode arch=compute_80,code=compute_80 \
 			-o "$dir/nvcc.fatbin" kernels/cuda/codec.cu >&2

@@ -31,20 +31,19 @@ MEM_FN struct cuda_piece load_piece(const struct cuda_plan *plan, uint32_t i)
 	p.kind = (uint16_t)c.y;
 	p.rows = (uint16_t)(c.y >> 16);
 	p.first_tile = c.z;
-	p.values_k = c.w;
-	p.values_v = d.x;
-	p.opaque_bytes = d.y;
-	p.scales_k = d.z;
-	p.scales_v = d.w;
-	p.row_chunks = e.x;
-	p.row_step = e.y;
-	p.row_multiplier = e.z;
+	p.planes_k = c.w;
+	p.planes_v = d.x;
+	p.typed = d.y;
+	p.opaque_bytes = d.z;
+	p.row_chunks = d.w;
+	p.row_step = e.x;
+	p.row_multiplier = e.y;
 	return p;
 }
 
 /*
  * A thread's chunks of a tile: 0, 1, ..., which lie page_step apart in the page and
- * image_step in the image (image_step as without fp8, which halves it). Side by side, the team's
+ * image_step in the image (image_step as without a codec, which halves it). Side by side, the team's
  * threads cover `step` rows or, where the tile is one row, `step` chunks. A thread has chunk i if
  * at + i * step < end.
  */
@@ -54,6 +53,7 @@ struct chunks {
 	uint32_t image_at, image_step;
 	uint32_t at, step, end;
 	uint32_t left, left_step; /* bytes of the row from the chunk on */
+	uint32_t channel;         /* int8: the first of the chunk's */
 	bool wide;                /* whole chunks, aligned in page and image */
 };
 
@@ -80,6 +80,7 @@ struct work {
 	uint64_t scale, image; /* addresses: of its scale, of its first byte of payload */
 	uint32_t task;
 	uint32_t row_step, row_multiplier; /* of the piece */
+	uint32_t strip;                    /* of an int8 tile, this warp's */
 	bool wide;
 };
 
@@ -103,9 +104,11 @@ MEM_FN struct work find(const struct cuda_plan *plan, const struct cuda_tasks *t
 	w.task = *task;
 	w.row_step = piece.row_step;
 	w.row_multiplier = piece.row_multiplier;
-	bits = (uint32_t)w.tile.address | w.tile.row_bytes |
-	       (w.tile.rows > 1 ? (uint32_t)w.tile.stride : 0) |
-	       (uint32_t)w.image << (w.tile.fp8 ? 1 : 0);
+	bits = (uint32_t)w.tile.address | (uint32_t)w.image << (w.tile.codec != CODEC_RAW ? 1 : 0);
+	if (w.tile.codec == CODEC_FP8 && w.tile.stride == w.tile.row_bytes)
+		bits |= w.tile.rows * w.tile.row_bytes; /* groups whose rows are joined */
+	else
+		bits |= w.tile.row_bytes | (w.tile.rows > 1 ? (uint32_t)w.tile.stride : 0);
 	w.wide = bits % CUDA_CHUNK_BYTES == 0;
 	return w;
 }
@@ -115,7 +118,7 @@ struct found {
 	uint64_t address, stride, scale, image;
 	uint32_t row_bytes;
 	uint32_t rows; /* rows <= 4,096, row_step <= 512 */
-	uint32_t more; /* row_multiplier <= 2^20, wide, fp8 */
+	uint32_t more; /* row_multiplier <= 2^20, wide, codec < 16 */
 };
 
 MEM_FN struct found found_of(const struct work *w)
@@ -128,7 +131,7 @@ MEM_FN struct found found_of(const struct work *w)
 	f.image = w->image;
 	f.row_bytes = w->tile.row_bytes;
 	f.rows = w->tile.rows << 16 | w->row_step;
-	f.more = w->row_multiplier << 2 | (w->wide ? 2u : 0) | (w->tile.fp8 ? 1u : 0);
+	f.more = w->row_multiplier << 5 | (w->wide ? 16u : 0) | w->tile.codec;
 	return f;
 }
 
@@ -141,14 +144,59 @@ MEM_FN struct work told(const struct found *f, uint32_t task, uint32_t lane)
 	w.tile.stride = warp_told8(f->stride, lane);
 	w.tile.rows = rows >> 16;
 	w.tile.row_bytes = warp_told(f->row_bytes, lane);
-	w.tile.fp8 = more & 1;
+	w.tile.codec = more & 15;
 	w.scale = warp_told8(f->scale, lane);
 	w.image = warp_told8(f->image, lane);
 	w.task = warp_told(task, lane);
 	w.row_step = rows & 0xffff;
-	w.row_multiplier = more >> 2;
-	w.wide = more & 2;
+	w.row_multiplier = more >> 5;
+	w.wide = more & 16;
 	return w;
+}
+
+/* Cuts an fp8 tile to the group that has its scale `at`, and joins its rows. True: more follow. */
+MEM_FN bool work_group(struct work *w, uint32_t at)
+{
+	const uint32_t row = at * IMAGE_GROUP_TOKENS, left = w->tile.rows - row;
+
+	w->tile.address += row * w->tile.stride;
+	w->tile.rows = left < IMAGE_GROUP_TOKENS ? left : IMAGE_GROUP_TOKENS;
+	w->scale += at;
+	w->image += row * w->tile.row_bytes / 2;
+	tile_join(&w->tile);
+	return left > IMAGE_GROUP_TOKENS;
+}
+
+/*
+ * A strip of an int8 tile, for a warp: some columns of all its rows, up to CUDA_CHUNKS a thread. A
+ * chunk's thread finds others with its columns `width`, 2 * width, ... lanes on. Few rows leave
+ * room for more columns.
+ */
+struct strips {
+	uint32_t width; /* of a strip, in chunks: a power of two up to WARP */
+	uint32_t n;
+};
+
+MEM_FN struct strips strips_of(const struct tile *u)
+{
+	const uint32_t chunks = (u->row_bytes + CUDA_CHUNK_BYTES - 1) / CUDA_CHUNK_BYTES;
+	struct strips s;
+
+	s.width = u->rows > 32 ? 4 : u->rows > 16 ? 8 : u->rows > 8 ? 16 : 32;
+	while (s.width / 2 >= chunks) /* the other half would be idle */
+		s.width /= 2;
+	s.n = (chunks + s.width - 1) / s.width;
+	return s;
+}
+
+/* The team's warps take the strips of a tile in turn. True: more follow. A warp whose first strip is
+ * behind the last has no chunk of it. */
+MEM_FN bool work_strip(struct work *w, const struct team *team, uint32_t at)
+{
+	const uint32_t warps = team->lanes / WARP;
+
+	w->strip = at * warps + team->lane / WARP;
+	return w->strip + warps < strips_of(&w->tile).n;
 }
 
 /* Rows that are too long to lie side by side, and are done one by one. */
@@ -179,11 +227,35 @@ MEM_FN struct chunks chunks_rows(const struct work *w, const struct team *team)
 	return s;
 }
 
+/* A thread behind the last column has no chunk, and `left` is 0. */
+MEM_FN struct chunks chunks_strip(const struct work *w)
+{
+	const struct strips strips = strips_of(&w->tile);
+	const struct tile *u = &w->tile;
+	const uint32_t lane = threadIdx.x % WARP, row = lane / strips.width,
+		       byte = (w->strip * strips.width + lane % strips.width) * CUDA_CHUNK_BYTES;
+	struct chunks s;
+
+	s.step = WARP / strips.width;
+	s.page = u->address + row * u->stride + byte;
+	s.page_step = s.step * u->stride;
+	s.image = w->image;
+	s.image_at = row * u->row_bytes + byte;
+	s.image_step = s.step * u->row_bytes;
+	s.left = byte < u->row_bytes ? u->row_bytes - byte : 0;
+	s.left_step = 0;
+	s.channel = byte / 2;
+	s.at = s.left ? row : u->rows;
+	s.end = u->rows;
+	return s;
+}
+
 MEM_FN struct chunks chunks_of(const struct work *w, const struct team *team)
 {
-	struct chunks s = w->tile.rows == 1 || work_is_single(w) ?
-				  chunks_row(&w->tile, team, w->image, 0) :
-				  chunks_rows(w, team);
+	struct chunks s = w->tile.codec == CODEC_INT8 ? chunks_strip(w) :
+			  w->tile.rows == 1 || work_is_single(w) ?
+							chunks_row(&w->tile, team, w->image, 0) :
+							chunks_rows(w, team);
 
 	s.wide = w->wide;
 	return s;
@@ -227,6 +299,7 @@ struct round {
 	uint32_t first,
 		stride; /* the tile of lane 0 in this round; from one of the team to the next */
 	uint32_t lane;  /* whose tile is next; WARP: a new round */
+	uint32_t part;  /* of that tile */
 };
 
 MEM_FN struct round round_of(const struct team *team)
@@ -239,10 +312,13 @@ MEM_FN struct round round_of(const struct team *team)
 	return r;
 }
 
-/* The team's next tile; false: the last one was before. */
-MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tasks, struct round *r,
-		      struct work *ret)
+/* The team's next tile, or, of a tile with scales, its next group or strip: to tell it again takes
+ * fewer registers than to keep the rest. False: the last one was before. */
+MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tasks,
+		      const struct team *team, struct round *r, struct work *ret)
 {
+	bool more = false;
+
 	if (r->lane == WARP) {
 		uint32_t at;
 
@@ -257,7 +333,13 @@ MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tas
 	}
 	if (r->first + r->lane * r->stride >= tasks->n_tiles)
 		return false;
-	*ret = told(&r->mine, r->task, r->lane++);
+	*ret = told(&r->mine, r->task, r->lane);
+	if (ret->tile.codec == CODEC_FP8)
+		more = work_group(ret, r->part);
+	else if (ret->tile.codec == CODEC_INT8)
+		more = work_strip(ret, team, r->part);
+	r->part = more ? r->part + 1 : 0;
+	r->lane += !more;
 	return true;
 }
 

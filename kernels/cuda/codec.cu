@@ -40,6 +40,7 @@
 
 #include "packed.cuh"
 #include "chunks.cuh"
+#include "channels.cuh"
 #include "team.cuh"
 
 MEM_FN uint4 zeros(void)
@@ -128,32 +129,34 @@ MEM_FN void store_odd(const struct chunks *s, uint32_t first, bool to_page, cons
 					 chunk_bytes(s, first + i), pick(v, i));
 }
 
-/* Bytes as they are, from the page or to it. */
-MEM_FN void copy_chunks(const struct chunks *s, bool from_page)
+MEM_FN void store_chunks(const struct chunks *s, uint32_t first, bool to_page, const uint4 *v)
 {
-	uint4 v[CUDA_CHUNKS];
-
-#pragma unroll 1
-	for (uint32_t first = 0; first * s->step < s->end; first += CUDA_CHUNKS) {
-		load_chunks(s, first, from_page, v);
-		if (s->wide)
-			store_wide(s, first, !from_page, v);
-		else
-			store_odd(s, first, !from_page, v);
-	}
+	if (s->wide)
+		store_wide(s, first, to_page, v);
+	else
+		store_odd(s, first, to_page, v);
 }
 
-MEM_FN void copy_tile(const struct work *w, const struct team *team, bool from_page)
+/* Bytes as they are, from the page or to it. The first ones are in v. */
+MEM_FN void copy_tile(const struct work *w, struct chunks *s, uint4 *v, const struct team *team,
+		      bool from_page)
 {
-	const uint32_t singles = work_is_single(w) ? w->tile.rows : 0;
-	struct chunks s = chunks_of(w, team);
-	uint32_t row = 0;
+	const uint32_t singles = work_is_single(w) ? w->tile.rows : 1;
+	uint32_t row = 0, first = 0;
 
-	do {
-		copy_chunks(&s, from_page);
-		s = chunks_row(&w->tile, team, w->image, ++row);
-		s.wide = w->wide;
-	} while (row < singles);
+#pragma unroll 1
+	for (;;) {
+		store_chunks(s, first, !from_page, v);
+		first += CUDA_CHUNKS;
+		if (first * s->step >= s->end) {
+			if (++row == singles)
+				return;
+			*s = chunks_row(&w->tile, team, w->image, row);
+			s->wide = w->wide;
+			first = 0;
+		}
+		load_chunks(s, first, from_page, v);
+	}
 }
 
 /* The largest magnitude code. The upper half of a word decides between words; of the lower halves
@@ -223,36 +226,80 @@ MEM_FN void encode_again(const struct chunks *s, int is_fp16, int k, uint32_t n)
 				     mem_load_some16(chunk_page(s, i), chunk_bytes(s, i)));
 }
 
+MEM_FN void refuse(const struct work *w, const struct cuda_tasks *tasks)
+{
+	mem_store4(tasks->task[w->task].flag, tasks->mark);
+}
+
 /* A group's values stay in registers between amax and codes; of a group beyond 64 KiB, the last
  * part's. */
-MEM_FN void encode_tile(const struct work *w, int is_fp16, const struct cuda_tasks *tasks,
-			struct team *team, struct team_shared *shared)
+MEM_FN void encode_group(const struct work *w, const struct chunks *s, uint4 *v, int is_fp16,
+			 const struct cuda_tasks *tasks, struct team *team,
+			 struct team_shared *shared)
 {
-	const struct chunks s = chunks_of(w, team);
-	uint4 v[CUDA_CHUNKS];
 	uint32_t amax = 0, first = 0;
 	int k;
 
 #pragma unroll 1
-	for (;; first += CUDA_CHUNKS) {
-		uint32_t x;
+	for (;; load_odd(s, first, true, v)) {
+		const uint32_t x = largest(v);
 
-		load_chunks(&s, first, true, v);
-		x = largest(v);
 		amax = x > amax ? x : amax;
-		if ((first + CUDA_CHUNKS) * s.step >= s.end)
+		if ((first + CUDA_CHUNKS) * s->step >= s->end)
 			break;
+		first += CUDA_CHUNKS;
 	}
 	k = fp8_exponent(is_fp16, team_max(team, shared, amax));
 	if (k == FP8_K_NONE) {
 		if (team->lane == 0)
-			mem_store4(tasks->task[w->task].flag, tasks->mark);
+			refuse(w, tasks);
 		return;
 	}
 	if (team->lane == 0)
 		mem_store1(w->scale, (uint8_t)(k + FP8_BIAS));
-	encode_chunks(&s, is_fp16, k, first, v);
-	encode_again(&s, is_fp16, k, first);
+	encode_chunks(s, is_fp16, k, first, v);
+	encode_again(s, is_fp16, k, first);
+}
+
+MEM_FN void store_channels(const struct chunks *s, const struct channels *at, const uint4 *v)
+{
+	uint64_t address = chunk_codes(s, 0);
+
+	if (s->wide) {
+#pragma unroll
+		for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step / 2)
+			if (chunk_is(s, i))
+				mem_store8(address, channels_encode(at, v[i]));
+		return;
+	}
+#pragma unroll 1
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
+		if (chunk_is(s, i)) {
+			const uint2 codes = channels_encode(at, pick(v, i));
+
+			mem_store_some8(chunk_codes(s, i), chunk_bytes(s, i) / 2,
+					mem_u64(codes.x, codes.y));
+		}
+}
+
+MEM_FN void encode_strip(const struct work *w, const struct chunks *s, const uint4 *v, int is_fp16,
+			 const struct cuda_tasks *tasks)
+{
+	const uint32_t width = WARP / s->step;
+	uint32_t amax[4];
+	struct channels at;
+
+	channels_largest(v, amax);
+	channels_agree(amax, width);
+	if (s->left == 0)
+		return;
+	if (!channels_encode_at(is_fp16, amax, &at)) {
+		refuse(w, tasks);
+		return;
+	}
+	if (threadIdx.x % WARP < width)
+		mem_store_some8(w->scale + s->channel, chunk_bytes(s, 0) / 2, at.scales);
+	store_channels(s, &at, v);
 }
 
 MEM_FN void load_codes(const struct chunks *s, uint32_t first, uint2 *codes)
@@ -295,7 +342,7 @@ MEM_FN void decode_chunks(const struct chunks *s, int is_fp16, int k, uint32_t f
 	}
 }
 
-MEM_FN void decode_tile(const struct work *w, int is_fp16, const struct team *team)
+MEM_FN void decode_group(const struct work *w, int is_fp16, const struct team *team)
 {
 	const int k = (int)mem_load1(w->scale) - FP8_BIAS;
 	const struct chunks s = chunks_of(w, team);
@@ -303,6 +350,49 @@ MEM_FN void decode_tile(const struct work *w, int is_fp16, const struct team *te
 #pragma unroll 1
 	for (uint32_t first = 0; first * s.step < s.end; first += CUDA_CHUNKS)
 		decode_chunks(&s, is_fp16, k, first);
+}
+
+/* A strip by int8.h, which knows every case. */
+MEM_FN void decode_plain(const struct chunks *s, int is_fp16, uint64_t scales)
+{
+#pragma unroll 1
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
+		if (chunk_is(s, i)) {
+			const uint32_t n = chunk_bytes(s, i);
+
+			mem_store_some16(chunk_page(s, i), n,
+					 plain_channels(is_fp16, scales,
+							mem_load_some8(chunk_codes(s, i), n / 2)));
+		}
+}
+
+MEM_FN void decode_copy(const struct work *w, const struct team *team)
+{
+	struct chunks s = chunks_of(w, team);
+	uint4 v[CUDA_CHUNKS];
+
+	load_chunks(&s, 0, false, v);
+	copy_tile(w, &s, v, team, false);
+}
+
+MEM_FN void decode_strip(const struct work *w, const struct team *team, int is_fp16)
+{
+	const struct chunks s = chunks_of(w, team);
+	const uint32_t n = chunk_bytes(&s, 0) / 2;
+	const uint64_t scales = mem_load_some8(w->scale + s.channel, n);
+	uint2 codes[CUDA_CHUNKS];
+	uint64_t address = chunk_page(&s, 0);
+	struct channels at;
+
+	load_codes(&s, 0, codes);
+	if (!channels_decode_at(is_fp16, scales, n, &at) || !s.wide) {
+		decode_plain(&s, is_fp16, scales);
+		return;
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s.page_step)
+		if (chunk_is(&s, i))
+			mem_store16(address, channels_decode(&at, codes[i]));
 }
 
 #ifdef __cplusplus
@@ -318,11 +408,17 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	struct round round = round_of(&team);
 	struct work w;
 
-	while (tasks.n && next_work(&plan, &tasks, &round, &w)) {
-		if (w.tile.fp8)
-			encode_tile(&w, (int)plan.is_fp16, &tasks, &team, &shared);
+	while (tasks.n && next_work(&plan, &tasks, &team, &round, &w)) {
+		struct chunks s = chunks_of(&w, &team);
+		uint4 v[CUDA_CHUNKS];
+
+		load_chunks(&s, 0, true, v);
+		if (w.tile.codec == CODEC_FP8)
+			encode_group(&w, &s, v, (int)plan.is_fp16, &tasks, &team, &shared);
+		else if (w.tile.codec == CODEC_INT8)
+			encode_strip(&w, &s, v, (int)plan.is_fp16, &tasks);
 		else
-			copy_tile(&w, &team, true);
+			copy_tile(&w, &s, v, &team, true);
 	}
 }
 
@@ -334,11 +430,13 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	struct round round = round_of(&team);
 	struct work w;
 
-	while (tasks.n && next_work(&plan, &tasks, &round, &w)) {
-		if (w.tile.fp8)
-			decode_tile(&w, (int)plan.is_fp16, &team);
+	while (tasks.n && next_work(&plan, &tasks, &team, &round, &w)) {
+		if (w.tile.codec == CODEC_FP8)
+			decode_group(&w, (int)plan.is_fp16, &team);
+		else if (w.tile.codec == CODEC_INT8)
+			decode_strip(&w, &team, (int)plan.is_fp16);
 		else
-			copy_tile(&w, &team, false);
+			decode_copy(&w, &team);
 	}
 }
 

@@ -4,7 +4,8 @@
  * image. Shared by C and CUDA; all of it has a fixed layout.
  *
  * An image is cut into *tiles*, numbered in canonical order (image.h), with any codecs:
- *	planes	[layer][K, V][head][group]: up to 16 tokens of one head, what one scale covers
+ *	planes	[layer][K, V][head][tokens]: up to 64 tokens of one head (4-byte dtypes: 32). So
+ *		each codec's groups are whole in a tile: 4 groups of fp8, one of each channel of int8
  *	typed	[segment][group]: up to 1,024 values
  *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.tile_bytes
  * A task does a range of tiles, so a large image can go in pieces, in any order, at any time. An
@@ -37,20 +38,18 @@ enum {
 	CUDA_TASKS = 64,       /* of a launch */
 };
 
-/* A page_piece, its base a device address, and where it begins in an image. */
+/* A page_piece, its base a device address, and what comes before it in an image. */
 struct cuda_piece {
 	uint64_t base, page_stride, head_stride, token_stride;
 	uint32_t length; /* typed: values; opaque: bytes of the run or row */
 	uint16_t kind;   /* enum image_kind */
 	uint16_t rows;   /* opaque: rows of a tile */
 	uint32_t first_tile;
-	/* what comes before the piece in an image: values of K and typed segments, values of V,
-	 * opaque bytes, and the scales of K and typed segments, and of V */
-	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
+	uint32_t planes_k, planes_v, typed, opaque_bytes; /* before it */
 	/* for rows that are not joined: the chunks of a row; the rows that a team does side by
 	 * side, or 0 if a row has more chunks than the team has threads; 2^20 / row_chunks, rounded
 	 * up */
-	uint32_t row_chunks, row_step, row_multiplier, reserved;
+	uint32_t row_chunks, row_step, row_multiplier, reserved[2];
 };
 static_assert(sizeof(struct cuda_piece) == 80, "cuda_piece");
 
@@ -66,15 +65,14 @@ struct cuda_plan {
 	uint32_t plane_tiles, typed_tiles; /* of these the first, and the next */
 	uint32_t n_planes, n_fixed;        /* pieces that are planes, and planes or typed */
 	uint32_t is_fp16, element_bytes;
-	uint32_t block_tokens, head_dim_k, head_dim_v, typed_values;
-	/* of an image: values of K and typed, of V; opaque bytes; scales, where they are fp8 */
-	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
+	uint32_t kv_heads, block_tokens, head_dim_k, head_dim_v, typed_values;
+	uint32_t planes_k, planes_v, typed_segments, opaque_bytes; /* of an image */
+	uint32_t tile_tokens;
 	uint32_t lanes;      /* threads that do a tile together: a power of two */
 	uint32_t tile_bytes; /* lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES */
 	/* tiles of a piece; opaque.divisor 0: pieces differ */
 	struct cuda_divisor plane, typed, opaque;
-	struct cuda_divisor groups; /* of a head */
-	uint32_t reserved;
+	struct cuda_divisor head; /* its tiles */
 };
 static_assert(sizeof(struct cuda_plan) == 136, "cuda_plan");
 
@@ -84,8 +82,8 @@ struct cuda_task {
 	 * of tiles that the task does not do need not exist. Fast where payload is a multiple of
 	 * 16. */
 	uint64_t scales, payload;
-	/* Encode: of a 32-bit word, which becomes the launch's mark when fp8 cannot hold a group;
-	 * the image is then undefined. Not used where neither codec is fp8. */
+	/* Encode: of a 32-bit word, which becomes the launch's mark when a codec cannot hold a
+	 * group; the image is then undefined. Not used where neither codec has scales. */
 	uint64_t flag;
 	uint32_t first_tile, n_tiles;
 	uint32_t start;                        /* tiles of the tasks before: cuda_tasks_number() */

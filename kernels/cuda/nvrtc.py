@@ -12,7 +12,7 @@ import sys
 SOURCE = "kernels/cuda/codec.cu"
 CUBINS = (80, 90, 100, 120)
 PTX = 80
-OPTIONS = ["-I.", "-std=c++17", "-default-device", "-D__asm__=asm", "-Xptxas=-warn-spills"]
+OPTIONS = ["-I.", "-std=c++17", "-default-device", "-D__asm__=asm", "-ftz=false", "-Xptxas=-warn-spills"]
 HEADERS = {
     "stdint.h": b"typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;"
                 b"typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned uint32_t;"

@@ -3,6 +3,7 @@
  * plan.c - plans for the CUDA kernels: contract in plan.h. Pure functions of their arguments.
  *
  * Sums stay below 2^30: an image has at most 256 MiB, or twice that where only its fp8 form fits.
+ * Scales of int8 are no more than its codes.
  */
 #include "plan.h"
 
@@ -113,21 +114,12 @@ static uint16_t opaque_rows(const struct cuda_piece *piece)
 static void count_piece(const struct cuda_plan *plan, const struct image_geometry *g,
 			const struct cuda_piece *p, struct cuda_piece *at)
 {
-	const uint32_t plane = g->kv_heads * g->block_tokens;
-
 	at->first_tile += tiles_of(plan, p);
-	if (p->kind == KIND_K) {
-		at->values_k += plane * g->head_dim_k;
-		at->scales_k += plan->plane.divisor;
-	} else if (p->kind == KIND_V) {
-		at->values_v += plane * g->head_dim_v;
-		at->scales_v += plan->plane.divisor;
-	} else if (p->kind == KIND_TYPED) {
-		at->values_k += g->typed_values;
-		at->scales_k += plan->typed.divisor;
-	} else {
-		at->opaque_bytes += p->length * (p->token_stride ? g->block_tokens : 1);
-	}
+	at->planes_k += p->kind == KIND_K;
+	at->planes_v += p->kind == KIND_V;
+	at->typed += p->kind == KIND_TYPED;
+	if (p->kind == KIND_OPAQUE)
+		at->opaque_bytes += (uint32_t)p->length * (p->token_stride ? g->block_tokens : 1);
 }
 
 /* The kind that canonical order has at this place; anything after planes and typed is opaque. */
@@ -156,21 +148,25 @@ static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
 {
 	const struct image_geometry *g = &layout->geometry;
 	const uint32_t per_layer = (g->head_dim_k ? 1u : 0u) + (g->head_dim_v ? 1u : 0u);
-	const uint32_t groups = ceil_div(g->block_tokens, IMAGE_GROUP_TOKENS);
+	const uint32_t element = image_element_bytes(g->dtype),
+		       tokens = element > 2 ? IMAGE_CHANNEL_TOKENS / 2 : IMAGE_CHANNEL_TOKENS,
+		       tiles = ceil_div(g->block_tokens, tokens);
 
 	*ret = (struct cuda_plan){
 		.n_pieces = layout->n_pieces,
 		.n_planes = per_layer * g->layers,
 		.n_fixed = per_layer * g->layers + g->typed_segments,
 		.is_fp16 = g->dtype == DTYPE_FP16,
-		.element_bytes = image_element_bytes(g->dtype),
+		.element_bytes = element,
+		.kv_heads = g->kv_heads,
 		.block_tokens = g->block_tokens,
 		.head_dim_k = g->head_dim_k,
 		.head_dim_v = g->head_dim_v,
 		.typed_values = g->typed_values,
 		.lanes = lanes_of(layout),
-		.plane = divisor_of(per_layer ? g->kv_heads * groups : 0),
-		.groups = divisor_of(groups),
+		.tile_tokens = tokens,
+		.plane = divisor_of(per_layer ? g->kv_heads * tiles : 0),
+		.head = divisor_of(tiles),
 		.typed = divisor_of(ceil_div(g->typed_values, IMAGE_GROUP_TYPED)),
 	};
 	ret->tile_bytes = ret->lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES;
@@ -224,10 +220,9 @@ int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
 	if (same != layout->n_pieces - plan.n_fixed)
 		plan.opaque = (struct cuda_divisor){ 0 };
 	plan.n_tiles = at.first_tile;
-	plan.scales_k = at.scales_k;
-	plan.scales_v = at.scales_v;
-	plan.values_k = at.values_k;
-	plan.values_v = at.values_v;
+	plan.planes_k = at.planes_k;
+	plan.planes_v = at.planes_v;
+	plan.typed_segments = at.typed;
 	plan.opaque_bytes = at.opaque_bytes;
 	*ret = plan;
 	return 0;
@@ -241,11 +236,14 @@ void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
 	struct tile u;
 
 	if (tile == plan->n_tiles) {
-		*ret_scale = (codec_k == CODEC_FP8 ? plan->scales_k : 0) +
-			     (codec_v == CODEC_FP8 ? plan->scales_v : 0);
-		*ret_payload = plan->values_k * (codec_k == CODEC_FP8 ? 1 : plan->element_bytes) +
-			       plan->values_v * (codec_v == CODEC_FP8 ? 1 : plan->element_bytes) +
-			       plan->opaque_bytes;
+		const struct cuda_piece all = {
+			.planes_k = plan->planes_k,
+			.planes_v = plan->planes_v,
+			.typed = plan->typed_segments,
+			.opaque_bytes = plan->opaque_bytes,
+		};
+
+		tile_after(plan, codec_k, codec_v, &all, ret_scale, ret_payload);
 		return;
 	}
 	here.pieces = (uintptr_t)pieces;

@@ -23,8 +23,17 @@ struct tile {
 	uint64_t address, stride;
 	uint32_t rows, row_bytes;
 	uint32_t scale, payload; /* after the image's first scale, first byte of payload */
-	bool fp8;
+	uint32_t codec; /* CODEC_FP8; CODEC_INT8; CODEC_RAW: verbatim, whatever the image's is */
 };
+
+/* Rows without a gap are one row. */
+TILE_FN void tile_join(struct tile *u)
+{
+	if (u->stride != u->row_bytes)
+		return;
+	u->row_bytes *= u->rows;
+	u->rows = 1;
+}
 
 /* n / divisor, n < 2^31. */
 TILE_FN uint32_t tile_quotient(const struct cuda_divisor *by, uint32_t n)
@@ -64,35 +73,64 @@ TILE_FN uint32_t tile_piece(const struct cuda_plan *plan, uint32_t tile)
 	return tile_search(plan, plan->n_fixed, tile);
 }
 
-TILE_FN struct tile tile_plane(const struct cuda_plan *plan, const struct cuda_piece *piece,
-			       uint32_t at)
+/* The codec of a plane's values, and of typed ones, where the image has this. */
+TILE_FN uint32_t tile_codec(uint32_t codec)
 {
-	const uint32_t head = tile_quotient(&plan->groups, at);
-	const uint32_t token = (at - head * plan->groups.divisor) * IMAGE_GROUP_TOKENS;
+	return codec == CODEC_FP8 || codec == CODEC_INT8 ? codec : CODEC_RAW;
+}
+
+TILE_FN uint32_t tile_typed_codec(uint32_t codec)
+{
+	return tile_codec(codec) == CODEC_RAW ? CODEC_RAW : CODEC_FP8;
+}
+
+/* Bytes in an image of so many values of this codec. */
+TILE_FN uint32_t tile_payload(const struct cuda_plan *plan, uint32_t codec, uint32_t values)
+{
+	return codec == CODEC_RAW ? values * plan->element_bytes : values;
+}
+
+/* Scales of the first `tokens` tokens of a head. */
+TILE_FN uint32_t tile_scales(uint32_t codec, uint32_t tokens, uint32_t dim)
+{
+	if (codec == CODEC_FP8)
+		return (tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
+	return codec == CODEC_INT8 ?
+		       (tokens + IMAGE_CHANNEL_TOKENS - 1) / IMAGE_CHANNEL_TOKENS * dim :
+		       0;
+}
+
+TILE_FN struct tile tile_plane(const struct cuda_plan *plan, const struct cuda_piece *piece,
+			       uint32_t codec, uint32_t at)
+{
+	const uint32_t head = tile_quotient(&plan->head, at);
+	const uint32_t token = (at - head * plan->head.divisor) * plan->tile_tokens;
 	const uint32_t left = plan->block_tokens - token;
 	const uint32_t dim = piece->kind == KIND_K ? plan->head_dim_k : plan->head_dim_v;
 	struct tile u = { 0 };
 
 	u.address = head * piece->head_stride + token * piece->token_stride;
 	u.stride = piece->token_stride;
-	u.rows = left < IMAGE_GROUP_TOKENS ? left : IMAGE_GROUP_TOKENS;
+	u.rows = left < plan->tile_tokens ? left : plan->tile_tokens;
 	u.row_bytes = dim * plan->element_bytes;
-	u.scale = at;
-	u.payload = (head * plan->block_tokens + token) * dim; /* in values */
+	u.codec = codec;
+	u.scale =
+		head * tile_scales(codec, plan->block_tokens, dim) + tile_scales(codec, token, dim);
+	u.payload = tile_payload(plan, codec, (head * plan->block_tokens + token) * dim);
 	return u;
 }
 
-TILE_FN struct tile tile_typed(const struct cuda_plan *plan, uint32_t at)
+TILE_FN struct tile tile_typed(const struct cuda_plan *plan, uint32_t codec, uint32_t at)
 {
 	const uint32_t value = at * IMAGE_GROUP_TYPED, left = plan->typed_values - value;
 	struct tile u = { 0 };
 
 	u.address = (uint64_t)value * plan->element_bytes;
-	u.stride = 0;
 	u.rows = 1;
 	u.row_bytes = (left < IMAGE_GROUP_TYPED ? left : IMAGE_GROUP_TYPED) * plan->element_bytes;
-	u.scale = at;
-	u.payload = value; /* in values */
+	u.codec = codec;
+	u.scale = codec == CODEC_RAW ? 0 : at;
+	u.payload = tile_payload(plan, codec, value);
 	return u;
 }
 
@@ -110,32 +148,52 @@ TILE_FN struct tile tile_opaque(const struct cuda_plan *plan, const struct cuda_
 	u.rows = rows - row < piece->rows ? rows - row : piece->rows;
 	u.row_bytes =
 		piece->length - byte < plan->tile_bytes ? piece->length - byte : plan->tile_bytes;
-	u.scale = 0;
+	u.codec = CODEC_RAW;
 	u.payload = row * piece->length + byte;
 	return u;
+}
+
+/* Where the bytes begin that come after so many planes, typed segments and opaque bytes: those
+ * before a piece, or all. */
+TILE_FN void tile_after(const struct cuda_plan *plan, uint32_t codec_k, uint32_t codec_v,
+			const struct cuda_piece *before, uint32_t *ret_scale, uint32_t *ret_payload)
+{
+	const uint32_t k = tile_codec(codec_k), v = tile_codec(codec_v),
+		       typed = tile_typed_codec(codec_k),
+		       rows = plan->kv_heads * plan->block_tokens,
+		       groups = typed == CODEC_RAW ? 0 : plan->typed.divisor;
+
+	*ret_scale =
+		plan->kv_heads *
+			(before->planes_k * tile_scales(k, plan->block_tokens, plan->head_dim_k) +
+			 before->planes_v * tile_scales(v, plan->block_tokens, plan->head_dim_v)) +
+		before->typed * groups;
+	*ret_payload = before->planes_k * tile_payload(plan, k, rows * plan->head_dim_k) +
+		       before->planes_v * tile_payload(plan, v, rows * plan->head_dim_v) +
+		       before->typed * tile_payload(plan, typed, plan->typed_values) +
+		       before->opaque_bytes;
 }
 
 /* A tile of this piece, in page `page`. */
 TILE_FN struct tile tile_of(const struct cuda_plan *plan, const struct cuda_piece *piece,
 			    uint32_t codec_k, uint32_t codec_v, uint64_t page, uint32_t tile)
 {
-	const bool fp8_k = codec_k == CODEC_FP8, fp8_v = codec_v == CODEC_FP8;
-	const uint32_t value_k = fp8_k ? 1 : plan->element_bytes,
-		       value_v = fp8_v ? 1 : plan->element_bytes, at = tile - piece->first_tile;
-	struct tile u = piece->kind == KIND_OPAQUE ? tile_opaque(plan, piece, at) :
-			piece->kind == KIND_TYPED  ? tile_typed(plan, at) :
-						     tile_plane(plan, piece, at);
+	const uint32_t at = tile - piece->first_tile;
+	struct tile u =
+		piece->kind == KIND_OPAQUE ?
+			tile_opaque(plan, piece, at) :
+		piece->kind == KIND_TYPED ?
+			tile_typed(plan, tile_typed_codec(codec_k), at) :
+			tile_plane(plan, piece,
+				   tile_codec(piece->kind == KIND_K ? codec_k : codec_v), at);
+	uint32_t scale, payload;
 
-	u.fp8 = piece->kind == KIND_V ? fp8_v : piece->kind != KIND_OPAQUE && fp8_k;
-	u.payload *= piece->kind == KIND_OPAQUE ? 1 : piece->kind == KIND_V ? value_v : value_k;
-	u.payload += piece->values_k * value_k + piece->values_v * value_v + piece->opaque_bytes;
-	u.scale = (u.fp8 ? u.scale : 0) + (fp8_k ? piece->scales_k : 0) +
-		  (fp8_v ? piece->scales_v : 0);
+	tile_after(plan, codec_k, codec_v, piece, &scale, &payload);
+	u.scale += scale;
+	u.payload += payload;
 	u.address += piece->base + page * piece->page_stride;
-	if (u.stride == u.row_bytes) { /* rows without a gap are one row */
-		u.row_bytes *= u.rows;
-		u.rows = 1;
-	}
+	if (u.codec == CODEC_RAW)
+		tile_join(&u);
 	return u;
 }
 

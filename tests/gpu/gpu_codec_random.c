@@ -4,8 +4,8 @@
  * Goal: the CUDA kernels agree with ref.c for any geometry, strides, alignment, and cut of an image
  * into tasks.
  * Method: random pages (SEED), images in 1 to 9 ranges of tiles in any order, several tasks a
- * launch, 1 to 16 blocks. Values that fp8 cannot hold set the flag where ref.c refuses; any bytes
- * decode as ref.c decodes them; a page may change under the kernel.
+ * launch, 1 to 16 blocks; raw, fp8 and int8 of K and V. Values that a codec cannot hold set the flag
+ * where ref.c refuses; any bytes decode as ref.c decodes them; a page may change under the kernel.
  */
 
 #include "tests/lib/lib_cuda_codec.h"
@@ -26,25 +26,30 @@ static uint32_t pick(struct cuda_bed *b, uint32_t n)
 	return random_below(&b->random, n);
 }
 
-/* A page of BF16 or FP16 of which K and typed, or V, or both are fp8. */
-static void random_fp8(struct cuda_bed *b)
+/* A page of BF16 or FP16 of which K, or V, or both have scales. */
+static void random_coded(struct cuda_bed *b)
 {
-	const uint32_t which = 1 + pick(b, 3);
+	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_INT8 };
+	const uint32_t which = 1 + pick(b, 8);
+	const struct image_geometry *g = &b->pages.layout.geometry;
+	enum image_codec k;
 
-	do
+	do {
 		pages_random(&b->pages, &b->random, DTYPE_BF16 + pick(b, 2), CUDA_BED_DEVICE);
-	while (!cuda_bed_plan(b, which & 1 ? CODEC_FP8 : CODEC_RAW,
-			      which & 2 ? CODEC_FP8 : CODEC_RAW));
+		k = codecs[which % 3];
+		if (k == CODEC_INT8 && !g->head_dim_k && !g->head_dim_v)
+			k = CODEC_FP8;
+	} while (!cuda_bed_plan(b, k, codecs[which / 3]));
 	cuda_bed_fill(b);
 }
 
-TEST(fp8_pages)
+TEST(coded_pages)
 {
 	struct cuda_bed *b = *state;
 	uint32_t fitted = 0;
 
 	for (uint32_t i = 0; i < rounds; i++) {
-		random_fp8(b);
+		random_coded(b);
 		if (cuda_bed_encode(b))
 			continue;
 		cuda_bed_decode(b);
@@ -72,11 +77,12 @@ TEST(verbatim_pages)
 	}
 }
 
-/* One bad value in a piece that fp8 has. */
+/* One bad value in a piece that has scales. */
 TEST(unfit_values_set_the_flag)
 {
 	static const uint16_t bad[2][6] = {
-		{ 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7f78, 0xff79 }, /* Inf, NaN, rounds to Inf */
+		/* Inf, NaN, rounds to Inf with fp8 */
+		{ 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7f78, 0xff79 },
 		{ 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x7bc0, 0xfbff },
 	};
 	struct cuda_bed *b = *state;
@@ -87,7 +93,7 @@ TEST(unfit_values_set_the_flag)
 		const struct page_piece *p;
 		uint64_t at;
 
-		random_fp8(b);
+		random_coded(b);
 		p = &b->pages.pieces[pick(b, b->pages.layout.n_pieces)];
 		at = (uintptr_t)p->base - CUDA_BED_DEVICE + b->page * p->page_stride;
 		if (p->kind == KIND_OPAQUE)
@@ -110,7 +116,7 @@ TEST(any_bytes_decode_alike)
 	struct cuda_bed *b = *state;
 
 	for (uint32_t i = 0; i < rounds; i++) {
-		random_fp8(b);
+		random_coded(b);
 		for (uint32_t j = 0; j < b->shape.image_bytes; j++)
 			b->image[j] = (uint8_t)random_next(&b->random);
 		image_header_fill((void *)b->image, &b->pages.layout.geometry, b->codec_k,
@@ -126,7 +132,7 @@ TEST(a_range_touches_its_own_bytes_alone)
 	for (uint32_t i = 0; i < rounds; i++) {
 		uint32_t from, to;
 
-		random_fp8(b);
+		random_coded(b);
 		from = pick(b, b->plan.n_tiles);
 		to = from + pick(b, b->plan.n_tiles - from) + 1;
 		cuda_bed_range(b, from, to);
@@ -147,7 +153,7 @@ TEST(pages_may_change)
 			cuda_bed_plan(b, CODEC_FP8, CODEC_FP8);
 			cuda_bed_fill(b);
 		} else {
-			random_fp8(b);
+			random_coded(b);
 		}
 		cuda_bed_changing(b);
 	}

@@ -3,17 +3,35 @@
 /*
  * Goal: the CUDA kernels make of each of the 65,536 inputs, at each exponent that a group with it
  * can have, the code of ref.c; and of each code at each scale its value.
- * Method: groups of 1,024 values, the first of which gives the group its exponent; the others go
- * through all inputs that it allows, in order, and scattered so that the ways in which chunks are
- * done mix. Each input alone is a group, too: its scale, or its flag. All 256 codes at all 256
- * scales, foreign ones included.
+ * Method: groups of 1,024 values (int8: channels of 64), the first of which gives the group its
+ * exponent; the others go through all inputs that it allows, in order, and scattered so that the ways
+ * in which chunks are done mix. Each input alone is a group, too: its scale, or its flag. All 256
+ * codes at all 256 scales, foreign ones included.
  */
 
-#include "kernels/fp8.h"
+#include "kernels/int8.h"
 #include "tests/lib/lib_cuda_codec.h"
 #include "tests/lib/test.h"
 
-enum { GROUP = IMAGE_GROUP_TYPED, GROUPS = 1024, INPUTS = 65536, HEADS = 1024, LAYERS = 4 };
+enum {
+	GROUP = IMAGE_GROUP_TYPED,
+	GROUPS = 1024,
+	VALUES = GROUP * GROUPS,
+	CHANNEL = IMAGE_CHANNEL_TOKENS,
+	DIM = 128,
+	INPUTS = 65536,
+	HEADS = 1024,
+	LAYERS = 4,
+};
+
+static const struct rule {
+	enum image_codec codec;
+	int (*exponent)(int is_fp16, uint32_t amax);
+	uint32_t group, limit[2], exponents[2], seen[2];
+} fp8 = { CODEC_FP8,   fp8_exponent,       GROUP, { FP8_BF16_LIMIT, FP8_FP16_LIMIT },
+	  { 230, 40 }, { 7000000, 800000 } },
+  int8 = { CODEC_INT8,  int8_exponent,      CHANNEL, { INT8_BF16_LIMIT, INT8_FP16_LIMIT },
+	   { 240, 38 }, { 7000000, 800000 } };
 
 static void typed_pages(struct cuda_bed *b, int is_fp16, uint32_t groups)
 {
@@ -28,23 +46,51 @@ static void typed_pages(struct cuda_bed *b, int is_fp16, uint32_t groups)
 	assert_true(cuda_bed_plan(b, CODEC_FP8, CODEC_FP8));
 }
 
+/* Channels of 64 tokens, token by token, VALUES of them. */
+static void channel_pages(struct cuda_bed *b, int is_fp16, uint32_t dim)
+{
+	const struct pages_named channels = {
+		.geometry = { .layers = 1,
+			      .kv_heads = VALUES / CHANNEL / dim,
+			      .head_dim_k = dim,
+			      .block_tokens = CHANNEL },
+		.order = PAGES_HEAD_MAJOR,
+	};
+
+	pages_make(&b->pages, &channels, is_fp16 ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+	assert_true(cuda_bed_plan(b, CODEC_INT8, CODEC_INT8));
+}
+
 /* Groups as they fill up. */
 struct inputs {
 	struct cuda_bed *bed;
+	const struct rule *rule;
 	int is_fp16;
 	uint32_t amax, n; /* values so far */
 	uint64_t seen;    /* inputs */
 };
 
-static void add(struct inputs *in, uint32_t code)
+static void put_value(struct inputs *in, uint32_t code)
 {
+	const uint32_t group = in->n / in->rule->group, i = in->n % in->rule->group;
 	uint16_t *values = (void *)in->bed->memory;
 
-	if (in->n % GROUP == 0)
-		values[in->n++] = (uint16_t)in->amax;
-	values[in->n++] = (uint16_t)code;
+	if (in->rule->codec == CODEC_INT8)
+		values[(group / DIM * CHANNEL + i) * DIM + group % DIM] = (uint16_t)code;
+	else
+		values[in->n] = (uint16_t)code;
+	in->n++;
+}
+
+static void add(struct inputs *in, uint32_t code)
+{
+	const uint32_t group = in->rule->group;
+
+	if (in->n % group == 0)
+		put_value(in, in->amax);
+	put_value(in, code);
 	in->seen++;
-	if (in->n < GROUPS * GROUP)
+	if (in->n < VALUES)
 		return;
 	assert_int_equal(cuda_bed_encode(in->bed), 0);
 	in->n = 0;
@@ -53,21 +99,25 @@ static void add(struct inputs *in, uint32_t code)
 /* The rest of a group has the value that gives the group its exponent. */
 static void end_group(struct inputs *in)
 {
-	while (in->n % GROUP)
+	while (in->n % in->rule->group)
 		add(in, in->amax);
 }
 
-static void all_inputs(struct cuda_bed *b, int is_fp16, uint32_t multiplier)
+static void all_inputs(struct cuda_bed *b, const struct rule *rule, int is_fp16,
+		       uint32_t multiplier)
 {
-	struct inputs in = { .bed = b, .is_fp16 = is_fp16 };
-	const uint32_t limit = is_fp16 ? FP8_FP16_LIMIT : FP8_BF16_LIMIT;
+	struct inputs in = { .bed = b, .rule = rule, .is_fp16 = is_fp16 };
+	const uint32_t limit = rule->limit[is_fp16];
 	uint32_t exponents = 0;
 
-	typed_pages(b, is_fp16, GROUPS);
+	if (rule->codec == CODEC_INT8)
+		channel_pages(b, is_fp16, DIM);
+	else
+		typed_pages(b, is_fp16, GROUPS);
 	for (uint32_t amax = 0; amax < limit; amax++) {
-		const int k = fp8_exponent(is_fp16, amax);
+		const int k = rule->exponent(is_fp16, amax);
 
-		if (k == FP8_K_NONE || (amax + 1 < limit && fp8_exponent(is_fp16, amax + 1) == k))
+		if (k == FP8_K_NONE || (amax + 1 < limit && rule->exponent(is_fp16, amax + 1) == k))
 			continue; /* the largest of each exponent allows the most */
 		in.amax = amax;
 		for (uint32_t i = 0; i < INPUTS; i++) {
@@ -81,16 +131,20 @@ static void all_inputs(struct cuda_bed *b, int is_fp16, uint32_t multiplier)
 	}
 	for (in.amax = 0; in.n;) /* the last launch */
 		add(&in, 0);
-	assert_true(exponents > (is_fp16 ? 40 : 230));
-	assert_true(in.seen > (is_fp16 ? 800000 : 7000000));
+	assert_true(exponents > rule->exponents[is_fp16]);
+	assert_true(in.seen > rule->seen[is_fp16]);
 }
 
-TEST_DO(every_input_in_order, all_inputs(*state, 0, 1); all_inputs(*state, 1, 1));
-TEST_DO(every_input_scattered, all_inputs(*state, 0, 40503); all_inputs(*state, 1, 40503));
+TEST_DO(every_input_in_order, all_inputs(*state, &fp8, 0, 1); all_inputs(*state, &fp8, 1, 1));
+TEST_DO(every_input_scattered, all_inputs(*state, &fp8, 0, 40503);
+	all_inputs(*state, &fp8, 1, 40503));
+TEST_DO(every_input_of_a_channel, all_inputs(*state, &int8, 0, 1); all_inputs(*state, &int8, 1, 1));
+TEST_DO(every_input_of_a_channel_scattered, all_inputs(*state, &int8, 0, 40503);
+	all_inputs(*state, &int8, 1, 40503));
 
-/* Groups of one value, LAYERS * HEADS of them from `first` on; values that fp8 cannot hold are left
- * out. */
-static void alone(struct cuda_bed *b, int is_fp16, uint32_t first)
+/* Groups of one value, LAYERS * HEADS of them from `first` on; values that the codec cannot hold are
+ * left out. */
+static void alone(struct cuda_bed *b, const struct rule *rule, int is_fp16, uint32_t first)
 {
 	const struct pages_named one = {
 		.geometry = { .layers = LAYERS,
@@ -102,24 +156,27 @@ static void alone(struct cuda_bed *b, int is_fp16, uint32_t first)
 	uint16_t *values = (void *)b->memory;
 
 	pages_make(&b->pages, &one, is_fp16 ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
-	assert_true(cuda_bed_plan(b, CODEC_FP8, CODEC_FP8));
+	assert_true(cuda_bed_plan(b, rule->codec, rule->codec));
 	for (uint32_t i = 0; i < LAYERS * HEADS; i++) {
 		const uint32_t code = first + i;
 
 		values[i] =
-			(uint16_t)(fp8_exponent(is_fp16, code & 0x7fff) == FP8_K_NONE ? 0 : code);
+			(uint16_t)(rule->exponent(is_fp16, code & 0x7fff) == FP8_K_NONE ? 0 : code);
 	}
 	assert_int_equal(cuda_bed_encode(b), 0);
 }
 
-TEST(every_input_alone)
+static void all_alone(struct cuda_bed *b, const struct rule *rule)
 {
 	for (int h = 0; h < 2; h++)
 		for (uint32_t first = 0; first < INPUTS; first += LAYERS * HEADS)
-			alone(*state, h, first);
+			alone(b, rule, h, first);
 }
 
-TEST(every_input_that_fp8_cannot_hold)
+TEST_DO(every_input_alone, all_alone(*state, &fp8));
+TEST_DO(every_input_alone_in_a_channel, all_alone(*state, &int8));
+
+static void all_that_do_not_fit(struct cuda_bed *b, const struct rule *rule)
 {
 	const struct pages_named one = {
 		.geometry = { .layers = 1,
@@ -128,16 +185,15 @@ TEST(every_input_that_fp8_cannot_hold)
 			      .block_tokens = 1 },
 		.order = PAGES_TOKEN_MAJOR,
 	};
-	struct cuda_bed *b = *state;
 	uint16_t *values = (void *)b->memory;
 
 	for (int h = 0; h < 2; h++) {
 		uint32_t n = 0;
 
 		pages_make(&b->pages, &one, h ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
-		assert_true(cuda_bed_plan(b, CODEC_FP8, CODEC_FP8));
+		assert_true(cuda_bed_plan(b, rule->codec, rule->codec));
 		for (uint32_t code = 0; code < INPUTS; code++) {
-			if (fp8_exponent(h, code & 0x7fff) != FP8_K_NONE)
+			if (rule->exponent(h, code & 0x7fff) != FP8_K_NONE)
 				continue;
 			values[n++] = (uint16_t)code;
 			if (n == CUDA_TASKS) {
@@ -147,6 +203,30 @@ TEST(every_input_that_fp8_cannot_hold)
 		}
 		memset(values + n, 0, 2 * (CUDA_TASKS - n));
 		cuda_bed_flags(b, n);
+	}
+}
+
+TEST_DO(every_input_that_fp8_cannot_hold, all_that_do_not_fit(*state, &fp8));
+TEST_DO(every_input_that_int8_cannot_hold, all_that_do_not_fit(*state, &int8));
+
+/* Four heads of 256 channels: each has a scale of its own, in order and scattered, and 64 codes a
+ * head. */
+TEST(every_code_of_a_channel_at_every_scale)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < 4; i++) {
+		const uint32_t multiplier = i / 2 ? 77 : 1;
+
+		channel_pages(b, i % 2, 256);
+		memset(b->image, 0, b->shape.image_bytes);
+		image_header_fill((void *)b->image, &b->pages.layout.geometry, CODEC_INT8,
+				  CODEC_INT8, &b->shape, &(struct image_identity){ 0 });
+		for (uint32_t n = 0; n < b->shape.scale_bytes; n++)
+			b->image[sizeof(struct image_header) + n] = (uint8_t)(n * multiplier);
+		for (uint32_t n = 0; n < b->shape.payload_bytes; n++)
+			b->image[b->shape.payload_offset + n] = (uint8_t)(n / 256 * 13);
+		cuda_bed_decode(b);
 	}
 }
 

@@ -361,7 +361,7 @@ void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to)
 	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, to, &scale[1], &at[1]);
 	encode_start(bed);
 	allow_table(bed);
-	if (bed->plan.scales_k + bed->plan.scales_v)
+	if (bed->shape.scale_bytes)
 		allow(bed, IMAGE_AT + scales + scale[0], scale[1] - scale[0], WRITE);
 	allow(bed, IMAGE_AT + payload + at[0], at[1] - at[0], WRITE);
 	launch(bed, "kvtier_encode", &tasks);

@@ -26,6 +26,7 @@ const struct pages_named pages_named[] = {
 	{ "token-major, 1 head x 256, 33 tokens", GQA(1, 1, 256, 33), PAGES_TOKEN_MAJOR, 0 },
 	{ "head-major, 8 heads x 128, 16 tokens", GQA(2, 8, 128, 16), PAGES_HEAD_MAJOR, 0 },
 	{ "head-major, 5 heads x 72, 15 tokens", GQA(2, 5, 72, 15), PAGES_HEAD_MAJOR, 0 },
+	{ "head-major, 2 heads x 64, 130 tokens", GQA(1, 2, 64, 130), PAGES_HEAD_MAJOR, 0 },
 	{ "K and V together, 4 heads x 128, 32 tokens", GQA(2, 4, 128, 32), PAGES_TOGETHER, 0 },
 	{ "K and V side by side, 4 heads x 64, 16 tokens", GQA(2, 4, 64, 16), PAGES_SIDE_BY_SIDE,
 	  0 },

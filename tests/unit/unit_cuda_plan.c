@@ -2,8 +2,8 @@
 /*
  * Goal: the plan of a layout says for every tile where it lies in page and image.
  * Method: layouts by name and random ones (SEED). A raw image made tile by tile, at the places that
- * the plan gives, equals ref.c's. In an fp8 image each tile begins where the tile before ended, and
- * the last ends where image_shape() says. Division by multiplication is held against division.
+ * the plan gives, equals ref.c's. With any two codecs each tile begins where the tile before ended,
+ * and the last ends where image_shape() says. Division by multiplication is held against division.
  */
 
 #include "kernels/cuda/plan.h"
@@ -63,7 +63,7 @@ static void raw_image_by_tiles(const struct pages *p, const struct cuda_plan *pl
 			tile_of(plan, &table[tile_piece(plan, i)], CODEC_RAW, CODEC_RAW, page, i);
 		const uint8_t *from = (const uint8_t *)(uintptr_t)u.address;
 
-		assert_false(u.fp8);
+		assert_int_equal(u.codec, CODEC_RAW);
 		assert_true(u.row_bytes > 0 && u.rows > 0);
 		for (uint32_t r = 0; r < u.rows; r++)
 			memcpy(image + shape.payload_offset + u.payload + r * u.row_bytes,
@@ -71,13 +71,25 @@ static void raw_image_by_tiles(const struct pages *p, const struct cuda_plan *pl
 	}
 }
 
-static void fp8_tiles_follow_each_other(const struct pages *p, const struct cuda_plan *plan,
-					uint32_t codec_k, uint32_t codec_v)
+static uint32_t scales_in(const struct tile *u, bool plane)
+{
+	if (u->codec == CODEC_INT8)
+		return u->row_bytes / 2;
+	return u->codec == CODEC_RAW ? 0 :
+	       plane                 ? (u->rows + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS :
+				       1;
+}
+
+static void tiles_follow_each_other(const struct pages *p, const struct cuda_plan *plan,
+				    uint32_t codec_k, uint32_t codec_v)
 {
 	struct image_shape shape;
 	uint32_t scale = 0, payload = 0, at_scale, at_payload;
 
-	assert_int_equal(image_shape(&p->layout.geometry, codec_k, codec_v, &shape, NULL), 0);
+	if (image_shape(&p->layout.geometry, codec_k, codec_v, &shape, NULL)) {
+		assert_int_equal(codec_k, CODEC_INT8); /* without planes */
+		return;
+	}
 	for (uint32_t i = 0; i < plan->n_tiles; i++) {
 		const struct tile u =
 			tile_of(plan, &table[tile_piece(plan, i)], codec_k, codec_v, 0, i);
@@ -86,8 +98,8 @@ static void fp8_tiles_follow_each_other(const struct pages *p, const struct cuda
 		assert_int_equal(at_payload, payload);
 		assert_int_equal(u.payload, payload);
 		assert_int_equal(at_scale, scale);
-		scale += u.fp8;
-		payload += u.rows * u.row_bytes / (u.fp8 ? 2 : 1);
+		scale += scales_in(&u, tile_piece(plan, i) < plan->n_planes);
+		payload += u.rows * u.row_bytes / (u.codec == CODEC_RAW ? 1 : 2);
 	}
 	cuda_plan_at(plan, table, codec_k, codec_v, plan->n_tiles, &at_scale, &at_payload);
 	assert_int_equal(scale, shape.scale_bytes);
@@ -98,16 +110,16 @@ static void fp8_tiles_follow_each_other(const struct pages *p, const struct cuda
 
 static void check(struct pages *p, uint64_t page)
 {
+	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_INT8 };
 	static const struct image_identity identity;
 	struct image_shape shape;
 	struct cuda_plan plan;
 	uint8_t *ref, *mine;
 
 	if (image_element_bytes(p->layout.geometry.dtype) == 2)
-		for (uint32_t c = 0; c < 4; c++) {
+		for (uint32_t c = 0; c < 9; c++) {
 			assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
-			fp8_tiles_follow_each_other(p, &plan, c & 1 ? CODEC_FP8 : CODEC_RAW,
-						    c & 2 ? CODEC_FP8 : CODEC_RAW);
+			tiles_follow_each_other(p, &plan, codecs[c % 3], codecs[c / 3]);
 		}
 	assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
 	assert_int_equal(image_shape(&p->layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL), 0);
