@@ -194,8 +194,7 @@ enum kvtier_codec {
 	KVTIER_CODEC_LOSSLESS = 4,
 	/* BF16, FP16, with K or V planes: whole numbers, a power-of-two scale for 64 tokens of a
 	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens).
-	 * KVTIER_TYPED values beside the planes are fp8. Pages in a GPU's memory are staged: the
-	 * GPU's kernels do not know this codec. */
+	 * KVTIER_TYPED values beside the planes are fp8. */
 	KVTIER_CODEC_INT8 = 5,
 };
 

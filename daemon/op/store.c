@@ -39,13 +39,13 @@ bool store_must_wait(const struct op *op)
 	return (op->sqe.flags & WIRE_SQE_GIVEN) && schedule_waiting_used(op);
 }
 
-/* The codec of its image. In engine mode its client has encoded it, and says where fp8 could not
- * hold it. */
+/* The codec of its image. In engine mode its client has encoded it, and says where that was
+ * not possible. */
 static uint8_t codec_of(struct task *task)
 {
 	const struct mount *mount = task->part->op->mount;
 
-	if (mount->layout.image_stride > 0 && mount->space->codec == CODEC_FP8 &&
+	if (mount->layout.image_stride > 0 && image_codec_scales(mount->space->codec) &&
 	    task->job.page & WIRE_PAGE_RAW) {
 		task->job.page &= ~(uint64_t)WIRE_PAGE_RAW;
 		return CODEC_RAW;

@@ -552,11 +552,10 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
 	if (r)
 		return r;
-	if ((codec == CODEC_INT8 || codec == CODEC_LOSSLESS) &&
-	    mount->device->unit != DEVICE_NO_UNIT)
+	if (codec == CODEC_LOSSLESS && mount->device->unit != DEVICE_NO_UNIT)
 		return text_fail(text, n, -EOPNOTSUPP,
-				 "geometry.codec: lossless and int8 are for pages that the CPU "
-				 "reads; on a GPU use fp8 or raw");
+				 "geometry.codec: lossless is for pages that the CPU reads; on a "
+				 "GPU use int8, fp8 or raw");
 	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		r = take_images(mount, m, text, n);
 	if (r)

@@ -3,10 +3,12 @@
  * channels.cuh - int8.h's arithmetic on a chunk, whose eight values are of eight channels. Only for
  * codec.cu.
  *
- * A code is an integer, so floats of 32 bits do what fp8 does by shifts. A value is widened (exact),
- * multiplied by a power of two (exact, or far below half a step), cut to +-127, and added to 1.5 *
- * 2^23, whose last place is 1: the sum's low byte is the code, rounded to nearest even. Decoding goes
- * the same way back. An FP16 is widened by a shift alone, to a float that is 2^112 too small.
+ * A code is an integer, so floats of 32 bits do what fp8 does by shifts. A value is widened
+ * (exact), multiplied by a power of two (exact, or far below half a step), cut to +-127, and
+ * added to 1.5
+ *
+ * 2^23, whose last place is 1: the sum's low byte is the code, rounded to nearest even. Decoding is
+ * that backwards. An FP16 is widened by a shift alone, to a float that is 2^112 too small.
  *
  * These are sums, products and comparisons of IEEE 754, the same on the host. An FP16 that is
  * subnormal is so as a float until its first product: the compilers are told to keep subnormals.
@@ -20,7 +22,7 @@
 
 enum { CHANNELS = CUDA_CHUNK_BYTES / 2, E8M0_ONE = 127 };
 
-/* Of a thread's eight channels. */
+/* What a thread knows of its eight channels. */
 struct channels {
 	uint64_t scales; /* a byte each */
 	float factor[CHANNELS];
@@ -73,7 +75,7 @@ MEM_FN void channels_largest(const uint4 *v, uint32_t *ret)
 	}
 }
 
-/* Of all lanes that have the same channels. All lanes of the warp call it. */
+/* Makes it the largest of all lanes that have the same channels. All lanes of the warp call it. */
 MEM_FN void channels_agree(uint32_t *amax, uint32_t width)
 {
 #pragma unroll 1

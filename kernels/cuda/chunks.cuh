@@ -42,10 +42,10 @@ MEM_FN struct cuda_piece load_piece(const struct cuda_plan *plan, uint32_t i)
 }
 
 /*
- * A thread's chunks of a tile: 0, 1, ..., which lie page_step apart in the page and
- * image_step in the image (image_step as without a codec, which halves it). Side by side, the team's
- * threads cover `step` rows or, where the tile is one row, `step` chunks. A thread has chunk i if
- * at + i * step < end.
+ * A thread's chunks of a tile: 0, 1, ..., which lie page_step apart in the page and image_step in
+ * the image (image_step as without a codec, which halves it). Side by side, the team's threads
+ * cover `step` rows or, where the tile is one row, `step` chunks. A thread has chunk i if at + i
+ * * step < end.
  */
 struct chunks {
 	uint64_t page, page_step;
@@ -189,8 +189,8 @@ MEM_FN struct strips strips_of(const struct tile *u)
 	return s;
 }
 
-/* The team's warps take the strips of a tile in turn. True: more follow. A warp whose first strip is
- * behind the last has no chunk of it. */
+/* The team's warps take the strips of a tile in turn. True: more follow. A warp whose first strip
+ * is behind the last has no chunk of it. */
 MEM_FN bool work_strip(struct work *w, const struct team *team, uint32_t at)
 {
 	const uint32_t warps = team->lanes / WARP;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec.cu - gather + amax + encode, decode + scatter: engine pages and images, both in device
- * memory. Contract: codec.h. ref.c is the oracle; the arithmetic is fp8.h's.
+ * memory. Contract: codec.h. ref.c is the oracle; the arithmetic is that of fp8.h and int8.h.
  *
  *	tile  find() ── told() to the warp ── chunks_of() a thread ──► load 8 x 16 bytes a thread
  *	      amax over the team ── k ──► codes from the same registers ──► store 8 x 8 bytes
  *
- * A team of one warp (head dims to 128) or more does a tile; teams take tiles in turn, in grids of
- * any size. HBM is read once: a group's values stay in registers between amax and codes. Only a
- * group of more than 64 KiB (head dims beyond 2,048) is read a second time, from L2.
+ * A team of one warp (head dims to 128) or more does a tile, an fp8 tile group by group; teams
+ * take tiles in turn, in grids of any size. Warps do the strips of an int8 tile by themselves: 4
+ * chunks wide and 64 rows long, so a channel's amax takes three shuffles and no shared memory. HBM
+ * is read once: a group's values stay in registers between amax and codes. Only a group of more
+ * than 64 KiB (head dims beyond 2,048) is read a second time, from L2.
  *
  * This is paper; tests/gpu/RESULTS.md has what GPUs gave. The goal is 400 GB/s of BF16 with
  * 16 blocks on as many SMs: 25 GB/s read and 12.5 written by each.
@@ -16,12 +18,13 @@
  *   (Little's law). A block of 512 threads with 8 loads of 16 bytes each asks for 64 KiB at once,
  *   so a third of the time may go into other work. A thread issues all 8 loads before it waits for
  *   a value.
- * - Issue. A group of 16 tokens x 128 dims takes 655 instructions of its warp to encode on sm_90,
- *   490 to decode; of these 345 and 283 go to the integer pipe, which takes one in two cycles: 690
- *   and 566 cycles a group, 4 groups at a time. That is 40 and 49 GB/s an SM at 1.7 GHz (H100), and
- *   33 to 40 and 38 to 48 with the latency of a group that has the scheduler to itself
- *   (tests/gpu/RESULTS.md has the parts; unit_cuda_binaries holds the code's size).
- * - Registers: 103 to 126 a thread. So an SM has one block of 16 warps, a quarter of the warps that
+ * - Issue. An fp8 group of 16 tokens x 128 dims took 655 instructions of its warp to encode on
+ *   sm_90, 490 to decode, before int8 came; of these 345 and 283 go to the integer pipe, which
+ *   takes one in two cycles: 690 and 566 cycles a group, 4 groups at a time. That is 40 and 49
+ *   GB/s an SM at 1.7 GHz (H100), and 33 to 40 and 38 to 48 with the latency of a group that has
+ *   the scheduler to itself (tests/gpu/RESULTS.md has the parts; unit_cuda_binaries holds the
+ *   code's size).
+ * - Registers: 107 to 125 a thread. So an SM has one block of 16 warps, a quarter of the warps that
  *   it can hold. No register spills: the build fails at a spill. A second block of 512 threads
  *   would need 64 registers a thread, and half of the values in flight. The 8 loads of a thread
  *   hide the latency.

@@ -2,7 +2,8 @@
 /*
  * bench_cuda.c - the CUDA kernels and copies on this machine's first GPU, without a daemon.
  *
- * Pages: token-major BF16 blocks of 1 MiB (16 layers of 8 heads x 128, 16 tokens), as many as fill
+ * Pages: token-major BF16 blocks of 1 MiB (16 layers of 8 heads x 128, 16 tokens; for int8 4 layers
+ * and 64 tokens), as many as fill
  * KVTIER_BENCH_CUDA_MIB (512) MiB, in an order that is not that of their addresses; images lie one
  * after the other in device memory. Kernels are measured by the bytes of the pages, from the launch
  * to the end of the stream, 20 ms and more a run. Limits are of the same run: a copy inside the
@@ -17,6 +18,7 @@
 #include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
+enum { LONG = IMAGE_CHANNEL_TOKENS / TOKENS }; /* int8's blocks have so many times the tokens */
 enum {
 	ROW = 656,
 	ROWS = 64,
@@ -121,19 +123,21 @@ void rig_open(struct rig *r, enum rig_priority priority, uint32_t divisor, struc
 	CALL(r, cuDeviceGetName, ret->note, 60, r->device);
 }
 
-static void layout_bf16(struct rig *r, struct page_layout *layout, struct page_piece *pieces)
+static void layout_bf16(struct rig *r, struct page_layout *layout, struct page_piece *pieces,
+			uint32_t tokens)
 {
-	const uint64_t plane = 2ull * HEADS * DIM * TOKENS;
+	const uint64_t plane = 2ull * HEADS * DIM * tokens;
+	const uint32_t layers = LAYERS * TOKENS / tokens;
 
 	layout->geometry = (struct image_geometry){
 		.dtype = DTYPE_BF16,
-		.layers = LAYERS,
+		.layers = layers,
 		.kv_heads = HEADS,
 		.head_dim_k = DIM,
 		.head_dim_v = DIM,
-		.block_tokens = TOKENS,
+		.block_tokens = tokens,
 	};
-	layout->n_pieces = 2 * LAYERS;
+	layout->n_pieces = 2 * layers;
 	for (uint32_t i = 0; i < layout->n_pieces; i++)
 		pieces[i] = (struct page_piece){
 			.base = (uint8_t *)(uintptr_t)(r->pages + i * r->blocks * plane),
@@ -165,8 +169,9 @@ static void layout_rows(struct rig *r, struct page_layout *layout, struct page_p
 }
 
 /* Plan and pieces, to the device, and a task for each block. */
-void rig_plan(struct rig *r, bool rows)
+void rig_plan(struct rig *r, enum image_codec codec)
 {
+	const bool rows = codec == CODEC_RAW;
 	struct page_piece pieces[PIECES];
 	struct cuda_piece table[PIECES];
 	struct page_layout layout = { .pieces = pieces };
@@ -175,11 +180,13 @@ void rig_plan(struct rig *r, bool rows)
 
 	r->blocks = (uint32_t)(r->bytes / (rows ? ROW_LAYERS * ROWS * ROW : BLOCK));
 	bench_must(r->blocks > 0 ? 0 : -EINVAL);
-	(rows ? layout_rows : layout_bf16)(r, &layout, pieces);
+	if (rows)
+		layout_rows(r, &layout, pieces);
+	else
+		layout_bf16(r, &layout, pieces, codec == CODEC_INT8 ? LONG * TOKENS : TOKENS);
 	bench_must(cuda_plan_make(&layout, &r->plan, table));
 	r->plan.pieces = 0;
-	cuda_plan_at(&r->plan, table, rows ? CODEC_RAW : CODEC_FP8, rows ? CODEC_RAW : CODEC_FP8,
-		     r->plan.n_tiles, &scales, &payload);
+	cuda_plan_at(&r->plan, table, codec, codec, r->plan.n_tiles, &scales, &payload);
 	r->image_bytes = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
 				 IMAGE_ALIGN +
 			 payload;
@@ -188,8 +195,8 @@ void rig_plan(struct rig *r, bool rows)
 		.scales = r->images + sizeof(struct image_header),
 		.payload = r->images + r->image_bytes - payload,
 		.n_tiles = r->plan.n_tiles,
-		.codec_k = rows ? CODEC_RAW : CODEC_FP8,
-		.codec_v = rows ? CODEC_RAW : CODEC_FP8,
+		.codec_k = (uint8_t)codec,
+		.codec_v = (uint8_t)codec,
 	};
 	r->task.flag = rig_alloc(r, table_bytes + 256);
 	r->plan.pieces = r->task.flag + 256;
@@ -283,7 +290,7 @@ uint32_t rig_blocks(uint32_t usual)
 
 struct setup {
 	enum { ENCODE, DECODE, COPY } doing;
-	bool rows;
+	enum image_codec codec; /* raw: rows of opaque bytes */
 	uint32_t blocks;
 	enum rig_copy limit; /* kernels: the copy that they are held to; copies: which way */
 	double promised;     /* GB/s that is the limit instead; 0: none */
@@ -292,7 +299,8 @@ struct setup {
 static void one_run(struct rig *r, const struct setup *s, struct bench_result *ret)
 {
 	const double gb = (double)r->bytes / 1e9,
-		     pages = (double)r->blocks * (s->rows ? ROW_LAYERS * ROWS * ROW : BLOCK) / 1e9;
+		     pages = (double)r->blocks *
+			     (s->codec == CODEC_RAW ? ROW_LAYERS * ROWS * ROW : BLOCK) / 1e9;
 	double value, limit;
 
 	if (s->doing == DECODE) /* the copy before it left pages where images are */
@@ -313,7 +321,7 @@ static void run_cuda(const struct bench_case *self, struct bench_result *ret)
 	int runs;
 
 	rig_open(r, RIG_NORMAL, 1, ret);
-	rig_plan(r, s->rows);
+	rig_plan(r, s->codec);
 	runs = r->bytes < RIG_SMALL ? 1 : RUNS;
 	for (int i = -1; i < runs; i++) { /* run -1 warms up */
 		one_run(r, s, ret);
@@ -353,27 +361,31 @@ static void run_register(const struct bench_case *self, struct bench_result *ret
 
 const struct bench_case bench_cuda_cases[] = {
 	CASE("cuda.encode", "gather+encode of BF16 by 16 blocks, of 400 GB/s", 1,
-	     ENCODE, false, 16, INSIDE, 400),
+	     ENCODE, CODEC_FP8, 16, INSIDE, 400),
 	CASE("cuda.decode", "decode+scatter of BF16 by 16 blocks, of 400 GB/s", 1,
-	     DECODE, false, 16, INSIDE, 400),
+	     DECODE, CODEC_FP8, 16, INSIDE, 400),
+	CASE("cuda.encode.int8", "gather+encode of BF16 as int8 by 16 blocks, of 600 GB/s", 0,
+	     ENCODE, CODEC_INT8, 16, INSIDE, 600),
+	CASE("cuda.decode.int8", "decode+scatter of int8 by 16 blocks, of 600 GB/s", 0,
+	     DECODE, CODEC_INT8, 16, INSIDE, 600),
 	CASE("cuda.encode.device", "gather+encode by 16 blocks, of a copy inside the device", 0,
-	     ENCODE, false, 16, INSIDE, 0),
+	     ENCODE, CODEC_FP8, 16, INSIDE, 0),
 	CASE("cuda.decode.device", "decode+scatter by 16 blocks, likewise", 0,
-	     DECODE, false, 16, INSIDE, 0),
+	     DECODE, CODEC_FP8, 16, INSIDE, 0),
 	CASE("cuda.encode.wire", "gather+encode by 8 blocks, of the copy engine's way down", 1.8,
-	     ENCODE, false, 8, DOWN, 0),
+	     ENCODE, CODEC_FP8, 8, DOWN, 0),
 	CASE("cuda.decode.wire", "decode+scatter by 8 blocks, of the copy engine's way up", 1.8,
-	     DECODE, false, 8, UP, 0),
+	     DECODE, CODEC_FP8, 8, UP, 0),
 	CASE("cuda.encode.rows656", "gather of 656-byte rows by 8 blocks, likewise down", 0.8,
-	     ENCODE, true, 8, DOWN, 0),
+	     ENCODE, CODEC_RAW, 8, DOWN, 0),
 	CASE("cuda.decode.rows656", "scatter of 656-byte rows by 8 blocks, likewise up", 0.8,
-	     DECODE, true, 8, UP, 0),
+	     DECODE, CODEC_RAW, 8, UP, 0),
 	CASE("cuda.d2h", "copies down of an image each, of copies of 64 MiB", 0.95,
-	     COPY, false, 0, DOWN, 0),
+	     COPY, CODEC_FP8, 0, DOWN, 0),
 	CASE("cuda.h2d", "copies up of an image each, of copies of 64 MiB", 0.95,
-	     COPY, false, 0, UP, 0),
+	     COPY, CODEC_FP8, 0, UP, 0),
 	CASE("cuda.both", "copies of an image each, both ways at once, of 64 MiB", 0.9,
-	     COPY, false, 0, BOTH, 0),
+	     COPY, CODEC_FP8, 0, BOTH, 0),
 	{ "cuda.register", run_register, "memory registered with the driver, of writing to it",
 	  0, BENCH_MORE, "GB/s", NULL },
 	{ 0 },

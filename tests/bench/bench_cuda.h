@@ -47,7 +47,7 @@ void rig_call(const struct rig *r, CUresult result, const char *call);
 void rig_open(struct rig *r, enum rig_priority priority, uint32_t divisor,
 	      struct bench_result *ret);
 /* Blocks, and a task for each. rows: rows of 656 bytes as they are; else BF16 as FP8. */
-void rig_plan(struct rig *r, bool rows);
+void rig_plan(struct rig *r, enum image_codec codec);
 CUdeviceptr rig_alloc(struct rig *r, uint64_t bytes); /* at most RIG_ALLOCS times */
 /* Queues launches over all blocks, one after the other, by so many blocks of threads each. */
 void rig_launch(struct rig *r, CUfunction f, uint32_t blocks);

@@ -70,9 +70,9 @@ static void run_traffic(const struct bench_case *self, struct bench_result *ret)
 
 	(void)self;
 	rig_open(stores, RIG_STORES, 2, ret);
-	rig_plan(stores, false);
+	rig_plan(stores, CODEC_FP8);
 	rig_open(loads, RIG_LOADS, 2, ret);
-	rig_plan(loads, false);
+	rig_plan(loads, CODEC_FP8);
 	if (until() >= 0)
 		run_until_it_hangs_up(stores, loads, until());
 	for (int i = 0; i < runs(stores); i++) {
@@ -114,7 +114,7 @@ void step_run(const struct step_beside *b, struct bench_result *ret)
 	if (r->api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, r->device) == 0)
 		bench_note(ret, "%s; %s", ret->note,
 			   mps ? "with MPS" : "without MPS: processes take turns");
-	rig_plan(r, false);
+	rig_plan(r, CODEC_FP8);
 	for (int i = 0; i < runs(r); i++) {
 		const double alone = step_p99(r);
 		double beside;

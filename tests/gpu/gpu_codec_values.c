@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=5 no=thread (it is single-threaded) */
+/* make: seconds=14 no=thread (it is single-threaded) */
 /*
  * Goal: the CUDA kernels make of each of the 65,536 inputs, at each exponent that a group with it
  * can have, the code of ref.c; and of each code at each scale its value.
  * Method: groups of 1,024 values (int8: channels of 64), the first of which gives the group its
- * exponent; the others go through all inputs that it allows, in order, and scattered so that the ways
- * in which chunks are done mix. Each input alone is a group, too: its scale, or its flag. All 256
- * codes at all 256 scales, foreign ones included.
+ * exponent; the others go through all inputs that it allows, in order, and scattered so that the
+ * ways in which chunks are done mix. Each input alone is a group, too: its scale, or its flag. All
+ * 256 codes at all 256 scales, foreign ones included.
  */
 
 #include "kernels/int8.h"
@@ -142,8 +142,8 @@ TEST_DO(every_input_of_a_channel, all_inputs(*state, &int8, 0, 1); all_inputs(*s
 TEST_DO(every_input_of_a_channel_scattered, all_inputs(*state, &int8, 0, 40503);
 	all_inputs(*state, &int8, 1, 40503));
 
-/* Groups of one value, LAYERS * HEADS of them from `first` on; values that the codec cannot hold are
- * left out. */
+/* Groups of one value, LAYERS * HEADS of them from `first` on; without values that the codec cannot
+ * hold. */
 static void alone(struct cuda_bed *b, const struct rule *rule, int is_fp16, uint32_t first)
 {
 	const struct pages_named one = {

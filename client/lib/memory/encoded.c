@@ -117,7 +117,8 @@ static int plan_make(struct encoded *e, const struct space_layout *l, struct cud
 
 static int shapes(struct encoded *e, const struct kvtier_geometry *g)
 {
-	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_FP8_NATIVE };
+	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_FP8_NATIVE,
+						   CODEC_INT8 };
 	struct image_shape shape;
 
 	e->geometry = IMAGE_GEOMETRY(g);
@@ -404,7 +405,7 @@ int encoded_store(struct encoded *e, uint32_t number, const uint32_t *pages, uin
 	op->first = first;
 	op->n = n;
 	op->mark = 0;
-	if (e->codec == CODEC_FP8) {
+	if (image_codec_scales(e->codec)) {
 		e->mark += e->mark == UINT32_MAX ? 2 : 1; /* never 0 */
 		op->mark = e->mark;
 	}
@@ -436,7 +437,7 @@ int encoded_load(struct encoded *e, uint32_t number, const uint32_t *pages, uint
 	return rc ? rc : !any;
 }
 
-/* Notes which images fp8 does not hold, to be encoded again, raw. True: there is one. */
+/* Notes which images their codec does not hold, to be encoded again, raw. True: there is one. */
 static bool look_at_flags(struct encoded *e, struct encoded_op *op)
 {
 	bool any = false;

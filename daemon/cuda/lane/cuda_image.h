@@ -21,7 +21,7 @@ enum {
 	CUDA_LANE_ALIGN = 256, /* a payload's bytes are aligned here as in their image */
 	/* The rest of a lane is not worth a piece of an image that has to be cut anyway. */
 	CUDA_PIECE_LEAST = 256 << 10,
-	/* The smallest lane: the largest tile (16 tokens of 4,096 FP32 values) fits, and a run is
+	/* The smallest lane: the largest tile (64 tokens of 4,096 BF16 values) fits, and a run is
 	 * worth its copy. */
 	CUDA_LANE_LEAST = 1 << 20,
 };
