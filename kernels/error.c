@@ -25,6 +25,8 @@ struct error_run {
 	uint64_t left;        /* bytes of the page to compare yet */
 	const uint8_t *scale; /* of the next tile */
 	const uint8_t *codes; /* of the next tile, in the order of its rows */
+	/* so many of the first chunks are of planes in fp8, and a head has so many */
+	uint32_t planes, groups;
 };
 static_assert(sizeof(struct error_run) <= CODEC_RUN_BYTES, "codec_run");
 
@@ -54,9 +56,62 @@ static uint16_t decoded(const struct error_run *x, const struct page_tile *u, ui
 	return fp8_decode(x->is_fp16, (int)*x->scale - FP8_BIAS, code);
 }
 
+/* What a tile would be if its plane were int8: k of each of its columns, or FP8_K_NONE where int8
+ * cannot hold the column. */
+struct as_int8 {
+	uint32_t columns; /* 0: it is of no plane in fp8 */
+	int16_t k[IMAGE_MAX_HEAD_DIM];
+};
+
+/* Looks at all rows that would have one scale. Rows of a tile may be joined to one (tiles.c), so
+ * the geometry says how long they are. */
+static void as_int8(const struct error_run *x, const struct page_tile *u, uint32_t chunk,
+		    struct as_int8 *ret)
+{
+	const struct page_layout *layout = x->tiles.layout;
+	const struct image_geometry *g = &layout->geometry;
+	const uint32_t token = chunk % x->groups * IMAGE_GROUP_TOKENS;
+	const uint32_t first = token / IMAGE_CHANNEL_TOKENS * IMAGE_CHANNEL_TOKENS;
+	const uint32_t rows = g->block_tokens - first < IMAGE_CHANNEL_TOKENS ?
+				      g->block_tokens - first :
+				      IMAGE_CHANNEL_TOKENS;
+	const struct page_piece *p;
+	const uint8_t *top;
+
+	ret->columns = 0;
+	if (chunk >= x->planes)
+		return;
+	p = &layout->pieces[chunk / (x->groups * g->kv_heads)];
+	top = u->base - (token - first) * p->token_stride;
+	ret->columns = p->kind == KIND_K ? g->head_dim_k : g->head_dim_v;
+	for (uint32_t i = 0; i < ret->columns; i++) {
+		uint32_t amax = 0;
+
+		for (uint32_t row = 0; row < rows; row++) {
+			const uint8_t *from = top + row * p->token_stride + 2ull * i;
+			const uint32_t code = (from[0] | (uint32_t)from[1] << 8) & 0x7fff;
+
+			amax = code > amax ? code : amax;
+		}
+		ret->k[i] = (int16_t)int8_exponent(x->is_fp16, amax);
+	}
+}
+
+/* The value that int8 would make of the column's; `otherwise`, where it makes none. */
+static double int8_of(const struct error_run *x, const struct as_int8 *int8, uint32_t column,
+		      uint32_t source, double otherwise)
+{
+	const int k = int8->columns ? int8->k[column % int8->columns] : FP8_K_NONE;
+
+	return k == FP8_K_NONE ?
+		       otherwise :
+		       value_of(x->is_fp16,
+				int8_decode(x->is_fp16, k, int8_encode(x->is_fp16, k, source)));
+}
+
 /* Compares rows [first, end) of a tile, at most as many bytes as are left. Returns how many. */
 static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t first,
-			uint32_t end)
+			uint32_t end, const struct as_int8 *int8)
 {
 	const uint8_t *code = x->codes + (uint64_t)first * u->row_bytes / 2;
 	uint64_t done = 0;
@@ -64,12 +119,14 @@ static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t
 	for (uint32_t row = first; row < end && done < x->left; row++)
 		for (uint32_t at = 0; at < u->row_bytes && done < x->left; at += 2, done += 2) {
 			const uint8_t *from = u->base + row * u->stride + at;
-			const double was = value_of(x->is_fp16,
-						    (uint32_t)from[0] | (uint32_t)from[1] << 8),
+			const uint32_t source = (uint32_t)from[0] | (uint32_t)from[1] << 8;
+			const double was = value_of(x->is_fp16, source),
 				     is = value_of(x->is_fp16, decoded(x, u, at / 2, *code++));
+			const double other = int8_of(x, int8, at / 2, source, is);
 
 			x->sums.squares += was * was;
 			x->sums.errors += (was - is) * (was - is);
+			x->sums.int8_errors += (was - other) * (was - other);
 		}
 	x->left -= done;
 	return done;
@@ -115,6 +172,10 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
 	    shape.scale_bytes == 0 || header.codec_k == CODEC_LOSSLESS)
 		return; /* no byte is left to compare */
 	x->left = sample;
+	x->groups = shape.groups;
+	if (header.codec_k == CODEC_FP8 && header.codec_v == CODEC_FP8)
+		x->planes = page_layer_piece(layout, layout->geometry.layers) *
+			    layout->geometry.kv_heads * shape.groups;
 	x->every = one_of(&layout->geometry, &header, sample);
 	x->scale = image + sizeof(struct image_header);
 	x->codes = image + shape.payload_offset;
@@ -125,18 +186,23 @@ void codec_error_start(struct codec_run *run, const struct page_layout *layout, 
 static uint64_t look_at(struct error_run *x, const struct page_tile *u)
 {
 	const uint64_t bytes = (uint64_t)u->rows * u->row_bytes;
+	struct as_int8 int8;
 	uint64_t done = 0;
 
 	if (u->codec == CODEC_RAW) {
 		x->codes += bytes;
 		return 0;
 	}
-	for (uint32_t row = 0; row < u->rows; row += IMAGE_GROUP_TOKENS)
-		if (is_chosen(x->n++, x->every))
-			done += compare(x, u, row,
-					u->rows - row < IMAGE_GROUP_TOKENS ?
-						u->rows :
-						row + IMAGE_GROUP_TOKENS);
+	for (uint32_t row = 0; row < u->rows; row += IMAGE_GROUP_TOKENS) {
+		const uint32_t chunk = x->n++;
+		const uint32_t end =
+			u->rows - row < IMAGE_GROUP_TOKENS ? u->rows : row + IMAGE_GROUP_TOKENS;
+
+		if (!is_chosen(chunk, x->every))
+			continue;
+		as_int8(x, u, chunk, &int8);
+		done += compare(x, u, row, end, &int8);
+	}
 	x->codes += bytes / 2;
 	x->scale += u->codec == CODEC_INT8 ? u->row_bytes / 2 : 1;
 	return done;

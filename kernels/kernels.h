@@ -94,6 +94,7 @@ int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
  * of the differences. Their ratio's root is the relative error (RMS). */
 struct codec_error {
 	double squares, errors; /* both 0: no tile was compared */
+	double int8_errors;     /* what errors would be if the planes that are fp8 were int8 */
 };
 
 /* Compares a sample of at most `sample` (> 0, even) bytes of the page, from tiles that are fp8 or

@@ -199,6 +199,21 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_text_set(d->stats->gpu_text, STATS_TEXT_BYTES, text[0] ? text : unpinned);
 }
 
+enum { SPACES_LOOKED_AT = 1024, MUCH_BETTER = 4 };
+
+/* Whether an engine has a space open that would be much more exact in int8. The first spaces are
+ * looked at, since this runs at each heartbeat. */
+static bool int8_is_better(const struct spaces *spaces)
+{
+	for (uint32_t i = 0; i < spaces_numbers(spaces) && i < SPACES_LOOKED_AT; i++) {
+		const struct space *space = space_at(spaces, i);
+
+		if (space && space->opened > 0 && space_int8_gain(space) >= MUCH_BETTER)
+			return true;
+	}
+	return false;
+}
+
 static void space_gauges(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -208,6 +223,7 @@ static void space_gauges(struct kvtierd *d)
 	stats_set(&v->spaces, n.in_use);
 	stats_set(&v->spaces_recycled_total, n.recycled);
 	stats_health_set(d->stats, STATS_HEALTH_SPACES_RECYCLED, n.recycling);
+	stats_health_set(d->stats, STATS_HEALTH_INT8_BETTER, int8_is_better(d->tables.spaces));
 }
 
 static void op_gauges(struct stats *stats)

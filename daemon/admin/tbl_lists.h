@@ -83,7 +83,8 @@
 	COLUMN("STORED", stored_blocks, NUMBER, row->stored_blocks)        \
 	COLUMN("LOADED", loaded_blocks, NUMBER, row->loaded_blocks)        \
 	COLUMN("RAW", raw_blocks, NUMBER, row->raw_blocks)                 \
-	COLUMN("ERROR", relative_error, RATIO, space_error(row))
+	COLUMN("ERROR", relative_error, RATIO, space_error(row))           \
+	COLUMN("", int8_gain, RATIO, space_int8_gain(row))
 
 #define disks_COLUMNS(COLUMN)                                               \
 	COLUMN("", disk, NUMBER, position)                                  \

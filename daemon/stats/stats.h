@@ -78,6 +78,10 @@ enum {
 	HEALTH(INDEX_FULL, index_full, warn,                                                 \
 	       "The index holds [index] max_blocks blocks, and new ones are dropped; raise " \
 	       "it.")                                                                        \
+	HEALTH(INT8_BETTER, int8_better, note,                                               \
+	       "A space in fp8 would have a quarter of its error, or less, in int8, for "    \
+	       "nearly the same bytes: see int8_gain in `kvtierctl spaces --json`, and "     \
+	       "`kvtierctl probe SPACE`.")                                                   \
 	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                       \
 	       "More models were opened than [index] max_spaces: the least used ones are "   \
 	       "removed with their blocks. See `kvtierctl spaces` for who opens so many, "   \

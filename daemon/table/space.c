@@ -888,9 +888,17 @@ void space_measured(struct space *space, const struct codec_error *error)
 		return;
 	space->error.squares += error->squares - space->error.squares / MEASURES_KEPT;
 	space->error.errors += error->errors - space->error.errors / MEASURES_KEPT;
+	space->error.int8_errors += error->int8_errors - space->error.int8_errors / MEASURES_KEPT;
 }
 
 double space_error(const struct space *space)
 {
 	return space->error.squares > 0 ? sqrt(space->error.errors / space->error.squares) : -1;
+}
+
+double space_int8_gain(const struct space *space)
+{
+	return space->codec == CODEC_FP8 && space->error.int8_errors > 0 ?
+		       sqrt(space->error.errors / space->error.int8_errors) :
+		       -1;
 }

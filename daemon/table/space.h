@@ -108,6 +108,8 @@ void space_measured(struct space *space, const struct codec_error *error);
 /* The root mean square of the differences between values stored and values loaded, divided by that
  * of the values stored; < 0: no block was measured. */
 double space_error(const struct space *space);
+/* How many times less that would be in int8; < 0: not known, or the codec is not fp8. */
+double space_int8_gain(const struct space *space);
 /* The known spaces of a revision, one after the other. `before` is NULL for the first one; NULL is
  * returned after the last. */
 struct space *space_of_revision(const struct spaces *spaces, const uint8_t revision[32],

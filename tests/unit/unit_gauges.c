@@ -73,6 +73,10 @@ SAYS(0, uint64_t, index_crowded, TEST_UNUSED const struct index *index);
 SAYS(0, uint64_t, index_memory, TEST_UNUSED const struct index *index);
 SAYS(0, uint32_t, server_staged, TEST_UNUSED const struct server *server, TEST_UNUSED char *text,
      TEST_UNUSED size_t n);
+SAYS(0, uint32_t, spaces_numbers, TEST_UNUSED const struct spaces *spaces);
+SAYS(NULL, struct space *, space_at, TEST_UNUSED const struct spaces *spaces,
+     TEST_UNUSED uint32_t number);
+SAYS(-1, double, space_int8_gain, TEST_UNUSED const struct space *space);
 SAYS(false, bool, nvme_up_starting, TEST_UNUSED const struct kvtierd *d);
 
 /* --- */
