@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from engine_process import MOMENTS, PATIENT_S, Engine, Trouble, blocks
+from fidelity_cases import FidelityRules  # noqa: F401 (unittest runs them)
 from world import World, host, started
 
 ENGINE = Path(__file__).with_name("transformers_engine.py")
