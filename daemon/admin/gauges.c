@@ -76,6 +76,7 @@ static void nvme_gauges(struct kvtierd *d)
 		COPIED(nvme_counters, tiers_nvme_disk_written_bytes_total, written_bytes),
 		COPIED(nvme_counters, tiers_nvme_read_errors_total, read_errors),
 		COPIED(nvme_counters, tiers_nvme_write_errors_total, write_errors),
+		COPIED(nvme_counters, tiers_nvme_coded_blocks_total, coded_records),
 		COPIED(nvme_counters, tiers_nvme_recovered_blocks, recovered_records),
 		COPIED(nvme_counters, tiers_nvme_recovery_bytes, recovery_bytes),
 	};
@@ -103,7 +104,6 @@ static void redis_gauges(struct kvtierd *d)
 {
 	static const struct copied rows[] = {
 		COPIED(redis_counters, tiers_redis_coded_blocks_total, coded_total),
-		COPIED(redis_counters, tiers_redis_uncoded_blocks_total, uncoded_total),
 		COPIED(redis_counters, tiers_redis_saved_bytes_total, saved_bytes_total),
 		COPIED(redis_counters, tiers_redis_forged_blocks_total, forged_total),
 		COPIED(redis_counters, tiers_redis_other_form_blocks_total, other_forms_total),

@@ -108,6 +108,9 @@ CONFIG(nvme, write_budget_bytes_per_day, BYTES, "0", 0, 64LL << 40, "bytes",
 CONFIG(nvme, io, ENUM, "auto", 0, 2, "auto|io_uring|threads",
        "How kvtierd reads and writes. auto: by io_uring, or by a pool of threads where the kernel "
        "or a container refuses io_uring. kvtierctl status says which is in use.")
+CONFIG(nvme, compress, ENUM, "off", 0, 1, "off|auto",
+       "auto: blocks become fewer bytes on NVMe, without loss, where that saves 6 % of a space's "
+       "bytes or more: 12 % of fp8 blocks. An older kvtierd does not find such blocks.")
 CONFIG(nvme, stall_us, US, "5s", 10000, 600000000, "us",
        "If a read or write takes longer, its disk is offline until the disk answers again.")
 

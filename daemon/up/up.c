@@ -72,6 +72,7 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 		.write_depth = (c->nvme_queue_depth + 1) / 2,
 		.write_budget_bytes_per_day = c->nvme_write_budget_bytes_per_day,
 		.stall_ns = (uint64_t)c->nvme_stall_us * 1000,
+		.compress = c->nvme_compress == CONFIG_COMPRESS_AUTO,
 		.engine = engine_of(c->nvme_io),
 		.host = tables_host(&d->tables),
 	};

@@ -48,6 +48,8 @@ static void check_entry(const struct nvme_entry *e)
 
 	assert(first >= NVME_PAGE && first + nvme_record_bytes(e) + NVME_PAGE <= who.segment_bytes);
 	assert(e->image_bytes > NVME_PAGE && e->tag_page <= 1);
+	assert(!e->coded_bytes ||
+	       (e->coded_bytes > NVME_PAGE && !e->tag_page && e->coded_bytes < e->image_bytes));
 }
 
 static void check_record(const uint8_t *page, uint32_t number)
@@ -103,12 +105,14 @@ static void reseal_record(uint8_t *page, uint32_t number)
 	header->magic = IMAGE_MAGIC;
 	header->version = IMAGE_VERSION;
 	image_seal(header, header->checksum);
-	tag->magic = NVME_TAG_MAGIC;
+	tag->magic = tag->coded_bytes % 2 ? NVME_CODED_MAGIC : NVME_TAG_MAGIC;
 	memcpy(tag->uuid, who.uuid, sizeof(tag->uuid));
 	tag->sequence = who.sequence;
-	tag->page = number + !nvme_tag_fits(header);
+	tag->page = number + (!nvme_tag_fits(header) && tag->coded_bytes % 2 == 0);
 	tag->header_crc = header->header_crc;
 	(void)nvme_image_check(header, &tag->image_bytes, &payload);
+	if (tag->coded_bytes / 2 % 2)
+		tag->coded_bytes %= tag->image_bytes + NVME_PAGE;
 	crc_at((uint8_t *)tag, offsetof(struct nvme_tag, crc));
 }
 
@@ -241,6 +245,10 @@ static void make_record(uint8_t *page, uint32_t number)
 		(void)nvme_image_check(header, &entry.image_bytes, &payload);
 		if (header->codec_k == CODEC_LOSSLESS) /* may be shorter than its record */
 			entry.image_bytes += below(9000);
+		if (below(2)) { /* coded */
+			entry.page = (uint16_t)number;
+			entry.coded_bytes = below(entry.image_bytes % 100000 + 2 * NVME_PAGE);
+		}
 	}
 	nvme_tag_encode(&who, &entry, page + NVME_PAGE - sizeof(struct nvme_tag));
 	if (below(3) == 0)
@@ -255,10 +263,11 @@ static uint32_t make_footer(uint8_t *bytes)
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct nvme_entry entry = { .page = (uint16_t)page,
-						  .image_bytes = NVME_PAGE + 1 };
+						  .image_bytes = NVME_PAGE * (below(2) + 1) + 1,
+						  .coded_bytes = below(4) ? 0 : below(9000) };
 
 		memcpy(bytes + i * sizeof(entry), &entry, sizeof(entry));
-		page += 2;
+		page += 2u + (below(4) == 0);
 	}
 	if (count > 0 && below(2))
 		flip(bytes + below(count) * sizeof(struct nvme_entry) + 112, 12);

@@ -53,10 +53,12 @@ void kit_owner(uint32_t block, uint8_t ret[32])
 	memset(ret + NVME_TENANT_BYTES, (int)(block % 3), 32 - NVME_TENANT_BYTES);
 }
 
+bool kit_soft;
+
 static void fill(struct random *random, uint8_t *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		bytes[i] = (uint8_t)random_next(random);
+		bytes[i] = (uint8_t)random_next(random) & (kit_soft ? 1 : 255);
 }
 
 uint32_t kit_image(uint32_t block, uint8_t *ret)

@@ -163,7 +163,6 @@ TEST(counters_are_copied)
 		.other_forms_total = 23,
 		.refused_hosts_total = 24,
 		.coded_total = 25,
-		.uncoded_total = 26,
 		.saved_bytes_total = 27,
 	};
 	gauges_sync(&d);
@@ -181,7 +180,6 @@ TEST(counters_are_copied)
 	assert_int_equal(v->tiers_redis_other_form_blocks_total, 23);
 	assert_int_equal(v->tiers_redis_refused_hosts_total, 24);
 	assert_int_equal(v->tiers_redis_coded_blocks_total, 25);
-	assert_int_equal(v->tiers_redis_uncoded_blocks_total, 26);
 	assert_int_equal(v->tiers_redis_saved_bytes_total, 27);
 }
 

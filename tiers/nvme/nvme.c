@@ -40,6 +40,7 @@ struct nvme {
 	struct loop *loop;
 	struct nvme_tier_conf conf;
 	struct loop_timer timer;
+	struct nvme_coders coders;
 	uint32_t n;
 	struct nvme_disk disks[NVME_TIER_PATHS];
 	struct together purge, flush;
@@ -176,6 +177,7 @@ static void nvme_close(struct tier *base)
 	loop_timer_unset(t->loop, &t->timer);
 	for (uint32_t i = 0; i < t->n; i++)
 		nvme_disk_close(&t->disks[i]);
+	nvme_coders_close(&t->coders);
 	free(t);
 }
 
@@ -188,6 +190,7 @@ static void open_disks(struct nvme *t)
 		t->conf.paths[i] = d->path;
 		d->number = (uint8_t)i;
 		d->conf = &t->conf;
+		d->coders = &t->coders;
 		d->loop = t->loop;
 		d->budget_bytes_per_day = t->conf.write_budget_bytes_per_day / t->conf.n_paths;
 		t->n++;
@@ -210,6 +213,11 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	t->base.patience_ns = conf->nvme->stall_ns;
 	t->loop = loop;
 	t->conf = *conf->nvme;
+	r = nvme_coders_open(&t->coders, loop, conf->nvme->compress);
+	if (r) {
+		free(t);
+		return text_fail(text, n, r, "[nvme] cannot start: %s", strerror(-r));
+	}
 	t->timer.fire = tick;
 	loop_timer_set(loop, &t->timer, loop_now(loop));
 	open_disks(t);

@@ -54,6 +54,7 @@ struct nvme_tier_conf {
 	uint64_t write_budget_bytes_per_day; /* all disks together; 0: no limit */
 	uint64_t stall_ns;                   /* an I/O this old: the disk is offline */
 	enum io_engine_choice engine;
+	bool compress; /* records are coded where that saves enough (form_trial.h) */
 	/* its memory is registered with the I/O engines; may be NULL */
 	struct tier *host;
 	struct nvme_events events;

@@ -6,6 +6,12 @@
  * A transfer:
  *	free ──start──> lent ──────────────────────────── done ──> free, the xfer ends
  *	                  └── given up: the xfer ends, kept ──done──> free, release(home)
+ *
+ * A write that is to be coded is lent, too, while its record is made, and is appended then. If the
+ * log has no room at that moment, it waits for the next poll, while the disk takes writes; it does
+ * not wait for the write budget, which may take hours, and was asked before. A
+ * coded record that was read is undone before its xfer ends; nobody waits for it once it was given
+ * up, but its buffer is not free before.
  */
 #include "nvme_disk.h"
 
@@ -64,10 +70,10 @@ static struct xfer *retire(struct nvme_transfer *t)
 	return x;
 }
 
-static void read_done(struct nvme_read *read)
+static void end_read(struct nvme_transfer *t, int status)
 {
-	struct nvme_transfer *t = (struct nvme_transfer *)(void *)read;
 	const struct nvme_events *events = &t->disk->conf->events;
+	const struct nvme_read *read = &t->io.read;
 	const struct extent home = t->home;
 	struct xfer *x = retire(t);
 
@@ -76,16 +82,39 @@ static void read_done(struct nvme_read *read)
 			events->release(events->arg, &home);
 		return;
 	}
-	if (!read->status)
+	if (!status)
 		memcpy(x->record.parent, read->parent, sizeof(x->record.parent));
-	tier_complete(x, read->status);
+	tier_complete(x, status);
+}
+
+static void undone(struct nvme_coder *coder)
+{
+	struct nvme_transfer *t = container_of(coder, struct nvme_transfer, coder);
+
+	t->disk->coding--;
+	end_read(t, coder->status);
+}
+
+static void read_done(struct nvme_read *read)
+{
+	struct nvme_transfer *t = (struct nvme_transfer *)(void *)read;
+
+	if (read->status || !read->coded_bytes || !t->x) {
+		end_read(t, read->status);
+		return;
+	}
+	t->disk->coding++;
+	nvme_coder_unpack(t->disk->coders, &t->coder, read->buffer, read->bytes, read->coded_bytes,
+			  undone);
 }
 
 static void append_done(struct nvme_append *append)
 {
 	struct nvme_transfer *t = (struct nvme_transfer *)(void *)append;
-	struct xfer *x = retire(t);
+	struct xfer *x;
 
+	nvme_coder_free(&t->coder);
+	x = retire(t);
 	if (!append->status)
 		x->where = nvme_location_extent(append->location);
 	tier_complete(x, append->status);
@@ -112,8 +141,9 @@ static int start_append(struct nvme_transfer *t, struct xfer *x)
 	int r;
 
 	memset(append, 0, sizeof(*append));
-	append->image = x->buffer;
+	append->image = t->coder.record ? t->coder.record : x->buffer;
 	append->bytes = x->bytes;
+	append->coded_bytes = t->coder.record ? t->coder.coded_bytes : 0;
 	append->tick = x->record.tick;
 	append->done = append_done;
 	memcpy(append->owner, x->record.owner, sizeof(append->owner));
@@ -126,6 +156,57 @@ static int start_append(struct nvme_transfer *t, struct xfer *x)
 	return r;
 }
 
+/* The append of a write that is lent already. */
+static void append_late(struct nvme_transfer *t)
+{
+	struct nvme_disk *d = t->disk;
+	int r = nvme_disk_writable(d) ? start_append(t, t->x) : -EROFS;
+
+	if (r == -EAGAIN && d->refused_budget) /* carry-over was faster */
+		r = -EDQUOT;
+	if (r == -EAGAIN) {
+		d->waiting += !t->waits;
+		t->waits = true;
+		return;
+	}
+	d->waiting -= t->waits;
+	d->coding_bytes -= t->coder.bytes;
+	t->waits = false;
+	if (r) {
+		nvme_coder_free(&t->coder);
+		tier_complete(retire(t), r);
+	}
+}
+
+static void made(struct nvme_coder *coder)
+{
+	struct nvme_transfer *t = container_of(coder, struct nvme_transfer, coder);
+
+	t->disk->coding--;
+	append_late(t);
+}
+
+/* In the order in which they were submitted as far as that is known: by their places. */
+static void append_waiting(struct nvme_disk *d)
+{
+	for (uint32_t i = 0; i < d->n_transfers && d->waiting; i++)
+		if (d->transfers[i].waits)
+			append_late(&d->transfers[i]);
+}
+
+static int start_write(struct nvme_transfer *t, struct xfer *x)
+{
+	struct nvme_disk *d = t->disk;
+
+	t->coder = (struct nvme_coder){ 0 };
+	if (!d->coders->compress || !nvme_log_affords(d->log, x->bytes + d->coding_bytes) ||
+	    !nvme_coder_pack(d->coders, &t->coder, x->buffer, x->bytes, made))
+		return start_append(t, x);
+	d->coding++;
+	d->coding_bytes += x->bytes;
+	return 0;
+}
+
 int nvme_transfer_start(struct nvme_disk *d, struct xfer *x)
 {
 	struct nvme_transfer *t = d->free;
@@ -135,7 +216,7 @@ int nvme_transfer_start(struct nvme_disk *d, struct xfer *x)
 		d->refused = d->refused || x->op == XFER_WRITE;
 		return -EAGAIN;
 	}
-	r = x->op == XFER_READ ? start_read(t, x) : start_append(t, x);
+	r = x->op == XFER_READ ? start_read(t, x) : start_write(t, x);
 	if (r)
 		return r;
 	d->free = t->next_free;
@@ -492,7 +573,7 @@ bool nvme_disk_idle(const struct nvme_disk *d)
 
 	if (d->io)
 		io_load(d->io, &load);
-	return load.lent == 0;
+	return load.lent == 0 && d->coding == 0 && d->waiting == 0;
 }
 
 uint64_t nvme_disk_probe_in(const struct nvme_disk *d)
@@ -506,7 +587,7 @@ uint64_t nvme_disk_probe_in(const struct nvme_disk *d)
 
 bool nvme_disk_waits(const struct nvme_disk *d)
 {
-	return d->changed || d->refused || d->cancels ||
+	return d->changed || d->refused || d->cancels || d->waiting ||
 	       (d->log && nvme_log_waits(d->log) && d->state != TIER_OFFLINE);
 }
 
@@ -671,4 +752,5 @@ void nvme_disk_poll(struct nvme_disk *d)
 	else if (d->state == TIER_OFFLINE || d->state == TIER_READONLY)
 		probe(d);
 	nvme_log_poll(d->log);
+	append_waiting(d);
 }

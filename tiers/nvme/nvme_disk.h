@@ -55,6 +55,7 @@
 #define KVTIER_NVME_DISK_H
 
 #include "nvme.h"
+#include "nvme_coder.h"
 #include "nvme_file.h"
 
 struct loop;
@@ -76,12 +77,16 @@ struct nvme_transfer {
 	struct xfer *x;     /* NULL: given up */
 	struct extent home; /* of that xfer */
 	bool lent, is_read, cancelled;
+	/* A write: its record is made, then appended. A read: its record is undone. */
+	struct nvme_coder coder;
+	bool waits; /* its append was refused for now: the next poll tries it again */
 	struct nvme_transfer *next_free;
 };
 
 struct nvme_disk {
 	struct nvme_medium medium; /* first: the log gets back to us */
 	const struct nvme_tier_conf *conf;
+	struct nvme_coders *coders; /* the tier's */
 	struct loop *loop;
 	char path[NVME_TIER_PATH_BYTES];
 	uint8_t number;
@@ -110,14 +115,18 @@ struct nvme_disk {
 
 	struct nvme_transfer *transfers, *free;
 	uint32_t n_transfers, cancels; /* cancels: to be ended by the next poll */
+	/* transfers whose record is being made or undone, and those that wait */
+	uint32_t coding, waiting;
+	uint64_t coding_bytes; /* of the images of writes among them */
 };
 
-/* path, number, conf, loop and budget are set. State and text tell of a failure. */
+/* path, number, conf, coders, loop and budget are set. State and text tell of a failure. */
 void nvme_disk_open(struct nvme_disk *d);
 /* The disk is idle. It may be half-open, or never opened. */
 void nvme_disk_close(struct nvme_disk *d);
 void nvme_disk_poll(struct nvme_disk *d);
-bool nvme_disk_idle(const struct nvme_disk *d); /* no I/O is in it */
+/* No I/O is in it, and nothing that belongs to one is under way. */
+bool nvme_disk_idle(const struct nvme_disk *d);
 /* It waits for a poll: no completion will carry it on. */
 bool nvme_disk_waits(const struct nvme_disk *d);
 /* Until a poll will probe it, in ns; UINT64_MAX: it needs no probe. */

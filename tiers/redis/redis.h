@@ -114,11 +114,10 @@ struct redis_counters { /* all since open */
 	uint64_t received_bytes_total, sent_bytes_total; /* of values */
 	/* damaged values, found by the tier or told by tier_condemn() */
 	uint64_t corrupt_total;
-	uint64_t forged_total;      /* values without a right MAC, which were whole */
-	uint64_t other_forms_total; /* values of another form */
-	/* sets of coded values, and what they saved; sets of others, though `compress` is set */
-	uint64_t coded_total, saved_bytes_total, uncoded_total;
-	uint64_t deleted_total; /* corrupt and forged values that were deleted */
+	uint64_t forged_total;                   /* values without a right MAC, which were whole */
+	uint64_t other_forms_total;              /* values of another form */
+	uint64_t coded_total, saved_bytes_total; /* sets of coded values, and what they saved */
+	uint64_t deleted_total;                  /* corrupt and forged values that were deleted */
 	/* xfers that ended so; errors: other error replies */
 	uint64_t timeouts_total, resets_total, errors_total;
 	uint64_t refused_stores_total; /* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */

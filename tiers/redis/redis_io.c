@@ -129,7 +129,6 @@ static void count_form(const struct redis_job *job)
 
 	counters->coded_total += job->pack.n > 0;
 	counters->saved_bytes_total += job->pack.n > 0 ? plain - job->pack.n : 0;
-	counters->uncoded_total += job->endpoint->io->tier->compress && job->pack.n == 0;
 }
 
 /* An answer that is no error. */

@@ -199,8 +199,9 @@ bool nvme_tag_fits(const struct image_header *header)
 void nvme_tag_encode(const struct nvme_identity *who, const struct nvme_entry *entry, uint8_t *ret)
 {
 	struct nvme_tag tag = {
-		.magic = NVME_TAG_MAGIC,
+		.magic = entry->coded_bytes ? NVME_CODED_MAGIC : NVME_TAG_MAGIC,
 		.image_bytes = entry->image_bytes,
+		.coded_bytes = entry->coded_bytes,
 		.sequence = who->sequence,
 		.epoch = entry->epoch,
 		.tick = entry->tick,
@@ -217,7 +218,9 @@ void nvme_tag_encode(const struct nvme_identity *who, const struct nvme_entry *e
 
 uint64_t nvme_record_bytes(const struct nvme_entry *entry)
 {
-	return nvme_round_page(entry->image_bytes) + (entry->tag_page ? NVME_PAGE : 0);
+	const uint32_t bytes = entry->coded_bytes ? entry->coded_bytes : entry->image_bytes;
+
+	return nvme_round_page(bytes) + (entry->tag_page ? NVME_PAGE : 0);
 }
 
 uint32_t nvme_record_first_page(const struct nvme_entry *entry)
@@ -234,6 +237,13 @@ static bool within(const struct nvme_entry *e, const struct nvme_identity *who, 
 	return first >= 1 && e->page > 0 && end + nvme_footer_bytes(count) <= who->segment_bytes;
 }
 
+/* Whether a record of an image of so many bytes may be coded in these. */
+static bool coded_good(uint32_t coded_bytes, uint32_t image_bytes)
+{
+	return coded_bytes > NVME_PAGE &&
+	       nvme_round_page(coded_bytes) < nvme_round_page(image_bytes);
+}
+
 int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 		   const struct image_header *header, uint32_t page, struct nvme_entry *ret)
 {
@@ -242,7 +252,7 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 	uint32_t offset;
 
 	memcpy(&tag, bytes, sizeof(tag));
-	if (tag.magic != NVME_TAG_MAGIC ||
+	if ((tag.magic != NVME_TAG_MAGIC && tag.magic != NVME_CODED_MAGIC) ||
 	    tag.crc != image_crc32c(&tag, offsetof(struct nvme_tag, crc)))
 		return -EBADMSG;
 	if (memcmp(tag.uuid, who->uuid, sizeof(tag.uuid)) || tag.sequence != who->sequence ||
@@ -251,6 +261,9 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 	if (nvme_image_within(header, tag.image_bytes, &offset) ||
 	    tag.header_crc != header->header_crc || page > UINT16_MAX)
 		return -EBADMSG;
+	if (tag.magic == NVME_CODED_MAGIC && !coded_good(tag.coded_bytes, tag.image_bytes))
+		return -EBADMSG;
+	entry.coded_bytes = tag.magic == NVME_CODED_MAGIC ? tag.coded_bytes : 0;
 	memcpy(entry.key, header->key, sizeof(entry.key));
 	memcpy(entry.parent, tag.parent, sizeof(entry.parent));
 	memcpy(entry.owner, tag.owner, sizeof(entry.owner));
@@ -259,7 +272,7 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 	entry.image_bytes = tag.image_bytes;
 	entry.header_crc = tag.header_crc;
 	entry.page = (uint16_t)page;
-	entry.tag_page = !nvme_tag_fits(header);
+	entry.tag_page = !entry.coded_bytes && !nvme_tag_fits(header);
 	if (!within(&entry, who, 1))
 		return -EBADMSG;
 	*ret = entry;
@@ -276,6 +289,8 @@ int nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity
 	memcpy(&header, bytes, sizeof(header));
 	if (nvme_image_check(&header, &image_bytes, &offset))
 		return -EBADMSG;
+	if (!nvme_tag_check(tag, who, &header, page, ret) && ret->coded_bytes)
+		return 0;
 	if (!nvme_tag_fits(&header))
 		return nvme_tag_check(tag, who, &header, page + 1, ret);
 	if (offset == NVME_PAGE)
@@ -328,6 +343,8 @@ static bool entries_good(const struct nvme_entry *entries, uint32_t count,
 
 		if (e->image_bytes <= NVME_PAGE || e->image_bytes > IMAGE_MAX_BYTES ||
 		    e->tag_page > 1)
+			return false;
+		if (e->coded_bytes && (e->tag_page || !coded_good(e->coded_bytes, e->image_bytes)))
 			return false;
 		if (!within(e, who, count) || nvme_record_first_page(e) < next)
 			return false;

@@ -22,6 +22,11 @@
  * image's header, and the tag at its end. This page is written after the image: if it is found, so
  * is the image.
  *
+ * A record may be the coded form of its image (kernels/form.h) instead: a page with the image's
+ * header at its start and the tag at its end, then the form, rounded up to 4 KiB. It has at least a
+ * page less than the image. Its tag has a magic of its own, and tag and entry its bytes;
+ * image_bytes are those of the image all the same.
+ *
  * The data path never syncs, so after a crash any of this may be missing, torn or old.
  * Therefore
  *   - every structure has a CRC-32C, and names the store (uuid) and the segment's sequence. A
@@ -69,6 +74,7 @@ enum {
 	NVME_SUPER_MAGIC = 0x534e564b,  /* "KVNS" */
 	NVME_HEADER_MAGIC = 0x484e564b, /* "KVNH" */
 	NVME_TAG_MAGIC = 0x544e564b,    /* "KVNT" */
+	NVME_CODED_MAGIC = 0x434e564b,  /* "KVNC": of a coded record's tag */
 	NVME_FOOTER_MAGIC = 0x464e564b, /* "KVNF" */
 };
 
@@ -125,10 +131,10 @@ struct nvme_tag {
 	uint64_t tick;
 	/* bytes 0..15 name the tenant, the others are the caller's */
 	uint8_t owner[32];
-	uint8_t parent[32];  /* key; zeros: no parent */
-	uint32_t page;       /* of the image's first byte, in pages from the segment's start */
-	uint32_t header_crc; /* of the image */
-	uint32_t reserved;
+	uint8_t parent[32];   /* key; zeros: no parent */
+	uint32_t page;        /* of the image's first byte, in pages from the segment's start */
+	uint32_t header_crc;  /* of the image */
+	uint32_t coded_bytes; /* of a coded record, without its padding; else 0 */
 	uint32_t crc;
 };
 static_assert(sizeof(struct nvme_tag) == 128, "nvme_tag");
@@ -142,9 +148,9 @@ struct nvme_entry {
 	uint64_t epoch;
 	uint32_t image_bytes; /* as the tag's */
 	uint32_t header_crc;
-	uint16_t page;     /* of the image, as above */
-	uint16_t tag_page; /* 1: the page before belongs to the record, too */
-	uint32_t reserved;
+	uint16_t page;        /* of the image, as above */
+	uint16_t tag_page;    /* 1: the page before belongs to the record, too */
+	uint32_t coded_bytes; /* as the tag's */
 };
 static_assert(sizeof(struct nvme_entry) == 128, "nvme_entry");
 

@@ -133,8 +133,11 @@ struct nvme_io {
  * and counted there with `tick`.
  */
 struct nvme_append {
-	uint8_t *image;     /* page-aligned; header complete */
-	uint32_t bytes;     /* of the image */
+	uint8_t *image; /* page-aligned; header complete */
+	uint32_t bytes; /* of the image */
+	/* 0, or what lies at `image` is a coded record of so many bytes: the header's page, then
+	 * the form, then zeros to the end of its page */
+	uint32_t coded_bytes;
 	uint8_t owner[32];  /* bytes 0..15: tenant */
 	uint8_t parent[32]; /* key; zeros: no parent */
 	uint64_t tick;      /* last access, < 2^48 */
@@ -149,8 +152,8 @@ struct nvme_append {
 	uint32_t tag_page; /* of the pool; UINT32_MAX: not used */
 };
 
-/* A read is lent in the same way. With status 0 all `bytes` were read, and the caller checks
- * header, identity and checksum. */
+/* A read is lent in the same way. With status 0 all `bytes` were read, or all that the segment has
+ * from there on: a coded record is shorter. The caller checks header, identity and checksum. */
 struct nvme_read {
 	uint64_t location;
 	/* page-aligned, with room up to the next multiple of 4 KiB */
@@ -160,13 +163,16 @@ struct nvme_read {
 	int status;
 	/* status 0: as kept in the image's padding; zeros: no parent, or not known */
 	uint8_t parent[32];
+	uint32_t coded_bytes; /* status 0: of a coded record, which is to be undone; or 0 */
 
 	struct nvme_io io;
 };
 
 /* uint64_t only: nvme.c adds them up. */
 struct nvme_counters {
-	uint64_t appended_bytes;  /* of callers, completed */
+	uint64_t appended_bytes; /* of callers, completed */
+	/* of these: coded records, and the bytes by which they were shorter */
+	uint64_t coded_records, saved_bytes;
 	uint64_t carried_bytes;   /* written again */
 	uint64_t dropped_records; /* live ones, not carried over */
 	/* how long their segments had been full, summed up (a recovered one: since the start) */
@@ -263,6 +269,8 @@ void nvme_log_pause(struct nvme_log *log, bool paused);
  * segments (NVME_SPARE_OFFSET). */
 uint64_t nvme_log_spare(const struct nvme_log *log);
 
+/* Whether the write budget has so many bytes now. */
+bool nvme_log_affords(struct nvme_log *log, uint64_t bytes);
 /* The rest of the write budget's reserve: 0 to 100; 100 without a budget. */
 uint32_t nvme_log_budget_percent(const struct nvme_log *log);
 

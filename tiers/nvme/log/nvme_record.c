@@ -147,6 +147,17 @@ static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
 	return -EAGAIN;
 }
 
+static void count_appended(struct nvme_log *log, const struct nvme_entry *entry)
+{
+	struct nvme_counters *counters = &log->facts.counters;
+
+	counters->appended_bytes += nvme_record_bytes(entry);
+	if (!entry->coded_bytes)
+		return;
+	counters->coded_records++;
+	counters->saved_bytes += nvme_round_page(entry->image_bytes) - nvme_record_bytes(entry);
+}
+
 static void append_done(struct nvme_io *io)
 {
 	struct nvme_append *a = io->owner;
@@ -171,7 +182,7 @@ static void append_done(struct nvme_io *io)
 		if (a == &log->carry.append)
 			log->facts.counters.carried_bytes += nvme_record_bytes(entry);
 		else
-			log->facts.counters.appended_bytes += nvme_record_bytes(entry);
+			count_appended(log, entry);
 	}
 	a->done(a);
 }
@@ -187,8 +198,10 @@ static void set_writes(struct nvme_log *log, struct nvme_append *a, const struct
 	nvme_identify(log, a->fill->segment, &who);
 	/* cannot fail: it was checked when the entry was made */
 	(void)nvme_image_check(header, &image_bytes, &payload);
+	if (entry->coded_bytes)
+		payload = NVME_PAGE;
 	nvme_io_set(&a->io[0], log, IO_WRITE, base + (uint64_t)entry->page * NVME_PAGE, a->image,
-		    (uint32_t)nvme_round_page(a->bytes));
+		    (uint32_t)nvme_round_page(entry->coded_bytes ? entry->coded_bytes : a->bytes));
 	if (entry->tag_page) {
 		memcpy(page, header, sizeof(*header));
 		nvme_tag_encode(&who, entry, page + NVME_PAGE - sizeof(struct nvme_tag));
@@ -255,8 +268,9 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 	entry.tick = a->tick;
 	entry.epoch = log->epoch;
 	entry.image_bytes = a->bytes;
+	entry.coded_bytes = a->coded_bytes;
 	entry.header_crc = header->header_crc;
-	entry.tag_page = !nvme_tag_fits(header);
+	entry.tag_page = !a->coded_bytes && !nvme_tag_fits(header);
 	if (!nvme_budget_allows(log, nvme_record_bytes(&entry))) {
 		log->facts.counters.refused_budget++;
 		return -EAGAIN;
@@ -271,19 +285,31 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 static void find_parent(struct nvme_log *log, struct nvme_read *read)
 {
 	const struct image_header *header = (const void *)read->buffer;
+	const uint32_t page = nvme_location_page(read->location);
+	const uint8_t *end;
 	struct nvme_identity who;
 	struct nvme_entry entry;
 	uint32_t payload;
 
 	memset(read->parent, 0, sizeof(read->parent));
+	read->coded_bytes = 0;
 	if (nvme_location_tag_page(read->location) ||
-	    nvme_image_within(header, read->bytes, &payload) || !nvme_tag_fits(header))
+	    nvme_image_within(header, read->bytes, &payload))
 		return;
 	nvme_identify(log, nvme_location_segment(read->location), &who);
-	if (!nvme_tag_check(read->buffer + payload - sizeof(struct nvme_tag), &who, header,
-			    nvme_location_page(read->location), &entry) &&
-	    entry.image_bytes == read->bytes)
-		memcpy(read->parent, entry.parent, sizeof(read->parent));
+	end = read->buffer + NVME_PAGE;
+	if (nvme_tag_check(end - sizeof(struct nvme_tag), &who, header, page, &entry) ||
+	    !entry.coded_bytes) {
+		end = read->buffer + payload;
+		if (!nvme_tag_fits(header) ||
+		    nvme_tag_check(end - sizeof(struct nvme_tag), &who, header, page, &entry) ||
+		    entry.coded_bytes)
+			return;
+	}
+	if (entry.image_bytes != read->bytes)
+		return;
+	memcpy(read->parent, entry.parent, sizeof(read->parent));
+	read->coded_bytes = entry.coded_bytes;
 }
 
 static void read_done(struct nvme_io *io)
@@ -299,15 +325,17 @@ static void read_done(struct nvme_io *io)
 
 int nvme_log_read(struct nvme_log *log, struct nvme_read *read)
 {
-	const uint64_t bytes = nvme_round_page(read->bytes);
 	const uint32_t segment = nvme_location_segment(read->location);
 	const uint64_t offset = (uint64_t)nvme_location_page(read->location) * NVME_PAGE;
+	uint64_t bytes = nvme_round_page(read->bytes);
 	int r;
 
 	if (nvme_log_stale(log, read->location))
 		return -ESTALE;
-	if (!read->bytes || offset + bytes > log->facts.segment_bytes)
+	if (!read->bytes || bytes > log->facts.segment_bytes || offset >= log->facts.segment_bytes)
 		return -EINVAL;
+	if (bytes > log->facts.segment_bytes - offset)
+		bytes = log->facts.segment_bytes - offset;
 	nvme_io_set(&read->io, log, IO_READ,
 		    nvme_segment_offset(segment, log->facts.segment_bytes) + offset, read->buffer,
 		    (uint32_t)bytes);
@@ -449,10 +477,11 @@ static bool record_good(struct nvme_log *log, const struct nvme_entry *want)
 	nvme_identify(log, log->carry.segment, &who);
 	if (nvme_image_within(header, want->image_bytes, &payload))
 		return false;
-	end_of_tag = want->tag_page ? NVME_PAGE : payload;
+	end_of_tag = want->tag_page || want->coded_bytes ? NVME_PAGE : payload;
 	return !nvme_tag_check(bytes + end_of_tag - sizeof(struct nvme_tag), &who, header,
 			       want->page, &is) &&
-	       is.image_bytes == want->image_bytes && !memcmp(is.key, want->key, sizeof(is.key)) &&
+	       is.image_bytes == want->image_bytes && is.coded_bytes == want->coded_bytes &&
+	       !memcmp(is.key, want->key, sizeof(is.key)) &&
 	       !memcmp(is.owner, want->owner, sizeof(is.owner));
 }
 
@@ -501,6 +530,7 @@ static void append_record(struct nvme_log *log)
 	carry->entry.tick = carry->candidates[carry->next].tick;
 	carry->append.image = carry->buffer + (entry->tag_page ? NVME_PAGE : 0);
 	carry->append.bytes = entry->image_bytes;
+	carry->append.coded_bytes = entry->coded_bytes;
 	carry->append.tick = carry->entry.tick;
 	carry->append.done = carried;
 	r = nvme_append_start(log, &carry->append, &carry->entry, true);

@@ -242,6 +242,11 @@ static void nvme_charge(struct nvme_log *log, uint64_t bytes)
 	nvme_budget_pay(log, bytes);
 }
 
+bool nvme_log_affords(struct nvme_log *log, uint64_t bytes)
+{
+	return nvme_budget_allows(log, bytes);
+}
+
 uint32_t nvme_log_budget_percent(const struct nvme_log *log)
 {
 	double level;

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_coder.c - records that are the coded form of their image. Contract: nvme_coder.h; their
+ * bytes: log/nvme_format.h.
+ */
+#include "nvme_coder.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/vault.h"
+#include "tiers/nvme/log/nvme_format.h"
+
+int nvme_coders_open(struct nvme_coders *coders, struct loop *loop, bool compress)
+{
+	/* All are made at once: a record that is read must not wait for a thread that the system
+	 * does not give then. */
+	const struct workers_conf conf = { .loop = loop,
+					   .threads = NVME_CODER_THREADS,
+					   .keep = NVME_CODER_THREADS };
+
+	coders->loop = loop;
+	coders->compress = compress;
+	coders->kernels = codec_kernels(NULL);
+	return workers_open(&conf, &coders->workers);
+}
+
+void nvme_coders_close(struct nvme_coders *coders)
+{
+	workers_close(coders->workers);
+	coders->workers = NULL;
+}
+
+/* The image's own header says what it is: whoever asked for it looks at it later. */
+static int look_at_image(struct nvme_coder *c)
+{
+	const struct image_header *header = (const void *)c->image;
+	struct image_identity identity;
+
+	memcpy(identity.key, header->key, sizeof(identity.key));
+	memcpy(identity.space_id, header->space_id, sizeof(identity.space_id));
+	image_header_geometry(header, &c->geometry);
+	if (image_header_check(header, &c->geometry, &identity, &c->shape) ||
+	    c->shape.image_bytes > c->bytes)
+		return -EBADMSG;
+	return 0;
+}
+
+static const uint8_t *space_of(const struct nvme_coder *c)
+{
+	return ((const struct image_header *)(const void *)c->image)->space_id;
+}
+
+/* --- before an append --- */
+
+/* The header has a page of its own, with room for the log's tag; the form lies behind it. */
+static enum work_end pack(struct work *work, uint32_t thread)
+{
+	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
+	struct form_pack p;
+	uint64_t end;
+	int r;
+
+	(void)thread;
+	form_pack_start(&p, c->shared->kernels, &c->geometry, &c->shape, c->image,
+			c->record + NVME_PAGE);
+	do
+		r = form_pack_step(&p, IMAGE_MAX_BYTES);
+	while (r == CODEC_MORE);
+	end = nvme_round_page((uint64_t)NVME_PAGE + p.n);
+	if (r || end >= nvme_round_page(c->bytes))
+		return WORK_ENDED;
+	memcpy(c->record, c->image, sizeof(struct image_header));
+	memset(c->record + NVME_PAGE + p.n, 0, end - NVME_PAGE - p.n);
+	c->coded_bytes = NVME_PAGE + p.n;
+	return WORK_ENDED;
+}
+
+static void packed(struct work *work)
+{
+	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
+	const uint64_t plain = nvme_round_page(c->bytes);
+
+	form_trial_learns(&c->shared->trials, space_of(c), plain,
+			  c->coded_bytes ? nvme_round_page(c->coded_bytes) : plain,
+			  loop_now(c->shared->loop));
+	if (!c->coded_bytes)
+		nvme_coder_free(c);
+	c->done(c);
+}
+
+bool nvme_coder_pack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *image,
+		     uint32_t bytes, void (*done)(struct nvme_coder *coder))
+{
+	*c = (struct nvme_coder){ .shared = coders, .image = image, .bytes = bytes, .done = done };
+	if (!coders->compress || bytes < sizeof(struct image_header) || look_at_image(c))
+		return false;
+	c->room = nvme_round_page((uint64_t)NVME_PAGE + form_most(&c->shape) + FORM_SPARE);
+	if (coders->bytes + c->room > NVME_CODER_BYTES ||
+	    !form_trial_asks(&coders->trials, space_of(c), loop_now(coders->loop)))
+		return false;
+	c->record = vault_buffer(c->room);
+	if (!c->record)
+		return false;
+	coders->bytes += c->room;
+	c->work.run = pack;
+	c->work.done = packed;
+	workers_submit(coders->workers, &c->work);
+	return true;
+}
+
+void nvme_coder_free(struct nvme_coder *c)
+{
+	if (!c->record)
+		return;
+	vault_free(c->record, c->room);
+	c->shared->bytes -= c->room;
+	c->record = NULL;
+}
+
+/* --- after a read --- */
+
+/* The form is copied out of the way of its image. */
+static int unpack_image(struct nvme_coder *c)
+{
+	const uint32_t scales_end = sizeof(struct image_header) + c->shape.scale_bytes,
+		       n = c->coded_bytes - NVME_PAGE;
+	uint8_t *form = vault_buffer((size_t)n + FORM_SPARE);
+	struct form_unpack u;
+	size_t used;
+	int r;
+
+	if (!form)
+		return -ENOMEM;
+	memcpy(form, c->image + NVME_PAGE, n);
+	form_unpack_start(&u, c->shared->kernels, &c->shape, c->image);
+	r = form_unpack_some(&u, form, n, &used);
+	vault_free(form, (size_t)n + FORM_SPARE);
+	if (r || used != n || !form_unpack_whole(&u))
+		return -EBADMSG;
+	memset(c->image + scales_end, 0, c->shape.payload_offset - scales_end);
+	memset(c->image + c->shape.image_bytes, 0,
+	       nvme_round_page(c->bytes) - c->shape.image_bytes);
+	return 0;
+}
+
+static enum work_end unpack(struct work *work, uint32_t thread)
+{
+	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
+
+	(void)thread;
+	c->status = look_at_image(c);
+	if (!c->status && (c->coded_bytes <= NVME_PAGE || c->coded_bytes > c->bytes))
+		c->status = -EBADMSG;
+	if (!c->status)
+		c->status = unpack_image(c);
+	return WORK_ENDED;
+}
+
+static void unpacked(struct work *work)
+{
+	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
+
+	c->done(c);
+}
+
+void nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *buffer,
+		       uint32_t bytes, uint32_t coded_bytes, void (*done)(struct nvme_coder *coder))
+{
+	*c = (struct nvme_coder){ .shared = coders,
+				  .image = buffer,
+				  .bytes = bytes,
+				  .coded_bytes = coded_bytes,
+				  .done = done };
+	c->work.run = unpack;
+	c->work.done = unpacked;
+	workers_submit(coders->workers, &c->work);
+}
