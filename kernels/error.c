@@ -12,6 +12,7 @@
 
 #include "int8.h"
 #include "kernels.h"
+#include "q4.h"
 #include "tiles.h"
 
 /* Passing over a tile takes as long as comparing so many bytes. */
@@ -48,12 +49,30 @@ static double value_of(int is_fp16, uint32_t code)
 	return code & 0x8000 ? -m * power : m * power;
 }
 
-static uint16_t decoded(const struct error_run *x, const struct page_tile *u, uint32_t column,
-			uint8_t code)
+/* What the image has for a value of the tile. */
+static uint16_t decoded(const struct error_run *x, const struct page_tile *u, uint32_t row,
+			uint32_t column)
 {
-	if (u->codec == CODEC_INT8)
-		return int8_decode(x->is_fp16, (int)x->scale[column] - FP8_BIAS, (int8_t)code);
-	return fp8_decode(x->is_fp16, (int)*x->scale - FP8_BIAS, code);
+	const uint32_t dim = u->row_bytes / 2;
+	const uint8_t *codes =
+		x->codes + (uint64_t)row * image_row_bytes(u->codec, DTYPE_BF16, dim);
+	const uint32_t half = codes[column / 2] >> (column % 2 * 4) & Q4_MOST;
+	const uint8_t *v4 = x->scale + image_scale_bytes(CODEC_V4, row, dim);
+
+	switch (u->codec) {
+	case CODEC_INT8:
+		return int8_decode(x->is_fp16, (int)x->scale[column] - FP8_BIAS,
+				   (int8_t)codes[column]);
+	case CODEC_K4:
+		return k4_decode(x->is_fp16,
+				 (uint32_t)x->scale[2 * column] | (uint32_t)x->scale[2 * column + 1]
+									  << 8,
+				 x->scale[2 * dim + column], half);
+	case CODEC_V4:
+		return v4_decode(x->is_fp16, v4[column / IMAGE_V4_VALUES], half);
+	default:
+		return fp8_decode(x->is_fp16, (int)*x->scale - FP8_BIAS, codes[column]);
+	}
 }
 
 /* What a tile would be if its plane were int8: k of each of its columns, or FP8_K_NONE where int8
@@ -113,7 +132,6 @@ static double int8_of(const struct error_run *x, const struct as_int8 *int8, uin
 static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t first,
 			uint32_t end, const struct as_int8 *int8)
 {
-	const uint8_t *code = x->codes + (uint64_t)first * u->row_bytes / 2;
 	uint64_t done = 0;
 
 	for (uint32_t row = first; row < end && done < x->left; row++)
@@ -121,7 +139,7 @@ static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t
 			const uint8_t *from = u->base + row * u->stride + at;
 			const uint32_t source = (uint32_t)from[0] | (uint32_t)from[1] << 8;
 			const double was = value_of(x->is_fp16, source),
-				     is = value_of(x->is_fp16, decoded(x, u, at / 2, *code++));
+				     is = value_of(x->is_fp16, decoded(x, u, row, at / 2));
 			const double other = int8_of(x, int8, at / 2, source, is);
 
 			x->sums.squares += was * was;
@@ -134,7 +152,7 @@ static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t
 
 static enum image_codec of_groups(uint8_t codec)
 {
-	return codec == CODEC_INT8 ? CODEC_FP8 : (enum image_codec)codec;
+	return image_codec_scales(codec) ? CODEC_FP8 : (enum image_codec)codec;
 }
 
 /* One of how many chunks is compared, if all that are compared together shall have `sample` bytes.
@@ -203,8 +221,10 @@ static uint64_t look_at(struct error_run *x, const struct page_tile *u)
 		as_int8(x, u, chunk, &int8);
 		done += compare(x, u, row, end, &int8);
 	}
-	x->codes += bytes / 2;
-	x->scale += u->codec == CODEC_INT8 ? u->row_bytes / 2 : 1;
+	x->codes += (uint64_t)u->rows * image_row_bytes(u->codec, DTYPE_BF16, u->row_bytes / 2);
+	/* a joined tile of fp8 has one scale, too */
+	x->scale +=
+		u->codec == CODEC_FP8 ? 1 : image_scale_bytes(u->codec, u->rows, u->row_bytes / 2);
 	return done;
 }
 

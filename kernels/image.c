@@ -42,6 +42,8 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 		return 1;
 	case CODEC_FP8:
 	case CODEC_INT8:
+	case CODEC_K4:
+	case CODEC_V4:
 	case CODEC_LOSSLESS:
 		return dtype == DTYPE_BF16 || dtype == DTYPE_FP16;
 	case CODEC_FP8_NATIVE:
@@ -51,14 +53,16 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 	}
 }
 
-static uint32_t value_bytes(enum image_codec codec, uint32_t dtype)
-{
-	return image_codec_scales(codec) ? 1 : image_element_bytes(dtype);
-}
-
 static uint32_t divided_up(uint32_t n, uint32_t by)
 {
 	return (n + by - 1) / by;
+}
+
+uint32_t image_row_bytes(enum image_codec codec, uint32_t dtype, uint32_t dim)
+{
+	if (codec == CODEC_K4 || codec == CODEC_V4)
+		return divided_up(dim, 2);
+	return image_codec_scales(codec) ? dim : dim * image_element_bytes(dtype);
 }
 
 uint32_t image_pack_bytes(uint32_t dtype, uint32_t n, uint32_t far)
@@ -105,16 +109,28 @@ static uint64_t packs_payload(const struct image_geometry *g, uint32_t far)
 	       IMAGE_PACK_SPARE + g->opaque_bytes;
 }
 
+uint32_t image_scale_bytes(enum image_codec codec, uint32_t tokens, uint32_t dim)
+{
+	switch (codec) {
+	case CODEC_FP8:
+		return dim ? divided_up(tokens, IMAGE_GROUP_TOKENS) : 0;
+	case CODEC_INT8:
+		return divided_up(tokens, IMAGE_CHANNEL_TOKENS) * dim;
+	case CODEC_K4:
+		return divided_up(tokens, IMAGE_CHANNEL_TOKENS) * dim * IMAGE_K4_SCALES;
+	case CODEC_V4:
+		return tokens * divided_up(dim, IMAGE_V4_VALUES);
+	default:
+		return 0;
+	}
+}
+
 /* Scales of one head of a plane. */
 static uint32_t head_scales(const struct image_geometry *g, enum image_codec codec, uint32_t dim)
 {
 	if (codec == CODEC_LOSSLESS)
 		return IMAGE_PACK_SCALES * head_packs(g, dim, 0).n;
-	if (codec == CODEC_INT8)
-		return (g->block_tokens + IMAGE_CHANNEL_TOKENS - 1) / IMAGE_CHANNEL_TOKENS * dim;
-	return codec == CODEC_FP8 && dim ?
-		       (g->block_tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS :
-		       0;
+	return image_scale_bytes(codec, g->block_tokens, dim);
 }
 
 /* The first field out of its limits, or NULL. Planes need layers and heads; without planes both may
@@ -144,9 +160,10 @@ static const char *bad_field(const struct image_geometry *g, enum image_codec co
 		return "opaque_bytes";
 	if (!least && !g->typed_segments && !g->opaque_bytes)
 		return "head_dim_k"; /* a block without bytes */
-	if (!least && codec_k == CODEC_INT8)
+	if (!least && image_codec_channels(codec_k))
 		return "codec"; /* it is for planes: typed values would be fp8 under its name */
-	if ((codec_k == CODEC_LOSSLESS) != (codec_v == CODEC_LOSSLESS))
+	if ((codec_k == CODEC_LOSSLESS) != (codec_v == CODEC_LOSSLESS) || codec_k == CODEC_V4 ||
+	    codec_v == CODEC_K4)
 		return "codec";
 	return codec_takes(codec_k, g->dtype) && codec_takes(codec_v, g->dtype) ? NULL : "codec";
 }
@@ -155,8 +172,6 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 		struct image_shape *ret, const char **ret_field)
 {
 	const char *field = bad_field(g, codec_k, codec_v);
-	const uint32_t bytes_k = value_bytes(codec_k, g->dtype),
-		       bytes_v = value_bytes(codec_v, g->dtype);
 	uint64_t element, groups, planes, scales, payload, offset, values_k, values_v, typed;
 
 	if (field) {
@@ -170,7 +185,10 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	values_k = planes * g->block_tokens * g->head_dim_k;
 	values_v = planes * g->block_tokens * g->head_dim_v;
 	typed = (uint64_t)g->typed_segments * g->typed_values;
-	payload = (values_k + typed) * bytes_k + values_v * bytes_v + g->opaque_bytes;
+	payload = planes * g->block_tokens *
+			  (image_row_bytes(codec_k, g->dtype, g->head_dim_k) +
+			   image_row_bytes(codec_v, g->dtype, g->head_dim_v)) +
+		  typed * (image_codec_scales(codec_k) ? 1 : element) + g->opaque_bytes;
 	scales = planes *
 		 (head_scales(g, codec_k, g->head_dim_k) + head_scales(g, codec_v, g->head_dim_v));
 	if (image_codec_scales(codec_k))
@@ -191,7 +209,7 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 		 IMAGE_ALIGN;
 	if (offset + payload > IMAGE_MAX_BYTES)
 		return -EOVERFLOW;
-	/* The logical size is at most twice the payload: it fits 32 bits as well. */
+	/* The logical size is at most four times the payload: it fits 32 bits as well. */
 	*ret = (struct image_shape){
 		.element_bytes = (uint32_t)element,
 		.groups = (uint32_t)groups,
@@ -256,8 +274,8 @@ void image_layer_at(const struct image_geometry *g, enum image_codec codec_k,
 	*ret_scale = heads * (head_scales(g, codec_k, g->head_dim_k) +
 			      head_scales(g, codec_v, g->head_dim_v));
 	*ret_payload = heads * g->block_tokens *
-		       (g->head_dim_k * value_bytes(codec_k, g->dtype) +
-			g->head_dim_v * value_bytes(codec_v, g->dtype));
+		       (image_row_bytes(codec_k, g->dtype, g->head_dim_k) +
+			image_row_bytes(codec_v, g->dtype, g->head_dim_v));
 	if (codec_k == CODEC_LOSSLESS) /* no more than all of the payload: they fit */
 		*ret_payload = (uint32_t)layers_in(g, layer, &scales);
 }

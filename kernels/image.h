@@ -4,7 +4,8 @@
  *
  *	0         struct image_header, 128 bytes
  *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), or for int8 per
- *	          (layer, K|V, head, 64-token group, channel); then one per 1,024 values of each
+ *	          (layer, K|V, head, 64-token group, channel); for k4 three bytes for each of the
+ *	          latter; for v4 one per 32 values of a token; then one per 1,024 values of each
  *	          typed segment; for lossless three bytes per pack; none for raw and fp8-native
  *	payload_offset (a multiple of 4 KiB)
  *	          payload: [layer][K|V][head][token][dim], then typed, then opaque bytes
@@ -26,7 +27,9 @@ enum {
 	IMAGE_VERSION = 1,
 	IMAGE_ALIGN = 4096,
 	IMAGE_GROUP_TOKENS = 16,
-	IMAGE_CHANNEL_TOKENS = 64, /* int8: of a channel, in a group */
+	IMAGE_CHANNEL_TOKENS = 64, /* int8, k4: of a channel, in a group */
+	IMAGE_K4_SCALES = 3,  /* bytes of scales of a channel: its least value, 2, and its step */
+	IMAGE_V4_VALUES = 32, /* of a token, in a group */
 	IMAGE_GROUP_TYPED = 1024,
 	/* A pack of a lossless image (lossless.h) has 64 tokens of a head, or as many as have at
 	 * most 40,960 values; or 4,096 values of a typed segment. */
@@ -55,12 +58,39 @@ enum image_codec {
 	CODEC_FP8_NATIVE = 3,
 	CODEC_LOSSLESS = 4, /* of K, V and typed values, or of none of them */
 	CODEC_INT8 = 5,     /* of planes; typed values are fp8 beside it */
+	CODEC_K4 = 6,       /* of K planes; typed values are fp8 beside it */
+	CODEC_V4 = 7,       /* of V planes */
 };
-/* Whether values of 16 bits become a byte, with scales. */
+/* Whether values of 16 bits become fewer, with scales. */
 static inline int image_codec_scales(enum image_codec codec)
 {
-	return codec == CODEC_FP8 || codec == CODEC_INT8;
+	return codec == CODEC_FP8 || (codec >= CODEC_INT8 && codec <= CODEC_V4);
 }
+/* Whether the scales are of channels of up to 64 tokens. */
+static inline int image_codec_channels(enum image_codec codec)
+{
+	return codec == CODEC_INT8 || codec == CODEC_K4;
+}
+/* Codecs of spaces that are not the same of K and V, by the numbers of enum kvtier_codec. The
+ * others are codecs of images. */
+enum {
+	CODECS_Q4 = 6,     /* k4 and v4 */
+	CODECS_INT8V4 = 7, /* int8 and v4 */
+};
+struct image_codecs {
+	enum image_codec k, v; /* k: of typed values, too */
+};
+static inline struct image_codecs image_codecs(uint32_t number)
+{
+	return (struct image_codecs){
+		number == CODECS_Q4     ? CODEC_K4 :
+		number == CODECS_INT8V4 ? CODEC_INT8 :
+					  (enum image_codec)number,
+		number == CODECS_Q4 || number == CODECS_INT8V4 ? CODEC_V4 :
+								 (enum image_codec)number,
+	};
+}
+
 enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
 
 struct image_header {
@@ -128,6 +158,11 @@ int image_shape(const struct image_geometry *geometry, enum image_codec codec_k,
 void image_layer_at(const struct image_geometry *geometry, enum image_codec codec_k,
 		    enum image_codec codec_v, uint32_t layer, const uint8_t *scales,
 		    uint32_t *ret_scale, uint32_t *ret_payload);
+
+/* Bytes of a token of one head in the payload; of all codecs but lossless. */
+uint32_t image_row_bytes(enum image_codec codec, uint32_t dtype, uint32_t dim);
+/* Scales of so many tokens of a head, from the first or the 64th, 128th ... on. */
+uint32_t image_scale_bytes(enum image_codec codec, uint32_t tokens, uint32_t dim);
 
 /* Tokens of a head in a pack, for a head dim > 0. */
 static inline uint32_t image_pack_tokens(uint32_t dim)

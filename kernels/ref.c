@@ -17,14 +17,15 @@
 #include "int8.h"
 #include "kernels.h"
 #include "lossless.h"
+#include "q4.h"
 
 /* Where the next bytes of an image go to or come from, and where its packs end at the latest. */
 struct image_cursor {
 	uint8_t *scales, *payload, *packs_end;
 };
 
-/* One group: rows x cols values of the source dtype, row r at base + r * stride. With int8 each
- * column is one. */
+/* One group: rows x cols values of the source dtype, row r at base + r * stride. With int8 and k4
+ * each column is one, with v4 32 values of each row. */
 struct group {
 	uint8_t *base;
 	uint64_t stride;
@@ -124,6 +125,111 @@ static void decode_channels(const struct group *g, int is_fp16, struct image_cur
 			memcpy(g->base + r * g->stride + 2ull * c, &v, sizeof(v));
 		}
 	from->scales += g->ends ? g->cols : 0;
+}
+
+static uint32_t group_value(const struct group *g, uint32_t row, uint32_t col)
+{
+	return load16(g->base + row * g->stride + 2ull * col);
+}
+
+/* Writes the c-th code of a row: two share a byte, the first one its low half. */
+static void put_code(uint8_t *row, uint32_t c, uint32_t code)
+{
+	row[c / 2] = (uint8_t)(c % 2 ? row[c / 2] | code << 4 : code);
+}
+
+static uint32_t get_code(const uint8_t *row, uint32_t c)
+{
+	return row[c / 2] >> (c % 2 * 4) & Q4_MOST;
+}
+
+/* The scales of k4: all least values of the columns, then all steps. */
+static uint32_t k4_lo(const uint8_t *scales, uint32_t c)
+{
+	return load16(scales + 2ull * c);
+}
+
+static int encode_k4(const struct group *g, int is_fp16, struct image_cursor *to)
+{
+	uint8_t *steps = to->scales + 2ull * g->cols;
+
+	for (uint32_t c = 0; c < g->cols; c++) {
+		uint32_t least = group_value(g, 0, c), most = least;
+		uint16_t lo;
+		int j;
+
+		for (uint32_t r = 1; r < g->rows; r++) {
+			const uint32_t v = group_value(g, r, c);
+
+			least = q4_rank(v) < q4_rank(least) ? v : least;
+			most = q4_rank(v) > q4_rank(most) ? v : most;
+		}
+		lo = (uint16_t)k4_least(is_fp16, least);
+		j = k4_step(is_fp16, lo, most);
+		if (j == Q4_STEP_NONE)
+			return -ERANGE;
+		memcpy(to->scales + 2ull * c, &lo, sizeof(lo));
+		steps[c] = (uint8_t)j;
+	}
+	for (uint32_t r = 0; r < g->rows; r++, to->payload += (g->cols + 1) / 2)
+		for (uint32_t c = 0; c < g->cols; c++)
+			put_code(to->payload, c,
+				 k4_encode(is_fp16, k4_lo(to->scales, c), steps[c],
+					   group_value(g, r, c)));
+	to->scales += IMAGE_K4_SCALES * g->cols;
+	return 0;
+}
+
+static void decode_k4(const struct group *g, int is_fp16, struct image_cursor *from)
+{
+	const uint8_t *steps = from->scales + 2ull * g->cols;
+
+	for (uint32_t r = 0; r < g->rows; r++, from->payload += (g->cols + 1) / 2)
+		for (uint32_t c = 0; c < g->cols; c++) {
+			const uint16_t v = k4_decode(is_fp16, k4_lo(from->scales, c), steps[c],
+						     get_code(from->payload, c));
+
+			memcpy(g->base + r * g->stride + 2ull * c, &v, sizeof(v));
+		}
+	from->scales += g->ends ? IMAGE_K4_SCALES * g->cols : 0;
+}
+
+static int encode_v4(const struct group *g, int is_fp16, struct image_cursor *to)
+{
+	for (uint32_t r = 0; r < g->rows; r++, to->payload += (g->cols + 1) / 2)
+		for (uint32_t first = 0; first < g->cols; first += IMAGE_V4_VALUES) {
+			const uint32_t left = g->cols - first;
+			const struct group part = {
+				.base = g->base + r * g->stride + 2ull * first,
+				.rows = 1,
+				.cols = left < IMAGE_V4_VALUES ? left : IMAGE_V4_VALUES,
+			};
+			const int j = v4_step(is_fp16, group_amax(&part));
+
+			if (j == Q4_STEP_NONE)
+				return -ERANGE;
+			*to->scales++ = (uint8_t)j;
+			for (uint32_t c = 0; c < part.cols; c++)
+				put_code(to->payload, first + c,
+					 v4_encode(is_fp16, j, group_value(&part, 0, c)));
+		}
+	return 0;
+}
+
+static void decode_v4(const struct group *g, int is_fp16, struct image_cursor *from)
+{
+	const uint32_t scales = (g->cols + IMAGE_V4_VALUES - 1) / IMAGE_V4_VALUES;
+
+	for (uint32_t r = 0; r < g->rows; r++) {
+		for (uint32_t c = 0; c < g->cols; c++) {
+			const uint16_t v = v4_decode(is_fp16, from->scales[c / IMAGE_V4_VALUES],
+						     get_code(from->payload, c));
+
+			memcpy(g->base + r * g->stride + 2ull * c, &v, sizeof(v));
+		}
+		from->scales += scales;
+		from->payload += (g->cols + 1) / 2;
+	}
 }
 
 /* Value i of a pack. Its last value fills its last step up. */
@@ -306,20 +412,55 @@ static int decode_pack(const struct group *g, int is_fp16, struct image_cursor *
 	return 0;
 }
 
-static int coded_group(const struct group *g, int is_fp16, struct image_cursor *at, int decode)
+static int encode_coded(const struct group *g, int is_fp16, struct image_cursor *to)
 {
-	if (g->codec == CODEC_LOSSLESS)
-		return decode ? decode_pack(g, is_fp16, at) : encode_pack(g, is_fp16, at);
-	if (g->codec == CODEC_INT8 && decode) {
-		decode_channels(g, is_fp16, at);
+	switch (g->codec) {
+	case CODEC_LOSSLESS:
+		return encode_pack(g, is_fp16, to);
+	case CODEC_INT8:
+		return encode_channels(g, is_fp16, to);
+	case CODEC_K4:
+		return encode_k4(g, is_fp16, to);
+	case CODEC_V4:
+		return encode_v4(g, is_fp16, to);
+	default:
+		return encode_group(g, is_fp16, to);
+	}
+}
+
+static int decode_coded(const struct group *g, int is_fp16, struct image_cursor *from)
+{
+	switch (g->codec) {
+	case CODEC_LOSSLESS:
+		return decode_pack(g, is_fp16, from);
+	case CODEC_INT8:
+		decode_channels(g, is_fp16, from);
+		return 0;
+	case CODEC_K4:
+		decode_k4(g, is_fp16, from);
+		return 0;
+	case CODEC_V4:
+		decode_v4(g, is_fp16, from);
+		return 0;
+	default:
+		decode_group(g, is_fp16, from);
 		return 0;
 	}
-	if (g->codec == CODEC_INT8)
-		return encode_channels(g, is_fp16, at);
-	if (!decode)
-		return encode_group(g, is_fp16, at);
-	decode_group(g, is_fp16, at);
-	return 0;
+}
+
+static int coded_group(const struct group *g, int is_fp16, struct image_cursor *at, int decode)
+{
+	return decode ? decode_coded(g, is_fp16, at) : encode_coded(g, is_fp16, at);
+}
+
+/* Rows of a group; 1: rows are verbatim. Rows of channels are decoded a few at a time. */
+static uint32_t group_rows(enum image_codec codec, uint32_t dim, bool decode)
+{
+	if (codec == CODEC_LOSSLESS)
+		return dim ? image_pack_tokens(dim) : 1;
+	if (image_codec_channels(codec) && !decode)
+		return IMAGE_CHANNEL_TOKENS;
+	return image_codec_scales(codec) ? IMAGE_GROUP_TOKENS : 1;
 }
 
 /* Where a run is. It goes through the groups, or through a few rows at a time, in canonical order;
@@ -358,10 +499,7 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 	const uint32_t dim = p->kind == KIND_K ? geometry->head_dim_k : geometry->head_dim_v;
 	const enum image_codec codec = p->kind == KIND_K ? x->codec_k : x->codec_v;
 	const uint32_t left = geometry->block_tokens - x->row,
-		       most = codec == CODEC_LOSSLESS && dim ? image_pack_tokens(dim) :
-			      codec == CODEC_INT8 && x->doing == REF_ENCODE ? IMAGE_CHANNEL_TOKENS :
-			      codec == CODEC_INT8 || codec == CODEC_FP8     ? IMAGE_GROUP_TOKENS :
-									      1;
+		       most = group_rows(codec, dim, x->doing == REF_DECODE);
 	const struct group g = {
 		.base = p->base + x->page * p->page_stride + x->head * p->head_stride +
 			x->row * p->token_stride,

@@ -108,7 +108,7 @@ static uint32_t group_tokens(const struct page_tile *u)
 {
 	if (u->codec == CODEC_LOSSLESS)
 		return image_pack_tokens(u->row_bytes / 2);
-	return u->codec == CODEC_INT8 ? IMAGE_CHANNEL_TOKENS : IMAGE_GROUP_TOKENS;
+	return image_codec_channels(u->codec) ? IMAGE_CHANNEL_TOKENS : IMAGE_GROUP_TOKENS;
 }
 
 /* Rows of the next tile. A coded tile ends with its group at the latest, and has all of the group
@@ -172,21 +172,21 @@ static bool plane_next(struct tiles *w, const struct page_piece *p, struct page_
 	};
 	if (ret->row_bytes == 0)
 		return false;
-	ret->more = w->at % group_tokens(ret) != 0;
+	ret->more = ret->codec != CODEC_V4 && w->at % group_tokens(ret) != 0;
 	ret->rows = plane_rows(w, ret, g->block_tokens);
 	bytes = (uint64_t)ret->rows * ret->row_bytes;
 	ret->cost = cost_of(w, ret);
 	ret->ahead = w->ahead && w->done + bytes <= w->ahead_bytes ? w->ahead + w->done : NULL;
 	w->at += ret->rows;
 	w->done += bytes;
-	if (ret->codec != CODEC_INT8) /* whose columns must stay apart */
-		join_rows(ret);
+	if (!image_codec_channels(ret->codec) && ret->codec != CODEC_V4)
+		join_rows(ret); /* of these the columns must stay apart */
 	return true;
 }
 
 static bool typed_next(struct tiles *w, const struct page_piece *p, struct page_tile *ret)
 {
-	/* beside int8 planes they are fp8: their channels are not known */
+	/* beside planes with other scales they are fp8: their channels are not known */
 	const enum image_codec codec =
 		image_codec_scales(w->codec_k) ? CODEC_FP8 : coded_as(w->codec_k);
 	const uint64_t left = p->length - w->at,

@@ -4,8 +4,9 @@
  * loops of its own, so that one mistake cannot be in both.
  *
  * A tile is the values that share a scale (a head's 16 tokens, or 1,024 typed values), or with int8
- * a row of scales (a head's 64 tokens), or a pack, or a run of bytes that are copied verbatim. It
- * has `rows` rows, which lie one after the other in the image.
+ * and k4 a row of scales (a head's 64 tokens), or with v4 up to 16 tokens of a head, or a pack, or
+ * a run of bytes that are copied verbatim. It has `rows` rows, which lie one after the other in the
+ * image.
  */
 #ifndef KVTIER_TILES_H
 #define KVTIER_TILES_H
@@ -30,10 +31,10 @@ struct page_tile {
 	uint64_t stride; /* bytes from row to row */
 	uint32_t rows;
 	uint32_t row_bytes; /* rows * row_bytes <= 64 * 4096 * 2 */
-	/* CODEC_FP8: one scale; CODEC_INT8: one for each column; CODEC_LOSSLESS: a pack (its rows
-	 * need not be whole steps); CODEC_RAW: verbatim */
+	/* CODEC_FP8: one scale; CODEC_INT8, CODEC_K4: one for each column; CODEC_V4: some for each
+	 * row; CODEC_LOSSLESS: a pack (its rows need not be whole steps); CODEC_RAW: verbatim */
 	enum image_codec codec;
-	bool more; /* it goes on with the scales of the tile before */
+	bool more; /* it goes on with the scales of the tile before; not of CODEC_V4 */
 	/* as many bytes in a row that will be used soon; NULL: not known */
 	const uint8_t *ahead;
 	uint32_t cost; /* what it costs to touch it, in bytes: see kernels.h */

@@ -6,6 +6,7 @@
 #include "avx2_int8.h"
 #include "avx2_lossless.h"
 #include "avx2_nibbles.h"
+#include "avx2_q4.h"
 
 #define X86_KERNELS codec_avx2
 #define X86_NAME    "avx2"

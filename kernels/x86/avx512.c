@@ -9,6 +9,7 @@
 #include "avx512_int8.h"
 #include "avx512_lossless.h"
 #include "avx512_nibbles.h"
+#include "avx2_q4.h"
 
 #define X86_KERNELS codec_avx512
 #define X86_NAME    "avx512"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_math.h, avx2_int8.h and
- * avx2_lossless.h, or of the same with avx512: they were included before. Everything is static:
- * avx2.c and avx512.c each compile their own copy. The result equals ref.c's, bit for bit.
+ * x86_codec.h - encode and decode for x86-64, around the arithmetic of avx2_math.h, avx2_int8.h,
+ * avx2_q4.h and avx2_lossless.h, or of the same with avx512: they were included before. Everything
+ * is static: avx2.c and avx512.c each compile their own copy. The result equals ref.c's, bit for
+ * bit.
  *
  * Memory bounds the speed. Encode reads 2 bytes and writes 1 per value, decode the reverse. So each
  * moves three quarters of a copy's bytes, and the arithmetic must hide behind that traffic.
@@ -109,6 +110,7 @@ static bool tile_is_lines(const struct page_tile *u)
 
 #include "x86_lossless.h"
 #include "x86_nibbles.h"
+#include "x86_q4.h"
 #include "x86_decode.h"
 #include "x86_encode.h"
 

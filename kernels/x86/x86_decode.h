@@ -191,23 +191,28 @@ static int decode_next_pack(struct decode_run *d, const struct page_tile *u, uin
 
 static int decode_next(struct decode_run *d, const struct page_tile *u, uint8_t *scratch)
 {
-	const uint32_t bytes = u->rows * u->row_bytes / (u->codec == CODEC_RAW ? 1 : 2);
+	const uint32_t values = u->row_bytes / 2;
+	/* a joined tile of fp8 has one scale, and one row */
+	const uint32_t bytes = u->codec == CODEC_RAW ?
+				       u->rows * u->row_bytes :
+				       u->rows * image_row_bytes(u->codec, DTYPE_BF16, values);
 
 	if (u->codec == CODEC_LOSSLESS)
 		return decode_next_pack(d, u, scratch);
 	assert(bytes <= (size_t)(d->end - d->payload));
-	if (u->codec == CODEC_RAW) {
-		scatter_tile(u, d->payload);
-	} else {
-		if (!u->more) {
-			d->group = d->scale;
-			d->scale += u->codec == CODEC_INT8 ? u->row_bytes / 2 : 1;
-		}
-		if (u->codec == CODEC_INT8)
-			decode_columns(u, d->is_fp16, d->group, d->payload, powers_of(scratch));
-		else
-			decode_tile(u, d->is_fp16, (int)*d->group - FP8_BIAS, d->payload);
+	if (u->codec != CODEC_RAW && !u->more) {
+		d->group = d->scale;
+		d->scale +=
+			u->codec == CODEC_FP8 ? 1 : image_scale_bytes(u->codec, u->rows, values);
 	}
+	if (u->codec == CODEC_RAW)
+		scatter_tile(u, d->payload);
+	else if (u->codec == CODEC_INT8)
+		decode_columns(u, d->is_fp16, d->group, d->payload, powers_of(scratch));
+	else if (u->codec == CODEC_K4 || u->codec == CODEC_V4)
+		q4_decode(d->is_fp16, u, d->group, d->payload, scratch);
+	else
+		decode_tile(u, d->is_fp16, (int)*d->group - FP8_BIAS, d->payload);
 	d->payload += bytes;
 	return 0;
 }

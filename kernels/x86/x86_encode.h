@@ -360,6 +360,19 @@ static int write_pack(struct writer *w, bool is_fp16, const struct page_tile *u,
 	return w->fill + w->behind > (size_t)(w->end - w->payload) ? -ERANGE : 0;
 }
 
+static int write_q4(struct writer *w, bool is_fp16, const struct page_tile *u, struct far far)
+{
+	const uint32_t values = u->row_bytes / 2,
+		       bytes = u->rows * image_row_bytes(u->codec, DTYPE_BF16, values);
+
+	assert(bytes + w->fill <= (size_t)(w->end - w->payload));
+	if (!q4_encode(is_fp16, u, far, w->scale, w->scratch + w->fill, w->scratch))
+		return -ERANGE;
+	w->scale += image_scale_bytes(u->codec, u->rows, values);
+	w->fill += bytes;
+	return 0;
+}
+
 /* Verbatim rows. */
 static void gather_rows(const struct page_tile *u, struct far far, uint8_t *dst)
 {
@@ -518,6 +531,8 @@ static int encode_next(struct encode_run *e)
 		r = write_pack(&e->w, e->is_fp16, u, far);
 	} else if (u->codec == CODEC_INT8) {
 		r = encode_columns(&e->w, e->is_fp16, lines, u, far);
+	} else if (u->codec == CODEC_K4 || u->codec == CODEC_V4) {
+		r = write_q4(&e->w, e->is_fp16, u, far);
 	} else if (coded) {
 		amax = e->ring[e->now].known ? e->ring[e->now].amax : tile_amax(u);
 		r = encode_tile(&e->w, e->is_fp16, lines, u, amax, next, far, &amax);

@@ -32,7 +32,7 @@ struct setup {
 	uint32_t dtype, heads, dim, tokens, layers;
 	enum order order;
 	bool cached;
-	enum image_codec codec;
+	uint32_t codec; /* of a space */
 };
 
 struct bed {
@@ -109,12 +109,12 @@ static void lay_out(const struct setup *s, struct bed *b)
 
 static void bed_make(const struct setup *s, const struct codec_kernels *k, struct bed *b)
 {
-	const enum image_codec codec = s->codec;
+	const struct image_codecs codec = image_codecs(s->codec);
 	uint64_t seed = 1;
 
 	*b = (struct bed){ 0 };
 	lay_out(s, b);
-	bench_must(image_shape(&b->layout.geometry, codec, codec, &b->shape, NULL));
+	bench_must(image_shape(&b->layout.geometry, codec.k, codec.v, &b->shape, NULL));
 	b->blocks = s->cached ? 1 : (uint32_t)(SET_BYTES / b->page_bytes);
 	b->rounds = s->cached ? (uint32_t)(SET_BYTES / b->page_bytes) : 1;
 	b->slot_bytes = (b->shape.image_bytes + 4095u) & ~4095u;
@@ -131,7 +131,7 @@ static void bed_make(const struct setup *s, const struct codec_kernels *k, struc
 	for (uint32_t i = 0; i < b->blocks; i++) {
 		if (i)
 			memcpy(b->pages + i * b->page_bytes, b->pages, b->page_bytes);
-		bench_must(codec_encode(k, &b->layout, i, codec, codec, &b->identity,
+		bench_must(codec_encode(k, &b->layout, i, codec.k, codec.v, &b->identity,
 					b->images + i * b->slot_bytes, b->scratch));
 	}
 }
@@ -178,7 +178,7 @@ static void limit_pass(const struct setup *s, const struct codec_kernels *k, str
 
 static void codec_pass(const struct setup *s, const struct codec_kernels *k, struct bed *b)
 {
-	const enum image_codec codec = s->codec;
+	const struct image_codecs codec = image_codecs(s->codec);
 	int r = 0;
 
 	for (uint32_t n = 0; n < b->blocks * b->rounds && !r; n++) {
@@ -191,7 +191,7 @@ static void codec_pass(const struct setup *s, const struct codec_kernels *k, str
 		else if (s->what == DECODE)
 			r = codec_decode(k, &b->layout, i, image, b->scratch);
 		else
-			r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, image,
+			r = codec_encode(k, &b->layout, i, codec.k, codec.v, &b->identity, image,
 					 b->scratch);
 	}
 	bench_must(r);
@@ -459,6 +459,26 @@ const struct bench_case bench_codec_cases[] = {
 	      CODEC_INT8, DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
 	SPEED("codec.decode.int8.fp16", "decode+scatter to FP16", 0.95,
 	      CODEC_INT8, DECODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.q4.bf16", "gather+encode, q4 of 16 tokens", 0.45,
+	      CODECS_Q4, ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.q4.bf16.tokens64", "the same, 64-token blocks", 0.45,
+	      CODECS_Q4, ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.q4.bf16.heads3", "the same, 3 heads x 64", 0.45,
+	      CODECS_Q4, ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.encode.q4.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.45,
+	      CODECS_Q4, ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.encode.q4.fp16", "gather+encode of FP16", 0.45,
+	      CODECS_Q4, ENCODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.q4.bf16", "decode+scatter, q4 of 16 tokens", 0.75,
+	      CODECS_Q4, DECODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.decode.q4.bf16.tokens64", "the same, 64-token blocks", 0.75,
+	      CODECS_Q4, DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.q4.bf16.heads3", "the same, 3 heads x 64", 0.75,
+	      CODECS_Q4, DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.decode.q4.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.75,
+	      CODECS_Q4, DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.decode.q4.fp16", "decode+scatter to FP16", 0.75,
+	      CODECS_Q4, DECODE, DTYPE_FP16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.encode.lossless.bf16", "gather+encode, lossless, 16-token blocks", 0.70,
 	      CODEC_LOSSLESS, ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.lossless.bf16.tokens64", "the same, 64-token blocks", 0.70,

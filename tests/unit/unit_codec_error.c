@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: fp8 loses no more than daemon/IMAGE.md says. Method: exhaustive for single values, 8 M
- * Gaussian ones (fixed seed: a figure, not a search) for the means.
+ * Goal: fp8, k4 and v4 lose no more than daemon/IMAGE.md says. Method: exhaustive for single values
+ * of fp8, 8 M Gaussian ones (fixed seed: a figure, not a search) for the means.
  */
 #include <math.h>
 
 #include "kernels/fp8.h"
+#include "kernels/q4.h"
 #include "tests/lib/lib_pages.h"
 #include "tests/lib/test.h"
 
@@ -96,4 +97,53 @@ TEST(gaussian_signal_to_noise)
 
 	gaussian_ratio(&noise, &signal);
 	assert_true(10 * log10(signal / noise) >= 31);
+}
+
+/* Relative RMS, in percent, of groups of n values of one sigma each. */
+static double four_bits(bool k4, int n)
+{
+	double noise = 0, signal = 0;
+	uint64_t seed = 1;
+
+	for (int g = 0; g < 64 * GROUPS; g++) {
+		const double sigma = exp2((double)g / (64 * GROUPS));
+		uint32_t v[64], least = 0, most = 0, amax = 0;
+		int j;
+
+		for (int i = 0; i < n; i++) {
+			v[i] = bf16_of(sigma * gaussian(&seed));
+			amax = (v[i] & 0x7fff) > amax ? v[i] & 0x7fff : amax;
+			least = i == 0 || q4_rank(v[i]) < q4_rank(least) ? v[i] : least;
+			most = i == 0 || q4_rank(v[i]) > q4_rank(most) ? v[i] : most;
+		}
+		j = k4 ? k4_step(0, least, most) : v4_step(0, amax);
+		for (int i = 0; i < n; i++) {
+			const double x = codec_value(0, v[i]),
+				     y = codec_value(0,
+						     k4 ? k4_decode(0, least, j,
+								    k4_encode(0, least, j, v[i])) :
+							  v4_decode(0, j, v4_encode(0, j, v[i])));
+
+			noise += (x - y) * (x - y) / (sigma * sigma);
+			signal += x * x / (sigma * sigma);
+		}
+	}
+	return 100 * sqrt(noise / signal);
+}
+
+TEST(gaussian_rms_error_of_k4)
+{
+	const double tokens64 = four_bits(true, 64), tokens16 = four_bits(true, 16);
+
+	print_message("64 tokens %.2f %%, 16 tokens %.2f %%\n", tokens64, tokens16);
+	assert_true(fabs(tokens64 - 8.99) <= 0.1);
+	assert_true(fabs(tokens16 - 6.66) <= 0.1);
+}
+
+TEST(gaussian_rms_error_of_v4)
+{
+	const double percent = four_bits(false, IMAGE_V4_VALUES);
+
+	print_message("%.2f %%\n", percent);
+	assert_true(fabs(percent - 8.96) <= 0.1);
 }

@@ -154,18 +154,18 @@ static void place(void)
 	b.layout2.pieces = b.pieces2;
 }
 
-/* fp8 and int8 more often than raw. */
-static enum image_codec any_codec(void)
+static enum image_codec lossy_codec(uint32_t kind)
 {
-	static const enum image_codec all[] = { CODEC_RAW, CODEC_FP8, CODEC_FP8, CODEC_INT8,
-						CODEC_INT8 };
+	const enum image_codec all[] = { CODEC_FP8, CODEC_INT8,
+					 kind == KIND_K ? CODEC_K4 : CODEC_V4 };
 
-	return all[pick(5)];
+	return all[pick(3)];
 }
 
-static enum image_codec lossy_codec(void)
+/* Those with scales more often than raw. */
+static enum image_codec any_codec(uint32_t kind)
 {
-	return pick(2) ? CODEC_FP8 : CODEC_INT8;
+	return pick(6) ? lossy_codec(kind) : CODEC_RAW;
 }
 
 static void random_layout(uint32_t dtype, uint32_t element, enum image_codec k, enum image_codec v)
@@ -187,7 +187,8 @@ static void random_layout(uint32_t dtype, uint32_t element, enum image_codec k, 
 		b.used = (b.used + 7) & ~7ull;
 	}
 	place();
-	if (k == CODEC_INT8 && !b.layout.geometry.head_dim_k && !b.layout.geometry.head_dim_v)
+	if (image_codec_channels(k) && !b.layout.geometry.head_dim_k &&
+	    !b.layout.geometry.head_dim_v)
 		k = CODEC_FP8;
 	b.codec_k = k;
 	b.codec_v = v;
@@ -328,7 +329,8 @@ TEST(layers_by_themselves)
 		uint32_t layers, cut;
 		uint8_t *image;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, any_codec(), any_codec());
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, any_codec(KIND_K),
+			      any_codec(KIND_V));
 		layers = b.layout.geometry.layers;
 		if (layers < 2)
 			continue;
@@ -355,7 +357,8 @@ TEST(coded_pages)
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		uint8_t *image;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, any_codec(), any_codec());
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, any_codec(KIND_K),
+			      any_codec(KIND_V));
 		fill_values();
 		if (encode_both(&image))
 			continue;
@@ -372,7 +375,8 @@ TEST(reencoding_is_identical)
 	for (uint32_t i = 0; i < ROUNDS / 2; i++) {
 		uint8_t *image, *again = b.image2;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(), lossy_codec());
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(KIND_K),
+			      lossy_codec(KIND_V));
 		fill_values();
 		if (encode_both(&image))
 			continue;
@@ -594,7 +598,8 @@ TEST(unfit_values_are_refused)
 		const struct page_piece *p;
 		uint8_t *image, *at;
 
-		random_layout(h ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(), lossy_codec());
+		random_layout(h ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(KIND_K),
+			      lossy_codec(KIND_V));
 		fill_values();
 		p = &b.pieces[pick(b.layout.n_pieces)];
 		if (p->kind == KIND_OPAQUE)
@@ -617,7 +622,7 @@ TEST(too_small_bf16_groups_are_refused)
 	const uint16_t tiny = 0x0100; /* 2^-125 */
 	uint8_t *image;
 
-	random_layout(DTYPE_BF16, 2, lossy_codec(), lossy_codec());
+	random_layout(DTYPE_BF16, 2, lossy_codec(KIND_K), lossy_codec(KIND_V));
 	for (uint64_t i = 0; i < b.used; i += 2)
 		memcpy(b.arena + ARENA - b.used + i, &tiny, 2);
 	assert_int_equal(encode_both(&image), -ERANGE);
@@ -629,7 +634,8 @@ TEST(foreign_payload_is_safe)
 	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
 		uint8_t *image;
 
-		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(), lossy_codec());
+		random_layout(i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, lossy_codec(KIND_K),
+			      lossy_codec(KIND_V));
 		memset(b.arena + ARENA - b.used, 0, b.used);
 		assert_int_equal(encode_both(&image), 0);
 		for (uint32_t j = sizeof(struct image_header); j < b.shape.image_bytes; j++)
