@@ -537,11 +537,17 @@ static int take_images(struct mount *mount, const struct proto_space_open *m, ch
 	return 0;
 }
 
+/* The codecs that the GPU's kernels know (kernels/cuda/tile.h). */
+static bool gpu_has(enum image_codec codec)
+{
+	return codec == CODEC_RAW || codec == CODEC_FP8 || codec == CODEC_FP8_NATIVE ||
+	       codec == CODEC_INT8;
+}
+
 static int build_layout(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
 {
 	uint8_t *bases[WIRE_MAX_REGIONS];
 	uint64_t lengths[WIRE_MAX_REGIONS];
-	const enum image_codec codec = mount->space->codec;
 	int r;
 
 	for (uint32_t i = 0; i < mount->n_regions; i++) {
@@ -552,10 +558,10 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
 	if (r)
 		return r;
-	if (codec == CODEC_LOSSLESS && mount->device->unit != DEVICE_NO_UNIT)
+	if (!gpu_has(mount->space->codec) && mount->device->unit != DEVICE_NO_UNIT)
 		return text_fail(text, n, -EOPNOTSUPP,
-				 "geometry.codec: lossless is for pages that the CPU reads; on a "
-				 "GPU use int8, fp8 or raw");
+				 "geometry.codec: it is for pages that the CPU reads; on a GPU use "
+				 "int8, fp8 or raw");
 	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		r = take_images(mount, m, text, n);
 	if (r)
