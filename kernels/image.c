@@ -265,6 +265,64 @@ int image_packs_fit(const struct image_geometry *g, const struct image_shape *sh
 	return sum + IMAGE_PACK_SPARE + g->opaque_bytes == shape->payload_bytes;
 }
 
+/* Whether the far part is as long as the pack's bits say. */
+static int pack_is_right(uint32_t dtype, uint32_t n, uint32_t far, const uint8_t *pack)
+{
+	const uint32_t steps = divided_up(n, LOSSLESS_STEP);
+	const uint8_t *near = pack + (size_t)steps * (lossless_step_bytes(dtype == DTYPE_FP16) -
+						      LOSSLESS_NEAR_BYTES);
+	const uint8_t *fars = near + (size_t)steps * LOSSLESS_NEAR_BYTES;
+	uint32_t not_near = 0, beyond = 0, bytes;
+	uint64_t words[3];
+
+	for (; near < fars; near += LOSSLESS_NEAR_BYTES) {
+		memcpy(words, near, LOSSLESS_NEAR_BYTES);
+		not_near += (uint32_t)__builtin_popcountll(words[0] & words[1]);
+	}
+	bytes = divided_up(not_near, LOSSLESS_STEP) * LOSSLESS_FAR_BYTES;
+	if (bytes > far)
+		return 0;
+	for (uint32_t at = 0; at < bytes; at += LOSSLESS_FAR_BYTES) {
+		memcpy(words, fars + at, LOSSLESS_FAR_BYTES);
+		beyond += (uint32_t)__builtin_popcountll(words[0] & words[1] & words[2]);
+	}
+	return bytes + beyond == far;
+}
+
+/* The packs of so many values; their scales and bytes are at *scales and *pack, which move on. */
+static int packs_are_right(const struct image_geometry *g, uint32_t values, uint32_t most,
+			   const uint8_t **scales, const uint8_t **pack)
+{
+	for (; values; *scales += IMAGE_PACK_SCALES) {
+		const uint32_t n = values < most ? values : most, far = image_pack_far(*scales);
+
+		if (!pack_is_right(g->dtype, n, far, *pack))
+			return 0;
+		*pack += image_pack_bytes(g->dtype, n, far);
+		values -= n;
+	}
+	return 1;
+}
+
+int image_packs_are_right(const struct image_geometry *g, const struct image_shape *shape,
+			  const uint8_t *image)
+{
+	const uint32_t dims[2] = { g->head_dim_k, g->head_dim_v };
+	const uint8_t *scales = image + sizeof(struct image_header),
+		      *pack = image + shape->payload_offset;
+	int right = image_packs_fit(g, shape, scales);
+
+	for (uint32_t i = 0; right && i < 2 * g->layers * g->kv_heads; i++) {
+		const uint32_t dim = dims[i / g->kv_heads % 2];
+
+		right = !dim || packs_are_right(g, g->block_tokens * dim,
+						image_pack_tokens(dim) * dim, &scales, &pack);
+	}
+	for (uint32_t i = 0; right && i < g->typed_segments; i++)
+		right = packs_are_right(g, g->typed_values, IMAGE_PACK_TYPED, &scales, &pack);
+	return right;
+}
+
 void image_layer_at(const struct image_geometry *g, enum image_codec codec_k,
 		    enum image_codec codec_v, uint32_t layer, const uint8_t *scales,
 		    uint32_t *ret_scale, uint32_t *ret_payload)

@@ -246,6 +246,11 @@ void image_shape_cut(struct image_shape *shape, uint32_t payload_bytes);
 int image_packs_fit(const struct image_geometry *geometry, const struct image_shape *shape,
 		    const uint8_t *scales);
 
+/* Whether they do, and each length is what the pack's bits say. A decoder asks that of each pack
+ * before it writes the pack's values. Not 0: yes. */
+int image_packs_are_right(const struct image_geometry *geometry, const struct image_shape *shape,
+			  const uint8_t *image);
+
 /* The geometry that a header claims, unchecked. For a caller that knows only the key. */
 void image_header_geometry(const struct image_header *header, struct image_geometry *ret);
 

@@ -105,6 +105,25 @@ static int look_piece(struct device_run *run)
 	return CODEC_MORE;
 }
 
+/* The image's bytes are those of its checksum. A lossless one's packs must be right, too: else its
+ * decoder would refuse it when a page has a part of it. */
+static int look_at_packs(const struct device_job *job)
+{
+	struct image_identity identity;
+	struct image_geometry geometry;
+	struct image_header header;
+	struct image_shape shape;
+
+	memcpy(&header, job->image, sizeof(header));
+	if (header.codec_k != CODEC_LOSSLESS)
+		return 0;
+	expected(job, &header, &geometry, &identity);
+	return image_header_check(&header, &geometry, &identity, &shape) ||
+			       !image_packs_are_right(&geometry, &shape, job->image) ?
+		       -EBADMSG :
+		       0;
+}
+
 /* A finished image is measured in further pieces, in the memory of the encode's run. */
 static int measure_later(struct device_run *run, int r)
 {
@@ -154,7 +173,9 @@ int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 	if (run->stage == RUN_MEASURE)
 		return codec_error_step(&run->codec, MEASURE_PIECE_BYTES, &job->error);
 	r = run->kernels->step(&run->codec, CODEC_PIECE_BYTES, scratch);
-	if (r || run->stage != RUN_VERIFY || job->kind == DEVICE_VERIFY)
+	if (r == 0 && job->kind == DEVICE_VERIFY)
+		return look_at_packs(job);
+	if (r || run->stage != RUN_VERIFY)
 		return measure_later(run, r);
 	r = begin_decode(run);
 	return r ? r : CODEC_MORE;
