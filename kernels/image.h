@@ -82,13 +82,16 @@ struct image_codecs {
 };
 static inline struct image_codecs image_codecs(uint32_t number)
 {
-	return (struct image_codecs){
-		number == CODECS_Q4     ? CODEC_K4 :
-		number == CODECS_INT8V4 ? CODEC_INT8 :
-					  (enum image_codec)number,
-		number == CODECS_Q4 || number == CODECS_INT8V4 ? CODEC_V4 :
-								 (enum image_codec)number,
-	};
+	const enum image_codec other = (enum image_codec)number;
+	struct image_codecs ret = { other, other };
+
+	if (number == CODECS_Q4)
+		ret.k = CODEC_K4;
+	if (number == CODECS_INT8V4)
+		ret.k = CODEC_INT8;
+	if (number == CODECS_Q4 || number == CODECS_INT8V4)
+		ret.v = CODEC_V4;
+	return ret;
 }
 
 enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
