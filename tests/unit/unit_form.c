@@ -290,6 +290,17 @@ TEST(heads_that_lie_are_refused)
 	assert_int_equal(unpack_with(0, 2), -EBADMSG); /* no LZ4 block */
 }
 
+/* It says truly how long it is, and would become the scales and a byte more. */
+TEST(a_chunk_of_scales_and_payload_is_refused)
+{
+	image_make(0, CODEC_FP8, false);
+	assert_int_equal(pack(codec_kernels(NULL)), 0);
+	memcpy(b.damaged, b.form, b.n);
+	b.damaged[4] = b.damaged[6] = (uint8_t)b.shape.scale_bytes; /* less 1 */
+	assert_int_equal(unpack(codec_kernels(NULL), b.damaged, b.n), -EBADMSG);
+	check_rest_untouched();
+}
+
 TEST(damage_ends_in_a_refusal_or_in_the_image_alone)
 {
 	image_make(2, CODEC_FP8, false);

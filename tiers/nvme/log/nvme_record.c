@@ -530,7 +530,6 @@ static void append_record(struct nvme_log *log)
 	carry->entry.tick = carry->candidates[carry->next].tick;
 	carry->append.image = carry->buffer + (entry->tag_page ? NVME_PAGE : 0);
 	carry->append.bytes = entry->image_bytes;
-	carry->append.coded_bytes = entry->coded_bytes;
 	carry->append.tick = carry->entry.tick;
 	carry->append.done = carried;
 	r = nvme_append_start(log, &carry->append, &carry->entry, true);
