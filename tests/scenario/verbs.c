@@ -9,9 +9,12 @@
 static void expect_does(struct call *c)
 {
 	const char *seen;
+	char was[256];
 
-	if (!run_is_so(c, &seen))
-		run_fail("expected %s, seen %s", words_joined(c->words, c->n), seen);
+	if (run_is_so(c, &seen))
+		return;
+	(void)snprintf(was, sizeof(was), "%s", seen); /* the next text takes its place */
+	run_fail("expected %s, seen %s", words_joined(c->words, c->n), was);
 }
 
 /* The daemon whose heartbeat is waited for: the one that the words name first. What is no gauge
