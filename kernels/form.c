@@ -72,7 +72,8 @@ void form_pack_start(struct form_pack *p, const struct codec_kernels *kernels,
 	p->ends[OPAQUE] = all;
 	/* Planes of both kinds may be mixed: chunks that are no codes stay as they are. */
 	p->codes[PLANES] = is_fp8(k) || is_fp8(v);
-	p->codes[TYPED] = is_fp8(k) || k == CODEC_INT8;
+	/* beside planes of any codec with scales they are fp8 */
+	p->codes[TYPED] = k == CODEC_FP8_NATIVE || image_codec_scales(k);
 }
 
 /* A chunk of FP8 codes. */
