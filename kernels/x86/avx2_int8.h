@@ -164,6 +164,27 @@ MATH_FN bool math_int8_powers16(const uint8_t *scales, float *ret)
 	return _mm_movemask_epi8(_mm_cmpeq_epi8(s, bounded)) == 0xffff;
 }
 
+/* Sixteen floats as FP16, in order. */
+MATH_FN __m256i join_halves16(__m256 even, __m256 odd)
+{
+	const __m128i a = _mm256_cvtps_ph(even, _MM_FROUND_TO_NEAREST_INT),
+		      b = _mm256_cvtps_ph(odd, _MM_FROUND_TO_NEAREST_INT);
+
+	return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+}
+
+/* 32 source values to dst. lines: as for math_decode32(). */
+MATH_FN void put32(__m256i a, __m256i b, uint8_t *dst, bool lines)
+{
+	if (lines) {
+		_mm256_stream_si256((void *)dst, a);
+		_mm256_stream_si256((void *)(dst + 32), b);
+	} else {
+		_mm256_storeu_si256((void *)dst, a);
+		_mm256_storeu_si256((void *)(dst + 32), b);
+	}
+}
+
 MATH_FN __m256i int8_decode16(bool is_fp16, const uint8_t *src, const float *powers)
 {
 	const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)src));
@@ -172,12 +193,8 @@ MATH_FN __m256i int8_decode16(bool is_fp16, const uint8_t *src, const float *pow
 	const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(even), _mm256_loadu_ps(powers)),
 		     y = _mm256_mul_ps(_mm256_cvtepi32_ps(odd), _mm256_loadu_ps(powers + 8));
 
-	if (is_fp16) {
-		const __m128i a = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT),
-			      b = _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
-
-		return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-	}
+	if (is_fp16)
+		return join_halves16(x, y);
 	return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(x), 16),
 				  _mm256_castps_si256(y), 0xaa);
 }
@@ -186,16 +203,8 @@ MATH_FN __m256i int8_decode16(bool is_fp16, const uint8_t *src, const float *pow
 MATH_FN void math_int8_decode32(bool is_fp16, const uint8_t *src, const float *powers, uint8_t *dst,
 				bool lines)
 {
-	const __m256i a = int8_decode16(is_fp16, src, powers),
-		      b = int8_decode16(is_fp16, src + 16, powers + 16);
-
-	if (lines) {
-		_mm256_stream_si256((void *)dst, a);
-		_mm256_stream_si256((void *)(dst + 32), b);
-	} else {
-		_mm256_storeu_si256((void *)dst, a);
-		_mm256_storeu_si256((void *)(dst + 32), b);
-	}
+	put32(int8_decode16(is_fp16, src, powers), int8_decode16(is_fp16, src + 16, powers + 16),
+	      dst, lines);
 }
 
 #endif

@@ -215,24 +215,9 @@ MATH_FN __m256i q4_bf16_8(__m256 x)
 /* Sixteen floats, split, to source values in order. */
 MATH_FN __m256i q4_join16(bool is_fp16, __m256 even, __m256 odd)
 {
-	if (is_fp16) {
-		const __m128i a = _mm256_cvtps_ph(even, _MM_FROUND_TO_NEAREST_INT),
-			      b = _mm256_cvtps_ph(odd, _MM_FROUND_TO_NEAREST_INT);
-
-		return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-	}
+	if (is_fp16)
+		return join_halves16(even, odd);
 	return _mm256_blend_epi16(_mm256_srli_epi32(q4_bf16_8(even), 16), q4_bf16_8(odd), 0xaa);
-}
-
-MATH_FN void q4_put32(__m256i a, __m256i b, uint8_t *dst, bool lines)
-{
-	if (lines) {
-		_mm256_stream_si256((void *)dst, a);
-		_mm256_stream_si256((void *)(dst + 32), b);
-	} else {
-		_mm256_storeu_si256((void *)dst, a);
-		_mm256_storeu_si256((void *)(dst + 32), b);
-	}
 }
 
 MATH_FN __m256 k4_decode8(__m256i codes, const float *lo, const float *step)
@@ -256,8 +241,8 @@ MATH_FN __m256i k4_decode16(bool is_fp16, const uint8_t *src, const struct q4_co
 MATH_FN void math_k4_decode32(bool is_fp16, const uint8_t *src, const struct q4_columns *columns,
 			      uint32_t at, uint8_t *dst, bool lines)
 {
-	q4_put32(k4_decode16(is_fp16, src, columns, at),
-		 k4_decode16(is_fp16, src + 8, columns, at + 16), dst, lines);
+	put32(k4_decode16(is_fp16, src, columns, at),
+	      k4_decode16(is_fp16, src + 8, columns, at + 16), dst, lines);
 }
 
 /* --- v4 --- */
@@ -353,8 +338,8 @@ MATH_FN void math_v4_decode32(bool is_fp16, const uint8_t *src, uint8_t j, uint8
 	const __m128i even = _mm_and_si128(pairs, most),
 		      odd = _mm_and_si128(_mm_srli_epi16(pairs, 4), most);
 
-	q4_put32(v4_look_up16(low, high, _mm_unpacklo_epi8(even, odd)),
-		 v4_look_up16(low, high, _mm_unpackhi_epi8(even, odd)), dst, lines);
+	put32(v4_look_up16(low, high, _mm_unpacklo_epi8(even, odd)),
+	      v4_look_up16(low, high, _mm_unpackhi_epi8(even, odd)), dst, lines);
 }
 
 #endif
