@@ -38,7 +38,7 @@ class Server:
         self.marker = marker or random.SystemRandom().randbytes(8).hex()
         self.asked: List[str] = []
         self.before: Dict[str, Callable[[], None]] = {}     # called once, before such a request is answered
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()                        # held while a request is answered
         if not listens:
             return
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", port), self._handler())
@@ -137,7 +137,7 @@ class Server:
             def _reply(self, body) -> None:
                 known = not server.key or self.headers["Authorization"] == f"Bearer {server.key}"
                 server.before.pop(self.path.split("?")[0], lambda: None)()
-                with server._lock:
+                with server.lock:
                     server.asked.append(self.path)
                     got = server.answer(self.path, body) if known else {"error": "Invalid API Key"}
                 self.send_response(200 if known else 401)

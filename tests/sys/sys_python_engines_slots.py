@@ -263,8 +263,9 @@ class Changes(Behind):
             if len(loaded) < 10 * len(scales):
                 time.sleep(0.005)
                 continue
-            scales.append(len(scales) / 20)
-            self.now.answer("/lora-adapters", [{"id": 0, "scale": scales[-1]}])
+            with self.now.lock:     # no answer has tokens of two scales
+                scales.append(len(scales) / 20)
+                self.now.answer("/lora-adapters", [{"id": 0, "scale": scales[-1]}])
         stop.set()
         for thread in threads:
             thread.join(PATIENT_S)
