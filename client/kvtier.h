@@ -196,6 +196,13 @@ enum kvtier_codec {
 	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens).
 	 * KVTIER_TYPED values beside the planes are fp8. */
 	KVTIER_CODEC_INT8 = 5,
+	/* BF16, FP16, with K or V planes: four bits. A least value and a step for 64 tokens of a
+	 * channel of K, a step for 32 values of a token of V. It takes 0.27 of the bytes (0.30 with
+	 * blocks of 16 tokens). The blocks of a prompt's first 64 tokens are kept raw. TYPED values
+	 * beside the planes are fp8. Pages in a GPU's memory are staged. */
+	KVTIER_CODEC_Q4 = 6,
+	/* K as in KVTIER_CODEC_INT8, V as in KVTIER_CODEC_Q4: 0.39 of the bytes */
+	KVTIER_CODEC_INT8V4 = 7,
 };
 
 /* Engines with equal geometries share blocks, even if their pages have different layouts. */

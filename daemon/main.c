@@ -433,14 +433,13 @@ static int open_emptier(struct program *p)
 	return emptier_open(&conf, &d->tables.mover.emptier);
 }
 
-static const enum image_codec codecs[CONFIG_CODECS] = {
-	[CONFIG_CODEC_RAW] = CODEC_RAW,
-	[CONFIG_CODEC_FP8] = CODEC_FP8,
-	[CONFIG_CODEC_INT8] = CODEC_INT8,
-	[CONFIG_CODEC_LOSSLESS] = CODEC_LOSSLESS,
+static const uint32_t codecs[CONFIG_CODECS] = {
+	[CONFIG_CODEC_RAW] = CODEC_RAW,   [CONFIG_CODEC_FP8] = CODEC_FP8,
+	[CONFIG_CODEC_INT8] = CODEC_INT8, [CONFIG_CODEC_LOSSLESS] = CODEC_LOSSLESS,
+	[CONFIG_CODEC_Q4] = CODECS_Q4,    [CONFIG_CODEC_INT8V4] = CODECS_INT8V4,
 };
 
-/* Bits 1 << enum image_codec, of bits 1 << enum config_codec. */
+/* Bits 1 << enum kvtier_codec, of bits 1 << enum config_codec. */
 static uint32_t codecs_allowed(uint32_t allow)
 {
 	uint32_t ret = 0;

@@ -152,10 +152,10 @@ static int begin(struct trial *t)
 	if (r)
 		return r;
 	for (uint32_t codec = 1; codec < CODECS; codec++) {
+		const struct image_codecs codecs = image_codecs(codec);
 		struct tried *x = &t->tried[codec];
 
-		if (image_shape(g, (enum image_codec)codec, (enum image_codec)codec, &x->shape,
-				NULL))
+		if (image_shape(g, codecs.k, codecs.v, &x->shape, NULL))
 			continue;
 		most = x->shape.image_bytes > most ? x->shape.image_bytes : most;
 		x->takes = (t->codecs >> codec & 1) != 0;
@@ -207,15 +207,16 @@ static int decode(const struct trial *t, const struct page_piece *pieces, const 
 	return r ? r : all_steps(t, &run);
 }
 
-static int encode(const struct trial *t, const struct page_piece *pieces, enum image_codec codec)
+static int encode(const struct trial *t, const struct page_piece *pieces, uint32_t codec)
 {
+	const struct image_codecs codecs = image_codecs(codec);
 	struct page_layout layout = t->layout;
 	const struct image_identity identity = { 0 };
 	struct codec_run run;
 	int r;
 
 	layout.pieces = pieces;
-	r = t->kernels->encode_start(&run, &layout, 0, codec, codec, &identity, t->made);
+	r = t->kernels->encode_start(&run, &layout, 0, codecs.k, codecs.v, &identity, t->made);
 	return r ? r : all_steps(t, &run);
 }
 
@@ -251,7 +252,7 @@ static void compare(const struct trial *t, struct tried *x)
 }
 
 static int try_codec(struct trial *t, const struct page_piece *from, const struct page_piece *to,
-		     enum image_codec codec)
+		     uint32_t codec)
 {
 	struct tried *x = &t->tried[codec];
 	struct image_shape shape;
@@ -303,7 +304,7 @@ static int try_block(struct trial *t)
 	for (uint32_t codec = 1; codec < CODECS && r == 0; codec++)
 		if (t->tried[codec].takes) {
 			t->tried[codec].sums.copy_s += copied;
-			r = try_codec(t, from, to, (enum image_codec)codec);
+			r = try_codec(t, from, to, codec);
 		}
 	free(from);
 	t->blocks++;
@@ -332,8 +333,10 @@ static int take_header(struct trial *t)
 		r = -EBADMSG;
 	if (r)
 		return r;
-	if (t->first.codec_k == CODEC_RAW) /* its codec could not hold that block */
+	if (t->first.codec_k == CODEC_RAW) { /* its codec could not hold that block */
 		t->first.codec_k = t->header.codec_k;
+		t->first.codec_v = t->header.codec_v;
+	}
 	t->bytes = most.image_bytes;
 	memcpy(t->image, &t->header, sizeof(t->header));
 	return 0;
@@ -373,9 +376,9 @@ static double relative(const struct codec_error *error)
 	return error->squares > 0 ? sqrt(error->errors / error->squares) : -1;
 }
 
-int trial_result(const struct trial *t, enum image_codec codec, struct trial_result *ret)
+int trial_result(const struct trial *t, uint32_t codec, struct trial_result *ret)
 {
-	const struct tried *x = (uint32_t)codec < CODECS ? &t->tried[codec] : NULL;
+	const struct tried *x = codec < CODECS ? &t->tried[codec] : NULL;
 	const uint64_t heads = t->layout.geometry.kv_heads + 1ull;
 
 	if (!x || !x->takes)

@@ -36,16 +36,16 @@ struct trial_result {
 
 struct trial;
 
-/* codecs: those to try, 1 << enum image_codec each; UINT32_MAX: all. NULL: no memory. */
+/* codecs: spaces' codecs to try, 1 << enum kvtier_codec each; UINT32_MAX: all. NULL: no memory. */
 struct trial *trial_new(const struct codec_kernels *kernels, uint32_t codecs);
 void trial_free(struct trial *trial); /* may be NULL */
 /* Takes the next bytes of a dump. 0; -EBADMSG: they are no image of the same space as the first, or
  * it does not verify; -ENOMEM. After an error only trial_free() may follow. */
 int trial_feed(struct trial *trial, const uint8_t *bytes, size_t n);
-/* The header of the first image, with the codec of the first that is not raw, if any is not. NULL:
+/* The header of the first image, with the codecs of the first that is not raw, if any is not. NULL:
  * there was no image, or the dump ends within one. */
 const struct image_header *trial_whole(const struct trial *trial);
 /* 0; -EINVAL: the codec was not tried, or does not take this geometry. */
-int trial_result(const struct trial *trial, enum image_codec codec, struct trial_result *ret);
+int trial_result(const struct trial *trial, uint32_t codec, struct trial_result *ret);
 
 #endif

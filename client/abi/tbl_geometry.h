@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tbl_geometry.h - the dtypes and codecs of a geometry, with the names that `kvtierctl spaces`
- * shows. NUMBER is what stands behind KVTIER_ or DTYPE_, and behind KVTIER_CODEC_ or CODEC_.
+ * shows. NUMBER is what stands behind KVTIER_ or DTYPE_, and behind KVTIER_CODEC_.
  *
  *	X(NUMBER, name)
  */
@@ -21,6 +21,8 @@
 	X(FP8, "fp8")               \
 	X(FP8_NATIVE, "fp8-native") \
 	X(LOSSLESS, "lossless")     \
-	X(INT8, "int8")
+	X(INT8, "int8")             \
+	X(Q4, "q4")                 \
+	X(INT8V4, "int8v4")
 
 #endif

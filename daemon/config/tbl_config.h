@@ -174,14 +174,15 @@ CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
        "access to it. Blocks that were stored under another secret are not found again. If empty, "
        "each node has its own secret in state_dir and finds no block of another node.")
 
-CONFIG(codec, allow, CHOICES, "raw fp8 int8 lossless", 0, 0, "raw|fp8|int8|lossless",
+CONFIG(codec, allow, CHOICES, "raw fp8 int8 lossless q4 int8v4", 0, 0,
+       "raw|fp8|int8|lossless|q4|int8v4",
        "Codecs that spaces of BF16 and FP16 may have. An engine that asks for another one is "
        "refused, and the error names this key: \"raw lossless\" forbids all that is lossy. Values "
        "of other types are always kept as they are, as is a block that its codec cannot hold. "
        "Blocks that are stored already stay, and only spaces with an allowed codec find them.")
-CONFIG(codec, default, ENUM, "fp8", 0, 3, "raw|fp8|int8|lossless",
+CONFIG(codec, default, ENUM, "fp8", 0, 5, "raw|fp8|int8|lossless|q4|int8v4",
        "Codec of spaces of BF16 and FP16 whose engine asks for none. It is one of allow. Where "
-       "int8 does not apply, since the engine does not tell heads and channels, it is fp8, or raw "
+       "int8, q4 or int8v4 does not apply, since the engine does not tell heads and channels, it is fp8, or raw "
        "if fp8 is not allowed. Adapters that keep every bit by default ask for raw.")
 
 CONFIG(device, workers, COUNT, "0", 0, 256, "threads",

@@ -15,11 +15,12 @@
 
 #include "base/log.h"
 #include "client/abi/tbl_geometry.h"
+#include "client/kvtier.h"
 #include "kernels/trial.h"
 #include "kvtierctl_admin.h"
 
 /* Names by number. */
-#define CODEC_NAME(NUMBER, name) [CODEC_##NUMBER] = name,
+#define CODEC_NAME(NUMBER, name) [KVTIER_CODEC_##NUMBER] = name,
 #define DTYPE_NAME(NUMBER, name) [DTYPE_##NUMBER] = name,
 static const char *const codec_names[] = { GEOMETRY_CODECS(CODEC_NAME) };
 static const char *const dtype_names[] = { GEOMETRY_DTYPES(DTYPE_NAME) };
@@ -219,7 +220,7 @@ static void print_table(const struct trial *trial, const struct image_header *he
 	table_cell(table, "KEPT RAW");
 	(void)trial_result(trial, CODEC_RAW, &raw);
 	for (uint32_t codec = 1; codec < CODECS; codec++) {
-		if (trial_result(trial, (enum image_codec)codec, &r))
+		if (trial_result(trial, codec, &r))
 			continue;
 		table_cell(table, codec_names[codec]);
 		number_cell(table, "%.3f", ratio((double)r.image_bytes, (double)raw.image_bytes));
@@ -255,7 +256,7 @@ static void print_json(const struct trial *trial, const struct image_header *hea
 	for (uint32_t codec = 1; codec < CODECS; codec++) {
 		struct json_object *row;
 
-		if (trial_result(trial, (enum image_codec)codec, &r))
+		if (trial_result(trial, codec, &r))
 			continue;
 		row = json_object_new_object();
 		json_object_object_add(row, "codec", json_object_new_string(codec_names[codec]));

@@ -680,7 +680,8 @@ bool gpu_cache_pin(struct gpu_cache *c, struct gpu_use *use, uint32_t block, str
 	job->image = (uint8_t *)(uintptr_t)slot.address;
 	job->image_bytes = slot.bytes;
 	job->generation = slot.generation;
-	job->codec_k = job->codec_v = (uint8_t)(raw ? CODEC_RAW : use->space->codec);
+	job->codec_k = (uint8_t)(raw ? CODEC_RAW : use->space->codecs.k);
+	job->codec_v = (uint8_t)(raw ? CODEC_RAW : use->space->codecs.v);
 	job->keep = (struct device_keep){ 0 };
 	return true;
 }

@@ -282,8 +282,8 @@ enum step flight_verify(struct task *task)
 	/* An image's codec is the space's, or raw where that could not hold the block. Another one
 	 * with a good header was not made by a kvtierd for this space: it may be less exact than
 	 * the space promises. */
-	if (header->codec_k != header->codec_v ||
-	    (header->codec_k != CODEC_RAW && header->codec_k != task_space(task)->codec))
+	if (!space_has(task_space(task), (enum image_codec)header->codec_k,
+		       (enum image_codec)header->codec_v))
 		return fail(f, f->from->bad(f));
 	task->job.codec_k = header->codec_k;
 	task->job.geometry = &task_space(task)->geometry;

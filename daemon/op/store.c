@@ -39,18 +39,30 @@ bool store_must_wait(const struct op *op)
 	return (op->sqe.flags & WIRE_SQE_GIVEN) && schedule_waiting_used(op);
 }
 
-/* The codec of its image. In engine mode its client has encoded it, and says where that was
- * not possible. */
-static uint8_t codec_of(struct task *task)
+/* Whether the block is of the first tokens of a prompt, in a space of four bits. All tokens after
+ * them attend to them most, and what they lose is lost everywhere. */
+static bool is_kept_raw(const struct part *part)
+{
+	const struct op *op = part->op;
+	const struct space *space = op->mount->space;
+
+	return space->codec == CODECS_Q4 &&
+	       (uint64_t)(op->before + part->at) * space->geometry.block_tokens < STORE_RAW_TOKENS;
+}
+
+/* The codecs of its image. In engine mode its client has encoded it, and says where that was not
+ * possible. */
+static struct image_codecs codecs_of(struct task *task)
 {
 	const struct mount *mount = task->part->op->mount;
+	bool raw = is_kept_raw(task->part);
 
-	if (mount->layout.image_stride > 0 && image_codec_scales(mount->space->codec) &&
+	if (mount->layout.image_stride > 0 && image_codec_scales(mount->space->codecs.k) &&
 	    task->job.page & WIRE_PAGE_RAW) {
 		task->job.page &= ~(uint64_t)WIRE_PAGE_RAW;
-		return CODEC_RAW;
+		raw = true;
 	}
-	return (uint8_t)mount->space->codec;
+	return raw ? image_codecs(CODEC_RAW) : mount->space->codecs;
 }
 
 enum step store_admit(struct task *task)
@@ -58,9 +70,11 @@ enum step store_admit(struct task *task)
 	struct part *part = task->part;
 	const struct op *op = part->op;
 	struct tables *tables = task->all->tables;
+	const struct image_codecs codecs = codecs_of(task);
 	uint32_t block;
 
-	task->job.codec_k = task->job.codec_v = codec_of(task);
+	task->job.codec_k = (uint8_t)codecs.k;
+	task->job.codec_v = (uint8_t)codecs.v;
 	part->status = task->job.page >= op->mount->pages ? -EFAULT : op->chain_error;
 	if (part->status)
 		return STORE_COMMIT;
@@ -114,7 +128,8 @@ enum step store_encode(struct task *task)
 
 	task->job.image = extents_address(task->all->tables, &task->where);
 	task->job.done = encoded;
-	task->job.measure = space_measures(task_space(task), loop_now(task->all->loop));
+	task->job.measure = task->job.codec_k != CODEC_RAW &&
+			    space_measures(task_space(task), loop_now(task->all->loop));
 	task->job.error = (struct codec_error){ 0 };
 	if (op->gpu)
 		gpu_cache_reserve(op->gpu, &task->part->gpu, task->job.image_bytes, &task->job);
@@ -133,7 +148,8 @@ static void count_stored(const struct task *task)
 	stats_add(&v->store_logical_bytes_total, space->shape.logical_bytes);
 	stats_add(&v->store_image_bytes_total, task->job.image_bytes);
 	stats_add(&v->tiers_host_written_bytes_total, task->job.image_bytes);
-	if (task->job.codec_k == CODEC_RAW && space->codec != CODEC_RAW) {
+	if (task->job.codec_k == CODEC_RAW && space->codec != CODEC_RAW &&
+	    !is_kept_raw(task->part)) {
 		stats_add(&v->store_raw_blocks_total, 1);
 		space->raw_blocks++;
 	}

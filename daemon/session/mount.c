@@ -538,7 +538,7 @@ static int take_images(struct mount *mount, const struct proto_space_open *m, ch
 }
 
 /* The codecs that the GPU's kernels know (kernels/cuda/tile.h). */
-static bool gpu_has(enum image_codec codec)
+static bool gpu_has(uint32_t codec)
 {
 	return codec == CODEC_RAW || codec == CODEC_FP8 || codec == CODEC_FP8_NATIVE ||
 	       codec == CODEC_INT8;

@@ -102,8 +102,8 @@ struct spaces {
 	size_t shared_bytes;
 	EVP_MD_CTX *sha;
 	uint32_t max, n_tenants;
-	uint32_t codecs;        /* allowed, 1 << enum image_codec each */
-	enum image_codec codec; /* of spaces that ask for none */
+	uint32_t codecs; /* allowed, 1 << enum kvtier_codec each */
+	uint32_t codec;  /* of spaces that ask for none */
 	/* the number of the last record's space, which is likely that of the next record, too */
 	uint32_t found;
 	struct tenant tenants[QUOTA_OTHERS];
@@ -504,7 +504,7 @@ static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 	const uint32_t planes = w->head_dim_k || w->head_dim_v;
 	const struct field_limit limits[] = {
 		{ "dtype", w->dtype, DTYPE_BF16, DTYPE_INT8 },
-		{ "codec", w->codec, 0, CODEC_INT8 },
+		{ "codec", w->codec, 0, KVTIER_CODEC_INT8V4 },
 		{ "layers", w->layers, planes, IMAGE_MAX_LAYERS },
 		{ "kv_heads", w->kv_heads, planes, IMAGE_MAX_HEADS },
 		{ "head_dim_k", w->head_dim_k, 0, IMAGE_MAX_HEAD_DIM },
@@ -527,7 +527,7 @@ static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 	return 0;
 }
 
-void spaces_codecs(struct spaces *s, uint32_t allowed, enum image_codec otherwise)
+void spaces_codecs(struct spaces *s, uint32_t allowed, uint32_t otherwise)
 {
 	s->codecs = allowed | 1u << CODEC_FP8_NATIVE; /* which no 16-bit type has */
 	s->codec = otherwise;
@@ -549,14 +549,15 @@ static int refuse_codec(const struct spaces *s, uint32_t codec, char *text, size
 }
 
 /* What a geometry gets that asks for none. */
-static enum image_codec default_codec(const struct spaces *s, const struct image_geometry *g)
+static uint32_t default_codec(const struct spaces *s, const struct image_geometry *g)
 {
+	const struct image_codecs codecs = image_codecs(s->codec);
 	struct image_shape shape;
 
 	switch (g->dtype) {
 	case DTYPE_BF16:
 	case DTYPE_FP16:
-		if (image_shape(g, s->codec, s->codec, &shape, NULL) != -EINVAL)
+		if (image_shape(g, codecs.k, codecs.v, &shape, NULL) != -EINVAL)
 			return s->codec;
 		return s->codecs >> CODEC_FP8 & 1 ? CODEC_FP8 : CODEC_RAW;
 	case DTYPE_E4M3:
@@ -592,8 +593,9 @@ static int check(const struct spaces *s, const struct wire_geometry *w, struct s
 	ret->geometry = IMAGE_GEOMETRY(w);
 	if (image_element_bytes(w->dtype) == 2 && w->codec && !(s->codecs >> w->codec & 1))
 		return refuse_codec(s, w->codec, text, n);
-	ret->codec = w->codec ? (enum image_codec)w->codec : default_codec(s, &ret->geometry);
-	r = image_shape(&ret->geometry, ret->codec, ret->codec, &ret->shape, &field);
+	ret->codec = w->codec ? w->codec : default_codec(s, &ret->geometry);
+	ret->codecs = image_codecs(ret->codec);
+	r = image_shape(&ret->geometry, ret->codecs.k, ret->codecs.v, &ret->shape, &field);
 	if (r == 0)
 		r = image_shape(&ret->geometry, CODEC_RAW, CODEC_RAW, &ret->raw_shape, &field);
 	if (r == -EOVERFLOW)
@@ -604,9 +606,9 @@ static int check(const struct spaces *s, const struct wire_geometry *w, struct s
 	if (r)
 		return refuse(
 			text, n, field ? field : "codec",
-			"does not go with the rest: fp8 and lossless take BF16 and FP16, int8 the "
-			"same with K or V planes, fp8-native 8-bit dtypes, and a block has K, V, "
-			"typed or opaque bytes");
+			"does not go with the rest: fp8 and lossless take BF16 and FP16, int8, q4 "
+			"and int8v4 the same with K or V planes, fp8-native 8-bit dtypes, and a "
+			"block has K, V, typed or opaque bytes");
 	return 0;
 }
 
@@ -615,7 +617,7 @@ static void identify(struct spaces *s, const struct tenant *tenant, struct space
 	static const char id_label[] = "kvtier space 1";
 	struct wire_geometry w = space->wire;
 
-	w.codec = (uint32_t)space->codec; /* default and explicit are the same space */
+	w.codec = space->codec; /* default and explicit are the same space */
 	sha256(s->sha, id_label, sizeof(id_label), &w, sizeof(w), "", 0, space->id);
 	space->seal = &tenant->seal;
 	space->tenant_number = (uint32_t)(tenant - s->tenants);
@@ -675,6 +677,12 @@ static void order_variants(struct space *space, const struct space *before)
 
 	space->variant_bytes[0] = swapped ? raw : usual;
 	space->variant_bytes[1] = swapped ? usual : raw;
+}
+
+bool space_has(const struct space *space, enum image_codec codec_k, enum image_codec codec_v)
+{
+	return (codec_k == CODEC_RAW && codec_v == CODEC_RAW) ||
+	       (codec_k == space->codecs.k && codec_v == space->codecs.v);
 }
 
 uint32_t space_variant(const struct space *space, enum image_codec codec)
@@ -876,7 +884,7 @@ void spaces_count(const struct spaces *s, struct spaces_count *ret)
 
 bool space_measures(struct space *space, uint64_t now_ns)
 {
-	if (!image_codec_scales(space->codec) || now_ns - space->measured_ns < MEASURE_NS)
+	if (!image_codec_scales(space->codecs.k) || now_ns - space->measured_ns < MEASURE_NS)
 		return false;
 	space->measured_ns = now_ns;
 	return true;

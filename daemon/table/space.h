@@ -34,8 +34,9 @@ struct space {
 	uint8_t id[32];
 	struct wire_geometry wire; /* as checked: strings terminated */
 	struct image_geometry geometry;
-	enum image_codec codec;        /* resolved: never 0 */
-	struct image_shape shape;      /* with that codec */
+	uint32_t codec;                /* enum kvtier_codec, resolved: never 0 */
+	struct image_codecs codecs;    /* that codec of its images */
+	struct image_shape shape;      /* with these */
 	struct image_shape raw_shape;  /* for blocks that it cannot hold */
 	const struct redis_seal *seal; /* its tenant's, as long as struct spaces */
 	/* 0..15: SHA-256("kvtier tenant 1" | name), 16..31: id, each cut */
@@ -78,9 +79,9 @@ void spaces_close(struct spaces *spaces);
  * which is copied. Call it before the first spaces_tenant(). Without it each tenant's secret is in
  * state_dir/secret-TENANT, which is made (0600, 32 random bytes) if it is absent. */
 void spaces_shared_secret(struct spaces *spaces, const uint8_t *secret, size_t n);
-/* Which codecs a space of 16-bit values may have, 1 << enum image_codec each, and the codec that it
+/* Which codecs a space of 16-bit values may have, 1 << enum kvtier_codec each, and the codec that it
  * gets if its geometry asks for none, which is one of them. Without this call: all, and fp8. */
-void spaces_codecs(struct spaces *spaces, uint32_t allowed, enum image_codec otherwise);
+void spaces_codecs(struct spaces *spaces, uint32_t allowed, uint32_t otherwise);
 /* Loads or makes its secret. The name is a tenant's of the configuration, which this is called for
  * once. Tenants have the numbers 0, 1... in the order of these calls. */
 int spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);
@@ -118,7 +119,10 @@ struct space *space_of_revision(const struct spaces *spaces, const uint8_t revis
 void spaces_revision(struct spaces *spaces, const char *tenant, const char *model, uint8_t ret[32]);
 /* The number of the space with this owner; false: there is no such space. */
 bool space_of_owner(struct spaces *spaces, const uint8_t owner[32], uint32_t *ret_number);
-/* The variant of images with this codec; the space is known. */
+/* Whether images of the space may have these codecs: its own, or raw where they cannot hold a block
+ * or may not (the first tokens of a prompt in four bits). */
+bool space_has(const struct space *space, enum image_codec codec_k, enum image_codec codec_v);
+/* The variant of images with this codec of K; the space is known. */
 uint32_t space_variant(const struct space *space, enum image_codec codec);
 /* Writes bytes 0..15 of `owner`, which all spaces of this tenant have. */
 void spaces_tenant_owner(struct spaces *spaces, const char *tenant, uint8_t ret[16]);

@@ -9,13 +9,14 @@
  */
 #include "bench.h"
 #include "client/abi/tbl_geometry.h"
+#include "client/kvtier.h"
 #include "kernels/trial.h"
 
 enum { RUNS = 5, CHUNK = 1 << 20 };
 enum figure { OF_RAW, ENCODE, DECODE, ERROR_K, ERROR_V, ERROR_TYPED };
 
 struct input {
-	enum image_codec codec;
+	uint32_t codec;
 	enum figure figure;
 };
 
@@ -30,7 +31,7 @@ static void free_trial(void *trial)
 }
 
 /* All blocks of the file, with this codec and raw. */
-static const struct trial *try_file(const char *path, enum image_codec codec)
+static const struct trial *try_file(const char *path, uint32_t codec)
 {
 	const struct codec_kernels *k = codec_kernels(getenv("KERNELS"));
 	struct trial *trial = k ? trial_new(k, 1u << codec | 1u << CODEC_RAW) : NULL;
@@ -93,7 +94,7 @@ static void run_input(const struct bench_case *self, struct bench_result *ret)
 /* clang-format off */
 #define CASE(NUMBER, name, figure, prose, better, unit) \
 	{ "codec.input." name, run_input, prose, 0, better, unit, \
-	  &(const struct input){ CODEC_##NUMBER, figure } },
+	  &(const struct input){ KVTIER_CODEC_##NUMBER, figure } },
 #define CASES(NUMBER, name) \
 	CASE(NUMBER, name ".bytes", OF_RAW, "bytes of images, beside raw ones", BENCH_LESS, "B") \
 	CASE(NUMBER, name ".encode", ENCODE, "of a non-temporal copy of the pages", BENCH_MORE, \

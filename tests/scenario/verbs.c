@@ -127,7 +127,8 @@ static const struct verb verbs[] = {
 	{ "file", "PATH [\"TEXT\"]", 1, "", "makes a file, mode 0600", file_does },
 	{ "idle", "D", 1, "", "no op, lease, write or block is left in D's memory", idle_does },
 	/* engines */
-	{ "engine", "E [tiny|large] [raw|fp8|int8|lossless] [staged] [apart] => ERROR \"WORDS\"", 1,
+	{ "engine",
+	  "E [tiny|large] [raw|fp8|int8|lossless|q4|int8v4] [staged] [apart] => ERROR \"WORDS\"", 1,
 	  "on socket pages model extras layers heads dim tokens staging timeout memory gpu",
 	  "connects to daemon on=D (the first), at its socket=PATH, and opens a space: a page\n"
 	  "\tof tiny is 8 KiB, of large 128 KiB; 64 pages unless said. apart: the daemon takes\n"
@@ -140,7 +141,8 @@ static const struct verb verbs[] = {
 	  "\tor none; the op must end with is=0 (a name of an error, any), each block with all=;\n"
 	  "\tnan=3: block 3 begins with a value that FP8 cannot hold; fill=0x7f: all bytes are\n"
 	  "\tthat; fill=odd: NaNs, infinities and denormals among the values; fill=noise: bytes\n"
-	  "\tthat lossless cannot hold; all must be stored unless == N says",
+	  "\tthat lossless cannot hold; fill=sixteen: values that four bits hold; all must be stored\n"
+	  "\tunless == N says",
 	  op_does },
 	{ "load", "E BLOCKS [each] [part] [== N]", 2, OF_OPS OF_ENDS,
 	  "loads into pages at=0... and compares: a block with status 0 is right, another page\n"

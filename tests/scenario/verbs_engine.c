@@ -12,6 +12,8 @@ static struct kvtier_geometry geometry_of(struct call *c)
 			       call_has(c, "fp8")      ? KVTIER_CODEC_FP8 :
 			       call_has(c, "int8")     ? KVTIER_CODEC_INT8 :
 			       call_has(c, "lossless") ? KVTIER_CODEC_LOSSLESS :
+			       call_has(c, "q4")       ? KVTIER_CODEC_Q4 :
+			       call_has(c, "int8v4")   ? KVTIER_CODEC_INT8V4 :
 							 KVTIER_CODEC_RAW;
 	struct kvtier_geometry g =
 		call_has(c, "large") ? large_geometry(codec) : tiny_geometry(codec);
@@ -57,9 +59,10 @@ void engine_does(struct call *c)
 	struct its_engine *its;
 
 	if (c->n > 1)
-		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, lossless, default, "
-			 "staged, apart may stand",
-			 c->words[1]);
+		run_fail(
+			"\"%s\" stands where tiny, large, raw, fp8, int8, lossless, q4, int8v4, default, "
+			"staged, apart may stand",
+			c->words[1]);
 	if (c->arrow) {
 		is_refused(c, socket, timeout_ms, &g);
 		return;
@@ -118,6 +121,23 @@ static void fill_noise(uint8_t *page, size_t bytes, const struct kvtier_key *key
 	}
 }
 
+/* Values that four bits hold: -7.5, -6.5 ... 7.5, all of them in 16 tokens of each channel, and in 16
+ * channels of each token. */
+static void fill_sixteen(const struct engine *e, uint8_t *page, const struct kvtier_key *key)
+{
+	const size_t row = (size_t)e->geometry.kv_heads * e->geometry.head_dim_k;
+
+	for (size_t i = 0; i < e->page_bytes / 2; i++) {
+		const float value =
+			(float)((i / row * 5 + i % row * 3 + key->bytes[0]) & 15) - 7.5f;
+		uint32_t bits;
+
+		memcpy(&bits, &value, sizeof(bits));
+		page[2 * i] = (uint8_t)(bits >> 16);
+		page[2 * i + 1] = (uint8_t)(bits >> 24);
+	}
+}
+
 /* The page as a store has it. fill=0x7f: all bytes of a page are that; fill=random: values of
  * [1, 2) in BF16, which no load compares; nan=3: the first value of block 3 is one that FP8 cannot
  * hold. */
@@ -135,6 +155,8 @@ static void fill_page(const struct call *c, const struct op *op, uint32_t i)
 		fill_odd(page, e->page_bytes);
 	else if (how && strcmp(how, "noise") == 0)
 		fill_noise(page, e->page_bytes, &op->keys[i]);
+	else if (how && strcmp(how, "sixteen") == 0)
+		fill_sixteen(e, page, &op->keys[i]);
 	else if (how && strcmp(how, "random") == 0)
 		for (size_t at = 0; at < e->page_bytes; at += sizeof(value)) {
 			value = (uint16_t)(0x3f80 + run_random(128));

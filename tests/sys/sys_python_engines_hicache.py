@@ -236,7 +236,8 @@ class Refused(HiCache):
                 self.storage_says(f"option {name} is {wrong!r}, must be a number of milliseconds, {least} or more",
                                   **{name: wrong})
         for wrong in ("zip", ["raw"], None):
-            self.storage_says(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8' or 'lossless'", codec=wrong)
+            self.storage_says(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8' or 'q4' or "
+                               "'int8v4' or 'lossless'", codec=wrong)
         self.storage_says("interface_v1", interface_v1=0)
         self.storage_says("no option ttl: the options are backend_name, ", ttl=60)
         for wrong in (5, "text"):

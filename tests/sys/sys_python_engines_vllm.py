@@ -461,13 +461,14 @@ class Refused(Vllm):
         for wrong in ("soon", None, 0, -1, [2], True, 10 ** 20):
             self.refused(f"option timeout_ms is {wrong!r}, must be a number of milliseconds", {"timeout_ms": wrong})
         for wrong in ("zip", None, ["raw"]):
-            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8' or 'lossless'", {"codec": wrong})
+            self.refused(f"option codec is {wrong!r}, must be 'fp8' or 'raw' or 'int8' or 'q4' or 'int8v4' or "
+                         "'lossless'", {"codec": wrong})
         self.refused("option socket is 5, must be a text", {"socket": 5})
         self.refused("no option ttl: the options are codec, cross_layers, ", {"ttl": 60})
 
     def test_int8_where_heads_and_tokens_cannot_be_told(self):
         with mock.patch.object(Engine, "HEADS", Engine.TOKENS):
-            self.refused("codec int8 needs heads of 8 tokens", {"codec": "int8"}, dtype=torch_double.bfloat16)
+            self.refused("codecs int8, q4 and int8v4 need heads of 8 tokens", {"codec": "int8"}, dtype=torch_double.bfloat16)
 
     def test_loads_that_vllm_itself_must_prove(self):
         closed = {"enable_kv_checksum": True, "kv_checksum_fail_closed": True}

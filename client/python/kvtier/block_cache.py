@@ -21,8 +21,10 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Codec, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "known", "milliseconds",
-           "named"]
+__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "known",
+           "milliseconds", "named"]
+
+PLANE_CODECS = (Codec.INT8, Codec.Q4, Codec.INT8V4)     # they need K and V planes
 
 _AGAIN_S = 5.0     # between two tries to open a space, as each waits for a daemon
 _NAME_MAX = 255    # bytes of a name in a Geometry

@@ -13,7 +13,7 @@
 Either JSON object may have these options; the linker's are in "linker_extra_config":
 
     socket          path of the daemon's socket
-    codec           "fp8", "int8", "lossless" or "raw"; by default the daemon chooses by the type
+    codec           "fp8", "int8", "q4", "int8v4", "lossless" or "raw"; by default the daemon chooses by the type
     timeout_ms      for a load or store (2000)
     prefetch_ms     how long a lookup waits for a Redis that nodes share (1000)
     model           a name instead of the engine's
@@ -94,7 +94,7 @@ class _Cache:
             known(options, _OPTIONS + _ENGINES_OPTIONS)
             timeout_ms = milliseconds(options, "timeout_ms", 2000)
             prefetch_ms = milliseconds(options, "prefetch_ms", 1000, 0)
-            self._codec = codec_of(options, "int8", "lossless")
+            self._codec = codec_of(options, "int8", "q4", "int8v4", "lossless")
         except ValueError as error:
             self.refuse(str(error))
             return

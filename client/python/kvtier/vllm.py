@@ -8,7 +8,7 @@
 `kv_connector_extra_config` may have these options:
 
     socket          path of the daemon's socket
-    codec           "fp8", "int8", "lossless" or "raw"; by default the daemon chooses by the type
+    codec           "fp8", "int8", "q4", "int8v4", "lossless" or "raw"; by default the daemon chooses by the type
     timeout_ms      for a load or save (2000)
     prefetch_ms     how long a request waits for a Redis that nodes share (1000); 0: it does not wait
     model           a name instead of the engine's
@@ -46,7 +46,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
-from .block_cache import LayoutError, codec_of, known, milliseconds, named
+from .block_cache import PLANE_CODECS, LayoutError, codec_of, known, milliseconds, named
 from .adapters.vllm_adapters import Adapters, is_local
 from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .adapters.vllm_hints import hints_of
@@ -135,7 +135,7 @@ class KvtierConnector(*_BASES):
             self._fails_closed = True
             if _CARRIER is None:
                 raise ValueError("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM")
-        self._codec = codec_of(self._options, "int8", "lossless")
+        self._codec = codec_of(self._options, "int8", "q4", "int8v4", "lossless")
         for name in ("socket", "model", "extras"):
             if not isinstance(self._options.get(name), (str, type(None))):
                 raise ValueError(f"option {name} is {self._options[name]!r}, must be a text")
@@ -247,7 +247,7 @@ class KvtierConnector(*_BASES):
             except (AttributeError, NotImplementedError, TypeError):
                 order = list(range(len(tensor.shape)))
             return [layout_of_all(tensor, order, self._kv_cache_config.num_blocks, self._block_tokens, self._rope(),
-                                  self._codec == Codec.INT8)]
+                                  self._codec in PLANE_CODECS)]
 
         self._register(kv_cache, layouts)
 
@@ -288,7 +288,7 @@ class KvtierConnector(*_BASES):
         if len(groups) < 2:
             groups = [list(tensors)]
         return [layout_of([tensors[name] for name in names if name in tensors], self._kv_cache_config.num_blocks,
-                          self._block_tokens, self._rope(), planes=self._codec == Codec.INT8) for names in groups]
+                          self._block_tokens, self._rope(), planes=self._codec in PLANE_CODECS) for names in groups]
 
     def _rope(self) -> int:
         """How many values of a token's latent (MLA) must not be rounded."""

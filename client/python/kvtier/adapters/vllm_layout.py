@@ -134,8 +134,8 @@ def _planes(tensors: Sequence[Tensor], blocks: int, tokens: int, regions: Region
             apart, sides = tensor.strides[inner.pop(0)], [0, 1]
         by_tokens = [i for i in inner[:-1] if tensor.shape[i] == tokens]
         if len(inner) != 3 or len(by_tokens) != 1 or tensor.strides[-1] != 1:
-            raise LayoutError(f"{tensor.name}: codec int8 needs heads of {tokens} tokens; a block has the shape "
-                              f"{tuple(tensor.shape[i] for i in inner)}, in which they cannot be told")
+            raise LayoutError(f"{tensor.name}: codecs int8, q4 and int8v4 need heads of {tokens} tokens; a block has "
+                              f"the shape {tuple(tensor.shape[i] for i in inner)}, in which they cannot be told")
         token = by_tokens[0]
         head = inner[0] + inner[1] - token
         for side, kind in zip(sides, (Kind.K, Kind.V)):
@@ -144,7 +144,8 @@ def _planes(tensors: Sequence[Tensor], blocks: int, tokens: int, regions: Region
                                     region=regions.of(tensor)))
         shapes.add((tensor.shape[head], tensor.shape[-1], len(sides)))
     if len(shapes) > 1:
-        raise LayoutError(f"codec int8 needs layers of one shape, not of {sorted(shapes)} (heads, values, K and V)")
+        raise LayoutError(f"codecs int8, q4 and int8v4 need layers of one shape, not of {sorted(shapes)} (heads, "
+                          "values, K and V)")
     heads, values, sides = shapes.pop()
     return Layout(regions.all, segments, DTYPES[tensors[0].dtype], 0, values, order="planes", heads=heads,
                   values_v=values if sides == 2 else 0)
