@@ -71,9 +71,13 @@ static inline int image_codec_channels(enum image_codec codec)
 {
 	return codec == CODEC_INT8 || codec == CODEC_K4;
 }
-/* Codecs of spaces that are not the same of K and V, by the numbers of enum kvtier_codec. The
- * others are codecs of images. */
+/* Codecs of spaces, with the numbers of enum kvtier_codec. */
 enum {
+	CODECS_RAW = CODEC_RAW,
+	CODECS_FP8 = CODEC_FP8,
+	CODECS_FP8_NATIVE = CODEC_FP8_NATIVE,
+	CODECS_LOSSLESS = CODEC_LOSSLESS,
+	CODECS_INT8 = CODEC_INT8,
 	CODECS_Q4 = 6,     /* k4 and v4 */
 	CODECS_INT8V4 = 7, /* int8 and v4 */
 };

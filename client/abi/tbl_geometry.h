@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tbl_geometry.h - the dtypes and codecs of a geometry, with the names that `kvtierctl spaces`
- * shows. NUMBER is what stands behind KVTIER_ or DTYPE_, and behind KVTIER_CODEC_.
+ * shows. NUMBER is what stands behind KVTIER_ or DTYPE_, and behind KVTIER_CODEC_ or CODECS_.
  *
  *	X(NUMBER, name)
  */

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "client/abi/tbl_geometry.h"
-#include "client/kvtier.h"
 #include "tbl_lists.h"
 #include "daemon/conn/server.h"
 #include "daemon/move/hints.h"
@@ -179,7 +178,7 @@ static const char *dtype_name(uint32_t dtype)
 
 static const char *codec_name(uint32_t codec)
 {
-#define CODEC_NAME(id, text) [KVTIER_CODEC_##id] = (text),
+#define CODEC_NAME(id, text) [CODECS_##id] = (text),
 	static const char *const names[] = { GEOMETRY_CODECS(CODEC_NAME) };
 
 	return name_of(names, sizeof(names) / sizeof(names[0]), codec);

@@ -182,8 +182,8 @@ CONFIG(codec, allow, CHOICES, "raw fp8 int8 lossless q4 int8v4", 0, 0,
        "Blocks that are stored already stay, and only spaces with an allowed codec find them.")
 CONFIG(codec, default, ENUM, "fp8", 0, 5, "raw|fp8|int8|lossless|q4|int8v4",
        "Codec of spaces of BF16 and FP16 whose engine asks for none. It is one of allow. Where "
-       "int8, q4 or int8v4 does not apply, since the engine does not tell heads and channels, it is fp8, or raw "
-       "if fp8 is not allowed. Adapters that keep every bit by default ask for raw.")
+       "int8, q4 or int8v4 does not apply, since the engine does not tell heads and channels, it "
+       "is fp8, or raw if fp8 is not allowed. Adapters that keep every bit by default ask for raw.")
 
 CONFIG(device, workers, COUNT, "0", 0, 256, "threads",
        "Threads that move bytes between engines' pages and images. 0: one for each CPU that the "

@@ -15,12 +15,11 @@
 
 #include "base/log.h"
 #include "client/abi/tbl_geometry.h"
-#include "client/kvtier.h"
 #include "kernels/trial.h"
 #include "kvtierctl_admin.h"
 
 /* Names by number. */
-#define CODEC_NAME(NUMBER, name) [KVTIER_CODEC_##NUMBER] = name,
+#define CODEC_NAME(NUMBER, name) [CODECS_##NUMBER] = name,
 #define DTYPE_NAME(NUMBER, name) [DTYPE_##NUMBER] = name,
 static const char *const codec_names[] = { GEOMETRY_CODECS(CODEC_NAME) };
 static const char *const dtype_names[] = { GEOMETRY_DTYPES(DTYPE_NAME) };

@@ -81,8 +81,8 @@ struct op {
 	struct list growing; /* gpu_cache.c's: copies that grow on that GPU */
 	struct op_hint hint;
 	uint32_t given; /* store: groups of layers that entries LAYERS have given */
-	/* store in four bits: blocks of the chain before its first, as far as they are in host memory,
-	 * at most STORE_RAW_TOKENS */
+	/* store in four bits: blocks of the chain before its first, as far as they are in host
+	 * memory, at most STORE_RAW_TOKENS */
 	uint32_t before;
 	/* store: why no further block can be committed; else 0 */
 	int chain_error;

@@ -533,6 +533,10 @@ void spaces_codecs(struct spaces *s, uint32_t allowed, uint32_t otherwise)
 	s->codec = otherwise;
 }
 
+#define SAME_NUMBER(NUMBER, name) \
+	static_assert((int)CODECS_##NUMBER == (int)KVTIER_CODEC_##NUMBER, name);
+GEOMETRY_CODECS(SAME_NUMBER)
+
 static int refuse_codec(const struct spaces *s, uint32_t codec, char *text, size_t n)
 {
 #define NAME(NUMBER, name) [KVTIER_CODEC_##NUMBER] = name,

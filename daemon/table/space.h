@@ -79,8 +79,8 @@ void spaces_close(struct spaces *spaces);
  * which is copied. Call it before the first spaces_tenant(). Without it each tenant's secret is in
  * state_dir/secret-TENANT, which is made (0600, 32 random bytes) if it is absent. */
 void spaces_shared_secret(struct spaces *spaces, const uint8_t *secret, size_t n);
-/* Which codecs a space of 16-bit values may have, 1 << enum kvtier_codec each, and the codec that it
- * gets if its geometry asks for none, which is one of them. Without this call: all, and fp8. */
+/* Which codecs a space of 16-bit values may have, 1 << enum kvtier_codec each, and the codec that
+ * it gets if its geometry asks for none, which is one of them. Without this call: all, and fp8. */
 void spaces_codecs(struct spaces *spaces, uint32_t allowed, uint32_t otherwise);
 /* Loads or makes its secret. The name is a tenant's of the configuration, which this is called for
  * once. Tenants have the numbers 0, 1... in the order of these calls. */

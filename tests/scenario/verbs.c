@@ -141,8 +141,8 @@ static const struct verb verbs[] = {
 	  "\tor none; the op must end with is=0 (a name of an error, any), each block with all=;\n"
 	  "\tnan=3: block 3 begins with a value that FP8 cannot hold; fill=0x7f: all bytes are\n"
 	  "\tthat; fill=odd: NaNs, infinities and denormals among the values; fill=noise: bytes\n"
-	  "\tthat lossless cannot hold; fill=sixteen: values that four bits hold; all must be stored\n"
-	  "\tunless == N says",
+	  "\tthat lossless cannot hold; fill=sixteen: values that four bits hold; all must be\n"
+	  "\tstored unless == N says",
 	  op_does },
 	{ "load", "E BLOCKS [each] [part] [== N]", 2, OF_OPS OF_ENDS,
 	  "loads into pages at=0... and compares: a block with status 0 is right, another page\n"

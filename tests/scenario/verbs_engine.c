@@ -59,10 +59,9 @@ void engine_does(struct call *c)
 	struct its_engine *its;
 
 	if (c->n > 1)
-		run_fail(
-			"\"%s\" stands where tiny, large, raw, fp8, int8, lossless, q4, int8v4, default, "
-			"staged, apart may stand",
-			c->words[1]);
+		run_fail("\"%s\" stands where tiny, large, raw, fp8, int8, lossless, q4, int8v4, "
+			 "default, staged, apart may stand",
+			 c->words[1]);
 	if (c->arrow) {
 		is_refused(c, socket, timeout_ms, &g);
 		return;
@@ -121,8 +120,8 @@ static void fill_noise(uint8_t *page, size_t bytes, const struct kvtier_key *key
 	}
 }
 
-/* Values that four bits hold: -7.5, -6.5 ... 7.5, all of them in 16 tokens of each channel, and in 16
- * channels of each token. */
+/* Values that four bits hold: -7.5, -6.5 ... 7.5, all of them in 16 tokens of each channel, and in
+ * 16 channels of each token. */
 static void fill_sixteen(const struct engine *e, uint8_t *page, const struct kvtier_key *key)
 {
 	const size_t row = (size_t)e->geometry.kv_heads * e->geometry.head_dim_k;

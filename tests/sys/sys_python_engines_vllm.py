@@ -468,7 +468,8 @@ class Refused(Vllm):
 
     def test_int8_where_heads_and_tokens_cannot_be_told(self):
         with mock.patch.object(Engine, "HEADS", Engine.TOKENS):
-            self.refused("codecs int8, q4 and int8v4 need heads of 8 tokens", {"codec": "int8"}, dtype=torch_double.bfloat16)
+            self.refused("codecs int8, q4 and int8v4 need heads of 8 tokens", {"codec": "int8"},
+                         dtype=torch_double.bfloat16)
 
     def test_loads_that_vllm_itself_must_prove(self):
         closed = {"enable_kv_checksum": True, "kv_checksum_fail_closed": True}
