@@ -48,8 +48,9 @@ WANTED  := $(if $(TEST),$(basename $(notdir $(wildcard $(TEST:%=tests/*/%.c)))),
 TEXTS   := $(wildcard $(patsubst %,tests/*/%.kvt,$(or $(TEST),*)))
 in_tests = $(addprefix $(BUILD)/tests/,$(1))
 PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a)
+PAGES   := $(addprefix $(BUILD)/,kvtierctl.1 kvtierd.8)
 
-all: $(PROGRAMS)
+all: $(PROGRAMS) $(PAGES)
 	@echo "built in $(BUILD)/: $(notdir $(PROGRAMS))"
 	@echo "left out: $(if $(NVRTC),nothing,$(if $(NVCC),CUDA kernels for drivers older than \
 		$(NVCC),the CUDA kernels): make deps brings a compiler)"
@@ -115,8 +116,15 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 	$(Q)$(CC) $(ALLLD) $(addprefix -Wl$(comma)--wrap=,$(call facts,wrap)) -o $@ \
 		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-tests: $(PROGRAMS) $(EMU) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))) \
-	$(if $(TEXTS),kvt))
+# A program knows its tables: what it prints of them comes where its page says @TABLES@.
+$(BUILD)/kvtierctl.1: client/man/kvtierctl.1.in $(BUILD)/kvtierctl
+$(BUILD)/kvtierd.8: daemon/kvtierd.8.in $(BUILD)/kvtierd
+$(PAGES):
+	$(Q)$(basename $@) --man >$@.tables
+	$(Q)sed -e '/^@TABLES@$$/{r $@.tables' -e 'd}' $< >$@
+
+tests: $(PROGRAMS) $(PAGES) $(EMU) $(call in_tests,\
+	$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))) $(if $(TEXTS),kvt))
 test: deps
 test check:
 	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)

@@ -725,7 +725,7 @@ static int run(struct program *p)
 struct command_line {
 	const char *config; /* NULL: the defaults */
 	bool check, print;
-	bool man; /* for the makers of kvtierd.8 */
+	bool man; /* for the Makefile, which makes kvtierd.8 */
 };
 
 static void print_help(FILE *out)
@@ -755,7 +755,7 @@ static int parse_command_line(int argc, char **argv, struct command_line *ret)
 		{ "config", required_argument, NULL, 'c' },
 		{ "check-config", no_argument, NULL, 'k' },
 		{ "print-config", no_argument, NULL, 'p' },
-		{ "man-config", no_argument, NULL, 'm' },
+		{ "man", no_argument, NULL, 'm' },
 		{ "version", no_argument, NULL, 'v' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },

@@ -19,7 +19,7 @@ ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
 install -m 644 client/kvtier.h "$dest/include"
 sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in \
 	>"$dest/lib/pkgconfig/kvtier.pc"
-for page in client/man/*.[1-8] daemon/kvtierd.8; do
+for page in client/man/kvtier.3 "$BUILD/kvtierctl.1" "$BUILD/kvtierd.8"; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
 install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"

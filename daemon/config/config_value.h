@@ -79,6 +79,6 @@ bool config_next(const char **cursor, const char *between, char ret[CONFIG_PATH_
 /* Writes the whole configuration as a file that config_load() reads back to the same. */
 void config_print(const struct config *config, FILE *out);
 void config_print_help(FILE *out); /* all keys, for --help */
-void config_print_man(FILE *out);  /* the same as mdoc: part of kvtierd.8 */
+void config_print_man(FILE *out);  /* the same as mdoc, for kvtierd.8.in */
 
 #endif

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "client/abi/runtime_dir.h"
+#include "daemon/stats/stats.h"
 
 /* --- for people --- */
 
@@ -198,6 +199,31 @@ static void print_help(FILE *out)
 		"example:\n  kvtierctl status || kvtierctl stats -f '*dropped*' -f '*failed*'\n");
 }
 
+/* The sections of kvtierctl.1 that tables make: the Makefile puts them into kvtierctl.1.in. */
+static void print_man(void)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+
+	printf(".Sh COMMANDS\n.Bl -tag -width Ds\n");
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf(".It Ic %s Li \"%s\"\n\\&%s\n.br\nExample:\n.Dl %s\n", commands[i].name,
+		       commands[i].arguments, commands[i].prose, commands[i].example);
+	printf(".El\n.Sh REASONS\nThe sentences of status, by severity:\n.Bl -tag -width Ds\n");
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		const struct stats_health_row *row = stats_health_row(bit);
+
+		printf(".It Li %s Pq %s\n\\&%s\n", row->name, stats_severity_name(row->severity),
+		       row->prose);
+	}
+	printf(".El\n.Sh NUMBERS\nNames that stats shows, with kind and unit:\n"
+	       ".Bl -tag -width Ds\n");
+	for (size_t i = 0; i < n; i++)
+		printf(".It Li %s Pq %s, %s\n\\&%s\n", rows[i].path, stats_kind_name(rows[i].kind),
+		       rows[i].unit, rows[i].prose);
+	printf(".El\n");
+}
+
 static void print_command_help(const struct command *command)
 {
 	printf("usage: kvtierctl [--socket PATH] %s %s\n\n", command->name, command->arguments);
@@ -342,6 +368,10 @@ int main(int argc, char **argv)
 	const char *name;
 
 	(void)signal(SIGBUS, on_sigbus);
+	if (argc == 2 && strcmp(argv[1], "--man") == 0) {
+		print_man();
+		return EXIT_FINE;
+	}
 	default_socket(&context);
 	(void)context_option(&context, argc, argv);
 	if (optind == argc) {

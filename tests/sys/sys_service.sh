@@ -16,6 +16,9 @@ for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/li
 	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 lib/systemd/system/kvtierd.service; do
 	[ -s "$dir/opt/kvtier/$file" ] || fail "not installed: $file"
 done
+man=$dir/opt/kvtier/share/man
+grep -q '^\.It Ic runtime_dir ' "$man/man8/kvtierd.8" && grep -q '^\.It Li uptime_s ' \
+	"$man/man1/kvtierctl.1" || fail "the manual lacks the keys or the counters"
 grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" ||
 	fail "kvtier.pc has another prefix"
 unit=$dir/opt/kvtier/lib/systemd/system/kvtierd.service

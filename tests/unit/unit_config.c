@@ -3,13 +3,11 @@
 /*
  * unit_config - goal: a configuration is either taken whole and as written, or refused with the
  * line, the key and the allowed values. Method: texts through config_parse(); directories made
- * below a temporary one. `unit_config man` prints the part of kvtierd.8 that the table makes; the
- * test compares it with the page.
+ * below a temporary one.
  */
 
 #include "daemon/config/config.h"
 #include "daemon/config/config_value.h"
-#include "tests/lib/lib_man.h"
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
 
@@ -523,16 +521,4 @@ TEST_WITH(directories_are_ours_alone, clear_environment, NULL)
 	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), -EPERM);
 
 	scratch_remove(base);
-}
-
-/* --- the manual --- */
-
-TEST_DO(the_manual_is_of_this_table, man_has("daemon/kvtierd.8", config_print_man, "unit_config"));
-
-TEST_BEGIN
-{
-	if (argc == 2 && strcmp(argv[1], "man") == 0) {
-		config_print_man(stdout);
-		exit(0);
-	}
 }

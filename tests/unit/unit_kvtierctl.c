@@ -4,11 +4,9 @@
  * unit_kvtierctl - goal: kvtierctl's output and exit status are as promised to scripts and people,
  * in any state of the daemon. Method: the built program, run against a stats page made here (a
  * child plays the daemon where it must be stopped or dead) and against an admin socket that never
- * answers. `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make; the test
- * compares.
+ * answers.
  */
 #include "tests/lib/lib_kvtierctl.h"
-#include "tests/lib/lib_man.h"
 #include "tests/lib/lib_packet.h"
 
 /* Scripts rely on this: a name, once shipped, stays. */
@@ -328,41 +326,7 @@ TEST_WITH(an_admin_socket_that_is_silent_is_explained, tool_set_up, tool_tear_do
 	(void)close(fd);
 }
 
-/* --- the manual --- */
-
-static void print_man(FILE *out)
-{
-	const struct stats_row *rows;
-	const size_t n = stats_rows(&rows);
-
-	fprintf(out, ".Sh COMMANDS\n.Bl -tag -width Ds\n");
-#define CTL(name, where, arguments, prose, example)                                           \
-	fprintf(out, ".It Ic %s Li \"%s\"\n\\&%s\n.br\nExample:\n.Dl %s\n", #name, arguments, \
-		prose, example);
-#include "daemon/admin/tbl_ctl.h"
-	fprintf(out,
-		".El\n.Sh REASONS\nThe sentences of status, by severity:\n.Bl -tag -width Ds\n");
-	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
-		fprintf(out, ".It Li %s Pq %s\n\\&%s\n", stats_health_row(bit)->name,
-			stats_severity_name(stats_health_row(bit)->severity),
-			stats_health_row(bit)->prose);
-	fprintf(out,
-		".El\n.Sh NUMBERS\nNames that stats shows, with kind and unit:\n.Bl -tag -width "
-		"Ds\n");
-	for (size_t i = 0; i < n; i++)
-		fprintf(out, ".It Li %s Pq %s, %s\n\\&%s\n", rows[i].path,
-			stats_kind_name(rows[i].kind), rows[i].unit, rows[i].prose);
-	fprintf(out, ".El\n");
-}
-
-TEST_DO(the_manual_is_of_these_tables,
-	man_has("client/man/kvtierctl.1", print_man, "unit_kvtierctl"));
-
 TEST_BEGIN
 {
-	if (argc == 2 && strcmp(argv[1], "man") == 0) {
-		print_man(stdout);
-		exit(0);
-	}
 	tool_needed();
 }
