@@ -92,6 +92,7 @@ static void nvme_gauges(struct kvtierd *d)
 	stats_set(&v->tiers_nvme_usable_disks, s.usable);
 	stats_set(&v->tiers_nvme_budget_percent, s.budget_percent);
 	stats_set(&v->tiers_nvme_stalls_total, s.stalls_total);
+	stats_set(&v->tiers_nvme_coding_full_blocks_total, s.coding_full);
 	stats_set(&v->tiers_nvme_recovery_ms, s.recovery_ns / 1000000);
 	stats_set(&v->tiers_nvme_write_amplification_percent,
 		  s.log.appended_bytes ? s.log.written_bytes * 100 / s.log.appended_bytes : 100);
@@ -104,6 +105,7 @@ static void redis_gauges(struct kvtierd *d)
 {
 	static const struct copied rows[] = {
 		COPIED(redis_counters, tiers_redis_coded_blocks_total, coded_total),
+		COPIED(redis_counters, tiers_redis_coding_full_blocks_total, coding_full_total),
 		COPIED(redis_counters, tiers_redis_saved_bytes_total, saved_bytes_total),
 		COPIED(redis_counters, tiers_redis_forged_blocks_total, forged_total),
 		COPIED(redis_counters, tiers_redis_other_form_blocks_total, other_forms_total),

@@ -148,8 +148,11 @@ STAT("tiers.nvme.stalls_total", tiers_nvme_stalls_total, counter, "stalls",
 STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks",
      "Blocks found at the start")
 STAT("tiers.nvme.coded_blocks_total", tiers_nvme_coded_blocks_total, counter, "blocks",
-     "Blocks written in fewer bytes, as [nvme] compress says; with auto the other written blocks "
-     "are of spaces that would save less than 6 %, or 64 MiB of coded ones were on their way")
+     "Blocks written in fewer bytes, as [nvme] compress says; with auto the other written blocks, "
+     "less coding_full_blocks_total, are of spaces that would save less than 6 %")
+STAT("tiers.nvme.coding_full_blocks_total", tiers_nvme_coding_full_blocks_total, counter, "blocks",
+     "Blocks written as they are and not in fewer bytes, since there was no memory for that: 64 "
+     "MiB of coded ones were on their way already")
 STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes",
      "Bytes read to find them")
 STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "Time spent to find them")
@@ -169,8 +172,12 @@ STAT("tiers.redis.queued_bytes", tiers_redis_queued_bytes, gauge, "bytes",
 STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks",
      "Blocks written there")
 STAT("tiers.redis.coded_blocks_total", tiers_redis_coded_blocks_total, counter, "blocks",
-     "Blocks written in fewer bytes, as [redis] compress says; with auto the other written blocks "
-     "are of spaces that would save less than 6 %, or 64 MiB of coded ones were on their way")
+     "Blocks written in fewer bytes, as [redis] compress says; with auto the other written blocks, "
+     "less coding_full_blocks_total, are of spaces that would save less than 6 %")
+STAT("tiers.redis.coding_full_blocks_total", tiers_redis_coding_full_blocks_total, counter,
+     "blocks",
+     "Blocks written as they are and not in fewer bytes, since there was no memory for that: 64 "
+     "MiB of coded ones were on their way already")
 STAT("tiers.redis.saved_bytes_total", tiers_redis_saved_bytes_total, counter, "bytes",
      "Bytes by which coded blocks were shorter")
 STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, counter, "blocks",

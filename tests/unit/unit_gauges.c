@@ -164,6 +164,7 @@ TEST(counters_are_copied)
 		.refused_hosts_total = 24,
 		.coded_total = 25,
 		.saved_bytes_total = 27,
+		.coding_full_total = 28,
 	};
 	gauges_sync(&d);
 	assert_int_equal(v->tiers_redis_endpoints, 3);
@@ -181,6 +182,7 @@ TEST(counters_are_copied)
 	assert_int_equal(v->tiers_redis_refused_hosts_total, 24);
 	assert_int_equal(v->tiers_redis_coded_blocks_total, 25);
 	assert_int_equal(v->tiers_redis_saved_bytes_total, 27);
+	assert_int_equal(v->tiers_redis_coding_full_blocks_total, 28);
 }
 
 /* Found by the tier (a header) or by the daemon (a checksum), it is not forgotten. */

@@ -545,5 +545,6 @@ void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
 		ret->recovery_ns =
 			d->recovery_ns > ret->recovery_ns ? d->recovery_ns : ret->recovery_ns;
 	}
+	ret->coding_full = t->coders.full;
 	ret->budget_percent = nvme_budget_percent(base);
 }

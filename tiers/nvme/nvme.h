@@ -83,6 +83,7 @@ struct nvme_tier_status {
 	uint32_t disks, usable;   /* usable: reads go there */
 	uint32_t budget_percent;  /* of the write budget's reserve; 100: there is no budget */
 	struct nvme_counters log; /* sums */
+	uint64_t coding_full;     /* records that were not coded for want of room */
 	uint64_t stalls_total;
 	uint64_t recovery_ns; /* of the slowest, from open to up */
 };

@@ -13,18 +13,23 @@
 #include "base/vault.h"
 #include "tiers/nvme/log/nvme_format.h"
 
-int nvme_coders_open(struct nvme_coders *coders, struct loop *loop, bool compress)
+static int threads_start(struct nvme_coders *coders)
 {
-	/* All are made at once: a record that is read must not wait for a thread that the system
-	 * does not give then. */
-	const struct workers_conf conf = { .loop = loop,
+	/* All are made at once: a record must not wait for a thread that the system does not give
+	 * then. */
+	const struct workers_conf conf = { .loop = coders->loop,
 					   .threads = NVME_CODER_THREADS,
 					   .keep = NVME_CODER_THREADS };
 
+	return coders->workers ? 0 : workers_open(&conf, &coders->workers);
+}
+
+int nvme_coders_open(struct nvme_coders *coders, struct loop *loop, bool compress)
+{
 	coders->loop = loop;
 	coders->compress = compress;
 	coders->kernels = codec_kernels(NULL);
-	return workers_open(&conf, &coders->workers);
+	return compress ? threads_start(coders) : 0;
 }
 
 void nvme_coders_close(struct nvme_coders *coders)
@@ -98,12 +103,14 @@ bool nvme_coder_pack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *
 	if (!coders->compress || bytes < sizeof(struct image_header) || look_at_image(c))
 		return false;
 	c->room = nvme_round_page((uint64_t)NVME_PAGE + form_most(&c->shape) + FORM_SPARE);
-	if (coders->bytes + c->room > NVME_CODER_BYTES ||
-	    !form_trial_asks(&coders->trials, space_of(c), loop_now(coders->loop)))
+	if (!form_trial_asks(&coders->trials, space_of(c), loop_now(coders->loop)))
 		return false;
-	c->record = vault_buffer(c->room);
-	if (!c->record)
+	if (coders->bytes + c->room <= NVME_CODER_BYTES)
+		c->record = vault_buffer(c->room);
+	if (!c->record) {
+		coders->full++;
 		return false;
+	}
 	coders->bytes += c->room;
 	c->work.run = pack;
 	c->work.done = packed;
@@ -166,9 +173,13 @@ static void unpacked(struct work *work)
 	c->done(c);
 }
 
-void nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *buffer,
-		       uint32_t bytes, uint32_t coded_bytes, void (*done)(struct nvme_coder *coder))
+int nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *buffer,
+		      uint32_t bytes, uint32_t coded_bytes, void (*done)(struct nvme_coder *coder))
 {
+	const int r = threads_start(coders);
+
+	if (r)
+		return r;
 	*c = (struct nvme_coder){ .shared = coders,
 				  .image = buffer,
 				  .bytes = bytes,
@@ -177,4 +188,5 @@ void nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t
 	c->work.run = unpack;
 	c->work.done = unpacked;
 	workers_submit(coders->workers, &c->work);
+	return 0;
 }

@@ -20,11 +20,12 @@ enum { NVME_CODER_BYTES = 64 << 20, NVME_CODER_THREADS = 2 };
 
 /* What the coders of all disks share. */
 struct nvme_coders {
-	struct workers *workers;
+	struct workers *workers; /* NULL: no record was coded yet */
 	struct loop *loop;
 	const struct codec_kernels *kernels;
 	struct form_trials trials;
 	uint64_t bytes; /* of records that were begun and not freed */
+	uint64_t full;  /* images that were to be coded and had no room */
 	bool compress;  /* records are made; they are undone in any case */
 };
 
@@ -43,7 +44,7 @@ struct nvme_coder {
 	int status;           /* of an undone one: 0, -EBADMSG, -ENOMEM */
 };
 
-/* 0 or -errno. */
+/* 0 or -errno. Without `compress` threads are made when a record is to be undone. */
 int nvme_coders_open(struct nvme_coders *coders, struct loop *loop, bool compress);
 void nvme_coders_close(struct nvme_coders *coders); /* no image is on its way */
 
@@ -52,10 +53,10 @@ void nvme_coders_close(struct nvme_coders *coders); /* no image is on its way */
 bool nvme_coder_pack(struct nvme_coders *coders, struct nvme_coder *coder, uint8_t *image,
 		     uint32_t bytes, void (*done)(struct nvme_coder *coder));
 /* Begins to undo a record of coded_bytes, which lies at the start of a buffer of `bytes` bytes and
- * may be anything; the image takes its place. The buffer is lent until done(). */
-void nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *coder, uint8_t *buffer,
-		       uint32_t bytes, uint32_t coded_bytes,
-		       void (*done)(struct nvme_coder *coder));
+ * may be anything; the image takes its place. 0, and the buffer is lent until done(); or -errno:
+ * there are no threads. */
+int nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *coder, uint8_t *buffer,
+		      uint32_t bytes, uint32_t coded_bytes, void (*done)(struct nvme_coder *coder));
 /* Frees the record that was made, if there is one. */
 void nvme_coder_free(struct nvme_coder *coder);
 

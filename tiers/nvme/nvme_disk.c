@@ -98,14 +98,17 @@ static void undone(struct nvme_coder *coder)
 static void read_done(struct nvme_read *read)
 {
 	struct nvme_transfer *t = (struct nvme_transfer *)(void *)read;
+	int r = read->status;
 
-	if (read->status || !read->coded_bytes || !t->x) {
-		end_read(t, read->status);
-		return;
+	if (!r && read->coded_bytes && t->x) {
+		r = nvme_coder_unpack(t->disk->coders, &t->coder, read->buffer, read->bytes,
+				      read->coded_bytes, undone);
+		if (r == 0) {
+			t->disk->coding++;
+			return;
+		}
 	}
-	t->disk->coding++;
-	nvme_coder_unpack(t->disk->coders, &t->coder, read->buffer, read->bytes, read->coded_bytes,
-			  undone);
+	end_read(t, r);
 }
 
 static void append_done(struct nvme_append *append)

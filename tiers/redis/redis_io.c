@@ -128,6 +128,7 @@ static void count_form(const struct redis_job *job)
 	const uint32_t plain = job->shape.packed_bytes - (uint32_t)sizeof(struct image_header);
 
 	counters->coded_total += job->pack.n > 0;
+	counters->coding_full_total += job->pack.full;
 	counters->saved_bytes_total += job->pack.n > 0 ? plain - job->pack.n : 0;
 }
 

@@ -14,11 +14,12 @@ bool redis_pack_begin(struct redis_packer *packer, struct redis_pack *pack, cons
 	struct image_geometry geometry;
 
 	*pack = (struct redis_pack){ 0 };
-	if (packer->bytes + room > REDIS_PACK_BYTES ||
-	    !form_trial_asks(&packer->trials, header->space_id, now_ns))
+	if (!form_trial_asks(&packer->trials, header->space_id, now_ns))
 		return false;
-	pack->bytes = vault_buffer(room);
-	if (!pack->bytes)
+	if (packer->bytes + room <= REDIS_PACK_BYTES)
+		pack->bytes = vault_buffer(room);
+	pack->full = !pack->bytes;
+	if (pack->full)
 		return false;
 	pack->room = room;
 	packer->bytes += room;

@@ -26,6 +26,7 @@ struct redis_pack {
 	uint8_t *bytes; /* of vault_buffer(); NULL: none */
 	size_t room;
 	uint32_t n; /* bytes of the form, once it is made; 0: the image is sent as it is */
+	bool full;  /* the image was to be packed, and a form had no room */
 	struct form_pack form;
 };
 
