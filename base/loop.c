@@ -7,7 +7,9 @@
  *      for a removed watch are blanked, and the poller cursor steps over a removed one.
  *   L2 the loop sleeps only after `on_sleep(true)` was followed by one more round of pollers that
  *      found no work; a client that fills a ring after that sees the flag and rings the doorbell.
- *   L3 a busy poller starves no other: timers are looked at every iteration, epoll at least every
+ *   L3 a timer that stops the loop is the last one that fires: what it saw is not changed by
+ *      another.
+ *   L4 a busy poller starves no other: timers are looked at every iteration, epoll at least every
  *      EPOLL_NS.
  */
 #include "loop.h"
@@ -172,7 +174,7 @@ static void fire_due(struct loop *l)
 {
 	/* A timer set for "now" by a firing one waits for the next iteration, so this ends. */
 	for (uint32_t n = l->n_timers;
-	     n > 0 && l->n_timers > 0 && l->timers[0]->due_ns <= l->now_ns; n--) {
+	     n > 0 && l->running && l->n_timers > 0 && l->timers[0]->due_ns <= l->now_ns; n--) {
 		struct loop_timer *timer = l->timers[0];
 
 		loop_timer_unset(l, timer);

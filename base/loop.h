@@ -56,6 +56,7 @@ void loop_poller_remove(struct loop *loop, struct loop_poller *poller);
 void loop_on_sleep(struct loop *loop, void (*fn)(void *arg, bool asleep), void *arg);
 uint64_t loop_now(const struct loop *loop); /* CLOCK_MONOTONIC ns, as of this iteration */
 int loop_run(struct loop *loop);            /* until loop_stop(); 0 or -errno */
+/* No other timer fires; pollers and watches do so once more. */
 void loop_stop(struct loop *loop);
 void loop_assert_core(const struct loop *loop); /* the caller is the loop's thread */
 

@@ -104,6 +104,21 @@ TEST(timer_may_unset_another_that_is_due)
 	assert_int_equal(numbered[1].fired, 0);
 }
 
+/* What the timer saw is so still: a daemon that is idle at its end got no new work since. */
+TEST(timer_that_stops_the_loop_is_the_last_that_fires)
+{
+	last_due = 0;
+	memset(numbered, 0, sizeof(numbered));
+	numbered[0].timer.fire = fire_numbered;
+	numbered[0].due_ns = loop_now(w.loop);
+	loop_timer_set(w.loop, &numbered[0].timer, numbered[0].due_ns);
+	loop_timer_set(w.loop, &w.end, numbered[0].due_ns - 1);
+	assert_int_equal(loop_run(w.loop), 0);
+	assert_int_equal(numbered[0].fired, 0);
+	run_for(1); /* it is not lost */
+	assert_int_equal(numbered[0].fired, 1);
+}
+
 static int again_fired;
 
 static void fire_again(struct loop_timer *timer)
