@@ -16,7 +16,7 @@
 #include "lib_scratch.h"
 #include "test.h"
 
-enum { PATIENCE_MS = 20000, NAP_US = 5000, ASK_SECONDS = 10, WORDS = 64, BUS_PORT = 10000 };
+enum { PATIENCE_MS = 60000, NAP_US = 5000, ASK_SECONDS = 60, WORDS = 64, BUS_PORT = 10000 };
 
 void redis_needed(void)
 {
