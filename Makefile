@@ -31,6 +31,7 @@ ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := -lcrypto -lxxhash -llz4 -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+CF_vbmi2 := $(CF_avx512) -mavx512vbmi2
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 NVRTC   := $(wildcard build/nvrtc/libnvrtc.so.12)
 CF_binaries := $(if $(NVCC)$(NVRTC),-DCUDA_BINARIES='"$(BUILD)/cuda/binaries.h"')
@@ -58,7 +59,7 @@ help:
 	@sed -n 's/^#? //p' Makefile
 
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
-FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_binaries)
+FLAGS_cc = $(CC) $(ALLCF) $(CF_vbmi2) $(CF_binaries)
 FLAGS_cuda = $(NVCC) $(NVRTC)
 FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(filter-out $(ALL:=.o),$(notdir $(OBJS)))
 $(BUILD)/flags.%: FORCE

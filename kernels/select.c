@@ -37,6 +37,15 @@ static bool cpu_has_avx512(void)
 #endif
 }
 
+static bool cpu_has_vbmi2(void)
+{
+#if defined(__x86_64__)
+	return cpu_has_avx512() && __builtin_cpu_supports("avx512vbmi2");
+#else
+	return false;
+#endif
+}
+
 const struct codec_kernels *codec_kernels(const char *name)
 {
 	/* best first */
@@ -44,6 +53,7 @@ const struct codec_kernels *codec_kernels(const char *name)
 		const struct codec_kernels *kernels;
 		bool runs;
 	} all[] = {
+		{ &codec_vbmi2, cpu_has_vbmi2() },
 		{ &codec_avx512, cpu_has_avx512() },
 		{ &codec_avx2, cpu_has_avx2() },
 		{ &codec_ref, true },

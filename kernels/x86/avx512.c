@@ -6,10 +6,10 @@
  * The gain is in encode, where a core with AVX2 has the least arithmetic to spare, and in lossless.
  * Decode of fp8 and int8 is that of AVX2 in both.
  */
-#include "avx512_int8.h"
-#include "avx512_lossless.h"
-#include "avx512_nibbles.h"
-#include "avx2_q4.h"
+#include "kernels/x86/math/avx512_int8.h"
+#include "kernels/x86/math/avx512_lossless.h"
+#include "kernels/x86/math/avx512_nibbles.h"
+#include "kernels/x86/math/avx2_q4.h"
 
 #define X86_KERNELS codec_avx512
 #define X86_NAME    "avx512"

@@ -93,6 +93,18 @@ MATH_FN uint8_t pack_base_as(bool is_fp16, const struct page_tile *u)
 	return lossless_base(top, least);
 }
 
+static uint64_t word_at(const uint8_t *p)
+{
+	uint64_t x;
+
+	memcpy(&x, p, sizeof(x));
+	return x;
+}
+
+#ifdef X86_VBMI2
+#include "vbmi2_lossless.h"
+#else
+
 /* The far bits of a pack, on their way: a plane for each of the three. */
 struct far_planes {
 	uint8_t *to;      /* the first in scratch; the others PACK_PLANE_BYTES further on */
@@ -217,62 +229,6 @@ MATH_FN uint32_t pack_encode_as(bool is_fp16, const struct page_tile *in, uint8_
 	return (uint32_t)(end - from + (last - beyond));
 }
 
-/* A pack to dst, and its scales. Returns its bytes. */
-static uint32_t encode_pack(const struct page_tile *u, bool is_fp16, struct far far,
-			    uint8_t *scales, uint8_t *dst, uint8_t *scratch)
-{
-	const uint32_t values = pack_values(u), dtype = is_fp16 ? DTYPE_FP16 : DTYPE_BF16;
-	struct page_tile whole = *u;
-	uint32_t bytes, n;
-
-	if (!pack_is_steps(u)) {
-		whole = pack_gather(u, scratch);
-		far = (struct far){ whole.base, 0, false };
-	}
-	scales[0] = is_fp16 ? pack_base_as(true, &whole) : pack_base_as(false, &whole);
-	n = is_fp16 ? pack_encode_as(true, &whole, scales[0], far, dst, scratch) :
-		      pack_encode_as(false, &whole, scales[0], far, dst, scratch);
-	scales[1] = (uint8_t)n;
-	scales[2] = (uint8_t)(n >> 8);
-	bytes = image_pack_bytes(dtype, values, n);
-	n += image_pack_bytes(dtype, values, 0); /* whole words: nothing is rounded up */
-	memset(dst + n, 0, bytes - n);
-	return bytes;
-}
-
-/* ---- decode ---- */
-
-static uint64_t word_at(const uint8_t *p)
-{
-	uint64_t x;
-
-	memcpy(&x, p, sizeof(x));
-	return x;
-}
-
-/* Whether the far part of a pack has as many bytes as the bits say. *ret: how many of them are of
- * words. */
-static bool pack_holds(const uint8_t *near, uint32_t steps, uint32_t bytes, uint32_t *ret)
-{
-	const uint8_t *const far = near + (size_t)steps * LOSSLESS_NEAR_BYTES;
-	uint64_t values = 0, beyond = 0;
-
-	for (uint32_t i = 0; i < steps; i++)
-		values += (uint64_t)_mm_popcnt_u64(word_at(near + LOSSLESS_NEAR_BYTES * i) &
-						   word_at(near + LOSSLESS_NEAR_BYTES * i + 8));
-	*ret = (uint32_t)((values + 63) / 64 * LOSSLESS_FAR_BYTES);
-	if (*ret > bytes)
-		return false;
-	for (uint32_t i = 0; i < *ret; i += LOSSLESS_FAR_BYTES, values -= 64) {
-		const uint64_t all =
-			word_at(far + i) & word_at(far + i + 8) & word_at(far + i + 16);
-
-		beyond += (uint64_t)_mm_popcnt_u64(values < 64 ? _bzhi_u64(all, (uint32_t)values) :
-								 all);
-	}
-	return *ret + beyond == bytes;
-}
-
 /* The bits of three words from bit `at` on, and of the next three words behind them. The next three
  * may lie after the pack: hence IMAGE_PACK_SPARE. */
 MATH_FN void far_get(const uint8_t *far, uint32_t at, uint64_t ret[3])
@@ -284,7 +240,7 @@ MATH_FN void far_get(const uint8_t *far, uint32_t at, uint64_t ret[3])
 }
 
 MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in, uint8_t base,
-			    uint32_t words, const uint8_t *src)
+			    uint32_t words, const uint8_t *src, uint8_t *scratch)
 {
 	const struct page_tile u = *in;
 	const uint32_t steps = u.rows * (u.row_bytes / (2 * LOSSLESS_STEP));
@@ -294,6 +250,7 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 	const uint8_t *ahead = src + AHEAD_BYTES;
 	uint32_t at = 0;
 
+	(void)scratch;
 	for (uint32_t r = 0; r < u.rows; r++) {
 		uint8_t *const row = u.base + r * u.stride;
 
@@ -325,6 +282,56 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 	}
 }
 
+#endif
+
+/* A pack to dst, and its scales. Returns its bytes. */
+static uint32_t encode_pack(const struct page_tile *u, bool is_fp16, struct far far,
+			    uint8_t *scales, uint8_t *dst, uint8_t *scratch)
+{
+	const uint32_t values = pack_values(u), dtype = is_fp16 ? DTYPE_FP16 : DTYPE_BF16;
+	struct page_tile whole = *u;
+	uint32_t bytes, n;
+
+	if (!pack_is_steps(u)) {
+		whole = pack_gather(u, scratch);
+		far = (struct far){ whole.base, 0, false };
+	}
+	scales[0] = is_fp16 ? pack_base_as(true, &whole) : pack_base_as(false, &whole);
+	n = is_fp16 ? pack_encode_as(true, &whole, scales[0], far, dst, scratch) :
+		      pack_encode_as(false, &whole, scales[0], far, dst, scratch);
+	scales[1] = (uint8_t)n;
+	scales[2] = (uint8_t)(n >> 8);
+	bytes = image_pack_bytes(dtype, values, n);
+	n += image_pack_bytes(dtype, values, 0); /* whole words: nothing is rounded up */
+	memset(dst + n, 0, bytes - n);
+	return bytes;
+}
+
+/* ---- decode ---- */
+
+/* Whether the far part of a pack has as many bytes as the bits say. *ret: how many of them are of
+ * words. */
+static bool pack_holds(const uint8_t *near, uint32_t steps, uint32_t bytes, uint32_t *ret)
+{
+	const uint8_t *const far = near + (size_t)steps * LOSSLESS_NEAR_BYTES;
+	uint64_t values = 0, beyond = 0;
+
+	for (uint32_t i = 0; i < steps; i++)
+		values += (uint64_t)_mm_popcnt_u64(word_at(near + LOSSLESS_NEAR_BYTES * i) &
+						   word_at(near + LOSSLESS_NEAR_BYTES * i + 8));
+	*ret = (uint32_t)((values + 63) / 64 * LOSSLESS_FAR_BYTES);
+	if (*ret > bytes)
+		return false;
+	for (uint32_t i = 0; i < *ret; i += LOSSLESS_FAR_BYTES, values -= 64) {
+		const uint64_t all =
+			word_at(far + i) & word_at(far + i + 8) & word_at(far + i + 16);
+
+		beyond += (uint64_t)_mm_popcnt_u64(values < 64 ? _bzhi_u64(all, (uint32_t)values) :
+								 all);
+	}
+	return *ret + beyond == bytes;
+}
+
 /* A pack at src, which has at most so many bytes. Returns how many it has, or 0: it lies. */
 static uint32_t decode_pack(const struct page_tile *u, bool is_fp16, const uint8_t *scales,
 			    const uint8_t *src, size_t most, uint8_t *scratch)
@@ -345,13 +352,13 @@ static uint32_t decode_pack(const struct page_tile *u, bool is_fp16, const uint8
 	if (bytes > most || !pack_holds(near, steps, far, &words))
 		return 0;
 	if (is_fp16 && lines)
-		pack_decode_as(true, true, to, scales[0], words, src);
+		pack_decode_as(true, true, to, scales[0], words, src, scratch);
 	else if (lines)
-		pack_decode_as(false, true, to, scales[0], words, src);
+		pack_decode_as(false, true, to, scales[0], words, src, scratch);
 	else if (is_fp16)
-		pack_decode_as(true, false, to, scales[0], words, src);
+		pack_decode_as(true, false, to, scales[0], words, src, scratch);
 	else
-		pack_decode_as(false, false, to, scales[0], words, src);
+		pack_decode_as(false, false, to, scales[0], words, src, scratch);
 	for (uint32_t r = 0; r < u->rows && !whole; r++)
 		memcpy(u->base + r * u->stride, gathered.base + (size_t)r * u->row_bytes,
 		       u->row_bytes);

@@ -52,7 +52,7 @@ static int unpack(const char *kernels, const struct image_shape *shape, const ui
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const char *const fast[] = { "avx2", "avx512" };
+	static const char *const fast[] = { "avx2", "avx512", "vbmi2" };
 	struct image_shape shape;
 	uint8_t *form, *want, *have;
 	uint32_t which;
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(form);
 	memcpy(form, data + 1, size - 1);
 	r = unpack("ref", &shape, form, size - 1, &want);
-	for (uint32_t i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < sizeof(fast) / sizeof(fast[0]); i++) {
 		if (codec_kernels(fast[i])) {
 			assert(unpack(fast[i], &shape, form, size - 1, &have) == r);
 			assert(memcmp(have, want, shape.image_bytes) == 0);

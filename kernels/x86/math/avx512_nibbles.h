@@ -23,11 +23,9 @@ MATH_FN void wide_count(const uint8_t *codes, uint32_t counts[16])
 			_mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8((char)i)));
 }
 
-/* The noise of a step to `rest`; the words of near and far, as nibbles_bits() has them. */
-MATH_FN void wide_ranked(const uint8_t *codes, __m128i bits_of, uint8_t *rest, uint64_t ret[5])
+/* The noise of a step's codes. */
+MATH_FN void wide_rest(__m512i v, uint8_t *rest)
 {
-	const __m512i v = _mm512_loadu_si512(codes);
-	const __m512i bits = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bits_of), wide_nibbles(v));
 	/* bit by bit: of v the low three, of v >> 4 the fourth */
 	const __m512i noise =
 		_mm512_and_si512(_mm512_ternarylogic_epi32(_mm512_set1_epi8(7), v,
@@ -37,6 +35,15 @@ MATH_FN void wide_ranked(const uint8_t *codes, __m128i bits_of, uint8_t *rest, u
 		      high = _mm512_extracti64x4_epi64(noise, 1);
 
 	_mm256_storeu_si256((void *)rest, _mm256_or_si256(low, _mm256_slli_epi16(high, 4)));
+}
+
+/* The noise of a step to `rest`; the words of near and far, as nibbles_bits() has them. */
+MATH_FN void wide_ranked(const uint8_t *codes, __m128i bits_of, uint8_t *rest, uint64_t ret[5])
+{
+	const __m512i v = _mm512_loadu_si512(codes);
+	const __m512i bits = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bits_of), wide_nibbles(v));
+
+	wide_rest(v, rest);
 #pragma GCC unroll 5
 	for (int i = 0; i < 5; i++)
 		ret[i] = _mm512_test_epi8_mask(bits, _mm512_set1_epi8((char)(1 << i)));
