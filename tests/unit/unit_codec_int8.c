@@ -47,6 +47,30 @@ TEST(zero_group_has_scale_one)
 	assert_int_equal(int8_exponent(1, 0), 0);
 }
 
+/* One value of a channel is just large enough for its scale, and each other one half a step off. */
+TEST(error_of_a_channel_is_bounded)
+{
+	for (int n = 16; n <= 64; n *= 4) {
+		const double large = 63.75 + 0.25, half = 0.5; /* BF16 has both */
+		const uint32_t codes[2] = { 0x4280, 0x3f00 };
+		const int k = int8_exponent(0, codes[0]);
+		double noise = 0, signal = 0;
+
+		assert_true(codec_value(0, codes[0]) == large);
+		assert_true(codec_value(0, codes[1]) == half);
+		for (int i = 0; i < n; i++) {
+			const uint32_t v = codes[i > 0];
+			const double x = codec_value(0, v),
+				     y = codec_value(0, int8_decode(0, k, int8_encode(0, k, v)));
+
+			noise += (x - y) * (x - y);
+			signal += x * x;
+		}
+		assert_true(sqrt(noise / signal) <= sqrt(n) / 127.5);
+		assert_true(sqrt(noise / signal) >= 0.95 * sqrt(n) / 127.5);
+	}
+}
+
 /* What would round to 65,536 is refused; the largest value below is kept. */
 TEST(fp16_limit_is_the_first_that_rounds_to_infinity)
 {
