@@ -199,7 +199,7 @@ enum kvtier_codec {
 	/* BF16, FP16, with K or V planes: four bits. A least value and a step for 64 tokens of a
 	 * channel of K, a step for 32 values of a token of V. It takes 0.27 of the bytes (0.30 with
 	 * blocks of 16 tokens). The blocks of a prompt's first 64 tokens are kept raw. TYPED values
-	 * beside the planes are fp8. Pages in a GPU's memory are staged. */
+	 * beside the planes are fp8. Engine mode ([gpu] mode) does not serve it. */
 	KVTIER_CODEC_Q4 = 6,
 	/* K as in KVTIER_CODEC_INT8, V as in KVTIER_CODEC_Q4: 0.39 of the bytes */
 	KVTIER_CODEC_INT8V4 = 7,

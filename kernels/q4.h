@@ -131,7 +131,7 @@ FP8_FN int q4_rank(uint32_t code)
 /* 2^(n / 12), n from -255 to 255. */
 FP8_FN float k4_power(int n)
 {
-	const uint32_t mantissas[K4_OCTAVE] = K4_MANTISSAS;
+	static const uint32_t mantissas[K4_OCTAVE] = K4_MANTISSAS;
 	const uint32_t up = (uint32_t)(n + 22 * K4_OCTAVE);
 
 	return q4_float((up / K4_OCTAVE + 127 - 22) << 23 | mantissas[up % K4_OCTAVE]);
@@ -140,7 +140,7 @@ FP8_FN float k4_power(int n)
 /* 2^(n / 8), the same. */
 FP8_FN float v4_power(int n)
 {
-	const uint32_t mantissas[V4_OCTAVE] = V4_MANTISSAS;
+	static const uint32_t mantissas[V4_OCTAVE] = V4_MANTISSAS;
 	const uint32_t up = (uint32_t)(n + 32 * V4_OCTAVE);
 
 	return q4_float((up / V4_OCTAVE + 127 - 32) << 23 | mantissas[up % V4_OCTAVE]);
@@ -155,7 +155,7 @@ FP8_FN uint32_t k4_least(int is_fp16, uint32_t code)
 /* j of a channel, from lo and the code of its largest value; or Q4_STEP_NONE. */
 FP8_FN int k4_step(int is_fp16, uint32_t lo, uint32_t hi)
 {
-	const uint32_t ranges[K4_OCTAVE] = K4_RANGES;
+	static const uint32_t ranges[K4_OCTAVE] = K4_RANGES;
 	const struct fp8_source s = fp8_source(is_fp16);
 	const int e = (int)((lo & 0x7fff) >> s.mantissa);
 	uint32_t range;
@@ -201,7 +201,7 @@ FP8_FN uint16_t k4_decode(int is_fp16, uint32_t lo, int j, uint32_t code)
 /* j of 32 values, from the code of their amax; or Q4_STEP_NONE. */
 FP8_FN int v4_step(int is_fp16, uint32_t amax)
 {
-	const uint32_t mantissas[V4_OCTAVE] = V4_MANTISSAS;
+	static const uint32_t mantissas[V4_OCTAVE] = V4_MANTISSAS;
 	const uint32_t bits = q4_bits(q4_value(is_fp16, amax));
 	int j;
 

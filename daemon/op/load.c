@@ -246,7 +246,7 @@ static int served(const struct task *task)
 {
 	const struct mount *mount = task->part->op->mount;
 
-	return mount->layout.image_stride > 0 && image_codec_scales(mount->space->codec) &&
+	return mount->layout.image_stride > 0 && image_codec_scales(mount->space->codecs.k) &&
 			       task->job.out_codec_k == CODEC_RAW ?
 		       WIRE_BLOCK_RAW :
 		       0;

@@ -540,8 +540,7 @@ static int take_images(struct mount *mount, const struct proto_space_open *m, ch
 /* The codecs that the GPU's kernels know (kernels/cuda/tile.h). */
 static bool gpu_has(uint32_t codec)
 {
-	return codec == CODEC_RAW || codec == CODEC_FP8 || codec == CODEC_FP8_NATIVE ||
-	       codec == CODEC_INT8;
+	return codec != CODEC_LOSSLESS;
 }
 
 static int build_layout(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
@@ -562,6 +561,11 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 		return text_fail(text, n, -EOPNOTSUPP,
 				 "geometry.codec: it is for pages that the CPU reads; on a GPU use "
 				 "int8, fp8 or raw");
+	/* its client does not know which blocks are a prompt's first, and would encode them */
+	if (mount->space->codec == CODECS_Q4 && mount->memories & 1u << WIRE_DEVICE_ENGINE)
+		return text_fail(text, n, -EOPNOTSUPP,
+				 "geometry.codec: q4 is not for engine mode, as kvtierd decides "
+				 "which blocks are raw");
 	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		r = take_images(mount, m, text, n);
 	if (r)

@@ -26,6 +26,7 @@ enum { CHANNELS = CUDA_CHUNK_BYTES / 2, E8M0_ONE = 127 };
 struct channels {
 	uint64_t scales; /* a byte each */
 	float factor[CHANNELS];
+	float least[CHANNELS]; /* k4 */
 	/* 2^112 where an FP16 was widened by a shift, else 1 */
 	float widened;
 	uint32_t up; /* bits from a float's exponent to the source's */
@@ -53,42 +54,44 @@ MEM_FN uint32_t bits_of(float value)
 	return x.bits;
 }
 
+/* The value in the upper half of `bits`, if it is finite. */
+MEM_FN float channel_value(const struct channels *c, uint32_t bits)
+{
+	const uint32_t sign = bits & 0x80000000, magnitude = bits & 0x7fff0000;
+
+	return float_of(sign | magnitude >> c->up) * c->widened;
+}
+
+/* What that takes. */
+MEM_FN void channels_widen(int is_fp16, struct channels *ret)
+{
+	ret->widened = float_of(kept((uint32_t)(is_fp16 ? E8M0_ONE + 112 : E8M0_ONE) << 23));
+	ret->up = kept(is_fp16 ? 3 : 0);
+}
+
 /* The largest magnitude of each channel, two in a word as values are. */
 MEM_FN void channels_largest(const uint4 *v, uint32_t *ret)
 {
+	ret[0] = ret[1] = ret[2] = ret[3] = 0;
 #pragma unroll
-	for (uint32_t j = 0; j < 4; j++) {
-		uint32_t high = 0, low = 0;
-
-#pragma unroll
-		for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-			const uint32_t word = j == 0 ? v[i].x :
-					      j == 1 ? v[i].y :
-					      j == 2 ? v[i].z :
-						       v[i].w;
-			const uint32_t upper = word & 0x7fffffff, lower = word << 17;
-
-			high = upper > high ? upper : high;
-			low = lower > low ? lower : low;
-		}
-		ret[j] = (high & 0x7fff0000) | low >> 17;
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
+		ret[0] = __vmaxs2(ret[0], v[i].x & ~(uint32_t)SIGNS);
+		ret[1] = __vmaxs2(ret[1], v[i].y & ~(uint32_t)SIGNS);
+		ret[2] = __vmaxs2(ret[2], v[i].z & ~(uint32_t)SIGNS);
+		ret[3] = __vmaxs2(ret[3], v[i].w & ~(uint32_t)SIGNS);
 	}
 }
 
-/* Makes it the largest of all lanes that have the same channels. All lanes of the warp call it. */
-MEM_FN void channels_agree(uint32_t *amax, uint32_t width)
+/* Makes each the largest of the lanes that are `from`, 2 * from, ... below `end` apart. All lanes
+ * of the warp call it. */
+MEM_FN void lanes_agree(uint32_t *halves, uint32_t from, uint32_t end)
 {
 #pragma unroll 1
-	for (uint32_t distance = width; distance < WARP; distance *= 2) {
+	for (uint32_t distance = from; distance < end; distance *= 2) {
 #pragma unroll
-		for (uint32_t j = 0; j < 4; j++) {
-			const uint32_t other =
-				__shfl_xor_sync((unsigned)ALL_LANES, amax[j], (int)distance);
-			const uint32_t high = (amax[j] > other ? amax[j] : other) & 0x7fff0000;
-			const uint32_t mine = amax[j] & 0x7fff, its = other & 0x7fff;
-
-			amax[j] = high | (mine > its ? mine : its);
-		}
+		for (uint32_t j = 0; j < 4; j++)
+			halves[j] = __vmaxs2(halves[j], __shfl_xor_sync((unsigned)ALL_LANES,
+									halves[j], (int)distance));
 	}
 }
 
@@ -137,16 +140,14 @@ MEM_FN bool channels_encode_at(int is_fp16, const uint32_t *amax, struct channel
 		ret->factor[i] =
 			float_of((2 * E8M0_ONE - ((uint32_t)(scales >> 8 * i) & 0xff)) << 23);
 	ret->scales = scales;
-	ret->widened = float_of(kept((uint32_t)(is_fp16 ? E8M0_ONE + 112 : E8M0_ONE) << 23));
-	ret->up = kept(is_fp16 ? 3 : 0);
+	channels_widen(is_fp16, ret);
 	return fits;
 }
 
 /* A value in the upper half of `bits` -> 1.5 * 2^23 + its code. */
 MEM_FN uint32_t channel_encode(const struct channels *c, uint32_t bits, float factor)
 {
-	const uint32_t sign = bits & 0x80000000, magnitude = bits & 0x7fff0000;
-	float x = float_of(sign | magnitude >> c->up) * c->widened * factor;
+	float x = channel_value(c, bits) * factor;
 
 	x = x > 127.0f ? 127.0f : x;
 	x = x < -127.0f ? -127.0f : x;

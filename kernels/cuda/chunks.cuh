@@ -43,9 +43,8 @@ MEM_FN struct cuda_piece load_piece(const struct cuda_plan *plan, uint32_t i)
 
 /*
  * A thread's chunks of a tile: 0, 1, ..., which lie page_step apart in the page and image_step in
- * the image (image_step as without a codec, which halves it). Side by side, the team's threads
- * cover `step` rows or, where the tile is one row, `step` chunks. A thread has chunk i if at + i
- * * step < end.
+ * the image. Side by side, the team's threads cover `step` rows or, where the tile is one row,
+ * `step` chunks. A thread has chunk i if at + i * step < end.
  */
 struct chunks {
 	uint64_t page, page_step;
@@ -53,7 +52,7 @@ struct chunks {
 	uint32_t image_at, image_step;
 	uint32_t at, step, end;
 	uint32_t left, left_step; /* bytes of the row from the chunk on */
-	uint32_t channel;         /* int8: the first of the chunk's */
+	uint32_t channel;         /* of strips: the first of the chunk's */
 	bool wide;                /* whole chunks, aligned in page and image */
 };
 
@@ -65,8 +64,9 @@ MEM_FN struct chunks chunks_row(const struct tile *u, const struct team *team, u
 
 	s.page = u->address + row * u->stride + team->lane * CUDA_CHUNK_BYTES;
 	s.image = image;
-	s.image_at = row * u->row_bytes + team->lane * CUDA_CHUNK_BYTES;
-	s.page_step = s.image_step = s.left_step = team->lanes * CUDA_CHUNK_BYTES;
+	s.image_at = (row * u->row_bytes + team->lane * CUDA_CHUNK_BYTES) >> tile_shift(u->codec);
+	s.page_step = s.left_step = team->lanes * CUDA_CHUNK_BYTES;
+	s.image_step = s.left_step >> tile_shift(u->codec);
 	s.left = u->row_bytes - team->lane * CUDA_CHUNK_BYTES;
 	s.at = team->lane;
 	s.step = team->lanes;
@@ -80,7 +80,7 @@ struct work {
 	uint64_t scale, image; /* addresses: of its scale, of its first byte of payload */
 	uint32_t task;
 	uint32_t row_step, row_multiplier; /* of the piece */
-	uint32_t strip;                    /* of an int8 tile, this warp's */
+	uint32_t strip, row;               /* this warp's strip: its column, its first row */
 	bool wide;
 };
 
@@ -104,7 +104,7 @@ MEM_FN struct work find(const struct cuda_plan *plan, const struct cuda_tasks *t
 	w.task = *task;
 	w.row_step = piece.row_step;
 	w.row_multiplier = piece.row_multiplier;
-	bits = (uint32_t)w.tile.address | (uint32_t)w.image << (w.tile.codec != CODEC_RAW ? 1 : 0);
+	bits = (uint32_t)w.tile.address | (uint32_t)w.image << tile_shift(w.tile.codec);
 	if (w.tile.codec == CODEC_FP8 && w.tile.stride == w.tile.row_bytes)
 		bits |= w.tile.rows * w.tile.row_bytes; /* groups whose rows are joined */
 	else
@@ -168,13 +168,15 @@ MEM_FN bool work_group(struct work *w, uint32_t at)
 }
 
 /*
- * A strip of an int8 tile, for a warp: some columns of all its rows, up to CUDA_CHUNKS a thread. A
- * chunk's thread finds others with its columns `width`, 2 * width, ... lanes on. Few rows leave
- * room for more columns.
+ * A strip of a tile of channels, for a warp: some columns of all its rows, up to CUDA_CHUNKS a
+ * thread. A chunk's thread finds others with its columns `width`, 2 * width, ... lanes on. Few rows
+ * leave room for more columns. v4 has no channels: of 16 rows more of what a warp writes lies
+ * together.
  */
 struct strips {
 	uint32_t width; /* of a strip, in chunks: a power of two up to WARP */
-	uint32_t n;
+	uint32_t rows;
+	uint32_t across, n; /* side by side; all */
 };
 
 MEM_FN struct strips strips_of(const struct tile *u)
@@ -182,10 +184,15 @@ MEM_FN struct strips strips_of(const struct tile *u)
 	const uint32_t chunks = (u->row_bytes + CUDA_CHUNK_BYTES - 1) / CUDA_CHUNK_BYTES;
 	struct strips s;
 
-	s.width = u->rows > 32 ? 4 : u->rows > 16 ? 8 : u->rows > 8 ? 16 : 32;
+	s.rows =
+		u->codec == CODEC_V4 && u->rows > IMAGE_GROUP_TOKENS ? IMAGE_GROUP_TOKENS : u->rows;
+	s.width = s.rows > 32 ? 4 : s.rows > 16 ? 8 : s.rows > 8 ? 16 : 32;
 	while (s.width / 2 >= chunks) /* the other half would be idle */
 		s.width /= 2;
-	s.n = (chunks + s.width - 1) / s.width;
+	s.across = (chunks + s.width - 1) / s.width;
+	s.n = s.across;
+	if (u->codec == CODEC_V4)
+		s.n *= (u->rows + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
 	return s;
 }
 
@@ -193,10 +200,12 @@ MEM_FN struct strips strips_of(const struct tile *u)
  * is behind the last has no chunk of it. */
 MEM_FN bool work_strip(struct work *w, const struct team *team, uint32_t at)
 {
-	const uint32_t warps = team->lanes / WARP;
+	const struct strips strips = strips_of(&w->tile);
+	const uint32_t warps = team->lanes / WARP, strip = at * warps + team->lane / WARP;
 
-	w->strip = at * warps + team->lane / WARP;
-	return w->strip + warps < strips_of(&w->tile).n;
+	w->row = strip / strips.across * strips.rows;
+	w->strip = strip % strips.across;
+	return strip + warps < strips.n;
 }
 
 /* Rows that are too long to lie side by side, and are done one by one. */
@@ -217,8 +226,8 @@ MEM_FN struct chunks chunks_rows(const struct work *w, const struct team *team)
 	s.page = u->address + row * u->stride + byte;
 	s.page_step = w->row_step * u->stride;
 	s.image = w->image;
-	s.image_at = row * u->row_bytes + byte;
-	s.image_step = w->row_step * u->row_bytes;
+	s.image_at = (row * u->row_bytes + byte) >> tile_shift(u->codec);
+	s.image_step = (w->row_step * u->row_bytes) >> tile_shift(u->codec);
 	s.left = u->row_bytes - byte;
 	s.left_step = 0;
 	s.at = row < w->row_step ? row : u->rows;
@@ -232,30 +241,31 @@ MEM_FN struct chunks chunks_strip(const struct work *w)
 {
 	const struct strips strips = strips_of(&w->tile);
 	const struct tile *u = &w->tile;
-	const uint32_t lane = threadIdx.x % WARP, row = lane / strips.width,
-		       byte = (w->strip * strips.width + lane % strips.width) * CUDA_CHUNK_BYTES;
+	const uint32_t lane = threadIdx.x % WARP, row = w->row + lane / strips.width,
+		       byte = (w->strip * strips.width + lane % strips.width) * CUDA_CHUNK_BYTES,
+		       image_row = tile_row(u->codec, u->row_bytes);
 	struct chunks s;
 
 	s.step = WARP / strips.width;
 	s.page = u->address + row * u->stride + byte;
 	s.page_step = s.step * u->stride;
 	s.image = w->image;
-	s.image_at = row * u->row_bytes + byte;
-	s.image_step = s.step * u->row_bytes;
+	s.image_at = row * image_row + (byte >> tile_shift(u->codec));
+	s.image_step = s.step * image_row;
 	s.left = byte < u->row_bytes ? u->row_bytes - byte : 0;
 	s.left_step = 0;
 	s.channel = byte / 2;
 	s.at = s.left ? row : u->rows;
-	s.end = u->rows;
+	s.end = w->row + strips.rows < u->rows ? w->row + strips.rows : u->rows;
 	return s;
 }
 
 MEM_FN struct chunks chunks_of(const struct work *w, const struct team *team)
 {
-	struct chunks s = w->tile.codec == CODEC_INT8 ? chunks_strip(w) :
+	struct chunks s = tile_in_strips(w->tile.codec) ? chunks_strip(w) :
 			  w->tile.rows == 1 || work_is_single(w) ?
-							chunks_row(&w->tile, team, w->image, 0) :
-							chunks_rows(w, team);
+							  chunks_row(&w->tile, team, w->image, 0) :
+							  chunks_rows(w, team);
 
 	s.wide = w->wide;
 	return s;
@@ -275,11 +285,6 @@ MEM_FN uint64_t chunk_page(const struct chunks *s, uint32_t i)
 MEM_FN uint64_t chunk_image(const struct chunks *s, uint32_t i)
 {
 	return s->image + s->image_at + i * s->image_step;
-}
-
-MEM_FN uint64_t chunk_codes(const struct chunks *s, uint32_t i)
-{
-	return s->image + (s->image_at + i * s->image_step) / 2;
 }
 
 MEM_FN uint32_t chunk_bytes(const struct chunks *s, uint32_t i)
@@ -336,7 +341,7 @@ MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tas
 	*ret = told(&r->mine, r->task, r->lane);
 	if (ret->tile.codec == CODEC_FP8)
 		more = work_group(ret, r->part);
-	else if (ret->tile.codec == CODEC_INT8)
+	else if (tile_in_strips(ret->tile.codec))
 		more = work_strip(ret, team, r->part);
 	r->part = more ? r->part + 1 : 0;
 	r->lane += !more;

@@ -44,6 +44,7 @@
 #include "packed.cuh"
 #include "chunks.cuh"
 #include "channels.cuh"
+#include "q4.cuh"
 #include "team.cuh"
 
 MEM_FN uint4 zeros(void)
@@ -188,7 +189,7 @@ MEM_FN uint32_t largest(const uint4 *v)
 /* Chunk i, by fp8.h, which knows every case. */
 MEM_FN void encode_plain(const struct chunks *s, int is_fp16, int k, uint32_t i, uint4 v)
 {
-	mem_store_some8(chunk_codes(s, i), chunk_bytes(s, i) / 2, plain_encode8(is_fp16, k, v));
+	mem_store_some8(chunk_image(s, i), chunk_bytes(s, i) / 2, plain_encode8(is_fp16, k, v));
 }
 
 /* fp8 codes of the chunks from `first` on, which are in v. Chunks that are not common, or
@@ -197,11 +198,11 @@ MEM_FN void encode_chunks(const struct chunks *s, int is_fp16, int k, uint32_t f
 			  const uint4 *v)
 {
 	const struct packed_encode at = packed_encode_at(is_fp16, k);
-	uint64_t address = chunk_codes(s, first);
+	uint64_t address = chunk_image(s, first);
 	uint32_t left = 0;
 
 #pragma unroll
-	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step / 2) {
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step) {
 		uint2 codes;
 
 		if (chunk_is(s, first + i)) {
@@ -266,11 +267,11 @@ MEM_FN void encode_group(const struct work *w, const struct chunks *s, uint4 *v,
 
 MEM_FN void store_channels(const struct chunks *s, const struct channels *at, const uint4 *v)
 {
-	uint64_t address = chunk_codes(s, 0);
+	uint64_t address = chunk_image(s, 0);
 
 	if (s->wide) {
 #pragma unroll
-		for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step / 2)
+		for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step)
 			if (chunk_is(s, i))
 				mem_store8(address, channels_encode(at, v[i]));
 		return;
@@ -280,7 +281,7 @@ MEM_FN void store_channels(const struct chunks *s, const struct channels *at, co
 		if (chunk_is(s, i)) {
 			const uint2 codes = channels_encode(at, pick(v, i));
 
-			mem_store_some8(chunk_codes(s, i), chunk_bytes(s, i) / 2,
+			mem_store_some8(chunk_image(s, i), chunk_bytes(s, i) / 2,
 					mem_u64(codes.x, codes.y));
 		}
 }
@@ -293,8 +294,8 @@ MEM_FN void encode_strip(const struct work *w, const struct chunks *s, const uin
 	struct channels at;
 
 	channels_largest(v, amax);
-	channels_agree(amax, width);
-	if (s->left == 0)
+	lanes_agree(amax, width, WARP);
+	if (!chunk_is(s, 0))
 		return;
 	if (!channels_encode_at(is_fp16, amax, &at)) {
 		refuse(w, tasks);
@@ -305,12 +306,94 @@ MEM_FN void encode_strip(const struct work *w, const struct chunks *s, const uin
 	store_channels(s, &at, v);
 }
 
+/* The place of the scale of a v4 row's group that has the thread's columns. */
+MEM_FN uint64_t v4_scale(const struct work *w, const struct chunks *s, uint32_t i)
+{
+	const uint32_t groups = tile_scales(CODEC_V4, 1, w->tile.row_bytes / 2);
+
+	return w->scale + (s->at + i * s->step) * groups + s->channel / IMAGE_V4_VALUES;
+}
+
+/* Chunk i of a strip -> its codes. */
+MEM_FN uint32_t encode_q4_chunk(bool k4, struct channels *at, uint64_t steps, uint32_t i, uint4 v)
+{
+	if (!k4)
+		v4_at(true, (uint32_t)(steps >> 8 * i) & 0xff, at);
+	return q4_encode8(k4, at, v);
+}
+
+MEM_FN void store_q4(bool k4, const struct chunks *s, struct channels *at, uint64_t steps,
+		     const uint4 *v)
+{
+	uint64_t address = chunk_image(s, 0);
+
+	if (s->wide) {
+#pragma unroll
+		for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step)
+			if (chunk_is(s, i))
+				mem_store4(address, encode_q4_chunk(k4, at, steps, i, v[i]));
+		return;
+	}
+#pragma unroll 1
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
+		if (chunk_is(s, i)) {
+			const uint32_t n = chunk_bytes(s, i) / 2;
+			const uint64_t codes = encode_q4_chunk(k4, at, steps, i, pick(v, i));
+
+			/* an odd last value leaves half a byte */
+			mem_store_some8(chunk_image(s, i), (n + 1) / 2,
+					codes & ((1ull << 4 * n) - 1));
+		}
+}
+
+MEM_FN void encode_q4(bool k4, const struct work *w, const struct chunks *s, const uint4 *v,
+		      int is_fp16, const struct cuda_tasks *tasks)
+{
+	const struct sharing sharing = sharing_of(k4, WARP / s->step);
+	uint32_t lo[CHANNELS / 2] = { 0 }, hi[CHANNELS / 2];
+	uint64_t steps;
+	struct channels at;
+
+	if (k4)
+		k4_ends(is_fp16, s, v, &sharing, lo, hi);
+	else
+		v4_ends(v, &sharing, hi);
+	/* A lane without a chunk may have found the steps of others'. Channels without values have
+	 * ends that are no numbers. */
+	if (!q4_steps(k4, is_fp16, &sharing, lo, hi, &steps) &&
+	    (!k4 || (s->left && w->row < w->tile.rows)))
+		refuse(w, tasks);
+	if (!chunk_is(s, 0))
+		return;
+	channels_widen(is_fp16, &at);
+	if (k4) {
+		const uint32_t n = chunk_bytes(s, 0) / 2;
+		uint4 least;
+
+		k4_at(true, lo, steps, &at);
+		least.x = lo[0];
+		least.y = lo[1];
+		least.z = lo[2];
+		least.w = lo[3];
+		if (sharing.mine == 0) {
+			mem_store_some16(w->scale + 2 * s->channel, 2 * n, least);
+			mem_store_some8(w->scale + w->tile.row_bytes + s->channel, n, steps);
+		}
+	} else if (sharing.mine == 0) {
+#pragma unroll 1
+		for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
+			if (chunk_is(s, i))
+				mem_store1(v4_scale(w, s, i), (uint8_t)(steps >> 8 * i));
+	}
+	store_q4(k4, s, &at, steps, v);
+}
+
 MEM_FN void load_codes(const struct chunks *s, uint32_t first, uint2 *codes)
 {
-	uint64_t address = chunk_codes(s, first);
+	uint64_t address = chunk_image(s, first);
 
 #pragma unroll
-	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step / 2) {
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step) {
 		codes[i].x = codes[i].y = 0;
 		if (chunk_is(s, first + i) && s->wide)
 			codes[i] = mem_load8(address);
@@ -341,7 +424,7 @@ MEM_FN void decode_chunks(const struct chunks *s, int is_fp16, int k, uint32_t f
 
 		mem_store_some16(chunk_page(s, i), n,
 				 plain_decode8(is_fp16, k,
-					       mem_load_some8(chunk_codes(s, i), n / 2)));
+					       mem_load_some8(chunk_image(s, i), n / 2)));
 	}
 }
 
@@ -365,7 +448,7 @@ MEM_FN void decode_plain(const struct chunks *s, int is_fp16, uint64_t scales)
 
 			mem_store_some16(chunk_page(s, i), n,
 					 plain_channels(is_fp16, scales,
-							mem_load_some8(chunk_codes(s, i), n / 2)));
+							mem_load_some8(chunk_image(s, i), n / 2)));
 		}
 }
 
@@ -398,6 +481,64 @@ MEM_FN void decode_strip(const struct work *w, const struct team *team, int is_f
 			mem_store16(address, channels_decode(&at, codes[i]));
 }
 
+/* A strip by q4.h. */
+MEM_FN void decode_q4_plain(bool k4, const struct chunks *s, int is_fp16, const uint32_t *lo,
+			    uint64_t steps)
+{
+#pragma unroll 1
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
+		if (chunk_is(s, i)) {
+			const uint32_t n = chunk_bytes(s, i);
+			const uint32_t codes =
+				(uint32_t)mem_load_some8(chunk_image(s, i), (n / 2 + 1) / 2);
+
+			mem_store_some16(
+				chunk_page(s, i), n,
+				q4_plain8(k4, is_fp16, lo,
+					  k4 ? steps : (steps >> 8 * i & 0xff) * 0x0101010101010101,
+					  codes));
+		}
+}
+
+MEM_FN void decode_q4(bool k4, const struct work *w, const struct team *team, int is_fp16)
+{
+	const struct chunks s = chunks_of(w, team);
+	const uint32_t n = chunk_bytes(&s, 0) / 2;
+	uint64_t steps = 0, image = chunk_image(&s, 0), page = chunk_page(&s, 0);
+	uint32_t codes[CUDA_CHUNKS], lo[CHANNELS / 2] = { 0 };
+	struct channels at;
+
+#pragma unroll
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, image += s.image_step) {
+		codes[i] = chunk_is(&s, i) && s.wide ? mem_load4(image) : 0;
+		if (!k4 && chunk_is(&s, i))
+			steps |= (uint64_t)mem_load1(v4_scale(w, &s, i)) << 8 * i;
+	}
+	if (k4) {
+		const uint4 least = mem_load_some16(w->scale + 2 * s.channel, 2 * n);
+
+		lo[0] = least.x;
+		lo[1] = least.y;
+		lo[2] = least.z;
+		lo[3] = least.w;
+		steps = mem_load_some8(w->scale + w->tile.row_bytes + s.channel, n);
+	}
+	if (!s.wide || (k4 && !k4_finite(is_fp16, lo))) {
+		decode_q4_plain(k4, &s, is_fp16, lo, steps);
+		return;
+	}
+	channels_widen(is_fp16, &at);
+	if (k4)
+		k4_at(false, lo, steps, &at);
+#pragma unroll
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, page += s.page_step)
+		if (chunk_is(&s, i)) {
+			if (!k4)
+				v4_at(false, (uint32_t)(steps >> 8 * i) & 0xff, &at);
+			mem_store16(page, q4_decode8(k4, is_fp16, &at, codes[i]));
+		}
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -420,6 +561,10 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 			encode_group(&w, &s, v, (int)plan.is_fp16, &tasks, &team, &shared);
 		else if (w.tile.codec == CODEC_INT8)
 			encode_strip(&w, &s, v, (int)plan.is_fp16, &tasks);
+		else if (w.tile.codec == CODEC_K4)
+			encode_q4(true, &w, &s, v, (int)plan.is_fp16, &tasks);
+		else if (w.tile.codec == CODEC_V4)
+			encode_q4(false, &w, &s, v, (int)plan.is_fp16, &tasks);
 		else
 			copy_tile(&w, &s, v, &team, true);
 	}
@@ -438,6 +583,10 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 			decode_group(&w, (int)plan.is_fp16, &team);
 		else if (w.tile.codec == CODEC_INT8)
 			decode_strip(&w, &team, (int)plan.is_fp16);
+		else if (w.tile.codec == CODEC_K4)
+			decode_q4(true, &w, &team, (int)plan.is_fp16);
+		else if (w.tile.codec == CODEC_V4)
+			decode_q4(false, &w, &team, (int)plan.is_fp16);
 		else
 			decode_copy(&w, &team);
 	}

@@ -19,6 +19,7 @@ HEADERS = {
                 b"typedef unsigned long long uint64_t;",
     "stddef.h": b"typedef unsigned long size_t;\n#define offsetof(type, field) ((size_t) & ((type *)0)->field)",
     "stdbool.h": b"",
+    "string.h": b"",
     "assert.h": b"",
 }
 

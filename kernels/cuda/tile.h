@@ -23,7 +23,7 @@ struct tile {
 	uint64_t address, stride;
 	uint32_t rows, row_bytes;
 	uint32_t scale, payload; /* after the image's first scale, first byte of payload */
-	uint32_t codec; /* CODEC_FP8; CODEC_INT8; CODEC_RAW: verbatim, whatever the image's is */
+	uint32_t codec;          /* one with scales; CODEC_RAW: verbatim, whatever the image's is */
 };
 
 /* Rows without a gap are one row. */
@@ -76,7 +76,13 @@ TILE_FN uint32_t tile_piece(const struct cuda_plan *plan, uint32_t tile)
 /* The codec of a plane's values, and of typed ones, where the image has this. */
 TILE_FN uint32_t tile_codec(uint32_t codec)
 {
-	return codec == CODEC_FP8 || codec == CODEC_INT8 ? codec : CODEC_RAW;
+	return codec == CODEC_FP8 || (codec >= CODEC_INT8 && codec <= CODEC_V4) ? codec : CODEC_RAW;
+}
+
+/* Whether a tile of tile_codec() is done in strips (chunks.cuh). */
+TILE_FN bool tile_in_strips(uint32_t codec)
+{
+	return codec >= CODEC_INT8;
 }
 
 TILE_FN uint32_t tile_typed_codec(uint32_t codec)
@@ -84,10 +90,25 @@ TILE_FN uint32_t tile_typed_codec(uint32_t codec)
 	return tile_codec(codec) == CODEC_RAW ? CODEC_RAW : CODEC_FP8;
 }
 
-/* Bytes in an image of so many values of this codec. */
-TILE_FN uint32_t tile_payload(const struct cuda_plan *plan, uint32_t codec, uint32_t values)
+/* Bytes of a page have so many times 2 fewer in an image. */
+TILE_FN uint32_t tile_shift(uint32_t codec)
 {
-	return codec == CODEC_RAW ? values * plan->element_bytes : values;
+	return codec == CODEC_RAW ? 0 : codec == CODEC_K4 || codec == CODEC_V4 ? 2 : 1;
+}
+
+/* Bytes in an image of a row of so many bytes. */
+TILE_FN uint32_t tile_row(uint32_t codec, uint32_t row_bytes)
+{
+	const uint32_t shift = tile_shift(codec);
+
+	return (row_bytes + (1u << shift) - 1) >> shift;
+}
+
+/* Bytes in an image of so many rows of values. */
+TILE_FN uint32_t tile_payload(const struct cuda_plan *plan, uint32_t codec, uint32_t rows,
+			      uint32_t values)
+{
+	return rows * tile_row(codec, values * plan->element_bytes);
 }
 
 /* Scales of the first `tokens` tokens of a head. */
@@ -95,9 +116,11 @@ TILE_FN uint32_t tile_scales(uint32_t codec, uint32_t tokens, uint32_t dim)
 {
 	if (codec == CODEC_FP8)
 		return (tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
-	return codec == CODEC_INT8 ?
-		       (tokens + IMAGE_CHANNEL_TOKENS - 1) / IMAGE_CHANNEL_TOKENS * dim :
-		       0;
+	if (codec == CODEC_V4)
+		return tokens * ((dim + IMAGE_V4_VALUES - 1) / IMAGE_V4_VALUES);
+	return tile_in_strips(codec) ? (tokens + IMAGE_CHANNEL_TOKENS - 1) / IMAGE_CHANNEL_TOKENS *
+					       dim * (codec == CODEC_K4 ? IMAGE_K4_SCALES : 1u) :
+				       0;
 }
 
 TILE_FN struct tile tile_plane(const struct cuda_plan *plan, const struct cuda_piece *piece,
@@ -116,7 +139,7 @@ TILE_FN struct tile tile_plane(const struct cuda_plan *plan, const struct cuda_p
 	u.codec = codec;
 	u.scale =
 		head * tile_scales(codec, plan->block_tokens, dim) + tile_scales(codec, token, dim);
-	u.payload = tile_payload(plan, codec, (head * plan->block_tokens + token) * dim);
+	u.payload = tile_payload(plan, codec, head * plan->block_tokens + token, dim);
 	return u;
 }
 
@@ -130,7 +153,7 @@ TILE_FN struct tile tile_typed(const struct cuda_plan *plan, uint32_t codec, uin
 	u.row_bytes = (left < IMAGE_GROUP_TYPED ? left : IMAGE_GROUP_TYPED) * plan->element_bytes;
 	u.codec = codec;
 	u.scale = codec == CODEC_RAW ? 0 : at;
-	u.payload = tile_payload(plan, codec, value);
+	u.payload = tile_payload(plan, codec, 1, value);
 	return u;
 }
 
@@ -168,9 +191,9 @@ TILE_FN void tile_after(const struct cuda_plan *plan, uint32_t codec_k, uint32_t
 			(before->planes_k * tile_scales(k, plan->block_tokens, plan->head_dim_k) +
 			 before->planes_v * tile_scales(v, plan->block_tokens, plan->head_dim_v)) +
 		before->typed * groups;
-	*ret_payload = before->planes_k * tile_payload(plan, k, rows * plan->head_dim_k) +
-		       before->planes_v * tile_payload(plan, v, rows * plan->head_dim_v) +
-		       before->typed * tile_payload(plan, typed, plan->typed_values) +
+	*ret_payload = before->planes_k * tile_payload(plan, k, rows, plan->head_dim_k) +
+		       before->planes_v * tile_payload(plan, v, rows, plan->head_dim_v) +
+		       before->typed * tile_payload(plan, typed, 1, plan->typed_values) +
 		       before->opaque_bytes;
 }
 

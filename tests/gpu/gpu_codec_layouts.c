@@ -22,7 +22,8 @@ static void all_layouts(struct cuda_bed *b, uint32_t dtype, enum image_codec cod
 				   shifts[s]);
 			if (image_shape(&b->pages.layout.geometry, codec_k, codec_v, &b->shape,
 					NULL)) {
-				assert_int_equal(codec_k, CODEC_INT8); /* there are no planes */
+				assert_true(
+					image_codec_channels(codec_k)); /* there are no planes */
 				continue;
 			}
 			cuda_bed_plan(b, codec_k, codec_v);
@@ -42,6 +43,11 @@ TEST_DO(fp16_as_int8, all_layouts(*state, DTYPE_FP16, CODEC_INT8, CODEC_INT8));
 TEST_DO(k_and_v_of_two_codecs, all_layouts(*state, DTYPE_BF16, CODEC_INT8, CODEC_FP8);
 	all_layouts(*state, DTYPE_FP16, CODEC_FP8, CODEC_INT8);
 	all_layouts(*state, DTYPE_FP16, CODEC_INT8, CODEC_RAW));
+TEST_DO(bf16_in_four_bits, all_layouts(*state, DTYPE_BF16, CODEC_K4, CODEC_V4));
+TEST_DO(fp16_in_four_bits, all_layouts(*state, DTYPE_FP16, CODEC_K4, CODEC_V4));
+TEST_DO(one_of_k_and_v_in_four_bits, all_layouts(*state, DTYPE_BF16, CODEC_INT8, CODEC_V4);
+	all_layouts(*state, DTYPE_FP16, CODEC_K4, CODEC_FP8);
+	all_layouts(*state, DTYPE_FP16, CODEC_RAW, CODEC_V4));
 
 TEST(raw_of_every_dtype)
 {

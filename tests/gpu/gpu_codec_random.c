@@ -4,7 +4,7 @@
  * Goal: the CUDA kernels agree with ref.c for any geometry, strides, alignment, and cut of an image
  * into tasks.
  * Method: random pages (SEED), images in 1 to 9 ranges of tiles in any order, several tasks a
- * launch, 1 to 16 blocks; raw, fp8 and int8. Values that a codec cannot hold set the flag where
+ * launch, 1 to 16 blocks; all codecs, beside any other. Values that a codec cannot hold set the flag where
  * ref.c refuses; any bytes decode as ref.c decodes them; a page may change under the kernel.
  */
 
@@ -29,17 +29,20 @@ static uint32_t pick(struct cuda_bed *b, uint32_t n)
 /* A page of BF16 or FP16 of which K, or V, or both have scales. */
 static void random_coded(struct cuda_bed *b)
 {
-	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_INT8 };
-	const uint32_t which = 1 + pick(b, 8);
+	static const enum image_codec codecs[2][4] = {
+		{ CODEC_RAW, CODEC_FP8, CODEC_INT8, CODEC_K4 },
+		{ CODEC_RAW, CODEC_FP8, CODEC_INT8, CODEC_V4 },
+	};
+	const uint32_t which = 1 + pick(b, 15);
 	const struct image_geometry *g = &b->pages.layout.geometry;
 	enum image_codec k;
 
 	do {
 		pages_random(&b->pages, &b->random, DTYPE_BF16 + pick(b, 2), CUDA_BED_DEVICE);
-		k = codecs[which % 3];
-		if (k == CODEC_INT8 && !g->head_dim_k && !g->head_dim_v)
+		k = codecs[0][which % 4];
+		if (image_codec_channels(k) && !g->head_dim_k && !g->head_dim_v)
 			k = CODEC_FP8;
-	} while (!cuda_bed_plan(b, k, codecs[which / 3]));
+	} while (!cuda_bed_plan(b, k, codecs[1][which / 4]));
 	cuda_bed_fill(b);
 }
 

@@ -73,8 +73,10 @@ static void raw_image_by_tiles(const struct pages *p, const struct cuda_plan *pl
 
 static uint32_t scales_in(const struct tile *u, bool plane)
 {
-	if (u->codec == CODEC_INT8)
-		return u->row_bytes / 2;
+	if (u->codec == CODEC_V4)
+		return u->rows * ((u->row_bytes + 63) / 64);
+	if (u->codec == CODEC_INT8 || u->codec == CODEC_K4)
+		return u->row_bytes / 2 * (u->codec == CODEC_K4 ? 3 : 1);
 	return u->codec == CODEC_RAW ? 0 :
 	       plane                 ? (u->rows + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS :
 				       1;
@@ -87,7 +89,7 @@ static void tiles_follow_each_other(const struct pages *p, const struct cuda_pla
 	uint32_t scale = 0, payload = 0, at_scale, at_payload;
 
 	if (image_shape(&p->layout.geometry, codec_k, codec_v, &shape, NULL)) {
-		assert_int_equal(codec_k, CODEC_INT8); /* without planes */
+		assert_true(image_codec_channels(codec_k)); /* without planes */
 		return;
 	}
 	for (uint32_t i = 0; i < plan->n_tiles; i++) {
@@ -99,7 +101,9 @@ static void tiles_follow_each_other(const struct pages *p, const struct cuda_pla
 		assert_int_equal(u.payload, payload);
 		assert_int_equal(at_scale, scale);
 		scale += scales_in(&u, tile_piece(plan, i) < plan->n_planes);
-		payload += u.rows * u.row_bytes / (u.codec == CODEC_RAW ? 1 : 2);
+		payload += u.codec == CODEC_K4 || u.codec == CODEC_V4 ?
+				   u.rows * ((u.row_bytes / 2 + 1) / 2) :
+				   u.rows * u.row_bytes / (u.codec == CODEC_RAW ? 1 : 2);
 	}
 	cuda_plan_at(plan, table, codec_k, codec_v, plan->n_tiles, &at_scale, &at_payload);
 	assert_int_equal(scale, shape.scale_bytes);
@@ -110,16 +114,19 @@ static void tiles_follow_each_other(const struct pages *p, const struct cuda_pla
 
 static void check(struct pages *p, uint64_t page)
 {
-	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_INT8 };
+	static const enum image_codec codecs[2][4] = {
+		{ CODEC_RAW, CODEC_FP8, CODEC_INT8, CODEC_K4 },
+		{ CODEC_RAW, CODEC_FP8, CODEC_INT8, CODEC_V4 },
+	};
 	static const struct image_identity identity;
 	struct image_shape shape;
 	struct cuda_plan plan;
 	uint8_t *ref, *mine;
 
 	if (image_element_bytes(p->layout.geometry.dtype) == 2)
-		for (uint32_t c = 0; c < 9; c++) {
+		for (uint32_t c = 0; c < 16; c++) {
 			assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
-			tiles_follow_each_other(p, &plan, codecs[c % 3], codecs[c / 3]);
+			tiles_follow_each_other(p, &plan, codecs[0][c % 4], codecs[1][c / 4]);
 		}
 	assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
 	assert_int_equal(image_shape(&p->layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL), 0);

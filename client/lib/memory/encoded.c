@@ -40,7 +40,7 @@ struct encoded {
 	uint32_t mark; /* the last */
 	/* from encoded_map() to encoded_unmap() */
 	uint32_t pages, max_ctas;
-	enum image_codec codec; /* the space's */
+	struct image_codecs codecs; /* the space's */
 	CUdeviceptr images, flags;
 	uint64_t reserved, mapped; /* bytes of images */
 	uint32_t *flags_here;      /* pinned */
@@ -117,17 +117,18 @@ static int plan_make(struct encoded *e, const struct space_layout *l, struct cud
 
 static int shapes(struct encoded *e, const struct kvtier_geometry *g)
 {
-	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_FP8_NATIVE,
-						   CODEC_INT8 };
 	struct image_shape shape;
 
 	e->geometry = IMAGE_GEOMETRY(g);
 	if (image_shape(&e->geometry, CODEC_RAW, CODEC_RAW, &shape, NULL))
 		return error_set(-EINVAL, "a raw image is larger than %d bytes", IMAGE_MAX_BYTES);
-	for (size_t i = 0; i < sizeof(codecs) / sizeof(*codecs); i++)
-		if (!image_shape(&e->geometry, codecs[i], codecs[i], &shape, NULL) &&
+	for (uint32_t i = CODEC_RAW; i <= CODECS_INT8V4; i++) {
+		const struct image_codecs codecs = image_codecs(i);
+
+		if (!image_shape(&e->geometry, codecs.k, codecs.v, &shape, NULL) &&
 		    shape.image_bytes > e->stride)
 			e->stride = shape.image_bytes;
+	}
 	e->stride = (e->stride + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
 	return 0;
 }
@@ -284,7 +285,7 @@ int encoded_map(struct encoded *e, int fd, uint32_t pages, uint64_t stride,
 				 (unsigned long long)ok->engine_bytes, ok->max_ctas);
 	e->pages = pages;
 	e->max_ctas = ok->max_ctas;
-	e->codec = (enum image_codec)ok->codec;
+	e->codecs = image_codecs(ok->codec);
 	e->raw = calloc(pages, 1);
 	rc = e->raw ? cuda_enter(&e->cuda->device) : error_set(-ENOMEM, "out of memory");
 	if (!rc) {
@@ -320,9 +321,9 @@ void encoded_unmap(struct encoded *e)
 
 /* --- kernels --- */
 
-static enum image_codec codec_of(const struct encoded *e, uint32_t page)
+static struct image_codecs codecs_of(const struct encoded *e, uint32_t page)
 {
-	return e->raw[page] ? CODEC_RAW : e->codec;
+	return e->raw[page] ? image_codecs(CODEC_RAW) : e->codecs;
 }
 
 /* Launches the kernel for the tasks that were added. */
@@ -345,20 +346,20 @@ static int launch(struct encoded *e, CUfunction kernel, struct cuda_tasks *tasks
 static int add(struct encoded *e, CUfunction kernel, uint64_t user_page, uint32_t page,
 	       struct cuda_tasks *tasks)
 {
-	const enum image_codec codec = codec_of(e, page);
+	const struct image_codecs codecs = codecs_of(e, page);
 	const CUdeviceptr image = e->images + page * e->stride;
 	struct image_shape shape;
 
-	if (image_shape(&e->geometry, codec, codec, &shape, NULL))
-		return error_set(-EIO, "codec %d does not fit the space", (int)codec);
+	if (image_shape(&e->geometry, codecs.k, codecs.v, &shape, NULL))
+		return error_set(-EIO, "codec %d does not fit the space", (int)codecs.k);
 	tasks->task[tasks->n++] = (struct cuda_task){
 		.page = user_page,
 		.scales = image + sizeof(struct image_header),
 		.payload = image + shape.payload_offset,
 		.flag = e->flags + page * sizeof(*e->flags_here),
 		.n_tiles = e->plan.n_tiles,
-		.codec_k = (uint8_t)codec,
-		.codec_v = (uint8_t)codec,
+		.codec_k = (uint8_t)codecs.k,
+		.codec_v = (uint8_t)codecs.v,
 	};
 	return tasks->n == CUDA_TASKS ? launch(e, kernel, tasks) : 0;
 }
@@ -405,7 +406,7 @@ int encoded_store(struct encoded *e, uint32_t number, const uint32_t *pages, uin
 	op->first = first;
 	op->n = n;
 	op->mark = 0;
-	if (image_codec_scales(e->codec)) {
+	if (image_codec_scales(e->codecs.k)) {
 		e->mark += e->mark == UINT32_MAX ? 2 : 1; /* never 0 */
 		op->mark = e->mark;
 	}

@@ -60,4 +60,30 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select)
 	return x;
 }
 
+/* The larger of two signed halves, in each half. */
+static inline uint32_t __vmaxs2(uint32_t a, uint32_t b)
+{
+	const uint32_t high = (int16_t)(a >> 16) > (int16_t)(b >> 16) ? a : b,
+		       low = (int16_t)(a & 0xffff) > (int16_t)(b & 0xffff) ? a : b;
+
+	return (high & 0xffff0000) | (low & 0xffff);
+}
+
+/* x + y, rounded towards zero, of a sum that a double holds and that is not negative. */
+static inline float __fadd_rz(float x, float y)
+{
+	const double sum = (double)x + (double)y;
+	union {
+		float value;
+		uint32_t bits;
+	} near;
+
+	near.value = (float)sum;
+	near.bits -= (double)near.value > sum;
+	return near.value;
+}
+
+#define fminf(x, y) ((x) < (y) ? (x) : (y))
+#define fmaxf(x, y) ((x) > (y) ? (x) : (y))
+
 #endif
