@@ -68,9 +68,9 @@
  * them; an image of the space has to fit into that stride, raw or not.
  *
  *	store	libkvtier encodes into pages, waits for its kernel, sends the entry. WIRE_PAGE_RAW
- *		in a page's number: fp8 could not hold the block, and the image is raw.
+ *		in a page's number: its codec could not hold the block; the image is raw.
  *	load	the daemon copies images into pages. Status WIRE_BLOCK_RAW: the image is raw though
- *		the space's codec is fp8. libkvtier decodes the images once the op has ended.
+ *		the space's codec is not. libkvtier decodes the images once the op has ended.
  *
  * The daemon makes header and checksum of its own copy. A client that writes into its pages can
  * make only its own blocks rubbish.

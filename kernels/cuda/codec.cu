@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec.cu - gather + amax + encode, decode + scatter: engine pages and images, both in device
- * memory. Contract: codec.h. ref.c is the oracle; the arithmetic is that of fp8.h and int8.h.
+ * memory. Contract: codec.h. ref.c is the oracle; the arithmetic is that of fp8.h, int8.h and
+ * q4.h.
  *
  *	tile  find() ── told() to the warp ── chunks_of() a thread ──► load 8 x 16 bytes a thread
  *	      amax over the team ── k ──► codes from the same registers ──► store 8 x 8 bytes
  *
  * A team of one warp (head dims to 128) or more does a tile, an fp8 tile group by group; teams
- * take tiles in turn, in grids of any size. Warps do the strips of an int8 tile by themselves: 4
+ * take tiles in turn, in grids of any size. Warps do the strips of other coded tiles alone: 4
  * chunks wide and 64 rows long, so a channel's amax takes three shuffles and no shared memory. HBM
  * is read once: a group's values stay in registers between amax and codes. Only a group of more
  * than 64 KiB (head dims beyond 2,048) is read a second time, from L2.
@@ -24,7 +25,7 @@
  *   GB/s an SM at 1.7 GHz (H100), and 33 to 40 and 38 to 48 with the latency of a group that has
  *   the scheduler to itself (tests/gpu/RESULTS.md has the parts; unit_cuda_binaries holds the
  *   code's size).
- * - Registers: 107 to 125 a thread. So an SM has one block of 16 warps, a quarter of the warps that
+ * - Registers: 115 to 128 a thread. So an SM has one block of 16 warps, a quarter of the warps that
  *   it can hold. No register spills: the build fails at a spill. A second block of 512 threads
  *   would need 64 registers a thread, and half of the values in flight. The 8 loads of a thread
  *   hide the latency.
@@ -44,7 +45,7 @@
 #include "packed.cuh"
 #include "chunks.cuh"
 #include "channels.cuh"
-#include "q4.cuh"
+#include "four_bits.cuh"
 #include "team.cuh"
 
 MEM_FN uint4 zeros(void)

@@ -5,7 +5,7 @@
  *
  * An image is cut into *tiles*, numbered in canonical order (image.h), with any codecs:
  *	planes	[layer][K, V][head][tokens]: up to 64 tokens of one head (4-byte dtypes: 32). So no
- *		group is cut: a tile has four of fp8, or one for each channel of int8
+ *		group is cut: a tile has four of fp8, or one for each channel of int8 and k4
  *	typed	[segment][group]: up to 1,024 values
  *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.tile_bytes
  * A task does a range of tiles, so a large image can go in pieces, in any order, at any time. An

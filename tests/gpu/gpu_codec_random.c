@@ -4,8 +4,8 @@
  * Goal: the CUDA kernels agree with ref.c for any geometry, strides, alignment, and cut of an image
  * into tasks.
  * Method: random pages (SEED), images in 1 to 9 ranges of tiles in any order, several tasks a
- * launch, 1 to 16 blocks; all codecs, beside any other. Values that a codec cannot hold set the flag where
- * ref.c refuses; any bytes decode as ref.c decodes them; a page may change under the kernel.
+ * launch, 1 to 16 blocks; each codec beside any other. Values that a codec cannot hold set the flag
+ * where ref.c refuses; any bytes decode as ref.c decodes them; a page may change under the kernel.
  */
 
 #include "tests/lib/lib_cuda_codec.h"

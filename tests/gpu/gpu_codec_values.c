@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=14 no=thread (it is single-threaded) */
+/* make: seconds=30 no=thread (it is single-threaded) */
 /*
  * Goal: the CUDA kernels make of each of the 65,536 inputs, at each exponent that a group with it
  * can have, the code of ref.c; and of each code at each scale its value.
@@ -10,6 +10,7 @@
  */
 
 #include "kernels/int8.h"
+#include "kernels/q4.h"
 #include "tests/lib/lib_cuda_codec.h"
 #include "tests/lib/test.h"
 
@@ -252,5 +253,161 @@ TEST(every_code_at_every_scale)
 		cuda_bed_decode(b);
 	}
 }
+
+/* --- k4 and v4 --- */
+
+/* A head of 64 tokens, all of them K or V. dim 1,024: whole chunks, aligned. 1,021: neither. */
+static void four_bit_pages(struct cuda_bed *b, enum image_codec codec, int is_fp16, uint32_t dim)
+{
+	const struct pages_named one = {
+		.geometry = { .layers = 1,
+			      .kv_heads = 1,
+			      .head_dim_k = codec == CODEC_K4 ? dim : 0,
+			      .head_dim_v = codec == CODEC_K4 ? 0 : dim,
+			      .block_tokens = CHANNEL },
+		.order = PAGES_HEAD_MAJOR,
+	};
+
+	pages_make(&b->pages, &one, is_fp16 ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+	assert_true(cuda_bed_plan(b, CODEC_K4, CODEC_V4));
+}
+
+static const uint32_t dims[] = { 1024, 1021 };
+
+/* All inputs, where a group can hold them: beside every 16th amax, at any place of the group. */
+static void v4_inputs(struct cuda_bed *b, int is_fp16, uint32_t dim)
+{
+	uint16_t *values = (void *)b->memory;
+	uint32_t v = 0;
+
+	four_bit_pages(b, CODEC_V4, is_fp16, dim);
+	for (uint32_t amax = 0; v4_step(is_fp16, amax) != Q4_STEP_NONE; amax++) {
+		if (v4_step(is_fp16, amax) == v4_step(is_fp16, amax + 1) && amax % 256)
+			continue;
+		if (v4_step(is_fp16, amax) % 4 && amax % 256)
+			continue;
+		for (uint32_t i = 0; i < CHANNEL * dim; i++, v += 40503) {
+			const bool top = i % dim % IMAGE_V4_VALUES == i / dim % 29 % (dim % 32 + 1);
+
+			values[i] =
+				(uint16_t)(top || (v & 0x7fff) > amax ? amax | (v & 0x8000) : v);
+		}
+		assert_int_equal(cuda_bed_encode(b), 0);
+	}
+}
+
+TEST_DO(every_input_of_v4, v4_inputs(*state, 0, dims[0]); v4_inputs(*state, 1, dims[0]));
+TEST_DO(every_input_of_v4_not_aligned, v4_inputs(*state, 0, dims[1]);
+	v4_inputs(*state, 1, dims[1]));
+
+/* All amaxes, those that v4 cannot hold left out, a group each. */
+static void v4_amaxes(struct cuda_bed *b, int is_fp16, uint32_t dim)
+{
+	uint16_t *values = (void *)b->memory;
+	uint32_t amax = 0;
+
+	four_bit_pages(b, CODEC_V4, is_fp16, dim);
+	while (amax < 0x8000) {
+		memset(values, 0, 2ull * CHANNEL * dim);
+		for (uint32_t i = 0; i < CHANNEL * dim; i++)
+			if (i % dim % IMAGE_V4_VALUES == 0 && amax++ < 0x8000 &&
+			    v4_step(is_fp16, amax) != Q4_STEP_NONE)
+				values[i + amax % (dim - i % dim < 32 ? dim - i % dim : 32)] =
+					(uint16_t)amax;
+		assert_int_equal(cuda_bed_encode(b), 0);
+	}
+}
+
+TEST_DO(every_amax_of_v4, for (int h = 0; h < 4; h++) v4_amaxes(*state, h / 2, dims[h % 2]));
+
+/* The code that is so many ranks above, at most the largest finite one. */
+static uint32_t above(int is_fp16, uint32_t code, uint32_t n)
+{
+	const int most = is_fp16 ? 0x7bff : 0x7f7f, rank = q4_rank(code) + (int)n;
+
+	return (uint32_t)q4_rank((uint32_t)(rank > most ? most : rank) & 0xffff) & 0xffff;
+}
+
+/* Channels with each code as their least value, and up to 65,536 ranks to the largest. */
+static void k4_inputs(struct cuda_bed *b, int is_fp16, uint32_t dim)
+{
+	uint16_t *values = (void *)b->memory;
+
+	four_bit_pages(b, CODEC_K4, is_fp16, dim);
+	for (uint32_t round = 0; round < 65536; round += dim) {
+		for (uint32_t c = 0; c < dim; c++) {
+			uint32_t lo = (round + c) & 0xffff,
+				 range = 65535u >> random_below(&b->random, 17);
+
+			if ((lo & 0x7fff) >= fp8_source(is_fp16).inf)
+				lo = 0;
+			while (range && k4_step(is_fp16, k4_least(is_fp16, lo),
+						above(is_fp16, lo, range)) == Q4_STEP_NONE)
+				range /= 2;
+			if (k4_step(is_fp16, k4_least(is_fp16, lo), lo) == Q4_STEP_NONE)
+				lo = range = 0;
+			for (uint32_t r = 0; r < CHANNEL; r++)
+				values[r * dim + c] =
+					(uint16_t)above(is_fp16, lo,
+							random_below(&b->random, range + 1));
+			values[random_below(&b->random, CHANNEL) * dim + c] = (uint16_t)lo;
+			values[random_below(&b->random, CHANNEL) * dim + c] =
+				(uint16_t)above(is_fp16, lo, range);
+		}
+		assert_int_equal(cuda_bed_encode(b), 0);
+	}
+}
+
+TEST_DO(every_least_value_of_k4, for (int h = 0; h < 4; h++) k4_inputs(*state, h / 2, dims[h % 2]));
+
+/* One input that four bits cannot hold, at each place in turn. */
+static void four_bits_refuse(struct cuda_bed *b, enum image_codec codec, uint32_t dim)
+{
+	static const uint32_t bad[2][3] = { { 0x7f80, 0xffff, 0x4600 },
+					    { 0x7c00, 0xfe00, 0x7000 } };
+	uint16_t *values = (void *)b->memory;
+
+	for (uint32_t at = 0; at < CHANNEL * dim; at += 61) {
+		const int h = at % 2;
+
+		four_bit_pages(b, codec, h, dim);
+		memset(values, 0, 2ull * CHANNEL * dim);
+		values[at] = (uint16_t)bad[h][at / 2 % 3];
+		cuda_bed_flags(b, 1);
+	}
+}
+
+TEST_DO(four_bits_refuse_what_ref_refuses, four_bits_refuse(*state, CODEC_K4, 1021);
+	four_bits_refuse(*state, CODEC_K4, 64); four_bits_refuse(*state, CODEC_V4, 1021);
+	four_bits_refuse(*state, CODEC_V4, 24));
+
+/* `lo` counts through all codes, also those that are no numbers, steps through all bytes. */
+static void four_bits_decode(struct cuda_bed *b, enum image_codec codec, int is_fp16, uint32_t dim)
+{
+	const uint32_t rounds = codec == CODEC_K4 ? 65536 / dim + 1 : 4;
+
+	four_bit_pages(b, codec, is_fp16, dim);
+	memset(b->image, 0, b->shape.image_bytes);
+	image_header_fill((void *)b->image, &b->pages.layout.geometry, CODEC_K4, CODEC_V4,
+			  &b->shape, &(struct image_identity){ 0 });
+	for (uint32_t round = 0; round < rounds; round++) {
+		uint8_t *scales = b->image + sizeof(struct image_header);
+
+		for (uint32_t i = 0; i < b->shape.scale_bytes; i++)
+			scales[i] = (uint8_t)(i * (2 * round + 1) + i / 256 + round);
+		for (uint32_t c = 0; c < dim && codec == CODEC_K4; c++) {
+			scales[2 * c] = (uint8_t)(round * dim + c);
+			scales[2 * c + 1] = (uint8_t)((round * dim + c) >> 8);
+		}
+		for (uint32_t i = 0; i < b->shape.payload_bytes; i++)
+			b->image[b->shape.payload_offset + i] = (uint8_t)(i / 5 + i / dim * 19);
+		cuda_bed_decode(b);
+	}
+}
+
+TEST_DO(every_scale_of_k4,
+	for (int h = 0; h < 4; h++) four_bits_decode(*state, CODEC_K4, h / 2, dims[h % 2]));
+TEST_DO(every_scale_of_v4,
+	for (int h = 0; h < 4; h++) four_bits_decode(*state, CODEC_V4, h / 2, dims[h % 2]));
 
 TEST_GROUP(cuda_bed_begin, cuda_bed_end);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * q4.cuh - the rules k4 and v4 of q4.h on chunks. Only for codec.cu.
+ * four_bits.cuh - the rules k4 and v4 of q4.h on chunks. Only for codec.cu.
  *
  * A chunk of k4 has eight groups, one for each of its channels, and all chunks of a thread have the
  * same. A chunk of v4 is of one group, and a thread's eight chunks are of eight. So either way a
@@ -11,8 +11,8 @@
  * The sums and products are those of q4.h. Values leave through the hardware's conversion to BF16
  * and FP16 (sm_80 and later), which rounds as q4_code().
  */
-#ifndef KVTIER_Q4_CUH
-#define KVTIER_Q4_CUH
+#ifndef KVTIER_FOUR_BITS_H
+#define KVTIER_FOUR_BITS_H
 
 #include "channels.cuh"
 #include "chunks.cuh"
