@@ -31,7 +31,7 @@ blocks() {
 
 while read -r page; do
 	blocks "$page"
-done < <(find README.md client daemon kernels systemd tests tiers \
+done < <(find README.md client daemon kernels systemd tests tiers "$build"/kvtier*.[138] \
 	-name '*.md' -o -name '*.[138]')
 
 n=0

@@ -72,7 +72,7 @@ FIELD_CASE(no_layers, s->open.geometry.layers = 0, "geometry.layers is 0; must b
 FIELD_CASE(too_many_heads, s->open.geometry.kv_heads = 5000,
 	   "geometry.kv_heads is 5000; must be 1 to 1024")
 FIELD_CASE(rank_beyond_world, s->open.geometry.rank = 1, "geometry.rank is 1; must be 0 to 0")
-FIELD_CASE(codec_of_tomorrow, s->open.geometry.codec = 6, "geometry.codec is 6; must be 0 to 5")
+FIELD_CASE(codec_of_tomorrow, s->open.geometry.codec = 8, "geometry.codec is 8; must be 0 to 7")
 FIELD_CASE(lossless_of_fp32, (s->open.geometry.codec = 4, s->open.geometry.dtype = KVTIER_FP32),
 	   "geometry.codec does not go with")
 FIELD_CASE(codec_against_dtype, s->open.geometry.codec = 3, "does not go with the rest")
