@@ -164,10 +164,11 @@ MATH_FN void place_move(struct place *p, const struct page_tile *u, const struct
 			struct far far)
 {
 	p->at += 2 * STEP, p->next += 2 * STEP, p->far += 2 * STEP;
+	/* a single row may have any stride: then the step is backwards, and the tile is done */
 	if (p->at == p->row_end) {
-		p->at += u->stride - u->row_bytes;
-		p->next += next->stride - u->row_bytes;
-		p->far += far.stride - u->row_bytes;
+		p->at += (int64_t)(u->stride - u->row_bytes);
+		p->next += (int64_t)(next->stride - u->row_bytes);
+		p->far += (int64_t)(far.stride - u->row_bytes);
 		p->row_end = p->at + u->row_bytes;
 	}
 }
