@@ -120,7 +120,7 @@ def find_model() -> str:
 
 
 def _declare(lib: C.CDLL) -> None:
-    p, i32 = C.c_void_p, C.c_int32
+    p, i32, size = C.c_void_p, C.c_int32, C.c_size_t
     for name, result, arguments in (
         ("llama_model_default_params", ModelParams, []),
         ("llama_context_default_params", ContextParams, []),
@@ -130,7 +130,7 @@ def _declare(lib: C.CDLL) -> None:
         ("llama_model_load_from_file", p, [C.c_char_p, ModelParams]),
         ("llama_model_free", None, [p]),
         ("llama_model_get_vocab", p, [p]),
-        ("llama_model_meta_val_str", i32, [p, C.c_char_p, C.c_char_p, C.c_size_t]),
+        ("llama_model_meta_val_str", i32, [p, C.c_char_p, C.c_char_p, size]),
         ("llama_model_n_layer", i32, [p]),
         ("llama_model_n_head", i32, [p]),
         ("llama_model_n_head_kv", i32, [p]),
@@ -140,6 +140,8 @@ def _declare(lib: C.CDLL) -> None:
         ("llama_get_memory", p, [p]),
         ("llama_memory_clear", None, [p, C.c_bool]),
         ("llama_memory_seq_pos_max", i32, [p, i32]),
+        ("llama_state_seq_get_size", size, [p, i32]),
+        ("llama_state_seq_get_data", size, [p, p, size, i32]),
         ("llama_vocab_n_tokens", i32, [p]),
         ("llama_vocab_is_eog", C.c_bool, [p, i32]),
         ("llama_tokenize", i32, [p, C.c_char_p, i32, p, i32, C.c_bool, C.c_bool]),
@@ -158,9 +160,9 @@ class Engine:
     """One model, one context, one conversation in sequence 0; sequence 1 is free for kvtier.llama_cpp."""
 
     FLASH_ATTENTION = 1
-    F16 = 1
+    TYPES = {"f16": 1, "bf16": 30}      # ggml's numbers, of the KV's values
 
-    def __init__(self, lib: C.CDLL, model_path: str, n_ctx: int = 4096, n_threads: int = 2) -> None:
+    def __init__(self, lib: C.CDLL, model_path: str, n_ctx: int = 4096, n_threads: int = 2, kv: str = "f16") -> None:
         self.lib, self.model, self.ctx = lib, None, None
         lib.llama_log_set(C.cast(_SILENT, C.c_void_p), None)
         lib.llama_backend_init()
@@ -170,7 +172,8 @@ class Engine:
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, 2, True
         params.n_threads = params.n_threads_batch = n_threads
-        params.flash_attn_type, params.type_k, params.type_v = self.FLASH_ATTENTION, self.F16, self.F16
+        params.flash_attn_type = self.FLASH_ATTENTION
+        params.type_k = params.type_v = self.TYPES[kv]
         self.n_batch = params.n_batch
         self.ctx = lib.llama_init_from_model(self.model, params)
         if not self.ctx:
@@ -216,6 +219,12 @@ class Engine:
 
     def is_end(self, token: int) -> bool:
         return self.lib.llama_vocab_is_eog(self.vocab, token)
+
+    def state(self) -> bytes:
+        """What llama.cpp writes for the conversation."""
+        room = C.create_string_buffer(self.lib.llama_state_seq_get_size(self.ctx, 0))
+        n = self.lib.llama_state_seq_get_data(self.ctx, room, len(room), 0)
+        return room.raw[:n]
 
     def reset(self) -> None:
         """Empties the conversation."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_process.py - one engine process that answers questions on a document, with its KV backed by kvtier.
 
-    llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw, fp8, int8 or lossless)
+    llama_process.py SOCKET CODEC KV   (run by llama_demo.py; CODEC is raw, fp8, int8, q4 or lossless, KV f16 or bf16)
 
 A line on standard input is a question, and a line on standard output is its answer; each line is a JSON object. An
 engine that uses kvtier has to do just this: fetch before the prefill, and store after it.
@@ -108,21 +108,24 @@ def answer_question(engine: llama_engine.Engine, cache: Optional[LlamaCache], qu
 
 def open_cache(engine: llama_engine.Engine, path: str, socket: str, codec: str) -> Optional[LlamaCache]:
     """The cache, or None if there is no daemon: an engine works without."""
+    engine.decode([0])
+    sample = engine.state()     # of one token, from which the cache learns how this context keeps its KV
+    engine.reset()
     try:
         client = kvtier.Client(socket, name="llama-demo")
         return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),
-                          prefetch_ms=PREFETCH_MS, codec=kvtier.Codec[codec.upper()])
+                          prefetch_ms=PREFETCH_MS, codec=kvtier.Codec[codec.upper()], sample=sample)
     except kvtier.Error as error:
         print(f"      no kvtier: {error}", file=sys.stderr, flush=True)
         return None
 
 
 def main() -> None:
-    socket, codec = sys.argv[1:]
+    socket, codec, kv = sys.argv[1:]
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)       # whatever a library prints must not get between the replies
     path = llama_engine.find_model()
-    with llama_engine.Engine(llama_engine.load_library(), path, N_CTX) as engine:
+    with llama_engine.Engine(llama_engine.load_library(), path, N_CTX, kv=kv) as engine:
         cache = open_cache(engine, path, socket, codec)
         print(json.dumps({"ready": True}), file=replies, flush=True)
         for line in sys.stdin:
