@@ -214,14 +214,14 @@ def plot(families: dict, to: pathlib.Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(6.4, 4), dpi=100)
-    for (title, rows), colour in zip(families.items(), ("tab:blue", "tab:red", "tab:green")):
+    for (title, rows), colour, above in zip(families.items(), ("tab:blue", "tab:red"), (3, -10)):
         shown = [row for row in rows if row.bits and row.kl > 0]
         for own, label in ((True, f"{title}: kvtier"), (False, f"{title}: computed here")):
             part = [row for row in shown if own != row.name.endswith(HERE)]
             axes.scatter([row.bits for row in part], [row.kl for row in part], label=label, marker="o" if own else "s",
                          facecolors=colour if own else "none", edgecolors=colour)
         for row in shown:
-            axes.annotate(row.name.rstrip(HERE), (row.bits, row.kl), fontsize=7, xytext=(5, 3),
+            axes.annotate(row.name.rstrip(HERE), (row.bits, row.kl), fontsize=7, xytext=(5, above),
                           textcoords="offset points")
     axes.set(yscale="log", xlabel="bits a value", ylabel="KL, nats",
              title="What a codec costs a model in FP32 (raw and lossless: 0)")
