@@ -396,7 +396,8 @@ CUresult stream_wait(struct stream *stream, uint64_t ticket);
 void stream_free(struct stream *stream); /* drops queued operations */
 void stream_pop(struct stream *stream);  /* its first operation is done */
 void streams_void(struct context *ctx);  /* the context is broken: nothing of it runs any more */
-/* Operations that name it and are not done. */
+/* Operations that name it and are not done; a broken context has none, though its executor may be
+ * in the middle of one. */
 unsigned streams_using(const struct range *range);
 bool stream_idle(const struct stream *stream);
 bool executor_start(struct device *gpu);

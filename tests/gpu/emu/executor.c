@@ -177,6 +177,10 @@ static void run_one(struct device *gpu, struct stream *s)
 		event_mark(op->event, op->number);
 	else if (op->kind != OPERATION_WAIT_EVENT)
 		step = run_unlocked(gpu, s, text, sizeof(text));
+	if (s->object.ctx->sticky) { /* it broke meanwhile */
+		stream_pop(s);
+		return;
+	}
 	if (step == STEP_BROKEN) {
 		violation("%s, when it ran: %s", call_name(op->call), text);
 		context_break(s->object.ctx, CUDA_ERROR_ILLEGAL_ADDRESS, text);

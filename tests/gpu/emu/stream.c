@@ -137,7 +137,7 @@ unsigned streams_using(const struct range *range)
 
 	for (gpu = 0; gpu < emu.n_gpus; gpu++)
 		for (s = emu.gpus[gpu].streams; s; s = s->next)
-			for (op = s->first; op; op = op->next)
+			for (op = s->object.ctx->sticky ? NULL : s->first; op; op = op->next)
 				n += operation_uses(op, range);
 	return n;
 }
