@@ -212,6 +212,7 @@ static void run_fixed(const struct bench_case *self, struct bench_result *ret)
 #define FP8 KVTIER_CODEC_FP8, 32
 #define INT8 KVTIER_CODEC_INT8, 32
 #define LOSSLESS KVTIER_CODEC_LOSSLESS, 32
+#define Q4 KVTIER_CODEC_Q4, 32
 #define RAW KVTIER_CODEC_RAW, 16
 
 const struct bench_case bench_io_cases[] = {
@@ -229,6 +230,8 @@ const struct bench_case bench_io_cases[] = {
 	CASE("store.lossless", "the same lossless, stores", 0.50, BENCH_MORE, "GB/s", LOSSLESS,
 	     false, false),
 	CASE("load.lossless", "and loads", 0.70, BENCH_MORE, "GB/s", LOSSLESS, true, false),
+	CASE("store.q4", "the same as q4, stores", 0.40, BENCH_MORE, "GB/s", Q4, false, false),
+	CASE("load.q4", "and loads", 0.70, BENCH_MORE, "GB/s", Q4, true, false),
 	CASE("store.raw", "1 GiB, pages to images, against a non-temporal copy", 0.90,
 	     BENCH_MORE, "GB/s", RAW, false, false),
 	CASE("load.raw", "1 GiB, images to pages, against a non-temporal copy", 0.85,

@@ -16,6 +16,9 @@
  * limit but this machine's CPUs, which the daemon with its codec then shares with the server. With
  * KVTIER_BENCH_REDIS it is the way to that server.
  *
+ * The .coded cases have [redis] compress = auto. The bytes of whole images still count, so that a
+ * link which is slower than the coder's workers gives more than 1.
+ *
  * redis.lookup: of a chain that is here and of an absent chain, while Redis is stopped and the
  * daemon waits for it; the limit is the same while Redis is up. It stops a server of its own only.
  */
@@ -174,7 +177,7 @@ static void measure_lookup(struct rig *rig, struct bench_result *ret)
 
 /* --- a case --- */
 
-static void open_all(struct rig *rig, bool tcp)
+static void open_all(struct rig *rig, bool tcp, bool coded)
 {
 	char sections[512];
 
@@ -191,8 +194,9 @@ static void open_all(struct rig *rig, bool tcp)
 	};
 	(void)snprintf(sections, sizeof(sections),
 		       "[host]\nbytes = 768M\n[nvme]\nbytes = 0\n[redis]\nendpoints = %s\n"
-		       "timeout_ms = %d\nmax_inflight_bytes = 1G\n",
-		       tcp ? rig->server.tcp : rig->server.local, BENCH_PATIENCE_MS);
+		       "timeout_ms = %d\nmax_inflight_bytes = 1G\ncompress = %s\n",
+		       tcp ? rig->server.tcp : rig->server.local, BENCH_PATIENCE_MS,
+		       coded ? "auto" : "off");
 	bench_daemon_open(&rig->daemon, sections, &bench_shape_1mib, BLOCKS);
 	bench_daemon_await_up(&rig->daemon.stats->v.tiers_redis_state);
 }
@@ -200,6 +204,7 @@ static void open_all(struct rig *rig, bool tcp)
 struct daemon_case {
 	enum { STORE, LOAD, LOOKUP } what;
 	enum { LINK, LOOPBACK, LOCAL } way;
+	bool coded;
 };
 
 static void run_here(const struct bench_case *self, struct bench_result *ret)
@@ -209,7 +214,7 @@ static void run_here(const struct bench_case *self, struct bench_result *ret)
 
 	if (c->what == LOOKUP && bench_server_given())
 		bench_fail(-ENOTSUP, "stops a server of its own: unset KVTIER_BENCH_REDIS");
-	open_all(rig, c->way != LOCAL);
+	open_all(rig, c->way != LOCAL, c->coded);
 	if (c->what == LOOKUP)
 		measure_lookup(rig, ret);
 	else
@@ -230,21 +235,23 @@ static void run_daemon(const struct bench_case *self, struct bench_result *ret)
 }
 
 /* clang-format off */
-#define CASE(name, prose, what, way) \
+#define CASE(name, prose, ...) \
 	{ name, run_daemon, prose, 0.85, BENCH_MORE, "GB/s", \
-	  &(const struct daemon_case){ what, way } }
+	  &(const struct daemon_case){ __VA_ARGS__ } }
 #define AGAINST " through client and daemon, image bytes, against sockets by hand"
 
 const struct bench_case bench_redis_daemon_cases[] = {
-	CASE("redis.store", "pages to Redis over a link" AGAINST, STORE, LINK),
-	CASE("redis.load", "Redis to pages over a link" AGAINST, LOAD, LINK),
-	CASE("redis.store.loopback", "the same without a limit but the CPUs", STORE, LOOPBACK),
-	CASE("redis.load.loopback", "the same without a limit but the CPUs", LOAD, LOOPBACK),
-	CASE("redis.store.unix", "the same, Unix socket", STORE, LOCAL),
-	CASE("redis.load.unix", "the same, Unix socket", LOAD, LOCAL),
+	CASE("redis.store", "pages to Redis over a link" AGAINST, STORE, LINK, false),
+	CASE("redis.load", "Redis to pages over a link" AGAINST, LOAD, LINK, false),
+	CASE("redis.store.coded", "the same with compress = auto, stores", STORE, LINK, true),
+	CASE("redis.load.coded", "and loads", LOAD, LINK, true),
+	CASE("redis.store.loopback", "redis.store, no limit but CPUs", STORE, LOOPBACK, false),
+	CASE("redis.load.loopback", "redis.load, no limit but CPUs", LOAD, LOOPBACK, false),
+	CASE("redis.store.unix", "the same, Unix socket", STORE, LOCAL, false),
+	CASE("redis.load.unix", "the same, Unix socket", LOAD, LOCAL, false),
 	{ "redis.lookup", run_daemon,
 	  "lookups while Redis is stopped, against lookups while it is up", 0.95, BENCH_LESS, "ns",
-	  &(const struct daemon_case){ LOOKUP, LOOPBACK } },
+	  &(const struct daemon_case){ LOOKUP, LOOPBACK, false } },
 	{ 0 },
 };
 /* clang-format on */
