@@ -78,7 +78,7 @@ MEM_FN struct chunks chunks_row(const struct tile *u, const struct team *team, u
 struct work {
 	struct tile tile;      /* its scale and payload are not used any more */
 	uint64_t scale, image; /* addresses: of its scale, of its first byte of payload */
-	uint32_t task;
+	uint32_t task, at;     /* at: its number in the launch */
 	uint32_t row_step, row_multiplier; /* of the piece */
 	uint32_t strip, row;               /* this warp's strip: its column, its first row */
 	bool wide;
@@ -86,7 +86,7 @@ struct work {
 
 /* Tile `at` of the launch. Tiles come in order, so the search for its task goes on where it stood:
  * at *task. */
-MEM_FN struct work find(const struct cuda_plan *plan, const struct cuda_tasks *tasks,
+MEM_FN struct work find(const struct cuda_plan *plan, const struct cuda_tasks *tasks, bool packs,
 			uint32_t *task, uint32_t at)
 {
 	const struct cuda_task *t = &tasks->task[*task];
@@ -98,13 +98,16 @@ MEM_FN struct work find(const struct cuda_plan *plan, const struct cuda_tasks *t
 		t = &tasks->task[++*task];
 	tile = t->first_tile + (at - t->start);
 	piece = load_piece(plan, tile_piece(plan, tile));
-	w.tile = tile_of(plan, &piece, t->codec_k, t->codec_v, t->page, tile);
+	w.tile = packs ? tile_of_packs(plan, &piece, t->codec_k, t->page, tile) :
+			 tile_of(plan, &piece, t->codec_k, t->codec_v, t->page, tile);
 	w.scale = t->scales + w.tile.scale;
 	w.image = t->payload + w.tile.payload;
 	w.task = *task;
 	w.row_step = piece.row_step;
 	w.row_multiplier = piece.row_multiplier;
 	bits = (uint32_t)w.tile.address | (uint32_t)w.image << tile_shift(w.tile.codec);
+	if (packs && w.tile.codec == CODEC_LOSSLESS)
+		bits = (uint32_t)w.tile.address; /* chunks of a page alone */
 	if (w.tile.codec == CODEC_FP8 && w.tile.stride == w.tile.row_bytes)
 		bits |= w.tile.rows * w.tile.row_bytes; /* groups whose rows are joined */
 	else
@@ -317,9 +320,10 @@ MEM_FN struct round round_of(const struct team *team)
 	return r;
 }
 
-/* The team's next tile, or, of a tile with scales, its next group or strip: to tell it again takes
+/* packs: the plan has some, which is known when this is compiled. The team's next tile, or, of a
+ * tile with scales, its next group or strip: to tell it again takes
  * fewer registers than to keep the rest. False: the last one was before. */
-MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tasks,
+MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tasks, bool packs,
 		      const struct team *team, struct round *r, struct work *ret)
 {
 	bool more = false;
@@ -331,7 +335,7 @@ MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tas
 		r->lane = 0;
 		at = r->first + threadIdx.x % WARP * r->stride;
 		if (at < tasks->n_tiles) {
-			const struct work w = find(plan, tasks, &r->task, at);
+			const struct work w = find(plan, tasks, packs, &r->task, at);
 
 			r->mine = found_of(&w);
 		}
@@ -339,9 +343,10 @@ MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tas
 	if (r->first + r->lane * r->stride >= tasks->n_tiles)
 		return false;
 	*ret = told(&r->mine, r->task, r->lane);
-	if (ret->tile.codec == CODEC_FP8)
+	ret->at = r->first + r->lane * r->stride;
+	if (!packs && ret->tile.codec == CODEC_FP8)
 		more = work_group(ret, r->part);
-	else if (tile_in_strips(ret->tile.codec))
+	else if (!packs && tile_in_strips(ret->tile.codec))
 		more = work_strip(ret, team, r->part);
 	r->part = more ? r->part + 1 : 0;
 	r->lane += !more;

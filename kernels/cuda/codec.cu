@@ -46,6 +46,7 @@
 #include "chunks.cuh"
 #include "channels.cuh"
 #include "four_bits.cuh"
+#include "packs.cuh"
 #include "team.cuh"
 
 MEM_FN uint4 zeros(void)
@@ -553,7 +554,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	struct round round = round_of(&team);
 	struct work w;
 
-	while (tasks.n && next_work(&plan, &tasks, &team, &round, &w)) {
+	while (tasks.n && next_work(&plan, &tasks, false, &team, &round, &w)) {
 		struct chunks s = chunks_of(&w, &team);
 		uint4 v[CUDA_CHUNKS];
 
@@ -579,7 +580,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	struct round round = round_of(&team);
 	struct work w;
 
-	while (tasks.n && next_work(&plan, &tasks, &team, &round, &w)) {
+	while (tasks.n && next_work(&plan, &tasks, false, &team, &round, &w)) {
 		if (w.tile.codec == CODEC_FP8)
 			decode_group(&w, (int)plan.is_fp16, &team);
 		else if (w.tile.codec == CODEC_INT8)
@@ -590,6 +591,72 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 			decode_q4(false, &w, &team, (int)plan.is_fp16);
 		else
 			decode_copy(&w, &team);
+	}
+}
+
+__global__ void __launch_bounds__(CUDA_THREADS, 1)
+	kvtier_pack_lengths(const __grid_constant__ struct cuda_plan plan,
+			    const __grid_constant__ struct cuda_tasks tasks)
+{
+	const struct team team = team_of(plan.lanes);
+	struct round round = round_of(&team);
+	struct work w;
+
+	while (tasks.n && next_work(&plan, &tasks, true, &team, &round, &w))
+		if (w.tile.codec == CODEC_LOSSLESS) {
+			const struct pack p = pack_of(&w, (int)plan.is_fp16);
+
+			scale_pack(&p);
+		}
+}
+
+__global__ void __launch_bounds__(CUDA_THREADS, 1)
+	kvtier_pack_encode(const __grid_constant__ struct cuda_plan plan,
+			   const __grid_constant__ struct cuda_tasks tasks)
+{
+	const struct team team = team_of(plan.lanes);
+	struct round round = round_of(&team);
+	struct packs_before before = packs_before_none();
+	struct work w;
+
+	while (tasks.n && next_work(&plan, &tasks, true, &team, &round, &w)) {
+		if (!place_tile(&plan, &tasks, &before, &w)) {
+			refuse(&w, &tasks);
+		} else if (w.tile.codec == CODEC_LOSSLESS) {
+			const struct pack p = pack_of(&w, (int)plan.is_fp16);
+
+			if (!encode_pack(&p))
+				refuse(&w, &tasks);
+		} else {
+			struct chunks s = chunks_of(&w, &team);
+			uint4 v[CUDA_CHUNKS];
+
+			load_chunks(&s, 0, true, v);
+			copy_tile(&w, &s, v, &team, true);
+		}
+	}
+}
+
+__global__ void __launch_bounds__(CUDA_THREADS, 1)
+	kvtier_pack_decode(const __grid_constant__ struct cuda_plan plan,
+			   const __grid_constant__ struct cuda_tasks tasks)
+{
+	const struct team team = team_of(plan.lanes);
+	struct round round = round_of(&team);
+	struct packs_before before = packs_before_none();
+	struct work w;
+
+	while (tasks.n && next_work(&plan, &tasks, true, &team, &round, &w)) {
+		if (!place_tile(&plan, &tasks, &before, &w)) {
+			refuse(&w, &tasks);
+		} else if (w.tile.codec == CODEC_LOSSLESS) {
+			const struct pack p = pack_of(&w, (int)plan.is_fp16);
+
+			if (!decode_pack(&p))
+				refuse(&w, &tasks);
+		} else {
+			decode_copy(&w, &team);
+		}
 	}
 }
 

@@ -87,6 +87,20 @@ static int check_geometry(const struct image_geometry *g)
 	return r;
 }
 
+/* Tokens of a head in a pack, or all of them. */
+static uint32_t pack_tokens(const struct image_geometry *g, uint32_t dim)
+{
+	const uint32_t most = dim ? image_pack_tokens(dim) : IMAGE_PACK_TOKENS;
+
+	return most < g->block_tokens ? most : g->block_tokens;
+}
+
+bool cuda_plan_takes_packs(const struct image_geometry *g)
+{
+	return !g->head_dim_k || !g->head_dim_v ||
+	       pack_tokens(g, g->head_dim_k) == pack_tokens(g, g->head_dim_v);
+}
+
 static uint32_t tiles_of(const struct cuda_plan *plan, const struct cuda_piece *piece)
 {
 	switch (piece->kind) {
@@ -144,13 +158,37 @@ static bool fits(const struct image_geometry *g, uint32_t n_planes, uint32_t i,
 	return p->kind != KIND_OPAQUE || (p->length > 0 && p->length <= g->opaque_bytes / rows);
 }
 
-static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
+/* Bytes of a head's packs, without far parts. */
+static uint32_t head_packs(const struct cuda_plan *plan, uint32_t dim)
+{
+	return plan->block_tokens / plan->tile_tokens * tile_pack(plan, plan->tile_tokens * dim) +
+	       tile_pack(plan, plan->block_tokens % plan->tile_tokens * dim);
+}
+
+static void set_packs(struct cuda_plan *plan)
+{
+	plan->packs = plan->plane_tiles + plan->typed_tiles;
+	plan->packs_k = head_packs(plan, plan->head_dim_k);
+	plan->packs_v = head_packs(plan, plan->head_dim_v);
+	plan->packs_typed =
+		plan->typed_values / plan->tile_values * tile_pack(plan, plan->tile_values) +
+		tile_pack(plan, plan->typed_values % plan->tile_values);
+}
+
+static uint32_t tile_tokens(const struct image_geometry *g, bool lossless)
+{
+	if (lossless)
+		return pack_tokens(g, g->head_dim_k ? g->head_dim_k : g->head_dim_v);
+	return image_element_bytes(g->dtype) > 2 ? IMAGE_CHANNEL_TOKENS / 2 : IMAGE_CHANNEL_TOKENS;
+}
+
+static void plan_start(const struct page_layout *layout, bool lossless, struct cuda_plan *ret)
 {
 	const struct image_geometry *g = &layout->geometry;
 	const uint32_t per_layer = (g->head_dim_k ? 1u : 0u) + (g->head_dim_v ? 1u : 0u);
-	const uint32_t element = image_element_bytes(g->dtype),
-		       tokens = element > 2 ? IMAGE_CHANNEL_TOKENS / 2 : IMAGE_CHANNEL_TOKENS,
-		       tiles = ceil_div(g->block_tokens, tokens);
+	const uint32_t element = image_element_bytes(g->dtype), tokens = tile_tokens(g, lossless),
+		       tiles = ceil_div(g->block_tokens, tokens),
+		       values = lossless ? IMAGE_PACK_TYPED : IMAGE_GROUP_TYPED;
 
 	*ret = (struct cuda_plan){
 		.n_pieces = layout->n_pieces,
@@ -163,15 +201,18 @@ static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
 		.head_dim_k = g->head_dim_k,
 		.head_dim_v = g->head_dim_v,
 		.typed_values = g->typed_values,
-		.lanes = lanes_of(layout),
+		.lanes = lossless ? LEAST_LANES : lanes_of(layout), /* a warp does a pack */
 		.tile_tokens = tokens,
+		.tile_values = values,
 		.plane = divisor_of(per_layer ? g->kv_heads * tiles : 0),
 		.head = divisor_of(tiles),
-		.typed = divisor_of(ceil_div(g->typed_values, IMAGE_GROUP_TYPED)),
+		.typed = divisor_of(ceil_div(g->typed_values, values)),
 	};
 	ret->tile_bytes = ret->lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES;
 	ret->plane_tiles = ret->n_planes * ret->plane.divisor;
 	ret->typed_tiles = g->typed_segments * ret->typed.divisor;
+	if (lossless)
+		set_packs(ret);
 }
 
 static void set_piece(const struct cuda_plan *plan, const struct image_geometry *g,
@@ -189,7 +230,7 @@ static void set_piece(const struct cuda_plan *plan, const struct image_geometry 
 	at->rows = p->kind == KIND_OPAQUE ? opaque_rows(at) : 1;
 }
 
-int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
+int cuda_plan_make(const struct page_layout *layout, bool lossless, struct cuda_plan *ret,
 		   struct cuda_piece *ret_pieces)
 {
 	const struct image_geometry *g = &layout->geometry;
@@ -200,7 +241,9 @@ int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
 
 	if (r)
 		return r;
-	plan_start(layout, &plan);
+	if (lossless && (image_element_bytes(g->dtype) != 2 || !cuda_plan_takes_packs(g)))
+		return -EINVAL;
+	plan_start(layout, lossless, &plan);
 	if (layout->n_pieces < plan.n_fixed)
 		return -EINVAL;
 	for (uint32_t i = 0; i < layout->n_pieces; i++) {
@@ -233,6 +276,7 @@ void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
 		  uint32_t *ret_scale, uint32_t *ret_payload)
 {
 	struct cuda_plan here = *plan;
+	const struct cuda_piece *piece;
 	struct tile u;
 
 	if (tile == plan->n_tiles) {
@@ -244,10 +288,16 @@ void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
 		};
 
 		tile_after(plan, codec_k, codec_v, &all, ret_scale, ret_payload);
+		if (codec_k == CODEC_LOSSLESS) {
+			*ret_scale = plan->packs * IMAGE_PACK_SCALES;
+			*ret_payload = tile_packs_after(plan, &all);
+		}
 		return;
 	}
 	here.pieces = (uintptr_t)pieces;
-	u = tile_of(&here, &pieces[tile_piece(&here, tile)], codec_k, codec_v, 0, tile);
+	piece = &pieces[tile_piece(&here, tile)];
+	u = plan->packs ? tile_of_packs(&here, piece, codec_k, 0, tile) :
+			  tile_of(&here, piece, codec_k, codec_v, 0, tile);
 	*ret_scale = u.scale;
 	*ret_payload = u.payload;
 }

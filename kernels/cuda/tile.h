@@ -13,6 +13,7 @@
 
 #include "codec.h"
 #include "kernels/fp8.h"
+#include "kernels/lossless.h"
 
 #define TILE_FN FP8_FN
 
@@ -23,7 +24,9 @@ struct tile {
 	uint64_t address, stride;
 	uint32_t rows, row_bytes;
 	uint32_t scale, payload; /* after the image's first scale, first byte of payload */
-	uint32_t codec;          /* one with scales; CODEC_RAW: verbatim, whatever the image's is */
+	/* one with scales; CODEC_LOSSLESS: a pack, whose payload begins behind the far parts of
+	 * those before; CODEC_RAW: verbatim, whatever the image's is */
+	uint32_t codec;
 };
 
 /* Rows without a gap are one row. */
@@ -145,12 +148,12 @@ TILE_FN struct tile tile_plane(const struct cuda_plan *plan, const struct cuda_p
 
 TILE_FN struct tile tile_typed(const struct cuda_plan *plan, uint32_t codec, uint32_t at)
 {
-	const uint32_t value = at * IMAGE_GROUP_TYPED, left = plan->typed_values - value;
+	const uint32_t value = at * plan->tile_values, left = plan->typed_values - value;
 	struct tile u = { 0 };
 
 	u.address = (uint64_t)value * plan->element_bytes;
 	u.rows = 1;
-	u.row_bytes = (left < IMAGE_GROUP_TYPED ? left : IMAGE_GROUP_TYPED) * plan->element_bytes;
+	u.row_bytes = (left < plan->tile_values ? left : plan->tile_values) * plan->element_bytes;
 	u.codec = codec;
 	u.scale = codec == CODEC_RAW ? 0 : at;
 	u.payload = tile_payload(plan, codec, 1, value);
@@ -217,6 +220,47 @@ TILE_FN struct tile tile_of(const struct cuda_plan *plan, const struct cuda_piec
 	u.address += piece->base + page * piece->page_stride;
 	if (u.codec == CODEC_RAW)
 		tile_join(&u);
+	return u;
+}
+
+/* Bytes of a pack of n values without its far part. Whole packs of a plan have as many. */
+TILE_FN uint32_t tile_pack(const struct cuda_plan *plan, uint32_t n)
+{
+	return (n + LOSSLESS_STEP - 1) / LOSSLESS_STEP * lossless_step_bytes((int)plan->is_fp16);
+}
+
+/* What comes after so many planes, typed segments and opaque bytes of a lossless image. */
+TILE_FN uint32_t tile_packs_after(const struct cuda_plan *plan, const struct cuda_piece *before)
+{
+	return plan->kv_heads *
+		       (before->planes_k * plan->packs_k + before->planes_v * plan->packs_v) +
+	       before->typed * plan->packs_typed + before->opaque_bytes;
+}
+
+/* The same as tile_of() with the plan of a lossless space. */
+TILE_FN struct tile tile_of_packs(const struct cuda_plan *plan, const struct cuda_piece *piece,
+				  uint32_t codec, uint64_t page, uint32_t tile)
+{
+	const uint32_t at = tile - piece->first_tile, head = tile_quotient(&plan->head, at);
+	struct tile u = tile_of(plan, piece, CODEC_RAW, CODEC_RAW, page, tile);
+
+	if (codec != CODEC_LOSSLESS)
+		return u;
+	u.payload = tile_packs_after(plan, piece);
+	u.scale = (tile < plan->packs ? tile : plan->packs) * IMAGE_PACK_SCALES;
+	if (piece->kind == KIND_OPAQUE) {
+		u.payload += tile_opaque(plan, piece, at).payload;
+	} else if (piece->kind == KIND_TYPED) {
+		u.codec = CODEC_LOSSLESS;
+		u.payload += at * tile_pack(plan, plan->tile_values);
+	} else {
+		const uint32_t dim = piece->kind == KIND_K ? plan->head_dim_k : plan->head_dim_v;
+
+		u.codec = CODEC_LOSSLESS;
+		u.payload +=
+			head * (piece->kind == KIND_K ? plan->packs_k : plan->packs_v) +
+			(at - head * plan->head.divisor) * tile_pack(plan, plan->tile_tokens * dim);
+	}
 	return u;
 }
 

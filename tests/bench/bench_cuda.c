@@ -184,7 +184,7 @@ void rig_plan(struct rig *r, enum image_codec codec)
 		layout_rows(r, &layout, pieces);
 	else
 		layout_bf16(r, &layout, pieces, codec == CODEC_INT8 ? LONG * TOKENS : TOKENS);
-	bench_must(cuda_plan_make(&layout, &r->plan, table));
+	bench_must(cuda_plan_make(&layout, false, &r->plan, table));
 	r->plan.pieces = 0;
 	cuda_plan_at(&r->plan, table, codec, codec, r->plan.n_tiles, &scales, &payload);
 	r->image_bytes = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *

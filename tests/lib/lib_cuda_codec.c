@@ -101,7 +101,11 @@ bool cuda_bed_plan(struct cuda_bed *bed, enum image_codec codec_k, enum image_co
 	assert_int_equal(image_shape(&p->layout.geometry, codec_k, codec_v, &bed->shape, NULL), 0);
 	if (p->bytes > CUDA_BED_PAGES || bed->shape.image_bytes > CUDA_BED_IMAGE)
 		return false;
-	assert_int_equal(cuda_plan_make(&p->layout, &bed->plan, bed->table), 0);
+	if (codec_k == CODEC_LOSSLESS && !cuda_plan_takes_packs(&p->layout.geometry))
+		return false;
+	assert_int_equal(cuda_plan_make(&p->layout, codec_k == CODEC_LOSSLESS, &bed->plan,
+					bed->table),
+			 0);
 	bed->plan.pieces = CUDA_BED_DEVICE + PIECES_AT;
 	memcpy(bed->memory + PIECES_AT, bed->table, p->layout.n_pieces * sizeof(*bed->table));
 	bed->twin_host = p->layout;
@@ -138,11 +142,23 @@ static struct cuda_task task_of(const struct cuda_bed *bed, uint32_t i, uint32_t
 		.scales = CUDA_BED_DEVICE + IMAGE_AT + sizeof(struct image_header),
 		.payload = CUDA_BED_DEVICE + IMAGE_AT + bed->shape.payload_offset,
 		.flag = CUDA_BED_DEVICE + FLAGS_AT + 4 * i,
+		.end = CUDA_BED_DEVICE + IMAGE_AT + bed->shape.image_bytes - IMAGE_PACK_SPARE,
 		.first_tile = from,
 		.n_tiles = to - from,
 		.codec_k = (uint8_t)bed->codec_k,
 		.codec_v = (uint8_t)bed->codec_v,
 	};
+}
+
+/* Far parts of the packs before a tile, by the scales in the bed. */
+static uint32_t far_before(const struct cuda_bed *bed, uint32_t tile)
+{
+	const uint8_t *scales = bed->memory + IMAGE_AT + sizeof(struct image_header);
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < tile && i < bed->plan.packs; i++)
+		sum += (image_pack_far(scales + 3ull * i) + 7) / 8 * 8;
+	return sum;
 }
 
 /* 1 .. max_ranges tasks that do each tile once, in any order. */
@@ -175,7 +191,7 @@ static void make_tasks(struct cuda_bed *bed, struct cuda_tasks *ret)
 struct on_gpu {
 	struct gpu gpu;
 	CUdeviceptr memory;
-	CUfunction encode, decode;
+	CUmodule module;
 	uint8_t *back;
 };
 
@@ -184,15 +200,12 @@ static struct on_gpu *on_gpu(void)
 	static struct on_gpu g;
 	const struct cuda_api *api = gpu_api();
 	struct cuda_kernels_for kernels;
-	CUmodule module;
 
 	if (g.back)
 		return &g;
 	gpu_open(&g.gpu, 0);
 	GPU(cuda_kernels_ask(api, g.gpu.device, &kernels));
-	GPU(cuda_kernels_load(api, kernels, &module));
-	GPU(api->cuModuleGetFunction(&g.encode, module, "kvtier_encode"));
-	GPU(api->cuModuleGetFunction(&g.decode, module, "kvtier_decode"));
+	GPU(cuda_kernels_load(api, kernels, &g.module));
 	GPU(api->cuMemAlloc(&g.memory, CUDA_BED_BYTES));
 	g.back = malloc(CUDA_BED_BYTES);
 	assert_non_null(g.back);
@@ -208,6 +221,7 @@ static void move_addresses(struct cuda_bed *bed, uint64_t by, struct cuda_tasks 
 		tasks->task[i].scales += by;
 		tasks->task[i].payload += by;
 		tasks->task[i].flag += by;
+		tasks->task[i].end += by;
 	}
 	for (uint32_t i = 0; i < bed->plan.n_pieces; i++)
 		pieces[i].base += by;
@@ -220,11 +234,13 @@ static void launch_on_gpu(struct cuda_bed *bed, const char *name, struct cuda_ta
 	struct on_gpu *g = on_gpu();
 	const uint64_t by = g->memory - CUDA_BED_DEVICE;
 	void *params[] = { &bed->plan, tasks };
+	CUfunction kernel;
 
+	GPU(gpu_api()->cuModuleGetFunction(&kernel, g->module, name));
 	move_addresses(bed, by, tasks);
 	gpu_write(&g->gpu, g->memory, bed->memory, CUDA_BED_BYTES);
-	GPU(gpu_api()->cuLaunchKernel(strcmp(name, "kvtier_encode") ? g->decode : g->encode, blocks,
-				      1, 1, CUDA_THREADS, 1, 1, 0, g->gpu.stream, params, NULL));
+	GPU(gpu_api()->cuLaunchKernel(kernel, blocks, 1, 1, CUDA_THREADS, 1, 1, 0, g->gpu.stream,
+				      params, NULL));
 	gpu_read(&g->gpu, g->back, g->memory, CUDA_BED_BYTES);
 	for (uint32_t i = 0; i < CUDA_BED_BYTES; i++)
 		if (bed->rights[i] & WRITE)
@@ -269,17 +285,37 @@ static void allow_table(struct cuda_bed *bed)
 }
 
 /* In one launch or several. */
-static void launches(struct cuda_bed *bed, const char *name)
+static void launch_some(struct cuda_bed *bed, const char *name, const struct cuda_tasks *all)
 {
-	struct cuda_tasks all, some;
+	struct cuda_tasks some;
 
-	make_tasks(bed, &all);
-	allow_table(bed);
-	for (uint32_t i = 0; i < all.n; i += some.n) {
-		some.n = 1 + random_below(&bed->random, all.n - i);
-		memcpy(some.task, all.task + i, some.n * sizeof(*some.task));
+	for (uint32_t i = 0; i < all->n; i += some.n) {
+		some.n = 1 + random_below(&bed->random, all->n - i);
+		memcpy(some.task, all->task + i, some.n * sizeof(*some.task));
 		launch(bed, name, &some);
 	}
+}
+
+static void launch_all(struct cuda_bed *bed, bool encode, struct cuda_tasks *all)
+{
+	allow_table(bed);
+	if (bed->codec_k != CODEC_LOSSLESS) {
+		launch_some(bed, encode ? "kvtier_encode" : "kvtier_decode", all);
+		return;
+	}
+	if (encode)
+		launch_some(bed, "kvtier_pack_lengths", all);
+	for (uint32_t i = 0; i < all->n; i++)
+		all->task[i].payload += far_before(bed, all->task[i].first_tile);
+	launch_some(bed, encode ? "kvtier_pack_encode" : "kvtier_pack_decode", all);
+}
+
+static void launches(struct cuda_bed *bed, bool encode)
+{
+	struct cuda_tasks all;
+
+	make_tasks(bed, &all);
+	launch_all(bed, encode, &all);
 }
 
 static void say_difference(struct cuda_bed *bed, const uint8_t *got, const uint8_t *want,
@@ -298,8 +334,20 @@ static void say_difference(struct cuda_bed *bed, const uint8_t *got, const uint8
 
 static void allow_image(struct cuda_bed *bed, uint8_t rights)
 {
-	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, rights);
-	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, rights);
+	const bool lossless = bed->codec_k == CODEC_LOSSLESS;
+
+	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes,
+	      lossless ? READ | WRITE : rights);
+	allow(bed, IMAGE_AT + bed->shape.payload_offset,
+	      bed->shape.payload_bytes - (lossless ? IMAGE_PACK_SPARE : 0), rights);
+}
+
+/* Bytes of ref.c's payload that a kernel makes. */
+static uint32_t payload_bytes(const struct cuda_bed *bed)
+{
+	const struct image_header *header = (const void *)bed->image;
+
+	return header->payload_bytes - (bed->codec_k == CODEC_LOSSLESS ? IMAGE_PACK_SPARE : 0);
 }
 
 /* The start of an encode: all but the image. Flags keep their values. */
@@ -338,7 +386,7 @@ int cuda_bed_encode(struct cuda_bed *bed)
 
 	encode_start(bed);
 	allow_image(bed, WRITE);
-	launches(bed, "kvtier_encode");
+	launches(bed, true);
 	r = encode_ref(bed);
 	for (uint32_t i = 0; i < CUDA_TASKS; i++)
 		any |= flagged(bed, i);
@@ -347,7 +395,7 @@ int cuda_bed_encode(struct cuda_bed *bed)
 		return r;
 	say_difference(bed, mine + scales, bed->image + scales, bed->shape.scale_bytes);
 	say_difference(bed, mine + bed->shape.payload_offset,
-		       bed->image + bed->shape.payload_offset, bed->shape.payload_bytes);
+		       bed->image + bed->shape.payload_offset, payload_bytes(bed));
 	return 0;
 }
 
@@ -360,11 +408,17 @@ void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to)
 	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, from, &scale[0], &at[0]);
 	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, to, &scale[1], &at[1]);
 	encode_start(bed);
-	allow_table(bed);
+	if (bed->codec_k == CODEC_LOSSLESS) { /* all scales are there, so the places are known */
+		if (encode_ref(bed))
+			return;
+		memcpy(bed->memory + IMAGE_AT, bed->image, payload);
+		at[0] += far_before(bed, from);
+		at[1] += far_before(bed, to);
+	}
 	if (bed->shape.scale_bytes)
-		allow(bed, IMAGE_AT + scales + scale[0], scale[1] - scale[0], WRITE);
+		allow(bed, IMAGE_AT + scales + scale[0], scale[1] - scale[0], READ | WRITE);
 	allow(bed, IMAGE_AT + payload + at[0], at[1] - at[0], WRITE);
-	launch(bed, "kvtier_encode", &tasks);
+	launch_all(bed, true, &tasks);
 	if (encode_ref(bed))
 		return;
 	say_difference(bed, bed->memory + IMAGE_AT + payload + at[0], bed->image + payload + at[0],
@@ -394,7 +448,7 @@ void cuda_bed_changing(struct cuda_bed *bed)
 	encode_start(bed);
 	allow_image(bed, WRITE);
 	bed->changing = true;
-	launches(bed, "kvtier_encode");
+	launches(bed, true);
 	bed->changing = false;
 	if (bed->codec_k != CODEC_FP8 || bed->codec_v != CODEC_FP8)
 		return;
@@ -404,15 +458,35 @@ void cuda_bed_changing(struct cuda_bed *bed)
 
 void cuda_bed_decode(struct cuda_bed *bed)
 {
+	const int r = cuda_bed_decode_any(bed);
+
+	if (r) {
+		pages_print(&bed->pages);
+		assert_int_equal(r, 0);
+	}
+}
+
+int cuda_bed_decode_any(struct cuda_bed *bed)
+{
+	bool any = false;
+	int r;
+
+	bed->mark++;
 	memset(bed->rights, 0, CUDA_BED_BYTES);
 	memcpy(bed->memory + IMAGE_AT, bed->image, bed->shape.image_bytes);
 	memset(bed->memory, CUDA_BED_FILLER, bed->pages.bytes);
 	memset(bed->twin, CUDA_BED_FILLER, bed->pages.bytes);
 	allow_rows(bed, WRITE);
 	allow_image(bed, READ);
-	launches(bed, "kvtier_decode");
-	assert_int_equal(codec_decode(&codec_ref, &bed->twin_host, bed->page, bed->image, NULL), 0);
-	say_difference(bed, bed->memory, bed->twin, bed->pages.bytes);
+	allow(bed, FLAGS_AT, 4096, WRITE);
+	launches(bed, false);
+	r = codec_decode(&codec_ref, &bed->twin_host, bed->page, bed->image, NULL);
+	for (uint32_t i = 0; i < CUDA_TASKS; i++)
+		any |= flagged(bed, i);
+	assert_int_equal(any, r == -EBADMSG);
+	if (!r)
+		say_difference(bed, bed->memory, bed->twin, bed->pages.bytes);
+	return r;
 }
 
 int cuda_bed_both(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v)

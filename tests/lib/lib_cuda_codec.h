@@ -53,6 +53,8 @@ void cuda_bed_fill(struct cuda_bed *bed);
 int cuda_bed_encode(struct cuda_bed *bed);
 /* Decodes bed->image with both into pages of filler, and compares all bytes. Asserts. */
 void cuda_bed_decode(struct cuda_bed *bed);
+/* The same of any bytes: 0, or -EBADMSG of both; then pages differ. */
+int cuda_bed_decode_any(struct cuda_bed *bed);
 /* Encodes tiles [from, to), allowed to touch their bytes of the image alone. Asserts. */
 void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to);
 /* Encodes each tile by a task of its own: asserts that the first n set flags, and no other. */

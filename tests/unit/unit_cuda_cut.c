@@ -63,7 +63,7 @@ static void make(struct picture *p, struct random *seed, enum image_codec codec)
 	}
 	p->layout.pieces = p->pieces;
 	assert_int_equal(image_shape(g, codec, codec, &p->shape, NULL), 0);
-	assert_int_equal(cuda_plan_make(&p->layout, &p->plan, p->on_gpu), 0);
+	assert_int_equal(cuda_plan_make(&p->layout, codec == CODEC_LOSSLESS, &p->plan, p->on_gpu), 0);
 	p->tiles = (struct cuda_tiles){ &p->plan, p->on_gpu, codec, codec, 0, p->plan.n_tiles };
 }
 

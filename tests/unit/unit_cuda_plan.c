@@ -36,7 +36,7 @@ TEST(quotients_are_exact)
 		layout.geometry.typed_values =
 			i < 1000 ? 1024 * i + 1 : 1 + random_below(&random, 250 << 20);
 		piece.length = layout.geometry.typed_values;
-		assert_int_equal(cuda_plan_make(&layout, &plan, table), 0);
+		assert_int_equal(cuda_plan_make(&layout, false, &plan, table), 0);
 		for (uint32_t n = 0; n < 100; n++) {
 			const uint32_t d = plan.typed.divisor,
 				       any = random_below(&random, 1u << 31), edge = any / d * d;
@@ -125,10 +125,10 @@ static void check(struct pages *p, uint64_t page)
 
 	if (image_element_bytes(p->layout.geometry.dtype) == 2)
 		for (uint32_t c = 0; c < 16; c++) {
-			assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
+			assert_int_equal(cuda_plan_make(&p->layout, false, &plan, table), 0);
 			tiles_follow_each_other(p, &plan, codecs[0][c % 4], codecs[1][c / 4]);
 		}
-	assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
+	assert_int_equal(cuda_plan_make(&p->layout, false, &plan, table), 0);
 	assert_int_equal(image_shape(&p->layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL), 0);
 	ref = aligned_alloc(4096, (shape.image_bytes + 4095) / 4096 * 4096);
 	mine = malloc(shape.image_bytes);
@@ -191,18 +191,18 @@ TEST(wrong_pieces_are_refused)
 	struct pages p;
 
 	pages_make(&p, &pages_named[0], DTYPE_BF16, 4096, 1, 0);
-	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), 0);
+	assert_int_equal(cuda_plan_make(&p.layout, false, &plan, table), 0);
 	p.pieces[1].kind = KIND_K;
-	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	assert_int_equal(cuda_plan_make(&p.layout, false, &plan, table), -EINVAL);
 	p.pieces[1].kind = KIND_V;
 	p.layout.n_pieces--;
-	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	assert_int_equal(cuda_plan_make(&p.layout, false, &plan, table), -EINVAL);
 	p.layout.n_pieces++;
 	p.layout.geometry.opaque_bytes = 1;
-	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	assert_int_equal(cuda_plan_make(&p.layout, false, &plan, table), -EINVAL);
 	p.layout.geometry.opaque_bytes = 0;
 	p.layout.geometry.block_tokens = 0;
-	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	assert_int_equal(cuda_plan_make(&p.layout, false, &plan, table), -EINVAL);
 }
 
 TEST(tasks_are_numbered)

@@ -109,7 +109,7 @@ static int plan_make(struct encoded *e, const struct space_layout *l, struct cud
 		return error_set(-ENOMEM, "out of memory");
 	}
 	rc = sort(l, pieces);
-	if (!rc && cuda_plan_make(&layout, &e->plan, *ret))
+	if (!rc && cuda_plan_make(&layout, false, &e->plan, *ret))
 		rc = error_set(-EINVAL, "segments: they are not those of the geometry");
 	free(pieces);
 	return rc;

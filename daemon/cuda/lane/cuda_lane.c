@@ -37,7 +37,7 @@ int cuda_layout_make(struct device *device, struct device_layout *layout)
 	if (l)
 		l->pieces = calloc(layout->pages.n_pieces + 1u, sizeof(*l->pieces));
 	if (l && l->pieces)
-		r = cuda_plan_make(&layout->pages, &l->plan, l->pieces);
+		r = cuda_plan_make(&layout->pages, layout->lossless, &l->plan, l->pieces);
 	if (r) {
 		if (l)
 			free(l->pieces);

@@ -7,31 +7,31 @@
 #include "kernels/cuda/codec.h"
 #include "host_kernel.h"
 
-void kvtier_encode(struct cuda_plan plan, struct cuda_tasks tasks);
-void kvtier_decode(struct cuda_plan plan, struct cuda_tasks tasks);
+#define KERNELS(X) X(encode) X(decode) X(pack_lengths) X(pack_encode) X(pack_decode)
+
+#define DECLARE(kernel) void kvtier_##kernel(struct cuda_plan plan, struct cuda_tasks tasks);
+KERNELS(DECLARE)
 
 #include "kernels/cuda/codec.cu"
 
-static void encode(void *const *params)
-{
-	kvtier_encode(*(const struct cuda_plan *)params[0], *(const struct cuda_tasks *)params[1]);
-}
+#define RUN(kernel)                                                     \
+	static void run_##kernel(void *const *params)                   \
+	{                                                               \
+		kvtier_##kernel(*(const struct cuda_plan *)params[0],   \
+				*(const struct cuda_tasks *)params[1]); \
+	}
+KERNELS(RUN)
 
-static void decode(void *const *params)
-{
-	kvtier_decode(*(const struct cuda_plan *)params[0], *(const struct cuda_tasks *)params[1]);
-}
-
-#define CODEC_PARAMS                                                                           \
-	.n_params = 2, .param_bytes = { sizeof(struct cuda_plan), sizeof(struct cuda_tasks) }, \
-	.max_threads = CUDA_THREADS
+#define ENTRY(kernel)                                                             \
+	{ .name = "kvtier_" #kernel,                                              \
+	  .thread = run_##kernel,                                                 \
+	  .n_params = 2,                                                          \
+	  .param_bytes = { sizeof(struct cuda_plan), sizeof(struct cuda_tasks) }, \
+	  .max_threads = CUDA_THREADS },
 
 const struct host_kernel *host_kernel_find(const char *name)
 {
-	static const struct host_kernel all[] = {
-		{ .name = "kvtier_encode", .thread = encode, CODEC_PARAMS },
-		{ .name = "kvtier_decode", .thread = decode, CODEC_PARAMS },
-	};
+	static const struct host_kernel all[] = { KERNELS(ENTRY) };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
 		if (!strcmp(name, all[i].name))

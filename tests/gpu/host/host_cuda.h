@@ -14,6 +14,7 @@
 #define __launch_bounds__(threads, blocks)
 #define __shared__ static _Thread_local /* of the block that this thread of the host runs */
 #define __ffs(x)   __builtin_ffs(x)
+#define __popc(x)  __builtin_popcount(x)
 
 typedef struct {
 	_Alignas(8) uint32_t x;
