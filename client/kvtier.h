@@ -190,7 +190,8 @@ enum kvtier_codec {
 	KVTIER_CODEC_FP8 = 2, /* BF16, FP16: E4M3, a power-of-two scale for 16 tokens of a head */
 	KVTIER_CODEC_FP8_NATIVE = 3, /* 8-bit types, bytes as they are */
 	/* BF16, FP16: bit exact, in 0.72 of BF16's bytes and 0.91 of FP16's, and fewer in Redis. A
-	 * block that would take more is kept raw. Pages in a GPU's memory are staged. */
+	 * block that would take more is kept raw. Pages in a GPU's memory are not for engine
+	 * mode; they are staged where the head dims of K and V differ and one is beyond 640. */
 	KVTIER_CODEC_LOSSLESS = 4,
 	/* BF16, FP16, with K or V planes: whole numbers, a power-of-two scale for 64 tokens of a
 	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens).

@@ -283,7 +283,10 @@ static int pack_is_right(uint32_t dtype, uint32_t n, uint32_t far, const uint8_t
 	if (bytes > far)
 		return 0;
 	for (uint32_t at = 0; at < bytes; at += LOSSLESS_FAR_BYTES) {
+		const uint32_t left = not_near - at / LOSSLESS_FAR_BYTES * LOSSLESS_STEP;
+
 		memcpy(words, fars + at, LOSSLESS_FAR_BYTES);
+		words[0] &= left < LOSSLESS_STEP ? (1ull << left) - 1 : ~0ull;
 		beyond += (uint32_t)__builtin_popcountll(words[0] & words[1] & words[2]);
 	}
 	return bytes + beyond == far;

@@ -38,13 +38,21 @@ static int make_streams(struct cuda_gpu *gpu)
 static int load_kernels(struct cuda_gpu *gpu)
 {
 	struct cuda_context *c = &gpu->in_context;
+	const struct {
+		CUfunction *function;
+		const char *name;
+	} all[] = {
+		{ &c->encode, "kvtier_encode" },
+		{ &c->decode, "kvtier_decode" },
+		{ &c->pack_lengths, "kvtier_pack_lengths" },
+		{ &c->pack_encode, "kvtier_pack_encode" },
+		{ &c->pack_decode, "kvtier_pack_decode" },
+	};
 	int r = cuda_check(gpu, cuda_kernels_load(gpu->api, gpu->found->kernels, &c->module),
 			   "cuModuleLoadData", NULL, 0);
 
-	if (r == 0)
-		r = CUDA_DO(gpu, cuModuleGetFunction, &c->encode, c->module, "kvtier_encode");
-	if (r == 0)
-		r = CUDA_DO(gpu, cuModuleGetFunction, &c->decode, c->module, "kvtier_decode");
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && r == 0; i++)
+		r = CUDA_DO(gpu, cuModuleGetFunction, all[i].function, c->module, all[i].name);
 	return r;
 }
 

@@ -113,7 +113,7 @@ struct device_layout {
 	/* Engine mode: pages hold images, which lie so many bytes apart from the region's start on,
 	 * and which the client may write at any moment. 0: pages hold planes, as `pages` says */
 	uint64_t image_stride;
-	bool lossless; /* images are lossless or raw */
+	bool lossless;  /* images are lossless or raw */
 	void *prepared; /* the device's, from prepare to forget */
 };
 

@@ -643,7 +643,8 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		stream_order_prefetch(op->order, sqe);
 	list_open(&op->parts);
 	list_open(&op->growing);
-	if (mount->device->unit != DEVICE_NO_UNIT)
+	/* of an unsealed lossless image nothing would say how long it is: GPUs keep none */
+	if (mount->device->unit != DEVICE_NO_UNIT && mount->space->codec != CODEC_LOSSLESS)
 		op->gpu = all->tables->gpu_cache;
 	op->total = sqe->n;
 	if (sqe->op == WIRE_OP_HINT || sqe->session || sqe->ttl_s || sqe->priority)

@@ -20,6 +20,7 @@
 #include "daemon/table/block.h"
 #include "daemon/move/tables.h"
 #include "daemon/table/space_counts.h"
+#include "kernels/cuda/plan.h"
 #include "tiers/slabs.h"
 
 /* --- segments --- */
@@ -537,12 +538,6 @@ static int take_images(struct mount *mount, const struct proto_space_open *m, ch
 	return 0;
 }
 
-/* The codecs that the GPU's kernels know (kernels/cuda/tile.h). */
-static bool gpu_has(uint32_t codec)
-{
-	return codec != CODEC_LOSSLESS;
-}
-
 static int build_layout(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
 {
 	uint8_t *bases[WIRE_MAX_REGIONS];
@@ -557,10 +552,19 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
 	if (r)
 		return r;
-	if (!gpu_has(mount->space->codec) && mount->device->unit != DEVICE_NO_UNIT)
-		return text_fail(text, n, -EOPNOTSUPP,
-				 "geometry.codec: it is for pages that the CPU reads; on a GPU use "
-				 "int8, fp8 or raw");
+	mount->layout.lossless = mount->space->codec == CODEC_LOSSLESS;
+	if (mount->layout.lossless && mount->device->unit != DEVICE_NO_UNIT &&
+	    !cuda_plan_takes_packs(&mount->space->geometry))
+		return text_fail(
+			text, n, -EOPNOTSUPP,
+			"geometry.head_dim_k is %u, head_dim_v %u; lossless on a GPU takes "
+			"equal ones, or both up to 640",
+			mount->space->geometry.head_dim_k, mount->space->geometry.head_dim_v);
+	if (mount->layout.lossless && mount->memories & 1u << WIRE_DEVICE_ENGINE)
+		return text_fail(
+			text, n, -EOPNOTSUPP,
+			"geometry.codec: lossless is not for engine mode, whose pages hold "
+			"images of one size");
 	/* its client does not know which blocks are a prompt's first, and would encode them */
 	if (mount->space->codec == CODECS_Q4 && mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		return text_fail(text, n, -EOPNOTSUPP,

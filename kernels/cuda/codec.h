@@ -27,7 +27,8 @@
  *
  * The header of an image and the gap between its scales and its payload are the host's: kernels
  * do not touch them. Any scale and any payload are safe to decode, as in ref.c, and pages
- * may change while they are read. Of a pack whose length is wrong no value is written.
+ * may change while they are read. A pack whose length is wrong leaves
+ * its values as they were.
  */
 #ifndef KVTIER_CODEC_H
 #define KVTIER_CODEC_H
@@ -80,7 +81,7 @@ struct cuda_plan {
 	/* tiles of a piece; opaque.divisor 0: pieces differ */
 	struct cuda_divisor plane, typed, opaque;
 	struct cuda_divisor head; /* its tiles */
-	/* Of a lossless space, else 0: how many tiles are packs; and bytes of a lossless image's
+	/* A lossless space's, else 0: how many tiles are packs; and bytes of a lossless image's
 	 * payload, without far parts: of a head of K, of V, and of a typed segment */
 	uint32_t packs, packs_k, packs_v, packs_typed, reserved;
 };
@@ -93,7 +94,7 @@ struct cuda_task {
 	 * 16. Lossless: a multiple of 8, and so many bytes further on as the far parts have that
 	 * lie before the task's first tile. The kernels count those of the task alone. */
 	uint64_t scales, payload;
-	/* Of a 32-bit word, which becomes the launch's mark. Encode: when a codec cannot hold a
+	/* The address of a 32-bit word, which becomes the launch's mark. Encode: when a codec cannot hold a
 	 * group, or lossless tiles do not end before `end`; the image is then undefined. Decode:
 	 * at a wrong pack of a lossless image. Not used otherwise. */
 	uint64_t flag;

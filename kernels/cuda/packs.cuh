@@ -222,7 +222,7 @@ MEM_FN uint32_t pack_base(const struct pack *p)
 	return lossless_base(top, least);
 }
 
-/* Of a pack: how many values are not near, and how many of these are beyond. */
+/* How many values of a pack are not near, and how many of these are beyond. */
 struct far_counts {
 	uint32_t far, beyond;
 };
@@ -548,6 +548,12 @@ MEM_FN bool encode_pack(const struct pack *p)
 
 /* --- decode --- */
 
+/* A mask of the first n bits; of all of them from 32 on. */
+MEM_FN uint32_t first_bits(uint32_t n)
+{
+	return n < 32 ? (1u << n) - 1 : ~0u;
+}
+
 /* Counts what the bits say. False: the far part is not `bytes` long. Nothing behind it is read. */
 MEM_FN bool pack_is_right(const struct pack *p, uint32_t bytes, struct far_counts *ret)
 {
@@ -570,8 +576,11 @@ MEM_FN bool pack_is_right(const struct pack *p, uint32_t bytes, struct far_count
 	for (uint32_t i = lane * LOSSLESS_FAR_BYTES; i < words; i += WARP * LOSSLESS_FAR_BYTES) {
 		const uint2 a = mem_load8(p->far + i), b = mem_load8(p->far + i + 8),
 			    c = mem_load8(p->far + i + 16);
+		const uint32_t left = ret->far - i / LOSSLESS_FAR_BYTES * LOSSLESS_STEP;
 
-		ret->beyond += (uint32_t)(__popc(a.x & b.x & c.x) + __popc(a.y & b.y & c.y));
+		ret->beyond +=
+			(uint32_t)(__popc(a.x & b.x & c.x & first_bits(left)) +
+				   __popc(a.y & b.y & c.y & first_bits(left < 32 ? 0 : left - 32)));
 	}
 	ret->beyond = warp_sum(ret->beyond);
 	return words + ret->beyond == bytes;
@@ -588,7 +597,7 @@ MEM_FN uint32_t load_far(const struct pack *p, uint32_t word, uint32_t first, ui
 	x = mem_load4(far_address(p, first / 32, word)) >> shift;
 	if (shift + n > 32)
 		x |= mem_load4(far_address(p, first / 32 + 1, word)) << (32 - shift);
-	return x & ((1u << n) - 1);
+	return x & first_bits(n);
 }
 
 /* The exponents of the thread's eight values. `far`: which are not near; their bits are in `bits`.

@@ -20,7 +20,7 @@ int cuda_plan_make(const struct page_layout *layout, bool lossless, struct cuda_
 bool cuda_plan_takes_packs(const struct image_geometry *geometry);
 
 /* Where the scale and the payload of a tile begin, in bytes after the image's first of each;
- * of tile n_tiles: their sizes. Of a lossless image the payload without far parts. pieces: the
+ * of tile n_tiles: their sizes. A lossless image's payload: without far parts. pieces: the
  * host's. */
 void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
 		  enum image_codec codec_k, enum image_codec codec_v, uint32_t tile,

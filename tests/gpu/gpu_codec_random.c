@@ -8,6 +8,7 @@
  * where ref.c refuses; any bytes decode as ref.c decodes them; a page may change under the kernel.
  */
 
+#include "kernels/lossless.h"
 #include "tests/lib/lib_cuda_codec.h"
 #include "tests/lib/test.h"
 
@@ -158,8 +159,124 @@ TEST(pages_may_change)
 		} else {
 			random_coded(b);
 		}
-		cuda_bed_changing(b);
+		cuda_bed_changing(b, 0);
 	}
+}
+
+/* A page that lossless takes. Most have exponents that lie close together, with an outlier here and
+ * there; of the others many have more kinds of exponents than it can hold. */
+static void random_packs(struct cuda_bed *b)
+{
+	struct image_shape shape;
+	uint16_t *values = (void *)b->memory;
+
+	do
+		pages_random(&b->pages, &b->random, DTYPE_BF16 + pick(b, 2), CUDA_BED_DEVICE);
+	while (image_shape(&b->pages.layout.geometry, CODEC_LOSSLESS, CODEC_LOSSLESS, &shape,
+			   NULL) ||
+	       !cuda_bed_plan(b, CODEC_LOSSLESS, CODEC_LOSSLESS));
+	cuda_bed_fill(b);
+	for (uint64_t i = 0; b->mark % 4 && i < b->pages.bytes / 2; i++)
+		if (random_next(&b->random) % 64)
+			values[i] = (uint16_t)(0x3f80 + values[i] % 300 - (values[i] & 0x8000));
+}
+
+TEST(lossless_pages)
+{
+	struct cuda_bed *b = *state;
+	uint32_t fitted = 0;
+
+	for (uint32_t i = 0; i < rounds; i++) {
+		random_packs(b);
+		if (cuda_bed_encode(b))
+			continue;
+		cuda_bed_decode(b);
+		fitted++;
+	}
+	assert_true(fitted > rounds / 4);
+}
+
+TEST(a_lossless_range_touches_its_own_bytes_alone)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < rounds / 2; i++) {
+		uint32_t from;
+
+		random_packs(b);
+		from = pick(b, b->plan.n_tiles);
+		cuda_bed_range(b, from, from + pick(b, b->plan.n_tiles - from) + 1);
+	}
+}
+
+/* A bit of a length, or of a word that says one, or any; beside the bases and the noise, whose bits
+ * are right in any case. No byte behind the payload is read. */
+TEST(a_pack_of_a_wrong_length_is_refused)
+{
+	struct cuda_bed *b = *state;
+	uint32_t refused = 0;
+
+	for (uint32_t i = 0; i < rounds; i++) {
+		const uint32_t flips = 1 + pick(b, 3);
+		struct image_shape cut;
+		bool right;
+
+		random_packs(b);
+		if (cuda_bed_encode(b) || b->plan.packs == 0)
+			continue;
+		for (uint32_t k = 0; k < flips; k++) {
+			const struct image_header *h = (const void *)b->image;
+			const uint32_t at =
+				pick(b, 2) ?
+					(uint32_t)sizeof(*h) + pick(b, b->shape.scale_bytes) :
+					b->shape.payload_offset + pick(b, h->payload_bytes - 64);
+
+			b->image[at] ^= (uint8_t)(1u << pick(b, 8));
+		}
+		cut = b->shape;
+		image_shape_cut(&cut,
+				((const struct image_header *)(void *)b->image)->payload_bytes);
+		right = image_packs_are_right(&b->pages.layout.geometry, &cut, b->image);
+		assert_int_equal(cuda_bed_decode_any(b), right ? 0 : -EBADMSG);
+		refused += !right;
+	}
+	assert_true(refused > rounds / 8);
+}
+
+/* It is refused, or an image whose packs are right. */
+TEST(lossless_pages_may_change)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < rounds; i++) {
+		random_packs(b);
+		cuda_bed_changing(b, i % 8 ? 1 + pick(b, b->shape.logical_bytes / 16 * 3) : 0);
+	}
+}
+
+/* A value of one kind, then 1,023 of another. All are near but the first, of which the far part has
+ * 3 bits; a forged image sets others of its words. */
+TEST(bits_behind_the_last_far_value_are_no_codes)
+{
+	const struct pages_named typed = {
+		.geometry = { .typed_segments = 1, .typed_values = 1024, .block_tokens = 1 },
+		.order = PAGES_TYPED,
+	};
+	struct cuda_bed *b = *state;
+	uint16_t *values = (void *)b->memory;
+	uint8_t *far;
+
+	pages_make(&b->pages, &typed, DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+	assert_true(cuda_bed_plan(b, CODEC_LOSSLESS, CODEC_LOSSLESS));
+	for (uint32_t i = 0; i < 1024; i++)
+		values[i] = i ? 0x3f80 : 0x3c00;
+	assert_int_equal(cuda_bed_encode(b), 0);
+	assert_int_equal(image_pack_far(b->image + sizeof(struct image_header)),
+			 LOSSLESS_FAR_BYTES);
+	far = b->image + b->shape.payload_offset + 1024 / LOSSLESS_STEP * lossless_step_bytes(0);
+	for (uint32_t word = 0; word < 3; word++)
+		far[8 * word + 7] = 0x80;
+	assert_int_equal(cuda_bed_decode_any(b), 0);
 }
 
 TEST_GROUP(set_up, cuda_bed_end);

@@ -7,7 +7,8 @@
  * exponent; the others go through all inputs that it allows, in order, and scattered so that the
  * ways in which chunks are done mix. Each input alone is a group, too: its scale, or its flag. All
  * 256 codes at all 256 scales, foreign ones included. Of k4 and v4 all least values and amaxes,
- * beside inputs that their groups can hold; random ones where there are too many (SEED).
+ * beside inputs that their groups can hold; random ones where there are too many (SEED). Each input
+ * comes back as it was from lossless.
  */
 
 #include "kernels/int8.h"
@@ -24,6 +25,7 @@ enum {
 	INPUTS = 65536,
 	HEADS = 1024,
 	LAYERS = 4,
+	APART = 24,
 };
 
 static const struct rule {
@@ -410,5 +412,34 @@ TEST_DO(every_scale_of_k4,
 	for (int h = 0; h < 4; h++) four_bits_decode(*state, CODEC_K4, h / 2, dims[h % 2]));
 TEST_DO(every_scale_of_v4,
 	for (int h = 0; h < 4; h++) four_bits_decode(*state, CODEC_V4, h / 2, dims[h % 2]));
+/* Each input among values whose exponents are near, one in 24: mostly an outlier. */
+static void lossless_inputs(struct cuda_bed *b, int is_fp16, uint32_t multiplier)
+{
+	const struct pages_named packs = {
+		.geometry = { .layers = 1,
+			      .kv_heads = INPUTS * APART / IMAGE_PACK_TOKENS / DIM,
+			      .head_dim_k = DIM,
+			      .block_tokens = IMAGE_PACK_TOKENS },
+		.order = PAGES_HEAD_MAJOR,
+	};
+	const uint32_t one = is_fp16 ? 0x3c00 : 0x3f80;
+	uint16_t *values = (void *)b->memory;
+
+	pages_make(&b->pages, &packs, is_fp16 ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+	assert_true(cuda_bed_plan(b, CODEC_LOSSLESS, CODEC_LOSSLESS));
+	for (uint32_t i = 0; i < INPUTS * APART; i++)
+		values[i] = (uint16_t)(i % APART == i / APART % APART ? i / APART * multiplier :
+									one + i % 97);
+	assert_int_equal(cuda_bed_encode(b), 0);
+	cuda_bed_decode(b);
+	for (uint32_t i = 0; i < INPUTS * APART; i++) /* NaN payloads, infinities, denormals, -0 */
+		assert_int_equal(values[i], i % APART == i / APART % APART ?
+						    i / APART * multiplier & 0xffff :
+						    one + i % 97);
+}
+
+TEST_DO(every_input_of_a_pack, lossless_inputs(*state, 0, 1); lossless_inputs(*state, 1, 1));
+TEST_DO(every_input_of_a_pack_scattered, lossless_inputs(*state, 0, 40503);
+	lossless_inputs(*state, 1, 40503));
 
 TEST_GROUP(cuda_bed_begin, cuda_bed_end);

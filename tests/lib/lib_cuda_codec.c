@@ -56,7 +56,8 @@ static void *access_memory(void *arg, uint64_t address, size_t bytes, int write)
 	for (size_t i = 0; i < bytes; i++)
 		if (!(bed->rights[at + i] & (write ? WRITE : READ)))
 			return NULL;
-	if (bed->changing && !write && at < bed->pages.bytes)
+	if (bed->changing && !write && at < bed->pages.bytes &&
+	    (bed->change_at == 0 || bed->change_at == ++bed->reads))
 		bed->memory[at + 1] = (uint8_t)random_below(&bed->random, 0x7f);
 	return bed->memory + at;
 }
@@ -440,7 +441,27 @@ void cuda_bed_flags(struct cuda_bed *bed, uint32_t n)
 		assert_int_equal(flagged(bed, i), i < n);
 }
 
-void cuda_bed_changing(struct cuda_bed *bed)
+/* Unless a task has refused it, what was made of a page that changed is an image. */
+static void look_at_changed(struct cuda_bed *bed)
+{
+	const uint32_t offset = bed->shape.payload_offset;
+	struct image_shape shape = bed->shape;
+	uint32_t scale, fixed;
+
+	for (uint32_t i = 0; i < CUDA_TASKS; i++)
+		if (flagged(bed, i))
+			return;
+	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, bed->plan.n_tiles, &scale,
+		     &fixed);
+	image_shape_cut(&shape, fixed + far_before(bed, bed->plan.packs) + IMAGE_PACK_SPARE);
+	memcpy(bed->image, bed->memory + IMAGE_AT, bed->shape.image_bytes);
+	image_header_fill((void *)bed->image, &bed->pages.layout.geometry, CODEC_LOSSLESS,
+			  CODEC_LOSSLESS, &shape, &(struct image_identity){ 0 });
+	assert_true(shape.payload_offset == offset && scale == shape.scale_bytes);
+	assert_true(image_packs_are_right(&bed->pages.layout.geometry, &shape, bed->image));
+}
+
+void cuda_bed_changing(struct cuda_bed *bed, uint32_t read)
 {
 	const uint32_t payload = bed->shape.payload_offset;
 	const uint8_t *codes = bed->memory + IMAGE_AT + payload;
@@ -448,8 +469,12 @@ void cuda_bed_changing(struct cuda_bed *bed)
 	encode_start(bed);
 	allow_image(bed, WRITE);
 	bed->changing = true;
+	bed->change_at = read;
+	bed->reads = 0;
 	launches(bed, true);
 	bed->changing = false;
+	if (bed->codec_k == CODEC_LOSSLESS)
+		look_at_changed(bed);
 	if (bed->codec_k != CODEC_FP8 || bed->codec_v != CODEC_FP8)
 		return;
 	for (uint32_t i = 0; i < bed->shape.payload_bytes - bed->plan.opaque_bytes; i++)
@@ -468,10 +493,14 @@ void cuda_bed_decode(struct cuda_bed *bed)
 
 int cuda_bed_decode_any(struct cuda_bed *bed)
 {
+	const struct image_shape shape = bed->shape;
 	bool any = false;
 	int r;
 
 	bed->mark++;
+	if (bed->codec_k == CODEC_LOSSLESS)
+		image_shape_cut(&bed->shape,
+				((struct image_header *)(void *)bed->image)->payload_bytes);
 	memset(bed->rights, 0, CUDA_BED_BYTES);
 	memcpy(bed->memory + IMAGE_AT, bed->image, bed->shape.image_bytes);
 	memset(bed->memory, CUDA_BED_FILLER, bed->pages.bytes);
@@ -480,6 +509,7 @@ int cuda_bed_decode_any(struct cuda_bed *bed)
 	allow_image(bed, READ);
 	allow(bed, FLAGS_AT, 4096, WRITE);
 	launches(bed, false);
+	bed->shape = shape;
 	r = codec_decode(&codec_ref, &bed->twin_host, bed->page, bed->image, NULL);
 	for (uint32_t i = 0; i < CUDA_TASKS; i++)
 		any |= flagged(bed, i);

@@ -10,7 +10,7 @@
 #include "kernels/cuda/plan.h"
 #include "tests/lib/test.h"
 
-enum { ROUNDS = 300, MAX_PIECES = 256 };
+enum { ROUNDS = 300, MAX_PIECES = 256, MAX_SCALES = 1 << 20 };
 
 struct picture {
 	struct page_piece pieces[MAX_PIECES];
@@ -19,6 +19,8 @@ struct picture {
 	struct cuda_plan plan;
 	struct cuda_tiles tiles;
 	struct image_shape shape;
+	uint8_t scales
+		[MAX_SCALES]; /* of a lossless image that is loaded: 0 to 2,000 bytes a pack */
 };
 
 static void add(struct picture *p, enum image_kind kind, uint32_t layer, uint64_t length)
@@ -62,9 +64,26 @@ static void make(struct picture *p, struct random *seed, enum image_codec codec)
 		p->pieces[p->layout.n_pieces - 1].token_stride = 0;
 	}
 	p->layout.pieces = p->pieces;
+	if (codec == CODEC_LOSSLESS && image_shape(g, codec, codec, &p->shape, NULL)) {
+		make(p, seed, codec); /* its steps would be mostly empty */
+		return;
+	}
 	assert_int_equal(image_shape(g, codec, codec, &p->shape, NULL), 0);
-	assert_int_equal(cuda_plan_make(&p->layout, codec == CODEC_LOSSLESS, &p->plan, p->on_gpu), 0);
-	p->tiles = (struct cuda_tiles){ &p->plan, p->on_gpu, codec, codec, 0, p->plan.n_tiles };
+	assert_int_equal(cuda_plan_make(&p->layout, codec == CODEC_LOSSLESS, &p->plan, p->on_gpu),
+			 0);
+	p->tiles = (struct cuda_tiles){
+		.plan = &p->plan,
+		.pieces = p->on_gpu,
+		.codec_k = codec,
+		.codec_v = codec,
+		.end = p->plan.n_tiles,
+	};
+	if (codec != CODEC_LOSSLESS)
+		return;
+	assert_true(p->shape.scale_bytes <= MAX_SCALES);
+	for (uint32_t i = 0; i < p->shape.scale_bytes; i++)
+		p->scales[i] = (uint8_t)random_below(seed, i % 3 == 2 ? 8 : 250);
+	p->tiles.scales = p->scales;
 }
 
 /* Where images go. */
@@ -81,9 +100,22 @@ static void check_cut(const struct picture *p, const struct lanes *l, const stru
 	assert_int_equal(c->payload_at % CUDA_LANE_ALIGN, c->payload % CUDA_LANE_ALIGN);
 }
 
-/* Returns how many pieces it took. */
-static uint32_t lay(const struct picture *p, struct lanes *l)
+/* The cut's bytes without far parts. */
+static uint32_t cut_fixed(const struct picture *p, const struct cuda_cut *c)
 {
+	uint32_t scale, first, end;
+
+	cuda_plan_at(&p->plan, p->on_gpu, p->tiles.codec_k, p->tiles.codec_v, c->first_tile, &scale,
+		     &first);
+	cuda_plan_at(&p->plan, p->on_gpu, p->tiles.codec_k, p->tiles.codec_v,
+		     c->first_tile + c->n_tiles, &scale, &end);
+	return end - first;
+}
+
+/* Returns how many pieces it took. */
+static uint32_t lay(struct picture *p, struct lanes *l)
+{
+	const bool packs = p->tiles.codec_k == CODEC_LOSSLESS;
 	uint32_t tile = 0, scales = 0, payload = 0, pieces = 0;
 	struct cuda_cut c;
 
@@ -98,6 +130,9 @@ static uint32_t lay(const struct picture *p, struct lanes *l)
 		assert_int_equal(c.first_tile, tile);
 		assert_int_equal(c.scale, scales);
 		assert_int_equal(c.payload, payload);
+		assert_int_equal(c.fixed, cut_fixed(p, &c));
+		assert_int_equal(c.far, p->tiles.far);
+		cuda_tiles_go(&p->tiles, tile, tile + c.n_tiles);
 		tile += c.n_tiles;
 		scales += c.scale_bytes;
 		payload += c.payload_bytes;
@@ -105,12 +140,17 @@ static uint32_t lay(const struct picture *p, struct lanes *l)
 		pieces++;
 	}
 	assert_int_equal(scales, p->shape.scale_bytes);
-	assert_int_equal(payload, p->shape.payload_bytes);
+	if (packs)
+		p->shape.payload_bytes = payload + IMAGE_PACK_SPARE;
+	assert_true(!packs || image_packs_fit(&p->layout.geometry, &p->shape, p->scales));
+	assert_int_equal(payload + (packs ? IMAGE_PACK_SPARE : 0), p->shape.payload_bytes);
+	p->tiles.far = 0;
 	return pieces;
 }
 
 TEST(every_byte_has_one_place)
 {
+	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_LOSSLESS };
 	static struct picture p;
 	struct random seed = random_seeded("unit_cuda_cut");
 
@@ -119,7 +159,7 @@ TEST(every_byte_has_one_place)
 		uint32_t pieces;
 
 		l.bytes += 4096 * random_below(&seed, 1024);
-		make(&p, &seed, random_below(&seed, 2) ? CODEC_RAW : CODEC_FP8);
+		make(&p, &seed, codecs[random_below(&seed, 3)]);
 		for (int k = 0; k < 5; k++) {
 			pieces = lay(&p, &l);
 			/* whole where it fits */
@@ -149,6 +189,7 @@ TEST(runs_are_as_long_as_lanes)
 /* A range of tiles goes into lanes as an image does: no byte beside its own. */
 TEST(a_range_is_cut_as_an_image)
 {
+	static const enum image_codec codecs[] = { CODEC_RAW, CODEC_FP8, CODEC_LOSSLESS };
 	static struct picture p;
 	struct random seed = random_seeded("unit_cuda_cut");
 
@@ -157,7 +198,7 @@ TEST(a_range_is_cut_as_an_image)
 		uint32_t tile, end = 0, scale, payload;
 
 		l.bytes += 4096 * random_below(&seed, 1024);
-		make(&p, &seed, random_below(&seed, 2) ? CODEC_RAW : CODEC_FP8);
+		make(&p, &seed, codecs[random_below(&seed, 3)]);
 		for (uint32_t first = 0; first < p.plan.n_tiles; first = end) {
 			struct cuda_cut c;
 
@@ -173,7 +214,10 @@ TEST(a_range_is_cut_as_an_image)
 				check_cut(&p, &l, &c);
 				cuda_plan_at(&p.plan, p.on_gpu, p.tiles.codec_k, p.tiles.codec_v,
 					     tile, &scale, &payload);
-				assert_true(c.scale == scale && c.payload == payload);
+				assert_true(c.scale == scale);
+				assert_int_equal(c.payload, payload + p.tiles.far);
+				assert_int_equal(c.far, p.tiles.far);
+				cuda_tiles_go(&p.tiles, tile, tile + c.n_tiles);
 				tile += c.n_tiles;
 				assert_true(tile <= end);
 				l.used = c.end;

@@ -205,6 +205,62 @@ TEST(wrong_pieces_are_refused)
 	assert_int_equal(cuda_plan_make(&p.layout, false, &plan, table), -EINVAL);
 }
 
+/* Packs lie one after the other, each as long as its steps, and all are as many bytes as the shape
+ * has without far parts. */
+TEST(tiles_of_lossless_spaces_are_packs)
+{
+	struct random random = random_seeded("unit_cuda_plan");
+	uint32_t looked_at = 0;
+
+	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
+		uint32_t at = 0, scale, payload;
+		struct image_shape shape;
+		struct cuda_plan plan;
+		struct pages p;
+
+		pages_random(&p, &random, DTYPE_BF16 + i % 2, 4096);
+		if (image_shape(&p.layout.geometry, CODEC_LOSSLESS, CODEC_LOSSLESS, &shape, NULL))
+			continue;
+		assert_int_equal(cuda_plan_make(&p.layout, true, &plan, table),
+				 cuda_plan_takes_packs(&p.layout.geometry) ? 0 : -EINVAL);
+		if (!cuda_plan_takes_packs(&p.layout.geometry))
+			continue;
+		for (uint32_t t = 0; t <= plan.n_tiles; t++) {
+			struct tile u = { 0 };
+
+			cuda_plan_at(&plan, table, CODEC_LOSSLESS, CODEC_LOSSLESS, t, &scale,
+				     &payload);
+			assert_int_equal(payload, at);
+			assert_int_equal(scale, (t < plan.packs ? t : plan.packs) * 3);
+			if (t < plan.n_tiles)
+				u = tile_of_packs(&plan, &table[tile_piece(&plan, t)],
+						  CODEC_LOSSLESS, 0, t);
+			assert_int_equal(u.codec == CODEC_LOSSLESS, t < plan.packs);
+			at += t < plan.packs ? image_pack_bytes(p.layout.geometry.dtype,
+								u.rows * u.row_bytes / 2, 0) :
+					       u.rows * u.row_bytes;
+		}
+		assert_int_equal(scale, shape.scale_bytes);
+		looked_at++;
+	}
+	assert_true(looked_at > 100);
+}
+
+TEST(head_dims_that_have_packs_of_other_tokens_are_refused)
+{
+	struct image_geometry g = { .head_dim_k = 512, .head_dim_v = 1024, .block_tokens = 64 };
+
+	assert_false(cuda_plan_takes_packs(&g));
+	g.block_tokens = 40; /* both have all of them */
+	assert_true(cuda_plan_takes_packs(&g));
+	g.block_tokens = 64;
+	g.head_dim_v = 640;
+	assert_true(cuda_plan_takes_packs(&g));
+	g.head_dim_v = 641;
+	g.head_dim_k = 0;
+	assert_true(cuda_plan_takes_packs(&g));
+}
+
 TEST(tasks_are_numbered)
 {
 	struct cuda_tasks tasks = {

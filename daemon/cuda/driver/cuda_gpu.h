@@ -92,6 +92,7 @@ struct cuda_context {
 	CUcontext context;
 	CUmodule module;
 	CUfunction encode, decode;
+	CUfunction pack_lengths, pack_encode, pack_decode; /* with plans of lossless spaces */
 	/* streams of each way, for its kernels and its copies: one lane crosses the wire while a
 	 * kernel works on another */
 	CUstream kernels[CUDA_WAYS], wires[CUDA_WIRES];

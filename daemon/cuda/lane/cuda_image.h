@@ -19,6 +19,9 @@ enum {
 	CUDA_LANE_PIECES = CUDA_TASKS,                        /* one launch can do them */
 	CUDA_LANE_HEAD = CUDA_LANE_PIECES * sizeof(uint32_t), /* a flag a piece, of stores */
 	CUDA_LANE_ALIGN = 256, /* a payload's bytes are aligned here as in their image */
+	/* A part of a lossless image has room for so many bytes of far part a step, in the mean: a
+	 * third more than the whole image. So few images are raw for a few layers' sake. */
+	CUDA_PART_FAR = 16,
 	/* The rest of a lane is not worth a piece of an image that has to be cut anyway. */
 	CUDA_PIECE_LEAST = 256 << 10,
 	/* The smallest lane: the largest tile (64 tokens of 4,096 BF16 values) fits, and a run is
@@ -33,15 +36,22 @@ struct cuda_tiles {
 	enum image_codec codec_k, codec_v;
 	/* of the image, the tiles that are wanted: [first, end). A store's last are wanted later */
 	uint32_t first, end;
+	/* Lossless. Load: the image's scales, and the far parts before the next tile. Store, whose
+	 * lengths are not known yet: scales is NULL, and `most` is the most payload of an image */
+	const uint8_t *scales;
+	uint32_t far, most;
 };
 
 /* A run of tiles, and its place in a lane. */
 struct cuda_cut {
 	uint32_t first_tile, n_tiles;
-	uint32_t scale, scale_bytes;     /* in the image's scales */
-	uint32_t payload, payload_bytes; /* in the image's payload */
-	uint32_t scale_at, payload_at;   /* in the lane */
-	uint32_t end;                    /* of the lane's used bytes, with it */
+	uint32_t scale, scale_bytes; /* in the image's scales */
+	/* in the image's payload; of a lossless image that is stored: as without far parts, and so
+	 * many bytes at most */
+	uint32_t payload, payload_bytes;
+	uint32_t far, fixed; /* lossless: of payload and payload_bytes, far parts; all others */
+	uint32_t scale_at, payload_at; /* in the lane */
+	uint32_t end;                  /* of the lane's used bytes, with it */
 };
 
 /* The tiles from `first` on that go behind the `used` bytes of a lane. An image that fits into a
@@ -50,12 +60,16 @@ struct cuda_cut {
 bool cuda_cut(const struct cuda_tiles *tiles, uint32_t first, uint32_t used, uint32_t lane_bytes,
 	      struct cuda_cut *ret);
 
+/* The next tile was `from` and is `to`. */
+void cuda_tiles_go(struct cuda_tiles *tiles, uint32_t from, uint32_t to);
+
 struct cuda_image {
 	const struct codec_kernels *kernels;
 	struct device_job *job;
 	struct image_shape shape;
 	enum image_codec codec_k, codec_v; /* of this image */
 	uint64_t checksum;                 /* load: the header's */
+	uint32_t stored;                   /* store: bytes of payload in the slot */
 	/* of the payload so far: of a store, and of a load that verifies its bytes */
 	void *hash;
 };
@@ -83,8 +97,8 @@ int cuda_image_verify(struct cuda_image *image);
 int cuda_image_in(struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane, bool direct,
 		  bool verify);
 /* Store: copies a piece from its lane into the slot. An image's pieces come in order, and the last
- * one seals the image. */
-void cuda_image_out(struct cuda_image *image, const struct cuda_cut *cut, const uint8_t *lane,
-		    bool direct, bool last);
+ * one seals the image. 0, or -ERANGE: the image is lossless and becomes too long. */
+int cuda_image_out(struct cuda_image *image, const struct cuda_cut *cut, const uint8_t *lane,
+		   bool direct, bool last);
 
 #endif

@@ -167,7 +167,7 @@ static void wire_ends(const struct cuda_lane *lane, const struct cuda_lane_piece
 	const struct cuda_cut *cut = &piece->cut;
 
 	*ret_scales = lane->on_gpu + cut->scale_at - cut->scale;
-	*ret_payload = lane->on_gpu + cut->payload_at - cut->payload;
+	*ret_payload = lane->on_gpu + cut->payload_at - (cut->payload - cut->far);
 	if (piece->job->at) {
 		*ret_scales = scales_at(piece->job);
 		*ret_payload = payload_at(piece->job);
@@ -337,7 +337,8 @@ static enum work_end copy(struct work *work, uint32_t thread)
 
 	(void)thread;
 	if (j->way == CUDA_STORE)
-		cuda_image_out(&j->image, &piece->cut, piece->lane->host, direct, last);
+		piece->status =
+			cuda_image_out(&j->image, &piece->cut, piece->lane->host, direct, last);
 	else
 		piece->status = cuda_image_in(&j->image, &piece->cut, piece->lane->host, direct,
 					      j->verifies);
@@ -395,7 +396,7 @@ static void lane_begin(struct cuda_path *path, enum cuda_way way)
 	lane->way = way;
 	lane->used = CUDA_LANE_HEAD;
 	lane->n = 0;
-	lane->full = false;
+	lane->full = lane->packs = false;
 }
 
 /* The lane that takes pieces; NULL: all are busy now. */
@@ -418,12 +419,16 @@ static void put(struct cuda_lane *lane, struct cuda_job *j, const struct cuda_cu
 	*piece = (struct cuda_lane_piece){
 		.job = j, .lane = lane, .cut = *cut, .number = j->pieces++
 	};
-	if (j->way != CUDA_HIT && cut->payload_bytes >= CUDA_DIRECT_LEAST)
+	/* where a stored piece's packs go is known when they are there */
+	if (j->way != CUDA_HIT && cut->payload_bytes >= CUDA_DIRECT_LEAST &&
+	    !(j->way == CUDA_STORE && j->image.codec_k == CODEC_LOSSLESS))
 		piece->hold = cuda_pin_hold(j->path->gpu->pin, cuda_image_payload(&j->image, cut),
 					    cut->payload_bytes);
 	if (j->way != CUDA_HIT)
 		lane->used = cut->end;
 	lane->full = lane->n == CUDA_LANE_PIECES;
+	lane->packs |= j->layout->plan.packs > 0;
+	cuda_tiles_go(&j->tiles, j->next_tile, j->next_tile + cut->n_tiles);
 	j->next_tile += cut->n_tiles;
 	j->out++;
 	if (j->way == CUDA_LOAD && piece->hold && !j->verifies)
@@ -496,6 +501,7 @@ static struct cuda_task task_of(const struct cuda_lane *lane, uint32_t piece)
 		.scales = scales,
 		.payload = payload,
 		.flag = lane->on_gpu + piece * sizeof(uint32_t),
+		.end = lane->on_gpu + cut->payload_at + cut->payload_bytes,
 		.first_tile = cut->first_tile,
 		.n_tiles = cut->n_tiles,
 		.codec_k = (uint8_t)j->image.codec_k,
@@ -510,7 +516,7 @@ static uint32_t blocks_at_most(const struct cuda_gpu *gpu, enum cuda_way way)
 	return gpu->conf.max_ctas << (way == CUDA_HIT);
 }
 
-/* One launch: the pieces that have the layout of piece `first`. */
+/* One launch, or two where lengths come first: the pieces that have the layout of piece `first`. */
 static int launch_layout(struct cuda_gpu *gpu, struct cuda_lane *lane, uint32_t first)
 {
 	const struct cuda_context *c = &gpu->in_context;
@@ -518,6 +524,9 @@ static int launch_layout(struct cuda_gpu *gpu, struct cuda_lane *lane, uint32_t 
 	struct cuda_plan plan = layout->plan;
 	struct cuda_tasks tasks = { .mark = lane->mark };
 	void *params[] = { &plan, &tasks };
+	const bool store = lane->way == CUDA_STORE;
+	uint32_t blocks;
+	int r = 0;
 
 	for (uint32_t i = first; i < lane->n; i++) {
 		struct cuda_lane_piece *piece = &lane->pieces[i];
@@ -527,10 +536,16 @@ static int launch_layout(struct cuda_gpu *gpu, struct cuda_lane *lane, uint32_t 
 		piece->launched = true;
 		tasks.task[tasks.n++] = task_of(lane, i);
 	}
-	return CUDA_DO(gpu, cuLaunchKernel, lane->way == CUDA_STORE ? c->encode : c->decode,
-		       cuda_plan_blocks(&plan, cuda_tasks_number(&tasks),
-					blocks_at_most(gpu, lane->way)),
-		       1, 1, CUDA_THREADS, 1, 1, 0, c->kernels[lane->way], params, NULL);
+	blocks = cuda_plan_blocks(&plan, cuda_tasks_number(&tasks), blocks_at_most(gpu, lane->way));
+	if (plan.packs && store)
+		r = CUDA_DO(gpu, cuLaunchKernel, c->pack_lengths, blocks, 1, 1, CUDA_THREADS, 1, 1,
+			    0, c->kernels[lane->way], params, NULL);
+	if (r)
+		return r;
+	return CUDA_DO(gpu, cuLaunchKernel,
+		       plan.packs ? (store ? c->pack_encode : c->pack_decode) :
+				    (store ? c->encode : c->decode),
+		       blocks, 1, 1, CUDA_THREADS, 1, 1, 0, c->kernels[lane->way], params, NULL);
 }
 
 static int launch_all(struct cuda_gpu *gpu, struct cuda_lane *lane)
@@ -591,7 +606,11 @@ static int queue_load(struct cuda_path *path, struct cuda_lane *lane, CUstream *
 	if (r)
 		return r;
 	*ret_last = kernels;
-	return launch_all(gpu, lane);
+	r = launch_all(gpu, lane);
+	if (r == 0 && lane->packs)
+		r = CUDA_DO(gpu, cuMemcpyDtoHAsync, lane->host, lane->on_gpu, CUDA_LANE_HEAD,
+			    kernels);
+	return r;
 }
 
 /* A call was refused and the context lives: the lane's jobs fail, once the queued operations have
@@ -672,7 +691,7 @@ static void look_at_flags(struct cuda_lane *lane)
 		struct cuda_lane_piece *piece = &lane->pieces[i];
 
 		if (piece->job && piece->job->status == 0 && flags[i] == lane->mark)
-			piece->job->status = -ERANGE;
+			piece->job->status = lane->way == CUDA_STORE ? -ERANGE : -EBADMSG;
 	}
 }
 
@@ -692,7 +711,7 @@ static bool done(struct cuda_path *path, struct cuda_lane *lane)
 	}
 	path->on_gpu[lane->way]--;
 	lane->state = LANE_DRAINING;
-	if (lane->way == CUDA_STORE)
+	if (lane->way == CUDA_STORE || (lane->way == CUDA_LOAD && lane->packs))
 		look_at_flags(lane);
 	return true;
 }

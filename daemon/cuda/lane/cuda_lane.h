@@ -129,6 +129,7 @@ struct cuda_lane {
 	uint32_t n;    /* pieces, ended ones included */
 	uint32_t lent; /* how many of them workers have */
 	bool full;
+	bool packs; /* a piece is of a lossless space, and its kernels set flags */
 	/* pinned, and on the GPU; a lane of hits has neither */
 	uint8_t *host;
 	CUdeviceptr on_gpu;

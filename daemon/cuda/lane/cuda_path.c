@@ -88,6 +88,10 @@ static int begin(struct cuda_job *j)
 		.codec_v = j->image.codec_v,
 		.end = j->layout->plan.n_tiles,
 	};
+	if (j->way == CUDA_LOAD)
+		j->tiles.scales = j->job->image + sizeof(struct image_header);
+	else
+		j->tiles.most = j->image.shape.payload_bytes - IMAGE_PACK_SPARE;
 	j->end_tile = j->tiles.end;
 	if (job->end_layer > 0) {
 		j->tiles.first = cuda_job_layer_tile(j, job->first_layer);
@@ -97,6 +101,8 @@ static int begin(struct cuda_job *j)
 	if (job->order.given)
 		j->tiles.end = 0;
 	j->next_tile = j->tiles.first;
+	if (r == 0)
+		cuda_tiles_go(&j->tiles, 0, j->next_tile);
 	return r;
 }
 
