@@ -207,7 +207,8 @@ CONFIG(gpu, bytes, BYTES, "0", 0, 1LL << 40, "bytes|auto",
        "Memory of each GPU that is in use, for images. Blocks that an engine on that GPU loads "
        "from there cross no wire. Each of these blocks is also in host memory or on NVMe. 0: GPUs "
        "keep no images. auto: a quarter of the memory that is free when the first engine comes. "
-       "Lossless images are not kept there. The memory is taken once, in whole slabs of [host] slab_bytes, and does not grow.")
+       "Lossless images are not kept there. The memory is taken once, in whole slabs of [host] "
+       "slab_bytes, and does not grow.")
 
 CONFIG(gpu, mode, ENUM, "daemon", 0, 1, "daemon|engine",
        "Whose kernels encode and decode the pages of clients that do not choose "

@@ -94,9 +94,9 @@ struct cuda_task {
 	 * 16. Lossless: a multiple of 8, and so many bytes further on as the far parts have that
 	 * lie before the task's first tile. The kernels count those of the task alone. */
 	uint64_t scales, payload;
-	/* The address of a 32-bit word, which becomes the launch's mark. Encode: when a codec cannot hold a
-	 * group, or lossless tiles do not end before `end`; the image is then undefined. Decode:
-	 * at a wrong pack of a lossless image. Not used otherwise. */
+	/* The address of a 32-bit word, which becomes the launch's mark. Encode: when a codec
+	 * cannot hold a group, or lossless tiles do not end before `end`; the image is then
+	 * undefined. Decode: at a wrong pack of a lossless image. Not used otherwise. */
 	uint64_t flag;
 	uint64_t end; /* lossless: the device address behind the payload of the task's tiles */
 	uint32_t first_tile, n_tiles;

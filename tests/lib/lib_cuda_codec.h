@@ -60,8 +60,8 @@ int cuda_bed_decode_any(struct cuda_bed *bed);
 void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to);
 /* Encodes each tile by a task of its own: asserts that the first n set flags, and no other. */
 void cuda_bed_flags(struct cuda_bed *bed, uint32_t n);
-/* Encodes a page that changes at this read of it, 1 the first, or at all (0): asserts that no code is
- * NaN, and that packs are right unless they are refused. */
+/* Encodes a page that changes at this read of it, 1 the first, or at all (0): asserts that no code
+ * is NaN, and that packs are right unless they are refused. */
 void cuda_bed_changing(struct cuda_bed *bed, uint32_t read);
 /* Both, of bed->pages as they are. */
 int cuda_bed_both(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v);
