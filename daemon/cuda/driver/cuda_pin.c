@@ -31,7 +31,8 @@ enum {
 	NICER = 5, /* to pin memory is the kernel's work on this thread's time; copies go first */
 };
 static const uint64_t RETRY_NS = 60000000000u;
-static const uint64_t HOLD_NS = 3000000000u;
+/* longer than a GPU may stand still before it is given up, cuda_gpu.c */
+static const uint64_t HOLD_NS = 35000000000u;
 static const uint64_t LOOK_NS = 1000000; /* between two looks at the holds of others */
 /* between two looks at memory that is not faulted in yet, and may never be */
 static const uint64_t ABSENT_NS = 10000000, ABSENT_MOST_NS = 1000000000;

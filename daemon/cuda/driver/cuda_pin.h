@@ -34,9 +34,10 @@
  * Invariants
  *   T1 the context may be closed or reset in OFF only. Then no thread is in a call of the driver
  *      with it but the GPU's own, and no other GPU copies through its registrations.
- *   T2 LEAVING and LOST wait at most HOLD_NS for the others. If a GPU's copies do not end within
- *      HOLD_NS, its driver hangs. Its page tables keep the memory of others from it, so only that
- *      GPU's own context breaks then.
+ *   T2 LEAVING and LOST wait at most HOLD_NS for the others. A GPU whose copies do not end is given
+ *      up before that (cuda_gpu.c) and then holds nothing (T7), so HOLD_NS ends the wait only where
+ *      the other GPU's thread hangs in a call of the driver. That GPU's page tables keep the memory
+ *      of others from it, so only its own context breaks then.
  *   T3 several GPUs register at the same time, each from another piece on; a piece is registered
  *      by one of them, and only its owner's pin thread registers and unregisters it.
  *   T4 a piece that the driver refuses is left out, and tried again RETRY_NS later. After FAILS_MAX
