@@ -32,6 +32,7 @@ LIBS    := -lcrypto -lxxhash -llz4 -lnuma -ljson-c -luring -lhiredis -lssl -lpth
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 CF_vbmi2 := $(CF_avx512) -mavx512vbmi2
+CF_sha256_ni := -msha -mssse3 -msse4.1
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 NVRTC   := $(wildcard build/nvrtc/libnvrtc.so.12)
 CF_binaries := $(if $(NVCC)$(NVRTC),-DCUDA_BINARIES='"$(BUILD)/cuda/binaries.h"')
@@ -59,7 +60,7 @@ help:
 	@sed -n 's/^#? //p' Makefile
 
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
-FLAGS_cc = $(CC) $(ALLCF) $(CF_vbmi2) $(CF_binaries)
+FLAGS_cc = $(CC) $(ALLCF) $(CF_vbmi2) $(CF_sha256_ni) $(CF_binaries)
 FLAGS_cuda = $(NVCC) $(NVRTC)
 FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(filter-out $(ALL:=.o),$(notdir $(OBJS)))
 $(BUILD)/flags.%: FORCE
@@ -105,7 +106,7 @@ $(BUILD)/tests/kvt: $(call in,tests/scenario/%)
 $(BUILD)/libkvtier.so.0: $(LIBKVTIER) client/lib/kvtier.map
 $(EMU): $(call in,tests/gpu/emu/% tests/gpu/host/%)
 $(SHARED): private override LIBS = -shared -Wl,-soname,$(@F) $(LD_$(@F)) -lpthread
-LD_libkvtier.so.0 := $(if $(SAN),,-Wl,-z,defs) -Wl,--version-script=client/lib/kvtier.map -lcrypto
+LD_libkvtier.so.0 := $(if $(SAN),,-Wl,-z,defs) -Wl,--version-script=client/lib/kvtier.map
 LD_libcuda.so.1 := -Wl,-z,nodelete
 $(call in_tests,$(DAEMONS)): $(BUILD)/tests/%: $(BUILD)/daemon/main.o $(BUILD)/tests/lib/%.o
 .SECONDEXPANSION:

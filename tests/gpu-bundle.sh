@@ -3,8 +3,7 @@
 # gpu-bundle.sh BUILD - packs all into BUILD/gpu-bundle.tar.xz that a machine with a GPU and its
 # driver needs, and nothing else, to run the tests of kind gpu and kvtier-bench cuda: the sources,
 # the programs, and the libraries that they find there (all but the C library, 2.34 or later).
-# libkvtier, which a Python loads, has its own inside. There: ./run.sh, or `make check-gpu` where
-# there is a compiler.
+# There: ./run.sh, or `make check-gpu` where there is a compiler.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$PWD/$1/gpu-bundle
@@ -18,8 +17,7 @@ rm -rf "$folder"
 # smaller.
 make BUILD="$folder/build" CFLAGS="-O2 -ffunction-sections -fdata-sections" TEST="gpu_*" tests \
 	LDFLAGS="-Wl,--gc-sections,--disable-new-dtags,-rpath,'\$\$ORIGIN/../lib' \
-		-Wl,-rpath,'\$\$ORIGIN/../../lib'" \
-	LD_libkvtier.so.0="-Wl,-z,defs,--version-script=client/lib/kvtier.map -l:libcrypto.a"
+		-Wl,-rpath,'\$\$ORIGIN/../../lib'"
 mkdir -p "$folder/lib"
 ldd "$folder"/build/{kvtierd,kvtierctl,kvtier-bench,tests/gpu_fault,tests/kvt} |
 	awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libpthread|libdl)\.so/ { print $3 }' | sort -u |

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=calloc,malloc,free,mmap,munmap,memfd_create,ftruncate,fcntl,fstat,eventfd */
-/* make: wrap=epoll_create1,epoll_ctl,socket,connect,sendmsg,recvmsg,EVP_MD_fetch */
-/* make: wrap=EVP_MD_CTX_new,EVP_DigestInit_ex2 */
+/* make: wrap=epoll_create1,epoll_ctl,socket,connect,sendmsg,recvmsg */
 /*
  * Goal: when the system refuses anything to libkvtier, the call says -errno and a sentence, leaves
  * nothing behind, and the client is good for the next try. A client that is refused while it
@@ -14,7 +13,6 @@
 #include "tests/lib/lib_refuse.h"
 
 #include <dirent.h>
-#include <openssl/evp.h>
 #include <sys/epoll.h>
 
 enum { PAGES = 8, BLOCKS = 4, USES_MAX = 60, PATIENCE_MS = 20000 };
@@ -33,9 +31,6 @@ enum call {
 	CONNECT,
 	SENDMSG,
 	RECVMSG,
-	DIGEST_FETCH,
-	DIGEST_NEW,
-	DIGEST_INIT,
 	MMAP = REFUSE_MMAP
 };
 
@@ -55,11 +50,6 @@ REFUSABLE(CONNECT, -1, int, connect, (int fd, const struct sockaddr *to, socklen
 REFUSABLE(SENDMSG, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags),
 	  (fd, m, flags))
 REFUSABLE(RECVMSG, -1, ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))
-REFUSABLE(DIGEST_FETCH, NULL, EVP_MD *, EVP_MD_fetch,
-	  (OSSL_LIB_CTX * lib, const char *name, const char *how), (lib, name, how))
-REFUSABLE(DIGEST_NEW, NULL, EVP_MD_CTX *, EVP_MD_CTX_new, (void), ())
-REFUSABLE(DIGEST_INIT, 0, int, EVP_DigestInit_ex2,
-	  (EVP_MD_CTX * ctx, const EVP_MD *md, const OSSL_PARAM *how), (ctx, md, how))
 
 REAL(void *, calloc, (size_t n, size_t size))
 {
@@ -328,13 +318,6 @@ TEST(open_without_a_memory_file)
 	opening(true, FTRUNCATE, ENOSPC, true, 1);
 	opening(true, FCNTL, EPERM, true, 1);   /* its seals */
 	opening(false, FCNTL, EMFILE, true, 1); /* a duplicate of the region's */
-}
-
-TEST(open_without_a_digest)
-{
-	opening(false, DIGEST_FETCH, ENOMEM, false, 1);
-	opening(false, DIGEST_NEW, ENOMEM, false, 1);
-	opening(false, DIGEST_INIT, ENOMEM, false, 1);
 }
 
 TEST(open_while_the_connection_fails)
