@@ -439,6 +439,12 @@ static const uint32_t codecs[CONFIG_CODECS] = {
 	[CONFIG_CODEC_Q4] = CODECS_Q4,    [CONFIG_CODEC_INT8V4] = CODECS_INT8V4,
 };
 
+static const uint32_t tier_codecs[] = {
+	[CONFIG_TIER_CODEC_SAME] = 0,
+	[CONFIG_TIER_CODEC_Q4] = CODECS_Q4,
+	[CONFIG_TIER_CODEC_INT8V4] = CODECS_INT8V4,
+};
+
 /* Bits 1 << enum kvtier_codec, of bits 1 << enum config_codec. */
 static uint32_t codecs_allowed(uint32_t allow)
 {
@@ -466,6 +472,7 @@ static int open_spaces(struct program *p)
 	if (r == 0)
 		spaces_codecs(d->tables.spaces, codecs_allowed(p->config.codec_allow),
 			      codecs[p->config.codec_default]);
+	d->tables.codec_of[TIER_NVME] = tier_codecs[p->config.nvme_codec];
 	if (r == 0 && p->redis->shared_bytes)
 		spaces_shared_secret(d->tables.spaces, p->redis->shared, p->redis->shared_bytes);
 	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)

@@ -7,6 +7,7 @@
  * is compared. A hash chooses it, so the sample has no stride that a page may have, as from head to
  * head. Plain C is enough for a sample this small.
  */
+#include <limits.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -75,11 +76,13 @@ static uint16_t decoded(const struct error_run *x, const struct page_tile *u, ui
 	}
 }
 
-/* What a tile would be if its plane were int8: k of each of its columns, or FP8_K_NONE where int8
- * cannot hold the column. */
+/* What a tile would be if its plane were int8, or k4 if it is of K: k, and lo and j, of each of its
+ * columns, or FP8_K_NONE and Q4_STEP_NONE where these cannot hold the column. */
 struct as_int8 {
 	uint32_t columns; /* 0: it is of no plane in fp8 */
-	int16_t k[IMAGE_MAX_HEAD_DIM];
+	bool of_k;
+	int16_t k[IMAGE_MAX_HEAD_DIM], j[IMAGE_MAX_HEAD_DIM];
+	uint16_t lo[IMAGE_MAX_HEAD_DIM];
 };
 
 /* Looks at all rows that would have one scale. Rows of a tile may be joined to one (tiles.c), so
@@ -102,17 +105,26 @@ static void as_int8(const struct error_run *x, const struct page_tile *u, uint32
 		return;
 	p = &layout->pieces[chunk / (x->groups * g->kv_heads)];
 	top = u->base - (token - first) * p->token_stride;
-	ret->columns = p->kind == KIND_K ? g->head_dim_k : g->head_dim_v;
+	ret->of_k = p->kind == KIND_K;
+	ret->columns = ret->of_k ? g->head_dim_k : g->head_dim_v;
 	for (uint32_t i = 0; i < ret->columns; i++) {
+		int least = INT_MAX, most = INT_MIN;
 		uint32_t amax = 0;
 
 		for (uint32_t row = 0; row < rows; row++) {
 			const uint8_t *from = top + row * p->token_stride + 2ull * i;
-			const uint32_t code = (from[0] | (uint32_t)from[1] << 8) & 0x7fff;
+			const uint32_t code = from[0] | (uint32_t)from[1] << 8;
+			const int rank = q4_rank(code);
 
-			amax = code > amax ? code : amax;
+			amax = (code & 0x7fff) > amax ? code & 0x7fff : amax;
+			least = rank < least ? rank : least;
+			most = rank > most ? rank : most;
 		}
 		ret->k[i] = (int16_t)int8_exponent(x->is_fp16, amax);
+		ret->lo[i] =
+			(uint16_t)k4_least(x->is_fp16, (uint32_t)q4_rank((uint32_t)least) & 0xffff);
+		ret->j[i] = (int16_t)k4_step(x->is_fp16, ret->lo[i],
+					     (uint32_t)q4_rank((uint32_t)most) & 0xffff);
 	}
 }
 
@@ -126,6 +138,19 @@ static double int8_of(const struct error_run *x, const struct as_int8 *int8, uin
 		       otherwise :
 		       value_of(x->is_fp16,
 				int8_decode(x->is_fp16, k, int8_encode(x->is_fp16, k, source)));
+}
+
+/* The same of k4. */
+static double k4_of(const struct error_run *x, const struct as_int8 *k4, uint32_t column,
+		    uint32_t source, double otherwise)
+{
+	const uint32_t i = column % k4->columns;
+	const int j = k4->j[i];
+
+	if (j == Q4_STEP_NONE)
+		return otherwise;
+	return value_of(x->is_fp16, k4_decode(x->is_fp16, k4->lo[i], j,
+					      k4_encode(x->is_fp16, k4->lo[i], j, source)));
 }
 
 /* Compares rows [first, end) of a tile, at most as many bytes as are left. Returns how many. */
@@ -145,6 +170,12 @@ static uint64_t compare(struct error_run *x, const struct page_tile *u, uint32_t
 			x->sums.squares += was * was;
 			x->sums.errors += (was - is) * (was - is);
 			x->sums.int8_errors += (was - other) * (was - other);
+			if (int8->columns && int8->of_k) {
+				const double four = k4_of(x, int8, at / 2, source, is);
+
+				x->sums.k_errors += (was - is) * (was - is);
+				x->sums.k4_errors += (was - four) * (was - four);
+			}
 		}
 	x->left -= done;
 	return done;

@@ -44,6 +44,14 @@ uint32_t form_most(const struct image_shape *shape)
 	return (uint32_t)(bytes * (100 - FORM_LEAST_PERCENT) / 100);
 }
 
+/* Its least chunks, of codes, have NIBBLES_MOST bytes; each part may end with two shorter ones. */
+uint32_t form_whole(const struct image_shape *shape)
+{
+	const uint64_t bytes = (uint64_t)shape->scale_bytes + shape->payload_bytes;
+
+	return (uint32_t)(bytes + (bytes / NIBBLES_MOST + 2ull * FORM_ENDS) * FORM_HEAD_BYTES);
+}
+
 static bool is_fp8(uint8_t codec)
 {
 	return codec == CODEC_FP8 || codec == CODEC_FP8_NATIVE;

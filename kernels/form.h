@@ -54,6 +54,9 @@ uint32_t form_most(const struct image_shape *shape);
 void form_pack_start(struct form_pack *p, const struct codec_kernels *kernels,
 		     const struct image_geometry *geometry, const struct image_shape *shape,
 		     const uint8_t *image, uint8_t *to);
+/* The most that any form of such an image has. With p->most set to it, and FORM_SPARE bytes more
+ * of room, the form is made whatever that saves. */
+uint32_t form_whole(const struct image_shape *shape);
 /* Goes on for `budget` bytes of the image, or a chunk more. CODEC_MORE; 0: p->n bytes; -E2BIG: it
  * is not worth it. */
 int form_pack_step(struct form_pack *p, uint32_t budget);

@@ -432,6 +432,50 @@ void image_header_geometry(const struct image_header *header, struct image_geome
 	};
 }
 
+/* Appends a piece at `at`. Returns its bytes. */
+static uint64_t add_piece(const struct image_geometry *g, uint8_t *at, uint32_t kind,
+			  uint32_t layer, struct page_piece *ret)
+{
+	const uint64_t value = image_element_bytes(g->dtype),
+		       row = value * (kind == KIND_K ? g->head_dim_k :
+				      kind == KIND_V ? g->head_dim_v :
+						       0),
+		       length = kind == KIND_TYPED  ? g->typed_values :
+				kind == KIND_OPAQUE ? g->opaque_bytes :
+						      0;
+
+	*ret = (struct page_piece){ .base = at,
+				    .head_stride = row * g->block_tokens,
+				    .token_stride = row,
+				    .length = length,
+				    .kind = kind,
+				    .layer = layer };
+	return row * g->block_tokens * g->kv_heads + length * (kind == KIND_TYPED ? value : 1);
+}
+
+uint64_t image_order_pieces(const struct image_geometry *g, uint8_t *page,
+			    struct page_piece *pieces, uint32_t *ret_n)
+{
+	const uintptr_t start = (uintptr_t)page; /* which may be NULL, for sums alone */
+	uint64_t bytes = 0;
+	uint32_t n = 0;
+
+	for (uint32_t layer = 0; layer < g->layers; layer++) {
+		if (g->head_dim_k)
+			bytes += add_piece(g, (uint8_t *)(start + bytes), KIND_K, layer,
+					   &pieces[n++]);
+		if (g->head_dim_v)
+			bytes += add_piece(g, (uint8_t *)(start + bytes), KIND_V, layer,
+					   &pieces[n++]);
+	}
+	for (uint32_t i = 0; i < g->typed_segments; i++)
+		bytes += add_piece(g, (uint8_t *)(start + bytes), KIND_TYPED, 0, &pieces[n++]);
+	if (g->opaque_bytes)
+		bytes += add_piece(g, (uint8_t *)(start + bytes), KIND_OPAQUE, 0, &pieces[n++]);
+	*ret_n = n;
+	return bytes;
+}
+
 uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape)
 {
 	XXH3_state_t state;

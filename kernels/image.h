@@ -222,6 +222,12 @@ static inline uint32_t page_layer_piece(const struct page_layout *layout, uint32
 	return layer * ((g->head_dim_k > 0 ? 1u : 0u) + (g->head_dim_v > 0 ? 1u : 0u));
 }
 
+/* The pieces of a page at `page` whose values lie in the image's order, nothing between; there is
+ * room for 2 * layers + typed_segments + 1 of them, and *ret_n says how many they are. Returns the
+ * bytes of the page. */
+uint64_t image_order_pieces(const struct image_geometry *geometry, uint8_t *page,
+			    struct page_piece *pieces, uint32_t *ret_n);
+
 /* Identity of a block, written into and checked against its header. */
 struct image_identity {
 	uint8_t space_id[32];

@@ -97,6 +97,8 @@ int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
 struct codec_error {
 	double squares, errors; /* both 0: no tile was compared */
 	double int8_errors;     /* what errors would be if the planes that are fp8 were int8 */
+	/* of the K planes that are fp8, and what they would be if these were k4 */
+	double k_errors, k4_errors;
 };
 
 /* Compares a sample of at most `sample` (> 0, even) bytes of the page, from tiles that are fp8 or

@@ -84,44 +84,16 @@ static uint8_t *buffer(uint64_t bytes)
 	return ret;
 }
 
-static void add_piece(struct trial *t, uint32_t kind, uint32_t layer, uint64_t row, uint64_t length)
-{
-	const struct image_geometry *g = &t->layout.geometry;
-	const bool plane = kind == KIND_K || kind == KIND_V;
-
-	t->pieces[t->layout.n_pieces++] = (struct page_piece){
-		.base = (uint8_t *)(uintptr_t)t->page_bytes, /* pages are not there yet */
-		.head_stride = plane ? row * g->block_tokens : 0,
-		.token_stride = plane ? row : 0,
-		.length = length,
-		.kind = kind,
-		.layer = layer,
-	};
-	t->page_bytes += plane              ? row * g->block_tokens * g->kv_heads :
-			 kind == KIND_TYPED ? length * image_element_bytes(g->dtype) :
-					      length;
-}
-
-/* A page in the image's order of values. */
+/* A page in the image's order of values; pages are not there yet. */
 static int lay_out(struct trial *t)
 {
 	const struct image_geometry *g = &t->layout.geometry;
-	const uint64_t value = image_element_bytes(g->dtype);
 
 	t->pieces = calloc(2ull * g->layers + g->typed_segments + 1, sizeof(*t->pieces));
 	if (!t->pieces)
 		return -ENOMEM;
 	t->layout.pieces = t->pieces;
-	for (uint32_t layer = 0; layer < g->layers; layer++) {
-		if (g->head_dim_k)
-			add_piece(t, KIND_K, layer, g->head_dim_k * value, 0);
-		if (g->head_dim_v)
-			add_piece(t, KIND_V, layer, g->head_dim_v * value, 0);
-	}
-	for (uint32_t i = 0; i < g->typed_segments; i++)
-		add_piece(t, KIND_TYPED, 0, 0, g->typed_values);
-	if (g->opaque_bytes)
-		add_piece(t, KIND_OPAQUE, 0, 0, g->opaque_bytes);
+	t->page_bytes = image_order_pieces(g, NULL, t->pieces, &t->layout.n_pieces);
 	return 0;
 }
 
@@ -176,14 +148,6 @@ static int begin(struct trial *t)
 		return -ENOMEM;
 	values_fill(t->values, g->dtype == DTYPE_FP16);
 	return 0;
-}
-
-/* The same layout over one of the two pages. */
-static void lay_over(struct trial *t, struct page_piece *pieces, uint8_t *page)
-{
-	memcpy(pieces, t->pieces, t->layout.n_pieces * sizeof(*pieces));
-	for (uint32_t i = 0; i < t->layout.n_pieces; i++)
-		pieces[i].base = page + (uintptr_t)t->pieces[i].base;
 }
 
 static int all_steps(const struct trial *t, struct codec_run *run)
@@ -293,8 +257,8 @@ static int try_block(struct trial *t)
 	if (!from)
 		return -ENOMEM;
 	to = from + t->layout.n_pieces;
-	lay_over(t, from, t->page);
-	lay_over(t, to, t->other);
+	(void)image_order_pieces(&t->layout.geometry, t->page, from, &t->layout.n_pieces);
+	(void)image_order_pieces(&t->layout.geometry, t->other, to, &t->layout.n_pieces);
 	r = codec_verify(t->kernels, t->image, &t->shape, t->header.checksum);
 	if (r == 0)
 		r = decode(t, from, t->image);

@@ -115,6 +115,9 @@ struct xfer {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal; /* the tenant's, in all ops; as long as the tier is open */
+	/* WRITE: enum kvtier_codec in which the tier may keep the image instead (recode.h); 0: as
+	 * it is. Before `done` it is set to 0 where the image was kept as it is. */
+	uint32_t codec;
 	bool behind;    /* no op waits for it: write-behind, and its questions before a write */
 	bool kept;      /* READ, status < 0: `home` is the tier's for now, see above */
 	int status;     /* 0, or -errno: then the buffer's content is undefined */

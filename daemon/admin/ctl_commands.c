@@ -22,6 +22,7 @@
 #include "tbl_lists.h"
 #include "daemon/config/config_value.h"
 #include "daemon/move/gpu_cache.h"
+#include "daemon/move/lesser.h"
 #include "daemon/move/hints.h"
 #include "daemon/move/purge.h"
 #include "daemon/op/hint.h"
@@ -619,8 +620,10 @@ static void dump_look(void *arg, uint32_t block)
 	struct ctl_request *request = look->request;
 	struct extent where;
 
+	/* of a lesser image the dump's reader could not tell the codec of its space */
 	if (blocks_space(tables->blocks, block) != request->space ||
-	    !extents_in_host(tables, block, &where))
+	    !extents_in_host(tables, block, &where) ||
+	    lesser_at(tables, space_at(tables->spaces, request->space), &where))
 		return;
 	lease_take(tables, &request->lease, block);
 	request->at = 0;

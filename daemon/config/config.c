@@ -467,6 +467,18 @@ static void check_sockets(struct reader *r)
 }
 
 /* The checks that look at several values. */
+static void check_tier_codec(struct reader *r, enum config_row_index i, uint32_t codec)
+{
+	static const enum config_codec codecs[] = {
+		[CONFIG_TIER_CODEC_Q4] = CONFIG_CODEC_Q4,
+		[CONFIG_TIER_CODEC_INT8V4] = CONFIG_CODEC_INT8V4,
+	};
+
+	if (codec != CONFIG_TIER_CODEC_SAME && (r->config->codec_allow >> codecs[codec] & 1) == 0)
+		fail_check(r, i,
+			   "is not in [codec] allow: add it there, or leave blocks as they are");
+}
+
 static void check_together(struct reader *r)
 {
 	struct config *c = r->config;
@@ -494,6 +506,7 @@ static void check_together(struct reader *r)
 	if ((c->codec_allow >> c->codec_default & 1) == 0)
 		fail_check(r, CONFIG_ROW_codec_default,
 			   "is not in [codec] allow: name a default that is");
+	check_tier_codec(r, CONFIG_ROW_nvme_codec, c->nvme_codec);
 }
 
 int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n)

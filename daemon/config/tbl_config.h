@@ -111,6 +111,12 @@ CONFIG(nvme, io, ENUM, "auto", 0, 2, "auto|io_uring|threads",
 CONFIG(nvme, compress, ENUM, "off", 0, 1, "off|auto",
        "auto: blocks become fewer bytes on NVMe, without loss, where that saves 6 % of a space's "
        "bytes or more: 12 % of fp8 blocks. An older kvtierd does not find such blocks.")
+CONFIG(nvme, codec, ENUM, "same", 0, 2, "same|q4|int8v4",
+       "Codec of blocks on NVMe. same: the block's own. q4 or int8v4, which must be in [codec] "
+       "allow: blocks of int8 and fp8 spaces lose values there to be half as many bytes or fewer, "
+       "and have the lesser values once they come back. Those of a prompt's first 64 tokens, and "
+       "of spaces that GPUs have pages of, stay as they are, and so does fp8 where fp8 has lost "
+       "more of K than q4 would. An older kvtierd does not find such blocks.")
 CONFIG(nvme, stall_us, US, "5s", 10000, 600000000, "us",
        "If a read or write takes longer, its disk is offline until the disk answers again.")
 

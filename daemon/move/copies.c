@@ -18,6 +18,7 @@
 #include "daemon/policy/victim.h"
 #include "daemon/policy/place.h"
 #include "daemon/table/space.h"
+#include "lesser.h"
 #include "tables.h"
 #include "daemon/table/space_counts.h"
 
@@ -330,6 +331,24 @@ static int commit(struct tables *tables, const struct space *space, const uint8_
 	return r;
 }
 
+/* The copy on NVMe is as the lesser image, and is written anew unless it would be that again. */
+static bool replace_lesser(struct tables *tables, const struct space *space, enum image_codec codec,
+			   const struct extent *where, uint32_t block)
+{
+	struct extent old;
+
+	if (blocks_pins(tables->blocks, block) > 0 || !extents_in_host(tables, block, &old) ||
+	    !lesser_at(tables, space, &old) || lesser_at(tables, space, where) ||
+	    blocks_variant(tables->blocks, block) != space_variant(space, codec))
+		return false;
+	blocks_move(tables->blocks, block, where);
+	set_owner(tables, where, block);
+	extents_free(tables, &old);
+	if (!lesser_codec(tables, block, TIER_NVME))
+		copies_drop_nvme(tables, block);
+	return true;
+}
+
 int copies_enter(struct tables *tables, const struct space *space, const uint8_t key[32],
 		 enum image_codec codec, const struct extent *where, uint32_t parent, uint32_t *ret)
 {
@@ -340,7 +359,8 @@ int copies_enter(struct tables *tables, const struct space *space, const uint8_t
 	*ret = blocks_find(tables->blocks, key, space->number);
 	assert(*ret != BLOCK_NONE);
 	if (blocks_host_slot(tables->blocks, *ret) != BLOCK_NONE)
-		return 1; /* the same block was stored meanwhile */
+		/* or else the same block was stored meanwhile */
+		return replace_lesser(tables, space, codec, where, *ret) ? 0 : 1;
 	copies_promote(tables, *ret, where, parent);
 	/* The block's disk is out of reach. If another one takes writes, the block gets a copy
 	 * there. */

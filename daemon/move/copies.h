@@ -70,7 +70,8 @@ void copies_condemn(struct tables *tables, uint32_t block);
  * block has no host copy, all of it is dropped. */
 void copies_drop_nvme(struct tables *tables, uint32_t block);
 /* Makes a block of the space, under parent (BLOCK_NONE: it starts a chain), of the image in a slot
- * without owner. 0: the slot is the block's from now on. 1: host memory has this block already.
+ * without owner. 0: the slot is the block's from now on; it takes the place of a lesser image that
+ * nobody uses. 1: host memory has this block already.
  * -ENOSPC, -EXFULL: as blocks_commit() says. In the last three cases the slot stays the caller's.
  * If the table is full, a block is dropped for the new one, as quota_may_take() says. */
 int copies_enter(struct tables *tables, const struct space *space, const uint8_t key[32],

@@ -31,6 +31,8 @@ struct tables {
 	struct blocks *blocks;
 	struct spaces *spaces;
 	struct tier *tiers[TIER_COUNT]; /* NULL: not configured */
+	/* [nvme] codec and [redis] codec: enum kvtier_codec; 0: images stay as they are */
+	uint32_t codec_of[TIER_COUNT];
 	/* they are told of blocks that were stored or used; NULL: there is no such tier */
 	struct writeback *writeback;
 	struct outbox *outbox;

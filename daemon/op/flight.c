@@ -44,6 +44,7 @@
 #include "daemon/session/peer.h"
 #include "daemon/table/block.h"
 #include "daemon/move/copies.h"
+#include "daemon/move/lesser.h"
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
 #include "part.h"
@@ -279,11 +280,13 @@ enum step flight_verify(struct task *task)
 	struct flight *f = flight_of(task);
 	const struct image_header *header = (const void *)f->xfer.buffer;
 
-	/* An image's codec is the space's, or raw where that could not hold the block. Another one
+	/* An image's codec is the space's, or raw where that could not hold the block, or a lesser
+	 * one that the configuration allows. Another one
 	 * with a good header was not made by a kvtierd for this space: it may be less exact than
 	 * the space promises. */
-	if (!space_has(task_space(task), (enum image_codec)header->codec_k,
-		       (enum image_codec)header->codec_v))
+	if (lesser_is(task_space(task), header) &&
+	    !lesser_takes(task->all->tables->spaces, task_space(task), header->codec_k,
+			  header->codec_v))
 		return fail(f, f->from->bad(f));
 	task->job.codec_k = header->codec_k;
 	task->job.geometry = &task_space(task)->geometry;

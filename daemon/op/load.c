@@ -24,6 +24,7 @@
 #include "daemon/write/writeback.h"
 #include "daemon/table/block.h"
 #include "daemon/move/copies.h"
+#include "daemon/move/lesser.h"
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
 #include "flight.h"
@@ -186,6 +187,10 @@ enum step load_serve(struct task *task)
 		return serve_from_gpu(task);
 	task->job.image = extents_address(task->all->tables, &task->where);
 	assert(task->job.image);
+	/* a GPU's kernels do not know its codecs: the engine computes the block, and stores it */
+	if (op->mount->device->unit != DEVICE_NO_UNIT &&
+	    lesser_is(task_space(task), (const void *)task->job.image))
+		return end(task->part, -ENOENT);
 	task->job.image_bytes = extents_bytes(task->all->tables, &task->where);
 	task->job.geometry = &task_space(task)->geometry;
 	task->job.verify =

@@ -302,7 +302,7 @@ static void take_parent(struct ops *all, struct op *op)
 	lease_take(all->tables, &op->tail, parent);
 	copies_touch(all->tables, parent, op->tick);
 	if (op->mount->space->codec == CODECS_Q4)
-		for (; parent != BLOCK_NONE && op->before < STORE_RAW_TOKENS; op->before++)
+		for (; parent != BLOCK_NONE && op->before < SPACE_FIRST_TOKENS; op->before++)
 			parent = blocks_parent(all->tables->blocks, parent);
 }
 

@@ -56,8 +56,6 @@ struct part {
 	struct gpu_use gpu; /* what it has in the memory of the GPU that its pages are in */
 };
 
-enum { STORE_RAW_TOKENS = 64 }; /* of a prompt, which four bits do not hold well enough */
-
 /* One op. */
 struct op {
 	struct ops *all;
@@ -82,7 +80,7 @@ struct op {
 	struct op_hint hint;
 	uint32_t given; /* store: groups of layers that entries LAYERS have given */
 	/* store in four bits: blocks of the chain before its first, as far as they are in host
-	 * memory, at most STORE_RAW_TOKENS */
+	 * memory, at most SPACE_FIRST_TOKENS */
 	uint32_t before;
 	/* store: why no further block can be committed; else 0 */
 	int chain_error;

@@ -22,16 +22,22 @@
 #include "daemon/write/outbox.h"
 #include "daemon/table/block.h"
 #include "daemon/move/copies.h"
+#include "daemon/move/lesser.h"
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
 #include "part.h"
 #include "schedule.h"
 
-/* A block whose disk is out of reach is stored again, since its bytes are here now. */
-static bool can_be_loaded(const struct tables *tables, uint32_t block)
+/* A block whose disk is out of reach is stored again, since its bytes are here now; as is one that
+ * was requantised, or may have been. */
+static bool can_be_loaded(const struct tables *tables, const struct space *space, uint32_t block)
 {
-	return blocks_host_slot(tables->blocks, block) != BLOCK_NONE ||
-	       extents_away(tables, block, NULL);
+	struct extent where;
+
+	if (blocks_host_slot(tables->blocks, block) == BLOCK_NONE)
+		return extents_away(tables, block, NULL) &&
+		       !lesser_wanted(tables->spaces, space, tables->codec_of[TIER_NVME]);
+	return !extents_in_host(tables, block, &where) || !lesser_at(tables, space, &where);
 }
 
 bool store_must_wait(const struct op *op)
@@ -47,7 +53,8 @@ static bool is_kept_raw(const struct part *part)
 	const struct space *space = op->mount->space;
 
 	return space->codec == CODECS_Q4 &&
-	       (uint64_t)(op->before + part->at) * space->geometry.block_tokens < STORE_RAW_TOKENS;
+	       (uint64_t)(op->before + part->at) * space->geometry.block_tokens <
+		       SPACE_FIRST_TOKENS;
 }
 
 /* The codecs of its image. In engine mode its client has encoded it, and says where that was not
@@ -79,7 +86,7 @@ enum step store_admit(struct task *task)
 	if (part->status)
 		return STORE_COMMIT;
 	block = blocks_find(tables->blocks, task->job.identity.key, op->mount->space->number);
-	if (block != BLOCK_NONE && can_be_loaded(tables, block)) {
+	if (block != BLOCK_NONE && can_be_loaded(tables, op->mount->space, block)) {
 		lease_take(tables, &task->lease, block);
 		part->status = 1; /* KVTIER_BLOCK_PRESENT */
 		return STORE_COMMIT;

@@ -570,6 +570,7 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 		return text_fail(text, n, -EOPNOTSUPP,
 				 "geometry.codec: q4 is not for engine mode, as kvtierd decides "
 				 "which blocks are raw");
+	mount->space->on_gpu = mount->space->on_gpu || mount->device->unit != DEVICE_NO_UNIT;
 	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		r = take_images(mount, m, text, n);
 	if (r)

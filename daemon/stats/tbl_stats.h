@@ -148,11 +148,13 @@ STAT("tiers.nvme.stalls_total", tiers_nvme_stalls_total, counter, "stalls",
 STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks",
      "Blocks found at the start")
 STAT("tiers.nvme.coded_blocks_total", tiers_nvme_coded_blocks_total, counter, "blocks",
-     "Blocks written in fewer bytes, as [nvme] compress says; with auto the other written blocks, "
-     "less coding_full_blocks_total, are of spaces that would save less than 6 %")
+     "Blocks written in fewer bytes, as [nvme] compress and codec say; with auto the other written "
+     "blocks, less coding_full_blocks_total, are of spaces that would save less than 6 %")
 STAT("tiers.nvme.coding_full_blocks_total", tiers_nvme_coding_full_blocks_total, counter, "blocks",
      "Blocks written as they are and not in fewer bytes, since there was no memory for that: 64 "
      "MiB of coded ones were on their way already")
+STAT("tiers.nvme.requantised_blocks_total", tiers_nvme_requantised_blocks_total, counter, "blocks",
+     "Blocks written in lesser values, as [nvme] codec says; they are coded blocks, too")
 STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes",
      "Bytes read to find them")
 STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "Time spent to find them")

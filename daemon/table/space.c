@@ -537,6 +537,11 @@ void spaces_codecs(struct spaces *s, uint32_t allowed, uint32_t otherwise)
 	static_assert((int)CODECS_##NUMBER == (int)KVTIER_CODEC_##NUMBER, name);
 GEOMETRY_CODECS(SAME_NUMBER)
 
+uint32_t spaces_allowed(const struct spaces *s)
+{
+	return s->codecs;
+}
+
 static int refuse_codec(const struct spaces *s, uint32_t codec, char *text, size_t n)
 {
 #define NAME(NUMBER, name) [KVTIER_CODEC_##NUMBER] = name,
@@ -901,6 +906,8 @@ void space_measured(struct space *space, const struct codec_error *error)
 	space->error.squares += error->squares - space->error.squares / MEASURES_KEPT;
 	space->error.errors += error->errors - space->error.errors / MEASURES_KEPT;
 	space->error.int8_errors += error->int8_errors - space->error.int8_errors / MEASURES_KEPT;
+	space->error.k_errors += error->k_errors - space->error.k_errors / MEASURES_KEPT;
+	space->error.k4_errors += error->k4_errors - space->error.k4_errors / MEASURES_KEPT;
 }
 
 double space_error(const struct space *space)

@@ -67,9 +67,14 @@ struct space {
 	 * latest measurement began */
 	struct codec_error error;
 	uint64_t measured_ns;
+	bool on_gpu; /* a GPU had pages of it since the start */
 };
 
-enum { SPACES_SHARED_BYTES = 512, SPACES_MAX = 20000 };
+enum {
+	SPACES_SHARED_BYTES = 512,
+	SPACES_MAX = 20000,
+	SPACE_FIRST_TOKENS = 64, /* of a prompt, which four bits do not hold well enough */
+};
 
 /* At most `max` spaces, 1 .. SPACES_MAX. quota stays the caller's. text names the error. */
 int spaces_open(const char *state_dir, uint32_t max, struct quota *quota, struct spaces **ret,
@@ -82,6 +87,7 @@ void spaces_shared_secret(struct spaces *spaces, const uint8_t *secret, size_t n
 /* Which codecs a space of 16-bit values may have, 1 << enum kvtier_codec each, and the codec that
  * it gets if its geometry asks for none, which is one of them. Without this call: all, and fp8. */
 void spaces_codecs(struct spaces *spaces, uint32_t allowed, uint32_t otherwise);
+uint32_t spaces_allowed(const struct spaces *spaces); /* of these */
 /* Loads or makes its secret. The name is a tenant's of the configuration, which this is called for
  * once. Tenants have the numbers 0, 1... in the order of these calls. */
 int spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);

@@ -42,6 +42,7 @@
 #include "daemon/stats/stats.h"
 #include "base/list.h"
 #include "daemon/move/copies.h"
+#include "daemon/move/lesser.h"
 #include "daemon/policy/victim.h"
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
@@ -274,6 +275,7 @@ static void write_done(struct xfer *x)
 		extents_touch(tables, &x->where, x->record.tick,
 			      blocks_tick(tables->blocks, block));
 		stats_add(&tables->stats->v.tiers_nvme_written_bytes_total, x->bytes);
+		stats_add(&tables->stats->v.tiers_nvme_requantised_blocks_total, x->codec != 0);
 	}
 	if (blocks_live(tables->blocks, block))
 		blocks_set_queued(tables->blocks, block, false);
@@ -301,6 +303,7 @@ static int start(struct writeback *w, uint32_t block)
 	write->x.buffer = extents_address(tables, &where);
 	write->x.bytes = bytes;
 	write->x.done = write_done;
+	write->x.codec = lesser_codec(tables, block, TIER_NVME);
 	write->x.record.tick = blocks_tick(tables->blocks, block);
 	memcpy(write->x.record.owner, space->owner, sizeof(space->owner));
 	if (parent != BLOCK_NONE)

@@ -172,7 +172,7 @@ TEST_DO(steps_of_any_budget_find_the_same, each(of_steps));
 static void of_exact(struct bed *b, enum image_codec codec)
 {
 	const struct image_identity identity = { .space_id = { 1 } };
-	struct codec_error error = { 1, 1, 1 };
+	struct codec_error error = { 1, 1, 1, 1, 1 };
 	struct image_shape shape;
 	uint8_t *image;
 	uint32_t steps;

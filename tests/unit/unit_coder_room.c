@@ -53,7 +53,7 @@ static bool nvme_takes(void)
 {
 	struct nvme_coder coder;
 
-	return nvme_coder_pack(&coders, &coder, image, bytes, ended);
+	return nvme_coder_pack(&coders, &coder, image, bytes, 0, ended);
 }
 
 static bool redis_takes(struct redis_pack *pack)

@@ -64,6 +64,19 @@ static void host_free(struct tier *t, const struct extent *where)
 	slabs_free(((struct host *)(void *)t)->slabs, where);
 }
 
+/* The memory of all slots. */
+_Alignas(SLOT) static uint8_t memory[SLABS * SLAB];
+
+static struct image_header *header_of(const struct extent *at)
+{
+	return (void *)(memory + (at->slot >> 16) * SLAB + (at->slot & 0xffff) * SLOT);
+}
+
+static uint8_t *host_address(TEST_UNUSED struct tier *t, const struct extent *at)
+{
+	return (uint8_t *)(void *)header_of(at);
+}
+
 static struct slabs *host_slabs(const struct tier *t)
 {
 	return ((const struct host *)(const void *)t)->slabs;
@@ -87,9 +100,11 @@ static void disk_forget(struct tier *t, const struct extent *where, TEST_UNUSED 
 	((struct disk *)(void *)t)->forgotten++;
 }
 
-static const struct tier_ops memory_ops = {
-	.id = TIER_HOST, .alloc = host_alloc, .free = host_free, .slabs = host_slabs
-};
+static const struct tier_ops memory_ops = { .id = TIER_HOST,
+					    .alloc = host_alloc,
+					    .free = host_free,
+					    .address = host_address,
+					    .slabs = host_slabs };
 static const struct tier_ops disk_ops = { .id = TIER_NVME,
 					  .caps = TIER_CAP_DURABLE,
 					  .forget = disk_forget,
@@ -121,6 +136,7 @@ FIXTURE(set_up)
 	uint8_t bytes[32];
 
 	tables = (struct tables){ 0 };
+	memset(memory, 0, sizeof(memory)); /* the codecs of the space */
 	host = (struct host){ .base.ops = &memory_ops, .base.capacity_bytes = SLABS * SLAB };
 	disk = (struct disk){ .base.ops = &disk_ops, .readable = true, .writable = true };
 	assert_int_equal(slabs_open(&conf, &host.slabs), 0);
@@ -221,6 +237,38 @@ TEST(one_that_memory_has_leaves_the_slot_to_the_caller)
 	assert_int_equal(slabs_owner(host.slabs, &where), SLABS_NO_OWNER);
 	tier_free(&host.base, &where);
 	assert_int_equal(blocks_count(tables.blocks), 1);
+}
+
+/* Its copy on NVMe is as the lesser image was. */
+TEST(a_lesser_image_gives_its_place_to_another)
+{
+	const uint32_t block = entered(1, BLOCK_NONE);
+	const struct extent first = where;
+	struct extent nvme = { .tier = TIER_NVME, .slot = DISK_SLOT };
+
+	blocks_set_nvme(tables.blocks, block, &nvme);
+	header_of(&first)->codec_k = CODEC_K4;
+	header_of(&first)->codec_v = CODEC_V4;
+	assert_int_equal(enter(1, CODEC_FP8, BLOCK_NONE), 0);
+	assert_int_equal(got, block);
+	owns(block, &where);
+	assert_int_equal(slabs_extent(host.slabs, first.slot, &nvme), -ESTALE);
+	assert_false(blocks_nvme(tables.blocks, block, NULL));
+	assert_int_equal(disk.forgotten, 1);
+}
+
+TEST(a_lesser_image_in_use_keeps_its_place)
+{
+	const uint32_t block = entered(1, BLOCK_NONE);
+	const struct extent first = where;
+
+	header_of(&first)->codec_k = CODEC_K4;
+	header_of(&first)->codec_v = CODEC_V4;
+	blocks_pin(tables.blocks, block);
+	assert_int_equal(enter(1, CODEC_FP8, BLOCK_NONE), 1);
+	owns(block, &first);
+	tier_free(&host.base, &where);
+	(void)blocks_unpin(tables.blocks, block);
 }
 
 TEST(one_that_is_away_comes_back_under_its_parent)

@@ -60,26 +60,60 @@ static const uint8_t *space_of(const struct nvme_coder *c)
 
 /* --- before an append --- */
 
-/* The header has a page of its own, with room for the log's tag; the form lies behind it. */
-static enum work_end pack(struct work *work, uint32_t thread)
+/* Makes the record of an image, which may be c->image or what that became. */
+static void make(struct nvme_coder *c, const uint8_t *image, const struct image_shape *shape)
 {
-	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
 	struct form_pack p;
 	uint64_t end;
 	int r;
 
-	(void)thread;
-	form_pack_start(&p, c->shared->kernels, &c->geometry, &c->shape, c->image,
-			c->record + NVME_PAGE);
+	form_pack_start(&p, c->shared->kernels, &c->geometry, shape, image, c->record + NVME_PAGE);
+	if (c->codec)
+		p.most = form_whole(shape);
 	do
 		r = form_pack_step(&p, IMAGE_MAX_BYTES);
 	while (r == CODEC_MORE);
 	end = nvme_round_page((uint64_t)NVME_PAGE + p.n);
 	if (r || end >= nvme_round_page(c->bytes))
-		return WORK_ENDED;
-	memcpy(c->record, c->image, sizeof(struct image_header));
+		return;
+	memcpy(c->record, image, sizeof(struct image_header));
 	memset(c->record + NVME_PAGE + p.n, 0, end - NVME_PAGE - p.n);
 	c->coded_bytes = NVME_PAGE + p.n;
+}
+
+/* It came from a medium as it goes to one. */
+static bool has_codec(const struct nvme_coder *c, uint32_t codec)
+{
+	const struct image_header *header = (const void *)c->image;
+	const struct image_codecs codecs = image_codecs(codec);
+
+	return header->codec_k == codecs.k && header->codec_v == codecs.v;
+}
+
+/* The values of two blocks are in memory at most: one of each thread. */
+static void make_other(struct nvme_coder *c)
+{
+	struct recode *recode =
+		recode_begin(c->shared->kernels, &c->geometry, &c->shape, c->image, c->codec);
+	int r = recode ? CODEC_MORE : -ENOMEM;
+
+	while (r == CODEC_MORE)
+		r = recode_step(recode, IMAGE_MAX_BYTES);
+	if (r == 0)
+		make(c, recode->made, &recode->shape);
+	recode_end(recode);
+}
+
+/* The header has a page of its own, with room for the log's tag; the form lies behind it. */
+static enum work_end pack(struct work *work, uint32_t thread)
+{
+	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
+
+	(void)thread;
+	if (c->codec && !has_codec(c, c->codec))
+		make_other(c);
+	else
+		make(c, c->image, &c->shape);
 	return WORK_ENDED;
 }
 
@@ -88,23 +122,44 @@ static void packed(struct work *work)
 	struct nvme_coder *c = container_of(work, struct nvme_coder, work);
 	const uint64_t plain = nvme_round_page(c->bytes);
 
-	form_trial_learns(&c->shared->trials, space_of(c), plain,
-			  c->coded_bytes ? nvme_round_page(c->coded_bytes) : plain,
-			  loop_now(c->shared->loop));
-	if (!c->coded_bytes)
+	if (!c->codec)
+		form_trial_learns(&c->shared->trials, space_of(c), plain,
+				  c->coded_bytes ? nvme_round_page(c->coded_bytes) : plain,
+				  loop_now(c->shared->loop));
+	if (!c->coded_bytes) {
 		nvme_coder_free(c);
+		c->codec = 0;
+	}
 	c->done(c);
 }
 
-bool nvme_coder_pack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *image,
-		     uint32_t bytes, void (*done)(struct nvme_coder *coder))
+/* Whether the record is made, and the most bytes of its form. */
+static bool is_worth_it(struct nvme_coder *c, uint32_t codec, uint32_t *ret_most)
 {
+	struct nvme_coders *coders = c->shared;
+	struct image_shape other = c->shape;
+
+	if (codec && (has_codec(c, codec) || recode_takes((const void *)c->image, &c->geometry,
+							  &c->shape, codec, &other))) {
+		c->codec = codec;
+		*ret_most = form_whole(&other);
+		return true;
+	}
+	*ret_most = form_most(&c->shape);
+	return coders->compress &&
+	       form_trial_asks(&coders->trials, space_of(c), loop_now(coders->loop));
+}
+
+bool nvme_coder_pack(struct nvme_coders *coders, struct nvme_coder *c, uint8_t *image,
+		     uint32_t bytes, uint32_t codec, void (*done)(struct nvme_coder *coder))
+{
+	uint32_t most;
+
 	*c = (struct nvme_coder){ .shared = coders, .image = image, .bytes = bytes, .done = done };
-	if (!coders->compress || bytes < sizeof(struct image_header) || look_at_image(c))
+	if ((!coders->compress && !codec) || bytes < sizeof(struct image_header) ||
+	    look_at_image(c) || !is_worth_it(c, codec, &most) || threads_start(coders))
 		return false;
-	c->room = nvme_round_page((uint64_t)NVME_PAGE + form_most(&c->shape) + FORM_SPARE);
-	if (!form_trial_asks(&coders->trials, space_of(c), loop_now(coders->loop)))
-		return false;
+	c->room = nvme_round_page((uint64_t)NVME_PAGE + most + FORM_SPARE);
 	if (coders->bytes + c->room <= NVME_CODER_BYTES)
 		c->record = vault_buffer(c->room);
 	if (!c->record) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_coder.h - records that are the coded form of their image (kernels/form.h): made before they
- * are appended, undone after they were read, by threads of the tier's own. For the core thread.
+ * nvme_coder.h - records that are the coded form of their image (kernels/form.h), or of an image in
+ * fewer bits that is made of it (tiers/recode.h): made before they are appended, undone after they
+ * were read, by threads of the tier's own. For the core thread.
  *
  * A record that is made takes memory beside the image: NVME_CODER_BYTES in all. What has no room
  * there, or is not worth it, is appended as it is.
@@ -15,6 +16,7 @@
 #include "base/workers.h"
 #include "kernels/form.h"
 #include "tiers/form_trial.h"
+#include "tiers/recode.h"
 
 enum { NVME_CODER_BYTES = 64 << 20, NVME_CODER_THREADS = 2 };
 
@@ -26,7 +28,7 @@ struct nvme_coders {
 	struct form_trials trials;
 	uint64_t bytes; /* of records that were begun and not freed */
 	uint64_t full;  /* images that were to be coded and had no room */
-	bool compress;  /* records are made; they are undone in any case */
+	bool compress;  /* of images as they are; records are undone in any case */
 };
 
 /* One image on its way. Zeroed: none is. */
@@ -36,6 +38,7 @@ struct nvme_coder {
 	void (*done)(struct nvme_coder *coder); /* on the core thread, from the loop */
 	uint8_t *image;
 	uint32_t bytes; /* of the image's slot */
+	uint32_t codec; /* enum kvtier_codec of the record's image; 0: the image's own */
 	struct image_geometry geometry;
 	struct image_shape shape;
 	uint8_t *record;      /* page-aligned, of vault_buffer(); NULL: none */
@@ -48,10 +51,11 @@ struct nvme_coder {
 int nvme_coders_open(struct nvme_coders *coders, struct loop *loop, bool compress);
 void nvme_coders_close(struct nvme_coders *coders); /* no image is on its way */
 
-/* Begins to make the record of an image that lies in `bytes` bytes. False: it is to be appended as
- * it is. The image is lent until done(). */
+/* Begins to make the record of an image that lies in `bytes` bytes, in another codec if one is
+ * asked for (xfer.codec). False: it is to be appended as it is. The image is lent until done(),
+ * where coder->codec is 0 unless it got that codec. */
 bool nvme_coder_pack(struct nvme_coders *coders, struct nvme_coder *coder, uint8_t *image,
-		     uint32_t bytes, void (*done)(struct nvme_coder *coder));
+		     uint32_t bytes, uint32_t codec, void (*done)(struct nvme_coder *coder));
 /* Begins to undo a record of coded_bytes, which lies at the start of a buffer of `bytes` bytes and
  * may be anything; the image takes its place. 0, and the buffer is lent until done(); or -errno:
  * there are no threads. */

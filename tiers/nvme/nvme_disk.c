@@ -186,6 +186,7 @@ static void made(struct nvme_coder *coder)
 	struct nvme_transfer *t = container_of(coder, struct nvme_transfer, coder);
 
 	t->disk->coding--;
+	t->x->codec = coder->codec;
 	append_late(t);
 }
 
@@ -202,9 +203,12 @@ static int start_write(struct nvme_transfer *t, struct xfer *x)
 	struct nvme_disk *d = t->disk;
 
 	t->coder = (struct nvme_coder){ 0 };
-	if (!d->coders->compress || !nvme_log_affords(d->log, x->bytes + d->coding_bytes) ||
-	    !nvme_coder_pack(d->coders, &t->coder, x->buffer, x->bytes, made))
+	if ((!d->coders->compress && !x->codec) ||
+	    !nvme_log_affords(d->log, x->bytes + d->coding_bytes) ||
+	    !nvme_coder_pack(d->coders, &t->coder, x->buffer, x->bytes, x->codec, made)) {
+		x->codec = 0;
 		return start_append(t, x);
+	}
 	d->coding++;
 	d->coding_bytes += x->bytes;
 	return 0;

@@ -184,9 +184,9 @@ int nvme_image_within(const struct image_header *header, uint32_t bytes,
 
 	if (bytes > IMAGE_MAX_BYTES || nvme_image_check(header, &image_bytes, ret_payload_offset))
 		return -EBADMSG;
-	if (header->codec_k == CODEC_LOSSLESS ? image_bytes > bytes : image_bytes != bytes)
-		return -EBADMSG;
-	return 0;
+	if (header->codec_k == CODEC_LOSSLESS || header->codec_v == CODEC_V4)
+		return image_bytes > bytes ? -EBADMSG : 0;
+	return image_bytes != bytes ? -EBADMSG : 0;
 }
 
 bool nvme_tag_fits(const struct image_header *header)

@@ -124,7 +124,7 @@ static_assert(sizeof(struct nvme_header) == 64, "nvme_header");
 
 struct nvme_tag {
 	uint32_t magic;
-	uint32_t image_bytes; /* the record's for its image, which may be lossless and shorter */
+	uint32_t image_bytes; /* the record's for its image, which may be shorter */
 	uint8_t uuid[16];
 	uint64_t sequence;
 	uint64_t epoch;
@@ -212,7 +212,7 @@ int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity 
 int nvme_image_check(const struct image_header *header, uint32_t *ret_image_bytes,
 		     uint32_t *ret_payload_offset);
 /* nvme_image_check(), and that a record with so many bytes for its image may have this one: a
- * lossless image may be shorter, and has zeros behind it. */
+ * lossless image may be shorter, as may a requantised one (recode.h), and has zeros behind it. */
 int nvme_image_within(const struct image_header *header, uint32_t bytes,
 		      uint32_t *ret_payload_offset);
 bool nvme_tag_fits(const struct image_header *header); /* in the image's padding */
