@@ -466,7 +466,6 @@ static void check_sockets(struct reader *r)
 	}
 }
 
-/* The checks that look at several values. */
 static void check_tier_codec(struct reader *r, enum config_row_index i, uint32_t codec)
 {
 	static const enum config_codec codecs[] = {
@@ -479,6 +478,7 @@ static void check_tier_codec(struct reader *r, enum config_row_index i, uint32_t
 			   "is not in [codec] allow: add it there, or leave blocks as they are");
 }
 
+/* The checks that look at several values. */
 static void check_together(struct reader *r)
 {
 	struct config *c = r->config;

@@ -281,8 +281,7 @@ enum step flight_verify(struct task *task)
 	const struct image_header *header = (const void *)f->xfer.buffer;
 
 	/* An image's codec is the space's, or raw where that could not hold the block, or a lesser
-	 * one that the configuration allows. Another one
-	 * with a good header was not made by a kvtierd for this space: it may be less exact than
+	 * one that the configuration allows. Another one with a good header may be less exact than
 	 * the space promises. */
 	if (lesser_is(task_space(task), header) &&
 	    !lesser_takes(task->all->tables->spaces, task_space(task), header->codec_k,
