@@ -67,20 +67,18 @@ struct recode *recode_begin(const struct codec_kernels *kernels, const struct im
 	r->layout.geometry = *g;
 	r->layout.pieces = at;
 	(void)image_order_pieces(g, r->made + aligned(made.image_bytes), at, &r->layout.n_pieces);
+	memcpy(r->identity.key, header_of(r)->key, sizeof(r->identity.key));
+	memcpy(r->identity.space_id, header_of(r)->space_id, sizeof(r->identity.space_id));
 	kernels->verify_start(&r->run, image, shape, header_of(r)->checksum);
 	return r;
 }
 
 static int next(struct recode *r)
 {
-	struct image_identity identity;
-
-	memcpy(identity.key, header_of(r)->key, sizeof(identity.key));
-	memcpy(identity.space_id, header_of(r)->space_id, sizeof(identity.space_id));
 	if (++r->stage == DECODE)
 		return r->kernels->decode_start(&r->run, &r->layout, 0, r->image);
-	return r->kernels->encode_start(&r->run, &r->layout, 0, r->codecs.k, r->codecs.v, &identity,
-					r->made);
+	return r->kernels->encode_start(&r->run, &r->layout, 0, r->codecs.k, r->codecs.v,
+					&r->identity, r->made);
 }
 
 int recode_step(struct recode *r, uint32_t budget)

@@ -24,6 +24,7 @@ struct recode {
 	size_t room;
 	uint8_t *scratch;
 	int stage;
+	struct image_identity identity; /* which `run` has a pointer to */
 	struct codec_run run;
 };
 
