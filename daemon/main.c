@@ -473,6 +473,7 @@ static int open_spaces(struct program *p)
 		spaces_codecs(d->tables.spaces, codecs_allowed(p->config.codec_allow),
 			      codecs[p->config.codec_default]);
 	d->tables.codec_of[TIER_NVME] = tier_codecs[p->config.nvme_codec];
+	d->tables.codec_of[TIER_REDIS] = tier_codecs[p->config.redis_codec];
 	if (r == 0 && p->redis->shared_bytes)
 		spaces_shared_secret(d->tables.spaces, p->redis->shared, p->redis->shared_bytes);
 	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)

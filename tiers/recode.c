@@ -20,14 +20,20 @@ static const struct image_header *header_of(const struct recode *r)
 	return (const void *)r->image;
 }
 
+bool recode_has(const struct image_header *header, uint32_t codec)
+{
+	const struct image_codecs codecs = image_codecs(codec);
+
+	return header->codec_k == codecs.k && header->codec_v == codecs.v;
+}
+
 bool recode_takes(const struct image_header *header, const struct image_geometry *g,
 		  const struct image_shape *shape, uint32_t codec, struct image_shape *ret)
 {
 	const struct image_codecs codecs = image_codecs(codec);
 
 	return image_codec_scales(header->codec_k) && image_codec_scales(header->codec_v) &&
-	       (header->codec_k != codecs.k || header->codec_v != codecs.v) &&
-	       !image_shape(g, codecs.k, codecs.v, ret, NULL) &&
+	       !recode_has(header, codec) && !image_shape(g, codecs.k, codecs.v, ret, NULL) &&
 	       ret->image_bytes < shape->image_bytes;
 }
 

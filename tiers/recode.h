@@ -28,8 +28,10 @@ struct recode {
 	struct codec_run run;
 };
 
-/* Whether an image with this good header would become one of fewer bytes of this codec (enum
- * kvtier_codec), and its shape: its codecs lose values already, and are not these. */
+/* Whether an image has this codec (enum kvtier_codec). */
+bool recode_has(const struct image_header *header, uint32_t codec);
+/* Whether an image with this good header would become one of fewer bytes of this codec, and
+ * its shape: its codecs lose values already, and are not these. */
 bool recode_takes(const struct image_header *header, const struct image_geometry *geometry,
 		  const struct image_shape *shape, uint32_t codec, struct image_shape *ret);
 /* Begins, with memory for the block's values and for what it becomes. The image's header was

@@ -507,6 +507,7 @@ static void check_together(struct reader *r)
 		fail_check(r, CONFIG_ROW_codec_default,
 			   "is not in [codec] allow: name a default that is");
 	check_tier_codec(r, CONFIG_ROW_nvme_codec, c->nvme_codec);
+	check_tier_codec(r, CONFIG_ROW_redis_codec, c->redis_codec);
 }
 
 int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n)

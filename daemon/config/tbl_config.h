@@ -174,6 +174,11 @@ CONFIG(redis, compress, ENUM, "off", 0, 1, "off|auto",
        "auto: blocks become fewer bytes in Redis, without loss, where that saves 6 % of a space's "
        "bytes or more: 12 % of fp8 blocks. Set it when all nodes have a kvtierd that knows this "
        "option: to an older one such a block is a miss.")
+CONFIG(redis, codec, ENUM, "same", 0, 2, "same|q4|int8v4",
+       "Codec of blocks in Redis, as [nvme] codec is on NVMe, for the same blocks: same, q4 or "
+       "int8v4. It is of this node's writes; a block that Redis has already stays as it is. Set it "
+       "when all nodes have a kvtierd that knows this option: to an older one such a block is a "
+       "miss, as it is where [codec] allow forbids it.")
 CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
        "File with the secret that keys of blocks are made from: 32 to 512 bytes, the same on all "
        "nodes that share blocks (head -c 32 /dev/urandom). Only its owner and group may have "

@@ -5,6 +5,7 @@
 #include "daemon/table/block.h"
 #include "daemon/table/space.h"
 #include "tables.h"
+#include "tiers/recode.h"
 
 /* An engine that asked for all bits gets them from any tier. Without V planes K is the latent of an
  * MLA model, and a part of it a RoPE part, which wants 8 bits. */
@@ -43,6 +44,16 @@ bool lesser_at(const struct tables *tables, const struct space *space, const str
 	const struct image_header *header = (const void *)tier_address(tables_host(tables), where);
 
 	return header && lesser_is(space, header);
+}
+
+uint32_t lesser_own(const struct tables *tables, uint32_t block, const struct extent *where)
+{
+	const struct image_header *header = (const void *)tier_address(tables_host(tables), where);
+	const struct space *space = space_at(tables->spaces, blocks_space(tables->blocks, block));
+
+	if (!space || !header || !lesser_is(space, header))
+		return 0;
+	return recode_has(header, CODECS_Q4) ? CODECS_Q4 : CODECS_INT8V4;
 }
 
 bool lesser_wanted(const struct spaces *spaces, const struct space *space, uint32_t codec)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lesser.h - blocks that have fewer bits on a medium than their space's codec gives them, as [nvme]
- * codec says, and keep these when they come back: lesser images. Core thread only.
+ * codec and [redis] codec say, and keep these when they come back: lesser images. Core thread only.
  */
 #ifndef KVTIER_LESSER_H
 #define KVTIER_LESSER_H
@@ -23,6 +23,8 @@ bool lesser_takes(const struct spaces *spaces, const struct space *space, uint8_
 /* Whether an image that was verified is a lesser one. */
 bool lesser_is(const struct space *space, const struct image_header *header);
 bool lesser_at(const struct tables *tables, const struct space *space, const struct extent *where);
+/* The codec (enum kvtier_codec) of a block's image, if that is a lesser one; else 0. */
+uint32_t lesser_own(const struct tables *tables, uint32_t block, const struct extent *where);
 /* Whether blocks of the space may get this codec (enum kvtier_codec) on a medium. GPUs have no
  * pages of it, and from fp8 to q4 it was measured that fp8 loses less of K than q4 would. */
 bool lesser_wanted(const struct spaces *spaces, const struct space *space, uint32_t codec);

@@ -59,7 +59,8 @@ struct source_ops {
 	enum step (*look)(struct flight *f);
 	enum step (*failed)(struct flight *f); /* xfer.status says why */
 	enum step (*bad)(struct flight *f);    /* the bytes read are no image of the block */
-	void (*landed)(struct flight *f);      /* may be NULL */
+	bool shared; /* other nodes may have what this one's configuration forbids: it stays */
+	void (*landed)(struct flight *f); /* may be NULL */
 };
 
 int flights_open(struct flights *flights, uint32_t max)
@@ -286,7 +287,8 @@ enum step flight_verify(struct task *task)
 	if (lesser_is(task_space(task), header) &&
 	    !lesser_takes(task->all->tables->spaces, task_space(task), header->codec_k,
 			  header->codec_v))
-		return fail(f, f->from->bad(f));
+		return fail(f, f->from->shared && header->codec_v == CODEC_V4 ? FLIGHT_MISS :
+										f->from->bad(f));
 	task->job.codec_k = header->codec_k;
 	task->job.geometry = &task_space(task)->geometry;
 	task->job.image = f->xfer.buffer;
@@ -497,6 +499,7 @@ static const struct source_ops from_redis = {
 	.look = redis_look,
 	.failed = redis_failed,
 	.bad = redis_bad,
+	.shared = true,
 };
 
 /* --- for load.c --- */

@@ -180,6 +180,8 @@ STAT("tiers.redis.coding_full_blocks_total", tiers_redis_coding_full_blocks_tota
      "blocks",
      "Blocks written as they are and not in fewer bytes, since there was no memory for that: 64 "
      "MiB of coded ones were on their way already")
+STAT("tiers.redis.requantised_blocks_total", tiers_redis_requantised_blocks_total, counter,
+     "blocks", "Blocks written in lesser values, as [redis] codec says, or as NVMe had them")
 STAT("tiers.redis.saved_bytes_total", tiers_redis_saved_bytes_total, counter, "bytes",
      "Bytes by which coded blocks were shorter")
 STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, counter, "blocks",

@@ -37,6 +37,7 @@
 #include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/move/copies.h"
+#include "daemon/move/lesser.h"
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
 #include "base/log.h"
@@ -48,6 +49,7 @@ struct outbox_entry {
 	uint32_t block; /* BLOCK_NONE: inherited */
 	uint32_t bytes;
 	struct extent slot;            /* inherited */
+	uint32_t codec;                /* inherited: xfer.codec */
 	const struct redis_seal *seal; /* its tenant's */
 };
 
@@ -179,6 +181,14 @@ static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 	return space ? space->seal : NULL;
 }
 
+/* The image's codec in Redis (xfer.codec); that of a lesser image is its own. */
+static uint32_t codec_of(const struct outbox *o, uint32_t block, const struct extent *where)
+{
+	const uint32_t codec = lesser_codec(o->tables, block, TIER_REDIS);
+
+	return codec ? codec : lesser_own(o->tables, block, where);
+}
+
 static bool is_writable(const struct outbox *o, uint32_t block)
 {
 	const struct redis_seal *seal = seal_of(o, block);
@@ -209,9 +219,11 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 	struct outbox *o = outbox;
 	const uint64_t eighth = eighth_of_memory(o), max = max_bytes(o);
 	const uint32_t bytes = extents_bytes(o->tables, slot);
-	const struct outbox_entry entry = {
-		.block = BLOCK_NONE, .slot = *slot, .bytes = bytes, .seal = seal_of(o, block)
-	};
+	const struct outbox_entry entry = { .block = BLOCK_NONE,
+					    .slot = *slot,
+					    .codec = codec_of(o, block, slot),
+					    .bytes = bytes,
+					    .seal = seal_of(o, block) };
 	int r;
 
 	if (o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT ||
@@ -291,6 +303,7 @@ static void written(struct xfer *x)
 		return;
 	}
 	stats_add(&v->tiers_redis_written_bytes_total, x->bytes);
+	stats_add(&v->tiers_redis_requantised_blocks_total, x->codec != 0);
 	end(out, &v->tiers_redis_written_blocks_total);
 }
 
@@ -301,6 +314,7 @@ static void write_value(struct outbox_write *out)
 	x->op = XFER_WRITE;
 	x->buffer = out->image;
 	x->bytes = out->entry.bytes;
+	x->codec = out->entry.codec;
 	x->done = written;
 	if (tier_submit(out->outbox->tier, x))
 		skip(out);
@@ -337,6 +351,7 @@ static uint8_t *image_of(struct outbox *o, struct outbox_write *out)
 	    copies_image_bytes(tables, block) != out->entry.bytes)
 		return NULL;
 	lease_take(tables, &out->lease, block);
+	out->entry.codec = codec_of(o, block, &where);
 	return extents_address(tables, &where);
 }
 

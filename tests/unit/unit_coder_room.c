@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: where [nvme] or [redis] compress is auto, an image that was to be coded and found no room
- * is counted apart from one whose space would save too little; threads that code are made when the
- * first record asks for them. Method: the coders of both tiers by themselves, told that their
- * memory is used up.
+ * is counted apart from one whose space would save too little; what was to be requantised and found
+ * no room is counted, too, and sent as it is; threads that code are made when the first record asks
+ * for them. Method: the coders of both tiers by themselves, told that their memory is used up.
  */
+#include <string.h>
+
 #include "base/loop.h"
 #include "tests/lib/lib_nvme.h"
 #include "tests/lib/test.h"
@@ -105,6 +107,74 @@ TEST(redis_does_not_tell_what_is_not_worth_it)
 	not_worth_it(&packer.trials, 1);
 	assert_false(redis_takes(&pack));
 	assert_false(pack.full);
+}
+
+/* An int8 image with a good header; nobody comes to look at its values. */
+static void become_int8(void)
+{
+	const struct image_geometry geometry = { .dtype = DTYPE_BF16,
+						 .layers = 1,
+						 .kv_heads = 1,
+						 .head_dim_k = 64,
+						 .head_dim_v = 64,
+						 .block_tokens = 64 };
+	const struct image_identity identity = { .space_id = { 1 } };
+
+	assert_int_equal(image_shape(&geometry, CODEC_INT8, CODEC_INT8, &shape, NULL), 0);
+	assert_true(shape.image_bytes <= KIT_IMAGE_MAX);
+	memset(image, 0, shape.image_bytes);
+	image_header_fill((void *)image, &geometry, CODEC_INT8, CODEC_INT8, &shape, &identity);
+	image_seal((void *)image, image_checksum(image, &shape));
+	bytes = shape.image_bytes;
+}
+
+TEST(nvme_requantises_nothing_that_has_no_room)
+{
+	struct nvme_coder coder;
+
+	become_int8();
+	assert_int_equal(nvme_coders_open(&coders, loop, false), 0);
+	coders.bytes = NVME_CODER_BYTES;
+	assert_false(nvme_coder_pack(&coders, &coder, image, bytes, CODECS_Q4, ended));
+	assert_int_equal(coders.full, 1);
+}
+
+TEST(redis_requantises_nothing_that_has_no_room)
+{
+	struct redis_pack pack;
+
+	become_int8();
+	packer.bytes = REDIS_PACK_BYTES;
+	assert_false(redis_pack_lesser(&packer, &pack, image, &shape, CODECS_Q4));
+	assert_true(pack.full && !pack.lesser);
+	assert_int_equal(packer.bytes, REDIS_PACK_BYTES);
+}
+
+TEST(redis_gives_the_room_of_a_lesser_image_back)
+{
+	struct redis_pack pack;
+
+	become_int8();
+	assert_true(redis_pack_lesser(&packer, &pack, image, &shape, CODECS_Q4));
+	assert_true(packer.bytes >= shape.logical_bytes);
+	while (redis_pack_step(&packer, &pack, 1) == CODEC_MORE)
+		;
+	assert_true(pack.lesser && recode_has((void *)pack.recode->made, CODECS_Q4));
+	redis_pack_free(&packer, &pack);
+	assert_int_equal(packer.bytes, 0);
+}
+
+TEST(redis_sends_a_damaged_image_as_it_is)
+{
+	struct redis_pack pack;
+
+	become_int8();
+	image[shape.payload_offset] ^= 1;
+	assert_true(redis_pack_lesser(&packer, &pack, image, &shape, CODECS_Q4));
+	while (redis_pack_step(&packer, &pack, 1) == CODEC_MORE)
+		;
+	assert_true(!pack.lesser && !pack.recode);
+	assert_int_equal(packer.bytes, 0);
 }
 
 TEST(without_compress_threads_wait_for_a_coded_record)

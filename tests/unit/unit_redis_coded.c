@@ -96,7 +96,8 @@ static void store_coded(const struct block *block)
 
 	rig_set(&set, block, 0);
 	assert_int_equal(redis_command_set(&set.command, block->name, block->image, &block->shape,
-					   (struct redis_coded){ coded + head, n - head },
+					   (struct redis_coded){ .bytes = coded + head,
+								 .n = n - head },
 					   &redis_test_seal, 0),
 			 0);
 	assert_int_equal(rig_do(&r, &set), 0);

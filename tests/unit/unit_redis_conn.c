@@ -332,10 +332,25 @@ PLANTED(anothers_seal)
 	free(packed);
 }
 
+/* Sealed with the secret, as a node that is broken might: it says that it lost values, but has
+ * them. */
+PLANTED(an_image_that_is_no_lesser_one)
+{
+	uint8_t *packed = malloc(p.b.shape.packed_bytes);
+
+	block_pack(&p.b, packed);
+	(void)redis_sealed_as(&redis_test_seal, REDIS_VALUE_LESSER, packed, p.b.shape.packed_bytes,
+			      p.value);
+	redis_put(&rig_server, p.b.name, p.value, block_bytes(&p.b));
+	assert_int_equal(rig_load(&r, &p.get, &p.b), -EBADMSG);
+	rig_is_poison(&p.get);
+	free(packed);
+}
+
 /* Of an older kvtierd, the image alone; of a newer one. */
 PLANTED(other_forms)
 {
-	p.value[4] = REDIS_VALUE_CODED + 1;
+	p.value[4] = REDIS_VALUE_LESSER + 1;
 	redis_put(&rig_server, p.b.name, p.value, block_bytes(&p.b));
 	assert_int_equal(rig_load(&r, &p.get, &p.b), -ENOTSUP);
 	rig_is_poison(&p.get);

@@ -221,6 +221,8 @@ TEST(envelopes)
 	assert_int_equal(redis_envelope_check(&one), 0);
 	one.form = REDIS_VALUE_CODED;
 	assert_int_equal(redis_envelope_check(&one), 0);
+	one.form = REDIS_VALUE_LESSER;
+	assert_int_equal(redis_envelope_check(&one), 0);
 	one.form++;
 	assert_int_equal(redis_envelope_check(&one), -ENOTSUP);
 	other.reserved1 = 1;

@@ -382,7 +382,7 @@ TEST(a_value_of_another_form_is_a_miss_and_stays)
 	/* form 1 */
 	redis_put(&server[0], name, value + sizeof(struct redis_envelope), n - REDIS_SEAL_BYTES);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
-	value[offsetof(struct redis_envelope, form)] = REDIS_VALUE_CODED + 1;
+	value[offsetof(struct redis_envelope, form)] = REDIS_VALUE_LESSER + 1;
 	redis_put(&server[0], name, value, n);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).other_forms_total, 2);

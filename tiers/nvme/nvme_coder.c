@@ -81,13 +81,10 @@ static void make(struct nvme_coder *c, const uint8_t *image, const struct image_
 	c->coded_bytes = NVME_PAGE + p.n;
 }
 
-/* It came from a medium as it goes to one. */
+/* If so, it came from a medium as it goes to one. */
 static bool has_codec(const struct nvme_coder *c, uint32_t codec)
 {
-	const struct image_header *header = (const void *)c->image;
-	const struct image_codecs codecs = image_codecs(codec);
-
-	return header->codec_k == codecs.k && header->codec_v == codecs.v;
+	return recode_has((const void *)c->image, codec);
 }
 
 /* The values of two blocks are in memory at most: one of each thread. */

@@ -147,6 +147,7 @@ static void job_fill(const struct redis *r, struct redis_job *job, struct xfer *
 	job->op = x->op;
 	job->seal = x->seal;
 	job->buffer = x->buffer;
+	job->codec = x->op == XFER_WRITE ? x->codec : 0;
 	job->deadline_ns = loop_now(r->loop) + (uint64_t)r->timeout_ms * 1000000;
 	atomic_store_explicit(&job->cancelled, false, memory_order_relaxed);
 	job->value = (struct redis_value){ .identity = x->identity,
@@ -269,6 +270,8 @@ static void complete(struct redis *r, struct redis_job *job, int status)
 
 	if (job->value.geometry && (status == 0 || status == -EFBIG))
 		x->bytes = job->value.bytes;
+	if (!job->lesser)
+		x->codec = 0;
 	r->lent[job - r->jobs] = NULL;
 	job->xfer = NULL;
 	mails_append(&r->free_jobs, &job->mail);

@@ -5,9 +5,9 @@
  * How the tier is made, and how it is run: README.md in this folder.
  *
  * A value is the packed image (daemon/IMAGE.md: header, scales, payload, no padding) in an envelope
- * with a MAC, or with `compress` often the coded form of it (kernels/form.h). Its name is
- * key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the block's key in 64 hex
- * digits.
+ * with a MAC, or with `compress` often the coded form of it (kernels/form.h), or where an xfer has
+ * a codec a lesser image (tiers/recode.h). Its name is key_prefix, 16 hex digits of the tenant
+ * (redis_seal.h), a colon, and the block's key in 64 hex digits.
  *
  * The tier has two threads. The core thread calls the functions below. An I/O thread of the tier's
  * own has the connections, so an endpoint that is slow, large or lying costs the core a slot for a

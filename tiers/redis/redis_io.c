@@ -278,12 +278,18 @@ static void sent_done(struct redis_command *command)
 	}
 }
 
-/* Whether the job's image is to be coded before it is sent. */
+/* Whether the job's image is to become a form or a lesser image before it is sent. */
 static bool begin_pack(struct redis_io *io, struct redis_job *job)
 {
-	if (job->op != XFER_WRITE || !io->tier->compress ||
-	    !redis_pack_begin(&io->packer, &job->pack, job->buffer, &job->shape,
-			      loop_now(io->loop)))
+	struct redis_packer *packer = &io->packer;
+	struct redis_pack *pack = &job->pack;
+
+	if (job->op != XFER_WRITE)
+		return false;
+	if (!(job->codec &&
+	      redis_pack_lesser(packer, pack, job->buffer, &job->shape, job->codec)) &&
+	    (pack->lesser || pack->full || !io->tier->compress ||
+	     !redis_pack_begin(packer, pack, job->buffer, &job->shape, loop_now(io->loop))))
 		return false;
 	job->phase = REDIS_PACKING;
 	mails_append(&io->packing, &job->mail);

@@ -54,6 +54,7 @@ void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
 {
 	assert(job->phase != REDIS_ENDED && status <= 0);
 	loop_timer_unset(io->loop, &job->timer);
+	job->lesser = job->pack.lesser;
 	redis_pack_free(&io->packer, &job->pack);
 	job->phase = REDIS_ENDED;
 	job->status = io->stopping && status == -ECONNRESET ? -ECANCELED : status;
@@ -99,6 +100,7 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 {
 	struct redis_command *c = &job->command;
 	const struct redis *r = job->endpoint->io->tier;
+	const struct recode *made = job->pack.recode;
 	const char *name = job->name.text;
 	int err = job->asking ? send_asking(job, conn) : 0;
 
@@ -111,8 +113,10 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 		c->value = &job->value;
 		break;
 	case XFER_WRITE:
-		err = redis_command_set(c, name, job->buffer, &job->shape,
-					(struct redis_coded){ job->pack.bytes, job->pack.n },
+		err = redis_command_set(c, name, made ? made->made : job->buffer,
+					made ? &made->shape : &job->shape,
+					(struct redis_coded){ job->pack.bytes, job->pack.n,
+							      job->pack.lesser },
 					job->seal, r->ttl_ms);
 		break;
 	case XFER_PROBE:

@@ -17,7 +17,7 @@
  *
  * A job's phases:
  *
- *	mail.asked ──> PACKING ──> (a write that is to be coded)
+ *	mail.asked ──> PACKING ──> (a write that is to be coded, or requantised)
  *	mail.asked ──> WAITING for a link ──> SENT ──reply, deadline──> ENDED ──> mail.answered
  *	                 ^                     │
  *	                 ├── DELAYED <─────────┤ -TRYAGAIN, -CLUSTERDOWN, a redirect not followed
@@ -77,6 +77,8 @@ struct redis_job {
 	const struct redis_seal *seal; /* of a write */
 	struct xfer *xfer;             /* the core's; NULL: free */
 	enum xfer_op op;
+	uint32_t codec; /* of a write: xfer.codec */
+	bool lesser;    /* ENDED: a write of a lesser image */
 	uint8_t *buffer;
 	struct redis_name name;
 	uint64_t deadline_ns;

@@ -63,7 +63,9 @@ int redis_command_set(struct redis_command *c, const char *name, const uint8_t *
 	size_t at = begin(c, ttl_ms ? 5 : 3), head;
 	char ttl[24];
 
-	if (redis_envelope_make(&envelope, coded.n ? REDIS_VALUE_CODED : REDIS_VALUE_FORM))
+	if (redis_envelope_make(&envelope, coded.n      ? REDIS_VALUE_CODED :
+					   coded.lesser ? REDIS_VALUE_LESSER :
+							  REDIS_VALUE_FORM))
 		return -EIO;
 	put_word(c, &at, "SET");
 	put_word(c, &at, name);
@@ -129,6 +131,8 @@ int redis_front_check(const struct redis_front *front, const struct image_identi
 
 	if (r)
 		return r;
+	if (front->envelope.form == REDIS_VALUE_LESSER && front->header.codec_v != CODEC_V4)
+		return -EBADMSG;
 	return image_header_check(&front->header, geometry, identity, ret) ? -EBADMSG : 0;
 }
 

@@ -99,10 +99,11 @@ struct redis_command {
 
 /* The words end with NULL: { "GET", name, NULL }. */
 void redis_command_make(struct redis_command *c, const char *const *words);
-/* The coded form of an image; n 0: the image is sent as it is. */
+/* The coded form of an image; n 0: the image is sent as it is, which may be a lesser one. */
 struct redis_coded {
 	const uint8_t *bytes;
 	uint32_t n;
+	bool lesser;
 };
 /* SET. The image is complete, as it lies in memory; its packed parts become pieces of the command,
  * or its header and its coded form. ttl_ms 0: the value stays. -EIO: the system gives no random

@@ -61,7 +61,7 @@ int redis_envelope_check(const struct redis_envelope *e)
 		return -ENOTSUP; /* form 1 began with the image */
 	if (e->magic != REDIS_VALUE_MAGIC)
 		return -EBADMSG;
-	if (e->form != REDIS_VALUE_FORM && e->form != REDIS_VALUE_CODED)
+	if (e->form < REDIS_VALUE_FORM || e->form > REDIS_VALUE_LESSER)
 		return -ENOTSUP;
 	return e->reserved0 || e->reserved1 ? -EBADMSG : 0;
 }

@@ -4,7 +4,7 @@
  * tenant's part of its name, and a MAC around the packed image. Format and reasons:
  * daemon/IMAGE.md, "In Redis".
  *
- *	envelope (32) | header (128) | scales | payload | MAC (16)
+ *	envelope (32) | header (128) | scales | payload | MAC (16)	also of a lesser image
  *	envelope (32) | header (128) | coded form of both | MAC (16)
  *
  * A MAC is made piece by piece, in the order of the value, while the pieces go out or come in. Each
@@ -27,6 +27,8 @@ enum {
 	/* 1: the packed image alone, as earlier versions wrote it */
 	REDIS_VALUE_FORM = 2,
 	REDIS_VALUE_CODED = 3, /* header, and the coded form of the rest (kernels/form.h) */
+	/* a packed image that lost values (recode.h): its V is v4, and its space's is not */
+	REDIS_VALUE_LESSER = 4,
 	REDIS_NONCE_BYTES = 16,
 	REDIS_MAC_BYTES = 16,
 	REDIS_TAG_BYTES = 16, /* hex digits */
@@ -55,7 +57,7 @@ void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret);
 
 /* Makes an envelope of a form with a fresh nonce. -EIO: the system gives no random bytes. */
 int redis_envelope_make(struct redis_envelope *ret, uint16_t form);
-/* 0: the value is of one of these two forms. -ENOTSUP: it is of another one, older or newer.
+/* 0: the value is of one of the forms 2 to 4. -ENOTSUP: it is of another one, older or newer.
  * -EBADMSG: it is not ours. */
 int redis_envelope_check(const struct redis_envelope *e);
 
