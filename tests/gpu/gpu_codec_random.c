@@ -159,7 +159,7 @@ TEST(pages_may_change)
 		} else {
 			random_coded(b);
 		}
-		cuda_bed_changing(b, 0);
+		cuda_bed_changing(b, 0, UINT32_MAX);
 	}
 }
 
@@ -250,33 +250,75 @@ TEST(lossless_pages_may_change)
 
 	for (uint32_t i = 0; i < rounds; i++) {
 		random_packs(b);
-		cuda_bed_changing(b, i % 8 ? 1 + pick(b, b->shape.logical_bytes / 16 * 3) : 0);
+		if (i % 8)
+			cuda_bed_changing(b, pick(b, b->shape.logical_bytes / 16 * 3), 1);
+		else
+			cuda_bed_changing(b, 0, UINT32_MAX);
 	}
 }
 
-/* A value of one kind, then 1,023 of another. All are near but the first, of which the far part has
- * 3 bits; a forged image sets others of its words. */
-TEST(bits_behind_the_last_far_value_are_no_codes)
+enum { SMALL = 1024 };
+
+/* One pack. */
+static void small_pack(struct cuda_bed *b)
 {
 	const struct pages_named typed = {
-		.geometry = { .typed_segments = 1, .typed_values = 1024, .block_tokens = 1 },
+		.geometry = { .typed_segments = 1, .typed_values = SMALL, .block_tokens = 1 },
 		.order = PAGES_TYPED,
 	};
-	struct cuda_bed *b = *state;
 	uint16_t *values = (void *)b->memory;
-	uint8_t *far;
 
 	pages_make(&b->pages, &typed, DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
 	assert_true(cuda_bed_plan(b, CODEC_LOSSLESS, CODEC_LOSSLESS));
-	for (uint32_t i = 0; i < 1024; i++)
-		values[i] = i ? 0x3f80 : 0x3c00;
+	for (uint32_t i = 0; i < SMALL; i++)
+		values[i] = 0x3f80;
+}
+
+/* At each read of a pack, and at some after it: the lengths, or their count, or the codes differ
+ * from those before. No byte is written behind what was counted. */
+TEST(a_pack_may_change_at_any_read)
+{
+	struct cuda_bed *b = *state;
+
+	b->max_blocks = 1;
+	for (uint32_t first = 0; first < SMALL / 8 * 4; first++) {
+		small_pack(b);
+		cuda_bed_changing(b, first, first % 3 ? 1 : pick(b, SMALL / 8));
+	}
+}
+
+/* Of 16 steps every third is a sample; the step after it has a larger exponent. */
+TEST(the_base_is_that_of_the_sampled_steps)
+{
+	struct cuda_bed *b = *state;
+	uint16_t *values = (void *)b->memory;
+
+	small_pack(b);
+	assert_int_equal(lossless_stride(SMALL / LOSSLESS_STEP), 3);
+	for (uint32_t i = 0; i < SMALL; i++)
+		values[i] = i / LOSSLESS_STEP % 3 == 1 ? 0x4000 : 0x3f80;
+	assert_int_equal(cuda_bed_encode(b), 0);
+	cuda_bed_decode(b);
+}
+
+/* All values are near but the first, of which the far part has 3 bits; a forged image sets others
+ * of its words. */
+TEST(bits_behind_the_last_far_value_are_no_codes)
+{
+	struct cuda_bed *b = *state;
+	uint8_t *far = b->image;
+
+	small_pack(b);
+	((uint16_t *)(void *)b->memory)[0] = 0x3c00;
 	assert_int_equal(cuda_bed_encode(b), 0);
 	assert_int_equal(image_pack_far(b->image + sizeof(struct image_header)),
 			 LOSSLESS_FAR_BYTES);
-	far = b->image + b->shape.payload_offset + 1024 / LOSSLESS_STEP * lossless_step_bytes(0);
-	for (uint32_t word = 0; word < 3; word++)
-		far[8 * word + 7] = 0x80;
-	assert_int_equal(cuda_bed_decode_any(b), 0);
+	far += b->shape.payload_offset + SMALL / LOSSLESS_STEP * lossless_step_bytes(0);
+	for (uint32_t byte = 1; byte < 8; byte++) {
+		for (uint32_t word = 0; word < 3; word++)
+			far[8 * word + byte] = 0x80;
+		assert_int_equal(cuda_bed_decode_any(b), 0);
+	}
 }
 
 TEST_GROUP(set_up, cuda_bed_end);

@@ -56,8 +56,7 @@ static void *access_memory(void *arg, uint64_t address, size_t bytes, int write)
 	for (size_t i = 0; i < bytes; i++)
 		if (!(bed->rights[at + i] & (write ? WRITE : READ)))
 			return NULL;
-	if (bed->changing && !write && at < bed->pages.bytes &&
-	    (bed->change_at == 0 || bed->change_at == ++bed->reads))
+	if (!write && at < bed->pages.bytes && bed->reads++ - bed->change_first < bed->change_n)
 		bed->memory[at + 1] = (uint8_t)random_below(&bed->random, 0x7f);
 	return bed->memory + at;
 }
@@ -297,6 +296,18 @@ static void launch_some(struct cuda_bed *bed, const char *name, const struct cud
 	}
 }
 
+/* No byte of the payload behind the lengths that were counted. */
+static void forbid_rest(struct cuda_bed *bed)
+{
+	const uint32_t n = bed->shape.payload_bytes;
+	uint32_t scale, end;
+
+	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, bed->plan.n_tiles, &scale,
+		     &end);
+	end += far_before(bed, bed->plan.packs);
+	allow(bed, IMAGE_AT + bed->shape.payload_offset + end, end < n ? n - end : 0, 0);
+}
+
 static void launch_all(struct cuda_bed *bed, bool encode, struct cuda_tasks *all)
 {
 	allow_table(bed);
@@ -304,8 +315,10 @@ static void launch_all(struct cuda_bed *bed, bool encode, struct cuda_tasks *all
 		launch_some(bed, encode ? "kvtier_encode" : "kvtier_decode", all);
 		return;
 	}
-	if (encode)
+	if (encode) {
 		launch_some(bed, "kvtier_pack_lengths", all);
+		forbid_rest(bed);
+	}
 	for (uint32_t i = 0; i < all->n; i++)
 		all->task[i].payload += far_before(bed, all->task[i].first_tile);
 	launch_some(bed, encode ? "kvtier_pack_encode" : "kvtier_pack_decode", all);
@@ -461,18 +474,18 @@ static void look_at_changed(struct cuda_bed *bed)
 	assert_true(image_packs_are_right(&bed->pages.layout.geometry, &shape, bed->image));
 }
 
-void cuda_bed_changing(struct cuda_bed *bed, uint32_t read)
+void cuda_bed_changing(struct cuda_bed *bed, uint32_t first, uint32_t n)
 {
 	const uint32_t payload = bed->shape.payload_offset;
 	const uint8_t *codes = bed->memory + IMAGE_AT + payload;
 
 	encode_start(bed);
 	allow_image(bed, WRITE);
-	bed->changing = true;
-	bed->change_at = read;
+	bed->change_first = first;
+	bed->change_n = n;
 	bed->reads = 0;
 	launches(bed, true);
-	bed->changing = false;
+	bed->change_n = 0;
 	if (bed->codec_k == CODEC_LOSSLESS)
 		look_at_changed(bed);
 	if (bed->codec_k != CODEC_FP8 || bed->codec_v != CODEC_FP8)

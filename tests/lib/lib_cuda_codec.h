@@ -34,11 +34,11 @@ struct cuda_bed {
 	enum image_codec codec_k, codec_v;
 	struct image_shape shape;
 	uint64_t page;
-	bool changing;             /* its owner writes to the page while the kernel reads it: */
-	uint32_t change_at, reads; /* at this read, 1 the first; 0: at all of them */
-	uint32_t max_ranges;       /* an image is done in 1 .. max_ranges tasks */
-	uint32_t max_blocks;       /* of a grid */
-	uint32_t mark;             /* of this encode's launches */
+	uint32_t change_first, change_n; /* reads at which the page's owner writes to it */
+	uint32_t reads;                  /* of the page, so far */
+	uint32_t max_ranges;             /* an image is done in 1 .. max_ranges tasks */
+	uint32_t max_blocks;             /* of a grid */
+	uint32_t mark;                   /* of this encode's launches */
 };
 
 /* The fixtures of a program's cases, whose *state is the bed. */
@@ -60,9 +60,9 @@ int cuda_bed_decode_any(struct cuda_bed *bed);
 void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to);
 /* Encodes each tile by a task of its own: asserts that the first n set flags, and no other. */
 void cuda_bed_flags(struct cuda_bed *bed, uint32_t n);
-/* Encodes a page that changes at this read of it, 1 the first, or at all (0): asserts that no code
- * is NaN, and that packs are right unless they are refused. */
-void cuda_bed_changing(struct cuda_bed *bed, uint32_t read);
+/* Encodes a page that changes at n reads of it, 0 the first: asserts that no code is NaN, and that
+ * packs are right unless they are refused. */
+void cuda_bed_changing(struct cuda_bed *bed, uint32_t first, uint32_t n);
 /* Both, of bed->pages as they are. */
 int cuda_bed_both(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v);
 
