@@ -2,10 +2,10 @@
 /*
  * bench_cuda.c - the CUDA kernels and copies on this machine's first GPU, without a daemon.
  *
- * Pages: token-major BF16 blocks of 1 MiB (16 layers of 8 heads x 128, 16 tokens; for int8 4 layers
- * and 64 tokens), as many as fill
- * KVTIER_BENCH_CUDA_MIB (512) MiB, in an order that is not that of their addresses; images lie one
- * after the other in device memory. Kernels are measured by the bytes of the pages, from the launch
+ * Pages: token-major BF16 blocks of 1 MiB (16 layers of 8 heads x 128, 16 tokens; for int8 and q4
+ * 4 layers and 64 tokens), as many as fill KVTIER_BENCH_CUDA_MIB (512) MiB, in an order that is not
+ * that of their addresses; images lie one after the other in device memory. Kernels are measured
+ * by the bytes of the pages, from the launch
  * to the end of the stream, 20 ms and more a run. Limits are of the same run: a copy inside the
  * device, and plain copies by the copy engine, 64 MiB each, to pinned memory and back.
  *
@@ -18,7 +18,7 @@
 #include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
-enum { LONG = IMAGE_CHANNEL_TOKENS / TOKENS }; /* int8's blocks have so many times the tokens */
+enum { LONG = IMAGE_CHANNEL_TOKENS / TOKENS }; /* int8's and q4's tokens, of others' */
 enum {
 	ROW = 656,
 	ROWS = 64,
@@ -171,6 +171,7 @@ static void layout_rows(struct rig *r, struct page_layout *layout, struct page_p
 /* Plan and pieces, to the device, and a task for each block. */
 void rig_plan(struct rig *r, enum image_codec codec)
 {
+	const enum image_codec codec_v = codec == CODEC_K4 ? CODEC_V4 : codec;
 	const bool rows = codec == CODEC_RAW;
 	struct page_piece pieces[PIECES];
 	struct cuda_piece table[PIECES];
@@ -183,10 +184,11 @@ void rig_plan(struct rig *r, enum image_codec codec)
 	if (rows)
 		layout_rows(r, &layout, pieces);
 	else
-		layout_bf16(r, &layout, pieces, codec == CODEC_INT8 ? LONG * TOKENS : TOKENS);
+		layout_bf16(r, &layout, pieces,
+			    image_codec_channels(codec) ? LONG * TOKENS : TOKENS);
 	bench_must(cuda_plan_make(&layout, false, &r->plan, table));
 	r->plan.pieces = 0;
-	cuda_plan_at(&r->plan, table, codec, codec, r->plan.n_tiles, &scales, &payload);
+	cuda_plan_at(&r->plan, table, codec, codec_v, r->plan.n_tiles, &scales, &payload);
 	r->image_bytes = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
 				 IMAGE_ALIGN +
 			 payload;
@@ -196,7 +198,7 @@ void rig_plan(struct rig *r, enum image_codec codec)
 		.payload = r->images + r->image_bytes - payload,
 		.n_tiles = r->plan.n_tiles,
 		.codec_k = (uint8_t)codec,
-		.codec_v = (uint8_t)codec,
+		.codec_v = (uint8_t)codec_v,
 	};
 	r->task.flag = rig_alloc(r, table_bytes + 256);
 	r->plan.pieces = r->task.flag + 256;
@@ -368,6 +370,10 @@ const struct bench_case bench_cuda_cases[] = {
 	     ENCODE, CODEC_INT8, 16, INSIDE, 600),
 	CASE("cuda.decode.int8", "decode+scatter of int8 by 16 blocks, of 600 GB/s", 0,
 	     DECODE, CODEC_INT8, 16, INSIDE, 600),
+	CASE("cuda.encode.q4", "gather+encode of BF16 as q4 by 16 blocks, of 600 GB/s", 0,
+	     ENCODE, CODEC_K4, 16, INSIDE, 600),
+	CASE("cuda.decode.q4", "decode+scatter of q4 by 16 blocks, of 600 GB/s", 0,
+	     DECODE, CODEC_K4, 16, INSIDE, 600),
 	CASE("cuda.encode.device", "gather+encode by 16 blocks, of a copy inside the device", 0,
 	     ENCODE, CODEC_FP8, 16, INSIDE, 0),
 	CASE("cuda.decode.device", "decode+scatter by 16 blocks, likewise", 0,

@@ -46,7 +46,7 @@ void rig_call(const struct rig *r, CUresult result, const char *call);
  * that cases take, one part in so many. The note says which GPU. */
 void rig_open(struct rig *r, enum rig_priority priority, uint32_t divisor,
 	      struct bench_result *ret);
-/* Blocks, and a task for each. rows: rows of 656 bytes as they are; else BF16 as FP8. */
+/* Blocks, and a task for each. Raw: rows of 656 bytes; k4: V as v4. */
 void rig_plan(struct rig *r, enum image_codec codec);
 CUdeviceptr rig_alloc(struct rig *r, uint64_t bytes); /* at most RIG_ALLOCS times */
 /* Queues launches over all blocks, one after the other, by so many blocks of threads each. */

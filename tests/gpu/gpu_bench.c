@@ -18,7 +18,7 @@ static const char *const cases[] = {
 	"cuda.load.raw",      "cuda.hit",         "cuda.beside.submit",  "cuda.beside.prefetch",
 	"cuda.beside.lookup", "cuda.encode.wire", "cuda.decode.wire",    "cuda.encode.device",
 	"cuda.decode.device", "cuda.step.daemon", "cuda.step.engine",    "cuda.step.engine.hit",
-	"cuda.encode.int8",   "cuda.decode.int8",
+	"cuda.encode.int8",   "cuda.decode.int8", "cuda.encode.q4",      "cuda.decode.q4",
 };
 
 /* The output of these cases; the test is skipped where there are no kernels to run. */
