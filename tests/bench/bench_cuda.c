@@ -5,9 +5,9 @@
  * Pages: token-major BF16 blocks of 1 MiB (16 layers of 8 heads x 128, 16 tokens; for int8 and q4
  * 4 layers and 64 tokens), as many as fill KVTIER_BENCH_CUDA_MIB (512) MiB, in an order that is not
  * that of their addresses; images lie one after the other in device memory. Kernels are measured
- * by the bytes of the pages, from the launch
- * to the end of the stream, 20 ms and more a run. Limits are of the same run: a copy inside the
- * device, and plain copies by the copy engine, 64 MiB each, to pinned memory and back.
+ * by the bytes of the pages, from the launch to the end of the stream, 20 ms and more a run. Limits
+ * are of the same run: a copy inside the device, and plain copies by the copy engine, 64 MiB each,
+ * to pinned memory and back.
  *
  * Without a driver, a GPU or kernels in the program every case is skipped and says why.
  */
@@ -18,7 +18,7 @@
 #include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
-enum { LONG = IMAGE_CHANNEL_TOKENS / TOKENS }; /* int8's and q4's tokens, of others' */
+enum { LONG = IMAGE_CHANNEL_TOKENS / TOKENS }; /* times the tokens: int8, q4 */
 enum {
 	ROW = 656,
 	ROWS = 64,
