@@ -341,7 +341,9 @@ static void k4_inputs(struct cuda_bed *b, int is_fp16, uint32_t dim)
 	for (uint32_t round = 0; round < 65536; round += dim) {
 		for (uint32_t c = 0; c < dim; c++) {
 			uint32_t lo = (round + c) & 0xffff,
-				 range = 65535u >> random_below(&b->random, 17);
+				 range = 65535u >> random_below(&b->random, 17),
+				 least = random_below(&b->random, CHANNEL),
+				 largest = least + 1 + random_below(&b->random, CHANNEL - 1);
 
 			if ((lo & 0x7fff) >= fp8_source(is_fp16).inf)
 				lo = 0;
@@ -354,9 +356,8 @@ static void k4_inputs(struct cuda_bed *b, int is_fp16, uint32_t dim)
 				values[r * dim + c] =
 					(uint16_t)above(is_fp16, lo,
 							random_below(&b->random, range + 1));
-			values[random_below(&b->random, CHANNEL) * dim + c] = (uint16_t)lo;
-			values[random_below(&b->random, CHANNEL) * dim + c] =
-				(uint16_t)above(is_fp16, lo, range);
+			values[least * dim + c] = (uint16_t)lo;
+			values[largest % CHANNEL * dim + c] = (uint16_t)above(is_fp16, lo, range);
 		}
 		assert_int_equal(cuda_bed_encode(b), 0);
 	}
