@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * recode.h - an image of 16-bit values in fewer bits, on its way to a medium: it is verified,
- * decoded, and encoded with other codecs, in steps. What it becomes is an image of the same block
- * and space, of its own size, which says its codecs in its header.
+ * decoded, and encoded with other codecs, in steps. The new image is of the same block and space,
+ * has a size of its own, and names its codecs in its header.
  *
- * One thread at a time; the image stays the caller's, and whole, until the end.
+ * One thread at a time. The old image stays the caller's, who must not change it before the end.
  */
 #ifndef KVTIER_RECODE_H
 #define KVTIER_RECODE_H
@@ -30,12 +30,12 @@ struct recode {
 
 /* Whether an image has this codec (enum kvtier_codec). */
 bool recode_has(const struct image_header *header, uint32_t codec);
-/* Whether an image with this good header would become one of fewer bytes of this codec, and
- * its shape: its codecs lose values already, and are not these. */
+/* Whether an image can become a smaller one of this codec, whose shape is then in *ret. The image's
+ * codecs must be lossy already, and others than this codec's. The header was checked. */
 bool recode_takes(const struct image_header *header, const struct image_geometry *geometry,
 		  const struct image_shape *shape, uint32_t codec, struct image_shape *ret);
-/* Begins, with memory for the block's values and for what it becomes. The image's header was
- * checked, and recode_takes() said so. NULL: no memory. */
+/* Begins, with memory for the block's values and for the new image. The image's header was checked,
+ * and recode_takes() was true. NULL: no memory. */
 struct recode *recode_begin(const struct codec_kernels *kernels,
 			    const struct image_geometry *geometry, const struct image_shape *shape,
 			    const uint8_t *image, uint32_t codec);

@@ -331,7 +331,8 @@ static int commit(struct tables *tables, const struct space *space, const uint8_
 	return r;
 }
 
-/* The copy on NVMe is as the lesser image, and is written anew unless it would be that again. */
+/* The block's copy on NVMe has the values of the lesser image. It is dropped, and so written anew,
+ * unless [nvme] codec would give the new copy the same values. */
 static bool replace_lesser(struct tables *tables, const struct space *space, enum image_codec codec,
 			   const struct extent *where, uint32_t block)
 {
@@ -359,7 +360,7 @@ int copies_enter(struct tables *tables, const struct space *space, const uint8_t
 	*ret = blocks_find(tables->blocks, key, space->number);
 	assert(*ret != BLOCK_NONE);
 	if (blocks_host_slot(tables->blocks, *ret) != BLOCK_NONE)
-		/* or else the same block was stored meanwhile */
+		/* 1: another engine stored the block meanwhile */
 		return replace_lesser(tables, space, codec, where, *ret) ? 0 : 1;
 	copies_promote(tables, *ret, where, parent);
 	/* The block's disk is out of reach. If another one takes writes, the block gets a copy

@@ -28,9 +28,9 @@ uint32_t lesser_own(const struct tables *tables, uint32_t block, const struct ex
 /* Whether blocks of the space may get this codec (enum kvtier_codec) on a medium. GPUs have no
  * pages of it, and from fp8 to q4 it was measured that fp8 loses less of K than q4 would. */
 bool lesser_wanted(const struct spaces *spaces, const struct space *space, uint32_t codec);
-/* The codec (xfer.codec) that a block which is in host memory gets on its way to this tier; 0: it
- * stays as it is, perhaps since it may be of a prompt's first tokens. Its place in the chain is
- * known as far as its ancestors are in host memory. */
+/* The codec (xfer.codec) that a block which is in host memory gets on its way to this tier. 0: the
+ * block stays as it is. Blocks of a prompt's first tokens do, and blocks whose place in the prompt
+ * is unknown because an ancestor has left host memory. */
 uint32_t lesser_codec(const struct tables *tables, uint32_t block, enum tier_id tier);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * redis_pack.h - images that become their coded form (kernels/form.h), or lesser images
  * (tiers/recode.h), before they are sent, in steps that keep no connection waiting for long. Both
- * take REDIS_PACK_BYTES of memory at most. What has no room there, or is not worth it, is not made:
- * the image is sent as it is.
+ * take REDIS_PACK_BYTES of memory at most. An image is sent as it is where that memory is used up,
+ * or where its coded form would save too little.
  *
  * All functions run on the thread of the connections' loop.
  */
@@ -23,7 +23,7 @@ struct redis_packer {
 	uint64_t bytes; /* of forms and of lesser images that were begun and not freed */
 };
 
-/* What one image becomes. Zeroed: nothing else. */
+/* One image that becomes its coded form or a lesser image. Zeroed: it stays as it is. */
 struct redis_pack {
 	uint8_t *bytes; /* of vault_buffer(); NULL: none */
 	size_t room;
