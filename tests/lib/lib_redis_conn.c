@@ -33,6 +33,13 @@ int rig_server_start_with_tls(void **state)
 	return 0;
 }
 
+void rig_empty(void)
+{
+	char text[32];
+
+	redis_say(&rig_server, text, sizeof(text), "FLUSHALL");
+}
+
 int rig_server_stop(TEST_UNUSED void **state)
 {
 	redis_stop(&rig_server);

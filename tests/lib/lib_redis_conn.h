@@ -32,6 +32,8 @@ extern struct redis_server rig_server;
 int rig_server_start(void **state);
 int rig_server_start_with_tls(void **state);
 int rig_server_stop(void **state);
+/* A case begins with an empty server, so that its keys are new to it with the same SEED, too. */
+void rig_empty(void);
 
 struct rig {
 	struct loop *loop;

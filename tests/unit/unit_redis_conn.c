@@ -16,8 +16,8 @@ static struct rig r;
 static struct rig_command c;
 static struct block b; /* of the cases that have one */
 
-FIXTURE_DO(begin, dice = random_seeded("unit_redis_conn"); rig_open(&r, rig_server.address);
-	   c = (struct rig_command){ 0 });
+FIXTURE_DO(begin, dice = random_seeded("unit_redis_conn"); rig_empty();
+	   rig_open(&r, rig_server.address); c = (struct rig_command){ 0 });
 FIXTURE_DO(end, rig_close(&r));
 
 TEST_EACH(begin, end);

@@ -26,7 +26,7 @@ FIXTURE(begin_apart) /* without the connection */
 	return 0;
 }
 
-FIXTURE_DO(begin, (void)begin_apart(state); rig_open(&r, rig_server.address));
+FIXTURE_DO(begin, (void)begin_apart(state); rig_empty(); rig_open(&r, rig_server.address));
 FIXTURE_DO(end_apart, rig_forget(&get); block_free(&b));
 FIXTURE_DO(end, rig_close(&r); (void)end_apart(state));
 
