@@ -203,6 +203,11 @@ TEST(out_of_descriptors)
 	witness_stop(&witness);
 	/* no client has done anything wrong */
 	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 0);
+	/* status says it when the page is drawn next */
+	for (int ms = 0; ms < PATIENT_MS && !strstr(text, "WARN out_of_files"); ms += 10) {
+		usleep(10000);
+		(void)daemon_ctl(&d, "status", text, sizeof(text));
+	}
 	assert_int_equal(daemon_ctl(&d, "status", text, sizeof(text)), 1);
 	assert_non_null(strstr(text, "WARN out_of_files"));
 }
