@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+
 static struct {
 	enum log_level level;
 	bool journal; /* <N> prefixes, no time */
@@ -98,6 +100,33 @@ char *log_escape(const char *text, char *ret, size_t n)
 	return ret;
 }
 
+/* Puts text in quotes; ret has room for it: two bytes for each of text, and three. */
+static size_t put_quoted(const char *text, char *ret)
+{
+	char *at = ret;
+
+	*at++ = '"';
+	for (; *text != '\0'; text++) {
+		if (*text == '"' || *text == '\\')
+			*at++ = '\\';
+		*at++ = *text;
+	}
+	*at++ = '"';
+	*at = '\0';
+	return (size_t)(at - ret);
+}
+
+char *log_about(char ret[LOG_ABOUT_BYTES], const char *event, long pid, uint32_t client,
+		const char *name)
+{
+	char shown[32], quoted[2 * sizeof(shown) + 3];
+
+	put_quoted(log_escape(name, shown, sizeof(shown)), quoted);
+	snprintf(ret, LOG_ABOUT_BYTES, "%s client_pid=%ld client=%u name=%s", event, pid, client,
+		 quoted);
+	return ret;
+}
+
 static size_t put_prefix(enum log_level level, char *line, size_t n)
 {
 	struct timespec now;
@@ -107,63 +136,56 @@ static size_t put_prefix(enum log_level level, char *line, size_t n)
 	if (style.journal)
 		return (size_t)snprintf(line, n, "%s", levels[level].prefix);
 	(void)clock_gettime(CLOCK_REALTIME, &now);
-	(void)localtime_r(&now.tv_sec, &tm);
-	used = strftime(line, n, "%Y-%m-%d %H:%M:%S", &tm);
-	return used + (size_t)snprintf(line + used, n - used,
-				       ".%03ld kvtierd[%d] %s: ", now.tv_nsec / 1000000,
-				       (int)getpid(), levels[level].name);
+	(void)gmtime_r(&now.tv_sec, &tm);
+	used = strftime(line, n, "time=%Y-%m-%dT%H:%M:%S", &tm);
+	return used + (size_t)snprintf(line + used, n - used, ".%03ldZ pid=%d level=%s ",
+				       now.tv_nsec / 1000000, (int)getpid(), levels[level].name);
 }
 
-static void log_line(enum log_level level, const char *format, va_list args)
+/* How many messages were left out since the last one, or -1: this one is, too. Threads that meet
+ * here may count one message too many or too few. */
+static int64_t passes(struct log_limit *limit)
 {
-	char message[LINE_BYTES], line[LINE_BYTES + 128];
-	size_t used;
+	const uint64_t now = clock_ns(),
+		       window = __atomic_load_n(&limit->window_ns, __ATOMIC_RELAXED);
 
-	if (level > style.level)
+	if (window == 0 || now - window >= limit_window_ns) {
+		__atomic_store_n(&limit->window_ns, now, __ATOMIC_RELAXED);
+		__atomic_store_n(&limit->messages, 0, __ATOMIC_RELAXED);
+	}
+	if (__atomic_fetch_add(&limit->messages, 1, __ATOMIC_RELAXED) < LIMIT_MESSAGES)
+		return __atomic_exchange_n(&limit->left_out, 0, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&limit->left_out, 1, __ATOMIC_RELAXED);
+	return -1;
+}
+
+void log_line(enum log_level level, struct log_limit *limit, const char *event, const char *format,
+	      ...)
+{
+	char message[LINE_BYTES], shown[LINE_BYTES], line[2 * LINE_BYTES + LOG_ABOUT_BYTES + 256];
+	int64_t left_out;
+	size_t used;
+	va_list args;
+	int n;
+
+	if (!log_shows(level))
 		return;
-	if (vsnprintf(message, sizeof(message), format, args) < 0)
+	left_out = limit ? passes(limit) : 0;
+	if (left_out < 0)
 		return;
-	used = put_prefix(level, line, sizeof(line));
-	log_escape(message, line + used, sizeof(line) - used - 1);
-	used += strlen(line + used);
+	va_start(args, format);
+	n = vsnprintf(message, sizeof(message), format, args);
+	va_end(args);
+	if (n < 0)
+		return;
+	used = put_prefix(level, line, 128);
+	used += (size_t)snprintf(line + used, LOG_ABOUT_BYTES + 16, "event=%s ", event);
+	if (left_out > 0)
+		used += (size_t)snprintf(line + used, 32, "left_out=%d ", (int)left_out);
+	used += (size_t)snprintf(line + used, 8, "msg=");
+	used += put_quoted(log_escape(message, shown, sizeof(shown)), line + used);
 	line[used++] = '\n';
 	/* a log that cannot be written cannot report it either */
 	if (write(STDERR_FILENO, line, used) < 0)
 		return;
-}
-
-#define LOG_FUNCTION(name, level)              \
-	void name(const char *format, ...)     \
-	{                                      \
-		va_list args;                  \
-                                               \
-		va_start(args, format);        \
-		log_line(level, format, args); \
-		va_end(args);                  \
-	}
-LOG_FUNCTION(log_error, LOG_LEVEL_ERROR)
-LOG_FUNCTION(log_warning, LOG_LEVEL_WARNING)
-LOG_FUNCTION(log_info, LOG_LEVEL_INFO)
-LOG_FUNCTION(log_debug, LOG_LEVEL_DEBUG)
-
-void log_limited(struct log_limit *limit, uint64_t now_ns, enum log_level level, const char *format,
-		 ...)
-{
-	va_list args;
-
-	if (level > style.level)
-		return;
-	if (limit->window_ns == 0 || now_ns - limit->window_ns >= limit_window_ns) {
-		if (limit->left_out > 0)
-			log_warning("%u messages like the next one were left out", limit->left_out);
-		*limit = (struct log_limit){ .window_ns = now_ns };
-	}
-	if (limit->messages >= LIMIT_MESSAGES) {
-		limit->left_out++;
-		return;
-	}
-	limit->messages++;
-	va_start(args, format);
-	log_line(level, format, args);
-	va_end(args);
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * log.h - messages for the operator, on standard error. Any thread may call; each message is one
- * write().
+ * line of key=value, and one write():
  *
- * Under systemd ($JOURNAL_STREAM) a line begins with <N>, the syslog priority, and carries no time.
- * Elsewhere a line begins with time and level. A message is one line: control characters and bytes
- * that are not UTF-8 are written as \xNN, so no text from outside can forge a second line or send
- * commands to a terminal.
+ *	time=2026-11-25T09:50:12.123Z pid=4711 level=warning event=client_cut client=3 msg="..."
+ *
+ * Under systemd ($JOURNAL_STREAM) a line begins with <N>, the syslog priority, in the place of
+ * time, pid and level. Control characters and bytes that are not UTF-8 are written as \xNN, and
+ * quotes in a text as \", so no text from outside can forge a line or a key, or send commands to
+ * a terminal.
  */
 #ifndef KVTIER_LOG_H
 #define KVTIER_LOG_H
@@ -21,21 +23,34 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_D
 void log_open(enum log_level level);
 bool log_shows(enum log_level level); /* messages of this level are written */
 
-void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/*
+ * event: the message's name, one word that stays, for programs; keys and values may follow it
+ * (log_about()). format: a sentence, for people. Neither has a token or a whole key of a block.
+ *
+ * Outsiders can cause errors and warnings at will: each place in the code that writes one lets 10
+ * pass in 10 seconds. The next line of the place says left_out=N.
+ */
+#define log_error(event, ...)   LOG_HERE(LOG_LEVEL_ERROR, event, __VA_ARGS__)
+#define log_warning(event, ...) LOG_HERE(LOG_LEVEL_WARNING, event, __VA_ARGS__)
+#define log_info(event, ...)    log_line(LOG_LEVEL_INFO, NULL, event, __VA_ARGS__)
+#define log_debug(event, ...)   log_line(LOG_LEVEL_DEBUG, NULL, event, __VA_ARGS__)
 
-/* A limit for messages that an outsider can cause at will: it lets 10 of them pass in 10
- * seconds, and then one that says how many were left out. A zeroed struct is ready for use, by
- * one thread. */
 struct log_limit {
 	uint64_t window_ns;
-	uint32_t messages;
-	uint32_t left_out;
+	uint32_t messages, left_out;
 };
-void log_limited(struct log_limit *limit, uint64_t now_ns, enum log_level level, const char *format,
-		 ...) __attribute__((format(printf, 4, 5)));
+#define LOG_HERE(level, event, ...)                               \
+	do {                                                      \
+		static struct log_limit log_limit_;               \
+		log_line(level, &log_limit_, event, __VA_ARGS__); \
+	} while (0)
+void log_line(enum log_level level, struct log_limit *limit, const char *event, const char *format,
+	      ...) __attribute__((format(printf, 4, 5)));
+
+/* An event with the client that it is about, for log_*(). name: from outside. Returns ret. */
+enum { LOG_ABOUT_BYTES = 192 };
+char *log_about(char ret[LOG_ABOUT_BYTES], const char *event, long pid, uint32_t client,
+		const char *name);
 
 /* Writes text to ret as it would be logged; what does not fit is cut off and ends in "...". Returns
  * ret. */

@@ -71,7 +71,6 @@ struct program {
 	struct notify notify;
 	int lock_fd;
 	struct loop_watch signals;
-	struct log_limit signals_log;
 	struct loop_timer heartbeat;
 	struct loop_timer drained; /* a stop: looks again */
 	uint64_t drain_until_ns, io_until_ns, watchdog_due_ns;
@@ -165,12 +164,12 @@ static void begin_stop(struct program *p)
  * writing memory to NVMe. */
 static const int ignored[] = { SIGHUP, SIGUSR1, SIGUSR2 };
 
-static bool is_ignored(struct program *p, uint32_t number)
+static bool is_ignored(uint32_t number)
 {
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
 		if ((uint32_t)ignored[i] != number)
 			continue;
-		log_limited(&p->signals_log, loop_now(p->d.loop), LOG_LEVEL_WARNING,
+		log_warning("signal",
 			    "signal %u (%s) is ignored: nothing is reloaded or reopened by it; "
 			    "restart kvtierd for another configuration",
 			    number, strsignal((int)number));
@@ -186,9 +185,9 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 
 	(void)events;
 	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) ||
-	    is_ignored(p, info.ssi_signo) || p->stopping)
+	    is_ignored(info.ssi_signo) || p->stopping)
 		return;
-	log_info("signal %u: stopping", info.ssi_signo);
+	log_info("signal", "signal %u: stopping", info.ssi_signo);
 	begin_stop(p);
 }
 
@@ -197,7 +196,8 @@ static void begin_again(struct program *p, const char *why)
 {
 	if (p->stopping)
 		return;
-	log_error("%s: stopping, for the service manager to start kvtierd again (exit status %d)",
+	log_error("stop",
+		  "%s: stopping, for the service manager to start kvtierd again (exit status %d)",
 		  why, EXIT_AGAIN);
 	p->status = EXIT_AGAIN;
 	begin_stop(p);
@@ -233,9 +233,11 @@ static void keep_stats(struct program *p)
 	const int r = stats_keep(p->d.stats);
 
 	if (r > 0)
-		log_warning("%s was truncated, and is whole again", p->config.stats_path);
+		log_warning("stats_page", "%s was truncated, and is whole again",
+			    p->config.stats_path);
 	else if (r < 0)
-		log_error("%s was truncated, and cannot be made whole: %s; kvtierctl stats and "
+		log_error("stats_page",
+			  "%s was truncated, and cannot be made whole: %s; kvtierctl stats and "
 			  "status do not work until the next start",
 			  p->config.stats_path, strerror(-r));
 }
@@ -333,9 +335,9 @@ static int open_host(struct program *p)
 	if (r == 0)
 		open_quota(p, tables_host(&p->d.tables)->capacity_bytes);
 	if (r == 0 && host_nodes_text(tables_host(&p->d.tables), nodes, sizeof(nodes))[0])
-		log_info("host tier, by NUMA node: %s", nodes);
+		log_info("host_memory", "host tier, by NUMA node: %s", nodes);
 	if (r == 0 && host_note(tables_host(&p->d.tables))[0]) {
-		log_info("%s", host_note(tables_host(&p->d.tables)));
+		log_info("host_memory", "%s", host_note(tables_host(&p->d.tables)));
 		stats_health_set(p->d.stats, STATS_HEALTH_HUGE_PAGES, true);
 	}
 	return r;
@@ -375,6 +377,7 @@ static int open_device(struct program *p)
 	assert(r == 0); /* the first */
 	if (!cpu->guarded)
 		log_warning(
+			"userfaultfd",
 			"userfaultfd is refused here: whether engines have allocated their pages "
 			"is asked before each job, which costs more and sees less (memory that is "
 			"swapped out looks like a hole)");
@@ -465,7 +468,7 @@ static int open_spaces(struct program *p)
 		return fail(p, -ENOMEM, "[redis]: out of memory");
 	r = config_redis(&p->config, p->redis, &p->redis_conf, p->text, sizeof(p->text));
 	if (r == 0 && p->text[0])
-		log_warning("%s", p->text);
+		log_warning("redis_note", "%s", p->text);
 	if (r == 0)
 		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->quota,
 				&d->tables.spaces, p->text, sizeof(p->text));
@@ -634,7 +637,8 @@ static void say_ready(struct program *p)
 	const struct kvtierd *d = &p->d;
 
 	for (uint32_t i = 0; i < p->config.n_sockets; i++)
-		log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
+		log_info("serves",
+			 "kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
 			 " MiB in slabs of %" PRIu64 " KiB, kernels %s, tenant %s",
 			 p->config.sockets[i].path, tables_host(&d->tables)->capacity_bytes >> 20,
 			 p->config.host_slab_bytes >> 10, codec_kernels(NULL)->name,
@@ -665,16 +669,17 @@ static void exit_if_busy(struct program *p, int status)
 			return;
 		/* Everything is written. A client's descriptor blocks a helper, and the exit closes
 		 * it. */
-		log_info("descriptors of clients were still being closed, or a path looked at: "
+		log_info("stop",
+			 "descriptors of clients were still being closed, or a path looked at: "
 			 "exit without that");
 		leave(p, status);
 	}
 	if (nvme_up_starting(d)) {
-		log_info("records were still being found: nothing is lost");
+		log_info("stop", "records were still being found: nothing is lost");
 		leave(p, status);
 	}
-	log_error("%u ops and %s did not end in time: exit without them", ops_outstanding(d->ops),
-		  nvme_up_idle(d) ? "no I/O" : "some I/O");
+	log_error("stop", "%u ops and %s did not end in time: exit without them",
+		  ops_outstanding(d->ops), nvme_up_idle(d) ? "no I/O" : "some I/O");
 	if (status)
 		leave(p, status);
 	_exit(EXIT_FAILURE);
@@ -715,7 +720,8 @@ static int run(struct program *p)
 	(void)notify_open(&p->notify);
 	raise_descriptors();
 	if (!vault_open())
-		log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped out");
+		log_info("memlock",
+			 "no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped out");
 	r = start(p);
 	if (r == 0)
 		r = serve(p);

@@ -66,7 +66,6 @@ struct ctl {
 	struct loop_watch watch;
 	struct loop_timer resume; /* accepts again after there was no descriptor */
 	bool accepting;
-	struct log_limit limit;
 	struct asker askers[CTL_MAX_CONNECTIONS];
 };
 
@@ -168,7 +167,6 @@ static void say_no(int fd, const char *sentence)
 /* False: there is none, or the asker is closed. */
 static bool has_request(struct asker *asker)
 {
-	struct ctl *ctl = asker->ctl;
 	bool fds;
 	const ssize_t bytes = intake_peek(asker->watch.fd, &fds);
 
@@ -177,7 +175,7 @@ static bool has_request(struct asker *asker)
 	if (bytes == 0)
 		return false;
 	if (fds) {
-		log_limited(&ctl->limit, loop_now(ctl->d->loop), LOG_LEVEL_WARNING,
+		log_warning("admin_refused",
 			    "admin socket: a request with file descriptors was refused");
 		say_no(asker->watch.fd, "a request takes no file descriptors");
 	}
@@ -315,8 +313,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		/* without a pause a listening socket that cannot be accepted from would keep the
 		 * loop awake */
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-			log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
-				    "admin socket: %s", strerror(errno));
+			log_warning("admin_accept", "admin socket: %s", strerror(errno));
 			loop_timer_set(loop, &ctl->resume,
 				       loop_now(loop) + ACCEPT_PAUSE_MS * 1000000ull);
 			listen_update(ctl);
@@ -324,8 +321,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		return;
 	}
 	if (!permitted(fd, &uid)) {
-		log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
-			    "admin socket: refused user %d", (int)uid);
+		log_warning("admin_refused", "admin socket: refused user %d", (int)uid);
 		say_no(fd, "only root and the daemon's own user are answered");
 		(void)close(fd);
 		return;

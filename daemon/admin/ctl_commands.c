@@ -184,7 +184,7 @@ enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, str
 	if (freed > 0 && !complete &&
 	    loop_now(d->loop) - request->started_ns < EVICT_MS * 1000000ull)
 		return CTL_LATER;
-	log_info("evicted %" PRIu64 " blocks, %" PRIu64 " bytes, as asked by the operator",
+	log_info("evict", "evicted %" PRIu64 " blocks, %" PRIu64 " bytes, as asked by the operator",
 		 request->evicted.evicted_blocks, request->freed_bytes);
 	json_print(json,
 		   "{\"evicted_blocks\":%" PRIu64 ",\"demoted_blocks\":%" PRIu64
@@ -275,7 +275,8 @@ enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, st
 	}
 	if (!report.done)
 		return not_yet(d, request, json, report.walked_blocks, report.total_blocks);
-	log_info("verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad, %" PRIu64
+	log_info("verify",
+		 "verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad, %" PRIu64
 		 " dropped",
 		 report.checked_blocks, report.bad_blocks, report.dropped_blocks);
 	json_print(json,
@@ -561,7 +562,7 @@ enum ctl_progress hint_next(struct kvtierd *d, struct ctl_request *request, stru
 	} else {
 		answered(d, request, on_key(d, request));
 	}
-	log_info("hint %s, as the operator said", hint_action_name(request->hint.action));
+	log_info("hint", "hint %s, as the operator said", hint_action_name(request->hint.action));
 	json_print(json, "{");
 #define MEMBER(name, number, prose) json_number(json, #name, request->answers[number]);
 	HINT_ANSWERS(MEMBER)
@@ -672,7 +673,7 @@ static enum ctl_progress dump_last(const struct ctl_request *request, struct jso
 			   request->space);
 		return CTL_FAIL;
 	}
-	log_info("%" PRIu64 " blocks of space %" PRIu32 " were dumped for the operator",
+	log_info("dump", "%" PRIu64 " blocks of space %" PRIu32 " were dumped for the operator",
 		 request->blocks, request->space);
 	json_print(json, "{\"blocks\":%" PRIu64 "}\n", request->blocks);
 	return CTL_LAST;

@@ -77,10 +77,10 @@ static void done(struct work *work)
 			if (text[0] == '\0')
 				snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, line);
 			if (file->there)
-				log_warning("%s; %s", line,
+				log_warning("file_gone", "%s; %s", line,
 					    stats_health_row(STATS_HEALTH_FILES_GONE)->prose);
 		} else if (!file->there && file->path[0] != '\0') {
-			log_info("%s is there again: %s", file->what, file->path);
+			log_info("file_back", "%s is there again: %s", file->what, file->path);
 		}
 		file->there = there;
 	}

@@ -373,12 +373,13 @@ void conn_kill(struct conn *c)
 static void cut(struct conn *c, uint32_t seq, int error, const char *why, const char *text)
 {
 	struct kvtierd *d = c->front->d;
+	char about[LOG_ABOUT_BYTES];
 
 	if (c->state < CONN_OPEN)
 		stats_add(&d->stats->v.clients_refused_total, 1);
-	log_limited(&c->front->log, loop_now(d->loop), LOG_LEVEL_WARNING,
-		    "client %u (pid %ld, uid %ld, \"%s\") %s: %s", c->client.id,
-		    (long)c->client.pid, (long)c->uid, c->client.name, why, text);
+	log_warning(log_about(about, "client_cut", (long)c->client.pid, c->client.id,
+			      c->client.name),
+		    "a client of user %ld %s: %s", (long)c->uid, why, text);
 	note_refused(c, text);
 	c->end_error = error;
 	c->end_seq = seq;

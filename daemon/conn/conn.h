@@ -65,7 +65,6 @@ struct front {
 	 * being older than 6.16. */
 	bool guarded;
 	int self; /* a pidfd by which clients see this process end; -1: this kernel has none */
-	struct log_limit log;
 	/* when a client was last not served for want of a descriptor, which `status` tells for ten
 	 * minutes; 0: never */
 	uint64_t out_of_files_ns;

@@ -388,12 +388,14 @@ static void hang_up(struct server *s, int fd)
 
 static void refuse(struct server *s, int fd, const struct ucred *peer, const char *why)
 {
+	char about[LOG_ABOUT_BYTES];
+
 	conn_add_refusal(&s->front, peer->pid, peer->uid, NULL, why);
 	(void)conn_send_error(fd, 0, -EBUSY, why);
 	hang_up(s, fd);
 	stats_add(&s->front.d->stats->v.clients_refused_total, 1);
-	log_limited(&s->front.log, loop_now(s->front.d->loop), LOG_LEVEL_WARNING,
-		    "a client was refused: %s", why);
+	log_warning(log_about(about, "client_refused", (long)peer->pid, 0, ""),
+		    "a client of user %ld was refused: %s", (long)peer->uid, why);
 }
 
 /* -1: then only the socket's HUP tells of the process's death, unless a forked child holds the
@@ -514,9 +516,8 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 			if (errno == EMFILE || errno == ENFILE)
 				s->front.out_of_files_ns = loop_now(s->front.d->loop);
 			/* Level-triggered: without a pause this would spin. */
-			log_limited(&s->front.log, loop_now(s->front.d->loop), LOG_LEVEL_ERROR,
-				    "cannot accept clients: %s; raise LimitNOFILE=",
-				    strerror(errno));
+			log_error("accept",
+				  "cannot accept clients: %s; raise LimitNOFILE=", strerror(errno));
 			listen_for(s, 0);
 			loop_timer_set(s->front.d->loop, &s->resume,
 				       loop_now(s->front.d->loop) + 100000000);
@@ -575,7 +576,7 @@ static void on_lost(void *arg, struct device *device, const char *why)
 
 	snprintf(text, sizeof(text), "the GPU failed and what was mapped of it is lost: %.140s",
 		 why);
-	log_error("device %s: %s", device->ops->name, text);
+	log_error("device_lost", "device %s: %s", device->ops->name, text);
 	for (struct conn *c = s->conns; c; c = c->next)
 		conn_lost(c, device, text);
 }

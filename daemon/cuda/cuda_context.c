@@ -193,7 +193,8 @@ static void reset(struct cuda_gpu *gpu)
 	if (cuda_error(gpu->api, gpu->api->cuDevicePrimaryCtxReset(gpu->found->device),
 		       "cuDevicePrimaryCtxReset", words, sizeof(words)) == 0)
 		return;
-	log_error("%s: a context that broke cannot be reset: %s", gpu->found->name, words);
+	log_error("gpu_context", "%s: a context that broke cannot be reset: %s", gpu->found->name,
+		  words);
 	gpu->stuck = true;
 	gpu->state = CUDA_ENDING;
 }

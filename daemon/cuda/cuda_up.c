@@ -216,7 +216,8 @@ static void say_driver(uint32_t i, const struct cuda_found *found)
 	const struct cuda_kernels_for *k = &found->kernels;
 	const int least = cuda_binaries_driver(cuda_binaries, k->capability);
 
-	log_info("GPU %u (%.63s), compute capability %d.%d: CUDA driver %d.%d; the kernels inside "
+	log_info("gpu_up",
+		 "GPU %u (%.63s), compute capability %d.%d: CUDA driver %d.%d; the kernels inside "
 		 "need %d.%d or later",
 		 i, found->name, k->capability / 10, k->capability % 10, k->driver / 1000,
 		 k->driver % 1000 / 10, least / 1000, least % 1000 / 10);
@@ -262,7 +263,7 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 				 found->name,
 				 found->why[0] ? found->why : "another GPU has the same UUID");
 			devices->gpu_unused = true;
-			log_warning("%s", note);
+			log_warning("gpu_left_out", "%s", note);
 			continue;
 		}
 		r = device_cuda_open(driver, found, &conf, loop, &device);
@@ -308,6 +309,6 @@ int cuda_up(const struct config *config, struct tier *host, struct loop *loop,
 		return 0;
 	if (required)
 		return text_fail(text, n, -ENODEV, "[gpu] devices = required: %s", note);
-	log_info("no GPU is served: %s", note);
+	log_info("no_gpu", "no GPU is served: %s", note);
 	return 0;
 }

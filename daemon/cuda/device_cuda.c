@@ -195,7 +195,8 @@ static void ask_for_the_end(struct cuda_gpu *gpu)
 		return;
 	r = save_losses(gpu);
 	if (r)
-		log_warning("[daemon] state_dir: when %s failed cannot be written there: %s",
+		log_warning("state_dir",
+			    "[daemon] state_dir: when %s failed cannot be written there: %s",
 			    gpu->found->name, strerror(-r));
 	tell(gpu, true);
 }

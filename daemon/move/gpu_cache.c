@@ -489,7 +489,7 @@ static bool settle_unit(struct gpu_cache *c, struct gpu_unit *u)
 		return steps < STEPS;
 	r = memory_open(c, u, &u->next);
 	if (r)
-		log_warning("GPU %u: its memory is not used for images: %s",
+		log_warning("gpu_memory", "GPU %u: its memory is not used for images: %s",
 			    (uint32_t)(u - c->units), strerror(-r));
 	if (!u->up)
 		u->next.generation = 0;

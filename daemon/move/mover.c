@@ -604,7 +604,8 @@ static void count_cleared(struct search *m, uint32_t n)
 {
 	m->mover->cleared += n;
 	if (m->mover->cleared == MOVER_BATCH)
-		log_debug("%u blocks were evicted to clear a slab: the next iteration goes on",
+		log_debug("slab_cleared",
+			  "%u blocks were evicted to clear a slab: the next iteration goes on",
 			  (uint32_t)MOVER_BATCH);
 }
 

@@ -58,7 +58,7 @@ static void end(struct purge *p, int status)
 
 	p->stage = PURGE_IDLE;
 	p->done = NULL;
-	log_info("purge: %llu blocks dropped%s%s", (unsigned long long)p->purged,
+	log_info("purge", "purge: %llu blocks dropped%s%s", (unsigned long long)p->purged,
 		 status ? "; on a disk they may come back after a restart: " : "",
 		 status ? strerror(-status) : "");
 	if (done)

@@ -383,8 +383,8 @@ static enum step nvme_bad(struct flight *f)
 
 	if (once_more(f) == FLIGHT_READ)
 		return FLIGHT_READ;
-	log_limited(
-		&all->log, loop_now(all->loop), LOG_LEVEL_ERROR,
+	log_error(
+		"nvme_corrupt",
 		"an image read from NVMe failed its checks and was dropped (segment %u); its block "
 		"is a miss. If this repeats, test the device",
 		f->xfer.where.slot >> 16);

@@ -234,8 +234,8 @@ static void drop(const struct task *task)
 	struct tables *tables = task->all->tables;
 	const struct task *holder = task->part->flight ? &task->part->flight->task : task;
 
-	log_limited(
-		&task->all->log, loop_now(task->all->loop), LOG_LEVEL_ERROR,
+	log_error(
+		"host_corrupt",
 		"an image in the host tier failed its checks and was dropped (slab %u); its block "
 		"is a miss. If this repeats, test the machine's memory",
 		task->where.slot >> 16);

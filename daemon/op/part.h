@@ -127,7 +127,6 @@ struct ops {
 	struct room room;
 	struct flights flights;
 	struct traces *traces;
-	struct log_limit log;
 	/* op.c's */
 	struct loop_poller poller;
 	struct list queue; /* clients with blocks to begin, served in turn */

@@ -190,17 +190,18 @@ static void note_sparse(const struct task *task)
 {
 	const struct op *op = task->part->op;
 	struct stats_values *v = &task->all->tables->stats->v;
+	char about[LOG_ABOUT_BYTES];
 
 	op->client->sparse_blocks++;
 	stats_add(op->sqe.op == WIRE_OP_STORE ? &v->store_sparse_blocks_total :
 						&v->load_sparse_blocks_total,
 		  1);
-	log_limited(
-		&task->all->log, loop_now(task->all->loop), LOG_LEVEL_WARNING,
-		"client %u (pid %ld, \"%s\"): page %llu is not allocated, and the daemon does not "
-		"allocate it. libkvtier touches pages before it lends them; another client must do "
-		"the same, and must not punch holes into them",
-		op->client->id, (long)op->client->pid, op->client->name,
+	log_warning(
+		log_about(about, "page_not_allocated", (long)op->client->pid, op->client->id,
+			  op->client->name),
+		"page %llu is not allocated, and the daemon does not allocate it. libkvtier "
+		"touches pages before it lends them; another client must do the same, and must not "
+		"punch holes into them",
 		(unsigned long long)task->job.page);
 }
 

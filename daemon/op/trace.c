@@ -113,7 +113,7 @@ static void say(const struct op *op, uint32_t at, const char *step, int status)
 
 	if (!step)
 		(void)snprintf(ended, sizeof(ended), "done, %d", status);
-	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
+	log_debug("step", "op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
 		  op->client->id, at, step ? step : ended);
 }
 

@@ -138,7 +138,8 @@ static void tell(struct kvtierd *d)
 	if (!nvme)
 		return;
 	nvme_status(nvme, &s);
-	log_info("NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by "
+	log_info("nvme_up",
+		 "NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by "
 		 "reading %llu KiB",
 		 tier_state_name(tier_state(nvme)), s.usable, s.disks,
 		 (unsigned long long)(nvme->capacity_bytes >> 20), s.engine,
@@ -146,7 +147,7 @@ static void tell(struct kvtierd *d)
 		 (unsigned long long)(s.recovery_ns / 1000000),
 		 (unsigned long long)(s.log.recovery_bytes >> 10));
 	if (s.text[0])
-		log_warning("NVMe: %s", s.text);
+		log_warning("nvme_note", "NVMe: %s", s.text);
 }
 
 int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)

@@ -400,6 +400,7 @@ static void end_drain(struct outbox *o, const char *why)
 
 	if (blocks > 0)
 		log_warning(
+			"redis_drain",
 			"%s: %u blocks (%llu bytes) that were queued for Redis are not known to be "
 			"written",
 			why, blocks, (unsigned long long)(o->unwritten_bytes + o->bytes));
@@ -421,7 +422,8 @@ void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 		done(arg);
 		return;
 	}
-	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms",
+	log_info("redis_drain",
+		 "writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms",
 		 o->count + o->in_flight, (unsigned long long)o->bytes,
 		 o->config->daemon_stop_us / 1000);
 	o->drained = done;

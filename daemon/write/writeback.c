@@ -111,7 +111,6 @@ struct writeback {
 	struct write *writes, *free;
 	bool write_all; /* a flush asks for everything: admit_ask() is not asked */
 	int failure;    /* first one since that flush began; 0 */
-	struct log_limit log;
 	uint32_t queue[QUEUE];
 };
 
@@ -264,8 +263,8 @@ static void write_done(struct xfer *x)
 
 	if (x->status) {
 		note_failure(w, x->status);
-		log_limited(&w->log, loop_now(w->loop), LOG_LEVEL_WARNING,
-			    "a block could not be written to NVMe: %s", strerror(-x->status));
+		log_warning("nvme_write", "a block could not be written to NVMe: %s",
+			    strerror(-x->status));
 	} else if (!blocks_live(tables->blocks, block) ||
 		   blocks_nvme(tables->blocks, block, NULL)) {
 		/* while it was written it was dropped, or recovery found an older copy of it */
@@ -548,7 +547,7 @@ static void drained(void *arg, int status)
 	struct writeback *w = arg;
 
 	if (status)
-		log_warning("the NVMe tier could not take all that was in memory: %s",
+		log_warning("nvme_drain", "the NVMe tier could not take all that was in memory: %s",
 			    strerror(-status));
 	drain_over(w);
 }
@@ -558,6 +557,7 @@ static void late(struct loop_timer *limit)
 	struct writeback *w = container_of(limit, struct writeback, flush.limit);
 
 	log_warning(
+		"nvme_drain",
 		"[daemon] stop_us is over: what was not yet written stays out of the NVMe tier");
 	writeback_flush_cancel(w, w);
 	drain_over(w);
@@ -576,7 +576,8 @@ void writeback_drain(struct writeback *w, void (*done)(void *arg), void *arg)
 	w->flush.limit.fire = late;
 	loop_timer_set(w->loop, &w->flush.limit, loop_now(w->loop) + w->stop_us * 1000ull);
 	(void)writeback_flush(w, true, drained, w); /* no flush is under way */
-	log_info("writing what is only in memory to NVMe, at most %u ms", w->stop_us / 1000);
+	log_info("nvme_drain", "writing what is only in memory to NVMe, at most %u ms",
+		 w->stop_us / 1000);
 }
 
 /* --- life --- */

@@ -107,14 +107,14 @@ static void tell_begin(struct redis_endpoint *endpoint, enum redis_trouble troub
 		return;
 	*logged_ns = now_of(endpoint);
 	endpoint->told[trouble] = true;
-	log_warning("Redis at %s %s%s", endpoint->address, sentence, words);
+	log_warning("redis_trouble", "Redis at %s %s%s", endpoint->address, sentence, words);
 }
 
 static void tell_end(struct redis_endpoint *endpoint, enum redis_trouble trouble,
 		     const char *sentence)
 {
 	if (endpoint->told[trouble])
-		log_info("Redis at %s %s", endpoint->address, sentence);
+		log_info("redis_well", "Redis at %s %s", endpoint->address, sentence);
 	endpoint->told[trouble] = false;
 }
 

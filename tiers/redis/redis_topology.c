@@ -359,7 +359,8 @@ static void not_followed(struct redis_io *io, struct redis_job *job, const char 
 	io->topology.wanted = true;
 	if (!io->refused_ns || loop_now(io->loop) >= io->refused_ns + REFUSED_MS * 1000000ull) {
 		io->refused_ns = loop_now(io->loop);
-		log_warning("Redis at %s redirects to %s, which is neither in the slot map nor in "
+		log_warning("redis_redirect",
+			    "Redis at %s redirects to %s, which is neither in the slot map nor in "
 			    "[redis] endpoints: not followed",
 			    job->endpoint->address, address);
 	}

@@ -38,7 +38,7 @@ static int refused(struct cuda_gpu *gpu, uint64_t bytes, int error)
 		 "[gpu] bytes: %llu MiB cannot be had, no image is kept on this GPU: %.60s",
 		 (unsigned long long)(bytes >> 20), gpu->words);
 	free_memory(gpu);
-	log_warning("%s: %s", gpu->found->name, gpu->tier_why);
+	log_warning("gpu_memory", "%s: %s", gpu->found->name, gpu->tier_why);
 	return gpu->state == CUDA_FAILING ? error : 0;
 }
 
