@@ -7,28 +7,38 @@
  */
 #include "histogram.h"
 
-static uint32_t bucket_of(uint64_t ns)
+static uint32_t bucket_of(uint64_t time)
 {
 	uint32_t shift;
 
-	if (ns > HISTOGRAM_MAX_NS)
-		ns = HISTOGRAM_MAX_NS;
-	if (ns < HISTOGRAM_STEPS)
-		return (uint32_t)ns;
-	shift = (uint32_t)(63 - __builtin_clzll(ns)) - HISTOGRAM_STEP_BITS;
-	return shift * HISTOGRAM_STEPS + (uint32_t)(ns >> shift);
+	if (time > HISTOGRAM_MAX)
+		time = HISTOGRAM_MAX;
+	if (time < HISTOGRAM_STEPS)
+		return (uint32_t)time;
+	shift = (uint32_t)(63 - __builtin_clzll(time)) - HISTOGRAM_STEP_BITS;
+	return shift * HISTOGRAM_STEPS + (uint32_t)(time >> shift);
 }
 
-/* The middle of the bucket. */
-static uint64_t bucket_ns(uint32_t bucket)
+static uint32_t shift_of(uint32_t bucket)
 {
-	uint32_t shift;
+	return bucket < HISTOGRAM_STEPS ? 0 : bucket / HISTOGRAM_STEPS - 1;
+}
 
-	if (bucket < HISTOGRAM_STEPS)
-		return bucket;
-	shift = bucket / HISTOGRAM_STEPS - 1;
-	return ((uint64_t)(bucket % HISTOGRAM_STEPS + HISTOGRAM_STEPS) << shift) +
-	       (1ull << shift) / 2;
+static uint64_t shortest(uint32_t bucket)
+{
+	return bucket < HISTOGRAM_STEPS ?
+		       bucket :
+		       (uint64_t)(bucket % HISTOGRAM_STEPS + HISTOGRAM_STEPS) << shift_of(bucket);
+}
+
+static uint64_t middle(uint32_t bucket)
+{
+	return shortest(bucket) + (1ull << shift_of(bucket)) / 2;
+}
+
+uint64_t histogram_longest(uint32_t bucket)
+{
+	return shortest(bucket) + (1ull << shift_of(bucket)) - 1;
 }
 
 static uint64_t get(const uint64_t *count)
@@ -41,27 +51,35 @@ static void set(uint64_t *count, uint64_t to)
 	__atomic_store_n(count, to, __ATOMIC_RELAXED);
 }
 
-void histogram_add(struct histogram *histogram, uint64_t ns)
+void histogram_add(struct histogram *histogram, uint64_t time)
 {
-	uint64_t *const count = &histogram->count[bucket_of(ns)];
+	uint64_t *const count = &histogram->count[bucket_of(time)];
 
 	set(count, get(count) + 1);
 }
 
-void histogram_since(const struct histogram *now, const struct histogram *before,
-		     struct histogram *ret)
+uint64_t histogram_below(const struct histogram *histogram, uint32_t bits)
 {
-	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-		set(&ret->count[i], get(&now->count[i]) - get(&before->count[i]));
+	const uint32_t end = (bits - HISTOGRAM_STEP_BITS + 1) * HISTOGRAM_STEPS;
+	uint64_t below = 0;
+
+	for (uint32_t i = 0; i < end; i++)
+		below += get(&histogram->count[i]);
+	return below;
 }
 
 uint64_t histogram_total(const struct histogram *histogram)
 {
-	uint64_t total = 0;
+	return histogram_below(histogram, HISTOGRAM_TOP_BIT);
+}
+
+uint64_t histogram_sum(const struct histogram *histogram)
+{
+	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-		total += get(&histogram->count[i]);
-	return total;
+		sum += get(&histogram->count[i]) * middle(i);
+	return sum;
 }
 
 uint64_t histogram_percentile(const struct histogram *histogram, unsigned percent)
@@ -75,7 +93,7 @@ uint64_t histogram_percentile(const struct histogram *histogram, unsigned percen
 	for (uint32_t i = 0; total > 0 && i < HISTOGRAM_BUCKETS; i++) {
 		passed += get(&histogram->count[i]);
 		if (passed >= rank)
-			return bucket_ns(i);
+			return middle(i);
 	}
 	return 0;
 }

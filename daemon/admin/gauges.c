@@ -232,12 +232,12 @@ static void op_gauges(struct stats *stats)
 {
 	struct stats_values *v = &stats->v;
 
-	stats_set(&v->load_ops_total, histogram_total(&stats->load_times));
-	stats_set(&v->load_p50_us, histogram_percentile(&stats->load_times, 50) / 1000);
-	stats_set(&v->load_p99_us, histogram_percentile(&stats->load_times, 99) / 1000);
-	stats_set(&v->store_ops_total, histogram_total(&stats->store_times));
-	stats_set(&v->store_p50_us, histogram_percentile(&stats->store_times, 50) / 1000);
-	stats_set(&v->store_p99_us, histogram_percentile(&stats->store_times, 99) / 1000);
+	stats_set(&v->load_ops_total, histogram_total(&v->load_duration_ns));
+	stats_set(&v->load_p50_us, histogram_percentile(&v->load_duration_ns, 50) / 1000);
+	stats_set(&v->load_p99_us, histogram_percentile(&v->load_duration_ns, 99) / 1000);
+	stats_set(&v->store_ops_total, histogram_total(&v->store_duration_ns));
+	stats_set(&v->store_p50_us, histogram_percentile(&v->store_duration_ns, 50) / 1000);
+	stats_set(&v->store_p99_us, histogram_percentile(&v->store_duration_ns, 99) / 1000);
 }
 
 /* The gauges that each tier has, and those that each tier of this node has besides. */

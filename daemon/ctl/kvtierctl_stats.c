@@ -26,15 +26,13 @@
 struct page_sample {
 	uint64_t at_ns, start_ns; /* CLOCK_MONOTONIC; start_ns tells one daemon from the next */
 	struct stats_values v;
-	struct histogram load_times, store_times;
 };
 
 /* The figures of the time that a page covers. */
 struct span {
 	double seconds;
 	bool from_start;
-	struct stats_values v; /* counters: how much they grew. Gauges mean nothing here */
-	struct histogram load_times, store_times;
+	struct stats_values v; /* counters, histograms: their growth. Gauges mean nothing here */
 };
 
 /* A number for a table, in at most seven columns. */
@@ -92,7 +90,6 @@ static void values_copy(const struct stats_values *from, struct stats_values *to
 static void span_of(const struct stats *stats, struct page_sample *before, uint64_t now_ns,
 		    struct span *ret)
 {
-	static const struct histogram none;
 	struct page_sample now = { .at_ns = now_ns, .start_ns = stats->start_monotonic_ns };
 	const uint64_t beat_ns = stats_get(&stats->heartbeat_ns);
 	uint64_t from_ns = before->at_ns;
@@ -107,12 +104,8 @@ static void span_of(const struct stats *stats, struct page_sample *before, uint6
 	}
 	ret->seconds = now_ns > from_ns ? (double)(now_ns - from_ns) / 1e9 : 0;
 	values_copy(&stats->v, &now.v);
-	histogram_since(&stats->load_times, &none, &now.load_times);
-	histogram_since(&stats->store_times, &none, &now.store_times);
 	for (size_t i = 0; i < sizeof(now.v) / sizeof(uint64_t); i++)
 		((uint64_t *)&ret->v)[i] = ((uint64_t *)&now.v)[i] - ((uint64_t *)&before->v)[i];
-	histogram_since(&now.load_times, &before->load_times, &ret->load_times);
-	histogram_since(&now.store_times, &before->store_times, &ret->store_times);
 	*before = now;
 }
 
@@ -148,18 +141,6 @@ static void per_second(struct table *table, const struct span *span, uint64_t va
 	table_cell(table, shown);
 }
 
-/* Shows "-" if there was no op. */
-static void percentile(struct table *table, const struct histogram *times, unsigned percent)
-{
-	char text[32];
-
-	if (histogram_total(times) == 0)
-		table_cell(table, "-");
-	else
-		table_cell(table,
-			   text_time(histogram_percentile(times, percent), text, sizeof(text)));
-}
-
 static void op_row(struct table *table, const char *name, const struct span *span, uint64_t blocks,
 		   uint64_t bytes, const struct histogram *times)
 {
@@ -171,24 +152,63 @@ static void op_row(struct table *table, const char *name, const struct span *spa
 	per_second(table, span, blocks, false);
 	table_cell(table, text_bytes(bytes, text, sizeof(text)));
 	per_second(table, span, bytes, true);
-	percentile(table, times, 50);
-	percentile(table, times, 99);
 }
 
 static void print_ops(const struct span *span)
 {
-	static const char *const titles[] = { "",      "OPS",  "BLOCKS", "RATE",
-					      "BYTES", "RATE", "P50",    "P99" };
+	static const char *const titles[] = { "", "OPS", "BLOCKS", "RATE", "BYTES", "RATE" };
 	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { false, true, true, true, true, true, true, true };
+	static const bool right[COLUMNS] = { false, true, true, true, true, true };
 	struct table *table = table_new(COLUMNS);
 
 	for (size_t i = 0; i < COLUMNS; i++)
 		table_cell(table, titles[i]);
 	op_row(table, "load", span, span->v.load_blocks_total, span->v.load_logical_bytes_total,
-	       &span->load_times);
+	       &span->v.load_duration_ns);
 	op_row(table, "store", span, span->v.store_blocks_total, span->v.store_logical_bytes_total,
-	       &span->store_times);
+	       &span->v.store_duration_ns);
+	table_print(table, right);
+}
+
+enum { PERCENTILES = 3 };
+static const unsigned percentiles[PERCENTILES] = { 50, 90, 99 };
+
+static char *percentile(const struct stats_row *row, const struct histogram *times, size_t i,
+			char *ret, size_t n)
+{
+	return text_time(histogram_percentile(times, percentiles[i]) * stats_unit_ns(row), ret, n);
+}
+
+/* Prints the histograms that have a time. Their names are without the unit here. */
+static void print_times(const struct span *span)
+{
+	static const char *const titles[] = { "TIMES", "COUNT", "P50", "P90", "P99" };
+	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
+	static const bool right[COLUMNS] = { false, true, true, true, true };
+	struct table *table = table_new(COLUMNS);
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+	char text[64];
+
+	for (size_t i = 0; i < COLUMNS; i++)
+		table_cell(table, titles[i]);
+	for (size_t i = 0; i < n; i++) {
+		const struct histogram *times;
+		uint64_t total;
+
+		if (rows[i].kind != STATS_HISTOGRAM)
+			continue;
+		times = stats_histogram(&span->v, &rows[i]);
+		total = histogram_total(times);
+		if (total == 0)
+			continue;
+		snprintf(text, sizeof(text), "%.*s",
+			 (int)(strrchr(rows[i].path, '_') - rows[i].path), rows[i].path);
+		table_cell(table, text);
+		table_cell(table, text_count((double)total, text, sizeof(text)));
+		for (size_t p = 0; p < PERCENTILES; p++)
+			table_cell(table, percentile(&rows[i], times, p, text, sizeof(text)));
+	}
 	table_print(table, right);
 }
 
@@ -268,6 +288,8 @@ static void print_span(const struct span *span, const struct stats_values *now)
 	} else {
 		printf("%c%s:\n\n", words[0] - 'a' + 'A', words + 1);
 		print_ops(span);
+		putchar('\n');
+		print_times(span);
 		putchar('\n');
 		hit_rate(v->lookup_hit_blocks_total, v->lookup_requested_blocks_total);
 	}
@@ -488,13 +510,41 @@ static void json_texts(struct printer *w, const struct stats *stats, const struc
 	}
 }
 
+/* "buckets" has [the longest time, how many] of each bucket that counts some. */
+static void json_histogram(struct json *json, const struct histogram *times)
+{
+	const char *comma = "";
+	char name[8];
+
+	json_print(json, "{");
+	json_number(json, "count", histogram_total(times));
+	json_number(json, "sum", histogram_sum(times));
+	for (size_t i = 0; i < PERCENTILES; i++) {
+		snprintf(name, sizeof(name), "p%u", percentiles[i]);
+		json_number(json, name, histogram_percentile(times, percentiles[i]));
+	}
+	json_member(json, "buckets");
+	json_print(json, "[");
+	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
+		const uint64_t count = stats_get(&times->count[i]);
+
+		if (count == 0)
+			continue;
+		json_print(json, "%s[%" PRIu64 ",%" PRIu64 "]", comma, histogram_longest(i), count);
+		comma = ",";
+	}
+	json_print(json, "]}");
+}
+
 static void json_value(struct printer *w, const struct stats *stats, const struct stats_row *row)
 {
 	const uint64_t value = stats_value(stats, row);
 	char name[32];
 
 	printer_name(w, row->path);
-	if (row->kind == STATS_STATE)
+	if (row->kind == STATS_HISTOGRAM)
+		json_histogram(&w->json, stats_histogram(&stats->v, row));
+	else if (row->kind == STATS_STATE)
 		json_string(&w->json, stats_state_name(row, value, name, sizeof(name)));
 	else
 		json_print(&w->json, "%" PRIu64, value);
@@ -502,7 +552,8 @@ static void json_value(struct printer *w, const struct stats *stats, const struc
 
 static void print_json(const struct stats *stats, const struct view *view)
 {
-	static char page[64 << 10]; /* a number takes some 70 bytes */
+	/* a number takes some 70 bytes, a bucket 36 at most */
+	static char page[1 << 20];
 	const uint64_t health = stats_health(stats, clock_ns());
 	struct printer w = { .open = "" };
 	const struct stats_row *rows;
@@ -523,10 +574,24 @@ static void print_json(const struct stats *stats, const struct view *view)
 
 /* --- text --- */
 
-static void text_value(const struct stats_row *row, uint64_t value, struct table *table)
+static void text_value(const struct stats_row *row, const struct stats_values *v,
+		       struct table *table)
 {
-	char text[64];
+	const uint64_t value = value_at(v, row->offset);
+	char text[128], times[PERCENTILES][32];
 
+	if (row->kind == STATS_HISTOGRAM) {
+		const struct histogram *h = stats_histogram(v, row);
+
+		snprintf(text, sizeof(text), "%" PRIu64, histogram_total(h));
+		table_cell(table, text);
+		for (size_t i = 0; i < PERCENTILES; i++)
+			(void)percentile(row, h, i, times[i], sizeof(times[i]));
+		snprintf(text, sizeof(text), "p50 %s, p90 %s, p99 %s", times[0], times[1],
+			 times[2]);
+		table_cell(table, text);
+		return;
+	}
 	if (row->kind == STATS_STATE) {
 		table_cell(table, stats_state_name(row, value, text, sizeof(text)));
 		table_cell(table, "");
@@ -562,7 +627,7 @@ static void print_numbers(const struct stats *stats, struct view *view, uint64_t
 		if (!selected(view, rows[i].path))
 			continue;
 		table_cell(table, rows[i].path);
-		text_value(&rows[i], value_at(&view->before.v, rows[i].offset), table);
+		text_value(&rows[i], &view->before.v, table);
 		if (view->watch && rows[i].kind == STATS_COUNTER && !span.from_start)
 			per_second(table, &span, value_at(&span.v, rows[i].offset),
 				   strcmp(rows[i].unit, "bytes") == 0);

@@ -126,9 +126,9 @@ static void settle_rest(struct op *op, int status)
 static void count_time(struct stats *stats, uint16_t kind, const struct wire_cqe *cqe)
 {
 	if (cqe->ok > 0 && kind == WIRE_OP_LOAD)
-		histogram_add(&stats->load_times, clock_ns() - cqe->submit_ns);
+		histogram_add(&stats->v.load_duration_ns, clock_ns() - cqe->submit_ns);
 	if (cqe->ok > 0 && kind == WIRE_OP_STORE)
-		histogram_add(&stats->store_times, clock_ns() - cqe->submit_ns);
+		histogram_add(&stats->v.store_duration_ns, clock_ns() - cqe->submit_ns);
 }
 
 static void complete(struct op *op)

@@ -21,7 +21,12 @@
 #define KVTIER_VERSION "0"
 #endif
 
-enum kind_name { counter = STATS_COUNTER, gauge = STATS_GAUGE, state = STATS_STATE };
+enum kind_name {
+	counter = STATS_COUNTER,
+	gauge = STATS_GAUGE,
+	state = STATS_STATE,
+	histogram = STATS_HISTOGRAM
+};
 
 static const struct stats_row rows[] = {
 #define STAT(path, field, kind, unit, prose) \
@@ -68,8 +73,21 @@ size_t stats_rows(const struct stats_row **ret)
 	return ROWS;
 }
 
+const struct histogram *stats_histogram(const struct stats_values *v, const struct stats_row *row)
+{
+	assert(row->kind == STATS_HISTOGRAM);
+	return (const struct histogram *)(const void *)((const char *)v + row->offset);
+}
+
+uint64_t stats_unit_ns(const struct stats_row *row)
+{
+	return strcmp(row->unit, "us") == 0 ? 1000 : 1;
+}
+
 uint64_t stats_value(const struct stats *stats, const struct stats_row *row)
 {
+	if (row->kind == STATS_HISTOGRAM)
+		return histogram_total(stats_histogram(&stats->v, row));
 	return stats_get((const uint64_t *)((const char *)&stats->v + row->offset));
 }
 
@@ -89,7 +107,7 @@ const char *stats_state_name(const struct stats_row *row, uint64_t value, char *
 
 const char *stats_kind_name(enum stats_kind kind)
 {
-	static const char *const names[] = { "counter", "gauge", "state" };
+	static const char *const names[] = { "counter", "gauge", "state", "histogram" };
 
 	return names[kind];
 }

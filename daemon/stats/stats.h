@@ -190,8 +190,14 @@ enum stats_health_bit {
 /* tiers_*_state: 0 is "off", a running tier is its enum tier_state + 1. */
 enum { STATS_TIER_OFF = 0, STATS_TIER_STATE_BASE = 1 };
 
+/* The type of a number, by its kind: an array of uint64_t, as struct stats_values is, too. */
+#define STATS_TYPE_counter   uint64_t
+#define STATS_TYPE_gauge     uint64_t
+#define STATS_TYPE_state     uint64_t
+#define STATS_TYPE_histogram struct histogram
+
 struct stats_values {
-#define STAT(path, field, kind, unit, prose) uint64_t field;
+#define STAT(path, field, kind, unit, prose) STATS_TYPE_##kind field;
 #include "tbl_stats.h"
 };
 
@@ -224,9 +230,6 @@ struct stats {
 	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
 	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU does not work, or memory is not pinned */
 	_Alignas(64) struct stats_values v;
-	/* Ops that loaded or stored a block at least: from the iteration of the core thread that
-	 * read the op from its ring until it completed the op. */
-	struct histogram load_times, store_times;
 };
 
 /* A relaxed store is enough, without read-modify-write, since there is one writer. */
@@ -275,7 +278,7 @@ char *stats_text_get(const char *text, size_t room, char *ret);
 uint64_t stats_health(const struct stats *stats, uint64_t now_ns);
 
 /* The tables, for programs that print them. */
-enum stats_kind { STATS_COUNTER, STATS_GAUGE, STATS_STATE };
+enum stats_kind { STATS_COUNTER, STATS_GAUGE, STATS_STATE, STATS_HISTOGRAM };
 
 struct stats_row {
 	const char *path;
@@ -285,7 +288,11 @@ struct stats_row {
 	uint32_t offset; /* in struct stats_values */
 };
 size_t stats_rows(const struct stats_row **ret);
+/* The value of a histogram is how many times it counts. */
 uint64_t stats_value(const struct stats *stats, const struct stats_row *row);
+/* A row's histogram in these values, whose units are so many ns each. */
+const struct histogram *stats_histogram(const struct stats_values *v, const struct stats_row *row);
+uint64_t stats_unit_ns(const struct stats_row *row);
 const char *stats_state_name(const struct stats_row *row, uint64_t value, char *buffer, size_t n);
 const char *stats_kind_name(enum stats_kind kind);
 

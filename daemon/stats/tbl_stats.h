@@ -7,7 +7,7 @@
  *
  * field   = json_path with '_' for '.'
  * kind    counter: it only grows while the daemon lives; gauge: a value as of now; state: a
- *         position in unit's a|b|c
+ *         position in unit's a|b|c; histogram: times by their length, in ns or us, since the start
  * order   the order of the JSON text: paths with a common prefix stand together
  *
  * Units are in the names. A name, once shipped, keeps its meaning.
@@ -57,9 +57,10 @@ STAT("store.sparse_blocks_total", store_sparse_blocks_total, counter, "blocks",
      "Blocks not stored since their engine had not allocated their page")
 STAT("store.ops_total", store_ops_total, counter, "ops",
      "Store ops of which a block at least was stored, or was there already")
+STAT("store.duration_ns", store_duration_ns, histogram, "ns",
+     "How long these ops took, from when the core thread read the op until it completed it")
 STAT("store.p50_us", store_p50_us, gauge, "us",
-     "Half of these ops took no longer, from when the core thread read the op until it completed "
-     "it; since the start, at most 1/32 off")
+     "Half of these ops took no longer; since the start, at most 1/32 off")
 STAT("store.p99_us", store_p99_us, gauge, "us",
      "99 of 100 of these ops took no longer; since the start, at most 1/32 off")
 
@@ -74,9 +75,10 @@ STAT("load.logical_bytes_total", load_logical_bytes_total, counter, "bytes",
      "Size of the loaded blocks in the engines' own format")
 STAT("load.ops_total", load_ops_total, counter, "ops",
      "Load ops of which a block at least was loaded")
+STAT("load.duration_ns", load_duration_ns, histogram, "ns",
+     "How long these ops took, from when the core thread read the op until it completed it")
 STAT("load.p50_us", load_p50_us, gauge, "us",
-     "Half of these ops took no longer, from when the core thread read the op until it completed "
-     "it; since the start, at most 1/32 off")
+     "Half of these ops took no longer; since the start, at most 1/32 off")
 STAT("load.p99_us", load_p99_us, gauge, "us",
      "99 of 100 of these ops took no longer; since the start, at most 1/32 off")
 

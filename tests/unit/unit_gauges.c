@@ -191,8 +191,8 @@ TEST(times_of_ops_become_percentiles)
 	struct stats_values *v = &d.stats->v;
 
 	for (uint64_t us = 1; us <= 100; us++)
-		histogram_add(&d.stats->load_times, us * 1000);
-	histogram_add(&d.stats->store_times, 2000000);
+		histogram_add(&d.stats->v.load_duration_ns, us * 1000);
+	histogram_add(&d.stats->v.store_duration_ns, 2000000);
 	gauges_sync(&d);
 	assert_int_equal(stats_get(&v->load_ops_total), 100);
 	assert_in_range(stats_get(&v->load_p50_us), 48, 52);

@@ -49,9 +49,9 @@ TEST(what_is_too_long_counts_as_the_longest)
 	struct histogram h = { { 0 } };
 
 	histogram_add(&h, UINT64_MAX);
-	histogram_add(&h, HISTOGRAM_MAX_NS + 1);
+	histogram_add(&h, HISTOGRAM_MAX + 1);
 	assert_int_equal(histogram_total(&h), 2);
-	assert_close(histogram_percentile(&h, 50), HISTOGRAM_MAX_NS);
+	assert_close(histogram_percentile(&h, 50), HISTOGRAM_MAX);
 }
 
 static int by_size(const void *a, const void *b)
@@ -82,15 +82,42 @@ TEST(percentiles_are_near_the_exact_ones)
 	}
 }
 
-TEST(what_came_since_stands_alone)
+TEST(powers_of_two_are_exact_limits)
 {
-	struct histogram before = { { 0 } }, now;
+	for (uint32_t bits = HISTOGRAM_STEP_BITS; bits <= HISTOGRAM_TOP_BIT; bits++) {
+		struct histogram h = { { 0 } };
 
-	histogram_add(&before, 1000);
-	histogram_add(&before, 1000);
-	now = before;
-	histogram_add(&now, 3000000);
-	histogram_since(&now, &before, &now);
-	assert_int_equal(histogram_total(&now), 1);
-	assert_close(histogram_percentile(&now, 50), 3000000);
+		histogram_add(&h, (1ull << bits) - 1);
+		assert_int_equal(histogram_below(&h, bits), 1);
+		if (bits > HISTOGRAM_STEP_BITS)
+			assert_int_equal(histogram_below(&h, bits - 1), 0);
+		histogram_add(&h, 1ull << bits); /* at the top it counts as the longest */
+		assert_int_equal(histogram_below(&h, bits), bits < HISTOGRAM_TOP_BIT ? 1 : 2);
+	}
+}
+
+TEST(buckets_join_without_a_gap)
+{
+	for (uint32_t bucket = 0; bucket < HISTOGRAM_BUCKETS; bucket++) {
+		struct histogram h = { { 0 } };
+
+		histogram_add(&h, histogram_longest(bucket));
+		assert_int_equal(h.count[bucket], 1);
+		histogram_add(&h, histogram_longest(bucket) + 1);
+		if (bucket + 1 < HISTOGRAM_BUCKETS)
+			assert_int_equal(h.count[bucket + 1], 1);
+	}
+	assert_int_equal(histogram_longest(HISTOGRAM_BUCKETS - 1), HISTOGRAM_MAX);
+}
+
+TEST(a_sum_is_near_the_exact_one)
+{
+	struct histogram h = { { 0 } };
+	uint64_t sum = 0;
+
+	for (uint64_t time = 1; time < 1000000; time += 1 + time / 7) {
+		histogram_add(&h, time);
+		sum += time;
+	}
+	assert_close(histogram_sum(&h), sum);
 }

@@ -68,7 +68,7 @@ static void known_numbers(void)
 	struct stats_values *v = &tool.page->v;
 
 	tool.uptime_ns = 62000000000;
-	times(&tool.page->load_times, 80000, 1200000);
+	times(&tool.page->v.load_duration_ns, 80000, 1200000);
 	put(&v->load_blocks_total, 10802);
 	put(&v->load_missed_blocks_total, 1543);
 	put(&v->load_logical_bytes_total, 10802ull << 20);
@@ -99,7 +99,7 @@ static void known_numbers(void)
 TEST(known_numbers_are_a_known_page)
 {
 	known_numbers();
-	times(&tool.page->store_times, 900, 3500000000);
+	times(&tool.page->v.store_duration_ns, 900, 3500000000);
 	put(&tool.page->v.store_dropped_blocks_total, 12);
 	put(&tool.page->v.tiers_nvme_queued_blocks, 34);
 	put(&tool.page->v.hints_accepted_blocks_total, 42);
@@ -112,9 +112,13 @@ TEST(known_numbers_are_a_known_page)
 	   "\n"
 	   "Since the start 1m 2s ago:\n"
 	   "\n"
-	   "       OPS  BLOCKS     RATE     BYTES        RATE     P50     P99\n"
-	   "load   100   10802    174/s  10.5 GiB   174 MiB/s   80 µs  1.2 ms\n"
-	   "store  100   2.3 M  37834/s   2.2 TiB  36.9 GiB/s  912 ns   3.6 s\n"
+	   "       OPS  BLOCKS     RATE     BYTES        RATE\n"
+	   "load   100   10802    174/s  10.5 GiB   174 MiB/s\n"
+	   "store  100   2.3 M  37834/s   2.2 TiB  36.9 GiB/s\n"
+	   "\n"
+	   "TIMES           COUNT     P50     P90     P99\n"
+	   "store.duration    100  912 ns  912 ns   3.6 s\n"
+	   "load.duration     100   80 µs   80 µs  1.2 ms\n"
 	   "\n"
 	   "Hit rate: 88.0 % of 14000 blocks that were looked up.\n"
 	   "Hints: 42 accepted, 1 missing\n"
@@ -128,6 +132,17 @@ TEST(known_numbers_are_a_known_page)
 	   "\n"
 	   "1 client, 2 spaces, 12 ops under way, 7 blocks in use, 12345 blocks known\n"
 	   "41 blocks with hints, 1 session, 3.0 MiB retained or pinned\n");
+}
+
+TEST(json_has_the_buckets_of_times)
+{
+	histogram_add(&tool.page->v.load_duration_ns, 3);
+	times(&tool.page->v.load_duration_ns, 16, 1 << 20);
+	assert_int_equal(tool_run("stats --json -f load.duration_ns"), 0);
+	tool_says("{\"load\":{\"duration_ns\":{\"count\":101,\"sum\":2164259,\"p50\":16,\"p90\":16,"
+		  "\"p99\":1081344,\"buckets\":[[3,1],[16,98],[1114111,2]]}}}");
+	assert_int_equal(tool_run("stats --all -f load.duration_ns"), 0);
+	tool_says("load.duration_ns  101  p50 16 ns, p90 16 ns, p99 1.1 ms");
 }
 
 /* Each number as large as it can be, and all that can be wrong. */
@@ -154,7 +169,7 @@ TEST(nothing_makes_a_line_too_long)
 	stats_text_set(tool.page->refused_text, STATS_TEXT_BYTES, words);
 	stats_names(tool.page, "a device with a long name......",
 		    "kernels that have a long name.......");
-	times(&tool.page->load_times, UINT64_MAX, 999999);
+	times(&tool.page->v.load_duration_ns, UINT64_MAX, 999999);
 	assert_int_equal(tool_run("stats"), 0);
 	assert_fits();
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
