@@ -18,9 +18,16 @@
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * Only one version is spoken: kvtierd and libkvtier of one tree belong together. An ERROR to a
- * well-formed request (bad geometry, seal missing...) leaves the connection as it was. A malformed
- * message or ring entry ends the connection: the daemon sends an ERROR with the reason, and closes.
+ * Versions: a connection speaks the highest version that both sides know. HELLO_OK says which one.
+ * Both sides also speak the version of the release before, so that either may be upgraded first
+ * (daemon/EXTENDING.md says how the wire is changed). What differs:
+ *
+ *	11	the release before
+ *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; engine mode has codecs after fp8-native
+ *
+ * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
+ * was. A malformed message or ring entry ends the connection: the daemon sends an ERROR with the
+ * reason, and closes.
  *
  * The end of a connection is the daemon's word that it has given back all the client's pages. For
  * any reason (a stop, a violation, the client's own cut), the daemon first waits, silently, for the
@@ -90,11 +97,12 @@
 #define KVTIER_WIRE_H
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 12,   /* range this tree speaks */
+	WIRE_VERSION_MIN = 11,   /* range this tree speaks, see Versions at the top */
 	WIRE_VERSION_MAX = 12,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
@@ -145,6 +153,8 @@ struct wire_head {
 };
 static_assert(sizeof(struct wire_head) == 16, "wire_head");
 
+/* All versions have these bytes: a daemon that does not know the client's version reads it here.
+ * The structs whose sizes it names have one size in all versions. */
 struct wire_hello {
 	struct wire_head head;
 	uint32_t version_min, version_max;
@@ -169,6 +179,11 @@ struct wire_hello_ok {
 	uint64_t now_ns;   /* see Clocks, at the top */
 };
 static_assert(sizeof(struct wire_hello_ok) == 144, "wire_hello_ok");
+
+static inline size_t wire_hello_ok_bytes(uint32_t version)
+{
+	return version < 12 ? offsetof(struct wire_hello_ok, now_ns) : sizeof(struct wire_hello_ok);
+}
 
 /* Whose context the kernels run in. The values are those of enum kvtier_gpu_mode. */
 enum wire_gpu_mode { WIRE_GPU_DAEMON = 1, WIRE_GPU_ENGINE = 2 };
@@ -309,7 +324,7 @@ static inline uint32_t wire_group_layer(uint32_t layers, uint32_t n, uint32_t gr
 	return (uint32_t)((uint64_t)layers * group / n);
 }
 
-/* It is followed by wire_region[n_regions], wire_segment[n_segments]. */
+/* wire_region[n_regions], wire_segment[n_segments] follow behind the bytes of the version. */
 struct wire_space_open {
 	struct wire_head head;
 	uint32_t n_regions, n_segments;
@@ -323,6 +338,12 @@ struct wire_space_open {
 static_assert(sizeof(struct wire_space_open) ==
 		      24 + sizeof(struct wire_geometry) + 2 * WIRE_WHY_BYTES,
 	      "wire_space_open");
+
+static inline size_t wire_space_open_bytes(uint32_t version)
+{
+	return version < 12 ? offsetof(struct wire_space_open, gpu_staged) :
+			      sizeof(struct wire_space_open);
+}
 static_assert(sizeof(struct wire_space_open) + WIRE_MAX_REGIONS * sizeof(struct wire_region) +
 			      WIRE_MAX_SEGMENTS * sizeof(struct wire_segment) <=
 		      WIRE_MAX_MESSAGE,
@@ -345,6 +366,9 @@ struct wire_space_ok {
 	uint64_t engine_bytes;
 };
 static_assert(sizeof(struct wire_space_ok) == 136, "wire_space_ok");
+
+/* The first version in which engine mode has codecs after fp8-native. */
+enum { WIRE_WITH_ENGINE_CODECS = 12 };
 
 /* Engine mode, see the top: a flag in the number of a page, and a block's status. */
 #define WIRE_PAGE_RAW 0x80000000u

@@ -311,6 +311,30 @@ static int space_memory_again(struct kvtier_space *space)
 	return rc;
 }
 
+/* Sends the message that opens the space, in the version of the connection: an older daemon is sent
+ * a copy without the words that it does not know, which are the last before the regions. */
+static int send_message(const struct kvtier_space *space, const int *fds, size_t n_fds)
+{
+	const struct kvtier_client *c = space->client;
+	const struct wire_space_open *m = space->message;
+	const size_t fixed = wire_space_open_bytes(atomic_load(&c->link)->version);
+	const size_t arrays = m->head.length - sizeof(*m);
+	struct wire_space_open *copy;
+	int rc;
+
+	if (fixed == sizeof(*m))
+		return socket_send(c->fd, m, m->head.length, fds, n_fds);
+	copy = malloc(m->head.length);
+	if (!copy)
+		return error_set(-ENOMEM, "out of memory");
+	memcpy(copy, m, fixed);
+	memcpy((uint8_t *)copy + fixed, m + 1, arrays);
+	copy->head.length = (uint32_t)(fixed + arrays);
+	rc = socket_send(c->fd, copy, copy->head.length, fds, n_fds);
+	free(copy);
+	return rc;
+}
+
 static int send_staged(struct kvtier_space *space)
 {
 	struct kvtier_client *c = space->client;
@@ -322,9 +346,9 @@ static int send_staged(struct kvtier_space *space)
 	if (rc)
 		return rc;
 	if (space->staged->encoded)
-		return socket_send(c->fd, space->message, space->message->head.length, NULL, 0);
+		return send_message(space, NULL, 0);
 	fd = space->staged->fd;
-	return socket_send(c->fd, space->message, space->message->head.length, &fd, 1);
+	return send_message(space, &fd, 1);
 }
 
 static int send_allocs(struct kvtier_space *space, struct cuda_allocs *p)
@@ -375,7 +399,7 @@ static int send_cuda(struct kvtier_space *space)
 	rc = cuda_memory_export(space->cuda, regions, fds, &n);
 	if (rc)
 		return rc;
-	rc = socket_send(space->client->fd, space->message, space->message->head.length, fds, n);
+	rc = send_message(space, fds, n);
 	while (n > 0)
 		(void)close(fds[--n]);
 	return rc;
@@ -389,8 +413,7 @@ static int space_memory_send(struct kvtier_space *space)
 		return send_staged(space);
 	if (space->cuda)
 		return send_cuda(space);
-	return socket_send(space->client->fd, space->message, space->message->head.length,
-			   space->fds, space->n_fds);
+	return send_message(space, space->fds, space->n_fds);
 }
 
 /* ---- states, and the messages that they need ---- */

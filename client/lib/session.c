@@ -267,7 +267,8 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	}
 	packet->n_fds -= pidfd >= 0; /* taken */
 	link->serial = c->connections;
-	compare_clocks(link, c->since_ns, ok->now_ns, clock_ns());
+	if (ok->head.length == sizeof(*ok)) /* an older daemon does not tell its time */
+		compare_clocks(link, c->since_ns, ok->now_ns, clock_ns());
 	c->shares_pids = shares_pids(pidfd, c->fd);
 	c->gpu_mode_advised = ok->gpu_mode;
 	atomic_store(&c->spin_advised_us, ok->spin_us);

@@ -166,8 +166,9 @@ static int answer_hello(struct conn *c, uint32_t seq)
 {
 	const struct kvtierd *d = c->front->d;
 	struct ring *ring = &c->client.ring;
+	const size_t bytes = wire_hello_ok_bytes(c->version);
 	struct wire_hello_ok ok = {
-		.head = packet_head(WIRE_HELLO_OK, sizeof(ok), seq),
+		.head = packet_head(WIRE_HELLO_OK, bytes, seq),
 		.version = c->version,
 		.connection = c->client.id,
 		.sq_entries = ring->entries,
@@ -190,7 +191,7 @@ static int answer_hello(struct conn *c, uint32_t seq)
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
 	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", c->socket_conf->tenant);
 	(void)socket_pass_fds(c->socket.fd, true);
-	r = packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3);
+	r = packet_send(c->socket.fd, &ok, bytes, fds, fds[3] >= 0 ? 4 : 3);
 	if (r == 0)
 		ring_close_fds(ring);
 	return r;
@@ -607,6 +608,7 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	c->intake.ring = &c->client.ring;
 	c->intake.ring_entries = hello.sq_entries;
 	c->intake.arena_blocks = hello.arena_blocks;
+	c->intake.version = c->version;
 	begin_intake(c);
 }
 
@@ -648,7 +650,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	struct proto_space_open m;
 	char text[232];
 	uint32_t handle = 0;
-	int r = proto_space_open(packet, n, n_fds, &m, text, sizeof(text));
+	int r = proto_space_open(packet, n, n_fds, c->version, &m, text, sizeof(text));
 
 	if (r == -EPROTO) {
 		assert(!mount); /* the helper has seen the same */

@@ -129,7 +129,8 @@ static int take_regions(struct intake *in)
 {
 	struct proto_space_open m;
 	uint64_t bytes = 0;
-	int r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
+	int r = proto_space_open(in->packet, in->n, in->n_fds, in->version, &m, in->text,
+				 sizeof(in->text));
 
 	for (uint32_t i = 0; r == 0 && i < m.n_regions; i++)
 		if (__builtin_add_overflow(bytes, m.regions[i].length, &bytes))

@@ -52,6 +52,7 @@ struct intake {
 	 * NULL: a packet is taken */
 	struct ring *ring;
 	uint32_t ring_entries, arena_blocks;
+	uint32_t version; /* of the wire; core's, set before the first packet is taken */
 	/* out */
 	/* 0: the rings are made; or the packet is a SPACE_OPEN, and mount has its regions; or an
 	 * ORDER, and order has its events and words; or an ALLOCS, and ranges has them.

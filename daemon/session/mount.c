@@ -570,6 +570,12 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 		return text_fail(text, n, -EOPNOTSUPP,
 				 "geometry.codec: q4 is not for engine mode, as kvtierd decides "
 				 "which blocks are raw");
+	if (mount->memories & 1u << WIRE_DEVICE_ENGINE && m->version < WIRE_WITH_ENGINE_CODECS &&
+	    mount->space->codec > CODECS_FP8_NATIVE)
+		return text_fail(text, n, -EOPNOTSUPP,
+				 "geometry.codec: this libkvtier speaks wire version %u, whose "
+				 "engine mode has raw, fp8 and fp8-native",
+				 m->version);
 	mount->space->on_gpu = mount->space->on_gpu || mount->device->unit != DEVICE_NO_UNIT;
 	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
 		r = take_images(mount, m, text, n);

@@ -20,7 +20,7 @@ struct message_type {
 
 static const struct message_type types[] = {
 	[WIRE_HELLO] = { "HELLO", sizeof(struct wire_hello), true },
-	[WIRE_SPACE_OPEN] = { "SPACE_OPEN", sizeof(struct wire_space_open), false },
+	[WIRE_SPACE_OPEN] = { "SPACE_OPEN", offsetof(struct wire_space_open, gpu_staged), false },
 	[WIRE_SPACE_CLOSE] = { "SPACE_CLOSE", sizeof(struct wire_space_close), true },
 	[WIRE_ORDER] = { "ORDER", sizeof(struct wire_order), false },
 	[WIRE_ALLOCS] = { "ALLOCS", sizeof(struct wire_allocs), false },
@@ -218,10 +218,11 @@ static int take_words(const char words[WIRE_WHY_BYTES], char ret[WIRE_WHY_BYTES]
 	return 0;
 }
 
-int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret,
-		     char *text, size_t text_bytes)
+int proto_space_open(const void *packet, size_t n, uint32_t n_fds, uint32_t version,
+		     struct proto_space_open *ret, char *text, size_t text_bytes)
 {
 	const struct wire_space_open *m = packet; /* the receive buffer is 8-byte aligned */
+	const size_t fixed = wire_space_open_bytes(version);
 	size_t want;
 
 	if (m->n_regions > WIRE_MAX_REGIONS)
@@ -234,7 +235,7 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 		return text_fail(text, text_bytes, -EINVAL,
 				 "n_regions is %u and n_segments %u; both or neither must be 0",
 				 m->n_regions, m->n_segments);
-	want = sizeof(*m) + m->n_regions * sizeof(struct wire_region) +
+	want = fixed + m->n_regions * sizeof(struct wire_region) +
 	       m->n_segments * sizeof(struct wire_segment);
 	if (n != want)
 		return text_fail(text, text_bytes, -EPROTO,
@@ -243,13 +244,15 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 	if (take_words(m->not_engine, ret->not_engine))
 		return text_fail(text, text_bytes, -EINVAL, "not_engine must be at most %d bytes",
 				 WIRE_WHY_BYTES - 1);
-	if (take_words(m->gpu_staged, ret->gpu_staged))
+	ret->gpu_staged[0] = '\0';
+	if (fixed == sizeof(*m) && take_words(m->gpu_staged, ret->gpu_staged))
 		return text_fail(text, text_bytes, -EINVAL, "gpu_staged must be at most %d bytes",
 				 WIRE_WHY_BYTES - 1);
+	ret->version = version;
 	ret->geometry = m->geometry;
 	ret->n_regions = m->n_regions;
 	ret->n_segments = m->n_segments;
-	ret->regions = (const void *)(m + 1);
+	ret->regions = (const void *)((const uint8_t *)packet + fixed);
 	ret->segments = (const void *)(ret->regions + m->n_regions);
 	return check_regions(ret->regions, ret->n_regions, n_fds, text, text_bytes);
 }

@@ -13,7 +13,7 @@
 #include "client/abi/wire.h"
 
 /* Checks a packet's head: the magic, length = n, flags 0, a type that clients send, and at least
- * that type's size. */
+ * that type's size in the oldest version. */
 int proto_head(const void *packet, size_t n, struct wire_head *ret, char *text, size_t text_bytes);
 
 /* -EPROTO: the version ranges do not meet, or sizes of structs differ. *ret_version: the highest
@@ -28,9 +28,10 @@ struct proto_space_open {
 	const struct wire_segment *segments;
 	char not_engine[WIRE_WHY_BYTES];
 	char gpu_staged[WIRE_WHY_BYTES];
+	uint32_t version; /* of the wire, on this connection */
 };
-int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret,
-		     char *text, size_t text_bytes);
+int proto_space_open(const void *packet, size_t n, uint32_t n_fds, uint32_t version,
+		     struct proto_space_open *ret, char *text, size_t text_bytes);
 
 struct proto_allocs {
 	uint8_t device[WIRE_UUID_BYTES];

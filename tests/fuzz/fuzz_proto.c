@@ -144,8 +144,10 @@ static void try_packet(const void *packet, size_t size)
 			       memchr(hello.name, 0, sizeof(hello.name)));
 		break;
 	case WIRE_SPACE_OPEN:
-		r = proto_space_open(packet, size, FDS, &open, text, sizeof(text));
-		if (r == 0) {
+		for (version = WIRE_VERSION_MIN; version <= WIRE_VERSION_MAX; version++) {
+			r = proto_space_open(packet, size, FDS, version, &open, text, sizeof(text));
+			if (r)
+				continue;
 			assert((const char *)(open.segments + open.n_segments) ==
 			       (const char *)packet + size);
 			try_layout(&open);

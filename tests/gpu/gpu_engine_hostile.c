@@ -178,6 +178,27 @@ TEST_GIVEN(pages_have_room_for_images, begin, end, config)
 	refused(132 << 10, (132 << 10) - 1, "regions[0].length is 135167; one page takes 135168");
 }
 
+/* A library of the release before would take an int8 image for an fp8 image. */
+TEST_GIVEN(an_older_client_has_no_newer_codec_in_engine_mode, begin, end, config)
+{
+	const struct kvtier_geometry geometry = large_geometry(KVTIER_CODEC_INT8);
+	struct wire_region region;
+	struct gpu_raw e;
+
+	for (uint32_t version = WIRE_VERSION_MIN; version <= WIRE_VERSION_MAX; version++) {
+		raw_version = version;
+		gpu_raw_dial_engine(&e, d.socket, &gpu, &geometry, N, &region);
+		raw_version = 0;
+		if (version < WIRE_WITH_ENGINE_CODECS) {
+			gpu_raw_space_refused(&e, &region, -1, -EOPNOTSUPP, "has raw, fp8");
+			e.stride = 0;
+		} else {
+			gpu_raw_space_open(&e, &region, 1, NULL, 0);
+		}
+		gpu_raw_close(&e);
+	}
+}
+
 /* The last page's image ends where its memory does; there is none behind it. And a block is raw
  * only where the space's codec is fp8. */
 TEST_GIVEN(pages_end_with_their_memory, begin, end, config)

@@ -67,8 +67,9 @@ static void send_error(struct peer *peer, uint32_t seq, int error, const char *t
 static void on_hello(struct peer *peer, uint32_t seq)
 {
 	static const uint8_t noise[2000] = { 1, 2, 3 };
-	struct wire_hello_ok ok = { .head = packet_head(WIRE_HELLO_OK, sizeof(ok), seq),
-				    .version = WIRE_VERSION_MAX,
+	const size_t bytes = wire_hello_ok_bytes(peer->version);
+	struct wire_hello_ok ok = { .head = packet_head(WIRE_HELLO_OK, bytes, seq),
+				    .version = peer->version,
 				    .sq_entries = peer->entries,
 				    .cq_entries = peer->entries,
 				    .arena_blocks = peer->arena,
@@ -95,7 +96,7 @@ static void on_hello(struct peer *peer, uint32_t seq)
 	if (lie == PEER_GARBAGE)
 		send_message(peer, noise, 64);
 	else if (lie == PEER_SHORT)
-		(void)packet_with_fds(peer->fd, &ok, sizeof(ok) / 2, peer->memory_fd, 3);
+		(void)packet_with_fds(peer->fd, &ok, bytes / 2, peer->memory_fd, 3);
 	else if (lie == PEER_LONG)
 		send_message(peer, noise, sizeof(noise));
 	else if (lie == PEER_REFUSES)
@@ -103,11 +104,11 @@ static void on_hello(struct peer *peer, uint32_t seq)
 	else if (lie == PEER_FULL)
 		send_error(peer, seq, -EBUSY, "no place is free");
 	else if (lie == PEER_NO_FDS)
-		send_message(peer, &ok, sizeof(ok));
+		send_message(peer, &ok, bytes);
 	else if (lie == PEER_MANY_FDS)
-		(void)packet_with_fds(peer->fd, &ok, sizeof(ok), many, 20);
+		(void)packet_with_fds(peer->fd, &ok, bytes, many, 20);
 	else
-		(void)packet_with_fds(peer->fd, &ok, sizeof(ok),
+		(void)packet_with_fds(peer->fd, &ok, bytes,
 				      (int[]){ peer->memory_fd[0], peer->memory_fd[1],
 					       peer->memory_fd[2], peer->pidfd },
 				      peer->pidfd ? 4 : 3);
@@ -122,7 +123,9 @@ static void space_drop(struct peer_space *space)
 
 static void on_open(struct peer *peer, const struct wire_space_open *open, const int *fds)
 {
-	const struct wire_region *r = (const struct wire_region *)(const void *)(open + 1);
+	const size_t fixed = wire_space_open_bytes(peer->version);
+	const struct wire_region *r =
+		(const struct wire_region *)(const void *)((const uint8_t *)open + fixed);
 	const struct wire_segment *s =
 		(const struct wire_segment *)(const void *)(r + open->n_regions);
 	struct wire_space_ok ok = { .head = packet_head(WIRE_SPACE_OK, sizeof(ok), open->head.seq),
@@ -358,6 +361,7 @@ void peer_start(struct peer *peer, enum peer_lie lie)
 	peer->lie = lie;
 	peer->entries = 64;
 	peer->arena = 256;
+	peer->version = WIRE_VERSION_MAX;
 	peer->fd = -1;
 	peer->blocks = calloc(PEER_BLOCKS, sizeof(*peer->blocks));
 	(void)snprintf(peer->path, sizeof(peer->path), "/tmp/kvtier-peer-%d.sock", (int)getpid());

@@ -61,6 +61,7 @@ struct peer {
 	_Atomic uint32_t connections, wakes, ops, taken; /* taken: off the ring */
 	_Atomic uint64_t deadline_ns;                    /* of the entry that it took last */
 	_Atomic uint32_t entries, arena; /* as it offers them; set before the client connects */
+	_Atomic uint32_t version;        /* of the wire, the same */
 	/* the thread's own */
 	pthread_t thread;
 	_Atomic bool stop;

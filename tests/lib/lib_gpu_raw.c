@@ -48,8 +48,7 @@ void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
 	e->memory = e->own;
 }
 
-static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n,
-			 void *ret)
+static void space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, void *ret)
 {
 	const struct kvtier_geometry *g = &e->geometry;
 	struct kvtier_segment segments[MAX_SEGMENTS];
@@ -83,7 +82,6 @@ static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, u
 			.head_stride = segments[i].head_stride,
 			.token_stride = segments[i].token_stride,
 		};
-	return bytes;
 }
 
 /* Maps the memory that came with SPACE_OK. */
@@ -114,9 +112,11 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 		struct wire_space_ok ok;
 		struct wire_error error;
 	} answer = { 0 };
-	const size_t bytes = space_open(e, regions, n, message);
+	size_t bytes;
 	int fd;
 
+	(void)space_open(e, regions, n, message);
+	bytes = raw_space_narrow(&e->raw, (struct wire_space_open *)(void *)message);
 	assert_int_equal(raw_send(&e->raw, message, bytes, fds, n_fds), 0);
 	assert_true(raw_receive_fd(&e->raw, &answer, sizeof(answer), &fd) > 0);
 	if (answer.head.type == WIRE_ERROR) {

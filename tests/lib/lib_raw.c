@@ -8,6 +8,8 @@
 
 enum { PATIENCE_S = 60 };
 
+uint32_t raw_version;
+
 /* --- connection --- */
 
 void raw_dial(struct raw *r, const char *socket_path)
@@ -27,7 +29,11 @@ struct wire_head raw_head(struct raw *r, enum wire_type type, size_t n)
 
 struct wire_hello raw_hello_message(struct raw *r)
 {
-	return packet_hello(++r->seq, 1024, "raw");
+	struct wire_hello hello = packet_hello(++r->seq, 1024, "raw");
+
+	if (raw_version)
+		hello.version_min = hello.version_max = raw_version;
+	return hello;
 }
 
 int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds)
@@ -79,8 +85,10 @@ void raw_hello(struct raw *r)
 	size_t n_fds;
 
 	assert_int_equal(raw_send(r, &hello, sizeof(hello), NULL, 0), 0);
-	assert_int_equal(receive(r, &r->ok, sizeof(r->ok), fds, &n_fds), sizeof(r->ok));
+	assert_true(receive(r, &r->ok, sizeof(r->ok), fds, &n_fds) > 0);
 	assert_int_equal(r->ok.head.type, WIRE_HELLO_OK);
+	assert_int_equal(r->ok.version, raw_version ? raw_version : WIRE_VERSION_MAX);
+	assert_int_equal(r->ok.head.length, wire_hello_ok_bytes(r->ok.version));
 	assert_in_range(n_fds, 3, 4); /* and the daemon's pidfd, where there are any */
 	r->submit = mmap(NULL, r->ok.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
 	r->complete = mmap(NULL, r->ok.complete_bytes, PROT_READ, MAP_SHARED, fds[1], 0);
@@ -178,6 +186,16 @@ void raw_space_fill(struct raw *r, struct raw_space *ret)
 		};
 }
 
+size_t raw_space_narrow(const struct raw *r, struct wire_space_open *open)
+{
+	const size_t fixed = wire_space_open_bytes(r->ok.version);
+	const size_t arrays = open->head.length - sizeof(*open);
+
+	open->head.length = (uint32_t)(fixed + arrays);
+	memmove((uint8_t *)open + fixed, open + 1, arrays);
+	return fixed + arrays;
+}
+
 int raw_space_open(struct raw *r, uint32_t *ret_handle)
 {
 	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
@@ -185,7 +203,7 @@ int raw_space_open(struct raw *r, uint32_t *ret_handle)
 	struct raw_space space;
 
 	raw_space_fill(r, &space);
-	assert_int_equal(raw_send(r, &space, sizeof(space), &fd, 1), 0);
+	assert_int_equal(raw_send(r, &space, raw_space_narrow(r, &space.open), &fd, 1), 0);
 	assert_int_equal(raw_receive(r, &ok, sizeof(ok)), sizeof(ok));
 	assert_int_equal(ok.head.type, WIRE_SPACE_OK);
 	assert_int_equal(ok.pages, RAW_PAGES);

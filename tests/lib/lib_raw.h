@@ -25,6 +25,10 @@ void raw_open(struct raw *r, const char *socket); /* both */
 void raw_close(struct raw *r);
 struct wire_head raw_head(struct raw *r, enum wire_type type, size_t n);
 struct wire_hello raw_hello_message(struct raw *r);
+/* The version that the next HELLO offers; 0: all. */
+extern uint32_t raw_version;
+/* Makes a SPACE_OPEN one of the connection's version; returns its bytes. */
+size_t raw_space_narrow(const struct raw *r, struct wire_space_open *open);
 
 /* 0 or -errno. fds may be NULL. */
 int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds);

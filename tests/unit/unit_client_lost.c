@@ -47,6 +47,34 @@ TEST_FAKES(comes_back_with_its_spaces, reconnects_shared, reconnects_staged)
 	assert_int_equal(sole.peer.connections, 2);
 }
 
+/* As if the daemon had been upgraded, and the upgrade taken back. */
+TEST_FAKES(daemon_of_another_version, another_version_shared, another_version_staged)
+{
+	static const uint32_t versions[] = { WIRE_VERSION_MAX, WIRE_VERSION_MIN, WIRE_VERSION_MAX };
+	struct kvtier_result result = { .size = sizeof(result) };
+	uint32_t connections = sole.peer.connections;
+	uint64_t op;
+
+	for (size_t i = 0; i < 3; i++) {
+		sole.peer.version = versions[i];
+		sole.peer.hang_up = true;
+		while (sole.peer.connections == connections) {
+			assert_int_equal(kvtier_poll(sole.client, NULL, 0), 0);
+			(void)usleep(1000);
+		}
+		connections = sole.peer.connections;
+		fake_fill(&sole, 0, 0x5a);
+		fake_store_again(&sole);
+		fake_keys(&sole, 77, 1, &sole.key);
+		fake_fill(&sole, 1, 0);
+		assert_int_equal(kvtier_load(sole.space, &sole.key, &(uint32_t){ 1 }, 1, NULL, &op),
+				 0);
+		assert_int_equal(kvtier_wait(sole.client, op, PATIENT_MS, &result), 0);
+		assert_int_equal(result.ok, 1);
+		fake_page_is(&sole, 1, 0x5a);
+	}
+}
+
 static void *hammer(void *arg)
 {
 	struct engine *e = arg;

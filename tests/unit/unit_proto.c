@@ -102,6 +102,9 @@ TEST(version_ranges_that_meet)
 	h.version_max = 99;
 	assert_int_equal(check_hello(&h), 0);
 	assert_int_equal(version, WIRE_VERSION_MAX);
+	h.version_max = WIRE_VERSION_MIN;
+	assert_int_equal(check_hello(&h), 0);
+	assert_int_equal(version, WIRE_VERSION_MIN);
 }
 
 TEST(version_ranges_that_do_not)
@@ -184,13 +187,14 @@ static struct space_message space_message(void)
 }
 
 static struct proto_space_open opened; /* what the last good one said */
+static uint32_t spoken = WIRE_VERSION_MAX;
 
 /* The message came with so many descriptors; it is refused with this error and these words, or is
  * good: 0. */
 static void space_open(const void *m, size_t n, uint32_t n_fds, int error, const char *words)
 {
 	text[0] = '\0';
-	assert_int_equal(proto_space_open(m, n, n_fds, &opened, text, sizeof(text)), error);
+	assert_int_equal(proto_space_open(m, n, n_fds, spoken, &opened, text, sizeof(text)), error);
 	if (!strstr(text, words))
 		fail_msg("\"%s\" does not say \"%s\"", text, words);
 }
@@ -204,6 +208,29 @@ TEST(space_open_points_into_the_packet)
 	assert_ptr_equal(opened.segments, m.segments);
 	assert_int_equal(opened.n_regions, 2);
 	assert_int_equal(opened.n_segments, 3);
+}
+
+/* The regions of a version lie behind its words. A message of another version is no message. */
+TEST(space_open_of_each_version)
+{
+	for (spoken = WIRE_VERSION_MIN; spoken <= WIRE_VERSION_MAX; spoken++) {
+		const size_t fixed = wire_space_open_bytes(spoken);
+		struct space_message m = space_message();
+		const size_t less = sizeof(m.open) - fixed;
+
+		strcpy(m.open.gpu_staged, "a reason");
+		memmove((uint8_t *)&m + fixed, m.regions, sizeof(m) - sizeof(m.open));
+		space_open(&m, sizeof(m) - less, 2, 0, "");
+		assert_ptr_equal(opened.regions, (uint8_t *)&m + fixed);
+		assert_string_equal(opened.gpu_staged, less > 0 ? "" : "a reason");
+		assert_int_equal(opened.version, spoken);
+		for (uint32_t v = WIRE_VERSION_MIN; v <= WIRE_VERSION_MAX; v++)
+			if (wire_space_open_bytes(v) != fixed)
+				space_open(&m,
+					   sizeof(m) - sizeof(m.open) + wire_space_open_bytes(v), 2,
+					   -EPROTO, "2 regions and 3 segments make");
+	}
+	spoken = WIRE_VERSION_MAX;
 }
 
 TEST(counts_against_their_limits)

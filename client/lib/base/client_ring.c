@@ -183,6 +183,7 @@ int link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **re
 	link = calloc(1, sizeof(*link));
 	if (!link)
 		return error_set(-ENOMEM, "out of memory");
+	link->version = ok->version;
 	link->sq_entries = ok->sq_entries;
 	link->cq_entries = ok->cq_entries;
 	link->arena_blocks = ok->arena_blocks;

@@ -50,6 +50,7 @@ struct link {
 	uint32_t sq_tail, cq_head; /* private, and so the truth; the shared ones are copies */
 	uint32_t in_flight;        /* ops on the wire, <= cq_entries */
 	uint32_t refs;             /* threads that sleep on it */
+	uint32_t version;          /* of the wire, as the daemon chose it */
 	uint64_t serial;           /* the connection's number in the client's life, from 1 */
 	/* how far the daemon's clock is ahead of ours, at least and at most */
 	int64_t ahead_least_ns, ahead_most_ns;

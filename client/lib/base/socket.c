@@ -88,12 +88,12 @@ static void packet_take_fds(struct msghdr *header, struct packet *ret)
 	}
 }
 
-/* The bytes of each reply; 0: a client is not sent messages of this type. */
-static size_t packet_bytes_expected(uint16_t type)
+/* The bytes of a reply; 0: a client is not sent messages of this type. */
+static size_t packet_bytes_expected(const struct packet *packet)
 {
-	switch (type) {
+	switch (packet->head.type) {
 	case WIRE_HELLO_OK:
-		return sizeof(struct wire_hello_ok);
+		return wire_hello_ok_bytes(packet->hello_ok.version);
 	case WIRE_ERROR:
 		return sizeof(struct wire_error);
 	case WIRE_SPACE_OK:
@@ -126,6 +126,7 @@ int socket_receive(int fd, struct packet *ret)
 	/* A peer that closes before it read all that we sent resets the connection. The kernel
 	 * tells of the reset once, before it gives us the packets of that peer, of which the last
 	 * says why. */
+	ret->hello_ok.version = 0;
 	do
 		n = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
@@ -143,7 +144,7 @@ int socket_receive(int fd, struct packet *ret)
 	}
 	if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || (size_t)n < sizeof(ret->head) ||
 	    ret->head.magic != WIRE_MAGIC || ret->head.flags || ret->head.length != (size_t)n ||
-	    ret->head.length != packet_bytes_expected(ret->head.type)) {
+	    ret->head.length != packet_bytes_expected(ret)) {
 		packet_close(ret);
 		return -EPROTO;
 	}
