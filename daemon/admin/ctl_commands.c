@@ -3,9 +3,9 @@
  * ctl_commands.c - the commands of the admin socket, without the rows of lists. Contract:
  * ctl_commands.h. Core thread only. No function here blocks or allocates memory.
  *
- * The work of verify, flush and purge goes on by itself, and next() only looks how far it is. When
+ * The work of verify, flush, drain and purge goes on by itself; next() looks how far it is. When
  * the asker leaves, a verify stops; a flush and a purge go on, and their end is reported to no
- * asker.
+ * asker. A drain stays "draining" then, until it is asked for again.
  */
 #include "ctl_commands.h"
 
@@ -26,8 +26,10 @@
 #include "daemon/move/hints.h"
 #include "daemon/move/purge.h"
 #include "daemon/op/hint.h"
+#include "daemon/op/op.h"
 #include "daemon/table/space.h"
 #include "daemon/verify/verify.h"
+#include "daemon/write/outbox.h"
 #include "daemon/write/writeback.h"
 
 enum {
@@ -87,6 +89,22 @@ static const char *option(const struct ctl_request *request, const char *name)
 		i += value;
 	}
 	return NULL;
+}
+
+/* The option's value, a number of these bounds, or `otherwise` if it is not given. False: the value
+ * is no such number. */
+static bool option_number(const struct ctl_request *request, const char *name, int64_t least,
+			  int64_t most, int64_t otherwise, int64_t *ret)
+{
+	const char *text = option(request, name);
+	char *end = NULL;
+
+	*ret = otherwise;
+	if (!text)
+		return true;
+	errno = 0;
+	*ret = strtoll(text, &end, 10);
+	return end != text && *end == '\0' && errno == 0 && *ret >= least && *ret <= most;
 }
 
 /* --- the lists, by the rows of ctl_lists.c --- */
@@ -322,26 +340,24 @@ int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 	return r;
 }
 
-/* Says how many blocks still wait, as of the last heartbeat. */
-static enum ctl_progress flush_wait(struct kvtierd *d, struct ctl_request *request,
-				    struct json *json)
+/* Blocks that wait for NVMe, as of the last heartbeat. */
+static uint64_t flush_left(const struct kvtierd *d)
 {
-	const uint64_t left = !d->stats ? 0 : stats_get(&d->stats->v.tiers_nvme_queued_blocks);
+	return !d->stats ? 0 : stats_get(&d->stats->v.tiers_nvme_queued_blocks);
+}
 
+/* So many blocks still wait. */
+static enum ctl_progress flush_wait(struct kvtierd *d, struct ctl_request *request,
+				    struct json *json, uint64_t left)
+{
 	if (left > request->blocks)
 		request->blocks = left;
 	return not_yet(d, request, json, request->blocks - left, request->blocks);
 }
 
-enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+static enum ctl_progress flush_failed(struct json *json, int status)
 {
-	if (!request->finished)
-		return flush_wait(d, request, json);
-	if (request->status == 0) {
-		json_print(json, "{\"flushed\":true,\"ms\":%" PRIu64 "}\n", elapsed_ms(d, request));
-		return CTL_LAST;
-	}
-	if (request->status == -EDQUOT)
+	if (status == -EDQUOT)
 		json_print(
 			json,
 			"not all could be written: nothing moved for a while; the write budget may "
@@ -349,14 +365,119 @@ enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, str
 			"write_budget_bytes_per_day");
 	else
 		json_print(json, "not all could be written: %s; see kvtierctl disks",
-			   strerror(-request->status));
+			   strerror(-status));
 	return CTL_FAIL;
+}
+
+enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	if (!request->finished)
+		return flush_wait(d, request, json, flush_left(d));
+	if (request->status < 0)
+		return flush_failed(json, request->status);
+	json_print(json, "{\"flushed\":true,\"ms\":%" PRIu64 "}\n", elapsed_ms(d, request));
+	return CTL_LAST;
 }
 
 void flush_end(struct kvtierd *d, struct ctl_request *request)
 {
 	if (!request->finished)
 		writeback_flush_cancel(d->tables.writeback, request);
+}
+
+/* --- drain: no store begins, those under way end, then what they left is written --- */
+
+enum { DRAIN_S = 60, DRAIN_MAX_S = 3600 };
+
+static void set_draining(struct kvtierd *d, bool draining, bool drained)
+{
+	ops_drain(d->ops, draining);
+	stats_health_set(d->stats, STATS_HEALTH_DRAINING, draining && !drained);
+	stats_health_set(d->stats, STATS_HEALTH_DRAINED, drained);
+}
+
+int drain_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	int64_t seconds;
+
+	if (!option_number(request, "--timeout", 1, DRAIN_MAX_S, DRAIN_S, &seconds))
+		return text_fail(sentence, n, -EINVAL, "drain --timeout takes 1 to %d seconds",
+				 DRAIN_MAX_S);
+	if (!d->ops)
+		return text_fail(sentence, n, -EBUSY, "drain: the daemon is still starting");
+	request->limit_ns = request->started_ns + (uint64_t)seconds * 1000000000u;
+	if (!ops_draining(d->ops))
+		log_info("drain", "no block is stored from now on, as asked by the operator");
+	set_draining(d, true, false);
+	return 0;
+}
+
+/* Whether the flush has ended, or there is no NVMe. While another one is under way, this one is
+ * tried again. */
+static bool drain_flushed(struct kvtierd *d, struct ctl_request *request)
+{
+	int r;
+
+	if (request->flushing || request->finished)
+		return request->finished;
+	r = writeback_flush(d->tables.writeback, false, flushed, request);
+	request->flushing = r == 0;
+	if (r < 0 && r != -EBUSY)
+		flushed(request, r == -ENODEV ? 0 : r);
+	return request->finished;
+}
+
+enum ctl_progress drain_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	const uint32_t stores = ops_stores(d->ops), redis = outbox_waiting(d->tables.outbox);
+	const bool done = stores == 0 && drain_flushed(d, request) && redis == 0;
+
+	if (!ops_draining(d->ops)) {
+		json_print(json, "kvtierctl undrain ended it");
+		return CTL_FAIL;
+	}
+	if (request->status < 0)
+		return flush_failed(json, request->status);
+	if (!done && loop_now(d->loop) < request->limit_ns)
+		return flush_wait(d, request, json, stores + flush_left(d) + redis);
+	if (!done) {
+		json_print(json,
+			   "not all is written yet: %" PRIu32 " stores are under way, %" PRIu64
+			   " blocks wait for NVMe, %" PRIu32
+			   " for Redis. No store begins meanwhile; kvtierctl drain waits again, "
+			   "kvtierctl undrain ends it",
+			   stores, flush_left(d), redis);
+		return CTL_FAIL;
+	}
+	set_draining(d, true, true);
+	log_info("drain", "drained: what was in memory is written");
+	json_print(json, "{\"drained\":true,\"ms\":%" PRIu64 "}\n", elapsed_ms(d, request));
+	return CTL_LAST;
+}
+
+void drain_end(struct kvtierd *d, struct ctl_request *request)
+{
+	if (request->flushing && !request->finished)
+		writeback_flush_cancel(d->tables.writeback, request);
+}
+
+int undrain_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	(void)request;
+	if (!d->ops)
+		return text_fail(sentence, n, -EBUSY, "undrain: the daemon is still starting");
+	if (ops_draining(d->ops))
+		log_info("drain", "blocks are stored again, as asked by the operator");
+	set_draining(d, false, false);
+	return 0;
+}
+
+enum ctl_progress undrain_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	(void)d;
+	(void)request;
+	json_print(json, "{\"drained\":false}\n");
+	return CTL_LAST;
 }
 
 /* --- purge --- */
@@ -417,22 +538,6 @@ void purge_end(struct kvtierd *d, struct ctl_request *request)
 
 enum { HINTS_PER_ITERATION = 64 /* blocks of a session in one iteration */ };
 
-/* The option's value, a number of these bounds, or `otherwise` if it is not given. False: the value
- * is no such number. */
-static bool hint_number(const struct ctl_request *request, const char *name, int64_t least,
-			int64_t most, int64_t otherwise, int64_t *ret)
-{
-	const char *text = option(request, name);
-	char *end = NULL;
-
-	*ret = otherwise;
-	if (!text)
-		return true;
-	errno = 0;
-	*ret = strtoll(text, &end, 10);
-	return end != text && *end == '\0' && errno == 0 && *ret >= least && *ret <= most;
-}
-
 static int hint_refuse(char *sentence, size_t n, const char *why)
 {
 	return text_fail(sentence, n, -EINVAL, "hint: %s", why);
@@ -464,11 +569,11 @@ int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, s
 			sentence, n,
 			"the action is retain, pin, demote, release, superseded or ended; "
 			"engines alone prefetch");
-	if (!hint_number(request, "--session", 1, INT64_MAX, 0, &session) ||
-	    !hint_number(request, "--turn", 0, UINT32_MAX, 0, &turn) ||
-	    !hint_number(request, "--ttl", 0, UINT32_MAX, 0, &ttl) ||
-	    !hint_number(request, "--priority", -100, 100, 0, &priority) ||
-	    !hint_number(request, "--space", 0, UINT32_MAX, -1, &space))
+	if (!option_number(request, "--session", 1, INT64_MAX, 0, &session) ||
+	    !option_number(request, "--turn", 0, UINT32_MAX, 0, &turn) ||
+	    !option_number(request, "--ttl", 0, UINT32_MAX, 0, &ttl) ||
+	    !option_number(request, "--priority", -100, 100, 0, &priority) ||
+	    !option_number(request, "--space", 0, UINT32_MAX, -1, &space))
 		return hint_refuse(sentence, n,
 				   "--session above 0, --turn, --ttl and --space take numbers, "
 				   "--priority one of -100 to 100");
@@ -591,7 +696,7 @@ int dump_start(struct kvtierd *d, struct ctl_request *request, char *sentence, s
 	if (!isdigit((unsigned char)word[0]) || *end != '\0' || errno || number >= TIER_MAX_SPACES)
 		return text_fail(sentence, n, -EINVAL,
 				 "SPACE is the number of a space, as kvtierctl spaces has it");
-	if (!hint_number(request, "--blocks", 1, DUMP_BLOCKS_MAX, DUMP_BLOCKS, &blocks))
+	if (!option_number(request, "--blocks", 1, DUMP_BLOCKS_MAX, DUMP_BLOCKS, &blocks))
 		return text_fail(sentence, n, -EINVAL, "--blocks takes a number of 1 to %d",
 				 (int)DUMP_BLOCKS_MAX);
 	if (!d->tables.spaces || !d->tables.blocks)

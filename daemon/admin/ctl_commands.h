@@ -64,7 +64,9 @@ struct ctl_request {
 	uint64_t told_ns; /* when the asker last heard how far it is */
 	struct verify *verify;
 	bool drop, finished;
-	int status; /* of the work that finished */
+	bool flushing;     /* drain: the flush has begun */
+	uint64_t limit_ns; /* drain: when it gives up */
+	int status;        /* of the work that finished */
 	uint64_t blocks;
 	/* dump: the block whose image is sent, its space, and where the next bytes lie */
 	struct lease lease;

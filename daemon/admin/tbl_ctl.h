@@ -108,6 +108,17 @@ CTL(flush, waits, "[--json]",
     "Writes all blocks that are in memory now to NVMe, and returns when they are there, synced. "
     "Exit status 1: not all of them could be written; the reason is printed.",
     "kvtierctl flush && systemctl reboot")
+CTL(drain, waits, "[--timeout S] [--json]",
+    "Before a stop or an upgrade: from now on no store begins. Engines are told that their blocks "
+    "were not kept, and go on; loads, and blocks that are there, are served as before. Returns "
+    "when the stores that were under way have ended, all blocks in memory are on NVMe, synced, and "
+    "the queue for Redis is empty. Without NVMe, blocks that were not queued for Redis stay in "
+    "memory alone. Exit status 1: that was not so after S seconds (60; 1 to 3600), or a disk "
+    "failed; the reason is printed. `kvtierctl status` is WARN until `kvtierctl undrain`, or a "
+    "restart, which stores again.",
+    "kvtierctl drain --timeout 20 && systemctl restart kvtierd")
+CTL(undrain, admin, "[--json]", "Ends `kvtierctl drain`: blocks are stored again.",
+    "kvtierctl undrain")
 CTL(purge, waits, "--tenant NAME [--json]",
     "Drops all blocks of a tenant from memory and NVMe for good: no restart brings them back. "
     "Copies in Redis stay, since other nodes use them, too. Exit status 1: a disk could not be "

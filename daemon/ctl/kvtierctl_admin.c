@@ -461,6 +461,23 @@ static int print_flushed(const struct context *context, struct json_object *root
 	return EXIT_FINE;
 }
 
+static int print_drained(const struct context *context, struct json_object *root)
+{
+	(void)root;
+	if (!context->json)
+		puts("drained: no block is stored, and what was in memory is written; kvtierctl "
+		     "undrain, or a restart, ends it");
+	return EXIT_FINE;
+}
+
+static int print_undrained(const struct context *context, struct json_object *root)
+{
+	(void)root;
+	if (!context->json)
+		puts("blocks are stored again");
+	return EXIT_FINE;
+}
+
 static int print_purged(const struct context *context, struct json_object *root)
 {
 	if (!context->json)
@@ -490,8 +507,9 @@ static const struct {
 	const char *command;
 	print_fn *print;
 } replies[] = {
-	{ "evict", print_evicted }, { "verify", print_verified }, { "flush", print_flushed },
-	{ "purge", print_purged },  { "hint", print_answers },
+	{ "evict", print_evicted },     { "verify", print_verified }, { "flush", print_flushed },
+	{ "purge", print_purged },      { "hint", print_answers },    { "drain", print_drained },
+	{ "undrain", print_undrained },
 };
 
 int command_ask(struct context *context, int argc, char **argv)

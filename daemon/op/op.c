@@ -216,6 +216,7 @@ static void finish_if_settled(struct op *op)
 	op->client->arena_claimed -= wire_arena_slots(&op->sqe);
 	op->mount->ops--;
 	all->outstanding--;
+	all->n_stores -= op->sqe.op == WIRE_OP_STORE;
 	stats_set(&all->tables->stats->v.ops_outstanding, all->outstanding);
 	op->next = all->free_ops;
 	all->free_ops = op;
@@ -663,10 +664,16 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	client->arena_claimed += wire_arena_slots(sqe);
 	mount->ops++;
 	all->outstanding++;
+	all->n_stores += sqe->op == WIRE_OP_STORE;
 	stats_set(&all->tables->stats->v.ops_outstanding, all->outstanding);
 	op->sqe.deadline_ns = deadline_of(all, sqe);
 	loop_timer_set(all->loop, &op->deadline, op->sqe.deadline_ns);
 	trace_begin(all->traces, op);
+	if (all->draining && sqe->op == WIRE_OP_STORE) {
+		stats_add(&all->tables->stats->v.store_drained_blocks_total, sqe->n);
+		end_early(op, -ENOSPC);
+		return;
+	}
 	if (lacks_layers(op))
 		return;
 	schedule_look_again(all);
@@ -783,6 +790,21 @@ void ops_close(struct ops *all)
 uint32_t ops_outstanding(const struct ops *all)
 {
 	return all ? all->outstanding : 0;
+}
+
+void ops_drain(struct ops *all, bool on)
+{
+	all->draining = on;
+}
+
+bool ops_draining(const struct ops *all)
+{
+	return all && all->draining;
+}
+
+uint32_t ops_stores(const struct ops *all)
+{
+	return all->n_stores;
 }
 
 uint64_t ops_pages(const struct client *client)

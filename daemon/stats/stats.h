@@ -43,6 +43,14 @@ enum {
 	HEALTH(NVME_STARTING, nvme_starting, note,                                           \
 	       "Blocks on NVMe are still being found; until then they are misses.")          \
 	HEALTH(STOPPING, stopping, warn, "The daemon is shutting down.")                     \
+	HEALTH(DRAINING, draining, warn,                                                     \
+	       "No block is stored since `kvtierctl drain`; engines go on without it. Not "  \
+	       "all is known to be written: ask `kvtierctl drain` again. `kvtierctl "        \
+	       "undrain` or a restart ends it.")                                             \
+	HEALTH(DRAINED, drained, warn,                                                       \
+	       "No block is stored since `kvtierctl drain`; engines go on without it. What " \
+	       "was in memory is written, and kvtierd may be stopped. `kvtierctl undrain` "  \
+	       "or a restart ends it.")                                                      \
 	HEALTH(HOST_OFFLINE, host_offline, err,                                              \
 	       "The host tier does not work, and no block is kept; see the daemon's log.")   \
 	HEALTH(HUGE_PAGES, no_huge_pages, note,                                              \

@@ -44,7 +44,9 @@ STAT("lookup.hit_blocks_total", lookup_hit_blocks_total, counter, "blocks",
 
 STAT("store.blocks_total", store_blocks_total, counter, "blocks", "Blocks stored")
 STAT("store.dropped_blocks_total", store_dropped_blocks_total, counter, "blocks",
-     "Blocks offered but not kept: no room, too late, or cancelled")
+     "Blocks offered but not kept: no room, too late, cancelled, or kvtierd is drained")
+STAT("store.drained_blocks_total", store_drained_blocks_total, counter, "blocks",
+     "Blocks not kept because they were offered after kvtierctl drain")
 STAT("store.logical_bytes_total", store_logical_bytes_total, counter, "bytes",
      "Size of the stored blocks in the engines' own format")
 STAT("store.image_bytes_total", store_image_bytes_total, counter, "bytes",

@@ -93,6 +93,11 @@ bool outbox_holds(const struct outbox *o, uint32_t block)
 	return false;
 }
 
+uint32_t outbox_waiting(const struct outbox *o)
+{
+	return o ? o->count + o->in_flight : 0;
+}
+
 /* --- the queue --- */
 
 static void tell(const struct outbox *o)

@@ -40,6 +40,8 @@ bool outbox_give_back(struct outbox *o, uint32_t n);
  * turn. */
 void outbox_disinherit(void *outbox);
 
+/* Blocks that wait to be written, or are on their way. May be NULL: 0 */
+uint32_t outbox_waiting(const struct outbox *o);
 /* Whether the outbox leases this block because it is on its way. May be NULL. */
 bool outbox_holds(const struct outbox *o, uint32_t block);
 
