@@ -10,7 +10,8 @@
 #? make bench       measures; build/kvtier-bench --help says what, and how to run a part
 #? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures
 #? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
-#? make install     below DESTDIR and PREFIX (/usr/local); others: make wheel lint deps clean
+#? make install     below DESTDIR and PREFIX (/usr/local); make uninstall: takes it away again
+#? Others: make wheel lint deps clean
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
@@ -136,11 +137,11 @@ demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 test-all test-engines soak check-gpu gpu-bundle fuzz lint deps wheel:
 	@tests/$@.sh $(BUILD)
-install: all
-	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh
+install uninstall: all
+	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines check-gpu \
-	gpu-bundle fuzz lint deps wheel install clean FORCE
+	gpu-bundle fuzz lint deps wheel install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

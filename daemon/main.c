@@ -29,6 +29,7 @@
 #include "daemon/device/device_cpu.h"
 #include "daemon/cuda/cuda_up.h"
 #include "daemon/config/config.h"
+#include "daemon/config/config_place.h"
 #include "daemon/config/config_redis.h"
 #include "daemon/config/config_value.h"
 #include "daemon/conn/server.h"
@@ -52,8 +53,8 @@
 #include "base/vault.h"
 
 enum {
-	/* bad configuration or no resources: restarting will not help */
-	EXIT_CONFIG = 1,
+	/* the configuration is wrong: restarting will not help. EX_CONFIG */
+	EXIT_CONFIG = 78,
 	/* the service manager is to start another process: EX_TEMPFAIL */
 	EXIT_AGAIN = 75,
 	HEARTBEAT_NS = 250000000, /* index heartbeat, stats, watchdog */
@@ -467,6 +468,8 @@ static int open_spaces(struct program *p)
 	if (!p->redis)
 		return fail(p, -ENOMEM, "[redis]: out of memory");
 	r = config_redis(&p->config, p->redis, &p->redis_conf, p->text, sizeof(p->text));
+	if (r)
+		p->status = EXIT_CONFIG;
 	if (r == 0 && p->text[0])
 		log_warning("redis_note", "%s", p->text);
 	if (r == 0)
@@ -727,7 +730,7 @@ static int run(struct program *p)
 		r = serve(p);
 	if (r) {
 		fprintf(stderr, "kvtierd: %s\n", p->text);
-		p->status = EXIT_CONFIG;
+		p->status = p->status ? p->status : EXIT_FAILURE;
 	}
 	exit_if_busy(p, p->status);
 	stop(p);
@@ -738,7 +741,7 @@ static int run(struct program *p)
 
 struct command_line {
 	const char *config; /* NULL: the defaults */
-	bool check, print;
+	bool check, print, example;
 	bool man; /* for the Makefile, which makes kvtierd.8 */
 };
 
@@ -747,11 +750,13 @@ static void print_help(FILE *out)
 	fputs("kvtierd - keeps the KV-cache blocks of this node's LLM engines and gives them back\n"
 	      "\n"
 	      "usage: kvtierd [--config FILE] [--check-config] [--print-config]\n"
+	      "       kvtierd --example-config\n"
 	      "\n"
 	      "  --config FILE    read FILE (INI); without it the defaults below are used\n"
-	      "  --check-config   say whether the configuration is good, or which line is wrong; "
-	      "exit 0 or 1\n"
+	      "  --check-config   say that the configuration is good, exit 0; or name each wrong "
+	      "line, exit 78\n"
 	      "  --print-config   print the configuration in effect as a file\n"
+	      "  --example-config print a file with every key and its help, commented out\n"
 	      "  --version        print the version\n"
 	      "  --help           this text\n"
 	      "\n"
@@ -769,6 +774,7 @@ static int parse_command_line(int argc, char **argv, struct command_line *ret)
 		{ "config", required_argument, NULL, 'c' },
 		{ "check-config", no_argument, NULL, 'k' },
 		{ "print-config", no_argument, NULL, 'p' },
+		{ "example-config", no_argument, NULL, 'e' },
 		{ "man", no_argument, NULL, 'm' },
 		{ "version", no_argument, NULL, 'v' },
 		{ "help", no_argument, NULL, 'h' },
@@ -786,6 +792,9 @@ static int parse_command_line(int argc, char **argv, struct command_line *ret)
 			break;
 		case 'p':
 			ret->print = true;
+			break;
+		case 'e':
+			ret->example = true;
 			break;
 		case 'm':
 			ret->man = true;
@@ -809,38 +818,45 @@ static int parse_command_line(int argc, char **argv, struct command_line *ret)
 	return -1;
 }
 
+/* Takes the configuration, and answers the options that ask about it. The exit status, or -1: go
+ * on. */
+static int configure(struct program *p, const struct command_line *a)
+{
+	static struct config_faults faults;
+	int r = config_load(a->config, &p->config, &faults);
+
+	if (r == 0)
+		r = config_derive(&p->config, &faults);
+	if (r) {
+		fprintf(stderr, "kvtierd: %s\n", faults.text);
+		return EXIT_CONFIG;
+	}
+	if (a->print)
+		config_print(&p->config, stdout);
+	if (a->check) {
+		config_tell_stores(&p->config, stdout);
+		printf("%s: ok\n", p->config.file);
+	}
+	return a->print || a->check ? 0 : -1;
+}
+
 int main(int argc, char **argv)
 {
 	struct program *p = calloc(1, sizeof(*p));
 	struct command_line a = { 0 };
-	gid_t group;
 	int r = parse_command_line(argc, argv, &a);
 
 	if (r >= 0 || !p) {
 		free(p);
-		return r >= 0 ? r : EXIT_CONFIG;
+		return r >= 0 ? r : EXIT_FAILURE;
 	}
 	p->lock_fd = p->signals.fd = p->notify.fd = -1;
-	if (a.man) {
+	if (a.man)
 		config_print_man(stdout);
-		free(p);
-		return 0;
-	}
-	r = config_load(a.config, &p->config, p->text, sizeof(p->text));
-	if (r == 0)
-		r = config_derive(&p->config, p->text, sizeof(p->text));
-	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)
-		r = config_group(&p->config.sockets[i], &group, p->text, sizeof(p->text));
-	if (r == 0 && a.print)
-		config_print(&p->config, stdout);
-	if (r == 0 && a.check) {
-		config_tell_stores(&p->config, stdout);
-		printf("%s: ok\n", a.config ? a.config : "defaults");
-	}
-	if (r)
-		fprintf(stderr, "kvtierd: %s\n", p->text);
-	r = r ? EXIT_CONFIG : 0;
-	if (r == 0 && !a.print && !a.check)
+	if (a.example)
+		config_print_example(stdout);
+	r = a.man || a.example ? 0 : configure(p, &a);
+	if (r < 0)
 		r = run(p);
 	free(p);
 	return r;

@@ -1,9 +1,24 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # install.sh - puts the programs and files built in BUILD below DESTDIR and PREFIX (`make install`).
+# `install.sh uninstall` removes each of them, and the directories that are empty then.
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build}" "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${VERSION:?run make install}"
+if [ "${1:-}" = uninstall ]; then
+	# A second installation, into an empty directory, is the list of what there is.
+	list=$(mktemp -d)
+	trap 'rm -rf "$list"' EXIT
+	DESTDIR=$list systemd/install.sh
+	(cd "$list" && find . ! -type d) | while read -r file; do
+		rm -f "$DESTDIR/$file"
+	done
+	(cd "$list" && find .$PREFIX -mindepth 2 -depth -type d) | while read -r dir; do
+		rm -rf "$DESTDIR/$dir/__pycache__"
+		rmdir "$DESTDIR/$dir" 2>/dev/null || :
+	done
+	exit
+fi
 dest=$DESTDIR$PREFIX
 # Where the Python that runs this looks: below /usr python3, below /usr/local python3.N.
 python=python3
@@ -12,7 +27,8 @@ python=python3
 python=$dest/lib/$python/dist-packages/kvtier
 
 install -d "$dest/bin" "$dest/include" "$dest/lib/pkgconfig" "$dest/lib/systemd/system" \
-	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters"
+	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters" \
+	"$dest/share/doc/kvtier"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/lib"
 ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
@@ -22,6 +38,7 @@ sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in \
 for page in client/man/kvtier.3 "$BUILD/kvtierctl.1" "$BUILD/kvtierd.8"; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
+"$BUILD/kvtierd" --example-config >"$dest/share/doc/kvtier/kvtierd.conf"
 install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
 install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
 sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/kvtierd.service \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.c - reads the INI file line by line, checks values that depend on each other, and fills in
- * the values that depend on where the daemon runs.
+ * config.c - reads the INI file line by line, and checks values that depend on each other.
  *
- * Invariants: an error names the first wrong line, and a file with a wrong line is not used at all.
- * This code runs once, before there are threads.
+ * Invariants: each wrong line is reported, and a file with a wrong line is not used at all. Values
+ * of a section that has a wrong line are not compared with others: what is missing there would make
+ * mistakes that the file does not have.
  */
 #include "config.h"
 
@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "client/abi/runtime_dir.h"
 #include "config_redis.h"
 #include "config_value.h"
 #include "tiers/nvme/log/nvme_format.h"
@@ -33,35 +32,46 @@ enum { LINE_BYTES = 1024 };
 
 struct reader {
 	FILE *in;
-	const char *name;
 	struct config *config;
-	char section[64]; /* of the line; "": no section has begun */
-	unsigned line;    /* its number */
-	/* the line that gave each key, 0: no line did. [0] is for all sections but [socket NAME] */
-	unsigned line_of[CONFIG_SOCKETS_MAX][CONFIG_ROWS];
-	unsigned failed_line; /* 0: no line was wrong so far */
-	char *text;
-	size_t text_bytes;
+	struct config_faults *faults;
+	char section[64];        /* of the line; "": no section has begun */
+	bool skips;              /* its keys, since it was reported already */
+	unsigned line;           /* its number */
+	bool wrong[CONFIG_ROWS]; /* [first row of a section]: a line of it is wrong */
 };
 
-static void fail(struct reader *r, unsigned line, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+#define fail(r, line, ...) config_fault((r)->faults, (r)->config->file, line, __VA_ARGS__)
 
-/* Keeps the first message. */
-static void fail(struct reader *r, unsigned line, const char *format, ...)
+/* The place of the first row of a section; CONFIG_ROWS: there is no such section. */
+static size_t section_row(const char *section)
 {
-	va_list args;
-	int used;
+	size_t i = 0;
 
-	if (r->failed_line != 0)
+	while (i < CONFIG_ROWS && strcmp(config_rows[i].section, section) != 0)
+		i++;
+	return i;
+}
+
+void config_fault(struct config_faults *faults, const char *file, unsigned line, const char *format,
+		  ...)
+{
+	char *at = faults->text + faults->used;
+	const size_t room = CONFIG_FAULT_BYTES;
+	va_list args;
+	int n;
+
+	if (faults->n++ >= CONFIG_FAULTS_MOST) {
+		snprintf(at, room, "\nand %u more", faults->n - CONFIG_FAULTS_MOST);
 		return;
-	r->failed_line = line;
-	used = snprintf(r->text, r->text_bytes, "%s:%u: ", r->name, line);
-	if (used < 0 || (size_t)used >= r->text_bytes)
-		return;
+	}
+	n = snprintf(at, room, faults->n > 1 ? "\n" : "");
+	if (file)
+		n += snprintf(at + n, room - (size_t)n, line ? "%.255s:%u: " : "%.255s: ", file,
+			      line);
 	va_start(args, format);
-	vsnprintf(r->text + used, r->text_bytes - (size_t)used, format, args);
+	(void)vsnprintf(at + n, room - (size_t)n, format, args);
 	va_end(args);
+	faults->used += strlen(at);
 }
 
 /* Levenshtein's distance of two words; 64 if one has 64 letters or more. */
@@ -120,13 +130,22 @@ static const char *socket_name(const char *section)
 
 static bool section_known(const char *section)
 {
-	if (socket_name(section))
-		return tenant_name(socket_name(section));
-	for (size_t i = 0; i < CONFIG_ROWS; i++) {
-		if (strcmp(config_rows[i].section, section) == 0)
-			return true;
-	}
-	return false;
+	return socket_name(section) ? tenant_name(socket_name(section)) :
+				      section_row(section) < CONFIG_ROWS;
+}
+
+/* A line of this section is wrong, or was meant to be of it. */
+static void spoil(struct reader *r, const char *section)
+{
+	const size_t i = section_row(socket_name(section) ? "socket" : section);
+
+	if (i < CONFIG_ROWS)
+		r->wrong[i] = true;
+}
+
+static bool sound(const struct reader *r, const char *section)
+{
+	return !r->wrong[section_row(section)];
 }
 
 static void fail_section(struct reader *r, const char *section)
@@ -145,9 +164,10 @@ static void fail_section(struct reader *r, const char *section)
 		     "[%s]: a socket's name is 1 to %d letters, digits, - _ and ., and does not "
 		     "begin with .",
 		     shown, CONFIG_NAME_BYTES - 1);
-	else if (known)
+	else if (known) {
 		fail(r, r->line, "[%s]: no such section; did you mean [%s]?", shown, known);
-	else
+		spoil(r, known);
+	} else
 		fail(r, r->line,
 		     "[%s]: no such section; there are [daemon] [socket] [host] [nvme] [redis] "
 		     "[codec] [device] [gpu] [hints] [index]",
@@ -268,8 +288,11 @@ static void take_key(struct reader *r, const char *key, const char *value)
 				   (name ? !config_row_of_sockets(&config_rows[i]) :
 					   strcmp(config_rows[i].section, section) != 0)))
 		i++;
+	if (r->skips)
+		return;
 	if (section[0] == '\0') {
 		fail(r, r->line, "a key before the first [section]");
+		r->skips = true;
 	} else if (name && socket == 0) {
 		fail(r, r->line, "[%s]: there are %d sockets already, the most there can be",
 		     section, CONFIG_SOCKETS_MAX);
@@ -278,7 +301,7 @@ static void take_key(struct reader *r, const char *key, const char *value)
 	} else {
 		row = config_row_at(i, socket);
 		row.section = section;
-		line = &r->line_of[socket][i];
+		line = &r->config->line_of[socket][i];
 		if (*line != 0 && !is_list(r, &row))
 			fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key,
 			     *line);
@@ -299,9 +322,10 @@ static void take_section(struct reader *r, char *line)
 	}
 	*end++ = '\0';
 	snprintf(r->section, sizeof(r->section), "%.*s", (int)sizeof(r->section) - 1, line + 1);
+	r->skips = strlen(line + 1) >= sizeof(r->section) || !section_known(r->section);
 	if (*end != '\0')
 		fail(r, r->line, "text after a [section]");
-	else if (strlen(line + 1) >= sizeof(r->section) || !section_known(r->section))
+	else if (r->skips)
 		fail_section(r, line + 1);
 	else if (socket_name(r->section)) /* also without a key */
 		(void)socket_named(r, socket_name(r->section));
@@ -320,6 +344,7 @@ static void trim_end(char *text)
 static void take_line(struct reader *r, char *line)
 {
 	char *value = line + strcspn(line, "=:");
+	const uint32_t before = r->faults->n;
 
 	if (line[0] == '\0' || line[0] == '#' || line[0] == ';')
 		return;
@@ -332,6 +357,8 @@ static void take_line(struct reader *r, char *line)
 		trim_end(line);
 		take_key(r, line, value + strspn(value, BLANKS));
 	}
+	if (r->faults->n != before)
+		spoil(r, r->section);
 }
 
 /* A # or ; behind a blank, or right behind the = or : of a key, begins a comment. */
@@ -345,21 +372,28 @@ static void trim_comment(char *line)
 }
 
 /* Reads the next line, and drops its comment, the blanks at both ends, and a byte order mark at the
- * begin of the file. False: the file has ended, or the line is wrong. */
+ * begin of the file. A wrong line is reported and taken for an empty one. False: the file has
+ * ended. */
 static bool read_line(struct reader *r, char line[LINE_BYTES])
 {
 	const char *start = line;
 	int used = 0, c = 0;
+	bool nul = false;
 
 	r->line++;
 	while (c != '\n' && (c = getc(r->in)) != EOF) {
-		if (c == '\0')
-			fail(r, r->line, "a NUL byte");
-		else if (used == LINE_BYTES - 1)
-			fail(r, r->line, "a line of more than %d bytes", LINE_BYTES - 2);
-		if (r->failed_line != 0)
-			return false;
-		line[used++] = (char)c;
+		nul |= c == '\0';
+		if (used < LINE_BYTES)
+			line[used++] = (char)c;
+	}
+	if (nul)
+		fail(r, r->line, "a NUL byte");
+	else if (used == LINE_BYTES)
+		fail(r, r->line, "a line of more than %d bytes", LINE_BYTES - 2);
+	if (nul || used == LINE_BYTES) {
+		spoil(r, r->section);
+		line[0] = '\0';
+		return true;
 	}
 	line[used] = '\0';
 	if (r->line == 1 && strncmp(start, "\xef\xbb\xbf", 3) == 0)
@@ -371,12 +405,20 @@ static bool read_line(struct reader *r, char line[LINE_BYTES])
 	return used > 0;
 }
 
+/* The line of a key; if no line gave it, the last one: a default can only be wrong through another
+ * key, which has a line. */
+static unsigned line_or_last(const struct reader *r, uint32_t socket, size_t i)
+{
+	const unsigned line = r->config->line_of[socket][i];
+
+	return line != 0 ? line : r->line;
+}
+
 static void fail_check(struct reader *r, enum config_row_index i, const char *why)
 {
 	char value[CONFIG_ENDPOINTS_BYTES];
 
-	/* a default can only be wrong through another key, which then has a line */
-	fail_value(r, r->line_of[0][i] != 0 ? r->line_of[0][i] : r->line, &config_rows[i],
+	fail_value(r, line_or_last(r, 0, i), &config_rows[i],
 		   config_text(&config_rows[i], r->config, value, sizeof(value)), why);
 }
 
@@ -397,7 +439,7 @@ static void check_nvme(struct reader *r)
 	}
 	if (c->nvme_bytes == 0)
 		return;
-	if (r->line_of[0][CONFIG_ROW_nvme_segment_bytes] == 0)
+	if (c->line_of[0][CONFIG_ROW_nvme_segment_bytes] == 0)
 		c->nvme_segment_bytes = config_fit_segment(c->nvme_bytes, c->nvme_segment_bytes);
 	if (c->nvme_bytes < store_bytes(c, NVME_MIN_SEGMENTS)) {
 		snprintf(why, sizeof(why),
@@ -418,12 +460,11 @@ static void check_nvme(struct reader *r)
 
 static void check_redis(struct reader *r)
 {
-	enum config_row_index i = CONFIG_ROW_redis_endpoints;
-	const char *fault = config_redis_fault(r->config, &i);
+	enum config_row_index row = CONFIG_ROW_redis_endpoints;
+	const char *fault;
 
-	if (fault)
-		fail(r, r->line_of[0][i] != 0 ? r->line_of[0][i] : r->line, "[redis] %s: %s",
-		     config_rows[i].key, fault);
+	for (size_t i = 0; (fault = config_redis_fault(r->config, &i, &row)) != NULL;)
+		fail(r, line_or_last(r, 0, row), "[redis] %s: %s", config_rows[row].key, fault);
 }
 
 /* The memory of the node that has least: a slab has to fit into it. */
@@ -437,32 +478,45 @@ static uint64_t least_node(const struct config_nodes *nodes)
 	return ret;
 }
 
+/* Whether another socket before this one has its tenant. */
+static bool tenant_taken(const struct config *c, uint32_t socket)
+{
+	for (uint32_t i = 0; i < socket; i++)
+		if (strcmp(c->sockets[i].tenant, c->sockets[socket].tenant) == 0)
+			return true;
+	return false;
+}
+
 static void check_sockets(struct reader *r)
 {
 	const struct config *c = r->config;
 	uint32_t share = 0;
+	char text[256];
+	gid_t group;
 
 	for (uint32_t i = 0; i < c->n_sockets; i++) {
 		const struct config_socket *s = &c->sockets[i];
-		const unsigned line = r->line_of[i][CONFIG_ROW_socket_tenant];
+		const char *blank = i > 0 ? " " : "";
+		const unsigned line = line_or_last(r, i, CONFIG_ROW_socket_tenant);
 
-		share += s->share;
 		if (!tenant_name(s->tenant))
 			fail(r, line,
 			     "[socket%s%s] tenant: \"%s\" has other characters than letters, "
 			     "digits, - _ and ., or begins with .",
-			     i > 0 ? " " : "", s->name, s->tenant);
-		for (uint32_t j = 0; j < i; j++)
-			if (strcmp(c->sockets[j].tenant, s->tenant) == 0)
-				fail(r, line ? line : r->line,
-				     "[socket%s%s] tenant: \"%s\" has another socket already; each "
-				     "tenant has one",
-				     i > 0 ? " " : "", s->name, s->tenant);
-		if (share > CONFIG_SHARES_MAX)
-			fail(r, r->line_of[i][CONFIG_ROW_socket_share],
+			     blank, s->name, s->tenant);
+		else if (tenant_taken(c, i))
+			fail(r, line,
+			     "[socket%s%s] tenant: \"%s\" has another socket already; each "
+			     "tenant has one",
+			     blank, s->name, s->tenant);
+		if (config_group(s, &group, text, sizeof(text)))
+			fail(r, line_or_last(r, i, CONFIG_ROW_socket_group), "%s", text);
+		share += s->share;
+		if (share > CONFIG_SHARES_MAX && share - s->share <= CONFIG_SHARES_MAX)
+			fail(r, line_or_last(r, i, CONFIG_ROW_socket_share),
 			     "[socket%s%s] share: all shares together are %u percent; at most %d "
 			     "can be given",
-			     i > 0 ? " " : "", s->name, share, CONFIG_SHARES_MAX);
+			     blank, s->name, share, CONFIG_SHARES_MAX);
 	}
 }
 
@@ -478,14 +532,13 @@ static void check_tier_codec(struct reader *r, enum config_row_index i, uint32_t
 			   "is not in [codec] allow: add it there, or leave blocks as they are");
 }
 
-/* The checks that look at several values. */
-static void check_together(struct reader *r)
+static void check_host(struct reader *r)
 {
 	struct config *c = r->config;
 	const uint64_t page = c->host_huge_pages == CONFIG_HUGE_2M ? 2u << 20 : 4096;
 	const uint64_t least = least_node(&c->host_bytes);
 
-	if (r->line_of[0][CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > least)
+	if (c->line_of[0][CONFIG_ROW_host_slab_bytes] == 0 && c->host_slab_bytes > least)
 		c->host_slab_bytes = least / page * page;
 	if (least < page)
 		fail_check(r, CONFIG_ROW_host_bytes,
@@ -499,37 +552,59 @@ static void check_together(struct reader *r)
 		fail_check(r, CONFIG_ROW_host_slab_bytes,
 			   c->host_bytes.n ? "is more than [host] bytes of a node" :
 					     "is more than [host] bytes");
-	else
-		check_nvme(r);
-	check_sockets(r);
-	check_redis(r);
+}
+
+static void check_codecs(struct reader *r)
+{
+	const struct config *c = r->config;
+
 	if ((c->codec_allow >> c->codec_default & 1) == 0)
 		fail_check(r, CONFIG_ROW_codec_default,
 			   "is not in [codec] allow: name a default that is");
-	check_tier_codec(r, CONFIG_ROW_nvme_codec, c->nvme_codec);
-	check_tier_codec(r, CONFIG_ROW_redis_codec, c->redis_codec);
+	if (sound(r, "nvme"))
+		check_tier_codec(r, CONFIG_ROW_nvme_codec, c->nvme_codec);
+	if (sound(r, "redis"))
+		check_tier_codec(r, CONFIG_ROW_redis_codec, c->redis_codec);
 }
 
-int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n)
+/* The checks that look at several values. */
+static void check_together(struct reader *r)
+{
+	static const struct {
+		const char *section;
+		void (*check)(struct reader *r);
+	} checks[] = {
+		{ "socket", check_sockets }, { "host", check_host },    { "nvme", check_nvme },
+		{ "redis", check_redis },    { "codec", check_codecs },
+	};
+
+	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
+		if (sound(r, checks[i].section))
+			checks[i].check(r);
+}
+
+int config_parse(FILE *in, const char *name, struct config *ret, struct config_faults *faults)
 {
 	char line[LINE_BYTES];
 	struct config config;
-	struct reader r = {
-		.in = in, .name = name, .config = &config, .text = text, .text_bytes = n
-	};
+	struct reader r = { .in = in, .config = &config, .faults = faults };
 
 	memset(&config, 0, sizeof(config));
+	memset(faults, 0, sizeof(*faults));
+	config.file = name;
 	config.n_sockets = 1;
 	set_defaults(&config, 0);
-	while (in && r.failed_line == 0 && read_line(&r, line))
+	while (in && read_line(&r, line))
 		take_line(&r, line);
 	if (in && ferror(in)) {
-		snprintf(text, n, "%s: %s", name, strerror(errno));
-		return errno != 0 ? -errno : -EIO;
+		const int error = errno != 0 ? errno : EIO;
+
+		memset(faults, 0, sizeof(*faults));
+		config_fault(faults, name, 0, "%s", strerror(error));
+		return -error;
 	}
-	if (r.failed_line == 0)
-		check_together(&r);
-	if (r.failed_line != 0)
+	check_together(&r);
+	if (faults->n > 0)
 		return -EINVAL;
 	*ret = config;
 	return 0;
@@ -555,25 +630,46 @@ static int open_regular(const char *path, FILE **ret)
 	return r;
 }
 
-int config_load(const char *path, struct config *ret, char *text, size_t n)
+int config_load(const char *path, struct config *ret, struct config_faults *faults)
 {
 	FILE *in = NULL;
 	int r;
 
 	if (!path)
-		return config_parse(NULL, "defaults", ret, text, n);
+		return config_parse(NULL, "defaults", ret, faults);
 	r = open_regular(path, &in);
 	if (r) {
-		snprintf(text, n, "%s: %s", path,
-			 r == -EPERM ? "is no regular file, or may not be opened" : strerror(-r));
+		memset(faults, 0, sizeof(*faults));
+		config_fault(faults, path, 0, "%s",
+			     r == -EPERM ? "is no regular file, or may not be opened" :
+					   strerror(-r));
 		return r;
 	}
-	r = config_parse(in, path, ret, text, n);
+	r = config_parse(in, path, ret, faults);
 	(void)fclose(in);
 	return r;
 }
 
-/* --- the place where the daemon runs --- */
+int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n)
+{
+	const char *name = socket->group;
+	const struct group *group = name[0] != '\0' ? getgrnam(name) : NULL;
+	char *end;
+	const unsigned long number = strtoul(name, &end, 10);
+
+	if (name[0] == '\0')
+		return 0;
+	if (!group && *end != '\0')
+		return text_fail(
+			text, n, -EINVAL,
+			"[socket] group: there is no group \"%s\" here; groupadd it, or correct "
+			"the name",
+			name);
+	*ret = group ? group->gr_gid : (gid_t)number;
+	return 0;
+}
+
+/* --- figures that follow from other keys, or from the machine --- */
 
 enum {                               /* [index] max_blocks = 0 */
        HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
@@ -584,82 +680,9 @@ enum {                               /* [index] max_blocks = 0 */
        MAX_HINTED = 256 << 10,
 };
 
-static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
-{
-	va_list args;
-	int length;
-
-	va_start(args, format);
-	length = vsnprintf(ret, CONFIG_PATH_BYTES, format, args);
-	va_end(args);
-	return length < 0 || length >= CONFIG_PATH_BYTES ? -ENAMETOOLONG : 0;
-}
-
-/* The directory that the variable names. systemd may list several with ':' between them, and the
- * first is ours. NULL: the variable is not set, is empty, or has a relative path, which the XDG
- * specification says to ignore. */
-static const char *directory_from(const char *variable, int *ret_length)
-{
-	const char *value = getenv(variable);
-
-	if (!value || value[0] != '/')
-		return NULL;
-	*ret_length = (int)strcspn(value, ":");
-	return value;
-}
-
-static int derive_runtime_dir(char dir[CONFIG_PATH_BYTES])
-{
-	const char *from;
-	int length;
-
-	if (dir[0] != '\0')
-		return 0;
-	if ((from = directory_from("RUNTIME_DIRECTORY", &length)) != NULL)
-		return path_set(dir, "%.*s", length, from);
-	return runtime_dir(dir, CONFIG_PATH_BYTES) < 0 ? -ENAMETOOLONG : 0;
-}
-
-static int derive_state_dir(char dir[CONFIG_PATH_BYTES])
-{
-	const char *from;
-	int length;
-
-	if (dir[0] != '\0')
-		return 0;
-	if ((from = directory_from("STATE_DIRECTORY", &length)) != NULL)
-		return path_set(dir, "%.*s", length, from);
-	if (geteuid() == 0)
-		return path_set(dir, "/var/lib/kvtier");
-	if ((from = directory_from("XDG_STATE_HOME", &length)) != NULL)
-		return path_set(dir, "%s/kvtier", from);
-	if ((from = directory_from("HOME", &length)) != NULL)
-		return path_set(dir, "%s/.local/state/kvtier", from);
-	return -ENOENT;
-}
-
-static int derive_socket(char path[CONFIG_PATH_BYTES], const char *dir, const char *name)
-{
-	if (path[0] == '\0' && path_set(path, "%s/%s", dir, name) < 0)
-		return -ENAMETOOLONG;
-	return strlen(path) > CONFIG_SUN_PATH_MAX ? -ENAMETOOLONG : 0;
-}
-
 uint32_t config_spin_us(void)
 {
 	return thread_cpus() <= 2 ? 0 : 50;
-}
-
-static int too_long(char *text, size_t n, const char *path, const char *key)
-{
-	return text_fail(
-		text, n, -ENAMETOOLONG,
-		"%s: a socket's path may have %d bytes at most; set %s or [daemon] runtime_dir to "
-		"something shorter",
-		path, (int)CONFIG_SUN_PATH_MAX, key);
 }
 
 static_assert((int)TIER_MAX_NODES == (int)CONFIG_NODES_MAX && TIER_BYTES_AUTO == CONFIG_AUTO,
@@ -716,116 +739,6 @@ uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes)
 	return max < MAX_BLOCKS ? max : MAX_BLOCKS;
 }
 
-static int derive_sockets(struct config *config, char *text, size_t n)
-{
-	const char *dir = config->daemon_runtime_dir;
-	char name[CONFIG_NAME_BYTES + 16] = RUNTIME_DIR_SOCKET;
-
-	for (uint32_t i = 0; i < config->n_sockets; i++) {
-		struct config_socket *s = &config->sockets[i];
-		bool taken;
-
-		if (i > 0)
-			snprintf(name, sizeof(name), "kvtier-%s.sock", s->name);
-		if (derive_socket(s->path, dir, name) < 0)
-			return too_long(text, n, s->path, "[socket] path");
-		taken = strcmp(s->path, config->admin_path) == 0;
-		for (uint32_t j = 0; j < i; j++)
-			taken |= strcmp(s->path, config->sockets[j].path) == 0;
-		if (taken)
-			return text_fail(text, n, -EINVAL,
-					 "[socket %s] path: %s is another socket's", s->name,
-					 s->path);
-	}
-	return 0;
-}
-
-int config_derive(struct config *config, char *text, size_t n)
-{
-	int r;
-
-	if (derive_runtime_dir(config->daemon_runtime_dir) < 0)
-		return text_fail(
-			text, n, -ENAMETOOLONG,
-			"the runtime directory's name is too long; set [daemon] runtime_dir");
-	if (derive_state_dir(config->daemon_state_dir) < 0)
-		return text_fail(
-			text, n, -ENOENT,
-			"cannot make out a state directory from $XDG_STATE_HOME or $HOME; set "
-			"[daemon] state_dir");
-	if (derive_socket(config->admin_path, config->daemon_runtime_dir, "admin.sock") < 0)
-		return too_long(text, n, config->admin_path, "[socket] path");
-	r = derive_sockets(config, text, n);
-	if (r)
-		return r;
-	if (path_set(config->stats_path, "%s/stats", config->daemon_runtime_dir) < 0)
-		return too_long(text, n, config->daemon_runtime_dir, "[daemon] runtime_dir");
-	config->nvme_path_derived = config->nvme_path[0] == '\0';
-	if (config->nvme_path_derived &&
-	    path_set(config->nvme_path, "%s/nvme.store", config->daemon_state_dir) < 0)
-		return text_fail(
-			text, n, -ENAMETOOLONG,
-			"%s/nvme.store: a path may have %d bytes at most; set [nvme] path or "
-			"[daemon] state_dir",
-			config->daemon_state_dir, (int)CONFIG_PATH_BYTES - 1);
-	return 0;
-}
-
-/* Makes a directory, as mkdir -p does. Its parents get the usual permissions, it gets 0700. */
-static int make_parents(const char *dir)
-{
-	char path[CONFIG_PATH_BYTES];
-
-	if (path_set(path, "%s", dir) < 0)
-		return -ENAMETOOLONG;
-	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		if (mkdir(path, 0755) < 0 && errno != EEXIST)
-			return -errno;
-		*slash = '/';
-	}
-	return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
-}
-
-/* Refuses a directory that is not ours: in /tmp anybody may have made it before us, or a link to
- * another place. A link that root has made is accepted, since systemd makes one for
- * DynamicUser=. */
-static int check_ours(const char *dir, char *text, size_t n)
-{
-	struct stat st;
-
-	if (lstat(dir, &st) < 0)
-		return -errno;
-	if (S_ISLNK(st.st_mode) && st.st_uid == 0 && stat(dir, &st) < 0)
-		return -errno;
-	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-	    (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-		return text_fail(text, n, -EPERM,
-				 "%s: must be a directory of user %u that nobody else can write to",
-				 dir, (unsigned)geteuid());
-	return 0;
-}
-
-static int make_dir(const char *dir, const char *key, char *text, size_t n)
-{
-	int r = make_parents(dir);
-
-	text[0] = '\0';
-	if (r == 0)
-		r = check_ours(dir, text, n);
-	if (r < 0 && text[0] == '\0')
-		snprintf(text, n, "%s: %s; set [daemon] %s to a directory that can be made", dir,
-			 strerror(-r), key);
-	return r;
-}
-
-int config_make_dirs(const struct config *config, char *text, size_t n)
-{
-	const int r = make_dir(config->daemon_runtime_dir, "runtime_dir", text, n);
-
-	return r < 0 ? r : make_dir(config->daemon_state_dir, "state_dir", text, n);
-}
-
 uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
 {
 	while (store_bytes < NVME_DATA_OFFSET + NVME_MIN_SEGMENTS * segment_bytes &&
@@ -835,52 +748,4 @@ uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
 	       segment_bytes * 2 <= NVME_MAX_SEGMENT_BYTES)
 		segment_bytes *= 2;
 	return segment_bytes;
-}
-
-int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n)
-{
-	const char *name = socket->group;
-	const struct group *group = name[0] != '\0' ? getgrnam(name) : NULL;
-	char *end;
-	const unsigned long number = strtoul(name, &end, 10);
-
-	if (name[0] == '\0')
-		return 0;
-	if (!group && *end != '\0')
-		return text_fail(
-			text, n, -EINVAL,
-			"[socket] group: there is no group \"%s\" here; groupadd it, or correct "
-			"the name",
-			name);
-	*ret = group ? group->gr_gid : (gid_t)number;
-	return 0;
-}
-
-void config_tell_stores(const struct config *config, FILE *out)
-{
-	const char *cursor = config->nvme_path;
-	char path[CONFIG_PATH_BYTES];
-	struct nvme_super super;
-
-	while (config->nvme_bytes > 0 && config_next(&cursor, ":", path)) {
-		const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-		const bool found = fd >= 0 && nvme_newest_super(fd, &super) == 0;
-
-		if (fd >= 0)
-			(void)close(fd);
-		if (!found || super.segment_bytes == 0 ||
-		    (config->nvme_bytes - NVME_DATA_OFFSET) / super.segment_bytes == super.segments)
-			continue;
-		fprintf(out,
-			"[nvme] bytes: %s is a store of %" PRIu64 " bytes, and bytes = %" PRIu64
-			": %s; "
-			"correct bytes, or `kvtierctl format %s --bytes %" PRIu64 "`\n",
-			path, NVME_DATA_OFFSET + (uint64_t)super.segments * super.segment_bytes,
-			config->nvme_bytes,
-			(config->nvme_bytes - NVME_DATA_OFFSET) / super.segment_bytes >
-					super.segments ?
-				"kvtierd will not use it" :
-				"it stays as large as it is",
-			path, config->nvme_bytes);
-	}
 }

@@ -25,6 +25,7 @@
  *	MODE    octal permissions                                                       uint32_t
  *
  * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards.
+ * config_place.h has the latter two.
  */
 #ifndef KVTIER_CONFIG_H
 #define KVTIER_CONFIG_H
@@ -58,6 +59,14 @@ enum {
 	CONFIG_ARENA_BLOCKS = 16384,  /* blocks in all ops of a connection, 76 bytes each */
 	CONFIG_REDIS_CONNECTIONS = 4, /* to each endpoint */
 	CONFIG_HINTS_TTL_S = 86400,   /* the longest ttl, and that of a pin without one */
+	CONFIG_FAULTS_MOST = 20,      /* mistakes that are told in full */
+	CONFIG_FAULT_BYTES = 768,     /* one of them */
+};
+
+#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_ROW_##section##_##key,
+enum config_row_index {
+#include "tbl_config.h"
+	CONFIG_ROWS
 };
 
 /* What "auto" is for BYTES and NODES. */
@@ -128,20 +137,32 @@ struct config {
 	char stats_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/stats */
 	char admin_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/admin.sock */
 	bool nvme_path_derived;             /* the file names no path */
+	const char *file;                   /* its name, lent; "defaults" if there is none */
+	/* the line that gave each key, 0: no line did. [0] is for all sections but [socket NAME] */
+	unsigned line_of[CONFIG_SOCKETS_MAX][CONFIG_ROWS];
 };
 
+/* The mistakes of a file. */
+struct config_faults {
+	uint32_t n;
+	size_t used; /* of text */
+	/* a line for each of the first CONFIG_FAULTS_MOST, with the file and its line, the key, the
+	 * error and the allowed values; then how many more there are */
+	char text[(CONFIG_FAULTS_MOST + 1) * CONFIG_FAULT_BYTES];
+};
+
+/* Adds a mistake. line 0: no line made it; file NULL: nor did a file. */
+void config_fault(struct config_faults *faults, const char *file, unsigned line, const char *format,
+		  ...) __attribute__((format(printf, 4, 5)));
+
 /* Takes the defaults, and what the file says over them. path NULL: the defaults alone. 0, or
- * -errno with text (>= 512 bytes) that says file:line, key, the error and the allowed values.
- * -EINVAL: the file says something wrong; another error: it could not be read. *ret is written
- * on success only. */
-int config_load(const char *path, struct config *ret, char *text, size_t n);
+ * -errno with all mistakes in *faults, which is cleared first. -EINVAL: the file says something
+ * wrong; another error: it could not be read. *ret is written on success only, and then has `path`
+ * as its file. One thread at a time. */
+int config_load(const char *path, struct config *ret, struct config_faults *faults);
 
 /* The same of a file that is open; messages call it `name`. */
-int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n);
-
-/* Fills in paths that were left empty, from the environment. It changes nothing on disk.
- * -ENAMETOOLONG: a path does not fit; -ENOENT: the environment names no directory. */
-int config_derive(struct config *config, char *text, size_t n);
+int config_parse(FILE *in, const char *name, struct config *ret, struct config_faults *faults);
 
 /* [host], in the form that the host tier takes. */
 void config_host(const struct config *config, struct tier_conf *ret);
@@ -159,19 +180,13 @@ uint32_t config_device_depth(void);
 /* The number of ops that a connection may have outstanding, a power of two. */
 uint32_t config_ring_entries(const struct config *config);
 
-/* Makes runtime_dir and state_dir (0700) and their parents, if they are absent. -EPERM: one is
- * there and is no directory of this user, or others can write to it. */
-int config_make_dirs(const struct config *config, char *text, size_t n);
+/* The number of the socket's group; *ret stays as it is if the file names no group. -EINVAL with a
+ * sentence: this machine has no such group. One thread at a time. */
+int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n);
 
 /* Fits a default segment size to a store: halves or doubles it until the store has at least 4
  * segments, and no more than it can number. Returns the nearest size if no size fits. `kvtierctl
  * format` also calls it. */
 uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
-
-/* The number of the socket's group; *ret stays as it is if the file names no group. -EINVAL with a
- * sentence: this machine has no such group. */
-int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n);
-/* Prints a sentence for each store that is there with another size than [nvme] bytes. */
-void config_tell_stores(const struct config *config, FILE *out);
 
 #endif

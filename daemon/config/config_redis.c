@@ -34,7 +34,8 @@ static bool plain(const char *text)
 	return *text == '\0';
 }
 
-const char *config_redis_fault(const struct config *config, enum config_row_index *ret)
+const char *config_redis_fault(const struct config *config, size_t *cursor,
+			       enum config_row_index *ret)
 {
 	/* an error, and not ignored: an operator who set it believes that it is in use */
 	static const char unused[] =
@@ -68,7 +69,9 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
 		  "needs [redis] password_file: nobody can log in by name alone" },
 	};
 
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+	while (*cursor < sizeof(faults) / sizeof(faults[0])) {
+		const size_t i = (*cursor)++;
+
 		*ret = faults[i].row;
 		if (faults[i].wrong)
 			return faults[i].fault;

@@ -26,9 +26,11 @@ struct config_redis {
 struct config_redis *config_redis_new(void);         /* zeroed; NULL: no memory */
 void config_redis_close(struct config_redis *redis); /* wipes it; may be NULL */
 
-/* Looks for values of [redis] that do not go together. NULL: they do. Otherwise the end of a
- * sentence, and in *ret the key that it is about. */
-const char *config_redis_fault(const struct config *config, enum config_row_index *ret);
+/* Looks for values of [redis] that do not go together. *cursor begins as 0, for the first call.
+ * NULL: there are no more of them. Otherwise the end of a sentence, and in *ret the key that it is
+ * about. */
+const char *config_redis_fault(const struct config *config, size_t *cursor,
+			       enum config_row_index *ret);
 
 /*
  * Reads the files and fills *ret, whose pointers point into *config and *redis; its events and its

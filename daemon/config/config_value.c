@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_value.c - see config_value.h. It runs once, before there are threads.
+ * config_value.c - see config_value.h.
  *
  * Invariant: config_value(config_text(x)) gives x back, for every type (tests/unit/unit_config.c).
  */
@@ -424,7 +424,7 @@ static_assert((int)CONFIG_PATH_BYTES == (int)CONFIG_ENDPOINT_BYTES &&
 static int value_list(const struct config_row *row, const char *text, char *field, char *why,
 		      size_t n)
 {
-	static struct redis_hosts known; /* large; there are no threads yet */
+	static struct redis_hosts known; /* large; config_load() has one thread at a time */
 	const bool paths = row->type == CONFIG_TYPE_PATHS, hosts = row->type == CONFIG_TYPE_HOSTS;
 	const char *between = config_between(row->type), *noun = paths ? "path" : "endpoint";
 	char list[CONFIG_ENDPOINTS_BYTES] = "", item[CONFIG_PATH_BYTES];
@@ -684,6 +684,42 @@ void config_print_help(FILE *out)
 		fprintf(out, "    %s = %s    (%s)\n", row->key, row->dflt,
 			config_range(row, range, sizeof(range)));
 		text_wrap(out, row->prose, 0, 8, TEXT_WIDTH);
+	}
+}
+
+/* Writes prose as lines of a comment. */
+static void print_comment(const char *prose, FILE *out)
+{
+	char lines[4096] = "";
+	FILE *f = fmemopen(lines, sizeof(lines), "w");
+
+	if (!f)
+		return;
+	text_wrap(f, prose, 0, 0, TEXT_WIDTH - 2);
+	(void)fclose(f);
+	for (const char *line = lines; *line != '\0'; line += strcspn(line, "\n") + 1)
+		fprintf(out, "# %.*s\n", (int)strcspn(line, "\n"), line);
+}
+
+void config_print_example(FILE *out)
+{
+	char range[128];
+
+	print_comment(
+		"kvtierd.conf - every key of kvtierd with its default. Take the # from in front of "
+		"a key, and give it another value. kvtierd --config FILE --check-config names "
+		"each mistake. Sizes have units K M G T; times us ms s, and s m h d. Made by "
+		"kvtierd --example-config.",
+		out);
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+
+		fputs("\n", out);
+		if (first_of_section(i))
+			fprintf(out, "[%s]\n\n", row->section);
+		print_comment(row->prose, out);
+		fprintf(out, "# Allowed: %s\n#%s =%s%s\n", config_range(row, range, sizeof(range)),
+			row->key, row->dflt[0] == '\0' ? "" : " ", row->dflt);
 	}
 }
 

@@ -36,12 +36,6 @@ struct config_row {
 	size_t offset; /* of the field in struct config */
 };
 
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_ROW_##section##_##key,
-enum config_row_index {
-#include "tbl_config.h"
-	CONFIG_ROWS
-};
-
 extern const struct config_row config_rows[CONFIG_ROWS];
 
 /* Whether each [socket NAME] has this key, too. */
@@ -80,5 +74,7 @@ bool config_next(const char **cursor, const char *between, char ret[CONFIG_PATH_
 void config_print(const struct config *config, FILE *out);
 void config_print_help(FILE *out); /* all keys, for --help */
 void config_print_man(FILE *out);  /* the same as mdoc, for kvtierd.8.in */
+/* Writes a file with all keys, each with its help and commented out. */
+void config_print_example(FILE *out);
 
 #endif

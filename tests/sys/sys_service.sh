@@ -3,8 +3,8 @@
 # make: no=address,thread (it loads libkvtier into programs without a sanitizer)
 # sys_service - goal: what `make install` puts in place is whole, and systemd takes the unit.
 # Method: install into an empty directory, look for each file, systemd-analyze verify on the
-# installed unit with the program's path made one that exists here. Exit 0, 1, or 77 where systemd
-# is not.
+# installed unit with the program's path made one that exists here; uninstall, and nothing is left.
+# Exit 0, 1, or 77 where systemd is not.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -13,7 +13,8 @@ make -s -o all install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier
 	fail "$(cat "$dir/log")"
 for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so \
 	lib/libkvtier.a include/kvtier.h lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 \
-	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 lib/systemd/system/kvtierd.service; do
+	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 lib/systemd/system/kvtierd.service \
+	share/doc/kvtier/kvtierd.conf; do
 	[ -s "$dir/opt/kvtier/$file" ] || fail "not installed: $file"
 done
 man=$dir/opt/kvtier/share/man
@@ -38,6 +39,16 @@ stall=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^stall_us = \([
 # and 3 s for ops and the rest, see main.c
 [ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] ||
 	fail "TimeoutStopSec=$stop is too short for stop_us = $drain"
+grep -q '^RestartPreventExitStatus=78$' "$unit" || fail "a wrong configuration is started again"
+# Another directory, with files of other programs, which stay.
+mkdir -p "$dir/other/usr/lib"
+touch "$dir/other/usr/lib/libkvtier2.so"
+for target in install uninstall; do
+	make -s -o all $target BUILD="${BUILD:-build}" DESTDIR="$dir/other" PREFIX=/usr \
+		>"$dir/log" 2>&1 || fail "$(cat "$dir/log")"
+done
+left=$(cd "$dir/other/usr" && find . -mindepth 2)
+[ "$left" = ./lib/libkvtier2.so ] || fail "uninstalled, and left: $left"
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
 systemd-analyze verify "$unit"

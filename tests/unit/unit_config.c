@@ -7,11 +7,13 @@
  */
 
 #include "daemon/config/config.h"
+#include "daemon/config/config_place.h"
 #include "daemon/config/config_value.h"
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
 
-static struct config c; /* the case's */
+static struct config c;             /* the case's */
+static struct config_faults faults; /* of the last file */
 static char text[1024];
 
 static int parse(const char *file, struct config *ret)
@@ -19,11 +21,10 @@ static int parse(const char *file, struct config *ret)
 	FILE *in = fmemopen((void *)(uintptr_t)file, strlen(file), "r");
 	int r;
 
-	text[0] = '\0';
 	if (file[0] == '\0') /* fmemopen takes no empty buffers */
-		return config_load(NULL, ret, text, sizeof(text));
+		return config_load(NULL, ret, &faults);
 	assert_non_null(in);
-	r = config_parse(in, "test.conf", ret, text, sizeof(text));
+	r = config_parse(in, "test.conf", ret, &faults);
 	(void)fclose(in);
 	return r;
 }
@@ -39,13 +40,20 @@ static void refused(const char *file, const char *const *words)
 	untouched = config;
 	assert_int_equal(parse(file, &config), -EINVAL);
 	assert_memory_equal(&config, &untouched, sizeof(config));
-	for (const char *at = text; *at != '\0'; at++)
+	for (const char *at = faults.text; *at != '\0'; at++)
 		/* the file's words cannot talk to a terminal */
-		assert_true((unsigned char)*at >= 0x20);
+		assert_true((unsigned char)*at >= 0x20 || *at == '\n');
 	for (; *words; words++) {
-		if (!strstr(text, *words))
-			fail_msg("\"%s\" is not in: %s", *words, text);
+		if (!strstr(faults.text, *words))
+			fail_msg("\"%s\" is not in: %s", *words, faults.text);
 	}
+}
+
+/* The file is refused with these messages, which are all there are. */
+static void refused_as(const char *file, const char *messages)
+{
+	assert_int_equal(parse(file, &c), -EINVAL);
+	assert_string_equal(faults.text, messages);
 }
 
 TEST(defaults)
@@ -81,7 +89,7 @@ TEST(every_type_is_read)
 {
 	assert_int_equal(
 		parse("# a comment\n[daemon]\nstop_us = 2ms\nlog_level=debug ; and why\n\n"
-		      "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
+		      "[socket]\nmode = 0660\ngroup = root\npath: /tmp/x.sock\n"
 		      "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\n"
 		      "verify = always\nhuge_pages=no\n[device]\nworkers = 3\n"
 		      "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
@@ -92,7 +100,7 @@ TEST(every_type_is_read)
 	assert_int_equal(c.daemon_stop_us, 2000);
 	assert_int_equal(c.daemon_log_level, 3);
 	assert_int_equal(c.sockets[0].mode, 0660);
-	assert_string_equal(c.sockets[0].group, "engines");
+	assert_string_equal(c.sockets[0].group, "root");
 	assert_string_equal(c.sockets[0].path, "/tmp/x.sock");
 	assert_int_equal(c.host_bytes.bytes, 3ull << 30);
 	assert_int_equal(c.host_slab_bytes, 131072);
@@ -266,13 +274,86 @@ TEST(segments_fit_the_store)
 	assert_int_equal(c.nvme_segment_bytes, 256u << 20);
 }
 
+TEST(each_mistake_is_named)
+{
+	refused_as("[host]\nslab_bytes = 70001\nhuge_pages = x\n[socket]\nmax_clients = 0\n"
+		   "[nvme]\nbytes = 256K\n",
+		   "test.conf:3: [host] huge_pages: \"x\" is none of the choices; allowed: "
+		   "no|thp|2m\n"
+		   "test.conf:5: [socket] max_clients: \"0\" is out of range; allowed: 1 to 4096 "
+		   "clients\n"
+		   "test.conf:7: [nvme] bytes: \"256K\" is less than 64K and 4 segments of [nvme] "
+		   "segment_bytes = 65536, which a store needs: 327680 at least (0: no NVMe tier); "
+		   "allowed: 0 to 64T (units K M G T or KiB MiB GiB TiB, powers of 1024)");
+	REFUSED("[redis]\ntls_ca_file = /a\nusername = a b\n",
+		"test.conf:2: [redis] tls_ca_file: is set",
+		"test.conf:3: [redis] username: has a blank",
+		"test.conf:3: [redis] username: needs");
+	REFUSED("[socket]\nshare = 70\n[socket a]\nshare = 10\ngroup = no such\n[socket b]\n"
+		"share = 2\ntenant = a\n",
+		"test.conf:4: [socket a] share: all shares together are 80",
+		"test.conf:5: [socket] group: there is no group",
+		"test.conf:8: [socket b] tenant: \"a\" has another");
+	assert_int_equal(faults.n, 3);
+}
+
+/* One mistake is one message. */
+TEST(no_mistake_follows_from_another)
+{
+	refused_as("a = 1\nb = 2\n", "test.conf:1: a key before the first [section]");
+	refused_as("[codec]\nalow = raw lossless\ndefault = lossless\n[nvme]\ncodec = q4\n",
+		   "test.conf:2: [codec] alow: no such key; did you mean [codec] allow?");
+	refused_as("[redi]\ntls = yes\nendpoint = a\n[redis]\ntls_ca_file = /a\n",
+		   "test.conf:1: [redi]: no such section; did you mean [redis]?");
+	refused_as("[host]\nbytes = 1M\nslab_bytes = 70001\nbytes = 2M\n",
+		   "test.conf:4: [host] bytes: given twice, first in line 2");
+}
+
+TEST(twenty_mistakes_are_named_and_the_rest_counted)
+{
+	char file[512] = "[host]\n";
+
+	for (int i = 0; i < 19; i++)
+		strcat(file, "x = 1\n");
+	assert_int_equal(parse(strcat(file, "y = 1\n"), &c), -EINVAL);
+	assert_non_null(strstr(faults.text, "test.conf:21: [host] y"));
+	assert_null(strstr(faults.text, "more"));
+	assert_int_equal(parse(strcat(file, "z = 1\nz = 2\n"), &c), -EINVAL);
+	assert_int_equal(faults.n, 22);
+	assert_string_equal(strrchr(faults.text, '\n'), "\nand 2 more");
+}
+
+TEST(the_example_is_the_default)
+{
+	char file[32768] = "", *out = file;
+	FILE *example = fmemopen(file, sizeof(file), "w");
+	struct config defaults;
+
+	config_print_example(example);
+	(void)fclose(example);
+	assert_int_equal(parse("", &defaults), 0);
+	assert_int_equal(parse(file, &c), 0); /* all keys are comments */
+	c.file = defaults.file;
+	assert_memory_equal(&c, &defaults, sizeof(c));
+	for (const char *in = file; *in != '\0'; in++)
+		if (*in != '#' || in[1] == ' ')
+			*out++ = *in;
+	*out = '\0';
+	assert_int_equal(parse(file, &c), 0);
+	for (size_t i = 0; i < CONFIG_ROWS; i++)
+		assert_true(c.line_of[0][i] > 0);
+	memset(c.line_of, 0, sizeof(c.line_of));
+	c.file = defaults.file;
+	assert_memory_equal(&c, &defaults, sizeof(c));
+}
+
 TEST_DO(duplicates, REFUSED("[host]\nbytes = 1G\n[socket]\nmode = 0600\n[host]\nbytes = 2G\n",
 			    "test.conf:6:", "given twice", "line 2"));
 
 TEST(each_named_socket_is_another_tenants)
 {
 	assert_int_equal(parse("[socket]\nmode = 0660\n[socket acme]\n[socket b.2]\npath = /tmp/b\n"
-			       "tenant = team\ngroup = staff\n[socket]\nmax_clients = 8\n",
+			       "tenant = team\ngroup = root\n[socket]\nmax_clients = 8\n",
 			       &c),
 			 0);
 	assert_int_equal(c.n_sockets, 3);
@@ -285,7 +366,7 @@ TEST(each_named_socket_is_another_tenants)
 	assert_string_equal(c.sockets[1].path, "");
 	assert_string_equal(c.sockets[2].tenant, "team");
 	assert_string_equal(c.sockets[2].path, "/tmp/b");
-	assert_string_equal(c.sockets[2].group, "staff");
+	assert_string_equal(c.sockets[2].group, "root");
 	assert_string_equal(c.sockets[2].name, "b.2");
 }
 
@@ -382,16 +463,16 @@ TEST(a_nul_byte_is_refused)
 	static const char file[] = "[host]\nbytes = 1G\0 0\n";
 	FILE *in = fmemopen((void *)(uintptr_t)file, sizeof(file) - 1, "r");
 
-	assert_int_equal(config_parse(in, "test.conf", &c, text, sizeof(text)), -EINVAL);
-	assert_non_null(strstr(text, "test.conf:2: a NUL byte"));
+	assert_int_equal(config_parse(in, "test.conf", &c, &faults), -EINVAL);
+	assert_string_equal(faults.text, "test.conf:2: a NUL byte");
 	(void)fclose(in);
 }
 
 TEST(unreadable_files)
 {
-	assert_int_equal(config_load("/nonexistent/kvtier.conf", &c, text, sizeof(text)), -ENOENT);
-	assert_non_null(strstr(text, "/nonexistent/kvtier.conf: No such file"));
-	assert_int_equal(config_load("/", &c, text, sizeof(text)), -EISDIR);
+	assert_int_equal(config_load("/nonexistent/kvtier.conf", &c, &faults), -ENOENT);
+	assert_non_null(strstr(faults.text, "/nonexistent/kvtier.conf: No such file"));
+	assert_int_equal(config_load("/", &c, &faults), -EISDIR);
 }
 
 static void is_read_back_as_printed(const char *given)
@@ -404,6 +485,8 @@ static void is_read_back_as_printed(const char *given)
 	config_print(&c, out);
 	(void)fclose(out);
 	assert_int_equal(parse(file, &again), 0);
+	memset(c.line_of, 0, sizeof(c.line_of));
+	memset(again.line_of, 0, sizeof(again.line_of));
 	assert_memory_equal(&c, &again, sizeof(c));
 }
 
@@ -422,7 +505,7 @@ TEST(printing_and_reading_gives_the_same)
 static void derive(void)
 {
 	assert_int_equal(parse("", &c), 0);
-	assert_int_equal(config_derive(&c, text, sizeof(text)), 0);
+	assert_int_equal(config_derive(&c, &faults), 0);
 }
 
 FIXTURE(clear_environment)
@@ -453,8 +536,9 @@ TEST_WITH(named_sockets_lie_beside_the_first, clear_environment, NULL)
 	setenv("RUNTIME_DIRECTORY", "/run/one", 1);
 	setenv("STATE_DIRECTORY", "/var/lib/one", 1);
 	assert_int_equal(parse("[socket acme]\n[socket b]\npath = /run/one/admin.sock\n", &c), 0);
-	assert_int_equal(config_derive(&c, text, sizeof(text)), -EINVAL);
-	assert_non_null(strstr(text, "[socket b] path: /run/one/admin.sock is another socket's"));
+	assert_int_equal(config_derive(&c, &faults), -EINVAL);
+	assert_string_equal(faults.text, "test.conf:3: [socket b] path: /run/one/admin.sock is "
+					 "another socket's");
 	assert_string_equal(c.sockets[1].path, "/run/one/kvtier-acme.sock");
 }
 
@@ -486,13 +570,14 @@ TEST_WITH(a_long_socket_path_is_an_error, clear_environment, NULL)
 	dir[107 - strlen("/kvtier.sock")] = '\0';
 	snprintf(file, sizeof(file), "[daemon]\nruntime_dir = %s\nstate_dir = /s\n", dir);
 	assert_int_equal(parse(file, &c), 0);
-	assert_int_equal(config_derive(&c, text, sizeof(text)), 0);
+	assert_int_equal(config_derive(&c, &faults), 0);
 	assert_int_equal(strlen(c.sockets[0].path), 107);
 	strcat(dir, "d");
 	snprintf(file, sizeof(file), "[daemon]\nruntime_dir = %s\nstate_dir = /s\n", dir);
 	assert_int_equal(parse(file, &c), 0);
-	assert_int_equal(config_derive(&c, text, sizeof(text)), -ENAMETOOLONG);
-	assert_non_null(strstr(text, "107"));
+	assert_int_equal(config_derive(&c, &faults), -ENAMETOOLONG);
+	assert_non_null(strstr(faults.text, "test.conf:2: "));
+	assert_non_null(strstr(faults.text, "107"));
 }
 
 TEST_WITH(directories_are_ours_alone, clear_environment, NULL)
