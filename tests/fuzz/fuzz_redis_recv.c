@@ -33,8 +33,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum {
-	FUZZ_BLOCKS = 4,
-	CODED = 1, /* the number of the block that is */
+	FUZZ_BLOCKS = 5,
+	CODED = 1,  /* the number of the block that is */
+	LESSER = 3, /* of the one that was requantised */
 	COMMANDS = 400,
 	GUARD = 4096,
 	MAX_SENT = 4 << 20,
@@ -139,30 +140,32 @@ static uint32_t code_block(const struct block *b, uint8_t *ret)
 }
 
 /* Of a few hundred bytes, and more than one read takes; the last as raw as values come, the second
- * coded. */
+ * coded, the fourth in four bits. */
 static void make_block(struct block *b, uint64_t number)
 {
-	static const uint32_t opaque[FUZZ_BLOCKS] = { 10, 5000, 40000, 300 };
-	const enum image_codec codec = number == FUZZ_BLOCKS - 1 ? CODEC_RAW : CODEC_FP8;
+	static const uint32_t opaque[FUZZ_BLOCKS] = { 10, 5000, 40000, 20, 300 };
+	const enum image_codec codec = number == FUZZ_BLOCKS - 1 ? CODEC_RAW : CODEC_FP8,
+			       codec_k = number == LESSER ? CODEC_K4 : codec,
+			       codec_v = number == LESSER ? CODEC_V4 : codec;
 	struct random random = { .state = number };
 	struct image_header header;
 
 	b->geometry = (struct image_geometry){ .dtype = DTYPE_BF16,
 					       .layers = 2,
 					       .kv_heads = 2,
-					       .head_dim_k = 4,
-					       .head_dim_v = 4,
+					       .head_dim_k = 32,
+					       .head_dim_v = 32,
 					       .block_tokens = 20,
 					       .opaque_bytes = opaque[number] };
 	random_key(number, b->identity.key);
-	assert(image_shape(&b->geometry, codec, codec, &b->shape, NULL) == 0);
+	assert(image_shape(&b->geometry, codec_k, codec_v, &b->shape, NULL) == 0);
 	b->bytes = b->shape.packed_bytes + REDIS_SEAL_BYTES;
 	b->value = malloc(b->bytes + FORM_SPARE);
 	b->packed = malloc(b->shape.packed_bytes);
 	assert(b->value && b->packed);
 	for (uint32_t i = sizeof(header); i < b->shape.packed_bytes; i++)
 		b->packed[i] = (uint8_t)(random_next(&random) % (number == CODED ? 2 : 256));
-	image_header_fill(&header, &b->geometry, codec, codec, &b->shape, &b->identity);
+	image_header_fill(&header, &b->geometry, codec_k, codec_v, &b->shape, &b->identity);
 	image_seal(&header, random_next(&random)); /* of the body nobody asks here */
 	memcpy(b->packed, &header, sizeof(header));
 	if (number == CODED) {
@@ -174,7 +177,8 @@ static void make_block(struct block *b, uint64_t number)
 		free(coded);
 		return;
 	}
-	fuzz_seal(REDIS_VALUE_FORM, b->packed, b->shape.packed_bytes, b->value);
+	fuzz_seal(number == LESSER ? REDIS_VALUE_LESSER : REDIS_VALUE_FORM, b->packed,
+		  b->shape.packed_bytes, b->value);
 }
 
 static void world_tick(struct loop_timer *timer)
