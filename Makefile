@@ -10,9 +10,11 @@
 #? make bench       measures; build/kvtier-bench --help says what, and how to run a part
 #? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures
 #? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
+#? make wheel       build/kvtier-*.whl: what pip installs, with library, daemon and kvtierctl in it
+#? make test-packages  installs them as a newcomer does, and has an engine store and hit
 #? make install     below DESTDIR and PREFIX (/usr/local); make uninstall: takes it away again
-#? Others: make wheel lint deps clean
-#? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
+#? Others: make lint deps clean
+#? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1 STATIC=1
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
 BUILD   ?= build$(if $(SAN),-$(SAN1))
@@ -29,7 +31,8 @@ SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-r
 ALLCF   := -I. -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC \
 	   -ffp-contract=off -fvisibility=hidden -MMD -MP $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
-LIBS    := -lcrypto -lxxhash -llz4 -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
+LIBS    := $(if $(STATIC),-Wl$(comma)-Bstatic) -lssl -lcrypto -lxxhash -llz4 -lnuma -ljson-c \
+	   -luring -lhiredis $(if $(STATIC),-Wl$(comma)-Bdynamic) -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 CF_vbmi2 := $(CF_avx512) -mavx512vbmi2
@@ -135,13 +138,15 @@ bench bench-gpu: all
 	$(BUILD)/kvtier-bench $(if $(filter %-gpu,$@),cuda)
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
-test-all test-engines soak check-gpu gpu-bundle fuzz lint deps wheel:
+wheel: deps
+test-packages: wheel
+test-all test-engines test-packages soak check-gpu gpu-bundle fuzz lint deps wheel:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
-.PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines check-gpu \
-	gpu-bundle fuzz lint deps wheel install uninstall clean FORCE
+.PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines test-packages \
+	check-gpu gpu-bundle fuzz lint deps wheel install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

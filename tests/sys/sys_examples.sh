@@ -4,7 +4,7 @@
 #
 # Goal: what an engine's author does first works: the examples of the library, built from an
 # installation alone, store blocks, whole and layer by layer, and another process of each gets them
-# back.
+# back; so does the example in Python, which finds the blocks of the one in C.
 # Method: `make install` into a directory of its own; the compiler sees that one's header, library
 # and kvtier.pc and nothing of this tree; C, C++ and the static library; a kvtierd from there on
 # embedded defaults.
@@ -35,8 +35,7 @@ make --no-print-directory -s -o all -C "$tree" BUILD="$build" \
 }
 root=$work/opt/kvtier
 export PKG_CONFIG_PATH=$root/lib/pkgconfig
-cp "$tree/client/examples/store_load.c" "$tree/client/examples/layers.c" \
-	"$tree/client/examples/llama_kvtier.c" "$work"
+cp "$tree"/client/examples/{store_load.c,store_load.py,layers.c,llama_kvtier.c} "$work"
 cd "$work"
 
 # What kvtier.pc says is right where it was installed for; DESTDIR is put before it, as packagers
@@ -98,6 +97,9 @@ says() {	# says "EXPECTED" PROGRAM ARGUMENT
 says "0 of 8 blocks are present" ./store_load store
 says "8 of 8 blocks are present" ./store_load load
 says "loaded 8 of 8 blocks, 0 values wrong" ./store_load_static load
+says "8 of 8 blocks are present" ./store_load.py load
+says "loaded 8 of 8 blocks, no values wrong" ./store_load.py load
+says "stored 8 of 8 blocks" ./store_load.py store
 says "stored 8 of 8 blocks" ./layers store
 says "layers 0 to 1 are there" ./layers load
 says "loaded 8 of 8 blocks, 0 values wrong" ./layers load

@@ -308,15 +308,18 @@ def tokens(items):
 
 
 def _candidates():
-    """Where libkvtier may be, the best place first: the environment's, the build beside this source tree, the
-    system's."""
+    """Where libkvtier may be, the best place first: the environment's, the one in a wheel, the build beside this source
+    tree, the system's."""
     named = os.environ.get("KVTIER_LIBRARY")
     if named:
         yield named
         return
-    client = Path(__file__).resolve().parent.parent.parent
+    here = Path(__file__).resolve().parent
+    client = here.parent.parent
     built = client.parent / "build" / SONAME
-    if (client / "kvtier.h").is_file() and built.is_file():
+    if (here / SONAME).is_file():
+        yield str(here / SONAME)
+    elif (client / "kvtier.h").is_file() and built.is_file():
         yield str(built)
     yield SONAME
 
