@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -154,9 +155,65 @@ int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_ow
 	return r;
 }
 
+/* 0: there is none, or it is another process's. */
+static uint32_t passed(void)
+{
+	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+
+	if (!pid || !n || strtol(pid, NULL, 10) != getpid())
+		return 0;
+	return (uint32_t)strtoul(n, NULL, 10);
+}
+
+static bool is_set(int fd, int option, int value)
+{
+	socklen_t n = sizeof(value);
+	int now = 0;
+
+	return getsockopt(fd, SOL_SOCKET, option, &now, &n) == 0 && now == value;
+}
+
+int socket_held(uint32_t i, char ret_path[SOCKET_PATH_BYTES])
+{
+	enum { FIRST = 3 };
+	struct sockaddr_un address = { .sun_family = AF_UNSPEC };
+	socklen_t n = sizeof(address);
+	const int fd = FIRST + (int)i;
+
+	if (i >= passed())
+		return -ENOENT;
+	if (!is_set(fd, SO_TYPE, SOCK_SEQPACKET) || !is_set(fd, SO_ACCEPTCONN, 1) ||
+	    getsockname(fd, (struct sockaddr *)&address, &n) || address.sun_family != AF_UNIX ||
+	    address.sun_path[0] != '/')
+		return -EPROTOTYPE;
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) || fcntl(fd, F_SETFL, O_NONBLOCK))
+		return -errno;
+	/* the kernel ends no path of 108 bytes */
+	*stpncpy(ret_path, address.sun_path, sizeof(address.sun_path)) = '\0';
+	return fd;
+}
+
+int socket_held_at(const char *path)
+{
+	char held[SOCKET_PATH_BYTES];
+	int fd = 0;
+
+	for (uint32_t i = 0; fd >= 0; i++) {
+		fd = socket_held(i, held);
+		if (fd >= 0 && strcmp(held, path) == 0)
+			return fd;
+	}
+	return -ENOENT;
+}
+
 bool socket_pass_fds(int fd, bool pass)
 {
 	const int value = pass;
 
 	return setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &value, sizeof(value)) == 0;
+}
+
+bool socket_passes_fds(int fd)
+{
+	return !is_set(fd, SO_PASSRIGHTS, 0);
 }

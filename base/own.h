@@ -34,9 +34,19 @@ int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_ow
 /* Whether a process listens at path. This sends it no message, and does not wait. */
 bool socket_answers(const char *path);
 
+/* The path of the i-th socket that the service manager passed to this process ($LISTEN_FDS). It
+ * listens at such a socket itself, from before the process's start until after its end, so clients
+ * wait meanwhile. Returns the descriptor, which is non-blocking and close-on-exec from then on and
+ * the caller's to close. -ENOENT: there is no i-th. -EPROTOTYPE: the i-th descriptor is no
+ * SOCK_SEQPACKET socket that listens at an absolute path. */
+enum { SOCKET_PATH_BYTES = 109 };
+int socket_held(uint32_t i, char ret_path[SOCKET_PATH_BYTES]);
+int socket_held_at(const char *path); /* the descriptor of the one at path, or -ENOENT */
+
 /* Sets whether descriptors can be sent to this Unix socket, or to the sockets that a listening
  * socket will accept. If not, the sender's call fails. Returns false, and changes no more than
  * that, on a kernel before 6.16. */
 bool socket_pass_fds(int fd, bool pass);
+bool socket_passes_fds(int fd);
 
 #endif

@@ -271,6 +271,37 @@ static void on_heartbeat(struct loop_timer *timer)
 
 #define fail(p, error, ...) text_fail((p)->text, sizeof((p)->text), error, __VA_ARGS__)
 
+/* Each socket that the service manager passed has to be one of [socket]: engines would wait at
+ * another one for ever. */
+static int check_held(struct program *p)
+{
+	char path[SOCKET_PATH_BYTES];
+	int fd = 0;
+
+	p->status = EXIT_CONFIG;
+	for (uint32_t i = 0; fd >= 0; i++) {
+		bool known = false;
+
+		fd = socket_held(i, path);
+		for (uint32_t j = 0; j < p->config.n_sockets; j++)
+			known |= fd >= 0 && strcmp(p->config.sockets[j].path, path) == 0;
+		if (fd >= 0 && !known)
+			return fail(
+				p, -EINVAL,
+				"systemd listens at %s for kvtierd, and no [socket] has this path: "
+				"correct [socket] path, or ListenSequentialPacket= of the socket "
+				"unit",
+				path);
+	}
+	if (fd == -ENOENT) {
+		p->status = 0;
+		return 0;
+	}
+	return fail(p, fd,
+		    "systemd passed a descriptor to kvtierd that is no listening SOCK_SEQPACKET "
+		    "socket with a path: the socket unit must say ListenSequentialPacket=");
+}
+
 static int lock_runtime_dir(struct program *p)
 {
 	char path[CONFIG_PATH_BYTES + 16];
@@ -290,7 +321,7 @@ static int lock_runtime_dir(struct program *p)
 		const bool admin = i == p->config.n_sockets;
 		const char *socket = admin ? p->config.admin_path : p->config.sockets[i].path;
 
-		if (socket_answers(socket))
+		if (socket_held_at(socket) < 0 && socket_answers(socket))
 			return fail(
 				p, -EADDRINUSE,
 				"%s%s is another daemon's: it answers there; stop it, or give this "
@@ -579,6 +610,7 @@ static const struct module {
 	/* of a failure, before strerror(); NULL: open() wrote one to p->text */
 	const char *sentence;
 } modules[] = {
+	{ check_held, NULL, NULL },
 	{ lock_runtime_dir, close_lock, NULL },
 	{ open_loop, close_loop, "cannot make the event loop" },
 	{ open_stats, close_stats, "[daemon] runtime_dir: cannot make the stats page there" },

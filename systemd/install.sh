@@ -5,7 +5,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build}" "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${VERSION:?run make install}"
+# For DESTDIR a package's own scripts tell systemd.
+of_this_machine() { [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
 if [ "${1:-}" = uninstall ]; then
+	! of_this_machine || systemctl disable --now kvtierd.socket kvtierd
 	# A second installation, into an empty directory, is the list of what there is.
 	list=$(mktemp -d)
 	trap 'rm -rf "$list"' EXIT
@@ -17,6 +20,7 @@ if [ "${1:-}" = uninstall ]; then
 		rm -rf "$DESTDIR/$dir/__pycache__"
 		rmdir "$DESTDIR/$dir" 2>/dev/null || :
 	done
+	! of_this_machine || systemctl daemon-reload
 	exit
 fi
 dest=$DESTDIR$PREFIX
@@ -27,8 +31,8 @@ python=python3
 python=$dest/lib/$python/dist-packages/kvtier
 
 install -d "$dest/bin" "$dest/include" "$dest/lib/pkgconfig" "$dest/lib/systemd/system" \
-	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters" \
-	"$dest/share/doc/kvtier"
+	"$dest/lib/sysusers.d" "$dest/lib/tmpfiles.d" "$dest/share/doc/kvtier" \
+	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/lib"
 ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
@@ -43,3 +47,13 @@ install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
 install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
 sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/kvtierd.service \
 	>"$dest/lib/systemd/system/kvtierd.service"
+install -m 644 systemd/kvtierd.socket systemd/kvtierd@.socket "$dest/lib/systemd/system"
+install -m 644 systemd/no-network.conf "$dest/share/doc/kvtier"
+for kind in sysusers tmpfiles; do
+	install -m 644 systemd/kvtier.$kind "$dest/lib/$kind.d/kvtier.conf"
+done
+of_this_machine || exit 0
+ldconfig
+systemd-sysusers "$dest/lib/sysusers.d/kvtier.conf"
+systemd-tmpfiles --create "$dest/lib/tmpfiles.d/kvtier.conf"
+systemctl daemon-reload

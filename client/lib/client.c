@@ -54,8 +54,9 @@ static int check_private(const char *dir)
 	if (lstat(dir, &st))
 		return error_set(
 			-ENOENT,
-			"no kvtierd of user %u: KVTIER_SOCKET and XDG_RUNTIME_DIR are not set, and "
-			"there is no %s",
+			"no kvtierd of user %u or of the node: KVTIER_SOCKET and XDG_RUNTIME_DIR "
+			"are not set, and there is no %s and no " RUNTIME_DIR_NODE_SOCKET
+			": start kvtierd, or set KVTIER_SOCKET to its socket",
 			(unsigned)geteuid(), dir);
 	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
 		return error_set(-EPERM,
@@ -64,26 +65,30 @@ static int check_private(const char *dir)
 	return 0;
 }
 
-static int path_default(char *ret, size_t n)
+static int path_default(struct kvtier_client *c)
 {
 	const char *path = getenv("KVTIER_SOCKET");
 	char dir[PATH_MAX];
 	int rc, length;
 
 	if (path && *path) {
-		length = snprintf(ret, n, "%s", path);
+		length = snprintf(c->path, sizeof(c->path), "%s", path);
 	} else {
 		rc = runtime_dir(dir, sizeof(dir));
+		c->or_node = strcmp(dir, RUNTIME_DIR_NODE) != 0;
 		if (rc == 1)
 			rc = check_private(dir);
+		if (rc && rc != -ENAMETOOLONG && access(RUNTIME_DIR_NODE_SOCKET, F_OK) == 0)
+			rc = (strcpy(dir, RUNTIME_DIR_NODE), 0);
 		if (rc && rc != -ENAMETOOLONG)
 			return rc;
-		length = rc ? -1 : snprintf(ret, n, "%s/" RUNTIME_DIR_SOCKET, dir);
+		length =
+			rc ? -1 : snprintf(c->path, sizeof(c->path), "%s/" RUNTIME_DIR_SOCKET, dir);
 	}
-	return length >= 0 && (size_t)length < n ?
+	return length >= 0 && (size_t)length < sizeof(c->path) ?
 		       0 :
 		       error_set(-ENAMETOOLONG, "the default socket path is longer than %zu bytes",
-				 n - 1);
+				 sizeof(c->path) - 1);
 }
 
 static int options_apply(struct kvtier_client *c, const struct kvtier_options *options)
@@ -107,7 +112,7 @@ static int options_apply(struct kvtier_client *c, const struct kvtier_options *o
 		if (!isprint((unsigned char)*p))
 			*p = '?';
 	if (!o.socket_path)
-		return path_default(c->path, sizeof(c->path));
+		return path_default(c);
 	/* the kernel would read 108 zeros as a name, which anybody may take */
 	if (!*o.socket_path)
 		return error_set(-EINVAL, "options.socket_path is empty; NULL means the default");

@@ -65,6 +65,7 @@ enum {
 struct kvtier_client {
 	/* fixed after kvtier_connect() */
 	char path[108];
+	bool or_node; /* if no daemon is at path, RUNTIME_DIR_NODE_SOCKET becomes path */
 	char name[WIRE_NAME_BYTES];
 	uint32_t spin_us; /* 0: as the daemon advises; UINT32_MAX: it never spins */
 	uint64_t staging_bytes;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "client/abi/runtime_dir.h"
 #include "base/clock.h"
 #include "client/lib/base/client_ring.h"
 #include "client/lib/base/last_error.h"
@@ -149,6 +150,34 @@ static int hello_send(struct kvtier_client *c, int fd)
 	return rc == -ECONNRESET ? 0 : rc;
 }
 
+/* A user who has no daemon is served by the node's. A client that was connected stays with its
+ * daemon. */
+static int dial(struct kvtier_client *c, int *ret)
+{
+	int rc = socket_connect(c->path, ret), node;
+
+	if (!c->or_node || c->connections > 0 || (rc != -ENOENT && rc != -ECONNREFUSED))
+		return rc;
+	node = socket_connect(RUNTIME_DIR_NODE_SOCKET, ret);
+	if (node == -ENOENT || node == -ECONNREFUSED)
+		return rc;
+	strcpy(c->path, RUNTIME_DIR_NODE_SOCKET);
+	return node;
+}
+
+/* What can be done about dial()'s error, or "". */
+static const char *remedy(const struct kvtier_client *c, int error)
+{
+	const bool of_node = strcmp(c->path, RUNTIME_DIR_NODE_SOCKET) == 0;
+
+	if (of_node && error == -EACCES)
+		return "; `usermod -aG kvtier USER` lets a user in, from the next login on";
+	if (c->or_node && !of_node && (error == -ENOENT || error == -ECONNREFUSED))
+		return "; no daemon is at " RUNTIME_DIR_NODE_SOCKET
+		       ", either: start kvtierd, or set KVTIER_SOCKET";
+	return "";
+}
+
 static void session_connect(struct kvtier_client *c, uint64_t now)
 {
 	struct epoll_event event = { .events = EPOLLIN };
@@ -166,7 +195,7 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 		backoff(c, now);
 		return;
 	}
-	rc = socket_connect(c->path, &fd);
+	rc = dial(c, &fd);
 	if (!rc) {
 		rc = hello_send(c, fd);
 		if (!rc && epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event))
@@ -176,8 +205,8 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 	}
 	if (rc) {
 		c->error = rc;
-		(void)snprintf(c->text, sizeof(c->text), "cannot connect to %s: %s", c->path,
-			       strerrordesc_np(-rc));
+		(void)snprintf(c->text, sizeof(c->text), "cannot connect to %s: %s%s", c->path,
+			       strerrordesc_np(-rc), remedy(c, rc));
 		backoff(c, now);
 		return;
 	}

@@ -176,7 +176,7 @@ static int make_parents(const char *dir)
 /* Refuses a directory that is not ours: in /tmp anybody may have made it before us, or a link to
  * another place. A link that root has made is accepted, since systemd makes one for
  * DynamicUser=. */
-static int check_ours(const char *dir, char *text, size_t n)
+static int check_ours(const char *dir, const char *key, char *text, size_t n)
 {
 	struct stat st;
 
@@ -187,8 +187,9 @@ static int check_ours(const char *dir, char *text, size_t n)
 	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
 	    (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
 		return text_fail(text, n, -EPERM,
-				 "%s: must be a directory of user %u that nobody else can write to",
-				 dir, (unsigned)geteuid());
+				 "%s: must be a directory of user %u that nobody else can write "
+				 "to; set [daemon] %s to another one",
+				 dir, (unsigned)geteuid(), key);
 	return 0;
 }
 
@@ -198,7 +199,7 @@ static int make_dir(const char *dir, const char *key, char *text, size_t n)
 
 	text[0] = '\0';
 	if (r == 0)
-		r = check_ours(dir, text, n);
+		r = check_ours(dir, key, text, n);
 	if (r < 0 && text[0] == '\0')
 		snprintf(text, n, "%s: %s; set [daemon] %s to a directory that can be made", dir,
 			 strerror(-r), key);

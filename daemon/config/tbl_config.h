@@ -38,7 +38,8 @@ SOCKET(path, PATH, "", 0, 107, "path",
        "share and priority of its own. Unless they are given, its path is kvtier-NAME.sock in "
        "runtime_dir, and its tenant is NAME.")
 SOCKET(mode, MODE, "0600", 0, 0777, "octal",
-       "Permissions of that socket. A user who may write to the socket may connect.")
+       "Permissions of that socket. A user who may write to the socket may connect. If systemd "
+       "listens there (kvtierd.socket), SocketMode= and SocketGroup= of its unit count instead.")
 SOCKET(group, STRING, "", 0, 63, "group",
        "Group of that socket, by name or number. With mode 0660 its members may connect. If "
        "empty, it is the daemon's own group.")

@@ -541,14 +541,19 @@ static int set_group(const struct config_socket *socket, char *text, size_t n)
 	return 0;
 }
 
-/* The socket gets its group before it listens. */
+/* The socket gets its group before it listens. One that the service manager holds has its own
+ * mode and group, and its file is never removed: l->own stays that of no file. */
 static int open_listener(struct server *s, const struct config_socket *socket, char *text, size_t n)
 {
 	struct listener *l = &s->listeners[s->n_listeners];
-	int r;
+	const int held = socket_held_at(socket->path);
+	int r = 0;
 
-	*l = (struct listener){ .watch.ready = on_listener, .server = s, .socket = socket };
-	r = socket_bind(socket->path, socket->mode, &l->watch.fd, &l->own);
+	*l = (struct listener){ .watch = { .fd = held, .ready = on_listener },
+				.server = s,
+				.socket = socket };
+	if (held < 0)
+		r = socket_bind(socket->path, socket->mode, &l->watch.fd, &l->own);
 	if (r)
 		return text_fail(text, n, r, "[socket] path: %s%s%s", socket->path,
 				 r == -EADDRINUSE ? " is another daemon's: it answers there" :
@@ -556,14 +561,21 @@ static int open_listener(struct server *s, const struct config_socket *socket, c
 						    ": ",
 				 r == -EADDRINUSE || r == -EEXIST ? "" : strerror(-r));
 	s->n_listeners++; /* closed with the others from now on */
-	if (socket->group[0])
+	if (held >= 0)
+		log_info("socket_held",
+			 "%s is the service manager's socket, with the mode and group of its unit",
+			 socket->path);
+	else if (socket->group[0])
 		r = set_group(socket, text, n);
+	/* Clients of a held socket wait in its queue already, and may have sent descriptors. */
+	s->front.guarded &= held < 0 || !socket_passes_fds(held);
+	/* Clients of a held socket, too, then see this process as their peer. */
 	if (r == 0 && listen(l->watch.fd, BACKLOG)) {
 		r = -errno;
 		snprintf(text, n, "[socket] path: cannot listen at %s: %s", socket->path,
 			 strerror(-r));
 	}
-	s->front.guarded = r == 0 && socket_pass_fds(l->watch.fd, false);
+	s->front.guarded &= r == 0 && socket_pass_fds(l->watch.fd, false);
 	return r;
 }
 
@@ -637,6 +649,7 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 		s->free_peers = &s->peer_pool[i];
 	}
 	r = 0;
+	s->front.guarded = true;
 	for (uint32_t i = 0; r == 0 && i < d->config->n_sockets; i++)
 		r = open_listener(s, &d->config->sockets[i], text, n);
 	if (r)

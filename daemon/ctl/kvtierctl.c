@@ -191,7 +191,8 @@ static void print_help(FILE *out)
 		"                 Default: $KVTIER_SOCKET, else /run/kvtier/kvtier.sock for root, "
 		"else\n"
 		"                 $XDG_RUNTIME_DIR/kvtier/kvtier.sock, else "
-		"/tmp/kvtier-UID/kvtier.sock\n"
+		"/tmp/kvtier-UID/kvtier.sock;\n"
+		"                 where the user has no daemon, /run/kvtier/kvtier.sock\n"
 		"  --json         JSON instead of text\n"
 		"  --help         this, or with a command its own help\n\n"
 		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon answers; "
@@ -274,7 +275,9 @@ static void default_socket(struct context *context)
 		if (runtime_dir(directory, sizeof(directory)) < 0)
 			usage_error(context, "$XDG_RUNTIME_DIR is too long; give --socket PATH");
 		snprintf(text, sizeof(text), "%s/" RUNTIME_DIR_SOCKET, directory);
-		path = text;
+		path = access(text, F_OK) == 0 || access(RUNTIME_DIR_NODE_SOCKET, F_OK) != 0 ?
+			       text :
+			       RUNTIME_DIR_NODE_SOCKET;
 	}
 	set_socket(context, path);
 }

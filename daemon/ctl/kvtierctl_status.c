@@ -30,7 +30,7 @@ const struct stats *status_page(const struct context *context)
 
 	if (r == 0)
 		return stats;
-	if (r == -ENOENT && socket_answers(context->socket_path))
+	if (r == -ENOENT && socket_answers(context->admin_path))
 		fprintf(stderr,
 			"kvtierctl: kvtierd runs at %s, and its stats page %s is gone: restart it, "
 			"and keep what cleans /tmp out of [daemon] runtime_dir\n",

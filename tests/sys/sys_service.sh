@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # make: no=address,thread (it loads libkvtier into programs without a sanitizer)
-# sys_service - goal: what `make install` puts in place is whole, and systemd takes the unit.
-# Method: install into an empty directory, look for each file, systemd-analyze verify on the
-# installed unit with the program's path made one that exists here; uninstall, and nothing is left.
-# Exit 0, 1, or 77 where systemd is not.
+# sys_service - goal: what `make install` puts in place is whole, and systemd takes the units, which
+# leave kvtierd few rights.
+# Method: install into an empty directory, look for each file, systemd-analyze verify and security
+# on the installed units with the program's path made one that exists here; uninstall, and nothing
+# is left. Exit 0, 1, or 77 where systemd is not. `make test-service` starts them.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -14,6 +15,8 @@ make -s -o all install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier
 for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so \
 	lib/libkvtier.a include/kvtier.h lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 \
 	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 lib/systemd/system/kvtierd.service \
+	lib/systemd/system/kvtierd.socket lib/systemd/system/kvtierd@.socket \
+	lib/sysusers.d/kvtier.conf lib/tmpfiles.d/kvtier.conf share/doc/kvtier/no-network.conf \
 	share/doc/kvtier/kvtierd.conf; do
 	[ -s "$dir/opt/kvtier/$file" ] || fail "not installed: $file"
 done
@@ -51,4 +54,15 @@ left=$(cd "$dir/other/usr" && find . -mindepth 2)
 [ "$left" = ./lib/libkvtier2.so ] || fail "uninstalled, and left: $left"
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
-systemd-analyze verify "$unit"
+systemd-analyze verify "$unit" "${unit%.service}.socket" "${unit%.service}@tenant.socket"
+systemd-analyze --help | grep -q -e --offline || { echo "systemd is older than 250"; exit 77; }
+systemd-analyze security --offline=yes --threshold=14 "$unit" >"$dir/score" || {
+	cat "$dir/score"
+	fail "the unit leaves kvtierd more rights than it did"
+}
+mkdir "$unit.d"
+cp "$dir/opt/kvtier/share/doc/kvtier/no-network.conf" "$unit.d"
+systemd-analyze security --offline=yes --threshold=7 "$unit" >"$dir/score" || {
+	cat "$dir/score"
+	fail "no-network.conf leaves kvtierd more rights than it did"
+}
