@@ -5,7 +5,6 @@
 #include "text.h"
 
 #include <stdarg.h>
-#include <stdbool.h>
 #include <string.h>
 
 int text_fail(char *text, size_t n, int error, const char *format, ...)
@@ -59,4 +58,40 @@ void text_wrap(FILE *out, const char *prose, int column, int indent, int width)
 		first = false;
 	}
 	fputc('\n', out);
+}
+
+/* Levenshtein's distance of two words; 64 if one has 64 letters or more. */
+static unsigned distance(const char *a, const char *b)
+{
+	const size_t la = strlen(a), lb = strlen(b);
+	unsigned row[64];
+
+	if (la >= 64 || lb >= 64)
+		return 64;
+	for (unsigned j = 0; j <= lb; j++)
+		row[j] = j;
+	for (unsigned i = 1; i <= la; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = i;
+		for (unsigned j = 1; j <= lb; j++) {
+			const unsigned above = row[j], replace = diagonal + (a[i - 1] != b[j - 1]);
+
+			row[j] = (above < row[j - 1] ? above : row[j - 1]) + 1;
+			if (replace < row[j])
+				row[j] = replace;
+			diagonal = above;
+		}
+	}
+	return row[lb];
+}
+
+bool text_close_to(const char *word, const char *known, unsigned *best)
+{
+	const unsigned apart = distance(word, known);
+
+	if (apart >= *best || apart > 1 + strlen(known) / 3)
+		return false;
+	*best = apart;
+	return true;
 }

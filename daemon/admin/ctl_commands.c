@@ -503,6 +503,14 @@ int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 	r = purge_begin(d->purge, tenant, purged, request);
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another purge is under way; try again when it is done");
+	else if (r == -ENOENT)
+		snprintf(sentence, n,
+			 "there is no tenant %s: no [socket] has it, and no block here is of it%s; "
+			 "see kvtierctl tenants",
+			 tenant,
+			 stats_get(&d->stats->health) >> STATS_HEALTH_NVME_STARTING & 1 ?
+				 " (NVMe's blocks are still being found)" :
+				 "");
 	else if (r < 0)
 		snprintf(sentence, n, "purge cannot start: %s", strerror(-r));
 	return r;

@@ -10,9 +10,16 @@
  *         list: the daemon answers with a list of tbl_lists.h; waits: the daemon answers when its
  *         work is done, and says meanwhile how far it is
  * arguments  for people, and the list of the command's options: "--name" or "--name VALUE"
+ *
+ * CTL_GROUP(word) begins a group of the short list, if it is defined.
  */
 #include "client/abi/tbl_hints.h"
 
+#ifndef CTL_GROUP
+#define CTL_GROUP(word)
+#endif
+
+CTL_GROUP("health")
 CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--list]",
     "Prints a page for people: what was loaded and stored since the daemon's start, how fast, and "
     "from which tier; how full the tiers are; and what is wrong. P50, P90 and P99 are the times "
@@ -30,6 +37,7 @@ CTL(status, local, "[--json]",
     "no engine can connect yet. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 4 for STARTING, 3 if "
     "no daemon is there.",
     "kvtierctl status && echo fine")
+CTL_GROUP("lists")
 CTL(clients, list, "[--json]",
     "Lists the connected engines: process, tenant, how their pages are reached, ops, blocks. PATH "
     "says how kvtierd reaches the pages: shared (a memfd), staged (libkvtier copies them), "
@@ -85,6 +93,7 @@ CTL(trace, list, "[--json]",
     "op began. FROM says where a block's bytes come from. STATUS of a block that is done is ok, "
     "present (it was stored before) or an error.",
     "kvtierctl trace")
+CTL_GROUP("blocks")
 CTL(hint, admin,
     "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "
     "[--priority P] [--json]",
@@ -121,8 +130,8 @@ CTL(undrain, admin, "[--json]", "Ends `kvtierctl drain`: blocks are stored again
     "kvtierctl undrain")
 CTL(purge, waits, "--tenant NAME [--json]",
     "Drops all blocks of a tenant from memory and NVMe for good: no restart brings them back. "
-    "Copies in Redis stay, since other nodes use them, too. Exit status 1: a disk could not be "
-    "told; purge again when the disk is back.",
+    "Copies in Redis stay, since other nodes use them, too. Exit status 1: there is no such "
+    "tenant, or a disk could not be told; purge again when the disk is back.",
     "kvtierctl purge --tenant acme")
 CTL(verify, waits, "[--drop] [--json]",
     "Reads all blocks back from memory, NVMe and the memory of GPUs, and compares their checksums. "
@@ -131,6 +140,7 @@ CTL(verify, waits, "[--drop] [--json]",
     "is there. DROPPED: this bad copy was dropped; in the sum, \"dropped\" is true if all were. "
     "Exit status 1: there were bad copies, or no block could be checked.",
     "kvtierctl verify --drop")
+CTL_GROUP("codecs")
 CTL(dump, data, "SPACE FILE [--blocks N] [--json]",
     "Writes blocks of a space that are in host memory now (64, or N of at most 4096) to a new FILE "
     "that its owner alone may read: images, one after the other, in the stored format. SPACE is "
@@ -144,6 +154,7 @@ CTL(probe, local, "SPACE [--blocks N] [--json]",
     "a codec. SPACE is the number in `kvtierctl spaces`. Where the blocks are lossy already, "
     "errors are beside values that were rounded before.",
     "kvtierctl probe 0")
+CTL_GROUP("set up")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "
     "block device, for which --bytes may be left out. All that the file or device holds is lost: "
@@ -151,6 +162,9 @@ CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--j
     "that no later write has to find space. --segment-bytes: 64K to 256M; not given: 64M, fitted "
     "to N. No kvtierd may have the store open.",
     "kvtierctl format /var/lib/kvtier/nvme.store --bytes 200G")
-CTL(version, local, "[--json]", "Versions of kvtierctl and of the running daemon.",
+CTL(version, local, "[--json]",
+    "Versions of kvtierctl and of the running daemon, which may be another one. Exit status: 3 if "
+    "no daemon runs, 1 if one runs and does not tell its version.",
     "kvtierctl version")
 #undef CTL
+#undef CTL_GROUP

@@ -74,43 +74,6 @@ void config_fault(struct config_faults *faults, const char *file, unsigned line,
 	faults->used += strlen(at);
 }
 
-/* Levenshtein's distance of two words; 64 if one has 64 letters or more. */
-static unsigned distance(const char *a, const char *b)
-{
-	const size_t la = strlen(a), lb = strlen(b);
-	unsigned row[64];
-
-	if (la >= 64 || lb >= 64)
-		return 64;
-	for (unsigned j = 0; j <= lb; j++)
-		row[j] = j;
-	for (unsigned i = 1; i <= la; i++) {
-		unsigned diagonal = row[0];
-
-		row[0] = i;
-		for (unsigned j = 1; j <= lb; j++) {
-			const unsigned above = row[j], replace = diagonal + (a[i - 1] != b[j - 1]);
-
-			row[j] = (above < row[j - 1] ? above : row[j - 1]) + 1;
-			if (replace < row[j])
-				row[j] = replace;
-			diagonal = above;
-		}
-	}
-	return row[lb];
-}
-
-/* A third of the letters may be wrong, and one more: that allows a typo, and not another word. */
-static bool close_to(const char *word, const char *known, unsigned *best)
-{
-	const unsigned apart = distance(word, known);
-
-	if (apart >= *best || apart > 1 + strlen(known) / 3)
-		return false;
-	*best = apart;
-	return true;
-}
-
 static bool tenant_name(const char *name)
 {
 	static const char letters[] =
@@ -155,7 +118,7 @@ static void fail_section(struct reader *r, const char *section)
 	char shown[64];
 
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
-		if (close_to(section, config_rows[i].section, &best))
+		if (text_close_to(section, config_rows[i].section, &best))
 			known = config_rows[i].section;
 	}
 	log_escape(section, shown, sizeof(shown));
@@ -186,7 +149,7 @@ static void fail_key(struct reader *r, const char *section, const char *key)
 		/* the same word in another section is likelier meant than a similar one in this */
 		if (!here && strcmp(config_rows[i].key, key) != 0)
 			continue;
-		if (close_to(key, config_rows[i].key, &best))
+		if (text_close_to(key, config_rows[i].key, &best))
 			known = &config_rows[i];
 	}
 	log_escape(key, shown, sizeof(shown));

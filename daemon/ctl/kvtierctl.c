@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvtierctl.c - the operator's program. It finds the daemon and runs a command of tbl_ctl.h. This
- * file also has what the commands share: numbers, times, progress and tables for people.
+ * file also has what the commands share: errors; numbers, times, progress and tables for people.
  */
 #include "kvtierctl.h"
 
@@ -17,10 +17,15 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "client/abi/runtime_dir.h"
 #include "daemon/stats/stats.h"
+
+#ifndef KVTIER_VERSION
+#define KVTIER_VERSION "0"
+#endif
 
 /* --- for people --- */
 
@@ -173,6 +178,17 @@ static const struct command commands[] = {
 #include "daemon/admin/tbl_ctl.h"
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]), MAX_OPTIONS = 16 };
+
+/* The table again, with its groups, for the list of a few lines. */
+static const struct {
+	bool group;
+	const char *word;
+} outline[] = {
+#define CTL_GROUP(word)                             { true, word },
+#define CTL(name, where, arguments, prose, example) { false, #name },
+#include "daemon/admin/tbl_ctl.h"
+};
+
 /* The options of every command, in the order of read_options(). A command's own come next. */
 enum { OPTION_SOCKET, OPTION_HELP, OPTION_JSON, OPTION_OWN };
 
@@ -193,11 +209,36 @@ static void print_help(FILE *out)
 		"                 $XDG_RUNTIME_DIR/kvtier/kvtier.sock, else "
 		"/tmp/kvtier-UID/kvtier.sock;\n"
 		"                 where the user has no daemon, /run/kvtier/kvtier.sock\n"
-		"  --json         JSON instead of text\n"
-		"  --help         this, or with a command its own help\n\n"
-		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon answers; "
-		"64 usage\n\n"
+		"  --json         JSON instead of text; an error is {\"error\":...,\"exit\":N}\n"
+		"  --help         this, or with a command its own help\n"
+		"  --version      of kvtierctl; `kvtierctl version` has the daemon's, too\n\n"
+		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon "
+		"answers;\n4 status: STARTING; 64 usage; 77 permission denied\n\n"
 		"example:\n  kvtierctl status || kvtierctl stats -f '*dropped*' -f '*failed*'\n");
+}
+
+/* What there is, in about 20 lines. */
+static void print_outline(FILE *out)
+{
+	const size_t n = sizeof(outline) / sizeof(outline[0]);
+	char words[256];
+
+	fprintf(out, "usage: kvtierctl [--socket PATH] COMMAND [OPTION...]\n\n"
+		     "Asks and steers a running kvtierd.\n\n");
+	for (size_t i = 0; i < n;) {
+		size_t used = 0;
+
+		fprintf(out, "  %-8s", outline[i++].word);
+		for (; i < n && !outline[i].group; i++)
+			used += (size_t)snprintf(words + used, sizeof(words) - used, "%s ",
+						 outline[i].word);
+		assert(used > 0 && used < sizeof(words));
+		words[used - 1] = '\0';
+		text_wrap(out, words, 10, 12, TEXT_WIDTH);
+	}
+	fprintf(out, "\nBegin with:             kvtierctl status\n"
+		     "What a command does:    kvtierctl COMMAND --help\n"
+		     "All commands, options:  kvtierctl --help\n");
 }
 
 /* The sections of kvtierctl.1 that tables make: the Makefile puts them into kvtierctl.1.in. */
@@ -232,21 +273,53 @@ static void print_command_help(const struct command *command)
 	printf("\nexample:\n  %s\n", command->example);
 }
 
-void usage_error(const struct context *context, const char *format, ...)
+enum { SENTENCE_BYTES = 2048 };
+
+/* usage NULL: the error is of another kind. */
+static void print_error(const struct context *context, int status, const char *usage,
+			const char *format, va_list args)
+{
+	char sentence[SENTENCE_BYTES], text[8 * SENTENCE_BYTES];
+	struct json json;
+
+	vsnprintf(sentence, sizeof(sentence), format, args);
+	if (!context->json) {
+		fprintf(stderr, "kvtierctl: %s\n", sentence);
+		if (usage)
+			fprintf(stderr, "usage: kvtierctl %s\n", usage);
+		return;
+	}
+	json_start(&json, text, sizeof(text));
+	json_print(&json, "{");
+	json_text(&json, "error", sentence);
+	if (usage)
+		json_text(&json, "usage", usage);
+	json_number(&json, "exit", (uint64_t)status);
+	assert(!json.full);
+	printf("%s}\n", text);
+}
+
+int tell_error(const struct context *context, int status, const char *format, ...)
 {
 	va_list args;
 
-	fputs("kvtierctl: ", stderr);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	print_error(context, status, NULL, format, args);
 	va_end(args);
-	if (context->command)
-		fprintf(stderr, "\nusage: kvtierctl %s %s\n", context->command->name,
-			context->command->arguments);
-	else
-		fprintf(stderr,
-			"\nusage: kvtierctl [--socket PATH] COMMAND [OPTION...]; kvtierctl --help "
-			"says more\n");
+	return status;
+}
+
+void usage_error(const struct context *context, const char *format, ...)
+{
+	const struct command *command = context->command;
+	char usage[512];
+	va_list args;
+
+	snprintf(usage, sizeof(usage), "%s %s", command ? command->name : "[--socket PATH] COMMAND",
+		 command ? command->arguments : "[OPTION...]; kvtierctl --help says more");
+	va_start(args, format);
+	print_error(context, EXIT_USAGE, usage, format, args);
+	va_end(args);
 	exit(EXIT_USAGE);
 }
 
@@ -308,15 +381,33 @@ static void read_options(const char *arguments, char *text, size_t n, struct opt
 	ret[at] = (struct option){ 0 };
 }
 
+/* getopt_long() returned `found`, '?' or ':', and knows the word by its place or its letter. */
+static void option_error(const struct context *context, int found, const char *word)
+{
+	char letter[3] = "-", shown[64];
+
+	if (optopt >= ' ') {
+		letter[1] = (char)optopt;
+		word = letter;
+	}
+	log_escape(word, shown, sizeof(shown));
+	usage_error(context,
+		    found == ':'      ? "%s needs a value" :
+		    strchr(word, '=') ? "%s: no such option, or it takes no value" :
+					"%s: no such option",
+		    shown);
+}
+
 const char *context_option(struct context *context, int argc, char **argv)
 {
 	static struct option all[MAX_OPTIONS + 1];
 	static char text[256];
-	const char *arguments = context->command ? context->command->arguments : "";
-	const char *letters = !context->command ? "+" : /* stop at the command */
-				      strstr(arguments, "[-f ") ? "f:" :
-								  "";
+	const char *arguments = context->command ? context->command->arguments : "--version";
+	const char *letters = !context->command ? "+:h" : /* stop at the command */
+				      strstr(arguments, "[-f ") ? ":hf:" :
+								  ":h";
 
+	opterr = 0;
 	read_options(arguments, text, sizeof(text), all);
 	for (;;) {
 		const int option = getopt_long(argc, argv, letters, all, NULL);
@@ -330,6 +421,7 @@ const char *context_option(struct context *context, int argc, char **argv)
 		case OPTION_JSON:
 			context->json = true;
 			break;
+		case 'h':
 		case OPTION_HELP:
 			if (!context->command)
 				print_help(stdout);
@@ -337,7 +429,9 @@ const char *context_option(struct context *context, int argc, char **argv)
 				print_command_help(context->command);
 			exit(EXIT_FINE);
 		case '?':
-			usage_error(context, "see above"); /* getopt has said which option */
+		case ':':
+			option_error(context, option, argv[optind - 1]);
+			break;
 		case 'f':
 			return "-f";
 		default:
@@ -364,30 +458,47 @@ static void on_sigbus(int signal_number)
 	_exit(EXIT_FAILED);
 }
 
+static const struct command *find_command(const struct context *context, const char *name)
+{
+	const struct command *near = NULL;
+	unsigned best = 64;
+	char shown[64];
+
+	for (size_t i = 0; i < COMMANDS; i++) {
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+		if (text_close_to(name, commands[i].name, &best))
+			near = &commands[i];
+	}
+	usage_error(context, near ? "%s: no such command; did you mean %s?" : "%s: no such command",
+		    log_escape(name, shown, sizeof(shown)), near ? near->name : "");
+}
+
 int main(int argc, char **argv)
 {
 	struct context context = { 0 };
 	char *program = argv[0];
-	const char *name;
 
 	(void)signal(SIGBUS, on_sigbus);
 	if (argc == 2 && strcmp(argv[1], "--man") == 0) {
 		print_man();
 		return EXIT_FINE;
 	}
+	/* errors have the form that is asked for, wherever among the words they are */
+	for (int i = 1; i < argc; i++)
+		context.json = context.json || strcmp(argv[i], "--json") == 0;
 	default_socket(&context);
-	(void)context_option(&context, argc, argv);
+	if (context_option(&context, argc, argv)) {
+		puts("kvtierctl " KVTIER_VERSION);
+		return EXIT_FINE;
+	}
+	if (optind == argc && context.json)
+		usage_error(&context, "a command is missing");
 	if (optind == argc) {
-		print_help(stderr);
+		print_outline(stderr);
 		return EXIT_USAGE;
 	}
-	name = argv[optind];
-	for (size_t i = 0; i < COMMANDS; i++) {
-		if (strcmp(commands[i].name, name) == 0)
-			context.command = &commands[i];
-	}
-	if (!context.command)
-		usage_error(&context, "%s: no such command", name);
+	context.command = find_command(&context, argv[optind]);
 	argc -= optind;
 	argv += optind;
 	optind = 0; /* glibc: start over, with the command's own arguments */

@@ -18,6 +18,7 @@ enum exit_status {
 	EXIT_NO_DAEMON = 3, /* nothing there, or it does not answer */
 	EXIT_STARTING = 4,  /* status: it is there, and no engine can connect yet */
 	EXIT_USAGE = 64,
+	EXIT_PERMISSION = 77, /* this user may not ask; the daemon may be there */
 };
 
 struct command;
@@ -55,6 +56,11 @@ struct command {
  * command takes are dealt with. Returns the option as it is typed, "--bytes", or NULL at the end;
  * on a mistake or --help it exits. */
 const char *context_option(struct context *context, int argc, char **argv);
+/* Says what went wrong: on stderr, or with --json as {"error":SENTENCE,"exit":STATUS} on stdout.
+ * Returns the exit status that it is given. */
+int tell_error(const struct context *context, int status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* The same for words that make no request, with the usage; exits. */
 void usage_error(const struct context *context, const char *format, ...)
 	__attribute__((format(printf, 2, 3), noreturn));
 /* after context_option's NULL */

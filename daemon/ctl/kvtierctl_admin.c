@@ -38,62 +38,71 @@ struct reply {
 
 /* --- asking --- */
 
-/* Says on stderr that the daemon does not answer, and why, if the stats page knows. */
-static void explain_silence(const struct context *context)
+/* Says that the daemon does not answer, and why, if the stats page knows. */
+static int explain_silence(const struct context *context)
 {
 	const struct stats *stats;
+	char why[512] = "";
+	size_t used = 0;
 	uint64_t health;
 
-	fprintf(stderr, "kvtierctl: kvtierd does not answer at %s within %d s\n",
-		context->admin_path, REPLY_MS / 1000);
-	if (stats_map(context->stats_path, &stats) < 0)
-		return;
-	health = stats_health(stats, clock_ns());
-	for (unsigned bit = STATS_HEALTH_STOPPED; bit < STATS_HEALTH_COUNT; bit++) {
-		if ((health >> bit & 1) != 0)
-			fprintf(stderr, "%s (pid %d): %s\n", stats_health_row(bit)->name,
-				stats->pid, stats_health_row(bit)->prose);
+	if (stats_map(context->stats_path, &stats) == 0) {
+		health = stats_health(stats, clock_ns());
+		for (unsigned bit = STATS_HEALTH_STOPPED; bit < STATS_HEALTH_COUNT; bit++) {
+			if ((health >> bit & 1) != 0 && used < sizeof(why))
+				used += (size_t)snprintf(why + used, sizeof(why) - used,
+							 "; %s (pid %d): %s",
+							 stats_health_row(bit)->name, stats->pid,
+							 stats_health_row(bit)->prose);
+		}
+		stats_unmap(stats);
 	}
-	stats_unmap(stats);
+	return tell_error(context, EXIT_NO_DAEMON, "kvtierd does not answer at %s within %d s%s",
+			  context->admin_path, REPLY_MS / 1000, why);
 }
 
-/* A connected socket, or -1 after the reason was printed. */
-static int connect_admin(const struct context *context)
+/* Says why a connection was not made. */
+static int explain_refusal(const struct context *context, int error)
+{
+	const char *path = context->admin_path;
+
+	if (error == EAGAIN)
+		return explain_silence(context);
+	if (error == ENOENT || error == ECONNREFUSED)
+		return tell_error(context, EXIT_NO_DAEMON,
+				  "no kvtierd answers at %s; is it running, or starting? "
+				  "(kvtierctl status)",
+				  path);
+	if (error == EACCES)
+		return tell_error(
+			context, EXIT_PERMISSION,
+			"permission denied: kvtierd answers root and its own user alone at "
+			"%s; try `sudo kvtierctl %s`",
+			path, context->command->name);
+	return tell_error(context, EXIT_NO_DAEMON, "%s: %s", path, strerror(error));
+}
+
+/* Connects *ret; the exit status, after the reason was printed. */
+static int connect_admin(const struct context *context, int *ret)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	const struct timeval timeout = { .tv_sec = REPLY_MS / 1000 };
-	int fd, error;
+	int error;
 
-	if (strlen(context->admin_path) >= sizeof(address.sun_path)) {
-		fprintf(stderr, "kvtierctl: %s: longer than a socket's path may be\n",
-			context->admin_path);
-		return -1;
-	}
+	if (strlen(context->admin_path) >= sizeof(address.sun_path))
+		return tell_error(context, EXIT_NO_DAEMON, "%s: longer than a socket's path may be",
+				  context->admin_path);
 	memcpy(address.sun_path, context->admin_path, strlen(context->admin_path) + 1);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0) {
-		fprintf(stderr, "kvtierctl: %s\n", strerror(errno));
-		return -1;
-	}
+	*ret = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (*ret < 0)
+		return tell_error(context, EXIT_NO_DAEMON, "%s", strerror(errno));
 	/* connect() waits while the backlog is full, but no longer than this */
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
-		return fd;
+	(void)setsockopt(*ret, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	if (connect(*ret, (const struct sockaddr *)&address, sizeof(address)) == 0)
+		return EXIT_FINE;
 	error = errno;
-	(void)close(fd);
-	if (error == EAGAIN)
-		explain_silence(context);
-	else if (error == ENOENT || error == ECONNREFUSED)
-		fprintf(stderr,
-			"kvtierctl: no kvtierd answers at %s; is it running, or starting? "
-			"(kvtierctl status)\n",
-			context->admin_path);
-	else if (error == EACCES)
-		fprintf(stderr, "kvtierctl: %s: only root and the daemon's own user may ask\n",
-			context->admin_path);
-	else
-		fprintf(stderr, "kvtierctl: %s: %s\n", context->admin_path, strerror(error));
-	return -1;
+	(void)close(*ret);
+	return explain_refusal(context, error);
 }
 
 static bool send_request(int fd, int argc, const char *const *words)
@@ -140,15 +149,17 @@ static ssize_t read_packet(const struct context *context, int fd, uint64_t deadl
 
 		if (now_ns >= deadline_ns ||
 		    poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 0) {
-			explain_silence(context);
+			(void)explain_silence(context);
 			return -1;
 		}
 		n = recv(fd, packet, CTL_MAX_REPLY, MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
 		if (n <= 0) {
-			fprintf(stderr, "kvtierctl: kvtierd ended the connection: %s\n",
-				n < 0 ? strerror(errno) : "it stopped, or this took too long");
+			(void)tell_error(context, EXIT_NO_DAEMON,
+					 "kvtierd ended the connection: %s",
+					 n < 0 ? strerror(errno) :
+						 "it stopped, or this took too long");
 			return -1;
 		}
 		packet[n] = '\0';
@@ -198,15 +209,12 @@ static int read_reply(const struct context *context, int fd, struct reply *reply
 			usage_error(context, "%s", shown);
 		if (packet[0] == '!') {
 			progress_end(progress);
-			fprintf(stderr, "kvtierctl: %s\n", shown);
-			return EXIT_FAILED;
+			return tell_error(context, EXIT_FAILED, "%s", shown);
 		}
 		if ((packet[0] != '+' && packet[0] != '.') ||
-		    !append(reply, packet + 1, (size_t)n - 1)) {
-			fprintf(stderr, "kvtierctl: a reply of %zu bytes that makes no sense\n",
-				reply->bytes);
-			return EXIT_FAILED;
-		}
+		    !append(reply, packet + 1, (size_t)n - 1))
+			return tell_error(context, EXIT_FAILED,
+					  "a reply of %zu bytes that makes no sense", reply->bytes);
 		if (packet[0] == '.')
 			return EXIT_FINE;
 	}
@@ -236,14 +244,13 @@ typedef int print_fn(const struct context *context, struct json_object *root);
  * Returns the exit status. */
 static int ask(const struct context *context, int argc, const char *const *words, print_fn *print)
 {
-	const int fd = connect_admin(context);
 	struct progress progress = { .what = words[0] };
 	struct reply reply = { 0 };
 	struct json_object *root;
-	int r;
+	int fd, r = connect_admin(context, &fd);
 
-	if (fd < 0)
-		return EXIT_NO_DAEMON;
+	if (r != EXIT_FINE)
+		return r;
 	/* a client that is refused has its reply already, though the request cannot be sent */
 	(void)send_request(fd, argc, words);
 	r = read_reply(context, fd, &reply, &progress, NULL, NULL);
@@ -265,13 +272,12 @@ int ask_images(const struct context *context, const char *space, const char *blo
 	       void *arg)
 {
 	const char *const words[] = { "dump", space, "--blocks", blocks };
-	const int fd = connect_admin(context);
 	struct progress progress = { .what = context->command->name };
 	struct reply reply = { 0 };
-	int r;
+	int fd, r = connect_admin(context, &fd);
 
-	if (fd < 0)
-		return EXIT_NO_DAEMON;
+	if (r != EXIT_FINE)
+		return r;
 	(void)send_request(fd, blocks ? 4 : 2, words);
 	r = read_reply(context, fd, &reply, &progress, take, arg);
 	progress_end(&progress);
@@ -358,7 +364,7 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 	}
 }
 
-static int print_rows(struct json_object *root, const char *name)
+static int print_rows(const struct context *context, struct json_object *root, const char *name)
 {
 	const struct column *shown[MAX_COLUMNS];
 	bool right[MAX_COLUMNS];
@@ -370,10 +376,9 @@ static int print_rows(struct json_object *root, const char *name)
 	while (strcmp(list->name, name) != 0)
 		list++;
 	if (!json_object_object_get_ex(root, name, &rows) ||
-	    !json_object_is_type(rows, json_type_array)) {
-		fprintf(stderr, "kvtierctl: the reply is not JSON with \"%s\" in it\n", name);
-		return EXIT_FAILED;
-	}
+	    !json_object_is_type(rows, json_type_array))
+		return tell_error(context, EXIT_FAILED, "the reply is not JSON with \"%s\" in it",
+				  name);
 	if (json_object_array_length(rows) == 0) {
 		printf("no %s\n", name);
 		return EXIT_FINE;
@@ -397,7 +402,7 @@ static int print_rows(struct json_object *root, const char *name)
 
 static int print_list(const struct context *context, struct json_object *root)
 {
-	return context->json ? EXIT_FINE : print_rows(root, context->command->name);
+	return context->json ? EXIT_FINE : print_rows(context, root, context->command->name);
 }
 
 /* --- evict --- */
@@ -435,7 +440,7 @@ static int print_verified(const struct context *context, struct json_object *roo
 	if (context->json)
 		return good ? EXIT_FINE : EXIT_FAILED;
 	if (bad > 0)
-		(void)print_rows(root, "bad");
+		(void)print_rows(context, root, "bad");
 	printf("%" PRIu64 " copies, %s, in %s: ", checked,
 	       text_bytes(number_at(root, "checked_bytes"), bytes, sizeof(bytes)),
 	       text_age(number_at(root, "ms") / 1000, age, sizeof(age)));

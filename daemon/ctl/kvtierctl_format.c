@@ -84,22 +84,22 @@ static bool confirmed(void)
 	return strcmp(answer, "yes") == 0;
 }
 
-static bool may_destroy(const struct format *format, int fd)
+static bool may_destroy(const struct context *context, const struct format *format, int fd)
 {
 	char words[96];
 
 	if (format->yes || !lost_words(fd, words, sizeof(words)))
 		return true;
 	if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
-		fprintf(stderr,
-			"kvtierctl: %s %s, and was left alone; --yes makes an empty store of it\n",
-			format->path, words);
+		(void)tell_error(context, EXIT_FAILED,
+				 "%s %s, and was left alone; --yes makes an empty store of it",
+				 format->path, words);
 		return false;
 	}
 	fprintf(stderr, "%s %s.\n", format->path, words);
 	if (confirmed())
 		return true;
-	fprintf(stderr, "kvtierctl: nothing was changed\n");
+	(void)tell_error(context, EXIT_FAILED, "nothing was changed");
 	return false;
 }
 
@@ -123,10 +123,10 @@ static bool look(struct format *format, const struct context *context)
 		return true; /* is refused, and with better words */
 	fd = open(format->path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
-		fprintf(stderr, "kvtierctl: %s: %s\n", format->path, strerror(errno));
+		(void)tell_error(context, EXIT_FAILED, "%s: %s", format->path, strerror(errno));
 		return false;
 	}
-	go = may_destroy(format, fd);
+	go = may_destroy(context, format, fd);
 	/* of a block device, too */
 	size = lseek(fd, 0, SEEK_END);
 	(void)close(fd);
@@ -203,11 +203,9 @@ static int make(struct format *format, const struct context *context)
 	r = nvme_make_store(format->path, format->bytes, (uint32_t)format->segment_bytes,
 			    format->prewrite, on_progress, format, text, sizeof(text));
 	progress_end(&format->progress);
-	if (r < 0) {
-		fprintf(stderr, "kvtierctl: %s: %s\n", format->path,
-			text[0] != '\0' ? text : strerror(-r));
-		return EXIT_FAILED;
-	}
+	if (r < 0)
+		return tell_error(context, EXIT_FAILED, "%s: %s", format->path,
+				  text[0] != '\0' ? text : strerror(-r));
 	give_to_owner(format);
 	print_done(format, context->json);
 	return EXIT_FINE;

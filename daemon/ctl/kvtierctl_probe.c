@@ -47,6 +47,7 @@ static const char *read_arguments(struct context *context, int argc, char **argv
 /* --- dump --- */
 
 struct dump {
+	const struct context *context;
 	const char *path;
 	int fd; /* < 0: no byte has come yet */
 	uint64_t bytes;
@@ -56,8 +57,8 @@ static bool dump_fail(const struct dump *dump)
 {
 	char shown[256];
 
-	fprintf(stderr, "kvtierctl: %s: %s\n", log_escape(dump->path, shown, sizeof(shown)),
-		strerror(errno));
+	(void)tell_error(dump->context, EXIT_FAILED, "%s: %s",
+			 log_escape(dump->path, shown, sizeof(shown)), strerror(errno));
 	return false;
 }
 
@@ -87,7 +88,7 @@ static bool dump_take(void *arg, const uint8_t *bytes, size_t n)
 int command_dump(struct context *context, int argc, char **argv)
 {
 	const char *blocks = read_arguments(context, argc, argv, 2, "SPACE and FILE");
-	struct dump dump = { .path = argv[optind + 1], .fd = -1 };
+	struct dump dump = { .context = context, .path = argv[optind + 1], .fd = -1 };
 	char bytes[32];
 	int r = ask_images(context, argv[optind], blocks, dump_take, &dump);
 
@@ -108,12 +109,19 @@ int command_dump(struct context *context, int argc, char **argv)
 
 static const char *const kinds[TRIAL_KINDS] = { "K", "V", "TYPED" };
 
+struct probe {
+	const struct context *context;
+	struct trial *trial;
+};
+
 static bool probe_take(void *arg, const uint8_t *bytes, size_t n)
 {
-	const int r = trial_feed(arg, bytes, n);
+	const struct probe *probe = arg;
+	const int r = trial_feed(probe->trial, bytes, n);
 
 	if (r)
-		fprintf(stderr, "kvtierctl: the images cannot be tried: %s\n", strerror(-r));
+		(void)tell_error(probe->context, EXIT_FAILED, "the images cannot be tried: %s",
+				 strerror(-r));
 	return r == 0;
 }
 
@@ -289,10 +297,8 @@ static int show(const struct context *context, const struct trial *trial)
 	struct trial_result raw;
 	char sentence[256];
 
-	if (!header || trial_result(trial, CODEC_RAW, &raw)) {
-		fprintf(stderr, "kvtierctl: the images end in the middle of one\n");
-		return EXIT_FAILED;
-	}
+	if (!header || trial_result(trial, CODEC_RAW, &raw))
+		return tell_error(context, EXIT_FAILED, "the images end in the middle of one");
 	cached = (enum image_codec)header->codec_k;
 	recommend(trial, cached, sentence, sizeof(sentence));
 	if (context->json) {
@@ -313,15 +319,14 @@ static int show(const struct context *context, const struct trial *trial)
 int command_probe(struct context *context, int argc, char **argv)
 {
 	const char *blocks = read_arguments(context, argc, argv, 1, "SPACE");
-	struct trial *trial = trial_new(codec_kernels(NULL), UINT32_MAX);
-	int r = EXIT_FAILED;
+	struct probe probe = { context, trial_new(codec_kernels(NULL), UINT32_MAX) };
+	int r;
 
-	if (!trial)
-		fprintf(stderr, "kvtierctl: out of memory\n");
-	else
-		r = ask_images(context, argv[optind], blocks, probe_take, trial);
+	if (!probe.trial)
+		return tell_error(context, EXIT_FAILED, "out of memory");
+	r = ask_images(context, argv[optind], blocks, probe_take, &probe);
 	if (r == EXIT_FINE)
-		r = show(context, trial);
-	trial_free(trial);
+		r = show(context, probe.trial);
+	trial_free(probe.trial);
 	return r;
 }

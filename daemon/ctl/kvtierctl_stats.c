@@ -639,11 +639,12 @@ static void print_numbers(const struct stats *stats, struct view *view, uint64_t
 
 static int print_once(const struct context *context, struct view *view)
 {
-	const struct stats *stats = status_page(context);
+	const struct stats *stats;
+	const int r = status_page(context, &stats);
 	const uint64_t now_ns = clock_ns();
 
-	if (!stats)
-		return EXIT_NO_DAEMON;
+	if (r != EXIT_FINE)
+		return r;
 	if (context->json)
 		print_json(stats, view);
 	else if (view->all)

@@ -23,31 +23,6 @@
 
 /* --- the daemon's health --- */
 
-const struct stats *status_page(const struct context *context)
-{
-	const struct stats *stats;
-	const int r = stats_map(context->stats_path, &stats);
-
-	if (r == 0)
-		return stats;
-	if (r == -ENOENT && socket_answers(context->admin_path))
-		fprintf(stderr,
-			"kvtierctl: kvtierd runs at %s, and its stats page %s is gone: restart it, "
-			"and keep what cleans /tmp out of [daemon] runtime_dir\n",
-			context->socket_path, context->stats_path);
-	else if (r == -ENOENT || r == -ENOTDIR)
-		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n",
-			context->socket_path, context->stats_path);
-	else if (r == -EPROTO)
-		fprintf(stderr,
-			"kvtierctl: %s: not a stats page of this version of kvtier; use the "
-			"kvtierctl that came with the kvtierd that runs\n",
-			context->stats_path);
-	else
-		fprintf(stderr, "kvtierctl: %s: %s\n", context->stats_path, strerror(-r));
-	return NULL;
-}
-
 /* As long as escaping can make a name, with its end. */
 enum { NAME_ROOM = 4 * STATS_NAME_BYTES };
 
@@ -59,6 +34,48 @@ static const char *shown_name(const char *from, char ret[NAME_ROOM])
 
 	(void)stats_text_get(from, sizeof(name), name);
 	return name[0] != '\0' ? log_escape(name, ret, NAME_ROOM) : "none";
+}
+
+/* Says why there is no page that this kvtierctl can read. */
+static int explain_page(const struct context *context, int error)
+{
+	const char *path = context->stats_path;
+	char version[NAME_ROOM];
+	struct stats_maker maker;
+
+	if (error == -ENOENT && socket_answers(context->admin_path))
+		return tell_error(context, EXIT_NO_DAEMON,
+				  "kvtierd runs at %s, and its stats page %s is gone: restart it, "
+				  "and keep what cleans /tmp out of [daemon] runtime_dir",
+				  context->socket_path, path);
+	if (error == -ENOENT || error == -ENOTDIR)
+		return tell_error(context, EXIT_NO_DAEMON, "no kvtierd runs at %s (there is no %s)",
+				  context->socket_path, path);
+	if (error == -EACCES)
+		return tell_error(
+			context, EXIT_PERMISSION,
+			"permission denied: %s is for root and the daemon's own user; try "
+			"`sudo kvtierctl %s`",
+			path, context->command->name);
+	if (error == -EPROTO && stats_maker(path, &maker) == 0)
+		return tell_error(
+			context, EXIT_NO_DAEMON,
+			"%s is the stats page of kvtierd %s, and this is kvtierctl %s; use "
+			"the kvtierctl that came with that kvtierd",
+			path, shown_name(maker.version, version), KVTIER_VERSION);
+	if (error == -EPROTO)
+		return tell_error(context, EXIT_NO_DAEMON,
+				  "%s: not a stats page of this version of kvtier; use the "
+				  "kvtierctl that came with the kvtierd that runs",
+				  path);
+	return tell_error(context, EXIT_NO_DAEMON, "%s: %s", path, strerror(-error));
+}
+
+int status_page(const struct context *context, const struct stats **ret)
+{
+	const int r = stats_map(context->stats_path, ret);
+
+	return r == 0 ? EXIT_FINE : explain_page(context, r);
 }
 
 /* "kvtierd 0.2.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
@@ -278,12 +295,13 @@ int command_status(struct context *context, int argc, char **argv)
 {
 	const struct stats *stats;
 	uint64_t health;
+	int r;
 
 	(void)context_option(context, argc, argv);
 	no_more_arguments(context, argc, argv);
-	stats = status_page(context);
-	if (!stats)
-		return EXIT_NO_DAEMON;
+	r = status_page(context, &stats);
+	if (r != EXIT_FINE)
+		return r;
 	health = stats_health(stats, clock_ns());
 	if (context->json)
 		status_json(stats, health);
@@ -293,32 +311,57 @@ int command_status(struct context *context, int argc, char **argv)
 	return (int)verdict(health)->status;
 }
 
+/* The daemon of any version: its version and pid. The exit status; NO_DAEMON and FAILED, which is a
+ * daemon of unknown version, have a sentence. */
+static int running(const struct context *context, struct stats_maker *ret, char *why, size_t n)
+{
+	const int r = stats_maker(context->stats_path, ret);
+
+	if (r == -EACCES) {
+		snprintf(why, n, "permission denied: %s; try `sudo kvtierctl version`",
+			 context->stats_path);
+		return EXIT_PERMISSION;
+	}
+	if (r == 0 && !ret->dead)
+		return EXIT_FINE;
+	if (socket_answers(context->admin_path)) {
+		snprintf(why, n, "running, and %s does not tell its version", context->stats_path);
+		return EXIT_FAILED;
+	}
+	snprintf(why, n, "not running");
+	return EXIT_NO_DAEMON;
+}
+
 int command_version(struct context *context, int argc, char **argv)
 {
-	const struct stats *stats = NULL;
-	char version[NAME_ROOM], text[2 * NAME_ROOM];
+	char version[NAME_ROOM], why[512], text[1024];
+	struct stats_maker maker;
 	struct json json;
+	int r;
 
 	(void)context_option(context, argc, argv);
 	no_more_arguments(context, argc, argv);
-	(void)stats_map(context->stats_path, &stats);
+	r = running(context, &maker, why, sizeof(why));
 	if (context->json) {
 		json_start(&json, text, sizeof(text));
 		json_print(&json, "{");
 		json_text(&json, "kvtierctl", KVTIER_VERSION);
 		json_member(&json, "kvtierd");
-		if (stats)
+		if (r == EXIT_FINE)
 			json_string(&json,
-				    stats_text_get(stats->version, STATS_NAME_BYTES, version));
-		printf("%s%s}\n", text, stats ? "" : "null");
-	} else {
-		printf("kvtierctl %s\n", KVTIER_VERSION);
-		if (stats)
-			printf("kvtierd   %s, pid %d\n", shown_name(stats->version, version),
-			       stats->pid);
+				    stats_text_get(maker.version, STATS_NAME_BYTES, version));
 		else
-			puts("kvtierd   not running");
+			json_print(&json, "null");
+		if (r != EXIT_FINE)
+			json_text(&json, "error", why);
+		json_number(&json, "exit", (uint64_t)r);
+		printf("%s}\n", text);
+		return r;
 	}
-	stats_unmap(stats);
-	return EXIT_FINE;
+	printf("kvtierctl %s\n", KVTIER_VERSION);
+	if (r == EXIT_FINE)
+		printf("kvtierd   %s, pid %d\n", shown_name(maker.version, version), maker.pid);
+	else
+		printf("kvtierd   %s\n", why);
+	return r;
 }

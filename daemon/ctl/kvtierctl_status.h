@@ -11,8 +11,8 @@
 #include "daemon/stats/stats.h"
 #include "kvtierctl.h"
 
-/* Maps the stats page; NULL: said why on stderr, and the caller exits with EXIT_NO_DAEMON. */
-const struct stats *status_page(const struct context *context);
+/* Maps the stats page. The exit status, after the reason was printed. */
+int status_page(const struct context *context, const struct stats **ret);
 /* The statements of `status`, in lines of at most `width` columns; INT_MAX: each is one line. */
 void status_print(const struct stats *stats, uint64_t health, int width);
 /* The name of the state that is at this offset in *v. */

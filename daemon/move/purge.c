@@ -123,12 +123,31 @@ static bool purge_poll(struct purge *p)
 	return true;
 }
 
+/* Whether the tenant that p->tenant stands for has a socket, or a space here. */
+static bool exists(const struct purge *p, const char *tenant)
+{
+	const struct quota *quota = p->tables->quota;
+
+	for (uint32_t i = 0; i < quota->n; i++)
+		if (strcmp(quota->tenant[i].name, tenant) == 0)
+			return true;
+	for (uint32_t i = 0; i < spaces_numbers(p->tables->spaces); i++) {
+		const struct space *space = space_at(p->tables->spaces, i);
+
+		if (space && memcmp(space->owner, p->tenant, sizeof(p->tenant)) == 0)
+			return true;
+	}
+	return false;
+}
+
 int purge_begin(struct purge *p, const char *tenant,
 		void (*done)(void *arg, int status, uint64_t blocks), void *arg)
 {
 	if (p->stage != PURGE_IDLE)
 		return -EBUSY;
 	spaces_tenant_owner(p->tables->spaces, tenant, p->tenant);
+	if (!exists(p, tenant))
+		return -ENOENT;
 	if (p->tables->mover.disinherit)
 		p->tables->mover.disinherit(p->tables->mover.heir);
 	p->stage = PURGE_TABLE;

@@ -15,7 +15,8 @@ struct tables;
 /*
  * Drops every block of a tenant from all tiers, and makes NVMe forget them for good. `done` runs
  * once, later, with the number of dropped blocks and status 0, or the reason why blocks on a disk
- * could come back after a restart. -EBUSY: another purge is under way.
+ * could come back after a restart. -EBUSY: another purge is under way. -ENOENT: no socket and no
+ * space is of this tenant.
  */
 int purge_begin(struct purge *purge, const char *tenant,
 		void (*done)(void *arg, int status, uint64_t blocks), void *arg);

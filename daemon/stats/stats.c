@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bus.h"
@@ -161,7 +162,8 @@ static uint32_t stats_layout(void)
 	}
 	for (size_t i = 0; i < STATS_HEALTH_COUNT; i++)
 		hash = hash_text(hash, health_rows[i].name);
-	return hash ^ (uint32_t)offsetof(struct stats, v) ^ (uint32_t)sizeof(struct stats) << 12;
+	return hash ^ (uint32_t)offsetof(struct stats, version) << 24 ^
+	       (uint32_t)offsetof(struct stats, v) ^ (uint32_t)sizeof(struct stats) << 12;
 }
 
 static uint64_t pid_namespace(void)
@@ -202,8 +204,24 @@ static int process_stat(int32_t pid, char *ret_state, uint64_t *ret_start)
 	return 0;
 }
 
+/* The state letter of the process that made the page. -ENOENT: it is gone. -EXDEV: it is of another
+ * pid namespace (a container), and only the heartbeat tells. */
+static int maker_look(const struct stats *stats, char *ret_letter)
+{
+	uint64_t start = 0;
+	int r;
+
+	if (stats->pid_namespace != pid_namespace())
+		return -EXDEV;
+	r = process_stat(stats->pid, ret_letter, &start);
+	if (r == 0 && (start != stats->pid_start || *ret_letter == 'Z' || *ret_letter == 'X'))
+		r = -ENOENT;
+	return r;
+}
+
 static void fill(struct stats *stats, uint64_t now_ns)
 {
+	struct timespec now = { 0 };
 	char letter;
 
 	stats->layout = stats_layout();
@@ -211,6 +229,8 @@ static void fill(struct stats *stats, uint64_t now_ns)
 	stats->pid = (int32_t)getpid();
 	(void)process_stat(stats->pid, &letter, &stats->pid_start);
 	stats->pid_namespace = pid_namespace();
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	stats->start_realtime_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	stats->start_monotonic_ns = now_ns;
 	stats->heartbeat_ns = now_ns;
 	stats->health = 1ull << STATS_HEALTH_STARTING;
@@ -365,7 +385,8 @@ char *stats_text_get(const char *text, size_t room, char *ret)
 	return ret;
 }
 
-int stats_map(const char *path, const struct stats **ret)
+/* Maps a page of any version. *ret_bytes: those of the file, which has a head at least. */
+static int map_file(const char *path, off_t *ret_bytes, const struct stats **ret)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	const struct stats *stats;
@@ -374,7 +395,8 @@ int stats_map(const char *path, const struct stats **ret)
 
 	if (fd < 0)
 		return -errno;
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(*stats)) {
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+	    st.st_size < (off_t)offsetof(struct stats, device)) {
 		(void)close(fd);
 		return -EPROTO;
 	}
@@ -383,12 +405,46 @@ int stats_map(const char *path, const struct stats **ret)
 	if (at == MAP_FAILED)
 		return -errno;
 	stats = at;
-	if (stats->magic != STATS_MAGIC || stats->layout != stats_layout() ||
+	if (stats->magic != STATS_MAGIC) {
+		stats_unmap(stats);
+		return -EPROTO;
+	}
+	*ret_bytes = st.st_size;
+	*ret = stats;
+	return 0;
+}
+
+int stats_map(const char *path, const struct stats **ret)
+{
+	const struct stats *stats;
+	off_t bytes;
+	int r = map_file(path, &bytes, &stats);
+
+	if (r)
+		return r;
+	if (bytes != (off_t)sizeof(*stats) || stats->layout != stats_layout() ||
 	    stats->bytes != sizeof(*stats)) {
 		stats_unmap(stats);
 		return -EPROTO;
 	}
 	*ret = stats;
+	return 0;
+}
+
+int stats_maker(const char *path, struct stats_maker *ret)
+{
+	const struct stats *stats;
+	char letter;
+	off_t bytes;
+	int r = map_file(path, &bytes, &stats);
+
+	static_assert(offsetof(struct stats, version) == 64, "as in all versions of kvtier");
+	if (r)
+		return r;
+	ret->pid = stats->pid;
+	ret->dead = maker_look(stats, &letter) == -ENOENT;
+	(void)stats_text_get(stats->version, sizeof(ret->version), ret->version);
+	stats_unmap(stats);
 	return 0;
 }
 
@@ -406,16 +462,10 @@ uint64_t stats_health(const struct stats *stats, uint64_t now_ns)
 	const bool silent = (health >> STATS_HEALTH_STARTING & 1) == 0 &&
 			    (beat > now_ns + 1000000000u ||
 			     (now_ns > beat && now_ns - beat > STATS_STALE_MS * 1000000ull));
-	uint64_t start = 0;
 	char letter = '?';
-	int r;
+	const int r = maker_look(stats, &letter);
 
-	/* seen from another pid namespace (a container) only the heartbeat tells */
-	if (stats->pid_namespace != pid_namespace())
-		return silent ? health | 1ull << STATS_HEALTH_SILENT : health;
-	r = process_stat(stats->pid, &letter, &start);
-	if (r == -ENOENT ||
-	    (r == 0 && (start != stats->pid_start || letter == 'Z' || letter == 'X')))
+	if (r == -ENOENT)
 		return health | 1ull << STATS_HEALTH_DEAD;
 	if (r == 0 && (letter == 'T' || letter == 't'))
 		return health | 1ull << STATS_HEALTH_STOPPED;

@@ -216,12 +216,14 @@ struct stats_tier {
 };
 
 struct stats {
+	/* The members up to `version` keep their places in all versions: stats_maker() */
 	uint32_t magic;
 	uint32_t layout; /* stats_layout() */
 	uint32_t bytes;  /* sizeof(struct stats) */
 	int32_t pid;
-	uint64_t pid_start;     /* field 22 of /proc/PID/stat: tells a reused pid */
-	uint64_t pid_namespace; /* inode of /proc/self/ns/pid: elsewhere a pid has no meaning */
+	uint64_t pid_start;         /* field 22 of /proc/PID/stat: tells a reused pid */
+	uint64_t pid_namespace;     /* inode of /proc/self/ns/pid: elsewhere a pid has no meaning */
+	uint64_t start_realtime_ns; /* CLOCK_REALTIME */
 	uint64_t start_monotonic_ns;
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC */
 	uint64_t health;       /* 1 << enum stats_health_bit */
@@ -278,6 +280,14 @@ void stats_text_set(char *text, size_t room, const char *said);
  * of kvtier. */
 int stats_map(const char *path, const struct stats **ret);
 void stats_unmap(const struct stats *stats); /* may be NULL */
+/* The daemon that made the page at path, which may be of another version of kvtier. Errors as of
+ * stats_map(). */
+struct stats_maker {
+	char version[STATS_NAME_BYTES];
+	int32_t pid;
+	bool dead; /* false also where its pid has no meaning, in a container of its own */
+};
+int stats_maker(const char *path, struct stats_maker *ret);
 /* Copies a text of the page, which has `room` bytes and may change meanwhile. ret has as much room.
  * Returns ret. */
 char *stats_text_get(const char *text, size_t room, char *ret);

@@ -21,16 +21,9 @@ static const char config[] =
 static void operate(struct storm *s)
 {
 	static const char *const commands[] = {
-		"evict --all",
-		"evict --bytes 1M",
-		"evict --bytes 200K",
-		"verify",
-		"verify --drop",
-		"flush",
-		"purge --tenant other",
-		"disks",
-		"spaces",
-		"clients",
+		"evict --all", "evict --bytes 1M", "evict --bytes 200K",
+		"verify",      "verify --drop",    "flush",
+		"disks",       "spaces",           "clients",
 		"stats",
 	};
 	const uint32_t what = random_below(&s->random, 40);

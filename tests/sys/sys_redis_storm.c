@@ -72,7 +72,6 @@ static void operate(struct world *w)
 		"evict --bytes 1M",
 		"evict --bytes 200K",
 		"verify",
-		"purge --tenant other",
 		"endpoints",
 		"spaces",
 		"clients",

@@ -258,8 +258,128 @@ TEST_WITH(no_daemon_is_3, tool_set_up, tool_tear_down)
 	assert_int_equal(tool_run("stats"), 3);
 	assert_int_equal(tool_run("clients"), 3);
 	tool_says("no kvtierd answers at");
-	assert_int_equal(tool_run("version"), 0);
+	assert_int_equal(tool_run("version"), 3);
 	tool_says("not running");
+}
+
+TEST_WITH(an_error_is_json_where_json_is_asked_for, tool_set_up, tool_tear_down)
+{
+	static const struct {
+		const char *arguments, *exit, *words;
+	} wrong[] = {
+		{ "clients --json", "3", "no kvtierd answers at" },
+		{ "--json flush", "3", "no kvtierd answers at" },
+		{ "evict --json --bytes", "64", "--bytes needs a value" },
+		{ "fly --json", "64", "no such command" },
+		{ "--json", "64", "a command is missing" },
+		{ "format --json /nowhere/at/all --bytes 8M", "1", "/nowhere/at/all" },
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		assert_int_equal(tool_run(wrong[i].arguments), atoi(wrong[i].exit));
+		assert_int_equal(tool.output[0], '{');
+		assert_string_equal(tool_json_at("exit"), wrong[i].exit);
+		assert_non_null(strstr(tool_json_at("error"), wrong[i].words));
+	}
+	assert_int_equal(tool_told("evict --all --json", "!no \"room\"\033", NULL), 1);
+	assert_string_equal(tool_json_at("error"), "no \"room\"\\x1b");
+}
+
+TEST_WITH(a_page_of_another_version_tells_which, tool_set_up, tool_tear_down)
+{
+	stats_text_set(tool.page->version, STATS_NAME_BYTES, "9.9\033");
+	tool.page->layout++;
+	assert_int_equal(tool_run("version"), 0);
+	tool_says("kvtierctl " KVTIER_VERSION "\nkvtierd   9.9\\x1b, pid ");
+	assert_int_equal(tool_run("version --json"), 0);
+	assert_string_equal(tool_json_at("kvtierd"), "9.9\033");
+	assert_int_equal(tool_run("status"), 3);
+	tool_says("is the stats page of kvtierd 9.9");
+	tool.page->pid_start++; /* our pid, of another process */
+	assert_int_equal(tool_run("version"), 3);
+	tool_says("not running");
+	tool.page->layout--;
+}
+
+TEST_WITH(a_page_that_tells_nothing_and_a_socket_that_answers, tool_set_up, tool_tear_down)
+{
+	const int fd = packet_listen(tool.admin);
+
+	tool.page->magic++;
+	assert_int_equal(tool_run("version"), 1);
+	tool_says("does not tell its version");
+	tool.page->magic--;
+	(void)close(fd);
+}
+
+/* Runs kvtierctl as another user, who may find the files and not read them. */
+static int run_as_nobody(const char *arguments)
+{
+	char command[1024];
+	size_t n;
+	FILE *pipe;
+
+	snprintf(command, sizeof(command),
+		 "setpriv --reuid 65534 --clear-groups %s --socket %s/kvtier.sock %s 2>&1",
+		 tool.program, tool.dir, arguments);
+	pipe = popen(command, "r");
+	assert_non_null(pipe);
+	n = fread(tool.output, 1, sizeof(tool.output) - 1, pipe);
+	tool.output[n] = '\0';
+	return WEXITSTATUS(pclose(pipe));
+}
+
+TEST_WITH(another_user_is_told_of_permission, tool_set_up, tool_tear_down)
+{
+	static const char *const commands[] = { "status", "stats", "version", "clients", "flush" };
+	const int fd = packet_listen(tool.admin);
+
+	if (geteuid() != 0)
+		skip(); /* only root becomes another user */
+	assert_int_equal(chmod(tool.dir, 0755), 0);
+	assert_int_equal(chmod(tool.admin, 0600), 0);
+	if (run_as_nobody("--version") != 0)
+		skip(); /* the program lies where that user may not look */
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		assert_int_equal(run_as_nobody(commands[i]), 77);
+		tool_says("permission denied: ");
+		tool_says("sudo kvtierctl ");
+	}
+	(void)close(fd);
+}
+
+TEST_WITH(the_version_of_kvtierctl_needs_no_daemon, tool_set_up, tool_tear_down)
+{
+	assert_int_equal(tool_run("--version"), 0);
+	assert_string_equal(tool.output, "kvtierctl " KVTIER_VERSION "\n");
+}
+
+TEST_WITH(a_command_that_is_mistyped_is_guessed, tool_set_up, tool_tear_down)
+{
+	assert_int_equal(tool_run("stat"), 64);
+	tool_says("stat: no such command; did you mean stats?");
+	assert_int_equal(tool_run("flsuh"), 64);
+	tool_says("did you mean flush?");
+	assert_int_equal(tool_run("bicycle"), 64);
+	assert_null(strstr(tool.output, "did you mean"));
+}
+
+/* All fit on a terminal of 24 lines, with the prompt. */
+TEST_WITH(without_a_command_there_is_a_short_list_of_all, tool_set_up, tool_tear_down)
+{
+	static const char *const commands[] = {
+#define CTL(name, where, arguments, prose, example) " " #name,
+#include "daemon/admin/tbl_ctl.h"
+	};
+	int lines = 0;
+
+	assert_int_equal(tool_run(""), 64);
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		tool_says(commands[i]);
+	tool_says("kvtierctl status");
+	for (const char *at = tool.output; (at = strchr(at, '\n')) != NULL; at++)
+		lines++;
+	assert_in_range(lines, 10, 22);
 }
 
 TEST_WITH(usage_is_64, tool_set_up, tool_tear_down)
