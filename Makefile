@@ -4,6 +4,7 @@
 #? make test        installs what is missing, builds, runs every test once
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
 #? make test-all    make lint, every test under the sanitizers, everything compiled by clang
+#? make test-upgrade  builds the release before: its library at this kvtierd, and the reverse
 #? make test-engines  real engines from PyPI: cold, warm, the daemon dies; ENGINES="vllm"
 #? make soak        over an hour of ops, kills, outages, lies and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
@@ -140,7 +141,7 @@ demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 wheel: deps
 test-packages: wheel
-test-all test-engines test-packages soak check-gpu gpu-bundle fuzz lint deps wheel:
+test-all test-engines test-packages test-upgrade soak check-gpu gpu-bundle fuzz lint deps wheel:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
@@ -148,5 +149,5 @@ clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines test-packages \
-	check-gpu gpu-bundle fuzz lint deps wheel install uninstall clean FORCE
+	test-upgrade check-gpu gpu-bundle fuzz lint deps wheel install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))
