@@ -36,29 +36,45 @@ void json_print(struct json *json, const char *format, ...)
 		json->used += (size_t)length;
 }
 
+/* Text of some bytes, and no format: rows of lists are made of many. */
+static void put(struct json *json, const char *text, size_t n)
+{
+	if (json->full)
+		return;
+	if (n > json->room - json->used) {
+		json->full = true;
+		return;
+	}
+	memcpy(json->text + json->used, text, n);
+	json->used += n;
+	json->text[json->used] = '\0';
+}
+
 void json_string(struct json *json, const char *text)
 {
-	json_print(json, "\"");
+	put(json, "\"", 1);
 	while (*text != '\0') {
 		const size_t length = log_printable(text);
 
 		if (*text == '"' || *text == '\\')
 			json_print(json, "\\%c", *text);
 		else if (length > 0)
-			json_print(json, "%.*s", (int)length, text);
+			put(json, text, length);
 		else
 			json_print(json, "\\u%04x",
 				   (unsigned char)*text < 0x80 ? (unsigned char)*text : 0xfffd);
 		text += length > 0 ? length : 1;
 	}
-	json_print(json, "\"");
+	put(json, "\"", 1);
 }
 
 void json_member(struct json *json, const char *name)
 {
 	const bool first = json->used > 0 && json->text[json->used - 1] == '{';
 
-	json_print(json, "%s\"%s\":", first ? "" : ",", name);
+	put(json, first ? "\"" : ",\"", first ? 1 : 2);
+	put(json, name, strlen(name));
+	put(json, "\":", 2);
 }
 
 void json_text(struct json *json, const char *name, const char *value)
@@ -76,16 +92,20 @@ void json_number(struct json *json, const char *name, uint64_t value)
 void json_bool(struct json *json, const char *name, bool value)
 {
 	json_member(json, name);
-	json_print(json, "%s", value ? "true" : "false");
+	put(json, value ? "true" : "false", value ? 4 : 5);
 }
 
 void json_hex(struct json *json, const char *name, const uint8_t *bytes, size_t n)
 {
+	static const char digits[] = "0123456789abcdef";
+
 	json_member(json, name);
-	json_print(json, "\"");
-	for (size_t i = 0; i < n; i++)
-		json_print(json, "%02x", bytes[i]);
-	json_print(json, "\"");
+	put(json, "\"", 1);
+	for (size_t i = 0; i < n; i++) {
+		put(json, &digits[bytes[i] >> 4], 1);
+		put(json, &digits[bytes[i] & 15], 1);
+	}
+	put(json, "\"", 1);
 }
 
 void json_rewind(struct json *json, size_t used)

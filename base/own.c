@@ -123,7 +123,7 @@ static int remove_stale(const struct sockaddr_un *address)
 	return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_own)
+int socket_bind(const char *path, int type, uint32_t mode, int *ret_fd, struct own *ret_own)
 {
 	struct sockaddr_un address;
 	bool bound;
@@ -134,7 +134,7 @@ int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_ow
 	r = remove_stale(&address);
 	if (r)
 		return r;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
 	/* Linux gives the file the descriptor's mode less umask, so the mode is never wider than

@@ -25,11 +25,11 @@ enum own_state own_look(const char *path, const struct own *own);
 void own_keep(const char *path);
 void own_unlink(const char *path, const struct own *own); /* unless another file lies there */
 
-/* Makes a SOCK_SEQPACKET socket with these permissions at path. No client can connect before the
- * caller calls listen(). An old socket at path is removed if no process answers there. -EADDRINUSE:
- * a process answers; -EEXIST: the path has a file that is no socket; after another -errno no file
- * is left behind. */
-int socket_bind(const char *path, uint32_t mode, int *ret_fd, struct own *ret_own);
+/* Makes a socket of this type (SOCK_SEQPACKET, SOCK_STREAM) with these permissions at path. No
+ * client can connect before the caller calls listen(). An old socket at path is removed if no
+ * process answers there. -EADDRINUSE: a process answers; -EEXIST: the path has a file that is no
+ * socket; after another -errno no file is left behind. */
+int socket_bind(const char *path, int type, uint32_t mode, int *ret_fd, struct own *ret_own);
 
 /* Whether a process listens at path. This sends it no message, and does not wait. */
 bool socket_answers(const char *path);

@@ -46,6 +46,7 @@ daemon/admin        base client/abi tiers daemon/config daemon/table daemon/move
 daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/move daemon/kvtierd.h
                     daemon/write daemon/verify daemon/up daemon/op daemon/conn daemon/admin
 daemon/ctl          base kernels client/abi tiers daemon/stats daemon/config daemon/admin
+daemon/ctl/export   base daemon/stats daemon/admin daemon/ctl
 """
 # The files that may see the whole daemon in one struct: they look at all of it, or bring a tier up.
 LINES = 4000

@@ -342,7 +342,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 
 static int listen_at(struct ctl *ctl)
 {
-	int r = socket_bind(ctl->path, 0600, &ctl->watch.fd, &ctl->own);
+	int r = socket_bind(ctl->path, SOCK_SEQPACKET, 0600, &ctl->watch.fd, &ctl->own);
 
 	if (r < 0)
 		return r;

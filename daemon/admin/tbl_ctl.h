@@ -37,6 +37,14 @@ CTL(status, local, "[--json]",
     "no engine can connect yet. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 4 for STARTING, 3 if "
     "no daemon is there.",
     "kvtierctl status && echo fine")
+CTL(export, local, "--listen ADDRESS:PORT|unix:PATH | --textfile FILE [--every SEC]",
+    "Serves the numbers of stats for Prometheus: GET /metrics, and /healthz, which says that this "
+    "process runs. It reads the stats page, so a scrape makes the daemon do nothing; numbers by "
+    "model, tenant, disk, endpoint and device are asked for at most once a second, as root or the "
+    "daemon's own user. kvtier_up is 0 when kvtierd is dead, stopped or silent. Everybody who can "
+    "connect may read, models' names too: there is no password and no TLS. --textfile writes FILE "
+    "instead, for node_exporter's textfile collector, once or every SEC seconds.",
+    "kvtierctl export --listen 127.0.0.1:9810")
 CTL_GROUP("lists")
 CTL(clients, list, "[--json]",
     "Lists the connected engines: process, tenant, how their pages are reached, ops, blocks. PATH "

@@ -553,7 +553,7 @@ static int open_listener(struct server *s, const struct config_socket *socket, c
 				.server = s,
 				.socket = socket };
 	if (held < 0)
-		r = socket_bind(socket->path, socket->mode, &l->watch.fd, &l->own);
+		r = socket_bind(socket->path, SOCK_SEQPACKET, socket->mode, &l->watch.fd, &l->own);
 	if (r)
 		return text_fail(text, n, r, "[socket] path: %s%s%s", socket->path,
 				 r == -EADDRINUSE ? " is another daemon's: it answers there" :

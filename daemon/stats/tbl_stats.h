@@ -15,8 +15,7 @@
 /* Each tier has these, as struct stats_tier. */
 #define STAT_TIER(t)                                                                           \
 	STAT("tiers." #t ".state", tiers_##t##_state, state,                                   \
-	     "off|starting|up|degraded|readonly|offline|misconfigured",                        \
-	     "State of the " #t " tier")                                                       \
+	     "off|starting|up|degraded|readonly|offline|misconfigured", "State of the tier")   \
 	STAT("tiers." #t ".hit_blocks_total", tiers_##t##_hit_blocks_total, counter, "blocks", \
 	     "Blocks loaded that were found there")                                            \
 	STAT("tiers." #t ".read_bytes_total", tiers_##t##_read_bytes_total, counter, "bytes",  \
@@ -28,7 +27,7 @@
 /* Each tier of this node also has these. */
 #define STAT_ROOM(t)                                                                          \
 	STAT("tiers." #t ".capacity_bytes", tiers_##t##_capacity_bytes, gauge, "bytes",       \
-	     "Bytes the " #t " tier may hold")                                                \
+	     "Bytes the tier may hold")                                                       \
 	STAT("tiers." #t ".used_bytes", tiers_##t##_used_bytes, gauge, "bytes",               \
 	     "Bytes of it in use, rounding up to slots included")                             \
 	STAT("tiers." #t ".blocks", tiers_##t##_blocks, gauge, "blocks", "Blocks kept there") \
