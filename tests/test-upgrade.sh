@@ -10,6 +10,7 @@ for i in $(seq "$n"); do
 	tree=$(tests/upgrade/tree.sh "$build" "$i") || {
 		status=$?
 		echo "$tree"
+		[ $status != 77 ] || exit 0
 		exit $status
 	}
 	trees="${trees:-} $tree"
