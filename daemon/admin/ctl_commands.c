@@ -392,7 +392,7 @@ enum { DRAIN_S = 60, DRAIN_MAX_S = 3600 };
 
 static void set_draining(struct kvtierd *d, bool draining, bool drained)
 {
-	ops_drain(d->ops, draining);
+	d->tables.draining = draining;
 	stats_health_set(d->stats, STATS_HEALTH_DRAINING, draining && !drained);
 	stats_health_set(d->stats, STATS_HEALTH_DRAINED, drained);
 }
@@ -407,7 +407,7 @@ int drain_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 	if (!d->ops)
 		return text_fail(sentence, n, -EBUSY, "drain: the daemon is still starting");
 	request->limit_ns = request->started_ns + (uint64_t)seconds * 1000000000u;
-	if (!ops_draining(d->ops))
+	if (!d->tables.draining)
 		log_info("drain", "no block is stored from now on, as asked by the operator");
 	set_draining(d, true, false);
 	return 0;
@@ -433,7 +433,7 @@ enum ctl_progress drain_next(struct kvtierd *d, struct ctl_request *request, str
 	const uint32_t stores = ops_stores(d->ops), redis = outbox_waiting(d->tables.outbox);
 	const bool done = stores == 0 && drain_flushed(d, request) && redis == 0;
 
-	if (!ops_draining(d->ops)) {
+	if (!d->tables.draining) {
 		json_print(json, "kvtierctl undrain ended it");
 		return CTL_FAIL;
 	}
@@ -467,7 +467,7 @@ int undrain_start(struct kvtierd *d, struct ctl_request *request, char *sentence
 	(void)request;
 	if (!d->ops)
 		return text_fail(sentence, n, -EBUSY, "undrain: the daemon is still starting");
-	if (ops_draining(d->ops))
+	if (d->tables.draining)
 		log_info("drain", "blocks are stored again, as asked by the operator");
 	set_draining(d, false, false);
 	return 0;

@@ -325,8 +325,19 @@ enum list_row list_trace(struct kvtierd *d, uint32_t position, struct json *json
 	struct trace_row found, *row = &found;
 	bool end;
 
-	if (!trace_row(d->ops, position, row, &end))
+	if (!trace_row(d->ops, false, position, row, &end))
 		return end ? LIST_END : LIST_NO_ROW;
 	trace_COLUMNS(CTL_MEMBER);
+	return LIST_ROW;
+}
+
+enum list_row list_slowlog(struct kvtierd *d, uint32_t position, struct json *json)
+{
+	struct trace_row found, *row = &found;
+	bool end;
+
+	if (!trace_row(d->ops, true, position, row, &end))
+		return end ? LIST_END : LIST_NO_ROW;
+	slowlog_COLUMNS(CTL_MEMBER);
 	return LIST_ROW;
 }

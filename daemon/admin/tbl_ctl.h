@@ -101,6 +101,13 @@ CTL(trace, list, "[--json]",
     "op began. FROM says where a block's bytes come from. STATUS of a block that is done is ok, "
     "present (it was stored before) or an error.",
     "kvtierctl trace")
+CTL(slowlog, list, "[--json]",
+    "Lists the 32 slowest ops that ended within the last hour, the slowest first, each with its "
+    "last steps, up to 32, as trace shows them. The time of an op is from when the core thread "
+    "reads it until it completes it; the time of a step is when it began, since then. So a gap "
+    "before the first step was spent in the queue. Stores that are given layer by layer are not "
+    "listed, since they take as long as their engine.",
+    "kvtierctl slowlog | head -40")
 CTL_GROUP("blocks")
 CTL(hint, admin,
     "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "

@@ -176,6 +176,23 @@
 	COLUMN("WAITS FOR", wait, TEXT, row->wait)                     \
 	COLUMN("STATUS", status, TEXT, status_text(row))
 
+/* a row is a step, or an op that had none */
+#define slowlog_COLUMNS(COLUMN)                        \
+	COLUMN("OP", op, NUMBER, row->op)              \
+	COLUMN("CLIENT", client, NUMBER, row->client)  \
+	COLUMN("PID", pid, NUMBER, (uint64_t)row->pid) \
+	COLUMN("SPACE", space, NUMBER, row->space)     \
+	COLUMN("KIND", kind, TEXT, row->kind)          \
+	COLUMN("BLOCKS", blocks, NUMBER, row->blocks)  \
+	COLUMN("AGO", ago_s, AGE, row->ago_s)          \
+	COLUMN("TOOK", took_us, NUMBER, row->took_us)  \
+	COLUMN("BLOCK", block, NUMBER, row->block)     \
+	COLUMN("US", us, NUMBER, row->us)              \
+	COLUMN("STEP", step, TEXT, row->step)          \
+	COLUMN("FROM", source, TEXT, row->source)      \
+	COLUMN("WAITS FOR", wait, TEXT, row->wait)     \
+	COLUMN("STATUS", status, TEXT, status_text(row))
+
 /* the list in the reply of verify */
 #define bad_COLUMNS(COLUMN)                                      \
 	COLUMN("TIER", tier, TEXT, tier_name(row->tier))         \

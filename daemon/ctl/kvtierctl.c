@@ -66,6 +66,18 @@ char *text_age(uint64_t seconds, char *ret, size_t n)
 	return ret;
 }
 
+char *text_time(uint64_t ns, char *ret, size_t n)
+{
+	static const char *const units[] = { "ns", "µs", "ms", "s" };
+	double value = (double)ns;
+	size_t unit = 0;
+
+	for (; value >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
+		value /= 1000;
+	snprintf(ret, n, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	return ret;
+}
+
 enum { PROGRESS_AFTER_MS = 2000, PROGRESS_EVERY_MS = 200 };
 
 void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit)

@@ -70,6 +70,7 @@ void no_more_arguments(const struct context *context, int argc, char **argv);
 
 char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
 char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
+char *text_time(uint64_t ns, char *ret, size_t n);     /* "1.5 ms" */
 uint64_t whole_number(double value);                   /* cut to the range of the type */
 
 /* One line on stderr that is written over itself. It appears if stderr is a terminal and the work

@@ -53,18 +53,6 @@ static char *text_count(double value, char *ret, size_t n)
 	return ret;
 }
 
-static char *text_time(uint64_t ns, char *ret, size_t n)
-{
-	static const char *const units[] = { "ns", "µs", "ms", "s" };
-	double value = (double)ns;
-	size_t unit = 0;
-
-	for (; value >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
-		value /= 1000;
-	snprintf(ret, n, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value, units[unit]);
-	return ret;
-}
-
 /* It is not rounded up: 100 % means all. */
 static char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n)
 {

@@ -4,12 +4,13 @@
  * main.c, and rooms that need nothing else of the daemon get it alone. Core thread only.
  *
  * Only copies.h and mover.h change a block's copies, since they keep table and tiers in step. Each
- * caller that has the tables may ask block.h, index.h and tier.h. All members but the counters are
- * set once, when what they point to is opened, and are NULL before and after.
+ * caller that has the tables may ask block.h, index.h and tier.h. All pointers are set once, when
+ * what they point to is opened, and are NULL before and after.
  */
 #ifndef KVTIER_TABLES_H
 #define KVTIER_TABLES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "mover.h"
@@ -42,6 +43,7 @@ struct tables {
 	struct mover mover;          /* how blocks leave host memory */
 	struct gpu_cache *gpu_cache; /* NULL: no GPU keeps images */
 	struct hints *hints;         /* NULL: hints are switched off */
+	bool draining;               /* kvtierctl drain: no store begins */
 };
 
 /* The tier in which images are made and checked, and from which they are served: every block passes

@@ -669,7 +669,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	op->sqe.deadline_ns = deadline_of(all, sqe);
 	loop_timer_set(all->loop, &op->deadline, op->sqe.deadline_ns);
 	trace_begin(all->traces, op);
-	if (all->draining && sqe->op == WIRE_OP_STORE) {
+	if (all->tables->draining && sqe->op == WIRE_OP_STORE) {
 		stats_add(&all->tables->stats->v.store_drained_blocks_total, sqe->n);
 		end_early(op, -ENOSPC);
 		return;
@@ -790,16 +790,6 @@ void ops_close(struct ops *all)
 uint32_t ops_outstanding(const struct ops *all)
 {
 	return all ? all->outstanding : 0;
-}
-
-void ops_drain(struct ops *all, bool on)
-{
-	all->draining = on;
-}
-
-bool ops_draining(const struct ops *all)
-{
-	return all && all->draining;
 }
 
 uint32_t ops_stores(const struct ops *all)

@@ -6,7 +6,6 @@
 #ifndef KVTIER_OP_H
 #define KVTIER_OP_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,11 +27,7 @@ int ops_open(struct tables *tables, struct loop *loop, struct devices *devices,
 	     const struct config *config, struct ops **ret);
 void ops_close(struct ops *ops);                 /* no op is outstanding; may be NULL */
 uint32_t ops_outstanding(const struct ops *ops); /* NULL: 0 */
-/* While it is on no store begins: each block of a store gets -ENOSPC at once. Stores that are under
- * way go on. */
-void ops_drain(struct ops *ops, bool on);
-bool ops_draining(const struct ops *ops);   /* NULL: false */
-uint32_t ops_stores(const struct ops *ops); /* that are under way */
+uint32_t ops_stores(const struct ops *ops);      /* that are under way */
 /* pages of its ops that the daemon may still touch */
 uint64_t ops_pages(const struct client *client);
 

@@ -129,7 +129,6 @@ struct ops {
 	struct traces *traces;
 	/* op.c's */
 	struct loop_poller poller;
-	bool draining;     /* no store begins */
 	uint32_t n_stores; /* outstanding */
 	struct list queue; /* clients with blocks to begin, served in turn */
 	uint32_t n_queued; /* ops of these clients */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.c - the last steps of each op. See trace.h.
+ * trace.c - the last steps of each op, and the slowest ops. See trace.h.
  *
  * A record passes from op to op. An op that ends gives its record to the row of ended ones, and
  * takes the oldest record of the row for the next op: no record is copied, and the records in use
- * stay few.
+ * stay few. A slow op's record is copied: that is one op of many, and a copy is 0.5 KB.
+ *
+ * The slowest ops stand in all->slow, the slowest first. Until floor_us and look_ns say that an op
+ * may be one of them, its end costs two comparisons.
  */
 #include "trace.h"
 
@@ -30,6 +33,9 @@ struct trace {
 	uint64_t op;        /* its number */
 	/* n: steps so far, of which the last TRACE_STEPS are kept */
 	uint32_t client, n;
+	uint32_t space, blocks, took_us;
+	pid_t pid;
+	uint64_t ended_ns;
 	uint16_t kind;
 	bool used, ended;
 	struct entry entries[TRACE_STEPS];
@@ -41,6 +47,10 @@ struct traces {
 	bool debug;         /* steps are logged */
 	struct trace *free; /* and all of the pool from `high` on, which is untouched */
 	struct trace *ended[TRACE_ENDED]; /* oldest at n_ended % TRACE_ENDED */
+	uint32_t n_slow, floor_us;        /* a quicker op is none of them... */
+	uint64_t look_ns;                 /* ...before the first of them is an hour old */
+	struct trace *slow[TRACE_SLOW];   /* the slowest first; those from n_slow on are free */
+	struct trace slow_pool[TRACE_SLOW];
 	struct trace pool[];
 };
 
@@ -51,6 +61,8 @@ int traces_open(uint32_t max_ops, struct traces **ret)
 	if (!all)
 		return -ENOMEM;
 	all->debug = log_shows(LOG_LEVEL_DEBUG);
+	for (uint32_t i = 0; i < TRACE_SLOW; i++)
+		all->slow[i] = &all->slow_pool[i];
 	*ret = all;
 	return 0;
 }
@@ -70,6 +82,9 @@ void trace_begin(struct traces *all, struct op *op)
 		t = &all->pool[all->high++];
 	t->op = op->tick;
 	t->client = op->client->id;
+	t->pid = op->client->pid;
+	t->space = op->mount->space->number;
+	t->blocks = op->sqe.n;
 	t->kind = op->sqe.op;
 	t->n = 0;
 	t->used = true;
@@ -77,25 +92,69 @@ void trace_begin(struct traces *all, struct op *op)
 	op->trace = t;
 }
 
+static uint32_t us_since_begin(const struct op *op)
+{
+	const uint64_t us = (loop_now(op->all->loop) - op->submit_ns) / 1000;
+
+	return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+/* Forgets the ops that ended over an hour ago. */
+static void forget_old(struct traces *all, uint64_t now_ns)
+{
+	uint32_t n = 0;
+
+	all->look_ns = now_ns + TRACE_SLOW_NS;
+	for (uint32_t i = 0; i < all->n_slow; i++) {
+		struct trace *t = all->slow[i];
+
+		if (now_ns - t->ended_ns >= TRACE_SLOW_NS)
+			continue;
+		if (t->ended_ns + TRACE_SLOW_NS < all->look_ns)
+			all->look_ns = t->ended_ns + TRACE_SLOW_NS;
+		all->slow[i] = all->slow[n];
+		all->slow[n++] = t;
+	}
+	all->n_slow = n;
+}
+
+/* If all places are taken, the quickest of the slowest ops makes room for a slower one. */
+static void keep_slow(struct traces *all, const struct trace *ended)
+{
+	uint32_t at;
+	struct trace *t;
+
+	forget_old(all, ended->ended_ns);
+	if (all->n_slow == TRACE_SLOW && ended->took_us <= all->floor_us)
+		return;
+	at = all->n_slow < TRACE_SLOW ? all->n_slow++ : TRACE_SLOW - 1;
+	t = all->slow[at];
+	*t = *ended;
+	for (; at > 0 && all->slow[at - 1]->took_us < t->took_us; at--)
+		all->slow[at] = all->slow[at - 1];
+	all->slow[at] = t;
+	all->floor_us = all->n_slow < TRACE_SLOW ? 0 : all->slow[TRACE_SLOW - 1]->took_us;
+}
+
 void trace_end(struct traces *all, struct op *op)
 {
-	struct trace **place = &all->ended[all->n_ended++ % TRACE_ENDED], *oldest = *place;
+	struct trace **place = &all->ended[all->n_ended++ % TRACE_ENDED], *oldest = *place,
+		     *t = op->trace;
 
-	op->trace->ended = true;
-	*place = op->trace;
+	t->took_us = us_since_begin(op);
+	t->ended_ns = loop_now(op->all->loop);
+	/* a store that is given layer by layer takes as long as its engine */
+	if ((t->took_us > all->floor_us || t->ended_ns >= all->look_ns) &&
+	    (op->sqe.op != WIRE_OP_STORE || op->sqe.groups == 0))
+		keep_slow(all, t);
+	t->ended = true;
+	*place = t;
 	op->trace = NULL;
 	if (!oldest)
 		return;
 	oldest->used = false;
 	oldest->next = all->free;
 	all->free = oldest;
-}
-
-static uint32_t us_since_begin(const struct op *op)
-{
-	const uint64_t us = (loop_now(op->all->loop) - op->submit_ns) / 1000;
-
-	return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
 static void add(struct op *op, struct entry entry)
@@ -159,16 +218,25 @@ static const struct trace *record(const struct traces *all, uint32_t i)
 	return t->used && !t->ended ? t : NULL;
 }
 
-bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, bool *ret_end)
+static const struct trace *slow_record(const struct traces *all, uint32_t i, uint64_t now_ns)
+{
+	return now_ns - all->slow[i]->ended_ns < TRACE_SLOW_NS ? all->slow[i] : NULL;
+}
+
+bool trace_row(const struct ops *ops, bool slow, uint32_t position, struct trace_row *ret,
+	       bool *ret_end)
 {
 	const uint32_t i = position / TRACE_STEPS, kept = position % TRACE_STEPS;
-	const struct trace *t;
+	const struct traces *all = ops ? ops->traces : NULL;
 	const struct entry *e;
+	const struct trace *t;
 	bool done;
 
-	*ret_end = !ops || i >= TRACE_ENDED + ops->traces->high;
-	t = *ret_end ? NULL : record(ops->traces, i);
-	if (!t || kept >= t->n)
+	*ret_end = !all || i >= (slow ? all->n_slow : TRACE_ENDED + all->high);
+	if (*ret_end)
+		return false;
+	t = slow ? slow_record(all, i, loop_now(ops->loop)) : record(all, i);
+	if (!t || (kept >= t->n && (!slow || kept > 0)))
 		return false;
 	e = &t->entries[t->n > TRACE_STEPS ? (t->n + kept) % TRACE_STEPS : kept];
 	done = e->step == DONE;
@@ -177,13 +245,23 @@ bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, 
 		.client = t->client,
 		.kind = kind_name(t->kind),
 		.ended = t->ended,
-		.block = e->at,
-		.step = done ? "done" : step_rules[e->step].name,
-		.source = done || t->kind == WIRE_OP_STORE ? "" : source_names[e->source],
-		.wait = e->wait ? wait_names[e->wait] : "",
-		.done = done,
-		.status = e->status,
-		.us = e->us,
+		.took_us = t->took_us,
+		.ago_s = (loop_now(ops->loop) - t->ended_ns) / 1000000000u,
+		.space = t->space,
+		.blocks = t->blocks,
+		.pid = t->pid,
+		.step = "",
+		.source = "",
+		.wait = "",
 	};
+	if (t->n == 0)
+		return true;
+	ret->block = e->at;
+	ret->step = done ? "done" : step_rules[e->step].name;
+	ret->source = done || t->kind == WIRE_OP_STORE ? "" : source_names[e->source];
+	ret->wait = e->wait ? wait_names[e->wait] : "";
+	ret->done = done;
+	ret->status = e->status;
+	ret->us = e->us;
 	return true;
 }
