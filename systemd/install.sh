@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # For DESTDIR a package's own scripts tell systemd.
 of_this_machine() { [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
 if [ "${1:-}" = uninstall ]; then
-	! of_this_machine || systemctl disable --now kvtierd.socket kvtierd
+	! of_this_machine || systemctl disable --now kvtierd.socket kvtierd kvtier-exporter
 	# A second installation, into an empty directory, is the list of what there is.
 	list=$(mktemp -d)
 	trap 'rm -rf "$list"' EXIT
@@ -45,8 +45,10 @@ done
 "$BUILD/kvtierd" --example-config >"$dest/share/doc/kvtier/kvtierd.conf"
 install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
 install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
-sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/kvtierd.service \
-	>"$dest/lib/systemd/system/kvtierd.service"
+for unit in kvtierd kvtier-exporter; do
+	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/$unit.service \
+		>"$dest/lib/systemd/system/$unit.service"
+done
 install -m 644 systemd/kvtierd.socket systemd/kvtierd@.socket "$dest/lib/systemd/system"
 install -m 644 systemd/no-network.conf "$dest/share/doc/kvtier"
 for kind in sysusers tmpfiles; do

@@ -54,11 +54,18 @@ left=$(cd "$dir/other/usr" && find . -mindepth 2)
 [ "$left" = ./lib/libkvtier2.so ] || fail "uninstalled, and left: $left"
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
-systemd-analyze verify "$unit" "${unit%.service}.socket" "${unit%.service}@tenant.socket"
+exporter=${unit%/*}/kvtier-exporter.service
+sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$exporter"
+systemd-analyze verify "$unit" "${unit%.service}.socket" "${unit%.service}@tenant.socket" \
+	"$exporter"
 systemd-analyze --help | grep -q -e --offline || { echo "systemd is older than 250"; exit 77; }
 systemd-analyze security --offline=yes --threshold=14 "$unit" >"$dir/score" || {
 	cat "$dir/score"
 	fail "the unit leaves kvtierd more rights than it did"
+}
+systemd-analyze security --offline=yes --threshold=11 "$exporter" >"$dir/score" || {
+	cat "$dir/score"
+	fail "kvtier-exporter.service has more rights than it needs"
 }
 mkdir "$unit.d"
 cp "$dir/opt/kvtier/share/doc/kvtier/no-network.conf" "$unit.d"
