@@ -258,6 +258,7 @@ static void on_heartbeat(struct loop_timer *timer)
 		files_look(d->files);
 	look_for_gpus(p);
 	gauges_sync(d);
+	stats_move_windows(d->stats, now);
 	stats_heartbeat(d->stats, now);
 	keep_stats(p);
 	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {

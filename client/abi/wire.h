@@ -469,6 +469,19 @@ struct wire_cqe {
 };
 static_assert(sizeof(struct wire_cqe) == 64, "wire_cqe");
 
+/* What a client's lookups asked for and found. The client counts, so that lookups do not cost the
+ * daemon time, and the daemon samples the counters into its stats. They only grow, and are believed
+ * for display alone. A lookup adds to `blocks` last, with release. Hits that are counted for no
+ * other tier were found in host memory. */
+struct wire_lookups {
+	uint64_t blocks, hits;
+	/* of the hits: by the nearest tier that has the block, as enum kvtier_tier */
+	uint64_t gpu_hits, nvme_hits, redis_hits;
+	uint64_t tokens, hit_tokens;
+	uint64_t reserved;
+};
+static_assert(sizeof(struct wire_lookups) == 64, "wire_lookups");
+
 /* The first page of `submit`, with a cache line for each word that is polled. Arrays follow at the
  * offsets below. */
 struct wire_submit {
@@ -480,10 +493,7 @@ struct wire_submit {
 	/* != 0: the client ended the connection. The daemon begins no more work on its pages, and
 	 * commits no store */
 	uint32_t given_up;
-	/* The client counts these, so that lookups do not cost the daemon time, and the daemon
-	 * samples them into its stats. They are relaxed, only grow, and are believed for display
-	 * alone. */
-	_Alignas(64) uint64_t lookup_blocks, lookup_hits;
+	_Alignas(64) struct wire_lookups lookups;
 };
 
 struct wire_complete {

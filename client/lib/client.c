@@ -716,12 +716,29 @@ int kvtier_keys(const struct kvtier_space *space, const struct kvtier_key *paren
 	return keys_chain(space->keys, parent, tokens, n_tokens, ret, ret_n);
 }
 
-/* Counts in shared memory, where the daemon reads it. Concurrent callers lose no count. */
-static void lookup_count(struct link *link, size_t n, uint32_t hits)
+static void lookup_add(uint64_t *counter, uint64_t n)
 {
-	(void)__atomic_fetch_add(&link->submit->lookup_blocks, n, __ATOMIC_RELAXED);
-	if (hits)
-		(void)__atomic_fetch_add(&link->submit->lookup_hits, hits, __ATOMIC_RELAXED);
+	if (n)
+		(void)__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+}
+
+/* Counts in shared memory, where the daemon reads it. Concurrent callers lose no count. */
+static void lookup_count(const struct kvtier_space *space, struct link *link,
+			 const uint32_t from[MAP_TIERS], uint64_t n, uint64_t hits)
+{
+	const uint64_t tokens = space->layout.geometry.block_tokens;
+	struct wire_lookups *l = &link->submit->lookups;
+
+	static_assert(KVTIER_TIER_GPU == 1 && KVTIER_TIER_HOST == 2 && KVTIER_TIER_NVME == 4 &&
+			      KVTIER_TIER_REDIS == 8,
+		      "from[] has them in this order");
+	lookup_add(&l->gpu_hits, from[0]);
+	lookup_add(&l->nvme_hits, from[2]);
+	lookup_add(&l->redis_hits, from[3]);
+	lookup_add(&l->hits, hits);
+	lookup_add(&l->tokens, n * tokens);
+	lookup_add(&l->hit_tokens, hits * tokens);
+	(void)__atomic_fetch_add(&l->blocks, n, __ATOMIC_RELEASE);
 }
 
 /* A stopped daemon's index is out of date. */
@@ -748,7 +765,6 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	struct kvtier_hit hit = { 0 };
 	struct kvtier_client *c;
 	struct link *link;
-	uint32_t places = 0;
 	bool usable;
 
 	if (!space || (n && !keys) || !ret)
@@ -767,10 +783,14 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	usable = link && atomic_load_explicit(&space->open, memory_order_acquire) && fresh(link);
 	if (usable) {
 		const struct fingerprint_key index_key = space_index_key(space);
+		const uint32_t gpus = atomic_load(&space->gpus);
+		uint32_t from[MAP_TIERS];
+		struct map_ends ends;
 
-		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &places);
-		hit.tiers = wire_tiers(places, atomic_load(&space->gpus));
-		lookup_count(link, n, hit.blocks);
+		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &ends);
+		hit.tiers = wire_tiers(ends.last, gpus);
+		map_spread(link->map, &index_key, keys, hit.blocks, &ends, gpus, from);
+		lookup_count(space, link, from, n, hit.blocks);
 	}
 	(void)atomic_fetch_sub(&c->readers, 1);
 	if (!usable)

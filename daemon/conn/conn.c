@@ -300,11 +300,18 @@ static void give_up_orders(struct conn *c)
 void conn_count_lookups(struct conn *c)
 {
 	struct stats_values *v = &c->front->d->stats->v;
-	uint64_t blocks, hits;
+	struct wire_lookups n;
 
-	ring_sample_lookups(&c->client.ring, &blocks, &hits);
-	stats_add(&v->lookup_requested_blocks_total, blocks);
-	stats_add(&v->lookup_hit_blocks_total, hits);
+	ring_sample_lookups(&c->client.ring, &n);
+	stats_add(&v->lookup_requested_blocks_total, n.blocks);
+	stats_add(&v->lookup_hit_blocks_total, n.hits);
+	stats_add(&v->lookup_gpu_blocks_total, n.gpu_hits);
+	stats_add(&v->lookup_host_blocks_total, n.hits - n.gpu_hits - n.nvme_hits - n.redis_hits);
+	stats_add(&v->lookup_nvme_blocks_total, n.nvme_hits);
+	stats_add(&v->lookup_redis_blocks_total, n.redis_hits);
+	stats_add(&v->lookup_miss_blocks_total, n.blocks - n.hits);
+	stats_add(&v->lookup_requested_tokens_total, n.tokens);
+	stats_add(&v->lookup_hit_tokens_total, n.hit_tokens);
 }
 
 void conn_add_refusal(struct front *all, pid_t pid, uid_t uid, const struct conn *c,

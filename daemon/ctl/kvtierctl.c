@@ -51,6 +51,17 @@ uint64_t whole_number(double value)
 	return value < 18446744073709549568.0 ? (uint64_t)value : UINT64_MAX;
 }
 
+char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n)
+{
+	const double percent = whole > 0 ? 100 * (double)part / (double)whole : 0;
+
+	if (whole == 0)
+		snprintf(ret, n, "-");
+	else
+		snprintf(ret, n, "%.1f %%", (double)whole_number(percent * 10) / 10);
+	return ret;
+}
+
 char *text_age(uint64_t seconds, char *ret, size_t n)
 {
 	const uint64_t minutes = seconds / 60, hours = minutes / 60, days = hours / 24;

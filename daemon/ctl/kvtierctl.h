@@ -72,6 +72,8 @@ char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
 char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
 char *text_time(uint64_t ns, char *ret, size_t n);     /* "1.5 ms" */
 uint64_t whole_number(double value);                   /* cut to the range of the type */
+/* "88.0 %", not rounded up: 100 % means all. "-": the whole is 0. */
+char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n);
 
 /* One line on stderr that is written over itself. It appears if stderr is a terminal and the work
  * takes over two seconds. `what` is the caller's; all else begins as zero. */

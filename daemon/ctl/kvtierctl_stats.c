@@ -53,18 +53,6 @@ static char *text_count(double value, char *ret, size_t n)
 	return ret;
 }
 
-/* It is not rounded up: 100 % means all. */
-static char *text_percent(uint64_t part, uint64_t whole, char *ret, size_t n)
-{
-	const double percent = whole > 0 ? 100 * (double)part / (double)whole : 0;
-
-	if (whole == 0)
-		snprintf(ret, n, "-");
-	else
-		snprintf(ret, n, "%.1f %%", (double)whole_number(percent * 10) / 10);
-	return ret;
-}
-
 /* --- the time that is covered --- */
 
 /* Copies the page's numbers one by one, since the daemon writes them meanwhile. */
@@ -202,16 +190,37 @@ static void print_times(const struct span *span)
 
 /* The rate is of lookups. Engines load what they have found, so nearly all that they load is
  * there. */
-static void hit_rate(uint64_t hits, uint64_t asked)
+static void hit_rate(const struct stats_values *v)
 {
-	char percent[32], count[32];
+	const uint64_t asked = v->lookup_requested_blocks_total;
+	const struct {
+		const char *name;
+		uint64_t blocks;
+	} results[] = {
+		{ "gpu", v->lookup_gpu_blocks_total },
+		{ "host", v->lookup_host_blocks_total },
+		{ "nvme", v->lookup_nvme_blocks_total },
+		{ "redis", v->lookup_redis_blocks_total },
+		{ "missing", v->lookup_miss_blocks_total },
+	};
+	char line[256], percent[32], count[32];
+	size_t n;
 
-	if (asked > 0)
-		printf("Hit rate: %s of %s blocks that were looked up.\n",
-		       text_percent(hits, asked, percent, sizeof(percent)),
-		       text_count((double)asked, count, sizeof(count)));
-	else
+	if (asked == 0) {
 		printf("Hit rate: none, as nothing was looked up.\n");
+		return;
+	}
+	n = (size_t)snprintf(line, sizeof(line), "Hit rate: %s of %s blocks that were looked up",
+			     text_percent(v->lookup_hit_blocks_total, asked, percent,
+					  sizeof(percent)),
+			     text_count((double)asked, count, sizeof(count)));
+	for (size_t i = 0, shown = 0; i < sizeof(results) / sizeof(results[0]); i++)
+		if (results[i].blocks > 0)
+			n += (size_t)snprintf(line + n, sizeof(line) - n, "%s %s %s",
+					      shown++ ? "," : ":", results[i].name,
+					      text_percent(results[i].blocks, asked, percent,
+							   sizeof(percent)));
+	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
 }
 
 /* Prints a sentence for each trouble in the time that the page covers, and for each queue that is
@@ -279,7 +288,7 @@ static void print_span(const struct span *span, const struct stats_values *now)
 		putchar('\n');
 		print_times(span);
 		putchar('\n');
-		hit_rate(v->lookup_hit_blocks_total, v->lookup_requested_blocks_total);
+		hit_rate(v);
 	}
 	print_hints(span);
 	print_trouble(span, now);

@@ -155,6 +155,40 @@ const char *status_state(const struct stats_values *v, size_t offset, char *ret,
 	return "unknown";
 }
 
+/* How many of the blocks that were looked up were there, in the times for which it is counted. */
+static const struct {
+	const char *words, *path; /* path: in `status --json` */
+	size_t hits, asked;       /* in struct stats_values */
+} hit_rates[] = {
+#define RATE(of) offsetof(struct stats_values, lookup_##of)
+	{ "in the last minute", "lookup.minute", RATE(minute_hit_blocks),
+	  RATE(minute_requested_blocks) },
+	{ "in the last hour", "lookup.hour", RATE(hour_hit_blocks), RATE(hour_requested_blocks) },
+	{ "since the start", "lookup.start", RATE(hit_blocks_total), RATE(requested_blocks_total) },
+};
+enum { HIT_RATES = sizeof(hit_rates) / sizeof(hit_rates[0]) };
+
+static uint64_t number_at(const struct stats *stats, size_t offset)
+{
+	return stats_get((const uint64_t *)(const void *)((const char *)&stats->v + offset));
+}
+
+static void print_hit_rates(const struct stats *stats, int width)
+{
+	char line[160] = "hits of lookups:", percent[32];
+	size_t n = strlen(line);
+
+	if (stats_get(&stats->v.lookup_requested_blocks_total) == 0)
+		return;
+	for (size_t i = 0; i < HIT_RATES; i++)
+		n += (size_t)snprintf(line + n, sizeof(line) - n, "%s %s %s", i ? "," : "",
+				      text_percent(number_at(stats, hit_rates[i].hits),
+						   number_at(stats, hit_rates[i].asked), percent,
+						   sizeof(percent)),
+				      hit_rates[i].words);
+	text_wrap(stdout, line, 0, 2, width);
+}
+
 void status_print(const struct stats *stats, uint64_t health, int width)
 {
 	char line[256], head[320], words[STATS_NAME_BYTES];
@@ -172,6 +206,7 @@ void status_print(const struct stats *stats, uint64_t health, int width)
 		fputs(line, stdout);
 		text_wrap(stdout, row->prose, (int)strlen(line), width < INT_MAX ? 7 : 0, width);
 	}
+	print_hit_rates(stats, width);
 	print_part("files", "", stats->files_text, width);
 	print_part("clients", "", stats->clients_text, width);
 	print_part("refused", "", stats->refused_text, width);
@@ -275,6 +310,13 @@ static void status_json(const struct stats *stats, uint64_t health)
 	json_print(&w.json, "],\"pid\":%d", stats->pid);
 	json_number(&w.json, "uptime_s", stats_get(&stats->v.uptime_s));
 	json_number(&w.json, "heartbeat_age_ms", now > beat ? (now - beat) / 1000000 : 0);
+	for (size_t i = 0; i < HIT_RATES; i++) {
+		printer_name(&w, hit_rates[i].path);
+		json_print(&w.json, "{");
+		json_number(&w.json, "hit_blocks", number_at(stats, hit_rates[i].hits));
+		json_number(&w.json, "requested_blocks", number_at(stats, hit_rates[i].asked));
+		json_print(&w.json, "}");
+	}
 	for (size_t i = 0; i < sizeof(status_texts) / sizeof(status_texts[0]); i++) {
 		printer_name(&w, status_texts[i].path);
 		json_string(&w.json, stats_text_get((const char *)stats + status_texts[i].offset,

@@ -218,6 +218,7 @@ static void count_loaded(const struct task *task)
 		task->part->op->client->loaded_blocks++;
 		space->loaded_blocks++;
 		stats_add(&stats->v.load_blocks_total, 1);
+		stats_add(&stats->v.load_tokens_total, space->geometry.block_tokens);
 		stats_add(&stats->v.load_logical_bytes_total, space->shape.logical_bytes);
 	}
 	if (task->part->group > 0) /* counted with the first */

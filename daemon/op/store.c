@@ -152,6 +152,7 @@ static void count_stored(const struct task *task)
 	client->stored_blocks++;
 	space->stored_blocks++;
 	stats_add(&v->store_blocks_total, 1);
+	stats_add(&v->store_tokens_total, space->geometry.block_tokens);
 	stats_add(&v->store_logical_bytes_total, space->shape.logical_bytes);
 	stats_add(&v->store_image_bytes_total, task->job.image_bytes);
 	stats_add(&v->tiers_host_written_bytes_total, task->job.image_bytes);

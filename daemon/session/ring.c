@@ -19,6 +19,7 @@
  */
 #include "ring.h"
 #include "base/vault.h"
+#include "kernels/image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -284,23 +285,31 @@ bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 	return __atomic_load_n(&ring->submit->want_wake, __ATOMIC_SEQ_CST) != 0;
 }
 
-static uint64_t growth(uint64_t now, uint64_t *last)
+/* How much of a counter's growth is at most `most`. */
+static uint64_t growth(const uint64_t *counter, uint64_t *last, uint64_t most)
 {
-	const uint64_t grown = now - *last;
+	uint64_t grown = __atomic_load_n(counter, __ATOMIC_ACQUIRE) - *last;
 
 	if (grown >> 40) /* backwards, or more than anybody could ask */
 		return 0;
-	*last = now;
+	if (grown > most)
+		grown = most;
+	*last += grown;
 	return grown;
 }
 
-void ring_sample_lookups(struct ring *ring, uint64_t *ret_blocks, uint64_t *ret_hits)
+void ring_sample_lookups(struct ring *ring, struct wire_lookups *ret)
 {
-	/* Hits first: they are counted after the blocks, so hits <= blocks holds for an honest
-	 * client. */
-	const uint64_t hits = __atomic_load_n(&ring->submit->lookup_hits, __ATOMIC_ACQUIRE);
-	const uint64_t blocks = __atomic_load_n(&ring->submit->lookup_blocks, __ATOMIC_RELAXED);
+	const struct wire_lookups *now = &ring->submit->lookups;
+	struct wire_lookups *last = &ring->lookups;
+	uint64_t rest;
 
-	*ret_blocks = growth(blocks, &ring->lookup_blocks);
-	*ret_hits = hits <= ring->lookup_blocks ? growth(hits, &ring->lookup_hits) : 0;
+	/* first what is counted last: the other counters have it, too */
+	ret->blocks = growth(&now->blocks, &last->blocks, (1ull << 40) - 1);
+	rest = ret->hits = growth(&now->hits, &last->hits, ret->blocks);
+	rest -= ret->gpu_hits = growth(&now->gpu_hits, &last->gpu_hits, rest);
+	rest -= ret->nvme_hits = growth(&now->nvme_hits, &last->nvme_hits, rest);
+	ret->redis_hits = growth(&now->redis_hits, &last->redis_hits, rest);
+	ret->tokens = growth(&now->tokens, &last->tokens, ret->blocks * IMAGE_MAX_TOKENS);
+	ret->hit_tokens = growth(&now->hit_tokens, &last->hit_tokens, ret->tokens);
 }

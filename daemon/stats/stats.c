@@ -238,11 +238,24 @@ static void fill(struct stats *stats, uint64_t now_ns)
 	stats->magic = STATS_MAGIC;
 }
 
+enum { STEPS = 60 };
+
+/* The lookups of the last 60 steps. was[at] is the oldest: what had been counted when that step
+ * began. */
+struct window {
+	uint64_t step_ns, next_ns;
+	uint32_t at;
+	struct {
+		uint64_t requested, hits;
+	} was[STEPS];
+};
+
 /* The page, and behind it memory that is not in the file. */
 struct mapping {
 	struct stats page;
 	_Alignas(4096) struct stats copy; /* as of the last heartbeat: bus.h */
-	int fd;                           /* of the page's file; -1: no file */
+	struct window minute, hour;
+	int fd; /* of the page's file; -1: no file */
 };
 
 static struct mapping *mapping_of(struct stats *stats)
@@ -307,6 +320,8 @@ int stats_open(const char *path, uint64_t now_ns, struct stats **ret)
 		return -errno;
 	fill(&m->page, now_ns);
 	m->copy = m->page;
+	m->minute = (struct window){ .step_ns = 1000000000, .next_ns = now_ns };
+	m->hour = (struct window){ .step_ns = 60000000000, .next_ns = now_ns };
 	m->fd = -1;
 	r = path ? make_file(m, path) : 0;
 	if (r)
@@ -346,6 +361,35 @@ void stats_close(struct stats *stats, const char *path)
 		stats_unmap(there);
 	}
 	unmap(mapping_of(stats));
+}
+
+static void window_move(struct window *w, uint64_t now_ns, struct stats_values *v,
+			uint64_t *ret_requested, uint64_t *ret_hits)
+{
+	const uint64_t requested = stats_get(&v->lookup_requested_blocks_total);
+	const uint64_t hits = stats_get(&v->lookup_hit_blocks_total);
+
+	stats_set(ret_requested, requested - w->was[w->at].requested);
+	stats_set(ret_hits, hits - w->was[w->at].hits);
+	for (uint32_t i = 0; now_ns >= w->next_ns && i < STEPS; i++) {
+		w->was[w->at].requested = requested;
+		w->was[w->at].hits = hits;
+		w->at = (w->at + 1) % STEPS;
+		w->next_ns += w->step_ns;
+	}
+	if (now_ns >= w->next_ns) /* nothing was counted for longer than the window */
+		w->next_ns = now_ns + w->step_ns;
+}
+
+void stats_move_windows(struct stats *stats, uint64_t now_ns)
+{
+	struct mapping *m = mapping_of(stats);
+	struct stats_values *v = &stats->v;
+
+	window_move(&m->minute, now_ns, v, &v->lookup_minute_requested_blocks,
+		    &v->lookup_minute_hit_blocks);
+	window_move(&m->hour, now_ns, v, &v->lookup_hour_requested_blocks,
+		    &v->lookup_hour_hit_blocks);
 }
 
 void stats_heartbeat(struct stats *stats, uint64_t now_ns)

@@ -266,6 +266,8 @@ void stats_close(struct stats *stats, const char *path);
 /* Call it with each heartbeat. 1: somebody had truncated the page, and it is whole again, with the
  * numbers as of the heartbeat before. 0: it was whole. -errno: it cannot be made whole. */
 int stats_keep(struct stats *stats);
+/* Brings the gauges of the last minute and hour up to date. Call it with each heartbeat. */
+void stats_move_windows(struct stats *stats, uint64_t now_ns);
 /* Call it at least twice a second; it moves uptime_s, too. */
 void stats_heartbeat(struct stats *stats, uint64_t now_ns);
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);

@@ -40,6 +40,31 @@ STAT("lookup.requested_blocks_total", lookup_requested_blocks_total, counter, "b
      "Blocks that engines asked the index for")
 STAT("lookup.hit_blocks_total", lookup_hit_blocks_total, counter, "blocks",
      "How many of the blocks looked up were present")
+STAT("lookup.gpu_blocks_total", lookup_gpu_blocks_total, counter, "blocks",
+     "Blocks looked up that the engine's GPU had. Each block looked up is counted in one of "
+     "gpu, host, nvme, redis and miss, for the nearest tier that has it; between two blocks of a "
+     "lookup that are in one tier, the others are counted for it, too")
+STAT("lookup.host_blocks_total", lookup_host_blocks_total, counter, "blocks",
+     "Blocks looked up that host memory had")
+STAT("lookup.nvme_blocks_total", lookup_nvme_blocks_total, counter, "blocks",
+     "Blocks looked up that only NVMe had")
+STAT("lookup.redis_blocks_total", lookup_redis_blocks_total, counter, "blocks",
+     "Blocks looked up that only Redis had; 0, since the index has the tiers of this node alone: "
+     "a block of Redis is a miss until a prefetch has brought it")
+STAT("lookup.miss_blocks_total", lookup_miss_blocks_total, counter, "blocks",
+     "Blocks looked up that were not there")
+STAT("lookup.minute_requested_blocks", lookup_minute_requested_blocks, gauge, "blocks",
+     "Blocks looked up in the last minute")
+STAT("lookup.minute_hit_blocks", lookup_minute_hit_blocks, gauge, "blocks",
+     "How many of these were present")
+STAT("lookup.hour_requested_blocks", lookup_hour_requested_blocks, gauge, "blocks",
+     "Blocks looked up in the last hour")
+STAT("lookup.hour_hit_blocks", lookup_hour_hit_blocks, gauge, "blocks",
+     "How many of these were present")
+STAT("lookup.requested_tokens_total", lookup_requested_tokens_total, counter, "tokens",
+     "Tokens of the blocks that engines asked the index for")
+STAT("lookup.hit_tokens_total", lookup_hit_tokens_total, counter, "tokens",
+     "Tokens of the blocks looked up that were present")
 
 STAT("store.blocks_total", store_blocks_total, counter, "blocks", "Blocks stored")
 STAT("store.dropped_blocks_total", store_dropped_blocks_total, counter, "blocks",
@@ -48,6 +73,7 @@ STAT("store.drained_blocks_total", store_drained_blocks_total, counter, "blocks"
      "Blocks not kept because they were offered after kvtierctl drain")
 STAT("store.logical_bytes_total", store_logical_bytes_total, counter, "bytes",
      "Size of the stored blocks in the engines' own format")
+STAT("store.tokens_total", store_tokens_total, counter, "tokens", "Tokens of the stored blocks")
 STAT("store.image_bytes_total", store_image_bytes_total, counter, "bytes",
      "Size of the stored blocks as kept")
 STAT("store.raw_blocks_total", store_raw_blocks_total, counter, "blocks",
@@ -74,6 +100,7 @@ STAT("load.missed_blocks_total", load_missed_blocks_total, counter, "blocks",
      "Blocks asked for that were not there")
 STAT("load.logical_bytes_total", load_logical_bytes_total, counter, "bytes",
      "Size of the loaded blocks in the engines' own format")
+STAT("load.tokens_total", load_tokens_total, counter, "tokens", "Tokens of the loaded blocks")
 STAT("load.ops_total", load_ops_total, counter, "ops",
      "Load ops of which a block at least was loaded")
 STAT("load.duration_ns", load_duration_ns, histogram, "ns",

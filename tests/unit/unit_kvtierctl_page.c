@@ -74,6 +74,11 @@ static void known_numbers(void)
 	put(&v->load_logical_bytes_total, 10802ull << 20);
 	put(&v->lookup_requested_blocks_total, 14000);
 	put(&v->lookup_hit_blocks_total, 12320);
+	put(&v->lookup_host_blocks_total, 12000);
+	put(&v->lookup_nvme_blocks_total, 320);
+	put(&v->lookup_miss_blocks_total, 1680);
+	put(&v->lookup_minute_requested_blocks, 100);
+	put(&v->lookup_minute_hit_blocks, 50);
 	put(&v->store_blocks_total, 2345678);
 	put(&v->store_logical_bytes_total, 2345678ull << 20);
 	put(&v->tiers_host_state, STATS_TIER_STATE_BASE + 1);
@@ -108,7 +113,9 @@ TEST(known_numbers_are_a_known_page)
 	put(&tool.page->v.hints_sessions, 1);
 	put(&tool.page->v.hints_kept_bytes, 3 << 20);
 	assert_int_equal(tool_run("stats"), 0);
-	is("  redis: misconfigured, 0 of 3 endpoints usable\n"
+	is("  hits of lookups: 50.0 % in the last minute, - in the last hour, 88.0 % since\n"
+	   "  the start\n"
+	   "  redis: misconfigured, 0 of 3 endpoints usable\n"
 	   "\n"
 	   "Since the start 1m 2s ago:\n"
 	   "\n"
@@ -120,7 +127,8 @@ TEST(known_numbers_are_a_known_page)
 	   "store.duration    100  912 ns  912 ns   3.6 s\n"
 	   "load.duration     100   80 µs   80 µs  1.2 ms\n"
 	   "\n"
-	   "Hit rate: 88.0 % of 14000 blocks that were looked up.\n"
+	   "Hit rate: 88.0 % of 14000 blocks that were looked up: host 85.7 %, nvme 2.2 %,\n"
+	   "missing 12.0 %\n"
 	   "Hints: 42 accepted, 1 missing\n"
 	   "12 blocks were offered and not kept.\n"
 	   "34 blocks wait to be written to NVMe.\n"

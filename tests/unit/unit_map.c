@@ -52,12 +52,12 @@ static void insert(uint32_t number)
 
 static void prefix_is_exact(size_t n, size_t present)
 {
-	uint32_t tiers = 77;
-
-	assert_int_equal(map_prefix(f.map, &index_key, f.keys, n, &tiers),
-			 present < n ? present : n);
 	const size_t last = present < n ? present : n;
-	assert_int_equal(tiers, last ? TIERS : 0);
+	struct map_ends ends;
+
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, n, &ends), last);
+	assert_int_equal(ends.first, last ? TIERS : 0);
+	assert_int_equal(ends.last, last ? TIERS : 0);
 }
 
 /* Every number present, against every length up to a few rounds of the search, then some long
@@ -105,29 +105,32 @@ TEST(probe_answers_each_key_on_its_own)
 
 TEST(removed_and_updated_are_seen)
 {
-	uint32_t tiers;
+	struct map_ends ends;
 
 	const struct print print = fingerprint(&index_key, f.keys[0].bytes);
 
 	insert(0);
 	index_update(f.index, &print, 0, 9, 0x1abcdef);
-	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &tiers), 1);
-	assert_int_equal(tiers, 9);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &ends), 1);
+	assert_int_equal(ends.last, 9);
 	index_remove(f.index, &print, 0);
-	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &tiers), 0);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &ends), 0);
 }
 
 /* A copy in the memory of a GPU counts for that GPU's engines; host memory counts for all. */
 TEST(a_gpus_copy_is_seen_from_that_gpu_alone)
 {
 	const uint32_t host = KVTIER_TIER_HOST, gpu = KVTIER_TIER_GPU;
+	struct map_ends ends;
 	uint32_t places;
 
 	const struct print print = fingerprint(&index_key, f.keys[0].bytes);
 
 	insert(0);
 	index_update(f.index, &print, 0, wire_places(gpu | host, 1u << 1 | 1u << 7), 1);
-	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &places), 1);
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, 1, &ends), 1);
+	places = ends.first;
+	assert_int_equal(places, ends.last);
 	for (uint32_t unit = 0; unit < WIRE_GPU_BITS; unit++)
 		assert_int_equal(wire_tiers(places, wire_gpu_bit(unit)),
 				 unit == 1 || unit == 7 ? gpu | host : host);
@@ -136,6 +139,71 @@ TEST(a_gpus_copy_is_seen_from_that_gpu_alone)
 	places = wire_places(gpu | host, 1u << (WIRE_GPU_BITS + 2));
 	assert_int_equal(wire_tiers(places, wire_gpu_bit(WIRE_GPU_BITS + 2)), gpu | host);
 	assert_int_equal(wire_tiers(places, wire_gpu_bit(3)), host);
+}
+
+static void in_tier(uint32_t number, uint32_t tiers)
+{
+	const struct print print = fingerprint(&index_key, f.keys[number].bytes);
+
+	index_update(f.index, &print, number, wire_places(tiers, tiers & KVTIER_TIER_GPU), 1);
+}
+
+static void spreads(size_t n, uint32_t gpu, uint32_t host, uint32_t nvme)
+{
+	struct map_ends ends;
+	uint32_t from[MAP_TIERS];
+
+	assert_int_equal(map_prefix(f.map, &index_key, f.keys, n, &ends), n);
+	map_spread(f.map, &index_key, f.keys, n, &ends, wire_gpu_bit(0), from);
+	assert_int_equal(from[0], gpu);
+	assert_int_equal(from[1], host);
+	assert_int_equal(from[2], nvme);
+	assert_int_equal(from[3], 0);
+}
+
+/* Every way in which blocks of a GPU, of host memory and of NVMe can follow each other. */
+TEST(tiers_that_follow_each_other_are_counted_exactly)
+{
+	enum { N = 23 };
+
+	for (uint32_t i = 0; i < N; i++)
+		insert(i);
+	spreads(0, 0, 0, 0);
+	for (uint32_t host = 0; host <= N; host++) {
+		for (uint32_t nvme = host; nvme <= N; nvme++) {
+			for (uint32_t i = 0; i < N; i++)
+				in_tier(i, i < host ? KVTIER_TIER_GPU | KVTIER_TIER_HOST :
+					   i < nvme ? KVTIER_TIER_HOST | KVTIER_TIER_NVME :
+						      KVTIER_TIER_NVME);
+			spreads(N, host, nvme - host, N - nvme);
+			for (uint32_t n = 0; n < N; n++)
+				spreads(n, n < host ? n : host,
+					n < host ? 0 : (n < nvme ? n : nvme) - host,
+					n < nvme ? 0 : n - nvme);
+		}
+	}
+}
+
+/* The counts of a chain whose tiers are mixed are not exact, but they are of all its blocks. */
+TEST(mixed_tiers_are_all_counted)
+{
+	static const uint32_t tiers[] = { KVTIER_TIER_GPU | KVTIER_TIER_HOST, KVTIER_TIER_HOST,
+					  KVTIER_TIER_NVME };
+	struct random random = random_seeded("unit_map");
+
+	for (uint32_t i = 0; i < 200; i++)
+		insert(i);
+	for (int round = 0; round < 200; round++) {
+		const size_t n = 1 + random_below(&random, 200);
+		struct map_ends ends;
+		uint32_t from[MAP_TIERS];
+
+		for (uint32_t i = 0; i < n; i++)
+			in_tier(i, tiers[random_below(&random, 3)]);
+		assert_int_equal(map_prefix(f.map, &index_key, f.keys, n, &ends), n);
+		map_spread(f.map, &index_key, f.keys, n, &ends, wire_gpu_bit(0), from);
+		assert_int_equal(from[0] + from[1] + from[2] + from[3], n);
+	}
 }
 
 /* A reader with another space's index key finds nothing of this space. */

@@ -327,43 +327,62 @@ TEST(memory_keeps_its_size)
 
 TEST(lookups_grow_or_are_not_believed)
 {
-	uint64_t blocks, hits;
+	struct wire_lookups *l = &p.submit->lookups, n;
 
-	p.submit->lookup_blocks = 100;
-	p.submit->lookup_hits = 60;
-	ring_sample_lookups(&p.ring, &blocks, &hits);
-	assert_int_equal(blocks, 100);
-	assert_int_equal(hits, 60);
-	ring_sample_lookups(&p.ring, &blocks, &hits);
-	assert_int_equal(blocks + hits, 0);
-	p.submit->lookup_blocks = 3;        /* backwards */
-	p.submit->lookup_hits = 1ull << 60; /* more than anybody could ask */
-	ring_sample_lookups(&p.ring, &blocks, &hits);
-	assert_int_equal(blocks + hits, 0);
-	p.submit->lookup_blocks = 100; /* and forwards again: no news */
-	p.submit->lookup_hits = 101;   /* more than there were lookups */
-	ring_sample_lookups(&p.ring, &blocks, &hits);
-	assert_int_equal(blocks + hits, 0);
-	p.submit->lookup_blocks = 103;
-	p.submit->lookup_hits = 61;
-	ring_sample_lookups(&p.ring, &blocks, &hits);
-	assert_int_equal(blocks, 3);
-	assert_int_equal(hits, 1);
+	*l = (struct wire_lookups){ .blocks = 100, .hits = 60, .nvme_hits = 20, .tokens = 1600 };
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.blocks, 100);
+	assert_int_equal(n.hits, 60);
+	assert_int_equal(n.nvme_hits, 20);
+	assert_int_equal(n.tokens, 1600);
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.blocks + n.hits + n.nvme_hits + n.tokens, 0);
+	l->blocks = 3;        /* backwards */
+	l->hits = 1ull << 60; /* more than anybody could ask */
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.blocks + n.hits, 0);
+	l->blocks = 100; /* and forwards again: no news */
+	l->hits = 101;   /* more than there were lookups */
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.blocks + n.hits, 0);
+	l->blocks = 103;
+	l->hits = 61;
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.blocks, 3);
+	assert_int_equal(n.hits, 1);
+}
+
+/* A lookup counts its blocks last: what the daemon sees of one that is under way is not lost. */
+TEST(hits_that_come_before_their_blocks_are_counted_with_them)
+{
+	struct wire_lookups *l = &p.submit->lookups, n;
+
+	l->gpu_hits = 5;
+	l->hits = 8;
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.gpu_hits + n.hits + n.blocks, 0);
+	l->blocks = 10;
+	ring_sample_lookups(&p.ring, &n);
+	assert_int_equal(n.blocks, 10);
+	assert_int_equal(n.hits, 8);
+	assert_int_equal(n.gpu_hits, 5);
 }
 
 TEST(rubbish_in_the_lookup_counters_is_bounded)
 {
 	struct random random = random_seeded("unit_ring");
-	uint64_t all_blocks = 0, all_hits = 0, blocks, hits;
+	uint64_t all_blocks = 0, *const words = (uint64_t *)&p.submit->lookups;
+	struct wire_lookups n;
 
 	for (int i = 0; i < 10000; i++) {
-		p.submit->lookup_blocks = random_next(&random) >> random_below(&random, 64);
-		p.submit->lookup_hits = random_next(&random) >> random_below(&random, 64);
-		ring_sample_lookups(&p.ring, &blocks, &hits);
-		assert_true(blocks < 1ull << 40 && hits < 1ull << 40);
-		all_blocks += blocks;
-		all_hits += hits;
-		assert_true(all_hits <= all_blocks);
+		for (size_t word = 0; word < sizeof(n) / sizeof(*words); word++)
+			words[word] = random_next(&random) >> random_below(&random, 64);
+		ring_sample_lookups(&p.ring, &n);
+		assert_true(n.blocks < 1ull << 40 && n.hits <= n.blocks);
+		assert_true(n.gpu_hits <= n.hits && n.nvme_hits <= n.hits - n.gpu_hits);
+		assert_true(n.redis_hits <= n.hits - n.gpu_hits - n.nvme_hits);
+		assert_true(n.tokens < 1ull << 40 && n.hit_tokens <= n.tokens);
+		all_blocks += n.blocks;
 		assert_true(all_blocks <= UINT64_MAX / 2); /* no iteration goes round */
 	}
 }

@@ -186,7 +186,7 @@ void map_probe(const struct map *map, const struct fingerprint_key *index_key,
  * ascending. */
 static void narrow(const struct map *map, const struct fingerprint_key *index_key,
 		   const struct kvtier_key *keys, const size_t *at, size_t n, size_t *lo,
-		   size_t *hi, uint32_t *meta)
+		   size_t *hi, struct map_ends *ends)
 {
 	struct print prints[MAP_WAYS + MAP_WAYS % 2];
 
@@ -205,30 +205,75 @@ static void narrow(const struct map *map, const struct fingerprint_key *index_ke
 			return;
 		}
 		*lo = at[i] + 1;
-		*meta = found;
+		ends->last = found >> WIRE_PLACES_SHIFT;
+		if (at[i] == 0)
+			ends->first = ends->last;
 	}
 }
 
 size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key,
-		  const struct kvtier_key *keys, size_t n, uint32_t *ret_places)
+		  const struct kvtier_key *keys, size_t n, struct map_ends *ret_ends)
 {
 	size_t lo = 0, hi = n, at[MAP_WAYS];
-	uint32_t meta = 0;
+	struct map_ends ends = { 0 };
 
 	/* One round finds the common answers: all keys, and no key. */
 	if (n > 0) {
 		at[0] = 0;
 		at[1] = n - 1;
-		narrow(map, index_key, keys, at, n > 1 ? 2 : 1, &lo, &hi, &meta);
+		narrow(map, index_key, keys, at, n > 1 ? 2 : 1, &lo, &hi, &ends);
 	}
 	while (lo < hi) {
 		const size_t ways = hi - lo < MAP_WAYS ? hi - lo : MAP_WAYS;
 
 		for (size_t i = 0; i < ways; i++)
 			at[i] = lo + (hi - lo) * (i + 1) / (ways + 1);
-		narrow(map, index_key, keys, at, ways, &lo, &hi, &meta);
+		narrow(map, index_key, keys, at, ways, &lo, &hi, &ends);
 	}
-	if (ret_places)
-		*ret_places = meta >> WIRE_PLACES_SHIFT;
+	if (ret_ends)
+		*ret_ends = ends;
 	return lo;
+}
+
+/* The position of the nearest tier's bit; MAP_TIERS: there is no tier. */
+static uint32_t nearest(uint32_t places, uint32_t gpus)
+{
+	const uint32_t tiers = wire_tiers(places, gpus);
+
+	return tiers ? (uint32_t)__builtin_ctz(tiers) : MAP_TIERS;
+}
+
+void map_spread(const struct map *map, const struct fingerprint_key *index_key,
+		const struct kvtier_key *keys, size_t n, const struct map_ends *ends, uint32_t gpus,
+		uint32_t ret[MAP_TIERS])
+{
+	const uint32_t last = nearest(ends->last, gpus);
+	uint32_t tier = nearest(ends->first, gpus);
+
+	memset(ret, 0, MAP_TIERS * sizeof(ret[0]));
+	for (size_t at = 0, changes = 0; at < n; changes++) {
+		/* keys in [at, lo) have this tier; key hi, or the one behind the end, has not */
+		size_t lo = at + 1, hi = n - 1;
+		uint32_t next = last;
+
+		if (tier == last || changes == MAP_TIERS)
+			lo = n; /* its tiers do not follow each other, if there are more changes */
+		while (lo < hi) {
+			const size_t middle = lo + (hi - lo) / 2;
+			const struct print print = fingerprint(index_key, keys[middle].bytes);
+			const uint32_t there =
+				nearest(probe(map, &print) >> WIRE_PLACES_SHIFT, gpus);
+
+			if (there == tier || there == MAP_TIERS) { /* it was evicted just now */
+				lo = middle + 1;
+			} else {
+				hi = middle;
+				next = there;
+			}
+		}
+		if (tier < MAP_TIERS)
+			ret[tier] += (uint32_t)(lo - at);
+		at = lo;
+		tier = next;
+	}
 }
