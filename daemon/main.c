@@ -25,6 +25,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/list.h"
 #include "daemon/device/device_cpu.h"
 #include "daemon/cuda/cuda_up.h"
@@ -672,6 +673,7 @@ static void say_ready(struct program *p)
 {
 	const struct kvtierd *d = &p->d;
 
+	static_assert((int)STATS_SOCKETS == (int)CONFIG_SOCKETS_MAX, "all are on the page");
 	for (uint32_t i = 0; i < p->config.n_sockets; i++)
 		log_info("serves",
 			 "kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
@@ -679,6 +681,11 @@ static void say_ready(struct program *p)
 			 p->config.sockets[i].path, tables_host(&d->tables)->capacity_bytes >> 20,
 			 p->config.host_slab_bytes >> 10, codec_kernels(NULL)->name,
 			 p->config.sockets[i].tenant);
+	for (uint32_t i = 0; i < p->config.n_sockets; i++)
+		stats_text_set(d->stats->sockets[i], sizeof(d->stats->sockets[i]),
+			       p->config.sockets[i].path);
+	/* a reader takes the last heartbeat for that of a daemon that serves */
+	stats_heartbeat(d->stats, clock_ns());
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, false);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }

@@ -31,11 +31,14 @@ CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--lis
     "names match GLOB. --list explains the names. stats needs no answer of the daemon: it works "
     "while the daemon is stopped, and says so.",
     "kvtierctl stats --watch=2")
-CTL(status, local, "[--json]",
+CTL(status, local, "[--ready | --live] [--json]",
     "Says OK, WARN, ERR or STARTING, with the reasons and what to do about each. A NOTE is no "
     "trouble: for example, it says that io_uring is not in use. STARTING: the daemon is there, and "
     "no engine can connect yet. Exit status: 0 for OK, 1 for WARN, 2 for ERR, 4 for STARTING, 3 if "
-    "no daemon is there.",
+    "no daemon is there. Probes of a supervisor: --ready ends with 0 only if the daemon serves and "
+    "a connect to each of its client sockets succeeds within half a second; --live fails only if "
+    "the daemon is stopped or gone, or was ready and has not moved for 2.5 s: a daemon that takes "
+    "long to start is alive. Neither looks at what WARN and ERR say of the tiers.",
     "kvtierctl status && echo fine")
 CTL(export, local, "--listen ADDRESS:PORT|unix:PATH | --textfile FILE [--every SEC]",
     "Serves the numbers of stats for Prometheus: GET /metrics, and /healthz, which says that this "

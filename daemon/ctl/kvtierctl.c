@@ -6,6 +6,7 @@
 #include "kvtierctl.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -13,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -467,6 +471,27 @@ void no_more_arguments(const struct context *context, int argc, char **argv)
 {
 	if (optind < argc)
 		usage_error(context, "%s takes no \"%s\"", context->command->name, argv[optind]);
+}
+
+int connect_within(const char *path, int ms)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const struct timeval timeout = { .tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 };
+	int fd, r;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	/* connect() waits while the backlog is full, but no longer than this */
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+		return fd;
+	r = -errno;
+	(void)close(fd);
+	return r;
 }
 
 /* The stats page was truncated while it was read. */

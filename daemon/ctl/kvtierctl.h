@@ -63,6 +63,9 @@ int tell_error(const struct context *context, int status, const char *format, ..
 /* The same for words that make no request, with the usage; exits. */
 void usage_error(const struct context *context, const char *format, ...)
 	__attribute__((format(printf, 2, 3), noreturn));
+/* A SOCK_SEQPACKET socket that is connected to path, or -errno. -EAGAIN: the backlog was full for
+ * all of ms. */
+int connect_within(const char *path, int ms);
 /* after context_option's NULL */
 void no_more_arguments(const struct context *context, int argc, char **argv);
 

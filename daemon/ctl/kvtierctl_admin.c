@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -79,30 +77,16 @@ static int explain_refusal(const struct context *context, int error)
 			"permission denied: kvtierd answers root and its own user alone at "
 			"%s; try `sudo kvtierctl %s`",
 			path, context->command->name);
-	return tell_error(context, EXIT_NO_DAEMON, "%s: %s", path, strerror(error));
+	return tell_error(context, EXIT_NO_DAEMON, "%s: %s", path,
+			  error == ENAMETOOLONG ? "longer than a socket's path may be" :
+						  strerror(error));
 }
 
 /* Connects *ret; the exit status, after the reason was printed. */
 static int connect_admin(const struct context *context, int *ret)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const struct timeval timeout = { .tv_sec = REPLY_MS / 1000 };
-	int error;
-
-	if (strlen(context->admin_path) >= sizeof(address.sun_path))
-		return tell_error(context, EXIT_NO_DAEMON, "%s: longer than a socket's path may be",
-				  context->admin_path);
-	memcpy(address.sun_path, context->admin_path, strlen(context->admin_path) + 1);
-	*ret = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (*ret < 0)
-		return tell_error(context, EXIT_NO_DAEMON, "%s", strerror(errno));
-	/* connect() waits while the backlog is full, but no longer than this */
-	(void)setsockopt(*ret, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-	if (connect(*ret, (const struct sockaddr *)&address, sizeof(address)) == 0)
-		return EXIT_FINE;
-	error = errno;
-	(void)close(*ret);
-	return explain_refusal(context, error);
+	*ret = connect_within(context->admin_path, REPLY_MS);
+	return *ret >= 0 ? EXIT_FINE : explain_refusal(context, -*ret);
 }
 
 static bool send_request(int fd, int argc, const char *const *words)

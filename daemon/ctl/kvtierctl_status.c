@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -333,25 +334,121 @@ static void status_json(const struct stats *stats, uint64_t health)
 
 /* --- the commands --- */
 
+/* --- probes, which a supervisor asks again and again --- */
+
+enum { CONNECT_MS = 500 };
+
+/* Says that the probe found what it looks for. */
+static int found(const struct context *context, const char *name, const char *sentence)
+{
+	if (context->json)
+		printf("{\"%s\":true}\n", name);
+	else
+		printf("%s: %s\n", name, sentence);
+	return EXIT_FINE;
+}
+
+/* The first reason among these bits, as an error; EXIT_FINE: there is none. */
+static int not_so(const struct context *context, const char *what, uint64_t health,
+		  const enum stats_health_bit *bits, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct stats_health_row *row = stats_health_row(bits[i]);
+
+		if ((health >> bits[i] & 1) != 0)
+			return tell_error(context,
+					  bits[i] == STATS_HEALTH_STARTING     ? EXIT_STARTING :
+					  row->severity == STATS_SEVERITY_warn ? EXIT_FAILED :
+										 EXIT_ERR,
+					  "not %s: %s: %s", what, row->name, row->prose);
+	}
+	return EXIT_FINE;
+}
+
+static int try_socket(const struct context *context, const char *path)
+{
+	const int fd = connect_within(path, CONNECT_MS);
+	char shown[4 * STATS_TEXT_BYTES];
+
+	if (fd >= 0) {
+		(void)close(fd);
+		return EXIT_FINE;
+	}
+	log_escape(path, shown, sizeof(shown));
+	if (fd == -EACCES)
+		return tell_error(context, EXIT_PERMISSION,
+				  "permission denied: %s is for users that [socket] mode and group "
+				  "let in; try `sudo kvtierctl status --ready`",
+				  shown);
+	return tell_error(context, EXIT_NO_DAEMON, "not ready: %s: %s", shown,
+			  fd == -EAGAIN ? "engines wait there, and are not accepted" :
+					  strerror(-fd));
+}
+
+/* Engines can connect, to each socket. A connect alone is no proof: systemd may hold the socket. */
+static int ready(const struct context *context, const struct stats *stats, uint64_t health)
+{
+	static const enum stats_health_bit bits[] = { STATS_HEALTH_DEAD, STATS_HEALTH_STOPPED,
+						      STATS_HEALTH_SILENT, STATS_HEALTH_STARTING,
+						      STATS_HEALTH_STOPPING };
+	char path[STATS_TEXT_BYTES];
+	int r = not_so(context, "ready", health, bits, sizeof(bits) / sizeof(bits[0]));
+
+	if (r == EXIT_FINE)
+		r = try_socket(context, context->socket_path);
+	for (size_t i = 0; r == EXIT_FINE && i < STATS_SOCKETS; i++) {
+		stats_text_get(stats->sockets[i], sizeof(path), path);
+		if (path[0] != '\0' && strcmp(path, context->socket_path) != 0)
+			r = try_socket(context, path);
+	}
+	return r != EXIT_FINE ? r : found(context, "ready", "engines can connect");
+}
+
+/* A daemon that starts or stops is alive: to start it anew would only take longer. */
+static int live(const struct context *context, uint64_t health)
+{
+	static const enum stats_health_bit bits[] = { STATS_HEALTH_DEAD, STATS_HEALTH_STOPPED,
+						      STATS_HEALTH_SILENT };
+	const int r = not_so(context, "live", health, bits, sizeof(bits) / sizeof(bits[0]));
+
+	return r != EXIT_FINE ?
+		       r :
+		       found(context, "live",
+			     (health >> STATS_HEALTH_STARTING & 1) != 0 ? "the daemon is starting" :
+									  "the daemon moves");
+}
+
 int command_status(struct context *context, int argc, char **argv)
 {
 	const struct stats *stats;
+	const char *option, *probe = NULL;
 	uint64_t health;
 	int r;
 
-	(void)context_option(context, argc, argv);
+	while ((option = context_option(context, argc, argv)) != NULL) {
+		if (probe)
+			usage_error(context, "status: one of --ready and --live");
+		probe = option;
+	}
 	no_more_arguments(context, argc, argv);
 	r = status_page(context, &stats);
 	if (r != EXIT_FINE)
 		return r;
 	health = stats_health(stats, clock_ns());
-	if (context->json)
+	r = (int)verdict(health)->status;
+	if (probe && strcmp(probe, "--ready") == 0)
+		r = ready(context, stats, health);
+	else if (probe)
+		r = live(context, health);
+	else if (context->json)
 		status_json(stats, health);
 	else
 		status_print(stats, health, INT_MAX);
 	stats_unmap(stats);
-	return (int)verdict(health)->status;
+	return r;
 }
+
+/* --- version --- */
 
 /* The daemon of any version: its version and pid. The exit status; NO_DAEMON and FAILED, which is a
  * daemon of unknown version, have a sentence. */

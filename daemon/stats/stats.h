@@ -27,6 +27,7 @@ enum {
 	STATS_STALE_MS = 2500,    /* if the heartbeat is older, the daemon does not run */
 	STATS_NAME_BYTES = 32,
 	STATS_TEXT_BYTES = 256,
+	STATS_SOCKETS = 16,
 };
 
 /* The statements about health: HEALTH(bit, name, severity, meaning and remedy). With notes alone
@@ -240,6 +241,7 @@ struct stats {
 	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
 	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU does not work, or memory is not pinned */
 	_Alignas(64) struct stats_values v;
+	char sockets[STATS_SOCKETS][STATS_TEXT_BYTES]; /* where engines connect, since READY */
 };
 
 /* A relaxed store is enough, without read-modify-write, since there is one writer. */

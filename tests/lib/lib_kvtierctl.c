@@ -14,7 +14,7 @@ int tool_set_up(TEST_UNUSED void **unused)
 	snprintf(tool.admin, sizeof(tool.admin), "%s/admin.sock", tool.dir);
 	if (stats_open(tool.path, clock_ns(), &tool.page) < 0)
 		return -1;
-	tool.uptime_ns = 0;
+	tool.uptime_ns = tool.silent_ns = 0;
 	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
 	stats_names(tool.page, "cpu", "avx2");
 	return 0;
@@ -28,11 +28,20 @@ int tool_tear_down(TEST_UNUSED void **unused)
 	return rmdir(tool.dir);
 }
 
+int tool_command(const char *command)
+{
+	FILE *pipe = popen(command, "r");
+	size_t n;
+
+	assert_non_null(pipe);
+	n = fread(tool.output, 1, sizeof(tool.output) - 1, pipe);
+	tool.output[n] = '\0';
+	return WEXITSTATUS(pclose(pipe));
+}
+
 int tool_run(const char *arguments)
 {
 	char command[1024];
-	size_t n;
-	FILE *pipe;
 
 	snprintf(command, sizeof(command), "%s --socket %s/kvtier.sock %s 2>&1", tool.program,
 		 tool.dir, arguments);
@@ -41,12 +50,8 @@ int tool_run(const char *arguments)
 		tool.page->start_monotonic_ns = clock_ns() - tool.uptime_ns;
 	stats_heartbeat(tool.page, tool.uptime_ns > 0 ?
 					   tool.page->start_monotonic_ns + tool.uptime_ns :
-					   clock_ns());
-	pipe = popen(command, "r");
-	assert_non_null(pipe);
-	n = fread(tool.output, 1, sizeof(tool.output) - 1, pipe);
-	tool.output[n] = '\0';
-	return WEXITSTATUS(pclose(pipe));
+					   clock_ns() - tool.silent_ns);
+	return tool_command(command);
 }
 
 void tool_says(const char *words)

@@ -19,6 +19,7 @@ extern struct tool {
 	/* Not 0: the page is of a daemon that has been up for just so long. Less than the machine
 	 * has been up, or the clock has no such start: a minute, not hours. */
 	uint64_t uptime_ns;
+	uint64_t silent_ns; /* and its last heartbeat was so long ago */
 } tool;
 
 struct tool_packet {
@@ -30,7 +31,8 @@ void tool_needed(void); /* finds kvtierctl; the test is skipped where it is not 
 /* Around a case: the directory, and in it the page of a daemon that lives. */
 int tool_set_up(void **unused);
 int tool_tear_down(void **unused);
-int tool_run(const char *arguments); /* exit status */
+int tool_run(const char *arguments);   /* exit status */
+int tool_command(const char *command); /* the shell's, whatever it runs */
 /* A child that takes one request and answers with these packets, {0} the last; its pid. */
 pid_t tool_play(const struct tool_packet *script);
 /* tool_run() beside such a child. */

@@ -249,6 +249,108 @@ TEST_WITH(a_dead_daemon_is_called_so, tool_set_up, tool_tear_down)
 	assert_string_equal(tool_json_at("health"), "err");
 }
 
+/* Listens beside the page, as a daemon or systemd does. */
+static int listen_beside(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", tool.dir, name);
+	return packet_listen(path);
+}
+
+static void forget(int fd, const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", tool.dir, name);
+	assert_int_equal(unlink(path), 0);
+	(void)close(fd);
+}
+
+TEST_WITH(ready_is_a_daemon_that_serves_and_can_be_connected, tool_set_up, tool_tear_down)
+{
+	int fd;
+
+	assert_int_equal(tool_run("status --ready"), 3); /* status itself says OK */
+	tool_says("not ready: ");
+	tool_says("/kvtier.sock: No such file");
+	fd = listen_beside("kvtier.sock");
+	assert_int_equal(tool_run("status --ready"), 0);
+	assert_string_equal(tool.output, "ready: engines can connect\n");
+	assert_int_equal(tool_run("status --ready --json"), 0);
+	assert_string_equal(tool.output, "{\"ready\":true}\n");
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, true); /* systemd holds the socket */
+	assert_int_equal(tool_run("status --ready"), 4);
+	tool_says("not ready: starting: ");
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
+	stats_health_set(tool.page, STATS_HEALTH_STOPPING, true);
+	assert_int_equal(tool_run("status --ready --json"), 1);
+	assert_string_equal(tool_json_at("exit"), "1");
+	stats_health_set(tool.page, STATS_HEALTH_STOPPING, false);
+	stats_health_set(tool.page, STATS_HEALTH_HOST_OFFLINE, true); /* engines are served */
+	assert_int_equal(tool_run("status --ready"), 0);
+	forget(fd, "kvtier.sock");
+}
+
+TEST_WITH(ready_needs_the_socket_of_every_tenant, tool_set_up, tool_tear_down)
+{
+	const int fd = listen_beside("kvtier.sock"), other = listen_beside("acme.sock");
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/acme.sock", tool.dir);
+	stats_text_set(tool.page->sockets[1], STATS_TEXT_BYTES, path);
+	assert_int_equal(tool_run("status --ready"), 0);
+	forget(other, "acme.sock");
+	assert_int_equal(tool_run("status --ready"), 3);
+	tool_says("/acme.sock: No such file");
+	forget(fd, "kvtier.sock");
+}
+
+TEST_WITH(a_socket_where_nobody_accepts_is_not_ready, tool_set_up, tool_tear_down)
+{
+	const int fd = listen_beside("kvtier.sock"); /* a backlog of a few */
+	int waiting[64], n = 0;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/kvtier.sock", tool.dir);
+	do
+		waiting[n] = packet_dial(path, 1);
+	while (waiting[n] >= 0 && ++n < 64);
+	assert_in_range(n, 1, 63);
+	assert_int_equal(tool_run("status --ready"), 3);
+	tool_says("engines wait there, and are not accepted");
+	while (n-- > 0)
+		(void)close(waiting[n]);
+	forget(fd, "kvtier.sock");
+}
+
+TEST_WITH(live_is_a_daemon_that_starts_or_moves, tool_set_up, tool_tear_down)
+{
+	pid_t child;
+
+	assert_int_equal(tool_run("status --live"), 0);
+	assert_string_equal(tool.output, "live: the daemon moves\n");
+	stats_health_set(tool.page, STATS_HEALTH_HOST_OFFLINE, true);
+	assert_int_equal(tool_run("status --live"), 0);
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, true);
+	tool.silent_ns = 60 * 1000000000ull;
+	assert_int_equal(tool_run("status --live --json"), 0);
+	assert_string_equal(tool.output, "{\"live\":true}\n");
+	assert_int_equal(tool_run("status"), 4);
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
+	assert_int_equal(tool_run("status --live"), 2);
+	tool_says("not live: silent: ");
+	tool.silent_ns = 0;
+	child = tool_child();
+	tool_child_stops(child);
+	assert_int_equal(tool_run("status --live"), 2);
+	tool_says("not live: stopped: ");
+	tool_child_ends(child);
+	assert_int_equal(tool_run("status --live --json"), 2);
+	assert_string_equal(tool_json_at("exit"), "2");
+	assert_int_equal(tool_run("status --live --ready"), 64);
+}
+
 TEST_WITH(no_daemon_is_3, tool_set_up, tool_tear_down)
 {
 	stats_close(tool.page, tool.path);
@@ -316,17 +418,11 @@ TEST_WITH(a_page_that_tells_nothing_and_a_socket_that_answers, tool_set_up, tool
 static int run_as_nobody(const char *arguments)
 {
 	char command[1024];
-	size_t n;
-	FILE *pipe;
 
 	snprintf(command, sizeof(command),
 		 "setpriv --reuid 65534 --clear-groups %s --socket %s/kvtier.sock %s 2>&1",
 		 tool.program, tool.dir, arguments);
-	pipe = popen(command, "r");
-	assert_non_null(pipe);
-	n = fread(tool.output, 1, sizeof(tool.output) - 1, pipe);
-	tool.output[n] = '\0';
-	return WEXITSTATUS(pclose(pipe));
+	return tool_command(command);
 }
 
 TEST_WITH(another_user_is_told_of_permission, tool_set_up, tool_tear_down)
