@@ -12,6 +12,7 @@
 #? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures
 #? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
 #? make wheel       build/kvtier-*.whl: what pip installs, with library, daemon and kvtierctl in it
+#? make deb         build/deb/*.deb: Debian packages of daemon, kvtierctl, library and Python
 #? make test-packages  installs them as a newcomer does, and has an engine store and hit
 #? make install     below DESTDIR and PREFIX (/usr/local); make uninstall: takes it away again
 #? Others: make lint deps clean
@@ -30,7 +31,7 @@ CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Werror
 SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLCF   := -I. -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC \
-	   -ffp-contract=off -fvisibility=hidden -MMD -MP $(CFLAGS) $(SANFLAG)
+	   -ffp-contract=off -fvisibility=hidden -MMD -MP $(CPPFLAGS) $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := $(if $(STATIC),-Wl$(comma)-Bstatic) -lssl -lcrypto -lxxhash -llz4 -lnuma -ljson-c \
 	   -luring -lhiredis $(if $(STATIC),-Wl$(comma)-Bdynamic) -lpthread -lcmocka -lm
@@ -141,7 +142,7 @@ demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 wheel: deps
 test-packages: wheel
-test-all test-engines test-packages test-upgrade soak check-gpu gpu-bundle fuzz lint deps wheel:
+test-all test-engines test-packages test-upgrade soak check-gpu gpu-bundle fuzz lint deps wheel deb:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
@@ -149,5 +150,5 @@ clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines test-packages \
-	test-upgrade check-gpu gpu-bundle fuzz lint deps wheel install uninstall clean FORCE
+	test-upgrade check-gpu gpu-bundle fuzz lint deps wheel deb install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

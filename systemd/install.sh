@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# install.sh - puts the programs and files built in BUILD below DESTDIR and PREFIX (`make install`).
+# install.sh - puts the programs and files built in BUILD below DESTDIR and PREFIX (`make install`);
+# the library into LIBDIR there, units into UNITDIR below DESTDIR.
 # `install.sh uninstall` removes each of them, and the directories that are empty then.
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build}" "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${VERSION:?run make install}"
+: "${LIBDIR:=lib}" "${UNITDIR:=$PREFIX/lib/systemd/system}"
 # For DESTDIR a package's own scripts tell systemd.
 of_this_machine() { [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
 if [ "${1:-}" = uninstall ]; then
@@ -30,15 +32,15 @@ python=python3
 	python=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
 python=$dest/lib/$python/dist-packages/kvtier
 
-install -d "$dest/bin" "$dest/include" "$dest/lib/pkgconfig" "$dest/lib/systemd/system" \
+install -d "$dest/bin" "$dest/include" "$dest/$LIBDIR/pkgconfig" "$DESTDIR$UNITDIR" \
 	"$dest/lib/sysusers.d" "$dest/lib/tmpfiles.d" "$dest/share/doc/kvtier" \
 	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
-install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/lib"
-ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
+install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/$LIBDIR"
+ln -sf libkvtier.so.0 "$dest/$LIBDIR/libkvtier.so"
 install -m 644 client/kvtier.h "$dest/include"
-sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in \
-	>"$dest/lib/pkgconfig/kvtier.pc"
+sed "s|@PREFIX@|$PREFIX|; s|@LIBDIR@|$LIBDIR|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in \
+	>"$dest/$LIBDIR/pkgconfig/kvtier.pc"
 for page in client/man/kvtier.3 "$BUILD/kvtierctl.1" "$BUILD/kvtierd.8"; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
@@ -47,9 +49,9 @@ install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
 install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
 for unit in kvtierd kvtier-exporter; do
 	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/$unit.service \
-		>"$dest/lib/systemd/system/$unit.service"
+		>"$DESTDIR$UNITDIR/$unit.service"
 done
-install -m 644 systemd/kvtierd.socket systemd/kvtierd@.socket "$dest/lib/systemd/system"
+install -m 644 systemd/kvtierd.socket systemd/kvtierd@.socket "$DESTDIR$UNITDIR"
 install -m 644 systemd/no-network.conf "$dest/share/doc/kvtier"
 for kind in sysusers tmpfiles; do
 	install -m 644 systemd/kvtier.$kind "$dest/lib/$kind.d/kvtier.conf"
