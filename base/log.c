@@ -2,13 +2,14 @@
 /*
  * log.c - one line, one write(2), on standard error.
  *
- * Level and style are static variables, which are set once, before there are threads. Messages come
- * from any depth of the program, from the threads of tiers, and from before there is a struct
+ * Level and style are static variables; the style is set once, before there are threads. Messages
+ * come from any depth of the program, from the threads of tiers, and from before there is a struct
  * kvtierd; a logger would have to be passed through every call.
  */
 #include "log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 #include "clock.h"
 
 static struct {
-	enum log_level level;
+	_Atomic enum log_level level;
 	bool journal; /* <N> prefixes, no time */
 } style = { LOG_LEVEL_INFO, false };
 
@@ -36,12 +37,17 @@ static const struct {
 
 bool log_shows(enum log_level level)
 {
-	return level <= style.level;
+	return level <= atomic_load_explicit(&style.level, memory_order_relaxed);
+}
+
+void log_set_level(enum log_level level)
+{
+	atomic_store_explicit(&style.level, level, memory_order_relaxed);
 }
 
 void log_open(enum log_level level)
 {
-	style.level = level;
+	log_set_level(level);
 	style.journal = getenv("JOURNAL_STREAM") != NULL;
 }
 

@@ -21,6 +21,7 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_D
 
 /* Call it before the first thread starts. Until then the level is info, and lines have the time. */
 void log_open(enum log_level level);
+void log_set_level(enum log_level level);
 bool log_shows(enum log_level level); /* messages of this level are written */
 
 /*

@@ -7,9 +7,12 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 /* The name is a path, or an abstract name, which is written with '@' for its leading NUL and whose
  * end is given by its length. */
@@ -94,4 +97,13 @@ int notify_send(const struct notify *notify, const char *lines)
 		   (const struct sockaddr *)&notify->to, notify->length) < 0)
 		return -errno;
 	return 0;
+}
+
+int notify_reloading(const struct notify *notify)
+{
+	char lines[64];
+
+	snprintf(lines, sizeof(lines), "RELOADING=1\nMONOTONIC_USEC=%llu",
+		 (unsigned long long)(clock_ns() / 1000));
+	return notify_send(notify, lines);
 }

@@ -27,5 +27,7 @@ void notify_close(struct notify *notify);
 /* Sends lines such as "READY=1\nSTATUS=serving", "WATCHDOG=1", "STOPPING=1". Never blocks. 0 or
  * -errno, which is for the log only. */
 int notify_send(const struct notify *notify, const char *lines);
+/* Says that a reload begins. READY=1 says that it has ended. */
+int notify_reloading(const struct notify *notify);
 
 #endif

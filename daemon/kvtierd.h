@@ -28,11 +28,13 @@ struct server; /* conn/server.c: the listening socket and the table of connectio
 struct ops;    /* op/op.c: ops and the blocks of them in flight */
 struct ctl;    /* admin/ctl.c: the admin socket */
 struct files;  /* admin/files.c: watches the daemon's own files */
+struct reload; /* admin/reload.c: reads the configuration again */
 struct purge;  /* move/purge.c: removes all blocks of a tenant */
 struct verify; /* verify/verify.c: reads all blocks back */
 
 struct kvtierd {
-	const struct config *config; /* it does not change after the start */
+	/* only admin/reload.c changes it, and only the values that tbl_config.h marks RELOAD */
+	const struct config *config;
 	struct loop *loop;
 	/* the mapped page, which only the core thread writes */
 	struct stats *stats;
@@ -43,6 +45,7 @@ struct kvtierd {
 	struct server *server;  /* conn; also admin, which lists the connections */
 	struct ctl *ctl;        /* admin */
 	struct files *files;    /* admin */
+	struct reload *reload;  /* admin. NULL: the daemon is still starting */
 	struct purge *purge;    /* move; also admin */
 	struct verify *verify;  /* admin. NULL: no check runs */
 };

@@ -40,6 +40,7 @@
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/files.h"
 #include "daemon/admin/gauges.h"
+#include "daemon/admin/reload.h"
 #include "kvtierd.h"
 #include "tiers/host/host.h"
 #include "base/log.h"
@@ -78,7 +79,10 @@ struct program {
 	uint64_t drain_until_ns, io_until_ns, watchdog_due_ns;
 	uint32_t drains; /* of tiers, begun and not ended */
 	bool stopping, tiers_drained, ended;
-	int status; /* of the exit */
+	bool told_to_stop; /* by a signal */
+	bool reload_due;   /* a SIGHUP came before engines were served */
+	const char *path;  /* of the configuration; NULL: the defaults */
+	int status;        /* of the exit */
 	struct cuda_search *search;
 	char text[512];
 };
@@ -120,10 +124,11 @@ static void drain_tiers(struct program *p)
 	outbox_drain(p->d.tables.outbox, on_tier_drained, p);
 }
 
-/* Whether helpers close what came from clients, or look at a path. Either may block. */
+/* Whether helpers close what came from clients, look at a path, or read the configuration. Each may
+ * block. */
 static bool closing(const struct kvtierd *d)
 {
-	return server_busy(d->server) || files_busy(d->files);
+	return server_busy(d->server) || files_busy(d->files) || reload_busy(d->reload);
 }
 
 /* Looks whether the stop is complete. When the tiers are drained, a disk may still have I/O. A
@@ -162,24 +167,44 @@ static void begin_stop(struct program *p)
 	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
 }
 
+static _Noreturn void leave(struct program *p, int status)
+{
+	if (p->d.server)
+		server_shutdown(p->d.server);
+	ctl_shutdown(p->d.ctl);
+	stats_close(p->d.stats, p->config.stats_path);
+	_exit(status);
+}
+
 /* Signals that other daemons take for an order. By default they would end this one at once, without
  * writing memory to NVMe. */
-static const int ignored[] = { SIGHUP, SIGUSR1, SIGUSR2 };
+static const int ignored[] = { SIGUSR1, SIGUSR2 };
 
 static bool is_ignored(uint32_t number)
 {
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
 		if ((uint32_t)ignored[i] != number)
 			continue;
-		log_warning("signal",
-			    "signal %u (%s) is ignored: nothing is reloaded or reopened by it; "
-			    "restart kvtierd for another configuration",
-			    number, strsignal((int)number));
+		log_warning(
+			"signal",
+			"signal %u (%s) is ignored: nothing is reopened by it; SIGHUP reads the "
+			"configuration again",
+			number, strsignal((int)number));
 		return true;
 	}
 	return false;
 }
 
+static void on_hangup(struct program *p)
+{
+	if (p->stopping)
+		return;
+	p->reload_due = !p->d.reload;
+	if (p->d.reload)
+		(void)reload_begin(p->d.reload);
+}
+
+/* The second signal that asks for a stop ends the daemon without the first one's work. */
 static void on_signal(struct loop_watch *watch, uint32_t events)
 {
 	struct program *p = container_of(watch, struct program, signals);
@@ -187,10 +212,22 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 
 	(void)events;
 	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) ||
-	    is_ignored(info.ssi_signo) || p->stopping)
+	    is_ignored(info.ssi_signo))
 		return;
-	log_info("signal", "signal %u: stopping", info.ssi_signo);
-	begin_stop(p);
+	if (info.ssi_signo == SIGHUP) {
+		on_hangup(p);
+	} else if (p->told_to_stop) {
+		log_warning("stop",
+			    "signal %u, the second one: ending at once; what was not "
+			    "written is lost",
+			    info.ssi_signo);
+		leave(p, EXIT_FAILURE);
+	} else {
+		p->told_to_stop = true;
+		log_info("signal", "signal %u: stopping", info.ssi_signo);
+		if (!p->stopping)
+			begin_stop(p);
+	}
 }
 
 /* Stops, because only a new process can do what is needed. */
@@ -531,6 +568,7 @@ static int open_signals(struct program *p)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGQUIT);
+	sigaddset(&set, SIGHUP);
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
 		sigaddset(&set, ignored[i]);
 	sigprocmask(SIG_BLOCK, &set, NULL);
@@ -602,7 +640,7 @@ CLOSE(pump, op_pump_stop(p->d.ops))
 CLOSE(nvme, nvme_down(&p->d))
 CLOSE(redis, redis_down(&p->d))
 CLOSE(ctl, ctl_close(p->d.ctl))
-CLOSE(server, (files_close(p->d.files), server_close(p->d.server)))
+CLOSE(server, (reload_close(p->d.reload), files_close(p->d.files), server_close(p->d.server)))
 
 static const struct module {
 	/* 0 or -errno; NULL: serve() opens it, when all records are found */
@@ -690,15 +728,6 @@ static void say_ready(struct program *p)
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
 
-static _Noreturn void leave(struct program *p, int status)
-{
-	if (p->d.server)
-		server_shutdown(p->d.server);
-	ctl_shutdown(p->d.ctl);
-	stats_close(p->d.stats, p->config.stats_path);
-	_exit(status);
-}
-
 /* When the time for a stop is over, workers or a device may still have jobs, and so they may after
  * a start that failed. Closing under a job would be worse than an abrupt end. Acknowledged blocks
  * are safe either way. */
@@ -745,10 +774,14 @@ static int serve(struct program *p)
 	if (r)
 		return r;
 	r = p->stopping ? 0 : files_open(d, &d->files);
+	if (r == 0 && !p->stopping)
+		r = reload_open(d, &p->config, p->path, &p->notify, &d->reload);
 	if (r)
 		return fail(p, r, "out of memory or threads for a look at own files");
 	if (!p->stopping)
 		say_ready(p);
+	if (p->reload_due && d->reload)
+		(void)reload_begin(d->reload);
 	if (!p->ended) /* a signal came while records were being found */
 		r = loop_run(d->loop);
 	return r ? fail(p, r, "the event loop failed: %s", strerror(-r)) : 0;
@@ -862,7 +895,7 @@ static int parse_command_line(int argc, char **argv, struct command_line *ret)
  * on. */
 static int configure(struct program *p, const struct command_line *a)
 {
-	static struct config_faults faults;
+	static struct config_notes faults;
 	int r = config_load(a->config, &p->config, &faults);
 
 	if (r == 0)
@@ -891,6 +924,7 @@ int main(int argc, char **argv)
 		return r >= 0 ? r : EXIT_FAILURE;
 	}
 	p->lock_fd = p->signals.fd = p->notify.fd = -1;
+	p->path = a.config;
 	if (a.man)
 		config_print_man(stdout);
 	if (a.example)

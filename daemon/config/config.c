@@ -33,14 +33,14 @@ enum { LINE_BYTES = 1024 };
 struct reader {
 	FILE *in;
 	struct config *config;
-	struct config_faults *faults;
+	struct config_notes *faults;
 	char section[64];        /* of the line; "": no section has begun */
 	bool skips;              /* its keys, since it was reported already */
 	unsigned line;           /* its number */
 	bool wrong[CONFIG_ROWS]; /* [first row of a section]: a line of it is wrong */
 };
 
-#define fail(r, line, ...) config_fault((r)->faults, (r)->config->file, line, __VA_ARGS__)
+#define fail(r, line, ...) config_note((r)->faults, (r)->config->file, line, __VA_ARGS__)
 
 /* The place of the first row of a section; CONFIG_ROWS: there is no such section. */
 static size_t section_row(const char *section)
@@ -52,16 +52,16 @@ static size_t section_row(const char *section)
 	return i;
 }
 
-void config_fault(struct config_faults *faults, const char *file, unsigned line, const char *format,
-		  ...)
+void config_note(struct config_notes *faults, const char *file, unsigned line, const char *format,
+		 ...)
 {
 	char *at = faults->text + faults->used;
-	const size_t room = CONFIG_FAULT_BYTES;
+	const size_t room = CONFIG_NOTE_BYTES;
 	va_list args;
 	int n;
 
-	if (faults->n++ >= CONFIG_FAULTS_MOST) {
-		snprintf(at, room, "\nand %u more", faults->n - CONFIG_FAULTS_MOST);
+	if (faults->n++ >= CONFIG_NOTES_MOST) {
+		snprintf(at, room, "\nand %u more", faults->n - CONFIG_NOTES_MOST);
 		return;
 	}
 	n = snprintf(at, room, faults->n > 1 ? "\n" : "");
@@ -546,7 +546,7 @@ static void check_together(struct reader *r)
 			checks[i].check(r);
 }
 
-int config_parse(FILE *in, const char *name, struct config *ret, struct config_faults *faults)
+int config_parse(FILE *in, const char *name, struct config *ret, struct config_notes *faults)
 {
 	char line[LINE_BYTES];
 	struct config config;
@@ -563,7 +563,7 @@ int config_parse(FILE *in, const char *name, struct config *ret, struct config_f
 		const int error = errno != 0 ? errno : EIO;
 
 		memset(faults, 0, sizeof(*faults));
-		config_fault(faults, name, 0, "%s", strerror(error));
+		config_note(faults, name, 0, "%s", strerror(error));
 		return -error;
 	}
 	check_together(&r);
@@ -593,7 +593,7 @@ static int open_regular(const char *path, FILE **ret)
 	return r;
 }
 
-int config_load(const char *path, struct config *ret, struct config_faults *faults)
+int config_load(const char *path, struct config *ret, struct config_notes *faults)
 {
 	FILE *in = NULL;
 	int r;
@@ -603,9 +603,9 @@ int config_load(const char *path, struct config *ret, struct config_faults *faul
 	r = open_regular(path, &in);
 	if (r) {
 		memset(faults, 0, sizeof(*faults));
-		config_fault(faults, path, 0, "%s",
-			     r == -EPERM ? "is no regular file, or may not be opened" :
-					   strerror(-r));
+		config_note(faults, path, 0, "%s",
+			    r == -EPERM ? "is no regular file, or may not be opened" :
+					  strerror(-r));
 		return r;
 	}
 	r = config_parse(in, path, ret, faults);

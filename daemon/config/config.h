@@ -24,8 +24,8 @@
  *	HOSTS   names, .domains, addresses, networks as 10.0.0.0/8, blanks between      char [2048]
  *	MODE    octal permissions                                                       uint32_t
  *
- * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards.
- * config_place.h has the latter two.
+ * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards,
+ * but for fields that a reload applies. config_place.h has the latter two.
  */
 #ifndef KVTIER_CONFIG_H
 #define KVTIER_CONFIG_H
@@ -59,11 +59,11 @@ enum {
 	CONFIG_ARENA_BLOCKS = 16384,  /* blocks in all ops of a connection, 76 bytes each */
 	CONFIG_REDIS_CONNECTIONS = 4, /* to each endpoint */
 	CONFIG_HINTS_TTL_S = 86400,   /* the longest ttl, and that of a pin without one */
-	CONFIG_FAULTS_MOST = 20,      /* mistakes that are told in full */
-	CONFIG_FAULT_BYTES = 768,     /* one of them */
+	CONFIG_NOTES_MOST = 20,       /* sentences that are told in full */
+	CONFIG_NOTE_BYTES = 768,      /* one of them */
 };
 
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_ROW_##section##_##key,
+#define CONFIG(section, key, ...) CONFIG_ROW_##section##_##key,
 enum config_row_index {
 #include "tbl_config.h"
 	CONFIG_ROWS
@@ -128,7 +128,7 @@ struct config_socket {
 };
 
 struct config {
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_FIELD_##TYPE(section##_##key)
+#define CONFIG(section, key, TYPE, ...) CONFIG_FIELD_##TYPE(section##_##key)
 #define SOCKET(...)
 #include "tbl_config.h"
 	/* [socket] comes first. Each socket has another tenant, whose number is its place here. */
@@ -142,27 +142,27 @@ struct config {
 	unsigned line_of[CONFIG_SOCKETS_MAX][CONFIG_ROWS];
 };
 
-/* The mistakes of a file. */
-struct config_faults {
+/* Sentences about a file: its mistakes, or what a reload made of it. */
+struct config_notes {
 	uint32_t n;
 	size_t used; /* of text */
-	/* a line for each of the first CONFIG_FAULTS_MOST, with the file and its line, the key, the
-	 * error and the allowed values; then how many more there are */
-	char text[(CONFIG_FAULTS_MOST + 1) * CONFIG_FAULT_BYTES];
+	/* a line for each of the first CONFIG_NOTES_MOST, a mistake with the file and its line, the
+	 * key, the error and the allowed values; then how many more there are */
+	char text[(CONFIG_NOTES_MOST + 1) * CONFIG_NOTE_BYTES];
 };
 
-/* Adds a mistake. line 0: no line made it; file NULL: nor did a file. */
-void config_fault(struct config_faults *faults, const char *file, unsigned line, const char *format,
-		  ...) __attribute__((format(printf, 4, 5)));
+/* Adds a sentence. line 0: no line is meant; file NULL: nor is a file. */
+void config_note(struct config_notes *faults, const char *file, unsigned line, const char *format,
+		 ...) __attribute__((format(printf, 4, 5)));
 
 /* Takes the defaults, and what the file says over them. path NULL: the defaults alone. 0, or
  * -errno with all mistakes in *faults, which is cleared first. -EINVAL: the file says something
  * wrong; another error: it could not be read. *ret is written on success only, and then has `path`
  * as its file. One thread at a time. */
-int config_load(const char *path, struct config *ret, struct config_faults *faults);
+int config_load(const char *path, struct config *ret, struct config_notes *faults);
 
 /* The same of a file that is open; messages call it `name`. */
-int config_parse(FILE *in, const char *name, struct config *ret, struct config_faults *faults);
+int config_parse(FILE *in, const char *name, struct config *ret, struct config_notes *faults);
 
 /* [host], in the form that the host tier takes. */
 void config_host(const struct config *config, struct tier_conf *ret);

@@ -84,12 +84,12 @@ static int derive_socket(char path[CONFIG_PATH_BYTES], const char *dir, const ch
 }
 
 /* Adds a mistake of this key, in its line if the file gave it. Its value is `error`. */
-#define fail(config, faults, error, socket, row, ...)                                   \
-	(config_fault((faults), (config)->line_of[socket][row] ? (config)->file : NULL, \
-		      (config)->line_of[socket][row], __VA_ARGS__),                     \
+#define fail(config, faults, error, socket, row, ...)                                  \
+	(config_note((faults), (config)->line_of[socket][row] ? (config)->file : NULL, \
+		     (config)->line_of[socket][row], __VA_ARGS__),                     \
 	 (error))
 
-static int too_long(const struct config *config, struct config_faults *faults, const char *path)
+static int too_long(const struct config *config, struct config_notes *faults, const char *path)
 {
 	return fail(config, faults, -ENAMETOOLONG, 0, CONFIG_ROW_daemon_runtime_dir,
 		    "%s: a socket's path may have %d bytes at most; set [socket] path or [daemon] "
@@ -107,7 +107,7 @@ static bool path_taken(const struct config *config, uint32_t socket)
 	return strcmp(path, config->admin_path) == 0;
 }
 
-static int derive_a_socket(struct config *config, uint32_t i, struct config_faults *faults)
+static int derive_a_socket(struct config *config, uint32_t i, struct config_notes *faults)
 {
 	struct config_socket *s = &config->sockets[i];
 	char name[CONFIG_NAME_BYTES + 16] = RUNTIME_DIR_SOCKET;
@@ -123,7 +123,7 @@ static int derive_a_socket(struct config *config, uint32_t i, struct config_faul
 	return 0;
 }
 
-static int derive_directories(struct config *config, struct config_faults *faults)
+static int derive_directories(struct config *config, struct config_notes *faults)
 {
 	if (derive_runtime_dir(config->daemon_runtime_dir) < 0 ||
 	    path_set(config->stats_path, "%s/stats", config->daemon_runtime_dir) < 0)
@@ -145,7 +145,7 @@ static int derive_directories(struct config *config, struct config_faults *fault
 	return 0;
 }
 
-int config_derive(struct config *config, struct config_faults *faults)
+int config_derive(struct config *config, struct config_notes *faults)
 {
 	int r = derive_directories(config, faults);
 

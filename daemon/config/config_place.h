@@ -13,7 +13,7 @@
 /* Fills in paths that were left empty, from the environment. It changes nothing on disk. 0, or the
  * first error, with all mistakes added to *faults: -ENAMETOOLONG: a path does not fit; -ENOENT: the
  * environment names no directory; -EINVAL: two sockets have one path. */
-int config_derive(struct config *config, struct config_faults *faults);
+int config_derive(struct config *config, struct config_notes *faults);
 
 /* Makes runtime_dir and state_dir (0700) and their parents, if they are absent. -EPERM: one is
  * there and is no directory of this user, or others can write to it. */

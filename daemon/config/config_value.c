@@ -18,14 +18,21 @@
 #include "base/text.h"
 #include "tiers/redis/redis_hosts.h"
 
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) \
-	{ #section, #key,  CONFIG_TYPE_##TYPE,                  \
-	  dflt,     min,   max,                                 \
-	  unit,     prose, offsetof(struct config, section##_##key) },
-#define SOCKET(key, TYPE, dflt, min, max, unit, prose) \
-	{ "socket", #key,  CONFIG_TYPE_##TYPE,         \
-	  dflt,     min,   max,                        \
-	  unit,     prose, offsetof(struct config, sockets[0].key) },
+enum { START, RELOAD }; /* the column `when` */
+#define ROW(section, key, TYPE, dflt, min, max, unit, when, prose, member) \
+	{ section,                                                         \
+	  key,                                                             \
+	  CONFIG_TYPE_##TYPE,                                              \
+	  dflt,                                                            \
+	  min,                                                             \
+	  max,                                                             \
+	  (when) == RELOAD,                                                \
+	  unit,                                                            \
+	  prose,                                                           \
+	  offsetof(struct config, member),                                 \
+	  sizeof(((struct config *)0)->member) },
+#define CONFIG(section, key, ...) ROW(#section, #key, __VA_ARGS__, section##_##key)
+#define SOCKET(key, ...)          ROW("socket", #key, __VA_ARGS__, sockets[0].key)
 const struct config_row config_rows[CONFIG_ROWS] = {
 #include "tbl_config.h"
 };
@@ -681,8 +688,8 @@ void config_print_help(FILE *out)
 
 		if (first_of_section(i))
 			fprintf(out, "\n  [%s]\n", row->section);
-		fprintf(out, "    %s = %s    (%s)\n", row->key, row->dflt,
-			config_range(row, range, sizeof(range)));
+		fprintf(out, "    %s = %s    (%s%s)\n", row->key, row->dflt,
+			config_range(row, range, sizeof(range)), row->reload ? "; reload" : "");
 		text_wrap(out, row->prose, 0, 8, TEXT_WIDTH);
 	}
 }
@@ -708,8 +715,9 @@ void config_print_example(FILE *out)
 	print_comment(
 		"kvtierd.conf - every key of kvtierd with its default. Take the # from in front of "
 		"a key, and give it another value. kvtierd --config FILE --check-config names "
-		"each mistake. Sizes have units K M G T; times us ms s, and s m h d. Made by "
-		"kvtierd --example-config.",
+		"each mistake. Sizes have units K M G T; times us ms s, and s m h d. A reload "
+		"(systemctl reload kvtierd, kvtierctl config reload) applies the keys that say so; "
+		"the others need a restart. Made by kvtierd --example-config.",
 		out);
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const struct config_row *row = &config_rows[i];
@@ -718,8 +726,10 @@ void config_print_example(FILE *out)
 		if (first_of_section(i))
 			fprintf(out, "[%s]\n\n", row->section);
 		print_comment(row->prose, out);
-		fprintf(out, "# Allowed: %s\n#%s =%s%s\n", config_range(row, range, sizeof(range)),
-			row->key, row->dflt[0] == '\0' ? "" : " ", row->dflt);
+		fprintf(out, "# Allowed: %s%s\n#%s =%s%s\n",
+			config_range(row, range, sizeof(range)),
+			row->reload ? "\n# A reload applies it." : "", row->key,
+			row->dflt[0] == '\0' ? "" : " ", row->dflt);
 	}
 }
 
@@ -736,8 +746,9 @@ void config_print_man(FILE *out)
 		fprintf(out, ".It Ic %s No = Ar %s\n", row->key,
 			row->dflt[0] == '\0' ? "\\&" : row->dflt);
 		/* a line that begins with . or ' would be a request */
-		fprintf(out, "\\&%s\n.br\nAllowed: %s\n", row->prose,
-			config_range(row, range, sizeof(range)));
+		fprintf(out, "\\&%s\n.br\nAllowed: %s%s\n", row->prose,
+			config_range(row, range, sizeof(range)),
+			row->reload ? ".\nA reload applies it." : "");
 	}
 	fprintf(out, ".El\n");
 }

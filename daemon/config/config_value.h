@@ -31,9 +31,10 @@ struct config_row {
 	enum config_type type;
 	const char *dflt;
 	int64_t min, max;
+	bool reload; /* a reload applies it */
 	const char *unit;
 	const char *prose;
-	size_t offset; /* of the field in struct config */
+	size_t offset, bytes; /* of the field in struct config */
 };
 
 extern const struct config_row config_rows[CONFIG_ROWS];

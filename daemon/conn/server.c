@@ -83,8 +83,8 @@ struct server {
 	struct loop_poller reaper;
 	struct loop_timer resume; /* listening again after running out of fds */
 	struct quota *quota;
-	uint32_t max, per_uid; /* connections */
-	struct owner *owners;  /* max_clients of them, for tell_hog() */
+	uint32_t max;         /* connections */
+	struct owner *owners; /* max_clients of them, for tell_hog() */
 	/* when a client was refused for want of a slot last; 0: never */
 	uint64_t refused_ns;
 	uint32_t next_id;
@@ -127,6 +127,14 @@ static struct conn *oldest(const struct server *s, const struct peer *peer, cons
 	return NULL;
 }
 
+/* How many connections one user may have. */
+static uint32_t per_uid(const struct server *s)
+{
+	const uint32_t most = s->front.d->config->socket_max_clients_per_uid;
+
+	return most == 0 ? s->max - s->max / 4 : most < s->max ? most : s->max;
+}
+
 /* False: `why` says why not, and *ret_victim is a connection without a HELLO that may be ended for
  * it, or NULL. */
 static bool may_connect(const struct server *s, uint32_t tenant, const struct ucred *of,
@@ -135,25 +143,26 @@ static bool may_connect(const struct server *s, uint32_t tenant, const struct uc
 	const struct peer *peer = find_peer(s, tenant, of);
 	/* the daemon's own user counts as root */
 	const bool root = of->uid == 0 || of->uid == geteuid(), divided = s->max >= RESERVE_FROM;
+	const uint32_t most = per_uid(s);
 	uint32_t all = 0, of_uid = 0;
 
 	for (const struct conn *c = s->conns; c; c = c->next) {
 		all++;
 		of_uid += c->uid == of->uid;
 	}
-	if (of_uid >= s->per_uid && s->per_uid < s->max) {
+	if (of_uid >= most && most < s->max) {
 		*ret_victim = oldest(s, NULL, &of->uid, NULL);
 		snprintf(why, n,
 			 "user %u has %u connections, as many as [socket] max_clients_per_uid "
 			 "allows one user of the %u: close some, or raise it",
 			 (unsigned)of->uid, of_uid, s->max);
-	} else if (divided && peer && !quota_of_free(peer->n_clients, 1, s->per_uid - of_uid)) {
+	} else if (divided && peer && !quota_of_free(peer->n_clients, 1, most - of_uid)) {
 		*ret_victim = oldest(s, peer, NULL, NULL);
 		snprintf(why, n,
 			 "this process has %u connections, and %u of the %u that a user may have "
 			 "are left for others: use one client for all threads, or raise [socket] "
 			 "max_clients_per_uid",
-			 peer->n_clients, s->per_uid - of_uid, s->per_uid);
+			 peer->n_clients, most - of_uid, most);
 	} else if (all >= s->max) {
 		*ret_victim = oldest(s, NULL, NULL, NULL);
 		snprintf(why, n,
@@ -215,7 +224,7 @@ static void tell_hog(const struct server *s, char *text, size_t size)
 	snprintf(text, size,
 		 "%u of %u connections are taken, %u of them by user %u, of those %u by process "
 		 "%ld; a user may have %u",
-		 n, s->max, most_of_uid, (unsigned)hog.uid, most_of_pid, (long)hog.pid, s->per_uid);
+		 n, s->max, most_of_uid, (unsigned)hog.uid, most_of_pid, (long)hog.pid, per_uid(s));
 }
 
 /* --- refusals, for people --- */
@@ -631,11 +640,6 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	set_quota(d);
 	s->quota = &d->quota;
 	s->max = d->config->socket_max_clients;
-	s->per_uid = d->config->socket_max_clients_per_uid;
-	if (s->per_uid == 0)
-		s->per_uid = s->max - s->max / 4;
-	if (s->per_uid > s->max)
-		s->per_uid = s->max;
 	for (uint32_t i = 0; i < REFUSED_MAX; i++) {
 		s->closings[i] = (struct closing){
 			.work = { .run = close_one, .done = on_closed },

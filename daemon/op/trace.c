@@ -44,7 +44,6 @@ struct trace {
 struct traces {
 	/* records that were ever used; ops that ended so far */
 	uint32_t high, n_ended;
-	bool debug;         /* steps are logged */
 	struct trace *free; /* and all of the pool from `high` on, which is untouched */
 	struct trace *ended[TRACE_ENDED]; /* oldest at n_ended % TRACE_ENDED */
 	uint32_t n_slow, floor_us;        /* a quicker op is none of them... */
@@ -60,7 +59,6 @@ int traces_open(uint32_t max_ops, struct traces **ret)
 
 	if (!all)
 		return -ENOMEM;
-	all->debug = log_shows(LOG_LEVEL_DEBUG);
 	for (uint32_t i = 0; i < TRACE_SLOW; i++)
 		all->slow[i] = &all->slow_pool[i];
 	*ret = all;
@@ -179,7 +177,7 @@ static void say(const struct op *op, uint32_t at, const char *step, int status)
 void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 {
 	add(op, (struct entry){ .at = at, .step = (uint8_t)step, .source = (uint8_t)source });
-	if (op->all->traces->debug)
+	if (log_shows(LOG_LEVEL_DEBUG))
 		say(op, at, step_rules[step].name, 0);
 }
 
@@ -193,7 +191,7 @@ void trace_wait(struct op *op, enum step wait)
 void trace_done(struct op *op, uint32_t at, int status)
 {
 	add(op, (struct entry){ .at = at, .step = DONE, .status = (int16_t)status });
-	if (op->all->traces->debug)
+	if (log_shows(LOG_LEVEL_DEBUG))
 		say(op, at, NULL, status);
 }
 

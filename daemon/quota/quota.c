@@ -36,6 +36,13 @@ void quota_add(struct quota *q, const char *name, uint32_t share, uint32_t prior
 	q->tenant[QUOTA_OTHERS].name = "(without a socket)";
 }
 
+void quota_change(struct quota *q, uint32_t tenant, uint32_t share, uint32_t priority)
+{
+	assert(tenant < q->n);
+	q->tenant[tenant].share = share;
+	q->tenant[tenant].priority = priority;
+}
+
 void quota_set(struct quota *q, enum quota_use use, uint64_t all, uint32_t percent)
 {
 	q->all[use] = all;

@@ -88,6 +88,7 @@ bool quota_may_take(const struct quota_account *account, const struct quota_acco
 
 /* Adds a tenant with a socket. name stays the caller's, and must live as long. */
 void quota_add(struct quota *quota, const char *name, uint32_t share, uint32_t priority);
+void quota_change(struct quota *quota, uint32_t tenant, uint32_t share, uint32_t priority);
 /* Sets how much there is of it, and how many per cent of that are guaranteed: the line's
  * percentage, or one of the configuration. */
 void quota_set(struct quota *quota, enum quota_use use, uint64_t all, uint32_t percent);

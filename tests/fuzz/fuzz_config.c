@@ -22,7 +22,7 @@ static void check_round_trip(const struct config *config)
 {
 	static char file[32768];
 	struct config again;
-	static struct config_faults faults;
+	static struct config_notes faults;
 	FILE *f = fmemopen(file, sizeof(file), "w");
 	int r;
 
@@ -74,7 +74,7 @@ static void check_endpoints(const char *endpoints)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static struct config_faults faults;
+	static struct config_notes faults;
 	struct config config;
 	FILE *in;
 	int r;

@@ -12,8 +12,8 @@
 #include "tests/lib/lib_scratch.h"
 #include "tests/lib/test.h"
 
-static struct config c;             /* the case's */
-static struct config_faults faults; /* of the last file */
+static struct config c;            /* the case's */
+static struct config_notes faults; /* of the last file */
 static char text[1024];
 
 static int parse(const char *file, struct config *ret)

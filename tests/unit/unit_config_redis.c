@@ -13,7 +13,7 @@
 
 static struct config c; /* the case's */
 static char config_message[1024];
-static struct config_faults faults;
+static struct config_notes faults;
 
 static int config_of(const char *file, struct config *ret)
 {

@@ -138,7 +138,7 @@ TEST(timer_that_sets_itself_starves_nobody)
 	loop_timer_unset(w.loop, &n.timer);
 }
 
-#define CONFIG(section, key, type, preset, min, max, unit, prose) \
+#define CONFIG(section, key, type, preset, min, max, ...) \
 	static const long long most_##section##_##key = (max);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-const-variable"

@@ -5,6 +5,7 @@
  * datagram socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.
  */
 
+#include "base/clock.h"
 #include "base/notify.h"
 #include "tests/lib/test.h"
 
@@ -137,4 +138,19 @@ TEST(nonsense_is_refused_and_harmless)
 		assert_int_equal(notify_open(&notify), -EINVAL);
 		notify_close(&notify);
 	}
+}
+
+TEST(a_reload_has_the_time_at_which_it_begins)
+{
+	const int fd = manager();
+	unsigned long long us = 0;
+	char got[128] = "";
+
+	assert_int_equal(notify_open(&notify), 0);
+	assert_int_equal(notify_reloading(&notify), 0);
+	assert_true(recv(fd, got, sizeof(got) - 1, MSG_DONTWAIT) > 0);
+	assert_int_equal(sscanf(got, "RELOADING=1\nMONOTONIC_USEC=%llu", &us), 1);
+	assert_true(us > 0 && us <= clock_ns() / 1000);
+	notify_close(&notify);
+	(void)close(fd);
 }

@@ -241,6 +241,22 @@ TEST(the_budget_goes_on_behind_a_restart)
 	assert_in_range(budget_takes(1000), 10, 18);
 }
 
+TEST(a_budget_that_changes_goes_on_with_what_was_left)
+{
+	kit_forget_log(&kit);
+	assert_int_equal(kit_format(&kit), 0);
+	assert_int_equal(budget_takes(0), 100); /* without one */
+	nvme_log_set_budget(kit.log, 24 * 200000);
+	assert_int_equal(nvme_log_budget_percent(kit.log), 100);
+	assert_in_range(budget_takes(100), 10, 18);
+	nvme_log_set_budget(kit.log, 24 * 400000); /* fills faster, from where it was */
+	assert_in_range(budget_takes(200), 0, 1);
+	kit.sim.time_ns += 3600ull * 1000000000;
+	assert_in_range(budget_takes(300), 20, 36);
+	nvme_log_set_budget(kit.log, 0);
+	assert_int_equal(kit_append(&kit, 400), 0);
+}
+
 TEST(purged_records_do_not_come_back)
 {
 	kit_store_range(&kit, 0, 12);

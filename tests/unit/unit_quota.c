@@ -147,6 +147,18 @@ TEST(a_share_is_kept_and_the_others_divide_a_quarter_while_active)
 	assert_int_equal(quota_limit(&q, QUOTA_host_bytes, 1), 1000);
 }
 
+TEST(a_share_that_changes_is_kept_at_once)
+{
+	struct quota q = three(30);
+
+	quota_take(&q, QUOTA_host_bytes, 1, 500);
+	assert_true(quota_allows(&q, QUOTA_host_bytes, 1));
+	quota_change(&q, 0, 60, 70);
+	assert_int_equal(quota_of_tenant(&q, QUOTA_host_bytes, 0), 600);
+	assert_false(quota_allows(&q, QUOTA_host_bytes, 1));
+	assert_int_equal(q.tenant[0].priority, 70);
+}
+
 TEST(what_is_guaranteed_to_others_is_left_to_them)
 {
 	struct quota q = three(0);

@@ -375,6 +375,18 @@ uint32_t nvme_budget_percent(const struct tier *base)
 	return logs ? percent / logs : 100;
 }
 
+void nvme_set_budget(struct tier *base, uint64_t bytes_per_day)
+{
+	struct nvme *t = nvme_of(base);
+
+	t->conf.write_budget_bytes_per_day = bytes_per_day;
+	for (uint32_t i = 0; i < t->n; i++) {
+		t->disks[i].budget_bytes_per_day = bytes_per_day / t->n;
+		if (t->disks[i].log)
+			nvme_log_set_budget(t->disks[i].log, t->disks[i].budget_bytes_per_day);
+	}
+}
+
 static void ended(void *arg, int status)
 {
 	together_end(arg, status);

@@ -95,6 +95,8 @@ bool nvme_answers(const struct tier *t);
 /* How much is left of the write budget's reserve: 0 to 100, the mean of all disks; 100: there is no
  * budget. */
 uint32_t nvme_budget_percent(const struct tier *t);
+/* Changes the write budget of all disks together; 0: no limit. */
+void nvme_set_budget(struct tier *t, uint64_t bytes_per_day);
 void nvme_status(const struct tier *t, struct nvme_tier_status *ret);
 /* false: there is no i-th disk */
 bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret);

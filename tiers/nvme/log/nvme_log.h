@@ -271,6 +271,8 @@ uint64_t nvme_log_spare(const struct nvme_log *log);
 
 /* Whether the write budget has so many bytes now. */
 bool nvme_log_affords(struct nvme_log *log, uint64_t bytes);
+/* Changes the write budget: what is left of it stays, and a new one begins full. */
+void nvme_log_set_budget(struct nvme_log *log, uint64_t bytes_per_day);
 /* The rest of the write budget's reserve: 0 to 100; 100 without a budget. */
 uint32_t nvme_log_budget_percent(const struct nvme_log *log);
 

@@ -247,6 +247,15 @@ bool nvme_log_affords(struct nvme_log *log, uint64_t bytes)
 	return nvme_budget_allows(log, bytes);
 }
 
+void nvme_log_set_budget(struct nvme_log *log, uint64_t bytes_per_day)
+{
+	if (!log->conf.write_budget_bytes_per_day)
+		log->tokens_ns = 0;
+	else
+		(void)nvme_budget_allows(log, 0); /* the level as of now */
+	log->conf.write_budget_bytes_per_day = bytes_per_day;
+}
+
 uint32_t nvme_log_budget_percent(const struct nvme_log *log)
 {
 	double level;
