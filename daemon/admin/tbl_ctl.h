@@ -61,13 +61,16 @@ CTL(clients, list, "[--json]",
     "version of the protocol in use.",
     "kvtierctl clients")
 CTL(tenants, list, "[--json]",
-    "Lists what each tenant has of everything that clients use together. GUARANTEED is how much no "
-    "other tenant can take from it. For host_bytes and blocks that follows from [socket] share; a "
-    "tenant without a share has a guarantee while its engines are active. LIMIT is what the tenant "
-    "may have as things are now. REFUSED counts how often it was refused more since the start. "
-    "Blocks of a tenant with a lower PRIORITY are evicted first. in_flight_bytes and parts are of "
-    "ops that are under way; kept_bytes, hint_rows and sessions belong to hints. A daemon without "
-    "[socket NAME] sections has one tenant.",
+    "Lists each tenant with its priority, its [socket] share, its connections, its blocks in all "
+    "tiers, their bytes in host memory, the blocks that its engines looked up and found since the "
+    "start, and how often it was refused anything. Then comes what each tenant has of everything "
+    "that clients use together. GUARANTEED is how much no other tenant can take from it. For "
+    "host_bytes and blocks that follows from [socket] share; a tenant without a share has a "
+    "guarantee while its engines are active. LIMIT is what the tenant may have as things are now. "
+    "REFUSED counts how often it was refused more since the start. Blocks of a tenant with a lower "
+    "PRIORITY are evicted first. in_flight_bytes and parts are of ops that are under way; "
+    "kept_bytes, hint_rows and sessions belong to hints. A daemon without [socket NAME] sections "
+    "has one tenant.",
     "kvtierctl tenants")
 CTL(spaces, list, "[--json]",
     "Lists spaces (model, geometry, codec) with their blocks, bytes and state. open: an engine has "

@@ -44,6 +44,8 @@
 	COLUMN("TENANT", tenant, TEXT, row->tenant->name)                             \
 	COLUMN("PRIORITY", priority, NUMBER, row->tenant->priority)                   \
 	COLUMN("", share_percent, NUMBER, row->tenant->share)                         \
+	COLUMN("", looked_up_blocks, NUMBER, row->tenant->looked_up)                  \
+	COLUMN("", hit_blocks, NUMBER, row->tenant->hits)                             \
 	COLUMN("WHAT", what, TEXT, row->line->name)                                   \
 	COLUMN("USED", used, NUMBER, row->tenant->used[row->use])                     \
 	COLUMN("GUARANTEED", guaranteed, NUMBER,                                      \

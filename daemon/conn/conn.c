@@ -300,6 +300,7 @@ static void give_up_orders(struct conn *c)
 void conn_count_lookups(struct conn *c)
 {
 	struct stats_values *v = &c->front->d->stats->v;
+	struct quota_tenant *tenant = &c->front->d->quota.tenant[c->client.tenant];
 	struct wire_lookups n;
 
 	ring_sample_lookups(&c->client.ring, &n);
@@ -312,6 +313,8 @@ void conn_count_lookups(struct conn *c)
 	stats_add(&v->lookup_miss_blocks_total, n.blocks - n.hits);
 	stats_add(&v->lookup_requested_tokens_total, n.tokens);
 	stats_add(&v->lookup_hit_tokens_total, n.hit_tokens);
+	tenant->looked_up += n.blocks;
+	tenant->hits += n.hits;
 }
 
 void conn_add_refusal(struct front *all, pid_t pid, uid_t uid, const struct conn *c,

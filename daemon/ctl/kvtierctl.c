@@ -167,6 +167,14 @@ void table_cell(struct table *table, const char *text)
 	log_escape(text, table->cells[table->n++], bytes);
 }
 
+void table_number(struct table *table, uint64_t number)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%" PRIu64, number);
+	table_cell(table, text);
+}
+
 void table_print(struct table *table, const bool *right)
 {
 	int *widths = must(calloc(table->columns, sizeof(widths[0])));

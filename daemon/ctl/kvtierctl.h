@@ -92,7 +92,8 @@ void progress_end(struct progress *progress); /* clears the line */
  * table_print(). */
 struct table;
 struct table *table_new(size_t columns);
-void table_cell(struct table *table, const char *text);   /* NULL: "?" */
+void table_cell(struct table *table, const char *text); /* NULL: "?" */
+void table_number(struct table *table, uint64_t number);
 void table_print(struct table *table, const bool *right); /* columns to align right; frees */
 
 #endif

@@ -278,6 +278,14 @@ static uint64_t number_at(struct json_object *root, const char *name)
 	return json_object_get_uint64(value);
 }
 
+static const char *text_at(struct json_object *root, const char *name)
+{
+	struct json_object *value = NULL;
+
+	(void)json_object_object_get_ex(root, name, &value);
+	return value ? json_object_get_string(value) : "?";
+}
+
 /* --- a list of objects as a table --- */
 
 enum column_kind {
@@ -389,14 +397,72 @@ static int print_list(const struct context *context, struct json_object *root)
 	return context->json ? EXIT_FINE : print_rows(context, root, context->command->name);
 }
 
-/* --- slowlog: an op's rows follow one another --- */
+/* --- tenants: a line for each, then the list, which has a row for each use of each tenant --- */
 
-static const char *text_at(struct json_object *root, const char *name)
+/* Adds the line of the tenant that row `at` is the first of; returns its last row + 1. */
+static size_t add_tenant(struct table *table, struct json_object *rows, size_t at)
 {
-	struct json_object *value = NULL;
+	struct json_object *row = json_object_array_get_idx(rows, at);
+	const char *tenant = text_at(row, "tenant");
+	const uint64_t share = number_at(row, "share_percent"),
+		       asked = number_at(row, "looked_up_blocks"),
+		       hits = number_at(row, "hit_blocks");
+	uint64_t clients = 0, blocks = 0, bytes = 0, refused = 0;
+	char text[32];
 
-	return json_object_object_get_ex(root, name, &value) ? json_object_get_string(value) : "?";
+	for (; at < json_object_array_length(rows); at++) {
+		struct json_object *use = json_object_array_get_idx(rows, at);
+		const char *what = text_at(use, "what");
+
+		if (strcmp(text_at(use, "tenant"), tenant) != 0)
+			break;
+		clients += strcmp(what, "connections") == 0 ? number_at(use, "used") : 0;
+		blocks += strcmp(what, "blocks") == 0 ? number_at(use, "used") : 0;
+		bytes += strcmp(what, "host_bytes") == 0 ? number_at(use, "used") : 0;
+		refused += number_at(use, "refused");
+	}
+	table_cell(table, tenant);
+	table_number(table, number_at(row, "priority"));
+	snprintf(text, sizeof(text), share > 0 ? "%" PRIu64 " %%" : "", share);
+	table_cell(table, text);
+	table_number(table, clients);
+	table_number(table, blocks);
+	table_cell(table, text_bytes(bytes, text, sizeof(text)));
+	table_number(table, asked);
+	table_number(table, hits);
+	table_cell(table, text_percent(hits, asked, text, sizeof(text)));
+	table_number(table, refused);
+	return at;
 }
+
+static int print_tenants(const struct context *context, struct json_object *root)
+{
+	static const char *const titles[] = {
+		"TENANT", "PRIORITY",  "SHARE", "CLIENTS",  "BLOCKS",
+		"MEMORY", "LOOKED UP", "HITS",  "HIT RATE", "REFUSED"
+	};
+	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
+	static const bool right[COLUMNS] = { false, true, true, true, true,
+					     true,  true, true, true, true };
+	struct json_object *rows = NULL;
+	struct table *table;
+
+	if (context->json)
+		return EXIT_FINE;
+	if (json_object_object_get_ex(root, "tenants", &rows) &&
+	    json_object_is_type(rows, json_type_array)) {
+		table = table_new(COLUMNS);
+		for (size_t i = 0; i < COLUMNS; i++)
+			table_cell(table, titles[i]);
+		for (size_t at = 0; at < json_object_array_length(rows);)
+			at = add_tenant(table, rows, at);
+		table_print(table, right);
+		putchar('\n');
+	}
+	return print_rows(context, root, "tenants");
+}
+
+/* --- slowlog: an op's rows follow one another --- */
 
 /* "12.3 ms: load of 16 blocks of space 0, 3m 2s ago, by client 4 (process 77)" */
 static void print_slow_op(struct json_object *row)
@@ -572,7 +638,7 @@ static const struct {
 } replies[] = {
 	{ "evict", print_evicted },     { "verify", print_verified }, { "flush", print_flushed },
 	{ "purge", print_purged },      { "hint", print_answers },    { "drain", print_drained },
-	{ "undrain", print_undrained }, { "slowlog", print_slowlog },
+	{ "undrain", print_undrained }, { "slowlog", print_slowlog }, { "tenants", print_tenants },
 };
 
 int command_ask(struct context *context, int argc, char **argv)

@@ -50,6 +50,7 @@ struct quota_tenant {
 	uint32_t peers;    /* processes with ops */
 	uint32_t active;   /* processes that began an op lately */
 	uint64_t used[QUOTA_USES], refused[QUOTA_USES];
+	uint64_t looked_up, hits; /* blocks of its lookups, which conn counts */
 };
 
 /* Zeroed, it is ready for quota_add() and quota_set(). */
