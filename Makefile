@@ -13,6 +13,7 @@
 #? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
 #? make wheel       build/kvtier-*.whl: what pip installs, with library, daemon and kvtierctl in it
 #? make deb         build/deb/*.deb: Debian packages of daemon, kvtierctl, library and Python
+#? make test-dashboard  a Prometheus from apt asks each query of the board, and tries the alerts
 #? make test-packages  installs them as a newcomer does, and has an engine store and hit
 #? make install     below DESTDIR and PREFIX (/usr/local); make uninstall: takes it away again
 #? Others: make lint deps clean
@@ -142,13 +143,15 @@ demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 wheel: deps
 test-packages: wheel
-test-all test-engines test-packages test-upgrade soak check-gpu gpu-bundle fuzz lint deps wheel deb:
+test-all test-dashboard test-engines test-packages test-upgrade soak check-gpu gpu-bundle fuzz \
+lint deps wheel deb:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
-.PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines test-packages \
-	test-upgrade check-gpu gpu-bundle fuzz lint deps wheel deb install uninstall clean FORCE
+.PHONY: all help tests check test soak bench bench-gpu demo test-all test-dashboard test-engines \
+	test-packages test-upgrade check-gpu gpu-bundle fuzz lint deps wheel deb install uninstall \
+	clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

@@ -52,7 +52,8 @@ for unit in kvtierd kvtier-exporter; do
 		>"$DESTDIR$UNITDIR/$unit.service"
 done
 install -m 644 systemd/kvtierd.socket systemd/kvtierd@.socket "$DESTDIR$UNITDIR"
-install -m 644 systemd/no-network.conf "$dest/share/doc/kvtier"
+install -m 644 systemd/no-network.conf systemd/grafana.json systemd/alerts.yml \
+	"$dest/share/doc/kvtier"
 for kind in sysusers tmpfiles; do
 	install -m 644 systemd/kvtier.$kind "$dest/lib/$kind.d/kvtier.conf"
 done

@@ -102,7 +102,7 @@ class Numbers(Exported):
         page = self.page()
         for name, labels, value in (
                 ("kvtier_up", {}, 1), ("kvtier_lists_up", {}, 1), ("kvtier_store_blocks_total", {}, 4),
-                ("kvtier_lookup_requested_blocks_total", {}, 4), ("kvtier_load_ops_total", {}, 1),
+                ("kvtier_lookup_blocks_total", {"result": "host"}, 4), ("kvtier_load_ops_total", {}, 1),
                 ("kvtier_tier_blocks", {"tier": "host"}, 4), ("kvtier_tier_state", {"tier": "host", "state": "up"}, 1),
                 ("kvtier_tier_state", {"tier": "host", "state": "off"}, 0),
                 ("kvtier_tier_state", {"tier": "nvme", "state": "off"}, 1),
@@ -125,6 +125,7 @@ class Numbers(Exported):
             if re.search(r"\.p\d+_us$", path) or kind == "text":     # percentiles are in the histograms
                 continue
             name = re.sub(r"^hints\.\w+_blocks_total$", "hint_blocks_total", re.sub(r"^tiers\.\w+\.", "tier_", path))
+            name = re.sub(r"^lookup\.(gpu|host|nvme|redis|miss)_", "lookup_", name)
             name = re.sub(r"_[num]?s$", "_seconds", name.replace(".", "_").replace("_percent", "_ratio"))
             self.assertEqual(types.get("kvtier_" + name), kind.replace("state", "gauge"), path)
 

@@ -61,12 +61,15 @@ static void print_gauge(FILE *out, const char *name, const char *help, double va
 /* A part of a path that becomes a label. */
 static const struct group {
 	const char *before, *after; /* around that part; after ".": anything */
+	const char *values;         /* of that part; "": any */
 	const char *family, *label;
 	const char *help; /* of the family; NULL: the first row's */
 } groups[] = {
-	{ "tiers.", ".", "tier_", "tier", NULL },
-	{ "hints.", "_blocks_total", "hint_blocks_total", "answer",
+	{ "tiers.", ".", "", "tier_", "tier", NULL },
+	{ "hints.", "_blocks_total", "", "hint_blocks_total", "answer",
 	  "Blocks (of a model, hints) by what became of a hint; expired: the ttl was over" },
+	{ "lookup.", "_blocks_total", "|gpu|host|nvme|redis|miss|", "lookup_blocks_total", "result",
+	  "Blocks looked up, by the nearest tier that has them; the sum is what was looked up" },
 };
 enum { GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
@@ -94,11 +97,15 @@ static const char *split_path(const char *path, struct metric *ret)
 		const struct group *group = &groups[i];
 		const size_t before = strlen(group->before);
 		const char *from = path + before, *after;
+		char value[64];
 
 		if (strncmp(path, group->before, before) != 0)
 			continue;
 		after = strstr(from, group->after);
 		if (!after || (group->after[0] != '.' && after[strlen(group->after)] != '\0'))
+			continue;
+		snprintf(value, sizeof(value), "|%.*s|", (int)(after - from), from);
+		if (group->values[0] != '\0' && !strstr(group->values, value))
 			continue;
 		snprintf(ret->label, sizeof(ret->label), "%s=\"%.*s\"", group->label,
 			 (int)(after - from), from);

@@ -6,6 +6,7 @@
  *	load.blocks_total               kvtier_load_blocks_total
  *	tiers.nvme.recovery_ms          kvtier_tier_recovery_seconds{tier="nvme"}
  *	tiers.host.state                kvtier_tier_state{tier="host",state="up"} 1, for each state
+ *	lookup.host_blocks_total        kvtier_lookup_blocks_total{result="host"}
  *	hints.clipped_blocks_total      kvtier_hint_blocks_total{answer="clipped"}
  *	load.duration_ns                kvtier_load_duration_seconds_bucket{le="0.016777216"}...
  */
