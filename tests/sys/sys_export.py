@@ -111,7 +111,8 @@ class Numbers(Exported):
                 ("kvtier_load_duration_seconds_count", {}, 1), ("kvtier_connections", {"tenant": "default",
                                                                                        "state": "open"}, 1),
                 ("kvtier_model_stored_tokens_total", {"model_name": "m", "tenant": "default"}, 4 * TOKENS),
-                ("kvtier_tenant_used", {"tenant": "default", "what": "blocks"}, 4)):
+                ("kvtier_tenant_used", {"tenant": "default", "what": "blocks"}, 4),
+                ("kvtier_tenant_lookup_hit_blocks_total", {"tenant": "default"}, 4)):
             self.assertEqual(page.value(name, **labels), value, (name, labels))
         # from 8 us to 137 s, a bucket each doubling; the op took some time
         self.assertEqual(len(page.series("kvtier_load_duration_seconds_bucket")), 26)

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -58,6 +56,13 @@ static const struct family tenant_families[] = {
 	{ "tenant_limit", GAUGE, "limit", NULL, NULL, "What it may have as things are now" },
 	{ "tenant_refused_total", COUNTER, "refused", NULL, NULL,
 	  "Times that it was refused more" },
+};
+
+static const struct family lookup_families[] = {
+	{ "tenant_lookup_requested_blocks_total", COUNTER, "looked_up_blocks", NULL, NULL,
+	  "Blocks that the tenant's engines asked the index for" },
+	{ "tenant_lookup_hit_blocks_total", COUNTER, "hit_blocks", NULL, NULL,
+	  "How many of these were present" },
 };
 
 static const struct family client_families[] = {
@@ -128,6 +133,7 @@ static struct listing {
 	struct {
 		const char *member, *label;
 	} labels[2];
+	const char *member, *value; /* of the rows that count; NULL: all do */
 	size_t max_series;
 	const struct family *families;
 	size_t n_families;
@@ -146,6 +152,12 @@ static struct listing {
 	  .labels = { { "tenant", "tenant" }, { "what", "what" } },
 	  .max_series = SERIES,
 	  FAMILIES(tenant) },
+	{ .name = "tenants", /* each of its rows has these numbers */
+	  .labels = { { "tenant", "tenant" } },
+	  .member = "what",
+	  .value = "blocks",
+	  .max_series = SERIES,
+	  FAMILIES(lookup) },
 	{ .name = "clients",
 	  .labels = { { "tenant", "tenant" }, { "state", "state" } },
 	  .max_series = SERIES,
@@ -334,7 +346,9 @@ static bool take_rows(struct listing *listing, struct json_object *array)
 	gauges_forget(listing);
 	for (size_t i = 0; i < n; i++) {
 		struct json_object *row = json_object_array_get_idx(array, i);
-		char *labels = labels_of(listing, row, false);
+		const bool counts = !listing->member ||
+				    strcmp(text_at(row, listing->member), listing->value) == 0;
+		char *labels = counts ? labels_of(listing, row, false) : NULL;
 		struct series *series;
 
 		if (!labels)
@@ -354,26 +368,6 @@ static bool take_rows(struct listing *listing, struct json_object *array)
 }
 
 /* --- asking --- */
-
-static int connect_admin(const struct context *context)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const struct timeval timeout = { .tv_sec = LISTS_DEADLINE_MS / 1000 };
-	int fd, error;
-
-	if (strlen(context->admin_path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	memcpy(address.sun_path, context->admin_path, strlen(context->admin_path) + 1);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
-		return fd;
-	error = errno;
-	(void)close(fd);
-	return -error;
-}
 
 /* The next packet; its length, or -errno. */
 static ssize_t next_packet(int fd, char *packet, uint64_t deadline_ns)
@@ -417,7 +411,7 @@ static int ask(int fd, struct listing *listing, uint64_t deadline_ns)
 static int ask_all(const struct context *context)
 {
 	const uint64_t deadline_ns = clock_ns() + LISTS_DEADLINE_MS * 1000000ull;
-	const int fd = connect_admin(context);
+	const int fd = connect_within(context->admin_path, LISTS_DEADLINE_MS);
 	int r = fd < 0 ? fd : 0;
 
 	for (size_t i = 0; i < LISTINGS && r == 0; i++)
