@@ -221,35 +221,45 @@ static void tame(struct reply *reply)
 	}
 }
 
-/* Prints the reply for people, unless context->json; the exit status. */
-typedef int print_fn(const struct context *context, struct json_object *root);
-
-/* Sends the words, of which the first is the command, and prints the reply as it is or by `print`.
- * Returns the exit status. */
-static int ask(const struct context *context, int argc, const char *const *words, print_fn *print)
+/* Sends the words, of which the first is the command, and reads the reply. Returns the exit status;
+ * if it is EXIT_FINE, the caller frees reply->text. */
+static int ask(const struct context *context, int argc, const char *const *words,
+	       struct reply *reply)
 {
 	struct progress progress = { .what = words[0] };
-	struct reply reply = { 0 };
-	struct json_object *root;
 	int fd, r = connect_admin(context, &fd);
 
 	if (r != EXIT_FINE)
 		return r;
 	/* a client that is refused has its reply already, though the request cannot be sent */
 	(void)send_request(fd, argc, words);
-	r = read_reply(context, fd, &reply, &progress, NULL, NULL);
-	tame(&reply);
+	r = read_reply(context, fd, reply, &progress, NULL, NULL);
 	progress_end(&progress);
 	(void)close(fd);
-	if (r == EXIT_FINE) {
-		if (context->json)
-			fputs(reply.text, stdout);
-		root = json_tokener_parse(reply.text);
-		r = print(context, root);
-		json_object_put(root);
-	}
-	free(reply.text);
+	if (r != EXIT_FINE)
+		free(reply->text);
+	else
+		tame(reply);
 	return r;
+}
+
+int ask_list(const struct context *context, const char *name, struct json_object **ret)
+{
+	struct reply reply = { 0 };
+	struct json_object *root, *rows = NULL;
+	const int r = ask(context, 1, &name, &reply);
+
+	if (r != EXIT_FINE)
+		return r;
+	root = json_tokener_parse(reply.text);
+	free(reply.text);
+	(void)json_object_object_get_ex(root, name, &rows);
+	if (json_object_is_type(rows, json_type_array))
+		*ret = json_object_get(rows);
+	json_object_put(root);
+	return *ret ? EXIT_FINE :
+		      tell_error(context, EXIT_FAILED, "the reply is not JSON with \"%s\" in it",
+				 name);
 }
 
 int ask_images(const struct context *context, const char *space, const char *blocks, take_fn *take,
@@ -270,7 +280,7 @@ int ask_images(const struct context *context, const char *space, const char *blo
 	return r;
 }
 
-static uint64_t number_at(struct json_object *root, const char *name)
+uint64_t number_at(struct json_object *root, const char *name)
 {
 	struct json_object *value = NULL;
 
@@ -278,13 +288,16 @@ static uint64_t number_at(struct json_object *root, const char *name)
 	return json_object_get_uint64(value);
 }
 
-static const char *text_at(struct json_object *root, const char *name)
+const char *text_at(struct json_object *root, const char *name)
 {
 	struct json_object *value = NULL;
 
 	(void)json_object_object_get_ex(root, name, &value);
 	return value ? json_object_get_string(value) : "?";
 }
+
+/* Prints the reply for people, unless context->json; the exit status. */
+typedef int print_fn(const struct context *context, struct json_object *root);
 
 /* --- a list of objects as a table --- */
 
@@ -464,8 +477,7 @@ static int print_tenants(const struct context *context, struct json_object *root
 
 /* --- slowlog: an op's rows follow one another --- */
 
-/* "12.3 ms: load of 16 blocks of space 0, 3m 2s ago, by client 4 (process 77)" */
-static void print_slow_op(struct json_object *row)
+void print_slow_op(struct json_object *row)
 {
 	char time[32], age[32], kind[64];
 
@@ -647,7 +659,9 @@ int command_ask(struct context *context, int argc, char **argv)
 	const bool action = isupper((unsigned char)command->arguments[0]);
 	const char *words[CTL_MAX_WORDS] = { command->name }, *option;
 	print_fn *print = print_list;
-	int n = action ? 2 : 1;
+	struct reply reply = { 0 };
+	struct json_object *root;
+	int n = action ? 2 : 1, r;
 
 	while ((option = context_option(context, argc, argv)) != NULL) {
 		for (int i = 1; i < n; i++)
@@ -667,5 +681,14 @@ int command_ask(struct context *context, int argc, char **argv)
 	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
 		if (strcmp(replies[i].command, command->name) == 0)
 			print = replies[i].print;
-	return ask(context, n, words, print);
+	r = ask(context, n, words, &reply);
+	if (r != EXIT_FINE)
+		return r;
+	if (context->json)
+		fputs(reply.text, stdout);
+	root = json_tokener_parse(reply.text);
+	r = print(context, root);
+	json_object_put(root);
+	free(reply.text);
+	return r;
 }

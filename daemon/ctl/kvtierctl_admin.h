@@ -12,4 +12,16 @@ typedef bool take_fn(void *arg, const uint8_t *bytes, size_t n);
 int ask_images(const struct context *context, const char *space, const char *blocks, take_fn *take,
 	       void *arg);
 
+struct json_object;
+
+/* Asks for a list of tbl_lists.h. Returns the exit status, after a reason was printed. *ret, which
+ * is NULL before: its rows, an array that the caller puts. */
+int ask_list(const struct context *context, const char *name, struct json_object **ret);
+/* The member of a row: 0 or "?" if there is none. */
+uint64_t number_at(struct json_object *row, const char *name);
+const char *text_at(struct json_object *row, const char *name);
+/* Prints "12.3 ms: load of 16 blocks of space 0, 3m 2s ago, by client 4 (process 77)", of a row of
+ * slowlog. */
+void print_slow_op(struct json_object *row);
+
 #endif

@@ -5,6 +5,8 @@
  * daemon's start, or with --watch the time since the page before; each page says which. State, fill
  * and clients are as of now.
  */
+#include "kvtierctl_stats.h"
+
 #include <fnmatch.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -35,8 +37,7 @@ struct span {
 	struct stats_values v; /* counters, histograms: their growth. Gauges mean nothing here */
 };
 
-/* A number for a table, in at most seven columns. */
-static char *text_count(double value, char *ret, size_t n)
+char *text_count(double value, char *ret, size_t n)
 {
 	static const char units[] = "kMGTPE";
 	int unit = -1;
@@ -387,20 +388,33 @@ static void print_now(const struct stats_values *now)
 	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
 }
 
-/* Prints the changes since *before, or since the daemon's start if *before is none or another
- * daemon's; then *before is the numbers as of now. */
-static void page_print(const struct stats *stats, struct page_sample *before, uint64_t now_ns)
+static void page_print(const struct stats *stats, uint64_t now_ns, uint64_t health)
 {
+	static struct page_sample before;
 	static struct span span; /* large */
 
-	span_of(stats, before, now_ns, &span);
-	status_print(stats, stats_health(stats, now_ns), TEXT_WIDTH);
+	span_of(stats, &before, now_ns, &span);
+	status_print(stats, health, TEXT_WIDTH);
 	putchar('\n');
-	print_span(&span, &before->v);
+	print_span(&span, &before.v);
 	putchar('\n');
-	print_tiers(&span, &before->v);
+	print_tiers(&span, &before.v);
 	putchar('\n');
-	print_now(&before->v);
+	print_now(&before.v);
+}
+
+int stats_page_print(const struct context *context, uint64_t *ret_health)
+{
+	const struct stats *stats;
+	const int r = status_page(context, &stats);
+	const uint64_t now_ns = clock_ns();
+
+	if (r != EXIT_FINE)
+		return r;
+	*ret_health = stats_health(stats, now_ns);
+	page_print(stats, now_ns, *ret_health);
+	stats_unmap(stats);
+	return EXIT_FINE;
 }
 
 /* --- which numbers, and how --- */
@@ -647,7 +661,7 @@ static int print_once(const struct context *context, struct view *view)
 	else if (view->all)
 		print_numbers(stats, view, now_ns);
 	else
-		page_print(stats, &view->before, now_ns);
+		page_print(stats, now_ns, stats_health(stats, now_ns));
 	stats_unmap(stats);
 	/* a reader that closed the pipe (head) ends the watching */
 	return fflush(stdout) == 0 ? EXIT_FINE : EXIT_FAILED;
