@@ -3,10 +3,11 @@
  * reload.c - see reload.h.
  *
  * Invariants
- *   - `next` and the mistakes are the helper's while it works, and the core's otherwise.
+ *   - `next`, `setup` and the mistakes are the helper's while it works, and the core's otherwise.
  *   - what is applied cannot fail: all that can was done by the helper.
  *   - sockets are compared by name. If one is new or gone, shares and priorities wait for the
  *     restart, too, since those of all sockets are one sum.
+ *   - the keys of the Redis tier are applied together, by a tier that is there and stays.
  */
 #include "reload.h"
 
@@ -20,10 +21,13 @@
 #include "base/notify.h"
 #include "base/workers.h"
 #include "daemon/config/config_place.h"
+#include "daemon/config/config_redis.h"
 #include "daemon/config/config_value.h"
 #include "daemon/kvtierd.h"
 #include "daemon/write/writeback.h"
 #include "tiers/nvme/nvme.h"
+#include "tiers/redis/conn/redis_setup.h"
+#include "tiers/redis/redis.h"
 
 struct reload {
 	struct kvtierd *d;
@@ -35,10 +39,42 @@ struct reload {
 	bool lent;
 	uint64_t begun, wanted, ended; /* numbers of reloads */
 	struct config next;
+	struct redis_setup *setup; /* of next; NULL: it has no endpoints */
 	struct reload_report report;
 };
 
 /* --- the helper --- */
+
+/* The line of the key that a sentence such as "[redis] password_file: ..." begins with; 0: none. */
+static unsigned line_of(const struct config *config, const char *sentence)
+{
+	char key[128];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const int n = snprintf(key, sizeof(key), "[%s] %s:", config_rows[i].section,
+				       config_rows[i].key);
+
+		if (strncmp(sentence, key, (size_t)n) == 0)
+			return config->line_of[0][i];
+	}
+	return 0;
+}
+
+/* Reads the files that [redis] names. False: one is wrong. */
+static bool read_redis(struct reload *r)
+{
+	struct redis_tier_conf conf = { 0 };
+	struct config_redis *secrets = config_redis_new();
+	char text[512] = "[redis]: out of memory";
+	int error = secrets ? config_redis(&r->next, secrets, &conf, text, sizeof(text)) : -ENOMEM;
+
+	if (error == 0 && conf.n_endpoints > 0)
+		error = redis_setup_new(&conf, &r->setup, text, sizeof(text));
+	config_redis_close(secrets);
+	if (error)
+		config_note(&r->report.mistakes, r->next.file, line_of(&r->next, text), "%s", text);
+	return error == 0;
+}
 
 static enum work_end run(struct work *work, uint32_t thread)
 {
@@ -46,7 +82,7 @@ static enum work_end run(struct work *work, uint32_t thread)
 
 	(void)thread;
 	r->report.refused = config_load(r->path, &r->next, &r->report.mistakes) != 0 ||
-			    config_derive(&r->next, &r->report.mistakes) != 0;
+			    config_derive(&r->next, &r->report.mistakes) != 0 || !read_redis(r);
 	return WORK_ENDED;
 }
 
@@ -123,16 +159,18 @@ static bool compare_sockets(struct reload *r)
 
 static void take_over(struct reload *r)
 {
-	const bool same = compare_sockets(r);
+	const bool same = compare_sockets(r), redis = r->d->tables.tiers[TIER_REDIS] && r->setup;
 
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
-		const bool of_sockets = config_row_of_sockets(&config_rows[i]);
+		const bool of_sockets = config_row_of_sockets(&config_rows[i]),
+			   of_redis = strcmp(config_rows[i].section, "redis") == 0,
+			   may_apply = of_sockets ? same : !of_redis || redis;
 
 		for (uint32_t s = 0; s < (of_sockets ? r->config->n_sockets : 1); s++) {
 			const uint32_t from = place_of(&r->next, r->config->sockets[s].name);
 
 			if (from < r->next.n_sockets)
-				compare(r, i, s, from, same || !of_sockets);
+				compare(r, i, s, from, may_apply);
 		}
 	}
 }
@@ -142,7 +180,7 @@ static void tell_rooms(struct reload *r)
 {
 	struct kvtierd *d = r->d;
 	const struct config *c = r->config;
-	struct tier *nvme = d->tables.tiers[TIER_NVME];
+	struct tier *nvme = d->tables.tiers[TIER_NVME], *redis = d->tables.tiers[TIER_REDIS];
 
 	log_set_level((enum log_level)c->daemon_log_level);
 	for (uint32_t i = 0; i < c->n_sockets; i++)
@@ -153,6 +191,12 @@ static void tell_rooms(struct reload *r)
 		nvme_set_budget(nvme, c->nvme_write_budget_bytes_per_day);
 		writeback_kick(d->tables.writeback);
 	}
+	if (redis && r->setup && redis_change(redis, r->setup))
+		config_note(&r->report.applied, NULL, 0,
+			    "[redis] connects anew, with the files of secrets as they are now");
+	else if (!redis)
+		redis_setup_free(r->setup);
+	r->setup = NULL;
 }
 
 /* --- its end --- */

@@ -137,16 +137,16 @@ CONFIG(redis, username, STRING, "", 0, 63, "name", RELOAD,
        "ACL user to log in as, which needs password_file. If empty, it is the default user.")
 CONFIG(redis, password_file, PATH, "", 0, 255, "path", RELOAD,
        "File whose first line is the password, at most 511 bytes. Only its owner and group may "
-       "have access to it; systemd's LoadCredential= makes such a file. It is read once, at start. "
-       "If empty, there is no password.")
+       "have access to it; systemd's LoadCredential= makes such a file, and renews it with a "
+       "restart only. If empty, there is no password.")
 CONFIG(redis, tls, BOOL, "no", 0, 1, "yes|no", RELOAD,
        "Whether kvtierd speaks TLS (1.2 or later) to all host:port endpoints and to the rest of "
        "their Cluster, and verifies their certificates. Connections through unix:/path are never "
        "encrypted.")
 CONFIG(redis, tls_ca_file, PATH, "", 0, 255, "path", RELOAD,
        "PEM file with the certificates of the authorities that may sign an endpoint's "
-       "certificate. If empty, these are the authorities that the system trusts. This file and the "
-       "next two are read once, at start.")
+       "certificate. If empty, these are the authorities that the system trusts. With TLS each "
+       "reload reads this file and the next two, and connects anew.")
 CONFIG(redis, tls_cert_file, PATH, "", 0, 255, "path", RELOAD,
        "PEM file with this node's certificate and its chain. Redis asks for one unless its "
        "tls-auth-clients is no. If empty, kvtierd shows no certificate.")

@@ -21,11 +21,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/list.h"
 #include "base/text.h"
-#include "base/vault.h"
 #include "redis_io.h"
 #include "redis_slots.h"
 #include "redis_topology.h"
@@ -48,26 +46,6 @@ static struct redis *redis_of(struct tier *t)
 	return (struct redis *)(uintptr_t)redis_of_const(t);
 }
 
-/* Rendezvous hashing over all configured endpoints, also over endpoints that are down. While an
- * endpoint is down, its share of the keys are misses. If only the living endpoints were hashed
- * over, its values would be written to others meanwhile, and be looked for in the wrong place
- * later. */
-static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
-{
-	uint64_t best = 0;
-	uint32_t ret = 0;
-
-	for (uint32_t i = 0; i < r->n_endpoints; i++) {
-		const uint64_t score = XXH3_64bits_withSeed(key, 32, r->configured_hash[i]);
-
-		if (i == 0 || score > best) {
-			best = score;
-			ret = i;
-		}
-	}
-	return ret;
-}
-
 static void name_of(const struct redis *r, const struct redis_seal *seal, const uint8_t key[32],
 		    struct redis_name *ret)
 {
@@ -84,18 +62,20 @@ static void name_of(const struct redis *r, const struct redis_seal *seal, const 
 	}
 	ret->text[n] = 0;
 	ret->slot = redis_slot(ret->text, n);
-	ret->endpoint = endpoint_of(r, key);
+	memcpy(ret->key, key, sizeof(ret->key));
 }
 
 static unsigned int flags_of(const struct redis *r, const struct redis_name *name)
 {
 	const int mode = atomic_load_explicit(&r->view->mode, memory_order_relaxed);
-	uint32_t endpoint = name->endpoint;
+	uint32_t endpoint;
 
 	if (r->closing || mode == REDIS_MODE_UNKNOWN)
 		return 0;
 	if (mode == REDIS_MODE_CLUSTER)
 		endpoint = atomic_load_explicit(&r->view->slot[name->slot], memory_order_relaxed);
+	else
+		endpoint = redis_setup_endpoint(r->setup, name->key);
 	return endpoint < REDIS_ALL_ENDPOINTS ?
 		       atomic_load_explicit(&r->view->flags[endpoint], memory_order_relaxed) :
 		       0;
@@ -324,6 +304,19 @@ bool redis_endpoint_row(const struct tier *t, uint32_t i, struct redis_endpoint_
 	return there;
 }
 
+bool redis_change(struct tier *t, struct redis_setup *setup)
+{
+	struct redis *r = redis_of(t);
+	const bool changes = !redis_setup_same(r->setup, setup);
+
+	if (changes) {
+		r->setup = setup;
+		setup = atomic_exchange(&r->mail.setup, setup);
+	}
+	redis_setup_free(setup); /* the one that was not taken over */
+	return changes;
+}
+
 /* --- open and close --- */
 
 /* The thread is gone: all jobs are ours. */
@@ -363,62 +356,21 @@ static void redis_close(struct tier *t)
 	if (r->view)
 		(void)pthread_mutex_destroy(&r->view->lock);
 	free(r->view);
+	redis_setup_free(atomic_load(&r->mail.setup));
+	redis_setup_free(r->io ? r->io->setup : NULL);
 	free(r->io);
 	free(r->jobs);
 	free((void *)r->lent);
-	free(r->cluster_hosts);
-	redis_tls_close(r->tls);
-	vault_free(r->login, sizeof(*r->login));
 	free(r);
-}
-
-static int check(const struct redis_tier_conf *c, char *text, size_t n)
-{
-	if (c->n_endpoints == 0 || c->n_endpoints > REDIS_ENDPOINTS)
-		return text_fail(text, n, -EINVAL, "[redis] endpoints: name 1 to 16 of them");
-	for (uint32_t i = 0; i < c->n_endpoints; i++) {
-		if (!redis_address_valid(c->endpoints[i]))
-			return text_fail(
-				text, n, -EINVAL,
-				"[redis] endpoints: \"%.200s\" is neither host:port nor unix:/path",
-				c->endpoints[i]);
-		for (uint32_t j = 0; j < i; j++)
-			if (strcmp(c->endpoints[i], c->endpoints[j]) == 0)
-				return text_fail(text, n, -EINVAL,
-						 "[redis] endpoints: the same one is given twice");
-	}
-	if (c->username && strlen(c->username) >= REDIS_SECRET_BYTES)
-		return text_fail(text, n, -EINVAL, "[redis] username: longer than 511 bytes");
-	if (c->password && strlen(c->password) >= REDIS_SECRET_BYTES)
-		return text_fail(text, n, -EINVAL,
-				 "[redis] password_file: the password is longer than 511 bytes");
-	if (c->key_prefix && strlen(c->key_prefix) >= REDIS_PREFIX_BYTES)
-		return text_fail(text, n, -EINVAL, "[redis] key_prefix: longer than 63 bytes");
-	/* the daemon sets these, and [redis] timeout_ms has a range */
-	assert(c->connections > 0 && c->connections <= REDIS_CONNECTIONS);
-	assert(c->timeout_ms > 0 && c->max_in_flight > 0 && c->max_in_flight <= 65536);
-	return 0;
-}
-
-/* A string that check() let pass. */
-static void keep(char *ret, const char *text)
-{
-	if (text)
-		memcpy(ret, text, strlen(text) + 1);
 }
 
 static void configure(struct redis *r, const struct redis_tier_conf *c)
 {
-	r->n_endpoints = c->n_endpoints;
-	for (uint32_t i = 0; i < c->n_endpoints; i++) {
-		keep(r->configured[i], c->endpoints[i]);
-		r->configured_hash[i] = XXH3_64bits(c->endpoints[i], strlen(c->endpoints[i]));
-	}
-	keep(r->login->username, c->username);
-	keep(r->login->password, c->password);
-	keep(r->key_prefix, c->key_prefix);
-	if (c->cluster_hosts && c->cluster_hosts[0])
-		r->cluster_hosts = strdup(c->cluster_hosts);
+	/* the daemon sets these, and [redis] timeout_ms has a range */
+	assert(c->connections > 0 && c->connections <= REDIS_CONNECTIONS);
+	assert(c->timeout_ms > 0 && c->max_in_flight > 0 && c->max_in_flight <= 65536);
+	if (c->key_prefix)
+		memcpy(r->key_prefix, c->key_prefix, strlen(c->key_prefix) + 1);
 	r->ttl_ms = c->ttl_ms;
 	r->compress = c->compress;
 	r->connections = c->connections;
@@ -455,25 +407,21 @@ static int reserve(struct redis *r)
 static int redis_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret,
 		      char *text, size_t n)
 {
-	struct redis_tls *tls = NULL;
+	struct redis_setup *setup;
 	struct redis *r;
-	int err = check(conf->redis, text, n);
+	int err = redis_setup_new(conf->redis, &setup, text, n);
 
-	if (!err && conf->redis->tls)
-		err = redis_tls_open(&conf->redis->tls_conf, &tls, text, n);
 	if (err)
 		return err;
 	r = calloc(1, sizeof(*r));
-	if (r)
-		r->login = vault_alloc(sizeof(*r->login));
-	if (!r || !r->login) {
-		free(r);
-		redis_tls_close(tls);
+	if (!r) {
+		redis_setup_free(setup);
 		return text_fail(text, n, -ENOMEM, "[redis] not enough memory");
 	}
 	r->base.ops = &redis_ops;
-	r->tls = tls;
 	r->loop = loop;
+	r->setup = setup;
+	atomic_store(&r->mail.setup, setup); /* the I/O thread takes it over */
 	configure(r, conf->redis);
 	err = reserve(r);
 	if (!err) {

@@ -108,6 +108,12 @@ struct redis_tier_conf {
 	struct redis_events events;
 };
 
+/* Takes over other endpoints, another login, other files of TLS: all connections end, with the
+ * xfers on them, and the tier connects anew. False: the setup means the same as the one in use, and
+ * was freed. */
+struct redis_setup;
+bool redis_change(struct tier *t, struct redis_setup *setup);
+
 struct redis_counters { /* all since open */
 	/* xfers that got an answer; hits: values with a good header */
 	uint64_t gets_total, hits_total, sets_total, probes_total;

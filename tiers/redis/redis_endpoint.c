@@ -89,7 +89,7 @@ bool redis_endpoint_usable(const struct redis_endpoint *endpoint)
 
 static void say_why(const struct redis_endpoint *endpoint, const char *words, char *ret, size_t n)
 {
-	redis_words_show(words, endpoint->io->tier->login->password, ret, n);
+	redis_words_show(words, endpoint->io->setup->password, ret, n);
 }
 
 /* --- the log: a line when a trouble begins, and one when it is over --- */
@@ -349,7 +349,7 @@ static void take_lookup(struct redis_endpoint *endpoint)
 	endpoint->lookup = NULL;
 	endpoint->n_resolved = n > 0 ? (uint32_t)n : 0;
 	endpoint->at = 0;
-	for (int i = 0; i < n && endpoint->seed && !endpoint->io->tier->cluster_hosts; i++) {
+	for (int i = 0; i < n && endpoint->seed && !endpoint->io->setup->cluster_hosts; i++) {
 		char host[REDIS_ADDRESS_BYTES];
 
 		redis_address_host(endpoint->resolved[i], host);
@@ -377,12 +377,12 @@ static bool is_let_in(struct redis_endpoint *endpoint)
 static void open_link(struct redis_link *link)
 {
 	struct redis_endpoint *endpoint = link->endpoint;
-	const struct redis *r = endpoint->io->tier;
+	const struct redis_setup *setup = endpoint->io->setup;
 	char host[REDIS_ADDRESS_BYTES];
 	const struct redis_conn_conf conf = { .address = address_of(endpoint),
-					      .username = r->login->username,
-					      .password = r->login->password,
-					      .tls = r->tls,
+					      .username = setup->username,
+					      .password = setup->password,
+					      .tls = setup->tls,
 					      .host = host,
 					      .deadline_ns = redis_io_deadline(endpoint->io),
 					      .max_value_bytes = IMAGE_MAX_BYTES + REDIS_SEAL_BYTES,
@@ -533,7 +533,7 @@ bool redis_endpoint_idle(const struct redis_endpoint *endpoint)
 
 const char *redis_endpoint_itself(const struct redis_endpoint *endpoint)
 {
-	return endpoint->io->tier->tls ? endpoint->address : address_of(endpoint);
+	return endpoint->io->setup->tls ? endpoint->address : address_of(endpoint);
 }
 
 void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret)

@@ -589,10 +589,24 @@ static bool hand_over(struct loop_poller *poller)
 	return false; /* the loop may sleep */
 }
 
+/* The core has another setup for us. */
+static void take_over(struct redis_io *io)
+{
+	struct redis_setup *setup = atomic_exchange(&io->tier->mail.setup, NULL);
+
+	if (!setup)
+		return;
+	redis_topology_close(io);
+	redis_setup_free(io->setup);
+	io->setup = setup;
+	redis_topology_start(io);
+}
+
 static void on_tick(struct loop_timer *timer)
 {
 	struct redis_io *io = container_of(timer, struct redis_io, tick);
 
+	take_over(io);
 	redis_topology_tick(io);
 	show_flags(io);
 	show_rows(io);
@@ -625,7 +639,7 @@ static int set_up(struct redis_io *io)
 	loop_poller_add(io->loop, &io->pack);
 	io->tick.fire = on_tick;
 	loop_timer_set(io->loop, &io->tick, loop_now(io->loop));
-	redis_topology_start(io);
+	take_over(io);
 	return 0;
 }
 
@@ -643,9 +657,7 @@ static void *work(void *arg)
 	(void)loop_run(io->loop);
 	for (struct redis_job *job; (job = redis_job_take(&io->packing)) != NULL;)
 		redis_job_end(io, job, -ECANCELED);
-	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
-		if (io->endpoints[i].used)
-			redis_endpoint_close(&io->endpoints[i]);
+	redis_topology_close(io);
 	loop_close(io->loop);
 	return NULL;
 }

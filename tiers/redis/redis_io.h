@@ -19,6 +19,7 @@
 #include "redis_job.h"
 #include "redis_topology.h"
 #include "tiers/redis/conn/redis_address.h"
+#include "tiers/redis/conn/redis_setup.h"
 
 struct redis_io;
 
@@ -42,6 +43,7 @@ struct redis_mail {
 	pthread_mutex_t lock;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
 	uint32_t n_condemned;
+	_Atomic(struct redis_setup *) setup; /* to be taken over with the next tick; or NULL */
 };
 
 enum { REDIS_TAKES_READS = 1, REDIS_MAY_STORE = 2 };
@@ -61,22 +63,13 @@ struct redis_view {
 	struct redis_endpoint_row rows[REDIS_ALL_ENDPOINTS];
 };
 
-struct redis_login {
-	char username[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES];
-};
-
 struct redis {
 	struct tier base; /* first */
 	/* constant while open; the thread reads them */
-	char configured[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
-	uint64_t configured_hash[REDIS_ENDPOINTS];
-	struct redis_login *login; /* of vault.h */
 	char key_prefix[REDIS_PREFIX_BYTES];
-	uint32_t n_endpoints, connections, timeout_ms, max_in_flight;
-	char *cluster_hosts; /* NULL: hosts near the endpoints */
+	uint32_t connections, timeout_ms, max_in_flight;
 	uint64_t ttl_ms;
 	bool compress;
-	struct redis_tls *tls; /* may be NULL */
 	struct redis_events events;
 	struct redis_job *jobs; /* max_in_flight */
 	struct redis_io *io;
@@ -84,6 +77,7 @@ struct redis {
 	struct redis_mail mail;
 	atomic_uint_fast64_t condemned_total;
 	/* the core's */
+	const struct redis_setup *setup; /* the newest */
 	/* when the second began in which n_hashed images were hashed */
 	uint64_t condemn_ns;
 	uint32_t n_hashed;
@@ -99,6 +93,7 @@ struct redis {
 /* The I/O thread's. */
 struct redis_io {
 	struct redis *tier;
+	struct redis_setup *setup;
 	struct loop *loop;
 	bool stopping;
 	/* the view's flags, and its slots: brought up to date before ended jobs are handed over */
@@ -112,7 +107,7 @@ struct redis_io {
 	enum redis_mode mode;
 	struct redis_hosts hosts; /* hosts that a map may name */
 	struct redis_topology topology;
-	/* the first n_endpoints: as configured, in that order */
+	/* the first setup->n_endpoints: as configured, in that order */
 	struct redis_endpoint endpoints[REDIS_ALL_ENDPOINTS];
 	struct redis_counters gone; /* of endpoints that are closed */
 	uint64_t logged_ns;         /* of all endpoints that are not configured */

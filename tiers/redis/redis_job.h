@@ -65,8 +65,8 @@ enum redis_phase {
 /* A block's name in Redis, and where it belongs by that name. */
 struct redis_name {
 	char text[REDIS_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 64 + 1];
-	uint32_t slot;     /* in a Cluster */
-	uint32_t endpoint; /* without one: the endpoint's number */
+	uint32_t slot;   /* in a Cluster */
+	uint8_t key[32]; /* of the block: without a Cluster it says which endpoint */
 };
 
 struct redis_job {

@@ -238,17 +238,18 @@ static void on_due(struct loop_timer *timer)
 /* The hosts that are known before any name is looked up; redis_endpoint.c adds addresses. */
 static void let_in_endpoints(struct redis_io *io)
 {
-	const struct redis *r = io->tier;
+	const struct redis_setup *setup = io->setup;
 
-	if (r->cluster_hosts)
+	memset(&io->hosts, 0, sizeof(io->hosts));
+	if (setup->cluster_hosts)
 		/* the configuration was checked */
-		(void)redis_hosts_parse(r->cluster_hosts, &io->hosts);
-	for (uint32_t i = 0; i < r->n_endpoints; i++) {
+		(void)redis_hosts_parse(setup->cluster_hosts, &io->hosts);
+	for (uint32_t i = 0; i < setup->n_endpoints; i++) {
 		char host[REDIS_ADDRESS_BYTES];
 
-		redis_address_host(r->configured[i], host);
+		redis_address_host(setup->endpoint[i], host);
 		redis_hosts_add_name(&io->hosts, host);
-		if (r->cluster_hosts)
+		if (setup->cluster_hosts)
 			continue;
 		redis_hosts_add_near(&io->hosts, host[0] ? host : "127.0.0.1");
 		if (!host[0]) /* a Unix socket */
@@ -256,14 +257,24 @@ static void let_in_endpoints(struct redis_io *io)
 	}
 }
 
+void redis_topology_close(struct redis_io *io)
+{
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
+		if (io->endpoints[i].used)
+			redis_endpoint_close(&io->endpoints[i]);
+	loop_timer_unset(io->loop, &io->topology.due);
+}
+
 void redis_topology_start(struct redis_io *io)
 {
 	let_in_endpoints(io);
+	memset(&io->topology, 0, sizeof(io->topology));
 	io->topology.due.fire = on_due;
 	memset(io->topology.slot, REDIS_NO_ENDPOINT, sizeof(io->topology.slot));
+	io->mode = REDIS_MODE_UNKNOWN;
 	io->changed = io->slots_changed = true;
-	for (uint32_t i = 0; i < io->tier->n_endpoints; i++) {
-		redis_endpoint_open(&io->endpoints[i], io, io->tier->configured[i]);
+	for (uint32_t i = 0; i < io->setup->n_endpoints; i++) {
+		redis_endpoint_open(&io->endpoints[i], io, io->setup->endpoint[i]);
 		io->endpoints[i].seed = io->endpoints[i].listed = true;
 	}
 }
@@ -272,12 +283,14 @@ void redis_topology_start(struct redis_io *io)
 
 struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct redis_name *name)
 {
-	uint32_t number = name->endpoint;
+	uint32_t number;
 
 	if (io->mode == REDIS_MODE_UNKNOWN)
 		return NULL;
 	if (io->mode == REDIS_MODE_CLUSTER)
 		number = io->topology.slot[name->slot];
+	else
+		number = redis_setup_endpoint(io->setup, name->key);
 	return number < REDIS_ALL_ENDPOINTS && io->endpoints[number].used ? &io->endpoints[number] :
 									    NULL;
 }

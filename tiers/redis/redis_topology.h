@@ -38,6 +38,7 @@ struct redis_topology {
 };
 
 void redis_topology_start(struct redis_io *io); /* opens the configured endpoints */
+void redis_topology_close(struct redis_io *io); /* closes all endpoints: their jobs end */
 void redis_topology_tick(struct redis_io *io);  /* ten times a second */
 /* NULL: the key has no endpoint now. */
 struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct redis_name *name);

@@ -40,7 +40,7 @@ struct redis_tls_conf {
 	const char *name;
 };
 
-/* Reads the files; at start only. The system's authorities may be in a directory that OpenSSL looks
+/* Reads the files, and may block. The system's authorities may be in a directory that OpenSSL looks
  * into later. -EINVAL, -EPERM, -ENOMEM, -errno of a file; text names the option and the file. */
 int redis_tls_open(const struct redis_tls_conf *conf, struct redis_tls **ret, char *text, size_t n);
 void redis_tls_close(struct redis_tls *tls); /* after its last stream; may be NULL */

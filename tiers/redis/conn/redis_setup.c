@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* redis_setup.c - see redis_setup.h. */
+#include "redis_setup.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/text.h"
+#include "base/vault.h"
+
+/* Rendezvous hashing over all configured endpoints, also over endpoints that are down. While an
+ * endpoint is down, its share of the keys are misses. If only the living endpoints were hashed
+ * over, its values would be written to others meanwhile, and be looked for in the wrong place
+ * later. */
+uint32_t redis_setup_endpoint(const struct redis_setup *setup, const uint8_t key[32])
+{
+	uint64_t best = 0;
+	uint32_t ret = 0;
+
+	for (uint32_t i = 0; i < setup->n_endpoints; i++) {
+		const uint64_t score = XXH3_64bits_withSeed(key, 32, setup->hash[i]);
+
+		if (i == 0 || score > best) {
+			best = score;
+			ret = i;
+		}
+	}
+	return ret;
+}
+
+static int check(const struct redis_tier_conf *c, char *text, size_t n)
+{
+	if (c->n_endpoints == 0 || c->n_endpoints > REDIS_ENDPOINTS)
+		return text_fail(text, n, -EINVAL, "[redis] endpoints: name 1 to 16 of them");
+	for (uint32_t i = 0; i < c->n_endpoints; i++) {
+		if (!redis_address_valid(c->endpoints[i]))
+			return text_fail(
+				text, n, -EINVAL,
+				"[redis] endpoints: \"%.200s\" is neither host:port nor unix:/path",
+				c->endpoints[i]);
+		for (uint32_t j = 0; j < i; j++)
+			if (strcmp(c->endpoints[i], c->endpoints[j]) == 0)
+				return text_fail(text, n, -EINVAL,
+						 "[redis] endpoints: the same one is given twice");
+	}
+	if (c->username && strlen(c->username) >= REDIS_SECRET_BYTES)
+		return text_fail(text, n, -EINVAL, "[redis] username: longer than 511 bytes");
+	if (c->password && strlen(c->password) >= REDIS_SECRET_BYTES)
+		return text_fail(text, n, -EINVAL,
+				 "[redis] password_file: the password is longer than 511 bytes");
+	if (c->key_prefix && strlen(c->key_prefix) >= REDIS_PREFIX_BYTES)
+		return text_fail(text, n, -EINVAL, "[redis] key_prefix: longer than 63 bytes");
+	return 0;
+}
+
+/* A string that check() let pass. */
+static void keep(char *ret, const char *text)
+{
+	if (text)
+		memcpy(ret, text, strlen(text) + 1);
+}
+
+int redis_setup_new(const struct redis_tier_conf *c, struct redis_setup **ret, char *text, size_t n)
+{
+	struct redis_setup *s;
+	int r = check(c, text, n);
+
+	if (r)
+		return r;
+	s = vault_alloc(sizeof(*s));
+	if (!s)
+		return text_fail(text, n, -ENOMEM, "[redis] not enough memory");
+	s->n_endpoints = c->n_endpoints;
+	for (uint32_t i = 0; i < c->n_endpoints; i++) {
+		keep(s->endpoint[i], c->endpoints[i]);
+		s->hash[i] = XXH3_64bits(c->endpoints[i], strlen(c->endpoints[i]));
+	}
+	keep(s->username, c->username);
+	keep(s->password, c->password);
+	if (c->cluster_hosts && c->cluster_hosts[0]) {
+		s->cluster_hosts = strdup(c->cluster_hosts);
+		if (!s->cluster_hosts)
+			r = text_fail(text, n, -ENOMEM, "[redis] not enough memory");
+	}
+	if (r == 0 && c->tls)
+		r = redis_tls_open(&c->tls_conf, &s->tls, text, n);
+	if (r)
+		redis_setup_free(s);
+	else
+		*ret = s;
+	return r;
+}
+
+void redis_setup_free(struct redis_setup *s)
+{
+	if (!s)
+		return;
+	free(s->cluster_hosts);
+	redis_tls_close(s->tls);
+	vault_free(s, sizeof(*s));
+}
+
+static bool same_text(const char *a, const char *b)
+{
+	return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+bool redis_setup_same(const struct redis_setup *a, const struct redis_setup *b)
+{
+	bool same = !a->tls && !b->tls && a->n_endpoints == b->n_endpoints;
+
+	for (uint32_t i = 0; same && i < a->n_endpoints; i++)
+		same = strcmp(a->endpoint[i], b->endpoint[i]) == 0;
+	return same && same_text(a->username, b->username) && same_text(a->password, b->password) &&
+	       same_text(a->cluster_hosts, b->cluster_hosts);
+}

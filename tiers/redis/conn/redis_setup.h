@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_setup.h - which endpoints the tier has, and what it logs in with: all that a reload may
+ * replace while the tier runs. A setup is constant once it is made. The core and the I/O thread
+ * each have a pointer to one; the core's is the newer one until the I/O thread has taken it over.
+ */
+#ifndef KVTIER_REDIS_SETUP_H
+#define KVTIER_REDIS_SETUP_H
+
+#include "tiers/redis/redis.h"
+
+struct redis_setup {
+	char endpoint[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
+	uint64_t hash[REDIS_ENDPOINTS];
+	uint32_t n_endpoints;
+	char username[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES];
+	char *cluster_hosts;   /* NULL: hosts near the endpoints */
+	struct redis_tls *tls; /* may be NULL */
+};
+
+/* Takes endpoints, login and TLS of conf, and copies them. It reads the files of TLS, so once the
+ * tier is open it is called on a thread that may block. 0, or -errno with text naming the
+ * option. */
+int redis_setup_new(const struct redis_tier_conf *conf, struct redis_setup **ret, char *text,
+		    size_t n);
+void redis_setup_free(struct redis_setup *setup); /* may be NULL */
+
+/* Whether both mean the same endpoints and the same login. With TLS it is false: the files may have
+ * changed. */
+bool redis_setup_same(const struct redis_setup *a, const struct redis_setup *b);
+/* Which endpoint has the key where there is no Cluster: its number. */
+uint32_t redis_setup_endpoint(const struct redis_setup *setup, const uint8_t key[32]);
+
+#endif
