@@ -192,6 +192,16 @@ class Ends(Exported):
         self.until(lambda: self.page().value("kvtier_up") == 1)
         self.assertEqual(self.get("/healthz"), "ok\n")
 
+    def test_a_page_that_cannot_be_read_does_not_mean_that_the_daemon_is_down(self):
+        """It is of another version, say: systemd starts the program again, which has been upgraded, too."""
+        page = self.daemon.socket[:-len("kvtier.sock")] + "stats"
+        os.rename(page, page + ".kept")
+        with open(page, "wb") as other:
+            other.write(b"another version")
+        self.assertEqual(self.says(b"GET /metrics HTTP/1.0\r\n\r\n"), b"")
+        self.assertEqual(self.exporter.wait(PATIENT_S), 3)
+        self.assertIn("not a stats page of this version", self.exporter.stderr.read())
+
     def test_a_textfile_is_there_or_is_not(self):
         def export(*words):
             return subprocess.Popen([str(BUILD / "kvtierctl"), "--socket", self.daemon.socket, "export", *words],

@@ -46,29 +46,39 @@ static int serve(struct context *context, const char *address)
 	return EXIT_FAILED;
 }
 
-/* A reader finds the file before or the file now, and never a part of one. */
-static int write_file(struct context *context, const char *path)
+/* A reader finds the file before or the file now, and never a part of one. 0 or -errno. */
+static int write_whole(const char *path, const char *text, size_t n)
 {
 	char temporary[4096];
-	const int n = snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
-	FILE *out = NULL;
-	bool written;
-	int fd;
+	const int length = snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
+	int fd, r;
 
-	if (n < 0 || (size_t)n >= sizeof(temporary))
+	if (length < 0 || (size_t)length >= sizeof(temporary))
 		return -ENAMETOOLONG;
 	(void)unlink(temporary); /* of a process that had our pid */
 	fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-	if (fd >= 0)
-		out = fdopen(fd, "w");
-	if (!out)
+	if (fd < 0)
 		return -errno;
-	(void)print_page(out, "/metrics", context);
-	written = ferror(out) == 0;
-	if (fclose(out) == 0 && written && rename(temporary, path) == 0)
+	r = write(fd, text, n) == (ssize_t)n ? 0 : -EIO;
+	(void)close(fd);
+	if (r == 0 && rename(temporary, path) == 0)
 		return 0;
+	r = r ? r : -errno;
 	(void)unlink(temporary);
-	return -EIO;
+	return r;
+}
+
+static int write_file(struct context *context, const char *path)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *out = open_memstream(&text, &n);
+	int r = -ENOMEM;
+
+	if (out && print_page(out, "/metrics", context) && fclose(out) == 0)
+		r = write_whole(path, text, n);
+	free(text);
+	return r;
 }
 
 /* every_s 0: once */

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/ctl/kvtierctl_status.h"
 #include "daemon/stats/stats.h"
 
 #ifndef KVTIER_VERSION
@@ -382,31 +383,29 @@ static void print_page(FILE *out, const struct stats *stats, uint64_t health, ui
 	print_rows(out, stats);
 }
 
-/* Says on stderr why there is no page, once for each reason. */
-static void say(const struct context *context, int error)
+/* NULL: there is none. If it cannot be read, that says nothing about kvtierd, and ends this
+ * program: systemd starts the version that is installed now. */
+static const struct stats *find_page(const struct context *context)
 {
-	static int said;
+	const struct stats *stats = NULL;
+	const int r = stats_map(context->stats_path, &stats);
+	int status = EXIT_FINE;
 
-	if (error == said)
-		return;
-	said = error;
-	fprintf(stderr, "kvtierctl: %s: %s\n", context->stats_path,
-		error == 0       ? "read" :
-		error == -EPROTO ? "not a stats page of this version of kvtier; use the kvtierctl "
-				   "that came with the kvtierd that runs" :
-				   strerror(-error));
+	if (r < 0 && r != -ENOENT && r != -ENOTDIR)
+		status = status_page(context, &stats);
+	if (status != EXIT_FINE)
+		exit(status);
+	return stats;
 }
 
 bool metrics_print(FILE *out, const struct context *context)
 {
 	const uint64_t gone = 1ull << STATS_HEALTH_DEAD;
 	const uint64_t not_up = gone | 1ull << STATS_HEALTH_STOPPED | 1ull << STATS_HEALTH_SILENT;
-	const struct stats *stats = NULL;
+	const struct stats *stats = find_page(context);
 	const uint64_t now_ns = clock_ns();
-	const int r = stats_map(context->stats_path, &stats);
-	const uint64_t health = r == 0 ? stats_health(stats, now_ns) : gone;
+	const uint64_t health = stats ? stats_health(stats, now_ns) : gone;
 
-	say(context, r);
 	print_gauge(out, "up", "1: kvtierd runs; 0: it is dead, stopped or silent, or has no page",
 		    (health & not_up) == 0);
 	metric_family(out, "exporter_build_info", "gauge", "Always 1: the exporter's version");

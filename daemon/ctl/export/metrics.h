@@ -24,7 +24,7 @@ void metric_label(FILE *out, const char *name, const char *value);
 
 /* Prints all that the page at context->stats_path says. Without a page, or if its daemon is dead,
  * that is kvtier_up 0 and little more. Returns whether the daemon runs: it can be asked for lists.
- * When the page can be read no more, or again, stderr has a sentence. */
+ * If the page is there and cannot be read, it says why on stderr and exits. */
 bool metrics_print(FILE *out, const struct context *context);
 
 #endif
