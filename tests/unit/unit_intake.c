@@ -77,6 +77,7 @@ static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, 
 	send_packet(pair[0], bytes, n, fds, n_fds);
 	in->socket = pair[1];
 	in->greeted = greeted;
+	in->version = WIRE_VERSION_MAX;
 	in->usage = (struct intake_usage){ .max_bytes = 1 << 20, .max_regions = 4, .clients = 1 };
 	intake_run(&in->work, 0);
 	status = in->status;
@@ -147,6 +148,7 @@ TEST(a_packet_waits_within_its_limits)
 	send_packet(pair[0], &m, sizeof(m), &fd, 1);
 	in->socket = pair[1];
 	in->greeted = true;
+	in->version = WIRE_VERSION_MAX;
 	in->usage = (struct intake_usage){
 		.bytes = 1 << 20, .max_bytes = 1 << 20, .max_regions = 4, .waits = true
 	};
