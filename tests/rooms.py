@@ -47,6 +47,7 @@ daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/mo
                     daemon/write daemon/verify daemon/up daemon/op daemon/conn daemon/admin
 daemon/ctl          base kernels client/abi tiers daemon/stats daemon/config daemon/admin
 daemon/ctl/export   base daemon/stats daemon/admin daemon/ctl
+daemon/ctl/doctor   base daemon/stats daemon/config daemon/ctl
 """
 # The files that may see the whole daemon in one struct: they look at all of it, or bring a tier up.
 LINES = 4000

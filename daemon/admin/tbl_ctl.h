@@ -183,6 +183,15 @@ CTL(probe, local, "SPACE [--blocks N] [--json]",
     "errors are beside values that were rounded before.",
     "kvtierctl probe 0")
 CTL_GROUP("set up")
+CTL(doctor, local, "[--config FILE] [--json]",
+    "Looks at what kvtierd needs of this machine: the limits on locked memory and descriptors, "
+    "huge pages, NUMA nodes, the file systems of [nvme] path and their O_DIRECT, io_uring, "
+    "userfaultfd, seccomp, the clock, the GPU's driver, and who may use the socket and the stats "
+    "page. Each is ok, or MEND with what mends it. It needs no daemon; while one runs, limits are "
+    "the daemon's. FILE is its configuration; without it the defaults are looked at. The system "
+    "calls and paths are tried by doctor itself: run it as kvtierd's user, in its container. Exit "
+    "status 1: something needs mending.",
+    "kvtierctl doctor --config /etc/kvtierd.conf")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "
     "block device, for which --bytes may be left out. All that the file or device holds is lost: "
