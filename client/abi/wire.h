@@ -23,7 +23,8 @@
  * (daemon/EXTENDING.md says how the wire is changed). What differs:
  *
  *	11	the release before
- *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; engine mode has codecs after fp8-native
+ *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; wire_lookups after `hits`; engine mode has
+ *		codecs after fp8-native
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: the daemon sends an ERROR with the
