@@ -385,7 +385,8 @@ static int try_socket(const struct context *context, const char *path)
 					  strerror(-fd));
 }
 
-/* Engines can connect, to each socket. A connect alone is no proof: systemd may hold the socket. */
+/* Engines can connect, to each socket, wherever it lies. A connect alone is no proof: systemd may
+ * hold the socket. */
 static int ready(const struct context *context, const struct stats *stats, uint64_t health)
 {
 	static const enum stats_health_bit bits[] = { STATS_HEALTH_DEAD, STATS_HEALTH_STOPPED,
@@ -394,12 +395,10 @@ static int ready(const struct context *context, const struct stats *stats, uint6
 	char path[STATS_TEXT_BYTES];
 	int r = not_so(context, "ready", health, bits, sizeof(bits) / sizeof(bits[0]));
 
-	if (r == EXIT_FINE)
-		r = try_socket(context, context->socket_path);
 	for (size_t i = 0; r == EXIT_FINE && i < STATS_SOCKETS; i++) {
 		stats_text_get(stats->sockets[i], sizeof(path), path);
-		if (path[0] != '\0' && strcmp(path, context->socket_path) != 0)
-			r = try_socket(context, path);
+		if (i == 0 || path[0] != '\0')
+			r = try_socket(context, path[0] != '\0' ? path : context->socket_path);
 	}
 	return r != EXIT_FINE ? r : found(context, "ready", "engines can connect");
 }
