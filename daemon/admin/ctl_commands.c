@@ -49,12 +49,14 @@ static bool takes_value(const char *end)
 /* The first word that may be an option: one after the action, if the command has one. */
 static size_t first_option(const struct ctl_request *request)
 {
-	return isupper((unsigned char)request->command->arguments[0]) ? 2 : 1;
+	const char *arguments = request->command->arguments;
+
+	return isupper((unsigned char)arguments[arguments[0] == '[']) ? 2 : 1;
 }
 
 /* Refuses a word that the command's arguments in tbl_ctl.h do not name, and an option without
- * its value. The first word of a command whose arguments begin with ACTION is the command's to
- * check. */
+ * its value. The first word of a command whose arguments begin with ACTION or [LEVEL] is the
+ * command's to check. */
 static int check_words(const struct ctl_request *request, char *sentence, size_t n)
 {
 	const char *arguments = request->command->arguments;

@@ -2,7 +2,7 @@
 /*
  * ctl_commands.h - the commands of the admin socket. Each writes its reply piece by piece, one
  * packet in an iteration of the loop. This header is private to ctl*.c. ctl_lists.c has the rows of
- * lists, ctl_commands.c all other commands.
+ * lists, ctl_config.c config and loglevel, ctl_commands.c all other commands.
  *
  * Life of a request: start() is called first. If it returned 0, next() is called again and again,
  * and then end(), once: when the last packet was made, or when the asker is gone.

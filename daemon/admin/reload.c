@@ -203,12 +203,11 @@ static void tell_rooms(struct reload *r)
 
 static void log_lines(enum log_level level, const char *event, const struct config_notes *notes)
 {
-	for (const char *line = notes->text; *line != '\0';) {
-		const int n = (int)strcspn(line, "\n");
+	const char *cursor = notes->text;
+	char line[CONFIG_NOTE_BYTES];
 
-		log_line(level, NULL, event, "%.*s", n, line);
-		line += n + (line[n] != '\0');
-	}
+	while (config_next_note(&cursor, line))
+		log_line(level, NULL, event, "%s", line);
 }
 
 static void done(struct work *work)
@@ -254,6 +253,19 @@ uint64_t reload_begin(struct reload *r)
 const struct reload_report *reload_ended(const struct reload *r, uint64_t number)
 {
 	return !r->lent && r->ended >= number ? &r->report : NULL;
+}
+
+bool reload_log_level(struct reload *r, const char *level)
+{
+	const struct config_row *row = &config_rows[CONFIG_ROW_daemon_log_level];
+	char why[256];
+
+	if (config_value(row, level, r->config, why, sizeof(why)) < 0)
+		return false;
+	r->config->line_of[0][CONFIG_ROW_daemon_log_level] = CONFIG_LINE_OPERATOR;
+	log_set_level((enum log_level)r->config->daemon_log_level);
+	log_info("log_level", "%s from now on, as asked by the operator", level);
+	return true;
 }
 
 bool reload_busy(const struct reload *r)

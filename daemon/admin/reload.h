@@ -37,6 +37,8 @@ void reload_close(struct reload *r); /* it is not busy, and may be NULL */
 uint64_t reload_begin(struct reload *r);
 /* NULL: it has not ended yet. The report is that of this reload, or a later one. */
 const struct reload_report *reload_ended(const struct reload *r, uint64_t number);
+/* Sets [daemon] log_level until the next reload or start. False: there is no such level. */
+bool reload_log_level(struct reload *r, const char *level);
 bool reload_busy(const struct reload *r); /* the helper is at work; false for NULL */
 
 #endif

@@ -192,6 +192,17 @@ CTL(doctor, local, "[--config FILE] [--json]",
     "calls and paths are tried by doctor itself: run it as kvtierd's user, in its container. Exit "
     "status 1: something needs mending.",
     "kvtierctl doctor --config /etc/kvtierd.conf")
+CTL(config, data, "ACTION [FILE] [--json]",
+    "config show: every value in effect, and FROM: the line of the file, default, or kvtierctl; "
+    "RELOAD: whether a reload applies the key. config reload: has kvtierd read its file again, as "
+    "SIGHUP does, and says what changed, what needs a restart, and each mistake; with a mistake "
+    "nothing changes, and the exit status is 1. config check FILE: names each mistake of a file, "
+    "as kvtierd --check-config does; exit status 78 if there is one. It needs no daemon.",
+    "kvtierctl config check /etc/kvtierd.conf && kvtierctl config reload")
+CTL(loglevel, data, "[LEVEL] [--json]",
+    "Says which messages the log has, or has it that LEVEL be the least urgent: error, warning, "
+    "info, debug. That holds until the next reload or start; [daemon] log_level is for good.",
+    "kvtierctl loglevel debug")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, which is made if it is absent, or on a "
     "block device, for which --bytes may be left out. All that the file or device holds is lost: "

@@ -74,6 +74,17 @@ void config_note(struct config_notes *faults, const char *file, unsigned line, c
 	faults->used += strlen(at);
 }
 
+bool config_next_note(const char **cursor, char ret[CONFIG_NOTE_BYTES])
+{
+	const size_t length = strcspn(*cursor, "\n");
+
+	if (**cursor == '\0')
+		return false;
+	snprintf(ret, CONFIG_NOTE_BYTES, "%.*s", (int)length, *cursor);
+	*cursor += length + ((*cursor)[length] != '\0');
+	return true;
+}
+
 static bool tenant_name(const char *name)
 {
 	static const char letters[] =
@@ -697,7 +708,7 @@ uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes)
 
 	if (config->index_max_blocks > 0)
 		return config->index_max_blocks;
-	while (config_next(&cursor, ":", path))
+	while (config_next_item(&cursor, ":", path))
 		max += config->nvme_bytes / NVME_BLOCK_BYTES;
 	return max < MAX_BLOCKS ? max : MAX_BLOCKS;
 }

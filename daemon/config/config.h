@@ -63,6 +63,8 @@ enum {
 	CONFIG_NOTE_BYTES = 768,      /* one of them */
 };
 
+#define CONFIG_LINE_OPERATOR UINT32_MAX /* the "line" of a value that kvtierctl gave */
+
 #define CONFIG(section, key, ...) CONFIG_ROW_##section##_##key,
 enum config_row_index {
 #include "tbl_config.h"
@@ -154,6 +156,9 @@ struct config_notes {
 /* Adds a sentence. line 0: no line is meant; file NULL: nor is a file. */
 void config_note(struct config_notes *faults, const char *file, unsigned line, const char *format,
 		 ...) __attribute__((format(printf, 4, 5)));
+
+/* Takes the next sentence at *cursor, which begins as notes->text. False: there is none left. */
+bool config_next_note(const char **cursor, char ret[CONFIG_NOTE_BYTES]);
 
 /* Takes the defaults, and what the file says over them. path NULL: the defaults alone. 0, or
  * -errno with all mistakes in *faults, which is cleared first. -EINVAL: the file says something

@@ -219,7 +219,7 @@ void config_tell_stores(const struct config *config, FILE *out)
 	char path[CONFIG_PATH_BYTES];
 	struct nvme_super super;
 
-	while (config->nvme_bytes > 0 && config_next(&cursor, ":", path)) {
+	while (config->nvme_bytes > 0 && config_next_item(&cursor, ":", path)) {
 		const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 		const bool found = fd >= 0 && nvme_newest_super(fd, &super) == 0;
 

@@ -92,7 +92,7 @@ static bool any_is_a_path(const char *endpoints)
 {
 	char endpoint[CONFIG_ENDPOINT_BYTES];
 
-	while (config_next(&endpoints, " ", endpoint)) {
+	while (config_next_item(&endpoints, " ", endpoint)) {
 		if (strncmp(endpoint, "unix:", 5) == 0)
 			return true;
 	}
@@ -255,7 +255,7 @@ int config_redis(const struct config *config, struct config_redis *redis,
 	if (r < 0)
 		return r;
 	while (endpoints < REDIS_ENDPOINTS &&
-	       config_next(&cursor, " ", redis->endpoints[endpoints])) {
+	       config_next_item(&cursor, " ", redis->endpoints[endpoints])) {
 		ret->endpoints[endpoints] = redis->endpoints[endpoints];
 		endpoints++;
 	}

@@ -398,7 +398,7 @@ const char *config_between(enum config_type type)
 	}
 }
 
-bool config_next(const char **cursor, const char *between, char ret[CONFIG_PATH_BYTES])
+bool config_next_item(const char **cursor, const char *between, char ret[CONFIG_PATH_BYTES])
 {
 	const size_t length = strcspn(*cursor, between);
 
@@ -415,7 +415,7 @@ static bool listed(const char *list, const char *between, const char *item)
 {
 	char other[CONFIG_PATH_BYTES];
 
-	while (config_next(&list, between, other)) {
+	while (config_next_item(&list, between, other)) {
 		if (strcmp(other, item) == 0)
 			return true;
 	}

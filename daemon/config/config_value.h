@@ -69,7 +69,7 @@ const char *config_between(enum config_type type);
 /* Takes the next item of a list at *cursor, which begins as the field: a path of a PATHS value
  * (between ":"), or an endpoint with its port of an ENDPOINTS value (between " "). False: there is
  * none left. */
-bool config_next(const char **cursor, const char *between, char ret[CONFIG_PATH_BYTES]);
+bool config_next_item(const char **cursor, const char *between, char ret[CONFIG_PATH_BYTES]);
 
 /* Writes the whole configuration as a file that config_load() reads back to the same. */
 void config_print(const struct config *config, FILE *out);

@@ -18,6 +18,7 @@ enum exit_status {
 	EXIT_NO_DAEMON = 3, /* nothing there, or it does not answer */
 	EXIT_STARTING = 4,  /* status: it is there, and no engine can connect yet */
 	EXIT_USAGE = 64,
+	EXIT_CONFIG = 78,     /* config check: the file has mistakes */
 	EXIT_PERMISSION = 77, /* this user may not ask; the daemon may be there */
 };
 

@@ -642,21 +642,95 @@ static int print_answers(const struct context *context, struct json_object *root
 	return done > 0 ? EXIT_FINE : EXIT_FAILED;
 }
 
+/* --- config, loglevel --- */
+
+static void print_values(struct json_object *rows)
+{
+	static const char *const titles[] = { "SECTION", "KEY", "VALUE", "FROM", "RELOAD" };
+	static const bool right[5] = { false };
+	struct table *table = table_new(5);
+
+	for (size_t i = 0; i < 5; i++)
+		table_cell(table, titles[i]);
+	for (size_t i = 0; i < json_object_array_length(rows); i++) {
+		struct json_object *row = json_object_array_get_idx(rows, i), *reload = NULL;
+
+		table_cell(table, text_at(row, "section"));
+		table_cell(table, text_at(row, "key"));
+		table_cell(table, text_at(row, "value"));
+		table_cell(table, text_at(row, "from"));
+		json_object_object_get_ex(row, "reload", &reload);
+		table_cell(table, json_object_get_boolean(reload) ? "yes" : "no");
+	}
+	table_print(table, right);
+}
+
+/* Prints each sentence, and returns how many there are. */
+static size_t print_sentences(struct json_object *root, const char *name, const char *title)
+{
+	struct json_object *lines = NULL;
+	char shown[1024];
+	size_t n = 0;
+
+	if (json_object_object_get_ex(root, name, &lines) &&
+	    json_object_is_type(lines, json_type_array))
+		n = json_object_array_length(lines);
+	for (size_t i = 0; i < n; i++) {
+		const char *line = json_object_get_string(json_object_array_get_idx(lines, i));
+
+		printf("%s%s\n", i == 0 ? title : "",
+		       log_escape(line ? line : "?", shown, sizeof(shown)));
+	}
+	return n;
+}
+
+static int print_config(const struct context *context, struct json_object *root)
+{
+	struct json_object *rows = NULL, *refused = NULL;
+
+	json_object_object_get_ex(root, "refused", &refused);
+	if (context->json) {
+		;
+	} else if (json_object_object_get_ex(root, "config", &rows) &&
+		   json_object_is_type(rows, json_type_array)) {
+		print_values(rows);
+	} else if (print_sentences(root, "mistakes", "nothing changed:\n") +
+			   print_sentences(root, "applied", "changed:\n") +
+			   print_sentences(root, "restart", "needs a restart:\n") ==
+		   0) {
+		puts("the file says what is in effect");
+	}
+	return json_object_get_boolean(refused) ? EXIT_FAILED : EXIT_FINE;
+}
+
+static int print_log_level(const struct context *context, struct json_object *root)
+{
+	char shown[64];
+
+	if (!context->json)
+		puts(log_escape(text_at(root, "log_level"), shown, sizeof(shown)));
+	return EXIT_FINE;
+}
+
 /* --- asking, with the words of the command line --- */
 
 static const struct {
 	const char *command;
 	print_fn *print;
 } replies[] = {
-	{ "evict", print_evicted },     { "verify", print_verified }, { "flush", print_flushed },
-	{ "purge", print_purged },      { "hint", print_answers },    { "drain", print_drained },
-	{ "undrain", print_undrained }, { "slowlog", print_slowlog }, { "tenants", print_tenants },
+	{ "evict", print_evicted },     { "verify", print_verified },
+	{ "flush", print_flushed },     { "purge", print_purged },
+	{ "hint", print_answers },      { "drain", print_drained },
+	{ "config", print_config },     { "loglevel", print_log_level },
+	{ "undrain", print_undrained }, { "slowlog", print_slowlog },
+	{ "tenants", print_tenants },
 };
 
 int command_ask(struct context *context, int argc, char **argv)
 {
 	const struct command *command = context->command;
-	const bool action = isupper((unsigned char)command->arguments[0]);
+	const bool action =
+		isupper((unsigned char)command->arguments[command->arguments[0] == '[']);
 	const char *words[CTL_MAX_WORDS] = { command->name }, *option;
 	print_fn *print = print_list;
 	struct reply reply = { 0 };

@@ -83,7 +83,8 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 
 	if (c->nvme_bytes == 0)
 		return 0;
-	while (nvme.n_paths < NVME_TIER_PATHS && config_next(&cursor, ":", paths[nvme.n_paths])) {
+	while (nvme.n_paths < NVME_TIER_PATHS &&
+	       config_next_item(&cursor, ":", paths[nvme.n_paths])) {
 		nvme.paths[nvme.n_paths] = paths[nvme.n_paths];
 		nvme.n_paths++;
 	}

@@ -50,7 +50,7 @@ static void check_paths(const char *paths)
 	int n = 0;
 
 	assert(strlen(paths) < CONFIG_PATHS_BYTES);
-	for (const char *cursor = paths; config_next(&cursor, ":", path); n++) {
+	for (const char *cursor = paths; config_next_item(&cursor, ":", path); n++) {
 		assert(path[0] == '/');
 		bytes += strlen(path) + (n > 0);
 	}
@@ -65,7 +65,7 @@ static void check_endpoints(const char *endpoints)
 	int n = 0;
 
 	assert(strlen(endpoints) < CONFIG_ENDPOINTS_BYTES);
-	for (const char *cursor = endpoints; config_next(&cursor, " ", endpoint); n++) {
+	for (const char *cursor = endpoints; config_next_item(&cursor, " ", endpoint); n++) {
 		assert(strncmp(endpoint, "unix:/", 6) == 0 || atoi(strrchr(endpoint, ':') + 1) > 0);
 		bytes += strlen(endpoint) + (n > 0);
 	}

@@ -235,7 +235,7 @@ TEST(paths_are_a_list)
 		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s/%c",
 			 i == 0 ? "" : ":", names[i]);
 	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
-	for (cursor = c.nvme_path; config_next(&cursor, ":", path); n++) {
+	for (cursor = c.nvme_path; config_next_item(&cursor, ":", path); n++) {
 		assert_int_equal(strlen(path), 2);
 		assert_int_equal(path[1], names[n]);
 	}

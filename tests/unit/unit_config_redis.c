@@ -148,7 +148,7 @@ TEST(sixteen_long_ones_fit)
 	assert_int_equal(strlen(value), 4095);
 	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
 	assert_string_equal(c.redis_endpoints, value);
-	for (cursor = c.redis_endpoints; config_next(&cursor, " ", item); n++) {
+	for (cursor = c.redis_endpoints; config_next_item(&cursor, " ", item); n++) {
 		assert_int_equal(strlen(item), 255);
 		assert_int_equal(item[0], 'a' + n);
 	}
