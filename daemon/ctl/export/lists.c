@@ -127,8 +127,15 @@ struct row {
 	double cells[CELLS];
 };
 
-/* A list: what its labels are, and the series that were made of it so far. */
-static struct listing {
+/* What the series of a list were made of so far. */
+struct list_counts {
+	struct series series[SERIES + 1]; /* the last one: all others */
+	size_t n_series;
+	struct row *rows;
+	size_t n_rows;
+};
+
+static const struct listing {
 	const char *name;
 	struct {
 		const char *member, *label;
@@ -137,10 +144,6 @@ static struct listing {
 	size_t max_series;
 	const struct family *families;
 	size_t n_families;
-	struct series series[SERIES + 1]; /* the last one: all others */
-	size_t n_series;
-	struct row *rows;
-	size_t n_rows;
 } listings[] = {
 #define FAMILIES(of) \
 	.families = of##_families, .n_families = sizeof(of##_families) / sizeof(of##_families[0])
@@ -176,6 +179,13 @@ static struct listing {
 	  FAMILIES(device) },
 };
 enum { LISTINGS = sizeof(listings) / sizeof(listings[0]) };
+
+static struct list_counts all_counts[LISTINGS];
+
+static struct list_counts *counts_of(const struct listing *listing)
+{
+	return &all_counts[listing - listings];
+}
 
 /* --- a row becomes numbers of its series --- */
 
@@ -284,19 +294,21 @@ static char *labels_of(const struct listing *listing, struct json_object *row, b
 }
 
 /* The series with these labels, which it takes. */
-static struct series *series_of(struct listing *listing, struct json_object *row, char *labels)
+static struct series *series_of(const struct listing *listing, struct json_object *row,
+				char *labels)
 {
-	struct series *other = &listing->series[SERIES];
+	struct list_counts *counts = counts_of(listing);
+	struct series *other = &counts->series[SERIES];
 
-	for (size_t i = 0; i < listing->n_series; i++) {
-		if (strcmp(listing->series[i].labels, labels) == 0) {
+	for (size_t i = 0; i < counts->n_series; i++) {
+		if (strcmp(counts->series[i].labels, labels) == 0) {
 			free(labels);
-			return &listing->series[i];
+			return &counts->series[i];
 		}
 	}
-	if (listing->n_series < listing->max_series) {
-		listing->series[listing->n_series].labels = labels;
-		return &listing->series[listing->n_series++];
+	if (counts->n_series < listing->max_series) {
+		counts->series[counts->n_series].labels = labels;
+		return &counts->series[counts->n_series++];
 	}
 	free(labels);
 	if (!other->labels)
@@ -305,40 +317,41 @@ static struct series *series_of(struct listing *listing, struct json_object *row
 }
 
 /* What the row was at the last look; zeros: it is new. Rows mostly come in the same order. */
-static const double *cells_before(const struct listing *listing, uint64_t row, size_t *cursor)
+static const double *cells_before(const struct list_counts *counts, uint64_t row, size_t *cursor)
 {
 	static const double none[CELLS];
 
-	for (size_t i = 0; i < listing->n_rows; i++) {
-		const size_t at = (*cursor + i) % listing->n_rows;
+	for (size_t i = 0; i < counts->n_rows; i++) {
+		const size_t at = (*cursor + i) % counts->n_rows;
 
-		if (listing->rows[at].identity != row)
+		if (counts->rows[at].identity != row)
 			continue;
 		*cursor = at + 1;
-		return listing->rows[at].cells;
+		return counts->rows[at].cells;
 	}
 	return none;
 }
 
-static void gauges_forget(struct listing *listing)
+static void gauges_forget(const struct listing *listing)
 {
 	for (size_t s = 0; s <= SERIES; s++) {
-		double *cell = listing->series[s].cells;
+		double *cell = counts_of(listing)->series[s].cells;
 
 		for (size_t i = 0; i < listing->n_families; i++) {
 			for (size_t n = states_of(&listing->families[i]); n > 0; n--, cell++)
 				if (listing->families[i].kind != COUNTER)
 					*cell = 0;
 		}
-		assert(cell <= listing->series[s].cells + CELLS);
+		assert(cell <= counts_of(listing)->series[s].cells + CELLS);
 	}
 }
 
 /* False: out of memory. */
-static bool take_rows(struct listing *listing, struct json_object *array)
+static bool take_rows(const struct listing *listing, struct json_object *array)
 {
 	const size_t n = json_object_array_length(array);
 	struct row *rows = calloc(n + 1, sizeof(rows[0]));
+	struct list_counts *counts = counts_of(listing);
 	size_t cursor = 0;
 
 	if (!rows)
@@ -346,9 +359,9 @@ static bool take_rows(struct listing *listing, struct json_object *array)
 	gauges_forget(listing);
 	for (size_t i = 0; i < n; i++) {
 		struct json_object *row = json_object_array_get_idx(array, i);
-		const bool counts = !listing->member ||
+		const bool wanted = !listing->member ||
 				    strcmp(text_at(row, listing->member), listing->value) == 0;
-		char *labels = counts ? labels_of(listing, row, false) : NULL;
+		char *labels = wanted ? labels_of(listing, row, false) : NULL;
 		struct series *series;
 
 		if (!labels)
@@ -358,12 +371,11 @@ static bool take_rows(struct listing *listing, struct json_object *array)
 		series = series_of(listing, row, labels);
 		if (series)
 			merge_cells(listing, rows[i].cells,
-				    cells_before(listing, rows[i].identity, &cursor),
-				    series->cells);
+				    cells_before(counts, rows[i].identity, &cursor), series->cells);
 	}
-	free(listing->rows);
-	listing->rows = rows;
-	listing->n_rows = n;
+	free(counts->rows);
+	counts->rows = rows;
+	counts->n_rows = n;
 	return true;
 }
 
@@ -384,7 +396,7 @@ static ssize_t next_packet(int fd, char *packet, uint64_t deadline_ns)
 }
 
 /* Asks for the list. 0 or -errno. */
-static int ask(int fd, struct listing *listing, uint64_t deadline_ns)
+static int ask(int fd, const struct listing *listing, uint64_t deadline_ns)
 {
 	static char packet[CTL_MAX_REPLY];
 	struct json_tokener *tokener = json_tokener_new();
@@ -428,12 +440,12 @@ static void print_family(FILE *out, const struct listing *listing, const struct 
 {
 	char name[80];
 
-	if (listing->n_series == 0)
+	if (counts_of(listing)->n_series == 0)
 		return;
 	metric_family(out, family->name, family->kind == COUNTER ? "counter" : "gauge",
 		      family->help);
 	for (size_t s = 0; s <= SERIES; s++) {
-		const struct series *series = &listing->series[s];
+		const struct series *series = &counts_of(listing)->series[s];
 		const char *state = family->states;
 
 		if (!series->labels)
