@@ -57,7 +57,7 @@ WANTED  := $(if $(TEST),$(basename $(notdir $(wildcard $(TEST:%=tests/*/%.c)))),
 TEXTS   := $(wildcard $(patsubst %,tests/*/%.kvt,$(or $(TEST),*)))
 in_tests = $(addprefix $(BUILD)/tests/,$(1))
 PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a)
-PAGES   := $(addprefix $(BUILD)/,kvtierctl.1 kvtierd.8)
+PAGES   := $(addprefix $(BUILD)/,kvtierctl.1 kvtierd.conf.5)
 
 all: $(PROGRAMS) $(PAGES)
 	@echo "built in $(BUILD)/: $(notdir $(PROGRAMS))"
@@ -127,9 +127,9 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 
 # A program knows its tables: what it prints of them comes where its page says @TABLES@.
 $(BUILD)/kvtierctl.1: client/man/kvtierctl.1.in $(BUILD)/kvtierctl
-$(BUILD)/kvtierd.8: daemon/kvtierd.8.in $(BUILD)/kvtierd
+$(BUILD)/kvtierd.conf.5: daemon/kvtierd.conf.5.in $(BUILD)/kvtierd
 $(PAGES):
-	$(Q)$(basename $@) --man >$@.tables
+	$(Q)$(lastword $^) --man >$@.tables
 	$(Q)sed -e '/^@TABLES@$$/{r $@.tables' -e 'd}' $< >$@
 
 tests: $(PROGRAMS) $(PAGES) $(EMU) $(call in_tests,\

@@ -815,7 +815,7 @@ static int run(struct program *p)
 struct command_line {
 	const char *config; /* NULL: the defaults */
 	bool check, print, example;
-	bool man; /* for the Makefile, which makes kvtierd.8 */
+	bool man; /* for the Makefile, which makes kvtierd.conf.5 */
 };
 
 static void print_help(FILE *out)

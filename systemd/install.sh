@@ -34,14 +34,15 @@ python=$dest/lib/$python/dist-packages/kvtier
 
 install -d "$dest/bin" "$dest/include" "$dest/$LIBDIR/pkgconfig" "$DESTDIR$UNITDIR" \
 	"$dest/lib/sysusers.d" "$dest/lib/tmpfiles.d" "$dest/share/doc/kvtier" \
-	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python/adapters"
+	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man5" \
+	"$dest/share/man/man8" "$python/adapters"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/$LIBDIR"
 ln -sf libkvtier.so.0 "$dest/$LIBDIR/libkvtier.so"
 install -m 644 client/kvtier.h "$dest/include"
 sed "s|@PREFIX@|$PREFIX|; s|@LIBDIR@|$LIBDIR|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in \
 	>"$dest/$LIBDIR/pkgconfig/kvtier.pc"
-for page in client/man/kvtier.3 "$BUILD/kvtierctl.1" "$BUILD/kvtierd.8"; do
+for page in client/man/kvtier.3 daemon/kvtierd.8 "$BUILD/kvtierctl.1" "$BUILD/kvtierd.conf.5"; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
 "$BUILD/kvtierd" --example-config >"$dest/share/doc/kvtier/kvtierd.conf"

@@ -19,7 +19,7 @@ def main():
              .stdout.split("\n") if os.path.isfile(f)]
     names = {os.path.splitext(os.path.basename(f))[0] for f in files}
     for file in files:
-        if re.search(r"(?:\.(?:[ch]|cuh?|py|sh|kvt|inc|[138])|Makefile)$", file):
+        if re.search(r"(?:\.(?:[ch]|cuh?|py|sh|kvt|inc|[1358])|Makefile)$", file):
             with open(file, encoding="utf-8") as opened:
                 names.update(re.findall(r"\w+", opened.read()))
     bad = 0

@@ -694,38 +694,41 @@ void config_print_help(FILE *out)
 	}
 }
 
-/* Writes prose as lines of a comment. */
-static void print_comment(const char *prose, FILE *out)
+/* Writes prose in lines that begin with `lead`. Lines of mdoc have none; there, a line that begins
+ * with . or ' would be a request. */
+static void print_lines(const char *prose, const char *lead, FILE *out)
 {
 	char lines[4096] = "";
 	FILE *f = fmemopen(lines, sizeof(lines), "w");
 
 	if (!f)
 		return;
-	text_wrap(f, prose, 0, 0, TEXT_WIDTH - 2);
+	text_wrap(f, prose, 0, 0, TEXT_WIDTH - (int)strlen(lead));
 	(void)fclose(f);
 	for (const char *line = lines; *line != '\0'; line += strcspn(line, "\n") + 1)
-		fprintf(out, "# %.*s\n", (int)strcspn(line, "\n"), line);
+		fprintf(out, "%s%s%.*s\n", lead,
+			lead[0] == '\0' && (*line == '.' || *line == '\'') ? "\\&" : "",
+			(int)strcspn(line, "\n"), line);
 }
 
 void config_print_example(FILE *out)
 {
 	char range[128];
 
-	print_comment(
+	print_lines(
 		"kvtierd.conf - every key of kvtierd with its default. Take the # from in front of "
 		"a key, and give it another value. kvtierd --config FILE --check-config names "
 		"each mistake. Sizes have units K M G T; times us ms s, and s m h d. A reload "
 		"(systemctl reload kvtierd, kvtierctl config reload) applies the keys that say so; "
 		"the others need a restart. Made by kvtierd --example-config.",
-		out);
+		"# ", out);
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const struct config_row *row = &config_rows[i];
 
 		fputs("\n", out);
 		if (first_of_section(i))
 			fprintf(out, "[%s]\n\n", row->section);
-		print_comment(row->prose, out);
+		print_lines(row->prose, "# ", out);
 		fprintf(out, "# Allowed: %s%s\n#%s =%s%s\n",
 			config_range(row, range, sizeof(range)),
 			row->reload ? "\n# A reload applies it." : "", row->key,
@@ -733,22 +736,50 @@ void config_print_example(FILE *out)
 	}
 }
 
+/* The bytes of the first sentence: to its . or ? or !, and a ) or " behind that, before a blank. */
+static size_t sentence_bytes(const char *prose)
+{
+	for (const char *end = prose; (end = strpbrk(end, ".?!")) != NULL;) {
+		end++;
+		end += strspn(end, ")\"");
+		if (*end == ' ')
+			return (size_t)(end - prose);
+	}
+	return strlen(prose);
+}
+
+/* Writes each sentence in lines of its own, as mdoc wants it. */
+static void print_mdoc(const char *prose, FILE *out)
+{
+	char sentence[2048];
+
+	while (*prose != '\0') {
+		const size_t n = sentence_bytes(prose);
+
+		snprintf(sentence, sizeof(sentence), "%.*s", (int)n, prose);
+		print_lines(sentence, "", out);
+		prose += n + strspn(prose + n, " ");
+	}
+}
+
 void config_print_man(FILE *out)
 {
-	char range[128];
+	char range[192];
 
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const struct config_row *row = &config_rows[i];
 
 		if (first_of_section(i))
-			fprintf(out, "%s.Ss [%s]\n.Bl -tag -width Ds\n", i == 0 ? "" : ".El\n",
+			fprintf(out, "%s.Ss [%s]\\&\n.Bl -tag -width Ds\n", i == 0 ? "" : ".El\n",
 				row->section);
-		fprintf(out, ".It Ic %s No = Ar %s\n", row->key,
-			row->dflt[0] == '\0' ? "\\&" : row->dflt);
-		/* a line that begins with . or ' would be a request */
-		fprintf(out, "\\&%s\n.br\nAllowed: %s%s\n", row->prose,
-			config_range(row, range, sizeof(range)),
-			row->reload ? ".\nA reload applies it." : "");
+		fprintf(out, ".It Ic %s No = Ar %s\\&\n", row->key, row->dflt);
+		print_mdoc(row->prose, out);
+		snprintf(range, sizeof(range), "Allowed: ");
+		(void)config_range(row, range + strlen(range), sizeof(range) - strlen(range));
+		fputs(".br\n", out);
+		print_lines(range, "", out);
+		if (row->reload)
+			fputs(".br\nA reload applies it.\n", out);
 	}
 	fprintf(out, ".El\n");
 }

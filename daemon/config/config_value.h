@@ -74,7 +74,7 @@ bool config_next_item(const char **cursor, const char *between, char ret[CONFIG_
 /* Writes the whole configuration as a file that config_load() reads back to the same. */
 void config_print(const struct config *config, FILE *out);
 void config_print_help(FILE *out); /* all keys, for --help */
-void config_print_man(FILE *out);  /* the same as mdoc, for kvtierd.8.in */
+void config_print_man(FILE *out);  /* the same as mdoc, for kvtierd.conf.5 */
 /* Writes a file with all keys, each with its help and commented out. */
 void config_print_example(FILE *out);
 

@@ -31,8 +31,8 @@ blocks() {
 
 while read -r page; do
 	blocks "$page"
-done < <(find README.md client daemon kernels systemd tests tiers "$build"/kvtier*.[138] \
-	-name '*.md' -o -name '*.[138]')
+done < <(find README.md client daemon kernels systemd tests tiers "$build"/kvtier*.[15] \
+	-name '*.md' -o -name '*.[1358]')
 
 n=0
 for file in "$work"/*.conf; do

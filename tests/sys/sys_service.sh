@@ -14,14 +14,19 @@ make -s -o all install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier
 	fail "$(cat "$dir/log")"
 for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so \
 	lib/libkvtier.a include/kvtier.h lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 \
-	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 lib/systemd/system/kvtierd.service \
+	share/man/man3/kvtier.3 share/man/man8/kvtierd.8 share/man/man5/kvtierd.conf.5 \
+	lib/systemd/system/kvtierd.service \
 	lib/systemd/system/kvtierd.socket lib/systemd/system/kvtierd@.socket \
 	lib/sysusers.d/kvtier.conf lib/tmpfiles.d/kvtier.conf share/doc/kvtier/no-network.conf \
 	share/doc/kvtier/kvtierd.conf; do
 	[ -s "$dir/opt/kvtier/$file" ] || fail "not installed: $file"
 done
 man=$dir/opt/kvtier/share/man
-grep -q '^\.It Ic runtime_dir ' "$man/man8/kvtierd.8" && grep -q '^\.It Li uptime_s ' \
+if command -v mandoc >/dev/null; then
+	warned=$(mandoc -Tlint -Wwarning "$man"/man[58]/kvtierd* 2>/dev/null) || :
+	[ -z "$warned" ] || fail "$warned"
+fi
+grep -q '^\.It Ic runtime_dir ' "$man/man5/kvtierd.conf.5" && grep -q '^\.It Li uptime_s ' \
 	"$man/man1/kvtierctl.1" || fail "the manual lacks the keys or the counters"
 grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" ||
 	fail "kvtier.pc has another prefix"
