@@ -192,10 +192,12 @@ static void client_end(struct kvtier_client *c)
 }
 
 /* Whether a daemon lives there, and may have a place a moment later. -EAGAIN means that its backlog
- * is full, -EBUSY after a connection that it refused this one. */
+ * is full, -EBUSY after a connection that it refused this one, -ECONNRESET that a daemon that stops
+ * ended the first one: the next one waits in the socket of the service manager, if there is one. */
 static bool worth_another_try(const struct kvtier_client *c)
 {
-	return c->error == -EAGAIN || (c->error == -EBUSY && c->connections > 0);
+	return c->error == -EAGAIN || (c->error == -EBUSY && c->connections > 0) ||
+	       (c->error == -ECONNRESET && c->connections <= 1);
 }
 
 /* Whether the client is connected: 0; -EAGAIN: not yet. Control held. */

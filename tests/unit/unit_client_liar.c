@@ -106,6 +106,21 @@ TEST(a_place_that_comes_later_is_taken)
 	peer_stop(&peer);
 }
 
+/* A daemon that stops ends connections that it has accepted; in the socket of the service manager
+ * the next connection waits for the next daemon. */
+TEST(peer_that_hangs_up_is_asked_once_more)
+{
+	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = PATIENT_MS };
+	struct kvtier_client *client;
+	struct peer peer;
+
+	peer_start(&peer, PEER_HANGS_UP);
+	o.socket_path = peer.path;
+	assert_int_equal(kvtier_connect(&o, &client), -ECONNRESET);
+	assert_true(peer.connections >= 2);
+	peer_stop(&peer);
+}
+
 TEST(lies_leak_no_descriptors)
 {
 	const int before = descriptors_open();
