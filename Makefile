@@ -14,7 +14,7 @@
 #? make wheel       build/kvtier-*.whl: what pip installs, with library, daemon and kvtierctl in it
 #? make deb         build/deb/*.deb: Debian packages of daemon, kvtierctl, library and Python
 #? make test-dashboard  a Prometheus from apt asks each query of the board, and tries the alerts
-#? make test-packages  installs them as a newcomer does, and has an engine store and hit
+#? make test-packages  the wheel in a new venv, the others by apt on a systemd: install to purge
 #? make install     below DESTDIR and PREFIX (/usr/local); make uninstall: takes it away again
 #? Others: make lint deps clean
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1 STATIC=1
@@ -142,8 +142,9 @@ bench bench-gpu: all
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 wheel: deps
-test-packages: wheel
-test-all test-dashboard test-engines test-packages test-upgrade soak check-gpu gpu-bundle fuzz \
+test-packages: wheel deb
+	@tests/test-wheel.sh $(BUILD) && tests/test-debs.sh $(BUILD)
+test-all test-dashboard test-engines test-upgrade soak check-gpu gpu-bundle fuzz \
 lint deps wheel deb:
 	@tests/$@.sh $(BUILD)
 install uninstall: all

@@ -1,14 +1,12 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
-# test-packages.sh BUILD - what `make test-packages` does: a newcomer's first minutes, with the
-# packages that `make wheel` left in BUILD.
-#
-# The wheel: a new venv, a user without rights and with an empty environment, kvtierd as it comes;
-# `kvtierctl status` is OK, and an engine in Python hits what another one stored. It takes 1 GiB of
-# memory and 8 GiB of disk below BUILD, for a minute.
+# test-wheel.sh BUILD - a newcomer's first minutes, with the wheel that `make wheel` left in BUILD:
+# a new venv, a user without rights and with an empty environment, kvtierd as it comes. `kvtierctl
+# status` is OK, and an engine in Python hits what another one stored. It takes 1 GiB of memory and
+# 8 GiB of disk below BUILD, for a minute.
 cd "$(dirname "$0")/.."
-build=$(cd "${1:?usage: test-packages.sh BUILD}" && pwd)
-work=$(mktemp -d "$build/packages-XXXXXX")
+build=$(cd "${1:?usage: test-wheel.sh BUILD}" && pwd)
+work=$(mktemp -d "$build/wheel-XXXXXX")
 chmod 755 "$work"
 uid=$(id -u)
 as=(env -i HOME="$work/home" PATH="$work/venv/bin:/usr/bin:/bin")
