@@ -36,6 +36,7 @@
 	COLUMN("", sparse_blocks, NUMBER, row->sparse_blocks)                \
 	COLUMN("AGE", age_s, AGE, row->age_ns / 1000000000u)                 \
 	COLUMN("", refused, NUMBER, row->refused)                            \
+	COLUMN("", reason, TEXT, row->reason ? row->reason : "")             \
 	COLUMN("NOT IN ENGINE MODE", not_engine, TEXT, row->not_engine)      \
 	COLUMN("GPU STAGED", gpu_staged, TEXT, row->gpu_staged)              \
 	COLUMN("REFUSED FOR", why, TEXT, row->why)

@@ -317,33 +317,21 @@ void conn_count_lookups(struct conn *c)
 	tenant->hits += n.hits;
 }
 
-void conn_add_refusal(struct front *all, pid_t pid, uid_t uid, const struct conn *c,
-		      const char *why)
+static void note_refused(const struct conn *c, enum refusal_reason reason, const char *why)
 {
-	struct refusal refusal = {
-		.at_ns = loop_now(all->d->loop), .times = 1, .pid = pid, .uid = uid
-	};
-	struct refusal *at = all->refusals;
+	struct stats *stats = c->front->d->stats;
+	struct refusal refusal = { .at_ns = loop_now(c->front->d->loop),
+				   .pid = c->client.pid,
+				   .uid = c->uid,
+				   .reason = reason,
+				   .version_min = c->version_min,
+				   .version_max = c->version_max };
 
-	while (at < all->refusals + REFUSALS - 1 && at->at_ns != 0 &&
-	       !(at->pid == pid && at->uid == uid))
-		at++;
-	if (at->at_ns != 0 && at->pid == pid && at->uid == uid)
-		refusal.times += at->times;
-	if (c) {
-		refusal.version_min = c->version_min;
-		refusal.version_max = c->version_max;
-		memcpy(refusal.name, c->client.name, sizeof(refusal.name));
-	}
+	memcpy(refusal.name, c->client.name, sizeof(refusal.name));
 	snprintf(refusal.why, sizeof(refusal.why), "%s", why);
-	memmove(&all->refusals[1], &all->refusals[0],
-		(size_t)(at - all->refusals) * sizeof(all->refusals[0]));
-	all->refusals[0] = refusal;
-}
-
-static void note_refused(struct conn *c, const char *why)
-{
-	conn_add_refusal(c->front, c->client.pid, c->uid, c, why);
+	refusals_add(&c->front->refusals, &refusal);
+	if (c->state < CONN_OPEN)
+		refusals_count(stats, reason);
 }
 
 static void send_wake(struct conn *c)
@@ -381,17 +369,20 @@ void conn_kill(struct conn *c)
 	stats_set(&c->front->d->stats->v.clients, c->front->n_alive);
 }
 
-static void cut(struct conn *c, uint32_t seq, int error, const char *why, const char *text)
+static void cut(struct conn *c, uint32_t seq, int error, enum refusal_reason reason,
+		const char *text)
 {
-	struct kvtierd *d = c->front->d;
+	static const char *const did[REFUSAL_REASON_COUNT] = {
+		[REFUSAL_version] = "is of another version and was refused",
+		[REFUSAL_protocol] = "broke the protocol and was cut",
+		[REFUSAL_resources] = "cannot be served",
+	};
 	char about[LOG_ABOUT_BYTES];
 
-	if (c->state < CONN_OPEN)
-		stats_add(&d->stats->v.clients_refused_total, 1);
 	log_warning(log_about(about, "client_cut", (long)c->client.pid, c->client.id,
 			      c->client.name),
-		    "a client of user %ld %s: %s", (long)c->uid, why, text);
-	note_refused(c, text);
+		    "a client of user %ld %s: %s", (long)c->uid, did[reason], text);
+	note_refused(c, reason, text);
 	c->end_error = error;
 	c->end_seq = seq;
 	snprintf(c->end_text, sizeof(c->end_text), "%s", text);
@@ -402,14 +393,14 @@ static void cut(struct conn *c, uint32_t seq, int error, const char *why, const 
 static void violate(struct conn *c, uint32_t seq, const char *text)
 {
 	stats_add(&c->front->d->stats->v.protocol_errors_total, 1);
-	cut(c, seq, -EPROTO, "broke the protocol and was cut", text);
+	cut(c, seq, -EPROTO, REFUSAL_protocol, text);
 }
 
 /* The daemon lacks something that the connection needs, which is not the client's fault: -> DYING.
  * The client and the log are told the text. */
 static void cannot_serve(struct conn *c, uint32_t seq, int error, const char *text)
 {
-	cut(c, seq, error, "cannot be served", text);
+	cut(c, seq, error, REFUSAL_resources, text);
 }
 
 /* Stops looking at packets until an intake has ended, or for a tick. Doorbells are packets, so the
@@ -570,32 +561,34 @@ void conn_lost(struct conn *c, const struct device *device, const char *why)
 
 void conn_displace(struct conn *c)
 {
-	stats_add(&c->front->d->stats->v.clients_refused_total, 1);
 	c->end_error = -EBUSY;
 	snprintf(c->end_text, sizeof(c->end_text),
 		 "no HELLO came, and another client needs the connection");
-	note_refused(c, c->end_text);
+	note_refused(c, REFUSAL_full, c->end_text);
 	conn_kill(c);
 }
 
 /* --- control messages --- */
 
-/* Takes facts for people out of a HELLO of any version, which has its versions at its begin. */
-static void note_hello(struct conn *c, const void *packet, size_t n)
+/* Takes facts for people out of a HELLO of any version, which has its versions at its begin. False:
+ * the version is not served, and the connection is cut. */
+static bool note_hello(struct conn *c, const void *packet, size_t n)
 {
 	struct wire_hello hello = { 0 };
+	char text[200];
 
 	memcpy(&hello, packet, n < sizeof(hello) ? n : sizeof(hello));
 	if (n < offsetof(struct wire_hello, size_geometry) || hello.head.magic != WIRE_MAGIC ||
 	    hello.head.type != WIRE_HELLO)
-		return;
+		return true;
 	c->version_min = hello.version_min;
 	c->version_max = hello.version_max;
-	if (n != sizeof(hello))
-		return;
-	for (size_t i = 0; i < sizeof(c->client.name) - 1 && hello.name[i] != '\0'; i++)
-		c->client.name[i] =
-			hello.name[i] >= ' ' && hello.name[i] <= '~' ? hello.name[i] : '?';
+	if (n == sizeof(hello))
+		refusal_copy_name(hello.name, sizeof(c->client.name) - 1, c->client.name);
+	if (proto_versions(&hello, text, sizeof(text)) == 0)
+		return true;
+	cut(c, hello.head.seq, -EPROTO, REFUSAL_version, text);
+	return false;
 }
 
 static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
@@ -603,13 +596,19 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	const struct config *config = c->front->d->config;
 	struct wire_hello hello;
 	char text[200];
+	int r;
 
 	if (c->state != CONN_GREETING) {
 		violate(c, seq, "a second HELLO");
 		return;
 	}
-	if (proto_hello(packet, n, config_ring_entries(config), CONFIG_ARENA_BLOCKS, &hello,
-			&c->version, text, sizeof(text))) {
+	r = proto_hello(packet, n, config_ring_entries(config), CONFIG_ARENA_BLOCKS, &hello,
+			&c->version, text, sizeof(text));
+	if (r == -EPROTONOSUPPORT) {
+		cut(c, seq, -EPROTO, REFUSAL_version, text);
+		return;
+	}
+	if (r) {
 		violate(c, seq, text);
 		return;
 	}
@@ -740,8 +739,8 @@ static void on_message(struct conn *c, const void *packet, size_t n)
 	struct wire_head head = { 0 };
 	char text[200];
 
-	if (c->state == CONN_GREETING)
-		note_hello(c, packet, n);
+	if (c->state == CONN_GREETING && !note_hello(c, packet, n))
+		return;
 	if (proto_head(packet, n, &head, text, sizeof(text)))
 		violate(c, 0, text);
 	else if (head.type == WIRE_HELLO)

@@ -39,23 +39,9 @@
 #include "base/loop.h"
 #include "daemon/session/peer.h"
 #include "intake.h"
+#include "refusal.h"
 
 struct kvtierd;
-
-enum { REFUSALS = 16 };
-#define REFUSALS_KEPT_NS (600 * 1000000000ull)
-
-/* A process that was refused or cut off lately, and the reason. Its client runs without a cache,
- * and only the daemon can tell people so. */
-struct refusal {
-	uint64_t at_ns; /* 0: the row is empty */
-	uint32_t times;
-	pid_t pid;
-	uid_t uid;
-	char name[WIRE_NAME_BYTES];        /* "": the client had not said it */
-	uint32_t version_min, version_max; /* of its HELLO; 0: it had sent no HELLO */
-	char why[200];
-};
 
 /* What all connections use together. The server makes it. */
 struct front {
@@ -68,7 +54,7 @@ struct front {
 	/* when a client was last not served for want of a descriptor, which `status` tells for ten
 	 * minutes; 0: never */
 	uint64_t out_of_files_ns;
-	struct refusal refusals[REFUSALS];         /* the last one first; one row a process */
+	struct refusals refusals;
 	uint32_t n_alive, n_dying;                 /* connections */
 	uint32_t n_beyond;                         /* spaces that are open beyond guarantees */
 	_Alignas(8) char buffer[WIRE_MAX_MESSAGE]; /* for one packet at a time */
@@ -122,8 +108,5 @@ void conn_count_lookups(struct conn *c);
 
 /* Sends an ERROR; text is cut to the bytes that fit. 0 or -errno. */
 int conn_send_error(int socket, uint32_t seq, int error, const char *text);
-/* A client of this process was refused or cut. c: its connection, or NULL if it got none. */
-void conn_add_refusal(struct front *front, pid_t pid, uid_t uid, const struct conn *c,
-		      const char *why);
 
 #endif

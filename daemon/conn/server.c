@@ -227,34 +227,6 @@ static void tell_hog(const struct server *s, char *text, size_t size)
 		 n, s->max, most_of_uid, (unsigned)hog.uid, most_of_pid, (long)hog.pid, per_uid(s));
 }
 
-/* --- refusals, for people --- */
-
-/* The i-th refusal that is not older than REFUSALS_KEPT_NS, the last one first; NULL: there are no
- * more. */
-static const struct refusal *refusals_at(const struct front *all, uint32_t i, uint64_t now_ns)
-{
-	if (i >= REFUSALS || all->refusals[i].at_ns == 0 ||
-	    now_ns - all->refusals[i].at_ns >= REFUSALS_KEPT_NS)
-		return NULL;
-	return &all->refusals[i];
-}
-
-/* A sentence that says how many refusals there were and tells the last one; "" if all are old. */
-static void refusals_text(const struct front *all, uint64_t now_ns, char *ret, size_t n)
-{
-	const struct refusal *last = refusals_at(all, 0, now_ns);
-	uint32_t processes = 0;
-
-	ret[0] = '\0';
-	if (!last)
-		return;
-	while (refusals_at(all, processes, now_ns))
-		processes++;
-	snprintf(ret, n, "%u processes in ten minutes; the last: pid %ld, user %u%s%.31s: %.150s",
-		 processes, (long)last->pid, (unsigned)last->uid, last->name[0] ? ", " : "",
-		 last->name, last->why);
-}
-
 bool server_busy(const struct server *s)
 {
 	return s && (s->front.n_dying > 0 || workers_lent(s->front.helpers) > 0);
@@ -275,7 +247,7 @@ static void show_slots(struct server *s)
 	stats_health_set(s->front.d->stats, STATS_HEALTH_OUT_OF_FILES,
 			 s->front.out_of_files_ns &&
 				 now - s->front.out_of_files_ns < REFUSALS_KEPT_NS);
-	refusals_text(&s->front, now, text, sizeof(text));
+	refusals_text(&s->front.refusals, now, text, sizeof(text));
 	stats_health_set(s->front.d->stats, STATS_HEALTH_CLIENTS_REFUSED, text[0] != '\0');
 	stats_text_set(s->front.d->stats->refused_text, STATS_TEXT_BYTES, text);
 }
@@ -395,14 +367,20 @@ static void hang_up(struct server *s, int fd)
 	workers_submit(s->front.helpers, &closing->work);
 }
 
-static void refuse(struct server *s, int fd, const struct ucred *peer, const char *why)
+static void refuse(struct server *s, int fd, const struct ucred *peer, enum refusal_reason reason,
+		   const char *why)
 {
+	struct refusal refusal = { .at_ns = loop_now(s->front.d->loop),
+				   .pid = peer->pid,
+				   .uid = peer->uid,
+				   .reason = reason };
 	char about[LOG_ABOUT_BYTES];
 
-	conn_add_refusal(&s->front, peer->pid, peer->uid, NULL, why);
+	snprintf(refusal.why, sizeof(refusal.why), "%s", why);
+	refusals_add(&s->front.refusals, &refusal);
+	refusals_count(s->front.d->stats, reason);
 	(void)conn_send_error(fd, 0, -EBUSY, why);
 	hang_up(s, fd);
-	stats_add(&s->front.d->stats->v.clients_refused_total, 1);
 	log_warning(log_about(about, "client_refused", (long)peer->pid, 0, ""),
 		    "a client of user %ld was refused: %s", (long)peer->uid, why);
 }
@@ -457,11 +435,11 @@ static void welcome(struct server *s, const struct listener *from, int fd)
 	int pidfd = -1;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n)) {
-		refuse(s, fd, &peer, "the kernel does not tell who it is");
+		refuse(s, fd, &peer, REFUSAL_permission, "the kernel does not tell who it is");
 		return;
 	}
 	if (make_room(s, tenant, &peer, why, sizeof(why))) {
-		refuse(s, fd, &peer, why);
+		refuse(s, fd, &peer, REFUSAL_full, why);
 		return;
 	}
 	pidfd = open_pidfd(fd, peer.pid);
@@ -482,7 +460,7 @@ static void welcome(struct server *s, const struct listener *from, int fd)
 		if (pidfd >= 0)
 			(void)close(pidfd);
 		drop_conn(s, c);
-		refuse(s, fd, &peer, "the daemon is out of memory for it");
+		refuse(s, fd, &peer, REFUSAL_resources, "the daemon is out of memory for it");
 		return;
 	}
 	append(s, c);
@@ -745,11 +723,11 @@ void server_count(struct server *s)
 static bool refusal_row(const struct server *s, uint32_t i, struct conn_row *ret)
 {
 	const uint64_t now = loop_now(s->front.d->loop);
-	const struct refusal *refusal = refusals_at(&s->front, i, now);
-
+	const struct refusal *refusal = refusals_at(&s->front.refusals, i, now);
 	if (!refusal)
 		return false;
 	*ret = (struct conn_row){
+		.reason = refusal_reason_name(refusal->reason),
 		.pid = refusal->pid,
 		.uid = refusal->uid,
 		.refused = refusal->times,

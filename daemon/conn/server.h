@@ -38,6 +38,7 @@ struct conn_row {
 	uint32_t version_min, version_max; /* of the wire; of a connection the one in use */
 	uint64_t age_ns;                   /* since it came, or was refused */
 	uint32_t refused;                  /* times; 0: it is connected */
+	const char *reason;                /* one word for why; NULL: it was not refused */
 	char why[200];                     /* "": it was not refused */
 	uint32_t id;
 	char tenant[32];

@@ -81,11 +81,22 @@ static int check_sizes(const struct wire_hello *h, char *text, size_t n)
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
 		if (sizes[i].ours != sizes[i].theirs)
 			return text_fail(
-				text, n, -EPROTO,
+				text, n, -EPROTONOSUPPORT,
 				"hello.size_%s is %zu; this daemon's is %zu: libkvtier and kvtierd "
 				"do not match",
 				sizes[i].name, sizes[i].theirs, sizes[i].ours);
 	return 0;
+}
+
+int proto_versions(const struct wire_hello *h, char *text, size_t n)
+{
+	if (h->version_min <= h->version_max && h->version_min <= WIRE_VERSION_MAX &&
+	    h->version_max >= WIRE_VERSION_MIN)
+		return 0;
+	return text_fail(text, n, -EPROTONOSUPPORT,
+			 "hello.version range is %u to %u; this daemon speaks %d to %d: upgrade "
+			 "the older of libkvtier and kvtierd",
+			 h->version_min, h->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
 }
 
 int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max_arena,
@@ -96,14 +107,9 @@ int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max
 
 	assert(n == sizeof(h));
 	memcpy(&h, packet, sizeof(h));
-	if (h.version_min > h.version_max || h.version_min > WIRE_VERSION_MAX ||
-	    h.version_max < WIRE_VERSION_MIN)
-		return text_fail(
-			text, text_bytes, -EPROTO,
-			"hello.version range is %u to %u; this daemon speaks %d to %d: upgrade the "
-			"older of libkvtier and kvtierd",
-			h.version_min, h.version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
-	r = check_sizes(&h, text, text_bytes);
+	r = proto_versions(&h, text, text_bytes);
+	if (r == 0)
+		r = check_sizes(&h, text, text_bytes);
 	if (r)
 		return r;
 	if (!memchr(h.name, 0, sizeof(h.name)))

@@ -16,8 +16,12 @@
  * that type's size in the oldest version. */
 int proto_head(const void *packet, size_t n, struct wire_head *ret, char *text, size_t text_bytes);
 
-/* -EPROTO: the version ranges do not meet, or sizes of structs differ. *ret_version: the highest
- * version of both. Ring sizes in *ret are rounded down to powers of two within the limits given. */
+/* -EPROTONOSUPPORT: the version ranges do not meet. Looks at the versions alone, whose place is the
+ * same in all versions. */
+int proto_versions(const struct wire_hello *hello, char *text, size_t n);
+/* -EPROTONOSUPPORT: the version ranges do not meet, or sizes of structs differ; -EPROTO.
+ * *ret_version: the highest version of both. Ring sizes in *ret are rounded down to powers of two
+ * within the limits given. */
 int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max_arena,
 		struct wire_hello *ret, uint32_t *ret_version, char *text, size_t text_bytes);
 

@@ -26,7 +26,7 @@ enum {
 	STATS_SCHEMA_VERSION = 1, /* of the JSON text */
 	STATS_STALE_MS = 2500,    /* if the heartbeat is older, the daemon does not run */
 	STATS_NAME_BYTES = 32,
-	STATS_TEXT_BYTES = 256,
+	STATS_TEXT_BYTES = 384,
 	STATS_SOCKETS = 16,
 };
 
@@ -81,9 +81,10 @@ enum {
 	       "kvtierd had no file descriptor left for an engine in the last ten minutes. " \
 	       "Raise LimitNOFILE= in the unit (ulimit -Hn in a shell), or lower [socket] "  \
 	       "max_clients.")                                                               \
-	HEALTH(CLIENTS_REFUSED, clients_refused, note,                                       \
-	       "Clients were refused or cut in the last ten minutes, and run without a "     \
-	       "cache where they have not come back: see below, and `kvtierctl clients`.")   \
+	HEALTH(CLIENTS_REFUSED, clients_refused, warn,                                       \
+	       "Engines were refused or cut in the last ten minutes, and run without a "     \
+	       "cache where they have not come back: see below whose, why and the remedy, "  \
+	       "and `kvtierctl clients`.")                                                   \
 	HEALTH(INDEX_FULL, index_full, warn,                                                 \
 	       "The index holds [index] max_blocks blocks, and new ones are dropped; raise " \
 	       "it.")                                                                        \

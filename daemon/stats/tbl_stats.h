@@ -283,9 +283,19 @@ STAT("ops.canceled_total", ops_canceled_total, counter, "ops",
      "Ops ended early by their client or its death")
 STAT("clients_total", clients_total, counter, "clients", "Connections accepted")
 STAT("clients_refused_total", clients_refused_total, counter, "clients",
-     "Connections refused: too many, wrong version, bad handshake")
+     "Connections refused, for any of the reasons that follow")
+STAT("refused.version_total", refused_version_total, counter, "clients",
+     "Connections refused since libkvtier and kvtierd have no version in common")
+STAT("refused.full_total", refused_full_total, counter, "clients",
+     "Connections refused since there were too many: of a user, a process, a tenant or all")
+STAT("refused.protocol_total", refused_protocol_total, counter, "clients",
+     "Connections refused since no HELLO came, or no proper one")
+STAT("refused.permission_total", refused_permission_total, counter, "clients",
+     "Connections refused since the kernel did not say who the client is")
+STAT("refused.resources_total", refused_resources_total, counter, "clients",
+     "Connections refused since kvtierd lacked memory, descriptors or threads for them")
 STAT("protocol_errors_total", protocol_errors_total, counter, "errors",
-     "Connections ended for breaking the protocol")
+     "Connections ended for breaking the protocol, open ones too; another version is no such error")
 STAT("spaces", spaces, gauge, "spaces",
      "Identities that are kept, open or not; at most [index] max_spaces")
 STAT("spaces_recycled_total", spaces_recycled_total, counter, "spaces",

@@ -34,6 +34,7 @@ EXCEPTIONS = """
 kvtier_exporter_build_info      of the exporter
 kvtier_health                   its reasons are shown
 kvtier_lists_up                 an alert
+kvtier_clients_refused_total    kvtier_client_refusals_total is shown
 kvtier_uptime_seconds           kvtier_start_time_seconds is shown
 kvtier_process_virtual_memory_bytes  says little
 kvtier_lookup_minute_*          rates of counters say it

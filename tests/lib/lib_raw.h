@@ -111,7 +111,7 @@ struct attacked {
 	struct daemon d;
 	struct witness witness;
 	struct daemon_size size; /* with the witness at work */
-	uint64_t errors;         /* protocol_errors_total before the case */
+	uint64_t errors;         /* that were counted before the case */
 };
 
 /* may_miss: the attacker's blocks may push out the witness's. */

@@ -43,10 +43,18 @@ static void says(const char *command, const char *words)
 }
 
 /* The row in JSON, and the sentence of status. */
-static void is_shown(const char *name, const char *wire, const char *why)
+static void is_shown(const char *name, const char *wire, const char *reason, const char *why)
 {
 	char words[256];
 
+	(void)snprintf(words, sizeof(words), "refused.%s_total", reason);
+	assert_true(daemon_stat(&d, words) >= 1);
+	assert_int_equal(daemon_stat(&d, "clients_refused_total"), daemon_stat(&d, words));
+	(void)snprintf(words, sizeof(words), "\"reason\":\"%s\"", reason);
+	says("clients --json", words);
+	says("status", "WARN: kvtierd");
+	(void)snprintf(words, sizeof(words), "%s: %s", name, reason);
+	says("status", words);
 	(void)snprintf(words, sizeof(words), "\"pid\":%d,", (int)getpid());
 	says("clients --json", words);
 	(void)snprintf(words, sizeof(words), "\"name\":\"%s\"", name);
@@ -90,6 +98,15 @@ static struct wire_hello named(const char *name)
 	return ret;
 }
 
+/* The kernel's, of a client that has not said one. */
+static const char *own_name(void)
+{
+	static char name[16];
+
+	(void)snprintf(name, sizeof(name), "%s", program_invocation_short_name);
+	return name;
+}
+
 TEST(another_version)
 {
 	struct wire_hello h = named("engine of \033[2Jtomorrow");
@@ -98,7 +115,9 @@ TEST(another_version)
 	h.version_max = WIRE_VERSION_MAX + 3;
 	hello(&h, sizeof(h));
 	(void)snprintf(out, sizeof(out), "%d-%d", WIRE_VERSION_MAX + 1, WIRE_VERSION_MAX + 3);
-	is_shown("engine of ?[2Jtomorrow", strdupa(out), "upgrade the older of libkvtier");
+	is_shown("engine of ?[2Jtomorrow", strdupa(out), "version",
+		 "upgrade the older of libkvtier and kvtierd");
+	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 0);
 }
 
 /* Its HELLO has grown, so its name is somewhere else. */
@@ -113,7 +132,8 @@ TEST(another_version_with_a_longer_hello)
 	grown.h.version_min = grown.h.version_max = WIRE_VERSION_MAX + 4;
 	hello(&grown.h, sizeof(grown));
 	(void)snprintf(out, sizeof(out), "%d", WIRE_VERSION_MAX + 4);
-	is_shown("", strdupa(out), "HELLO of 176 bytes");
+	is_shown(own_name(), strdupa(out), "version", "upgrade the older of libkvtier and kvtierd");
+	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 0);
 }
 
 TEST(no_protocol)
@@ -122,7 +142,9 @@ TEST(no_protocol)
 
 	h.head.magic++;
 	hello(&h, sizeof(h));
-	is_shown("", "", "head.magic");
+	is_shown(own_name(), "", "protocol", "head.magic");
+	says("status", "restart that engine, and report it");
+	assert_int_equal(daemon_stat(&d, "protocol_errors_total"), 1);
 }
 
 TEST(too_many)
@@ -135,7 +157,7 @@ TEST(too_many)
 		raw_open(&r[i], d.socket);
 	raw_dial(&more, d.socket);
 	hang_up(&more);
-	is_shown("", "", "this process has 2 connections");
+	is_shown(own_name(), "", "full", "this process has 2 connections");
 	for (int i = 0; i < 2; i++)
 		raw_close(&r[i]);
 }
@@ -158,4 +180,5 @@ TEST(a_refusal_is_shown_for_ten_minutes)
 	clock_pass_ms(1 * MINUTES_MS);
 	assert_null(strstr(told("clients --json"), "refused\""));
 	assert_null(strstr(told("status"), "refused"));
+	assert_memory_equal(out, "OK: ", 4);
 }

@@ -126,6 +126,7 @@ class Numbers(Exported):
             if re.search(r"\.p\d+_us$", path) or kind == "text":     # percentiles are in the histograms
                 continue
             name = re.sub(r"^hints\.\w+_blocks_total$", "hint_blocks_total", re.sub(r"^tiers\.\w+\.", "tier_", path))
+            name = re.sub(r"^refused\.\w+$", "client_refusals_total", name)
             name = re.sub(r"^lookup\.(gpu|host|nvme|redis|miss)_", "lookup_", name)
             name = re.sub(r"_[num]?s$", "_seconds", name.replace(".", "_").replace("_percent", "_ratio"))
             self.assertEqual(types.get("kvtier_" + name), kind.replace("state", "gauge"), path)

@@ -67,6 +67,8 @@ static const struct group {
 	const char *help; /* of the family; NULL: the first row's */
 } groups[] = {
 	{ "tiers.", ".", "", "tier_", "tier", NULL },
+	{ "refused.", "_total", "", "client_refusals_total", "reason",
+	  "Connections refused, by reason: another version, too many, ..." },
 	{ "hints.", "_blocks_total", "", "hint_blocks_total", "answer",
 	  "Blocks (of a model, hints) by what became of a hint; expired: the ttl was over" },
 	{ "lookup.", "_blocks_total", "|gpu|host|nvme|redis|miss|", "lookup_blocks_total", "result",
