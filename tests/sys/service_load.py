@@ -96,6 +96,7 @@ def main(wanted: int, done: str) -> None:
         if len(load.chains) * CHAIN >= wanted and not said:
             print("stored", flush=True)
             said = 1
+        time.sleep(0.05 * said)         # or the disk would be full: it has to keep all
         if load.chains and load.load(load.chains[chain % len(load.chains)]) and lost_at and first_hit is None:
             first_hit = time.monotonic() - lost_at
         again = there and took

@@ -1,0 +1,187 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# test-service.sh BUILD - the service under a real systemd (lib/machine.sh), as an operator meets
+# it: installed by the README, with engines of users in the group and outside, restarted under load,
+# killed, stopped, misconfigured, uninstalled. CASES="name ..." runs these alone (install is always
+# first).
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=$(realpath --relative-to=. "${1:?usage: test-service.sh BUILD}")
+. tests/lib/machine.sh
+
+SMALL='[host]\nbytes = 256M\n[nvme]\nbytes = 1G\n'
+
+# An engine of the group stores what is not there, and loads all of it.
+served() {
+	as alice store_load store >/dev/null
+	loads_all
+}
+
+loads_all() { as alice store_load load | grep -F 'loaded 8 of 8 blocks, 0 values wrong'; }
+
+# The README's way, with its defaults. A user that is in the group, and one that is not.
+case_install() {
+	on make -s -C /src -o all BUILD="$build" install
+	on systemctl enable --now kvtierd
+	on kvtierctl status
+	[ "$(on stat -c '%a %U %G' /run/kvtier/kvtier.sock)" = "660 root kvtier" ]
+	[ "$(on stat -c '%a %U' /var/lib/kvtier)" = "700 kvtier" ]
+	on useradd alice
+	on useradd bob
+	on usermod -aG kvtier alice
+	configure "$SMALL"
+	on rm /var/lib/kvtier/nvme.store
+	on systemctl start kvtierd
+}
+
+configure() {	# LINES of kvtierd.conf [LINES of the unit]
+	on mkdir -p /etc/systemd/system/kvtierd.service.d
+	printf "$1" | on tee /etc/kvtierd.conf >/dev/null
+	printf '[Service]\nEnvironment="KVTIERD_OPTIONS=--config /etc/kvtierd.conf"\n'"${2:-}" |
+		on tee /etc/systemd/system/kvtierd.service.d/test.conf >/dev/null
+	on systemctl daemon-reload
+	on systemctl stop kvtierd
+}
+
+case_group() {
+	as alice store_load store | grep -F '0 of 8 blocks are present'
+	loads_all
+	on kvtierctl flush
+}
+
+case_no_group() {
+	refused 'usermod -aG kvtier USER' as bob store_load load
+	refused '/run/kvtier/stats' as bob kvtierctl stats
+}
+
+# A socket of its own, whose engines see no block of the first one.
+case_tenant() {
+	on groupadd --system chat
+	on usermod -aG chat bob
+	printf '[socket chat]\n' | on tee -a /etc/kvtierd.conf
+	on systemctl enable kvtierd@chat.socket
+	on systemctl restart kvtierd
+	[ "$(on stat -c '%a %U %G' /run/kvtier/kvtier-chat.sock)" = "660 root chat" ]
+	as bob env KVTIER_SOCKET=/run/kvtier/kvtier-chat.sock store_load store |
+		grep -F '0 of 8 blocks are present'
+	loads_all
+	on systemctl disable --now kvtierd@chat.socket
+	on sed -i '/socket chat/d' /etc/kvtierd.conf
+	on systemctl start kvtierd
+}
+
+# All that is optional works with the few rights that it has: io_uring, Redis, its secrets.
+case_rights() {
+	on systemd-analyze security --threshold=14 kvtierd
+	on sh -c 'echo secret >/etc/redis-password && chmod 600 /etc/redis-password'
+	on redis-cli config set requirepass secret
+	configure "$SMALL"'io = io_uring\n[redis]\nendpoints = 127.0.0.1:6379
+		password_file = /run/credentials/kvtierd.service/redis\n' \
+		'LoadCredential=redis:/etc/redis-password\n'
+	on systemctl start kvtierd
+	until_so on sh -c 'kvtierctl status | grep -F "redis: up, 1 of 1 endpoints usable"'
+	on kvtierctl status | grep -F 'nvme: io_uring'
+	loads_all
+	configure "$SMALL"
+	on systemctl start kvtierd
+}
+
+# In the same process; a wrong file changes nothing.
+case_reload() {
+	local pid
+	pid=$(property MainPID)
+	on sed -i '1i [daemon]\nlog_level = debug' /etc/kvtierd.conf
+	on systemctl reload kvtierd
+	until_so on sh -c 'journalctl -u kvtierd | grep "event=config_applied.*log_level"'
+	echo 'wrong' | on tee -a /etc/kvtierd.conf
+	on systemctl reload kvtierd || :
+	until_so on sh -c \
+		'journalctl -u kvtierd | grep "event=config_mistake.*/etc/kvtierd.conf:[0-9]*: "'
+	is MainPID "$pid"
+	served
+	configure "$SMALL"
+	on systemctl start kvtierd
+}
+
+case_watchdog() {
+	local before
+	before=$(property NRestarts)
+	configure "$SMALL" 'WatchdogSec=3\n'
+	on systemctl start kvtierd
+	on systemctl kill -s STOP kvtierd
+	until_so is NRestarts $((before + 1))
+	until_so loads_all
+}
+
+# An engine that connects in the second before the next kvtierd starts waits for it.
+case_crash() {
+	local before
+	before=$(property NRestarts)
+	on systemctl kill -s KILL kvtierd
+	until_so is SubState auto-restart
+	loads_all
+	is NRestarts $((before + 1))
+}
+
+case_restart() {
+	local engine i
+	on rm -f /tmp/done
+	as alice env PYTHONUNBUFFERED=1 python3 /src/tests/sys/service_load.py 4000 /tmp/done \
+		>"$work/load" 2>&1 &
+	engine=$!
+	until_so grep -q stored "$work/load"
+	for i in 1 2 3; do
+		on systemctl restart kvtierd
+		sleep 1
+	done
+	on touch /tmp/done
+	i=0
+	wait $engine || i=$?
+	tail -n 3 "$work/load"
+	[ $i = 0 ]
+}
+
+case_second() {
+	refused 'must be a directory of user' on kvtierd
+	refused 'another kvtierd runs in /run/kvtier' as kvtier timeout 20 \
+		env RUNTIME_DIRECTORY=/run/kvtier STATE_DIRECTORY=/var/lib/kvtier kvtierd
+	served
+}
+
+# One start, and one line that says what is wrong. An engine that comes has systemd try again, a few
+# times, and is told.
+case_bad() {
+	configure '[host]\nbites = 256M\n'
+	refused '' on systemctl start kvtierd
+	is ExecMainStatus 78
+	is SubState failed
+	is NRestarts 0
+	[ "$(on journalctl -u kvtierd | grep -cF 'bites: no such key')" = 1 ]
+	refused 'connect: ' as alice store_load load
+	configure "$SMALL"
+	on systemctl reset-failed kvtierd kvtierd.socket
+	on systemctl start kvtierd
+	served
+}
+
+case_stop() {
+	on systemctl stop kvtierd.socket
+	is ActiveState inactive
+	refused 'no kvtierd' on kvtierctl status
+	refused 'no /run/kvtier/kvtier.sock' as alice store_load load
+	on systemctl start kvtierd
+	served
+}
+
+case_uninstall() {
+	on make -s -C /src -o all BUILD="$build" uninstall
+	is ActiveState inactive
+	[ -z "$(on find /usr/local -name '*kvtier*')" ]
+	on test -s /var/lib/kvtier/nvme.store
+}
+
+machine_boot
+gcc -std=c11 -D_GNU_SOURCE -Iclient client/examples/store_load.c "$build/libkvtier.a" -lpthread \
+	-o "$root/usr/local/bin/store_load" || exit 1
+run_cases install ${CASES:-group no_group tenant rights reload watchdog crash restart second bad \
+	stop uninstall}
