@@ -74,6 +74,7 @@ kvtier_tier_breaker_opens_total
 kvtier_tier_reconnects_total
 kvtier_hints_*                  `kvtierctl stats`
 kvtier_clients_total            connections are shown
+kvtier_clients_refused_total    the sum of refusals
 kvtier_spaces_recycled_total    a reason of status
 kvtier_index_crowded_blocks_total
 kvtier_model_*blocks*           tokens are shown
