@@ -835,7 +835,7 @@ static void print_help(FILE *out)
 	      "\n"
 	      "example: kvtierd &   then   kvtierctl status\n"
 	      "\n"
-	      "Configuration keys, by [section]:\n",
+	      "Configuration keys, by [section]; reload: a reload applies it, too:\n",
 	      out);
 	config_print_help(out);
 }

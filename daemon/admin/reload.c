@@ -161,6 +161,9 @@ static void take_over(struct reload *r)
 {
 	const bool same = compare_sockets(r), redis = r->d->tables.tiers[TIER_REDIS] && r->setup;
 
+	if (!r->path)
+		config_note(&r->report.restart, NULL, 0,
+			    "kvtierd was started without --config: to have a file needs a restart");
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const bool of_sockets = config_row_of_sockets(&config_rows[i]),
 			   of_redis = strcmp(config_rows[i].section, "redis") == 0,
