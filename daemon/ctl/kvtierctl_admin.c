@@ -436,8 +436,8 @@ static size_t add_tenant(struct table *table, struct json_object *rows, size_t a
 	}
 	table_cell(table, tenant);
 	table_number(table, number_at(row, "priority"));
-	snprintf(text, sizeof(text), share > 0 ? "%" PRIu64 " %%" : "", share);
-	table_cell(table, text);
+	snprintf(text, sizeof(text), "%" PRIu64 " %%", share);
+	table_cell(table, share > 0 ? text : "");
 	table_number(table, clients);
 	table_number(table, blocks);
 	table_cell(table, text_bytes(bytes, text, sizeof(text)));
