@@ -90,7 +90,9 @@ case_remove() {
 
 case_purge() {
 	apt purge "${packages[@]}"
-	[ -z "$(on find / /run -xdev -path /debs -prune -o -name '*kvtier*' -print)" ]
+	on find / /run -xdev \( -path /src -o -path /debs \) -prune -o -name '*kvtier*' -print |
+		tee "$work/left"
+	[ ! -s "$work/left" ]
 	on getent passwd kvtier
 }
 
