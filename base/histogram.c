@@ -51,11 +51,16 @@ static void set(uint64_t *count, uint64_t to)
 	__atomic_store_n(count, to, __ATOMIC_RELAXED);
 }
 
-void histogram_add(struct histogram *histogram, uint64_t time)
+void histogram_add_n(struct histogram *histogram, uint64_t time, uint64_t n)
 {
 	uint64_t *const count = &histogram->count[bucket_of(time)];
 
-	set(count, get(count) + 1);
+	set(count, get(count) + n);
+}
+
+void histogram_add(struct histogram *histogram, uint64_t time)
+{
+	histogram_add_n(histogram, time, 1);
 }
 
 uint64_t histogram_below(const struct histogram *histogram, uint32_t bits)

@@ -30,6 +30,7 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *histogram, uint64_t time);
+void histogram_add_n(struct histogram *histogram, uint64_t time, uint64_t n); /* n such times */
 uint64_t histogram_total(const struct histogram *histogram);
 /* The sum of all times, at most 1/32 off. */
 uint64_t histogram_sum(const struct histogram *histogram);

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@
 #include "daemon/move/gpu_cache.h"
 #include "daemon/move/hints.h"
 #include "daemon/move/purge.h"
+#include "daemon/policy/reuse.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/files.h"
 #include "daemon/admin/gauges.h"
@@ -619,6 +621,24 @@ OPEN(loop, loop_open(config_spin_us(), &p->d.loop))
 OPEN(hints, hints_open(&p->d.tables, p->d.loop,
 		       config_max_hinted(&p->config, tables_host(&p->d.tables)->capacity_bytes),
 		       CONFIG_HINTS_TTL_S, &p->d.tables.hints))
+static int open_reuse(struct program *p)
+{
+	struct stats_values *v = &p->d.stats->v;
+	const struct reuse_times times = {
+		.gap = &v->reuse_gap_us,
+		.age = &v->tiers_host_evicted_age_us,
+		.idle = &v->tiers_host_evicted_idle_us,
+	};
+	uint64_t seed;
+	int r;
+
+	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		return -EIO;
+	r = reuse_open(seed, &times, loop_now(p->d.loop), &p->d.tables.reuse);
+	p->d.tables.mover.reuse = p->d.tables.reuse;
+	return r;
+}
+
 OPEN(purge, purge_open(&p->d.tables, p->d.loop, &p->d.purge))
 OPEN(ops, ops_open(&p->d.tables, p->d.loop, &p->d.devices, &p->config, &p->d.ops))
 OPEN(pump, (op_pump_start(p->d.ops), 0))
@@ -632,6 +652,7 @@ CLOSE(gpu_cache, gpu_cache_close(p->d.tables.gpu_cache))
 CLOSE(hints, (hints_close(p->d.tables.hints), p->d.tables.hints = NULL))
 CLOSE(spaces, spaces_close(p->d.tables.spaces))
 CLOSE(emptier, (emptier_close(p->d.tables.mover.emptier), p->d.tables.mover.emptier = NULL))
+CLOSE(reuse, (reuse_close(p->d.tables.reuse), p->d.tables.mover.reuse = NULL))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
 CLOSE(gpus, cuda_search_close(p->search))
@@ -663,6 +684,7 @@ static const struct module {
 	{ open_index, close_index, NULL },
 	{ open_spaces, close_spaces, NULL },
 	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },
+	{ open_reuse, close_reuse, "cannot make the sample of keys" },
 	{ open_purge, close_purge, "cannot make a purge" },
 	{ open_ops, close_ops, "cannot make the ops of [socket] max_clients" },
 	{ open_pump, close_pump, NULL },

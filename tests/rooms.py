@@ -28,7 +28,7 @@ daemon/cuda/driver  base client/abi tiers daemon/device
 daemon/cuda/lane    base kernels daemon/device daemon/cuda/driver
 daemon/cuda         base daemon/config daemon/device daemon/cuda/driver daemon/cuda/lane
 daemon/table        base kernels client/abi client tiers daemon/quota
-daemon/policy       tiers daemon/table
+daemon/policy       base tiers daemon/table
 daemon/move         base kernels client/abi tiers daemon/stats daemon/device
                     daemon/table daemon/policy
 daemon/kvtierd.h    base daemon/stats daemon/quota daemon/config daemon/device daemon/table
@@ -39,12 +39,12 @@ daemon/up           base tiers daemon/config daemon/move daemon/kvtierd.h daemon
                     daemon/verify
 daemon/session      base kernels client/abi tiers daemon/device daemon/table daemon/move
 daemon/op           base client/abi tiers daemon/stats daemon/quota daemon/config daemon/device
-                    daemon/table daemon/move daemon/write daemon/session
+                    daemon/table daemon/policy daemon/move daemon/write daemon/session
 daemon/conn         base client/abi daemon/config daemon/kvtierd.h daemon/session daemon/op
-daemon/admin        base client/abi tiers daemon/config daemon/table daemon/move
+daemon/admin        base client/abi tiers daemon/config daemon/table daemon/policy daemon/move
                     daemon/kvtierd.h daemon/write daemon/verify daemon/up daemon/op daemon/conn
-daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/move daemon/kvtierd.h
-                    daemon/write daemon/verify daemon/up daemon/op daemon/conn daemon/admin
+daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/policy daemon/move
+                    daemon/kvtierd.h daemon/write daemon/verify daemon/up daemon/op daemon/conn daemon/admin
 daemon/ctl          base kernels client/abi tiers daemon/stats daemon/config daemon/admin
 daemon/ctl/export   base daemon/stats daemon/admin daemon/ctl
 daemon/ctl/doctor   base daemon/stats daemon/config daemon/ctl

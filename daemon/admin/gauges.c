@@ -14,6 +14,7 @@
 #include "daemon/conn/server.h"
 #include "daemon/kvtierd.h"
 #include "daemon/move/hints.h"
+#include "daemon/policy/reuse.h"
 #include "daemon/up/up.h"
 
 /* The default store could not be made or opened. Otherwise it is there and fails. */
@@ -271,6 +272,31 @@ static void tier_gauges(struct kvtierd *d)
 	}
 }
 
+/* What host memory of other sizes would do, and how much is in use. */
+static void reuse_gauges(struct kvtierd *d)
+{
+	static const uint32_t windows_s[] = { 15 * 60, 3600, 24 * 3600 };
+	enum { WINDOWS = sizeof(windows_s) / sizeof(windows_s[0]) };
+	const uint64_t bytes = tables_host(&d->tables)->capacity_bytes;
+	struct stats_values *v = &d->stats->v;
+	struct reuse *reuse = d->tables.reuse;
+	uint64_t used[WINDOWS];
+
+	if (!reuse)
+		return;
+	reuse_tick(reuse, bytes);
+	stats_set(&v->reuse_sampled_keys, reuse_samples(reuse));
+	stats_set(&v->reuse_keys_per_sample, reuse_scale(reuse));
+	stats_set(&v->miss_ratio_half_ppm, reuse_miss_ppm(reuse, bytes / 2));
+	stats_set(&v->miss_ratio_same_ppm, reuse_miss_ppm(reuse, bytes));
+	stats_set(&v->miss_ratio_twice_ppm, reuse_miss_ppm(reuse, 2 * bytes));
+	stats_set(&v->miss_ratio_four_times_ppm, reuse_miss_ppm(reuse, 4 * bytes));
+	reuse_working_set(reuse, windows_s, WINDOWS, used);
+	stats_set(&v->working_set_15m_bytes, used[0]);
+	stats_set(&v->working_set_1h_bytes, used[1]);
+	stats_set(&v->working_set_24h_bytes, used[2]);
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -287,6 +313,7 @@ void gauges_sync(struct kvtierd *d)
 	space_gauges(d);
 	hints_gauges(d->tables.hints);
 	op_gauges(d->stats);
+	reuse_gauges(d);
 	stats_health_set(d->stats, STATS_HEALTH_HOST_STARTING, tier_state(host) == TIER_STARTING);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, nvme_up_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);

@@ -220,7 +220,7 @@ static void done(struct work *work)
 	r->lent = false;
 	if (r->report.refused) {
 		log_lines(LOG_LEVEL_ERROR, "config_mistake", &r->report.mistakes);
-		log_error("config_refused", "mistakes in the configuration: %u; nothing changed",
+		log_error("config_refused", "the configuration has %u mistakes: nothing changed",
 			  r->report.mistakes.n);
 	} else {
 		take_over(r);
@@ -228,8 +228,8 @@ static void done(struct work *work)
 		log_lines(LOG_LEVEL_INFO, "config_applied", &r->report.applied);
 		log_lines(LOG_LEVEL_WARNING, "config_restart", &r->report.restart);
 		log_info("config_reloaded",
-			 "%s was read again; values that changed: %u, that need a restart: %u",
-			 r->next.file, r->report.applied.n, r->report.restart.n);
+			 "%s was read again: %u values changed, %u need a restart", r->next.file,
+			 r->report.applied.n, r->report.restart.n);
 	}
 	r->ended = r->begun;
 	if (r->wanted > r->begun)

@@ -646,7 +646,7 @@ static int print_answers(const struct context *context, struct json_object *root
 
 static void print_values(struct json_object *rows)
 {
-	static const char *const titles[] = { "SECTION", "KEY", "RELOAD", "FROM", "VALUE" };
+	static const char *const titles[] = { "SECTION", "KEY", "VALUE", "FROM", "RELOAD" };
 	static const bool right[5] = { false };
 	struct table *table = table_new(5);
 
@@ -657,10 +657,10 @@ static void print_values(struct json_object *rows)
 
 		table_cell(table, text_at(row, "section"));
 		table_cell(table, text_at(row, "key"));
+		table_cell(table, text_at(row, "value"));
+		table_cell(table, text_at(row, "from"));
 		json_object_object_get_ex(row, "reload", &reload);
 		table_cell(table, json_object_get_boolean(reload) ? "yes" : "no");
-		table_cell(table, text_at(row, "from"));
-		table_cell(table, text_at(row, "value"));
 	}
 	table_print(table, right);
 }

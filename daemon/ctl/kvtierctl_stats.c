@@ -272,6 +272,27 @@ static void print_hints(const struct span *span)
 		text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
 }
 
+/* What other sizes of host memory would do, as of now: policy/reuse.h. */
+static void print_curve(const struct stats_values *now)
+{
+	const uint64_t all = 1000000;
+	char half[32], same[32], twice[32], four[32], quarter[32], hour[32], day[32], line[320];
+
+	if (now->reuse_sampled_keys == 0)
+		return;
+#define HITS(size, to)   text_percent(all - now->miss_ratio_##size##_ppm, all, to, sizeof(to))
+#define USED(window, to) text_bytes(now->working_set_##window##_bytes, to, sizeof(to))
+	snprintf(line, sizeof(line),
+		 "Host memory would have %s of the blocks that are used, if it had half its "
+		 "size; %s with its size, %s with twice and %s with four times as much.",
+		 HITS(half, half), HITS(same, same), HITS(twice, twice), HITS(four_times, four));
+	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+	snprintf(line, sizeof(line),
+		 "Working set: %s of the last 15 minutes, %s of the last hour, %s of the last day.",
+		 USED(15m, quarter), USED(1h, hour), USED(24h, day));
+	text_wrap(stdout, line, 0, 0, TEXT_WIDTH);
+}
+
 static void print_span(const struct span *span, const struct stats_values *now)
 {
 	const struct stats_values *v = &span->v;
@@ -290,6 +311,7 @@ static void print_span(const struct span *span, const struct stats_values *now)
 		print_times(span);
 		putchar('\n');
 		hit_rate(v);
+		print_curve(now);
 	}
 	print_hints(span);
 	print_trouble(span, now);

@@ -15,6 +15,7 @@
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
 #include "daemon/table/evict.h"
+#include "daemon/policy/reuse.h"
 #include "daemon/policy/victim.h"
 #include "daemon/policy/place.h"
 #include "daemon/table/space.h"
@@ -290,6 +291,8 @@ static bool drop_one(struct need *n)
 	stats_add(&tables->stats->v.tiers_nvme_evicted_blocks_total,
 		  blocks_nvme(tables->blocks, block, NULL));
 	tables->mover.counts.evicted_blocks += !away;
+	if (!away && tables->reuse)
+		reuse_leave(tables->reuse, blocks_key(tables->blocks, block));
 	drop(tables, block);
 	return true;
 }

@@ -35,6 +35,7 @@
 #include "daemon/table/evict.h"
 #include "daemon/table/space_counts.h"
 #include "tiers/slabs.h"
+#include "daemon/policy/reuse.h"
 #include "daemon/policy/victim.h"
 
 static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE,
@@ -495,6 +496,16 @@ static void look(struct search *m, uint32_t class)
 	c->slab = slab;
 }
 
+/* It is evicted from host memory now. */
+static void count_evicted(struct search *m, uint32_t block, uint32_t class, bool demoted)
+{
+	m->mover->counts.demoted_blocks += demoted;
+	m->mover->counts.evicted_blocks++;
+	m->mover->counts.evicted_bytes += m->classes[class].view.slot_bytes;
+	if (m->mover->reuse)
+		reuse_leave(m->mover->reuse, blocks_key(m->blocks, block));
+}
+
 /* Whether its slot can be had: there is no heir, or the heir gives another slot for it. */
 static bool evict_one(struct search *m, uint32_t victim, bool demoted)
 {
@@ -532,11 +543,9 @@ static uint32_t evict(struct search *m, uint32_t class, uint32_t count)
 			m->spared = true;
 			break;
 		}
+		count_evicted(m, victim, class, demoted);
 		if (evict_one(m, victim, demoted) || m->any)
 			n++;
-		m->mover->counts.demoted_blocks += demoted;
-		m->mover->counts.evicted_blocks++;
-		m->mover->counts.evicted_bytes += m->classes[class].view.slot_bytes;
 	}
 	return n;
 }
@@ -557,12 +566,10 @@ static bool demote_slot(void *arg, const struct extent *where)
 	    evict_band(blocks_order(m->blocks), block) == EVICT_HELD)
 		return true;
 	charge_less(m, blocks_account(m->blocks, block), m->classes[where->class].view.slot_bytes);
+	count_evicted(m, block, where->class, true);
 	(void)blocks_demote(m->blocks, block);
 	tier_free(m->host, where);
 	m->to_demote--;
-	m->mover->counts.demoted_blocks++;
-	m->mover->counts.evicted_blocks++;
-	m->mover->counts.evicted_bytes += m->classes[where->class].view.slot_bytes;
 	return true;
 }
 

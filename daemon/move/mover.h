@@ -35,6 +35,7 @@ struct loop;
  * another one waits.
  */
 struct emptier;
+struct reuse;
 
 enum {
 	EMPTIER_JOBS = 4,        /* in flight at once; the device must take so many */
@@ -77,6 +78,7 @@ struct mover_counts {
 /* The mover of one host tier and its table of blocks. Zeroed, and with an emptier, it is ready. */
 struct mover {
 	struct mover_counts counts;
+	struct reuse *reuse; /* it is told of evicted blocks. NULL: it is not */
 	struct emptier *emptier;
 	/* all NULL: there is no heir. disinherit() is called for a purge: the heir gives back the
 	 * slots that it keeps */

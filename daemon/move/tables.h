@@ -21,6 +21,7 @@ struct gpu_cache; /* gpu_cache.c: copies on GPUs */
 struct hints;     /* hints.c: clients' hints about blocks */
 struct index;     /* index.c: the part that clients read */
 struct quota;     /* quota/quota.c */
+struct reuse;     /* policy/reuse.c: how blocks are used again */
 struct outbox;    /* write/outbox.c: blocks to be written to Redis */
 struct spaces;    /* space.c: whose blocks these are */
 struct stats;     /* stats/stats.c: events are counted there */
@@ -38,6 +39,7 @@ struct tables {
 	struct writeback *writeback;
 	struct outbox *outbox;
 	struct quota *quota;         /* who may have how much of all that */
+	struct reuse *reuse;         /* NULL: it is not counted */
 	uint64_t tick;               /* the policies' clock: +1 per op */
 	uint32_t away_hand;          /* copies.c's: where it looks for an old away block next */
 	struct mover mover;          /* how blocks leave host memory */

@@ -44,6 +44,8 @@
 #include "base/list.h"
 #include "base/loop.h"
 #include "daemon/session/peer.h"
+#include "daemon/policy/reuse.h"
+#include "tiers/slabs.h"
 #include "daemon/write/writeback.h"
 #include "daemon/write/outbox.h"
 #include "daemon/table/block.h"
@@ -131,6 +133,19 @@ static void count_time(struct stats *stats, uint16_t kind, const struct wire_cqe
 		histogram_add(&stats->v.store_duration_ns, clock_ns() - cqe->submit_ns);
 }
 
+/* For reuse_chain(): loaded blocks, and stored ones that were absent. Their keys are read from the
+ * arena once more. A client that changed them meanwhile makes these numbers wrong, nothing else. */
+static bool used_key(void *arg, uint32_t at, uint8_t ret[32])
+{
+	const struct op *op = arg;
+	const int32_t status = ring_status(&op->client->ring, op->sqe.first + at);
+
+	if (op->sqe.op == WIRE_OP_LOAD ? status < 0 : op->sqe.op != WIRE_OP_STORE || status != 0)
+		return false;
+	ring_key(&op->client->ring, op->sqe.first + at, ret);
+	return true;
+}
+
 static void complete(struct op *op)
 {
 	struct wire_cqe cqe = {
@@ -157,6 +172,11 @@ static void complete(struct op *op)
 	if (op->groups.landed)
 		groups_end(op);
 	count_time(op->all->tables->stats, op->sqe.op, &cqe);
+	if (op->all->tables->reuse)
+		reuse_chain(op->all->tables->reuse, op->sqe.n,
+			    slabs_slot_bytes(tier_slabs(tables_host(op->all->tables)),
+					     op->mount->space->shape.image_bytes),
+			    used_key, op);
 	if (op->order)
 		stream_order_done(op->order, &op->sqe);
 	if (ring_complete(&op->client->ring, &cqe))
@@ -467,6 +487,8 @@ static bool pump(struct loop_poller *poller)
 	bool worked;
 
 	mover_iteration(&all->tables->mover);
+	if (all->tables->reuse)
+		reuse_now(all->tables->reuse, loop_now(all->loop));
 	worked = run_ready(all);
 	if (worked)
 		schedule_look_again(all);

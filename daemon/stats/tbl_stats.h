@@ -110,6 +110,25 @@ STAT("load.p50_us", load_p50_us, gauge, "us",
 STAT("load.p99_us", load_p99_us, gauge, "us",
      "99 of 100 of these ops took no longer; since the start, at most 1/32 off")
 
+STAT("reuse.gap_us", reuse_gap_us, histogram, "us",
+     "From a use of a block to its next one; of a sample of keys, counted for all. A use is a load "
+     "of a block that is there, or a store of one that is absent")
+STAT("reuse.sampled_keys", reuse_sampled_keys, gauge, "keys", "Keys in the sample")
+STAT("reuse.keys_per_sample", reuse_keys_per_sample, gauge, "keys",
+     "One key of so many is sampled; it grows when the sample is full")
+STAT("miss_ratio.half_ppm", miss_ratio_half_ppm, gauge, "ppm",
+     "How many of a million uses would not be found in host memory if it had half its size; an "
+     "estimate for the last days")
+STAT("miss_ratio.same_ppm", miss_ratio_same_ppm, gauge, "ppm", "The same, with the size it has")
+STAT("miss_ratio.twice_ppm", miss_ratio_twice_ppm, gauge, "ppm", "The same, with twice its size")
+STAT("miss_ratio.four_times_ppm", miss_ratio_four_times_ppm, gauge, "ppm",
+     "The same, with four times its size")
+STAT("working_set.15m_bytes", working_set_15m_bytes, gauge, "bytes",
+     "Host memory that all blocks take which were used in the last 15 minutes; an estimate, up to "
+     "five times what there is")
+STAT("working_set.1h_bytes", working_set_1h_bytes, gauge, "bytes", "The same, of the last hour")
+STAT("working_set.24h_bytes", working_set_24h_bytes, gauge, "bytes", "The same, of the last day")
+
 STAT("prefetch.blocks_total", prefetch_blocks_total, counter, "blocks",
      "Blocks that engines asked to have in host memory, and that are there now")
 STAT("prefetch.missed_blocks_total", prefetch_missed_blocks_total, counter, "blocks",
@@ -145,6 +164,11 @@ STAT("tiers.host.far_slots_total", tiers_host_far_slots_total, counter, "slots",
      "nodes are not known")
 STAT("tiers.host.moved_blocks_total", tiers_host_moved_blocks_total, counter, "blocks",
      "Blocks copied inside it to empty a slab")
+STAT("tiers.host.evicted_age_us", tiers_host_evicted_age_us, histogram, "us",
+     "How long after its first use there a block was evicted from host memory; of a sample of "
+     "keys, counted for all")
+STAT("tiers.host.evicted_idle_us", tiers_host_evicted_idle_us, histogram, "us",
+     "How long a block had not been used when it was evicted from host memory; of the same sample")
 STAT("tiers.host.demoted_blocks_total", tiers_host_demoted_blocks_total, counter, "blocks",
      "Blocks that gave up their host memory and stay on NVMe")
 STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, counter, "blocks",

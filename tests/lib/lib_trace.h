@@ -33,4 +33,13 @@ int trace_end(void **state);
  * one of a request count. The least recent leaf is evicted (evict.h). */
 double trace_lru(const struct trace *t, uint32_t room);
 
+/* A request of n ids, behind those that are there. t begins zeroed, and trace_free() frees it. */
+void trace_add(struct trace *t, const uint32_t *ids, size_t n);
+void trace_free(struct trace *t);
+
+/* A sample of the trace's keys (policy/reuse.h) says hit rates for half, the same, twice and four
+ * times this room. They are those of trace_lru() within two percentage points, on the average of
+ * five draws. */
+void trace_assert_sampled(const struct trace *t, uint32_t room);
+
 #endif

@@ -117,6 +117,10 @@ class Numbers(Exported):
         # from 8 us to 137 s, a bucket each doubling; the op took some time
         self.assertEqual(len(page.series("kvtier_load_duration_seconds_bucket")), 26)
         self.assertGreater(page.value("kvtier_load_duration_seconds_sum"), 0)
+        self.assertEqual(page.types["kvtier_reuse_gap_seconds"], "histogram")
+        self.assertEqual(page.value("kvtier_tier_evicted_age_seconds_count", tier="host"), 0)
+        self.assertEqual(len(page.series("kvtier_miss_ratio")), 4)
+        self.assertEqual(len(page.series("kvtier_working_set_bytes")), 3)
 
     def test_each_number_of_the_table_is_there(self):
         types = self.page().types
@@ -128,6 +132,8 @@ class Numbers(Exported):
             name = re.sub(r"^hints\.\w+_blocks_total$", "hint_blocks_total", re.sub(r"^tiers\.\w+\.", "tier_", path))
             name = re.sub(r"^refused\.\w+$", "client_refusals_total", name)
             name = re.sub(r"^lookup\.(gpu|host|nvme|redis|miss)_", "lookup_", name)
+            name = re.sub(r"^miss_ratio\.\w+_ppm$", "miss_ratio", name)
+            name = re.sub(r"^working_set\.\w+_bytes$", "working_set_bytes", name)
             name = re.sub(r"_[num]?s$", "_seconds", name.replace(".", "_").replace("_percent", "_ratio"))
             self.assertEqual(types.get("kvtier_" + name), kind.replace("state", "gauge"), path)
 

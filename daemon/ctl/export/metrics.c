@@ -73,6 +73,11 @@ static const struct group {
 	  "Blocks (of a model, hints) by what became of a hint; expired: the ttl was over" },
 	{ "lookup.", "_blocks_total", "|gpu|host|nvme|redis|miss|", "lookup_blocks_total", "result",
 	  "Blocks looked up, by the nearest tier that has them; the sum is what was looked up" },
+	{ "miss_ratio.", "_ppm", "", "miss_ppm", "size",
+	  "Part of the uses of blocks that host memory of half, the same or more of its size "
+	  "would not have" },
+	{ "working_set.", "_bytes", "", "working_set_bytes", "window",
+	  "Host memory that the blocks used in the window take; up to five times what there is" },
 };
 enum { GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
@@ -82,7 +87,7 @@ static const struct unit {
 	double divisor;
 } units[] = {
 	{ "ns", "seconds", 1e9 }, { "us", "seconds", 1e6 },    { "ms", "seconds", 1e3 },
-	{ "s", "seconds", 1 },    { "percent", "ratio", 100 },
+	{ "s", "seconds", 1 },    { "percent", "ratio", 100 }, { "ppm", "ratio", 1e6 },
 };
 enum { UNITS = sizeof(units) / sizeof(units[0]) };
 
@@ -183,8 +188,11 @@ static void print_states(FILE *out, const struct stats_row *row, const struct me
 /* A bucket ends at each doubling, where the page's buckets end, too: from 8 us to 137 s of a
  * histogram in ns, from 1 ms to 12 days of one in us. */
 static void print_histogram(FILE *out, const struct stats *stats, const struct stats_row *row,
-			    const char *name)
+			    const struct metric *metric)
 {
+	const char *name = metric->family, *label = metric->label;
+	const bool labelled = label[0] != '\0';
+	const char *open = labelled ? "{" : "", *close = labelled ? "}" : "";
 	const struct histogram *there = stats_histogram(&stats->v, row);
 	static struct histogram now; /* of one moment, so that the buckets agree with the count */
 	const uint64_t unit_ns = stats_unit_ns(row);
@@ -193,13 +201,15 @@ static void print_histogram(FILE *out, const struct stats *stats, const struct s
 	for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
 		now.count[i] = stats_get(&there->count[i]);
 	for (uint32_t bits = first; bits <= last; bits++)
-		fprintf(out, "kvtier_%s_bucket{le=\"%.9g\"} %" PRIu64 "\n", name,
-			(double)(unit_ns << bits) / 1e9, histogram_below(&now, bits));
+		fprintf(out, "kvtier_%s_bucket{%s%sle=\"%.9g\"} %" PRIu64 "\n", name, label,
+			labelled ? "," : "", (double)(unit_ns << bits) / 1e9,
+			histogram_below(&now, bits));
 	fprintf(out,
-		"kvtier_%s_bucket{le=\"+Inf\"} %" PRIu64 "\nkvtier_%s_sum %.15g\n"
-		"kvtier_%s_count %" PRIu64 "\n",
-		name, histogram_total(&now), name,
-		(double)histogram_sum(&now) * (double)unit_ns / 1e9, name, histogram_total(&now));
+		"kvtier_%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\nkvtier_%s_sum%s%s%s %.15g\n"
+		"kvtier_%s_count%s%s%s %" PRIu64 "\n",
+		name, label, labelled ? "," : "", histogram_total(&now), name, open, label, close,
+		(double)histogram_sum(&now) * (double)unit_ns / 1e9, name, open, label, close,
+		histogram_total(&now));
 }
 
 static void print_sample(FILE *out, const struct stats *stats, const struct stats_row *row,
@@ -213,7 +223,7 @@ static void print_sample(FILE *out, const struct stats *stats, const struct stat
 		return;
 	}
 	if (row->kind == STATS_HISTOGRAM) {
-		print_histogram(out, stats, row, metric->family);
+		print_histogram(out, stats, row, metric);
 		return;
 	}
 	fprintf(out, "kvtier_%s%s%s%s ", metric->family, labelled ? "{" : "", metric->label,

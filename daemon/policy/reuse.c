@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reuse.c - see reuse.h. A sampled key has a position: uses take positions in their order, and a
+ * Fenwick tree has the bytes at each, so the bytes behind a position are O(log n). When positions
+ * run out, compact() gives them out anew, from the oldest key on.
+ */
+#include "reuse.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	POSITIONS = 2 * REUSE_SAMPLES,
+	SLOTS = 2 * REUSE_SAMPLES, /* of the hash table: linear probing */
+	HALVING_S = 12 * 3600,
+	DEEP = 5, /* times the memory: reuse_tick() */
+};
+
+struct sample {
+	uint64_t hash;
+	uint32_t bytes;
+	uint32_t used_ms, entered_ms; /* since the start, mod 2^32: 49 days */
+	uint16_t position;            /* from 1 */
+	bool in_memory;
+};
+
+struct reuse {
+	uint64_t seed, start_ns, now_ns, halved_ns;
+	uint64_t deep_bytes; /* reuse_tick() */
+	struct reuse_times times;
+	uint32_t shift; /* a key is sampled if so many bits of its hash, the highest ones, are 0 */
+	uint32_t n, last_position;
+	uint64_t bytes; /* of all samples */
+	/* the uses of all keys, those of sampled keys that were not known, and the others by how
+	 * much memory holds them, in KiB; the last two count for all keys */
+	uint64_t uses, first_uses;
+	struct histogram depth;
+	struct sample sample[REUSE_SAMPLES];
+	uint16_t slot[SLOTS]; /* the number of a sample + 1 */
+	uint64_t tree[POSITIONS + 1];
+};
+static_assert(sizeof(struct reuse) <= 200000, "what reuse.h promises");
+static_assert(POSITIONS <= UINT16_MAX, "sample.position");
+
+int reuse_open(uint64_t seed, const struct reuse_times *times, uint64_t now_ns, struct reuse **ret)
+{
+	struct reuse *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	r->seed = seed;
+	r->times = *times;
+	r->start_ns = r->now_ns = r->halved_ns = now_ns;
+	*ret = r;
+	return 0;
+}
+
+void reuse_now(struct reuse *r, uint64_t now_ns)
+{
+	r->now_ns = now_ns;
+}
+
+void reuse_close(struct reuse *r)
+{
+	free(r);
+}
+
+static uint32_t now_ms(const struct reuse *r)
+{
+	return (uint32_t)((r->now_ns - r->start_ns) / 1000000);
+}
+
+/* Any eight bytes of a SHA-256, as keys are, would do; a client may send other keys. */
+static uint64_t hash_of(const struct reuse *r, const uint8_t key[32])
+{
+	uint64_t hash;
+
+	memcpy(&hash, key, sizeof(hash));
+	for (int i = 0; i < 2; i++) {
+		hash = (hash ^ r->seed) * 0x9e3779b97f4a7c15u;
+		hash ^= hash >> 29;
+	}
+	return hash;
+}
+
+static bool is_sampled(const struct reuse *r, uint64_t hash)
+{
+	return r->shift == 0 || hash >> (64 - r->shift) == 0;
+}
+
+/* Where the key is, or may be put. */
+static uint16_t *slot_of(struct reuse *r, uint64_t hash)
+{
+	uint32_t at = (uint32_t)hash % SLOTS;
+
+	while (r->slot[at] && r->sample[r->slot[at] - 1].hash != hash)
+		at = (at + 1) % SLOTS;
+	return &r->slot[at];
+}
+
+/* The sample; NULL: it is none, or not known. */
+static struct sample *find(struct reuse *r, uint64_t hash)
+{
+	const uint16_t slot = is_sampled(r, hash) ? *slot_of(r, hash) : 0;
+
+	return slot ? &r->sample[slot - 1] : NULL;
+}
+
+/* --- positions --- */
+
+static void tree_add(struct reuse *r, uint32_t position, uint64_t bytes)
+{
+	for (; position <= POSITIONS; position += position & -position)
+		r->tree[position] += bytes;
+}
+
+static uint64_t bytes_up_to(const struct reuse *r, uint32_t position)
+{
+	uint64_t bytes = 0;
+
+	for (; position > 0; position -= position & -position)
+		bytes += r->tree[position];
+	return bytes;
+}
+
+/* Gives out positions anew, in their order, and leaves out the samples that are none any more, or
+ * that no answer needs. */
+static void compact(struct reuse *r)
+{
+	uint16_t number[POSITIONS + 1] = { 0 };
+	struct sample *const old = r->sample;
+	uint64_t newer = r->bytes;
+
+	for (uint32_t i = 0; i < r->n; i++)
+		number[old[i].position] = (uint16_t)(i + 1);
+	r->last_position = 0;
+	r->bytes = 0;
+	memset(r->tree, 0, sizeof(r->tree));
+	memset(r->slot, 0, sizeof(r->slot));
+	for (uint32_t at = 1; at <= POSITIONS; at++) {
+		struct sample *s = number[at] ? &old[number[at] - 1] : NULL;
+
+		if (!s)
+			continue;
+		newer -= s->bytes;
+		if (!is_sampled(r, s->hash) || newer << r->shift > r->deep_bytes) {
+			s->position = 0;
+			continue;
+		}
+		s->position = (uint16_t)++r->last_position;
+		tree_add(r, s->position, s->bytes);
+		r->bytes += s->bytes;
+	}
+	for (uint32_t i = 0, left = r->n, to = 0; i < left; i++) {
+		if (old[i].position == 0)
+			continue;
+		old[to] = old[i];
+		*slot_of(r, old[to].hash) = (uint16_t)(to + 1);
+		r->n = ++to;
+	}
+	if (r->last_position == 0)
+		r->n = 0;
+}
+
+/* --- events --- */
+
+static void count_time(const struct reuse *r, struct histogram *times, uint32_t ms)
+{
+	histogram_add_n(times, ms * 1000ull, 1ull << r->shift);
+}
+
+static bool make_room(struct reuse *r, uint64_t hash)
+{
+	while (r->n == REUSE_SAMPLES) {
+		compact(r); /* blocks that no answer needs make room, if there are enough of them */
+		if (r->n <= REUSE_SAMPLES - REUSE_SAMPLES / 8)
+			break;
+		r->shift++;
+		compact(r);
+	}
+	return is_sampled(r, hash);
+}
+
+static void count_use(struct reuse *r, const uint8_t key[32], uint32_t bytes)
+{
+	const struct sample *s;
+	const uint64_t hash = hash_of(r, key);
+	uint64_t newer;
+
+	r->uses++;
+	if (!is_sampled(r, hash))
+		return;
+	s = find(r, hash);
+	if (!s) {
+		r->first_uses += 1ull << r->shift;
+		return;
+	}
+	newer = r->bytes - bytes_up_to(r, s->position);
+	histogram_add_n(&r->depth, ((newer << r->shift) + bytes) / 1024, 1ull << r->shift);
+	count_time(r, r->times.gap, now_ms(r) - s->used_ms);
+}
+
+static void touch(struct reuse *r, const uint8_t key[32], uint32_t bytes)
+{
+	const uint64_t hash = hash_of(r, key);
+	struct sample *s;
+
+	if (!is_sampled(r, hash))
+		return;
+	if (r->last_position == POSITIONS)
+		compact(r);
+	s = find(r, hash);
+	if (s) {
+		tree_add(r, s->position, -(uint64_t)s->bytes);
+		r->bytes -= s->bytes;
+	} else {
+		if (!make_room(r, hash))
+			return;
+		s = &r->sample[r->n];
+		*s = (struct sample){ .hash = hash };
+		*slot_of(r, hash) = (uint16_t)++r->n;
+	}
+	s->bytes = bytes;
+	s->used_ms = now_ms(r);
+	if (!s->in_memory)
+		s->entered_ms = s->used_ms;
+	s->in_memory = true;
+	s->position = (uint16_t)++r->last_position;
+	tree_add(r, s->position, bytes);
+	r->bytes += bytes;
+}
+
+/* All blocks are counted, then all are touched, the last one first: leaves are evicted first. */
+void reuse_chain(struct reuse *r, uint32_t n, uint32_t bytes,
+		 bool (*key)(void *arg, uint32_t at, uint8_t ret[32]), void *arg)
+{
+	uint8_t is[32];
+
+	for (uint32_t at = 0; at < n; at++)
+		if (key(arg, at, is))
+			count_use(r, is, bytes);
+	for (uint32_t at = n; at > 0; at--)
+		if (key(arg, at - 1, is))
+			touch(r, is, bytes);
+}
+
+void reuse_leave(struct reuse *r, const uint8_t key[32])
+{
+	struct sample *s = find(r, hash_of(r, key));
+
+	if (!s || !s->in_memory)
+		return;
+	s->in_memory = false;
+	count_time(r, r->times.age, now_ms(r) - s->entered_ms);
+	count_time(r, r->times.idle, now_ms(r) - s->used_ms);
+}
+
+void reuse_tick(struct reuse *r, uint64_t memory_bytes)
+{
+	r->deep_bytes = DEEP * memory_bytes;
+	if (r->now_ns - r->halved_ns < HALVING_S * 1000000000ull)
+		return;
+	r->halved_ns = r->now_ns;
+	r->uses /= 2;
+	r->first_uses /= 2;
+	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+		r->depth.count[i] /= 2;
+}
+
+/* --- answers --- */
+
+/* Keys that are used much more than others may be in the sample or not. So the uses of sampled keys
+ * are more or fewer than they should be, and the difference is uses of such keys, which every
+ * memory holds (SHARDS-adj). */
+uint32_t reuse_miss_ppm(const struct reuse *r, uint64_t bytes)
+{
+	const double all = (double)r->uses, size = (double)bytes / 1024;
+	double misses = (double)r->first_uses, begin = 0;
+
+	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
+		const double end = (double)histogram_longest(i) + 1;
+		const double count = (double)r->depth.count[i];
+
+		if (begin >= size)
+			misses += count;
+		else if (end > size)
+			misses += count * (end - size) / (end - begin);
+		begin = end;
+	}
+	if (all <= 0)
+		return 0;
+	return misses >= all ? 1000000 : (uint32_t)(misses / all * 1e6);
+}
+
+void reuse_working_set(const struct reuse *r, const uint32_t *window_s, uint32_t n,
+		       uint64_t *ret_bytes)
+{
+	const uint32_t now = now_ms(r);
+
+	memset(ret_bytes, 0, n * sizeof(*ret_bytes));
+	for (uint32_t i = 0; i < r->n; i++) {
+		const struct sample *s = &r->sample[i];
+
+		for (uint32_t w = 0; w < n; w++)
+			if (now - s->used_ms <= window_s[w] * 1000u)
+				ret_bytes[w] += (uint64_t)s->bytes << r->shift;
+	}
+}
+
+uint64_t reuse_scale(const struct reuse *r)
+{
+	return 1ull << r->shift;
+}
+
+uint32_t reuse_samples(const struct reuse *r)
+{
+	return r->n;
+}
