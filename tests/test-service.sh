@@ -19,13 +19,18 @@ served() {
 
 loads_all() { as alice store_load load | grep -F 'loaded 8 of 8 blocks, 0 values wrong'; }
 
-# The README's way, with its defaults. A user that is in the group, and one that is not.
+# The README's way, with its defaults, over the state of a version whose user was dynamic. A user
+# that is in the group, and one that is not.
 case_install() {
+	on install -d -m 700 /var/lib/private /var/lib/private/kvtier
+	on touch /var/lib/private/kvtier/secret-before
+	on ln -s private/kvtier /var/lib/kvtier
 	on make -s -C /src -o all BUILD="$build" install
 	on systemctl enable --now kvtierd
 	on kvtierctl status
 	[ "$(on stat -c '%a %U %G' /run/kvtier/kvtier.sock)" = "660 root kvtier" ]
 	[ "$(on stat -c '%a %U' /var/lib/kvtier)" = "700 kvtier" ]
+	[ "$(on stat -c %U /var/lib/kvtier/secret-before)" = kvtier ]
 	on useradd alice
 	on useradd bob
 	on usermod -aG kvtier alice
