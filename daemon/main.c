@@ -374,10 +374,24 @@ static int lock_runtime_dir(struct program *p)
 
 static int open_stats(struct program *p)
 {
-	const int r = stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats);
+	gid_t group = (gid_t)-1; /* leaves it as it is */
+	int r = stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats);
 
 	p->d.tables.stats = p->d.stats;
-	return r;
+	if (r)
+		return fail(p, r, "[daemon] runtime_dir: cannot make the stats page there: %s",
+			    strerror(-r));
+	r = config_group("stats", p->config.stats_group, &group, p->text, sizeof(p->text));
+	if (r)
+		return r;
+	r = stats_let_read(p->d.stats, p->config.stats_mode, group);
+	if (r)
+		return fail(
+			p, r,
+			"[stats] group: cannot give the stats page to group %s: %s; kvtierd has to "
+			"be in it (SupplementaryGroups= of the unit)",
+			p->config.stats_group, strerror(-r));
+	return 0;
 }
 
 /* Sets the quotas that follow from the bytes of host memory. Others are set where their subject is
@@ -674,7 +688,7 @@ static const struct module {
 	{ check_held, NULL, NULL },
 	{ lock_runtime_dir, close_lock, NULL },
 	{ open_loop, close_loop, "cannot make the event loop" },
-	{ open_stats, close_stats, "[daemon] runtime_dir: cannot make the stats page there" },
+	{ open_stats, close_stats, NULL },
 	{ open_signals, close_signals, "cannot listen for signals" },
 	{ open_host, close_host, NULL },
 	{ open_device, close_devices, NULL },

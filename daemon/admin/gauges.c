@@ -4,9 +4,11 @@
  */
 #include "gauges.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tiers/host/host.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
@@ -39,6 +41,12 @@ static void health(struct kvtierd *d, const struct tier *t, const struct nvme_ti
 			 state == TIER_DEGRADED || state == TIER_READONLY);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_THREADS,
 			 d->config->nvme_io == CONFIG_NVME_IO_AUTO && strstr(s->engine, "threads"));
+	if (s->larger && (stats_get(&d->stats->health) >> STATS_HEALTH_NVME_LARGER & 1) == 0)
+		log_warning("nvme_larger",
+			    "a store is larger than [nvme] bytes = %" PRIu64
+			    ", and stays so: see kvtierctl disks; correct bytes, or make the store "
+			    "anew by kvtierctl format",
+			    d->config->nvme_bytes);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_LARGER, s->larger);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_BUDGET,
 			 s->budget_percent < ADMIT_PLENTY_PERCENT);

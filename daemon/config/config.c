@@ -144,7 +144,7 @@ static void fail_section(struct reader *r, const char *section)
 	} else
 		fail(r, r->line,
 		     "[%s]: no such section; there are [daemon] [socket] [host] [nvme] [redis] "
-		     "[codec] [device] [gpu] [hints] [index]",
+		     "[codec] [device] [gpu] [hints] [index] [stats]",
 		     shown);
 }
 
@@ -483,7 +483,7 @@ static void check_sockets(struct reader *r)
 			     "[socket%s%s] tenant: \"%s\" has another socket already; each "
 			     "tenant has one",
 			     blank, s->name, s->tenant);
-		if (config_group(s, &group, text, sizeof(text)))
+		if (config_group("socket", s->group, &group, text, sizeof(text)))
 			fail(r, line_or_last(r, i, CONFIG_ROW_socket_group), "%s", text);
 		share += s->share;
 		if (share > CONFIG_SHARES_MAX && share - s->share <= CONFIG_SHARES_MAX)
@@ -492,6 +492,18 @@ static void check_sockets(struct reader *r)
 			     "can be given",
 			     blank, s->name, share, CONFIG_SHARES_MAX);
 	}
+}
+
+static void check_stats(struct reader *r)
+{
+	const struct config *c = r->config;
+	char text[256];
+	gid_t group;
+
+	if ((c->stats_mode & ~0644u) != 0)
+		fail_check(r, CONFIG_ROW_stats_mode, "lets others write: readers need 4 alone");
+	if (config_group("stats", c->stats_group, &group, text, sizeof(text)))
+		fail(r, line_or_last(r, 0, CONFIG_ROW_stats_group), "%s", text);
 }
 
 static void check_tier_codec(struct reader *r, enum config_row_index i, uint32_t codec)
@@ -549,7 +561,7 @@ static void check_together(struct reader *r)
 		void (*check)(struct reader *r);
 	} checks[] = {
 		{ "socket", check_sockets }, { "host", check_host },    { "nvme", check_nvme },
-		{ "redis", check_redis },    { "codec", check_codecs },
+		{ "redis", check_redis },    { "codec", check_codecs }, { "stats", check_stats },
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
@@ -624,9 +636,8 @@ int config_load(const char *path, struct config *ret, struct config_notes *fault
 	return r;
 }
 
-int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n)
+int config_group(const char *section, const char *name, gid_t *ret, char *text, size_t n)
 {
-	const char *name = socket->group;
 	const struct group *group = name[0] != '\0' ? getgrnam(name) : NULL;
 	char *end;
 	const unsigned long number = strtoul(name, &end, 10);
@@ -636,9 +647,9 @@ int config_group(const struct config_socket *socket, gid_t *ret, char *text, siz
 	if (!group && *end != '\0')
 		return text_fail(
 			text, n, -EINVAL,
-			"[socket] group: there is no group \"%s\" here; groupadd it, or correct "
-			"the name",
-			name);
+			"[%s] group: there is no group \"%s\" here; groupadd it, or correct the "
+			"name",
+			section, name);
 	*ret = group ? group->gr_gid : (gid_t)number;
 	return 0;
 }

@@ -185,9 +185,9 @@ uint32_t config_device_depth(void);
 /* The number of ops that a connection may have outstanding, a power of two. */
 uint32_t config_ring_entries(const struct config *config);
 
-/* The number of the socket's group; *ret stays as it is if the file names no group. -EINVAL with a
- * sentence: this machine has no such group. One thread at a time. */
-int config_group(const struct config_socket *socket, gid_t *ret, char *text, size_t n);
+/* The number of the section's `group`; *ret stays as it is if the file names no group. -EINVAL with
+ * a sentence: this machine has no such group. One thread at a time. */
+int config_group(const char *section, const char *name, gid_t *ret, char *text, size_t n);
 
 /* Fits a default segment size to a store: halves or doubles it until the store has at least 4
  * segments, and no more than it can number. Returns the nearest size if no size fits. `kvtierctl

@@ -249,5 +249,11 @@ CONFIG(index, max_spaces, COUNT, "16384", 16, 20000, "spaces", START,
        "max_spaces is divided among [socket] max_clients, at least one for each, so that every "
        "client can open one; the other half is for whichever client asks first. From 64 times "
        "max_clients on, each client can be sure of 32.")
+CONFIG(stats, mode, MODE, "0600", 0, 0644, "octal", START,
+       "Permissions of the stats page. 0640 lets the members of the group read it, with kvtierctl "
+       "status, stats, top and export; 0644 everybody. It has counters, paths and the names of "
+       "clients, and nothing of prompts.")
+CONFIG(stats, group, STRING, "", 0, 63, "group", START,
+       "Group of the stats page, by name or number. If empty, it is the daemon's own group.")
 #undef CONFIG
 #undef SOCKET

@@ -518,7 +518,7 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 static int set_group(const struct config_socket *socket, char *text, size_t n)
 {
 	gid_t group = (gid_t)-1; /* leaves it as it is */
-	const int r = config_group(socket, &group, text, n);
+	const int r = config_group("socket", socket->group, &group, text, n);
 
 	if (r)
 		return r;

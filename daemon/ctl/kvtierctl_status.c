@@ -55,8 +55,8 @@ static int explain_page(const struct context *context, int error)
 	if (error == -EACCES)
 		return tell_error(
 			context, EXIT_PERMISSION,
-			"permission denied: %s is for root and the daemon's own user; try "
-			"`sudo kvtierctl %s`",
+			"permission denied: %s is for root, the daemon's own user and readers that "
+			"[stats] mode and group let in; try `sudo kvtierctl %s`",
 			path, context->command->name);
 	if (error == -EPROTO && stats_maker(path, &maker) == 0)
 		return tell_error(

@@ -331,6 +331,13 @@ int stats_open(const char *path, uint64_t now_ns, struct stats **ret)
 	return r;
 }
 
+int stats_let_read(struct stats *stats, mode_t mode, gid_t group)
+{
+	const int fd = mapping_of(stats)->fd;
+
+	return fchown(fd, (uid_t)-1, group) < 0 || fchmod(fd, mode | 0600) < 0 ? -errno : 0;
+}
+
 int stats_keep(struct stats *stats)
 {
 	struct mapping *m = mapping_of(stats);
