@@ -41,6 +41,7 @@ daemon/session      base kernels client/abi tiers daemon/device daemon/table dae
 daemon/op           base client/abi tiers daemon/stats daemon/quota daemon/config daemon/device
                     daemon/table daemon/policy daemon/move daemon/write daemon/session
 daemon/conn         base client/abi daemon/config daemon/kvtierd.h daemon/session daemon/op
+daemon/replay       base daemon/table
 daemon/admin        base client/abi tiers daemon/config daemon/table daemon/policy daemon/move
                     daemon/kvtierd.h daemon/write daemon/verify daemon/up daemon/op daemon/conn
 daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/policy daemon/move
@@ -48,6 +49,7 @@ daemon/main.c       base tiers daemon/config daemon/device daemon/cuda daemon/po
 daemon/ctl          base kernels client/abi tiers daemon/stats daemon/config daemon/admin
 daemon/ctl/export   base daemon/stats daemon/admin daemon/ctl
 daemon/ctl/doctor   base daemon/stats daemon/config daemon/ctl
+daemon/ctl/replay   daemon/config daemon/replay daemon/ctl
 """
 # The files that may see the whole daemon in one struct: they look at all of it, or bring a tier up.
 LINES = 4000

@@ -183,6 +183,17 @@ CTL(probe, local, "SPACE [--blocks N] [--json]",
     "errors are beside values that were rounded before.",
     "kvtierctl probe 0")
 CTL_GROUP("set up")
+CTL(replay, local, "FILE [--memory N --token-bytes N] [--block-tokens N] [--json]",
+    "Sizes a node: says what hit rate kvtierd's policy would have had for a file of requests, "
+    "beside exact LRU and the bound, which is that of memory without end. FILE has a JSON object "
+    "in each line, whose \"hash_ids\" name the blocks of a request in order: the traces of "
+    "Mooncake and Bailian; or those of sessions, whose \"keep\" says how many ids are the same "
+    "as in the request of the \"session\" before. --token-bytes: KV bytes of a token as kvtierd "
+    "keeps them (kvtierctl spaces: IMAGE / TOKENS). --memory: hit rates with half of so much, with "
+    "it, and with twice as much; without it, with 1 to 50 % of the file's blocks. --block-tokens: "
+    "tokens of an id, if the lengths in the file do not say that (else 512). A block counts as hit "
+    "if all in front of it in its request are there.",
+    "kvtierctl replay trace.jsonl --memory 64G --token-bytes 80K")
 CTL(doctor, local, "[--config FILE] [--json]",
     "Looks at what kvtierd needs of this machine: the limits on locked memory and descriptors, "
     "huge pages, NUMA nodes, the file systems of [nvme] path and their O_DIRECT, io_uring, "
