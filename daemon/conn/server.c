@@ -522,7 +522,7 @@ static int set_group(const struct config_socket *socket, char *text, size_t n)
 
 	if (r)
 		return r;
-	if (chown(socket->path, (uid_t)-1, group))
+	if (group != (gid_t)-1 && chown(socket->path, (uid_t)-1, group))
 		return text_fail(text, n, -EPERM, "[socket] group: cannot give %s to group %s: %s",
 				 socket->path, socket->group, strerror(errno));
 	return 0;

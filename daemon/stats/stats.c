@@ -335,7 +335,10 @@ int stats_let_read(struct stats *stats, mode_t mode, gid_t group)
 {
 	const int fd = mapping_of(stats)->fd;
 
-	return fchown(fd, (uid_t)-1, group) < 0 || fchmod(fd, mode | 0600) < 0 ? -errno : 0;
+	/* a seccomp filter may refuse fchown(), which is for a group alone */
+	if (group != (gid_t)-1 && fchown(fd, (uid_t)-1, group) < 0)
+		return -errno;
+	return fchmod(fd, mode | 0600) < 0 ? -errno : 0;
 }
 
 int stats_keep(struct stats *stats)
