@@ -128,11 +128,11 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
 # A program knows its tables: what it prints of them comes where its page says @TABLES@.
-$(BUILD)/kvtierctl.1: client/man/kvtierctl.1.in $(BUILD)/kvtierctl
-$(BUILD)/kvtierd.conf.5: daemon/kvtierd.conf.5.in $(BUILD)/kvtierd
+$(BUILD)/kvtierctl.1: client/man/kvtierctl.1.in client/man/wrap.awk $(BUILD)/kvtierctl
+$(BUILD)/kvtierd.conf.5: daemon/kvtierd.conf.5.in client/man/wrap.awk $(BUILD)/kvtierd
 $(PAGES):
 	$(Q)$(lastword $^) --man >$@.tables
-	$(Q)sed -e '/^@TABLES@$$/{r $@.tables' -e 'd}' $< >$@
+	$(Q)sed -e '/^@TABLES@$$/{r $@.tables' -e 'd}' $< | LC_ALL=C awk -f client/man/wrap.awk >$@
 
 tests: $(PROGRAMS) $(PAGES) $(EMU) $(call in_tests,\
 	$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))) $(if $(TEXTS),kvt))

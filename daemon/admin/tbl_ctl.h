@@ -125,7 +125,7 @@ CTL_GROUP("blocks")
 CTL(hint, admin,
     "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "
     "[--priority P] [--json]",
-    "Tells kvtierd what will become of blocks, as engines do by kvtier_hint(). The blocks are "
+    "Tells kvtierd what will become of blocks, as engines do by kvtier_hint. The blocks are "
     "those of a session, those of all spaces with this model (`kvtierctl spaces` has its name), or "
     "one. "
     "Actions:" HINT_ACTIONS_TEXT
