@@ -216,6 +216,9 @@ STAT("tiers.nvme.residency_s", tiers_nvme_residency_s, gauge, "s",
      "How long blocks stayed: the mean time, since the start, from when a segment was full until "
      "its blocks were dropped to use it again. If it is minutes, give the tier more bytes")
 STAT_TIER(redis)
+STAT("tiers.redis.request_ns", tiers_redis_request_ns, histogram, "ns",
+     "How long reads and writes there took, from when the core thread asked until it had the "
+     "answer; also those that failed")
 STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
      "Endpoints that have a part of the blocks: those of [redis] endpoints, or the masters of the "
      "Cluster")

@@ -42,6 +42,7 @@ kvtier_lookup_hour_*
 kvtier_*_logical_bytes_total    tokens are shown
 kvtier_reuse_*keys*             of the sample itself
 kvtier_tier_evicted_*_seconds   `kvtierctl stats`
+kvtier_tier_request_seconds     `kvtierctl stats`
 kvtier_load_blocks_total        by tier
 kvtier_store_ops_total          blocks are shown; *_duration_seconds counts ops, too
 kvtier_store_tokens_total       of models
