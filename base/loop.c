@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "histogram.h"
 #include "vault.h"
 
 enum {
@@ -33,6 +34,7 @@ enum {
 };
 
 struct loop {
+	struct histogram *iterations; /* NULL: not counted */
 	int epoll_fd;
 	uint64_t now_ns;
 	uint64_t spin_ns;
@@ -170,8 +172,10 @@ void loop_timer_unset(struct loop *l, struct loop_timer *timer)
 		heap_down(l, at, last);
 }
 
-static void fire_due(struct loop *l)
+static bool fire_due(struct loop *l)
 {
+	bool fired = false;
+
 	/* A timer set for "now" by a firing one waits for the next iteration, so this ends. */
 	for (uint32_t n = l->n_timers;
 	     n > 0 && l->running && l->n_timers > 0 && l->timers[0]->due_ns <= l->now_ns; n--) {
@@ -179,7 +183,9 @@ static void fire_due(struct loop *l)
 
 		loop_timer_unset(l, timer);
 		timer->fire(timer);
+		fired = true;
 	}
+	return fired;
 }
 
 /* --- pollers --- */
@@ -223,7 +229,18 @@ void loop_on_sleep(struct loop *l, void (*fn)(void *arg, bool asleep), void *arg
 	l->on_sleep_arg = arg;
 }
 
+void loop_count_iterations(struct loop *l, struct histogram *times)
+{
+	l->iterations = times;
+}
+
 /* --- the iteration --- */
+
+static void count_iteration(struct loop *l, uint64_t began_ns, uint64_t now_ns)
+{
+	if (l->iterations)
+		histogram_add(l->iterations, now_ns - began_ns);
+}
 
 static int timeout_ms(const struct loop *l)
 {
@@ -273,7 +290,8 @@ static bool spin(struct loop *l)
 
 int loop_run(struct loop *l)
 {
-	uint64_t last_work_ns = 0, last_epoll_ns = 0;
+	uint64_t last_work_ns = 0, last_epoll_ns = 0, began_ns = 0;
+	bool busy = false; /* in the iteration that began at began_ns */
 
 	l->running = true;
 	while (l->running) {
@@ -281,7 +299,10 @@ int loop_run(struct loop *l)
 		int r, timeout;
 
 		l->now_ns = clock_ns();
-		fire_due(l);
+		if (busy)
+			count_iteration(l, began_ns, l->now_ns);
+		began_ns = l->now_ns;
+		busy = fire_due(l);
 		worked = l->now_ns - last_work_ns < l->spin_ns ? spin(l) : poll_all(l);
 		if (worked)
 			last_work_ns = l->now_ns;
@@ -299,10 +320,18 @@ int loop_run(struct loop *l)
 				timeout = l->running ? timeout_ms(l) : 0;
 			}
 		}
+		busy |= !may_sleep && last_work_ns == began_ns;
 		if (!may_sleep && l->now_ns - last_epoll_ns < EPOLL_NS)
 			continue;
+		if (may_sleep && busy) /* timers */
+			count_iteration(l, began_ns, clock_ns());
 		r = wait_and_dispatch(l, may_sleep ? timeout : 0);
 		last_epoll_ns = l->now_ns;
+		if (may_sleep) {
+			began_ns = l->now_ns;
+			busy = false;
+		}
+		busy |= r > 0;
 		if (may_sleep && l->on_sleep)
 			l->on_sleep(l->on_sleep_arg, false);
 		if (r < 0)

@@ -39,6 +39,7 @@ struct loop_poller {
 	bool (*poll)(struct loop_poller *poller); /* true: did some work */
 };
 
+struct histogram;
 int loop_open(uint32_t spin_us, struct loop **ret);
 void loop_close(struct loop *loop); /* may be NULL */
 int loop_add(struct loop *loop, struct loop_watch *watch, uint32_t events);
@@ -54,6 +55,9 @@ void loop_poller_remove(struct loop *loop, struct loop_poller *poller);
 /* fn is called with true right before the loop may sleep, and with false afterwards. After the call
  * with true all pollers are asked once more. */
 void loop_on_sleep(struct loop *loop, void (*fn)(void *arg, bool asleep), void *arg);
+/* From now on each iteration that has work counts its ns: from the moment when the loop woke or
+ * looked, until it looks or sleeps again. times stays the caller's. */
+void loop_count_iterations(struct loop *loop, struct histogram *times);
 uint64_t loop_now(const struct loop *loop); /* CLOCK_MONOTONIC ns, as of this iteration */
 int loop_run(struct loop *loop);            /* until loop_stop(); 0 or -errno */
 /* No other timer fires; pollers and watches do so once more. */

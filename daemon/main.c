@@ -381,6 +381,7 @@ static int open_stats(struct program *p)
 	if (r)
 		return fail(p, r, "[daemon] runtime_dir: cannot make the stats page there: %s",
 			    strerror(-r));
+	loop_count_iterations(p->d.loop, &p->d.stats->v.core_iteration_ns);
 	r = config_group("stats", p->config.stats_group, &group, p->text, sizeof(p->text));
 	if (r)
 		return r;

@@ -303,6 +303,8 @@ STAT("hints.lowered_spaces", hints_lowered_spaces, gauge, "spaces",
      "Spaces whose revision was demoted or retired, and that were not opened since")
 
 STAT("clients", clients, gauge, "clients", "Connections open")
+STAT("core.iteration_ns", core_iteration_ns, histogram, "ns",
+     "How long the core thread worked before it looked again for events, or slept")
 STAT("leases", leases, gauge, "blocks", "Pins held on blocks by ops and connections")
 STAT("ops.outstanding", ops_outstanding, gauge, "ops", "Ops submitted and not yet completed")
 STAT("ops.timed_out_total", ops_timed_out_total, counter, "ops", "Ops that reached their deadline")
