@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_trace.h - a public trace of requests (JSONL, "hash_ids": the block ids of each) for replays.
+ * lib_trace.h - a public trace of requests for replays, read as `kvtierctl replay` does.
  */
 #ifndef KVTIER_LIB_TRACE_H
 #define KVTIER_LIB_TRACE_H
 
+#include "daemon/replay/requests.h"
 #include "test.h"
-
-/* Requests as runs in one array of block ids. */
-struct trace {
-	uint32_t *ids;
-	size_t n_ids, room;
-	uint32_t *ends; /* of each request in ids */
-	size_t n_requests;
-	uint32_t unique; /* ids are < unique */
-};
 
 /* In a test whose cases need the trace of $KVTIER_TRACE, which is their *state. Without a trace the
  * test is skipped. */
@@ -31,15 +23,14 @@ int trace_end(void **state);
 
 /* The share of block ids found, with room for so many blocks: blocks in front of the first absent
  * one of a request count. The least recent leaf is evicted (evict.h). */
-double trace_lru(const struct trace *t, uint32_t room);
+double trace_lru(const struct requests *t, uint32_t room);
 
-/* A request of n ids, behind those that are there. t begins zeroed, and trace_free() frees it. */
-void trace_add(struct trace *t, const uint32_t *ids, size_t n);
-void trace_free(struct trace *t);
+/* A request of n ids, behind those that are there. t begins zeroed. */
+void trace_add(struct requests *t, const uint32_t *ids, size_t n);
 
 /* A sample of the trace's keys (policy/reuse.h) says hit rates for half, the same, twice and four
  * times this room. They are those of trace_lru() within two percentage points, on the average of
  * five draws. */
-void trace_assert_sampled(const struct trace *t, uint32_t room);
+void trace_assert_sampled(const struct requests *t, uint32_t room);
 
 #endif

@@ -29,7 +29,7 @@ struct replay {
 	uint64_t writes, hits;
 };
 
-static struct level level(const struct trace *t, double share)
+static struct level level(const struct requests *t, double share)
 {
 	struct level ret = { .here = calloc(t->unique, sizeof(bool)),
 			     .room = (uint32_t)(share * t->unique + .5) };
@@ -122,7 +122,7 @@ static void replay_one(struct replay *r, const uint32_t *ids, size_t n, uint64_t
 }
 
 /* budget: blocks in all; bucket_share of it at the start. Returns the hit rate. */
-static double replay(const struct trace *t, enum policy policy, double nvme_share, double budget,
+static double replay(const struct requests *t, enum policy policy, double nvme_share, double budget,
 		     double bucket_share, uint64_t *ret_writes)
 {
 	struct replay r = { .policy = policy,
@@ -149,7 +149,7 @@ static double replay(const struct trace *t, enum policy policy, double nvme_shar
 TEST(second_miss_is_better_than_first_come)
 {
 	static const double nvme_shares[] = { .1, .2, .5, 1 }, bucket_shares[] = { .04, .25, 1 };
-	const struct trace *t = *state;
+	const struct requests *t = *state;
 
 	for (size_t i = 0; i < sizeof(nvme_shares) / sizeof(*nvme_shares); i++) {
 		uint64_t all, first, second;

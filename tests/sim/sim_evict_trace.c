@@ -17,7 +17,7 @@ TEST(has_the_reference_hit_rates)
 		{ .01, .053 }, { .02, .079 }, { .05, .196 },
 		{ .10, .279 }, { .20, .345 }, { 1, .366 },
 	};
-	const struct trace *t = *state;
+	const struct requests *t = *state;
 
 	for (size_t i = 0; i < sizeof(reference) / sizeof(reference[0]); i++) {
 		const double rate = trace_lru(t, (uint32_t)(reference[i].share * t->unique + 0.5));

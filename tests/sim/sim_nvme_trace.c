@@ -118,7 +118,7 @@ static size_t replay_one(struct model *m, const uint32_t *ids, size_t n, uint64_
 	return hits;
 }
 
-static double replay_log(const struct trace *t, uint32_t blocks, double *ret_carried)
+static double replay_log(const struct requests *t, uint32_t blocks, double *ret_carried)
 {
 	struct model m = { .n = blocks / SEGMENT_BLOCKS, .open = NOWHERE, .free_head = NOWHERE };
 	size_t first = 0, hits = 0;
@@ -148,7 +148,7 @@ static double replay_log(const struct trace *t, uint32_t blocks, double *ret_car
 TEST(loses_little_against_exact_lru)
 {
 	static const double shares[] = { .05, .10, .20, .40 };
-	const struct trace *t = *state;
+	const struct requests *t = *state;
 
 	for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
 		const uint32_t blocks = (uint32_t)(shares[i] * t->unique);

@@ -16,7 +16,7 @@ TEST(uses_by_zipfs_law)
 	enum { KEYS = 60000, USES = 250000 };
 	const double exponent = 0.8, all = pow(KEYS, 1 - exponent);
 	struct random random = random_seeded("sim_reuse");
-	struct trace t = { 0 };
+	struct requests t = { 0 };
 
 	for (int i = 0; i < USES; i++) {
 		const double u = (double)random_below(&random, 1u << 30) / (1u << 30);
@@ -25,14 +25,14 @@ TEST(uses_by_zipfs_law)
 		trace_add(&t, &id, 1);
 	}
 	trace_assert_sampled(&t, 6000);
-	trace_free(&t);
+	requests_free(&t);
 }
 
 /* The curve of a loop is a step: all or no uses are hits. */
 TEST(a_loop)
 {
 	enum { LENGTH = 30000, REQUEST = 100 };
-	struct trace t = { 0 };
+	struct requests t = { 0 };
 	uint32_t ids[REQUEST];
 
 	for (uint32_t i = 0; i < 8 * LENGTH; i += REQUEST) {
@@ -41,7 +41,7 @@ TEST(a_loop)
 		trace_add(&t, ids, REQUEST);
 	}
 	trace_assert_sampled(&t, 20000);
-	trace_free(&t);
+	requests_free(&t);
 }
 
 /* Each request is its session's prompt, which has a beginning that it shares with a tenth of all
@@ -52,7 +52,7 @@ TEST(sessions_whose_prompts_grow)
 	struct random random = random_seeded("sim_reuse");
 	static uint32_t ids[SESSIONS][MAX], n[SESSIONS];
 	uint32_t next = 10 * SHARED;
-	struct trace t = { 0 };
+	struct requests t = { 0 };
 
 	memset(n, 0, sizeof(n));
 	for (int i = 0; i < REQUESTS; i++) {
@@ -68,7 +68,7 @@ TEST(sessions_whose_prompts_grow)
 		trace_add(&t, ids[s], n[s]);
 	}
 	trace_assert_sampled(&t, 3000);
-	trace_free(&t);
+	requests_free(&t);
 }
 
 /* --- what else the sample says --- */

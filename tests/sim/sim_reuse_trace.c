@@ -8,7 +8,7 @@
 
 TEST(the_sample_agrees_with_the_simulation)
 {
-	const struct trace *t = *state;
+	const struct requests *t = *state;
 
 	trace_assert_sampled(t, t->unique / 100);
 	trace_assert_sampled(t, 3 * t->unique / 100);
