@@ -32,10 +32,15 @@ python=python3
 	python=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
 python=$dest/lib/$python/dist-packages/kvtier
 
+# Where the zsh that is used looks: Debian's own packages have a folder of their own.
+zsh=site-functions
+[ "$PREFIX" != /usr ] || zsh=vendor-completions
+
 install -d "$dest/bin" "$dest/include" "$dest/$LIBDIR/pkgconfig" "$DESTDIR$UNITDIR" \
 	"$dest/lib/sysusers.d" "$dest/lib/tmpfiles.d" "$dest/share/doc/kvtier" \
 	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man5" \
-	"$dest/share/man/man8" "$python/adapters"
+	"$dest/share/man/man8" "$python/adapters" \
+	"$dest/share/bash-completion/completions" "$dest/share/zsh/$zsh"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/$LIBDIR"
 ln -sf libkvtier.so.0 "$dest/$LIBDIR/libkvtier.so"
@@ -46,6 +51,8 @@ for page in client/man/kvtier.3 daemon/kvtierd.8 "$BUILD/kvtierctl.1" "$BUILD/kv
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
 "$BUILD/kvtierd" --example-config >"$dest/share/doc/kvtier/kvtierd.conf"
+"$BUILD/kvtierctl" --completion bash >"$dest/share/bash-completion/completions/kvtierctl"
+"$BUILD/kvtierctl" --completion zsh >"$dest/share/zsh/$zsh/_kvtierctl"
 install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
 install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
 for unit in kvtierd kvtier-exporter; do

@@ -301,6 +301,54 @@ static void print_man(void)
 	printf(".El\n");
 }
 
+/* The options that a command's arguments name, and those of every command. */
+static void print_options(const char *arguments)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s", arguments);
+	for (char *word = strtok(text, " []|"); word; word = strtok(NULL, " []|"))
+		if (word[0] == '-' && strcmp(word, "--json") != 0)
+			printf("%s ", word);
+	printf("--socket --json --help");
+}
+
+/* What the shell offers behind the words that are there: commands, or a command's options. Both
+ * shells read the middle; files come where no word fits. */
+static void print_completion(bool zsh)
+{
+	printf("%s", zsh ? "#compdef kvtierctl\n"
+			   "local -a given\n"
+			   "given=(\"${(@)words[2,CURRENT-1]}\")\n" :
+			   "_kvtierctl()\n"
+			   "{\n"
+			   "local given=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n");
+	printf("local word skip= command= list=\n"
+	       "for word in \"${given[@]}\"; do\n"
+	       "\tif [ -n \"$skip\" ]; then skip=\n"
+	       "\telif [ \"$word\" = --socket ]; then skip=1\n"
+	       "\telif [ -z \"$command\" ] && [ \"${word#-}\" = \"$word\" ]; then command=$word\n"
+	       "\tfi\n"
+	       "done\n"
+	       "[ -z \"$skip\" ] && case $command in\n"
+	       "'') list='");
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf("%s ", commands[i].name);
+	printf("--version ");
+	print_options("");
+	printf("' ;;\n");
+	for (size_t i = 0; i < COMMANDS; i++) {
+		printf("%s) list='", commands[i].name);
+		print_options(commands[i].arguments);
+		printf("' ;;\n");
+	}
+	printf("esac\n%s", zsh ? "compadd -- ${=list}\n_files\n" :
+				 "COMPREPLY=($(compgen -W \"$list\" -- "
+				 "\"${COMP_WORDS[COMP_CWORD]}\"))\n"
+				 "}\n"
+				 "complete -o default -F _kvtierctl kvtierctl\n");
+}
+
 static void print_command_help(const struct command *command)
 {
 	printf("usage: kvtierctl [--socket PATH] %s %s\n\n", command->name, command->arguments);
@@ -538,6 +586,10 @@ int main(int argc, char **argv)
 	(void)signal(SIGBUS, on_sigbus);
 	if (argc == 2 && strcmp(argv[1], "--man") == 0) {
 		print_man();
+		return EXIT_FINE;
+	}
+	if (argc == 3 && strcmp(argv[1], "--completion") == 0) {
+		print_completion(strcmp(argv[2], "zsh") == 0);
 		return EXIT_FINE;
 	}
 	/* errors have the form that is asked for, wherever among the words they are */

@@ -186,6 +186,8 @@ static void connecting(int call, int error, bool same, int least)
 		int rc;
 
 		arm(call, n, error);
+		if (call == RECVMSG) /* a connection that was lost is made once more */
+			refuse(call, n, 2, error);
 		rc = connect_once(&client);
 		came = disarm();
 		if (came)
