@@ -14,7 +14,7 @@
 
 extern struct tool {
 	char program[512], dir[SCRATCH_BYTES], path[96] /* of the stats page */, admin[96];
-	char output[1 << 16]; /* its output on both streams */
+	char output[1 << 18]; /* its output on both streams */
 	struct stats *page;
 	/* Not 0: the page is of a daemon that has been up for just so long. Less than the machine
 	 * has been up, or the clock has no such start: a minute, not hours. */

@@ -1,8 +1,8 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
 # Goal: bash offers kvtierctl's commands, and behind a command its options; zsh's script has the
-# same words. Method: the script that `kvtierctl --completion bash` prints, asked as bash asks it. zsh,
-# where it is installed, reads its own.
+# same words. Method: the script that `kvtierctl --completion bash` prints, asked as bash asks it.
+# zsh, where it is installed, reads its own.
 eval "$("$BUILD/kvtierctl" --completion bash)"
 fail() { echo "$*"; exit 1; }
 
