@@ -68,6 +68,7 @@ struct ctl_request {
 	uint64_t limit_ns; /* drain: when it gives up */
 	int status;        /* of the work that finished */
 	uint64_t blocks;
+	uint64_t reload; /* the number of the one that was begun */
 	/* dump: the block whose image is sent, its space, and where the next bytes lie */
 	struct lease lease;
 	uint32_t space, cursor, at;

@@ -87,7 +87,7 @@ static void lines_member(struct json *json, const char *name, const struct confi
 static enum ctl_progress reload_next(struct kvtierd *d, struct ctl_request *request,
 				     struct json *json)
 {
-	const struct reload_report *report = reload_ended(d->reload, request->blocks);
+	const struct reload_report *report = reload_ended(d->reload, request->reload);
 	const uint64_t now = loop_now(d->loop);
 
 	if (!report && now < request->told_ns + CTL_PROGRESS_MS * 1000000ull)
@@ -122,7 +122,7 @@ int config_start(struct kvtierd *d, struct ctl_request *request, char *sentence,
 		return text_fail(sentence, n, -EBUSY, "config: the daemon is still starting");
 	request->told_ns = loop_now(d->loop);
 	if (!shows(request))
-		request->blocks = reload_begin(d->reload); /* its number */
+		request->reload = reload_begin(d->reload);
 	return 0;
 }
 
