@@ -47,7 +47,7 @@ stall=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^stall_us = \([
 # and 3 s for ops and the rest, see main.c
 [ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] ||
 	fail "TimeoutStopSec=$stop is too short for stop_us = $drain"
-grep -q '^ExecReload=/bin/kill -HUP $MAINPID$' "$unit" || fail "the unit cannot reload"
+grep -q '^ExecReload=/bin/sh -c "kill -HUP $MAINPID"$' "$unit" || fail "the unit cannot reload"
 grep -q '^RestartPreventExitStatus=78$' "$unit" || fail "a wrong configuration is started again"
 # Another directory, with files of other programs, which stay.
 mkdir -p "$dir/other/usr/lib"
