@@ -496,7 +496,7 @@ static void look(struct search *m, uint32_t class)
 	c->slab = slab;
 }
 
-/* It is evicted from host memory now. */
+/* Counts a block that leaves host memory. */
 static void count_evicted(struct search *m, uint32_t block, uint32_t class, bool demoted)
 {
 	m->mover->counts.demoted_blocks += demoted;

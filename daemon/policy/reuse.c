@@ -90,7 +90,7 @@ static bool is_sampled(const struct reuse *r, uint64_t hash)
 	return r->shift == 0 || hash >> (64 - r->shift) == 0;
 }
 
-/* Where the key is, or may be put. */
+/* The slot that names the sample of this key, or the free one where it belongs. */
 static uint16_t *slot_of(struct reuse *r, uint64_t hash)
 {
 	uint32_t at = (uint32_t)hash % SLOTS;
@@ -100,7 +100,7 @@ static uint16_t *slot_of(struct reuse *r, uint64_t hash)
 	return &r->slot[at];
 }
 
-/* The sample; NULL: it is none, or not known. */
+/* The sample of this key. NULL: the key is not sampled, or was not used yet. */
 static struct sample *find(struct reuse *r, uint64_t hash)
 {
 	const uint16_t slot = is_sampled(r, hash) ? *slot_of(r, hash) : 0;
