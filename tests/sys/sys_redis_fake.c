@@ -160,6 +160,12 @@ static void tell(const struct lie *lie)
 
 		assert_true(hits == 0 || lie->may_hit);
 	}
+	/* where the greeting took longer than timeout_ms the server was left alone for a while */
+	for (uint32_t i = 0; commands() == 0 && i < TRIES; i++) {
+		nap_ms(20);
+		clock_pass_ms(STEP_MS);
+		assert_true(node_load_each(&w.node, w.keys, 0, 1) == 0 || lie->may_hit);
+	}
 	if (!lie->may_hit)
 		assert_int_equal(node_prefetch(&w.node, w.keys, SHARED_BLOCKS), 0);
 	/* another key's value, at best */
