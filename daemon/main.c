@@ -546,6 +546,14 @@ static uint32_t codecs_allowed(uint32_t allow)
 	return ret;
 }
 
+/* An error of [redis] and its files, unless something ran short: another start finds it again. */
+static int of_redis(struct program *p, int r)
+{
+	if (r && r != -ENOMEM && r != -EAGAIN && r != -EMFILE && r != -ENFILE)
+		p->status = EXIT_CONFIG;
+	return r;
+}
+
 static int open_spaces(struct program *p)
 {
 	struct kvtierd *d = &p->d;
@@ -554,9 +562,8 @@ static int open_spaces(struct program *p)
 	p->redis = config_redis_new();
 	if (!p->redis)
 		return fail(p, -ENOMEM, "[redis]: out of memory");
-	r = config_redis(&p->config, p->redis, &p->redis_conf, p->text, sizeof(p->text));
-	if (r)
-		p->status = EXIT_CONFIG;
+	r = of_redis(p,
+		     config_redis(&p->config, p->redis, &p->redis_conf, p->text, sizeof(p->text)));
 	if (r == 0 && p->text[0])
 		log_warning("redis_note", "%s", p->text);
 	if (r == 0)
@@ -658,7 +665,7 @@ OPEN(purge, purge_open(&p->d.tables, p->d.loop, &p->d.purge))
 OPEN(ops, ops_open(&p->d.tables, p->d.loop, &p->d.devices, &p->config, &p->d.ops))
 OPEN(pump, (op_pump_start(p->d.ops), 0))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
-OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
+OPEN(redis, of_redis(p, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text))))
 OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
 CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))

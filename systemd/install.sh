@@ -10,7 +10,10 @@ cd "$(dirname "$0")/.."
 # For DESTDIR a package's own scripts tell systemd.
 of_this_machine() { [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
 if [ "${1:-}" = uninstall ]; then
-	! of_this_machine || systemctl disable --now kvtierd.socket kvtierd kvtier-exporter
+	if of_this_machine; then
+		systemctl stop kvtierd.socket 'kvtierd@*.socket' kvtierd kvtier-exporter
+		systemctl disable kvtierd.socket kvtierd@.socket kvtierd kvtier-exporter
+	fi
 	# A second installation, into an empty directory, is the list of what there is.
 	list=$(mktemp -d)
 	trap 'rm -rf "$list"' EXIT

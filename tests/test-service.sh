@@ -178,10 +178,17 @@ case_stop() {
 	served
 }
 
+# The socket of a tenant, too.
 case_uninstall() {
+	on groupadd -f --system chat
+	printf '[socket chat]\n' | on tee -a /etc/kvtierd.conf
+	on systemctl enable kvtierd@chat.socket
+	on systemctl restart kvtierd
 	on make -s -C /src -o all BUILD="$build" uninstall
 	is ActiveState inactive
 	[ -z "$(on find /usr/local -name '*kvtier*')" ]
+	[ -z "$(on find /etc/systemd/system -type l -name 'kvtier*')" ]
+	[ -z "$(on find /run -path '/run/kvtier/*' -type s)" ]
 	on test -s /var/lib/kvtier/nvme.store
 }
 

@@ -143,7 +143,7 @@ static void tell(struct kvtierd *d)
 		 "NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by "
 		 "reading %llu KiB",
 		 tier_state_name(tier_state(nvme)), s.usable, s.disks,
-		 (unsigned long long)(nvme->capacity_bytes >> 20), s.engine,
+		 (unsigned long long)(s.capacity_bytes >> 20), s.engine,
 		 blocks_copies(d->tables.blocks, TIER_NVME),
 		 (unsigned long long)(s.recovery_ns / 1000000),
 		 (unsigned long long)(s.log.recovery_bytes >> 10));

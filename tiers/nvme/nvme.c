@@ -548,6 +548,7 @@ void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
 
 		fill_row(d, &row);
 		add(&ret->log, &row.log);
+		ret->capacity_bytes += row.capacity_bytes;
 		ret->quarantined = ret->quarantined || d->quarantined;
 		ret->larger =
 			ret->larger || (t->conf.bytes && row.capacity_bytes &&

@@ -82,6 +82,7 @@ struct nvme_tier_status {
 	bool larger;              /* a store has more segments than conf.bytes is room for */
 	uint32_t disks, usable;   /* usable: reads go there */
 	uint32_t budget_percent;  /* of the write budget's reserve; 100: there is no budget */
+	uint64_t capacity_bytes;  /* of all disks that have a log */
 	struct nvme_counters log; /* sums */
 	uint64_t coding_full;     /* records that were not coded for want of room */
 	uint64_t stalls_total;
