@@ -64,7 +64,7 @@ def subscribe(endpoint: str):
         while socket.poll(500):
             for event in decoder.decode(socket.recv_multipart()[-1]).events:
                 ret.append([type(event).__name__, len(event.block_hashes), event.medium,
-                            len(getattr(event, "token_ids", ()))])
+                            len(getattr(event, "token_ids", ())), getattr(event, "kv_cache_spec_kind", None)])
         return ret
 
     return events
@@ -103,9 +103,12 @@ def measure() -> dict:
 
 
 def known() -> dict:
-    """Says what not every release has: whether a connector may serve several KV cache groups, and requests hints."""
+    """Says what not every release has: whether a connector may serve several KV cache groups, events the kind of a
+    group, and requests hints."""
+    from vllm.distributed import kv_events
     from vllm.distributed.kv_transfer.kv_connector.v1 import base
     return {"groups": hasattr(base, "KVConnectorTransferResults"),
+            "kinds": hasattr(kv_events.BlockStored, "kv_cache_spec_kind"),
             "hints": importlib.util.find_spec("vllm.v1.kv_hints") is not None}
 
 

@@ -382,6 +382,19 @@ class Served(Vllm):
         engine.scheduler.reset_cache()
         self.assertEqual({type(event) for event in engine.scheduler.take_events()}, {vllm_double.BlockRemoved})
 
+    def test_events_say_what_vllms_own_say_of_groups_and_extra_keys(self):
+        engine = self.engine(events=True, groups=2, spec=SlidingWindowSpec)
+        engine.answer(self.tokens, cache_salt="mine")
+        said = []
+        self.until(lambda: said.extend(engine.scheduler.take_events()) or len(said) == 20)
+        self.assertEqual([e.group_idx for e in said], [0, 1] * 10)
+        self.assertEqual([e.extra_keys for e in said[:4]], [[("mine",)]] * 2 + [[None]] * 2)
+        self.assertEqual({(e.kv_cache_spec_kind, e.kv_cache_spec_sliding_window) for e in said},
+                         {("SlidingWindowSpec", 16)})
+        engine.scheduler.reset_cache()
+        self.assertEqual([(e.group_idx, e.block_hashes) for e in engine.scheduler.take_events()],
+                         [(e.group_idx, e.block_hashes) for e in said])
+
 
 class Sums(Vllm):
     """vLLM sums the KV of a request, and proves it after a load. The sums go through kv_transfer_params."""

@@ -95,7 +95,9 @@ class KVConnectorPromMetrics:
 
 
 class Event:
-    __struct_fields__ = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "medium")
+    __struct_fields__ = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+                         "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window",
+                         "locality")
 
     def __init__(self, **said) -> None:
         self.__dict__.update(said)
@@ -106,7 +108,7 @@ class BlockStored(Event):
 
 
 class BlockRemoved(Event):
-    __struct_fields__ = ("block_hashes", "medium")
+    __struct_fields__ = ("block_hashes", "medium", "group_idx", "locality")
 
 
 class CacheHitSource(enum.Enum):
@@ -128,12 +130,18 @@ class FullAttentionSpec:
 
 
 class SlidingWindowSpec(FullAttentionSpec):
-    pass
+    sliding_window = 16
 
 
 class MambaSpec:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+
+
+def extra_keys_of(request, first: int, end: int, image: int) -> tuple:
+    """What the hash of a block has beside its tokens, with its source: here the salt, in the first block alone."""
+    salt = getattr(request, "cache_salt", None)
+    return ((("cache_salt", salt),) if salt and first == 0 else None), image
 
 
 def install() -> None:
@@ -146,6 +154,11 @@ def install() -> None:
     module(f"{above}.base", **base)
     module(f"{above}.metrics", KVConnectorStats=KVConnectorStats, KVConnectorPromMetrics=KVConnectorPromMetrics)
     module("vllm.distributed.kv_events", BlockStored=BlockStored, BlockRemoved=BlockRemoved, MEDIUM_CPU="CPU")
+    module("vllm.v1.core.kv_cache_utils", maybe_convert_block_hash=lambda hash_bytes: hash_bytes,
+           generate_block_hash_extra_keys=extra_keys_of,
+           to_event_extra_keys=lambda keys: [k and tuple(value for _, value in k) for k in keys])
+    module("vllm.v1.kv_cache_interface", get_kv_cache_spec_kind=lambda spec: SimpleNamespace(value=type(spec).__name__),
+           get_kv_cache_spec_sliding_window=lambda spec: getattr(spec, "sliding_window", None))
     module("vllm.distributed.kv_transfer.kv_checksum.checksum", KVChecksumCarrier=KVChecksumCarrier)
     module("vllm.logger", init_logger=logging.getLogger)
     module("prometheus_client", Counter=type("Counter", (), {}))

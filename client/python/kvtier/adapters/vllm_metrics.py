@@ -8,7 +8,8 @@ Workers count what happened; vLLM's own counters for external hits count what wa
     vllm:kvtier_saves, vllm:kvtier_saved_blocks, vllm:kvtier_unsaved_blocks, vllm:kvtier_save_seconds
 
 With kv_events_config.enable_kv_cache_events the engine also publishes BlockStored and BlockRemoved for blocks that it
-gave to kvtier, under the block hashes of vLLM. The medium is CPU (memory of this node) or STORAGE.
+gave to kvtier, under the block hashes of vLLM, one of each KV cache group. Fields are filled as vLLM fills them for
+its own caches. The medium is CPU (memory of this node) or STORAGE.
 """
 from __future__ import annotations
 
@@ -21,13 +22,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from .. import Keys, Space, Tier
 from .vllm_core import COUNTS
-from .vllm_events import Events
+from .vllm_events import Event, Events
 
 try:
     from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 except ImportError:
     def maybe_convert_block_hash(hash_bytes: Any) -> Any:
         return hash_bytes
+try:
+    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, to_event_extra_keys
+    from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window
+except ImportError:         # the events of an older vLLM have no such fields
+    generate_block_hash_extra_keys = None
 
 __all__ = ["KvtierMetrics", "KvtierStats", "events_of"]
 
@@ -83,10 +89,11 @@ def _medium(tiers: Tier) -> str:
 
 
 class _VllmEvents:
-    """The events of the scheduler. A block is described when its save is planned, while its request is known."""
+    """The events of the scheduler. A block is described when its save is planned, while its request is known. groups:
+    what events say of each KV cache group."""
 
-    def __init__(self, block_tokens: int, hash_tokens: int) -> None:
-        self._events, self._block_tokens = Events(_medium), block_tokens
+    def __init__(self, block_tokens: int, hash_tokens: int, groups: Sequence[Dict[str, Any]]) -> None:
+        self._events, self._block_tokens, self._groups = Events(_medium), block_tokens, groups
         self._steps = block_tokens // hash_tokens       # vLLM may hash in finer steps: a block has the hash of its last
         self._requests: Dict[str, Any] = {}
         self._late: List[Any] = []
@@ -100,28 +107,48 @@ class _VllmEvents:
     def planned(self, name: str, block: int, where: Sequence[Tuple[Space, Keys]]) -> None:
         request, bt = self._requests.get(name), self._block_tokens
         hashes = getattr(request, "block_hashes", None) or ()
-        steps = self._steps
+        steps, first = self._steps, block * bt
         if steps and (block + 1) * steps <= len(hashes):
             lora = request.lora_request
             self._events.planned({
                 "block_hashes": [maybe_convert_block_hash(hashes[(block + 1) * steps - 1])],
                 "parent_block_hash": maybe_convert_block_hash(hashes[block * steps - 1]) if block else None,
-                "token_ids": list(request.all_token_ids[block * bt:(block + 1) * bt]), "block_size": bt,
+                "token_ids": list(request.all_token_ids[first:first + bt]), "block_size": bt,
                 "lora_id": lora.lora_int_id if lora else None, "lora_name": lora.lora_name if lora else None,
-                "group_idx": 0, "session_id": getattr(request, "session_id", None)}, where)
+                "extra_keys": _extra_keys(request, first, first + bt),
+                "session_id": getattr(request, "session_id", None)}, where)
 
     def take(self) -> List[Any]:
         late, self._late = self._late, []
-        return late + [_event(*event) for event in self._events.take()]
+        return late + self._said(self._events.take())
 
     def reset(self) -> None:
-        self._late += [_event(*event) for event in self._events.clear()]
+        self._late += self._said(self._events.clear())
+
+    def _said(self, events: Sequence[Event]) -> List[Any]:
+        """The events in vLLM's words."""
+        ret = []
+        for stored, payload, tiers in events:
+            kind = kv_events.BlockStored if stored else kv_events.BlockRemoved
+            where = {"medium": _medium(tiers), "locality": "REMOTE" if tiers & Tier.REDIS else "LOCAL"}
+            for group in self._groups:
+                said = {**payload, **where, **group}
+                ret.append(kind(**{name: said[name] for name in kind.__struct_fields__ if name in said}))
+        return ret
 
 
-def _event(stored: bool, payload: Dict[str, Any], tiers: Tier) -> Any:
-    kind = kv_events.BlockStored if stored else kv_events.BlockRemoved
-    said = {**payload, "medium": _medium(tiers), "locality": "REMOTE" if tiers & Tier.REDIS else "LOCAL"}
-    return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
+def _extra_keys(request: Any, first: int, end: int) -> Any:
+    """What the hash of the block with these tokens has beside its tokens: adapter, images, salt."""
+    if generate_block_hash_extra_keys is None:
+        return None
+    return to_event_extra_keys([generate_block_hash_extra_keys(request, first, end, 0)[0]])
+
+
+def _group(number: int, spec: Any) -> Dict[str, Any]:
+    if generate_block_hash_extra_keys is None:
+        return {"group_idx": number}
+    return {"group_idx": number, "kv_cache_spec_kind": get_kv_cache_spec_kind(spec).value,
+            "kv_cache_spec_sliding_window": get_kv_cache_spec_sliding_window(spec)}
 
 
 def events_of(vllm_config: Any, kv_cache_config: Any) -> Optional[_VllmEvents]:
@@ -130,4 +157,7 @@ def events_of(vllm_config: Any, kv_cache_config: Any) -> Optional[_VllmEvents]:
     if not wanted or not wanted.enable_kv_cache_events:
         return None
     tokens = vllm_config.cache_config.block_size
-    return _VllmEvents(tokens, getattr(kv_cache_config, "hash_block_size", None) or tokens)
+    groups = [_group(i, group.kv_cache_spec)
+              for i, group in enumerate(getattr(kv_cache_config, "kv_cache_groups", None) or ())]
+    return _VllmEvents(tokens, getattr(kv_cache_config, "hash_block_size", None) or tokens,
+                       groups or [{"group_idx": 0}])
