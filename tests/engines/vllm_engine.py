@@ -34,7 +34,6 @@ OPTIONS = {"codec": "raw", "connector": None, "dtype": "float32", "events": "", 
 
 def connector(socket: str, options: dict) -> dict:
     return {"kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm", "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"socket": socket, "timeout_ms": 2000, "codec": options["codec"],
                                           **options["extra"]}}
 

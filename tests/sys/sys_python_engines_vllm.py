@@ -8,8 +8,11 @@ Method: kvtier.vllm over doubles of torch and of vLLM's classes (vllm_double.py)
 CPU. The real vLLM: make test-engines.
 """
 import json
+import os
+import re
 import signal
 import sys
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from unittest import mock
 
@@ -21,7 +24,7 @@ vllm_double.install()
 from kvtier import vllm as adapter  # noqa: E402
 from kvtier.adapters.vllm_core import COUNTS  # noqa: E402
 from vllm_double import Engine, MambaSpec, SlidingWindowSpec  # noqa: E402
-from world import World  # noqa: E402
+from world import TREE, World  # noqa: E402
 
 LOG = "vllm.kvtier"
 
@@ -90,6 +93,22 @@ class Served(Vllm):
             self.assertFalse(engine.together)
             self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
             self.daemon.ctl("purge", "--tenant", "default")
+
+    def test_the_environment_gives_the_options_that_the_engine_does_not(self):
+        with mock.patch.dict(os.environ, KVTIER_EXTRAS="mine", KVTIER_ZERO_COPY="false", KVTIER_CODEC="zip"):
+            engine = self.engine()
+            self.assertEqual((engine.answer(self.tokens), engine.worker._shared), (0, None))
+        self.assertEqual([self.engine().answer(self.tokens), self.engine({"extras": "mine"}).answer(self.tokens)],
+                         [0, 10])
+
+    def test_vllm_knows_the_connector_by_its_name(self):
+        project = (TREE / "client" / "python" / "pyproject.toml").read_text()
+        said = re.search(r'"vllm.general_plugins"\]\nkvtier = "(.*)"', project)
+        register = EntryPoint("kvtier", said.group(1), "vllm.general_plugins").load()
+        for _ in range(2):
+            register()
+        module, name = vllm_double.KVConnectorFactory.registered["KvtierConnector"]
+        self.assertIs(getattr(sys.modules[module], name), adapter.KvtierConnector)
 
     def test_a_lookup_plans_nothing(self):
         engine = self.warm()
@@ -478,6 +497,10 @@ class Refused(Vllm):
                          "'lossless'", {"codec": wrong})
         self.refused("option socket is 5, must be a text", {"socket": 5})
         self.refused("no option ttl: the options are codec, cross_layers, ", {"ttl": 60})
+        for wrong in ("soon", 2, None):
+            self.refused(f"option zero_copy is {wrong!r}, must be true or false", {"zero_copy": wrong})
+        with mock.patch.dict(os.environ, KVTIER_PREFETCH_MS="soon"):
+            self.refused("option prefetch_ms is 'soon', must be a number of milliseconds")
 
     def test_int8_where_heads_and_tokens_cannot_be_told(self):
         with mock.patch.object(Engine, "HEADS", Engine.TOKENS):
@@ -525,4 +548,5 @@ class Refused(Vllm):
     def test_a_cache_promises_no_delivery(self):
         engine = self.engine()
         self.assertIs(engine.scheduler.requires_kv_delivery, False)
+        self.assertEqual(engine.transfer.kv_load_failure_policy, "recompute")
         self.assertTrue(issubclass(adapter.KvtierConnector, vllm_double.SupportsHMA))

@@ -84,6 +84,16 @@ class KVConnectorBase_V1(abc.ABC):
     def build_connector_meta(self, scheduler_output): ...
 
 
+class KVConnectorFactory:
+    registered: dict = {}
+
+    @classmethod
+    def register_connector(cls, name: str, module_path: str, class_name: str) -> None:
+        if name in cls.registered:
+            raise ValueError(f"Connector '{name}' is already registered.")
+        cls.registered[name] = module_path, class_name
+
+
 @dataclass
 class KVConnectorStats:
     data: dict = field(default_factory=dict)
@@ -161,6 +171,7 @@ def install() -> None:
            get_kv_cache_spec_sliding_window=lambda spec: getattr(spec, "sliding_window", None))
     module("vllm.distributed.kv_transfer.kv_checksum.checksum", KVChecksumCarrier=KVChecksumCarrier)
     module("vllm.logger", init_logger=logging.getLogger)
+    module("vllm.distributed.kv_transfer.kv_connector.factory", KVConnectorFactory=KVConnectorFactory)
     module("prometheus_client", Counter=type("Counter", (), {}))
 
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import time
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Codec, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "known",
-           "milliseconds", "named"]
+__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "flag",
+           "known", "milliseconds", "named"]
 
 PLANE_CODECS = (Codec.INT8, Codec.Q4, Codec.INT8V4)     # they need K and V planes
 
@@ -41,11 +42,22 @@ def named(text: str) -> str:
     return f"{digest}:{data[len(digest) + 1 - _NAME_MAX:].decode(errors='ignore')}"
 
 
-def known(options: Any, names: Sequence[str]) -> None:
-    """Checks that each option is one of `names`. ValueError names those that would have no effect."""
-    wrong = sorted(str(name) for name in options if name not in names)
+def known(options: Any, names: Sequence[str], others: Sequence[str] = ()) -> Dict[str, Any]:
+    """The options of an engine's JSON, and for those that it leaves out the environment's: KVTIER_CODEC is `codec`.
+    others: options of the engine itself. ValueError names those that would have no effect."""
+    wrong = sorted(str(name) for name in options if name not in names and name not in others)
     if wrong:
-        raise ValueError(f"no option {', '.join(wrong)}: the options are {', '.join(sorted(names))}")
+        raise ValueError(f"no option {', '.join(wrong)}: the options are {', '.join(sorted((*names, *others)))}")
+    said = {name: os.environ.get(f"KVTIER_{name.upper()}") for name in names}
+    return {**{name: value for name, value in said.items() if value}, **options}
+
+
+def flag(options: Any, name: str, default: bool) -> bool:
+    """The option of this name, or `default` where it is left out. ValueError says that it is neither true nor false."""
+    value = options.get(name, default)
+    if value not in (True, False, "true", "false", "1", "0"):
+        raise ValueError(f"option {name} is {value!r}, must be true or false")
+    return value in (True, "true", "1")
 
 
 def milliseconds(options: Any, name: str, default: int, least: int = 1) -> int:

@@ -85,19 +85,19 @@ class _Cache:
     def open(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
         """Takes the options and makes the store. It refuses options that are wrong, and raises for another config."""
         self.config, self.options, self._settings = config, options, _settings()
-        # the configuration has the name under which the model is served, which does not name its weights
-        self._model = str(options.get("model") or getattr(self._settings, "model_path", None) or config.model_name or
-                          "")
-        self._revision = "" if options.get("model") else revision_of(_hf_config(self._settings),
-                                                                     getattr(self._settings, "revision", None))
         try:
-            known(options, _OPTIONS + _ENGINES_OPTIONS)
+            self.options = options = known(options, _OPTIONS, _ENGINES_OPTIONS)
             timeout_ms = milliseconds(options, "timeout_ms", 2000)
             prefetch_ms = milliseconds(options, "prefetch_ms", 1000, 0)
             self._codec = codec_of(options, "int8", "q4", "int8v4", "lossless")
         except ValueError as error:
             self.refuse(str(error))
             return
+        # the configuration has the name under which the model is served, which does not name its weights
+        self._model = str(options.get("model") or getattr(self._settings, "model_path", None) or config.model_name or
+                          "")
+        self._revision = "" if options.get("model") else revision_of(_hf_config(self._settings),
+                                                                     getattr(self._settings, "revision", None))
         self.store = Store(lambda: Client(options.get("socket"), name=f"sglang {name}", timeout_ms=timeout_ms),
                            timeout_ms, prefetch_ms, lambda text: logger.info("kvtier: %s", text))
         self.writes = getattr(config, "is_storage_writer", not config.is_mla_model or config.tp_rank == 0)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvtier.vllm - a vLLM KV connector that keeps prefixes in kvtierd.
 
-    python -m vllm.entrypoints.openai.api_server --model M --kv-transfer-config '{
-        "kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm", "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute"}'
+    vllm serve M --kv-transfer-config '{"kv_connector": "KvtierConnector", "kv_role": "kv_both"}'
 
-`kv_connector_extra_config` may have these options:
+`kv_connector_extra_config` may have these options, and the environment variables KVTIER_CODEC, KVTIER_TIMEOUT_MS and
+so on are the options that it leaves out:
 
     socket          path of the daemon's socket
     codec           "fp8", "int8", "q4", "int8v4", "lossless" or "raw"; by default the daemon chooses by the type
@@ -46,7 +45,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
-from .block_cache import PLANE_CODECS, LayoutError, codec_of, known, milliseconds, named
+from .block_cache import PLANE_CODECS, LayoutError, codec_of, flag, known, milliseconds, named
 from .adapters.vllm_adapters import Adapters, is_local
 from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .adapters.vllm_hints import hints_of
@@ -120,6 +119,9 @@ class KvtierConnector(*_BASES):
         self._refused, self._whole, self._groups = "", False, 1
         self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
         self._codec, self._timeout_ms, self._prefetch_ms = Codec.DEFAULT, 0, 0
+        self._zero_copy = self._cross_layers = True
+        # vLLM fails a request whose load failed, unless it is told otherwise; its scheduler looks after this
+        self._kv_transfer_config.kv_load_failure_policy = "recompute"
         try:
             self._look_at_options()
             self._look_at_groups(getattr(kv_cache_config, "kv_cache_groups", None) or ())
@@ -128,7 +130,7 @@ class KvtierConnector(*_BASES):
 
     def _look_at_options(self) -> None:
         """Checks the options. ValueError: one is not known, or has a value that it may not have."""
-        known(self._options, _OPTIONS)
+        self._options = known(self._options, _OPTIONS)
         self._timeout_ms = milliseconds(self._options, "timeout_ms", 2000)
         self._prefetch_ms = milliseconds(self._options, "prefetch_ms", 1000, 0)
         if getattr(self._kv_transfer_config, "kv_checksum_fail_closed", False):
@@ -136,6 +138,8 @@ class KvtierConnector(*_BASES):
             if _CARRIER is None:
                 raise ValueError("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM")
         self._codec = codec_of(self._options, "int8", "q4", "int8v4", "lossless")
+        self._zero_copy = flag(self._options, "zero_copy", True)
+        self._cross_layers = flag(self._options, "cross_layers", True)
         for name in ("socket", "model", "extras"):
             if not isinstance(self._options.get(name), (str, type(None))):
                 raise ValueError(f"option {name} is {self._options[name]!r}, must be a text")
@@ -192,8 +196,7 @@ class KvtierConnector(*_BASES):
         """On a CPU: a context in which the engine allocates its KV in memory that the daemon maps, so that no copy is
         needed. None: the engine allocates as ever. It depends on how vLLM allocates (one torch.zeros() of bytes): if
         it does so in another way, or there is no such memory, libkvtier copies."""
-        wanted = self._on_cpu() and not self._refused and self._options.get("zero_copy", True)
-        return self._shared_zeros() if wanted else None
+        return self._shared_zeros() if self._on_cpu() and not self._refused and self._zero_copy else None
 
     @contextlib.contextmanager
     def _shared_zeros(self) -> Iterator[None]:
@@ -235,7 +238,7 @@ class KvtierConnector(*_BASES):
         """True on a GPU, unless option cross_layers says no. If all layers are alike, vLLM then allocates them in one
         tensor, where all layers of a block lie side by side."""
         return (getattr(self._vllm_config.device_config, "device_type", "") == "cuda" and self._groups == 1 and
-                not self._refused and bool(self._options.get("cross_layers", True)))
+                not self._refused and self._cross_layers)
 
     def register_cross_layers_kv_cache(self, kv_cache: torch.Tensor, attn_backend: Any) -> None:
         """Called instead of register_kv_caches(). kv_cache: the KV of all layers, as it lies in memory. attn_backend:
