@@ -26,7 +26,7 @@ from kvtier.adapters.transformers_calls import why_not
 from kvtier.adapters.transformers_model import Layout
 from kvtier.adapters.vllm_core import Scheduler, Worker, is_named, root_of
 from kvtier.adapters.vllm_events import Events
-from kvtier.adapters.vllm_layout import (LayoutError, Tensor, files_of, geometry_of, layout_of, overrides_of,
+from kvtier.adapters.vllm_layout import (LayoutError, Tensor, geometry_of, layout_of, overrides_of,
                                          why_no_group)
 from world import PATIENT_S, TREE, World
 
@@ -131,17 +131,6 @@ class Names(unittest.TestCase):
         self.assertEqual(names[0], texts[0])
         self.assertEqual(len(set(names)), len(texts))
         self.assertLessEqual(max(len(name.encode()) for name in names), 255)
-
-    def test_weights_that_are_replaced_in_their_place_are_others(self):
-        with tempfile.TemporaryDirectory() as work:
-            file = Path(work) / "model.safetensors"
-            file.write_bytes(b"old")
-            before = files_of(work)
-            self.assertEqual(files_of(work), before)
-            file.write_bytes(b"new")
-            os.utime(file, ns=(1, 1))
-            self.assertNotIn(files_of(work), ("", before))
-        self.assertEqual((files_of(work), files_of(None)), ("", ""))
 
 
 class OfTransformers(unittest.TestCase):

@@ -46,7 +46,8 @@ from .block_cache import codec_of, known, milliseconds
 from .adapters.sglang_core import Layout, Pool, Store, geometry_of
 from .adapters.sglang_pools import device_layout, host_layout, places
 from .adapters.vllm_adapters import commit_of, is_local
-from .adapters.vllm_layout import at_revision, files_of, revision_of
+from .adapters.vllm_layout import at_revision, revision_of
+from .adapters.weights import Weights
 
 try:
     from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (DevicePoolEntry, DevicePoolGroup,
@@ -115,7 +116,7 @@ class _Cache:
         for path in _adapter_paths(self._settings):
             if is_local(path):
                 if not own:         # else the user's `model` says which weights these are
-                    weights.add(f"{path}={files_of(os.path.expanduser(path))}")
+                    weights.add(f"{path}={Weights(path).first}")
                 continue
             commit = commit_of(path, math.inf)      # they were loaded before there was a cache
             if not commit:
@@ -159,7 +160,7 @@ class _Cache:
             self.refuse(f"pool {name} has values of 8 bits: option extras must say of which type")
             return
         sharded = not c.is_mla_model or name == str(PoolName.MAMBA) or layout.dim_v > 0
-        extras = {"files": "" if self.options.get("model") else files_of(self._model),
+        extras = {"files": "" if self.options.get("model") else Weights(self._model).first,
                   "pool": "" if name == KV else name,
                   "pp": f"{c.pp_rank}/{c.pp_size}" if c.pp_size > 1 else "",
                   "cp": f"{c.attn_cp_rank}/{c.attn_cp_size}" if c.attn_cp_size > 1 else "",

@@ -49,9 +49,10 @@ from .block_cache import PLANE_CODECS, LayoutError, codec_of, flag, known, milli
 from .adapters.vllm_adapters import Adapters, is_local
 from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, root_of
 from .adapters.vllm_hints import hints_of
-from .adapters.vllm_layout import (Layout, at_revision, files_of, geometry_of, layout_of, layout_of_all, overrides_of,
+from .adapters.vllm_layout import (Layout, at_revision, geometry_of, layout_of, layout_of_all, overrides_of,
                                    revision_of, tensor_of, why_no_group)
 from .adapters.vllm_metrics import KvtierMetrics, KvtierStats, events_of
+from .adapters.weights import Weights, began, space_of
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -127,6 +128,11 @@ class KvtierConnector(*_BASES):
             self._look_at_groups(getattr(kv_cache_config, "kv_cache_groups", None) or ())
         except (LayoutError, ValueError) as error:
             self._refuse(str(error))
+        self._weights: Optional[Weights] = None     # of a local directory, which are in the keys
+        if role == KVConnectorRole.SCHEDULER and not self._refused and not self._options.get("model"):
+            self._weights = Weights(vllm_config.model_config.model, lambda text: logger.info("kvtier: %s", text),
+                                    began())
+            self._weights.names()       # it begins to read
 
     def _look_at_options(self) -> None:
         """Checks the options. ValueError: one is not known, or has a value that it may not have."""
@@ -315,8 +321,9 @@ class KvtierConnector(*_BASES):
         first = next(iter(layout.segments))
         own, asked = self._options.get("model"), getattr(model, "revision", None)
         revision = revision_of(getattr(model, "hf_config", None), asked)
-        name = str(own) if own else at_revision(str(model.model), revision)     # own: a user says which weights
-        extras = {"revision": asked if own else "", "files": "" if own else files_of(model.model),
+        name = (str(own) if own else        # a user says which weights
+                space_of(model.model, getattr(model, "hf_config", None)) or at_revision(str(model.model), revision))
+        extras = {"revision": asked if own else "",
                   "quantization": getattr(model, "quantization", None),
                   "overrides": overrides_of(getattr(model, "hf_overrides", None)),
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
@@ -528,22 +535,26 @@ class KvtierConnector(*_BASES):
         """Adds a request to the plan, unless its adapter's weights are not known."""
         if self._scheduler.knows(request.request_id):
             return
-        lora, adapter, loads = getattr(request, "lora_request", None), None, True
+        lora, loads = getattr(request, "lora_request", None), True
+        adapters: List[Any] = [None]
         if lora:
             weights = self._adapters.weights(lora.lora_int_id, lora.lora_path)
             if weights is None:
                 return
-            adapter = (lora.lora_name, lora.lora_path, weights)
+            adapters = self._adapters.names(lora.lora_int_id, lora.lora_name, lora.lora_path, weights)
             self._adapter_of[request.request_id] = lora.lora_int_id, lora.lora_path, weights
             # until vLLM has loaded an adapter of a hub, the next download may bring another commit
             loads = is_local(lora.lora_path) or (lora.lora_int_id, lora.lora_path) in self._in_use
-        root = root_of({"lora": adapter,
-                        "salt": getattr(request, "cache_salt", None),
-                        "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)
-                                   for f in getattr(request, "mm_features", None) or ()]})
+        models = self._weights.names() if self._weights else [None]
+        # by the best names, and by those that were known first
+        root, older = [root_of({"model": models[i], "lora": adapters[i],
+                                "salt": getattr(request, "cache_salt", None),
+                                "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)
+                                           for f in getattr(request, "mm_features", None) or ()]}) for i in (0, -1)]
         self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
                             hints_of(getattr(request, "kv_hints", None),
-                                     lambda text: logger.warning("kvtier: %s", text)), loads)
+                                     lambda text: logger.warning("kvtier: %s", text)), loads,
+                            older if older != root else None)
         if self._events:
             self._events.add(request)
 

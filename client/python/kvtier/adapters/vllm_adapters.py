@@ -2,9 +2,9 @@
 """kvtier.adapters.vllm_adapters - finds which weights an adapter (LoRA) has, without vLLM and huggingface_hub.
 kvtier.sglang uses commit_of(), too.
 
-An adapter in a local directory is named by its files, as they are when it is first seen: vLLM keeps the weights that it
-has loaded, whatever becomes of the files. Any other path is a repository of a hub. vLLM loads the commit that the
-branch `main` has at that time, through the cache of huggingface_hub:
+An adapter in a local directory is named as weights.py says, by its files as they are when it is first seen: vLLM keeps
+the weights that it has loaded, whatever becomes of the files. Any other path is a repository of a hub. vLLM loads the
+commit that the branch `main` has at that time, through the cache of huggingface_hub:
 
     CACHE/models--ORG--NAME/refs/main           the commit; written where a download finds another one
     CACHE/models--ORG--NAME/snapshots/COMMIT/   its files
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from .vllm_layout import files_of
+from .weights import Weights
 
 __all__ = ["Adapters", "commit_of", "is_local"]
 
@@ -59,6 +59,7 @@ class Adapters:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._began = say, BEGAN
+        self._local: Dict[Tuple[int, str], Weights] = {}
         self._first: Dict[Tuple[int, str], str] = {}
         self._said: Set[str] = set()
 
@@ -66,13 +67,22 @@ class Adapters:
         """A text that is equal for equal weights. "": only the path of a local directory is known. None: its blocks
         must not be kept. number: the lora_int_id, by which vLLM knows what it has loaded. Only what was found first
         counts: if there is another commit, or other files, later, vLLM may have loaded either."""
-        local = is_local(path)
-        found = files_of(os.path.expanduser(path)) if local else commit_of(path, self._began)
-        if (local or found) and self._first.setdefault((number, path), found) == found:
-            return found
+        if is_local(path):
+            first = self._local.get((number, path)) or self._local.setdefault((number, path), Weights(path))
+            if first.same():
+                return first.first
+        else:
+            found = commit_of(path, self._began)
+            if found and self._first.setdefault((number, path), found) == found:
+                return found
         if path not in self._said:
             self._said.add(path)
-            why = ("its files are others than at first, and vLLM may have loaded either" if local else
+            why = ("its files are others than at first, and vLLM may have loaded either" if is_local(path) else
                    "the commit that vLLM has loaded is not known")
             self._say(f"adapter {path}: its requests are not cached, as {why}")
         return None
+
+    def names(self, number: int, name: str, path: str, weights: str) -> List[Any]:
+        """What can stand for an adapter in a key, the best one first. weights: what weights() gave."""
+        local = self._local.get((number, path)) if weights else None
+        return list(local.names()) if local else [(name, path, weights)]

@@ -29,7 +29,7 @@ import struct
 import time
 from typing import Any, Callable, Container, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .. import MAX_BLOCKS, Client, Error, Keys, Op, Result, Space, Tier, lent
+from .. import MAX_BLOCKS, Client, Error, Hit, Keys, Op, Result, Space, Tier, lent
 from .vllm_hints import Hint, Hints, UnderWay
 
 __all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
@@ -91,8 +91,11 @@ class _Line:
 
 
 class _Request:
-    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], groups: int) -> None:
+    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], groups: int,
+                 older: Optional[bytes] = None) -> None:
         self.tokens, self.root = tokens, root
+        self.older = _Request(tokens, older, groups) if older else None     # its keys under an older name
+        self.source = self          # whose keys the last match was by: its own, or those under the older name
         self.keys: Dict[Tuple[int, int], bytes] = {}    # by rank and group
         self.pages: List[List[int]] = [[] for _ in range(groups)]
         self.next_save = 0          # the first block that was not planned to be saved or loaded
@@ -132,13 +135,14 @@ class Scheduler:
         self.hints = Hints(self._under_way)
 
     def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
-            hints: Sequence[Hint] = (), loads: bool = True) -> None:
+            hints: Sequence[Hint] = (), loads: bool = True, older: Optional[bytes] = None) -> None:
         """Adds a request; one that is known stays as it is. tokens: gives all tokens that the request has when it is
-        called. loads: whether its blocks are looked up; without that they are only kept."""
+        called. loads: whether its blocks are looked up; without that they are only kept. older: a root that the same
+        blocks had before. What is found under it is loaded, and kept under `root` then."""
         if request not in self._requests:
             if self._epoch:
-                root = hashlib.sha256(self._epoch + (root or b"")).digest()
-            self._requests[request] = r = _Request(tokens, root, self._groups)
+                root, older = hashlib.sha256(self._epoch + (root or b"")).digest(), None
+            self._requests[request] = r = _Request(tokens, root, self._groups, older)
             r.loads = loads
             if hints:
                 r.prompt = len(tokens()) // self.block_tokens
@@ -167,12 +171,21 @@ class Scheduler:
         if not (r.loads and r.served) or computed % bt or last <= first or not self._make_keys(r, last):
             return 0
         self._under_way.poll()          # before the lookup, so that this sees what finished prefetches brought
-        hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
-        worst = min(hits, key=lambda hit: hit.blocks)
+        r.source, worst = r, self._hit(r, last)
+        if r.older and worst.blocks < last and self._make_keys(r.older, 1) and self._hit(r.older, 1).blocks:
+            self._make_keys(r.older, last)
+            older = self._hit(r.older, last)
+            if older.blocks > worst.blocks:
+                r.source, worst = r.older, older
         if worst.blocks < last and self._is_asked(r, last):
             return None
         r.tiers = worst.tiers
         return max(0, min(worst.blocks, last) - first) * bt
+
+    def _hit(self, r: _Request, last: int) -> Hit:
+        """What each space has of the leading blocks, whose keys are made."""
+        hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
+        return min(hits, key=lambda hit: hit.blocks)
 
     def _is_asked(self, r: _Request, last: int) -> bool:
         """Asks Redis for the leading blocks, once for each request. True: its answer is still waited for. Blocks that
@@ -197,10 +210,11 @@ class Scheduler:
         r.pages = [list(own) for own in pages]
         if external > 0:
             first, last = r.asked // bt, (r.asked + external) // bt
-            self._plan(self._loads, request, first, last)
+            self._plan(self._loads, r.source, request, first, last)
             r.brought = last * bt
             r.loading = {page for own in r.pages for page in own[first:last] if page != NO_PAGE}
-            r.next_save = max(r.next_save, last)
+            if r.source is r:
+                r.next_save = max(r.next_save, last)
 
     def loaded(self, requests: Iterable[str], failed_pages: Iterable[int], failed: Iterable[str]) -> None:
         """Takes what workers said since: the requests whose loads are over, and the blocks and requests of failed
@@ -226,7 +240,7 @@ class Scheduler:
         first = min(r.next_save, computed // bt)
         last = min(last, min(len(own) for own in r.pages))
         if last > first and r.served:
-            r.saves |= self._plan(saves, request, self._not_kept(r, first, last), last, self._planned)
+            r.saves |= self._plan(saves, r, request, self._not_kept(r, first, last), last, self._planned)
         r.next_save = max(first, last)
 
     def _not_kept(self, r: _Request, first: int, last: int) -> int:
@@ -277,13 +291,13 @@ class Scheduler:
         got = self._line.get() or []
         return [((rank, group), space) for rank, groups in enumerate(got) for group, space in enumerate(groups)]
 
-    def _plan(self, to: List[Transfer], request: str, first: int, last: int, tell: Any = None) -> bool:
-        r = self._requests[request]
+    def _plan(self, to: List[Transfer], r: _Request, request: str, first: int, last: int, tell: Any = None) -> bool:
+        """r: whose keys the blocks have."""
         if not self._make_keys(r, last):
             return False
         before = len(to)
         ranks = len(r.keys) // self._groups
-        for group, pages in enumerate(r.pages):
+        for group, pages in enumerate(self._requests[request].pages):
             begin = first
             while begin < last and pages[begin] == NO_PAGE:     # in front of a window
                 begin += 1

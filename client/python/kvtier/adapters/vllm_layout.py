@@ -5,16 +5,14 @@ Everything is taken from shapes and strides. A layout that is not known is a Lay
 """
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import Codec, Dtype, Geometry, Kind, Region, Segment
 from ..block_cache import LayoutError
 
-__all__ = ["DTYPES", "Layout", "Regions", "SIZES", "Tensor", "at_revision", "files_of", "geometry_of", "layout_of",
+__all__ = ["DTYPES", "Layout", "Regions", "SIZES", "Tensor", "at_revision", "geometry_of", "layout_of",
            "layout_of_all", "revision_of", "tensor_of", "why_no_group"]
 
 CONVENTION = "vllm"
@@ -255,15 +253,3 @@ def revision_of(config: Any, asked: Any) -> str:
 def at_revision(model: str, revision: str) -> str:
     """A name for these weights alone, so that a hint on a revision concerns no other revision of the model."""
     return f"{model}@{revision}" if revision else model
-
-
-def files_of(path: Any) -> str:
-    """A digest of the names, sizes and times of a directory's files, so that weights which are replaced in their place
-    are other weights. "": there is no such directory."""
-    if not path:
-        return ""
-    try:
-        files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(path) if e.is_file())
-    except OSError:
-        return ""
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:32]
