@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "daemon/table/block.h"
+#include "daemon/changes/changes.h"
 #include "daemon/config/config.h"
 #include "daemon/device/device.h"
 #include "daemon/table/index.h"
@@ -38,7 +39,8 @@ struct kvtierd {
 	struct loop *loop;
 	/* the mapped page, which only the core thread writes */
 	struct stats *stats;
-	struct tables tables; /* move; also write, verify, up, session, op, conn, admin */
+	struct tables tables;   /* move; also write, verify, up, session, op, conn, admin */
+	struct changes changes; /* table, which tells it of blocks; also admin */
 	struct quota quota; /* quota; also conn, admin, and as tables.quota all that take tables */
 	struct devices devices; /* device; also conn, op, verify */
 	struct ops *ops;        /* op; also conn, which submits */

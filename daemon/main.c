@@ -441,7 +441,8 @@ static int open_index(struct program *p)
 		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max,
 						       .gpu = gpu_cache_blocks(d->tables.gpu_cache),
 						       .hints = hints_table(d->tables.hints),
-						       .quota = &d->quota },
+						       .quota = &d->quota,
+						       .changes = &d->changes },
 				d->tables.index, &d->tables.blocks);
 	if (r)
 		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",
@@ -624,6 +625,7 @@ static void close_index(struct program *p)
 {
 	if (p->d.tables.blocks)
 		blocks_close(p->d.tables.blocks);
+	changes_end(&p->d.changes);
 	if (p->d.tables.index)
 		index_close(p->d.tables.index);
 }

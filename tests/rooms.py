@@ -22,16 +22,17 @@ client/lib          base client/abi client client/lib/base client/lib/memory
 tiers               base kernels
 daemon/stats        base tiers
 daemon/quota
+daemon/changes      base
 daemon/config       base client/abi tiers
 daemon/device       base kernels client/abi
 daemon/cuda/driver  base client/abi tiers daemon/device
 daemon/cuda/lane    base kernels daemon/device daemon/cuda/driver
 daemon/cuda         base daemon/config daemon/device daemon/cuda/driver daemon/cuda/lane
-daemon/table        base kernels client/abi client tiers daemon/quota
+daemon/table        base kernels client/abi client tiers daemon/quota daemon/changes
 daemon/policy       base tiers daemon/table
 daemon/move         base kernels client/abi tiers daemon/stats daemon/device
                     daemon/table daemon/policy
-daemon/kvtierd.h    base daemon/stats daemon/quota daemon/config daemon/device daemon/table
+daemon/kvtierd.h    base daemon/stats daemon/quota daemon/changes daemon/config daemon/device daemon/table
                     daemon/move
 daemon/write        base tiers daemon/stats daemon/config daemon/table daemon/policy daemon/move
 daemon/verify       base tiers daemon/stats daemon/device daemon/table daemon/policy daemon/move

@@ -819,6 +819,97 @@ void dump_end(struct kvtierd *d, struct ctl_request *request)
 	dump_drop(d, request);
 }
 
+/* --- events: for programs that follow which blocks are here (daemon/changes/changes.h) --- */
+
+enum { EVENT_NUMBERS = 1024 /* numbers of blocks looked at for one reply */ };
+
+int events_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+{
+	int64_t since, from;
+	int r;
+
+	if (!option_number(request, "--since", 0, INT64_MAX, -1, &since) ||
+	    !option_number(request, "--from", 0, UINT32_MAX, -1, &from) ||
+	    (since >= 0 && from >= 0))
+		return text_fail(sentence, n, -EINVAL,
+				 "events takes --since or --from, and the number that the events "
+				 "before had as next or more");
+	if (!d->tables.blocks)
+		return text_fail(sentence, n, -EBUSY, "events: the daemon is still starting");
+	r = changes_begin(&d->changes);
+	if (r < 0)
+		return text_fail(sentence, n, r, "events cannot be kept: %s", strerror(-r));
+	request->all = from >= 0;
+	request->cursor = from >= 0 ? (uint32_t)from : 0;
+	request->since = d->changes.next > CHANGES_KEPT ? d->changes.next - CHANGES_KEPT : 0;
+	if (since >= 0)
+		request->since = (uint64_t)since;
+	return 0;
+}
+
+/* "host+nvme" */
+static const char *tiers_text(uint32_t tiers)
+{
+	static char text[32];
+	size_t n = 0;
+
+	for (enum tier_id tier = TIER_GPU; tier < TIER_COUNT; tier++)
+		if (tiers & 1u << tier)
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n ? "+" : "",
+					      tier_name(tier));
+	return n ? text : "none";
+}
+
+static void event_row(struct json *json, const struct change *row)
+{
+	json_print(json, json->text[json->used - 1] == '[' ? "\n{" : ",\n{");
+	events_COLUMNS(CTL_MEMBER);
+	json_print(json, "}");
+}
+
+struct event_look {
+	const struct blocks *blocks;
+	struct json *json;
+};
+
+static void event_look(void *arg, uint32_t block)
+{
+	const struct event_look *look = arg;
+	struct change row = { .space = blocks_space(look->blocks, block),
+			      .tiers = blocks_tiers(look->blocks, block) };
+
+	memcpy(row.key, blocks_key(look->blocks, block), sizeof(row.key));
+	event_row(look->json, &row);
+}
+
+/* One packet, however many more there are: its numbers say where the next question begins. */
+enum ctl_progress events_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	const struct changes *changes = &d->changes;
+	struct event_look look = { d->tables.blocks, json };
+	const struct change *change;
+	bool more = request->all;
+
+	json_print(json, "{\"instance\":\"%016" PRIx64 "\",\"events\":[", changes->instance);
+	for (int i = 0; i < EVENT_NUMBERS && more && json->used < LIST_BYTES; i++)
+		more = blocks_walk(d->tables.blocks, &request->cursor, 1, event_look, &look);
+	if (request->all)
+		request->since = changes->next;
+	const bool lost = request->since != changes->next && !changes_at(changes, request->since);
+
+	while (json->used < LIST_BYTES && (change = changes_at(changes, request->since))) {
+		event_row(json, change);
+		request->since++;
+	}
+	json_print(json, "]");
+	json_bool(json, "lost", lost);
+	json_number(json, "next", request->since);
+	if (more)
+		json_number(json, "more", request->cursor);
+	json_print(json, "}\n");
+	return CTL_LAST;
+}
+
 /* --- all commands --- */
 
 #define COMMAND_local(name, arguments)

@@ -72,6 +72,8 @@ struct ctl_request {
 	/* dump: the block whose image is sent, its space, and where the next bytes lie */
 	struct lease lease;
 	uint32_t space, cursor, at;
+	uint64_t since; /* events: the number of the next change */
+	bool all;       /* events: of all blocks from number `cursor` on */
 };
 
 /* Finds the command and starts it. 0; -EINVAL: the words make no request; another -errno: the

@@ -196,6 +196,11 @@
 	COLUMN("WAITS FOR", wait, TEXT, row->wait)     \
 	COLUMN("STATUS", status, TEXT, status_text(row))
 
+#define events_COLUMNS(COLUMN)                     \
+	COLUMN("SPACE", space, NUMBER, row->space) \
+	COLUMN("KEY", key, HEX, row->key)          \
+	COLUMN("TIERS", tiers, TEXT, tiers_text(row->tiers))
+
 /* the list in the reply of verify */
 #define bad_COLUMNS(COLUMN)                                      \
 	COLUMN("TIER", tier, TEXT, tier_name(row->tier))         \

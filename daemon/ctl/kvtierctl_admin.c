@@ -332,8 +332,8 @@ static const struct list {
 			name##_COLUMNS(COLUMN) \
 		}                              \
 	}
-	LIST(clients),   LIST(tenants), LIST(spaces),  LIST(disks), LIST(devices),
-	LIST(endpoints), LIST(trace),   LIST(slowlog), LIST(bad),
+	LIST(clients),   LIST(tenants), LIST(spaces),  LIST(disks),  LIST(devices),
+	LIST(endpoints), LIST(trace),   LIST(slowlog), LIST(events), LIST(bad),
 };
 
 static void print_cell(struct table *table, struct json_object *row, const struct column *column)

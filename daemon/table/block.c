@@ -38,6 +38,7 @@
 
 #include "client/abi/fingerprint.h"
 #include "base/reserve.h"
+#include "daemon/changes/changes.h"
 #include "evict.h"
 #include "index.h"
 #include "hint_table.h"
@@ -86,13 +87,6 @@ static struct extent row_nvme(const struct row *row, uint8_t disk)
 				.slot = row->nvme_slot,
 				.unit = disk,
 				.generation = row->nvme_generation };
-}
-
-/* 1 << enum tier_id of its copies. */
-static uint32_t row_tiers(const struct row *row)
-{
-	return (row->slot != BLOCK_NONE ? 1u << TIER_HOST : 0) |
-	       (row->has_nvme ? 1u << TIER_NVME : 0) | (row->has_gpu ? 1u << TIER_GPU : 0);
 }
 
 /* --- numbers: which are given out, and the key that each stands for --- */
@@ -169,14 +163,12 @@ struct blocks {
 	struct space_counts *counts;
 	struct numbers numbers;
 	struct row *row;
-	uint32_t max_blocks;
-	const struct blocks_gpu *gpu; /* blocks_conf */
-	struct hint_table *hints;     /* blocks_conf */
-	uint32_t count;               /* live */
-	uint32_t copies[TIER_COUNT];  /* live ones with such a copy */
-	uint32_t ripe;                /* a list of numbers */
-	uint32_t commits;             /* generation of the next index entry */
-	uint64_t tick;                /* the latest access of any block */
+	struct blocks_conf conf;
+	uint32_t count;              /* live */
+	uint32_t copies[TIER_COUNT]; /* live ones with such a copy */
+	uint32_t ripe;               /* a list of numbers */
+	uint32_t commits;            /* generation of the next index entry */
+	uint64_t tick;               /* the latest access of any block */
 };
 
 static bool is_live(const struct blocks *blocks, uint32_t block)
@@ -195,6 +187,20 @@ static bool is_held(const struct blocks *blocks, uint32_t block)
 static bool is_away(const struct blocks *blocks, uint32_t block)
 {
 	return blocks->row[block].slot == BLOCK_NONE;
+}
+
+uint32_t blocks_tiers(const struct blocks *blocks, uint32_t block)
+{
+	const struct row *row = &blocks->row[block];
+
+	return (row->slot != BLOCK_NONE ? 1u << TIER_HOST : 0) |
+	       (row->has_nvme ? 1u << TIER_NVME : 0) | (row->has_gpu ? 1u << TIER_GPU : 0);
+}
+
+static void note(struct blocks *blocks, uint32_t block, uint32_t tiers)
+{
+	changes_add(blocks->conf.changes, numbers_key(&blocks->numbers, block),
+		    blocks->row[block].space, tiers);
 }
 
 /* A block's fingerprint in the index. */
@@ -223,9 +229,7 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	if (!blocks)
 		return -ENOMEM;
 	blocks->index = index;
-	blocks->max_blocks = conf->max_blocks;
-	blocks->gpu = conf->gpu;
-	blocks->hints = conf->hints;
+	blocks->conf = *conf;
 	blocks->ripe = BLOCK_NONE;
 	groups.arg = blocks;
 	blocks->row = reserve((uint64_t)conf->max_blocks * sizeof(struct row));
@@ -249,7 +253,7 @@ void blocks_close(struct blocks *blocks)
 		return;
 	evict_close(blocks->evict);
 	counts_close(blocks->counts);
-	unreserve(blocks->row, (uint64_t)blocks->max_blocks * sizeof(struct row));
+	unreserve(blocks->row, (uint64_t)blocks->conf.max_blocks * sizeof(struct row));
 	numbers_close(&blocks->numbers);
 	free(blocks);
 }
@@ -313,7 +317,7 @@ static void gpu_clear(struct blocks *blocks, uint32_t block)
 
 	if (!row->has_gpu)
 		return;
-	blocks->gpu->forget(blocks->gpu->arg, block);
+	blocks->conf.gpu->forget(blocks->conf.gpu->arg, block);
 	blocks->copies[TIER_GPU]--;
 	row->has_gpu = 0;
 }
@@ -381,6 +385,7 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 	blocks->row[block] =
 		(struct row){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
 	counts_enter(blocks->counts, space, variant);
+	note(blocks, block, 1u << tier);
 	blocks->count++;
 	*ret = block;
 	return 0;
@@ -505,11 +510,12 @@ static void vanish(struct blocks *blocks, uint32_t block)
 		print_of(blocks, numbers_key(&blocks->numbers, block), row->space);
 
 	index_remove(blocks->index, &print, block);
+	note(blocks, block, 0);
 	counts_vanish(blocks->counts, row->space, blocks_variant(blocks, block));
 	blocks->count--;
 	nvme_clear(blocks, block);
 	gpu_clear(blocks, block);
-	hint_table_forget(blocks->hints, block);
+	hint_table_forget(blocks->conf.hints, block);
 }
 
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
@@ -563,10 +569,12 @@ static void publish(struct blocks *blocks, uint32_t block)
 	const struct print print =
 		print_of(blocks, numbers_key(&blocks->numbers, block), row->space);
 
-	const uint64_t units = row->has_gpu ? blocks->gpu->units(blocks->gpu->arg, block) : 0;
+	const uint32_t tiers = blocks_tiers(blocks, block);
+	const uint64_t units =
+		row->has_gpu ? blocks->conf.gpu->units(blocks->conf.gpu->arg, block) : 0;
 
-	index_update(blocks->index, &print, block, wire_places(row_tiers(row), units),
-		     ++blocks->commits);
+	index_update(blocks->index, &print, block, wire_places(tiers, units), ++blocks->commits);
+	note(blocks, block, tiers);
 }
 
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block)
@@ -591,13 +599,13 @@ bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret
 void blocks_set_nvme(struct blocks *blocks, uint32_t block, const struct extent *where)
 {
 	assert(is_live(blocks, block) && (where || !is_away(blocks, block)));
-	const uint32_t before = row_tiers(&blocks->row[block]);
+	const uint32_t before = blocks_tiers(blocks, block);
 
 	if (where)
 		nvme_put(blocks, block, where);
 	else
 		nvme_clear(blocks, block);
-	if (row_tiers(&blocks->row[block]) != before)
+	if (blocks_tiers(blocks, block) != before)
 		publish(blocks, block);
 }
 
@@ -647,7 +655,7 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 void blocks_gpu_changed(struct blocks *blocks, uint32_t block)
 {
 	assert(is_live(blocks, block));
-	const bool any = blocks->gpu->units(blocks->gpu->arg, block) != 0;
+	const bool any = blocks->conf.gpu->units(blocks->conf.gpu->arg, block) != 0;
 	struct row *row = &blocks->row[block];
 
 	blocks->copies[TIER_GPU] += (uint32_t)any - row->has_gpu;

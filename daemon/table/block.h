@@ -42,6 +42,7 @@
 enum { BLOCK_NONE = 0xffffffff };
 
 struct blocks;
+struct changes;
 struct quota;
 struct evict;
 struct hint_table;
@@ -64,7 +65,8 @@ struct blocks_conf {
 	/* it is told of blocks that are dropped (hint_table_forget()). It stays the caller's, is
 	 * closed after the blocks, and may be NULL */
 	struct hint_table *hints;
-	struct quota *quota; /* counts_open() */
+	struct quota *quota;     /* counts_open() */
+	struct changes *changes; /* it is told of blocks; it stays the caller's, and may be NULL */
 };
 
 int blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
@@ -112,6 +114,7 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);
 
 /* --- copies --- */
 
+uint32_t blocks_tiers(const struct blocks *blocks, uint32_t block); /* 1 << enum tier_id */
 /* The host slot, or BLOCK_NONE: away. For the extent ask tier_extent(). */
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block);
 /* Whether there is an NVMe copy; *ret (may be NULL) says where. */
