@@ -38,6 +38,7 @@ class Server:
         self.marker = marker or random.SystemRandom().randbytes(8).hex()
         self.asked: List[str] = []
         self.before: Dict[str, Callable[[], None]] = {}     # called once, before such a request is answered
+        self.between: Callable[[], None] = lambda: None     # called between the parts of a stream
         self.lock = threading.Lock()                        # held while a request is answered
         if not listens:
             return
@@ -140,16 +141,21 @@ class Server:
                 with server.lock:
                     server.asked.append(self.path)
                     got = server.answer(self.path, body) if known else {"error": "Invalid API Key"}
+                stream = isinstance(body, dict) and body.get("stream") and "content" in got
                 self.send_response(200 if known else 401)
+                self.send_header("Content-Type", "text/event-stream" if stream else "application/json")
+                data = json.dumps(got).encode()
+                if not stream:
+                    self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                if not isinstance(body, dict) or not body.get("stream"):
-                    self.wfile.write(json.dumps(got).encode())
-                    return
-                words = got["content"].split()
-                parts = [{"content": word} for word in words] + [{**got, "content": "", "stop": True}]
-                with contextlib.suppress(OSError):      # who asked may not want all of them
-                    for part in parts:
+                with contextlib.suppress(OSError):      # the client may not want all of it
+                    if not stream:
+                        self.wfile.write(data)
+                        return
+                    words = got["content"].split()
+                    for part in [{"content": word} for word in words] + [{**got, "content": "", "stop": True}]:
                         self.wfile.write(b": still here\n\ndata: " + json.dumps(part).encode() + b"\n\n")
+                        server.between()
                     self.wfile.write(b"data: [DONE]\n\n")
 
         return Handler

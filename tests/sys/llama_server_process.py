@@ -2,7 +2,7 @@
 """llama_server_process.py FD FD SOCKET SLOTS BLOCK_TOKENS OPTIONS - xllamacpp's server and a SlotCache.
 
 They have a process of their own, which the test can kill. The server's batches are a block long, so equal prompts give
-equal bits. OPTIONS, in JSON: lora (an adapter's file), key (of the server), rope (its base). A question is asked
+equal bits. OPTIONS, in JSON: lora (an adapter's file), key (of the server), rope (its base), port. A question is asked
 through the SlotCache, but with "around" past it.
 """
 import json
@@ -33,6 +33,7 @@ def main() -> None:
         params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(options["lora"], 1.0)]
     if "key" in options:
         params.api_keys = [options["key"]]
+    params.port = options.get("port", params.port)
     params.rope_freq_base = options.get("rope", params.rope_freq_base)
     server = xllamacpp.Server(params)
     cache = SlotCache(server.listening_address, slots, socket=socket, block_tokens=block_tokens, timeout_ms=2000,

@@ -227,7 +227,7 @@ class Changes(Behind):
         server = self.server()
         cache = self.cache()
         for _ in server.slots:
-            cache._free.get()
+            cache._free.pop()
         asked, body, got = len(server.asked), {"prompt": words(1)}, []
         thread = threading.Thread(target=lambda: got.append(cache.ask("/completion", body)["content"]))
         thread.start()

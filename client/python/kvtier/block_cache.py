@@ -22,8 +22,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Codec, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "flag",
-           "known", "milliseconds", "named"]
+__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "common",
+           "flag", "known", "milliseconds", "named"]
 
 PLANE_CODECS = (Codec.INT8, Codec.Q4, Codec.INT8V4)     # they need K and V planes
 
@@ -79,6 +79,12 @@ def codec_of(options: Any, *others: str) -> Codec:
     if value != "" and value not in names:
         raise ValueError(f"option codec is {value!r}, must be {' or '.join(repr(name) for name in names)}")
     return Codec[value.upper()] if value else Codec.DEFAULT
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two prompts have in common."""
+    n = min(len(a), len(b))
+    return next((i for i in range(n) if a[i] != b[i]), n)
 
 
 class LayoutError(RuntimeError):

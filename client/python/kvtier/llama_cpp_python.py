@@ -45,7 +45,7 @@ import llama_cpp
 from llama_cpp import BaseLlamaCache, Llama, LlamaState
 
 from . import Client, Codec
-from .block_cache import LayoutError, Reused, named
+from .block_cache import LayoutError, Reused, common, named
 from .llama_cpp import BLOCK_TOKENS, LlamaCache
 from .adapters.llama_state import Functions, files_said, weights
 
@@ -69,12 +69,6 @@ def _whole(tokens: Sequence[int]) -> List[int]:
     """The tokens as a list, up to the first negative number, which is no token."""
     found = list(tokens)
     return found[:next((i for i, token in enumerate(found) if token < 0), len(found))]
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two prompts have in common."""
-    n = min(len(a), len(b))
-    return next((i for i in range(n) if a[i] != b[i]), n)
 
 
 def _sees_images(handler: Any) -> bool:
@@ -205,7 +199,7 @@ class KvtierCache(BaseLlamaCache):
         if llm is None:
             self.last = self.last._replace(skipped=self.refused or "it is closed")
             raise KeyError("kvtier does not serve this model")
-        have = _common(llm.input_ids[:llm.n_tokens].tolist(), tokens)
+        have = common(llm.input_ids[:llm.n_tokens].tolist(), tokens)
         got = self._blocks.fetch(tokens, have)
         came = bool(got.tiers)
         if came:
@@ -223,7 +217,7 @@ class KvtierCache(BaseLlamaCache):
         if llm is None:
             return
         held = llm.input_ids[:llm.n_tokens].tolist()
-        tokens = held[:_common(held, _whole(key))]
+        tokens = held[:common(held, _whole(key))]
         have = self._blocks.present(tokens)
         stored = self._blocks.store(tokens, have)
         self._stored_bytes += stored.kept * self._blocks.block_bytes

@@ -12,11 +12,6 @@ file, and restores one from a file (POST /slots/N?action=save). ask() looks the 
 blocks that kvtier has, has the server restore it into a free slot, and asks that slot, which computes the rest. Then it
 has the slot saved, and stores the blocks that are new. So each prompt that gains costs a file that is written and read,
 and so does each answer that fills a block. The directory belongs on a tmpfs that both the server and this process see.
-A file holds:
-
-    8 B         magic, version (kept as they came)
-    4 B + 4 x   the slot's tokens, count first: -1, 1, n, n tokens, 0 (of media); or n tokens alone
-    4 B         streams; of each its cells; of the one that has any: the cells and planes of llama_state.py
 
 The server compares a prompt with the tokens in the file, and keys are made of the same tokens. So if this module reads
 a prompt otherwise than the server does, that costs only hits. A server that is not understood is not served: `refused`
@@ -33,153 +28,47 @@ the server has changed meanwhile, the answer is computed without restored KV, an
 A server with adapters leaves KV of other scales in a slot and continues from it. There a slot is used only as it was
 restored.
 
-Any thread may call ask(). Each call that is under way holds one of the slots of the server.
+Any thread may call ask(). Each call that is under way holds one of the slots of the server: of the free ones that
+which holds the most of its prompt already. question() is ask() for a program that speaks to the server itself, as
+kvtier.llama_proxy does.
 """
 from __future__ import annotations
 
 import contextlib
 import errno
 import functools
-import hashlib
 import http.client
 import itertools
 import json
 import logging
 import os
-import queue
 import secrets
-import struct
 import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from . import Client, Codec, Error, Kind, Tier
+from . import Client, Codec, Error, Tier
 from ._lib import Closes
-from .block_cache import BlockCache, LayoutError, Reused, named
+from .block_cache import BlockCache, LayoutError, Reused, common, named
 from .llama_cpp import BLOCK_TOKENS
-from .adapters.llama_state import CELL, COLUMN_HEAD, SHORT_CELL, Layout, Plane, files_said, weights
+from .adapters.llama_slots import SlotFile
+from .adapters.llama_state import Layout, files_said, weights
 
-__all__ = ["Reused", "SlotCache", "SlotFile"]
+__all__ = ["PATHS", "Question", "Reused", "SlotCache", "SlotFile"]
 
 _log = logging.getLogger("kvtier")
-_U32 = struct.Struct("<I")
-_HEAD = struct.Struct("<3I")                # magic, version, number of the words of tokens
-_MAGIC = 0x67677371
-_STREAMS_MAX = 256
 _WAKE_S = 0.5                               # who waits for a slot looks so often whether the server has changed
-_PATHS = ("/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions")
+# A POST to one of these asks for the completion of a prompt.
+PATHS = ("/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions")
+_STORED_S = 10                              # so long a prompt waits for a slot that is being stored, and has more of it
 _KNOWN_TEXT = "one two three four five six seven eight nine ten"
 _UNDER_WAY = "the server has changed, and prompts of before are under way"
+_SAID_MAX = 1 << 16                          # bytes of what a server says of an error
 _AWAY = (502, 503, 504)                     # HTTP: no server answers there, or not yet
 # What a server and its files can raise here.
 _ERRORS = (RuntimeError, OSError, http.client.HTTPException, LookupError, TypeError, ValueError, AttributeError)
-
-
-class SlotFile:
-    """A file in which the server saved a slot. LayoutError: the file is not as it must be."""
-
-    def __init__(self, data: bytes) -> None:
-        try:
-            magic, self.version, count = _HEAD.unpack_from(data)
-            if magic != _MAGIC:
-                raise LayoutError(f"the slot's file begins with {data[:4].hex()}")
-            self.tokens, self.packed = self._tokens(struct.unpack_from(f"<{count}i", data, _HEAD.size))
-            self._cells(data, _HEAD.size + 4 * count)
-        except struct.error:
-            raise LayoutError(f"the slot's file, {len(data)} bytes, is cut short") from None
-        self._data = memoryview(data)
-
-    @staticmethod
-    def _tokens(words: Sequence[int]) -> tuple:
-        n = len(words) - 4
-        packed = n >= 0 and tuple(words[:3]) == (-1, 1, n) and words[-1] == 0
-        tokens = list(words[3:-1] if packed else words)
-        if any(token < 0 for token in tokens):
-            raise LayoutError("the slot holds more than text")
-        return tokens, packed
-
-    def _cells(self, data: bytes, at: int) -> None:
-        """Reads the cells and planes of one stream, while the other streams are empty."""
-        self.streams, = _U32.unpack_from(data, at)
-        at += 4
-        n, left = 0, self.streams
-        if not 1 <= left <= _STREAMS_MAX:
-            raise LayoutError(f"the slot's file has {left} streams")
-        while left and not n:
-            n, = _U32.unpack_from(data, at)
-            at, left = at + 4, left - 1
-        end = len(data) - 4 * left
-        if n != len(self.tokens) or any(data[end:]):
-            raise LayoutError(f"the slot has {len(self.tokens)} tokens and {n} cells")
-        self.planes: List[Plane] = []
-        self.starts: List[int] = []         # of each plane's head
-        if not n:
-            return
-        for position in range(n):
-            if SHORT_CELL.unpack_from(data, at) != (position, 1):
-                raise LayoutError(f"the slot's cells are not its positions in order, from {position} on")
-            at += CELL.size
-        self.words, self.planes = Layout.found(data[:end], at, n)
-        at += len(self.words)
-        for plane in self.planes:
-            self.starts.append(at)
-            at += len(plane.head) + n * plane.row
-
-    def layout(self, tokens: int) -> Layout:
-        return Layout(0, self.words, self.planes, (0, 0, 0), tokens)
-
-    def digest(self, n: int) -> str:
-        """A digest of that KV of the first n tokens that depends on them alone, and not on other state of the server:
-        the KV of the first token, whose attention is to itself, and of the first layer, which is behind no
-        attention."""
-        layout, h = self.layout(1), hashlib.sha256()
-        page = bytearray(layout.size)
-        for p0 in range(n):
-            self.give(layout, memoryview(page), p0)
-            for plane, at in zip(self.planes, layout.offsets):
-                if p0 == 0 or plane.layer == 0:
-                    h.update(page[at:at + len(plane.head) + plane.row])
-        return h.hexdigest()[:32]
-
-    def give(self, layout: Layout, page: memoryview, p0: int) -> None:
-        """Copies the block at position p0 into a page."""
-        n, t = len(self.tokens), layout.tokens
-        page[:layout.head_bytes] = layout.head(p0)
-        for plane, start, at in zip(self.planes, self.starts, layout.offsets):
-            page[at:at + len(plane.head)] = plane.head
-            start, at = start + len(plane.head), at + len(plane.head)
-            for row, width in _runs(layout, plane):
-                to, source = at + row * t * width, start + (row * n + p0) * width
-                page[to:to + t * width] = self._data[source:source + t * width]
-
-    def of_pages(self, layout: Layout, tokens: Sequence[int], pages: Sequence[bytes]) -> bytearray:
-        """The file that the server would save of a slot that holds these tokens; each page has a block of them."""
-        n, t = len(tokens), layout.tokens
-        words = [-1, 1, n, *tokens, 0] if self.packed else list(tokens)
-        data = bytearray(_HEAD.pack(_MAGIC, self.version, len(words)) + struct.pack(f"<{len(words)}i", *words))
-        data += _U32.pack(self.streams) + _U32.pack(n)
-        data += b"".join([CELL.pack(position, 1, 0) for position in range(n)]) + self.words
-        for plane, at in zip(layout.planes, layout.offsets):
-            data += plane.head
-            at += len(plane.head)
-            for row, width in _runs(layout, plane):
-                from_ = at + row * t * width
-                for page in pages:
-                    data += page[from_:from_ + t * width]
-        return data + bytes(4 * (self.streams - 1))
-
-
-def _runs(layout: Layout, plane: Plane) -> Iterator[tuple]:
-    """Yields (row, bytes of a token in it) of a plane: one row of tokens, or where the plane is transposed, a row for
-    each value."""
-    if not layout.transposed or plane.kind != Kind.V:
-        yield 0, plane.row
-        return
-    _, width, rows = COLUMN_HEAD.unpack(plane.head)
-    for row in range(rows):
-        yield row, width
 
 
 class _Server:
@@ -255,9 +144,11 @@ def _are_tokens(found: Any) -> bool:
     return isinstance(found, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in found)
 
 
-def _unserved(path: str, body: Dict[str, Any]) -> str:
+def _unserved(path: str, body: Any) -> str:
     """Why a request cannot be served; "" if it can."""
-    if path not in _PATHS:
+    if not isinstance(body, dict):
+        return "the body is no JSON object"
+    if path not in PATHS:
         return f"{path} is not a path of completions"
     if body.get("lora"):
         return "lora is given"
@@ -282,7 +173,12 @@ def _unserved(path: str, body: Dict[str, Any]) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    return f"an answer of the server has no {error}" if isinstance(error, KeyError) else str(error) or repr(error)
+    if isinstance(error, KeyError):
+        return f"an answer of the server has no {error}"
+    if isinstance(error, urllib.error.HTTPError):
+        with contextlib.suppress(*_ERRORS):
+            return f"{error}: {json.loads(error.read(_SAID_MAX))['error']['message']}"
+    return str(error) or repr(error)
 
 
 class SlotCache(Closes):
@@ -314,58 +210,71 @@ class SlotCache(Closes):
         self._looked: Optional[_Said] = None        # the server that was looked at last
         self._learned: Optional[_Learned] = None    # what is known of it; None: it is not served
         self._why, self._closed = "", False
-        self._free: "queue.Queue[int]" = queue.Queue()
-        self._total = 0                     # how many slots there are, those in use among them
-        self._held: Dict[int, List[int]] = {}
+        self._freed = threading.Condition()     # guards the free slots. A leaf.
+        self._free: List[int] = []              # the one first that was put back first
+        self._total = 0                         # how many slots there are, those in use among them
+        self._held: Dict[int, List[int]] = {}   # the tokens of a slot when it was saved; the server knows better
+        self._storing: Dict[int, List[int]] = {}    # the prompts of slots that are being saved and stored
         self._look()
 
-    def _look(self, slot_s: Optional[float] = None) -> tuple:
-        """(the server as it is now, one of its slots if one is free within slot_s, ""), or (None, None, why) if the
-        server is not served now. `refused` is for people, as other threads may look at the same time."""
-        got, slot, why = None, None, ""
+    def _look(self) -> tuple:
+        """(the server as it is now, ""), or (None, why) if the server is not served now. `refused` is for people, as
+        other threads may look at the same time."""
+        got, why = None, ""
         try:
             said = _Said.of(self._server)
             with self._learning:
                 if said != self._looked:
                     self._learn_anew(said)
                 got, why = self._learned, self._why
-            if got is None:
-                why = why or _UNDER_WAY
-            elif slot_s is not None:
-                slot = self._slot(got, slot_s)
+            why = why or ("" if got else _UNDER_WAY)
         except _ERRORS as error:
             got, why = None, _sentence(error)
         if why and why != self.refused:
             _log.warning("kvtier: this server runs without a cache: %s", why)
         self.refused = why
-        return got, slot, why
+        return got, why
 
-    def _slot(self, now: _Learned, slot_s: float) -> int:
-        """Takes a slot of the server. Learning takes all slots, so it waits until this one is put back."""
-        end = time.monotonic() + slot_s
-        while now is self._learned:
-            try:
-                slot = self._free.get(timeout=max(0.0, min(_WAKE_S, end - time.monotonic())))
-            except queue.Empty:
-                if time.monotonic() < end:
-                    continue
-                raise _Changed(f"no slot was free for {slot_s} s") from None
-            if now is self._learned:
-                return slot
-            self._free.put(slot)
+    def _slot(self, now: _Learned, tokens: List[int], gone: Callable[[], bool]) -> int:
+        """Takes the free slot that holds the most blocks of these tokens. A slot that has more of them, and is being
+        stored just now, is waited for. Learning takes all slots, so it waits until this one is put back. Raises if no
+        slot comes free in time, or for a client that has gone."""
+        def blocks(held: Sequence[int]) -> int:
+            return common(held, tokens) // now.layout.tokens
+
+        began = time.monotonic()
+        with self._freed:
+            while now is self._learned:
+                waited = time.monotonic() - began
+                slot = max(self._free, key=lambda slot: blocks(self._held.get(slot, ())), default=None)
+                if slot is not None:
+                    most = blocks(self._held.get(slot, ()))
+                    if waited > _STORED_S or all(blocks(other) <= most for other in list(self._storing.values())):
+                        self._free.remove(slot)
+                        return slot
+                if gone() or waited > self._answer_s:
+                    raise _Changed("no slot came free in time")
+                self._freed.wait(_WAKE_S)
         raise _Changed(_UNDER_WAY)
 
+    def _put_back(self, slots: Iterable[int]) -> None:
+        with self._freed:
+            self._free += slots
+            self._freed.notify_all()
+
     def _learn_anew(self, said: _Said) -> None:
-        """Learns the server anew, when no ask() is under way that knew it before. Raises if it has to be looked at
+        """Learns the server anew, when no prompt is under way that knew it before. Raises if it has to be looked at
         again."""
-        taken = []
+        taken: List[int] = []
         try:
-            while len(taken) < self._total:
-                taken.append(self._free.get(timeout=self._timeout_ms / 1000))
-        except BaseException as error:
-            for slot in taken:
-                self._free.put(slot)
-            raise _Changed(_UNDER_WAY) if isinstance(error, queue.Empty) else error from None
+            with self._freed:
+                while len(taken) < self._total:
+                    if not self._freed.wait_for(lambda: self._free, self._timeout_ms / 1000):
+                        raise _Changed(_UNDER_WAY)
+                    taken.append(self._free.pop())
+        except BaseException:
+            self._put_back(taken)
+            raise
         self._looked, self._learned, self._why, self._total, self._held = None, None, "", 0, {}
         try:
             self._learned = self._learn(said)
@@ -377,8 +286,7 @@ class SlotCache(Closes):
                 raise
             self._why = _sentence(error)
         self._looked = said
-        for slot in range(self._total):
-            self._free.put(slot)
+        self._put_back(range(self._total))
 
     def _learn(self, said: _Said) -> _Learned:
         if any(lora.get("alora_invocation_tokens") for lora in said.loras):
@@ -433,24 +341,45 @@ class SlotCache(Closes):
 
     def _parts(self, path: str, body: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
         """Yields the parts of the answer. When all were taken, what is new is stored."""
-        skipped = _unserved(path, body) or ("it is closed" if self._closed else "")
-        now, slot, why = (None, None, skipped) if skipped else self._look(self._answer_s)
+        with self.question(path, body) as question:
+            parts, timings = self._server.parts(path, question.body), {}
+            first = list(itertools.islice(parts, 1))
+            if question.outdated():
+                parts.close()
+                first, parts = [], self._server.parts(path, question.body)
+            for part in itertools.chain(first, parts):
+                if isinstance(part, dict):
+                    timings = part.get("timings") or timings
+                yield part
+            question.ended(timings)
+
+    @contextlib.contextmanager
+    def question(self, path: str, body: Any, gone: Callable[[], bool] = lambda: False) -> Iterator["Question"]:
+        """A Question for a `with` block: what the server is to be asked in place of this body, and a slot that has been
+        restored for it. gone: whether the client does not wait for it any more."""
+        slot, skipped, tokens = None, _unserved(path, body) or ("it is closed" if self._closed else ""), []
+        now, why = (None, skipped) if skipped else self._look()
+        skipped = skipped or why
         try:
-            if now is None:
-                skipped = why
-            else:
+            if now is not None:
                 tokens = self._tokens(path, body)
+                slot = self._slot(now, tokens, gone)
+        except _Changed as error:
+            skipped = str(error)
         except _ERRORS as error:
             skipped = f"the prompt's tokens are not known: {_sentence(error)}"
         try:
             if skipped:
-                self.last = Reused(skipped=skipped)
-                yield from self._server.parts(path, body)
+                self._held.clear()      # the server takes any slot for it
+                yield Question(self, body, Reused(skipped=skipped))
             else:
-                yield from self._served(now, slot, tokens, path, body)
+                loaded, tiers, error = self._restore(now, slot, tokens)
+                body = {**body, "id_slot": slot, "cache_prompt": bool(loaded) or not now.said.loras,
+                        "n_cache_reuse": 0}
+                yield Question(self, body, Reused(len(tokens), loaded, tiers, error=error), now, slot, tokens)
         finally:
             if slot is not None:
-                self._free.put(slot)
+                self._put_back([slot])
 
     def _tokens(self, path: str, body: Dict[str, Any]) -> List[int]:
         found = self._server.ask("/apply-template", body)["prompt"] if "/chat/" in path else body["prompt"]
@@ -461,24 +390,6 @@ class SlotCache(Closes):
             raise ValueError(f"the server says {found!r:.80}")
         return found
 
-    def _served(self, now: _Learned, slot: int, tokens: List[int], path: str, body: Dict[str, Any]
-                ) -> Iterator[Dict[str, Any]]:
-        loaded, tiers, error = self._restore(now, slot, tokens)
-        body = {**body, "id_slot": slot, "cache_prompt": bool(loaded) or not now.said.loras, "n_cache_reuse": 0}
-        parts = self._server.parts(path, body)
-        first = list(itertools.islice(parts, 1))
-        if loaded and self._changed(now):
-            parts.close()       # the answer may have continued from KV that is not this server's
-            loaded, tiers, error = 0, Tier(0), _Changed("the server changed as it answered")
-            first, parts = [], self._server.parts(path, {**body, "cache_prompt": False})
-        self.last, timings = Reused(len(tokens), loaded, tiers, error=error), {}
-        for part in itertools.chain(first, parts):
-            if isinstance(part, dict):
-                timings = part.get("timings") or timings
-            yield part
-        stored, store_error = self._store(now, slot, tokens, loaded, timings)
-        self.last = Reused(len(tokens), loaded, tiers, stored, "", error or store_error)
-
     def _changed(self, now: _Learned) -> bool:
         try:
             return _Said.of(self._server) != now.said
@@ -487,8 +398,7 @@ class SlotCache(Closes):
 
     def _restore(self, now: _Learned, slot: int, tokens: List[int]) -> tuple:
         """Restores what kvtier has of these tokens. Returns (tokens restored, tiers, error)."""
-        held = self._held.pop(slot, [])     # at the last save; the server knows better
-        have = next((i for i, (a, b) in enumerate(zip(held, tokens)) if a != b), min(len(held), len(tokens)))
+        have = common(self._held.pop(slot, ()), tokens)
         pages: List[bytes] = []
 
         def take(page: memoryview, p0: int) -> None:
@@ -508,19 +418,17 @@ class SlotCache(Closes):
             return 0, Tier(0), error
 
     def _store(self, now: _Learned, slot: int, tokens: List[int], loaded: int, timings: Dict[str, Any]) -> tuple:
-        """Stores the new blocks of a slot. Returns (blocks stored, error)."""
+        """Stores the new blocks of a slot. timings: {} if the answer has none. Returns (blocks stored, error)."""
         with self._lock:
             present = self._blocks.present(tokens)
         try:
-            if not timings:
-                raise LayoutError("the answer has no timings, which count its tokens")
-            most = len(tokens) + timings["predicted_n"]
+            most = len(tokens) + timings.get("predicted_n", 0)
             if most // now.layout.tokens * now.layout.tokens <= present:
                 self._hold(now, slot, tokens[:present])
                 return 0, None      # no block is new
             if most >= now.n_ctx:
                 return 0, None      # the context is full: it may have been shifted
-            if now.said.loras and timings["cache_n"] not in (0, loaded):
+            if now.said.loras and timings.get("cache_n") not in (0, loaded):
                 raise LayoutError("the slot held another prompt, perhaps with adapters of its own")
             form = self._saved(slot)
             if form.planes and form.layout(now.layout.tokens).convention != now.layout.convention:
@@ -530,9 +438,11 @@ class SlotCache(Closes):
         except _ERRORS as error:
             return 0, error
         self._hold(now, slot, form.tokens)
+        # An answer that was cut off says not how long it is, so perhaps it was shifted: what is the prompt's was not.
+        tokens = form.tokens if timings else form.tokens[:common(form.tokens, tokens)]
         with self._lock:
-            got = self._blocks.store(form.tokens, lambda page, at: form.give(now.layout, page, at),
-                                     self._blocks.present(form.tokens))
+            got = self._blocks.store(tokens, lambda page, at: form.give(now.layout, page, at),
+                                     self._blocks.present(tokens))
         return got.kept, got.error
 
     def _hold(self, now: _Learned, slot: int, tokens: List[int]) -> None:
@@ -541,8 +451,12 @@ class SlotCache(Closes):
 
     def _saved(self, slot: int) -> SlotFile:
         with self._file(slot, "save") as (path, said):
-            with open(path, "rb") as file:
-                data = file.read()
+            try:
+                with open(path, "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:
+                raise LayoutError(f"the server saved a slot, and {path} is not there: --slot-save-path has to be this "
+                                  "directory, on this machine") from None
         if len(data) != said["n_written"]:
             raise LayoutError(f"{path} has {len(data)} bytes, the server wrote {said['n_written']}")
         return SlotFile(data)
@@ -553,6 +467,7 @@ class SlotCache(Closes):
         saves."""
         name = f"kvtier-{os.getpid()}-{secrets.token_hex(8)}.bin"
         path = os.path.join(self._slots, name)
+        self._sweep()
         try:
             if data is not None:
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -561,3 +476,48 @@ class SlotCache(Closes):
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+    def _sweep(self) -> None:
+        """Removes files that are older than any request: those who made them were killed."""
+        with contextlib.suppress(OSError), os.scandir(self._slots) as entries:
+            for entry in entries:
+                if entry.name.startswith("kvtier-") and time.time() - entry.stat().st_mtime > 2 * self._answer_s:
+                    os.unlink(entry.path)
+
+
+class Question:
+    """One request to a server, and its slot. One thread uses it."""
+
+    def __init__(self, cache: SlotCache, body: Any, reused: Reused, now: Optional[_Learned] = None, slot: int = 0,
+                 tokens: Sequence[int] = ()) -> None:
+        self.body = body        # what the server is to be asked
+        self._cache, self._now, self._slot, self._tokens = cache, now, slot, tokens
+        self._became(reused)
+
+    def _became(self, reused: Reused) -> None:
+        self.reused = self._cache.last = reused
+
+    def outdated(self) -> bool:
+        """Called when the answer has begun. If True, the answer may have continued from KV that is not this server's:
+        ask anew, with what `body` is now."""
+        if not self.reused.loaded_tokens or not self._cache._changed(self._now):
+            return False
+        self.body = {**self.body, "cache_prompt": False}
+        self._became(Reused(len(self._tokens), error=_Changed("the server changed as it answered")))
+        return True
+
+    def lost(self) -> None:
+        """Called if the server was not reached, or cut its answer off: it is learned anew."""
+        self._cache._server.failures += 1
+
+    def ended(self, timings: Dict[str, Any]) -> None:
+        """Called after the answer, with its `timings`; {} if it was cut off or has none. What is new is stored."""
+        if self._now is None:
+            return
+        loaded, error = self.reused.loaded_tokens, self.reused.error
+        self._cache._storing[self._slot] = self._tokens
+        try:
+            stored, store_error = self._cache._store(self._now, self._slot, self._tokens, loaded, timings)
+        finally:
+            del self._cache._storing[self._slot]
+        self._became(self.reused._replace(stored_blocks=stored, error=error or store_error))
