@@ -366,9 +366,10 @@ enum kvtier_op_kind {
  * live in the daemon's memory. A daemon that starts again has forgotten all of them, with their
  * ttls, and treats blocks on NVMe as if they had never been hinted. */
 enum kvtier_hint_action {
-	/* With a priority above 0 the blocks are evicted after others, with one below 0 they are
-	 * the first to leave memory, with 0 they are treated as usual. When ttl_s is over, they are
-	 * evicted first of all. If both are 0, an earlier retain, pin or demote ends. */
+	/* With a priority above 0 the blocks count as a quarter as old as they are, with one below
+	 * 0 they are the first to leave memory, with 0 they are treated as usual, or as
+	 * expected_back_s says. When ttl_s is over, blocks that were not used since are evicted
+	 * first of all. If all are 0, an earlier retain, pin or demote ends. */
 	KVTIER_HINT_RETAIN = 1,
 	KVTIER_HINT_PIN = 2,        /* they stay in memory for ttl_s */
 	KVTIER_HINT_DEMOTE = 3,     /* they are the first to leave memory, and stay on NVMe */
@@ -408,15 +409,19 @@ struct kvtier_op {
 	 * CU_STREAM_LEGACY, (void *)1. A stream that captures a graph is -EINVAL here and in the
 	 * calls below, because what is put into it is not ordered after its earlier work. */
 	void *stream;
-	/* In a store, load or prefetch these four are hints. Each block of the op that is present
-	 * at its end is treated as KVTIER_HINT_RETAIN treats a block. They cannot fail an op. */
+	/* In a store, load or prefetch these five are hints. Each block of the op that is present
+	 * at its end is treated as KVTIER_HINT_RETAIN treats a block. They cannot fail an op. The
+	 * fifth is expected_back_s. */
 	uint64_t session;     /* a conversation of this tenant; 0: of none */
 	uint32_t turn_number; /* in the conversation */
 	uint32_t ttl_s;       /* seconds worth keeping; 0: no limit; RETAIN, PIN: the longest */
 	int32_t priority;     /* -100 .. 100; 0: normal */
 	uint32_t action;      /* HINT: enum kvtier_hint_action */
 	uint32_t scope;       /* HINT: enum kvtier_hint_scope */
-	uint32_t reserved;
+	/* Seconds until the blocks are used again, as you expect. 0: not known; UINT32_MAX: never.
+	 * The tenant's block that is expected last is evicted first. A use ends it. Not
+	 * beside a priority; of a HINT with KVTIER_HINT_RETAIN, not with a revision. */
+	uint32_t expected_back_s;
 };
 
 /* Submits an op. Arrays are copied, and pages are lent. -EINVAL: a field is out of its limits, or

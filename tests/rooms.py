@@ -28,7 +28,7 @@ daemon/device       base kernels client/abi
 daemon/cuda/driver  base client/abi tiers daemon/device
 daemon/cuda/lane    base kernels daemon/device daemon/cuda/driver
 daemon/cuda         base daemon/config daemon/device daemon/cuda/driver daemon/cuda/lane
-daemon/table        base kernels client/abi client tiers daemon/quota daemon/changes
+daemon/table        base kernels client/abi client tiers daemon/quota daemon/changes daemon/config
 daemon/policy       base tiers daemon/table
 daemon/move         base kernels client/abi tiers daemon/stats daemon/device
                     daemon/table daemon/policy

@@ -25,6 +25,7 @@
  *	11	the release before
  *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; wire_lookups after `hits`; engine mode has
  *		codecs after fp8-native
+ *	13	wire_sqe.expected_back_s
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: the daemon sends an ERROR with the
@@ -104,7 +105,7 @@
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
 	WIRE_VERSION_MIN = 11,   /* range this tree speaks, see Versions at the top */
-	WIRE_VERSION_MAX = 12,
+	WIRE_VERSION_MAX = 13,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -368,8 +369,9 @@ struct wire_space_ok {
 };
 static_assert(sizeof(struct wire_space_ok) == 136, "wire_space_ok");
 
-/* The first version in which engine mode has codecs after fp8-native. */
-enum { WIRE_WITH_ENGINE_CODECS = 12 };
+/* The first versions in which engine mode has codecs after fp8-native, and in which ops may say
+ * when a block is used again. */
+enum { WIRE_WITH_ENGINE_CODECS = 12, WIRE_WITH_EXPECTED_BACK = 13 };
 
 /* Engine mode, see the top: a flag in the number of a page, and a block's status. */
 #define WIRE_PAGE_RAW 0x80000000u
@@ -438,7 +440,11 @@ struct wire_sqe {
 	uint64_t deadline_ns;
 	uint32_t first;   /* arena slot of the first block */
 	int32_t priority; /* hint, -100 .. 100 */
-	uint64_t target;  /* CANCEL, LAYERS: op_id of the op that is meant; else 0 */
+	union {
+		uint64_t target; /* CANCEL, LAYERS: op_id of the op that is meant */
+		/* a hint, as in struct kvtier_op; RETAIN or no HINT */
+		uint64_t expected_back_s;
+	};
 	uint64_t session; /* session, turn and ttl_s are hints: they act like */
 	uint32_t turn;    /* WIRE_HINT_RETAIN on the blocks that have status >= 0 */
 	uint32_t ttl_s;

@@ -134,8 +134,6 @@ static int kind_check(const struct kvtier_op *o)
 		field = "parent";
 	if (o->kind != KVTIER_HINT && (o->action || o->scope))
 		field = o->action ? "action" : "scope";
-	if (o->reserved)
-		field = "reserved";
 	return field ? error_set(-EINVAL, "op.%s is set, which an op of kind %u does not have",
 				 field, o->kind) :
 		       0;
@@ -154,6 +152,10 @@ static int hint_check(const struct kvtier_op *o)
 	if (keys != (o->keys != NULL) || (!keys && o->n != 0))
 		return error_set(-EINVAL, "op.keys and op.n: a hint has them with the scope "
 					  "KVTIER_HINT_KEYS, and with no other");
+	if (o->expected_back_s &&
+	    (o->action != KVTIER_HINT_RETAIN || o->scope == KVTIER_HINT_REVISION))
+		return error_set(-EINVAL, "op.expected_back_s is set, which only a "
+					  "KVTIER_HINT_RETAIN of keys or of a session has");
 	if (o->scope == KVTIER_HINT_SESSION && o->session == 0)
 		return error_set(-EINVAL, "op.session is 0, which is no session");
 	return 0;
@@ -193,6 +195,8 @@ static int values_check(const struct kvtier_space *space, const struct kvtier_op
 {
 	if (o->priority < -100 || o->priority > 100)
 		return error_set(-EINVAL, "op.priority is %d, must be in -100..100", o->priority);
+	if (o->priority && o->expected_back_s)
+		return error_set(-EINVAL, "op.priority and op.expected_back_s are both set");
 	if (o->stream && !space->cuda)
 		return error_set(-EINVAL,
 				 "op.stream is set, but the space's pages are not KVTIER_CUDA");
@@ -212,6 +216,7 @@ static void op_fill(struct op *op, const struct kvtier_op *o, uint64_t deadline_
 		.session = o->session,
 		.turn = o->turn_number,
 		.ttl_s = o->ttl_s,
+		.expected_back_s = o->expected_back_s,
 		.groups = (uint16_t)o->layer_groups,
 		.action = (uint8_t)o->action,
 		.scope = (uint8_t)o->scope,
@@ -245,6 +250,12 @@ static int op_start(struct kvtier_client *c, struct op *op, const struct kvtier_
 	const struct link *link = atomic_load(&c->link);
 	int rc;
 
+	if (o->expected_back_s && link->version < WIRE_WITH_EXPECTED_BACK) {
+		if (o->kind == KVTIER_HINT)
+			return error_set(-EOPNOTSUPP, "op.expected_back_s: this kvtierd is older "
+						      "than the hint; upgrade it");
+		op->hints.expected_back_s = 0;
+	}
 	if (op->space->staged && has_pages(o))
 		return op_start_staged(c, op, o);
 	if (op->n + (o->parent != NULL) > link->arena_blocks)

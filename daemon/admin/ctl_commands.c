@@ -569,7 +569,7 @@ static const struct space *space_of_tenant(const struct kvtierd *d, const char *
 int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	struct hint *h = &request->hint;
-	int64_t session, turn, ttl, priority, space;
+	int64_t session, turn, ttl, priority, back, space;
 
 	if (!d->tables.hints || !d->tables.blocks)
 		return text_fail(sentence, n, -EBUSY, "hint: the daemon is still starting");
@@ -584,10 +584,15 @@ int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, s
 	    !option_number(request, "--turn", 0, UINT32_MAX, 0, &turn) ||
 	    !option_number(request, "--ttl", 0, UINT32_MAX, 0, &ttl) ||
 	    !option_number(request, "--priority", -100, 100, 0, &priority) ||
+	    !option_number(request, "--expected-back", 1, UINT32_MAX, 0, &back) ||
 	    !option_number(request, "--space", 0, UINT32_MAX, -1, &space))
 		return hint_refuse(sentence, n,
-				   "--session above 0, --turn, --ttl and --space take numbers, "
-				   "--priority one of -100 to 100");
+				   "--session above 0, --turn, --ttl, --expected-back above 0 and "
+				   "--space take numbers, --priority one of -100 to 100");
+	if (back > 0 && (h->action != WIRE_HINT_RETAIN || priority || option(request, "--model")))
+		return hint_refuse(sentence, n,
+				   "--expected-back is for retain of a session or a key, without "
+				   "--priority");
 	if ((session > 0) + (option(request, "--model") != NULL) + (space >= 0) != 1 ||
 	    (space >= 0) != (option(request, "--key") != NULL))
 		return hint_refuse(
@@ -597,6 +602,7 @@ int hint_start(struct kvtierd *d, struct ctl_request *request, char *sentence, s
 	h->turn = (uint32_t)turn;
 	h->ttl_s = (uint32_t)ttl;
 	h->priority = (int32_t)priority;
+	h->back_s = (uint32_t)back;
 	request->wanted_bytes = (uint64_t)space; /* the number of the space */
 	request->rows = 0;
 	memset(request->answers, 0, sizeof(request->answers));

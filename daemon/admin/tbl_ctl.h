@@ -133,14 +133,16 @@ CTL(events, admin, "[--since N | --from N] [--json]",
 CTL_GROUP("blocks")
 CTL(hint, admin,
     "ACTION --session N [--turn N] | --model NAME | --space N --key HEX [--tenant NAME] [--ttl S] "
-    "[--priority P] [--json]",
+    "[--priority P | --expected-back S] [--json]",
     "Tells kvtierd what will become of blocks, as engines do by kvtier_hint. The blocks are "
     "those of a session, those of all spaces with this model (`kvtierctl spaces` has its name), or "
     "one. "
     "Actions:" HINT_ACTIONS_TEXT
     " For a model, release, superseded and ended mark all its blocks at once as the first to be "
     "evicted, however many there are; retain ends that, and so does an engine that opens the model "
-    "again. --ttl is in seconds, at most and by default a day. --priority is -100 to 100. --turn "
+    "again. --ttl is in seconds, at most and by default a day. --priority is -100 to 100. "
+    "--expected-back of retain: seconds until the blocks are used again; the tenant's block that "
+    "is expected last is evicted first. --turn "
     "means only blocks of that turn or later. kvtierd forgets all hints when it starts again. "
     "Each block gets an answer:" HINT_ANSWERS_TEXT
     " Exit status 1: every block was rejected or missing.",

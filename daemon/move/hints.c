@@ -69,6 +69,14 @@ static void plan_keep(const struct hint *hint, const struct hint_block *block,
 		ret->answer = WIRE_HINT_DEFERRED;
 }
 
+/* A block of several sessions is back with the first one of them. */
+static uint64_t earliest(uint32_t back_s, const struct hint_block *block)
+{
+	const uint64_t own = back_s == UINT32_MAX ? EVICT_NEVER : back_s * 1000000ull;
+
+	return block->back_us > 0 && block->back_us < own ? block->back_us : own;
+}
+
 static void retain(const struct hint *hint, const struct hint_block *block,
 		   const struct hint_limits *limits, struct hint_plan *ret)
 {
@@ -76,15 +84,27 @@ static void retain(const struct hint *hint, const struct hint_block *block,
 
 	ret->change = true;
 	ret->band = hint->priority < 0 && !block->away ? EVICT_FIRST : EVICT_USUAL;
+	if (hint->back_s > 0) {
+		ret->band = EVICT_EXPECTED;
+		ret->back_us = earliest(hint->back_s, block);
+	}
 	if (ret->ttl_s > 0 && !block->noted)
 		ret->ttl_s = 0;
 	if (clipped || (hint->ttl_s > 0 && ret->ttl_s == 0))
 		ret->answer = WIRE_HINT_CLIPPED;
 }
 
-/* A soft hint only raises a block that other hints are about. */
+/* A soft hint only raises a block that other hints are about, or says when it is used again. */
 static void soften(const struct hint_block *block, struct hint_plan *ret)
 {
+	const bool kept = block->band == EVICT_KEPT || block->band == EVICT_HELD;
+
+	if (ret->band == EVICT_EXPECTED) {
+		ret->change = !kept;
+		if (ret->ttl_s > 0 && ret->ttl_s < block->left_s)
+			ret->ttl_s = block->left_s;
+		return;
+	}
 	if (ret->band < block->band)
 		ret->change = false;
 	if (ret->band > block->band)
@@ -185,7 +205,8 @@ static void expire(void *arg, struct note *note)
 	struct tables *tables = h->tables;
 
 	evict_set_band(blocks_order(tables->blocks), note->block, EVICT_USUAL);
-	copies_age(tables, note->block);
+	if (blocks_tick(tables->blocks, note->block) <= note->tick)
+		copies_age(tables, note->block);
 	stats_add(&tables->stats->v.hints_expired_blocks_total, 1);
 	hint_table_keep(h->table, note, 0);
 	note->until_s = 0;
@@ -219,7 +240,21 @@ static uint16_t tenant_of(const struct hints *h, uint32_t block)
 	return (uint16_t)counts_tenant(blocks_counts(blocks), blocks_space(blocks, block));
 }
 
-static void look(const struct hints *h, uint32_t block, struct hint_block *ret)
+/* The us until a session other than the hint's is expected to use the block, or 0. */
+static uint64_t back_of_others(const struct hints *h, uint32_t block, const struct note *note,
+			       const struct hint *hint)
+{
+	const uint64_t back = evict_expected(blocks_order(h->tables->blocks), block);
+
+	if (back <= h->tables->tick || !note || note->session == HINT_TABLE_NONE ||
+	    hint->session == 0 ||
+	    note->session == hint_table_session(h->table, note->tenant, hint->session))
+		return 0;
+	return back - h->tables->tick;
+}
+
+static void look(const struct hints *h, uint32_t block, const struct hint *hint,
+		 struct hint_block *ret)
 {
 	const struct tables *tables = h->tables;
 	const struct note *note = hint_table_find(h->table, block);
@@ -234,6 +269,7 @@ static void look(const struct hints *h, uint32_t block, struct hint_block *ret)
 		.left_s = !note || note->until_s == 0 ? 0 :
 			  note->until_s > now         ? note->until_s - now :
 							1,
+		.back_us = hint->back_s > 0 ? back_of_others(h, block, note, hint) : 0,
 		.bytes = copies_image_bytes(tables, block),
 	};
 }
@@ -262,6 +298,14 @@ static struct hint_kept kept_of(const struct hints *h, uint32_t block)
 	};
 }
 
+static void expect(struct tables *tables, uint32_t block, uint64_t back_us)
+{
+	const uint64_t left = EVICT_NEVER - tables->tick;
+
+	evict_expect(blocks_order(tables->blocks), block,
+		     back_us < left ? tables->tick + back_us : EVICT_NEVER);
+}
+
 static void execute(struct hints *h, uint32_t block, const struct hint_plan *plan)
 {
 	struct tables *tables = h->tables;
@@ -270,13 +314,17 @@ static void execute(struct hints *h, uint32_t block, const struct hint_plan *pla
 				    hint_table_find(h->table, block);
 
 	assert(note || !noted); /* the plan has asked for room */
-	evict_set_band(blocks_order(tables->blocks), block, plan->band);
+	if (plan->band == EVICT_EXPECTED)
+		expect(tables, block, plan->back_us);
+	else
+		evict_set_band(blocks_order(tables->blocks), block, plan->band);
 	if (plan->age)
 		copies_age(tables, block);
 	if (!note)
 		return;
 	hint_table_keep(h->table, note, plan->keep_bytes);
 	note->until_s = plan->ttl_s > 0 ? now_s(h) + plan->ttl_s : 0;
+	note->tick = blocks_tick(tables->blocks, block);
 	if (!h->sweeping)
 		sweep_in(h, ROUND_MS);
 }
@@ -314,7 +362,7 @@ enum wire_hint_answer hints_block(struct hints *h, uint32_t block, const struct 
 	struct hint_plan plan;
 	struct note *note;
 
-	look(h, block, &state);
+	look(h, block, hint, &state);
 	hint_plan(hint, &state, &limits, &kept, &plan);
 	if (plan.change)
 		execute(h, block, &plan);

@@ -13,10 +13,12 @@
  *	retain, priority > 0		KEPT			ttl	bytes are kept
  *	retain, priority < 0		FIRST			ttl
  *	retain, 0			USUAL			ttl	(ttl 0: none)
+ *	retain, 0, expected back	EXPECTED		ttl	(ttl 0: none)
  *	pin				HELD			ttl	bytes are kept
  *	demote				FIRST			-	none
  *	release, superseded, ended	USUAL	never		-	none
  *	the ttl is over			USUAL	never		-	none
+ *	  and the block was used since	USUAL			-	none
  *
  * Bounds: the bytes that a tenant keeps (KEPT and HELD) are at most its share of host memory. A
  * retain of priority p may fill (50 + p / 2) % of this share, so that the last of it is left for
@@ -46,6 +48,7 @@ struct hint {
 	enum wire_hint_action action; /* not PREFETCH, which is no matter of policy */
 	uint32_t ttl_s;
 	int32_t priority;
+	uint32_t back_s;  /* RETAIN of priority 0: kvtier_op.expected_back_s */
 	uint64_t session; /* 0: none */
 	uint32_t turn;
 	/* soft: a RETAIN in the fields of an op, which takes back no other hint on the block.
@@ -61,6 +64,8 @@ struct hint_block {
 	bool noted;   /* the block has a note, or there is room for one */
 	enum evict_band band;
 	uint32_t left_s; /* seconds left of its ttl; 0: it has none */
+	/* the us until another session than the hint's is expected to use it; 0: none is */
+	uint64_t back_us;
 	uint32_t bytes;
 };
 
@@ -83,6 +88,7 @@ struct hint_plan {
 	bool age;   /* the block counts as never used */
 	bool write; /* the block is to be written to NVMe, if that takes it */
 	uint32_t keep_bytes;
+	uint64_t back_us; /* EXPECTED: until its return; EVICT_NEVER: it does not return */
 	/* from now on; 0: without end. keep_bytes or ttl_s > 0: the block needs a note */
 	uint32_t ttl_s;
 };

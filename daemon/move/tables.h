@@ -38,15 +38,27 @@ struct tables {
 	/* they are told of blocks that were stored or used; NULL: there is no such tier */
 	struct writeback *writeback;
 	struct outbox *outbox;
-	struct quota *quota;         /* who may have how much of all that */
-	struct reuse *reuse;         /* NULL: it is not counted */
-	uint64_t tick;               /* the policies' clock: +1 per op */
+	struct quota *quota; /* who may have how much of all that */
+	struct reuse *reuse; /* NULL: it is not counted */
+	/* The policies' clock: microseconds that daemons of this store have served, at least 1 an
+	 * op. tables_tick() sets it. */
+	uint64_t tick, tick_ns;
 	uint32_t away_hand;          /* copies.c's: where it looks for an old away block next */
 	struct mover mover;          /* how blocks leave host memory */
 	struct gpu_cache *gpu_cache; /* NULL: no GPU keeps images */
 	struct hints *hints;         /* NULL: hints are switched off */
 	bool draining;               /* kvtierctl drain: no store begins */
 };
+
+/* The tick of a new op, at this time. */
+static inline uint64_t tables_tick(struct tables *tables, uint64_t now_ns)
+{
+	const uint64_t us = tables->tick_ns ? (now_ns - tables->tick_ns) / 1000 : 0;
+
+	tables->tick_ns = tables->tick_ns ? tables->tick_ns + us * 1000 : now_ns;
+	tables->tick += us > 0 ? us : 1;
+	return tables->tick;
+}
 
 /* The tier in which images are made and checked, and from which they are served: every block passes
  * through it. */

@@ -30,11 +30,13 @@ void hint_begin(struct op *op)
 	const bool hint = sqe->op == WIRE_OP_HINT;
 
 	op->hint = (struct op_hint){
-		.fields = !hint && (sqe->session || sqe->ttl_s || sqe->priority),
+		.fields = !hint &&
+			  (sqe->session || sqe->ttl_s || sqe->priority || sqe->expected_back_s),
 		.scope = sqe->scope,
 		.hint = { .action = hint ? (enum wire_hint_action)sqe->action : WIRE_HINT_RETAIN,
 			  .ttl_s = sqe->ttl_s,
 			  .priority = sqe->priority,
+			  .back_s = (uint32_t)sqe->expected_back_s,
 			  .session = sqe->session,
 			  .turn = sqe->turn,
 			  .soft = !hint },

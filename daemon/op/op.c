@@ -657,7 +657,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.order = sqe->event || sqe->word ?
 				 stream_order_find(client->orders, mount->device) :
 				 NULL,
-		.tick = ++all->tables->tick,
+		.tick = tables_tick(all->tables, loop_now(all->loop)),
 		.submit_ns = loop_now(all->loop),
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,
@@ -670,8 +670,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	if (mount->device->unit != DEVICE_NO_UNIT && mount->space->codec != CODEC_LOSSLESS)
 		op->gpu = all->tables->gpu_cache;
 	op->total = sqe->n;
-	if (sqe->op == WIRE_OP_HINT || sqe->session || sqe->ttl_s || sqe->priority)
-		hint_begin(op);
+	hint_begin(op);
 	if (op->hint.scope > 0)
 		op->total = hint_blocks(op);
 	else if (sqe->op == WIRE_OP_LOAD && sqe->groups > 0)

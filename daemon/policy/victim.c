@@ -12,32 +12,52 @@
 struct candidate {
 	uint32_t block;    /* BLOCK_NONE: none */
 	uint32_t priority; /* of its tenant */
-	uint32_t band;
-	uint64_t tick;
+	uint64_t tick;     /* the block's worth (evict.h), or its last access */
 };
 
-static const struct candidate no_candidate = { BLOCK_NONE, UINT32_MAX, EVICT_BANDS, UINT64_MAX };
+static const struct candidate no_candidate = { BLOCK_NONE, UINT32_MAX, UINT64_MAX };
 
-/* The first block of an account and a band. All bands of a space that has lost its standing count
- * as the first one. */
-static struct candidate first_of(const struct blocks *blocks, uint32_t account, uint32_t class,
-				 int band)
+/* A space that has lost its standing: its blocks count as never accessed. */
+static bool lowered(const struct blocks *blocks, uint32_t account)
 {
 	const struct space_counts *counts = blocks_counts(blocks);
 	const uint32_t space = counts_account_space(counts, account);
+
+	return space != COUNTS_NO_SPACE && counts_standing(counts, space) != HINT_USUAL;
+}
+
+/* The first block of an account and a band by its worth. */
+static struct candidate first_of(const struct blocks *blocks, uint32_t account, uint32_t class,
+				 enum evict_band band)
+{
+	const struct evict *order = blocks_order(blocks);
+	const uint64_t now = blocks_latest(blocks);
 	struct candidate ret = {
-		.block = evict_victim(blocks_order(blocks), account, class, (enum evict_band)band),
-		.priority = counts_account_priority(counts, account),
-		.band = EVICT_FIRST,
+		.block = band == EVICT_EXPECTED ? evict_farthest(order, account, class, now) :
+						  evict_victim(order, account, class, band),
+		.priority = counts_account_priority(blocks_counts(blocks), account),
 	};
 
 	if (ret.block == BLOCK_NONE)
 		return no_candidate;
-	if (band == EVICT_FIRST ||
-	    (space != COUNTS_NO_SPACE && counts_standing(counts, space) != HINT_USUAL))
-		return ret;
-	ret.band = (uint32_t)band;
-	ret.tick = evict_tick(blocks_order(blocks), ret.block);
+	ret.tick = lowered(blocks, account) ? 0 : evict_worth(order, ret.block, now);
+	return ret;
+}
+
+/* The first block of an account and a band by its last access, which blocks of FIRST do not have.
+ */
+static struct candidate least_recent(const struct blocks *blocks, uint32_t account, uint32_t class,
+				     enum evict_band band)
+{
+	struct candidate ret = {
+		.block = evict_victim(blocks_order(blocks), account, class, band),
+		.priority = counts_account_priority(blocks_counts(blocks), account),
+	};
+
+	if (ret.block == BLOCK_NONE)
+		return no_candidate;
+	if (band != EVICT_FIRST && !lowered(blocks, account))
+		ret.tick = evict_tick(blocks_order(blocks), ret.block);
 	return ret;
 }
 
@@ -45,8 +65,6 @@ static bool goes_before(const struct candidate *a, const struct candidate *b)
 {
 	if (a->priority != b->priority)
 		return a->priority < b->priority;
-	if (a->band != b->band)
-		return a->band < b->band;
 	return a->tick != b->tick ? a->tick < b->tick : a->block < b->block;
 }
 
@@ -66,9 +84,9 @@ static bool who_pays(const struct blocks *blocks, uint32_t class,
 		struct candidate oldest = no_candidate;
 
 		for (int band = EVICT_FIRST; band < EVICT_BANDS; band++) {
-			struct candidate c = first_of(blocks, i, class, band);
+			const struct candidate c =
+				least_recent(blocks, i, class, (enum evict_band)band);
 
-			c.band = EVICT_USUAL;
 			if (c.block != BLOCK_NONE && goes_before(&c, &oldest))
 				oldest = c;
 		}
@@ -97,13 +115,14 @@ static struct candidate pick(const struct blocks *blocks, uint32_t class,
 			continue;
 		for (int band = hinted ? EVICT_FIRST : EVICT_USUAL;
 		     band < (hinted ? EVICT_BANDS : EVICT_KEPT); band++) {
-			const struct candidate c = first_of(blocks, i, class, band);
+			const struct candidate c =
+				first_of(blocks, i, class, (enum evict_band)band);
 
 			if (c.block == BLOCK_NONE)
 				continue;
 			if (!may_take(filter, i))
 				*filter->ret_spared = true;
-			else if (c.band < EVICT_HELD && goes_before(&c, &best))
+			else if ((band != EVICT_HELD || c.tick == 0) && goes_before(&c, &best))
 				best = c;
 		}
 	}
@@ -131,8 +150,7 @@ uint64_t victim_worth(const struct blocks *blocks, uint32_t block)
 {
 	if (counts_standing(blocks_counts(blocks), blocks_space(blocks, block)) == HINT_RETIRED)
 		return 0;
-	return evict_band(blocks_order(blocks), block) >= EVICT_KEPT ? UINT64_MAX :
-								       blocks_tick(blocks, block);
+	return evict_worth(blocks_order(blocks), block, blocks_latest(blocks));
 }
 
 uint32_t victim_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget,
@@ -150,7 +168,7 @@ uint32_t victim_away(const struct blocks *blocks, uint32_t *hand, uint32_t budge
 			continue;
 		c = (struct candidate){
 			block, counts_priority(blocks_counts(blocks), blocks_space(blocks, block)),
-			EVICT_USUAL, victim_worth(blocks, block)
+			victim_worth(blocks, block)
 		};
 		if (best.block == BLOCK_NONE || goes_before(&c, &best))
 			best = c;

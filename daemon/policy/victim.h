@@ -16,18 +16,18 @@ struct victim_filter {
 	bool *ret_spared;
 };
 
-/* The block of a class that is evicted next: the least recent unpinned leaf with a host copy, or
- * BLOCK_NONE. *ret_tick (may be NULL) is its last access. filter NULL: all accounts may be taken
- * from. Blocks of tenants with a lower priority come first. If there are hints, the tenant that
- * pays is picked first: the one with the least recently used block, whatever hints say. Then a
- * block of this tenant is picked in the order that its hints ask for. So no hint moves the border
- * between tenants. Blocks that are held are never evicted, and a tenant that holds all its blocks
- * does not pay. A block that is demoted or retired counts as never accessed. */
+/* The block of a class that is evicted next: the least recent unpinned leaf with a host copy,
+ * or BLOCK_NONE. *ret_tick (may be NULL) is its worth (evict.h). filter NULL: all accounts may
+ * be taken from. Blocks of tenants with a lower priority come first. If there are hints, the
+ * tenant that pays is picked first: the one with the least recently used block, whatever hints
+ * say. Then a block of this tenant is picked in the order that its hints ask for. So no hint
+ * moves the border between tenants. Blocks that are held are never evicted, and a tenant that
+ * holds all its blocks does not pay. A block that is demoted or retired counts as never
+ * accessed. */
 uint32_t victim_of(const struct blocks *blocks, uint32_t class, const struct victim_filter *filter,
 		   uint64_t *ret_tick);
 
-/* The block's last access as hints see it: 0 for blocks of a retired space, UINT64_MAX for blocks
- * that are kept or held. */
+/* The block's worth (evict.h); 0 for blocks of a retired space. */
 uint64_t victim_worth(const struct blocks *blocks, uint32_t block);
 
 /* An away block to drop when a number is needed, or BLOCK_NONE. It looks at the next `budget`

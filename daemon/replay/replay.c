@@ -28,17 +28,29 @@ static size_t found(const uint8_t *here, const uint32_t *ids, size_t n)
 
 /* --- the least recent leaf --- */
 
-static void ours_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids,
-		     size_t n, uint64_t tick)
+static uint32_t victim_of(const struct evict *evict, uint64_t now)
 {
-	size_t done = 0;
+	const uint32_t usual = evict_victim(evict, 0, 0, EVICT_USUAL),
+		       expected = evict_farthest(evict, 0, 0, now);
+
+	if (usual == EVICT_NONE || expected == EVICT_NONE)
+		return usual == EVICT_NONE ? expected : usual;
+	return evict_worth(evict, expected, now) < evict_worth(evict, usual, now) ? expected :
+										    usual;
+}
+
+/* Returns how many of the blocks are there now. */
+static size_t ours_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids,
+		       size_t n, uint64_t tick)
+{
+	size_t done = 0, pinned;
 
 	for (; done < n; done++) {
 		const uint32_t id = ids[done];
 		uint32_t victim = EVICT_NONE;
 
 		if (!here[id] && *room == 0) {
-			victim = evict_victim(evict, 0, 0, EVICT_USUAL);
+			victim = victim_of(evict, tick);
 			if (victim == EVICT_NONE)
 				break;
 			(void)evict_remove(evict, victim);
@@ -53,33 +65,55 @@ static void ours_one(struct evict *evict, uint8_t *here, uint32_t *room, const u
 		evict_touch(evict, id, tick);
 		evict_pin(evict, id);
 	}
-	while (done > 0)
-		evict_unpin(evict, ids[--done]);
+	for (pinned = done; pinned > 0;)
+		evict_unpin(evict, ids[--pinned]);
+	return done;
 }
 
-int replay_ours(const struct requests *r, uint32_t room, const struct replay_told *told,
-		uint64_t *ret)
+/* The session of a request uses these blocks next at this time, 0: never. A block whose last use
+ * was another session's is back with the first of both. */
+static void expect(struct evict *evict, uint32_t *session, const uint32_t *ids, size_t n,
+		   const struct request_times *at)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t before = evict_expected(evict, ids[i]);
+		uint64_t next = at->next ? at->next : EVICT_NEVER;
+
+		if (session[ids[i]] != at->session && before > at->at && before < next)
+			next = before;
+		evict_expect(evict, ids[i], next);
+		session[ids[i]] = at->session;
+	}
+}
+
+int replay_ours(const struct requests *r, uint32_t room, bool expected,
+		const struct replay_told *told, uint64_t *ret)
 {
 	uint8_t *here = calloc(r->unique, 1);
+	uint32_t *session = expected ? calloc(r->unique, sizeof(*session)) : NULL;
 	struct evict *evict = NULL;
 	uint64_t hits = 0;
 	size_t first = 0;
+	const int rc =
+		!here || (expected && !session) || evict_open(r->unique, 1, NULL, 1, &evict) ?
+			-ENOMEM :
+			0;
 
-	if (!here || evict_open(r->unique, 1, NULL, 1, &evict)) {
-		free(here);
-		return -ENOMEM;
-	}
-	for (size_t i = 0; i < r->n_requests; first = r->ends[i++]) {
-		const size_t n = r->ends[i] - first;
+	for (size_t i = 0; rc == 0 && i < r->n_requests; first = r->ends[i++]) {
+		const uint32_t *ids = r->ids + first;
+		size_t n = r->ends[i] - first;
 
-		hits += found(here, r->ids + first, n);
-		ours_one(evict, here, &room, r->ids + first, n, i + 1);
+		hits += found(here, ids, n);
+		n = ours_one(evict, here, &room, ids, n, expected ? r->times[i].at : i + 1);
+		if (expected)
+			expect(evict, session, ids, n, &r->times[i]);
 		tell(told, i);
 	}
 	evict_close(evict);
+	free(session);
 	free(here);
 	*ret = hits;
-	return 0;
+	return rc;
 }
 
 /* --- the least recent block: a ring of links through its head, whose number is r->unique --- */

@@ -7,6 +7,7 @@
 #ifndef KVTIER_REPLAY_H
 #define KVTIER_REPLAY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct requests;
@@ -18,9 +19,10 @@ struct replay_told {
 };
 
 /* Blocks found as kvtierd evicts: the least recent leaf first (table/evict.h). Blocks of the
- * request that is served are never evicted. -ENOMEM */
-int replay_ours(const struct requests *r, uint32_t room, const struct replay_told *told,
-		uint64_t *ret);
+ * request that is served are never evicted. expected: each request says when its session's next one
+ * comes (kvtier_op.expected_back_s); only of timed_sessions. -ENOMEM */
+int replay_ours(const struct requests *r, uint32_t room, bool expected,
+		const struct replay_told *told, uint64_t *ret);
 /* The same if the least recent block is evicted, wherever it stands in its chain. -ENOMEM */
 int replay_lru(const struct requests *r, uint32_t room, const struct replay_told *told,
 	       uint64_t *ret);

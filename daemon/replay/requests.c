@@ -15,6 +15,7 @@ enum {
 	MOST_OF_ONE = 1 << 20, /* ids of a request */
 	MOST_TOKENS = 1 << 16, /* of a block */
 };
+static const double MOST_MS = 1e11; /* three years */
 
 /* --- numbers of the file become numbers from 0 --- */
 
@@ -95,6 +96,21 @@ static bool room_for(void *array, size_t *room, size_t used, size_t n, size_t by
 	return true;
 }
 
+/* The time of the request that is added next. */
+static int time_of(struct requests *r, struct json_object *timestamp, bool session)
+{
+	const double ms = timestamp ? json_object_get_double(timestamp) : 0;
+	const uint64_t least = r->n_requests ? r->times[r->n_requests - 1].at + 1 : 1;
+	uint64_t at;
+
+	if (!room_for(&r->times, &r->times_room, r->n_requests, 1, sizeof(*r->times)))
+		return -ENOMEM;
+	at = ms > 0 && ms < MOST_MS ? (uint64_t)(ms * 1000) : 0;
+	r->times[r->n_requests] = (struct request_times){ .at = at > least ? at : least };
+	r->timed_sessions = (r->n_requests == 0 || r->timed_sessions) && timestamp && session;
+	return 0;
+}
+
 /* The first ids of a session's request are those of its request before. *ret: where that begins. */
 static int kept_of(struct requests *r, int64_t session, int64_t keep, size_t *ret, char *text,
 		   size_t n)
@@ -119,6 +135,9 @@ static int kept_of(struct requests *r, int64_t session, int64_t keep, size_t *re
 		return text_fail(text, n, -EINVAL,
 				 "\"keep\" is %lld: the session's request before has %zu blocks",
 				 (long long)keep, request > 0 ? r->ends[request - 1] - first : 0);
+	if (request > 0)
+		r->times[request - 1].next = r->times[r->n_requests].at;
+	r->times[r->n_requests].session = at + 1;
 	r->latest[at] = r->n_requests + 1;
 	*ret = first;
 	return 0;
@@ -167,7 +186,7 @@ static int add(struct requests *r, struct json_object *ids, size_t kept, size_t 
 int requests_add_line(struct requests *r, const char *line, char *text, size_t n)
 {
 	struct json_object *root = json_tokener_parse(line), *ids = NULL, *session = NULL,
-			   *keep = NULL, *length = NULL;
+			   *keep = NULL, *length = NULL, *timestamp = NULL;
 	size_t from = 0;
 	int result = 0;
 
@@ -175,7 +194,11 @@ int requests_add_line(struct requests *r, const char *line, char *text, size_t n
 	    !json_object_is_type(ids, json_type_array))
 		result = text_fail(text, n, -EINVAL, "no JSON object with a list \"hash_ids\"");
 	(void)json_object_object_get_ex(root, "keep", &keep);
-	if (result == 0 && json_object_object_get_ex(root, "session", &session))
+	(void)json_object_object_get_ex(root, "session", &session);
+	(void)json_object_object_get_ex(root, "timestamp", &timestamp);
+	if (result == 0)
+		result = time_of(r, timestamp, session != NULL);
+	if (result == 0 && session)
 		result = kept_of(r, json_object_get_int64(session), json_object_get_int64(keep),
 				 &from, text, n);
 	else if (result == 0 && keep)
@@ -224,5 +247,6 @@ void requests_free(struct requests *r)
 	free(r->latest);
 	free(r->ids);
 	free(r->ends);
+	free(r->times);
 	*r = (struct requests){ 0 };
 }

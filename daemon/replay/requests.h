@@ -4,26 +4,38 @@
  * order, where equal ids mean equal blocks with equal blocks before them. A line is a JSON object:
  *
  *	Mooncake, Bailian   {"hash_ids":[1,2,3], "input_length":1500, ...}
- *	sessions            {"session":7, "keep":2, "hash_ids":[3], ...}: the first `keep` ids are
- *	                    those of the session's request before it
+ *	sessions            {"session":7, "keep":2, "hash_ids":[3], "timestamp":1200, ...}: the
+ *	                    first `keep` ids are those of the session's request before it
+ *
+ * A timestamp is in milliseconds.
  *
  * The file is untrusted. It needs no daemon; one thread.
  */
 #ifndef KVTIER_REQUESTS_H
 #define KVTIER_REQUESTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 struct ids; /* requests.c: numbers of the file, and how we number them */
 
+/* When a request came, and its session's next one; 0: there is none. In us; requests come one after
+ * the other. */
+struct request_times {
+	uint64_t at, next;
+	uint32_t session; /* numbered from 1 */
+};
+
 /* Zeroed, it has no requests. */
 struct requests {
 	uint32_t *ids; /* of all requests, one after the other; numbered from 0 */
 	size_t n_ids, ids_room;
-	size_t *ends; /* of each request in ids */
-	size_t n_requests, ends_room;
+	size_t *ends;                /* of each request in ids */
+	struct request_times *times; /* of each request; they count if timed_sessions */
+	size_t n_requests, ends_room, times_room;
+	bool timed_sessions;   /* all requests have a session and a timestamp */
 	uint32_t unique;       /* ids are < unique */
 	uint32_t block_tokens; /* as the lengths say; 0: the file has none */
 	/* of the reader */

@@ -508,9 +508,12 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 		return e->target ? 0 : text_fail(text, n, -EPROTO, "sqe.target is 0 in a cancel");
 	if (e->op == WIRE_OP_LAYERS)
 		return check_layers(e, text, n);
-	if (e->target != 0)
+	if (e->expected_back_s > UINT32_MAX ||
+	    (e->expected_back_s && (e->op == WIRE_OP_NOP || e->priority)))
 		return text_fail(text, n, -EPROTO,
-				 "sqe.target is not 0 in an op that is no cancel");
+				 "sqe.expected_back_s is %llu; must be below 2^32, and 0 in a nop "
+				 "or beside a priority",
+				 (unsigned long long)e->expected_back_s);
 	if (e->op == WIRE_OP_NOP && (e->event || e->word || e->flags || e->groups))
 		return text_fail(text, n, -EPROTO,
 				 "sqe.event, word, groups or flags of a nop is not 0");

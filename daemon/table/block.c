@@ -484,6 +484,11 @@ uint64_t blocks_tick(const struct blocks *blocks, uint32_t block)
 	return evict_tick(blocks->evict, block);
 }
 
+uint64_t blocks_latest(const struct blocks *blocks)
+{
+	return blocks->tick;
+}
+
 uint32_t blocks_space(const struct blocks *blocks, uint32_t block)
 {
 	assert(is_held(blocks, block));

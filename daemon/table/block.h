@@ -108,6 +108,7 @@ bool blocks_leaf(const struct blocks *blocks, uint32_t block);
 bool blocks_evictable(const struct blocks *blocks, uint32_t block);
 
 uint64_t blocks_tick(const struct blocks *blocks, uint32_t block); /* last access */
+uint64_t blocks_latest(const struct blocks *blocks); /* the last access of any block */
 uint32_t blocks_space(const struct blocks *blocks, uint32_t block);
 uint32_t blocks_variant(const struct blocks *blocks, uint32_t block);
 const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);

@@ -19,6 +19,10 @@
  * treap is a search tree that is also a heap, here by a hash of the number. So it is O(log n) deep
  * for any input, and stores no word for balance. A candidate has no children and no pins, so the
  * two words that count these for other blocks are its links. A block takes exactly 20 bytes.
+ *
+ * A block that was expected back has a second node, its *return*, whose tick is that of the return.
+ * While the block is a candidate and expected, its return is in a treap of returns. The number of a
+ * return is max_blocks more than its block's.
  */
 #include "evict.h"
 
@@ -28,15 +32,27 @@
 
 #include "base/reserve.h"
 
-enum { CLASSES_MAX = 64 };
+enum {
+	CLASSES_MAX = 64,
+	RETURNS = EVICT_BANDS, /* the trees of returns, beside those of bands */
+	TREES,
+};
 
-enum node_state { NODE_GONE = 0, NODE_CANDIDATE, NODE_HELD, NODE_HIDDEN, NODE_AWAY };
+/* A return is GONE once its block was accessed, and else EXPECTED. */
+enum node_state {
+	NODE_GONE = 0,
+	NODE_CANDIDATE,
+	NODE_HELD,
+	NODE_HIDDEN,
+	NODE_AWAY,
+	NODE_EXPECTED,
+};
 
 struct node {
 	uint32_t tick_low;
 	uint16_t tick_high;
 	uint8_t class : 6;
-	uint8_t band : 2;  /* enum evict_band */
+	uint8_t band : 2;  /* enum evict_band, without EXPECTED */
 	uint8_t state : 3; /* enum node_state */
 	uint8_t mark : 5;  /* the caller's */
 	uint32_t parent;   /* AWAY: no kind */
@@ -62,7 +78,8 @@ struct evict {
 	struct node *node;
 	struct evict_groups groups;
 	uint32_t banded;   /* blocks of other bands than the usual one */
-	struct tree *tree; /* [band][group][class] */
+	bool expects;      /* a block was ever expected, so there are returns */
+	struct tree *tree; /* [band, RETURNS][group][class] */
 };
 
 int evict_open(uint32_t max_blocks, uint32_t classes, const struct evict_groups *groups,
@@ -73,15 +90,16 @@ int evict_open(uint32_t max_blocks, uint32_t classes, const struct evict_groups 
 	void *base;
 
 	groups = groups ? groups : &one;
-	if (max_blocks == 0 || max_blocks >= EVICT_NONE || classes == 0 || classes > CLASSES_MAX)
+	if (max_blocks == 0 || max_blocks >= EVICT_NONE / 2 || classes == 0 ||
+	    classes > CLASSES_MAX)
 		return -EINVAL;
 	evict = calloc(1, sizeof(*evict));
 	if (!evict)
 		return -ENOMEM;
-	evict->tree = malloc((size_t)EVICT_BANDS * groups->n * classes * sizeof(*evict->tree));
-	base = reserve((uint64_t)max_blocks * sizeof(struct node));
+	evict->tree = malloc((size_t)TREES * groups->n * classes * sizeof(*evict->tree));
+	base = reserve(2 * (uint64_t)max_blocks * sizeof(struct node));
 	if (!base || !evict->tree) {
-		unreserve(base, (uint64_t)max_blocks * sizeof(struct node));
+		unreserve(base, 2 * (uint64_t)max_blocks * sizeof(struct node));
 		free(evict->tree);
 		free(evict);
 		return -ENOMEM;
@@ -91,7 +109,7 @@ int evict_open(uint32_t max_blocks, uint32_t classes, const struct evict_groups 
 	evict->seed = seed;
 	evict->node = base;
 	evict->groups = *groups;
-	for (uint32_t i = 0; i < EVICT_BANDS * groups->n * classes; i++)
+	for (uint32_t i = 0; i < TREES * groups->n * classes; i++)
 		evict->tree[i] = (struct tree){ EVICT_NONE, EVICT_NONE };
 	*ret = evict;
 	return 0;
@@ -101,26 +119,37 @@ void evict_close(struct evict *evict)
 {
 	if (!evict)
 		return;
-	unreserve(evict->node, (uint64_t)evict->max_blocks * sizeof(struct node));
+	unreserve(evict->node, 2 * (uint64_t)evict->max_blocks * sizeof(struct node));
 	free(evict->tree);
 	free(evict);
 }
 
-static struct tree *tree_at(const struct evict *evict, uint32_t group, uint32_t class,
-			    enum evict_band band)
+static struct tree *tree_at(const struct evict *evict, uint32_t group, uint32_t class, int band)
 {
-	assert(group < evict->groups.n && class < evict->classes && band < EVICT_BANDS);
+	assert(group < evict->groups.n && class < evict->classes && band < TREES);
 	return &evict->tree[((uint32_t)band * evict->groups.n + group) * evict->classes + class];
 }
 
-/* Where it stands as a candidate. */
-static struct tree *tree_of(const struct evict *evict, uint32_t block)
+static struct node *return_of(const struct evict *evict, uint32_t block)
 {
-	const struct node *node = &evict->node[block];
+	return &evict->node[evict->max_blocks + block];
+}
 
+static bool is_expected(const struct evict *evict, uint32_t block)
+{
+	return evict->expects && return_of(evict, block)->state == NODE_EXPECTED;
+}
+
+/* Where a candidate, or its return, stands. */
+static struct tree *tree_of(const struct evict *evict, uint32_t number)
+{
+	const bool is_return = number >= evict->max_blocks;
+	const uint32_t block = is_return ? number - evict->max_blocks : number;
+	const struct node *node = &evict->node[block];
 	const uint32_t group = evict->groups.of ? evict->groups.of(evict->groups.arg, block) : 0;
 
-	return tree_at(evict, group, node->class, (enum evict_band)node->band);
+	return tree_at(evict, group, node->class,
+		       is_return ? (int)RETURNS : (int)evict_band(evict, block));
 }
 
 static struct node *node_of(const struct evict *evict, uint32_t block)
@@ -222,6 +251,20 @@ static void tree_remove(struct evict *evict, uint32_t block)
 		tree->first = tree_first(evict, tree);
 }
 
+static void list(struct evict *evict, uint32_t block)
+{
+	tree_insert(evict, block);
+	if (is_expected(evict, block))
+		tree_insert(evict, evict->max_blocks + block);
+}
+
+static void unlist(struct evict *evict, uint32_t block)
+{
+	tree_remove(evict, block);
+	if (is_expected(evict, block))
+		tree_remove(evict, evict->max_blocks + block);
+}
+
 /* Candidate -> held, with both counts at 0. */
 static void hold(struct evict *evict, uint32_t block)
 {
@@ -229,7 +272,7 @@ static void hold(struct evict *evict, uint32_t block)
 
 	if (node->state != NODE_CANDIDATE)
 		return;
-	tree_remove(evict, block);
+	unlist(evict, block);
 	node->state = NODE_HELD;
 	node->children = node->pins = 0;
 }
@@ -242,7 +285,7 @@ static void settle(struct evict *evict, uint32_t block)
 	if (node->state != NODE_HELD || node->children || node->pins)
 		return;
 	node->state = NODE_CANDIDATE;
-	tree_insert(evict, block);
+	list(evict, block);
 }
 
 static uint32_t leave_parent(struct evict *evict, uint32_t block)
@@ -296,10 +339,22 @@ void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t cl
 }
 
 /* Not a candidate, which stands in the tree of its band. */
-static void band_put(struct evict *evict, struct node *node, enum evict_band band)
+static void band_put(struct evict *evict, uint32_t block, enum evict_band band)
 {
-	evict->banded += (uint32_t)(band != EVICT_USUAL) - (node->band != EVICT_USUAL);
-	node->band = (uint8_t)band & 3u;
+	struct node *node = &evict->node[block];
+
+	evict->banded +=
+		(uint32_t)(band != EVICT_USUAL) - (evict_band(evict, block) != EVICT_USUAL);
+	node->band = band == EVICT_EXPECTED ? EVICT_USUAL : (uint8_t)band & 3u;
+	if (band == EVICT_EXPECTED || is_expected(evict, block))
+		return_of(evict, block)->state = band == EVICT_EXPECTED ? NODE_EXPECTED : NODE_GONE;
+}
+
+/* The number's next block is not expected. */
+static void forget_return(struct evict *evict, uint32_t block)
+{
+	if (evict->expects && tick_of(return_of(evict, block)) > 0)
+		tick_set(return_of(evict, block), 0);
 }
 
 uint32_t evict_leave(struct evict *evict, uint32_t block)
@@ -309,7 +364,7 @@ uint32_t evict_leave(struct evict *evict, uint32_t block)
 	assert(evict->node[block].state == NODE_HELD);
 	evict->node[block].state = NODE_AWAY;
 	if (evict->node[block].band == EVICT_FIRST)
-		band_put(evict, &evict->node[block], EVICT_USUAL);
+		band_put(evict, block, EVICT_USUAL);
 	return leave_parent(evict, block);
 }
 
@@ -319,7 +374,8 @@ uint32_t evict_remove(struct evict *evict, uint32_t block)
 	hold(evict, block);
 	const uint32_t parent = leave_parent(evict, block);
 	evict->node[block].state = NODE_GONE;
-	band_put(evict, &evict->node[block], EVICT_USUAL);
+	band_put(evict, block, EVICT_USUAL);
+	forget_return(evict, block);
 	return parent;
 }
 
@@ -327,7 +383,7 @@ uint32_t evict_hide(struct evict *evict, uint32_t block)
 {
 	hold(evict, block);
 	evict->node[block].state = NODE_HIDDEN;
-	band_put(evict, &evict->node[block], EVICT_USUAL);
+	band_put(evict, block, EVICT_USUAL);
 	return leave_parent(evict, block);
 }
 
@@ -339,12 +395,12 @@ void evict_touch(struct evict *evict, uint32_t block, uint64_t tick)
 	if (tick <= tick_of(node))
 		return;
 	if (listed)
-		tree_remove(evict, block);
+		unlist(evict, block);
 	tick_set(node, tick);
-	if (node->band == EVICT_FIRST)
-		band_put(evict, node, EVICT_USUAL);
+	if (node->band == EVICT_FIRST || is_expected(evict, block))
+		band_put(evict, block, EVICT_USUAL);
 	if (listed)
-		tree_insert(evict, block);
+		list(evict, block);
 }
 
 void evict_age(struct evict *evict, uint32_t block)
@@ -353,10 +409,10 @@ void evict_age(struct evict *evict, uint32_t block)
 	const bool listed = node->state == NODE_CANDIDATE;
 
 	if (listed)
-		tree_remove(evict, block);
+		unlist(evict, block);
 	tick_set(node, 0);
 	if (listed)
-		tree_insert(evict, block);
+		list(evict, block);
 }
 
 void evict_set_band(struct evict *evict, uint32_t block, enum evict_band band)
@@ -364,18 +420,77 @@ void evict_set_band(struct evict *evict, uint32_t block, enum evict_band band)
 	struct node *node = node_of(evict, block);
 	const bool listed = node->state == NODE_CANDIDATE;
 
-	if (node->band == band)
+	assert(band < EVICT_EXPECTED);
+	if (evict_band(evict, block) == band)
 		return;
 	if (listed)
-		tree_remove(evict, block);
-	band_put(evict, node, band);
+		unlist(evict, block);
+	band_put(evict, block, band);
 	if (listed)
-		tree_insert(evict, block);
+		list(evict, block);
 }
 
 enum evict_band evict_band(const struct evict *evict, uint32_t block)
 {
-	return (enum evict_band)node_of(evict, block)->band;
+	return is_expected(evict, block) ? EVICT_EXPECTED :
+					   (enum evict_band)evict->node[block].band;
+}
+
+void evict_expect(struct evict *evict, uint32_t block, uint64_t back)
+{
+	const bool listed = node_of(evict, block)->state == NODE_CANDIDATE;
+
+	assert(back > 0 && back <= EVICT_NEVER && node_of(evict, block)->state != NODE_HIDDEN);
+	if (listed)
+		unlist(evict, block);
+	evict->expects = true;
+	tick_set(return_of(evict, block), back);
+	band_put(evict, block, EVICT_EXPECTED);
+	if (listed)
+		list(evict, block);
+}
+
+uint64_t evict_expected(const struct evict *evict, uint32_t block)
+{
+	return evict->expects ? tick_of(return_of(evict, block)) : 0;
+}
+
+uint64_t evict_worth(const struct evict *evict, uint32_t block, uint64_t now)
+{
+	const uint64_t tick = evict_tick(evict, block), back = evict_expected(evict, block),
+		       age = now > tick ? now - tick : 0;
+	uint64_t away = age;
+
+	switch (evict_band(evict, block)) {
+	case EVICT_FIRST:
+		return 0;
+	case EVICT_HELD:
+		return EVICT_NEVER;
+	case EVICT_KEPT:
+		away = age / 4;
+		break;
+	case EVICT_EXPECTED:
+		away = back >= now ? back - now : 2 * age;
+		break;
+	case EVICT_USUAL:
+	case EVICT_BANDS:
+		return tick;
+	}
+	return away < now ? now - away : 0;
+}
+
+uint32_t evict_farthest(const struct evict *evict, uint32_t group, uint32_t class, uint64_t now)
+{
+	const struct tree *tree = tree_at(evict, group, class, RETURNS);
+	uint32_t late = tree->first, far = tree->root;
+
+	if (far == EVICT_NONE)
+		return EVICT_NONE;
+	while (evict->node[far].right != EVICT_NONE)
+		far = evict->node[far].right;
+	late -= evict->max_blocks;
+	far -= evict->max_blocks;
+	return evict_worth(evict, late, now) < evict_worth(evict, far, now) ? late : far;
 }
 
 uint32_t evict_banded(const struct evict *evict)
@@ -406,10 +521,10 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class)
 	if (class == node->class)
 		return;
 	if (listed)
-		tree_remove(evict, block);
+		unlist(evict, block);
 	node->class = class & 0x3fu;
 	if (listed)
-		tree_insert(evict, block);
+		list(evict, block);
 }
 
 uint32_t evict_victim(const struct evict *evict, uint32_t group, uint32_t class,

@@ -13,8 +13,11 @@
  * and no class, gets no new children, and is never a victim.
  *
  * Hints (move/hints.h) divide this order into bands. The candidates of each band have an order of
- * their own, and the caller asks one band after the other. A block leaves the band FIRST when it is
- * accessed or becomes away.
+ * their own, and the caller compares the first ones by their worth. A block leaves the band FIRST
+ * when it is accessed or becomes away.
+ *
+ * A block of the band USUAL may be expected back at a tick, until it is accessed. Such candidates
+ * have two orders: by their last access, as the band EXPECTED, and by the tick of their return.
  */
 #ifndef KVTIER_EVICT_H
 #define KVTIER_EVICT_H
@@ -24,8 +27,11 @@
 
 enum { EVICT_NONE = 0xffffffff };
 
-/* In the order in which they are evicted; blocks of HELD are not. */
-enum evict_band { EVICT_FIRST, EVICT_USUAL, EVICT_KEPT, EVICT_HELD, EVICT_BANDS };
+/* How a block stands among others (evict_worth()); blocks of HELD are not evicted. */
+enum evict_band { EVICT_FIRST, EVICT_USUAL, EVICT_KEPT, EVICT_HELD, EVICT_EXPECTED, EVICT_BANDS };
+
+/* Ticks are below it. A block that is expected back then never comes back. */
+#define EVICT_NEVER ((1ull << 48) - 1)
 
 struct evict;
 
@@ -61,8 +67,8 @@ uint32_t evict_remove(struct evict *evict, uint32_t block);
  * pins and children are gone. O(log n). */
 uint32_t evict_hide(struct evict *evict, uint32_t block);
 
-/* The block was accessed at tick (< 2^48, which is 9 years at 1 M a second). A tick older than the
- * last one is ignored. O(log n) for candidates, O(1) for others. */
+/* The block was accessed at tick (< 2^48, which is 9 years of us). A tick older than the last one
+ * is ignored. O(log n) for candidates, O(1) for others. */
 void evict_touch(struct evict *evict, uint32_t block, uint64_t tick);
 void evict_pin(struct evict *evict, uint32_t block); /* at most 2^32 - 1 times */
 void evict_unpin(struct evict *evict, uint32_t block);
@@ -71,10 +77,24 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class); /* not awa
 /* Makes the block look as if it was never accessed. O(log n). */
 void evict_age(struct evict *evict, uint32_t block);
 
-/* A new block is USUAL. O(log n). */
+/* A new block is USUAL. Not EXPECTED; the block is not expected back any more. O(log n). */
 void evict_set_band(struct evict *evict, uint32_t block, enum evict_band band);
 enum evict_band evict_band(const struct evict *evict, uint32_t block);
 uint32_t evict_banded(const struct evict *evict); /* blocks that are not USUAL */
+
+/* The block, which may be away, is expected back at a tick, 1 .. EVICT_NEVER. It is EXPECTED from
+ * now on. From the first call on, a block takes 20 bytes more. O(log n). */
+void evict_expect(struct evict *evict, uint32_t block, uint64_t back);
+/* When it was said to be back, also if it was accessed since; 0: it was never expected. */
+uint64_t evict_expected(const struct evict *evict, uint32_t block);
+/* The block's worth is the last access by which it stands among others. A USUAL block is thought to
+ * be away for as long again as it was, so its worth is its last access. An EXPECTED block is away
+ * until its return, or twice as long as it was if it is overdue; a KEPT block a quarter as long.
+ * FIRST: 0. HELD: EVICT_NEVER. */
+uint64_t evict_worth(const struct evict *evict, uint32_t block, uint64_t now);
+/* The EXPECTED block with the least worth, or EVICT_NONE. Among those that are overdue it is the
+ * one that is so for the longest time. O(log n). */
+uint32_t evict_farthest(const struct evict *evict, uint32_t group, uint32_t class, uint64_t now);
 
 /* EVICT_NONE: there is no candidate. O(1) */
 uint32_t evict_victim(const struct evict *evict, uint32_t group, uint32_t class,

@@ -31,6 +31,7 @@ struct quota;
 struct note {
 	uint32_t block;
 	uint32_t until_s; /* its end, by CLOCK_MONOTONIC; 0: it has no end */
+	uint64_t tick;    /* the block's last access when the end was set */
 	/* counts for the tenant: hint_table_keep() sets it */
 	uint32_t kept_bytes;
 	uint32_t session; /* its number, for the functions below; or HINT_TABLE_NONE */

@@ -43,7 +43,7 @@
 #include "client/abi/fingerprint.h"
 #include "client/abi/tbl_geometry.h"
 #include "client/kvtier.h"
-#include "secret.h"
+#include "daemon/config/secret.h"
 #include "space_counts.h"
 #include "base/text.h"
 #include "base/clock.h"

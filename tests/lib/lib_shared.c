@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib_shared.h"
 
-#include "daemon/table/secret.h"
+#include "daemon/config/secret.h"
 
 #include "lib_clock.h"
 #include "lib_disk.h"

@@ -59,7 +59,7 @@ double trace_lru(const struct requests *t, uint32_t room)
 {
 	uint64_t hits;
 
-	assert_int_equal(replay_ours(t, room, NULL, &hits), 0);
+	assert_int_equal(replay_ours(t, room, false, NULL, &hits), 0);
 	return (double)hits / (double)t->n_ids;
 }
 

@@ -24,7 +24,7 @@
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 
-#include "daemon/table/secret.h"
+#include "daemon/config/secret.h"
 
 enum { N = SHARED_BLOCKS, ROW = 64, SHADOW_GIB = 4, MAX_NEEDLES = 64, PIECE = 16 << 20 };
 #define PASSWORD "one-word-that-is-a-password-of-some-length"

@@ -81,7 +81,9 @@ static void need_does(struct call *c)
 
 /* --- the table --- */
 
-#define OF_OPS  "at salt parent priority ttl session turn timeout groups fill nan stream "
+#define OF_OPS                                                                            \
+	"at salt parent priority ttl expected_back session turn timeout groups fill nan " \
+	"stream "
 #define OF_ENDS "is all ok miss fill "
 
 static const struct verb verbs[] = {
@@ -152,7 +154,7 @@ static const struct verb verbs[] = {
 	{ "prefetch", "E BLOCKS [== N]", 2, OF_OPS OF_ENDS, "N: leading blocks that came",
 	  op_does },
 	{ "hint", "E ACTION [BLOCKS] [revision] => ERROR \"WORDS\"", 2,
-	  OF_OPS OF_ENDS "scope n reserved accepted clipped deferred rejected missing each count",
+	  OF_OPS OF_ENDS "scope n accepted clipped deferred rejected missing each count",
 	  "kvtier_hint(); where an answer is said, those that are not are 0", op_does },
 	{ "begin", "OP store|load|prefetch E BLOCKS", 4, OF_OPS, "the same, not waited for",
 	  begin_does },

@@ -336,7 +336,7 @@ static int submit(struct call *c, struct op *op, const struct kvtier_key *parent
 		.priority = priority_of(c),
 		.action = op->action,
 		.scope = (uint32_t)call_number(c, "scope", scope),
-		.reserved = (uint32_t)call_number(c, "reserved", 0),
+		.expected_back_s = (uint32_t)call_number(c, "expected_back", 0),
 	};
 
 	engine_is_current(op->e);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_evict - leaf-first LRU is exactly the policy it says it is. Method: random operations on
+ * sim_evict - leaf-first LRU, and the order of blocks that are expected back, are exactly the
+ * policies they say they are. Method: random operations on
  * evict.c and on a naive model that scans all blocks for its victim, compared after each. Hit rates
  * on a real trace: sim_evict_trace.c.
  */
@@ -14,6 +15,7 @@ struct model_block {
 	bool here, hidden, away;
 	uint32_t parent, class, pins, children;
 	uint64_t tick;
+	uint64_t back; /* 0: it is not expected */
 };
 
 struct model {
@@ -23,16 +25,45 @@ struct model {
 	uint64_t now;
 };
 
-static uint32_t model_victim(const struct model *m, uint32_t class)
+static bool model_candidate(const struct model *m, uint32_t i, uint32_t class, bool expected)
+{
+	const struct model_block *b = &m->block[i];
+
+	return b->here && !b->hidden && !b->away && !b->pins && !b->children && b->class == class &&
+	       (b->back > 0) == expected;
+}
+
+/* The first one by the return: the one that is overdue for longest, or the farthest. */
+static uint32_t model_farthest(const struct model *m, uint32_t class)
+{
+	uint32_t late = EVICT_NONE, far = EVICT_NONE;
+
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		if (!model_candidate(m, i, class, true))
+			continue;
+		if (late == EVICT_NONE || m->block[i].back < m->block[late].back)
+			late = i;
+		if (far == EVICT_NONE || m->block[i].back >= m->block[far].back)
+			far = i;
+	}
+	if (late != EVICT_NONE && m->block[late].back < m->now &&
+	    2 * (m->now - m->block[late].tick) > m->block[far].back - m->now &&
+	    m->block[far].back >= m->now)
+		return late;
+	return late != EVICT_NONE && m->block[far].back < m->now &&
+			       m->block[late].tick < m->block[far].tick ?
+		       late :
+		       far;
+}
+
+static uint32_t model_victim(const struct model *m, uint32_t class, bool expected)
 {
 	uint32_t ret = EVICT_NONE;
 
 	for (uint32_t i = 0; i < BLOCKS; i++) {
-		const struct model_block *b = &m->block[i];
-
-		if (!b->here || b->hidden || b->away || b->pins || b->children || b->class != class)
+		if (!model_candidate(m, i, class, expected))
 			continue;
-		if (ret == EVICT_NONE || b->tick < m->block[ret].tick)
+		if (ret == EVICT_NONE || m->block[i].tick < m->block[ret].tick)
 			ret = i;
 	}
 	return ret;
@@ -96,7 +127,7 @@ static void model_step(struct model *m, uint32_t i)
 		model_new(m, i);
 		return;
 	}
-	switch (random_below(&m->random, 9)) {
+	switch (random_below(&m->random, 10)) {
 	case 0:
 		if (b->pins || b->children)
 			break;
@@ -126,6 +157,7 @@ static void model_step(struct model *m, uint32_t i)
 		assert_int_equal(evict_hide(m->evict, i), model_leave(m, i));
 		b->hidden = true;
 		b->away = false;
+		b->back = 0;
 		break;
 	case 6:
 		if (b->away) {
@@ -135,7 +167,15 @@ static void model_step(struct model *m, uint32_t i)
 			b->away = true;
 		}
 		break;
+	case 7:
+		if (b->hidden)
+			break;
+		b->back = m->now + random_below(&m->random, 4000);
+		evict_expect(m->evict, i, b->back);
+		break;
 	default:
+		if (b->tick < m->now)
+			b->back = 0;
 		b->tick = m->now;
 		evict_touch(m->evict, i, m->now);
 	}
@@ -145,9 +185,14 @@ static void model_compare(const struct model *m, uint32_t i)
 {
 	const struct model_block *b = &m->block[i];
 
-	for (uint32_t class = 0; class < CLASSES; class ++)
+	for (uint32_t class = 0; class < CLASSES; class ++) {
 		assert_int_equal(evict_victim(m->evict, 0, class, EVICT_USUAL),
-				 model_victim(m, class));
+				 model_victim(m, class, false));
+		assert_int_equal(evict_victim(m->evict, 0, class, EVICT_EXPECTED),
+				 model_victim(m, class, true));
+		assert_int_equal(evict_farthest(m->evict, 0, class, m->now),
+				 model_farthest(m, class));
+	}
 	if (!b->here)
 		return;
 	assert_int_equal(evict_pins(m->evict, i), b->pins);

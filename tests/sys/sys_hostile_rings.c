@@ -96,7 +96,8 @@ ENTRY_CASE(hint_without_a_key, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
 ENTRY_CASE(layers_without_target, e->op = WIRE_OP_LAYERS;
 	   e->target = 0, "sqe.target is 0 in an entry LAYERS")
 ENTRY_CASE(layers_of_no_group, e->op = WIRE_OP_LAYERS; e->target = 5; e->n = 0, "sqe.n is 0 groups")
-ENTRY_CASE(target_without_cancel, e->target = 5, "sqe.target is not 0")
+ENTRY_CASE(expected_back_in_more_than_32_bits, e->expected_back_s = 1ull << 32,
+	   "sqe.expected_back_s is 4294967296")
 ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL;
 	   e->target = 0, "sqe.target is 0 in a cancel")
 ENTRY_CASE(nop_with_blocks, e->op = WIRE_OP_NOP; e->n = 1, "sqe.n is 1; a nop has none")

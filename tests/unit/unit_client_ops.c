@@ -248,7 +248,7 @@ TEST_FAKE(a_field_that_the_kind_of_op_does_not_have_is_refused, false)
 	WRONG(prefetch, stream = &sole, "op.stream");
 	WRONG(prefetch, action = 1, "op.action");
 	WRONG(prefetch, scope = 1, "op.scope");
-	WRONG(prefetch, reserved = 1, "op.reserved");
+	WRONG(hint, expected_back_s = 1, "op.expected_back_s");
 	WRONG(hint, layer_groups = 1, "op.layer_groups");
 	WRONG(hint, stream = &sole, "op.stream");
 	WRONG(hint, parent = &key, "op.parent");

@@ -8,7 +8,7 @@
 #include "tests/lib/lib_space.h"
 
 #include "client/kvtier.h"
-#include "daemon/table/secret.h"
+#include "daemon/config/secret.h"
 
 /* Spaces of another node: another state directory, the same shared secret, if any. The salt of the
  * usual geometry. */

@@ -41,7 +41,7 @@ static uint32_t store(uint32_t space)
 	assert_int_equal(blocks_commit(blocks, random_key_of(stored++).bytes, space, BLOCK_NONE, 0,
 				       &where, &block),
 			 0);
-	blocks_touch(blocks, block, stored);
+	blocks_touch(blocks, block, 100ull * stored);
 	return block;
 }
 
@@ -62,13 +62,44 @@ static uint32_t next(void)
 
 TEST(the_tenant_pays_whose_block_is_oldest_with_one_it_keeps_less)
 {
-	const uint32_t kept = store(A), other = store(B), later = store(A);
+	const uint32_t kept = store(A), other = store(B), later = store(A), last = store(A);
+
+	band(kept,
+	     EVICT_KEPT); /* its age is 300, of which a quarter counts; that of later is 100 */
+	assert_int_equal(next(), later);
+	assert_int_equal(next(), kept);
+	assert_int_equal(next(), other);
+	assert_int_equal(next(), last);
+	assert_int_equal(next(), BLOCK_NONE);
+}
+
+TEST(what_is_kept_goes_once_a_quarter_of_its_age_is_more)
+{
+	const uint32_t kept = store(A), other = store(A);
 
 	band(kept, EVICT_KEPT);
-	assert_int_equal(next(), later);
-	assert_int_equal(next(), kept); /* A has no other, and still the oldest */
-	assert_int_equal(next(), other);
-	assert_int_equal(next(), BLOCK_NONE);
+	blocks_touch(blocks, other, 1000);
+	(void)store(B);
+	blocks_touch(blocks, kept + 2, 1250); /* of 1150 a quarter counts, more than 250 */
+	assert_int_equal(victim_of(blocks, CLASS, NULL, NULL), kept);
+	blocks_touch(blocks, kept + 2, 1400); /* of 1300, less than 400 */
+	assert_int_equal(victim_of(blocks, CLASS, NULL, NULL), other);
+}
+
+TEST(what_is_expected_stands_by_its_return_among_the_blocks_of_its_tenant_alone)
+{
+	const uint32_t oldest = store(B), soon = store(A), never = store(A), late = store(A),
+		       usual = store(A);
+	struct evict *order = blocks_order(blocks);
+
+	evict_expect(order, soon, 520);
+	evict_expect(order, never, EVICT_NEVER);
+	evict_expect(order, late, 490); /* since it was used at 400, 200 count at 500 */
+	assert_int_equal(next(), oldest);
+	assert_int_equal(next(), never);
+	assert_int_equal(next(), late);
+	assert_int_equal(next(), soon);
+	assert_int_equal(next(), usual);
 }
 
 TEST(what_is_held_stays_and_its_tenant_pays_while_it_can)
@@ -105,8 +136,8 @@ TEST(a_use_ends_what_lowers_a_block_and_not_what_keeps_it)
 
 	band(a, EVICT_FIRST);
 	band(b, EVICT_KEPT);
-	blocks_touch(blocks, a, 100);
-	blocks_touch(blocks, b, 101);
+	blocks_touch(blocks, a, 1000);
+	blocks_touch(blocks, b, 1001);
 	assert_int_equal(evict_band(blocks_order(blocks), a), EVICT_USUAL);
 	assert_int_equal(evict_band(blocks_order(blocks), b), EVICT_KEPT);
 	assert_int_equal(evict_banded(blocks_order(blocks)), 1);
@@ -140,6 +171,7 @@ TEST(who_may_not_be_taken_from_is_spared)
 	const uint32_t a = store(A), b = store(B), c = store(B);
 	uint64_t tick;
 
+	(void)store(B);
 	band(a, EVICT_FIRST);
 	band(b, EVICT_KEPT);
 	spared = false;

@@ -49,7 +49,7 @@ MAX_BLOCKS = 8192     # per op; a longer prompt takes several ops
 BLOCK_OK = 0
 BLOCK_PRESENT = 1     # of a store: the block was already there, and was not copied
 _OPTIONS = frozenset(("timeout_ms", "parent", "user", "stream", "layer_groups", "session", "turn_number", "ttl_s",
-                      "priority"))
+                      "priority", "expected_back_s"))
 _STORE, _LOAD, _PREFETCH, _HINT = 1, 2, 3, 4
 _ALL = 2 ** 32 - 1    # KVTIER_ALL
 SLICE_MS = 50         # a wait is cut into slices, and Python looks for signals between them
@@ -417,7 +417,7 @@ class Space(_lib.Closes):
         stream          for pages in a GPU's memory: a torch.cuda.Stream, or a CUstream's number. No page is touched
                         before the work that is in the stream now is done
         layer_groups    the layers come in so many groups, each with a call of Client.store_layers()
-        session, turn_number, ttl_s, priority
+        session, turn_number, ttl_s, priority, expected_back_s
                         hints on the op's blocks, as by hint(Action.RETAIN). They take back no hint of others about a
                         block, and never fail an op"""
         return self._move(_STORE, keys, pages, options)
@@ -432,19 +432,22 @@ class Space(_lib.Closes):
         return self._submit(_PREFETCH, keys, _options(keys, options), "options")
 
     def hint(self, action: Union[Action, str], keys: Optional[Keys] = None, *, session: int = 0, turn_number: int = 0,
-             revision: bool = False, ttl_s: int = 0, priority: int = 0, timeout_ms: int = 0, user: int = 0) -> Op:
+             revision: bool = False, ttl_s: int = 0, priority: int = 0, expected_back_s: int = 0, timeout_ms: int = 0,
+             user: int = 0) -> Op:
         """Says what should become of blocks. It is an op, and its Result has the answers. The blocks are named by
         exactly one of these: keys, of any chains, which join the session if there is one; session, of this tenant,
         where turn_number > 0 leaves out the turns before it; or revision=True, all spaces of the tenant with this
         space's model. action: an Action, or its name in any case. ttl_s 0: as long as the daemon allows. priority:
-        -100 to 100, for RETAIN. Error with EINVAL: a field is out of its limits."""
+        -100 to 100, for RETAIN. expected_back_s, for RETAIN without a priority: seconds until the blocks are used
+        again, 2**32 - 1 for never; the block that is expected last is evicted first. Error with EINVAL: a field is out
+        of its limits."""
         kind = Action[action.upper()] if isinstance(action, str) else Action(action)
         if (keys is not None) + (keys is None and session != 0) + revision != 1:
             raise ValueError("a hint is on keys, on a session, or on the revision of the space")
         scope = 1 if keys is not None else 2 if session else 3
         return self._submit(_HINT, keys, {
             "action": kind, "scope": scope, "timeout_ms": timeout_ms, "session": session, "turn_number": turn_number,
-            "ttl_s": ttl_s, "priority": priority, "user": user}, "hint")
+            "ttl_s": ttl_s, "priority": priority, "expected_back_s": expected_back_s, "user": user}, "hint")
 
     def _move(self, kind: int, keys: Keys, pages: Iterable[int], options: dict) -> Op:
         fields, array = _options(keys, options), _lib.pages(pages)

@@ -179,7 +179,7 @@ class Op(C.Structure):
         ("priority", C.c_int32),
         ("action", C.c_uint32),
         ("scope", C.c_uint32),
-        ("reserved", C.c_uint32),
+        ("expected_back_s", C.c_uint32),
     ]
 
 

@@ -26,7 +26,7 @@ struct plan {
 	struct requests requests;
 	uint32_t rooms[ROWS]; /* blocks */
 	size_t n;
-	uint64_t ours[ROWS], lru[ROWS], bound; /* blocks found */
+	uint64_t ours[ROWS], lru[ROWS], expected[ROWS], bound; /* blocks found */
 	struct progress progress;
 	uint64_t done, total; /* of the progress */
 };
@@ -88,10 +88,14 @@ static int replay_all(struct plan *plan)
 	int rc = replay_lru(r, r->unique, NULL, &plan->bound);
 
 	plan->progress = (struct progress){ .what = "replay" };
-	plan->total = 2 * plan->n * r->n_requests;
+	plan->total = (r->timed_sessions ? 3 : 2) * plan->n * r->n_requests;
 	for (size_t i = 0; i < plan->n && rc == 0; i++) {
-		rc = replay_ours(r, plan->rooms[i], &told, &plan->ours[i]);
+		rc = replay_ours(r, plan->rooms[i], false, &told, &plan->ours[i]);
 		plan->done += r->n_requests;
+		if (rc == 0 && r->timed_sessions) {
+			rc = replay_ours(r, plan->rooms[i], true, &told, &plan->expected[i]);
+			plan->done += r->n_requests;
+		}
 		if (rc == 0)
 			rc = replay_lru(r, plan->rooms[i], &told, &plan->lru[i]);
 		plan->done += r->n_requests;
@@ -114,16 +118,20 @@ static void print_rows_json(const struct plan *plan)
 	printf("{\"requests\":%zu,\"blocks\":%zu,\"different_blocks\":%" PRIu32
 	       ",\"block_tokens\":%" PRIu64 ",\"bound\":%.4f,\"rows\":[",
 	       r->n_requests, r->n_ids, r->unique, plan->block_tokens, (double)plan->bound / all);
-	for (size_t i = 0; i < plan->n; i++)
+	for (size_t i = 0; i < plan->n; i++) {
 		printf("%s{\"blocks\":%" PRIu32 ",\"bytes\":%" PRIu64
-		       ",\"hit_rate\":%.4f,\"lru_hit_rate\":%.4f}",
+		       ",\"hit_rate\":%.4f,\"lru_hit_rate\":%.4f",
 		       i > 0 ? ",\n" : "", plan->rooms[i], bytes_of(plan, plan->rooms[i]),
 		       (double)plan->ours[i] / all, (double)plan->lru[i] / all);
+		if (r->timed_sessions)
+			printf(",\"expected_back_hit_rate\":%.4f", (double)plan->expected[i] / all);
+		printf("}");
+	}
 	puts("]}");
 }
 
 static void print_row(const struct plan *plan, struct table *table, uint64_t blocks, uint64_t ours,
-		      uint64_t lru)
+		      uint64_t lru, uint64_t expected)
 {
 	char text[32];
 
@@ -133,26 +141,33 @@ static void print_row(const struct plan *plan, struct table *table, uint64_t blo
 	table_number(table, blocks * plan->block_tokens);
 	table_cell(table, text_percent(ours, plan->requests.n_ids, text, sizeof(text)));
 	table_cell(table, text_percent(lru, plan->requests.n_ids, text, sizeof(text)));
+	if (plan->requests.timed_sessions)
+		table_cell(table, text_percent(expected, plan->requests.n_ids, text, sizeof(text)));
 }
 
 static void print_rows_text(const struct plan *plan)
 {
-	static const char *const titles[] = { "MEMORY", "TOKENS", "KVTIERD", "EXACT LRU" };
+	static const char *const titles[] = { "MEMORY", "TOKENS", "KVTIERD", "EXACT LRU",
+					      "EXPECTED" };
 	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { true, true, true, true };
+	static const bool right[COLUMNS] = { true, true, true, true, true };
 	const struct requests *r = &plan->requests;
-	struct table *table = table_new(COLUMNS);
+	const size_t columns = r->timed_sessions ? COLUMNS : COLUMNS - 1;
+	struct table *table = table_new(columns);
 
 	printf("%zu requests of %zu blocks, %" PRIu32 " of these different; a block is %" PRIu64
 	       " tokens\n\n",
 	       r->n_requests, r->n_ids, r->unique, plan->block_tokens);
-	for (size_t i = 0; i < COLUMNS; i++)
+	for (size_t i = 0; i < columns; i++)
 		table_cell(table, plan->token_bytes == 0 && i == 0 ? "" : titles[i]);
 	for (size_t i = 0; i < plan->n; i++)
-		print_row(plan, table, plan->rooms[i], plan->ours[i], plan->lru[i]);
-	print_row(plan, table, r->unique, plan->bound, plan->bound);
+		print_row(plan, table, plan->rooms[i], plan->ours[i], plan->lru[i],
+			  plan->expected[i]);
+	print_row(plan, table, r->unique, plan->bound, plan->bound, plan->bound);
 	table_print(table, right);
 	puts("\nThe last line is the bound: all blocks of the file fit.");
+	if (r->timed_sessions)
+		puts("EXPECTED: an engine says when each session comes back (expected_back_s).");
 }
 
 static void read_words(struct plan *plan, struct context *context, int argc, char **argv)

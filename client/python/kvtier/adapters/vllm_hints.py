@@ -17,6 +17,8 @@ payload         all of it may be left out
     turn_number, ttl_s
                 numbers from 0 on
     priority    -100 to 100, of retain
+    expected_back_s
+                of retain, without a priority: seconds until the blocks are used again; 2**32 - 1: never
 
 An action that breaks a rule is named in the log and left out; the request is served all the same. A hint on a prompt is
 said when the request arrives, for the blocks that there are. Except for prefetch, it is said once more when the
@@ -36,7 +38,7 @@ MAX_UNDER_WAY = 128     # how many ops there are whose results were not taken ye
 
 _ACTIONS = {action.name.lower(): action for action in Action}
 _NUMBERS = {"tokens": (1, 2 ** 32 - 1), "turn_number": (0, 2 ** 32 - 1), "ttl_s": (0, 2 ** 32 - 1),
-            "priority": (-100, 100)}
+            "priority": (-100, 100), "expected_back_s": (1, 2 ** 32 - 1)}
 
 
 class Hint(NamedTuple):
@@ -74,6 +76,9 @@ def _hint(name: str, version: str, payload: Dict[str, Any]) -> Hint:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ValueError(f"{field} is {value!r}, must be in {least}..{most}")
         options[field] = value
+    if "expected_back_s" in options and (name != "retain" or options.get("priority") or
+                                         payload.get("scope") == "revision"):
+        raise ValueError("expected_back_s is for retain of a prompt or a session, without a priority")
     scope = payload.get("scope", "prompt")
     if scope not in ("prompt", "session", "revision"):
         raise ValueError(f"scope is {scope!r}, must be prompt, session or revision")
