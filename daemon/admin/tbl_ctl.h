@@ -84,10 +84,11 @@ CTL(spaces, list, "[--json]",
     "the space open. idle: no engine has it open. unknown: it was found on NVMe, and no engine has "
     "opened it since. going: it is being removed with its blocks, to make room for another space. "
     "RAW counts blocks that the codec could not hold. ERROR is how far loaded values are from "
-    "stored "
-    "ones: the root mean square of a sample, which has at most one block a second of engines whose "
-    "pages the CPU reads. HINTED: its blocks are the first to leave memory (demoted), or to be "
-    "evicted from memory and NVMe (retired).",
+    "stored ones: the root mean square of a sample, which has at most one block a second of "
+    "engines whose pages the CPU reads. HINTED: its blocks are the first to leave memory "
+    "(demoted), or to be evicted from memory and NVMe (retired). Two spaces of a model differ in "
+    "its revision (MODEL), in a number of the geometry, or in EXTRAS: the engine's settings, "
+    "adapters and options that change KV.",
     "kvtierctl spaces --json")
 CTL(disks, list, "[--json]",
     "Lists the paths of the NVMe tier: state and reason, size, bytes in use, errors.",

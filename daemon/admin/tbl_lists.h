@@ -61,7 +61,6 @@
 	COLUMN("TENANT", tenant, TEXT, row->tenant)                        \
 	COLUMN("MODEL", model, TEXT, row->wire.model)                      \
 	COLUMN("CONVENTION", convention, TEXT, row->wire.convention)       \
-	COLUMN("", extras, TEXT, row->wire.extras)                         \
 	COLUMN("DTYPE", dtype, TEXT, dtype_name(row->geometry.dtype))      \
 	COLUMN("CODEC", codec, TEXT, codec_name(row->codec))               \
 	COLUMN("LAYERS", layers, NUMBER, row->geometry.layers)             \
@@ -70,7 +69,7 @@
 	COLUMN("DIM-V", head_dim_v, NUMBER, row->geometry.head_dim_v)      \
 	COLUMN("TOKENS", block_tokens, NUMBER, row->geometry.block_tokens) \
 	COLUMN("RANK", rank, NUMBER, row->wire.rank)                       \
-	COLUMN("", world, NUMBER, row->wire.world)                         \
+	COLUMN("WORLD", world, NUMBER, row->wire.world)                    \
 	COLUMN("", typed_segments, NUMBER, row->geometry.typed_segments)   \
 	COLUMN("", typed_values, NUMBER, row->geometry.typed_values)       \
 	COLUMN("", opaque_bytes, NUMBER, row->geometry.opaque_bytes)       \
@@ -87,7 +86,8 @@
 	COLUMN("LOADED", loaded_blocks, NUMBER, row->loaded_blocks)        \
 	COLUMN("RAW", raw_blocks, NUMBER, row->raw_blocks)                 \
 	COLUMN("ERROR", relative_error, RATIO, space_error(row))           \
-	COLUMN("", int8_gain, RATIO, space_int8_gain(row))
+	COLUMN("", int8_gain, RATIO, space_int8_gain(row))                 \
+	COLUMN("EXTRAS", extras, TEXT, row->wire.extras)
 
 #define disks_COLUMNS(COLUMN)                                               \
 	COLUMN("", disk, NUMBER, position)                                  \
