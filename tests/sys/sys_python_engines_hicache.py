@@ -153,6 +153,7 @@ class OfStorage(HiCache):
         def of(path):
             settings = SimpleNamespace(model_path="hub/tiny", lora_paths=[SimpleNamespace(lora_path=path)])
             with (mock.patch.object(adapter, "_settings", lambda: settings),
+                  mock.patch.object(adapter, "began", lambda: 2.0 ** 33),       # after the files were written
                   mock.patch.dict(os.environ, {"HF_HUB_CACHE": str(hub.parent)})):
                 return self.storage(pool, {"model": None})
 

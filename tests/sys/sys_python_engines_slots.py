@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kvtier.llama_server import SlotCache
 from llama_server_double import Server
-from world import PATIENT_S, World
+from world import PATIENT_S, World, one_name
 
 BLOCK = 4
 CHAT = "/v1/chat/completions"
@@ -33,6 +33,7 @@ class Behind(World):
     def setUp(self) -> None:
         logging.getLogger("kvtier").setLevel(logging.ERROR)
         super().setUp()
+        one_name(self.addCleanup)
         self.slots = self.work / "slots"
         self.slots.mkdir()
         self.model, self.adapter = self.work / "model.gguf", self.work / "adapter.gguf"

@@ -6,6 +6,7 @@ Goal: a model in local files is its content: prompts share blocks wherever the f
 also while the content is being read, and across the change of the name.
 Method: files of a few bytes; the real reader; kvtier.vllm over the doubles of sys_python_engines_vllm.
 """
+import ctypes as C
 import json
 import os
 import shutil
@@ -18,11 +19,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import llama_double
 from sys_python_engines_vllm import LOG, Vllm       # first: it puts the doubles in their places
-from kvtier.adapters import weights
-from kvtier.adapters.weights import Weights
-from vllm_double import Engine
-from world import Waits
+
+llama_double.install()
+
+from kvtier.adapters import weights  # noqa: E402
+from kvtier.adapters.sglang_core import Pool, Store, geometry_of, runs  # noqa: E402
+from kvtier.adapters.weights import Weights  # noqa: E402
+from kvtier.llama_cpp import KvtierCache  # noqa: E402
+from kvtier import Client, Codec  # noqa: E402
+from vllm_double import Engine  # noqa: E402
+from world import Waits, World  # noqa: E402
 
 
 def model_in(folder: Path, content: str = "weights") -> Path:
@@ -68,7 +76,7 @@ class Names(Home, Waits):
         return names.names()[0]
 
     def read_here(self, weights_of: Weights) -> dict:
-        return weights.read([at for _, at in weights.files(weights_of._path)], lambda: None)
+        return weights.read([at for _, at in weights.files(weights_of._paths[0])], lambda: None)
 
     def test_the_place_of_the_files_is_no_part_of_their_name(self):
         name = self.content(self.model)
@@ -103,7 +111,7 @@ class Names(Home, Waits):
 
     def test_what_is_not_there_has_no_name(self):
         for path in (None, "org/model", self.work / "none", self.work / "x-00001-of-00002.gguf"):
-            self.assertEqual((Weights(path).names(), weights.label(path), weights.space_of(path, None)), ([""], "", ""))
+            self.assertEqual((Weights(path).names(), weights.space_of(path, None)), ([""], ""))
 
     def test_until_the_content_is_known_the_files_are_the_name(self):
         go = threading.Event()
@@ -119,7 +127,7 @@ class Names(Home, Waits):
                        lambda: (self.model / "more.safetensors").write_text("x"),
                        lambda: (self.model / "config.json").unlink()):
             said = []
-            names = Weights(self.model, said.append)
+            names = Weights(self.model, say=said.append)
             with mock.patch.object(Weights, "_read", lambda self_: (change(), self.read_here(self_))[1]), \
                     mock.patch.object(weights, "_remembered", dict):
                 names.names()
@@ -247,3 +255,53 @@ class OfVllm(Home, Vllm):
         self.assertEqual([answer("adapter"), answer("copy")], [0, 10])
         replaced(self.work / "copy" / "adapter_model.safetensors", "ADAPTER")
         self.assertEqual(answer("copy"), 0)
+
+
+class OfOthers(Home, World):
+    """Of llama-cpp-python, and of the pages of SGLang."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.its_own(self.work)
+        self.prompt = list(range(500, 583))     # ten full blocks
+
+    def loaded(self, path: Path, known: bool = True) -> tuple:
+        """(tokens loaded, blocks stored) of a process that has this file of weights."""
+        llm, cache = llama_double.Llama(str(path)), KvtierCache(socket=self.daemon.socket, block_tokens=8, pages=3)
+        self.addCleanup(cache.close)
+        with mock.patch.object(Weights, "_learn", Weights._learn if known else lambda names: None):
+            llm.set_cache(cache)
+            names = cache._blocks._blocks._names
+            self.until(lambda: len(names()) == 1 + known)
+            llm(self.prompt)
+            return cache.last.loaded_tokens, cache.last.stored_blocks
+
+    def test_a_file_of_llama_cpp_is_its_content(self):
+        file, copy = self.work / "model.gguf", self.work / "copy.gguf"
+        file.write_text("weights")
+        self.assertEqual(self.loaded(file, known=False), (0, 10))
+        self.assertEqual(self.loaded(file), (80, 10))           # and are kept under the content
+        shutil.copy(file, copy)
+        self.assertEqual(self.loaded(copy), (80, 0))
+        replaced(copy, "WEIGHTS")
+        self.assertEqual(self.loaded(copy), (0, 10))
+
+    def test_pages_of_sglang_are_found_across_the_change_of_the_name(self):
+        buffer = bytearray(8 * 4096)
+        at = C.addressof(C.c_char.from_buffer(buffer))
+        layout = runs(lambda page: [(at + 4096 * page, 4096)], 8, "order")
+        names, pages = [["files:1"]], [f"page {i}" for i in range(6)]
+        store = Store(lambda: Client(self.daemon.socket), 2000, names=lambda: names[0])
+        self.addCleanup(store.close)
+        store.add("kv", Pool(layout, geometry_of(layout, "tiny", {}, 8, 0, 1, Codec.RAW)))
+        for i in range(4):
+            buffer[4096 * i:4096 * i + 4096] = bytes([i + 1]) * 4096
+        self.assertEqual(store.set("kv", pages[:4], range(4)), [True] * 4)
+        names[0] = ["content:1", "files:1"]
+        self.assertEqual(store.set("kv", pages[:2], range(2)), [True] * 2)
+        buffer[:] = bytes(len(buffer))
+        self.assertEqual((store.exists("kv", pages), store.present("kv", pages)), (4, [True] * 4 + [False] * 2))
+        self.assertEqual(store.get("kv", pages, range(6)), [True] * 4 + [False] * 2)
+        self.assertEqual([buffer[4096 * i] for i in range(4)], [1, 2, 3, 4])
+        names[0] = ["content:2"]
+        self.assertEqual(store.exists("kv", pages), 0)

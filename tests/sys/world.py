@@ -9,12 +9,14 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from llama_demo import Daemon
 
 TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["BUILD"])
 PATIENT_S = 120
+os.environ["XDG_CACHE_HOME"] = str(BUILD / "tests" / "cache")       # not its user's
 
 
 def host(mib: int) -> str:
@@ -38,6 +40,14 @@ class Waits(unittest.TestCase):
         while not holds():
             self.assertLess(time.monotonic(), end, "it does not come")
             time.sleep(every_s)
+
+
+def one_name(cleanup) -> None:
+    """Weights in files have the name by their inodes and times alone; sys_python_weights has the change of the name."""
+    from kvtier.adapters.weights import Weights
+    only = mock.patch.object(Weights, "_learn", lambda names: None)
+    only.start()
+    cleanup(only.stop)
 
 
 class World(Waits):

@@ -17,13 +17,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import struct
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from . import MAX_BLOCKS, Client, Codec, Error, Geometry, Keys, Op, Result, Segment, SharedMemory, Space, Tier
 
-__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "codec_of", "common",
-           "flag", "known", "milliseconds", "named"]
+__all__ = ["PLANE_CODECS", "Ahead", "BlockCache", "Fetched", "LayoutError", "Reused", "Stored", "as_tokens", "codec_of",
+           "common", "flag", "known", "milliseconds", "named"]
 
 PLANE_CODECS = (Codec.INT8, Codec.Q4, Codec.INT8V4)     # they need K and V planes
 
@@ -40,6 +41,12 @@ def named(text: str) -> str:
         return text
     digest = hashlib.sha256(data).hexdigest()[:32]
     return f"{digest}:{data[len(digest) + 1 - _NAME_MAX:].decode(errors='ignore')}"
+
+
+def as_tokens(digest: bytes, block_tokens: int) -> List[int]:
+    """The digest as tokens that fill whole blocks: in front of a prompt they make its keys others."""
+    words = struct.unpack(f"<{len(digest) // 4}I", digest)
+    return [*words, *[0] * (-len(words) % block_tokens)]
 
 
 def known(options: Any, names: Sequence[str], others: Sequence[str] = ()) -> Dict[str, Any]:
@@ -145,16 +152,18 @@ class BlockCache:
 
     def __init__(self, client: Union[Client, Callable[[], Client]], geometry: Geometry,
                  segments: Sequence[Segment], page_bytes: int, stride: int, pages: int,
-                 timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
+                 timeout_ms: int = 0, prefetch_ms: int = 1000,
+                 names: Callable[[], Sequence[str]] = lambda: ("",)) -> None:
         """client: a Client, or a function that connects one; the function is called when the space is opened and it has
         not given a client yet. timeout_ms: for one load or store; 0: the client's. prefetch_ms: how long fetch() waits
         for blocks of a prompt that this node lacks and a Redis of several nodes may have; 0: it does not ask for
-        them."""
+        them. names: what else tells these blocks from others now, such as Weights.names(): blocks are kept under the
+        first name, and looked for under all. "": there is nothing else."""
         self._connect = client if callable(client) else lambda: client
         self._client: Optional[Client] = None   # None: not connected yet
         self._geometry, self._segments = geometry, list(segments)
         self._page_bytes, self._stride, self._pages = page_bytes, stride, pages
-        self._timeout_ms, self._prefetch_ms = timeout_ms, prefetch_ms
+        self._timeout_ms, self._prefetch_ms, self._names = timeout_ms, prefetch_ms, names
         self._space: Optional[Space] = None     # None: it has to be opened again
         self._again = 0.0                       # the earliest time at which it is opened again
         self._lent: Optional[Op] = None         # the op that may still touch the pages
@@ -211,6 +220,11 @@ class BlockCache:
                 except Error as error:
                     wrong = error
                 hit = self._space.lookup(keys)
+            for name in self._names()[1:] if hit.blocks < len(keys) else ():
+                older = self._keys(tokens[:len(keys) * self.block_tokens], name)
+                found = self._space.lookup(older)
+                if found.blocks > hit.blocks:
+                    keys, hit = older, found
             while done < hit.blocks:
                 n = min(self._pages, hit.blocks - done)
                 result = self._run(self._space.load, keys[done:done + n])
@@ -244,9 +258,14 @@ class BlockCache:
         except Error as error:
             return Stored(offered, kept, error)
 
-    def _keys(self, tokens: Sequence[int]) -> Keys:
+    def _keys(self, tokens: Sequence[int], name: Optional[str] = None) -> Keys:
+        """name: the first one if it is None."""
         self._reclaim()
-        return self._space.keys(tokens)
+        name = self._names()[0] if name is None else name
+        if not name:
+            return self._space.keys(tokens)
+        root = bytes(self._space.keys(as_tokens(hashlib.sha256(name.encode()).digest(), self.block_tokens)))[-32:]
+        return Keys.of(bytes(self._space.keys(tokens, root)))       # a prompt begins with the first of them
 
     def _use(self, function: PageFunction, number: int, position: int) -> None:
         with self.page(number) as page:

@@ -67,13 +67,13 @@ class LlamaCache(Closes):
     def __init__(self, client: Union[Client, Callable[[], Client]], lib: C.CDLL, ctx: int, memory: int, *, model: str,
                  extras: str = "", codec: Codec = Codec.DEFAULT, pages: int = 32, seq: int = 0, scratch: int = 1,
                  block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 0, prefetch_ms: int = 1000,
-                 sample: Optional[bytes] = None) -> None:
+                 sample: Optional[bytes] = None, names: Callable[[], Sequence[str]] = lambda: ("",)) -> None:
         """client: a Client, or a function that connects one; with a function, later calls ask a daemon again that is
         away, instead of raising Error. model: name and revision; equal texts must mean equal weights. extras: whatever
         else changes KV (LoRA, rope scaling). pages: how many blocks are under way at once, which is the memory that
-        this takes. scratch: a sequence id that the caller does not use. timeout_ms, prefetch_ms: as in BlockCache.
-        sample: what llama.cpp wrote for a sequence of one token; the layout is read from it. Without a sample the
-        layout is F16, not transposed. LayoutError: the context keeps its KV in another way."""
+        this takes. scratch: a sequence id that the caller does not use. timeout_ms, prefetch_ms, names: as in
+        BlockCache. sample: what llama.cpp wrote for a sequence of one token; the layout is read from it. Without a
+        sample the layout is F16, not transposed. LayoutError: the context keeps its KV in another way."""
         self._llama, self._ctx, self._memory = Functions(lib), ctx, memory
         self._seq, self._scratch = seq, scratch
         handle = self._llama.get_model(ctx)
@@ -86,7 +86,7 @@ class LlamaCache(Closes):
         self.block_tokens, self.block_bytes = block_tokens, self._layout.size
         self.away: Optional[Error] = None       # why no daemon had the space open when the cache was made
         self._blocks = BlockCache(client, self._layout.geometry(model, extras, codec), self._layout.segments(),
-                                  self._layout.size, self._layout.stride, pages, timeout_ms, prefetch_ms)
+                                  self._layout.size, self._layout.stride, pages, timeout_ms, prefetch_ms, names)
         try:
             self._probe()
             self._open(wait_for_it=not callable(client))

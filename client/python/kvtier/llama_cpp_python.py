@@ -24,10 +24,10 @@ After the completion comes cache[prompt + answer] = llm.save_state(). KvtierCach
 only the blocks that kvtier lacks. It does not use the state, so save_state() does not make the three copies of it when
 _create_completion() is the caller.
 
-Prompts share blocks if their Llamas have the same file of weights (name, size, time; or the name that you gave with
-model=), LoRA and scale, rope settings, metadata overrides, and type and layout of the KV. Sliding windows, state-space
-layers, logits_all and images are not served: `refused` and `last.skipped` say why, and llama-cpp-python runs without a
-cache.
+Prompts share blocks if their Llamas have the same weights (the content of their files, as weights.py says; or the name
+that you gave with model=), LoRA and scale, rope settings, metadata overrides, and type and layout of the KV. Sliding
+windows, state-space layers, logits_all and images are not served: `refused` and `last.skipped` say why, and
+llama-cpp-python runs without a cache.
 
 A KvtierCache raises only KeyError into the Llama, which takes it for a miss. Only the Llama's thread may use it.
 """
@@ -39,7 +39,7 @@ import json
 import logging
 import sys
 import weakref
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import llama_cpp
 from llama_cpp import BaseLlamaCache, Llama, LlamaState
@@ -47,7 +47,8 @@ from llama_cpp import BaseLlamaCache, Llama, LlamaState
 from . import Client, Codec
 from .block_cache import LayoutError, Reused, common, named
 from .llama_cpp import BLOCK_TOKENS, LlamaCache
-from .adapters.llama_state import Functions, files_said, weights
+from .adapters.llama_state import Functions
+from .adapters.weights import Weights, space_of
 
 __all__ = ["KvtierCache", "Reused", "identity", "main"]
 
@@ -56,12 +57,13 @@ _ROPE = ("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_fac
          "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx", "attention_type", "pooling_type")
 
 
-def identity(llm: Any) -> tuple:
-    """(model, extras) of a Llama: two texts that name its weights, and what else changes its KV."""
+def identity(llm: Any, own: Optional[str] = None) -> Tuple[Weights, str]:
+    """(weights, extras) of a Llama: the names of its weights, and a text of what else changes its KV. own: the name
+    that a user gives to the model's weights."""
     settings = {name: getattr(llm.context_params, name, None) for name in _ROPE}
-    extras = [files_said(llm.lora_path), files_said(llm.lora_base), llm.lora_scale if llm.lora_path else 0, settings,
-              sorted((llm.kv_overrides or {}).items())]
-    return (weights(llm.model_path),
+    extras = [llm.lora_scale if llm.lora_path else 0, settings, sorted((llm.kv_overrides or {}).items())]
+    return (Weights(None if own else llm.model_path, llm.lora_path, llm.lora_base,
+                    say=lambda text: _log.info("kvtier: %s", text)),
             hashlib.sha256(json.dumps(extras, default=str).encode()).hexdigest()[:32])
 
 
@@ -88,7 +90,7 @@ class KvtierCache(BaseLlamaCache):
         """capacity_bytes: what llama-cpp-python's server passes; it has no effect, as the daemon's configuration bounds
         what is kept. client: one of yours; by default the cache has one of its own at `socket`, which is connected when
         there is a daemon. model: a name that means equal weights, for nodes that share a Redis; by default the file's
-        name, size and time. extras: what else changes KV. codec: RAW gives back what was computed bit for bit, FP8
+        content (weights.py). extras: what else changes KV. codec: RAW gives back what was computed bit for bit, FP8
         halves the bytes of an F16 or BF16 cache and is lossy. pages: how many blocks are under way at once, which is
         the memory that this takes. timeout_ms: for a load or store. prefetch_ms: for a prefetch from Redis."""
         super().__init__(capacity_bytes)
@@ -122,14 +124,16 @@ class KvtierCache(BaseLlamaCache):
             lib = llama_cpp.llama_cpp._lib
             ctx = llm._ctx.ctx
             memory = llama_cpp.llama_get_memory(ctx)
-            model, extras = identity(llm)
+            weights, extras = identity(llm, self._named)
+            model = self._named or space_of(llm.model_path, getattr(llm, "metadata", {}).get("general.architecture"))
             self._blocks = LlamaCache(
-                self._client, lib, ctx, memory, model=named(self._named or model),
+                self._client, lib, ctx, memory, model=named(model), names=weights.names,
                 extras=named(f"{extras} {self._extras}"), sample=self._sample(llm, Functions(lib), ctx, memory),
                 **self._options)
         except (RuntimeError, OSError, AttributeError) as error:    # LayoutError, Error; a model that computes no token
             self._refuse(str(error))
             return
+        weights.names()         # it begins to read
         weakref.finalize(llm, self._blocks.close)
         _spare_states(llm, self)
 

@@ -54,7 +54,8 @@ from ._lib import Closes
 from .block_cache import BlockCache, LayoutError, Reused, common, named
 from .llama_cpp import BLOCK_TOKENS
 from .adapters.llama_slots import SlotFile
-from .adapters.llama_state import Layout, files_said, weights
+from .adapters.llama_state import Layout
+from .adapters.weights import Weights, said as files_said, space_of
 
 __all__ = ["PATHS", "Question", "Reused", "SlotCache", "SlotFile"]
 
@@ -127,8 +128,7 @@ class _Said(NamedTuple):
         props, loras = server.ask("/props"), server.ask("/lora-adapters")
         props.pop("is_sleeping", None)
         for path in [props["model_path"], *[lora["path"] for lora in loras]]:
-            with contextlib.suppress(OSError):      # the file is not on this machine
-                files[path] = files_said(path)
+            files[path] = files_said(path)      # []: the file is not on this machine
         return cls(props, loras, files, failures)
 
 
@@ -191,7 +191,7 @@ class SlotCache(Closes):
                  headers: Optional[Mapping[str, str]] = None) -> None:
         """url: the server's. slots: its slot_save_path, a directory of this machine. client: one of yours; by default
         the cache has one of its own at `socket`, which is connected when there is a daemon. model: a name that means
-        equal weights, in place of the name, size and time of the server's file. extras: more text in the KV's name.
+        equal weights, in place of the content of the server's file. extras: more text in the KV's name.
         codec, pages, timeout_ms, prefetch_ms: as for KvtierCache. answer_s: how long an answer may take. api_key: the
         server's --api-key. headers: what each request has. The server computes a few tokens here, which shows what KV
         it makes."""
@@ -205,6 +205,7 @@ class SlotCache(Closes):
         self._pages, self._prefetch_ms, self._answer_s = pages, prefetch_ms, answer_s
         self._blocks: Optional[BlockCache] = None
         self._geometry: Any = None          # of the blocks
+        self._weights = Weights()
         self._lock = threading.Lock()       # guards the blocks, which one thread at a time may use. A leaf.
         self._learning = threading.Lock()   # guards what is learned; held without a slot
         self._looked: Optional[_Said] = None        # the server that was looked at last
@@ -299,24 +300,29 @@ class SlotCache(Closes):
         if _Said.of(self._server) != said:
             raise _Changed("the server changed as it was looked at")
         layout, path = form.layout(self._block_tokens), said.props["model_path"]
-        if not self._model and path not in said.files:
+        if not self._model and not said.files[path]:
             raise LayoutError(f"the server's model {path} is not on this machine: `model` names its weights then")
-        loras = [(lora["path"], lora["scale"], said.files.get(lora["path"])) for lora in said.loras]
-        geometry = layout.geometry(named(self._model or weights(path)),
+        loras = [("" if said.files[lora["path"]] else lora["path"], lora["scale"]) for lora in said.loras]
+        weights = Weights(None if self._model else path, *[lora["path"] for lora in said.loras],
+                          say=lambda text: _log.info("kvtier: %s", text))
+        geometry = layout.geometry(named(self._model or space_of(path, "gguf")),
                                    named(f"server {form.digest(len(tokens))} {loras} {self._extras}"), self._codec)
         with self._lock:
-            self._open(geometry, layout)
+            self._open(geometry, layout, weights)
         return _Learned(said, form, layout, said.props["default_generation_settings"]["n_ctx"])
 
-    def _open(self, geometry: Any, layout: Layout) -> None:
+    def _open(self, geometry: Any, layout: Layout, weights: Weights) -> None:
         """Opens blocks of this geometry, or keeps those that are open if it is theirs."""
+        self._weights = weights
+        weights.names()         # it begins to read
         if self._blocks is not None and geometry == self._geometry:
             return
         if self._blocks is not None:
             self._blocks.close()
         self._geometry = geometry
         self._blocks = BlockCache(self._connect, geometry, layout.segments(), layout.size,
-                                  layout.stride, self._pages, self._timeout_ms, self._prefetch_ms)
+                                  layout.stride, self._pages, self._timeout_ms, self._prefetch_ms,
+                                  lambda: self._weights.names())
         with contextlib.suppress(Error):
             self._blocks.open()     # if the daemon is away, ask() asks it again
 

@@ -31,7 +31,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 import threading
 from collections import Counter
 from queue import Empty, Queue
@@ -47,7 +46,7 @@ from .adapters.sglang_core import Layout, Pool, Store, geometry_of
 from .adapters.sglang_pools import device_layout, host_layout, places
 from .adapters.vllm_adapters import commit_of, is_local
 from .adapters.vllm_layout import at_revision, revision_of
-from .adapters.weights import Weights
+from .adapters.weights import Weights, began, space_of
 
 try:
     from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (DevicePoolEntry, DevicePoolGroup,
@@ -81,7 +80,7 @@ class _Cache:
         self.refused = ""
         self._said: set = set()
         self.store = Store(_nobody, 1, 0)
-        self._adapters = ""
+        self._adapters, self._weights = "", Weights()
 
     def open(self, config: HiCacheStorageConfig, options: Dict[str, Any], name: str) -> None:
         """Takes the options and makes the store. It refuses options that are wrong, and raises for another config."""
@@ -100,7 +99,7 @@ class _Cache:
         self._revision = "" if options.get("model") else revision_of(_hf_config(self._settings),
                                                                      getattr(self._settings, "revision", None))
         self.store = Store(lambda: Client(options.get("socket"), name=f"sglang {name}", timeout_ms=timeout_ms),
-                           timeout_ms, prefetch_ms, lambda text: logger.info("kvtier: %s", text))
+                           timeout_ms, prefetch_ms, self._say, lambda: self._weights.names())
         self.writes = getattr(config, "is_storage_writer", not config.is_mla_model or config.tp_rank == 0)
         if not self._model:
             self.refuse("the model has no name: option model gives it one")
@@ -108,21 +107,27 @@ class _Cache:
             self.refuse("pages that are split over ranks of a decode context, or by tp_lcm_size")
         else:
             self._adapters = self._weights_of_adapters()
+            if not options.get("model"):    # else its user says which weights these are
+                local = sorted(path for path in _adapter_paths(self._settings) if is_local(path))
+                self._weights = Weights(self._model, *local, say=self._say, since=began())
+                self._weights.names()       # it begins to read
 
     def _weights_of_adapters(self) -> str:
-        """A text that names the weights of the adapters that the engine began with, as SGLang names a page by their
+        """A text that names the weights of a hub's adapters that the engine began with, as SGLang names a page by their
         names and paths alone. It refuses an adapter whose weights are not known."""
-        own, weights = bool(self.options.get("model")), set()
+        weights = set()
         for path in _adapter_paths(self._settings):
             if is_local(path):
-                if not own:         # else the user's `model` says which weights these are
-                    weights.add(f"{path}={Weights(path).first}")
                 continue
             commit = commit_of(path, math.inf)      # they were loaded before there was a cache
             if not commit:
                 self.refuse(f"adapter {path}: the commit that SGLang has loaded is not known")
             weights.add(f"{path}={commit}")
         return ",".join(sorted(weights))
+
+    @staticmethod
+    def _say(text: str) -> None:
+        logger.info("kvtier: %s", text)
 
     def refuse(self, why: str) -> None:
         """Stops serving. The first reason is logged, and counted as `refused`."""
@@ -160,15 +165,16 @@ class _Cache:
             self.refuse(f"pool {name} has values of 8 bits: option extras must say of which type")
             return
         sharded = not c.is_mla_model or name == str(PoolName.MAMBA) or layout.dim_v > 0
-        extras = {"files": "" if self.options.get("model") else Weights(self._model).first,
-                  "pool": "" if name == KV else name,
+        extras = {"pool": "" if name == KV else name,
                   "pp": f"{c.pp_rank}/{c.pp_size}" if c.pp_size > 1 else "",
                   "cp": f"{c.attn_cp_rank}/{c.attn_cp_size}" if c.attn_cp_size > 1 else "",
                   "adapters": self._adapters,
                   "engine": ",".join(settings) if any(settings) else "",
                   "format": getattr(pool, "storage_format_tag", None),
                   "own": self.options.get("extras", "")}
-        self.store.add(name, Pool(layout, geometry_of(layout, at_revision(self._model, self._revision), extras,
+        kind = getattr(_hf_config(self._settings), "model_type", None)
+        model = "" if self.options.get("model") else space_of(self._model, kind)
+        self.store.add(name, Pool(layout, geometry_of(layout, model or at_revision(self._model, self._revision), extras,
                                                       pool.page_size,
                                                       c.tp_rank if sharded else 0, c.tp_size if sharded else 1,
                                                       self._codec)))

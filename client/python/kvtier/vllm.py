@@ -130,8 +130,8 @@ class KvtierConnector(*_BASES):
             self._refuse(str(error))
         self._weights: Optional[Weights] = None     # of a local directory, which are in the keys
         if role == KVConnectorRole.SCHEDULER and not self._refused and not self._options.get("model"):
-            self._weights = Weights(vllm_config.model_config.model, lambda text: logger.info("kvtier: %s", text),
-                                    began())
+            self._weights = Weights(vllm_config.model_config.model, since=began(),
+                                    say=lambda text: logger.info("kvtier: %s", text))
             self._weights.names()       # it begins to read
 
     def _look_at_options(self) -> None:
@@ -322,7 +322,8 @@ class KvtierConnector(*_BASES):
         own, asked = self._options.get("model"), getattr(model, "revision", None)
         revision = revision_of(getattr(model, "hf_config", None), asked)
         name = (str(own) if own else        # a user says which weights
-                space_of(model.model, getattr(model, "hf_config", None)) or at_revision(str(model.model), revision))
+                space_of(model.model, getattr(getattr(model, "hf_config", None), "model_type", None)) or
+                at_revision(str(model.model), revision))
         extras = {"revision": asked if own else "",
                   "quantization": getattr(model, "quantization", None),
                   "overrides": overrides_of(getattr(model, "hf_overrides", None)),

@@ -19,18 +19,14 @@ from __future__ import annotations
 
 import array
 import ctypes as C
-import glob
 import hashlib
-import json
-import os
-import re
 import struct
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import Codec, Dtype, Geometry, Kind, Segment
 from ..block_cache import LayoutError
 
-__all__ = ["COLUMN_HEAD", "Functions", "Layout", "Plane", "files_said", "weights"]
+__all__ = ["COLUMN_HEAD", "Functions", "Layout", "Plane"]
 
 CELL = struct.Struct("<iII")
 SHORT_CELL = struct.Struct("<iI")
@@ -44,28 +40,11 @@ _PAGE_ALIGN = 4096
 _ROW_MAX = 1 << 24
 _DIM_MAX = 4096
 _FAMILY = "gguf/llama.cpp"
-_SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 def _not_served(n_bytes: int) -> LayoutError:
     return LayoutError(f"the KV, {n_bytes} bytes, is not one K and at most one V of each layer: "
                        "sliding windows and state-space layers are not served")
-
-
-def files_said(path: Optional[str]) -> List[Any]:
-    """The name, size and time of a file of weights, or of all its parts if it is split. A link stands for the file that
-    it leads to."""
-    if not path:
-        return []
-    split = _SPLIT.search(path)
-    parts = [path] if split is None else glob.glob(f"{glob.escape(path[:split.start()])}-*-of-{split[1]}.gguf")
-    said = [(os.path.basename(os.path.realpath(part)), os.stat(part)) for part in sorted(parts)]
-    return [(name, s.st_size, s.st_mtime_ns) for name, s in said]
-
-
-def weights(path: str) -> str:
-    """A name for the weights in a file. Other weights have another name."""
-    return f"{os.path.basename(path)}@{hashlib.sha256(json.dumps(files_said(path)).encode()).hexdigest()[:32]}"
 
 
 class Functions:

@@ -207,14 +207,17 @@ class _Open:
 class Store:
     """connect: gives a client whose timeout is timeout_ms. If the daemon stands still, a call takes about twice that at
     most (a load to a GPU: until the daemon continues or ends). While the daemon is known to be away, a call hardly
-    waits. say: told in a line when the daemon is reached, and when it is not.
+    waits. say: told in a line when the daemon is reached, and when it is not. names: of the weights, as Weights.names()
+    gives them: pages are kept under the first name, and looked for under all.
 
     The calls of a store name pages by strings, in the order of a prompt. prefix: the names before these from the
     prompt's first page on, if they are known."""
 
     def __init__(self, connect: Callable[[], Client], timeout_ms: int, prefetch_ms: int = 1000,
-                 say: Callable[[str], None] = lambda text: None) -> None:
+                 say: Callable[[str], None] = lambda text: None,
+                 names: Callable[[], Sequence[str]] = lambda: ("",)) -> None:
         self._connect, self._timeout_ms, self._prefetch_ms, self._say = connect, timeout_ms, prefetch_ms, say
+        self._names = names
         self._pools: Dict[str, Pool] = {}
         self._mine = threading.local()
         self._lock = threading.Lock()       # guards the three below
@@ -250,6 +253,8 @@ class Store:
                 with contextlib.suppress(Error):
                     got.ahead.ask(got.client, space, chain, self._prefetch_ms)
                 n = space.lookup(keys).blocks
+            for weights in self._names()[1:] if n < len(pages) else ():
+                n = max(n, space.lookup(Keys.of(self._keys(got, name, pages, weights))).blocks)
             self.count(hit=n)
             return n
 
@@ -259,21 +264,30 @@ class Store:
         """Whether each page can be loaded, for pools whose pages do not form a chain."""
         def look() -> List[bool]:
             got, space = self._space(name, False)
-            keys = self._keys(got, name, pages)
-            return [space.lookup(Keys.of(keys[at:at + 32])).blocks == 1 for at in range(0, len(keys), 32)]
+            every = [self._keys(got, name, pages, weights) for weights in self._names()]
+            return [any(space.lookup(Keys.of(keys[at:at + 32])).blocks for keys in every)
+                    for at in range(0, 32 * len(pages), 32)]
 
         return self._asked(look, [False] * len(pages))
 
     def get(self, name: str, pages: Sequence[str], places: Sequence[int], prefix: Sequence[str] = (),
             stream: Any = None) -> List[bool]:
         """Loads pages to their places. If a page is False, its place may hold a part of it."""
-        def load(at: int, end: int) -> List[bool]:
+        def load_by(weights: str, at: int, end: int) -> List[bool]:
             got, space = self._space(name, True)
-            keys = self._keys(got, name, pages[at:end])
-            parent = self._keys(got, name, [pages[at - 1]] if at else prefix[-1:]) or None
+            keys = self._keys(got, name, pages[at:end], weights)
+            parent = self._keys(got, name, [pages[at - 1]] if at else prefix[-1:], weights) or None
             how = {} if stream is None else {"stream": stream}
             op = space.load(Keys.of(keys, parent), places[at:end], timeout_ms=self._timeout_ms, **how)
             return [status >= 0 for status in self._wait(got, [op], self._pools[name])[0].blocks]
+
+        def load(at: int, end: int) -> List[bool]:
+            good = load_by(self._names()[0], at, end)
+            for weights in self._names()[1:]:
+                missing = good.index(False) if False in good else len(good)
+                if missing < len(good) and not any(good[missing:]):     # no page that came is written again
+                    good[missing:] = load_by(weights, at + missing, end)
+            return good
 
         good = self._in_parts(load, len(pages))
         self.count(loaded=sum(good), missed=len(good) - sum(good))
@@ -368,9 +382,9 @@ class Store:
                 self._say("kvtierd is reached")
         return got, got.spaces[name, memory]
 
-    def _keys(self, got: _Open, name: str, pages: Sequence[str]) -> bytes:
-        """The keys of these pages, one after the other."""
-        root = hashlib.sha256(got.roots[name])
+    def _keys(self, got: _Open, name: str, pages: Sequence[str], weights: Optional[str] = None) -> bytes:
+        """The keys of these pages, one after the other. weights: their name; the best one if it is None."""
+        root = hashlib.sha256(got.roots[name] + (self._names()[0] if weights is None else weights).encode())
         ret = []
         for page in pages:
             key = root.copy()

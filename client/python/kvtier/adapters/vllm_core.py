@@ -25,11 +25,11 @@ import functools
 import hashlib
 import json
 import os
-import struct
 import time
 from typing import Any, Callable, Container, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import MAX_BLOCKS, Client, Error, Hit, Keys, Op, Result, Space, Tier, lent
+from ..block_cache import as_tokens
 from .vllm_hints import Hint, Hints, UnderWay
 
 __all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
@@ -325,15 +325,9 @@ class Scheduler:
             have = len(own) // 32
             if have < blocks:
                 # what the root is made of comes first, as tokens, so that other tenants and spaces have other keys
-                before = own[-32:] or (r.root and bytes(space.keys(_as_tokens(r.root, bt)))[-32:])
+                before = own[-32:] or (r.root and bytes(space.keys(as_tokens(r.root, bt)))[-32:])
                 r.keys[where] = own + bytes(space.keys(r.tokens()[have * bt:blocks * bt], before or None))
         return bool(spaces)
-
-
-def _as_tokens(digest: bytes, block_tokens: int) -> List[int]:
-    """The digest as tokens that fill whole blocks."""
-    words = struct.unpack(f"<{len(digest) // 4}I", digest)
-    return [*words, *[0] * (-len(words) % block_tokens)]
 
 
 # --- the worker ---

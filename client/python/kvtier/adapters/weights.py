@@ -67,11 +67,11 @@ def _identity(stat: os.stat_result) -> List[int]:
     return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
-def said(path: Any) -> List[Any]:
-    """What the system says of these files, without reading them: [name, identity] of each. []: there are none, or one
-    is gone."""
+def said(*paths: Any) -> List[Any]:
+    """What the system says of all these files, without reading them: [name, identity] of each. []: there are none, or
+    one is gone."""
     try:
-        return [[name, _identity(os.stat(at))] for name, at in files(path)]
+        return [[f"{i}/{name}", _identity(os.stat(at))] for i, path in enumerate(paths) for name, at in files(path)]
     except OSError:
         return []
 
@@ -94,11 +94,11 @@ def label(path: Any) -> str:
     return _digest(parts)[:16] if parts else ""
 
 
-def space_of(path: Any, config: Any) -> str:
+def space_of(path: Any, kind: Any) -> str:
     """What spaces of local weights are named by: the kind of the model and its label, which is equal for equal weights
-    and known at once. Keys have the weights' own name. "": there are no files. config: transformers' one, or None."""
+    and known at once. Keys have the weights' own name. "": there are no files. kind: None: it is not known."""
     found = label(path)
-    return f"{getattr(config, 'model_type', None) or 'local'}@files-{found}" if found else ""
+    return f"{kind or 'local'}@files-{found}" if found else ""
 
 
 def began() -> float:
@@ -109,18 +109,19 @@ def began() -> float:
 
 
 class Weights:
-    """The names of the weights in a directory or a file, as it is now. say: told in a line when their content is known,
-    or why it is not. since: no weights were loaded before. A file that has changed after it may have been loaded before
-    the change or after it, so its weights have a name that nobody else has."""
+    """The names of the weights in directories or files, as they are now, in this order. say: told in a line when their
+    content is known, or why it is not. since: no weights were loaded before. A file that has changed after it may have
+    been loaded before the change or after it, so its weights have a name that nobody else has."""
 
-    def __init__(self, path: Any, say: Callable[[str], None] = lambda text: None,
+    def __init__(self, *paths: Any, say: Callable[[str], None] = lambda text: None,
                  since: Optional[float] = None) -> None:
-        self._path, self._say, self._said = path, say, said(path)
+        self._paths, self._said = paths, said(*paths)
+        self._say = lambda text: say(f"weights in {', '.join(str(path) for path in paths if path)}: {text}")
         self.first = f"files:{_digest(self._said)}" if self._said else ""
         self._asked = not self._said        # whether the content is, or need not be, looked for
         if self._said and since is not None and max(identity[4] for _, identity in self._said) > since * 1e9:
             self.first, self._asked = f"once:{os.urandom(16).hex()}", True
-            say(f"{path}: a file has changed since this process began, so its blocks are this process's alone")
+            self._say("a file has changed since this process began, so its blocks are this process's alone")
         self._names = [self.first]
 
     def names(self) -> List[str]:
@@ -133,7 +134,7 @@ class Weights:
 
     def same(self) -> bool:
         """Whether the files are those of the beginning."""
-        return said(self._path) == self._said
+        return said(*self._paths) == self._said
 
     def _learn(self) -> None:
         try:
@@ -144,17 +145,18 @@ class Weights:
             if not self.same() or any(digest is None for _, digest in found):
                 raise OSError("a file has changed")
         except (OSError, ValueError) as error:
-            self._say(f"{self._path}: its weights keep the name of these files, as their content was not read: {error}")
+            self._say(f"they keep the name of these files, as their content was not read: {error}")
             return
         content = _digest(found)
         self._names = [f"content:{content}", self.first]
-        self._say(f"{self._path}: its weights are named by their content, {content[:16]}")
+        self._say(f"they are named by their content, {content[:16]}")
 
     def _read(self) -> Dict[str, str]:
         """Has the reader read the files. ValueError, OSError: it could not."""
         command = [sys.executable or "python3", "-I", "-S", os.path.abspath(__file__), str(os.getpid())]
-        reader = subprocess.run([*command, *[at for _, at in files(self._path)]], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        every = [at for path in self._paths for _, at in files(path)]
+        reader = subprocess.run([*command, *every], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, check=False)
         if reader.returncode:
             raise OSError(reader.stderr.decode(errors="replace").strip().rpartition("\n")[2] or "its reader has ended")
         return json.loads(reader.stdout)
