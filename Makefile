@@ -4,6 +4,7 @@
 #? make test        installs what is missing, builds, runs every test once
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
 #? make test-all    make lint, every test under the sanitizers, everything compiled by clang
+#? make test-containers  compose.yaml as it is written, by podman, with engines that store and load
 #? make test-kubernetes  the manifests of systemd/kubernetes, and their commands as their users
 #? make test-upgrade  builds the release before: its library at this kvtierd, and the reverse
 #? make test-service  boots a systemd (nspawn): install, engines of other users, restarts, crashes
@@ -147,8 +148,8 @@ wheel: deps
 test-packages: wheel deb
 	@tests/test-wheel.sh $(BUILD) && tests/test-debs.sh $(BUILD)
 test-service: all
-test-all test-dashboard test-engines test-service test-upgrade test-kubernetes \
-soak check-gpu gpu-bundle fuzz lint deps wheel deb:
+test-all test-dashboard test-engines test-service test-upgrade test-containers \
+test-kubernetes soak check-gpu gpu-bundle fuzz lint deps wheel deb:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
@@ -156,6 +157,6 @@ clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all test-dashboard test-engines \
-	test-packages test-service test-upgrade test-kubernetes check-gpu gpu-bundle fuzz lint \
-	deps wheel deb install uninstall clean FORCE
+	test-packages test-service test-upgrade test-containers test-kubernetes check-gpu \
+	gpu-bundle fuzz lint deps wheel deb install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

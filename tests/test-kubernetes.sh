@@ -9,8 +9,8 @@ dir=systemd/kubernetes venv=$build/kubernetes
 fail() { echo "$1"; exit 1; }
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --disable-pip-version-check --quiet kubernetes-validate==1.37.0
-cp $dir/engine.yaml $dir/base/daemonset.yaml $dir/base/namespace.yaml "$venv"
-manifests="$venv/engine.yaml $venv/daemonset.yaml $venv/namespace.yaml"
+cp $dir/engine.yaml $dir/vllm.yaml $dir/base/daemonset.yaml $dir/base/namespace.yaml "$venv"
+manifests="$venv/engine.yaml $venv/vllm.yaml $venv/daemonset.yaml $venv/namespace.yaml"
 if command -v kubectl >/dev/null; then
 	for variant in base gpu; do
 		kubectl kustomize $dir/$variant >"$venv/$variant.yaml"
