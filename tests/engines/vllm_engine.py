@@ -148,6 +148,12 @@ def main() -> None:
     def answer(question: dict) -> dict:
         if question.get("reset"):
             return {"reset": llm.reset_prefix_cache(reset_connector=True)}
+        if question.get("sleeps"):
+            llm.sleep(1)
+            return {"awake": llm.wake_up()}
+        if question.get("weights"):
+            llm.collective_rpc("reload_weights", kwargs={"weights_path": question["weights"]})
+            return {}
         if question.get("knows"):
             return known()
         if question.get("timed"):

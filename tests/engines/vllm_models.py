@@ -14,10 +14,10 @@ def _save(model, to: Path) -> None:
     model.save_pretrained(to)
 
 
-def llama(to: Path) -> None:
+def llama(to: Path, seed: int = 7) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     _save(LlamaForCausalLM(LlamaConfig(**_SMALL, num_key_value_heads=4)), to)
 
 

@@ -224,7 +224,7 @@ class Vllm(Trouble, Waits):
         self.until(lambda: heard("BlockStored", 18))
         kind = "full_attention" if self.knows["kinds"] else None
         self.assertIn(["BlockStored", 1, "CPU", 32, kind], said)
-        engine.ask(reset=True)      # vLLM says no: the last request's blocks are freed with its next step
+        self.assertTrue(engine.ask(reset=True)["reset"])
         before = self.loaded()
         self.until(lambda: heard("BlockRemoved", 18))
         self.assertIn(["BlockRemoved", 1, "CPU", 0, None], said)
@@ -267,6 +267,34 @@ class Vllm(Trouble, Waits):
                     self.assertGreaterEqual(counted("missed" if op == "load" else "unsaved")[0] - failed, 600 // 32)
                 after()
         self.loads(engine, 6)
+
+    def test_resets_sleep_and_new_weights_as_without_kvtier(self):
+        """As a trainer does it: right after an answer, when no step of the engine follows its saves."""
+        other = self.work / "other-weights"
+        vllm_models.llama(other, seed=8)
+        ask = {"seeds": [16, 17], "tokens": 600}
+
+        def said(engine: Engine) -> list:
+            ret = []
+            for what in ({}, {"reset": True}, {"sleeps": True}, {"weights": str(other)}, {"reset": True}, {}):
+                answer = engine.ask(**ask)
+                ret += [answer["tokens"], answer["cached"], engine.ask(**what) if what else {}]
+            return ret
+
+        own = {"llm": {"enable_prefix_caching": True}}
+        plain = Engine(ENGINE, str(self.model), "", json.dumps(own))
+        self.addCleanup(plain.kill)
+        wanted = said(plain)
+        plain.kill()
+        self.assertEqual([wanted[i] for i in (2, 5, 8, 14)], [{}, {"reset": True}, {"awake": True}, {"reset": True}])
+        self.assertEqual([wanted[i] for i in (1, 4, 7, 10, 13, 16)], [[0, 0], [576, 576], [0, 0], [0, 0], [576, 576],
+                                                                      [0, 0]])
+        self.assertNotEqual(wanted[0], wanted[15])
+        for processes in "01":
+            engine = self.engine({**own, "extra": {"extras": f"reset {processes}"}},
+                                 VLLM_ENABLE_V1_MULTIPROCESSING=processes)
+            self.assertEqual(said(engine), wanted)
+            engine.kill()
 
     def test_an_engine_that_starts_first_finds_the_daemon_later(self):
         self.daemon.kill()

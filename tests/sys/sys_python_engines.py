@@ -16,6 +16,7 @@ import struct
 import tempfile
 import time
 import unittest
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -24,6 +25,7 @@ from kvtier import Client, Codec, Dtype, Error, Kind, SharedMemory, Tier
 from kvtier.block_cache import BlockCache, named
 from kvtier.adapters.transformers_calls import why_not
 from kvtier.adapters.transformers_model import Layout
+from kvtier.adapters import vllm_core
 from kvtier.adapters.vllm_core import Scheduler, Worker, is_named, root_of
 from kvtier.adapters.vllm_events import Events
 from kvtier.adapters.vllm_layout import (LayoutError, Tensor, geometry_of, layout_of, overrides_of,
@@ -166,10 +168,11 @@ class OfTransformers(unittest.TestCase):
 class PagedEngine:
     """As vLLM drives its connector: a scheduler, and a worker of each rank with a paged cache, K and V apart, of each
     group. window: of all groups but the first one, in blocks; 0: none. shared: the cache lies in memory that the daemon
-    maps, else it is private."""
+    maps, else it is private. patient: its start waits for the daemon."""
     BLOCKS, TOKENS, VALUES = 80, 8, 128
 
-    def __init__(self, daemon, groups: int = 1, ranks: int = 1, window: int = 0, shared: bool = False) -> None:
+    def __init__(self, daemon, groups: int = 1, ranks: int = 1, window: int = 0, shared: bool = False,
+                 timeout_s: int = 1, patient: bool = True) -> None:
         size = 2 * self.BLOCKS * self.VALUES * 2
         self.groups, self.ranks, self.window = groups, ranks, window
         # a block number belongs to one group at a time, so groups may lie over each other
@@ -177,7 +180,7 @@ class PagedEngine:
         shared_memory = [SharedMemory(size) for _ in range(2)] if shared else []
         if shared:
             self.memory = [[(C.c_char * size).from_address(memory.address) for memory in shared_memory]]
-        self.clients, self.planned = [], []
+        self.planned = []
         layouts = []
         for memory in self.memory:
             tensors = [Tensor(f"layer.{i}", "float16", (2, self.BLOCKS, self.VALUES), (self.BLOCKS * self.VALUES,
@@ -188,8 +191,7 @@ class PagedEngine:
                        for group in range(groups)] for rank, layout in enumerate(layouts)]
 
         def client():
-            self.clients.append(Client(daemon.socket, timeout_ms=2000))
-            return self.clients[-1]
+            return Client(daemon.socket, timeout_ms=1000 * timeout_s)
 
         def worker(rank: int):
             own, layout = client(), layouts[rank]
@@ -198,20 +200,23 @@ class PagedEngine:
 
         def scheduler():
             own = client()
-            return [[own.open_space(g) for g in rank] for rank in geometries]
+            return own, [[own.open_space(g) for g in rank] for rank in geometries]
 
-        self.scheduler = Scheduler(self.TOKENS, scheduler, groups=groups,
-                                   planned=lambda *what: self.planned.append(what))
-        take_back = (lambda: [memory.take_back() for memory in shared_memory]) if shared else None
-        self.workers = [Worker(lambda rank=rank: worker(rank), 2, rank=rank, whole=groups > 1, take_back=take_back)
-                        for rank in range(ranks)]
         self.free, self.number = list(range(1, self.BLOCKS)), 0
+        self.held, self.wanted = Counter(), set()       # pages that kvtier holds, and those of them that are free else
+        self.scheduler = Scheduler(self.TOKENS, scheduler, self.held.update, self._free_held, groups=groups,
+                                   workers=ranks, planned=lambda *what: self.planned.append(what), timeout_s=timeout_s)
+        take_back = (lambda: [memory.take_back() for memory in shared_memory]) if shared else None
+        self.workers = [Worker(lambda rank=rank: worker(rank), timeout_s, rank=rank, whole=groups > 1,
+                               take_back=take_back) for rank in range(ranks)]
+        end = time.monotonic() + PATIENT_S
+        for line in (self.scheduler._line, *(worker._line for worker in self.workers)):
+            while patient and not line.get() and not line.why and time.monotonic() < end:
+                time.sleep(0.001)
 
     def close(self) -> None:
-        for worker in self.workers:
-            worker.wait()
-        for client in self.clients:
-            client.close()
+        for part in (*self.workers, self.scheduler):
+            part.close()
 
     def computed(self, tokens, block: int, group: int, rank: int) -> list:
         """The bytes of a block in each run of values: they depend on all tokens before its end."""
@@ -244,12 +249,27 @@ class PagedEngine:
         return ret
 
     def _give_back(self, pages) -> None:
-        """They are others' now."""
+        """They are others' now, but for those that kvtier holds."""
         for page in (page for own in pages for page in own if page):
+            if self.held[page]:
+                self.wanted.add(page)
+                continue
             for rank in range(self.ranks):
                 for m, where in self._runs(page, rank):
                     m[where] = bytes(self.VALUES * 2)
             self.free.append(page)
+
+    def _free_held(self, pages) -> None:
+        self.held.subtract(pages)
+        again = {page for page in self.wanted if not self.held[page]}
+        self.wanted -= again
+        self._give_back([again])
+
+    def hear(self) -> None:
+        """What the engine does after each step."""
+        for worker in self.workers:
+            worker.poll()
+            self.scheduler.over(Counter(worker.over()))
 
     def answer(self, tokens, root=None, hints=()) -> int:
         """One request from its arrival until its blocks are free again. How many blocks were loaded."""
@@ -276,16 +296,9 @@ class PagedEngine:
         self.scheduler.step(name, loaded * self.TOKENS, len(tokens) - loaded * self.TOKENS, pages, True, saves)
         for worker in self.workers:
             worker.save(saves)
-            assert self.groups == 1 or not worker._running, "a save reads blocks that the engine takes back"
-        if self.groups > 1:         # the engine may take blocks in front of a window back right away
-            self._give_back(pages[1:])
-            pages = pages[:1]
-        if self.scheduler.finished(name):
-            for worker in self.workers:
-                ended = {name}
-                self._until(lambda: name in worker.finished(ended)[0] or ended.clear())
-            self.scheduler.saved({name})
+        self.scheduler.finished(name)
         self._give_back(pages)
+        self._until(lambda: self.hear() or not self.scheduler.busy)
         return loaded
 
     def _load(self, name: str, pages, loaded: int) -> int:
@@ -293,7 +306,7 @@ class PagedEngine:
         for worker in self.workers:
             worker.load(loads)
         for worker in self.workers:
-            self._until(lambda: name in worker.finished(set())[1])
+            self._until(lambda: name in worker.received())
             failed |= worker.failed_blocks()
             requests |= worker.failed_requests({name})
         self.scheduler.loaded({name}, failed, requests)
@@ -309,6 +322,12 @@ class PagedEngine:
 
 class OfVllm(World):
     tokens = list(range(83))        # ten full blocks
+
+    def setUp(self) -> None:
+        super().setUp()
+        often = mock.patch.object(vllm_core, "AGAIN_S", 0.2)
+        often.start()
+        self.addCleanup(often.stop)
 
     def engine(self, **how) -> PagedEngine:
         engine = PagedEngine(self.daemon, **how)
@@ -427,7 +446,7 @@ class OfVllm(World):
             self.assertEqual(engine.scheduler.matched("r", 0, 82), 80)
             engine.scheduler.allocated("r", [range(1, 12)], 80)
             worker.load(engine.scheduler.take_loads())
-            sent, received = worker.finished(set())
+            received = worker.received()
             engine.scheduler.loaded(received, worker.failed_blocks(), ())
         self.assertEqual((received, engine.scheduler.matched("r", 0, 82)), ({"r"}, 0))
 
@@ -438,16 +457,79 @@ class OfVllm(World):
         engine.scheduler.step("r", 40, 43, [range(1, 12)], True, saves)     # the engine had five of them
         self.assertEqual([t.pages for t in saves], [[10]])      # the last one: so the chain is in use
 
-    def test_a_preempted_request_leaves_nothing_to_wait_for(self):
-        engine, saves = self.engine(), []
-        worker = engine.workers[0]
+    def test_blocks_are_held_until_every_worker_has_read_them(self):
+        engine, saves = self.engine(ranks=2), []
         engine.scheduler.add("r", lambda: self.tokens, None)
         engine.scheduler.step("r", 0, 83, [range(1, 12)], True, saves)
-        worker.save(saves)
         engine.scheduler.preempted({"r"})
-        worker.preempted({"r"})
-        self.assertEqual((worker.counts["saved_blocks"], engine.scheduler.finished("r")), (10, False))
-        self.assertEqual(worker.finished({"r"}), (set(), set()))
+        engine.scheduler.finished("r")
+        for worker in engine.workers:
+            self.assertEqual((sum(engine.held.values()), engine.scheduler.busy), (10, True))
+            worker.save(saves)
+            worker.end()
+            engine.scheduler.over(Counter(worker.over()))
+        self.assertEqual((sum(engine.held.values()), engine.scheduler.busy), (0, False))
+
+    def test_pages_of_a_daemon_that_stands_still_are_held_and_their_request_is_computed(self):
+        engine = self.engine(shared=True)
+        engine.answer(self.tokens)
+        engine.scheduler.add("r", lambda: self.tokens, None)
+        engine.scheduler.allocated("r", [range(1, 12)], engine.scheduler.matched("r", 0, 82))
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        worker = engine.workers[0]
+        worker.load(engine.scheduler.take_loads())
+        still = list(worker._running)       # as if the daemon had just begun it
+        with mock.patch.object(vllm_core, "lent", lambda: [SimpleNamespace(op=op) for op in still]), \
+                mock.patch.object(vllm_core, "LENT_LOOK_S", 0):
+            engine._until(lambda: "r" in worker.received())
+            self.assertEqual((worker.failed_requests({"r"}), worker.failed_blocks()), ({"r"}, set()))
+            engine.hear()
+            self.assertEqual(sum(engine.held.values()), 10)
+            engine.scheduler._busy_until = 0.0
+            self.assertFalse(engine.scheduler.busy)         # no step makes a daemon go on
+            still.clear()
+            engine.hear()
+            self.assertEqual(sum(engine.held.values()), 0)
+        self.daemon.process.send_signal(signal.SIGCONT)
+
+    def test_lent_pages_come_back_when_an_engine_is_reset(self):
+        engine, saves = self.engine(shared=True), []
+        engine.answer(self.tokens)
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        engine.scheduler.add("r", lambda: [9] * 83, None)
+        engine.scheduler.step("r", 0, 83, [range(1, 12)], True, saves)
+        worker = engine.workers[0]
+        worker.save(saves)
+        still = list(worker._running)
+        with mock.patch.object(vllm_core, "lent", lambda: [SimpleNamespace(op=op) for op in still]), \
+                mock.patch.object(worker, "_take_back", side_effect=still.clear) as take_back:
+            worker.end()
+            engine.hear()
+        self.assertEqual((sum(engine.held.values()), take_back.call_count), (0, 1))
+        self.daemon.process.send_signal(signal.SIGCONT)
+
+    def test_no_call_waits_for_a_daemon_that_stands_still(self):
+        """A call that did would wait for an hour."""
+        engine, saves = self.engine(shared=True, timeout_s=3600), []
+        engine.answer(self.tokens)
+        for name in ("before", "while"):
+            engine.scheduler.add(name, lambda: self.tokens, None)
+            self.assertEqual(engine.scheduler.matched(name, 0, 82), 80)
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        worker = engine.workers[0]
+        engine.scheduler.allocated("while", [range(1, 12)], 80)
+        worker.load(engine.scheduler.take_loads())
+        engine.scheduler.step("before", 0, 83, [range(12, 23)], True, saves)
+        worker.save(saves)
+        worker._running = {op: running._replace(until=0.0) for op, running in worker._running.items()}
+        self.assertEqual((worker.received(), worker._running), ({"while"}, {}))     # given up
+        worker._line._again = 0.0
+        self.assertIsNone(worker._line.get())               # a thread connects
+        other = self.engine(shared=True, timeout_s=3600, patient=False)
+        self.assertEqual(other.answer(self.tokens), 0)
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.until_loaded(other, 10)
+        self.until(lambda: worker._line.get())
 
     def test_after_a_reset_nothing_from_before_is_used(self):
         engine = self.engine()

@@ -98,7 +98,7 @@ class Adapters(Vllm):
                 engine.put(self.tokens, block, 0, pages[0][block])
 
         engine.step(new=[(request, 0, 83, tuple(pages))], forward=forward)
-        self.assertTrue(engine.finish(request, pages))
+        engine.finish(request, pages)
         self.assertEqual((self.counts(engine)["unsaved_blocks"], self.ops()), (10, (0, 0)))
 
     def test_a_directory_is_known_by_its_files(self):

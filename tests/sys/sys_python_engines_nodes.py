@@ -57,7 +57,7 @@ class Nodes(Waits):
         options = {"socket": str(daemon.socket), "codec": "raw", "timeout_ms": 2000, "model": "tiny", **extra}
         engine = Engine(adapter.KvtierConnector, options)
         self.addCleanup(engine.close)
-        return engine
+        return engine.connected()
 
     def warm(self) -> None:
         """Another node has stored the prompt, and Redis has it."""

@@ -38,7 +38,7 @@ class Vllm(World):
         options.update(extra)
         engine = self.kind(adapter.KvtierConnector, options, **how)
         self.addCleanup(engine.close)
-        return engine
+        return engine.connected()
 
     def warm(self, **how) -> Engine:
         """Another engine has stored the prompt."""
@@ -190,7 +190,7 @@ class Served(Vllm):
         other = self.warm(groups=2, spec=SlidingWindowSpec)
         self.assertEqual(other.answer(self.tokens), 10)
 
-    def test_a_preempted_request_was_read_before_its_blocks_are_others(self):
+    def test_blocks_of_a_preempted_request_are_read_before_they_are_others(self):
         engine = self.engine()
         request, pages = engine.request(self.tokens), [engine.take(11)]
         engine.scheduler.get_num_new_matched_tokens(request, 0)
@@ -199,20 +199,14 @@ class Served(Vllm):
             for block in range(10):
                 engine.put(self.tokens, block, 0, pages[0][block])
 
-        engine.step(new=[(request, 0, 83, tuple(pages))], forward=forward)
-        seen = []
-        preempted = engine.worker.handle_preemptions
-
-        def handle(meta) -> None:
-            preempted(meta)
-            seen.append(self.counts(engine)["saved_blocks"])
+        with mock.patch.object(engine.worker._worker, "poll", lambda: None):
+            engine.step(new=[(request, 0, 83, tuple(pages))], forward=forward)
             engine.give_back(pages)
-
-        with mock.patch.object(engine.worker, "handle_preemptions", handle):
-            got, _ = engine.step(preempted={request.request_id})
-        self.assertEqual((seen, got.finished_sending), ([10], set()))
+            engine.step(preempted={request.request_id})
+            self.assertEqual(engine.pool.free[-1], pages[0][-1], "a block that is not full is not held")
+            self.assertFalse(set(pages[0][:10]) & set(engine.pool.free))
         self.assertEqual(engine.scheduler.request_finished(request, []), (False, None))
-        self.assertEqual(engine.step(ended={request.request_id})[0].finished_sending, set())
+        engine.until(lambda *_: set(pages[0]) <= set(engine.pool.free))
         self.assertEqual(self.engine().answer(self.tokens), 10)     # and they are right
 
     def test_a_preempted_request_may_load_once_more(self):
@@ -223,18 +217,36 @@ class Served(Vllm):
         engine.step(preempted={request.request_id})
         self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (80, True))
 
-    def test_blocks_stay_until_they_were_read(self):
+    def test_a_reset_finds_every_block_free_though_no_step_follows_a_save(self):
+        for groups in (1, 2):
+            engine = self.engine(groups=groups, extra={"extras": str(groups)})
+            request, pages = engine.request(self.tokens), [engine.take(11) for _ in range(groups)]
+            engine.scheduler.get_num_new_matched_tokens(request, 0)
+            with mock.patch.object(engine.worker._worker, "poll", lambda: None):
+                engine.step(new=[(request, 0, 83, tuple(pages))],
+                            forward=lambda: [engine.put(self.tokens, i, group, pages[group][i])
+                                             for i in range(10) for group in range(groups)])
+                engine.finish(request, pages)
+            self.assertEqual((engine.scheduler.has_pending_push_work(), engine.pool.reset_prefix_cache()),
+                             (True, False))
+            self.assertTrue(engine.manager.reset_prefix_cache())
+            self.assertFalse(engine.scheduler.has_pending_push_work())
+            self.assertEqual(engine.answer(self.tokens), 10)
+
+    def test_workers_of_other_processes_are_not_waited_for_in_a_reset(self):
         engine = self.engine()
-        request, pages = engine.request(self.tokens), [engine.take(11)]
-        engine.scheduler.get_num_new_matched_tokens(request, 0)
-        engine.step(new=[(request, 0, 83, tuple(pages))],
-                    forward=lambda: [engine.put(self.tokens, i, 0, pages[0][i]) for i in range(10)])
-        self.assertTrue(engine.finish(request, pages))      # it returns when finished_sending named the request
-        short = engine.request([5] * 7)
-        engine.scheduler.get_num_new_matched_tokens(short, 0)
-        own = [engine.take(1)]
-        engine.step(new=[(short, 0, 7, tuple(own))])
-        self.assertFalse(engine.finish(short, own))
+        engine.transfer.engine_id = "another"
+        with mock.patch.object(engine.worker._worker, "poll", lambda: None):
+            request, pages = engine.request(self.tokens), [engine.take(11)]
+            engine.scheduler.get_num_new_matched_tokens(request, 0)
+            engine.step(new=[(request, 0, 83, tuple(pages))])
+            engine.finish(request, pages)
+            self.assertFalse(engine.manager.reset_prefix_cache())
+        engine.until(lambda *_: engine.manager.reset_prefix_cache())
+
+    def test_what_workers_say_is_added_up(self):
+        over = adapter.KvtierOver({1: 1, 2: 1}).aggregate(adapter.KvtierOver({2: 1, 3: 1}))
+        self.assertEqual(dict(over.numbers), {1: 1, 2: 2, 3: 1})
 
     def test_an_answer_is_kept_as_a_prompt_is(self):
         engine = self.engine()
@@ -268,7 +280,7 @@ class Served(Vllm):
             self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
             pages = [engine.take(11)]
             engine.step(new=[(request, 0, 83, tuple(pages))])
-            self.assertFalse(engine.finish(request, pages))
+            engine.finish(request, pages)
 
     def test_adapters_salts_and_images_have_blocks_of_their_own(self):
         engine = self.warm()

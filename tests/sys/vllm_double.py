@@ -32,6 +32,11 @@ class KVConnectorHandshakeMetadata(abc.ABC):
     pass
 
 
+class KVConnectorWorkerMetadata(abc.ABC):
+    @abc.abstractmethod
+    def aggregate(self, other): ...
+
+
 @dataclass
 class KVConnectorTransferResults:
     """A request whose load failed is in both of the last two."""
@@ -51,6 +56,9 @@ class KVConnectorBase_V1(abc.ABC):
         self._connector_metadata = None
         self._vllm_config, self._role, self._kv_cache_config = vllm_config, role, kv_cache_config
         self._kv_transfer_config = vllm_config.kv_transfer_config
+
+    def bind_kv_cache_manager(self, kv_cache_manager) -> None:
+        self.manager = kv_cache_manager
 
     def bind_connector_metadata(self, metadata) -> None:
         self._connector_metadata = metadata
@@ -159,7 +167,8 @@ def install() -> None:
     above = "vllm.distributed.kv_transfer.kv_connector.v1"
     base = dict(KVConnectorBase_V1=KVConnectorBase_V1, KVConnectorMetadata=KVConnectorMetadata,
                 KVConnectorRole=KVConnectorRole, KVConnectorHandshakeMetadata=KVConnectorHandshakeMetadata,
-                SupportsHMA=SupportsHMA, KVConnectorTransferResults=KVConnectorTransferResults)
+                KVConnectorWorkerMetadata=KVConnectorWorkerMetadata, SupportsHMA=SupportsHMA,
+                KVConnectorTransferResults=KVConnectorTransferResults)
     module("vllm.v1.metrics.cache_hit_source", CacheHitSource=CacheHitSource)
     module(f"{above}.base", **base)
     module(f"{above}.metrics", KVConnectorStats=KVConnectorStats, KVConnectorPromMetrics=KVConnectorPromMetrics)
@@ -181,6 +190,35 @@ class Extra:
     def __init__(self, extra: dict, more=()) -> None:
         self.kv_connector_extra_config = extra
         self.__dict__.update(more)
+
+
+class Pool:
+    """vLLM's BlockPool. A block is free when neither its request nor the connector uses it. emptied: told of blocks
+    that are free."""
+
+    def __init__(self, blocks: int, emptied) -> None:
+        self.blocks = [SimpleNamespace(block_id=i, ref_cnt=0) for i in range(blocks)]
+        self.free, self._emptied = list(range(1, blocks)), emptied
+
+    def take(self, n: int) -> list:
+        taken, self.free = self.free[:n], self.free[n:]
+        self.touch([self.blocks[block] for block in taken])
+        return taken
+
+    def touch(self, blocks) -> None:
+        for block in blocks:
+            block.ref_cnt += 1
+
+    def free_blocks(self, blocks) -> None:
+        for block in blocks:
+            block.ref_cnt -= 1
+            assert block.ref_cnt >= 0, f"block {block.block_id} is given back twice"
+            if not block.ref_cnt:
+                self._emptied(block.block_id)
+                self.free.append(block.block_id)
+
+    def reset_prefix_cache(self) -> bool:
+        return len(self.free) == len(self.blocks) - 1
 
 
 class Backend:
@@ -215,7 +253,10 @@ class Engine:
                  spec=FullAttentionSpec, dtype=None, handshake: bool = True, model=(), transfer=()) -> None:
         self.dtype, self.layout, self.groups = dtype or torch_double.float32, layout, groups
         self.names = [f"layer.{i}" for i in range(self.LAYERS)]
-        self.transfer = Extra(extra, transfer)
+        self.numbers, self.results = itertools.count(), []
+        self.transfer = Extra({**extra}, {"engine_id": f"engine {id(self)}", **dict(transfer)})
+        self.pool = Pool(self.BLOCKS, self._empty)
+        self.manager = SimpleNamespace(block_pool=self.pool, reset_prefix_cache=self.pool.reset_prefix_cache)
         config = SimpleNamespace(
             cache_config=SimpleNamespace(block_size=self.TOKENS, cache_dtype="auto"),
             model_config=SimpleNamespace(**{**dict(model="tiny", revision=None, quantization=None, hf_overrides=None),
@@ -231,6 +272,7 @@ class Engine:
             for i in range(groups)])
         self.scheduler = connector_class(config, KVConnectorRole.SCHEDULER, kv)
         self.worker = connector_class(config, KVConnectorRole.WORKER, kv)
+        self.scheduler.bind_kv_cache_manager(self.manager)
         self.together = layout in TOGETHER and self.worker.prefer_cross_layer_blocks
         self.tensors = self._allocate()
         if self.together:
@@ -239,8 +281,16 @@ class Engine:
             self.worker.register_kv_caches(dict(zip(self.names, self.tensors)))
         if handshake:
             self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
-        self.free, self.numbers, self.results = list(range(1, self.BLOCKS)), itertools.count(), []
         self.parameters, self.compared = None, None
+
+    def connected(self) -> "Engine":
+        """Waits until both roles have found their daemon, or not: threads connect."""
+        end = time.monotonic() + PATIENT_S
+        for part in filter(None, (self.worker._worker, self.scheduler._scheduler)):
+            while not part._line.get() and not part._line.why:
+                assert time.monotonic() < end, "a thread connects for ever"
+                time.sleep(0.001)
+        return self
 
     def _allocate(self) -> list:
         """A view of the same memory for each layer, or of all layers."""
@@ -309,16 +359,18 @@ class Engine:
         return bool(pairs and not others) or not getattr(self.transfer, "kv_checksum_fail_closed", False)
 
     def take(self, n: int) -> list:
-        pages, self.free = self.free[:n], self.free[n:]
-        return pages
+        return self.pool.take(n)
 
     def give_back(self, pages) -> None:
-        """They are other requests' now."""
-        for group, own in enumerate(pages):
-            for page in own:
-                for row in self._rows(page, group):
-                    row[:] = bytes(len(row))
-            self.free += own
+        """Their request does not need them any more."""
+        for own in pages:
+            self.pool.free_blocks([self.pool.blocks[page] for page in own])
+
+    def _empty(self, page: int) -> None:
+        """It is other requests' now."""
+        for group in range(self.groups):
+            for row in self._rows(page, group):
+                row[:] = bytes(len(row))
 
     # --- steps ---
 
@@ -345,8 +397,6 @@ class Engine:
         meta = self.scheduler.build_connector_meta(output)
         worker = self.worker
         worker.bind_connector_metadata(meta)
-        if preempted:
-            worker.handle_preemptions(meta)
         worker.start_load_kv(None)
         for name in self.names:
             worker.wait_for_layer_load(name)
@@ -355,11 +405,11 @@ class Engine:
             worker.save_kv_layer(name, tensor, None)
         worker.wait_for_save()
         got = worker.get_transfer_results(set(ended))
-        invalid = worker.get_block_ids_with_load_errors()
+        invalid, over = worker.get_block_ids_with_load_errors(), worker.build_connector_worker_meta()
         worker.clear_connector_metadata()
         self.scheduler.update_connector_output(SimpleNamespace(
             finished_sending=got.finished_sending, finished_recving=got.finished_recving, invalid_block_ids=invalid,
-            failed_recving=got.failed_recving))
+            failed_recving=got.failed_recving, kv_connector_worker_meta=over))
         return got, invalid
 
     def until(self, holds, **how) -> None:
@@ -427,24 +477,20 @@ class Engine:
         request.num_output_tokens = 1
         sums = None if carrier is None else self.sums(pages)
         self.finish(request, pages)
+        self.until(lambda *_: not self.scheduler.has_pending_push_work())
         if sums is not None and self.parameters is not None:
             self.parameters["kv_checksums"] = sums
         return loaded
 
-    def finish(self, request, pages) -> bool:
-        """Whether the connector kept the blocks for a while."""
+    def finish(self, request, pages) -> None:
         if self.groups > 1:
             later, self.parameters = self.scheduler.request_finished_all_groups(request, tuple(pages))
         else:
             later, self.parameters = self.scheduler.request_finished(request, pages[0])
         assert self.parameters in (None, {})
-        name = request.request_id
-        if later:
-            self.until(lambda got, _: name in got.finished_sending, ended={name})
-        else:
-            self.step(ended={name})
+        assert not later
         self.give_back(pages)
-        return later
+        self.step(ended={request.request_id})
 
     def close(self) -> None:
         self.worker.shutdown()

@@ -515,6 +515,11 @@ class Client(_lib.Closes):
             _lib.load().kvtier_close(handle)
         return n
 
+    def set_timeout(self, timeout_ms: int) -> None:
+        """Changes timeout_ms for all later calls, so that closing may take less. 0: the default."""
+        _check(_lib.load().kvtier_set_timeout(self._open(), timeout_ms))
+        self._timeout_ms = timeout_ms or _TIMEOUT_MS
+
     @contextlib.contextmanager
     def _hurried(self) -> Iterator[None]:
         """Shortens the client's timeout if a signal ended a wait, as whoever sent it wants an end."""

@@ -332,7 +332,7 @@ def _declare(lib: C.CDLL) -> None:
     for name, result, arguments in (
         ("kvtier_connect", i32, [to(Options), to(p)]),
         ("kvtier_close", None, [p]),
-        ("kvtier_set_timeout", i32, [p, C.c_uint32]),
+        ("kvtier_set_timeout", i32, [p, Number(C.c_uint32, "timeout_ms")]),
         ("kvtier_space_open", i32, [p, to(Geometry), to(Region), size, to(Segment), size, to(p)]),
         ("kvtier_space_close", i32, [p]),
         ("kvtier_space_memory", i32, [p, C.c_char_p, size]),

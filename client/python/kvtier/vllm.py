@@ -16,8 +16,9 @@ so on are the options that it leaves out:
     cross_layers    on a GPU all layers of a block lie together (true)
 
 Loads are asynchronous: the engine continues with other requests, and a request begins when its blocks are there. A
-block that did not come is computed. Saves are read before the engine frees a block. Blocks of generated tokens are kept
-like blocks of prompts. While the daemon is away every lookup is a miss; it is looked for again every 5 s.
+block that did not come is computed. Blocks that are being saved are held in vLLM's block pool, and vLLM's requests do
+not wait for their saves. Blocks of generated tokens are kept like blocks of prompts. While the daemon is away every
+lookup is a miss; a thread looks for it every 5 s, and no step waits for it.
 
 Requests share blocks if their engines have the same model and revision, KV type, block size, rank, order of values in a
 block and ISA of a CPU, and the requests have the same tokens, adapter, cache_salt and images. The layout is taken from
@@ -36,8 +37,9 @@ import ctypes
 import functools
 import platform
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
@@ -80,7 +82,6 @@ class KvtierMetadata(KVConnectorMetadata):
     """What workers load and save in one step of the engine."""
     loads: List[Transfer] = field(default_factory=list)
     saves: List[Transfer] = field(default_factory=list)
-    preempted: Set[str] = field(default_factory=set)
     adapters: Dict[str, Tuple[int, str, str]] = field(default_factory=dict)     # number, path, weights, by request
 
 
@@ -88,6 +89,18 @@ class KvtierMetadata(KVConnectorMetadata):
 class KvtierHandshake(getattr(base, "KVConnectorHandshakeMetadata", object)):
     """What a worker tells the scheduler about its blocks: a geometry of each group. None: it serves no group."""
     geometries: Optional[List[Tuple]] = None
+
+
+@dataclass
+class KvtierOver(getattr(base, "KVConnectorWorkerMetadata", object)):
+    """Which transfers are over, and how many workers say so."""
+    numbers: Mapping[int, int]
+
+    def aggregate(self, other: "KvtierOver") -> "KvtierOver":
+        return KvtierOver(Counter(self.numbers) + Counter(other.numbers))
+
+
+_workers: "weakref.WeakValueDictionary[str, KvtierConnector]" = weakref.WeakValueDictionary()   # here, by engine
 
 
 def _isa() -> str:
@@ -110,7 +123,7 @@ class KvtierConnector(*_BASES):
         self._scheduler: Optional[Scheduler] = None
         self._worker: Optional[Worker] = None
         self._geometries: Optional[List[Geometry]] = None   # one of each group of the worker; None: it serves no group
-        self._clients: List[Client] = []
+        self._pool: Any = None                              # the scheduler's BlockPool
         self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
         self._events = events_of(vllm_config, kv_cache_config)
         self._adapters = Adapters(lambda text: logger.warning("kvtier: %s", text))
@@ -189,8 +202,11 @@ class KvtierConnector(*_BASES):
         except BaseException:
             client.close()
             raise
-        self._clients = [client]        # the client before it was closed, or has no daemon
         return client, got
+
+    def _engine(self) -> str:
+        """A name that the scheduler and the workers of this engine have in common."""
+        return str(getattr(self._kv_transfer_config, "engine_id", None))
 
     def _refuse(self, why: str) -> None:
         self._refused = why
@@ -289,6 +305,7 @@ class KvtierConnector(*_BASES):
                               (lambda: torch.cuda.current_stream()) if cuda else (lambda: None),
                               lambda text: logger.info("kvtier: worker: %s", text), rank, saves, self._whole,
                               shared.take_back if shared else None)
+        _workers[self._engine()] = self
 
     def _layouts(self, kv_caches: Dict[str, torch.Tensor]) -> List[Layout]:
         """The layout of each group."""
@@ -356,8 +373,8 @@ class KvtierConnector(*_BASES):
         """Does nothing, as wait_for_save() saves blocks with all their layers."""
 
     def wait_for_save(self) -> None:
-        """Begins the saves of this step's metadata. They are over when get_finished() names their request. For a model
-        with several groups they are over when this returns, after about timeout_ms at the latest."""
+        """Begins the saves of this step's metadata. Their blocks are held until build_connector_worker_meta() has named
+        them."""
         if self._worker:
             meta = self._get_connector_metadata()
             # by now vLLM has loaded all adapters of the step, perhaps with other weights than the request's keys say
@@ -365,27 +382,22 @@ class KvtierConnector(*_BASES):
                       if self._adapters.weights(number, path) != weights}
             self._worker.save(meta.saves, others)
 
-    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Waits until the saves of preempted requests have read their blocks, for about timeout_ms at most."""
-        preempted = getattr(kv_connector_metadata, "preempted", None)
-        if self._worker and preempted:
-            self._worker.preempted(preempted)       # other requests are about to get their blocks
-
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
-        """(requests that request_finished() kept and whose saves are over; requests whose loads are over, failed or
-        were aborted). Each request is named once, and an empty set is None. It makes no system call before an op has
-        ended."""
-        if not self._worker:
-            return None, None
-        sent, received = self._worker.finished(finished_req_ids)
-        return sent or None, received or None
+        """(None, requests whose loads are over, failed or were aborted). Each request is named once, and an empty set
+        is None. It makes no system call before an op has ended."""
+        return None, self._worker.received() or None if self._worker else None
+
+    def build_connector_worker_meta(self) -> Optional[KvtierOver]:
+        """The transfers that are over since the last call. None: there are none."""
+        over = self._worker.over() if self._worker else []
+        return KvtierOver(Counter(over)) if over else None
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
-        """get_finished(), and the requests that must be computed from the beginning: those of a model with several
-        groups whose load was not whole."""
-        sent, received = self.get_finished(finished_req_ids)
-        failed = self._worker.failed_requests(received or set()) if self._worker else set()
-        return base.KVConnectorTransferResults(sent or set(), received or set(), failed)
+        """get_finished(), and the requests that must be computed from the beginning, in other blocks: those of a model
+        with several groups whose load was not whole, and those into whose blocks a daemon may yet write."""
+        received = self.get_finished(finished_req_ids)[1] or set()
+        failed = self._worker.failed_requests(received) if self._worker else set()
+        return base.KVConnectorTransferResults(set(), received, failed)
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         """The block numbers that loads did not fill since the last call: all from the first bad block of a request
@@ -412,6 +424,31 @@ class KvtierConnector(*_BASES):
 
     # --- scheduler ---
 
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Called with vLLM's KVCacheManager before any other method of the scheduler. vLLM resets its prefix cache only
+        while no block is in use, so a reset ends saves first: in an engine of one process no step might follow."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._pool, inner = kv_cache_manager.block_pool, kv_cache_manager.reset_prefix_cache
+
+        def reset_prefix_cache() -> bool:
+            worker = _workers.get(self._engine())       # one in another process speaks in the engine's next steps
+            if self._scheduler and worker and worker._worker:
+                worker._worker.end()
+                self._scheduler.over(Counter(worker._worker.over()))
+            return inner()
+
+        kv_cache_manager.reset_prefix_cache = reset_prefix_cache
+
+    def _hold(self, blocks: List[int]) -> None:
+        self._pool.touch([self._pool.blocks[block] for block in blocks])
+
+    def _give_back(self, blocks: List[int]) -> None:
+        self._pool.free_blocks([self._pool.blocks[block] for block in reversed(blocks)])    # the end is evicted first
+
+    def has_pending_push_work(self) -> bool:
+        """Whether vLLM should make steps without a request, so that blocks which were saved become free."""
+        return bool(self._scheduler and self._scheduler.busy)
+
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
         """metadata: what the workers' get_handshake_metadata() gave, by any numbers. If a rank is missing, the engine
         runs uncached."""
@@ -421,18 +458,22 @@ class KvtierConnector(*_BASES):
                 return
             geometries = [Geometry(*g) for g in m.geometries]
             ranks[geometries[0].rank] = geometries
+        if self._pool is None:
+            self._refuse("this vLLM does not let a connector hold blocks")
+            return
         if sorted(ranks) != list(range(len(ranks))):
             self._refuse(f"workers with the ranks {sorted(ranks)}: each one is needed")
             return
         self._exact = all(_are_exact(geometries) for geometries in ranks.values())
 
-        def open_spaces() -> List[Any]:
+        def open_spaces() -> Tuple[Client, Any]:
             return self._open("scheduler", lambda client: [[client.open_space(g) for g in ranks[rank]]
-                                                           for rank in sorted(ranks)])[1]
+                                                           for rank in sorted(ranks)])
 
-        self._scheduler = Scheduler(self._block_tokens, open_spaces,
+        self._scheduler = Scheduler(self._block_tokens, open_spaces, self._hold, self._give_back,
                                     lambda text: logger.info("kvtier: scheduler: %s", text), self._groups,
-                                    self._events.planned if self._events else None, self._prefetch_ms / 1000)
+                                    len(metadata), self._events.planned if self._events else None,
+                                    self._prefetch_ms / 1000, self._timeout_ms / 1000)
 
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # each rank says itself which one it is
 
@@ -480,8 +521,7 @@ class KvtierConnector(*_BASES):
         if not self._scheduler:
             return meta
         meta.loads = self._scheduler.take_loads()
-        meta.preempted = set(getattr(scheduler_output, "preempted_req_ids", None) or ())
-        self._scheduler.preempted(meta.preempted)
+        self._scheduler.preempted(getattr(scheduler_output, "preempted_req_ids", None) or ())
         scheduled = scheduler_output.num_scheduled_tokens
         for new in scheduler_output.scheduled_new_reqs:
             if self._scheduler.knows(new.req_id):
@@ -499,20 +539,23 @@ class KvtierConnector(*_BASES):
     def update_connector_output(self, connector_output: Any) -> None:
         """connector_output: the KVConnectorOutput of all workers together."""
         if self._scheduler:
-            self._scheduler.saved(connector_output.finished_sending or ())
+            over = getattr(connector_output, "kv_connector_worker_meta", None)
+            self._scheduler.over(over.numbers if over else {})
             self._scheduler.loaded(connector_output.finished_recving or (), connector_output.invalid_block_ids or (),
                                    getattr(connector_output, "failed_recving", None) or ())
 
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        """(whether the request's blocks are being saved, and stay until get_finished() names it; a dict for vLLM's
-        checksums if the answer carries them, else None)."""
+        """(False, as blocks that are being saved are held apart from their request; a dict for vLLM's checksums if the
+        answer carries them, else None)."""
         parameters: Optional[Dict[str, Any]] = None if self.kv_checksum_carrier(request) is None else {}
         adapter = self._adapter_of.pop(request.request_id, None)
         if adapter and request.num_output_tokens:
             self._in_use.add(adapter[:2])
         if self._events:
             self._events.forget(request.request_id)
-        return bool(self._scheduler and self._scheduler.finished(request.request_id)), parameters
+        if self._scheduler:
+            self._scheduler.finished(request.request_id)
+        return False, parameters
 
     def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> \
             Tuple[bool, Optional[Dict[str, Any]]]:
@@ -562,12 +605,10 @@ class KvtierConnector(*_BASES):
     def shutdown(self) -> None:
         """Waits for the loads and saves that are under way, for about timeout_ms at most, and closes the connection.
         Later calls find no block."""
-        if self._worker:
-            self._worker.wait()
+        for part in (self._worker, self._scheduler):
+            if part:
+                part.close()
         self._worker = self._scheduler = None
-        for client in self._clients:
-            client.close()
-        self._clients.clear()
 
 
 def _are_exact(geometries: Iterable[Geometry]) -> bool:

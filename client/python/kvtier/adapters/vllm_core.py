@@ -6,17 +6,21 @@ engine carries a plan from the scheduler to the workers.
 
     a request in the scheduler: matched() --Redis was asked, once--> matched() --blocks allocated--> load planned
     load planned --worker has loaded--> computing
-    computing --a block is full after this step--> save planned --> ... --finished()--> its blocks are freed when the
-    worker has read what was planned
+    computing --a block is full after this step--> save planned --> ... --finished()--> forgotten
+
+The pages of a transfer are held from its plan until every worker has said that nobody touches them any more. So the
+engine may end or preempt a request, or take blocks in front of a window back, and need not wait for a save.
 
 After a load the worker names every block that was not proven good: the engine computes again from the first block on
-that is missing, late or wrong. A save names blocks that the engine has computed in full; a block that a load brought is
-not saved. While the daemon is away no prompt matches, loads fail at once, and saves are dropped.
+that is missing, late or wrong. If a daemon that stands still may yet write into a load's pages, its request is computed
+from the beginning, in other pages. A save names blocks that the engine has computed in full; a block that a load
+brought is not saved. While the daemon is away no prompt matches, loads fail at once, and saves are dropped.
 
 A model may have several KV cache groups, each with pages of its own (sliding windows beside full attention). Each group
-of each rank is a space: a block of tokens is there when every rank and every group has it. If a group has a window, the
-engine takes blocks back while their request runs, so their saves are waited for in the step that plans them. A load of
-such a model is whole, or its request is computed from the beginning.
+of each rank is a space: a block of tokens is there when every rank and every group has it. A load of such a model is
+whole, or its request is computed from the beginning.
+
+No call waits for the daemon, but for Worker.end(): a thread connects, and ops end while the engine makes its steps.
 """
 from __future__ import annotations
 
@@ -25,8 +29,10 @@ import functools
 import hashlib
 import json
 import os
+import threading
 import time
-from typing import Any, Callable, Container, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from concurrent.futures import Future
+from typing import Any, Callable, Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import MAX_BLOCKS, Client, Error, Hit, Keys, Op, Result, Space, Tier, lent
 from ..block_cache import as_tokens
@@ -35,6 +41,8 @@ from .vllm_hints import Hint, Hints, UnderWay
 __all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
 
 AGAIN_S = 5.0           # between two tries to reach a daemon that is away
+START_S = 0.02          # how long the start of an engine waits for its daemon
+CUT_MS = 1              # how long the closing of a connection waits for a daemon that stands still
 SLACK_S = 0.5           # an op ends at its deadline, and its end is seen a little later
 LENT_LOOK_S = 0.5       # between two looks at pages that are lent to a daemon which stands still
 NO_PAGE = 0             # the engine's number for a block outside of a window
@@ -59,6 +67,7 @@ def is_named(request: Any) -> bool:
 
 class Transfer(NamedTuple):
     """A load or a save of blocks of one group."""
+    number: int                     # by which workers say that it is over
     request: str
     group: int
     keys: List[bytes]               # one for each rank
@@ -67,27 +76,52 @@ class Transfer(NamedTuple):
 
 
 class _Line:
-    """A daemon that may be away, and is tried again after AGAIN_S. say: told when it is reached, and when it is not."""
+    """A daemon that may be away, and is tried again after AGAIN_S. A thread connects, as that may take the client's
+    timeout. open_now: returns a client and what it has opened. say: told when the daemon is reached, and when not."""
 
-    def __init__(self, open_now: Callable[[], Any], say: Callable[[str], None]) -> None:
+    def __init__(self, open_now: Callable[[], Tuple[Client, Any]], say: Callable[[str], None]) -> None:
         self._open, self._say, self.got, self._again = open_now, say, None, 0.0
         self.why = ""       # why it is away; "": it is not
+        self._coming: Optional[Future] = None
+        self.get()
+        if self._coming:
+            self._thread.join(START_S)
+        self.get()
 
-    def get(self) -> Any:
+    def get(self) -> Optional[Tuple[Client, Any]]:
         """What the function returned, or None."""
-        if self.got is None and time.monotonic() >= self._again:
-            try:
-                self.got = self._open()
-                self.why = ""
+        if self.got is None and self._coming is None and time.monotonic() >= self._again:
+            self._coming = Future()
+            self._thread = threading.Thread(target=self._connect, args=(self._coming,), name="kvtier", daemon=True)
+            self._thread.start()
+        if self._coming and self._coming.done():
+            coming, self._coming = self._coming, None
+            if coming.exception():
+                self.lost(str(coming.exception()))
+            else:
+                self.got, self.why = coming.result(), ""
                 self._say("kvtierd is reached")
-            except OSError as error:        # kvtier's, or there is no libkvtier
-                self.lost(str(error))
         return self.got
+
+    def _connect(self, coming: Future) -> None:
+        try:
+            coming.set_result(self._open())
+        except Exception as error:      # kvtier's, or there is no libkvtier
+            coming.set_exception(error)
 
     def lost(self, why: str) -> None:
         if not self.why:
             self._say(f"kvtierd is not reached, and asked again every {AGAIN_S:.0f} s: {why}")
         self.got, self.why, self._again = None, why, time.monotonic() + AGAIN_S
+
+    def close(self) -> None:
+        """Closes the connection, for the client's timeout at most. It is not opened again."""
+        self._again = float("inf")
+        got, coming, self.got, self._coming = self.got, self._coming, None, None
+        if coming:      # it is closed when it comes
+            coming.add_done_callback(lambda of: of.exception() or of.result()[0].close())
+        elif got:
+            got[0].close()
 
 
 class _Request:
@@ -99,7 +133,8 @@ class _Request:
         self.keys: Dict[Tuple[int, int], bytes] = {}    # by rank and group
         self.pages: List[List[int]] = [[] for _ in range(groups)]
         self.next_save = 0          # the first block that was not planned to be saved or loaded
-        self.saves = False          # whether a save was planned
+        self.saving = 0             # how many of its saves are not over
+        self.ended = False
         self.asked = 0              # how many tokens the engine had when it asked last
         self.brought = 0            # how many it has with its last load; 0: no load, or it was preempted since
         self.tiers = Tier(0)        # where the last block lay that the engine was told of
@@ -115,21 +150,32 @@ class _Request:
         self.far -= 1
 
 
-class Scheduler:
-    """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. planned: told
-    of each block that is about to be saved (the request, the number of the block, its key in each space). prefetch_s:
-    how long a request waits for a Redis that nodes share; 0: Redis is not asked."""
+class _Held:
+    """The pages of a transfer. save: the request, if it is a save. workers: how many have not said that it is over."""
 
-    def __init__(self, block_tokens: int, open_spaces: Callable[[], List[List[Space]]],
-                 say: Callable[[str], None] = lambda text: None, groups: int = 1,
+    def __init__(self, pages: List[int], save: Optional[_Request], workers: int) -> None:
+        self.pages, self.save, self.workers = pages, save, workers
+
+
+class Scheduler:
+    """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. hold: takes
+    pages out of the engine's use while a transfer needs them. give_back: returns them. workers: how many there are.
+    planned: told of each block that is about to be saved (the request, the number of the block, its key in each space).
+    prefetch_s: how long a request waits for a Redis that nodes share; 0: Redis is not asked. timeout_s: of an op."""
+
+    def __init__(self, block_tokens: int, open_spaces: Callable[[], Tuple[Client, List[List[Space]]]],
+                 hold: Callable[[List[int]], None], give_back: Callable[[List[int]], None],
+                 say: Callable[[str], None] = lambda text: None, groups: int = 1, workers: int = 1,
                  planned: Optional[Callable[[str, int, List[Tuple[Space, Keys]]], None]] = None,
-                 prefetch_s: float = 0.0) -> None:
+                 prefetch_s: float = 0.0, timeout_s: float = 0.0) -> None:
         self.block_tokens, self._line, self._groups = block_tokens, _Line(open_spaces, say), groups
         self._planned, self._prefetch_s = planned, prefetch_s
         self._epoch = b""           # each key has it beside the tokens
-        self._line.get()
+        self._hold, self._give_back, self._workers = hold, give_back, workers
+        self._patient_s, self._busy_until = timeout_s + 2 * SLACK_S, 0.0
+        self._held: Dict[int, _Held] = {}           # by the number of the transfer
+        self._number = 0
         self._requests: Dict[str, _Request] = {}
-        self._ended: Dict[str, _Request] = {}       # requests with hints, whose last blocks are being saved
         self._loads: List[Transfer] = []
         self._under_way = UnderWay()
         self.hints = Hints(self._under_way)
@@ -210,7 +256,7 @@ class Scheduler:
         r.pages = [list(own) for own in pages]
         if external > 0:
             first, last = r.asked // bt, (r.asked + external) // bt
-            self._plan(self._loads, r.source, request, first, last)
+            self._plan(self._loads, r.source, request, first, last, save=False)
             r.brought = last * bt
             r.loading = {page for own in r.pages for page in own[first:last] if page != NO_PAGE}
             if r.source is r:
@@ -228,6 +274,26 @@ class Scheduler:
             if name in self._requests:
                 self._requests[name].loading = set()
 
+    def over(self, numbers: Mapping[int, int]) -> None:
+        """Takes what workers said since: for each transfer that is over, how many of them said so."""
+        for number, workers in numbers.items():
+            held = self._held.get(number)
+            if held is None:
+                continue
+            held.workers -= workers
+            if held.workers > 0:
+                continue
+            del self._held[number]
+            self._give_back(held.pages)
+            if held.save:
+                held.save.saving -= 1
+                self._hint_saved(held.save)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine should make steps so that pages come back. It need not for a daemon that stands still."""
+        return bool(self._held) and time.monotonic() < self._busy_until
+
     def step(self, request: str, computed: int, scheduled: int, new_pages: Optional[Sequence[Sequence[int]]],
              anew: bool, saves: List[Transfer]) -> None:
         """Adds the blocks that are full after the step to saves. The engine computes `scheduled` tokens from token
@@ -237,10 +303,10 @@ class Scheduler:
         r.pages = more if anew else [own + new for own, new in zip(r.pages, more)]
         # tokens that the engine only guesses are not the request's yet
         last = min(computed + scheduled, len(r.tokens())) // bt
-        first = min(r.next_save, computed // bt)
+        first = min(r.next_save, -(-computed // bt))
         last = min(last, min(len(own) for own in r.pages))
         if last > first and r.served:
-            r.saves |= self._plan(saves, r, request, self._not_kept(r, first, last), last, self._planned)
+            self._plan(saves, r, request, self._not_kept(r, first, last), last, save=True)
         r.next_save = max(first, last)
 
     def _not_kept(self, r: _Request, first: int, last: int) -> int:
@@ -257,28 +323,25 @@ class Scheduler:
         return ret
 
     def preempted(self, requests: Iterable[str]) -> None:
-        """Forgets the blocks of these requests, as the engine took them back. It waits for a worker that reads them
-        before it uses them."""
+        """The engine took the blocks of these requests back."""
         for name in requests:
             if name in self._requests:
-                self._requests[name].saves = False
                 self._requests[name].brought = 0
 
-    def finished(self, request: str) -> bool:
-        """Ends a request. True: a save was planned, so its blocks stay until the worker says that it has read them."""
+    def finished(self, request: str) -> None:
+        """Ends a request. Its blocks may be others' at once."""
         r = self._requests.pop(request, None)
-        if r and r.hints:
-            self._ended[request] = r
-            if not r.saves:
-                self.saved((request,))
-        return bool(r and r.saves)
+        if r:
+            r.ended = True
+            self._hint_saved(r)
 
-    def saved(self, requests: Iterable[str]) -> None:
-        """Takes what workers said since: the requests that have ended and whose blocks were read."""
-        for name in requests:
-            r = self._ended.pop(name, None)
-            if r:
-                self._hint(r, r.hints)
+    def _hint_saved(self, r: _Request) -> None:
+        """Says the hints of an ended request once more when its blocks were saved."""
+        if r.ended and not r.saving and r.hints:
+            self._hint(r, r.hints)
+
+    def close(self) -> None:
+        self._line.close()
 
     def reset(self) -> None:
         """Called when the engine has other weights: later requests find no block from before, and the blocks of current
@@ -288,14 +351,13 @@ class Scheduler:
             r.served = False
 
     def _spaces(self) -> List[Tuple[Tuple[int, int], Space]]:
-        got = self._line.get() or []
-        return [((rank, group), space) for rank, groups in enumerate(got) for group, space in enumerate(groups)]
+        got = self._line.get() or (None, [])
+        return [((rank, group), space) for rank, groups in enumerate(got[1]) for group, space in enumerate(groups)]
 
-    def _plan(self, to: List[Transfer], r: _Request, request: str, first: int, last: int, tell: Any = None) -> bool:
+    def _plan(self, to: List[Transfer], r: _Request, request: str, first: int, last: int, save: bool) -> None:
         """r: whose keys the blocks have."""
         if not self._make_keys(r, last):
-            return False
-        before = len(to)
+            return
         ranks = len(r.keys) // self._groups
         for group, pages in enumerate(self._requests[request].pages):
             begin = first
@@ -304,13 +366,16 @@ class Scheduler:
             for at in range(begin, last, MAX_BLOCKS):
                 end = min(last, at + MAX_BLOCKS)
                 some = [self._keys(r, (rank, group), at, end) for rank in range(ranks)]
-                to.append(Transfer(request, group, [bytes(keys) for keys in some], [keys.parent for keys in some],
-                                   pages[at:end]))
-        if tell:
-            for block in range(first, last):
-                tell(request, block, [(space, self._keys(r, where, block, block + 1))
-                                      for where, space in self._spaces()])
-        return len(to) > before
+                self._number += 1
+                to.append(Transfer(self._number, request, group, [bytes(keys) for keys in some],
+                                   [keys.parent for keys in some], pages[at:end]))
+                self._hold(pages[at:end])
+                self._held[self._number] = _Held(pages[at:end], r if save else None, self._workers)
+                self._busy_until = time.monotonic() + self._patient_s
+                r.saving += save
+        for block in range(first, last) if save and self._planned else ():
+            self._planned(request, block, [(space, self._keys(r, where, block, block + 1))
+                                           for where, space in self._spaces()])
 
     @staticmethod
     def _keys(r: _Request, where: Tuple[int, int], first: int, last: int) -> Keys:
@@ -348,8 +413,8 @@ class Worker:
     """open_spaces: connects, and opens the space of each group over the engine's memory. stream: the GPU's stream that
     ops wait for. timeout_s: the client's; an op that a daemon has not ended by then is given up, and the connection
     with it. rank: which of a transfer's keys are this worker's. saves: False if another rank has the same KV and saves
-    it. whole: a load that is not whole fails its request, and a save is over when save() returns. take_back: makes
-    pages that the daemon maps free at once, when no space uses them."""
+    it. whole: a load that is not whole fails its request. take_back: makes pages that the daemon maps free at once,
+    when no space uses them."""
 
     def __init__(self, open_spaces: Callable[[], Tuple[Client, List[Space]]], timeout_s: float,
                  stream: Callable[[], Any] = lambda: None, say: Callable[[str], None] = lambda text: None,
@@ -357,37 +422,32 @@ class Worker:
                  take_back: Optional[Callable[[], None]] = None) -> None:
         self._line, self._stream, self._timeout_s = _Line(open_spaces, say), stream, timeout_s
         self._rank, self._saves, self._whole, self._take_back = rank, saves, whole, take_back
-        self._line.get()
         self._running: Dict[int, _Running] = {}
-        self._left: Dict[str, int] = {}             # how many ops have not ended, by request
-        self._receiving: Set[str] = set()
-        self._sent: Set[str] = set()                # requests that had a save
-        self._ending: Set[str] = set()              # those of them whose blocks wait to be freed
+        self._loading: Dict[str, int] = {}          # how many loads have not ended, by request
         self._received: Set[str] = set()
         self._failed: Set[int] = set()              # blocks
-        self._failing: Set[str] = set()             # requests, with `whole`
-        self._lent: List[Tuple[str, Set[int]]] = []     # requests and ops whose pages a daemon that stands still has
+        self._failing: Set[str] = set()             # requests
+        self._over: List[int] = []                  # numbers of transfers
+        self._lent: Dict[int, int] = {}             # ops whose pages a daemon that stands still has: their transfers
         self._lent_look = 0.0
         self.counts = {name: 0 for name in COUNTS}
 
     def load(self, loads: Iterable[Transfer]) -> None:
+        loads = list(loads)
         for transfer in loads:
-            self._receiving.add(transfer.request)
+            self._loading[transfer.request] = self._loading.get(transfer.request, 0) + 1
+        for transfer in loads:
             self._begin(transfer, True)
-        self._settle()
 
     def save(self, saves: Iterable[Transfer], others: Container[str] = ()) -> None:
         """Begins saves. others: the requests whose blocks are not what their keys say, so they are not kept."""
-        requests = set()
         for transfer in saves:
-            self._sent.add(transfer.request)
-            if self._saves and transfer.request in others:
-                self._count(transfer, False, 0, 0.0)
-            elif self._saves:
+            if not self._saves:
+                self._over.append(transfer.number)
+            elif transfer.request in others:
+                self._ended(transfer, False, 0, 0.0)
+            else:
                 self._begin(transfer, False)
-                requests.add(transfer.request)
-        if self._whole and requests:
-            self.wait(requests)
 
     def _begin(self, transfer: Transfer, load: bool) -> None:
         got = self._line.get()
@@ -401,23 +461,32 @@ class Worker:
             keys = Keys.of(transfer.keys[self._rank], transfer.parents[self._rank])
             op: Op = (space.load if load else space.store)(keys, transfer.pages, **how)
         except Error:
-            self._count(transfer, load, 0, 0.0)
+            self._ended(transfer, load, 0, 0.0)
             return
         self._running[op.id] = _Running(transfer, load, now, now + self._timeout_s + SLACK_S)
-        self._left[transfer.request] = self._left.get(transfer.request, 0) + 1
 
-    def _count(self, transfer: Transfer, load: bool, good: int, seconds: float) -> None:
-        """good: how many leading blocks of a load, or blocks of a save."""
+    def _ended(self, transfer: Transfer, load: bool, good: int, seconds: float, lent_op: int = 0) -> None:
+        """good: how many leading blocks of a load, or blocks of a save. lent_op: an op whose pages are lent still; 0:
+        no page is touched any more."""
         n, what = len(transfer.pages), "load" if load else "save"
         self.counts[f"{what}s"] += 1
         self.counts[f"{what}_seconds"] += seconds
         self.counts["loaded_blocks" if load else "saved_blocks"] += good
         self.counts["missed_blocks" if load else "unsaved_blocks"] += n - good
-        if load and good < n:
-            if self._whole:
-                self._failing.add(transfer.request)
-            else:
-                self._failed.update(transfer.pages[good:])
+        if lent_op:
+            self._lent[lent_op] = transfer.number
+        else:
+            self._over.append(transfer.number)
+        if not load:
+            return
+        if good < n and (self._whole or lent_op):
+            self._failing.add(transfer.request)
+        elif good < n:
+            self._failed.update(transfer.pages[good:])
+        self._loading[transfer.request] -= 1
+        if self._loading[transfer.request] == 0:
+            del self._loading[transfer.request]
+            self._received.add(transfer.request)
 
     def poll(self) -> None:
         """Takes the results that there are. Without one it makes no system call."""
@@ -425,94 +494,73 @@ class Worker:
         while got is not None and self._running:
             results = got[0].poll(16, MAX_BLOCKS)
             for result in results:
-                self._ended(result)
+                self._take(result)
             if len(results) < 16:
                 break
         if self._running and time.monotonic() > min(running.until for running in self._running.values()):
             self._cut()
         self._look_at_lent()
-        self._settle()
 
-    def wait(self, requests: Optional[Set[str]] = None) -> None:
-        """Waits until the ops of these requests (None: all) have ended, at their deadline at the latest."""
-        for op, running in list(self._running.items()):
-            if requests is None or running.transfer.request in requests:
-                if op not in self._running:
-                    continue
-                try:
-                    self._ended(self._line.get()[0].wait(Op(op, len(running.transfer.pages), running.until)))
-                except Error:
-                    self._cut()
-        self._settle()
+    def _take(self, result: Result) -> None:
+        running = self._running.pop(result.op, None)
+        if running:
+            self._ended(running.transfer, running.load, result.prefix if running.load else result.ok,
+                        time.monotonic() - running.begun, result.op if result.lent else 0)
 
     def _cut(self) -> None:
-        """Cuts the connection, as the daemon stands still. It waits for the client's timeout at most, and then no op is
-        under way any more."""
+        """Cuts the connection, as the daemon stands still. Then no op is under way any more."""
         if self._line.got is not None:
-            client, spaces = self._line.got
-            for space in spaces:
-                space.close()
+            client = self._line.got[0]
+            client.set_timeout(CUT_MS)
             client.close()
-        if self._take_back:
-            self._take_back()
         self._line.lost("the daemon stood still")
         held = {page.op for page in lent()}
-        for op, running in list(self._running.items()):
-            self._ended(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held))
-
-    def _ended(self, result: Result) -> None:
-        running = self._running.pop(result.op, None)
-        if running is None:
-            return
-        transfer = running.transfer
-        self._count(transfer, running.load, result.prefix if running.load else result.ok,
-                    time.monotonic() - running.begun)
-        if result.lent and self._take_back:
-            self._cut()         # the results of other ops follow; the pages of this one are ours again
-            self._done(transfer.request)
-        elif result.lent:
-            self._lent.append((transfer.request, {result.op}))
-        else:
-            self._done(transfer.request)
-
-    def _done(self, request: str) -> None:
-        self._left[request] -= 1
-        if self._left[request] == 0:
-            del self._left[request]
+        for op in list(self._running):
+            self._take(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held))
 
     def _look_at_lent(self) -> None:
-        """Looks at the lent pages. One may yet be written, so its request continues only when the daemon gives the page
+        """Looks at the lent pages. Those of a load may yet be written, so they are over when the daemon has given them
         back, or is dead."""
         if not self._lent or time.monotonic() < self._lent_look:
             return
         self._lent_look = time.monotonic() + LENT_LOOK_S
         held = {page.op for page in lent()}
-        for request, ops in self._lent:
-            if not ops & held:
-                self._done(request)
-        self._lent = [entry for entry in self._lent if entry[1] & held]
+        for op in [op for op in self._lent if op not in held]:
+            self._over.append(self._lent.pop(op))
 
-    def _settle(self) -> None:
-        done = {request for request in self._receiving if request not in self._left}
-        self._receiving -= done
-        self._received |= done
+    def end(self) -> None:
+        """Waits until all ops have ended, at their deadline at the latest, and takes lent pages back if that is
+        possible."""
+        for op, running in list(self._running.items()):
+            if op not in self._running:
+                continue
+            try:
+                self._take(self._line.get()[0].wait(Op(op, len(running.transfer.pages), running.until)))
+            except Error:
+                self._cut()
+        if self._lent and self._take_back:
+            try:
+                self._cut()
+                self._take_back()
+            except Error:       # a thread has just opened a space over this memory again
+                pass
+        self._lent_look = 0.0
+        self._look_at_lent()
 
-    def preempted(self, requests: Set[str]) -> None:
-        """Waits for the saves of these requests, as others are about to get their blocks. vLLM does not ask about them
-        again."""
-        self.wait(requests)
-        self._sent -= requests
+    def close(self) -> None:
+        self.end()
+        self._line.close()
 
-    def finished(self, ended: Set[str]) -> Tuple[Set[str], Set[str]]:
-        """(requests whose saves are over, requests whose loads are over). ended: those that the engine has finished
-        since the last call."""
-        self._ending |= ended & self._sent
+    def received(self) -> Set[str]:
+        """The requests whose loads are over since the last call."""
         self.poll()
-        sent = {request for request in self._ending if request not in self._left}
-        self._ending -= sent
-        self._sent -= sent
-        received, self._received = self._received, set()
-        return sent, received
+        ret, self._received = self._received, set()
+        return ret
+
+    def over(self) -> List[int]:
+        """The numbers of the transfers whose pages nobody touches any more, since the last call."""
+        ret, self._over = self._over, []
+        return ret
 
     def failed_requests(self, received: Set[str]) -> Set[str]:
         """The requests among these that must be computed from the beginning. Their loads are over."""
