@@ -347,6 +347,32 @@ class Requests(Behind):
         server.answer = lambda path, body: {} if path == "/props" else answer(path, body)
         self.assertEqual(self.cache().refused, "an answer of the server has no 'model_path'")
 
+    def test_a_server_that_says_it_has_too_many_slots_or_none(self):
+        for total in (0, -1, 1 << 40, "7"):
+            server = self.server()
+            answer = server.answer
+            props = {**answer("/props", None), "total_slots": total}
+            server.answer = lambda path, body: props if path == "/props" else answer(path, body)
+            with self.subTest(total):
+                cache = self.cache()
+                self.assertRegex(cache.refused, "slots|not supported")
+                self.assertIn("content", cache.ask("/completion", {"prompt": words(1)}))
+
+    def test_files_of_processes_that_were_killed(self):
+        self.server()
+        for name, age in (("kvtier-1-old.bin", 5000), ("kvtier-1-new.bin", 0), ("other.bin", 5000)):
+            file = self.slots / name
+            file.touch()
+            os.utime(file, (file.stat().st_mtime - age,) * 2)
+        self.ask(self.cache(), words(1))
+        self.assertEqual(sorted(file.name for file in self.slots.iterdir()), ["kvtier-1-new.bin", "other.bin"])
+
+    def test_a_slot_that_its_server_saves_elsewhere(self):
+        server = self.server()
+        server.directory = self.work / "elsewhere"
+        server.directory.mkdir()
+        self.assertIn("--slot-save-path", self.cache().refused)
+
     def test_weights_that_are_not_on_this_machine(self):
         server = self.server()
         server.model = Path("/models/of/another/machine.gguf")

@@ -66,6 +66,7 @@ PATHS = ("/completion", "/completions", "/v1/completions", "/chat/completions", 
 _STORED_S = 10                              # so long a prompt waits for a slot that is being stored, and has more of it
 _KNOWN_TEXT = "one two three four five six seven eight nine ten"
 _UNDER_WAY = "the server has changed, and prompts of before are under way"
+_SLOTS_MAX = 4096
 _SAID_MAX = 1 << 16                          # bytes of what a server says of an error
 _AWAY = (502, 503, 504)                     # HTTP: no server answers there, or not yet
 # What a server and its files can raise here.
@@ -278,8 +279,10 @@ class SlotCache(Closes):
             raise
         self._looked, self._learned, self._why, self._total, self._held = None, None, "", 0, {}
         try:
-            self._learned = self._learn(said)
-            self._total = said.props["total_slots"]
+            total = said.props["total_slots"]
+            if not 1 <= total <= _SLOTS_MAX:
+                raise LayoutError(f"the server says that it has {total} slots, of which 1 to {_SLOTS_MAX} are served")
+            self._learned, self._total = self._learn(said), total
         except _Changed:
             raise
         except _ERRORS as error:
