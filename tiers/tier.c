@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/clock.h"
+#include "base/histogram.h"
 #include "tiers/host/host.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
@@ -124,6 +126,7 @@ int tier_submit(struct tier *t, struct xfer *x)
 	x->kept = false;
 	/* before the call: a worker may have finished before submit returns */
 	x->in_flight = true;
+	x->submit_ns = t->store_times ? clock_ns() : 0;
 	t->in_flight++;
 	t->behind_in_flight += x->behind;
 	err = t->ops->submit(t, x);
@@ -149,6 +152,8 @@ void tier_complete(struct xfer *x, int status)
 	x->status = status;
 	t->in_flight--;
 	t->behind_in_flight -= x->behind;
+	if (t->store_times && x->op == XFER_WRITE && status == 0)
+		histogram_add(t->store_times, clock_ns() - x->submit_ns);
 	x->done(x); /* x may be gone, or submitted again, after this */
 }
 

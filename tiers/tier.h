@@ -118,10 +118,11 @@ struct xfer {
 	/* WRITE: enum kvtier_codec in which the tier may keep the image instead (recode.h); 0: as
 	 * it is. Before `done` it is set to 0 where the image was kept as it is. */
 	uint32_t codec;
-	bool behind;    /* no op waits for it: write-behind, and its questions before a write */
-	bool kept;      /* READ, status < 0: `home` is the tier's for now, see above */
-	int status;     /* 0, or -errno: then the buffer's content is undefined */
-	bool in_flight; /* tier.c's: false before the first submit */
+	bool behind;        /* no op waits for it: write-behind, and its questions before a write */
+	bool kept;          /* READ, status < 0: `home` is the tier's for now, see above */
+	int status;         /* 0, or -errno: then the buffer's content is undefined */
+	bool in_flight;     /* tier.c's: false before the first submit */
+	uint64_t submit_ns; /* tier.c's */
 	void (*done)(struct xfer *x);
 };
 
@@ -199,6 +200,8 @@ struct tier {
 	/* every transfer of a tier that is up ends within this time. Set by open; 0: at once */
 	uint64_t patience_ns;
 	uint64_t xfers_total; /* that were submitted */
+	/* how long writes took that succeeded, in ns; the caller's. NULL: that is not measured */
+	struct histogram *store_times;
 };
 
 /* The facts that a policy needs about one class of slots (slabs.h). */

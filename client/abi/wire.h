@@ -26,6 +26,7 @@
  *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; wire_lookups after `hits`; engine mode has
  *		codecs after fp8-native
  *	13	wire_sqe.expected_back_s
+ *	14	lookups are counted for each space; wire_lookups.calls
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: the daemon sends an ERROR with the
@@ -105,7 +106,7 @@
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
 	WIRE_VERSION_MIN = 11,   /* range this tree speaks, see Versions at the top */
-	WIRE_VERSION_MAX = 13,
+	WIRE_VERSION_MAX = 14,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -476,16 +477,16 @@ struct wire_cqe {
 };
 static_assert(sizeof(struct wire_cqe) == 64, "wire_cqe");
 
-/* What a client's lookups asked for and found. The client counts, so that lookups do not cost the
- * daemon time, and the daemon samples the counters into its stats. They only grow, and are believed
- * for display alone. A lookup adds to `blocks` last, with release. Hits that are counted for no
- * other tier were found in host memory. */
+/* What a client's lookups in a space asked for and found. The client counts, so that lookups do not
+ * cost the daemon time, and the daemon samples the counters into its stats. They only grow, and are
+ * believed for display alone. A lookup adds to `blocks` last, with release. Hits that are counted
+ * for no other tier were found in host memory. */
 struct wire_lookups {
 	uint64_t blocks, hits;
 	/* of the hits: by the nearest tier that has the block, as enum kvtier_tier */
 	uint64_t gpu_hits, nvme_hits, redis_hits;
 	uint64_t tokens, hit_tokens;
-	uint64_t reserved;
+	uint64_t calls; /* of kvtier_lookup() */
 };
 static_assert(sizeof(struct wire_lookups) == 64, "wire_lookups");
 
@@ -500,8 +501,14 @@ struct wire_submit {
 	/* != 0: the client ended the connection. The daemon begins no more work on its pages, and
 	 * commits no store */
 	uint32_t given_up;
-	_Alignas(64) struct wire_lookups lookups;
+	_Alignas(64) struct wire_lookups lookups[WIRE_MAX_SPACES]; /* wire_lookups_at() */
 };
+
+/* Which of wire_submit.lookups a space's are; older versions have one for all of a connection. */
+static inline uint32_t wire_lookups_at(uint32_t version, uint32_t space)
+{
+	return version >= 14 ? space : 0;
+}
 
 struct wire_complete {
 	_Alignas(64) uint32_t magic;
@@ -511,6 +518,7 @@ struct wire_complete {
 };
 
 enum { WIRE_RING_OFFSET = 4096 }; /* where sqe[] lies in submit, and cqe[] in complete */
+static_assert(sizeof(struct wire_submit) <= WIRE_RING_OFFSET, "the first page of submit");
 
 static inline uint64_t wire_keys_offset(uint32_t sq_entries)
 {

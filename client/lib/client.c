@@ -729,7 +729,8 @@ static void lookup_count(const struct kvtier_space *space, struct link *link,
 			 const uint32_t from[MAP_TIERS], uint64_t n, uint64_t hits)
 {
 	const uint64_t tokens = space->layout.geometry.block_tokens;
-	struct wire_lookups *l = &link->submit->lookups;
+	struct wire_lookups *l =
+		&link->submit->lookups[wire_lookups_at(link->version, space->handle)];
 
 	static_assert(KVTIER_TIER_GPU == 1 && KVTIER_TIER_HOST == 2 && KVTIER_TIER_NVME == 4 &&
 			      KVTIER_TIER_REDIS == 8,
@@ -740,6 +741,7 @@ static void lookup_count(const struct kvtier_space *space, struct link *link,
 	lookup_add(&l->hits, hits);
 	lookup_add(&l->tokens, n * tokens);
 	lookup_add(&l->hit_tokens, hits * tokens);
+	lookup_add(&l->calls, 1);
 	(void)__atomic_fetch_add(&l->blocks, n, __ATOMIC_RELEASE);
 }
 

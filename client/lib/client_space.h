@@ -80,7 +80,7 @@ struct kvtier_space {
 	/* both locks */
 	int error; /* why it was refused last; 0 if it was opened since */
 	char text[256];
-	uint32_t handle;
+	_Atomic uint32_t handle;
 	_Atomic bool open;
 	/* written before `open`; a lookup that sees half of a new key finds no block */
 	_Atomic uint64_t index_key[2];

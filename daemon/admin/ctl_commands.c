@@ -176,18 +176,21 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 static uint64_t evict_some(struct kvtierd *d, struct ctl_request *request)
 {
 	const struct mover_counts before = d->tables.mover.counts;
+	struct stats_values *v = &d->stats->v;
 	const uint64_t wanted = request->wanted_bytes - request->freed_bytes;
-	uint64_t freed, blocks;
+	uint64_t freed, blocks = 0;
 
 	if (request->of_gpus) {
 		freed = gpu_cache_evict(d->tables.gpu_cache, wanted, EVICT_STEPS, &blocks);
 		request->evicted.evicted_blocks += blocks;
+		stats_add(&v->evicted_gpu_asked_blocks_total, blocks);
 		return freed;
 	}
 	freed = mover_evict_bytes(tables_host(&d->tables), d->tables.blocks, wanted, EVICT_STEPS,
 				  &d->tables.mover);
-	request->evicted.evicted_blocks +=
-		d->tables.mover.counts.evicted_blocks - before.evicted_blocks;
+	blocks = d->tables.mover.counts.evicted_blocks - before.evicted_blocks;
+	request->evicted.evicted_blocks += blocks;
+	stats_add(&v->evicted_host_asked_blocks_total, blocks);
 	request->evicted.demoted_blocks +=
 		d->tables.mover.counts.demoted_blocks - before.demoted_blocks;
 	return freed;

@@ -305,6 +305,19 @@ static void reuse_gauges(struct kvtierd *d)
 	stats_set(&v->working_set_24h_bytes, used[2]);
 }
 
+/* All that was evicted and for no other reason was evicted to make room. */
+static void evicted_gauges(struct stats_values *v, const struct mover_counts *counts)
+{
+	stats_set(&v->tiers_host_evicted_blocks_total, counts->evicted_blocks);
+	stats_set(&v->evicted_host_room_blocks_total, counts->evicted_blocks -
+							      v->evicted_host_index_blocks_total -
+							      v->evicted_host_asked_blocks_total);
+	stats_set(&v->evicted_gpu_room_blocks_total,
+		  v->tiers_gpu_evicted_blocks_total - v->evicted_gpu_asked_blocks_total);
+	stats_set(&v->evicted_nvme_room_blocks_total,
+		  v->tiers_nvme_evicted_blocks_total - v->evicted_nvme_index_blocks_total);
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -312,7 +325,7 @@ void gauges_sync(struct kvtierd *d)
 
 	tier_gauges(d);
 	stats_health_set(d->stats, STATS_HEALTH_NUMA, host_astray_bytes(host) > 0);
-	stats_set(&v->tiers_host_evicted_blocks_total, d->tables.mover.counts.evicted_blocks);
+	evicted_gauges(v, &d->tables.mover.counts);
 	stats_set(&v->tiers_host_demoted_blocks_total, d->tables.mover.counts.demoted_blocks);
 	stats_set(&v->tiers_host_moved_blocks_total, d->tables.mover.counts.moved_blocks);
 	stats_set(&v->index_entries, index_entries(d->tables.index));

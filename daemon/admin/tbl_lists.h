@@ -82,6 +82,8 @@
 	COLUMN("IDLE", idle_s, AGE, space_idle_s(d, row))                  \
 	COLUMN("BLOCKS", blocks, NUMBER, space_blocks(d, row))             \
 	COLUMN("BYTES", bytes, BYTES, space_bytes(d, row))                 \
+	COLUMN("", looked_up_blocks, NUMBER, row->looked_up_blocks)        \
+	COLUMN("", hit_blocks, NUMBER, row->hit_blocks)                    \
 	COLUMN("STORED", stored_blocks, NUMBER, row->stored_blocks)        \
 	COLUMN("LOADED", loaded_blocks, NUMBER, row->loaded_blocks)        \
 	COLUMN("RAW", raw_blocks, NUMBER, row->raw_blocks)                 \

@@ -297,13 +297,14 @@ static void give_up_orders(struct conn *c)
 	}
 }
 
-void conn_count_lookups(struct conn *c)
+static void count_lookups(struct conn *c, struct mount *mount)
 {
 	struct stats_values *v = &c->front->d->stats->v;
 	struct quota_tenant *tenant = &c->front->d->quota.tenant[c->client.tenant];
 	struct wire_lookups n;
 
-	ring_sample_lookups(&c->client.ring, &n);
+	ring_sample_lookups(&c->client.ring, wire_lookups_at(c->version, mount->handle), &n);
+	stats_add(&v->lookup_calls_total, n.calls);
 	stats_add(&v->lookup_requested_blocks_total, n.blocks);
 	stats_add(&v->lookup_hit_blocks_total, n.hits);
 	stats_add(&v->lookup_gpu_blocks_total, n.gpu_hits);
@@ -315,6 +316,15 @@ void conn_count_lookups(struct conn *c)
 	stats_add(&v->lookup_hit_tokens_total, n.hit_tokens);
 	tenant->looked_up += n.blocks;
 	tenant->hits += n.hits;
+	mount->space->looked_up_blocks += n.blocks;
+	mount->space->hit_blocks += n.hits;
+}
+
+void conn_count_lookups(struct conn *c)
+{
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (c->client.mounts[i])
+			count_lookups(c, c->client.mounts[i]);
 }
 
 static void note_refused(const struct conn *c, enum refusal_reason reason, const char *why)
@@ -723,6 +733,7 @@ static void finish_closing(struct conn *c)
 
 		if (!mount || !mount->closing || mount->ops > 0)
 			continue;
+		count_lookups(c, mount); /* its last ones */
 		(void)take_mount(c, i);
 		c->closing_mounts--;
 		mount->answer_late = mount->device != devices_cpu(&c->front->d->devices);

@@ -281,15 +281,19 @@ static uint32_t oldest_leaf(struct need *n)
 static bool drop_one(struct need *n)
 {
 	struct tables *tables = n->tables;
+	struct stats_values *v = &tables->stats->v;
 	uint32_t block = victim_away(tables->blocks, &tables->away_hand, SAMPLE, may_drop, n);
 	const bool away = block != BLOCK_NONE;
+	bool on_nvme;
 
 	if (!away)
 		block = oldest_leaf(n);
 	if (block == BLOCK_NONE)
 		return false;
-	stats_add(&tables->stats->v.tiers_nvme_evicted_blocks_total,
-		  blocks_nvme(tables->blocks, block, NULL));
+	on_nvme = blocks_nvme(tables->blocks, block, NULL);
+	stats_add(&v->tiers_nvme_evicted_blocks_total, on_nvme);
+	stats_add(&v->evicted_nvme_index_blocks_total, on_nvme);
+	stats_add(&v->evicted_host_index_blocks_total, !away);
 	tables->mover.counts.evicted_blocks += !away;
 	if (!away && tables->reuse)
 		reuse_leave(tables->reuse, blocks_key(tables->blocks, block));

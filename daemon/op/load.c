@@ -214,6 +214,8 @@ static void count_loaded(const struct task *task)
 
 	if (f)
 		f->credited = true;
+	if (task->part->op->farthest < source_tiers[task->source])
+		task->part->op->farthest = source_tiers[task->source];
 	if (is_last_group(task->part)) {
 		task->part->op->client->loaded_blocks++;
 		space->loaded_blocks++;
@@ -224,8 +226,7 @@ static void count_loaded(const struct task *task)
 	if (task->part->group > 0) /* counted with the first */
 		return;
 	stats_add(&tier->hit_blocks_total, 1);
-	if (source == SOURCE_HOST ||
-	    source == SOURCE_GPU) /* the bytes of other sources are counted when they arrive */
+	if (source == SOURCE_HOST || source == SOURCE_GPU) /* other bytes count on arrival */
 		stats_add(&tier->read_bytes_total, task_image_bytes(task, task->job.out_codec_k));
 }
 

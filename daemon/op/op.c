@@ -76,20 +76,16 @@ static void count(const struct op *op, int status)
 	struct stats_values *v = &op->all->tables->stats->v;
 
 	if (op->sqe.op == WIRE_OP_STORE) {
-		if (status == 1)
-			stats_add(&v->store_present_blocks_total, 1);
-		else if (status < 0)
-			stats_add(&v->store_dropped_blocks_total, 1);
+		stats_add(&v->store_present_blocks_total, status == 1);
+		if (status < 0)
+			stats_count_dropped(v, status, op->early == -ENOSPC);
 	} else if (op->sqe.op == WIRE_OP_LOAD) {
-		if (status == -ENOENT) {
-			stats_add(&v->load_missed_blocks_total, 1);
-			op->client->missed_blocks++;
-		} else if (status < 0) {
-			stats_add(&v->load_failed_blocks_total, 1);
-		}
+		stats_add(&v->load_missed_blocks_total, status == -ENOENT);
+		stats_add(&v->load_failed_blocks_total, status < 0 && status != -ENOENT);
+		op->client->missed_blocks += status == -ENOENT;
 	} else if (op->sqe.op == WIRE_OP_PREFETCH) {
-		stats_add(status < 0 ? &v->prefetch_missed_blocks_total : &v->prefetch_blocks_total,
-			  1);
+		stats_add(&v->prefetch_missed_blocks_total, status < 0);
+		stats_add(&v->prefetch_blocks_total, status >= 0);
 	}
 }
 
@@ -125,12 +121,17 @@ static void settle_rest(struct op *op, int status)
 /* --- completion --- */
 
 /* Misses are quick, and no measure of how long a load takes. */
-static void count_time(struct stats *stats, uint16_t kind, const struct wire_cqe *cqe)
+static void count_time(const struct op *op, uint32_t ok)
 {
-	if (cqe->ok > 0 && kind == WIRE_OP_LOAD)
-		histogram_add(&stats->v.load_duration_ns, clock_ns() - cqe->submit_ns);
-	if (cqe->ok > 0 && kind == WIRE_OP_STORE)
-		histogram_add(&stats->v.store_duration_ns, clock_ns() - cqe->submit_ns);
+	struct stats *stats = op->all->tables->stats;
+	const uint64_t took_ns = clock_ns() - op->submit_ns;
+
+	if (ok > 0 && op->sqe.op == WIRE_OP_LOAD) {
+		histogram_add(&stats->v.load_duration_ns, took_ns);
+		histogram_add(&stats_tier(stats, op->farthest)->load_duration_ns, took_ns);
+	} else if (ok > 0 && op->sqe.op == WIRE_OP_STORE) {
+		histogram_add(&stats->v.store_duration_ns, took_ns);
+	}
 }
 
 /* For reuse_chain(): loaded blocks, and stored ones that were absent. Their keys are read from the
@@ -171,7 +172,7 @@ static void complete(struct op *op)
 	}
 	if (op->groups.landed)
 		groups_end(op);
-	count_time(op->all->tables->stats, op->sqe.op, &cqe);
+	count_time(op, cqe.ok);
 	if (op->all->tables->reuse)
 		reuse_chain(op->all->tables->reuse, op->sqe.n,
 			    slabs_slot_bytes(tier_slabs(tables_host(op->all->tables)),
@@ -691,14 +692,11 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	loop_timer_set(all->loop, &op->deadline, op->sqe.deadline_ns);
 	trace_begin(all->traces, op);
 	if (all->tables->draining && sqe->op == WIRE_OP_STORE) {
-		stats_add(&all->tables->stats->v.store_drained_blocks_total, sqe->n);
-		end_early(op, -ENOSPC);
-		return;
+		end_early(op, -ENOSPC); /* as no other op is */
+	} else if (!lacks_layers(op)) {
+		schedule_look_again(all);
+		schedule_add(op);
 	}
-	if (lacks_layers(op))
-		return;
-	schedule_look_again(all);
-	schedule_add(op);
 }
 
 /* More of a store's layers are in its pages. */

@@ -298,10 +298,10 @@ static uint64_t growth(const uint64_t *counter, uint64_t *last, uint64_t most)
 	return grown;
 }
 
-void ring_sample_lookups(struct ring *ring, struct wire_lookups *ret)
+void ring_sample_lookups(struct ring *ring, uint32_t at, struct wire_lookups *ret)
 {
-	const struct wire_lookups *now = &ring->submit->lookups;
-	struct wire_lookups *last = &ring->lookups;
+	const struct wire_lookups *now = &ring->submit->lookups[at];
+	struct wire_lookups *last = &ring->lookups[at];
 	uint64_t rest;
 
 	/* first what is counted last: the other counters have it, too */
@@ -312,4 +312,5 @@ void ring_sample_lookups(struct ring *ring, struct wire_lookups *ret)
 	ret->redis_hits = growth(&now->redis_hits, &last->redis_hits, rest);
 	ret->tokens = growth(&now->tokens, &last->tokens, ret->blocks * IMAGE_MAX_TOKENS);
 	ret->hit_tokens = growth(&now->hit_tokens, &last->hit_tokens, ret->tokens);
+	ret->calls = growth(&now->calls, &last->calls, (1ull << 40) - 1);
 }

@@ -34,9 +34,9 @@ struct ring {
 	struct wire_complete *complete;
 	/* the indices that the daemon goes by; the shared copies are for the client */
 	uint32_t sq_head, cq_tail, news;
-	uint32_t woken;              /* sleepers woken in this iteration */
-	bool owed;                   /* more sleepers are to be woken in the next one */
-	struct wire_lookups lookups; /* as last sampled */
+	uint32_t woken; /* sleepers woken in this iteration */
+	bool owed;      /* more sleepers are to be woken in the next one */
+	struct wire_lookups lookups[WIRE_MAX_SPACES]; /* as last sampled */
 };
 
 /* Makes, seals and maps both memfds. 0 or -errno. ring_close() also closes a ring that is half
@@ -82,9 +82,10 @@ void ring_iteration(struct ring *ring);
  * True: the client has also asked for a WAKE packet. */
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe);
 
-/* How much the client's lookup counters have grown since the last call. Whatever the client writes
- * there, the blocks are below 2^40, there are no more hits than blocks, and no more hits of single
- * tiers than hits; tokens are so bounded, too. Growth beyond a bound waits for the next call. */
-void ring_sample_lookups(struct ring *ring, struct wire_lookups *ret);
+/* How much the client's lookup counters at wire_lookups_at() have grown since the last call.
+ * Whatever the client writes there, the blocks are below 2^40, there are no more hits than blocks,
+ * and no more hits of single tiers than hits; tokens and calls are so bounded, too. Growth beyond a
+ * bound waits for the next call. */
+void ring_sample_lookups(struct ring *ring, uint32_t at, struct wire_lookups *ret);
 
 #endif

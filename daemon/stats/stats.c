@@ -415,6 +415,31 @@ void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on)
 	stats_set(&stats->health, on ? health | mask : health & ~mask);
 }
 
+static uint64_t *dropped_for(struct stats_values *v, int status)
+{
+	switch (status) {
+	case -ENOSPC:
+		return &v->store_no_room_blocks_total;
+	case -ETIMEDOUT:
+		return &v->store_late_blocks_total;
+	case -ECANCELED:
+	case -ECONNRESET:
+		return &v->store_canceled_blocks_total;
+	case -ENOENT:
+		return &v->store_no_parent_blocks_total;
+	case -EFAULT:
+		return &v->store_no_page_blocks_total;
+	default:
+		return &v->store_failed_blocks_total;
+	}
+}
+
+void stats_count_dropped(struct stats_values *v, int status, bool drained)
+{
+	stats_add(drained ? &v->store_drained_blocks_total : dropped_for(v, status), 1);
+	stats_add(&v->store_dropped_blocks_total, 1);
+}
+
 void stats_names(struct stats *stats, const char *device, const char *kernels)
 {
 	snprintf(stats->device, sizeof(stats->device), "%s", device);

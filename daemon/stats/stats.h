@@ -216,6 +216,7 @@ struct stats_values {
 struct stats_tier {
 	uint64_t state, hit_blocks_total, read_bytes_total, written_bytes_total;
 	uint64_t corrupt_blocks_total;
+	struct histogram load_duration_ns;
 };
 
 struct stats {
@@ -279,6 +280,8 @@ void stats_heartbeat(struct stats *stats, uint64_t now_ns);
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
 /* The numbers in stats->v that are about this tier (enum tier_id). */
 struct stats_tier *stats_tier(struct stats *stats, uint32_t tier);
+/* A block that was offered was not kept, for this -errno. drained: since `kvtierctl drain`. */
+void stats_count_dropped(struct stats_values *v, int status, bool drained);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
 /* Sets a text of the page, which has this room; `said` is cut to fit. A reader meanwhile may see a
  * mix of the old and the new text, which always has an end. */

@@ -23,7 +23,10 @@
 	STAT("tiers." #t ".written_bytes_total", tiers_##t##_written_bytes_total, counter,     \
 	     "bytes", "Image bytes written to it")                                             \
 	STAT("tiers." #t ".corrupt_blocks_total", tiers_##t##_corrupt_blocks_total, counter,   \
-	     "blocks", "Images that failed their checksum; each became a miss")
+	     "blocks", "Images that failed their checksum; each became a miss")                \
+	STAT("tiers." #t ".load_duration_ns", tiers_##t##_load_duration_ns, histogram, "ns",   \
+	     "load.duration_ns of the load ops whose farthest block came from there, of gpu, " \
+	     "host, nvme and redis")
 /* Each tier of this node also has these. */
 #define STAT_ROOM(t)                                                                          \
 	STAT("tiers." #t ".capacity_bytes", tiers_##t##_capacity_bytes, gauge, "bytes",       \
@@ -36,6 +39,9 @@
 
 STAT("uptime_s", uptime_s, gauge, "s", "Seconds since the daemon started, as of its last heartbeat")
 
+STAT("lookup.calls_total", lookup_calls_total, counter, "lookups",
+     "Lookups, each for many blocks; engines whose library speaks a version of the protocol below "
+     "14 count none")
 STAT("lookup.requested_blocks_total", lookup_requested_blocks_total, counter, "blocks",
      "Blocks that engines asked the index for")
 STAT("lookup.hit_blocks_total", lookup_hit_blocks_total, counter, "blocks",
@@ -69,8 +75,24 @@ STAT("lookup.hit_tokens_total", lookup_hit_tokens_total, counter, "tokens",
 STAT("store.blocks_total", store_blocks_total, counter, "blocks", "Blocks stored")
 STAT("store.dropped_blocks_total", store_dropped_blocks_total, counter, "blocks",
      "Blocks offered but not kept: no room, too late, cancelled, or kvtierd is drained")
+STAT("store.no_room_blocks_total", store_no_room_blocks_total, counter, "blocks",
+     "Blocks not kept because memory or the index had no room for them. Each block in "
+     "dropped_blocks_total is in one of no_room, late, canceled, drained, no_parent, no_page and "
+     "failed")
+STAT("store.late_blocks_total", store_late_blocks_total, counter, "blocks",
+     "Blocks not kept because their op had reached its deadline")
+STAT("store.canceled_blocks_total", store_canceled_blocks_total, counter, "blocks",
+     "Blocks not kept because their op was canceled, or its connection ended")
 STAT("store.drained_blocks_total", store_drained_blocks_total, counter, "blocks",
      "Blocks not kept because they were offered after kvtierctl drain")
+STAT("store.no_parent_blocks_total", store_no_parent_blocks_total, counter, "blocks",
+     "Blocks not kept because the block before them in their chain was not, so that no lookup "
+     "would find them")
+STAT("store.no_page_blocks_total", store_no_page_blocks_total, counter, "blocks",
+     "Blocks not kept because their engine had not allocated their page, or has no page of this "
+     "number")
+STAT("store.failed_blocks_total", store_failed_blocks_total, counter, "blocks",
+     "Blocks not kept because a device or a library failed; the log has it")
 STAT("store.logical_bytes_total", store_logical_bytes_total, counter, "bytes",
      "Size of the stored blocks in the engines' own format")
 STAT("store.tokens_total", store_tokens_total, counter, "tokens", "Tokens of the stored blocks")
@@ -175,6 +197,8 @@ STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, count
      "Blocks that came back to host memory from NVMe")
 STAT_TIER(nvme)
 STAT_ROOM(nvme)
+STAT("tiers.nvme.store_duration_ns", tiers_nvme_store_duration_ns, histogram, "ns",
+     "How long it took to write a block there, from when it was given to a disk until that had it")
 STAT("tiers.nvme.disks", tiers_nvme_disks, gauge, "disks", "Paths in [nvme] path")
 STAT("tiers.nvme.usable_disks", tiers_nvme_usable_disks, gauge, "disks", "Disks that can be read")
 STAT("tiers.nvme.disk_written_bytes_total", tiers_nvme_disk_written_bytes_total, counter, "bytes",
@@ -219,6 +243,8 @@ STAT_TIER(redis)
 STAT("tiers.redis.request_ns", tiers_redis_request_ns, histogram, "ns",
      "How long reads and writes there took, from when the core thread asked until it had the "
      "answer; also those that failed")
+STAT("tiers.redis.store_duration_ns", tiers_redis_store_duration_ns, histogram, "ns",
+     "The same of the writes there that were taken")
 STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
      "Endpoints that have a part of the blocks: those of [redis] endpoints, or the masters of the "
      "Cluster")
@@ -278,6 +304,22 @@ STAT("tiers.redis.breaker_opens_total", tiers_redis_breaker_opens_total, counter
      "Times that an endpoint was left alone for a while, 1 to 30 s")
 STAT("tiers.redis.reconnects_total", tiers_redis_reconnects_total, counter, "connections",
      "Connections made again")
+
+STAT("evicted.gpu.room_blocks_total", evicted_gpu_room_blocks_total, counter, "blocks",
+     "Images dropped from the memory of GPUs to make room for others. Each block in a tier's "
+     "evicted_blocks_total is in one of room, index and asked")
+STAT("evicted.gpu.asked_blocks_total", evicted_gpu_asked_blocks_total, counter, "blocks",
+     "Images dropped from there by kvtierctl evict")
+STAT("evicted.host.room_blocks_total", evicted_host_room_blocks_total, counter, "blocks",
+     "Blocks dropped from host memory to make room for others")
+STAT("evicted.host.index_blocks_total", evicted_host_index_blocks_total, counter, "blocks",
+     "Blocks dropped from there since the index holds [index] max_blocks")
+STAT("evicted.host.asked_blocks_total", evicted_host_asked_blocks_total, counter, "blocks",
+     "Blocks dropped from there by kvtierctl evict")
+STAT("evicted.nvme.room_blocks_total", evicted_nvme_room_blocks_total, counter, "blocks",
+     "Blocks dropped from NVMe because their segment is used again")
+STAT("evicted.nvme.index_blocks_total", evicted_nvme_index_blocks_total, counter, "blocks",
+     "Blocks dropped from there since the index holds [index] max_blocks")
 
 STAT("hints.accepted_blocks_total", hints_accepted_blocks_total, counter, "blocks",
      "Blocks (of a model, hints) for which a hint was done, whatever its action")

@@ -62,6 +62,7 @@ struct space {
 	/* when it was closed, by CLOCK_MONOTONIC; 0: it is open, or was not opened yet */
 	uint64_t idle_ns;
 	TAILQ_ENTRY(space) leaving;
+	uint64_t looked_up_blocks, hit_blocks;
 	uint64_t stored_blocks, loaded_blocks, raw_blocks; /* raw: its codec could not hold them */
 	/* sums over the blocks that were measured, in which recent blocks count most; and when the
 	 * latest measurement began */

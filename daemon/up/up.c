@@ -95,6 +95,7 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 	r = tier_open(TIER_NVME, &conf, d->loop, tier, text, n);
 	if (r)
 		return r;
+	(*tier)->store_times = &d->stats->v.tiers_nvme_store_duration_ns;
 	r = writeback_open(&(struct writeback_conf){ .tables = &d->tables,
 						     .tier = *tier,
 						     .loop = d->loop,
@@ -206,6 +207,7 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *options, char *text, siz
 	r = tier_open(TIER_REDIS, &conf, d->loop, redis, text, n);
 	if (r)
 		return r;
+	(*redis)->store_times = &d->stats->v.tiers_redis_store_duration_ns;
 	r = outbox_open(&d->tables, *redis, d->loop, d->config, &d->tables.outbox);
 	if (r) {
 		(void)snprintf(text, n, "out of memory for what is to be written to Redis");

@@ -42,11 +42,14 @@ kvtier_lookup_hour_*
 kvtier_*_logical_bytes_total    tokens are shown
 kvtier_reuse_*keys*             of the sample itself
 kvtier_tier_evicted_*_seconds   `kvtierctl stats`
+kvtier_tier_evicted_blocks_total    by reason
 kvtier_tier_request_seconds     `kvtierctl stats`
 kvtier_load_blocks_total        by tier
 kvtier_store_ops_total          blocks are shown; *_duration_seconds counts ops, too
 kvtier_store_tokens_total       of models
-kvtier_store_drained_blocks_total    a part of those dropped
+kvtier_store_dropped_blocks_total    by reason
+kvtier_store_sparse_blocks_total     most of the reason no_page
+kvtier_lookup_calls_total       blocks are shown
 kvtier_gpu_*                    devices are shown
 kvtier_tier_pinned_bytes        `kvtierctl devices`
 kvtier_tier_near_slots_total    tuning of NUMA

@@ -98,11 +98,16 @@ class Numbers(Exported):
     def test_the_page_is_what_stats_says(self):
         engine = Engine(self, self.daemon.socket)
         engine.stores("m", 4)
-        self.until(lambda: self.daemon.stats()["lookup"]["requested_blocks_total"] == 4)
+        self.until(lambda: self.daemon.stats()["load"]["ops_total"] == 1)    # a gauge: with the heartbeat, as lookups
         page = self.page()
         for name, labels, value in (
                 ("kvtier_up", {}, 1), ("kvtier_lists_up", {}, 1), ("kvtier_store_blocks_total", {}, 4),
                 ("kvtier_lookup_blocks_total", {"result": "host"}, 4), ("kvtier_load_ops_total", {}, 1),
+                ("kvtier_lookup_calls_total", {}, 1), ("kvtier_dropped_blocks_total", {"reason": "late"}, 0),
+                ("kvtier_evicted_blocks_total", {"tier": "host", "reason": "asked"}, 0),
+                ("kvtier_tier_load_duration_seconds_count", {"tier": "host"}, 1),
+                ("kvtier_tier_store_duration_seconds_count", {"tier": "redis"}, 0),
+                ("kvtier_model_lookup_hit_tokens_total", {"model_name": "m", "tenant": "default"}, 4 * TOKENS),
                 ("kvtier_tier_blocks", {"tier": "host"}, 4), ("kvtier_tier_state", {"tier": "host", "state": "up"}, 1),
                 ("kvtier_tier_state", {"tier": "host", "state": "off"}, 0),
                 ("kvtier_tier_state", {"tier": "nvme", "state": "off"}, 1),
@@ -132,6 +137,8 @@ class Numbers(Exported):
             name = re.sub(r"^hints\.\w+_blocks_total$", "hint_blocks_total", re.sub(r"^tiers\.\w+\.", "tier_", path))
             name = re.sub(r"^refused\.\w+$", "client_refusals_total", name)
             name = re.sub(r"^lookup\.(gpu|host|nvme|redis|miss)_", "lookup_", name)
+            name = re.sub(r"^evicted\.\w+\.\w+$", "evicted_blocks_total", name)
+            name = re.sub(r"^store\.(no_\w+|late|canceled|drained|failed)_blocks", "dropped_blocks", name)
             name = re.sub(r"^miss_ratio\.\w+_ppm$", "miss_ratio", name)
             name = re.sub(r"^working_set\.\w+_bytes$", "working_set_bytes", name)
             name = re.sub(r"_[num]?s$", "_seconds", name.replace(".", "_").replace("_percent", "_ratio"))

@@ -327,27 +327,27 @@ TEST(memory_keeps_its_size)
 
 TEST(lookups_grow_or_are_not_believed)
 {
-	struct wire_lookups *l = &p.submit->lookups, n;
+	struct wire_lookups *l = &p.submit->lookups[3], n;
 
 	*l = (struct wire_lookups){ .blocks = 100, .hits = 60, .nvme_hits = 20, .tokens = 1600 };
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.blocks, 100);
 	assert_int_equal(n.hits, 60);
 	assert_int_equal(n.nvme_hits, 20);
 	assert_int_equal(n.tokens, 1600);
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.blocks + n.hits + n.nvme_hits + n.tokens, 0);
 	l->blocks = 3;        /* backwards */
 	l->hits = 1ull << 60; /* more than anybody could ask */
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.blocks + n.hits, 0);
 	l->blocks = 100; /* and forwards again: no news */
 	l->hits = 101;   /* more than there were lookups */
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.blocks + n.hits, 0);
 	l->blocks = 103;
 	l->hits = 61;
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.blocks, 3);
 	assert_int_equal(n.hits, 1);
 }
@@ -355,14 +355,14 @@ TEST(lookups_grow_or_are_not_believed)
 /* A lookup counts its blocks last: what the daemon sees of one that is under way is not lost. */
 TEST(hits_that_come_before_their_blocks_are_counted_with_them)
 {
-	struct wire_lookups *l = &p.submit->lookups, n;
+	struct wire_lookups *l = &p.submit->lookups[3], n;
 
 	l->gpu_hits = 5;
 	l->hits = 8;
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.gpu_hits + n.hits + n.blocks, 0);
 	l->blocks = 10;
-	ring_sample_lookups(&p.ring, &n);
+	ring_sample_lookups(&p.ring, 3, &n);
 	assert_int_equal(n.blocks, 10);
 	assert_int_equal(n.hits, 8);
 	assert_int_equal(n.gpu_hits, 5);
@@ -371,17 +371,18 @@ TEST(hits_that_come_before_their_blocks_are_counted_with_them)
 TEST(rubbish_in_the_lookup_counters_is_bounded)
 {
 	struct random random = random_seeded("unit_ring");
-	uint64_t all_blocks = 0, *const words = (uint64_t *)&p.submit->lookups;
+	uint64_t all_blocks = 0, *const words = (uint64_t *)&p.submit->lookups[3];
 	struct wire_lookups n;
 
 	for (int i = 0; i < 10000; i++) {
 		for (size_t word = 0; word < sizeof(n) / sizeof(*words); word++)
 			words[word] = random_next(&random) >> random_below(&random, 64);
-		ring_sample_lookups(&p.ring, &n);
+		ring_sample_lookups(&p.ring, 3, &n);
 		assert_true(n.blocks < 1ull << 40 && n.hits <= n.blocks);
 		assert_true(n.gpu_hits <= n.hits && n.nvme_hits <= n.hits - n.gpu_hits);
 		assert_true(n.redis_hits <= n.hits - n.gpu_hits - n.nvme_hits);
 		assert_true(n.tokens < 1ull << 40 && n.hit_tokens <= n.tokens);
+		assert_true(n.calls < 1ull << 40);
 		all_blocks += n.blocks;
 		assert_true(all_blocks <= UINT64_MAX / 2); /* no iteration goes round */
 	}

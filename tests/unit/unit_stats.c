@@ -195,6 +195,25 @@ IN_A_DIRECTORY(a_truncated_page_is_whole_again)
 	assert_int_equal(access(tool.path, F_OK), -1);
 }
 
+/* Each reason has a counter, and together they are all that were dropped. */
+IN_MEMORY(blocks_that_are_not_kept_are_counted_by_reason)
+{
+	static const int errors[] = { -ENOSPC, -ETIMEDOUT, -ECANCELED, -ECONNRESET,
+				      -ENOENT, -EFAULT,    -EIO,       -ENOSPC };
+	struct stats_values *v = &stats->v;
+
+	for (size_t i = 0; i < 8; i++)
+		stats_count_dropped(v, errors[i], i == 7);
+	assert_int_equal(v->store_no_room_blocks_total, 1);
+	assert_int_equal(v->store_late_blocks_total, 1);
+	assert_int_equal(v->store_canceled_blocks_total, 2);
+	assert_int_equal(v->store_no_parent_blocks_total, 1);
+	assert_int_equal(v->store_no_page_blocks_total, 1);
+	assert_int_equal(v->store_failed_blocks_total, 1);
+	assert_int_equal(v->store_drained_blocks_total, 1);
+	assert_int_equal(v->store_dropped_blocks_total, 8);
+}
+
 IN_MEMORY(health_has_words)
 {
 	assert_true(stats->health >> STATS_HEALTH_STARTING & 1);

@@ -35,6 +35,14 @@ static const struct family model_families[] = {
 	{ "model_blocks", GAUGE, "blocks", NULL, NULL, "Blocks kept, in whatever tier" },
 	{ "model_bytes", GAUGE, "bytes", NULL, NULL, "Image bytes of these blocks" },
 	{ "model_tokens", GAUGE, "blocks", "block_tokens", NULL, "Tokens whose KV is kept" TOKENS },
+	{ "model_lookup_requested_blocks_total", COUNTER, "looked_up_blocks", NULL, NULL,
+	  "Blocks that the model's engines asked the index for" },
+	{ "model_lookup_hit_blocks_total", COUNTER, "hit_blocks", NULL, NULL,
+	  "How many of these were present" },
+	{ "model_lookup_requested_tokens_total", COUNTER, "looked_up_blocks", "block_tokens", NULL,
+	  "Tokens of the blocks asked for" TOKENS },
+	{ "model_lookup_hit_tokens_total", COUNTER, "hit_blocks", "block_tokens", NULL,
+	  "Tokens of the blocks that were present" TOKENS },
 	{ "model_stored_blocks_total", COUNTER, "stored_blocks", NULL, NULL, "Blocks stored" },
 	{ "model_stored_tokens_total", COUNTER, "stored_blocks", "block_tokens", NULL,
 	  "Tokens of the blocks stored" TOKENS },
@@ -111,7 +119,7 @@ static const struct family device_families[] = {
 };
 
 enum {
-	CELLS = 24,
+	CELLS = 32,
 	SERIES = 256, /* of a list: 17 tenants, 13 rows each */
 };
 

@@ -63,8 +63,8 @@ static void print_gauge(FILE *out, const char *name, const char *help, double va
 static const struct group {
 	const char *before, *after; /* around that part; after ".": anything */
 	const char *values;         /* of that part; "": any */
-	const char *family, *label;
-	const char *help; /* of the family; NULL: the first row's */
+	const char *family, *label; /* label a.b: the part is that of two labels */
+	const char *help;           /* of the family; NULL: the first row's */
 } groups[] = {
 	{ "tiers.", ".", "", "tier_", "tier", NULL },
 	{ "refused.", "_total", "", "client_refusals_total", "reason",
@@ -73,6 +73,11 @@ static const struct group {
 	  "Blocks (of a model, hints) by what became of a hint; expired: the ttl was over" },
 	{ "lookup.", "_blocks_total", "|gpu|host|nvme|redis|miss|", "lookup_blocks_total", "result",
 	  "Blocks looked up, by the nearest tier that has them; the sum is what was looked up" },
+	{ "store.", "_blocks_total", "|no_room|late|canceled|drained|no_parent|no_page|failed|",
+	  "dropped_blocks_total", "reason", "Blocks offered and not kept, by reason" },
+	{ "evicted.", "_blocks_total", "", "evicted_blocks_total", "tier.reason",
+	  "Blocks dropped from a tier of this node: for room, since the index is full, or as "
+	  "kvtierctl evict asked" },
 	{ "miss_ratio.", "_ppm", "", "miss_ppm", "size",
 	  "Part of the uses of blocks that host memory of half, the same or more of its size "
 	  "would not have" },
@@ -98,6 +103,18 @@ struct metric {
 	double divisor;
 };
 
+static void set_label(struct metric *ret, const char *names, const char *values, size_t n)
+{
+	const size_t name = strcspn(names, ".");
+	const size_t value = names[name] == '.' ? strcspn(values, ".") : n;
+	const int used = snprintf(ret->label, sizeof(ret->label), "%.*s=\"%.*s\"", (int)name, names,
+				  (int)value, values);
+
+	if (value < n)
+		snprintf(ret->label + used, sizeof(ret->label) - (size_t)used, ",%s=\"%.*s\"",
+			 names + name + 1, (int)(n - value - 1), values + value + 1);
+}
+
 /* Takes the label out of the path. Returns what is behind it. */
 static const char *split_path(const char *path, struct metric *ret)
 {
@@ -115,8 +132,7 @@ static const char *split_path(const char *path, struct metric *ret)
 		snprintf(value, sizeof(value), "|%.*s|", (int)(after - from), from);
 		if (group->values[0] != '\0' && !strstr(group->values, value))
 			continue;
-		snprintf(ret->label, sizeof(ret->label), "%s=\"%.*s\"", group->label,
-			 (int)(after - from), from);
+		set_label(ret, group->label, from, (size_t)(after - from));
 		snprintf(ret->family, sizeof(ret->family), "%s", group->family);
 		if (group->help)
 			ret->help = group->help;
