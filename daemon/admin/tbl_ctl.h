@@ -48,12 +48,13 @@ CTL(export, local, "--listen ADDRESS:PORT|unix:PATH | --textfile FILE [--every S
     "connect may read, models' names too: there is no password and no TLS. --textfile writes FILE "
     "instead, for node_exporter's textfile collector, once or every SEC seconds.",
     "kvtierctl export --listen 127.0.0.1:9810")
-CTL(top, local, "[--once]",
+CTL(top, local, "[--once] [--json]",
     "Prints the page of stats again each second, in place, with the engines and links that moved "
     "most since the page before, and the slowest ops of the last hour, as far as the screen has "
     "lines. q or Ctrl-C ends it. --once prints one page, since the start, and ends; so does top "
-    "where the output is no terminal. While the daemon is stopped or dead the page says so, and "
-    "has the numbers alone.",
+    "where the output is no terminal. --json prints the stats, devices, clients and slowlog of one "
+    "moment, each as the command of its name does. While the daemon is stopped or dead the page "
+    "says so, and has the numbers alone.",
     "kvtierctl top")
 CTL_GROUP("lists")
 CTL(clients, list, "[--json]",

@@ -134,6 +134,8 @@
 	COLUMN("", direct_in_bytes_total, BYTES, row->note.direct_in_bytes_total)      \
 	COLUMN("", bounced_out_bytes_total, BYTES, row->note.bounced_out_bytes_total)  \
 	COLUMN("", bounced_in_bytes_total, BYTES, row->note.bounced_in_bytes_total)    \
+	COLUMN("", busy_out_us_total, NUMBER, row->note.busy_out_us_total)             \
+	COLUMN("", busy_in_us_total, NUMBER, row->note.busy_in_us_total)               \
 	COLUMN("", batches_total, NUMBER, row->note.batches_total)                     \
 	COLUMN("LOST", lost_total, NUMBER, row->note.lost_total)                       \
 	COLUMN("WHY", text, TEXT, row->note.why[0] ? row->note.why : row->note.pin_why)

@@ -121,10 +121,7 @@ static bool append(struct reply *reply, const char *text, size_t n)
 	return true;
 }
 
-/* Waits for the next packet until deadline_ns, and puts NUL behind it. Returns its length, or -1
- * after the reason was printed. */
-static ssize_t read_packet(const struct context *context, int fd, uint64_t deadline_ns,
-			   char *packet)
+ssize_t next_packet(int fd, uint64_t deadline_ns, char *packet)
 {
 	for (;;) {
 		struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
@@ -132,23 +129,31 @@ static ssize_t read_packet(const struct context *context, int fd, uint64_t deadl
 		ssize_t n;
 
 		if (now_ns >= deadline_ns ||
-		    poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 0) {
-			(void)explain_silence(context);
-			return -1;
-		}
+		    poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 0)
+			return -ETIMEDOUT;
 		n = recv(fd, packet, CTL_MAX_REPLY, MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
-		if (n <= 0) {
-			(void)tell_error(context, EXIT_NO_DAEMON,
-					 "kvtierd ended the connection: %s",
-					 n < 0 ? strerror(errno) :
-						 "it stopped, or this took too long");
-			return -1;
-		}
+		if (n <= 0)
+			return n < 0 ? -errno : -ECONNRESET;
 		packet[n] = '\0';
 		return n;
 	}
+}
+
+/* The same; < 0 after the reason was printed. */
+static ssize_t read_packet(const struct context *context, int fd, uint64_t deadline_ns,
+			   char *packet)
+{
+	const ssize_t n = next_packet(fd, deadline_ns, packet);
+
+	if (n == -ETIMEDOUT)
+		(void)explain_silence(context);
+	else if (n < 0)
+		(void)tell_error(context, EXIT_NO_DAEMON, "kvtierd ended the connection: %s",
+				 n == -ECONNRESET ? "it stopped, or this took too long" :
+						    strerror((int)-n));
+	return n;
 }
 
 static void show_progress(struct progress *progress, const char *text)

@@ -3,8 +3,14 @@
 #ifndef KVTIER_KVTIERCTL_ADMIN_H
 #define KVTIER_KVTIERCTL_ADMIN_H
 
+#include <sys/types.h>
+
 #include "kvtierctl.h"
 
+/* Waits for the next packet of a reply until deadline_ns (CLOCK_MONOTONIC), and puts NUL behind it:
+ * packet has CTL_MAX_REPLY + 1 bytes. Returns its length, or -errno. -ECONNRESET: the daemon ended
+ * the connection. */
+ssize_t next_packet(int fd, uint64_t deadline_ns, char *packet);
 /* Takes the bytes of a reply as they come; false: it has said why it wants no more. */
 typedef bool take_fn(void *arg, const uint8_t *bytes, size_t n);
 /* Asks for images of cached blocks, by the word SPACE and that behind --blocks, which may be NULL.

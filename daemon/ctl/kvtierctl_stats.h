@@ -9,6 +9,8 @@
  * daemon's start if that was none or another daemon's. The exit status, after a reason was
  * printed. */
 int stats_page_print(const struct context *context, uint64_t *ret_health);
+/* Does as `kvtierctl stats --json`, with context->json. */
+int stats_json_print(const struct context *context);
 /* A number for a table, in at most seven columns. */
 char *text_count(double value, char *ret, size_t n);
 

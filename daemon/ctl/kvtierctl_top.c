@@ -228,6 +228,34 @@ static int make_page(struct top *top, size_t lines, char **ret)
 	return r;
 }
 
+/* One page for programs: the numbers of stats, and the lists whole. */
+static int print_json(const struct context *context)
+{
+	static const char *const names[] = { "devices", "clients", "slowlog" };
+	struct json_object *rows[3] = { NULL };
+	const struct stats *stats;
+	int r = EXIT_FINE;
+	bool asks;
+
+	if (stats_map(context->stats_path, &stats) < 0)
+		return stats_json_print(context); /* says why */
+	asks = stats_health(stats, clock_ns()) >> STATS_HEALTH_STOPPED == 0;
+	stats_unmap(stats);
+	for (size_t i = 0; i < 3 && asks && r == EXIT_FINE; i++)
+		r = ask_list(context, names[i], &rows[i]);
+	if (r == EXIT_FINE) {
+		fputs("{\"stats\":", stdout);
+		r = stats_json_print(context);
+		for (size_t i = 0; i < 3 && asks; i++)
+			printf(",\"%s\":%s", names[i],
+			       json_object_to_json_string_ext(rows[i], JSON_C_TO_STRING_PLAIN));
+		puts("}");
+	}
+	for (size_t i = 0; i < 3; i++)
+		json_object_put(rows[i]);
+	return r;
+}
+
 /* --- the screen --- */
 
 static volatile sig_atomic_t ended;
@@ -315,8 +343,7 @@ int command_top(struct context *context, int argc, char **argv)
 		once = true;
 	no_more_arguments(context, argc, argv);
 	if (context->json)
-		usage_error(context, "top is for people; stats, clients, devices and slowlog have "
-				     "--json");
+		return print_json(context);
 	if (once) {
 		r = make_page(&top, ONCE_LINES, &text);
 		if (text)

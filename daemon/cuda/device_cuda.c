@@ -129,6 +129,8 @@ static void show(struct cuda_gpu *gpu)
 		.copied_out_bytes_total = path->out_bytes,
 		.copied_in_bytes_total = path->in_bytes,
 		.batches_total = path->batches,
+		.busy_out_us_total = path->busy_ns[CUDA_STORE] / 1000,
+		.busy_in_us_total = path->busy_ns[CUDA_LOAD] / 1000,
 		.direct_out_bytes_total = path->direct_bytes[CUDA_STORE],
 		.direct_in_bytes_total = path->direct_bytes[CUDA_LOAD],
 		.bounced_out_bytes_total = path->bounced_bytes[CUDA_STORE],

@@ -251,6 +251,8 @@ struct device_note {
 	uint64_t context_bytes; /* that the driver takes for kvtierd; 0: none, or not known */
 	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */
 	uint64_t batches_total;                                 /* of such copies */
+	/* how long such copies, with the kernels of their lanes, were under way */
+	uint64_t busy_out_us_total, busy_in_us_total;
 	uint64_t pinned_bytes; /* of the host tier, registered in its context */
 	char pin_why[240];     /* why not all of it is registered; else "" */
 	/* direct: payload that the copy engine moved between slot and GPU; bounced: payload that

@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <json-c/json.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,6 +12,7 @@
 
 #include "base/clock.h"
 #include "daemon/admin/ctl.h"
+#include "daemon/ctl/kvtierctl_admin.h"
 #include "metrics.h"
 
 /* --- the tables --- */
@@ -116,6 +116,10 @@ static const struct family device_families[] = {
 	  "Bytes that crossed the wire to host memory" },
 	{ "device_copied_in_bytes_total", COUNTER, "copied_in_bytes_total", NULL, NULL,
 	  "Bytes that crossed the wire from host memory" },
+	{ "device_busy_out_seconds_total", COUNTER, "busy_out_us_total", NULL, NULL,
+	  "Time in which copies to host memory were under way, with the kernels of their lanes" },
+	{ "device_busy_in_seconds_total", COUNTER, "busy_in_us_total", NULL, NULL,
+	  "The same of copies from host memory" },
 };
 
 enum {
@@ -206,23 +210,20 @@ static size_t states_of(const struct family *family)
 	return n;
 }
 
-static const char *text_at(struct json_object *row, const char *member)
+static const char *label_at(struct json_object *row, const char *member)
 {
-	struct json_object *value = NULL;
-	const char *text = json_object_object_get_ex(row, member, &value) ?
-				   json_object_get_string(value) :
-				   NULL;
+	const char *text = text_at(row, member);
 
-	return text && text[0] != '\0' ? text : "unknown";
+	return text[0] != '\0' ? text : "unknown";
 }
 
-static double number_at(struct json_object *row, const char *member)
+/* In base units. */
+static double value_at(struct json_object *row, const char *member)
 {
 	struct json_object *value = NULL;
 
 	(void)json_object_object_get_ex(row, member, &value);
-	return json_object_is_type(value, json_type_int) ? (double)json_object_get_uint64(value) :
-							   json_object_get_double(value);
+	return json_object_get_double(value) / (strstr(member, "_us_") ? 1e6 : 1);
 }
 
 /* The row's cells, without regard to other rows. */
@@ -235,8 +236,8 @@ static void read_cells(const struct listing *listing, struct json_object *row, d
 		if (family->kind == ROWS) {
 			*cell++ = 1;
 		} else if (family->kind != STATE) {
-			*cell = number_at(row, family->member);
-			*cell++ *= family->times ? number_at(row, family->times) : 1;
+			*cell = value_at(row, family->member);
+			*cell++ *= family->times ? value_at(row, family->times) : 1;
 		}
 		while (family->kind == STATE && state) {
 			const size_t length = strcspn(state, "|");
@@ -293,7 +294,7 @@ static char *labels_of(const struct listing *listing, struct json_object *row, b
 	for (size_t i = 0; i < 2 && listing->labels[i].member; i++) {
 		fputs(i > 0 ? "," : "", out);
 		metric_label(out, listing->labels[i].label,
-			     other ? "other" : text_at(row, listing->labels[i].member));
+			     other ? "other" : label_at(row, listing->labels[i].member));
 	}
 	if (fclose(out) == 0)
 		return text;
@@ -389,34 +390,20 @@ static bool take_rows(const struct listing *listing, struct json_object *array)
 
 /* --- asking --- */
 
-/* The next packet; its length, or -errno. */
-static ssize_t next_packet(int fd, char *packet, uint64_t deadline_ns)
-{
-	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
-	const uint64_t now_ns = clock_ns();
-	ssize_t n;
-
-	if (now_ns >= deadline_ns ||
-	    poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 0)
-		return -ETIMEDOUT;
-	n = recv(fd, packet, CTL_MAX_REPLY, MSG_DONTWAIT);
-	return n > 0 ? n : n < 0 ? -errno : -ECONNRESET;
-}
-
 /* Asks for the list. 0 or -errno. */
 static int ask(int fd, const struct listing *listing, uint64_t deadline_ns)
 {
-	static char packet[CTL_MAX_REPLY];
+	static char packet[CTL_MAX_REPLY + 1];
 	struct json_tokener *tokener = json_tokener_new();
 	struct json_object *root = NULL, *rows = NULL;
 	ssize_t n = -EPROTO;
 
 	if (tokener && send(fd, listing->name, strlen(listing->name) + 1, MSG_NOSIGNAL) > 0) {
 		do {
-			n = next_packet(fd, packet, deadline_ns);
+			n = next_packet(fd, deadline_ns, packet);
 			if (n > 1 && (packet[0] == '+' || packet[0] == '.'))
 				root = json_tokener_parse_ex(tokener, packet + 1, (int)n - 1);
-		} while (n == -EINTR || (n > 0 && packet[0] == '+'));
+		} while (n > 0 && packet[0] == '+');
 	}
 	if (json_object_object_get_ex(root, listing->name, &rows) &&
 	    json_object_is_type(rows, json_type_array) && take_rows(listing, rows))

@@ -637,6 +637,17 @@ static bool end_stopped(struct cuda_lane *lane)
 	return any;
 }
 
+/* A lane comes to the GPU (1), or the GPU is done with it (-1). */
+static void change_on_gpu(struct cuda_path *path, enum cuda_way way, int by)
+{
+	const uint64_t now = clock_ns();
+
+	if (path->on_gpu[way] > 0)
+		path->busy_ns[way] += now - path->changed_ns[way];
+	path->changed_ns[way] = now;
+	path->on_gpu[way] += (uint32_t)by;
+}
+
 static void launch(struct cuda_path *path, struct cuda_lane *lane)
 {
 	struct cuda_gpu *gpu = path->gpu;
@@ -650,7 +661,7 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	lane->patience = (struct cuda_patience){ 0 };
 	path->mark += path->mark == UINT32_MAX ? 2 : 1; /* never 0 */
 	lane->mark = path->mark;
-	path->on_gpu[lane->way]++;
+	change_on_gpu(path, lane->way, 1);
 	if (lane->way == CUDA_STORE)
 		r = queue_store(path, lane, &last);
 	else if (lane->way == CUDA_LOAD)
@@ -709,7 +720,7 @@ static bool done(struct cuda_path *path, struct cuda_lane *lane)
 		gpu->state = CUDA_FAILING; /* in any case: no event says when the lane is done */
 		return false;
 	}
-	path->on_gpu[lane->way]--;
+	change_on_gpu(path, lane->way, -1);
 	lane->state = LANE_DRAINING;
 	if (lane->way == CUDA_STORE || (lane->way == CUDA_LOAD && lane->packs))
 		look_at_flags(lane);

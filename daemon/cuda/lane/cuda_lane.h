@@ -155,6 +155,8 @@ struct cuda_path {
 	struct cuda_lane lanes[CUDA_WAYS][CUDA_LANES];
 	uint32_t first[CUDA_WAYS], busy[CUDA_WAYS]; /* lanes that are not free */
 	uint32_t on_gpu[CUDA_WAYS];
+	/* how long lanes were on the GPU so far, up to the last change of on_gpu, and its time */
+	uint64_t busy_ns[CUDA_WAYS], changed_ns[CUDA_WAYS];
 	uint32_t mark;        /* of the last lane: each has one of its own */
 	uint64_t quiet_polls; /* polls in a row without news */
 	struct mails ended;   /* to the core, at the end of the iteration */
