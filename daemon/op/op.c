@@ -81,7 +81,8 @@ static void count(const struct op *op, int status)
 			stats_count_dropped(v, status, op->early == -ENOSPC);
 	} else if (op->sqe.op == WIRE_OP_LOAD) {
 		stats_add(&v->load_missed_blocks_total, status == -ENOENT);
-		stats_add(&v->load_failed_blocks_total, status < 0 && status != -ENOENT);
+		if (status < 0 && status != -ENOENT)
+			stats_count_failed(v, status);
 		op->client->missed_blocks += status == -ENOENT;
 	} else if (op->sqe.op == WIRE_OP_PREFETCH) {
 		stats_add(&v->prefetch_missed_blocks_total, status < 0);

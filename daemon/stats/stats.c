@@ -415,29 +415,45 @@ void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on)
 	stats_set(&stats->health, on ? health | mask : health & ~mask);
 }
 
-static uint64_t *dropped_for(struct stats_values *v, int status)
-{
-	switch (status) {
-	case -ENOSPC:
-		return &v->store_no_room_blocks_total;
-	case -ETIMEDOUT:
-		return &v->store_late_blocks_total;
-	case -ECANCELED:
-	case -ECONNRESET:
-		return &v->store_canceled_blocks_total;
-	case -ENOENT:
-		return &v->store_no_parent_blocks_total;
-	case -EFAULT:
-		return &v->store_no_page_blocks_total;
-	default:
-		return &v->store_failed_blocks_total;
+/* What a block's status says of why it was not kept, or not given back. */
+static const struct {
+	int status; /* 0: any other */
+	size_t store, load;
+} reasons[] = {
+#define REASON(status, name)                                                        \
+	{                                                                           \
+		status, offsetof(struct stats_values, store_##name##_blocks_total), \
+			offsetof(struct stats_values, load_##name##_blocks_total)   \
 	}
+	REASON(-ENOSPC, no_room),      REASON(-ETIMEDOUT, late), REASON(-ECANCELED, canceled),
+	REASON(-ECONNRESET, canceled), REASON(-EFAULT, no_page), REASON(0, error),
+};
+
+static void count_reason(struct stats_values *v, int status, bool store)
+{
+	size_t i = 0;
+
+	while (reasons[i].status != 0 && reasons[i].status != status)
+		i++;
+	stats_add((uint64_t *)(void *)((char *)v + (store ? reasons[i].store : reasons[i].load)),
+		  1);
 }
 
 void stats_count_dropped(struct stats_values *v, int status, bool drained)
 {
-	stats_add(drained ? &v->store_drained_blocks_total : dropped_for(v, status), 1);
 	stats_add(&v->store_dropped_blocks_total, 1);
+	if (drained)
+		stats_add(&v->store_drained_blocks_total, 1);
+	else if (status == -ENOENT)
+		stats_add(&v->store_no_parent_blocks_total, 1);
+	else
+		count_reason(v, status, true);
+}
+
+void stats_count_failed(struct stats_values *v, int status)
+{
+	stats_add(&v->load_failed_blocks_total, 1);
+	count_reason(v, status, false);
 }
 
 void stats_names(struct stats *stats, const char *device, const char *kernels)

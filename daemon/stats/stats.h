@@ -282,6 +282,8 @@ void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
 struct stats_tier *stats_tier(struct stats *stats, uint32_t tier);
 /* A block that was offered was not kept, for this -errno. drained: since `kvtierctl drain`. */
 void stats_count_dropped(struct stats_values *v, int status, bool drained);
+/* A block that is there was not given back, for this -errno. */
+void stats_count_failed(struct stats_values *v, int status);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
 /* Sets a text of the page, which has this room; `said` is cut to fit. A reader meanwhile may see a
  * mix of the old and the new text, which always has an end. */

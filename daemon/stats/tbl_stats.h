@@ -78,7 +78,7 @@ STAT("store.dropped_blocks_total", store_dropped_blocks_total, counter, "blocks"
 STAT("store.no_room_blocks_total", store_no_room_blocks_total, counter, "blocks",
      "Blocks not kept because memory or the index had no room for them. Each block in "
      "dropped_blocks_total is in one of no_room, late, canceled, drained, no_parent, no_page and "
-     "failed")
+     "error")
 STAT("store.late_blocks_total", store_late_blocks_total, counter, "blocks",
      "Blocks not kept because their op had reached its deadline")
 STAT("store.canceled_blocks_total", store_canceled_blocks_total, counter, "blocks",
@@ -91,7 +91,7 @@ STAT("store.no_parent_blocks_total", store_no_parent_blocks_total, counter, "blo
 STAT("store.no_page_blocks_total", store_no_page_blocks_total, counter, "blocks",
      "Blocks not kept because their engine had not allocated their page, or has no page of this "
      "number")
-STAT("store.failed_blocks_total", store_failed_blocks_total, counter, "blocks",
+STAT("store.error_blocks_total", store_error_blocks_total, counter, "blocks",
      "Blocks not kept because a device or a library failed; the log has it")
 STAT("store.logical_bytes_total", store_logical_bytes_total, counter, "bytes",
      "Size of the stored blocks in the engines' own format")
@@ -116,6 +116,18 @@ STAT("store.p99_us", store_p99_us, gauge, "us",
 STAT("load.blocks_total", load_blocks_total, counter, "blocks", "Blocks given back to engines")
 STAT("load.failed_blocks_total", load_failed_blocks_total, counter, "blocks",
      "Blocks present but not given back: too late, cancelled, damaged, page out of range")
+STAT("load.no_room_blocks_total", load_no_room_blocks_total, counter, "blocks",
+     "Blocks not given back because host memory had no room to bring them there. Each block in "
+     "failed_blocks_total is in one of no_room, late, canceled, no_page and error")
+STAT("load.late_blocks_total", load_late_blocks_total, counter, "blocks",
+     "Blocks not given back because their op had reached its deadline")
+STAT("load.canceled_blocks_total", load_canceled_blocks_total, counter, "blocks",
+     "Blocks not given back because their op was canceled, or its connection ended")
+STAT("load.no_page_blocks_total", load_no_page_blocks_total, counter, "blocks",
+     "Blocks not given back because their engine had not allocated their page, or has no page of "
+     "this number")
+STAT("load.error_blocks_total", load_error_blocks_total, counter, "blocks",
+     "Blocks not given back because their image was damaged, or a device failed; the log has it")
 STAT("load.sparse_blocks_total", load_sparse_blocks_total, counter, "blocks",
      "Blocks not loaded since their engine had not allocated their page")
 STAT("load.missed_blocks_total", load_missed_blocks_total, counter, "blocks",

@@ -48,7 +48,8 @@ kvtier_load_blocks_total        by tier
 kvtier_store_ops_total          blocks are shown; *_duration_seconds counts ops, too
 kvtier_store_tokens_total       of models
 kvtier_store_dropped_blocks_total    by reason
-kvtier_store_sparse_blocks_total     most of the reason no_page
+kvtier_load_failed_blocks_total      by reason
+kvtier_*_sparse_blocks_total         most of the reason no_page
 kvtier_lookup_calls_total       blocks are shown
 kvtier_gpu_*                    devices are shown
 kvtier_tier_pinned_bytes        `kvtierctl devices`

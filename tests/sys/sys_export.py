@@ -104,6 +104,7 @@ class Numbers(Exported):
                 ("kvtier_up", {}, 1), ("kvtier_lists_up", {}, 1), ("kvtier_store_blocks_total", {}, 4),
                 ("kvtier_lookup_blocks_total", {"result": "host"}, 4), ("kvtier_load_ops_total", {}, 1),
                 ("kvtier_lookup_calls_total", {}, 1), ("kvtier_dropped_blocks_total", {"reason": "late"}, 0),
+                ("kvtier_missed_after_lookup_blocks_total", {"reason": "missed"}, 0),
                 ("kvtier_evicted_blocks_total", {"tier": "host", "reason": "asked"}, 0),
                 ("kvtier_tier_load_duration_seconds_count", {"tier": "host"}, 1),
                 ("kvtier_tier_store_duration_seconds_count", {"tier": "redis"}, 0),
@@ -138,7 +139,8 @@ class Numbers(Exported):
             name = re.sub(r"^refused\.\w+$", "client_refusals_total", name)
             name = re.sub(r"^lookup\.(gpu|host|nvme|redis|miss)_", "lookup_", name)
             name = re.sub(r"^evicted\.\w+\.\w+$", "evicted_blocks_total", name)
-            name = re.sub(r"^store\.(no_\w+|late|canceled|drained|failed)_blocks", "dropped_blocks", name)
+            name = re.sub(r"^store\.(no_\w+|late|canceled|drained|error)_blocks", "dropped_blocks", name)
+            name = re.sub(r"^load\.(no_\w+|late|canceled|missed|error)_blocks", "missed_after_lookup_blocks", name)
             name = re.sub(r"^miss_ratio\.\w+_ppm$", "miss_ratio", name)
             name = re.sub(r"^working_set\.\w+_bytes$", "working_set_bytes", name)
             name = re.sub(r"_[num]?s$", "_seconds", name.replace(".", "_").replace("_percent", "_ratio"))

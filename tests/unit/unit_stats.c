@@ -196,7 +196,7 @@ IN_A_DIRECTORY(a_truncated_page_is_whole_again)
 }
 
 /* Each reason has a counter, and together they are all that were dropped. */
-IN_MEMORY(blocks_that_are_not_kept_are_counted_by_reason)
+IN_MEMORY(blocks_that_fail_are_counted_by_reason)
 {
 	static const int errors[] = { -ENOSPC, -ETIMEDOUT, -ECANCELED, -ECONNRESET,
 				      -ENOENT, -EFAULT,    -EIO,       -ENOSPC };
@@ -209,9 +209,18 @@ IN_MEMORY(blocks_that_are_not_kept_are_counted_by_reason)
 	assert_int_equal(v->store_canceled_blocks_total, 2);
 	assert_int_equal(v->store_no_parent_blocks_total, 1);
 	assert_int_equal(v->store_no_page_blocks_total, 1);
-	assert_int_equal(v->store_failed_blocks_total, 1);
+	assert_int_equal(v->store_error_blocks_total, 1);
 	assert_int_equal(v->store_drained_blocks_total, 1);
 	assert_int_equal(v->store_dropped_blocks_total, 8);
+	for (size_t i = 0; i < 8; i++)
+		if (errors[i] != -ENOENT) /* that block was not there */
+			stats_count_failed(v, errors[i]);
+	assert_int_equal(v->load_no_room_blocks_total, 2);
+	assert_int_equal(v->load_late_blocks_total, 1);
+	assert_int_equal(v->load_canceled_blocks_total, 2);
+	assert_int_equal(v->load_no_page_blocks_total, 1);
+	assert_int_equal(v->load_error_blocks_total, 1);
+	assert_int_equal(v->load_failed_blocks_total, 7);
 }
 
 IN_MEMORY(health_has_words)

@@ -73,8 +73,12 @@ static const struct group {
 	  "Blocks (of a model, hints) by what became of a hint; expired: the ttl was over" },
 	{ "lookup.", "_blocks_total", "|gpu|host|nvme|redis|miss|", "lookup_blocks_total", "result",
 	  "Blocks looked up, by the nearest tier that has them; the sum is what was looked up" },
-	{ "store.", "_blocks_total", "|no_room|late|canceled|drained|no_parent|no_page|failed|",
+	{ "store.", "_blocks_total", "|no_room|late|canceled|drained|no_parent|no_page|error|",
 	  "dropped_blocks_total", "reason", "Blocks offered and not kept, by reason" },
+	{ "load.", "_blocks_total", "|missed|no_room|late|canceled|no_page|error|",
+	  "missed_after_lookup_blocks_total", "reason",
+	  "Blocks that a load asked for, mostly after a lookup, and did not get; missed: they were "
+	  "not there" },
 	{ "evicted.", "_blocks_total", "", "evicted_blocks_total", "tier.reason",
 	  "Blocks dropped from a tier of this node: for room, since the index is full, or as "
 	  "kvtierctl evict asked" },
