@@ -152,7 +152,9 @@ class OfTransformers(unittest.TestCase):
 
         self.assertEqual(why({"max_new_tokens": 4, "num_beams": 1, "use_cache": True, "token_healing": False}), "")
         for levels, reason in (
-                ([{"inputs_embeds": 1}], "inputs_embeds"), ([{"past_key_values": 1}], "past_key_values is"),
+                ([{"inputs_embeds": 1}], "inputs_embeds"),
+                ([{"pixel_values": [1]}], "pixel_values is given, which may"),
+                ([{"past_key_values": 1}], "past_key_values is"),
                 ([{"num_beams": 4}], "num_beams is 4"), ([{"num_return_sequences": 2}], "num_return"),
                 ([{"use_cache": False}], "use_cache is False"), ([{"custom_generate": len}], "custom_generate is"),
                 ([{}, {"num_beams": 4}], "num_beams"), ([{}, {}, {"use_mtp": True}], "use_mtp"),

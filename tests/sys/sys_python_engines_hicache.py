@@ -144,6 +144,13 @@ class OfStorage(HiCache):
         models = {space["model"] for space in json.loads(self.daemon.ctl("spaces", "--json"))["spaces"]}
         self.assertLessEqual({f"hub/tiny@{old}", "mine"}, models)
 
+    def test_a_model_that_sees_images_is_refused(self):
+        settings = SimpleNamespace(model_path="hub/eyes", get_model_config=lambda: SimpleNamespace(is_multimodal=True))
+        with mock.patch.object(adapter, "_settings", lambda: settings), self.assertLogs(LOG, "WARNING") as log:
+            pool, pages = HostPool("page_first"), names(3)
+            self.assertEqual(self.kept(self.storage(pool), pool, pages), [False] * 3)
+        self.assertIn("by 30 bits of its digest", log.output[0])
+
     def test_weights_of_adapters_are_part_of_the_name(self):
         pool, pages, work = HostPool("page_first"), names(3), tempfile.TemporaryDirectory(prefix="kvtier-test-")
         self.addCleanup(work.cleanup)

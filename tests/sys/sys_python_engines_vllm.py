@@ -22,7 +22,7 @@ import vllm_double
 vllm_double.install()
 
 from kvtier import vllm as adapter  # noqa: E402
-from kvtier.adapters.vllm_core import COUNTS  # noqa: E402
+from kvtier.adapters.vllm_core import COUNTS, marks_of  # noqa: E402
 from vllm_double import Engine, MambaSpec, SlidingWindowSpec  # noqa: E402
 from world import TREE, World  # noqa: E402
 
@@ -289,6 +289,44 @@ class Served(Vllm):
         for more in ({"cache_salt": "mine"}, {"lora_request": lora}, {"mm_features": [image]}):
             with self.subTest(**more):
                 self.assertEqual([engine.answer(self.tokens, **more) for _ in range(2)], [0, 10])
+
+    def images(self, *said) -> dict:
+        """Of a request with these images: name, first token, how many tokens."""
+        return {"mm_features": [SimpleNamespace(identifier=name, mm_position=SimpleNamespace(offset=first, length=n))
+                                for name, first, n in said]}
+
+    def test_a_prompt_shares_all_that_is_before_its_image(self):
+        engine = self.warm()        # a text of ten blocks, of 8 tokens each
+        for images in ([("cat", 43, 12)], [("dog", 43, 12)], [("cat", 42, 12)], [("cat", 43, 11)]):
+            with self.subTest(images=images):
+                # block 5 has the image's first tokens
+                self.assertEqual([engine.answer(self.tokens, **self.images(*images)) for _ in range(2)], [5, 10])
+        cat, late = ("cat", 43, 12), ("dog", 70, 4)
+        self.assertEqual([engine.answer(self.tokens, **self.images(cat, late)) for _ in range(2)], [8, 10])
+        self.assertEqual(engine.answer(self.tokens, **self.images(late)), 8)
+        both = self.images(("cat", 40, 3), ("dog", 43, 4)), self.images(("dog", 40, 3), ("cat", 43, 4))
+        self.assertEqual([engine.answer(self.tokens, **one) for one in (*both, *both)], [5, 5, 10, 10])
+        # a chat: a turn with an image, and one more without
+        chat = self.tokens + list(range(200, 240))
+        self.assertEqual([engine.answer(chat, **self.images(("bird", 90, 20))) for _ in range(2)], [10, 15])
+        more = self.images(("bird", 90, 20))
+        self.assertEqual(engine.answer(chat + [7] * 9, **more), 15)
+        # behind an encoder all tokens depend on all images
+        other = self.engine(model={"model": "tiny", "is_encoder_decoder": True})
+        self.assertEqual([other.answer(self.tokens, **self.images(cat)) for _ in range(2)], [0, 10])
+
+    def test_an_image_in_a_prompt_that_grows_is_in_its_keys(self):
+        engine, request = self.engine(), None
+        known = marks_of([("cat", 43, 12), ("dog", 16, 1)], 8)
+        self.assertEqual(sorted(known), [2, 5])
+        for steps in ((3, 6, 10), (10,), (5, 10), (2, 10), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)):
+            scheduler = engine.scheduler._scheduler
+            scheduler.add(str(steps), lambda: self.tokens, None, marks=known)
+            for n in steps:
+                scheduler._make_keys(scheduler._requests[str(steps)], n)
+            keys = scheduler._requests[str(steps)].keys[0, 0]
+            self.assertEqual((len(keys), request or keys), (320, keys))
+            request = keys
 
     def of(self, commit, revision=None, **extra) -> Engine:
         """Of a hub's model whose name stands for this commit."""

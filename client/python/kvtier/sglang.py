@@ -103,6 +103,9 @@ class _Cache:
         self.writes = getattr(config, "is_storage_writer", not config.is_mla_model or config.tp_rank == 0)
         if not self._model:
             self.refuse("the model has no name: option model gives it one")
+        elif getattr(_model_config(self._settings), "is_multimodal", False):
+            self.refuse("a model that sees images: SGLang names an image by 30 bits of its digest, so two images may "
+                        "have one name")
         elif getattr(config, "dcp_size", 1) > 1 or getattr(config, "should_split_heads", False):
             self.refuse("pages that are split over ranks of a decode context, or by tp_lcm_size")
         else:
@@ -231,12 +234,17 @@ def _settings() -> Any:
         return None
 
 
-def _hf_config(settings: Any) -> Any:
-    """What transformers says of the model. None: it is not known."""
+def _model_config(settings: Any) -> Any:
+    """What SGLang says of the model. None: it is not known."""
     try:
-        return settings.get_model_config().hf_config
+        return settings.get_model_config()
     except Exception:       # no settings, those of an older SGLang, or a model that transformers does not know
         return None
+
+
+def _hf_config(settings: Any) -> Any:
+    """What transformers says of the model. None: it is not known."""
+    return getattr(_model_config(settings), "hf_config", None)
 
 
 def _adapter_paths(settings: Any) -> List[str]:

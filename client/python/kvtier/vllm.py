@@ -49,7 +49,7 @@ from vllm.logger import init_logger
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import PLANE_CODECS, LayoutError, codec_of, flag, known, milliseconds, named
 from .adapters.vllm_adapters import Adapters, is_local
-from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, root_of
+from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, marks_of, root_of
 from .adapters.vllm_hints import hints_of
 from .adapters.vllm_layout import (Layout, at_revision, geometry_of, layout_of, layout_of_all, overrides_of,
                                    revision_of, tensor_of, why_no_group)
@@ -591,14 +591,16 @@ class KvtierConnector(*_BASES):
             loads = is_local(lora.lora_path) or (lora.lora_int_id, lora.lora_path) in self._in_use
         models = self._weights.names() if self._weights else [None]
         # by the best names, and by those that were known first
-        root, older = [root_of({"model": models[i], "lora": adapters[i],
-                                "salt": getattr(request, "cache_salt", None),
-                                "images": [(f.identifier, f.mm_position.offset, f.mm_position.length)
-                                           for f in getattr(request, "mm_features", None) or ()]}) for i in (0, -1)]
+        images = [(f.identifier, f.mm_position.offset, f.mm_position.length)
+                  for f in getattr(request, "mm_features", None) or ()]
+        # a decoder behind an encoder looks at all of its images from the first token on
+        whole = images if getattr(self._vllm_config.model_config, "is_encoder_decoder", False) else None
+        root, older = [root_of({"model": models[i], "lora": adapters[i], "salt": getattr(request, "cache_salt", None),
+                                "images": whole}) for i in (0, -1)]
         self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
                             hints_of(getattr(request, "kv_hints", None),
                                      lambda text: logger.warning("kvtier: %s", text)), loads,
-                            older if older != root else None)
+                            older if older != root else None, {} if whole else marks_of(images, self._block_tokens))
         if self._events:
             self._events.add(request)
 

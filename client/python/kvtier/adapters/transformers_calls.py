@@ -52,7 +52,8 @@ def why_not(shape: Sequence[int], tokens: Sequence[int], known: Container[str], 
         value = effective(name, *levels)
         if value is None or name in _SERVED_AS and isinstance(value, (bool, int, float)) and value == _SERVED_AS[name]:
             continue
-        return f"{name} is {value}" if isinstance(value, (bool, int, float, str)) else f"{name} is given"
+        return (f"{name} is {value}" if isinstance(value, (bool, int, float, str)) else
+                f"{name} is given, which may make other KV of the same tokens")
     return ""
 
 

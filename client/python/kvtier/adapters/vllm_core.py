@@ -32,13 +32,14 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, Callable, Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import MAX_BLOCKS, Client, Error, Hit, Keys, Op, Result, Space, Tier, lent
 from ..block_cache import as_tokens
 from .vllm_hints import Hint, Hints, UnderWay
 
-__all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "root_of"]
+__all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "is_named", "marks_of", "root_of"]
 
 AGAIN_S = 5.0           # between two tries to reach a daemon that is away
 START_S = 0.02          # how long the start of an engine waits for its daemon
@@ -49,7 +50,7 @@ NO_PAGE = 0             # the engine's number for a block outside of a window
 
 
 def root_of(what: Dict[str, Any]) -> Optional[bytes]:
-    """A digest of what changes a request's KV beside its tokens (adapter, salt, images). None: only the tokens do. The
+    """A digest of what changes a request's KV beside its tokens (weights, adapter, salt). None: only the tokens do. The
     digest is the same in each process and after each start."""
     said = {key: value for key, value in what.items() if value}
     if not said:
@@ -57,8 +58,17 @@ def root_of(what: Dict[str, Any]) -> Optional[bytes]:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()
 
 
+def marks_of(images: Iterable[Tuple[str, int, int]], block_tokens: int) -> Dict[int, bytes]:
+    """What enters a request's chain in front of a block, by the number of the block in which an image begins. So a
+    prompt shares all before it, and nothing from that block on. images: name, first token, how many tokens."""
+    marks: Dict[int, List[Any]] = {}
+    for name, first, tokens in images:
+        marks.setdefault(first // block_tokens, []).append((name, first % block_tokens, tokens))
+    return {block: root_of({"images": sorted(said)}) or b"" for block, said in marks.items()}
+
+
 def is_named(request: Any) -> bool:
-    """Whether the request's token ids say all of its prompt, apart from what root_of() is told. Tokens that came as
+    """Whether the request's token ids say all of its prompt, apart from what keys have beside them. Tokens that came as
     embeddings have zeros as ids, so two such prompts would look the same."""
     return request.prompt_token_ids is not None and getattr(request, "prompt_embeds", None) is None
 
@@ -125,10 +135,10 @@ class _Line:
 
 
 class _Request:
-    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], groups: int,
-                 older: Optional[bytes] = None) -> None:
-        self.tokens, self.root = tokens, root
-        self.older = _Request(tokens, older, groups) if older else None     # its keys under an older name
+    def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], marks: Mapping[int, bytes],
+                 groups: int, older: Optional[bytes] = None) -> None:
+        self.tokens, self.root, self.marks = tokens, root, marks
+        self.older = _Request(tokens, older, marks, groups) if older else None      # its keys under an older name
         self.source = self          # whose keys the last match was by: its own, or those under the older name
         self.keys: Dict[Tuple[int, int], bytes] = {}    # by rank and group
         self.pages: List[List[int]] = [[] for _ in range(groups)]
@@ -181,14 +191,16 @@ class Scheduler:
         self.hints = Hints(self._under_way)
 
     def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
-            hints: Sequence[Hint] = (), loads: bool = True, older: Optional[bytes] = None) -> None:
+            hints: Sequence[Hint] = (), loads: bool = True, older: Optional[bytes] = None,
+            marks: Mapping[int, bytes] = MappingProxyType({})) -> None:
         """Adds a request; one that is known stays as it is. tokens: gives all tokens that the request has when it is
         called. loads: whether its blocks are looked up; without that they are only kept. older: a root that the same
-        blocks had before. What is found under it is loaded, and kept under `root` then."""
+        blocks had before. What is found under it is loaded, and kept under `root` then. marks: as marks_of() gives
+        them."""
         if request not in self._requests:
             if self._epoch:
                 root, older = hashlib.sha256(self._epoch + (root or b"")).digest(), None
-            self._requests[request] = r = _Request(tokens, root, self._groups, older)
+            self._requests[request] = r = _Request(tokens, root, marks, self._groups, older)
             r.loads = loads
             if hints:
                 r.prompt = len(tokens()) // self.block_tokens
@@ -388,10 +400,14 @@ class Scheduler:
         for where, space in spaces:
             own = r.keys.get(where, b"")
             have = len(own) // 32
-            if have < blocks:
-                # what the root is made of comes first, as tokens, so that other tenants and spaces have other keys
-                before = own[-32:] or (r.root and bytes(space.keys(as_tokens(r.root, bt)))[-32:])
-                r.keys[where] = own + bytes(space.keys(r.tokens()[have * bt:blocks * bt], before or None))
+            while have < blocks:
+                # root and marks are as tokens before the block's, so that other tenants and spaces have other keys
+                before = own[-32:] or (r.root and bytes(space.keys(as_tokens(r.root, bt)))[-32:]) or None
+                if have in r.marks:
+                    before = bytes(space.keys(as_tokens(r.marks[have], bt), before))[-32:]
+                end = min([block for block in r.marks if have < block < blocks], default=blocks)
+                own += bytes(space.keys(r.tokens()[have * bt:end * bt], before))
+                r.keys[where], have = own, end
         return bool(spaces)
 
 
