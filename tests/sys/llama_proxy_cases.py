@@ -57,11 +57,11 @@ class Behind(World):
 
     def ask(self, path: str, body: dict) -> tuple:
         """(status, answer). When this returns, the proxy has done what it does afterwards."""
-        lines = len(self.log.read_text().splitlines())
+        told = self.log.read_text().count(f" {path}: ")
         answer = self.begin(path, body)
         said = answer.status, json.loads(answer.read())
         if answer.status == 200:
-            self.until(lambda: len(self.log.read_text().splitlines()) > lines)
+            self.until(lambda: self.log.read_text().count(f" {path}: ") > told)
         return said
 
     def test_prompts_outlive_their_server(self):
@@ -83,7 +83,10 @@ class Behind(World):
         self.assertGreaterEqual(parts[-1]["usage"]["prompt_tokens_details"]["cached_tokens"], 64)
         status, said = self.ask("/completion", plain)
         self.assertEqual((status, said["content"]), (200, cold[1]))
-        self.assertEqual(said["timings"]["cache_n"], 64)
+        self.assertEqual(said["timings"]["cache_n"], 64, self.log.read_text())
+        status, said = self.ask("/v1/completions", {"prompt": [plain["prompt"]], "max_tokens": 5})
+        self.assertEqual((status, said["choices"][0]["text"]), (200, cold[1]))
+        self.assertEqual(said["timings"]["cache_n"], 77)    # all but the last: the slot holds it
         direct = second.ask(around=True, path="/completion", body={**plain, "temperature": 0, "cache_prompt": False})
         self.assertEqual(direct["answer"]["content"], cold[1])
 

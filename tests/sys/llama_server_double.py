@@ -121,6 +121,7 @@ class Server:
             self._restore(slot, file.read_bytes())
             return {"n_restored": len(slot.tokens)}
         prompt = self.answer("/apply-template", body)["prompt"] if "messages" in body else body["prompt"]
+        prompt = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
         tokens = prompt if isinstance(prompt, list) else self.answer("/tokenize", {"content": prompt})["tokens"]
         return self._compute(self.slots[body["id_slot"]] if "id_slot" in body else Slot(), tokens, body)
 

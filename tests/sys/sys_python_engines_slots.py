@@ -298,6 +298,19 @@ class Requests(Behind):
         cache.ask(CHAT, {"messages": [{"role": "user", "content": f"{words(1)} {words(2)} more"}]})
         self.assertEqual(cache.last.loaded_tokens, 44)
 
+    def test_a_list_of_one_prompt(self):
+        self.server()
+        cache = self.cache()
+        for prompt in ([words(1)], [list(range(30))]):
+            first = cache.ask("/v1/completions", {"prompt": prompt})["content"]
+            stored = cache.last.stored_blocks
+            self.assertEqual((cache.last.skipped, stored > 0), ("", True))
+            self.assertEqual(first, self.right({"prompt": prompt[0]}))
+            self.forget()
+            cache._held.clear()
+            self.assertEqual(cache.ask("/v1/completions", {"prompt": prompt})["content"], first)
+            self.assertGreater(cache.last.loaded_tokens, 16)
+
     def test_streams(self):
         self.server()
         cache, body = self.cache(), {"prompt": words(1), "n_predict": 8, "stream": True}
@@ -329,8 +342,8 @@ class Requests(Behind):
                 ("/completion", {"prompt": text, "cache_prompt": False}, "cache_prompt is False"),
                 ("/infill", {"prompt": text}, "/infill is not a path of completions"),
                 (CHAT, {"messages": [{"role": "user", "content": ["x", "y"]}]}, "a message has a part of type None"),
-                ("/completion", {"prompt": [5, -1]}, "the prompt is neither a text nor a list of tokens"),
-                ("/completion", {"prompt": [5, 1 << 31]}, "the prompt is neither a text nor a list of tokens")):
+                ("/completion", {"prompt": [5, -1]}, "the prompt is neither one text nor a list of tokens"),
+                ("/completion", {"prompt": [5, 1 << 31]}, "the prompt is neither one text nor a list of tokens")):
             with self.subTest(why):
                 self.assertIn("content", cache.ask(path, body))
                 self.assertEqual((cache.last.skipped, cache.last.stored_blocks), (why, 0))

@@ -145,6 +145,11 @@ def _are_tokens(found: Any) -> bool:
     return isinstance(found, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in found)
 
 
+def _one_prompt(prompt: Any) -> Any:
+    """The one prompt of a list that has no other, or what was given."""
+    return prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and not _are_tokens(prompt) else prompt
+
+
 def _unserved(path: str, body: Any) -> str:
     """Why a request cannot be served; "" if it can."""
     if not isinstance(body, dict):
@@ -159,10 +164,10 @@ def _unserved(path: str, body: Any) -> str:
         if (body.get(name) or 1) != 1:
             return f"{name} is {body[name]}"
     if "/chat/" not in path:
-        prompt = body.get("prompt")
+        prompt = _one_prompt(body.get("prompt"))
         if isinstance(prompt, str) or _are_tokens(prompt):
             return ""
-        return "the prompt is neither a text nor a list of tokens"
+        return "the prompt is neither one text nor a list of tokens"
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
@@ -391,7 +396,10 @@ class SlotCache(Closes):
                 self._put_back([slot])
 
     def _tokens(self, path: str, body: Dict[str, Any]) -> List[int]:
-        found = self._server.ask("/apply-template", body)["prompt"] if "/chat/" in path else body["prompt"]
+        if "/chat/" in path:
+            found = self._server.ask("/apply-template", body)["prompt"]
+        else:
+            found = _one_prompt(body["prompt"])
         if not isinstance(found, list):
             body = {"content": found, "add_special": True, "parse_special": True}
             found = self._server.ask("/tokenize", body)["tokens"]
