@@ -165,7 +165,8 @@ def main() -> None:
         prompts = [TokensPrompt(prompt_token_ids=prompt(seed, question["tokens"]) + then, **salt)
                    for seed, then in zip(question["seeds"], more)]
         how = SamplingParams(temperature=0, max_tokens=question.get("answer", 16), ignore_eos=True, detokenize=False,
-                             logprobs=VOCABULARY if question.get("logprobs") else None)
+                             logprobs=VOCABULARY if question.get("logprobs") else None,
+                             extra_args={"kv_transfer_params": question.get("parameters", {})})
         if question.get("stop"):
             stops_around(question["stop"])
         lora = LoRARequest("adapter", 1, question["lora"]) if question.get("lora") else None

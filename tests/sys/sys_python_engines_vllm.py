@@ -465,6 +465,65 @@ class Served(Vllm):
                          [(e.group_idx, e.block_hashes) for e in said])
 
 
+class Asked(Vllm):
+    """A request, or the engine's kv_role, says which of its blocks are loaded and kept."""
+
+    def test_a_request_says_how_much_is_loaded(self):
+        engine = self.warm()
+        for most, blocks in ((0, 0), (7, 0), (8, 1), (20, 2), (10 ** 9, 10), (None, 10)):
+            self.assertEqual(engine.answer(self.tokens, kv_transfer_params={"max_load_tokens": most}), blocks)
+        request = engine.request(self.tokens, kv_transfer_params={"max_load_tokens": 16})
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 40), (16, True))      # beyond these
+
+    def test_a_request_says_how_much_is_kept(self):
+        engine = self.engine()
+        for most, blocks in ((0, 0), (7, 0), (20, 2), (40, 5), (None, 10)):
+            engine.answer(self.tokens, kv_transfer_params={"max_offload_tokens": most})
+            self.assertEqual(self.engine().answer(self.tokens, kv_transfer_params={"max_offload_tokens": 0}), blocks)
+
+    def test_a_limit_that_is_no_number_is_left_out(self):
+        engine = self.warm()
+        for wrong in (-1, True, "8", [8]):
+            with self.assertLogs(LOG, "WARNING") as log:
+                self.assertEqual(engine.answer(self.tokens, kv_transfer_params={"max_load_tokens": wrong}), 10)
+            self.assertIn(f"max_load_tokens is {wrong!r}, must be a number of tokens", log.output[0])
+        for wrong in ("max_load_tokens", [0]):
+            self.assertEqual(engine.answer(self.tokens, kv_transfer_params=wrong), 10)
+
+    def test_a_producer_loads_nothing_and_a_consumer_keeps_nothing(self):
+        producer, consumer = (self.engine(transfer={"kv_role": role}) for role in ("kv_producer", "kv_consumer"))
+        for engine, loaded, stored in ((consumer, 0, 0), (producer, 0, 10), (producer, 0, 10), (consumer, 10, 10)):
+            self.assertEqual(engine.answer(self.tokens), loaded)
+            self.assertGreaterEqual(self.ops()[1], stored)
+        self.assertEqual(self.counts(consumer)["saves"], 0)
+
+    def test_a_decode_engine_waits_for_what_a_prefill_engine_saves(self):
+        prefill, decode = (self.engine({"prefetch_ms": 60000}, transfer={"kv_role": role})
+                           for role in ("kv_producer", "kv_consumer"))
+        early = decode.request(self.tokens, kv_transfer_params={"kvtier_tokens": 80})
+        for _ in range(3):
+            self.assertEqual(decode.scheduler.get_num_new_matched_tokens(early, 0), (None, False))
+        prefill.answer(self.tokens, kv_transfer_params={"do_remote_decode": True})
+        self.assertEqual(prefill.parameters, {"kvtier_tokens": 80})
+        self.assertEqual(decode.matched(early), 80)
+        self.assertEqual(decode.answer(self.tokens, kv_transfer_params=prefill.parameters), 10)
+
+    def test_the_wait_for_a_prefill_engine_ends(self):
+        asked = {"kv_transfer_params": {"kvtier_tokens": 80}}
+        self.assertEqual(self.engine({"prefetch_ms": 20}).answer(self.tokens, **asked), 0)
+        patient = self.engine({"prefetch_ms": 600000})
+        request = patient.request([5] * 83, **asked)
+        self.assertEqual(patient.scheduler.get_num_new_matched_tokens(request, 0), (None, False))
+        self.daemon.kill()
+        self.assertEqual(patient.matched(request), 0)
+
+    def test_beside_a_connector_whose_handshake_vllm_takes(self):
+        engine = self.engine(handshake=False)
+        engine.scheduler.set_xfer_handshake_metadata({0: object()})
+        self.assertEqual([engine.answer(self.tokens) for _ in range(2)], [0, 0])     # the first one tells of it
+        self.until_loaded(engine)
+
+
 class Sums(Vllm):
     """vLLM sums the KV of a request, and proves it after a load. The sums go through kv_transfer_params."""
     ON = {"enable_kv_checksum": True}
@@ -576,6 +635,7 @@ class Refused(Vllm):
 
     def test_a_worker_that_serves_nothing_or_is_missing(self):
         engine = self.engine(handshake=False)
+        engine.worker.build_connector_worker_meta()         # and it is lost
         self.assertEqual(engine.answer(self.tokens), 0)     # no worker has said what it has
         engine.scheduler.set_xfer_handshake_metadata({0: adapter.KvtierHandshake(None)})
         self.assertEqual(engine.answer(self.tokens), 0)

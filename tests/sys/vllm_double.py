@@ -244,8 +244,9 @@ class Engine:
     groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks" or "kv"
     ([2, blocks, ...]); with one of TOGETHER, as on a GPU, all layers are one tensor where the connector prefers that.
     model: more of vLLM's ModelConfig. transfer: more of its KVTransferConfig. parameters: of the last answer, the
-    kv_transfer_params. compared: blocks of the last load that were compared with the sums that its request brought, and
-    those of them that are others; None: nothing was compared."""
+    kv_transfer_params. handshake: False, as beside another connector whose handshake vLLM takes. compared: blocks of
+    the last load that were compared with the sums that its request brought, and those of them that are others; None:
+    nothing was compared."""
     BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
     DEVICE = "cpu"
 
@@ -487,7 +488,7 @@ class Engine:
             later, self.parameters = self.scheduler.request_finished_all_groups(request, tuple(pages))
         else:
             later, self.parameters = self.scheduler.request_finished(request, pages[0])
-        assert self.parameters in (None, {})
+        assert set(self.parameters or ()) <= {"kvtier_tokens"}
         assert not later
         self.give_back(pages)
         self.step(ended={request.request_id})

@@ -9,7 +9,7 @@ so on are the options that it leaves out:
     socket          path of the daemon's socket
     codec           "fp8", "int8", "q4", "int8v4", "lossless" or "raw"; by default the daemon chooses by the type
     timeout_ms      for a load or save (2000)
-    prefetch_ms     how long a request waits for a Redis that nodes share (1000); 0: it does not wait
+    prefetch_ms     how long a request waits for a Redis that nodes share, or for a prefill engine's save (1000)
     model           a name instead of the engine's
     extras          more text in the KV's name
     zero_copy       on a CPU the daemon maps the engine's KV (true)
@@ -26,7 +26,14 @@ the tensors that the engine registers. A layout that is not known is refused in 
 of state-space layers; the engine then runs uncached. Ranks that hold the same KV (latents, few KV heads) share blocks,
 and one of them saves.
 
-A request's `kv_hints` are executed: vllm_hints.py says which actions there are.
+A request's `kv_hints` are executed: vllm_hints.py says which actions there are. Its `kv_transfer_params` may have
+
+    max_load_tokens     so many tokens are loaded at most, beyond those that the engine has; 0: none
+    max_offload_tokens  so many leading tokens are kept at most; 0: none
+    do_remote_decode    true: the answer's kv_transfer_params have kvtier_tokens
+    kvtier_tokens       so many leading tokens were saved by the engine that answered this; they are waited for
+
+With kv_role kv_producer an engine loads nothing, with kv_consumer it keeps nothing.
 
 vllm_core.py does the work without vLLM. This file knows the names that vLLM gives to things, version by version.
 """
@@ -49,7 +56,7 @@ from vllm.logger import init_logger
 from . import Client, Codec, Geometry, Region, SharedMemory, Tier
 from .block_cache import PLANE_CODECS, LayoutError, codec_of, flag, known, milliseconds, named
 from .adapters.vllm_adapters import Adapters, is_local
-from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, marks_of, root_of
+from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, limits_of, marks_of, root_of
 from .adapters.vllm_hints import hints_of
 from .adapters.vllm_layout import (Layout, at_revision, geometry_of, layout_of, layout_of_all, overrides_of,
                                    revision_of, tensor_of, why_no_group)
@@ -93,14 +100,26 @@ class KvtierHandshake(getattr(base, "KVConnectorHandshakeMetadata", object)):
 
 @dataclass
 class KvtierOver(getattr(base, "KVConnectorWorkerMetadata", object)):
-    """Which transfers are over, and how many workers say so."""
+    """Which transfers are over, and how many workers say so. handshakes: with their first step workers say once more
+    what they have, as vLLM takes the handshake of one connector alone in a MultiConnector."""
     numbers: Mapping[int, int]
+    handshakes: List[KvtierHandshake] = field(default_factory=list)
 
     def aggregate(self, other: "KvtierOver") -> "KvtierOver":
-        return KvtierOver(Counter(self.numbers) + Counter(other.numbers))
+        return KvtierOver(Counter(self.numbers) + Counter(other.numbers), self.handshakes + other.handshakes)
 
 
 _workers: "weakref.WeakValueDictionary[str, KvtierConnector]" = weakref.WeakValueDictionary()   # here, by engine
+
+
+def _warn(text: str) -> None:
+    logger.warning("kvtier: %s", text)
+
+
+def _parameters(request: Any) -> Dict[str, Any]:
+    """The request's kv_transfer_params, which vLLM does not look at."""
+    said = getattr(request, "kv_transfer_params", None)
+    return said if isinstance(said, dict) else {}
 
 
 def _isa() -> str:
@@ -126,11 +145,12 @@ class KvtierConnector(*_BASES):
         self._pool: Any = None                              # the scheduler's BlockPool
         self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
         self._events = events_of(vllm_config, kv_cache_config)
-        self._adapters = Adapters(lambda text: logger.warning("kvtier: %s", text))
+        self._adapters = Adapters(_warn)
         self._adapter_of: Dict[str, Tuple[int, str, str]] = {}      # its number, path and weights, by request
         self._in_use: Set[Tuple[int, str]] = set()          # adapters that vLLM has computed with
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
+        self._said = False                                  # the worker has said what it has
         self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
         self._codec, self._timeout_ms, self._prefetch_ms = Codec.DEFAULT, 0, 0
         self._zero_copy = self._cross_layers = True
@@ -388,9 +408,12 @@ class KvtierConnector(*_BASES):
         return None, self._worker.received() or None if self._worker else None
 
     def build_connector_worker_meta(self) -> Optional[KvtierOver]:
-        """The transfers that are over since the last call. None: there are none."""
+        """The transfers that are over since the last call, and in the first call the handshake. None: there are
+        none."""
         over = self._worker.over() if self._worker else []
-        return KvtierOver(Counter(over)) if over else None
+        said = [self.get_handshake_metadata()] if self._worker and not self._said else []
+        self._said |= bool(said)
+        return KvtierOver(Counter(over), said) if over or said else None
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
         """get_finished(), and the requests that must be computed from the beginning, in other blocks: those of a model
@@ -511,8 +534,7 @@ class KvtierConnector(*_BASES):
         if _CARRIER is None or not self._exact or not self._scheduler or not self._scheduler.knows(request.request_id):
             return None
         if receiving:
-            brought = getattr(request, "kv_transfer_params", None) or {}
-            return _CARRIER if self._fails_closed or "kv_checksums" in brought else None
+            return _CARRIER if self._fails_closed or "kv_checksums" in _parameters(request) else None
         return _CARRIER if getattr(self._kv_transfer_config, "enable_kv_checksum", False) else None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
@@ -538,16 +560,21 @@ class KvtierConnector(*_BASES):
 
     def update_connector_output(self, connector_output: Any) -> None:
         """connector_output: the KVConnectorOutput of all workers together."""
+        over = getattr(connector_output, "kv_connector_worker_meta", None)
+        if over and over.handshakes and not self._scheduler:
+            self.set_xfer_handshake_metadata(dict(enumerate(over.handshakes)))
         if self._scheduler:
-            over = getattr(connector_output, "kv_connector_worker_meta", None)
             self._scheduler.over(over.numbers if over else {})
             self._scheduler.loaded(connector_output.finished_recving or (), connector_output.invalid_block_ids or (),
                                    getattr(connector_output, "failed_recving", None) or ())
 
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        """(False, as blocks that are being saved are held apart from their request; a dict for vLLM's checksums if the
-        answer carries them, else None)."""
+        """(False, as blocks that are being saved are held apart from their request; the answer's kv_transfer_params: a
+        dict that vLLM's checksums are added to, and the tokens that another engine finds in kvtierd, if the request
+        goes on there, or None)."""
         parameters: Optional[Dict[str, Any]] = None if self.kv_checksum_carrier(request) is None else {}
+        if self._scheduler and _parameters(request).get("do_remote_decode"):
+            parameters = {**(parameters or {}), "kvtier_tokens": self._scheduler.kept(request.request_id)}
         adapter = self._adapter_of.pop(request.request_id, None)
         if adapter and request.num_output_tokens:
             self._in_use.add(adapter[:2])
@@ -579,7 +606,8 @@ class KvtierConnector(*_BASES):
         """Adds a request to the plan, unless its adapter's weights are not known."""
         if self._scheduler.knows(request.request_id):
             return
-        lora, loads = getattr(request, "lora_request", None), True
+        lora = getattr(request, "lora_request", None)
+        limits = limits_of(_parameters(request), getattr(self._kv_transfer_config, "kv_role", None), _warn)
         adapters: List[Any] = [None]
         if lora:
             weights = self._adapters.weights(lora.lora_int_id, lora.lora_path)
@@ -588,7 +616,8 @@ class KvtierConnector(*_BASES):
             adapters = self._adapters.names(lora.lora_int_id, lora.lora_name, lora.lora_path, weights)
             self._adapter_of[request.request_id] = lora.lora_int_id, lora.lora_path, weights
             # until vLLM has loaded an adapter of a hub, the next download may bring another commit
-            loads = is_local(lora.lora_path) or (lora.lora_int_id, lora.lora_path) in self._in_use
+            if not is_local(lora.lora_path) and (lora.lora_int_id, lora.lora_path) not in self._in_use:
+                limits = limits._replace(load=0)
         models = self._weights.names() if self._weights else [None]
         # by the best names, and by those that were known first
         images = [(f.identifier, f.mm_position.offset, f.mm_position.length)
@@ -598,8 +627,7 @@ class KvtierConnector(*_BASES):
         root, older = [root_of({"model": models[i], "lora": adapters[i], "salt": getattr(request, "cache_salt", None),
                                 "images": whole}) for i in (0, -1)]
         self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
-                            hints_of(getattr(request, "kv_hints", None),
-                                     lambda text: logger.warning("kvtier: %s", text)), loads,
+                            hints_of(getattr(request, "kv_hints", None), _warn), limits,
                             older if older != root else None, {} if whole else marks_of(images, self._block_tokens))
         if self._events:
             self._events.add(request)

@@ -35,11 +35,11 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, Callable, Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .. import MAX_BLOCKS, Client, Error, Hit, Keys, Op, Result, Space, Tier, lent
+from .. import MAX_BLOCKS, Client, Error, Hit, Keys, Op, Result, Space, State, Tier, lent
 from ..block_cache import as_tokens
 from .vllm_hints import Hint, Hints, UnderWay
 
-__all__ = ["NO_PAGE", "Scheduler", "Transfer", "Worker", "is_named", "marks_of", "root_of"]
+__all__ = ["NO_PAGE", "Limits", "Scheduler", "Transfer", "Worker", "is_named", "limits_of", "marks_of", "root_of"]
 
 AGAIN_S = 5.0           # between two tries to reach a daemon that is away
 START_S = 0.02          # how long the start of an engine waits for its daemon
@@ -47,6 +47,7 @@ CUT_MS = 1              # how long the closing of a connection waits for a daemo
 SLACK_S = 0.5           # an op ends at its deadline, and its end is seen a little later
 LENT_LOOK_S = 0.5       # between two looks at pages that are lent to a daemon which stands still
 NO_PAGE = 0             # the engine's number for a block outside of a window
+ALL = 1 << 62           # tokens: no limit
 
 
 def root_of(what: Dict[str, Any]) -> Optional[bytes]:
@@ -71,6 +72,31 @@ def is_named(request: Any) -> bool:
     """Whether the request's token ids say all of its prompt, apart from what keys have beside them. Tokens that came as
     embeddings have zeros as ids, so two such prompts would look the same."""
     return request.prompt_token_ids is not None and getattr(request, "prompt_embeds", None) is None
+
+
+class Limits(NamedTuple):
+    """How many tokens a request may load, beyond those that the engine has; how many leading ones are kept; and how
+    many leading ones another engine is saving, so that they are worth a wait."""
+    load: int = ALL
+    save: int = ALL
+    coming: int = 0
+
+
+def limits_of(params: Any, role: Optional[str], say: Callable[[str], None]) -> Limits:
+    """params: the request's kv_transfer_params, by the names of vLLM's OffloadingConnector. role: the engine's kv_role.
+    say: told of a value that is left out."""
+    said = {}
+    for name, limit in (("max_load_tokens", "load"), ("max_offload_tokens", "save"), ("kvtier_tokens", "coming")):
+        value = params.get(name) if isinstance(params, dict) else None
+        if type(value) is int and value >= 0:
+            said[limit] = value
+        elif value is not None:
+            say(f"kv_transfer_params: {name} is {value!r}, must be a number of tokens; it is left out")
+    if role == "kv_producer":
+        said["load"] = 0
+    elif role == "kv_consumer":
+        said["save"] = 0
+    return Limits(**said)
 
 
 # --- what goes from scheduler to worker ---
@@ -136,8 +162,8 @@ class _Line:
 
 class _Request:
     def __init__(self, tokens: Callable[[], Sequence[int]], root: Optional[bytes], marks: Mapping[int, bytes],
-                 groups: int, older: Optional[bytes] = None) -> None:
-        self.tokens, self.root, self.marks = tokens, root, marks
+                 groups: int, limits: Limits = Limits(), older: Optional[bytes] = None) -> None:
+        self.tokens, self.root, self.marks, self.limits = tokens, root, marks, limits
         self.older = _Request(tokens, older, marks, groups) if older else None      # its keys under an older name
         self.source = self          # whose keys the last match was by: its own, or those under the older name
         self.keys: Dict[Tuple[int, int], bytes] = {}    # by rank and group
@@ -151,7 +177,7 @@ class _Request:
         self.loading: Set[int] = set()      # the blocks that a worker loads
         self.loads = self.served = True     # whether it may load; whether it may also save
         self.far: Optional[int] = None      # how many of its prefetches are under way; None: Redis was not asked yet
-        self.far_until = 0.0                # the wait for these prefetches ends then
+        self.far_until = 0.0                # the wait for blocks that are on their way ends then
         self.hints: List[Hint] = []         # these are said again when its blocks were saved
         self.prompt = 0                     # how many full blocks the prompt has
 
@@ -171,7 +197,8 @@ class Scheduler:
     """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. hold: takes
     pages out of the engine's use while a transfer needs them. give_back: returns them. workers: how many there are.
     planned: told of each block that is about to be saved (the request, the number of the block, its key in each space).
-    prefetch_s: how long a request waits for a Redis that nodes share; 0: Redis is not asked. timeout_s: of an op."""
+    prefetch_s: how long a request waits for a Redis that nodes share, or for an engine that is saving; 0: Redis is not
+    asked. timeout_s: of an op."""
 
     def __init__(self, block_tokens: int, open_spaces: Callable[[], Tuple[Client, List[List[Space]]]],
                  hold: Callable[[List[int]], None], give_back: Callable[[List[int]], None],
@@ -191,17 +218,15 @@ class Scheduler:
         self.hints = Hints(self._under_way)
 
     def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
-            hints: Sequence[Hint] = (), loads: bool = True, older: Optional[bytes] = None,
+            hints: Sequence[Hint] = (), limits: Limits = Limits(), older: Optional[bytes] = None,
             marks: Mapping[int, bytes] = MappingProxyType({})) -> None:
         """Adds a request; one that is known stays as it is. tokens: gives all tokens that the request has when it is
-        called. loads: whether its blocks are looked up; without that they are only kept. older: a root that the same
-        blocks had before. What is found under it is loaded, and kept under `root` then. marks: as marks_of() gives
-        them."""
+        called. older: a root that the same blocks had before. What is found under it is loaded, and kept under `root`
+        then. marks: as marks_of() gives them."""
         if request not in self._requests:
             if self._epoch:
                 root, older = hashlib.sha256(self._epoch + (root or b"")).digest(), None
-            self._requests[request] = r = _Request(tokens, root, marks, self._groups, older)
-            r.loads = loads
+            self._requests[request] = r = _Request(tokens, root, marks, self._groups, limits, older)
             if hints:
                 r.prompt = len(tokens()) // self.block_tokens
                 self._hint(r, hints)
@@ -220,12 +245,12 @@ class Scheduler:
 
     def matched(self, request: str, computed: int, limit: int) -> Optional[int]:
         """How many tokens beyond `computed` can be loaded, in whole blocks and up to token `limit` at most. It makes no
-        plan. None: Redis is being asked for what this node lacks, so call it again."""
+        plan. None: blocks that this node lacks are on their way, so call it again."""
         r, bt = self._requests[request], self.block_tokens
         r.asked = computed
         if computed < r.brought:
             r.loads = False     # the engine refused the load by its checksum, and would refuse the next one, too
-        first, last = computed // bt, limit // bt
+        first, last = computed // bt, min(limit, computed + r.limits.load) // bt
         if not (r.loads and r.served) or computed % bt or last <= first or not self._make_keys(r, last):
             return 0
         self._under_way.poll()          # before the lookup, so that this sees what finished prefetches brought
@@ -235,7 +260,7 @@ class Scheduler:
             older = self._hit(r.older, last)
             if older.blocks > worst.blocks:
                 r.source, worst = r.older, older
-        if worst.blocks < last and self._is_asked(r, last):
+        if worst.blocks < last and self._are_coming(r, worst.blocks, last):
             return None
         r.tiers = worst.tiers
         return max(0, min(worst.blocks, last) - first) * bt
@@ -245,9 +270,9 @@ class Scheduler:
         hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
         return min(hits, key=lambda hit: hit.blocks)
 
-    def _is_asked(self, r: _Request, last: int) -> bool:
-        """Asks Redis for the leading blocks, once for each request. True: its answer is still waited for. Blocks that
-        come after the wait serve the next request."""
+    def _are_coming(self, r: _Request, have: int, last: int) -> bool:
+        """Asks Redis for the leading blocks, once for each request. True: its answer, or a save of another engine, is
+        still waited for. Blocks that come after the wait serve the next request."""
         if r.far is None:
             r.far, r.far_until = 0, time.monotonic() + self._prefetch_s
             for where, space in self._spaces() if self._prefetch_s > 0 else ():
@@ -255,7 +280,12 @@ class Scheduler:
                 keys = self._keys(r, where, 0, min(last, MAX_BLOCKS))
                 if space.client.tiers & Tier.REDIS:
                     r.far += self._under_way.begin(space.client, functools.partial(space.prefetch, keys), r.came)
-        return r.far > 0 and time.monotonic() < r.far_until
+        saved = have >= min(last, r.limits.coming // self.block_tokens)
+        return (r.far > 0 or not saved and self._is_there()) and time.monotonic() < r.far_until
+
+    def _is_there(self) -> bool:
+        """Whether the daemon is, so that it is worth a wait. It makes a system call."""
+        return all(space.client.state & State.CONNECTED for _, space in self._spaces())
 
     def tier(self, request: str) -> Tier:
         """The tier in which the last block of matched() lay."""
@@ -314,7 +344,7 @@ class Scheduler:
         more = [list(own) for own in new_pages] if new_pages else [[] for _ in range(self._groups)]
         r.pages = more if anew else [own + new for own, new in zip(r.pages, more)]
         # tokens that the engine only guesses are not the request's yet
-        last = min(computed + scheduled, len(r.tokens())) // bt
+        last = min(computed + scheduled, len(r.tokens()), r.limits.save) // bt
         first = min(r.next_save, -(-computed // bt))
         last = min(last, min(len(own) for own in r.pages))
         if last > first and r.served:
@@ -339,6 +369,11 @@ class Scheduler:
         for name in requests:
             if name in self._requests:
                 self._requests[name].brought = 0
+
+    def kept(self, request: str) -> int:
+        """How many leading tokens of the request are kept, or are being saved."""
+        r = self._requests.get(request)
+        return r.next_save * self.block_tokens if r and r.served and self._spaces() else 0
 
     def finished(self, request: str) -> None:
         """Ends a request. Its blocks may be others' at once."""
