@@ -12,10 +12,12 @@
 #include <string.h>
 
 enum {
-	POSITIONS = 2 * REUSE_SAMPLES,
-	SLOTS = 2 * REUSE_SAMPLES, /* of the hash table: linear probing */
+	POSITIONS = REUSE_SAMPLES + REUSE_SAMPLES / 2,
+	SLOTS = REUSE_SAMPLES + REUSE_SAMPLES / 2, /* of the hash table: linear probing */
 	HALVING_S = 12 * 3600,
-	DEEP = 5, /* times the memory: reuse_tick() */
+	DEEP = 5,     /* times the memory: reuse_tick() */
+	SHALLOW = 64, /* keys in this part of it are sampled alike: most uses cost a hash only */
+	ROOM = REUSE_SAMPLES / 8, /* that a full sample makes */
 };
 
 struct sample {
@@ -23,6 +25,7 @@ struct sample {
 	uint32_t bytes;
 	uint32_t used_ms, entered_ms; /* since the start, mod 2^32: 49 days */
 	uint16_t position;            /* from 1 */
+	uint8_t shift;                /* it stands for 2^shift keys */
 	bool in_memory;
 };
 
@@ -30,12 +33,13 @@ struct reuse {
 	uint64_t seed, start_ns, now_ns, halved_ns;
 	uint64_t deep_bytes; /* reuse_tick() */
 	struct reuse_times times;
-	uint32_t shift; /* a key is sampled if so many bits of its hash, the highest ones, are 0 */
+	uint64_t near_bytes;        /* up to this depth all keys are sampled: shift_at() */
+	uint32_t shift, deep_shift; /* of the shallowest and the deepest keys */
 	uint32_t n, last_position;
-	uint64_t bytes; /* of all samples */
-	/* the uses of all keys, those of sampled keys that were not known, and the others by how
-	 * much memory holds them, in KiB; the last two count for all keys */
-	uint64_t uses, first_uses;
+	uint64_t bytes; /* of all samples, for all keys */
+	/* The uses of all keys, and what those of sampled keys say that these are: in all; of keys
+	 * that were not known; and the others by how much memory holds them, in KiB. */
+	uint64_t uses, sampled_uses, first_uses;
 	struct histogram depth;
 	struct sample sample[REUSE_SAMPLES];
 	uint16_t slot[SLOTS]; /* the number of a sample + 1 */
@@ -52,6 +56,7 @@ int reuse_open(uint64_t seed, const struct reuse_times *times, uint64_t now_ns, 
 		return -ENOMEM;
 	r->seed = seed;
 	r->times = *times;
+	r->near_bytes = UINT64_MAX;
 	r->start_ns = r->now_ns = r->halved_ns = now_ns;
 	*ret = r;
 	return 0;
@@ -85,9 +90,29 @@ static uint64_t hash_of(const struct reuse *r, const uint8_t key[32])
 	return hash;
 }
 
-static bool is_sampled(const struct reuse *r, uint64_t hash)
+/* A key with so many bytes behind it is sampled if so many bits of its hash, the highest ones, are
+ * 0: one more each time that the depth is four times as much. */
+static uint32_t shift_at(const struct reuse *r, uint64_t depth)
 {
-	return r->shift == 0 || hash >> (64 - r->shift) == 0;
+	const uint64_t least = r->deep_bytes / SHALLOW;
+	uint32_t shift = 0;
+
+	for (depth = depth < least ? least : depth; depth >= r->near_bytes; depth /= 4)
+		shift++;
+	return shift;
+}
+
+static void set_depths(struct reuse *r, uint64_t near_bytes, uint64_t deep_bytes)
+{
+	r->near_bytes = near_bytes;
+	r->deep_bytes = deep_bytes;
+	r->shift = shift_at(r, 0);
+	r->deep_shift = shift_at(r, deep_bytes);
+}
+
+static bool is_sampled(uint64_t hash, uint32_t shift)
+{
+	return shift == 0 || hash >> (64 - shift) == 0;
 }
 
 /* The slot that names the sample of this key, or the free one where it belongs. */
@@ -103,12 +128,17 @@ static uint16_t *slot_of(struct reuse *r, uint64_t hash)
 /* The sample of this key. NULL: the key is not sampled, or was not used yet. */
 static struct sample *find(struct reuse *r, uint64_t hash)
 {
-	const uint16_t slot = is_sampled(r, hash) ? *slot_of(r, hash) : 0;
+	const uint16_t slot = is_sampled(hash, r->shift) ? *slot_of(r, hash) : 0;
 
 	return slot ? &r->sample[slot - 1] : NULL;
 }
 
 /* --- positions --- */
+
+static uint64_t stands_for(const struct sample *s)
+{
+	return (uint64_t)s->bytes << s->shift;
+}
 
 static void tree_add(struct reuse *r, uint32_t position, uint64_t bytes)
 {
@@ -125,8 +155,8 @@ static uint64_t bytes_up_to(const struct reuse *r, uint32_t position)
 	return bytes;
 }
 
-/* Gives out positions anew, in their order, and leaves out the samples that are none any more, or
- * that no answer needs. */
+/* Gives out positions anew, in their order, and leaves out the samples that are none any more as
+ * their depth has grown, or that no answer needs. */
 static void compact(struct reuse *r)
 {
 	uint16_t number[POSITIONS + 1] = { 0 };
@@ -141,18 +171,25 @@ static void compact(struct reuse *r)
 	memset(r->slot, 0, sizeof(r->slot));
 	for (uint32_t at = 1; at <= POSITIONS; at++) {
 		struct sample *s = number[at] ? &old[number[at] - 1] : NULL;
+		uint32_t shift;
 
 		if (!s)
 			continue;
-		newer -= s->bytes;
-		if (!is_sampled(r, s->hash) || newer << r->shift > r->deep_bytes) {
+		newer -= stands_for(s);
+		shift = shift_at(r, newer);
+		if (s->shift < shift)
+			s->shift = (uint8_t)shift;
+		if (!is_sampled(s->hash, s->shift) || newer > r->deep_bytes) {
 			s->position = 0;
 			continue;
 		}
 		s->position = (uint16_t)++r->last_position;
-		tree_add(r, s->position, s->bytes);
-		r->bytes += s->bytes;
+		r->tree[s->position] = stands_for(s);
+		r->bytes += stands_for(s);
 	}
+	for (uint32_t at = 1; at <= POSITIONS; at++)
+		if (at + (at & -at) <= POSITIONS)
+			r->tree[at + (at & -at)] += r->tree[at];
 	for (uint32_t i = 0, left = r->n, to = 0; i < left; i++) {
 		if (old[i].position == 0)
 			continue;
@@ -166,40 +203,42 @@ static void compact(struct reuse *r)
 
 /* --- events --- */
 
-static void count_time(const struct reuse *r, struct histogram *times, uint32_t ms)
+static void count_time(const struct sample *s, struct histogram *times, uint32_t ms)
 {
-	histogram_add_n(times, ms * 1000ull, 1ull << r->shift);
+	histogram_add_n(times, ms * 1000ull, 1ull << s->shift);
 }
 
-static bool make_room(struct reuse *r, uint64_t hash)
+/* First, blocks that no answer needs leave the sample. */
+static void make_room(struct reuse *r)
 {
-	while (r->n == REUSE_SAMPLES) {
-		compact(r); /* blocks that no answer needs make room, if there are enough of them */
-		if (r->n <= REUSE_SAMPLES - REUSE_SAMPLES / 8)
-			break;
-		r->shift++;
+	compact(r);
+	while (r->n > REUSE_SAMPLES - ROOM) {
+		const uint64_t near = r->near_bytes < r->bytes ? r->near_bytes : r->bytes;
+
+		set_depths(r, near - near / 8, r->deep_bytes);
 		compact(r);
 	}
-	return is_sampled(r, hash);
 }
 
 static void count_use(struct reuse *r, const uint8_t key[32], uint32_t bytes)
 {
-	const struct sample *s;
 	const uint64_t hash = hash_of(r, key);
+	const struct sample *s;
 	uint64_t newer;
 
 	r->uses++;
-	if (!is_sampled(r, hash))
+	if (!is_sampled(hash, r->shift))
 		return;
+	r->sampled_uses += 1ull << r->shift;
 	s = find(r, hash);
 	if (!s) {
-		r->first_uses += 1ull << r->shift;
+		if (is_sampled(hash, r->deep_shift))
+			r->first_uses += 1ull << r->deep_shift;
 		return;
 	}
 	newer = r->bytes - bytes_up_to(r, s->position);
-	histogram_add_n(&r->depth, ((newer << r->shift) + bytes) / 1024, 1ull << r->shift);
-	count_time(r, r->times.gap, now_ms(r) - s->used_ms);
+	histogram_add_n(&r->depth, (newer + bytes) / 1024, 1ull << s->shift);
+	count_time(s, r->times.gap, now_ms(r) - s->used_ms);
 }
 
 static void touch(struct reuse *r, const uint8_t key[32], uint32_t bytes)
@@ -207,29 +246,32 @@ static void touch(struct reuse *r, const uint8_t key[32], uint32_t bytes)
 	const uint64_t hash = hash_of(r, key);
 	struct sample *s;
 
-	if (!is_sampled(r, hash))
+	if (!is_sampled(hash, r->shift))
 		return;
 	if (r->last_position == POSITIONS)
 		compact(r);
 	s = find(r, hash);
 	if (s) {
-		tree_add(r, s->position, -(uint64_t)s->bytes);
-		r->bytes -= s->bytes;
+		tree_add(r, s->position, -stands_for(s));
+		r->bytes -= stands_for(s);
 	} else {
-		if (!make_room(r, hash))
+		if (r->n == REUSE_SAMPLES)
+			make_room(r);
+		if (!is_sampled(hash, r->shift))
 			return;
 		s = &r->sample[r->n];
 		*s = (struct sample){ .hash = hash };
 		*slot_of(r, hash) = (uint16_t)++r->n;
 	}
 	s->bytes = bytes;
+	s->shift = (uint8_t)r->shift;
 	s->used_ms = now_ms(r);
 	if (!s->in_memory)
 		s->entered_ms = s->used_ms;
 	s->in_memory = true;
 	s->position = (uint16_t)++r->last_position;
-	tree_add(r, s->position, bytes);
-	r->bytes += bytes;
+	tree_add(r, s->position, stands_for(s));
+	r->bytes += stands_for(s);
 }
 
 /* All blocks are counted, then all are touched, the last one first: leaves are evicted first. */
@@ -253,17 +295,18 @@ void reuse_leave(struct reuse *r, const uint8_t key[32])
 	if (!s || !s->in_memory)
 		return;
 	s->in_memory = false;
-	count_time(r, r->times.age, now_ms(r) - s->entered_ms);
-	count_time(r, r->times.idle, now_ms(r) - s->used_ms);
+	count_time(s, r->times.age, now_ms(r) - s->entered_ms);
+	count_time(s, r->times.idle, now_ms(r) - s->used_ms);
 }
 
 void reuse_tick(struct reuse *r, uint64_t memory_bytes)
 {
-	r->deep_bytes = DEEP * memory_bytes;
+	set_depths(r, r->near_bytes, DEEP * memory_bytes);
 	if (r->now_ns - r->halved_ns < HALVING_S * 1000000000ull)
 		return;
 	r->halved_ns = r->now_ns;
 	r->uses /= 2;
+	r->sampled_uses /= 2;
 	r->first_uses /= 2;
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
 		r->depth.count[i] /= 2;
@@ -271,25 +314,52 @@ void reuse_tick(struct reuse *r, uint64_t memory_bytes)
 
 /* --- answers --- */
 
-/* Keys that are used much more than others may be in the sample or not. So the uses of sampled keys
- * are more or fewer than they should be, and the difference is uses of such keys, which every
- * memory holds (SHARDS-adj). */
+/* What the sample says about uses, and a measure of how uncertain this is: `noise` since keys are
+ * sampled at all, `thinned` since fewer are at large depths. All uses of a key are in the sample or
+ * not, and a key whose uses are at half the depth is used twice as often. */
+struct said {
+	double uses, noise, thinned;
+};
+
+static void say(struct said *said, const struct reuse *r, double uses, double depth)
+{
+	const double noise = uses / (depth + 1);
+
+	said->uses += uses;
+	said->noise += noise;
+	said->thinned +=
+		noise *
+		((double)(1ull << shift_at(r, (uint64_t)depth)) / (double)(1ull << r->shift) - 1);
+}
+
+/* Two sums of uses are known better than by what is said about each depth: the uses of all keys,
+ * and what all sampled uses stand for. The most uncertain depths are corrected the most, so that
+ * the sums are right. Without that, a key that is used very often and is in the sample by chance,
+ * or not, would spoil the curve (SHARDS-adj corrects depth 0 alone). */
 uint32_t reuse_miss_ppm(const struct reuse *r, uint64_t bytes)
 {
-	const double all = (double)r->uses, size = (double)bytes / 1024;
-	double misses = (double)r->first_uses, begin = 0;
+	const double size = (double)bytes, all = (double)r->uses;
+	struct said hits = { 0 }, both = { 0 };
+	double misses, begin = 0;
 
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
-		const double end = (double)histogram_longest(i) + 1;
-		const double count = (double)r->depth.count[i];
+		const double end = ((double)histogram_longest(i) + 1) * 1024;
+		const double part = end <= size   ? 1 :
+				    begin >= size ? 0 :
+						    (size - begin) / (end - begin);
+		const double uses = (double)r->depth.count[i];
 
-		if (begin >= size)
-			misses += count;
-		else if (end > size)
-			misses += count * (end - size) / (end - begin);
+		say(&hits, r, uses * part, begin);
+		say(&both, r, uses, begin);
 		begin = end;
 	}
-	if (all <= 0)
+	say(&both, r, (double)r->first_uses, (double)r->deep_bytes);
+	misses = both.uses - hits.uses;
+	if (both.thinned > 0)
+		misses += ((double)r->sampled_uses - both.uses) * (1 - hits.thinned / both.thinned);
+	if (both.noise > 0)
+		misses += (all - (double)r->sampled_uses) * (1 - hits.noise / both.noise);
+	if (all <= 0 || misses <= 0)
 		return 0;
 	return misses >= all ? 1000000 : (uint32_t)(misses / all * 1e6);
 }
@@ -305,13 +375,13 @@ void reuse_working_set(const struct reuse *r, const uint32_t *window_s, uint32_t
 
 		for (uint32_t w = 0; w < n; w++)
 			if (now - s->used_ms <= window_s[w] * 1000u)
-				ret_bytes[w] += (uint64_t)s->bytes << r->shift;
+				ret_bytes[w] += stands_for(s);
 	}
 }
 
 uint64_t reuse_scale(const struct reuse *r)
 {
-	return 1ull << r->shift;
+	return 1ull << r->deep_shift;
 }
 
 uint32_t reuse_samples(const struct reuse *r)

@@ -149,7 +149,7 @@ STAT("reuse.gap_us", reuse_gap_us, histogram, "us",
      "of a block that is there, or a store of one that is absent")
 STAT("reuse.sampled_keys", reuse_sampled_keys, gauge, "keys", "Keys in the sample")
 STAT("reuse.keys_per_sample", reuse_keys_per_sample, gauge, "keys",
-     "One key of so many is sampled; it grows when the sample is full")
+     "One of so many keys is sampled, of those that were used longest ago, and more of the others")
 STAT("miss_ratio.half_ppm", miss_ratio_half_ppm, gauge, "ppm",
      "How many of a million uses would not be found in host memory if it had half its size; an "
      "estimate for the last days")
