@@ -68,6 +68,26 @@ TEST(clients_of_all_versions_share_blocks)
 		side_close(&sides[i]);
 }
 
+/* Of two spaces that are open on a connection; an older client has one set of counters for both. */
+TEST(lookups_of_all_versions_are_counted_once)
+{
+	for (uint32_t version = WIRE_VERSION_MIN; version <= WIRE_VERSION_MAX; version++) {
+		struct wire_lookups *counted;
+		uint32_t second;
+		struct side s;
+
+		side_open(&s, version);
+		(void)close(raw_space_open(&s.raw, &second));
+		counted = &s.raw.submit->lookups[wire_lookups_at(version, second)];
+		counted->hits = counted->nvme_hits = 4;
+		counted->blocks = 10;
+		side_close(&s);
+	}
+	daemon_stat_becomes(&d, "lookup.requested_blocks_total", 10 * VERSIONS, PATIENT_MS);
+	assert_int_equal(daemon_stat(&d, "lookup.nvme_blocks_total"), 4 * VERSIONS);
+	assert_int_equal(daemon_stat(&d, "lookup.miss_blocks_total"), 6 * VERSIONS);
+}
+
 TEST(an_operator_sees_the_version)
 {
 	char words[64];
