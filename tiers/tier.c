@@ -126,7 +126,7 @@ int tier_submit(struct tier *t, struct xfer *x)
 	x->kept = false;
 	/* before the call: a worker may have finished before submit returns */
 	x->in_flight = true;
-	x->submit_ns = t->store_times ? clock_ns() : 0;
+	x->submit_ns = clock_ns();
 	t->in_flight++;
 	t->behind_in_flight += x->behind;
 	err = t->ops->submit(t, x);
@@ -145,6 +145,7 @@ int tier_submit(struct tier *t, struct xfer *x)
 void tier_complete(struct xfer *x, int status)
 {
 	struct tier *t = x->tier;
+	const uint64_t took_ns = clock_ns() - x->submit_ns;
 
 	assert(x->in_flight && t->in_flight > 0 && status <= 0);
 	assert(!x->kept || (status < 0 && x->op == XFER_READ));
@@ -152,8 +153,10 @@ void tier_complete(struct xfer *x, int status)
 	x->status = status;
 	t->in_flight--;
 	t->behind_in_flight -= x->behind;
+	if (t->times)
+		histogram_add(t->times, took_ns);
 	if (t->store_times && x->op == XFER_WRITE && status == 0)
-		histogram_add(t->store_times, clock_ns() - x->submit_ns);
+		histogram_add(t->store_times, took_ns);
 	x->done(x); /* x may be gone, or submitted again, after this */
 }
 

@@ -200,8 +200,9 @@ struct tier {
 	/* every transfer of a tier that is up ends within this time. Set by open; 0: at once */
 	uint64_t patience_ns;
 	uint64_t xfers_total; /* that were submitted */
-	/* how long writes took that succeeded, in ns; the caller's. NULL: that is not measured */
-	struct histogram *store_times;
+	/* the caller's: how long transfers took, and writes that succeeded, in ns. NULL: that is
+	 * not measured */
+	struct histogram *times, *store_times;
 };
 
 /* The facts that a policy needs about one class of slots (slabs.h). */

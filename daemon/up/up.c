@@ -203,10 +203,10 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *options, char *text, siz
 		return 0;
 	/* one xfer a part of an op, and the writes */
 	options->max_in_flight = config_device_depth() + OUTBOX_WRITES;
-	options->times = &d->stats->v.tiers_redis_request_ns;
 	r = tier_open(TIER_REDIS, &conf, d->loop, redis, text, n);
 	if (r)
 		return r;
+	(*redis)->times = &d->stats->v.tiers_redis_request_ns;
 	(*redis)->store_times = &d->stats->v.tiers_redis_store_duration_ns;
 	r = outbox_open(&d->tables, *redis, d->loop, d->config, &d->tables.outbox);
 	if (r) {

@@ -128,8 +128,7 @@ static void job_fill(const struct redis *r, struct redis_job *job, struct xfer *
 	job->seal = x->seal;
 	job->buffer = x->buffer;
 	job->codec = x->op == XFER_WRITE ? x->codec : 0;
-	job->asked_ns = loop_now(r->loop);
-	job->deadline_ns = job->asked_ns + (uint64_t)r->timeout_ms * 1000000;
+	job->deadline_ns = loop_now(r->loop) + (uint64_t)r->timeout_ms * 1000000;
 	atomic_store_explicit(&job->cancelled, false, memory_order_relaxed);
 	job->value = (struct redis_value){ .identity = x->identity,
 					   .geometry = x->geometry,
@@ -253,8 +252,6 @@ static void complete(struct redis *r, struct redis_job *job, int status)
 		x->bytes = job->value.bytes;
 	if (!job->lesser)
 		x->codec = 0;
-	if (r->times)
-		histogram_add(r->times, loop_now(r->loop) - job->asked_ns);
 	r->lent[job - r->jobs] = NULL;
 	job->xfer = NULL;
 	mails_append(&r->free_jobs, &job->mail);
@@ -378,7 +375,6 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	r->compress = c->compress;
 	r->connections = c->connections;
 	r->timeout_ms = c->timeout_ms;
-	r->times = c->times;
 	r->base.patience_ns = (uint64_t)c->timeout_ms * 1000000;
 	r->max_in_flight = c->max_in_flight;
 	r->events = c->events;

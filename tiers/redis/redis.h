@@ -64,7 +64,6 @@
 #ifndef KVTIER_REDIS_H
 #define KVTIER_REDIS_H
 
-#include "base/histogram.h"
 #include "tiers/redis/conn/redis_address.h"
 #include "tiers/redis/conn/redis_conn.h"
 #include "tiers/redis/conn/redis_seal.h"
@@ -101,12 +100,11 @@ struct redis_tier_conf {
 	bool tls; /* to all but unix: endpoints */
 	struct redis_tls_conf tls_conf;
 	const char *key_prefix;
-	uint64_t ttl_ms;         /* 0: values stay until they are evicted */
-	bool compress;           /* values are coded where that saves enough (form_trial.h) */
-	uint32_t connections;    /* to each endpoint */
-	uint32_t timeout_ms;     /* of each xfer, from tier_submit(), and of connecting */
-	uint32_t max_in_flight;  /* xfers lent at once; beyond that -EAGAIN */
-	struct histogram *times; /* the caller's: ns of each xfer; NULL: not counted */
+	uint64_t ttl_ms;        /* 0: values stay until they are evicted */
+	bool compress;          /* values are coded where that saves enough (form_trial.h) */
+	uint32_t connections;   /* to each endpoint */
+	uint32_t timeout_ms;    /* of each xfer, from tier_submit(), and of connecting */
+	uint32_t max_in_flight; /* xfers lent at once; beyond that -EAGAIN */
 	struct redis_events events;
 };
 

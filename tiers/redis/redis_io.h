@@ -68,7 +68,6 @@ struct redis {
 	/* constant while open; the thread reads them */
 	char key_prefix[REDIS_PREFIX_BYTES];
 	uint32_t connections, timeout_ms, max_in_flight;
-	struct histogram *times; /* redis_tier_conf.times; the core thread's */
 	uint64_t ttl_ms;
 	bool compress;
 	struct redis_events events;

@@ -81,7 +81,7 @@ struct redis_job {
 	bool lesser;    /* ENDED: a write of a lesser image */
 	uint8_t *buffer;
 	struct redis_name name;
-	uint64_t asked_ns, deadline_ns;
+	uint64_t deadline_ns;
 	/* Set by the core, cleared when the job is filled again. No message tells of it:
 	 * redis_mail.any_cancelled has the I/O thread look over the pool. */
 	atomic_bool cancelled;
