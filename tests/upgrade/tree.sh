@@ -18,7 +18,9 @@ tree=$build/releases/$commit
 }
 {
 	"$tree/tests/deps.sh"
-	make -s -C "$tree" -j"$(nproc)" NVCC= build/kvtierd build/kvtierctl build/libkvtier.so.0
+	# the caller exports a BUILD, which is not this tree's
+	make -s -C "$tree" -j"$(nproc)" BUILD=build NVCC= \
+		build/kvtierd build/kvtierctl build/libkvtier.so.0
 } >"$tree.log" 2>&1 || {
 	tail -20 "$tree.log" >&2
 	exit 1
