@@ -76,8 +76,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
                         help="the server's --api-key ($LLAMA_API_KEY). The proxy itself uses the first key. Requests "
                              "with none of these keys are handed on without kvtier")
     parser.add_argument("--model", metavar="NAME",
-                        help="a name that means equal weights, for nodes that share a Redis (the file's name, size, "
-                             "time)")
+                        help="a name that means equal weights (the content of the server's file), for a server whose "
+                             "file is not on this machine")
     parser.add_argument("--codec", default="raw", choices=("raw", "lossless", "fp8", "int8", "q4", "int8v4"),
                         help="how KV is kept (raw, bit for bit)")
     args = parser.parse_args(arguments)
