@@ -125,12 +125,12 @@ CTL(slowlog, list, "[--json]",
     "kvtierctl slowlog | head -40")
 CTL(events, admin, "[--since N | --from N] [--json]",
     "Says which blocks came, moved between tiers or left, for programs that follow what this node "
-    "has. TIERS are those that have a copy from then on; none: the block has left. The first call "
-    "begins to keep events, the last 65,536 of them. Each reply has some of them, and \"next\" in "
-    "--json is the N of the next --since. \"lost\": events behind N are not kept any more; "
-    "\"instance\" is another one after a restart. Then begin anew: --from 0 lists the blocks that "
-    "are there, some in each reply, and \"more\" is the N of the next --from. When a reply has no "
-    "\"more\", go on by --since with the \"next\" of the first reply.",
+    "has; `python -m kvtier.events` tells routers. TIERS are those that have a copy from then on; "
+    "none: the block has left. The first call begins to keep events, the last 65,536 of them. Each "
+    "reply has some of them, and \"next\" in --json is the N of the next --since. \"lost\": events "
+    "behind N are not kept any more; \"instance\" is another one after a restart. Then begin anew: "
+    "--from 0 lists the blocks that are there, some in each reply, and \"more\" is the N of the "
+    "next --from. When a reply has no \"more\", go on by --since with \"next\" of the first reply.",
     "kvtierctl events --json")
 CTL_GROUP("blocks")
 CTL(hint, admin,

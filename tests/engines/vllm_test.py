@@ -7,6 +7,8 @@ import math
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import unittest
 from pathlib import Path
@@ -231,6 +233,40 @@ class Vllm(Trouble, Waits):
         self.loads(engine, 5)       # what it computed since
         self.assertGreater(self.loaded(), before)
 
+    def table(self) -> int:
+        """How many blocks the daemon has, by its own table."""
+        return len(json.loads(self.daemon.ctl("events", "--from", "0", "--json"))["events"])
+
+    def test_routers_hear_of_blocks_that_outlive_their_engine(self):
+        """A publisher of the node, and two routers, of which one comes late. It is the daemon's blocks that count."""
+        if not self.knows["kinds"]:
+            self.skipTest("events of this vLLM are arrays")
+        sockets = [f"ipc://{self.work}/{name}" for name in ("publish", "replay")]
+        self.daemon.ctl("purge", "--tenant", "default")
+        first = Router(*sockets)
+        publisher = subprocess.Popen([sys.executable, "-B", "-m", "kvtier.events", "--bind", sockets[0], "--replay",
+                                      sockets[1], "--topic", "kv@node@llama", "--socket", self.daemon.socket])
+        self.addCleanup(publisher.wait)
+        self.addCleanup(publisher.terminate)
+        engine = self.engine()
+        self.stores(engine, 5)
+        engine.kill()
+        late = Router(*sockets)
+        table = self.table()        # the answer's tokens fill one more
+        self.assertGreaterEqual(table, 18)
+        self.until(lambda: len(first.hear()) == table)
+        chain = [event for event in first.blocks.values() if event.parent_block_hash is None]
+        while chain[-1].block_hashes[0] in (nexts := {e.parent_block_hash: e for e in first.blocks.values()}):
+            chain.append(nexts[chain[-1].block_hashes[0]])
+        self.assertEqual([len(event.token_ids) for event in chain], [32] * table)
+        self.assertEqual({(e.medium, e.kv_cache_spec_kind, e.group_idx, e.locality) for e in chain},
+                         {("CPU", "full_attention", 0, "LOCAL")})
+        other = self.engine()
+        self.stores(other, 6)       # the late router hears of these, and asks for what came before
+        self.until(lambda: len(late.hear()) == len(first.hear()) == self.table())
+        self.daemon.ctl("evict", "--all")
+        self.until(lambda: not late.hear() and not first.hear())
+
     def test_hints_of_requests_are_executed(self):
         if not self.knows["hints"]:
             self.skipTest("requests of this vLLM have no kv_hints")
@@ -302,6 +338,46 @@ class Vllm(Trouble, Waits):
         self.is_right(engine.ask(seeds=[8], tokens=600), 8)
         self.daemon.start()
         self.loads(engine, 8)
+
+
+class Router:
+    """Follows the publisher of the node by vLLM's own schema, and asks for what it missed."""
+
+    def __init__(self, publish: str, replay: str) -> None:
+        import msgspec
+        import zmq
+        from vllm.distributed.kv_events import KVEventBatch
+        self.decoder, self.blocks, self.next = msgspec.msgpack.Decoder(KVEventBatch), {}, 0
+        context = zmq.Context.instance()
+        self.sub, self.again = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+        self.sub.connect(publish)
+        self.sub.setsockopt_string(zmq.SUBSCRIBE, "kv@")
+        self.again.connect(replay)
+
+    def hear(self) -> dict:
+        """What is there now, by hash: the last event."""
+        while self.sub.poll(300):
+            _, number, data = self.sub.recv_multipart()
+            if int.from_bytes(number, "big") > self.next:       # a gap
+                self.again.send_multipart([b"", self.next.to_bytes(8, "big")])
+                while (frames := self.again.recv_multipart())[2] != b"\xff" * 8:
+                    self._apply(int.from_bytes(frames[2], "big"), frames[3])
+            self._apply(int.from_bytes(number, "big"), data)
+        return self.blocks
+
+    def _apply(self, number: int, data: bytes) -> None:
+        if number != self.next:
+            return
+        self.next += 1
+        for event in self.decoder.decode(data).events:
+            kind = type(event).__name__
+            if kind == "AllBlocksCleared":
+                self.blocks.clear()
+            for name in getattr(event, "block_hashes", ()):
+                if kind == "BlockStored":
+                    self.blocks[name] = event
+                else:
+                    self.blocks.pop(name)
 
 
 class Server(World):

@@ -11,8 +11,10 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -23,6 +25,7 @@ vllm_double.install()
 
 from kvtier import vllm as adapter  # noqa: E402
 from kvtier.adapters.vllm_core import COUNTS, marks_of  # noqa: E402
+from kvtier.events.describe import unpacked  # noqa: E402
 from vllm_double import Engine, MambaSpec, SlidingWindowSpec  # noqa: E402
 from world import TREE, World  # noqa: E402
 
@@ -463,6 +466,26 @@ class Served(Vllm):
         engine.scheduler.reset_cache()
         self.assertEqual([(e.group_idx, e.block_hashes) for e in engine.scheduler.take_events()],
                          [(e.group_idx, e.block_hashes) for e in said])
+
+    def test_blocks_are_described_to_the_nodes_publisher(self):
+        """The keys of a description are those that the daemon has, and its hashes are vLLM's."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(Path(self.daemon.socket).with_name("events.sock")))
+            listener.listen(4)
+            engine = self.engine(groups=2, spec=SlidingWindowSpec)      # it publishes no events itself
+            engine.answer(self.tokens)
+            publisher, _ = listener.accept()
+            with publisher:
+                publisher.settimeout(60)
+                said = [unpacked(publisher.recv(1 << 17)) for _ in range(10)]
+        self.assertEqual(list(engine.scheduler.take_events()), [])
+        rows = json.loads(self.daemon.ctl("events", "--from", "0", "--json"))["events"]
+        self.assertEqual({key.hex() for keys, _ in said for key in keys}, {row["key"] for row in rows})
+        self.assertEqual([len(keys) for keys, _ in said], [2] * 10)
+        self.assertEqual([(e["group_idx"], e["token_ids"]) for e in said[1][1]], [(0, self.tokens[8:16]),
+                                                                                  (1, self.tokens[8:16])])
+        self.assertEqual([events[0]["parent_block_hash"] for _, events in said[1:]],
+                         [events[0]["block_hashes"][0] for _, events in said[:-1]])
 
 
 class Asked(Vllm):

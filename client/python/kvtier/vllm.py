@@ -60,6 +60,7 @@ from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, limits_of
 from .adapters.vllm_hints import hints_of
 from .adapters.vllm_layout import (Layout, at_revision, geometry_of, layout_of, layout_of_all, overrides_of,
                                    revision_of, tensor_of, why_no_group)
+from .events.describe import Describer, daemon_path, engines_path
 from .adapters.vllm_metrics import KvtierMetrics, KvtierStats, events_of
 from .adapters.weights import Weights, began, space_of
 
@@ -144,7 +145,6 @@ class KvtierConnector(*_BASES):
         self._geometries: Optional[List[Geometry]] = None   # one of each group of the worker; None: it serves no group
         self._pool: Any = None                              # the scheduler's BlockPool
         self._shared: Optional[SharedMemory] = None         # where the engine's KV lies, if the daemon can map it
-        self._events = events_of(vllm_config, kv_cache_config)
         self._adapters = Adapters(_warn)
         self._adapter_of: Dict[str, Tuple[int, str, str]] = {}      # its number, path and weights, by request
         self._in_use: Set[Tuple[int, str]] = set()          # adapters that vLLM has computed with
@@ -161,6 +161,8 @@ class KvtierConnector(*_BASES):
             self._look_at_groups(getattr(kv_cache_config, "kv_cache_groups", None) or ())
         except (LayoutError, ValueError) as error:
             self._refuse(str(error))
+        describer = Describer(engines_path(daemon_path(str(self._options.get("socket") or ""))))
+        self._events = events_of(vllm_config, kv_cache_config, describer)
         self._weights: Optional[Weights] = None     # of a local directory, which are in the keys
         if role == KVConnectorRole.SCHEDULER and not self._refused and not self._options.get("model"):
             self._weights = Weights(vllm_config.model_config.model, since=began(),
@@ -495,7 +497,7 @@ class KvtierConnector(*_BASES):
 
         self._scheduler = Scheduler(self._block_tokens, open_spaces, self._hold, self._give_back,
                                     lambda text: logger.info("kvtier: scheduler: %s", text), self._groups,
-                                    len(metadata), self._events.planned if self._events else None,
+                                    len(metadata), self._events.planned,
                                     self._prefetch_ms / 1000, self._timeout_ms / 1000)
 
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # each rank says itself which one it is
@@ -578,8 +580,7 @@ class KvtierConnector(*_BASES):
         adapter = self._adapter_of.pop(request.request_id, None)
         if adapter and request.num_output_tokens:
             self._in_use.add(adapter[:2])
-        if self._events:
-            self._events.forget(request.request_id)
+        self._events.forget(request.request_id)
         if self._scheduler:
             self._scheduler.finished(request.request_id)
         return False, parameters
@@ -591,15 +592,14 @@ class KvtierConnector(*_BASES):
 
     def take_events(self) -> Iterable[Any]:
         """The events BlockStored and BlockRemoved since the last call; none without --kv-events-config."""
-        return self._events.take() if self._events else ()
+        return self._events.take()
 
     def reset_cache(self) -> Optional[bool]:
         """Called when vLLM has other weights, or wants to compute all again: no block that was kept until now is used
         any more. True: done."""
         if self._scheduler:
             self._scheduler.reset()
-            if self._events:
-                self._events.reset()
+            self._events.reset()
         return True
 
     def _add(self, request: Any) -> None:
@@ -629,8 +629,7 @@ class KvtierConnector(*_BASES):
         self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
                             hints_of(getattr(request, "kv_hints", None), _warn), limits,
                             older if older != root else None, {} if whole else marks_of(images, self._block_tokens))
-        if self._events:
-            self._events.add(request)
+        self._events.add(request)
 
     def shutdown(self) -> None:
         """Waits for the loads and saves that are under way, for about timeout_ms at most, and closes the connection.
@@ -639,6 +638,7 @@ class KvtierConnector(*_BASES):
             if part:
                 part.close()
         self._worker = self._scheduler = None
+        self._events.close()
 
 
 def _are_exact(geometries: Iterable[Geometry]) -> bool:

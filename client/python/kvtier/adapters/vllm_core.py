@@ -196,7 +196,7 @@ class _Held:
 class Scheduler:
     """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. hold: takes
     pages out of the engine's use while a transfer needs them. give_back: returns them. workers: how many there are.
-    planned: told of each block that is about to be saved (the request, the number of the block, its key in each space).
+    planned: told of each block to be saved or loaded (the request, the number of the block, its key in each space).
     prefetch_s: how long a request waits for a Redis that nodes share, or for an engine that is saving; 0: Redis is not
     asked. timeout_s: of an op."""
 
@@ -420,7 +420,7 @@ class Scheduler:
                 self._held[self._number] = _Held(pages[at:end], r if save else None, self._workers)
                 self._busy_until = time.monotonic() + self._patient_s
                 r.saving += save
-        for block in range(first, last) if save and self._planned else ():
+        for block in range(first, last) if self._planned else ():
             self._planned(request, block, [(space, self._keys(r, where, block, block + 1))
                                            for where, space in self._spaces()])
 

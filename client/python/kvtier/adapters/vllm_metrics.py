@@ -8,19 +8,21 @@ Workers count what happened; vLLM's own counters for external hits count what wa
     vllm:kvtier_saves, vllm:kvtier_saved_blocks, vllm:kvtier_unsaved_blocks, vllm:kvtier_save_seconds
 
 With kv_events_config.enable_kv_cache_events the engine also publishes BlockStored and BlockRemoved for blocks that it
-gave to kvtier, under the block hashes of vLLM, one of each KV cache group. Fields are filled as vLLM fills them for
-its own caches. The medium is CPU (memory of this node) or STORAGE.
+gave to kvtier or had from there, under the block hashes of vLLM, one of each KV cache group. Fields are filled as vLLM
+fills them for its own caches. The medium is CPU (memory of this node) or STORAGE. Where a publisher of the node is
+there (kvtier.events), it gets the same descriptions, and tells routers of blocks that outlive the engine.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from prometheus_client import Counter
 from vllm.distributed import kv_events
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 from .. import Keys, Space, Tier
+from ..events.describe import Describer
 from .vllm_core import COUNTS
 from .vllm_events import Event, Events
 
@@ -89,11 +91,13 @@ def _medium(tiers: Tier) -> str:
 
 
 class _VllmEvents:
-    """The events of the scheduler. A block is described when its save is planned, while its request is known. groups:
-    what events say of each KV cache group."""
+    """The events of the scheduler. A block is described when its save or load is planned, while its request is known.
+    groups: what events say of each KV cache group. publishes: whether the engine does."""
 
-    def __init__(self, block_tokens: int, hash_tokens: int, groups: Sequence[Dict[str, Any]]) -> None:
+    def __init__(self, block_tokens: int, hash_tokens: int, groups: Sequence[Dict[str, Any]], publishes: bool,
+                 describer: Describer) -> None:
         self._events, self._block_tokens, self._groups = Events(_medium), block_tokens, groups
+        self._publishes, self._describer = publishes, describer
         self._steps = block_tokens // hash_tokens       # vLLM may hash in finer steps: a block has the hash of its last
         self._requests: Dict[str, Any] = {}
         self._late: List[Any] = []
@@ -107,20 +111,29 @@ class _VllmEvents:
     def planned(self, name: str, block: int, where: Sequence[Tuple[Space, Keys]]) -> None:
         request, bt = self._requests.get(name), self._block_tokens
         hashes = getattr(request, "block_hashes", None) or ()
-        steps, first = self._steps, block * bt
-        if steps and (block + 1) * steps <= len(hashes):
-            lora = request.lora_request
-            self._events.planned({
-                "block_hashes": [maybe_convert_block_hash(hashes[(block + 1) * steps - 1])],
-                "parent_block_hash": maybe_convert_block_hash(hashes[block * steps - 1]) if block else None,
-                "token_ids": list(request.all_token_ids[first:first + bt]), "block_size": bt,
-                "lora_id": lora.lora_int_id if lora else None, "lora_name": lora.lora_name if lora else None,
-                "extra_keys": _extra_keys(request, first, first + bt),
-                "session_id": getattr(request, "session_id", None)}, where)
+        steps, first, described = self._steps, block * bt, self._describer.there()
+        if not (self._publishes or described) or not steps or (block + 1) * steps > len(hashes):
+            return
+        lora = request.lora_request
+        payload = {
+            "block_hashes": [maybe_convert_block_hash(hashes[(block + 1) * steps - 1])],
+            "parent_block_hash": maybe_convert_block_hash(hashes[block * steps - 1]) if block else None,
+            "token_ids": list(request.all_token_ids[first:first + bt]), "block_size": bt,
+            "lora_id": lora.lora_int_id if lora else None, "lora_name": lora.lora_name if lora else None,
+            "extra_keys": _extra_keys(request, first, first + bt),
+            "session_id": getattr(request, "session_id", None)}
+        if self._publishes:
+            self._events.planned(payload, where)
+        if described:
+            self._describer.say([keys[0] for _, keys in where], [{**payload, **group} for group in self._groups])
 
     def take(self) -> List[Any]:
         late, self._late = self._late, []
+        self._describer.flush()
         return late + self._said(self._events.take())
+
+    def close(self) -> None:
+        self._describer.close()
 
     def reset(self) -> None:
         self._late += self._said(self._events.clear())
@@ -151,13 +164,10 @@ def _group(number: int, spec: Any) -> Dict[str, Any]:
             "kv_cache_spec_sliding_window": get_kv_cache_spec_sliding_window(spec)}
 
 
-def events_of(vllm_config: Any, kv_cache_config: Any) -> Optional[_VllmEvents]:
-    """The events, if the engine publishes them; else None."""
+def events_of(vllm_config: Any, kv_cache_config: Any, describer: Describer) -> _VllmEvents:
     wanted = getattr(vllm_config, "kv_events_config", None)
-    if not wanted or not wanted.enable_kv_cache_events:
-        return None
     tokens = vllm_config.cache_config.block_size
     groups = [_group(i, group.kv_cache_spec)
               for i, group in enumerate(getattr(kv_cache_config, "kv_cache_groups", None) or ())]
     return _VllmEvents(tokens, getattr(kv_cache_config, "hash_block_size", None) or tokens,
-                       groups or [{"group_idx": 0}])
+                       groups or [{"group_idx": 0}], bool(wanted and wanted.enable_kv_cache_events), describer)
