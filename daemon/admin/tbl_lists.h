@@ -158,6 +158,7 @@
 	COLUMN("", forged, NUMBER, row->counters.forged_total)                        \
 	COLUMN("", other_forms, NUMBER, row->counters.other_forms_total)              \
 	COLUMN("", deleted, NUMBER, row->counters.deleted_total)                      \
+	COLUMN("", refreshed, NUMBER, row->counters.refreshed_total)                  \
 	COLUMN("TIMEOUTS", timeouts, NUMBER, row->counters.timeouts_total)            \
 	COLUMN("", resets, NUMBER, row->counters.resets_total)                        \
 	COLUMN("", errors, NUMBER, row->counters.errors_total)                        \

@@ -161,8 +161,8 @@ CONFIG(redis, key_prefix, STRING, "kvtier:", 0, 63, "text", START,
        "A value's name in Redis begins with this; tenant and key follow. So an ACL can allow "
        "~kvtier:* alone. It has printable characters and no blanks.")
 CONFIG(redis, ttl, SECONDS, "0", 0, 315360000, "s", START,
-       "How long Redis keeps a block after it was written. 0: Redis keeps it until it evicts it by "
-       "its maxmemory-policy.")
+       "How long Redis keeps a block after it was written, or read when less than half of that was "
+       "left. 0: Redis keeps it until it evicts it by its maxmemory-policy.")
 CONFIG(redis, timeout_ms, COUNT, "1000", 10, 60000, "ms", START,
        "How long Redis may take to answer, and to accept a connection. A block that takes longer "
        "is a miss.")

@@ -252,6 +252,8 @@ class Vllm(Trouble, Waits):
         self.stores(engine, 5)
         engine.kill()
         late = Router(*sockets)
+        for router in (first, late):
+            self.addCleanup(router.close)
         table = self.table()        # the answer's tokens fill one more
         self.assertGreaterEqual(table, 18)
         self.until(lambda: len(first.hear()) == table)
@@ -364,6 +366,10 @@ class Router:
                     self._apply(int.from_bytes(frames[2], "big"), frames[3])
             self._apply(int.from_bytes(number, "big"), data)
         return self.blocks
+
+    def close(self) -> None:
+        self.sub.close()
+        self.again.close()
 
     def _apply(self, number: int, data: bytes) -> None:
         if number != self.next:

@@ -172,6 +172,46 @@ NOT_STARTED(values_expire_after_ttl)
 	assert_true(left > 3000000 && left <= 3600000);
 }
 
+static bool has_an_hour(TEST_UNUSED struct kit *k, void *arg)
+{
+	return redis_ask(&server[0], "PTTL %s", (const char *)arg) > 3000000;
+}
+
+NOT_STARTED(a_value_that_is_read_late_in_its_ttl_has_all_of_it_again)
+{
+	char other[KIT_NAME_BYTES];
+
+	kit_name(2, other);
+	kit.conf.ttl_ms = 3600000;
+	kit_start_at(&kit, server[0].address);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_store(&kit, 2), 0);
+	assert_int_equal(redis_ask(&server[0], "PEXPIRE %s 1900000", name), 1);
+	assert_int_equal(redis_ask(&server[0], "PEXPIRE %s 1700000", other), 1);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 2), 0);
+	assert_true(kit_until(&kit, has_an_hour, other));
+	assert_in_range(redis_ask(&server[0], "PTTL %s", name), 1, 1900000);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	assert_int_equal(kit_counters(&kit).refreshed_total, 1);
+}
+
+NOT_STARTED(a_user_who_may_not_refresh_reads_as_before)
+{
+	char text[64];
+
+	kit.conf.ttl_ms = 3600000;
+	kit_start_at(&kit, server[0].address);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	redis_say(&server[0], text, sizeof(text), "ACL SETUSER default -eval");
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(kit_load(&kit, 1), 0);
+	redis_say(&server[0], text, sizeof(text), "ACL SETUSER default +eval");
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	assert_int_equal(kit_counters(&kit).refreshed_total, 0);
+	assert_int_equal(kit_counters(&kit).errors_total, 0);
+}
+
 static void never(struct xfer *x)
 {
 	fail_msg("an xfer that was refused has ended: %d", x->status);

@@ -124,6 +124,7 @@ struct redis_counters { /* all since open */
 	uint64_t other_forms_total;              /* values of another form */
 	uint64_t coded_total, saved_bytes_total; /* sets of coded values, and what they saved */
 	uint64_t coding_full_total;              /* sets not coded for want of room */
+	uint64_t refreshed_total;                /* values that stay for the whole ttl again */
 	uint64_t deleted_total;                  /* corrupt and forged values that were deleted */
 	/* xfers that ended so; errors: other error replies */
 	uint64_t timeouts_total, resets_total, errors_total;

@@ -304,7 +304,7 @@ static void on_conn_changed(struct redis_conn *conn, void *arg)
 
 	if (redis_conn_state(conn) == REDIS_CONN_UP) {
 		link->up_ns = now_of(endpoint);
-		endpoint->refused_evals = false;
+		endpoint->refused_evals = endpoint->refused_refresh = false;
 	} else if (redis_conn_state(conn) == REDIS_CONN_DOWN) {
 		/* its commands ended right before this */
 		link->told = endpoint->failed_ns == now_of(endpoint);
@@ -606,19 +606,24 @@ int redis_endpoint_send(struct redis_endpoint *endpoint, struct redis_chore *cho
 	return redis_chore_send(chore, link ? link->conn : NULL);
 }
 
+/* An EVAL has ended. An ACL without EVAL, or an endpoint without scripts, is not asked again; it is
+ * no misconfiguration. Returns whether the script did what it is for. */
+static bool evaluated(struct redis_command *c, bool *refused)
+{
+	const bool did = c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER &&
+			 c->reply->integer == 1;
+
+	if (c->status == -EREMOTEIO && redis_verdict(c->error) != REDIS_SAYS_MOVED)
+		*refused = true;
+	redis_chore_give(redis_chore_of(c));
+	return did;
+}
+
 static void deleted(struct redis_command *c)
 {
-	struct redis_chore *chore = redis_chore_of(c);
-	struct redis_endpoint *endpoint = chore->endpoint;
+	struct redis_endpoint *endpoint = redis_chore_of(c)->endpoint;
 
-	if (c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER &&
-	    c->reply->integer == 1)
-		endpoint->counters.deleted_total++;
-	/* An ACL without EVAL, or an endpoint without scripts, is not asked again; it is no
-	 * misconfiguration. */
-	if (c->status == -EREMOTEIO && redis_verdict(c->error) != REDIS_SAYS_MOVED)
-		endpoint->refused_evals = true;
-	redis_chore_give(chore);
+	endpoint->counters.deleted_total += evaluated(c, &endpoint->refused_evals);
 }
 
 void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what)
@@ -631,6 +636,26 @@ void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_c
 	redis_command_delete_if(&chore->command, what->name.text, what->sha1, what->part,
 				what->length);
 	/* Where it cannot be sent, the next read finds the value bad again. */
+	(void)redis_endpoint_send(endpoint, chore);
+}
+
+static void refreshed(struct redis_command *c)
+{
+	struct redis_endpoint *endpoint = redis_chore_of(c)->endpoint;
+
+	endpoint->counters.refreshed_total += evaluated(c, &endpoint->refused_refresh);
+}
+
+void redis_endpoint_refresh(struct redis_endpoint *endpoint, const struct redis_name *name)
+{
+	const uint64_t ttl_ms = endpoint->io->tier->ttl_ms;
+	struct redis_chore *chore = ttl_ms == 0 || endpoint->refused_refresh ?
+					    NULL :
+					    redis_chore_take(endpoint, refreshed);
+
+	if (!chore)
+		return;
+	redis_command_refresh(&chore->command, name->text, ttl_ms);
 	(void)redis_endpoint_send(endpoint, chore);
 }
 

@@ -50,7 +50,7 @@ struct redis_endpoint {
 	struct redis_breaker breaker;
 	bool proven; /* it has answered since it was opened */
 	/* EVAL was refused to this connection's user: not tried again until the next connect */
-	bool refused_evals;
+	bool refused_evals, refused_refresh;
 	/* we are closing its links: the ends of their commands are no news of the endpoint */
 	bool hushed;
 	uint64_t failed_ns;   /* the iteration whose failure was counted */
@@ -86,6 +86,10 @@ int redis_endpoint_send(struct redis_endpoint *endpoint, struct redis_chore *cho
 /* Asks the endpoint to delete the value. Where it cannot be asked, the value stays, and is found
  * bad again. */
 void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what);
+
+/* A value was read: asks the endpoint to keep it for the whole [redis] ttl again, if less than half
+ * is left. Where it cannot be asked, the next read does. */
+void redis_endpoint_refresh(struct redis_endpoint *endpoint, const struct redis_name *name);
 
 /* --- its health --- */
 

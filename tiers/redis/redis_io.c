@@ -149,6 +149,8 @@ static int judge_answer(struct redis_job *job)
 		counters->other_forms_total += c->status == -ENOTSUP;
 		if (c->status == -EBADMSG || c->status == -EKEYREJECTED)
 			delete_bad(job);
+		if (c->status == 0)
+			redis_endpoint_refresh(job->endpoint, &job->name);
 		return c->status == -ENOTSUP ? -ENOENT : c->status;
 	case XFER_WRITE:
 		if (c->reply->type != REDIS_REPLY_STATUS || strcmp(c->reply->str, "OK") != 0)

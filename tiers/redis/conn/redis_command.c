@@ -124,6 +124,17 @@ void redis_command_delete_if(struct redis_command *c, const char *name, const ui
 						     ends[part][0], ends[part][1], NULL });
 }
 
+void redis_command_refresh(struct redis_command *c, const char *name, uint64_t ttl_ms)
+{
+	static const char script[] = "local left=redis.call('PTTL',KEYS[1]) "
+				     "if left>=0 and left<ARGV[1]/2 then "
+				     "return redis.call('PEXPIRE',KEYS[1],ARGV[1]) end return 0";
+	char ttl[24];
+
+	(void)snprintf(ttl, sizeof(ttl), "%" PRIu64, ttl_ms);
+	redis_command_make(c, (const char *const[]){ "EVAL", script, "1", name, ttl, NULL });
+}
+
 int redis_front_check(const struct redis_front *front, const struct image_identity *identity,
 		      const struct image_geometry *geometry, struct image_shape *ret)
 {

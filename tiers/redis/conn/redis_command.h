@@ -115,6 +115,9 @@ int redis_command_set(struct redis_command *c, const char *name, const uint8_t *
  * 0. */
 void redis_command_delete_if(struct redis_command *c, const char *name, const uint8_t sha1[20],
 			     enum redis_part part, uint64_t length);
+/* EVAL: the value stays for ttl_ms from now on, if less than half of it is left. The reply is 1 or
+ * 0. */
+void redis_command_refresh(struct redis_command *c, const char *name, uint64_t ttl_ms);
 
 /* 0: envelope and header of the value are this block's, and *ret is the shape of its image.
  * -ENOTSUP: the value is of another form. -EBADMSG: it is not this block's. */
