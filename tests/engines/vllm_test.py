@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm_test.py - kvtier.vllm under the real vLLM on the CPU. A process continues from what another one computed, and
 the engine answers every request as it does without kvtier, whatever becomes of the daemon."""
+import importlib.util
 import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -93,6 +95,47 @@ class Vllm(Trouble, Waits):
         self.stores(cold, 1)
         cold.kill()
         self.loads(self.engine(), 1)
+
+    def test_a_model_is_its_content_wherever_it_lies(self):
+        ask, copy, other = {"seeds": [15], "tokens": 600}, self.work / "elsewhere" / "copy", self.work / "other"
+        shutil.copytree(self.model, copy)
+        (copy / "README.md").write_text("new")
+        vllm_models.llama(other, seed=8)
+        weights = self.model / "model.safetensors"
+        os.utime(other / weights.name, ns=(weights.stat().st_atime_ns, weights.stat().st_mtime_ns))
+        self.assertEqual((other / weights.name).stat().st_size, weights.stat().st_size)
+        for path, came in ((f"{self.model}/", 0), (os.path.relpath(copy), 599 // 32), (other, 0)):
+            with self.subTest(path=path):
+                log = Path(os.environ["KVTIER_ENGINE_LOGS"]) / f"{ENGINE.stem}.log"
+                begun = log.stat().st_size
+                engine = self.engine({"extra": {"extras": "content"}}, path)
+                self.until(lambda: b"named by their content" in log.read_bytes()[begun:])
+                before = self.loaded()
+                answer = engine.ask(**ask)["tokens"][0]
+                self.assertEqual((answer == self.plain[15], self.loaded() - before), (path != other, came))
+                self.until(lambda: engine.ask(**ask) and self.loaded() - before >= 599 // 32)     # they are kept
+                engine.kill()
+
+    @unittest.skipUnless(importlib.util.find_spec("torchvision"), "vLLM's models that see images need torchvision")
+    def test_a_prompt_shares_all_that_is_before_its_image(self):
+        model, options = self.made("llava"), {"llm": {"skip_tokenizer_init": False}}
+        asks = {name: {"seeds": [5], "tokens": 600, **({"image": [number, 320]} if number else {})}
+                for name, number in (("text", 0), ("cat", 1), ("dog", 2))}
+        plain = Engine(ENGINE, str(model), "", json.dumps(options))
+        self.addCleanup(plain.kill)
+        right = {name: plain.ask(**ask)["tokens"] for name, ask in asks.items()}
+        plain.kill()
+        self.assertEqual(len({str(tokens) for tokens in right.values()}), 3)
+        engine = self.engine(options, model)
+
+        def came(name: str) -> int:
+            before = self.loaded()
+            self.assertEqual(engine.ask(**asks[name])["tokens"], right[name])
+            return self.loaded() - before
+
+        for name, shared, whole in (("text", 0, 599), ("cat", 320, 615), ("dog", 320, 615)):
+            self.assertEqual(came(name), shared // 32, name)
+            self.until(lambda: came(name) == whole // 32)
 
     def test_raw_blocks_lead_to_the_very_logits_of_the_engines_own_prefix(self):
         """A prefix that is there is continued in a forward of other shapes than a prompt from its beginning, which
