@@ -15,7 +15,8 @@
  *
  * Orders: the order of a class is a list, at whose end a copy is put when it comes or is hit. A
  * copy has no tick: an op that began long ago may touch it late, and to look for the place of a
- * tick would take long.
+ * tick would take long. A copy whose block is expected back later than the first one of its order
+ * comes before it, and among the first few that of least worth (table/evict.h) is evicted.
  *
  * Room in a unit: a slot of the image's own class whose copy is the least recent; or, where another
  * class has a copy whose block is more than twice as old, or the own class has none, the slab that
@@ -38,16 +39,18 @@
 #include "base/reserve.h"
 #include "daemon/device/device.h"
 #include "daemon/stats/stats.h"
+#include "daemon/policy/victim.h"
 #include "daemon/table/block.h"
+#include "daemon/table/evict.h"
 #include "daemon/table/space.h"
 #include "tiers/slabs.h"
+#include "gpu_list.h"
 #include "tables.h"
 
 enum {
-	COPY_NUMBERS = (1 << 26) - 1, /* at most, a unit: 256 GiB of the smallest slots */
-	COPY_END = COPY_NUMBERS,      /* ends a list */
-	COPY_NONE = 0xffffffff,       /* no block; no copy */
-	CHAIN = 2,                    /* copies a list of the hash, on average */
+	COPY_NONE = 0xffffffff, /* no block; no copy */
+	CHAIN = 2,              /* copies a list of the hash, on average */
+	LOOKED_AT = 8,          /* copies, for the one of least worth */
 	STEPS = 256, /* copies evicted for one image, or in one iteration of a unit that leaves */
 	/* how many copies may grow at once, for all ops together; further blocks get no copy */
 	GROWING = 4096,
@@ -60,24 +63,6 @@ static_assert((uint32_t)COPY_NONE == (uint32_t)SLABS_NO_OWNER &&
 /* Tags of a slab that has only zeroes, and of a slab that has bytes of several spaces. */
 #define TAG_CLEAN 0
 #define TAG_MIXED UINT64_MAX
-
-enum copy_state { COPY_FREE = 0, COPY_KEPT, COPY_LOOSE /* pinned, and no block's any more */ };
-
-/* Packed, because every byte counts. */
-struct __attribute__((packed)) copy {
-	uint64_t next : 26; /* in the order of its class */
-	uint64_t prev : 26;
-	uint64_t chain : 26; /* next on its list of the hash */
-	uint64_t class : 6;
-	uint64_t state : 2; /* enum copy_state */
-	uint64_t pins : 18; /* more than there are parts */
-};
-static_assert(sizeof(struct copy) == 13, "gpu_cache.h says what a copy takes");
-static_assert(TIER_MAX_CLASSES <= 1 << 6, "copy.class");
-
-struct class_order {
-	uint32_t first, last; /* least, most recent; COPY_END: empty */
-};
 
 struct gpu_unit {
 	struct slabs *slabs; /* NULL: ABSENT */
@@ -327,44 +312,54 @@ static void divide(const struct gpu_cache *c, struct gpu_unit *u)
 
 /* --- orders --- */
 
-static void order_remove(struct gpu_unit *u, uint32_t at)
+static struct class_order *order_of(struct gpu_unit *u, uint32_t at)
 {
-	const struct copy *copy = &u->copies[at];
-	struct class_order *order = &u->order[copy->class];
-
-	if (copy->prev != COPY_END)
-		u->copies[copy->prev].next = copy->next;
-	else
-		order->first = copy->next;
-	if (copy->next != COPY_END)
-		u->copies[copy->next].prev = copy->prev;
-	else
-		order->last = copy->prev;
+	return &u->order[u->copies[at].class];
 }
 
-static void order_add(struct gpu_unit *u, uint32_t at)
+static void order_hit(struct gpu_unit *u, uint32_t at)
 {
-	struct copy *copy = &u->copies[at];
-	struct class_order *order = &u->order[copy->class];
-
-	copy->prev = order->last & COPY_END;
-	copy->next = COPY_END;
-	if (copy->prev != COPY_END)
-		u->copies[copy->prev].next = at & COPY_END;
-	else
-		order->first = at;
-	order->last = at;
+	gpu_list_remove(order_of(u, at), u->copies, at);
+	gpu_list_add(order_of(u, at), u->copies, at, false);
 }
 
-/* The copy in a slot of this class that is evicted next, or COPY_NONE. O(1 + pinned copies of the
- * class): there are no more of these than jobs of a device. */
-static uint32_t least_recent(const struct gpu_unit *u, uint32_t class)
+static uint64_t worth_of(const struct gpu_cache *c, const struct gpu_unit *u, uint32_t at)
 {
-	uint32_t at = u->order[class].first;
+	const uint64_t worth = victim_worth(c->tables->blocks, block_of(u, at));
 
-	while (at != COPY_END && u->copies[at].pins)
-		at = u->copies[at].next;
-	return at != COPY_END ? at : COPY_NONE;
+	return worth < EVICT_NEVER ? worth : c->tables->tick; /* held: it has no age */
+}
+
+/* The copy in a slot of this class that is evicted next, or COPY_NONE: the first one; if there are
+ * hints, the one of least worth among the first ones. O(1 + pinned copies of the class): there are
+ * no more of these than jobs of a device. */
+static uint32_t next_copy(const struct gpu_cache *c, const struct gpu_unit *u, uint32_t class)
+{
+	uint32_t seen = evict_banded(blocks_order(c->tables->blocks)) ? LOOKED_AT : 1;
+	uint32_t ret = COPY_NONE;
+
+	for (uint32_t at = u->order[class].first; at != COPY_END && seen > 0;
+	     at = u->copies[at].next) {
+		if (u->copies[at].pins)
+			continue;
+		seen--;
+		if (ret == COPY_NONE || worth_of(c, u, at) < worth_of(c, u, ret))
+			ret = at;
+	}
+	return ret;
+}
+
+void gpu_cache_expected(struct gpu_cache *c, uint32_t block)
+{
+	for (uint32_t i = 0; i < c->n_units; i++) {
+		struct gpu_unit *u = &c->units[i];
+		const uint32_t at = copy_of(c, u, block);
+
+		if (at == COPY_NONE || worth_of(c, u, at) >= worth_of(c, u, order_of(u, at)->first))
+			continue;
+		gpu_list_remove(order_of(u, at), u->copies, at);
+		gpu_list_add(order_of(u, at), u->copies, at, true);
+	}
 }
 
 /* --- copies --- */
@@ -379,7 +374,7 @@ static void copy_add(struct gpu_cache *c, struct gpu_unit *u, uint32_t at, uint3
 	if (u->count++ >= CHAIN * u->lists && u->lists < c->heads)
 		divide(c, u);
 	chain_add(c, u, at);
-	order_add(u, at);
+	gpu_list_add(order_of(u, at), u->copies, at, false);
 	blocks_gpu_changed(c->tables->blocks, block);
 }
 
@@ -396,7 +391,7 @@ static void copy_free(struct gpu_cache *c, struct gpu_unit *u, uint32_t at)
 /* The copy is no block's any more. Its slot is freed now, or with the last pin. */
 static void copy_remove(struct gpu_cache *c, struct gpu_unit *u, uint32_t at)
 {
-	order_remove(u, at);
+	gpu_list_remove(order_of(u, at), u->copies, at);
 	chain_remove(c, u, at);
 	u->count--;
 	u->copies[at].state = COPY_LOOSE;
@@ -457,12 +452,12 @@ static uint32_t oldest(const struct gpu_cache *c, const struct gpu_unit *u, uint
 	uint32_t ret = COPY_NONE;
 
 	for (uint32_t i = 0; u->slabs && i < slabs_classes(u->slabs); i++) {
-		const uint32_t at = least_recent(u, i);
+		const uint32_t at = next_copy(c, u, i);
 		uint64_t tick;
 
 		if (at == COPY_NONE)
 			continue;
-		tick = blocks_tick(c->tables->blocks, block_of(u, at));
+		tick = worth_of(c, u, at);
 		if (ret != COPY_NONE && tick >= *ret_tick)
 			continue;
 		ret = at;
@@ -563,12 +558,11 @@ static bool make_room(struct gpu_cache *c, struct gpu_unit *u, uint32_t bytes)
 	const uint64_t now = c->tables->tick;
 	uint64_t old_tick = 0;
 	const uint32_t old = oldest(c, u, &old_tick),
-		       own = class >= 0 ? least_recent(u, (uint32_t) class) : COPY_NONE;
+		       own = class >= 0 ? next_copy(c, u, (uint32_t) class) : COPY_NONE;
 
 	if (old == COPY_NONE)
 		return false;
-	if (own != COPY_NONE &&
-	    now - old_tick <= 2 * (now - blocks_tick(c->tables->blocks, block_of(u, own))))
+	if (own != COPY_NONE && now - old_tick <= 2 * (now - worth_of(c, u, own)))
 		(void)evict(c, u, own);
 	else
 		clear_slab(c, u, old);
@@ -673,8 +667,7 @@ bool gpu_cache_pin(struct gpu_cache *c, struct gpu_use *use, uint32_t block, str
 		return false;
 	if (!use->pinned) {
 		gpu_cache_hold(c, use, block);
-		order_remove(unit_at(c, use->unit), use->copy);
-		order_add(unit_at(c, use->unit), use->copy);
+		order_hit(unit_at(c, use->unit), use->copy);
 	}
 	job->image_memory = IMAGE_OF_DEVICE;
 	job->image = (uint8_t *)(uintptr_t)slot.address;

@@ -34,8 +34,8 @@
  *   G5 no space reads another space's bytes: a slot that may hold them is scrubbed first. Bytes
  *      that an image of the same space does not overwrite are that space's own.
  *   G6 each unit has an order of its own for each class of slots: the copy that was stored, loaded
- *      or hit last is evicted last. Room is never made by evicting from another unit, from host
- *      memory, or from NVMe.
+ *      or hit last is evicted last, unless hints say when blocks are used again. Room is never
+ *      made by evicting from another unit, from host memory, or from NVMe.
  *
  * Memory: 15 bytes a copy, where slots are of one size, beside the 8 of its slot (slabs.h), which
  * know the block; reserved at open and touched as used.
@@ -127,6 +127,10 @@ void gpu_cache_grow(struct gpu_cache *c, struct gpu_use *use, uint32_t bytes,
 void gpu_cache_settle(struct gpu_cache *c, struct gpu_use *use, const struct device_job *job);
 /* The op has no part any more: frees the slots of copies that still grow for it. */
 void gpu_cache_end_op(struct gpu_cache *c, struct list *of_op);
+
+/* A hint has said when the block is used again: its copies are evicted first if it is used later
+ * than those that would be. */
+void gpu_cache_expected(struct gpu_cache *c, uint32_t block);
 
 /* For the check of all copies. gpu_cache_units() says how many units there are. gpu_cache_hold()
  * pins the block's copy on the use's unit, which must be there, without counting it as used.

@@ -10,6 +10,7 @@
 
 #include "client/abi/tbl_hints.h"
 #include "copies.h"
+#include "gpu_cache.h"
 #include "base/list.h"
 #include "base/loop.h"
 #include "daemon/stats/stats.h"
@@ -304,6 +305,8 @@ static void expect(struct tables *tables, uint32_t block, uint64_t back_us)
 
 	evict_expect(blocks_order(tables->blocks), block,
 		     back_us < left ? tables->tick + back_us : EVICT_NEVER);
+	if (tables->gpu_cache)
+		gpu_cache_expected(tables->gpu_cache, block);
 }
 
 static void execute(struct hints *h, uint32_t block, const struct hint_plan *plan)

@@ -7,6 +7,7 @@
  * random. Method: tests/lib/lib_gpu_cache.h, where no byte of a GPU's memory is touched; slots in
  * use are counted after each step.
  */
+#include "daemon/table/evict.h"
 #include "daemon/table/space_counts.h"
 #include "tests/lib/lib_gpu_cache.h"
 #include "tiers/slabs.h"
@@ -352,6 +353,22 @@ FILLED(the_least_recent_goes_first)
 	assert_false(gpu_rig_has(&r, 0, FIRST + 2, SPACE));
 	assert_true(gpu_rig_has(&r, 0, FIRST, SPACE));
 	assert_int_equal(tier()->extents, SLOTS);
+}
+
+FILLED(what_is_expected_last_goes_first)
+{
+	const uint32_t soon = gpu_rig_find(&r, FIRST, SPACE),
+		       late = gpu_rig_find(&r, FIRST + SLOTS - 1, SPACE);
+
+	for (uint32_t i = 0; i < SLOTS; i++)
+		blocks_touch(r.tables.blocks, gpu_rig_find(&r, FIRST + i, SPACE), 100 * (i + 1));
+	evict_expect(blocks_order(r.tables.blocks), soon, 350);
+	evict_expect(blocks_order(r.tables.blocks), late, EVICT_NEVER);
+	gpu_cache_expected(r.cache, soon);
+	gpu_cache_expected(r.cache, late);
+	kept(0, 1);
+	assert_false(gpu_rig_has(&r, 0, FIRST + SLOTS - 1, SPACE));
+	assert_true(gpu_rig_has(&r, 0, FIRST, SPACE));
 }
 
 FILLED(what_is_pinned_does_not_go)
