@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "daemon/stats/stats.h"
 #include "tiers/nvme/nvme.h"
@@ -120,12 +121,12 @@ static void forget_nvme(struct tables *tables, uint32_t block)
 		extents_forget(tables, &where, blocks_tick(tables->blocks, block));
 }
 
-void copies_touch(struct tables *tables, uint32_t block, uint64_t tick)
+void copies_touch(struct tables *tables, uint32_t block, uint64_t tick, uint32_t depth)
 {
 	const uint64_t before = blocks_tick(tables->blocks, block);
 	struct extent where;
 
-	blocks_touch(tables->blocks, block, tick);
+	blocks_touch(tables->blocks, block, tick > depth ? tick - depth : 1);
 	if (blocks_nvme(tables->blocks, block, &where))
 		extents_touch(tables, &where, before, blocks_tick(tables->blocks, block));
 }
@@ -423,6 +424,18 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	return true;
 }
 
+/* No load can find it by its chain: its parent is gone, and no shared tier could have that. */
+static bool is_orphan(struct tables *tables, const struct nvme_entry *entry, uint32_t block)
+{
+	static const uint8_t no_parent[32];
+
+	return !tables->tiers[TIER_REDIS] &&
+	       blocks_host_slot(tables->blocks, block) == BLOCK_NONE &&
+	       memcmp(entry->parent, no_parent, sizeof(no_parent)) != 0 &&
+	       blocks_find(tables->blocks, entry->parent, blocks_space(tables->blocks, block)) ==
+		       BLOCK_NONE;
+}
+
 static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
 			       const struct extent *where, uint64_t *ret_tick)
 {
@@ -431,7 +444,7 @@ static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
 
 	if (block == BLOCK_NONE)
 		return NVME_GONE;
-	*ret_tick = victim_worth(tables->blocks, block);
+	*ret_tick = is_orphan(tables, entry, block) ? 0 : victim_worth(tables->blocks, block);
 	if (*ret_tick > tables->tick)
 		*ret_tick = tables->tick;
 	return NVME_LIVE;

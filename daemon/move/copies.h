@@ -60,8 +60,9 @@ void lease_drop(struct tables *tables, struct lease *lease);
 void copies_events(struct tables *tables, struct nvme_events *ret);
 
 /* Notes that the op of this tick has accessed the block, in the table and in the account of its
- * segment. */
-void copies_touch(struct tables *tables, uint32_t block, uint64_t tick);
+ * segment. depth: 0 for the parent of the op's first block, 1 for that block and so on. Ticks fall
+ * with it, so that a parent is newer than its child. */
+void copies_touch(struct tables *tables, uint32_t block, uint64_t tick, uint32_t depth);
 /* Makes the block look never accessed, in both. */
 void copies_age(struct tables *tables, uint32_t block);
 /* Drops all copies of a block that is present, pinned or not (block.h). */

@@ -323,7 +323,7 @@ static void take_parent(struct ops *all, struct op *op)
 		return;
 	}
 	lease_take(all->tables, &op->tail, parent);
-	copies_touch(all->tables, parent, op->tick);
+	copies_touch(all->tables, parent, op->tick, 0);
 	if (op->mount->space->codec == CODECS_Q4)
 		for (; parent != BLOCK_NONE && op->before < SPACE_FIRST_TOKENS; op->before++)
 			parent = blocks_parent(all->tables->blocks, parent);

@@ -396,13 +396,16 @@ int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, 
 {
 	/* first: its number may be the next taken */
 	const uint32_t above = linkable(blocks, parent, space);
+	uint64_t tick = blocks->tick;
 	uint32_t block;
 	const int r = enter(blocks, key, space, variant, TIER_HOST, &block);
 
 	if (r < 0)
 		return r;
 	host_put(blocks, block, host);
-	evict_add(blocks->evict, block, above, host->class, blocks->tick);
+	if (above != BLOCK_NONE && evict_tick(blocks->evict, above) > 0)
+		tick = evict_tick(blocks->evict, above) - 1;
+	evict_add(blocks->evict, block, above, host->class, tick);
 	evict_set_mark(blocks->evict, block, variant);
 	*ret = block;
 	return 0;

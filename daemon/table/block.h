@@ -75,21 +75,22 @@ void blocks_close(struct blocks *blocks); /* index stays the caller's */
 /* The block with this key in this space, or BLOCK_NONE. */
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
 
-/* Makes a block visible with a host copy. Its last access is the latest tick of any block. The slot
- * and class of `host` are kept; the host tier knows the slot's generation (tier_extent()). parent
- * is BLOCK_NONE, or a block of the same space that was found by its key just now or pinned since;
- * it gains a child. A parent that was dropped, condemned or demoted meanwhile counts as BLOCK_NONE.
- * variant says which of the space's image sizes it has, 0 or 1. -EEXIST: the key is there; -ENOSPC:
- * table or index are full; -EXFULL: the index has no room near its place, where dropping another
- * block would help by chance alone. After an error the slot stays the caller's. */
+/* Makes a block visible with a host copy. Its last access is right before its parent's, or without
+ * one the latest tick of any block. The slot and class of `host` are kept; the host tier knows the
+ * slot's generation (tier_extent()). parent is BLOCK_NONE, or a block of the same space that was
+ * found by its key just now or pinned since; it gains a child. A parent that was dropped,
+ * condemned or demoted meanwhile counts as BLOCK_NONE. variant says which of the space's image
+ * sizes it has, 0 or 1. -EEXIST: the key is there; -ENOSPC: table or index are full; -EXFULL: the
+ * index has no room near its place, where dropping another block would help by chance alone. After
+ * an error the slot stays the caller's. */
 int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent,
 		  uint32_t variant, const struct extent *host, uint32_t *ret);
 /* The same with an NVMe copy only, last accessed at `tick` (< 2^48). */
 int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space,
 		       uint32_t variant, const struct extent *nvme, uint64_t tick, uint32_t *ret);
 
-/* The block was accessed now. `tick` is a clock that never goes back (the core's op counter). A
- * chain is touched with one tick, so parents are never older than their children. */
+/* The block was accessed now. `tick` is a clock that never goes back (the core's op counter). Ticks
+ * fall along a chain, so parents are newer than their children. */
 void blocks_touch(struct blocks *blocks, uint32_t block, uint64_t tick);
 
 /* A pinned block keeps its key, space and extent even after it was condemned. blocks_unpin() says

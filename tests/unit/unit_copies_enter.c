@@ -320,7 +320,7 @@ TEST(a_full_table_loses_its_oldest_leaf)
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = entered(i + 1, BLOCK_NONE);
 	for (uint32_t i = 0; i < BLOCKS; i++) /* the third is the oldest */
-		copies_touch(&tables, blocks[(i + 2) % BLOCKS], 10 + i);
+		copies_touch(&tables, blocks[(i + 2) % BLOCKS], 10 + i, 0);
 	owns(entered(9, BLOCK_NONE), &where);
 	assert_false(has(SPACE, 3));
 	assert_int_equal(blocks_count(tables.blocks), BLOCKS);
@@ -334,7 +334,8 @@ static void fill(uint32_t theirs, bool are_away)
 {
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		space.number = i < theirs ? SPACE : OTHER;
-		copies_touch(&tables, are_away ? away(i + 1) : entered(i + 1, BLOCK_NONE), 10 + i);
+		copies_touch(&tables, are_away ? away(i + 1) : entered(i + 1, BLOCK_NONE), 10 + i,
+			     0);
 	}
 }
 

@@ -118,7 +118,8 @@ TEST(what_is_used_is_carried_over)
 	kit_check(&kit);
 	const uint64_t tick = kit.block[5].tick;
 	restart();
-	assert_int_equal(kit_load(&kit, 5), 0);
+	/* it may be the victim's now: the disk knows when it was written, not when it was used */
+	assert_true(kit.block[5].found);
 	assert_true(kit.block[5].tick <= tick);
 }
 

@@ -99,17 +99,17 @@ static int reserve(struct nvme_log *log)
 	log->entries_max = nvme_entries_max(log->facts.segment_bytes);
 	log->footer_max = nvme_footer_bytes(log->entries_max);
 	log->image_max = limit;
+	nvme_credit_open(&log->credit, log->facts.capacity_bytes, log->facts.segment_bytes);
 	log->low = n / 64 < 2 ? 2 : n / 64 > 8 ? 8 : n / 64;
 	log->segments = nvme_reserve(n * sizeof(*log->segments));
 	log->heat = nvme_reserve(n * sizeof(*log->heat));
-	log->scratch = nvme_reserve(n * sizeof(*log->scratch));
 	log->carry.footer = nvme_reserve(log->footer_max);
 	log->carry.candidates = nvme_reserve(log->entries_max * sizeof(*log->carry.candidates));
 	/* not zeroed: a record is read into it before it is written, and pages beyond the largest
 	 * record that is ever carried cost no memory */
 	log->carry.buffer = aligned_alloc(NVME_PAGE, nvme_round_page(limit) + NVME_PAGE);
-	good = log->segments && log->heat && log->scratch && log->carry.footer &&
-	       log->carry.candidates && log->carry.buffer;
+	good = log->segments && log->heat && log->carry.footer && log->carry.candidates &&
+	       log->carry.buffer;
 	if (log->carry.buffer)
 		vault_hide(log->carry.buffer, nvme_round_page(limit) + NVME_PAGE);
 	for (uint32_t i = 0; i < NVME_FILLS; i++) {
@@ -406,7 +406,6 @@ void nvme_log_free(struct nvme_log *log)
 	free(log->tag_pages);
 	free(log->segments);
 	free(log->heat);
-	free(log->scratch);
 	free(log->carry.footer);
 	free(log->carry.candidates);
 	free(log->carry.buffer);

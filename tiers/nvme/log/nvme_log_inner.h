@@ -6,6 +6,7 @@
  *	nvme_log.c      superblocks; made and freed; the step that carries everything on
  *	nvme_recover.c  finds the records when the log is opened
  *	nvme_record.c   append, read, and carry-over, which empties a segment
+ *	nvme_victim.c   the policy of carry-over (nvme_victim.h)
  *	nvme_segment.c  life of a segment, its live records, the write budget; the log's own I/O
  *
  * Each file calls the files below it. Only done() of an I/O or an append, and log->step, call
@@ -26,8 +27,8 @@
  *	   bytes stay until no read needs them any more (readers == 0 before PREPARING).
  *	L3 clean = FREE + PREPARING + READY. A caller's append leaves one of them to the carry-over.
  *	L4 The footer of a FILLING segment fits behind its records, one more included, at all times.
- *	L5 heat[s].blocks and tick_sum are of the records that the table has in segment s (not while
- *	   it is DRAINING: they are not read then). segments[s].live_bytes is about their bytes
+ *	L5 heat[s] counts the records that the table has in segment s (not while it is DRAINING: it
+ *	   is not read then), ages all of them. segments[s].live_bytes is about their bytes
  *	   (nvme_log_forget()). live_* are the sums.
  *	L6 the table's callbacks run from completions and nvme_log_poll() only.
  */
@@ -35,25 +36,9 @@
 #define KVTIER_NVME_LOG_INNER_H
 
 #include "nvme_log.h"
+#include "nvme_victim.h"
 
-enum { NVME_NO_VICTIM = 0xffffffff, NVME_CARRY_PERCENT = 75 };
-
-/* A segment as the policy sees it. */
-struct nvme_heat {
-	uint64_t tick_sum; /* last accesses of its live blocks */
-	uint32_t blocks;   /* live ones */
-	bool eligible;     /* sealed, and not held */
-};
-
-/* A block of the victim. */
-struct nvme_candidate {
-	uint64_t tick;
-	uint32_t bytes; /* its record's */
-	uint32_t entry; /* the caller's */
-	bool live;
-	bool wanted; /* carried over at any age, before the others */
-	bool carry;  /* the answer */
-};
+enum { NVME_CARRY_PERCENT = 75 };
 
 enum {
 	NVME_NONE = 0xffffffff,
@@ -108,7 +93,7 @@ struct nvme_carry {
 	enum carry_state state;
 	uint32_t segment;
 	uint32_t count, next; /* candidates to carry over; these are first */
-	uint64_t middle;
+	uint64_t tick;        /* records used since are worth it */
 	uint8_t *footer;
 	const struct nvme_entry *entries; /* in footer */
 	struct nvme_candidate *candidates;
@@ -160,7 +145,9 @@ struct nvme_log {
 	uint32_t image_max;               /* bytes */
 	struct nvme_segment *segments;
 	struct nvme_heat *heat; /* of the same numbers */
-	uint32_t *scratch;
+	struct nvme_ages ages;
+	struct nvme_credit credit;
+	uint32_t seed;       /* of the sample among which the victim is chosen */
 	uint32_t clean, low; /* fewer clean ones than this: reclaim */
 	bool paused;         /* no segment is reclaimed */
 	uint32_t cursor;     /* where to look for a free one */
@@ -225,15 +212,6 @@ void nvme_fill_close(struct nvme_log *log); /* the open one, if any */
 
 /* Carries on with the victim, or picks one if clean segments run low. Called by nvme_log_poll(). */
 void nvme_carry_step(struct nvme_log *log);
-/* The policy of carry-over: pure, without I/O, clock or log, so traces replay by the million
- * (tests/sim/sim_nvme_trace.c). */
-/* The victim, or NVME_NO_VICTIM: no segment is eligible. O(n). */
-uint32_t nvme_victim_pick(const struct nvme_heat *heat, uint32_t n);
-/* Mean recency below which a block belongs to the older half. scratch: n numbers. O(n log n). */
-uint64_t nvme_victim_middle(const struct nvme_heat *heat, uint32_t n, uint32_t *scratch);
-/* Sorts the candidates, first the ones that are carried over, and marks these. Returns how many. */
-uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t middle,
-			   uint64_t room_bytes);
 
 /* --- nvme_recover.c --- */
 

@@ -8,12 +8,6 @@
  * the table which records still matter, and appends the best of these again, one record at a time:
  * carry-over is a few percent of all writes, and should not take the queue from loads. A failure
  * costs the record, never the reclaim: this is a cache, and it must not fill up for good.
- *
- * The victim is the segment whose live blocks have the lowest mean recency. A segment without live
- * blocks has the mean 0, costs no write and is taken first. The victim's live blocks of the newer
- * half of the whole log are carried over, the newest first, up to 75 % of the victim's bytes. So
- * every reclaim gains at least a quarter. The middle of the log is estimated as the median of the
- * segments' means, each with the weight of its blocks.
  */
 #include "nvme_log_inner.h"
 
@@ -21,88 +15,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- the policy of carry-over --- */
-
-static uint64_t mean(const struct nvme_heat *heat)
-{
-	return heat->blocks ? heat->tick_sum / heat->blocks : 0;
-}
-
-uint32_t nvme_victim_pick(const struct nvme_heat *heat, uint32_t n)
-{
-	uint32_t best = NVME_NO_VICTIM;
-
-	for (uint32_t i = 0; i < n; i++) {
-		if (!heat[i].eligible)
-			continue;
-		if (best == NVME_NO_VICTIM || mean(&heat[i]) < mean(&heat[best]))
-			best = i;
-	}
-	return best;
-}
-
-static int by_mean(const void *a, const void *b, void *arg)
-{
-	const struct nvme_heat *heat = arg;
-	const uint64_t x = mean(&heat[*(const uint32_t *)a]), y = mean(&heat[*(const uint32_t *)b]);
-
-	return x < y ? -1 : x > y;
-}
-
-uint64_t nvme_victim_middle(const struct nvme_heat *heat, uint32_t n, uint32_t *scratch)
-{
-	uint64_t blocks = 0, below = 0;
-	uint32_t used = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		if (heat[i].blocks)
-			scratch[used++] = i;
-		blocks += heat[i].blocks;
-	}
-	qsort_r(scratch, used, sizeof(*scratch), by_mean, (void *)(uintptr_t)heat);
-	for (uint32_t i = 0; i < used; i++) {
-		below += heat[scratch[i]].blocks;
-		if (2 * below >= blocks)
-			return mean(&heat[scratch[i]]);
-	}
-	return 0;
-}
-
-/* Live before dead, wanted before others, newest first; then by entry, so that there is one order
- * only. */
-static int by_worth(const void *a, const void *b)
-{
-	const struct nvme_candidate *x = a, *y = b;
-
-	if (x->live != y->live)
-		return y->live - x->live;
-	if (x->wanted != y->wanted)
-		return y->wanted - x->wanted;
-	if (x->tick != y->tick)
-		return x->tick > y->tick ? -1 : 1;
-	return x->entry < y->entry ? -1 : x->entry > y->entry;
-}
-
-uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t middle,
-			   uint64_t room_bytes)
-{
-	uint64_t used = 0;
-	uint32_t count = 0;
-
-	qsort(candidates, n, sizeof(*candidates), by_worth);
-	for (uint32_t i = 0; i < n; i++) {
-		struct nvme_candidate *c = &candidates[i];
-
-		c->carry = i == count && c->live && (c->wanted || c->tick > middle) &&
-			   used + c->bytes <= room_bytes;
-		if (!c->carry)
-			continue;
-		used += c->bytes;
-		count++;
-	}
-	return count;
-}
 
 /* --- append --- */
 
@@ -152,10 +64,17 @@ static void count_appended(struct nvme_log *log, const struct nvme_entry *entry)
 	struct nvme_counters *counters = &log->facts.counters;
 
 	counters->appended_bytes += nvme_record_bytes(entry);
+	nvme_credit_earn(&log->credit, nvme_record_bytes(entry));
 	if (!entry->coded_bytes)
 		return;
 	counters->coded_records++;
 	counters->saved_bytes += nvme_round_page(entry->image_bytes) - nvme_record_bytes(entry);
+}
+
+static void count_carried(struct nvme_log *log, const struct nvme_entry *entry)
+{
+	log->facts.counters.carried_bytes += nvme_record_bytes(entry);
+	log->credit.bytes -= (double)nvme_record_bytes(entry);
 }
 
 static void append_done(struct nvme_io *io)
@@ -180,7 +99,7 @@ static void append_done(struct nvme_io *io)
 		a->location = nvme_location_make(log, a->fill->segment, entry);
 		nvme_account(log, a->fill->segment, entry, a->tick);
 		if (a == &log->carry.append)
-			log->facts.counters.carried_bytes += nvme_record_bytes(entry);
+			count_carried(log, entry);
 		else
 			count_appended(log, entry);
 	}
@@ -397,8 +316,8 @@ static void carry_plan(struct nvme_log *log, uint32_t count)
 	}
 	/* A fraction of the bytes that lie there, not of a segment's size: a badly filled segment
 	 * must be a gain, too. */
-	carry->count = nvme_victim_carry(carry->candidates, count, carry->middle,
-					 used * NVME_CARRY_PERCENT / 100);
+	carry->count = nvme_victim_carry(carry->candidates, count, carry->tick,
+					 used * NVME_CARRY_PERCENT / 100, log->credit.bytes);
 	carry->next = 0;
 	for (uint32_t i = carry->count; i < count; i++)
 		if (carry->candidates[i].live)
@@ -426,13 +345,15 @@ static void footer_read(struct nvme_io *io)
 static void carry_begin(struct nvme_log *log)
 {
 	struct nvme_carry *carry = &log->carry;
-	const uint32_t victim = nvme_victim_pick(log->heat, log->n_segments);
+	const uint64_t tick = nvme_credit_tick(&log->credit, &log->ages);
+	const uint32_t victim =
+		nvme_victim_pick(&log->ages, log->heat, log->n_segments, tick, &log->seed);
 	uint32_t bytes;
 
 	if (victim == NVME_NO_VICTIM)
 		return;
 	carry->segment = victim;
-	carry->middle = nvme_victim_middle(log->heat, log->n_segments, log->scratch);
+	carry->tick = tick;
 	carry->state = CARRY_FOOTER;
 	log->heat[victim].eligible = false;
 	log->segments[victim].state = SEGMENT_DRAINING;

@@ -143,6 +143,8 @@ static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry
 		log->facts.counters.recovered_records++;
 	}
 	log->facts.counters.recovered_segments++;
+	if ((log->recovery->next_told + 1) % (log->recovery->n_order / NVME_AGES + 1) == 0)
+		nvme_ages_older(&log->ages);
 	if (!log->heat[segment].blocks)
 		return;
 	log->clean--;

@@ -104,8 +104,9 @@ void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entr
 {
 	const uint32_t bytes = (uint32_t)nvme_record_bytes(entry);
 
-	log->heat[segment].blocks++;
-	log->heat[segment].tick_sum += tick;
+	if (log->facts.state != NVME_STARTING)
+		nvme_ages_grow(&log->ages);
+	nvme_ages_put(&log->ages, &log->heat[segment], tick);
 	log->segments[segment].live_bytes += bytes;
 	log->facts.live_bytes += bytes;
 	log->facts.live_records++;
@@ -116,7 +117,7 @@ static void clear(struct nvme_log *log, uint32_t segment)
 	log->facts.live_bytes -= log->segments[segment].live_bytes;
 	log->facts.live_records -= log->heat[segment].blocks;
 	log->segments[segment].live_bytes = 0;
-	log->heat[segment] = (struct nvme_heat){ 0 };
+	nvme_ages_clear(&log->ages, &log->heat[segment]);
 }
 
 void nvme_segment_release(struct nvme_log *log, uint32_t segment)
@@ -142,10 +143,9 @@ void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick)
 		return;
 	s = &log->segments[segment];
 	heat = &log->heat[segment];
-	assert(heat->blocks > 0 && heat->tick_sum >= tick);
+	assert(heat->blocks > 0);
 	bytes = s->live_bytes / heat->blocks;
-	heat->blocks--;
-	heat->tick_sum -= tick;
+	nvme_ages_take(&log->ages, heat, tick);
 	s->live_bytes -= bytes;
 	log->facts.live_bytes -= bytes;
 	log->facts.live_records--;
@@ -155,9 +155,9 @@ void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick)
 
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick)
 {
-	if (nvme_log_stale(log, location))
-		return;
-	log->heat[nvme_location_segment(location)].tick_sum += now_tick - tick;
+	if (!nvme_log_stale(log, location))
+		nvme_ages_touch(&log->ages, &log->heat[nvme_location_segment(location)], tick,
+				now_tick);
 }
 
 void nvme_count_dropped(struct nvme_log *log, uint32_t segment)
@@ -360,6 +360,7 @@ void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entrie
 	log->segments[segment].state = SEGMENT_SEALED;
 	log->segments[segment].entries = (uint16_t)entries;
 	log->heat[segment].eligible = true;
+	log->heat[segment].records = entries;
 	if (!log->heat[segment].blocks)
 		nvme_segment_release(log, segment);
 }
