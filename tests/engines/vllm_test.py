@@ -157,6 +157,21 @@ class Vllm(Trouble, Waits):
                 self.assertEqual(self.loaded() - before, 599 // 32)
                 second.kill()
 
+    def test_a_prompt_of_whole_blocks_is_loaded_whole(self):
+        """Its last token is a step of its own in each engine, so that all of them compute it in the same shape."""
+        ask, how = {"seeds": [1], "tokens": 608, "logprobs": True}, {"llm": {"max_num_batched_tokens": 607}}
+        plain = Engine(ENGINE, str(self.model), "", json.dumps(how))
+        self.addCleanup(plain.kill)
+        wanted = plain.ask(**ask)["digests"]
+        plain.kill()
+        options = {**how, "extra": {"extras": "whole"}}
+        cold = self.engine(options)
+        self.assertEqual(cold.ask(**ask)["digests"], wanted)
+        cold.kill()
+        warm, before = self.engine(options), self.loaded()
+        got = warm.ask(**ask)
+        self.assertEqual((got["digests"], got["cached"], self.loaded() - before), (wanted, [608], 608 // 32))
+
     def test_prompts_with_other_salts_share_nothing(self):
         engine, ask = self.engine(), {"seeds": [4], "tokens": 600}
         for salt, came in (("a", 0), ("b", 0), ("a", 18), ("b", 18), ("c", 0)):

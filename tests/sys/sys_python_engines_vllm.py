@@ -126,8 +126,15 @@ class Served(Vllm):
         self.assertEqual(self.ops(), before)
         self.assertEqual(self.counts(engine)["loads"], 0)
 
-    def test_a_token_is_left_to_compute(self):
+    def test_of_whole_blocks_all_are_loaded_and_none_is_saved_again(self):
         engine = self.warm()
+        self.assertEqual(engine.answer(self.tokens[:80]), 10)
+        self.assertEqual(self.counts(engine)["saves"], 0)
+        # vLLM has all of them but the last one
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(engine.request(self.tokens[:80]), 72), (0, False))
+
+    def test_of_a_window_a_token_is_left_to_compute(self):
+        engine = self.warm(groups=2, spec=SlidingWindowSpec)
         self.assertEqual(engine.scheduler.get_num_new_matched_tokens(engine.request(self.tokens[:80]), 0), (72, True))
 
     def test_no_load_is_planned_for_no_token(self):

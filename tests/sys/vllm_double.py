@@ -466,14 +466,14 @@ class Engine:
         for group, own in enumerate(pages):
             for block in range(loaded):
                 assert self.holds(request.all_token_ids, block, group, own[block]), f"block {block} is another one"
-        rest = len(request.all_token_ids) - loaded * self.TOKENS
+        computed = min(loaded * self.TOKENS, len(request.all_token_ids) - 1)    # the last token is computed again
 
         def forward() -> None:
             for group, own in enumerate(pages):
                 for block in range(loaded, len(request.all_token_ids) // self.TOKENS):
                     self.put(request.all_token_ids, block, group, own[block])
 
-        self.step(new=[(request, loaded * self.TOKENS, rest, tuple(pages))], forward=forward)
+        self.step(new=[(request, computed, len(request.all_token_ids) - computed, tuple(pages))], forward=forward)
         carrier = self.scheduler.kv_checksum_carrier(request, receiving=False)
         request.num_output_tokens = 1
         sums = None if carrier is None else self.sums(pages)

@@ -504,15 +504,19 @@ class KvtierConnector(*_BASES):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         """(how many tokens kvtierd has behind the first num_computed_tokens, a multiple of the block size; whether
-        there are any, as they are always loaded asynchronously). It reads shared memory, and makes no plan. (None,
-        False): Redis is being asked for what this node lacks, and vLLM asks again in its next step."""
+        there are any, as they are always loaded asynchronously). These may be all tokens of the request. It reads
+        shared memory, and makes no plan. (None, False): Redis is being asked for what this node lacks, and vLLM asks
+        again in its next step."""
         if not self._scheduler or not is_named(request):
             return 0, False
         self._add(request)
         if not self._scheduler.knows(request.request_id):
             return 0, False
-        # one token is left to compute, as the next token comes from its logits
-        n = self._scheduler.matched(request.request_id, num_computed_tokens, request.num_tokens - 1)
+        # If the block of the last token is loaded, vLLM computes this token once more, as the next one comes from its
+        # logits. It may need a block that vLLM then sees in front of a window. To load that block alone saves no step.
+        alone = 0 < num_computed_tokens == request.num_tokens - self._block_tokens
+        n = self._scheduler.matched(request.request_id, num_computed_tokens,
+                                    request.num_tokens - (self._whole or alone))
         return n, bool(n)
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Dict[Any, int]:
