@@ -223,6 +223,52 @@ TEST(late_replies_are_thrown_away)
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
 }
 
+/* Three loads of a value of which no more than its first bytes come. */
+static void load_from_a_slow_server(size_t first_bytes)
+{
+	struct fake_step steps[4] = { { .reply = "$-1\r\n" } };
+	struct kit_slot *slots[3];
+	char *value;
+	int n;
+
+	(void)end(NULL);
+	kit_init(&kit, 1 << 20);
+	value = calloc(2, kit.room);
+	assert_non_null(value);
+	n = snprintf(value, 32, "$%" PRIu32 "\r\n", kit.shape.packed_bytes + REDIS_SEAL_BYTES);
+	(void)kit_value(&kit, 1, (uint8_t *)value + n);
+	for (size_t i = 1; i < 4; i++)
+		steps[i] = (struct fake_step){ .reply = value, .bytes = first_bytes };
+	fake_start(&fake, steps, 4, false);
+	kit.conf.connections = 3;
+	kit_start_at(&kit, fake.address);
+	for (uint32_t i = 0; i < 3; i++) {
+		slots[i] = kit_begin(&kit, XFER_READ, 1);
+		assert_true(kit_until(&kit, is_asked, &(uint32_t){ i + 2 }));
+		kit_run_ms(&kit, 20);
+		kit_pass_ms(&kit, KIT_TIMEOUT_MS / 4); /* three failures, not one */
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		clock_pass_ms(KIT_TIMEOUT_MS / 4);
+		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
+	}
+	free(value);
+}
+
+TEST(a_server_that_sends_values_slowly_is_busy_and_not_dead)
+{
+	load_from_a_slow_server(200 << 10);
+	assert_int_equal(kit_counters(&kit).timeouts_total, 3);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+}
+
+TEST(a_server_that_trickles_is_left_alone)
+{
+	load_from_a_slow_server(2 << 10);
+	kit_until_state(&kit, TIER_OFFLINE);
+}
+
 TEST(what_is_no_reply_closes_the_connection)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },

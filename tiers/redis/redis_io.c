@@ -58,7 +58,12 @@
 #include "base/list.h"
 #include "base/thread.h"
 
-enum { TICK_MS = 100 };
+enum {
+	TICK_MS = 100,
+	/* An endpoint that sent so much while a job waited for its answer in vain is busy, and not
+	 * dead: others of its clients want values, too. */
+	BUSY_BYTES = 64 << 10,
+};
 
 /* For the start: from the starter to the thread, and back. */
 struct redis_io_start {
@@ -264,7 +269,8 @@ static void sent_done(struct redis_command *command)
 		return;
 	case -ETIMEDOUT:
 		endpoint->counters.timeouts_total++;
-		no_answer(job);
+		if (endpoint->traffic.heard_bytes - job->heard < BUSY_BYTES)
+			no_answer(job);
 		redis_job_end(io, job, -ETIMEDOUT);
 		return;
 	case -ECONNRESET:

@@ -106,6 +106,7 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 
 	if (err)
 		return err;
+	job->heard = job->endpoint->traffic.heard_bytes;
 	c->value = NULL;
 	switch (job->op) {
 	case XFER_READ:

@@ -87,9 +87,10 @@ struct redis_job {
 	atomic_bool cancelled;
 	/* The I/O thread's, from mail.asked to mail.answered; `phase` always. */
 	enum redis_phase phase;
-	int status;    /* ENDED */
-	uint32_t hops; /* redirects followed */
-	bool asking;   /* the next attempt is preceded by ASKING */
+	int status;     /* ENDED */
+	uint32_t hops;  /* redirects followed */
+	uint64_t heard; /* bytes that had come from the endpoint when the job was sent */
+	bool asking;    /* the next attempt is preceded by ASKING */
 	/* a probe: its GETRANGE was refused, so STRLEN says whether there is a value */
 	bool by_length;
 	struct redis_endpoint *endpoint;

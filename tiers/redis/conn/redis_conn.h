@@ -53,6 +53,7 @@ enum redis_conn_state {
 
 struct redis_conn_counters {
 	uint64_t received_bytes, sent_bytes; /* of values */
+	uint64_t heard_bytes;                /* all that came, of whatever */
 	/* late: replies whose command had ended. protocol_errors: bytes that are no reply */
 	uint64_t late, protocol_errors;
 };

@@ -585,6 +585,7 @@ static int read_once(struct redis_conn *c, size_t *budget)
 		return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
 	if (n == 0)
 		return -ECONNRESET;
+	c->conf.counters->heard_bytes += (uint64_t)n;
 	body = (size_t)n < into_body ? (size_t)n : into_body;
 	if (body > 0)
 		body_came(in, body);
