@@ -4,8 +4,9 @@
  *
  *	IDLE ──purge_begin──> TABLE ──all numbers walked──> TIERS ──tier_purge done──> IDLE
  *
- * The table is walked a slice per iteration. Blocks of the tenant that are committed meanwhile are
- * younger than the purge was asked for; they may go or stay.
+ * The table is walked for half a millisecond per iteration: in a large table a block takes several
+ * times as long as in a small one. Blocks of the tenant that are committed meanwhile are younger
+ * than the purge was asked for; they may go or stay.
  *
  * Spaces that gave way to others (space.c) lose their blocks in the same way, some per iteration,
  * round and round the table while there are any.
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #include "copies.h"
+#include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -26,9 +28,11 @@
 #include "daemon/table/space_counts.h"
 
 enum {
-	PURGE_SLICE = 4096,   /* numbers an iteration: under a millisecond */
-	DOOMED_SLICE = 16384, /* numbers an iteration, most of them only looked at */
-	DOOMED_BLOCKS = 256,  /* of these, dropped in an iteration */
+	/* between two looks at the clock */
+	PURGE_SLICE = 256,   /* numbers */
+	DOOMED_SLICE = 1024, /* numbers, most of them only looked at */
+	DOOMED_BLOCKS = 64,  /* of these, dropped */
+	ITERATION_NS = 500000,
 };
 
 #define PURGE_PATIENCE_NS \
@@ -114,12 +118,17 @@ static void purge_block(void *arg, uint32_t block)
 
 static bool purge_poll(struct purge *p)
 {
+	uint64_t until_ns;
+
 	if (p->stage == PURGE_TIERS && loop_now(p->loop) >= p->tiers_until_ns)
 		give_up(p);
 	if (p->stage != PURGE_TABLE)
 		return false;
-	if (!blocks_walk(p->tables->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
-		ask_tiers(p);
+	until_ns = clock_ns() + ITERATION_NS;
+	while (blocks_walk(p->tables->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
+		if (clock_ns() >= until_ns)
+			return true;
+	ask_tiers(p);
 	return true;
 }
 
@@ -174,13 +183,17 @@ static void doomed_block(void *arg, uint32_t block)
 static bool doomed_poll(struct purge *p)
 {
 	struct tables *tables = p->tables;
+	uint64_t until_ns;
 
 	if (counts_doomed(blocks_counts(tables->blocks)) == 0) {
 		spaces_sweep(tables->spaces); /* spaces left there had pinned blocks */
 		return false;
 	}
-	blocks_walk_doomed(tables->blocks, &p->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,
-			   doomed_block, tables);
+	until_ns = clock_ns() + ITERATION_NS;
+	do
+		blocks_walk_doomed(tables->blocks, &p->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,
+				   doomed_block, tables);
+	while (counts_doomed(blocks_counts(tables->blocks)) > 0 && clock_ns() < until_ns);
 	return true;
 }
 
