@@ -149,6 +149,14 @@ class Names(Home, Waits):
             self.content(self.model)
         self.assertEqual(self.cache.stat().st_mode & 0o777, 0o600)
 
+    def test_what_is_known_is_known_at_once(self):
+        self.content(self.model)
+        with mock.patch.object(Weights, "_learn", side_effect=AssertionError):
+            self.assertEqual(len(Weights(self.model).names()), 2)       # this process knows it
+            with mock.patch.dict(weights._CONTENT, clear=True):
+                self.read_here(Weights(self.model))
+                self.assertEqual(len(Weights(self.model).names()), 2)   # its user's file does
+
     def test_what_was_remembered_is_checked_before_it_is_believed(self):
         self.read_here(Weights(self.model))
         good = self.cache.read_text()

@@ -7,8 +7,9 @@ Two names of the same weights, the better one first:
     content     SHA-256 of the names and the whole content of the files. It is the same in each place and on each node.
     files       SHA-256 of their names, inodes, sizes and times. It is known at once, and is of these files alone.
 
-    Weights() --names(): a thread looks for remembered digests, has the reader make others--> both names
-                                    \\--a file has changed, or cannot be read--> the name by files, for good
+    Weights() --names(): all digests are remembered--> both names
+        \\--a thread has the reader make the others--> both names
+                       \\--a file has changed, or cannot be read--> the name by files, for good
 
 The reader is a process of its own, at the lowest priority, as a thread would hold the interpreter's lock while it waits
 for a processor. It ends with its engine. It writes each digest that it made into a file of the user's:
@@ -44,6 +45,8 @@ _READ_BYTES = 4 << 20
 _SMALL = 64 << 10               # bytes: a file so small is read at once
 _FOR_PEOPLE = re.compile(r"(?i)\.|(readme|licen[cs]e|notice|use_policy)(\.txt)?$|.*\.(md|png|jpe?g|gif|svg|webp|pdf)$")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+_CONTENT: Dict[str, str] = {}       # this process's: the name by content, by the one by files
 
 Files = List[Tuple[str, str]]       # (name, path)
 
@@ -126,10 +129,11 @@ class Weights:
 
     def names(self) -> List[str]:
         """The names that are known now, the best one first. The last one was known `first`: "" if there are no files.
-        It does not wait."""
+        It does not wait for the reader."""
         if not self._asked:
             self._asked = True
-            threading.Thread(target=self._learn, name="kvtier weights", daemon=True).start()
+            if not self._takes(_remembered()):
+                threading.Thread(target=self._learn, name="kvtier weights", daemon=True).start()
         return self._names
 
     def same(self) -> bool:
@@ -138,18 +142,22 @@ class Weights:
 
     def _learn(self) -> None:
         try:
-            digests = _remembered()
-            if any(_key(identity) not in digests for _, identity in self._said):
-                digests = self._read()
-            found = [[name, digests.get(_key(identity))] for name, identity in self._said]
-            if not self.same() or any(digest is None for _, digest in found):
+            if not self._takes(self._read()):
                 raise OSError("a file has changed")
         except (OSError, ValueError) as error:
             self._say(f"they keep the name of these files, as their content was not read: {error}")
-            return
-        content = _digest(found)
-        self._names = [f"content:{content}", self.first]
-        self._say(f"they are named by their content, {content[:16]}")
+
+    def _takes(self, digests: Dict[str, str]) -> bool:
+        """Takes the name by content, if it is known or follows from these digests."""
+        found = [[name, digests.get(_key(identity))] for name, identity in self._said]
+        known = all(digest for _, digest in found)
+        if self.first not in _CONTENT and known and self.same():
+            _CONTENT[self.first] = f"content:{_digest(found)}"
+        if self.first not in _CONTENT:
+            return False
+        self._names = [_CONTENT[self.first], self.first]
+        self._say(f"they are named by their content, {self._names[0][8:24]}")
+        return True
 
     def _read(self) -> Dict[str, str]:
         """Has the reader read the files. ValueError, OSError: it could not."""
