@@ -154,6 +154,8 @@ static void commit(struct model *m, uint32_t k, bool away)
 	assert_int_equal(r, 0);
 	new.life = ++m->lives;
 	m->entry[k] = new;
+	if (chained && m->entry[p].tick > 0)
+		m->entry[k].tick = m->entry[p].tick - 1;
 	if (chained)
 		link_to(m, k, p);
 	m->here++;
