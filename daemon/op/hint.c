@@ -147,28 +147,18 @@ enum step hint_apply(struct task *task)
 
 int hint_status(struct op *op, int status)
 {
-	enum wire_hint_answer answer = WIRE_HINT_ACCEPTED;
+	enum wire_hint_answer answer = (enum wire_hint_answer)status;
 
 	if (op->hint.scope == 0)
 		return status;
-	switch (status) {
-	case WIRE_HINT_ACCEPTED:
-	case WIRE_HINT_CLIPPED:
-	case WIRE_HINT_DEFERRED:
-		answer = (enum wire_hint_answer)status;
-		break;
-	case -ENOSPC: /* of a prefetch */
+	if (status == -ENOSPC) /* of a prefetch */
 		answer = WIRE_HINT_CLIPPED;
-		break;
-	case -EPERM:
+	else if (status == -EPERM)
 		answer = WIRE_HINT_REJECTED;
-		break;
-	case -ENOENT:
+	else if (status == -ENOENT)
 		answer = WIRE_HINT_MISSING;
-		break;
-	default: /* the block was not meant, or the op ended before it */
-		return status > 0 ? 0 : status;
-	}
+	else if (status < 0 || status > WIRE_HINT_DEFERRED)
+		return status > 0 ? 0 : status; /* not meant, or the op ended before it */
 	op->hint.answers[answer]++;
 	hints_count(op->all->tables->hints, answer);
 	return status_of(answer);
@@ -185,18 +175,26 @@ int hint_status_of_all(const struct op *op)
 	return n[WIRE_HINT_REJECTED] > 0 ? -EPERM : n[WIRE_HINT_MISSING] > 0 ? -ENOENT : 0;
 }
 
+static void hint_field(const struct op *op, const uint8_t key[32], bool fresh)
+{
+	struct tables *tables = op->all->tables;
+	struct hint hint = op->hint.hint;
+	const uint32_t block = blocks_find(tables->blocks, key, op->mount->space->number);
+
+	hint.fresh = fresh;
+	if (block != BLOCK_NONE) /* a block that a load got from Redis is not always kept */
+		hints_count(tables->hints, hint_on_block(tables, block, &hint));
+}
+
 void hint_fields(const struct part *part)
 {
 	const struct op *op = part->op;
-	struct tables *tables = op->all->tables;
-	struct hint hint = op->hint.hint;
-	const uint32_t block =
-		blocks_find(tables->blocks, part->task.job.identity.key, op->mount->space->number);
-	enum wire_hint_answer answer;
+	const bool store = op->sqe.op == WIRE_OP_STORE, later = store && op->hint.hint.back_s > 0;
 
-	if (block == BLOCK_NONE) /* a block that a load got from Redis is not always kept */
-		return;
-	hint.fresh = op->sqe.op == WIRE_OP_STORE && part->status == 0;
-	answer = hint_on_block(tables, block, &hint);
-	hints_count(tables->hints, answer);
+	/* A leaf that is expected late would make room for the next block of its own op: it has to
+	 * have a child before. The op has used its parent, too. */
+	if (op->hint.hint.back_s > 0 && (store || part->at == 0))
+		hint_field(op, part->before, true);
+	if (!later || part->at + 1 == op->sqe.n)
+		hint_field(op, part->task.job.identity.key, store && part->status == 0);
 }

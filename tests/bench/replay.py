@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replay.py BUILD TRACE [--room SHARE,...] [--hints none,exact,off,classes] - hit rates of the real kvtierd on a trace
+of sessions, whose lines have "session", "keep", "hash_ids" and "timestamp" in ms (`kvtierctl replay` reads the same).
+
+    python3 tests/bench/replay.py build agent_sessions.jsonl
+
+Each request looks its blocks up, loads those that are promised, and stores the rest, in a daemon whose host memory has
+room for so large a share of the different blocks. With hints, each of its ops says when the session's next request
+comes (expected_back_s): exactly, off by a factor of e (a normal deviate of 1), or in four classes (10 s, 1 min, 10 min,
+never). Requests follow each other at once, and the clock of this process and of the daemon is set to the time of each
+one: a library in front of libc adds what is missing to CLOCK_MONOTONIC. One JSON object a line: promised is what
+lookups said, hit_rate what loads brought. Hints are in whole seconds.
+"""
+import argparse
+import json
+import math
+import mmap
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "client" / "python"), str(TREE / "client" / "examples")]
+NEVER = 2 ** 32 - 1
+SLOT = 8192
+
+WARP = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	static int (*real)(clockid_t, struct timespec *);
+	static volatile uint64_t *more_ns;
+
+	if (!real) {
+		const int fd = open(getenv("KVTIER_WARP"), O_RDONLY | O_CLOEXEC);
+
+		more_ns = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+		real = dlsym(RTLD_NEXT, "clock_gettime");
+	}
+	const int r = real(clock, t);
+
+	if (clock == CLOCK_MONOTONIC) {
+		const uint64_t ns = (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec + *more_ns;
+
+		t->tv_sec = (time_t)(ns / 1000000000u);
+		t->tv_nsec = (long)(ns % 1000000000u);
+	}
+	return r;
+}
+"""
+
+
+class Request:
+    def __init__(self, at_ms, session, ids):
+        self.at_ms, self.session, self.ids, self.next_ms = at_ms, session, ids, None
+
+
+def read(path):
+    before, requests = {}, []
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        last = before.get(fields["session"])
+        ids = (last.ids[:fields["keep"]] if last else []) + fields["hash_ids"]
+        request = Request(fields["timestamp"], fields["session"], ids)
+        if last:
+            last.next_ms = request.at_ms
+        before[request.session] = request
+        requests.append(request)
+    return requests
+
+
+def foretold(request, how, chance):
+    if how == "none":
+        return 0
+    if request.next_ms is None:
+        return NEVER
+    seconds = (request.next_ms - request.at_ms) / 1000
+    if how == "off":
+        seconds *= math.exp(chance.gauss(0, 1))
+    if how == "classes":
+        seconds = 10 if seconds < 10 else 60 if seconds < 60 else 600
+    return max(1, min(NEVER - 1, round(seconds)))
+
+
+def replay(build, requests, different, share, how, more_ns):
+    import kvtier
+    from llama_demo import Daemon
+
+    keys_of, chance, nobody = {}, random.Random(7), kvtier.Keys.of(bytes(32))
+    room = round(different * share / 32) * 32  # whole slabs
+    settings = f"[host]\nbytes = {room * SLOT}\nslab_bytes = 256K\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+    # one layer of 8 heads of 16 FP16 values, 8 tokens: 4 KiB, and with its header an image fills a slot
+    geometry = kvtier.Geometry("replay@1", "replay", kvtier.Dtype.FP16, 1, 8, 16, 16, 8, codec=kvtier.Codec.RAW)
+    row, page = 8 * 16 * 2, 8 * 8 * 16 * 2 * 2
+    segments = [kvtier.Segment(kind, i * 8 * row, page, layer=0, head_stride=32, token_stride=row)
+                for i, kind in enumerate((kvtier.Kind.K, kvtier.Kind.V))]
+    longest = max(len(request.ids) for request in requests)
+    asked = promised = hits = 0
+    with tempfile.TemporaryDirectory(prefix="kvtier-replay-") as work, \
+            kvtier.SharedMemory(longest * page) as memory:
+        daemon = Daemon(build, Path(work), settings)
+        try:
+            with kvtier.Client(daemon.socket, name="replay", timeout_ms=60000) as client, \
+                    client.open_space(geometry, [memory.region()], segments) as space:
+                for number, request in enumerate(requests):
+                    more_ns[0] = int(request.at_ms * 1e6)
+                    client.wait(space.hint("release", nobody))  # the daemon sees the time, and its heart beats
+                    raw = b"".join(keys_of.setdefault(i, sha256(str(i).encode()).digest()) for i in request.ids)
+                    keys, n = kvtier.Keys.of(raw), len(request.ids)
+                    hint = {"expected_back_s": foretold(request, how, chance)}
+                    if hint["expected_back_s"]:
+                        hint["session"] = request.session + 1
+                    there = space.lookup(keys).blocks
+                    asked, promised, loaded = asked + n, promised + there, 0
+                    if there:
+                        loaded = client.wait(space.load(keys[:there], range(there), **hint)).prefix
+                        hits += loaded
+                    if loaded < n:
+                        client.wait(space.store(keys[loaded:], range(loaded, n), **hint))
+                    if number % 500 == 0:
+                        print(f"\r{how}: {number} of {len(requests)} requests", end="", file=sys.stderr)
+        finally:
+            daemon.close()
+    print("\r", end="", file=sys.stderr)
+    print(json.dumps({"room": share, "blocks": room, "hints": how, "promised": round(promised / asked, 4),
+                      "hit_rate": round(hits / asked, 4)}), flush=True)
+
+
+def all_replays(given):
+    """Each in a process of its own, whose clock begins with the machine's."""
+    with tempfile.TemporaryDirectory(prefix="kvtier-warp-") as work:
+        (Path(work) / "warp.c").write_text(WARP)
+        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", f"{work}/warp.so", f"{work}/warp.c", "-ldl"],
+                       check=True)
+        environment = {**os.environ, "LD_PRELOAD": f"{work}/warp.so", "KVTIER_WARP": f"{work}/more_ns",
+                       "KVTIER_LIBRARY": str(given.build.resolve() / "libkvtier.so.0")}
+        for share in given.room.split(","):
+            for how in given.hints.split(","):
+                (Path(work) / "more_ns").write_bytes(bytes(4096))
+                subprocess.run([sys.executable, __file__, str(given.build), str(given.trace), "--room", share,
+                                "--hints", how], env=environment, check=True)
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--room", default="0.03")
+    parser.add_argument("--hints", default="none,exact,off,classes")
+    given = parser.parse_args()
+    if "KVTIER_WARP" not in os.environ:
+        return all_replays(given)
+    with open(os.environ["KVTIER_WARP"], "r+b") as file:
+        more_ns = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
+    requests = read(given.trace)
+    different = len({i for request in requests for i in request.ids})
+    replay(given.build.resolve(), requests, different, float(given.room), given.hints, more_ns)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
