@@ -25,7 +25,7 @@ PLANE = TOKENS * ROW
 
 
 def config(run: Path) -> str:
-    """Every key that kvtierd.conf has, as far as it fits a bench, and sockets of tenants."""
+    """Room for the blocks, and as many sockets of tenants as there may be."""
     sockets = "".join(f"[socket t{i}]\npath = {run}/t{i}.sock\nshare = 2\npriority = {i}\n" for i in range(TENANTS))
     return (f"[host]\nbytes = {BLOCKS * 2 >> 10}M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
             f"[index]\nmax_blocks = {BLOCKS * 2}\n{sockets}")
