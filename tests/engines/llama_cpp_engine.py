@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -15,7 +16,7 @@ from llama_cpp import Llama
 
 from kvtier.llama_cpp import KvtierCache
 
-from engine_process import serve, stops_around
+from engine_process import PATIENT_S, serve, stops_around
 
 TEXT = (Path(__file__).resolve().parents[2] / "LICENSE").read_bytes()
 
@@ -47,6 +48,9 @@ def main() -> None:
                 **json.loads(sys.argv[4]))
     cache = KvtierCache(socket=sys.argv[3])
     llm.set_cache(cache)
+    end = time.monotonic() + PATIENT_S
+    while not cache.refused and len(cache._blocks._blocks._names()) == 1 and time.monotonic() < end:
+        time.sleep(0.05)        # the model's content is being read: blocks that come before are stored twice
     serve(lambda question: answer(llm, cache, question))
 
 
