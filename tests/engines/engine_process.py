@@ -4,6 +4,7 @@
 A question is a JSON object on a line, and so is an answer. They have descriptors of their own, as engines write to
 standard output what they like.
 """
+import contextlib
 import json
 import os
 import shlex
@@ -95,8 +96,9 @@ class Trouble:
         self.trouble(signal.SIGSTOP, lambda: self.daemon.process.send_signal(signal.SIGCONT))
 
 
-def served(command: list, log: str, body: dict, **how) -> str:
-    """The answer to /v1/completions of a server that is started for it, with a port of its own, and killed."""
+@contextlib.contextmanager
+def serving(command: list, log: str, **how):
+    """A server with a port of its own, which is killed at the end; the port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -105,19 +107,33 @@ def served(command: list, log: str, body: dict, **how) -> str:
                                   stdout=to, stderr=to, start_new_session=True, **how)
     try:
         end = time.monotonic() + 3 * PATIENT_S
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
         while True:
             assert server.poll() is None and time.monotonic() < end, f"it serves nothing; see {log}"
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.2)
-        with urllib.request.urlopen(request, timeout=PATIENT_S) as answer:
-            return json.load(answer)["choices"][0]["text"]
+        yield port
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+def completed(port: int, body: dict) -> str:
+    """The text that a server answers to /v1/completions, whole or in parts."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENT_S) as answer:
+        if not body.get("stream"):
+            return json.load(answer)["choices"][0]["text"]
+        parts = [line[6:] for line in answer if line.startswith(b"data: {")]
+    return "".join(json.loads(part)["choices"][0]["text"] for part in parts)
+
+
+def served(command: list, log: str, body: dict, **how) -> str:
+    """The answer of a server that is started for it."""
+    with serving(command, log, **how) as port:
+        return completed(port, body)
 
 
 def blocks(section: str, language: str) -> list:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm_test.py - kvtier.vllm under the real vLLM on the CPU. A process continues from what another one computed, and
 the engine answers every request as it does without kvtier, whatever becomes of the daemon."""
+import contextlib
 import importlib.util
 import itertools
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -16,10 +18,11 @@ import unittest
 from pathlib import Path
 
 import vllm_models
-from engine_process import MOMENTS, Engine, Trouble, commands, served
+from engine_process import MOMENTS, Engine, Trouble, commands, completed, served, serving
 from world import Waits, World, host, started
 
 ENGINE = Path(__file__).with_name("vllm_engine.py")
+PROXY = Path(__file__).resolve().parents[2] / "client" / "examples" / "prefill_proxy.py"
 LARGE = host(256)
 
 
@@ -448,26 +451,53 @@ class Server(World):
     """The server that the command in client/python/README.md starts."""
     settings = LARGE
 
-    def served(self, model: Path, words: str) -> str:
-        command, = commands("vLLM")
-        self.assertEqual(command[:3], ["vllm", "serve", "M"])       # which a vLLM for the CPU does not have
-        command[:3] = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-        more = ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "2048", "--enforce-eager",
-                "--served-model-name", "m", "--no-enable-prefix-caching"]
-        body = {"model": "m", "prompt": words, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
-        return served([*command, *more], "vllm_server.log", body, env={
-            **os.environ, "KVTIER_SOCKET": self.daemon.socket, "VLLM_CPU_OMP_THREADS_BIND": "0-1",
-            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"})
+    def setUp(self) -> None:
+        super().setUp()
+        self.model = self.work / "speaking"
+        vllm_models.speaking(self.model)
+        self.body = {"model": "m", "prompt": " ".join(f"w{3 + i * i % 997}" for i in range(600)), "max_tokens": 16,
+                     "temperature": 0, "ignore_eos": True}
+        self.how = {"env": {**os.environ, "KVTIER_SOCKET": self.daemon.socket, "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+                            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}}
+
+    def command(self, of: list) -> list:
+        """A command of the page, as a vLLM for the CPU takes it."""
+        self.assertEqual(of[:3], ["vllm", "serve", "M"])
+        return ["-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model), *of[3:], "--host", "127.0.0.1",
+                "--dtype", "float32", "--max-model-len", "2048", "--enforce-eager", "--served-model-name", "m",
+                "--no-enable-prefix-caching"]
+
+    def served(self) -> str:
+        return served(self.command(commands("vLLM")[0]), "vllm_server.log", self.body, **self.how)
 
     def test_a_prefix_outlives_its_server(self):
-        model, words = self.work / "speaking", " ".join(f"w{3 + i * i % 997}" for i in range(600))
-        vllm_models.speaking(model)
-        cold = self.served(model, words)
+        cold = self.served()
         self.assertGreater(self.daemon.stats()["store"]["blocks_total"], 0)
         self.assertEqual(self.daemon.stats()["load"]["blocks_total"], 0)
-        self.assertEqual(self.served(model, words), cold)
+        self.assertEqual(self.served(), cold)
         self.assertGreater(self.daemon.stats()["load"]["blocks_total"], 0)
         self.assertEqual(len(cold.split()), 16)
+
+    def test_one_engine_computes_prompts_and_another_one_answers(self):
+        engines, proxy = PROXY.read_text().split("\n\n")[1].strip().split("\n")[:2], [str(PROXY)]
+        with contextlib.ExitStack() as running:
+            def serve(command: list, log: str) -> int:
+                return running.enter_context(serving(command, log, **self.how))
+
+            ports = []
+            for line in engines:
+                command = shlex.split(line)
+                del command[3:5]        # its port
+                ports.append(serve(self.command(command), "vllm_prefill_decode.log"))
+            plain = completed(ports[1], self.body)
+            self.assertEqual(self.daemon.stats()["store"]["blocks_total"], 0)
+            front = serve([*proxy, *(f"http://127.0.0.1:{port}" for port in ports)], "prefill_proxy.log")
+            for stream in (False, True):
+                before = self.daemon.stats()["load"]["blocks_total"]
+                self.assertEqual(completed(front, {**self.body, "stream": stream}), plain)
+                self.assertGreaterEqual(self.daemon.stats()["load"]["blocks_total"] - before, 600 // 128)
+            away = serve([*proxy, "http://127.0.0.1:9", f"http://127.0.0.1:{ports[1]}"], "prefill_proxy.log")
+            self.assertEqual(completed(away, self.body), plain)     # without a prefill engine
 
 
 if __name__ == "__main__":
