@@ -67,8 +67,9 @@ def subscribe(endpoint: str):
         ret = []
         while socket.poll(500):
             for event in decoder.decode(socket.recv_multipart()[-1]).events:
-                ret.append([type(event).__name__, len(event.block_hashes), event.medium,
-                            len(getattr(event, "token_ids", ())), getattr(event, "kv_cache_spec_kind", None)])
+                ret.append([type(event).__name__, len(getattr(event, "block_hashes", ())),
+                            getattr(event, "medium", None), len(getattr(event, "token_ids", ())),
+                            getattr(event, "kv_cache_spec_kind", None)])
         return ret
 
     return events
