@@ -420,7 +420,7 @@ TEST(loses_little_on_chats)
 
 TEST(loses_little_on_the_trace_of_a_file)
 {
-	static const struct bar bars[] = { { 2, .5, 1.5 }, { 8, 1, 3 }, { 64, 2, 5 } };
+	static const struct bar bars[] = { { 2, .5, 2.8 }, { 8, 1, 2.4 }, { 64, 2, 4.5 } };
 	static const uint32_t sizes[] = { 3, 5, 10, 20, 40 };
 	const char *path = getenv("KVTIER_TRACE");
 	struct requests t = { 0 };
