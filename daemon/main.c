@@ -547,10 +547,10 @@ static uint32_t codecs_allowed(uint32_t allow)
 	return ret;
 }
 
-/* An error of [redis] and its files, unless something ran short: another start finds it again. */
+/* An error of [redis] that is its values' or its files': another start finds it again. */
 static int of_redis(struct program *p, int r)
 {
-	if (r && r != -ENOMEM && r != -EAGAIN && r != -EMFILE && r != -ENFILE)
+	if (r == -EINVAL || r == -ENOENT || r == -EACCES || r == -EPERM || r == -EBADMSG)
 		p->status = EXIT_CONFIG;
 	return r;
 }

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # test-service.sh BUILD - the service under a real systemd (lib/machine.sh), as an operator meets
 # it: installed by the README, with engines of users in the group and outside, restarted under load,
-# killed, stopped, misconfigured, uninstalled. CASES="name ..." runs these alone (install is always
-# first).
+# killed, stopped, misconfigured, uninstalled, upgraded from the release before. CASES="name ..."
+# runs these alone (install is always first).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$(realpath --relative-to=. "${1:?usage: test-service.sh BUILD}")
@@ -192,8 +192,34 @@ case_uninstall() {
 	on test -s /var/lib/kvtier/nvme.store
 }
 
+# From the release before, whose user was dynamic, and whose engine goes on without a restart.
+case_upgrade() {
+	on make -s -C /src -o all BUILD="$build" uninstall
+	on rm -rf /var/lib/kvtier /etc/systemd/system/kvtierd.service.d
+	on userdel kvtier
+	on apt-get install -q -y --no-install-recommends libinih1	# it needed that
+	on make -s -C "/src/$before" -o all BUILD=build install
+	on systemctl daemon-reload
+	on systemctl start kvtierd
+	on store_load_before store
+	on kvtierctl flush
+	on store_load_before load | grep -F 'loaded 8 of 8 blocks, 0 values wrong'
+	on make -s -C /src -o all BUILD="$build" install
+	on systemctl restart kvtierd
+	is ActiveState active kvtierd.socket
+	on kvtierctl status
+	on store_load_before load | grep -F 'loaded 8 of 8 blocks, 0 values wrong'
+	on usermod -aG kvtier alice
+	loads_all
+}
+
 machine_boot
+before=$(realpath --relative-to=. "$(tests/upgrade/tree.sh "$build")") &&
+	make -s -C "$before" BUILD=build NVCC= all >"$build/before.log" 2>&1 &&
+	gcc -std=c11 -D_GNU_SOURCE -I"$before/client" "$before/client/examples/store_load.c" \
+		"$before/build/libkvtier.a" -lcrypto -lpthread \
+		-o "$root/usr/local/bin/store_load_before" || exit 1
 gcc -std=c11 -D_GNU_SOURCE -Iclient client/examples/store_load.c "$build/libkvtier.a" -lpthread \
 	-o "$root/usr/local/bin/store_load" || exit 1
 run_cases install ${CASES:-group no_group tenant rights reload watchdog crash restart second bad \
-	stop uninstall}
+	stop uninstall upgrade}

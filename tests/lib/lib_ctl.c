@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include "daemon/stats/stats.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/conn/server.h"
 #include "daemon/write/writeback.h"
@@ -249,6 +250,7 @@ static void *asker_thread(TEST_UNUSED void *unused)
 int admin_set_up(TEST_UNUSED void **unused)
 {
 	static struct tier host;
+	static struct stats stats;
 	char text[256];
 
 	memset(&admin_daemon, 0, sizeof(admin_daemon));
@@ -256,6 +258,7 @@ int admin_set_up(TEST_UNUSED void **unused)
 	snprintf(admin_config.admin_path, sizeof(admin_config.admin_path), "/tmp/unit_ctl.%d.sock",
 		 (int)getpid());
 	admin_daemon.config = &admin_config;
+	admin_daemon.stats = &stats;
 	/* only compared with NULL here */
 	admin_daemon.server = (struct server *)(void *)&host;
 	admin_daemon.tables.spaces = (struct spaces *)(void *)&host;

@@ -7,12 +7,15 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
 from engine_process import MOMENTS, Engine, Trouble, blocks
 from kvtier.llama_server import SlotFile
 from kvtier.adapters.llama_state import LayoutError
+from kvtier.adapters.weights import SETTLED_S
+from llama_engine import find_model
 from world import PATIENT_S, TREE, World
 
 PROCESS = Path(__file__).with_name("llama_server_process.py")
@@ -113,6 +116,9 @@ class Server(Trouble, World):
 
     def test_the_program_of_the_readme_as_it_is_written(self):
         """Judged by the daemon: what the first process stores the second one loads."""
+        # The content of a file that has just been installed is not remembered from one process to the next.
+        model = os.stat(find_model())
+        time.sleep(max(0.0, max(model.st_mtime, model.st_ctime) + SETTLED_S + 1 - time.time()))
         program, = blocks("xllamacpp, llama-server", "python")
         own = f"""
 from llama_server_process import made

@@ -7,10 +7,11 @@ through the SlotCache, but with "around" past it.
 """
 import json
 import sys
+import time
 
 import xllamacpp
 
-from engine_process import serve, stops_around
+from engine_process import PATIENT_S, serve, stops_around
 from kvtier.llama_server import SlotCache
 from llama_engine import find_model
 
@@ -39,7 +40,14 @@ def main() -> None:
     cache = SlotCache(server.listening_address, slots, socket=socket, block_tokens=block_tokens, timeout_ms=2000,
                       api_key=options.get("key"))
 
+    def reads_the_weights() -> bool:
+        """Their content is their name soon; blocks that came before would be stored twice."""
+        return cache._weights.first.startswith("files:") and len(cache._weights.names()) == 1
+
     def answer(question: dict) -> dict:
+        end = time.monotonic() + PATIENT_S
+        while reads_the_weights() and time.monotonic() < end:
+            time.sleep(0.05)
         if question.get("stop"):
             stops_around(question["stop"])
         ask = cache._server.ask if question.get("around") else cache.ask
