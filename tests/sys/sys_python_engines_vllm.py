@@ -660,6 +660,7 @@ class Refused(Vllm):
         for wrong in ((0, 1, 2, 3), (1, 0, 3, 2, 2), None):
             self.refused("all layers", layout="NHD", break_it=mock.patch.object(
                 vllm_double.Backend, "get_kv_cache_stride_order", lambda *_, **__: wrong))
+        self.refused("enable_sleep_mode: a GPU's pages", layout="NHD", model={"enable_sleep_mode": True})
         self.refused("begins neither with 320 blocks", break_it=mock.patch.object(
             Engine, "_allocate", lambda engine: [torch_double.zeros(7, 9, dtype=torch_double.float32)] * 4))
 

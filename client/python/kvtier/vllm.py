@@ -205,6 +205,9 @@ class KvtierConnector(*_BASES):
         continues = getattr(self._vllm_config.scheduler_config, "enable_chunked_prefill", False)
         if latents and self._on_cpu() and not continues:
             raise LayoutError("latents (MLA) on a CPU: this vLLM computes a prompt from its beginning alone")
+        if getattr(self._vllm_config.model_config, "enable_sleep_mode", False) and not self._on_cpu():
+            raise LayoutError("enable_sleep_mode: a GPU's pages have other memory after sleep(), and the daemon would "
+                              "write to what they had before")
         if self._whole and not _FAILS_REQUESTS:
             raise LayoutError(f"{len(groups)} KV cache groups, or a window: this vLLM cannot hear that such a load "
                               "failed")
