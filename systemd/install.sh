@@ -11,8 +11,9 @@ cd "$(dirname "$0")/.."
 of_this_machine() { [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
 if [ "${1:-}" = uninstall ]; then
 	if of_this_machine; then
-		systemctl stop kvtierd.socket 'kvtierd@*.socket' kvtierd kvtier-exporter
-		systemctl disable kvtierd.socket kvtierd@.socket kvtierd kvtier-exporter
+		# It fails for units that are not there: those of an uninstall before.
+		systemctl stop kvtierd.socket 'kvtierd@*.socket' kvtierd kvtier-exporter || true
+		systemctl disable kvtierd.socket kvtierd@.socket kvtierd kvtier-exporter || true
 	fi
 	# A second installation, into an empty directory, is the list of what there is.
 	list=$(mktemp -d)
