@@ -530,7 +530,7 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class)
 uint32_t evict_victim(const struct evict *evict, uint32_t group, uint32_t class,
 		      enum evict_band band)
 {
-	return tree_at(evict, group, class, band)->first;
+	return tree_at(evict, group, class, (int)band)->first;
 }
 
 uint64_t evict_tick(const struct evict *evict, uint32_t block)
