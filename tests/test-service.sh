@@ -153,6 +153,16 @@ case_second() {
 	served
 }
 
+# Loads go on while it is drained, and a restart loses no block.
+case_drain() {
+	served
+	on kvtierctl drain
+	loads_all
+	on systemctl restart kvtierd
+	loads_all
+	served
+}
+
 # One start, and one line that says what is wrong. An engine that comes has systemd try again, a few
 # times, and is told.
 case_bad() {
@@ -221,5 +231,5 @@ before=$(realpath --relative-to=. "$(tests/upgrade/tree.sh "$build")") &&
 		-o "$root/usr/local/bin/store_load_before" || exit 1
 gcc -std=c11 -D_GNU_SOURCE -Iclient client/examples/store_load.c "$build/libkvtier.a" -lpthread \
 	-o "$root/usr/local/bin/store_load" || exit 1
-run_cases install ${CASES:-group no_group tenant rights reload watchdog crash restart second bad \
-	stop uninstall upgrade}
+run_cases install ${CASES:-group no_group tenant rights reload watchdog crash restart drain second \
+	bad stop uninstall upgrade}
