@@ -263,7 +263,7 @@ STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
 STAT("tiers.redis.usable_endpoints", tiers_redis_usable_endpoints, gauge, "endpoints",
      "Endpoints that can be read")
 STAT("tiers.redis.queued_blocks", tiers_redis_queued_blocks, gauge, "blocks",
-     "Blocks that wait to be written there")
+     "Blocks that wait to be written there, or are on their way")
 STAT("tiers.redis.queued_bytes", tiers_redis_queued_bytes, gauge, "bytes",
      "Image bytes of blocks that wait or are on their way; at most [redis] max_inflight_bytes")
 STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks",

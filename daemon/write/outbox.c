@@ -102,7 +102,7 @@ uint32_t outbox_waiting(const struct outbox *o)
 
 static void tell(const struct outbox *o)
 {
-	stats_set(&o->tables->stats->v.tiers_redis_queued_blocks, o->count);
+	stats_set(&o->tables->stats->v.tiers_redis_queued_blocks, outbox_waiting(o));
 	stats_set(&o->tables->stats->v.tiers_redis_queued_bytes, o->bytes);
 }
 
@@ -272,11 +272,11 @@ static void end(struct outbox_write *out, uint64_t *count)
 
 	stats_add(count, 1);
 	o->sent_bytes -= out->entry.bytes;
+	o->in_flight--;
 	forget(o, &out->entry);
 	lease_drop(o->tables, &out->lease);
 	out->next = o->free;
 	o->free = out;
-	o->in_flight--;
 }
 
 /* The block is not in memory any more. */
