@@ -62,6 +62,7 @@ struct bench_case {
 	TABLE(lookup)       \
 	TABLE(keys)         \
 	TABLE(io)           \
+	TABLE(core)         \
 	TABLE(nvme)         \
 	TABLE(nvme_daemon)  \
 	TABLE(redis)        \

@@ -23,6 +23,7 @@ static void find_programs(struct bench_daemon *d)
 
 	d->program[n > 0 ? n : 0] = 0;
 	slash = strrchr(d->program, '/');
+	d->directory = slash ? (int)(slash - d->program) : 0;
 	for (int i = 0; i < 2; i++) {
 		if (slash)
 			strcpy(slash, names[i]);
@@ -109,8 +110,8 @@ void bench_daemon_ctl(const struct bench_daemon *d, const char *words)
 	char command[800], text[256];
 	FILE *f;
 
-	(void)snprintf(command, sizeof(command), "%.*s/kvtierctl --socket %s %s 2>&1",
-		       (int)(strrchr(d->program, '/') - d->program), d->program, d->socket, words);
+	(void)snprintf(command, sizeof(command), "%.*s/kvtierctl --socket %s %s 2>&1", d->directory,
+		       d->program, d->socket, words);
 	f = popen(command, "re");
 	if (!f)
 		bench_must(-errno);
@@ -291,4 +292,22 @@ int bench_move(struct kvtier_client *client, struct kvtier_space *space, bool lo
 void bench_daemon_move(struct bench_daemon *d, bool load)
 {
 	bench_must(bench_move(d->client, d->space, load, d->keys, 0, d->blocks));
+}
+
+void bench_daemon_await_on_nvme(const struct bench_daemon *d)
+{
+	const uint64_t until = bench_now_ns() + BENCH_PATIENCE_MS * 1000000ull;
+
+	for (uint32_t i = 0; i < d->blocks;) {
+		struct kvtier_hit hit = { .size = sizeof(hit) };
+		const int r = kvtier_lookup(d->space, &d->keys[i], 1, &hit);
+
+		bench_must(r || hit.blocks ? r : -ENOENT);
+		if (hit.tiers & KVTIER_TIER_NVME)
+			i++;
+		else if (bench_now_ns() > until)
+			bench_must(-ETIMEDOUT);
+		else
+			usleep(1000);
+	}
 }

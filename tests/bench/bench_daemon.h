@@ -47,6 +47,7 @@ struct bench_daemon {
 	uint32_t daemon_spin_us; /* 0: as it does by itself */
 	pid_t pid;
 	char program[512], run[64], socket[96];
+	int directory; /* bytes of program that name the bench's own */
 	struct kvtier_client *client;
 	const struct stats *stats; /* its stats page */
 	/* The engine. */
@@ -74,8 +75,11 @@ double bench_daemon_cpu_seconds(const struct bench_daemon *d);
 /* New keys, others in every run. */
 void bench_daemon_keys(struct bench_daemon *d, uint32_t run);
 void bench_daemon_move(struct bench_daemon *d, bool load); /* all blocks, all ops at once */
-void bench_daemon_spoil(struct bench_daemon *d);           /* the pages */
-void bench_daemon_compare(const struct bench_daemon *d);   /* they are as they were at first */
+/* All blocks are. The index tells without a system call; asking a thousand times a second costs the
+ * daemon nothing. */
+void bench_daemon_await_on_nvme(const struct bench_daemon *d);
+void bench_daemon_spoil(struct bench_daemon *d);         /* the pages */
+void bench_daemon_compare(const struct bench_daemon *d); /* they are as they were at first */
 
 struct kvtier_space *bench_space(struct kvtier_client *client, const struct bench_shape *shape,
 				 const struct kvtier_region *region);

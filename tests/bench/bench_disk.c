@@ -53,7 +53,7 @@ uint8_t *bench_memory(size_t bytes, bool huge)
 
 /* --- the file --- */
 
-static const char *directory(void)
+const char *bench_disk_directory(void)
 {
 	const char *given = getenv("KVTIER_BENCH_DIR");
 
@@ -85,17 +85,18 @@ static void make_file(struct bench_disk *d)
 {
 	int r;
 
-	bench_dir(directory(), d->dir, sizeof(d->dir));
+	bench_dir(bench_disk_directory(), d->dir, sizeof(d->dir));
 	(void)snprintf(d->path, sizeof(d->path), "%s/store", d->dir);
 	d->fd = open(d->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
 	if (d->fd < 0)
 		bench_fail(-ENOTSUP, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR",
-			   directory());
+			   bench_disk_directory());
 	bench_defer(close_file, d);
 	r = fallocate(d->fd, 0, 0, (off_t)(d->from + d->bytes)) ? -errno : fill_file(d);
 	if (r)
 		bench_fail(r == -ENOSPC ? -ENOTSUP : r, "%u MiB in %.60s: %s",
-			   (unsigned)((d->from + d->bytes) >> 20), directory(), strerror(-r));
+			   (unsigned)((d->from + d->bytes) >> 20), bench_disk_directory(),
+			   strerror(-r));
 }
 
 static size_t room_of(const struct bench_disk *d)

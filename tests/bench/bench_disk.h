@@ -29,7 +29,9 @@ struct bench_disk {
 	uint32_t block;        /* bytes, a multiple of 4096 */
 };
 
-/* A directory of its own in $KVTIER_BENCH_DIR, $TMPDIR or /var/tmp with a file in it, whose last
+/* Where the disk is measured: $KVTIER_BENCH_DIR, $TMPDIR or /var/tmp. */
+const char *bench_disk_directory(void);
+/* A directory of its own there with a file in it, whose last
  * `bytes`, from `from` on, are the raw loop's; until the case ends. The case is skipped where there
  * is no O_DIRECT, or no room. */
 void bench_disk_open(struct bench_disk *d, uint64_t from, uint64_t bytes, uint32_t block);

@@ -26,32 +26,12 @@ struct rig {
 	struct bench_daemon daemon;
 };
 
-/* The index tells without a system call; asking a thousand times a second costs the daemon
- * nothing. */
-static void await_on_nvme(struct rig *rig)
-{
-	const uint64_t until = bench_now_ns() + BENCH_PATIENCE_MS * 1000000ull;
-
-	for (uint32_t i = 0; i < BLOCKS;) {
-		struct kvtier_hit hit = { .size = sizeof(hit) };
-		const int r = kvtier_lookup(rig->daemon.space, &rig->daemon.keys[i], 1, &hit);
-
-		bench_must(r || hit.blocks ? r : -ENOENT);
-		if (hit.tiers & KVTIER_TIER_NVME)
-			i++;
-		else if (bench_now_ns() > until)
-			bench_must(-ETIMEDOUT);
-		else
-			usleep(1000);
-	}
-}
-
 static double store_gbs(struct rig *rig)
 {
 	const uint64_t start = bench_now_ns();
 
 	bench_daemon_move(&rig->daemon, false);
-	await_on_nvme(rig);
+	bench_daemon_await_on_nvme(&rig->daemon);
 	return pass_bytes / (double)(bench_now_ns() - start);
 }
 
