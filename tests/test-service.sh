@@ -59,6 +59,18 @@ case_no_group() {
 	refused '/run/kvtier/stats' as bob kvtierctl stats
 }
 
+# A user of a group that kvtierd is not in reads the numbers, and may not connect.
+case_monitor() {
+	on useradd watcher
+	configure "$SMALL"'[stats]\nmode = 0640\ngroup = watcher\n'
+	on systemctl start kvtierd
+	as watcher kvtierctl stats | grep -F 'blocks known'
+	refused 'usermod -aG kvtier USER' as watcher store_load load
+	refused '/run/kvtier/stats' as bob kvtierctl stats
+	configure "$SMALL"
+	on systemctl start kvtierd
+}
+
 # A socket of its own, whose engines see no block of the first one.
 case_tenant() {
 	on groupadd --system chat
@@ -231,5 +243,5 @@ before=$(realpath --relative-to=. "$(tests/upgrade/tree.sh "$build")") &&
 		-o "$root/usr/local/bin/store_load_before" || exit 1
 gcc -std=c11 -D_GNU_SOURCE -Iclient client/examples/store_load.c "$build/libkvtier.a" -lpthread \
 	-o "$root/usr/local/bin/store_load" || exit 1
-run_cases install ${CASES:-group no_group tenant rights reload watchdog crash restart drain second \
-	bad stop uninstall upgrade}
+run_cases install ${CASES:-group no_group monitor tenant rights reload watchdog crash restart \
+	drain second bad stop uninstall upgrade}

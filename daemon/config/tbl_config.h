@@ -254,6 +254,7 @@ CONFIG(stats, mode, MODE, "0600", 0, 0644, "octal", START,
        "status, stats, top and export; 0644 everybody. It has counters, paths and the names of "
        "clients, and nothing of prompts.")
 CONFIG(stats, group, STRING, "", 0, 63, "group", START,
-       "Group of the stats page, by name or number. If empty, it is the daemon's own group.")
+       "Group that mode is for, by name or number; kvtierd need not be in it, since it gives the "
+       "group its right by an ACL. If empty, mode is for the daemon's own group.")
 #undef CONFIG
 #undef SOCKET

@@ -266,7 +266,8 @@ static inline void stats_add(uint64_t *value, uint64_t n)
 /* For the daemon. Makes the page at path (0600), with health `starting`. now_ns is CLOCK_MONOTONIC.
  * path NULL: the page is private memory, for tests. 0 or -errno. */
 int stats_open(const char *path, uint64_t now_ns, struct stats **ret);
-/* Lets others read the page. group -1: it stays as it is. 0 or -errno. */
+/* Lets others read the page: the members of group, by an ACL, or if it is -1 of the file's own
+ * group. 0, -EOPNOTSUPP: its file system has no ACLs, or -errno. */
 int stats_let_read(struct stats *stats, mode_t mode, gid_t group);
 /* Unmaps the page, and removes path if it is still this page. stats may be NULL. */
 void stats_close(struct stats *stats, const char *path);

@@ -6,7 +6,7 @@
 # Debian package, or debian/not-installed, has each file of `make install`; the symbols file of
 # libkvtier0 has the library's symbols; all have kvtier's version.
 # Method: the package and the library in a directory of their own, an empty environment; `make
-# install` as debian/rules calls it. That packages install and serve: make test-packages.
+# install` as debian/rules calls it. That packages install and serve: make test-service.
 
 . "$(dirname "$0")/../lib/library.sh"
 work=$(mktemp -d /tmp/kvtier-test-XXXXXX)
