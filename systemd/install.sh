@@ -34,7 +34,7 @@ dest=$DESTDIR$PREFIX
 python=python3
 [ "$PREFIX" = /usr ] ||
 	python=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-python=$dest/lib/$python/dist-packages/kvtier
+python=$dest/lib/$python/dist-packages
 
 # Where the zsh that is used looks: Debian's own packages have a folder of their own.
 zsh=site-functions
@@ -43,7 +43,7 @@ zsh=site-functions
 install -d "$dest/bin" "$dest/include" "$dest/$LIBDIR/pkgconfig" "$DESTDIR$UNITDIR" \
 	"$dest/lib/sysusers.d" "$dest/lib/tmpfiles.d" "$dest/share/doc/kvtier" \
 	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man5" \
-	"$dest/share/man/man8" "$python/adapters" \
+	"$dest/share/man/man8" \
 	"$dest/share/bash-completion/completions" "$dest/share/zsh/$zsh"
 install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
 install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/$LIBDIR"
@@ -57,8 +57,9 @@ done
 "$BUILD/kvtierd" --example-config >"$dest/share/doc/kvtier/kvtierd.conf"
 "$BUILD/kvtierctl" --completion bash >"$dest/share/bash-completion/completions/kvtierctl"
 "$BUILD/kvtierctl" --completion zsh >"$dest/share/zsh/$zsh/_kvtierctl"
-install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
-install -m 644 client/python/kvtier/adapters/*.py "$python/adapters"
+(cd client/python && find kvtier -name '*.py' -o -name py.typed) | while read -r file; do
+	install -Dm 644 "client/python/$file" "$python/$file"
+done
 for unit in kvtierd kvtier-exporter; do
 	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/$unit.service \
 		>"$DESTDIR$UNITDIR/$unit.service"

@@ -27,6 +27,9 @@ got=$(cd "$work" && env -i "$python" -B -c \
 make --no-print-directory -s -o all -C "$tree" BUILD="$build" install DESTDIR="$work/tmp" \
 	PREFIX=/usr LIBDIR=lib/triplet UNITDIR=/lib/systemd/system >"$work/log" 2>&1 ||
 	{ cat "$work/log"; fail "make install"; }
+diff -rq -x __pycache__ "$tree/client/python/kvtier" \
+	"$work/tmp/usr/lib/python3/dist-packages/kvtier" ||
+	fail "make install has other Python files"
 cd "$tree/systemd/debian"
 mapfile -t wanted < <(cat ./*.install not-installed)
 while read -r file; do
