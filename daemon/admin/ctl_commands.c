@@ -926,6 +926,7 @@ enum ctl_progress events_next(struct kvtierd *d, struct ctl_request *request, st
 #define COMMAND_waits(name, arguments) \
 	{ #name, arguments, name##_start, name##_next, name##_end, NULL },
 #define COMMAND_data(name, arguments) COMMAND_waits(name, arguments)
+#define COMMAND_both(name, arguments) COMMAND_admin(name, arguments)
 #define COMMAND_list(name, arguments) { #name, arguments, NULL, list_next, NULL, list_##name },
 
 #define CTL(name, where, arguments, prose, example) COMMAND_##where(name, arguments)
@@ -938,6 +939,7 @@ static const struct ctl_command commands[] = {
 #define NAME_list(name)                             ", " #name
 #define NAME_waits(name)                            ", " #name
 #define NAME_data(name)                             ", " #name
+#define NAME_both(name)                             ", " #name
 #define CTL(name, where, arguments, prose, example) NAME_##where(name)
 static const char names[] =
 #include "tbl_ctl.h"

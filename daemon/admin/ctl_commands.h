@@ -102,6 +102,7 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 #define DECLARE_waits(name) \
 	DECLARE_admin(name) void name##_end(struct kvtierd *d, struct ctl_request *request);
 #define DECLARE_data(name)                          DECLARE_waits(name)
+#define DECLARE_both(name)                          DECLARE_admin(name)
 #define CTL(name, where, arguments, prose, example) DECLARE_##where(name)
 #include "tbl_ctl.h"
 

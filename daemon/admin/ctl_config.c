@@ -131,12 +131,6 @@ enum ctl_progress config_next(struct kvtierd *d, struct ctl_request *request, st
 	return shows(request) ? show_next(d, request, json) : reload_next(d, request, json);
 }
 
-void config_end(struct kvtierd *d, struct ctl_request *request)
-{
-	(void)d;
-	(void)request;
-}
-
 /* --- loglevel --- */
 
 int loglevel_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
@@ -145,7 +139,7 @@ int loglevel_start(struct kvtierd *d, struct ctl_request *request, char *sentenc
 
 	if (!d->reload)
 		return text_fail(sentence, n, -EBUSY, "loglevel: the daemon is still starting");
-	if (!shows(request) && !reload_log_level(d->reload, action_of(request)))
+	if (request->n_words > 1 && !reload_log_level(d->reload, action_of(request)))
 		return text_fail(sentence, n, -EINVAL, "loglevel takes %s, not \"%s\"",
 				 config_rows[CONFIG_ROW_daemon_log_level].unit,
 				 log_escape(action_of(request), shown, sizeof(shown)));
@@ -163,10 +157,4 @@ enum ctl_progress loglevel_next(struct kvtierd *d, struct ctl_request *request, 
 			      sizeof(level)));
 	json_print(json, "}\n");
 	return CTL_LAST;
-}
-
-void loglevel_end(struct kvtierd *d, struct ctl_request *request)
-{
-	(void)d;
-	(void)request;
 }

@@ -8,7 +8,8 @@
  *
  * where   local: kvtierctl answers by itself; admin: the daemon answers at once, through ctl.c;
  *         list: the daemon answers with a list of tbl_lists.h; waits: the daemon answers when its
- *         work is done, and says meanwhile how far it is
+ *         work is done, and says meanwhile how far it is; data: as waits, with bytes for a command
+ *         of kvtierctl; both: kvtierctl answers what it can, and the daemon all else
  * arguments  for people, and the list of the command's options: "--name" or "--name VALUE"
  *
  * CTL_GROUP(word) begins a group of the short list, if it is defined.
@@ -216,14 +217,14 @@ CTL(doctor, local, "[--config FILE] [--json]",
     "calls and paths are tried by doctor itself: run it as kvtierd's user, in its container. Exit "
     "status 1: something needs mending.",
     "kvtierctl doctor --config /etc/kvtierd.conf")
-CTL(config, data, "ACTION [FILE] [--json]",
+CTL(config, both, "ACTION [FILE] [--json]",
     "config show: every value in effect, and FROM: the line of the file, default, or kvtierctl; "
     "RELOAD: whether a reload applies the key. config reload: has kvtierd read its file again, as "
     "SIGHUP does, and says what changed, what needs a restart, and each mistake; with a mistake "
     "nothing changes, and the exit status is 1. config check FILE: names each mistake of a file, "
     "as kvtierd --check-config does; exit status 78 if there is one. It needs no daemon.",
     "kvtierctl config check /etc/kvtierd.conf && kvtierctl config reload")
-CTL(loglevel, data, "[LEVEL] [--json]",
+CTL(loglevel, admin, "[LEVEL] [--json]",
     "Says which messages the log has, or has it that LEVEL be the least urgent: error, warning, "
     "info, debug. That holds until the next reload or start; [daemon] log_level is for good.",
     "kvtierctl loglevel debug")

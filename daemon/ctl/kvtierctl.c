@@ -27,10 +27,6 @@
 #include "client/abi/runtime_dir.h"
 #include "daemon/stats/stats.h"
 
-#ifndef KVTIER_VERSION
-#define KVTIER_VERSION "0"
-#endif
-
 /* --- for people --- */
 
 char *text_bytes(uint64_t bytes, char *ret, size_t n)
@@ -130,6 +126,7 @@ void progress_end(struct progress *progress)
 }
 
 struct table {
+	char aligns[48]; /* a letter for each column */
 	size_t columns, n, room;
 	char **cells;
 };
@@ -143,11 +140,21 @@ static void *must(void *memory)
 	return memory;
 }
 
-struct table *table_new(size_t columns)
+struct table *table_new(const char *aligns, const char *titles)
 {
 	struct table *table = must(calloc(1, sizeof(*table)));
+	char title[64];
 
-	table->columns = columns;
+	table->columns = strlen(aligns);
+	assert(table->columns < sizeof(table->aligns));
+	memcpy(table->aligns, aligns, table->columns);
+	for (size_t i = 0; titles && i < table->columns; i++) {
+		const size_t length = strcspn(titles, "|");
+
+		snprintf(title, sizeof(title), "%.*s", (int)length, titles);
+		table_cell(table, title);
+		titles += length + (titles[length] != '\0');
+	}
 	return table;
 }
 
@@ -175,7 +182,7 @@ void table_number(struct table *table, uint64_t number)
 	table_cell(table, text);
 }
 
-void table_print(struct table *table, const bool *right)
+void table_print(struct table *table)
 {
 	int *widths = must(calloc(table->columns, sizeof(widths[0])));
 
@@ -189,13 +196,14 @@ void table_print(struct table *table, const bool *right)
 	for (size_t i = 0; i < table->n; i++) {
 		const size_t column = i % table->columns;
 		const bool last = column == table->columns - 1;
+		const bool right = table->aligns[column] == 'r';
 		const int blank = widths[column] - text_columns(table->cells[i]);
 
-		if (right[column])
+		if (right)
 			printf("%*s", blank, "");
 		fputs(table->cells[i], stdout);
 		if (!last)
-			printf("%*s", (right[column] ? 0 : blank) + 2, "");
+			printf("%*s", (right ? 0 : blank) + 2, "");
 		else
 			putchar('\n');
 		free(table->cells[i]);

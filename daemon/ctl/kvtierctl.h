@@ -49,6 +49,7 @@ struct command {
 #define CTL_RUN_waits(name) command_ask
 #define CTL_RUN_list(name)  command_ask
 #define CTL_RUN_data(name)  command_##name
+#define CTL_RUN_both(name)  command_##name
 #define CTL(name, where, arguments, prose, example) \
 	int CTL_RUN_##where(name)(struct context * context, int argc, char **argv);
 #include "daemon/admin/tbl_ctl.h"
@@ -92,9 +93,10 @@ void progress_end(struct progress *progress); /* clears the line */
 /* A table with aligned columns. Cells are copied, escaped for the terminal, and printed by
  * table_print(). */
 struct table;
-struct table *table_new(size_t columns);
+/* aligns: l or r for each column. titles: A|B|C, or NULL: the caller's first row has them. */
+struct table *table_new(const char *aligns, const char *titles);
 void table_cell(struct table *table, const char *text); /* NULL: "?" */
 void table_number(struct table *table, uint64_t number);
-void table_print(struct table *table, const bool *right); /* columns to align right; frees */
+void table_print(struct table *table); /* frees */
 
 #endif

@@ -248,23 +248,33 @@ static int ask(const struct context *context, int argc, const char *const *words
 	return r;
 }
 
+/* The reply's array of this name, or NULL. */
+static struct json_object *rows_of(struct json_object *root, const char *name)
+{
+	struct json_object *rows = NULL;
+
+	(void)json_object_object_get_ex(root, name, &rows);
+	return json_object_is_type(rows, json_type_array) ? rows : NULL;
+}
+
+static int no_rows(const struct context *context, const char *name)
+{
+	return tell_error(context, EXIT_FAILED, "the reply is not JSON with \"%s\" in it", name);
+}
+
 int ask_list(const struct context *context, const char *name, struct json_object **ret)
 {
 	struct reply reply = { 0 };
-	struct json_object *root, *rows = NULL;
+	struct json_object *root;
 	const int r = ask(context, 1, &name, &reply);
 
 	if (r != EXIT_FINE)
 		return r;
 	root = json_tokener_parse(reply.text);
 	free(reply.text);
-	(void)json_object_object_get_ex(root, name, &rows);
-	if (json_object_is_type(rows, json_type_array))
-		*ret = json_object_get(rows);
+	*ret = json_object_get(rows_of(root, name));
 	json_object_put(root);
-	return *ret ? EXIT_FINE :
-		      tell_error(context, EXIT_FAILED, "the reply is not JSON with \"%s\" in it",
-				 name);
+	return *ret ? EXIT_FINE : no_rows(context, name);
 }
 
 int ask_images(const struct context *context, const char *space, const char *blocks, take_fn *take,
@@ -377,18 +387,16 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 static int print_rows(const struct context *context, struct json_object *root, const char *name)
 {
 	const struct column *shown[MAX_COLUMNS];
-	bool right[MAX_COLUMNS];
+	char aligns[MAX_COLUMNS + 1] = "";
 	const struct list *list = lists;
-	struct json_object *rows = NULL;
+	struct json_object *rows = rows_of(root, name);
 	struct table *table;
 	size_t n_shown = 0;
 
 	while (strcmp(list->name, name) != 0)
 		list++;
-	if (!json_object_object_get_ex(root, name, &rows) ||
-	    !json_object_is_type(rows, json_type_array))
-		return tell_error(context, EXIT_FAILED, "the reply is not JSON with \"%s\" in it",
-				  name);
+	if (!rows)
+		return no_rows(context, name);
 	if (json_object_array_length(rows) == 0) {
 		printf("no %s\n", name);
 		return EXIT_FINE;
@@ -396,17 +404,17 @@ static int print_rows(const struct context *context, struct json_object *root, c
 	for (size_t i = 0; i < MAX_COLUMNS && list->columns[i].name; i++) {
 		if (list->columns[i].title[0] == '\0')
 			continue;
-		right[n_shown] = list->columns[i].kind >= COLUMN_NUMBER;
+		aligns[n_shown] = list->columns[i].kind >= COLUMN_NUMBER ? 'r' : 'l';
 		shown[n_shown++] = &list->columns[i];
 	}
-	table = table_new(n_shown);
+	table = table_new(aligns, NULL);
 	for (size_t i = 0; i < n_shown; i++)
 		table_cell(table, shown[i]->title);
 	for (size_t row = 0; row < json_object_array_length(rows); row++) {
 		for (size_t i = 0; i < n_shown; i++)
 			print_cell(table, json_object_array_get_idx(rows, row), shown[i]);
 	}
-	table_print(table, right);
+	table_print(table);
 	return EXIT_FINE;
 }
 
@@ -455,26 +463,17 @@ static size_t add_tenant(struct table *table, struct json_object *rows, size_t a
 
 static int print_tenants(const struct context *context, struct json_object *root)
 {
-	static const char *const titles[] = {
-		"TENANT", "PRIORITY",  "SHARE", "CLIENTS",  "BLOCKS",
-		"MEMORY", "LOOKED UP", "HITS",  "HIT RATE", "REFUSED"
-	};
-	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { false, true, true, true, true,
-					     true,  true, true, true, true };
-	struct json_object *rows = NULL;
+	struct json_object *rows = rows_of(root, "tenants");
 	struct table *table;
 
 	if (context->json)
 		return EXIT_FINE;
-	if (json_object_object_get_ex(root, "tenants", &rows) &&
-	    json_object_is_type(rows, json_type_array)) {
-		table = table_new(COLUMNS);
-		for (size_t i = 0; i < COLUMNS; i++)
-			table_cell(table, titles[i]);
+	if (rows) {
+		table = table_new("lrrrrrrrrr", "TENANT|PRIORITY|SHARE|CLIENTS|BLOCKS|MEMORY|"
+						"LOOKED UP|HITS|HIT RATE|REFUSED");
 		for (size_t at = 0; at < json_object_array_length(rows);)
 			at = add_tenant(table, rows, at);
-		table_print(table, right);
+		table_print(table);
 		putchar('\n');
 	}
 	return print_rows(context, root, "tenants");
@@ -517,32 +516,30 @@ static void add_step(struct table *table, struct json_object *row)
 
 static int print_slowlog(const struct context *context, struct json_object *root)
 {
-	static const bool right[6] = { true };
-	struct json_object *rows = NULL, *row;
+	struct json_object *rows = rows_of(root, "slowlog"), *row;
 	struct table *table = NULL;
 	uint64_t op = 0;
 
 	if (context->json)
 		return EXIT_FINE;
-	if (!json_object_object_get_ex(root, "slowlog", &rows) ||
-	    !json_object_is_type(rows, json_type_array))
-		return print_rows(context, root, "slowlog"); /* says so */
+	if (!rows)
+		return no_rows(context, "slowlog");
 	if (json_object_array_length(rows) == 0)
 		puts("no op has ended within the last hour");
 	for (size_t i = 0; i < json_object_array_length(rows); i++) {
 		row = json_object_array_get_idx(rows, i);
 		if (!table || number_at(row, "op") != op) {
 			if (table)
-				table_print(table, right);
+				table_print(table);
 			print_slow_op(row);
-			table = table_new(6);
+			table = table_new("rlllll", NULL);
 			op = number_at(row, "op");
 		}
 		if (text_at(row, "step")[0] != '\0')
 			add_step(table, row);
 	}
 	if (table)
-		table_print(table, right);
+		table_print(table);
 	return EXIT_FINE;
 }
 
@@ -599,31 +596,6 @@ static int print_verified(const struct context *context, struct json_object *roo
 	return good ? EXIT_FINE : EXIT_FAILED;
 }
 
-static int print_flushed(const struct context *context, struct json_object *root)
-{
-	(void)root;
-	if (!context->json)
-		puts("all that was in memory is on NVMe");
-	return EXIT_FINE;
-}
-
-static int print_drained(const struct context *context, struct json_object *root)
-{
-	(void)root;
-	if (!context->json)
-		puts("drained: no block is stored, and what was in memory is written; kvtierctl "
-		     "undrain, or a restart, ends it");
-	return EXIT_FINE;
-}
-
-static int print_undrained(const struct context *context, struct json_object *root)
-{
-	(void)root;
-	if (!context->json)
-		puts("blocks are stored again");
-	return EXIT_FINE;
-}
-
 static int print_purged(const struct context *context, struct json_object *root)
 {
 	if (!context->json)
@@ -651,12 +623,8 @@ static int print_answers(const struct context *context, struct json_object *root
 
 static void print_values(struct json_object *rows)
 {
-	static const char *const titles[] = { "SECTION", "KEY", "VALUE", "FROM", "RELOAD" };
-	static const bool right[5] = { false };
-	struct table *table = table_new(5);
+	struct table *table = table_new("lllll", "SECTION|KEY|VALUE|FROM|RELOAD");
 
-	for (size_t i = 0; i < 5; i++)
-		table_cell(table, titles[i]);
 	for (size_t i = 0; i < json_object_array_length(rows); i++) {
 		struct json_object *row = json_object_array_get_idx(rows, i), *reload = NULL;
 
@@ -667,19 +635,16 @@ static void print_values(struct json_object *rows)
 		json_object_object_get_ex(row, "reload", &reload);
 		table_cell(table, json_object_get_boolean(reload) ? "yes" : "no");
 	}
-	table_print(table, right);
+	table_print(table);
 }
 
 /* Prints each sentence, and returns how many there are. */
 static size_t print_sentences(struct json_object *root, const char *name, const char *title)
 {
-	struct json_object *lines = NULL;
+	struct json_object *lines = rows_of(root, name);
+	const size_t n = lines ? json_object_array_length(lines) : 0;
 	char shown[1024];
-	size_t n = 0;
 
-	if (json_object_object_get_ex(root, name, &lines) &&
-	    json_object_is_type(lines, json_type_array))
-		n = json_object_array_length(lines);
 	for (size_t i = 0; i < n; i++) {
 		const char *line = json_object_get_string(json_object_array_get_idx(lines, i));
 
@@ -691,13 +656,12 @@ static size_t print_sentences(struct json_object *root, const char *name, const 
 
 static int print_config(const struct context *context, struct json_object *root)
 {
-	struct json_object *rows = NULL, *refused = NULL;
+	struct json_object *rows = rows_of(root, "config"), *refused = NULL;
 
 	json_object_object_get_ex(root, "refused", &refused);
 	if (context->json) {
 		;
-	} else if (json_object_object_get_ex(root, "config", &rows) &&
-		   json_object_is_type(rows, json_type_array)) {
+	} else if (rows) {
 		print_values(rows);
 	} else if (print_sentences(root, "mistakes", "nothing changed:\n") +
 			   print_sentences(root, "applied", "changed:\n") +
@@ -721,23 +685,32 @@ static int print_log_level(const struct context *context, struct json_object *ro
 
 static const struct {
 	const char *command;
-	print_fn *print;
+	print_fn *print;      /* NULL: `sentence` is all */
+	const char *sentence; /* for people */
 } replies[] = {
-	{ "evict", print_evicted },     { "verify", print_verified },
-	{ "flush", print_flushed },     { "purge", print_purged },
-	{ "hint", print_answers },      { "drain", print_drained },
-	{ "config", print_config },     { "loglevel", print_log_level },
-	{ "undrain", print_undrained }, { "slowlog", print_slowlog },
-	{ "tenants", print_tenants },
+	{ .command = "evict", .print = print_evicted },
+	{ .command = "verify", .print = print_verified },
+	{ .command = "purge", .print = print_purged },
+	{ .command = "hint", .print = print_answers },
+	{ .command = "config", .print = print_config },
+	{ .command = "loglevel", .print = print_log_level },
+	{ .command = "slowlog", .print = print_slowlog },
+	{ .command = "tenants", .print = print_tenants },
+	{ .command = "flush", .sentence = "all that was in memory is on NVMe" },
+	{ .command = "undrain", .sentence = "blocks are stored again" },
+	{ .command = "drain",
+	  .sentence = "drained: no block is stored, and what was in memory is written; kvtierctl "
+		      "undrain, or a restart, ends it" },
 };
 
 int command_ask(struct context *context, int argc, char **argv)
 {
 	const struct command *command = context->command;
-	const bool action =
-		isupper((unsigned char)command->arguments[command->arguments[0] == '[']);
+	const bool optional = command->arguments[0] == '[',
+		   action = isupper((unsigned char)command->arguments[optional]);
 	const char *words[CTL_MAX_WORDS] = { command->name }, *option;
 	print_fn *print = print_list;
+	const char *sentence = NULL;
 	struct reply reply = { 0 };
 	struct json_object *root;
 	int n = action ? 2 : 1, r;
@@ -751,22 +724,29 @@ int command_ask(struct context *context, int argc, char **argv)
 		if (optarg)
 			words[n++] = optarg;
 	}
-	if (action && optind == argc)
+	if (action && !optional && optind == argc)
 		usage_error(context, "%s needs an action; kvtierctl %s --help lists them",
 			    command->name, command->name);
-	if (action)
+	if (action && optind < argc)
 		words[1] = argv[optind++];
+	else if (action)
+		n = 1;
 	no_more_arguments(context, argc, argv);
-	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
-		if (strcmp(replies[i].command, command->name) == 0)
-			print = replies[i].print;
+	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++) {
+		if (strcmp(replies[i].command, command->name) != 0)
+			continue;
+		print = replies[i].print;
+		sentence = replies[i].sentence;
+	}
 	r = ask(context, n, words, &reply);
 	if (r != EXIT_FINE)
 		return r;
 	if (context->json)
 		fputs(reply.text, stdout);
+	else if (sentence)
+		puts(sentence);
 	root = json_tokener_parse(reply.text);
-	r = print(context, root);
+	r = print ? print(context, root) : EXIT_FINE;
 	json_object_put(root);
 	free(reply.text);
 	return r;

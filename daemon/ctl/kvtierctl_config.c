@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_config.c - the commands config and loglevel: `config check` is answered here, all else
- * by the daemon.
+ * kvtierctl_config.c - the command config: `config check` is answered here, all else by the daemon.
  */
 #include "kvtierctl.h"
 
@@ -11,16 +10,6 @@
 
 #include "base/json.h"
 #include "daemon/config/config_place.h"
-
-/* The first word that is no option; NULL: there is none. No option of these commands has a
- * value. */
-static const char *first_word(int argc, char **argv)
-{
-	for (int i = 1; i < argc; i++)
-		if (argv[i][0] != '-')
-			return argv[i];
-	return NULL;
-}
 
 /* Does what kvtierd --check-config does. */
 static int check(const struct context *context, const char *path)
@@ -58,10 +47,12 @@ static int check(const struct context *context, const char *path)
 
 int command_config(struct context *context, int argc, char **argv)
 {
-	const char *action = first_word(argc, argv);
 	const char *path;
+	int at = 1;
 
-	if (!action || strcmp(action, "check") != 0)
+	while (at < argc && argv[at][0] == '-') /* none of its options has a value */
+		at++;
+	if (at == argc || strcmp(argv[at], "check") != 0)
 		return command_ask(context, argc, argv);
 	while (context_option(context, argc, argv))
 		;
@@ -70,18 +61,4 @@ int command_config(struct context *context, int argc, char **argv)
 		usage_error(context, "config check needs a FILE");
 	no_more_arguments(context, argc, argv);
 	return check(context, path);
-}
-
-/* Without a level the daemon is asked for the one in use. */
-int command_loglevel(struct context *context, int argc, char **argv)
-{
-	static char show[] = "show";
-	char *words[8] = { NULL };
-
-	if (first_word(argc, argv) || argc >= 7)
-		return command_ask(context, argc, argv);
-	for (int i = 0; i < argc; i++)
-		words[i] = argv[i];
-	words[argc] = show;
-	return command_ask(context, argc + 1, words);
 }

@@ -4,6 +4,7 @@
  * each codec here, so that the daemon only copies them. They are other users' data: memory and file
  * are this user's alone.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -202,17 +203,15 @@ static void print_table(const struct trial *trial, const struct image_header *he
 	enum { COLUMNS = 6 + 2 * TRIAL_KINDS };
 	const bool has[TRIAL_KINDS] = { header->head_dim_k > 0, header->head_dim_v > 0,
 					header->typed_segments > 0 };
-	bool right[COLUMNS] = { false };
+	char aligns[] = "lrrrrrrrrrrr", title[32];
 	struct trial_result raw = { 0 }, r;
 	struct table *table;
-	size_t columns = 6;
-	char title[32];
 
+	static_assert(sizeof(aligns) == COLUMNS + 1, "a letter for each column");
 	for (int kind = 0; kind < TRIAL_KINDS; kind++)
-		columns += has[kind] ? 2 : 0;
-	for (size_t i = 1; i < columns; i++)
-		right[i] = true;
-	table = table_new(columns);
+		if (!has[kind])
+			aligns[strlen(aligns) - 2] = '\0';
+	table = table_new(aligns, NULL);
 	table_cell(table, "CODEC");
 	table_cell(table, "OF RAW");
 	table_cell(table, "TOKENS/GiB");
@@ -241,7 +240,7 @@ static void print_table(const struct trial *trial, const struct image_header *he
 		number_cell(table, "%.2f GB/s", ratio((double)r.page_bytes, r.decode_s * 1e9));
 		number_cell(table, "%.0f", r.raw_blocks);
 	}
-	table_print(table, right);
+	table_print(table);
 }
 
 static void add_error(struct json_object *to, const char *format, const char *kind, double error)

@@ -133,18 +133,13 @@ static void op_row(struct table *table, const char *name, const struct span *spa
 
 static void print_ops(const struct span *span)
 {
-	static const char *const titles[] = { "", "OPS", "BLOCKS", "RATE", "BYTES", "RATE" };
-	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { false, true, true, true, true, true };
-	struct table *table = table_new(COLUMNS);
+	struct table *table = table_new("lrrrrr", "|OPS|BLOCKS|RATE|BYTES|RATE");
 
-	for (size_t i = 0; i < COLUMNS; i++)
-		table_cell(table, titles[i]);
 	op_row(table, "load", span, span->v.load_blocks_total, span->v.load_logical_bytes_total,
 	       &span->v.load_duration_ns);
 	op_row(table, "store", span, span->v.store_blocks_total, span->v.store_logical_bytes_total,
 	       &span->v.store_duration_ns);
-	table_print(table, right);
+	table_print(table);
 }
 
 enum { PERCENTILES = 3 };
@@ -159,16 +154,11 @@ static char *percentile(const struct stats_row *row, const struct histogram *tim
 /* Prints the histograms that have a time. Their names are without the unit here. */
 static void print_times(const struct span *span)
 {
-	static const char *const titles[] = { "TIMES", "COUNT", "P50", "P90", "P99" };
-	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { false, true, true, true, true };
-	struct table *table = table_new(COLUMNS);
+	struct table *table = table_new("lrrrr", "TIMES|COUNT|P50|P90|P99");
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
 	char text[64];
 
-	for (size_t i = 0; i < COLUMNS; i++)
-		table_cell(table, titles[i]);
 	for (size_t i = 0; i < n; i++) {
 		const struct histogram *times;
 		uint64_t total;
@@ -186,7 +176,7 @@ static void print_times(const struct span *span)
 		for (size_t p = 0; p < PERCENTILES; p++)
 			table_cell(table, percentile(&rows[i], times, p, text, sizeof(text)));
 	}
-	table_print(table, right);
+	table_print(table);
 }
 
 /* The rate is of lookups. Engines load what they have found, so nearly all that they load is
@@ -364,19 +354,13 @@ static void tier_row(struct table *table, const struct tier_fields *tier, const 
 
 static void print_tiers(const struct span *span, const struct stats_values *now)
 {
-	static const char *const titles[] = { "TIER", "STATE",   "HITS", "SHARE",
-					      "READ", "WRITTEN", "FILL", "OF" };
-	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { false, false, true, true, true, true, true, true };
-	struct table *table = table_new(COLUMNS);
+	struct table *table = table_new("llrrrrrr", "TIER|STATE|HITS|SHARE|READ|WRITTEN|FILL|OF");
 
-	for (size_t i = 0; i < COLUMNS; i++)
-		table_cell(table, titles[i]);
 	for (size_t i = 0; i < TIERS; i++) {
 		if (value_at(now, tiers[i].state) != STATS_TIER_OFF)
 			tier_row(table, &tiers[i], span, now);
 	}
-	table_print(table, right);
+	table_print(table);
 }
 
 /* --- the page --- */
@@ -485,10 +469,9 @@ static char *text_of(const struct stats *stats, const struct text_row *row, char
 
 static void print_list(const struct view *view)
 {
-	static const bool right[4] = { false };
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
-	struct table *table = table_new(4);
+	struct table *table = table_new("llll", NULL);
 
 	for (size_t i = 0; i < n; i++) {
 		if (!selected(view, rows[i].path))
@@ -506,7 +489,7 @@ static void print_list(const struct view *view)
 		table_cell(table, "");
 		table_cell(table, text_rows[i].prose);
 	}
-	table_print(table, right);
+	table_print(table);
 }
 
 /* --- JSON --- */
@@ -642,11 +625,10 @@ static void text_value(const struct stats_row *row, const struct stats_values *v
 
 static void print_numbers(const struct stats *stats, struct view *view, uint64_t now_ns)
 {
-	static const bool right[4] = { false, true, true, true };
 	static struct span span; /* large */
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
-	struct table *table = table_new(view->watch ? 4 : 3);
+	struct table *table = table_new(view->watch ? "lrrr" : "lrr", NULL);
 	char text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
 
 	span_of(stats, &view->before, now_ns, &span);
@@ -667,7 +649,7 @@ static void print_numbers(const struct stats *stats, struct view *view, uint64_t
 		else if (view->watch)
 			table_cell(table, "");
 	}
-	table_print(table, right);
+	table_print(table);
 }
 
 static int print_once(const struct context *context, struct view *view)

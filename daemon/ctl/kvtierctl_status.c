@@ -18,10 +18,6 @@
 #include "base/own.h"
 #include "base/text.h"
 
-#ifndef KVTIER_VERSION
-#define KVTIER_VERSION "0"
-#endif
-
 /* --- the daemon's health --- */
 
 /* As long as escaping can make a name, with its end. */

@@ -79,9 +79,9 @@ static int more_first(const void *a, const void *b)
 
 /* A list of which the rows are shown whose two counters moved most. */
 struct movers {
-	const char *titles[5], *members[5]; /* three texts or numbers, then the counters */
-	const char *id;                     /* the number of a row */
-	bool bytes;                         /* of these are the counters */
+	const char *titles, *members[5]; /* three texts or numbers, then the counters */
+	const char *id;                  /* the number of a row */
+	bool bytes;                      /* of these are the counters */
 };
 
 static bool is_shown(struct json_object *row)
@@ -97,7 +97,6 @@ static void print_moved(const struct top *top, const struct movers *movers,
 			struct json_object *rows, struct json_object *before, size_t lines)
 {
 	enum { TEXTS = 3, COLUMNS = 5 };
-	static const bool right[COLUMNS] = { false, false, false, true, true };
 	struct moved moved[ROWS];
 	struct table *table;
 	size_t n = 0;
@@ -115,9 +114,7 @@ static void print_moved(const struct top *top, const struct movers *movers,
 	if (n == 0 || lines < 3)
 		return;
 	qsort(moved, n, sizeof(moved[0]), more_first);
-	table = table_new(COLUMNS);
-	for (size_t i = 0; i < COLUMNS; i++)
-		table_cell(table, movers->titles[i]);
+	table = table_new("lllrr", movers->titles);
 	for (size_t i = 0; i < n && i + 2 < lines; i++) {
 		struct json_object *row = moved[i].row;
 
@@ -128,7 +125,7 @@ static void print_moved(const struct top *top, const struct movers *movers,
 				  movers->bytes);
 	}
 	putchar('\n');
-	table_print(table, right);
+	table_print(table);
 }
 
 static void print_slow(struct json_object *rows, size_t lines)
@@ -173,11 +170,11 @@ static struct json_object *ask_again(struct top *top, const char *name, struct j
 static void print_lists(struct top *top, char *const *text, size_t lines)
 {
 	static const struct movers clients = {
-		.titles = { "CLIENT", "TENANT", "PROCESS", "LOADED", "STORED" },
+		.titles = "CLIENT|TENANT|PROCESS|LOADED|STORED",
 		.members = { "name", "tenant", "pid", "loaded_blocks", "stored_blocks" },
 		.id = "id",
 	}, gpus = {
-		.titles = { "GPU", "STATE", "UUID", "IN", "OUT" },
+		.titles = "GPU|STATE|UUID|IN|OUT",
 		.members = { "name", "state", "uuid", "copied_in_bytes_total",
 			     "copied_out_bytes_total" },
 		.id = "device",

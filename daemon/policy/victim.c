@@ -74,11 +74,12 @@ static bool may_take(const struct victim_filter *filter, uint32_t account)
 }
 
 /* Picks the tenant that pays: among those of the lowest priority, the one with the least recent
- * block, whatever hints say of that block. False: there is no block. */
-static bool who_pays(const struct blocks *blocks, uint32_t class,
-		     const struct victim_filter *filter, uint32_t *ret_tenant)
+ * block, whatever hints say of that block. QUOTA_TENANTS: there is no block. */
+static uint32_t who_pays(const struct blocks *blocks, uint32_t class,
+			 const struct victim_filter *filter)
 {
 	struct candidate least = no_candidate;
+	uint32_t tenant = QUOTA_TENANTS;
 
 	for (uint32_t i = 0; i < counts_accounts(blocks_counts(blocks)); i++) {
 		struct candidate oldest = no_candidate;
@@ -96,10 +97,10 @@ static bool who_pays(const struct blocks *blocks, uint32_t class,
 			*filter->ret_spared = true;
 		} else if (goes_before(&oldest, &least)) {
 			least = oldest;
-			*ret_tenant = counts_account_tenant(blocks_counts(blocks), i);
+			tenant = counts_account_tenant(blocks_counts(blocks), i);
 		}
 	}
-	return least.block != BLOCK_NONE;
+	return tenant;
 }
 
 /* The first block in the order that hints ask for; without hints there is one band. tenant: only
@@ -134,12 +135,10 @@ uint32_t victim_of(const struct blocks *blocks, uint32_t class, const struct vic
 {
 	const bool hinted =
 		evict_banded(blocks_order(blocks)) > 0 || counts_unusual(blocks_counts(blocks)) > 0;
-	struct candidate best = no_candidate;
-	uint32_t tenant;
+	const uint32_t tenant = hinted ? who_pays(blocks, class, filter) : QUOTA_TENANTS;
+	struct candidate best = pick(blocks, class, filter, hinted, tenant);
 
-	if (hinted && who_pays(blocks, class, filter, &tenant))
-		best = pick(blocks, class, filter, hinted, tenant);
-	if (best.block == BLOCK_NONE)
+	if (best.block == BLOCK_NONE && tenant != QUOTA_TENANTS)
 		best = pick(blocks, class, filter, hinted, QUOTA_TENANTS);
 	if (best.block != BLOCK_NONE && ret_tick)
 		*ret_tick = best.tick;

@@ -21,10 +21,6 @@
 #include "base/bus.h"
 #include "tiers/tier.h"
 
-#ifndef KVTIER_VERSION
-#define KVTIER_VERSION "0"
-#endif
-
 enum kind_name {
 	counter = STATS_COUNTER,
 	gauge = STATS_GAUGE,

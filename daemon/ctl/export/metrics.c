@@ -15,10 +15,6 @@
 #include "daemon/ctl/kvtierctl_status.h"
 #include "daemon/stats/stats.h"
 
-#ifndef KVTIER_VERSION
-#define KVTIER_VERSION "0"
-#endif
-
 /* --- the format --- */
 
 /* HELP has no quotes around it, and there a quote is no special character. */

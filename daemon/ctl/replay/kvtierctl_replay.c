@@ -147,24 +147,19 @@ static void print_row(const struct plan *plan, struct table *table, uint64_t blo
 
 static void print_rows_text(const struct plan *plan)
 {
-	static const char *const titles[] = { "MEMORY", "TOKENS", "KVTIERD", "EXACT LRU",
-					      "EXPECTED" };
-	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
-	static const bool right[COLUMNS] = { true, true, true, true, true };
+	static const char titles[] = "MEMORY|TOKENS|KVTIERD|EXACT LRU|EXPECTED";
 	const struct requests *r = &plan->requests;
-	const size_t columns = r->timed_sessions ? COLUMNS : COLUMNS - 1;
-	struct table *table = table_new(columns);
+	struct table *table = table_new(r->timed_sessions ? "rrrrr" : "rrrr",
+					plan->token_bytes > 0 ? titles : strchr(titles, '|'));
 
 	printf("%zu requests of %zu blocks, %" PRIu32 " of these different; a block is %" PRIu64
 	       " tokens\n\n",
 	       r->n_requests, r->n_ids, r->unique, plan->block_tokens);
-	for (size_t i = 0; i < columns; i++)
-		table_cell(table, plan->token_bytes == 0 && i == 0 ? "" : titles[i]);
 	for (size_t i = 0; i < plan->n; i++)
 		print_row(plan, table, plan->rooms[i], plan->ours[i], plan->lru[i],
 			  plan->expected[i]);
 	print_row(plan, table, r->unique, plan->bound, plan->bound, plan->bound);
-	table_print(table, right);
+	table_print(table);
 	puts("\nThe last line is the bound: all blocks of the file fit.");
 	if (r->timed_sessions)
 		puts("EXPECTED: an engine says when each session comes back (expected_back_s).");
