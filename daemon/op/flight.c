@@ -441,8 +441,10 @@ static void redis_begin(struct flight *f, uint32_t block)
 {
 	(void)block;
 	f->bytes = task_space(&f->task)->shape.image_bytes;
-	if (f->task.part->op->sqe.op == WIRE_OP_PREFETCH)
-		f->task.step = FLIGHT_PROBE;
+	if (f->task.part->op->sqe.op != WIRE_OP_PREFETCH)
+		return;
+	f->task.step = FLIGHT_PROBE;
+	f->xfer.op = XFER_PROBE;
 }
 
 static bool has_load(const struct flight *f)

@@ -112,21 +112,35 @@ enum step load_lookup(struct task *task)
 	return LOAD_BRING;
 }
 
+/* Whether two blocks of the op are such that Redis has yet to say whether it has them. So few
+ * questions are about blocks behind the first absent one. */
+static bool asks(const struct op *op)
+{
+	uint32_t n = 0;
+
+	for (const struct list *l = op->parts.prev; l != &op->parts && n < 2; l = l->prev) {
+		const struct flight *f = container_of(l, struct part, link)->flight;
+
+		n += f && f->xfer.op == XFER_PROBE;
+	}
+	return n == 2;
+}
+
 bool load_must_wait(const struct op *op)
 {
 	const struct ops *all = op->all;
+	const bool full = all->flights.n_parts + all->room.n >= all->n_parts - all->n_parts / 4;
 	uint8_t key[32];
 	enum source source;
 	uint32_t block;
 
-	if (op->sqe.op == WIRE_OP_HINT ||
-	    all->flights.n_parts + all->room.n < all->n_parts - all->n_parts / 4)
+	if (op->sqe.op == WIRE_OP_HINT || (!full && !asks(op)))
 		return false;
 	if (hint_may_bring(op))
 		return true;
 	ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
 	source = where_is(all->tables, op, false, key, &block);
-	return source == SOURCE_NVME || source == SOURCE_REDIS;
+	return source == SOURCE_REDIS || (source == SOURCE_NVME && full);
 }
 
 /* --- BRING --- */

@@ -446,7 +446,9 @@ static bool retry_first(const struct list *full)
 
 static bool must_wait(const struct op *op)
 {
-	return op->sqe.op == WIRE_OP_STORE ? store_must_wait(op) : load_must_wait(op);
+	if (op->sqe.op == WIRE_OP_STORE) /* as many jobs wait for layers as may */
+		return (op->sqe.flags & WIRE_SQE_GIVEN) && schedule_waiting_used(op);
+	return load_must_wait(op);
 }
 
 /* Takes the next op in turn, and begins its next block if that may be. */

@@ -70,16 +70,9 @@ static uint64_t reads_patience_ns(const struct ops *all)
 	return ret;
 }
 
-/* Whether a slab is being cleared, by a few evictions per iteration of the tasks that wait for
- * it. */
-static bool clearing(const struct tables *tables)
-{
-	return tables->mover.clearing_bytes > 0;
-}
-
 static bool something_under_way(const struct ops *all)
 {
-	if (clearing(all->tables) || devices_sum(all->devices).in_flight > 0 ||
+	if (all->tables->mover.clearing_bytes > 0 || devices_sum(all->devices).in_flight > 0 ||
 	    writeback_moving(all->tables->writeback) || !list_empty(&all->ready) ||
 	    schedule_may_begin(all))
 		return true;
@@ -144,7 +137,8 @@ static int find(struct tables *tables, uint32_t bytes, const struct mover_for *w
 	for (uint32_t n = 1;; n *= 2) {
 		const int r = mover_find_room(tables_host(tables), tables->blocks, tables->tick,
 					      bytes, whom, &tables->mover, ret);
-		const bool stuck = r == -EAGAIN && whom->desperate && !clearing(tables);
+		const bool stuck =
+			r == -EAGAIN && whom->desperate && tables->mover.clearing_bytes == 0;
 
 		if ((r != -ENOSPC && !stuck) || !outbox_give_back(tables->outbox, n))
 			return r;
@@ -227,9 +221,9 @@ bool room_retry(struct ops *all)
 	struct room *room = &all->room;
 	struct task *task;
 
-	if (!room->in_round &&
-	    (list_empty(&room->waiters) || (progress(all) == room->progress &&
-					    something_under_way(all) && !clearing(all->tables))))
+	if (!room->in_round && (list_empty(&room->waiters) ||
+				(progress(all) == room->progress && something_under_way(all) &&
+				 all->tables->mover.clearing_bytes == 0)))
 		return false;
 	room->round += !room->in_round;
 	task = next_to_try(room);

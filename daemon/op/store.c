@@ -40,11 +40,6 @@ static bool can_be_loaded(const struct tables *tables, const struct space *space
 	return !extents_in_host(tables, block, &where) || !lesser_at(tables, space, &where);
 }
 
-bool store_must_wait(const struct op *op)
-{
-	return (op->sqe.flags & WIRE_SQE_GIVEN) && schedule_waiting_used(op);
-}
-
 /* Whether the block is of the first tokens of a prompt, in a space of four bits. All tokens after
  * them attend to them most, and what they lose is lost everywhere. */
 static bool is_kept_raw(const struct part *part)

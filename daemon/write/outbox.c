@@ -20,7 +20,8 @@
  *   X3 an inherited slot belongs to its entry until it is freed here, and has no owner in the host
  *      tier.
  *   X4 the probe (EXISTS) costs a round trip and saves a value: nodes that share a Redis mostly
- *      store the same prefixes.
+ *      store the same prefixes. Where a block was not there, the block stored behind it in its
+ *      chain is not either, and is written without one: so a block waits for its parent's answer.
  *   X5 a drain ends: each entry is written, or refused at once where its endpoint takes no stores,
  *      or given up after timeout_ms, or the limit comes first. Blocks in memory that were never
  *      queued are not written by a drain: that may be hundreds of GiB.
@@ -60,7 +61,11 @@ struct outbox_write {
 	struct lease lease; /* not for an inherited one */
 	struct image_identity identity;
 	uint8_t *image;
-	struct outbox_write *next; /* free */
+	/* its block, BLOCK_NONE: inherited, and whether Redis did not have it. Kept while it is
+	 * free, so that the block's child finds it */
+	uint32_t block;
+	bool absent;
+	struct list link; /* free */
 };
 
 struct outbox {
@@ -80,7 +85,7 @@ struct outbox {
 	/* in a drain: gone by their turn, or not taken by their endpoint */
 	uint32_t unwritten_blocks;
 	uint64_t unwritten_bytes;
-	struct outbox_write *free;
+	struct list free; /* that ended first, first */
 	struct outbox_write outgoing[OUTBOX_WRITES];
 	struct outbox_entry queue[QUEUE];
 };
@@ -275,8 +280,7 @@ static void end(struct outbox_write *out, uint64_t *count)
 	o->in_flight--;
 	forget(o, &out->entry);
 	lease_drop(o->tables, &out->lease);
-	out->next = o->free;
-	o->free = out;
+	list_add(&o->free, &out->link);
 }
 
 /* The block is not in memory any more. */
@@ -339,8 +343,23 @@ static void probed(struct xfer *x)
 	else if (o->stopping ||
 		 (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
 		skip(out);
-	else /* not there; or the user may not EXISTS, but perhaps SET */
+	else { /* not there; or the user may not EXISTS, but perhaps SET */
+		out->absent = true;
 		write_value(out);
+	}
+}
+
+/* The write that has, or had, the parent of the queue's first block; NULL: none has. */
+static const struct outbox_write *of_parent(const struct outbox *o)
+{
+	const uint32_t block = o->queue[o->head].block;
+	const bool live = block != BLOCK_NONE && blocks_live(o->tables->blocks, block);
+	const uint32_t parent = live ? blocks_parent(o->tables->blocks, block) : BLOCK_NONE;
+
+	for (uint32_t i = 0; i < OUTBOX_WRITES && parent != BLOCK_NONE; i++)
+		if (o->outgoing[i].block == parent)
+			return &o->outgoing[i];
+	return NULL;
 }
 
 /* The image of the entry, if it is still there; its block is leased then. */
@@ -362,12 +381,16 @@ static uint8_t *image_of(struct outbox *o, struct outbox_write *out)
 
 static void start(struct outbox *o)
 {
-	struct outbox_write *out = o->free;
+	const struct outbox_write *parent = of_parent(o);
+	struct outbox_write *out = container_of(o->free.next, struct outbox_write, link);
 	const struct image_header *header;
+	const bool absent = parent && parent->absent;
 
-	o->free = out->next;
+	list_remove(&out->link);
 	o->in_flight++;
 	out->entry = dequeue(o);
+	out->block = out->entry.block;
+	out->absent = absent;
 	o->sent_bytes += out->entry.bytes;
 	out->image = image_of(o, out);
 	if (!out->image) {
@@ -383,7 +406,9 @@ static void start(struct outbox *o)
 	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
 	out->x.done = probed;
-	if (tier_submit(o->tier, &out->x))
+	if (absent)
+		write_value(out);
+	else if (tier_submit(o->tier, &out->x))
 		skip(out);
 }
 
@@ -442,7 +467,12 @@ void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 
 static bool may_start(const struct outbox *o)
 {
-	if (o->count == 0 || !o->free || o->stopping)
+	const struct outbox_write *parent;
+
+	if (o->count == 0 || list_empty(&o->free) || o->stopping)
+		return false;
+	parent = of_parent(o);
+	if (parent && parent->x.in_flight && !parent->absent)
 		return false;
 	return o->in_flight == 0 || o->sent_bytes + o->queue[o->head].bytes <= eighth_of_memory(o);
 }
@@ -473,10 +503,11 @@ int outbox_open(struct tables *tables, struct tier *tier, struct loop *loop,
 	o->loop = loop;
 	o->config = config;
 	o->poller.poll = poll;
-	for (uint32_t i = OUTBOX_WRITES; i-- > 0;) {
+	list_open(&o->free);
+	for (uint32_t i = 0; i < OUTBOX_WRITES; i++) {
 		o->outgoing[i].outbox = o;
-		o->outgoing[i].next = o->free;
-		o->free = &o->outgoing[i];
+		o->outgoing[i].block = BLOCK_NONE;
+		list_add(&o->free, &o->outgoing[i].link);
 	}
 	loop_poller_add(o->loop, &o->poller);
 	*ret = o;
