@@ -75,6 +75,7 @@ struct bench_case {
 	TABLE(cuda_daemon)  \
 	TABLE(cuda_beside)  \
 	TABLE(layers)       \
+	TABLE(scale)        \
 	TABLE(memory)
 #define BENCH_TABLE(subject) extern const struct bench_case bench_##subject##_cases[];
 BENCH_TABLES(BENCH_TABLE)

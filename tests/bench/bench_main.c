@@ -332,6 +332,8 @@ static int usage(FILE *to, int status)
 		"25gbit; else 10gbit\n"
 		"  KVTIER_BENCH_HOSTILE idle: the hostile client has SCHED_IDLE; else nice value "
 		"19\n"
+		"  KVTIER_BENCH_SCALE   1e7: scale cases of 1e7 blocks run, too, in 3 GiB of "
+		"memory\n"
 		"  KVTIER_BENCH_CUDA_BLOCKS blocks of threads where a case says 16 or 8, and "
 		"[gpu] max_ctas\n"
 		"  KVTIER_BENCH_CUDA_MIB how much device memory cuda cases copy and encode; else "
