@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """sglang_engine.py FD FD SOCKET ORDER - a process that answers prompts by SGLang's own HiCacheController on the CPU.
 
-engine_process.py says how it is asked. Its host pool, its page hashes and its threads of queries, prefetches and
-backups are SGLang's; kvtier.sglang is loaded as its `dynamic` storage. This file plays what SGLang needs a GPU for: the
-scheduler, and a forward whose KV of a page depends on the page's hash, that is on all tokens up to its end. ORDER is
-the order of the values in the host pool; "mla/..." has those of MLA.
+engine_process.py says how it is asked. SOCKET is "": it begins without a storage. Its host pool, its page hashes and
+its threads of queries, prefetches and backups are SGLang's; kvtier.sglang is loaded as its `dynamic` storage. This file
+plays what SGLang needs a GPU for: the scheduler, and a forward whose KV of a page depends on the page's hash, that is
+on all tokens up to its end. ORDER is the order of the values in the host pool; "mla/..." has those of MLA.
 
 After each prompt the whole host pool is filled with one byte. A page that changes until the next prompt was written
 after its call was answered: `late`.
@@ -65,8 +65,8 @@ class Engine:
         self.order, self.numbers = order, itertools.count()
         device, self.host = make_pools(order)
         allocator = type("Allocator", (), {"get_kvcache": lambda _: device})()
-        self.cache = HiCacheController(allocator, self.host, PAGE, None, threading.Event(), storage_backend="dynamic",
-                                       model_name="tiny", storage_backend_extra_config=storage(socket))
+        how = dict(storage_backend="dynamic", storage_backend_extra_config=storage(socket)) if socket else {}
+        self.cache = HiCacheController(allocator, self.host, PAGE, None, threading.Event(), model_name="tiny", **how)
         self.host.kv_buffer.view(torch.uint8).fill_(FREE)
 
     def prefetched(self, tokens: list) -> tuple:
@@ -85,7 +85,17 @@ class Engine:
             if ack.completed_req:
                 return operation.host_indices, came
 
+    def attached(self, options: dict) -> dict:
+        """Attaches a storage at run time, as the server does it between requests, or ({}) detaches it."""
+        if options:
+            self.cache.attach_storage_backend("dynamic", model_name="tiny", storage_backend_extra_config=options)
+        else:
+            self.cache.detach_storage_backend()
+        return {"attached": self.cache.enable_storage}
+
     def answer(self, question: dict) -> dict:
+        if "attach" in question:
+            return self.attached(question["attach"])
         late = int((self.host.kv_buffer.view(torch.uint8) != FREE).sum())
         generator = torch.Generator().manual_seed(question["seed"])
         tokens = torch.randint(3, 1000, (question["pages"] * PAGE,), generator=generator).tolist()

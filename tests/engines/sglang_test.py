@@ -3,6 +3,7 @@
 pools, hashes and failure injector, and its factories of storages and linkers. No model runs: SGLang's kernels between
 host and device need a GPU, so sglang_engine.py plays the forward and the scheduler."""
 import argparse
+import json
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 from sglang.srt.mem_cache.hicache_storage import (HiCacheStorageConfig, HiCacheStorageExtraInfo,
                                                   HiCacheStorageFailureInjector, PoolHitPolicy, PoolName, PoolTransfer)
+from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
 from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 
@@ -28,7 +30,7 @@ LATENT = ("mla/layer_first", "mla/page_first", "mla/page_first_direct")
 class OneDaemon(Waits):
     @classmethod
     def setUpClass(cls) -> None:
-        _, cls.daemon = started(cls.addClassCleanup, host(512))
+        cls.work, cls.daemon = started(cls.addClassCleanup, host(512))
 
     def setUp(self) -> None:
         """Begins without what an earlier test left."""
@@ -75,6 +77,24 @@ class Threads(OneDaemon):
         longer = self.ask(engine, 10, 60)
         self.assertEqual((longer["loaded"], longer["stored"]), (40, 20))
         self.assertEqual(self.ask(engine, 10, 60)["loaded"], 60)
+
+    def test_a_storage_that_is_attached_at_run_time(self):
+        """By the request that client/python/README.md shows, with the object of its first command in a file."""
+        first, _, request = commands("SGLang")
+        body = json.loads(request[request.index("-d") + 1])
+        file = self.work / Path(body["hicache_storage_backend_extra_config_json"][1:]).name
+        file.write_text(first[first.index("--hicache-storage-backend-extra-config") + 1])
+        self.assertEqual(body, {"hicache_storage_backend": "dynamic",
+                                "hicache_storage_backend_extra_config_json": f"@/etc/{file.name}"})
+        options, *_ = HybridCacheController.parse_storage_backend_extra_config(f"@{file}")
+        options.update(socket=self.daemon.socket, model="tiny", codec="raw")
+        engine = Engine(ENGINE, "", "page_first")
+        self.addCleanup(engine.kill)
+        for loaded in (0, 150):
+            self.assertEqual(engine.ask(attach=options), {"attached": True})
+            answer = self.ask(engine, 80)
+            self.assertEqual((answer["loaded"], answer["stored"]), (loaded, 150 - loaded))
+            self.assertEqual(engine.ask(attach={}), {"attached": False})
 
     def test_a_daemon_that_is_killed_costs_hits_alone(self):
         engine = self.engine()
@@ -155,6 +175,20 @@ class Calls(OneDaemon):
             self.assertEqual(backends[0, 0].batch_set_v1(names, indices), [True] * 3)
             found = {key: backend.batch_exists(names) for key, backend in backends.items()}
             self.assertEqual(found, {(0, 0): 3, (1, 0): 3, (0, 1): 0, (1, 1): 0})
+
+    def test_its_batches_are_in_the_metrics_of_sglang(self):
+        from prometheus_client import REGISTRY
+        from sglang.srt.observability.metrics_collector import StorageMetricsCollector
+        collector, (_, host) = StorageMetricsCollector({"model_name": "tiny"}), make_pools("page_first")
+        backend, names = self.storage(host, self.config()), self.names(3)
+        indices = self.fill(host, "page_first", [f"{i:064x}" for i in range(3)])
+        self.assertEqual(backend.batch_set_v1(names, indices) + backend.batch_get_v1(names, indices), [True] * 6)
+        for _ in range(2):      # a batch is counted once
+            collector.log_storage_metrics(backend.get_stats())
+            self.assertEqual([REGISTRY.get_sample_value(f"sglang:{what}_{part}", {"model_name": "tiny"})
+                              for what in ("backup_pgs", "prefetch_pgs") for part in ("sum", "count")], [3, 1, 3, 1])
+        for what in ("backup", "prefetch"):
+            self.assertGreater(REGISTRY.get_sample_value(f"sglang:{what}_bandwidth_sum", {"model_name": "tiny"}), 0)
 
     def test_pools_beside_the_kv(self):
         """A hybrid model has pools of all pages, pools of the last ones, and a KV pool that has only numbers."""
@@ -264,12 +298,11 @@ class Linked(OneDaemon):
 
     def test_the_commands_of_the_readme_lead_here(self):
         """SGLang's own parser and factories read them. A server is not started, as no model runs."""
-        from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
         from sglang.srt.server_args import ServerArgs
         parser = argparse.ArgumentParser()
         ServerArgs.add_cli_args(parser)
         given = []
-        for command in commands("SGLang"):
+        for command in commands("SGLang")[:2]:
             self.assertEqual(command[:3], ["python", "-m", "sglang.launch_server"])
             given.append(parser.parse_args(command[3:]))
         storage, linker = given

@@ -75,6 +75,14 @@ class PoolTransferResult:
         return cls(0, {})
 
 
+@dataclass
+class StorageMetrics:
+    prefetch_pgs: List[int] = dataclasses.field(default_factory=list)
+    backup_pgs: List[int] = dataclasses.field(default_factory=list)
+    prefetch_bandwidth: List[float] = dataclasses.field(default_factory=list)
+    backup_bandwidth: List[float] = dataclasses.field(default_factory=list)
+
+
 class HiCacheStorage(abc.ABC):
     @abc.abstractmethod
     def get(self, key, target_location=None, target_sizes=None): ...
@@ -224,5 +232,6 @@ def install() -> None:
     module(f"{cache}.hybrid_cache.linker_pool_assembler", DevicePoolEntry=DevicePoolEntry,
            DevicePoolGroup=DevicePoolGroup, resolve_hybrid_device_pool_group=resolve_hybrid_device_pool_group)
     module(f"{cache}.memory_pool", MHATokenToKVPool=MHATokenToKVPool, MLATokenToKVPool=MLATokenToKVPool)
+    module("sglang.srt.observability.metrics_collector", StorageMetrics=StorageMetrics)
     module(f"{cache}.unified_cache.unified_cache_linker", LayerWiseLoadCounter=LayerWiseLoadCounter,
            UnifiedCacheLinker=UnifiedCacheLinker)

@@ -121,6 +121,29 @@ class OfStorage(HiCache):
         self.assertEqual(window.content(3), before)
         self.assertEqual(storage.batch_exists_v2(pages, [PoolTransfer(PoolName.MAMBA)]).kv_hit_pages, 0)
 
+    def test_batches_are_in_the_engines_metrics_once(self):
+        pool, pages = HostPool("page_first"), names(5)
+        storage = self.storage(pool)
+        self.kept(storage, pool, pages[:4])
+        storage.batch_get_v1(pages[:2], slots(0, 1))
+        storage.batch_get_v2([PoolTransfer(PoolName.KV, slots(0, 1, 2), keys=pages[2:])])
+        storage.batch_get_v1(pages[4:], slots(0))       # it is not there
+        got = storage.get_stats()
+        self.assertEqual((got.backup_pgs, got.prefetch_pgs), ([4], [2, 2]))
+        self.assertEqual((len(got.backup_bandwidth), len(got.prefetch_bandwidth)), (1, 2))
+        self.assertGreater(min(got.backup_bandwidth + got.prefetch_bandwidth), 0)
+        self.assertEqual(storage.get_stats().prefetch_pgs, [])
+
+    def test_a_storage_that_is_detached_and_attached_again_goes_on(self):
+        """As SGLang's server does it at run time: a storage that is closed, and another one in the same process."""
+        pool, pages = HostPool("page_first"), names(3)
+        first = self.storage(pool)
+        self.kept(first, pool, pages)
+        first.close()
+        self.assertEqual((first.batch_exists(pages), self.storage(pool).batch_get_v1(pages, slots(4, 5, 6))),
+                         (3, [True] * 3))
+        self.assertEqual([pool.content(4 + i) for i in range(3)], [pool.content(i) for i in range(3)])
+
     def test_ranks_keep_pages_of_their_own(self):
         pool, pages = HostPool("page_first"), names(3)
         ranks = [self.storage(pool, rank=rank, size=2) for rank in range(2)]

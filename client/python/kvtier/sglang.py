@@ -32,6 +32,7 @@ import functools
 import logging
 import math
 import threading
+import time
 from collections import Counter
 from queue import Empty, Queue
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -42,7 +43,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
 
 from . import Client, Dtype
 from .block_cache import codec_of, known, milliseconds
-from .adapters.sglang_core import Layout, Pool, Store, geometry_of
+from .adapters.sglang_core import Layout, Pool, Store, add_batch, geometry_of
 from .adapters.sglang_pools import device_layout, host_layout, places
 from .adapters.vllm_adapters import commit_of, is_local
 from .adapters.vllm_layout import at_revision, revision_of
@@ -55,6 +56,10 @@ try:
     from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 except ImportError:         # an older SGLang does not have linkers
     UnifiedCacheLinker = None
+try:
+    from sglang.srt.observability.metrics_collector import StorageMetrics
+except ImportError:         # another SGLang keeps it elsewhere
+    StorageMetrics = None
 
 __all__ = ["KvtierLinker", "KvtierStorage"] if UnifiedCacheLinker else ["KvtierStorage"]
 
@@ -297,7 +302,7 @@ class KvtierStorage(HiCacheStorage):
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
         """storage_config.extra_config: the options of the file's head. It does not connect, and never raises."""
-        self._cache, self.registered_pools = _Cache(), {}
+        self._cache, self.registered_pools, self._metrics = _Cache(), {}, StorageMetrics and StorageMetrics()
         try:
             options = dict(storage_config.extra_config or {})
             self._cache.open(storage_config, options, f"hicache tp{storage_config.tp_rank} pp{storage_config.pp_rank}")
@@ -339,13 +344,13 @@ class KvtierStorage(HiCacheStorage):
     def batch_get_v1(self, keys: List[str], host_indices: torch.Tensor,
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
         """Loads pages of the KV into their slots. If a page is False, its slots may hold a part of it."""
-        return self._cache.move(True, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
+        return self._move(True, PoolTransfer(PoolName.KV, host_indices, keys=keys), extra_info)
 
     @_never(_none_of)
     def batch_set_v1(self, keys: List[str], host_indices: torch.Tensor,
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
         """Stores pages of the KV. Returns when their slots were read."""
-        return self._cache.move(False, PoolTransfer(PoolName.KV, host_indices, keys=keys), _prefix(extra_info))
+        return self._move(False, PoolTransfer(PoolName.KV, host_indices, keys=keys), extra_info)
 
     @_never(lambda *_, **__: PoolTransferResult.empty())
     def batch_exists_v2(self, keys: List[str], pool_transfers: Optional[List[PoolTransfer]] = None,
@@ -358,13 +363,24 @@ class KvtierStorage(HiCacheStorage):
     def batch_get_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
         """batch_get_v1() for several pools. The results are by pool."""
-        return {transfer.name: self._cache.move(True, transfer, _prefix(extra_info)) for transfer in transfers}
+        return {transfer.name: self._move(True, transfer, extra_info) for transfer in transfers}
 
     @_never(_none_of_pools)
     def batch_set_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
         """batch_set_v1() for several pools. The results are by pool."""
-        return {transfer.name: self._cache.move(False, transfer, _prefix(extra_info)) for transfer in transfers}
+        return {transfer.name: self._move(False, transfer, extra_info) for transfer in transfers}
+
+    def _move(self, load: bool, transfer: PoolTransfer, extra_info: Optional[HiCacheStorageExtraInfo]) -> List[bool]:
+        begun, good = time.monotonic(), self._cache.move(load, transfer, _prefix(extra_info))
+        if self._metrics and any(good) and (load or self._cache.is_written(str(transfer.name))):
+            add_batch(self._metrics, load, sum(good), self._cache.store[str(transfer.name)], time.monotonic() - begun)
+        return good
+
+    def get_stats(self) -> Any:
+        """The StorageMetrics of the batches since the last call. None: this SGLang has none."""
+        ret, self._metrics = self._metrics, StorageMetrics and StorageMetrics()
+        return ret
 
     # These belong to the interface that copies each page twice. It is refused when the storage is made.
 
