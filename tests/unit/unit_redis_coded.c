@@ -282,6 +282,90 @@ TEST(the_packer_has_so_much_memory)
 	block_free(&large);
 }
 
+/* --- values that kvtierd 0.2.0 wrote: one image, in form 2 and in form 3 --- */
+
+static const char form_2[] =
+	"4b5652560200000000000000000000005fa75f710f199b14cc39113b4af4b1764b56494d0100020201"
+	"00010002000800080010001000000004000000000200000004000000000000ed272e99b76c05615d71"
+	"145fc4e9c80df737aace6029e6cde5812203a2aa8eab4da5435590f6c9fcd65e48660c723379af5ddf"
+	"ac0d06b6bbefab62a38c6bfaf70000000000000000b19b26d85b95ef2b0000000080ac22b402cbda11"
+	"def67979f37c7e68fef8f7f775f06ff5fddf70f9f26f7f6d70e4f8ea716b78756773f9f968f4face77"
+	"4e7ef0fa7a7aee7b7b66f7f27afef2f2f8c97b697bfffef6fd647d5c7972f8746b7bfe67e6667fdef5"
+	"fe7578f971daebfef47a707173f77cedfaf8f87ddaf87e7a70e9f5ffff7877fbfc7bea6de44b7e7efa"
+	"f75f7178e87efaf372f4fbfaf7f3f873efffd87678f3eaf4fff2f1785ef9f8f5fb6ae0fe7bf47ffff9"
+	"7febfcf77dff7d6e7b72687e787b6c7cf064fdfbb0f37df8f5ff7dd8ff62f6fb7fe4fffc7bf46bec5a"
+	"7bfcfc7bfe7c7cec74d0fbfefc7df677defff7fffc6acb7a7a736766757cf87c75f578f5ee6979ff75"
+	"6c736f4decfcf87e57fadffffbdafa7576ec7bfaf86eea73fd7bfdedfd76f5eceb7b73fbfef9fd7cfc"
+	"fe797d7875fef37f6660fa7cf1c379fb75dbe1deebf07df57a716feb7b527dff7e7678f77e6bfdfeef"
+	"e4ff7dd1f1e87c6d7a777bff7cfa4e6bf6ffca707f7c766e7a75f0f7fa73786e7a6c767a7b7c50eb7e"
+	"7e71edf0fd7ffeeb6975e873ef7bf97c7aeb72fee27d7bf9737871f8fd7e7d66ddfa7cfd7f7cf8ff7b"
+	"fb75f577f57973fe72717ad8fd41ff657ceaea7cfe7e7c7efdf3f57af06c68fa6bdd6de9f87b78fb76"
+	"f07bfa7b6cd7d7e024727577e8f27cfd7d54fe7350defa79f2f67ff0f77f717d71fc7b7e7577f97fe8"
+	"7dfb78f8fafaef7972f4ffebff6bfdfbf178e4efdd62c685e84dd356a7bf35e9d3cbdcae";
+static const char form_3[] =
+	"4b56525603000000000000000000000019e8428f36ef2523d6203c23e54afff84b56494d0100020201"
+	"00010002000800080010001000000004000000000200000004000000000000ed272e99b76c05615d71"
+	"145fc4e9c80df737aace6029e6cde5812203a2aa8eab4da5435590f6c9fcd65e48660c723379af5ddf"
+	"ac0d06b6bbefab62a38c6bfaf70000000000000000b19b26d85b95ef2b0000000080ac22b400000000"
+	"0300030002cbda1101000000ff019f01efcdab89465723017e3e91910bc4a6e07e686f8fa52827ed3d"
+	"3f60f9aa27e7a5a08c983a1133f0e54edda4858451a2886423039ed7fef6077ebdce35a059c13a6b6e"
+	"acf27011038fc67afb927cbbcaff5bf8536f3f2806600b3a4c4f8a49d0b689b85d8bd2f85e83ffc22e"
+	"bb272c3f7c635c438c4253dc0cd3ee1414fc54483b7e5cc5ce876e7faf1f5f0b5aeab5766c03aa4896"
+	"ba13bd53bd9dedb68d5cdb23137bbe392d54fc6e26508ff6a33d0e6f2c4f6529394804b5626713df84"
+	"da76e3be1f5a8037f4369634e22b122e8ad513f95340a1a84de665466ddab4dd2784480fa33bd55d97"
+	"8d31701b5618c33a63547f9f788452b50788aaa4fd1524cef3b0fe3ad1ba9e07c8ff13bc1693a30b9c"
+	"058140a22a918204145571cbf44014c138147281014208f0909c65b524812030930028823020482481"
+	"261260b8c863a142221c50208c01464769201801a89957118918620080110f160519424d2e44141490"
+	"a9c08480c2082b280a0378ad02580824000300a01a803d0c7fd1d98a013050808f9001000884c2b3e2"
+	"9e691ac59840b000025006e8013b000080008000200848f15a53c7cf8bd0a1888421d568e73b";
+
+/* Plants a value, and loads it as the block. */
+static void plant(const char *hex, uint8_t *ret)
+{
+	const size_t bytes = strlen(hex) / 2;
+
+	for (size_t i = 0; i < bytes; i++) {
+		unsigned byte;
+
+		assert_int_equal(sscanf(hex + 2 * i, "%2x", &byte), 1);
+		ret[i] = (uint8_t)byte;
+	}
+	redis_put(&rig_server, b.name, ret, bytes);
+}
+
+/* A newer kvtierd goes on to read the forms of earlier ones, and gives the bytes that were stored:
+ * labels, MAC, header, order and code are as they were. */
+TEST(values_of_earlier_forms_are_read)
+{
+	const struct image_geometry g = {
+		.dtype = DTYPE_BF16,
+		.layers = 1,
+		.kv_heads = 2,
+		.head_dim_k = 16,
+		.head_dim_v = 16,
+		.block_tokens = 8,
+	};
+	const struct image_header *header;
+	uint8_t bytes[sizeof(form_2) / 2];
+	uint32_t at = sizeof(struct redis_envelope);
+
+	block_free(&b);
+	b = block_of(&g, CODEC_FP8, &dice);
+	plant(form_2, bytes);
+	assert_int_equal(sizeof(bytes), block_bytes(&b));
+	header = memcpy(b.image, bytes + at, sizeof(*header) + b.shape.scale_bytes);
+	at += (uint32_t)sizeof(*header) + b.shape.scale_bytes;
+	memcpy(b.image + b.shape.payload_offset, bytes + at, b.shape.payload_bytes);
+	memcpy(b.identity.key, header->key, sizeof(header->key));
+	memcpy(b.identity.space_id, header->space_id, sizeof(header->space_id));
+	assert_int_equal(rig_load(&r, &c, &b), 0);
+	rig_has(&c, &b);
+	rig_forget(&c);
+	plant(form_3, bytes);
+	assert_int_equal(rig_load(&r, &c, &b), 0);
+	rig_has_from(&c, &b, strlen(form_3) / 2);
+}
+
 TEST_GROUPS({ "without TLS", rig_server_start, rig_server_stop },
 	    { "with TLS", rig_server_start_with_tls, rig_server_stop });
 
