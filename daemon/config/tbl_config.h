@@ -166,9 +166,12 @@ CONFIG(redis, ttl, SECONDS, "0", 0, 315360000, "s", START,
 CONFIG(redis, timeout_ms, COUNT, "1000", 10, 60000, "ms", START,
        "How long Redis may take to answer, and to accept a connection. A block that takes longer "
        "is a miss.")
-CONFIG(redis, write, ENUM, "through", 0, 2, "through|on-evict|off", RELOAD,
+CONFIG(redis, write, ENUM, "through", 0, 3, "through|on-evict|off|auto", RELOAD,
        "When blocks are written to Redis. through: once they are stored; the engine does not wait "
-       "for that. on-evict: when they leave this node's memory. off: never; they are only read.")
+       "for that. on-evict: when they leave this node's memory. off: never; they are only read. "
+       "auto: on-evict while this node reads less than a sixth of the bytes from Redis that it "
+       "stores (tiers.redis.read_percent), as where each conversation has its node, so that most "
+       "values would never be read; otherwise through.")
 CONFIG(redis, max_inflight_bytes, BYTES, "64M", 1LL << 20, 64LL << 30, "bytes", START,
        "Memory of blocks that are being written to Redis or wait for it. When it is used up, the "
        "oldest waiting blocks are dropped.")

@@ -266,6 +266,10 @@ STAT("tiers.redis.queued_blocks", tiers_redis_queued_blocks, gauge, "blocks",
      "Blocks that wait to be written there, or are on their way")
 STAT("tiers.redis.queued_bytes", tiers_redis_queued_bytes, gauge, "bytes",
      "Image bytes of blocks that wait or are on their way; at most [redis] max_inflight_bytes")
+STAT("tiers.redis.read_percent", tiers_redis_read_percent, gauge, "percent",
+     "Bytes read from there for 100 bytes that engines store at this node, at most 100: a mean in "
+     "which recent blocks count most. Below 17, [redis] write = auto writes blocks when they leave "
+     "memory")
 STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks",
      "Blocks written there")
 STAT("tiers.redis.coded_blocks_total", tiers_redis_coded_blocks_total, counter, "blocks",

@@ -46,6 +46,11 @@
 
 enum { QUEUE = 1 << 16 }; /* entries; bytes are the bound that matters */
 
+/* write = auto. In simulations of a chat trace over 10 and 100 nodes, the bytes that nodes read
+ * from Redis were 2 to 15 percent of the bytes they stored where each conversation has its node,
+ * and 17 to 47 where it has none. */
+enum { WINDOW_BLOCKS = 256, SHARE_SLOWNESS = 8, FIRST_PERMILLE = 200, THROUGH_PERMILLE = 167 };
+
 struct outbox_entry {
 	uint32_t block; /* BLOCK_NONE: inherited */
 	uint32_t bytes;
@@ -78,6 +83,10 @@ struct outbox {
 	uint32_t head, count, in_flight;
 	uint64_t bytes;      /* of entries in the queue and on their way */
 	uint64_t sent_bytes; /* on their way */
+	/* bytes read from Redis for 1,000 bytes stored here: a mean that recent windows of
+	 * WINDOW_BLOCKS stored blocks count most in; and what this window has so far */
+	int64_t read_permille;
+	uint64_t window_blocks, window_bytes, read_before;
 	/* a drain: its limit, and whom to tell at its end; NULL: no drain is under way */
 	struct loop_timer limit;
 	void (*drained)(void *arg);
@@ -210,13 +219,44 @@ static bool is_writable(const struct outbox *o, uint32_t block)
 	return false;
 }
 
+/* A block of so many bytes was stored. */
+static void measure(struct outbox *o, uint32_t bytes)
+{
+	struct stats_values *v = &o->tables->stats->v;
+	const uint64_t read = stats_get(&v->tiers_redis_read_bytes_total),
+		       came = read - o->read_before;
+	int64_t now;
+
+	o->window_bytes += bytes;
+	if (++o->window_blocks < WINDOW_BLOCKS)
+		return;
+	now = came < o->window_bytes ? (int64_t)(came * 1000 / o->window_bytes) : 1000;
+	o->read_permille += (now - o->read_permille) / SHARE_SLOWNESS;
+	stats_set(&v->tiers_redis_read_percent, (uint64_t)o->read_permille / 10);
+	o->read_before = read;
+	o->window_blocks = o->window_bytes = 0;
+}
+
+/* When blocks are written now: through, on-evict, off. */
+static enum config_redis_write when(const struct outbox *o)
+{
+	const enum config_redis_write write = (enum config_redis_write)o->config->redis_write;
+
+	if (write != CONFIG_REDIS_WRITE_AUTO)
+		return write;
+	return o->read_permille < THROUGH_PERMILLE ? CONFIG_REDIS_WRITE_ON_EVICT :
+						     CONFIG_REDIS_WRITE_THROUGH;
+}
+
 void outbox_add(struct outbox *o, uint32_t block)
 {
 	struct outbox_entry entry = { .block = block,
 				      .bytes = o ? copies_image_bytes(o->tables, block) : 0 };
 
-	if (!o || o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_THROUGH ||
-	    !entry.bytes)
+	if (!o || o->stopping || !entry.bytes)
+		return;
+	measure(o, entry.bytes);
+	if (when(o) != CONFIG_REDIS_WRITE_THROUGH)
 		return;
 	entry.seal = seal_of(o, block);
 	if (is_writable(o, block))
@@ -236,8 +276,7 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 					    .seal = seal_of(o, block) };
 	int r;
 
-	if (o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT ||
-	    !is_writable(o, block))
+	if (o->stopping || when(o) != CONFIG_REDIS_WRITE_ON_EVICT || !is_writable(o, block))
 		return MOVER_NO_HEIR;
 	r = enqueue(o, &entry, eighth < max ? eighth : max);
 	if (r < 0)
@@ -502,6 +541,7 @@ int outbox_open(struct tables *tables, struct tier *tier, struct loop *loop,
 	o->tier = tier;
 	o->loop = loop;
 	o->config = config;
+	o->read_permille = FIRST_PERMILLE;
 	o->poller.poll = poll;
 	list_open(&o->free);
 	for (uint32_t i = 0; i < OUTBOX_WRITES; i++) {

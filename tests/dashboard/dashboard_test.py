@@ -66,6 +66,7 @@ kvtier_tier_residency_seconds
 kvtier_tier_cod*_total          tuning of codecs
 kvtier_tier_requantised_blocks_total
 kvtier_tier_saved_bytes_total
+kvtier_tier_read_ratio          of [redis] write = auto
 kvtier_tier_endpoints           endpoints are shown
 kvtier_tier_usable_endpoints
 kvtier_tier_miss_blocks_total   gets less hits
