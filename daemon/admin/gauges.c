@@ -318,6 +318,15 @@ static void evicted_gauges(struct stats_values *v, const struct mover_counts *co
 		  v->tiers_nvme_evicted_blocks_total - v->evicted_nvme_index_blocks_total);
 }
 
+/* Whether a new block costs an old one because of its number: some did, and all are in use. */
+static bool numbers_evict(const struct kvtierd *d)
+{
+	const struct stats_values *v = &d->stats->v;
+
+	return v->evicted_host_index_blocks_total + v->evicted_nvme_index_blocks_total > 0 &&
+	       v->index_entries >= d->quota.all[QUOTA_blocks] / 64 * 63;
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -331,6 +340,7 @@ void gauges_sync(struct kvtierd *d)
 	stats_set(&v->index_entries, index_entries(d->tables.index));
 	stats_set(&v->index_bytes, index_memory(d->tables.index));
 	stats_set(&v->index_crowded_blocks_total, index_crowded(d->tables.index));
+	stats_health_set(d->stats, STATS_HEALTH_INDEX_EVICTS, numbers_evict(d));
 	space_gauges(d);
 	hints_gauges(d->tables.hints);
 	op_gauges(d->stats);

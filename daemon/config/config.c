@@ -658,8 +658,8 @@ int config_group(const char *section, const char *name, gid_t *ret, char *text, 
 
 enum {                               /* [index] max_blocks = 0 */
        HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
-       NVME_BLOCK_BYTES = 256 << 10, /* and all on NVMe */
-       MAX_BLOCKS = 64 << 20,
+       NVME_BLOCK_BYTES = 128 << 10, /* and all on NVMe */
+       MAX_BLOCKS = 256 << 20,
        DEVICE_DEPTH = 64,
        MIN_HINTED = 64, /* blocks with hints */
        MAX_HINTED = 256 << 10,

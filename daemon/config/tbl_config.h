@@ -100,7 +100,9 @@ CONFIG(nvme, bytes, BYTES, "8G", 0, 64LL << 40, "bytes", START,
 CONFIG(nvme, segment_bytes, BYTES, "64M", 64LL << 10, 256LL << 20, "bytes", START,
        "A store takes space back a segment at a time. This is the size of a segment when a store "
        "is made: a multiple of 4096, best 64M to 256M. bytes must have room for 4 segments. If it "
-       "is not given, a small store has smaller segments, and a large store larger ones.")
+       "is not given, a small store has smaller segments, and a store above 4T larger ones. A "
+       "segment has 4,095 blocks at most: one of 64M is full of blocks of 16 KiB and more, one of "
+       "256M of blocks of 64 KiB and more.")
 CONFIG(nvme, queue_depth, COUNT, "32", 1, 256, "reads", START,
        "Reads that kvtierd keeps in flight on each disk. At most half as many writes are in "
        "flight, and reads have precedence.")
@@ -243,8 +245,10 @@ CONFIG(hints, share_percent, COUNT, "25", 0, 75, "percent", RELOAD,
 
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks", START,
        "Blocks that kvtierd can know at once, in memory and on NVMe. Each takes 96 bytes at most, "
-       "of memory that is touched as it is used. 0: as many as the host tier could hold if each "
-       "had 4 KiB, and the NVMe tier if each had 256 KiB, at most 64 million.")
+       "of memory that is touched as it is used: 23 GB for the 240 million blocks of 128 KiB that "
+       "eight disks of 3.84 TB hold. When all are in use, a new block costs an old one whatever "
+       "room there is, and `kvtierctl status` says so. 0: as many as the host tier could hold if "
+       "each had 4 KiB, and the NVMe tier if each had 128 KiB, at most 268 million.")
 CONFIG(index, max_spaces, COUNT, "16384", 16, 20000, "spaces", START,
        "Spaces (models, geometries) that are kept at once, 1.3 KiB each. When a new one needs "
        "room, the least used space that no engine has open is removed with its blocks, first from "

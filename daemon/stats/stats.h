@@ -89,6 +89,9 @@ enum {
 	HEALTH(INDEX_FULL, index_full, warn,                                                 \
 	       "The index holds [index] max_blocks blocks, and new ones are dropped; raise " \
 	       "it.")                                                                        \
+	HEALTH(INDEX_EVICTS, index_evicts, warn,                                             \
+	       "Blocks are dropped since the index holds [index] max_blocks, and not for "   \
+	       "want of bytes: raise it. Each block takes 96 bytes of memory.")              \
 	HEALTH(INT8_BETTER, int8_better, note,                                               \
 	       "A space in fp8 would have a quarter of its error, or less, in int8, for "    \
 	       "nearly the same bytes: see int8_gain in `kvtierctl spaces --json`, and "     \
