@@ -18,7 +18,7 @@
 #include "daemon/changes/changes.h"
 #include "daemon/config/config.h"
 #include "daemon/device/device.h"
-#include "daemon/table/index.h"
+#include "daemon/index/index.h"
 #include "base/loop.h"
 #include "daemon/quota/quota.h"
 #include "daemon/table/space.h"

@@ -441,7 +441,9 @@ static int open_index(struct program *p)
 						       .gpu = gpu_cache_blocks(d->tables.gpu_cache),
 						       .hints = hints_table(d->tables.hints),
 						       .quota = &d->quota,
-						       .changes = &d->changes },
+						       .changes = &d->changes,
+						       .shared = p->config.redis_endpoints[0] !=
+								 '\0' },
 				d->tables.index, &d->tables.blocks);
 	if (r)
 		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",

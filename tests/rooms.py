@@ -28,12 +28,14 @@ daemon/device       base kernels client/abi
 daemon/cuda/driver  base client/abi tiers daemon/device
 daemon/cuda/lane    base kernels daemon/device daemon/cuda/driver
 daemon/cuda         base daemon/config daemon/device daemon/cuda/driver daemon/cuda/lane
+daemon/index        base client/abi
 daemon/table        base kernels client/abi client tiers daemon/quota daemon/changes daemon/config
+                    daemon/index
 daemon/policy       base tiers daemon/table
 daemon/move         base kernels client/abi tiers daemon/stats daemon/device
                     daemon/table daemon/policy
-daemon/kvtierd.h    base daemon/stats daemon/quota daemon/changes daemon/config daemon/device daemon/table
-                    daemon/move
+daemon/kvtierd.h    base daemon/stats daemon/quota daemon/changes daemon/config daemon/device
+                    daemon/index daemon/table daemon/move
 daemon/write        base tiers daemon/stats daemon/config daemon/table daemon/policy daemon/move
 daemon/verify       base tiers daemon/stats daemon/device daemon/table daemon/policy daemon/move
 daemon/up           base tiers daemon/config daemon/move daemon/kvtierd.h daemon/write

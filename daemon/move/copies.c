@@ -284,9 +284,11 @@ static bool drop_one(struct need *n)
 	struct tables *tables = n->tables;
 	struct stats_values *v = &tables->stats->v;
 	uint32_t block = victim_away(tables->blocks, &tables->away_hand, SAMPLE, may_drop, n);
-	const bool away = block != BLOCK_NONE;
-	bool on_nvme;
+	bool away = block != BLOCK_NONE, on_nvme;
 
+	if (away) /* without heirs its number is free at once */
+		block = blocks_last_heir(tables->blocks, block);
+	away = away && blocks_evictable(tables->blocks, block);
 	if (!away)
 		block = oldest_leaf(n);
 	if (block == BLOCK_NONE)
@@ -421,6 +423,20 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 		return false;
 	if (entry->tick > tables->tick)
 		tables->tick = entry->tick;
+	return true;
+}
+
+bool copies_drop_lost(struct tables *tables)
+{
+	const uint32_t block = blocks_lost(tables->blocks);
+
+	if (block == BLOCK_NONE)
+		return false;
+	stats_add(&tables->stats->v.tiers_nvme_evicted_blocks_total, 1);
+	if (blocks_evictable(tables->blocks, block))
+		drop(tables, block);
+	else
+		copies_condemn(tables, block);
 	return true;
 }
 

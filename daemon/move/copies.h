@@ -67,6 +67,8 @@ void copies_touch(struct tables *tables, uint32_t block, uint64_t tick, uint32_t
 void copies_age(struct tables *tables, uint32_t block);
 /* Drops all copies of a block that is present, pinned or not (block.h). */
 void copies_condemn(struct tables *tables, uint32_t block);
+/* Drops a block that is lost (blocks_lost()). False: there is none. */
+bool copies_drop_lost(struct tables *tables);
 /* Drops the NVMe copy of a block that is present, because the copy is bad or out of reach. If the
  * block has no host copy, all of it is dropped. */
 void copies_drop_nvme(struct tables *tables, uint32_t block);

@@ -9,7 +9,7 @@
  * than the purge was asked for; they may go or stay.
  *
  * Spaces that gave way to others (space.c) lose their blocks in the same way, some per iteration,
- * round and round the table while there are any.
+ * round and round the table while there are any. So do blocks that were dropped lose their heirs.
  */
 #include "purge.h"
 
@@ -197,12 +197,25 @@ static bool doomed_poll(struct purge *p)
 	return true;
 }
 
+static bool lost_poll(struct purge *p)
+{
+	uint64_t until_ns;
+
+	if (!copies_drop_lost(p->tables))
+		return false;
+	until_ns = clock_ns() + ITERATION_NS;
+	while (copies_drop_lost(p->tables))
+		if (clock_ns() >= until_ns)
+			return true;
+	return false;
+}
+
 static bool poll(struct loop_poller *poller)
 {
 	struct purge *p = container_of(poller, struct purge, poller);
-	const bool doomed = doomed_poll(p), purged = purge_poll(p);
+	const bool doomed = doomed_poll(p), lost = lost_poll(p), purged = purge_poll(p);
 
-	return doomed || purged;
+	return doomed || lost || purged;
 }
 
 /* --- life --- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * purge.h - drops many blocks, some in each iteration of the loop: the blocks of a tenant that is
- * purged, and those of spaces whose numbers are needed for others. Core thread only.
+ * purged, those of spaces whose numbers are needed for others, and heirs of blocks that are gone.
+ * Core thread only.
  */
 #ifndef KVTIER_PURGE_H
 #define KVTIER_PURGE_H

@@ -4,8 +4,8 @@
  * of blocks, index.c their fingerprints, and space_counts.c their counts by space. The keeper of
  * copies on GPUs (blocks_gpu) knows where these are. Core thread only.
  *
- * A block is a number into parallel arrays. It takes 32 bytes of key, 13 of its row, 20 in evict.c
- * and 19.1 in the index, which is 84.1 in all. States of a number:
+ * A block is a number into parallel arrays. It takes 32 bytes of key, 13 of its row, 4 for its
+ * heirs, 20 in evict.c and 18.9 in the index, which is 87.9 in all. States of a number:
  *
  *	  ┌─────────────────────────── blocks_drop ───────────────────────────┐
  *	  v                                                                   │
@@ -27,6 +27,10 @@
  *
  * A tomb is a number alone: its children still name it as their parent, so no other
  * block may get the number before the last child went. There are never more tombs than children.
+ *
+ * Heirs are the blocks that went away as children of a block. Each block has a list of its heirs,
+ * whose links lie where an away block has no slot and no parent. The number of a block that was
+ * dropped is LOST, which is a tomb on a list, until its heirs are dropped, too (blocks_lost()).
  */
 #include "block.h"
 
@@ -40,7 +44,7 @@
 #include "base/reserve.h"
 #include "daemon/changes/changes.h"
 #include "evict.h"
-#include "index.h"
+#include "daemon/index/index.h"
 #include "hint_table.h"
 #include "space_counts.h"
 
@@ -51,16 +55,19 @@ enum row_state {
 	BLOCK_FREE = 0,
 	BLOCK_LIVE,
 	BLOCK_QUEUED,
+	BLOCK_AWAY,
 	BLOCK_CONDEMNED,
 	BLOCK_RIPE,
-	BLOCK_TOMB
+	BLOCK_TOMB,
+	BLOCK_LOST
 };
 
 /* A row of the table: the state of a block's number, and where its copies lie. It is packed,
  * because every byte counts. One row in five lies across two cache lines; an array for each member
  * would take two lines for every block. */
 struct __attribute__((packed)) row {
-	uint32_t slot; /* in the host tier; BLOCK_NONE: away */
+	/* in the host tier; BLOCK_NONE: it has none. AWAY: the heir before it, or HEIR_OF */
+	uint32_t slot;
 	uint32_t nvme_slot;
 	uint32_t nvme_generation : 20; /* the disk is in evict.c's mark */
 	uint32_t space : 15;
@@ -70,6 +77,9 @@ struct __attribute__((packed)) row {
 };
 static_assert(sizeof(struct row) == 13, "the memory budget of a block counts on it");
 static_assert(TIER_MAX_SPACES <= 1 << 15, "row.space");
+
+/* With the parent's number: the block is the first of its heirs. */
+#define HEIR_OF (1u << 31)
 
 /* A block has five more bits, in evict.c, which has room for them. */
 enum { MARK_VARIANT = 1, MARK_DISK_SHIFT = 1 };
@@ -163,18 +173,19 @@ struct blocks {
 	struct space_counts *counts;
 	struct numbers numbers;
 	struct row *row;
+	uint32_t *heir; /* the first one of each block, + 1 */
 	struct blocks_conf conf;
 	uint32_t count;              /* live */
 	uint32_t copies[TIER_COUNT]; /* live ones with such a copy */
-	uint32_t ripe;               /* a list of numbers */
+	uint32_t ripe, lost;         /* lists of numbers */
 	uint32_t commits;            /* generation of the next index entry */
 	uint64_t tick;               /* the latest access of any block */
 };
 
 static bool is_live(const struct blocks *blocks, uint32_t block)
 {
-	return block < blocks->numbers.used &&
-	       (blocks->row[block].state == BLOCK_LIVE || blocks->row[block].state == BLOCK_QUEUED);
+	return block < blocks->numbers.used && blocks->row[block].state >= BLOCK_LIVE &&
+	       blocks->row[block].state <= BLOCK_AWAY;
 }
 
 /* Whether it is live, or condemned and still pinned, so that its holder may ask about it. */
@@ -186,14 +197,14 @@ static bool is_held(const struct blocks *blocks, uint32_t block)
 
 static bool is_away(const struct blocks *blocks, uint32_t block)
 {
-	return blocks->row[block].slot == BLOCK_NONE;
+	return blocks->row[block].state == BLOCK_AWAY || blocks->row[block].slot == BLOCK_NONE;
 }
 
 uint32_t blocks_tiers(const struct blocks *blocks, uint32_t block)
 {
 	const struct row *row = &blocks->row[block];
 
-	return (row->slot != BLOCK_NONE ? 1u << TIER_HOST : 0) |
+	return (is_away(blocks, block) ? 0 : 1u << TIER_HOST) |
 	       (row->has_nvme ? 1u << TIER_NVME : 0) | (row->has_gpu ? 1u << TIER_GPU : 0);
 }
 
@@ -230,10 +241,12 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 		return -ENOMEM;
 	blocks->index = index;
 	blocks->conf = *conf;
-	blocks->ripe = BLOCK_NONE;
+	blocks->ripe = blocks->lost = BLOCK_NONE;
 	groups.arg = blocks;
 	blocks->row = reserve((uint64_t)conf->max_blocks * sizeof(struct row));
-	r = blocks->row ? numbers_open(&blocks->numbers, conf->max_blocks) : -ENOMEM;
+	blocks->heir = reserve((uint64_t)conf->max_blocks * sizeof(*blocks->heir));
+	r = blocks->row && blocks->heir ? numbers_open(&blocks->numbers, conf->max_blocks) :
+					  -ENOMEM;
 	if (r == 0)
 		r = counts_open(conf->quota, &blocks->counts);
 	if (r == 0)
@@ -254,6 +267,7 @@ void blocks_close(struct blocks *blocks)
 	evict_close(blocks->evict);
 	counts_close(blocks->counts);
 	unreserve(blocks->row, (uint64_t)blocks->conf.max_blocks * sizeof(struct row));
+	unreserve(blocks->heir, (uint64_t)blocks->conf.max_blocks * sizeof(*blocks->heir));
 	numbers_close(&blocks->numbers);
 	free(blocks);
 }
@@ -264,16 +278,27 @@ static void number_free(struct blocks *blocks, uint32_t block)
 	numbers_push(&blocks->numbers, &blocks->numbers.free, block);
 }
 
-/* The number (or BLOCK_NONE) has lost a child. If it was a tomb for that child's sake, it is
- * free. */
+static uint32_t first_heir(const struct blocks *blocks, uint32_t block)
+{
+	return blocks->heir[block] - 1; /* BLOCK_NONE: 0 - 1 */
+}
+
+/* The number (or what evict.c returned for none) has lost a child. If it was a tomb for that
+ * child's sake, it is free. */
 static void tomb_settle(struct blocks *blocks, uint32_t block)
 {
-	if (block == BLOCK_NONE || blocks->row[block].state != BLOCK_TOMB)
+	if (block & EVICT_REMEMBERED || blocks->row[block].state != BLOCK_TOMB)
 		return;
-	if (evict_children(blocks->evict, block))
+	if (evict_children(blocks->evict, block) || first_heir(blocks, block) != BLOCK_NONE)
 		return;
 	(void)evict_remove(blocks->evict, block);
 	number_free(blocks, block);
+}
+
+static void entomb(struct blocks *blocks, uint32_t block)
+{
+	blocks->row[block].state = BLOCK_TOMB;
+	tomb_settle(blocks, block);
 }
 
 static void condemned_settle(struct blocks *blocks, uint32_t block)
@@ -284,12 +309,59 @@ static void condemned_settle(struct blocks *blocks, uint32_t block)
 		return;
 	counts_release(blocks->counts, row->space);
 	if (is_away(blocks, block)) { /* there is no slot to return */
-		row->state = BLOCK_TOMB;
-		tomb_settle(blocks, block);
+		entomb(blocks, block);
 		return;
 	}
 	row->state = BLOCK_RIPE;
 	numbers_push(&blocks->numbers, &blocks->ripe, block);
+}
+
+/* --- heirs --- */
+
+static void heir_add(struct blocks *blocks, uint32_t block, uint32_t parent)
+{
+	const uint32_t next = first_heir(blocks, parent);
+
+	blocks->row[block].slot = HEIR_OF | parent;
+	evict_set_word(blocks->evict, block, next);
+	if (next != BLOCK_NONE)
+		blocks->row[next].slot = block;
+	blocks->heir[parent] = block + 1;
+}
+
+/* The block is dropped, condemned or promoted. */
+static void heir_remove(struct blocks *blocks, uint32_t block)
+{
+	const uint32_t before = blocks->row[block].slot;
+
+	if (!is_away(blocks, block) || before == BLOCK_NONE)
+		return;
+	const uint32_t next = evict_word(blocks->evict, block);
+
+	blocks->row[block].slot = BLOCK_NONE;
+	evict_set_word(blocks->evict, block, EVICT_NONE);
+	if (next != BLOCK_NONE)
+		blocks->row[next].slot = before;
+	if (!(before & HEIR_OF)) {
+		evict_set_word(blocks->evict, before, next);
+		return;
+	}
+	blocks->heir[before ^ HEIR_OF] = next + 1;
+	tomb_settle(blocks, before ^ HEIR_OF);
+}
+
+uint32_t blocks_last_heir(const struct blocks *blocks, uint32_t block)
+{
+	while (first_heir(blocks, block) != BLOCK_NONE)
+		block = first_heir(blocks, block);
+	return block;
+}
+
+uint32_t blocks_lost(struct blocks *blocks)
+{
+	while (blocks->lost != BLOCK_NONE && first_heir(blocks, blocks->lost) == BLOCK_NONE)
+		entomb(blocks, numbers_pop(&blocks->numbers, &blocks->lost));
+	return blocks->lost == BLOCK_NONE ? BLOCK_NONE : first_heir(blocks, blocks->lost);
 }
 
 /* --- fields and counts; the caller changes chain and index --- */
@@ -328,6 +400,7 @@ static void host_put(struct blocks *blocks, uint32_t block, const struct extent 
 	       host->class < TIER_MAX_CLASSES);
 	counts_host_put(blocks->counts, blocks->row[block].space, host->class);
 	blocks->row[block].slot = host->slot;
+	blocks->row[block].state = BLOCK_LIVE;
 	blocks->copies[TIER_HOST]++;
 }
 
@@ -383,7 +456,7 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 	}
 	memcpy(numbers_key(&blocks->numbers, block), key, 32);
 	blocks->row[block] =
-		(struct row){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
+		(struct row){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_AWAY };
 	counts_enter(blocks->counts, space, variant);
 	note(blocks, block, 1u << tier);
 	blocks->count++;
@@ -510,10 +583,13 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
 	return numbers_key(&blocks->numbers, block);
 }
 
-/* For drop and condemn: the block cannot be found any more. Its slot stays, for its holders. */
+/* For drop and condemn: the block cannot be found any more, and is in no chain. Its slot stays, for
+ * its holders. */
 static void vanish(struct blocks *blocks, uint32_t block)
 {
 	struct row *row = &blocks->row[block];
+	const bool away = is_away(blocks, block);
+	const uint32_t class = evict_class(blocks->evict, block);
 	const struct print print =
 		print_of(blocks, numbers_key(&blocks->numbers, block), row->space);
 
@@ -524,21 +600,26 @@ static void vanish(struct blocks *blocks, uint32_t block)
 	nvme_clear(blocks, block);
 	gpu_clear(blocks, block);
 	hint_table_forget(blocks->conf.hints, block);
+	heir_remove(blocks, block);
+	const uint32_t parent = evict_hide(blocks->evict, block);
+	if (!away)
+		host_gone(blocks, block, class);
+	tomb_settle(blocks, parent);
 }
 
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
 {
 	assert(blocks_evictable(blocks, block));
-	const uint32_t slot = blocks->row[block].slot, class = evict_class(blocks->evict, block);
-	uint32_t parent;
+	const uint32_t slot = blocks_host_slot(blocks, block);
 
 	vanish(blocks, block);
 	counts_release(blocks->counts, blocks->row[block].space);
-	parent = evict_remove(blocks->evict, block);
-	if (slot != BLOCK_NONE)
-		host_gone(blocks, block, class);
-	tomb_settle(blocks, parent);
-	number_free(blocks, block);
+	if (first_heir(blocks, block) != BLOCK_NONE) {
+		blocks->row[block].state = BLOCK_LOST;
+		numbers_push(&blocks->numbers, &blocks->lost, block);
+	} else {
+		entomb(blocks, block);
+	}
 	return slot;
 }
 
@@ -547,12 +628,6 @@ void blocks_condemn(struct blocks *blocks, uint32_t block)
 	assert(is_live(blocks, block));
 	vanish(blocks, block);
 	blocks->row[block].state = BLOCK_CONDEMNED;
-	const uint32_t class = evict_class(blocks->evict, block),
-		       parent = evict_hide(blocks->evict, block);
-
-	if (!is_away(blocks, block))
-		host_gone(blocks, block, class);
-	tomb_settle(blocks, parent);
 	condemned_settle(blocks, block);
 }
 
@@ -563,8 +638,7 @@ bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 	if (block == BLOCK_NONE)
 		return false;
 	*ret_slot = blocks->row[block].slot;
-	blocks->row[block].state = BLOCK_TOMB;
-	tomb_settle(blocks, block);
+	entomb(blocks, block);
 	return true;
 }
 
@@ -588,7 +662,7 @@ static void publish(struct blocks *blocks, uint32_t block)
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block)
 {
 	assert(is_held(blocks, block));
-	return blocks->row[block].slot;
+	return is_away(blocks, block) ? BLOCK_NONE : blocks->row[block].slot;
 }
 
 bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret)
@@ -634,13 +708,19 @@ uint32_t blocks_demote(struct blocks *blocks, uint32_t block)
 {
 	assert(is_live(blocks, block) && !is_away(blocks, block) && blocks->row[block].has_nvme);
 	const uint32_t slot = blocks->row[block].slot, class = evict_class(blocks->evict, block);
-	uint32_t parent;
+	const uint32_t parent = evict_leave(blocks->evict, block),
+		       above = linkable(blocks, parent & ~EVICT_REMEMBERED,
+					blocks->row[block].space);
 
 	blocks->row[block].slot = BLOCK_NONE;
+	blocks->row[block].state = BLOCK_AWAY;
 	publish(blocks, block);
-	parent = evict_leave(blocks->evict, block);
 	host_gone(blocks, block, class);
 	tomb_settle(blocks, parent);
+	/* another block may have the number of one that is remembered */
+	if (above != BLOCK_NONE && !blocks->conf.shared &&
+	    evict_tick(blocks->evict, above) > evict_tick(blocks->evict, block))
+		heir_add(blocks, block, above);
 	return slot;
 }
 
@@ -655,8 +735,10 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 	const uint32_t space = blocks->row[block].space;
 	const uint32_t above = alone ? linkable(blocks, parent, space) : BLOCK_NONE;
 
+	heir_remove(blocks, block);
 	host_put(blocks, block, host);
-	evict_return(blocks->evict, block, above, host->class);
+	evict_return(blocks->evict, block, above == BLOCK_NONE ? parent | EVICT_REMEMBERED : above,
+		     host->class);
 	publish(blocks, block);
 }
 
@@ -679,7 +761,8 @@ bool blocks_queued(const struct blocks *blocks, uint32_t block)
 void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued)
 {
 	assert(is_live(blocks, block));
-	blocks->row[block].state = queued ? BLOCK_QUEUED : BLOCK_LIVE;
+	if (!is_away(blocks, block))
+		blocks->row[block].state = queued ? BLOCK_QUEUED : BLOCK_LIVE;
 }
 
 /* --- victims --- */

@@ -20,9 +20,10 @@
  *   B3 the chain links blocks that have host copies: there a parent stays while it has children
  *      (leaf-first), unless it has an NVMe copy and no leaf can be evicted. An away block has no
  *      parent here and gets no new children; it keeps its old children, and gets its parent back
- *      when it is promoted without any. So presence is monotone along a chain, but for blocks that
- *      a reclaimed NVMe segment or a damaged image takes out of its middle: lookups are hints, and
- *      a load says which block it did not find.
+ *      when it is promoted without any. It is an heir of the parent that it left, and is dropped
+ *      soon after that. So presence is monotone along a chain, but for a moment, for blocks that
+ *      were found at a start, and where a damaged block was: lookups are hints, and a load says
+ *      which block it did not find.
  *   B4 a pinned block keeps its host slot: it is not dropped, demoted, moved or overwritten.
  *      Its NVMe copy may come, move and be dropped.
  * The tiers' own accounts (tier_free, tier_forget, tier_touch) are kept in step by copies.c,
@@ -37,7 +38,7 @@
 #include <stdint.h>
 
 #include "tiers/tier.h"
-#include "index.h"
+#include "daemon/index/index.h"
 
 enum { BLOCK_NONE = 0xffffffff };
 
@@ -67,6 +68,7 @@ struct blocks_conf {
 	struct hint_table *hints;
 	struct quota *quota;     /* counts_open() */
 	struct changes *changes; /* it is told of blocks; it stays the caller's, and may be NULL */
+	bool shared; /* another tier may have a parent that is not here: there are no heirs */
 };
 
 int blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
@@ -154,6 +156,12 @@ struct evict *blocks_order(const struct blocks *blocks);
  * caller has told the NVMe tier to forget its copy (blocks_nvme() says where). Returns its slot,
  * for the caller to free, or BLOCK_NONE. */
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block);
+
+/* An away block whose parent was dropped, for the caller to drop, or to condemn if it is not
+ * evictable. BLOCK_NONE: there is none. */
+uint32_t blocks_lost(struct blocks *blocks);
+/* The last one of a chain of heirs that begins with this block; it has no heirs. */
+uint32_t blocks_last_heir(const struct blocks *blocks, uint32_t block);
 
 /* Removes a block that is damaged or purged. Unlike eviction this may take a block with pins and
  * children. The block is invisible at once: not in the index, not found, not counted. The caller

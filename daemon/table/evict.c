@@ -55,7 +55,7 @@ struct node {
 	uint8_t band : 2;  /* enum evict_band, without EXPECTED */
 	uint8_t state : 3; /* enum node_state */
 	uint8_t mark : 5;  /* the caller's */
-	uint32_t parent;   /* AWAY: no kind */
+	uint32_t parent;   /* AWAY: the caller's */
 	union {
 		uint32_t children; /* HELD, HIDDEN, AWAY */
 		uint32_t left;     /* CANDIDATE: less recent ones */
@@ -292,9 +292,9 @@ static uint32_t leave_parent(struct evict *evict, uint32_t block)
 {
 	const uint32_t parent = evict->node[block].parent;
 
-	if (parent == EVICT_NONE)
-		return EVICT_NONE;
 	evict->node[block].parent = EVICT_NONE;
+	if (parent & EVICT_REMEMBERED)
+		return parent;
 	assert(evict_children(evict, parent) > 0);
 	node_of(evict, parent)->children--;
 	settle(evict, parent);
@@ -319,17 +319,29 @@ void evict_return(struct evict *evict, uint32_t block, uint32_t parent, uint32_t
 {
 	struct node *node = node_of(evict, block);
 
-	assert(node->state == NODE_AWAY && class < evict->classes);
+	assert(evict_word(evict, block) == EVICT_NONE && class < evict->classes);
 	node->state = NODE_HELD;
 	node->class = class & 0x3fu;
 	node->parent = parent;
-	if (parent != EVICT_NONE) {
+	if (!(parent & EVICT_REMEMBERED)) {
 		assert(parent != block && node->children == 0 &&
 		       node_of(evict, parent)->state != NODE_AWAY);
 		hold(evict, parent);
 		node_of(evict, parent)->children++;
 	}
 	settle(evict, block);
+}
+
+uint32_t evict_word(const struct evict *evict, uint32_t block)
+{
+	assert(node_of(evict, block)->state == NODE_AWAY);
+	return evict->node[block].parent;
+}
+
+void evict_set_word(struct evict *evict, uint32_t block, uint32_t word)
+{
+	assert(node_of(evict, block)->state == NODE_AWAY);
+	evict->node[block].parent = word;
 }
 
 void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick)
@@ -570,5 +582,8 @@ uint32_t evict_children(const struct evict *evict, uint32_t block)
 
 uint32_t evict_parent(const struct evict *evict, uint32_t block)
 {
-	return node_of(evict, block)->parent;
+	const struct node *node = node_of(evict, block);
+
+	return node->state == NODE_AWAY || node->parent & EVICT_REMEMBERED ? EVICT_NONE :
+									     node->parent;
 }

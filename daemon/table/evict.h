@@ -10,7 +10,8 @@
  * access.
  *
  * A block that is *away* keeps its last access, its pins and the children it had. It has no parent
- * and no class, gets no new children, and is never a victim.
+ * and no class, gets no new children, and is never a victim. In its parent's place it has a word of
+ * the caller's.
  *
  * Hints (move/hints.h) divide this order into bands. The candidates of each band have an order of
  * their own, and the caller compares the first ones by their worth. A block leaves the band FIRST
@@ -26,6 +27,9 @@
 #include <stdint.h>
 
 enum { EVICT_NONE = 0xffffffff };
+/* With a number: a parent that is only remembered, and does not know of it. EVICT_NONE has this
+ * bit. */
+#define EVICT_REMEMBERED (1u << 31)
 
 /* How a block stands among others (evict_worth()); blocks of HELD are not evicted. */
 enum evict_band { EVICT_FIRST, EVICT_USUAL, EVICT_KEPT, EVICT_HELD, EVICT_EXPECTED, EVICT_BANDS };
@@ -53,12 +57,17 @@ void evict_close(struct evict *evict); /* may be NULL */
 void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick);
 /* A new block that is away. O(1). */
 void evict_add_away(struct evict *evict, uint32_t block, uint64_t tick);
-/* A block without pins is away from now on. Its parent, which is returned, loses a child. O(log
- * n). */
+/* A block without pins is away from now on. Its parent, which is returned, loses a child, unless it
+ * is EVICT_REMEMBERED. O(log n). */
 uint32_t evict_leave(struct evict *evict, uint32_t block);
-/* A block is back from being away, pinned or not. parent is as for evict_add(), but EVICT_NONE if
- * the block has children, so that there are no cycles. O(log n). */
+/* A block is back from being away, pinned or not. parent is as for evict_add(), or any block that
+ * is EVICT_REMEMBERED. It must not be the former if the block has children, so that there are no
+ * cycles. O(log n). */
 void evict_return(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class);
+/* The word of a block that is away. It is EVICT_NONE at first, and when the block is not away any
+ * more. */
+uint32_t evict_word(const struct evict *evict, uint32_t block);
+void evict_set_word(struct evict *evict, uint32_t block, uint32_t word);
 /* Removes a block without pins and children. Its parent, which is returned, loses a child. O(log
  * n). */
 uint32_t evict_remove(struct evict *evict, uint32_t block);

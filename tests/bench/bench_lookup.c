@@ -11,7 +11,7 @@
 
 #include "client/lib/base/map.h"
 #include "daemon/table/block.h"
-#include "daemon/table/index.h"
+#include "daemon/index/index.h"
 #include "bench.h"
 #include "tests/lib/random.h"
 

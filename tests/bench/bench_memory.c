@@ -118,12 +118,33 @@ static void fill_table(struct bed *bed)
 		blocks_touch(bed->rig.tables.blocks, commit(bed, i, i), i);
 }
 
+/* An away block is in this host slot for a moment, so that it is an heir. */
+static void be_heir(struct bed *bed, uint32_t block, uint32_t parent, uint32_t slot)
+{
+	struct blocks *blocks = bed->rig.tables.blocks;
+	struct extent where;
+
+	bench_must(slabs_numbered(bed->host.slabs, slot, &where));
+	blocks_touch(blocks, parent, blocks_tick(blocks, block) + 1);
+	blocks_promote(blocks, block, parent, &where);
+	(void)blocks_demote(blocks, block);
+}
+
 static void fill_nvme(struct bed *bed)
 {
+	struct blocks *blocks = bed->rig.tables.blocks;
+
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		const struct extent where = nvme_of(i);
+		struct extent host;
 
-		blocks_set_nvme(bed->rig.tables.blocks, i, &where);
+		blocks_set_nvme(blocks, i, &where);
+		if (i % 2 == 0)
+			continue;
+		(void)blocks_demote(blocks, i);
+		be_heir(bed, i, i - 1, i);
+		bench_must(slabs_numbered(bed->host.slabs, i, &host));
+		blocks_promote(blocks, i, BLOCK_NONE, &host);
 	}
 }
 
@@ -154,6 +175,8 @@ static void fill_node(struct bed *bed)
 			blocks_set_nvme(blocks, commit(bed, i, i / NODE_HOST), &away);
 		else
 			bench_must(blocks_commit_away(blocks, key, 0, 0, &away, i, &block));
+		if (i % NODE_HOST == 1)
+			be_heir(bed, i, i - 1, i / NODE_HOST);
 		if (i % NODE_GPU == 0)
 			keep_on_gpu(bed, i);
 	}

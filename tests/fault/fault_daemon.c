@@ -21,7 +21,7 @@
 #include "base/loop.h"
 #include "daemon/session/ring.h"
 #include "daemon/table/block.h"
-#include "daemon/table/index.h"
+#include "daemon/index/index.h"
 #include "daemon/table/space.h"
 #include "tests/lib/lib_refuse.h"
 #include "tests/lib/lib_scratch.h"

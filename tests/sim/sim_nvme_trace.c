@@ -3,17 +3,18 @@
  * sim_nvme_trace - goal: the log's choice of victims costs little against exact leaf-first LRU of
  * the bytes that it can use, in hits and in writes.
  * Method: a replay of traces on a model log of segments, with the policy's own functions
- * (nvme_victim.h), at 2, 8 and 64 blocks a segment. Hits are the leading blocks of a request that
- * are present. Two traces are made here, of agents whose prefixes branch, and of short chats; and
- * $KVTIER_TRACE may name a file of requests, which is replayed at more sizes. A case fails where a
- * figure is worse than what was reached. The bars are what the log shall reach one day.
+ * (nvme_victim.h), at 2, 8 and 64 blocks a segment. A block goes with its parent, as the table of
+ * blocks has it (blocks_lost()). Hits are the leading blocks of a request that are present. Two
+ * traces are made here, of agents whose prefixes branch, and of short chats; and $KVTIER_TRACE may
+ * name a file of requests, which is replayed at more sizes. A case fails where a figure is worse
+ * than what was reached. The bars are what the log shall reach one day.
  */
 #include <string.h>
 
 #include "tiers/nvme/log/nvme_log_inner.h"
 #include "tests/lib/lib_trace.h"
 
-enum { MAX_BLOCKS = 64, RECORD = 4096, CLEAN = 2, NOWHERE = 0xffffffff, NO_PARENT = 0xffffffff };
+enum { MAX_BLOCKS = 64, RECORD = 4096, CLEAN = 2, NOWHERE = 0xffffffff, NOBODY = 0xffffffff };
 
 /* Points of hits that may be lost, and per mille of the stored blocks that may be written again. */
 struct bar {
@@ -34,9 +35,10 @@ struct model {
 	struct nvme_ages ages;
 	struct nvme_credit credit;
 	uint32_t seed;
-	uint32_t *where;  /* of a block: segment, or NOWHERE */
-	uint32_t *parent; /* of a block */
+	/* of a block: its segment, or NOWHERE; other blocks, or NOBODY */
+	uint32_t *where, *parent, *child, *sibling;
 	uint64_t *tick;
+	uint32_t *going; /* drop() */
 	uint32_t free_head, n_free, open;
 	uint64_t now, stored, carried, hits, promised;
 };
@@ -67,18 +69,38 @@ static void put(struct model *m, uint32_t block)
 	nvme_ages_put(&m->ages, &m->heat[m->open], m->tick[block]);
 }
 
+static void release(struct model *m, uint32_t segment)
+{
+	nvme_ages_clear(&m->ages, &m->heat[segment]);
+	m->segment[segment].next_free = m->free_head;
+	m->free_head = segment;
+	m->n_free++;
+}
+
 static void take(struct model *m, uint32_t block)
 {
-	nvme_ages_take(&m->ages, &m->heat[m->where[block]], m->tick[block]);
+	struct nvme_heat *heat = &m->heat[m->where[block]];
+
+	nvme_ages_take(&m->ages, heat, m->tick[block]);
+	if (!heat->blocks && heat->eligible)
+		release(m, m->where[block]);
 	m->where[block] = NOWHERE;
 }
 
-/* A record whose parent is gone is not worth it (copies.c: on_ask()). */
-static uint64_t worth(const struct model *m, uint32_t block)
+/* And all below it. */
+static void drop(struct model *m, uint32_t block)
 {
-	const uint32_t parent = m->parent[block];
+	uint32_t n = 0;
 
-	return parent != NO_PARENT && m->where[parent] == NOWHERE ? 0 : m->tick[block];
+	m->going[n++] = block;
+	while (n > 0) {
+		const uint32_t at = m->going[--n];
+
+		take(m, at);
+		for (uint32_t below = m->child[at]; below != NOBODY; below = m->sibling[below])
+			if (m->where[below] != NOWHERE)
+				m->going[n++] = below;
+	}
 }
 
 static void reclaim(struct model *m)
@@ -91,7 +113,7 @@ static void reclaim(struct model *m)
 	assert_true(victim != NVME_NO_VICTIM);
 	s = &m->segment[victim];
 	for (uint32_t i = 0; i < s->used; i++)
-		c[i] = (struct nvme_candidate){ .tick = worth(m, s->block[i]),
+		c[i] = (struct nvme_candidate){ .tick = m->tick[s->block[i]],
 						.bytes = RECORD,
 						.entry = i,
 						.live = m->where[s->block[i]] == victim };
@@ -99,23 +121,21 @@ static void reclaim(struct model *m)
 	(void)nvme_victim_carry(c, s->used, tick,
 				(uint64_t)s->used * RECORD * NVME_CARRY_PERCENT / 100,
 				m->credit.bytes);
+	for (uint32_t i = 0; i < s->used; i++)
+		if (!c[i].carry && m->where[s->block[c[i].entry]] == victim)
+			drop(m, s->block[c[i].entry]);
 	for (uint32_t i = 0; i < s->used; i++) {
 		const uint32_t block = s->block[c[i].entry];
 
-		if (!c[i].live)
+		if (m->where[block] != victim)
 			continue;
 		take(m, block);
-		if (!c[i].carry)
-			continue;
 		put(m, block);
 		m->credit.bytes -= RECORD;
 		m->carried++;
 	}
 	assert_int_equal(m->heat[victim].blocks, 0);
-	nvme_ages_clear(&m->ages, &m->heat[victim]);
-	s->next_free = m->free_head;
-	m->free_head = victim;
-	m->n_free++;
+	release(m, victim);
 }
 
 /* As kvtier_lookup() looks: at eight places at once, as if presence ended at one place. */
@@ -141,6 +161,13 @@ static size_t promise(const struct model *m, const uint32_t *ids, size_t n)
 	return low;
 }
 
+static void be_child(struct model *m, uint32_t block, uint32_t parent)
+{
+	m->parent[block] = parent;
+	m->sibling[block] = m->child[parent];
+	m->child[parent] = block;
+}
+
 static void replay_one(struct model *m, const uint32_t *ids, size_t n)
 {
 	size_t hits = 0;
@@ -156,8 +183,9 @@ static void replay_one(struct model *m, const uint32_t *ids, size_t n)
 		if (m->where[ids[i]] != NOWHERE)
 			nvme_ages_touch(&m->ages, &m->heat[m->where[ids[i]]], m->tick[ids[i]],
 					tick);
+		else if (i && m->parent[ids[i]] == NOBODY)
+			be_child(m, ids[i], ids[i - 1]);
 		m->tick[ids[i]] = tick;
-		m->parent[ids[i]] = i ? ids[i - 1] : NO_PARENT;
 	}
 	for (size_t i = 0; i < n; i++) {
 		if (m->where[ids[i]] != NOWHERE)
@@ -172,7 +200,7 @@ static void replay_one(struct model *m, const uint32_t *ids, size_t n)
 
 static bool is_hole(const struct model *m, uint32_t block)
 {
-	for (uint32_t at = m->parent[block]; at != NO_PARENT; at = m->parent[at])
+	for (uint32_t at = m->parent[block]; at != NOBODY; at = m->parent[at])
 		if (m->where[at] == NOWHERE)
 			return true;
 	return false;
@@ -199,6 +227,14 @@ static void *array(size_t n, size_t bytes)
 	return ret;
 }
 
+static uint32_t *of_blocks(const struct requests *t)
+{
+	uint32_t *ret = array(t->unique, sizeof(*ret));
+
+	memset(ret, 0xff, t->unique * sizeof(*ret)); /* NOWHERE, NOBODY */
+	return ret;
+}
+
 /* The model has the clean segments beside the usable ones. Returns the share of blocks found. */
 static double replay_log(const struct requests *t, uint32_t segments, uint32_t segment_blocks,
 			 double *ret_carried, double *ret_promised, double *ret_holes)
@@ -212,10 +248,12 @@ static double replay_log(const struct requests *t, uint32_t segments, uint32_t s
 
 	m.segment = array(m.n, sizeof(*m.segment));
 	m.heat = array(m.n, sizeof(*m.heat));
-	m.where = array(t->unique, sizeof(*m.where));
-	m.parent = array(t->unique, sizeof(*m.parent));
+	m.where = of_blocks(t);
+	m.parent = of_blocks(t);
+	m.child = of_blocks(t);
+	m.sibling = of_blocks(t);
+	m.going = of_blocks(t);
 	m.tick = array(t->unique, sizeof(*m.tick));
-	memset(m.where, 0xff, t->unique * sizeof(*m.where));
 	nvme_credit_open(&m.credit, (uint64_t)m.n * segment_blocks * RECORD,
 			 segment_blocks * RECORD);
 	for (uint32_t i = m.n; i-- > 0; m.free_head = i, m.n_free++)
@@ -229,6 +267,9 @@ static double replay_log(const struct requests *t, uint32_t segments, uint32_t s
 	free(m.heat);
 	free(m.where);
 	free(m.parent);
+	free(m.child);
+	free(m.sibling);
+	free(m.going);
 	free(m.tick);
 	return (double)m.hits / (double)t->n_ids;
 }
@@ -249,6 +290,7 @@ static void compare(const struct requests *t, uint32_t size, const struct bar *b
 		       "promises %.2f points more (bar 0.1); %.1f %% behind a hole (bar 1)\n",
 		       100 * (lru - log), bars[i].bar, 100 * carried, 100 * promised, holes);
 		assert_true(100 * (lru - log) <= bars[i].reached);
+		assert_true(100 * promised <= .1 && holes <= 1);
 		assert_true(carried <= .03 + (double)blocks * CLEAN / (double)t->unique);
 	}
 }
@@ -406,21 +448,21 @@ TEST(a_sample_of_all_segments_is_enough)
 
 TEST(loses_little_on_agents)
 {
-	static const struct bar bars[] = { { 2, .5, 1.6 }, { 8, 1, 3.2 }, { 64, 2, 7.3 } };
+	static const struct bar bars[] = { { 2, .5, .8 }, { 8, 1, 1.9 }, { 64, 2, 6.3 } };
 
 	compare_made(make_agents, 1500, bars);
 }
 
 TEST(loses_little_on_chats)
 {
-	static const struct bar bars[] = { { 2, .5, .8 }, { 8, 1, 2.1 }, { 64, 2, 3.9 } };
+	static const struct bar bars[] = { { 2, .5, .6 }, { 8, 1, 1.4 }, { 64, 2, 3.2 } };
 
 	compare_made(make_chats, 5000, bars);
 }
 
 TEST(loses_little_on_the_trace_of_a_file)
 {
-	static const struct bar bars[] = { { 2, .5, 2.8 }, { 8, 1, 2.4 }, { 64, 2, 4.5 } };
+	static const struct bar bars[] = { { 2, .5, .8 }, { 8, 1, 1.1 }, { 64, 2, 2.7 } };
 	static const uint32_t sizes[] = { 3, 5, 10, 20, 40 };
 	const char *path = getenv("KVTIER_TRACE");
 	struct requests t = { 0 };

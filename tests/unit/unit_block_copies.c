@@ -178,6 +178,74 @@ TEST(promoted_with_children_gets_no_parent)
 	assert_int_equal(victim_of(blocks, CLASS, NULL, NULL), parent);
 }
 
+/* A chain of three that are away, as heirs. */
+static void demoted_chain(uint32_t ret[3])
+{
+	for (uint32_t i = 0; i < 3; i++) {
+		ret[i] = table_commit(i, i ? ret[i - 1] : BLOCK_NONE);
+		table_set_nvme(ret[i], i);
+		blocks_touch(blocks, ret[i], 9 - i);
+	}
+	for (uint32_t i = 3; i-- > 0;)
+		(void)blocks_demote(blocks, ret[i]);
+}
+
+TEST(heirs_are_lost_with_their_parent)
+{
+	uint32_t chain[3];
+
+	demoted_chain(chain);
+	assert_int_equal(blocks_last_heir(blocks, chain[0]), chain[2]);
+	assert_int_equal(blocks_lost(blocks), BLOCK_NONE);
+	(void)blocks_drop(blocks, chain[0]);
+	assert_int_equal(blocks_lost(blocks), chain[1]);
+	assert_int_not_equal(table_commit(3, BLOCK_NONE), chain[0]);
+	(void)blocks_drop(blocks, chain[1]);
+	assert_int_equal(blocks_lost(blocks), chain[2]);
+	(void)blocks_drop(blocks, chain[2]);
+	assert_int_equal(blocks_lost(blocks), BLOCK_NONE);
+	assert_int_equal(table_commit(4, BLOCK_NONE), chain[0]);
+}
+
+TEST(an_heir_that_is_promoted_is_not_lost)
+{
+	uint32_t chain[3];
+
+	demoted_chain(chain);
+	table_promote(chain[1], BLOCK_NONE, 77);
+	(void)blocks_drop(blocks, chain[0]);
+	assert_int_equal(blocks_lost(blocks), BLOCK_NONE);
+	assert_int_equal(table_find(1), chain[1]);
+}
+
+/* Reads end in any order. */
+TEST(a_parent_that_was_promoted_later_has_its_heir)
+{
+	uint32_t chain[3];
+
+	demoted_chain(chain);
+	table_promote(chain[1], chain[0], 1);
+	assert_int_equal(blocks_parent(blocks, chain[1]), BLOCK_NONE);
+	table_promote(chain[0], BLOCK_NONE, 0);
+	(void)blocks_demote(blocks, chain[1]);
+	(void)blocks_drop(blocks, chain[0]);
+	assert_int_equal(blocks_lost(blocks), chain[1]);
+}
+
+/* It may be stored again at any time. */
+TEST(heirs_of_a_damaged_block_stay)
+{
+	uint32_t chain[3];
+
+	demoted_chain(chain);
+	blocks_condemn(blocks, chain[0]);
+	assert_int_equal(blocks_lost(blocks), BLOCK_NONE);
+	assert_int_not_equal(table_commit(3, BLOCK_NONE), chain[0]);
+	(void)blocks_drop(blocks, chain[1]);
+	assert_int_equal(blocks_lost(blocks), chain[2]);
+	assert_int_equal(table_commit(4, BLOCK_NONE), chain[0]);
+}
+
 TEST(a_condemned_away_parent_keeps_its_number_for_its_children)
 {
 	const uint32_t parent = table_commit_both(1), child = table_commit(2, parent);

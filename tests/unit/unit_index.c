@@ -7,7 +7,7 @@
  * index_find().
  */
 
-#include "daemon/table/index.h"
+#include "daemon/index/index.h"
 #include "tests/lib/test.h"
 
 enum { MANY = 100000, TIER = 2 };

@@ -9,7 +9,7 @@
  */
 
 #include "client/lib/base/map.h"
-#include "daemon/table/index.h"
+#include "daemon/index/index.h"
 #include "tests/lib/test.h"
 
 enum {

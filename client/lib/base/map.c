@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.c - reading the index: the reader's half of daemon/table/index.c.
+ * map.c - reading the index: the reader's half of daemon/index/index.c.
  *
  * A probe reads the shape, the seq of the first bucket, its slots, and the slots of the second
  * bucket. If a slot has the key, it is a hit. If seq and shape are still what they were, it is a

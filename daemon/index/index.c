@@ -6,8 +6,8 @@
  * A hash table that grows by linear hashing: one bucket is split per 4.4 inserts, so no insert ever
  * pays for a rehash, no reader notices, and memory follows the number of blocks. Each key may lie
  * in two buckets; when both are full a breadth-first search finds the shortest chain of entries to
- * shift to their other bucket. That keeps buckets 88 % full: an entry takes 64/(5 * .88) + 20/(5 *
- * .88) = 19.1 bytes.
+ * shift to their other bucket. That keeps buckets 89 % full: an entry takes 64/(5 * .89) + 20/(5 *
+ * .89) = 18.9 bytes.
  *
  * Readers rely on
  *   W1 a used slot's fingerprint never changes; a slot is emptied (meta = 0) before it gets another
@@ -37,7 +37,7 @@ enum {
 	SMALL_BUCKETS = 512, /* of a table that is small: 32 KiB */
 	/* of slots, before a bucket is split. With a quarter split, the other buckets get twice
 	 * their share. Up to 90 no search was seen to fail, but it takes longer */
-	LOAD_PERCENT = 88,
+	LOAD_PERCENT = 89,
 	LEVEL_FIRST = 6,      /* 64 buckets: one page */
 	LEVEL_LAST = 31,      /* a bucket number fits 32 bits */
 	SEARCH_BUCKETS = 512, /* looked at by one search for room, at most */
