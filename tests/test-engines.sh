@@ -67,6 +67,14 @@ install_sglang() {
 		>>"$venv/install.log" 2>&1
 }
 
+all_pass() {
+	local ret=0 test
+	for test; do
+		"$venv/bin/python" -B "$test" || ret=1
+	done
+	return $ret
+}
+
 mkdir -p "$venv"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 passed=0 failed=0 skipped=0
@@ -82,8 +90,7 @@ for name in ${ENGINES:-$known}; do
 		skipped=$((skipped + 1))
 		echo "skipped: $name cannot be installed:" \
 			"$(grep -v '^\s*$' "$venv/install.log" | tail -1)"
-	elif file=${name//-/_} &&
-		"$venv/bin/python" -B "tests/engines/${file%_python}_test.py"; then
+	elif file=${name//-/_} && all_pass "tests/engines/${file%_python}"_*test.py; then
 		passed=$((passed + 1))
 		echo "ok: $name"
 	else

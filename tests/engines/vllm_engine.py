@@ -140,15 +140,14 @@ def hinted(llm: LLM, hints: list):
 def main() -> None:
     model, socket = sys.argv[3:5]
     options = {**OPTIONS, **json.loads(sys.argv[5] if len(sys.argv) > 5 else "{}")}
-    how = {"block_size": 32, "max_model_len": 2048, "enable_prefix_caching": False,
+    how = {"block_size": 32, "max_model_len": 2048, "enable_prefix_caching": False, "enforce_eager": True,
            "skip_tokenizer_init": True, **options["llm"]}
     timed = measure() if options["timed"] else {}
     if options["events"]:
         how["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": options["events"]}
     if options["connector"]:
         look_at_modules_with_care()
-    llm = LLM(model, dtype=options["dtype"], enforce_eager=True,
-              disable_log_stats=False, max_logprobs=VOCABULARY,
+    llm = LLM(model, dtype=options["dtype"], disable_log_stats=False, max_logprobs=VOCABULARY,
               kv_transfer_config=connector(socket, options) if socket else options["connector"], **how)
     events = subscribe(options["events"].replace("*", "127.0.0.1")) if options["events"] else lambda: []
 

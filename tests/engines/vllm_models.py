@@ -107,3 +107,16 @@ def latents(to: Path) -> None:
         **small, num_key_value_heads=4, kv_lora_rank=512, q_lora_rank=None, qk_rope_head_dim=64, qk_nope_head_dim=64,
         v_head_dim=64, first_k_dense_replace=4, n_routed_experts=2, n_shared_experts=1, num_experts_per_tok=1,
         moe_intermediate_size=64)), to)
+
+
+def states(to: Path) -> None:
+    """A hybrid model: layers that have a state (Mamba 2) beside layers with attention."""
+    import torch
+    from transformers import GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM
+    torch.manual_seed(7)
+    small = {**_SMALL, "initializer_range": 0.08}
+    small.pop("head_dim")
+    _save(GraniteMoeHybridForCausalLM(GraniteMoeHybridConfig(
+        **small, num_key_value_heads=4, layer_types=["mamba", "attention"] * 2, num_local_experts=0,
+        num_experts_per_tok=0, shared_intermediate_size=512, mamba_n_heads=8, mamba_d_head=64, mamba_d_state=64,
+        mamba_n_groups=1, position_embedding_type="rope")), to)

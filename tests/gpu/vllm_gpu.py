@@ -94,6 +94,15 @@ class OnGpu(Vllm):
                 print(f"{layout}: pages are reached by {space.memory!r}")
                 self.assertIn("CUDA", space.memory)
 
+    def test_latents_and_their_rope_part(self):
+        rope = 16
+        mla = {"use_mla": True, "hf_text_config": SimpleNamespace(qk_rope_head_dim=rope)}
+        cold, warm = (self.engine(layout="latents", model=mla) for _ in range(2))
+        self.assertEqual([cold.answer(self.tokens), warm.answer(self.tokens)], [0, 5])
+        geometry = warm.worker._geometries[0]
+        self.assertEqual((geometry.head_dim_k, geometry.head_dim_v, geometry.opaque_bytes),
+                         (2 * Engine.HEADS * Engine.DIM - rope, 0, 2 * rope * Engine.TOKENS * Engine.LAYERS))
+
     def test_groups_lie_in_one_memory(self):
         cold, warm = self.engine(groups=2), self.engine(groups=2)
         self.assertEqual([cold.answer(self.tokens), warm.answer(self.tokens)], [0, 5])

@@ -241,8 +241,9 @@ TOGETHER = {"NHD": (1, 0, 3, 2, 4), "HND": (1, 2, 0, 3, 4), "layers": None, "KV"
 class Engine:
     """One rank. Its KV of a block depends on all tokens up to the block's end. Every call of the connector is one that
     vLLM makes, in vLLM's order; what a load brought is compared with what the engine would have computed.
-    groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks" or "kv"
-    ([2, blocks, ...]); with one of TOGETHER, as on a GPU, all layers are one tensor where the connector prefers that.
+    groups: KV cache groups, each with its own pages of the same tensors. layout: of a layer's tensor, "blocks", "kv"
+    ([2, blocks, ...]) or "latents" (a row for each token); with one of TOGETHER, as on a GPU, all layers are one tensor
+    where the connector prefers that.
     model: more of vLLM's ModelConfig. transfer: more of its KVTransferConfig. parameters: of the last answer, the
     kv_transfer_params. handshake: False, as beside another connector whose handshake vLLM takes. compared: blocks of
     the last load that were compared with the sums that its request brought, and those of them that are others; None:
@@ -301,8 +302,9 @@ class Engine:
             axes = ((self.LAYERS, 2, self.BLOCKS, self.TOKENS, self.HEADS, self.DIM) if self.layout == "KV" else
                     (self.LAYERS, self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
             return [raw.view(self.dtype, [axes[i] for i in TOGETHER[self.layout] or range(len(axes))])]
-        shape = ((2, self.BLOCKS, self.HEADS, self.TOKENS, self.DIM) if self.layout == "kv" else
-                 (self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
+        shape = {"kv": (2, self.BLOCKS, self.HEADS, self.TOKENS, self.DIM),
+                 "latents": (self.BLOCKS, self.TOKENS, 2 * self.HEADS * self.DIM)}.get(
+                     self.layout, (self.BLOCKS, self.HEADS, self.TOKENS, 2 * self.DIM))
         return [raw.view(self.dtype, shape, offset=i * self.BLOCKS * values) for i in range(self.LAYERS)]
 
     def _raw(self, size: int):

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm_models_test.py - kinds of models and ranks under the real vLLM on the CPU: an engine continues from what another
+one computed, and its logits are those of an engine without kvtier, bit for bit; or the model is refused."""
+import json
+import unittest
+from pathlib import Path
+
+import vllm_models
+from engine_process import Engine
+from world import Waits, host, started
+
+ENGINE = Path(__file__).with_name("vllm_engine.py")
+CONTINUES = Path(__file__).with_name("vllm_models_engine.py")
+TOKENS = 608            # whole blocks of 16 and of 32
+PATIENT_MS = 60000      # ranks wait for each other on all processors, and the daemon waits beside them
+
+
+class Models(Waits):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.work, cls.daemon = started(cls.addClassCleanup, host(256))
+
+    def engine(self, model: str, options: dict, program: Path = ENGINE, served: bool = True, **environment) -> Engine:
+        path = self.work / model
+        if not path.exists():
+            getattr(vllm_models, model)(path)
+        engine = Engine(program, str(path), self.daemon.socket if served else "", json.dumps(options), **environment)
+        self.addCleanup(engine.kill)
+        return engine
+
+    def moved(self) -> tuple:
+        stats = self.daemon.stats()
+        return stats["store"]["blocks_total"], stats["load"]["blocks_total"]
+
+    def carries(self, model: str, blocks: int, llm: dict, **how) -> None:
+        """The last token is a step of its own in each engine, so that all of them compute it in the same shape.
+        blocks: of the prompt, of all ranks together."""
+        ask = {"seeds": [1], "tokens": TOKENS, "logprobs": True}
+        options = {"llm": {"max_num_batched_tokens": TOKENS - 1, **llm},
+                   "extra": {"extras": self.id(), "timeout_ms": PATIENT_MS}}
+        plain = self.engine(model, options, served=False, **how)
+        wanted = plain.ask(**ask)
+        plain.kill()
+        begun = self.moved()
+        cold = self.engine(model, options, **how)
+        self.assertEqual(cold.ask(**ask)["digests"], wanted["digests"])
+        self.until(lambda: cold.ask(seeds=[2], tokens=8) and self.moved()[0] - begun[0] >= blocks)
+        cold.kill()
+        warm, before = self.engine(model, options, **how), self.moved()[1]
+        got = warm.ask(**ask)
+        self.assertEqual((got["tokens"], got["cached"]), (wanted["tokens"], [TOKENS]))
+        self.assertEqual((got["digests"], self.moved()[1] - before), (wanted["digests"], blocks))
+
+    def test_two_ranks_of_tensors(self):
+        self.carries("llama", 2 * TOKENS // 32, {"tensor_parallel_size": 2}, VLLM_CPU_OMP_THREADS_BIND="0|1")
+
+    def test_two_ranks_of_layers(self):
+        """vLLM's second rank of layers has room for what the first one sends when its model was warmed up, and this is
+        done on a CPU when it is compiled."""
+        self.carries("llama", 2 * TOKENS // 32, {
+            "pipeline_parallel_size": 2, "enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}},
+            VLLM_CPU_OMP_THREADS_BIND="0|1")
+
+    def test_latents(self):
+        self.carries("latents", TOKENS // 16, {"block_size": 16}, program=CONTINUES)
+
+    def test_a_model_with_states_is_refused_and_answers(self):
+        ask, options = {"seeds": [1], "tokens": TOKENS}, {"extra": {"extras": self.id()}}
+        plain = self.engine("states", options, served=False)
+        wanted = plain.ask(**ask)["tokens"]
+        plain.kill()
+        engine, before = self.engine("states", options), self.moved()
+        self.assertEqual([engine.ask(**ask)["tokens"] for _ in range(2)], [wanted] * 2)
+        self.assertEqual(self.moved(), before)
+        self.assertIn("MambaSpec: groups of full, sliding or chunked attention are served", engine.log.read_text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
