@@ -153,7 +153,7 @@ static void sit(struct workers *w, struct seat *seat)
 	(void)pthread_mutex_lock(&w->lock);
 }
 
-/* Takes an idle thread, for call() once the lock is free; NULL: all are busy. Lock held. */
+/* Takes an idle thread, to be called once the lock is free; NULL: all are busy. Lock held. */
 static struct seat *rouse(struct workers *w)
 {
 	struct seat *seat = w->idle;
@@ -163,12 +163,6 @@ static struct seat *rouse(struct workers *w)
 	w->idle = seat->next;
 	w->n_idle--;
 	return seat;
-}
-
-static void call(struct seat *seat)
-{
-	if (seat)
-		(void)sem_post(&seat->called);
 }
 
 /* Waits for the next work of the queue; NULL: the thread ends. With the lock held. */
@@ -236,20 +230,40 @@ static int add_thread(struct workers *w)
 
 /* --- the owner --- */
 
-void workers_submit(struct workers *w, struct work *work)
+void workers_submit_all(struct workers *w, struct mails *all)
 {
-	struct seat *seat;
+	struct seat *roused = NULL, *seat;
+	struct mail *mail;
 
 	if (w->conf.loop)
 		loop_assert_core(w->conf.loop);
-	w->lent++;
+	w->lent += all->n;
 	(void)pthread_mutex_lock(&w->lock);
-	queue_put(w, work, false);
-	seat = rouse(w);
-	if (!seat && w->n_threads < w->conf.threads)
-		(void)add_thread(w);
+	while ((mail = mails_take(all)) != NULL) {
+		queue_put(w, work_of(mail), false);
+		seat = rouse(w);
+		if (seat) {
+			seat->next = roused;
+			roused = seat;
+		} else if (w->n_threads < w->conf.threads) {
+			(void)add_thread(w);
+		}
+	}
 	(void)pthread_mutex_unlock(&w->lock);
-	call(seat);
+	while (roused) {
+		seat = roused;
+		roused = seat->next; /* it sits down again once it was called */
+		(void)sem_post(&seat->called);
+	}
+}
+
+void workers_submit(struct workers *w, struct work *work)
+{
+	struct mails one;
+
+	mails_clear(&one);
+	mails_append(&one, &work->mail);
+	workers_submit_all(w, &one);
 }
 
 uint32_t workers_lent(const struct workers *w)
@@ -368,7 +382,7 @@ void workers_close(struct workers *w)
 	(void)pthread_mutex_lock(&w->lock);
 	w->stopping = true;
 	while ((seat = rouse(w)) != NULL)
-		call(seat);
+		(void)sem_post(&seat->called);
 	while (w->n_threads > 0)
 		(void)pthread_cond_wait(&w->fewer, &w->lock);
 	(void)pthread_mutex_unlock(&w->lock);

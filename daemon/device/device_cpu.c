@@ -3,8 +3,8 @@
  * device_cpu.c - the device for engines whose pages are in host memory: workers that run kernels/
  * between a client's mapped memfd and a host slot.
  *
- *	core: submit --queue--> worker: encode | verify, decode, in pieces --workers.h--> core: done
- *	                 ^------ others wait, quantum over --'
+ *	core: submit --kick, queue--> worker: encode | verify, decode, in pieces --> core: done
+ *	                        ^------ others wait, quantum over --'
  *
  * Invariants
  *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
@@ -47,11 +47,10 @@
 enum {
 	MAX_WORKERS = 256,
 	/* Completions gathered before the core is woken, while more jobs of the same client wait: a
-	 * context switch costs 2-5 us and a 1 MiB block 50-150 us, so 4 keeps the core's share of a
-	 * busy machine around one per cent. The core learns of a client's last job at once: its op
-	 * may be complete, however many jobs others have. */
-	WAKE_BATCH = 4,
-	/* the core is woken no later than this, even if the next job takes long */
+	 * context switch costs as much as many small blocks. The core learns of a client's last job
+	 * at once: its op may be complete, however many jobs others have. */
+	WAKE_BATCH = 16,
+	/* the core is woken no later than this: large blocks take 50-150 us a MiB */
 	WAKE_LATE_NS = 200000,
 	/* how long a worker stays with a job while jobs of other clients wait; one piece at least
 	 * */
@@ -66,6 +65,7 @@ struct cpu {
 	struct device base;
 	const struct codec_kernels *kernels;
 	struct workers *workers;
+	struct mails fresh;                  /* submitted since the last kick */
 	int guard;                           /* guard.h: of all regions */
 	uint8_t *scratch;                    /* CODEC_SCRATCH_BYTES a worker */
 	struct device_queue queue;           /* jobs that wait; the workers' lock guards it */
@@ -269,6 +269,7 @@ int device_cpu_open(uint32_t workers, uint32_t depth, uint32_t own_depth, struct
 				   .own_depth = own_depth,
 				   .numa_node = -1 };
 	c->guard = -1;
+	mails_clear(&c->fresh);
 	r = open_all(c, workers ? workers : thread_cpus());
 	if (r)
 		cpu_close(&c->base);
@@ -367,8 +368,15 @@ static int cpu_submit(struct device *device, struct device_job *job)
 	device_run_begin(job->run, c->kernels, job, c->base.guarded);
 	job->work.run = run;
 	job->work.done = done;
-	workers_submit(c->workers, &job->work);
+	mails_append(&c->fresh, &job->work.mail);
+	if (c->fresh.n >= WAKE_BATCH)
+		device_kick(device);
 	return 0;
+}
+
+static void cpu_kick(struct device *device)
+{
+	workers_submit_all(cpu_of(device)->workers, &cpu_of(device)->fresh);
 }
 
 const struct device_ops device_cpu_ops = {
@@ -377,4 +385,5 @@ const struct device_ops device_cpu_ops = {
 	.import = cpu_import,
 	.release = cpu_release,
 	.submit = cpu_submit,
+	.kick = cpu_kick,
 };

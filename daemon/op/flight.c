@@ -484,9 +484,9 @@ static enum step redis_bad(struct flight *f)
 static enum step redis_failed(struct flight *f)
 {
 	const struct xfer *x = &f->xfer;
-	const uint32_t usual = task_space(&f->task)->shape.image_bytes;
 
-	if (x->status == -EFBIG && f->bytes == usual && x->bytes > f->bytes) {
+	if (x->status == -EFBIG && f->bytes == task_space(&f->task)->shape.image_bytes &&
+	    x->bytes > f->bytes) {
 		f->bytes = x->bytes; /* stored raw: its codec could not hold it */
 		f->asked = true;
 		return FLIGHT_ROOM;

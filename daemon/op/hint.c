@@ -149,8 +149,6 @@ int hint_status(struct op *op, int status)
 {
 	enum wire_hint_answer answer = (enum wire_hint_answer)status;
 
-	if (op->hint.scope == 0)
-		return status;
 	if (status == -ENOSPC) /* of a prefetch */
 		answer = WIRE_HINT_CLIPPED;
 	else if (status == -EPERM)

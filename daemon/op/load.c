@@ -126,21 +126,22 @@ static bool asks(const struct op *op)
 	return n == 2;
 }
 
-bool load_must_wait(const struct op *op)
+bool load_must_wait(const struct op *op, bool begins)
 {
 	const struct ops *all = op->all;
-	const bool full = all->flights.n_parts + all->room.n >= all->n_parts - all->n_parts / 4;
+	const uint32_t most = begins ? (all->n_parts + 1) / 2 : all->n_parts - all->n_parts / 4,
+		       waiting = all->flights.n_parts + all->room.n;
 	uint8_t key[32];
 	enum source source;
 	uint32_t block;
 
-	if (op->sqe.op == WIRE_OP_HINT || (!full && !asks(op)))
+	if (op->sqe.op == WIRE_OP_HINT || (waiting < most && !asks(op)))
 		return false;
 	if (hint_may_bring(op))
 		return true;
 	ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
 	source = where_is(all->tables, op, false, key, &block);
-	return source == SOURCE_REDIS || (source == SOURCE_NVME && full);
+	return source == SOURCE_REDIS || (source == SOURCE_NVME && waiting >= most);
 }
 
 /* --- BRING --- */

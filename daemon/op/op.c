@@ -66,7 +66,8 @@ enum { MAX_DEADLINE_S = 3600, MAX_WAIT_S = 60 };
 enum {
 	/* tasks per iteration of the loop: each takes about a microsecond */
 	READY_BUDGET = 256,
-	BEGIN_BUDGET = 64, /* blocks begun per iteration of the loop */
+	BEGIN_BUDGET = 64, /* blocks begun per iteration of the loop, or ops passed over */
+	ROW = 16,          /* of these of an op, in a row */
 };
 
 /* --- settling --- */
@@ -99,13 +100,6 @@ static void set_status(struct op *op, uint32_t at, int status)
 		status = hint_status(op, status);
 	ring_set_status(&op->client->ring, op->sqe.first + at, status);
 	count(op, status);
-}
-
-static void settle(struct op *op, uint32_t at, int status)
-{
-	assert(op->settled < op->total);
-	set_status(op, at, status);
-	op->settled++;
 }
 
 /* Settles all that was not begun. */
@@ -257,7 +251,8 @@ static void part_done(struct part *part)
 
 	assert(op->sqe.op != WIRE_OP_STORE || first == part);
 	list_remove(&part->link);
-	settle(op, part->at, part->status);
+	set_status(op, part->at, part->status);
+	op->settled++;
 	if (part->status >= 0 && op->groups.landed)
 		groups_landed(op, part->group);
 	if (part->status >= 0 && op->hint.fields && is_last_group(part))
@@ -444,28 +439,36 @@ static bool retry_first(const struct list *full)
 	return full->next != first;
 }
 
-static bool must_wait(const struct op *op)
+/* Whether its next block may not begin now. begins: a row of them does. */
+static bool must_wait(const struct op *op, bool begins)
 {
+	if (schedule_memory_used(op->all, op))
+		return true;
 	if (op->sqe.op == WIRE_OP_STORE) /* as many jobs wait for layers as may */
 		return (op->sqe.flags & WIRE_SQE_GIVEN) && schedule_waiting_used(op);
-	return load_must_wait(op);
+	return load_must_wait(op, begins);
 }
 
-/* Takes the next op in turn, and begins its next block if that may be. */
-static void begin_one(struct ops *all)
+/* Takes the next op in turn, and begins its next blocks if that may be: several, so that they are
+ * stored side by side, and read at once (tiers/io/io.h, "Runs"). */
+static void begin_some(struct ops *all, int *budget)
 {
 	struct op *op = schedule_take(all);
+	bool more = op && !must_wait(op, true);
 
-	if (!op)
-		return;
-	if (schedule_memory_used(all, op) || must_wait(op)) {
+	--*budget;
+	if (op && !more)
 		schedule_pass(op);
-		return;
+	for (uint32_t left = ROW; more && left > 0; left--) {
+		schedule_look_again(all);
+		schedule_remove(op);
+		more = op->next_block + 1 < op->total;
+		if (more) /* room is looked for while it may begin another one */
+			schedule_add(op);
+		go_on(&begin_block(op)->task); /* the last one may end the op */
+		--*budget;
+		more = more && !schedule_parts_used(all, op->client->peer) && !must_wait(op, false);
 	}
-	schedule_look_again(all);
-	if (op->next_block + 1 < op->total)
-		schedule_add(op);
-	go_on(&begin_block(op)->task);
 }
 
 /* --- the iteration --- */
@@ -487,7 +490,7 @@ static bool run_ready(struct ops *all)
 static bool pump(struct loop_poller *poller)
 {
 	struct ops *all = container_of(poller, struct ops, poller);
-	uint32_t budget = BEGIN_BUDGET;
+	int budget = BEGIN_BUDGET;
 	bool worked;
 
 	mover_iteration(&all->tables->mover);
@@ -496,8 +499,8 @@ static bool pump(struct loop_poller *poller)
 	worked = run_ready(all);
 	if (worked)
 		schedule_look_again(all);
-	while (schedule_may_begin(all) && budget-- > 0) {
-		begin_one(all);
+	while (schedule_may_begin(all) && budget > 0) {
+		begin_some(all, &budget);
 		worked = true;
 	}
 	/* the loop asks its pollers once more before it sleeps */

@@ -216,11 +216,6 @@ static const struct trace *record(const struct traces *all, uint32_t i)
 	return t->used && !t->ended ? t : NULL;
 }
 
-static const struct trace *slow_record(const struct traces *all, uint32_t i, uint64_t now_ns)
-{
-	return now_ns - all->slow[i]->ended_ns < TRACE_SLOW_NS ? all->slow[i] : NULL;
-}
-
 bool trace_row(const struct ops *ops, bool slow, uint32_t position, struct trace_row *ret,
 	       bool *ret_end)
 {
@@ -233,7 +228,9 @@ bool trace_row(const struct ops *ops, bool slow, uint32_t position, struct trace
 	*ret_end = !all || i >= (slow ? all->n_slow : TRACE_ENDED + all->high);
 	if (*ret_end)
 		return false;
-	t = slow ? slow_record(all, i, loop_now(ops->loop)) : record(all, i);
+	t = slow ? all->slow[i] : record(all, i);
+	if (slow && loop_now(ops->loop) - t->ended_ns >= TRACE_SLOW_NS)
+		return false;
 	if (!t || (kept >= t->n && (!slow || kept > 0)))
 		return false;
 	e = &t->entries[t->n > TRACE_STEPS ? (t->n + kept) % TRACE_STEPS : kept];

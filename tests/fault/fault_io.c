@@ -141,6 +141,63 @@ CASE_BOTH(an_error_is_its_ops_alone)
 	}
 }
 
+/* --- runs: io_uring --- */
+
+enum { RUN = 8 };
+
+/* A run of RUN pages of the file, whose order in memory is another. Under the plan it takes so many
+ * transfers, and the first `failed` ops end with -EIO. */
+static void read_run(struct io_plan p, uint32_t expected, uint32_t failed)
+{
+	struct io_rig_op ops[RUN];
+
+	memset(rig.buffers, 0, RUN * PAGE);
+	io_plan_set(p);
+	rig.ended = 0;
+	for (uint32_t i = 0; i < RUN; i++) {
+		ops[i] = io_rig_op(&rig, IO_READ, (16 + i) * PAGE, PAGE, RUN - 1 - i);
+		assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
+	}
+	io_rig_run(&rig, RUN);
+	assert_int_equal(io_transfers(), expected);
+	for (uint32_t i = 0; i < RUN; i++) {
+		assert_int_equal(ops[i].dones, 1);
+		assert_int_equal(ops[i].op.status, i < failed ? -EIO : 0);
+		assert_true(i < failed || io_rig_pages_are(&rig, RUN - 1 - i, 16 + i, 1));
+	}
+	io_plan_set((struct io_plan){ 0 });
+}
+
+#define ON_URING(fn) TEST_ROWS(fn, ROW_ON_URING(fn))
+
+ON_URING(ops_side_by_side_are_one_transfer)
+{
+	io_plan_none();
+	io_rig_open_plain(&rig, state, PAGES);
+	read_run(plan(IO_READ, 0, 0), 1, 0);
+	assert_int_equal(io_buffers_add(rig.io, rig.buffers, RUN * PAGE), 0);
+	read_run(plan(IO_READ, 0, 0), 1, 0);
+	io_rig_tear_down(&rig);
+}
+
+ON_URING(an_error_of_a_run_is_its_ops_alone)
+{
+	io_plan_none();
+	io_rig_open_plain(&rig, state, PAGES);
+	read_run(plan(IO_READ, 1, -EIO), 1 + RUN, 0);
+	read_run(plan(IO_READ, 2, -EIO), 1 + RUN, 1);
+	io_rig_tear_down(&rig);
+}
+
+ON_URING(a_short_run_is_continued_op_by_op)
+{
+	io_plan_none();
+	io_rig_open_plain(&rig, state, PAGES);
+	read_run(plan(IO_READ, 1, 3 * PAGE + 512), 1 + RUN - 3, 0);
+	read_run(plan(IO_READ, 1, 0), 1 + RUN, 0);
+	io_rig_tear_down(&rig);
+}
+
 CASE_BOTH(a_sync_that_fails_says_so)
 {
 	io_plan_set(plan(IO_FDATASYNC, 1, -EIO));

@@ -116,7 +116,7 @@ enum { STASH = 512, RINGS = 16 };
 struct stashed {
 	struct io_op *op;
 	int32_t result;
-	uint8_t *late; /* held: the bytes read, for the buffer */
+	uint8_t *late; /* held: the bytes read, for the buffers */
 	uint32_t late_bytes;
 	bool counted;
 };
@@ -143,22 +143,45 @@ static struct stash *stash_of(const struct io_uring *ring)
 	return s;
 }
 
-/* The kernel has read already: bytes that the buffer should not have yet are taken away again. */
-static void take_back(struct stashed *s, uint8_t *at, uint32_t bytes)
+/* For each piece of the bytes [from, end) that a run has read: calls fn. */
+static void in_run(const struct io_op *op, uint32_t from, uint32_t end,
+		   void (*fn)(uint8_t *at, uint32_t n, uint8_t *late), uint8_t *late)
 {
-	s->late = malloc(bytes);
-	if (!s->late)
-		abort();
-	s->late_bytes = bytes;
-	memcpy(s->late, at, bytes);
-	memset(at, 0xcc, bytes);
+	for (uint32_t at = 0; op && at < end; op = op->run) {
+		const uint32_t bytes = op->bytes - op->moved,
+			       stop = at + bytes < end ? bytes : end - at;
+		const uint32_t first = from > at ? from - at : 0;
+
+		if (first < stop) {
+			fn(op->buffer + op->moved + first, stop - first, late);
+			late += late ? stop - first : 0;
+		}
+		at += bytes;
+	}
+}
+
+static void spoil(uint8_t *at, uint32_t n, uint8_t *late)
+{
+	(void)late;
+	memset(at, 0xcc, n);
+}
+
+/* The kernel has read already: bytes that the buffer should not have yet are taken away again. */
+static void take_back(uint8_t *at, uint32_t n, uint8_t *late)
+{
+	memcpy(late, at, n);
+	memset(at, 0xcc, n);
+}
+
+static void give(uint8_t *at, uint32_t n, uint8_t *late)
+{
+	memcpy(at, late, n);
 }
 
 static void stash_one(struct stash *all, const struct io_uring_cqe *cqe)
 {
 	struct io_op *op = io_uring_cqe_get_data(cqe);
 	struct stashed *s = &all->cqes[all->n++];
-	uint8_t *at = op->buffer + op->moved;
 	int32_t good;
 	bool flip;
 
@@ -167,11 +190,20 @@ static void stash_one(struct stash *all, const struct io_uring_cqe *cqe)
 	if (op->kind != IO_READ)
 		return;
 	if (good < cqe->res)
-		memset(at + good, 0xcc, (size_t)(cqe->res - good));
-	if (flip)
-		flip_bit(at, good);
-	if (cqe->res > 0 && io_is_held(IO_READ, all != stashes))
-		take_back(s, at, (uint32_t)cqe->res);
+		in_run(op, (uint32_t)good, (uint32_t)cqe->res, spoil, NULL);
+	for (const struct io_op *each = op; each && flip; each = each->run) {
+		const int32_t bytes = (int32_t)(each->bytes - each->moved);
+
+		flip_bit(each->buffer + each->moved, good < bytes ? good : bytes);
+		good -= good < bytes ? good : bytes;
+	}
+	if (cqe->res > 0 && io_is_held(IO_READ, all != stashes)) {
+		s->late_bytes = (uint32_t)cqe->res;
+		s->late = malloc(s->late_bytes);
+		if (!s->late)
+			abort();
+		in_run(op, 0, s->late_bytes, take_back, s->late);
+	}
 }
 
 unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **ret,
@@ -193,7 +225,7 @@ static void stash_new(struct stash *all, struct io_uring *ring)
 static void release(struct stashed *s)
 {
 	if (s->late)
-		memcpy(s->op->buffer + s->op->moved, s->late, s->late_bytes);
+		in_run(s->op, 0, s->late_bytes, give, s->late);
 	free(s->late);
 	if (s->counted)
 		io_held_add(-1);

@@ -258,6 +258,7 @@ TEST(a_full_device_delays_no_other)
 		assert_int_equal(submit(i, 1), 0);
 	assert_int_equal(submit(DEPTH, 1), -EAGAIN);
 	assert_int_equal(device_submit(devices_cpu(&w.devices), &job), 0);
+	device_kick(devices_cpu(&w.devices));
 	assert_int_equal(devices_sum(&w.devices).in_flight, DEPTH + 1);
 	assert_int_equal(loop_run(w.loop), 0);
 	assert_int_equal(job.status, -EBADMSG); /* the image is zeroes */

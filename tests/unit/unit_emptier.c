@@ -256,7 +256,11 @@ struct bed {
 
 static int submit(void *arg, struct device_job *job)
 {
-	return device_submit(((struct bed *)arg)->device, job);
+	struct device *device = ((struct bed *)arg)->device;
+	const int r = device_submit(device, job);
+
+	device_kick(device);
+	return r;
 }
 
 static void was_read(struct device_job *job)
@@ -294,6 +298,7 @@ static void read_some(struct bed *b, struct reader *r)
 				      .done = was_read };
 	r->busy = true;
 	assert_int_equal(device_submit(b->device, &r->job), 0);
+	device_kick(b->device);
 }
 
 /* Small images until all is full, then one of another class, which needs a slab. */

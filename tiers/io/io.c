@@ -4,12 +4,12 @@
  * result.
  *
  *  io_submit --> waiting --start_some--> started (in the disk) --io_transferred--> idle, done()
- *                   ^                                                     |
+ *                   ^      alone, or in a run                             |
  *                   `---------- short, EINTR, EAGAIN: at the front -------'
  *
  * Invariants
- *	I1 lent[d] = waiting[d].n + in_disk[d] <= bound[d]; in_disk[d] <= depth[d]; started.n =
- *	   their sum
+ *	I1 lent[d] = waiting[d].n + the ops of the in_disk[d] transfers <= bound[d]; in_disk[d] <=
+ *	   depth[d]; started has the first op of each transfer
  *	I2 done() runs from the poller alone, when the op is idle and is no longer counted
  *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned
  *	   as the op
@@ -31,6 +31,8 @@ enum {
 	REAP_BUDGET = 64,   /* completions an iteration: others want the core thread, too */
 	MAX_TRIES = 16,     /* of a transfer that moves no byte */
 	RETRY_NS = 1000000, /* the kernel is short of something: leave it alone for so long */
+	/* so many that wait are looked at for the next op of a run: ops of several chains mix */
+	RUN_LOOK = 16,
 };
 
 enum { AGAIN = 1 }; /* beside 0 and -errno: start the rest of the op */
@@ -46,12 +48,15 @@ static void queue_append(struct io_queue *q, struct io_op *op)
 	q->n++;
 }
 
-static void queue_prepend(struct io_queue *q, struct io_op *op)
+/* Behind another op, or (NULL) first. */
+static void queue_insert(struct io_queue *q, struct io_op *behind, struct io_op *op)
 {
-	op->next = q->first;
-	op->previous = NULL;
-	*(q->first ? &q->first->previous : &q->last) = op;
-	q->first = op;
+	struct io_op **link = behind ? &behind->next : &q->first;
+
+	op->next = *link;
+	op->previous = behind;
+	*(*link ? &(*link)->previous : &q->last) = op;
+	*link = op;
 	q->n++;
 }
 
@@ -107,29 +112,94 @@ static int judge(const struct io *io, struct io_op *op, int32_t result)
 	return n == 0 ? -EIO : try_again(op, -EIO);
 }
 
+static void end(struct io *io, struct io_op *op, int status)
+{
+	op->status = status;
+	op->state = IO_IDLE;
+	io->lent[direction(op)]--;
+	op->done(op);
+}
+
+/* Starts again before all that wait. */
+static void wait_again(struct io *io, struct io_op *behind, struct io_op *op)
+{
+	op->state = IO_WAITING;
+	queue_insert(&io->waiting[direction(op)], behind, op);
+}
+
+static void run_transferred(struct io *io, struct io_op *op, int32_t result)
+{
+	uint32_t left = result > 0 ? (uint32_t)result : 0;
+	struct io_op *behind = NULL, *next;
+
+	for (; op; op = next) {
+		next = op->run;
+		op->run = NULL;
+		if (io_op_left(op) <= left) {
+			left -= io_op_left(op);
+			end(io, op, 0);
+			continue;
+		}
+		left = 0;
+		op->alone = true;
+		wait_again(io, behind, op);
+		behind = op;
+	}
+}
+
 void io_transferred(struct io *io, struct io_op *op, int32_t result)
 {
-	const enum io_direction d = direction(op);
 	int verdict;
 
 	assert(op->state == IO_STARTED);
 	queue_remove(&io->started, op);
-	io->in_disk[d]--;
-	verdict = judge(io, op, result);
-	if (verdict == AGAIN) {
-		op->state = IO_WAITING;
-		queue_prepend(&io->waiting[d], op);
-		if (result == -EAGAIN) /* no room for a timer: then without a pause */
-			loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
+	io->in_disk[direction(op)]--;
+	if (result == -EAGAIN) /* no room for a timer: then without a pause */
+		loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
+	if (op->run) {
+		run_transferred(io, op, result);
 		return;
 	}
-	op->status = verdict;
-	op->state = IO_IDLE;
-	io->lent[d]--;
-	op->done(op);
+	verdict = judge(io, op, result);
+	if (verdict == AGAIN)
+		wait_again(io, NULL, op);
+	else
+		end(io, op, verdict);
 }
 
 /* --- the iteration --- */
+
+/* The op, of those that wait near, that goes on where a run ends; NULL. */
+static struct io_op *next_of_run(const struct io_queue *waiting, const struct io_op *first,
+				 uint32_t bytes)
+{
+	struct io_op *op = waiting->first;
+
+	for (uint32_t i = 0; op && i < RUN_LOOK; i++, op = op->next)
+		if (op->offset == io_op_offset(first) + bytes && op->kind == first->kind &&
+		    !op->alone && op->moved == 0)
+			return op->bytes <= IO_RUN_BYTES - bytes ? op : NULL;
+	return NULL;
+}
+
+static void make_run(struct io_queue *waiting, struct io_op *first)
+{
+	uint32_t bytes = io_op_left(first);
+	struct io_op *last = first, *op;
+
+	if (first->kind == IO_FDATASYNC || first->alone)
+		return;
+	for (uint32_t n = 1; n < IO_RUN_OPS && bytes < IO_RUN_BYTES; n++) {
+		op = next_of_run(waiting, first, bytes);
+		if (!op)
+			return;
+		queue_remove(waiting, op);
+		op->state = IO_STARTED;
+		bytes += op->bytes;
+		last->run = op;
+		last = op;
+	}
+}
 
 static void start_some(struct io *io, enum io_direction d)
 {
@@ -143,6 +213,8 @@ static void start_some(struct io *io, enum io_direction d)
 		op->state = IO_STARTED;
 		op->start_ns = loop_now(io->loop);
 		io->in_disk[d]++;
+		if (io->engine->runs)
+			make_run(waiting, op);
 		io->engine->start(io, op);
 	}
 }
@@ -334,6 +406,7 @@ int io_submit(struct io *io, struct io_op *op)
 	if (io->lent[d] >= io->bound[d])
 		return -EAGAIN;
 	op->moved = op->tries = 0;
+	op->alone = false;
 	op->submit_ns = loop_now(io->loop);
 	op->state = IO_WAITING;
 	queue_append(&io->waiting[d], op);

@@ -13,6 +13,11 @@
  * writes out of their depth, so neither direction starves. Within a direction ops start in the
  * order of submission, and may end in any order.
  *
+ * Runs: ops of a direction that lie one behind the other in the file and wait near each other
+ * become one transfer, which counts once in the depth: a disk, the kernel and the loop's sleep cost
+ * as much for a small transfer as for a large one. Each op ends by itself. An op of a run that did
+ * not move whole is done again alone, so an error is that of its own bytes.
+ *
  * Result: status is 0 only after the full length has moved. A short transfer is continued. EINTR
  * and EAGAIN are tried again up to a bound. -ENODATA: a read reached the end of the file. -EIO: a
  * transfer elsewhere moved no byte.
@@ -24,6 +29,7 @@
 #ifndef KVTIER_IO_H
 #define KVTIER_IO_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,7 +41,9 @@ struct loop;
 enum {
 	IO_ALIGN = 4096, /* of offset, buffer and bytes: enough for every disk there is */
 	IO_MAX_DEPTH = 1024,
-	IO_QUEUES = 4, /* times its depth: ops of a direction that may be lent at once */
+	IO_QUEUES = 4,   /* times its depth: ops of a direction that may be lent at once */
+	IO_RUN_OPS = 32, /* of a run, at most, */
+	IO_RUN_BYTES = 2 << 20,
 	IO_MAX_THREADS = 64,
 	IO_TEXT_BYTES = 256,
 };
@@ -61,6 +69,7 @@ struct io_op {
 
 	/* io's own */
 	struct io_op *next, *previous; /* in the queue of its state */
+	struct io_op *run;             /* the next op of its run, which the first one stands for */
 	struct io *io;                 /* threads: of this op */
 	struct work work;              /* threads: one transfer */
 	uint64_t start_ns;             /* when the transfer now in the disk was started */
@@ -68,6 +77,7 @@ struct io_op {
 	uint32_t tries;                /* without any byte moved */
 	int32_t result;                /* threads: of the last system call */
 	enum io_op_state state;
+	bool alone; /* no op of a run any more */
 };
 
 enum io_engine_choice { IO_ENGINE_AUTO, IO_ENGINE_URING, IO_ENGINE_THREADS };

@@ -19,6 +19,7 @@ enum io_direction { IO_READS, IO_WRITES, IO_DIRECTIONS };
 
 struct io_engine {
 	const char *name;
+	bool runs; /* start() takes the first op of a run for all of it; else it gets no run */
 	/* Makes an instance in which depth[], event_fd and note are set. A depth may be below the
 	 * configuration's. */
 	int (*open)(const struct io_conf *conf, struct io **ret, char *text, size_t n);
@@ -61,8 +62,8 @@ struct io {
 extern const struct io_engine io_engine_uring;
 extern const struct io_engine io_engine_threads;
 
-/* The transfer started last for op moved `result` bytes, or ended with -errno. May run
- * op->done(). */
+/* The transfer started last for op, or for the run that begins with it, moved `result` bytes, or
+ * ended with -errno. May run op->done(). */
 void io_transferred(struct io *io, struct io_op *op, int32_t result);
 
 /* Adds a sentence to io_note(). */

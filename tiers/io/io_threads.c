@@ -70,10 +70,9 @@ static void pool_start(struct io *io, struct io_op *op)
 static int pool_flush(struct io *io)
 {
 	struct pool *p = (struct pool *)io;
-	struct mail *mail;
 
-	while ((mail = mails_take(&p->fresh)) != NULL)
-		workers_submit(p->workers, container_of(mail, struct work, mail));
+	if (p->fresh.n > 0)
+		workers_submit_all(p->workers, &p->fresh);
 	return 0;
 }
 

@@ -38,7 +38,8 @@ struct uring {
 	struct io_uring ring;
 	bool ring_open, file_registered, buffers_possible;
 	uint32_t n_pieces;
-	struct iovec pieces[MAX_PIECES]; /* registered, by number */
+	struct iovec pieces[MAX_PIECES];     /* registered, by number */
+	struct iovec (*vectors)[IO_RUN_OPS]; /* of the entry at each place in the ring */
 };
 
 /* --- open --- */
@@ -73,15 +74,16 @@ static int setup_ring(struct uring *u, uint32_t entries)
 		r = io_uring_queue_init_params(entries, &u->ring, &params);
 	}
 	u->ring_open = r == 0;
-	return r;
+	if (r == 0)
+		u->vectors = calloc(u->ring.sq.ring_entries, sizeof(*u->vectors));
+	return r == 0 && !u->vectors ? -ENOMEM : r;
 }
 
 static int check_operations(struct uring *u)
 {
-	static const int needed[] = {
-		IORING_OP_NOP,        IORING_OP_READ,        IORING_OP_WRITE,
-		IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_FSYNC
-	};
+	static const int needed[] = { IORING_OP_NOP,        IORING_OP_READ,        IORING_OP_WRITE,
+				      IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_READV,
+				      IORING_OP_WRITEV,     IORING_OP_FSYNC };
 	struct io_uring_probe *probe = io_uring_get_probe_ring(&u->ring);
 	int r = probe ? 0 : -ENOSYS;
 
@@ -132,6 +134,7 @@ static void uring_close(struct io *io)
 		io_uring_queue_exit(&u->ring);
 	if (u->base.event_fd >= 0)
 		(void)close(u->base.event_fd);
+	free(u->vectors);
 	free(u);
 }
 
@@ -236,27 +239,56 @@ static int find_piece(const struct uring *u, const uint8_t *buffer, uint32_t byt
 
 /* --- transfers --- */
 
+/* The memory of an op, or of a run, in as few pieces as it has. The place of the entry in the ring
+ * is free again when the kernel has read both. */
+static struct iovec *gather(struct uring *u, const struct io_uring_sqe *sqe, const struct io_op *op,
+			    uint32_t *ret_n)
+{
+	struct iovec *v = u->vectors[sqe - u->ring.sq.sqes];
+	uint32_t n = 0;
+
+	for (; op; op = op->run) {
+		if (n > 0 && (uint8_t *)v[n - 1].iov_base + v[n - 1].iov_len == io_op_buffer(op))
+			v[n - 1].iov_len += io_op_left(op);
+		else
+			v[n++] = (struct iovec){ io_op_buffer(op), io_op_left(op) };
+	}
+	*ret_n = n;
+	return v;
+}
+
+static void prepare(struct uring *u, struct io_uring_sqe *sqe, int fd, const struct io_op *op)
+{
+	const bool reads = op->kind == IO_READ;
+	const uint64_t offset = io_op_offset(op);
+	uint32_t n;
+	const struct iovec *v = gather(u, sqe, op, &n);
+	const uint32_t bytes = (uint32_t)v->iov_len;
+	const int piece = n == 1 ? find_piece(u, v->iov_base, bytes) : -1;
+
+	if (n > 1)
+		(reads ? io_uring_prep_readv : io_uring_prep_writev)(sqe, fd, v, n, offset);
+	else if (reads && piece >= 0)
+		io_uring_prep_read_fixed(sqe, fd, v->iov_base, bytes, offset, piece);
+	else if (reads)
+		io_uring_prep_read(sqe, fd, v->iov_base, bytes, offset);
+	else if (piece >= 0)
+		io_uring_prep_write_fixed(sqe, fd, v->iov_base, bytes, offset, piece);
+	else
+		io_uring_prep_write(sqe, fd, v->iov_base, bytes, offset);
+}
+
 static void uring_start(struct io *io, struct io_op *op)
 {
 	struct uring *u = (struct uring *)io;
 	/* there is one: the ring holds both depths */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
 	const int fd = u->file_registered ? 0 : io->fd;
-	const int piece =
-		op->kind == IO_FDATASYNC ? -1 : find_piece(u, io_op_buffer(op), io_op_left(op));
 
 	if (op->kind == IO_FDATASYNC)
 		io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
-	else if (op->kind == IO_READ && piece >= 0)
-		io_uring_prep_read_fixed(sqe, fd, io_op_buffer(op), io_op_left(op),
-					 io_op_offset(op), piece);
-	else if (op->kind == IO_READ)
-		io_uring_prep_read(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
-	else if (piece >= 0)
-		io_uring_prep_write_fixed(sqe, fd, io_op_buffer(op), io_op_left(op),
-					  io_op_offset(op), piece);
 	else
-		io_uring_prep_write(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
+		prepare(u, sqe, fd, op);
 	if (u->file_registered)
 		io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 	io_uring_sqe_set_data(sqe, op);
@@ -293,6 +325,7 @@ static uint32_t uring_reap(struct io *io, uint32_t budget)
 
 const struct io_engine io_engine_uring = {
 	.name = "io_uring",
+	.runs = true,
 	.open = uring_open,
 	.close = uring_close,
 	.file_set = uring_file_set,
