@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <stddef.h>
 #include <signal.h>
 #include <stdio.h>
@@ -970,6 +971,10 @@ int main(int argc, char **argv)
 		free(p);
 		return r >= 0 ? r : EXIT_FAILURE;
 	}
+	/* free() keeps a packet's memory: munmap() waits for tens of milliseconds while others
+	 * touch the host tier or unmap an engine's memory, and the core thread would wait. */
+	(void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+	(void)mallopt(M_TRIM_THRESHOLD, 16 << 20);
 	p->lock_fd = p->signals.fd = p->notify.fd = -1;
 	p->path = a.config;
 	if (a.man)

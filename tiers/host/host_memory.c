@@ -62,8 +62,9 @@ enum {
 	HUGE_PAGE = 2 << 20,
 	PATH_BYTES = 512,
 	AUTO_DIVISOR = 4,
-	/* faulted in between two looks at `stop`: close waits a few ms */
-	PIECE_BYTES = 16 << 20,
+	/* faulted in between two looks at `stop`. The kernel locks the address space for as long,
+	 * and the core thread waits for that where it starts a helper thread */
+	PIECE_BYTES = 256 << 10,
 	/* of one node, before another one's: not smaller, as each is a mapping of its own to the
 	 * kernel, which has a limit on them (vm.max_map_count) */
 	RUN_BYTES = 1 << 30,
