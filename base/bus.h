@@ -5,8 +5,7 @@
  * memory in the place of the whole mapping, with the bytes that the owner copied last, and the
  * owner continues. A process can have one such mapping.
  */
-#ifndef KVTIER_BUS_H
-#define KVTIER_BUS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ int bus_watch(void *at, size_t n, const void *copy);
 bool bus_mend(const void *touched);
 /* Whether memory has taken the mapping's place since the last call. */
 bool bus_mended(void);
-
-#endif

@@ -2,8 +2,7 @@
 /* clock.h - the clock that deadlines are measured by: CLOCK_MONOTONIC, in nanoseconds, which no
  * administrator can set; and the pause of a thread that spins. Any thread may read the clock; one
  * reading takes some 25 ns. */
-#ifndef KVTIER_CLOCK_H
-#define KVTIER_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -37,5 +36,3 @@ static inline struct timespec clock_timespec(uint64_t ns)
 	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u),
 				  .tv_nsec = (long)(ns % 1000000000u) };
 }
-
-#endif

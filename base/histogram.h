@@ -11,8 +11,7 @@
  * Writer: one thread, by relaxed stores. Readers may be many; each counter is whole, but not all
  * are of one instant.
  */
-#ifndef KVTIER_HISTOGRAM_H
-#define KVTIER_HISTOGRAM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -41,5 +40,3 @@ uint64_t histogram_longest(uint32_t bucket);
 /* The time that `percent` per cent of the times do not exceed; 0 if no time was counted. percent: 1
  * to 100. */
 uint64_t histogram_percentile(const struct histogram *histogram, unsigned percent);
-
-#endif

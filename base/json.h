@@ -5,8 +5,7 @@
  * Text that does not fit is cut off, and `full` says so. A writer of rows remembers `used` before
  * each row and goes back to it, so that a packet holds whole rows. No function allocates memory.
  */
-#ifndef KVTIER_JSON_H
-#define KVTIER_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ void json_number(struct json *json, const char *name, uint64_t value);
 void json_bool(struct json *json, const char *name, bool value);
 void json_hex(struct json *json, const char *name, const uint8_t *bytes, size_t n); /* a string */
 void json_rewind(struct json *json, size_t used);
-
-#endif

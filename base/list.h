@@ -5,8 +5,7 @@
  * and one thread uses it. container_of() finds the owner of a link, or of another member that a
  * callback was given.
  */
-#ifndef KVTIER_LIST_H
-#define KVTIER_LIST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,5 +51,3 @@ static inline void list_remove(struct list *link)
 	link->next->prev = link->prev;
 	link->next = link->prev = NULL;
 }
-
-#endif

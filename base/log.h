@@ -10,8 +10,7 @@
  * quotes in a text as \", so no text from outside can forge a line or a key, or send commands to
  * a terminal.
  */
-#ifndef KVTIER_LOG_H
-#define KVTIER_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,5 +59,3 @@ char *log_escape(const char *text, char *ret, size_t n);
 /* Bytes of the UTF-8 character at s that is safe to show to a terminal; 0: it is not safe. Reads no
  * further than the terminating NUL. */
 size_t log_printable(const char *s);
-
-#endif

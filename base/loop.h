@@ -9,8 +9,7 @@
  *	     work in the last spin_us; else: before_sleep hook, pollers once more, epoll_wait until
  *	     the next timer
  */
-#ifndef KVTIER_LOOP_H
-#define KVTIER_LOOP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ int loop_run(struct loop *loop);            /* until loop_stop(); 0 or -errno */
 /* No other timer fires; pollers and watches do so once more. */
 void loop_stop(struct loop *loop);
 void loop_assert_core(const struct loop *loop); /* the caller is the loop's thread */
-
-#endif

@@ -10,8 +10,7 @@
  * mailbox_take() makes no system call. A taker that looks now and then, such as a poller, needs no
  * eventfd, and takes no lock while the mailbox is empty.
  */
-#ifndef KVTIER_MAILBOX_H
-#define KVTIER_MAILBOX_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -59,5 +58,3 @@ void mailbox_ring(struct mailbox *box);
 /* The taker: moves all mail that waits to the end of ret. */
 void mailbox_take(struct mailbox *box, struct mails *ret);
 void mailbox_hear(struct mailbox *box); /* when the fd is readable, before mailbox_take() */
-
-#endif

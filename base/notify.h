@@ -4,8 +4,7 @@
  * protocol of sd_notify). Where that variable is not set, every call here succeeds and has no
  * effect.
  */
-#ifndef KVTIER_NOTIFY_H
-#define KVTIER_NOTIFY_H
+#pragma once
 
 #include <stdint.h>
 #include <sys/socket.h>
@@ -29,5 +28,3 @@ void notify_close(struct notify *notify);
 int notify_send(const struct notify *notify, const char *lines);
 /* Says that a reload begins. READY=1 says that it has ended. */
 int notify_reloading(const struct notify *notify);
-
-#endif

@@ -4,8 +4,7 @@
  * second daemon, a path may be gone, or lead to another file. Sockets are among these files, and a
  * socket's file outlives the daemon that made it. Any thread may call.
  */
-#ifndef KVTIER_OWN_H
-#define KVTIER_OWN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ int socket_held_at(const char *path); /* the descriptor of the one at path, or -
  * that, on a kernel before 6.16. */
 bool socket_pass_fds(int fd, bool pass);
 bool socket_passes_fds(int fd);
-
-#endif

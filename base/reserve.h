@@ -3,8 +3,7 @@
  * reserve.h - memory for tables that may grow large: reserved as a whole when they are opened, and
  * taken from the machine page by page as it is touched.
  */
-#ifndef KVTIER_RESERVE_H
-#define KVTIER_RESERVE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ static inline void unreserve(void *base, uint64_t bytes)
 	if (base)
 		(void)munmap(base, bytes);
 }
-
-#endif

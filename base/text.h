@@ -3,8 +3,7 @@
  * text.h - sentences for people: why something failed, words that were meant, and prose in
  * lines that fit a terminal.
  */
-#ifndef KVTIER_TEXT_H
-#define KVTIER_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,5 +25,3 @@ void text_wrap(FILE *out, const char *prose, int column, int indent, int width);
 bool text_close_to(const char *word, const char *known, unsigned *best);
 /* The columns that printable UTF-8 text takes, one for each character. */
 int text_columns(const char *text);
-
-#endif

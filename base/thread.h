@@ -5,8 +5,7 @@
  * A wait until a deadline goes by CLOCK_MONOTONIC: somebody may set the wall clock meanwhile, and a
  * wait by that clock would end at once or hours later.
  */
-#ifndef KVTIER_THREAD_H
-#define KVTIER_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ uint32_t thread_cpus(void);
 
 /* Makes a condition whose pthread_cond_timedwait() takes a deadline by CLOCK_MONOTONIC. */
 void thread_cond_open(pthread_cond_t *ret);
-
-#endif

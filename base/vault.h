@@ -12,8 +12,7 @@
  * vault_open() makes the vault, and gives OpenSSL buffers that are not dumped. OpenSSL wipes its
  * other memory when it frees it. The keys of a live TLS session stay in the ordinary heap.
  */
-#ifndef KVTIER_VAULT_H
-#define KVTIER_VAULT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ void vault_hide(void *p, size_t n);
 /* Zeroes this thread's vector registers. Call it after a secret was read, copied or computed with.
  * It takes a few cycles; the ABI does not preserve these registers across a call. */
 void registers_forget(void);
-
-#endif

@@ -21,8 +21,7 @@
  * jobs from a mailbox (mailbox.h), and threads that may have to be left behind (nvme_file.c,
  * redis_address.c), since workers_close() waits for all threads of the pool.
  */
-#ifndef KVTIER_WORKERS_H
-#define KVTIER_WORKERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -98,5 +97,3 @@ void workers_hear(struct workers *workers);
 /* run() calls this now and then: it tells the owner of work that ended late_ns ago. now_ns is
  * CLOCK_MONOTONIC. */
 void workers_tell(struct workers *workers, uint64_t now_ns);
-
-#endif

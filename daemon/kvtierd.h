@@ -8,8 +8,7 @@
  * main.c, for conn and admin, which look at all of it, and for up, which brings tiers up. The
  * comments say which room makes a member, and which rooms use it.
  */
-#ifndef KVTIER_KVTIERD_H
-#define KVTIER_KVTIERD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ struct kvtierd {
 	struct purge *purge;    /* move; also admin */
 	struct verify *verify;  /* admin. NULL: no check runs */
 };
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Pure policy over time that is passed in; one thread at a time.
  */
-#ifndef KVTIER_FORM_TRIAL_H
-#define KVTIER_FORM_TRIAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ bool form_trial_asks(struct form_trials *t, const uint8_t space_id[32], uint64_t
 /* It was, from so many bytes to so many: as many where it was not worth it. */
 void form_trial_learns(struct form_trials *t, const uint8_t space_id[32], uint64_t plain,
 		       uint64_t coded, uint64_t now_ns);
-
-#endif

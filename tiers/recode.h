@@ -6,8 +6,7 @@
  *
  * One thread at a time. The old image stays the caller's, who must not change it before the end.
  */
-#ifndef KVTIER_RECODE_H
-#define KVTIER_RECODE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -43,5 +42,3 @@ struct recode *recode_begin(const struct codec_kernels *kernels,
  * -ERANGE: the codec cannot hold it. */
 int recode_step(struct recode *recode, uint32_t budget);
 void recode_end(struct recode *recode); /* may be NULL */
-
-#endif

@@ -14,8 +14,7 @@
  * emptying that was possible when it began stays possible, however many blocks are stored
  * meanwhile. The slab is free when its last slot is.
  */
-#ifndef KVTIER_SLABS_H
-#define KVTIER_SLABS_H
+#pragma once
 
 #include "tier.h"
 
@@ -101,5 +100,3 @@ void slabs_move_end(struct slabs *s, const struct extent *where);
 uint32_t slabs_closed_used(const struct slabs *s);
 /* it is not emptied after all; no move is under way */
 void slabs_reopen(struct slabs *s);
-
-#endif

@@ -24,8 +24,7 @@
  * The memory of GPUs is starting while no GPU is in use. misconfigured: Redis refuses us until an
  * operator corrects a password or an ACL.
  */
-#ifndef KVTIER_TIER_H
-#define KVTIER_TIER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -268,5 +267,3 @@ bool tier_idle(const struct tier *t);
 /* The memory of a tier that the CPU can address, to register or to pin: one mapping, which stays
  * until the tier is closed. Some of it may not be faulted in yet. Without such memory: NULL. */
 uint8_t *tier_memory(const struct tier *t, uint64_t *ret_bytes);
-
-#endif

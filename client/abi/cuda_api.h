@@ -17,8 +17,7 @@
  * gets the types from there: then only the tables and the loader are declared, and unit_cuda_api
  * holds each row to that cuda.h.
  */
-#ifndef KVTIER_CUDA_API_H
-#define KVTIER_CUDA_API_H
+#pragma once
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -438,4 +437,3 @@ static inline int cuda_api_load(void *library, struct cuda_api *ret, const char 
 	*ret_missing = NULL;
 	return 0;
 }
-#endif

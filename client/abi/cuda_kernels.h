@@ -2,8 +2,7 @@
 /*
  * cuda_kernels.h - chooses and loads the kernels that are built into kvtierd and libkvtier.
  */
-#ifndef KVTIER_CUDA_KERNELS_H
-#define KVTIER_CUDA_KERNELS_H
+#pragma once
 
 #include <errno.h>
 #include <stdio.h>
@@ -71,5 +70,3 @@ static inline CUresult cuda_kernels_load(const struct cuda_api *api, struct cuda
 			result = api->cuModuleLoadData(ret, i->data);
 	return result;
 }
-
-#endif

@@ -9,8 +9,7 @@
  * this is straight-line code. libcrypto has SipHash too, behind objects and calls that cost more
  * than the hash; libsodium would be one more library in every engine.
  */
-#ifndef KVTIER_FINGERPRINT_H
-#define KVTIER_FINGERPRINT_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -124,5 +123,3 @@ static inline void fingerprint_pair(const struct fingerprint_key *key, const uin
 	fingerprints(key, (const uint8_t *const[2]){ first, second }, 2,
 		     (struct print *const[2]){ &ret[0], &ret[1] });
 }
-
-#endif

@@ -3,8 +3,7 @@
  * runtime_dir.h - where a daemon and its clients meet if they were not told where. kvtierd,
  * libkvtier and kvtierctl share this rule.
  */
-#ifndef KVTIER_RUNTIME_DIR_H
-#define KVTIER_RUNTIME_DIR_H
+#pragma once
 
 #include <errno.h>
 #include <stdio.h>
@@ -35,5 +34,3 @@ static inline int runtime_dir(char *ret, size_t n)
 	}
 	return length < 0 || (size_t)length >= n ? -ENAMETOOLONG : in_tmp;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  *	X(NUMBER, name)
  */
-#ifndef KVTIER_TBL_GEOMETRY_H
-#define KVTIER_TBL_GEOMETRY_H
+#pragma once
 
 #define GEOMETRY_DTYPES(X) \
 	X(BF16, "bf16")    \
@@ -24,5 +23,3 @@
 	X(INT8, "int8")             \
 	X(Q4, "q4")                 \
 	X(INT8V4, "int8v4")
-
-#endif

@@ -6,8 +6,7 @@
  *
  *	X(name, number, prose)
  */
-#ifndef KVTIER_TBL_HINTS_H
-#define KVTIER_TBL_HINTS_H
+#pragma once
 
 #define HINT_ACTIONS(X)                                                                   \
 	X(retain, 1,                                                                      \
@@ -44,5 +43,3 @@
 #define HINT_SENTENCE(name, number, prose) " " #name ": " prose "."
 #define HINT_ACTIONS_TEXT                  HINT_ACTIONS(HINT_SENTENCE)
 #define HINT_ANSWERS_TEXT                  HINT_ANSWERS(HINT_SENTENCE)
-
-#endif

@@ -96,8 +96,7 @@
  * as there can be ops. want_wake != 0 asks for a WAKE packet when cq_tail moves (for
  * kvtier_event_fd); the client zeroes it when it gets one and sets it again before it sleeps.
  */
-#ifndef KVTIER_WIRE_H
-#define KVTIER_WIRE_H
+#pragma once
 
 #include <assert.h>
 #include <stddef.h>
@@ -654,5 +653,3 @@ static inline uint64_t wire_bucket_of(uint64_t half, uint64_t shape)
 
 	return b < (1ull << level) + split ? b : b & ((1ull << level) - 1);
 }
-
-#endif

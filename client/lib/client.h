@@ -30,8 +30,7 @@
  * op ids on private copies. A lie ends the connection (session_lost()), and every op with
  * -ECONNRESET.
  */
-#ifndef KVTIER_CLIENT_H
-#define KVTIER_CLIENT_H
+#pragma once
 
 #include <errno.h>
 #include <pthread.h>
@@ -124,5 +123,3 @@ static inline int client_check(const struct kvtier_client *c)
 		return error_set(-EINVAL, "client is NULL");
 	return process_ours(c->process) ? 0 : process_refuse();
 }
-
-#endif

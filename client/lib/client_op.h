@@ -9,8 +9,7 @@
  * only while there is a link, as session_lost() finishes all of them. DONE ops wait in `done`, the
  * oldest one first.
  */
-#ifndef KVTIER_CLIENT_OP_H
-#define KVTIER_CLIENT_OP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -99,5 +98,3 @@ bool ops_wait_for_stream(const struct kvtier_client *c);
 bool ops_orphan(struct kvtier_client *c, struct link *link, uint32_t sq_head);
 /* Ends all RUNNING ops. */
 void ops_fail(struct kvtier_client *c, int32_t status);
-
-#endif

@@ -10,8 +10,7 @@
  * the way of a closed one, but ends in QUIET. From there kvtier_space_resume() makes it WANTED, and
  * a close makes it GONE.
  */
-#ifndef KVTIER_CLIENT_SPACE_H
-#define KVTIER_CLIENT_SPACE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -111,5 +110,3 @@ static inline int space_check(const struct kvtier_space *space)
 {
 	return space ? client_check(space->client) : error_set(-EINVAL, "space is NULL");
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_calls.h - what the calls about spaces need of the calls about ops. No lock held. */
-#ifndef KVTIER_OP_CALLS_H
-#define KVTIER_OP_CALLS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,5 +11,3 @@ struct kvtier_client;
 int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns);
 /* kvtier_cancel(), until limit_ns. */
 int op_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns);
-
-#endif

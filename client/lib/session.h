@@ -5,8 +5,7 @@
  *	AWAY --connected, HELLO sent--> GREETING --HELLO_OK, links mapped--> UP
  *	  ^------------- hang-up, timeout, violation, cut: session_lost() ----'
  */
-#ifndef KVTIER_SESSION_H
-#define KVTIER_SESSION_H
+#pragma once
 
 #include <stdint.h>
 
@@ -31,5 +30,3 @@ void session_reap(struct kvtier_client *c);
 void session_pause(struct kvtier_client *c, uint64_t deadline);
 /* Tells the daemon, which sleeps, that there are entries in the ring. No lock held. */
 void session_doorbell(struct kvtier_client *c, uint64_t serial);
-
-#endif

@@ -13,8 +13,7 @@
  * as {"done":5,"total":9,"unit":"blocks"}. A total of 0 means that it is not known. Each such
  * packet, and each of bytes, starts the deadlines of both sides anew.
  */
-#ifndef KVTIER_CTL_H
-#define KVTIER_CTL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n);
 /* Cuts all connections and stops listening. ctl may be NULL here and in ctl_close(). */
 void ctl_shutdown(struct ctl *ctl);
 void ctl_close(struct ctl *ctl); /* shuts it down first, if it was not shut down */
-
-#endif

@@ -7,8 +7,7 @@
  * Life of a request: start() is called first. If it returned 0, next() is called again and again,
  * and then end(), once: when the last packet was made, or when the asker is gone.
  */
-#ifndef KVTIER_CTL_COMMANDS_H
-#define KVTIER_CTL_COMMANDS_H
+#pragma once
 
 #include "ctl.h"
 #include "base/json.h"
@@ -105,5 +104,3 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 #define DECLARE_both(name)                          DECLARE_admin(name)
 #define CTL(name, where, arguments, prose, example) DECLARE_##where(name)
 #include "tbl_ctl.h"
-
-#endif

@@ -5,8 +5,7 @@
  * path that does not. The helper also touches a file that was not touched for a day, so that a
  * cleaner of /tmp keeps it. Core thread only.
  */
-#ifndef KVTIER_FILES_H
-#define KVTIER_FILES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@ int files_open(struct kvtierd *d, struct files **ret);
 void files_close(struct files *f);      /* it is not busy, and may be NULL */
 void files_look(struct files *f);       /* call it with each heartbeat; f may be NULL */
 bool files_busy(const struct files *f); /* the helper is at work; false for NULL */
-
-#endif

@@ -2,12 +2,9 @@
 /*
  * gauges.h - puts the present state of the daemon into the stats page. Core thread only.
  */
-#ifndef KVTIER_GAUGES_H
-#define KVTIER_GAUGES_H
+#pragma once
 
 struct kvtierd;
 
 /* all gauges, and the health bits that follow from them; every heartbeat */
 void gauges_sync(struct kvtierd *d);
-
-#endif

@@ -7,8 +7,7 @@
  *	idle --reload_begin--> reading (helper) --> applied, or refused --> idle
  *	                          `--reload_begin: again, when this one has ended
  */
-#ifndef KVTIER_RELOAD_H
-#define KVTIER_RELOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ const struct reload_report *reload_ended(const struct reload *r, uint64_t number
 /* Sets [daemon] log_level until the next reload or start. False: there is no such level. */
 bool reload_log_level(struct reload *r, const char *level);
 bool reload_busy(const struct reload *r); /* the helper is at work; false for NULL */
-
-#endif

@@ -12,8 +12,7 @@
  *         double, which the table shows in per cent; it may be absent as an AGE may, if < 0)
  * value   what the daemon writes: an expression of `row` (the list's struct), `d` and `position`
  */
-#ifndef KVTIER_TBL_LISTS_H
-#define KVTIER_TBL_LISTS_H
+#pragma once
 
 #define clients_COLUMNS(COLUMN)                                              \
 	COLUMN("ID", id, NUMBER, row->id)                                    \
@@ -215,5 +214,3 @@
 	COLUMN("TENANT", tenant, TEXT, tenant_of(d, row->space)) \
 	COLUMN("SPACE", space, NUMBER, row->space)               \
 	COLUMN("KEY", key, HEX, row->key)
-
-#endif

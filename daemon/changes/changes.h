@@ -8,8 +8,7 @@
  * begins anew: it remembers changes_next(), looks at all blocks, and asks for what changed since.
  * No change is kept before the first follower came, so blocks pay nothing until then.
  */
-#ifndef KVTIER_CHANGES_H
-#define KVTIER_CHANGES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -37,5 +36,3 @@ void changes_add(struct changes *changes, const uint8_t key[32], uint32_t space,
 /* The change with this number, until the next changes_add(). NULL: it is not kept any more, or not
  * there yet. */
 const struct change *changes_at(const struct changes *changes, uint64_t number);
-
-#endif

@@ -27,8 +27,7 @@
  * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards,
  * but for fields that a reload applies. config_place.h has the latter two.
  */
-#ifndef KVTIER_CONFIG_H
-#define KVTIER_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -194,5 +193,3 @@ int config_group(const char *section, const char *name, gid_t *ret, char *text, 
  * segments, and no more than it can number. Returns the nearest size if no size fits. `kvtierctl
  * format` also calls it. */
 uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * config_place.h - the part of the configuration that depends on where the daemon runs: the
  * environment, directories, stores that are there.
  */
-#ifndef KVTIER_CONFIG_PLACE_H
-#define KVTIER_CONFIG_PLACE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -21,5 +20,3 @@ int config_make_dirs(const struct config *config, char *text, size_t n);
 
 /* Prints a sentence for each store that is there with another size than [nvme] bytes. */
 void config_tell_stores(const struct config *config, FILE *out);
-
-#endif

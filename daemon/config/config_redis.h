@@ -6,8 +6,7 @@
  * Only struct config_redis has passwords and secrets. struct config, which may be printed, has only
  * the names of the files.
  */
-#ifndef KVTIER_CONFIG_REDIS_H
-#define KVTIER_CONFIG_REDIS_H
+#pragma once
 
 #include "tiers/redis/redis.h"
 #include "config_value.h"
@@ -42,5 +41,3 @@ const char *config_redis_fault(const struct config *config, size_t *cursor,
  */
 int config_redis(const struct config *config, struct config_redis *redis,
 		 struct redis_tier_conf *ret, char *text, size_t n);
-
-#endif

@@ -4,8 +4,7 @@
  * which values a row allows, and takes the items of a list one by one. It also prints all rows: as
  * a file, for --help, and for the man page.
  */
-#ifndef KVTIER_CONFIG_VALUE_H
-#define KVTIER_CONFIG_VALUE_H
+#pragma once
 
 #include "config.h"
 
@@ -77,5 +76,3 @@ void config_print_help(FILE *out); /* all keys, for --help */
 void config_print_man(FILE *out);  /* the same as mdoc, for kvtierd.conf.5 */
 /* Writes a file with all keys, each with its help and commented out. */
 void config_print_example(FILE *out);
-
-#endif

@@ -4,8 +4,7 @@
  * node's alone, from a file that the first start makes, or follows from a secret that several nodes
  * have. space.c calls this, at start only.
  */
-#ifndef KVTIER_SECRET_H
-#define KVTIER_SECRET_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ int secret_load(const char *state_dir, const char *tenant, uint8_t ret[SECRET_BY
 /* HMAC-SHA256(shared, "kvtier tenant 1" | 0 | tenant): nodes with the same `shared` agree on it. */
 void secret_derive(const uint8_t *shared, size_t bytes, const char *tenant,
 		   uint8_t ret[SECRET_BYTES]);
-
-#endif

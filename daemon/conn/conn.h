@@ -27,8 +27,7 @@
  *      one leaving under way, and its slot is taken until both have ended. So an intake or leaving
  *      that blocks holds up this connection alone.
  */
-#ifndef KVTIER_CONN_H
-#define KVTIER_CONN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -108,5 +107,3 @@ void conn_count_lookups(struct conn *c);
 
 /* Sends an ERROR; text is cut to the bytes that fit. 0 or -errno. */
 int conn_send_error(int socket, uint32_t seq, int error, const char *text);
-
-#endif

@@ -8,8 +8,7 @@
  *                           `-- over its limits, while regions wait to be unmapped --> HELD
  *                               HELD --these are unmapped--> LENT
  */
-#ifndef KVTIER_INTAKE_H
-#define KVTIER_INTAKE_H
+#pragma once
 
 #include <sys/socket.h>
 
@@ -100,5 +99,3 @@ struct leaving {
 };
 
 enum work_end leaving_run(struct work *work, uint32_t thread);
-
-#endif

@@ -4,8 +4,7 @@
  * daemon can tell people so. There are few rows, one for each process, the last one first. Core
  * thread only.
  */
-#ifndef KVTIER_REFUSAL_H
-#define KVTIER_REFUSAL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ void refusals_text(const struct refusals *all, uint64_t now_ns, char *ret, size_
 const char *refusal_reason_name(enum refusal_reason reason);
 /* Copies a name that comes from outside as printable ASCII; ret is zeroed and has n + 1 bytes. */
 void refusal_copy_name(const char *from, size_t n, char *ret);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * server.h - the listening sockets, and all connections (conn.h). Core thread only.
  */
-#ifndef KVTIER_SERVER_H
-#define KVTIER_SERVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,5 +56,3 @@ bool server_row(const struct server *server, uint32_t position, struct conn_row 
 /* The number of spaces whose pages on a GPU are staged. If there is one, text names the client of
  * such a space and the reason. */
 uint32_t server_staged(const struct server *server, char *text, size_t n);
-
-#endif

@@ -4,8 +4,7 @@
  * short-lived program with one thread, so it may allocate memory, and it prints each sentence where
  * it finds the fact.
  */
-#ifndef KVTIER_KVTIERCTL_H
-#define KVTIER_KVTIERCTL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -98,5 +97,3 @@ struct table *table_new(const char *aligns, const char *titles);
 void table_cell(struct table *table, const char *text); /* NULL: "?" */
 void table_number(struct table *table, uint64_t number);
 void table_print(struct table *table); /* frees */
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvtierctl_admin.h - what a command asks the daemon for that answers by itself. */
-#ifndef KVTIER_KVTIERCTL_ADMIN_H
-#define KVTIER_KVTIERCTL_ADMIN_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -29,5 +28,3 @@ const char *text_at(struct json_object *row, const char *name);
 /* Prints "12.3 ms: load of 16 blocks of space 0, 3m 2s ago, by client 4 (process 77)", of a row of
  * slowlog. */
 void print_slow_op(struct json_object *row);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvtierctl_stats.h - the page for people of `kvtierctl stats`; `kvtierctl top` begins with it. */
-#ifndef KVTIER_KVTIERCTL_STATS_H
-#define KVTIER_KVTIERCTL_STATS_H
+#pragma once
 
 #include "kvtierctl.h"
 
@@ -13,5 +12,3 @@ int stats_page_print(const struct context *context, uint64_t *ret_health);
 int stats_json_print(const struct context *context);
 /* A number for a table, in at most seven columns. */
 char *text_count(double value, char *ret, size_t n);
-
-#endif

@@ -4,8 +4,7 @@
  * statements about health, and JSON by paths. Whoever made the page may have written anything
  * there, and no end.
  */
-#ifndef KVTIER_KVTIERCTL_STATUS_H
-#define KVTIER_KVTIERCTL_STATUS_H
+#pragma once
 
 #include "base/json.h"
 #include "daemon/stats/stats.h"
@@ -26,5 +25,3 @@ struct printer {
 };
 void printer_name(struct printer *w, const char *path); /* its value comes next */
 void printer_end(struct printer *w);                    /* ends the groups, prints the text */
-
-#endif

@@ -3,8 +3,7 @@
  * cuda_context.h - the context of a GPU, with the kernels, the streams and the lanes' memory in it.
  * The GPU's thread.
  */
-#ifndef KVTIER_CUDA_CONTEXT_H
-#define KVTIER_CUDA_CONTEXT_H
+#pragma once
 
 #include "daemon/cuda/driver/cuda_gpu.h"
 
@@ -14,5 +13,3 @@ int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n);
 /* Closes the context, when no job is in flight and the pin thread is off. `lost`: by force, since
  * no call works in it any more. */
 void cuda_context_close(struct cuda_gpu *gpu, bool lost);
-
-#endif

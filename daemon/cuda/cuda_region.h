@@ -32,8 +32,7 @@
  *      others, whatever the daemon does meanwhile. A legacy handle promises no such thing.
  *   H7 all clients together are lent conf.engine_bytes at most.
  */
-#ifndef KVTIER_CUDA_REGION_H
-#define KVTIER_CUDA_REGION_H
+#pragma once
 
 #include "daemon/cuda/driver/cuda_gpu.h"
 
@@ -52,5 +51,3 @@ void cuda_events_release(struct device *device, struct device_events *events);
 /* On the GPU's thread: the context is gone with all that was open in it, events included. Mappings
  * of regions that left meanwhile are unmapped. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
-
-#endif

@@ -12,8 +12,7 @@
  *		      `--cuda_search_look: ready--> the devices of this daemon are made at
  *			 its start: only a new process can serve the GPUs
  */
-#ifndef KVTIER_CUDA_UP_H
-#define KVTIER_CUDA_UP_H
+#pragma once
 
 #include <stddef.h>
 
@@ -39,5 +38,3 @@ enum cuda_search_news {
 enum cuda_search_news cuda_search_look(struct cuda_search *search, char *text, size_t n);
 /* Its thread may be left behind in a call of the driver. search may be NULL. */
 void cuda_search_close(struct cuda_search *search);
-
-#endif

@@ -3,8 +3,7 @@
  * device_cuda.h - makes a device (device.h) of a GPU. The GPU's thread does all that may block
  * (cuda_gpu.h).
  */
-#ifndef KVTIER_DEVICE_CUDA_H
-#define KVTIER_DEVICE_CUDA_H
+#pragma once
 
 #include "daemon/cuda/driver/cuda_gpu.h"
 
@@ -12,5 +11,3 @@
  * request. conf.depth: jobs of clients. 0 or -errno. */
 int device_cuda_open(const struct cuda_driver *driver, const struct cuda_found *found,
 		     const struct cuda_gpu_conf *conf, struct loop *loop, struct device **ret);
-
-#endif

@@ -48,8 +48,7 @@
  * no context any more). Then hooks.ending() is called once, and imports return -EBUSY, so that
  * clients come back to the next daemon. Some jobs may end only with the process.
  */
-#ifndef KVTIER_DEVICE_H
-#define KVTIER_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -393,5 +392,3 @@ struct devices_sum {
 	uint64_t jobs_total;
 };
 struct devices_sum devices_sum(const struct devices *devices);
-
-#endif

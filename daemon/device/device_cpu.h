@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_cpu.h - the device for pages in host memory. */
-#ifndef KVTIER_DEVICE_CPU_H
-#define KVTIER_DEVICE_CPU_H
+#pragma once
 
 #include "device.h"
 
@@ -11,5 +10,3 @@ int device_cpu_open(uint32_t workers, uint32_t depth, uint32_t own_depth, struct
 		    struct device **ret);
 
 extern const struct device_ops device_cpu_ops;
-
-#endif

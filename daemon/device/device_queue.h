@@ -3,8 +3,7 @@
  * device_queue.h - keeps the jobs that wait for a worker, by client, and lets clients take turns.
  * It has no threads and no locks: the device guards it. No memory is allocated after it was opened.
  */
-#ifndef KVTIER_DEVICE_QUEUE_H
-#define KVTIER_DEVICE_QUEUE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void device_queue_return(struct device_queue *queue, struct device_job *job);
 struct device_job *device_queue_take(struct device_queue *queue);
 /* whether the client has jobs that wait */
 bool device_queue_wait(const struct device_queue *queue, uint32_t client);
-
-#endif

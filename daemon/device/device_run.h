@@ -10,8 +10,7 @@
  * [...]: pieces. [look...]: for holes in the page of a DECODE or ENCODE, if the kernel does not
  * watch the page (guard.h).
  */
-#ifndef KVTIER_DEVICE_RUN_H
-#define KVTIER_DEVICE_RUN_H
+#pragma once
 
 #include "device.h"
 #include "guard.h"
@@ -34,5 +33,3 @@ void device_run_begin(struct device_run *run, const struct codec_kernels *kernel
  * was stopped, and then touches no byte. now_ns is compared with the job's deadline; 0: the
  * deadline is not looked at this time. */
 int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch);
-
-#endif

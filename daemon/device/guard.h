@@ -15,8 +15,7 @@
  *
  * Any thread. A thread that runs guarded work must not have SIGBUS blocked.
  */
-#ifndef KVTIER_GUARD_H
-#define KVTIER_GUARD_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -42,5 +41,3 @@ struct guard_look {
  * page has no hole; -EFAULT: it has one. */
 int guard_look(struct guard_look *look, const struct page_layout *layout, uint64_t page,
 	       uint32_t calls);
-
-#endif

@@ -11,8 +11,7 @@
  * of a space that it has not opened, but it can aim at those of its own spaces. Fingerprints that
  * crowd one pair of buckets are refused, in bounded time, and harm no other block.
  */
-#ifndef KVTIER_INDEX_H
-#define KVTIER_INDEX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ void index_remove(struct index *index, const struct print *print, uint32_t block
 uint64_t index_entries(const struct index *index);
 uint64_t index_crowded(const struct index *index); /* how often -EXFULL was the answer */
 uint64_t index_memory(const struct index *index);  /* bytes in use, table and side array */
-
-#endif

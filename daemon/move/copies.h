@@ -5,8 +5,7 @@
  * images need: leases, and calls on an image by its extent, which find the tier that the extent
  * names. Core thread only; no call here blocks, allocates or fails.
  */
-#ifndef KVTIER_COPIES_H
-#define KVTIER_COPIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -85,5 +84,3 @@ void copies_promote(struct tables *tables, uint32_t block, const struct extent *
 		    uint32_t parent);
 /* The size of the block's image; 0 if the sizes of its space are not known (yet). */
 uint32_t copies_image_bytes(const struct tables *tables, uint32_t block);
-
-#endif

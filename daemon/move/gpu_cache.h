@@ -40,8 +40,7 @@
  * Memory: 15 bytes a copy, where slots are of one size, beside the 8 of its slot (slabs.h), which
  * know the block; reserved at open and touched as used.
  */
-#ifndef KVTIER_GPU_CACHE_H
-#define KVTIER_GPU_CACHE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -143,5 +142,3 @@ void gpu_cache_condemn(struct gpu_cache *c, uint32_t block, uint32_t unit);
 /* Evicts copies of up to so many bytes from all units, at most `steps` of them, and of each class
  * the least recent first. Returns the freed bytes; *ret_blocks is the number of copies. */
 uint64_t gpu_cache_evict(struct gpu_cache *c, uint64_t bytes, uint32_t steps, uint64_t *ret_blocks);
-
-#endif

@@ -4,8 +4,7 @@
  * and a class of slots are evicted: a list that runs through them. gpu_cache.c has the copies, by
  * the numbers of their slots. Core thread only.
  */
-#ifndef KVTIER_GPU_LIST_H
-#define KVTIER_GPU_LIST_H
+#pragma once
 
 #include <assert.h>
 #include <stdbool.h>
@@ -39,5 +38,3 @@ struct class_order {
 /* The copy becomes the first one, or the last. */
 void gpu_list_add(struct class_order *order, struct copy *copies, uint32_t at, bool first);
 void gpu_list_remove(struct class_order *order, struct copy *copies, uint32_t at);
-
-#endif

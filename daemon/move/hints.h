@@ -26,8 +26,7 @@
  * quarters of host memory. A ttl is at most max_ttl_s; a block that is kept without a ttl gets
  * max_ttl_s.
  */
-#ifndef KVTIER_HINTS_H
-#define KVTIER_HINTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -132,5 +131,3 @@ uint64_t hints_kept_bytes(const struct hints *hints, const struct space *space);
 /* The names are those of tbl_hints.h. 0, NULL: no action has this name, or this number. */
 enum wire_hint_action hint_action_named(const char *name);
 const char *hint_action_name(enum wire_hint_action action);
-
-#endif

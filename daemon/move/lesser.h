@@ -3,8 +3,7 @@
  * lesser.h - blocks that have fewer bits on a medium than their space's codec gives them, as [nvme]
  * codec and [redis] codec say, and keep these when they come back: lesser images. Core thread only.
  */
-#ifndef KVTIER_LESSER_H
-#define KVTIER_LESSER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ bool lesser_wanted(const struct spaces *spaces, const struct space *space, uint3
  * block stays as it is. Blocks of a prompt's first tokens do, and blocks whose place in the prompt
  * is unknown because an ancestor has left host memory. */
 uint32_t lesser_codec(const struct tables *tables, uint32_t block, enum tier_id tier);
-
-#endif

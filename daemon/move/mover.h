@@ -15,8 +15,7 @@
  * that has ended. It gains a whole slab, so the copied bytes per allocated byte stay below 1
  * (tests/sim/sim_place.c measures it).
  */
-#ifndef KVTIER_MOVER_H
-#define KVTIER_MOVER_H
+#pragma once
 
 #include "daemon/table/block.h"
 #include "daemon/policy/place.h"
@@ -138,5 +137,3 @@ void mover_free_condemned(struct tier *host, struct blocks *blocks);
  * bytes. */
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
 			   uint32_t max_steps, struct mover *mover);
-
-#endif

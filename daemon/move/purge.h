@@ -4,8 +4,7 @@
  * purged, those of spaces whose numbers are needed for others, and heirs of blocks that are gone.
  * Core thread only.
  */
-#ifndef KVTIER_PURGE_H
-#define KVTIER_PURGE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -26,5 +25,3 @@ void purge_cancel(struct purge *purge, void *arg);
 
 int purge_open(struct tables *tables, struct loop *loop, struct purge **ret);
 void purge_close(struct purge *purge); /* may be NULL */
-
-#endif

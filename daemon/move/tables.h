@@ -7,8 +7,7 @@
  * caller that has the tables may ask block.h, index.h and tier.h. All pointers are set once, when
  * what they point to is opened, and are NULL before and after.
  */
-#ifndef KVTIER_TABLES_H
-#define KVTIER_TABLES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -66,5 +65,3 @@ static inline struct tier *tables_host(const struct tables *tables)
 {
 	return tables->tiers[TIER_HOST];
 }
-
-#endif

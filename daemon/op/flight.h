@@ -3,8 +3,7 @@
  * flight.h - a flight brings a block into host memory, once for all parts that want it. Core thread
  * only.
  */
-#ifndef KVTIER_FLIGHT_H
-#define KVTIER_FLIGHT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,5 +71,3 @@ void flight_join(struct part *part, enum source source, uint32_t block);
 /* The part leaves. False: it is the last one, and a tier or the device still has the slot. The part
  * stays, and is woken when the slot is back. */
 bool flight_leave(struct part *part);
-
-#endif

@@ -4,8 +4,7 @@
  * is done block by block, in turn with other ops, so a flood of hints delays others only as a flood
  * of small loads does. Core thread only.
  */
-#ifndef KVTIER_HINT_H
-#define KVTIER_HINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ void hint_fields(const struct part *part);
 
 /* Executes a hint on one block, which is present, whoever gave the hint. */
 enum wire_hint_answer hint_on_block(struct tables *tables, uint32_t block, const struct hint *hint);
-
-#endif

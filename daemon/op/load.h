@@ -3,8 +3,7 @@
  * load.h - the steps of a block that is loaded or prefetched (task.h), and layer groups. Core
  * thread only.
  */
-#ifndef KVTIER_LOAD_H
-#define KVTIER_LOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ void groups_landed(struct op *op, uint32_t group);
 int groups_status(const struct op *op, uint32_t at);
 /* The op is about to complete. */
 void groups_end(struct op *op);
-
-#endif

@@ -3,8 +3,7 @@
  * op.h - the life of an op: from an entry of its client's ring, block by block, to the completion.
  * Core thread only. See op.c.
  */
-#ifndef KVTIER_OP_H
-#define KVTIER_OP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ void op_cancel_all(struct client *client, const struct mount *mount);
 /* The client is gone: from now on no block is committed, no status is written, and no op begins for
  * it. Its ops have ended when client->n_ops is 0. */
 void op_abandon_all(struct client *client);
-
-#endif

@@ -21,8 +21,7 @@
  * load.c -> flight.c -> room.c -> schedule.c; all of them use task.c, schedule.c and trace.c, which
  * call no other file of these. Waking is a push on the run queue (task.h).
  */
-#ifndef KVTIER_PART_H
-#define KVTIER_PART_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -137,5 +136,3 @@ struct ops {
 	uint32_t n_passed;
 	uint32_t round; /* ...and which of these rounds it is, from 1 */
 };
-
-#endif

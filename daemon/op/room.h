@@ -3,8 +3,7 @@
  * room.h - finds slots of host memory for blocks that are stored or brought, and has the queue of
  * the tasks that wait for a slot. Core thread only.
  */
-#ifndef KVTIER_ROOM_H
-#define KVTIER_ROOM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ static inline bool room_is_waited_for(const struct room *room)
  * that would bring it. It wakes one waiter, so that no other task is ready when this waiter runs.
  * False: each process was tried, or there is no reason to try. */
 bool room_retry(struct ops *ops);
-
-#endif

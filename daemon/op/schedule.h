@@ -6,8 +6,7 @@
  * of another process by no more than the blocks already in flight. Core thread only. See
  * schedule.c.
  */
-#ifndef KVTIER_SCHEDULE_H
-#define KVTIER_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ void schedule_part_ended(struct ops *ops, struct part *part);
 
 /* Computes the guarantees of spaces (counts_guarantee()) anew, if that is due. */
 void schedule_guarantee(struct ops *ops);
-
-#endif

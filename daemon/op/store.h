@@ -2,8 +2,7 @@
 /*
  * store.h - the steps of a block that is stored (task.h), for task.c. Core thread only.
  */
-#ifndef KVTIER_STORE_H
-#define KVTIER_STORE_H
+#pragma once
 
 #include "task.h"
 
@@ -13,5 +12,3 @@ enum step store_admit(struct task *task);
 enum step store_place(struct task *task);
 enum step store_encode(struct task *task);
 enum step store_commit(struct task *task);
-
-#endif

@@ -27,8 +27,7 @@
  * alone, and no other task is half done on the stack while a task runs. op.c empties the queue in
  * the same iteration of the loop.
  */
-#ifndef KVTIER_TASK_H
-#define KVTIER_TASK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -168,5 +167,3 @@ bool task_is_useless(const struct task *task);
 /* The status for the client if the device ended the part's job between two pieces, or failed; else
  * 0. */
 int task_stopped(const struct task *task);
-
-#endif

@@ -5,8 +5,7 @@
  * `kvtierctl slowlog`. With log_level = debug the log has the steps, too. All memory is reserved at
  * start. Core thread only.
  */
-#ifndef KVTIER_TRACE_H
-#define KVTIER_TRACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ struct trace_row {
  * row with step "". Else of the ops that ended last and of those under way. */
 bool trace_row(const struct ops *ops, bool slow, uint32_t position, struct trace_row *ret,
 	       bool *ret_end);
-
-#endif

@@ -37,8 +37,7 @@
  * Progress: EVICT frees a slot, MOVE begins to free a slab, and one LOOK a class is answered
  * between two of them.
  */
-#ifndef KVTIER_PLACE_H
-#define KVTIER_PLACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ void place_plan(const struct place_state *state, struct place_plan *ret);
 
 /* The class with the least recent evictable leaf of all, or PLACE_NO_CLASS. */
 int32_t place_oldest(const struct place_class *classes, uint32_t n_classes);
-
-#endif

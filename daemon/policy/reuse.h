@@ -16,8 +16,7 @@
  * It does no I/O, reads no clock and allocates memory only at open: tests replay traces
  * (tests/sim/sim_reuse.c). Core thread only.
  */
-#ifndef KVTIER_REUSE_H
-#define KVTIER_REUSE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,5 +63,3 @@ void reuse_tick(struct reuse *reuse, uint64_t memory_bytes);
  * the sample. */
 uint64_t reuse_scale(const struct reuse *reuse);
 uint32_t reuse_samples(const struct reuse *reuse);
-
-#endif

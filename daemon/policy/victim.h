@@ -3,8 +3,7 @@
  * victim.h - picks the block of the table (block.h) that is evicted next, from host memory or from
  * the table. Core thread only; no call here blocks, allocates or fails.
  */
-#ifndef KVTIER_VICTIM_H
-#define KVTIER_VICTIM_H
+#pragma once
 
 #include "daemon/table/block.h"
 
@@ -37,5 +36,3 @@ uint64_t victim_worth(const struct blocks *blocks, uint32_t block);
  * that were seen is, give or take, among the oldest n-th of all. */
 uint32_t victim_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget,
 		     bool (*may_drop)(void *arg, uint32_t space), void *arg);
-
-#endif

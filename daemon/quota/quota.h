@@ -15,8 +15,7 @@
  * A tenant is a number: the place of its socket in the configuration. QUOTA_OTHERS stands for all
  * tenants that have blocks on NVMe and no socket. Core thread only.
  */
-#ifndef KVTIER_QUOTA_H
-#define KVTIER_QUOTA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -132,5 +131,3 @@ uint64_t quota_of_tenant(const struct quota *quota, enum quota_use use, uint32_t
 bool quota_allows(const struct quota *quota, enum quota_use use, uint32_t tenant);
 /* For people: what a tenant may have, as things are now. */
 uint64_t quota_limit(const struct quota *quota, enum quota_use use, uint32_t tenant);
-
-#endif

@@ -4,8 +4,7 @@
  * with room for so many blocks. The blocks of a request in front of the first absent one count as
  * found; then all that are absent are stored. No I/O, no clock; one thread.
  */
-#ifndef KVTIER_REPLAY_H
-#define KVTIER_REPLAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ int replay_ours(const struct requests *r, uint32_t room, bool expected,
 /* The same if the least recent block is evicted, wherever it stands in its chain. -ENOMEM */
 int replay_lru(const struct requests *r, uint32_t room, const struct replay_told *told,
 	       uint64_t *ret);
-
-#endif

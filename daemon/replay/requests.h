@@ -11,8 +11,7 @@
  *
  * The file is untrusted. It needs no daemon; one thread.
  */
-#ifndef KVTIER_REQUESTS_H
-#define KVTIER_REQUESTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ int requests_add_line(struct requests *r, const char *line, char *text, size_t n
 int requests_read(struct requests *r, FILE *in, void (*told)(void *arg, uint64_t bytes), void *arg,
 		  char *text, size_t n);
 void requests_free(struct requests *r);
-
-#endif

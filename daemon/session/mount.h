@@ -7,8 +7,7 @@
  *  mount_import (helper) --> mount_open --> open --SPACE_CLOSE, connection dies--> closing
  *  closing --ops == 0--> mount_close --> mount_unmap (helper) --> free()
  */
-#ifndef KVTIER_MOUNT_H
-#define KVTIER_MOUNT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -94,5 +93,3 @@ int mount_open(struct tables *tables, const char *tenant, const struct proto_spa
 void mount_close(struct tables *tables, struct mount *mount);
 bool mount_is_void(const struct mount *mount); /* its device has lost a region */
 void mount_unmap(struct mount *mount);         /* after mount_close(), on a helper thread */
-
-#endif

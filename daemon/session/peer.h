@@ -4,8 +4,7 @@
  * shared with the client, and the counts of its ops. A connection (conn/conn.h) opens and closes
  * ring and mounts, and op/ keeps the counts. The header has types alone. Core thread only.
  */
-#ifndef KVTIER_PEER_H
-#define KVTIER_PEER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ struct client {
 	uint32_t arena_claimed; /* slots that all its ops have */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };
-
-#endif

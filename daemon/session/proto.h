@@ -4,8 +4,7 @@
  * through mount.c first. The functions are pure: they read private copies, have no state and do no
  * I/O, and give a verdict with a sentence. text (>= 200 bytes) names field and limit.
  */
-#ifndef KVTIER_PROTO_H
-#define KVTIER_PROTO_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ int proto_order(const void *packet, size_t n, uint32_t n_fds, struct proto_order
 /* Checks a ring entry: op, flags, range in the arena, reserved fields. The caller checks whether
  * the space is open and the events exist. */
 int proto_sqe(const struct wire_sqe *sqe, uint32_t arena_blocks, char *text, size_t text_bytes);
-
-#endif

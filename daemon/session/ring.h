@@ -4,8 +4,7 @@
  * and a completion ring that it writes. client/abi/wire.h has the layout and the rules of sleeping.
  * A helper (conn/intake.c) opens and closes a ring; all other calls are for the core thread only.
  */
-#ifndef KVTIER_RING_H
-#define KVTIER_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -87,5 +86,3 @@ bool ring_complete(struct ring *ring, const struct wire_cqe *cqe);
  * and no more hits of single tiers than hits; tokens and calls are so bounded, too. Growth beyond a
  * bound waits for the next call. */
 void ring_sample_lookups(struct ring *ring, uint32_t at, struct wire_lookups *ret);
-
-#endif

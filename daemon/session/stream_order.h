@@ -8,8 +8,7 @@
  *
  * The words lie in the client's memory, so what it writes there can only affect its own pages.
  */
-#ifndef KVTIER_STREAM_ORDER_H
-#define KVTIER_STREAM_ORDER_H
+#pragma once
 
 #include "daemon/device/device.h"
 #include "proto.h"
@@ -38,5 +37,3 @@ void stream_order_layers(const struct stream_order *order, const struct wire_sqe
 			 uint32_t groups);
 /* Says that the pages of the op are not touched any more: raises its words. */
 void stream_order_done(const struct stream_order *order, const struct wire_sqe *sqe);
-
-#endif

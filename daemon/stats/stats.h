@@ -12,8 +12,7 @@
  * The page has the layout of struct stats. It is valid only if its magic and its layout number, a
  * hash of the tables, are those of the reader.
  */
-#ifndef KVTIER_STATS_H
-#define KVTIER_STATS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -341,5 +340,3 @@ struct stats_health_row {
 };
 const struct stats_health_row *stats_health_row(enum stats_health_bit bit);
 const char *stats_health_word(uint64_t health); /* "ok", "warn", "err" or "starting" */
-
-#endif

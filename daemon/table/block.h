@@ -30,8 +30,7 @@
  * mover.c. Memory: all reserved at blocks_open() (touched as used); <= 96 bytes a
  * block with the index.
  */
-#ifndef KVTIER_BLOCK_H
-#define KVTIER_BLOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -187,5 +186,3 @@ uint32_t blocks_count(const struct blocks *blocks);
 /* The number of blocks with a copy in this tier. */
 uint32_t blocks_copies(const struct blocks *blocks, enum tier_id tier);
 struct space_counts *blocks_counts(const struct blocks *blocks); /* counts by space, and accounts */
-
-#endif

@@ -20,8 +20,7 @@
  * A block of the band USUAL may be expected back at a tick, until it is accessed. Such candidates
  * have two orders: by their last access, as the band EXPECTED, and by the tick of their return.
  */
-#ifndef KVTIER_EVICT_H
-#define KVTIER_EVICT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -117,5 +116,3 @@ uint32_t evict_parent(const struct evict *evict, uint32_t block); /* EVICT_NONE:
 /* Five bits for the caller, since there is room for them. They are 0 when the block is added. */
 uint32_t evict_mark(const struct evict *evict, uint32_t block);
 void evict_set_mark(struct evict *evict, uint32_t block, uint32_t mark);
-
-#endif

@@ -14,8 +14,7 @@
  *      are free (tbl_quota.h). So a tenant that takes all it can leaves an eighth, and each tenant
  *      that comes later finds some.
  */
-#ifndef KVTIER_HINT_TABLE_H
-#define KVTIER_HINT_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ struct note *hint_table_next(struct hint_table *table, uint32_t session);
  * whose end has come; fn may settle the note. False when the last note was reached. */
 bool hint_table_sweep(struct hint_table *table, uint32_t *cursor, uint32_t budget, uint32_t now_s,
 		      void (*fn)(void *arg, struct note *note), void *arg);
-
-#endif

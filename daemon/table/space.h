@@ -15,8 +15,7 @@
  * The tenant's secret never leaves this file. A client sees the chain's salt, which is
  * SHA-256("kvtier salt 1" | secret | space id).
  */
-#ifndef KVTIER_SPACE_H
-#define KVTIER_SPACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/queue.h>
@@ -150,5 +149,3 @@ struct spaces_count {
 	bool recycling;    /* some are going, or went in the last minute */
 };
 void spaces_count(const struct spaces *spaces, struct spaces_count *ret);
-
-#endif

@@ -8,8 +8,7 @@
  * account as long as it has host copies. When all accounts are in use, the further spaces of a
  * tenant have one account together.
  */
-#ifndef KVTIER_SPACE_COUNTS_H
-#define KVTIER_SPACE_COUNTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -90,5 +89,3 @@ uint32_t counts_priority(const struct space_counts *t, uint32_t space);
 uint32_t counts_account_priority(const struct space_counts *t, uint32_t account);
 /* host copies */
 uint32_t counts_account_slots(const struct space_counts *t, uint32_t account, uint32_t class);
-
-#endif

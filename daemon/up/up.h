@@ -3,8 +3,7 @@
  * up.h - brings the NVMe and the Redis tier up at the start, with the queues of what is written to
  * them, and takes them down at the end. Core thread only.
  */
-#ifndef KVTIER_UP_H
-#define KVTIER_UP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *conf, char *text, size_t
 /* Drops queued blocks, ends transfers that are on their way with -ECANCELED, and closes both. No op
  * is outstanding; the host tier is still open. */
 void redis_down(struct kvtierd *d);
-
-#endif

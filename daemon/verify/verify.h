@@ -4,8 +4,7 @@
  * memory, on NVMe, in the memory of GPUs. It takes a few blocks at a time, so engines hardly notice
  * it. Core thread only.
  */
-#ifndef KVTIER_VERIFY_H
-#define KVTIER_VERIFY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ bool verify_next_bad(struct verify *verify, struct verify_bad *ret);
 void verify_cancel(struct verify *verify);
 /* The buffer of a read that was given up is free again: from the NVMe tier, through copies.c. */
 void verify_release(struct verify *verify, const struct extent *home);
-
-#endif

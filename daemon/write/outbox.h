@@ -7,8 +7,7 @@
  * A daemon has one outbox, tables.outbox. It is NULL where [redis] names no endpoint, and functions
  * that say so take NULL. Core thread only.
  */
-#ifndef KVTIER_OUTBOX_H
-#define KVTIER_OUTBOX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ void outbox_stop(struct outbox *o);
  * written, else from the loop. May be NULL.
  */
 void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg);
-
-#endif

@@ -5,8 +5,7 @@
  * yet. For `kvtierctl flush`, and at a clean stop, all such blocks are written at once. Core thread
  * only.
  */
-#ifndef KVTIER_WRITEBACK_H
-#define KVTIER_WRITEBACK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ struct admit {
  * O(1). */
 bool admit_ask(struct admit *admit, const uint8_t key[32], uint32_t budget_percent,
 	       bool parent_there);
-
-#endif

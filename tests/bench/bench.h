@@ -12,8 +12,7 @@
  * an error that its caller could only pass on. These functions are for the thread that runs the
  * case; a thread of a case's own returns its errors.
  */
-#ifndef KVTIER_BENCH_H
-#define KVTIER_BENCH_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -124,5 +123,3 @@ void bench_add(struct bench_result *ret, double value, double limit);
 /* In place of the note that is there, which may be one of the arguments. */
 void bench_note(struct bench_result *ret, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-
-#endif

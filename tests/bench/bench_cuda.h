@@ -3,8 +3,7 @@
  * bench_cuda.h - blocks in the memory of this machine's first GPU, with the kernels and copies that
  * kvtierd would make of them. For the cases cuda.*.
  */
-#ifndef KVTIER_BENCH_CUDA_H
-#define KVTIER_BENCH_CUDA_H
+#pragma once
 
 #include "bench.h"
 #include "client/abi/cuda_api.h"
@@ -56,5 +55,3 @@ void rig_cross(struct rig *r, enum rig_copy way);
 void rig_wait(struct rig *r); /* for r->stream */
 /* Seconds of copying `bytes` in pieces; BOTH: as many bytes each way at the same time. */
 double rig_copy(struct rig *r, enum rig_copy which, uint64_t bytes, uint64_t piece);
-
-#endif

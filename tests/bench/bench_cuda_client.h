@@ -5,8 +5,7 @@
  *
  * The pages are those of a rig. Each is filled with one byte, and compared at both ends.
  */
-#ifndef KVTIER_BENCH_CUDA_CLIENT_H
-#define KVTIER_BENCH_CUDA_CLIENT_H
+#pragma once
 
 #include "bench_cuda.h"
 #include "bench_daemon.h"
@@ -44,5 +43,3 @@ int cuda_client_move(const struct cuda_client *c, bool load, const struct kvtier
 void cuda_client_fill(struct cuda_client *c, uint32_t first, uint32_t n, uint8_t value);
 /* All are filled with CUDA_CLIENT_VALUE. */
 void cuda_client_compare(struct cuda_client *c, uint32_t first, uint32_t n);
-
-#endif

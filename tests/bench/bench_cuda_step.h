@@ -3,8 +3,7 @@
  * bench_cuda_step.h - a stand-in for an engine's step of decoding, alone and beside other work on
  * the same GPU.
  */
-#ifndef KVTIER_BENCH_CUDA_STEP_H
-#define KVTIER_BENCH_CUDA_STEP_H
+#pragma once
 
 #include "bench.h"
 
@@ -18,5 +17,3 @@ struct step_beside {
 /* 99th percentiles of a step, beside the work and alone, with memory and a stream of its own in
  * the primary context. The note says which GPU, and whether it has MPS. */
 void step_run(const struct step_beside *beside, struct bench_result *ret);
-
-#endif

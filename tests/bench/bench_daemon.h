@@ -6,8 +6,7 @@
  * An engine's blocks are BF16 and its pages a memfd that the daemon maps. FP8 holds the values
  * exactly, and each page has its own, so that loaded pages can be compared with stored ones.
  */
-#ifndef KVTIER_BENCH_DAEMON_H
-#define KVTIER_BENCH_DAEMON_H
+#pragma once
 
 #include "bench.h"
 #include "client/kvtier.h"
@@ -91,5 +90,3 @@ int bench_move(struct kvtier_client *client, struct kvtier_space *space, bool lo
 	       const struct kvtier_key *keys, uint32_t first, uint32_t n);
 /* For the end of an op: its status. */
 int bench_wait(struct kvtier_client *client, uint64_t op, struct kvtier_result *ret);
-
-#endif

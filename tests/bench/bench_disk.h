@@ -12,8 +12,7 @@
  * much disk, through which its writes walk on as a log's do, since the same place again and again
  * is up to a third quicker. It reads the blocks that were written last.
  */
-#ifndef KVTIER_BENCH_DISK_H
-#define KVTIER_BENCH_DISK_H
+#pragma once
 
 #include "bench.h"
 
@@ -44,5 +43,3 @@ double bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint32_t
 /* Anonymous memory, all of it there, aligned to 2 MiB and in huge pages where the kernel has them,
  * or in 4 KiB pages; until the case ends. */
 uint8_t *bench_memory(size_t bytes, bool huge);
-
-#endif

@@ -4,8 +4,7 @@
  * shaped (tc-tbf(8)), so that a network limits, as between nodes, and not the CPUs that both ends
  * share here.
  */
-#ifndef KVTIER_BENCH_LINK_H
-#define KVTIER_BENCH_LINK_H
+#pragma once
 
 #include "bench.h"
 
@@ -16,5 +15,3 @@ const char *bench_link_rate(void); /* KVTIER_BENCH_LINK as tc takes it, or "10gb
  * who may have user namespaces).
  */
 void bench_link_run(bench_run_fn *run, const struct bench_case *self, struct bench_result *ret);
-
-#endif

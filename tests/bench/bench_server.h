@@ -7,8 +7,7 @@
  * 10.0.0.2:6379, over TCP always. It must be empty, and is left so: no case shall flush anyone's
  * data.
  */
-#ifndef KVTIER_BENCH_SERVER_H
-#define KVTIER_BENCH_SERVER_H
+#pragma once
 
 #include "bench.h"
 
@@ -34,5 +33,3 @@ void bench_server_flush(struct bench_server *s);     /* the database that was fo
 long long bench_server_keys(struct bench_server *s); /* DBSIZE */
 /* To an endpoint; a blocking socket that gives up after the patience, or -errno. */
 int bench_connect(const char *endpoint);
-
-#endif

@@ -13,8 +13,7 @@
  * takes the slot that was given back longest ago, so it shares it with no other outstanding
  * command, and a pass goes through all slots.
  */
-#ifndef KVTIER_BENCH_WIRE_H
-#define KVTIER_BENCH_WIRE_H
+#pragma once
 
 #include "bench_server.h"
 
@@ -36,5 +35,3 @@ const char *bench_wire_way(const struct bench_wire *w); /* "TCP", for a note */
 /* All values once; GB/s of them; the CPU seconds of that are added to *cpu, unless NULL. They must
  * have been set before they are got; if something else comes the case fails. */
 double bench_wire_run(const struct bench_wire *w, bool set, double *cpu);
-
-#endif

@@ -11,8 +11,7 @@
  * It may also lie: end a write well and lose it, or write it elsewhere; answer a read with earlier
  * bytes.
  */
-#ifndef KVTIER_DISK_SIM_H
-#define KVTIER_DISK_SIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -73,5 +72,3 @@ void disk_sim_unstall(struct disk_sim *sim);
 void disk_sim_crash(struct disk_sim *sim, enum sim_crash how); /* lent buffers are forgotten */
 /* rot, on the medium */
 void disk_sim_flip(struct disk_sim *sim, uint64_t offset, uint8_t bits);
-
-#endif

@@ -5,8 +5,7 @@
  * for one connection at a time; `hold` and the like may be changed while it runs. Facts beside the
  * test's question are asserted inside.
  */
-#ifndef KVTIER_FAKE_ENGINE_H
-#define KVTIER_FAKE_ENGINE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -128,5 +127,3 @@ void fake_keys(struct engine *e, uint32_t seed, size_t n, struct kvtier_key *ret
 void fake_fill(struct engine *e, uint32_t page, uint8_t value);
 void fake_page_is(struct engine *e, uint32_t page, uint8_t value); /* asserts */
 void fake_store_again(struct engine *e); /* until it works: the client is back */
-
-#endif

@@ -5,8 +5,7 @@
  * The wrapper answers to the name and id of the wrapped tier, so the core cannot tell the
  * difference, and the host_*() functions see through it. Countdowns count calls from 1; 0 = never.
  */
-#ifndef KVTIER_FAULT_H
-#define KVTIER_FAULT_H
+#pragma once
 
 #include "tiers/tier.h"
 
@@ -29,5 +28,3 @@ int fault_wrap(struct tier *inner, struct tier **ret);
 void fault_set(struct tier *t, const struct fault_plan *plan); /* countdowns start anew */
 /* Completes up to max held xfers, oldest first; returns how many. */
 uint32_t fault_release(struct tier *t, uint32_t max);
-
-#endif

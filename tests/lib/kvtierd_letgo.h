@@ -4,8 +4,7 @@
  * go of big memory of a client, and when it may go on. The file that LETGO_PATH names begins
  * zeroed.
  */
-#ifndef KVTIER_KVTIERD_LETGO_H
-#define KVTIER_KVTIERD_LETGO_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -19,5 +18,3 @@ struct letgo {
 	atomic_uint ended;               /* of both */
 	atomic_bool hold;                /* the test: helpers wait before each */
 };
-
-#endif

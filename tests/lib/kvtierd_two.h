@@ -2,10 +2,7 @@
 /*
  * kvtierd_two.h - facts about the second device of kvtierd_two.c, for tests.
  */
-#ifndef KVTIER_KVTIERD_TWO_H
-#define KVTIER_KVTIERD_TWO_H
+#pragma once
 
 enum { TWO_DEPTH = 2 };   /* jobs at a time */
 enum { TWO_UUID = 0xd2 }; /* each byte of its UUID */
-
-#endif

@@ -4,8 +4,7 @@
  * describe themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here
  * waits without a deadline.
  */
-#ifndef KVTIER_LIB_H
-#define KVTIER_LIB_H
+#pragma once
 
 #include "client/kvtier.h"
 #include "test.h"
@@ -213,5 +212,3 @@ void honest_begin(struct honest *h, const char *program); /* of struct daemon */
 /* It loads its chain, again and again; so do others that come and go. */
 void honest_is_served(struct honest *h);
 void honest_end(struct honest *h); /* a clean exit */
-
-#endif

@@ -5,12 +5,9 @@
  * (wrap=connect): a child connects the test's socket, so the kernel names the child as its peer.
  * The child lives as long as the test.
  */
-#ifndef KVTIER_LIB_APART_H
-#define KVTIER_LIB_APART_H
+#pragma once
 
 #include <stdbool.h>
 
 /* Clients that connect from here on are processes of their own; at first they are. */
 void clients_apart(bool apart);
-
-#endif

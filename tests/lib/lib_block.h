@@ -4,8 +4,7 @@
  * number. For cmocka tests. The numbers of blocks are a test's own; each stands for a key, an
  * address in host memory and one on disk.
  */
-#ifndef KVTIER_LIB_BLOCK_H
-#define KVTIER_LIB_BLOCK_H
+#pragma once
 
 #include "client/lib/base/map.h"
 #include "daemon/table/block.h"
@@ -37,5 +36,3 @@ uint32_t table_find(uint64_t number);
 /* Asserts the client's view of a block, and the counts. */
 void table_is_seen(uint32_t number, uint32_t tiers, uint32_t in_host, uint32_t in_nvme);
 void table_is_nvme(uint32_t block, uint32_t number);
-
-#endif

@@ -14,8 +14,7 @@
  * Time jumps only where the test says so, and passes between jumps as it does everywhere.
  * Operations that are under way while a jump is made have taken that much longer.
  */
-#ifndef KVTIER_LIB_CLOCK_H
-#define KVTIER_LIB_CLOCK_H
+#pragma once
 
 #include "lib.h"
 
@@ -47,5 +46,3 @@ static inline void clock_daemon_start(struct daemon *d, const char *config)
 void clock_join(void);
 uint64_t clock_ahead_ns(void);
 void clock_looked_ns(uint64_t now_ns); /* all that was due until then is done */
-
-#endif

@@ -7,8 +7,7 @@
  * The knobs are set before admin_with_loop() and read after it; in between the loop's thread owns
  * them, but for the knobs marked as shared.
  */
-#ifndef KVTIER_LIB_CTL_H
-#define KVTIER_LIB_CTL_H
+#pragma once
 
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
@@ -63,5 +62,3 @@ char admin_ask(int fd, const char *words, size_t n);
 void admin_says(const char *words);
 /* How many rows of this name the reply has, which must be JSON. */
 size_t admin_rows(const char *name);
-
-#endif

@@ -5,8 +5,7 @@
  * one byte beside them, and the launch fails. With KVTIER_REAL_GPU=1 the launches go to this
  * machine's GPU; then only a kernel's writes are checked so.
  */
-#ifndef KVTIER_LIB_CUDA_CODEC_H
-#define KVTIER_LIB_CUDA_CODEC_H
+#pragma once
 
 #include "kernels/cuda/codec.h"
 #include "kernels/kernels.h"
@@ -65,5 +64,3 @@ void cuda_bed_flags(struct cuda_bed *bed, uint32_t n);
 void cuda_bed_changing(struct cuda_bed *bed, uint32_t first, uint32_t n);
 /* Both, of bed->pages as they are. */
 int cuda_bed_both(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v);
-
-#endif

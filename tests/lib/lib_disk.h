@@ -3,8 +3,7 @@
  * lib_disk.h - shared by system tests of the NVMe tier: a daemon with a store on a disk, cases that
  * run on both I/O engines, and hands in the store's file.
  */
-#ifndef KVTIER_LIB_DISK_H
-#define KVTIER_LIB_DISK_H
+#pragma once
 
 #include "lib.h"
 
@@ -52,5 +51,3 @@ uint64_t disk_find(const char *path, const struct kvtier_key *key);
 /* Overwrites, as another program would. */
 void disk_write(const char *path, uint64_t offset, const void *bytes, size_t n);
 void disk_read(const char *path, uint64_t offset, void *ret, size_t n);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_fatbin.h - a fat binary that is not compressed: entries of machine code (ELF) and of PTX. */
-#ifndef KVTIER_LIB_FATBIN_H
-#define KVTIER_LIB_FATBIN_H
+#pragma once
 
 #include <elf.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ static inline int cubin_capability(const Elf64_Ehdr *elf)
 	return (int)(elf->e_ident[EI_ABIVERSION] == 8 ? elf->e_flags >> 8 & 0xff :
 							elf->e_flags & 0xff);
 }
-
-#endif

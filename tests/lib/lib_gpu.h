@@ -14,8 +14,7 @@
  * With KVTIER_REAL_GPU=1 the same test runs on the machine's driver: there is no report then, and
  * settings say nothing.
  */
-#ifndef KVTIER_LIB_GPU_H
-#define KVTIER_LIB_GPU_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -111,5 +110,3 @@ void gpu_hold(void);
 void gpu_let_go(void);
 /* A call against the rules had this result, and the report says so once. Clears the report. */
 void gpu_expect(CUresult result, CUresult wanted, const char *said);
-
-#endif

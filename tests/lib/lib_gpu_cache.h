@@ -4,8 +4,7 @@
  * are structs, memory that is addresses alone, jobs that nobody runs. Blocks are on NVMe by the
  * table's word, and stand for a key by number. For cmocka tests, and for benches.
  */
-#ifndef KVTIER_LIB_GPU_CACHE_H
-#define KVTIER_LIB_GPU_CACHE_H
+#pragma once
 
 #include "client/lib/base/map.h"
 #include "daemon/device/device.h"
@@ -50,5 +49,3 @@ void gpu_rig_reserve(struct gpu_rig *r, struct gpu_use *use, struct device_job *
 bool gpu_rig_keep(struct gpu_rig *r, uint32_t unit, uint32_t number, uint32_t space);
 /* The block of this key has a copy there. */
 bool gpu_rig_has(const struct gpu_rig *r, uint32_t unit, uint32_t number, uint32_t space);
-
-#endif

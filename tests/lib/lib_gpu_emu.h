@@ -3,8 +3,7 @@
  * lib_gpu_emu.h - for tests of the emulated driver itself (gpu_emu_*): a GPU that all cases of the
  * program use, and short words for calls that must succeed, give a result, or break a rule.
  */
-#ifndef KVTIER_LIB_GPU_EMU_H
-#define KVTIER_LIB_GPU_EMU_H
+#pragma once
 
 #include "lib.h"
 #include "lib_gpu.h"
@@ -29,5 +28,3 @@ CUfunction emu_function(const char *name);
 /* emu_fill(): n words at `to` become `value`. */
 void emu_fill(CUfunction fill, CUdeviceptr to, uint32_t value, uint32_t n, CUstream stream);
 bool emu_words_are(const uint32_t *words, size_t n, uint32_t value);
-
-#endif

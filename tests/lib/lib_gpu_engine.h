@@ -3,8 +3,7 @@
  * lib_gpu_engine.h - an engine whose pages are in a GPU's memory, through libkvtier. Pages are
  * filled and compared in a copy on the host (lib.h), which goes to the GPU and comes from there.
  */
-#ifndef KVTIER_LIB_GPU_ENGINE_H
-#define KVTIER_LIB_GPU_ENGINE_H
+#pragma once
 
 #include "lib.h"
 #include "lib_gpu.h"
@@ -72,5 +71,3 @@ int gpu_chain_store(struct gpu_engine *ge, const struct kvtier_key *keys, uint32
 		    uint32_t n);
 uint32_t gpu_chain_load(struct gpu_engine *ge, const struct kvtier_key *keys, uint32_t first,
 			uint32_t n);
-
-#endif

@@ -3,8 +3,7 @@
  * lib_gpu_range.h - memory of a GPU in several allocations, side by side in one range of addresses,
  * and ALLOCS by hand. Helpers end the test when they cannot do their part.
  */
-#ifndef KVTIER_LIB_GPU_RANGE_H
-#define KVTIER_LIB_GPU_RANGE_H
+#pragma once
 
 #include "lib_gpu_raw.h"
 
@@ -49,5 +48,3 @@ void gpu_range_send(struct raw *r, const struct gpu_range *range, uint32_t numbe
 /* A SPACE_OPEN's region of it. */
 struct wire_region gpu_range_region(const struct gpu_range *range, uint32_t number, uint64_t offset,
 				    uint64_t length);
-
-#endif

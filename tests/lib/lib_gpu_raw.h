@@ -3,8 +3,7 @@
  * lib_gpu_raw.h - an engine with pages in the memory of a GPU that speaks the wire by hand, for
  * tests of the daemon's work on them. Helpers end the test when they cannot do their part.
  */
-#ifndef KVTIER_LIB_GPU_RAW_H
-#define KVTIER_LIB_GPU_RAW_H
+#pragma once
 
 #include "lib_gpu.h"
 #include "lib_raw.h"
@@ -127,5 +126,3 @@ int gpu_daemon_end(struct daemon *d, struct gpu *gpu);
 		return gpu_daemon_end(&d, &gpu);           \
 	}                                                  \
 	TEST_EACH(begin, end)
-
-#endif

@@ -3,8 +3,7 @@
  * lib_gpu_served.h - a daemon, the first GPU, and an engine with pages there: what cases of a
  * program have, each of them anew.
  */
-#ifndef KVTIER_LIB_GPU_SERVED_H
-#define KVTIER_LIB_GPU_SERVED_H
+#pragma once
 
 #include "lib_gpu_engine.h"
 
@@ -35,5 +34,3 @@ void gpu_pages_are(const struct kvtier_key *keys, uint32_t n);
 #define TEST_IN_BOTH_MODES(name, begin, end)                               \
 	TEST_ROWS(name, cmocka_unit_test_setup_teardown(name, begin, end), \
 		  cmocka_unit_test_prestate_setup_teardown(name, begin, end, (char[1]){ 0 }))
-
-#endif

@@ -3,8 +3,7 @@
  * lib_gpu_tier.h - the memory that a daemon has for images on the emulated GPU, seen from outside.
  * Helpers end the test when they cannot do their part.
  */
-#ifndef KVTIER_LIB_GPU_TIER_H
-#define KVTIER_LIB_GPU_TIER_H
+#pragma once
 
 #include "lib.h"
 
@@ -17,5 +16,3 @@ uint8_t *gpu_tier_read(const struct daemon *d, size_t bytes, size_t *ret_bytes);
  * payload's first. There must be one such image. */
 void gpu_tier_damage(const struct daemon *d, size_t bytes, const void *payload, size_t n,
 		     size_t offset);
-
-#endif

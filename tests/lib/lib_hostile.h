@@ -15,8 +15,7 @@
  * It runs at nice value 19, or lower still (`idle`): the client's messages are to harm the daemon,
  * not a lack of CPU.
  */
-#ifndef KVTIER_LIB_HOSTILE_H
-#define KVTIER_LIB_HOSTILE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -60,5 +59,3 @@ void hostile_free(struct hostile *h);
 /* lib_hostile_beside.c: an honest engine and a hostile client of one daemon, for at least so long.
  * The engine stores, loads and compares every byte; the test ends if anything is wrong. */
 void hostile_beside(const char *test, uint32_t seconds);
-
-#endif

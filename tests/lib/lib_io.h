@@ -3,8 +3,7 @@
  * lib_io.h - shared by unit_io*.c and fault_io*.c: a file on a disk, a loop, an io on one of the
  * engines, and ops that count their completions.
  */
-#ifndef KVTIER_LIB_IO_H
-#define KVTIER_LIB_IO_H
+#pragma once
 
 #include <sys/statfs.h>
 
@@ -78,5 +77,3 @@ void io_rig_run_a_little(struct io_rig *rig);
 /* Submits one op and gives its status. */
 int io_rig_do(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,
 	      uint32_t page);
-
-#endif

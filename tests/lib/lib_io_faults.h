@@ -11,8 +11,7 @@
  * The plan (lib_io_plan.c) is this process's, or lies in a file that two processes map. So a test
  * commands a daemon's disk in any state of the daemon, also while it dies.
  */
-#ifndef KVTIER_LIB_IO_FAULTS_H
-#define KVTIER_LIB_IO_FAULTS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -52,5 +51,3 @@ int32_t io_planned(enum io_kind kind, int32_t real, bool *ret_flip);
 /* file: the how-manieth of this process */
 bool io_is_held(enum io_kind kind, uint32_t file);
 void io_held_add(int n);
-
-#endif

@@ -4,8 +4,7 @@
  * there, a child that plays the daemon's admin socket by a script, and one that has the page, for
  * unit_stats.c, too. The program is $KVTIERCTL, or lies in the test's directory or its parent.
  */
-#ifndef KVTIER_LIB_KVTIERCTL_H
-#define KVTIER_LIB_KVTIERCTL_H
+#pragma once
 
 #include "base/clock.h"
 #include "daemon/stats/stats.h"
@@ -46,5 +45,3 @@ void tool_child_ends(pid_t child);
 void tool_says(const char *words); /* asserts that the output has them */
 /* The value at a path of the JSON text in the output. */
 char *tool_json_at(const char *where);
-
-#endif

@@ -3,8 +3,7 @@
  * lib_linger.h - TCP sockets whose close() waits, as a hostile client sends them: with data that
  * the peer does not take, and SO_LINGER.
  */
-#ifndef KVTIER_LIB_LINGER_H
-#define KVTIER_LIB_LINGER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ void lingers_begin(struct lingers *l);
 int lingers_add(struct lingers *l);
 void lingers_reset(struct lingers *l); /* from now on close() of these does not wait */
 void lingers_end(struct lingers *l);
-
-#endif

@@ -3,8 +3,7 @@
  * lib_mover.h - a real host tier of 64 KiB slabs under a real table of blocks; each image carries
  * its number. Workers for an emptier (daemon/move/mover.h) whose jobs end when the test says so.
  */
-#ifndef KVTIER_LIB_MOVER_H
-#define KVTIER_LIB_MOVER_H
+#pragma once
 
 #include "daemon/device/device.h"
 #include "daemon/move/mover.h"
@@ -61,5 +60,3 @@ uint32_t world_find(const struct world *w, uint32_t name); /* BLOCK_NONE: it is 
 void world_where(const struct world *w, uint32_t block, struct extent *ret);
 /* Asserts that the image in host memory carries its number in its first `bytes`. */
 void world_bytes_are(const struct world *w, uint32_t name, uint32_t bytes);
-
-#endif

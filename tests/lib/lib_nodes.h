@@ -8,8 +8,7 @@
  * where $KVTIER_TEST_NODES names a file, written there: a daemon's test reads it. The node that
  * $KVTIER_TEST_NODES_FULL names has no page left: they come from node 0. Any thread.
  */
-#ifndef KVTIER_LIB_NODES_H
-#define KVTIER_LIB_NODES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ struct nodes_bound {
 uint32_t nodes_bound(struct nodes_bound *ret, uint32_t max);
 /* Nothing was bound; pages of `full` (-1: of none) come from node 0. */
 void nodes_reset(int32_t full);
-
-#endif

@@ -7,8 +7,7 @@
  * padding of the first page, in a page of its own, in the padding of a later page. Its image
  * follows from its number alone.
  */
-#ifndef KVTIER_LIB_NVME_H
-#define KVTIER_LIB_NVME_H
+#pragma once
 
 #include "disk_sim.h"
 
@@ -87,5 +86,3 @@ uint32_t kit_number(const struct nvme_entry *entry); /* its block; all else in i
 /* A reader's checks: header against identity and geometry, then the checksum: -EBADMSG. An image
  * that passes must be the block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
 int kit_image_check(const uint8_t *image, uint32_t block, uint8_t *expected);
-
-#endif

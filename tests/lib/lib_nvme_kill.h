@@ -9,8 +9,7 @@
  * Rule: every block is its own bytes or a miss, in any life; and a kept block is there, as long as
  * its store took nothing back and was not damaged.
  */
-#ifndef KVTIER_LIB_NVME_KILL_H
-#define KVTIER_LIB_NVME_KILL_H
+#pragma once
 
 #include "lib_disk.h"
 
@@ -32,5 +31,3 @@ struct kill_counts {
 /* Ends the test when the rule is broken. Prints the events. */
 void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t seed,
 	       struct kill_counts *ret);
-
-#endif

@@ -4,8 +4,7 @@
  * lost it, wrote it elsewhere, or answers a read with earlier bytes. A wrong byte, or a log that
  * does not start again, ends the test.
  */
-#ifndef KVTIER_LIB_NVME_LIES_H
-#define KVTIER_LIB_NVME_LIES_H
+#pragma once
 
 #include "lib_nvme.h"
 
@@ -14,5 +13,3 @@ void lies_at_every_io(enum sim_lie lie, uint64_t seed);
 /* One I/O in eight is a lie: at least so many lies, and until this time of CLOCK_MONOTONIC. Prints
  * how many there were. */
 void lies_by_chance(uint64_t seed, uint64_t least, uint64_t until_ns);
-
-#endif

@@ -4,8 +4,7 @@
  * bytes (as in lib_nvme.h), and slots for reads and writes. The test holds the clock: it is linked
  * with wrap=clock_gettime,epoll_wait.
  */
-#ifndef KVTIER_LIB_NVME_TIER_H
-#define KVTIER_LIB_NVME_TIER_H
+#pragma once
 
 #include "tiers/nvme/nvme.h"
 #include "lib_io.h"
@@ -92,5 +91,3 @@ void site_peek(const char *path, uint64_t offset, void *ret, size_t n);
 void site_poke(const char *path, uint64_t offset, const void *bytes, size_t n);
 /* offset of its image in its file */
 uint64_t site_place(const struct site *site, uint32_t block);
-
-#endif

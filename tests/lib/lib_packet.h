@@ -3,8 +3,7 @@
  * lib_packet.h - packets as tests send and receive them by hand, without libkvtier's code. Only
  * packet_listen() asserts: the other functions are for kvtier-bench and for threads, too.
  */
-#ifndef KVTIER_LIB_PACKET_H
-#define KVTIER_LIB_PACKET_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ ssize_t packet_receive(int socket, int flags, void *ret, size_t room, int fds[PA
 struct wire_head packet_head(enum wire_type type, size_t n, uint32_t seq);
 /* The HELLO that libkvtier would send. */
 struct wire_hello packet_hello(uint32_t seq, uint32_t arena_blocks, const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  * lib_pages.h - layouts of pages for tests of codecs: engines' layouts, by name, and random ones.
  * Pieces lie at addresses that count from `base`; the caller has pages->bytes of memory there.
  */
-#ifndef KVTIER_LIB_PAGES_H
-#define KVTIER_LIB_PAGES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -65,5 +64,3 @@ const struct codec_kernels *codec_or_skip(const char *name);
 double codec_value(int is_fp16, uint32_t code);
 /* Describes them in one line, for a failing test. */
 void pages_print(const struct pages *pages);
-
-#endif

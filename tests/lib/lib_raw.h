@@ -4,8 +4,7 @@
  * be spoken wrongly), and a witness: an honest engine on a thread of its own that stores and loads
  * all the while.
  */
-#ifndef KVTIER_LIB_RAW_H
-#define KVTIER_LIB_RAW_H
+#pragma once
 
 #include "client/abi/wire.h"
 #include "lib.h"
@@ -120,5 +119,3 @@ int attacked_end(void **state); /* *state begins with one. Also: the daemon has 
 /* Around a case, whose *state is an attacked: the attacker is cut off once, and harms nobody. */
 int attacked_before_case(void **state);
 int attacked_after_case(void **state);
-
-#endif

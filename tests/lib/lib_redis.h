@@ -5,8 +5,7 @@
  * and on loopback (a port that was free); all die with the test (PR_SET_PDEATHSIG). A wait has an
  * end and then fails the test.
  */
-#ifndef KVTIER_LIB_REDIS_H
-#define KVTIER_LIB_REDIS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -110,5 +109,3 @@ void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n
 void fake_release(struct fake_server *s, uint32_t steps);
 uint32_t fake_commands(const struct fake_server *s);
 void fake_stop(struct fake_server *s);
-
-#endif

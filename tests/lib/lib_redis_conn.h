@@ -4,8 +4,7 @@
  * images of random shape. Buffers are poisoned, and larger than the bytes that may be written to
  * them, so that a byte too far is seen.
  */
-#ifndef KVTIER_LIB_REDIS_CONN_H
-#define KVTIER_LIB_REDIS_CONN_H
+#pragma once
 
 #include <hiredis/hiredis.h>
 
@@ -118,5 +117,3 @@ void rig_has(const struct rig_command *c, const struct block *b);
 void rig_has_from(const struct rig_command *c, const struct block *b, uint64_t length);
 void rig_is_poison(const struct rig_command *c);
 void rig_forget(struct rig_command *c);
-
-#endif

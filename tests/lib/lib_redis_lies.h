@@ -4,8 +4,7 @@
  * wrong lengths, types and nestings; errors, redirects, noise; answers that come late, twice, never
  * or without end. For a test that holds the clock, as lib_redis_tier.h says.
  */
-#ifndef KVTIER_LIB_REDIS_LIES_H
-#define KVTIER_LIB_REDIS_LIES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@
 /* So many servers, one after the other, with a tier each that loads from it and stores to it; how
  * many lies were told. A wrong byte, or an xfer that does not end, ends the test. */
 uint64_t redis_lies_by_chance(struct random *random, uint32_t servers);
-
-#endif

@@ -6,8 +6,7 @@
  * The test holds the clock: it is linked with wrap=clock_gettime,epoll_wait. Where an endpoint
  * rests and no xfer is under way, waiting for a state lets its rest pass at once.
  */
-#ifndef KVTIER_LIB_REDIS_TIER_H
-#define KVTIER_LIB_REDIS_TIER_H
+#pragma once
 
 #include "base/loop.h"
 #include "kernels/image.h"
@@ -112,5 +111,3 @@ void kit_until_says(struct kit *kit, const char *words);
 struct redis_tier_status kit_status(const struct kit *kit);     /* as the tier shows it now */
 struct redis_counters kit_counters(struct kit *kit);            /* fresh ones */
 struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i); /* likewise */
-
-#endif

@@ -7,8 +7,7 @@
  * README.md); REFUSABLE writes such a function. A test gives its functions numbers, which the plan
  * names. Any thread may call a wrapped function; one thread makes the plan.
  */
-#ifndef KVTIER_LIB_REFUSE_H
-#define KVTIER_LIB_REFUSE_H
+#pragma once
 
 #include <errno.h>
 #include <stdbool.h>
@@ -41,5 +40,3 @@ int refused(int call);
 int descriptors_open(void);
 /* Mappings made less mappings taken away, by code that the test links: facts `wrap=mmap,munmap`. */
 extern int mappings_open;
-
-#endif

@@ -3,8 +3,7 @@
  * lib_scratch.h - a directory of a test's own. A directory that cannot be made or removed ends the
  * test's process with a message.
  */
-#ifndef KVTIER_LIB_SCRATCH_H
-#define KVTIER_LIB_SCRATCH_H
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@ void scratch_make(const char *parent, char *ret, size_t n);
 const char *scratch_parent(const char *otherwise);
 /* Removes the directory and all in it; only a directory of scratch_make(). */
 void scratch_remove(const char *dir);
-
-#endif

@@ -3,8 +3,7 @@
  * lib_shared.h - shared by system tests of the Redis tier: daemons with an engine each ("nodes")
  * that look at the same Redis, and their words about it. Waits have an end, which ends the test.
  */
-#ifndef KVTIER_LIB_SHARED_H
-#define KVTIER_LIB_SHARED_H
+#pragma once
 
 #include "lib.h"
 #include "lib_redis.h"
@@ -117,5 +116,3 @@ void shared_meets(const struct daemon *d, struct engine *a, struct engine *b);
 /* A node whose Redis is stopped stores for so long as fast as it can, its local blocks are loaded
  * all the time, and its memory does not grow beyond the configured size. */
 void shared_flood(uint32_t seconds);
-
-#endif

@@ -3,8 +3,7 @@
  * lib_space.h - spaces in a state directory of their own, and counts of their blocks. For
  * cmocka tests.
  */
-#ifndef KVTIER_LIB_SPACE_H
-#define KVTIER_LIB_SPACE_H
+#pragma once
 
 #include "daemon/table/space.h"
 #include "daemon/table/space_counts.h"
@@ -34,5 +33,3 @@ void home_set_blocks(uint32_t space, uint32_t n);
 bool home_doomed(uint32_t space);
 /* 2 layers, 2 heads x 32, 16 tokens, BF16, of the model "m@1". */
 struct wire_geometry home_geometry(void);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Needs cmocka; fails the test that runs.
  */
-#ifndef KVTIER_LIB_STORM_H
-#define KVTIER_LIB_STORM_H
+#pragma once
 
 #include "lib.h"
 
@@ -51,5 +50,3 @@ void storm_engine_dies(struct storm *s);
 void storm_command(struct storm *s, const char *words);
 /* No client, op, lease or host memory is left, and no tier found a damaged block. */
 void storm_nothing_is_left(struct storm *s);
-
-#endif

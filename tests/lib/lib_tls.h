@@ -4,8 +4,7 @@
  * a server's certificate by it (for "localhost" and 127.0.0.1), one for another name, a client's;
  * and another authority with a client of its own.
  */
-#ifndef KVTIER_LIB_TLS_H
-#define KVTIER_LIB_TLS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -34,5 +33,3 @@ int tls_group_remove(void **state);
  * nothing else there. */
 const char *tls_options(const struct tls_files *f);
 const char *tls_options_with(const char *cert, const char *key, const char *ca);
-
-#endif

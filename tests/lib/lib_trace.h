@@ -2,8 +2,7 @@
 /*
  * lib_trace.h - a public trace of requests for replays, read as `kvtierctl replay` does.
  */
-#ifndef KVTIER_LIB_TRACE_H
-#define KVTIER_LIB_TRACE_H
+#pragma once
 
 #include "daemon/replay/requests.h"
 #include "test.h"
@@ -32,5 +31,3 @@ void trace_add(struct requests *t, const uint32_t *ids, size_t n);
  * times this room. With each of 20 seeds they are those of trace_lru() within two percentage
  * points. */
 void trace_assert_sampled(const struct requests *t, uint32_t room);
-
-#endif

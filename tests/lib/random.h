@@ -3,8 +3,7 @@
  * random.h - random numbers for tests: splitmix64, from $SEED or the clock, and the seed printed;
  * and the other numbers that the environment may give to a test.
  */
-#ifndef KVTIER_RANDOM_H
-#define KVTIER_RANDOM_H
+#pragma once
 
 #include <inttypes.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ struct random_key {
 } random_key_of(uint64_t number);
 /* The number in this variable of the environment, e.g. "STEPS", or else `otherwise`. */
 uint64_t env_number(const char *variable, uint64_t otherwise);
-
-#endif

@@ -4,8 +4,7 @@
  * The main() of libtest.a runs all cases of the program in the order of its source. This header
  * brings cmocka, the random numbers of random.h, and what most tests use of libc and Linux.
  */
-#ifndef KVTIER_TEST_H
-#define KVTIER_TEST_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -148,5 +147,3 @@ void nap_ms(uint32_t ms);
 	} while (0)
 
 __attribute__((weak)) void test_begin(int argc, char **argv);
-
-#endif

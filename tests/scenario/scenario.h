@@ -11,8 +11,7 @@
  *	world.c    what a case has, by name: daemons, engines, servers of Redis, ops
  *	verbs.c    the table of verbs; each verb is in one of the files verbs_*.c
  */
-#ifndef KVTIER_SCENARIO_H
-#define KVTIER_SCENARIO_H
+#pragma once
 
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_gpu_engine.h"
@@ -250,5 +249,3 @@ void spec_read(const char *word, struct its_engine *e, struct spec *ret);
 struct kvtier_key *spec_keys(const struct spec *s, uint64_t chain); /* the caller's */
 /* The key of the one block that the word names. */
 struct kvtier_key spec_key(const char *word, struct its_engine *e);
-
-#endif

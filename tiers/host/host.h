@@ -2,8 +2,7 @@
 /*
  * host.h - the host tier: its ops table, and the calls that only this tier has. Core thread only.
  */
-#ifndef KVTIER_HOST_H
-#define KVTIER_HOST_H
+#pragma once
 
 #include "tiers/tier.h"
 
@@ -19,5 +18,3 @@ uint8_t host_unit(const struct tier *t, int32_t node);
 uint64_t host_astray_bytes(const struct tier *t);
 /* "0: 8192 MiB, 1: 4096 MiB", by NUMA node; "": nodes are not known. Returns ret. */
 char *host_nodes_text(const struct tier *t, char *ret, size_t n);
-
-#endif

@@ -8,8 +8,7 @@
  * evict while memory is about to come. The core thread learns of finished slabs through
  * host_memory_next(). Everything but the threads' own loop is for the core thread.
  */
-#ifndef KVTIER_HOST_MEMORY_H
-#define KVTIER_HOST_MEMORY_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -103,5 +102,3 @@ uint32_t host_memory_next(struct host_memory *m);
 /* host_memory_next(). Where that has no slab: the next one that is not yet faulted in, which is
  * usable, only slower. */
 uint32_t host_memory_take_cold(struct host_memory *m);
-
-#endif

@@ -26,8 +26,7 @@
  * and io_load() tells their age. The other direction goes on within the depth that is left, and
  * io_close() refuses.
  */
-#ifndef KVTIER_IO_H
-#define KVTIER_IO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -130,5 +129,3 @@ const char *io_engine_name(const struct io *io); /* "io_uring" or "threads" */
  * io_buffers_add() may add to it. */
 const char *io_note(const struct io *io);
 void io_load(const struct io *io, struct io_load *ret);
-
-#endif

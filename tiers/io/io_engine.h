@@ -7,8 +7,7 @@
  * An engine is a const table, and its instance begins with struct io. All functions run on the
  * loop's thread.
  */
-#ifndef KVTIER_IO_ENGINE_H
-#define KVTIER_IO_ENGINE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -84,5 +83,3 @@ static inline uint64_t io_op_offset(const struct io_op *op)
 {
 	return op->offset + op->moved;
 }
-
-#endif

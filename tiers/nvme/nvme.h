@@ -26,8 +26,7 @@
  * A read that stalls ends with -ETIMEDOUT, a cancelled read with -ECANCELED; the tier keeps the
  * buffers of both (xfer.kept). A cancelled write goes on.
  */
-#ifndef KVTIER_NVME_H
-#define KVTIER_NVME_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,5 +100,3 @@ void nvme_set_budget(struct tier *t, uint64_t bytes_per_day);
 void nvme_status(const struct tier *t, struct nvme_tier_status *ret);
 /* false: there is no i-th disk */
 bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret);
-
-#endif

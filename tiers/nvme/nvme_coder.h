@@ -7,8 +7,7 @@
  * A record that is made takes memory beside the image: NVME_CODER_BYTES in all. What has no room
  * there, or is not worth it, is appended as it is.
  */
-#ifndef KVTIER_NVME_CODER_H
-#define KVTIER_NVME_CODER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ int nvme_coder_unpack(struct nvme_coders *coders, struct nvme_coder *coder, uint
 		      uint32_t bytes, uint32_t coded_bytes, void (*done)(struct nvme_coder *coder));
 /* Frees the record that was made, if there is one. */
 void nvme_coder_free(struct nvme_coder *coder);
-
-#endif

@@ -51,8 +51,7 @@
  *      more. file.fd is -1 only while OFFLINE, with a log that is not STARTING: no I/O is submitted
  *      then, not even the probe.
  */
-#ifndef KVTIER_NVME_DISK_H
-#define KVTIER_NVME_DISK_H
+#pragma once
 
 #include "nvme.h"
 #include "nvme_coder.h"
@@ -137,5 +136,3 @@ bool nvme_disk_writable(const struct nvme_disk *d);
 int nvme_transfer_start(struct nvme_disk *d, struct xfer *x); /* as tier_submit() */
 /* True: the xfer is a read of this disk, and the next poll ends it. */
 bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x);
-
-#endif

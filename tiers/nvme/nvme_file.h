@@ -7,8 +7,7 @@
  * No file or device that was there before is written to. A file that is made here is reserved in
  * full, and removed again when that fails.
  */
-#ifndef KVTIER_NVME_FILE_H
-#define KVTIER_NVME_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -83,5 +82,3 @@ int nvme_opening_ended(struct nvme_opening *o, struct nvme_file *ret, uint8_t *s
 		       size_t n);
 /* The answer is not wanted any more: the file that is opened will be closed. may be NULL. */
 void nvme_opening_leave(struct nvme_opening *o);
-
-#endif

@@ -61,8 +61,7 @@
  * A value without a right MAC may be deleted: its name has 64 bits that follow from tenant and
  * secret, so a node with another secret has not written it and does not ask for it.
  */
-#ifndef KVTIER_REDIS_H
-#define KVTIER_REDIS_H
+#pragma once
 
 #include "tiers/redis/conn/redis_address.h"
 #include "tiers/redis/conn/redis_conn.h"
@@ -168,5 +167,3 @@ struct redis_tier_status {
 void redis_status(const struct tier *t, struct redis_tier_status *ret);
 /* false: there is no i-th endpoint */
 bool redis_endpoint_row(const struct tier *t, uint32_t i, struct redis_endpoint_row *ret);
-
-#endif

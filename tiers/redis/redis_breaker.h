@@ -18,8 +18,7 @@
  * that has refused a store, in whatever words, or that has left three in a row without an answer,
  * is one that takes no stores until it has taken one.
  */
-#ifndef KVTIER_REDIS_BREAKER_H
-#define KVTIER_REDIS_BREAKER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -85,5 +84,3 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 void redis_breaker_stored(struct redis_breaker *b);
 /* Called besides verdict() or failure(): a store was not taken. refused: an answer said so. */
 void redis_breaker_untaken(struct redis_breaker *b, bool refused);
-
-#endif

@@ -4,8 +4,7 @@
  * It has its links, its health, and the jobs that wait for a link. Life and invariants:
  * redis_endpoint.c. I/O thread only.
  */
-#ifndef KVTIER_REDIS_ENDPOINT_H
-#define KVTIER_REDIS_ENDPOINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -120,5 +119,3 @@ bool redis_endpoint_idle(const struct redis_endpoint *endpoint);
 const char *redis_endpoint_itself(const struct redis_endpoint *endpoint);
 void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret);
 void redis_counters_add(struct redis_counters *sum, const struct redis_counters *c);
-
-#endif

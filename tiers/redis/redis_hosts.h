@@ -7,8 +7,7 @@
  * An entry of the list is a name; or ".domain", for all names below it; or an address; or a network
  * such as 10.0.0.0/8 or fd00::/8.
  */
-#ifndef KVTIER_REDIS_HOSTS_H
-#define KVTIER_REDIS_HOSTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ void redis_hosts_add_name(struct redis_hosts *h, const char *name);
 void redis_hosts_add_near(struct redis_hosts *h, const char *address);
 /* host: as the map named it; address: the numeric one to connect to. Both without port. */
 bool redis_hosts_allow(const struct redis_hosts *h, const char *host, const char *address);
-
-#endif

@@ -4,8 +4,7 @@
  * and the I/O thread. Only the files of this folder include it. redis.c makes and frees the
  * instance.
  */
-#ifndef KVTIER_REDIS_IO_H
-#define KVTIER_REDIS_IO_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -131,5 +130,3 @@ static inline void redis_io_kick(struct redis_endpoint *endpoint)
 {
 	loop_timer_set(endpoint->io->loop, &endpoint->due, loop_now(endpoint->io->loop));
 }
-
-#endif

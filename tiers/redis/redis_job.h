@@ -35,8 +35,7 @@
  * The status is -ETIMEDOUT in each case. To connect, TLS and AUTH have timeout_ms together, in
  * redis_row.c; jobs that need the connection are WAITING meanwhile, under their own deadline.
  */
-#ifndef KVTIER_REDIS_JOB_H
-#define KVTIER_REDIS_JOB_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -137,5 +136,3 @@ void redis_chore_give(struct redis_chore *chore);
 /* Lends the chore to a connection until its done(). On error, -ENOTCONN if there is no connection,
  * it is given back. */
 int redis_chore_send(struct redis_chore *chore, struct redis_conn *conn);
-
-#endif

@@ -4,8 +4,7 @@
  * functions are pure. Source: Redis Cluster specification (key distribution model, hash tags, MOVED
  * and ASK).
  */
-#ifndef KVTIER_REDIS_SLOTS_H
-#define KVTIER_REDIS_SLOTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ enum redis_redirect redis_redirect_parse(const char *text, const char *asked, ui
 /* A slot on its way from one endpoint to another, or a Cluster that is voting: -TRYAGAIN,
  * -CLUSTERDOWN. */
 bool redis_slots_pass(const char *words);
-
-#endif

@@ -3,8 +3,7 @@
  * redis_topology.h - which endpoint has a key, and which endpoints there are. redis_topology.c
  * tells the modes, and which redirects are followed. I/O thread only.
  */
-#ifndef KVTIER_REDIS_TOPOLOGY_H
-#define KVTIER_REDIS_TOPOLOGY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ void redis_topology_route(struct redis_io *io, struct redis_job *job);
 void redis_topology_delay(struct redis_io *io, struct redis_job *job);
 /* An error reply to a job. True: it was a redirect; the job is on its way elsewhere, or ended. */
 bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words);
-
-#endif

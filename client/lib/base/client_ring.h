@@ -3,8 +3,7 @@
  * client_ring.h - the memory that one connection shares with the daemon: rings, arena and index;
  * and ranges of slots in an arena, or of staging pages. The caller holds the ring lock.
  */
-#ifndef KVTIER_CLIENT_RING_H
-#define KVTIER_CLIENT_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ bool ring_passed(const struct link *link, uint32_t tail);
 uint32_t ring_news(const struct link *link);
 /* Sleeps until the news differ from `seen`, for ns at most. It may return early. */
 void ring_sleep(struct link *link, uint32_t seen, uint64_t ns);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* keys.h - the keys of a space's blocks, which are a chain of SHA-256. Any thread may call. */
-#ifndef KVTIER_KEYS_H
-#define KVTIER_KEYS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ void keys_close(struct keys *keys);
 void keys_salt(struct keys *keys, const uint8_t salt[32]);
 int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_t *tokens,
 	       size_t n_tokens, struct kvtier_key *ret, size_t *ret_n);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* last_error.h - the sentence behind this thread's last failure; and how structs that grow are
  * read. */
-#ifndef KVTIER_LAST_ERROR_H
-#define KVTIER_LAST_ERROR_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ int error_set(int error, const char *format, ...) __attribute__((format(printf, 
 int error_struct_in(void *ret, size_t known, const void *in, const char *name);
 /* The same for an element of an array, whose size the first element gives. */
 int error_struct_of(void *ret, size_t known, const void *in, uint32_t size, const char *name);
-
-#endif

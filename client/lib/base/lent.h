@@ -4,8 +4,7 @@
  * the process and not to a client. Any thread may call. The lock is a leaf below the locks of
  * clients.
  */
-#ifndef KVTIER_LENT_H
-#define KVTIER_LENT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -75,5 +74,3 @@ void lent_forget(uint64_t device, uint64_t inode);
 void lent_lock(void);
 void lent_unlock(void);
 void lent_child(void);
-
-#endif

@@ -4,8 +4,7 @@
  * lock. Any number of threads may read at once. The answers are hints, because only an op pins
  * blocks. client/abi/wire.h has the layout.
  */
-#ifndef KVTIER_MAP_H
-#define KVTIER_MAP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ void map_spread(const struct map *map, const struct fingerprint_key *index_key,
  * is absent. */
 void map_probe(const struct map *map, const struct fingerprint_key *index_key,
 	       const struct kvtier_key *keys, size_t n, uint8_t *ret_tiers);
-
-#endif

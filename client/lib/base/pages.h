@@ -7,8 +7,7 @@
  * The bytes of a segment are `rows` x `pieces` runs of `bytes` each. A row is a token, a piece is a
  * head.
  */
-#ifndef KVTIER_PAGES_H
-#define KVTIER_PAGES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ int populate_pages(struct populate *populate, const uint32_t *pages, size_t n,
 void populate_forget(struct populate *populate, uint32_t page);
 /* Allocates n bytes of memory; both are multiples of 4096. */
 void populate_touch(uint8_t *base, uint64_t n);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* process.h - a client belongs to the process that made it. */
-#ifndef KVTIER_PROCESS_H
-#define KVTIER_PROCESS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,5 +16,3 @@ static inline bool process_ours(uint64_t made_in)
 {
 	return atomic_load_explicit(process_mark, memory_order_relaxed) == made_in;
 }
-
-#endif

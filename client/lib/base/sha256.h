@@ -10,8 +10,7 @@
  *
  * Nothing allocates or fails. Any thread may call; a struct sha256 is for one thread at a time.
  */
-#ifndef KVTIER_SHA256_H
-#define KVTIER_SHA256_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ void sha256_end(struct sha256 *sha, uint8_t ret[SHA256_BYTES]);
 
 /* The constants of the 64 rounds, for the ways. */
 extern const uint32_t sha256_constants[64];
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* socket.h - sends and receives one packet, without blocking. */
-#ifndef KVTIER_SOCKET_H
-#define KVTIER_SOCKET_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ int socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_
  * no room for them. */
 int socket_receive(int fd, struct packet *ret);
 void packet_close(struct packet *packet); /* closes the descriptors that were not taken */
-
-#endif

@@ -9,8 +9,7 @@
  * cuda_memory.h asks the driver what kind of memory a pointer is in, and exports it. cuda_order.h
  * orders ops after an engine's stream, and streams after ops. encoded.h is engine mode.
  */
-#ifndef KVTIER_CUDA_H
-#define KVTIER_CUDA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ enum { CUDA_BUSY_MS = 3000, CUDA_BUSY_STEP_MS = 50 };
 
 /* An answer came. True: it is worth while to ask again, from retry_ns on. */
 bool cuda_busy_again(struct cuda_busy *busy, int error);
-
-#endif

@@ -11,8 +11,7 @@
  *	FABRIC  handle of the same, where descriptors do not reach
  *	STAGED  the library copies between the pages and memory that it shares with the daemon
  */
-#ifndef KVTIER_CUDA_MEMORY_H
-#define KVTIER_CUDA_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -125,5 +124,3 @@ int cuda_memory_copied(const struct cuda_memory *memory); /* waits for them */
  * costs speed. */
 bool cuda_memory_pin(const struct cuda_memory *memory, void *base, size_t bytes);
 void cuda_memory_unpin(const struct cuda_memory *memory, void *base);
-
-#endif

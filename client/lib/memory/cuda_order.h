@@ -3,8 +3,7 @@
  * cuda_order.h - the events and words that a client has on one GPU. They order ops after an
  * engine's stream, and streams after ops.
  */
-#ifndef KVTIER_CUDA_ORDER_H
-#define KVTIER_CUDA_ORDER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -87,5 +86,3 @@ int cuda_order_wait(struct cuda_order *order, uint64_t op, uint32_t groups, CUst
 int cuda_order_give(struct cuda_order *order, uint64_t op, uint32_t groups, CUstream stream);
 /* Whether so many were given up to now. */
 bool cuda_order_all_given(const struct cuda_order *order, uint64_t op, uint32_t groups);
-
-#endif

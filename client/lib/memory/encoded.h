@@ -11,8 +11,7 @@
  * encoded_wait() is the only call that waits for a kernel. `op` is a number below KVTIER_MAX_OPS,
  * and each has one store or load at a time.
  */
-#ifndef KVTIER_ENCODED_H
-#define KVTIER_ENCODED_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ int encoded_look(struct encoded *e, uint32_t op);
 int encoded_wait(const struct encoded *e); /* waits until no kernel runs */
 /* The number by which an entry names the image. */
 uint32_t encoded_page(const struct encoded *e, uint32_t page);
-
-#endif

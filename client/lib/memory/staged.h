@@ -4,8 +4,7 @@
  * memory that the library makes, and has copies of pages; or, in engine mode, memory of the GPU
  * that the daemon makes, and has encoded images (encoded.h). The caller holds the ring lock.
  */
-#ifndef KVTIER_STAGED_H
-#define KVTIER_STAGED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ void staged_segment(const struct staged *staged, size_t i, struct wire_segment *
 int staged_copy(struct staged *staged, uint64_t user_page, uint32_t page, bool out);
 /* Waits for all copies that were begun, even if one has failed. */
 int staged_copied(struct staged *staged);
-
-#endif

@@ -4,8 +4,7 @@
  * Whoever can connect is answered, so all is bounded: connections, bytes of a request, and the time
  * that a connection has, after which it is closed however far it is.
  */
-#ifndef KVTIER_HTTP_H
-#define KVTIER_HTTP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,5 +21,3 @@ typedef bool http_page_fn(FILE *out, const char *path, void *arg);
 int http_listen(const char *address, char *text, size_t n);
 /* Serves until the socket fails, and returns -errno. */
 int http_serve(int listening, http_page_fn *page, void *arg);
-
-#endif

@@ -10,8 +10,7 @@
  * removed, and no number of models makes more series. Tenants, which the configuration names, are
  * not that many, and all have their own.
  */
-#ifndef KVTIER_LISTS_H
-#define KVTIER_LISTS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -21,5 +20,3 @@ enum { LISTS_LABELS = 50, LISTS_EVERY_MS = 1000, LISTS_DEADLINE_MS = 1000 };
 
 /* Prints kvtier_lists_up, and if it is 1 the metrics. */
 void lists_print(FILE *out, const struct context *context);
-
-#endif

@@ -10,8 +10,7 @@
  *	hints.clipped_blocks_total      kvtier_hint_blocks_total{answer="clipped"}
  *	load.duration_ns                kvtier_load_duration_seconds_bucket{le="0.016777216"}...
  */
-#ifndef KVTIER_METRICS_H
-#define KVTIER_METRICS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -26,5 +25,3 @@ void metric_label(FILE *out, const char *name, const char *value);
  * that is kvtier_up 0 and little more. Returns whether the daemon runs: it can be asked for lists.
  * If the page is there and cannot be read, it says why on stderr and exits. */
 bool metrics_print(FILE *out, const struct context *context);
-
-#endif

@@ -28,8 +28,7 @@
  *   G4 a job's completion is sent when no part of it is queued on the GPU: after its event, or when
  *      its context is gone.
  */
-#ifndef KVTIER_CUDA_GPU_H
-#define KVTIER_CUDA_GPU_H
+#pragma once
 
 #include <pthread.h>
 
@@ -209,5 +208,3 @@ struct cuda_patience {
  * FAILING now. The time between two calls counts as a second at most, since it may be this process
  * that stood still. */
 bool cuda_stands_still(struct cuda_gpu *gpu, struct cuda_patience *p);
-
-#endif

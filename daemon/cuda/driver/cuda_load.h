@@ -6,8 +6,7 @@
  * cuInit() was called the library stays in the process, since the driver has threads of its own by
  * then.
  */
-#ifndef KVTIER_CUDA_LOAD_H
-#define KVTIER_CUDA_LOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ int cuda_error(const struct cuda_api *api, CUresult result, const char *call, ch
 
 /* Whether every further call fails after such a result, since the context is lost. */
 bool cuda_sticky(CUresult result);
-
-#endif

@@ -53,8 +53,7 @@
  *      late copy of its copy engine could reach memory only through that GPU's own page tables. So
  *      two GPUs that break at the same time do not wait for each other.
  */
-#ifndef KVTIER_CUDA_PIN_H
-#define KVTIER_CUDA_PIN_H
+#pragma once
 
 #include "cuda_load.h"
 
@@ -96,5 +95,3 @@ void cuda_pin_drop(struct cuda_pin *pin, uint32_t hold); /* may be 0 */
 uint64_t cuda_pin_bytes(struct cuda_pin *pin, char *ret_why, size_t n);
 /* How many calls it has made. A stop waits as long as this number grows. */
 uint64_t cuda_pin_calls(struct cuda_pin *pin);
-
-#endif

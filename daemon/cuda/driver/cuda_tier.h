@@ -7,8 +7,7 @@
  * has left free by then. It does not grow. If a GPU does not give the memory, it is served without
  * it.
  */
-#ifndef KVTIER_CUDA_TIER_H
-#define KVTIER_CUDA_TIER_H
+#pragma once
 
 #include "cuda_gpu.h"
 
@@ -24,5 +23,3 @@ void cuda_tier_tell(struct cuda_gpu *gpu);
 /* Whether these bytes lie in the memory that the GPU has now. */
 bool cuda_tier_has(const struct cuda_gpu *gpu, uint32_t generation, uint64_t address,
 		   uint64_t bytes);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * No CUDA call is made here. One thread at a time has an image.
  */
-#ifndef KVTIER_CUDA_IMAGE_H
-#define KVTIER_CUDA_IMAGE_H
+#pragma once
 
 #include "daemon/device/device.h"
 #include "kernels/cuda/codec.h"
@@ -100,5 +99,3 @@ int cuda_image_in(struct cuda_image *image, const struct cuda_cut *cut, uint8_t 
  * one seals the image. 0, or -ERANGE: the image is lossless and becomes too long. */
 int cuda_image_out(struct cuda_image *image, const struct cuda_cut *cut, const uint8_t *lane,
 		   bool direct, bool last);
-
-#endif

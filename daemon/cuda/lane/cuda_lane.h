@@ -46,8 +46,7 @@
  *      takes out of use waits for the copies there (cuda_pin.h). A lane has room for all payload in
  *      any case, on the GPU as on the host.
  */
-#ifndef KVTIER_CUDA_LANE_H
-#define KVTIER_CUDA_LANE_H
+#pragma once
 
 #include "cuda_image.h"
 #include "base/workers.h"
@@ -183,5 +182,3 @@ int cuda_lanes_attach(struct cuda_path *path);
 void cuda_lanes_detach(struct cuda_path *path, bool lost);
 /* After that: ends all pieces, and the jobs that have no other. */
 void cuda_lanes_lost(struct cuda_path *path);
-
-#endif

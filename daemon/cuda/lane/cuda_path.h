@@ -12,8 +12,7 @@
  *
  * All functions are the GPU's thread's, unless they say otherwise.
  */
-#ifndef KVTIER_CUDA_PATH_H
-#define KVTIER_CUDA_PATH_H
+#pragma once
 
 #include "daemon/cuda/driver/cuda_gpu.h"
 
@@ -37,5 +36,3 @@ void cuda_path_lost(struct cuda_path *path);
 
 bool cuda_path_poll(struct cuda_path *path);        /* true: something moved */
 uint64_t cuda_path_wait_ns(struct cuda_path *path); /* until the next iteration; 0: no need */
-
-#endif

@@ -5,8 +5,7 @@
  *
  *	X(name, value)
  */
-#ifndef KVTIER_CUDA_MORE_H
-#define KVTIER_CUDA_MORE_H
+#pragma once
 
 #include "client/abi/cuda_api.h"
 
@@ -78,6 +77,4 @@
 #define CUDA_ENUM_ROW(name, value) name = value,
 enum { CUDA_MORE_VALUES(CUDA_ENUM_ROW) };
 #undef CUDA_ENUM_ROW
-#endif
-
 #endif

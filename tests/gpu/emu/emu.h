@@ -33,8 +33,7 @@
  * Mistakes. A program that breaks a rule gets a line in the log (a violation) and the error that a
  * driver would give or could give; with abort=1 the process dies at the guilty call.
  */
-#ifndef KVTIER_EMU_H
-#define KVTIER_EMU_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -550,5 +549,3 @@ struct emu {
 };
 
 extern struct emu emu;
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* host_block.h - a block that runs: shared by host_block.c, host_meet.c and host_shared.c alone. */
-#ifndef KVTIER_HOST_BLOCK_H
-#define KVTIER_HOST_BLOCK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -75,5 +74,3 @@ void host_describe_deadlock(const struct host_block *b, char *text, size_t n);
 void host_shared_end(struct host_block *b);
 /* Threads [first, first + n) have met. */
 void host_shared_met(struct host_block *b, const uint32_t *threads, uint32_t n);
-
-#endif

@@ -3,8 +3,7 @@
  * host_cuda.h - the parts of CUDA that a .cu file needs, for a compiler of C on the host. The
  * threads that run it are fibers of host_block.c.
  */
-#ifndef KVTIER_HOST_CUDA_H
-#define KVTIER_HOST_CUDA_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -86,5 +85,3 @@ static inline float __fadd_rz(float x, float y)
 
 #define fminf(x, y) ((x) < (y) ? (x) : (y))
 #define fmaxf(x, y) ((x) > (y) ? (x) : (y))
-
-#endif

@@ -3,8 +3,7 @@
  * host_fiber.h - stacks of one thread of the host, between which it switches. A stack ends at an
  * inaccessible page. Nothing is unwound: a fiber that is not gone on with is forgotten.
  */
-#ifndef KVTIER_HOST_FIBER_H
-#define KVTIER_HOST_FIBER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@ struct fiber *fibers_of_thread(uint32_t n);
 void fiber_start(struct fiber *fiber, void (*entry)(void));
 /* Leaves *from where it stands, and goes on with *to. */
 void fiber_switch(struct fiber *from, const struct fiber *to);
-
-#endif

@@ -12,8 +12,7 @@
  * Any number of threads may run launches at the same time. Nothing is kept between launches but
  * the memory of a thread's stacks.
  */
-#ifndef KVTIER_HOST_KERNEL_H
-#define KVTIER_HOST_KERNEL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ const struct host_kernel *host_kernel_find(const char *name);
  * memory. Then text (n bytes, >= 200) names the mistake; memory is as the threads left it. */
 int host_kernel_run(const struct host_kernel *kernel, const struct host_launch *launch, char *text,
 		    size_t n);
-
-#endif

@@ -44,8 +44,7 @@
  * its oldest purge becomes the floor. Below the floor every record is dead, of any tenant; such
  * records are old by then.
  */
-#ifndef KVTIER_NVME_FORMAT_H
-#define KVTIER_NVME_FORMAT_H
+#pragma once
 
 #include <assert.h>
 #include <stdbool.h>
@@ -244,5 +243,3 @@ void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t
  * overlapping. */
 int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who,
 		      uint32_t *ret_count, const struct nvme_entry **ret_entries);
-
-#endif

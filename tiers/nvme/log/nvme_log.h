@@ -22,8 +22,7 @@
  * Several files share this header; nvme_log_inner.h lists them. A caller has one log, whose calls
  * share locations, ticks and struct nvme_append, and need not know which file a call is in.
  */
-#ifndef KVTIER_NVME_LOG_H
-#define KVTIER_NVME_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -275,5 +274,3 @@ bool nvme_log_affords(struct nvme_log *log, uint64_t bytes);
 void nvme_log_set_budget(struct nvme_log *log, uint64_t bytes_per_day);
 /* The rest of the write budget's reserve: 0 to 100; 100 without a budget. */
 uint32_t nvme_log_budget_percent(const struct nvme_log *log);
-
-#endif

@@ -32,8 +32,7 @@
  *	   (nvme_log_forget()). live_* are the sums.
  *	L6 the table's callbacks run from completions and nvme_log_poll() only.
  */
-#ifndef KVTIER_NVME_LOG_INNER_H
-#define KVTIER_NVME_LOG_INNER_H
+#pragma once
 
 #include "nvme_log.h"
 #include "nvme_victim.h"
@@ -220,5 +219,3 @@ void nvme_carry_step(struct nvme_log *log);
 int nvme_recover_segments(struct nvme_log *log,
 			  void (*done)(struct nvme_log *log, int status, const char *text));
 void nvme_recovery_free(struct nvme_log *log); /* its memory, if there is any */
-
-#endif

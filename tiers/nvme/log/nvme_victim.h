@@ -12,8 +12,7 @@
  * the records that are worth carrying over: with nothing saved the newest tenth of all records,
  * with full savings all but the oldest tenth.
  */
-#ifndef KVTIER_NVME_VICTIM_H
-#define KVTIER_NVME_VICTIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -84,5 +83,3 @@ struct nvme_candidate {
  * wanted ones: up to room_bytes; others: up to credit_bytes of these. */
 uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t carry_tick,
 			   uint64_t room_bytes, double credit_bytes);
-
-#endif

@@ -9,8 +9,7 @@
  *	start ──> running ──thread──> done ──poll, abandon──> freed
  *	             └──abandon──> abandoned ──thread──> freed by the thread, however late
  */
-#ifndef KVTIER_REDIS_ADDRESS_H
-#define KVTIER_REDIS_ADDRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ int redis_lookup_start(const char *address, uint32_t limit, struct redis_lookup 
 int redis_lookup_poll(struct redis_lookup *lookup, char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n);
 /* The caller does not want the answer any more. `lookup` may be NULL. */
 void redis_lookup_abandon(struct redis_lookup *lookup);
-
-#endif

@@ -4,8 +4,7 @@
  * the functions below fills it, and it is lent to a connection (redis_conn.h) until done() has run.
  * The functions are pure, and any thread may call them.
  */
-#ifndef KVTIER_REDIS_COMMAND_H
-#define KVTIER_REDIS_COMMAND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -137,5 +136,3 @@ bool redis_words_betray(const char *words, const char *secret);
 /* Cleaned words for a log line or a status: cut where they begin to repeat a command, and replaced
  * by another sentence where the password is in them. */
 void redis_words_show(const char *words, const char *password, char *ret, size_t n);
-
-#endif

@@ -24,8 +24,7 @@
  *      accepted. Status 0 says that its MAC (redis_seal.h) is the tenant's.
  *   C5 DOWN is the end. The owner closes the connection, and opens another when it likes.
  */
-#ifndef KVTIER_REDIS_CONN_H
-#define KVTIER_REDIS_CONN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -102,5 +101,3 @@ uint64_t redis_conn_unsent_bytes(const struct redis_conn *c);
 /* The room of all values that were asked for and have not come whole, late ones included. */
 uint64_t redis_conn_expected_bytes(const struct redis_conn *c);
 const char *redis_conn_tls(const struct redis_conn *c); /* "TLSv1.3"; "": without TLS */
-
-#endif

@@ -7,8 +7,7 @@
  *
  * All functions run on the thread of the connections' loop.
  */
-#ifndef KVTIER_REDIS_PACK_H
-#define KVTIER_REDIS_PACK_H
+#pragma once
 
 #include "kernels/form.h"
 #include "tiers/form_trial.h"
@@ -45,5 +44,3 @@ bool redis_pack_lesser(struct redis_packer *packer, struct redis_pack *pack, con
 int redis_pack_step(struct redis_packer *packer, struct redis_pack *pack, uint64_t now_ns);
 /* Frees what there is, at any time. */
 void redis_pack_free(struct redis_packer *packer, struct redis_pack *pack);
-
-#endif

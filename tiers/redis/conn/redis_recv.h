@@ -3,8 +3,7 @@
  * redis_recv.h - the receiving side of a connection (redis_row.h). States and bounds are explained
  * in redis_recv.c. All functions run on the thread of the connection's loop.
  */
-#ifndef KVTIER_REDIS_RECV_H
-#define KVTIER_REDIS_RECV_H
+#pragma once
 
 #include <hiredis/hiredis.h>
 #include <openssl/types.h>
@@ -62,5 +61,3 @@ int redis_recv_open(struct redis_recv *in);   /* 0 or -ENOMEM */
 void redis_recv_close(struct redis_recv *in); /* may be half-open */
 /* Reads and parses the bytes that are there, half a MiB at most. */
 void redis_recv_poll(struct redis_conn *c);
-
-#endif

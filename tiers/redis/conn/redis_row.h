@@ -23,8 +23,7 @@
  * looks at the earliest. An entry that ended stays for its reply, for ENDED_PATIENCE_NS
  * (redis_row.c) at most; then the connection is closed.
  */
-#ifndef KVTIER_REDIS_ROW_H
-#define KVTIER_REDIS_ROW_H
+#pragma once
 
 #include "base/loop.h"
 #include "redis_conn.h"
@@ -101,5 +100,3 @@ int redis_row_send(struct redis_conn *c);
 void redis_row_want(struct redis_conn *c, bool writable);
 /* TLS: reading may leave bytes to read, or something to send */
 void redis_row_after_read(struct redis_conn *c);
-
-#endif

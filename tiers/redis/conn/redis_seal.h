@@ -11,8 +11,7 @@
  * direction of a connection has a context of its own, for one value at a time. Any thread may call
  * these functions, but one thread at a time for each context. No function blocks.
  */
-#ifndef KVTIER_REDIS_SEAL_H
-#define KVTIER_REDIS_SEAL_H
+#pragma once
 
 #include <assert.h>
 #include <openssl/types.h>
@@ -72,5 +71,3 @@ bool redis_mac_add(EVP_MAC_CTX *mac, const void *bytes, size_t n);
 bool redis_mac_end(EVP_MAC_CTX *mac, uint8_t ret[REDIS_MAC_BYTES]);
 /* In constant time. */
 bool redis_mac_equal(const uint8_t a[REDIS_MAC_BYTES], const uint8_t b[REDIS_MAC_BYTES]);
-
-#endif

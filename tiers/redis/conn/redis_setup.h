@@ -4,8 +4,7 @@
  * replace while the tier runs. A setup is constant once it is made. The core and the I/O thread
  * each have a pointer to one; the core's is the newer one until the I/O thread has taken it over.
  */
-#ifndef KVTIER_REDIS_SETUP_H
-#define KVTIER_REDIS_SETUP_H
+#pragma once
 
 #include "tiers/redis/redis.h"
 
@@ -30,5 +29,3 @@ void redis_setup_free(struct redis_setup *setup); /* may be NULL */
 bool redis_setup_same(const struct redis_setup *a, const struct redis_setup *b);
 /* Which endpoint has the key where there is no Cluster: its number. */
 uint32_t redis_setup_endpoint(const struct redis_setup *setup, const uint8_t key[32]);
-
-#endif

@@ -19,8 +19,7 @@
  * The settings are constant while they are open, so any thread may use them. A stream is for one
  * thread at a time.
  */
-#ifndef KVTIER_REDIS_TLS_H
-#define KVTIER_REDIS_TLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -73,5 +72,3 @@ bool redis_tls_stream_unsent(const struct redis_tls_stream *s);
 bool redis_tls_stream_must_read(const struct redis_tls_stream *s);
 const char *redis_tls_stream_words(const struct redis_tls_stream *s);   /* of the last error; "" */
 const char *redis_tls_stream_version(const struct redis_tls_stream *s); /* "TLSv1.3" */
-
-#endif
