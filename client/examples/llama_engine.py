@@ -19,79 +19,32 @@ from typing import Callable, List, Optional, Sequence
 RELEASE = "2026.10.11549"       # of xllamacpp, with build b11549 of llama.cpp
 
 
+def _fields(*groups: tuple) -> list:
+    """The fields of a struct, from pairs of a type and the names that have it."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
 class ModelParams(C.Structure):
-    _fields_ = [
-        ("devices", C.c_void_p),
-        ("tensor_buft_overrides", C.c_void_p),
-        ("n_gpu_layers", C.c_int32),
-        ("split_mode", C.c_int32),
-        ("load_mode", C.c_int32),
-        ("lazy_mode", C.c_int32),
-        ("main_gpu", C.c_int32),
-        ("tensor_split", C.c_void_p),
-        ("progress_callback", C.c_void_p),
-        ("progress_callback_user_data", C.c_void_p),
-        ("kv_overrides", C.c_void_p),
-        ("vocab_only", C.c_bool),
-        ("check_tensors", C.c_bool),
-        ("use_extra_bufts", C.c_bool),
-        ("no_host", C.c_bool),
-        ("no_alloc", C.c_bool),
-        ("load_mtp", C.c_bool),
-    ]
+    _fields_ = _fields((C.c_void_p, "devices tensor_buft_overrides"),
+                       (C.c_int32, "n_gpu_layers split_mode load_mode lazy_mode main_gpu"),
+                       (C.c_void_p, "tensor_split progress_callback progress_callback_user_data kv_overrides"),
+                       (C.c_bool, "vocab_only check_tensors use_extra_bufts no_host no_alloc load_mtp"))
 
 
 class ContextParams(C.Structure):
-    _fields_ = [
-        ("n_ctx", C.c_uint32),
-        ("n_batch", C.c_uint32),
-        ("n_ubatch", C.c_uint32),
-        ("n_seq_max", C.c_uint32),
-        ("n_rs_seq", C.c_uint32),
-        ("n_outputs_max", C.c_uint32),
-        ("n_outputs_max_per_seq", C.c_uint32),
-        ("n_threads", C.c_int32),
-        ("n_threads_batch", C.c_int32),
-        ("ctx_type", C.c_int32),
-        ("rope_scaling_type", C.c_int32),
-        ("pooling_type", C.c_int32),
-        ("attention_type", C.c_int32),
-        ("flash_attn_type", C.c_int32),
-        ("rope_freq_base", C.c_float),
-        ("rope_freq_scale", C.c_float),
-        ("yarn_ext_factor", C.c_float),
-        ("yarn_attn_factor", C.c_float),
-        ("yarn_beta_fast", C.c_float),
-        ("yarn_beta_slow", C.c_float),
-        ("yarn_orig_ctx", C.c_uint32),
-        ("defrag_thold", C.c_float),
-        ("cb_eval", C.c_void_p),
-        ("cb_eval_user_data", C.c_void_p),
-        ("type_k", C.c_int32),
-        ("type_v", C.c_int32),
-        ("callbacks", C.c_void_p * 3),  # abort callback and its data among them; all left as they come, NULL
-        ("embeddings", C.c_bool),
-        ("offload_kqv", C.c_bool),
-        ("no_perf", C.c_bool),
-        ("op_offload", C.c_bool),
-        ("swa_full", C.c_bool),
-        ("kv_unified", C.c_bool),
-        ("samplers", C.c_void_p),
-        ("n_samplers", C.c_size_t),
-        ("ctx_other", C.c_void_p),
-    ]
+    _fields_ = _fields((C.c_uint32, "n_ctx n_batch n_ubatch n_seq_max n_rs_seq n_outputs_max n_outputs_max_per_seq"),
+                       (C.c_int32, "n_threads n_threads_batch ctx_type rope_scaling_type pooling_type attention_type"),
+                       (C.c_int32, "flash_attn_type"),
+                       (C.c_float, "rope_freq_base rope_freq_scale yarn_ext_factor yarn_attn_factor yarn_beta_fast"),
+                       (C.c_float, "yarn_beta_slow"), (C.c_uint32, "yarn_orig_ctx"), (C.c_float, "defrag_thold"),
+                       (C.c_void_p, "cb_eval cb_eval_user_data"), (C.c_int32, "type_k type_v"),
+                       (C.c_void_p * 3, "callbacks"),   # abort callback and its data among them; all left NULL
+                       (C.c_bool, "embeddings offload_kqv no_perf op_offload swa_full kv_unified"),
+                       (C.c_void_p, "samplers"), (C.c_size_t, "n_samplers"), (C.c_void_p, "ctx_other"))
 
 
 class Batch(C.Structure):
-    _fields_ = [
-        ("n_tokens", C.c_int32),
-        ("token", C.c_void_p),
-        ("embd", C.c_void_p),
-        ("pos", C.c_void_p),
-        ("n_seq_id", C.c_void_p),
-        ("seq_id", C.c_void_p),
-        ("logits", C.c_void_p),
-    ]
+    _fields_ = _fields((C.c_int32, "n_tokens"), (C.c_void_p, "token embd pos n_seq_id seq_id logits"))
 
 
 def load_library() -> C.CDLL:

@@ -90,125 +90,56 @@ def pages(items) -> C.Array:
     return (C.c_uint32 * len(packed)).from_buffer(packed) if packed else (C.c_uint32 * 0)()
 
 
+_I32, _U32, _U64 = C.c_int32, C.c_uint32, C.c_uint64
+
+
+def _fields(*groups: tuple) -> list:
+    """The fields of a struct, from pairs of a type and the names that have it."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
 class Key(C.Structure):
     _fields_ = [("bytes", C.c_uint8 * 32)]
 
 
 class Options(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("timeout_ms", C.c_uint32),
-        ("socket_path", C.c_char_p),
-        ("name", C.c_char_p),
-        ("staging_bytes", C.c_uint64),
-        ("spin_us", C.c_uint32),
-        ("gpu_mode", C.c_uint32),
-    ]
+    _fields_ = _fields((_U32, "size timeout_ms"), (C.c_char_p, "socket_path name"), (_U64, "staging_bytes"),
+                       (_U32, "spin_us gpu_mode"))
 
 
 class Geometry(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("dtype", C.c_uint32),
-        ("model", C.c_char_p),
-        ("convention", C.c_char_p),
-        ("extras", C.c_char_p),
-        ("layers", C.c_uint32),
-        ("kv_heads", C.c_uint32),
-        ("head_dim_k", C.c_uint32),
-        ("head_dim_v", C.c_uint32),
-        ("block_tokens", C.c_uint32),
-        ("rank", C.c_uint32),
-        ("world", C.c_uint32),
-        ("codec", C.c_uint32),
-        ("typed_segments", C.c_uint32),
-        ("typed_values", C.c_uint32),
-        ("opaque_bytes", C.c_uint32),
-    ]
+    _fields_ = _fields((_U32, "size dtype"), (C.c_char_p, "model convention extras"),
+                       (_U32, "layers kv_heads head_dim_k head_dim_v block_tokens rank world codec typed_segments"),
+                       (_U32, "typed_values opaque_bytes"))
 
 
 class Region(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("memory", C.c_uint32),
-        ("fd", C.c_int32),
-        ("reserved", C.c_uint32),
-        ("offset", C.c_uint64),
-        ("length", C.c_uint64),
-        ("base", C.c_void_p),
-    ]
+    _fields_ = _fields((_U32, "size memory"), (_I32, "fd"), (_U32, "reserved"), (_U64, "offset length"),
+                       (C.c_void_p, "base"))
 
 
 class Segment(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("region", C.c_uint32),
-        ("layer", C.c_uint32),
-        ("kind", C.c_uint32),
-        ("offset", C.c_uint64),
-        ("page_stride", C.c_uint64),
-        ("head_stride", C.c_uint64),
-        ("token_stride", C.c_uint64),
-        ("length", C.c_uint64),
-    ]
+    _fields_ = _fields((_U32, "size region layer kind"), (_U64, "offset page_stride head_stride token_stride length"))
 
 
 class Hit(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("blocks", C.c_uint32),
-        ("tiers", C.c_uint32),
-    ]
+    _fields_ = _fields((_U32, "size blocks tiers"))
 
 
 class Op(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("kind", C.c_uint32),
-        ("keys", C.POINTER(Key)),
-        ("pages", C.POINTER(C.c_uint32)),
-        ("n", C.c_size_t),
-        ("parent", C.POINTER(Key)),
-        ("user", C.c_uint64),
-        ("timeout_ms", C.c_uint32),
-        ("layer_groups", C.c_uint32),
-        ("stream", C.c_void_p),
-        ("session", C.c_uint64),
-        ("turn_number", C.c_uint32),
-        ("ttl_s", C.c_uint32),
-        ("priority", C.c_int32),
-        ("action", C.c_uint32),
-        ("scope", C.c_uint32),
-        ("expected_back_s", C.c_uint32),
-    ]
+    _fields_ = _fields((_U32, "size kind"), (C.POINTER(Key), "keys"), (C.POINTER(C.c_uint32), "pages"),
+                       (C.c_size_t, "n"), (C.POINTER(Key), "parent"), (_U64, "user"),
+                       (_U32, "timeout_ms layer_groups"), (C.c_void_p, "stream"), (_U64, "session"),
+                       (_U32, "turn_number ttl_s"), (_I32, "priority"), (_U32, "action scope expected_back_s"))
 
 
 class Result(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("status", C.c_int32),
-        ("op", C.c_uint64),
-        ("user", C.c_uint64),
-        ("n", C.c_uint32),
-        ("ok", C.c_uint32),
-        ("prefix", C.c_uint32),
-        ("blocks_max", C.c_uint32),
-        ("blocks", C.POINTER(C.c_int32)),
-        ("lent", C.c_uint32),
-        ("answers", C.c_uint32 * 5),
-    ]
+    _fields_ = _fields((_U32, "size"), (_I32, "status"), (_U64, "op user"), (_U32, "n ok prefix blocks_max"),
+                       (C.POINTER(C.c_int32), "blocks"), (_U32, "lent"), (C.c_uint32 * 5, "answers"))
 
 
 class Lent(C.Structure):
-    _fields_ = [
-        ("size", C.c_uint32),
-        ("page", C.c_uint32),
-        ("memory", C.c_uint64),
-        ("offset", C.c_uint64),
-        ("op", C.c_uint64),
-        ("daemon", C.c_int32),
-        ("ended", C.c_uint32),
-    ]
+    _fields_ = _fields((_U32, "size page"), (_U64, "memory offset op"), (_I32, "daemon"), (_U32, "ended"))
 
 
 @functools.lru_cache(maxsize=None)
@@ -251,19 +182,8 @@ class Text(NamedTuple):
 
 class Buffer(C.Structure):
     """CPython's Py_buffer."""
-    _fields_ = [
-        ("buf", C.c_void_p),
-        ("obj", C.c_void_p),
-        ("len", C.c_ssize_t),
-        ("itemsize", C.c_ssize_t),
-        ("readonly", C.c_int),
-        ("ndim", C.c_int),
-        ("format", C.c_char_p),
-        ("shape", C.c_void_p),
-        ("strides", C.c_void_p),
-        ("suboffsets", C.c_void_p),
-        ("internal", C.c_void_p),
-    ]
+    _fields_ = _fields((C.c_void_p, "buf obj"), (C.c_ssize_t, "len itemsize"), (C.c_int, "readonly ndim"),
+                       (C.c_char_p, "format"), (C.c_void_p, "shape strides suboffsets internal"))
 
 
 def _view(tokens) -> "memoryview | None":
