@@ -28,7 +28,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "list.h"

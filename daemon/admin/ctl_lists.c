@@ -8,7 +8,6 @@
  */
 #include "ctl_commands.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -25,7 +25,6 @@
 #include "config_redis.h"
 #include "config_value.h"
 #include "tiers/nvme/log/nvme_format.h"
-#include "tiers/nvme/nvme_file.h"
 
 #define BLANKS " \t\v\f\r\n"
 enum { LINE_BYTES = 1024 };

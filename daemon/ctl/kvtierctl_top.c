@@ -6,7 +6,6 @@
  * A page is printed into memory first, so that it can be cut to the lines of the screen. Sentences
  * about errors are part of it.
  */
-#include <inttypes.h>
 #include <json-c/json.h>
 #include <poll.h>
 #include <signal.h>

@@ -3,7 +3,6 @@
 #include "cuda_context.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"

@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -24,7 +23,6 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/text.h"
 #include "base/thread.h"
 #include "daemon/cuda/driver/cuda_tier.h"
 #include "daemon/cuda/lane/cuda_lane.h"

@@ -6,7 +6,6 @@
 #include "device.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/loop.h"

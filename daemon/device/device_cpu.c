@@ -26,7 +26,6 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -39,7 +38,6 @@
 #include "guard.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/loop.h"
 #include "base/vault.h"
 #include "base/text.h"
 #include "base/thread.h"

@@ -4,8 +4,6 @@
  */
 #include "victim.h"
 
-#include <assert.h>
-
 #include "daemon/table/evict.h"
 #include "daemon/table/space_counts.h"
 

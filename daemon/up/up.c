@@ -8,9 +8,7 @@
  */
 #include "up.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/list.h"

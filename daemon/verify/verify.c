@@ -29,7 +29,6 @@
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
 #include "base/vault.h"
-#include "daemon/policy/victim.h"
 
 enum { PER_ITERATION = 1024 }; /* block numbers in one iteration of the loop */
 

@@ -35,7 +35,6 @@
 
 #include "daemon/stats/stats.h"
 #include "base/list.h"
-#include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/move/copies.h"
 #include "daemon/move/lesser.h"

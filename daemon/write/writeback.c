@@ -43,7 +43,6 @@
 #include "base/list.h"
 #include "daemon/move/copies.h"
 #include "daemon/move/lesser.h"
-#include "daemon/policy/victim.h"
 #include "daemon/table/space.h"
 #include "daemon/move/tables.h"
 #include "base/log.h"

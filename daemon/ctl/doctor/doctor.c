@@ -11,7 +11,6 @@
 #include <glob.h>
 #include <inttypes.h>
 #include <linux/magic.h>
-#include <linux/userfaultfd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

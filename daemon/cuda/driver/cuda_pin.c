@@ -15,9 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda_gpu.h"
 #include "base/clock.h"
-#include "base/list.h"
 #include "base/thread.h"
 #include "tiers/slabs.h"
 

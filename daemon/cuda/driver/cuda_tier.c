@@ -2,7 +2,6 @@
 /* cuda_tier.c - see cuda_tier.h. */
 #include "cuda_tier.h"
 
-#include <errno.h>
 #include <stdio.h>
 
 #include "base/log.h"
