@@ -129,7 +129,8 @@ static bool asks(const struct op *op)
 bool load_must_wait(const struct op *op, bool begins)
 {
 	const struct ops *all = op->all;
-	const uint32_t most = begins ? (all->n_parts + 1) / 2 : all->n_parts - all->n_parts / 4,
+	const bool row = begins && op->next_block + 1 < op->total;
+	const uint32_t most = row ? (all->n_parts + 1) / 2 : all->n_parts - all->n_parts / 4,
 		       waiting = all->flights.n_parts + all->room.n;
 	uint8_t key[32];
 	enum source source;

@@ -118,6 +118,7 @@ struct stashed {
 	int32_t result;
 	uint8_t *late; /* held: the bytes read, for the buffers */
 	uint32_t late_bytes;
+	int ops; /* of its run */
 	bool counted;
 };
 
@@ -186,6 +187,8 @@ static void stash_one(struct stash *all, const struct io_uring_cqe *cqe)
 	bool flip;
 
 	*s = (struct stashed){ .op = op, .result = io_planned(op->kind, cqe->res, &flip) };
+	for (const struct io_op *each = op; each; each = each->run)
+		s->ops++;
 	good = s->result > 0 ? s->result : 0;
 	if (op->kind != IO_READ)
 		return;
@@ -228,7 +231,7 @@ static void release(struct stashed *s)
 		in_run(s->op, 0, s->late_bytes, give, s->late);
 	free(s->late);
 	if (s->counted)
-		io_held_add(-1);
+		io_held_add(-s->ops);
 }
 
 REAL(unsigned, io_uring_peek_batch_cqe,
@@ -250,7 +253,7 @@ REAL(unsigned, io_uring_peek_batch_cqe,
 			n++;
 			continue;
 		}
-		io_held_add(held && !s->counted);
+		io_held_add(held && !s->counted ? s->ops : 0);
 		s->counted = s->counted || held;
 		all->cqes[kept++] = *s;
 	}

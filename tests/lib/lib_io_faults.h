@@ -34,7 +34,7 @@ void io_plan_set(struct io_plan plan);
 void io_hold(uint32_t kinds); /* these stall, until they are held no more */
 /* likewise, the transfers of one file: any file, the same one as long as it is open */
 void io_hold_file(uint32_t kinds);
-uint32_t io_held(void);      /* transfers that stall now */
+uint32_t io_held(void);      /* ops that stall now, alone or in a run */
 uint32_t io_transfers(void); /* since the last plan was set */
 void io_plan_none(void);     /* everything as it is */
 
