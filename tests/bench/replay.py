@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replay.py BUILD TRACE [--room SHARE,...] [--hints none,exact,off,classes] - hit rates of the real kvtierd on a trace
-of sessions, whose lines have "session", "keep", "hash_ids" and "timestamp" in ms (`kvtierctl replay` reads the same).
+"""replay.py BUILD TRACE [--room SHARE,...] [--nvme SHARE] [--hints none,exact,off,classes] - hit rates of the real
+kvtierd on a trace, whose lines have "hash_ids", "timestamp" in ms, and "session" and "keep" if it is one of sessions
+(`kvtierctl replay` reads the same).
 
     python3 tests/bench/replay.py build agent_sessions.jsonl
+    python3 tests/bench/replay.py build agent_sessions.jsonl --room 0.01 --nvme 0.1 --hints none
 
 Each request looks its blocks up, loads those that are promised, and stores the rest, in a daemon whose host memory has
-room for so large a share of the different blocks. With hints, each of its ops says when the session's next request
-comes (expected_back_s): exactly, off by a factor of e (a normal deviate of 1), or in four classes (10 s, 1 min, 10 min,
-never). Requests follow each other at once, and the clock of this process and of the daemon is set to the time of each
-one: a library in front of libc adds what is missing to CLOCK_MONOTONIC. One JSON object a line: promised is what
-lookups said, hit_rate what loads brought. Hints are in whole seconds.
+room for so large a share of the different blocks, and whose NVMe store for so many, in segments of 64 blocks, beside
+the two that the log keeps clean. With NVMe a store is followed by 60 us a block, for the writing behind it. With
+hints, each of its ops says when the session's next request comes (expected_back_s): exactly, off by a factor of e (a
+normal deviate of 1), or in four classes (10 s, 1 min, 10 min, never). Requests follow each other at once, and the
+clock of this process and of the daemon is set to the time of each one: a library in front of libc adds what is missing
+to CLOCK_MONOTONIC. One JSON object a line: promised is what lookups said, hit_rate what loads brought. Hints are in
+whole seconds.
 """
 import argparse
 import json
@@ -17,6 +21,7 @@ import math
 import mmap
 import os
 import random
+import select
 import struct
 import subprocess
 import sys
@@ -28,6 +33,8 @@ TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "python"), str(TREE / "client" / "examples")]
 NEVER = 2 ** 32 - 1
 SLOT = 8192
+SEGMENT_BLOCKS, CLEAN, DATA = 64, 2, 65536
+SEGMENT = SEGMENT_BLOCKS * SLOT + 3 * 4096  # with its header and footer
 
 WARP = r"""
 #define _GNU_SOURCE
@@ -69,8 +76,8 @@ class Request:
 
 def read(path):
     before, requests = {}, []
-    for line in path.read_text().splitlines():
-        fields = json.loads(line)
+    for number, line in enumerate(path.read_text().splitlines()):
+        fields = {"session": number, "keep": 0, **json.loads(line)}
         last = before.get(fields["session"])
         ids = (last.ids[:fields["keep"]] if last else []) + fields["hash_ids"]
         request = Request(fields["timestamp"], fields["session"], ids)
@@ -94,13 +101,16 @@ def foretold(request, how, chance):
     return max(1, min(NEVER - 1, round(seconds)))
 
 
-def replay(build, requests, different, share, how, more_ns):
+def replay(build, requests, different, share, nvme, how, more_ns):
     import kvtier
     from llama_demo import Daemon
 
     keys_of, chance, nobody = {}, random.Random(7), kvtier.Keys.of(bytes(32))
     room = round(different * share / 32) * 32  # whole slabs
-    settings = f"[host]\nbytes = {room * SLOT}\nslab_bytes = 256K\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+    full = round(different * nvme / SEGMENT_BLOCKS)
+    settings = f"[host]\nbytes = {room * SLOT}\nslab_bytes = 256K\nhuge_pages = no\n" \
+        f"[index]\nmax_blocks = {2 * different}\n[nvme]\nsegment_bytes = {SEGMENT}\nstall_us = 600s\n" \
+        f"bytes = {DATA + (full + CLEAN) * SEGMENT if full else 0}\n"
     # one layer of 8 heads of 16 FP16 values, 8 tokens: 4 KiB, and with its header an image fills a slot
     geometry = kvtier.Geometry("replay@1", "replay", kvtier.Dtype.FP16, 1, 8, 16, 16, 8, codec=kvtier.Codec.RAW)
     row, page = 8 * 16 * 2, 8 * 8 * 16 * 2 * 2
@@ -129,13 +139,14 @@ def replay(build, requests, different, share, how, more_ns):
                         hits += loaded
                     if loaded < n:
                         client.wait(space.store(keys[loaded:], range(loaded, n), **hint))
+                        select.select([], [], [], 60e-6 * (n - loaded) if full else 0)  # time.sleep() ends by the clock
                     if number % 500 == 0:
                         print(f"\r{how}: {number} of {len(requests)} requests", end="", file=sys.stderr)
         finally:
             daemon.close()
     print("\r", end="", file=sys.stderr)
-    print(json.dumps({"room": share, "blocks": room, "hints": how, "promised": round(promised / asked, 4),
-                      "hit_rate": round(hits / asked, 4)}), flush=True)
+    print(json.dumps({"room": share, "blocks": room, "nvme_blocks": full * SEGMENT_BLOCKS, "hints": how,
+                      "promised": round(promised / asked, 4), "hit_rate": round(hits / asked, 4)}), flush=True)
 
 
 def all_replays(given):
@@ -150,7 +161,7 @@ def all_replays(given):
             for how in given.hints.split(","):
                 (Path(work) / "more_ns").write_bytes(bytes(4096))
                 subprocess.run([sys.executable, __file__, str(given.build), str(given.trace), "--room", share,
-                                "--hints", how], env=environment, check=True)
+                                "--nvme", given.nvme, "--hints", how], env=environment, check=True)
     return 0
 
 
@@ -159,6 +170,7 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--room", default="0.03")
+    parser.add_argument("--nvme", default="0")
     parser.add_argument("--hints", default="none,exact,off,classes")
     given = parser.parse_args()
     if "KVTIER_WARP" not in os.environ:
@@ -167,7 +179,7 @@ def main():
         more_ns = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
     requests = read(given.trace)
     different = len({i for request in requests for i in request.ids})
-    replay(given.build.resolve(), requests, different, float(given.room), given.hints, more_ns)
+    replay(given.build.resolve(), requests, different, float(given.room), float(given.nvme), given.hints, more_ns)
     return 0
 
 
