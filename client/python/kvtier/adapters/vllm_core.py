@@ -460,6 +460,12 @@ class _Running(NamedTuple):
     until: float        # a daemon that has not ended it by then stands still
 
 
+def _close(*clients: Client) -> None:
+    for client in clients:
+        client.set_timeout(CUT_MS)
+        client.close()
+
+
 class Worker:
     """open_spaces: connects, and opens the space of each group over the engine's memory. stream: the GPU's stream that
     ops wait for. timeout_s: the client's; an op that a daemon has not ended by then is given up, and the connection
@@ -481,6 +487,7 @@ class Worker:
         self._over: List[int] = []                  # numbers of transfers
         self._lent: Dict[int, int] = {}             # ops whose pages a daemon that stands still has: their transfers
         self._lent_look = 0.0
+        self._cutting: Optional[threading.Thread] = None
         self.counts = {name: 0 for name in COUNTS}
 
     def load(self, loads: Iterable[Transfer]) -> None:
@@ -501,10 +508,9 @@ class Worker:
                 self._begin(transfer, False)
 
     def _begin(self, transfer: Transfer, load: bool) -> None:
-        got = self._line.get()
-        now = time.monotonic()
+        got, now = self._line.get(), time.monotonic()
         try:
-            if got is None:
+            if got is None or self._cutting:
                 raise Error(errno.ENOTCONN, self._line.why)
             space = got[1][transfer.group]
             stream = self._stream()
@@ -548,8 +554,10 @@ class Worker:
                 self._take(result)
             if len(results) < 16:
                 break
-        if self._running and time.monotonic() > min(running.until for running in self._running.values()):
+        if not self._cutting and self._running and time.monotonic() > min(r.until for r in self._running.values()):
             self._cut()
+        if self._cutting and not self._cutting.is_alive():
+            self._was_cut()
         self._look_at_lent()
 
     def _take(self, result: Result) -> None:
@@ -559,13 +567,17 @@ class Worker:
                         time.monotonic() - running.begun, result.op if result.lent else 0)
 
     def _cut(self) -> None:
-        """Cuts the connection, as the daemon stands still. Then no op is under way any more."""
-        if self._line.got is not None:
-            client = self._line.got[0]
-            client.set_timeout(CUT_MS)
-            client.close()
+        """Begins to cut the connection, as the daemon stands still. A thread closes it: to unmap an engine's KV takes
+        many milliseconds."""
+        got = self._line.got
         self._line.lost("the daemon stood still")
-        held = {page.op for page in lent()}
+        self._cutting = threading.Thread(target=_close, args=got[:1] if got else (), name="kvtier", daemon=True)
+        self._cutting.start()
+
+    def _was_cut(self) -> None:
+        """Waits until the connection is cut. Then no op is under way any more."""
+        self._cutting.join()
+        self._cutting, held = None, {page.op for page in lent()}
         for op in list(self._running):
             self._take(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held))
 
@@ -583,15 +595,18 @@ class Worker:
         """Waits until all ops have ended, at their deadline at the latest, and takes lent pages back if that is
         possible."""
         for op, running in list(self._running.items()):
-            if op not in self._running:
-                continue
+            if self._cutting:
+                break
             try:
                 self._take(self._line.get()[0].wait(Op(op, len(running.transfer.pages), running.until)))
             except Error:
                 self._cut()
+        if self._cutting:
+            self._was_cut()
         if self._lent and self._take_back:
             try:
                 self._cut()
+                self._was_cut()
                 self._take_back()
             except Error:       # a thread has just opened a space over this memory again
                 pass
