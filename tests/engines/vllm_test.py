@@ -221,6 +221,43 @@ class Vllm(Trouble, Waits):
         self.assertEqual(roomy.ask(**{**ask, "more": wanted, "answer": 16})["tokens"], later)
         self.assertEqual(self.loaded() - before, 4 * (799 // 32))
 
+    def test_a_request_says_how_many_tokens_are_loaded_and_kept(self):
+        engine, ask = self.engine({"extra": {"extras": "limits"}}), {"seeds": [15], "tokens": 600}
+
+        def moved(**limits: int) -> tuple:
+            before = self.daemon.stats()
+            self.is_right(engine.ask(**ask, parameters=limits), 15)
+            now = self.daemon.stats()
+            return tuple(now[op]["blocks_total"] - before[op]["blocks_total"] for op in ("load", "store"))
+
+        self.assertEqual(moved(max_offload_tokens=0), (0, 0))
+        self.assertEqual(moved(max_offload_tokens=100)[0], 0)
+        self.until(lambda: moved(max_offload_tokens=0) == (100 // 32, 0))
+        self.assertEqual(moved(max_load_tokens=70, max_offload_tokens=0), (70 // 32, 0))
+        self.assertEqual(moved(max_load_tokens=0, max_offload_tokens=0), (0, 0))
+
+    def test_beside_another_connector(self):
+        """vLLM loads a prompt from the first connector that has it, and saves it to both."""
+        ask = {"seeds": [15], "tokens": 600}
+
+        def engine(other: Path) -> Engine:
+            connectors = [{"kv_connector": "ExampleConnector", "kv_role": "kv_both",
+                           "kv_connector_extra_config": {"shared_storage_path": str(other)}},
+                          {"kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm",
+                           "kv_role": "kv_both",
+                           "kv_connector_extra_config": {"socket": str(self.daemon.socket), "extras": "beside"}}]
+            ret = Engine(ENGINE, str(self.model), "", json.dumps({"connector": {
+                "kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"connectors": connectors}}}))
+            self.addCleanup(ret.kill)
+            return ret
+
+        for name, came in (("a", 0), ("b", 599 // 32), ("b", 0)):
+            one, other, before = engine(self.work / name), self.work / name, self.loaded()
+            self.is_right(one.ask(**ask), 15)
+            self.assertEqual((self.loaded() - before, any(other.iterdir())), (came, True))
+            one.kill()
+
     def test_scheduler_and_worker_in_processes_of_their_own(self):
         self.stores(self.engine(VLLM_ENABLE_V1_MULTIPROCESSING="1"), 2)
         self.loads(self.engine(VLLM_ENABLE_V1_MULTIPROCESSING="1"), 2)
