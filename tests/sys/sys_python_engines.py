@@ -558,9 +558,10 @@ class OfVllm(World):
     def test_events_tell_of_blocks_while_they_are_there(self):
         engine, events = self.engine(), Events(lambda tiers: "CPU" if tiers & Tier.HOST else "STORAGE")
         engine.answer(self.tokens)
-        for _, block, where in engine.planned:
-            events.planned(block, where)
-        never = [(space, space.keys([9] * 8)) for space, _ in engine.planned[0][2]]
+        for _, blocks, where in engine.planned:
+            for block in blocks:
+                events.planned(block, where(block))
+        never = [(space, space.keys([9] * 8)) for space, _ in where(0)]
         events.planned("never", never)
         said = [(e.stored, e.payload) for e in events.take()]
         self.assertEqual(said, [(True, block) for block in range(10)])

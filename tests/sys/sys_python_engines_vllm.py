@@ -454,24 +454,24 @@ class Served(Vllm):
         engine = self.engine(events=True)
         engine.answer(self.tokens)
         stored = []
-        self.until(lambda: stored.extend(engine.scheduler.take_events()) or len(stored) == 10)
+        self.until(lambda: stored.extend(engine.said()) or len(stored) == 10)
         self.assertEqual({type(event) for event in stored}, {vllm_double.BlockStored})
         self.assertEqual((stored[1].token_ids, stored[1].medium), (self.tokens[8:16], "CPU"))
         self.assertEqual((stored[0].parent_block_hash, stored[1].parent_block_hash), (None, bytes(4)))
         engine.scheduler.reset_cache()
-        self.assertEqual({type(event) for event in engine.scheduler.take_events()}, {vllm_double.BlockRemoved})
+        self.assertEqual({type(event) for event in engine.said()}, {vllm_double.BlockRemoved})
 
     def test_events_say_what_vllms_own_say_of_groups_and_extra_keys(self):
         engine = self.engine(events=True, groups=2, spec=SlidingWindowSpec)
         engine.answer(self.tokens, cache_salt="mine")
         said = []
-        self.until(lambda: said.extend(engine.scheduler.take_events()) or len(said) == 20)
+        self.until(lambda: said.extend(engine.said()) or len(said) == 20)
         self.assertEqual([e.group_idx for e in said], [0, 1] * 10)
         self.assertEqual([e.extra_keys for e in said[:4]], [[("mine",)]] * 2 + [[None]] * 2)
         self.assertEqual({(e.kv_cache_spec_kind, e.kv_cache_spec_sliding_window) for e in said},
                          {("SlidingWindowSpec", 16)})
         engine.scheduler.reset_cache()
-        self.assertEqual([(e.group_idx, e.block_hashes) for e in engine.scheduler.take_events()],
+        self.assertEqual([(e.group_idx, e.block_hashes) for e in engine.said()],
                          [(e.group_idx, e.block_hashes) for e in said])
 
     def test_blocks_are_described_to_the_nodes_publisher(self):
@@ -485,7 +485,7 @@ class Served(Vllm):
             with publisher:
                 publisher.settimeout(60)
                 said = [unpacked(publisher.recv(1 << 17)) for _ in range(10)]
-        self.assertEqual(list(engine.scheduler.take_events()), [])
+        self.assertEqual(engine.said(), [])
         rows = json.loads(self.daemon.ctl("events", "--from", "0", "--json"))["events"]
         self.assertEqual({key.hex() for keys, _ in said for key in keys}, {row["key"] for row in rows})
         self.assertEqual([len(keys) for keys, _ in said], [2] * 10)

@@ -247,7 +247,7 @@ class Engine:
     model: more of vLLM's ModelConfig. transfer: more of its KVTransferConfig. parameters: of the last answer, the
     kv_transfer_params. handshake: False, as beside another connector whose handshake vLLM takes. compared: blocks of
     the last load that were compared with the sums that its request brought, and those of them that are others; None:
-    nothing was compared."""
+    nothing was compared. events: of the connector."""
     BLOCKS, TOKENS, HEADS, DIM, LAYERS = 320, 8, 2, 16, 4
     DEVICE = "cpu"
 
@@ -283,7 +283,7 @@ class Engine:
             self.worker.register_kv_caches(dict(zip(self.names, self.tensors)))
         if handshake:
             self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
-        self.parameters, self.compared = None, None
+        self.parameters, self.compared, self.events = None, None, []
 
     def connected(self) -> "Engine":
         """Waits until both roles have found their daemon, or not: threads connect."""
@@ -413,7 +413,14 @@ class Engine:
         self.scheduler.update_connector_output(SimpleNamespace(
             finished_sending=got.finished_sending, finished_recving=got.finished_recving, invalid_block_ids=invalid,
             failed_recving=got.failed_recving, kv_connector_worker_meta=over))
+        self.events += self.scheduler.take_events()
         return got, invalid
+
+    def said(self) -> list:
+        """The events since the last call."""
+        self.step()
+        ret, self.events = self.events, []
+        return ret
 
     def until(self, holds, **how) -> None:
         """Steps without a request, as vLLM makes while only loads and saves are under way."""

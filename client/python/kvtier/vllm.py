@@ -474,8 +474,8 @@ class KvtierConnector(*_BASES):
         self._pool.free_blocks([self._pool.blocks[block] for block in reversed(blocks)])    # the end is evicted first
 
     def has_pending_push_work(self) -> bool:
-        """Whether vLLM should make steps without a request, so that blocks which were saved become free."""
-        return bool(self._scheduler and self._scheduler.busy)
+        """Whether vLLM should make steps without a request, so that blocks which were saved become free and known."""
+        return bool(self._scheduler and (self._scheduler.busy or self._events.busy))
 
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
         """metadata: what the workers' get_handshake_metadata() gave, by any numbers. If a rank is missing, the engine

@@ -196,14 +196,15 @@ class _Held:
 class Scheduler:
     """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. hold: takes
     pages out of the engine's use while a transfer needs them. give_back: returns them. workers: how many there are.
-    planned: told of each block to be saved or loaded (the request, the number of the block, its key in each space).
+    planned: told of blocks to be saved or loaded (the request, their numbers, a function that gives the key of one of
+    them in each space; [] while the daemon is away).
     prefetch_s: how long a request waits for a Redis that nodes share, or for an engine that is saving; 0: Redis is not
     asked. timeout_s: of an op."""
 
     def __init__(self, block_tokens: int, open_spaces: Callable[[], Tuple[Client, List[List[Space]]]],
                  hold: Callable[[List[int]], None], give_back: Callable[[List[int]], None],
                  say: Callable[[str], None] = lambda text: None, groups: int = 1, workers: int = 1,
-                 planned: Optional[Callable[[str, int, List[Tuple[Space, Keys]]], None]] = None,
+                 planned: Optional[Callable[[str, range, Callable[[int], List[Tuple[Space, Keys]]]], None]] = None,
                  prefetch_s: float = 0.0, timeout_s: float = 0.0) -> None:
         self.block_tokens, self._line, self._groups = block_tokens, _Line(open_spaces, say), groups
         self._planned, self._prefetch_s = planned, prefetch_s
@@ -420,9 +421,9 @@ class Scheduler:
                 self._held[self._number] = _Held(pages[at:end], r if save else None, self._workers)
                 self._busy_until = time.monotonic() + self._patient_s
                 r.saving += save
-        for block in range(first, last) if self._planned else ():
-            self._planned(request, block, [(space, self._keys(r, where, block, block + 1))
-                                           for where, space in self._spaces()])
+        if self._planned:
+            self._planned(request, range(first, last), lambda block: [
+                (space, self._keys(r, where, block, block + 1)) for where, space in self._spaces()])
 
     @staticmethod
     def _keys(r: _Request, where: Tuple[int, int], first: int, last: int) -> Keys:

@@ -14,8 +14,10 @@ there (kvtier.events), it gets the same descriptions, and tells routers of block
 """
 from __future__ import annotations
 
+import time
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Tuple
 
 from prometheus_client import Counter
 from vllm.distributed import kv_events
@@ -38,6 +40,8 @@ except ImportError:         # the events of an older vLLM have no such fields
     generate_block_hash_extra_keys = None
 
 __all__ = ["KvtierMetrics", "KvtierStats", "events_of"]
+
+STEP_S, PLANS_MAX = 0.001, 4096     # of a step, for describing blocks; plans that wait for it, the oldest are forgotten
 
 _SAY = {
     "loads": "Loads from kvtierd, of one or more blocks.", "saves": "Saves to kvtierd, of one or more blocks.",
@@ -91,8 +95,9 @@ def _medium(tiers: Tier) -> str:
 
 
 class _VllmEvents:
-    """The events of the scheduler. A block is described when its save or load is planned, while its request is known.
-    groups: what events say of each KV cache group. publishes: whether the engine does."""
+    """The events of the scheduler. Blocks whose save or load was planned are described within the next steps, STEP_S in
+    each: a long prompt has thousands. groups: what events say of each KV cache group. publishes: whether the engine
+    does."""
 
     def __init__(self, block_tokens: int, hash_tokens: int, groups: Sequence[Dict[str, Any]], publishes: bool,
                  describer: Describer) -> None:
@@ -101,6 +106,7 @@ class _VllmEvents:
         self._steps = block_tokens // hash_tokens       # vLLM may hash in finer steps: a block has the hash of its last
         self._requests: Dict[str, Any] = {}
         self._late: List[Any] = []
+        self._plans: Deque[Tuple[Any, Iterator[int], Callable]] = deque(maxlen=PLANS_MAX)
 
     def add(self, request: Any) -> None:
         self._requests[request.request_id] = request
@@ -108,11 +114,20 @@ class _VllmEvents:
     def forget(self, name: str) -> None:
         self._requests.pop(name, None)
 
-    def planned(self, name: str, block: int, where: Sequence[Tuple[Space, Keys]]) -> None:
-        request, bt = self._requests.get(name), self._block_tokens
-        hashes = getattr(request, "block_hashes", None) or ()
-        steps, first, described = self._steps, block * bt, self._describer.there()
-        if not (self._publishes or described) or not steps or (block + 1) * steps > len(hashes):
+    def planned(self, name: str, blocks: range, where: Callable[[int], Sequence[Tuple[Space, Keys]]]) -> None:
+        """Scheduler calls it: blocks are to be saved or loaded."""
+        if name in self._requests and (self._publishes or self._describer.there()):
+            self._plans.append((self._requests[name], iter(blocks), where))
+
+    @property
+    def busy(self) -> bool:
+        """Whether blocks wait for a step."""
+        return bool(self._plans)
+
+    def _describe(self, request: Any, block: int, where: Sequence[Tuple[Space, Keys]]) -> None:
+        hashes, bt = getattr(request, "block_hashes", None) or (), self._block_tokens
+        steps, first = self._steps, block * bt
+        if not where or not steps or (block + 1) * steps > len(hashes):
             return
         lora = request.lora_request
         payload = {
@@ -124,10 +139,18 @@ class _VllmEvents:
             "session_id": getattr(request, "session_id", None)}
         if self._publishes:
             self._events.planned(payload, where)
-        if described:
+        if self._describer.there():
             self._describer.say([keys[0] for _, keys in where], [{**payload, **group} for group in self._groups])
 
     def take(self) -> List[Any]:
+        until = time.monotonic() + STEP_S
+        while self._plans and time.monotonic() < until:
+            request, blocks, where = self._plans[0]
+            block = next(blocks, None)
+            if block is None:
+                self._plans.popleft()
+            else:
+                self._describe(request, block, where(block))
         late, self._late = self._late, []
         self._describer.flush()
         return late + self._said(self._events.take())
@@ -136,6 +159,7 @@ class _VllmEvents:
         self._describer.close()
 
     def reset(self) -> None:
+        self._plans.clear()
         self._late += self._said(self._events.clear())
 
     def _said(self, events: Sequence[Event]) -> List[Any]:
