@@ -24,14 +24,14 @@ No call waits for the daemon, but for Worker.end(): a thread connects, and ops e
 """
 from __future__ import annotations
 
+import _thread
 import errno
 import functools
 import hashlib
 import json
 import os
-import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from types import MappingProxyType
 from typing import Any, Callable, Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -111,6 +111,20 @@ class Transfer(NamedTuple):
     pages: List[int]                # the engine's block numbers, one for each key
 
 
+def _in_a_thread(function: Callable, *arguments: Any) -> Future:
+    """Thread.start() would wait until the thread runs, which a step of an engine on a busy machine must not."""
+    future: Future = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:      # kvtier's, or there is no libkvtier
+            future.set_exception(error)
+
+    _thread.start_new_thread(run, ())
+    return future
+
+
 class _Line:
     """A daemon that may be away, and is tried again after AGAIN_S. A thread connects, as that may take the client's
     timeout. open_now: returns a client and what it has opened. say: told when the daemon is reached, and when not."""
@@ -121,15 +135,13 @@ class _Line:
         self._coming: Optional[Future] = None
         self.get()
         if self._coming:
-            self._thread.join(START_S)
+            wait([self._coming], START_S)
         self.get()
 
     def get(self) -> Optional[Tuple[Client, Any]]:
         """What the function returned, or None."""
         if self.got is None and self._coming is None and time.monotonic() >= self._again:
-            self._coming = Future()
-            self._thread = threading.Thread(target=self._connect, args=(self._coming,), name="kvtier", daemon=True)
-            self._thread.start()
+            self._coming = _in_a_thread(self._open)
         if self._coming and self._coming.done():
             coming, self._coming = self._coming, None
             if coming.exception():
@@ -138,12 +150,6 @@ class _Line:
                 self.got, self.why = coming.result(), ""
                 self._say("kvtierd is reached")
         return self.got
-
-    def _connect(self, coming: Future) -> None:
-        try:
-            coming.set_result(self._open())
-        except Exception as error:      # kvtier's, or there is no libkvtier
-            coming.set_exception(error)
 
     def lost(self, why: str) -> None:
         if not self.why:
@@ -488,7 +494,7 @@ class Worker:
         self._over: List[int] = []                  # numbers of transfers
         self._lent: Dict[int, int] = {}             # ops whose pages a daemon that stands still has: their transfers
         self._lent_look = 0.0
-        self._cutting: Optional[threading.Thread] = None
+        self._cutting: Optional[Future] = None
         self.counts = {name: 0 for name in COUNTS}
 
     def load(self, loads: Iterable[Transfer]) -> None:
@@ -557,7 +563,7 @@ class Worker:
                 break
         if not self._cutting and self._running and time.monotonic() > min(r.until for r in self._running.values()):
             self._cut()
-        if self._cutting and not self._cutting.is_alive():
+        if self._cutting and self._cutting.done():
             self._was_cut()
         self._look_at_lent()
 
@@ -572,12 +578,11 @@ class Worker:
         many milliseconds."""
         got = self._line.got
         self._line.lost("the daemon stood still")
-        self._cutting = threading.Thread(target=_close, args=got[:1] if got else (), name="kvtier", daemon=True)
-        self._cutting.start()
+        self._cutting = _in_a_thread(_close, *got[:1] if got else ())
 
     def _was_cut(self) -> None:
         """Waits until the connection is cut. Then no op is under way any more."""
-        self._cutting.join()
+        self._cutting.exception()
         self._cutting, held = None, {page.op for page in lent()}
         for op in list(self._running):
             self._take(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held))
