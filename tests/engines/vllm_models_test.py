@@ -32,11 +32,11 @@ class Models(Waits):
         stats = self.daemon.stats()
         return stats["store"]["blocks_total"], stats["load"]["blocks_total"]
 
-    def carries(self, model: str, blocks: int, llm: dict, **how) -> None:
+    def carries(self, model: str, blocks: int, llm: dict, dtype: str = "float32", **how) -> None:
         """The last token is a step of its own in each engine, so that all of them compute it in the same shape.
         blocks: of the prompt, of all ranks together."""
         ask = {"seeds": [1], "tokens": TOKENS, "logprobs": True}
-        options = {"llm": {"max_num_batched_tokens": TOKENS - 1, **llm},
+        options = {"llm": {"max_num_batched_tokens": TOKENS - 1, **llm}, "dtype": dtype,
                    "extra": {"extras": self.id(), "timeout_ms": PATIENT_MS}}
         plain = self.engine(model, options, served=False, **how)
         wanted = plain.ask(**ask)
@@ -62,7 +62,10 @@ class Models(Waits):
             VLLM_CPU_OMP_THREADS_BIND="0|1")
 
     def test_latents(self):
-        self.carries("latents", TOKENS // 16, {"block_size": 16}, program=CONTINUES)
+        """Where a type is rounded by default, the rope part of a latent is kept apart."""
+        for dtype in ("float32", "bfloat16"):
+            with self.subTest(dtype):
+                self.carries("latents", TOKENS // 16, {"block_size": 16}, dtype, program=CONTINUES)
 
     def test_a_model_with_states_is_refused_and_answers(self):
         ask, options = {"seeds": [1], "tokens": TOKENS}, {"extra": {"extras": self.id()}}
