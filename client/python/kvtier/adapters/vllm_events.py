@@ -20,8 +20,7 @@ __all__ = ["Event", "Events"]
 
 PENDING_MAX, TOLD_MAX = 4096, 65536     # how many blocks; beyond that the oldest are forgotten, or taken back
 PATIENT_S = 10.0
-EVERY_S, LOOKS = 0.05, 64               # told blocks that are looked at, so often: 65,536 within a minute
-PENDING_LOOKS = 256                     # and planned ones
+EVERY_S, LOOKS = 0.05, 64               # planned and told blocks that are looked at, so often: 65,536 within a minute
 
 
 class Event(NamedTuple):
@@ -60,7 +59,7 @@ class Events:
         if now < self._next or not (self._pending or self._told):
             return ret
         self._next = now + EVERY_S
-        for _ in range(min(PENDING_LOOKS, len(self._pending))):
+        for _ in range(min(LOOKS, len(self._pending))):
             block = self._pending.popleft()
             tiers = _tiers(block)
             if tiers:
