@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/.."
 packages="gcc libc6-dev make pkg-config libssl-dev libxxhash-dev liblz4-dev libnuma-dev
 	libjson-c-dev libcmocka-dev liburing-dev python3-venv systemd clang util-linux
-	libhiredis-dev redis-tools openssl mandoc ${ALSO:-}"
+	libhiredis-dev redis-tools openssl mandoc python3-zmq python3-msgpack ${ALSO:-}"
 command -v dpkg-query >/dev/null || {
 	echo "not a Debian system; kvtier needs:" $packages
 	exit 0
