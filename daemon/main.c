@@ -53,6 +53,7 @@
 #include "daemon/op/op.h"
 #include "daemon/write/outbox.h"
 #include "daemon/up/up.h"
+#include "daemon/verify/foresee.h"
 #include "daemon/verify/verify.h"
 #include "daemon/write/writeback.h"
 #include "base/vault.h"
@@ -160,6 +161,7 @@ static void on_drained(struct loop_timer *timer)
 static void begin_stop(struct program *p)
 {
 	p->stopping = true;
+	foresee_stop(p->d.tables.foresee);
 	(void)notify_send(&p->notify, "STOPPING=1");
 	stats_health_set(p->d.stats, STATS_HEALTH_STARTING, false);
 	stats_health_set(p->d.stats, STATS_HEALTH_STOPPING, true);
@@ -459,7 +461,7 @@ static int open_device(struct program *p)
 {
 	struct device *cpu;
 	int r = device_cpu_open(p->config.device_workers, config_device_depth(),
-				VERIFY_JOBS + EMPTIER_JOBS, p->d.loop, &cpu);
+				VERIFY_JOBS + EMPTIER_JOBS + FORESEE_JOBS, p->d.loop, &cpu);
 
 	if (r)
 		return fail(p, r, "[device] workers: cannot start the CPU workers: %s",

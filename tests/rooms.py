@@ -37,7 +37,7 @@ daemon/move         base kernels client/abi tiers daemon/stats daemon/device
 daemon/kvtierd.h    base daemon/stats daemon/quota daemon/changes daemon/config daemon/device
                     daemon/index daemon/table daemon/move
 daemon/write        base tiers daemon/stats daemon/config daemon/table daemon/move
-daemon/verify       base tiers daemon/stats daemon/device daemon/table daemon/move
+daemon/verify       base tiers daemon/stats daemon/device daemon/table daemon/policy daemon/move
 daemon/up           base tiers daemon/config daemon/move daemon/kvtierd.h daemon/write
                     daemon/verify
 daemon/session      base kernels client/abi tiers daemon/device daemon/table daemon/move

@@ -239,6 +239,10 @@ CONFIG(gpu, engine_bytes, BYTES, "256M", 2LL << 20, 1LL << 40, "bytes", START,
        "what its client asks for (options.staging_bytes), in multiples of 2 MiB. A space for which "
        "too little is left is served as with mode = daemon.")
 
+CONFIG(hints, prefetch_lead, SECONDS, "5", 0, 3600, "s", RELOAD,
+       "How long before the return that expected_back_s announced a block is brought from NVMe to "
+       "memory, as far as room is free there, or blocks have it that are less likely to be used. "
+       "0: a block is brought when it is asked for.")
 CONFIG(hints, share_percent, COUNT, "25", 0, 75, "percent", RELOAD,
        "How much of host memory the hints of a tenant's engines may retain and pin. A hint beyond "
        "that is clipped. All tenants together keep three quarters at most.")

@@ -307,6 +307,9 @@ static void expect(struct tables *tables, uint32_t block, uint64_t back_us)
 		     back_us < left ? tables->tick + back_us : EVICT_NEVER);
 	if (tables->gpu_cache)
 		gpu_cache_expected(tables->gpu_cache, block);
+	if (tables->foresee)
+		tables->expect(tables->foresee, block,
+			       evict_expected(blocks_order(tables->blocks), block));
 }
 
 static void execute(struct hints *h, uint32_t block, const struct hint_plan *plan)

@@ -21,6 +21,7 @@ struct hints;     /* hints.c: clients' hints about blocks */
 struct index;     /* index.c: the part that clients read */
 struct quota;     /* quota/quota.c */
 struct reuse;     /* policy/reuse.c: how blocks are used again */
+struct foresee;   /* verify/foresee.c: brings blocks before they are expected back */
 struct outbox;    /* write/outbox.c: blocks to be written to Redis */
 struct spaces;    /* space.c: whose blocks these are */
 struct stats;     /* stats/stats.c: events are counted there */
@@ -46,7 +47,11 @@ struct tables {
 	struct mover mover;          /* how blocks leave host memory */
 	struct gpu_cache *gpu_cache; /* NULL: no GPU keeps images */
 	struct hints *hints;         /* NULL: hints are switched off */
-	bool draining;               /* kvtierctl drain: no store begins */
+	/* told of blocks that are expected back at a tick (verify/foresee.c); NULL: no tier has
+	 * them meanwhile */
+	struct foresee *foresee;
+	void (*expect)(struct foresee *foresee, uint32_t block, uint64_t back);
+	bool draining; /* kvtierctl drain: no store begins */
 };
 
 /* The tick of a new op, at this time. */

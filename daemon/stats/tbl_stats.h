@@ -339,6 +339,8 @@ STAT("evicted.nvme.index_blocks_total", evicted_nvme_index_blocks_total, counter
 
 STAT("hints.accepted_blocks_total", hints_accepted_blocks_total, counter, "blocks",
      "Blocks (of a model, hints) for which a hint was done, whatever its action")
+STAT("hints.foreseen_blocks_total", hints_foreseen_blocks_total, counter, "blocks",
+     "Blocks brought from NVMe to memory before their announced return ([hints] prefetch_lead)")
 STAT("hints.clipped_blocks_total", hints_clipped_blocks_total, counter, "blocks",
      "Blocks for which a hint was done up to a limit: [hints] share_percent, max_blocks, the "
      "longest ttl, or room")

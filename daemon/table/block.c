@@ -565,6 +565,12 @@ uint64_t blocks_latest(const struct blocks *blocks)
 	return blocks->tick;
 }
 
+void blocks_later(struct blocks *blocks, uint64_t tick)
+{
+	if (tick > blocks->tick)
+		blocks->tick = tick;
+}
+
 uint32_t blocks_space(const struct blocks *blocks, uint32_t block)
 {
 	assert(is_held(blocks, block));

@@ -111,6 +111,8 @@ bool blocks_evictable(const struct blocks *blocks, uint32_t block);
 
 uint64_t blocks_tick(const struct blocks *blocks, uint32_t block); /* last access */
 uint64_t blocks_latest(const struct blocks *blocks); /* the last access of any block */
+/* It is `tick`, though no block was accessed: so returns that are foretold come nearer. */
+void blocks_later(struct blocks *blocks, uint64_t tick);
 uint32_t blocks_space(const struct blocks *blocks, uint32_t block);
 uint32_t blocks_variant(const struct blocks *blocks, uint32_t block);
 const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);

@@ -17,6 +17,7 @@
 #include "daemon/config/config_value.h"
 #include "daemon/kvtierd.h"
 #include "daemon/move/copies.h"
+#include "daemon/verify/foresee.h"
 #include "daemon/verify/verify.h"
 #include "daemon/write/outbox.h"
 #include "daemon/write/writeback.h"
@@ -101,6 +102,8 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 										     MAX_WRITES,
 						     .stop_us = (uint32_t)c->daemon_stop_us },
 			   &d->tables.writeback);
+	if (r == 0)
+		r = foresee_open(&d->tables, d->loop, &d->devices, &c->hints_prefetch_lead);
 	if (r)
 		snprintf(text, n, "out of memory for the queues of the NVMe tier");
 	return r;
@@ -168,7 +171,7 @@ int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 
 bool nvme_up_idle(const struct kvtierd *d)
 {
-	return tier_idle(d->tables.tiers[TIER_NVME]) &&
+	return tier_idle(d->tables.tiers[TIER_NVME]) && foresee_idle(d->tables.foresee) &&
 	       writeback_in_flight(d->tables.writeback) == 0;
 }
 
@@ -183,6 +186,7 @@ void nvme_down(struct kvtierd *d)
 {
 	struct tier **tier = &d->tables.tiers[TIER_NVME];
 
+	foresee_close(d->tables.foresee);
 	writeback_close(d->tables.writeback);
 	d->tables.writeback = NULL;
 	tier_close(*tier);
