@@ -68,6 +68,7 @@ static void two_kick(struct device *device)
 
 		assert(r == 0);
 	}
+	device_cpu_ops.kick(device);
 }
 
 static const struct device_ops two_ops = {
