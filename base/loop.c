@@ -288,6 +288,11 @@ static bool spin(struct loop *l)
 	return false;
 }
 
+bool loop_tired(const struct loop *l)
+{
+	return clock_ns() - l->now_ns >= LOOP_SLICE_NS;
+}
+
 int loop_run(struct loop *l)
 {
 	uint64_t last_work_ns = 0, last_epoll_ns = 0, began_ns = 0;

@@ -21,6 +21,8 @@ struct loop;
  * as it is used. */
 enum { LOOP_MAX_TIMERS = 131072 };
 
+enum { LOOP_SLICE_NS = 100000 };
+
 /* Embedded in its owner, and lent to the loop from loop_add() to loop_remove(). */
 struct loop_watch {
 	int fd;
@@ -58,7 +60,11 @@ void loop_on_sleep(struct loop *loop, void (*fn)(void *arg, bool asleep), void *
  * looked, until it looks or sleeps again. times stays the caller's. */
 void loop_count_iterations(struct loop *loop, struct histogram *times);
 uint64_t loop_now(const struct loop *loop); /* CLOCK_MONOTONIC ns, as of this iteration */
-int loop_run(struct loop *loop);            /* until loop_stop(); 0 or -errno */
+/* The iteration lasts for LOOP_SLICE_NS already: long work, which looks at this every few
+ * microseconds and does at least that much in each iteration, goes on in the next one. So all that
+ * is long shares one slice, and what is short waits for one at most. */
+bool loop_tired(const struct loop *loop);
+int loop_run(struct loop *loop); /* until loop_stop(); 0 or -errno */
 /* No other timer fires; pollers and watches do so once more. */
 void loop_stop(struct loop *loop);
 void loop_assert_core(const struct loop *loop); /* the caller is the loop's thread */

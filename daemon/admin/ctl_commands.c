@@ -33,7 +33,7 @@
 #include "daemon/write/writeback.h"
 
 enum {
-	EVICT_STEPS = 256, /* blocks evicted in one call of next(): some 50 us */
+	EVICT_STEPS = 32, /* blocks evicted between two looks at the clock */
 	/* the reply comes after this time, complete or not: well before the asker gives up */
 	EVICT_MS = 3000,
 	ROWS_PER_ITERATION = 128, /* rows of a list that one call of next() looks at */
@@ -198,13 +198,16 @@ static uint64_t evict_some(struct kvtierd *d, struct ctl_request *request)
 
 enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	const uint64_t freed = evict_some(d, request);
+	uint64_t freed;
 	bool complete;
 
-	request->freed_bytes += freed;
-	/* --all is complete when no block is left that may be evicted */
-	complete = request->freed_bytes >= request->wanted_bytes ||
-		   (freed == 0 && request->wanted_bytes == UINT64_MAX);
+	do {
+		freed = evict_some(d, request);
+		request->freed_bytes += freed;
+		/* --all is complete when no block is left that may be evicted */
+		complete = request->freed_bytes >= request->wanted_bytes ||
+			   (freed == 0 && request->wanted_bytes == UINT64_MAX);
+	} while (freed > 0 && !complete && !loop_tired(d->loop));
 	if (freed > 0 && !complete &&
 	    loop_now(d->loop) - request->started_ns < EVICT_MS * 1000000ull)
 		return CTL_LATER;

@@ -38,6 +38,7 @@ enum {
 	/* of slots, before a bucket is split. With a quarter split, the other buckets get twice
 	 * their share. Up to 90 no search was seen to fail, but it takes longer */
 	LOAD_PERCENT = 89,
+	AHEAD = 8,            /* buckets split for one insert while more entries are expected */
 	LEVEL_FIRST = 6,      /* 64 buckets: one page */
 	LEVEL_LAST = 31,      /* a bucket number fits 32 bits */
 	SEARCH_BUCKETS = 512, /* looked at by one search for room, at most */
@@ -48,6 +49,7 @@ struct index {
 	uint64_t bytes; /* of the memfd */
 	uint64_t max_entries, max_buckets;
 	uint64_t entries, buckets;  /* in use */
+	uint64_t expected;          /* entries; the table grows towards them */
 	uint64_t crowded;           /* blocks that found no room in their neighbourhood */
 	uint64_t shape;             /* private copy of head->shape */
 	struct wire_index *head;    /* the mapping */
@@ -231,6 +233,16 @@ static bool entry_of(const struct index *index, const struct print *print, uint3
 	return false;
 }
 
+void index_soon(const struct index *index, const struct print *print)
+{
+	for (int i = 0; i < 2; i++) {
+		const uint64_t b = wire_bucket_of(print->half[i], index->shape);
+
+		__builtin_prefetch(&index->bucket[b], 1);
+		__builtin_prefetch(slot_block(index, b, 0), 1);
+	}
+}
+
 uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret,
 		    uint32_t max)
 {
@@ -281,9 +293,18 @@ static void split(struct index *index)
 
 static void grow(struct index *index)
 {
-	while (index->buckets < index->max_buckets &&
-	       (index->entries + 1) * 100 > index->buckets * WIRE_BUCKET_ENTRIES * LOAD_PERCENT)
+	const uint64_t next = index->entries + 1,
+		       wanted = index->expected > next ? index->expected : next;
+
+	for (int i = 0; i < AHEAD && index->buckets < index->max_buckets &&
+			wanted * 100 > index->buckets * WIRE_BUCKET_ENTRIES * LOAD_PERCENT;
+	     i++)
 		split(index);
+}
+
+void index_expect(struct index *index, uint64_t entries)
+{
+	index->expected = index->entries + entries;
 }
 
 /* Adds the buckets that the entries of step `at` could go to instead, and asks for their cache

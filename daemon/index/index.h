@@ -30,6 +30,11 @@ uint64_t index_bytes(const struct index *index); /* of the memfd */
 /* main.c writes heartbeat_ns and asleep there. */
 struct wire_index *index_head(struct index *index);
 
+/* So many entries more are likely to come: the table grows ahead of them, so that an insert finds
+ * room at once. */
+void index_expect(struct index *index, uint64_t entries);
+/* Asks for the cache lines that a call with this fingerprint will wait for. */
+void index_soon(const struct index *index, const struct print *print);
 /* Writes up to max blocks with this fingerprint to ret, practically 0 or 1. Returns how many. */
 uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret,
 		    uint32_t max);

@@ -398,17 +398,35 @@ static uint32_t block_there(struct tables *tables, const struct nvme_entry *entr
 	return block;
 }
 
+static void on_expect(void *arg, uint64_t records)
+{
+	const struct tables *tables = arg;
+
+	blocks_expect(tables->blocks, records);
+}
+
+static void on_soon(void *arg, const struct nvme_entry *entry)
+{
+	const struct tables *tables = arg;
+	uint32_t space;
+
+	if (space_of_owner(tables->spaces, entry->owner, &space))
+		blocks_soon_key(tables->blocks, entry->key, space);
+}
+
 static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
 	struct tables *tables = arg;
 	uint32_t space, variant, block;
+	int r;
 
 	if (entry->tick > MAX_FOUND_TICK ||
 	    space_found(tables->spaces, entry->owner, entry->image_bytes, entry->tick, &space,
 			&variant))
 		return false;
-	block = blocks_find(tables->blocks, entry->key, space);
-	if (block != BLOCK_NONE) {
+	r = blocks_commit_away(tables->blocks, entry->key, space, variant, where, entry->tick,
+			       &block);
+	if (r == -EEXIST) {
 		/* An older copy, or one of a block that was stored again since the daemon started;
 		 * in another codec, then. */
 		if (blocks_nvme(tables->blocks, block, NULL) ||
@@ -418,12 +436,9 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 		extents_touch(tables, where, entry->tick, blocks_tick(tables->blocks, block));
 		return true;
 	}
-	if (blocks_commit_away(tables->blocks, entry->key, space, variant, where, entry->tick,
-			       &block))
-		return false;
-	if (entry->tick > tables->tick)
+	if (r == 0 && entry->tick > tables->tick)
 		tables->tick = entry->tick;
-	return true;
+	return r == 0;
 }
 
 bool copies_drop_lost(struct tables *tables)
@@ -502,6 +517,8 @@ void copies_events(struct tables *tables, struct nvme_events *ret)
 {
 	*ret = (struct nvme_events){
 		.arg = tables,
+		.expect = on_expect,
+		.soon = on_soon,
 		.found = on_found,
 		.ask = on_ask,
 		.moved = on_moved,

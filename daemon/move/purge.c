@@ -4,8 +4,8 @@
  *
  *	IDLE ──purge_begin──> TABLE ──all numbers walked──> TIERS ──tier_purge done──> IDLE
  *
- * The table is walked for half a millisecond per iteration: in a large table a block takes several
- * times as long as in a small one. Blocks of the tenant that are committed meanwhile are younger
+ * The table is walked until the loop is tired: in a large table a block takes several times as long
+ * as in a small one. Blocks of the tenant that are committed meanwhile are younger
  * than the purge was asked for; they may go or stay.
  *
  * Spaces that gave way to others (space.c) lose their blocks in the same way, some per iteration,
@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "copies.h"
-#include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -29,10 +28,10 @@
 
 enum {
 	/* between two looks at the clock */
-	PURGE_SLICE = 256,   /* numbers */
+	PURGE_SLICE = 64,    /* numbers */
+	SOON = 8,            /* numbers ahead of the walk */
 	DOOMED_SLICE = 1024, /* numbers, most of them only looked at */
 	DOOMED_BLOCKS = 64,  /* of these, dropped */
-	ITERATION_NS = 500000,
 };
 
 #define PURGE_PATIENCE_NS \
@@ -110,6 +109,7 @@ static void purge_block(void *arg, uint32_t block)
 	const struct space *space =
 		space_at(p->tables->spaces, blocks_space(p->tables->blocks, block));
 
+	blocks_soon(p->tables->blocks, block + SOON);
 	if (!space || memcmp(space->owner, p->tenant, sizeof(p->tenant)) != 0)
 		return;
 	copies_condemn(p->tables, block);
@@ -118,15 +118,12 @@ static void purge_block(void *arg, uint32_t block)
 
 static bool purge_poll(struct purge *p)
 {
-	uint64_t until_ns;
-
 	if (p->stage == PURGE_TIERS && loop_now(p->loop) >= p->tiers_until_ns)
 		give_up(p);
 	if (p->stage != PURGE_TABLE)
 		return false;
-	until_ns = clock_ns() + ITERATION_NS;
 	while (blocks_walk(p->tables->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
-		if (clock_ns() >= until_ns)
+		if (loop_tired(p->loop))
 			return true;
 	ask_tiers(p);
 	return true;
@@ -183,29 +180,24 @@ static void doomed_block(void *arg, uint32_t block)
 static bool doomed_poll(struct purge *p)
 {
 	struct tables *tables = p->tables;
-	uint64_t until_ns;
 
 	if (counts_doomed(blocks_counts(tables->blocks)) == 0) {
 		spaces_sweep(tables->spaces); /* spaces left there had pinned blocks */
 		return false;
 	}
-	until_ns = clock_ns() + ITERATION_NS;
 	do
 		blocks_walk_doomed(tables->blocks, &p->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,
 				   doomed_block, tables);
-	while (counts_doomed(blocks_counts(tables->blocks)) > 0 && clock_ns() < until_ns);
+	while (counts_doomed(blocks_counts(tables->blocks)) > 0 && !loop_tired(p->loop));
 	return true;
 }
 
 static bool lost_poll(struct purge *p)
 {
-	uint64_t until_ns;
-
 	if (!copies_drop_lost(p->tables))
 		return false;
-	until_ns = clock_ns() + ITERATION_NS;
 	while (copies_drop_lost(p->tables))
-		if (clock_ns() >= until_ns)
+		if (loop_tired(p->loop))
 			return true;
 	return false;
 }

@@ -413,17 +413,43 @@ static void host_gone(struct blocks *blocks, uint32_t block, uint32_t class)
 
 /* --- blocks --- */
 
-uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
+static uint32_t find(const struct blocks *blocks, const struct print *print, const uint8_t key[32],
+		     uint32_t space)
 {
 	uint32_t found[2 * WIRE_BUCKET_ENTRIES]; /* no fingerprint can be there more often */
-	const struct print print = print_of(blocks, key, space);
-	const uint32_t n = index_find(blocks->index, &print, found, 2 * WIRE_BUCKET_ENTRIES);
+	const uint32_t n = index_find(blocks->index, print, found, 2 * WIRE_BUCKET_ENTRIES);
 
 	for (uint32_t i = 0; i < n; i++)
 		if (blocks->row[found[i]].space == space &&
 		    memcmp(numbers_key(&blocks->numbers, found[i]), key, 32) == 0)
 			return found[i];
 	return BLOCK_NONE;
+}
+
+uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
+{
+	const struct print print = print_of(blocks, key, space);
+
+	return find(blocks, &print, key, space);
+}
+
+void blocks_soon_key(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
+{
+	const struct print print = print_of(blocks, key, space);
+
+	index_soon(blocks->index, &print);
+}
+
+void blocks_expect(struct blocks *blocks, uint64_t more)
+{
+	index_expect(blocks->index, more);
+}
+
+void blocks_soon(const struct blocks *blocks, uint32_t block)
+{
+	if (blocks_live(blocks, block))
+		blocks_soon_key(blocks, numbers_key(&blocks->numbers, block),
+				blocks->row[block].space);
 }
 
 /* The parent, if it is here, of the same space, and has a host copy; or BLOCK_NONE. */
@@ -444,7 +470,8 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 	int r;
 
 	assert(space < TIER_MAX_SPACES && variant <= 1);
-	if (blocks_find(blocks, key, space) != BLOCK_NONE)
+	*ret = find(blocks, &print, key, space);
+	if (*ret != BLOCK_NONE)
 		return -EEXIST;
 	block = numbers_take(&blocks->numbers);
 	if (block == BLOCK_NONE)
@@ -487,17 +514,15 @@ int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, 
 int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space,
 		       uint32_t variant, const struct extent *nvme, uint64_t tick, uint32_t *ret)
 {
-	uint32_t block;
-	const int r = enter(blocks, key, space, variant, TIER_NVME, &block);
+	const int r = enter(blocks, key, space, variant, TIER_NVME, ret);
 
 	if (r < 0)
 		return r;
-	evict_add_away(blocks->evict, block, tick);
-	evict_set_mark(blocks->evict, block, variant);
-	nvme_put(blocks, block, nvme);
+	evict_add_away(blocks->evict, *ret, tick);
+	evict_set_mark(blocks->evict, *ret, variant);
+	nvme_put(blocks, *ret, nvme);
 	if (tick > blocks->tick)
 		blocks->tick = tick;
-	*ret = block;
 	return 0;
 }
 

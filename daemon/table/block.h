@@ -76,6 +76,12 @@ void blocks_close(struct blocks *blocks); /* index stays the caller's */
 /* The block with this key in this space, or BLOCK_NONE. */
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
 
+/* A call with this key, or one that drops this number's block, comes soon: asks for the memory that
+ * it will wait for. A number may be any. */
+void blocks_soon_key(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
+void blocks_expect(struct blocks *blocks, uint64_t more); /* index_expect() */
+void blocks_soon(const struct blocks *blocks, uint32_t block);
+
 /* Makes a block visible with a host copy. Its last access is right before its parent's, or without
  * one the latest tick of any block. The slot and class of `host` are kept; the host tier knows the
  * slot's generation (tier_extent()). parent is BLOCK_NONE, or a block of the same space that was
@@ -86,7 +92,7 @@ uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_
  * an error the slot stays the caller's. */
 int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent,
 		  uint32_t variant, const struct extent *host, uint32_t *ret);
-/* The same with an NVMe copy only, last accessed at `tick` (< 2^48). */
+/* The same with an NVMe copy only, last accessed at `tick` (< 2^48). -EEXIST: *ret has the key. */
 int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space,
 		       uint32_t variant, const struct extent *nvme, uint64_t tick, uint32_t *ret);
 

@@ -30,8 +30,6 @@
 #include "daemon/move/tables.h"
 #include "base/vault.h"
 
-enum { PER_ITERATION = 1024 }; /* block numbers in one iteration of the loop */
-
 enum verify_stage { STAGE_HOST, STAGE_NVME, STAGE_GPU };
 
 static_assert((int)VERIFY_JOBS <= (int)DEVICE_FETCHES, "each checker may have one");
@@ -384,9 +382,8 @@ static bool poll(struct loop_poller *poller)
 		free(s);
 		return true;
 	}
-	for (int i = 0; i < PER_ITERATION && !s->ended && !s->walked &&
-			s->in_flight < VERIFY_JOBS && s->bad_count + VERIFY_JOBS < VERIFY_BAD;
-	     i++) {
+	while (!s->ended && !s->walked && s->in_flight < VERIFY_JOBS &&
+	       s->bad_count + VERIFY_JOBS < VERIFY_BAD && !(worked && loop_tired(s->loop))) {
 		s->walked = !blocks_walk(s->tables->blocks, &s->cursor, 1, take, s);
 		worked = true;
 	}

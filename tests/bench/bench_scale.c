@@ -9,7 +9,7 @@
  * made before. An engine beside it stores and loads MOVED blocks of its own.
  *
  * A size is measured once, when the first case asks for it. The limit of a case is 1.3 times the
- * same figure at 1e5 blocks. Daemon and engine have a real-time priority where this program may
+ * same figure at 1e5 blocks, or a goal. Daemon and engine have a real-time priority where this program may
  * give it to them, so that a turn on a busy machine lasts as long as it works; but Linux takes 50
  * ms of each second from a thread that works through all of it.
  */
@@ -342,6 +342,7 @@ static void measure(struct size *size)
 struct scale_case {
 	uint32_t size;
 	enum verb verb;
+	double goal_ns; /* 0: by the base */
 };
 
 static void run_scale(const struct bench_case *self, struct bench_result *ret)
@@ -355,7 +356,7 @@ static void run_scale(const struct bench_case *self, struct bench_result *ret)
 	for (int i = 0; i < 2; i++)
 		if (!sizes[needed[i]].measured)
 			measure(&sizes[needed[i]]);
-	bench_add(ret, size->ns[c->verb], base->ns[c->verb] * 1.3);
+	bench_add(ret, size->ns[c->verb], c->goal_ns > 0 ? c->goal_ns : base->ns[c->verb] * 1.3);
 	if (c->verb == START)
 		bench_note(ret,
 			   "longest turn %.2f ms; %.2f s of core, serving after %.1f s, all found "
@@ -367,20 +368,20 @@ static void run_scale(const struct bench_case *self, struct bench_result *ret)
 }
 
 /* clang-format off */
-#define AT(verb, VERB, prose, n, number) \
-	{ "scale." verb "." n, run_scale, prose ", of " n " blocks, against 1.3 times 1e5", \
-	  1.0, BENCH_LESS, "ns", &(const struct scale_case){ number, VERB } }
-#define OF(verb, VERB, prose) \
-	AT(verb, VERB, prose, "1e4", 0), AT(verb, VERB, prose, "1e5", 1), \
-	AT(verb, VERB, prose, "1e6", 2), AT(verb, VERB, prose, "1e7", 3)
+#define AT(verb, VERB, prose, goal_ns, n, number) \
+	{ "scale." verb "." n, run_scale, prose " a table of " n, 1.0, BENCH_LESS, "ns", \
+	  &(const struct scale_case){ number, VERB, goal_ns } }
+#define OF(...) \
+	AT(__VA_ARGS__, "1e4", 0), AT(__VA_ARGS__, "1e5", 1), AT(__VA_ARGS__, "1e6", 2), \
+	AT(__VA_ARGS__, "1e7", 3)
 
 const struct bench_case bench_scale_cases[] = {
-	OF("start", START, "core CPU for a block found at a start"),
-	OF("store", STORE, "core CPU for a block stored"),
-	OF("load", LOAD, "core CPU for a block loaded from memory"),
-	OF("lookup", LOOKUP, "the client's CPU for a block found"),
-	OF("evict", EVICT, "core CPU for a block that evict --all demotes"),
-	OF("purge", PURGE, "core CPU for a block that is purged"),
+	OF("start", START, "core CPU for a block found at a start, against 5 s for 1e7;", 500),
+	OF("store", STORE, "core CPU for a block stored, against 1.3 times that of 1e5;", 0),
+	OF("load", LOAD, "core CPU for a block loaded, against 1.3 times that of 1e5;", 0),
+	OF("lookup", LOOKUP, "client CPU for a block found, against 1.3 times that of 1e5;", 0),
+	OF("evict", EVICT, "core CPU for a block demoted, against 1.3 times that of 1e5;", 0),
+	OF("purge", PURGE, "core CPU for a block purged, against 5 s for 1e7;", 500),
 	{ 0 },
 };
 /* clang-format on */

@@ -25,6 +25,13 @@ static uint64_t sim_wall(struct nvme_medium *medium)
 	return 1700000000 + sim_now(medium) / 1000000000;
 }
 
+/* Long work is done in the smallest steps. */
+static bool sim_tired(struct nvme_medium *medium)
+{
+	(void)medium;
+	return true;
+}
+
 /* Writes that ended by then are on the medium. */
 static void write_back(struct disk_sim *sim, uint64_t ends)
 {
@@ -127,6 +134,7 @@ void disk_sim_open(struct disk_sim *sim, uint64_t bytes, uint64_t seed)
 	sim->medium.submit = sim_submit;
 	sim->medium.now_ns = sim_now;
 	sim->medium.wall_s = sim_wall;
+	sim->medium.tired = sim_tired;
 	sim->random.state = seed;
 	sim->bytes = bytes;
 	sim->depth = SIM_DEPTH;

@@ -224,7 +224,7 @@ bool kit_step(struct kit *kit)
 	kit->sim.time_ns += 1000;
 	if (kit->log)
 		nvme_log_poll(kit->log);
-	return disk_sim_step(&kit->sim);
+	return disk_sim_step(&kit->sim) || (kit->log && nvme_log_works(kit->log));
 }
 
 void kit_run(struct kit *kit)

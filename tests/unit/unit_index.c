@@ -73,6 +73,21 @@ TEST(finds_all_while_growing)
 	assert_int_equal(index_entries(table), MANY);
 }
 
+TEST(grows_ahead_of_what_is_expected)
+{
+	uint64_t i, grown;
+
+	index_expect(table, MANY);
+	for (i = 0; i < MANY / 4; i++)
+		assert_int_equal(insert(i), 0);
+	grown = index_memory(table);
+	for (; i < MANY; i++)
+		assert_int_equal(insert(i), 0);
+	assert_int_equal(index_memory(table), grown);
+	for (i = 0; i < MANY; i++)
+		assert_true(present(i));
+}
+
 TEST(removed_is_absent_others_stay)
 {
 	for (uint64_t i = 0; i < MANY; i++)

@@ -269,6 +269,25 @@ TEST(pollers_are_asked_once_more_before_sleeping)
 	assert_int_equal(s.asleep, s.awake);
 }
 
+static bool poll_until_tired(struct loop_poller *poller)
+{
+	while (!loop_tired(w.loop))
+		;
+	return poll_counted(poller) && now_ns() - loop_now(w.loop) >= LOOP_SLICE_NS;
+}
+
+/* This ends when the loop is tired, and the next iteration begins afresh. */
+TEST(long_work_tires_an_iteration)
+{
+	struct counted busy = { .poller.poll = poll_until_tired, .works = INT32_MAX };
+
+	loop_poller_add(w.loop, &busy.poller);
+	run_for(2);
+	assert_true(busy.polled >= 2);
+	assert_int_equal(INT32_MAX - busy.works, busy.polled);
+	loop_poller_remove(w.loop, &busy.poller);
+}
+
 TEST(busy_poller_starves_nobody)
 {
 	struct counted busy = { .poller.poll = poll_counted, .works = INT32_MAX };

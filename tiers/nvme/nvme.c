@@ -40,6 +40,7 @@ struct nvme {
 	struct loop *loop;
 	struct nvme_tier_conf conf;
 	struct loop_timer timer;
+	struct loop_poller poller;
 	struct nvme_coders coders;
 	uint32_t n;
 	struct nvme_disk disks[NVME_TIER_PATHS];
@@ -139,6 +140,23 @@ static void tick(struct loop_timer *timer)
 	wake(t, next);
 }
 
+/* Long work of the logs goes on in each iteration. */
+static bool work(struct loop_poller *poller)
+{
+	struct nvme *t = container_of(poller, struct nvme, poller);
+	bool worked = false;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct nvme_log *log = t->disks[i].log;
+
+		if (!log || !nvme_log_works(log))
+			continue;
+		nvme_log_poll(log);
+		worked = true;
+	}
+	return worked;
+}
+
 /* --- ops --- */
 
 static int check_conf(const struct nvme_tier_conf *c, char *text, size_t n)
@@ -175,6 +193,7 @@ static void nvme_close(struct tier *base)
 	if (!t)
 		return;
 	loop_timer_unset(t->loop, &t->timer);
+	loop_poller_remove(t->loop, &t->poller);
 	for (uint32_t i = 0; i < t->n; i++)
 		nvme_disk_close(&t->disks[i]);
 	nvme_coders_close(&t->coders);
@@ -220,6 +239,8 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	}
 	t->timer.fire = tick;
 	loop_timer_set(loop, &t->timer, loop_now(loop));
+	t->poller.poll = work;
+	loop_poller_add(loop, &t->poller);
 	open_disks(t);
 	*ret = &t->base;
 	return 0;

@@ -438,6 +438,11 @@ static uint64_t medium_wall(struct nvme_medium *medium)
 	return (uint64_t)now.tv_sec;
 }
 
+static bool medium_tired(struct nvme_medium *medium)
+{
+	return loop_tired(disk_of(medium)->loop);
+}
+
 /* --- start --- */
 
 /* Only format or the operator can mend this. Any other error may pass. */
@@ -531,6 +536,7 @@ void nvme_disk_open(struct nvme_disk *d)
 	d->medium = (struct nvme_medium){ .submit = medium_submit,
 					  .now_ns = medium_now,
 					  .wall_s = medium_wall,
+					  .tired = medium_tired,
 					  .ended = medium_ended,
 					  .ready = medium_ready };
 	d->opened_ns = loop_now(d->loop);

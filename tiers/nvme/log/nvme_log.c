@@ -364,6 +364,8 @@ int nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES]
 void nvme_log_poll(struct nvme_log *log)
 {
 	nvme_io_retry(log);
+	if (nvme_recovery_works(log))
+		nvme_recovery_step(log);
 	if (log->facts.state != NVME_UP)
 		return;
 	nvme_carry_step(log);
@@ -412,6 +414,11 @@ void nvme_log_free(struct nvme_log *log)
 	for (uint32_t i = 0; i < NVME_FILLS; i++)
 		free(log->fill[i].footer);
 	free(log);
+}
+
+bool nvme_log_works(const struct nvme_log *log)
+{
+	return nvme_recovery_works(log);
 }
 
 bool nvme_log_waits(const struct nvme_log *log)

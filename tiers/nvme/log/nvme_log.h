@@ -63,6 +63,8 @@ struct nvme_medium {
 	int (*submit)(struct nvme_medium *medium, struct io_op *op);
 	uint64_t (*now_ns)(struct nvme_medium *medium); /* never goes back */
 	uint64_t (*wall_s)(struct nvme_medium *medium); /* CLOCK_REALTIME, which may */
+	/* Work that takes long is to go on in a later nvme_log_poll(). */
+	bool (*tired)(struct nvme_medium *medium);
 	/* NULL, or called for every op that was submitted and has ended, right before the log looks
 	 * at the op. */
 	void (*ended)(struct nvme_medium *medium, const struct io_op *op);
@@ -87,12 +89,17 @@ enum nvme_answer {
 };
 
 /*
- * The block table's side. The first four are the log's, called from completions and
+ * The block table's side. The first six are the log's, called from completions and
  * nvme_log_poll(), never from inside another call; they may call nvme_log_forget() and
  * nvme_log_touch(), but start no I/O. The others are the tier's (nvme.h).
  */
 struct nvme_events {
 	void *arg;
+	/* Recovery: about so many records are still to come, by the number in the first segments.
+	 * NULL: no matter */
+	void (*expect)(void *arg, uint64_t records);
+	/* Recovery: found() will be asked about this record some records later. NULL: no matter */
+	void (*soon)(void *arg, const struct nvme_entry *entry);
 	/* Recovery: a record, the newest first; a key can come again, with an older copy of the
 	 * same bytes. True: the block is now there, with the entry's tick. */
 	bool (*found)(void *arg, const struct nvme_entry *entry, const struct extent *where);
@@ -257,6 +264,8 @@ int nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES]
  * exit without it. */
 int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
+/* Work is left that no I/O is waited for: nvme_log_poll() in the next iteration of the loop. */
+bool nvme_log_works(const struct nvme_log *log);
 /* Carries on work that found no room in the queue or failed, as every completion does. To be called
  * every few milliseconds while nvme_log_waits(); cheap. */
 void nvme_log_poll(struct nvme_log *log);

@@ -219,3 +219,6 @@ void nvme_carry_step(struct nvme_log *log);
 int nvme_recover_segments(struct nvme_log *log,
 			  void (*done)(struct nvme_log *log, int status, const char *text));
 void nvme_recovery_free(struct nvme_log *log); /* its memory, if there is any */
+/* Records that were found are told to the table, some at a time. Called by nvme_log_poll(). */
+bool nvme_recovery_works(const struct nvme_log *log);
+void nvme_recovery_step(struct nvme_log *log);

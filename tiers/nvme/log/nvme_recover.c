@@ -23,6 +23,9 @@
 enum {
 	HEADERS = 16, /* read at once */
 	FOOTERS = 4,
+	AHEAD = 8,    /* records between soon() and found() */
+	GUESSED = 64, /* of so many segments one is told before the number of records is guessed */
+	TOLD = 4,     /* between two looks at the clock */
 	FOOTER_GUESS = 16384, /* first read of a footer; then the size of the last one */
 	CHUNK_PAGES = 64,     /* read at once when looking for a record */
 	GAP_PAGES = (32 << 20) / NVME_PAGE, /* without a record: the walk ends */
@@ -69,6 +72,9 @@ struct nvme_recovery {
 	uint32_t n_order;
 	struct footer_slot footer[FOOTERS];
 	uint32_t next_read, next_told; /* ranks in order */
+	/* of segment order[next_told]: to be told, the last one first; NULL: not looked at yet */
+	const struct nvme_entry *entries;
+	uint32_t count, left;
 	uint32_t guess;
 	struct segment_walk walk;
 };
@@ -122,44 +128,75 @@ static void finish(struct nvme_log *log)
 
 /* --- the records of a segment --- */
 
-static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entries,
-		 uint32_t count)
+static void soon(struct nvme_log *log, uint32_t i)
 {
+	if (log->events.soon)
+		log->events.soon(log->events.arg, &log->recovery->entries[i]);
+}
+
+static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry)
+{
+	const struct extent where = nvme_location_extent(nvme_location_make(log, segment, entry));
+
 	/* A header is written when the segment before it is opened. */
-	const bool unpaid = log->segments[segment].sequence + 1 >= log->recovery->newest;
+	if (log->segments[segment].sequence + 1 >= log->recovery->newest)
+		nvme_budget_pay(log, nvme_record_bytes(entry));
+	if (nvme_super_dead(&log->super, entry->owner, entry->epoch) ||
+	    !log->events.found(log->events.arg, entry, &where))
+		return;
+	nvme_account(log, segment, entry, entry->tick);
+	log->facts.counters.recovered_records++;
+}
 
-	for (uint32_t i = count; i-- > 0;) {
-		const struct nvme_entry *entry = &entries[i];
-		const struct extent where =
-			nvme_location_extent(nvme_location_make(log, segment, entry));
+static void told(struct nvme_log *log, uint32_t segment)
+{
+	struct nvme_recovery *r = log->recovery;
 
-		if (unpaid)
-			nvme_budget_pay(log, nvme_record_bytes(entry));
-		if (nvme_super_dead(&log->super, entry->owner, entry->epoch))
-			continue;
-		if (!log->events.found(log->events.arg, entry, &where))
-			continue;
-		nvme_account(log, segment, entry, entry->tick);
-		log->facts.counters.recovered_records++;
-	}
+	r->footer[r->next_told++ % FOOTERS].state = FOOTER_IDLE;
+	r->entries = NULL;
 	log->facts.counters.recovered_segments++;
-	if ((log->recovery->next_told + 1) % (log->recovery->n_order / NVME_AGES + 1) == 0)
+	if (r->next_told == r->n_order / GUESSED && log->events.expect)
+		log->events.expect(log->events.arg,
+				   log->facts.counters.recovered_records * (GUESSED - 1));
+	if (r->next_told % (r->n_order / NVME_AGES + 1) == 0)
 		nvme_ages_older(&log->ages);
 	if (!log->heat[segment].blocks)
 		return;
 	log->clean--;
-	nvme_segment_sealed(log, segment, count);
+	nvme_segment_sealed(log, segment, r->count);
+}
+
+/* The slot of the segment at next_told has these. */
+static void known(struct nvme_log *log, const struct nvme_entry *entries, uint32_t count)
+{
+	struct nvme_recovery *r = log->recovery;
+
+	r->entries = entries;
+	r->count = r->left = count;
+	for (uint32_t i = count; i-- > 0 && i + AHEAD >= count;)
+		soon(log, i);
+}
+
+/* False: not all of them could be told in this iteration. */
+static bool tell_known(struct nvme_log *log)
+{
+	struct nvme_recovery *r = log->recovery;
+	const uint32_t segment = r->order[r->next_told];
+
+	while (r->left > 0) {
+		r->left--;
+		if (r->left >= AHEAD)
+			soon(log, r->left - AHEAD);
+		tell(log, segment, &r->entries[r->left]);
+		if (r->left % TOLD == 0 && log->medium->tired(log->medium))
+			break;
+	}
+	if (r->left == 0)
+		told(log, segment);
+	return !r->entries;
 }
 
 static void pump(struct nvme_log *log);
-
-static void told(struct nvme_log *log, struct footer_slot *slot, const struct nvme_entry *entries,
-		 uint32_t count)
-{
-	tell(log, slot->segment, entries, count);
-	slot->state = FOOTER_IDLE;
-	log->recovery->next_told++;
-}
 
 /* --- a segment without a footer --- */
 
@@ -169,7 +206,7 @@ static void walk_sealed(struct nvme_io *io)
 	struct segment_walk *walk = &log->recovery->walk;
 
 	/* Whether or not the footer was written, its records are known now. */
-	told(log, walk->slot, (const void *)walk->slot->buffer, walk->count);
+	known(log, (const void *)walk->slot->buffer, walk->count);
 	pump(log);
 }
 
@@ -182,7 +219,7 @@ static bool walk_end(struct nvme_log *log, struct segment_walk *walk)
 
 	log->facts.counters.walked_segments++;
 	if (walk->blind) {
-		told(log, walk->slot, (const void *)walk->slot->buffer, walk->count);
+		known(log, (const void *)walk->slot->buffer, walk->count);
 		return false;
 	}
 	nvme_footer_encode(&walk->who, walk->count, walk->slot->buffer);
@@ -255,7 +292,7 @@ static bool walk_take(struct segment_walk *walk, const struct nvme_entry *entry)
 	return true;
 }
 
-/* False: the walk is over, and the segment's records were told. */
+/* False: the walk is over, and the segment's records are known. */
 static bool walk_step(struct nvme_log *log)
 {
 	struct segment_walk *walk = &log->recovery->walk;
@@ -319,7 +356,7 @@ static void read_footer(struct nvme_log *log, struct footer_slot *slot, uint32_t
 	nvme_io_start(&slot->io);
 }
 
-/* True: this footer is done with. */
+/* True: its records are known. */
 static bool look_at_footer(struct nvme_log *log, struct footer_slot *slot)
 {
 	const struct nvme_entry *entries;
@@ -330,7 +367,7 @@ static bool look_at_footer(struct nvme_log *log, struct footer_slot *slot)
 	nvme_identify(log, slot->segment, &who);
 	r = nvme_footer_check(slot->buffer, slot->bytes, &who, &count, &entries);
 	if (!r)
-		told(log, slot, entries, count);
+		known(log, entries, count);
 	else if (r == -EAGAIN)
 		read_footer(log, slot, log->recovery->guess = nvme_footer_bytes(count));
 	else
@@ -356,9 +393,21 @@ static void pump(struct nvme_log *log)
 			return;
 		}
 		slot = &r->footer[r->next_told % FOOTERS];
-		if (slot->state != FOOTER_READ || !look_at_footer(log, slot))
+		if (!r->entries && (slot->state != FOOTER_READ || !look_at_footer(log, slot)))
+			return;
+		if (!tell_known(log))
 			return;
 	}
+}
+
+bool nvme_recovery_works(const struct nvme_log *log)
+{
+	return log->recovery && log->recovery->entries;
+}
+
+void nvme_recovery_step(struct nvme_log *log)
+{
+	pump(log);
 }
 
 /* --- headers --- */
