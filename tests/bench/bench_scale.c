@@ -9,9 +9,9 @@
  * made before. An engine beside it stores and loads MOVED blocks of its own.
  *
  * A size is measured once, when the first case asks for it. The limit of a case is 1.3 times the
- * same figure at 1e5 blocks, or a goal. Daemon and engine have a real-time priority where this program may
- * give it to them, so that a turn on a busy machine lasts as long as it works; but Linux takes 50
- * ms of each second from a thread that works through all of it.
+ * same figure at 1e5 blocks, or a goal. Daemon and engine have a real-time priority where this
+ * program may give it to them, so that a turn on a busy machine lasts as long as it works; but
+ * Linux takes 50 ms of each second from a thread that works through all of it.
  */
 #include <sched.h>
 

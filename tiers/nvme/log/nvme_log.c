@@ -418,7 +418,7 @@ void nvme_log_free(struct nvme_log *log)
 
 bool nvme_log_works(const struct nvme_log *log)
 {
-	return nvme_recovery_works(log);
+	return nvme_recovery_works(log) || nvme_carry_works(log);
 }
 
 bool nvme_log_waits(const struct nvme_log *log)

@@ -78,10 +78,15 @@ struct nvme_fill {
 	struct nvme_io io;
 };
 
-/* IDLE ──victim──> FOOTER ──read──> NEXT <──> READ, then APPEND, then WRITE ──none left──> IDLE */
+/* IDLE ──victim──> FOOTER ──read──> ASK ──> DROP ──> NEXT <──> READ, then APPEND, then WRITE
+ *   ^                                                 │
+ *   └─────────────────── none left ───────────────────┘
+ * ASK and DROP go over all records of the victim, as many at a time as the medium is not tired. */
 enum carry_state {
 	CARRY_IDLE = 0,
 	CARRY_FOOTER,
+	CARRY_ASK,
+	CARRY_DROP,
 	CARRY_NEXT,
 	CARRY_READ,
 	CARRY_APPEND,
@@ -91,6 +96,7 @@ enum carry_state {
 struct nvme_carry {
 	enum carry_state state;
 	uint32_t segment;
+	uint32_t records;     /* in the footer */
 	uint32_t count, next; /* candidates to carry over; these are first */
 	uint64_t tick;        /* records used since are worth it */
 	uint8_t *footer;
@@ -209,6 +215,7 @@ void nvme_fill_close(struct nvme_log *log); /* the open one, if any */
 
 /* --- nvme_record.c --- */
 
+bool nvme_carry_works(const struct nvme_log *log); /* as nvme_log_works() */
 /* Carries on with the victim, or picks one if clean segments run low. Called by nvme_log_poll(). */
 void nvme_carry_step(struct nvme_log *log);
 

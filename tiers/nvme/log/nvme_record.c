@@ -294,35 +294,69 @@ static void carry_end(struct nvme_log *log)
 	nvme_segment_release(log, log->carry.segment);
 }
 
-/* Asks the table about the victim's records. Candidates to carry come first; all other live records
- * are dropped now. */
-static void carry_plan(struct nvme_log *log, uint32_t count)
+enum { CARRY_RECORDS = 4 }; /* between two looks at the clock */
+
+static bool carry_tired(struct nvme_log *log)
+{
+	return log->carry.next % CARRY_RECORDS == 0 && log->medium->tired(log->medium);
+}
+
+static void ask(struct nvme_log *log, const struct nvme_entry *entry, struct nvme_candidate *ret)
+{
+	const struct extent where = place_of(log, entry);
+	const enum nvme_answer answer = log->events.ask(log->events.arg, entry, &where, &ret->tick);
+
+	ret->live = answer != NVME_GONE;
+	ret->wanted = answer == NVME_WANTED;
+}
+
+/* Asks the table about the victim's records. Candidates to carry come first. */
+static void carry_ask(struct nvme_log *log)
 {
 	struct nvme_carry *carry = &log->carry;
 	uint64_t used = 0;
 
-	for (uint32_t i = 0; i < count; i++) {
+	while (carry->next < carry->records) {
+		const uint32_t i = carry->next++;
 		const struct nvme_entry *entry = &carry->entries[i];
-		struct nvme_candidate *c = &carry->candidates[i];
-		const struct extent where = place_of(log, entry);
-		enum nvme_answer answer;
 
-		*c = (struct nvme_candidate){ .entry = i,
-					      .bytes = (uint32_t)nvme_record_bytes(entry) };
-		answer = log->events.ask(log->events.arg, entry, &where, &c->tick);
-		c->live = answer != NVME_GONE;
-		c->wanted = answer == NVME_WANTED;
-		used += c->bytes;
+		carry->candidates[i] =
+			(struct nvme_candidate){ .entry = i,
+						 .bytes = (uint32_t)nvme_record_bytes(entry) };
+		ask(log, entry, &carry->candidates[i]);
+		if (carry_tired(log))
+			return;
 	}
+	for (uint32_t i = 0; i < carry->records; i++)
+		used += carry->candidates[i].bytes;
 	/* A fraction of the bytes that lie there, not of a segment's size: a badly filled segment
 	 * must be a gain, too. */
-	carry->count = nvme_victim_carry(carry->candidates, count, carry->tick,
-					 used * NVME_CARRY_PERCENT / 100, log->credit.bytes);
-	carry->next = 0;
-	for (uint32_t i = carry->count; i < count; i++)
+	carry->next = carry->count =
+		nvme_victim_carry(carry->candidates, carry->records, carry->tick,
+				  used * NVME_CARRY_PERCENT / 100, log->credit.bytes);
+	carry->state = CARRY_DROP;
+}
+
+/* All other live records. */
+static void carry_drop(struct nvme_log *log)
+{
+	struct nvme_carry *carry = &log->carry;
+
+	while (carry->next < carry->records) {
+		const uint32_t i = carry->next++;
+
 		if (carry->candidates[i].live)
 			drop(log, entry_of(carry, i));
+		if (carry_tired(log))
+			return;
+	}
+	carry->next = 0;
 	carry->state = CARRY_NEXT;
+}
+
+bool nvme_carry_works(const struct nvme_log *log)
+{
+	return !log->paused && (log->carry.state == CARRY_ASK || log->carry.state == CARRY_DROP);
 }
 
 static void footer_read(struct nvme_io *io)
@@ -330,16 +364,16 @@ static void footer_read(struct nvme_io *io)
 	struct nvme_log *log = io->log;
 	struct nvme_carry *carry = &log->carry;
 	struct nvme_identity who;
-	uint32_t count;
 
 	nvme_identify(log, carry->segment, &who);
-	if (io->op.status ||
-	    nvme_footer_check(carry->footer, io->op.bytes, &who, &count, &carry->entries)) {
+	if (io->op.status || nvme_footer_check(carry->footer, io->op.bytes, &who, &carry->records,
+					       &carry->entries)) {
 		log->facts.counters.segments_lost++;
 		carry_end(log);
 		return;
 	}
-	carry_plan(log, count);
+	carry->next = 0;
+	carry->state = CARRY_ASK;
 }
 
 static void carry_begin(struct nvme_log *log)
@@ -471,13 +505,20 @@ void nvme_carry_step(struct nvme_log *log)
 		return;
 	if (carry->state == CARRY_IDLE && log->clean < log->low && !stopping)
 		carry_begin(log);
-	while (carry->state == CARRY_NEXT || carry->state == CARRY_APPEND) {
+	while (carry->state == CARRY_ASK || carry->state == CARRY_DROP ||
+	       carry->state == CARRY_NEXT || carry->state == CARRY_APPEND) {
 		if (stopping) { /* records not moved yet stay where they are */
 			carry->state = CARRY_IDLE;
 			nvme_segment_sealed(log, carry->segment,
 					    log->segments[carry->segment].entries);
 			return;
 		}
+		if (carry->state == CARRY_ASK)
+			carry_ask(log);
+		if (carry->state == CARRY_DROP)
+			carry_drop(log);
+		if (nvme_carry_works(log))
+			return;
 		if (carry->state == CARRY_NEXT && carry->next == carry->count) {
 			carry_end(log);
 			return;
