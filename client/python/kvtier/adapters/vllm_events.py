@@ -20,7 +20,7 @@ __all__ = ["Event", "Events"]
 
 PENDING_MAX, TOLD_MAX = 4096, 65536     # how many blocks; beyond that the oldest are forgotten, or taken back
 PATIENT_S = 10.0
-EVERY_S, LOOKS = 0.05, 64               # planned and told blocks that are looked at, so often: 65,536 within a minute
+EVERY_S, LOOKS = 0.025, 32              # planned and told blocks that are looked at, so often: 65,536 within a minute
 
 
 class Event(NamedTuple):
