@@ -12,6 +12,11 @@
   use the machine only the latter says something, and only with VLLM_CPU_OMP_THREADS_BIND=0: two threads wait for each
   other at work.
 - start: how long kvtier's part of an engine's start takes, until its first hit is loaded.
+- calls: the longest of each call that vLLM makes to kvtier's connector, beside a daemon that is well, stopped, killed
+  again and again, or has a slow disk (as root: a limit of the cgroup `blkio` or `io`), with events and without. Of a
+  model with random weights, prompts of 8,000 tokens in blocks of 32, FP32.
+- sizes: the shortest warm TTFT of prompts of 256 to 8,192 tokens beside LMCache at its default chunk of 256 tokens, and
+  of an engine without either. A small model with random weights, BF16.
 - beside: LMCache 0.5.6 in the same vLLM, with a server of its own: warm TTFT in one process, misses, resident memory.
   KVTIER_BENCH_LMCACHE is a directory with it (its requirements that are for GPUs, and those that vLLM has, left out):
     pip install --no-deps --target DIR lmcache==0.5.6 aiofile caio aiofiles awscrt nvtx sortedcontainers redis
@@ -24,6 +29,8 @@ on (60). KVTIER_BENCH_REPEATS: how often the others repeat (3).
 """
 import json
 import os
+import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -45,6 +52,8 @@ PROMPTS, PROMPT_TOKENS, ANSWER = 1, 512, 8
 KV_BLOCKS = 66                          # of an engine in `misses`: it has written all of them before it is measured
 LLM = {"max_model_len": 8704, "max_num_batched_tokens": 2048, "hf_overrides": {"max_position_embeddings": 16384}}
 OPTIONS = {"codec": "", "dtype": "bfloat16"}
+# of `calls`: what is in memory is half of what is on the disk
+CALLS = "[host]\nbytes = 128M\nhuge_pages = no\n[nvme]\nbytes = 2G\n"
 LMCACHE_PORT = 5577
 LMCACHE = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
            "kv_connector_module_path": "lmcache.integration.vllm.lmcache_mp_connector",
@@ -193,13 +202,13 @@ class Bench:
             say(case=case, server_of=name, resident_mib=resident(pid))
         assert self.daemon.stats()["store"]["blocks_total"] > 0
 
-    def lmcache_server(self, path: str) -> subprocess.Popen:
+    def lmcache_server(self, path: str, *more: str) -> subprocess.Popen:
         environment = {**os.environ, "PYTHONPATH": path, "LMCACHE_TRACK_USAGE": "false"}
         with open(Path(os.environ["KVTIER_ENGINE_LOGS"]) / "lmcache.log", "wb") as log:
             server = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-c", "from lmcache.cli.main import main; main()", "server", "--port",
-                 str(LMCACHE_PORT), "--l1-size-gb", "1", "--eviction-policy", "LRU", "--chunk-size", "32",
-                 "--supported-transfer-mode", "auto"],
+                 str(LMCACHE_PORT), "--l1-size-gb", "1", "--eviction-policy", "LRU", "--supported-transfer-mode",
+                 "auto", *more],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         self.others.append(server)
         while server.poll() is None:
@@ -214,7 +223,7 @@ class Bench:
         """What comes second in one process is warm."""
         where = os.environ["KVTIER_BENCH_LMCACHE"]
         path = {"PYTHONPATH": f"{TREE / 'client' / 'python'}:{where}"}
-        server = self.lmcache_server(where)
+        server = self.lmcache_server(where, "--chunk-size", "32")
         self.start_daemon("1G")
         engines = {"without": self.engine("", KV_BLOCKS, path),
                    "kvtier": self.engine(self.daemon.socket, KV_BLOCKS, path),
@@ -232,6 +241,84 @@ class Bench:
                     equal=[a["tokens"] for a in cold] == [b["tokens"] for b in warm])
         self.turns("beside", engines, {"kvtier": self.daemon.process.pid, "lmcache": server.pid})
 
+    def sizes(self) -> None:
+        """What comes second in one process is warm. The engines take turns."""
+        import vllm_models
+        vllm_models.llama(self.work / "llama")
+        where = os.environ["KVTIER_BENCH_LMCACHE"]
+        path = {"PYTHONPATH": f"{TREE / 'client' / 'python'}:{where}", "LMCACHE_TRACK_USAGE": "false"}
+        self.lmcache_server(where)
+        self.start_daemon("1G")
+        self.model = self.work / "llama"
+        engines = {"without": self.engine("", 0, path), "kvtier": self.engine(self.daemon.socket, 0, path),
+                   "lmcache": self.engine("", 0, path, connector=LMCACHE)}
+        for engine in engines.values():
+            engine.ask(seeds=self.seeds(1), tokens=96, answer=1)
+        for tokens in (256, 384, 500, 1000, 1024, 2000, 2048, 4000, 4096, 8000, 8192):
+            row = {name: [] for name in engines}
+            for seed in self.seeds(REPEATS):
+                for name, engine in engines.items():
+                    engine.ask(seeds=[seed], tokens=tokens, answer=1)
+                    time.sleep(0.5)     # its saves end
+                    row[name].append(engine.ask(seeds=[seed], tokens=tokens, answer=1))
+            say(case="sizes", tokens=tokens, **{name: round(min(one["seconds"] for one in got), 4) for name, got in
+                                                row.items()},
+                loaded={name: statistics.median(one["cached"][0] for one in got) for name, got in row.items()})
+
+    def calls(self) -> None:
+        import vllm_models
+        vllm_models.llama(self.work / "llama")
+        llm = {"max_model_len": 8704, "hf_overrides": {"max_position_embeddings": 16384}}
+        for events in ("", f"ipc://{self.work}/events"):
+            self.daemon = Daemon(self.build, self.work / "daemon", CALLS)
+            if events:
+                self.others.append(subprocess.Popen([sys.executable, "-m", "kvtier.events", "--bind",
+                                                     f"ipc://{self.work}/node", "--socket", self.daemon.socket]))
+                while not Path(self.daemon.socket).with_name("events.sock").exists():
+                    time.sleep(0.1)
+            engine, old = Engine(ENGINE, str(self.work / "llama"), self.daemon.socket, json.dumps({
+                "llm": llm, "events": events, "timed": True})), self.seeds(4)
+            self.engines.append(engine)
+            for state in ("well", "stopped", "killed", "slow disk"):
+                for seed in old:        # twice what fits the daemon's memory
+                    engine.ask(seeds=[seed], tokens=8000, answer=4)
+                engine.ask(timed=True)
+                hits = 0
+                for seed in old + self.seeds(2):
+                    engine.begin(seeds=[seed], tokens=8000, answer=4)
+                    self.strike(state)
+                    hits += engine.read()["cached"][0] > 0
+                self.daemon.process.send_signal(signal.SIGCONT)
+                longest = engine.ask(timed=True)["timed"]
+                longest.pop("load", None)
+                worst = sorted(longest, key=lambda name: -longest[name]["longest"])[:4]
+                say(case="calls", daemon=state, events=bool(events), hits=hits, goal_ms=5,
+                    calls=sum(of["calls"] for of in longest.values()),
+                    **{name: [round(longest[name][what], 2) for what in ("longest", "processor")] for name in worst})
+                time.sleep(5)           # then the engine looks for its daemon again
+            self.close()
+
+    def strike(self, state: str) -> None:
+        """While a prompt is under way."""
+        process = self.daemon.process
+        if state == "stopped":
+            process.send_signal(signal.SIGCONT)
+            time.sleep(2 * random.random())
+            process.send_signal(signal.SIGSTOP)
+        elif state == "killed":
+            time.sleep(random.random() / 4)
+            self.daemon.kill()
+            self.daemon.start()
+            time.sleep(5)
+        elif state == "slow disk":      # 8 MiB a second, by cgroups of either version
+            disk, old = os.stat(self.daemon.state).st_dev, Path("/sys/fs/cgroup/blkio")
+            number, group = f"{os.major(disk)}:{os.minor(disk)}", (old if old.is_dir() else old.parent) / "kvtier-bench"
+            group.mkdir(exist_ok=True)
+            for file, limit in ([(f"blkio.throttle.{what}_bps_device", 8 << 20) for what in ("read", "write")]
+                                if old.is_dir() else [("io.max", f"rbps={8 << 20} wbps={8 << 20}")]):
+                (group / file).write_text(f"{number} {limit}")
+            (group / "cgroup.procs").write_text(str(process.pid))
+
     def start(self) -> None:
         self.start_daemon("1G")
         cold = self.engine(self.daemon.socket)
@@ -241,9 +328,10 @@ class Bench:
             warm = self.engine(self.daemon.socket, timed=True)
             got = warm.ask(seeds=[1], tokens=512, answer=1)
             assert got["cached"] == [512 - 32], got["cached"]
-            said = warm.ask(timed=True)["timed"]
-            say(case="start", **{name: round(ms, 1) for name, ms in said.items()}, sum_ms=round(sum(said.values()), 1),
-                goal_ms=100)
+            timed = warm.ask(timed=True)["timed"]
+            said = {name: round(timed[name]["first"], 1) for name in (
+                "register_kv_caches", "set_xfer_handshake_metadata_pp_aware", "get_num_new_matched_tokens", "load")}
+            say(case="start", **said, sum_ms=round(sum(said.values()), 1), goal_ms=100)
             warm.kill()
 
 

@@ -27,8 +27,7 @@ from engine_process import serve, stops_around  # noqa: E402
 
 VOCABULARY = 1000
 # codec: of kvtier, "" for its default. extra: more of kv_connector_extra_config. connector: another one than kvtier's.
-# events: an endpoint of ZeroMQ. llm: what LLM() is told beside the rest. timed: how long kvtier's part of the start and
-# of the first load takes is measured
+# events: an endpoint of ZeroMQ. llm: what LLM() is told beside the rest. timed: kvtier's calls are measured
 OPTIONS = {"codec": "raw", "connector": None, "dtype": "float32", "events": "", "extra": {}, "llm": {}, "timed": False}
 
 
@@ -75,35 +74,46 @@ def subscribe(endpoint: str):
     return events
 
 
+def waited_s() -> float:
+    """How long this thread was ready, and others had the processors."""
+    with open("/proc/thread-self/schedstat") as said:
+        return int(said.read().split()[1]) / 1e9
+
+
 def measure() -> dict:
-    """Milliseconds in kvtier, of the first call of each; a load until its result was taken."""
+    """Of each call that vLLM makes to kvtier's connector, in milliseconds: the first one; the longest one, without the
+    time in which others had the processors; most processor time of one. And of the first load, until its result was
+    taken."""
     from kvtier import vllm
     from kvtier.adapters import vllm_core
     ret = {}
 
-    def wrap(owner: type, function: str, name: str) -> None:
-        inner = getattr(owner, function)
-
+    def wrap(name: str, inner) -> None:
+        @functools.wraps(inner)
         def timed(*arguments, **named):
-            begun = time.monotonic()
+            before = waited_s(), time.monotonic(), time.thread_time()
             try:
                 return inner(*arguments, **named)
             finally:
-                ret.setdefault(name, 1000 * (time.monotonic() - begun))
+                used, took = time.thread_time() - before[2], time.monotonic() - before[1]
+                own = took - (waited_s() - before[0])
+                of = ret.setdefault(name, {"calls": 0, "first": 1000 * took, "longest": 0, "processor": 0})
+                of["calls"] += 1
+                of["longest"] = max(of["longest"], 1000 * own)
+                of["processor"] = max(of["processor"], 1000 * used)
 
-        setattr(owner, function, timed)
+        setattr(vllm.KvtierConnector, name, timed)
 
     def ended(worker, result) -> None:
         running = worker._running.get(result.op)
         if running and running.load:
-            ret.setdefault("load_ms", 1000 * (time.monotonic() - running.begun))
+            ret.setdefault("load", {"first": 1000 * (time.monotonic() - running.begun)})
         inner_ended(worker, result)
 
-    inner_ended, vllm_core.Worker._ended = vllm_core.Worker._ended, ended
-    wrap(vllm.KvtierConnector, "register_kv_caches", "worker_opens_ms")
-    wrap(vllm.KvtierConnector, "set_xfer_handshake_metadata", "scheduler_opens_ms")
-    wrap(vllm.KvtierConnector, "set_xfer_handshake_metadata_pp_aware", "scheduler_opens_ms")
-    wrap(vllm.KvtierConnector, "get_num_new_matched_tokens", "lookup_ms")
+    inner_ended, vllm_core.Worker._take = vllm_core.Worker._take, ended
+    for name, inner in list(vars(vllm.KvtierConnector).items()):
+        if callable(inner) and not name.startswith("_"):
+            wrap(name, inner)
     return ret
 
 
@@ -162,8 +172,10 @@ def main() -> None:
             return {}
         if question.get("knows"):
             return known()
-        if question.get("timed"):
-            return {"timed": timed}
+        if question.get("timed"):       # since it was asked last
+            said = dict(timed)
+            timed.clear()
+            return {"timed": said}
         if question.get("counters"):
             return {"counters": counters(llm), "events": events()}
         beside = {"cache_salt": question["salt"]} if question.get("salt") else {}
