@@ -173,9 +173,9 @@ enum {
 	       "image: see the reason below; lower [gpu] bytes, or leave more free.")        \
 	HEALTH(GPU_TIME_SLICED, gpu_time_sliced, note,                                       \
 	       "Engines and kvtierd use a GPU in time slices, as there is no MPS: while "    \
-	       "the kernels of one run, those of the other wait. [gpu] mode = engine "       \
-	       "avoids it; or start `nvidia-cuda-mps-control -d` before all of them, and "   \
-	       "kernels run side by side.")                                                  \
+	       "the kernels of one run, those of the other wait. Start "                     \
+	       "`nvidia-cuda-mps-control -d` before all of them, and kernels run side by "   \
+	       "side.")                                                                      \
 	HEALTH(HOST_NOT_PINNED, host_not_pinned, warn,                                       \
 	       "The CUDA driver does not register all of the host tier's memory, and "       \
 	       "blocks in the rest cross to and from GPUs by way of a buffer; see the "      \

@@ -41,7 +41,7 @@ enum {
 	LOOK_BYTES = 2 << 20,
 	LOOK_TAIL_BYTES = 1 << 20, /* at the end: RAID, partition tables */
 	LOOK_SAMPLES = 64,         /* in between, a page each */
-	LOCK_TRIES = 500, /* 5 s: a busy machine takes that long to end the I/O of the dead */
+	LOCK_TRIES = 1000, /* 10 s: a busy machine takes that long to end the I/O of the dead */
 	LOCK_PAUSE_NS = 10000000,
 };
 
