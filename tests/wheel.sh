@@ -40,8 +40,10 @@ for library in ssl xxhash lz4 numa json-c uring hiredis; do
 done >"$root/$name.dist-info/licenses/libraries"
 sed -i -e 's/^Root-Is-Purelib: .*/Root-Is-Purelib: false/' \
 	-e "s/^Tag: .*/Tag: py3-none-linux_$(uname -m)/" "$root/$name.dist-info/WHEEL"
-# Its description is client/python/README.md up to the decisions, since the wheel may have 4 MB.
-sed -i '/^## Decisions$/,$d' "$root/$name.dist-info/METADATA"
+# Its description is the beginning of client/python/README.md, since the wheel may have 4 MB.
+sed -i '/^## llama-cpp-python$/,$d' "$root/$name.dist-info/METADATA"
+echo "How each engine is set up: client/python/README.md in the source." \
+	>>"$root/$name.dist-info/METADATA"
 mkdir "$work/packed"
 wheel pack --dest-dir "$work/packed" "$root" >/dev/null
 # It finds the oldest C library that they run on, and refuses a library that no system has.

@@ -129,20 +129,22 @@ static bool asks(const struct op *op)
 bool load_must_wait(const struct op *op, bool begins)
 {
 	const struct ops *all = op->all;
-	const bool row = begins && op->next_block + 1 < op->total;
-	const uint32_t most = row ? (all->n_parts + 1) / 2 : all->n_parts - all->n_parts / 4,
+	const uint32_t most = all->n_parts - all->n_parts / 4,
+		       row = begins && op->next_block + 1 < op->total ? (all->n_parts + 1) / 2 :
+									most,
 		       waiting = all->flights.n_parts + all->room.n;
 	uint8_t key[32];
 	enum source source;
 	uint32_t block;
 
-	if (op->sqe.op == WIRE_OP_HINT || (waiting < most && !asks(op)))
+	if (op->sqe.op == WIRE_OP_HINT || (waiting < row && !asks(op)))
 		return false;
 	if (hint_may_bring(op))
 		return true;
 	ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
 	source = where_is(all->tables, op, false, key, &block);
-	return source == SOURCE_REDIS || (source == SOURCE_NVME && waiting >= most);
+	return source == SOURCE_REDIS ? waiting >= most || asks(op) :
+					source == SOURCE_NVME && waiting >= row;
 }
 
 /* --- BRING --- */

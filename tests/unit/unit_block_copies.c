@@ -95,7 +95,7 @@ TEST(promoted_under_pins_is_no_victim_until_unpinned)
 TEST(recovered_is_found_with_its_place)
 {
 	const uint32_t block = table_commit_away(0, (1ull << 48) - 1);
-	uint32_t other = 77;
+	uint32_t other = BLOCK_NONE;
 
 	assert_int_equal(table_find(0), block);
 	table_is_nvme(block, 0);
@@ -104,10 +104,10 @@ TEST(recovered_is_found_with_its_place)
 	assert_int_equal(counts_blocks(blocks_counts(blocks), SPACE), 1);
 	table_is_seen(0, NVME, 0, 1);
 	assert_int_equal(table_try_away(0, 1, &other), -EEXIST);
+	assert_int_equal(other, block);
 	for (uint32_t i = 1; i < MAX; i++)
 		table_commit_away(i, 1);
 	assert_int_equal(table_try_away(MAX, 1, &other), -ENOSPC);
-	assert_int_equal(other, 77);
 }
 
 TEST(what_is_stored_after_recovery_is_more_recent)
