@@ -237,18 +237,24 @@ class Vllm(Trouble, Waits):
         self.assertEqual(moved(max_load_tokens=0, max_offload_tokens=0), (0, 0))
 
     def test_beside_another_connector(self):
-        """vLLM loads a prompt from the first connector that has it, and saves it to both."""
-        ask = {"seeds": [15], "tokens": 600}
+        """vLLM loads a prompt from the first connector that has it, and saves it to both. It knows KvtierConnector by
+        the installed package's entry point: where it puts statistics together it looks at no module path."""
+        ask, package = {"seeds": [15], "tokens": 600}, self.work / "installed"
+        info = package / "kvtier-0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kvtier\nVersion: 0\n")
+        (info / "entry_points.txt").write_text(
+            "[vllm.general_plugins]\nkvtier = kvtier.adapters.vllm_plugin:register\n")
+        path = f"{package}:{os.environ['PYTHONPATH']}"
 
         def engine(other: Path) -> Engine:
             connectors = [{"kv_connector": "ExampleConnector", "kv_role": "kv_both",
                            "kv_connector_extra_config": {"shared_storage_path": str(other)}},
-                          {"kv_connector": "KvtierConnector", "kv_connector_module_path": "kvtier.vllm",
-                           "kv_role": "kv_both",
+                          {"kv_connector": "KvtierConnector", "kv_role": "kv_both",
                            "kv_connector_extra_config": {"socket": str(self.daemon.socket), "extras": "beside"}}]
             ret = Engine(ENGINE, str(self.model), "", json.dumps({"connector": {
                 "kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"connectors": connectors}}}))
+                "kv_connector_extra_config": {"connectors": connectors}}}), PYTHONPATH=path)
             self.addCleanup(ret.kill)
             return ret
 
