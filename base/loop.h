@@ -61,8 +61,8 @@ void loop_on_sleep(struct loop *loop, void (*fn)(void *arg, bool asleep), void *
 void loop_count_iterations(struct loop *loop, struct histogram *times);
 uint64_t loop_now(const struct loop *loop); /* CLOCK_MONOTONIC ns, as of this iteration */
 /* The iteration lasts for LOOP_SLICE_NS already: long work, which looks at this every few
- * microseconds and does at least that much in each iteration, goes on in the next one. So all that
- * is long shares one slice, and what is short waits for one at most. */
+ * microseconds and does at least one step in each iteration, goes on in the next iteration. So all
+ * long work shares one slice, and short work waits for one slice at most. */
 bool loop_tired(const struct loop *loop);
 int loop_run(struct loop *loop); /* until loop_stop(); 0 or -errno */
 /* No other timer fires; pollers and watches do so once more. */

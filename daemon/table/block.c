@@ -283,8 +283,8 @@ static uint32_t first_heir(const struct blocks *blocks, uint32_t block)
 	return blocks->heir[block] - 1; /* BLOCK_NONE: 0 - 1 */
 }
 
-/* The number (or what evict.c returned for none) has lost a child. If it was a tomb for that
- * child's sake, it is free. */
+/* The number has lost a child. If it was a tomb for that child's sake, it is free. A number with
+ * EVICT_REMEMBERED is no parent. */
 static void tomb_settle(struct blocks *blocks, uint32_t block)
 {
 	if (block & EVICT_REMEMBERED || blocks->row[block].state != BLOCK_TOMB)

@@ -82,8 +82,8 @@ struct outbox {
 	uint32_t head, count, in_flight;
 	uint64_t bytes;      /* of entries in the queue and on their way */
 	uint64_t sent_bytes; /* on their way */
-	/* bytes read from Redis for 1,000 bytes stored here: a mean that recent windows of
-	 * WINDOW_BLOCKS stored blocks count most in; and what this window has so far */
+	/* Bytes read from Redis for 1,000 bytes stored here: a mean in which recent windows of
+	 * WINDOW_BLOCKS stored blocks count most; and the window that is under way. */
 	int64_t read_permille;
 	uint64_t window_blocks, window_bytes, read_before;
 	/* a drain: its limit, and whom to tell at its end; NULL: no drain is under way */

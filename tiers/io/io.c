@@ -169,7 +169,7 @@ void io_transferred(struct io *io, struct io_op *op, int32_t result)
 
 /* --- the iteration --- */
 
-/* The op, of those that wait near, that goes on where a run ends; NULL. */
+/* The op that begins in the file where a run ends, if it is among the next RUN_LOOK; NULL. */
 static struct io_op *next_of_run(const struct io_queue *waiting, const struct io_op *first,
 				 uint32_t bytes)
 {
