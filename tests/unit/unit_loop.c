@@ -271,8 +271,10 @@ TEST(pollers_are_asked_once_more_before_sleeping)
 
 static bool poll_until_tired(struct loop_poller *poller)
 {
+	const uint64_t until = now_ns() + 10000000000ull;
+
 	while (!loop_tired(w.loop))
-		;
+		assert_true(now_ns() < until);
 	return poll_counted(poller) && now_ns() - loop_now(w.loop) >= LOOP_SLICE_NS;
 }
 
