@@ -11,6 +11,9 @@
 #	wait	the test mostly waits: WAITERS (8) at a time, beside tests of the first lane
 #	alone	nothing may run beside the test: after all others, one at a time
 # In each lane the longest test (fact `seconds`) goes first.
+# Where one or two tests failed, and no sanitizer spoke in their logs, each of them runs once more,
+# alone: a busy machine is no fault of the code. A test that passes then counts as passed, and the
+# end of the output names it as flaky. The end also shows the last lines of each such log.
 # TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (600, with a sanitizer
 # 1,200).
 set -u
@@ -91,7 +94,7 @@ run_one() {	# BUILD FILE
 	esac
 	{
 		flock 9
-		echo "$result $took $build/tests/$name" >>"$work/results"
+		echo "$result $took $build/tests/$name $1 $2" >>"$work/results"
 		printf '%7s %-4s %-46s %4d s, %3d s of CPU%s\n' \
 			"$(wc -l <"$work/results")/$total" $result "$build/tests/$name" \
 			"$took" $((user + sys)) "$note"
@@ -109,13 +112,30 @@ run_lane() {	# LANE SLOTS
 	wait
 }
 
+# The tests that failed, again: a line in $work/flaky for each that passes now.
+run_again() {
+	local name build file
+	grep '^FAIL ' "$work/results" >"$work/failed"
+	[ "$(wc -l <"$work/failed")" -le 2 ] || return
+	while read -r _ _ name build file <&8; do
+		! grep -qE 'Sanitizer|runtime error:' "$name.log" || continue
+		echo "once more, alone: $name"
+		mv "$name.log" "$name.first.log"
+		sed -i "\\| $build $file\$|d" "$work/results"
+		run_one "$build" "$file"
+		! grep -q "^ok .* $build $file\$" "$work/results" || echo "$name" >>"$work/flaky"
+	done 8<"$work/failed"
+}
+
 plan "$@" >"$work/plan"
 total=$(wc -l <"$work/plan") began=$(date +%s)
 : >"$work/results"
+: >"$work/flaky"
 run_lane cpu "${JOBS:-$((2 * $(nproc)))}" &
 run_lane wait "${WAITERS:-8}" &
 wait
 run_lane alone 1
+run_again
 
 [ "$total" -lt 20 ] || {
 	echo "slowest:"
@@ -123,6 +143,15 @@ run_lane alone 1
 }
 count() { grep -c "^$1 " "$work/results"; }
 failed=$(count FAIL)
-[ "$failed" = 0 ] || sed -n 's/^FAIL [0-9]* /failed: /p' "$work/results"
+ended() {	# LOG WORDS
+	echo "$2; the last lines of $1:"
+	tail -n 30 "$1" | cut -c 1-300 | sed 's/^/        /'
+}
+while read -r name; do
+	ended "$name.first.log" "flaky: $name failed beside others, and passed alone"
+done <"$work/flaky"
+while read -r _ _ name _; do
+	ended "$name.log" "failed: $name"
+done < <(grep '^FAIL ' "$work/results")
 echo "$(count ok) passed, $failed failed, $(count skip) skipped, in $(($(date +%s) - began)) s"
 [ "$failed" = 0 ] && [ "$total" -gt 0 ] && [ "$(wc -l <"$work/results")" = "$total" ]
