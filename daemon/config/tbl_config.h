@@ -171,9 +171,9 @@ CONFIG(redis, timeout_ms, COUNT, "1000", 10, 60000, "ms", START,
 CONFIG(redis, write, ENUM, "through", 0, 3, "through|on-evict|off|auto", RELOAD,
        "When blocks are written to Redis. through: once they are stored; the engine does not wait "
        "for that. on-evict: when they leave this node's memory. off: never; they are only read. "
-       "auto: on-evict while this node reads less than a sixth of the bytes from Redis that it "
-       "stores (tiers.redis.read_percent), as where each conversation has its node, so that most "
-       "values would never be read; otherwise through.")
+       "auto: when they are used again or leave memory, while this node reads less than a sixth of "
+       "the bytes from Redis that it stores (tiers.redis.read_percent), as where each conversation "
+       "has its node, so that most values would never be read; otherwise through.")
 CONFIG(redis, max_inflight_bytes, BYTES, "64M", 1LL << 20, 64LL << 30, "bytes", START,
        "Memory of blocks that are being written to Redis or wait for it. When it is used up, the "
        "oldest waiting blocks are dropped.")

@@ -21,6 +21,7 @@
 #include "base/loop.h"
 #include "daemon/config/config.h"
 #include "daemon/session/peer.h"
+#include "daemon/write/outbox.h"
 #include "daemon/write/writeback.h"
 #include "daemon/table/block.h"
 #include "daemon/move/copies.h"
@@ -82,6 +83,7 @@ static enum step found(struct task *task, uint32_t block)
 		writeback_add(tables->writeback, block);
 	if (op->sqe.op == WIRE_OP_PREFETCH)
 		return LOAD_END;
+	outbox_use(tables->outbox, block);
 	if (task->source == SOURCE_GPU)
 		return LOAD_SERVE;
 	there = extents_in_host(tables, block, &task->where);

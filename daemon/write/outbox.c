@@ -3,6 +3,7 @@
  * outbox.c - write-behind to Redis. Contract: outbox.h. Core thread only.
  *
  *  write = through:  a block was stored ──────> queued ──turn──> probed ──not there──> written
+ *  write = auto:     it was used again ───────────┤                  │                    │
  *  write = on-evict: a block leaves memory ───> queued with its slot │                    │
  *						   │                  v                    v
  *	  dropped, counted <──no room: the oldest ─┘                over: there, done, or trouble
@@ -43,7 +44,8 @@
 #include "base/log.h"
 #include "base/loop.h"
 
-enum { QUEUE = 1 << 16 }; /* entries; bytes are the bound that matters */
+enum { QUEUE = 1 << 16 };   /* entries; bytes are the bound that matters */
+enum { OFFERED = 1 << 16 }; /* a block that falls out of it costs one more EXISTS */
 
 /* write = auto. In simulations of a chat trace over 10 and 100 nodes, the bytes that nodes read
  * from Redis were 2 to 15 percent of the bytes they stored where each conversation has its node,
@@ -96,6 +98,7 @@ struct outbox {
 	struct list free; /* that ended first, first */
 	struct outbox_write outgoing[OUTBOX_WRITES];
 	struct outbox_entry queue[QUEUE];
+	uint32_t offered[OFFERED]; /* blocks that were queued when they were used again, + 1 */
 };
 
 bool outbox_holds(const struct outbox *o, uint32_t block)
@@ -247,19 +250,35 @@ static enum config_redis_write when(const struct outbox *o)
 						     CONFIG_REDIS_WRITE_THROUGH;
 }
 
+static void offer(struct outbox *o, uint32_t block, uint32_t bytes)
+{
+	const struct outbox_entry entry = { .block = block,
+					    .bytes = bytes,
+					    .seal = seal_of(o, block) };
+
+	if (bytes && is_writable(o, block))
+		(void)enqueue(o, &entry, max_bytes(o));
+}
+
 void outbox_add(struct outbox *o, uint32_t block)
 {
-	struct outbox_entry entry = { .block = block,
-				      .bytes = o ? copies_image_bytes(o->tables, block) : 0 };
+	const uint32_t bytes = o ? copies_image_bytes(o->tables, block) : 0;
 
-	if (!o || o->stopping || !entry.bytes)
+	if (!bytes || o->stopping)
 		return;
-	measure(o, entry.bytes);
-	if (when(o) != CONFIG_REDIS_WRITE_THROUGH)
+	o->offered[block % OFFERED] = 0;
+	measure(o, bytes);
+	if (when(o) == CONFIG_REDIS_WRITE_THROUGH)
+		offer(o, block, bytes);
+}
+
+void outbox_use(struct outbox *o, uint32_t block)
+{
+	if (!o || o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_AUTO ||
+	    when(o) != CONFIG_REDIS_WRITE_ON_EVICT || o->offered[block % OFFERED] == block + 1)
 		return;
-	entry.seal = seal_of(o, block);
-	if (is_writable(o, block))
-		(void)enqueue(o, &entry, max_bytes(o));
+	o->offered[block % OFFERED] = block + 1;
+	offer(o, block, copies_image_bytes(o->tables, block));
 }
 
 /* At most an eighth of memory, so that stores find room beside the blocks on their way. */
