@@ -229,7 +229,6 @@ MEM_FN uint4 channels_decode(const struct channels *c, uint2 codes)
 MEM_FN uint4 plain_channels(int is_fp16, uint64_t scales, uint64_t codes)
 {
 	uint64_t low = 0, high = 0;
-	uint4 v;
 
 #pragma unroll 1
 	for (int i = 0; i < CHANNELS; i++) {
@@ -241,11 +240,7 @@ MEM_FN uint4 plain_channels(int is_fp16, uint64_t scales, uint64_t codes)
 		codes >>= 8;
 		scales >>= 8;
 	}
-	v.x = (uint32_t)low;
-	v.y = (uint32_t)(low >> 32);
-	v.z = (uint32_t)high;
-	v.w = (uint32_t)(high >> 32);
-	return v;
+	return mem_uint4(low, high);
 }
 
 #endif

@@ -454,13 +454,13 @@ MEM_FN void decode_plain(const struct chunks *s, int is_fp16, uint64_t scales)
 		}
 }
 
-MEM_FN void decode_copy(const struct work *w, const struct team *team)
+MEM_FN void copy_all(const struct work *w, const struct team *team, bool encode)
 {
 	struct chunks s = chunks_of(w, team);
 	uint4 v[CUDA_CHUNKS];
 
-	load_chunks(&s, 0, false, v);
-	copy_tile(w, &s, v, team, false);
+	load_chunks(&s, 0, encode, v);
+	copy_tile(w, &s, v, team, encode);
 }
 
 MEM_FN void decode_strip(const struct work *w, const struct team *team, int is_fp16)
@@ -541,6 +541,28 @@ MEM_FN void decode_q4(bool k4, const struct work *w, const struct team *team, in
 		}
 }
 
+/* The packs and the other tiles of lossless images. */
+MEM_FN void code_packs(const struct cuda_plan *plan, const struct cuda_tasks *tasks, bool encode)
+{
+	const struct team team = team_of(plan->lanes);
+	struct round round = round_of(&team);
+	struct packs_before before = packs_before_none();
+	struct work w;
+
+	while (tasks->n && next_work(plan, tasks, true, &team, &round, &w)) {
+		if (!place_tile(plan, tasks, &before, &w)) {
+			refuse(&w, tasks);
+		} else if (w.tile.codec == CODEC_LOSSLESS) {
+			const struct pack p = pack_of(&w, (int)plan->is_fp16);
+
+			if (encode ? !encode_pack(&p) : !decode_pack(&p))
+				refuse(&w, tasks);
+		} else {
+			copy_all(&w, &team, encode);
+		}
+	}
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -590,7 +612,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 		else if (w.tile.codec == CODEC_V4)
 			decode_q4(false, &w, &team, (int)plan.is_fp16);
 		else
-			decode_copy(&w, &team);
+			copy_all(&w, &team, false);
 	}
 }
 
@@ -614,50 +636,14 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	kvtier_pack_encode(const __grid_constant__ struct cuda_plan plan,
 			   const __grid_constant__ struct cuda_tasks tasks)
 {
-	const struct team team = team_of(plan.lanes);
-	struct round round = round_of(&team);
-	struct packs_before before = packs_before_none();
-	struct work w;
-
-	while (tasks.n && next_work(&plan, &tasks, true, &team, &round, &w)) {
-		if (!place_tile(&plan, &tasks, &before, &w)) {
-			refuse(&w, &tasks);
-		} else if (w.tile.codec == CODEC_LOSSLESS) {
-			const struct pack p = pack_of(&w, (int)plan.is_fp16);
-
-			if (!encode_pack(&p))
-				refuse(&w, &tasks);
-		} else {
-			struct chunks s = chunks_of(&w, &team);
-			uint4 v[CUDA_CHUNKS];
-
-			load_chunks(&s, 0, true, v);
-			copy_tile(&w, &s, v, &team, true);
-		}
-	}
+	code_packs(&plan, &tasks, true);
 }
 
 __global__ void __launch_bounds__(CUDA_THREADS, 1)
 	kvtier_pack_decode(const __grid_constant__ struct cuda_plan plan,
 			   const __grid_constant__ struct cuda_tasks tasks)
 {
-	const struct team team = team_of(plan.lanes);
-	struct round round = round_of(&team);
-	struct packs_before before = packs_before_none();
-	struct work w;
-
-	while (tasks.n && next_work(&plan, &tasks, true, &team, &round, &w)) {
-		if (!place_tile(&plan, &tasks, &before, &w)) {
-			refuse(&w, &tasks);
-		} else if (w.tile.codec == CODEC_LOSSLESS) {
-			const struct pack p = pack_of(&w, (int)plan.is_fp16);
-
-			if (!decode_pack(&p))
-				refuse(&w, &tasks);
-		} else {
-			decode_copy(&w, &team);
-		}
-	}
+	code_packs(&plan, &tasks, false);
 }
 
 #ifdef __cplusplus

@@ -231,7 +231,6 @@ MEM_FN uint4 q4_decode8(bool k4, int is_fp16, const struct channels *c, uint32_t
 MEM_FN uint4 q4_plain8(bool k4, int is_fp16, const uint32_t *lo, uint64_t steps, uint32_t codes)
 {
 	uint64_t low = 0, high = 0;
-	uint4 v;
 
 #pragma unroll 1
 	for (uint32_t i = 0; i < CHANNELS; i++) {
@@ -245,11 +244,7 @@ MEM_FN uint4 q4_plain8(bool k4, int is_fp16, const uint32_t *lo, uint64_t steps,
 		codes >>= 4;
 		steps >>= 8;
 	}
-	v.x = (uint32_t)low;
-	v.y = (uint32_t)(low >> 32);
-	v.z = (uint32_t)high;
-	v.w = (uint32_t)(high >> 32);
-	return v;
+	return mem_uint4(low, high);
 }
 
 #endif

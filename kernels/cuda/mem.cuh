@@ -108,11 +108,8 @@ MEM_FN void mem_store_some8(uint64_t address, uint32_t n, uint64_t bytes)
 	}
 }
 
-/* n <= 16. */
-MEM_FN uint4 mem_load_some16(uint64_t address, uint32_t n)
+MEM_FN uint4 mem_uint4(uint64_t low, uint64_t high)
 {
-	const uint64_t low = mem_load_some8(address, n < 8 ? n : 8),
-		       high = n > 8 ? mem_load_some8(address + 8, n - 8) : 0;
 	uint4 v;
 
 	v.x = (uint32_t)low;
@@ -120,6 +117,15 @@ MEM_FN uint4 mem_load_some16(uint64_t address, uint32_t n)
 	v.z = (uint32_t)high;
 	v.w = (uint32_t)(high >> 32);
 	return v;
+}
+
+/* n <= 16. */
+MEM_FN uint4 mem_load_some16(uint64_t address, uint32_t n)
+{
+	const uint64_t low = mem_load_some8(address, n < 8 ? n : 8),
+		       high = n > 8 ? mem_load_some8(address + 8, n - 8) : 0;
+
+	return mem_uint4(low, high);
 }
 
 MEM_FN void mem_store_some16(uint64_t address, uint32_t n, uint4 v)

@@ -146,7 +146,6 @@ MEM_FN int packed_decode8(const struct packed_decode *p, uint2 codes, uint4 *ret
 MEM_FN uint4 plain_decode8(int is_fp16, int k, uint64_t codes)
 {
 	uint64_t low = 0, high = 0;
-	uint4 v;
 
 #pragma unroll 1
 	for (int i = 0; i < 8; i++) {
@@ -154,11 +153,7 @@ MEM_FN uint4 plain_decode8(int is_fp16, int k, uint64_t codes)
 		high = high >> 16 | (uint64_t)fp8_decode(is_fp16, k, (uint32_t)codes & 0xff) << 48;
 		codes >>= 8;
 	}
-	v.x = (uint32_t)low;
-	v.y = (uint32_t)(low >> 32);
-	v.z = (uint32_t)high;
-	v.w = (uint32_t)(high >> 32);
-	return v;
+	return mem_uint4(low, high);
 }
 
 #endif

@@ -76,7 +76,6 @@ MEM_FN uint4 pack_load(const struct pack *p, uint32_t step)
 {
 	const uint32_t first = step * LOSSLESS_STEP + p->chunk;
 	uint64_t low = 0, high = 0;
-	uint4 v;
 
 	if (p->work->wide && first + 8 <= p->values)
 		return mem_load16(value_page(p, first));
@@ -87,11 +86,7 @@ MEM_FN uint4 pack_load(const struct pack *p, uint32_t step)
 		low = low >> 16 | high << 48;
 		high = high >> 16 | x << 48;
 	}
-	v.x = (uint32_t)low;
-	v.y = (uint32_t)(low >> 32);
-	v.z = (uint32_t)high;
-	v.w = (uint32_t)(high >> 32);
-	return v;
+	return mem_uint4(low, high);
 }
 
 MEM_FN void pack_store(const struct pack *p, uint32_t step, uint4 v)

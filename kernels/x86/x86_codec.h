@@ -48,6 +48,12 @@ static float *powers_of(uint8_t *scratch)
 	return (float *)(void *)(scratch + CODEC_SCRATCH_BYTES - POWERS_BYTES);
 }
 
+/* A call whose first arguments the compiler knows. */
+#define BY_TYPE(call, is_fp16, ...) ((is_fp16) ? call(true, __VA_ARGS__) : call(false, __VA_ARGS__))
+#define BY_TYPE_AND_LINES(call, is_fp16, lines, ...)           \
+	((lines) ? BY_TYPE(call, is_fp16, true, __VA_ARGS__) : \
+		   BY_TYPE(call, is_fp16, false, __VA_ARGS__))
+
 /* Whole lines past the cache; the ragged ends through it. Unfenced. */
 static void stream(uint8_t *dst, const uint8_t *src, size_t n)
 {

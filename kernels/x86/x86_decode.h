@@ -25,19 +25,6 @@ MATH_FN void decode_as(bool is_fp16, bool lines, const struct math_decode *m, co
 	memcpy(dst + 2 * i, last, 2 * (n - i));
 }
 
-static void decode_values(bool is_fp16, bool lines, const struct math_decode *m, const uint8_t *src,
-			  uint8_t *dst, size_t n)
-{
-	if (is_fp16 && lines)
-		decode_as(true, true, m, src, dst, n);
-	else if (lines)
-		decode_as(false, true, m, src, dst, n);
-	else if (is_fp16)
-		decode_as(true, false, m, src, dst, n);
-	else
-		decode_as(false, false, m, src, dst, n);
-}
-
 static void decode_foreign(bool is_fp16, int k, const uint8_t *src, uint8_t *dst, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -62,7 +49,7 @@ static void decode_tile(const struct page_tile *u, bool is_fp16, int k, const ui
 		if (!legal)
 			decode_foreign(is_fp16, k, src, row, n);
 		else
-			decode_values(is_fp16, lines, &m, src, row, n);
+			BY_TYPE_AND_LINES(decode_as, is_fp16, lines, &m, src, row, n);
 	}
 }
 
@@ -117,14 +104,8 @@ static void decode_columns(const struct page_tile *u, bool is_fp16, const uint8_
 	}
 	if (!legal)
 		decode_foreign_columns(u, is_fp16, scales, src);
-	else if (is_fp16 && lines)
-		decode_columns_as(true, true, u, powers, src);
-	else if (lines)
-		decode_columns_as(false, true, u, powers, src);
-	else if (is_fp16)
-		decode_columns_as(true, false, u, powers, src);
 	else
-		decode_columns_as(false, false, u, powers, src);
+		BY_TYPE_AND_LINES(decode_columns_as, is_fp16, lines, u, powers, src);
 }
 
 static void scatter_tile(const struct page_tile *u, const uint8_t *src)

@@ -233,7 +233,6 @@ static int encode_tile(struct writer *w, bool is_fp16, bool lines, const struct 
 {
 	const int k = fp8_exponent(is_fp16, amax);
 	const uint32_t codes = u->rows * u->row_bytes / 2;
-	uint8_t *const to = w->scratch + w->fill;
 
 	if (k == FP8_K_NONE)
 		return -ERANGE;
@@ -241,12 +240,11 @@ static int encode_tile(struct writer *w, bool is_fp16, bool lines, const struct 
 	assert(codes + w->fill <= (size_t)(w->end - w->payload));
 	*w->scale++ = (uint8_t)(k + FP8_BIAS);
 	if (!lines) {
-		*ret_next = is_fp16 ? encode_as(true, k, u, next, far, to) :
-				      encode_as(false, k, u, next, far, to);
+		*ret_next = BY_TYPE(encode_as, is_fp16, k, u, next, far, w->scratch + w->fill);
 		w->fill += codes;
 	} else {
-		*ret_next = is_fp16 ? encode_lines_as(true, k, u, next, far, &w->hash, w->payload) :
-				      encode_lines_as(false, k, u, next, far, &w->hash, w->payload);
+		*ret_next =
+			BY_TYPE(encode_lines_as, is_fp16, k, u, next, far, &w->hash, w->payload);
 		w->payload += codes;
 	}
 	return 0;
@@ -332,23 +330,14 @@ static int encode_columns(struct writer *w, bool is_fp16, bool lines, const stru
 			      CODEC_SCRATCH_BYTES - POWERS_BYTES,
 		      "scratch");
 	assert(codes + w->fill <= (size_t)(w->end - w->payload));
-	if (is_fp16 ? !columns_scales(true, u, w->scale, powers) :
-		      !columns_scales(false, u, w->scale, powers))
+	if (!BY_TYPE(columns_scales, is_fp16, u, w->scale, powers))
 		return -ERANGE;
 	w->scale += columns;
 	if (!lines) {
-		uint8_t *to = w->scratch + w->fill;
-
-		if (is_fp16)
-			encode_columns_as(true, u, powers, far, to);
-		else
-			encode_columns_as(false, u, powers, far, to);
+		BY_TYPE(encode_columns_as, is_fp16, u, powers, far, w->scratch + w->fill);
 		w->fill += codes;
 	} else {
-		if (is_fp16)
-			encode_column_lines_as(true, u, powers, far, &w->hash, w->payload);
-		else
-			encode_column_lines_as(false, u, powers, far, &w->hash, w->payload);
+		BY_TYPE(encode_column_lines_as, is_fp16, u, powers, far, &w->hash, w->payload);
 		w->payload += codes;
 	}
 	return 0;

@@ -296,9 +296,8 @@ static uint32_t encode_pack(const struct page_tile *u, bool is_fp16, struct far 
 		whole = pack_gather(u, scratch);
 		far = (struct far){ whole.base, 0, false };
 	}
-	scales[0] = is_fp16 ? pack_base_as(true, &whole) : pack_base_as(false, &whole);
-	n = is_fp16 ? pack_encode_as(true, &whole, scales[0], far, dst, scratch) :
-		      pack_encode_as(false, &whole, scales[0], far, dst, scratch);
+	scales[0] = BY_TYPE(pack_base_as, is_fp16, &whole);
+	n = BY_TYPE(pack_encode_as, is_fp16, &whole, scales[0], far, dst, scratch);
 	scales[1] = (uint8_t)n;
 	scales[2] = (uint8_t)(n >> 8);
 	bytes = image_pack_bytes(dtype, values, n);
@@ -351,14 +350,7 @@ static uint32_t decode_pack(const struct page_tile *u, bool is_fp16, const uint8
 
 	if (bytes > most || !pack_holds(near, steps, far, &words))
 		return 0;
-	if (is_fp16 && lines)
-		pack_decode_as(true, true, to, scales[0], words, src, scratch);
-	else if (lines)
-		pack_decode_as(false, true, to, scales[0], words, src, scratch);
-	else if (is_fp16)
-		pack_decode_as(true, false, to, scales[0], words, src, scratch);
-	else
-		pack_decode_as(false, false, to, scales[0], words, src, scratch);
+	BY_TYPE_AND_LINES(pack_decode_as, is_fp16, lines, to, scales[0], words, src, scratch);
 	for (uint32_t r = 0; r < u->rows && !whole; r++)
 		memcpy(u->base + r * u->stride, gathered.base + (size_t)r * u->row_bytes,
 		       u->row_bytes);

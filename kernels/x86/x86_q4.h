@@ -56,49 +56,29 @@ MATH_FN bool k4_scales(bool is_fp16, const struct page_tile *u, uint8_t *scales,
 	return good;
 }
 
-MATH_FN void k4_encode_as(bool is_fp16, const struct page_tile *u, const struct q4_columns *columns,
-			  struct far far, uint8_t *dst)
-{
-	const uint32_t n = u->row_bytes / 2;
-
-	for (uint32_t r = 0; r < u->rows; r++, dst += (n + 1) / 2) {
-		const uint8_t *row = u->base + r * u->stride, *far_row = far.base + r * far.stride;
-		uint16_t last[STEP] = { 0 };
-		uint32_t i = 0;
-
-		for (; i + STEP <= n; i += STEP) {
-			prefetch_values(far, far_row + 2 * i);
-			_mm256_storeu_si256((void *)(dst + i / 2),
-					    math_k4_64(is_fp16, row + 2 * i, columns, i));
-		}
-		if (i == n)
-			continue;
-		memcpy(last, row + 2 * i, 2 * (n - i));
-		_mm256_storeu_si256((void *)(dst + i / 2),
-				    math_k4_64(is_fp16, (const uint8_t *)last, columns, i));
-		if (n % 2) /* the half that no code has */
-			dst[n / 2] &= Q4_MOST;
-	}
-}
-
-/* A step: its scales, up to two, to *scale, which moves on, and its codes. */
-MATH_FN bool v4_encode_step(bool is_fp16, const uint8_t *src, uint32_t groups, uint8_t **scale,
+/* The codes of a step. k4: whose first column is i. v4: its scales, up to two, to *scale, which
+ * moves on. False: v4 cannot hold it. */
+MATH_FN bool q4_encode_step(bool is_fp16, bool k4, const uint8_t *src, uint32_t i,
+			    const struct q4_columns *columns, uint32_t groups, uint8_t **scale,
 			    uint8_t *dst)
 {
-	const int first = math_v4_step(is_fp16, math_v4_amax32(src)),
-		  second = math_v4_step(is_fp16, math_v4_amax32(src + 64));
+	const int first = k4 ? 0 : math_v4_step(is_fp16, math_v4_amax32(src)),
+		  second = k4 ? 0 : math_v4_step(is_fp16, math_v4_amax32(src + 64));
 
-	*(*scale)++ = (uint8_t)first;
-	if (groups > 1)
+	if (!k4)
+		*(*scale)++ = (uint8_t)first;
+	if (!k4 && groups > 1)
 		*(*scale)++ = (uint8_t)second;
 	if (first < 0 || second < 0)
 		return false;
-	_mm256_storeu_si256((void *)dst, math_v4_64(is_fp16, src, first, second));
+	_mm256_storeu_si256((void *)dst, k4 ? math_k4_64(is_fp16, src, columns, i) :
+					      math_v4_64(is_fp16, src, first, second));
 	return true;
 }
 
 /* False: v4 cannot hold one of the groups. */
-MATH_FN bool v4_encode_as(bool is_fp16, const struct page_tile *u, struct far far, uint8_t *scale,
+MATH_FN bool q4_encode_as(bool is_fp16, bool k4, const struct page_tile *u,
+			  const struct q4_columns *columns, struct far far, uint8_t *scale,
 			  uint8_t *dst)
 {
 	const uint32_t n = u->row_bytes / 2;
@@ -111,15 +91,17 @@ MATH_FN bool v4_encode_as(bool is_fp16, const struct page_tile *u, struct far fa
 
 		for (; i + STEP <= n; i += STEP) {
 			prefetch_values(far, far_row + 2 * i);
-			good = v4_encode_step(is_fp16, row + 2 * i, 2, &scale, dst + i / 2) && good;
+			good = q4_encode_step(is_fp16, k4, row + 2 * i, i, columns, 2, &scale,
+					      dst + i / 2) &&
+			       good;
 		}
 		if (i == n)
 			continue;
 		memcpy(last, row + 2 * i, 2 * (n - i));
-		good = v4_encode_step(is_fp16, (const uint8_t *)last,
+		good = q4_encode_step(is_fp16, k4, (const uint8_t *)last, i, columns,
 				      n - i > IMAGE_V4_VALUES ? 2 : 1, &scale, dst + i / 2) &&
 		       good;
-		if (n % 2)
+		if (n % 2) /* the half that no code has */
 			dst[n / 2] &= Q4_MOST;
 	}
 	return good;
@@ -136,48 +118,28 @@ static bool q4_encode(bool is_fp16, const struct page_tile *u, struct far far, u
 			      CODEC_SCRATCH_BYTES - sizeof(struct q4_columns),
 		      "scratch");
 	if (u->codec == CODEC_V4)
-		return is_fp16 ? v4_encode_as(true, u, far, scale, dst) :
-				 v4_encode_as(false, u, far, scale, dst);
-	if (is_fp16) {
-		if (!k4_scales(true, u, scale, columns))
-			return false;
-		k4_encode_as(true, u, columns, far, dst);
-	} else {
-		if (!k4_scales(false, u, scale, columns))
-			return false;
-		k4_encode_as(false, u, columns, far, dst);
-	}
-	return true;
+		return BY_TYPE(q4_encode_as, is_fp16, false, u, columns, far, scale, dst);
+	return BY_TYPE(k4_scales, is_fp16, u, scale, columns) &&
+	       BY_TYPE(q4_encode_as, is_fp16, true, u, columns, far, scale, dst);
 }
 
-MATH_FN void k4_decode_as(bool is_fp16, bool lines, const struct page_tile *u,
-			  const struct q4_columns *columns, const uint8_t *src)
+/* The values of a step. v4: its scale is *scale, which moves on. */
+MATH_FN void q4_decode_step(bool is_fp16, bool lines, bool k4, const uint8_t *codes, uint32_t i,
+			    const struct q4_columns *columns, const uint8_t **scale, uint8_t *dst)
 {
-	const uint32_t n = u->row_bytes / 2;
-
-	for (uint32_t r = 0; r < u->rows; r++, src += (n + 1) / 2) {
-		uint8_t *row = u->base + r * u->stride;
-		uint8_t codes[DECODE_STEP / 2] = { 0 };
-		uint16_t last[DECODE_STEP];
-		uint32_t i = 0;
-
-		prefetch_payload(src, (n + 1) / 2);
-		for (; i + DECODE_STEP <= n; i += DECODE_STEP)
-			math_k4_decode32(is_fp16, src + i / 2, columns, i, row + 2 * i, lines);
-		if (lines || i == n)
-			continue;
-		memcpy(codes, src + i / 2, (n - i + 1) / 2);
-		math_k4_decode32(is_fp16, codes, columns, i, (uint8_t *)last, false);
-		memcpy(row + 2 * i, last, 2 * (n - i));
-	}
+	static_assert((int)DECODE_STEP == (int)IMAGE_V4_VALUES, "a scale is a step's");
+	if (k4)
+		math_k4_decode32(is_fp16, codes, columns, i, dst, lines);
+	else
+		math_v4_decode32(is_fp16, codes, *(*scale)++, dst, lines);
 }
 
-MATH_FN void v4_decode_as(bool is_fp16, bool lines, const struct page_tile *u, const uint8_t *scale,
+MATH_FN void q4_decode_as(bool is_fp16, bool lines, bool k4, const struct page_tile *u,
+			  const struct q4_columns *columns, const uint8_t *scale,
 			  const uint8_t *src)
 {
 	const uint32_t n = u->row_bytes / 2;
 
-	static_assert((int)DECODE_STEP == (int)IMAGE_V4_VALUES, "a scale is a step's");
 	for (uint32_t r = 0; r < u->rows; r++, src += (n + 1) / 2) {
 		uint8_t *row = u->base + r * u->stride;
 		uint8_t codes[DECODE_STEP / 2] = { 0 };
@@ -186,11 +148,12 @@ MATH_FN void v4_decode_as(bool is_fp16, bool lines, const struct page_tile *u, c
 
 		prefetch_payload(src, (n + 1) / 2);
 		for (; i + DECODE_STEP <= n; i += DECODE_STEP)
-			math_v4_decode32(is_fp16, src + i / 2, *scale++, row + 2 * i, lines);
+			q4_decode_step(is_fp16, lines, k4, src + i / 2, i, columns, &scale,
+				       row + 2 * i);
 		if (lines || i == n)
 			continue;
 		memcpy(codes, src + i / 2, (n - i + 1) / 2);
-		math_v4_decode32(is_fp16, codes, *scale++, (uint8_t *)last, false);
+		q4_decode_step(is_fp16, false, k4, codes, i, columns, &scale, (uint8_t *)last);
 		memcpy(row + 2 * i, last, 2 * (n - i));
 	}
 }
@@ -237,22 +200,10 @@ static void q4_decode(bool is_fp16, const struct page_tile *u, const uint8_t *sc
 
 	if (u->codec == CODEC_K4 && !k4_decode_columns(is_fp16, u->row_bytes / 2, scales, columns))
 		k4_decode_foreign(u, is_fp16, scales, src);
-	else if (u->codec == CODEC_K4 && is_fp16 && lines)
-		k4_decode_as(true, true, u, columns, src);
-	else if (u->codec == CODEC_K4 && is_fp16)
-		k4_decode_as(true, false, u, columns, src);
-	else if (u->codec == CODEC_K4 && lines)
-		k4_decode_as(false, true, u, columns, src);
 	else if (u->codec == CODEC_K4)
-		k4_decode_as(false, false, u, columns, src);
-	else if (is_fp16 && lines)
-		v4_decode_as(true, true, u, scales, src);
-	else if (is_fp16)
-		v4_decode_as(true, false, u, scales, src);
-	else if (lines)
-		v4_decode_as(false, true, u, scales, src);
+		BY_TYPE_AND_LINES(q4_decode_as, is_fp16, lines, true, u, columns, scales, src);
 	else
-		v4_decode_as(false, false, u, scales, src);
+		BY_TYPE_AND_LINES(q4_decode_as, is_fp16, lines, false, u, columns, scales, src);
 }
 
 #endif
