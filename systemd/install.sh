@@ -12,8 +12,9 @@ of_this_machine() { [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd
 if [ "${1:-}" = uninstall ]; then
 	if of_this_machine; then
 		# It fails for units that are not there: those of an uninstall before.
-		systemctl stop kvtierd.socket 'kvtierd@*.socket' kvtierd kvtier-exporter || true
-		systemctl disable kvtierd.socket kvtierd@.socket kvtierd kvtier-exporter || true
+		systemctl stop kvtierd.socket 'kvtierd@*.socket' kvtierd 'kvtier-*.service' || true
+		systemctl disable kvtierd.socket kvtierd@.socket kvtierd kvtier-exporter \
+			kvtier-events || true
 	fi
 	# A second installation, into an empty directory, is the list of what there is.
 	list=$(mktemp -d)
@@ -60,9 +61,10 @@ done
 (cd client/python && find kvtier -name '*.py' -o -name py.typed) | while read -r file; do
 	install -Dm 644 "client/python/$file" "$python/$file"
 done
-for unit in kvtierd kvtier-exporter; do
-	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/$unit.service \
-		>"$DESTDIR$UNITDIR/$unit.service"
+for unit in kvtierd kvtier-exporter kvtier-events; do
+	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|
+		s|^\(Environment=PYTHONPATH=\).*|\1${python#"$DESTDIR"}|" \
+		systemd/$unit.service >"$DESTDIR$UNITDIR/$unit.service"
 done
 install -m 644 systemd/kvtierd.socket systemd/kvtierd@.socket "$DESTDIR$UNITDIR"
 install -m 644 systemd/no-network.conf systemd/grafana.json systemd/alerts.yml \

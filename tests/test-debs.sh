@@ -32,6 +32,7 @@ case_install() {
 	is UnitFileState enabled
 	is UnitFileState enabled kvtierd.socket
 	is UnitFileState disabled kvtier-exporter.service
+	is UnitFileState disabled kvtier-events.service
 	on kvtierctl status | grep ^OK
 	on useradd alice
 	on usermod -aG kvtier alice

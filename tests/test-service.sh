@@ -103,6 +103,28 @@ case_rights() {
 	on systemctl start kvtierd
 }
 
+# Routers hear of blocks, and engines of the group may describe theirs, whether kvtierd comes or
+# goes. The publisher runs through the next cases, too.
+case_events() {
+	on apt-get install -q -y --no-install-recommends python3-zmq
+	on systemctl stop kvtierd.socket
+	on systemctl enable --now kvtier-events
+	until_so on sh -c \
+		'[ "$(stat -c "%a %U %G" /run/kvtier/events.sock)" = "660 kvtier kvtier" ]'
+	served
+	until_so on python3 -c 'import zmq
+asked = zmq.Context().socket(zmq.DEALER)
+asked.linger, asked.rcvtimeo = 0, 5000
+asked.connect("tcp://127.0.0.1:5558")
+asked.send_multipart([b"", bytes(8)])
+while b"BlockStored" not in (said := asked.recv_multipart())[3]:
+	assert said[2] != b"\xff" * 8'
+	on systemctl restart kvtierd
+	served
+	is NRestarts 0 kvtier-events.service
+	is ActiveState active kvtier-events.service
+}
+
 # In the same process; a wrong file changes nothing.
 case_reload() {
 	local pid
@@ -243,5 +265,5 @@ before=$(realpath --relative-to=. "$(tests/upgrade/tree.sh "$build")") &&
 		-o "$root/usr/local/bin/store_load_before" || exit 1
 gcc -std=c11 -D_GNU_SOURCE -Iclient client/examples/store_load.c "$build/libkvtier.a" -lpthread \
 	-o "$root/usr/local/bin/store_load" || exit 1
-run_cases install ${CASES:-group no_group monitor tenant rights reload watchdog crash restart \
-	drain second bad stop uninstall upgrade}
+run_cases install ${CASES:-group no_group monitor tenant rights events reload watchdog crash \
+	restart drain second bad stop uninstall upgrade}

@@ -120,8 +120,7 @@ run_case() {	# NAME
 		return
 	fi
 	printf 'FAIL  %-12s %3d s\n' "$1" $((SECONDS - began))
-	{ cat "$log" && on journalctl -q -o cat -n 40 -u kvtierd -u kvtierd.socket; } |
-		sed 's/^/        /'
+	{ cat "$log" && on journalctl -q -o cat -n 40 -u 'kvtier*'; } | sed 's/^/        /'
 	return 1
 }
 

@@ -62,17 +62,23 @@ command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; e
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
 exporter=${unit%/*}/kvtier-exporter.service
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$exporter"
+events=${unit%/*}/kvtier-events.service
+grep -q '^Environment=PYTHONPATH=/opt/kvtier/lib/python.*/dist-packages$' "$events" ||
+	fail "kvtier-events.service runs another kvtier.events"
 systemd-analyze verify "$unit" "${unit%.service}.socket" "${unit%.service}@tenant.socket" \
-	"$exporter"
+	"$exporter" "$events"
 systemd-analyze --help | grep -q -e --offline || { echo "systemd is older than 250"; exit 77; }
 systemd-analyze security --offline=yes --threshold=14 "$unit" >"$dir/score" || {
 	cat "$dir/score"
 	fail "the unit leaves kvtierd more rights than it did"
 }
-systemd-analyze security --offline=yes --threshold=11 "$exporter" >"$dir/score" || {
-	cat "$dir/score"
-	fail "kvtier-exporter.service has more rights than it needs"
-}
+for aside in 11:"$exporter" 14:"$events"; do
+	systemd-analyze security --offline=yes --threshold="${aside%%:*}" "${aside#*:}" \
+		>"$dir/score" || {
+		cat "$dir/score"
+		fail "${aside##*/} has more rights than it needs"
+	}
+done
 mkdir "$unit.d"
 cp "$dir/opt/kvtier/share/doc/kvtier/no-network.conf" "$unit.d"
 systemd-analyze security --offline=yes --threshold=7 "$unit" >"$dir/score" || {
