@@ -498,7 +498,8 @@ class Server(World):
         super().setUp()
         self.model = self.work / "speaking"
         vllm_models.speaking(self.model)
-        self.body = {"model": "m", "prompt": " ".join(f"w{3 + i * i % 997}" for i in range(600)), "max_tokens": 16,
+        # numbers, as the tokenizer makes two tokens of a word that begins as a special one does
+        self.body = {"model": "m", "prompt": [3 + i * i % 997 for i in range(600)], "max_tokens": 16,
                      "temperature": 0, "ignore_eos": True}
         self.how = {"env": {**os.environ, "KVTIER_SOCKET": self.daemon.socket, "VLLM_CPU_OMP_THREADS_BIND": "0-1",
                             "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}}
@@ -538,7 +539,7 @@ class Server(World):
             for stream in (False, True):
                 before = self.daemon.stats()["load"]["blocks_total"]
                 self.assertEqual(completed(front, {**self.body, "stream": stream}), plain)
-                self.assertGreaterEqual(self.daemon.stats()["load"]["blocks_total"] - before, 600 // 128)
+                self.assertEqual(self.daemon.stats()["load"]["blocks_total"] - before, 600 // 128)
             away = serve([*proxy, "http://127.0.0.1:9", f"http://127.0.0.1:{ports[1]}"], "prefill_proxy.log")
             self.assertEqual(completed(away, self.body), plain)     # without a prefill engine
 
