@@ -579,14 +579,16 @@ static int open_spaces(struct program *p)
 			      codecs[p->config.codec_default]);
 	d->tables.codec_of[TIER_NVME] = tier_codecs[p->config.nvme_codec];
 	d->tables.codec_of[TIER_REDIS] = tier_codecs[p->config.redis_codec];
-	if (r == 0 && p->redis->shared_bytes)
-		spaces_shared_secret(d->tables.spaces, p->redis->shared, p->redis->shared_bytes);
+	if (r == 0 && p->redis->shared.n)
+		spaces_shared_secret(d->tables.spaces, p->redis->shared.bytes, p->redis->shared.n);
 	for (uint32_t i = 0; r == 0 && i < p->config.n_sockets; i++)
 		r = spaces_tenant(d->tables.spaces, p->config.sockets[i].tenant, p->text,
 				  sizeof(p->text));
-	if (r == 0)
-		spaces_attach(d->tables.spaces, blocks_counts(d->tables.blocks));
-	return r;
+	if (r)
+		return r;
+	spaces_seals(d->tables.spaces, p->redis->sealing, &p->redis->seals);
+	spaces_attach(d->tables.spaces, blocks_counts(d->tables.blocks));
+	return 0;
 }
 
 static int open_signals(struct program *p)

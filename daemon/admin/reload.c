@@ -68,8 +68,10 @@ static bool read_redis(struct reload *r)
 	char text[512] = "[redis]: out of memory";
 	int error = secrets ? config_redis(&r->next, secrets, &conf, text, sizeof(text)) : -ENOMEM;
 
-	if (error == 0 && conf.n_endpoints > 0)
+	if (error == 0 && conf.n_endpoints > 0) {
+		spaces_seals(r->d->tables.spaces, secrets->sealing, &secrets->seals);
 		error = redis_setup_new(&conf, &r->setup, text, sizeof(text));
+	}
 	config_redis_close(secrets);
 	if (error)
 		config_note(&r->report.mistakes, r->next.file, line_of(&r->next, text), "%s", text);

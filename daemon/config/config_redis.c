@@ -32,6 +32,16 @@ static bool plain(const char *text)
 	return *text == '\0';
 }
 
+static uint32_t count(const char *list, const char *between)
+{
+	char item[CONFIG_PATH_BYTES];
+	uint32_t n = 0;
+
+	while (config_next_item(&list, between, item))
+		n++;
+	return n;
+}
+
 const char *config_redis_fault(const struct config *config, size_t *cursor,
 			       enum config_row_index *ret)
 {
@@ -41,6 +51,7 @@ const char *config_redis_fault(const struct config *config, size_t *cursor,
 	static const char strange[] =
 		"has a blank in it, or a character that is not printable ASCII";
 	const char *name = config->redis_tls_name, *user = config->redis_username;
+	const uint32_t files = count(config->redis_seal_files, ":");
 	const bool tls = config->redis_tls, ca = config->redis_tls_ca_file[0] != '\0',
 		   cert = config->redis_tls_cert_file[0] != '\0',
 		   key = config->redis_tls_key_file[0] != '\0';
@@ -60,6 +71,10 @@ const char *config_redis_fault(const struct config *config, size_t *cursor,
 		{ CONFIG_ROW_redis_tls_name, name[0] == '.',
 		  "begins with a dot: certificates for any name below it would do. Give a "
 		  "whole name" },
+		{ CONFIG_ROW_redis_seal_files, files > REDIS_SEALS_EACH,
+		  "names more than two files: the one to write with, and one that is still read" },
+		{ CONFIG_ROW_redis_seal_files, files > 0 && config->redis_secret_file[0] == '\0',
+		  "needs [redis] secret_file, which the names of values follow from" },
 		{ CONFIG_ROW_redis_key_prefix, !plain(config->redis_key_prefix), strange },
 		{ CONFIG_ROW_redis_username, !plain(user), strange },
 		{ CONFIG_ROW_redis_username,
@@ -212,42 +227,38 @@ done:
 	return r;
 }
 
-static int read_shared(const char *path, struct config_redis *ret, char *text, size_t n)
+static int read_shared(const char *option, const char *path, struct secret_shared *ret, char *text,
+		       size_t n)
 {
-	const size_t room = CONFIG_SHARED_BYTES + 1;
-	uint8_t *bytes = vault_alloc(room);
 	size_t got;
-	int r;
+	const int r = read_file(option, path, ret->bytes, sizeof(ret->bytes), &got, text, n);
 
-	if (!bytes)
-		return no_memory("secret_file", text, n);
-	r = read_file("secret_file", path, bytes, room, &got, text, n);
-	if (r == 0 && (got < CONFIG_SHARED_MIN || got > CONFIG_SHARED_BYTES)) {
-		snprintf(text, n,
-			 "[redis] secret_file: %s has %s%zu bytes; it must have %d to %d, such as "
-			 "head -c 32 /dev/urandom gives",
-			 path, got > CONFIG_SHARED_BYTES ? "at least " : "", got,
-			 (int)CONFIG_SHARED_MIN, (int)CONFIG_SHARED_BYTES);
-		r = -EBADMSG;
-	}
-	if (r == 0) {
-		memcpy(ret->shared, bytes, got);
-		ret->shared_bytes = got;
-	}
-	vault_free(bytes, room);
-	return r;
+	if (r < 0)
+		return r;
+	if (got < CONFIG_SHARED_MIN || got > SECRET_SHARED_BYTES)
+		return text_fail(text, n, -EBADMSG,
+				 "[redis] %s: %s has %s%zu bytes; it must have %d to %d, such as "
+				 "head -c 32 /dev/urandom gives",
+				 option, path, got > SECRET_SHARED_BYTES ? "at least " : "", got,
+				 (int)CONFIG_SHARED_MIN, (int)SECRET_SHARED_BYTES);
+	ret->n = got;
+	return 0;
 }
 
 int config_redis(const struct config *config, struct config_redis *redis,
 		 struct redis_tier_conf *ret, char *text, size_t n)
 {
-	const char *cursor = config->redis_endpoints;
+	const char *cursor = config->redis_endpoints, *files = config->redis_seal_files;
+	char file[CONFIG_PATH_BYTES];
 	uint32_t endpoints = 0;
 	int r = 0;
 
 	/* also without endpoints: then a node's keys stay the same when it gets a Redis */
 	if (config->redis_secret_file[0] != '\0')
-		r = read_shared(config->redis_secret_file, redis, text, n);
+		r = read_shared("secret_file", config->redis_secret_file, &redis->shared, text, n);
+	for (uint32_t i = 0; r == 0 && i < REDIS_SEALS_EACH && config_next_item(&files, ":", file);
+	     i++)
+		r = read_shared("seal_files", file, &redis->sealing[i], text, n);
 	if (r == 0 && config->redis_endpoints[0] != '\0' && config->redis_password_file[0] != '\0')
 		r = read_password(config->redis_password_file, redis->password, text, n);
 	if (r < 0)
@@ -268,6 +279,7 @@ int config_redis(const struct config *config, struct config_redis *redis,
 		.key_file = config->redis_tls_key_file,
 		.name = config->redis_tls_name,
 	};
+	ret->seals = &redis->seals;
 	ret->key_prefix = config->redis_key_prefix;
 	ret->ttl_ms = (uint64_t)config->redis_ttl * 1000;
 	ret->compress = config->redis_compress == CONFIG_COMPRESS_AUTO;

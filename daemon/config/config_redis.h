@@ -10,16 +10,17 @@
 
 #include "tiers/redis/redis.h"
 #include "config_value.h"
+#include "secret.h"
 
-enum { CONFIG_SHARED_MIN = 32, CONFIG_SHARED_BYTES = 512 };
+enum { CONFIG_SHARED_MIN = 32 };
 
 /* Lies in the vault (base/vault.h). */
 struct config_redis {
 	char endpoints[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
 	char password[REDIS_SECRET_BYTES];
-	uint8_t shared
-		[CONFIG_SHARED_BYTES]; /* the content of secret_file; for spaces_shared_secret() */
-	size_t shared_bytes;           /* 0: there is no secret_file */
+	struct secret_shared shared; /* of secret_file; for spaces_shared_secret() */
+	struct secret_shared sealing[REDIS_SEALS_EACH]; /* of seal_files; for spaces_seals() */
+	struct redis_seals seals;                       /* which fills this */
 };
 
 struct config_redis *config_redis_new(void);         /* zeroed; NULL: no memory */

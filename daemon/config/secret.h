@@ -9,7 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SECRET_BYTES = 32, SECRET_TENANT_BYTES = 32 };
+enum { SECRET_BYTES = 32, SECRET_TENANT_BYTES = 32, SECRET_SHARED_BYTES = 512 };
+
+/* A secret that several nodes have: the content of a file. It lies in the vault. */
+struct secret_shared {
+	size_t n;                               /* 0: there is none */
+	uint8_t bytes[SECRET_SHARED_BYTES + 1]; /* one more, to see that a file is too long */
+};
 
 /* Reads state_dir/secret-TENANT, which it makes (0600, random) if it is absent. The tenant's name
  * has no / in it. 0, or -errno with text (>= 256 bytes): -EPERM: others may read the file;

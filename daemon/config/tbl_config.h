@@ -191,6 +191,11 @@ CONFIG(redis, secret_file, PATH, "", 0, 255, "path", START,
        "nodes that share blocks (head -c 32 /dev/urandom). Only its owner and group may have "
        "access to it. Blocks that were stored under another secret are not found again. If empty, "
        "each node has its own secret in state_dir and finds no block of another node.")
+CONFIG(redis, seal_files, PATHS, "", 0, 511, "paths", RELOAD,
+       "One or two files with secrets as that of secret_file, ':' between them. Values are written "
+       "with a MAC that follows from the first, and are read if they have that of either file, so "
+       "that all nodes can change to another secret while they run, and keep their blocks. If "
+       "empty, the MAC follows from secret_file, which may be named here, too.")
 
 CONFIG(codec, allow, CHOICES, "raw fp8 int8 lossless q4 int8v4", 0, 0,
        "raw|fp8|int8|lossless|q4|int8v4", START,

@@ -152,8 +152,9 @@ enum {
 	       "key_prefix, test that machine's memory.")                                    \
 	HEALTH(REDIS_FORGED, redis_forged, warn,                                             \
 	       "A value in Redis was made by somebody who does not know [redis] "            \
-	       "secret_file, and became a miss (see tiers.redis.forged_blocks_total): see "  \
-	       "who else writes under [redis] key_prefix.")                                  \
+	       "secret_file, or its seal_files, and became a miss (see "                     \
+	       "tiers.redis.forged_blocks_total): see who else writes under [redis] "        \
+	       "key_prefix.")                                                                \
 	HEALTH(GPU_FAILED, gpu_failed, err,                                                  \
 	       "A GPU that was in use does not work: its engines' blocks cannot be stored "  \
 	       "or loaded from there; see the reason below, `kvtierctl devices` and "        \

@@ -294,8 +294,8 @@ STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, count
 STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",
      "Blocks asked for that Redis did not have, or did not send in time")
 STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter, "blocks",
-     "Values that are whole, but without the MAC that [redis] secret_file and the tenant make; "
-     "each became a miss")
+     "Values that are whole, but without a MAC that [redis] secret_file or seal_files and the "
+     "tenant make; each became a miss")
 STAT("tiers.redis.other_form_blocks_total", tiers_redis_other_form_blocks_total, counter, "blocks",
      "Values in the form of an older or newer kvtierd; each became a miss, and stays")
 STAT("tiers.redis.unasked_blocks_total", tiers_redis_unasked_blocks_total, counter, "blocks",

@@ -43,7 +43,6 @@
 #include "client/abi/fingerprint.h"
 #include "client/abi/tbl_geometry.h"
 #include "client/kvtier.h"
-#include "daemon/config/secret.h"
 #include "space_counts.h"
 #include "base/text.h"
 #include "base/clock.h"
@@ -97,9 +96,7 @@ struct spaces {
 	char state_dir[256];
 	/* this start's secret: all index keys follow from it */
 	uint8_t start[32];
-	uint8_t shared[SPACES_SHARED_BYTES];
-	/* 0: each tenant's secret is in a file of its own */
-	size_t shared_bytes;
+	struct secret_shared shared; /* none: each tenant's secret is in a file of its own */
 	EVP_MD_CTX *sha;
 	uint32_t max, n_tenants;
 	uint32_t codecs; /* allowed, 1 << enum kvtier_codec each */
@@ -433,9 +430,9 @@ static struct tenant *tenant_find(struct spaces *s, const char *name)
 
 void spaces_shared_secret(struct spaces *s, const uint8_t *secret, size_t n)
 {
-	assert(s->n_tenants == 0 && n > 0 && n <= sizeof(s->shared));
-	memcpy(s->shared, secret, n);
-	s->shared_bytes = n;
+	assert(s->n_tenants == 0 && n > 0 && n <= SECRET_SHARED_BYTES);
+	memcpy(s->shared.bytes, secret, n);
+	s->shared.n = n;
 	registers_forget();
 }
 
@@ -447,8 +444,8 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 	/* config.c has checked the name, and that there are no more, and no two of one name */
 	assert(s->n_tenants < QUOTA_OTHERS && strlen(name) < sizeof(t->name) && name[0] != '.' &&
 	       !strchr(name, '/') && !tenant_find(s, name));
-	if (s->shared_bytes > 0)
-		secret_derive(s->shared, s->shared_bytes, name, t->secret);
+	if (s->shared.n > 0)
+		secret_derive(s->shared.bytes, s->shared.n, name, t->secret);
 	else
 		r = secret_load(s->state_dir, name, t->secret, text, n);
 	if (r)
@@ -458,6 +455,30 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 	spaces_tenant_owner(s, name, t->owner);
 	s->n_tenants++;
 	return 0;
+}
+
+static_assert((int)REDIS_SEAL_TENANTS == (int)QUOTA_OTHERS, "seals of all tenants fit");
+
+void spaces_seals(const struct spaces *s, const struct secret_shared from[REDIS_SEALS_EACH],
+		  struct redis_seals *ret)
+{
+	uint8_t secret[SECRET_BYTES];
+
+	ret->n = 0;
+	for (uint32_t i = 0; i < REDIS_SEALS_EACH * s->n_tenants; i++) {
+		const struct secret_shared *shared = &from[i / s->n_tenants];
+		const struct tenant *t = &s->tenants[i % s->n_tenants];
+		struct redis_seal *seal = &ret->all[ret->n];
+
+		if (shared->n == 0)
+			continue;
+		secret_derive(shared->bytes, shared->n, t->name, secret);
+		redis_seal_derive(secret, sizeof(secret), seal);
+		memcpy(seal->tag, t->seal.tag, sizeof(seal->tag));
+		ret->n++;
+	}
+	explicit_bzero(secret, sizeof(secret));
+	registers_forget();
 }
 
 /* --- identity --- */

@@ -21,6 +21,7 @@
 #include <sys/queue.h>
 
 #include "client/abi/wire.h"
+#include "daemon/config/secret.h"
 #include "kernels/kernels.h"
 #include "tiers/redis/conn/redis_seal.h"
 
@@ -71,7 +72,6 @@ struct space {
 };
 
 enum {
-	SPACES_SHARED_BYTES = 512,
 	SPACES_MAX = 20000,
 	SPACE_FIRST_TOKENS = 64, /* of a prompt, which four bits do not hold well enough */
 };
@@ -80,7 +80,7 @@ enum {
 int spaces_open(const char *state_dir, uint32_t max, struct quota *quota, struct spaces **ret,
 		char *text, size_t n);
 void spaces_close(struct spaces *spaces);
-/* Makes tenants' secrets follow from a secret that nodes share, of 1 to SPACES_SHARED_BYTES bytes,
+/* Makes tenants' secrets follow from a secret that nodes share, of 1 to SECRET_SHARED_BYTES bytes,
  * which is copied. Call it before the first spaces_tenant(). Without it each tenant's secret is in
  * state_dir/secret-TENANT, which is made (0600, 32 random bytes) if it is absent. */
 void spaces_shared_secret(struct spaces *spaces, const uint8_t *secret, size_t n);
@@ -91,6 +91,10 @@ uint32_t spaces_allowed(const struct spaces *spaces); /* of these */
 /* Loads or makes its secret. The name is a tenant's of the configuration, which this is called for
  * once. Tenants have the numbers 0, 1... in the order of these calls. */
 int spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);
+/* The seals that follow from secrets other than the tenants' own, the newest first; secrets with
+ * n 0 give none. Call it after the last spaces_tenant(); from then on any thread may. */
+void spaces_seals(const struct spaces *spaces, const struct secret_shared from[REDIS_SEALS_EACH],
+		  struct redis_seals *ret);
 
 /* Checks every field (0, or -EINVAL with text naming the field and the limit; -EACCES, with text:
  * the codec is not allowed), then finds or makes the space and counts one opening. -ENOSPC: as many

@@ -390,7 +390,7 @@ TEST(others_may_have_no_access)
 		assert_string_equal(redis->password, "");
 		put("0123456789abcdef0123456789abcdef", 32, bad[i]);
 		assert_int_equal(read_files("secret_file", "0123"), -EPERM);
-		assert_int_equal(redis->shared_bytes, 0);
+		assert_int_equal(redis->shared.n, 0);
 	}
 }
 
@@ -439,11 +439,37 @@ TEST(a_shared_secret_has_32_to_512_bytes)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		put(bytes, cases[i].bytes, 0600);
 		assert_int_equal(read_files("secret_file", NULL), cases[i].want);
-		assert_int_equal(redis->shared_bytes, cases[i].want == 0 ? cases[i].bytes : 0);
-		assert_memory_equal(redis->shared, bytes, redis->shared_bytes);
+		assert_int_equal(redis->shared.n, cases[i].want == 0 ? cases[i].bytes : 0);
+		assert_memory_equal(redis->shared.bytes, bytes, redis->shared.n);
 		if (cases[i].want < 0)
 			config_says("must have 32 to 512");
 	}
+}
+
+TEST(one_or_two_files_seal)
+{
+	char other[128], given[600];
+
+	snprintf(other, sizeof(other), "%s.other", path);
+	put("0123456789abcdef0123456789abcdef", 32, 0600);
+	assert_int_equal(rename(path, other), 0);
+	put("fedcba9876543210fedcba9876543210+", 33, 0600);
+	snprintf(given, sizeof(given), "secret_file = %s\nseal_files = %s:%s", other, path, other);
+	config_takes(given);
+	redis_anew();
+	assert_int_equal(config_redis(&c, redis, &conf, config_message, sizeof(config_message)), 0);
+	assert_int_equal(redis->sealing[0].n, 33);
+	assert_int_equal(redis->sealing[1].n, 32);
+	assert_memory_equal(redis->sealing[1].bytes, redis->shared.bytes, 32);
+	assert_ptr_equal(conf.seals, &redis->seals);
+	put("short", 5, 0600);
+	redis_anew();
+	assert_int_equal(config_redis(&c, redis, &conf, config_message, sizeof(config_message)),
+			 -EBADMSG);
+	config_says("[redis] seal_files: ");
+	(void)unlink(other);
+	refused("seal_files = /a:/b:/c\nsecret_file = /s", "names more than two files");
+	refused("seal_files = /a", "needs [redis] secret_file");
 }
 
 /* --- the tier's settings --- */
@@ -492,7 +518,7 @@ TEST(without_endpoints_there_is_no_tier)
 	redis_anew();
 	assert_int_equal(config_redis(&c, redis, &conf, config_message, sizeof(config_message)), 0);
 	assert_int_equal(conf.n_endpoints, 0);
-	assert_int_equal(redis->shared_bytes, 32);
+	assert_int_equal(redis->shared.n, 32);
 	assert_string_equal(config_message, "");
 }
 

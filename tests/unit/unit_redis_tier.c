@@ -196,6 +196,35 @@ NOT_STARTED(a_value_that_is_read_late_in_its_ttl_has_all_of_it_again)
 	assert_int_equal(kit_counters(&kit).refreshed_total, 1);
 }
 
+/* So all of them are gone after a ttl, and the older seal may be, too. */
+NOT_STARTED(a_value_under_the_older_seal_is_read_and_gets_no_more_time)
+{
+	struct redis_seals seals = { .n = 2, .all = { redis_test_seal, redis_test_seal } };
+
+	kit.conf.ttl_ms = 3600000;
+	seals.all[0].key[31] ^= 1;
+	kit_start_at(&kit, server[0].address);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	kit_stop(&kit);
+	kit.conf.seals = &seals;
+	kit_start_at(&kit, server[0].address);
+	assert_int_equal(redis_ask(&server[0], "PEXPIRE %s 1700000", name), 1);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	assert_int_equal(kit_counters(&kit).refreshed_total, 0);
+	assert_in_range(redis_ask(&server[0], "PTTL %s", name), 1, 1700000);
+	assert_int_equal(kit_store(&kit, 1), 0); /* under the newer one */
+	kit_stop(&kit);
+	seals.n = 1;
+	kit_start_at(&kit, server[0].address);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	kit_stop(&kit);
+	seals.all[0] = redis_test_seal;
+	kit_start_at(&kit, server[0].address);
+	assert_int_equal(kit_load(&kit, 1), -EKEYREJECTED);
+	kit.conf.seals = NULL;
+}
+
 NOT_STARTED(a_user_who_may_not_refresh_reads_as_before)
 {
 	char text[64];

@@ -151,6 +151,31 @@ TEST(tenants_share_an_id_but_no_salt)
 	assert_false(salts_equal(a, b));
 }
 
+/* A file makes the MACs that it would make as secret_file, and names are as before. */
+TEST(seals_of_other_secrets)
+{
+	static const struct secret_shared from[REDIS_SEALS_EACH] = { { 32, "the newer one" },
+								     { 40, "the older one" } };
+	struct redis_seals seals;
+	const struct redis_seal *of[REDIS_SEALS_EACH], *own = acquire()->seal;
+	struct redis_seal want;
+	uint8_t secret[SECRET_BYTES];
+
+	assert_int_equal(spaces_tenant(home.spaces, "other", home_text, sizeof(home_text)), 0);
+	spaces_seals(home.spaces, from, &seals);
+	assert_int_equal(seals.n, 4);
+	assert_int_equal(redis_seals_of(&seals, own, of), 2);
+	for (size_t i = 0; i < REDIS_SEALS_EACH; i++) {
+		secret_derive(from[i].bytes, from[i].n, "default", secret);
+		redis_seal_derive(secret, sizeof(secret), &want);
+		assert_memory_equal(of[i]->key, want.key, sizeof(want.key));
+		assert_memory_equal(of[i]->tag, own->tag, sizeof(own->tag));
+	}
+	spaces_seals(home.spaces, (const struct secret_shared[REDIS_SEALS_EACH]){ 0 }, &seals);
+	assert_int_equal(redis_seals_of(&seals, own, of), 1);
+	assert_ptr_equal(of[0], own);
+}
+
 TEST(salt_survives_a_restart)
 {
 	uint8_t salt[32], again[32];

@@ -98,6 +98,7 @@ struct redis_tier_conf {
 	const char *username, *password;
 	bool tls; /* to all but unix: endpoints */
 	struct redis_tls_conf tls_conf;
+	const struct redis_seals *seals; /* which are copied; NULL: none */
 	const char *key_prefix;
 	uint64_t ttl_ms;        /* 0: values stay until they are evicted */
 	bool compress;          /* values are coded where that saves enough (form_trial.h) */
@@ -107,9 +108,9 @@ struct redis_tier_conf {
 	struct redis_events events;
 };
 
-/* Takes over other endpoints, another login, other files of TLS: all connections end, with the
- * xfers on them, and the tier connects anew. False: the setup means the same as the one in use, and
- * was freed. */
+/* Takes over other endpoints, another login, other files of TLS, other seals: all connections end,
+ * with the xfers on them, and the tier connects anew. False: the setup means the same as the one in
+ * use, and was freed. */
 struct redis_setup;
 bool redis_change(struct tier *t, struct redis_setup *setup);
 

@@ -383,6 +383,7 @@ static void open_link(struct redis_link *link)
 					      .username = setup->username,
 					      .password = setup->password,
 					      .tls = setup->tls,
+					      .seals = &setup->seals,
 					      .host = host,
 					      .deadline_ns = redis_io_deadline(endpoint->io),
 					      .max_value_bytes = IMAGE_MAX_BYTES + REDIS_SEAL_BYTES,

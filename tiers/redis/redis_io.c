@@ -154,7 +154,7 @@ static int judge_answer(struct redis_job *job)
 		counters->other_forms_total += c->status == -ENOTSUP;
 		if (c->status == -EBADMSG || c->status == -EKEYREJECTED)
 			delete_bad(job);
-		if (c->status == 0)
+		if (c->status == 0 && !job->value.outdated)
 			redis_endpoint_refresh(job->endpoint, &job->name);
 		return c->status == -ENOTSUP ? -ENOENT : c->status;
 	case XFER_WRITE:

@@ -51,6 +51,7 @@ struct redis_value {
 	/* ret: bytes of the image (status 0), or the room that it would need (-EFBIG) */
 	uint32_t bytes;
 	uint64_t length; /* ret: of the value as it came; 0: there was no value */
+	bool outdated;   /* ret, with status 0: its seal is not the one that is written */
 	/* ret, with -EBADMSG and -EKEYREJECTED: the value's hash, if `hashed` */
 	uint8_t sha1[20];
 	bool hashed;

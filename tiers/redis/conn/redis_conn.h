@@ -21,7 +21,7 @@
  *   C3 a command whose bytes are partly out cannot be taken back: at its deadline the connection is
  *      closed.
  *   C4 a value's length is checked before its header, and its header before a byte of its body is
- *      accepted. Status 0 says that its MAC (redis_seal.h) is the tenant's.
+ *      accepted. Status 0 says that its MAC (redis_seal.h) is of a seal of the tenant's.
  *   C5 DOWN is the end. The owner closes the connection, and opens another when it likes.
  */
 #pragma once
@@ -64,9 +64,10 @@ struct redis_conn_conf {
 	const char *username, *password; /* may be "" */
 	/* outlives the connection; may be NULL. A unix: address is connected to without TLS */
 	const struct redis_tls *tls;
-	const char *host;         /* with tls: the name that the certificate must have */
-	uint64_t deadline_ns;     /* for all steps up to UP together */
-	uint32_t max_value_bytes; /* a longer value is refused by its length */
+	const struct redis_seals *seals; /* outlive the connection; may be NULL */
+	const char *host;                /* with tls: the name that the certificate must have */
+	uint64_t deadline_ns;            /* for all steps up to UP together */
+	uint32_t max_value_bytes;        /* a longer value is refused by its length */
 	/* The state changed. At DOWN all commands have ended with -ECONNRESET before, and
 	 * redis_conn_why() says why. This call may not close the connection; a timer of the owner
 	 * may. */

@@ -75,8 +75,9 @@ int redis_recv_open(struct redis_recv *in)
 {
 	in->sha1 = EVP_MD_CTX_new();
 	in->reader = redisReaderCreate();
-	in->mac = redis_mac_open();
-	if (!in->sha1 || !in->reader || !in->mac)
+	for (uint32_t i = 0; i < REDIS_SEALS_EACH; i++)
+		in->mac[i] = redis_mac_open();
+	if (!in->sha1 || !in->reader || !in->mac[0] || !in->mac[REDIS_SEALS_EACH - 1])
 		return -ENOMEM;
 	in->functions = *in->reader->fn;
 	in->functions.createArray = create_array;
@@ -89,8 +90,10 @@ void redis_recv_close(struct redis_recv *in)
 {
 	EVP_MD_CTX_free(in->sha1);
 	in->sha1 = NULL;
-	EVP_MAC_CTX_free(in->mac);
-	in->mac = NULL;
+	for (uint32_t i = 0; i < REDIS_SEALS_EACH; i++) {
+		EVP_MAC_CTX_free(in->mac[i]);
+		in->mac[i] = NULL;
+	}
 	vault_free(in->stage, REDIS_RECV_STAGE_BYTES + FORM_SPARE);
 	in->stage = NULL;
 	if (in->reader)
@@ -253,6 +256,29 @@ static bool begin_coded(struct redis_recv *in, const struct redis_value *value)
 	return in->stage;
 }
 
+/* Both MACs of a value that may have two seals are made at once: which one is right shows at the
+ * end, and the bytes of a coded value are gone then. false: no memory. */
+static bool mac_begin(struct redis_recv *in, const struct redis_seals *seals,
+		      const struct redis_seal *own)
+{
+	const struct redis_seal *of[REDIS_SEALS_EACH];
+	bool good = true;
+
+	in->macs = redis_seals_of(seals, own, of);
+	for (uint32_t i = 0; i < in->macs && good; i++)
+		good = redis_mac_begin(in->mac[i], of[i], &in->front.envelope, &in->front.header);
+	return good;
+}
+
+static bool mac_add(struct redis_recv *in, const uint8_t *bytes, size_t n)
+{
+	bool good = true;
+
+	for (uint32_t i = 0; i < in->macs && good; i++)
+		good = redis_mac_add(in->mac[i], bytes, n);
+	return good;
+}
+
 static int step_header(struct redis_conn *c)
 {
 	struct redis_value *value = first_entry(c)->command->value;
@@ -282,7 +308,7 @@ static int step_header(struct redis_conn *c)
 	in->front = front;
 	if (in->coded && !begin_coded(in, value))
 		return -ENOMEM;
-	return redis_mac_begin(in->mac, value->seal, &front.envelope, &front.header) ? 1 : -ENOMEM;
+	return mac_begin(in, c->conf.seals, value->seal) ? 1 : -ENOMEM;
 }
 
 static uint64_t body_left(const struct redis_recv *in)
@@ -331,15 +357,13 @@ static bool mac_body(struct redis_recv *in, const struct redis_value *value)
 	if (in->maced < scales && in->maced < in->body) {
 		const uint64_t end = in->body < scales ? in->body : scales;
 
-		good = redis_mac_add(in->mac, value->buffer + HEADER_BYTES + in->maced,
-				     end - in->maced);
+		good = mac_add(in, value->buffer + HEADER_BYTES + in->maced, end - in->maced);
 		in->maced = end;
 	}
 	if (in->maced < in->body) {
-		good = good && redis_mac_add(in->mac,
-					     value->buffer + in->shape.payload_offset +
-						     (in->maced - scales),
-					     in->body - in->maced);
+		good = good &&
+		       mac_add(in, value->buffer + in->shape.payload_offset + (in->maced - scales),
+			       in->body - in->maced);
 		in->maced = in->body;
 	}
 	return good;
@@ -352,7 +376,7 @@ static int take_coded(struct redis_recv *in)
 	const size_t n = in->body - in->maced;
 	size_t used;
 
-	if (!redis_mac_add(in->mac, in->stage + in->staged - n, n))
+	if (!mac_add(in, in->stage + in->staged - n, n))
 		return -ENOMEM;
 	in->maced = in->body;
 	if (form_unpack_some(&in->unpack, in->stage, in->staged, &used))
@@ -381,12 +405,15 @@ static int judge(struct redis_recv *in, struct redis_value *value,
 	const struct image_header *header = (const void *)value->buffer;
 	const bool whole = !in->coded || (form_unpack_whole(&in->unpack) && in->staged == 0);
 	uint8_t right[REDIS_MAC_BYTES];
-	bool equal;
+	bool equal = false;
 
 	*ret_status = 0;
-	if (!redis_mac_end(in->mac, right))
-		return -ENOMEM;
-	equal = redis_mac_equal(right, mac);
+	for (uint32_t i = 0; i < in->macs && !equal; i++) {
+		if (!redis_mac_end(in->mac[i], right))
+			return -ENOMEM;
+		equal = redis_mac_equal(right, mac);
+		value->outdated = i > 0;
+	}
 	if (equal && !in->coded)
 		return 0;
 	if (!whole || image_checksum(value->buffer, &in->shape) != header->checksum)

@@ -44,7 +44,8 @@ struct redis_recv {
 	EVP_MD_CTX *sha1;
 	uint64_t body;  /* BODY: bytes behind the header that are in place, or came into stage */
 	uint64_t maced; /* BODY: of these, how many went through the MAC */
-	EVP_MAC_CTX *mac;
+	EVP_MAC_CTX *mac[REDIS_SEALS_EACH]; /* BODY: the first `macs`, one under each seal */
+	uint32_t macs;
 	struct image_shape shape;
 	/* BODY: a coded image. `staged` bytes in stage are no whole chunk yet. */
 	bool coded;

@@ -252,6 +252,7 @@ static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t p
 		 uint64_t n)
 {
 	struct redis_sealing *s = &command->sealing;
+	const struct redis_seal *of[REDIS_SEALS_EACH];
 	struct redis_envelope envelope;
 
 	if (!s->seal || s->ended || piece == 0)
@@ -260,7 +261,8 @@ static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t p
 		c->sealing = command;
 		s->done = sizeof(struct image_header);
 		memcpy(&envelope, s->envelope, sizeof(envelope));
-		if (!redis_mac_begin(c->mac, s->seal, &envelope, command->pieces[1].iov_base))
+		(void)redis_seals_of(c->conf.seals, s->seal, of);
+		if (!redis_mac_begin(c->mac, of[0], &envelope, command->pieces[1].iov_base))
 			return false;
 	}
 	assert(c->sealing == command);

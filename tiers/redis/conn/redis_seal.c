@@ -46,6 +46,20 @@ void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret)
 	registers_forget();
 }
 
+uint32_t redis_seals_of(const struct redis_seals *seals, const struct redis_seal *own,
+			const struct redis_seal *ret[REDIS_SEALS_EACH])
+{
+	uint32_t n = 0;
+
+	if (!seals || seals->n == 0)
+		ret[n++] = own;
+	for (uint32_t i = 0; seals && i < seals->n && n < REDIS_SEALS_EACH; i++)
+		if (memcmp(seals->all[i].tag, own->tag, sizeof(own->tag)) == 0)
+			ret[n++] = &seals->all[i];
+	assert(n > 0); /* they are of all tenants */
+	return n;
+}
+
 int redis_envelope_make(struct redis_envelope *ret, uint16_t form)
 {
 	*ret = (struct redis_envelope){ .magic = REDIS_VALUE_MAGIC, .form = form };

@@ -31,6 +31,8 @@ enum {
 	REDIS_NONCE_BYTES = 16,
 	REDIS_MAC_BYTES = 16,
 	REDIS_TAG_BYTES = 16, /* hex digits */
+	REDIS_SEALS_EACH = 2, /* a tenant has at most */
+	REDIS_SEAL_TENANTS = 16,
 };
 
 /* A tenant's seal, derived from its secret. It lasts as long as the tier is open, and is itself a
@@ -38,6 +40,13 @@ enum {
 struct redis_seal {
 	uint8_t key[32];           /* of the MACs */
 	char tag[REDIS_TAG_BYTES]; /* in the names of its values; not terminated */
+};
+
+/* The seals that take the place of the tenants' own: for each file of [redis] seal_files, the
+ * newest first, one of each tenant. Their tags are the tenants' own, so names stay as they are. */
+struct redis_seals {
+	uint32_t n; /* 0: tenants' own seals are in use */
+	struct redis_seal all[REDIS_SEALS_EACH * REDIS_SEAL_TENANTS];
 };
 
 struct redis_envelope {
@@ -53,6 +62,10 @@ static_assert(sizeof(struct redis_envelope) == 32, "redis_envelope");
 enum { REDIS_SEAL_BYTES = sizeof(struct redis_envelope) + REDIS_MAC_BYTES };
 
 void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret);
+/* Returns how many seals a value of the tenant with this seal may have, 1 or 2. ret[0] is the one
+ * that is written. `seals` may be NULL, as if it had none. */
+uint32_t redis_seals_of(const struct redis_seals *seals, const struct redis_seal *own,
+			const struct redis_seal *ret[REDIS_SEALS_EACH]);
 
 /* Makes an envelope of a form with a fresh nonce. -EIO: the system gives no random bytes. */
 int redis_envelope_make(struct redis_envelope *ret, uint16_t form);

@@ -79,6 +79,8 @@ int redis_setup_new(const struct redis_tier_conf *c, struct redis_setup **ret, c
 	}
 	keep(s->username, c->username);
 	keep(s->password, c->password);
+	if (c->seals)
+		s->seals = *c->seals;
 	if (c->cluster_hosts && c->cluster_hosts[0]) {
 		s->cluster_hosts = strdup(c->cluster_hosts);
 		if (!s->cluster_hosts)
@@ -114,5 +116,6 @@ bool redis_setup_same(const struct redis_setup *a, const struct redis_setup *b)
 	for (uint32_t i = 0; same && i < a->n_endpoints; i++)
 		same = strcmp(a->endpoint[i], b->endpoint[i]) == 0;
 	return same && same_text(a->username, b->username) && same_text(a->password, b->password) &&
-	       same_text(a->cluster_hosts, b->cluster_hosts);
+	       same_text(a->cluster_hosts, b->cluster_hosts) &&
+	       memcmp(&a->seals, &b->seals, sizeof(a->seals)) == 0;
 }
