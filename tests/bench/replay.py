@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replay.py BUILD TRACE [--room SHARE,...] [--nvme SHARE] [--hints none,exact,off,classes] - hit rates of the real
-kvtierd on a trace, whose lines have "hash_ids", "timestamp" in ms, and "session" and "keep" if it is one of sessions
-(`kvtierctl replay` reads the same).
+"""replay.py BUILD TRACE [--room SHARE,...] [--nvme SHARE] [--segment-blocks N] [--pause US] [--hints none,exact,...]
+- hit rates of the real kvtierd on a trace, whose lines have "hash_ids", "timestamp" in ms, and "session" and "keep" if
+it is one of sessions (`kvtierctl replay` reads the same).
 
     python3 tests/bench/replay.py build agent_sessions.jsonl
     python3 tests/bench/replay.py build agent_sessions.jsonl --room 0.01 --nvme 0.1 --hints none
 
 Each request looks its blocks up, loads those that are promised, and stores the rest, in a daemon whose host memory has
-room for so large a share of the different blocks, and whose NVMe store for so many, in segments of 64 blocks, beside
-the two that the log keeps clean. With NVMe a store is followed by 60 us a block, for the writing behind it. With
+room for so large a share of the different blocks, and whose NVMe store for so many, in segments of N blocks (64),
+beside the two that the log keeps clean. With NVMe a store is followed by a pause of US (60) a block, for the
+writing behind it: 60 are too few on a busy machine, and then memory and NVMe hold different blocks. With
 hints, each of its ops says when the session's next request comes (expected_back_s): exactly, off by a factor of e (a
-normal deviate of 1), or in four classes (10 s, 1 min, 10 min, never). Requests follow each other at once, and the
+normal deviate of 1), or in four classes (10 s, 1 min, 10 min, never). Other hints are "ended", of a session behind its
+last request, and with it "retain", a priority of 50 where a session is back within 120 s, or "lower", one of -50 where
+it is away for more than 30 s. Requests follow each other at once, and the
 clock of this process and of the daemon is set to the time of each one: a library in front of libc adds what is missing
 to CLOCK_MONOTONIC. One JSON object a line: promised is what lookups said, hit_rate what loads brought. Hints are in
 whole seconds.
@@ -32,9 +35,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "python"), str(TREE / "client" / "examples")]
 NEVER = 2 ** 32 - 1
-SLOT = 8192
-SEGMENT_BLOCKS, CLEAN, DATA = 64, 2, 65536
-SEGMENT = SEGMENT_BLOCKS * SLOT + 3 * 4096  # with its header and footer
+CLEAN, DATA = 2, 65536  # segments; bytes in front of them
 
 WARP = r"""
 #define _GNU_SOURCE
@@ -88,33 +89,42 @@ def read(path):
     return requests
 
 
-def foretold(request, how, chance):
-    if how == "none":
-        return 0
+def hint_of(request, how, chance):
+    """The options of its ops."""
+    seconds = math.inf if request.next_ms is None else (request.next_ms - request.at_ms) / 1000
+    if how in ("none", "ended"):
+        return {}
+    if how == "retain":
+        return {"priority": 50} if seconds <= 120 else {}
+    if how == "lower":
+        return {"priority": -50} if 30 < seconds < math.inf else {}
     if request.next_ms is None:
-        return NEVER
-    seconds = (request.next_ms - request.at_ms) / 1000
+        return {"expected_back_s": NEVER}
     if how == "off":
         seconds *= math.exp(chance.gauss(0, 1))
     if how == "classes":
         seconds = 10 if seconds < 10 else 60 if seconds < 60 else 600
-    return max(1, min(NEVER - 1, round(seconds)))
+    return {"expected_back_s": max(1, min(NEVER - 1, round(seconds)))}
 
 
-def replay(build, requests, different, share, nvme, how, more_ns):
+def replay(build, requests, different, share, nvme, segment_blocks, pause_us, how, more_ns):
     import kvtier
     from llama_demo import Daemon
 
     keys_of, chance, nobody = {}, random.Random(7), kvtier.Keys.of(bytes(32))
     room = round(different * share / 32) * 32  # whole slabs
-    full = round(different * nvme / SEGMENT_BLOCKS)
-    settings = f"[host]\nbytes = {room * SLOT}\nslab_bytes = 256K\nhuge_pages = no\n" \
-        f"[index]\nmax_blocks = {2 * different}\n[nvme]\nsegment_bytes = {SEGMENT}\nstall_us = 600s\n" \
-        f"bytes = {DATA + (full + CLEAN) * SEGMENT if full else 0}\n"
-    # one layer of 8 heads of 16 FP16 values, 8 tokens: 4 KiB, and with its header an image fills a slot
-    geometry = kvtier.Geometry("replay@1", "replay", kvtier.Dtype.FP16, 1, 8, 16, 16, 8, codec=kvtier.Codec.RAW)
-    row, page = 8 * 16 * 2, 8 * 8 * 16 * 2 * 2
-    segments = [kvtier.Segment(kind, i * 8 * row, page, layer=0, head_stride=32, token_stride=row)
+    full = round(different * nvme / segment_blocks)
+    slot = 8192 if segment_blocks >= 8 else 32768  # a segment has at least 64 KiB
+    segment = segment_blocks * slot + 3 * 4096  # with its header and footer
+    settings = f"[host]\nbytes = {room * slot}\nslab_bytes = 256K\nhuge_pages = no\n" \
+        f"[index]\nmax_blocks = {2 * different}\n[nvme]\nsegment_bytes = {segment}\nstall_us = 600s\n" \
+        f"bytes = {DATA + (full + CLEAN) * segment if full else 0}\n"
+    # one layer of 8 heads of 16 FP16 values: a page and the header of its image, a page of memory, fill a slot
+    row = 8 * 16 * 2
+    page = slot - 4096
+    tokens = page // (2 * row)
+    geometry = kvtier.Geometry("replay@1", "replay", kvtier.Dtype.FP16, 1, 8, 16, 16, tokens, codec=kvtier.Codec.RAW)
+    segments = [kvtier.Segment(kind, i * tokens * row, page, layer=0, head_stride=32, token_stride=row)
                 for i, kind in enumerate((kvtier.Kind.K, kvtier.Kind.V))]
     longest = max(len(request.ids) for request in requests)
     asked = promised = hits = 0
@@ -129,8 +139,8 @@ def replay(build, requests, different, share, nvme, how, more_ns):
                     client.wait(space.hint("release", nobody))  # the daemon sees the time, and its heart beats
                     raw = b"".join(keys_of.setdefault(i, sha256(str(i).encode()).digest()) for i in request.ids)
                     keys, n = kvtier.Keys.of(raw), len(request.ids)
-                    hint = {"expected_back_s": foretold(request, how, chance)}
-                    if hint["expected_back_s"]:
+                    hint = hint_of(request, how, chance)
+                    if how != "none":
                         hint["session"] = request.session + 1
                     there = space.lookup(keys).blocks
                     asked, promised, loaded = asked + n, promised + there, 0
@@ -139,13 +149,17 @@ def replay(build, requests, different, share, nvme, how, more_ns):
                         hits += loaded
                     if loaded < n:
                         client.wait(space.store(keys[loaded:], range(loaded, n), **hint))
-                        select.select([], [], [], 60e-6 * (n - loaded) if full else 0)  # time.sleep() ends by the clock
+                        # time.sleep() ends by the clock
+                        select.select([], [], [], pause_us * 1e-6 * (n - loaded) if full else 0)
+                    if how in ("ended", "retain", "lower") and request.next_ms is None:
+                        client.wait(space.hint("ended", session=request.session + 1))
                     if number % 500 == 0:
                         print(f"\r{how}: {number} of {len(requests)} requests", end="", file=sys.stderr)
         finally:
             daemon.close()
     print("\r", end="", file=sys.stderr)
-    print(json.dumps({"room": share, "blocks": room, "nvme_blocks": full * SEGMENT_BLOCKS, "hints": how,
+    print(json.dumps({"room": share, "blocks": room, "nvme_blocks": full * segment_blocks,
+                      "segment_blocks": segment_blocks if full else 0, "hints": how,
                       "promised": round(promised / asked, 4), "hit_rate": round(hits / asked, 4)}), flush=True)
 
 
@@ -161,7 +175,8 @@ def all_replays(given):
             for how in given.hints.split(","):
                 (Path(work) / "more_ns").write_bytes(bytes(4096))
                 subprocess.run([sys.executable, __file__, str(given.build), str(given.trace), "--room", share,
-                                "--nvme", given.nvme, "--hints", how], env=environment, check=True)
+                                "--nvme", given.nvme, "--segment-blocks", str(given.segment_blocks),
+                                "--pause", str(given.pause), "--hints", how], env=environment, check=True)
     return 0
 
 
@@ -171,6 +186,8 @@ def main():
     parser.add_argument("trace", type=Path)
     parser.add_argument("--room", default="0.03")
     parser.add_argument("--nvme", default="0")
+    parser.add_argument("--segment-blocks", type=int, default=64)
+    parser.add_argument("--pause", type=int, default=60)
     parser.add_argument("--hints", default="none,exact,off,classes")
     given = parser.parse_args()
     if "KVTIER_WARP" not in os.environ:
@@ -179,7 +196,8 @@ def main():
         more_ns = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
     requests = read(given.trace)
     different = len({i for request in requests for i in request.ids})
-    replay(given.build.resolve(), requests, different, float(given.room), float(given.nvme), given.hints, more_ns)
+    replay(given.build.resolve(), requests, different, float(given.room), float(given.nvme),
+           given.segment_blocks, given.pause, given.hints, more_ns)
     return 0
 
 

@@ -6,7 +6,8 @@
  * (nvme_victim.h), at 2, 8 and 64 blocks a segment. A block goes with its parent, as the table of
  * blocks has it (blocks_lost()). Hits are the leading blocks of a request that are present. Two
  * traces are made here, of agents whose prefixes branch, and of short chats; and $KVTIER_TRACE may
- * name a file of requests, which is replayed at more sizes. A case fails where a figure is worse
+ * name a file of requests, which is replayed at more sizes; the traces that are made are written to
+ * $KVTIER_MADE, a directory, for tests/bench/replay.py. A case fails where a figure is worse
  * than what was reached. The bars are what the log shall reach one day.
  */
 #include <string.h>
@@ -394,13 +395,34 @@ static void make_chats(struct requests *ret, uint32_t requests)
 	}
 }
 
+/* One request a second. */
+static void save(const struct requests *t, const char *name)
+{
+	size_t at = 0;
+	char path[300];
+	FILE *out;
+
+	(void)snprintf(path, sizeof(path), "%s/%s.jsonl", getenv("KVTIER_MADE"), name);
+	out = fopen(path, "we");
+	assert_non_null(out);
+	for (size_t r = 0; r < t->n_requests; r++) {
+		(void)fprintf(out, "{\"timestamp\":%zu,\"hash_ids\":[%u", 1000 * r, t->ids[at]);
+		while (++at < t->ends[r])
+			(void)fprintf(out, ",%u", t->ids[at]);
+		(void)fputs("]}\n", out);
+	}
+	assert_int_equal(fclose(out), 0);
+}
+
 static void compare_made(void (*make)(struct requests *ret, uint32_t requests), uint32_t requests,
-			 const struct bar *bars)
+			 const char *name, const struct bar *bars)
 {
 	struct requests t = { 0 };
 
 	lot = 20261129;
 	make(&t, requests);
+	if (getenv("KVTIER_MADE"))
+		save(&t, name);
 	printf("seed 20261129: %zu requests, %u blocks, %zu times\n", t.n_requests, t.unique,
 	       t.n_ids);
 	for (uint32_t size = 3; size <= 40; size = size * 10 / 3)
@@ -450,14 +472,14 @@ TEST(loses_little_on_agents)
 {
 	static const struct bar bars[] = { { 2, .5, .8 }, { 8, 1, 1.9 }, { 64, 2, 6.3 } };
 
-	compare_made(make_agents, 1500, bars);
+	compare_made(make_agents, 1500, "agents", bars);
 }
 
 TEST(loses_little_on_chats)
 {
 	static const struct bar bars[] = { { 2, .5, .6 }, { 8, 1, 1.4 }, { 64, 2, 3.2 } };
 
-	compare_made(make_chats, 5000, bars);
+	compare_made(make_chats, 5000, "chats", bars);
 }
 
 TEST(loses_little_on_the_trace_of_a_file)
