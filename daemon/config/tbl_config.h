@@ -100,9 +100,7 @@ CONFIG(nvme, bytes, BYTES, "8G", 0, 64LL << 40, "bytes", START,
 CONFIG(nvme, segment_bytes, BYTES, "64M", 64LL << 10, 256LL << 20, "bytes", START,
        "A store takes space back a segment at a time. This is the size of a segment when a store "
        "is made: a multiple of 4096, best 64M to 256M. bytes must have room for 4 segments. If it "
-       "is not given, a small store has smaller segments, and a store above 4T larger ones. A "
-       "segment has 4,095 blocks at most: one of 64M is full of blocks of 16 KiB and more, one of "
-       "256M of blocks of 64 KiB and more.")
+       "is not given, a small store has smaller segments, and a store above 4T larger ones.")
 CONFIG(nvme, queue_depth, COUNT, "32", 1, 256, "reads", START,
        "Reads that kvtierd keeps in flight on each disk. At most half as many writes are in "
        "flight, and reads have precedence.")

@@ -25,14 +25,20 @@ static const struct image_geometry shapes[3] = {
 	  .block_tokens = 1 },
 };
 
+static const struct image_geometry small = { .dtype = DTYPE_BF16,
+					     .block_tokens = 16,
+					     .opaque_bytes = NVME_PAGE };
+
+bool kit_soft, kit_small;
+
 static const struct image_geometry *geometry_of(uint32_t block)
 {
-	return &shapes[block % 3];
+	return kit_small ? &small : &shapes[block % 3];
 }
 
 static enum image_codec codec_of(uint32_t block)
 {
-	return block % 3 ? CODEC_FP8 : CODEC_RAW;
+	return block % 3 && !kit_small ? CODEC_FP8 : CODEC_RAW;
 }
 
 void kit_key(uint32_t block, uint8_t ret[32])
@@ -52,8 +58,6 @@ void kit_owner(uint32_t block, uint8_t ret[32])
 	memset(ret, 0x40 + (int)(block % KIT_TENANTS), NVME_TENANT_BYTES);
 	memset(ret + NVME_TENANT_BYTES, (int)(block % 3), 32 - NVME_TENANT_BYTES);
 }
-
-bool kit_soft;
 
 static void fill(struct random *random, uint8_t *bytes, size_t n)
 {
@@ -197,6 +201,7 @@ void kit_close(struct kit *kit)
 {
 	kit_forget_log(kit);
 	disk_sim_close(&kit->sim);
+	kit_small = false;
 	free(kit->buffer);
 	free(kit->expected);
 	for (int i = 0; i < KIT_APPENDS; i++)

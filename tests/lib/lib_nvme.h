@@ -73,12 +73,12 @@ int kit_flush(struct kit *kit, bool last);
 /* as the disk's probe does, when nothing else is on its way */
 void kit_write_spare(struct kit *kit);
 int kit_purge(struct kit *kit, uint32_t tenant);
-uint32_t kit_load_all(struct kit *kit); /* how many are whole; the others must be misses */
-void kit_check(struct kit *kit);        /* sums in the log = sums over the table */
-uint64_t
-kit_table_bytes(struct kit *kit); /* Images have few bits to a byte, so that they may be coded. */
-extern bool kit_soft;
-/* of the records in the table */
+uint32_t kit_load_all(struct kit *kit);    /* how many are whole; the others must be misses */
+void kit_check(struct kit *kit);           /* sums in the log = sums over the table */
+uint64_t kit_table_bytes(struct kit *kit); /* of the records in the table */
+/* Images have few bits to a byte, so that they may be coded; have two pages, all of them, until
+ * kit_close(). */
+extern bool kit_soft, kit_small;
 uint32_t kit_image(uint32_t block, uint8_t *ret); /* its bytes; returns how many */
 void kit_key(uint32_t block, uint8_t ret[32]);
 void kit_owner(uint32_t block, uint8_t ret[32]);

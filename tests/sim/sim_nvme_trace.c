@@ -107,25 +107,31 @@ static void drop(struct model *m, uint32_t block)
 static void reclaim(struct model *m)
 {
 	struct nvme_candidate c[MAX_BLOCKS];
+	uint64_t taken = 0;
 	const uint64_t tick = nvme_credit_tick(&m->credit, &m->ages);
 	const uint32_t victim = nvme_victim_pick(&m->ages, m->heat, m->n, tick, &m->seed);
 	struct segment *s;
+	uint32_t left;
 
 	assert_true(victim != NVME_NO_VICTIM);
 	s = &m->segment[victim];
 	for (uint32_t i = 0; i < s->used; i++)
-		c[i] = (struct nvme_candidate){ .tick = m->tick[s->block[i]],
-						.bytes = RECORD,
-						.entry = i,
-						.live = m->where[s->block[i]] == victim };
+		nvme_victim_add(c, i,
+				&(struct nvme_candidate){ .tick = m->tick[s->block[i]],
+							  .bytes = RECORD,
+							  .entry = i,
+							  .live = m->where[s->block[i]] ==
+								  victim });
 	m->heat[victim].eligible = false;
-	(void)nvme_victim_carry(c, s->used, tick,
-				(uint64_t)s->used * RECORD * NVME_CARRY_PERCENT / 100,
-				m->credit.bytes);
-	for (uint32_t i = 0; i < s->used; i++)
-		if (!c[i].carry && m->where[s->block[c[i].entry]] == victim)
+	left = s->used;
+	while (left > 0 && nvme_victim_take(c, left, tick,
+					    (uint64_t)s->used * RECORD * NVME_CARRY_PERCENT / 100,
+					    m->credit.bytes, &taken))
+		left--;
+	for (uint32_t i = 0; i < left; i++)
+		if (m->where[s->block[c[i].entry]] == victim)
 			drop(m, s->block[c[i].entry]);
-	for (uint32_t i = 0; i < s->used; i++) {
+	for (uint32_t i = s->used; i-- > left;) {
 		const uint32_t block = s->block[c[i].entry];
 
 		if (m->where[block] != victim)

@@ -298,7 +298,7 @@ TEST(a_purge_overtakes_the_carry_over)
 			next++;
 		(void)kit_step(&kit);
 	}
-	tenant = carry->entries[carry->candidates[carry->next].entry].owner[0] - 0x40u;
+	tenant = carry->entries[carry->candidates[carry->next - 1].entry].owner[0] - 0x40u;
 	assert_int_equal(kit_purge(&kit, tenant), 0);
 	kit_run(&kit);
 	restart();
@@ -343,6 +343,32 @@ TEST(bad_appends_are_refused)
 	kit.buffer[20] ^= 1;
 	assert_int_equal(nvme_log_append(kit.log, &append), -EINVAL);
 	assert_int_equal(kit.sim.n_lent, 0);
+}
+
+/* However small they are: more than 4,095 of them, as many as a segment once had at most. */
+TEST(bytes_bound_a_segment_and_not_the_number_of_its_records)
+{
+	const uint32_t segment_bytes = 40 << 20;
+	uint32_t n = 0, i;
+
+	kit_close(&kit);
+	kit_open(&kit, 4 * segment_bytes / KIT_SEGMENT, 1);
+	kit_small = true;
+	kit.conf.segment_bytes = segment_bytes;
+	assert_int_equal(kit_format(&kit), 0);
+	do {
+		i = n++ % KIT_BLOCKS;
+		kit_forget(&kit, i);
+		assert_int_equal(kit_store(&kit, i), 0);
+		if (n % 1000 == 0)
+			assert_int_equal(kit_flush(&kit, false), 0);
+	} while (nvme_location_segment(kit.block[i].location) == 0);
+	assert_int_equal(n - 1, 5040);
+	assert_int_equal(kit_flush(&kit, true), 0);
+	restart();
+	assert_int_equal(counters()->walked_segments, 0);
+	assert_int_equal(kit.found, KIT_BLOCKS);
+	assert_int_equal(kit_load_all(&kit), KIT_BLOCKS);
 }
 
 /* A record has the size of its slot; an image of codec 4 ends where it does. */

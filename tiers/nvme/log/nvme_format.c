@@ -308,10 +308,7 @@ uint32_t nvme_footer_bytes(uint32_t count)
 
 uint32_t nvme_entries_max(uint32_t segment_bytes)
 {
-	/* An image has at least two pages: header, payload. */
-	const uint32_t n = segment_bytes / (2 * NVME_PAGE);
-
-	return n < NVME_MAX_ENTRIES ? n : NVME_MAX_ENTRIES;
+	return segment_bytes / (2 * NVME_PAGE);
 }
 
 void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t *footer)

@@ -64,7 +64,8 @@ enum {
 	NVME_MAX_SEGMENT_BYTES = 256 << 20,
 	NVME_MIN_SEGMENTS = 4,
 	NVME_MAX_SEGMENTS = 65535,
-	NVME_MAX_ENTRIES = 4095, /* a segment: its footer takes at most 512 KiB */
+	/* of a segment: a record takes two pages at least, so bytes bound a segment, never these */
+	NVME_MAX_ENTRIES = NVME_MAX_SEGMENT_BYTES / (2 * NVME_PAGE),
 	NVME_MAX_PURGES = 128,
 	NVME_TENANT_BYTES = 16,
 };

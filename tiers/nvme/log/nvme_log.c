@@ -103,17 +103,14 @@ static int reserve(struct nvme_log *log)
 	log->low = n / 64 < 2 ? 2 : n / 64 > 8 ? 8 : n / 64;
 	log->segments = nvme_reserve(n * sizeof(*log->segments));
 	log->heat = nvme_reserve(n * sizeof(*log->heat));
-	log->carry.footer = nvme_reserve(log->footer_max);
-	log->carry.candidates = nvme_reserve(log->entries_max * sizeof(*log->carry.candidates));
-	/* not zeroed: a record is read into it before it is written, and pages beyond the largest
-	 * record that is ever carried cost no memory */
-	log->carry.buffer = aligned_alloc(NVME_PAGE, nvme_round_page(limit) + NVME_PAGE);
+	log->carry.footer = nvme_reserve_unset(log->footer_max);
+	log->carry.candidates =
+		nvme_reserve_unset(log->entries_max * sizeof(*log->carry.candidates));
+	log->carry.buffer = nvme_reserve_unset(nvme_round_page(limit) + NVME_PAGE);
 	good = log->segments && log->heat && log->carry.footer && log->carry.candidates &&
 	       log->carry.buffer;
-	if (log->carry.buffer)
-		vault_hide(log->carry.buffer, nvme_round_page(limit) + NVME_PAGE);
 	for (uint32_t i = 0; i < NVME_FILLS; i++) {
-		log->fill[i].footer = nvme_reserve(log->footer_max);
+		log->fill[i].footer = nvme_reserve_unset(log->footer_max);
 		good = good && log->fill[i].footer;
 	}
 	if (!good)

@@ -78,14 +78,15 @@ struct nvme_fill {
 	struct nvme_io io;
 };
 
-/* IDLE ──victim──> FOOTER ──read──> ASK ──> DROP ──> NEXT <──> READ, then APPEND, then WRITE
- *   ^                                                 │
- *   └─────────────────── none left ───────────────────┘
- * ASK and DROP go over all records of the victim, as many at a time as the medium is not tired. */
+/* IDLE ──victim──> FOOTER ──read──> ASK ──> PICK ──> DROP ──> NEXT <──> READ, then APPEND,
+ *   ^                                                          │        then WRITE
+ *   └─────────────────── none left ────────────────────────────┘
+ * ASK, PICK and DROP go over the victim's records, as many at a time as the medium is not tired. */
 enum carry_state {
 	CARRY_IDLE = 0,
 	CARRY_FOOTER,
 	CARRY_ASK,
+	CARRY_PICK,
 	CARRY_DROP,
 	CARRY_NEXT,
 	CARRY_READ,
@@ -96,8 +97,11 @@ enum carry_state {
 struct nvme_carry {
 	enum carry_state state;
 	uint32_t segment;
-	uint32_t records;     /* in the footer */
-	uint32_t count, next; /* candidates to carry over; these are first */
+	uint32_t records; /* in the footer */
+	/* Candidates: so many were asked, or are left to pick, drop or carry; those from `count` on
+	 * are carried over, the last one first. */
+	uint32_t next, count;
+	uint64_t lain, taken; /* bytes: of all records, of those that are carried over */
 	uint64_t tick;        /* records used since are worth it */
 	uint8_t *footer;
 	const struct nvme_entry *entries; /* in footer */
@@ -177,8 +181,10 @@ struct nvme_log {
 
 /* --- nvme_segment.c --- */
 
-/* Zeroed and page-aligned memory, which no core dump has; NULL: out of memory. */
+/* Zeroed and page-aligned memory, which no core dump has; NULL: out of memory. unset: not zeroed,
+ * for what is written before it is read: pages that are never reached cost no memory. */
 void *nvme_reserve(uint64_t bytes);
+void *nvme_reserve_unset(uint64_t bytes);
 /* The location of this record, under the segment's generation of now. */
 uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
 			    const struct nvme_entry *entry);

@@ -31,8 +31,7 @@ static uint32_t take_tag_page(struct nvme_log *log)
 
 static bool fits(const struct nvme_log *log, const struct nvme_fill *fill, uint64_t bytes)
 {
-	return fill->count < log->entries_max &&
-	       fill->used + bytes + nvme_footer_bytes(fill->count + 1) <= log->facts.segment_bytes;
+	return fill->used + bytes + nvme_footer_bytes(fill->count + 1) <= log->facts.segment_bytes;
 }
 
 /* The open segment takes a record of this size. -EAGAIN: no segment does now; -ENOSPC (carry): none
@@ -274,6 +273,12 @@ static const struct nvme_entry *entry_of(const struct nvme_carry *carry, uint32_
 	return &carry->entries[carry->candidates[candidate].entry];
 }
 
+/* The record that is carried over now. */
+static const struct nvme_entry *current(const struct nvme_carry *carry)
+{
+	return entry_of(carry, carry->next - 1);
+}
+
 static struct extent place_of(struct nvme_log *log, const struct nvme_entry *entry)
 {
 	return nvme_location_extent(nvme_location_make(log, log->carry.segment, entry));
@@ -285,6 +290,13 @@ static void drop(struct nvme_log *log, const struct nvme_entry *entry)
 
 	nvme_count_dropped(log, log->carry.segment);
 	log->events.dropped(log->events.arg, entry, &where);
+}
+
+static void drop_current(struct nvme_log *log)
+{
+	drop(log, current(&log->carry));
+	log->carry.next--;
+	log->carry.state = CARRY_NEXT;
 }
 
 static void carry_end(struct nvme_log *log)
@@ -310,30 +322,40 @@ static void ask(struct nvme_log *log, const struct nvme_entry *entry, struct nvm
 	ret->wanted = answer == NVME_WANTED;
 }
 
-/* Asks the table about the victim's records. Candidates to carry come first. */
+/* Asks the table about the victim's records. */
 static void carry_ask(struct nvme_log *log)
 {
 	struct nvme_carry *carry = &log->carry;
-	uint64_t used = 0;
 
 	while (carry->next < carry->records) {
-		const uint32_t i = carry->next++;
-		const struct nvme_entry *entry = &carry->entries[i];
+		const struct nvme_entry *entry = &carry->entries[carry->next];
+		struct nvme_candidate c = { .entry = carry->next,
+					    .bytes = (uint32_t)nvme_record_bytes(entry) };
 
-		carry->candidates[i] =
-			(struct nvme_candidate){ .entry = i,
-						 .bytes = (uint32_t)nvme_record_bytes(entry) };
-		ask(log, entry, &carry->candidates[i]);
+		ask(log, entry, &c);
+		nvme_victim_add(carry->candidates, carry->next++, &c);
+		carry->lain += c.bytes;
 		if (carry_tired(log))
 			return;
 	}
-	for (uint32_t i = 0; i < carry->records; i++)
-		used += carry->candidates[i].bytes;
+	carry->state = CARRY_PICK;
+}
+
+/* The candidates to carry go to the end. */
+static void carry_pick(struct nvme_log *log)
+{
+	struct nvme_carry *carry = &log->carry;
 	/* A fraction of the bytes that lie there, not of a segment's size: a badly filled segment
 	 * must be a gain, too. */
-	carry->next = carry->count =
-		nvme_victim_carry(carry->candidates, carry->records, carry->tick,
-				  used * NVME_CARRY_PERCENT / 100, log->credit.bytes);
+	const uint64_t room = carry->lain * NVME_CARRY_PERCENT / 100;
+
+	while (carry->next > 0 && nvme_victim_take(carry->candidates, carry->next, carry->tick,
+						   room, log->credit.bytes, &carry->taken)) {
+		carry->next--;
+		if (carry_tired(log))
+			return;
+	}
+	carry->count = carry->next;
 	carry->state = CARRY_DROP;
 }
 
@@ -342,21 +364,21 @@ static void carry_drop(struct nvme_log *log)
 {
 	struct nvme_carry *carry = &log->carry;
 
-	while (carry->next < carry->records) {
-		const uint32_t i = carry->next++;
+	while (carry->next > 0) {
+		const uint32_t i = --carry->next;
 
 		if (carry->candidates[i].live)
 			drop(log, entry_of(carry, i));
 		if (carry_tired(log))
 			return;
 	}
-	carry->next = 0;
+	carry->next = carry->records;
 	carry->state = CARRY_NEXT;
 }
 
 bool nvme_carry_works(const struct nvme_log *log)
 {
-	return !log->paused && (log->carry.state == CARRY_ASK || log->carry.state == CARRY_DROP);
+	return !log->paused && log->carry.state >= CARRY_ASK && log->carry.state <= CARRY_DROP;
 }
 
 static void footer_read(struct nvme_io *io)
@@ -373,6 +395,7 @@ static void footer_read(struct nvme_io *io)
 		return;
 	}
 	carry->next = 0;
+	carry->lain = carry->taken = 0;
 	carry->state = CARRY_ASK;
 }
 
@@ -404,18 +427,20 @@ static void carried(struct nvme_append *a)
 {
 	struct nvme_log *log = a->io[0].log;
 	struct nvme_carry *carry = &log->carry;
-	const struct extent from = place_of(log, entry_of(carry, carry->next));
+	const struct extent from = place_of(log, current(carry));
 	const struct extent to = nvme_location_extent(a->location);
 	uint64_t tick;
 
-	carry->state = CARRY_NEXT;
-	if (a->status)
-		drop(log, entry_of(carry, carry->next));
-	else if (log->events.moved(log->events.arg, &carry->entry, &from, &to, &tick))
+	if (a->status) {
+		drop_current(log);
+		return;
+	}
+	if (log->events.moved(log->events.arg, &carry->entry, &from, &to, &tick))
 		nvme_log_touch(log, a->location, a->tick, tick);
 	else
 		nvme_log_forget(log, a->location, a->tick);
-	carry->next++;
+	carry->next--;
+	carry->state = CARRY_NEXT;
 }
 
 /* Whether the bytes read are the record that the footer names. Its payload is not checked: its
@@ -443,20 +468,17 @@ static bool record_good(struct nvme_log *log, const struct nvme_entry *want)
 static void record_read(struct nvme_io *io)
 {
 	struct nvme_log *log = io->log;
-	struct nvme_carry *carry = &log->carry;
 
-	if (io->op.status || !record_good(log, entry_of(carry, carry->next))) {
-		drop(log, entry_of(carry, carry->next++));
-		carry->state = CARRY_NEXT;
-		return;
-	}
-	carry->state = CARRY_APPEND;
+	if (io->op.status || !record_good(log, current(&log->carry)))
+		drop_current(log);
+	else
+		log->carry.state = CARRY_APPEND;
 }
 
 static void read_record(struct nvme_log *log)
 {
 	struct nvme_carry *carry = &log->carry;
-	const struct nvme_entry *entry = entry_of(carry, carry->next);
+	const struct nvme_entry *entry = current(carry);
 
 	carry->state = CARRY_READ;
 	nvme_io_set(&carry->io, log, IO_READ,
@@ -470,19 +492,18 @@ static void read_record(struct nvme_log *log)
 static void append_record(struct nvme_log *log)
 {
 	struct nvme_carry *carry = &log->carry;
-	const struct nvme_entry *entry = entry_of(carry, carry->next);
+	const struct nvme_entry *entry = current(carry);
 	int r;
 
 	carry->entry = *entry;
 	/* The copy gets the present epoch: the record is alive now, and a later purge must hit the
 	 * copy, too. */
 	if (nvme_super_dead(&log->super, entry->owner, entry->epoch)) {
-		drop(log, entry_of(carry, carry->next++));
-		carry->state = CARRY_NEXT;
+		drop_current(log);
 		return;
 	}
 	carry->entry.epoch = log->epoch;
-	carry->entry.tick = carry->candidates[carry->next].tick;
+	carry->entry.tick = carry->candidates[carry->next - 1].tick;
 	carry->append.image = carry->buffer + (entry->tag_page ? NVME_PAGE : 0);
 	carry->append.bytes = entry->image_bytes;
 	carry->append.tick = carry->entry.tick;
@@ -490,10 +511,8 @@ static void append_record(struct nvme_log *log)
 	r = nvme_append_start(log, &carry->append, &carry->entry, true);
 	if (!r)
 		carry->state = CARRY_WRITE;
-	else if (r != -EAGAIN) { /* -ENOSPC: no room for any more */
-		drop(log, entry_of(carry, carry->next++));
-		carry->state = CARRY_NEXT;
-	}
+	else if (r != -EAGAIN) /* -ENOSPC: no room for any more */
+		drop_current(log);
 }
 
 void nvme_carry_step(struct nvme_log *log)
@@ -505,8 +524,8 @@ void nvme_carry_step(struct nvme_log *log)
 		return;
 	if (carry->state == CARRY_IDLE && log->clean < log->low && !stopping)
 		carry_begin(log);
-	while (carry->state == CARRY_ASK || carry->state == CARRY_DROP ||
-	       carry->state == CARRY_NEXT || carry->state == CARRY_APPEND) {
+	while ((carry->state >= CARRY_ASK && carry->state <= CARRY_NEXT) ||
+	       carry->state == CARRY_APPEND) {
 		if (stopping) { /* records not moved yet stay where they are */
 			carry->state = CARRY_IDLE;
 			nvme_segment_sealed(log, carry->segment,
@@ -515,6 +534,8 @@ void nvme_carry_step(struct nvme_log *log)
 		}
 		if (carry->state == CARRY_ASK)
 			carry_ask(log);
+		if (carry->state == CARRY_PICK)
+			carry_pick(log);
 		if (carry->state == CARRY_DROP)
 			carry_drop(log);
 		if (nvme_carry_works(log))

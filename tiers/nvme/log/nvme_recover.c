@@ -111,7 +111,7 @@ static int reserve_recovery(struct nvme_log *log)
 		good = good && r->header[i].page;
 	}
 	for (uint32_t i = 0; i < FOOTERS; i++) {
-		r->footer[i].buffer = nvme_reserve(log->footer_max);
+		r->footer[i].buffer = nvme_reserve_unset(log->footer_max);
 		good = good && r->footer[i].buffer;
 	}
 	return good ? 0 : -ENOMEM;
@@ -298,7 +298,7 @@ static bool walk_step(struct nvme_log *log)
 	struct segment_walk *walk = &log->recovery->walk;
 	const uint32_t end = log->facts.segment_bytes / NVME_PAGE - 1;
 
-	while (walk->page < end && walk->count < log->entries_max && walk->gap <= GAP_PAGES) {
+	while (walk->page < end && walk->gap <= GAP_PAGES) {
 		const uint32_t page = walk->tag_page ? walk->tag_page : walk->page;
 		struct nvme_entry entry;
 		int r;

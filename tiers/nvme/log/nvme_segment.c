@@ -70,15 +70,20 @@ uint64_t nvme_extent_location(const struct extent *where)
 
 /* --- memory --- */
 
-void *nvme_reserve(uint64_t bytes)
+void *nvme_reserve_unset(uint64_t bytes)
 {
 	void *ret = aligned_alloc(NVME_PAGE, nvme_round_page(bytes));
 
-	if (!ret)
-		return NULL;
-	memset(ret, 0, nvme_round_page(bytes));
-	vault_hide(ret, nvme_round_page(bytes)); /* images go through some of it */
+	if (ret)
+		vault_hide(ret, nvme_round_page(bytes)); /* images go through some of it */
 	return ret;
+}
+
+void *nvme_reserve(uint64_t bytes)
+{
+	void *ret = nvme_reserve_unset(bytes);
+
+	return ret ? memset(ret, 0, nvme_round_page(bytes)) : NULL;
 }
 
 uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,

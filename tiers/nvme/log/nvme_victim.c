@@ -4,8 +4,6 @@
  */
 #include "nvme_victim.h"
 
-#include <stdlib.h>
-
 enum { SAMPLE = 512, CREDIT_PER_MILLE = 30 };
 
 /* --- ages --- */
@@ -216,36 +214,42 @@ uint32_t nvme_victim_pick(const struct nvme_ages *ages, struct nvme_heat *heat, 
 
 /* Live before dead, wanted before others, newest first; then by entry, so that there is one order
  * only. */
-static int by_worth(const void *a, const void *b)
+static bool better(const struct nvme_candidate *x, const struct nvme_candidate *y)
 {
-	const struct nvme_candidate *x = a, *y = b;
-
 	if (x->live != y->live)
-		return y->live - x->live;
+		return x->live;
 	if (x->wanted != y->wanted)
-		return y->wanted - x->wanted;
-	if (x->tick != y->tick)
-		return x->tick > y->tick ? -1 : 1;
-	return x->entry < y->entry ? -1 : x->entry > y->entry;
+		return x->wanted;
+	return x->tick != y->tick ? x->tick > y->tick : x->entry < y->entry;
 }
 
-uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t carry_tick,
-			   uint64_t room_bytes, double credit_bytes)
+void nvme_victim_add(struct nvme_candidate *heap, uint32_t n, const struct nvme_candidate *c)
 {
-	uint64_t used = 0;
-	uint32_t count = 0;
+	for (; n > 0 && better(c, &heap[(n - 1) / 2]); n = (n - 1) / 2)
+		heap[n] = heap[(n - 1) / 2];
+	heap[n] = *c;
+}
 
-	qsort(candidates, n, sizeof(*candidates), by_worth);
-	for (uint32_t i = 0; i < n; i++) {
-		struct nvme_candidate *c = &candidates[i];
-		const uint64_t then = used + c->bytes;
+bool nvme_victim_take(struct nvme_candidate *heap, uint32_t n, uint64_t carry_tick,
+		      uint64_t room_bytes, double credit_bytes, uint64_t *taken)
+{
+	const struct nvme_candidate best = heap[0];
+	const uint64_t then = *taken + best.bytes;
+	uint32_t at = 0;
 
-		c->carry = i == count && c->live && then <= room_bytes &&
-			   (c->wanted || (c->tick > carry_tick && (double)then <= credit_bytes));
-		if (!c->carry)
-			continue;
-		used = then;
-		count++;
+	if (!best.live || then > room_bytes ||
+	    (!best.wanted && (best.tick <= carry_tick || (double)then > credit_bytes)))
+		return false;
+	*taken = then;
+	n--;
+	for (uint32_t child = 1; child < n; child = 2 * at + 1) {
+		child += child + 1 < n && better(&heap[child + 1], &heap[child]);
+		if (!better(&heap[child], &heap[n]))
+			break;
+		heap[at] = heap[child];
+		at = child;
 	}
-	return count;
+	heap[at] = heap[n];
+	heap[n] = best;
+	return true;
 }

@@ -76,10 +76,12 @@ struct nvme_candidate {
 	uint32_t entry; /* the caller's */
 	bool live;
 	bool wanted; /* carried over at any age, before the others */
-	bool carry;  /* the answer */
 };
 
-/* Sorts the candidates, first the ones that are carried over, and marks these. Returns how many.
- * wanted ones: up to room_bytes; others: up to credit_bytes of these. */
-uint32_t nvme_victim_carry(struct nvme_candidate *candidates, uint32_t n, uint64_t carry_tick,
-			   uint64_t room_bytes, double credit_bytes);
+/* The candidates are a heap, so that no call takes long: one more joins the `n` that are there. */
+void nvme_victim_add(struct nvme_candidate *heap, uint32_t n, const struct nvme_candidate *c);
+/* Whether the best of `n`, at least 1, is to be carried over. Then it is at [n - 1], the heap has
+ * one less, and its bytes are among *taken. wanted ones: up to room_bytes; others: up to
+ * credit_bytes of these. */
+bool nvme_victim_take(struct nvme_candidate *heap, uint32_t n, uint64_t carry_tick,
+		      uint64_t room_bytes, double credit_bytes, uint64_t *taken);
