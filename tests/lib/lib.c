@@ -483,7 +483,7 @@ static long status_kib(const struct daemon *d, const char *name)
 
 long daemon_rss_kib(const struct daemon *d)
 {
-	return status_kib(d, "VmRSS:");
+	return status_kib(d, "RssAnon:") + status_kib(d, "RssShmem:");
 }
 
 long daemon_mapped_kib(const struct daemon *d)

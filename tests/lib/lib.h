@@ -65,6 +65,7 @@ void daemon_tuned(const char *kernels, unsigned depth);
 uint64_t daemon_stat(const struct daemon *d, const char *path);
 /* Likewise a text, e.g. "tiers.nvme.state". */
 void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n);
+/* Its resident memory without pages of files, which the kernel drops and reads again. */
 long daemon_rss_kib(const struct daemon *d);
 long daemon_mapped_kib(const struct daemon *d);
 int daemon_fds(const struct daemon *d);
