@@ -98,7 +98,8 @@ struct outbox {
 	struct list free; /* that ended first, first */
 	struct outbox_write outgoing[OUTBOX_WRITES];
 	struct outbox_entry queue[QUEUE];
-	uint32_t offered[OFFERED]; /* blocks that were queued when they were used again, + 1 */
+	/* block + 1, at its number modulo OFFERED: it was queued when it was used again */
+	uint32_t offered[OFFERED];
 };
 
 bool outbox_holds(const struct outbox *o, uint32_t block)
@@ -275,7 +276,8 @@ void outbox_add(struct outbox *o, uint32_t block)
 void outbox_use(struct outbox *o, uint32_t block)
 {
 	if (!o || o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_AUTO ||
-	    when(o) != CONFIG_REDIS_WRITE_ON_EVICT || o->offered[block % OFFERED] == block + 1)
+	    when(o) != CONFIG_REDIS_WRITE_ON_EVICT || o->offered[block % OFFERED] == block + 1 ||
+	    blocks_host_slot(o->tables->blocks, block) == BLOCK_NONE)
 		return;
 	o->offered[block % OFFERED] = block + 1;
 	offer(o, block, copies_image_bytes(o->tables, block));

@@ -29,8 +29,8 @@ void outbox_close(struct outbox *o); /* stopped, and no write is on its way. May
 
 /* A block was stored. With [redis] write = through it is queued. May be NULL. */
 void outbox_add(struct outbox *o, uint32_t block);
-/* An engine loads a block from memory. With write = auto, while blocks are not written as they are
- * stored, the block is queued at its first load. May be NULL. */
+/* An engine loads a block. With write = auto, while blocks are not written as they are stored, a
+ * block in host memory is queued at its first load. May be NULL. */
 void outbox_use(struct outbox *o, uint32_t block);
 /* A block leaves host memory; the mover's heir. With [redis] write = on-evict the block is queued,
  * and its slot belongs to the outbox until the value is written or dropped. */
