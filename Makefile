@@ -97,8 +97,7 @@ $(BUILD)/libtest.a: $(filter-out $(DAEMONS:%=$(BUILD)/tests/lib/%.o),\
 		$(call in,tests/lib/% tests/gpu/host/%))
 $(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
-# The library has the kernels, too, and what they need to know of an image: engine mode.
-LIBKVTIER := $(call in,client/lib/% kernels/image.o kernels/cuda/plan.o kernels/cuda/binaries.o)
+LIBKVTIER := $(call in,client/lib/%)
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
 $(BUILD)/kvtier.o: $(LIBKVTIER) $(BUILD)/flags.ld
 	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@

@@ -97,11 +97,7 @@ enum {
 
 /* ---- a client ---- */
 
-/* Which process encodes and decodes pages in a GPU's memory (KVTIER_CUDA). DAEMON: the daemon, in a
- * context of its own. ENGINE: this process, on a stream of the least priority that the driver has,
- * so that no kernels of another process take turns with the engine's. The daemon then copies images
- * and launches no kernel, and the library does its work in the calls that submit, wait or poll. If
- * engine mode is not possible, the mode is DAEMON, and kvtier_space_memory() says why. */
+/* Not used any more: it is the daemon that encodes and decodes pages in a GPU's memory. */
 enum kvtier_gpu_mode {
 	KVTIER_GPU_DEFAULT = 0,
 	KVTIER_GPU_DAEMON = 1,
@@ -115,13 +111,13 @@ struct kvtier_options {
 	const char *socket_path; /* default: see kvtier(3), ENVIRONMENT */
 	const char *name;        /* shown by `kvtierctl clients`; default: the program's name */
 	/* The size of a space's buffer if its pages are not shared, at least one page; default
-	 * 16 MiB. It lies on the GPU in engine mode, else in host memory. A call may exceed its
-	 * deadline by the time that copying as much takes. */
+	 * 16 MiB. It lies in host memory. A call may exceed its deadline by the time that copying
+	 * as much takes. */
 	uint64_t staging_bytes;
 	/* how long kvtier_wait() spins before it sleeps; UINT32_MAX: it never spins; default: as
 	 * the daemon advises (never on <= 2 cores) */
 	uint32_t spin_us;
-	uint32_t gpu_mode; /* enum kvtier_gpu_mode; default: [gpu] mode of the daemon */
+	uint32_t gpu_mode; /* not used any more */
 };
 
 /* Connects to the daemon. options may be NULL. -ECONNREFUSED, -ENOENT: there is no daemon. -EPROTO:
@@ -136,8 +132,8 @@ KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtie
  *
  * A client that had spaces in a GPU's memory leaves 8 KiB of registered host memory to the next
  * client of the process, because a driver may wait for all streams of the process when memory is
- * unregistered. A space that is staged or in engine mode frees more memory than that, and the
- * driver may wait then. So no stream should wait for what the closing thread does next. */
+ * unregistered. A space that is staged frees more memory than that, and the driver may wait then.
+ * So no stream should wait for what the closing thread does next. */
 KVTIER_API void kvtier_close(struct kvtier_client *client);
 
 /* Changes options.timeout_ms for all later calls; 0 is the default. A program that was told to end
@@ -190,8 +186,8 @@ enum kvtier_codec {
 	KVTIER_CODEC_FP8 = 2, /* BF16, FP16: E4M3, a power-of-two scale for 16 tokens of a head */
 	KVTIER_CODEC_FP8_NATIVE = 3, /* 8-bit types, bytes as they are */
 	/* BF16, FP16: bit exact, in 0.72 of BF16's bytes and 0.91 of FP16's, and fewer in Redis. A
-	 * block that would take more is kept raw. Pages in a GPU's memory are not for engine
-	 * mode; they are staged where the head dims of K and V differ and one is beyond 640. */
+	 * block that would take more is kept raw. Pages in a GPU's memory are staged where the head
+	 * dims of K and V differ and one is beyond 640. */
 	KVTIER_CODEC_LOSSLESS = 4,
 	/* BF16, FP16, with K or V planes: whole numbers, a power-of-two scale for 64 tokens of a
 	 * channel. It takes 1.6 % more bytes than fp8 (6 % with blocks of 16 tokens).
@@ -200,7 +196,7 @@ enum kvtier_codec {
 	/* BF16, FP16, with K or V planes: four bits. A least value and a step for 64 tokens of a
 	 * channel of K, a step for 32 values of a token of V. It takes 0.27 of the bytes (0.30 with
 	 * blocks of 16 tokens). The blocks of a prompt's first 64 tokens are kept raw. TYPED values
-	 * beside the planes are fp8. Engine mode ([gpu] mode) does not serve it. */
+	 * beside the planes are fp8. */
 	KVTIER_CODEC_Q4 = 6,
 	/* K as in KVTIER_CODEC_INT8, V as in KVTIER_CODEC_Q4: 0.39 of the bytes */
 	KVTIER_CODEC_INT8V4 = 7,
@@ -301,7 +297,7 @@ enum kvtier_reach {
 	KVTIER_REACH_CUDA_FD = 4,
 	KVTIER_REACH_CUDA_FABRIC = 5,
 	KVTIER_REACH_CUDA_STAGED = 6, /* the library copies them, to host memory and back */
-	KVTIER_REACH_CUDA_ENGINE = 7, /* the library encodes and decodes them */
+	KVTIER_REACH_CUDA_ENGINE = 7, /* not used any more */
 };
 
 /* Returns how the daemon reaches the space's pages (enum kvtier_reach), or -errno. If ret is not
@@ -535,8 +531,8 @@ KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int time
 /* With layer_groups = n the L layers of an op are divided into n groups: group g begins with layer
  * L * g / n and ends before the first layer of group g + 1. A load brings group 0 of all its blocks
  * first, then group 1, and so on, so that an engine can compute with the first layers while the
- * last ones are on their way. Staged pages, pages of engine mode, and pages with TYPED or OPAQUE
- * segments get all their groups at the op's end. */
+ * last ones are on their way. Staged pages, and pages with TYPED or OPAQUE segments, get all their
+ * groups at the op's end. */
 
 /* Waits until a group is in the pages of all blocks, and returns 0. -ETIMEDOUT: it is not there
  * yet, and the op goes on. -ENODATA: the op has ended without some of its blocks; its result says
@@ -562,9 +558,8 @@ KVTIER_API int kvtier_wait_layers(struct kvtier_client *client, uint64_t op, uin
  * that makes such calls.
  *
  * -EOPNOTSUPP: use kvtier_wait() or kvtier_wait_layers(). This is always the answer for staged
- * pages and in engine mode: there the calls on this client do the op's work, and a stream that
- * waits could stop them for ever. -EINVAL: the op has no such group. -ENOENT: there is no such op.
- */
+ * pages: there the calls on this client do the op's work, and a stream that waits could stop them
+ * for ever. -EINVAL: the op has no such group. -ENOENT: there is no such op. */
 KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, uint32_t group,
 				  void *stream);
 /* Tells the daemon that the first `groups` layer groups of a store are in all of its pages and do

@@ -193,9 +193,6 @@ step_4() {
 step_5() {
 	step 5 "Does a capture of graphs survive an engine's polling thread?"
 	tests 120 gpu_capture
-	start_daemon "devices = required\nmode = engine\n"
-	engine "an engine in engine mode"
-	stop_daemon
 	if "$python" -c 'import vllm' 2>/dev/null; then
 		echo "        vLLM is here: serve a model with graphs and torch.compile on," \
 			"kvtier as its connector (client/python/README.md)"
@@ -205,12 +202,9 @@ step_5() {
 step_6() {
 	step 6 "Does a stream that waits for an op hang: one hardware queue, a thread that waits?"
 	tests 180 gpu_one_queue gpu_client_stream gpu_client_layers
-	local mode
-	for mode in daemon engine; do
-		start_daemon "devices = required\nmode = $mode\n"
-		engine "one hardware queue, $mode mode" env CUDA_DEVICE_MAX_CONNECTIONS=1
-		stop_daemon
-	done
+	start_daemon "devices = required\n"
+	engine "one hardware queue" env CUDA_DEVICE_MAX_CONNECTIONS=1
+	stop_daemon
 }
 
 # An engine's kernel asserts: the context of that process is broken, no other one.
@@ -247,7 +241,7 @@ steps_of_an_engine() {	# WHERE
 		SHOW=6 try 240 "cuda.step.daemon by $blocks blocks, $1" env \
 			KVTIER_BENCH_CUDA_BLOCKS=$blocks "$build/kvtier-bench" cuda.step.daemon
 	done
-	SHOW=12 try 240 "cuda.step.engine, $1" "$build/kvtier-bench" cuda.step.engine
+	SHOW=12 try 240 "cuda.step.daemon.hit, $1" "$build/kvtier-bench" cuda.step.daemon.hit
 }
 
 step_8() {

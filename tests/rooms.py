@@ -14,10 +14,10 @@ import sys
 ROOMS = """
 base
 kernels
-client/abi          kernels
+client/abi
 client
 client/lib/base     base client/abi client
-client/lib/memory   base kernels client/abi client client/lib/base
+client/lib/memory   base client/abi client client/lib/base
 client/lib          base client/abi client client/lib/base client/lib/memory
 tiers               base kernels
 daemon/stats        base tiers
@@ -25,7 +25,7 @@ daemon/quota
 daemon/changes      base
 daemon/config       base client/abi tiers
 daemon/device       base kernels client/abi
-daemon/cuda/driver  base client/abi tiers daemon/device
+daemon/cuda/driver  base kernels client/abi tiers daemon/device
 daemon/cuda/lane    base kernels daemon/device daemon/cuda/driver
 daemon/cuda         base daemon/config daemon/device daemon/cuda/driver daemon/cuda/lane
 daemon/index        base client/abi

@@ -23,8 +23,7 @@
  * (daemon/EXTENDING.md says how the wire is changed). What differs:
  *
  *	11	the release before
- *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; wire_lookups after `hits`; engine mode has
- *		codecs after fp8-native
+ *	12	HELLO_OK.now_ns; SPACE_OPEN.gpu_staged; wire_lookups after `hits`
  *	13	wire_sqe.expected_back_s
  *	14	lookups are counted for each space; wire_lookups.calls
  *
@@ -68,22 +67,6 @@
  *
  * The client of a store says, by entries LAYERS or by a word (WIRE_SQE_GIVEN), how many groups are
  * in the pages: the daemon reads the others later. No block is committed before all are given.
- *
- * Engine mode: the space's pages are in a GPU's memory, and libkvtier runs the kernels there. The
- * daemon sees a region WIRE_DEVICE_ENGINE instead: memory that it makes itself on that GPU for this
- * space alone, zeroed, and as long as the client says. The descriptor comes with SPACE_OK, and both
- * map it. A page of this region holds one image without its header: scales from byte 128 on, the
- * payload from image_shape.payload_offset on, as kernels/image.h has it. Segments say where planes
- * would lie if they were not encoded. The daemon takes counts, lengths and the one page stride from
- * them; an image of the space has to fit into that stride, raw or not.
- *
- *	store	libkvtier encodes into pages, waits for its kernel, sends the entry. WIRE_PAGE_RAW
- *		in a page's number: its codec could not hold the block; the image is raw.
- *	load	the daemon copies images into pages. Status WIRE_BLOCK_RAW: the image is raw though
- *		the space's codec is not. libkvtier decodes the images once the op has ended.
- *
- * The daemon makes header and checksum of its own copy. A client that writes into its pages can
- * make only its own blocks rubbish.
  *
  * Clocks: times are the daemon's CLOCK_MONOTONIC. A client in another time namespace has another
  * clock and converts times: HELLO_OK.now_ns lies between its HELLO and its reading of HELLO_OK.
@@ -176,7 +159,7 @@ struct wire_hello_ok {
 	uint64_t submit_bytes, complete_bytes, index_bytes; /* to map */
 	char daemon_version[32];
 	char tenant[32];
-	uint32_t gpu_mode; /* enum wire_gpu_mode: of clients that do not choose */
+	uint32_t reserved; /* 0. An earlier daemon's says that WIRE_DEVICE_ENGINE is wished for */
 	uint32_t tiers;    /* that this daemon has, or'ed; bits: as enum kvtier_tier */
 	uint64_t now_ns;   /* see Clocks, at the top */
 };
@@ -186,9 +169,6 @@ static inline size_t wire_hello_ok_bytes(uint32_t version)
 {
 	return version < 12 ? offsetof(struct wire_hello_ok, now_ns) : sizeof(struct wire_hello_ok);
 }
-
-/* Whose context the kernels run in. The values are those of enum kvtier_gpu_mode. */
-enum wire_gpu_mode { WIRE_GPU_DAEMON = 1, WIRE_GPU_ENGINE = 2 };
 
 struct wire_error {
 	struct wire_head head;
@@ -219,8 +199,8 @@ enum wire_memory {
 	WIRE_DEVICE_FABRIC, /* the same, opened by a fabric `handle`; without an fd */
 	/* a range of a device that ALLOCS has brought; without an fd and a handle */
 	WIRE_DEVICE_RANGE,
-	/* engine mode: memory that the daemon makes; without an fd, a handle and an offset, and the
-	 * only region of its space */
+	/* Earlier clients ask for memory of the daemon, for kernels of their own. It is refused
+	 * with -EOPNOTSUPP, and they ask for another kind. */
 	WIRE_DEVICE_ENGINE,
 	WIRE_MEMORIES, /* one more than the last */
 };
@@ -331,10 +311,9 @@ struct wire_space_open {
 	struct wire_head head;
 	uint32_t n_regions, n_segments;
 	struct wire_geometry geometry;
-	/* NUL-terminated, printable: why the space is not in engine mode, though its client would
-	 * like that; "" */
-	char not_engine[WIRE_WHY_BYTES];
-	/* in the same form: why pages in a GPU's memory are WIRE_STAGED; "" if they are not */
+	char reserved[WIRE_WHY_BYTES]; /* not looked at: earlier clients' words on their kernels */
+	/* NUL-terminated, printable: why pages in a GPU's memory are WIRE_STAGED; "" if they are
+	 * not */
 	char gpu_staged[WIRE_WHY_BYTES];
 };
 static_assert(sizeof(struct wire_space_open) ==
@@ -362,20 +341,12 @@ struct wire_space_ok {
 	uint8_t salt[32];      /* the chain's start, see kvtier_keys() */
 	uint8_t index_key[16]; /* for the fingerprints of this space's keys, see below */
 	uint32_t gpus;         /* its GPU, for wire_tiers(); 0: its pages are not on a GPU */
-	/* engine mode: the most thread blocks that a kernel may have, and how many bytes the
-	 * descriptor stands for that comes with this message */
-	uint32_t max_ctas;
-	uint64_t engine_bytes;
+	uint32_t reserved[3];  /* 0 */
 };
 static_assert(sizeof(struct wire_space_ok) == 136, "wire_space_ok");
 
-/* The first versions in which engine mode has codecs after fp8-native, and in which ops may say
- * when a block is used again. */
-enum { WIRE_WITH_ENGINE_CODECS = 12, WIRE_WITH_EXPECTED_BACK = 13 };
-
-/* Engine mode, see the top: a flag in the number of a page, and a block's status. */
-#define WIRE_PAGE_RAW 0x80000000u
-enum { WIRE_BLOCK_RAW = 1 };
+/* The first version in which ops may say when a block is used again. */
+enum { WIRE_WITH_EXPECTED_BACK = 13 };
 
 struct wire_space_close { /* and SPACE_CLOSED */
 	struct wire_head head;

@@ -99,10 +99,6 @@ static int options_apply(struct kvtier_client *c, const struct kvtier_options *o
 
 	if (rc)
 		return rc;
-	if (o.gpu_mode > KVTIER_GPU_ENGINE)
-		return error_set(-EINVAL, "options.gpu_mode is %u, must be at most %d", o.gpu_mode,
-				 KVTIER_GPU_ENGINE);
-	c->gpu_mode = o.gpu_mode;
 	c->timeout_ms = o.timeout_ms ? o.timeout_ms : CLIENT_TIMEOUT_MS;
 	c->staging_bytes = o.staging_bytes ? o.staging_bytes : DEFAULT_STAGING_BYTES;
 	c->spin_us = o.spin_us;
@@ -343,7 +339,7 @@ static int space_await(struct kvtier_client *c, const struct kvtier_space *space
 		const uint64_t now = clock_ns();
 
 		session_advance(c, now);
-		if (space->state == SPACE_OPEN && !space->steps_down)
+		if (space->state == SPACE_OPEN)
 			return 0;
 		if (space->state == SPACE_REFUSED)
 			return error_set(space->error, "%s", space->text);

@@ -68,7 +68,6 @@ struct kvtier_client {
 	char name[WIRE_NAME_BYTES];
 	uint32_t spin_us; /* 0: as the daemon advises; UINT32_MAX: it never spins */
 	uint64_t staging_bytes;
-	uint32_t gpu_mode; /* enum kvtier_gpu_mode; 0: as the daemon advises */
 	int epoll_fd, event_fd;
 	uint64_t process; /* the one that made the client: process_ours() */
 
@@ -80,7 +79,6 @@ struct kvtier_client {
 	uint32_t backoff_ms;
 	uint64_t connections;
 	bool let_go; /* the daemon itself ended the connection, so it has given back all pages */
-	uint32_t gpu_mode_advised;
 	bool shares_pids; /* the daemon is in this process's PID namespace */
 	int error;        /* why the last connection ended, or could not be made */
 	char text[256];

@@ -5,11 +5,7 @@
  * Nothing is allocated here. The ring lock is held.
  *
  * An op over shared pages has one entry on the wire. An op over staged pages has one for each
- * chunk, of as many pages as the staging memory has free, and ops_poll() begins the next chunk. In
- * engine mode a chunk takes two steps:
- *
- *	store	range --kernels--> images --wire--> ended	op->kernel: kernels run, or images
- *	load	range --wire--> images --kernels--> ended	wait for room in the ring
+ * chunk, of as many pages as the staging memory has free, and ops_poll() begins the next chunk.
  */
 #include "client_op.h"
 
@@ -25,7 +21,6 @@
 #include "client/lib/base/lent.h"
 #include "client/lib/base/pages.h"
 #include "client/lib/memory/cuda_order.h"
-#include "client/lib/memory/encoded.h"
 #include "client_space.h"
 #include "client/lib/memory/staged.h"
 
@@ -110,7 +105,6 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	op->space = space;
 	op->wire_id = op->cancelled_id = 0;
 	op->orphan = 0;
-	op->kernel = false;
 	op->cancel = op->staged = op->has_parent = op->ordered = op->reached = op->gives = false;
 	op->given = 0;
 	op->order = space->order;
@@ -222,18 +216,6 @@ void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret, 
 
 /* ---- blocks of an op on the wire ---- */
 
-static uint32_t slot_of(const struct op *op)
-{
-	return (uint32_t)(op->id & (KVTIER_MAX_OPS - 1));
-}
-
-static uint32_t page_on_wire(const struct op *op, uint32_t page)
-{
-	const struct encoded *e = op->space->staged->encoded;
-
-	return e && op->hints.op == WIRE_OP_STORE ? encoded_page(e, page) : page;
-}
-
 int op_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
 	    const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n)
 {
@@ -249,9 +231,7 @@ int op_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *key
 	if (parent)
 		link->keys[range.first + n] = *parent;
 	for (uint32_t i = 0; i < n; i++)
-		link->pages[range.first + i] = pages      ? pages[i] :
-					       op->staged ? page_on_wire(op, page + i) :
-							    page + i;
+		link->pages[range.first + i] = pages ? pages[i] : page + i;
 	sqe.flags = parent ? WIRE_SQE_HAS_PARENT : 0;
 	sqe.op_id = op->staged ? op_next_id(c, op) : op->id;
 	if (op->staged)
@@ -344,62 +324,6 @@ static void advance(struct kvtier_client *c, struct op *op)
 		op_finish(c, op, -ECANCELED);
 }
 
-/* Kernels of engine mode have begun. They wake no thread when they are done. */
-static void begun(struct kvtier_client *c, struct op *op)
-{
-	op->kernel = true;
-	ops_event(c);
-}
-
-static int kernel_store(struct kvtier_client *c, struct op *op)
-{
-	struct staged *staged = op->space->staged;
-	const int rc = encoded_store(staged->encoded, slot_of(op), &op->pages[op->chunk_done],
-				     op->stage_first, op->stage_n);
-
-	if (!rc) {
-		begun(c, op);
-		return 0;
-	}
-	arena_give(&staged->arena, op->stage_first);
-	op_finish(c, op, rc);
-	return 0;
-}
-
-static void fail_chunk(struct op *op, int error)
-{
-	for (uint32_t i = 0; i < op->chunk; i++)
-		if (op->blocks[op->chunk_done + i] >= 0)
-			op->blocks[op->chunk_done + i] = error;
-}
-
-/* If the op's kernels are done, puts a store on the wire, whose images wait while there is no room
- * in the ring, and ends the chunk of a load. Returns as op_stage(). */
-static int kernel_look(struct kvtier_client *c, struct op *op, uint64_t now)
-{
-	struct staged *staged = op->space->staged;
-	const bool store = op->hints.op == WIRE_OP_STORE;
-	int rc = encoded_look(staged->encoded, slot_of(op));
-
-	if (rc == 0)
-		return -EAGAIN;
-	if (rc > 0 && store && !op->cancel && now < op->deadline_ns) {
-		rc = staged_push(c, op);
-		op->kernel = rc != 0;
-		return rc;
-	}
-	op->kernel = false;
-	arena_give(&staged->arena, op->stage_first);
-	if (store) {
-		op_finish(c, op, rc < 0 ? rc : op->cancel ? -ECANCELED : -ETIMEDOUT);
-		return 0;
-	}
-	if (rc < 0)
-		fail_chunk(op, rc);
-	advance(c, op);
-	return 0;
-}
-
 int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 {
 	const struct link *link = atomic_load(&c->link);
@@ -408,8 +332,6 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 	struct range range;
 	int rc;
 
-	if (op->kernel)
-		return kernel_look(c, op, now);
 	most = staged_run(op);
 	if (op->cancel || now >= op->deadline_ns || !most) {
 		op_finish(c, op, op->cancel ? -ECANCELED : -ETIMEDOUT);
@@ -428,9 +350,7 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 		return -EAGAIN;
 	op->stage_first = range.first;
 	op->stage_n = range.n;
-	if (staged->encoded && op->hints.op == WIRE_OP_STORE)
-		return kernel_store(c, op);
-	rc = staged->encoded ? 0 : staged_fill(op, &range);
+	rc = staged_fill(op, &range);
 	if (rc) {
 		arena_give(&staged->arena, range.first);
 		op_finish(c, op, rc);
@@ -442,22 +362,12 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 	return rc;
 }
 
-/* Brings a load's pages from the staging memory to the engine. 0, -errno; 1: kernels do it. */
-static int bring(struct kvtier_client *c, struct op *op)
+/* Brings a load's pages from the staging memory to the engine. */
+static int bring(const struct op *op)
 {
 	struct staged *staged = op->space->staged;
 	int rc = 0, waited;
 
-	if (staged->encoded) {
-		if (op->hints.op == WIRE_OP_LOAD)
-			rc = encoded_load(staged->encoded, slot_of(op), &op->pages[op->chunk_done],
-					  op->stage_first, op->chunk, &op->blocks[op->chunk_done]);
-		if (op->hints.op == WIRE_OP_LOAD && rc == 0) {
-			begun(c, op);
-			return 1;
-		}
-		return rc < 0 ? rc : 0;
-	}
 	for (uint32_t i = 0; i < op->chunk && !rc && op->hints.op == WIRE_OP_LOAD; i++)
 		if (op->blocks[op->chunk_done + i] >= 0)
 			rc = staged_copy(staged, op->pages[op->chunk_done + i], op->stage_first + i,
@@ -466,17 +376,15 @@ static int bring(struct kvtier_client *c, struct op *op)
 	return rc ? rc : waited;
 }
 
-/* A chunk's statuses are in op->blocks. The chunk ends when its pages are where they belong. In
- * engine mode kernels bring them there, and op_stage() looks at these. */
+/* A chunk's statuses are in op->blocks. The chunk ends when its pages are where they belong. */
 static void chunk_done(struct kvtier_client *c, struct op *op)
 {
-	const int rc = bring(c, op);
+	const int rc = bring(op);
 
-	if (rc == 1)
-		return;
 	arena_give(&op->space->staged->arena, op->stage_first);
-	if (rc)
-		fail_chunk(op, rc);
+	for (uint32_t i = 0; i < op->chunk && rc; i++)
+		if (op->blocks[op->chunk_done + i] >= 0)
+			op->blocks[op->chunk_done + i] = rc;
 	advance(c, op);
 }
 
@@ -487,9 +395,7 @@ static int32_t best_status(const struct op *op)
 {
 	if (op->hints.op == WIRE_OP_STORE)
 		return KVTIER_BLOCK_PRESENT;
-	if (op->hints.op == WIRE_OP_HINT)
-		return WIRE_HINT_DEFERRED;
-	return op->staged && op->space->staged->encoded ? WIRE_BLOCK_RAW : KVTIER_BLOCK_OK;
+	return op->hints.op == WIRE_OP_HINT ? WIRE_HINT_DEFERRED : KVTIER_BLOCK_OK;
 }
 
 /* Applies one completion. It is believed only as far as it fits an op of ours. */
@@ -530,8 +436,7 @@ bool ops_wait_for_stream(const struct kvtier_client *c)
 
 	for (size_t i = 0; i < KVTIER_MAX_OPS && c->staged_running && !wait; i++)
 		wait = c->ops[i].state == OP_RUNNING && c->ops[i].staged && c->ops[i].order &&
-		       (c->ops[i].kernel ||
-			(!c->ops[i].reached && (c->ops[i].ordered || needs_groups(&c->ops[i]))));
+		       !c->ops[i].reached && (c->ops[i].ordered || needs_groups(&c->ops[i]));
 	return wait;
 }
 
@@ -603,22 +508,10 @@ bool ops_orphan(struct kvtier_client *c, struct link *link, uint32_t sq_head)
 	return n > 0;
 }
 
-/* No op may end while kernels of ours have its pages. */
-static void kernel_await(struct op *op)
-{
-	if (op->kernel)
-		(void)staged_copied(op->space->staged);
-	op->kernel = false;
-}
-
 void ops_fail(struct kvtier_client *c, int32_t status)
 {
-	/* First the ops that streams wait for: kernels may stand behind these streams. */
-	for (int kernels = 0; kernels < 2; kernels++)
-		for (size_t i = 0; i < KVTIER_MAX_OPS; i++)
-			if (c->ops[i].state == OP_RUNNING && (kernels || !c->ops[i].kernel)) {
-				kernel_await(&c->ops[i]);
-				op_finish(c, &c->ops[i], status);
-			}
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++)
+		if (c->ops[i].state == OP_RUNNING)
+			op_finish(c, &c->ops[i], status);
 	c->lied = false;
 }

@@ -45,7 +45,6 @@ struct op {
 	bool reached;             /* staged: that work is done, and all groups were given */
 	bool gives;               /* a store whose groups are given by a word of `order` */
 	uint32_t given;           /* a store: how many groups were given by other means */
-	bool kernel;              /* engine mode: kernels of ours have its pages */
 	bool cancel;              /* no further chunk is to begin */
 	bool has_parent;
 	uint32_t n;
@@ -89,8 +88,8 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now);
 /* Takes completions off the ring, then carries staged ops on. -EPROTO: the daemon lied, and c->lied
  * is set. */
 int ops_poll(struct kvtier_client *c);
-/* Whether a staged op waits for an engine's stream, or for kernels of ours. They wake no thread, so
- * ops_poll() has to look. */
+/* Whether a staged op waits for an engine's stream, which wakes no thread: ops_poll() has to
+ * look. */
 bool ops_wait_for_stream(const struct kvtier_client *c);
 /* The connection ends. The daemon may be using the pages of ops that it has read (before sq_head).
  * These pages are put into the link's orphan, which takes the socket. False: no page was lent, and

@@ -6,9 +6,7 @@
  *	KVTIER_MEMFD    duplicates of the descriptors are sent with each opening
  *	KVTIER_PRIVATE  a memfd of the library is sent in their place (staged.c)
  *	KVTIER_CUDA     the memory is exported anew for each opening, by one rung of a ladder
- *			after the other (cuda_memory.h). The last rung is staged. The first,
- *			if it is asked for, is engine mode, whose memory comes with the
- *			answer (encoded.c).
+ *			after the other (cuda_memory.h). The last rung is staged.
  *
  * The arguments of the opening are kept, so that the next rung can be tried when the daemon refuses
  * one, and a quiesced space can come back with other regions. The message of the first opening is
@@ -63,12 +61,6 @@ static int message_make(struct kvtier_space *space)
 	if (space->staged)
 		r[0] = (struct wire_region){ .memory = WIRE_STAGED,
 					     .length = space->staged->bytes };
-	if (space->staged && space->staged->encoded) {
-		r[0].memory = WIRE_DEVICE_ENGINE;
-		memcpy(r[0].device, space->cuda->device.uuid, sizeof(r[0].device));
-	}
-	if (space->cuda)
-		memcpy(m->not_engine, space->cuda->not_engine, sizeof(m->not_engine));
 	if (space->cuda && space->cuda->rung == CUDA_RUNG_STAGED)
 		(void)snprintf(m->gpu_staged, sizeof(m->gpu_staged), "%.*s", WIRE_WHY_BYTES - 1,
 			       space->cuda->why);
@@ -141,8 +133,7 @@ static int stage(struct kvtier_space *space)
 {
 	struct kvtier_client *c = space->client;
 	struct staged *staged = NULL;
-	const bool encodes = space->cuda && space->cuda->rung == CUDA_RUNG_ENGINE;
-	const int rc = staged_open(&space->layout, c->staging_bytes, space->cuda, encodes, &staged);
+	const int rc = staged_open(&space->layout, c->staging_bytes, space->cuda, &staged);
 
 	if (rc)
 		return rc;
@@ -152,20 +143,10 @@ static int stage(struct kvtier_space *space)
 	return 0;
 }
 
-static bool is_staged(const struct cuda_memory *cuda)
-{
-	return cuda->rung == CUDA_RUNG_STAGED || cuda->rung == CUDA_RUNG_ENGINE;
-}
-
-/* Makes the staging memory of the rung. If that fails in engine mode, the next rung is taken. */
+/* Makes the staging memory of the rung, if it is the last. */
 static int stage_rung(struct kvtier_space *space)
 {
-	int rc = is_staged(space->cuda) ? stage(space) : 0;
-
-	while (rc && space->cuda->rung == CUDA_RUNG_ENGINE &&
-	       cuda_memory_next(space->cuda, kvtier_last_error()))
-		rc = is_staged(space->cuda) ? stage(space) : 0;
-	return rc;
+	return space->cuda->rung == CUDA_RUNG_STAGED ? stage(space) : 0;
 }
 
 static int memfd_open(struct kvtier_space *space)
@@ -178,9 +159,8 @@ static int memfd_open(struct kvtier_space *space)
 static int cuda_open(struct kvtier_space *space)
 {
 	const struct space_layout *l = &space->layout;
-	const struct kvtier_client *c = space->client;
-	const bool engine = (c->gpu_mode ? c->gpu_mode : c->gpu_mode_advised) == KVTIER_GPU_ENGINE;
-	int rc = cuda_memory_open(l->regions, l->n_regions, c->shares_pids, engine, &space->cuda);
+	const int rc = cuda_memory_open(l->regions, l->n_regions, space->client->shares_pids,
+					&space->cuda);
 
 	return rc ? rc : stage_rung(space);
 }
@@ -280,18 +260,11 @@ static int rung_taken(struct kvtier_space *space)
  * space is to be WANTED again, and asked for in that way. */
 static bool space_memory_refused(struct kvtier_space *space, int error, const char *why)
 {
-	const bool engine = space->cuda && space->cuda->rung == CUDA_RUNG_ENGINE;
 	const bool by_memory = error == -ENODEV || error == -ENXIO || error == -EOPNOTSUPP ||
 			       error == -EPERM || error == -EBUSY;
 
-	if (!space->cuda || (space->staged && !engine) || !(by_memory || engine) ||
-	    !cuda_memory_next(space->cuda, why))
-		return false;
-	if (engine)
-		unstage(space);
-	if (space->cuda->rung == CUDA_RUNG_STAGED && stage(space))
-		return false;
-	return rung_taken(space) == 0;
+	return space->cuda && by_memory && cuda_memory_next(space->cuda, why) &&
+	       stage_rung(space) == 0 && rung_taken(space) == 0;
 }
 
 /* There is a new connection, whose daemon may take what the one before refused. 0 or -errno. */
@@ -345,8 +318,6 @@ static int send_staged(struct kvtier_space *space)
 	(void)pthread_mutex_unlock(&c->ring);
 	if (rc)
 		return rc;
-	if (space->staged->encoded)
-		return send_message(space, NULL, 0);
 	fd = space->staged->fd;
 	return send_message(space, &fd, 1);
 }
@@ -482,7 +453,7 @@ void spaces_lost(struct kvtier_client *c)
 
 		if (!space)
 			continue;
-		space->allocs_due = space->gives_up = space->steps_down = false;
+		space->allocs_due = space->gives_up = false;
 		space->busy = (struct cuda_busy){ 0 };
 		if (space_leaves(space) || space->state == SPACE_GONE)
 			space_gone(space);
@@ -612,7 +583,7 @@ int spaces_advance(struct kvtier_client *c)
 			continue;
 		if (space_retry(space))
 			space->state = SPACE_WANTED;
-		if (space->state == SPACE_OPEN && (space_leaves(space) || space->steps_down)) {
+		if (space->state == SPACE_OPEN && space_leaves(space)) {
 			rc = send_close(c, space);
 		} else if (space->state == SPACE_OPENING && space->allocs_due) {
 			rc = send_open(c, space);
@@ -640,33 +611,11 @@ static bool handle_taken(const struct kvtier_client *c, uint32_t handle)
 	return false;
 }
 
-/* Maps the memory of engine mode that came. 1: this process cannot map it, and the space is closed
- * again, to be opened in another way. */
-static int take_memory(struct kvtier_space *space, const struct packet *packet)
-{
-	const struct wire_space_ok *ok = &packet->space_ok;
-	const bool wanted = space->staged && space->staged->encoded;
-	int rc;
-
-	if (packet->n_fds != (wanted ? 1 : 0))
-		return error_set(-EPROTO, "SPACE_OK came with %d descriptors", packet->n_fds);
-	rc = wanted ? staged_map(space->staged, packet->fds[0], ok) : 0;
-	if (!rc || rc == -EPROTO)
-		return rc;
-	if (!space_memory_refused(space, rc, kvtier_last_error()))
-		return error_set(-EPROTO, "memory for engine mode cannot be mapped");
-	space->handle = ok->space;
-	space->state = SPACE_OPEN;
-	space->steps_down = true;
-	return 1;
-}
-
 static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 			const struct packet *packet)
 {
 	const struct wire_space_ok *ok = &packet->space_ok;
 	const struct fingerprint_key index_key = fingerprint_key_of(ok->index_key);
-	int rc;
 
 	if (ok->space >= WIRE_MAX_SPACES || handle_taken(c, ok->space))
 		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use",
@@ -679,9 +628,6 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	if (space->known && ((space->pages && ok->pages != space->pages) ||
 			     memcmp(ok->space_id, space->space_id, sizeof(space->space_id)) != 0))
 		return error_set(-EPROTO, "the space came back as another one");
-	rc = take_memory(space, packet);
-	if (rc)
-		return rc == 1 ? 0 : rc;
 	/* The salt may change: a new daemon may have a new secret, and then rightly finds no
 	 * block. */
 	keys_salt(space->keys, ok->salt);
@@ -704,8 +650,7 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 /* The daemon's answer to an opening that it does not like. */
 static void opening_refused(struct kvtier_space *space, const struct wire_error *error)
 {
-	if (space->cuda && (!space->staged || space->staged->encoded) &&
-	    cuda_busy_again(&space->busy, error->error))
+	if (space->cuda && !space->staged && cuda_busy_again(&space->busy, error->error))
 		space->state = SPACE_WANTED;
 	else if (space_memory_refused(space, error->error, error->text))
 		space->state = SPACE_WANTED;
@@ -744,11 +689,7 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 		return space_opened(c, space, packet);
 	if (packet->head.type == WIRE_SPACE_CLOSED && space->state == SPACE_CLOSING &&
 	    packet->closed.space == space->handle) {
-		if (space->steps_down && !space_leaves(space))
-			space->state = SPACE_WANTED;
-		else
-			space_gone(space);
-		space->steps_down = false;
+		space_gone(space);
 		return 0;
 	}
 	return error_set(-EPROTO, "a reply of type %u to another request", packet->head.type);

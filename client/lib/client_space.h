@@ -64,8 +64,6 @@ struct kvtier_space {
 	bool known;
 	/* OPENING: the daemon has taken ALLOCS, and waits for more or for SPACE_OPEN */
 	bool allocs_due;
-	/* OPEN at the daemon and not here: it is closed again, to be opened in another way */
-	bool steps_down;
 	bool again;    /* WANTED on a new connection, and not opened there yet */
 	bool gives_up; /* OPENING: refused here, and the daemon is to give back the allocations */
 	uint32_t seq;  /* of the request in flight */

@@ -655,11 +655,11 @@ int kvtier_stream_wait(struct kvtier_client *c, uint64_t id, uint32_t group, voi
 	if (rc || !runs)
 		return rc; /* the op is done: work that is launched now finds its bytes */
 	if (staged && o)
-		return error_set(
-			-EOPNOTSUPP,
-			"op %llu: in engine mode and with staged pages this client's calls end it, "
-			"which a stream that waits may stop for ever: use %s()",
-			(unsigned long long)id, groups ? "kvtier_wait_layers" : "kvtier_wait");
+		return error_set(-EOPNOTSUPP,
+				 "op %llu: its pages are staged, so this client's calls end it, "
+				 "which a stream that waits may stop for ever: use %s()",
+				 (unsigned long long)id,
+				 groups ? "kvtier_wait_layers" : "kvtier_wait");
 	return cuda_order_wait(o, id, groups, stream);
 }
 
@@ -742,8 +742,6 @@ static int cancel_push(struct kvtier_client *c, uint64_t id)
 	if (!op || op->state == OP_DONE)
 		return 0;
 	op->cancel = true;
-	if (op->kernel)
-		return 0; /* it ends once its kernels have: client_op.c */
 	if (!op->wire_id) {
 		op_finish(c, op, -ECANCELED);
 		return 0;

@@ -299,7 +299,6 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	if (ok->head.length == sizeof(*ok)) /* an older daemon does not tell its time */
 		compare_clocks(link, c->since_ns, ok->now_ns, clock_ns());
 	c->shares_pids = shares_pids(pidfd, c->fd);
-	c->gpu_mode_advised = ok->gpu_mode;
 	atomic_store(&c->spin_advised_us, ok->spin_us);
 	atomic_store(&c->tiers, ok->tiers & CLIENT_TIERS);
 	(void)pthread_mutex_lock(&c->ring);
@@ -348,8 +347,7 @@ static int wake(struct kvtier_client *c)
 
 static int packet_dispatch(struct kvtier_client *c, struct packet *packet)
 {
-	if (packet->n_fds && packet->head.type != WIRE_HELLO_OK &&
-	    (packet->head.type != WIRE_SPACE_OK || packet->n_fds > 1))
+	if (packet->n_fds && packet->head.type != WIRE_HELLO_OK)
 		return error_set(-EPROTO, "descriptors with a message of type %u",
 				 packet->head.type);
 	switch (packet->head.type) {

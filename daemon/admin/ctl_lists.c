@@ -50,7 +50,6 @@ static const char *path_name(const struct conn_row *row)
 		[WIRE_DEVICE_HANDLE] = "cuda-ipc",
 		[WIRE_DEVICE_FD] = "cuda-fd",
 		[WIRE_DEVICE_FABRIC] = "cuda-fabric",
-		[WIRE_DEVICE_ENGINE] = "cuda-engine",
 	};
 	static char text[64];
 	size_t n = 0;
@@ -60,18 +59,6 @@ static const char *path_name(const struct conn_row *row)
 			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n ? "+" : "",
 					      ways[way]);
 	return n ? text : "none";
-}
-
-/* Whose kernels encode and decode the pages of its spaces on GPUs. */
-static const char *mode_name(const struct conn_row *row)
-{
-	const uint32_t engine = 1u << WIRE_DEVICE_ENGINE,
-		       host = 1u << WIRE_MEMFD | 1u << WIRE_STAGED;
-	const bool daemon = row->memories & ~(engine | host);
-
-	if (row->memories & engine)
-		return daemon ? "daemon+engine" : "engine";
-	return daemon ? "daemon" : "none";
 }
 
 static const char *client_state(const struct conn_row *row)

@@ -169,7 +169,6 @@ static void gpu_gauges(struct kvtierd *d)
 {
 	static const struct copied rows[] = {
 		COPIED(device_note, gpu_own_bytes, bytes),
-		COPIED(device_note, gpu_lent_bytes, lent_bytes),
 		COPIED(device_note, gpu_copied_out_bytes_total, copied_out_bytes_total),
 		COPIED(device_note, gpu_copied_in_bytes_total, copied_in_bytes_total),
 		COPIED(device_note, gpu_lost_total, lost_total),
@@ -193,7 +192,7 @@ static void gpu_gauges(struct kvtierd *d)
 			snprintf(text, sizeof(text), "GPU %u (%s): %.150s", i, note->name,
 				 note->why);
 		regions += note->regions;
-		sliced |= note->regions > note->lent_regions && !note->mps;
+		sliced |= note->regions > 0 && !note->mps;
 	}
 	COPY(&d->stats->v, rows, notes, n);
 	stats_set(&d->stats->v.gpu_devices, n);

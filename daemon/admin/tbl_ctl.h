@@ -61,13 +61,11 @@ CTL_GROUP("lists")
 CTL(clients, list, "[--json]",
     "Lists the connected engines: process, tenant, how their pages are reached, ops, blocks. PATH "
     "says how kvtierd reaches the pages: shared (a memfd), staged (libkvtier copies them), "
-    "cuda-ipc, cuda-fd or cuda-fabric (a GPU's memory, by that kind of handle), or cuda-engine "
-    "(not at all). MODE says whose kernels encode and decode pages on a GPU: the daemon's, the "
-    "engine's, or none. NOT IN ENGINE MODE says why the engine's kernels do not, though that was "
-    "wanted. GPU STAGED says why the engine's CPU copies its pages. STATE is open; or ending, if "
-    "the connection was cut and workers still use PAGES of its pages; or refused, for a process "
-    "that was refused or cut in the last ten minutes, and REFUSED FOR has the reason. WIRE is the "
-    "version of the protocol in use.",
+    "cuda-ipc, cuda-fd or cuda-fabric (a GPU's memory, by that kind of handle). GPU STAGED says "
+    "why the engine's CPU copies its pages. STATE is open; or ending, if the connection was cut "
+    "and workers still use PAGES of its pages; or refused, for a process that was refused or cut "
+    "in the last ten minutes, and REFUSED FOR has the reason. WIRE is the version of the protocol "
+    "in use.",
     "kvtierctl clients")
 CTL(tenants, list, "[--json]",
     "Lists each tenant with its priority, its [socket] share, its connections, its blocks in all "
@@ -101,11 +99,10 @@ CTL(devices, list, "[--json]",
     "kvtierd takes no memory of it), up, silent (a call of its driver does not return), failed (it "
     "is tried again when an engine comes), out (it failed too often: start kvtierd again), absent "
     "(the row says why there is no GPU). With MPS, kernels of kvtierd run beside the engine's; "
-    "without it the processes take turns, unless the client is in engine mode. OWN is the GPU's "
-    "memory that kvtierd's buffers and kernels take. It includes IMAGES, which [gpu] bytes got "
-    "there, and LENT, which clients in engine mode have. CONTEXT is memory that the driver took "
-    "besides when kvtierd came to the GPU, as NVML saw it (0: there is no NVML). It includes "
-    "what other processes took or gave back in that moment.",
+    "without it the processes take turns. OWN is the GPU's memory that kvtierd's buffers and "
+    "kernels take. It includes IMAGES, which [gpu] bytes got there. CONTEXT is memory that the "
+    "driver took besides when kvtierd came to the GPU, as NVML saw it (0: there is no NVML). It "
+    "includes what other processes took or gave back in that moment.",
     "kvtierctl devices")
 CTL(endpoints, list, "[--json]",
     "Lists the endpoints of the Redis tier: state and reason, what each did, and when an endpoint "

@@ -23,7 +23,6 @@
 	COLUMN("STATE", state, TEXT, client_state(row))                      \
 	COLUMN("WIRE", wire, TEXT, client_wire(row, buffer, sizeof(buffer))) \
 	COLUMN("PATH", path, TEXT, path_name(row))                           \
-	COLUMN("MODE", gpu_mode, TEXT, mode_name(row))                       \
 	COLUMN("SPACES", spaces, NUMBER, row->spaces)                        \
 	COLUMN("REGIONS", regions, NUMBER, row->regions)                     \
 	COLUMN("MEMORY", region_bytes, BYTES, row->region_bytes)             \
@@ -36,7 +35,6 @@
 	COLUMN("AGE", age_s, AGE, row->age_ns / 1000000000u)                 \
 	COLUMN("", refused, NUMBER, row->refused)                            \
 	COLUMN("", reason, TEXT, row->reason ? row->reason : "")             \
-	COLUMN("NOT IN ENGINE MODE", not_engine, TEXT, row->not_engine)      \
 	COLUMN("GPU STAGED", gpu_staged, TEXT, row->gpu_staged)              \
 	COLUMN("REFUSED FOR", why, TEXT, row->why)
 
@@ -124,7 +122,6 @@
 	COLUMN("", failed_jobs_total, NUMBER, row->failed_total)                       \
 	COLUMN("OWN", own_bytes, BYTES, row->note.bytes)                               \
 	COLUMN("IMAGES", image_bytes, BYTES, row->note.image_bytes)                    \
-	COLUMN("LENT", lent_bytes, BYTES, row->note.lent_bytes)                        \
 	COLUMN("CONTEXT", context_bytes, BYTES, row->note.context_bytes)               \
 	COLUMN("OUT", copied_out_bytes_total, BYTES, row->note.copied_out_bytes_total) \
 	COLUMN("IN", copied_in_bytes_total, BYTES, row->note.copied_in_bytes_total)    \

@@ -168,6 +168,12 @@ static void fail_key(struct reader *r, const char *section, const char *key)
 		     "[%s] %s: no such key; a socket has path, mode, group, tenant, share and "
 		     "priority, and [socket] has the keys of all sockets together",
 		     section, shown);
+	else if (strcmp(section, "gpu") == 0 &&
+		 (strcmp(key, "mode") == 0 || strcmp(key, "engine_bytes") == 0))
+		fail(r, r->line,
+		     "[gpu] %s: no such key any more: kernels run in kvtierd alone; take the "
+		     "line out",
+		     key);
 	else if (known)
 		fail(r, r->line, "[%s] %s: no such key; did you mean [%s] %s?", section, shown,
 		     known->section, known->key);

@@ -105,7 +105,6 @@ enum config_codec {
 enum config_tier_codec { CONFIG_TIER_CODEC_SAME, CONFIG_TIER_CODEC_Q4, CONFIG_TIER_CODEC_INT8V4 };
 enum config_compress { CONFIG_COMPRESS_OFF, CONFIG_COMPRESS_AUTO };
 enum config_gpu_devices { CONFIG_GPU_AUTO, CONFIG_GPU_OFF, CONFIG_GPU_REQUIRED };
-enum config_gpu_mode { CONFIG_GPU_MODE_DAEMON, CONFIG_GPU_MODE_ENGINE };
 
 #define CONFIG_FIELD_BYTES(name)     uint64_t name;
 #define CONFIG_FIELD_NODES(name)     struct config_nodes name;

@@ -215,10 +215,10 @@ CONFIG(gpu, devices, ENUM, "auto", 0, 2, "auto|off|required", START,
        "and a GPU. required: kvtierd does not start without a GPU.")
 CONFIG(gpu, max_ctas, COUNT, "auto", 1, 1024, "blocks|auto", START,
        "Thread blocks that a kernel of kvtierd has at most. On most GPUs a thread block takes a "
-       "multiprocessor. auto: 8 where kvtierd is a client of MPS, and in engine mode, so that the "
-       "engine keeps the rest of the GPU; otherwise as many as the GPU has multiprocessors, since "
-       "the kernel of a process then has the whole GPU while it runs. A load from the GPU's own "
-       "memory, which waits for no wire, has twice as many.")
+       "multiprocessor. auto: 8 where kvtierd is a client of MPS, so that the engine keeps the "
+       "rest of the GPU; otherwise as many as the GPU has multiprocessors, since the kernel of a "
+       "process then has the whole GPU while it runs. A load from the GPU's own memory, which "
+       "waits for no wire, has twice as many.")
 CONFIG(gpu, staging_bytes, BYTES, "auto", 8LL << 20, 1LL << 30, "bytes|auto", START,
        "Bytes of buffers on each GPU that is in use, and as much pinned host memory. An eighth of "
        "it is the largest copy that crosses the wire at once. auto: 32M where kvtierd is a client "
@@ -230,17 +230,6 @@ CONFIG(gpu, bytes, BYTES, "0", 0, 1LL << 40, "bytes|auto", START,
        "keep no images. auto: a quarter of the memory that is free when the first engine comes. "
        "Lossless images are not kept there. The memory is taken once, in whole slabs of [host] "
        "slab_bytes, and does not grow.")
-
-CONFIG(gpu, mode, ENUM, "daemon", 0, 1, "daemon|engine", RELOAD,
-       "Whose kernels encode and decode the pages of clients that do not choose "
-       "(options.gpu_mode). daemon: those of kvtierd. engine: libkvtier launches them in the "
-       "engine's own context, into memory that kvtierd lends it, and kvtierd only copies. So no "
-       "two processes take turns on a GPU without MPS. A client that cannot do that is served as "
-       "with daemon, and `kvtierctl clients` says why.")
-CONFIG(gpu, engine_bytes, BYTES, "256M", 2LL << 20, 1LL << 40, "bytes", START,
-       "Memory of each GPU that is lent to all clients in engine mode together. Each space takes "
-       "what its client asks for (options.staging_bytes), in multiples of 2 MiB. A space for which "
-       "too little is left is served as with mode = daemon.")
 
 CONFIG(hints, prefetch_lead, SECONDS, "5", 0, 3600, "s", RELOAD,
        "How long before the return that expected_back_s announced a block is brought from NVMe to "

@@ -184,8 +184,6 @@ static int answer_hello(struct conn *c, uint32_t seq)
 			     c->front->self };
 	int r;
 
-	ok.gpu_mode =
-		d->config->gpu_mode == CONFIG_GPU_MODE_ENGINE ? WIRE_GPU_ENGINE : WIRE_GPU_DAEMON;
 	for (int t = 0; t < TIER_COUNT; t++)
 		ok.tiers |= d->tables.tiers[t] ? 1u << t : 0;
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
@@ -277,12 +275,6 @@ static void fill_ok(const struct conn *c, const struct mount *mount, struct wire
 	space_salt(c->front->d->tables.spaces, mount->space, ret->salt);
 	memcpy(ret->index_key, mount->space->index_key, sizeof(ret->index_key));
 	ret->gpus = mount->device->unit == DEVICE_NO_UNIT ? 0 : wire_gpu_bit(mount->device->unit);
-	if (mount->layout.image_stride > 0) {
-		ret->max_ctas = c->front->d->config->gpu_max_ctas;
-		if (ret->max_ctas == CONFIG_COUNT_AUTO)
-			ret->max_ctas = DEVICE_CTAS_SHARED;
-		ret->engine_bytes = mount->regions[0].made_bytes;
-	}
 }
 
 /* The connection wants none of its orders any more. */
@@ -696,8 +688,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	mount->handle = handle;
 	put_mount(c, mount);
 	fill_ok(c, mount, &ok);
-	if (packet_send(c->socket.fd, &ok, sizeof(ok), &mount->regions[0].made_fd,
-			mount->layout.image_stride > 0 ? 1 : 0))
+	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
 		conn_kill(c);
 	explicit_bzero(&ok, sizeof(ok));
 	registers_forget();

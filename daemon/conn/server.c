@@ -775,8 +775,6 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 			continue;
 		ret->spaces++;
 		ret->memories |= mount->memories;
-		if (mount->not_engine[0] != '\0')
-			memcpy(ret->not_engine, mount->not_engine, sizeof(ret->not_engine));
 		if (mount->gpu_staged[0] != '\0')
 			memcpy(ret->gpu_staged, mount->gpu_staged, sizeof(ret->gpu_staged));
 	}

@@ -47,7 +47,6 @@ struct conn_row {
 	bool ending;
 	uint64_t region_bytes;
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory; 0: no regions */
-	char not_engine[WIRE_WHY_BYTES]; /* why a space is not in engine mode; "" */
 	char gpu_staged[WIRE_WHY_BYTES]; /* why a space's pages on a GPU are staged; "" */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };

@@ -18,8 +18,6 @@ static const uint64_t IMPORT_NS = 10000000000u, RELEASE_NS = 5000000000u;
 
 /* More than any GPU has; sums of two such numbers do not overflow. */
 #define BYTES_MAX (1ull << 44)
-/* The driver may take less than this out of a larger piece of the GPU's memory. */
-static const uint64_t GRANULE_BYTES = 2 << 20;
 
 /* A question to the GPU's thread, and its answer. */
 struct import {
@@ -45,10 +43,6 @@ struct region {
 	struct handle *handle;                /* NULL: a mapping */
 	CUdeviceptr mapping;                  /* of fds or fabric handles: reserved bytes... */
 	uint64_t mapping_bytes, mapped_bytes; /* ...and mapped up to there */
-	/* engine mode: bytes that were made, and their descriptor for the client; 0: memory of the
-	 * client */
-	uint64_t made_bytes;
-	int made_fd;
 };
 
 /* The next allocations of a region, on their way to the thread. */
@@ -185,8 +179,6 @@ static void count(struct cuda_gpu *gpu, struct region *r)
 	r->generation = gpu->generation;
 	gpu->regions++;
 	gpu->users++;
-	gpu->lent_regions += r->made_bytes > 0;
-	gpu->lent_bytes += r->made_bytes;
 }
 
 static void drop_handle(struct cuda_gpu *gpu, struct handle *h)
@@ -203,17 +195,11 @@ static void undo(struct cuda_gpu *gpu, struct region *r)
 {
 	const bool there = r->generation == gpu->generation && gpu->users > 0;
 
-	if (r->made_bytes)
-		(void)close(r->made_fd); /* the daemon's own: to close it does not block */
 	if (r->import.status || !there) {
-		r->made_bytes = 0;
 		unmap(gpu, r); /* no context takes a mapping along */
 		return;
 	}
 	r->generation = 0;
-	gpu->lent_regions -= r->made_bytes > 0;
-	gpu->lent_bytes -= r->made_bytes;
-	r->made_bytes = 0;
 	gpu->regions--;
 	gpu->users--;
 	if (r->handle)
@@ -225,8 +211,6 @@ static void undo(struct cuda_gpu *gpu, struct region *r)
 void cuda_regions_lost(struct cuda_gpu *gpu)
 {
 	gpu->regions = gpu->users = 0;
-	gpu->lent_regions = 0;
-	gpu->lent_bytes = 0;
 	while (!list_empty(&gpu->handles)) {
 		struct handle *h = container_of(gpu->handles.next, struct handle, link);
 
@@ -503,60 +487,6 @@ static void import_allocs_now(struct cuda_gpu *gpu, struct cuda_request *request
 		undo(gpu, r);
 }
 
-/* --- memory that is made for an engine --- */
-
-static int check_room(const struct cuda_gpu *gpu, struct region *r, uint64_t *ret)
-{
-	const uint64_t most = gpu->conf.engine_bytes;
-	const uint64_t left = most > gpu->lent_bytes ? most - gpu->lent_bytes : 0;
-
-	if (r->desc.length == 0 || r->desc.length > most)
-		return REFUSE(&r->import, -ENOSPC,
-			      "length %llu; must be 1 to [gpu] engine_bytes = %llu",
-			      (unsigned long long)r->desc.length, (unsigned long long)most);
-	*ret = (r->desc.length + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES;
-	if (*ret <= left)
-		return 0;
-	return REFUSE(&r->import, -ENOSPC,
-		      "length %llu; of [gpu] engine_bytes = %llu only %llu are not lent",
-		      (unsigned long long)r->desc.length, (unsigned long long)most,
-		      (unsigned long long)left);
-}
-
-static int make(struct cuda_gpu *gpu, struct region *r)
-{
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu->found->device },
-	};
-	CUmemGenericAllocationHandle handle = 0;
-	uint64_t bytes = 0;
-	int error = check_room(gpu, r, &bytes), fd = -1;
-
-	if (error)
-		return error;
-	error = TRY(gpu, &r->import, cuMemCreate, &handle, bytes, &prop, 0);
-	if (error)
-		return other_way(gpu, error);
-	error = map(gpu, r, handle, bytes);
-	if (error == 0)
-		error = cuda_zero(gpu, r->mapping, r->mapped_bytes, r->import.text,
-				  sizeof(r->import.text));
-	if (error == 0)
-		error = TRY(gpu, &r->import, cuMemExportToShareableHandle, &fd, handle,
-			    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-	(void)CUDA_DO(gpu, cuMemRelease, handle); /* the mapping keeps it */
-	if (error) {
-		unmap(gpu, r);
-		return other_way(gpu, error);
-	}
-	r->base = r->mapping;
-	r->made_bytes = bytes;
-	r->made_fd = fd;
-	return 0;
-}
-
 /* --- regions: requests --- */
 
 static void import_now(struct cuda_gpu *gpu, struct cuda_request *request)
@@ -564,9 +494,7 @@ static void import_now(struct cuda_gpu *gpu, struct cuda_request *request)
 	struct region *r = (void *)request;
 	int error = cuda_context_need(gpu, r->import.text, sizeof(r->import.text));
 
-	if (error == 0 && r->desc.memory == WIRE_DEVICE_ENGINE)
-		error = make(gpu, r);
-	else if (error == 0)
+	if (error == 0)
 		error = r->desc.memory == WIRE_DEVICE_HANDLE ? import_handle(gpu, r) :
 							       import_allocation(gpu, r);
 	r->import.status = ask_again(gpu, error);
@@ -721,8 +649,6 @@ static void describe(struct device *device, struct region *r, uint64_t length,
 		.length = length,
 		.generation = r->generation,
 		.own = r,
-		.made_bytes = r->made_bytes,
-		.made_fd = r->made_fd,
 	};
 }
 

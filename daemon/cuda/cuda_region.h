@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_region.h - memory and events of engines, opened in the daemon's context, or made there for
- * an engine (WIRE_DEVICE_ENGINE). Helper threads.
+ * cuda_region.h - memory and events of engines, opened in the daemon's context. Helper threads.
  *
- *	helper: cuda_region_import --request--> thread: opens or makes, checks --> helper: address
+ *	helper: cuda_region_import --request--> thread: opens, checks --> helper: address
  *	helper: cuda_region_release --request--> thread: closes
  *
  * A region that lies in several allocations is one reservation of addresses, mapped from its
  * beginning on without a gap. The thread takes the allocations of one message at a time, so that
  * jobs of others go on between them. A failure, in the first call or a later one, undoes the whole
  * region.
- *
- * Memory that is made (engine mode): the client's kernels encode into it and decode from it, and
- * the daemon copies between it and the host.
  *
  * Invariants
  *   H1 no word of a client is believed: the memory must lie on this GPU, and the driver's own range
@@ -26,19 +22,13 @@
  *   H4 an import whose asker has left is undone by the thread.
  *   H5 a mapping is not the context's: it is unmapped with its region, or, while the GPU is FAILING
  *      and may still use it, once the context is gone.
- *   H6 each space in engine mode has memory of its own: it is made for the space, zeroed before its
- *      descriptor is sent, and given back to the driver whole. No other client is ever lent it. It
- *      is memory of cuMemCreate() alone: a client that keeps its mapping keeps these bytes and no
- *      others, whatever the daemon does meanwhile. A legacy handle promises no such thing.
- *   H7 all clients together are lent conf.engine_bytes at most.
  */
 #pragma once
 
 #include "daemon/cuda/driver/cuda_gpu.h"
 
-/* These are functions of device_ops (device.h). An import has two more errors: -EOPNOTSUPP says
- * that the driver does not open the memory this way, and -ENOSPC, for WIRE_DEVICE_ENGINE, that too
- * little memory is left to be lent. The `own` of events is an array of CUevent. */
+/* These are functions of device_ops (device.h). An import has one more error: -EOPNOTSUPP says that
+ * the driver does not open the memory this way. The `own` of events is an array of CUevent. */
 int cuda_region_import(struct device *device, const struct region_desc *desc,
 		       struct device_region *ret, char *text, size_t n);
 int cuda_region_import_allocs(struct device *device, const struct region_allocs *more,

@@ -245,7 +245,6 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 		.staging_bytes = config->gpu_staging_bytes,
 		.tier_bytes = config->gpu_bytes,
 		.slab_bytes = config->host_slab_bytes,
-		.engine_bytes = config->gpu_engine_bytes,
 		.kernels = codec_kernels(NULL),
 	};
 	const uint32_t before = devices->n;

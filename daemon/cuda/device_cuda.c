@@ -118,10 +118,8 @@ static void show(struct cuda_gpu *gpu)
 	struct device_note note = {
 		.state = states[gpu->state],
 		.regions = gpu->regions,
-		.lent_regions = gpu->lent_regions,
-		.bytes = gpu->bytes + gpu->lent_bytes,
+		.bytes = gpu->bytes,
 		.image_bytes = gpu->tier.bytes,
-		.lent_bytes = gpu->lent_bytes,
 		.images_refused = gpu->state == CUDA_UP && gpu->tier_why[0] != '\0',
 		.context_bytes = gpu->context_bytes,
 		.copied_out_bytes_total = path->out_bytes,

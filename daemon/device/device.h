@@ -29,9 +29,6 @@
  * of pieces each, so that one client's slow pages delay another's job by one quantum a worker at
  * most.
  *
- * Pages may hold images (device_layout.image_stride), which their client encodes and decodes.
- * ENCODE and DECODE then copy scales and payload, in the codecs that the job asks for.
- *
  * An encode seals its image: the checksum in the header is of the bytes that it wrote. The image
  * that a device keeps in its own memory is unsealed (daemon/IMAGE.md, "Unsealed images").
  *
@@ -97,10 +94,6 @@ struct device_region {
 	uint64_t length;
 	uint32_t generation; /* of the device when it was imported */
 	void *own;           /* the device's */
-	/* WIRE_DEVICE_ENGINE: the device made so many bytes of memory, and this descriptor of them
-	 * is for its client. The descriptor stays the device's */
-	uint64_t made_bytes;
-	int made_fd;
 };
 
 /* Where the pages of a mount lie. */
@@ -109,9 +102,6 @@ struct device_layout {
 	struct page_layout pages;
 	const struct device_region *regions; /* that the pages lie in */
 	uint32_t n_regions;
-	/* Engine mode: pages hold images, which lie so many bytes apart from the region's start on,
-	 * and which the client may write at any moment. 0: pages hold planes, as `pages` says */
-	uint64_t image_stride;
 	bool lossless;  /* images are lossless or raw */
 	void *prepared; /* the device's, from prepare to forget */
 };
@@ -234,17 +224,15 @@ struct device_job {
 
 /* A device for people. Texts are cut to fit. */
 struct device_note {
-	char name[64];         /* of the product; "" */
-	const char *state;     /* one word */
-	char why[200];         /* why the device does not work, or not as it should; else "" */
-	bool failed;           /* it was in use and does not work */
-	bool mps;              /* kvtierd is a client of MPS there */
-	uint32_t max_ctas;     /* thread blocks of its kernels at most; 0: it has none */
-	uint32_t regions;      /* imported now */
-	uint32_t lent_regions; /* of these of clients in engine mode */
-	uint64_t bytes;        /* of its memory, that kvtierd takes for itself */
-	uint64_t image_bytes;  /* of these for images */
-	uint64_t lent_bytes;   /* of these lent to clients in engine mode */
+	char name[64];        /* of the product; "" */
+	const char *state;    /* one word */
+	char why[200];        /* why the device does not work, or not as it should; else "" */
+	bool failed;          /* it was in use and does not work */
+	bool mps;             /* kvtierd is a client of MPS there */
+	uint32_t max_ctas;    /* thread blocks of its kernels at most; 0: it has none */
+	uint32_t regions;     /* imported now */
+	uint64_t bytes;       /* of its memory, that kvtierd takes for itself */
+	uint64_t image_bytes; /* of these for images */
 	/* it should have memory for images and has none; `why` says the reason */
 	bool images_refused;
 	uint64_t context_bytes; /* that the driver takes for kvtierd; 0: none, or not known */

@@ -268,24 +268,13 @@ static void drop(const struct task *task)
 		copies_condemn(tables, holder->lease.block);
 }
 
-/* In engine mode its client has to know which codec the image has. */
-static int served(const struct task *task)
-{
-	const struct mount *mount = task->part->op->mount;
-
-	return mount->layout.image_stride > 0 && image_codec_scales(mount->space->codecs.k) &&
-			       task->job.out_codec_k == CODEC_RAW ?
-		       WIRE_BLOCK_RAW :
-		       0;
-}
-
 enum step load_check(struct task *task)
 {
 	struct part *part = task->part;
 
 	if (task->job.status == 0) {
 		count_loaded(task);
-		part->status = served(task);
+		part->status = 0;
 		return part->flight && task->source == SOURCE_REDIS ? LOAD_KEEP : LOAD_END;
 	}
 	part->status = task_stopped(task);

@@ -52,27 +52,13 @@ static bool is_kept_raw(const struct part *part)
 		       SPACE_FIRST_TOKENS;
 }
 
-/* The codecs of its image. In engine mode its client has encoded it, and says where that was not
- * possible. */
-static struct image_codecs codecs_of(struct task *task)
-{
-	const struct mount *mount = task->part->op->mount;
-	bool raw = is_kept_raw(task->part);
-
-	if (mount->layout.image_stride > 0 && image_codec_scales(mount->space->codecs.k) &&
-	    task->job.page & WIRE_PAGE_RAW) {
-		task->job.page &= ~(uint64_t)WIRE_PAGE_RAW;
-		raw = true;
-	}
-	return raw ? image_codecs(CODEC_RAW) : mount->space->codecs;
-}
-
 enum step store_admit(struct task *task)
 {
 	struct part *part = task->part;
 	const struct op *op = part->op;
 	struct tables *tables = task->all->tables;
-	const struct image_codecs codecs = codecs_of(task);
+	const struct image_codecs codecs =
+		is_kept_raw(part) ? image_codecs(CODEC_RAW) : op->mount->space->codecs;
 	uint32_t block;
 
 	task->job.codec_k = (uint8_t)codecs.k;

@@ -479,7 +479,6 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 
 	if (!mount)
 		return text_fail(text, n, -ENOMEM, "out of memory for a space");
-	memcpy(mount->not_engine, m->not_engine, sizeof(mount->not_engine));
 	memcpy(mount->gpu_staged, m->gpu_staged, sizeof(mount->gpu_staged));
 	r = find_device(devices, m, &mount->device, text, n);
 	for (uint32_t i = 0; i < m->n_regions && r == 0; i++) {
@@ -510,34 +509,6 @@ void mount_unmap(struct mount *mount)
 		device_release(&mount->regions[i]);
 }
 
-/* In engine mode each page has to have room for an image of the space, raw or not. */
-static int take_images(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
-{
-	const struct space *space = mount->space;
-	const uint64_t stride = m->segments[0].page_stride;
-	uint32_t most = space->shape.image_bytes;
-
-	for (uint32_t i = 0; i < sizeof(space->variant_bytes) / sizeof(*space->variant_bytes); i++)
-		if (space->variant_bytes[i] > most)
-			most = space->variant_bytes[i];
-	for (uint32_t i = 0; i < m->n_segments; i++)
-		if (m->segments[i].page_stride != stride || stride < most || stride % IMAGE_ALIGN)
-			return text_fail(
-				text, n, -EINVAL,
-				"segments[%u].page_stride is %llu; in engine mode all are one "
-				"multiple of %d, and at least an image's %u bytes",
-				i, (unsigned long long)m->segments[i].page_stride, IMAGE_ALIGN,
-				most);
-	if (mount->pages > mount->region_bytes / stride)
-		mount->pages = mount->region_bytes / stride;
-	if (mount->pages == 0)
-		return text_fail(text, n, -EINVAL, "regions[0].length is %llu; one page takes %llu",
-				 (unsigned long long)mount->region_bytes,
-				 (unsigned long long)stride);
-	mount->layout.image_stride = stride;
-	return 0;
-}
-
 static int build_layout(struct mount *mount, const struct proto_space_open *m, char *text, size_t n)
 {
 	uint8_t *bases[WIRE_MAX_REGIONS];
@@ -560,27 +531,7 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 			"geometry.head_dim_k is %u, head_dim_v %u; lossless on a GPU takes "
 			"equal ones, or both up to 640",
 			mount->space->geometry.head_dim_k, mount->space->geometry.head_dim_v);
-	if (mount->layout.lossless && mount->memories & 1u << WIRE_DEVICE_ENGINE)
-		return text_fail(
-			text, n, -EOPNOTSUPP,
-			"geometry.codec: lossless is not for engine mode, whose pages hold "
-			"images of one size");
-	/* its client does not know which blocks are a prompt's first, and would encode them */
-	if (mount->space->codec == CODECS_Q4 && mount->memories & 1u << WIRE_DEVICE_ENGINE)
-		return text_fail(text, n, -EOPNOTSUPP,
-				 "geometry.codec: q4 is not for engine mode, as kvtierd decides "
-				 "which blocks are raw");
-	if (mount->memories & 1u << WIRE_DEVICE_ENGINE && m->version < WIRE_WITH_ENGINE_CODECS &&
-	    mount->space->codec > CODECS_FP8_NATIVE)
-		return text_fail(text, n, -EOPNOTSUPP,
-				 "geometry.codec: this libkvtier speaks wire version %u, whose "
-				 "engine mode has raw, fp8 and fp8-native",
-				 m->version);
 	mount->space->on_gpu = mount->space->on_gpu || mount->device->unit != DEVICE_NO_UNIT;
-	if (mount->memories & 1u << WIRE_DEVICE_ENGINE)
-		r = take_images(mount, m, text, n);
-	if (r)
-		return r;
 	mount->layout.regions = mount->regions;
 	mount->layout.n_regions = mount->n_regions;
 	r = device_prepare(mount->device, &mount->layout);

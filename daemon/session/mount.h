@@ -31,7 +31,6 @@ struct mount {
 	uint32_t n_regions, n_allocs; /* n_allocs: of regions in several allocations */
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory of each region */
 	bool prepared;     /* its device knows the layout */
-	char not_engine[WIRE_WHY_BYTES]; /* why it is not in engine mode, as its client says */
 	char gpu_staged[WIRE_WHY_BYTES]; /* why its pages on a GPU are staged, as its client says */
 	uint64_t region_bytes;
 	uint64_t pages; /* valid page indices are below */

@@ -135,7 +135,6 @@ static const struct region_kind {
 	[WIRE_DEVICE_FD] = { "device fd", true, true, false },
 	[WIRE_DEVICE_FABRIC] = { "fabric handle", false, true, true },
 	[WIRE_DEVICE_RANGE] = { "range", false, true, false },
-	[WIRE_DEVICE_ENGINE] = { "memory of engine mode", false, true, false },
 };
 
 static bool all_zero(const void *bytes, size_t n)
@@ -154,11 +153,17 @@ static int check_region(const struct wire_region *region, uint32_t i, uint32_t n
 {
 	const struct region_kind *kind;
 
+	if (region->memory == WIRE_DEVICE_ENGINE)
+		return text_fail(
+			text, n, -EOPNOTSUPP,
+			"regions[%u].memory is 7, for kernels of the client: this kvtierd has "
+			"kernels of its own alone",
+			i);
 	if (region->memory < WIRE_MEMFD || region->memory >= WIRE_MEMORIES)
 		return text_fail(
 			text, n, -EINVAL,
 			"regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
-			"handle), 4 (device fd), 5 (fabric handle), 6 (a range) or 7 (engine mode)",
+			"handle), 4 (device fd), 5 (fabric handle) or 6 (a range)",
 			i, region->memory);
 	kind = &region_kinds[region->memory];
 	if (kind->fd && region->fd_index >= n_fds)
@@ -194,13 +199,6 @@ static int check_regions(const struct wire_region *regions, uint32_t n, uint32_t
 		r = check_region(&regions[i], i, n_fds, text, text_bytes);
 	if (r)
 		return r;
-	for (uint32_t i = 0; i < n; i++)
-		if (regions[i].memory == WIRE_DEVICE_ENGINE && (n > 1 || regions[i].offset))
-			return text_fail(
-				text, text_bytes, -EINVAL,
-				"regions[%u] is memory of engine mode: it must be the only "
-				"region, and its offset 0",
-				i);
 	for (uint32_t i = 1; i < n; i++)
 		if (memcmp(regions[i].device, regions[0].device, sizeof(regions[i].device)) != 0)
 			return text_fail(
@@ -246,14 +244,10 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, uint32_t vers
 		return text_fail(text, text_bytes, -EPROTO,
 				 "SPACE_OPEN of %zu bytes; %u regions and %u segments make %zu", n,
 				 m->n_regions, m->n_segments, want);
-	if (take_words(m->not_engine, ret->not_engine))
-		return text_fail(text, text_bytes, -EINVAL, "not_engine must be at most %d bytes",
-				 WIRE_WHY_BYTES - 1);
 	ret->gpu_staged[0] = '\0';
 	if (fixed == sizeof(*m) && take_words(m->gpu_staged, ret->gpu_staged))
 		return text_fail(text, text_bytes, -EINVAL, "gpu_staged must be at most %d bytes",
 				 WIRE_WHY_BYTES - 1);
-	ret->version = version;
 	ret->geometry = m->geometry;
 	ret->n_regions = m->n_regions;
 	ret->n_segments = m->n_segments;

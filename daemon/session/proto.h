@@ -29,9 +29,7 @@ struct proto_space_open {
 	uint32_t n_regions, n_segments;
 	const struct wire_region *regions; /* in the packet */
 	const struct wire_segment *segments;
-	char not_engine[WIRE_WHY_BYTES];
 	char gpu_staged[WIRE_WHY_BYTES];
-	uint32_t version; /* of the wire, on this connection */
 };
 int proto_space_open(const void *packet, size_t n, uint32_t n_fds, uint32_t version,
 		     struct proto_space_open *ret, char *text, size_t text_bytes);

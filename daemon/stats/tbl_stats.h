@@ -176,8 +176,6 @@ STAT("gpu.staged_spaces", gpu_staged_spaces, gauge, "spaces",
 STAT("gpu.regions", gpu_regions, gauge, "regions", "Regions of engines in the memory of GPUs")
 STAT("gpu.own_bytes", gpu_own_bytes, gauge, "bytes",
      "Memory of GPUs that kvtierd's buffers and kernels take")
-STAT("gpu.lent_bytes", gpu_lent_bytes, gauge, "bytes",
-     "Memory of GPUs that clients in engine mode are lent, a part of gpu.own_bytes")
 STAT("gpu.copied_out_bytes_total", gpu_copied_out_bytes_total, counter, "bytes",
      "Bytes that crossed the wire from GPUs to host memory")
 STAT("gpu.copied_in_bytes_total", gpu_copied_in_bytes_total, counter, "bytes",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * binaries.h - the programs that compilers made of codec.cu, which kvtierd and libkvtier contain,
+ * binaries.h - the programs that compilers made of codec.cu, which kvtierd contains,
  * and which of them a driver can load.
  *
  * A driver of release 12.x loads the machine code of every compiler 12.x (minor version

@@ -69,7 +69,7 @@ struct bench_case {
 	TABLE(hostile)      \
 	TABLE(cuda)         \
 	TABLE(cuda_step)    \
-	TABLE(cuda_modes)   \
+	TABLE(cuda_served)  \
 	TABLE(cuda_pin)     \
 	TABLE(cuda_daemon)  \
 	TABLE(cuda_beside)  \

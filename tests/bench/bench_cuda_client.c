@@ -21,9 +21,8 @@ static void start_daemon(struct cuda_client *c, const struct cuda_client_setup *
 		(void)snprintf(ctas, sizeof(ctas), "max_ctas = %" PRIu32 "\n", rig_blocks(0));
 	(void)snprintf(sections, sizeof(sections),
 		       "[host]\nbytes = %" PRIu64 "\nslab_bytes = %" PRIu64 "\n[nvme]\nbytes = 0\n"
-		       "[gpu]\ndevices = required\nbytes = %" PRIu64 "\nmode = %s\n%s",
-		       room_for((uint64_t)s->host_times * c->blocks, slab), slab, gpu, s->mode,
-		       ctas);
+		       "[gpu]\ndevices = required\nbytes = %" PRIu64 "\n%s",
+		       room_for((uint64_t)s->host_times * c->blocks, slab), slab, gpu, ctas);
 	bench_daemon_start(&c->d, sections);
 }
 

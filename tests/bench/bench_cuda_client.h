@@ -26,7 +26,6 @@ struct cuda_client_setup {
 	uint32_t codec;      /* enum kvtier_codec */
 	uint32_t host_times; /* host memory holds the blocks of all pages so many times */
 	uint32_t gpu_times;  /* the GPU's own memory: so many times; 0: no tier there */
-	const char *mode;    /* [gpu] mode */
 };
 
 /* A space of small FP8 blocks, its pages on the GPU of the rig, or in a memfd. */

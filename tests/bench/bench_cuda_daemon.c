@@ -58,7 +58,7 @@ static void one_run(struct bench *b, uint32_t run, struct bench_result *ret)
 static void run_daemon(const struct bench_case *self, struct bench_result *ret)
 {
 	struct bench *b = bench_alloc(sizeof(*b));
-	struct cuda_client_setup setup = { .mode = "daemon" };
+	struct cuda_client_setup setup = { 0 };
 	const struct stats_values *v;
 
 	b->setup = self->arg;

@@ -11,7 +11,7 @@
  * A step is PASSES passes that stream HBM through all of the GPU, and a wait. An engine's step
  * has other kernels; the stand-in stands for its share of HBM and of the SMs. Processes take turns
  * on a GPU without MPS, so cuda.step is to be run twice, without MPS and with it; its note says
- * which. bench_cuda_modes.c has the same step beside stores and loads of a client.
+ * which. bench_cuda_served.c has the same step beside stores and loads of a client.
  */
 #include "bench_cuda_step.h"
 

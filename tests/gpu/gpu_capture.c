@@ -14,9 +14,9 @@ enum { BLOCKS = 4 };
 static struct kvtier_key keys[2][BLOCKS];
 static CUstream capturing, plain, blocking;
 
-static void begin_with(enum gpu_memory_kind kind, uint32_t mode, const char *words)
+static void begin_with(enum gpu_memory_kind kind, const char *words)
 {
-	gpu_served_begin(GPU_CONFIG("64M", "2M"), &large_fp8, 2 * BLOCKS, kind, mode, words);
+	gpu_served_begin(GPU_CONFIG("64M", "2M"), &large_fp8, 2 * BLOCKS, kind, words);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&capturing, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&plain, CU_STREAM_NON_BLOCKING, 0));
 	GPU(gpu_api()->cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0));
@@ -111,24 +111,18 @@ static void captures_go_on(void)
 	gpu_pages_are(keys[1], BLOCKS);
 }
 
-TEST_DO(a_capture_goes_on_beside_shared_pages, begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
-	captures_go_on());
-TEST_DO(a_capture_goes_on_beside_pages_by_descriptor,
-	begin_with(GPU_VMM_FD, KVTIER_GPU_DAEMON, "CUDA descriptor");
+TEST_DO(a_capture_goes_on_beside_shared_pages, begin_with(GPU_ALLOC, "CUDA IPC"); captures_go_on());
+TEST_DO(a_capture_goes_on_beside_pages_by_descriptor, begin_with(GPU_VMM_FD, "CUDA descriptor");
 	captures_go_on());
 
-TEST_DO(a_capture_goes_on_beside_staged_pages,
-	begin_with(GPU_POOL, KVTIER_GPU_DAEMON, "CUDA staged");
-	captures_go_on());
-TEST_DO(a_capture_goes_on_beside_engine_mode,
-	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
+TEST_DO(a_capture_goes_on_beside_staged_pages, begin_with(GPU_POOL, "CUDA staged");
 	captures_go_on());
 
 TEST(the_threads_mode_stays_the_engines)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
-	begin_with(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode");
+	begin_with(GPU_POOL, "CUDA staged");
 	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
 	assert_int_equal(gpu_op_result(gpu_store_op(keys[0], 0, BLOCKS, NULL)).ok, BLOCKS);
 	GPU(gpu_api()->cuThreadExchangeStreamCaptureMode(&mode));
@@ -174,14 +168,14 @@ static void streams_that_capture_are_refused(void)
 	capture_end(blocking);
 }
 
-TEST_DO(a_stream_that_captures_is_refused, begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+TEST_DO(a_stream_that_captures_is_refused, begin_with(GPU_ALLOC, "CUDA IPC");
 	streams_that_capture_are_refused());
 
 TEST_EACH(NULL, end);
 
 static void without_events_it_is_refused_too(void **state)
 {
-	begin_with(GPU_ALLOC, KVTIER_GPU_DAEMON, "CUDA IPC");
+	begin_with(GPU_ALLOC, "CUDA IPC");
 	streams_that_capture_are_refused();
 	(void)end(state);
 }

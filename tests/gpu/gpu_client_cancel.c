@@ -4,9 +4,9 @@
  * gpu_client_cancel - goal: once kvtier_cancel() has returned, or an op has ended at its deadline,
  * or by its daemon's death with no page lent still, no page of it in a GPU's memory is touched.
  * Method: large loads, ended after a random time while the emulated driver runs what is queued as
- * late as it may; pages are poisoned before, compared, poisoned again, and looked at later. The
- * same in engine mode, where the library's kernels are late. A daemon that was killed may still be
- * on its way out of the kernel: the library's word alone says when its pages are free.
+ * late as it may; pages are poisoned before, compared, poisoned again, and looked at later. A
+ * daemon that was killed may still be on its way out of the kernel: the library's word alone says
+ * when its pages are free.
  */
 #include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_gpu_served.h"
@@ -21,12 +21,8 @@ static uint32_t ended;
 
 FIXTURE(begin)
 {
-	const bool engine = *state != NULL;
-
 	clock_daemon_start(&d, HOST("16M", "2M") GPU_LINES);
-	gpu_served_begin(NULL, &large_fp8, BLOCKS, GPU_ALLOC,
-			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
-			 engine ? "CUDA engine mode" : "CUDA IPC");
+	gpu_served_begin(NULL, &large_fp8, BLOCKS, GPU_ALLOC, "CUDA IPC");
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	clock_pass_ms(STABLE_MS);
@@ -84,7 +80,9 @@ static void assert_some_ended(void)
 	assert_true(ended > 0 || gpu_is_real());
 }
 
-TEST_IN_BOTH_MODES(a_cancelled_load_leaves_its_pages, begin, gpu_served_end)
+TEST_EACH(begin, gpu_served_end);
+
+TEST(a_cancelled_load_leaves_its_pages)
 {
 	struct random random = { .state = gpu_seed() };
 
@@ -99,7 +97,7 @@ TEST_IN_BOTH_MODES(a_cancelled_load_leaves_its_pages, begin, gpu_served_end)
 	assert_some_ended();
 }
 
-TEST_IN_BOTH_MODES(a_late_load_leaves_its_pages, begin, gpu_served_end)
+TEST(a_late_load_leaves_its_pages)
 {
 	for (uint32_t i = 0; more(i); i++) {
 		take(start_load(1 + i % TRIES), -ETIMEDOUT);
@@ -121,8 +119,8 @@ static void begin_again(void)
 }
 
 /* A GPU goes on with the work of a daemon that dies, until the kernel has closed the driver's
- * descriptors. In engine mode the library's kernels may be under way, too. */
-TEST_IN_BOTH_MODES(a_load_whose_daemon_dies_leaves_its_pages, begin, gpu_served_end)
+ * descriptors. */
+TEST(a_load_whose_daemon_dies_leaves_its_pages)
 {
 	struct random random = { .state = gpu_seed() };
 

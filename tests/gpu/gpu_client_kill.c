@@ -3,7 +3,7 @@
 /*
  * gpu_client_kill - goal: an engine or a daemon that is killed in the middle of its ops harms no
  * other. The GPU's memory falls to its level before, and other engines go on. No page outside an op
- * is ever touched. An engine finds the blocks that the next daemon has. In both modes.
+ * is ever touched. An engine finds the blocks that the next daemon has.
  * Method: an engine of its own process, killed at moments chosen by the seed while it stores and
  * loads; the daemon likewise.
  */
@@ -13,12 +13,8 @@ enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = PATIENT_MS };
 
 FIXTURE(begin)
 {
-	const bool engine = *state != NULL;
-
-	setenv("KVTIER_TEST_MODE", engine ? "2" : "1", 1);
 	gpu_served_begin(HOST("96M", "2M") GPU_LINES, &large_fp8, 2 * BLOCKS, GPU_ALLOC,
-			 engine ? KVTIER_GPU_ENGINE : KVTIER_GPU_DAEMON,
-			 engine ? "CUDA engine mode" : "CUDA IPC");
+			 "CUDA IPC");
 	return 0;
 }
 
@@ -36,7 +32,6 @@ static int engine(const char *socket)
 	char ready = 1;
 
 	gpu_open(&gpu, 0);
-	gpu_engine_mode((uint32_t)atoi(getenv("KVTIER_TEST_MODE")));
 	gpu_engine_open(&ge, &gpu, socket, &large_fp8, 2 * BLOCKS, GPU_ALLOC);
 	for (uint64_t chain = 100;; chain++) {
 		chain_keys(&ge.e, chain, BLOCKS, keys);
@@ -47,7 +42,9 @@ static int engine(const char *socket)
 	}
 }
 
-TEST_IN_BOTH_MODES(an_engine_is_killed, begin, end)
+TEST_EACH(begin, end);
+
+TEST(an_engine_is_killed)
 {
 	struct random random = { .state = gpu_seed() };
 	struct kvtier_key keys[BLOCKS];
@@ -81,11 +78,9 @@ TEST_IN_BOTH_MODES(an_engine_is_killed, begin, end)
 		      KILLS, (unsigned long long)longest);
 }
 
-/* Something of the first block is in its page; the last may be far from it. In engine mode that
- * takes calls of the library. */
+/* Something of the first block is in its page; the last may be far from it. */
 static bool first_page_is_poison(void)
 {
-	(void)kvtier_lent(ge.e.client, NULL, 0);
 	gpu_pages_pull(&ge, 0, 1);
 	return page_is_poison(&ge.e, 0);
 }
@@ -100,7 +95,7 @@ static bool is_away(const struct kvtier_key *key)
 
 /* Pages that are not the op's are poison before and after; the op's pages have their bytes, or a
  * part of them. */
-TEST_IN_BOTH_MODES(a_daemon_is_killed_in_the_middle_of_a_load, begin, end)
+TEST(a_daemon_is_killed_in_the_middle_of_a_load)
 {
 	struct random random = { .state = gpu_seed() };
 	struct kvtier_key keys[BLOCKS];

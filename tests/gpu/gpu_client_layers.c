@@ -23,7 +23,7 @@ static void begin_verifying(enum gpu_memory_kind kind, const char *words, const 
 
 	(void)snprintf(config, sizeof(config), "%sverify = %s\n", gpu_lines, verify);
 	g.layers = LAYERS;
-	gpu_served_begin(config, &g, 2 * BLOCKS, kind, KVTIER_GPU_DEFAULT, words);
+	gpu_served_begin(config, &g, 2 * BLOCKS, kind, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	chain_keys(&ge.e, 2, BLOCKS, others);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);

@@ -17,7 +17,7 @@ static struct kvtier_key keys[BLOCKS];
 
 static void begin_with(enum gpu_memory_kind kind, const char *words)
 {
-	gpu_served_begin(config, &large_fp8, 2 * BLOCKS, kind, KVTIER_GPU_DEFAULT, words);
+	gpu_served_begin(config, &large_fp8, 2 * BLOCKS, kind, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 }
 

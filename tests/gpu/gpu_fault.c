@@ -167,7 +167,6 @@ TEST(a_call_of_the_daemon_may_break_its_context)
 struct round {
 	const struct daemon *d;
 	enum gpu_memory_kind kind;
-	uint32_t mode; /* enum kvtier_gpu_mode */
 	struct gpu_memory memory;
 	CUdeviceptr base; /* of the region, across the border where it is in two allocations */
 	struct kvtier_client *client;
@@ -231,7 +230,7 @@ static void load(struct round *r, const struct kvtier_key *keys, const uint32_t 
 		return;
 	}
 	COUNTED(r, error, kvtier_stream_wait(r->client, op, KVTIER_ALL, r->stream));
-	r->good &= error == 0 || error == -EOPNOTSUPP; /* staged, engine mode */
+	r->good &= error == 0 || error == -EOPNOTSUPP; /* staged */
 	take(r, op, blocks);
 	GPU(gpu_api()->cuStreamSynchronize(r->stream));
 	gpu_read(&gpu, r->e.memory, r->base, 2 * N * r->e.page_bytes);
@@ -251,8 +250,7 @@ static void says_how(struct round *r, const char *words)
 	if (strstr(text, words))
 		return;
 	r->good = false;
-	if (!(strstr(text, "staged: ") || strstr(text, "not in engine mode: ")) ||
-	    text[strlen(text) - 1] == ' ')
+	if (!strstr(text, "staged: ") || text[strlen(text) - 1] == ' ')
 		fail_msg("\"%s\" neither says %s nor why not", text, words);
 }
 
@@ -262,8 +260,7 @@ static void engine_with_fault(struct round *r, const char *words)
 	const size_t n = engine_segments(&r->e.geometry, segments, KVTIER_MAX_SEGMENTS);
 	const struct kvtier_options o = { .size = sizeof(o),
 					  .socket_path = r->d->socket,
-					  .timeout_ms = DEADLINE_MS,
-					  .gpu_mode = r->mode };
+					  .timeout_ms = DEADLINE_MS };
 	const struct kvtier_region region = { .size = sizeof(region),
 					      .memory = KVTIER_CUDA,
 					      .fd = -1,
@@ -327,10 +324,9 @@ static uint64_t next_fault(uint64_t n, const char *failed)
 	return n + (now == ONE || one_by_one ? 1 : LEAP);
 }
 
-static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, uint32_t mode,
-					    const char *words)
+static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, const char *words)
 {
-	struct round r = { .kind = kind, .mode = mode };
+	struct round r = { .kind = kind };
 	struct daemon d;
 	CUcontext current;
 	uint64_t n = 1, rounds = 0;
@@ -374,16 +370,13 @@ static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, uint32_t 
 }
 
 TEST_DO(each_call_of_an_engine_by_ipc_may_fail,
-	each_call_of_an_engine_may_fail(GPU_ALLOC, 0, "CUDA IPC"));
+	each_call_of_an_engine_may_fail(GPU_ALLOC, "CUDA IPC"));
 TEST_DO(each_call_of_an_engine_by_descriptor_may_fail,
-	each_call_of_an_engine_may_fail(GPU_VMM_FD, 0, "CUDA descriptor"));
+	each_call_of_an_engine_may_fail(GPU_VMM_FD, "CUDA descriptor"));
 TEST_DO(each_call_of_an_engine_with_two_allocations_may_fail,
-	each_call_of_an_engine_may_fail(GPU_VMM_TWO, 0, "CUDA descriptor of 2"));
+	each_call_of_an_engine_may_fail(GPU_VMM_TWO, "CUDA descriptor of 2"));
 TEST_DO(each_call_of_a_staged_engine_may_fail,
-	each_call_of_an_engine_may_fail(GPU_POOL, 0,
-					"CUDA staged: it is of a stream-ordered pool"));
-TEST_DO(each_call_of_an_engine_in_engine_mode_may_fail,
-	each_call_of_an_engine_may_fail(GPU_ALLOC, KVTIER_GPU_ENGINE, "CUDA engine mode"));
+	each_call_of_an_engine_may_fail(GPU_POOL, "CUDA staged: it is of a stream-ordered pool"));
 
 TEST_FIRST(gpu_begin(argv, "null_stream=0");
 	   gpu_needs_emulation("its faults are settings of the emulated driver"));

@@ -67,31 +67,23 @@ TEST(a_gpu_that_always_breaks_is_done_without)
 	stop();
 }
 
-/* A mapping is no context's: of an engine's memory, of what the daemon makes for engine mode. */
-static void what_was_mapped_goes_after(uint32_t mode, const char *words)
+/* A mapping is no context's. */
+TEST(what_was_mapped_goes_after_its_context)
 {
 	struct kvtier_key keys[BLOCKS];
 	struct gpu_engine ge;
 
 	gpu_report_clear();
-	gpu_engine_mode(mode);
 	start("sticky=cuMemcpyDtoHAsync:1");
 	gpu_engine_open(&ge, &gpu, d.socket, &large_fp8, 2 * BLOCKS, GPU_VMM_FD);
-	gpu_engine_reached(&ge, words);
+	gpu_engine_reached(&ge, "CUDA descriptor");
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	assert_int_not_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	gpu_engine_close(&ge);
-	is_reached(GPU_VMM_FD, words);
+	is_reached(GPU_VMM_FD, "CUDA descriptor");
 	stop();
-	gpu_engine_mode(KVTIER_GPU_DEFAULT);
 	gpu_report_clean("kvtierd");
-}
-
-TEST(what_was_mapped_goes_after_its_context)
-{
-	what_was_mapped_goes_after(KVTIER_GPU_DAEMON, "CUDA descriptor");
-	what_was_mapped_goes_after(KVTIER_GPU_ENGINE, "CUDA engine mode");
 }
 
 /* --- by hand --- */

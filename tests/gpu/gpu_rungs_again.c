@@ -9,7 +9,7 @@
 #include "tests/lib/lib_gpu_served.h"
 
 FIXTURE_DO(begin, gpu_served_begin(HOST("16M", "2M") GPU_LINES, &large_fp8, 600, GPU_VMM_MANY,
-				   KVTIER_GPU_DEFAULT, "CUDA descriptor of "));
+				   "CUDA descriptor of "));
 
 TEST_EACH(begin, gpu_served_end);
 

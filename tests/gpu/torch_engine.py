@@ -260,7 +260,7 @@ class TorchEngine(unittest.TestCase):
         try:
             if waits:
                 self.client.stream_wait(op, self.memory.stream)
-        except kvtier.Error as error:       # the library itself brings the pages: staged, engine mode
+        except kvtier.Error as error:       # the library itself brings the pages: staged
             self.assertEqual(error.errno, errno.EOPNOTSUPP)
             waits = False
         if waits:

@@ -48,22 +48,13 @@ void gpu_memory_free(const struct gpu *g, struct gpu_memory *m)
 	}
 }
 
-static uint32_t gpu_mode;
-
-void gpu_engine_mode(uint32_t mode)
-{
-	gpu_mode = mode;
-}
-
 void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 			const struct kvtier_geometry *geometry, uint32_t pages,
 			enum gpu_memory_kind kind)
 {
-	const struct kvtier_options o = { .size = sizeof(o),
-					  .socket_path = socket,
-					  .name = "gpu",
-					  .timeout_ms = 60000,
-					  .gpu_mode = gpu_mode };
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = socket, .name = "gpu", .timeout_ms = 60000
+	};
 	struct engine *e = &ge->e;
 	size_t bytes;
 
@@ -124,12 +115,11 @@ void gpu_engine_reached(const struct gpu_engine *ge, const char *words)
 		[KVTIER_REACH_CUDA_FD] = "CUDA descriptor",
 		[KVTIER_REACH_CUDA_FABRIC] = "CUDA fabric handle",
 		[KVTIER_REACH_CUDA_STAGED] = "CUDA staged",
-		[KVTIER_REACH_CUDA_ENGINE] = "CUDA engine mode",
 	};
 	char text[256];
 	const int reach = kvtier_space_memory(ge->e.space, text, sizeof(text));
 
-	assert_in_range(reach, KVTIER_REACH_CUDA_IPC, KVTIER_REACH_CUDA_ENGINE);
+	assert_in_range(reach, KVTIER_REACH_CUDA_IPC, KVTIER_REACH_CUDA_STAGED);
 	assert_int_equal(kvtier_space_memory(ge->e.space, NULL, 0), reach);
 	if (!strstr(text, words) || strncmp(text, begins[reach], strlen(begins[reach])) != 0)
 		fail_msg("pages are reached by \"%s\", not by \"%s\"", text, words);

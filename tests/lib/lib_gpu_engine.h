@@ -49,8 +49,6 @@ struct kvtier_result gpu_not_waited_for(struct gpu_engine *ge, uint64_t op, int 
 void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 		     const struct kvtier_geometry *geometry, uint32_t pages,
 		     enum gpu_memory_kind kind);
-/* Engines that connect from now on choose this (enum kvtier_gpu_mode). */
-void gpu_engine_mode(uint32_t mode);
 /* In two steps: all but the space; the space, which may fail (0 or -errno) and be tried again. */
 void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 			const struct kvtier_geometry *geometry, uint32_t pages,

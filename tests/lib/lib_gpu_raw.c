@@ -78,29 +78,10 @@ static void space_open(struct gpu_raw *e, const struct wire_region *regions, uin
 			.layer = segments[i].layer,
 			.kind = segments[i].kind,
 			.offset = segments[i].offset,
-			.page_stride = e->stride ? e->stride : segments[i].page_stride,
+			.page_stride = segments[i].page_stride,
 			.head_stride = segments[i].head_stride,
 			.token_stride = segments[i].token_stride,
 		};
-}
-
-/* Maps the memory that came with SPACE_OK. */
-static void map_images(struct gpu_raw *e, int fd, uint64_t bytes)
-{
-	const struct cuda_api *cu = gpu_api();
-	const CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, e->gpu->device },
-					 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	CUmemGenericAllocationHandle handle;
-
-	assert_true(bytes >= e->pages * e->stride);
-	e->image_bytes = bytes;
-	GPU(cu->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
-					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	(void)close(fd);
-	GPU(cu->cuMemAddressReserve(&e->images, bytes, 0, 0, 0));
-	GPU(cu->cuMemMap(e->images, bytes, 0, handle, 0));
-	GPU(cu->cuMemSetAccess(e->images, bytes, &access, 1));
-	GPU(cu->cuMemRelease(handle));
 }
 
 int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
@@ -113,22 +94,18 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 		struct wire_error error;
 	} answer = { 0 };
 	size_t bytes;
-	int fd;
 
 	(void)space_open(e, regions, n, message);
 	bytes = raw_space_narrow(&e->raw, (struct wire_space_open *)(void *)message);
 	assert_int_equal(raw_send(&e->raw, message, bytes, fds, n_fds), 0);
-	assert_true(raw_receive_fd(&e->raw, &answer, sizeof(answer), &fd) > 0);
+	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
 	if (answer.head.type == WIRE_ERROR) {
 		if (text)
 			memcpy(text, answer.error.text, sizeof(answer.error.text));
 		return answer.error.error;
 	}
 	assert_int_equal(answer.head.type, WIRE_SPACE_OK);
-	assert_int_equal(fd >= 0, e->stride > 0);
 	e->space = answer.ok.space;
-	if (fd >= 0)
-		map_images(e, fd, answer.ok.engine_bytes);
 	return 0;
 }
 
@@ -137,16 +114,6 @@ int gpu_raw_ask(struct gpu_raw *e, char *text)
 	const struct wire_region region = gpu_raw_region(e);
 
 	return gpu_raw_space(e, &region, 1, NULL, 0, text);
-}
-
-void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
-			 const struct kvtier_geometry *geometry, uint32_t pages,
-			 struct wire_region *ret)
-{
-	gpu_raw_dial(e, socket, g, geometry, pages);
-	e->stride = e->page_bytes + 8192; /* header, scales, padding */
-	*ret = (struct wire_region){ .memory = WIRE_DEVICE_ENGINE, .length = pages * e->stride };
-	gpu_uuid(g, ret->device);
 }
 
 /* On a busy machine a driver that is played takes its time: then again, while that is all that is
@@ -170,24 +137,6 @@ void gpu_raw_space_refused(struct gpu_raw *e, const struct wire_region *region, 
 
 	if (r != error || !strstr(text, words))
 		fail_msg("%d \"%s\"; expected %d with \"%s\"", r, text, error, words);
-}
-
-void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
-			 const struct kvtier_geometry *geometry, uint32_t pages)
-{
-	struct wire_region region;
-
-	gpu_raw_dial_engine(e, socket, g, geometry, pages, &region);
-	gpu_raw_space_open(e, &region, 1, NULL, 0);
-}
-
-void gpu_raw_unmap(struct gpu_raw *e)
-{
-	if (!e->images)
-		return;
-	GPU(gpu_api()->cuMemUnmap(e->images, e->image_bytes));
-	GPU(gpu_api()->cuMemAddressFree(e->images, e->image_bytes));
-	e->images = 0;
 }
 
 void gpu_raw_open_again(struct gpu_raw *e)
@@ -262,7 +211,6 @@ void gpu_raw_close_space(struct gpu_raw *e)
 void gpu_raw_close(struct gpu_raw *e)
 {
 	raw_close(&e->raw);
-	gpu_raw_unmap(e);
 	for (size_t i = 0; i < sizeof(e->events) / sizeof(e->events[0]); i++)
 		if (e->events[i])
 			GPU(gpu_api()->cuEventDestroy(e->events[i]));

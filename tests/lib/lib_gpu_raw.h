@@ -20,10 +20,6 @@ struct gpu_raw {
 	uint64_t offset;
 	uint8_t *host; /* gpu_raw_open_host(): the pages are here, and not on the GPU */
 	int host_fd;
-	/* engine mode: from image to image; 0: not in engine mode. The daemon's memory, mapped */
-	uint64_t stride;
-	CUdeviceptr images;
-	uint64_t image_bytes; /* of the mapping */
 	uint32_t space;
 	uint32_t position;        /* of the next entry */
 	struct wire_words *words; /* gpu_raw_order() */
@@ -57,15 +53,6 @@ void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 /* The same space, its pages in a memfd. */
 void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
 		       const struct kvtier_geometry *geometry, uint32_t pages);
-/* Likewise in engine mode, with room for so many images, each at a multiple of e->stride. */
-void gpu_raw_open_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
-			 const struct kvtier_geometry *geometry, uint32_t pages);
-/* The steps of gpu_raw_open_engine() without the space; its region. */
-void gpu_raw_dial_engine(struct gpu_raw *e, const char *socket, const struct gpu *g,
-			 const struct kvtier_geometry *geometry, uint32_t pages,
-			 struct wire_region *ret);
-/* Takes the images out of e's map; they are where they were. */
-void gpu_raw_unmap(struct gpu_raw *e);
 /* ORDER with so many events (<= 8) and words; the answer's errno. */
 int gpu_raw_order(struct gpu_raw *e, uint32_t n_events);
 void gpu_raw_close_space(struct gpu_raw *e); /* waits for SPACE_CLOSED */

@@ -7,12 +7,11 @@ CUstream engine_stream;
 struct gpu_gate gate;
 
 void gpu_served_begin(const char *config, const struct kvtier_geometry *geometry, uint32_t pages,
-		      enum gpu_memory_kind kind, uint32_t mode, const char *words)
+		      enum gpu_memory_kind kind, const char *words)
 {
 	gpu_open(&gpu, 0);
 	if (config)
 		daemon_start(&d, config);
-	gpu_engine_mode(mode);
 	gpu_engine_open(&ge, &gpu, d.socket, geometry, pages, kind);
 	gpu_engine_reached(&ge, words);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));

@@ -13,10 +13,10 @@ extern struct gpu_engine ge;
 extern CUstream engine_stream;
 extern struct gpu_gate gate; /* in front of the engine's stream; it is open */
 
-/* A daemon with this configuration (NULL: the case has started it), and an engine in this mode
- * (enum kvtier_gpu_mode), whose pages are reached as `words` say. */
+/* A daemon with this configuration (NULL: the case has started it), and an engine, whose pages are
+ * reached as `words` say. */
 void gpu_served_begin(const char *config, const struct kvtier_geometry *geometry, uint32_t pages,
-		      enum gpu_memory_kind kind, uint32_t mode, const char *words);
+		      enum gpu_memory_kind kind, const char *words);
 void gpu_served_close(void);
 /* The same, as the end of a case: the driver's report has no complaint. */
 int gpu_served_end(void **state);
@@ -29,8 +29,3 @@ uint64_t gpu_load_op(const struct kvtier_key *keys, uint32_t first, uint32_t n,
 struct kvtier_result gpu_op_result(uint64_t op);
 /* The first pages have these blocks, in the engine's copy on the host. */
 void gpu_pages_are(const struct kvtier_key *keys, uint32_t n);
-
-/* A case, once in daemon mode and once in engine mode: *state of begin() is not NULL then. */
-#define TEST_IN_BOTH_MODES(name, begin, end)                               \
-	TEST_ROWS(name, cmocka_unit_test_setup_teardown(name, begin, end), \
-		  cmocka_unit_test_prestate_setup_teardown(name, begin, end, (char[1]){ 0 }))

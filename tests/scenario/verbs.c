@@ -207,7 +207,7 @@ static const struct verb verbs[] = {
 	/* GPUs */
 	{ "driver", "SETTINGS | lets_go", 0, NULL,
 	  "of programs that start from here on: words of tests/gpu/emu/settings.c;\n"
-	  "\tmode=engine|daemon|default: of engines. lets_go: calls that held= holds go on",
+	  "\tlets_go: calls that held= holds go on",
 	  driver_does },
 	{ "quiesce", "E => ERROR", 1, "", "kvtier_space_quiesce()", quiesce_does },
 	{ "resume", "E [other|none|two|private|small] => ERROR", 1, "",

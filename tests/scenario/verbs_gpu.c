@@ -131,18 +131,12 @@ void resume_does(struct call *c)
 
 void driver_does(struct call *c)
 {
-	static const char *const modes[] = { [KVTIER_GPU_DEFAULT] = "mode=default",
-					     [KVTIER_GPU_DAEMON] = "mode=daemon",
-					     [KVTIER_GPU_ENGINE] = "mode=engine" };
 	const char *text;
 
 	if (call_has(c, "lets_go")) {
 		gpu_let_go();
 		return;
 	}
-	for (uint32_t mode = 0; mode < 3; mode++)
-		if (call_has(c, modes[mode]))
-			gpu_engine_mode(mode);
 	text = words_joined(c->words, c->n);
 	if (strstr(text, "held="))
 		gpu_hold();

@@ -14,10 +14,10 @@ from sys_export import Engine
 from world import BUILD, World
 
 # Members: # a number, ! true or false, else a text; ? at the end: it may be absent.
-CLIENTS = """id# pid# uid# tenant name state wire path gpu_mode spaces# regions# region_bytes# ops# pages#
-    stored_blocks# loaded_blocks# missed_blocks# sparse_blocks# age_s# refused# reason not_engine gpu_staged why"""
+CLIENTS = """id# pid# uid# tenant name state wire path spaces# regions# region_bytes# ops# pages#
+    stored_blocks# loaded_blocks# missed_blocks# sparse_blocks# age_s# refused# reason gpu_staged why"""
 DEVICES = """device# kind name uuid state mps! max_ctas# regions# jobs# jobs_total# failed_jobs_total# own_bytes#
-    image_bytes# lent_bytes# context_bytes# copied_out_bytes_total# copied_in_bytes_total# pinned_bytes#
+    image_bytes# context_bytes# copied_out_bytes_total# copied_in_bytes_total# pinned_bytes#
     direct_out_bytes_total# direct_in_bytes_total# bounced_out_bytes_total# bounced_in_bytes_total# busy_out_us_total#
     busy_in_us_total# batches_total# lost_total# text"""
 STEP = "block# us# step source wait status"
@@ -96,13 +96,13 @@ TEXTS = {
     "doctor": r"((ok   |MEND ) +\w+ +.*\n( +.*\n)*)+N of N need something\n",
 }
 for name, titles in {
-        "clients": "ID PID UID TENANT NAME STATE WIRE PATH MODE SPACES REGIONS MEMORY OPS PAGES STORED LOADED MISSED "
-                   "AGE NOT_IN_ENGINE_MODE GPU_STAGED REFUSED_FOR",
+        "clients": "ID PID UID TENANT NAME STATE WIRE PATH SPACES REGIONS MEMORY OPS PAGES STORED LOADED MISSED "
+                   "AGE GPU_STAGED REFUSED_FOR",
         "tenants": "TENANT PRIORITY SHARE CLIENTS BLOCKS MEMORY LOOKED_UP HITS HIT_RATE REFUSED",
         "spaces": "NUMBER TENANT MODEL CONVENTION DTYPE CODEC LAYERS HEADS DIM-K DIM-V TOKENS RANK WORLD LOGICAL IMAGE "
                   "STATE HINTED OPEN IDLE BLOCKS BYTES STORED LOADED RAW ERROR EXTRAS",
         "disks": "PATH STATE CAPACITY LIVE SEGMENT WRITTEN READ CARRIED ERRORS-R ERRORS-W WHY",
-        "devices": "KIND NAME UUID STATE MPS CTAS REGIONS JOBS OWN IMAGES LENT CONTEXT OUT IN PINNED LOST WHY",
+        "devices": "KIND NAME UUID STATE MPS CTAS REGIONS JOBS OWN IMAGES CONTEXT OUT IN PINNED LOST WHY",
         "trace": "OP CLIENT KIND STATE BLOCK US STEP FROM WAITS_FOR STATUS",
         "events --from 0": "SPACE KEY TIERS",
         "config show": "SECTION KEY VALUE FROM RELOAD"}.items():

@@ -108,7 +108,7 @@ static int open_staged(const struct engine *e, uint64_t staging_bytes, struct st
 	l.n_regions = 1;
 	l.n_segments = e->n;
 	memcpy(l.segments, e->s, sizeof(e->s));
-	return staged_open(&l, staging_bytes, NULL, false, ret);
+	return staged_open(&l, staging_bytes, NULL, ret);
 }
 
 TEST(random_layouts_byte_by_byte)

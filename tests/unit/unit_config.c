@@ -146,6 +146,8 @@ TEST(unknown_words)
 		"test.conf:3:", "[host] byte:", "did you mean [host] bytes");
 	REFUSED("[host]\nmax_clients = 3\n", "did you mean [socket] max_clients");
 	REFUSED("[host]\nzebra = 3\n", "no such key", "--help");
+	REFUSED("[gpu]\nmode = engine\nengine_bytes = 64M\n",
+		"test.conf:2:", "test.conf:3:", "in kvtierd alone; take the line out");
 	REFUSED("bytes = 1G\n[host]\n", "test.conf:1:", "before the first [section]");
 }
 

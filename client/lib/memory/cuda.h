@@ -7,7 +7,7 @@
  * leaves each calling thread's current context as it was.
  *
  * cuda_memory.h asks the driver what kind of memory a pointer is in, and exports it. cuda_order.h
- * orders ops after an engine's stream, and streams after ops. encoded.h is engine mode.
+ * orders ops after an engine's stream, and streams after ops.
  */
 #pragma once
 

@@ -236,7 +236,7 @@ static int stage_open(struct cuda_memory *m)
 	return r ? driver_error(r, "cuStreamCreateWithPriority") : 0;
 }
 
-int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids, bool engine,
+int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids,
 		     struct cuda_memory **ret)
 {
 	const char *why;
@@ -276,8 +276,6 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 			       "the daemon is in another PID namespace, which CUDA IPC does not "
 			       "reach: hostPID, or expandable_segments:True in torch");
 	}
-	if (!rc && engine)
-		m->rungs |= 1u << CUDA_RUNG_ENGINE;
 	if (!rc)
 		rc = cuda_device_open(api, ordinal, context, &m->device);
 	if (!rc) {
@@ -309,10 +307,7 @@ bool cuda_memory_next(struct cuda_memory *m, const char *why)
 {
 	if (m->rung == CUDA_RUNG_STAGED)
 		return false;
-	if (m->rung == CUDA_RUNG_ENGINE)
-		(void)snprintf(m->not_engine, sizeof(m->not_engine), "%s", why);
-	else
-		(void)snprintf(m->why, sizeof(m->why), "%s", why);
+	(void)snprintf(m->why, sizeof(m->why), "%s", why);
 	m->rungs &= ~(1u << m->rung);
 	m->rung = best(m->rungs);
 	return stage_open(m) == 0;
@@ -326,7 +321,6 @@ bool cuda_memory_again(struct cuda_memory *m)
 	m->rungs = m->possible;
 	m->rung = best(m->rungs);
 	memcpy(m->why, m->why_possible, sizeof(m->why));
-	m->not_engine[0] = '\0';
 	return true;
 }
 
@@ -509,7 +503,6 @@ enum kvtier_reach cuda_memory_text(const struct cuda_memory *m, char *ret, size_
 		const char *name;
 		enum kvtier_reach reach;
 	} rungs[CUDA_RUNGS] = {
-		[CUDA_RUNG_ENGINE] = { "CUDA engine mode", KVTIER_REACH_CUDA_ENGINE },
 		[CUDA_RUNG_IPC] = { "CUDA IPC", KVTIER_REACH_CUDA_IPC },
 		[CUDA_RUNG_FD] = { "CUDA descriptor", KVTIER_REACH_CUDA_FD },
 		[CUDA_RUNG_FABRIC] = { "CUDA fabric handle", KVTIER_REACH_CUDA_FABRIC },
@@ -523,12 +516,8 @@ enum kvtier_reach cuda_memory_text(const struct cuda_memory *m, char *ret, size_
 			most = m->ranges[i].allocs;
 	if (most)
 		(void)snprintf(allocs, sizeof(allocs), " of %u allocations", most);
-	if (m->rung == CUDA_RUNG_ENGINE)
-		(void)snprintf(ret, n, "%s", rungs[m->rung].name);
-	else
-		(void)snprintf(ret, n, "%s%s%s%s%s%s", rungs[m->rung].name, allocs,
-			       *m->why ? ": " : "", m->why,
-			       *m->not_engine ? "; not in engine mode: " : "", m->not_engine);
+	(void)snprintf(ret, n, "%s%s%s%s", rungs[m->rung].name, allocs, *m->why ? ": " : "",
+		       m->why);
 	return rungs[m->rung].reach;
 }
 

@@ -5,7 +5,6 @@
  *
  * Pages reach the daemon by the first rung of this ladder that works:
  *
- *	ENGINE  the library's kernels encode, into memory that the daemon lends (where asked for)
  *	IPC     handle of a cudaMalloc() allocation; needs one PID namespace
  *	FD      descriptor of an allocation by cuMemCreate()
  *	FABRIC  handle of the same, where descriptors do not reach
@@ -39,14 +38,7 @@ struct cuda_range {
 	uint32_t allocs;
 };
 
-enum cuda_rung {
-	CUDA_RUNG_ENGINE,
-	CUDA_RUNG_IPC,
-	CUDA_RUNG_FD,
-	CUDA_RUNG_FABRIC,
-	CUDA_RUNG_STAGED,
-	CUDA_RUNGS
-};
+enum cuda_rung { CUDA_RUNG_IPC, CUDA_RUNG_FD, CUDA_RUNG_FABRIC, CUDA_RUNG_STAGED, CUDA_RUNGS };
 
 struct cuda_memory {
 	struct cuda_device device;
@@ -59,9 +51,7 @@ struct cuda_memory {
 	enum cuda_rung rung;
 	/* why it is not a better rung; "" if it is the best */
 	char why[200], why_possible[200];
-	char not_engine
-		[WIRE_WHY_BYTES]; /* why ENGINE is not the rung, though it was asked for; "" */
-	CUstream stream;          /* staged: the copies' */
+	CUstream stream; /* staged: the copies' */
 	/* Regions in several allocations: on this connection the daemon was told of all before
 	 * told_region and of `told` bytes of that one; of `telling` once the message that was made
 	 * last is sent. */
@@ -86,10 +76,9 @@ static_assert(offsetof(struct cuda_allocs, allocs) == sizeof(struct wire_allocs)
 int cuda_probe(const struct cuda_api *api, const struct kvtier_region *region, size_t i,
 	       struct cuda_facts *ret, struct cuda_range *ret_range, uint32_t *ret_rungs,
 	       char why[200]);
-/* Asks the driver about each region. shares_pids: the daemon is in this PID namespace. engine: the
- * rung ENGINE is tried. -EINVAL: they are not a GPU's memory, are of several GPUs, or are not all
- * allocated. */
-int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids, bool engine,
+/* Asks the driver about each region. shares_pids: the daemon is in this PID namespace.
+ * -EINVAL: they are not a GPU's memory, are of several GPUs, or are not all allocated. */
+int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids,
 		     struct cuda_memory **ret);
 void cuda_memory_close(struct cuda_memory *memory); /* may be NULL */
 /* The rung was refused for this reason. Takes the next one. False: it was the last. */
@@ -103,7 +92,7 @@ void cuda_memory_begin(struct cuda_memory *memory);
  * -errno with its sentence. Call cuda_memory_told() when the message was sent. */
 int cuda_memory_allocs(struct cuda_memory *memory, struct cuda_allocs *ret);
 void cuda_memory_told(struct cuda_memory *memory);
-/* Exports each region by the rung, which is neither ENGINE nor STAGED, into ret[n_regions]. The
+/* Exports each region by the rung, which is not STAGED, into ret[n_regions]. The
  * caller closes the descriptors. 0, or -errno with its sentence. */
 int cuda_memory_export(const struct cuda_memory *memory, struct wire_region *ret, int *ret_fds,
 		       size_t *ret_n_fds);

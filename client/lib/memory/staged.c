@@ -3,7 +3,7 @@
  * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and memory of a GPU that cannot
  * be shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
  * segments one after another, K and V token-major. This file copies between these pages and the
- * engine's. In engine mode it says how many images there are, and encoded.c does the rest.
+ * engine's.
  *
  * The ring lock is held in all functions. So no copy overlaps a cancel or a close, and the engine's
  * pages are not touched after either of them. The price is that the lock is held while a chunk is
@@ -22,7 +22,6 @@
 #include "client/lib/base/pages.h"
 #include "client/lib/base/shared_memory.h"
 #include "client/lib/memory/cuda_memory.h"
-#include "client/lib/memory/encoded.h"
 
 enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
 
@@ -87,16 +86,8 @@ static int segments_fill(struct staged *staged, const struct space_layout *l)
 /* Decides how many staging pages there are, and how far apart. */
 static void divide(struct staged *staged, uint64_t staging_bytes)
 {
-	uint64_t pages;
+	uint64_t pages = staging_bytes / staged->page_bytes;
 
-	if (staged->encoded) {
-		const uint64_t stride = encoded_stride(staged->encoded);
-
-		staged->page_bytes = (staged->page_bytes + 4095) & ~4095ull;
-		if (staged->page_bytes < stride)
-			staged->page_bytes = stride;
-	}
-	pages = staging_bytes / staged->page_bytes;
 	if (pages < 1)
 		pages = 1;
 	if (pages > STAGED_PAGES_MAX)
@@ -106,7 +97,7 @@ static void divide(struct staged *staged, uint64_t staging_bytes)
 }
 
 int staged_open(const struct space_layout *layout, uint64_t staging_bytes,
-		const struct cuda_memory *cuda, bool encodes, struct staged **ret)
+		const struct cuda_memory *cuda, struct staged **ret)
 {
 	struct staged *staged = calloc(1, sizeof(*staged));
 	int rc;
@@ -118,8 +109,6 @@ int staged_open(const struct space_layout *layout, uint64_t staging_bytes,
 	staged->n_segments = layout->n_segments;
 	staged->segments = calloc(layout->n_segments, sizeof(*staged->segments));
 	rc = staged->segments ? segments_fill(staged, layout) : error_set(-ENOMEM, "out of memory");
-	if (!rc && encodes)
-		rc = encoded_open(layout, cuda, &staged->encoded);
 	if (rc) {
 		staged_close(staged);
 		return rc;
@@ -127,11 +116,6 @@ int staged_open(const struct space_layout *layout, uint64_t staging_bytes,
 	divide(staged, staging_bytes);
 	*ret = staged;
 	return 0;
-}
-
-int staged_map(struct staged *staged, int fd, const struct wire_space_ok *ok)
-{
-	return encoded_map(staged->encoded, fd, staged->pages, staged->page_bytes, ok);
 }
 
 static void memory_drop(struct staged *staged)
@@ -152,7 +136,6 @@ void staged_close(struct staged *staged)
 	if (!staged)
 		return;
 	memory_drop(staged);
-	encoded_close(staged->encoded);
 	free(staged->segments);
 	free(staged);
 }
@@ -165,10 +148,6 @@ int staged_renew(struct staged *staged)
 	memory_drop(staged);
 	staged->populated = 0;
 	arena_init(&staged->arena, staged->pages);
-	if (staged->encoded) {
-		encoded_unmap(staged->encoded);
-		return 0;
-	}
 	rc = memory_file_make("kvtier-staging", staged->bytes, F_SEAL_SHRINK | F_SEAL_GROW,
 			      &staged->fd);
 	if (rc)
@@ -265,7 +244,5 @@ int staged_copy(struct staged *staged, uint64_t user_page, uint32_t page, bool o
 
 int staged_copied(struct staged *staged)
 {
-	if (staged->encoded)
-		return encoded_wait(staged->encoded);
 	return staged->cuda ? cuda_memory_copied(staged->cuda) : 0;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * staged.h - memory that stands between the daemon and pages that it cannot touch. It is sealed
- * memory that the library makes, and has copies of pages; or, in engine mode, memory of the GPU
- * that the daemon makes, and has encoded images (encoded.h). The caller holds the ring lock.
+ * memory that the library makes, and has copies of pages. The caller holds the ring lock.
  */
 #pragma once
 
@@ -15,13 +14,11 @@
 #include "client/lib/base/client_ring.h"
 
 struct cuda_memory;
-struct encoded;
 struct space_layout;
 struct staged_segment;
 
 struct staged {
 	const struct cuda_memory *cuda; /* NULL: the engine's pages are in host memory */
-	struct encoded *encoded;        /* engine mode; there is no memfd then */
 	bool pinned;                    /* by the driver */
 	struct staged_segment *segments;
 	size_t n_segments;
@@ -35,15 +32,12 @@ struct staged {
 	struct arena arena;
 };
 
-/* cuda: the GPU's memory that has the regions, and outlives this; NULL: they are in host memory.
- * encodes: engine mode is wanted, and -errno says that this process cannot do it. */
+/* cuda: the GPU's memory that has the regions, and outlives this; NULL: they are in host memory. */
 int staged_open(const struct space_layout *layout, uint64_t staging_bytes,
-		const struct cuda_memory *cuda, bool encodes, struct staged **ret);
-/* Takes the daemon's memory in engine mode. Returns as encoded_map(). */
-int staged_map(struct staged *staged, int fd, const struct wire_space_ok *ok);
+		const struct cuda_memory *cuda, struct staged **ret);
 void staged_close(struct staged *staged);
-/* Makes a new memfd for a new connection, as an old daemon that wakes late must not write into it.
- * In engine mode it unmaps the memory that came before; the daemon makes new memory. */
+/* Makes a new memfd for a new connection, as an old daemon that wakes late must not write into
+ * it. */
 int staged_renew(struct staged *staged);
 /* Allocates the pages below `end`. */
 void staged_populate(struct staged *staged, uint32_t end);

@@ -489,13 +489,10 @@ class Client(_lib.Closes):
 
     def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, timeout_ms: int = 0,
                  staging_bytes: int = 0, spin_us: int = 0, gpu_mode: Optional[str] = None) -> None:
-        """gpu_mode: "daemon" or "engine" (enum kvtier_gpu_mode in kvtier.h); None: the daemon's [gpu] mode decides."""
-        modes = {None: 0, "daemon": 1, "engine": 2}
-        if gpu_mode not in modes:
-            raise ValueError(f"gpu_mode is {gpu_mode!r}, must be None, 'daemon' or 'engine'")
+        """gpu_mode is not used any more: the daemon encodes and decodes pages in a GPU's memory."""
         options = _lib.sized(_lib.Options, "options", timeout_ms=timeout_ms, staging_bytes=staging_bytes,
                              socket_path=os.fsencode(socket_path) if socket_path else None,
-                             name=name or None, spin_us=spin_us, gpu_mode=modes[gpu_mode])
+                             name=name or None, spin_us=spin_us)
         handle = C.c_void_p()
         self._handle: Optional[C.c_void_p] = None
         self._timeout_ms = options.timeout_ms or _TIMEOUT_MS
@@ -629,8 +626,8 @@ class Client(_lib.Closes):
 
     def stream_wait(self, op: Op, stream) -> None:
         """Work that is put into the stream after this call waits until the op has ended, and the CPU does not wait.
-        Only the op's result says whether its blocks were loaded. Error with EOPNOTSUPP: the pages are staged, or in
-        engine mode this process does the op's work; use wait() then."""
+        Only the op's result says whether its blocks were loaded. Error with EOPNOTSUPP: the pages are staged, and
+        this process's calls do the op's work; use wait() then."""
         _check(_lib.load().kvtier_stream_wait(self._open(), op.id, _ALL, _stream(stream)))
 
     def wait_layers(self, op: Op, group: int, stream=None, timeout_ms: int = -1) -> bool:

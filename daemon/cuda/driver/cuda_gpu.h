@@ -73,7 +73,6 @@ struct cuda_gpu_conf {
 	const char *state_dir;  /* NULL: the next process is not told */
 	/* memory for images, in whole slabs; CUDA_TIER_AUTO: a fraction of the free memory */
 	uint64_t tier_bytes, slab_bytes;
-	uint64_t engine_bytes;               /* the most that clients in engine mode are lent */
 	const struct codec_kernels *kernels; /* the CPU's kernels, for checksums and copies */
 };
 
@@ -147,8 +146,6 @@ struct cuda_gpu {
 	uint32_t regions, users;
 	uint64_t idle_ns; /* since when the context has no users; 0: it has some */
 	uint64_t bytes;
-	uint32_t lent_regions; /* to clients in engine mode: cuda_region.c */
-	uint64_t lent_bytes;
 	struct device_memory tier; /* of the context; generation 0: none */
 	/* why there is no memory for images, or less than was asked for; else "" */
 	char tier_why[160];

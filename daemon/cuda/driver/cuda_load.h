@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda_kernels.h"
 #include "client/abi/cuda_api.h"
-#include "client/abi/cuda_kernels.h"
 #include "client/abi/wire.h"
 
 enum { CUDA_GPUS_MAX = 16 };

@@ -44,9 +44,6 @@ int cuda_layout_make(struct device *device, struct device_layout *layout)
 		return -ENOMEM;
 	}
 	l->generation = generation_of(layout);
-	l->image_stride = layout->image_stride;
-	if (l->image_stride > 0)
-		l->images = (CUdeviceptr)(uintptr_t)layout->regions[0].base;
 	layout->prepared = l;
 	return 0;
 }
@@ -97,7 +94,7 @@ static int need_layout(struct cuda_gpu *gpu, struct cuda_layout *l)
 {
 	if (gpu->state != CUDA_UP || l->generation != gpu->generation)
 		return -EIO;
-	return l->on_gpu || l->images ? 0 : bring(gpu, l);
+	return l->on_gpu ? 0 : bring(gpu, l);
 }
 
 /* --- jobs --- */
@@ -144,19 +141,14 @@ void cuda_job_queue(struct cuda_job *j, bool again)
 
 /* --- the wire --- */
 
-static CUdeviceptr scales_in(CUdeviceptr image)
-{
-	return image + sizeof(struct image_header);
-}
-
 static CUdeviceptr scales_at(const struct cuda_job *j)
 {
-	return scales_in(j->at);
+	return j->kept + sizeof(struct image_header);
 }
 
 static CUdeviceptr payload_at(const struct cuda_job *j)
 {
-	return j->at + j->image.shape.payload_offset;
+	return j->kept + j->image.shape.payload_offset;
 }
 
 /* Where the kernels find, or put, the piece's scales and payload: its image's first of each. */
@@ -167,7 +159,7 @@ static void wire_ends(const struct cuda_lane *lane, const struct cuda_lane_piece
 
 	*ret_scales = lane->on_gpu + cut->scale_at - cut->scale;
 	*ret_payload = lane->on_gpu + cut->payload_at - (cut->payload - cut->far);
-	if (piece->job->at) {
+	if (piece->job->kept) {
 		*ret_scales = scales_at(piece->job);
 		*ret_payload = payload_at(piece->job);
 	}
@@ -223,30 +215,6 @@ static int scrub_slots(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstr
 	return r;
 }
 
-/* Engine mode: the piece's bytes, between the image that the GPU keeps and the client's page. The
- * client's own kernel runs before the op or after it. Not needed if the wire ends at the page. */
-static int join(struct cuda_gpu *gpu, struct cuda_lane_piece *piece)
-{
-	const CUstream stream = gpu->in_context.kernels[piece->lane->way];
-	const struct cuda_job *j = piece->job;
-	const struct cuda_cut *cut = &piece->cut;
-	const bool out = j->way == CUDA_STORE;
-	const CUdeviceptr to = out ? j->kept : j->staged, from = out ? j->staged : j->kept;
-	const uint32_t payload = j->image.shape.payload_offset + cut->payload;
-	int r = 0;
-
-	piece->launched = true;
-	if (!j->kept)
-		return 0;
-	if (cut->scale_bytes)
-		r = CUDA_DO(gpu, cuMemcpyDtoDAsync, scales_in(to) + cut->scale,
-			    scales_in(from) + cut->scale, cut->scale_bytes, stream);
-	if (r == 0 && cut->payload_bytes)
-		r = CUDA_DO(gpu, cuMemcpyDtoDAsync, to + payload, from + payload,
-			    cut->payload_bytes, stream);
-	return r;
-}
-
 static int copy_bytes(struct cuda_path *path, enum cuda_way way, uint8_t *host, CUdeviceptr on_gpu,
 		      uint32_t bytes)
 {
@@ -279,7 +247,7 @@ static int copy_piece(struct cuda_path *path, const struct cuda_lane_piece *piec
 	uint8_t *host = lane->host + cut->payload_at;
 	int r = 0;
 
-	if (piece->job->at) {
+	if (piece->job->kept) {
 		r = copy_bytes(path, lane->way, lane->host + cut->scale_at,
 			       scales_at(piece->job) + cut->scale, cut->scale_bytes);
 		payload = payload_at(piece->job) + cut->payload;
@@ -302,10 +270,10 @@ static int cross_wire(struct cuda_path *path, const struct cuda_lane *lane, uint
 			continue;
 		(piece->hold ? path->direct_bytes : path->bounced_bytes)[lane->way] +=
 			piece->cut.payload_bytes;
-		if (!piece->hold && !piece->job->at)
+		if (!piece->hold && !piece->job->kept)
 			continue;
 		r = copy_lane(path, lane, from,
-			      piece->job->at ? piece->cut.scale_at : piece->cut.payload_at);
+			      piece->job->kept ? piece->cut.scale_at : piece->cut.payload_at);
 		if (r == 0)
 			r = copy_piece(path, piece);
 		from = piece->cut.end;
@@ -553,8 +521,7 @@ static int launch_all(struct cuda_gpu *gpu, struct cuda_lane *lane)
 
 	for (uint32_t i = 0; i < lane->n && r == 0; i++)
 		if (lane->pieces[i].job && !lane->pieces[i].launched)
-			r = lane->pieces[i].job->staged ? join(gpu, &lane->pieces[i]) :
-							  launch_layout(gpu, lane, i);
+			r = launch_layout(gpu, lane, i);
 	return r;
 }
 

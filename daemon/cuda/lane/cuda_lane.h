@@ -21,13 +21,10 @@
  * A piece's scales and payload have two places a side:
  *
  *	host:	the lane's buffer; a payload also in its slot, where the piece has a hold on it
- *	GPU:	the lane's buffer, or, of an image that the GPU keeps (cuda_job.at), that image
+ *	GPU:	the lane's buffer, or, of an image that the GPU keeps (cuda_job.kept), that image
  *
  * Pieces that go from lane to lane cross the wire with one copy a run. Each other piece has copies
- * of its own. In engine mode the client's page has the image, too, and no kernel runs: the wire
- * ends at the page; or, of an image that the GPU keeps, at that image, and a copy on the GPU joins
- * the two. So no byte that is kept is read from a page after it came from the host: its client may
- * write there.
+ * of its own.
  *
  * Invariants
  *   L1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
@@ -61,10 +58,6 @@ struct cuda_layout {
 	/* the generation of its regions' context; 0: they are not of one context */
 	uint32_t generation;
 	CUdeviceptr on_gpu; /* the pieces on the GPU; 0: not there yet. The thread's */
-	/* engine mode: the daemon runs no kernel, and the plan only says where to cut. Where page 0
-	 * lies; 0: pages hold planes */
-	CUdeviceptr images; /* of page 0 */
-	uint64_t image_stride;
 };
 
 /* A job's state; from a pool, one for each job that the device takes. */
@@ -76,10 +69,9 @@ struct cuda_job {
 	enum cuda_way way;
 	struct cuda_image image;
 	struct cuda_tiles tiles;
-	/* addresses of the image in the GPU's memory for images, and, in engine mode, in its page;
-	 * 0: it is not there */
-	CUdeviceptr kept, staged;
-	CUdeviceptr at; /* the one of these where the wire ends; 0: it ends in lanes */
+	/* where the image is in the GPU's memory for images, and the wire ends; 0: it is not there,
+	 * and the wire ends in lanes */
+	CUdeviceptr kept;
 	/* in the list of jobs that wait for an order or for layers, or in that of fetches */
 	struct list waiting;
 	struct work check; /* CHECK */

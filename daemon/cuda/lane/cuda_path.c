@@ -74,13 +74,8 @@ static int begin(struct cuda_job *j)
 		r = -ESTALE;
 	else
 		r = cuda_image_begin(&j->image) ? -EIO : 0;
-	if (r == 0) {
+	if (r == 0)
 		j->kept = place_of(j);
-		j->staged = j->layout->images ?
-				    j->layout->images + job->page * j->layout->image_stride :
-				    0;
-		j->at = j->kept ? j->kept : j->staged;
-	}
 	j->tiles = (struct cuda_tiles){
 		.plan = &j->layout->plan,
 		.pieces = j->layout->pieces,

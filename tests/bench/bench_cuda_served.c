@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_cuda_modes.c - the cost of a client's stores and loads for an engine's step, by whose
- * kernels encode and decode:
+ * bench_cuda_served.c - the cost of a client's stores and loads for an engine's step:
  *
- *	cuda.step.daemon	the step of cuda.step beside a client in daemon mode: kvtierd's
- *				kernels, in its own context
- *	cuda.step.engine	beside a client in engine mode: libkvtier's kernels, in the
- *				context of the step
- *	cuda.step.engine.hit	the same, and the loaded blocks are in the GPU's own memory: a
- *				copy inside the device brings them, not the wire
+ *	cuda.step.daemon	the step of cuda.step beside a client, whose blocks kvtierd's
+ *				kernels encode and decode, in a context of their own
+ *	cuda.step.daemon.hit	the same, and the loaded blocks are in the GPU's own memory: a
+ *				kernel alone brings them, not the wire
  *
  * The client is in the step's process. One thread of it stores new blocks and another one loads
  * the same blocks again and again, each as fast as it can, half of the pages each; a third one has
  * the step. So the step pays for all that the library does in its process, too. The note says how
  * fast they were, in bytes of images: a step that is not slowed beside slow stores says little.
  *
- * A case whose client has not got the case's mode fails, and so does one whose loads do not come
- * from the GPU's own memory.
+ * A case whose pages are staged fails, and so does a case .hit whose loads do not come from the
+ * GPU's own memory.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -26,11 +23,6 @@
 #include "bench_cuda_step.h"
 
 enum { DIVISOR = 2, TIMES = 4, POISON = 0xa5, STORES = 0, LOADS = 1, SIDES };
-
-struct setup {
-	const char *mode;
-	bool hits; /* loads come from the GPU's own memory */
-};
 
 static const char *const names[SIDES] = { [STORES] = "stores", [LOADS] = "loads" };
 
@@ -47,7 +39,7 @@ struct side {
 
 struct bench {
 	struct cuda_client c;
-	const struct setup *setup;
+	bool hits;     /* loads come from the GPU's own memory */
 	uint32_t half; /* pages of a side */
 	uint32_t run;  /* of the last stores */
 	struct side sides[SIDES];
@@ -138,16 +130,13 @@ static void prepare(struct bench *b)
 	cuda_client_fill(&b->c, loads->first, b->half, POISON);
 }
 
-/* In daemon mode pages that the library stages meet no kernel at all. */
-static void check_mode(const struct bench *b)
+/* Pages that the library stages meet no kernel at all. */
+static void check_reach(const struct bench *b)
 {
-	const bool engine = !strcmp(b->setup->mode, "engine");
 	char text[256] = "";
 	const int reach = kvtier_space_memory(b->c.space, text, sizeof(text));
-	const bool other =
-		reach == KVTIER_REACH_CUDA_STAGED || engine != (reach == KVTIER_REACH_CUDA_ENGINE);
 
-	if (reach < 0 || other)
+	if (reach < 0 || reach == KVTIER_REACH_CUDA_STAGED)
 		bench_fail(reach < 0 ? reach : -ENODATA,
 			   "not measured: pages are reached by \"%.80s\"", text);
 }
@@ -158,7 +147,7 @@ static void check_hits(const struct bench *b)
 	const double hits = (double)stats_get(&b->c.d.stats->v.tiers_gpu_hit_blocks_total),
 		     part = hits / b->sides[LOADS].blocks;
 
-	if (b->setup->hits && part <= 0.9)
+	if (b->hits && part <= 0.9)
 		bench_fail(-ENODATA,
 			   "not measured: %.0f %% of the loads came from the GPU's own memory",
 			   part * 100);
@@ -174,39 +163,35 @@ static void end_moved(void *arg)
 	(void)sem_destroy(arg);
 }
 
-static void run_modes(const struct bench_case *self, struct bench_result *ret)
+static void run_served(const struct bench_case *self, struct bench_result *ret)
 {
 	struct bench *b = bench_alloc(sizeof(*b));
 	struct cuda_client_setup setup = { .codec = KVTIER_CODEC_FP8, .host_times = TIMES };
 
-	b->setup = self->arg;
-	setup.gpu_times = b->setup->hits ? TIMES : 0;
-	setup.mode = b->setup->mode;
+	b->hits = strstr(self->name, ".hit") != NULL;
+	setup.gpu_times = b->hits ? TIMES : 0;
 	(void)sem_init(&b->moved, 0, 0);
 	bench_defer(end_moved, &b->moved);
 	rig_open(&b->c.rig, RIG_NORMAL, DIVISOR, ret);
 	cuda_client_open(&b->c, &setup);
 	prepare(b);
 	bench_defer(join, b);
-	check_mode(b);
+	check_reach(b);
 	step_run(&(struct step_beside){ start, stop, b }, ret);
-	check_mode(b); /* a new connection may have got another one */
+	check_reach(b); /* a new connection may have got another one */
 	check_hits(b);
 	cuda_client_compare(&b->c, b->sides[LOADS].first, b->half);
 	bench_note(ret, "%s; stores %.3g, loads %.3g GB/s", ret->note,
 		   image_rate(&b->sides[STORES]), image_rate(&b->sides[LOADS]));
 }
 
-/* clang-format off */
-#define CASE(name, prose, ...) \
-	{ name, run_modes, prose, 1 / 1.05, BENCH_LESS, "us", &(const struct setup){ __VA_ARGS__ } }
+#define CASE(name, prose)                                                 \
+	{                                                                 \
+		name, run_served, prose, 1 / 1.05, BENCH_LESS, "us", NULL \
+	}
 
-const struct bench_case bench_cuda_modes_cases[] = {
-	CASE("cuda.step.daemon", "the same beside stores and loads of a client in daemon mode",
-	     "daemon", false),
-	CASE("cuda.step.engine", "the same beside a client in engine mode", "engine", false),
-	CASE("cuda.step.engine.hit", "likewise, what it loads being in the GPU's own memory",
-	     "engine", true),
+const struct bench_case bench_cuda_served_cases[] = {
+	CASE("cuda.step.daemon", "the same beside stores and loads of a client"),
+	CASE("cuda.step.daemon.hit", "likewise, what it loads being in the GPU's own memory"),
 	{ 0 },
 };
-/* clang-format on */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_kernels.h - chooses and loads the kernels that are built into kvtierd and libkvtier.
+ * cuda_kernels.h - chooses and loads the kernels that are built into kvtierd.
  */
 #pragma once
 
 #include <errno.h>
 #include <stdio.h>
 
-#include "cuda_api.h"
+#include "client/abi/cuda_api.h"
 #include "kernels/cuda/binaries.h"
 
 struct cuda_kernels_for {
