@@ -90,14 +90,14 @@ $(BUILD)/cuda/binaries.h: $(wildcard kernels/*.h kernels/cuda/*) $(NVRTC) $(BUIL
 	$(Q)kernels/cuda/binaries.sh $(@D) "$(NVCC)" "$(NVRTC)"
 $(BUILD)/daemon.a: $(filter-out %/main.o $(BUILD)/daemon/ctl/%,\
 		$(call in,base/% daemon/% kernels/% tiers/%))
-$(BUILD)/client.a: $(call in,client/lib/%)
+LIBKVTIER := $(call in,client/lib/%)
+$(BUILD)/client.a: $(LIBKVTIER)
 # DAEMONS: kvtierd with calls wrapped, each a program. No archive has them: no test links the wraps.
 DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
 $(BUILD)/libtest.a: $(filter-out $(DAEMONS:%=$(BUILD)/tests/lib/%.o),\
 		$(call in,tests/lib/% tests/gpu/host/%))
 $(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
-LIBKVTIER := $(call in,client/lib/%)
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
 $(BUILD)/kvtier.o: $(LIBKVTIER) $(BUILD)/flags.ld
 	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@

@@ -306,14 +306,13 @@ static int staged_fill(const struct op *op, const struct range *range)
 }
 
 /* Puts the op's range of staging pages on the wire. */
-static int staged_push(struct kvtier_client *c, struct op *op)
+static int staged_push(struct kvtier_client *c, struct op *op, uint32_t n)
 {
 	const struct kvtier_key *parent = op->has_parent ? &op->keys[KVTIER_MAX_BLOCKS] : NULL;
 
 	if (op->chunk_done)
 		parent = &op->keys[op->chunk_done - 1];
-	return op_push(c, op, &op->keys[op->chunk_done], parent, NULL, op->stage_first,
-		       op->stage_n);
+	return op_push(c, op, &op->keys[op->chunk_done], parent, NULL, op->stage_first, n);
 }
 
 /* A chunk has ended. So has the op, or its next chunk is due. */
@@ -349,14 +348,13 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 	if (link->in_flight == link->cq_entries || arena_take(&staged->arena, 1, most, &range))
 		return -EAGAIN;
 	op->stage_first = range.first;
-	op->stage_n = range.n;
 	rc = staged_fill(op, &range);
 	if (rc) {
 		arena_give(&staged->arena, range.first);
 		op_finish(c, op, rc);
 		return 0;
 	}
-	rc = staged_push(c, op);
+	rc = staged_push(c, op, range.n);
 	if (rc)
 		arena_give(&staged->arena, range.first);
 	return rc;

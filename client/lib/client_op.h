@@ -50,7 +50,7 @@ struct op {
 	uint32_t n;
 	uint32_t first;             /* of its range in the arena, if it is on the wire */
 	uint32_t chunk, chunk_done; /* blocks on the wire, and blocks that were before them */
-	uint32_t stage_first, stage_n;
+	uint32_t stage_first;
 	int32_t status;
 	uint32_t ok, prefix;
 	uint32_t answers[WIRE_HINT_ANSWERS]; /* of a hint */

@@ -238,11 +238,13 @@ static void unstage(struct kvtier_space *space)
 	staged_close(staged);
 }
 
-/* Another rung was taken, and its staging memory is there. */
+/* Another rung was taken. */
 static int rung_taken(struct kvtier_space *space)
 {
-	int rc = space->staged ? ops_stage_copies(space->client) : 0;
+	int rc = stage_rung(space);
 
+	if (!rc && space->staged)
+		rc = ops_stage_copies(space->client);
 	if (!rc)
 		rc = message_make(space);
 	if (!rc && !space->staged && !space->lent)
@@ -264,7 +266,7 @@ static bool space_memory_refused(struct kvtier_space *space, int error, const ch
 			       error == -EPERM || error == -EBUSY;
 
 	return space->cuda && by_memory && cuda_memory_next(space->cuda, why) &&
-	       stage_rung(space) == 0 && rung_taken(space) == 0;
+	       rung_taken(space) == 0;
 }
 
 /* There is a new connection, whose daemon may take what the one before refused. 0 or -errno. */
@@ -276,9 +278,7 @@ static int space_memory_again(struct kvtier_space *space)
 		return 0;
 	if (space->staged)
 		unstage(space);
-	rc = stage_rung(space);
-	if (!rc)
-		rc = rung_taken(space);
+	rc = rung_taken(space);
 	if (!rc)
 		space->cuda->anew = false;
 	return rc;

@@ -200,6 +200,7 @@ void cuda_search_close(struct cuda_search *s)
 
 enum {
 	WORKERS_MOST = 8, /* of a GPU: some 10 GB/s each */
+	CTAS_MPS = 8,     /* of a kernel beside an engine's: several times a wire's speed */
 	STAGING_BYTES_MPS = 32 << 20,
 	STAGING_BYTES = 128 << 20,
 };
@@ -227,7 +228,7 @@ static void say_driver(uint32_t i, const struct cuda_found *found)
 static void choose(struct cuda_gpu_conf *conf, const struct cuda_found *found)
 {
 	if (conf->max_ctas == CONFIG_COUNT_AUTO)
-		conf->max_ctas = found->mps || found->processors <= 0 ? DEVICE_CTAS_SHARED :
+		conf->max_ctas = found->mps || found->processors <= 0 ? CTAS_MPS :
 									(uint32_t)found->processors;
 	if (conf->staging_bytes == CONFIG_AUTO)
 		conf->staging_bytes = found->mps ? STAGING_BYTES_MPS : STAGING_BYTES;

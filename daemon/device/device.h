@@ -249,11 +249,7 @@ struct device_note {
 	uint64_t lost_total; /* times that all that it imported was lost */
 };
 
-enum {
-	DEVICE_NO_UNIT = 0xffffffff,
-	/* thread blocks of a kernel that runs beside an engine's: several times a wire's speed */
-	DEVICE_CTAS_SHARED = 8,
-};
+enum { DEVICE_NO_UNIT = 0xffffffff };
 
 struct device_ops {
 	const char *name;

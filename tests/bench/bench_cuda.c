@@ -14,7 +14,7 @@
 
 #include "bench_cuda.h"
 #include "bench_disk.h"
-#include "daemon/cuda/driver/cuda_kernels.h"
+#include "daemon/cuda/driver/cuda_load.h"
 #include "kernels/cuda/plan.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib_cuda_codec.h"
 
-#include "daemon/cuda/driver/cuda_kernels.h"
+#include "daemon/cuda/driver/cuda_load.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/fp8.h"
 #include "tests/gpu/host/host_kernel.h"

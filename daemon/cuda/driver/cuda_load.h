@@ -12,11 +12,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda_kernels.h"
 #include "client/abi/cuda_api.h"
 #include "client/abi/wire.h"
+#include "kernels/cuda/binaries.h"
 
 enum { CUDA_GPUS_MAX = 16 };
+
+/* What decides which of the kernels inside a GPU can run. */
+struct cuda_kernels_for {
+	int driver;     /* 1000 * major + 10 * minor */
+	int capability; /* 10 * major + minor */
+};
 
 /* A GPU that the driver shows. */
 struct cuda_found {
@@ -48,6 +54,14 @@ struct cuda_driver {
  * thread. 0, or -errno with text: -ENOENT: no libcuda here; -ENODEV: no GPU; -ENOSYS: the driver is
  * too old, or misses a call. */
 int cuda_load(struct cuda_driver *ret, char *text, size_t n);
+
+CUresult cuda_kernels_ask(const struct cuda_api *api, CUdevice device,
+			  struct cuda_kernels_for *ret);
+/* Whether this GPU can run the kernels with this driver: 0, or -ENOEXEC with a sentence. */
+int cuda_kernels_check(struct cuda_kernels_for gpu, char *text, size_t n);
+/* Loads the kernels into the current context. The best binary is tried first. If the driver refuses
+ * a binary that it should know (because it came without the JIT compiler, say), the next one is. */
+CUresult cuda_kernels_load(const struct cuda_api *api, struct cuda_kernels_for gpu, CUmodule *ret);
 
 /* The bytes of a GPU's memory that all processes use; 0: not known. Any thread. It asks NVML
  * (libnvidia-ml, which comes with the driver), because the driver API tells this only to a process

@@ -151,20 +151,6 @@ static CUdeviceptr payload_at(const struct cuda_job *j)
 	return j->kept + j->image.shape.payload_offset;
 }
 
-/* Where the kernels find, or put, the piece's scales and payload: its image's first of each. */
-static void wire_ends(const struct cuda_lane *lane, const struct cuda_lane_piece *piece,
-		      CUdeviceptr *ret_scales, CUdeviceptr *ret_payload)
-{
-	const struct cuda_cut *cut = &piece->cut;
-
-	*ret_scales = lane->on_gpu + cut->scale_at - cut->scale;
-	*ret_payload = lane->on_gpu + cut->payload_at - (cut->payload - cut->far);
-	if (piece->job->kept) {
-		*ret_scales = scales_at(piece->job);
-		*ret_payload = payload_at(piece->job);
-	}
-}
-
 struct zeroes {
 	uint64_t from, to; /* in the slot */
 };
@@ -460,13 +446,13 @@ static struct cuda_task task_of(const struct cuda_lane *lane, uint32_t piece)
 {
 	const struct cuda_cut *cut = &lane->pieces[piece].cut;
 	const struct cuda_job *j = lane->pieces[piece].job;
-	CUdeviceptr scales, payload;
 
-	wire_ends(lane, &lane->pieces[piece], &scales, &payload);
 	return (struct cuda_task){
 		.page = j->job->page,
-		.scales = scales,
-		.payload = payload,
+		/* the image's first of each */
+		.scales = j->kept ? scales_at(j) : lane->on_gpu + cut->scale_at - cut->scale,
+		.payload = j->kept ? payload_at(j) :
+				     lane->on_gpu + cut->payload_at - (cut->payload - cut->far),
 		.flag = lane->on_gpu + piece * sizeof(uint32_t),
 		.end = lane->on_gpu + cut->payload_at + cut->payload_bytes,
 		.first_tile = cut->first_tile,
