@@ -327,11 +327,10 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 {
 	const struct link *link = atomic_load(&c->link);
 	struct staged *staged = op->space->staged;
-	uint32_t most;
+	uint32_t most = staged_run(op);
 	struct range range;
 	int rc;
 
-	most = staged_run(op);
 	if (op->cancel || now >= op->deadline_ns || !most) {
 		op_finish(c, op, op->cancel ? -ECANCELED : -ETIMEDOUT);
 		return 0;
