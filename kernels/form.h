@@ -15,8 +15,7 @@
  *
  * All functions are pure, on memory that is private to the caller: any thread.
  */
-#ifndef KVTIER_FORM_H
-#define KVTIER_FORM_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -80,5 +79,3 @@ static inline bool form_unpack_whole(const struct form_unpack *u)
 {
 	return u->at == u->end;
 }
-
-#endif

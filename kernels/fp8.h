@@ -15,8 +15,7 @@
  * All functions are total: any argument gives a defined result. Includable by C and, with FP8_FN
  * set to `__device__ static inline`, by CUDA. Any thread.
  */
-#ifndef KVTIER_FP8_H
-#define KVTIER_FP8_H
+#pragma once
 
 #include <stdint.h>
 
@@ -163,5 +162,3 @@ FP8_FN uint16_t fp8_decode(int is_fp16, int k, uint32_t code)
 		return (uint16_t)sign;
 	return fp8_join(&s, sign, m, (exponent ? (int)exponent - 10 : -9) + k);
 }
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Everything here is pure arithmetic on private memory: any thread, no allocation, no I/O.
  */
-#ifndef KVTIER_IMAGE_H
-#define KVTIER_IMAGE_H
+#pragma once
 
 #include <assert.h>
 #include <stddef.h>
@@ -275,5 +274,3 @@ uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape);
 uint32_t image_crc32c(const void *bytes, size_t n);
 /* the same in plain C, whatever the CPU has */
 uint32_t image_crc32c_portable(const void *bytes, size_t n);
-
-#endif

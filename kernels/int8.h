@@ -14,8 +14,7 @@
  *
  * Integers only, total functions, any thread: as fp8.h, whose arithmetic of 16-bit floats it uses.
  */
-#ifndef KVTIER_INT8_H
-#define KVTIER_INT8_H
+#pragma once
 
 #include "fp8.h"
 
@@ -84,5 +83,3 @@ FP8_FN uint16_t int8_decode(int is_fp16, int k, int8_t code)
 		return 0;
 	return fp8_join(&s, code < 0 ? 0x8000 : 0, (uint32_t)(code < 0 ? -code : code), k);
 }
-
-#endif

@@ -11,8 +11,7 @@
  * while they are read: every function must stay memory-safe, and hashes the bytes that it wrote,
  * never a second read of the page. Pages have the alignment of their dtype, no more.
  */
-#ifndef KVTIER_KERNELS_H
-#define KVTIER_KERNELS_H
+#pragma once
 
 #include "image.h"
 #include "nibbles.h"
@@ -114,5 +113,3 @@ int codec_error_step(struct codec_run *run, uint32_t budget, struct codec_error 
 /* name NULL: the best for this CPU. Else the table of this name ("ref", "avx2", ...), or NULL if
  * this CPU cannot run it. */
 const struct codec_kernels *codec_kernels(const char *name);
-
-#endif

@@ -22,8 +22,7 @@
  *
  * Any thread.
  */
-#ifndef KVTIER_LOSSLESS_H
-#define KVTIER_LOSSLESS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -131,5 +130,3 @@ FP8_FN uint8_t lossless_base(uint32_t top, const uint32_t least[LOSSLESS_WINDOWS
 	}
 	return (uint8_t)(top - best + LOSSLESS_NEAR);
 }
-
-#endif

@@ -23,8 +23,7 @@
  *
  * Any thread.
  */
-#ifndef KVTIER_NIBBLES_H
-#define KVTIER_NIBBLES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -103,5 +102,3 @@ static inline uint8_t nibbles_bits(uint32_t rank)
 		return (uint8_t)rank;
 	return (uint8_t)(3 | (far < 7 ? far << 2 : 7u << 2 | (far - 7) << 5));
 }
-
-#endif

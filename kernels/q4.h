@@ -26,8 +26,7 @@
  * half an ulp of whatever they are added to, and 0 as lo; no other subnormal is met. All functions
  * are total. Reasons and error figures: daemon/IMAGE.md. Includable by CUDA, as fp8.h. Any thread.
  */
-#ifndef KVTIER_Q4_H
-#define KVTIER_Q4_H
+#pragma once
 
 #include <string.h>
 
@@ -232,5 +231,3 @@ FP8_FN uint16_t v4_decode(int is_fp16, int j, uint32_t code)
 		return 0;
 	return q4_code(is_fp16, Q4_MUL((float)code - 7.5f, v4_power(j - V4_ONE)));
 }
-
-#endif

@@ -8,8 +8,7 @@
  * a run of bytes that are copied verbatim. It has `rows` rows, which lie one after the other in the
  * image.
  */
-#ifndef KVTIER_TILES_H
-#define KVTIER_TILES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -68,5 +67,3 @@ void tiles_layers(struct tiles *tiles, uint32_t first, uint32_t end);
  * not one run. */
 bool tiles_first(const struct tiles *tiles, const uint8_t **ret, uint64_t *ret_bytes);
 bool tiles_next(struct tiles *tiles, struct page_tile *ret); /* false: the page is done */
-
-#endif

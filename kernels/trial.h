@@ -13,8 +13,7 @@
  *
  * Any thread, one at a time. Memory is allocated.
  */
-#ifndef KVTIER_TRIAL_H
-#define KVTIER_TRIAL_H
+#pragma once
 
 #include "kernels.h"
 
@@ -47,5 +46,3 @@ int trial_feed(struct trial *trial, const uint8_t *bytes, size_t n);
 const struct image_header *trial_whole(const struct trial *trial);
 /* 0; -EINVAL: the codec was not tried, or does not take this geometry. */
 int trial_result(const struct trial *trial, uint32_t codec, struct trial_result *ret);
-
-#endif

@@ -7,8 +7,7 @@
  * compatibility), and that of older ones; it refuses that of nvcc 13. PTX is taken only by a driver
  * at least as new as the compiler. Source: CUDA Compatibility, "Minor Version Compatibility".
  */
-#ifndef KVTIER_BINARIES_H
-#define KVTIER_BINARIES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -38,5 +37,3 @@ bool cuda_binary_is_for(const struct cuda_binary *binary, int capability);
 
 /* The oldest driver that loads one of `binaries` for such a GPU; 0: no binary has code for it. */
 int cuda_binaries_driver(const struct cuda_binary *binaries, int capability);
-
-#endif

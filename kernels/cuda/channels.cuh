@@ -13,8 +13,7 @@
  * These are sums, products and comparisons of IEEE 754, the same on the host. An FP16 that is
  * subnormal is so as a float until its first product: the compilers are told to keep subnormals.
  */
-#ifndef KVTIER_CHANNELS_H
-#define KVTIER_CHANNELS_H
+#pragma once
 
 #include "packed.cuh"
 #include "team.cuh"
@@ -242,5 +241,3 @@ MEM_FN uint4 plain_channels(int is_fp16, uint64_t scales, uint64_t codes)
 	}
 	return mem_uint4(low, high);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * chunks.cuh - tiles for a warp: found by one lane, told to the other lanes; and each thread's
  * chunks of a tile. Only for codec.cu.
  */
-#ifndef KVTIER_CHUNKS_H
-#define KVTIER_CHUNKS_H
+#pragma once
 
 #include "mem.cuh"
 #include "team.cuh"
@@ -352,5 +351,3 @@ MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tas
 	r->lane += !more;
 	return true;
 }
-
-#endif

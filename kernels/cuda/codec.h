@@ -30,8 +30,7 @@
  * may change while they are read. A pack whose length is wrong leaves
  * its values as they were.
  */
-#ifndef KVTIER_CODEC_H
-#define KVTIER_CODEC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -113,5 +112,3 @@ struct cuda_tasks {
 	struct cuda_task task[CUDA_TASKS];
 };
 static_assert(sizeof(struct cuda_plan) + sizeof(struct cuda_tasks) <= 4096, "kernel parameters");
-
-#endif

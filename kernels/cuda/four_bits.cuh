@@ -11,8 +11,7 @@
  * The sums and products are those of q4.h. Values leave through the hardware's conversion to BF16
  * and FP16 (sm_80 and later), which rounds as q4_code().
  */
-#ifndef KVTIER_FOUR_BITS_H
-#define KVTIER_FOUR_BITS_H
+#pragma once
 
 #include "channels.cuh"
 #include "chunks.cuh"
@@ -246,5 +245,3 @@ MEM_FN uint4 q4_plain8(bool k4, int is_fp16, const uint32_t *lo, uint64_t steps,
 	}
 	return mem_uint4(low, high);
 }
-
-#endif

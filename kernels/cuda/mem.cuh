@@ -6,8 +6,7 @@
  * A compiler for the host, which has no __CUDACC__, brings host_access(), which says where the
  * bytes of a device address lie and checks that they may be touched.
  */
-#ifndef KVTIER_MEM_H
-#define KVTIER_MEM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -134,5 +133,3 @@ MEM_FN void mem_store_some16(uint64_t address, uint32_t n, uint4 v)
 	if (n > 8)
 		mem_store_some8(address + 8, n - 8, mem_u64(v.z, v.w));
 }
-
-#endif

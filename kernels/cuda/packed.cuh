@@ -13,8 +13,7 @@
  *
  * Halves of a register do not disturb each other: each result is in 0 .. 65535.
  */
-#ifndef KVTIER_PACKED_H
-#define KVTIER_PACKED_H
+#pragma once
 
 #include "mem.cuh"
 #include "kernels/fp8.h"
@@ -155,5 +154,3 @@ MEM_FN uint4 plain_decode8(int is_fp16, int k, uint64_t codes)
 	}
 	return mem_uint4(low, high);
 }
-
-#endif

@@ -16,8 +16,7 @@
  * A page that changes between two reads is told by its counts: they bound what is written, and must
  * be the same again at the end.
  */
-#ifndef KVTIER_PACKS_H
-#define KVTIER_PACKS_H
+#pragma once
 
 #include "chunks.cuh"
 #include "kernels/lossless.h"
@@ -696,5 +695,3 @@ MEM_FN bool decode_pack(const struct pack *p)
 	}
 	return true;
 }
-
-#endif

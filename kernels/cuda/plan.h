@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - the plans and the tasks that the CUDA kernels take (codec.h). Pure functions. */
-#ifndef KVTIER_PLAN_H
-#define KVTIER_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_tiles, uint32
 /* Sets `start` of each task, and n_tiles, which it returns; 0: there is no task, or the sum is 2^31
  * or more. */
 uint32_t cuda_tasks_number(struct cuda_tasks *tasks);
-
-#endif

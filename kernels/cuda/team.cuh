@@ -7,8 +7,7 @@
  * the other. A thread that writes a set has passed the barrier before which all threads had read
  * this set.
  */
-#ifndef KVTIER_TEAM_H
-#define KVTIER_TEAM_H
+#pragma once
 
 #include "mem.cuh"
 
@@ -98,5 +97,3 @@ MEM_FN uint32_t team_max(struct team *t, struct team_shared *shared, uint32_t x)
 	t->set ^= 1;
 	return warp_max(x);
 }
-
-#endif

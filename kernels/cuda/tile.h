@@ -6,8 +6,7 @@
  * The file that includes this one defines how the table of pieces is read: piece_first(plan, i),
  * the first tile of a piece.
  */
-#ifndef KVTIER_TILE_H
-#define KVTIER_TILE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -263,5 +262,3 @@ TILE_FN struct tile tile_of_packs(const struct cuda_plan *plan, const struct cud
 	}
 	return u;
 }
-
-#endif

@@ -8,8 +8,7 @@
  * the bytes beyond. Decode does the same backwards. So no loop has a branch that depends on values,
  * and a step has a third of the instructions that it has in x86_lossless.h.
  */
-#ifndef KVTIER_VBMI2_LOSSLESS_H
-#define KVTIER_VBMI2_LOSSLESS_H
+#pragma once
 
 enum {
 	OTHERS_AT = PACK_PLANES_AT, /* in scratch: a pack's values that are not near, a byte each */
@@ -174,5 +173,3 @@ MATH_FN void pack_decode_as(bool is_fp16, bool lines, const struct page_tile *in
 		}
 	}
 }
-
-#endif

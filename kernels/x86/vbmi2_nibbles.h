@@ -4,8 +4,7 @@
  * includes it; read kernels/nibbles.h first. A step moves its codes that are not near together, or
  * apart, and the rest is done for 64 of those at a time, in the way of vbmi2_lossless.h.
  */
-#ifndef KVTIER_VBMI2_NIBBLES_H
-#define KVTIER_VBMI2_NIBBLES_H
+#pragma once
 
 /* The three words of each 64 of n bytes: bits `first`, 2 * first, 4 * first. Bytes that have all
  * three are appended to *all, unless it is NULL. Returns the end of the words. */
@@ -113,5 +112,3 @@ MATH_FN void nibbles_unpack_steps(const uint8_t *rest, const uint8_t *near, uint
 		near += NIBBLES_NEAR_BYTES;
 	}
 }
-
-#endif

@@ -14,8 +14,7 @@
  * values of a step are beyond, at most all. The checksum is made from the same register or scratch
  * that goes into the image. Loads never pass the end of a row. Any thread.
  */
-#ifndef KVTIER_X86_CODEC_H
-#define KVTIER_X86_CODEC_H
+#pragma once
 
 #include <errno.h>
 #include <immintrin.h>
@@ -242,5 +241,3 @@ const struct codec_kernels X86_KERNELS = {
 	.nibbles_pack = x86_nibbles_pack,
 	.nibbles_unpack = x86_nibbles_unpack,
 };
-
-#endif

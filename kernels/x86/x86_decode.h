@@ -5,8 +5,7 @@
  * The payload is one sequential stream, prefetched; rows go out non-temporally when they are whole
  * cache lines, through the cache otherwise.
  */
-#ifndef KVTIER_X86_DECODE_H
-#define KVTIER_X86_DECODE_H
+#pragma once
 
 /* lines: dst, and n in bytes of the page, are whole lines. */
 MATH_FN void decode_as(bool is_fp16, bool lines, const struct math_decode *m, const uint8_t *src,
@@ -210,5 +209,3 @@ static int decode_step(struct decode_run *d, uint32_t budget, uint8_t *scratch)
 	}
 	return r ? r : CODEC_MORE;
 }
-
-#endif

@@ -24,8 +24,7 @@
  * gains by a longer way between prefetch and use, too, and loses by both only where verbatim planes
  * fit into L1. Zen 4 is family 25 with AVX-512. T1 was not measured on other CPUs.
  */
-#ifndef KVTIER_X86_ENCODE_H
-#define KVTIER_X86_ENCODE_H
+#pragma once
 
 /* An image being written. Tiles of whole lines are hashed and leave line by line; others are put
  * together in scratch first. */
@@ -593,5 +592,3 @@ static int encode_step(struct encode_run *e, uint32_t budget, uint8_t *scratch)
 	}
 	return r ? r : encode_end(e, budget);
 }
-
-#endif

@@ -11,8 +11,7 @@
  * before. So a stripe is mixed only when a byte after it is known. XXH3 of up to 240 bytes is
  * another function, which is left to the library.
  */
-#ifndef KVTIER_X86_HASH_H
-#define KVTIER_X86_HASH_H
+#pragma once
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -183,5 +182,3 @@ static uint64_t hash_end(struct hash *h)
 	x *= 0x165667919e3779f9u;
 	return x ^ x >> 32;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * The loops have no branch that depends on values, but for those that are rare. A pack whose rows
  * are not whole steps is gathered in scratch first, and decoded there.
  */
-#ifndef KVTIER_X86_LOSSLESS_H
-#define KVTIER_X86_LOSSLESS_H
+#pragma once
 
 enum {
 	PACK_STEPS = IMAGE_PACK_VALUES / LOSSLESS_STEP,
@@ -356,5 +355,3 @@ static uint32_t decode_pack(const struct page_tile *u, bool is_fp16, const uint8
 		       u->row_bytes);
 	return bytes;
 }
-
-#endif

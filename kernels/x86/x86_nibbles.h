@@ -6,8 +6,7 @@
  * The loops have no branch that depends on codes. Steps with codes beyond are few: the main loop
  * only lists them.
  */
-#ifndef KVTIER_X86_NIBBLES_H
-#define KVTIER_X86_NIBBLES_H
+#pragma once
 
 enum {
 	NIBBLES_STEPS = NIBBLES_MOST / NIBBLES_STEP,
@@ -208,5 +207,3 @@ static int x86_nibbles_unpack(const uint8_t *from, uint32_t bytes, uint32_t n, u
 			     _mm_loadu_si128((const void *)table), codes);
 	return 0;
 }
-
-#endif

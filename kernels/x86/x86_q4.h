@@ -5,8 +5,7 @@
  * Codes are put together in scratch, whose bytes are a quarter of the page's. A k4 tile is gone
  * through twice, as one of int8: down its columns for their ends, then along its rows.
  */
-#ifndef KVTIER_X86_Q4_H
-#define KVTIER_X86_Q4_H
+#pragma once
 
 enum { Q4_STEP_BYTES = STEP / 2 };
 
@@ -205,5 +204,3 @@ static void q4_decode(bool is_fp16, const struct page_tile *u, const uint8_t *sc
 	else
 		BY_TYPE_AND_LINES(q4_decode_as, is_fp16, lines, false, u, columns, scales, src);
 }
-
-#endif

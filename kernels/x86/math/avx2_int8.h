@@ -14,8 +14,7 @@
  * from INT8_SCALE_LEAST to INT8_SCALE_MOST. A subnormal BF16 value is below half a step at all of
  * them: the flush-to-zero flags do not matter.
  */
-#ifndef KVTIER_AVX2_INT8_H
-#define KVTIER_AVX2_INT8_H
+#pragma once
 
 #include "avx2_math.h"
 #include "kernels/int8.h"
@@ -206,5 +205,3 @@ MATH_FN void math_int8_decode32(bool is_fp16, const uint8_t *src, const float *p
 	put32(int8_decode16(is_fp16, src, powers), int8_decode16(is_fp16, src + 16, powers + 16),
 	      dst, lines);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * of a step are those that packus leaves, and unpack takes: a register of bytes is made of 16
  * values and of the 16 that are 32 further on.
  */
-#ifndef KVTIER_AVX2_LOSSLESS_H
-#define KVTIER_AVX2_LOSSLESS_H
+#pragma once
 
 #include "avx2_math.h"
 #include "kernels/lossless.h"
@@ -173,5 +172,3 @@ MATH_FN void math_give(bool is_fp16, const struct math_parts *x, uint8_t *dst, b
 	lossless_give32(is_fp16, x->low.a, x->exponents.a, a, dst, lines);
 	lossless_give32(is_fp16, x->low.b, x->exponents.b, b, dst + 32, lines);
 }
-
-#endif

@@ -13,8 +13,7 @@
  * that can round to a code other than zero is a normal float, so the flush-to-zero flags do not
  * matter.
  */
-#ifndef KVTIER_AVX2_MATH_H
-#define KVTIER_AVX2_MATH_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -377,5 +376,3 @@ MATH_FN void math_decode32(bool is_fp16, const struct math_decode *m, const uint
 		_mm256_storeu_si256((void *)(dst + 32), y);
 	}
 }
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * avx2_nibbles.h - nibbles.h's arithmetic, a step of 64 codes at a time, for avx2.c.
  */
-#ifndef KVTIER_AVX2_NIBBLES_H
-#define KVTIER_AVX2_NIBBLES_H
+#pragma once
 
 #include "avx2_lossless.h"
 #include "kernels/nibbles.h"
@@ -113,5 +112,3 @@ MATH_FN void math_unranked_beyond(uint8_t *codes, __m128i table, uint64_t which,
 	math_store(codes, (struct math_line){ nibbles_beyond32(v.a, table, which, bits, 0),
 					      nibbles_beyond32(v.b, table, which, bits, 1) });
 }
-
-#endif

@@ -7,8 +7,7 @@
  * What a row needs of its columns lies in scratch, in that order: of each sixteen columns, those of
  * the even ones first. Each product and each sum is an instruction of its own, as q4.h asks for.
  */
-#ifndef KVTIER_AVX2_Q4_H
-#define KVTIER_AVX2_Q4_H
+#pragma once
 
 #include "avx2_int8.h"
 #include "kernels/image.h"
@@ -341,5 +340,3 @@ MATH_FN void math_v4_decode32(bool is_fp16, const uint8_t *src, uint8_t j, uint8
 	put32(v4_look_up16(low, high, _mm_unpacklo_epi8(even, odd)),
 	      v4_look_up16(low, high, _mm_unpackhi_epi8(even, odd)), dst, lines);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * first: this is its encode in wider registers. Here the even columns of 32 are taken apart from
  * the odd ones. Decode is taken from there.
  */
-#ifndef KVTIER_AVX512_INT8_H
-#define KVTIER_AVX512_INT8_H
+#pragma once
 
 #include "avx2_int8.h"
 #include "avx512_math.h"
@@ -121,5 +120,3 @@ MATH_FN struct wide_line wide_int8_64(bool is_fp16, const uint8_t *src, const fl
 #define math_columns_max    wide_columns_max
 #define math_columns_scales wide_columns_scales
 #define math_int8_64        wide_int8_64
-
-#endif

@@ -3,8 +3,7 @@
  * avx512_lossless.h - lossless.h's arithmetic, a step of 64 values at a time, only for avx512.c.
  * Read avx2_lossless.h first. Without VBMI, which CPUs before Ice Lake lack.
  */
-#ifndef KVTIER_AVX512_LOSSLESS_H
-#define KVTIER_AVX512_LOSSLESS_H
+#pragma once
 
 #include "avx512_math.h"
 #include "kernels/lossless.h"
@@ -122,5 +121,3 @@ MATH_FN void wide_give(bool is_fp16, const struct wide_parts *x, uint8_t *dst, b
 #define math_bits      wide_bits
 #define math_exponents wide_exponents
 #define math_give      wide_give
-
-#endif

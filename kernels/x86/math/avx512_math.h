@@ -12,8 +12,7 @@
  * lack. It does not hold at the largest k, and not for FP16 below k = -8, where sources that are
  * not normal can have normal codes; there all 64 values go the general way of avx2_math.h.
  */
-#ifndef KVTIER_AVX512_MATH_H
-#define KVTIER_AVX512_MATH_H
+#pragma once
 
 #include "avx2_math.h"
 
@@ -287,5 +286,3 @@ MATH_FN struct wide_acc wide_acc_scramble(struct wide_acc acc, const uint8_t *se
 #define math_acc_put      wide_acc_put
 #define math_acc_mix      wide_acc_mix
 #define math_acc_scramble wide_acc_scramble
-
-#endif

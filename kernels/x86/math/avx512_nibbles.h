@@ -2,8 +2,7 @@
 /*
  * avx512_nibbles.h - nibbles.h's arithmetic, a step of 64 codes at a time, only for avx512.c.
  */
-#ifndef KVTIER_AVX512_NIBBLES_H
-#define KVTIER_AVX512_NIBBLES_H
+#pragma once
 
 #include "avx512_math.h"
 #include "kernels/nibbles.h"
@@ -103,5 +102,3 @@ MATH_FN void wide_unranked_beyond(uint8_t *codes, __m128i table, uint64_t which,
 #define math_ranked_beyond   wide_ranked_beyond
 #define math_unranked        wide_unranked
 #define math_unranked_beyond wide_unranked_beyond
-
-#endif
