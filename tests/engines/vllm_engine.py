@@ -105,7 +105,7 @@ def measure() -> dict:
         setattr(vllm.KvtierConnector, name, timed)
 
     def ended(worker, result) -> None:
-        running = worker._running.get(result.op)
+        running = worker._running.get(result.user)
         if running and running.load:
             ret.setdefault("load", {"first": 1000 * (time.monotonic() - running.begun)})
         inner_ended(worker, result)

@@ -8,12 +8,14 @@ Method: engines of the standard library alone, against a kvtierd of their own. T
 """
 import ctypes as C
 import errno
+import functools
 import os
 import random
 import re
 import signal
 import struct
 import tempfile
+import threading
 import time
 import unittest
 from collections import Counter
@@ -21,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from kvtier import Client, Codec, Dtype, Error, Kind, SharedMemory, Tier
+from kvtier import Client, Codec, Dtype, Error, Kind, SharedMemory, Space, Tier
 from kvtier.block_cache import BlockCache, named
 from kvtier.adapters.transformers_calls import why_not
 from kvtier.adapters.transformers_model import Layout
@@ -472,6 +474,12 @@ class OfVllm(World):
             engine.scheduler.over(Counter(worker.over()))
         self.assertEqual((sum(engine.held.values()), engine.scheduler.busy), (0, False))
 
+    @staticmethod
+    def running(worker) -> list:
+        """The ops of a worker, when all of its transfers are ops."""
+        worker._submitting.exception()
+        return [running.op.id for running in worker._running.values()]
+
     def test_pages_of_a_daemon_that_stands_still_are_held_and_their_request_is_computed(self):
         engine = self.engine(shared=True)
         engine.answer(self.tokens)
@@ -480,7 +488,7 @@ class OfVllm(World):
         self.daemon.process.send_signal(signal.SIGSTOP)
         worker = engine.workers[0]
         worker.load(engine.scheduler.take_loads())
-        still = list(worker._running)       # as if the daemon had just begun it
+        still = self.running(worker)        # as if the daemon had just begun it
         with mock.patch.object(vllm_core, "lent", lambda: [SimpleNamespace(op=op) for op in still]), \
                 mock.patch.object(vllm_core, "LENT_LOOK_S", 0):
             engine._until(lambda: "r" in worker.received())
@@ -502,7 +510,7 @@ class OfVllm(World):
         engine.scheduler.step("r", 0, 83, [range(1, 12)], True, saves)
         worker = engine.workers[0]
         worker.save(saves)
-        still = list(worker._running)
+        still = self.running(worker)
         with mock.patch.object(vllm_core, "lent", lambda: [SimpleNamespace(op=op) for op in still]), \
                 mock.patch.object(worker, "_take_back", side_effect=still.clear) as take_back:
             worker.end()
@@ -523,7 +531,9 @@ class OfVllm(World):
         worker.load(engine.scheduler.take_loads())
         engine.scheduler.step("before", 0, 83, [range(12, 23)], True, saves)
         worker.save(saves)
-        worker._running = {op: running._replace(until=0.0) for op, running in worker._running.items()}
+        self.running(worker)
+        for running in worker._running.values():
+            running.until = 0.0
         received = set()
         self.until(lambda: received.update(worker.received()) or not worker._running)
         self.assertEqual(received, {"while"})               # given up
@@ -534,6 +544,34 @@ class OfVllm(World):
         self.daemon.process.send_signal(signal.SIGCONT)
         self.until_loaded(other, 10)
         self.until(lambda: worker._line.get())
+
+    def test_pages_are_touched_beside_the_steps_and_a_chain_in_its_order(self):
+        """libkvtier touches pages in the call that submits them."""
+        engine, step, begun, order = self.engine(shared=True), threading.get_ident(), threading.Event(), []
+        inner, saves = {name: getattr(Space, name) for name in ("store", "load")}, [[], []]
+
+        def touching(name, space, keys, pages, **how):
+            if threading.get_ident() != step and (len(pages) > 3 or begun.wait(PATIENT_S)):
+                order.append((name, len(pages)))
+            return inner[name](space, keys, pages, **how)
+
+        engine.answer(self.tokens)
+        engine.scheduler.add("load", lambda: self.tokens, None)
+        engine.scheduler.allocated("load", [range(12, 23)], engine.scheduler.matched("load", 0, 82))
+        engine.scheduler.add("save", lambda: [9] * 83, None)
+        engine.scheduler.step("save", 0, 24, [range(1, 12)], True, saves[0])
+        engine.scheduler.step("save", 24, 59, None, False, saves[1])
+        worker = engine.workers[0]
+        with mock.patch.object(Space, "store", functools.partialmethod(functools.partial(touching, "store"))), \
+                mock.patch.object(Space, "load", functools.partialmethod(functools.partial(touching, "load"))):
+            for part in saves:
+                worker.save(part)
+            worker.load(engine.scheduler.take_loads())
+            time.sleep(0.05)        # for the first part to be last, if it can be
+            begun.set()
+            worker.end()
+        self.assertEqual(order, [("store", 3), ("store", 7), ("load", 10)])
+        self.assertEqual(worker.counts["loaded_blocks"], 10)
 
     def test_after_a_reset_nothing_from_before_is_used(self):
         engine = self.engine()

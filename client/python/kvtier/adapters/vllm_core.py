@@ -20,7 +20,8 @@ A model may have several KV cache groups, each with pages of its own (sliding wi
 of each rank is a space: a block of tokens is there when every rank and every group has it. A load of such a model is
 whole, or its request is computed from the beginning.
 
-No call waits for the daemon, but for Worker.end(): a thread connects, and ops end while the engine makes its steps.
+No call waits for the daemon, but for Worker.end(): a thread connects, and ops end while the engine makes its steps. Nor
+does a call touch an engine's memory on a CPU for the first time: a thread submits the ops.
 """
 from __future__ import annotations
 
@@ -460,14 +461,17 @@ COUNTS = ("loads", "loaded_blocks", "missed_blocks", "load_seconds", "saves", "s
           "save_seconds")
 
 
-class _Running(NamedTuple):
-    transfer: Transfer
-    load: bool
-    begun: float
-    until: float        # a daemon that has not ended it by then stands still
+class _Running:
+    """A transfer that is under way. until: a daemon that has not ended its op by then stands still."""
+
+    def __init__(self, transfer: Transfer, load: bool) -> None:
+        self.transfer, self.load, self.begun = transfer, load, time.monotonic()
+        self.op: Optional[Op] = None        # it was not submitted yet
+        self.until = float("inf")
 
 
-def _close(*clients: Client) -> None:
+def _close(submitting: Future, *clients: Client) -> None:
+    submitting.exception()      # a thread that is in a call on the client
     for client in clients:
         client.set_timeout(CUT_MS)
         client.close()
@@ -486,7 +490,10 @@ class Worker:
                  take_back: Optional[Callable[[], None]] = None) -> None:
         self._line, self._stream, self._timeout_s = _Line(open_spaces, say), stream, timeout_s
         self._rank, self._saves, self._whole, self._take_back = rank, saves, whole, take_back
-        self._running: Dict[int, _Running] = {}
+        self._running: Dict[int, _Running] = {}     # by the number of the transfer
+        self._refused: List[int] = []               # the numbers of transfers that became no op
+        self._submitting: Future = Future()         # the last thread that submits transfers
+        self._submitting.set_result(None)
         self._loading: Dict[str, int] = {}          # how many loads have not ended, by request
         self._received: Set[str] = set()
         self._failed: Set[int] = set()              # blocks
@@ -501,33 +508,46 @@ class Worker:
         loads = list(loads)
         for transfer in loads:
             self._loading[transfer.request] = self._loading.get(transfer.request, 0) + 1
-        for transfer in loads:
-            self._begin(transfer, True)
+        self._begin(loads, True)
 
     def save(self, saves: Iterable[Transfer], others: Container[str] = ()) -> None:
         """Begins saves. others: the requests whose blocks are not what their keys say, so they are not kept."""
+        kept = []
         for transfer in saves:
             if not self._saves:
                 self._over.append(transfer.number)
             elif transfer.request in others:
                 self._ended(transfer, False, 0, 0.0)
             else:
-                self._begin(transfer, False)
+                kept.append(transfer)
+        self._begin(kept, False)
 
-    def _begin(self, transfer: Transfer, load: bool) -> None:
-        got, now = self._line.get(), time.monotonic()
-        try:
-            if got is None or self._cutting:
-                raise Error(errno.ENOTCONN, self._line.why)
-            space = got[1][transfer.group]
-            stream = self._stream()
-            how = {} if stream is None else {"stream": stream}
-            keys = Keys.of(transfer.keys[self._rank], transfer.parents[self._rank])
-            op: Op = (space.load if load else space.store)(keys, transfer.pages, **how)
-        except Error:
-            self._ended(transfer, load, 0, 0.0)
+    def _begin(self, transfers: List[Transfer], load: bool) -> None:
+        """Submits transfers in their order. On a CPU a thread does so: libkvtier touches the pages that a connection
+        did not see yet, which takes milliseconds of a long prompt."""
+        got = self._line.get() if transfers else None
+        if got is None or self._cutting:
+            for transfer in transfers:
+                self._ended(transfer, load, 0, 0.0)
             return
-        self._running[op.id] = _Running(transfer, load, now, now + self._timeout_s + SLACK_S)
+        running = [_Running(transfer, load) for transfer in transfers]
+        self._running.update((r.transfer.number, r) for r in running)
+        stream = self._stream()
+        if stream is None:
+            self._submitting = _in_a_thread(self._submit, got[1], running, {}, self._submitting)
+        else:
+            self._submit(got[1], running, {"stream": stream}, self._submitting)
+
+    def _submit(self, spaces: List[Space], transfers: List[_Running], how: Dict[str, Any], before: Future) -> None:
+        before.exception()      # a chain's blocks are submitted from its beginning on
+        for r in transfers:
+            t = r.transfer
+            submit = spaces[t.group].load if r.load else spaces[t.group].store
+            r.until = time.monotonic() + self._timeout_s + SLACK_S
+            try:
+                r.op = submit(Keys.of(t.keys[self._rank], t.parents[self._rank]), t.pages, user=t.number, **how)
+            except Error:
+                self._refused.append(t.number)
 
     def _ended(self, transfer: Transfer, load: bool, good: int, seconds: float, lent_op: int = 0) -> None:
         """good: how many leading blocks of a load, or blocks of a save. lent_op: an op whose pages are lent still; 0:
@@ -561,6 +581,8 @@ class Worker:
                 self._take(result)
             if len(results) < 16:
                 break
+        while self._refused:
+            self._take(Result(0, -errno.ENOTCONN, 0, 0, 0, [], user=self._refused.pop()))
         if not self._cutting and self._running and time.monotonic() > min(r.until for r in self._running.values()):
             self._cut()
         if self._cutting and self._cutting.done():
@@ -568,7 +590,7 @@ class Worker:
         self._look_at_lent()
 
     def _take(self, result: Result) -> None:
-        running = self._running.pop(result.op, None)
+        running = self._running.pop(result.user, None)
         if running:
             self._ended(running.transfer, running.load, result.prefix if running.load else result.ok,
                         time.monotonic() - running.begun, result.op if result.lent else 0)
@@ -578,14 +600,15 @@ class Worker:
         many milliseconds."""
         got = self._line.got
         self._line.lost("the daemon stood still")
-        self._cutting = _in_a_thread(_close, *got[:1] if got else ())
+        self._cutting = _in_a_thread(_close, self._submitting, *got[:1] if got else ())
 
     def _was_cut(self) -> None:
         """Waits until the connection is cut. Then no op is under way any more."""
         self._cutting.exception()
         self._cutting, held = None, {page.op for page in lent()}
-        for op in list(self._running):
-            self._take(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held))
+        for number, running in list(self._running.items()):
+            op = running.op.id if running.op else 0
+            self._take(Result(op, -errno.ETIMEDOUT, 0, 0, 0, [], op in held, user=number))
 
     def _look_at_lent(self) -> None:
         """Looks at the lent pages. Those of a load may yet be written, so they are over when the daemon has given them
@@ -600,11 +623,13 @@ class Worker:
     def end(self) -> None:
         """Waits until all ops have ended, at their deadline at the latest, and takes lent pages back if that is
         possible."""
-        for op, running in list(self._running.items()):
+        self._submitting.exception()
+        self.poll()
+        for running in list(self._running.values()):
             if self._cutting:
                 break
             try:
-                self._take(self._line.get()[0].wait(Op(op, len(running.transfer.pages), running.until)))
+                self._take(self._line.get()[0].wait(running.op))
             except Error:
                 self._cut()
         if self._cutting:
