@@ -116,16 +116,17 @@ int gpu_raw_ask(struct gpu_raw *e, char *text)
 	return gpu_raw_space(e, &region, 1, NULL, 0, text);
 }
 
-/* On a busy machine a driver that is played takes its time: then again, while that is all that is
- * wrong. */
+/* On a busy machine a driver that is played takes its time: the first answer is late, and until it
+ * is there the GPU takes no other request. Then again, while that is all that is wrong. */
 void gpu_raw_space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n,
 			const int *fds, uint32_t n_fds)
 {
 	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	char text[232] = "";
+	int r;
 
-	while (gpu_raw_space(e, regions, n, fds, n_fds, text))
-		if (!strstr(text, "did not answer within") || now_ns() > until)
+	for (; (r = gpu_raw_space(e, regions, n, fds, n_fds, text)) != 0; nap_ms(10))
+		if ((r != -ETIMEDOUT && r != -EBUSY) || now_ns() > until)
 			fail_msg("SPACE_OPEN was refused: %s", text);
 }
 

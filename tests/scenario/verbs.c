@@ -106,7 +106,7 @@ static const struct verb verbs[] = {
 	/* daemons */
 	{ "daemon", "D [clock|still|faulty|nodes|tuned] [SECTION] KEY=VALUE ...", 1, NULL,
 	  "starts kvtierd with this configuration, in directories of its own, and waits until it\n"
-	  "\tserves. clock: this test holds its clock; still: and time passes by \"pass\" alone;\n"
+	  "\tserves. clock: this test holds its clock; still: and jumps by \"pass\" alone;\n"
 	  "\tfaulty: and its disk fails on command; nodes: a machine of several NUMA nodes;\n"
 	  "\ttuned: env KVTIER_TEST_KERNELS and KVTIER_TEST_DEPTH choose its codec and its jobs",
 	  daemon_does },
