@@ -28,10 +28,10 @@ from kvtier.block_cache import BlockCache, named
 from kvtier.adapters.transformers_calls import why_not
 from kvtier.adapters.transformers_model import Layout
 from kvtier.adapters import vllm_core
-from kvtier.adapters.vllm_core import Scheduler, Worker, is_named, root_of
+from kvtier.adapters.vllm_core import Limits, Scheduler, Worker, is_named, root_of
 from kvtier.adapters.vllm_events import Events
 from kvtier.adapters.vllm_layout import (LayoutError, Tensor, geometry_of, layout_of, overrides_of,
-                                         why_no_group)
+                                         why_no_group, why_no_states)
 from world import PATIENT_S, TREE, World
 
 
@@ -171,14 +171,15 @@ class OfTransformers(unittest.TestCase):
 
 class PagedEngine:
     """As vLLM drives its connector: a scheduler, and a worker of each rank with a paged cache, K and V apart, of each
-    group. window: of all groups but the first one, in blocks; 0: none. shared: the cache lies in memory that the daemon
-    maps, else it is private. patient: its start waits for the daemon."""
+    group. window: of all groups but the first one, in blocks; 0: none. states: groups that have a page at the end of
+    what was loaded, and at that of what was computed. shared: the cache lies in memory that the daemon maps, else it is
+    private. patient: its start waits for the daemon."""
     BLOCKS, TOKENS, VALUES = 80, 8, 128
 
     def __init__(self, daemon, groups: int = 1, ranks: int = 1, window: int = 0, shared: bool = False,
-                 timeout_s: int = 1, patient: bool = True) -> None:
+                 timeout_s: int = 1, patient: bool = True, states: tuple = ()) -> None:
         size = 2 * self.BLOCKS * self.VALUES * 2
-        self.groups, self.ranks, self.window = groups, ranks, window
+        self.groups, self.ranks, self.window, self.states = groups, ranks, window, states
         # a block number belongs to one group at a time, so groups may lie over each other
         self.memory = [[bytearray(size) for _ in range(2)] for _ in range(ranks)]
         shared_memory = [SharedMemory(size) for _ in range(2)] if shared else []
@@ -209,7 +210,8 @@ class PagedEngine:
         self.free, self.number = list(range(1, self.BLOCKS)), 0
         self.held, self.wanted = Counter(), set()       # pages that kvtier holds, and those of them that are free else
         self.scheduler = Scheduler(self.TOKENS, scheduler, self.held.update, self._free_held, groups=groups,
-                                   workers=ranks, planned=lambda *what: self.planned.append(what), timeout_s=timeout_s)
+                                   workers=ranks, planned=lambda *what: self.planned.append(what), timeout_s=timeout_s,
+                                   states=states)
         take_back = (lambda: [memory.take_back() for memory in shared_memory]) if shared else None
         self.workers = [Worker(lambda rank=rank: worker(rank), timeout_s, rank=rank, whole=groups > 1,
                                take_back=take_back) for rank in range(ranks)]
@@ -243,11 +245,14 @@ class PagedEngine:
             for (m, where), content in zip(self._runs(page, rank), self.computed(tokens, block, group, rank)):
                 assert m[where] == content, f"block {block} of group {group}, rank {rank} is not what was computed"
 
-    def _pages(self, n: int, outside: int) -> list:
+    def _pages(self, n: int, loaded: int) -> list:
         """Of each group: a page of each block, but none for the first ones of a group with a window."""
         ret = []
         for group in range(self.groups):
-            none = outside if group else 0
+            if group in self.states:
+                ret.append([self.free.pop(0) if i in (loaded - 1, n - 2) else 0 for i in range(n)])
+                continue
+            none = max(0, loaded - self.window) if group and self.window else 0
             own, self.free = self.free[:n - none], self.free[n - none:]
             ret.append([0] * none + own)
         return ret
@@ -282,7 +287,7 @@ class PagedEngine:
         self.scheduler.add(name, lambda: tokens, root, hints)
         matched = self.scheduler.matched(name, 0, len(tokens) - 1)
         loaded = matched // self.TOKENS
-        pages = self._pages(n + 1, max(0, loaded - self.window) if self.window else 0)
+        pages = self._pages(n + 1, loaded)
         if matched:
             self.scheduler.allocated(name, pages, matched)
             loaded = self._load(name, pages, loaded)
@@ -295,9 +300,11 @@ class PagedEngine:
                 if own[i]:
                     self._check(tokens, i, group, own[i])
             for i in range(loaded, n):
-                self._put(tokens, i, group, own[i])
+                if own[i]:
+                    self._put(tokens, i, group, own[i])
         saves = []
         self.scheduler.step(name, loaded * self.TOKENS, len(tokens) - loaded * self.TOKENS, pages, True, saves)
+        self.scheduler.offered(name, [(group, pages[group][n - 1], n * self.TOKENS) for group in self.states], saves)
         for worker in self.workers:
             worker.save(saves)
         self.scheduler.finished(name)
@@ -423,6 +430,29 @@ class OfVllm(World):
         self.engine(groups=2, window=3, ranks=2).answer(self.tokens)
         other = self.engine(groups=2, window=3, ranks=2)
         self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+
+    def test_a_prompt_continues_from_the_last_block_that_has_states(self):
+        how = dict(groups=3, ranks=2, states=(0, 2))
+        self.engine(**how).answer(self.tokens)
+        other = self.engine(**how)
+        self.assertEqual([other.answer(self.tokens + [7] * 9), other.answer(self.tokens + [7] * 9)], [10, 11])
+        branch = self.tokens[:60] + [9] * 23        # it leaves in front of the first state
+        self.assertEqual([other.answer(branch), other.answer(branch)], [0, 10])
+        shorter = self.tokens[:-9]                  # and this one ends there
+        self.assertEqual([other.answer(shorter), other.answer(shorter)], [0, 9])
+
+    def test_states_that_nobody_may_continue_from_are_not_kept(self):
+        engine, saves = self.engine(groups=2, states=(0,)), []
+        engine.scheduler.add("r", lambda: self.tokens, None, limits=Limits(save=64))
+        engine.scheduler.step("r", 0, 83, [[0] * 10 + [1], list(range(2, 13))], True, [])
+        for state in ((1, 5, 64), (0, 0, 64), (0, 5, 60), (0, 5, 0), (0, 5, 72), (0, 5, 88)):
+            engine.scheduler.offered("r", [state], saves)
+        self.assertEqual(saves, [])
+        engine.scheduler.offered("r", [(0, 5, 64)], saves)
+        self.assertEqual([(t.group, t.pages, t.parents) for t in saves], [(0, [5], [None])])
+        engine.scheduler.reset()
+        engine.scheduler.offered("r", [(0, 6, 56)], saves)
+        self.assertEqual(len(saves), 1)
 
     def test_a_block_without_every_group_is_a_miss(self):
         self.engine().answer(self.tokens)       # its blocks are the first of two groups
@@ -598,7 +628,7 @@ class OfVllm(World):
     def test_events_tell_of_blocks_while_they_are_there(self):
         engine, events = self.engine(), Events(lambda tiers: "CPU" if tiers & Tier.HOST else "STORAGE")
         engine.answer(self.tokens)
-        for _, blocks, where in engine.planned:
+        for _, blocks, where, _ in engine.planned:
             for block in blocks:
                 events.planned(block, where(block))
         never = [(space, space.keys([9] * 8)) for space, _ in where(0)]
@@ -659,9 +689,23 @@ class OfVllm(World):
         window, mamba = type("SlidingWindowSpec", (), {}), type("MambaSpec", (), {})
         cross, mla = type("CrossAttentionSpec", (), {}), type("MLAAttentionSpec", (full,), {})
         self.assertEqual([why_no_group(kind, True) for kind in (full, window, mla)], ["", "", ""])
-        for kind in (mamba, cross, type("RSWASpec", (full,), {})):
+        for kind in (cross, type("RSWASpec", (full,), {})):
             self.assertIn(kind.__name__, why_no_group(kind, True))
-        self.assertIn("MambaSpec", why_no_group(mamba, False))
+        state = mamba()
+        self.assertIn("--enable-prefix-caching", why_no_states(state, True, False))
+        state.mamba_cache_mode = "align"
+        self.assertEqual((why_no_group(mamba, True), why_no_states(state, True, False)), ("", ""))
+        self.assertIn("without --speculative-config", why_no_states(state, True, True))
+        self.assertIn("beside attention", why_no_states(state, False, False))
+
+    def test_a_block_of_the_pool_may_be_several_of_the_kernels(self):
+        tensor = Tensor("layer", "float32", (12, 2, 8), (16, 8, 1), 0, 4096, 12 * 64, False)
+        whole = layout_of([tensor._replace(shape=(4, 3, 2, 8), strides=(48, 16, 8, 1))], 4)
+        layout = layout_of([tensor], 4)
+        self.assertEqual((layout.segments, layout.values), (whole.segments, 48))
+        self.assertNotEqual(layout.order, whole.order)      # another order of the same values
+        with self.assertRaises(LayoutError):
+            layout_of([tensor], 5)
 
 
 class Package(unittest.TestCase):

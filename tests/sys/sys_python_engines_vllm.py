@@ -26,7 +26,7 @@ vllm_double.install()
 from kvtier import vllm as adapter  # noqa: E402
 from kvtier.adapters.vllm_core import COUNTS, marks_of  # noqa: E402
 from kvtier.events.describe import unpacked  # noqa: E402
-from vllm_double import Engine, MambaSpec, SlidingWindowSpec  # noqa: E402
+from vllm_double import Engine, FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
 from world import TREE, World  # noqa: E402
 
 LOG = "vllm.kvtier"
@@ -199,6 +199,24 @@ class Served(Vllm):
     def test_a_window_beside_full_attention_is_served(self):
         other = self.warm(groups=2, spec=SlidingWindowSpec)
         self.assertEqual(other.answer(self.tokens), 10)
+
+    def test_states_beside_attention_are_kept_bit_for_bit_where_vllm_offers_them(self):
+        engines = []
+        for _ in range(2):
+            kinds = iter([MambaSpec, FullAttentionSpec])
+            engines.append(self.engine({"codec": "fp8"}, groups=2, spec=lambda tokens: next(kinds)(tokens),
+                                       dtype=torch_double.bfloat16))
+        engine, other = engines
+        self.assertEqual([g.codec.name for g in engine.worker._geometries], ["RAW", "FP8"])
+        request, pages = engine.request(self.tokens), [[0] * 9 + engine.take(1) + [0], engine.take(11)]
+        self.assertEqual(engine.matched(request), 0)
+        engine.step(new=[(request, 0, 83, pages)], states={request.request_id: [(0, pages[0][9], 80), (0, 0, 40)]},
+                    forward=lambda: engine.put(self.tokens, 9, 0, pages[0][9]))
+        engine.until(lambda *_: not engine.scheduler.has_pending_push_work())
+        request, pages = other.request(self.tokens), [[0] * 9 + other.take(1), other.take(10)]
+        self.assertEqual((other.matched(request), other.load(request, pages, 80)), (80, 10))
+        self.assertTrue(other.holds(self.tokens, 9, 0, pages[0][9]))
+        self.assertEqual(other.matched(other.request(self.tokens[:79])), 0)
 
     def test_blocks_of_a_preempted_request_are_read_before_they_are_others(self):
         engine = self.engine()
@@ -655,7 +673,11 @@ class Refused(Vllm):
             self.refused("kv_checksum_fail_closed: kvtier knows no checksums of this vLLM", transfer=closed)
 
     def test_layouts_and_groups_that_are_not_known(self):
-        self.refused("groups of full, sliding or chunked attention", groups=2, spec=MambaSpec)
+        self.refused("groups of full, sliding or chunked attention", groups=2,
+                     spec=lambda tokens: SimpleNamespace(block_size=tokens))
+        self.refused("states are served beside attention", groups=2, spec=MambaSpec)
+        self.refused("start it with --enable-prefix-caching", groups=2, spec=type("MambaSpec", (MambaSpec,), {
+            "mamba_cache_mode": "none"}))
         self.refused("blocks of 4 tokens; others have 8", spec=lambda tokens: SlidingWindowSpec(4))
         for wrong in ((0, 1, 2, 3), (1, 0, 3, 2, 2), None):
             self.refused("all layers", layout="NHD", break_it=mock.patch.object(

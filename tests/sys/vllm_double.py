@@ -152,6 +152,8 @@ class SlidingWindowSpec(FullAttentionSpec):
 
 
 class MambaSpec:
+    mamba_cache_mode, shapes, dtypes = "align", ((3, 8), (2, 4)), ("float32", "float32")
+
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
 
@@ -385,10 +387,12 @@ class Engine:
             kv_transfer_params=None, num_output_tokens=0,
             block_hashes=[bytes([i]) * 4 for i in range(len(tokens) // self.TOKENS)]), **more})
 
-    def step(self, new=(), cached=(), preempted=(), ended=(), forward=lambda: None):
+    def step(self, new=(), cached=(), preempted=(), ended=(), forward=lambda: None, states=()):
         """One step of the engine: the scheduler's plan, the worker's part around the forward, and its word back.
-        new: (request, computed, scheduled, pages); cached: (name, computed, scheduled, new pages or None)."""
+        new: (request, computed, scheduled, pages); cached: (name, computed, scheduled, new pages or None). states: that
+        are offered, (group, page, tokens) by request."""
         output = SimpleNamespace(
+            kv_connector_block_state=SimpleNamespace(boundary_state_offloads=dict(states)) if states else None,
             preempted_req_ids=set(preempted), num_scheduled_tokens={},
             scheduled_new_reqs=[SimpleNamespace(req_id=r.request_id, num_computed_tokens=computed, block_ids=pages)
                                 for r, computed, _, pages in new],

@@ -22,9 +22,9 @@ lookup is a miss; a thread looks for it every 5 s, and no step waits for it.
 
 Requests share blocks if their engines have the same model and revision, KV type, block size, rank, order of values in a
 block and ISA of a CPU, and the requests have the same tokens, adapter, cache_salt and images. The layout is taken from
-the tensors that the engine registers. A layout that is not known is refused in one line, and so is a model with a group
-of state-space layers; the engine then runs uncached. Ranks that hold the same KV (latents, few KV heads) share blocks,
-and one of them saves.
+the tensors that the engine registers. A layout that is not known is refused in one line; the engine then runs uncached.
+Ranks that hold the same KV (latents, few KV heads) share blocks, and one of them saves. States beside attention (Mamba)
+are kept bit for bit where vLLM itself continues from them.
 
 A request's `kv_hints` are executed: vllm_hints.py says which actions there are. Its `kv_transfer_params` may have
 
@@ -58,8 +58,8 @@ from .block_cache import PLANE_CODECS, LayoutError, codec_of, flag, known, milli
 from .adapters.vllm_adapters import Adapters, is_local
 from .adapters.vllm_core import Scheduler, Transfer, Worker, is_named, limits_of, marks_of, root_of
 from .adapters.vllm_hints import hints_of
-from .adapters.vllm_layout import (Layout, at_revision, geometry_of, layout_of, layout_of_all, overrides_of,
-                                   revision_of, tensor_of, why_no_group)
+from .adapters.vllm_layout import (Layout, at_revision, geometry_of, is_state, layout_of, layout_of_all, overrides_of,
+                                   revision_of, tensor_of, why_no_group, why_no_states)
 from .events.describe import Describer, daemon_path, engines_path
 from .adapters.vllm_metrics import KvtierMetrics, KvtierStats, events_of
 from .adapters.weights import Weights, began, space_of
@@ -150,6 +150,7 @@ class KvtierConnector(*_BASES):
         self._in_use: Set[Tuple[int, str]] = set()          # adapters that vLLM has computed with
         self._counted: Dict[str, float] = {}                # of the worker's counts, what vLLM was told
         self._refused, self._whole, self._groups = "", False, 1
+        self._states: Dict[int, str] = {}                   # which groups have states, and what these are made of
         self._said = False                                  # the worker has said what it has
         self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
         self._codec, self._timeout_ms, self._prefetch_ms = Codec.DEFAULT, 0, 0
@@ -191,9 +192,13 @@ class KvtierConnector(*_BASES):
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if getattr(parallel, name, 1) != 1:
                 raise LayoutError(f"{name} {getattr(parallel, name)}: a block of tokens lies on one rank only with 1")
-        for group in groups:
+        attention = not all(is_state(type(group.kv_cache_spec)) for group in groups)
+        for i, group in enumerate(groups):
             spec = group.kv_cache_spec
             why = why_no_group(type(spec), len(groups) > 1)
+            if is_state(type(spec)):
+                why = why_no_states(spec, attention, bool(getattr(self._vllm_config, "speculative_config", None)))
+                self._states[i] = f"{spec.shapes} {spec.dtypes}"
             if why or not getattr(group, "enable_kv_transfer", True):
                 raise LayoutError(why or "a KV cache group that is not to be transferred")
             if spec.block_size != self._block_tokens:
@@ -334,12 +339,17 @@ class KvtierConnector(*_BASES):
 
     def _layouts(self, kv_caches: Dict[str, torch.Tensor]) -> List[Layout]:
         """The layout of each group."""
+        apart = next((name for name, t in kv_caches.items() if isinstance(t, (list, tuple))), None)
+        if apart is not None:
+            raise LayoutError(f"{apart}: a layer with several tensors")
         tensors = {name: tensor_of(name, t) for name, t in kv_caches.items()}
         groups = [group.layer_names for group in getattr(self._kv_cache_config, "kv_cache_groups", None) or ()]
         if len(groups) < 2:
             groups = [list(tensors)]
         return [layout_of([tensors[name] for name in names if name in tensors], self._kv_cache_config.num_blocks,
-                          self._block_tokens, self._rope(), planes=self._codec in PLANE_CODECS) for names in groups]
+                          self._block_tokens, 0 if i in self._states else self._rope(),
+                          planes=self._codec in PLANE_CODECS and i not in self._states)
+                for i, names in enumerate(groups)]
 
     def _rope(self) -> int:
         """How many values of a token's latent (MLA) must not be rounded."""
@@ -372,10 +382,10 @@ class KvtierConnector(*_BASES):
                   "kv_dtype": self._vllm_config.cache_config.cache_dtype,
                   "layout": getattr(self._kv_cache_config, "kv_cache_layout", None), "runs": layout.runs,
                   "order": layout.order,
-                  "group": f"{group}/{self._groups}" if self._groups > 1 else "",
+                  "group": f"{group}/{self._groups}" if self._groups > 1 else "", "states": self._states.get(group),
                   "isa": "" if layout.regions[first.region].cuda else _isa(), "own": self._options.get("extras", "")}
         text = ";".join(f"{key}={value}" for key, value in extras.items() if value)
-        codec = self._codec
+        codec = Codec.RAW if group in self._states else self._codec
         if codec == Codec.DEFAULT and not layout.regions[first.region].cuda and layout.dtype.name == "FP32":
             codec = Codec.RAW
         rank, world, _ = self._place()
@@ -501,7 +511,7 @@ class KvtierConnector(*_BASES):
         self._scheduler = Scheduler(self._block_tokens, open_spaces, self._hold, self._give_back,
                                     lambda text: logger.info("kvtier: scheduler: %s", text), self._groups,
                                     len(metadata), self._events.planned,
-                                    self._prefetch_ms / 1000, self._timeout_ms / 1000)
+                                    self._prefetch_ms / 1000, self._timeout_ms / 1000, self._states)
 
     set_xfer_handshake_metadata_pp_aware = set_xfer_handshake_metadata      # each rank says itself which one it is
 
@@ -547,7 +557,8 @@ class KvtierConnector(*_BASES):
         return _CARRIER if getattr(self._kv_transfer_config, "enable_kv_checksum", False) else None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """The loads of this step, and the saves of the blocks that are full after it."""
+        """The loads of this step, and the saves of the blocks that are full after it, and of the states that vLLM
+        offers, as it keeps them itself."""
         meta = KvtierMetadata()
         if not self._scheduler:
             return meta
@@ -563,6 +574,10 @@ class KvtierConnector(*_BASES):
             if self._scheduler.knows(name):
                 self._scheduler.step(name, cached.num_computed_tokens[i], scheduled[name], cached.new_block_ids[i],
                                      name in cached.resumed_req_ids, meta.saves)
+        state = getattr(scheduler_output, "kv_connector_block_state", None)
+        for name, states in (state.boundary_state_offloads if state else {}).items():
+            if self._scheduler.knows(name):
+                self._scheduler.offered(name, states, meta.saves)
         saved = {transfer.request for transfer in meta.saves}
         meta.adapters = {name: adapter for name, adapter in self._adapter_of.items() if name in saved}
         return meta

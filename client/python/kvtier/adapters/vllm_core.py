@@ -20,6 +20,11 @@ A model may have several KV cache groups, each with pages of its own (sliding wi
 of each rank is a space: a block of tokens is there when every rank and every group has it. A load of such a model is
 whole, or its request is computed from the beginning.
 
+A group of states (Mamba) has in a page what layers know of all tokens before the page's end. The engine says which
+pages have a state that others may continue from, at the end of some blocks alone. So each state is kept by itself, and
+a prompt continues behind the last block that has the states of all groups, from these states and the blocks of the
+other groups.
+
 No call waits for the daemon, but for Worker.end(): a thread connects, and ops end while the engine makes its steps. Nor
 does a call touch an engine's memory on a CPU for the first time: a thread submits the ops.
 """
@@ -47,6 +52,7 @@ START_S = 0.02          # how long the start of an engine waits for its daemon
 CUT_MS = 1              # how long the closing of a connection waits for a daemon that stands still
 SLACK_S = 0.5           # an op ends at its deadline, and its end is seen a little later
 LENT_LOOK_S = 0.5       # between two looks at pages that are lent to a daemon which stands still
+STATES_FAR = 8          # of so many blocks, a prompt's last ones, Redis is asked for states
 NO_PAGE = 0             # the engine's number for a block outside of a window
 ALL = 1 << 62           # tokens: no limit
 
@@ -204,16 +210,18 @@ class Scheduler:
     """open_spaces: connects, and opens the space of each rank and group, [rank][group], without memory. hold: takes
     pages out of the engine's use while a transfer needs them. give_back: returns them. workers: how many there are.
     planned: told of blocks to be saved or loaded (the request, their numbers, a function that gives the key of one of
-    them in each space; [] while the daemon is away).
+    them in each space; [] while the daemon is away; whether it is about states).
+    states: the groups whose pages are states.
     prefetch_s: how long a request waits for a Redis that nodes share, or for an engine that is saving; 0: Redis is not
     asked. timeout_s: of an op."""
 
     def __init__(self, block_tokens: int, open_spaces: Callable[[], Tuple[Client, List[List[Space]]]],
                  hold: Callable[[List[int]], None], give_back: Callable[[List[int]], None],
                  say: Callable[[str], None] = lambda text: None, groups: int = 1, workers: int = 1,
-                 planned: Optional[Callable[[str, range, Callable[[int], List[Tuple[Space, Keys]]]], None]] = None,
-                 prefetch_s: float = 0.0, timeout_s: float = 0.0) -> None:
+                 planned: Optional[Callable[[str, range, Callable[[int], List[Any]], bool], None]] = None,
+                 prefetch_s: float = 0.0, timeout_s: float = 0.0, states: Container[int] = ()) -> None:
         self.block_tokens, self._line, self._groups = block_tokens, _Line(open_spaces, say), groups
+        self._states = states
         self._planned, self._prefetch_s = planned, prefetch_s
         self._epoch = b""           # each key has it beside the tokens
         self._hold, self._give_back, self._workers = hold, give_back, workers
@@ -263,7 +271,7 @@ class Scheduler:
             return 0
         self._under_way.poll()          # before the lookup, so that this sees what finished prefetches brought
         r.source, worst = r, self._hit(r, last)
-        if r.older and worst.blocks < last and self._make_keys(r.older, 1) and self._hit(r.older, 1).blocks:
+        if r.older and worst.blocks < last and self._make_keys(r.older, 1) and self._chain(r.older, 1).blocks:
             self._make_keys(r.older, last)
             older = self._hit(r.older, last)
             if older.blocks > worst.blocks:
@@ -273,21 +281,31 @@ class Scheduler:
         r.tiers = worst.tiers
         return max(0, min(worst.blocks, last) - first) * bt
 
-    def _hit(self, r: _Request, last: int) -> Hit:
-        """What each space has of the leading blocks, whose keys are made."""
-        hits = [space.lookup(Keys.of(r.keys[where][:32 * last])) for where, space in self._spaces()]
+    def _chain(self, r: _Request, last: int) -> Hit:
+        """What each space, but for those of states, has of the leading blocks, whose keys are made."""
+        hits = [space.lookup(self._keys(r, where, 0, last)) for where, space in self._spaces(states=False)]
         return min(hits, key=lambda hit: hit.blocks)
+
+    def _hit(self, r: _Request, last: int) -> Hit:
+        """What each space has of the leading blocks up to the last one that has states, if there are any."""
+        hit, spaces = self._chain(r, last), self._spaces(states=True)
+        n = min(hit.blocks, last)
+        while n and not all(space.lookup(self._keys(r, where, n - 1, n)).blocks for where, space in spaces):
+            n -= 1
+        return hit._replace(blocks=n)
 
     def _are_coming(self, r: _Request, have: int, last: int) -> bool:
         """Asks Redis for the leading blocks, once for each request. True: its answer, or a save of another engine, is
         still waited for. Blocks that come after the wait serve the next request."""
         if r.far is None:
             r.far, r.far_until = 0, time.monotonic() + self._prefetch_s
-            for where, space in self._spaces() if self._prefetch_s > 0 else ():
-                # from the chain's beginning, as a block from Redis is kept only under the one before it
-                keys = self._keys(r, where, 0, min(last, MAX_BLOCKS))
-                if space.client.tiers & Tier.REDIS:
-                    r.far += self._under_way.begin(space.client, functools.partial(space.prefetch, keys), r.came)
+            # from the chain's beginning, as a block from Redis is kept only under the one before it
+            parts = [(0, min(last, MAX_BLOCKS), False), *((n - 1, n, True) for n in range(last, 0, -1)[:STATES_FAR])]
+            for first, end, states in parts if self._prefetch_s > 0 else ():
+                for where, space in self._spaces(states):
+                    if space.client.tiers & Tier.REDIS:
+                        keys = self._keys(r, where, first, end)
+                        r.far += self._under_way.begin(space.client, functools.partial(space.prefetch, keys), r.came)
         saved = have >= min(last, r.limits.coming // self.block_tokens)
         return (r.far > 0 or not saved and self._is_there()) and time.monotonic() < r.far_until
 
@@ -354,7 +372,7 @@ class Scheduler:
         # tokens that the engine only guesses are not the request's yet
         last = min(computed + scheduled, len(r.tokens()), r.limits.save) // bt
         first = min(r.next_save, -(-computed // bt))
-        last = min(last, min(len(own) for own in r.pages))
+        last = min(last, min(len(own) for group, own in enumerate(r.pages) if group not in self._states))
         if last > first and r.served:
             self._plan(saves, r, request, self._not_kept(r, first, last), last, save=True)
         r.next_save = max(first, last)
@@ -364,8 +382,23 @@ class Scheduler:
         which tells the daemon that its chain is in use."""
         if not self._make_keys(r, last):
             return first
-        kept = min(space.lookup(self._keys(r, where, first, last)).blocks for where, space in self._spaces())
+        kept = min(space.lookup(self._keys(r, where, first, last)).blocks
+                   for where, space in self._spaces(states=False))
         return first + max(0, kept - 1)
+
+    def offered(self, request: str, states: Iterable[Tuple[int, int, int]], saves: List[Transfer]) -> None:
+        """Adds states to saves. states: group, page and tokens: when the step is done, the page has the state behind so
+        many leading tokens of the request, and the engine itself would continue from it."""
+        r, bt = self._requests[request], self.block_tokens
+        for group, page, tokens in states:
+            end, rest = divmod(tokens, bt)
+            if group not in self._states or page == NO_PAGE or rest or not r.served or \
+                    not 0 < tokens <= min(len(r.tokens()), r.limits.save) or not self._make_keys(r, end):
+                continue
+            if not all(space.lookup(self._keys(r, where, end - 1, end)).blocks
+                       for where, space in self._spaces() if where[1] == group):
+                self._transfer(saves, r, request, group, range(end - 1, end), [page], True)
+                self._tell(r, request, range(end - 1, end), states=True)
 
     def take_loads(self) -> List[Transfer]:
         self._under_way.poll()
@@ -405,37 +438,48 @@ class Scheduler:
         for r in self._requests.values():
             r.served = False
 
-    def _spaces(self) -> List[Tuple[Tuple[int, int], Space]]:
+    def _spaces(self, states: Optional[bool] = None) -> List[Tuple[Tuple[int, int], Space]]:
+        """states: those of states alone, or the others alone."""
         got = self._line.get() or (None, [])
-        return [((rank, group), space) for rank, groups in enumerate(got[1]) for group, space in enumerate(groups)]
+        return [((rank, group), space) for rank, groups in enumerate(got[1]) for group, space in enumerate(groups)
+                if states in (None, group in self._states)]
 
     def _plan(self, to: List[Transfer], r: _Request, request: str, first: int, last: int, save: bool) -> None:
-        """r: whose keys the blocks have."""
+        """r: whose keys the blocks have. States are saved by offered()."""
         if not self._make_keys(r, last):
             return
-        ranks = len(r.keys) // self._groups
         for group, pages in enumerate(self._requests[request].pages):
             begin = first
+            if group in self._states:
+                begin = last if save else last - 1
             while begin < last and pages[begin] == NO_PAGE:     # in front of a window
                 begin += 1
             for at in range(begin, last, MAX_BLOCKS):
                 end = min(last, at + MAX_BLOCKS)
-                some = [self._keys(r, (rank, group), at, end) for rank in range(ranks)]
-                self._number += 1
-                to.append(Transfer(self._number, request, group, [bytes(keys) for keys in some],
-                                   [keys.parent for keys in some], pages[at:end]))
-                self._hold(pages[at:end])
-                self._held[self._number] = _Held(pages[at:end], r if save else None, self._workers)
-                self._busy_until = time.monotonic() + self._patient_s
-                r.saving += save
-        if self._planned:
-            self._planned(request, range(first, last), lambda block: [
-                (space, self._keys(r, where, block, block + 1)) for where, space in self._spaces()])
+                self._transfer(to, r, request, group, range(at, end), pages[at:end], save)
+        self._tell(r, request, range(first, last), states=False)
+        if self._states and not save:
+            self._tell(r, request, range(last - 1, last), states=True)
 
-    @staticmethod
-    def _keys(r: _Request, where: Tuple[int, int], first: int, last: int) -> Keys:
-        keys = r.keys[where]
-        return Keys.of(keys[32 * first:32 * last], keys[32 * first - 32:32 * first] if first else None)
+    def _transfer(self, to: List[Transfer], r: _Request, request: str, group: int, blocks: range, pages: List[int],
+                  save: bool) -> None:
+        some = [self._keys(r, (rank, group), blocks.start, blocks.stop) for rank in range(len(r.keys) // self._groups)]
+        self._number += 1
+        to.append(Transfer(self._number, request, group, [bytes(keys) for keys in some], [keys.parent for keys in some],
+                           pages))
+        self._hold(pages)
+        self._held[self._number] = _Held(pages, r if save else None, self._workers)
+        self._busy_until = time.monotonic() + self._patient_s
+        r.saving += save
+
+    def _tell(self, r: _Request, request: str, blocks: range, states: bool) -> None:
+        if self._planned:
+            self._planned(request, blocks, lambda block: [
+                (space, self._keys(r, where, block, block + 1)) for where, space in self._spaces(states)], states)
+
+    def _keys(self, r: _Request, where: Tuple[int, int], first: int, last: int) -> Keys:
+        keys, chained = r.keys[where], first and where[1] not in self._states
+        return Keys.of(keys[32 * first:32 * last], keys[32 * first - 32:32 * first] if chained else None)
 
     def _make_keys(self, r: _Request, blocks: int) -> bool:
         """Makes the keys of at least so many leading blocks, each key once. False: no daemon has said how."""

@@ -12,8 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from .. import Codec, Dtype, Geometry, Kind, Region, Segment
 from ..block_cache import LayoutError
 
-__all__ = ["DTYPES", "Layout", "Regions", "SIZES", "Tensor", "at_revision", "geometry_of", "layout_of",
-           "layout_of_all", "revision_of", "tensor_of", "why_no_group"]
+__all__ = ["DTYPES", "Layout", "Regions", "SIZES", "Tensor", "at_revision", "geometry_of", "is_state", "layout_of",
+           "layout_of_all", "revision_of", "tensor_of", "why_no_group", "why_no_states"]
 
 CONVENTION = "vllm"
 MAX_REGIONS = 64        # how many a space may have: kvtier.h
@@ -166,10 +166,15 @@ def layout_of(tensors: Sequence[Tensor], blocks: int, tokens: int = 0, rope: int
     for tensor in tensors:
         if tensor.dtype not in DTYPES or DTYPES[tensor.dtype] != DTYPES[tensors[0].dtype]:
             raise LayoutError(f"{tensor.name}: values of type {tensor.dtype}; {tensors[0].name} has {tensors[0].dtype}")
+        parts, within = 1 if rope or planes else tensor.shape[0] // blocks, ""
+        if parts > 1 and tensor.shape[0] == parts * blocks:     # the engine's kernels have smaller blocks than its pool
+            tensor = tensor._replace(shape=(blocks, parts, *tensor.shape[1:]),
+                                     strides=(parts * tensor.strides[0], *tensor.strides))
+            within = f"{parts} parts "
         axis, halves = _outside(tensor, blocks)
         if planes and not rope:
             continue
-        orders.append(_order(tensor, axis + 1))
+        orders.append(within + _order(tensor, axis + 1))
         for half in halves:
             at, values = _inside(tensor, axis, half)
             places.append((at, tensor.strides[axis] * SIZES[DTYPES[tensor.dtype]], values, regions.of(tensor)))
@@ -229,12 +234,31 @@ def why_no_group(kind: type, several: bool) -> str:
     """Why a KV cache group of this kind (a KVCacheSpec of vLLM) is not served; "" if it is. several: it has others
     beside it."""
     names = [base.__name__ for base in kind.__mro__]
-    if not several and "MambaSpec" not in names:
+    if not several or is_state(kind):
         return ""       # with one group blocks are blocks, whatever they hold
     bad = _NOT_SERVED.intersection(names)
     if bad or not _SERVED.intersection(names):
         return f"{names[0]}: groups of full, sliding or chunked attention are served"
     return ""
+
+
+def is_state(kind: type) -> bool:
+    """Whether the pages of a KV cache group of this kind have the state of layers behind all tokens (Mamba, linear
+    attention), and not KV of tokens."""
+    return "MambaSpec" in [base.__name__ for base in kind.__mro__]
+
+
+def why_no_states(spec: Any, attention: bool, guesses: bool) -> str:
+    """Why a group of states is not served; "" if it is. spec: its MambaSpec. attention: there are groups of blocks
+    beside it. guesses: vLLM decodes speculatively."""
+    mode = getattr(spec, "mamba_cache_mode", None)
+    if mode != "align":
+        return (f"{type(spec).__name__} with mamba_cache_mode {mode!r}: vLLM keeps no state that a prompt can continue "
+                "from; start it with --enable-prefix-caching, and without --mamba-cache-mode")
+    if guesses:
+        return (f"{type(spec).__name__} with speculative decoding: a step ends before it is known which state is the "
+                "right one; start vLLM without --speculative-config")
+    return "" if attention else f"{type(spec).__name__} alone: states are served beside attention"
 
 
 def overrides_of(overrides: Any) -> str:

@@ -27,6 +27,7 @@ from .. import Keys, Space, Tier
 from ..events.describe import Describer
 from .vllm_core import COUNTS
 from .vllm_events import Event, Events
+from .vllm_layout import is_state
 
 try:
     from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
@@ -96,17 +97,17 @@ def _medium(tiers: Tier) -> str:
 
 class _VllmEvents:
     """The events of the scheduler. Blocks whose save or load was planned are described within the next steps, STEP_S in
-    each: a long prompt has thousands. groups: what events say of each KV cache group. publishes: whether the engine
-    does."""
+    each: a long prompt has thousands. groups: what events say of each KV cache group; [0] those with blocks, [1] those
+    with states. publishes: whether the engine does."""
 
-    def __init__(self, block_tokens: int, hash_tokens: int, groups: Sequence[Dict[str, Any]], publishes: bool,
+    def __init__(self, block_tokens: int, hash_tokens: int, groups: Sequence[List[Dict[str, Any]]], publishes: bool,
                  describer: Describer) -> None:
         self._events, self._block_tokens, self._groups = Events(_medium), block_tokens, groups
         self._publishes, self._describer = publishes, describer
         self._steps = block_tokens // hash_tokens       # vLLM may hash in finer steps: a block has the hash of its last
         self._requests: Dict[str, Any] = {}
         self._late: List[Any] = []
-        self._plans: Deque[Tuple[Any, Iterator[int], Callable]] = deque(maxlen=PLANS_MAX)
+        self._plans: Deque[Tuple[Any, Iterator[int], Callable, bool]] = deque(maxlen=PLANS_MAX)
 
     def add(self, request: Any) -> None:
         self._requests[request.request_id] = request
@@ -114,17 +115,18 @@ class _VllmEvents:
     def forget(self, name: str) -> None:
         self._requests.pop(name, None)
 
-    def planned(self, name: str, blocks: range, where: Callable[[int], Sequence[Tuple[Space, Keys]]]) -> None:
+    def planned(self, name: str, blocks: range, where: Callable[[int], Sequence[Tuple[Space, Keys]]],
+                states: bool) -> None:
         """Scheduler calls it: blocks are to be saved or loaded."""
         if name in self._requests and (self._publishes or self._describer.there()):
-            self._plans.append((self._requests[name], iter(blocks), where))
+            self._plans.append((self._requests[name], iter(blocks), where, states))
 
     @property
     def busy(self) -> bool:
         """Whether blocks wait for a step."""
         return bool(self._plans)
 
-    def _describe(self, request: Any, block: int, where: Sequence[Tuple[Space, Keys]]) -> None:
+    def _describe(self, request: Any, block: int, where: Sequence[Tuple[Space, Keys]], states: bool) -> None:
         hashes, bt = getattr(request, "block_hashes", None) or (), self._block_tokens
         steps, first = self._steps, block * bt
         if not where or not steps or (block + 1) * steps > len(hashes):
@@ -138,19 +140,20 @@ class _VllmEvents:
             "extra_keys": _extra_keys(request, first, first + bt),
             "session_id": getattr(request, "session_id", None)}
         if self._publishes:
-            self._events.planned(payload, where)
+            self._events.planned((payload, states), where)
         if self._describer.there():
-            self._describer.say([keys[0] for _, keys in where], [{**payload, **group} for group in self._groups])
+            self._describer.say([keys[0] for _, keys in where],
+                                [{**payload, **group} for group in self._groups[states]])
 
     def take(self) -> List[Any]:
         until = time.monotonic() + STEP_S
         while self._plans and time.monotonic() < until:
-            request, blocks, where = self._plans[0]
+            request, blocks, where, states = self._plans[0]
             block = next(blocks, None)
             if block is None:
                 self._plans.popleft()
             else:
-                self._describe(request, block, where(block))
+                self._describe(request, block, where(block), states)
         late, self._late = self._late, []
         self._describer.flush()
         return late + self._said(self._events.take())
@@ -165,10 +168,10 @@ class _VllmEvents:
     def _said(self, events: Sequence[Event]) -> List[Any]:
         """The events in vLLM's words."""
         ret = []
-        for stored, payload, tiers in events:
+        for stored, (payload, states), tiers in events:
             kind = kv_events.BlockStored if stored else kv_events.BlockRemoved
             where = {"medium": _medium(tiers), "locality": "REMOTE" if tiers & Tier.REDIS else "LOCAL"}
-            for group in self._groups:
+            for group in self._groups[states]:
                 said = {**payload, **where, **group}
                 ret.append(kind(**{name: said[name] for name in kind.__struct_fields__ if name in said}))
         return ret
@@ -191,7 +194,9 @@ def _group(number: int, spec: Any) -> Dict[str, Any]:
 def events_of(vllm_config: Any, kv_cache_config: Any, describer: Describer) -> _VllmEvents:
     wanted = getattr(vllm_config, "kv_events_config", None)
     tokens = vllm_config.cache_config.block_size
-    groups = [_group(i, group.kv_cache_spec)
-              for i, group in enumerate(getattr(kv_cache_config, "kv_cache_groups", None) or ())]
+    groups: Tuple[List[Dict[str, Any]], ...] = ([], [])
+    for i, group in enumerate(getattr(kv_cache_config, "kv_cache_groups", None) or ()):
+        groups[is_state(type(group.kv_cache_spec))].append(_group(i, group.kv_cache_spec))
     return _VllmEvents(tokens, getattr(kv_cache_config, "hash_block_size", None) or tokens,
-                       groups or [{"group_idx": 0}], bool(wanted and wanted.enable_kv_cache_events), describer)
+                       groups if groups[0] else ([{"group_idx": 0}], []),
+                       bool(wanted and wanted.enable_kv_cache_events), describer)
