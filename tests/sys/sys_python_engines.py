@@ -640,6 +640,19 @@ class OfVllm(World):
         self.until(lambda: gone.extend((e.stored, e.payload) for e in events.take()) or len(gone) == 10)
         self.assertEqual(sorted(gone), [(False, block) for block in range(10)])
 
+    def test_a_block_is_told_after_its_parent(self):
+        engine, events = self.engine(), Events(str)
+        engine.answer(self.tokens)
+        where = engine.planned[0][2]
+        never = [(space, space.keys([9] * 8)) for space, _ in where(0)]
+        events.planned(0, where(0) + never)
+        events.planned(1, where(1))
+        self.assertEqual(events.take(), [])
+        events.planned(0, where(0))
+        said = []
+        self.until(lambda: said.extend(e.payload for e in events.take()) or len(said) == 2)
+        self.assertEqual(said, [0, 1])
+
     def test_layouts_that_are_not_known_are_refused(self):
         good = Tensor("l", "bfloat16", (9, 4, 8, 16), (512, 128, 16, 1), 0, 4096, 9216, False)
         self.assertEqual(layout_of([good], 9)[2:], (Dtype.BF16, 1, 512, 0, "", 1, 0))

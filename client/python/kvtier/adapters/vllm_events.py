@@ -7,12 +7,14 @@ looked up until it is there, and looked up again now and then until it is gone.
 
     planned --it is there in each space--> told, with its medium --it moved--> told again --it is gone--> taken back
     planned --not there after PATIENT_S--> forgotten
+
+A router may drop a block whose parent it was not told of. So a block is not told while its parent is planned.
 """
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
-from typing import Any, Callable, Deque, List, NamedTuple, Sequence, Tuple
+from collections import OrderedDict
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 from .. import Keys, Space, Tier
 
@@ -41,7 +43,7 @@ class Events:
 
     def __init__(self, medium: Callable[[Tier], Any]) -> None:
         self._medium = medium
-        self._pending: Deque[_Block] = deque()
+        self._pending: "OrderedDict[bytes, _Block]" = OrderedDict()
         self._told: "OrderedDict[bytes, Tuple[_Block, Tier]]" = OrderedDict()
         self._next = 0.0
 
@@ -49,9 +51,9 @@ class Events:
         """A save of a block was planned. where: the block's key in each of its spaces."""
         if not where or where[0][1][0] in self._told:
             return
-        if len(self._pending) == PENDING_MAX:
-            self._pending.popleft()
-        self._pending.append(_Block(payload, where, time.monotonic() + PATIENT_S))
+        self._pending[where[0][1][0]] = _Block(payload, where, time.monotonic() + PATIENT_S)
+        if len(self._pending) > PENDING_MAX:
+            self._pending.popitem(last=False)
 
     def take(self) -> List[Event]:
         """The events since the last call. It looks at most every EVERY_S."""
@@ -60,13 +62,13 @@ class Events:
             return ret
         self._next = now + EVERY_S
         for _ in range(min(LOOKS, len(self._pending))):
-            block = self._pending.popleft()
-            tiers = _tiers(block)
+            key, block = self._pending.popitem(last=False)
+            tiers = Tier(0) if block.where[0][1].parent in self._pending else _tiers(block)
             if tiers:
                 ret.append(Event(True, block.payload, tiers))
-                self._told[block.where[0][1][0]] = block, tiers
+                self._told[key] = block, tiers
             elif now < block.until:
-                self._pending.append(block)
+                self._pending[key] = block
         for _ in range(min(LOOKS, len(self._told))):
             key, (block, before) = self._told.popitem(last=False)
             tiers = _tiers(block)
