@@ -40,8 +40,7 @@ ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := $(if $(STATIC),-Wl$(comma)-Bstatic) -lssl -lcrypto -lxxhash -llz4 -lnuma -ljson-c \
 	   -luring -lhiredis $(if $(STATIC),-Wl$(comma)-Bdynamic) -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
-CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
-CF_vbmi2 := $(CF_avx512) -mavx512vbmi2
+CF_vbmi2 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi2
 CF_sha256_ni := -msha -mssse3 -msse4.1
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 NVRTC   := $(wildcard build/nvrtc/libnvrtc.so.12)

@@ -2,9 +2,9 @@
 /*
  * kernels.h - gather+encode and decode+scatter between engine pages and images.
  *
- * One const table per implementation: `ref` is plain C, the oracle and the fallback; `avx2`,
- * `avx512` and `vbmi2` agree with it bit for bit. codec_kernels() picks by CPU at run time. The
- * arithmetic of one value is in fp8.h and int8.h, which host and device compilers both can include.
+ * One const table per implementation: `ref` is plain C, the oracle and the fallback; `avx2` and
+ * `vbmi2` agree with it bit for bit. codec_kernels() picks by CPU at run time. The arithmetic of
+ * one value is in fp8.h and int8.h, which host and device compilers both can include.
  *
  * Work is done in steps of bounded size, so that a caller can stop an image, or see to another one,
  * between two. Threads: any; a call touches only its arguments. Pages may be changed by their owner
@@ -82,9 +82,7 @@ struct codec_kernels {
 extern const struct codec_kernels codec_ref;
 /* callable only where the CPU has AVX2+FMA+F16C+BMI2 */
 extern const struct codec_kernels codec_avx2;
-/* callable only where the CPU has AVX-512 F+BW+VL+DQ, too */
-extern const struct codec_kernels codec_avx512;
-/* callable only where the CPU has VBMI2, too */
+/* callable only where the CPU has AVX-512 F+BW+VL+DQ+VBMI2, too */
 extern const struct codec_kernels codec_vbmi2;
 
 /* Verifies a whole image: verify_start() and all steps. */

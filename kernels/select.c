@@ -26,21 +26,12 @@ static bool cpu_has_avx2(void)
 #endif
 }
 
-static bool cpu_has_avx512(void)
+static bool cpu_has_vbmi2(void)
 {
 #if defined(__x86_64__)
 	return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
 	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("avx512dq");
-#else
-	return false;
-#endif
-}
-
-static bool cpu_has_vbmi2(void)
-{
-#if defined(__x86_64__)
-	return cpu_has_avx512() && __builtin_cpu_supports("avx512vbmi2");
+	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi2");
 #else
 	return false;
 #endif
@@ -54,7 +45,6 @@ const struct codec_kernels *codec_kernels(const char *name)
 		bool runs;
 	} all[] = {
 		{ &codec_vbmi2, cpu_has_vbmi2() },
-		{ &codec_avx512, cpu_has_avx512() },
 		{ &codec_avx2, cpu_has_avx2() },
 		{ &codec_ref, true },
 	};

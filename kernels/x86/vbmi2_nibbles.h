@@ -6,6 +6,38 @@
  */
 #pragma once
 
+/* The name that x86_nibbles.h uses. */
+#define math_count wide_count
+
+MATH_FN __m512i wide_nibbles(__m512i codes)
+{
+	return _mm512_and_si512(_mm512_srli_epi16(codes, 3), _mm512_set1_epi8(15));
+}
+
+MATH_FN void wide_count(const uint8_t *codes, uint32_t counts[16])
+{
+	const __m512i x = wide_nibbles(_mm512_loadu_si512(codes));
+
+#pragma GCC unroll 16
+	for (int i = 0; i < 16; i++)
+		counts[i] += (uint32_t)__builtin_popcountll(
+			_mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8((char)i)));
+}
+
+/* The noise of a step's codes. */
+MATH_FN void wide_rest(__m512i v, uint8_t *rest)
+{
+	/* bit by bit: of v the low three, of v >> 4 the fourth */
+	const __m512i noise =
+		_mm512_and_si512(_mm512_ternarylogic_epi32(_mm512_set1_epi8(7), v,
+							   _mm512_srli_epi16(v, 4), 0xca),
+				 _mm512_set1_epi8(15));
+	const __m256i low = _mm512_castsi512_si256(noise),
+		      high = _mm512_extracti64x4_epi64(noise, 1);
+
+	_mm256_storeu_si256((void *)rest, _mm256_or_si256(low, _mm256_slli_epi16(high, 4)));
+}
+
 /* The three words of each 64 of n bytes: bits `first`, 2 * first, 4 * first. Bytes that have all
  * three are appended to *all, unless it is NULL. Returns the end of the words. */
 MATH_FN uint8_t *nibbles_words_put(const uint8_t *bytes, uint32_t n, int first, uint8_t *to,

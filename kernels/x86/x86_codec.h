@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * x86_codec.h - encode and decode for x86-64, around the arithmetic of math/: that of avx2, or of
- * avx512, whose headers were included before. Everything is static: avx2.c, avx512.c and vbmi2.c
- * each compile their own copy. vbmi2.c defines X86_VBMI2, for other loops over lossless packs and
- * nibbles. The result equals ref.c's, bit for bit.
+ * avx512, whose headers were included before. Everything is static: avx2.c and vbmi2.c each compile
+ * their own copy. vbmi2.c defines X86_VBMI2, for other loops over lossless packs and nibbles. The
+ * result equals ref.c's, bit for bit.
  *
  * Memory bounds the speed. Encode reads 2 bytes and writes 1 per value, decode the reverse. So each
  * moves three quarters of a copy's bytes, and the arithmetic must hide behind that traffic.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_lossless.h - packs of lossless values, both ways, around the arithmetic of avx2_lossless.h or
- * avx512_lossless.h. Only for x86_codec.h; read kernels/lossless.h first.
+ * x86_lossless.h - packs of lossless values, both ways, with the loops of vbmi2_lossless.h around
+ * the arithmetic of avx512_lossless.h, or with those here around that of avx2_lossless.h. Only for
+ * x86_codec.h; read kernels/lossless.h first.
  *
  * The loops have no branch that depends on values, but for those that are rare. A pack whose rows
  * are not whole steps is gathered in scratch first, and decoded there.

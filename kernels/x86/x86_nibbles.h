@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_nibbles.h - the nibble rule, both ways, around the arithmetic of avx2_nibbles.h or
- * avx512_nibbles.h. Only for x86_codec.h; read kernels/nibbles.h first.
+ * x86_nibbles.h - the nibble rule, both ways, with the loops of vbmi2_nibbles.h, or with those here
+ * around the arithmetic of avx2_nibbles.h. Only for x86_codec.h; read kernels/nibbles.h first.
  *
  * The loops have no branch that depends on codes. Steps with codes beyond are few: the main loop
  * only lists them.

@@ -9,7 +9,7 @@
  * blocks; both figures are logical bytes a second. The .cached cases do the same with one small
  * block whose page and slot stay in L2, so that no memory hides the arithmetic; their limit is a
  * pass with the same loads and stores and nothing between. Values are Gaussian, as keys and values
- * nearly are; the error cases use the same. KERNELS=avx2 (or ref, avx512) in the environment
+ * nearly are; the error cases use the same. KERNELS=avx2 (or ref, vbmi2) in the environment
  * measures that implementation instead of the daemon's choice.
  */
 #include <math.h>

@@ -52,7 +52,7 @@ static int unpack(const char *kernels, const struct image_shape *shape, const ui
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const char *const fast[] = { "avx2", "avx512", "vbmi2" };
+	static const char *const fast[] = { "avx2", "vbmi2" };
 	struct image_shape shape;
 	uint8_t *form, *want, *have;
 	uint32_t which;

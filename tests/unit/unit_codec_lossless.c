@@ -103,7 +103,7 @@ static void fill(int is_fp16, uint32_t first, uint32_t at)
 
 /* At all places, and as the reference has it. */
 TEST_ROWS(keeps_all_inputs, CODEC_ROW(keeps_all_inputs, "ref"), CODEC_ROW(keeps_all_inputs, "avx2"),
-	  CODEC_ROW(keeps_all_inputs, "avx512"), CODEC_ROW(keeps_all_inputs, "vbmi2"))
+	  CODEC_ROW(keeps_all_inputs, "vbmi2"))
 {
 	const struct codec_kernels *kernels = codec_or_skip(*state);
 

@@ -58,7 +58,6 @@ static void set_up_with(const char *name)
 }
 
 FIXTURE_DO(set_up_avx2, set_up_with("avx2"));
-FIXTURE_DO(set_up_avx512, set_up_with("avx512"));
 FIXTURE_DO(set_up_vbmi2, set_up_with("vbmi2"));
 FIXTURE_DO(tear_down, (void)munmap(b.arena, ARENA + 4096); (void)munmap(b.other, ARENA + 4096);
 	   (void)munmap(b.image, IMAGE_ROOM + 4096); (void)munmap(b.image2, IMAGE_ROOM + 4096);
@@ -679,8 +678,6 @@ TEST_BEGIN
 	if (!codec_kernels("avx2"))
 		exit(77); /* then there is nothing to hold against ref.c */
 	test_group(&(struct test_group){ "avx2", set_up_avx2, tear_down });
-	if (codec_kernels("avx512"))
-		test_group(&(struct test_group){ "avx512", set_up_avx512, tear_down });
 	if (codec_kernels("vbmi2"))
 		test_group(&(struct test_group){ "vbmi2", set_up_vbmi2, tear_down });
 }

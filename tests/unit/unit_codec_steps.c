@@ -26,7 +26,7 @@ enum {
 	ROUNDS = 300
 };
 
-static const char *const names[] = { "ref", "avx2", "avx512", "vbmi2" };
+static const char *const names[] = { "ref", "avx2", "vbmi2" };
 static const struct image_identity who = { { 1 }, { 2 } };
 static struct random choices;
 

@@ -184,7 +184,7 @@ static void stopped_everywhere(enum device_job_kind kind)
 
 static void each(enum device_job_kind kind)
 {
-	static const char *const names[] = { "ref", "avx2", "avx512", "vbmi2" };
+	static const char *const names[] = { "ref", "avx2", "vbmi2" };
 
 	for (int i = 0; i < 3; i++) {
 		uint32_t n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx2_int8.h - int8.h's arithmetic, for avx2.c, and decode for avx512.c, too. Read avx2_math.h
+ * avx2_int8.h - int8.h's arithmetic, for avx2.c, and decode for vbmi2.c, too. Read avx2_math.h
  * first.
  *
  * Each column has a scale of its own, so a row meets all scales of its tile. They lie beside each

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx512_int8.h - int8.h's arithmetic, 32 values at a time, only for avx512.c. Read avx2_int8.h
+ * avx512_int8.h - int8.h's arithmetic, 32 values at a time, only for vbmi2.c. Read avx2_int8.h
  * first: this is its encode in wider registers. Here the even columns of 32 are taken apart from
  * the odd ones. Decode is taken from there.
  */

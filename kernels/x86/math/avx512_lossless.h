@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx512_lossless.h - lossless.h's arithmetic, a step of 64 values at a time, only for avx512.c.
- * Read avx2_lossless.h first. Without VBMI, which CPUs before Ice Lake lack.
+ * avx512_lossless.h - lossless.h's arithmetic, a step of 64 values at a time, only for vbmi2.c.
+ * Read avx2_lossless.h first.
  */
 #pragma once
 
@@ -50,43 +50,6 @@ MATH_FN uint32_t wide_at_least(struct wide_line x, uint32_t least)
 		_mm512_cmpge_epu8_mask(x.all, _mm512_set1_epi8((char)least)));
 }
 
-MATH_FN void wide_bits(struct wide_line exponents, uint8_t base, uint64_t ret[5])
-{
-	const __m512i bits = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)lossless_table));
-	const __m512i d = _mm512_sub_epi8(_mm512_set1_epi8((char)base), exponents.all);
-	const __m512i x = _mm512_shuffle_epi8(bits, _mm512_min_epu8(d, _mm512_set1_epi8(10)));
-
-#pragma GCC unroll 5
-	for (int i = 0; i < 5; i++)
-		ret[i] = _mm512_test_epi8_mask(x, _mm512_set1_epi8((char)(1 << i)));
-}
-
-MATH_FN const uint8_t *wide_exponents(uint8_t base, const uint64_t bits[5], const uint8_t *beyond,
-				      struct wide_line *ret)
-{
-	const __m512i distance =
-		_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)lossless_distances));
-	uint64_t left = bits[2] & bits[3] & bits[4];
-	__m512i x = _mm512_maskz_set1_epi8(bits[0], 1);
-
-	x = _mm512_mask_add_epi8(x, bits[1], x, _mm512_set1_epi8(2));
-	x = _mm512_mask_add_epi8(x, bits[2], x, _mm512_set1_epi8(1));
-	x = _mm512_mask_add_epi8(x, bits[3], x, _mm512_set1_epi8(2));
-	x = _mm512_mask_add_epi8(x, bits[4], x, _mm512_set1_epi8(4));
-	x = _mm512_sub_epi8(_mm512_set1_epi8((char)base), _mm512_shuffle_epi8(distance, x));
-	/* two without a branch, which the CPU would often foresee badly */
-	x = _mm512_mask_set1_epi8(x, left & -left, (char)beyond[0]);
-	beyond += left != 0;
-	left &= left - 1;
-	x = _mm512_mask_set1_epi8(x, left & -left, (char)beyond[0]);
-	beyond += left != 0;
-	left &= left - 1;
-	for (; __builtin_expect(left != 0, 0); left &= left - 1)
-		x = _mm512_mask_set1_epi8(x, left & -left, (char)*beyond++);
-	ret->all = x;
-	return beyond;
-}
-
 MATH_FN void wide_give(bool is_fp16, const struct wide_parts *x, uint8_t *dst, bool lines)
 {
 	const __m512i low = x->low.all, e = x->exponents.all;
@@ -115,9 +78,5 @@ MATH_FN void wide_give(bool is_fp16, const struct wide_parts *x, uint8_t *dst, b
 }
 
 /* The names that x86_lossless.h uses. */
-#define math_parts     wide_parts
-#define math_take      wide_take
-#define math_at_least  wide_at_least
-#define math_bits      wide_bits
-#define math_exponents wide_exponents
-#define math_give      wide_give
+#define math_take     wide_take
+#define math_at_least wide_at_least

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx512_math.h - fp8.h's arithmetic, 64 values at a time. Only for avx512.c. Read avx2_math.h
+ * avx512_math.h - fp8.h's arithmetic, 64 values at a time. Only for vbmi2.c. Read avx2_math.h
  * first: this is its encode in wider registers, with the same common case. Decode is taken from
  * there.
  *
