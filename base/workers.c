@@ -7,8 +7,9 @@
  *	               `---------------------------- work ----------------------'
  *
  * Invariants
- *   W1 work in the queue has a thread that is on its way to it, unless all `threads` of the pool
- *      are busy, or no further thread could be made.
+ *   W1 while work is in the queue a thread is on its way to it, unless all `threads` of the pool
+ *      are busy, or no further thread could be made. A thread that took work and left some calls
+ *      the next thread, so the owner makes one call for any number of pieces.
  *   W2 an ending thread joins the thread that ended before it, and workers_close() joins the last:
  *      no thread outlives the pool, and no list of threads is needed.
  *
@@ -164,6 +165,26 @@ static struct seat *rouse(struct workers *w)
 	return seat;
 }
 
+static int add_thread(struct workers *w);
+
+/* Where work is in the queue, finds a thread for it: an idle one, which is returned as by rouse(),
+ * or a new one. Lock held. */
+static struct seat *find_thread(struct workers *w)
+{
+	struct seat *seat = w->n_queued > 0 ? rouse(w) : NULL;
+
+	if (w->n_queued > 0 && !seat && w->n_threads < w->conf.threads)
+		(void)add_thread(w);
+	return seat;
+}
+
+/* Without the lock. */
+static void call(struct seat *seat)
+{
+	if (seat)
+		(void)sem_post(&seat->called);
+}
+
 /* Waits for the next work of the queue; NULL: the thread ends. With the lock held. */
 static struct work *next(struct workers *w, struct seat *seat)
 {
@@ -202,9 +223,11 @@ static void *work_on(void *arg)
 	(void)pthread_mutex_lock(&w->lock);
 	number = w->n_started++;
 	while ((work = next(w, &seat)) != NULL) {
+		struct seat *other = find_thread(w);
 		enum work_end end;
 
 		(void)pthread_mutex_unlock(&w->lock);
+		call(other);
 		end = work->run(work, number);
 		(void)pthread_mutex_lock(&w->lock);
 		if (end == WORK_ENDED)
@@ -231,29 +254,18 @@ static int add_thread(struct workers *w)
 
 void workers_submit_all(struct workers *w, struct mails *all)
 {
-	struct seat *roused = NULL, *seat;
+	struct seat *seat;
 	struct mail *mail;
 
 	if (w->conf.loop)
 		loop_assert_core(w->conf.loop);
 	w->lent += all->n;
 	(void)pthread_mutex_lock(&w->lock);
-	while ((mail = mails_take(all)) != NULL) {
+	while ((mail = mails_take(all)) != NULL)
 		queue_put(w, work_of(mail), false);
-		seat = rouse(w);
-		if (seat) {
-			seat->next = roused;
-			roused = seat;
-		} else if (w->n_threads < w->conf.threads) {
-			(void)add_thread(w);
-		}
-	}
+	seat = find_thread(w);
 	(void)pthread_mutex_unlock(&w->lock);
-	while (roused) {
-		seat = roused;
-		roused = seat->next; /* it sits down again once it was called */
-		(void)sem_post(&seat->called);
-	}
+	call(seat);
 }
 
 void workers_submit(struct workers *w, struct work *work)

@@ -82,7 +82,8 @@ void workers_close(struct workers *workers);
 
 /* The owner bounds the work that it lends; the pool does not. */
 void workers_submit(struct workers *workers, struct work *work);
-/* The same for each work.mail of a list, which is empty then: threads are woken once for all. */
+/* The same for each work.mail of a list, which is empty then: one thread is woken, and wakes the
+ * next one. */
 void workers_submit_all(struct workers *workers, struct mails *all);
 uint32_t workers_lent(const struct workers *workers);
 

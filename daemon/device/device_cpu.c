@@ -44,10 +44,11 @@
 
 enum {
 	MAX_WORKERS = 256,
-	/* Completions gathered before the core is woken, while more jobs of the same client wait: a
-	 * context switch costs as much as many small blocks. The core learns of a client's last job
-	 * at once: its op may be complete, however many jobs others have. */
-	WAKE_BATCH = 16,
+	/* Completions gathered before the core is woken, while more jobs of the same client wait,
+	 * and jobs before workers are: a context switch costs as much as many small blocks. The
+	 * core learns of a client's last job at once: its op may be complete, however many jobs
+	 * others have. */
+	WAKE_BATCH = 32,
 	/* the core is woken no later than this: large blocks take 50-150 us a MiB */
 	WAKE_LATE_NS = 200000,
 	/* how long a worker stays with a job while jobs of other clients wait; one piece at least

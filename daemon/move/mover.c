@@ -618,11 +618,12 @@ static void count_cleared(struct search *m, uint32_t n)
 
 /* Executes plans until a slot can be had, no plan helps, the steps are used up, or all that helps
  * is a slab that is being emptied, by others or by the next calls. */
-static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes)
+static void follow_plans(struct search *m)
 {
+	const uint32_t bytes = m->bytes;
 	const uint64_t fraction =
 		m->host->capacity_bytes / slabs_slab_bytes(m->slabs) / SPARSE_DIVISOR;
-	struct place_state state = { .now_tick = now_tick,
+	struct place_state state = { .now_tick = m->now_tick,
 				     .sparse_max = fraction > 0 ? (uint32_t)fraction : 1,
 				     .donor = donor_of_before(m, bytes),
 				     .classes = m->classes };
@@ -656,11 +657,10 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes)
 			n = evict(m, plan.class, of_donor ? least(plan.count, steps, batch) : 1);
 			/* every step frees something */
 			assert(n > 0 || m->spared || m->inherited);
-			if (n == 0)
+			if (n == 0 || !of_donor)
 				return;
 			steps -= n;
-			if (of_donor)
-				count_cleared(m, n);
+			count_cleared(m, n);
 			break;
 		case PLACE_MOVE:
 			emptier_begin(m->mover->emptier, plan.slab, bytes);
@@ -676,38 +676,31 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes)
 	}
 }
 
-static int alloc(const struct search *m, uint32_t bytes, struct extent *ret)
+static int alloc(const struct search *m, struct extent *ret)
 {
-	return tier_alloc_near(m->host, bytes, m->whom->near, ret);
+	return tier_alloc_near(m->host, m->bytes, m->whom->near, ret);
 }
 
-static int make_room(struct search *m, uint64_t now_tick, uint32_t bytes, struct extent *ret)
+/* Where no slot is free. */
+static int make_room(struct search *m, struct extent *ret)
 {
+	const int32_t class = slabs_class_of(m->slabs, m->bytes);
 	int err;
 
-	m->slots_to_look = LOOK_SLOTS;
-	mover_free_condemned(m->host, m->blocks);
-	err = emptier_take(m->mover->emptier, bytes, ret) ? 0 : alloc(m, bytes, ret);
-	if (err == 0 && m->mover->clearing_bytes == bytes)
-		m->mover->clearing_bytes = 0;
-	if (err != -ENOSPC)
-		return err;
-	m->bytes = bytes;
-	m->now_tick = now_tick;
 	survey_accounts(m);
 	survey_tenants(m);
 	if (!m->spare && emptier_stuck(m->mover->emptier))
 		emptier_give_up(m->mover->emptier);
-	follow_plans(m, now_tick, bytes);
+	follow_plans(m);
 	m->moving |= emptier_busy(m->mover->emptier);
-	err = alloc(m, bytes, ret);
-	if (err == -ENOSPC && !m->moving && slabs_class_of(m->slabs, bytes) >= 0) {
-		demote_some(m, (uint32_t)slabs_class_of(m->slabs, bytes));
-		err = alloc(m, bytes, ret);
+	err = alloc(m, ret);
+	if (err == -ENOSPC && !m->moving && class >= 0) {
+		demote_some(m, (uint32_t) class);
+		err = alloc(m, ret);
 	}
 	if (err == -ENOSPC && !m->spare && !m->moving) {
 		emptier_let_go(m->mover->emptier);
-		err = alloc(m, bytes, ret);
+		err = alloc(m, ret);
 	}
 	return err == -ENOSPC && (m->spared || m->moving) ? -EAGAIN : err;
 }
@@ -715,14 +708,26 @@ static int make_room(struct search *m, uint64_t now_tick, uint32_t bytes, struct
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    const struct mover_for *whom, struct mover *mover, struct extent *ret)
 {
-	struct search m = { .host = host,
-			    .slabs = tier_slabs(host),
-			    .blocks = blocks,
-			    .mover = mover,
-			    .spare = !whom->desperate,
-			    .whom = whom };
+	int err;
 
-	return make_room(&m, now_tick, bytes, ret);
+	mover_free_condemned(host, blocks);
+	err = emptier_take(mover->emptier, bytes, ret) ?
+		      0 :
+		      tier_alloc_near(host, bytes, whom->near, ret);
+	if (err == 0 && mover->clearing_bytes == bytes)
+		mover->clearing_bytes = 0;
+	if (err != -ENOSPC)
+		return err;
+	return make_room(&(struct search){ .host = host,
+					   .slabs = tier_slabs(host),
+					   .blocks = blocks,
+					   .mover = mover,
+					   .slots_to_look = LOOK_SLOTS,
+					   .spare = !whom->desperate,
+					   .whom = whom,
+					   .bytes = bytes,
+					   .now_tick = now_tick },
+			 ret);
 }
 
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,

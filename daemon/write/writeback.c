@@ -52,6 +52,9 @@
 enum {
 	QUEUE = 1 << 16,    /* blocks */
 	PER_ITERATION = 64, /* queue entries looked at in one iteration of the loop */
+	/* While blocks are written the next ones wait until there are so many, which are one
+	 * transfer or a few (tiers/io/io.h, "Runs"), or until those writes have ended. */
+	ROW = 16,
 	/* after the tier refused, if it does not tell: events.changed in nvme.h */
 	RETRY_NS = 200000000,
 	PAUSE_NS = 500000000, /* a tier that works may pause so long, for any reason */
@@ -586,6 +589,8 @@ static bool poll(struct loop_poller *poller)
 	struct writeback *w = container_of(poller, struct writeback, poller);
 	bool worked = false;
 
+	if (w->in_flight > 0 && w->count < ROW)
+		return false;
 	for (int i = 0; i < PER_ITERATION && w->count > 0 && !w->blocked && !w->stopped; i++)
 		worked = serve_head(w) || worked;
 	return worked;

@@ -254,6 +254,8 @@ static struct nvme_disk *disk_for(struct nvme *t, const uint8_t key[32])
 	struct nvme_disk *best = NULL;
 	uint64_t best_draw = 0, seed;
 
+	if (t->n == 1) /* the key is not looked at: a worker wrote it, and no cache here has it */
+		return nvme_disk_writable(&t->disks[0]) ? &t->disks[0] : NULL;
 	memcpy(&seed, key, sizeof(seed));
 	for (uint32_t i = 0; i < t->n; i++) {
 		uint64_t draw = (seed + i + 1) * 0x9e3779b97f4a7c15u;
