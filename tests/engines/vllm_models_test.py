@@ -12,6 +12,7 @@ from world import Waits, host, started
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 CONTINUES = Path(__file__).with_name("vllm_models_engine.py")
 TOKENS = 608            # whole blocks of 16 and of 32
+STATES = {"enable_prefix_caching": True, "max_num_batched_tokens": 96, "prefix_cache_retention_interval": 96}
 PATIENT_MS = 60000      # ranks wait for each other on all processors, and the daemon waits beside them
 
 
@@ -41,7 +42,7 @@ class Models(Waits):
         if branch:
             asks.append({**asks[0], "tokens": branch[0], "more": [list(range(3, 103))]})
         options = {"llm": {"max_num_batched_tokens": TOKENS - 1, **llm}, "dtype": dtype,
-                   "extra": {"extras": self.id(), "timeout_ms": PATIENT_MS}}
+                   "extra": {"model": self.id(), "timeout_ms": PATIENT_MS}}     # no engine asks before it has a name
         plain = self.engine(model, options, served=False, **how)
         wanted = [plain.ask(**ask) for ask in asks]
         plain.kill()
@@ -78,8 +79,26 @@ class Models(Waits):
         """vLLM makes its blocks as large as a state, 96 tokens. It keeps states where it is told to, here behind each
         block. A prompt that leaves the first one at token 300 continues from the last state before, of its own kind:
         vLLM itself has had the blocks of the first prompt, and not that state."""
-        llm = {"enable_prefix_caching": True, "max_num_batched_tokens": 96, "prefix_cache_retention_interval": 96}
-        self.carries("states", 6 + 1, llm, stored=6 + 6, cached=576, branch=(300, 288))
+        self.carries("states", 6 + 1, STATES, stored=6 + 6, cached=576, branch=(300, 288))
+
+    def test_states_of_requests_that_vllm_preempts(self):
+        """Its KV has room for the prompts, and not for their answers. All states that were saved are right: an engine
+        with more room goes on from them, those in answers, too."""
+        ask, options = {"seeds": [31, 32, 33, 34], "tokens": 500, "answer": 300}, {"llm": STATES, "extra": {
+            "model": self.id(), "timeout_ms": PATIENT_MS}}
+        plain = self.engine("states", options, served=False)
+        wanted = plain.ask(**ask)["tokens"]
+        on = {**ask, "more": wanted, "answer": 16}
+        later = plain.ask(**on)["tokens"]
+        plain.kill()
+        engine = self.engine("states", {**options, "llm": {**STATES, "num_gpu_blocks_override": 40}})
+        self.assertEqual([engine.ask(**ask)["tokens"] for _ in range(2)], [wanted] * 2)
+        counters = engine.ask(counters=True)["counters"]
+        self.assertGreater(counters["vllm:num_preemptions"], 0, counters)
+        self.assertGreater(counters["vllm:kvtier_loaded_blocks"], 0, counters)
+        engine.kill()
+        got = self.engine("states", options).ask(**on)
+        self.assertEqual((got["tokens"], got["cached"]), (later, [768] * 4))
 
     def test_states_that_vllm_does_not_keep_are_refused_and_it_answers(self):
         ask, options = {"seeds": [1], "tokens": TOKENS}, {"extra": {"extras": self.id()}}
