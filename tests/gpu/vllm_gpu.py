@@ -107,6 +107,12 @@ class OnGpu(Vllm):
         cold, warm = self.engine(groups=2), self.engine(groups=2)
         self.assertEqual([cold.answer(self.tokens), warm.answer(self.tokens)], [0, 5])
 
+    def test_states_beside_blocks(self):
+        cold, warm = (self.engine(**vllm_double.hybrid()) for _ in range(2))
+        cold.computes_states(self.tokens, 3)
+        cold.until(lambda *_: not cold.scheduler.has_pending_push_work())
+        self.assertTrue(warm.loads_states(self.tokens, 3))
+
     def test_blocks_are_held_while_the_daemon_may_write(self):
         self.engine().answer(self.tokens)
         engine = self.engine({"timeout_ms": 6000})      # the op is seen in the daemon before it ends

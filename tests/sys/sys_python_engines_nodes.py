@@ -19,7 +19,7 @@ vllm_double.install()
 from kvtier import Client, Space, Tier  # noqa: E402
 from kvtier import vllm as adapter  # noqa: E402
 from llama_demo import Daemon, Redis  # noqa: E402
-from vllm_double import Engine, FullAttentionSpec, MambaSpec  # noqa: E402
+from vllm_double import Engine, hybrid  # noqa: E402
 from world import BUILD, Waits, host  # noqa: E402
 
 REDIS = Redis.find()
@@ -77,18 +77,10 @@ class Nodes(Waits):
 
     def test_a_state_of_another_node_is_found(self):
         """Two blocks in front of the prompt's last one."""
-        def engine(daemon: Daemon) -> Engine:
-            kinds = iter([MambaSpec, FullAttentionSpec])
-            return self.engine(daemon, {"groups": 2, "spec": lambda tokens: next(kinds)(tokens)}, prefetch_ms=600000)
-
-        first = self.node("first")
-        one, other = engine(first), engine(self.node("second"))
-        request, pages = one.request(self.tokens), [[0] * 7 + one.take(1) + [0] * 3, one.take(11)]
-        self.assertEqual(one.matched(request), 0)
-        one.step(new=[(request, 0, 83, pages)], states={request.request_id: [(0, pages[0][7], 64)]},
-                 forward=lambda: one.put(self.tokens, 7, 0, pages[0][7]))
+        first, second = self.node("first"), self.node("second")
+        self.engine(first, hybrid()).computes_states(self.tokens, 7)
         self.until(lambda: first.stats()["tiers"]["redis"]["written_blocks_total"] >= 11)
-        self.assertEqual(other.matched(other.request(self.tokens)), 64)
+        self.assertTrue(self.engine(second, hybrid(), prefetch_ms=600000).loads_states(self.tokens, 7))
 
     def test_a_redis_that_answers_at_once_is_waited_for(self):
         self.warm()

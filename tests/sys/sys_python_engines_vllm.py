@@ -26,7 +26,7 @@ vllm_double.install()
 from kvtier import vllm as adapter  # noqa: E402
 from kvtier.adapters.vllm_core import COUNTS, marks_of  # noqa: E402
 from kvtier.events.describe import unpacked  # noqa: E402
-from vllm_double import Engine, FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
+from vllm_double import Engine, MambaSpec, SlidingWindowSpec, hybrid  # noqa: E402
 from world import TREE, World  # noqa: E402
 
 LOG = "vllm.kvtier"
@@ -201,21 +201,15 @@ class Served(Vllm):
         self.assertEqual(other.answer(self.tokens), 10)
 
     def test_states_beside_attention_are_kept_bit_for_bit_where_vllm_offers_them(self):
-        engines = []
-        for _ in range(2):
-            kinds = iter([MambaSpec, FullAttentionSpec])
-            engines.append(self.engine({"codec": "fp8"}, groups=2, spec=lambda tokens: next(kinds)(tokens),
-                                       dtype=torch_double.bfloat16))
-        engine, other = engines
+        engine, other = (self.engine({"codec": "fp8"}, dtype=torch_double.bfloat16, events=True, **hybrid())
+                         for _ in range(2))
         self.assertEqual([g.codec.name for g in engine.worker._geometries], ["RAW", "FP8"])
-        request, pages = engine.request(self.tokens), [[0] * 9 + engine.take(1) + [0], engine.take(11)]
-        self.assertEqual(engine.matched(request), 0)
-        engine.step(new=[(request, 0, 83, pages)], states={request.request_id: [(0, pages[0][9], 80), (0, 0, 40)]},
-                    forward=lambda: engine.put(self.tokens, 9, 0, pages[0][9]))
-        engine.until(lambda *_: not engine.scheduler.has_pending_push_work())
-        request, pages = other.request(self.tokens), [[0] * 9 + other.take(1), other.take(10)]
-        self.assertEqual((other.matched(request), other.load(request, pages, 80)), (80, 10))
-        self.assertTrue(other.holds(self.tokens, 9, 0, pages[0][9]))
+        engine.computes_states(self.tokens, 9)
+        said = []
+        self.until(lambda: said.extend(engine.said()) or len(said) == 11)
+        self.assertEqual(sorted((e.group_idx, e.kv_cache_spec_kind, e.token_ids[0]) for e in said),
+                         [(0, "MambaSpec", 72), *((1, "FullAttentionSpec", 8 * i) for i in range(10))])
+        self.assertTrue(other.loads_states(self.tokens, 9))
         self.assertEqual(other.matched(other.request(self.tokens[:79])), 0)
 
     def test_blocks_of_a_preempted_request_are_read_before_they_are_others(self):

@@ -240,6 +240,12 @@ class Backend:
 TOGETHER = {"NHD": (1, 0, 3, 2, 4), "HND": (1, 2, 0, 3, 4), "layers": None, "KV": (2, 0, 1, 3, 4, 5)}
 
 
+def hybrid() -> dict:
+    """What Engine() is told: a group of states beside one of blocks."""
+    kinds = iter([MambaSpec, FullAttentionSpec])
+    return {"groups": 2, "spec": lambda tokens: next(kinds)(tokens)}
+
+
 class Engine:
     """One rank. Its KV of a block depends on all tokens up to the block's end. Every call of the connector is one that
     vLLM makes, in vLLM's order; what a load brought is compared with what the engine would have computed.
@@ -495,6 +501,21 @@ class Engine:
         if sums is not None and self.parameters is not None:
             self.parameters["kv_checksums"] = sums
         return loaded
+
+    def computes_states(self, tokens, block: int) -> None:
+        """A prompt in a hybrid() engine, which keeps its state at the end of a block."""
+        request, n = self.request(tokens), -(-len(tokens) // self.TOKENS)
+        pages = [[0] * block + self.take(1) + [0] * (n - block - 1), self.take(n)]
+        assert self.matched(request) == 0
+        self.step(new=[(request, 0, len(tokens), pages)],
+                  states={request.request_id: [(0, pages[0][block], (block + 1) * self.TOKENS)]},
+                  forward=lambda: [self.put(tokens, block, group, own[block]) for group, own in enumerate(pages)])
+
+    def loads_states(self, tokens, block: int) -> bool:
+        """Whether a prompt continues from the state at the end of a block, and from no other one."""
+        request, pages, n = self.request(tokens), [[0] * block + self.take(1), self.take(block + 1)], block + 1
+        return (self.matched(request) == n * self.TOKENS and self.load(request, pages, n * self.TOKENS) == n and
+                self.holds(tokens, block, 0, pages[0][block]))
 
     def finish(self, request, pages) -> None:
         if self.groups > 1:
