@@ -349,7 +349,9 @@ KVTIER_API int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key
 
 enum kvtier_op_kind {
 	KVTIER_STORE = 1, /* gives the daemon the blocks that are in these pages */
-	KVTIER_LOAD = 2,  /* brings blocks into these pages */
+	/* Brings blocks into these pages. Redis is asked for none behind the first block of the op
+	 * that it does not have. */
+	KVTIER_LOAD = 2,
 	/* Brings blocks into host memory, from NVMe or from the Redis that nodes share, so that the
 	 * next lookup finds them. Give the keys of the chain from its beginning, or a parent,
 	 * because a block from Redis is kept only under the block before it. */

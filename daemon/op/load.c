@@ -37,7 +37,7 @@ static enum step end(struct part *part, int status)
 	return LOAD_END;
 }
 
-/* The blocks behind it in a prefetch could not be kept. */
+/* The blocks behind it could not be kept, and an engine has no use for them. */
 static enum step miss(struct part *part)
 {
 	if (part->task.source == SOURCE_REDIS) {
@@ -114,18 +114,24 @@ enum step load_lookup(struct task *task)
 	return LOAD_BRING;
 }
 
-/* Whether two blocks of the op are such that Redis has yet to say whether it has them. So few
- * questions are about blocks behind the first absent one. */
+/* Whether so many blocks of the op are such that Redis has yet to say whether it has them: two in
+ * PROBE, or, before a load has its first value, as many as an endpoint is sent at once (4
+ * connections, two values ahead on each). So few questions are about blocks behind the first
+ * absent one, and values that are there wait for none. */
 static bool asks(const struct op *op)
 {
+	const bool first = op->sqe.op == WIRE_OP_LOAD && op->farthest != TIER_REDIS;
 	uint32_t n = 0;
 
-	for (const struct list *l = op->parts.prev; l != &op->parts && n < 2; l = l->prev) {
+	for (const struct list *l = op->parts.prev; l != &op->parts && n < 8; l = l->prev) {
 		const struct flight *f = container_of(l, struct part, link)->flight;
 
-		n += f && f->xfer.op == XFER_PROBE;
+		if (f && f->xfer.op == XFER_PROBE)
+			n += 4;
+		else if (f && first && f->task.source == SOURCE_REDIS)
+			n++;
 	}
-	return n == 2;
+	return n >= 8;
 }
 
 bool load_must_wait(const struct op *op, bool begins)

@@ -22,7 +22,7 @@ enum step load_keep(struct task *task);
 enum step load_end(struct task *task);
 /* Whether the op must wait because its next block would have to be brought, and too many parts wait
  * for such blocks already. So a disk or endpoint that stalls does not hold all parts, and blocks in
- * memory are still served. Or Redis is asked about two other blocks of the op. begins: a row of
+ * memory are still served. Or Redis is asked about enough other blocks of the op. begins: a row of
  * blocks does, for which there has to be room. */
 bool load_must_wait(const struct op *op, bool begins);
 

@@ -88,7 +88,7 @@ struct op {
 	enum tier_id farthest; /* load: that a block came from so far */
 	struct list parts;     /* blocks that have begun and not ended, in order */
 	uint8_t last_key[32];  /* of the block begun last; at first the parent's */
-	/* prefetch: the first block that Redis does not have */
+	/* load, prefetch: the first block that Redis does not have */
 	uint32_t remote_end;
 	struct lease tail; /* store: the last committed block of the chain */
 	struct loop_timer deadline;

@@ -181,8 +181,7 @@ bool task_is_useless(const struct task *task)
 {
 	const struct part *part = task->part;
 
-	return task->source == SOURCE_REDIS && part->op->sqe.op == WIRE_OP_PREFETCH &&
-	       part->at > part->op->remote_end;
+	return task->source == SOURCE_REDIS && part->at > part->op->remote_end;
 }
 
 /* The client has not allocated all of the page. */

@@ -161,8 +161,8 @@ void task_unplace(struct task *task);
 
 /* The parts of its op before this part have ended, so it may go on. */
 bool task_is_first(const struct task *task);
-/* The part is of no use any more: its op is a prefetch, which ends at the first block that Redis
- * does not have, and the part is behind that block. */
+/* The part is of no use any more: it would ask Redis for a block behind the first one of its op
+ * that Redis does not have. */
 bool task_is_useless(const struct task *task);
 /* The status for the client if the device ended the part's job between two pieces, or failed; else
  * 0. */
