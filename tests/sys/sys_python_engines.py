@@ -212,9 +212,8 @@ class PagedEngine:
         self.scheduler = Scheduler(self.TOKENS, scheduler, self.held.update, self._free_held, groups=groups,
                                    workers=ranks, planned=lambda *what: self.planned.append(what), timeout_s=timeout_s,
                                    states=states)
-        take_back = (lambda: [memory.take_back() for memory in shared_memory]) if shared else None
-        self.workers = [Worker(lambda rank=rank: worker(rank), timeout_s, rank=rank, whole=groups > 1,
-                               take_back=take_back) for rank in range(ranks)]
+        self.workers = [Worker(lambda rank=rank: worker(rank), timeout_s, rank=rank, whole=groups > 1)
+                        for rank in range(ranks)]
         end = time.monotonic() + PATIENT_S
         for line in (self.scheduler._line, *(worker._line for worker in self.workers)):
             while patient and not line.get() and not line.why and time.monotonic() < end:
@@ -530,22 +529,6 @@ class OfVllm(World):
             still.clear()
             engine.hear()
             self.assertEqual(sum(engine.held.values()), 0)
-        self.daemon.process.send_signal(signal.SIGCONT)
-
-    def test_lent_pages_come_back_when_an_engine_is_reset(self):
-        engine, saves = self.engine(shared=True), []
-        engine.answer(self.tokens)
-        self.daemon.process.send_signal(signal.SIGSTOP)
-        engine.scheduler.add("r", lambda: [9] * 83, None)
-        engine.scheduler.step("r", 0, 83, [range(1, 12)], True, saves)
-        worker = engine.workers[0]
-        worker.save(saves)
-        still = self.running(worker)
-        with mock.patch.object(vllm_core, "lent", lambda: [SimpleNamespace(op=op) for op in still]), \
-                mock.patch.object(worker, "_take_back", side_effect=still.clear) as take_back:
-            worker.end()
-            engine.hear()
-        self.assertEqual((sum(engine.held.values()), take_back.call_count), (0, 1))
         self.daemon.process.send_signal(signal.SIGCONT)
 
     def test_no_call_waits_for_a_daemon_that_stands_still(self):

@@ -239,7 +239,7 @@ class Served(Vllm):
         engine.step(preempted={request.request_id})
         self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (80, True))
 
-    def test_a_reset_finds_every_block_free_though_no_step_follows_a_save(self):
+    def test_a_reset_waits_for_no_save_and_its_blocks_are_held_still(self):
         for groups in (1, 2):
             engine = self.engine(groups=groups, extra={"extras": str(groups)})
             request, pages = engine.request(self.tokens), [engine.take(11) for _ in range(groups)]
@@ -249,22 +249,12 @@ class Served(Vllm):
                             forward=lambda: [engine.put(self.tokens, i, group, pages[group][i])
                                              for i in range(10) for group in range(groups)])
                 engine.finish(request, pages)
-            self.assertEqual((engine.scheduler.has_pending_push_work(), engine.pool.reset_prefix_cache()),
-                             (True, False))
-            self.assertTrue(engine.manager.reset_prefix_cache())
-            self.assertFalse(engine.scheduler.has_pending_push_work())
+            free = set(engine.pool.free)
+            self.assertEqual((engine.pool.reset_prefix_cache(), engine.manager.reset_prefix_cache()), (False, True))
+            self.assertEqual(set(engine.pool.free), free)
+            self.assertTrue(engine.scheduler.has_pending_push_work())
+            engine.until(lambda *_: engine.pool.reset_prefix_cache())
             self.assertEqual(engine.answer(self.tokens), 10)
-
-    def test_workers_of_other_processes_are_not_waited_for_in_a_reset(self):
-        engine = self.engine()
-        engine.transfer.engine_id = "another"
-        with mock.patch.object(engine.worker._worker, "poll", lambda: None):
-            request, pages = engine.request(self.tokens), [engine.take(11)]
-            engine.scheduler.get_num_new_matched_tokens(request, 0)
-            engine.step(new=[(request, 0, 83, tuple(pages))])
-            engine.finish(request, pages)
-            self.assertFalse(engine.manager.reset_prefix_cache())
-        engine.until(lambda *_: engine.manager.reset_prefix_cache())
 
     def test_what_workers_say_is_added_up(self):
         over = adapter.KvtierOver({1: 1, 2: 1}).aggregate(adapter.KvtierOver({2: 1, 3: 1}))

@@ -196,27 +196,37 @@ class Extra:
 
 class Pool:
     """vLLM's BlockPool. A block is free when neither its request nor the connector uses it. emptied: told of blocks
-    that are free."""
+    that others may use."""
 
     def __init__(self, blocks: int, emptied) -> None:
         self.blocks = [SimpleNamespace(block_id=i, ref_cnt=0) for i in range(blocks)]
-        self.free, self._emptied = list(range(1, blocks)), emptied
+        self.free, self._left, self._emptied = list(range(1, blocks)), [], emptied
 
     def take(self, n: int) -> list:
-        taken, self.free = self.free[:n], self.free[n:]
+        self.others()
+        taken = self.free[:n]
         self.touch([self.blocks[block] for block in taken])
         return taken
 
     def touch(self, blocks) -> None:
         for block in blocks:
+            if not block.ref_cnt:
+                self.free.remove(block.block_id)
             block.ref_cnt += 1
+
+    def others(self) -> None:
+        """From now on others may use what is free."""
+        left, self._left = self._left, []
+        for block in left:
+            if not self.blocks[block].ref_cnt:
+                self._emptied(block)
 
     def free_blocks(self, blocks) -> None:
         for block in blocks:
             block.ref_cnt -= 1
             assert block.ref_cnt >= 0, f"block {block.block_id} is given back twice"
             if not block.ref_cnt:
-                self._emptied(block.block_id)
+                self._left.append(block.block_id)
                 self.free.append(block.block_id)
 
     def reset_prefix_cache(self) -> bool:
@@ -407,6 +417,7 @@ class Engine:
                 new_block_ids=[pages for *_, pages in cached], resumed_req_ids=set()))
         output.num_scheduled_tokens.update({r.request_id: n for r, _, n, _ in new})
         output.num_scheduled_tokens.update({name: n for name, _, n, _ in cached})
+        self.pool.others()
         meta = self.scheduler.build_connector_meta(output)
         worker = self.worker
         worker.bind_connector_metadata(meta)

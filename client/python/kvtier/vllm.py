@@ -110,8 +110,6 @@ class KvtierOver(getattr(base, "KVConnectorWorkerMetadata", object)):
         return KvtierOver(Counter(self.numbers) + Counter(other.numbers), self.handshakes + other.handshakes)
 
 
-_workers: "weakref.WeakValueDictionary[str, KvtierConnector]" = weakref.WeakValueDictionary()   # here, by engine
-
 
 def _warn(text: str) -> None:
     logger.warning("kvtier: %s", text)
@@ -234,10 +232,6 @@ class KvtierConnector(*_BASES):
             raise
         return client, got
 
-    def _engine(self) -> str:
-        """A name that the scheduler and the workers of this engine have in common."""
-        return str(getattr(self._kv_transfer_config, "engine_id", None))
-
     def _refuse(self, why: str) -> None:
         self._refused = why
         logger.warning("kvtier: this model is not served, the engine runs uncached: %s", why)
@@ -333,9 +327,7 @@ class KvtierConnector(*_BASES):
         rank, _, saves = self._place()
         self._worker = Worker(open_spaces, self._timeout_ms / 1000,
                               (lambda: torch.cuda.current_stream()) if cuda else (lambda: None),
-                              lambda text: logger.info("kvtier: worker: %s", text), rank, saves, self._whole,
-                              shared.take_back if shared else None)
-        _workers[self._engine()] = self
+                              lambda text: logger.info("kvtier: worker: %s", text), rank, saves, self._whole)
 
     def _layouts(self, kv_caches: Dict[str, torch.Tensor]) -> List[Layout]:
         """The layout of each group."""
@@ -464,18 +456,11 @@ class KvtierConnector(*_BASES):
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """Called with vLLM's KVCacheManager before any other method of the scheduler. vLLM resets its prefix cache only
-        while no block is in use, so a reset ends saves first: in an engine of one process no step might follow."""
+        while no block is in use. A reset gives no block to anybody, so those of saves that are under way in any of the
+        ranks need not be waited for."""
         super().bind_kv_cache_manager(kv_cache_manager)
         self._pool, inner = kv_cache_manager.block_pool, kv_cache_manager.reset_prefix_cache
-
-        def reset_prefix_cache() -> bool:
-            worker = _workers.get(self._engine())       # one in another process speaks in the engine's next steps
-            if self._scheduler and worker and worker._worker:
-                worker._worker.end()
-                self._scheduler.over(Counter(worker._worker.over()))
-            return inner()
-
-        kv_cache_manager.reset_prefix_cache = reset_prefix_cache
+        kv_cache_manager.reset_prefix_cache = lambda: self._scheduler.without_holds(inner) if self._scheduler else inner()
 
     def _hold(self, blocks: List[int]) -> None:
         self._pool.touch([self._pool.blocks[block] for block in blocks])

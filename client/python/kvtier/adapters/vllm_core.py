@@ -357,6 +357,17 @@ class Scheduler:
                 held.save.saving -= 1
                 self._hint_saved(held.save)
 
+    def without_holds(self, function: Callable[[], bool]) -> bool:
+        """Calls a function that gives no page to anybody, while no page is held."""
+        held = [transfer.pages for transfer in self._held.values()]
+        for pages in held:
+            self._give_back(pages)
+        try:
+            return function()
+        finally:
+            for pages in held:
+                self._hold(pages)
+
     @property
     def busy(self) -> bool:
         """Whether the engine should make steps so that pages come back. It need not for a daemon that stands still."""
@@ -525,15 +536,13 @@ class Worker:
     """open_spaces: connects, and opens the space of each group over the engine's memory. stream: the GPU's stream that
     ops wait for. timeout_s: the client's; an op that a daemon has not ended by then is given up, and the connection
     with it. rank: which of a transfer's keys are this worker's. saves: False if another rank has the same KV and saves
-    it. whole: a load that is not whole fails its request. take_back: makes pages that the daemon maps free at once,
-    when no space uses them."""
+    it. whole: a load that is not whole fails its request."""
 
     def __init__(self, open_spaces: Callable[[], Tuple[Client, List[Space]]], timeout_s: float,
                  stream: Callable[[], Any] = lambda: None, say: Callable[[str], None] = lambda text: None,
-                 rank: int = 0, saves: bool = True, whole: bool = False,
-                 take_back: Optional[Callable[[], None]] = None) -> None:
+                 rank: int = 0, saves: bool = True, whole: bool = False) -> None:
         self._line, self._stream, self._timeout_s = _Line(open_spaces, say), stream, timeout_s
-        self._rank, self._saves, self._whole, self._take_back = rank, saves, whole, take_back
+        self._rank, self._saves, self._whole = rank, saves, whole
         self._running: Dict[int, _Running] = {}     # by the number of the transfer
         self._refused: List[int] = []               # the numbers of transfers that became no op
         self._submitting: Future = Future()         # the last thread that submits transfers
@@ -665,8 +674,7 @@ class Worker:
             self._over.append(self._lent.pop(op))
 
     def end(self) -> None:
-        """Waits until all ops have ended, at their deadline at the latest, and takes lent pages back if that is
-        possible."""
+        """Waits until all ops have ended, at their deadline at the latest."""
         self._submitting.exception()
         self.poll()
         for running in list(self._running.values()):
@@ -678,13 +686,6 @@ class Worker:
                 self._cut()
         if self._cutting:
             self._was_cut()
-        if self._lent and self._take_back:
-            try:
-                self._cut()
-                self._was_cut()
-                self._take_back()
-            except Error:       # a thread has just opened a space over this memory again
-                pass
         self._lent_look = 0.0
         self._look_at_lent()
 
