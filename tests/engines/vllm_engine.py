@@ -164,6 +164,8 @@ def main() -> None:
     def answer(question: dict) -> dict:
         if question.get("reset"):
             return {"reset": llm.reset_prefix_cache(reset_connector=True)}
+        if question.get("prefixes"):
+            return {"reset": llm.reset_prefix_cache()}
         if question.get("sleeps"):
             llm.sleep(1)
             return {"awake": llm.wake_up()}

@@ -49,6 +49,7 @@ class Models(Waits):
         begun = self.moved()
         cold = self.engine(model, options, **how)
         self.assertEqual(cold.ask(**asks[0])["digests"], wanted[0]["digests"])
+        self.assertTrue(cold.ask(prefixes=True)["reset"])       # though its saves are under way
         self.until(lambda: cold.ask(seeds=[2], tokens=8) and self.moved()[0] - begun[0] >= (stored or blocks))
         cold.kill()
         warm, before = self.engine(model, options, **how), self.moved()[1]

@@ -11,6 +11,7 @@ from unittest import mock
 from sys_python_engines_vllm import Vllm        # first: it puts the doubles in their places
 import torch_double
 import vllm_double
+from expandable import Access, Prop
 from kvtier.adapters import vllm_core
 from torch_engine import Emulated
 from world import host
@@ -63,6 +64,40 @@ class Gate:
         self._word.value = 1
 
 
+class Allocator:
+    """vLLM's CuMemAllocator: memory that no other process can open, at addresses that stay when it goes."""
+
+    def __init__(self, driver, size: int) -> None:
+        self._call, self._settle, self._prop, unit = driver.call, driver.settle, Prop(1, 0, 1, 0), C.c_size_t()
+        self._call("cuMemGetAllocationGranularity", 10020, C.byref(unit), C.byref(self._prop), C.c_int(0))
+        self._size = C.c_size_t(-(-size // unit.value) * unit.value)
+        self.base, self._handle = C.c_uint64(), C.c_uint64()
+        self._call("cuMemAddressReserve", 10020, C.byref(self.base), self._size, C.c_size_t(0), C.c_uint64(0),
+                   C.c_uint64(0))
+        self.wake_up()
+
+    def wake_up(self, tags=None) -> None:
+        if tags and "kv_cache" not in tags:
+            return
+        access = Access(1, 0, 3)
+        self._call("cuMemCreate", 10020, C.byref(self._handle), self._size, C.byref(self._prop), C.c_uint64(0))
+        self._call("cuMemMap", 10020, self.base, self._size, C.c_size_t(0), self._handle, C.c_uint64(0))
+        self._call("cuMemSetAccess", 10020, self.base, self._size, C.byref(access), C.c_size_t(1))
+
+    def sleep(self, offload_tags=None) -> None:
+        self._settle()
+        self._call("cuMemUnmap", 10020, self.base, self._size)
+        self._call("cuMemRelease", 10020, self._handle)
+
+    def discard(self, tags) -> None:
+        if "kv_cache" in tags:
+            self.sleep()
+
+    def close(self) -> None:
+        self.sleep()
+        self._call("cuMemAddressFree", 10020, self.base, self._size)
+
+
 class Engine(vllm_double.Engine):
     BLOCKS, LAYERS, DEVICE = 64, 2, "cuda"
 
@@ -112,6 +147,38 @@ class OnGpu(Vllm):
         cold.computes_states(self.tokens, 3)
         cold.until(lambda *_: not cold.scheduler.has_pending_push_work())
         self.assertTrue(warm.loads_states(self.tokens, 3))
+
+    def test_pages_go_and_come_in_vllms_sleep_mode(self):
+        """The emulated driver tells of memory that is touched while it is not there."""
+        allocators = []
+
+        def raw(_, size: int) -> Tensor:
+            allocators.append(Allocator(Row.driver, size))
+            return Tensor(Row(allocators[0].base.value, size), torch_double.int8, [size])
+
+        module = SimpleNamespace(CuMemAllocator=SimpleNamespace(get_instance=lambda: allocators[0]))
+        with mock.patch.object(Engine, "_raw", raw), mock.patch.dict(sys.modules, {
+                "vllm.device_allocator.cumem": module}):
+            engine = self.engine(model={"enable_sleep_mode": True})
+        allocator, sleeps = allocators[0], ({"offload_tags": ("weights",)}, {"tags": ("kv_cache",)})
+        self.assertEqual(engine.answer(self.tokens), 0)
+        for n, (name, how) in enumerate(zip(("sleep", "discard"), sleeps), 1):
+            request, pages = engine.request([n] * 43), [engine.take(6)]
+            engine.scheduler.get_num_new_matched_tokens(request, 0)
+            engine.step(new=[(request, 0, 43, tuple(pages))],       # its save is under way
+                        forward=lambda: [engine.put([n] * 43, i, 0, pages[0][i]) for i in range(5)])
+            engine.finish(request, pages)
+            getattr(allocator, name)(**how)
+            self.assertTrue(engine.manager.reset_prefix_cache())
+            allocator.wake_up(["weights"])
+            engine.worker.get_finished(set())
+            self.assertIsNone(engine.worker._worker._line.got)
+            allocator.wake_up(["kv_cache"])
+            for tokens in (self.tokens, [n] * 43):
+                self.until(lambda: engine.answer(tokens) == 5)
+        engine.scheduler.shutdown()
+        engine.worker.shutdown()
+        allocator.close()
 
     def test_blocks_are_held_while_the_daemon_may_write(self):
         self.engine().answer(self.tokens)

@@ -383,6 +383,18 @@ class Served(Vllm):
         self.assertEqual([engine.answer(self.tokens), engine.answer(self.tokens)], [0, 10])
         self.assertEqual(self.engine().answer(self.tokens), 10)     # another engine's weights are as they were
 
+    def test_weights_that_requests_name_are_known_after_a_reset(self):
+        engines = [self.engine() for _ in range(2)]
+        for engine in engines:
+            engine.scheduler.reset_cache()
+        for name, came in (("step 1", [0, 10]), ("step 2", [0, 10]), ("step 1", [10, 10]), (None, [0, 0])):
+            self.assertEqual([engine.answer(self.tokens, kv_transfer_params={"weights": name}) for engine in engines],
+                             came, name)
+        for wrong in ("", 7):
+            with self.assertLogs(LOG, "WARNING") as log:
+                engines[0].answer([5] * 20, kv_transfer_params={"weights": wrong})
+            self.assertIn(f"weights is {wrong!r}, must be a text", log.output[0])
+
     def test_after_shutdown_there_is_nothing(self):
         engine = self.warm()
         request = engine.request(self.tokens)
@@ -666,7 +678,8 @@ class Refused(Vllm):
         for wrong in ((0, 1, 2, 3), (1, 0, 3, 2, 2), None):
             self.refused("all layers", layout="NHD", break_it=mock.patch.object(
                 vllm_double.Backend, "get_kv_cache_stride_order", lambda *_, **__: wrong))
-        self.refused("enable_sleep_mode: a GPU's pages", layout="NHD", model={"enable_sleep_mode": True})
+        self.refused("sleep_mode_backend criu: kvtier sees", layout="NHD",
+                     model={"enable_sleep_mode": True, "sleep_mode_backend": "criu"})
         self.refused("begins neither with 320 blocks", break_it=mock.patch.object(
             Engine, "_allocate", lambda engine: [torch_double.zeros(7, 9, dtype=torch_double.float32)] * 4))
 

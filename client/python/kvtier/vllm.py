@@ -30,6 +30,7 @@ A request's `kv_hints` are executed: vllm_hints.py says which actions there are.
 
     max_load_tokens     so many tokens are loaded at most, beyond those that the engine has; 0: none
     max_offload_tokens  so many leading tokens are kept at most; 0: none
+    weights             a name of the weights that the engine has now, in place of the model's
     do_remote_decode    true: the answer's kv_transfer_params have kvtier_tokens
     kvtier_tokens       so many leading tokens were saved by the engine that answered this; they are waited for
 
@@ -121,6 +122,15 @@ def _parameters(request: Any) -> Dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def _weights_of(request: Any) -> Optional[str]:
+    """The name that the request gives to the engine's weights. None: it has none."""
+    said = _parameters(request).get("weights")
+    if said is None or said and isinstance(said, str):
+        return said
+    _warn(f"kv_transfer_params: weights is {said!r}, must be a text; it is left out")
+    return None
+
+
 def _isa() -> str:
     """The ISA of this CPU, which the packing of its KV depends on."""
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: "?")()
@@ -208,9 +218,9 @@ class KvtierConnector(*_BASES):
         continues = getattr(self._vllm_config.scheduler_config, "enable_chunked_prefill", False)
         if latents and self._on_cpu() and not continues:
             raise LayoutError("latents (MLA) on a CPU: this vLLM computes a prompt from its beginning alone")
-        if getattr(self._vllm_config.model_config, "enable_sleep_mode", False) and not self._on_cpu():
-            raise LayoutError("enable_sleep_mode: a GPU's pages have other memory after sleep(), and the daemon would "
-                              "write to what they had before")
+        sleeps = getattr(self._vllm_config.model_config, "sleep_mode_backend", "cumem")
+        if self._sleeps() and sleeps != "cumem":
+            raise LayoutError(f"sleep_mode_backend {sleeps}: kvtier sees a GPU's pages go and come with cumem only")
         if self._whole and not _FAILS_REQUESTS:
             raise LayoutError(f"{len(groups)} KV cache groups, or a window: this vLLM cannot hear that such a load "
                               "failed")
@@ -219,6 +229,12 @@ class KvtierConnector(*_BASES):
     def requires_kv_delivery(self) -> bool:
         """False, as a save that is dropped is only a miss later."""
         return False
+
+    def _sleeps(self) -> bool:
+        """Whether a GPU's pages may lose their memory and get other memory at the same addresses."""
+        model = self._vllm_config.model_config
+        return not self._on_cpu() and any(getattr(model, f"enable_{name}", False)
+                                          for name in ("sleep_mode", "cumem_allocator"))
 
     def _on_cpu(self) -> bool:
         return getattr(self._vllm_config.device_config, "device_type", "") == "cpu"
@@ -328,6 +344,32 @@ class KvtierConnector(*_BASES):
         self._worker = Worker(open_spaces, self._timeout_ms / 1000,
                               (lambda: torch.cuda.current_stream()) if cuda else (lambda: None),
                               lambda text: logger.info("kvtier: worker: %s", text), rank, saves, self._whole)
+        if self._sleeps():
+            self._follow_sleep()
+
+    def _follow_sleep(self) -> None:
+        """vLLM tells no connector that its pages go and come: here each call of its allocator does so."""
+        from vllm.device_allocator.cumem import CuMemAllocator
+        allocator, connector = CuMemAllocator.get_instance(), weakref.ref(self)
+
+        def follow(name: str) -> None:
+            inner = getattr(allocator, name, None)      # an older vLLM has no discard()
+
+            def followed(*tags: Any, **named: Any) -> Any:
+                said = next(iter((*tags, *named.values())), None)
+                of, ours = connector(), name == "sleep" or said is None or "kv_cache" in said
+                worker = of._worker if of and ours else None
+                if worker and name != "wake_up":
+                    worker.close()
+                ret = inner(*tags, **named)
+                if worker and name == "wake_up":
+                    worker.open()
+                return ret
+
+            setattr(allocator, name, followed)
+
+        for name in ("sleep", "discard", "wake_up"):
+            follow(name)
 
     def _layouts(self, kv_caches: Dict[str, torch.Tensor]) -> List[Layout]:
         """The layout of each group."""
@@ -460,7 +502,8 @@ class KvtierConnector(*_BASES):
         ranks need not be waited for."""
         super().bind_kv_cache_manager(kv_cache_manager)
         self._pool, inner = kv_cache_manager.block_pool, kv_cache_manager.reset_prefix_cache
-        kv_cache_manager.reset_prefix_cache = lambda: self._scheduler.without_holds(inner) if self._scheduler else inner()
+        kv_cache_manager.reset_prefix_cache = lambda: (self._scheduler.without_holds(inner) if self._scheduler else
+                                                       inner())
 
     def _hold(self, blocks: List[int]) -> None:
         self._pool.touch([self._pool.blocks[block] for block in blocks])
@@ -625,17 +668,19 @@ class KvtierConnector(*_BASES):
             # until vLLM has loaded an adapter of a hub, the next download may bring another commit
             if not is_local(lora.lora_path) and (lora.lora_int_id, lora.lora_path) not in self._in_use:
                 limits = limits._replace(load=0)
-        models = self._weights.names() if self._weights else [None]
+        weights = _weights_of(request)
+        models: List[Any] = [weights] if weights else self._weights.names() if self._weights else [None]
         # by the best names, and by those that were known first
         images = [(f.identifier, f.mm_position.offset, f.mm_position.length)
                   for f in getattr(request, "mm_features", None) or ()]
         # a decoder behind an encoder looks at all of its images from the first token on
         whole = images if getattr(self._vllm_config.model_config, "is_encoder_decoder", False) else None
-        root, older = [root_of({"model": models[i], "lora": adapters[i], "salt": getattr(request, "cache_salt", None),
-                                "images": whole}) for i in (0, -1)]
+        root, older = [root_of({"weights" if weights else "model": models[i], "lora": adapters[i],
+                                "salt": getattr(request, "cache_salt", None), "images": whole}) for i in (0, -1)]
         self._scheduler.add(request.request_id, functools.partial(getattr, request, "all_token_ids"), root,
                             hints_of(getattr(request, "kv_hints", None), _warn), limits,
-                            older if older != root else None, {} if whole else marks_of(images, self._block_tokens))
+                            older if older != root else None, {} if whole else marks_of(images, self._block_tokens),
+                            bool(weights))
         self._events.add(request)
 
     def shutdown(self) -> None:

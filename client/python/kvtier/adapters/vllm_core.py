@@ -164,13 +164,18 @@ class _Line:
         self.got, self.why, self._again = None, why, time.monotonic() + AGAIN_S
 
     def close(self) -> None:
-        """Closes the connection, for the client's timeout at most. It is not opened again."""
+        """Closes the connection, for the client's timeout at most, until open()."""
         self._again = float("inf")
         got, coming, self.got, self._coming = self.got, self._coming, None, None
         if coming:      # it is closed when it comes
             coming.add_done_callback(lambda of: of.exception() or of.result()[0].close())
         elif got:
             got[0].close()
+
+    def open(self) -> None:
+        """Connects, though it was closed."""
+        self._again = 0.0
+        self.get()
 
 
 class _Request:
@@ -235,12 +240,12 @@ class Scheduler:
 
     def add(self, request: str, tokens: Callable[[], Sequence[int]], root: Optional[bytes],
             hints: Sequence[Hint] = (), limits: Limits = Limits(), older: Optional[bytes] = None,
-            marks: Mapping[int, bytes] = MappingProxyType({})) -> None:
+            marks: Mapping[int, bytes] = MappingProxyType({}), lasts: bool = False) -> None:
         """Adds a request; one that is known stays as it is. tokens: gives all tokens that the request has when it is
         called. older: a root that the same blocks had before. What is found under it is loaded, and kept under `root`
-        then. marks: as marks_of() gives them."""
+        then. marks: as marks_of() gives them. lasts: the root names the engine's weights after any reset()."""
         if request not in self._requests:
-            if self._epoch:
+            if self._epoch and not lasts:
                 root, older = hashlib.sha256(self._epoch + (root or b"")).digest(), None
             self._requests[request] = r = _Request(tokens, root, marks, self._groups, limits, older)
             if hints:
@@ -444,7 +449,7 @@ class Scheduler:
 
     def reset(self) -> None:
         """Called when the engine has other weights: later requests find no block from before, and the blocks of current
-        requests are not kept. Later blocks are this engine's alone."""
+        requests are not kept. Later blocks are this engine's alone, but for requests whose roots last."""
         self._epoch = os.urandom(32)
         for r in self._requests.values():
             r.served = False
@@ -690,8 +695,12 @@ class Worker:
         self._look_at_lent()
 
     def close(self) -> None:
+        """end(), and gives the engine's memory back until open()."""
         self.end()
         self._line.close()
+
+    def open(self) -> None:
+        self._line.open()
 
     def received(self) -> Set[str]:
         """The requests whose loads are over since the last call."""
