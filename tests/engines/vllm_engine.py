@@ -200,6 +200,8 @@ def main() -> None:
         seconds = time.monotonic() - begun
         ret = {"seconds": seconds, "tokens": [list(o.outputs[0].token_ids) for o in outputs],
                "cached": [o.num_cached_tokens for o in outputs]}
+        if question.get("busy"):        # as an engine of this process knows
+            ret["busy"] = llm.llm_engine.engine_core.engine_core.scheduler.connector._scheduler.busy
         if question.get("logprobs"):
             rows = [[[row[i].logprob for i in range(VOCABULARY)] for row in o.outputs[0].logprobs] for o in outputs]
             ret["logprobs"] = [of[0] for of in rows]        # of the first token of each answer

@@ -393,6 +393,8 @@ class Vllm(Trouble, Waits):
         engine, fresh = self.engine(), (10, 11, 12) if number == signal.SIGKILL else (13, 14, 15)
 
         def counted(*names: str) -> list:
+            """When all loads and saves are over, and vLLM has taken their results."""
+            self.until(lambda: not engine.ask(seeds=[0], tokens=8, answer=1, busy=True)["busy"])
             counters = engine.ask(counters=True)["counters"]
             return [counters.get(f"vllm:kvtier_{name}_blocks", 0) for name in names]
 
